@@ -1,0 +1,95 @@
+# pgpool_ext: see README.md; "make help" lists the targets.
+#
+#   make && sudo make install     build and install for the server of pg_config
+#   make test                     everything, in private servers
+#   PG_CONFIG=/path/to/pg_config  another server
+#
+# test, demo, bench and lint need nothing but Debian and make: what is missing
+# is installed first (test/deps), and then make reads this file again.
+
+EXTENSION   = pgpool_ext
+MODULE_big  = pgpool_ext
+OBJS        = $(patsubst %.c,%.o,$(sort $(wildcard src/*.c)))
+DATA        = $(wildcard sql/$(EXTENSION)--*.sql)
+PGFILEDESC  = "pgpool_ext - connection pools for outbound connections"
+DISTVERSION = $(shell sed -n 's/^   "version": "\(.*\)",$$/\1/p' META.json)
+
+PG_CONFIG ?= pg_config
+export PG_CONFIG
+
+PG_CPPFLAGS  = -I$(shell $(PG_CONFIG) --includedir)
+PG_CFLAGS    = -Wall -Wextra -Wno-unused-parameter -Wno-sign-compare \
+	-Wno-missing-field-initializers
+SHLIB_LINK   = -lpq
+EXTRA_CLEAN  = tmp_check $(EXTENSION)-*.zip
+
+# One test by name: make test-one T=name
+T ?=
+
+PGXS := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
+
+ifneq ($(wildcard $(PGXS)),)
+
+# no bitcode: it would need clang, and nothing here gains from being inlined
+override with_llvm = no
+
+include $(PGXS)
+
+# PostgreSQL's headers are not tracked, ours are
+$(OBJS): $(wildcard src/*.h) Makefile
+
+# with the extension as it is installed; "test" needs no installation
+installcheck:
+	@test/run --installed regress isolation tap
+
+else
+
+all install uninstall installcheck:
+	@echo "$(PG_CONFIG) does not lead to PostgreSQL's server headers (PGXS)." >&2
+	@echo "Install them (Debian: \"test/deps\" as root), or set PG_CONFIG." >&2
+	@exit 1
+
+clean distclean:
+	rm -rf $(OBJS) $(EXTENSION).so $(EXTRA_CLEAN)
+
+endif
+
+.PHONY: all install uninstall installcheck clean distclean
+.PHONY: help deps test test-one demo bench lint format dist
+
+help:
+	@echo "all            build $(EXTENSION).so"
+	@echo "install        install it for the server of $(PG_CONFIG)"
+	@echo "test           lint, regress, isolation, TAP and pgTAP, nothing installed"
+	@echo "test-one T=x   one test by name"
+	@echo "installcheck   regress, isolation and TAP with the installed extension"
+	@echo "demo           pools and dblink side by side, in private servers"
+	@echo "bench          measure against peers"
+	@echo "lint, format   check the sources; bring them into form"
+	@echo "clean, dist    remove what was built; the archive for PGXN"
+
+deps:
+	@test/deps
+
+test: deps
+	@test/run
+
+test-one: deps
+	@test -n "$(T)" || { echo "usage: make test-one T=name" >&2; exit 2; }
+	@test/run T=$(T)
+
+demo: deps
+	@test/demo
+
+bench: deps
+	@test/bench/run
+
+lint: deps
+	@test/lint/run
+
+format:
+	@test/lint/format.sh --fix
+
+dist:
+	git archive --format=zip --prefix=$(EXTENSION)-$(DISTVERSION)/ \
+		-o $(EXTENSION)-$(DISTVERSION).zip HEAD

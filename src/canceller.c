@@ -1,0 +1,258 @@
+/*-------------------------------------------------------------------------
+ *
+ * canceller.c
+ *	  Cancel requests, without waiting.
+ *
+ * A cancel may hit the next statement of whoever has the connection by then.
+ * So the connection carries a mark (PgpxConn.cancel) from the request until the
+ * remote has closed the cancel connection, which it does after the signal has
+ * been sent, and nobody may send a statement on it before.
+ *
+ * libpq cancels without blocking from 17 on (PQcancelStart).  Before, we send
+ * the request ourselves: 16 bytes to the same address
+ * (https://www.postgresql.org/docs/current/protocol-flow.html, "Canceling
+ * Requests in Progress").  The key is known to old libpq alone, which shows it
+ * to PQtrace.  Which way to go is decided by the libpq that runs, not by the
+ * one we were built with.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "worker.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "port/pg_bswap.h"
+#include "storage/fd.h"
+
+#define CANCEL_REQUEST_CODE ((1234 << 16) | 5678)
+
+#ifndef LIBPQ_HAS_ASYNC_CANCEL
+typedef struct pg_cancel_conn PGcancelConn;
+extern PGcancelConn *PQcancelCreate(PGconn *conn) __attribute__((weak));
+extern int	PQcancelStart(PGcancelConn *cancelConn) __attribute__((weak));
+extern PostgresPollingStatusType PQcancelPoll(PGcancelConn *cancelConn) __attribute__((weak));
+extern int	PQcancelSocket(const PGcancelConn *cancelConn) __attribute__((weak));
+extern void PQcancelFinish(PGcancelConn *cancelConn) __attribute__((weak));
+#else
+#pragma weak PQcancelCreate
+#pragma weak PQcancelStart
+#pragma weak PQcancelPoll
+#pragma weak PQcancelSocket
+#pragma weak PQcancelFinish
+#endif
+
+static bool
+libpq_cancels(void)
+{
+	return PQlibVersion() >= 170000 && PQcancelCreate != NULL;
+}
+
+void
+pgpx_canceller_trace(PgpxWorkerConn *w)
+{
+	if (libpq_cancels())
+		return;
+	w->trace = open_memstream(&w->trace_text, &w->trace_len);
+	if (w->trace == NULL)
+		return;
+	PQtrace(w->pg, w->trace);
+	PQsetTraceFlags(w->pg, PQTRACE_SUPPRESS_TIMESTAMPS);
+}
+
+void
+pgpx_canceller_untrace(PgpxWorkerConn *w)
+{
+	static const char name[] = "BackendKeyData";
+	const char *line;
+	int			pid;
+	int			key;
+
+	if (w->trace == NULL)
+		return;
+	PQuntrace(w->pg);
+	fclose(w->trace);
+	w->trace = NULL;
+	if (w->trace_text == NULL)
+		return;
+
+	/* "B <tab> 12 <tab> BackendKeyData <tab> pid key", the key signed */
+	line = strstr(w->trace_text, name);
+	if (line != NULL &&
+		sscanf(line + strlen(name), "%d %d", &pid, &key) == 2 &&
+		pid == PQbackendPID(w->pg))
+	{
+		w->cancel_pid = (uint32) pid;
+		w->cancel_key = (uint32) key;
+		w->have_key = true;
+	}
+	explicit_bzero(w->trace_text, w->trace_len);
+	free(w->trace_text);
+	w->trace_text = NULL;
+}
+
+/* The cancel connection has closed, or there will be none. */
+static void
+finish(PgpxWorkerConn *w, bool ok)
+{
+	PgpxConn   *conn = &pgpx_conns[w->index];
+	PgpxPool   *pool = &pgpx_pools[w->pool];
+	int			state;
+
+	pgpx_canceller_drop(w);
+	state = pgpx_pool_cancel_done(pool, conn, ok);
+	if (state == PGPX_CONN_RESETTING)
+		pgpx_connector_reset(w, true, 0);
+}
+
+void
+pgpx_canceller_drop(PgpxWorkerConn *w)
+{
+	PgpxCancel *cancel = &w->cancel;
+
+	if (!cancel->active)
+		return;
+	if (cancel->fd >= 0)
+		pgpx_reactor_forget(cancel->fd);
+	if (cancel->request != NULL)
+		PQcancelFinish(cancel->request);
+	else if (cancel->fd >= 0)
+		close(cancel->fd);
+	ReleaseExternalFD();
+	memset(cancel, 0, sizeof(*cancel));
+	cancel->fd = -1;
+}
+
+/* Old libpq: a socket of our own to where the connection goes. */
+static bool
+dial(PgpxWorkerConn *w)
+{
+	PgpxCancel *cancel = &w->cancel;
+	struct sockaddr_storage addr;
+	socklen_t	len = sizeof(addr);
+
+	if (!w->have_key ||
+		getpeername(PQsocket(w->pg), (struct sockaddr *) &addr, &len) < 0)
+		return false;
+	cancel->fd = socket(addr.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	if (cancel->fd < 0)
+		return false;
+	if (connect(cancel->fd, (struct sockaddr *) &addr, len) < 0 &&
+		errno != EINPROGRESS && errno != EAGAIN && errno != EINTR)
+		return false;
+	return true;
+}
+
+void
+pgpx_canceller_start(PgpxWorkerConn *w)
+{
+	PgpxCancel *cancel = &w->cancel;
+	PgpxConn   *conn = &pgpx_conns[w->index];
+	bool		ok;
+
+	if (cancel->active)
+		return;
+	pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_SENT);
+
+	if (w->pg == NULL || !AcquireExternalFD())
+	{
+		PgpxPool   *pool = &pgpx_pools[w->pool];
+
+		if (pgpx_pool_cancel_done(pool, conn, false) == PGPX_CONN_RESETTING)
+			pgpx_connector_reset(w, true, 0);
+		return;
+	}
+	memset(cancel, 0, sizeof(*cancel));
+	cancel->active = true;
+	cancel->fd = -1;
+	cancel->deadline = pgpx_now() +
+		pgpx_pools[w->pool].opts.operation_timeout * 1000;
+	pgpx_reactor_due(cancel->deadline);
+
+	if (libpq_cancels())
+	{
+		cancel->request = PQcancelCreate(w->pg);
+		ok = cancel->request != NULL && PQcancelStart(cancel->request) == 1;
+		if (ok)
+			cancel->fd = PQcancelSocket(cancel->request);
+	}
+	else
+		ok = dial(w);
+	if (!ok)
+	{
+		finish(w, false);
+		return;
+	}
+	pgpx_reactor_watch(PGPX_WATCH_CANCEL, w->index, cancel->fd, EPOLLOUT, true);
+}
+
+/* libpq 17 and later: its socket may change from step to step. */
+static void
+poll_request(PgpxWorkerConn *w)
+{
+	PgpxCancel *cancel = &w->cancel;
+	PostgresPollingStatusType status;
+
+	pgpx_reactor_forget(cancel->fd);
+	status = PQcancelPoll(cancel->request);
+	cancel->fd = PQcancelSocket(cancel->request);
+	if (status == PGRES_POLLING_OK || status == PGRES_POLLING_FAILED)
+		finish(w, status == PGRES_POLLING_OK);
+	else
+		pgpx_reactor_watch(PGPX_WATCH_CANCEL, w->index, cancel->fd,
+						   status == PGRES_POLLING_READING ? EPOLLIN : EPOLLOUT,
+						   true);
+}
+
+void
+pgpx_canceller_ready(PgpxWorkerConn *w)
+{
+	PgpxCancel *cancel = &w->cancel;
+	char		byte;
+	ssize_t		n;
+
+	if (!cancel->active)
+		return;
+	if (cancel->request != NULL)
+	{
+		poll_request(w);
+		return;
+	}
+
+	if (!cancel->sent)
+	{
+		uint32		packet[4];
+
+		packet[0] = pg_hton32(sizeof(packet));
+		packet[1] = pg_hton32(CANCEL_REQUEST_CODE);
+		packet[2] = pg_hton32(w->cancel_pid);
+		packet[3] = pg_hton32(w->cancel_key);
+		n = send(cancel->fd, packet, sizeof(packet), MSG_DONTWAIT | MSG_NOSIGNAL);
+		explicit_bzero(packet, sizeof(packet));
+		if (n < 0 && (errno == EAGAIN || errno == EINTR || errno == ENOTCONN))
+			return;
+		if (n != sizeof(packet))
+		{
+			finish(w, false);
+			return;
+		}
+		cancel->sent = true;
+		pgpx_reactor_watch(PGPX_WATCH_CANCEL, w->index, cancel->fd, EPOLLIN, false);
+		return;
+	}
+
+	/* nothing is ever answered: the remote closes when it has sent the signal */
+	n = recv(cancel->fd, &byte, 1, MSG_DONTWAIT);
+	if (n < 0 && (errno == EAGAIN || errno == EINTR))
+		return;
+	finish(w, true);
+}
+
+void
+pgpx_canceller_late(PgpxWorkerConn *w)
+{
+	finish(w, false);
+}

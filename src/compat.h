@@ -1,0 +1,115 @@
+/*-------------------------------------------------------------------------
+ *
+ * compat.h
+ *	  The one place that knows server and libpq versions.
+ *
+ * Wrappers carry the newest server's signature (18) and supply it on the older
+ * ones (15 to 17), so that no other file tests PG_VERSION_NUM; a lint says so.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PGPX_COMPAT_H
+#define PGPX_COMPAT_H
+
+#include "postgres.h"
+
+#include "catalog/pg_foreign_server.h"
+#include "foreign/foreign.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "storage/latch.h"
+#include "storage/proc.h"
+#include "utils/acl.h"
+#include "utils/wait_event.h"
+
+#if PG_VERSION_NUM < 150000
+#error "pgpool_ext needs PostgreSQL 15 or newer"
+#endif
+
+#ifdef EXEC_BACKEND
+#error "pgpool_ext needs fork(): workers and sessions inherit the control sockets"
+#endif
+
+#if PG_VERSION_NUM >= 160000
+#include "varatt.h"
+#endif
+#if PG_VERSION_NUM >= 180000
+#include "storage/waiteventset.h"
+#endif
+
+/* 18 has pg_noreturn as a prefix and removed the suffix form */
+#ifndef pg_noreturn
+#define pg_noreturn __attribute__((noreturn))
+#endif
+
+#if PG_VERSION_NUM < 170000
+#define MyProcNumber (MyProc->pgprocno)
+#endif
+
+/* Number of processes that can wait on a latch: GetPGProcByNumber(0..n-1). */
+#define PGPX_NPROCS (MaxBackends + NUM_AUXILIARY_PROCS)
+
+static inline WaitEventSet *
+pgpx_create_wait_event_set(int nevents)
+{
+#if PG_VERSION_NUM >= 170000
+	return CreateWaitEventSet(NULL, nevents);
+#else
+	return CreateWaitEventSet(TopMemoryContext, nevents);
+#endif
+}
+
+/*
+ * Wait events with names of our own from 17 on.  The id is looked up at first
+ * use, since that needs shared memory.
+ */
+static inline uint32
+pgpx_wait_event(uint32 *cache, const char *name)
+{
+#if PG_VERSION_NUM >= 170000
+	if (*cache == 0)
+		*cache = WaitEventExtensionNew(name);
+	return *cache;
+#else
+	(void) cache;
+	(void) name;
+	return PG_WAIT_EXTENSION;
+#endif
+}
+
+static inline AclResult
+pgpx_server_aclcheck(Oid serverid, Oid roleid, AclMode mode)
+{
+#if PG_VERSION_NUM >= 160000
+	return object_aclcheck(ForeignServerRelationId, serverid, roleid, mode);
+#else
+	return pg_foreign_server_aclcheck(serverid, roleid, mode);
+#endif
+}
+
+static inline bool
+pgpx_server_ownercheck(Oid serverid, Oid roleid)
+{
+#if PG_VERSION_NUM >= 160000
+	return object_ownercheck(ForeignServerRelationId, serverid, roleid);
+#else
+	return pg_foreign_server_ownercheck(serverid, roleid);
+#endif
+}
+
+/* True where an interval is infinite: 17 introduced such values. */
+#if PG_VERSION_NUM >= 170000
+#define PGPX_INTERVAL_NOT_FINITE(i) INTERVAL_NOT_FINITE(i)
+#else
+#define PGPX_INTERVAL_NOT_FINITE(i) (false)
+#endif
+
+/*
+ * 15.20 and its sister minor releases export the list of libpq options that
+ * are safe in server-side proxies.  Weak, so that an older minor still loads
+ * the library; test the pointer before use.
+ */
+extern bool libpqsrv_is_valid_proxy_option(const char *keyword) __attribute__((weak));
+
+#endif							/* PGPX_COMPAT_H */

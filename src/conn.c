@@ -1,0 +1,232 @@
+/*-------------------------------------------------------------------------
+ *
+ * conn.c
+ *	  The state machine of a connection: see the picture in conn.h.
+ *
+ * pgpx_conn_set_state is the only writer of PgpxConn.state.  It asserts the edge
+ * against one table and moves list membership and counts with it: a change of
+ * state means moving between lists.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "conn.h"
+
+#include "storage/latch.h"
+#include "storage/spin.h"
+
+#define BIT(s) (1u << (s))
+
+/* the transition table: from -> set of to */
+static const uint32 edges[PGPX_CONN_NSTATES] = {
+	[PGPX_CONN_FREE] = BIT(PGPX_CONN_CONNECTING),
+	[PGPX_CONN_CONNECTING] = BIT(PGPX_CONN_IDLE) | BIT(PGPX_CONN_CLOSING),
+	[PGPX_CONN_IDLE] = BIT(PGPX_CONN_LEASED) | BIT(PGPX_CONN_CHECKING) |
+		BIT(PGPX_CONN_CLOSING),
+	[PGPX_CONN_OWED] = BIT(PGPX_CONN_LEASED) | BIT(PGPX_CONN_RESETTING) |
+		BIT(PGPX_CONN_CLOSING),
+	[PGPX_CONN_LEASED] = BIT(PGPX_CONN_IDLE) | BIT(PGPX_CONN_OWED) |
+		BIT(PGPX_CONN_RESETTING) | BIT(PGPX_CONN_CANCELLING) |
+		BIT(PGPX_CONN_CLOSING),
+	[PGPX_CONN_RESETTING] = BIT(PGPX_CONN_IDLE) | BIT(PGPX_CONN_CLOSING),
+	[PGPX_CONN_CHECKING] = BIT(PGPX_CONN_IDLE) | BIT(PGPX_CONN_CLOSING),
+	[PGPX_CONN_CANCELLING] = BIT(PGPX_CONN_RESETTING) | BIT(PGPX_CONN_CLOSING),
+	[PGPX_CONN_CLOSING] = BIT(PGPX_CONN_FREE),
+};
+
+static const char *const state_names[PGPX_CONN_NSTATES] = {
+	[PGPX_CONN_FREE] = "free",
+	[PGPX_CONN_CONNECTING] = "connecting",
+	[PGPX_CONN_IDLE] = "idle",
+	[PGPX_CONN_OWED] = "owed",
+	[PGPX_CONN_LEASED] = "leased",
+	[PGPX_CONN_RESETTING] = "resetting",
+	[PGPX_CONN_CHECKING] = "checking",
+	[PGPX_CONN_CANCELLING] = "cancelling",
+	[PGPX_CONN_CLOSING] = "closing",
+};
+
+StaticAssertDecl(PGPX_CONN_NSTATES <= 32, "a set of states must fit 32 bits");
+
+bool
+pgpx_conn_edge_allowed(PgpxConnState from, PgpxConnState to)
+{
+	return (edges[from] & BIT(to)) != 0;
+}
+
+const char *
+pgpx_conn_state_name(int state)
+{
+	return state >= 0 && state < PGPX_CONN_NSTATES ? state_names[state] : "?";
+}
+
+/* Unlink from a doubly linked list of connections. */
+static void
+list_remove(PgpxConn *conn, int *head, int *tail)
+{
+	if (conn->prev >= 0)
+		pgpx_conns[conn->prev].next = conn->next;
+	else
+		*head = conn->next;
+	if (conn->next >= 0)
+		pgpx_conns[conn->next].prev = conn->prev;
+	else
+		*tail = conn->prev;
+	conn->next = conn->prev = -1;
+}
+
+static void
+list_push_head(PgpxConn *conn, int *head, int *tail)
+{
+	int			index = PGPX_CONN_INDEX(conn);
+
+	conn->prev = -1;
+	conn->next = *head;
+	if (*head >= 0)
+		pgpx_conns[*head].prev = index;
+	else
+		*tail = index;
+	*head = index;
+}
+
+static void
+list_push_tail(PgpxConn *conn, int *head, int *tail)
+{
+	int			index = PGPX_CONN_INDEX(conn);
+
+	conn->next = -1;
+	conn->prev = *tail;
+	if (*tail >= 0)
+		pgpx_conns[*tail].next = index;
+	else
+		*head = index;
+	*tail = index;
+}
+
+void
+pgpx_conn_set_state(PgpxConn *conn, PgpxConnState state)
+{
+	PgpxPool   *pool = &pgpx_pools[conn->pool];
+
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+
+	/*
+	 * A forbidden edge means that the shared state can be trusted no more.
+	 * It is checked in production builds too: the cost is one load, and the
+	 * alternative is one connection in the hands of two.
+	 */
+	if (!pgpx_conn_edge_allowed(conn->state, state))
+		elog(PANIC, "pgpool_ext: connection %d cannot go from %s to %s",
+			 PGPX_CONN_INDEX(conn), pgpx_conn_state_name(conn->state),
+			 pgpx_conn_state_name(state));
+
+	if (conn->state == PGPX_CONN_IDLE)
+		list_remove(conn, &pool->idle_head, &pool->idle_tail);
+	else if (conn->state == PGPX_CONN_OWED)
+		list_remove(conn, &pool->owed_head, &pool->owed_tail);
+
+	if (conn->state == PGPX_CONN_LEASED)
+	{
+		pg_atomic_write_u64(&conn->lease_id, 0);
+		conn->owner_procno = -1;
+		conn->owner_pid = 0;
+	}
+
+	if (conn->state != PGPX_CONN_FREE)
+		pool->count[conn->state]--;
+	conn->state = state;
+	conn->state_since = pgpx_now();
+	if (state != PGPX_CONN_FREE)
+		pool->count[state]++;
+
+	if (state == PGPX_CONN_IDLE)
+		list_push_head(conn, &pool->idle_head, &pool->idle_tail);
+	else if (state == PGPX_CONN_OWED)
+		list_push_tail(conn, &pool->owed_head, &pool->owed_tail);
+}
+
+PgpxConn *
+pgpx_conn_alloc_locked(PgpxPool *pool)
+{
+	PgpxConn   *conn = NULL;
+
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+
+	SpinLockAcquire(&pgpx_shared->free_mutex);
+	if (pgpx_shared->free_head >= 0)
+	{
+		conn = &pgpx_conns[pgpx_shared->free_head];
+		pgpx_shared->free_head = conn->next;
+		pgpx_shared->nfree--;
+	}
+	SpinLockRelease(&pgpx_shared->free_mutex);
+
+	if (conn == NULL)
+		return NULL;
+
+	conn->next = conn->prev = -1;
+	conn->pool = PGPX_POOL_INDEX(pool);
+	conn->generation =
+		pg_atomic_fetch_add_u64(&pgpx_shared->next_generation, 1);
+	conn->version = pool->version;
+	conn->owed = 0;
+	conn->dirty = false;
+	conn->fresh = true;
+	conn->close_reason = PGPX_CLOSE_NONE;
+	conn->owner_procno = -1;
+	conn->owner_pid = 0;
+	conn->last_procno = -1;
+	conn->last_pid = 0;
+	conn->last_user = InvalidOid;
+	conn->opened_at = 0;
+	conn->connect_time = 0;
+	conn->last_used = 0;
+	conn->last_checked = 0;
+	conn->leases = 0;
+	conn->remote_pid = 0;
+	conn->remote_port = 0;
+	conn->local_port = 0;
+	conn->remote_addr[0] = '\0';
+	conn->remote_version[0] = '\0';
+	conn->revoked_lease = 0;
+	conn->revoked_reason = PGPX_REVOKE_NONE;
+	pg_atomic_write_u64(&conn->lease_id, 0);
+	pg_atomic_write_u32(&conn->activity, PGPX_ACT_IDLE);
+	pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_NONE);
+	pg_atomic_write_u32(&conn->hung_up, 0);
+	pg_atomic_write_u64(&conn->statements, 0);
+
+	pgpx_conn_set_state(conn, PGPX_CONN_CONNECTING);
+	return conn;
+}
+
+void
+pgpx_conn_free_locked(PgpxConn *conn)
+{
+	pgpx_conn_set_state(conn, PGPX_CONN_FREE);
+	conn->pool = -1;
+	conn->prev = -1;
+
+	SpinLockAcquire(&pgpx_shared->free_mutex);
+	conn->next = pgpx_shared->free_head;
+	pgpx_shared->free_head = PGPX_CONN_INDEX(conn);
+	pgpx_shared->nfree++;
+	SpinLockRelease(&pgpx_shared->free_mutex);
+}
+
+void
+pgpx_worker_wake(int worker)
+{
+	PgpxWorkerSlot *slot = &pgpx_shared->worker[worker];
+
+	if (pg_atomic_read_u64(&slot->epoch) != 0)
+		SetLatch(&GetPGProcByNumber(pg_atomic_read_u32(&slot->procno))->procLatch);
+}
+
+void
+pgpx_conn_ask_worker(PgpxConn *conn, int worker)
+{
+	int			index = PGPX_CONN_INDEX(conn);
+
+	pg_atomic_fetch_or_u32(&pgpx_work_bits[index / 32], 1u << (index % 32));
+	pgpx_worker_wake(worker);
+}

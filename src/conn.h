@@ -1,0 +1,104 @@
+/*-------------------------------------------------------------------------
+ *
+ * conn.h
+ *	  The state machine of a connection, and the one function that drives it.
+ *
+ *	           reserve            ok
+ *	  FREE ------------> CONNECTING ---> IDLE <-------------------+
+ *	   ^                     |            |  ^                    |
+ *	   |                     |      lease |  | checkin,           | answer is
+ *	   |                fail |            |  | nothing sent       | right
+ *	   |                     |            v  |                    |
+ *	   |                     |          LEASED ----------> RESETTING
+ *	   |                     |          | ^ |  \   worker     ^   |
+ *	   |                     |   checkin| | |   \  resets     |   | answer is
+ *	   |                     |  + reset | | |    \            |   | wrong, late
+ *	   |                     |          v | |     \           |   |
+ *	   |                     |         OWED-|------\----------+   |
+ *	   |                     |           |  |holder \  moment     |
+ *	   |                     |           |  |died,   v later      |
+ *	   |                     |           |  |cancel  CHECKING     |
+ *	   |                     |           |  v                     |
+ *	   |                     |           | CANCELLING             |
+ *	   |     closed          v           v  v                     v
+ *	   +-------------------- CLOSING <----------------------------+
+ *
+ * Transition				Performed by			Function
+ * FREE -> CONNECTING		session or worker		pgpx_pool_grow_locked
+ * CONNECTING -> IDLE		worker					pgpx_pool_opened
+ * CONNECTING -> CLOSING	worker					pgpx_pool_connect_failed
+ * IDLE, OWED -> LEASED		session or worker		pgpx_pool_take_locked
+ * LEASED -> IDLE, OWED		session					pgpx_pool_give
+ * LEASED -> RESETTING		session					pgpx_pool_give
+ * LEASED -> CANCELLING		session					pgpx_pool_give
+ * LEASED -> CLOSING		session, worker			pgpx_pool_give, pgpx_pool_revoke
+ * OWED -> RESETTING		worker					pgpx_pool_begin_reset
+ * RESETTING -> IDLE		worker					pgpx_pool_reset_done
+ * CANCELLING -> RESETTING	worker					pgpx_pool_cancel_done
+ * any open -> CLOSING		who finds it wrong		pgpx_pool_close_locked
+ * CLOSING -> FREE			worker					pgpx_pool_closed
+ * CHECKING is entered from and left to IDLE (test_period).
+ *
+ * What is true in each state:
+ *	FREE		pool = -1; in the free list; worker holds no PGconn for it
+ *	CONNECTING	the worker alone knows it; waiters may count on it
+ *	IDLE		in the pool's idle list; the remote session is clean (or dirty,
+ *				with reset on_transfer or never) and nothing is unread
+ *	OWED		in the pool's owed list; "owed" ReadyForQuery are unread
+ *	LEASED		lease_id and owner are set; the lessee alone speaks on it
+ *	RESETTING	the worker alone speaks on it
+ *	CANCELLING	nobody speaks on it; leasable again only after the cancel
+ *				connection has closed
+ *	CLOSING		nobody may touch the socket but the worker, which closes it
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PGPX_CONN_H
+#define PGPX_CONN_H
+
+#include "shmem.h"
+
+/*
+ * PgpxConn.cancel: the mark that keeps a connection from being used while a
+ * cancel could still hit it.  ASKED is set by the lessee, SENT by the worker,
+ * NONE by the worker once the cancel connection has closed.
+ */
+#define PGPX_CANCEL_NONE	0
+#define PGPX_CANCEL_ASKED	1
+#define PGPX_CANCEL_SENT	2
+
+/* Caller holds the lock of conn's pool. Asserts that the edge is allowed. */
+extern void pgpx_conn_set_state(PgpxConn *conn, PgpxConnState state);
+
+/* Is this edge in the table? (for the invariants and the tests) */
+extern bool pgpx_conn_edge_allowed(PgpxConnState from, PgpxConnState to);
+
+/* Name of a state as the views show it. */
+extern const char *pgpx_conn_state_name(int state);
+
+/*
+ * pgpx_conn_alloc_locked
+ *		Take a connection out of the free list for a pool whose lock is held:
+ *		FREE -> CONNECTING, with a new generation.  NULL: all are in use.
+ */
+extern PgpxConn *pgpx_conn_alloc_locked(PgpxPool *pool);
+
+/* CLOSING -> FREE, back into the free list; caller holds the pool's lock. */
+extern void pgpx_conn_free_locked(PgpxConn *conn);
+
+/* Index of a connection, pool or ticket in its array. */
+#define PGPX_CONN_INDEX(conn)	((int) ((conn) - pgpx_conns))
+#define PGPX_POOL_INDEX(pool)	((int) ((pool) - pgpx_pools))
+#define PGPX_TICKET_INDEX(t)	((int) ((t) - pgpx_tickets))
+
+/*
+ * pgpx_conn_ask_worker
+ *		Tell the connection's worker that there is something to do for it.
+ *		No lock needed; may be called under the pool lock.
+ */
+extern void pgpx_conn_ask_worker(PgpxConn *conn, int worker);
+
+/* Set the latch of a worker, if it runs. */
+extern void pgpx_worker_wake(int worker);
+
+#endif							/* PGPX_CONN_H */

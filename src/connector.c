@@ -1,0 +1,551 @@
+/*-------------------------------------------------------------------------
+ *
+ * connector.c
+ *	  The worker's work on one connection: open, reset, close.
+ *
+ * libpq does what is hard: several hosts, authentication, TLS refusal.  Each
+ * step is a call that does not block, between two events of the reactor.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "worker.h"
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "storage/fd.h"
+#include "utils/memutils.h"
+
+#include "guc.h"
+
+/* Free what belongs to a connection; the socket ends for this process. */
+static void
+drop(PgpxWorkerConn *w)
+{
+	pgpx_canceller_drop(w);
+	if (w->fd >= 0)
+		pgpx_reactor_forget(w->fd);
+	w->fd = -1;
+	w->events = 0;
+	if (w->pg != NULL)
+	{
+		pgpx_canceller_untrace(w);
+		PQfinish(w->pg);
+		w->pg = NULL;
+	}
+	if (w->wire_made)
+		pgpx_wire_free(&w->wire);
+	w->wire_made = false;
+	if (w->external_fd)
+		ReleaseExternalFD();
+	w->external_fd = false;
+	w->have_key = false;
+	w->cancel_key = 0;
+	w->deadline = 0;
+	w->phase = PGPX_PHASE_NONE;
+}
+
+/* The first lines of a libpq message, on one line. */
+static void
+squeeze(char *to, size_t size, const char *from)
+{
+	size_t		n = 0;
+
+	while (*from != '\0' && n + 1 < size)
+	{
+		char		c = *from++;
+
+		if (c == '\n' || c == '\t')
+			c = ' ';
+		if (c == ' ' && (n == 0 || to[n - 1] == ' '))
+			continue;
+		to[n++] = c;
+	}
+	while (n > 0 && to[n - 1] == ' ')
+		n--;
+	to[n] = '\0';
+}
+
+/* An attempt has failed; text is the reason for those who wait. */
+static void
+fail(PgpxWorkerConn *w, int sqlstate, const char *text)
+{
+	PgpxPool   *pool = &pgpx_pools[w->pool];
+	PgpxConn   *conn = &pgpx_conns[w->index];
+	char		reason[PGPX_ERROR_LEN];
+
+	squeeze(reason, sizeof(reason), text);
+	if (pgpx_log_connections)
+		ereport(LOG,
+				(errmsg("pgpool_ext could not connect to server \"%s\" of database \"%s\"",
+						NameStr(pool->server_name), NameStr(pool->database_name)),
+				 errdetail_internal("%s", reason)));
+	drop(w);
+	pgpx_pool_connect_failed(pool, conn, w->before, sqlstate, reason);
+}
+
+void
+pgpx_connector_watch(PgpxWorkerConn *w, uint32 events)
+{
+	int			fd = PQsocket(w->pg);
+
+	if (fd < 0)
+		return;
+	if (w->fd == fd && w->events == events)
+		return;
+	pgpx_reactor_watch(PGPX_WATCH_CONN, w->index, fd, events, w->fd != fd);
+	w->fd = fd;
+	w->events = events;
+}
+
+static void
+set_deadline(PgpxWorkerConn *w, int64 ms)
+{
+	w->deadline = pgpx_now() + ms * 1000;
+	pgpx_reactor_due(w->deadline);
+}
+
+/* The parameters are complete: begin the login. */
+static void
+start_connect(PgpxWorkerConn *w, PgpxLookup *lookup)
+{
+	PgpxConninfo *ci = &pgpx_wpools[w->pool].conninfo;
+	const char **keywords;
+	const char **values;
+	int			n = 0;
+
+	if (!AcquireExternalFD())
+	{
+		fail(w, ERRCODE_INSUFFICIENT_RESOURCES,
+			 "the pool worker has too many open descriptors");
+		return;
+	}
+	w->external_fd = true;
+
+	keywords = palloc0(sizeof(char *) * (ci->nparams + 4));
+	values = palloc0(sizeof(char *) * (ci->nparams + 4));
+	for (int i = 0; i < ci->nparams; i++)
+	{
+		/* ours come at the end, and the last one counts */
+		keywords[n] = ci->keywords[i];
+		values[n++] = ci->values[i];
+	}
+	if (lookup != NULL)
+	{
+		keywords[n] = "host";
+		values[n++] = pgpx_lookup_host(lookup);
+		keywords[n] = "hostaddr";
+		values[n++] = pgpx_lookup_hostaddr(lookup);
+		keywords[n] = "port";
+		values[n++] = pgpx_lookup_port(lookup);
+	}
+	w->pg = PQconnectStartParams(keywords, values, 0);
+	pfree(keywords);
+	pfree(values);
+
+	if (w->pg == NULL)
+	{
+		fail(w, ERRCODE_OUT_OF_MEMORY, "out of memory");
+		return;
+	}
+	if (PQstatus(w->pg) == CONNECTION_BAD)
+	{
+		char	   *text = pstrdup(PQerrorMessage(w->pg));
+
+		fail(w, ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION, text);
+		pfree(text);
+		return;
+	}
+	pgpx_canceller_trace(w);
+	w->phase = PGPX_PHASE_CONNECT;
+	pgpx_connector_watch(w, EPOLLOUT);
+}
+
+static const char *
+param(const PgpxConninfo *ci, const char *name)
+{
+	const char *value = NULL;
+
+	for (int i = 0; i < ci->nparams; i++)
+		if (strcmp(ci->keywords[i], name) == 0)
+			value = ci->values[i];
+	return value;
+}
+
+void
+pgpx_connector_open(PgpxWorkerConn *w)
+{
+	PgpxConn   *conn = &pgpx_conns[w->index];
+	PgpxPool   *pool;
+	PgpxConninfo *ci;
+	uint64		version;
+	int64		timeout;
+	const char *host;
+
+	w->pool = conn->pool;
+	pool = &pgpx_pools[w->pool];
+	LWLockAcquire(pool->lock, LW_SHARED);
+	w->pool_id = pool->pool_id;
+	w->generation = conn->generation;
+	w->before = pool->next_ticket + 1;
+	version = conn->version;
+	timeout = pool->opts.connect_timeout;
+	LWLockRelease(pool->lock);
+
+	ci = &pgpx_wpools[w->pool].conninfo;
+	if (pgpx_wpools[w->pool].pool_id != w->pool_id || ci->version != version)
+	{
+		/* a session has to tell; who waits is woken to do so */
+		pgpx_pool_conninfo_missing(pool, conn);
+		return;
+	}
+
+	w->started = pgpx_now();
+	set_deadline(w, timeout);
+	host = param(ci, "host");
+	if (param(ci, "hostaddr") == NULL && pgpx_lookup_needed(host))
+	{
+		uint64		tag = ((uint64) w->index << 32) | (uint32) w->generation;
+
+		w->phase = PGPX_PHASE_LOOKUP;
+		if (pgpx_lookup_start(host, param(ci, "port"), tag) == NULL)
+			fail(w, ERRCODE_INSUFFICIENT_RESOURCES,
+				 "too many host names are being looked up");
+		return;
+	}
+	start_connect(w, NULL);
+}
+
+void
+pgpx_connector_looked_up(PgpxWorkerConn *w, PgpxLookup *lookup)
+{
+	if (pgpx_lookup_error(lookup) != NULL)
+		fail(w, ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION,
+			 pgpx_lookup_error(lookup));
+	else
+		start_connect(w, lookup);
+}
+
+/* What the views show of the other end. */
+static void
+note_remote(PgpxWorkerConn *w, PgpxConn *conn)
+{
+	struct sockaddr_storage addr;
+	socklen_t	len = sizeof(addr);
+	char		host[NI_MAXHOST];
+	char		port[NI_MAXSERV];
+	const char *version = PQparameterStatus(w->pg, "server_version");
+
+	conn->remote_pid = PQbackendPID(w->pg);
+	strlcpy(conn->remote_version, version ? version : "",
+			sizeof(conn->remote_version));
+	if (getpeername(w->fd, (struct sockaddr *) &addr, &len) == 0 &&
+		addr.ss_family != AF_UNIX &&
+		getnameinfo((struct sockaddr *) &addr, len, host, sizeof(host), port,
+					sizeof(port), NI_NUMERICHOST | NI_NUMERICSERV) == 0)
+	{
+		strlcpy(conn->remote_addr, host, sizeof(conn->remote_addr));
+		conn->remote_port = atoi(port);
+	}
+	len = sizeof(addr);
+	if (getsockname(w->fd, (struct sockaddr *) &addr, &len) == 0 &&
+		addr.ss_family != AF_UNIX &&
+		getnameinfo((struct sockaddr *) &addr, len, host, sizeof(host), port,
+					sizeof(port), NI_NUMERICHOST | NI_NUMERICSERV) == 0)
+		conn->local_port = atoi(port);
+}
+
+/* Logged in and started: the pool may lease it. */
+static void
+opened(PgpxWorkerConn *w)
+{
+	PgpxPool   *pool = &pgpx_pools[w->pool];
+	PgpxConn   *conn = &pgpx_conns[w->index];
+	PgpxTime	took = pgpx_now() - w->started;
+
+	w->phase = PGPX_PHASE_OPEN;
+	w->deadline = 0;
+	note_remote(w, conn);
+	pgpx_connector_watch(w, EPOLLRDHUP | EPOLLET);
+	if (pgpx_log_connections)
+		ereport(LOG,
+				(errmsg("pgpool_ext connected to server \"%s\" of database \"%s\" as connection %d, remote PID %d, in %.3f ms",
+						NameStr(pool->server_name), NameStr(pool->database_name),
+						w->index, conn->remote_pid, took / 1000.0)));
+	pgpx_pool_opened(pool, conn, took);
+}
+
+/* The login is done: is it one that we may use? */
+static void
+logged_in(PgpxWorkerConn *w)
+{
+	PgpxConninfo *ci = &pgpx_wpools[w->pool].conninfo;
+
+	pgpx_canceller_untrace(w);
+	if (PQsslInUse(w->pg))
+	{
+		fail(w, ERRCODE_FEATURE_NOT_SUPPORTED,
+			 "The connection uses TLS, which pgpool_ext cannot pass on to a session. "
+			 "On a trusted network set the server's option sslmode 'disable'.");
+		return;
+	}
+	if (PQgssEncInUse(w->pg))
+	{
+		fail(w, ERRCODE_FEATURE_NOT_SUPPORTED,
+			 "The connection uses GSS encryption, which pgpool_ext cannot pass on to a session. "
+			 "Set the server's option gssencmode 'disable'.");
+		return;
+	}
+	if (ci->need_password && !PQconnectionUsedPassword(w->pg))
+	{
+		fail(w, ERRCODE_S_R_E_PROHIBITED_SQL_STATEMENT_ATTEMPTED,
+			 "A session of a non-superuser must be authenticated by a password, "
+			 "and the remote server did not ask for one.");
+		return;
+	}
+	if (ci->start_commands[0] == '\0')
+	{
+		opened(w);
+		return;
+	}
+	w->phase = PGPX_PHASE_START;
+	PQsetnonblocking(w->pg, 1);
+	if (!PQsendQuery(w->pg, ci->start_commands))
+	{
+		fail(w, ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION,
+			 PQerrorMessage(w->pg));
+		return;
+	}
+	pgpx_connector_watch(w, EPOLLIN | (PQflush(w->pg) == 1 ? EPOLLOUT : 0));
+}
+
+static void
+step_connect(PgpxWorkerConn *w)
+{
+	PostgresPollingStatusType status;
+	char	   *text;
+
+	/* libpq may close its socket and open another under the same number */
+	pgpx_reactor_forget(w->fd);
+	w->fd = -1;
+	status = PQconnectPoll(w->pg);
+	switch (status)
+	{
+		case PGRES_POLLING_OK:
+			pgpx_connector_watch(w, EPOLLRDHUP | EPOLLET);
+			logged_in(w);
+			break;
+		case PGRES_POLLING_FAILED:
+			text = pstrdup(PQerrorMessage(w->pg));
+			fail(w, ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION, text);
+			pfree(text);
+			break;
+		default:
+			pgpx_connector_watch(w, status == PGRES_POLLING_READING ?
+								 EPOLLIN : EPOLLOUT);
+			break;
+	}
+}
+
+static void
+step_start(PgpxWorkerConn *w)
+{
+	PGresult   *res;
+	int			flushed;
+
+	flushed = PQflush(w->pg);
+	if (flushed < 0 || !PQconsumeInput(w->pg))
+	{
+		char	   *text = pstrdup(PQerrorMessage(w->pg));
+
+		fail(w, ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION, text);
+		pfree(text);
+		return;
+	}
+	while (!PQisBusy(w->pg))
+	{
+		ExecStatusType status;
+		char		text[PGPX_ERROR_LEN];
+
+		res = PQgetResult(w->pg);
+		if (res == NULL)
+		{
+			if (PQtransactionStatus(w->pg) != PQTRANS_IDLE)
+				fail(w, ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION,
+					 "The start commands left a transaction open.");
+			else
+				opened(w);
+			return;
+		}
+		status = PQresultStatus(res);
+		snprintf(text, sizeof(text), "The start commands failed: %s",
+				 PQresultErrorMessage(res));
+		PQclear(res);
+		if (status != PGRES_COMMAND_OK && status != PGRES_TUPLES_OK &&
+			status != PGRES_EMPTY_QUERY)
+		{
+			if (status == PGRES_COPY_IN || status == PGRES_COPY_OUT ||
+				status == PGRES_COPY_BOTH)
+				strlcpy(text, "The start commands contain a COPY.", sizeof(text));
+			fail(w, ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION, text);
+			return;
+		}
+	}
+	pgpx_connector_watch(w, EPOLLIN | (flushed == 1 ? EPOLLOUT : 0));
+}
+
+/* Go on with a reset: send what is left, read what is there. */
+static void
+step_reset(PgpxWorkerConn *w)
+{
+	PgpxPool   *pool = &pgpx_pools[w->pool];
+	PgpxConn   *conn = &pgpx_conns[w->index];
+	PgpxWireMessage msg;
+	PgpxWireEvent event;
+	bool		full = true;
+	int			flushed;
+
+	flushed = pgpx_wire_flush(&w->wire);
+	for (;;)
+	{
+		event = pgpx_wire_next(&w->wire, &msg);
+		if (event != PGPX_EV_NEED_INPUT)
+			break;
+		if (pgpx_wire_fill(&w->wire, &full) == 0)
+		{
+			pgpx_connector_watch(w, EPOLLIN | (flushed == 0 ? EPOLLOUT : 0));
+			return;
+		}
+	}
+
+	w->phase = PGPX_PHASE_OPEN;
+	w->deadline = 0;
+	if (event == PGPX_EV_READY && pgpx_wire_at_boundary(&w->wire))
+	{
+		pgpx_connector_watch(w, EPOLLRDHUP | EPOLLET);
+		pgpx_pool_reset_done(pool, conn, true);
+	}
+	else
+		pgpx_pool_reset_done(pool, conn, false);
+}
+
+void
+pgpx_connector_reset(PgpxWorkerConn *w, bool send, int owed)
+{
+	PgpxConninfo *ci = &pgpx_wpools[w->pool].conninfo;
+	PgpxPool   *pool = &pgpx_pools[w->pool];
+
+	if (!w->wire_made)
+		pgpx_wire_init(&w->wire, PQsocket(w->pg), TopMemoryContext);
+	else
+	{
+		pgpx_wire_free(&w->wire);
+		pgpx_wire_init(&w->wire, PQsocket(w->pg), TopMemoryContext);
+	}
+	w->wire_made = true;
+	pgpx_wire_begin(&w->wire, owed);
+	if (send)
+		pgpx_wire_send_reset(&w->wire, ci->reset_command, ci->start_commands);
+	w->phase = PGPX_PHASE_RESET;
+	set_deadline(w, pool->opts.operation_timeout);
+	step_reset(w);
+}
+
+void
+pgpx_connector_ready(PgpxWorkerConn *w, uint32 events)
+{
+	PgpxConn   *conn = &pgpx_conns[w->index];
+	PgpxPool   *pool = &pgpx_pools[w->pool];
+
+	switch (w->phase)
+	{
+		case PGPX_PHASE_CONNECT:
+			step_connect(w);
+			break;
+		case PGPX_PHASE_START:
+			step_start(w);
+			break;
+		case PGPX_PHASE_RESET:
+			step_reset(w);
+			break;
+		case PGPX_PHASE_OPEN:
+			if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0)
+			{
+				/*
+				 * The remote has gone.  A lessee finds it by itself, with
+				 * the remote's last words; nobody else shall get it.
+				 */
+				pg_atomic_write_u32(&conn->hung_up, 1);
+				pgpx_reactor_forget(w->fd);
+				w->fd = -1;
+				pgpx_pool_close(pool, conn, PGPX_CLOSE_BROKEN);
+			}
+			break;
+		default:
+			break;
+	}
+}
+
+void
+pgpx_connector_late(PgpxWorkerConn *w)
+{
+	PgpxPool   *pool = &pgpx_pools[w->pool];
+	PgpxConn   *conn = &pgpx_conns[w->index];
+	char		text[PGPX_ERROR_LEN];
+
+	switch (w->phase)
+	{
+		case PGPX_PHASE_LOOKUP:
+		case PGPX_PHASE_CONNECT:
+		case PGPX_PHASE_START:
+			snprintf(text, sizeof(text),
+					 "%s did not end within connect_timeout (%.3g s).",
+					 w->phase == PGPX_PHASE_LOOKUP ? "The look-up of the host name" :
+					 w->phase == PGPX_PHASE_CONNECT ? "The connection attempt" :
+					 "The start commands",
+					 pool->opts.connect_timeout / 1000.0);
+			fail(w, ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION, text);
+			break;
+		case PGPX_PHASE_RESET:
+			w->phase = PGPX_PHASE_OPEN;
+			w->deadline = 0;
+			pgpx_pool_reset_done(pool, conn, false);
+			break;
+		default:
+			w->deadline = 0;
+			break;
+	}
+}
+
+void
+pgpx_connector_close(PgpxWorkerConn *w, bool polite)
+{
+	PgpxPool   *pool = &pgpx_pools[w->pool];
+	PgpxConn   *conn = &pgpx_conns[w->index];
+
+	if (w->pg != NULL)
+	{
+		int			fd = PQsocket(w->pg);
+
+		if (fd >= 0)
+		{
+			/*
+			 * Sessions may hold duplicates of the socket, which a close()
+			 * would leave open: shutdown() ends it for all.
+			 */
+			if (polite)
+				(void) send(fd, "X\0\0\0\4", 5, MSG_DONTWAIT | MSG_NOSIGNAL);
+			shutdown(fd, SHUT_RDWR);
+		}
+		if (pgpx_log_connections)
+			ereport(LOG,
+					(errmsg("pgpool_ext closed connection %d to server \"%s\" of database \"%s\"",
+							w->index, NameStr(pool->server_name),
+							NameStr(pool->database_name))));
+	}
+	drop(w);
+	pgpx_pool_closed(pool, conn);
+}

@@ -1,0 +1,20 @@
+/*-------------------------------------------------------------------------
+ *
+ * errcodes.h
+ *	  SQLSTATEs of our own.
+ *
+ * Not of class 57P: client pools take those as news about their own, healthy
+ * session to this server, and would close it.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PGPX_ERRCODES_H
+#define PGPX_ERRCODES_H
+
+#include "utils/elog.h"
+
+#define PGPX_ERRCODE_LEASE_TERMINATED	MAKE_SQLSTATE('P', 'X', '0', '0', '1')
+#define PGPX_ERRCODE_LEASE_TIMEOUT		MAKE_SQLSTATE('P', 'X', '0', '0', '2')
+#define PGPX_ERRCODE_WORKER_DOWN		MAKE_SQLSTATE('P', 'X', '0', '0', '3')
+
+#endif							/* PGPX_ERRCODES_H */

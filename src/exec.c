@@ -1,0 +1,257 @@
+/*-------------------------------------------------------------------------
+ *
+ * exec.c
+ *	  Run SQL on a lease: send, wait, read to the boundary, raise what was said.
+ *
+ * The rule after an error in mid-result: a value that could not be converted
+ * leaves the rest to be drained, within a bound; beyond the bound, and after an
+ * interrupt, the worker cancels.  A lease that is not at a boundary then drains
+ * at its next use, or is broken.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "exec.h"
+
+#include "storage/latch.h"
+
+#include "remote_error.h"
+
+#define MAX_PARAMS 65535		/* of Bind */
+
+/* What an error in mid-result may still read, before it is given up. */
+#define DRAIN_BYTES (1024 * 1024)
+#define DRAIN_US (50 * 1000)
+
+static uint32 wait_query = 0;
+
+static PgpxTime
+operation_deadline(const PgpxLease *lease)
+{
+	return pgpx_now() + lease->target->opts.operation_timeout * 1000;
+}
+
+/*
+ * Make the stream ready for a statement: what was interrupted before has to
+ * come to its end first, and so has a cancel, or it would hit the new one.
+ */
+static void
+make_ready(PgpxLease *lease)
+{
+	PgpxWire   *wire = &lease->kept->wire;
+	PgpxConn   *conn = &pgpx_conns[lease->conn];
+	PgpxTime	deadline;
+
+	if (lease->broken != NULL)
+		pgpx_lease_broken(lease, lease->broken, NULL);
+	if (wire->phase == PGPX_WIRE_BROKEN)
+		pgpx_lease_broken(lease, wire->broken, NULL);
+	if (pgpx_wire_at_boundary(wire) &&
+		pg_atomic_read_u32(&conn->cancel) == PGPX_CANCEL_NONE)
+		return;
+
+	deadline = operation_deadline(lease);
+	if (!pgpx_wire_at_boundary(wire) &&
+		!pgpx_lease_drain(lease, 0, deadline, false))
+	{
+		pgpx_wire_break(wire, "a cancelled statement did not end within operation_timeout");
+		pgpx_lease_broken(lease, wire->broken, NULL);
+	}
+	while (pg_atomic_read_u32(&conn->cancel) != PGPX_CANCEL_NONE)
+		if (!pgpx_session_wait_latch(deadline,
+									 pgpx_wait_event(&wait_query, "PgpoolQuery")))
+		{
+			pgpx_wire_break(wire, "a cancel request did not end within operation_timeout");
+			pgpx_lease_broken(lease, wire->broken, NULL);
+		}
+}
+
+/* Everything that one statement goes through. */
+typedef struct Run
+{
+	PgpxLease  *lease;
+	const char *sql;
+	const PgpxSink *sink;
+	PgpxRemoteError error;
+	bool		copy;
+	bool		empty;			/* no statement was in it */
+	bool		any;			/* a statement was in it */
+	uint64		rows;
+} Run;
+
+static void
+handle_event(Run *run, PgpxWireEvent event, const PgpxWireMessage *msg)
+{
+	PgpxLease  *lease = run->lease;
+	PgpxWire   *wire = &lease->kept->wire;
+
+	switch (event)
+	{
+		case PGPX_EV_ROW_DESCRIPTION:
+			if (run->sink != NULL)
+				run->sink->columns(run->sink->arg, msg, wire);
+			break;
+		case PGPX_EV_ROW:
+			if (run->sink != NULL)
+				run->sink->row(run->sink->arg, msg);
+			lease->usage.rows++;
+			break;
+		case PGPX_EV_COMMAND:
+			if (msg->type == 'I')
+				run->empty = true;
+			else
+			{
+				run->any = true;
+				run->rows += pgpx_wire_parse_command(msg);
+			}
+			break;
+		case PGPX_EV_ERROR:
+			if (!run->error.set)
+				pgpx_remote_error_copy(&run->error, msg);
+			lease->usage.errors++;
+			break;
+		case PGPX_EV_NOTICE:
+			if (lease->target->opts.notices != PGPX_NOTICES_IGNORE)
+				pgpx_remote_notice(msg,
+								   lease->target->opts.notices == PGPX_NOTICES_LOG ?
+								   LOG : 0, NameStr(lease->target->server_name));
+			break;
+		case PGPX_EV_COPY:
+			run->copy = true;
+			ereport(ERROR,
+					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+					 errmsg("COPY FROM STDIN and COPY TO STDOUT are not supported on a lease"),
+					 errhint("Use INSERT, or SELECT in pgpool.query.")));
+			break;
+		default:
+			break;
+	}
+}
+
+/* Read until the boundary. */
+static void
+read_answer(Run *run)
+{
+	PgpxLease  *lease = run->lease;
+	PgpxKept   *kept = lease->kept;
+	PgpxWire   *wire = &kept->wire;
+	bool		more = false;
+
+	for (;;)
+	{
+		PgpxWireMessage msg;
+		PgpxWireEvent event = pgpx_wire_next(wire, &msg);
+
+		if (event == PGPX_EV_READY && pgpx_wire_at_boundary(wire))
+			return;
+		if (event == PGPX_EV_READY)
+		{
+			/* bytes behind the end: notices at the most, or it is broken */
+			if (wire->in_start == wire->in_end)
+				pgpx_wire_break(wire, "the remote server answered before it was asked");
+			continue;
+		}
+		if (event == PGPX_EV_BROKEN)
+			pgpx_lease_broken(lease, wire->broken,
+							  run->error.set ? run->error.primary : NULL);
+		if (event != PGPX_EV_NEED_INPUT)
+		{
+			handle_event(run, event, &msg);
+			continue;
+		}
+
+		if (wire->phase == PGPX_WIRE_IDLE)
+			return;				/* part of a notice: the next use reads on */
+		if (!more)
+			(void) pgpx_session_wait(kept, WL_SOCKET_READABLE, 0,
+									 pgpx_wait_event(&wait_query, "PgpoolQuery"));
+		else
+			CHECK_FOR_INTERRUPTS();
+		(void) pgpx_wire_fill(wire, &more);
+	}
+}
+
+/*
+ * Something was thrown while the stream was in mid-answer.  Bring it to a
+ * boundary if that is cheap, else have the worker cancel.
+ */
+static void
+clean_up(PgpxLease *lease)
+{
+	PgpxWire   *wire = &lease->kept->wire;
+	int			code = geterrcode();
+
+	if (wire->phase == PGPX_WIRE_BROKEN || pgpx_wire_at_boundary(wire))
+		return;
+	if (code != ERRCODE_QUERY_CANCELED && code != ERRCODE_ADMIN_SHUTDOWN &&
+		pgpx_lease_drain(lease, DRAIN_BYTES, pgpx_now() + DRAIN_US, true))
+		return;
+	if (wire->phase != PGPX_WIRE_BROKEN)
+		pgpx_lease_cancel(lease);
+}
+
+uint64
+pgpx_exec(PgpxLease *lease, const char *sql, int nparams,
+		  const char *const *values, const PgpxSink *sink)
+{
+	Run			run = {.lease = lease, .sql = sql, .sink = sink};
+	PgpxWire   *wire = &lease->kept->wire;
+	PgpxConn   *conn = &pgpx_conns[lease->conn];
+
+	if (nparams > MAX_PARAMS)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("too many parameters"),
+				 errdetail("There are %d parameters; the protocol allows %d.",
+						   nparams, MAX_PARAMS)));
+
+	lease->in_use = true;
+	PG_TRY();
+	{
+		make_ready(lease);
+		pgpx_lease_activity(lease, PGPX_ACT_ACTIVE);
+		if (wire->encoding_changed)
+			ereport(ERROR,
+					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+					 errmsg("client_encoding of the remote session was changed"),
+					 errhint("It must stay that of the local database; return the lease.")));
+
+		lease->sent = true;
+		lease->usage.statements++;
+		pg_atomic_write_u64(&conn->statements,
+							pg_atomic_read_u64(&conn->statements) + 1);
+		if (sink == NULL && nparams == 0)
+			pgpx_wire_send_query(wire, sql);
+		else
+			pgpx_wire_send_extended(wire, sql, nparams, values);
+
+		/* a stream that cannot be sent into may still tell why */
+		(void) pgpx_lease_flush(lease, 0);
+		read_answer(&run);
+		if (run.error.set && run.error.fatal)
+		{
+			pgpx_wire_break(wire, "the remote server ended the session");
+			pgpx_lease_broken(lease, wire->broken, run.error.primary);
+		}
+	}
+	PG_CATCH();
+	{
+		if (sink != NULL)
+			sink->restore(sink->arg);
+		clean_up(lease);
+		lease->in_use = false;
+		if (pg_atomic_read_u32(&conn->activity) == PGPX_ACT_ACTIVE)
+			pgpx_lease_rest(lease);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+
+	lease->in_use = false;
+	pgpx_lease_rest(lease);
+	if (run.error.set)
+		pgpx_remote_error_raise(&run.error, sql);
+	if (run.empty && !run.any)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("SQL text holds no statement")));
+	return run.rows;
+}

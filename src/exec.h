@@ -1,0 +1,43 @@
+/*-------------------------------------------------------------------------
+ *
+ * exec.h
+ *	  Run SQL on a lease.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PGPX_EXEC_H
+#define PGPX_EXEC_H
+
+#include "lease.h"
+
+/* What becomes of the rows. */
+typedef struct PgpxSink
+{
+	/* a result begins; malformed or unfit ones are errors */
+	void (*columns)(void *arg, const PgpxWireMessage *msg,
+					const PgpxWire *wire);
+	void (*row)(void *arg, const PgpxWireMessage *msg);
+
+	/* one of them has thrown: put back what it changed in the message */
+	void (*restore)(void *arg);
+	void	   *arg;
+} PgpxSink;
+
+/*
+ * pgpx_exec
+ *		Run sql on a lease and wait for its end.
+ *
+ * With a sink: one statement, in the extended protocol, its rows go to the sink.
+ * Without one: rows are dropped, and without parameters there may be several
+ * statements.  Returns the number of rows affected or returned, summed up.
+ *
+ * On any error the lease is left at a boundary, or being cancelled, or broken;
+ * what the caller does with it is the caller's.
+ *
+ * Errors: the remote's; 08006 connection lost; 0A000 COPY; 22023 no statement;
+ * 54000 too many parameters.
+ */
+extern uint64 pgpx_exec(PgpxLease *lease, const char *sql, int nparams,
+						const char *const *values, const PgpxSink *sink);
+
+#endif							/* PGPX_EXEC_H */

@@ -1,0 +1,73 @@
+/*-------------------------------------------------------------------------
+ *
+ * fn_args.c
+ *	  Arguments of the SQL functions: checks that all of them share.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "fn_args.h"
+
+#include <math.h>
+
+#include "utils/builtins.h"
+#include "utils/timestamp.h"
+
+#include "lease.h"
+
+#define TIMEOUT_MAX_MS (INT64CONST(1000) * 86400 * 3650)
+
+static void
+raise_null(const char *name)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+			 errmsg("%s must not be null", name)));
+}
+
+char *
+pgpx_arg_text_or_null(FunctionCallInfo fcinfo, int at)
+{
+	if (PG_NARGS() <= at || PG_ARGISNULL(at))
+		return NULL;
+	return text_to_cstring(PG_GETARG_TEXT_PP(at));
+}
+
+char *
+pgpx_arg_text(FunctionCallInfo fcinfo, int at, const char *name)
+{
+	if (PG_ARGISNULL(at))
+		raise_null(name);
+	return text_to_cstring(PG_GETARG_TEXT_PP(at));
+}
+
+int64
+pgpx_arg_lease(FunctionCallInfo fcinfo, int at)
+{
+	if (PG_ARGISNULL(at))
+		raise_null("lease");
+	return PG_GETARG_INT64(at);
+}
+
+int64
+pgpx_arg_timeout(FunctionCallInfo fcinfo, int at)
+{
+	Interval   *interval;
+	double		ms;
+
+	if (PG_NARGS() <= at || PG_ARGISNULL(at))
+		return PGPX_TIMEOUT_DEFAULT;
+	interval = PG_GETARG_INTERVAL_P(at);
+
+	ms = interval->time / 1000.0 +
+		interval->day * (double) SECS_PER_DAY * 1000.0 +
+		interval->month * (double) DAYS_PER_MONTH * SECS_PER_DAY * 1000.0;
+	if (PGPX_INTERVAL_NOT_FINITE(interval) || ms < 0 || ms > TIMEOUT_MAX_MS)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("timeout is out of range"),
+				 errdetail("It is \"%s\", and must be between 0 and 10 years.",
+						   DatumGetCString(DirectFunctionCall1(interval_out,
+															   IntervalPGetDatum(interval)))),
+				 errhint("0 does not wait; NULL takes \"pgpool_ext.checkout_timeout\" or the server's option \"checkout_timeout\".")));
+	return (int64) ceil(ms);
+}

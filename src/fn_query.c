@@ -1,0 +1,172 @@
+/*-------------------------------------------------------------------------
+ *
+ * fn_query.c
+ *	  SQL functions: query and exec, on a lease and on a pool.
+ *
+ * Each comes twice in SQL, with VARIADIC text[] (untyped literals and drivers'
+ * untyped parameters) and with VARIADIC "any" (typed values); here the two
+ * differ in how the parameters are read.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "compat.h"
+
+#include "fn_args.h"
+#include "lease.h"
+#include "params.h"
+#include "tuples.h"
+
+PG_FUNCTION_INFO_V1(pgpx_query_lease);
+PG_FUNCTION_INFO_V1(pgpx_query_lease_any);
+PG_FUNCTION_INFO_V1(pgpx_query_pool);
+PG_FUNCTION_INFO_V1(pgpx_query_pool_any);
+PG_FUNCTION_INFO_V1(pgpx_exec_lease);
+PG_FUNCTION_INFO_V1(pgpx_exec_lease_any);
+PG_FUNCTION_INFO_V1(pgpx_exec_pool);
+PG_FUNCTION_INFO_V1(pgpx_exec_pool_any);
+
+/* A call's statement, read from its arguments. */
+typedef struct Call
+{
+	bool		by_pool;
+	char	   *server;			/* by_pool */
+	int64		id;				/* else */
+	char	   *sql;
+	PgpxParams	params;
+} Call;
+
+static void
+read_call(FunctionCallInfo fcinfo, bool by_pool, bool any, Call *call)
+{
+	pgpx_shmem_require();
+	memset(call, 0, sizeof(*call));
+	call->by_pool = by_pool;
+	if (by_pool)
+		call->server = pgpx_arg_text(fcinfo, 0, "pool");
+	else
+		call->id = pgpx_arg_lease(fcinfo, 0);
+	call->sql = pgpx_arg_text(fcinfo, 1, "sql");
+	if (any)
+		pgpx_params_from_any(fcinfo, 2, &call->params);
+	else
+		pgpx_params_from_text_array(fcinfo, 2, &call->params);
+}
+
+/*
+ * Run it; a lease taken for this call ends with it, at once on an error too:
+ * the transaction's abort would do it as well, but later.
+ */
+static uint64
+run_call(const Call *call, const PgpxSink *sink)
+{
+	PgpxLease  *lease;
+	uint64		rows;
+
+	if (!call->by_pool)
+		return pgpx_exec(pgpx_lease_of(call->id), call->sql, call->params.n,
+						 call->params.values, sink);
+
+	lease = pgpx_lease_checkout(call->server, PGPX_TIMEOUT_DEFAULT, false,
+								PGPX_SCOPE_CALL, NULL);
+	PG_TRY();
+	{
+		rows = pgpx_exec(lease, call->sql, call->params.n, call->params.values,
+						 sink);
+	}
+	PG_CATCH();
+	{
+		pgpx_lease_return(lease, PGPX_END_CHECKIN, false);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	pgpx_lease_return(lease, PGPX_END_CHECKIN, true);
+	return rows;
+}
+
+static Datum
+query(FunctionCallInfo fcinfo, bool by_pool, bool any)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	Call		call;
+	PgpxTuples *tuples;
+
+	if (rsinfo == NULL || !IsA(rsinfo, ReturnSetInfo) ||
+		(rsinfo->allowedModes & SFRM_Materialize) == 0 ||
+		rsinfo->expectedDesc == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("pgpool.query must be called in FROM with a column list"),
+				 errhint("Write SELECT * FROM pgpool.query(...) AS t(id bigint, name text), or use pgpool.exec, which returns the number of rows.")));
+
+	read_call(fcinfo, by_pool, any, &call);
+	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
+	tuples = pgpx_tuples_begin(rsinfo->setDesc, rsinfo->setResult);
+	(void) run_call(&call, pgpx_tuples_sink(tuples));
+	pgpx_tuples_end(tuples);
+	return (Datum) 0;
+}
+
+static Datum
+exec(FunctionCallInfo fcinfo, bool by_pool, bool any)
+{
+	Call		call;
+
+	read_call(fcinfo, by_pool, any, &call);
+	PG_RETURN_INT64((int64) run_call(&call, NULL));
+}
+
+/* query(lease bigint, sql text, VARIADIC params text[]) returns setof record */
+Datum
+pgpx_query_lease(PG_FUNCTION_ARGS)
+{
+	return query(fcinfo, false, false);
+}
+
+/* query(lease bigint, sql text, VARIADIC params "any") returns setof record */
+Datum
+pgpx_query_lease_any(PG_FUNCTION_ARGS)
+{
+	return query(fcinfo, false, true);
+}
+
+/* query(pool text, sql text, VARIADIC params text[]) returns setof record */
+Datum
+pgpx_query_pool(PG_FUNCTION_ARGS)
+{
+	return query(fcinfo, true, false);
+}
+
+/* query(pool text, sql text, VARIADIC params "any") returns setof record */
+Datum
+pgpx_query_pool_any(PG_FUNCTION_ARGS)
+{
+	return query(fcinfo, true, true);
+}
+
+/* exec(lease bigint, sql text, VARIADIC params text[]) returns bigint */
+Datum
+pgpx_exec_lease(PG_FUNCTION_ARGS)
+{
+	return exec(fcinfo, false, false);
+}
+
+/* exec(lease bigint, sql text, VARIADIC params "any") returns bigint */
+Datum
+pgpx_exec_lease_any(PG_FUNCTION_ARGS)
+{
+	return exec(fcinfo, false, true);
+}
+
+/* exec(pool text, sql text, VARIADIC params text[]) returns bigint */
+Datum
+pgpx_exec_pool(PG_FUNCTION_ARGS)
+{
+	return exec(fcinfo, true, false);
+}
+
+/* exec(pool text, sql text, VARIADIC params "any") returns bigint */
+Datum
+pgpx_exec_pool_any(PG_FUNCTION_ARGS)
+{
+	return exec(fcinfo, true, true);
+}

@@ -1,0 +1,98 @@
+/*-------------------------------------------------------------------------
+ *
+ * guc.c
+ *	  The settings pgpool_ext.*: one block each, with unit, context and range.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "guc.h"
+
+#include <limits.h>
+
+#include "utils/guc.h"
+
+int			pgpx_max_connections = 100;
+int			pgpx_max_pools = 256;
+int			pgpx_workers = 1;
+int			pgpx_checkout_timeout = -1;
+int			pgpx_default_pool_size = 10;
+int			pgpx_default_max_waiters = 0;
+int			pgpx_default_checkout_timeout = 30000;
+int			pgpx_log_min_wait = -1;
+bool		pgpx_log_connections = false;
+
+static void
+define_postmaster_settings(void)
+{
+	DefineCustomIntVariable("pgpool_ext.max_connections",
+							"Sets the maximum number of outbound connections over all pools.",
+							"Sizes shared memory.",
+							&pgpx_max_connections,
+							100, 1, 262143,
+							PGC_POSTMASTER, 0, NULL, NULL, NULL);
+
+	DefineCustomIntVariable("pgpool_ext.max_pools",
+							"Sets the maximum number of pools.",
+							"A server with a PUBLIC user mapping has one pool for each local user of it. Sizes shared memory.",
+							&pgpx_max_pools,
+							256, 1, 65535,
+							PGC_POSTMASTER, 0, NULL, NULL, NULL);
+
+	DefineCustomIntVariable("pgpool_ext.workers",
+							"Sets the number of background workers that own the connections.",
+							"Pools are spread over the workers.",
+							&pgpx_workers,
+							1, 1, PGPX_MAX_WORKERS,
+							PGC_POSTMASTER, 0, NULL, NULL, NULL);
+}
+
+void
+pgpx_guc_init(void)
+{
+	if (process_shared_preload_libraries_in_progress)
+		define_postmaster_settings();
+
+	DefineCustomIntVariable("pgpool_ext.checkout_timeout",
+							"Sets how long a checkout waits for a connection.",
+							"-1 uses the server's option \"checkout_timeout\"; 0 waits for ever. A timeout given in the call goes first.",
+							&pgpx_checkout_timeout,
+							-1, -1, INT_MAX,
+							PGC_USERSET, GUC_UNIT_MS, NULL, NULL, NULL);
+
+	DefineCustomIntVariable("pgpool_ext.default_pool_size",
+							"Sets the \"pool_size\" of servers that do not set it.",
+							NULL,
+							&pgpx_default_pool_size,
+							10, 1, 262143,
+							PGC_SIGHUP, 0, NULL, NULL, NULL);
+
+	DefineCustomIntVariable("pgpool_ext.default_max_waiters",
+							"Sets the \"max_waiters\" of servers that do not set it.",
+							"0 sets no limit.",
+							&pgpx_default_max_waiters,
+							0, 0, INT_MAX,
+							PGC_SIGHUP, 0, NULL, NULL, NULL);
+
+	DefineCustomIntVariable("pgpool_ext.default_checkout_timeout",
+							"Sets the \"checkout_timeout\" of servers that do not set it.",
+							"0 waits for ever.",
+							&pgpx_default_checkout_timeout,
+							30000, 0, INT_MAX,
+							PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
+
+	DefineCustomIntVariable("pgpool_ext.log_min_wait",
+							"Logs each checkout that waited at least this long.",
+							"-1 logs none; 0 logs each one that waited.",
+							&pgpx_log_min_wait,
+							-1, -1, INT_MAX,
+							PGC_SUSET, GUC_UNIT_MS, NULL, NULL, NULL);
+
+	DefineCustomBoolVariable("pgpool_ext.log_connections",
+							 "Logs each outbound connection that is opened or closed.",
+							 NULL,
+							 &pgpx_log_connections,
+							 false,
+							 PGC_SIGHUP, 0, NULL, NULL, NULL);
+
+	MarkGUCPrefixReserved("pgpool_ext");
+}

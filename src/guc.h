@@ -1,0 +1,40 @@
+/*-------------------------------------------------------------------------
+ *
+ * guc.h
+ *	  The settings pgpool_ext.*.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PGPX_GUC_H
+#define PGPX_GUC_H
+
+#include "compat.h"
+
+#define PGPX_MAX_WORKERS 8
+
+/* fixed at server start; they size shared memory */
+extern int	pgpx_max_connections;
+extern int	pgpx_max_pools;
+extern int	pgpx_workers;
+
+/* any user */
+extern int	pgpx_checkout_timeout;	/* ms; -1: the pool's; 0: for ever */
+
+/* defaults of server options */
+extern int	pgpx_default_pool_size;
+extern int	pgpx_default_max_waiters;
+extern int	pgpx_default_checkout_timeout;	/* ms; 0: for ever */
+
+/* logging */
+extern int	pgpx_log_min_wait;	/* ms; -1: off */
+extern bool pgpx_log_connections;
+
+/*
+ * pgpx_guc_init
+ *		Define all settings; called once by _PG_init.  Those that size shared
+ *		memory are defined only while the library is being preloaded, since
+ *		they cannot be created after server start.
+ */
+extern void pgpx_guc_init(void);
+
+#endif							/* PGPX_GUC_H */

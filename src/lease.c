@@ -1,0 +1,329 @@
+/*-------------------------------------------------------------------------
+ *
+ * lease.c
+ *	  A lease from its holder's side: how it ends, and what goes on in between.
+ *
+ * See checkout.c for how it begins.  Runs in sessions only.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "lease.h"
+
+#include <poll.h>
+
+#include "storage/latch.h"
+#include "utils/builtins.h"
+
+#include "errcodes.h"
+
+void
+pgpx_lease_activity(PgpxLease *lease, PgpxActivity activity)
+{
+	pg_atomic_write_u32(&pgpx_conns[lease->conn].activity, activity);
+}
+
+void
+pgpx_lease_rest(PgpxLease *lease)
+{
+	if (lease->broken != NULL)
+		pgpx_lease_activity(lease, PGPX_ACT_BROKEN);
+	else if (lease->kept->wire.tx == 'T')
+		pgpx_lease_activity(lease, PGPX_ACT_TRANSACTION);
+	else if (lease->kept->wire.tx == 'E')
+		pgpx_lease_activity(lease, PGPX_ACT_FAILED);
+	else
+		pgpx_lease_activity(lease, PGPX_ACT_IDLE);
+}
+
+void
+pgpx_lease_check_revoked(PgpxLease *lease)
+{
+	PgpxConn   *conn = &pgpx_conns[lease->conn];
+	int			reason = PGPX_REVOKE_WORKER;
+
+	if (pg_atomic_read_u64(&conn->lease_id) == lease->id)
+		return;
+
+	/* written before the lease's id was cleared; rewritten for a later lease */
+	if (conn->revoked_lease == lease->id)
+		reason = conn->revoked_reason;
+
+	switch (reason)
+	{
+		case PGPX_REVOKE_TERMINATED:
+			ereport(ERROR,
+					(errcode(PGPX_ERRCODE_LEASE_TERMINATED),
+					 errmsg("lease " UINT64_FORMAT " was terminated", lease->id),
+					 errdetail("An administrator has ended it; its connection is closed.")));
+			break;
+		case PGPX_REVOKE_TIMEOUT:
+			ereport(ERROR,
+					(errcode(PGPX_ERRCODE_LEASE_TIMEOUT),
+					 errmsg("lease " UINT64_FORMAT " has timed out", lease->id),
+					 errdetail("It was held longer than the server's option \"lease_timeout\"; its connection is closed.")));
+			break;
+		default:
+			ereport(ERROR,
+					(errcode(ERRCODE_CONNECTION_FAILURE),
+					 errmsg("connection of lease " UINT64_FORMAT " was lost", lease->id),
+					 errdetail("The pool worker was restarted."),
+					 errhint("Return the lease and check a connection out again.")));
+	}
+}
+
+void
+pgpx_lease_broken(PgpxLease *lease, const char *why, const char *remote_words)
+{
+	/* an end that the worker has brought about has a reason of its own */
+	pgpx_lease_check_revoked(lease);
+
+	if (lease->broken == NULL)
+		lease->broken = why;
+	pgpx_lease_activity(lease, PGPX_ACT_BROKEN);
+	ereport(ERROR,
+			(errcode(ERRCODE_CONNECTION_FAILURE),
+			 errmsg("connection to server \"%s\" was lost",
+					NameStr(lease->target->server_name)),
+			 remote_words ?
+			 errdetail_internal("The remote server said: %s", remote_words) :
+			 errdetail_internal("%c%s.", pg_toupper((unsigned char) why[0]),
+								why + 1)));
+}
+
+bool
+pgpx_lease_flush(PgpxLease *lease, PgpxTime deadline)
+{
+	static uint32 wait_event = 0;
+	PgpxKept   *kept = lease->kept;
+	bool		full;
+
+	for (;;)
+	{
+		int			flushed = pgpx_wire_flush(&kept->wire);
+		uint32		events = WL_SOCKET_WRITEABLE;
+
+		if (flushed != 0)
+			return flushed > 0;
+
+		/*
+		 * A remote that cannot get rid of its answer does not read on: take
+		 * in what it says, within a bound.
+		 */
+		if (kept->wire.in_end - kept->wire.in_start < 1024 * 1024)
+		{
+			events |= WL_SOCKET_READABLE;
+			if (pgpx_wire_fill(&kept->wire, &full) < 0)
+				return false;
+		}
+		if (!pgpx_session_wait(kept, events, deadline,
+							   pgpx_wait_event(&wait_event, "PgpoolQuery")))
+			return false;
+	}
+}
+
+/* Wait for input without serving interrupts; false: the deadline has passed. */
+static bool
+wait_quietly(int fd, PgpxTime deadline)
+{
+	struct pollfd pfd = {.fd = fd, .events = POLLIN};
+	PgpxTime	now = pgpx_now();
+
+	if (now >= deadline)
+		return false;
+	(void) poll(&pfd, 1, (int) Min((deadline - now) / 1000 + 1, 1000));
+	return true;
+}
+
+bool
+pgpx_lease_drain(PgpxLease *lease, size_t bytes, PgpxTime deadline, bool quiet)
+{
+	static uint32 wait_event = 0;
+	PgpxKept   *kept = lease->kept;
+	PgpxWire   *wire = &kept->wire;
+	uint64		start = wire->bytes_in;
+
+	if (quiet ? pgpx_wire_flush(wire) != 1 : !pgpx_lease_flush(lease, deadline))
+		return false;
+	for (;;)
+	{
+		PgpxWireMessage msg;
+		bool		full;
+		ssize_t		n;
+
+		switch (pgpx_wire_next(wire, &msg))
+		{
+			case PGPX_EV_BROKEN:
+				return false;
+			case PGPX_EV_READY:
+				if (pgpx_wire_at_boundary(wire))
+					return true;
+				break;
+			case PGPX_EV_COPY:
+				/* the refusal is in the output buffer */
+				if (pgpx_wire_flush(wire) != 1)
+					return false;
+				break;
+			case PGPX_EV_NEED_INPUT:
+				if (wire->phase == PGPX_WIRE_IDLE)
+					return pgpx_wire_at_boundary(wire);
+				if (bytes != 0 && wire->bytes_in - start > bytes)
+					return false;
+				n = pgpx_wire_fill(wire, &full);
+				if (n == 0 &&
+					!(quiet ? wait_quietly(wire->fd, deadline) :
+					  pgpx_session_wait(kept, WL_SOCKET_READABLE, deadline,
+										pgpx_wait_event(&wait_event, "PgpoolDrain"))))
+					return false;
+				break;
+			default:
+				break;
+		}
+	}
+}
+
+void
+pgpx_lease_cancel(PgpxLease *lease)
+{
+	PgpxConn   *conn = &pgpx_conns[lease->conn];
+	uint32		none = PGPX_CANCEL_NONE;
+
+	if (pg_atomic_read_u64(&conn->lease_id) != lease->id)
+		return;
+	pgpx_lease_activity(lease, PGPX_ACT_CANCELLING);
+	if (pg_atomic_compare_exchange_u32(&conn->cancel, &none, PGPX_CANCEL_ASKED))
+		pgpx_conn_ask_worker(conn, lease->worker);
+}
+
+/*
+ * The lease is about to be returned with a transaction open on it: roll back,
+ * which is a round trip that the caller has asked for by forgetting it.
+ */
+static void
+roll_back(PgpxLease *lease)
+{
+	PgpxWire   *wire = &lease->kept->wire;
+
+	ereport(WARNING,
+			(errcode(ERRCODE_WARNING),
+			 errmsg("lease " UINT64_FORMAT " was returned with an open remote transaction, which is rolled back",
+					lease->id)));
+	lease->in_use = true;
+	PG_TRY();
+	{
+		pgpx_wire_send_query(wire, "ROLLBACK");
+		(void) pgpx_lease_drain(lease, 0, pgpx_now() + lease->target->opts.operation_timeout * 1000,
+								false);
+	}
+	PG_FINALLY();
+	{
+		lease->in_use = false;
+	}
+	PG_END_TRY();
+}
+
+/*
+ * Can the reset be put into the output buffer without allocating memory?  In a
+ * callback nothing may throw.
+ */
+static bool
+reset_fits(const PgpxLease *lease)
+{
+	const PgpxWire *wire = &lease->kept->wire;
+	size_t		need = strlen(lease->target->reset_command) +
+		strlen(lease->target->start_commands) + 16;
+
+	return wire->out.data != NULL && (size_t) wire->out.maxlen > need;
+}
+
+/* Did the reset leave nothing of the pinned parameters to chance? */
+static bool
+reset_restores(const PgpxLease *lease)
+{
+	return pg_strcasecmp(lease->target->reset_command, "DISCARD ALL") == 0 ||
+		pgpx_wire_params_pinned(&lease->kept->wire);
+}
+
+/* In which condition does the connection go back? */
+static PgpxGive
+condition(PgpxLease *lease, PgpxEnd end, bool may_wait, int *owed,
+		  PgpxCloseReason *reason)
+{
+	PgpxConn   *conn = &pgpx_conns[lease->conn];
+	PgpxTarget *target = lease->target;
+	PgpxWire   *wire = &lease->kept->wire;
+	bool		in_step = lease->broken == NULL && wire->phase != PGPX_WIRE_BROKEN;
+
+	if (in_step && !pgpx_wire_at_boundary(wire))
+	{
+		*reason = end == PGPX_END_DISCARD ? PGPX_CLOSE_DISCARDED :
+											PGPX_CLOSE_HOLDER_DIED;
+		return PGPX_GIVE_CANCEL_CLOSE;
+	}
+	if (end == PGPX_END_DISCARD)
+	{
+		*reason = PGPX_CLOSE_DISCARDED;
+		return PGPX_GIVE_CLOSE;
+	}
+	if (in_step && wire->tx != 'I')
+	{
+		*reason = PGPX_CLOSE_HOLDER_DIED;
+		return PGPX_GIVE_CLOSE;
+	}
+	if (!in_step || !reset_restores(lease))
+	{
+		*reason = in_step ? PGPX_CLOSE_RESET : PGPX_CLOSE_BROKEN;
+		return PGPX_GIVE_CLOSE;
+	}
+	if (pg_atomic_read_u32(&conn->cancel) != PGPX_CANCEL_NONE)
+		return PGPX_GIVE_CANCEL;
+	if (!lease->sent)
+		return PGPX_GIVE_CLEAN;
+	if (target->opts.reset != PGPX_RESET_ALWAYS)
+		return pgpx_wire_params_pinned(wire) ? PGPX_GIVE_DIRTY : PGPX_GIVE_RESET;
+	if (!may_wait && !reset_fits(lease))
+		return PGPX_GIVE_RESET;
+
+	*owed = pgpx_wire_send_reset(wire, target->reset_command,
+								 target->start_commands);
+	if (pgpx_wire_flush(wire) == 1)
+		return PGPX_GIVE_OWED;
+
+	/* not a byte of a reset may be missing */
+	pgpx_wire_break(wire, "the reset could not be sent");
+	*reason = PGPX_CLOSE_BROKEN;
+	return PGPX_GIVE_CLOSE;
+}
+
+void
+pgpx_lease_return(PgpxLease *lease, PgpxEnd end, bool may_wait)
+{
+	PgpxConn   *conn = &pgpx_conns[lease->conn];
+	PgpxKept   *kept = lease->kept;
+	PgpxGive	give;
+	PgpxCloseReason reason = PGPX_CLOSE_NONE;
+	int			owed = 0;
+
+	if (pg_atomic_read_u64(&conn->lease_id) != lease->id)
+	{
+		/* it was taken away; what is left is our end of the socket */
+		pgpx_lease_forget(lease);
+		if (kept != NULL)
+			pgpx_kept_drop(kept);
+		return;
+	}
+
+	if (may_wait && end == PGPX_END_CHECKIN && lease->broken == NULL &&
+		pgpx_wire_at_boundary(&kept->wire) && kept->wire.tx != 'I')
+		roll_back(lease);
+
+	give = condition(lease, end, may_wait, &owed, &reason);
+	lease->usage.bytes_received = kept->wire.bytes_in;
+	lease->usage.bytes_sent = kept->wire.bytes_out;
+
+	lease->target->partner = lease->conn;
+	lease->target->partner_generation = lease->generation;
+	pgpx_pool_give(conn, lease->id, end, give, owed, reason, &lease->usage);
+	pgpx_lease_forget(lease);
+	if (give == PGPX_GIVE_CLOSE || give == PGPX_GIVE_CANCEL_CLOSE)
+		pgpx_kept_drop(kept);
+}

@@ -1,0 +1,124 @@
+/*-------------------------------------------------------------------------
+ *
+ * lease.h
+ *	  The leases of this session: checkout, checkin, and all the ways they end.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PGPX_LEASE_H
+#define PGPX_LEASE_H
+
+#include "pool.h"
+#include "session.h"
+#include "target.h"
+
+#include "lib/ilist.h"
+
+typedef struct PgpxLease
+{
+	dlist_node	node;
+	uint64		id;				/* 0: not in use */
+	int			conn;
+	uint64		generation;
+	PgpxKept   *kept;			/* NULL until it is settled */
+	PgpxTarget *target;			/* pinned */
+	int			worker;
+	Oid			user;
+	int			scope;			/* PgpxScope */
+	SubTransactionId subid;		/* that took it, or its parents */
+	bool		in_use;			/* a statement runs on it right now */
+	bool		sent;			/* something has been sent on it */
+	const char *broken;			/* why it cannot be used any more */
+	PgpxUsage	usage;
+} PgpxLease;
+
+/* Which timeout a call has given. */
+#define PGPX_TIMEOUT_DEFAULT (-1)	/* none: GUC, then the server's option */
+
+/*
+ * pgpx_lease_checkout
+ *		Lease a connection of a server's pool for the current user.
+ *
+ * timeout: milliseconds, 0 not to wait, or PGPX_TIMEOUT_DEFAULT.  only_try:
+ * NULL instead of an error when none is free now.  why may be NULL.
+ *
+ * Errors: those of pgpx_target_get; 55P03 timeout; 53300 queue full, or shared
+ * memory used up; 40P01 would wait for itself; 08001 the remote cannot be
+ * reached; PX003 the worker does not run.
+ */
+extern PgpxLease *pgpx_lease_checkout(const char *server, int64 timeout,
+									  bool only_try, PgpxScope scope,
+									  const char *why);
+
+/*
+ * pgpx_lease_return
+ *		End a lease.
+ *
+ * may_wait: a remote transaction that is open is rolled back, with a WARNING;
+ * else nothing waits and nothing throws.  The lease is gone afterwards.
+ */
+extern void pgpx_lease_return(PgpxLease *lease, PgpxEnd end, bool may_wait);
+
+/*
+ * pgpx_lease_of
+ *		A lease by its id, for use by the current user.
+ *
+ * Errors: 55000 stale or in use, 42501 of another session or user; 08006 or
+ * PX00n if it was taken away.
+ */
+extern PgpxLease *pgpx_lease_of(int64 id);
+
+/*
+ * pgpx_lease_for_return
+ *		The same for giving it back: by the session, whatever the user; one that
+ *		was taken away is returned too.
+ */
+extern PgpxLease *pgpx_lease_for_return(int64 id);
+
+/* Return all leases of session and transaction scope.  Returns how many. */
+extern int	pgpx_lease_return_all(void);
+
+/* Raise what took the lease away, if something did. */
+extern void pgpx_lease_check_revoked(PgpxLease *lease);
+
+/* The lease cannot be used any more: raise 08006 now and at each later use. */
+pg_noreturn extern void pgpx_lease_broken(PgpxLease *lease, const char *why,
+										  const char *remote_words);
+
+/* Send what the wire has; waits, serves interrupts.  False: stream broken. */
+extern bool pgpx_lease_flush(PgpxLease *lease, PgpxTime deadline);
+
+/*
+ * pgpx_lease_drain
+ *		Read and drop until the stream is at a boundary.
+ *
+ * Bounded by bytes (0: unbounded) and the deadline.  quiet: no interrupts are
+ * served, nothing is thrown.  True if the boundary was reached.
+ */
+extern bool pgpx_lease_drain(PgpxLease *lease, size_t bytes, PgpxTime deadline,
+							 bool quiet);
+
+/* Ask the worker to cancel what runs on the lease. */
+extern void pgpx_lease_cancel(PgpxLease *lease);
+
+/* Tell the views what the lease is doing. */
+extern void pgpx_lease_activity(PgpxLease *lease, PgpxActivity activity);
+
+/* The same after a statement: what the remote transaction's state says. */
+extern void pgpx_lease_rest(PgpxLease *lease);
+
+/* --- lease_table.c ------------------------------------------------------- */
+
+extern dlist_head pgpx_leases;	/* of this session */
+
+/* A record that is not in the list yet; never fails once it has returned. */
+extern PgpxLease *pgpx_lease_alloc(void);
+extern void pgpx_lease_forget(PgpxLease *lease);
+
+/* Register exit and transaction callbacks, once. */
+extern void pgpx_lease_register_callbacks(void);
+
+/* How many leases of this session hold a connection of this pool; or any. */
+extern int	pgpx_lease_count(uint32 pool_id);
+
+#endif							/* PGPX_LEASE_H */

@@ -1,0 +1,284 @@
+/*-------------------------------------------------------------------------
+ *
+ * lease_table.c
+ *	  The leases that this session holds, and the callbacks that end them.
+ *
+ * A lease ends with its scope: at checkin, at the end of the transaction or
+ * subtransaction that took it, at the end of the call, and at the latest with
+ * the session.  In commit, abort and exit callbacks nothing waits and nothing
+ * throws: a stream at a boundary goes back as at checkin, all else is the
+ * worker's to cancel and to close.
+ *
+ * At the end of a process ShutdownPostgres aborts the transaction in a
+ * before_shmem_exit callback; ours is an on_shmem_exit callback, so it finds
+ * what is left after that.  Were the order the other one, the abort would find
+ * an empty list: both are harmless.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "lease.h"
+
+#include "access/xact.h"
+#include "storage/ipc.h"
+#include "utils/memutils.h"
+
+#include "ticket.h"
+
+dlist_head	pgpx_leases = DLIST_STATIC_INIT(pgpx_leases);
+
+/* records that were used before: a checkout seldom needs memory */
+static dlist_head free_records = DLIST_STATIC_INIT(free_records);
+static bool callbacks_registered = false;
+
+PgpxLease *
+pgpx_lease_alloc(void)
+{
+	PgpxLease  *lease;
+
+	if (!dlist_is_empty(&free_records))
+		lease = dlist_container(PgpxLease, node,
+								dlist_pop_head_node(&free_records));
+	else
+		lease = MemoryContextAlloc(TopMemoryContext, sizeof(PgpxLease));
+	memset(lease, 0, sizeof(*lease));
+	return lease;
+}
+
+void
+pgpx_lease_forget(PgpxLease *lease)
+{
+	if (lease->kept != NULL)
+		lease->kept->leased = false;
+	if (lease->id != 0)
+		dlist_delete(&lease->node);
+	if (lease->target != NULL)
+		pgpx_target_unpin(lease->target);
+	lease->id = 0;
+	lease->kept = NULL;
+	lease->target = NULL;
+	dlist_push_head(&free_records, &lease->node);
+}
+
+int
+pgpx_lease_count(uint32 pool_id)
+{
+	dlist_iter	iter;
+	int			n = 0;
+
+	dlist_foreach(iter, &pgpx_leases)
+	{
+		PgpxLease  *lease = dlist_container(PgpxLease, node, iter.cur);
+
+		/* one that was taken away fills no place any more */
+		if (pg_atomic_read_u64(&pgpx_conns[lease->conn].lease_id) != lease->id)
+			continue;
+		if (pool_id == 0 || lease->target->pool_id == pool_id)
+			n++;
+	}
+	return n;
+}
+
+/*
+ * Before commit or prepare: interrupts work and an error aborts the local
+ * transaction, so this is where an open remote one can still be refused.
+ */
+static void
+before_commit(void)
+{
+	dlist_mutable_iter iter;
+
+	dlist_foreach_modify(iter, &pgpx_leases)
+	{
+		PgpxLease  *lease = dlist_container(PgpxLease, node, iter.cur);
+		PgpxWire   *wire = &lease->kept->wire;
+
+		if (lease->scope == PGPX_SCOPE_SESSION)
+			continue;
+		if (lease->broken == NULL && pgpx_wire_at_boundary(wire) &&
+			wire->tx != 'I')
+			ereport(ERROR,
+					(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
+					 errmsg("lease " UINT64_FORMAT " has an open remote transaction",
+							lease->id),
+					 errdetail("A lease taken with checkout_xact ends with the local transaction, and what is open on it would be rolled back."),
+					 errhint("Commit or roll back on the lease before the local transaction ends.")));
+		pgpx_lease_return(lease, PGPX_END_CHECKIN, false);
+	}
+}
+
+static void
+at_abort(void)
+{
+	dlist_mutable_iter iter;
+
+	dlist_foreach_modify(iter, &pgpx_leases)
+	{
+		PgpxLease  *lease = dlist_container(PgpxLease, node, iter.cur);
+
+		if (lease->scope != PGPX_SCOPE_SESSION)
+			pgpx_lease_return(lease, PGPX_END_CHECKIN, false);
+	}
+}
+
+static void
+xact_callback(XactEvent event, void *arg)
+{
+	if (dlist_is_empty(&pgpx_leases))
+		return;
+	switch (event)
+	{
+		case XACT_EVENT_PRE_COMMIT:
+		case XACT_EVENT_PRE_PREPARE:
+			before_commit();
+			break;
+		case XACT_EVENT_ABORT:
+			at_abort();
+			break;
+		default:
+			break;
+	}
+}
+
+static void
+subxact_callback(SubXactEvent event, SubTransactionId mySubid,
+				 SubTransactionId parentSubid, void *arg)
+{
+	dlist_mutable_iter iter;
+
+	if (dlist_is_empty(&pgpx_leases))
+		return;
+	if (event != SUBXACT_EVENT_COMMIT_SUB && event != SUBXACT_EVENT_ABORT_SUB)
+		return;
+
+	dlist_foreach_modify(iter, &pgpx_leases)
+	{
+		PgpxLease  *lease = dlist_container(PgpxLease, node, iter.cur);
+
+		if (lease->scope == PGPX_SCOPE_SESSION || lease->subid != mySubid)
+			continue;
+		if (event == SUBXACT_EVENT_COMMIT_SUB)
+			lease->subid = parentSubid;
+		else
+			pgpx_lease_return(lease, PGPX_END_CHECKIN, false);
+	}
+}
+
+static void
+exit_callback(int code, Datum arg)
+{
+	dlist_mutable_iter iter;
+	PgpxConn   *conn;
+	uint64		lease_id;
+	int			sqlstate;
+	PgpxTime	waited;
+
+	/* the queue first: a grant in the meantime is given on */
+	pgpx_ticket_leave(pgpx_ticket_mine(), PGPX_LEAVE_CANCEL, &conn, &lease_id,
+					  &sqlstate, NULL, &waited);
+
+	dlist_foreach_modify(iter, &pgpx_leases)
+		pgpx_lease_return(dlist_container(PgpxLease, node, iter.cur),
+						  PGPX_END_RECLAIMED, false);
+}
+
+void
+pgpx_lease_register_callbacks(void)
+{
+	if (callbacks_registered)
+		return;
+	RegisterXactCallback(xact_callback, NULL);
+	RegisterSubXactCallback(subxact_callback, NULL);
+	on_shmem_exit(exit_callback, (Datum) 0);
+	callbacks_registered = true;
+}
+
+/* The error of an id that this session does not hold. */
+static void
+raise_not_mine(int64 id)
+{
+	for (int i = 0; id > 0 && i < pgpx_shared->max_connections; i++)
+		if (pg_atomic_read_u64(&pgpx_conns[i].lease_id) == (uint64) id)
+			ereport(ERROR,
+					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+					 errmsg("lease " INT64_FORMAT " belongs to another session", id)));
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("lease " INT64_FORMAT " does not exist", id),
+			 errdetail("It was returned, or it has ended with its transaction or session."),
+			 errhint("View \"pgpool.leases\" shows the leases that are out.")));
+}
+
+static PgpxLease *
+find(int64 id)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &pgpx_leases)
+	{
+		PgpxLease  *lease = dlist_container(PgpxLease, node, iter.cur);
+
+		if (lease->id == (uint64) id)
+			return lease;
+	}
+	raise_not_mine(id);
+	return NULL;				/* keep compiler quiet */
+}
+
+static void
+check_not_in_use(PgpxLease *lease)
+{
+	if (lease->in_use)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("lease " UINT64_FORMAT " is in use", lease->id),
+				 errdetail("A function called while the result of a statement on this lease was read came back to it.")));
+}
+
+PgpxLease *
+pgpx_lease_of(int64 id)
+{
+	PgpxLease  *lease = find(id);
+
+	if (lease->user != GetUserId())
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("lease " UINT64_FORMAT " belongs to another user of this session",
+						lease->id),
+				 errdetail("It was taken by user \"%s\".",
+						   GetUserNameFromId(lease->user, true) ?
+						   GetUserNameFromId(lease->user, true) : "?")));
+	check_not_in_use(lease);
+	pgpx_lease_check_revoked(lease);
+	return lease;
+}
+
+PgpxLease *
+pgpx_lease_for_return(int64 id)
+{
+	PgpxLease  *lease = find(id);
+
+	check_not_in_use(lease);
+	return lease;
+}
+
+int
+pgpx_lease_return_all(void)
+{
+	dlist_mutable_iter iter;
+	dlist_iter	look;
+	int			n = 0;
+
+	dlist_foreach(look, &pgpx_leases)
+		check_not_in_use(dlist_container(PgpxLease, node, look.cur));
+
+	dlist_foreach_modify(iter, &pgpx_leases)
+	{
+		PgpxLease  *lease = dlist_container(PgpxLease, node, iter.cur);
+
+		if (lease->scope == PGPX_SCOPE_CALL)
+			continue;
+		pgpx_lease_return(lease, PGPX_END_CHECKIN, true);
+		n++;
+	}
+	return n;
+}

@@ -1,0 +1,333 @@
+/*-------------------------------------------------------------------------
+ *
+ * pool.c
+ *	  A lease from the pool's side: pick, take, give; grow; serve the queue.
+ *
+ * Shared memory only.  Whoever makes a connection free serves the queue in the
+ * same lock section, so that no connection is free while somebody waits, and a
+ * newcomer never passes a waiter.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "pool.h"
+
+#include "storage/latch.h"
+
+#include "stats.h"
+#include "ticket.h"
+
+void
+pgpx_wake_add(PgpxWake *wake, int procno)
+{
+	if (wake->n < PGPX_WAKE_MAX)
+		wake->procno[wake->n++] = procno;
+	else
+		SetLatch(&GetPGProcByNumber(procno)->procLatch);
+}
+
+void
+pgpx_wake_flush(PgpxWake *wake)
+{
+	for (int i = 0; i < wake->n; i++)
+		SetLatch(&GetPGProcByNumber(wake->procno[i])->procLatch);
+	wake->n = 0;
+}
+
+int
+pgpx_pool_total_locked(const PgpxPool *pool)
+{
+	int			total = 0;
+
+	for (int s = PGPX_CONN_FREE + 1; s < PGPX_CONN_NSTATES; s++)
+		total += pool->count[s];
+	return total;
+}
+
+int
+pgpx_pool_live_locked(const PgpxPool *pool)
+{
+	return pgpx_pool_total_locked(pool) - pool->count[PGPX_CONN_CONNECTING] -
+		pool->count[PGPX_CONN_CLOSING];
+}
+
+/* Is a free connection fit to be leased?  If not it is closed. */
+static bool
+fit_locked(PgpxPool *pool, PgpxConn *conn)
+{
+	if (conn->version != pool->version)
+		pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_STALE);
+	else if (pg_atomic_read_u32(&conn->hung_up) != 0)
+		pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_BROKEN);
+	else
+		return true;
+	return false;
+}
+
+PgpxConn *
+pgpx_pool_pick_locked(PgpxPool *pool, int partner, uint64 partner_generation)
+{
+	PgpxConn   *mine = NULL;
+
+	if (partner >= 0)
+	{
+		mine = &pgpx_conns[partner];
+		if (mine->pool != PGPX_POOL_INDEX(pool) ||
+			mine->generation != partner_generation)
+			mine = NULL;
+	}
+
+	if (mine != NULL && mine->state == PGPX_CONN_IDLE && fit_locked(pool, mine))
+		return mine;
+	while (pool->idle_head >= 0)
+	{
+		PgpxConn   *conn;
+
+		conn = &pgpx_conns[pool->opts.strategy == PGPX_STRATEGY_FIFO ?
+						   pool->idle_tail : pool->idle_head];
+		if (fit_locked(pool, conn))
+			return conn;
+	}
+
+	if (mine != NULL && mine->state == PGPX_CONN_OWED && fit_locked(pool, mine))
+		return mine;
+	while (pool->owed_head >= 0)
+	{
+		/* the one that was asked longest ago has most likely answered */
+		PgpxConn   *conn = &pgpx_conns[pool->owed_head];
+
+		if (fit_locked(pool, conn))
+			return conn;
+	}
+	return NULL;
+}
+
+uint64
+pgpx_pool_take_locked(PgpxPool *pool, PgpxConn *conn, const PgpxHolder *holder,
+					  PgpxTime waited)
+{
+	uint64		lease_id;
+
+	pgpx_conn_set_state(conn, PGPX_CONN_LEASED);
+	lease_id = pg_atomic_fetch_add_u64(&pgpx_shared->next_lease, 1);
+
+	conn->owner_procno = holder->procno;
+	conn->owner_pid = holder->pid;
+	conn->owner_user = holder->user;
+	conn->owner_database = holder->database;
+	conn->scope = holder->scope;
+	strlcpy(conn->why, holder->why ? holder->why : "", sizeof(conn->why));
+	strlcpy(conn->application_name,
+			holder->application_name ? holder->application_name : "",
+			sizeof(conn->application_name));
+	conn->leased_at = conn->state_since;
+	conn->waited = waited;
+	conn->leases++;
+	pg_atomic_write_u32(&conn->activity, PGPX_ACT_IDLE);
+	pg_atomic_write_u64(&conn->lease_id, lease_id);
+
+	pool->last_checkout = conn->state_since;
+	pool->stats.checkouts++;
+	return lease_id;
+}
+
+int
+pgpx_pool_grow_locked(PgpxPool *pool, int extra)
+{
+	int			wanted;
+	int			room;
+	int			asked = 0;
+
+	/*
+	 * What is on its way to be free counts as free: a reset must not make the
+	 * pool grow.  What is being cancelled will most likely be closed.
+	 */
+	wanted = pool->nwaiting + extra - pool->count[PGPX_CONN_CONNECTING] -
+		pool->count[PGPX_CONN_RESETTING] - pool->count[PGPX_CONN_CHECKING];
+	room = pool->opts.pool_size - pgpx_pool_total_locked(pool);
+	if (wanted <= 0 || room <= 0)
+		return 0;
+	if (pool->retry_at != 0)
+	{
+		if (pgpx_now() < pool->retry_at)
+			return 0;
+		/* one prober: the others follow when it has succeeded */
+		wanted = pool->count[PGPX_CONN_CONNECTING] > 0 ? 0 : 1;
+	}
+
+	while (asked < Min(wanted, room))
+	{
+		PgpxConn   *conn = pgpx_conn_alloc_locked(pool);
+
+		if (conn == NULL)
+			break;
+		pgpx_conn_ask_worker(conn, pool->worker);
+		pool->stats.grown++;
+		asked++;
+	}
+	return asked;
+}
+
+void
+pgpx_pool_serve_locked(PgpxPool *pool, PgpxWake *wake)
+{
+	while (pool->queue_head >= 0)
+	{
+		PgpxTicket *first = &pgpx_tickets[pool->queue_head];
+		PgpxConn   *conn = pgpx_pool_pick_locked(pool, -1, 0);
+
+		if (conn == NULL)
+		{
+			pgpx_pool_grow_locked(pool, 0);
+			break;
+		}
+		pgpx_ticket_grant_locked(pool, first, conn, wake);
+	}
+}
+
+void
+pgpx_pool_close_locked(PgpxPool *pool, PgpxConn *conn, PgpxCloseReason reason)
+{
+	Assert(reason != PGPX_CLOSE_NONE);
+	pgpx_conn_set_state(conn, PGPX_CONN_CLOSING);
+	conn->close_reason = reason;
+	pgpx_conn_ask_worker(conn, pool->worker);
+}
+
+/*
+ * Where a connection goes when it comes back: the closing causes first, since
+ * a checkin is where lifetime, size and options are enforced.
+ */
+static PgpxCloseReason
+retire_reason(const PgpxPool *pool, PgpxConn *conn)
+{
+	if (pg_atomic_read_u32(&conn->hung_up) != 0)
+		return PGPX_CLOSE_BROKEN;
+	if (conn->version != pool->version)
+		return PGPX_CLOSE_STALE;
+	if (pgpx_pool_total_locked(pool) > pool->opts.pool_size)
+		return PGPX_CLOSE_OVERFLOW;
+	return PGPX_CLOSE_NONE;
+}
+
+/* LEASED -> what "give" says; the lease's owner is gone after it. */
+static void
+give_locked(PgpxPool *pool, PgpxConn *conn, PgpxGive give, int owed,
+			PgpxCloseReason reason)
+{
+	bool		cancelling = pg_atomic_read_u32(&conn->cancel) != PGPX_CANCEL_NONE;
+	PgpxCloseReason retire = retire_reason(pool, conn);
+
+	if (give != PGPX_GIVE_AS_IT_WAS)
+		conn->owed = give == PGPX_GIVE_OWED ? owed : 0;
+	if (give == PGPX_GIVE_DIRTY)
+		conn->dirty = true;
+	else if (give == PGPX_GIVE_OWED || give == PGPX_GIVE_RESET)
+		conn->dirty = false;
+	if (give == PGPX_GIVE_OWED)
+		pool->stats.resets += 1;
+
+	if (give == PGPX_GIVE_CLOSE)
+		pgpx_pool_close_locked(pool, conn, reason);
+	else if (give == PGPX_GIVE_CANCEL_CLOSE)
+	{
+		/* CANCELLING with a reason: close when the cancel has been delivered */
+		conn->close_reason = reason;
+		pgpx_conn_set_state(conn, PGPX_CONN_CANCELLING);
+		if (!cancelling)
+			pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_ASKED);
+		pgpx_conn_ask_worker(conn, pool->worker);
+	}
+	else if (retire != PGPX_CLOSE_NONE)
+		pgpx_pool_close_locked(pool, conn, retire);
+	else if (give == PGPX_GIVE_CANCEL || (cancelling && give != PGPX_GIVE_OWED))
+	{
+		conn->close_reason = PGPX_CLOSE_NONE;
+		pgpx_conn_set_state(conn, PGPX_CONN_CANCELLING);
+		pgpx_conn_ask_worker(conn, pool->worker);
+	}
+	else if (cancelling)
+	{
+		/* a reset has been sent into a cancel: whom it hits cannot be known */
+		conn->close_reason = PGPX_CLOSE_RESET;
+		pgpx_conn_set_state(conn, PGPX_CONN_CANCELLING);
+		pgpx_conn_ask_worker(conn, pool->worker);
+	}
+	else if (give == PGPX_GIVE_RESET)
+	{
+		pgpx_conn_set_state(conn, PGPX_CONN_RESETTING);
+		pgpx_conn_ask_worker(conn, pool->worker);
+	}
+	else if (conn->owed > 0)
+	{
+		pgpx_conn_set_state(conn, PGPX_CONN_OWED);
+		/* the worker reads the answer in a moment, if nobody else has */
+		if (pg_atomic_read_u32(&pgpx_shared->worker[pool->worker].ticking) == 0)
+			pgpx_worker_wake(pool->worker);
+	}
+	else
+		pgpx_conn_set_state(conn, PGPX_CONN_IDLE);
+}
+
+bool
+pgpx_pool_give(PgpxConn *conn, uint64 lease_id, PgpxEnd end, PgpxGive give,
+			   int owed, PgpxCloseReason reason, const PgpxUsage *usage)
+{
+	PgpxWake	wake = PGPX_WAKE_INIT;
+	PgpxPool   *pool;
+	int			index;
+
+	/*
+	 * The pool of a leased connection cannot change under its lessee; if the
+	 * lease was revoked meanwhile, the lease's id is gone too.
+	 */
+	if (pg_atomic_read_u64(&conn->lease_id) != lease_id)
+		return false;
+	index = conn->pool;
+	if (index < 0)
+		return false;
+	pool = &pgpx_pools[index];
+
+	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+	if (conn->pool != index ||
+		pg_atomic_read_u64(&conn->lease_id) != lease_id)
+	{
+		LWLockRelease(pool->lock);
+		return false;
+	}
+
+	conn->last_procno = conn->owner_procno;
+	conn->last_pid = conn->owner_pid;
+	conn->last_user = conn->owner_user;
+	conn->last_used = pgpx_now();
+	conn->fresh = false;
+	pgpx_stats_lease_locked(pool, conn->last_used - conn->leased_at, end, usage);
+
+	give_locked(pool, conn, give, owed, reason);
+	pgpx_pool_serve_locked(pool, &wake);
+	LWLockRelease(pool->lock);
+	pgpx_wake_flush(&wake);
+	return true;
+}
+
+void
+pgpx_pool_revoke_locked(PgpxPool *pool, PgpxConn *conn, PgpxRevoke revoke,
+						PgpxWake *wake)
+{
+	static const PgpxEnd ends[] = {
+		[PGPX_REVOKE_WORKER] = PGPX_END_RECLAIMED,
+		[PGPX_REVOKE_TERMINATED] = PGPX_END_TERMINATED,
+		[PGPX_REVOKE_TIMEOUT] = PGPX_END_TIMEOUT,
+	};
+	int			owner = conn->owner_procno;
+
+	Assert(conn->state == PGPX_CONN_LEASED && revoke != PGPX_REVOKE_NONE);
+
+	pgpx_stats_lease_locked(pool, pgpx_now() - conn->leased_at, ends[revoke],
+							NULL);
+	conn->revoked_lease = pg_atomic_read_u64(&conn->lease_id);
+	conn->revoked_reason = revoke;
+	pgpx_pool_close_locked(pool, conn, revoke == PGPX_REVOKE_WORKER ?
+						   PGPX_CLOSE_BROKEN : PGPX_CLOSE_TERMINATED);
+	if (owner >= 0)
+		pgpx_wake_add(wake, owner);
+}

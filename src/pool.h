@@ -1,0 +1,231 @@
+/*-------------------------------------------------------------------------
+ *
+ * pool.h
+ *	  The registry of pools, and all that moves a connection in or out of one.
+ *
+ * These functions see shared memory only: no socket, no libpq, no catalog.
+ * "_locked" functions want the pool's lock held exclusively; the others take
+ * it themselves.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PGPX_POOL_H
+#define PGPX_POOL_H
+
+#include "conn.h"
+#include "shmem.h"
+
+/*
+ * Latches to set once the lock has been given up: a SetLatch is a kernel call,
+ * and the lock is every session's.
+ */
+#define PGPX_WAKE_MAX 8
+typedef struct PgpxWake
+{
+	int			n;
+	int			procno[PGPX_WAKE_MAX];
+} PgpxWake;
+
+#define PGPX_WAKE_INIT {0}
+
+/* Remember to wake a process; when the list is full, wake it at once. */
+extern void pgpx_wake_add(PgpxWake *wake, int procno);
+extern void pgpx_wake_flush(PgpxWake *wake);
+
+/* Who takes a lease, or waits for one. */
+typedef struct PgpxHolder
+{
+	int			procno;
+	int			pid;
+	Oid			user;
+	Oid			database;
+	int			scope;			/* PgpxScope */
+	const char *why;			/* or NULL */
+	const char *application_name;	/* or NULL */
+} PgpxHolder;
+
+/* What a checkout asks the registry for. */
+typedef struct PgpxPoolRef
+{
+	PgpxPoolKey key;
+	PgpxFingerprint fingerprint;
+	const PgpxPoolOptions *opts;
+	const char *database_name;
+	const char *server_name;
+	const char *user_name;
+} PgpxPoolRef;
+
+/*
+ * pgpx_pool_lock
+ *		Lock pool "index" if it still is the one with this id.
+ *
+ * Returns NULL, without the lock, if it is another by now.
+ */
+extern PgpxPool *pgpx_pool_lock(int index, uint32 pool_id);
+
+/*
+ * pgpx_pool_find
+ *		Find or make the pool of a key.  Returns its index and sets *pool_id;
+ *		-1 if the registry is full of pools that are in use.
+ */
+extern int	pgpx_pool_find(const PgpxPoolRef *ref, uint32 *pool_id);
+
+/* Does the pool run under the options that this fingerprint stands for? */
+extern bool pgpx_pool_is_current_locked(const PgpxPool *pool,
+										const PgpxFingerprint *fingerprint);
+
+/*
+ * pgpx_pool_adopt_locked
+ *		New options: a new version.  Connections of the old one close, those
+ *		that are leased at checkin.
+ */
+extern void pgpx_pool_adopt_locked(PgpxPool *pool,
+								   const PgpxFingerprint *fingerprint,
+								   const PgpxPoolOptions *opts);
+
+/* Connections of the pool in any state: what counts against its size. */
+extern int	pgpx_pool_total_locked(const PgpxPool *pool);
+
+/* Connections that are open: some session could use them sooner or later. */
+extern int	pgpx_pool_live_locked(const PgpxPool *pool);
+
+/*
+ * pgpx_pool_pick_locked
+ *		The free connection to lease next, NULL if there is none: ready ones
+ *		before owed ones, in each the caller's partner first, then by strategy.
+ *		Connections found to have hung up, or to be stale, are closed on the way.
+ */
+extern PgpxConn *pgpx_pool_pick_locked(PgpxPool *pool, int partner,
+									   uint64 partner_generation);
+
+/*
+ * pgpx_pool_take_locked
+ *		Lease a free connection: returns the lease's id, which never repeats.
+ */
+extern uint64 pgpx_pool_take_locked(PgpxPool *pool, PgpxConn *conn,
+									const PgpxHolder *holder, PgpxTime waited);
+
+/*
+ * pgpx_pool_grow_locked
+ *		Ask for as many new connections as there are waiters that no connection
+ *		now on its way will serve, and "extra" ones, within pool_size and
+ *		max_connections, and not while a back-off runs.  Returns how many.
+ */
+extern int	pgpx_pool_grow_locked(PgpxPool *pool, int extra);
+
+/* Hand free connections to the first waiters. */
+extern void pgpx_pool_serve_locked(PgpxPool *pool, PgpxWake *wake);
+
+/* How a lease ends; each has its counter. */
+typedef enum PgpxEnd
+{
+	PGPX_END_CHECKIN,
+	PGPX_END_DISCARD,
+	PGPX_END_RECLAIMED,			/* the holder ended without a checkin */
+	PGPX_END_RETRIED,			/* it had died while idle; nobody has used it */
+	PGPX_END_TERMINATED,
+	PGPX_END_TIMEOUT
+} PgpxEnd;
+
+/* In which condition the connection comes back. */
+typedef enum PgpxGive
+{
+	PGPX_GIVE_CLEAN,			/* idle, nothing owed */
+	PGPX_GIVE_DIRTY,			/* idle, used, and no reset is wanted now */
+	PGPX_GIVE_OWED,				/* the reset has been sent */
+	PGPX_GIVE_AS_IT_WAS,		/* nothing was read or sent since it was taken */
+	PGPX_GIVE_RESET,			/* the worker is to reset it */
+	PGPX_GIVE_CANCEL,			/* a cancel is in flight; reset it after that */
+	PGPX_GIVE_CANCEL_CLOSE,		/* the worker is to cancel and then close */
+	PGPX_GIVE_CLOSE
+} PgpxGive;
+
+/* What was done on the lease, to add to the pool's counters. */
+typedef struct PgpxUsage
+{
+	uint64		statements;
+	uint64		rows;
+	uint64		errors;
+	uint64		bytes_received;
+	uint64		bytes_sent;
+} PgpxUsage;
+
+/*
+ * pgpx_pool_give
+ *		End a lease and return its connection.
+ *
+ * owed: with PGPX_GIVE_OWED, how many ReadyForQuery are owed.  reason: with the
+ * closing ones, why.  Returns false if the lease was no longer the caller's
+ * (revoked meanwhile); then nothing is done.  Never throws, never waits: fit
+ * for exit and transaction callbacks.
+ */
+extern bool pgpx_pool_give(PgpxConn *conn, uint64 lease_id, PgpxEnd end,
+						   PgpxGive give, int owed, PgpxCloseReason reason,
+						   const PgpxUsage *usage);
+
+/* Send a connection on its way out; the worker closes it. */
+extern void pgpx_pool_close_locked(PgpxPool *pool, PgpxConn *conn,
+								   PgpxCloseReason reason);
+
+/*
+ * pgpx_pool_revoke_locked
+ *		Take a lease away from its holder: the connection goes to CLOSING, and
+ *		the holder finds the reason at its next call.
+ */
+extern void pgpx_pool_revoke_locked(PgpxPool *pool, PgpxConn *conn,
+									PgpxRevoke revoke, PgpxWake *wake);
+
+/* --- the worker's side ------------------------------------------------ */
+
+/* CONNECTING -> IDLE; the caller has filled in the remote_* fields. */
+extern void pgpx_pool_opened(PgpxPool *pool, PgpxConn *conn,
+							 PgpxTime connect_time);
+
+/*
+ * pgpx_pool_connect_failed
+ *		CONNECTING -> FREE.  If the pool has no live connection, every ticket
+ *		with a number under "before" fails with this reason.  Starts or doubles
+ *		the back-off.
+ */
+extern void pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn,
+									 uint64 before, int sqlstate,
+									 const char *text);
+
+/*
+ * pgpx_pool_conninfo_missing
+ *		The worker was asked to connect and does not know how (it is a new one,
+ *		or the options have changed since): CONNECTING -> FREE without a failure,
+ *		and every waiter is woken to send the conninfo.
+ */
+extern void pgpx_pool_conninfo_missing(PgpxPool *pool, PgpxConn *conn);
+
+/* The worker has taken in the conninfo of a version. */
+extern void pgpx_pool_conninfo_known(PgpxPool *pool, uint64 epoch,
+									 uint64 version);
+
+/*
+ * pgpx_pool_begin_reset
+ *		OWED -> RESETTING, so that the worker reads the answer; false if it is
+ *		not OWED any more.  *owed is how many answers.
+ */
+extern bool pgpx_pool_begin_reset(PgpxPool *pool, PgpxConn *conn, int *owed);
+
+/* RESETTING -> IDLE if ok, else -> CLOSING. */
+extern void pgpx_pool_reset_done(PgpxPool *pool, PgpxConn *conn, bool ok);
+
+/*
+ * pgpx_pool_cancel_done
+ *		The cancel connection has closed: clears the mark.  CANCELLING goes on
+ *		to RESETTING, or to CLOSING if it was given up in mid-query or the
+ *		cancel did not come to an end (ok is false).  Returns the new state.
+ */
+extern int	pgpx_pool_cancel_done(PgpxPool *pool, PgpxConn *conn, bool ok);
+
+/* any open state -> CLOSING. */
+extern void pgpx_pool_close(PgpxPool *pool, PgpxConn *conn,
+							PgpxCloseReason reason);
+
+/* CLOSING -> FREE: the descriptor is gone; replaced if somebody waits. */
+extern void pgpx_pool_closed(PgpxPool *pool, PgpxConn *conn);
+
+#endif							/* PGPX_POOL_H */

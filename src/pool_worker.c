@@ -1,0 +1,225 @@
+/*-------------------------------------------------------------------------
+ *
+ * pool_worker.c
+ *	  What the worker tells shared memory about the connections it owns.
+ *
+ * Each function is one step of the state machine in conn.h: it takes the pool's
+ * lock, moves the connection, serves the queue, wakes who was served.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "pool.h"
+
+#include "stats.h"
+#include "ticket.h"
+
+void
+pgpx_pool_opened(PgpxPool *pool, PgpxConn *conn, PgpxTime connect_time)
+{
+	PgpxWake	wake = PGPX_WAKE_INIT;
+
+	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+	if (conn->state == PGPX_CONN_CONNECTING)
+	{
+		conn->opened_at = pgpx_now();
+		conn->last_used = conn->opened_at;
+		conn->connect_time = connect_time;
+		pgpx_stats_connected_locked(pool, connect_time);
+		pool->unavailable_since = 0;
+		pool->retry_at = 0;
+		pool->backoff = 0;
+		if (conn->version == pool->version)
+			pgpx_conn_set_state(conn, PGPX_CONN_IDLE);
+		else
+			pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_STALE);
+		pgpx_pool_serve_locked(pool, &wake);
+	}
+	LWLockRelease(pool->lock);
+	pgpx_wake_flush(&wake);
+}
+
+/* The pause after this failure: doubled each time, within the pool's bounds. */
+static void
+back_off_locked(PgpxPool *pool)
+{
+	PgpxTime	now = pgpx_now();
+
+	pool->backoff = pool->backoff == 0 ? pool->opts.retry_min :
+		Min(pool->backoff * 2, pool->opts.retry_max);
+	pool->retry_at = now + pool->backoff * 1000;
+	if (pool->unavailable_since == 0)
+		pool->unavailable_since = now;
+}
+
+void
+pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn, uint64 before,
+						 int sqlstate, const char *text)
+{
+	PgpxWake	wake = PGPX_WAKE_INIT;
+
+	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+	if (conn->state == PGPX_CONN_CONNECTING)
+	{
+		bool		stale = conn->version != pool->version;
+
+		pool->stats.connects_failed++;
+		pgpx_conn_set_state(conn, PGPX_CONN_CLOSING);
+		pgpx_conn_free_locked(conn);
+
+		if (!stale)
+		{
+			pool->last_error_at = pgpx_now();
+			pool->last_sqlstate = sqlstate;
+			strlcpy(pool->last_error, text, sizeof(pool->last_error));
+			back_off_locked(pool);
+		}
+
+		/*
+		 * While a live connection is left, the waiters wait for that one.
+		 * Else they learn the reason: those who were there when the attempt
+		 * began, since it was theirs.
+		 */
+		if (!stale && pgpx_pool_live_locked(pool) == 0 &&
+			pool->opts.on_unavailable == PGPX_UNAVAILABLE_FAIL)
+		{
+			while (pool->queue_head >= 0 &&
+				   pgpx_tickets[pool->queue_head].number < before)
+				pgpx_ticket_fail_locked(pool, &pgpx_tickets[pool->queue_head],
+										sqlstate, text, &wake);
+		}
+		pgpx_pool_serve_locked(pool, &wake);
+	}
+	LWLockRelease(pool->lock);
+	pgpx_wake_flush(&wake);
+}
+
+void
+pgpx_pool_conninfo_missing(PgpxPool *pool, PgpxConn *conn)
+{
+	PgpxWake	wake = PGPX_WAKE_INIT;
+
+	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+	if (conn->state == PGPX_CONN_CONNECTING)
+	{
+		pgpx_conn_set_state(conn, PGPX_CONN_CLOSING);
+		pgpx_conn_free_locked(conn);
+		pool->conninfo_epoch = 0;
+		for (int i = pool->queue_head; i >= 0; i = pgpx_tickets[i].next)
+			pgpx_wake_add(&wake, i);
+	}
+	LWLockRelease(pool->lock);
+	pgpx_wake_flush(&wake);
+}
+
+void
+pgpx_pool_conninfo_known(PgpxPool *pool, uint64 epoch, uint64 version)
+{
+	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+	if (pool->version == version)
+	{
+		pool->conninfo_epoch = epoch;
+		pool->conninfo_version = version;
+	}
+	LWLockRelease(pool->lock);
+}
+
+bool
+pgpx_pool_begin_reset(PgpxPool *pool, PgpxConn *conn, int *owed)
+{
+	bool		mine;
+
+	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+	mine = conn->state == PGPX_CONN_OWED;
+	if (mine)
+	{
+		*owed = conn->owed;
+		pgpx_conn_set_state(conn, PGPX_CONN_RESETTING);
+	}
+	LWLockRelease(pool->lock);
+	return mine;
+}
+
+void
+pgpx_pool_reset_done(PgpxPool *pool, PgpxConn *conn, bool ok)
+{
+	PgpxWake	wake = PGPX_WAKE_INIT;
+
+	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+	if (conn->state == PGPX_CONN_RESETTING)
+	{
+		conn->owed = 0;
+		conn->dirty = false;
+		if (!ok)
+		{
+			pool->stats.resets_failed++;
+			pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_RESET);
+		}
+		else
+			pgpx_conn_set_state(conn, PGPX_CONN_IDLE);
+		pgpx_pool_serve_locked(pool, &wake);
+	}
+	LWLockRelease(pool->lock);
+	pgpx_wake_flush(&wake);
+}
+
+int
+pgpx_pool_cancel_done(PgpxPool *pool, PgpxConn *conn, bool ok)
+{
+	PgpxWake	wake = PGPX_WAKE_INIT;
+	int			state;
+
+	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+	pool->stats.cancels++;
+	pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_NONE);
+	if (conn->state == PGPX_CONN_CANCELLING)
+	{
+		if (conn->close_reason != PGPX_CLOSE_NONE)
+			pgpx_pool_close_locked(pool, conn, conn->close_reason);
+		else if (!ok)
+			pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_BROKEN);
+		else if (conn->version != pool->version)
+			pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_STALE);
+		else
+			pgpx_conn_set_state(conn, PGPX_CONN_RESETTING);
+		pgpx_pool_serve_locked(pool, &wake);
+	}
+	else if (conn->state == PGPX_CONN_LEASED && conn->owner_procno >= 0)
+		pgpx_wake_add(&wake, conn->owner_procno);
+	state = conn->state;
+	LWLockRelease(pool->lock);
+	pgpx_wake_flush(&wake);
+	return state;
+}
+
+void
+pgpx_pool_close(PgpxPool *pool, PgpxConn *conn, PgpxCloseReason reason)
+{
+	PgpxWake	wake = PGPX_WAKE_INIT;
+
+	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+	if (conn->state != PGPX_CONN_FREE && conn->state != PGPX_CONN_CLOSING &&
+		conn->state != PGPX_CONN_LEASED)
+	{
+		pgpx_pool_close_locked(pool, conn, reason);
+		pgpx_pool_serve_locked(pool, &wake);
+	}
+	LWLockRelease(pool->lock);
+	pgpx_wake_flush(&wake);
+}
+
+void
+pgpx_pool_closed(PgpxPool *pool, PgpxConn *conn)
+{
+	PgpxWake	wake = PGPX_WAKE_INIT;
+
+	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+	if (conn->state == PGPX_CONN_CLOSING)
+	{
+		if (conn->opened_at != 0)
+			pool->stats.closed[conn->close_reason]++;
+		pgpx_conn_free_locked(conn);
+		pgpx_pool_serve_locked(pool, &wake);
+	}
+	LWLockRelease(pool->lock);
+	pgpx_wake_flush(&wake);
+}

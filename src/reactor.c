@@ -1,0 +1,486 @@
+/*-------------------------------------------------------------------------
+ *
+ * reactor.c
+ *	  The worker's loop: one wait, then everything that is due.
+ *
+ * The server's WaitEventSet knows the latch and the postmaster, but cannot lose
+ * a member; so it holds one epoll descriptor of ours, and that one holds the
+ * control socket, the look-ups, the connections and the cancels.
+ *
+ * An open connection is watched with EPOLLRDHUP alone, edge-triggered: the
+ * answers that lessees read do not wake the worker.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "worker.h"
+
+#include <errno.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "utils/memutils.h"
+
+#include "fdpass.h"
+
+#define EVENTS_AT_ONCE 64
+#define MESSAGES_AT_ONCE 64		/* of the control socket, between other work */
+
+static WaitEventSet *waits = NULL;
+static int	epoll_fd = -1;
+static PgpxTime next_due = PG_INT64_MAX;
+static PgpxTime next_sweep = PG_INT64_MAX;
+static bool more_messages = false;
+static char *message = NULL;	/* of the control socket; holds secrets */
+
+static uint64
+pack(PgpxWatchKind kind, int index)
+{
+	return ((uint64) kind << 32) | (uint32) index;
+}
+
+void
+pgpx_reactor_watch(PgpxWatchKind kind, int index, int fd, uint32 events,
+				   bool add)
+{
+	struct epoll_event ev = {0};
+
+	ev.events = events;
+	ev.data.u64 = pack(kind, index);
+	if (epoll_ctl(epoll_fd, add ? EPOLL_CTL_ADD : EPOLL_CTL_MOD, fd, &ev) < 0 &&
+		!(add && errno == EEXIST &&
+		  epoll_ctl(epoll_fd, EPOLL_CTL_MOD, fd, &ev) == 0))
+		ereport(ERROR,
+				(errcode_for_socket_access(),
+				 errmsg("pgpool_ext could not watch a socket: %m")));
+}
+
+void
+pgpx_reactor_forget(int fd)
+{
+	struct epoll_event ev = {0};
+
+	/* a registration belongs to the socket, which others hold too */
+	if (fd >= 0)
+		epoll_ctl(epoll_fd, EPOLL_CTL_DEL, fd, &ev);
+}
+
+void
+pgpx_reactor_due(PgpxTime at)
+{
+	next_due = Min(next_due, at);
+}
+
+void
+pgpx_reactor_init(void)
+{
+	int			lookups;
+
+	epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+	lookups = pgpx_lookup_init();
+	if (epoll_fd < 0 || lookups < 0)
+		ereport(FATAL,
+				(errcode_for_socket_access(),
+				 errmsg("pgpool_ext could not set its worker up: %m")));
+
+	message = MemoryContextAlloc(TopMemoryContext, PGPX_MESSAGE_MAX);
+	pgpx_reactor_watch(PGPX_WATCH_CONTROL, 0,
+					   pgpx_handoff_worker_fd(pgpx_worker_index), EPOLLIN, true);
+	pgpx_reactor_watch(PGPX_WATCH_LOOKUP, 0, lookups, EPOLLIN, true);
+
+	waits = pgpx_create_wait_event_set(3);
+	AddWaitEventToSet(waits, WL_LATCH_SET, PGINVALID_SOCKET, MyLatch, NULL);
+	AddWaitEventToSet(waits, WL_EXIT_ON_PM_DEATH, PGINVALID_SOCKET, NULL, NULL);
+	AddWaitEventToSet(waits, WL_SOCKET_READABLE, epoll_fd, NULL, NULL);
+}
+
+/* CONNINFO: keep it, in memory that is wiped when the next one comes. */
+static void
+take_conninfo(char *buffer, size_t len)
+{
+	PgpxMessageHeader *header = (PgpxMessageHeader *) buffer;
+	PgpxWorkerPool *wp = &pgpx_wpools[header->pool];
+	MemoryContext cxt;
+	MemoryContext old;
+	char	   *copy;
+	PgpxConninfo conninfo;
+	bool		ok;
+
+	if (pgpx_pools[header->pool].pool_id != header->pool_id)
+		return;
+
+	cxt = AllocSetContextCreate(TopMemoryContext, "pgpool_ext conninfo",
+								ALLOCSET_SMALL_SIZES);
+	old = MemoryContextSwitchTo(cxt);
+	copy = palloc(len);
+	memcpy(copy, buffer, len);
+	ok = pgpx_handoff_parse_conninfo(copy, len, &conninfo);
+	MemoryContextSwitchTo(old);
+	if (!ok || (wp->pool_id == header->pool_id && conninfo.version < wp->conninfo.version))
+	{
+		explicit_bzero(copy, len);
+		MemoryContextDelete(cxt);
+		return;
+	}
+
+	if (wp->cxt != NULL)
+	{
+		explicit_bzero(wp->message, wp->message_len);
+		MemoryContextDelete(wp->cxt);
+	}
+	wp->pool_id = header->pool_id;
+	wp->cxt = cxt;
+	wp->message = copy;
+	wp->message_len = len;
+	wp->conninfo = conninfo;
+	pgpx_pool_conninfo_known(&pgpx_pools[header->pool], pgpx_worker_epoch,
+							 conninfo.version);
+}
+
+/* SOCKET: hand it to the lessee, if the asker still is. */
+static void
+serve_socket(const PgpxSocketRequest *request, int reply_fd)
+{
+	PgpxReply	reply = {0};
+	PgpxWorkerConn *w;
+	PgpxConn   *conn;
+	PgpxPool   *pool;
+	int			fd = -1;
+
+	if (reply_fd < 0 || request->conn < 0 ||
+		request->conn >= pgpx_shared->max_connections)
+		return;
+	w = &pgpx_wconns[request->conn];
+	conn = &pgpx_conns[request->conn];
+	pool = &pgpx_pools[request->header.pool];
+
+	LWLockAcquire(pool->lock, LW_SHARED);
+	if (conn->state == PGPX_CONN_LEASED &&
+		conn->pool == request->header.pool &&
+		conn->generation == request->generation &&
+		pg_atomic_read_u64(&conn->lease_id) == request->lease_id &&
+		w->pg != NULL && w->generation == request->generation)
+		fd = PQsocket(w->pg);
+	LWLockRelease(pool->lock);
+
+	reply.life = pgpx_shared->life;
+	reply.epoch = pgpx_worker_epoch;
+	reply.conn = request->conn;
+	reply.ok = fd >= 0;
+	reply.generation = request->generation;
+	reply.lease_id = request->lease_id;
+	reply.request = request->request;
+	(void) pgpx_fd_send(reply_fd, &reply, sizeof(reply), fd);
+}
+
+static void
+read_control(void)
+{
+	for (int i = 0; i < MESSAGES_AT_ONCE; i++)
+	{
+		int			fd;
+		ssize_t		len;
+		bool		more;
+		PgpxMessageHeader *header = (PgpxMessageHeader *) message;
+
+		len = pgpx_handoff_receive(pgpx_worker_index, pgpx_worker_epoch, message,
+								   &fd, &more);
+		if (len == 0 && !more)
+		{
+			more_messages = false;
+			return;
+		}
+		if (len > 0 && header->type == PGPX_MESSAGE_CONNINFO)
+		{
+			take_conninfo(message, len);
+			explicit_bzero(message, len);
+		}
+		else if (len == sizeof(PgpxSocketRequest) &&
+				 header->type == PGPX_MESSAGE_SOCKET)
+			serve_socket((PgpxSocketRequest *) message, fd);
+		if (fd >= 0)
+			close(fd);
+	}
+	more_messages = true;
+}
+
+static void
+read_lookups(void)
+{
+	PgpxLookup *lookup;
+
+	while ((lookup = pgpx_lookup_next()) != NULL)
+	{
+		uint64		tag = pgpx_lookup_tag(lookup);
+		PgpxWorkerConn *w = &pgpx_wconns[tag >> 32];
+
+		/* the attempt may have been given up meanwhile */
+		if (w->phase == PGPX_PHASE_LOOKUP && (uint32) w->generation == (uint32) tag)
+			pgpx_connector_looked_up(w, lookup);
+		pgpx_lookup_free(lookup);
+	}
+}
+
+/*
+ * Somebody has asked for something to be done with a connection: do what its
+ * state wants.  Idempotent: the bits say where to look, not what to do.
+ */
+static void
+work_on(int index)
+{
+	PgpxConn   *conn = &pgpx_conns[index];
+	PgpxWorkerConn *w = &pgpx_wconns[index];
+	PgpxPool   *pool;
+	int			state;
+	bool		polite;
+
+	/* the pool of a connection that is not FREE changes only through us */
+	if (conn->pool < 0)
+		return;
+	pool = &pgpx_pools[conn->pool];
+	LWLockAcquire(pool->lock, LW_SHARED);
+	state = conn->state;
+	polite = conn->close_reason != PGPX_CLOSE_BROKEN &&
+		conn->close_reason != PGPX_CLOSE_RESET &&
+		conn->close_reason != PGPX_CLOSE_HOLDER_DIED;
+	LWLockRelease(pool->lock);
+
+	switch (state)
+	{
+		case PGPX_CONN_CONNECTING:
+			if (w->phase == PGPX_PHASE_NONE)
+				pgpx_connector_open(w);
+			break;
+		case PGPX_CONN_LEASED:
+		case PGPX_CONN_CANCELLING:
+			if (pg_atomic_read_u32(&conn->cancel) == PGPX_CANCEL_ASKED)
+				pgpx_canceller_start(w);
+			else if (state == PGPX_CONN_CANCELLING && !w->cancel.active)
+			{
+				/* the cancel had ended before the lessee gave it up */
+				if (pgpx_pool_cancel_done(pool, conn, true) == PGPX_CONN_RESETTING)
+					pgpx_connector_reset(w, true, 0);
+			}
+			break;
+		case PGPX_CONN_RESETTING:
+			if (w->phase == PGPX_PHASE_OPEN)
+				pgpx_connector_reset(w, true, 0);
+			break;
+		case PGPX_CONN_CLOSING:
+			pgpx_connector_close(w, polite);
+			break;
+		default:
+			break;
+	}
+}
+
+static void
+do_work(void)
+{
+	for (int word = 0; word <= pgpx_shared->max_connections / 32; word++)
+	{
+		uint32		bits;
+
+		if (pg_atomic_read_u32(&pgpx_work_bits[word]) == 0)
+			continue;
+		bits = pg_atomic_exchange_u32(&pgpx_work_bits[word], 0);
+		if (bits != 0)
+			read_control();		/* a conninfo is sent before it is needed */
+		for (int bit = 0; bits != 0; bit++, bits >>= 1)
+		{
+			int			index = word * 32 + bit;
+
+			if ((bits & 1) == 0)
+				continue;
+			if (pgpx_conns[index].pool >= 0 &&
+				pgpx_pools[pgpx_conns[index].pool].worker != pgpx_worker_index)
+				pgpx_conn_ask_worker(&pgpx_conns[index],
+									 pgpx_pools[pgpx_conns[index].pool].worker);
+			else
+				work_on(index);
+		}
+	}
+}
+
+/* Is anything left that only the clock will bring about? */
+static bool
+tick(PgpxTime now)
+{
+	bool		again = false;
+
+	for (int i = 0; i < pgpx_shared->max_connections; i++)
+	{
+		PgpxWorkerConn *w = &pgpx_wconns[i];
+		PgpxConn   *conn = &pgpx_conns[i];
+		int			owed;
+
+		if (w->phase != PGPX_PHASE_OPEN || conn->state != PGPX_CONN_OWED)
+			continue;
+		if (now - conn->state_since < PGPX_TICK_MS * 1000)
+			again = true;
+		else if (pgpx_pool_begin_reset(&pgpx_pools[w->pool], conn, &owed))
+			pgpx_connector_reset(w, false, owed);
+	}
+
+	/* somebody waits for a back-off to end */
+	for (int i = 0; i < pgpx_shared->max_pools; i++)
+	{
+		PgpxPool   *pool = &pgpx_pools[i];
+
+		if (pool->worker != pgpx_worker_index || pool->nwaiting == 0)
+			continue;
+		if (pool->retry_at > now)
+		{
+			pgpx_reactor_due(pool->retry_at);
+			again = true;
+		}
+		else if (pool->retry_at != 0)
+		{
+			PgpxWake	wake = PGPX_WAKE_INIT;
+
+			LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+			pgpx_pool_serve_locked(pool, &wake);
+			LWLockRelease(pool->lock);
+			pgpx_wake_flush(&wake);
+		}
+	}
+	return again;
+}
+
+/*
+ * The second line against a lost lease: a holder that is gone.  The first are
+ * the exit callbacks of the sessions, so this should never find one.
+ */
+static bool
+sweep(void)
+{
+	bool		leases = false;
+
+	for (int i = 0; i < pgpx_shared->max_connections; i++)
+	{
+		PgpxWorkerConn *w = &pgpx_wconns[i];
+		PgpxConn   *conn = &pgpx_conns[i];
+		uint64		lease_id;
+		int			procno;
+		int			pid;
+
+		if (w->phase != PGPX_PHASE_OPEN || conn->state != PGPX_CONN_LEASED)
+			continue;
+		leases = true;
+		LWLockAcquire(pgpx_pools[w->pool].lock, LW_SHARED);
+		lease_id = pg_atomic_read_u64(&conn->lease_id);
+		procno = conn->owner_procno;
+		pid = conn->owner_pid;
+		LWLockRelease(pgpx_pools[w->pool].lock);
+		if (lease_id == 0 || procno < 0 || GetPGProcByNumber(procno)->pid == pid)
+			continue;
+		if (pgpx_pool_give(conn, lease_id, PGPX_END_RECLAIMED,
+						   PGPX_GIVE_CANCEL_CLOSE, 0, PGPX_CLOSE_HOLDER_DIED, NULL))
+			ereport(LOG,
+					(errmsg("pgpool_ext took lease " UINT64_FORMAT " back: its holder with PID %d has gone",
+							lease_id, pid)));
+	}
+	return leases;
+}
+
+static void
+run_due(PgpxTime now)
+{
+	PgpxTime	next = PG_INT64_MAX;
+
+	for (int i = 0; i < pgpx_shared->max_connections; i++)
+	{
+		PgpxWorkerConn *w = &pgpx_wconns[i];
+
+		if (w->cancel.active && now >= w->cancel.deadline)
+			pgpx_canceller_late(w);
+		if (w->deadline != 0 && now >= w->deadline)
+			pgpx_connector_late(w);
+		if (w->cancel.active)
+			next = Min(next, w->cancel.deadline);
+		if (w->deadline != 0)
+			next = Min(next, w->deadline);
+	}
+	next_due = next;
+}
+
+static void
+run_clock(void)
+{
+	PgpxWorkerSlot *slot = &pgpx_shared->worker[pgpx_worker_index];
+	PgpxTime	now = pgpx_now();
+
+	if (now >= next_due)
+		run_due(now);
+
+	/*
+	 * Say that we sleep before we look a last time: whoever makes work after
+	 * the look sees that it must wake us.
+	 */
+	pg_atomic_write_u32(&slot->ticking, 0);
+	pg_memory_barrier();
+	if (tick(now))
+	{
+		pg_atomic_write_u32(&slot->ticking, 1);
+		pgpx_reactor_due(now + PGPX_TICK_MS * 1000);
+	}
+	if (now >= next_sweep || next_sweep == PG_INT64_MAX)
+		next_sweep = sweep() ? now + PGPX_SWEEP_MS * 1000 : PG_INT64_MAX;
+}
+
+/* How long to sleep, in ms; -1: until somebody wakes us. */
+static long
+timeout(void)
+{
+	PgpxTime	at = Min(next_due, next_sweep);
+	PgpxTime	now;
+
+	if (more_messages)
+		return 0;
+	if (at == PG_INT64_MAX)
+		return -1;
+	now = pgpx_now();
+	return at <= now ? 0 : (long) Min((at - now) / 1000 + 1, 3600 * 1000);
+}
+
+void
+pgpx_reactor_run_once(void)
+{
+	static uint32 wait_event = 0;
+	struct epoll_event events[EVENTS_AT_ONCE];
+	WaitEvent	occurred[3];
+	int			n;
+
+	WaitEventSetWait(waits, timeout(), occurred, lengthof(occurred),
+					 pgpx_wait_event(&wait_event, "PgpoolWorkerMain"));
+	ResetLatch(MyLatch);
+	CHECK_FOR_INTERRUPTS();
+
+	n = epoll_wait(epoll_fd, events, EVENTS_AT_ONCE, 0);
+	for (int i = 0; i < n; i++)
+	{
+		int			index = (int) (events[i].data.u64 & 0xffffffff);
+
+		switch ((PgpxWatchKind) (events[i].data.u64 >> 32))
+		{
+			case PGPX_WATCH_CONTROL:
+				read_control();
+				break;
+			case PGPX_WATCH_LOOKUP:
+				read_lookups();
+				break;
+			case PGPX_WATCH_CONN:
+				if (pgpx_wconns[index].fd >= 0)
+					pgpx_connector_ready(&pgpx_wconns[index], events[i].events);
+				break;
+			case PGPX_WATCH_CANCEL:
+				pgpx_canceller_ready(&pgpx_wconns[index]);
+				break;
+		}
+	}
+	if (more_messages)
+		read_control();
+	do_work();
+	run_clock();
+}

@@ -1,0 +1,168 @@
+/*-------------------------------------------------------------------------
+ *
+ * registry.c
+ *	  Which pools exist: looked up by key, made at first use, forgotten when
+ *	  their place is needed and nothing is left in them.
+ *
+ * Takes the registry lock, then a pool lock; never two pool locks at once.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "pool.h"
+
+#include "utils/builtins.h"
+
+PgpxPool *
+pgpx_pool_lock(int index, uint32 pool_id)
+{
+	PgpxPool   *pool;
+
+	if (index < 0)
+		return NULL;
+	pool = &pgpx_pools[index];
+	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+	if (pool->pool_id == pool_id)
+		return pool;
+	LWLockRelease(pool->lock);
+	return NULL;
+}
+
+/* Caller holds the registry lock in any mode. */
+static int
+find_locked(const PgpxPoolKey *key)
+{
+	for (int i = 0; i < pgpx_shared->max_pools; i++)
+		if (pgpx_pools[i].pool_id != 0 &&
+			memcmp(&pgpx_pools[i].key, key, sizeof(*key)) == 0)
+			return i;
+	return -1;
+}
+
+/*
+ * An empty place; else the pool that was used longest ago among those that
+ * hold no connection and no ticket.  Caller holds the registry lock
+ * exclusively.  A pool that gets a ticket after the look is found by its user
+ * to have another id: the place is checked again under its own lock.
+ */
+static int
+find_place_locked(void)
+{
+	int			best = -1;
+	PgpxTime	best_used = 0;
+
+	for (int i = 0; i < pgpx_shared->max_pools; i++)
+	{
+		PgpxPool   *pool = &pgpx_pools[i];
+		bool		unused;
+		PgpxTime	used;
+
+		if (pool->pool_id == 0)
+			return i;
+		LWLockAcquire(pool->lock, LW_SHARED);
+		unused = pgpx_pool_total_locked(pool) == 0 && pool->nticket == 0;
+		used = Max(pool->last_checkout, pool->created_at);
+		LWLockRelease(pool->lock);
+		if (unused && (best < 0 || used < best_used))
+		{
+			best = i;
+			best_used = used;
+		}
+	}
+	return best;
+}
+
+/* Make "place" the pool of "ref"; false if it has come into use meanwhile. */
+static bool
+make_pool(PgpxPool *pool, const PgpxPoolRef *ref)
+{
+	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+	if (pool->pool_id != 0 &&
+		(pgpx_pool_total_locked(pool) != 0 || pool->nticket != 0))
+	{
+		LWLockRelease(pool->lock);
+		return false;
+	}
+
+	pool->pool_id = pg_atomic_fetch_add_u32(&pgpx_shared->next_pool, 1);
+	pool->key = ref->key;
+	namestrcpy(&pool->database_name, ref->database_name);
+	namestrcpy(&pool->server_name, ref->server_name);
+	namestrcpy(&pool->user_name, ref->user_name);
+	pool->worker = PGPX_POOL_INDEX(pool) % pgpx_shared->nworkers;
+	pool->created_at = pgpx_now();
+
+	pool->version++;
+	pool->fingerprint = ref->fingerprint;
+	pool->opts = *ref->opts;
+	pool->conninfo_epoch = 0;
+	pool->conninfo_version = 0;
+	pool->next_ticket = 0;
+	pool->last_checkout = 0;
+	pool->unavailable_since = 0;
+	pool->retry_at = 0;
+	pool->backoff = 0;
+	pool->last_error_at = 0;
+	pool->last_sqlstate = 0;
+	pool->last_error[0] = '\0';
+	pool->stats_reset = pool->created_at;
+	memset(&pool->stats, 0, sizeof(pool->stats));
+	LWLockRelease(pool->lock);
+	return true;
+}
+
+int
+pgpx_pool_find(const PgpxPoolRef *ref, uint32 *pool_id)
+{
+	int			index;
+
+	LWLockAcquire(pgpx_shared->registry_lock, LW_SHARED);
+	index = find_locked(&ref->key);
+	if (index >= 0)
+		*pool_id = pgpx_pools[index].pool_id;
+	LWLockRelease(pgpx_shared->registry_lock);
+	if (index >= 0)
+		return index;
+
+	LWLockAcquire(pgpx_shared->registry_lock, LW_EXCLUSIVE);
+	index = find_locked(&ref->key);
+	while (index < 0)
+	{
+		index = find_place_locked();
+		if (index < 0)
+			break;
+		if (!make_pool(&pgpx_pools[index], ref))
+			index = -1;
+	}
+	if (index >= 0)
+		*pool_id = pgpx_pools[index].pool_id;
+	LWLockRelease(pgpx_shared->registry_lock);
+	return index;
+}
+
+bool
+pgpx_pool_is_current_locked(const PgpxPool *pool,
+							const PgpxFingerprint *fingerprint)
+{
+	return memcmp(&pool->fingerprint, fingerprint, sizeof(*fingerprint)) == 0;
+}
+
+void
+pgpx_pool_adopt_locked(PgpxPool *pool, const PgpxFingerprint *fingerprint,
+					   const PgpxPoolOptions *opts)
+{
+	pool->version++;
+	pool->fingerprint = *fingerprint;
+	pool->opts = *opts;
+
+	/* what is known of the old address says nothing about the new one */
+	pool->unavailable_since = 0;
+	pool->retry_at = 0;
+	pool->backoff = 0;
+
+	while (pool->idle_head >= 0)
+		pgpx_pool_close_locked(pool, &pgpx_conns[pool->idle_head],
+							   PGPX_CLOSE_STALE);
+	while (pool->owed_head >= 0)
+		pgpx_pool_close_locked(pool, &pgpx_conns[pool->owed_head],
+							   PGPX_CLOSE_STALE);
+}

@@ -1,0 +1,124 @@
+/*-------------------------------------------------------------------------
+ *
+ * remote_error.c
+ *	  Errors and notices of a remote server, as errors and notices here.
+ *
+ * Every field may be missing, the SQLSTATE too, and every text may be anything.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "remote_error.h"
+
+#include "mb/pg_wchar.h"
+#include "utils/elog.h"
+
+#define TEXT_MAX (64 * 1024)	/* of a field: more is cut off */
+
+char *
+pgpx_text_clean(char *text)
+{
+	if (!pg_verifymbstr(text, strlen(text), true))
+		for (char *p = text; *p; p++)
+			if (IS_HIGHBIT_SET(*p))
+				*p = '?';
+	return text;
+}
+
+static char *
+copy_text(const char *text)
+{
+	size_t		len;
+	char	   *copy;
+
+	if (text == NULL)
+		return NULL;
+	len = strlen(text);
+	if (len > TEXT_MAX)
+		len = TEXT_MAX;
+	copy = pnstrdup(text, len);
+	return pgpx_text_clean(copy);
+}
+
+/* Five of 0-9 and A-Z, and an error's; else the one of FDWs. */
+static int
+parse_sqlstate(const char *sqlstate, int otherwise)
+{
+	if (sqlstate == NULL || strlen(sqlstate) != 5)
+		return otherwise;
+	for (const char *p = sqlstate; *p; p++)
+		if (!((*p >= '0' && *p <= '9') || (*p >= 'A' && *p <= 'Z')))
+			return otherwise;
+	return MAKE_SQLSTATE(sqlstate[0], sqlstate[1], sqlstate[2], sqlstate[3],
+						 sqlstate[4]);
+}
+
+void
+pgpx_remote_error_copy(PgpxRemoteError *error, const PgpxWireMessage *msg)
+{
+	PgpxRemoteFields fields;
+
+	if (!pgpx_wire_parse_error(msg, &fields))
+		memset(&fields, 0, sizeof(fields));
+	error->set = true;
+	error->fatal = fields.severity != NULL &&
+		(strcmp(fields.severity, "FATAL") == 0 ||
+		 strcmp(fields.severity, "PANIC") == 0);
+	error->sqlstate = parse_sqlstate(fields.sqlstate, ERRCODE_FDW_ERROR);
+	if (ERRCODE_IS_CATEGORY(error->sqlstate) ||
+		ERRCODE_TO_CATEGORY(error->sqlstate) == ERRCODE_SUCCESSFUL_COMPLETION)
+		error->sqlstate = ERRCODE_FDW_ERROR;
+	error->primary = fields.primary ? copy_text(fields.primary) :
+		pstrdup("the remote server reported an error without a message");
+	error->detail = copy_text(fields.detail);
+	error->hint = copy_text(fields.hint);
+	error->context = copy_text(fields.context);
+}
+
+void
+pgpx_remote_error_raise(const PgpxRemoteError *error, const char *sql)
+{
+	ereport(ERROR,
+			(errcode(error->sqlstate),
+			 errmsg_internal("%s", error->primary),
+			 error->detail ? errdetail_internal("%s", error->detail) : 0,
+			 error->hint ? errhint("%s", error->hint) : 0,
+			 error->context ? errcontext("%s", error->context) : 0,
+			 errcontext("remote SQL command: %s", sql)));
+}
+
+void
+pgpx_remote_notice(const PgpxWireMessage *msg, int elevel, const char *server)
+{
+	PgpxRemoteFields fields;
+	char	   *primary;
+	char	   *detail;
+	char	   *hint;
+
+	if (!pgpx_wire_parse_error(msg, &fields))
+		return;
+	if (elevel == 0)
+	{
+		const char *s = fields.severity ? fields.severity : "";
+
+		elevel = strcmp(s, "WARNING") == 0 ? WARNING :
+			strcmp(s, "INFO") == 0 ? INFO :
+			strncmp(s, "DEBUG", 5) == 0 ? DEBUG1 :
+			strcmp(s, "LOG") == 0 ? LOG : NOTICE;
+	}
+	primary = copy_text(fields.primary ? fields.primary : "");
+	detail = copy_text(fields.detail);
+	hint = copy_text(fields.hint);
+	ereport(elevel,
+			(errcode(parse_sqlstate(fields.sqlstate,
+									elevel == WARNING ? ERRCODE_WARNING :
+									ERRCODE_SUCCESSFUL_COMPLETION)),
+			 errmsg_internal("%s", primary),
+			 detail ? errdetail_internal("%s", detail) : 0,
+			 hint ? errhint("%s", hint) : 0,
+			 elevel == LOG ? errcontext("remote server \"%s\"", server) : 0));
+	pfree(primary);
+	if (detail)
+		pfree(detail);
+	if (hint)
+		pfree(hint);
+}

@@ -1,0 +1,51 @@
+/*-------------------------------------------------------------------------
+ *
+ * remote_error.h
+ *	  Errors and notices of a remote server, as errors and notices here.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PGPX_REMOTE_ERROR_H
+#define PGPX_REMOTE_ERROR_H
+
+#include "wire.h"
+
+/* A copy of what the remote said, in the current memory context. */
+typedef struct PgpxRemoteError
+{
+	bool		set;
+	bool		fatal;			/* the remote has ended its session with it */
+	int			sqlstate;
+	char	   *primary;
+	char	   *detail;
+	char	   *hint;
+	char	   *context;
+} PgpxRemoteError;
+
+/*
+ * pgpx_remote_error_copy
+ *		Copy an ErrorResponse; texts are made valid in the database's encoding.
+ */
+extern void pgpx_remote_error_copy(PgpxRemoteError *error,
+								   const PgpxWireMessage *msg);
+
+/* Raise it, with its own SQLSTATE and the statement as context. */
+pg_noreturn extern void pgpx_remote_error_raise(const PgpxRemoteError *error,
+												const char *sql);
+
+/*
+ * pgpx_remote_notice
+ *		Pass a NoticeResponse on: elevel 0 takes the remote's severity, LOG
+ *		writes it to the log only.
+ */
+extern void pgpx_remote_notice(const PgpxWireMessage *msg, int elevel,
+							   const char *server);
+
+/*
+ * pgpx_text_clean
+ *		A text of unknown encoding made valid in the database's encoding: as it
+ *		is if it is valid, else with ? for what is not ASCII.  In place.
+ */
+extern char *pgpx_text_clean(char *text);
+
+#endif							/* PGPX_REMOTE_ERROR_H */

@@ -1,0 +1,283 @@
+/*-------------------------------------------------------------------------
+ *
+ * resolver.c
+ *	  Host names to addresses, without stopping the worker's loop.
+ *
+ * getaddrinfo() blocks, for as long as a dead name server makes it, and libpq
+ * calls it inside PQconnectStart and PQconnectPoll.  So names are looked up in
+ * a thread, and libpq is given the addresses (hostaddr) beside the names.
+ *
+ * Rules of the thread: all signals are blocked in it; it calls nothing of the
+ * server (no palloc, no ereport, no latch); it works on a malloc'ed job that
+ * nobody else touches until its address comes back through a pipe.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "resolver.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define MAX_RUNNING 64			/* threads at once */
+#define MAX_HOSTS 64			/* addresses of one look-up */
+
+struct PgpxLookup
+{
+	uint64		tag;
+	char	   *in_host;
+	char	   *in_port;
+	char		error[256];		/* empty: found */
+	char	   *host;
+	char	   *hostaddr;
+	char	   *port;
+};
+
+static int	answers[2] = {-1, -1};
+static int	running = 0;
+
+static bool
+is_numeric(const char *host)
+{
+	struct in6_addr addr;
+
+	return inet_pton(AF_INET, host, &addr) == 1 ||
+		inet_pton(AF_INET6, host, &addr) == 1 ||
+		strchr(host, ':') != NULL;	/* IPv6 with a scope */
+}
+
+/* Element n of a comma-separated list into buf; false if there is none. */
+static bool
+list_element(const char *list, int n, char *buf, size_t size)
+{
+	const char *end;
+
+	for (; n > 0; n--)
+	{
+		list = strchr(list, ',');
+		if (list == NULL)
+			return false;
+		list++;
+	}
+	end = strchrnul(list, ',');
+	if ((size_t) (end - list) >= size)
+		return false;
+	memcpy(buf, list, end - list);
+	buf[end - list] = '\0';
+	return true;
+}
+
+bool
+pgpx_lookup_needed(const char *host)
+{
+	char		one[256];
+
+	if (host == NULL || host[0] == '\0')
+		return false;
+	for (int i = 0; list_element(host, i, one, sizeof(one)); i++)
+		if (one[0] != '\0' && one[0] != '/' && one[0] != '@' && !is_numeric(one))
+			return true;
+	return false;
+}
+
+int
+pgpx_lookup_init(void)
+{
+	if (pipe2(answers, O_CLOEXEC | O_NONBLOCK) < 0)
+		return -1;
+	return answers[0];
+}
+
+/* Append to a malloc'ed comma-separated list; false: out of memory. */
+static bool
+append(char **list, const char *item)
+{
+	size_t		old = *list ? strlen(*list) + 1 : 0;
+	char	   *grown = realloc(*list, old + strlen(item) + 1);
+
+	if (grown == NULL)
+		return false;
+	if (old > 0)
+		grown[old - 1] = ',';
+	strcpy(grown + old, item);
+	*list = grown;
+	return true;
+}
+
+static bool
+add(PgpxLookup *job, const char *host, const char *addr, const char *port)
+{
+	return append(&job->host, host) && append(&job->hostaddr, addr) &&
+		append(&job->port, port);
+}
+
+static void
+look_up(PgpxLookup *job)
+{
+	char		host[256];
+	char		port[16];
+	int			found = 0;
+
+	for (int i = 0; list_element(job->in_host, i, host, sizeof(host)); i++)
+	{
+		struct addrinfo hints = {0};
+		struct addrinfo *list = NULL;
+		int			rc;
+
+		/* libpq: one port for all, or one for each */
+		if (!list_element(job->in_port, strchr(job->in_port, ',') ? i : 0,
+						  port, sizeof(port)))
+			port[0] = '\0';
+
+		if (host[0] == '\0' || host[0] == '/' || host[0] == '@' ||
+			is_numeric(host))
+		{
+			/* libpq takes "host" itself where "hostaddr" is empty */
+			if (!add(job, host, host[0] == '\0' || host[0] == '/' ||
+					 host[0] == '@' ? "" : host, port))
+				snprintf(job->error, sizeof(job->error), "out of memory");
+			found++;
+			continue;
+		}
+
+		hints.ai_family = AF_UNSPEC;
+		hints.ai_socktype = SOCK_STREAM;
+		rc = getaddrinfo(host, NULL, &hints, &list);
+		if (rc != 0)
+		{
+			if (job->error[0] == '\0')
+				snprintf(job->error, sizeof(job->error),
+						 "could not translate host name \"%.100s\" to address: %s",
+						 host, gai_strerror(rc));
+			continue;
+		}
+		for (struct addrinfo *a = list; a != NULL && found < MAX_HOSTS; a = a->ai_next)
+		{
+			char		addr[NI_MAXHOST];
+
+			if (getnameinfo(a->ai_addr, a->ai_addrlen, addr, sizeof(addr),
+							NULL, 0, NI_NUMERICHOST) != 0)
+				continue;
+			if (!add(job, host, addr, port))
+				break;
+			found++;
+		}
+		freeaddrinfo(list);
+	}
+	if (found > 0)
+		job->error[0] = '\0';	/* libpq tries those that were found */
+	else if (job->error[0] == '\0')
+		snprintf(job->error, sizeof(job->error), "no address found");
+}
+
+static void *
+thread_main(void *arg)
+{
+	PgpxLookup *job = arg;
+
+	look_up(job);
+	while (write(answers[1], &job, sizeof(job)) < 0 &&
+		   (errno == EINTR || errno == EAGAIN))
+		usleep(1000);			/* the pipe holds more than MAX_RUNNING */
+	return NULL;
+}
+
+PgpxLookup *
+pgpx_lookup_start(const char *host, const char *port, uint64 tag)
+{
+	PgpxLookup *job;
+	pthread_attr_t attr;
+	pthread_t	thread;
+	sigset_t	all;
+	sigset_t	old;
+	int			rc;
+
+	if (answers[1] < 0 || running >= MAX_RUNNING)
+		return NULL;
+	job = calloc(1, sizeof(*job));
+	if (job == NULL)
+		return NULL;
+	job->tag = tag;
+	job->in_host = strdup(host);
+	job->in_port = strdup(port ? port : "");
+	if (job->in_host == NULL || job->in_port == NULL)
+	{
+		pgpx_lookup_free(job);
+		return NULL;
+	}
+
+	pthread_attr_init(&attr);
+	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+	pthread_attr_setstacksize(&attr, 256 * 1024);
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	rc = pthread_create(&thread, &attr, thread_main, job);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	pthread_attr_destroy(&attr);
+	if (rc != 0)
+	{
+		pgpx_lookup_free(job);
+		return NULL;
+	}
+	running++;
+	return job;
+}
+
+PgpxLookup *
+pgpx_lookup_next(void)
+{
+	PgpxLookup *job;
+
+	if (read(answers[0], &job, sizeof(job)) != sizeof(job))
+		return NULL;
+	running--;
+	return job;
+}
+
+uint64
+pgpx_lookup_tag(const PgpxLookup *lookup)
+{
+	return lookup->tag;
+}
+
+const char *
+pgpx_lookup_error(const PgpxLookup *lookup)
+{
+	return lookup->error[0] != '\0' ? lookup->error : NULL;
+}
+
+const char *
+pgpx_lookup_host(const PgpxLookup *lookup)
+{
+	return lookup->host;
+}
+
+const char *
+pgpx_lookup_hostaddr(const PgpxLookup *lookup)
+{
+	return lookup->hostaddr;
+}
+
+const char *
+pgpx_lookup_port(const PgpxLookup *lookup)
+{
+	return lookup->port;
+}
+
+void
+pgpx_lookup_free(PgpxLookup *lookup)
+{
+	if (lookup == NULL)
+		return;
+	free(lookup->in_host);
+	free(lookup->in_port);
+	free(lookup->host);
+	free(lookup->hostaddr);
+	free(lookup->port);
+	free(lookup);
+}

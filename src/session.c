@@ -1,0 +1,353 @@
+/*-------------------------------------------------------------------------
+ *
+ * session.c
+ *	  The sockets that this session holds, and waiting on them.
+ *
+ * Runs in sessions only.  Takes no lock while it waits.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "session.h"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "storage/fd.h"
+#include "storage/latch.h"
+#include "utils/memutils.h"
+
+#include "conn.h"
+#include "fdpass.h"
+#include "handoff.h"
+
+static PgpxKept **kept_by_conn = NULL;	/* [max_connections] */
+static int	nkept = 0;
+static uint64 use_counter = 0;
+
+static int	reply_pair[2] = {-1, -1};	/* [0] we read, [1] goes to the worker */
+static uint64 last_request = 0;
+
+PgpxKept *
+pgpx_kept_find(int conn, uint64 generation)
+{
+	PgpxKept   *kept;
+
+	if (kept_by_conn == NULL)
+		return NULL;
+	kept = kept_by_conn[conn];
+	if (kept == NULL)
+		return NULL;
+	if (kept->generation != generation)
+	{
+		/* the connection that this was the socket of is gone */
+		if (!kept->leased)
+			pgpx_kept_drop(kept);
+		return NULL;
+	}
+	kept->last_used = ++use_counter;
+	return kept;
+}
+
+void
+pgpx_kept_drop(PgpxKept *kept)
+{
+	/* the wait set first: its registration belongs to the shared socket */
+	if (kept->waits != NULL)
+		FreeWaitEventSet(kept->waits);
+	if (kept->fd >= 0)
+	{
+		close(kept->fd);
+		ReleaseExternalFD();
+	}
+	pgpx_wire_free(&kept->wire);
+	if (kept_by_conn[kept->conn] == kept)
+	{
+		kept_by_conn[kept->conn] = NULL;
+		nkept--;
+	}
+	pfree(kept);
+}
+
+/* Let the least recently used socket go that no lease uses. */
+static bool
+let_one_go(void)
+{
+	PgpxKept   *oldest = NULL;
+
+	for (int i = 0; i < pgpx_shared->max_connections; i++)
+	{
+		PgpxKept   *kept = kept_by_conn[i];
+
+		if (kept != NULL && !kept->leased &&
+			(oldest == NULL || kept->last_used < oldest->last_used))
+			oldest = kept;
+	}
+	if (oldest == NULL)
+		return false;
+	pgpx_kept_drop(oldest);
+	return true;
+}
+
+/* Room for one more external descriptor, or 53000. */
+static void
+acquire_fd(void)
+{
+	while (!AcquireExternalFD())
+		if (!let_one_go())
+			ereport(ERROR,
+					(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+					 errmsg("could not take in the socket of a pooled connection"),
+					 errdetail("This session has too many open descriptors."),
+					 errhint("Return leases, or raise the server's \"max_files_per_process\".")));
+}
+
+/*
+ * Make room for what one more socket needs: itself and, while it is being set
+ * up, its wait set.  The wait set acquires by itself, and throws.
+ */
+static void
+make_room(void)
+{
+	while (nkept >= PGPX_MAX_KEPT && let_one_go())
+		;
+	acquire_fd();
+	acquire_fd();
+	ReleaseExternalFD();
+	ReleaseExternalFD();
+}
+
+static void
+make_reply_pair(void)
+{
+	int			pair[2];
+
+	if (reply_pair[0] >= 0)
+		return;
+	acquire_fd();
+	if (!AcquireExternalFD())
+	{
+		ReleaseExternalFD();
+		errno = EMFILE;
+	}
+	else if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK,
+						0, pair) == 0)
+	{
+		reply_pair[0] = pair[0];
+		reply_pair[1] = pair[1];
+		return;
+	}
+	else
+	{
+		ReleaseExternalFD();
+		ReleaseExternalFD();
+	}
+	ereport(ERROR,
+			(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+			 errmsg("could not create a socket pair: %m")));
+}
+
+bool
+pgpx_session_wait_latch(PgpxTime deadline, uint32 wait_event)
+{
+	int			events = WL_LATCH_SET | WL_EXIT_ON_PM_DEATH;
+	long		timeout = -1;
+	int			rc;
+
+	if (deadline != 0)
+	{
+		PgpxTime	now = pgpx_now();
+
+		if (now >= deadline)
+			return false;
+		events |= WL_TIMEOUT;
+		timeout = (long) Min((deadline - now) / 1000 + 1, INT_MAX / 2);
+	}
+	rc = WaitLatch(MyLatch, events, timeout, wait_event);
+	if (rc & WL_LATCH_SET)
+		ResetLatch(MyLatch);
+	CHECK_FOR_INTERRUPTS();
+	return true;
+}
+
+bool
+pgpx_session_wait_control(int worker, PgpxTime deadline)
+{
+	static uint32 wait_event = 0;
+	long		timeout = 100;
+
+	if (deadline != 0)
+	{
+		PgpxTime	now = pgpx_now();
+
+		if (now >= deadline)
+			return false;
+		timeout = (long) Min((deadline - now) / 1000 + 1, timeout);
+	}
+	if (WaitLatchOrSocket(MyLatch,
+						  WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | WL_TIMEOUT | WL_SOCKET_WRITEABLE,
+						  pgpx_handoff_session_fd(worker), timeout,
+						  pgpx_wait_event(&wait_event, "PgpoolControl")) &
+		WL_LATCH_SET)
+		ResetLatch(MyLatch);
+	CHECK_FOR_INTERRUPTS();
+	return true;
+}
+
+bool
+pgpx_session_wait(PgpxKept *kept, uint32 events, PgpxTime deadline,
+				  uint32 wait_event)
+{
+	WaitEvent	occurred[3];
+	long		timeout = -1;
+	int			n;
+
+	if (deadline != 0)
+	{
+		PgpxTime	now = pgpx_now();
+
+		if (now >= deadline)
+			return false;
+		timeout = (long) Min((deadline - now) / 1000 + 1, INT_MAX / 2);
+	}
+	if (kept->events != events)
+	{
+		ModifyWaitEvent(kept->waits, kept->socket_pos, events, NULL);
+		kept->events = events;
+	}
+	n = WaitEventSetWait(kept->waits, timeout, occurred, lengthof(occurred),
+						 wait_event);
+	for (int i = 0; i < n; i++)
+		if (occurred[i].events & WL_LATCH_SET)
+			ResetLatch(MyLatch);
+	CHECK_FOR_INTERRUPTS();
+	return true;
+}
+
+/* Keep a socket that has come in; consumes the descriptor, also on an error. */
+static PgpxKept *
+keep(int conn, uint64 generation, int fd)
+{
+	PgpxKept   *kept;
+
+	PG_TRY();
+	{
+		kept = MemoryContextAllocZero(TopMemoryContext, sizeof(*kept));
+		kept->waits = pgpx_create_wait_event_set(3);
+		AddWaitEventToSet(kept->waits, WL_LATCH_SET, PGINVALID_SOCKET, MyLatch, NULL);
+		AddWaitEventToSet(kept->waits, WL_EXIT_ON_PM_DEATH, PGINVALID_SOCKET, NULL, NULL);
+		kept->events = WL_SOCKET_READABLE;
+		kept->socket_pos = AddWaitEventToSet(kept->waits, kept->events, fd, NULL, NULL);
+	}
+	PG_CATCH();
+	{
+		/* a wait set that was made is lost with this session, no more */
+		close(fd);
+		ReleaseExternalFD();
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+
+	kept->conn = conn;
+	kept->generation = generation;
+	kept->fd = fd;
+	kept->last_used = ++use_counter;
+	pgpx_wire_init(&kept->wire, fd, TopMemoryContext);
+	kept_by_conn[conn] = kept;
+	nkept++;
+	return kept;
+}
+
+PgpxFetch
+pgpx_kept_fetch(int conn, uint64 generation, uint64 lease_id,
+				PgpxTime deadline, PgpxKept **kept)
+{
+	static uint32 wait_event = 0;
+	PgpxPool   *pool = &pgpx_pools[pgpx_conns[conn].pool];
+	PgpxSocketRequest request = {0};
+
+	if (kept_by_conn == NULL)
+		kept_by_conn = MemoryContextAllocZero(TopMemoryContext,
+											  pgpx_shared->max_connections * sizeof(PgpxKept *));
+	make_room();
+	make_reply_pair();
+
+	request.header.pool = PGPX_POOL_INDEX(pool);
+	request.header.pool_id = pool->pool_id;
+	request.header.epoch = pg_atomic_read_u64(&pgpx_shared->worker[pool->worker].epoch);
+	request.conn = conn;
+	request.generation = generation;
+	request.lease_id = lease_id;
+	request.request = ++last_request;
+
+	for (;;)
+	{
+		int			sent = pgpx_handoff_send_request(pool->worker, &request,
+													 reply_pair[1]);
+
+		if (sent > 0)
+			break;
+		if (sent < 0)
+			return PGPX_FETCH_GONE;
+		if (!pgpx_session_wait_control(pool->worker, deadline))
+			return PGPX_FETCH_TIMEOUT;
+	}
+
+	for (;;)
+	{
+		PgpxReply	reply;
+		ssize_t		len;
+		int			fd;
+
+		/* what comes in is counted before it comes */
+		acquire_fd();
+		len = pgpx_fd_recv(reply_pair[0], &reply, sizeof(reply), &fd);
+		if (fd < 0)
+			ReleaseExternalFD();
+		if (len == sizeof(reply) && reply.life == pgpx_shared->life &&
+			reply.request == request.request && reply.conn == conn &&
+			reply.generation == generation && reply.lease_id == lease_id)
+		{
+			if (!reply.ok || fd < 0)
+			{
+				if (fd >= 0)
+				{
+					close(fd);
+					ReleaseExternalFD();
+				}
+				return PGPX_FETCH_GONE;
+			}
+			*kept = keep(conn, generation, fd);
+			return PGPX_FETCH_OK;
+		}
+		if (fd >= 0)
+		{
+			/* the answer to a question that we have given up */
+			close(fd);
+			ReleaseExternalFD();
+		}
+		if (len != 0)
+			continue;
+
+		/* the worker may have ended with our question unread */
+		if (pg_atomic_read_u64(&pgpx_conns[conn].lease_id) != lease_id)
+			return PGPX_FETCH_GONE;
+
+		{
+			long		timeout = 1000;
+			PgpxTime	now = pgpx_now();
+
+			if (deadline != 0 && now >= deadline)
+				return PGPX_FETCH_TIMEOUT;
+			if (deadline != 0)
+				timeout = (long) Min((deadline - now) / 1000 + 1, timeout);
+			if (WaitLatchOrSocket(MyLatch,
+								  WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | WL_TIMEOUT | WL_SOCKET_READABLE,
+								  reply_pair[0], timeout,
+								  pgpx_wait_event(&wait_event, "PgpoolSocket")) &
+				WL_LATCH_SET)
+				ResetLatch(MyLatch);
+			CHECK_FOR_INTERRUPTS();
+		}
+	}
+}

@@ -1,0 +1,209 @@
+/*-------------------------------------------------------------------------
+ *
+ * shmem.c
+ *	  The shared memory segment: size, layout, start.
+ *
+ * Called in the postmaster at server start, and again after a crash of any
+ * process: the memory is new then, its "life" is another, and every message and
+ * lease of the life before is refused.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "shmem.h"
+
+#include <time.h>
+
+#include "storage/ipc.h"
+#include "storage/shmem.h"
+#include "storage/spin.h"
+#include "utils/timestamp.h"
+
+#include "guc.h"
+
+#define TRANCHE "pgpool_ext"
+
+PgpxShared *pgpx_shared = NULL;
+PgpxPool   *pgpx_pools = NULL;
+PgpxConn   *pgpx_conns = NULL;
+PgpxTicket *pgpx_tickets = NULL;
+pg_atomic_uint32 *pgpx_work_bits = NULL;
+
+static shmem_request_hook_type prev_shmem_request_hook = NULL;
+static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
+
+/*
+ * How often shared memory was made by this postmaster.  Lease ids start at
+ * lives << LIFE_SHIFT, so that an id that a client kept over a crash restart is
+ * stale and not somebody else's.
+ */
+static int	lives = 0;
+
+#define LIFE_SHIFT 48
+
+static int
+work_words(void)
+{
+	return pgpx_max_connections / 32 + 1;
+}
+
+static Size
+shmem_size(void)
+{
+	Size		size = MAXALIGN(sizeof(PgpxShared));
+
+	size = add_size(size, MAXALIGN(mul_size(pgpx_max_pools, sizeof(PgpxPool))));
+	size = add_size(size, MAXALIGN(mul_size(pgpx_max_connections, sizeof(PgpxConn))));
+	size = add_size(size, MAXALIGN(mul_size(PGPX_NPROCS, sizeof(PgpxTicket))));
+	size = add_size(size, MAXALIGN(mul_size(work_words(), sizeof(pg_atomic_uint32))));
+	return size;
+}
+
+static void
+shmem_request(void)
+{
+	if (prev_shmem_request_hook)
+		prev_shmem_request_hook();
+	RequestAddinShmemSpace(shmem_size());
+	RequestNamedLWLockTranche(TRANCHE, 1 + pgpx_max_pools);
+}
+
+static void
+init_pool(PgpxPool *pool, LWLock *lock)
+{
+	pool->lock = lock;
+	pool->idle_head = pool->idle_tail = -1;
+	pool->owed_head = pool->owed_tail = -1;
+	pool->queue_head = pool->queue_tail = -1;
+}
+
+static void
+init_conn(PgpxConn *conn)
+{
+	pg_atomic_init_u64(&conn->lease_id, 0);
+	pg_atomic_init_u32(&conn->activity, 0);
+	pg_atomic_init_u32(&conn->cancel, 0);
+	pg_atomic_init_u32(&conn->hung_up, 0);
+	pg_atomic_init_u64(&conn->statements, 0);
+	conn->pool = -1;
+	conn->prev = -1;
+	conn->owner_procno = -1;
+	conn->last_procno = -1;
+}
+
+static void
+init_shared(PgpxShared *shared, LWLockPadded *locks)
+{
+	shared->life = (uint64) GetCurrentTimestamp();
+	shared->nworkers = pgpx_workers;
+	shared->max_connections = pgpx_max_connections;
+	shared->max_pools = pgpx_max_pools;
+	shared->ntickets = PGPX_NPROCS;
+	shared->registry_lock = &locks[0].lock;
+	shared->started_at = pgpx_now();
+
+	pg_atomic_init_u64(&shared->next_lease, ((uint64) lives << LIFE_SHIFT) + 1);
+	pg_atomic_init_u64(&shared->next_epoch, shared->life);
+	pg_atomic_init_u32(&shared->next_pool, 1);
+	pg_atomic_init_u64(&shared->next_generation, 1);
+
+	for (int i = 0; i < PGPX_MAX_WORKERS; i++)
+	{
+		PgpxWorkerSlot *worker = &shared->worker[i];
+
+		pg_atomic_init_u64(&worker->epoch, 0);
+		pg_atomic_init_u32(&worker->state, PGPX_WORKER_DOWN);
+		pg_atomic_init_u32(&worker->procno, 0);
+		pg_atomic_init_u32(&worker->pid, 0);
+		pg_atomic_init_u32(&worker->ticking, 0);
+		pg_atomic_init_u32(&worker->restarts, 0);
+		pg_atomic_init_u32(&worker->descriptors, 0);
+		pg_atomic_init_u64(&worker->started_at, 0);
+	}
+
+	for (int i = 0; i < pgpx_max_pools; i++)
+		init_pool(&pgpx_pools[i], &locks[1 + i].lock);
+
+	for (int i = 0; i < pgpx_max_connections; i++)
+	{
+		init_conn(&pgpx_conns[i]);
+		pgpx_conns[i].next = i + 1 < pgpx_max_connections ? i + 1 : -1;
+	}
+	SpinLockInit(&shared->free_mutex);
+	shared->free_head = 0;
+	shared->nfree = pgpx_max_connections;
+
+	for (int i = 0; i < PGPX_NPROCS; i++)
+		pgpx_tickets[i].next = pgpx_tickets[i].prev = pgpx_tickets[i].conn = -1;
+
+	for (int i = 0; i < work_words(); i++)
+		pg_atomic_init_u32(&pgpx_work_bits[i], 0);
+}
+
+static void
+shmem_startup(void)
+{
+	bool		found;
+	char	   *p;
+
+	if (prev_shmem_startup_hook)
+		prev_shmem_startup_hook();
+
+	/* reset in case this is a restart within the postmaster */
+	pgpx_shared = NULL;
+
+	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
+	p = ShmemInitStruct("pgpool_ext", shmem_size(), &found);
+	if (!found)
+		memset(p, 0, shmem_size());
+
+	pgpx_shared = (PgpxShared *) p;
+	p += MAXALIGN(sizeof(PgpxShared));
+	pgpx_pools = (PgpxPool *) p;
+	p += MAXALIGN(mul_size(pgpx_max_pools, sizeof(PgpxPool)));
+	pgpx_conns = (PgpxConn *) p;
+	p += MAXALIGN(mul_size(pgpx_max_connections, sizeof(PgpxConn)));
+	pgpx_tickets = (PgpxTicket *) p;
+	p += MAXALIGN(mul_size(PGPX_NPROCS, sizeof(PgpxTicket)));
+	pgpx_work_bits = (pg_atomic_uint32 *) p;
+
+	if (!found)
+	{
+		init_shared(pgpx_shared, GetNamedLWLockTranche(TRANCHE));
+		lives++;
+	}
+	LWLockRelease(AddinShmemInitLock);
+}
+
+void
+pgpx_shmem_init(void)
+{
+	prev_shmem_request_hook = shmem_request_hook;
+	shmem_request_hook = shmem_request;
+	prev_shmem_startup_hook = shmem_startup_hook;
+	shmem_startup_hook = shmem_startup;
+}
+
+void
+pgpx_shmem_require(void)
+{
+	if (pgpx_shared == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("pgpool_ext is not loaded by the server"),
+				 errhint("Add \"pgpool_ext\" to \"shared_preload_libraries\" and restart the server.")));
+}
+
+PgpxTime
+pgpx_now(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (PgpxTime) ts.tv_sec * 1000000 + ts.tv_nsec / 1000;
+}
+
+TimestampTz
+pgpx_timestamp(PgpxTime t)
+{
+	return GetCurrentTimestamp() + (t - pgpx_now());
+}

@@ -1,0 +1,386 @@
+/*-------------------------------------------------------------------------
+ *
+ * shmem.h
+ *	  What the processes share: pools, connections, tickets, workers.
+ *
+ * Shared memory holds no password, no pointer and no descriptor: only indices,
+ * generations, states, names and counters.  Instants are microseconds of the
+ * monotonic clock (pgpx_now); views turn them into timestamps.
+ *
+ * THE LOCK TABLE.  Taken downward only, never two of a kind:
+ *
+ *	1. registry lock	LWLock, one		which pools exist and under which key.
+ *										Shared to look one up, exclusive to make
+ *										or forget one.
+ *	2. pool lock		LWLock, a pool	everything in PgpxPool below "protected by
+ *										lock", every connection whose "pool" is
+ *										this pool, every ticket whose "pool" is
+ *										this pool.
+ *	3. free_mutex		spinlock, one	the list of FREE connections.
+ *
+ * Under any of them: no libpq call, no ereport(ERROR), no sleep, no socket.
+ * The only kernel call is SetLatch.  Fields said to be atomic need no lock.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PGPX_SHMEM_H
+#define PGPX_SHMEM_H
+
+#include "compat.h"
+
+#include "guc.h"
+#include "options.h"
+#include "port/atomics.h"
+#include "storage/itemptr.h"
+#include "storage/lwlock.h"
+#include "storage/s_lock.h"
+
+#define PGPX_WHY_LEN 128		/* bytes of "why" that are kept, with the NUL */
+#define PGPX_ERROR_LEN 512		/* bytes of a remote's reason that are kept */
+#define PGPX_ADDR_LEN 48
+#define PGPX_VERSION_LEN 24
+
+typedef int64 PgpxTime;			/* microseconds, monotonic; 0: none */
+
+/* See conn.h for the picture of the state machine. */
+typedef enum PgpxConnState
+{
+	PGPX_CONN_FREE = 0,			/* in the free list, of no pool */
+	PGPX_CONN_CONNECTING,		/* reserved; the worker opens it */
+	PGPX_CONN_IDLE,				/* open, clean, nobody's */
+	PGPX_CONN_OWED,				/* open, nobody's, reset sent and not answered */
+	PGPX_CONN_LEASED,			/* a session's */
+	PGPX_CONN_RESETTING,		/* the worker resets it, or reads an owed answer */
+	PGPX_CONN_CHECKING,			/* the worker tests it */
+	PGPX_CONN_CANCELLING,		/* no lessee any more; a cancel is in flight */
+	PGPX_CONN_CLOSING,			/* the worker is to close it */
+	PGPX_CONN_NSTATES
+} PgpxConnState;
+
+/* Why a connection was closed; each has a counter. */
+typedef enum PgpxCloseReason
+{
+	PGPX_CLOSE_NONE = 0,
+	PGPX_CLOSE_IDLE,
+	PGPX_CLOSE_LIFETIME,
+	PGPX_CLOSE_USES,
+	PGPX_CLOSE_OVERFLOW,
+	PGPX_CLOSE_EVICTED,
+	PGPX_CLOSE_RESET,			/* a reset failed, or was answered wrongly */
+	PGPX_CLOSE_BROKEN,			/* lost, out of step, or the worker ended */
+	PGPX_CLOSE_DRAINED,
+	PGPX_CLOSE_STALE,			/* options have changed */
+	PGPX_CLOSE_TERMINATED,
+	PGPX_CLOSE_HOLDER_DIED,		/* returned in mid-query or in a transaction */
+	PGPX_CLOSE_DISCARDED,
+	PGPX_CLOSE_NREASONS
+} PgpxCloseReason;
+
+typedef enum PgpxScope
+{
+	PGPX_SCOPE_SESSION = 0,		/* checkout() */
+	PGPX_SCOPE_TRANSACTION,		/* checkout_xact() */
+	PGPX_SCOPE_CALL				/* query('pool', ..) and exec('pool', ..) */
+} PgpxScope;
+
+/* What the lessee says it does; shown in the view leases. */
+typedef enum PgpxActivity
+{
+	PGPX_ACT_IDLE = 0,
+	PGPX_ACT_ACTIVE,
+	PGPX_ACT_TRANSACTION,
+	PGPX_ACT_FAILED,			/* the remote transaction has failed */
+	PGPX_ACT_CANCELLING,
+	PGPX_ACT_BROKEN
+} PgpxActivity;
+
+/* Why a lease was ended by somebody else than its holder. */
+typedef enum PgpxRevoke
+{
+	PGPX_REVOKE_NONE = 0,
+	PGPX_REVOKE_WORKER,			/* the worker has ended */
+	PGPX_REVOKE_TERMINATED,
+	PGPX_REVOKE_TIMEOUT
+} PgpxRevoke;
+
+/*
+ * One remote session.
+ */
+typedef struct PgpxConn
+{
+	/* atomic */
+	pg_atomic_uint64 lease_id;	/* 0: not leased.  Written under the pool lock */
+	pg_atomic_uint32 activity;	/* PgpxActivity, written by the lessee */
+	pg_atomic_uint32 cancel;	/* PGPX_CANCEL_*: see conn.h */
+	pg_atomic_uint32 hung_up;	/* the worker has seen the remote's FIN or RST */
+	pg_atomic_uint64 statements;	/* sent by lessees, written by the lessee */
+
+	/* protected by the pool lock; of a FREE one by free_mutex */
+	int			state;			/* PgpxConnState; written by pgpx_conn_set_state only */
+	int			pool;			/* index of its pool; -1: FREE */
+	int			next;			/* in the pool's idle or owed list, or free list; -1: end */
+	int			prev;			/* in the pool's idle or owed list */
+	uint64		generation;		/* rises with each new remote session in this place */
+	uint64		version;		/* of the pool's options it was opened with */
+	int			owed;			/* ReadyForQuery messages that nobody has read */
+	bool		dirty;			/* used since the last reset, and no reset is owed */
+	bool		fresh;			/* never leased yet */
+	int			close_reason;	/* PgpxCloseReason, while CLOSING or CANCELLING */
+
+	int			owner_procno;	/* lessee; -1: none */
+	int			owner_pid;
+	Oid			owner_user;
+	Oid			owner_database;
+	int			scope;			/* PgpxScope */
+	char		why[PGPX_WHY_LEN];
+	char		application_name[NAMEDATALEN];
+	PgpxTime	leased_at;
+	PgpxTime	waited;			/* duration */
+
+	int			last_procno;	/* the lessee before; -1: none */
+	int			last_pid;
+	Oid			last_user;
+
+	uint64		revoked_lease;	/* the last lease that was taken away here */
+	int			revoked_reason; /* PgpxRevoke */
+
+	PgpxTime	state_since;
+	PgpxTime	opened_at;
+	PgpxTime	connect_time;	/* duration */
+	PgpxTime	last_used;
+	PgpxTime	last_checked;
+	uint64		leases;			/* uses of this generation */
+
+	int			remote_pid;
+	int			remote_port;
+	int			local_port;
+	char		remote_addr[PGPX_ADDR_LEN];
+	char		remote_version[PGPX_VERSION_LEN];
+} PgpxConn;
+
+typedef enum PgpxTicketState
+{
+	PGPX_TICKET_NONE = 0,
+	PGPX_TICKET_WAITING,		/* in the pool's queue */
+	PGPX_TICKET_GRANTED,		/* "conn" is LEASED to its session */
+	PGPX_TICKET_FAILED			/* the connect failed; sqlstate and text say why */
+} PgpxTicketState;
+
+/*
+ * A session waits in one queue at a time, so each process has one ticket, at
+ * the index of its PGPROC.  Its own process makes and ends it; others move it
+ * from WAITING to GRANTED or FAILED.  All under the lock of "pool".
+ */
+typedef struct PgpxTicket
+{
+	int			state;			/* PgpxTicketState */
+	int			pool;
+	int			next;			/* in the pool's queue; -1: end */
+	int			prev;
+	uint64		number;			/* rises along the queue */
+	int			pid;
+	Oid			user;
+	Oid			database;
+	int			scope;
+	PgpxTime	since;
+	PgpxTime	deadline;		/* 0: none */
+	char		why[PGPX_WHY_LEN];
+	char		application_name[NAMEDATALEN];
+
+	int			conn;			/* GRANTED: index of the connection */
+	uint64		lease_id;		/* GRANTED: the lease */
+	int			sqlstate;		/* FAILED */
+	char		text[PGPX_ERROR_LEN];	/* FAILED: in the database's encoding or ASCII */
+} PgpxTicket;
+
+#define PGPX_HISTOGRAM_BUCKETS 32	/* bucket b: waits of [2^(b-1), 2^b) us; 0: under 1 us */
+
+/*
+ * Counters of a pool.  Only ever added to, under the pool lock; times are
+ * microseconds.  See sql-surface of the README for what each means.
+ */
+typedef struct PgpxStats
+{
+	uint64		checkouts;
+	uint64		hits;			/* no wait */
+	uint64		partner_hits;	/* of these: the connection this session used last */
+	uint64		retried;		/* ended at once: the connection had died while idle */
+	uint64		grown;			/* connections asked for */
+	uint64		waited;			/* tickets drawn */
+	uint64		granted;		/* tickets that became leases */
+	uint64		timeouts;
+	uint64		cancelled;
+	uint64		failed;			/* tickets that got the remote's reason */
+	uint64		refused;		/* queue full */
+	uint64		unavailable;	/* refused for a back-off that still runs */
+	uint64		deadlocks;		/* would have waited for themselves */
+	uint64		checkins;
+	uint64		discards;
+	uint64		reclaimed;		/* holder died, or the worker ended */
+	uint64		terminated;
+	uint64		lease_timeouts;
+	uint64		wait_time;
+	uint64		max_wait_time;
+	uint64		lease_time;
+	uint64		max_lease_time;
+	uint64		statements;
+	uint64		rows;
+	uint64		errors;
+	uint64		bytes_received;
+	uint64		bytes_sent;
+	uint64		connects;		/* that succeeded */
+	uint64		connects_failed;
+	uint64		connect_time;
+	uint64		max_connect_time;
+	uint64		resets;			/* sent */
+	uint64		resets_failed;
+	uint64		checks;
+	uint64		checks_failed;
+	uint64		cancels;
+	uint64		closed[PGPX_CLOSE_NREASONS];
+	uint64		histogram[PGPX_HISTOGRAM_BUCKETS];
+} PgpxStats;
+
+/*
+ * Which rows of the catalogs the options were read from.  A row's xmin and
+ * place change with every update, so equal fingerprints mean equal options;
+ * nothing of the options themselves is in it.
+ */
+#define PGPX_FINGERPRINT_ROWS 5 /* wrapper, server, mapping, base server, base mapping */
+typedef struct PgpxFingerprint
+{
+	TransactionId xmin[PGPX_FINGERPRINT_ROWS];
+	ItemPointerData tid[PGPX_FINGERPRINT_ROWS];
+} PgpxFingerprint;
+
+/* What makes connections interchangeable (all-zero padding: compared by memcmp). */
+typedef struct PgpxPoolKey
+{
+	Oid			database;
+	Oid			server;
+	Oid			mapping;
+	Oid			local_user;		/* InvalidOid unless the mapping is PUBLIC's */
+	uint32		superuser;		/* 1: of a superuser */
+} PgpxPoolKey;
+
+typedef struct PgpxPool
+{
+	/* protected by the registry lock together with the pool lock */
+	uint32		pool_id;		/* never repeats; 0: this place is empty */
+	PgpxPoolKey key;
+	NameData	database_name;
+	NameData	server_name;
+	NameData	user_name;		/* the mapping's user; the local one if PUBLIC */
+	int			worker;
+	PgpxTime	created_at;
+
+	/* set at start-up, then constant */
+	LWLock	   *lock;
+
+	/* protected by lock */
+	uint64		version;		/* rises with each change of the options */
+	PgpxFingerprint fingerprint;
+	PgpxPoolOptions opts;
+	uint64		conninfo_epoch; /* epoch of the worker that has the conninfo; 0: none */
+	uint64		conninfo_version;	/* and of which version it is */
+
+	int			count[PGPX_CONN_NSTATES];	/* connections by state */
+	int			idle_head;		/* IDLE, most recently used first; -1: none */
+	int			idle_tail;
+	int			owed_head;		/* OWED, longest ago first */
+	int			owed_tail;
+
+	int			queue_head;		/* tickets, first to be served first; -1: none */
+	int			queue_tail;
+	int			nwaiting;		/* WAITING tickets */
+	int			nticket;		/* tickets of this pool in any state but NONE */
+	uint64		next_ticket;
+
+	PgpxTime	last_checkout;
+	PgpxTime	unavailable_since;	/* first of the failed connects in a row; 0: none */
+	PgpxTime	retry_at;		/* no connect before this instant; 0: at any time */
+	int64		backoff;		/* ms, the last pause between connects; 0: none */
+	PgpxTime	last_error_at;
+	int			last_sqlstate;
+	char		last_error[PGPX_ERROR_LEN];
+
+	PgpxTime	stats_reset;
+	PgpxStats	stats;
+} PgpxPool;
+
+typedef enum PgpxWorkerState
+{
+	PGPX_WORKER_DOWN = 0,
+	PGPX_WORKER_STARTING,
+	PGPX_WORKER_RUNNING,
+	PGPX_WORKER_STOPPING
+} PgpxWorkerState;
+
+/*
+ * One pool worker.  "epoch" is 0 while none runs and changes with every start.
+ */
+typedef struct PgpxWorkerSlot
+{
+	pg_atomic_uint64 epoch;
+	pg_atomic_uint32 state;		/* PgpxWorkerState */
+	pg_atomic_uint32 procno;	/* whose latch to set; valid while epoch is not 0 */
+	pg_atomic_uint32 pid;
+	pg_atomic_uint32 ticking;	/* awake by itself within PGPX_TICK_MS: no need to wake it
+								 * for what can wait that long */
+	pg_atomic_uint32 restarts;
+	pg_atomic_uint32 descriptors;
+	pg_atomic_uint64 started_at;	/* PgpxTime */
+} PgpxWorkerSlot;
+
+typedef struct PgpxShared
+{
+	/* set at start-up, then constant */
+	uint64		life;			/* of this shared memory: in every message */
+	int			nworkers;
+	int			max_connections;
+	int			max_pools;
+	int			ntickets;
+	LWLock	   *registry_lock;
+	PgpxTime	started_at;
+
+	/* atomic */
+	pg_atomic_uint64 next_lease;
+	pg_atomic_uint64 next_epoch;
+	pg_atomic_uint32 next_pool;
+	pg_atomic_uint64 next_generation;
+
+	/* protected by free_mutex */
+	slock_t		free_mutex;
+	int			free_head;
+	int			nfree;
+
+	PgpxWorkerSlot worker[PGPX_MAX_WORKERS];
+} PgpxShared;
+
+/* Valid in every process once the library is preloaded; NULL otherwise. */
+extern PgpxShared *pgpx_shared;
+extern PgpxPool *pgpx_pools;	/* [max_pools] */
+extern PgpxConn *pgpx_conns;	/* [max_connections] */
+extern PgpxTicket *pgpx_tickets;	/* [ntickets], by MyProcNumber */
+
+/*
+ * A bit for each connection that has something for its worker to do: set by
+ * anybody, taken by the connection's worker.  [max_connections / 32 + 1] words.
+ */
+extern pg_atomic_uint32 *pgpx_work_bits;
+
+extern void pgpx_shmem_init(void);
+
+/*
+ * pgpx_shmem_require
+ *		Raise 55000 with a hint unless the library was preloaded.
+ */
+extern void pgpx_shmem_require(void);
+
+/* Microseconds of the monotonic clock. */
+extern PgpxTime pgpx_now(void);
+
+/* A monotonic instant as a timestamp of the wall clock, as of now. */
+extern TimestampTz pgpx_timestamp(PgpxTime t);
+
+#endif							/* PGPX_SHMEM_H */

@@ -1,0 +1,193 @@
+/*-------------------------------------------------------------------------
+ *
+ * ticket.c
+ *	  The queue of a pool: see the picture in ticket.h.
+ *
+ * Shared memory only.  The rule that every pool has broken at least once: a
+ * ticket that was granted while its owner was timing out or being cancelled is
+ * either taken or given on, never forgotten.  Hence one way out, under the lock.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "ticket.h"
+
+#include "stats.h"
+
+PgpxTicket *
+pgpx_ticket_mine(void)
+{
+	return &pgpx_tickets[MyProcNumber];
+}
+
+static void
+queue_insert(PgpxPool *pool, PgpxTicket *ticket)
+{
+	int			index = PGPX_TICKET_INDEX(ticket);
+	int			after = pool->queue_tail;
+
+	/* nearly always the tail; a number drawn before goes towards the head */
+	while (after >= 0 && pgpx_tickets[after].number > ticket->number)
+		after = pgpx_tickets[after].prev;
+
+	ticket->prev = after;
+	ticket->next = after >= 0 ? pgpx_tickets[after].next : pool->queue_head;
+	if (ticket->next >= 0)
+		pgpx_tickets[ticket->next].prev = index;
+	else
+		pool->queue_tail = index;
+	if (after >= 0)
+		pgpx_tickets[after].next = index;
+	else
+		pool->queue_head = index;
+	pool->nwaiting++;
+}
+
+static void
+queue_remove(PgpxPool *pool, PgpxTicket *ticket)
+{
+	if (ticket->prev >= 0)
+		pgpx_tickets[ticket->prev].next = ticket->next;
+	else
+		pool->queue_head = ticket->next;
+	if (ticket->next >= 0)
+		pgpx_tickets[ticket->next].prev = ticket->prev;
+	else
+		pool->queue_tail = ticket->prev;
+	ticket->next = ticket->prev = -1;
+	pool->nwaiting--;
+}
+
+PgpxTicket *
+pgpx_ticket_draw_locked(PgpxPool *pool, const PgpxHolder *holder,
+						PgpxTime since, PgpxTime deadline, uint64 number)
+{
+	PgpxTicket *ticket = pgpx_ticket_mine();
+
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	Assert(ticket->state == PGPX_TICKET_NONE);
+
+	ticket->state = PGPX_TICKET_WAITING;
+	ticket->pool = PGPX_POOL_INDEX(pool);
+	ticket->number = number != 0 ? number : ++pool->next_ticket;
+	ticket->pid = holder->pid;
+	ticket->user = holder->user;
+	ticket->database = holder->database;
+	ticket->scope = holder->scope;
+	ticket->since = since;
+	ticket->deadline = deadline;
+	strlcpy(ticket->why, holder->why ? holder->why : "", sizeof(ticket->why));
+	strlcpy(ticket->application_name,
+			holder->application_name ? holder->application_name : "",
+			sizeof(ticket->application_name));
+	ticket->conn = -1;
+	ticket->lease_id = 0;
+	ticket->sqlstate = 0;
+	ticket->text[0] = '\0';
+
+	queue_insert(pool, ticket);
+	pool->nticket++;
+	pool->stats.waited++;
+	return ticket;
+}
+
+void
+pgpx_ticket_grant_locked(PgpxPool *pool, PgpxTicket *ticket, PgpxConn *conn,
+						 PgpxWake *wake)
+{
+	PgpxHolder	holder = {
+		.procno = PGPX_TICKET_INDEX(ticket),
+		.pid = ticket->pid,
+		.user = ticket->user,
+		.database = ticket->database,
+		.scope = ticket->scope,
+		.why = ticket->why,
+		.application_name = ticket->application_name,
+	};
+
+	queue_remove(pool, ticket);
+	ticket->state = PGPX_TICKET_GRANTED;
+	ticket->conn = PGPX_CONN_INDEX(conn);
+	ticket->lease_id = pgpx_pool_take_locked(pool, conn, &holder,
+											 pgpx_now() - ticket->since);
+	pgpx_wake_add(wake, holder.procno);
+}
+
+void
+pgpx_ticket_fail_locked(PgpxPool *pool, PgpxTicket *ticket, int sqlstate,
+						const char *text, PgpxWake *wake)
+{
+	queue_remove(pool, ticket);
+	ticket->state = PGPX_TICKET_FAILED;
+	ticket->sqlstate = sqlstate;
+	strlcpy(ticket->text, text, sizeof(ticket->text));
+	pgpx_wake_add(wake, PGPX_TICKET_INDEX(ticket));
+}
+
+PgpxTicketState
+pgpx_ticket_leave(PgpxTicket *ticket, PgpxLeave how, PgpxConn **conn,
+				  uint64 *lease_id, int *sqlstate, char *text,
+				  PgpxTime *waited)
+{
+	PgpxPool   *pool = &pgpx_pools[ticket->pool];
+	PgpxTicketState was;
+	PgpxConn   *granted = NULL;
+	uint64		granted_lease = 0;
+
+	/* only this process makes or ends its ticket: no lock to look at it */
+	if (ticket->state == PGPX_TICKET_NONE)
+		return PGPX_TICKET_NONE;
+
+	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+	was = ticket->state;
+	*waited = pgpx_now() - ticket->since;
+
+	switch (was)
+	{
+		case PGPX_TICKET_WAITING:
+			queue_remove(pool, ticket);
+			if (how == PGPX_LEAVE_TIMEOUT)
+				pool->stats.timeouts++;
+			else
+				pool->stats.cancelled++;
+			break;
+		case PGPX_TICKET_GRANTED:
+			granted = &pgpx_conns[ticket->conn];
+			granted_lease = ticket->lease_id;
+			if (how == PGPX_LEAVE_CANCEL)
+				pool->stats.cancelled++;
+			else
+				pool->stats.granted++;
+			break;
+		case PGPX_TICKET_FAILED:
+			if (how == PGPX_LEAVE_CANCEL)
+				pool->stats.cancelled++;
+			else
+				pool->stats.failed++;
+			*sqlstate = ticket->sqlstate;
+			if (text != NULL)
+				strlcpy(text, ticket->text, PGPX_ERROR_LEN);
+			break;
+		default:
+			break;
+	}
+	ticket->state = PGPX_TICKET_NONE;
+	pool->nticket--;
+	pgpx_stats_waited_locked(pool, *waited);
+	LWLockRelease(pool->lock);
+
+	if (granted != NULL && how == PGPX_LEAVE_CANCEL)
+	{
+		/*
+		 * Given on, untouched.  Between the two lock sections it is LEASED to
+		 * a process that has no ticket: nobody else can want it then.
+		 */
+		pgpx_pool_give(granted, granted_lease, PGPX_END_RETRIED,
+					   PGPX_GIVE_AS_IT_WAS, 0, PGPX_CLOSE_NONE, NULL);
+	}
+	else
+	{
+		*conn = granted;
+		*lease_id = granted_lease;
+	}
+	return was;
+}

@@ -1,0 +1,66 @@
+/*-------------------------------------------------------------------------
+ *
+ * ticket.h
+ *	  The queue of a pool: first come, first served.
+ *
+ *	  NONE --draw--> WAITING --grant--> GRANTED --leave--> NONE
+ *	                    |  \                        ^
+ *	                    |   +---fail--> FAILED -----+
+ *	                    +----------- leave ---------+
+ *
+ * A ticket is made and ended by its own process only; grant and failure come
+ * from whoever frees a connection, under the pool lock.  All ends go through
+ * pgpx_ticket_leave: timeout, cancel, terminate and exit too.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PGPX_TICKET_H
+#define PGPX_TICKET_H
+
+#include "pool.h"
+
+/*
+ * pgpx_ticket_draw_locked
+ *		Queue this process.  number 0 draws the next one; a number drawn before
+ *		(a granted connection that proved dead) goes back to the head.
+ */
+extern PgpxTicket *pgpx_ticket_draw_locked(PgpxPool *pool,
+										   const PgpxHolder *holder,
+										   PgpxTime since, PgpxTime deadline,
+										   uint64 number);
+
+/* WAITING -> GRANTED with a free connection; the pool's serve calls it. */
+extern void pgpx_ticket_grant_locked(PgpxPool *pool, PgpxTicket *ticket,
+									 PgpxConn *conn, PgpxWake *wake);
+
+/* WAITING -> FAILED. */
+extern void pgpx_ticket_fail_locked(PgpxPool *pool, PgpxTicket *ticket,
+									int sqlstate, const char *text,
+									PgpxWake *wake);
+
+typedef enum PgpxLeave
+{
+	PGPX_LEAVE_CLAIM,			/* take what was granted */
+	PGPX_LEAVE_TIMEOUT,			/* time is up; a grant in the meantime is taken */
+	PGPX_LEAVE_CANCEL			/* ERROR, cancel, terminate, exit: a grant in the
+								 * meantime is given on */
+} PgpxLeave;
+
+/*
+ * pgpx_ticket_leave
+ *		The one way out of the queue.
+ *
+ * Returns the state that the ticket had: GRANTED means that *conn and *lease_id
+ * are the caller's (unless how is CANCEL: then it has been given on), FAILED
+ * that sqlstate and text say why, WAITING that nothing came.  *waited is how
+ * long the ticket stood, in microseconds.  Never throws.
+ */
+extern PgpxTicketState pgpx_ticket_leave(PgpxTicket *ticket, PgpxLeave how,
+										 PgpxConn **conn, uint64 *lease_id,
+										 int *sqlstate, char *text,
+										 PgpxTime *waited);
+
+/* This process's ticket. */
+extern PgpxTicket *pgpx_ticket_mine(void);
+
+#endif							/* PGPX_TICKET_H */

@@ -1,0 +1,31 @@
+/*-------------------------------------------------------------------------
+ *
+ * tuples.h
+ *	  Rows of a remote result into a tuplestore.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PGPX_TUPLES_H
+#define PGPX_TUPLES_H
+
+#include "exec.h"
+
+#include "access/tupdesc.h"
+#include "utils/tuplestore.h"
+
+typedef struct PgpxTuples PgpxTuples;
+
+/*
+ * pgpx_tuples_begin
+ *		Rows of this shape into this tuplestore, which spills to disk beyond
+ *		work_mem.  Lives in the current memory context.
+ */
+extern PgpxTuples *pgpx_tuples_begin(TupleDesc tupdesc, Tuplestorestate *store);
+
+/* The sink to give to pgpx_exec. */
+extern const PgpxSink *pgpx_tuples_sink(PgpxTuples *tuples);
+
+/* Give settings back that were changed for the conversion; also on errors. */
+extern void pgpx_tuples_end(PgpxTuples *tuples);
+
+#endif							/* PGPX_TUPLES_H */

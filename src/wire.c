@@ -1,0 +1,470 @@
+/*-------------------------------------------------------------------------
+ *
+ * wire.c
+ *	  The reader: a table of what may come in which phase.
+ *
+ * See wire.h for the rules.  The input buffer holds whole messages; a message
+ * is handed out in place, and the place behind it is known before anybody looks
+ * into it, so that an error thrown by a consumer leaves the stream in step.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "wire.h"
+
+#include <errno.h>
+#include <sys/socket.h>
+
+#include "mb/pg_wchar.h"
+#include "port/pg_bswap.h"
+#include "utils/memutils.h"
+
+#define IN_MIN			(16 * 1024)
+#define IN_READ_MAX		(256 * 1024)	/* grows to this when reads fill it */
+#define SMALL_MESSAGE	(1024 * 1024)	/* bound of all but DataRow and CopyData */
+#define OWED_MAX		(1024 * 1024)	/* bound of the answer to a reset */
+
+/* Messages that the table knows. */
+typedef enum MessageClass
+{
+	M_OTHER = 0,
+	M_PARSE_COMPLETE,
+	M_BIND_COMPLETE,
+	M_ROW_DESCRIPTION,
+	M_NO_DATA,
+	M_DATA_ROW,
+	M_COMMAND,					/* CommandComplete, EmptyQueryResponse */
+	M_ERROR,
+	M_NOTICE,
+	M_NOTIFICATION,
+	M_PARAMETER,
+	M_COPY_IN,
+	M_COPY_OUT,
+	M_COPY_DATA,				/* CopyData, CopyDone */
+	M_READY,
+	M_NCLASSES
+} MessageClass;
+
+static const uint8 classes[256] = {
+	['1'] = M_PARSE_COMPLETE,
+	['2'] = M_BIND_COMPLETE,
+	['T'] = M_ROW_DESCRIPTION,
+	['n'] = M_NO_DATA,
+	['D'] = M_DATA_ROW,
+	['C'] = M_COMMAND,
+	['I'] = M_COMMAND,
+	['E'] = M_ERROR,
+	['N'] = M_NOTICE,
+	['A'] = M_NOTIFICATION,
+	['S'] = M_PARAMETER,
+	['G'] = M_COPY_IN,
+	['H'] = M_COPY_OUT,
+	['d'] = M_COPY_DATA,
+	['c'] = M_COPY_DATA,
+	['Z'] = M_READY,
+};
+
+/* What a message does in a phase: the event it gives and the phase after it. */
+typedef struct Rule
+{
+	uint8		known;			/* false: a violation of the protocol */
+	uint8		event;
+	uint8		next;
+} Rule;
+
+#define R(event_, next_) {1, PGPX_EV_##event_, PGPX_WIRE_##next_}
+
+/* What may come at any time, in every phase but OWED. */
+#define ASYNC(phase_) \
+	[M_NOTICE] = R(NOTICE, phase_), \
+	[M_NOTIFICATION] = R(NOTIFICATION, phase_), \
+	[M_PARAMETER] = R(NONE, phase_)
+
+static const Rule rules[PGPX_WIRE_NPHASES][M_NCLASSES] = {
+	[PGPX_WIRE_IDLE] = {
+		ASYNC(IDLE),
+		[M_ERROR] = R(ERROR, BROKEN),	/* FATAL: the remote is leaving */
+	},
+	[PGPX_WIRE_SIMPLE] = {
+		ASYNC(SIMPLE),
+		[M_ROW_DESCRIPTION] = R(ROW_DESCRIPTION, SIMPLE_ROWS),
+		[M_COMMAND] = R(COMMAND, SIMPLE),
+		[M_ERROR] = R(ERROR, SIMPLE),
+		[M_COPY_IN] = R(COPY, COPY_SIMPLE),
+		[M_COPY_OUT] = R(COPY, COPY_SIMPLE),
+		[M_READY] = R(READY, IDLE),
+	},
+	[PGPX_WIRE_SIMPLE_ROWS] = {
+		ASYNC(SIMPLE_ROWS),
+		[M_DATA_ROW] = R(ROW, SIMPLE_ROWS),
+		[M_COMMAND] = R(COMMAND, SIMPLE),
+		[M_ERROR] = R(ERROR, SIMPLE),
+	},
+	[PGPX_WIRE_PARSE] = {
+		ASYNC(PARSE),
+		[M_PARSE_COMPLETE] = R(NONE, BIND),
+		[M_ERROR] = R(ERROR, SYNC),
+	},
+	[PGPX_WIRE_BIND] = {
+		ASYNC(BIND),
+		[M_BIND_COMPLETE] = R(NONE, DESCRIBE),
+		[M_ERROR] = R(ERROR, SYNC),
+	},
+	[PGPX_WIRE_DESCRIBE] = {
+		ASYNC(DESCRIBE),
+		[M_ROW_DESCRIPTION] = R(ROW_DESCRIPTION, EXECUTE),
+		[M_NO_DATA] = R(NO_DATA, EXECUTE),
+		[M_ERROR] = R(ERROR, SYNC),
+	},
+	[PGPX_WIRE_EXECUTE] = {
+		ASYNC(EXECUTE),
+		[M_DATA_ROW] = R(ROW, EXECUTE),
+		[M_COMMAND] = R(COMMAND, SYNC),
+		[M_ERROR] = R(ERROR, SYNC),
+		[M_COPY_IN] = R(COPY, COPY_EXTENDED),
+		[M_COPY_OUT] = R(COPY, COPY_EXTENDED),
+	},
+	[PGPX_WIRE_SYNC] = {
+		ASYNC(SYNC),
+		[M_ERROR] = R(ERROR, SYNC), /* a deferred constraint, at the commit */
+		[M_READY] = R(READY, IDLE),
+	},
+	[PGPX_WIRE_COPY_SIMPLE] = {
+		ASYNC(COPY_SIMPLE),
+		[M_COPY_DATA] = R(NONE, COPY_SIMPLE),
+		[M_COMMAND] = R(COMMAND, SIMPLE),
+		[M_ERROR] = R(ERROR, SIMPLE),
+	},
+	[PGPX_WIRE_COPY_EXTENDED] = {
+		ASYNC(COPY_EXTENDED),
+		[M_COPY_DATA] = R(NONE, COPY_EXTENDED),
+		[M_COMMAND] = R(COMMAND, SYNC),
+		[M_ERROR] = R(ERROR, SYNC),
+	},
+	[PGPX_WIRE_OWED] = {
+		/* the predecessor's: dropped, never shown */
+		[M_NOTICE] = R(NONE, OWED),
+		[M_NOTIFICATION] = R(NONE, OWED),
+		[M_PARAMETER] = R(NONE, OWED),
+		[M_ROW_DESCRIPTION] = R(NONE, OWED),
+		[M_DATA_ROW] = R(NONE, OWED),
+		[M_COMMAND] = R(NONE, OWED),
+		[M_READY] = R(READY, IDLE),
+	},
+};
+
+void
+pgpx_wire_init(PgpxWire *wire, int fd, MemoryContext cxt)
+{
+	memset(wire, 0, sizeof(*wire));
+	wire->fd = fd;
+	wire->cxt = cxt;
+	wire->tx = 'I';
+}
+
+void
+pgpx_wire_free(PgpxWire *wire)
+{
+	if (wire->in != NULL)
+		pfree(wire->in);
+	if (wire->out.data != NULL)
+		pfree(wire->out.data);
+	wire->in = NULL;
+	wire->out.data = NULL;
+}
+
+void
+pgpx_wire_begin(PgpxWire *wire, int owed)
+{
+	if (wire->phase == PGPX_WIRE_BROKEN)
+		return;
+	wire->phase = owed > 0 ? PGPX_WIRE_OWED : PGPX_WIRE_IDLE;
+	wire->owed = owed;
+	wire->owed_bytes = 0;
+	wire->tx = 'I';
+	wire->bytes_in = 0;
+	wire->bytes_out = 0;
+	wire->encoding_changed = false;
+	wire->datestyle_iso = true;
+	wire->intervalstyle_postgres = true;
+
+	/* a large result has made it large; the next holder need not keep it */
+	if (wire->in != NULL && wire->in_cap > IN_READ_MAX)
+	{
+		pfree(wire->in);
+		wire->in = NULL;
+		wire->in_cap = 0;
+		wire->in_start = wire->in_end = 0;
+	}
+}
+
+bool
+pgpx_wire_at_boundary(const PgpxWire *wire)
+{
+	return wire->phase == PGPX_WIRE_IDLE &&
+		wire->in_start == wire->in_end &&
+		wire->out_sent == wire->out.len;
+}
+
+bool
+pgpx_wire_params_pinned(const PgpxWire *wire)
+{
+	return !wire->encoding_changed && wire->datestyle_iso &&
+		wire->intervalstyle_postgres;
+}
+
+void
+pgpx_wire_break(PgpxWire *wire, const char *why)
+{
+	if (wire->phase != PGPX_WIRE_BROKEN)
+		wire->broken = why;
+	wire->phase = PGPX_WIRE_BROKEN;
+}
+
+/*
+ * ParameterStatus: remember those that the decoding of values depends on.
+ * Values are only ever compared or kept in bounded buffers.
+ */
+static bool
+note_parameter(PgpxWire *wire, const char *data, size_t len)
+{
+	const char *value;
+	size_t		name_len = strnlen(data, len);
+
+	if (name_len == len)
+		return false;
+	value = data + name_len + 1;
+	if (strnlen(value, len - name_len - 1) == len - name_len - 1)
+		return false;
+
+	if (strcmp(data, "client_encoding") == 0)
+	{
+		/* pinned by the startup packet; compared by the caller's encoding */
+		wire->encoding_changed = pg_char_to_encoding(value) != GetDatabaseEncoding();
+	}
+	else if (strcmp(data, "DateStyle") == 0)
+	{
+		strlcpy(wire->datestyle, value, sizeof(wire->datestyle));
+		wire->datestyle_iso = strncmp(value, "ISO", 3) == 0;
+	}
+	else if (strcmp(data, "IntervalStyle") == 0)
+	{
+		strlcpy(wire->intervalstyle, value, sizeof(wire->intervalstyle));
+		wire->intervalstyle_postgres = strcmp(value, "postgres") == 0;
+	}
+	return true;
+}
+
+/* Room in the input buffer for "need" bytes from in_start on. */
+static void
+reserve_input(PgpxWire *wire, size_t need)
+{
+	size_t		have = wire->in_end - wire->in_start;
+
+	if (wire->in != NULL && wire->in_start + need <= wire->in_cap)
+		return;
+	if (wire->in != NULL && need <= wire->in_cap)
+	{
+		memmove(wire->in, wire->in + wire->in_start, have);
+	}
+	else
+	{
+		size_t		cap = Max(wire->in_cap, IN_MIN);
+		char	   *in;
+
+		while (cap < need)
+			cap *= 2;
+		in = MemoryContextAllocHuge(wire->cxt, cap + 1);
+		if (wire->in != NULL)
+		{
+			memcpy(in, wire->in + wire->in_start, have);
+			pfree(wire->in);
+		}
+		wire->in = in;
+		wire->in_cap = cap;
+	}
+	wire->in_start = 0;
+	wire->in_end = have;
+}
+
+ssize_t
+pgpx_wire_fill(PgpxWire *wire, bool *full)
+{
+	size_t		space;
+	ssize_t		n;
+
+	*full = false;
+	if (wire->phase == PGPX_WIRE_BROKEN)
+		return -1;
+	if (wire->in_start == wire->in_end)
+		wire->in_start = wire->in_end = 0;
+	if (wire->in == NULL || wire->in_end == wire->in_cap)
+		reserve_input(wire, wire->in == NULL ? IN_MIN :
+					  (wire->in_end - wire->in_start) + IN_MIN);
+
+	space = wire->in_cap - wire->in_end;
+	do
+		n = recv(wire->fd, wire->in + wire->in_end, space, MSG_DONTWAIT);
+	while (n < 0 && errno == EINTR);
+
+	if (n > 0)
+	{
+		wire->in_end += n;
+		wire->bytes_in += n;
+		*full = (size_t) n == space;
+		if (*full && wire->in_cap < IN_READ_MAX)
+			reserve_input(wire, wire->in_cap + 1);
+		return n;
+	}
+	if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+		return 0;
+
+	wire->eof = true;
+	return -1;
+}
+
+int
+pgpx_wire_flush(PgpxWire *wire)
+{
+	while (wire->out_sent < wire->out.len)
+	{
+		ssize_t		n = send(wire->fd, wire->out.data + wire->out_sent,
+							 wire->out.len - wire->out_sent,
+							 MSG_DONTWAIT | MSG_NOSIGNAL);
+
+		if (n > 0)
+		{
+			wire->out_sent += n;
+			wire->bytes_out += n;
+			continue;
+		}
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+			return 0;
+
+		/* what it said before it went may still be read */
+		wire->out_sent = wire->out.len;
+		return -1;
+	}
+	if (wire->out.data != NULL)
+	{
+		/* do not keep the copy of a large statement */
+		if (wire->out.maxlen > IN_READ_MAX)
+		{
+			pfree(wire->out.data);
+			wire->out.data = NULL;
+		}
+		else
+			resetStringInfo(&wire->out);
+	}
+	wire->out.len = 0;
+	wire->out_sent = 0;
+	return 1;
+}
+
+/* Bound of a message's length, by its class. */
+static size_t
+max_length(int class)
+{
+	if (class == M_DATA_ROW || class == M_COPY_DATA)
+		return MaxAllocSize - 1024;
+	return SMALL_MESSAGE;
+}
+
+/* ReadyForQuery: the transaction's state, and the end of the conversation. */
+static bool
+note_ready(PgpxWire *wire, const PgpxWireMessage *msg)
+{
+	if (msg->len != 1 ||
+		(msg->data[0] != 'I' && msg->data[0] != 'T' && msg->data[0] != 'E'))
+		return false;
+	wire->tx = msg->data[0];
+	return true;
+}
+
+PgpxWireEvent
+pgpx_wire_next(PgpxWire *wire, PgpxWireMessage *msg)
+{
+	for (;;)
+	{
+		size_t		have = wire->in_end - wire->in_start;
+		char	   *p = wire->in + wire->in_start;
+		uint32		len;
+		int			class;
+		Rule		rule;
+
+		if (wire->phase == PGPX_WIRE_BROKEN)
+			return PGPX_EV_BROKEN;
+		if (have < 5)
+		{
+			if (wire->eof)
+			{
+				pgpx_wire_break(wire, "the remote server closed the connection");
+				return PGPX_EV_BROKEN;
+			}
+			return PGPX_EV_NEED_INPUT;
+		}
+
+		class = classes[(unsigned char) *p];
+		rule = rules[wire->phase][class];
+		memcpy(&len, p + 1, 4);
+		len = pg_ntoh32(len);
+		if (!rule.known || len < 4 || len > max_length(class))
+		{
+			pgpx_wire_break(wire, "the remote server sent a message that does not fit the protocol");
+			return PGPX_EV_BROKEN;
+		}
+		if (have < (size_t) len + 1)
+		{
+			if (wire->eof)
+			{
+				pgpx_wire_break(wire, "the remote server closed the connection in mid-message");
+				return PGPX_EV_BROKEN;
+			}
+			reserve_input(wire, (size_t) len + 1);
+			return PGPX_EV_NEED_INPUT;
+		}
+
+		msg->type = *p;
+		msg->data = p + 5;
+		msg->len = len - 4;
+		wire->in_start += (size_t) len + 1;
+
+		if (class == M_PARAMETER && wire->phase != PGPX_WIRE_OWED &&
+			!note_parameter(wire, msg->data, msg->len))
+			rule.known = 0;
+		if (class == M_READY && !note_ready(wire, msg))
+			rule.known = 0;
+		if (wire->phase == PGPX_WIRE_OWED)
+		{
+			wire->owed_bytes += len;
+			if (wire->owed_bytes > OWED_MAX)
+				rule.known = 0;
+			if (class == M_READY)
+			{
+				if (wire->tx != 'I')
+					rule.known = 0;
+				else if (--wire->owed > 0)
+					continue;
+			}
+		}
+		if (!rule.known)
+		{
+			pgpx_wire_break(wire, wire->phase == PGPX_WIRE_OWED ?
+							"the reset was not answered as expected" :
+							"the remote server sent a malformed message");
+			return PGPX_EV_BROKEN;
+		}
+
+		if (rule.next == PGPX_WIRE_BROKEN)
+			pgpx_wire_break(wire, "the remote server ended the session");
+		else
+			wire->phase = rule.next;
+
+		if (class == M_COPY_IN)
+			pgpx_wire_refuse_copy(wire);
+
+		if (rule.event != PGPX_EV_NONE)
+			return rule.event;
+	}
+}

@@ -1,0 +1,157 @@
+/*-------------------------------------------------------------------------
+ *
+ * worker.h
+ *	  The pool worker from inside: what its files share.
+ *
+ * Runs in the worker only.  The worker never blocks: all it waits for is in one
+ * epoll set, with a deadline.  Of shared memory it changes the connections of
+ * its own pools, through pool.h.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PGPX_WORKER_H
+#define PGPX_WORKER_H
+
+#include "libpq-fe.h"
+
+#include "handoff.h"
+#include "pool.h"
+#include "resolver.h"
+#include "wire.h"
+
+/* How soon the worker reads an owed answer that nobody else has read. */
+#define PGPX_TICK_MS 100
+
+/* How often it compares the holders of leases with the living processes. */
+#define PGPX_SWEEP_MS 5000
+
+typedef enum PgpxWorkerPhase
+{
+	PGPX_PHASE_NONE = 0,		/* no PGconn */
+	PGPX_PHASE_LOOKUP,			/* a thread looks the host name up */
+	PGPX_PHASE_CONNECT,			/* PQconnectPoll */
+	PGPX_PHASE_START,			/* the start commands run */
+	PGPX_PHASE_OPEN,			/* quiet: nobody's or a session's */
+	PGPX_PHASE_RESET			/* an answer to a reset is being read */
+} PgpxWorkerPhase;
+
+/* A cancel request in flight. */
+typedef struct PgpxCancel
+{
+	bool		active;
+	int			fd;				/* our own, on old libpq; else libpq's */
+	void	   *request;		/* PGcancelConn, with libpq 17 and later */
+	bool		sent;
+	PgpxTime	deadline;
+} PgpxCancel;
+
+typedef struct PgpxWorkerConn
+{
+	int			index;			/* in pgpx_conns */
+	PgpxWorkerPhase phase;
+	uint64		generation;
+	int			pool;
+	uint32		pool_id;
+
+	PGconn	   *pg;
+	int			fd;				/* registered in the epoll set; -1: none */
+	uint32		events;			/* as registered */
+	bool		external_fd;	/* AcquireExternalFD is owed a release */
+	PgpxTime	started;
+	PgpxTime	deadline;		/* of the phase; 0: none */
+	uint64		before;			/* tickets older than the attempt have numbers
+								 * under this */
+	PgpxWire	wire;			/* in phase RESET */
+	bool		wire_made;
+
+	bool		have_key;
+	uint32		cancel_pid;
+	uint32		cancel_key;
+	FILE	   *trace;			/* libpq tells the key only here */
+	char	   *trace_text;
+	size_t		trace_len;
+	PgpxCancel	cancel;
+} PgpxWorkerConn;
+
+/* A pool's conninfo, in private memory. */
+typedef struct PgpxWorkerPool
+{
+	uint32		pool_id;		/* 0: none */
+	MemoryContext cxt;
+	char	   *message;		/* the strings; wiped before it is freed */
+	size_t		message_len;
+	PgpxConninfo conninfo;
+} PgpxWorkerPool;
+
+extern int	pgpx_worker_index;	/* which worker this is */
+extern uint64 pgpx_worker_epoch;
+extern PgpxWorkerConn *pgpx_wconns; /* [max_connections] */
+extern PgpxWorkerPool *pgpx_wpools; /* [max_pools] */
+
+/* Register the workers and set their slots up; called by _PG_init. */
+extern void pgpx_worker_register(void);
+PGDLLEXPORT extern void pgpx_worker_main(Datum arg);
+
+/* --- reactor.c ----------------------------------------------------------- */
+
+/* What an epoll event is about. */
+typedef enum PgpxWatchKind
+{
+	PGPX_WATCH_CONTROL = 1,
+	PGPX_WATCH_LOOKUP,
+	PGPX_WATCH_CONN,
+	PGPX_WATCH_CANCEL
+} PgpxWatchKind;
+
+extern void pgpx_reactor_init(void);
+
+/* Add, change (same fd) or, with events 0, remove a descriptor. */
+extern void pgpx_reactor_watch(PgpxWatchKind kind, int index, int fd,
+							   uint32 events, bool add);
+extern void pgpx_reactor_forget(int fd);
+
+/* Wait for something to happen and handle it all. */
+extern void pgpx_reactor_run_once(void);
+
+/* Something is due at this instant. */
+extern void pgpx_reactor_due(PgpxTime at);
+
+/* --- connector.c --------------------------------------------------------- */
+
+/* CONNECTING: begin to open it. */
+extern void pgpx_connector_open(PgpxWorkerConn *w);
+
+/* Its socket is ready, or a look-up has ended. */
+extern void pgpx_connector_ready(PgpxWorkerConn *w, uint32 events);
+extern void pgpx_connector_looked_up(PgpxWorkerConn *w, PgpxLookup *lookup);
+
+/* The deadline of its phase has passed. */
+extern void pgpx_connector_late(PgpxWorkerConn *w);
+
+/* RESETTING: send a reset (send true) or only read the owed answers. */
+extern void pgpx_connector_reset(PgpxWorkerConn *w, bool send, int owed);
+
+/*
+ * CLOSING: end it for all who hold its socket.  polite says goodbye first,
+ * which only a stream at a boundary may be told.
+ */
+extern void pgpx_connector_close(PgpxWorkerConn *w, bool polite);
+
+/* Which events an open connection is watched for. */
+extern void pgpx_connector_watch(PgpxWorkerConn *w, uint32 events);
+
+/* --- canceller.c --------------------------------------------------------- */
+
+/* Begin to cancel what runs on a connection. */
+extern void pgpx_canceller_start(PgpxWorkerConn *w);
+extern void pgpx_canceller_ready(PgpxWorkerConn *w);
+extern void pgpx_canceller_late(PgpxWorkerConn *w);
+
+/* Forget a cancel in flight: its connection is being closed. */
+extern void pgpx_canceller_drop(PgpxWorkerConn *w);
+
+/* Find the cancel key in what libpq traced during the login. */
+extern void pgpx_canceller_trace(PgpxWorkerConn *w);
+extern void pgpx_canceller_untrace(PgpxWorkerConn *w);
+
+#endif							/* PGPX_WORKER_H */

@@ -1,0 +1,288 @@
+# shellcheck shell=bash
+# What test/run, test/demo and the bench share: a private copy of the server's
+# installation with this extension in it, private clusters, and an end that
+# leaves nothing behind.
+#
+# Source it, then call
+#
+#   begin                   work folder, user, clean-up at the end however it comes
+#   build                   make all
+#   private_install         or use_installed; sets bindir
+#   start_server NAME ...   a cluster of our own; sets port
+#   start_remote NAME       one that speaks SCRAM over TCP; sets port
+#   as_user COMMAND ...     as the user that servers run under
+#   run_child COMMAND ...   the same for what takes long: the clean-up ends it
+#
+# PostgreSQL refuses to run as root.  Where root calls, all servers and clients
+# run as an unprivileged user in a folder of that user, since the checkout may
+# be unreadable for it; building is the caller's.
+#
+# No system cluster is ever touched: sockets are in a folder with mode 0700, TCP
+# is 127.0.0.1 with a free port and for "remote" servers only.
+
+set -euo pipefail
+
+top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+pg_config=${PG_CONFIG:-pg_config}
+work=         # all files of this run
+bindir=       # where its server's programs are
+port=         # of the server that was started last
+child=        # process group of the running step
+keep_logs=no  # yes: copy logs to tmp_check at the end
+
+say() {
+  printf '%s\n' "$*"
+}
+
+# Run a command as the user that servers run under.
+as_user() {
+  if [ "$(id -u)" -eq 0 ]; then
+    setpriv --reuid="$run_user" --regid="$(id -g "$run_user")" --init-groups \
+      env HOME="$work" USER="$run_user" LOGNAME="$run_user" "$@"
+  else
+    env HOME="$work" "$@"
+  fi
+}
+
+# Start a command as that user, in a process group of its own: it does not see
+# Ctrl-C, and the clean-up can end all of it.  One at a time.
+start_child() {
+  set -m
+  as_user "$@" </dev/null &
+  child=$!
+  set +m
+}
+
+wait_child() {
+  local status=0
+
+  wait "$child" || status=$?
+  child=
+  return "$status"
+}
+
+run_child() {
+  start_child "$@"
+  wait_child
+}
+
+begin() {
+  local name
+
+  # nothing of the caller's environment may lead to another server
+  for name in $(compgen -e PG); do
+    case $name in
+      PG_CONFIG | PGPX_* | PG_TEST_* | PGISOLATIONTIMEOUT) ;;
+      *) unset "$name" ;;
+    esac
+  done
+  unset LC_ALL LANGUAGE
+  export LANG=C.UTF-8 LC_MESSAGES=C
+  umask 022
+
+  run_user=$(id -un)
+  if [ "$(id -u)" -eq 0 ]; then
+    run_user=postgres
+    id -u "$run_user" >/dev/null 2>&1 || run_user=nobody
+  fi
+
+  # a socket's path has 107 bytes at most
+  local base=${TMPDIR:-/tmp}
+  [ "${#base}" -le 40 ] || base=/tmp
+  work=$(mktemp -d "$base/pgpool_ext.XXXXXX")
+  trap end EXIT
+  trap 'exit 129' HUP
+  trap 'exit 130' INT
+  trap 'exit 143' TERM
+
+  mkdir "$work/tree" "$work/log" "$work/tmp"
+  mkdir -m 700 "$work/s"
+  export TMPDIR=$work/tmp
+  (cd "$top" && cp -r test expected sql pgpool_ext.control "$work/tree")
+  if [ "$(id -u)" -eq 0 ]; then
+    chown -R "$run_user:" "$work"
+  fi
+  cd "$work"
+}
+
+# Servers of this run, in this folder, that are still up: their data directories.
+running_servers() {
+  local file pid
+
+  find "$1" -name postmaster.pid 2>/dev/null | while read -r file; do
+    pid=$(head -n 1 "$file" 2>/dev/null) || continue
+    # the number may be another process's by now
+    if [ ! -d /proc/self ] ||
+      [ "$(readlink "/proc/$pid/cwd")" = "$(dirname "$file")" ]; then
+      dirname "$file"
+    fi
+  done
+}
+
+# Stop the servers of this run whose data are in a folder.
+stop_servers() {
+  local data
+
+  while read -r data; do
+    as_user "$bindir/pg_ctl" stop -D "$data" -m immediate -t 20 \
+      </dev/null >/dev/null 2>&1 || true
+  done < <(running_servers "$1")
+}
+
+# The end of the run, however it comes.
+end() {
+  local status=$? i
+
+  set +e
+  trap - EXIT
+  trap '' INT TERM HUP
+  if [ -n "$child" ]; then
+    kill -TERM -- "-$child" 2>/dev/null
+    for ((i = 0; i < 30; i++)); do
+      kill -0 -- "-$child" 2>/dev/null || break
+      sleep 0.1
+    done
+  fi
+  cd /
+  stop_servers "$work"
+  if [ -n "$child" ]; then
+    kill -KILL -- "-$child" 2>/dev/null
+  fi
+  if [ "$keep_logs" = yes ]; then
+    save_logs
+  fi
+  rm -rf "$work"
+  exit "$status"
+}
+
+# Keep what tells why a test failed: logs, outputs and differences, no data.
+save_logs() {
+  local file
+
+  (
+    cd "$work"
+    find log regress isolation tap \
+      \( -name results -o -name '*.log' -o -name '*.out' -o -name '*.diffs' \
+      -o -name 'regress_log_*' -o -name log \) \
+      ! -path '*/expected/*' 2>/dev/null
+  ) | while read -r file; do
+    mkdir -p "$top/tmp_check/$(dirname "$file")"
+    cp -rP "$work/$file" "$top/tmp_check/$(dirname "$file")/"
+  done
+}
+
+build() {
+  make -C "$top" --no-print-directory -s -j"$(nproc)" all
+}
+
+# PostgreSQL finds its files relative to its programs.  So a tree in which the
+# programs are copies and all else is links to the installation is a server of
+# its own, and can be given an extension without installing it (as the
+# temporary installation of PostgreSQL's own "make check").
+private_install() {
+  local root=$work/install real_bin real_lib real_share file
+
+  real_bin=$("$pg_config" --bindir)
+  real_lib=$("$pg_config" --pkglibdir)
+  real_share=$("$pg_config" --sharedir)
+  mkdir -p "$root$real_bin" "$root$real_lib" "$root$real_share/extension"
+  cp -L "$real_bin"/* "$root$real_bin/"
+  for file in "$real_lib"/* "$real_share"/* "$real_share"/extension/*; do
+    case $file in
+      */extension | */pgpool_ext.* | */pgpool_ext--*) ;;
+      *) ln -s "$file" "$root$file" ;;
+    esac
+  done
+  make -C "$top" --no-print-directory -s install "DESTDIR=$root" \
+    >"$work/log/install.log" 2>&1 || {
+    cat "$work/log/install.log"
+    return 1
+  }
+  bindir=$root$real_bin
+  PATH=$bindir:$PATH
+}
+
+# Use the installation as it is; somebody has called "make install".
+use_installed() {
+  bindir=$("$pg_config" --bindir)
+  PATH=$bindir:$PATH
+}
+
+# The folder of pg_regress, of isolationtester and of the Perl modules.
+test_tools() {
+  (cd "$(dirname "$("$pg_config" --pgxs)")/../test" && pwd)
+}
+
+free_port() {
+  perl -MIO::Socket::INET -e '
+    for (1 .. 200) {
+      my $port = 10200 + int(rand(22500));
+      if (IO::Socket::INET->new(LocalAddr => "127.0.0.1", LocalPort => $port,
+                                Listen => 1)) {
+        print $port;
+        exit;
+      }
+    }
+    die "found no free port\n"'
+}
+
+# start_server NAME CONFIG_LINE ...
+# A cluster in $work/NAME, its socket in $work/s, superuser "postgres" there; no
+# TCP unless a line says so.  INITDB_OPTS: more options for initdb.
+start_server() {
+  local name=$1 try
+  shift
+
+  # shellcheck disable=SC2086
+  as_user "$bindir/initdb" -D "$work/$name" -N --locale=C --encoding=UTF8 \
+    ${INITDB_OPTS:---username=postgres --auth=trust} \
+    >"$work/log/$name.initdb.log" 2>&1 || {
+    cat "$work/log/$name.initdb.log"
+    return 1
+  }
+  {
+    printf '%s\n' "fsync = off" "max_connections = 200" \
+      "max_prepared_transactions = 10" "log_connections = on" \
+      "log_line_prefix = '%m [%p] %q%a '" "listen_addresses = ''" \
+      "unix_socket_directories = '$work/s'"
+    printf '%s\n' "$@"
+  } >>"$work/$name/postgresql.conf"
+
+  # somebody else may take the port before the server does
+  for try in 1 2 3; do
+    port=$(free_port)
+    if as_user "$bindir/pg_ctl" start -w -D "$work/$name" -o "-p $port" \
+      -l "$work/log/$name.log" >/dev/null 2>&1; then
+      return 0
+    fi
+  done
+  say "server \"$name\" did not start ($try times):"
+  cat "$work/log/$name.log"
+  return 1
+}
+
+# start_remote NAME CONFIG_LINE ...
+# A server that sessions reach as they would reach another machine's: SCRAM over
+# TCP.  Database remote_db, role remote_app ('secret of the remote'), superuser
+# remote_super ('root secret').
+start_remote() {
+  local name=$1
+  shift
+
+  printf 'root secret\n' >"$work/tmp/pwfile"
+  chmod 644 "$work/tmp/pwfile"
+  INITDB_OPTS="--username=remote_super --pwfile=$work/tmp/pwfile
+    --auth-local=trust --auth-host=scram-sha-256" \
+    start_server "$name" "listen_addresses = '127.0.0.1'" "$@"
+  psql_at "$port" remote_super postgres -q \
+    -c "CREATE ROLE remote_app LOGIN PASSWORD 'secret of the remote'" \
+    -c "CREATE DATABASE remote_db OWNER remote_app"
+}
+
+# psql_at PORT USER DATABASE OPTION ...: through the private socket.
+psql_at() {
+  local at=$1 user=$2 database=$3
+  shift 3
+  as_user "$bindir/psql" -X -v ON_ERROR_STOP=1 -h "$work/s" -p "$at" \
+    -U "$user" -d "$database" "$@"
+}

@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# Only the worker reads from the control socket: every process has it, and a
+# message that another one took would be lost.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+shopt -s nullglob
+files=(src/*.c src/*.h)
+hits=$(printf '%s\n' "${files[@]}" |
+  grep -vE '^src/(handoff\.[ch]|worker[a-z_]*\.c|reactor\.c)$' |
+  xargs -r grep -nHE '\<pgpx_handoff_receive\>' || true)
+if [ -n "$hits" ]; then
+  printf 'control_reader: only the worker may call pgpx_handoff_receive:\n%s\n' "$hits"
+  exit 1
+fi
+echo "control_reader: ok"

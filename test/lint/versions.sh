@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# Only compat.h knows server versions.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+shopt -s nullglob
+files=(src/*.c src/*.h)
+hits=$(printf '%s\n' "${files[@]}" | grep -v '^src/compat\.h$' |
+  xargs -r grep -nHE 'PG_VERSION_NUM|PG_MAJORVERSION_NUM' || true)
+if [ -n "$hits" ]; then
+  printf 'versions: only src/compat.h may test the server version:\n%s\n' "$hits"
+  exit 1
+fi
+echo "versions: ok"

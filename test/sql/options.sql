@@ -1,0 +1,335 @@
+-- Options of servers and user mappings, and the errors of looking a pool up.
+-- No pool runs here: nothing connects to anything.
+
+\set VERBOSITY terse
+CREATE ROLE regress_pgpool_owner;
+CREATE ROLE regress_pgpool_user;
+GRANT USAGE ON FOREIGN DATA WRAPPER pgpool_fdw TO regress_pgpool_owner;
+
+-- Run a command, undo it, and tell what came of it.
+CREATE FUNCTION pg_temp.try(command text, OUT state text, OUT message text,
+                            OUT detail text, OUT hint text)
+LANGUAGE plpgsql AS $$
+BEGIN
+    EXECUTE command;
+    RAISE EXCEPTION 'ok' USING ERRCODE = 'ZZ000';
+EXCEPTION WHEN OTHERS THEN
+    GET STACKED DIAGNOSTICS state = RETURNED_SQLSTATE,
+        message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL,
+        hint = PG_EXCEPTION_HINT;
+    IF state = 'ZZ000' THEN
+        state := 'ok';
+        message := '';
+    END IF;
+END $$;
+
+-- The same for a server, or a user mapping, with one option.
+CREATE FUNCTION pg_temp.try_server(name text, value text,
+                                   OUT state text, OUT message text,
+                                   OUT detail text, OUT hint text)
+RETURN pg_temp.try(format('CREATE SERVER s FOREIGN DATA WRAPPER pgpool_fdw '
+                          'OPTIONS (%I %L)', name, value));
+CREATE FUNCTION pg_temp.try_mapping(name text, value text,
+                                    OUT state text, OUT message text,
+                                    OUT detail text, OUT hint text)
+RETURN pg_temp.try(format('CREATE USER MAPPING FOR CURRENT_USER '
+                          'SERVER options_server OPTIONS (%I %L)',
+                          name, value));
+
+--
+-- The pool's options
+--
+
+-- what is good
+SELECT name, value, r.state, r.message
+  FROM (VALUES
+    (1, 'pool_size', '1'), (2, 'pool_size', '262143'), (3, 'pool_size', ' 8 '),
+    (4, 'max_overflow', '0'), (5, 'max_overflow', '262143'),
+    (6, 'overflow_ttl', '0'), (7, 'overflow_ttl', '2s'),
+    (8, 'min_size', '0'), (9, 'min_size', '3'),
+    (10, 'max_server_connections', '0'), (11, 'max_server_connections', '99'),
+    (12, 'strategy', 'lifo'), (13, 'strategy', 'FIFO'),
+    (14, 'checkout_timeout', '0'), (15, 'checkout_timeout', '30'),
+    (16, 'checkout_timeout', '0.5'), (17, 'checkout_timeout', '1.5s'),
+    (18, 'checkout_timeout', '1us'), (19, 'checkout_timeout', '250 ms'),
+    (20, 'checkout_timeout', '2min'), (21, 'checkout_timeout', '1h'),
+    (22, 'checkout_timeout', '3650d'),
+    (23, 'max_waiters', '0'), (24, 'max_waiters', '100'),
+    (25, 'idle_timeout', '1ms'), (26, 'max_lifetime', '30min'),
+    (27, 'max_uses', '0'), (28, 'max_uses', '2147483647'),
+    (29, 'test_period', '0'), (30, 'test_period', '-1'),
+    (31, 'test_period', '30'),
+    (32, 'connect_timeout', '5'), (33, 'connect_timeout', '200ms'),
+    (34, 'retry_min', '100ms'), (35, 'retry_max', '10s'),
+    (36, 'on_unavailable', 'fail'), (37, 'on_unavailable', 'Wait'),
+    (38, 'start_commands', ''), (39, 'start_commands', 'SET x.y = 1; SELECT 1'),
+    (40, 'reset', 'always'), (41, 'reset', 'on_transfer'),
+    (42, 'reset', 'never'),
+    (43, 'reset_command', 'DISCARD TEMP'),
+    (44, 'operation_timeout', '10s'), (45, 'lease_timeout', '0'),
+    (46, 'lease_timeout', '1h'), (47, 'leak_warning', '0'),
+    (48, 'leak_warning', '5min'),
+    (49, 'notices', 'forward'), (50, 'notices', 'log'),
+    (51, 'notices', 'ignore'), (52, 'base_server', 'shard1')
+  ) AS v(n, name, value), pg_temp.try_server(name, value) AS r
+ ORDER BY n;
+
+-- what is not
+SELECT name, left(value, 12) AS value, r.state, r.message
+  FROM (VALUES
+    (1, 'pool_size', '0'), (2, 'pool_size', '262144'), (3, 'pool_size', 'ten'),
+    (4, 'pool_size', ''), (5, 'pool_size', '10MB'), (6, 'pool_size', '1 s'),
+    (7, 'pool_size', '99999999999'),
+    (8, 'max_overflow', '-1'), (9, 'max_overflow', '262144'),
+    (10, 'overflow_ttl', '-1'), (11, 'overflow_ttl', '1 week'),
+    (12, 'min_size', '-1'), (13, 'max_server_connections', '-1'),
+    (14, 'strategy', 'random'), (15, 'strategy', ''),
+    (16, 'checkout_timeout', '-1'), (17, 'checkout_timeout', '5 seconds'),
+    (18, 'checkout_timeout', 'S'), (19, 'checkout_timeout', ''),
+    (20, 'checkout_timeout', '3651d'), (21, 'checkout_timeout', 'NaN'),
+    (22, 'checkout_timeout', 'Infinity'), (23, 'checkout_timeout', '1e999'),
+    (24, 'max_waiters', '-1'),
+    (25, 'idle_timeout', '0'), (26, 'max_lifetime', '0'),
+    (27, 'max_uses', '-1'), (28, 'max_uses', '2147483648'),
+    (29, 'test_period', '-2'), (30, 'test_period', '-1ms'),
+    (31, 'connect_timeout', '0'), (32, 'retry_min', '0'),
+    (33, 'retry_max', '0'), (34, 'on_unavailable', 'never'),
+    (35, 'reset', 'true'), (36, 'reset_command', ''),
+    (37, 'reset_command', E' \t'), (38, 'reset_command', ' ; '),
+    (39, 'reset_command', repeat('x', 8193)),
+    (40, 'start_commands', repeat('x', 8193)),
+    (41, 'operation_timeout', '0'), (42, 'lease_timeout', '-1'),
+    (43, 'leak_warning', '-5min'), (44, 'notices', 'warn'),
+    (45, 'base_server', ''), (46, 'base_server', repeat('x', 64))
+  ) AS v(n, name, value), pg_temp.try_server(name, value) AS r
+ ORDER BY n;
+
+-- what the hints say, one for each kind
+SELECT r.hint
+  FROM (VALUES (1, 'pool_size'), (2, 'checkout_timeout'), (3, 'idle_timeout'),
+    (4, 'test_period'), (5, 'strategy'), (6, 'reset'), (7, 'on_unavailable'),
+    (8, 'notices'), (9, 'reset_command'), (10, 'start_commands'),
+    (11, 'base_server')
+  ) AS v(n, name),
+  pg_temp.try_server(name, CASE WHEN name = 'start_commands'
+                     THEN repeat('x', 8193) ELSE '' END) AS r
+ ORDER BY n;
+
+-- what must fit together
+SELECT * FROM pg_temp.try($$CREATE SERVER s FOREIGN DATA WRAPPER pgpool_fdw
+    OPTIONS (retry_min '2s', retry_max '2s', pool_size '2', max_overflow '1',
+             min_size '3')$$);
+SELECT * FROM pg_temp.try($$CREATE SERVER s FOREIGN DATA WRAPPER pgpool_fdw
+    OPTIONS (retry_min '2s', retry_max '1s')$$);
+SELECT * FROM pg_temp.try($$CREATE SERVER s FOREIGN DATA WRAPPER pgpool_fdw
+    OPTIONS (min_size '3', pool_size '2')$$);
+SELECT * FROM pg_temp.try($$CREATE SERVER s FOREIGN DATA WRAPPER pgpool_fdw
+    OPTIONS (min_size '4', max_overflow '1', pool_size '2')$$);
+
+--
+-- libpq's options
+--
+
+SELECT name, value, r.state, r.message
+  FROM (VALUES
+    (1, 'host', '10.0.0.7'), (2, 'hostaddr', '127.0.0.1'),
+    (3, 'port', '5432'), (4, 'port', '5432,,6432'), (5, 'dbname', 'app'),
+    (6, 'application_name', 'x'), (7, 'fallback_application_name', 'x'),
+    (8, 'sslmode', 'verify-full'), (9, 'sslsni', '0'),
+    (10, 'ssl_min_protocol_version', 'TLSv1.2'),
+    (11, 'ssl_max_protocol_version', 'TLSv1.3'),
+    (12, 'channel_binding', 'require'), (13, 'gssencmode', 'disable'),
+    (14, 'target_session_attrs', 'read-write'),
+    (15, 'keepalives', '0'), (16, 'keepalives_idle', '60'),
+    (17, 'keepalives_interval', '5'), (18, 'keepalives_count', '127'),
+    (19, 'tcp_user_timeout', '30000'),
+    -- for superusers
+    (20, 'sslrootcert', '/ca.crt'), (21, 'sslcrl', '/crl'),
+    (22, 'options', '-c search_path=x'), (23, 'service', 'x'),
+    (24, 'passfile', '/x'), (25, 'requirepeer', 'x'), (26, 'krbsrvname', 'x'),
+    (27, 'sslcert', '/x'), (28, 'sslkey', '/x')
+  ) AS v(n, name, value), pg_temp.try_server(name, value) AS r
+ ORDER BY n;
+
+SELECT r.state, r.message, r.hint
+  FROM (VALUES
+    (1, 'port', '0'), (2, 'port', '65536'), (3, 'port', '5432,x'),
+    (4, 'port', '0x10'),
+    (5, 'sslmode', 'Require'), (6, 'sslsni', 'on'),
+    (7, 'ssl_min_protocol_version', 'SSLv3'), (8, 'channel_binding', 'x'),
+    (9, 'gssencmode', 'prefer'), (10, 'target_session_attrs', 'x'),
+    (11, 'keepalives', '2'), (12, 'keepalives_idle', '30s'),
+    (13, 'keepalives_interval', '32768'), (14, 'keepalives_count', '128'),
+    (15, 'tcp_user_timeout', '30s'), (16, 'tcp_user_timeout', '')
+  ) AS v(n, name, value), pg_temp.try_server(name, value) AS r
+ ORDER BY n;
+
+-- what a pool cannot have
+SELECT r.state, r.message, r.detail
+  FROM (VALUES
+    (1, 'client_encoding'), (2, 'replication'), (3, 'scram_client_key'),
+    (4, 'use_scram_passthrough'), (5, 'gssdelegation'), (6, 'oauth_issuer')
+  ) AS v(n, name), pg_temp.try_server(name, '1') AS r
+ ORDER BY n;
+
+--
+-- Where an option stands
+--
+
+CREATE SERVER options_server FOREIGN DATA WRAPPER pgpool_fdw;
+SELECT v.name, r.*
+  FROM (VALUES (1, 'user'), (2, 'password'), (3, 'sslpassword'),
+    (4, 'password_required')) AS v(n, name),
+  pg_temp.try_server(name, 'opensesame') AS r
+ ORDER BY n;
+SELECT v.name, r.*
+  FROM (VALUES (1, 'host'), (2, 'pool_size'), (3, 'sslmode'),
+    (4, 'client_encoding')) AS v(n, name),
+  pg_temp.try_mapping(name, '1') AS r
+ ORDER BY n;
+SELECT v.name, v.value, r.state, r.message, r.hint
+  FROM (VALUES (1, 'user', 'app'), (2, 'password', 'opensesame'),
+    (3, 'sslpassword', 'opensesame'), (4, 'sslcert', '/x'),
+    (5, 'sslkey', '/x'), (6, 'password_required', 'true'),
+    (7, 'password_required', 'off'), (8, 'password_required', 'perhaps')
+  ) AS v(n, name, value), pg_temp.try_mapping(name, value) AS r
+ ORDER BY n;
+
+-- no such option; the whole list depends on libpq's version
+SELECT r.state, r.message, r.detail, left(r.hint, 55) AS hint
+  FROM pg_temp.try_server('poolsize', 'opensesame') AS r;
+SELECT r.state, r.message, r.detail, left(r.hint, 55) AS hint
+  FROM pg_temp.try_mapping('pasword', 'opensesame') AS r;
+SELECT r.state, r.message, r.detail, left(r.hint, 55) AS hint
+  FROM pg_temp.try_server('POOL_SIZE', '1') AS r;
+
+-- wrappers and foreign tables have none
+SELECT * FROM pg_temp.try('ALTER FOREIGN DATA WRAPPER pgpool_fdw '
+                          'OPTIONS (ADD host ''x'')');
+SELECT * FROM pg_temp.try('CREATE FOREIGN TABLE t (a int) '
+                          'SERVER options_server OPTIONS (pool_size ''1'')');
+
+-- ALTER checks the whole set
+SELECT r.* FROM pg_temp.try('ALTER SERVER options_server '
+    'OPTIONS (ADD retry_max ''1s'', retry_min ''5s'')') AS r;
+ALTER SERVER options_server OPTIONS (ADD retry_max '1s');
+ALTER SERVER options_server OPTIONS (ADD retry_min '5s');
+ALTER SERVER options_server OPTIONS (ADD retry_min '5s', SET retry_max '9s');
+ALTER SERVER options_server OPTIONS (SET retry_max '0.1');
+ALTER SERVER options_server OPTIONS (DROP retry_max);
+SELECT srvoptions FROM pg_foreign_server WHERE srvname = 'options_server';
+ALTER SERVER options_server OPTIONS (DROP retry_min);
+
+-- called by hand
+SELECT pgpool.pgpool_fdw_validator('{}', 'pg_foreign_server'::regclass);
+SELECT pgpool.pgpool_fdw_validator('{host}', 'pg_foreign_server'::regclass);
+SELECT pgpool.pgpool_fdw_validator('{pool_size=0}',
+                                   'pg_foreign_server'::regclass);
+SELECT pgpool.pgpool_fdw_validator('{pool_size=1}', 'pg_class'::regclass);
+
+--
+-- As an ordinary role
+--
+
+SET ROLE regress_pgpool_owner;
+SELECT v.name, r.*
+  FROM (VALUES (1, 'host', 'x'), (2, 'hostaddr', '::1'), (3, 'port', '1'),
+    (4, 'dbname', 'x'), (5, 'pool_size', '2'), (6, 'start_commands', 'x'),
+    (7, 'sslmode', 'require'), (8, 'connect_timeout', '3'),
+    (9, 'keepalives_idle', '3'), (10, 'application_name', 'x'),
+    (11, 'sslrootcert', 'x'), (12, 'sslcrl', 'x'), (13, 'sslcrldir', 'x'),
+    (14, 'options', 'x'), (15, 'service', 'x'), (16, 'passfile', 'x'),
+    (17, 'requirepeer', 'x'), (18, 'krbsrvname', 'x'),
+    (19, 'sslcert', 'x'), (20, 'sslkey', 'x')
+  ) AS v(n, name, value), pg_temp.try_server(name, value) AS r
+ ORDER BY n;
+CREATE SERVER options_owned FOREIGN DATA WRAPPER pgpool_fdw
+    OPTIONS (host '/nowhere', pool_size '1');
+SELECT v.name, v.value, r.*
+  FROM (VALUES (1, 'user', 'app'), (2, 'password', 'opensesame'),
+    (3, 'password_required', 'true'), (4, 'password_required', 'false'),
+    (5, 'sslcert', 'x'), (6, 'sslkey', 'x'), (7, 'sslpassword', 'opensesame')
+  ) AS v(n, name, value),
+  pg_temp.try(format('CREATE USER MAPPING FOR regress_pgpool_owner '
+                     'SERVER options_owned OPTIONS (%I %L)',
+                     name, value)) AS r
+ ORDER BY n;
+-- an ordinary role is not told of what it cannot set
+SELECT r.hint LIKE '%, sslmode,%' AS sslmode,
+       r.hint LIKE '%, passfile%' AS passfile
+  FROM pg_temp.try_server('nonsense', '1') AS r;
+RESET ROLE;
+SELECT r.hint LIKE '%, sslmode,%' AS sslmode,
+       r.hint LIKE '%, passfile%' AS passfile
+  FROM pg_temp.try_server('nonsense', '1') AS r;
+
+--
+-- From a name to a pool
+--
+
+-- what fails, fails before anything connects
+CREATE FUNCTION pg_temp.try_name(name text,
+                                 OUT state text, OUT message text,
+                                 OUT detail text, OUT hint text)
+RETURN pg_temp.try(format('SELECT pgpool.try_checkout(%L)', name));
+
+SELECT r.* FROM pg_temp.try_name('options_nowhere') AS r;
+SELECT r.* FROM pg_temp.try_name('') AS r;
+SELECT r.* FROM pg_temp.try_name('42') AS r;
+-- a name that is too long is not cut off to one that is there
+CREATE SERVER options_xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx
+    FOREIGN DATA WRAPPER pgpool_fdw;
+SELECT r.* FROM pg_temp.try_name('options_' || repeat('x', 56)) AS r;
+SELECT r.* FROM pg_temp.try_name(repeat('x', 100000)) AS r;
+DROP SERVER options_xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx;
+
+-- a wrapper of another kind
+CREATE FOREIGN DATA WRAPPER options_wrapper;
+CREATE SERVER options_other FOREIGN DATA WRAPPER options_wrapper;
+SELECT r.* FROM pg_temp.try_name('options_other') AS r;
+DROP FOREIGN DATA WRAPPER options_wrapper CASCADE;
+
+-- no USAGE, no mapping, no password
+SET ROLE regress_pgpool_user;
+SELECT r.* FROM pg_temp.try_name('options_owned') AS r;
+RESET ROLE;
+GRANT USAGE ON FOREIGN SERVER options_owned TO regress_pgpool_user;
+SET ROLE regress_pgpool_user;
+SELECT r.* FROM pg_temp.try_name('options_owned') AS r;
+RESET ROLE;
+CREATE USER MAPPING FOR PUBLIC SERVER options_owned;
+SET ROLE regress_pgpool_user;
+SELECT r.* FROM pg_temp.try_name('options_owned') AS r;
+CREATE USER MAPPING FOR regress_pgpool_user SERVER options_owned
+    OPTIONS (user 'app', password '');
+SELECT r.* FROM pg_temp.try_name('options_owned') AS r;
+RESET ROLE;
+-- USAGE is asked for anew when it has changed
+REVOKE USAGE ON FOREIGN SERVER options_owned FROM regress_pgpool_user;
+SET ROLE regress_pgpool_user;
+SELECT r.* FROM pg_temp.try_name('options_owned') AS r;
+RESET ROLE;
+
+-- an option that its owner could not have set
+ALTER SERVER options_owned OPTIONS (ADD service 'x');
+SET ROLE regress_pgpool_owner;
+SELECT r.* FROM pg_temp.try_name('options_owned') AS r;
+ALTER SERVER options_owned OPTIONS (SET pool_size '2');
+ALTER SERVER options_owned OPTIONS (DROP service);
+RESET ROLE;
+
+-- the SQLSTATEs as psql sees them
+\set VERBOSITY sqlstate
+SELECT pgpool.try_checkout('options_nowhere');
+ALTER SERVER options_owned OPTIONS (SET pool_size '0');
+ALTER SERVER options_owned OPTIONS (ADD nonsense '0');
+SET ROLE regress_pgpool_owner;
+ALTER SERVER options_owned OPTIONS (ADD passfile 'x');
+SELECT pgpool.try_checkout('options_owned');
+RESET ROLE;
+\set VERBOSITY terse
+
+DROP SERVER options_owned CASCADE;
+DROP SERVER options_server;
+REVOKE USAGE ON FOREIGN DATA WRAPPER pgpool_fdw FROM regress_pgpool_owner;
+DROP ROLE regress_pgpool_owner, regress_pgpool_user;
