@@ -105,7 +105,7 @@ finish(PgpxWorkerConn *w, bool ok)
 	pgpx_canceller_drop(w);
 	state = pgpx_pool_cancel_done(pool, conn, ok);
 	if (state == PGPX_CONN_RESETTING)
-		pgpx_connector_reset(w, true, 0);
+		pgpx_connection_reset(w, true, 0);
 }
 
 void
@@ -162,7 +162,7 @@ pgpx_canceller_start(PgpxWorkerConn *w)
 		PgpxPool   *pool = &pgpx_pools[w->pool];
 
 		if (pgpx_pool_cancel_done(pool, conn, false) == PGPX_CONN_RESETTING)
-			pgpx_connector_reset(w, true, 0);
+			pgpx_connection_reset(w, true, 0);
 		return;
 	}
 	memset(cancel, 0, sizeof(*cancel));

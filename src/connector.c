@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * connector.c
- *	  The worker's work on one connection: open, reset, close.
+ *	  How the worker opens a connection.
  *
  * libpq does what is hard: several hosts, authentication, TLS refusal.  Each
  * step is a call that does not block, between two events of the reactor.
@@ -20,33 +20,6 @@
 #include "utils/memutils.h"
 
 #include "guc.h"
-
-/* Free what belongs to a connection; the socket ends for this process. */
-static void
-drop(PgpxWorkerConn *w)
-{
-	pgpx_canceller_drop(w);
-	if (w->fd >= 0)
-		pgpx_reactor_forget(w->fd);
-	w->fd = -1;
-	w->events = 0;
-	if (w->pg != NULL)
-	{
-		pgpx_canceller_untrace(w);
-		PQfinish(w->pg);
-		w->pg = NULL;
-	}
-	if (w->wire_made)
-		pgpx_wire_free(&w->wire);
-	w->wire_made = false;
-	if (w->external_fd)
-		ReleaseExternalFD();
-	w->external_fd = false;
-	w->have_key = false;
-	w->cancel_key = 0;
-	w->deadline = 0;
-	w->phase = PGPX_PHASE_NONE;
-}
 
 /* The first lines of a libpq message, on one line. */
 static void
@@ -83,29 +56,8 @@ fail(PgpxWorkerConn *w, int sqlstate, const char *text)
 				(errmsg("pgpool_ext could not connect to server \"%s\" of database \"%s\"",
 						NameStr(pool->server_name), NameStr(pool->database_name)),
 				 errdetail_internal("%s", reason)));
-	drop(w);
+	pgpx_connection_drop(w);
 	pgpx_pool_connect_failed(pool, conn, w->before, sqlstate, reason);
-}
-
-void
-pgpx_connector_watch(PgpxWorkerConn *w, uint32 events)
-{
-	int			fd = PQsocket(w->pg);
-
-	if (fd < 0)
-		return;
-	if (w->fd == fd && w->events == events)
-		return;
-	pgpx_reactor_watch(PGPX_WATCH_CONN, w->index, fd, events, w->fd != fd);
-	w->fd = fd;
-	w->events = events;
-}
-
-static void
-set_deadline(PgpxWorkerConn *w, int64 ms)
-{
-	w->deadline = pgpx_now() + ms * 1000;
-	pgpx_reactor_due(w->deadline);
 }
 
 /* The parameters are complete: begin the login. */
@@ -161,7 +113,7 @@ start_connect(PgpxWorkerConn *w, PgpxLookup *lookup)
 	}
 	pgpx_canceller_trace(w);
 	w->phase = PGPX_PHASE_CONNECT;
-	pgpx_connector_watch(w, EPOLLOUT);
+	pgpx_connection_watch(w, EPOLLOUT);
 }
 
 static const char *
@@ -204,7 +156,7 @@ pgpx_connector_open(PgpxWorkerConn *w)
 	}
 
 	w->started = pgpx_now();
-	set_deadline(w, timeout);
+	pgpx_connection_deadline(w, timeout);
 	host = param(ci, "host");
 	if (param(ci, "hostaddr") == NULL && pgpx_lookup_needed(host))
 	{
@@ -269,7 +221,7 @@ opened(PgpxWorkerConn *w)
 	w->phase = PGPX_PHASE_OPEN;
 	w->deadline = 0;
 	note_remote(w, conn);
-	pgpx_connector_watch(w, EPOLLRDHUP | EPOLLET);
+	pgpx_connection_watch(w, EPOLLRDHUP | EPOLLET);
 	if (pgpx_log_connections)
 		ereport(LOG,
 				(errmsg("pgpool_ext connected to server \"%s\" of database \"%s\" as connection %d, remote PID %d, in %.3f ms",
@@ -319,7 +271,7 @@ logged_in(PgpxWorkerConn *w)
 			 PQerrorMessage(w->pg));
 		return;
 	}
-	pgpx_connector_watch(w, EPOLLIN | (PQflush(w->pg) == 1 ? EPOLLOUT : 0));
+	pgpx_connection_watch(w, EPOLLIN | (PQflush(w->pg) == 1 ? EPOLLOUT : 0));
 }
 
 static void
@@ -335,7 +287,7 @@ step_connect(PgpxWorkerConn *w)
 	switch (status)
 	{
 		case PGRES_POLLING_OK:
-			pgpx_connector_watch(w, EPOLLRDHUP | EPOLLET);
+			pgpx_connection_watch(w, EPOLLRDHUP | EPOLLET);
 			logged_in(w);
 			break;
 		case PGRES_POLLING_FAILED:
@@ -344,7 +296,7 @@ step_connect(PgpxWorkerConn *w)
 			pfree(text);
 			break;
 		default:
-			pgpx_connector_watch(w, status == PGRES_POLLING_READING ?
+			pgpx_connection_watch(w, status == PGRES_POLLING_READING ?
 								 EPOLLIN : EPOLLOUT);
 			break;
 	}
@@ -394,158 +346,28 @@ step_start(PgpxWorkerConn *w)
 			return;
 		}
 	}
-	pgpx_connector_watch(w, EPOLLIN | (flushed == 1 ? EPOLLOUT : 0));
+	pgpx_connection_watch(w, EPOLLIN | (flushed == 1 ? EPOLLOUT : 0));
 }
 
-/* Go on with a reset: send what is left, read what is there. */
-static void
-step_reset(PgpxWorkerConn *w)
+void
+pgpx_connector_step(PgpxWorkerConn *w)
 {
-	PgpxPool   *pool = &pgpx_pools[w->pool];
-	PgpxConn   *conn = &pgpx_conns[w->index];
-	PgpxWireMessage msg;
-	PgpxWireEvent event;
-	bool		full = true;
-	int			flushed;
-
-	flushed = pgpx_wire_flush(&w->wire);
-	for (;;)
-	{
-		event = pgpx_wire_next(&w->wire, &msg);
-		if (event != PGPX_EV_NEED_INPUT)
-			break;
-		if (pgpx_wire_fill(&w->wire, &full) == 0)
-		{
-			pgpx_connector_watch(w, EPOLLIN | (flushed == 0 ? EPOLLOUT : 0));
-			return;
-		}
-	}
-
-	w->phase = PGPX_PHASE_OPEN;
-	w->deadline = 0;
-	if (event == PGPX_EV_READY && pgpx_wire_at_boundary(&w->wire))
-	{
-		pgpx_connector_watch(w, EPOLLRDHUP | EPOLLET);
-		pgpx_pool_reset_done(pool, conn, true);
-	}
+	if (w->phase == PGPX_PHASE_CONNECT)
+		step_connect(w);
 	else
-		pgpx_pool_reset_done(pool, conn, false);
+		step_start(w);
 }
 
 void
-pgpx_connector_reset(PgpxWorkerConn *w, bool send, int owed)
+pgpx_connector_too_late(PgpxWorkerConn *w)
 {
-	PgpxConninfo *ci = &pgpx_wpools[w->pool].conninfo;
-	PgpxPool   *pool = &pgpx_pools[w->pool];
-
-	if (!w->wire_made)
-		pgpx_wire_init(&w->wire, PQsocket(w->pg), TopMemoryContext);
-	else
-	{
-		pgpx_wire_free(&w->wire);
-		pgpx_wire_init(&w->wire, PQsocket(w->pg), TopMemoryContext);
-	}
-	w->wire_made = true;
-	pgpx_wire_begin(&w->wire, owed);
-	if (send)
-		pgpx_wire_send_reset(&w->wire, ci->reset_command, ci->start_commands);
-	w->phase = PGPX_PHASE_RESET;
-	set_deadline(w, pool->opts.operation_timeout);
-	step_reset(w);
-}
-
-void
-pgpx_connector_ready(PgpxWorkerConn *w, uint32 events)
-{
-	PgpxConn   *conn = &pgpx_conns[w->index];
-	PgpxPool   *pool = &pgpx_pools[w->pool];
-
-	switch (w->phase)
-	{
-		case PGPX_PHASE_CONNECT:
-			step_connect(w);
-			break;
-		case PGPX_PHASE_START:
-			step_start(w);
-			break;
-		case PGPX_PHASE_RESET:
-			step_reset(w);
-			break;
-		case PGPX_PHASE_OPEN:
-			if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0)
-			{
-				/*
-				 * The remote has gone.  A lessee finds it by itself, with
-				 * the remote's last words; nobody else shall get it.
-				 */
-				pg_atomic_write_u32(&conn->hung_up, 1);
-				pgpx_reactor_forget(w->fd);
-				w->fd = -1;
-				pgpx_pool_close(pool, conn, PGPX_CLOSE_BROKEN);
-			}
-			break;
-		default:
-			break;
-	}
-}
-
-void
-pgpx_connector_late(PgpxWorkerConn *w)
-{
-	PgpxPool   *pool = &pgpx_pools[w->pool];
-	PgpxConn   *conn = &pgpx_conns[w->index];
 	char		text[PGPX_ERROR_LEN];
 
-	switch (w->phase)
-	{
-		case PGPX_PHASE_LOOKUP:
-		case PGPX_PHASE_CONNECT:
-		case PGPX_PHASE_START:
-			snprintf(text, sizeof(text),
-					 "%s did not end within connect_timeout (%.3g s).",
-					 w->phase == PGPX_PHASE_LOOKUP ? "The look-up of the host name" :
-					 w->phase == PGPX_PHASE_CONNECT ? "The connection attempt" :
-					 "The start commands",
-					 pool->opts.connect_timeout / 1000.0);
-			fail(w, ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION, text);
-			break;
-		case PGPX_PHASE_RESET:
-			w->phase = PGPX_PHASE_OPEN;
-			w->deadline = 0;
-			pgpx_pool_reset_done(pool, conn, false);
-			break;
-		default:
-			w->deadline = 0;
-			break;
-	}
-}
-
-void
-pgpx_connector_close(PgpxWorkerConn *w, bool polite)
-{
-	PgpxPool   *pool = &pgpx_pools[w->pool];
-	PgpxConn   *conn = &pgpx_conns[w->index];
-
-	if (w->pg != NULL)
-	{
-		int			fd = PQsocket(w->pg);
-
-		if (fd >= 0)
-		{
-			/*
-			 * Sessions may hold duplicates of the socket, which a close()
-			 * would leave open: shutdown() ends it for all.
-			 */
-			if (polite)
-				(void) send(fd, "X\0\0\0\4", 5, MSG_DONTWAIT | MSG_NOSIGNAL);
-			shutdown(fd, SHUT_RDWR);
-		}
-		if (pgpx_log_connections)
-			ereport(LOG,
-					(errmsg("pgpool_ext closed connection %d to server \"%s\" of database \"%s\"",
-							w->index, NameStr(pool->server_name),
-							NameStr(pool->database_name))));
-	}
-	drop(w);
-	pgpx_pool_closed(pool, conn);
+	snprintf(text, sizeof(text),
+			 "%s did not end within connect_timeout (%.3g s).",
+			 w->phase == PGPX_PHASE_LOOKUP ? "The look-up of the host name" :
+			 w->phase == PGPX_PHASE_CONNECT ? "The connection attempt" :
+			 "The start commands",
+			 pgpx_pools[w->pool].opts.connect_timeout / 1000.0);
+	fail(w, ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION, text);
 }

@@ -72,7 +72,6 @@ typedef struct Run
 	const char *sql;
 	const PgpxSink *sink;
 	PgpxRemoteError error;
-	bool		copy;
 	bool		empty;			/* no statement was in it */
 	bool		any;			/* a statement was in it */
 	uint64		rows;
@@ -116,7 +115,8 @@ handle_event(Run *run, PgpxWireEvent event, const PgpxWireMessage *msg)
 								   LOG : 0, NameStr(lease->target->server_name));
 			break;
 		case PGPX_EV_COPY:
-			run->copy = true;
+			/* the refusal is in the output buffer */
+			(void) pgpx_lease_flush(lease, 0);
 			ereport(ERROR,
 					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 					 errmsg("COPY FROM STDIN and COPY TO STDOUT are not supported on a lease"),
@@ -180,6 +180,8 @@ clean_up(PgpxLease *lease)
 	PgpxWire   *wire = &lease->kept->wire;
 	int			code = geterrcode();
 
+	/* a statement that was not sent whole must not run later on */
+	pgpx_wire_abandon(wire);
 	if (wire->phase == PGPX_WIRE_BROKEN || pgpx_wire_at_boundary(wire))
 		return;
 	if (code != ERRCODE_QUERY_CANCELED && code != ERRCODE_ADMIN_SHUTDOWN &&

@@ -283,6 +283,7 @@ condition(PgpxLease *lease, PgpxEnd end, bool may_wait, int *owed,
 	if (!may_wait && !reset_fits(lease))
 		return PGPX_GIVE_RESET;
 
+	lease->usage.resets++;
 	*owed = pgpx_wire_send_reset(wire, target->reset_command,
 								 target->start_commands);
 	if (pgpx_wire_flush(wire) == 1)

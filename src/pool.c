@@ -223,8 +223,8 @@ give_locked(PgpxPool *pool, PgpxConn *conn, PgpxGive give, int owed,
 		conn->dirty = true;
 	else if (give == PGPX_GIVE_OWED || give == PGPX_GIVE_RESET)
 		conn->dirty = false;
-	if (give == PGPX_GIVE_OWED)
-		pool->stats.resets += 1;
+	if (reason == PGPX_CLOSE_RESET)
+		pool->stats.resets_failed++;
 
 	if (give == PGPX_GIVE_CLOSE)
 		pgpx_pool_close_locked(pool, conn, reason);
@@ -254,6 +254,7 @@ give_locked(PgpxPool *pool, PgpxConn *conn, PgpxGive give, int owed,
 	}
 	else if (give == PGPX_GIVE_RESET)
 	{
+		pool->stats.resets++;
 		pgpx_conn_set_state(conn, PGPX_CONN_RESETTING);
 		pgpx_conn_ask_worker(conn, pool->worker);
 	}

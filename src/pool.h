@@ -148,6 +148,7 @@ typedef struct PgpxUsage
 	uint64		errors;
 	uint64		bytes_received;
 	uint64		bytes_sent;
+	uint64		resets;
 } PgpxUsage;
 
 /*

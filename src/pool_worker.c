@@ -180,7 +180,10 @@ pgpx_pool_cancel_done(PgpxPool *pool, PgpxConn *conn, bool ok)
 		else if (conn->version != pool->version)
 			pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_STALE);
 		else
+		{
+			pool->stats.resets++;
 			pgpx_conn_set_state(conn, PGPX_CONN_RESETTING);
+		}
 		pgpx_pool_serve_locked(pool, &wake);
 	}
 	else if (conn->state == PGPX_CONN_LEASED && conn->owner_procno >= 0)

@@ -260,15 +260,15 @@ work_on(int index)
 			{
 				/* the cancel had ended before the lessee gave it up */
 				if (pgpx_pool_cancel_done(pool, conn, true) == PGPX_CONN_RESETTING)
-					pgpx_connector_reset(w, true, 0);
+					pgpx_connection_reset(w, true, 0);
 			}
 			break;
 		case PGPX_CONN_RESETTING:
 			if (w->phase == PGPX_PHASE_OPEN)
-				pgpx_connector_reset(w, true, 0);
+				pgpx_connection_reset(w, true, 0);
 			break;
 		case PGPX_CONN_CLOSING:
-			pgpx_connector_close(w, polite);
+			pgpx_connection_close(w, polite);
 			break;
 		default:
 			break;
@@ -320,7 +320,7 @@ tick(PgpxTime now)
 		if (now - conn->state_since < PGPX_TICK_MS * 1000)
 			again = true;
 		else if (pgpx_pool_begin_reset(&pgpx_pools[w->pool], conn, &owed))
-			pgpx_connector_reset(w, false, owed);
+			pgpx_connection_reset(w, false, owed);
 	}
 
 	/* somebody waits for a back-off to end */
@@ -396,7 +396,7 @@ run_due(PgpxTime now)
 		if (w->cancel.active && now >= w->cancel.deadline)
 			pgpx_canceller_late(w);
 		if (w->deadline != 0 && now >= w->deadline)
-			pgpx_connector_late(w);
+			pgpx_connection_late(w);
 		if (w->cancel.active)
 			next = Min(next, w->cancel.deadline);
 		if (w->deadline != 0)
@@ -472,7 +472,7 @@ pgpx_reactor_run_once(void)
 				break;
 			case PGPX_WATCH_CONN:
 				if (pgpx_wconns[index].fd >= 0)
-					pgpx_connector_ready(&pgpx_wconns[index], events[i].events);
+					pgpx_connection_ready(&pgpx_wconns[index], events[i].events);
 				break;
 			case PGPX_WATCH_CANCEL:
 				pgpx_canceller_ready(&pgpx_wconns[index]);

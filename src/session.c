@@ -259,11 +259,11 @@ keep(int conn, uint64 generation, int fd)
 }
 
 PgpxFetch
-pgpx_kept_fetch(int conn, uint64 generation, uint64 lease_id,
+pgpx_kept_fetch(int pool_index, int conn, uint64 generation, uint64 lease_id,
 				PgpxTime deadline, PgpxKept **kept)
 {
 	static uint32 wait_event = 0;
-	PgpxPool   *pool = &pgpx_pools[pgpx_conns[conn].pool];
+	PgpxPool   *pool = &pgpx_pools[pool_index];
 	PgpxSocketRequest request = {0};
 
 	if (kept_by_conn == NULL)

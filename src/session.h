@@ -48,8 +48,9 @@ typedef enum PgpxFetch
  * Waits until "deadline" (monotonic; 0: for ever); interrupts are served, so it
  * may throw.  Throws 53000 when this session has no descriptor left.
  */
-extern PgpxFetch pgpx_kept_fetch(int conn, uint64 generation, uint64 lease_id,
-								 PgpxTime deadline, PgpxKept **kept);
+extern PgpxFetch pgpx_kept_fetch(int pool_index, int conn, uint64 generation,
+								 uint64 lease_id, PgpxTime deadline,
+								 PgpxKept **kept);
 
 /* Close a kept socket (this process's end only). */
 extern void pgpx_kept_drop(PgpxKept *kept);

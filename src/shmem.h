@@ -232,7 +232,7 @@ typedef struct PgpxStats
 	uint64		connects_failed;
 	uint64		connect_time;
 	uint64		max_connect_time;
-	uint64		resets;			/* sent */
+	uint64		resets;			/* sent, by whomever */
 	uint64		resets_failed;
 	uint64		checks;
 	uint64		checks_failed;

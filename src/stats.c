@@ -70,6 +70,7 @@ pgpx_stats_lease_locked(PgpxPool *pool, PgpxTime held, PgpxEnd end,
 		stats->errors += usage->errors;
 		stats->bytes_received += usage->bytes_received;
 		stats->bytes_sent += usage->bytes_sent;
+		stats->resets += usage->resets;
 	}
 }
 

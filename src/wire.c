@@ -362,6 +362,21 @@ pgpx_wire_flush(PgpxWire *wire)
 	return 1;
 }
 
+void
+pgpx_wire_abandon(PgpxWire *wire)
+{
+	if (wire->out.data == NULL || wire->out_sent >= wire->out.len)
+		return;
+	if (wire->out_sent == 0 &&
+		(wire->phase == PGPX_WIRE_IDLE || wire->phase == PGPX_WIRE_SIMPLE ||
+		 wire->phase == PGPX_WIRE_PARSE))
+		wire->phase = PGPX_WIRE_IDLE;
+	else
+		pgpx_wire_break(wire, "a statement was interrupted while it was being sent");
+	resetStringInfo(&wire->out);
+	wire->out_sent = 0;
+}
+
 /* Bound of a message's length, by its class. */
 static size_t
 max_length(int class)

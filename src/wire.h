@@ -140,6 +140,14 @@ extern ssize_t pgpx_wire_fill(PgpxWire *wire, bool *full);
  */
 extern int	pgpx_wire_flush(PgpxWire *wire);
 
+/*
+ * pgpx_wire_abandon
+ *		What is in the output buffer shall not be sent any more.  If none of it
+ *		has been, it is as if it had never been written; a message that was cut
+ *		off breaks the stream.
+ */
+extern void pgpx_wire_abandon(PgpxWire *wire);
+
 /* --- writer: these append to the output buffer and set the phase ------- */
 
 /* Query: one or several statements. */

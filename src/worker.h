@@ -121,24 +121,36 @@ extern void pgpx_reactor_due(PgpxTime at);
 /* CONNECTING: begin to open it. */
 extern void pgpx_connector_open(PgpxWorkerConn *w);
 
-/* Its socket is ready, or a look-up has ended. */
-extern void pgpx_connector_ready(PgpxWorkerConn *w, uint32 events);
+/* Go on with opening it; or give up, since the deadline has passed. */
+extern void pgpx_connector_step(PgpxWorkerConn *w);
+extern void pgpx_connector_too_late(PgpxWorkerConn *w);
 extern void pgpx_connector_looked_up(PgpxWorkerConn *w, PgpxLookup *lookup);
 
+/* --- connection.c -------------------------------------------------------- */
+
+/* Its socket is ready. */
+extern void pgpx_connection_ready(PgpxWorkerConn *w, uint32 events);
+
 /* The deadline of its phase has passed. */
-extern void pgpx_connector_late(PgpxWorkerConn *w);
+extern void pgpx_connection_late(PgpxWorkerConn *w);
 
 /* RESETTING: send a reset (send true) or only read the owed answers. */
-extern void pgpx_connector_reset(PgpxWorkerConn *w, bool send, int owed);
+extern void pgpx_connection_reset(PgpxWorkerConn *w, bool send, int owed);
 
 /*
  * CLOSING: end it for all who hold its socket.  polite says goodbye first,
  * which only a stream at a boundary may be told.
  */
-extern void pgpx_connector_close(PgpxWorkerConn *w, bool polite);
+extern void pgpx_connection_close(PgpxWorkerConn *w, bool polite);
 
 /* Which events an open connection is watched for. */
-extern void pgpx_connector_watch(PgpxWorkerConn *w, uint32 events);
+extern void pgpx_connection_watch(PgpxWorkerConn *w, uint32 events);
+
+/* The phase has to end within this many milliseconds. */
+extern void pgpx_connection_deadline(PgpxWorkerConn *w, int64 ms);
+
+/* Free what belongs to a connection; the socket ends for this process. */
+extern void pgpx_connection_drop(PgpxWorkerConn *w);
 
 /* --- canceller.c --------------------------------------------------------- */
 

@@ -1,0 +1,78 @@
+/*-------------------------------------------------------------------------
+ *
+ * checkout.h
+ *	  A checkout from inside: what its files share.
+ *
+ *	  checkout.c		take a free connection, or queue; see that it lives
+ *	  checkout_wait.c	the pool of a target, the conninfo for its worker, the
+ *						wait for one's turn
+ *	  checkout_error.c	reasons not to wait, and errors
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PGPX_CHECKOUT_H
+#define PGPX_CHECKOUT_H
+
+#include "lease.h"
+#include "ticket.h"
+
+typedef struct PgpxCheckout
+{
+	PgpxTarget *target;			/* pinned */
+	PgpxHolder	holder;
+	bool		only_try;
+	PgpxTime	started;
+	int64		timeout;		/* ms, for the error; 0: did not wait */
+	bool		no_wait;
+	PgpxTime	deadline;		/* 0: for ever */
+	uint64		number;			/* of the ticket, to go back to the head */
+	PgpxTime	waited;
+	uint64		told_epoch;		/* worker and version that we sent the */
+	uint64		told_version;	/* conninfo for */
+	bool		refreshed;		/* the catalogs were read again */
+} PgpxCheckout;
+
+/* --- checkout_wait.c ------------------------------------------------------- */
+
+/* The pool of the target, locked, under the target's options. */
+extern PgpxPool *pgpx_checkout_lock_pool(PgpxCheckout *c);
+
+/* Must the conninfo be sent before a connection can be asked for? */
+extern bool pgpx_checkout_must_tell(const PgpxCheckout *c, const PgpxPool *pool,
+									uint64 epoch);
+
+/* Send the conninfo to the pool's worker.  Takes no lock; waits for room. */
+extern void pgpx_checkout_tell(PgpxCheckout *c, int worker, uint64 epoch,
+							   uint64 version);
+
+/*
+ * pgpx_checkout_wait
+ *		Wait for the ticket to be granted.  Returns the connection and fills in
+ *		the lease's id; raises what came instead.
+ */
+extern PgpxConn *pgpx_checkout_wait(PgpxCheckout *c, PgpxPool *pool,
+									PgpxTicket *ticket, uint64 *lease_id);
+
+/* Leave the queue because of an error. */
+extern void pgpx_checkout_leave(PgpxTicket *ticket);
+
+/* --- checkout_error.c ------------------------------------------------------ */
+
+/*
+ * pgpx_checkout_check_locked
+ *		Raise the reason not to queue, if there is one.  The lock is held, and
+ *		given up before an error is raised.
+ */
+extern void pgpx_checkout_check_locked(PgpxCheckout *c, PgpxPool *pool);
+
+/* 55P03, or PX003 if the worker does not run. */
+pg_noreturn extern void pgpx_checkout_raise_timeout(PgpxCheckout *c,
+													PgpxPool *pool);
+
+/* 08001, or what else the connect's failure was. */
+pg_noreturn extern void pgpx_checkout_raise_unreachable(PgpxCheckout *c,
+														int sqlstate,
+														const char *text,
+														int64 wait_ms);
+
+#endif							/* PGPX_CHECKOUT_H */

@@ -1,0 +1,171 @@
+/*-------------------------------------------------------------------------
+ *
+ * checkout_error.c
+ *	  Reasons not to wait for a connection, and the errors of a checkout.
+ *
+ * Each tells who holds what, in numbers, and which setting would help.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "checkout.h"
+
+#include "errcodes.h"
+#include "remote_error.h"
+
+/* The answer to "who has them all": the one who has held longest. */
+static void
+holder_detail(PgpxPool *pool, char *buf, size_t size)
+{
+	PgpxConn   *oldest = NULL;
+	int			leased;
+	int			total;
+	int			waiting;
+	int			pid = 0;
+	PgpxTime	held = 0;
+
+	LWLockAcquire(pool->lock, LW_SHARED);
+	leased = pool->count[PGPX_CONN_LEASED];
+	total = pgpx_pool_total_locked(pool);
+	waiting = pool->nwaiting;
+	for (int i = 0; i < pgpx_shared->max_connections; i++)
+	{
+		PgpxConn   *conn = &pgpx_conns[i];
+
+		if (conn->pool == PGPX_POOL_INDEX(pool) &&
+			conn->state == PGPX_CONN_LEASED &&
+			(oldest == NULL || conn->leased_at < oldest->leased_at))
+			oldest = conn;
+	}
+	if (oldest != NULL)
+	{
+		pid = oldest->owner_pid;
+		held = pgpx_now() - oldest->leased_at;
+	}
+	LWLockRelease(pool->lock);
+
+	if (oldest != NULL)
+		snprintf(buf, size, "%d of %d connections are leased and %d sessions wait; PID %d has held one for %.3f s.",
+				 leased, total, waiting, pid, held / 1e6);
+	else
+		snprintf(buf, size, "%d connections are open or being opened, none is leased, and %d sessions wait.",
+				 total, waiting);
+}
+
+void
+pgpx_checkout_raise_timeout(PgpxCheckout *c, PgpxPool *pool)
+{
+	char		detail[256];
+
+	if (pg_atomic_read_u64(&pgpx_shared->worker[pool->worker].epoch) == 0)
+		ereport(ERROR,
+				(errcode(PGPX_ERRCODE_WORKER_DOWN),
+				 errmsg("the pool worker does not run"),
+				 errhint("The server starts it again within a second; see the server log, and \"max_worker_processes\".")));
+
+	holder_detail(pool, detail, sizeof(detail));
+	if (c->no_wait)
+		ereport(ERROR,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("server \"%s\" has no free connection now",
+						NameStr(c->target->server_name)),
+				 errdetail_internal("%s", detail)));
+	ereport(ERROR,
+			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+			 errmsg("no connection to server \"%s\" came free within " INT64_FORMAT " ms",
+					NameStr(c->target->server_name), c->timeout),
+			 errdetail_internal("%s", detail),
+			 errhint("Raise the server's option \"pool_size\" or \"checkout_timeout\", or return leases earlier.")));
+}
+
+void
+pgpx_checkout_raise_unreachable(PgpxCheckout *c, int sqlstate, const char *text, int64 wait_ms)
+{
+	char	   *reason = pgpx_text_clean(pstrdup(text));
+
+	if (sqlstate == ERRCODE_FEATURE_NOT_SUPPORTED)
+		ereport(ERROR,
+				(errcode(sqlstate),
+				 errmsg("connection to server \"%s\" is encrypted, which is not supported",
+						NameStr(c->target->server_name)),
+				 errdetail_internal("%s", reason),
+				 errhint("Set option sslmode 'disable' of the server.")));
+	if (sqlstate == ERRCODE_S_R_E_PROHIBITED_SQL_STATEMENT_ATTEMPTED)
+		ereport(ERROR,
+				(errcode(sqlstate),
+				 errmsg("password is required"),
+				 errdetail_internal("%s", reason),
+				 errhint("The remote server's authentication method must be changed, or password_required=false set in the user mapping.")));
+	ereport(ERROR,
+			(errcode(ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION),
+			 errmsg("could not connect to server \"%s\"",
+					NameStr(c->target->server_name)),
+			 errdetail_internal("%s", reason),
+			 wait_ms > 0 ?
+			 errhint("The next attempt is made in " INT64_FORMAT " ms at the earliest.",
+					 wait_ms) : 0));
+}
+
+/*
+ * Reasons not to queue at all.  Caller holds the pool's lock; it is released
+ * before an error is raised.
+ */
+void
+pgpx_checkout_check_locked(PgpxCheckout *c, PgpxPool *pool)
+{
+	int			own = pgpx_lease_count(pool->pool_id);
+	int			any = pgpx_lease_count(0);
+	int			size = pool->opts.pool_size;
+	PgpxTime	now;
+
+	if (own >= size && !c->no_wait)
+	{
+		pool->stats.deadlocks++;
+		LWLockRelease(pool->lock);
+		ereport(ERROR,
+				(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
+				 errmsg("checkout from server \"%s\" would wait for this session itself",
+						NameStr(c->target->server_name)),
+				 errdetail("This session holds all %d connections of the pool.", size),
+				 errhint("Return a lease first, or raise the server's option \"pool_size\".")));
+	}
+	if (any > 0 && c->deadline == 0)
+	{
+		pool->stats.deadlocks++;
+		LWLockRelease(pool->lock);
+		ereport(ERROR,
+				(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
+				 errmsg("cannot wait without a timeout while this session holds a lease"),
+				 errdetail("This session holds %d leases. Two sessions that wait for each other would wait for ever.", any),
+				 errhint("Give a timeout, or return the leases first.")));
+	}
+	if (pool->opts.max_waiters > 0 && !c->no_wait &&
+		pool->nwaiting >= pool->opts.max_waiters)
+	{
+		int			waiting = pool->nwaiting;
+		int			most = pool->opts.max_waiters;
+
+		pool->stats.refused++;
+		LWLockRelease(pool->lock);
+		ereport(ERROR,
+				(errcode(ERRCODE_TOO_MANY_CONNECTIONS),
+				 errmsg("too many sessions wait for a connection to server \"%s\"",
+						NameStr(c->target->server_name)),
+				 errdetail("%d sessions wait, and the server's option \"max_waiters\" is %d.",
+						   waiting, most)));
+	}
+
+	now = pgpx_now();
+	if (pool->opts.on_unavailable == PGPX_UNAVAILABLE_FAIL &&
+		pool->retry_at > now && pgpx_pool_live_locked(pool) == 0 &&
+		pool->count[PGPX_CONN_CONNECTING] == 0)
+	{
+		char		text[PGPX_ERROR_LEN];
+		int			sqlstate = pool->last_sqlstate;
+		int64		wait_ms = (pool->retry_at - now) / 1000 + 1;
+
+		strlcpy(text, pool->last_error, sizeof(text));
+		pool->stats.unavailable++;
+		LWLockRelease(pool->lock);
+		pgpx_checkout_raise_unreachable(c, sqlstate, text, wait_ms);
+	}
+}

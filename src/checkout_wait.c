@@ -1,0 +1,213 @@
+/*-------------------------------------------------------------------------
+ *
+ * checkout_wait.c
+ *	  The middle of a checkout: which pool, who tells the worker how to connect,
+ *	  and the wait for one's turn.
+ *
+ * Runs in sessions only.  No lock is held while it waits; every way out of the
+ * wait leaves the queue through pgpx_ticket_leave.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "checkout.h"
+
+#include "commands/dbcommands.h"
+
+#include "handoff.h"
+
+/* Read the catalogs again. */
+static void
+refresh_target(PgpxCheckout *c)
+{
+	PgpxTarget *old = c->target;
+	PgpxTarget *fresh;
+	NameData	name = old->server_name;
+
+	old->valid = false;
+	fresh = pgpx_target_get(NameStr(name));
+	pgpx_target_pin(fresh);
+	pgpx_target_unpin(old);
+	c->target = fresh;
+}
+
+/* The pool of the target, locked, under the target's options. */
+PgpxPool *
+pgpx_checkout_lock_pool(PgpxCheckout *c)
+{
+	for (;;)
+	{
+		PgpxTarget *target = c->target;
+		PgpxPool   *pool = pgpx_pool_lock(target->pool, target->pool_id);
+
+		if (pool == NULL)
+		{
+			PgpxPoolRef ref = {
+				.key = target->key,
+				.fingerprint = target->fingerprint,
+				.opts = &target->opts,
+				.database_name = get_database_name(MyDatabaseId),
+				.server_name = NameStr(target->server_name),
+				.user_name = NameStr(target->user_name),
+			};
+
+			target->pool = pgpx_pool_find(&ref, &target->pool_id);
+			if (target->pool < 0)
+				ereport(ERROR,
+						(errcode(ERRCODE_TOO_MANY_CONNECTIONS),
+						 errmsg("too many pools"),
+						 errdetail("All %d places are in use.", pgpx_shared->max_pools),
+						 errhint("Raise \"pgpool_ext.max_pools\". A server with a PUBLIC user mapping has one pool for each local user.")));
+			continue;
+		}
+		if (pgpx_pool_is_current_locked(pool, &target->fingerprint))
+			return pool;
+		if (c->refreshed)
+		{
+			pgpx_pool_adopt_locked(pool, &target->fingerprint, &target->opts);
+			return pool;
+		}
+
+		/*
+		 * Our options differ from those of the pool.  The ones read last are
+		 * right, so look once more before we say so.
+		 */
+		LWLockRelease(pool->lock);
+		c->refreshed = true;
+		refresh_target(c);
+	}
+}
+
+/* Send the conninfo to the pool's worker unless it has it.  Takes no lock. */
+void
+pgpx_checkout_tell(PgpxCheckout *c, int worker, uint64 epoch, uint64 version)
+{
+	PgpxTarget *target = c->target;
+	PgpxConninfo conninfo = {
+		.version = version,
+		.need_password = target->need_password,
+		.start_commands = target->start_commands,
+		.reset_command = target->reset_command,
+		.nparams = target->nparams,
+		.keywords = target->keywords,
+		.values = target->values,
+	};
+
+	for (;;)
+	{
+		int			sent = pgpx_handoff_send_conninfo(worker, epoch, target->pool,
+													  target->pool_id, &conninfo);
+
+		if (sent > 0)
+			break;
+		if (sent < 0)
+			ereport(ERROR,
+					(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+					 errmsg("options of server \"%s\" are too long",
+							NameStr(target->server_name)),
+					 errdetail("All options together may have %d bytes.",
+							   PGPX_MESSAGE_MAX)));
+		if (!pgpx_session_wait_control(worker, c->deadline))
+			break;
+	}
+	c->told_epoch = epoch;
+	c->told_version = version;
+}
+
+/* Must the conninfo be sent before a connection can be asked for? */
+bool
+pgpx_checkout_must_tell(const PgpxCheckout *c, const PgpxPool *pool, uint64 epoch)
+{
+	if (epoch == 0)
+		return false;			/* no worker; the next one wakes who waits */
+	if (pool->conninfo_epoch == epoch && pool->conninfo_version == pool->version)
+		return false;
+	return c->told_epoch != epoch || c->told_version != pool->version;
+}
+
+/*
+ * While we wait there is a new worker, or there are new options: tell the worker
+ * and ask for connections again.  Only those whose options are the pool's may
+ * tell them.
+ */
+static void
+tell_again(PgpxCheckout *c, PgpxPool *pool, uint64 epoch)
+{
+	bool		current = false;
+	uint64		version = 0;
+
+	for (int attempt = 0; attempt < 2 && !current; attempt++)
+	{
+		if (attempt > 0)
+			refresh_target(c);
+		LWLockAcquire(pool->lock, LW_SHARED);
+		version = pool->version;
+		current = pgpx_pool_is_current_locked(pool, &c->target->fingerprint);
+		LWLockRelease(pool->lock);
+	}
+
+	/* if it still is not, whoever has set the new options tells them */
+	c->told_epoch = epoch;
+	c->told_version = version;
+	if (!current)
+		return;
+	pgpx_checkout_tell(c, pool->worker, epoch, version);
+	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+	pgpx_pool_grow_locked(pool, 0);
+	LWLockRelease(pool->lock);
+}
+
+void
+pgpx_checkout_leave(PgpxTicket *ticket)
+{
+	PgpxConn   *conn;
+	uint64		lease_id;
+	int			sqlstate;
+	PgpxTime	waited;
+
+	pgpx_ticket_leave(ticket, PGPX_LEAVE_CANCEL, &conn, &lease_id, &sqlstate,
+					  NULL, &waited);
+}
+
+/*
+ * Wait for the ticket to be granted.  Returns the connection and fills in the
+ * lease's id; raises what came instead.
+ */
+PgpxConn *
+pgpx_checkout_wait(PgpxCheckout *c, PgpxPool *pool, PgpxTicket *ticket, uint64 *lease_id)
+{
+	static uint32 wait_event = 0;
+	volatile int *state = &ticket->state;
+	PgpxTicketState was;
+	PgpxConn   *conn = NULL;
+	int			sqlstate = 0;
+	char		text[PGPX_ERROR_LEN];
+	bool		in_time = true;
+
+	PG_TRY();
+	{
+		while (*state == PGPX_TICKET_WAITING && in_time)
+		{
+			uint64		epoch = pg_atomic_read_u64(&pgpx_shared->worker[pool->worker].epoch);
+
+			if (pgpx_checkout_must_tell(c, pool, epoch))
+				tell_again(c, pool, epoch);
+			else
+				in_time = pgpx_session_wait_latch(c->deadline,
+												  pgpx_wait_event(&wait_event, "PgpoolCheckout"));
+		}
+	}
+	PG_CATCH();
+	{
+		pgpx_checkout_leave(ticket);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+
+	was = pgpx_ticket_leave(ticket, in_time ? PGPX_LEAVE_CLAIM : PGPX_LEAVE_TIMEOUT,
+							&conn, lease_id, &sqlstate, text, &c->waited);
+	if (was == PGPX_TICKET_FAILED)
+		pgpx_checkout_raise_unreachable(c, sqlstate, text, 0);
+	if (was != PGPX_TICKET_GRANTED)
+		pgpx_checkout_raise_timeout(c, pool);
+	return conn;
+}
