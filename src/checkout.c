@@ -86,7 +86,8 @@ again:
 									 c->target->partner_generation);
 	if (conn != NULL)
 	{
-		lease_id = pgpx_pool_take_locked(pool, conn, &c->holder, c->waited);
+		lease_id = pgpx_pool_take_locked(pool, conn, &c->holder, c->started,
+										 c->waited);
 		pool->stats.hits++;
 		if (conn == &pgpx_conns[Max(c->target->partner, 0)] &&
 			conn->generation == c->target->partner_generation)
@@ -275,11 +276,36 @@ settle_in(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
 	return settled;
 }
 
+/*
+ * The common case, in which nothing can be thrown: a socket that is here, owed
+ * nothing, with nothing in it.  One recv().
+ */
+static bool
+settle_quickly(PgpxLease *lease)
+{
+	PgpxConn   *conn = &pgpx_conns[lease->conn];
+	PgpxKept   *kept;
+	bool		full;
+
+	if (conn->owed > 0 || conn->dirty)
+		return false;
+	kept = pgpx_kept_find(lease->conn, lease->generation);
+	if (kept == NULL)
+		return false;
+	lease->kept = kept;
+	kept->leased = true;
+	pgpx_wire_begin(&kept->wire, 0);
+	return kept->wire.in != NULL && pgpx_wire_fill(&kept->wire, &full) == 0;
+}
+
 static Settled
 settle(PgpxCheckout *c, PgpxLease *lease)
 {
 	volatile bool touched = false;
 	Settled		settled;
+
+	if (settle_quickly(lease))
+		return SETTLED;
 
 	PG_TRY();
 	{

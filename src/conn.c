@@ -103,7 +103,7 @@ list_push_tail(PgpxConn *conn, int *head, int *tail)
 }
 
 void
-pgpx_conn_set_state(PgpxConn *conn, PgpxConnState state)
+pgpx_conn_set_state(PgpxConn *conn, PgpxConnState state, PgpxTime now)
 {
 	PgpxPool   *pool = &pgpx_pools[conn->pool];
 
@@ -134,7 +134,7 @@ pgpx_conn_set_state(PgpxConn *conn, PgpxConnState state)
 	if (conn->state != PGPX_CONN_FREE)
 		pool->count[conn->state]--;
 	conn->state = state;
-	conn->state_since = pgpx_now();
+	conn->state_since = now;
 	if (state != PGPX_CONN_FREE)
 		pool->count[state]++;
 
@@ -195,14 +195,14 @@ pgpx_conn_alloc_locked(PgpxPool *pool)
 	pg_atomic_write_u32(&conn->hung_up, 0);
 	pg_atomic_write_u64(&conn->statements, 0);
 
-	pgpx_conn_set_state(conn, PGPX_CONN_CONNECTING);
+	pgpx_conn_set_state(conn, PGPX_CONN_CONNECTING, pgpx_now());
 	return conn;
 }
 
 void
 pgpx_conn_free_locked(PgpxConn *conn)
 {
-	pgpx_conn_set_state(conn, PGPX_CONN_FREE);
+	pgpx_conn_set_state(conn, PGPX_CONN_FREE, pgpx_now());
 	conn->pool = -1;
 	conn->prev = -1;
 

@@ -67,8 +67,14 @@
 #define PGPX_CANCEL_ASKED	1
 #define PGPX_CANCEL_SENT	2
 
-/* Caller holds the lock of conn's pool. Asserts that the edge is allowed. */
-extern void pgpx_conn_set_state(PgpxConn *conn, PgpxConnState state);
+/*
+ * pgpx_conn_set_state
+ *		The one writer of a connection's state.  Caller holds the lock of its
+ *		pool; an edge that is not in the table is a PANIC.  now becomes
+ *		state_since: the clock is read once for all that happens together.
+ */
+extern void pgpx_conn_set_state(PgpxConn *conn, PgpxConnState state,
+								PgpxTime now);
 
 /* Is this edge in the table? (for the invariants and the tests) */
 extern bool pgpx_conn_edge_allowed(PgpxConnState from, PgpxConnState to);

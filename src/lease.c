@@ -239,8 +239,8 @@ reset_fits(const PgpxLease *lease)
 static bool
 reset_restores(const PgpxLease *lease)
 {
-	return pg_strcasecmp(lease->target->reset_command, "DISCARD ALL") == 0 ||
-		pgpx_wire_params_pinned(&lease->kept->wire);
+	return pgpx_wire_params_pinned(&lease->kept->wire) ||
+		pg_strcasecmp(lease->target->reset_command, "DISCARD ALL") == 0;
 }
 
 /* In which condition does the connection go back? */

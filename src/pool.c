@@ -103,11 +103,11 @@ pgpx_pool_pick_locked(PgpxPool *pool, int partner, uint64 partner_generation)
 
 uint64
 pgpx_pool_take_locked(PgpxPool *pool, PgpxConn *conn, const PgpxHolder *holder,
-					  PgpxTime waited)
+					  PgpxTime now, PgpxTime waited)
 {
 	uint64		lease_id;
 
-	pgpx_conn_set_state(conn, PGPX_CONN_LEASED);
+	pgpx_conn_set_state(conn, PGPX_CONN_LEASED, now);
 	lease_id = pg_atomic_fetch_add_u64(&pgpx_shared->next_lease, 1);
 
 	conn->owner_procno = holder->procno;
@@ -188,7 +188,7 @@ void
 pgpx_pool_close_locked(PgpxPool *pool, PgpxConn *conn, PgpxCloseReason reason)
 {
 	Assert(reason != PGPX_CLOSE_NONE);
-	pgpx_conn_set_state(conn, PGPX_CONN_CLOSING);
+	pgpx_conn_set_state(conn, PGPX_CONN_CLOSING, pgpx_now());
 	conn->close_reason = reason;
 	pgpx_conn_ask_worker(conn, pool->worker);
 }
@@ -212,7 +212,7 @@ retire_reason(const PgpxPool *pool, PgpxConn *conn)
 /* LEASED -> what "give" says; the lease's owner is gone after it. */
 static void
 give_locked(PgpxPool *pool, PgpxConn *conn, PgpxGive give, int owed,
-			PgpxCloseReason reason)
+			PgpxCloseReason reason, PgpxTime now)
 {
 	bool		cancelling = pg_atomic_read_u32(&conn->cancel) != PGPX_CANCEL_NONE;
 	PgpxCloseReason retire = retire_reason(pool, conn);
@@ -232,7 +232,7 @@ give_locked(PgpxPool *pool, PgpxConn *conn, PgpxGive give, int owed,
 	{
 		/* CANCELLING with a reason: close when the cancel has been delivered */
 		conn->close_reason = reason;
-		pgpx_conn_set_state(conn, PGPX_CONN_CANCELLING);
+		pgpx_conn_set_state(conn, PGPX_CONN_CANCELLING, now);
 		if (!cancelling)
 			pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_ASKED);
 		pgpx_conn_ask_worker(conn, pool->worker);
@@ -242,31 +242,31 @@ give_locked(PgpxPool *pool, PgpxConn *conn, PgpxGive give, int owed,
 	else if (give == PGPX_GIVE_CANCEL || (cancelling && give != PGPX_GIVE_OWED))
 	{
 		conn->close_reason = PGPX_CLOSE_NONE;
-		pgpx_conn_set_state(conn, PGPX_CONN_CANCELLING);
+		pgpx_conn_set_state(conn, PGPX_CONN_CANCELLING, now);
 		pgpx_conn_ask_worker(conn, pool->worker);
 	}
 	else if (cancelling)
 	{
 		/* a reset has been sent into a cancel: whom it hits cannot be known */
 		conn->close_reason = PGPX_CLOSE_RESET;
-		pgpx_conn_set_state(conn, PGPX_CONN_CANCELLING);
+		pgpx_conn_set_state(conn, PGPX_CONN_CANCELLING, now);
 		pgpx_conn_ask_worker(conn, pool->worker);
 	}
 	else if (give == PGPX_GIVE_RESET)
 	{
 		pool->stats.resets++;
-		pgpx_conn_set_state(conn, PGPX_CONN_RESETTING);
+		pgpx_conn_set_state(conn, PGPX_CONN_RESETTING, now);
 		pgpx_conn_ask_worker(conn, pool->worker);
 	}
 	else if (conn->owed > 0)
 	{
-		pgpx_conn_set_state(conn, PGPX_CONN_OWED);
+		pgpx_conn_set_state(conn, PGPX_CONN_OWED, now);
 		/* the worker reads the answer in a moment, if nobody else has */
 		if (pg_atomic_read_u32(&pgpx_shared->worker[pool->worker].ticking) == 0)
 			pgpx_worker_wake(pool->worker);
 	}
 	else
-		pgpx_conn_set_state(conn, PGPX_CONN_IDLE);
+		pgpx_conn_set_state(conn, PGPX_CONN_IDLE, now);
 }
 
 bool
@@ -303,7 +303,7 @@ pgpx_pool_give(PgpxConn *conn, uint64 lease_id, PgpxEnd end, PgpxGive give,
 	conn->fresh = false;
 	pgpx_stats_lease_locked(pool, conn->last_used - conn->leased_at, end, usage);
 
-	give_locked(pool, conn, give, owed, reason);
+	give_locked(pool, conn, give, owed, reason, conn->last_used);
 	pgpx_pool_serve_locked(pool, &wake);
 	LWLockRelease(pool->lock);
 	pgpx_wake_flush(&wake);

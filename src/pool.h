@@ -103,7 +103,8 @@ extern PgpxConn *pgpx_pool_pick_locked(PgpxPool *pool, int partner,
  *		Lease a free connection: returns the lease's id, which never repeats.
  */
 extern uint64 pgpx_pool_take_locked(PgpxPool *pool, PgpxConn *conn,
-									const PgpxHolder *holder, PgpxTime waited);
+									const PgpxHolder *holder, PgpxTime now,
+									PgpxTime waited);
 
 /*
  * pgpx_pool_grow_locked

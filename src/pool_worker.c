@@ -29,7 +29,7 @@ pgpx_pool_opened(PgpxPool *pool, PgpxConn *conn, PgpxTime connect_time)
 		pool->retry_at = 0;
 		pool->backoff = 0;
 		if (conn->version == pool->version)
-			pgpx_conn_set_state(conn, PGPX_CONN_IDLE);
+			pgpx_conn_set_state(conn, PGPX_CONN_IDLE, pgpx_now());
 		else
 			pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_STALE);
 		pgpx_pool_serve_locked(pool, &wake);
@@ -63,7 +63,7 @@ pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn, uint64 before,
 		bool		stale = conn->version != pool->version;
 
 		pool->stats.connects_failed++;
-		pgpx_conn_set_state(conn, PGPX_CONN_CLOSING);
+		pgpx_conn_set_state(conn, PGPX_CONN_CLOSING, pgpx_now());
 		pgpx_conn_free_locked(conn);
 
 		if (!stale)
@@ -101,7 +101,7 @@ pgpx_pool_conninfo_missing(PgpxPool *pool, PgpxConn *conn)
 	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
 	if (conn->state == PGPX_CONN_CONNECTING)
 	{
-		pgpx_conn_set_state(conn, PGPX_CONN_CLOSING);
+		pgpx_conn_set_state(conn, PGPX_CONN_CLOSING, pgpx_now());
 		pgpx_conn_free_locked(conn);
 		pool->conninfo_epoch = 0;
 		for (int i = pool->queue_head; i >= 0; i = pgpx_tickets[i].next)
@@ -133,7 +133,7 @@ pgpx_pool_begin_reset(PgpxPool *pool, PgpxConn *conn, int *owed)
 	if (mine)
 	{
 		*owed = conn->owed;
-		pgpx_conn_set_state(conn, PGPX_CONN_RESETTING);
+		pgpx_conn_set_state(conn, PGPX_CONN_RESETTING, pgpx_now());
 	}
 	LWLockRelease(pool->lock);
 	return mine;
@@ -155,7 +155,7 @@ pgpx_pool_reset_done(PgpxPool *pool, PgpxConn *conn, bool ok)
 			pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_RESET);
 		}
 		else
-			pgpx_conn_set_state(conn, PGPX_CONN_IDLE);
+			pgpx_conn_set_state(conn, PGPX_CONN_IDLE, pgpx_now());
 		pgpx_pool_serve_locked(pool, &wake);
 	}
 	LWLockRelease(pool->lock);
@@ -182,7 +182,7 @@ pgpx_pool_cancel_done(PgpxPool *pool, PgpxConn *conn, bool ok)
 		else
 		{
 			pool->stats.resets++;
-			pgpx_conn_set_state(conn, PGPX_CONN_RESETTING);
+			pgpx_conn_set_state(conn, PGPX_CONN_RESETTING, pgpx_now());
 		}
 		pgpx_pool_serve_locked(pool, &wake);
 	}

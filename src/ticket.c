@@ -104,11 +104,13 @@ pgpx_ticket_grant_locked(PgpxPool *pool, PgpxTicket *ticket, PgpxConn *conn,
 		.application_name = ticket->application_name,
 	};
 
+	PgpxTime	now = pgpx_now();
+
 	queue_remove(pool, ticket);
 	ticket->state = PGPX_TICKET_GRANTED;
 	ticket->conn = PGPX_CONN_INDEX(conn);
-	ticket->lease_id = pgpx_pool_take_locked(pool, conn, &holder,
-											 pgpx_now() - ticket->since);
+	ticket->lease_id = pgpx_pool_take_locked(pool, conn, &holder, now,
+											 now - ticket->since);
 	pgpx_wake_add(wake, holder.procno);
 }
 
