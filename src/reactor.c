@@ -315,7 +315,13 @@ tick(PgpxTime now)
 		PgpxConn   *conn = &pgpx_conns[i];
 		int			owed;
 
-		if (w->phase != PGPX_PHASE_OPEN || conn->state != PGPX_CONN_OWED)
+		if (w->phase != PGPX_PHASE_OPEN)
+			continue;
+
+		/* in use: go on ticking, or each checkin would have to wake us */
+		if (now - conn->last_used < PGPX_BUSY_MS * 1000)
+			again = true;
+		if (conn->state != PGPX_CONN_OWED)
 			continue;
 		if (now - conn->state_since < PGPX_TICK_MS * 1000)
 			again = true;

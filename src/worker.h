@@ -22,6 +22,9 @@
 /* How soon the worker reads an owed answer that nobody else has read. */
 #define PGPX_TICK_MS 100
 
+/* How long after the last checkin it goes on looking by itself. */
+#define PGPX_BUSY_MS 1000
+
 /* How often it compares the holders of leases with the living processes. */
 #define PGPX_SWEEP_MS 5000
 
