@@ -164,3 +164,606 @@ AS 'MODULE_PATHNAME', 'pgpx_exec_pool_any'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000;
 COMMENT ON FUNCTION pgpool.exec(pg_catalog.text, pg_catalog.text, "any") IS
 'runs one statement with parameters of any types on a connection to a server, leased for this call, drops its rows and returns how many rows it affected or returned';
+
+--
+-- What there is to see: views, each on a function of its name.  All databases are
+-- shown to everybody; texts of others only to roles with the privileges of
+-- pg_read_all_stats.
+--
+
+CREATE FUNCTION pgpool.pools()
+RETURNS TABLE (
+	pool_id pg_catalog.int4,
+	database pg_catalog.name,
+	server pg_catalog.name,
+	local_user pg_catalog.name,
+	shared pg_catalog.bool,
+	state pg_catalog.text,
+	worker pg_catalog.int4,
+	pool_size pg_catalog.int4,
+	max_overflow pg_catalog.int4,
+	min_size pg_catalog.int4,
+	total pg_catalog.int4,
+	leased pg_catalog.int4,
+	idle pg_catalog.int4,
+	owed pg_catalog.int4,
+	connecting pg_catalog.int4,
+	resetting pg_catalog.int4,
+	checking pg_catalog.int4,
+	cancelling pg_catalog.int4,
+	closing pg_catalog.int4,
+	overflow pg_catalog.int4,
+	waiters pg_catalog.int4,
+	oldest_wait pg_catalog.float8,
+	created_at pg_catalog.timestamptz,
+	last_checkout pg_catalog.timestamptz,
+	unavailable_since pg_catalog.timestamptz,
+	last_error pg_catalog.text,
+	last_error_at pg_catalog.timestamptz,
+	next_try_at pg_catalog.timestamptz)
+AS 'MODULE_PATHNAME', 'pgpx_view_pools'
+LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100;
+COMMENT ON FUNCTION pgpool.pools() IS
+'view pools: one row for each pool of all databases';
+
+CREATE VIEW pgpool.pools AS
+SELECT
+	f.pool_id, f.database, f.server, f.local_user, f.shared, f.state, f.worker,
+	f.pool_size, f.max_overflow, f.min_size, f.total, f.leased, f.idle, f.owed,
+	f.connecting, f.resetting, f.checking, f.cancelling, f.closing, f.overflow,
+	f.waiters, f.oldest_wait, f.created_at, f.last_checkout,
+	f.unavailable_since, f.last_error, f.last_error_at, f.next_try_at
+FROM pgpool.pools() AS f;
+GRANT SELECT ON pgpool.pools TO PUBLIC;
+COMMENT ON VIEW pgpool.pools IS
+'pools of all databases: which connections they have, and whether somebody waits; a pool is made by its first checkout, and its row vanishes when its place is needed and nothing is left in it';
+COMMENT ON COLUMN pgpool.pools.pool_id IS
+'number of the pool, which no other pool gets while the server runs; joins the views';
+COMMENT ON COLUMN pgpool.pools.database IS
+'database of the foreign server';
+COMMENT ON COLUMN pgpool.pools.server IS
+'foreign server that the pool leads to';
+COMMENT ON COLUMN pgpool.pools.local_user IS
+'user of the user mapping; with a mapping for PUBLIC, the local user whose pool it is';
+COMMENT ON COLUMN pgpool.pools.shared IS
+'true: the user mapping is one user''s, and all sessions under that user share the pool; false: the mapping is PUBLIC''s, and the pool is that of one local user';
+COMMENT ON COLUMN pgpool.pools.state IS
+'"ready"; "full": every connection that pool_size allows is in use; "stale": connections with options from before an ALTER are still leased; "unavailable": no connection is open, the last attempt has failed, and the pause before the next one still runs';
+COMMENT ON COLUMN pgpool.pools.worker IS
+'worker that owns the connections; see view workers';
+COMMENT ON COLUMN pgpool.pools.pool_size IS
+'option of the server: connections that are kept, at most';
+COMMENT ON COLUMN pgpool.pools.max_overflow IS
+'option of the server: further connections under load';
+COMMENT ON COLUMN pgpool.pools.min_size IS
+'option of the server: connections that are kept open even when idle';
+COMMENT ON COLUMN pgpool.pools.total IS
+'connections in any state; the sum of the eight columns that follow';
+COMMENT ON COLUMN pgpool.pools.leased IS
+'connections that are leased by sessions';
+COMMENT ON COLUMN pgpool.pools.idle IS
+'connections that are open, clean and free';
+COMMENT ON COLUMN pgpool.pools.owed IS
+'connections that are free, but whose answer to the reset sent at checkin has not been read yet';
+COMMENT ON COLUMN pgpool.pools.connecting IS
+'connections that are being opened';
+COMMENT ON COLUMN pgpool.pools.resetting IS
+'connections that the worker resets, or whose answer to a reset it reads';
+COMMENT ON COLUMN pgpool.pools.checking IS
+'connections that the worker tests';
+COMMENT ON COLUMN pgpool.pools.cancelling IS
+'connections without a lease on which a cancel request is in flight';
+COMMENT ON COLUMN pgpool.pools.closing IS
+'connections that are being closed';
+COMMENT ON COLUMN pgpool.pools.overflow IS
+'connections beyond pool_size';
+COMMENT ON COLUMN pgpool.pools.waiters IS
+'sessions that wait for a connection; see view waiters';
+COMMENT ON COLUMN pgpool.pools.oldest_wait IS
+'how long the session that has waited longest has waited, in milliseconds; NULL if none waits';
+COMMENT ON COLUMN pgpool.pools.created_at IS
+'when the pool was made';
+COMMENT ON COLUMN pgpool.pools.last_checkout IS
+'when a connection was leased last; NULL if never';
+COMMENT ON COLUMN pgpool.pools.unavailable_since IS
+'first of the failed attempts to connect since the last one that succeeded; NULL if there is none';
+COMMENT ON COLUMN pgpool.pools.last_error IS
+'why the last failed attempt to connect failed, in the remote''s or the client library''s words; NULL if none has failed; "<insufficient privilege>" unless you may see it';
+COMMENT ON COLUMN pgpool.pools.last_error_at IS
+'when that attempt failed; NULL if none has failed';
+COMMENT ON COLUMN pgpool.pools.next_try_at IS
+'no attempt to connect is made before this instant; NULL if the last attempt succeeded';
+
+CREATE FUNCTION pgpool.connections()
+RETURNS TABLE (
+	pool_id pg_catalog.int4,
+	database pg_catalog.name,
+	server pg_catalog.name,
+	local_user pg_catalog.name,
+	connection pg_catalog.int4,
+	generation pg_catalog.int8,
+	state pg_catalog.text,
+	state_since pg_catalog.timestamptz,
+	owed pg_catalog.bool,
+	stale pg_catalog.bool,
+	transport pg_catalog.text,
+	remote_addr pg_catalog.inet,
+	remote_port pg_catalog.int4,
+	remote_pid pg_catalog.int4,
+	remote_version pg_catalog.text,
+	local_port pg_catalog.int4,
+	opened_at pg_catalog.timestamptz,
+	connect_time pg_catalog.float8,
+	last_used pg_catalog.timestamptz,
+	leases pg_catalog.int8,
+	statements pg_catalog.int8,
+	last_checked pg_catalog.timestamptz,
+	lease pg_catalog.int8,
+	holder_pid pg_catalog.int4,
+	last_pid pg_catalog.int4)
+AS 'MODULE_PATHNAME', 'pgpx_view_connections'
+LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100;
+COMMENT ON FUNCTION pgpool.connections() IS
+'view connections: one row for each connection of all pools';
+
+CREATE VIEW pgpool.connections AS
+SELECT
+	f.pool_id, f.database, f.server, f.local_user, f.connection, f.generation,
+	f.state, f.state_since, f.owed, f.stale, f.transport, f.remote_addr,
+	f.remote_port, f.remote_pid, f.remote_version, f.local_port, f.opened_at,
+	f.connect_time, f.last_used, f.leases, f.statements, f.last_checked,
+	f.lease, f.holder_pid, f.last_pid
+FROM pgpool.connections() AS f;
+GRANT SELECT ON pgpool.connections TO PUBLIC;
+COMMENT ON VIEW pgpool.connections IS
+'connections of all pools, open or being opened or closed';
+COMMENT ON COLUMN pgpool.connections.pool_id IS
+'number of the pool, which no other pool gets while the server runs; joins the views';
+COMMENT ON COLUMN pgpool.connections.database IS
+'database of the foreign server';
+COMMENT ON COLUMN pgpool.connections.server IS
+'foreign server that the pool leads to';
+COMMENT ON COLUMN pgpool.connections.local_user IS
+'user of the user mapping; with a mapping for PUBLIC, the local user whose pool it is';
+COMMENT ON COLUMN pgpool.connections.connection IS
+'place of the connection, from 0 to pgpool_ext.max_connections - 1; used again by other connections';
+COMMENT ON COLUMN pgpool.connections.generation IS
+'number of the remote session in this place; no two remote sessions have the same';
+COMMENT ON COLUMN pgpool.connections.state IS
+'"connecting", "idle", "owed", "leased", "resetting", "checking", "cancelling" or "closing"; see the columns of view pools';
+COMMENT ON COLUMN pgpool.connections.state_since IS
+'since when it is in that state';
+COMMENT ON COLUMN pgpool.connections.owed IS
+'true: the answer to a reset that was sent on it has not been read yet';
+COMMENT ON COLUMN pgpool.connections.stale IS
+'true: it was opened with options that have changed since; it closes as soon as it is free';
+COMMENT ON COLUMN pgpool.connections.transport IS
+'how the lessee speaks to the remote: "direct" on the socket itself';
+COMMENT ON COLUMN pgpool.connections.remote_addr IS
+'address of the remote server; NULL while it is being opened, for a Unix-domain socket, and unless you may see it';
+COMMENT ON COLUMN pgpool.connections.remote_port IS
+'port of the remote server; NULL as remote_addr is';
+COMMENT ON COLUMN pgpool.connections.remote_pid IS
+'process ID of the remote session; NULL while it is being opened';
+COMMENT ON COLUMN pgpool.connections.remote_version IS
+'version that the remote server has told; NULL while it is being opened';
+COMMENT ON COLUMN pgpool.connections.local_port IS
+'port on this side; NULL while it is being opened and for a Unix-domain socket';
+COMMENT ON COLUMN pgpool.connections.opened_at IS
+'when it was opened; NULL while it is being opened';
+COMMENT ON COLUMN pgpool.connections.connect_time IS
+'how long opening took, in milliseconds; NULL while it is being opened';
+COMMENT ON COLUMN pgpool.connections.last_used IS
+'when its last lease ended, or it was opened; NULL while it is being opened';
+COMMENT ON COLUMN pgpool.connections.leases IS
+'how often it was leased';
+COMMENT ON COLUMN pgpool.connections.statements IS
+'statements that were sent on it by sessions';
+COMMENT ON COLUMN pgpool.connections.last_checked IS
+'when it was tested last; NULL if never';
+COMMENT ON COLUMN pgpool.connections.lease IS
+'the lease that it is on; NULL if it is not leased';
+COMMENT ON COLUMN pgpool.connections.holder_pid IS
+'process ID of the session that has leased it; NULL if it is not leased';
+COMMENT ON COLUMN pgpool.connections.last_pid IS
+'process ID of the session that had leased it before; NULL if none had';
+
+CREATE FUNCTION pgpool.leases()
+RETURNS TABLE (
+	lease pg_catalog.int8,
+	pool_id pg_catalog.int4,
+	database pg_catalog.name,
+	server pg_catalog.name,
+	connection pg_catalog.int4,
+	pid pg_catalog.int4,
+	user_name pg_catalog.name,
+	application_name pg_catalog.text,
+	scope pg_catalog.text,
+	state pg_catalog.text,
+	leased_at pg_catalog.timestamptz,
+	waited pg_catalog.float8,
+	why pg_catalog.text,
+	remote_pid pg_catalog.int4)
+AS 'MODULE_PATHNAME', 'pgpx_view_leases'
+LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100;
+COMMENT ON FUNCTION pgpool.leases() IS
+'view leases: one row for each lease of all sessions';
+
+CREATE VIEW pgpool.leases AS
+SELECT
+	f.lease, f.pool_id, f.database, f.server, f.connection, f.pid, f.user_name,
+	f.application_name, f.scope, f.state, f.leased_at, f.waited, f.why,
+	f.remote_pid
+FROM pgpool.leases() AS f;
+GRANT SELECT ON pgpool.leases TO PUBLIC;
+COMMENT ON VIEW pgpool.leases IS
+'leases of all sessions: who has a connection, since when and what for';
+COMMENT ON COLUMN pgpool.leases.lease IS
+'the lease, as checkout returned it';
+COMMENT ON COLUMN pgpool.leases.pool_id IS
+'number of the pool, which no other pool gets while the server runs; joins the views';
+COMMENT ON COLUMN pgpool.leases.database IS
+'database of the foreign server';
+COMMENT ON COLUMN pgpool.leases.server IS
+'foreign server that the pool leads to';
+COMMENT ON COLUMN pgpool.leases.connection IS
+'the leased connection; see view connections';
+COMMENT ON COLUMN pgpool.leases.pid IS
+'process ID of the session that holds the lease';
+COMMENT ON COLUMN pgpool.leases.user_name IS
+'user that took the lease; NULL if the role was dropped';
+COMMENT ON COLUMN pgpool.leases.application_name IS
+'application_name of the session when it took the lease; "<insufficient privilege>" unless you may see it';
+COMMENT ON COLUMN pgpool.leases.scope IS
+'when it ends by itself: "session", "transaction" (checkout_xact) or "call" (query and exec with a server''s name)';
+COMMENT ON COLUMN pgpool.leases.state IS
+'"idle"; "active": a statement runs; "in transaction" and "failed": a remote transaction is open, or has failed; "cancelling"; "broken": the connection was lost, and the lease is good for checkin only';
+COMMENT ON COLUMN pgpool.leases.leased_at IS
+'when the connection was leased';
+COMMENT ON COLUMN pgpool.leases.waited IS
+'how long the checkout waited for it, in milliseconds';
+COMMENT ON COLUMN pgpool.leases.why IS
+'what checkout was told that it is for, cut off after 127 bytes; NULL if nothing; "<insufficient privilege>" unless you may see it';
+COMMENT ON COLUMN pgpool.leases.remote_pid IS
+'process ID of the remote session';
+
+CREATE FUNCTION pgpool.waiters()
+RETURNS TABLE (
+	pool_id pg_catalog.int4,
+	database pg_catalog.name,
+	server pg_catalog.name,
+	"position" pg_catalog.int4,
+	pid pg_catalog.int4,
+	user_name pg_catalog.name,
+	application_name pg_catalog.text,
+	waiting_since pg_catalog.timestamptz,
+	deadline pg_catalog.timestamptz,
+	why pg_catalog.text,
+	reason pg_catalog.text)
+AS 'MODULE_PATHNAME', 'pgpx_view_waiters'
+LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100;
+COMMENT ON FUNCTION pgpool.waiters() IS
+'view waiters: one row for each session that waits for a connection';
+
+CREATE VIEW pgpool.waiters AS
+SELECT
+	f.pool_id, f.database, f.server, f."position", f.pid, f.user_name,
+	f.application_name, f.waiting_since, f.deadline, f.why, f.reason
+FROM pgpool.waiters() AS f;
+GRANT SELECT ON pgpool.waiters TO PUBLIC;
+COMMENT ON VIEW pgpool.waiters IS
+'sessions that wait for a connection, in the order in which they will get one';
+COMMENT ON COLUMN pgpool.waiters.pool_id IS
+'number of the pool, which no other pool gets while the server runs; joins the views';
+COMMENT ON COLUMN pgpool.waiters.database IS
+'database of the foreign server';
+COMMENT ON COLUMN pgpool.waiters.server IS
+'foreign server that the pool leads to';
+COMMENT ON COLUMN pgpool.waiters."position" IS
+'place in the queue of the pool, from 1';
+COMMENT ON COLUMN pgpool.waiters.pid IS
+'process ID of the session that waits';
+COMMENT ON COLUMN pgpool.waiters.user_name IS
+'user that wants the lease; NULL if the role was dropped';
+COMMENT ON COLUMN pgpool.waiters.application_name IS
+'application_name of the session when it began to wait; "<insufficient privilege>" unless you may see it';
+COMMENT ON COLUMN pgpool.waiters.waiting_since IS
+'when it began to wait';
+COMMENT ON COLUMN pgpool.waiters.deadline IS
+'when it will give up; NULL: never';
+COMMENT ON COLUMN pgpool.waiters.why IS
+'what checkout was told that it is for, cut off after 127 bytes; NULL if nothing; "<insufficient privilege>" unless you may see it';
+COMMENT ON COLUMN pgpool.waiters.reason IS
+'what the pool waits for: "full": a lease to end, since all connections that pool_size allows are there; "connecting": a connection that is being opened; "unavailable": the end of the pause after a failed attempt to connect; "global_cap": a connection of any pool to close, since pgpool_ext.max_connections are in use';
+
+CREATE FUNCTION pgpool.stats()
+RETURNS TABLE (
+	pool_id pg_catalog.int4,
+	database pg_catalog.name,
+	server pg_catalog.name,
+	local_user pg_catalog.name,
+	checkouts pg_catalog.int8,
+	hits pg_catalog.int8,
+	partner_hits pg_catalog.int8,
+	retried pg_catalog.int8,
+	grown pg_catalog.int8,
+	waited pg_catalog.int8,
+	granted pg_catalog.int8,
+	timeouts pg_catalog.int8,
+	cancelled pg_catalog.int8,
+	failed pg_catalog.int8,
+	refused pg_catalog.int8,
+	unavailable pg_catalog.int8,
+	deadlocks pg_catalog.int8,
+	checkins pg_catalog.int8,
+	discards pg_catalog.int8,
+	reclaimed pg_catalog.int8,
+	terminated pg_catalog.int8,
+	lease_timeouts pg_catalog.int8,
+	wait_time pg_catalog.float8,
+	max_wait_time pg_catalog.float8,
+	lease_time pg_catalog.float8,
+	max_lease_time pg_catalog.float8,
+	statements pg_catalog.int8,
+	rows pg_catalog.int8,
+	errors pg_catalog.int8,
+	bytes_received pg_catalog.int8,
+	bytes_sent pg_catalog.int8,
+	connects pg_catalog.int8,
+	connects_failed pg_catalog.int8,
+	connect_time pg_catalog.float8,
+	max_connect_time pg_catalog.float8,
+	resets pg_catalog.int8,
+	resets_failed pg_catalog.int8,
+	checks pg_catalog.int8,
+	checks_failed pg_catalog.int8,
+	cancels pg_catalog.int8,
+	closed_idle pg_catalog.int8,
+	closed_lifetime pg_catalog.int8,
+	closed_uses pg_catalog.int8,
+	closed_overflow pg_catalog.int8,
+	closed_evicted pg_catalog.int8,
+	closed_reset pg_catalog.int8,
+	closed_broken pg_catalog.int8,
+	closed_drained pg_catalog.int8,
+	closed_stale pg_catalog.int8,
+	closed_terminated pg_catalog.int8,
+	closed_holder_died pg_catalog.int8,
+	closed_discarded pg_catalog.int8,
+	stats_reset pg_catalog.timestamptz)
+AS 'MODULE_PATHNAME', 'pgpx_view_stats'
+LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100;
+COMMENT ON FUNCTION pgpool.stats() IS
+'view stats: one row of counters for each pool';
+
+CREATE VIEW pgpool.stats AS
+SELECT
+	f.pool_id, f.database, f.server, f.local_user, f.checkouts, f.hits,
+	f.partner_hits, f.retried, f.grown, f.waited, f.granted, f.timeouts,
+	f.cancelled, f.failed, f.refused, f.unavailable, f.deadlocks, f.checkins,
+	f.discards, f.reclaimed, f.terminated, f.lease_timeouts, f.wait_time,
+	f.max_wait_time, f.lease_time, f.max_lease_time, f.statements, f.rows,
+	f.errors, f.bytes_received, f.bytes_sent, f.connects, f.connects_failed,
+	f.connect_time, f.max_connect_time, f.resets, f.resets_failed, f.checks,
+	f.checks_failed, f.cancels, f.closed_idle, f.closed_lifetime,
+	f.closed_uses, f.closed_overflow, f.closed_evicted, f.closed_reset,
+	f.closed_broken, f.closed_drained, f.closed_stale, f.closed_terminated,
+	f.closed_holder_died, f.closed_discarded, f.stats_reset
+FROM pgpool.stats() AS f;
+GRANT SELECT ON pgpool.stats TO PUBLIC;
+COMMENT ON VIEW pgpool.stats IS
+'counters of all pools since stats_reset; they only grow, and vanish with the pool. At every instant:
+checkouts = checkins + discards + reclaimed + terminated + lease_timeouts + retried + connections that are leased;
+waited = granted + timeouts + cancelled + failed + tickets in the queue;
+connects = the sum of all closed_* + connections that are open';
+COMMENT ON COLUMN pgpool.stats.pool_id IS
+'number of the pool, which no other pool gets while the server runs; joins the views';
+COMMENT ON COLUMN pgpool.stats.database IS
+'database of the foreign server';
+COMMENT ON COLUMN pgpool.stats.server IS
+'foreign server that the pool leads to';
+COMMENT ON COLUMN pgpool.stats.local_user IS
+'user of the user mapping; with a mapping for PUBLIC, the local user whose pool it is';
+COMMENT ON COLUMN pgpool.stats.checkouts IS
+'leases that began';
+COMMENT ON COLUMN pgpool.stats.hits IS
+'of these: without waiting';
+COMMENT ON COLUMN pgpool.stats.partner_hits IS
+'of these: with the connection that the session had used last';
+COMMENT ON COLUMN pgpool.stats.retried IS
+'leases that ended before their caller saw them: the connection had died while it was idle, or the caller''s time was up';
+COMMENT ON COLUMN pgpool.stats.grown IS
+'connections that were asked for because none was free';
+COMMENT ON COLUMN pgpool.stats.waited IS
+'tickets that were drawn: checkouts that found no connection free';
+COMMENT ON COLUMN pgpool.stats.granted IS
+'of these: got a connection';
+COMMENT ON COLUMN pgpool.stats.timeouts IS
+'of these: got none in time';
+COMMENT ON COLUMN pgpool.stats.cancelled IS
+'of these: ended by a cancel, an error or the end of the session';
+COMMENT ON COLUMN pgpool.stats.failed IS
+'of these: got the reason why the remote cannot be reached';
+COMMENT ON COLUMN pgpool.stats.refused IS
+'checkouts that were refused because max_waiters sessions waited';
+COMMENT ON COLUMN pgpool.stats.unavailable IS
+'checkouts that were refused because the pause after a failed attempt to connect still ran';
+COMMENT ON COLUMN pgpool.stats.deadlocks IS
+'checkouts that were refused because the session would have waited for itself';
+COMMENT ON COLUMN pgpool.stats.checkins IS
+'leases that were returned, by checkin or with their scope';
+COMMENT ON COLUMN pgpool.stats.discards IS
+'leases that were ended by discard';
+COMMENT ON COLUMN pgpool.stats.reclaimed IS
+'leases that ended with their session, or with the worker';
+COMMENT ON COLUMN pgpool.stats.terminated IS
+'leases that an administrator ended';
+COMMENT ON COLUMN pgpool.stats.lease_timeouts IS
+'leases that were ended because they were held longer than lease_timeout';
+COMMENT ON COLUMN pgpool.stats.wait_time IS
+'time that the tickets waited, in milliseconds';
+COMMENT ON COLUMN pgpool.stats.max_wait_time IS
+'longest wait, in milliseconds';
+COMMENT ON COLUMN pgpool.stats.lease_time IS
+'time that leases lasted, in milliseconds; those that still last are not in it';
+COMMENT ON COLUMN pgpool.stats.max_lease_time IS
+'longest lease, in milliseconds';
+COMMENT ON COLUMN pgpool.stats.statements IS
+'statements that were sent on leases; added when the lease ends, as the four that follow';
+COMMENT ON COLUMN pgpool.stats.rows IS
+'rows that were received';
+COMMENT ON COLUMN pgpool.stats.errors IS
+'errors that the remote reported';
+COMMENT ON COLUMN pgpool.stats.bytes_received IS
+'bytes that sessions received on leases';
+COMMENT ON COLUMN pgpool.stats.bytes_sent IS
+'bytes that sessions sent on leases';
+COMMENT ON COLUMN pgpool.stats.connects IS
+'connections that were opened';
+COMMENT ON COLUMN pgpool.stats.connects_failed IS
+'connections that could not be opened';
+COMMENT ON COLUMN pgpool.stats.connect_time IS
+'time that opening took, in milliseconds';
+COMMENT ON COLUMN pgpool.stats.max_connect_time IS
+'longest time that opening took, in milliseconds';
+COMMENT ON COLUMN pgpool.stats.resets IS
+'resets that were sent at checkin';
+COMMENT ON COLUMN pgpool.stats.resets_failed IS
+'resets that were answered wrongly or too late, as the worker found';
+COMMENT ON COLUMN pgpool.stats.checks IS
+'tests of idle connections';
+COMMENT ON COLUMN pgpool.stats.checks_failed IS
+'of these: found the connection dead';
+COMMENT ON COLUMN pgpool.stats.cancels IS
+'cancel requests that were sent';
+COMMENT ON COLUMN pgpool.stats.closed_idle IS
+'connections that were closed because nobody used them for idle_timeout';
+COMMENT ON COLUMN pgpool.stats.closed_lifetime IS
+'connections that were closed because they were older than max_lifetime';
+COMMENT ON COLUMN pgpool.stats.closed_uses IS
+'connections that were closed after max_uses leases';
+COMMENT ON COLUMN pgpool.stats.closed_overflow IS
+'connections that were closed because there were more than pool_size';
+COMMENT ON COLUMN pgpool.stats.closed_evicted IS
+'idle connections that gave way to those of another pool';
+COMMENT ON COLUMN pgpool.stats.closed_reset IS
+'connections that were closed because they could not be reset for certain';
+COMMENT ON COLUMN pgpool.stats.closed_broken IS
+'connections that were lost or out of step, or ended with the worker';
+COMMENT ON COLUMN pgpool.stats.closed_drained IS
+'connections that an administrator had closed';
+COMMENT ON COLUMN pgpool.stats.closed_stale IS
+'connections that were closed because the options had changed';
+COMMENT ON COLUMN pgpool.stats.closed_terminated IS
+'connections that were closed because their lease was terminated or timed out';
+COMMENT ON COLUMN pgpool.stats.closed_holder_died IS
+'connections whose lease ended in the middle of a statement or of a transaction';
+COMMENT ON COLUMN pgpool.stats.closed_discarded IS
+'connections that were closed by discard';
+COMMENT ON COLUMN pgpool.stats.stats_reset IS
+'since when the counters count: when the pool was made, or they were set to 0';
+
+CREATE FUNCTION pgpool.wait_histogram()
+RETURNS TABLE (
+	pool_id pg_catalog.int4,
+	server pg_catalog.name,
+	local_user pg_catalog.name,
+	bucket pg_catalog.int4,
+	from_us pg_catalog.int8,
+	to_us pg_catalog.int8,
+	waits pg_catalog.int8,
+	cumulative pg_catalog.int8,
+	bar pg_catalog.text)
+AS 'MODULE_PATHNAME', 'pgpx_view_wait_histogram'
+LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100;
+COMMENT ON FUNCTION pgpool.wait_histogram() IS
+'view wait_histogram: one row for each span of waiting times up to the longest, of each pool';
+
+CREATE VIEW pgpool.wait_histogram AS
+SELECT
+	f.pool_id, f.server, f.local_user, f.bucket, f.from_us, f.to_us, f.waits,
+	f.cumulative, f.bar
+FROM pgpool.wait_histogram() AS f;
+GRANT SELECT ON pgpool.wait_histogram TO PUBLIC;
+COMMENT ON VIEW pgpool.wait_histogram IS
+'how long checkouts waited that had to wait: each row counts the waits of a span of time, and each span is twice as long as the one before';
+COMMENT ON COLUMN pgpool.wait_histogram.pool_id IS
+'number of the pool, which no other pool gets while the server runs; joins the views';
+COMMENT ON COLUMN pgpool.wait_histogram.server IS
+'foreign server that the pool leads to';
+COMMENT ON COLUMN pgpool.wait_histogram.local_user IS
+'user of the user mapping; with a mapping for PUBLIC, the local user whose pool it is';
+COMMENT ON COLUMN pgpool.wait_histogram.bucket IS
+'number of the span';
+COMMENT ON COLUMN pgpool.wait_histogram.from_us IS
+'waits of so many microseconds and more';
+COMMENT ON COLUMN pgpool.wait_histogram.to_us IS
+'waits of less than so many microseconds; NULL: without end';
+COMMENT ON COLUMN pgpool.wait_histogram.waits IS
+'how many waits there were';
+COMMENT ON COLUMN pgpool.wait_histogram.cumulative IS
+'how many waits there were of less than to_us';
+COMMENT ON COLUMN pgpool.wait_histogram.bar IS
+'waits as a bar; that of the pool''s fullest span has 40 characters';
+
+CREATE FUNCTION pgpool.workers()
+RETURNS TABLE (
+	worker pg_catalog.int4,
+	pid pg_catalog.int4,
+	state pg_catalog.text,
+	started_at pg_catalog.timestamptz,
+	restarts pg_catalog.int4,
+	pools pg_catalog.int4,
+	connections pg_catalog.int4,
+	descriptors pg_catalog.int4,
+	connections_used pg_catalog.int4,
+	connections_max pg_catalog.int4,
+	pools_used pg_catalog.int4,
+	pools_max pg_catalog.int4)
+AS 'MODULE_PATHNAME', 'pgpx_view_workers'
+LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1;
+COMMENT ON FUNCTION pgpool.workers() IS
+'view workers: one row for each pool worker';
+
+CREATE VIEW pgpool.workers AS
+SELECT
+	f.worker, f.pid, f.state, f.started_at, f.restarts, f.pools, f.connections,
+	f.descriptors, f.connections_used, f.connections_max, f.pools_used,
+	f.pools_max
+FROM pgpool.workers() AS f;
+GRANT SELECT ON pgpool.workers TO PUBLIC;
+COMMENT ON VIEW pgpool.workers IS
+'background workers that open, reset and close the connections';
+COMMENT ON COLUMN pgpool.workers.worker IS
+'number of the worker, from 0 to pgpool_ext.workers - 1';
+COMMENT ON COLUMN pgpool.workers.pid IS
+'its process ID; NULL if it does not run';
+COMMENT ON COLUMN pgpool.workers.state IS
+'"starting", "running", "stopping" or "down"';
+COMMENT ON COLUMN pgpool.workers.started_at IS
+'when it was started last; NULL if never';
+COMMENT ON COLUMN pgpool.workers.restarts IS
+'how often it was started again since the server started, or recovered from a crash';
+COMMENT ON COLUMN pgpool.workers.pools IS
+'pools that belong to it';
+COMMENT ON COLUMN pgpool.workers.connections IS
+'connections of these pools, in any state';
+COMMENT ON COLUMN pgpool.workers.descriptors IS
+'sockets that it has open for connections and cancel requests';
+COMMENT ON COLUMN pgpool.workers.connections_used IS
+'connections of all workers, in any state';
+COMMENT ON COLUMN pgpool.workers.connections_max IS
+'setting pgpool_ext.max_connections: how many there can be';
+COMMENT ON COLUMN pgpool.workers.pools_used IS
+'pools of all workers';
+COMMENT ON COLUMN pgpool.workers.pools_max IS
+'setting pgpool_ext.max_pools: how many there can be';
+
+CREATE FUNCTION pgpool.check_invariants()
+RETURNS pg_catalog.void
+AS 'MODULE_PATHNAME', 'pgpx_check_invariants'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+REVOKE ALL ON FUNCTION pgpool.check_invariants() FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION pgpool.check_invariants() TO pg_monitor;
+COMMENT ON FUNCTION pgpool.check_invariants() IS
+'checks that the shared state adds up, and raises an error with what does not';

@@ -77,6 +77,8 @@ typedef struct Run
 	uint64		rows;
 } Run;
 
+static const char malformed[] = "the remote server sent a malformed message";
+
 static void
 handle_event(Run *run, PgpxWireEvent event, const PgpxWireMessage *msg)
 {
@@ -86,12 +88,13 @@ handle_event(Run *run, PgpxWireEvent event, const PgpxWireMessage *msg)
 	switch (event)
 	{
 		case PGPX_EV_ROW_DESCRIPTION:
-			if (run->sink != NULL)
-				run->sink->columns(run->sink->arg, msg, wire);
+			if (run->sink != NULL &&
+				!run->sink->columns(run->sink->arg, msg, wire))
+				pgpx_wire_break(wire, malformed);
 			break;
 		case PGPX_EV_ROW:
-			if (run->sink != NULL)
-				run->sink->row(run->sink->arg, msg);
+			if (run->sink != NULL && !run->sink->row(run->sink->arg, msg))
+				pgpx_wire_break(wire, malformed);
 			lease->usage.rows++;
 			break;
 		case PGPX_EV_COMMAND:

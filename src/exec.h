@@ -13,10 +13,10 @@
 /* What becomes of the rows. */
 typedef struct PgpxSink
 {
-	/* a result begins; malformed or unfit ones are errors */
-	void (*columns)(void *arg, const PgpxWireMessage *msg,
+	/* a result begins, a row; false: malformed.  Unfit ones are errors */
+	bool (*columns)(void *arg, const PgpxWireMessage *msg,
 					const PgpxWire *wire);
-	void (*row)(void *arg, const PgpxWireMessage *msg);
+	bool (*row)(void *arg, const PgpxWireMessage *msg);
 
 	/* one of them has thrown: put back what it changed in the message */
 	void (*restore)(void *arg);

@@ -77,7 +77,8 @@ copy_locked(PgpxView *view, int index)
 		{
 			if (pgpx_conns[i].pool != index)
 				continue;
-			memcpy(&view->conns[view->nconns], &pgpx_conns[i], sizeof(PgpxConn));
+			memcpy(&view->conns[view->nconns], &pgpx_conns[i],
+				   sizeof(PgpxConn));
 			view->conn_index[view->nconns] = i;
 			view->nconns++;
 		}

@@ -102,9 +102,9 @@ pgpx_view_pools(PG_FUNCTION_ARGS)
 }
 
 static void
-connection_row(PgpxRow *row, const PgpxView *view, int i)
+connection_row(PgpxRow *row, PgpxView *view, int i)
 {
-	const PgpxConn *conn = &view->conns[i];
+	PgpxConn   *conn = &view->conns[i];
 	bool		opened = conn->opened_at != 0;
 	bool		leased = conn->state == PGPX_CONN_LEASED;
 
@@ -141,10 +141,10 @@ connection_row(PgpxRow *row, const PgpxView *view, int i)
 
 	pgpx_row_instant(row, conn->last_used);
 	pgpx_row_bigint(row, conn->leases);
-	pgpx_row_bigint(row, pg_atomic_read_u64(unconstify(pg_atomic_uint64 *, &conn->statements)));
+	pgpx_row_bigint(row, pg_atomic_read_u64(&conn->statements));
 	pgpx_row_instant(row, conn->last_checked);
 	if (leased)
-		pgpx_row_bigint(row, pg_atomic_read_u64(unconstify(pg_atomic_uint64 *, &conn->lease_id)));
+		pgpx_row_bigint(row, pg_atomic_read_u64(&conn->lease_id));
 	else
 		pgpx_row_null(row);
 	pgpx_row_pid(row, leased ? conn->owner_pid : 0);
@@ -168,9 +168,9 @@ pgpx_view_connections(PG_FUNCTION_ARGS)
 }
 
 static const char *
-worker_state(const PgpxWorkerSlot *slot)
+worker_state(PgpxWorkerSlot *slot)
 {
-	switch (pg_atomic_read_u32(unconstify(pg_atomic_uint32 *, &slot->state)))
+	switch (pg_atomic_read_u32(&slot->state))
 	{
 		case PGPX_WORKER_STARTING:
 			return "starting";
@@ -209,11 +209,12 @@ pgpx_view_workers(PG_FUNCTION_ARGS)
 	for (int i = 0; i < pgpx_shared->nworkers; i++)
 	{
 		PgpxWorkerSlot *slot = &pgpx_shared->worker[i];
+		PgpxTime	started_at = pg_atomic_read_u64(&slot->started_at);
 
 		pgpx_row_int(&row, i);
 		pgpx_row_pid(&row, (int) pg_atomic_read_u32(&slot->pid));
 		pgpx_row_text(&row, worker_state(slot));
-		pgpx_row_instant(&row, (PgpxTime) pg_atomic_read_u64(&slot->started_at));
+		pgpx_row_instant(&row, started_at);
 		pgpx_row_int(&row, (int) pg_atomic_read_u32(&slot->restarts));
 		pgpx_row_int(&row, pools[i]);
 		pgpx_row_int(&row, connections[i]);

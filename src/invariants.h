@@ -29,4 +29,35 @@ typedef struct PgpxFaults
  */
 extern void pgpx_invariants_check(PgpxFaults *faults);
 
+/* --- what invariants.c and invariants_queue.c share ---------------------- */
+
+/* A connection that is FREE and was not in the free list. */
+typedef struct PgpxSuspect
+{
+	bool		missing;
+	uint64		generation;
+	PgpxTime	state_since;
+} PgpxSuspect;
+
+typedef struct PgpxCheck
+{
+	PgpxFaults *faults;
+	PgpxPool   *pool;			/* the one that is locked; NULL: none */
+	int			index;			/* its place */
+	int			nleases;
+	uint64	   *leases;			/* [max_connections] those that were seen */
+	bool	   *in_list;		/* [max_connections] of the free list */
+	PgpxSuspect *suspects;		/* [max_connections] */
+} PgpxCheck;
+
+/* Note what does not add up; tells the pool, if one is locked. */
+extern void pgpx_check_fault(PgpxCheck *check, const char *format, ...)
+	pg_attribute_printf(2, 3);
+
+/* Does the process that a lease or a ticket belongs to exist? */
+extern bool pgpx_check_is_alive(int procno, int pid);
+
+/* Check all tickets of the pool.  Returns how many are in its queue. */
+extern int	pgpx_check_tickets(PgpxCheck *check);
+
 #endif							/* PGPX_INVARIANTS_H */

@@ -38,6 +38,10 @@ struct PgpxTuples
 	char	   *borrowed;		/* the byte that holds a NUL of ours; NULL: none */
 	char		behind;			/* what it held before */
 	int			guc_level;		/* 0: no setting was changed */
+
+	/* where an error happens, for its context */
+	int			column;
+	uint64		row;
 };
 
 /*
@@ -58,12 +62,14 @@ adopt_styles(PgpxTuples *t, const PgpxWire *wire)
 								 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
 }
 
-static void
+static bool
 begin_result(void *arg, const PgpxWireMessage *msg, const PgpxWire *wire)
 {
 	PgpxTuples *t = arg;
 	int			n = pgpx_wire_parse_ncolumns(msg);
 
+	if (n < 0)
+		return false;
 	if (n != t->ncolumns)
 		ereport(ERROR,
 				(errcode(ERRCODE_DATATYPE_MISMATCH),
@@ -71,6 +77,7 @@ begin_result(void *arg, const PgpxWireMessage *msg, const PgpxWire *wire)
 				 errdetail("The remote statement returns %d columns, the column list has %d.",
 						   n, t->ncolumns)));
 	adopt_styles(t, wire);
+	return true;
 }
 
 /* The byte behind a value was borrowed for its NUL; also after an error. */
@@ -85,16 +92,30 @@ give_back(void *arg)
 }
 
 static void
+tell_where(void *arg)
+{
+	PgpxTuples *t = arg;
+
+	errcontext("column \"%s\" of row " UINT64_FORMAT " of the remote result",
+			   NameStr(TupleDescAttr(t->tupdesc, t->column)->attname), t->row);
+}
+
+static bool
 add_row(void *arg, const PgpxWireMessage *msg)
 {
 	PgpxTuples *t = arg;
 	MemoryContext old;
 	int			encoding = GetDatabaseEncoding();
+	ErrorContextCallback where;
 
 	if (!pgpx_wire_parse_row(msg, t->ncolumns, t->fields))
-		ereport(ERROR,
-				(errcode(ERRCODE_PROTOCOL_VIOLATION),
-				 errmsg("remote server sent a malformed row")));
+		return false;
+
+	where.callback = tell_where;
+	where.arg = t;
+	where.previous = error_context_stack;
+	error_context_stack = &where;
+	t->row++;
 
 	old = MemoryContextSwitchTo(t->row_cxt);
 	for (int i = 0; i < t->ncolumns; i++)
@@ -102,6 +123,7 @@ add_row(void *arg, const PgpxWireMessage *msg)
 		PgpxField  *field = &t->fields[i];
 		Column	   *column = &t->columns[i];
 
+		t->column = i;
 		if (field->data == NULL)
 		{
 			/* a domain may refuse NULL */
@@ -121,9 +143,11 @@ add_row(void *arg, const PgpxWireMessage *msg)
 										 column->ioparam, column->typmod);
 		give_back(t);
 	}
+	error_context_stack = where.previous;
 	tuplestore_putvalues(t->store, t->tupdesc, t->values, t->nulls);
 	MemoryContextSwitchTo(old);
 	MemoryContextReset(t->row_cxt);
+	return true;
 }
 
 PgpxTuples *

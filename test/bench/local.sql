@@ -7,7 +7,8 @@ CREATE EXTENSION pgpool_ext;
 CREATE EXTENSION dblink;
 CREATE EXTENSION postgres_fdw;
 
--- p1 and p4: pools of one and of four connections; p8: many sessions on eight
+-- p1 and p4: pools of one and of four connections.  p8 and m: many sessions, on
+-- eight connections and on one each, under roles of their own, to be counted.
 CREATE SERVER p1 FOREIGN DATA WRAPPER pgpool_fdw OPTIONS
   (host :'host', port :'port', dbname :'database', sslmode 'disable', pool_size '1');
 CREATE SERVER p4 FOREIGN DATA WRAPPER pgpool_fdw OPTIONS
@@ -16,12 +17,15 @@ CREATE SERVER p8 FOREIGN DATA WRAPPER pgpool_fdw OPTIONS
   (host :'host', port :'port', dbname :'database', sslmode 'disable', pool_size '8');
 CREATE SERVER d FOREIGN DATA WRAPPER dblink_fdw OPTIONS
   (host :'host', port :'port', dbname :'database', sslmode 'disable');
+CREATE SERVER m FOREIGN DATA WRAPPER dblink_fdw OPTIONS
+  (host :'host', port :'port', dbname :'database', sslmode 'disable');
 CREATE SERVER f FOREIGN DATA WRAPPER postgres_fdw OPTIONS
   (host :'host', port :'port', dbname :'database', sslmode 'disable');
 CREATE USER MAPPING FOR CURRENT_USER SERVER p1 OPTIONS (user 'remote_app', password :'secret');
 CREATE USER MAPPING FOR CURRENT_USER SERVER p4 OPTIONS (user 'remote_app', password :'secret');
-CREATE USER MAPPING FOR CURRENT_USER SERVER p8 OPTIONS (user 'remote_app', password :'secret');
+CREATE USER MAPPING FOR CURRENT_USER SERVER p8 OPTIONS (user 'remote_pool', password :'secret');
 CREATE USER MAPPING FOR CURRENT_USER SERVER d OPTIONS (user 'remote_app', password :'secret');
+CREATE USER MAPPING FOR CURRENT_USER SERVER m OPTIONS (user 'remote_each', password :'secret');
 CREATE USER MAPPING FOR CURRENT_USER SERVER f OPTIONS (user 'remote_app', password :'secret');
 CREATE FOREIGN TABLE one (a int) SERVER f OPTIONS (schema_name 'public');
 

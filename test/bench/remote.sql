@@ -12,8 +12,8 @@ CREATE TABLE numbers AS
     i / 3.0::float8 AS e, i / 7.0::float8 AS f, i + 2 AS g, i + 3 AS h
   FROM generate_series(1, 1000000) AS i;
 
--- backends of the workload at peak, looked at for some seconds
-CREATE FUNCTION peak_backends(seconds numeric) RETURNS int
+-- backends of a role at peak, looked at for some seconds
+CREATE FUNCTION peak_backends(role name, seconds numeric) RETURNS int
 LANGUAGE plpgsql AS $$
 DECLARE
   until timestamptz := clock_timestamp() + seconds * interval '1 s';
@@ -22,7 +22,7 @@ DECLARE
 BEGIN
   WHILE clock_timestamp() < until LOOP
     PERFORM pg_stat_clear_snapshot();
-    SELECT count(*) INTO n FROM pg_stat_activity WHERE usename = 'remote_app';
+    SELECT count(*) INTO n FROM pg_stat_activity WHERE usename = role;
     peak := greatest(peak, n);
     PERFORM pg_sleep(0.1);
   END LOOP;

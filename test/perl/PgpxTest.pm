@@ -8,6 +8,7 @@
 #   my $local = local_node('local', conf => ["pgpool_ext.workers = 2"]);
 #   make_pool($local, $remote, server => 'shard1', options => { pool_size => 2 });
 #   ...
+#   my $session = PgpxSession->new($local);
 #   wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '1');
 #   check_invariants($local);
 #   leak_check($local, $remote);
@@ -23,9 +24,12 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time usleep);
 
+use PgpxSession;
+
 our @EXPORT = qw(
   local_node remote_node make_pool remote_sessions
-  wait_until check_invariants leak_check
+  wait_until check_invariants leak_check stats_add_up
+  worker_pid terminate lease seconds
   $REMOTE_APP_PASSWORD $REMOTE_SUPER_PASSWORD
 );
 
@@ -195,6 +199,65 @@ sub check_invariants
 		stderr => \$err);
 
 	return is($status == 0 ? '' : $err || 'failed', '', $name // 'the invariants hold');
+}
+
+# The counters of every pool explain each other: one assertion.
+sub stats_add_up
+{
+	my ($node, $name) = @_;
+	my $wrong = $node->safe_psql('postgres', <<"EOT");
+SELECT to_jsonb(s) || jsonb_build_object('leased', p.leased, 'waiters', p.waiters,
+	'open', p.total - p.connecting)
+FROM pgpool.stats s JOIN pgpool.pools p USING (pool_id)
+WHERE s.checkouts <> s.checkins + s.discards + s.reclaimed + s.retried
+		+ s.terminated + s.lease_timeouts + p.leased
+	OR s.waited <> s.granted + s.timeouts + s.cancelled + s.failed + p.waiters
+	OR s.connects <> s.closed_idle + s.closed_lifetime + s.closed_uses
+		+ s.closed_overflow + s.closed_evicted + s.closed_reset + s.closed_broken
+		+ s.closed_drained + s.closed_stale + s.closed_terminated
+		+ s.closed_holder_died + s.closed_discarded + p.total - p.connecting
+EOT
+
+	return is($wrong, '', $name // 'the counters add up');
+}
+
+# The process of the pool worker; '' while none runs.
+sub worker_pid
+{
+	my ($local) = @_;
+
+	return $local->safe_psql('postgres',
+		"SELECT pid FROM pg_stat_activity WHERE backend_type = 'pgpool_ext worker'");
+}
+
+# pg_terminate_backend, and wait until the process is gone.
+sub terminate
+{
+	my ($node, $pid) = @_;
+
+	$node->safe_psql('postgres', "SELECT pg_terminate_backend($pid)");
+	return wait_until($node,
+		"SELECT count(*) FROM pg_stat_activity WHERE pid = $pid", '0');
+}
+
+# A session's lease of a server.
+sub lease
+{
+	my ($session, $server) = @_;
+	my $lease = $session->run("SELECT pgpool.checkout('$server', '30 s')");
+
+	die "no lease: " . $session->error unless $lease =~ /^\d+$/;
+	return $lease;
+}
+
+# How long a function takes.  Only ever compare it with a generous bound.
+sub seconds(&)
+{
+	my ($function) = @_;
+	my $start = time();
+
+	$function->();
+	return time() - $start;
 }
 
 # Nothing is left behind: no lease, no waiter, and after the local server has

@@ -1,24 +1,110 @@
 --
--- What the tests after this one build on: the extension, an ordinary role, and
--- two servers that lead to the remote cluster.
+-- What the tests after this one build on: the extension, an ordinary role, two
+-- servers that lead to the remote cluster, and helpers in schema "test".
 --
 CREATE EXTENSION pgpool_ext;
+CREATE EXTENSION dblink;
 CREATE ROLE regress_pgpool_user LOGIN;
 GRANT CREATE ON SCHEMA public TO regress_pgpool_user;
 
--- The address of the remote differs from run to run.
-DO $$
+CREATE SCHEMA test;
+GRANT USAGE ON SCHEMA test TO PUBLIC;
+
+-- A server that leads to the remote cluster, whose address differs from run to
+-- run; more options as name, value, name, value; and a mapping for the caller.
+CREATE FUNCTION test.server(name text, VARIADIC options text[] DEFAULT '{}')
+RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+	more text := '';
 BEGIN
-	EXECUTE format('CREATE SERVER shard1 FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host %L, port %L, dbname ''remote_db'', pool_size ''3'')',
-		current_setting('pgpx_test.remote_host'), current_setting('pgpx_test.remote_port'));
-	EXECUTE format('CREATE SERVER one FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host %L, port %L, dbname ''remote_db'', pool_size ''1'')',
-		current_setting('pgpx_test.remote_host'), current_setting('pgpx_test.remote_port'));
-END
+	FOR i IN 1 .. cardinality(options) / 2 LOOP
+		more := more || format(', %I %L', options[2 * i - 1], options[2 * i]);
+	END LOOP;
+	EXECUTE format('CREATE SERVER %I FOREIGN DATA WRAPPER pgpool_fdw '
+		'OPTIONS (host %L, port %L, dbname ''remote_db''%s)',
+		name, current_setting('pgpx_test.remote_host'),
+		current_setting('pgpx_test.remote_port'), more);
+	PERFORM test.mapping('CURRENT_USER', name);
+END $$;
+
+CREATE FUNCTION test.mapping(whose text, server text,
+	remote_user text DEFAULT 'remote_app',
+	password text DEFAULT 'secret of the remote')
+RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	EXECUTE format('CREATE USER MAPPING FOR %s SERVER %I OPTIONS (user %L, password %L)',
+		whose, server, remote_user, password);
+END $$;
+
+-- Run a command that is to fail, and tell how.  What differs from run to run is
+-- replaced: ids of leases and processes, ports, times.
+CREATE FUNCTION test.err(command text) RETURNS SETOF text
+LANGUAGE plpgsql AS $$
+DECLARE
+	state text;
+	part text[] := '{}';
+	label text[] := '{ERROR:  ,DETAIL:  ,HINT:  }';
+BEGIN
+	EXECUTE command;
+	RETURN NEXT 'no error';
+EXCEPTION WHEN OTHERS OR query_canceled THEN
+	GET STACKED DIAGNOSTICS state = RETURNED_SQLSTATE, part[1] = MESSAGE_TEXT,
+		part[2] = PG_EXCEPTION_DETAIL, part[3] = PG_EXCEPTION_HINT;
+	part[1] := state || ': ' || part[1];
+	FOR i IN 1 .. 3 LOOP
+		CONTINUE WHEN part[i] = '';
+		part[i] := regexp_replace(part[i], '\m(lease|PID|port) \d+', '\1 N', 'g');
+		part[i] := regexp_replace(part[i], '\m\d+\.\d+ s\M', 'N s', 'g');
+		part[i] := regexp_replace(part[i], '\m(made in) \d+ ms', '\1 N ms');
+		RETURN NEXT label[i] || part[i];
+	END LOOP;
+END $$;
+
+-- Wait until a query gives true.
+CREATE FUNCTION test.wait_for(query text) RETURNS void
+LANGUAGE plpgsql AS $$
+DECLARE
+	deadline timestamptz := clock_timestamp() + '20 s';
+	ok boolean;
+BEGIN
+	LOOP
+		EXECUTE query INTO ok;
+		EXIT WHEN ok;
+		IF clock_timestamp() > deadline THEN
+			RAISE EXCEPTION 'waited too long for: %', query;
+		END IF;
+		PERFORM pg_sleep(0.01);
+	END LOOP;
+END $$;
+
+-- How many sessions wait for a connection to a server.
+CREATE FUNCTION test.waiting(server text) RETURNS bigint
+LANGUAGE sql AS 'SELECT count(*) FROM pgpool.waiters w WHERE w.server = $1';
+
+-- Another session of the local server, under this name for dblink.
+CREATE FUNCTION test.other_session(name text) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM dblink_connect(name, format('host=%s port=%s dbname=%s',
+		split_part(current_setting('unix_socket_directories'), ',', 1),
+		current_setting('port'), current_database()));
+END $$;
+
+-- The result of a query that another session runs: one value.
+CREATE FUNCTION test.other(name text, query text) RETURNS text
+LANGUAGE sql AS 'SELECT result FROM dblink(name, query) AS t(result text)';
+
+-- The process that serves a lease on the remote side.
+CREATE FUNCTION test.remote_pid(lease bigint) RETURNS integer
+LANGUAGE sql AS $$
+	SELECT pid FROM pgpool.query(lease, 'select pg_backend_pid()') AS t(pid integer)
 $$;
-CREATE USER MAPPING FOR CURRENT_USER SERVER shard1 OPTIONS (user 'remote_app', password 'secret of the remote');
-CREATE USER MAPPING FOR CURRENT_USER SERVER one OPTIONS (user 'remote_app', password 'secret of the remote');
-CREATE USER MAPPING FOR regress_pgpool_user SERVER shard1 OPTIONS (user 'remote_app', password 'secret of the remote');
-CREATE USER MAPPING FOR regress_pgpool_user SERVER one OPTIONS (user 'remote_app', password 'secret of the remote');
+
+SELECT test.server('shard1', 'pool_size', '3');
+SELECT test.server('one', 'pool_size', '1');
+SELECT test.mapping('regress_pgpool_user', server)
+  FROM unnest('{shard1,one}'::text[]) AS server;
 GRANT USAGE ON FOREIGN SERVER shard1, one TO regress_pgpool_user;
 
+-- end to end
 SELECT * FROM pgpool.query('shard1', 'select current_user, 6 * 7') AS t(who text, answer int);

@@ -1,0 +1,407 @@
+--
+-- Leases: how they begin, whose they are, how they end.
+--
+
+-- a lease is a number, and what it stands for works until it is returned
+SELECT pgpool.checkout('one') AS lease \gset
+SELECT :lease > 0 AS leased, pg_typeof(pgpool.checkout('shard1')) AS type;
+SELECT * FROM pgpool.query(:lease, 'select 1 + 1') AS t(two int);
+SELECT pgpool.exec(:lease, 'create temp table t as select generate_series(1, 3)');
+SELECT * FROM pgpool.query(:lease, 'select count(*) from t') AS t(count bigint);
+SELECT pgpool.checkin_all();
+SELECT pgpool.checkin_all();
+
+-- ids rise, and none comes twice
+CREATE FUNCTION test.take_and_return(server text) RETURNS bigint
+LANGUAGE plpgsql AS $$
+DECLARE
+	lease bigint := pgpool.checkout(server);
+BEGIN
+	PERFORM pgpool.checkin(lease);
+	RETURN lease;
+END $$;
+SELECT count(DISTINCT lease), bool_and(lease > 0) AS positive, bool_and(rises) AS rise
+  FROM (SELECT lease, coalesce(lease > lag(lease) OVER (ORDER BY i), true) AS rises
+          FROM (SELECT i, test.take_and_return('one') AS lease
+                  FROM generate_series(1, 100) AS i) AS a) AS b;
+
+-- several leases of one pool in one session, each a connection of its own
+SELECT pgpool.checkout('shard1') AS a, pgpool.checkout('shard1') AS b,
+	pgpool.checkout('shard1') AS c \gset
+SELECT count(DISTINCT test.remote_pid(lease))
+  FROM unnest(ARRAY[:a, :b, :c]) AS lease;
+SELECT pgpool.checkin(:b);
+SELECT * FROM pgpool.query(:a, 'select ''a''') AS t(a text);
+SELECT * FROM pgpool.query(:c, 'select ''c''') AS t(c text);
+SELECT pgpool.checkin_all();
+
+--
+-- Ids that are not a lease of this session
+--
+
+SELECT pgpool.checkin(0);
+SELECT pgpool.discard(-1);
+SELECT pgpool.checkin(9223372036854775807);
+SELECT pgpool.exec(0, 'select 1');
+SELECT * FROM pgpool.query(-1, 'select 1') AS t(a int);
+SELECT pgpool.exec(1.5, 'select 1');
+
+-- returned twice, and used afterwards
+SELECT pgpool.checkout('one') AS lease \gset
+SELECT pgpool.checkin(:lease);
+SELECT test.err(format('SELECT pgpool.checkin(%s)', :lease));
+SELECT test.err(format('SELECT pgpool.discard(%s)', :lease));
+SELECT test.err(format('SELECT pgpool.exec(%s, ''select 1'')', :lease));
+SELECT test.err(format('SELECT * FROM pgpool.query(%s, ''select 1'') AS t(a int)', :lease));
+
+-- a stale id is not its successor's, though the connection is the same one
+SELECT pgpool.checkout('one') AS next \gset
+SELECT test.err(format('SELECT pgpool.exec(%s, ''select 1'')', :lease));
+SELECT test.err(format('SELECT pgpool.checkin(%s)', :lease));
+SELECT pgpool.exec(:next, 'select 1');
+SELECT pgpool.checkin(:next);
+
+-- an id as an untyped literal is taken for a name
+SELECT pgpool.checkout('one') AS lease \gset
+SELECT pgpool.exec('42', 'select 1');
+SELECT * FROM pgpool.query('42', 'select 1') AS t(a int);
+SELECT pgpool.exec(:'lease'::bigint, 'select 1');
+SELECT pgpool.checkin(:'lease');
+
+-- NULL
+SELECT pgpool.checkout(NULL);
+SELECT pgpool.checkout_xact(NULL);
+SELECT pgpool.try_checkout(NULL);
+SELECT pgpool.checkin(NULL);
+SELECT pgpool.discard(NULL);
+SELECT pgpool.exec(NULL::bigint, 'select 1');
+SELECT pgpool.exec(NULL::text, 'select 1');
+SELECT pgpool.exec('one', NULL);
+SELECT * FROM pgpool.query(NULL::bigint, 'select 1') AS t(a int);
+SELECT * FROM pgpool.query('one', NULL) AS t(a int);
+
+-- names that are no server's
+SELECT pgpool.checkout('nowhere');
+SELECT pgpool.checkout_xact('nowhere');
+SELECT pgpool.try_checkout('nowhere');
+SELECT pgpool.exec('nowhere', 'select 1');
+SELECT * FROM pgpool.query('nowhere', 'select 1') AS t(a int);
+
+--
+-- Leases of others
+--
+
+-- of another session
+SELECT test.other_session('other');
+SELECT test.other('other', 'SELECT pgpool.checkout(''shard1'')') AS lease \gset
+SELECT test.err(format('SELECT pgpool.exec(%s, ''select 1'')', :lease));
+SELECT test.err(format('SELECT * FROM pgpool.query(%s, ''select 1'') AS t(a int)', :lease));
+SELECT test.err(format('SELECT pgpool.checkin(%s)', :lease));
+SELECT test.err(format('SELECT pgpool.discard(%s)', :lease));
+SELECT pgpool.checkin_all();
+SELECT test.other('other', format('SELECT pgpool.exec(%s, ''select 1'')', :lease));
+SELECT test.other('other', format('SELECT pgpool.checkin(%s)', :lease));
+SELECT test.err(format('SELECT pgpool.checkin(%s)', :lease));
+
+-- of another user in this session: it can be returned, but not used
+SET ROLE regress_pgpool_user;
+SELECT pgpool.checkout('shard1') AS lease, pgpool.checkout('shard1') AS second \gset
+RESET ROLE;
+SELECT test.err(format('SELECT pgpool.exec(%s, ''select 1'')', :lease));
+SELECT test.err(format('SELECT * FROM pgpool.query(%s, ''select 1'') AS t(a int)', :lease));
+SET ROLE regress_pgpool_user;
+SELECT pgpool.exec(:lease, 'select 1');
+RESET ROLE;
+SELECT pgpool.checkin(:lease);
+SELECT pgpool.discard(:second);
+
+-- SECURITY DEFINER: what the definer has taken is not the caller's
+CREATE FUNCTION test.definers_lease() RETURNS bigint
+LANGUAGE sql SECURITY DEFINER AS $$ SELECT pgpool.checkout('shard1') $$;
+CREATE FUNCTION test.definers_use(lease bigint) RETURNS bigint
+LANGUAGE sql SECURITY DEFINER AS $$ SELECT pgpool.exec(lease, 'select 1') $$;
+ALTER FUNCTION test.definers_lease() OWNER TO regress_pgpool_user;
+ALTER FUNCTION test.definers_use(bigint) OWNER TO regress_pgpool_user;
+SELECT test.definers_lease() AS lease \gset
+SELECT test.err(format('SELECT pgpool.exec(%s, ''select 1'')', :lease));
+SELECT test.definers_use(:lease);
+SELECT pgpool.checkin(:lease);
+-- nor the other way round
+SELECT pgpool.checkout('shard1') AS lease \gset
+SELECT state FROM (SELECT split_part(err, ': ', 2) AS state FROM
+	test.err(format('SELECT test.definers_use(%s)', :lease)) AS err LIMIT 1) AS e;
+SELECT pgpool.exec(:lease, 'select 1');
+SELECT pgpool.checkin_all();
+
+--
+-- How long a checkout waits
+--
+
+SELECT test.server('quick', 'pool_size', '1', 'checkout_timeout', '30ms');
+SELECT test.other('other', 'SELECT count(pgpool.checkout(server))
+	FROM unnest(''{one,quick}''::text[]) AS server');
+
+-- not at all
+SELECT test.err($$SELECT pgpool.checkout('one', '0')$$);
+SELECT test.err($$SELECT pgpool.checkout_xact('one', '0')$$);
+SELECT pgpool.try_checkout('one') IS NULL AS none_free;
+SELECT pgpool.try_checkout('one', 'why not') IS NULL AS none_free;
+
+-- as long as the call says; the least there is, is a millisecond
+SELECT test.err($$SELECT pgpool.checkout('one', '50 ms')$$);
+SELECT test.err($$SELECT pgpool.checkout_xact('one', '0.02 s', 'to see it fail')$$);
+SELECT test.err($$SELECT pgpool.checkout('one', '1 us')$$);
+SELECT test.err($$SELECT pgpool.checkout('one', '1500 us')$$);
+
+-- neither shorter nor much longer
+CREATE FUNCTION test.waits(command text) RETURNS interval
+LANGUAGE plpgsql AS $$
+DECLARE
+	began timestamptz := clock_timestamp();
+BEGIN
+	PERFORM test.err(command);
+	RETURN clock_timestamp() - began;
+END $$;
+SELECT test.waits($$SELECT pgpool.checkout('one', '200 ms')$$) BETWEEN '0.2 s' AND '5 s' AS as_told;
+SELECT test.waits($$SELECT pgpool.checkout('one', '0')$$) < '0.2 s' AS at_once;
+
+-- call before GUC before the server's option before the default
+SELECT test.err($$SELECT pgpool.checkout('quick')$$);
+SELECT test.err($$SELECT pgpool.checkout('quick', NULL, 'NULL is none')$$);
+SELECT test.err($$SELECT pgpool.checkout('quick', '40 ms')$$);
+SET pgpool_ext.checkout_timeout = '20ms';
+SELECT test.err($$SELECT pgpool.checkout('quick')$$);
+SELECT test.err($$SELECT pgpool.checkout('quick', '40 ms')$$);
+SELECT test.err($$SELECT pgpool.checkout('one', NULL)$$);
+-- the only one that a one-call statement knows
+SELECT test.err($$SELECT pgpool.exec('one', 'select 1')$$);
+SELECT test.err($$SELECT * FROM pgpool.query('quick', 'select 1') AS t(a int)$$);
+BEGIN;
+SET LOCAL pgpool_ext.checkout_timeout = 7;
+SELECT test.err($$SELECT * FROM pgpool.query('one', 'select 1') AS t(a int)$$);
+COMMIT;
+RESET pgpool_ext.checkout_timeout;
+SET pgpool_ext.checkout_timeout = -2;
+SHOW pgpool_ext.checkout_timeout;
+
+-- 0 as a setting waits for ever: another deadline ends it
+SET pgpool_ext.checkout_timeout = 0;
+SET statement_timeout = '100ms';
+SELECT pgpool.checkout('one');
+SELECT pgpool.exec('one', 'select 1');
+RESET statement_timeout;
+RESET pgpool_ext.checkout_timeout;
+SELECT test.waiting('one');
+
+-- what is no timeout
+SELECT pgpool.checkout('one', '-1 s');
+SELECT pgpool.checkout('one', '-1 us');
+SELECT pgpool.checkout('one', '1 mon -31 days');
+SELECT pgpool.checkout('one', '178000000 years');
+SELECT pgpool.checkout_xact('one', '-178000000 years');
+SELECT pgpool.checkout('one', 'nightly job');
+-- since 17 an interval can be infinite
+DO $$
+BEGIN
+	PERFORM pgpool.checkout('one', 'infinity');
+EXCEPTION WHEN invalid_parameter_value OR invalid_datetime_format THEN
+	RAISE NOTICE 'refused';
+END $$;
+SELECT test.other('other', 'SELECT pgpool.checkin_all()');
+-- and what is a long one
+SELECT pgpool.checkout('one', '3650 days') > 0 AS leased;
+SELECT pgpool.checkin_all();
+
+-- a timeout does not turn an error of the remote into one of its own
+SELECT test.server('astray', 'pool_size', '1');
+ALTER SERVER astray OPTIONS (SET dbname 'nowhere');
+SELECT test.err($$SELECT pgpool.checkout('astray', '10 s')$$);
+-- the next attempt is made after a pause
+SELECT test.err($$SELECT pgpool.checkout('astray', '10 s')$$);
+SELECT pgpool.try_checkout('astray') IS NULL AS none_free;
+DROP SERVER astray CASCADE;
+
+--
+-- Waiting for oneself
+--
+
+SELECT pgpool.checkout('one') AS lease \gset
+SELECT pgpool.checkout('one', '10 s');
+SELECT pgpool.checkout('one');
+SELECT pgpool.checkout_xact('one', '10 s');
+SELECT pgpool.exec('one', 'select 1');
+SELECT * FROM pgpool.query('one', 'select 1') AS t(a int);
+SET pgpool_ext.checkout_timeout = 0;
+SELECT pgpool.checkout('one');
+RESET pgpool_ext.checkout_timeout;
+-- without waiting it is no deadlock
+SELECT test.err($$SELECT pgpool.checkout('one', '0')$$);
+SELECT pgpool.try_checkout('one') IS NULL AS none_free;
+-- the lease has not suffered
+SELECT pgpool.exec(:lease, 'select 1');
+
+-- three of three
+SELECT count(pgpool.checkout('shard1')) FROM generate_series(1, 3);
+SELECT pgpool.checkout('shard1', '10 s');
+SELECT pgpool.checkin_all();
+
+-- two of three are held here, one by another: that is a matter of time
+SELECT test.other('other', 'SELECT pgpool.checkout(''shard1'') > 0');
+SELECT count(pgpool.checkout('shard1')) FROM generate_series(1, 2);
+SELECT test.err($$SELECT pgpool.checkout('shard1', '10 ms')$$);
+-- but not without end
+SET pgpool_ext.checkout_timeout = 0;
+SELECT pgpool.checkout('shard1');
+SELECT pgpool.exec('shard1', 'select 1');
+SELECT test.err($$SELECT pgpool.checkout('shard1', '10 ms')$$);
+-- where there is no need to wait nothing is refused
+SELECT pgpool.checkout('one') > 0 AS leased;
+RESET pgpool_ext.checkout_timeout;
+SELECT pgpool.checkin_all();
+SELECT test.other('other', 'SELECT pgpool.checkin_all()');
+
+--
+-- max_waiters
+--
+
+SELECT test.server('crowded', 'pool_size', '1', 'max_waiters', '2');
+SELECT test.other('other', 'SELECT pgpool.checkout(''crowded'') > 0');
+SELECT test.other_session('second');
+SELECT test.other_session('third');
+SELECT dblink_send_query('second', 'SELECT pgpool.checkout(''crowded'', ''1 min'') > 0');
+SELECT test.wait_for('SELECT test.waiting(''crowded'') = 1');
+SELECT dblink_send_query('third', 'SELECT pgpool.checkout(''crowded'', ''1 min'') > 0');
+SELECT test.wait_for('SELECT test.waiting(''crowded'') = 2');
+SELECT pgpool.checkout('crowded', '1 min');
+SELECT pgpool.exec('crowded', 'select 1');
+-- who does not wait is not told so
+SELECT test.err($$SELECT pgpool.checkout('crowded', '0')$$);
+SELECT pgpool.try_checkout('crowded') IS NULL AS none_free;
+-- one leaves the queue, there is room again
+SELECT test.other('other', 'SELECT pgpool.checkin_all()');
+SELECT * FROM dblink_get_result('second') AS t(leased boolean);
+SELECT * FROM dblink_get_result('second') AS t(leased boolean);
+SELECT test.err($$SELECT pgpool.checkout('crowded', '10 ms')$$);
+SELECT test.other('second', 'SELECT pgpool.checkin_all()');
+SELECT * FROM dblink_get_result('third') AS t(leased boolean);
+SELECT dblink_disconnect('third');
+SELECT dblink_disconnect('second');
+SELECT pgpool.exec('crowded', 'select 1');
+DROP SERVER crowded CASCADE;
+
+--
+-- What becomes of the connection
+--
+
+-- checkin keeps it, discard does not
+SELECT pgpool.checkout('one') AS lease \gset
+SELECT test.remote_pid(:lease) AS pid \gset
+SELECT pgpool.checkin(:lease);
+SELECT pgpool.checkout('one') AS lease \gset
+SELECT test.remote_pid(:lease) = :pid AS same;
+SELECT pgpool.discard(:lease);
+SELECT pgpool.checkout('one') AS lease \gset
+SELECT test.remote_pid(:lease) = :pid AS same;
+SELECT test.remote_pid(:lease) AS pid \gset
+-- a one-call statement leaves it, too
+SELECT pgpool.checkin(:lease);
+SELECT remote_pid = :pid AS same
+  FROM pgpool.query('one', 'select pg_backend_pid()') AS t(remote_pid int);
+-- discarded without having been used
+SELECT pgpool.discard(pgpool.checkout('one'));
+SELECT remote_pid = :pid AS same
+  FROM pgpool.query('one', 'select pg_backend_pid()') AS t(remote_pid int);
+-- what was discarded ends on the remote side
+SELECT test.wait_for(format('SELECT n = 0 FROM pgpool.query(''shard1'',
+	''select count(*) from pg_stat_activity where pid = %s'') AS t(n bigint)', :pid));
+
+-- a transaction that was left open is rolled back, with a warning that names
+-- the lease; the connection stays
+SELECT pgpool.exec('one', 'create table kept (a int)');
+SELECT pgpool.checkout('one') AS lease \gset
+SELECT test.remote_pid(:lease) AS pid \gset
+SELECT pgpool.exec(:lease, 'begin');
+SELECT pgpool.exec(:lease, 'insert into kept values (1)');
+\set VERBOSITY sqlstate
+SELECT pgpool.checkin(:lease);
+SELECT pgpool.checkout('one') AS lease \gset
+SELECT test.remote_pid(:lease) = :pid AS same;
+SELECT * FROM pgpool.query(:lease, 'select count(*) from kept') AS t(count bigint);
+-- one that has failed as well
+SELECT pgpool.exec(:lease, 'begin');
+SELECT pgpool.exec(:lease, 'insert into kept values (2)');
+SELECT pgpool.exec(:lease, 'select 1/0');
+SELECT pgpool.exec(:lease, 'select 1');
+SELECT pgpool.checkin(:lease);
+-- each of several that checkin_all returns
+SELECT pgpool.exec(pgpool.checkout('shard1'), 'begin') FROM generate_series(1, 2);
+SELECT pgpool.exec(pgpool.checkout('one'), 'begin; insert into kept values (3)');
+SELECT pgpool.checkin_all();
+-- and that of a one-call statement
+SELECT pgpool.exec('one', 'begin; insert into kept values (4)');
+SELECT pgpool.exec('one', 'begin');
+\set VERBOSITY default
+SELECT count, pid = :pid AS same
+  FROM pgpool.query('one', 'select count(*), pg_backend_pid() from kept')
+       AS t(count bigint, pid int);
+-- discard does not ask
+SELECT pgpool.checkout('one') AS lease \gset
+SELECT pgpool.exec(:lease, 'begin; insert into kept values (5)');
+SELECT pgpool.discard(:lease);
+SELECT count, pid = :pid AS same
+  FROM pgpool.query('one', 'select count(*), pg_backend_pid() from kept')
+       AS t(count bigint, pid int);
+SELECT pgpool.exec('one', 'drop table kept');
+-- the words of the warning, but for the lease's number
+\setenv PGDATABASE :DBNAME
+\! psql -XAtq -c "SELECT pgpool.exec('one', 'begin')" 2>&1 | sed 's/lease [0-9]*/lease N/'
+
+-- a session that ends returns what it holds
+SELECT test.other('other', 'SELECT count(pgpool.checkout(server))
+	FROM unnest(''{one,shard1,shard1,shard1}''::text[]) AS server');
+SELECT pgpool.try_checkout('one') IS NULL AS none_free,
+	pgpool.try_checkout('shard1') IS NULL AS none_free;
+SELECT dblink_disconnect('other');
+SELECT pgpool.checkout('one', '10 s') > 0 AS leased;
+SELECT count(pgpool.checkout('shard1', '10 s')) FROM generate_series(1, 3);
+SELECT pgpool.checkin_all();
+-- also in the middle of a transaction, which does not outlive it
+SELECT test.other_session('other');
+SELECT test.other('other', 'SELECT pgpool.exec(pgpool.checkout(''one''),
+	''begin; create table gone ()'')');
+SELECT dblink_disconnect('other');
+SELECT gone IS NULL AS rolled_back
+  FROM pgpool.query('one', 'select to_regclass(''gone'')') AS t(gone text);
+
+-- DISCARD ALL returns the leases, as it gives up advisory locks
+SELECT count(pgpool.checkout('shard1')) FROM generate_series(1, 2);
+DISCARD ALL;
+SELECT pgpool.checkin_all();
+
+--
+-- What others see of a lease
+--
+
+SELECT pgpool.checkout('one', why => 'nightly job') AS lease,
+	pgpool.try_checkout('shard1', 'a try') AS second,
+	pgpool.checkout('shard1') AS third \gset
+SELECT server, scope, state, why FROM pgpool.leases
+ WHERE pid = pg_backend_pid() ORDER BY lease;
+SELECT pgpool.exec(:lease, 'begin');
+SELECT test.err(format('SELECT pgpool.exec(%s, ''begin; select 1/0'')', :second));
+SELECT server, state, statements FROM pgpool.leases
+ WHERE lease IN (:lease, :second, :third) ORDER BY lease;
+SELECT pgpool.exec(:second, 'rollback');
+SELECT pgpool.exec(:lease, 'rollback');
+SELECT pgpool.checkin_all();
+-- a long one is cut off between two characters
+SELECT pgpool.checkout('one', why => repeat('ä', 1000)) AS lease \gset
+SELECT length(why) BETWEEN 20 AND 999 AS cut_off, why = repeat('ä', length(why)) AS whole
+  FROM pgpool.leases WHERE lease = :lease;
+SELECT pgpool.checkin(:lease);
+SELECT count(*) FROM pgpool.leases;
+
+DROP SERVER quick CASCADE;
+DROP FUNCTION test.definers_lease(), test.definers_use(bigint),
+	test.take_and_return(text), test.waits(text);
+SELECT pgpool.check_invariants();

@@ -1,0 +1,289 @@
+-- The views: what they show, to whom, and what they hide.
+
+-- Servers of our own, so that nobody else's leases show.
+DO $$
+DECLARE
+	remote text := format('host %L, port %L, dbname ''remote_db''',
+		current_setting('pgpx_test.remote_host'), current_setting('pgpx_test.remote_port'));
+BEGIN
+	EXECUTE format('CREATE SERVER views_two FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (%s, pool_size ''2'')', remote);
+	EXECUTE format('CREATE SERVER views_one FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (%s, pool_size ''1'')', remote);
+	EXECUTE format('CREATE SERVER views_public FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (%s)', remote);
+END
+$$;
+CREATE SERVER views_down FOREIGN DATA WRAPPER pgpool_fdw
+    OPTIONS (host '/nowhere', retry_min '1h', retry_max '1h');
+CREATE ROLE regress_views_user LOGIN;
+CREATE ROLE regress_views_other LOGIN;
+CREATE ROLE regress_views_stats LOGIN IN ROLE pg_read_all_stats;
+GRANT USAGE ON FOREIGN SERVER views_two, views_one, views_public, views_down
+    TO regress_views_user, regress_views_other;
+CREATE USER MAPPING FOR regress_views_user SERVER views_two
+    OPTIONS (user 'remote_app', password 'secret of the remote');
+CREATE USER MAPPING FOR regress_views_user SERVER views_one
+    OPTIONS (user 'remote_app', password 'secret of the remote');
+CREATE USER MAPPING FOR PUBLIC SERVER views_public
+    OPTIONS (user 'remote_app', password 'secret of the remote');
+CREATE USER MAPPING FOR regress_views_user SERVER views_down
+    OPTIONS (user 'remote_app', password 'secret of the remote');
+
+-- Wait for what the worker or another session is about to do.
+CREATE FUNCTION wait_until(condition text) RETURNS text
+LANGUAGE plpgsql AS $$
+DECLARE
+	ok boolean;
+BEGIN
+	FOR i IN 1 .. 1000 LOOP
+		EXECUTE 'SELECT ' || condition INTO ok;
+		EXIT WHEN ok;
+		PERFORM pg_sleep(0.01);
+	END LOOP;
+	RETURN CASE WHEN ok THEN 'it came' ELSE 'it never came' END;
+END $$;
+
+--
+-- Nothing yet
+--
+
+SELECT count(*) FROM pgpool.pools WHERE server ~ '^views_';
+SELECT count(*) FROM pgpool.connections WHERE server ~ '^views_';
+SELECT count(*) FROM pgpool.leases;
+SELECT count(*) FROM pgpool.waiters;
+SELECT count(*) FROM pgpool.stats WHERE server ~ '^views_';
+SELECT count(*) FROM pgpool.wait_histogram WHERE server ~ '^views_';
+SELECT worker, pid > 0 AS pid, state, started_at < clock_timestamp() AS started,
+       restarts, connections = connections_used AS connections, connections_max,
+       pools = pools_used AS pools, pools_max
+  FROM pgpool.workers;
+SELECT w.pid = a.pid AS same, a.backend_type
+  FROM pgpool.workers w JOIN pg_stat_activity a ON a.backend_type ~ 'pgpool_ext';
+
+--
+-- A lease
+--
+
+SET ROLE regress_views_user;
+SET application_name = 'views test';
+SELECT pgpool.checkout('views_two', why => 'to be seen') AS lease \gset
+SELECT database = current_database() AS database, server, local_user, shared,
+       state, worker, pool_size, max_overflow, min_size
+  FROM pgpool.pools WHERE server ~ '^views_';
+SELECT total, leased, idle, owed, connecting, resetting, checking, cancelling,
+       closing, overflow, waiters, oldest_wait
+  FROM pgpool.pools WHERE server ~ '^views_';
+SELECT created_at <= last_checkout AS created, last_checkout <= clock_timestamp() AS used,
+       unavailable_since, last_error, last_error_at, next_try_at
+  FROM pgpool.pools WHERE server ~ '^views_';
+SELECT server, local_user, connection >= 0 AS connection, generation > 0 AS generation,
+       state, state_since >= opened_at AS since, owed, stale, transport
+  FROM pgpool.connections WHERE server ~ '^views_';
+SELECT host(remote_addr) = current_setting('pgpx_test.remote_host') AS addr,
+       remote_port = current_setting('pgpx_test.remote_port')::int AS port,
+       c.remote_pid = q.pid AS pid, remote_version = version AS version,
+       local_port = q.port AS local_port
+  FROM pgpool.connections c,
+       pgpool.query(:lease, 'select pg_backend_pid(), current_setting(''server_version''), inet_client_port()')
+         AS q (pid int, version text, port int)
+ WHERE c.server ~ '^views_';
+SELECT opened_at > now() - interval '1 min' AS opened, connect_time BETWEEN 0 AND 60000 AS took,
+       last_used = opened_at AS used, leases, statements, last_checked,
+       lease = :lease AS lease, holder_pid = pg_backend_pid() AS holder, last_pid
+  FROM pgpool.connections WHERE server ~ '^views_';
+SELECT lease = :lease AS lease, server, pid = pg_backend_pid() AS pid, user_name,
+       application_name, scope, state, leased_at <= clock_timestamp() AS leased,
+       waited BETWEEN 0 AND 60000 AS waited, why
+  FROM pgpool.leases;
+SELECT count(*) AS joined
+  FROM pgpool.leases JOIN pgpool.connections USING (pool_id, connection, lease, remote_pid)
+  JOIN pgpool.pools USING (pool_id) JOIN pgpool.stats USING (pool_id);
+
+-- what it says that it does
+SELECT pgpool.exec(:lease, 'begin');
+SELECT state FROM pgpool.leases;
+SELECT pgpool.exec(:lease, 'select 1/0');
+SELECT state FROM pgpool.leases;
+SELECT pgpool.exec(:lease, 'rollback');
+SELECT state FROM pgpool.leases;
+
+--
+-- What others see of it
+--
+
+RESET ROLE;
+CREATE VIEW seen AS
+SELECT l.user_name, l.application_name, l.why, p.last_error,
+       c.remote_addr IS NOT NULL AS addr, c.remote_port IS NOT NULL AS port
+  FROM pgpool.leases l JOIN pgpool.pools p USING (pool_id)
+  JOIN pgpool.connections c USING (pool_id, lease);
+GRANT SELECT ON seen TO PUBLIC;
+SELECT * FROM seen;
+SET ROLE regress_views_user;
+SELECT * FROM seen;
+SET ROLE regress_views_other;
+SELECT * FROM seen;
+SET ROLE regress_views_stats;
+SELECT * FROM seen;
+RESET ROLE;
+-- a member of the holder's role sees the lease, but the pool is the user's own
+GRANT regress_views_user TO regress_views_other;
+SET ROLE regress_views_other;
+SELECT * FROM seen;
+RESET ROLE;
+REVOKE regress_views_user FROM regress_views_other;
+
+-- functions are as the views
+SET ROLE regress_views_other;
+SELECT why FROM pgpool.leases();
+SELECT count(*) FROM pgpool.pools() WHERE server ~ '^views_';
+SELECT pgpool.check_invariants();
+SET ROLE regress_views_stats;
+SELECT pgpool.check_invariants();
+RESET ROLE;
+GRANT pg_monitor TO regress_views_stats;
+SET ROLE regress_views_stats;
+SELECT pgpool.check_invariants();
+RESET ROLE;
+SELECT pgpool.check_invariants();
+
+--
+-- The pool's states
+--
+
+SET ROLE regress_views_user;
+SELECT pgpool.checkout('views_two') AS second \gset
+SELECT state, total, leased FROM pgpool.pools WHERE server ~ '^views_';
+SELECT why, application_name FROM pgpool.leases ORDER BY lease;
+SELECT pgpool.checkout('views_two', timeout => '0');
+SELECT pgpool.checkin(:second);
+SELECT state, total, leased, idle + owed + resetting AS free
+  FROM pgpool.pools WHERE server ~ '^views_';
+SELECT wait_until($$(SELECT idle = 1 FROM pgpool.pools WHERE server = 'views_two')$$);
+SELECT state, stale, lease, holder_pid, last_pid = pg_backend_pid() AS last
+  FROM pgpool.connections WHERE server ~ '^views_' ORDER BY generation;
+-- the leases of other options
+RESET ROLE;
+ALTER SERVER views_two OPTIONS (SET pool_size '3');
+SET ROLE regress_views_user;
+SELECT pgpool.exec('views_two', 'select 1');
+SELECT state, pool_size, leased FROM pgpool.pools WHERE server ~ '^views_';
+SELECT stale, lease = :lease AS lease
+  FROM pgpool.connections WHERE server ~ '^views_' AND state = 'leased';
+SELECT pgpool.checkin(:lease);
+SELECT wait_until($$(SELECT idle = 1 AND total = 1 FROM pgpool.pools WHERE server = 'views_two')$$);
+SELECT state FROM pgpool.pools WHERE server ~ '^views_';
+
+-- one that cannot be reached
+SELECT pgpool.checkout('views_down');
+SELECT pgpool.checkout('views_down');
+SELECT state, total, unavailable_since <= last_error_at AS since,
+       last_error ~ '/nowhere' AS why, next_try_at > now() + interval '30 min' AS later
+  FROM pgpool.pools WHERE server = 'views_down';
+SET ROLE regress_views_other;
+SELECT last_error FROM pgpool.pools WHERE server ~ '^views_' ORDER BY server;
+-- with a mapping for PUBLIC the pool is the local user's
+SELECT pgpool.exec('views_public', 'select 1');
+SELECT local_user, shared, last_error FROM pgpool.pools WHERE server = 'views_public';
+RESET ROLE;
+
+--
+-- A session that waits
+--
+
+CREATE EXTENSION dblink;
+SELECT format('host=%L port=%s dbname=%L user=regress_views_user application_name=''who waits''',
+              split_part(current_setting('unix_socket_directories'), ',', 1),
+              current_setting('port'), current_database()) AS here \gset
+SELECT dblink_connect('waiter', :'here');
+SET ROLE regress_views_user;
+SELECT pgpool.checkout('views_one') AS lease \gset
+RESET ROLE;
+SELECT dblink_send_query('waiter', 'select pgpool.checkout(''views_one'', ''1 min'', ''to wait'')');
+SELECT wait_until('EXISTS (SELECT FROM pgpool.waiters)');
+SELECT server, position, pid <> pg_backend_pid() AS pid, user_name, application_name,
+       waiting_since <= clock_timestamp() AS since,
+       deadline - waiting_since BETWEEN '59.9 s' AND '60.1 s' AS deadline, why, reason
+  FROM pgpool.waiters;
+SELECT state, waiters, oldest_wait BETWEEN 0 AND 60000 AS oldest
+  FROM pgpool.pools WHERE server = 'views_one';
+SET ROLE regress_views_other;
+SELECT user_name, application_name, why, reason FROM pgpool.waiters;
+RESET ROLE;
+SELECT pgpool.check_invariants();
+SELECT pgpool.checkin(:lease);
+SELECT count(*) FROM dblink_get_result('waiter') AS t (lease bigint);
+SELECT count(*) FROM pgpool.waiters;
+SELECT pid <> pg_backend_pid() AS pid, application_name, waited BETWEEN 0 AND 60000 AS waited, why
+  FROM pgpool.leases;
+SELECT dblink_disconnect('waiter');
+SELECT wait_until('NOT EXISTS (SELECT FROM pgpool.leases)');
+-- without a deadline, and cancelled
+SELECT dblink_connect('holder', :'here');
+SELECT dblink_connect('waiter', :'here');
+SELECT count(*) FROM dblink('holder', 'select pgpool.checkout(''views_one'')') AS t (lease bigint);
+SELECT dblink_send_query('waiter', 'select pgpool.checkout(''views_one'', ''10 years'')');
+SELECT wait_until('EXISTS (SELECT FROM pgpool.waiters)');
+SELECT why, reason FROM pgpool.waiters;
+SELECT dblink_cancel_query('waiter');
+SELECT * FROM dblink_get_result('waiter', false) AS t (lease bigint);
+SELECT count(*) FROM pgpool.waiters;
+SELECT dblink_disconnect('waiter'), dblink_disconnect('holder');
+SELECT wait_until('NOT EXISTS (SELECT FROM pgpool.leases)');
+DROP EXTENSION dblink;
+
+--
+-- Counters
+--
+
+SELECT wait_until($$NOT EXISTS (SELECT FROM pgpool.pools WHERE server ~ '^views_' AND
+    owed + connecting + resetting + cancelling + closing > 0)$$);
+SELECT server, local_user, checkouts, hits, grown, waited, granted, timeouts, cancelled,
+       failed, refused, unavailable, deadlocks
+  FROM pgpool.stats WHERE server ~ '^views_' ORDER BY server;
+SELECT server, checkins, discards, reclaimed, terminated, lease_timeouts, retried
+  FROM pgpool.stats WHERE server ~ '^views_' ORDER BY server;
+SELECT server, wait_time >= max_wait_time AS wait, lease_time >= max_lease_time AS lease,
+       connect_time >= max_connect_time AS connect, statements, rows, errors,
+       bytes_received > 0 AS received, bytes_sent > 0 AS sent
+  FROM pgpool.stats WHERE server ~ '^views_' ORDER BY server;
+SELECT server, connects, connects_failed, resets > 0 AS resets, resets_failed, checks,
+       checks_failed, cancels
+  FROM pgpool.stats WHERE server ~ '^views_' ORDER BY server;
+SELECT server, closed_stale, closed_idle + closed_lifetime + closed_uses + closed_overflow +
+       closed_evicted + closed_reset + closed_broken + closed_drained + closed_terminated +
+       closed_holder_died + closed_discarded AS closed
+  FROM pgpool.stats WHERE server ~ '^views_' ORDER BY server;
+SELECT bool_and(stats_reset = created_at OR stats_reset - created_at < '1 ms') AS since
+  FROM pgpool.stats JOIN pgpool.pools USING (pool_id);
+
+-- the sums of the comment
+SELECT bool_and(checkouts = checkins + discards + reclaimed + terminated + lease_timeouts +
+                retried + leased) AS leases,
+       bool_and(waited = granted + timeouts + cancelled + failed + waiters) AS waits,
+       bool_and(connects = closed_idle + closed_lifetime + closed_uses + closed_overflow +
+                closed_evicted + closed_reset + closed_broken + closed_drained + closed_stale +
+                closed_terminated + closed_holder_died + closed_discarded + total) AS connections,
+       bool_and(total = leased + idle + owed + connecting + resetting + checking + cancelling +
+                closing) AS total
+  FROM pgpool.stats JOIN pgpool.pools USING (pool_id);
+
+-- spans of time, without gaps, each with a bar
+SELECT bool_and(bucket = n - 1) AS numbered, bool_and(from_us = before) AS no_gap,
+       bool_and(to_us = CASE bucket WHEN 0 THEN 1 ELSE 2 * from_us END) AS doubled,
+       bool_and(cumulative = sum) AS cumulative,
+       bool_and((bar = '') = (waits = 0) AND bar ~ '^#*$' AND length(bar) <= 40) AS bars
+  FROM (SELECT *, row_number() OVER w AS n, coalesce(lag(to_us) OVER w, 0) AS before,
+               sum(waits) OVER w
+          FROM pgpool.wait_histogram
+        WINDOW w AS (PARTITION BY pool_id ORDER BY bucket)) AS h;
+SELECT count(*) AS wrong
+  FROM pgpool.stats s
+  LEFT JOIN (SELECT pool_id, max(cumulative) AS waits, max(length(bar)) AS longest
+               FROM pgpool.wait_histogram GROUP BY pool_id) AS h USING (pool_id)
+ WHERE coalesce(waits, 0) <> granted + timeouts + cancelled + failed OR longest <> 40;
+
+SELECT pgpool.check_invariants();
+DROP VIEW seen;
+DROP FUNCTION wait_until;
+DROP SERVER views_two, views_one, views_public, views_down CASCADE;
+REVOKE pg_read_all_stats, pg_monitor FROM regress_views_stats;
+DROP ROLE regress_views_user, regress_views_other, regress_views_stats;

@@ -1,0 +1,79 @@
+# The pool worker is terminated with leases out and sessions waiting: the leases
+# end with a clear error, the waiters keep their places and are served by the
+# next worker, and no counter loses anything.
+use strict;
+use warnings;
+
+use PgpxTest;
+use Test::More;
+
+my $remote = remote_node('remote');
+my $local = local_node('local');
+make_pool($local, $remote, server => 'shard1', options => { pool_size => 2 });
+
+my $row = "AS t(a int)";
+my @holders = map { PgpxSession->new($local) } 1 .. 2;
+my @leases = map { lease($_, 'shard1') } @holders;
+my @waiters = map { PgpxSession->new($local) } 1 .. 4;
+foreach my $i (0 .. $#waiters)
+{
+	$waiters[$i]->start("SELECT pgpool.checkout('shard1', '60 s')");
+	ok( wait_until($local, 'SELECT count(*) FROM pgpool.waiters', $i + 1),
+		"session $i waits");
+}
+
+# one lease is idle at the end of the worker, the other one in a query
+$holders[1]->start("SELECT * FROM pgpool.query($leases[1], 'select 1 from pg_sleep(300)') $row");
+ok( wait_until($local,
+		"SELECT count(*) FROM pgpool.leases WHERE state = 'active'", '1'),
+	'a query runs on a lease');
+my $old_worker = worker_pid($local);
+ok(terminate($local, $old_worker), 'the worker ends when it is terminated');
+
+$holders[1]->finish(10);
+$holders[1]->failed('08006', qr/worker was restarted/,
+	'the lease in mid-query fails and says that the worker was restarted');
+$holders[0]->fails("SELECT * FROM pgpool.query($leases[0], 'select 1') $row",
+	'08006', qr/worker was restarted/, 'the idle lease fails at its next use, and says so');
+$holders[0]->fails("SELECT * FROM pgpool.query($leases[0], 'select 1') $row",
+	'08006', qr/worker was restarted/, 'and at the one after');
+$holders[$_]->run("SELECT pgpool.checkin($leases[$_])"), is($holders[$_]->error, '', "lost lease $_ can be returned")
+  foreach 0 .. 1;
+
+ok( wait_until($local,
+		"SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'pgpool_ext worker' AND pid <> $old_worker",
+		'1'),
+	'a new worker runs');
+is($local->safe_psql('postgres', "SELECT state, restarts FROM pgpool.workers"),
+	'running|1', 'the view shows it');
+
+like($waiters[$_]->finish(20), qr/^\d+$/, "waiter $_ is served by the new worker") foreach 0 .. 1;
+is($waiters[2]->done + $waiters[3]->done, 0, 'the later ones still wait: nobody has overtaken');
+is($local->safe_psql('postgres', 'SELECT string_agg(pid::text, $$,$$ ORDER BY position) FROM pgpool.waiters'),
+	join(',', map { $_->pid } @waiters[ 2, 3 ]), 'in their order');
+$waiters[1]->run('SELECT pgpool.checkin_all()');
+like($waiters[2]->finish(20), qr/^\d+$/, 'the third is next');
+is($waiters[3]->done, 0, 'before the fourth');
+$waiters[0]->run('SELECT pgpool.checkin_all()');
+like($waiters[3]->finish(20), qr/^\d+$/, 'which comes last');
+$_->run('SELECT pgpool.checkin_all()') foreach @waiters;
+
+foreach my $session (@holders, @waiters)
+{
+	is($session->run("SELECT * FROM pgpool.query('shard1', 'select 7') $row"),
+		'7', 'a session from before the restart works');
+}
+cmp_ok(remote_sessions($remote), '<=', 2, 'the remote has no session too many');
+is($local->safe_psql('postgres', 'SELECT checkouts, reclaimed, waited, granted FROM pgpool.stats'),
+	'12|2|' . join('|', split ' ', $local->safe_psql('postgres', q{SELECT waited || ' ' || waited FROM pgpool.stats})),
+	'every lease and every wait is counted once');
+
+# once more, with nothing out: who comes next does not notice
+ok(terminate($local, worker_pid($local)), 'the worker is terminated again');
+is($local->safe_psql('postgres', "SELECT * FROM pgpool.query('shard1', 'select 8') $row"),
+	'8', 'a checkout while no worker runs waits for the next one');
+
+stats_add_up($local);
+check_invariants($local);
+leak_check($local, $remote);
+done_testing();

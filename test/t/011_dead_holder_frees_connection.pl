@@ -1,0 +1,100 @@
+# A backend that is terminated with a lease gives its connection back: at once if
+# the lease was idle, and after a cancel if a query ran.  Nothing of it goes on at
+# the remote.
+use strict;
+use warnings;
+
+use PgpxTest;
+use Test::More;
+
+my $remote = remote_node('remote');
+my $local = local_node('local');
+make_pool($local, $remote, server => 'shard1', options => { pool_size => 1 });
+$remote->safe_psql('remote_db',
+	'CREATE TABLE t AS SELECT 1 AS a; ALTER TABLE t OWNER TO remote_app');
+
+my $row = 'AS t(a int)';
+my $heir = PgpxSession->new($local);
+
+# Terminate a holder: its connection must come free within a second.  The bound
+# is wider, for a busy machine, and far from any deadline of the pool.
+sub dies
+{
+	my ($holder, $what) = @_;
+	my $lease;
+
+	$local->safe_psql('postgres', 'SELECT pg_terminate_backend(' . $holder->pid . ')');
+	my $took = seconds { $lease = $heir->run("SELECT pgpool.checkout('shard1', '20 s')") };
+	like($lease, qr/^\d+$/, "$what: the connection comes free");
+	cmp_ok($took, '<', 3, "$what: soon");
+	is($heir->run("SELECT * FROM pgpool.query($lease, 'select 5') $row"), '5', "$what: and works");
+	$heir->run("SELECT pgpool.checkin($lease)");
+	ok( wait_until($remote,
+			"SELECT count(*) FROM pg_stat_activity WHERE query ~ 'sleep|generate_series|from t' AND backend_type = 'client backend' AND pid <> pg_backend_pid() AND state <> 'idle'",
+			'0', 5),
+		"$what: nothing of it runs at the remote");
+	is($local->safe_psql('postgres', 'SELECT count(*) FROM pgpool.leases'), '0', "$what: no lease is left");
+	check_invariants($local, "$what: the invariants hold");
+	return;
+}
+
+# The holder has begun what it is to be killed in.
+sub runs_at_remote
+{
+	my ($pattern) = @_;
+
+	return ok( wait_until($remote,
+			"SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND pid <> pg_backend_pid() AND query ~ '$pattern'",
+			'1'),
+		"the remote runs $pattern");
+}
+
+my $holder = PgpxSession->new($local);
+lease($holder, 'shard1');
+dies($holder, 'an unused lease');
+
+$holder = PgpxSession->new($local);
+my $lease = lease($holder, 'shard1');
+is($holder->run("SELECT * FROM pgpool.query($lease, 'select 1') $row"), '1', 'a lease is used');
+dies($holder, 'an idle lease');
+
+$holder = PgpxSession->new($local);
+$lease = lease($holder, 'shard1');
+$holder->run("SELECT pgpool.exec($lease, 'begin'); SELECT pgpool.exec($lease, 'update t set a = 2')");
+dies($holder, 'an open transaction');
+is($remote->safe_psql('remote_db', 'SELECT a FROM t FOR UPDATE NOWAIT'), '1',
+	'which is rolled back, with its locks');
+
+$holder = PgpxSession->new($local);
+$lease = lease($holder, 'shard1');
+$holder->start("SELECT * FROM pgpool.query($lease, 'select 1 from pg_sleep(300)') $row");
+runs_at_remote('pg_sleep');
+dies($holder, 'a lease in mid-query');
+
+$holder = PgpxSession->new($local);
+$holder->start("SELECT * FROM pgpool.query('shard1', 'select 1 from pg_sleep(300)') $row");
+runs_at_remote('pg_sleep');
+dies($holder, 'a call in mid-query');
+
+$holder = PgpxSession->new($local);
+$holder->start("SELECT count(*) FROM pgpool.query('shard1', 'select 1 from generate_series(1, 1000000000)') $row");
+ok( wait_until($remote,
+		"SELECT count(*) FROM pg_stat_activity WHERE query ~ 'generate_series' AND pid <> pg_backend_pid()",
+		'1'),
+	'a large result is on its way');
+dies($holder, 'a call in mid-result');
+
+$holder = PgpxSession->new($local);
+$holder->start("BEGIN; SELECT pgpool.checkout_xact('shard1') AS lease \\gset\nSELECT pgpool.exec(:lease, 'select pg_sleep(300)')");
+runs_at_remote('pg_sleep');
+dies($holder, 'a transaction lease in mid-query');
+
+# a client that just goes away is no different
+$holder = PgpxSession->new($local);
+lease($holder, 'shard1');
+$holder->quit;
+is($heir->run("SELECT * FROM pgpool.query('shard1', 'select 6') $row"), '6', 'a client that has left leaves nothing');
+
+stats_add_up($local);
+leak_check($local, $remote);
+done_testing();
