@@ -130,6 +130,9 @@ connection_row(PgpxRow *row, PgpxView *view, int i)
 		pgpx_row_null(row);
 	}
 	pgpx_row_pid(row, opened ? conn->remote_pid : 0);
+
+	/* without what the packager says about himself */
+	conn->remote_version[strcspn(conn->remote_version, " ")] = '\0';
 	pgpx_row_text(row, opened && conn->remote_version[0] != '\0' ?
 				  conn->remote_version : NULL);
 	pgpx_row_pid(row, opened ? conn->local_port : 0);

@@ -313,6 +313,15 @@ pgpx_lease_return(PgpxLease *lease, PgpxEnd end, bool may_wait)
 		return;
 	}
 
+	if (kept == NULL)
+	{
+		/* the process ends while it waits for the socket: nobody has used it */
+		pgpx_pool_give(conn, lease->id, PGPX_END_RETRIED, PGPX_GIVE_AS_IT_WAS, 0,
+					   PGPX_CLOSE_NONE, NULL);
+		pgpx_lease_forget(lease);
+		return;
+	}
+
 	if (may_wait && end == PGPX_END_CHECKIN && lease->broken == NULL &&
 		pgpx_wire_at_boundary(&kept->wire) && kept->wire.tx != 'I')
 		roll_back(lease);

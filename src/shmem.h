@@ -38,7 +38,7 @@
 #define PGPX_WHY_LEN 128		/* bytes of "why" that are kept, with the NUL */
 #define PGPX_ERROR_LEN 512		/* bytes of a remote's reason that are kept */
 #define PGPX_ADDR_LEN 48
-#define PGPX_VERSION_LEN 24
+#define PGPX_VERSION_LEN 64
 
 typedef int64 PgpxTime;			/* microseconds, monotonic; 0: none */
 

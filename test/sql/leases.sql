@@ -389,7 +389,7 @@ SELECT server, scope, state, why FROM pgpool.leases
  WHERE pid = pg_backend_pid() ORDER BY lease;
 SELECT pgpool.exec(:lease, 'begin');
 SELECT test.err(format('SELECT pgpool.exec(%s, ''begin; select 1/0'')', :second));
-SELECT server, state, statements FROM pgpool.leases
+SELECT server, state FROM pgpool.leases
  WHERE lease IN (:lease, :second, :third) ORDER BY lease;
 SELECT pgpool.exec(:second, 'rollback');
 SELECT pgpool.exec(:lease, 'rollback');

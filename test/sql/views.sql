@@ -1,45 +1,23 @@
 -- The views: what they show, to whom, and what they hide.
 
--- Servers of our own, so that nobody else's leases show.
-DO $$
-DECLARE
-	remote text := format('host %L, port %L, dbname ''remote_db''',
-		current_setting('pgpx_test.remote_host'), current_setting('pgpx_test.remote_port'));
-BEGIN
-	EXECUTE format('CREATE SERVER views_two FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (%s, pool_size ''2'')', remote);
-	EXECUTE format('CREATE SERVER views_one FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (%s, pool_size ''1'')', remote);
-	EXECUTE format('CREATE SERVER views_public FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (%s)', remote);
-END
-$$;
-CREATE SERVER views_down FOREIGN DATA WRAPPER pgpool_fdw
-    OPTIONS (host '/nowhere', retry_min '1h', retry_max '1h');
 CREATE ROLE regress_views_user LOGIN;
 CREATE ROLE regress_views_other LOGIN;
 CREATE ROLE regress_views_stats LOGIN IN ROLE pg_read_all_stats;
+
+-- servers of our own, so that nobody else's pools show
+SELECT test.server('views_two', 'pool_size', '2');
+SELECT test.server('views_one', 'pool_size', '1');
+SELECT test.server('views_public');
+CREATE SERVER views_down FOREIGN DATA WRAPPER pgpool_fdw
+    OPTIONS (host '/nowhere', retry_min '1h', retry_max '1h');
 GRANT USAGE ON FOREIGN SERVER views_two, views_one, views_public, views_down
     TO regress_views_user, regress_views_other;
-CREATE USER MAPPING FOR regress_views_user SERVER views_two
-    OPTIONS (user 'remote_app', password 'secret of the remote');
-CREATE USER MAPPING FOR regress_views_user SERVER views_one
-    OPTIONS (user 'remote_app', password 'secret of the remote');
-CREATE USER MAPPING FOR PUBLIC SERVER views_public
-    OPTIONS (user 'remote_app', password 'secret of the remote');
-CREATE USER MAPPING FOR regress_views_user SERVER views_down
-    OPTIONS (user 'remote_app', password 'secret of the remote');
+SELECT test.mapping('regress_views_user', 'views_' || suffix)
+  FROM unnest('{two,one,down}'::text[]) AS suffix;
+SELECT test.mapping('PUBLIC', 'views_public');
 
--- Wait for what the worker or another session is about to do.
-CREATE FUNCTION wait_until(condition text) RETURNS text
-LANGUAGE plpgsql AS $$
-DECLARE
-	ok boolean;
-BEGIN
-	FOR i IN 1 .. 1000 LOOP
-		EXECUTE 'SELECT ' || condition INTO ok;
-		EXIT WHEN ok;
-		PERFORM pg_sleep(0.01);
-	END LOOP;
-	RETURN CASE WHEN ok THEN 'it came' ELSE 'it never came' END;
-END $$;
+-- sessions of the tests before may still be ending
+SELECT test.wait_for('SELECT NOT EXISTS (SELECT FROM pgpool.leases)');
 
 --
 -- Nothing yet
@@ -52,7 +30,7 @@ SELECT count(*) FROM pgpool.waiters;
 SELECT count(*) FROM pgpool.stats WHERE server ~ '^views_';
 SELECT count(*) FROM pgpool.wait_histogram WHERE server ~ '^views_';
 SELECT worker, pid > 0 AS pid, state, started_at < clock_timestamp() AS started,
-       restarts, connections = connections_used AS connections, connections_max,
+       restarts >= 0 AS restarts, connections = connections_used AS connections, connections_max,
        pools = pools_used AS pools, pools_max
   FROM pgpool.workers;
 SELECT w.pid = a.pid AS same, a.backend_type
@@ -82,7 +60,8 @@ SELECT host(remote_addr) = current_setting('pgpx_test.remote_host') AS addr,
        c.remote_pid = q.pid AS pid, remote_version = version AS version,
        local_port = q.port AS local_port
   FROM pgpool.connections c,
-       pgpool.query(:lease, 'select pg_backend_pid(), current_setting(''server_version''), inet_client_port()')
+       pgpool.query(:lease, $$select pg_backend_pid(), split_part(current_setting('server_version'), ' ', 1),
+           inet_client_port()$$)
          AS q (pid int, version text, port int)
  WHERE c.server ~ '^views_';
 SELECT opened_at > now() - interval '1 min' AS opened, connect_time BETWEEN 0 AND 60000 AS took,
@@ -153,12 +132,13 @@ SET ROLE regress_views_user;
 SELECT pgpool.checkout('views_two') AS second \gset
 SELECT state, total, leased FROM pgpool.pools WHERE server ~ '^views_';
 SELECT why, application_name FROM pgpool.leases ORDER BY lease;
-SELECT pgpool.checkout('views_two', timeout => '0');
+SELECT test.err($$SELECT pgpool.checkout('views_two', timeout => '0')$$);
 SELECT pgpool.checkin(:second);
 SELECT state, total, leased, idle + owed + resetting AS free
   FROM pgpool.pools WHERE server ~ '^views_';
-SELECT wait_until($$(SELECT idle = 1 FROM pgpool.pools WHERE server = 'views_two')$$);
-SELECT state, stale, lease, holder_pid, last_pid = pg_backend_pid() AS last
+SELECT test.wait_for($$SELECT idle = 1 FROM pgpool.pools WHERE server = 'views_two'$$);
+SELECT state, stale, lease = :lease AS lease, holder_pid = pg_backend_pid() AS holder,
+       last_pid = pg_backend_pid() AS last
   FROM pgpool.connections WHERE server ~ '^views_' ORDER BY generation;
 -- the leases of other options
 RESET ROLE;
@@ -169,12 +149,12 @@ SELECT state, pool_size, leased FROM pgpool.pools WHERE server ~ '^views_';
 SELECT stale, lease = :lease AS lease
   FROM pgpool.connections WHERE server ~ '^views_' AND state = 'leased';
 SELECT pgpool.checkin(:lease);
-SELECT wait_until($$(SELECT idle = 1 AND total = 1 FROM pgpool.pools WHERE server = 'views_two')$$);
+SELECT test.wait_for($$SELECT idle = 1 AND total = 1 FROM pgpool.pools WHERE server = 'views_two'$$);
 SELECT state FROM pgpool.pools WHERE server ~ '^views_';
 
 -- one that cannot be reached
-SELECT pgpool.checkout('views_down');
-SELECT pgpool.checkout('views_down');
+SELECT test.err($$SELECT pgpool.checkout('views_down')$$);
+SELECT test.err($$SELECT pgpool.checkout('views_down')$$);
 SELECT state, total, unavailable_since <= last_error_at AS since,
        last_error ~ '/nowhere' AS why, next_try_at > now() + interval '30 min' AS later
   FROM pgpool.pools WHERE server = 'views_down';
@@ -189,16 +169,14 @@ RESET ROLE;
 -- A session that waits
 --
 
-CREATE EXTENSION dblink;
-SELECT format('host=%L port=%s dbname=%L user=regress_views_user application_name=''who waits''',
-              split_part(current_setting('unix_socket_directories'), ',', 1),
-              current_setting('port'), current_database()) AS here \gset
-SELECT dblink_connect('waiter', :'here');
+SELECT test.other_session('waiter');
+SELECT dblink_exec('waiter', 'set application_name = ''who waits''');
+SELECT dblink_exec('waiter', 'set role regress_views_user');
 SET ROLE regress_views_user;
 SELECT pgpool.checkout('views_one') AS lease \gset
 RESET ROLE;
 SELECT dblink_send_query('waiter', 'select pgpool.checkout(''views_one'', ''1 min'', ''to wait'')');
-SELECT wait_until('EXISTS (SELECT FROM pgpool.waiters)');
+SELECT test.wait_for('SELECT EXISTS (SELECT FROM pgpool.waiters)');
 SELECT server, position, pid <> pg_backend_pid() AS pid, user_name, application_name,
        waiting_since <= clock_timestamp() AS since,
        deadline - waiting_since BETWEEN '59.9 s' AND '60.1 s' AS deadline, why, reason
@@ -215,26 +193,25 @@ SELECT count(*) FROM pgpool.waiters;
 SELECT pid <> pg_backend_pid() AS pid, application_name, waited BETWEEN 0 AND 60000 AS waited, why
   FROM pgpool.leases;
 SELECT dblink_disconnect('waiter');
-SELECT wait_until('NOT EXISTS (SELECT FROM pgpool.leases)');
+SELECT test.wait_for('SELECT NOT EXISTS (SELECT FROM pgpool.leases)');
 -- without a deadline, and cancelled
-SELECT dblink_connect('holder', :'here');
-SELECT dblink_connect('waiter', :'here');
-SELECT count(*) FROM dblink('holder', 'select pgpool.checkout(''views_one'')') AS t (lease bigint);
+SELECT test.other_session('holder');
+SELECT test.other_session('waiter');
+SELECT test.other('holder', 'select pgpool.checkout(''views_one'')') > '0' AS leased;
 SELECT dblink_send_query('waiter', 'select pgpool.checkout(''views_one'', ''10 years'')');
-SELECT wait_until('EXISTS (SELECT FROM pgpool.waiters)');
+SELECT test.wait_for('SELECT EXISTS (SELECT FROM pgpool.waiters)');
 SELECT why, reason FROM pgpool.waiters;
 SELECT dblink_cancel_query('waiter');
-SELECT * FROM dblink_get_result('waiter', false) AS t (lease bigint);
+SELECT test.err($$SELECT * FROM dblink_get_result('waiter') AS t (lease bigint)$$);
 SELECT count(*) FROM pgpool.waiters;
 SELECT dblink_disconnect('waiter'), dblink_disconnect('holder');
-SELECT wait_until('NOT EXISTS (SELECT FROM pgpool.leases)');
-DROP EXTENSION dblink;
+SELECT test.wait_for('SELECT NOT EXISTS (SELECT FROM pgpool.leases)');
 
 --
 -- Counters
 --
 
-SELECT wait_until($$NOT EXISTS (SELECT FROM pgpool.pools WHERE server ~ '^views_' AND
+SELECT test.wait_for($$SELECT NOT EXISTS (SELECT FROM pgpool.pools WHERE server ~ '^views_' AND
     owed + connecting + resetting + cancelling + closing > 0)$$);
 SELECT server, local_user, checkouts, hits, grown, waited, granted, timeouts, cancelled,
        failed, refused, unavailable, deadlocks
@@ -264,7 +241,7 @@ SELECT bool_and(checkouts = checkins + discards + reclaimed + terminated + lease
                 closed_terminated + closed_holder_died + closed_discarded + total) AS connections,
        bool_and(total = leased + idle + owed + connecting + resetting + checking + cancelling +
                 closing) AS total
-  FROM pgpool.stats JOIN pgpool.pools USING (pool_id);
+  FROM pgpool.stats s JOIN pgpool.pools USING (pool_id) WHERE s.server ~ '^views_';
 
 -- spans of time, without gaps, each with a bar
 SELECT bool_and(bucket = n - 1) AS numbered, bool_and(from_us = before) AS no_gap,
@@ -283,7 +260,6 @@ SELECT count(*) AS wrong
 
 SELECT pgpool.check_invariants();
 DROP VIEW seen;
-DROP FUNCTION wait_until;
 DROP SERVER views_two, views_one, views_public, views_down CASCADE;
 REVOKE pg_read_all_stats, pg_monitor FROM regress_views_stats;
 DROP ROLE regress_views_user, regress_views_other, regress_views_stats;

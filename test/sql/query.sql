@@ -1,0 +1,274 @@
+--
+-- query and exec: what they run, where they can stand, what they leave.
+--
+
+SELECT pgpool.checkout('one') AS lease \gset
+
+--
+-- What comes back
+--
+
+SELECT * FROM pgpool.query(:lease, 'select 1, ''two'', null') AS t(a int, b text, c date);
+SELECT * FROM pgpool.query(:lease, 'values (1, ''x''), (2, ''y'')') AS t(a int, b text);
+-- columns go by their place: the names are those of the list
+SELECT * FROM pgpool.query(:lease, 'select 1 as a, 2 as a, 3 as b') AS t(x int, a int, y int);
+-- no rows
+SELECT * FROM pgpool.query(:lease, 'select 1 where false') AS t(a int);
+SELECT count(*) FROM pgpool.query(:lease, 'select from generate_series(1, 0)') AS t(a int);
+-- a row of nothing but NULLs, and one of empty strings
+SELECT t IS NULL AS is_null, a, b FROM pgpool.query(:lease, 'select null, null') AS t(a int, b text);
+SELECT length(a), a IS NULL AS is_null FROM pgpool.query(:lease, 'select ''''') AS t(a text);
+-- the number of columns has to be right
+SELECT * FROM pgpool.query(:lease, 'select 1, 2') AS t(a int);
+SELECT * FROM pgpool.query(:lease, 'select 1') AS t(a int, b int);
+SELECT * FROM pgpool.query(:lease, 'select from generate_series(1, 3)') AS t(a int);
+SELECT * FROM pgpool.query(:lease, 'select 1 where false') AS t(a int, b int);
+SELECT * FROM pgpool.query('one', 'select 1, 2') AS t(a int);
+-- 500 of them
+SELECT format('SELECT (to_jsonb(t) ->> ''c500'')::int AS c500, (SELECT sum(value::int) FROM jsonb_each_text(to_jsonb(t)))
+	FROM pgpool.query(%s, %L) AS t(%s)', :lease,
+	'select ' || string_agg(i::text, ', ' ORDER BY i),
+	string_agg('c' || i || ' int', ', ' ORDER BY i)) FROM generate_series(1, 500) AS i \gexec
+SELECT pgpool.exec(:lease, 'select ' || string_agg(i::text, ', ' ORDER BY i))
+  FROM generate_series(1, 1664) AS i;
+
+-- exec: rows affected, or returned and dropped; 0 for the rest
+SELECT pgpool.exec(:lease, 'create temp table t (a int, b text)');
+SELECT pgpool.exec(:lease, 'insert into t select i, ''row '' || i from generate_series(1, 10) as i');
+SELECT pgpool.exec(:lease, 'update t set b = ''low'' where a < 4');
+SELECT pgpool.exec(:lease, 'update t set b = ''low'' where false');
+SELECT pgpool.exec(:lease, 'delete from t where a > 8');
+SELECT pgpool.exec(:lease, 'insert into t values (11), (12) returning a');
+SELECT pgpool.exec(:lease, 'select * from t');
+SELECT pgpool.exec(:lease, 'table t');
+SELECT pgpool.exec(:lease, 'values (1), (2), (3)');
+SELECT pgpool.exec(:lease, 'create index on t (a)');
+SELECT pgpool.exec(:lease, 'analyze t');
+SELECT pgpool.exec(:lease, 'do $$ begin end $$');
+SELECT pgpool.exec(:lease, 'create temp table t2 as select * from t');
+SELECT pgpool.exec(:lease, 'merge into t2 using t on t.a = t2.a when matched then update set b = ''merged''');
+SELECT pgpool.exec(:lease, 'select from generate_series(1, 3)');
+SELECT pgpool.exec(:lease, 'fetch 2 from c');
+-- query: the rows of RETURNING, and none of what returns none
+SELECT * FROM pgpool.query(:lease, 'insert into t values (21, ''x''), (22, null) returning a, b') AS t(a int, b text);
+SELECT * FROM pgpool.query(:lease, 'update t set a = a + 1 where a > 20 returning a') AS t(a int);
+SELECT * FROM pgpool.query(:lease, 'delete from t where a > 20 returning *') AS t(a int, b text);
+SELECT * FROM pgpool.query(:lease, 'insert into t values (31)') AS t(a int);
+SELECT * FROM pgpool.query(:lease, 'create temp table t3 ()') AS t(a int);
+SELECT * FROM pgpool.query(:lease, 'show datestyle') AS t(a text);
+SELECT * FROM pgpool.query(:lease, 'explain (costs off) select 1') AS t(plan text);
+
+--
+-- Several statements: in exec, as long as there are no parameters
+--
+
+SELECT pgpool.exec(:lease, 'insert into t values (41); insert into t values (42), (43); select 1; create temp table t4 ()');
+SELECT pgpool.exec(:lease, 'select 1;');
+SELECT pgpool.exec(:lease, ';; select 1;; -- the end');
+-- they are one transaction, but for those that say otherwise
+SELECT pgpool.exec(:lease, 'insert into t values (51); select 1/0; insert into t values (52)');
+SELECT pgpool.exec(:lease, 'begin; insert into t values (51); commit; select 1/0');
+SELECT * FROM pgpool.query(:lease, 'select a from t where a between 41 and 59') AS t(a int);
+SELECT * FROM pgpool.query(:lease, 'select 1; select 2') AS t(a int);
+SELECT pgpool.exec(:lease, 'select $1; select 2', 'x');
+-- nothing at all
+SELECT pgpool.exec(:lease, '');
+SELECT pgpool.exec(:lease, ' ; -- nothing');
+SELECT pgpool.exec(:lease, '', 'x');
+SELECT * FROM pgpool.query(:lease, '') AS t(a int);
+SELECT * FROM pgpool.query('one', '') AS t(a int);
+SELECT * FROM pgpool.query(:lease, E' \n\t') AS t(a int);
+
+--
+-- Transactions, cursors and prepared statements live as long as the lease
+--
+
+SELECT pgpool.exec(:lease, 'begin');
+SELECT pgpool.exec(:lease, 'declare c cursor for select * from generate_series(1, 10)');
+SELECT sum(a) FROM pgpool.query(:lease, 'fetch 4 from c') AS t(a int);
+SELECT pgpool.exec(:lease, 'fetch 4 from c');
+SELECT * FROM pgpool.query(:lease, 'fetch 4 from c') AS t(a int);
+SELECT pgpool.exec(:lease, 'savepoint s');
+SELECT pgpool.exec(:lease, 'delete from t');
+SELECT pgpool.exec(:lease, 'rollback to s');
+SELECT pgpool.exec(:lease, 'select 1/0');
+SELECT pgpool.exec(:lease, 'select 1');
+SELECT pgpool.exec(:lease, 'rollback to s');
+SELECT * FROM pgpool.query(:lease, 'select count(*) > 0 from t') AS t(still_there bool);
+SELECT pgpool.exec(:lease, 'commit');
+SELECT pgpool.exec(:lease, 'prepare p(int) as select $1 * 2');
+SELECT * FROM pgpool.query(:lease, 'execute p(21)') AS t(a int);
+SELECT pgpool.exec(:lease, 'call pg_catalog.nothing()');
+SELECT pgpool.exec(:lease, 'vacuum t');
+-- a local rollback does not reach the remote
+BEGIN;
+SELECT pgpool.exec(:lease, 'insert into t values (61)');
+ROLLBACK;
+SELECT pgpool.exec(:lease, 'delete from t where a = 61');
+
+--
+-- COPY is refused, whichever way and whichever call; the lease goes on
+--
+
+SELECT pgpool.exec(:lease, 'copy t from stdin');
+SELECT pgpool.exec(:lease, 'select 1');
+SELECT pgpool.exec(:lease, 'copy t to stdout');
+SELECT pgpool.exec(:lease, 'select 1');
+SELECT * FROM pgpool.query(:lease, 'copy t from stdin') AS t(a int);
+SELECT * FROM pgpool.query(:lease, 'select 1') AS t(a int);
+SELECT * FROM pgpool.query(:lease, 'copy (select generate_series(1, 10000)) to stdout') AS t(a int);
+SELECT * FROM pgpool.query(:lease, 'select 1') AS t(a int);
+SELECT pgpool.exec(:lease, 'insert into t values (71); copy t from stdin; insert into t values (72)');
+SELECT pgpool.exec(:lease, 'copy (select 1) to stdout; copy t from stdin; copy (select 1) to stdout');
+SELECT * FROM pgpool.query(:lease, 'select count(*) from t where a > 70') AS t(a int);
+-- in a transaction COPY IN fails it, as any error does
+SELECT pgpool.exec(:lease, 'begin');
+SELECT pgpool.exec(:lease, 'copy t from stdin');
+SELECT pgpool.exec(:lease, 'select 1');
+SELECT pgpool.exec(:lease, 'rollback');
+SELECT pgpool.exec('one', 'select 1');
+SELECT pgpool.checkin(:lease);
+SELECT pgpool.exec('one', 'copy (select 1) to stdout');
+SELECT * FROM pgpool.query('one', 'copy pg_class to stdout') AS t(a int);
+SELECT pgpool.exec('one', 'select 1');
+
+--
+-- Where the functions can stand
+--
+
+SELECT pgpool.query('one', 'select 1');
+SELECT * FROM pgpool.query('one', 'select 1');
+SELECT 1 WHERE EXISTS (SELECT pgpool.query('one', 'select 1'));
+DO $$
+BEGIN
+	PERFORM pgpool.query('one', 'select 1');
+END $$;
+SELECT pgpool.query(1::bigint, 'select 1');
+
+SELECT * FROM pgpool.query('one', 'select generate_series(1, 100000)') AS t(a int) LIMIT 3;
+SELECT * FROM pgpool.query('one', 'select generate_series(1, 5)') AS t(a int) OFFSET 3;
+SELECT * FROM ROWS FROM (pgpool.query('one', 'select generate_series(1, 2)') AS (a int),
+	generate_series(1, 3)) WITH ORDINALITY AS t(a, b, n);
+SELECT l.a, r.b FROM pgpool.query('shard1', 'select generate_series(1, 3)') AS l(a int)
+  JOIN pgpool.query('shard1', 'select i, i * i from generate_series(2, 4) as i') AS r(a int, b int)
+    USING (a) ORDER BY 1;
+SELECT i, t.b FROM generate_series(1, 3) AS i,
+	LATERAL pgpool.query('one', 'select $1 * 10', i) AS t(b int);
+WITH remote AS (SELECT * FROM pgpool.query('one', 'select generate_series(1, 4)') AS t(a int))
+SELECT sum(a), (SELECT count(*) FROM remote) FROM remote WHERE a > 1;
+CREATE TEMP TABLE taken (a int, b text);
+INSERT INTO taken SELECT * FROM pgpool.query('one', 'select i, ''row '' || i from generate_series(1, 3) as i') AS t(a int, b text);
+UPDATE taken SET b = t.b FROM pgpool.query('one', 'values (2, ''two'')') AS t(a int, b text) WHERE taken.a = t.a;
+SELECT * FROM taken ORDER BY a;
+SELECT pgpool.exec('one', 'select $1::int', a) FROM taken;
+CREATE TEMP VIEW remote_view AS
+	SELECT * FROM pgpool.query('one', 'select generate_series(1, 2)') AS t(a int);
+SELECT * FROM remote_view;
+-- statements in select lists and conditions run once for each row
+SELECT count(*) FROM generate_series(1, 3) AS i WHERE pgpool.exec('one', 'select 1') = 1;
+SELECT array(SELECT a FROM pgpool.query('one', 'select 1 union all select 2') AS t(a int));
+-- one inside the other, on connections of their own
+SELECT * FROM pgpool.query('shard1', 'select $1::int + 1',
+	(SELECT a FROM pgpool.query('shard1', 'select 41') AS t(a int))) AS t(a int);
+-- names of arguments: only as far as the variadic one allows
+SELECT pgpool.exec(pool => 'one', sql => 'select 1', VARIADIC params => '{}'::text[]);
+SELECT pgpool.checkin(lease => pgpool.checkout(pool => 'one', timeout => '1 s', why => 'named'));
+
+-- a cursor, forward and backward, and one that is left in the middle
+BEGIN;
+DECLARE local_cursor SCROLL CURSOR FOR
+	SELECT * FROM pgpool.query('one', 'select generate_series(1, 1000)') AS t(a int);
+FETCH 2 FROM local_cursor;
+FETCH LAST FROM local_cursor;
+FETCH BACKWARD 1 FROM local_cursor;
+-- the result is here, the connection is free
+SELECT pgpool.exec('one', 'select 1');
+COMMIT;
+
+-- more than work_mem holds goes to a file
+SET work_mem = '64kB';
+SELECT count(*), sum(a), min(length(b)), max(length(b))
+  FROM pgpool.query('one', 'select i, repeat(''x'', 50) from generate_series(1, 100000) as i') AS t(a int, b text);
+SELECT count(*) FROM pgpool.query('one', 'select generate_series(1, 100000)') AS l(a int)
+  JOIN pgpool.query('one', 'select generate_series(50001, 150000)') AS r(a int) USING (a);
+RESET work_mem;
+
+--
+-- Prepared statements, typed and as drivers prepare them
+--
+
+PREPARE p1(text) AS SELECT * FROM pgpool.query('one', $1) AS t(a int);
+EXECUTE p1('select 1');
+EXECUTE p1('select 2');
+PREPARE p2 AS SELECT pgpool.exec($1, $2);
+EXECUTE p2('one', 'select generate_series(1, 7)');
+PREPARE p3 AS SELECT * FROM pgpool.query('one', 'select $1::int + $2::int', $1, $2) AS t(a int);
+EXECUTE p3('1', '2');
+EXECUTE p3(NULL, '2');
+PREPARE p4(bigint, date) AS SELECT * FROM pgpool.query($1, 'select $1::date + 1', $2) AS t(a date);
+SELECT pgpool.checkout('one') AS lease \gset
+EXECUTE p4(:lease, '2026-11-21');
+EXECUTE p2(:'lease', 'select 1');
+SELECT pgpool.checkin(:lease);
+PREPARE p5(text, text) AS SELECT * FROM pgpool.query('one', 'select $1 || $2', $1, $2) AS t(a text);
+EXECUTE p5('a', 'b');
+EXECUTE p5('a', 'b');
+EXECUTE p5('a', 'b');
+EXECUTE p5('a', 'b');
+EXECUTE p5('a', 'b');
+EXECUTE p5('a', 'b');
+EXECUTE p5('a', 'last');
+DEALLOCATE ALL;
+
+--
+-- Code that runs while a result is read comes back to its lease
+--
+
+CREATE FUNCTION test.uses_lease(value int) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+	EXECUTE current_setting('test.command');
+	RETURN true;
+END $$;
+CREATE DOMAIN test.meddling AS int CHECK (test.uses_lease(VALUE));
+SELECT pgpool.checkout('one') AS lease \gset
+
+-- every way to use or end it is refused
+SELECT name, err FROM (VALUES
+	(1, 'exec', 'SELECT pgpool.exec(%s, ''select 1'')'),
+	(2, 'query', 'SELECT * FROM pgpool.query(%s, ''select 1'') AS t(a int)'),
+	(3, 'checkin', 'SELECT pgpool.checkin(%s)'),
+	(4, 'discard', 'SELECT pgpool.discard(%s)'),
+	(5, 'checkin_all', 'SELECT pgpool.checkin_all() + 0 * %s')) AS v(n, name, command),
+	LATERAL set_config('test.command', format(command, :lease), false),
+	LATERAL test.err(format('SELECT * FROM pgpool.query(%s, ''select generate_series(1, 1000)'') AS t(a test.meddling)', :lease)) AS err
+ ORDER BY n, err DESC;
+SELECT test.err(format('SELECT * FROM pgpool.query(%s, ''select generate_series(1, 1000)'') AS t(a test.meddling)', :lease));
+SELECT pgpool.exec(:lease, 'select 1');
+-- where that code takes the error, the result comes out all the same
+CREATE FUNCTION test.tries_lease(value int) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+	EXECUTE current_setting('test.command');
+	RETURN false;
+EXCEPTION WHEN object_not_in_prerequisite_state THEN
+	RETURN true;
+END $$;
+CREATE DOMAIN test.trying AS int CHECK (test.tries_lease(VALUE));
+SELECT sum(a) FROM pgpool.query(:lease, 'select generate_series(1, 1000)') AS t(a test.trying);
+-- other leases can be used
+SELECT set_config('test.command', 'SELECT pgpool.exec(''shard1'', ''select 1'')', false);
+SELECT count(a) FROM pgpool.query(:lease, 'select generate_series(1, 10)') AS t(a test.meddling);
+-- a pool of one inside of itself
+SELECT pgpool.checkin(:lease);
+SELECT set_config('test.command', 'SELECT pgpool.exec(''one'', ''select 1'')', false);
+SELECT * FROM pgpool.query('one', 'select 1') AS t(a test.meddling);
+SELECT pgpool.exec('one', 'select 1');
+-- a one-call lease is not returned by checkin_all from the inside
+SELECT set_config('test.command', 'SELECT pgpool.checkin_all()', false);
+SELECT state FROM (SELECT left(err, 15) AS state FROM
+	test.err('SELECT * FROM pgpool.query(''one'', ''select 1'') AS t(a test.meddling)') AS err LIMIT 1) AS e;
+SELECT pgpool.exec('one', 'select 1');
+
+DROP DOMAIN test.meddling, test.trying;
+DROP FUNCTION test.uses_lease(int), test.tries_lease(int);
+SELECT pgpool.checkin_all();
+SELECT pgpool.check_invariants();

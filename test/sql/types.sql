@@ -1,0 +1,245 @@
+--
+-- Values: as parameters to the remote, and from its results.
+--
+
+SELECT pgpool.checkout('one') AS lease \gset
+
+--
+-- Parameters as text: untyped literals, and text[]
+--
+
+SELECT * FROM pgpool.query(:lease, 'select $1', 'a text') AS t(a text);
+SELECT * FROM pgpool.query(:lease, 'select $1::int + $2::int', '1', '2') AS t(a int);
+SELECT * FROM pgpool.query(:lease, 'select $1::date, $2::text', '2026-11-21', NULL) AS t(a date, b text);
+SELECT * FROM pgpool.query('one', 'select $1::bigint', 'x') AS t(a bigint);
+SELECT pgpool.checkin(:lease);
+SELECT * FROM pgpool.query('one', 'select $1::bigint', '9223372036854775807') AS t(a bigint);
+SELECT pgpool.exec('one', 'select generate_series(1, $1::int)', '5');
+SELECT pgpool.checkout('one') AS lease \gset
+SELECT pgpool.exec(:lease, 'select generate_series(1, $1::int)', '5');
+-- an array of them
+SELECT * FROM pgpool.query(:lease, 'select $1, $2, $3', VARIADIC '{a,NULL,""}'::text[]) AS t(a text, b text, c text);
+SELECT * FROM pgpool.query(:lease, 'select 1', VARIADIC '{}'::text[]) AS t(a int);
+SELECT * FROM pgpool.query(:lease, 'select $1::int + $2::int', VARIADIC '{1,2}'::int[]) AS t(a int);
+SELECT * FROM pgpool.query(:lease, 'select $1::date + $2::int', VARIADIC ARRAY['2026-11-21', 1::text]) AS t(a date);
+SELECT * FROM pgpool.query(:lease, 'select $1', VARIADIC NULL::text[]) AS t(a text);
+SELECT * FROM pgpool.query(:lease, 'select $1', VARIADIC NULL::int[]) AS t(a text);
+SELECT * FROM pgpool.query(:lease, 'select $1', VARIADIC '{{a},{b}}'::text[]) AS t(a text);
+SELECT * FROM pgpool.query(:lease, 'select $1', VARIADIC '{{1},{2}}'::int[]) AS t(a text);
+SELECT * FROM pgpool.query(:lease, 'select $1', VARIADIC 1) AS t(a text);
+
+-- too few, too many: the remote says so
+SELECT pgpool.exec(:lease, 'select $1::int, $2::int', '1');
+SELECT pgpool.exec(:lease, 'select 1', '1');
+SELECT pgpool.exec(:lease, 'select $1');
+
+-- 10,000, and more than the protocol has numbers for
+SELECT format('select count(*), sum(p), min(p), max(p) from unnest(array[%s]::int[]) as p',
+	string_agg('$' || i, ',' ORDER BY i)) AS sql FROM generate_series(1, 10000) AS i \gset
+SELECT * FROM pgpool.query(:lease, :'sql', VARIADIC
+	(SELECT array_agg(i::text ORDER BY i) FROM generate_series(1, 10000) AS i)) AS t(count int, sum int, min int, max int);
+SELECT * FROM pgpool.query(:lease, :'sql', VARIADIC
+	(SELECT array_agg(i ORDER BY i) FROM generate_series(1, 10000) AS i)) AS t(count int, sum int, min int, max int);
+SELECT * FROM pgpool.query('shard1', :'sql', VARIADIC
+	(SELECT array_agg(i ORDER BY i) FROM generate_series(1, 10000) AS i)) AS t(count int, sum int, min int, max int);
+SELECT pgpool.exec(:lease, 'select 1', VARIADIC
+	(SELECT array_agg(i) FROM generate_series(1, 70000) AS i));
+SELECT pgpool.exec('shard1', 'select 1', VARIADIC
+	(SELECT array_agg(i::text) FROM generate_series(1, 65536) AS i));
+-- the most there can be
+SELECT format('select count(*), sum(p) from unnest(array[%s]::int[]) as p',
+	string_agg('$' || i, ',' ORDER BY i)) AS sql FROM generate_series(1, 65535) AS i \gset
+SELECT * FROM pgpool.query(:lease, :'sql', VARIADIC
+	(SELECT array_agg(i) FROM generate_series(1, 65535) AS i)) AS t(count int, sum bigint);
+
+--
+-- Typed parameters
+--
+
+CREATE TYPE test.mood AS ENUM ('sad', 'ok', 'very happy');
+CREATE TYPE test.pair AS (a int, b text);
+CREATE DOMAIN test.positive AS int CHECK (VALUE > 0);
+CREATE DOMAIN test.given AS int NOT NULL;
+SELECT pgpool.exec(:lease, 'create temp table got (name text, value text)');
+SELECT pgpool.exec(:lease, 'insert into got values ($1, $2)', 'smallint', 1::smallint),
+	pgpool.exec(:lease, 'insert into got values ($1, $2)', 'int', -2147483648),
+	pgpool.exec(:lease, 'insert into got values ($1, $2)', 'bigint', 9223372036854775807),
+	pgpool.exec(:lease, 'insert into got values ($1, $2)', 'numeric', 12345678901234567890.123456789),
+	pgpool.exec(:lease, 'insert into got values ($1, $2)', 'numeric nan', 'NaN'::numeric),
+	pgpool.exec(:lease, 'insert into got values ($1, $2)', 'real', 0.1::real),
+	pgpool.exec(:lease, 'insert into got values ($1, $2)', 'double', 0.1::float8 + 0.2::float8),
+	pgpool.exec(:lease, 'insert into got values ($1, $2)', 'infinity', '-Infinity'::float8),
+	pgpool.exec(:lease, 'insert into got values ($1, $2)', 'bool', true),
+	pgpool.exec(:lease, 'insert into got values ($1, $2)', 'text', 'it''s "quoted" \ and $1'::text),
+	pgpool.exec(:lease, 'insert into got values ($1, $2)', 'char', 'ab'::char(5)),
+	pgpool.exec(:lease, 'insert into got values ($1, $2)', 'varchar', 'ab'::varchar),
+	pgpool.exec(:lease, 'insert into got values ($1, $2)', 'name', 'a name'::name),
+	pgpool.exec(:lease, 'insert into got values ($1, $2)', 'bytea', '\x00ff5c'::bytea),
+	pgpool.exec(:lease, 'insert into got values ($1, $2)', 'date', '2026-11-21'::date),
+	pgpool.exec(:lease, 'insert into got values ($1, $2)', 'time', '12:34:56.789'::time),
+	pgpool.exec(:lease, 'insert into got values ($1, $2)', 'timestamp', 'infinity'::timestamp),
+	pgpool.exec(:lease, 'insert into got values ($1, $2)', 'interval', '1 year 2 days -3 hours'::interval),
+	pgpool.exec(:lease, 'insert into got values ($1, $2)', 'json', '{"a": [1, null]}'::json),
+	pgpool.exec(:lease, 'insert into got values ($1, $2)', 'jsonb', '{"a": "\u00e4"}'::jsonb),
+	pgpool.exec(:lease, 'insert into got values ($1, $2)', 'uuid', 'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11'::uuid),
+	pgpool.exec(:lease, 'insert into got values ($1, $2)', 'inet', '10.0.0.0/8'::inet),
+	pgpool.exec(:lease, 'insert into got values ($1, $2)', 'enum', 'very happy'::test.mood),
+	pgpool.exec(:lease, 'insert into got values ($1, $2)', 'composite', (1, 'a, "b"')::test.pair),
+	pgpool.exec(:lease, 'insert into got values ($1, $2)', 'row', ROW(1, NULL, 'x')),
+	pgpool.exec(:lease, 'insert into got values ($1, $2)', 'domain', 7::test.positive),
+	pgpool.exec(:lease, 'insert into got values ($1, $2)', 'range', '[1,5)'::int4range),
+	pgpool.exec(:lease, 'insert into got values ($1, $2)', 'int[]', '{1,NULL,3}'::int[]),
+	pgpool.exec(:lease, 'insert into got values ($1, $2)', 'text[]', ARRAY['a', NULL, '', 'NULL', 'b,"c']),
+	pgpool.exec(:lease, 'insert into got values ($1, $2)', 'int[][]', '{{1,2},{3,4}}'::int[]),
+	pgpool.exec(:lease, 'insert into got values ($1, $2)', 'empty array', '{}'::date[]),
+	pgpool.exec(:lease, 'insert into got values ($1, $2)', 'multi-byte', 'Größe ☃ 漢字 🐘'::text),
+	pgpool.exec(:lease, 'insert into got values ($1, $2)', 'empty', ''::text),
+	pgpool.exec(:lease, 'insert into got values ($1, $2)', 'typed null', NULL::int),
+	pgpool.exec(:lease, 'insert into got values ($1, $2)', 'untyped null', NULL) \gset
+SELECT name, value, value IS NULL AS is_null FROM pgpool.query(:lease, 'select * from got') AS t(name text, value text);
+-- typed and untyped ones mixed
+SELECT * FROM pgpool.query(:lease, 'select $1::int + $2::int + $3::int, $4::text', 1, '2', 3::bigint, NULL) AS t(a int, b text);
+-- one array is one value
+SELECT * FROM pgpool.query(:lease, 'select cardinality($1::int[])', ARRAY[1, 2, 3]) AS t(a int);
+SELECT pgpool.exec(:lease, 'select unnest($1::text[])', ARRAY['a', 'b']);
+SELECT pgpool.exec('shard1', 'select unnest($1::int[])', ARRAY[1, 2]);
+-- all four forms of both
+SELECT a, b, c, d FROM pgpool.query(:lease, 'select $1', 'x') AS a(a text),
+	pgpool.query(:lease, 'select $1', 'x'::text) AS b(b text),
+	pgpool.query('shard1', 'select $1::int', '1') AS c(c int),
+	pgpool.query('shard1', 'select $1::int', 1) AS d(d int);
+SELECT pgpool.exec(:lease, 'select $1', 'x') AS a, pgpool.exec(:lease, 'select $1::int', 1) AS b,
+	pgpool.exec('shard1', 'select $1', 'x') AS c, pgpool.exec('shard1', 'select $1::int', 1) AS d;
+
+--
+-- Results, whatever the local settings are
+--
+
+-- as column and as parameter a value is the same here and there
+CREATE FUNCTION test.same(type text, value text) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+	there boolean;
+	back boolean;
+BEGIN
+	EXECUTE format('SELECT v::text IS NOT DISTINCT FROM %L::%s::text FROM pgpool.query(''shard1'', %L) AS t(v %s)',
+		value, type, format('select %L::%s', value, type), type) INTO there;
+	EXECUTE format('SELECT v::text IS NOT DISTINCT FROM %L::%s::text FROM pgpool.query(''shard1'', %L, %L::%s) AS t(v %s)',
+		value, type, format('select $1::%s', type), value, type, type) INTO back;
+	RETURN CASE WHEN there AND back THEN 'same'
+		WHEN there THEN 'differs as parameter' ELSE 'differs as result' END;
+END $$;
+CREATE VIEW test.same AS
+	SELECT test.same(type, value) AS result, count(*), string_agg(type, ' ' ORDER BY n) AS types
+	  FROM (VALUES (1, 'int', '-1'), (2, 'bigint', '9223372036854775807'), (3, 'numeric', '0.00000000000000000001'),
+		(4, 'real', '3.4028235e+38'), (5, 'float8', '0.30000000000000004'), (6, 'float8', '4.9e-324'),
+		(7, 'float8', 'NaN'), (8, 'text', 'ä\''"'), (9, 'bytea', '\x0001fe5c27'), (10, 'bytea', ''),
+		(11, 'date', '2026-02-01'), (12, 'date', '0044-03-15 BC'), (13, 'date', 'infinity'),
+		(14, 'time', '23:59:59.999999'), (15, 'timetz', '12:00:00+05:30'),
+		(16, 'timestamp', '2026-03-04 05:06:07.891011'), (17, 'timestamptz', '2026-03-04 05:06:07.891011+02'),
+		(18, 'timestamptz', '1883-11-18 12:00:00-05'), (19, 'timestamptz', '-infinity'),
+		(20, 'interval', '1 year 2 months 3 days 04:05:06.789'), (21, 'interval', '-1 year 2 months -3 days 04:05:06'),
+		(22, 'interval', '0'), (23, 'jsonb', '{"a": 1.50}'), (24, 'json', '{"a":   1}'), (25, 'uuid', 'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11'),
+		(26, 'bool', 'false'), (27, 'int[]', '[0:2]={1,NULL,3}'), (28, 'date[]', '{2026-02-01,NULL}'),
+		(29, 'timestamptz[]', '{"2026-03-04 05:06:07+00"}'), (30, 'float8[]', '{0.1,1e300}'),
+		(31, 'tstzrange', '["2026-01-02 03:04:05+00",)'), (32, 'char(5)', 'ab'), (33, 'bit varying', '10110'),
+		(34, 'inet', '::1'), (35, 'point', '(0.1,0.2)'), (36, 'money', '0'), (37, 'tsvector', '''a'':1 ''b'':2'),
+		(38, 'xid8', '12345678901'), (39, '"char"', 'x'), (40, 'oid', '4294967295')) AS v(n, type, value)
+	 GROUP BY 1;
+SELECT * FROM test.same;
+SET datestyle = 'SQL, DMY';
+SET intervalstyle = 'sql_standard';
+SET extra_float_digits = -15;
+SET bytea_output = 'escape';
+SET timezone = 'Asia/Kolkata';
+SELECT * FROM test.same;
+SET datestyle = 'Postgres, MDY';
+SET intervalstyle = 'postgres_verbose';
+SET extra_float_digits = 0;
+SET timezone = 'America/New_York';
+SELECT * FROM test.same;
+SET datestyle = 'German, YMD';
+SET intervalstyle = 'iso_8601';
+SET timezone = '<+0530>-5:30';
+SELECT * FROM test.same;
+-- and the settings are what they were
+SHOW datestyle;
+SHOW intervalstyle;
+SHOW extra_float_digits;
+SELECT * FROM pgpool.query(:lease, 'select $1::date', 'x'::date) AS t(a date);
+SELECT * FROM pgpool.query(:lease, 'select ''2026-02-01''::date, ''x''') AS t(a date, b int);
+SHOW datestyle;
+SHOW intervalstyle;
+RESET datestyle;
+RESET intervalstyle;
+RESET extra_float_digits;
+RESET bytea_output;
+RESET timezone;
+
+-- nor do those that the lease's user sets on the remote side change a value
+SELECT pgpool.exec(:lease, 'set datestyle = ''SQL, DMY''; set intervalstyle = ''sql_standard''');
+SELECT * FROM pgpool.query(:lease, 'select ''2026-02-01''::date, ''1 year -2 days''::interval, ''01/02/2026''::date')
+	AS t(a date, b interval, c date);
+SHOW datestyle;
+SHOW intervalstyle;
+SELECT pgpool.exec(:lease, 'reset datestyle; reset intervalstyle');
+-- another encoding is refused, until the lease is returned
+SELECT pgpool.exec(:lease, 'set client_encoding = ''LATIN1''');
+SELECT * FROM pgpool.query(:lease, 'select 1') AS t(a int);
+SELECT pgpool.checkin(:lease);
+SELECT pgpool.checkout('one') AS lease \gset
+SELECT * FROM pgpool.query(:lease, 'show client_encoding') AS t(a text);
+
+-- domains
+SELECT * FROM pgpool.query(:lease, 'select 1, null') AS t(a test.positive, b test.positive);
+SELECT * FROM pgpool.query(:lease, 'select -1') AS t(a test.positive);
+SELECT * FROM pgpool.query(:lease, 'select 1') AS t(a test.given);
+SELECT * FROM pgpool.query(:lease, 'select null') AS t(a test.given);
+-- enums, composites, arrays of them
+SELECT *, (b).b FROM pgpool.query(:lease, 'select ''ok'', ''(1,"a, b")'', ''{sad,NULL}'', ''{"(1,a)"}''')
+	AS t(a test.mood, b test.pair, c test.mood[], d test.pair[]);
+SELECT * FROM pgpool.query(:lease, 'select ''angry''') AS t(a test.mood);
+SELECT * FROM pgpool.query(:lease, 'select ''(1)''') AS t(a test.pair);
+-- lengths and precisions of the column list
+SELECT * FROM pgpool.query(:lease, 'select ''abc'', ''ab'', 1.239, ''12:34:56.789'', ''101''')
+	AS t(a varchar(3), b char(4), c numeric(5,2), d time(1), e bit(3));
+SELECT * FROM pgpool.query(:lease, 'select ''abcd''') AS t(a varchar(3));
+SELECT * FROM pgpool.query(:lease, 'select 1000') AS t(a numeric(5,2));
+SELECT * FROM pgpool.query(:lease, 'select ''{abcd}''') AS t(a varchar(3)[]);
+-- other types than the remote's: what the text can be read as
+SELECT * FROM pgpool.query(:lease, 'select 1, 1.0, true, ''2026-01-01''::date') AS t(a text, b float8, c text, d timestamp);
+SELECT * FROM pgpool.query(:lease, 'select 1.5') AS t(a int);
+SELECT * FROM pgpool.query(:lease, 'select 1, ''abc''') AS t(a int, b int);
+SELECT * FROM pgpool.query(:lease, 'select 32768') AS t(a smallint);
+SELECT * FROM pgpool.query(:lease, 'select ''not'' || '' a date''') AS t(a date);
+
+-- an error in the middle of a large result leaves the lease usable
+SELECT * FROM pgpool.query(:lease, 'select case when i = 5000 then 99999999999 else i end from generate_series(1, 10000) as i') AS t(a int);
+SELECT * FROM pgpool.query(:lease, 'select 1') AS t(a int);
+-- of one that it would take long to read on, too
+SELECT * FROM pgpool.query(:lease, 'select case when i = 100 then 99999999999 else i end, repeat(''x'', 10000) from generate_series(1, 1000000) as i') AS t(a int, b text);
+SELECT * FROM pgpool.query(:lease, 'select 1') AS t(a int);
+SELECT * FROM pgpool.query('shard1', 'select case when i = 100 then 99999999999 else i end, repeat(''x'', 10000) from generate_series(1, 1000000) as i') AS t(a int, b text);
+SELECT * FROM pgpool.query('shard1', 'select 1') AS t(a int);
+-- in a transaction: it has not failed there, or has been cancelled
+SELECT pgpool.exec(:lease, 'begin');
+SELECT * FROM pgpool.query(:lease, 'select ''x'' from generate_series(1, 10)') AS t(a int);
+SELECT pgpool.exec(:lease, 'select 1');
+SELECT pgpool.exec(:lease, 'commit');
+
+-- long and many
+SELECT length(a), md5(a) = md5(repeat('xyz', 333333)) AS same
+  FROM pgpool.query(:lease, 'select repeat(''xyz'', 333333)') AS t(a text);
+SELECT a = repeat('ä☃', 500000) AS same, length(a)
+  FROM pgpool.query(:lease, 'select $1', repeat('ä☃', 500000)) AS t(a text);
+SELECT length(a), length(b) FROM pgpool.query(:lease, 'select $1::bytea, $2', decode(repeat('00ff', 1000000), 'hex'), repeat('x', 1000000)::text) AS t(a bytea, b text);
+SELECT pgpool.exec(:lease, 'select ' || quote_literal(repeat('x', 5000000)));
+SELECT count(*), sum(length(a)) FROM pgpool.query(:lease, 'select repeat(''x'', 100000) from generate_series(1, 200)') AS t(a text);
+-- multi-byte text, also in names
+SELECT * FROM pgpool.query(:lease, 'select ''Größe ☃ 漢字 🐘'' as "größe", length(''🐘''), $1', '✓') AS t("größe" text, n int, p text);
+
+SELECT pgpool.checkin(:lease);
+DROP VIEW test.same;
+DROP FUNCTION test.same(text, text);
+DROP DOMAIN test.positive, test.given;
+DROP TYPE test.mood, test.pair;
+SELECT pgpool.check_invariants();
