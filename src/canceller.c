@@ -32,18 +32,17 @@
 
 #ifndef LIBPQ_HAS_ASYNC_CANCEL
 typedef struct pg_cancel_conn PGcancelConn;
-extern PGcancelConn *PQcancelCreate(PGconn *conn) __attribute__((weak));
-extern int	PQcancelStart(PGcancelConn *cancelConn) __attribute__((weak));
-extern PostgresPollingStatusType PQcancelPoll(PGcancelConn *cancelConn) __attribute__((weak));
-extern int	PQcancelSocket(const PGcancelConn *cancelConn) __attribute__((weak));
-extern void PQcancelFinish(PGcancelConn *cancelConn) __attribute__((weak));
-#else
+extern PGcancelConn *PQcancelCreate(PGconn *conn);
+extern int	PQcancelStart(PGcancelConn *cancelConn);
+extern PostgresPollingStatusType PQcancelPoll(PGcancelConn *cancelConn);
+extern int	PQcancelSocket(const PGcancelConn *cancelConn);
+extern void PQcancelFinish(PGcancelConn *cancelConn);
+#endif
 #pragma weak PQcancelCreate
 #pragma weak PQcancelStart
 #pragma weak PQcancelPoll
 #pragma weak PQcancelSocket
 #pragma weak PQcancelFinish
-#endif
 
 static bool
 libpq_cancels(void)
@@ -137,7 +136,8 @@ dial(PgpxWorkerConn *w)
 	if (!w->have_key ||
 		getpeername(PQsocket(w->pg), (struct sockaddr *) &addr, &len) < 0)
 		return false;
-	cancel->fd = socket(addr.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	cancel->fd = socket(addr.ss_family,
+						SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	if (cancel->fd < 0)
 		return false;
 	if (connect(cancel->fd, (struct sockaddr *) &addr, len) < 0 &&
@@ -230,7 +230,8 @@ pgpx_canceller_ready(PgpxWorkerConn *w)
 		packet[1] = pg_hton32(CANCEL_REQUEST_CODE);
 		packet[2] = pg_hton32(w->cancel_pid);
 		packet[3] = pg_hton32(w->cancel_key);
-		n = send(cancel->fd, packet, sizeof(packet), MSG_DONTWAIT | MSG_NOSIGNAL);
+		n = send(cancel->fd, packet, sizeof(packet),
+				 MSG_DONTWAIT | MSG_NOSIGNAL);
 		explicit_bzero(packet, sizeof(packet));
 		if (n < 0 && (errno == EAGAIN || errno == EINTR || errno == ENOTCONN))
 			return;
@@ -240,7 +241,8 @@ pgpx_canceller_ready(PgpxWorkerConn *w)
 			return;
 		}
 		cancel->sent = true;
-		pgpx_reactor_watch(PGPX_WATCH_CANCEL, w->index, cancel->fd, EPOLLIN, false);
+		pgpx_reactor_watch(PGPX_WATCH_CANCEL, w->index, cancel->fd, EPOLLIN,
+						   false);
 		return;
 	}
 

@@ -79,7 +79,7 @@ take(PgpxCheckout *c, PgpxLease *lease)
 
 again:
 	pool = pgpx_checkout_lock_pool(c);
-	epoch = pg_atomic_read_u64(&pgpx_shared->worker[pool->worker].epoch);
+	epoch = pgpx_pool_worker_epoch(pool);
 
 	if (pool->nwaiting == 0 || c->number != 0)
 		conn = pgpx_pool_pick_locked(pool, c->target->partner,
@@ -170,7 +170,8 @@ unsettle(PgpxLease *lease, PgpxGive give)
 
 	if (give == PGPX_GIVE_CLOSE && kept != NULL && conn->owed > 0)
 		reason = PGPX_CLOSE_RESET;
-	pgpx_pool_give(conn, lease->id, PGPX_END_RETRIED, give, 0, reason, &lease->usage);
+	pgpx_pool_give(conn, lease->id, PGPX_END_RETRIED, give, 0, reason,
+				   &lease->usage);
 	pgpx_lease_forget(lease);
 	if (kept != NULL && give == PGPX_GIVE_CLOSE)
 		pgpx_kept_drop(kept);
@@ -225,7 +226,8 @@ static bool
 is_transfer(const PgpxLease *lease, const PgpxConn *conn)
 {
 	return lease->target->opts.reset == PGPX_RESET_ON_TRANSFER && conn->dirty &&
-		(conn->last_pid != MyProcPid || conn->last_procno != (int) MyProcNumber ||
+		(conn->last_pid != MyProcPid ||
+		 conn->last_procno != (int) MyProcNumber ||
 		 conn->last_user != lease->user);
 }
 
@@ -247,7 +249,8 @@ settle_in(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
 		PgpxFetch	fetch;
 
 		deadline = step_deadline(c);
-		fetch = pgpx_kept_fetch(lease->target->pool, lease->conn, lease->generation,
+		fetch = pgpx_kept_fetch(lease->target->pool, lease->conn,
+								lease->generation,
 								lease->id, deadline, &lease->kept);
 		if (fetch != PGPX_FETCH_OK)
 			return fetch == PGPX_FETCH_GONE ? SETTLED_DEAD : SETTLED_LATE;

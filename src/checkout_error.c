@@ -56,7 +56,7 @@ pgpx_checkout_raise_timeout(PgpxCheckout *c, PgpxPool *pool)
 {
 	char		detail[256];
 
-	if (pg_atomic_read_u64(&pgpx_shared->worker[pool->worker].epoch) == 0)
+	if (pgpx_pool_worker_epoch(pool) == 0)
 		ereport(ERROR,
 				(errcode(PGPX_ERRCODE_WORKER_DOWN),
 				 errmsg("the pool worker does not run"),
@@ -78,7 +78,8 @@ pgpx_checkout_raise_timeout(PgpxCheckout *c, PgpxPool *pool)
 }
 
 void
-pgpx_checkout_raise_unreachable(PgpxCheckout *c, int sqlstate, const char *text, int64 wait_ms)
+pgpx_checkout_raise_unreachable(PgpxCheckout *c, int sqlstate,
+								const char *text, int64 wait_ms)
 {
 	char	   *reason = pgpx_text_clean(pstrdup(text));
 

@@ -94,8 +94,10 @@ pgpx_checkout_tell(PgpxCheckout *c, int worker, uint64 epoch, uint64 version)
 
 	for (;;)
 	{
-		int			sent = pgpx_handoff_send_conninfo(worker, epoch, target->pool,
-													  target->pool_id, &conninfo);
+		int			sent = pgpx_handoff_send_conninfo(worker, epoch,
+													  target->pool,
+													  target->pool_id,
+													  &conninfo);
 
 		if (sent > 0)
 			break;
@@ -115,11 +117,13 @@ pgpx_checkout_tell(PgpxCheckout *c, int worker, uint64 epoch, uint64 version)
 
 /* Must the conninfo be sent before a connection can be asked for? */
 bool
-pgpx_checkout_must_tell(const PgpxCheckout *c, const PgpxPool *pool, uint64 epoch)
+pgpx_checkout_must_tell(const PgpxCheckout *c, const PgpxPool *pool,
+						uint64 epoch)
 {
 	if (epoch == 0)
 		return false;			/* no worker; the next one wakes who waits */
-	if (pool->conninfo_epoch == epoch && pool->conninfo_version == pool->version)
+	if (pool->conninfo_epoch == epoch &&
+		pool->conninfo_version == pool->version)
 		return false;
 	return c->told_epoch != epoch || c->told_version != pool->version;
 }
@@ -173,7 +177,8 @@ pgpx_checkout_leave(PgpxTicket *ticket)
  * lease's id; raises what came instead.
  */
 PgpxConn *
-pgpx_checkout_wait(PgpxCheckout *c, PgpxPool *pool, PgpxTicket *ticket, uint64 *lease_id)
+pgpx_checkout_wait(PgpxCheckout *c, PgpxPool *pool, PgpxTicket *ticket,
+				   uint64 *lease_id)
 {
 	static uint32 wait_event = 0;
 	volatile int *state = &ticket->state;
@@ -187,7 +192,7 @@ pgpx_checkout_wait(PgpxCheckout *c, PgpxPool *pool, PgpxTicket *ticket, uint64 *
 	{
 		while (*state == PGPX_TICKET_WAITING && in_time)
 		{
-			uint64		epoch = pg_atomic_read_u64(&pgpx_shared->worker[pool->worker].epoch);
+			uint64		epoch = pgpx_pool_worker_epoch(pool);
 
 			if (pgpx_checkout_must_tell(c, pool, epoch))
 				tell_again(c, pool, epoch);
@@ -203,7 +208,8 @@ pgpx_checkout_wait(PgpxCheckout *c, PgpxPool *pool, PgpxTicket *ticket, uint64 *
 	}
 	PG_END_TRY();
 
-	was = pgpx_ticket_leave(ticket, in_time ? PGPX_LEAVE_CLAIM : PGPX_LEAVE_TIMEOUT,
+	was = pgpx_ticket_leave(ticket,
+		in_time ? PGPX_LEAVE_CLAIM : PGPX_LEAVE_TIMEOUT,
 							&conn, lease_id, &sqlstate, text, &c->waited);
 	if (was == PGPX_TICKET_FAILED)
 		pgpx_checkout_raise_unreachable(c, sqlstate, text, 0);

@@ -110,6 +110,7 @@ pgpx_server_ownercheck(Oid serverid, Oid roleid)
  * are safe in server-side proxies.  Weak, so that an older minor still loads
  * the library; test the pointer before use.
  */
-extern bool libpqsrv_is_valid_proxy_option(const char *keyword) __attribute__((weak));
+extern bool libpqsrv_is_valid_proxy_option(const char *keyword)
+	__attribute__((weak));
 
 #endif							/* PGPX_COMPAT_H */

@@ -219,7 +219,8 @@ pgpx_worker_wake(int worker)
 	PgpxWorkerSlot *slot = &pgpx_shared->worker[worker];
 
 	if (pg_atomic_read_u64(&slot->epoch) != 0)
-		SetLatch(&GetPGProcByNumber(pg_atomic_read_u32(&slot->procno))->procLatch);
+		SetLatch(
+			&GetPGProcByNumber(pg_atomic_read_u32(&slot->procno))->procLatch);
 }
 
 void

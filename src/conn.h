@@ -104,6 +104,13 @@ extern void pgpx_conn_free_locked(PgpxConn *conn);
  */
 extern void pgpx_conn_ask_worker(PgpxConn *conn, int worker);
 
+/* Epoch of the worker that owns a pool's connections; 0: it does not run. */
+static inline uint64
+pgpx_pool_worker_epoch(const PgpxPool *pool)
+{
+	return pg_atomic_read_u64(&pgpx_shared->worker[pool->worker].epoch);
+}
+
 /* Set the latch of a worker, if it runs. */
 extern void pgpx_worker_wake(int worker);
 

@@ -54,7 +54,8 @@ fail(PgpxWorkerConn *w, int sqlstate, const char *text)
 	if (pgpx_log_connections)
 		ereport(LOG,
 				(errmsg("pgpool_ext could not connect to server \"%s\" of database \"%s\"",
-						NameStr(pool->server_name), NameStr(pool->database_name)),
+						NameStr(pool->server_name),
+						NameStr(pool->database_name)),
 				 errdetail_internal("%s", reason)));
 	pgpx_connection_drop(w);
 	pgpx_pool_connect_failed(pool, conn, w->before, sqlstate, reason);
@@ -225,7 +226,8 @@ opened(PgpxWorkerConn *w)
 	if (pgpx_log_connections)
 		ereport(LOG,
 				(errmsg("pgpool_ext connected to server \"%s\" of database \"%s\" as connection %d, remote PID %d, in %.3f ms",
-						NameStr(pool->server_name), NameStr(pool->database_name),
+						NameStr(pool->server_name),
+						NameStr(pool->database_name),
 						w->index, conn->remote_pid, took / 1000.0)));
 	pgpx_pool_opened(pool, conn, took);
 }

@@ -24,12 +24,6 @@
 
 static uint32 wait_query = 0;
 
-static PgpxTime
-operation_deadline(const PgpxLease *lease)
-{
-	return pgpx_now() + lease->target->opts.operation_timeout * 1000;
-}
-
 /*
  * Make the stream ready for a statement: what was interrupted before has to
  * come to its end first, and so has a cancel, or it would hit the new one.
@@ -49,7 +43,7 @@ make_ready(PgpxLease *lease)
 		pg_atomic_read_u32(&conn->cancel) == PGPX_CANCEL_NONE)
 		return;
 
-	deadline = operation_deadline(lease);
+	deadline = pgpx_lease_operation_deadline(lease);
 	if (!pgpx_wire_at_boundary(wire) &&
 		!pgpx_lease_drain(lease, 0, deadline, false))
 	{
@@ -84,6 +78,7 @@ handle_event(Run *run, PgpxWireEvent event, const PgpxWireMessage *msg)
 {
 	PgpxLease  *lease = run->lease;
 	PgpxWire   *wire = &lease->kept->wire;
+	int			notices = lease->target->opts.notices;
 
 	switch (event)
 	{
@@ -112,10 +107,9 @@ handle_event(Run *run, PgpxWireEvent event, const PgpxWireMessage *msg)
 			lease->usage.errors++;
 			break;
 		case PGPX_EV_NOTICE:
-			if (lease->target->opts.notices != PGPX_NOTICES_IGNORE)
-				pgpx_remote_notice(msg,
-								   lease->target->opts.notices == PGPX_NOTICES_LOG ?
-								   LOG : 0, NameStr(lease->target->server_name));
+			if (notices != PGPX_NOTICES_IGNORE)
+				pgpx_remote_notice(msg, notices == PGPX_NOTICES_LOG ? LOG : 0,
+								   NameStr(lease->target->server_name));
 			break;
 		case PGPX_EV_COPY:
 			/* the refusal is in the output buffer */

@@ -89,7 +89,8 @@ pgpx_fd_recv(int sock, void *data, size_t cap, int *fd)
 	if (n < 0)
 		return errno == EAGAIN || errno == EWOULDBLOCK ? 0 : -1;
 
-	for (cmsg = CMSG_FIRSTHDR(&msg); cmsg != NULL; cmsg = CMSG_NXTHDR(&msg, cmsg))
+	for (cmsg = CMSG_FIRSTHDR(&msg); cmsg != NULL; cmsg = CMSG_NXTHDR(&msg,
+																	  cmsg))
 	{
 		int			n_here;
 

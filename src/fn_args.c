@@ -62,12 +62,16 @@ pgpx_arg_timeout(FunctionCallInfo fcinfo, int at)
 		interval->day * (double) SECS_PER_DAY * 1000.0 +
 		interval->month * (double) DAYS_PER_MONTH * SECS_PER_DAY * 1000.0;
 	if (PGPX_INTERVAL_NOT_FINITE(interval) || ms < 0 || ms > TIMEOUT_MAX_MS)
+	{
+		Datum		text = DirectFunctionCall1(interval_out,
+											   IntervalPGetDatum(interval));
+
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("timeout is out of range"),
 				 errdetail("It is \"%s\", and must be between 0 and 10 years.",
-						   DatumGetCString(DirectFunctionCall1(interval_out,
-															   IntervalPGetDatum(interval)))),
+						   DatumGetCString(text)),
 				 errhint("0 does not wait; NULL takes \"pgpool_ext.checkout_timeout\" or the server's option \"checkout_timeout\".")));
+	}
 	return (int64) ceil(ms);
 }

@@ -27,7 +27,8 @@ checkout(FunctionCallInfo fcinfo, PgpxScope scope)
 
 	pgpx_shmem_require();
 	server = pgpx_arg_text(fcinfo, 0, "pool");
-	lease = pgpx_lease_checkout(server, pgpx_arg_timeout(fcinfo, 1), false, scope,
+	lease = pgpx_lease_checkout(server, pgpx_arg_timeout(fcinfo, 1), false,
+								scope,
 								pgpx_arg_text_or_null(fcinfo, 2));
 	PG_RETURN_INT64((int64) lease->id);
 }

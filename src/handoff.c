@@ -31,7 +31,8 @@ void
 pgpx_handoff_init(int nworkers)
 {
 	for (int i = 0; i < nworkers; i++)
-		if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0,
+		if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK,
+					   0,
 					   control[i]) < 0)
 			ereport(FATAL,
 					(errcode_for_socket_access(),
@@ -105,7 +106,8 @@ pgpx_handoff_send_request(int worker, PgpxSocketRequest *request, int reply_fd)
 	request->header.type = PGPX_MESSAGE_SOCKET;
 	request->header.length = sizeof(*request);
 	request->header.life = pgpx_shared->life;
-	return pgpx_fd_send(control[worker][0], request, sizeof(*request), reply_fd);
+	return pgpx_fd_send(control[worker][0], request, sizeof(*request),
+						reply_fd);
 }
 
 ssize_t

@@ -414,7 +414,8 @@ pgpx_invariants_check(PgpxFaults *faults)
 	check.leases = alloc_array(sizeof(uint64));
 	check.in_list = alloc_array(sizeof(bool));
 	check.suspects = alloc_array(sizeof(PgpxSuspect));
-	memset(check.suspects, 0, pgpx_shared->max_connections * sizeof(PgpxSuspect));
+	memset(check.suspects, 0,
+		   pgpx_shared->max_connections * sizeof(PgpxSuspect));
 
 	nsuspects = walk_free(&check, true);
 	for (int i = 0; i < pgpx_shared->max_pools; i++)

@@ -90,6 +90,12 @@ pgpx_lease_broken(PgpxLease *lease, const char *why, const char *remote_words)
 								why + 1)));
 }
 
+PgpxTime
+pgpx_lease_operation_deadline(const PgpxLease *lease)
+{
+	return pgpx_now() + lease->target->opts.operation_timeout * 1000;
+}
+
 bool
 pgpx_lease_flush(PgpxLease *lease, PgpxTime deadline)
 {
@@ -211,7 +217,7 @@ roll_back(PgpxLease *lease)
 	PG_TRY();
 	{
 		pgpx_wire_send_query(wire, "ROLLBACK");
-		(void) pgpx_lease_drain(lease, 0, pgpx_now() + lease->target->opts.operation_timeout * 1000,
+		(void) pgpx_lease_drain(lease, 0, pgpx_lease_operation_deadline(lease),
 								false);
 	}
 	PG_FINALLY();
@@ -251,7 +257,8 @@ condition(PgpxLease *lease, PgpxEnd end, bool may_wait, int *owed,
 	PgpxConn   *conn = &pgpx_conns[lease->conn];
 	PgpxTarget *target = lease->target;
 	PgpxWire   *wire = &lease->kept->wire;
-	bool		in_step = lease->broken == NULL && wire->phase != PGPX_WIRE_BROKEN;
+	bool		in_step = lease->broken == NULL &&
+		wire->phase != PGPX_WIRE_BROKEN;
 
 	if (in_step && !pgpx_wire_at_boundary(wire))
 	{
@@ -279,7 +286,8 @@ condition(PgpxLease *lease, PgpxEnd end, bool may_wait, int *owed,
 	if (!lease->sent)
 		return PGPX_GIVE_CLEAN;
 	if (target->opts.reset != PGPX_RESET_ALWAYS)
-		return pgpx_wire_params_pinned(wire) ? PGPX_GIVE_DIRTY : PGPX_GIVE_RESET;
+		return pgpx_wire_params_pinned(wire) ?
+			PGPX_GIVE_DIRTY : PGPX_GIVE_RESET;
 	if (!may_wait && !reset_fits(lease))
 		return PGPX_GIVE_RESET;
 
@@ -316,8 +324,8 @@ pgpx_lease_return(PgpxLease *lease, PgpxEnd end, bool may_wait)
 	if (kept == NULL)
 	{
 		/* the process ends while it waits for the socket: nobody has used it */
-		pgpx_pool_give(conn, lease->id, PGPX_END_RETRIED, PGPX_GIVE_AS_IT_WAS, 0,
-					   PGPX_CLOSE_NONE, NULL);
+		pgpx_pool_give(conn, lease->id, PGPX_END_RETRIED, PGPX_GIVE_AS_IT_WAS,
+					   0, PGPX_CLOSE_NONE, NULL);
 		pgpx_lease_forget(lease);
 		return;
 	}

@@ -85,6 +85,9 @@ extern void pgpx_lease_check_revoked(PgpxLease *lease);
 pg_noreturn extern void pgpx_lease_broken(PgpxLease *lease, const char *why,
 										  const char *remote_words);
 
+/* Until when an operation of our own may last that begins now. */
+extern PgpxTime pgpx_lease_operation_deadline(const PgpxLease *lease);
+
 /* Send what the wire has; waits, serves interrupts.  False: stream broken. */
 extern bool pgpx_lease_flush(PgpxLease *lease, PgpxTime deadline);
 

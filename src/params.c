@@ -33,10 +33,12 @@ begin_styles(void)
 								 GUC_ACTION_SAVE, true, 0, false);
 	if (IntervalStyle != INTSTYLE_POSTGRES)
 		(void) set_config_option("intervalstyle", "postgres", PGC_USERSET,
-								 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+								 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0,
+								 false);
 	if (extra_float_digits < 1)
 		(void) set_config_option("extra_float_digits", "3", PGC_USERSET,
-								 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+								 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0,
+								 false);
 	return level;
 }
 
@@ -109,7 +111,8 @@ pgpx_params_from_any(FunctionCallInfo fcinfo, int at, PgpxParams *params)
 	{
 		if (PG_ARGISNULL(at))
 			raise_null_array();
-		if (!OidIsValid(get_base_element_type(get_fn_expr_argtype(fcinfo->flinfo, at))))
+		if (!OidIsValid(
+				get_base_element_type(get_fn_expr_argtype(fcinfo->flinfo, at))))
 			ereport(ERROR,
 					(errcode(ERRCODE_DATATYPE_MISMATCH),
 					 errmsg("VARIADIC argument must be an array")));
@@ -133,7 +136,8 @@ pgpx_params_from_any(FunctionCallInfo fcinfo, int at, PgpxParams *params)
 		if (PG_ARGISNULL(at + i))
 			continue;
 		getTypeOutputInfo(type, &output, &varlena);
-		params->values[i] = OidOutputFunctionCall(output, PG_GETARG_DATUM(at + i));
+		params->values[i] = OidOutputFunctionCall(output,
+												  PG_GETARG_DATUM(at + i));
 	}
 	end_styles(level);
 }

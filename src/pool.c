@@ -214,7 +214,8 @@ static void
 give_locked(PgpxPool *pool, PgpxConn *conn, PgpxGive give, int owed,
 			PgpxCloseReason reason, PgpxTime now)
 {
-	bool		cancelling = pg_atomic_read_u32(&conn->cancel) != PGPX_CANCEL_NONE;
+	bool		cancelling =
+		pg_atomic_read_u32(&conn->cancel) != PGPX_CANCEL_NONE;
 	PgpxCloseReason retire = retire_reason(pool, conn);
 
 	if (give != PGPX_GIVE_AS_IT_WAS)
@@ -301,7 +302,8 @@ pgpx_pool_give(PgpxConn *conn, uint64 lease_id, PgpxEnd end, PgpxGive give,
 	conn->last_user = conn->owner_user;
 	conn->last_used = pgpx_now();
 	conn->fresh = false;
-	pgpx_stats_lease_locked(pool, conn->last_used - conn->leased_at, end, usage);
+	pgpx_stats_lease_locked(pool, conn->last_used - conn->leased_at, end,
+							usage);
 
 	give_locked(pool, conn, give, owed, reason, conn->last_used);
 	pgpx_pool_serve_locked(pool, &wake);

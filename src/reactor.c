@@ -86,7 +86,8 @@ pgpx_reactor_init(void)
 
 	message = MemoryContextAlloc(TopMemoryContext, PGPX_MESSAGE_MAX);
 	pgpx_reactor_watch(PGPX_WATCH_CONTROL, 0,
-					   pgpx_handoff_worker_fd(pgpx_worker_index), EPOLLIN, true);
+					   pgpx_handoff_worker_fd(pgpx_worker_index), EPOLLIN,
+					   true);
 	pgpx_reactor_watch(PGPX_WATCH_LOOKUP, 0, lookups, EPOLLIN, true);
 
 	waits = pgpx_create_wait_event_set(3);
@@ -117,7 +118,9 @@ take_conninfo(char *buffer, size_t len)
 	memcpy(copy, buffer, len);
 	ok = pgpx_handoff_parse_conninfo(copy, len, &conninfo);
 	MemoryContextSwitchTo(old);
-	if (!ok || (wp->pool_id == header->pool_id && conninfo.version < wp->conninfo.version))
+	if (!ok ||
+		(wp->pool_id == header->pool_id &&
+		 conninfo.version < wp->conninfo.version))
 	{
 		explicit_bzero(copy, len);
 		MemoryContextDelete(cxt);
@@ -184,7 +187,8 @@ read_control(void)
 		bool		more;
 		PgpxMessageHeader *header = (PgpxMessageHeader *) message;
 
-		len = pgpx_handoff_receive(pgpx_worker_index, pgpx_worker_epoch, message,
+		len = pgpx_handoff_receive(pgpx_worker_index, pgpx_worker_epoch,
+								   message,
 								   &fd, &more);
 		if (len == 0 && !more)
 		{
@@ -216,7 +220,8 @@ read_lookups(void)
 		PgpxWorkerConn *w = &pgpx_wconns[tag >> 32];
 
 		/* the attempt may have been given up meanwhile */
-		if (w->phase == PGPX_PHASE_LOOKUP && (uint32) w->generation == (uint32) tag)
+		if (w->phase == PGPX_PHASE_LOOKUP &&
+			(uint32) w->generation == (uint32) tag)
 			pgpx_connector_looked_up(w, lookup);
 		pgpx_lookup_free(lookup);
 	}
@@ -259,7 +264,8 @@ work_on(int index)
 			else if (state == PGPX_CONN_CANCELLING && !w->cancel.active)
 			{
 				/* the cancel had ended before the lessee gave it up */
-				if (pgpx_pool_cancel_done(pool, conn, true) == PGPX_CONN_RESETTING)
+				if (pgpx_pool_cancel_done(pool, conn,
+										  true) == PGPX_CONN_RESETTING)
 					pgpx_connection_reset(w, true, 0);
 			}
 			break;
@@ -379,10 +385,12 @@ sweep(void)
 		procno = conn->owner_procno;
 		pid = conn->owner_pid;
 		LWLockRelease(pgpx_pools[w->pool].lock);
-		if (lease_id == 0 || procno < 0 || GetPGProcByNumber(procno)->pid == pid)
+		if (lease_id == 0 || procno < 0 ||
+			GetPGProcByNumber(procno)->pid == pid)
 			continue;
 		if (pgpx_pool_give(conn, lease_id, PGPX_END_RECLAIMED,
-						   PGPX_GIVE_CANCEL_CLOSE, 0, PGPX_CLOSE_HOLDER_DIED, NULL))
+						   PGPX_GIVE_CANCEL_CLOSE, 0, PGPX_CLOSE_HOLDER_DIED,
+						   NULL))
 			ereport(LOG,
 					(errmsg("pgpool_ext took lease " UINT64_FORMAT " back: its holder with PID %d has gone",
 							lease_id, pid)));
@@ -478,7 +486,8 @@ pgpx_reactor_run_once(void)
 				break;
 			case PGPX_WATCH_CONN:
 				if (pgpx_wconns[index].fd >= 0)
-					pgpx_connection_ready(&pgpx_wconns[index], events[i].events);
+					pgpx_connection_ready(&pgpx_wconns[index],
+										  events[i].events);
 				break;
 			case PGPX_WATCH_CANCEL:
 				pgpx_canceller_ready(&pgpx_wconns[index]);

@@ -80,7 +80,8 @@ pgpx_lookup_needed(const char *host)
 	if (host == NULL || host[0] == '\0')
 		return false;
 	for (int i = 0; list_element(host, i, one, sizeof(one)); i++)
-		if (one[0] != '\0' && one[0] != '/' && one[0] != '@' && !is_numeric(one))
+		if (one[0] != '\0' && one[0] != '/' && one[0] != '@' &&
+			!is_numeric(one))
 			return true;
 	return false;
 }
@@ -156,7 +157,9 @@ look_up(PgpxLookup *job)
 						 host, gai_strerror(rc));
 			continue;
 		}
-		for (struct addrinfo *a = list; a != NULL && found < MAX_HOSTS; a = a->ai_next)
+		for (struct addrinfo *a = list; a != NULL &&
+			 found < MAX_HOSTS;
+			 a = a->ai_next)
 		{
 			char		addr[NI_MAXHOST];
 

@@ -15,6 +15,7 @@
 
 #include "storage/fd.h"
 #include "storage/latch.h"
+#include "storage/shmem.h"
 #include "utils/memutils.h"
 
 #include "conn.h"
@@ -185,7 +186,8 @@ pgpx_session_wait_control(int worker, PgpxTime deadline)
 		timeout = (long) Min((deadline - now) / 1000 + 1, timeout);
 	}
 	if (WaitLatchOrSocket(MyLatch,
-						  WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | WL_TIMEOUT | WL_SOCKET_WRITEABLE,
+						  WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | WL_TIMEOUT |
+							  WL_SOCKET_WRITEABLE,
 						  pgpx_handoff_session_fd(worker), timeout,
 						  pgpx_wait_event(&wait_event, "PgpoolControl")) &
 		WL_LATCH_SET)
@@ -234,10 +236,13 @@ keep(int conn, uint64 generation, int fd)
 	{
 		kept = MemoryContextAllocZero(TopMemoryContext, sizeof(*kept));
 		kept->waits = pgpx_create_wait_event_set(3);
-		AddWaitEventToSet(kept->waits, WL_LATCH_SET, PGINVALID_SOCKET, MyLatch, NULL);
-		AddWaitEventToSet(kept->waits, WL_EXIT_ON_PM_DEATH, PGINVALID_SOCKET, NULL, NULL);
+		AddWaitEventToSet(kept->waits, WL_LATCH_SET, PGINVALID_SOCKET, MyLatch,
+						  NULL);
+		AddWaitEventToSet(kept->waits, WL_EXIT_ON_PM_DEATH, PGINVALID_SOCKET,
+						  NULL, NULL);
 		kept->events = WL_SOCKET_READABLE;
-		kept->socket_pos = AddWaitEventToSet(kept->waits, kept->events, fd, NULL, NULL);
+		kept->socket_pos = AddWaitEventToSet(kept->waits, kept->events, fd,
+											 NULL, NULL);
 	}
 	PG_CATCH();
 	{
@@ -267,14 +272,16 @@ pgpx_kept_fetch(int pool_index, int conn, uint64 generation, uint64 lease_id,
 	PgpxSocketRequest request = {0};
 
 	if (kept_by_conn == NULL)
-		kept_by_conn = MemoryContextAllocZero(TopMemoryContext,
-											  pgpx_shared->max_connections * sizeof(PgpxKept *));
+		kept_by_conn =
+			MemoryContextAllocZero(TopMemoryContext,
+								   mul_size(pgpx_shared->max_connections,
+											sizeof(PgpxKept *)));
 	make_room();
 	make_reply_pair();
 
 	request.header.pool = PGPX_POOL_INDEX(pool);
 	request.header.pool_id = pool->pool_id;
-	request.header.epoch = pg_atomic_read_u64(&pgpx_shared->worker[pool->worker].epoch);
+	request.header.epoch = pgpx_pool_worker_epoch(pool);
 	request.conn = conn;
 	request.generation = generation;
 	request.lease_id = lease_id;
@@ -342,7 +349,8 @@ pgpx_kept_fetch(int pool_index, int conn, uint64 generation, uint64 lease_id,
 			if (deadline != 0)
 				timeout = (long) Min((deadline - now) / 1000 + 1, timeout);
 			if (WaitLatchOrSocket(MyLatch,
-								  WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | WL_TIMEOUT | WL_SOCKET_READABLE,
+								  WL_LATCH_SET | WL_EXIT_ON_PM_DEATH |
+									  WL_TIMEOUT | WL_SOCKET_READABLE,
 								  reply_pair[0], timeout,
 								  pgpx_wait_event(&wait_event, "PgpoolSocket")) &
 				WL_LATCH_SET)

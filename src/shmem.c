@@ -52,9 +52,11 @@ shmem_size(void)
 	Size		size = MAXALIGN(sizeof(PgpxShared));
 
 	size = add_size(size, MAXALIGN(mul_size(pgpx_max_pools, sizeof(PgpxPool))));
-	size = add_size(size, MAXALIGN(mul_size(pgpx_max_connections, sizeof(PgpxConn))));
+	size = add_size(size,
+					MAXALIGN(mul_size(pgpx_max_connections, sizeof(PgpxConn))));
 	size = add_size(size, MAXALIGN(mul_size(PGPX_NPROCS, sizeof(PgpxTicket))));
-	size = add_size(size, MAXALIGN(mul_size(work_words(), sizeof(pg_atomic_uint32))));
+	size = add_size(size,
+					MAXALIGN(mul_size(work_words(), sizeof(pg_atomic_uint32))));
 	return size;
 }
 

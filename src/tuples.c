@@ -56,10 +56,12 @@ adopt_styles(PgpxTuples *t, const PgpxWire *wire)
 	t->guc_level = NewGUCNestLevel();
 	if (!wire->datestyle_iso)
 		(void) set_config_option("DateStyle", wire->datestyle, PGC_USERSET,
-								 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+								 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0,
+								 false);
 	if (!wire->intervalstyle_postgres)
 		(void) set_config_option("IntervalStyle", wire->intervalstyle, PGC_USERSET,
-								 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+								 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0,
+								 false);
 }
 
 static bool

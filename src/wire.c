@@ -239,7 +239,8 @@ note_parameter(PgpxWire *wire, const char *data, size_t len)
 	if (strcmp(data, "client_encoding") == 0)
 	{
 		/* pinned by the startup packet; compared by the caller's encoding */
-		wire->encoding_changed = pg_char_to_encoding(value) != GetDatabaseEncoding();
+		wire->encoding_changed =
+			pg_char_to_encoding(value) != GetDatabaseEncoding();
 	}
 	else if (strcmp(data, "DateStyle") == 0)
 	{

@@ -195,8 +195,8 @@ SELECT pid <> pg_backend_pid() AS pid, application_name, waited BETWEEN 0 AND 60
 SELECT dblink_disconnect('waiter');
 SELECT test.wait_for('SELECT NOT EXISTS (SELECT FROM pgpool.leases)');
 -- without a deadline, and cancelled
-SELECT test.other_session('holder');
-SELECT test.other_session('waiter');
+SELECT test.other_session(name), dblink_exec(name, 'set role regress_views_user')
+  FROM unnest('{holder,waiter}'::text[]) AS name;
 SELECT test.other('holder', 'select pgpool.checkout(''views_one'')') > '0' AS leased;
 SELECT dblink_send_query('waiter', 'select pgpool.checkout(''views_one'', ''10 years'')');
 SELECT test.wait_for('SELECT EXISTS (SELECT FROM pgpool.waiters)');

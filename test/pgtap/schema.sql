@@ -1,0 +1,229 @@
+-- The shape of the extension: which objects it has, their types, properties and
+-- privileges, that each is described, and that it goes without a trace.
+BEGIN;
+SELECT * FROM no_plan();
+
+-- All functions of the schema.  pub: PUBLIC may execute it.
+CREATE TEMP TABLE functions (name text, arguments text, result text, pub boolean);
+INSERT INTO functions VALUES
+  ('checkin', 'lease bigint', 'void', true),
+  ('checkin_all', '', 'integer', true),
+  ('checkout', 'pool text, timeout interval DEFAULT NULL::interval, why text DEFAULT NULL::text',
+   'bigint', true),
+  ('checkout_xact', 'pool text, timeout interval DEFAULT NULL::interval, why text DEFAULT NULL::text',
+   'bigint', true),
+  ('try_checkout', 'pool text, why text DEFAULT NULL::text', 'bigint', true),
+  ('discard', 'lease bigint', 'void', true),
+  ('check_invariants', '', 'void', false);
+INSERT INTO functions
+SELECT f.name, format('%s, sql text, VARIADIC params %s', first, params), result, true
+  FROM (VALUES ('query', 'SETOF record'), ('exec', 'bigint')) AS f (name, result),
+       unnest('{lease bigint,pool text}'::text[]) AS first,
+       unnest(ARRAY['text[] DEFAULT ''{}''::text[]', '"any"']) AS params;
+
+-- All views, each on a function of its name, and their columns.
+CREATE TEMP TABLE views (name text, columns text);
+INSERT INTO views VALUES
+  ('pools', 'pool_id integer, database name, server name, local_user name, shared boolean,
+      state text, worker integer, pool_size integer, max_overflow integer,
+      min_size integer, total integer, leased integer, idle integer, owed integer,
+      connecting integer, resetting integer, checking integer, cancelling integer,
+      closing integer, overflow integer, waiters integer,
+      oldest_wait double precision, created_at timestamp with time zone,
+      last_checkout timestamp with time zone,
+      unavailable_since timestamp with time zone, last_error text,
+      last_error_at timestamp with time zone, next_try_at timestamp with time zone'),
+  ('connections', 'pool_id integer, database name, server name, local_user name, connection integer,
+      generation bigint, state text, state_since timestamp with time zone,
+      owed boolean, stale boolean, transport text, remote_addr inet,
+      remote_port integer, remote_pid integer, remote_version text,
+      local_port integer, opened_at timestamp with time zone,
+      connect_time double precision, last_used timestamp with time zone,
+      leases bigint, statements bigint, last_checked timestamp with time zone,
+      lease bigint, holder_pid integer, last_pid integer'),
+  ('leases', 'lease bigint, pool_id integer, database name, server name, connection integer,
+      pid integer, user_name name, application_name text, scope text, state text,
+      leased_at timestamp with time zone, waited double precision, why text,
+      remote_pid integer'),
+  ('waiters', 'pool_id integer, database name, server name, position integer, pid integer,
+      user_name name, application_name text, waiting_since timestamp with time zone,
+      deadline timestamp with time zone, why text, reason text'),
+  ('stats', 'pool_id integer, database name, server name, local_user name, checkouts bigint,
+      hits bigint, partner_hits bigint, retried bigint, grown bigint, waited bigint,
+      granted bigint, timeouts bigint, cancelled bigint, failed bigint,
+      refused bigint, unavailable bigint, deadlocks bigint, checkins bigint,
+      discards bigint, reclaimed bigint, terminated bigint, lease_timeouts bigint,
+      wait_time double precision, max_wait_time double precision,
+      lease_time double precision, max_lease_time double precision,
+      statements bigint, rows bigint, errors bigint, bytes_received bigint,
+      bytes_sent bigint, connects bigint, connects_failed bigint,
+      connect_time double precision, max_connect_time double precision,
+      resets bigint, resets_failed bigint, checks bigint, checks_failed bigint,
+      cancels bigint, closed_idle bigint, closed_lifetime bigint, closed_uses bigint,
+      closed_overflow bigint, closed_evicted bigint, closed_reset bigint,
+      closed_broken bigint, closed_drained bigint, closed_stale bigint,
+      closed_terminated bigint, closed_holder_died bigint, closed_discarded bigint,
+      stats_reset timestamp with time zone'),
+  ('wait_histogram', 'pool_id integer, server name, local_user name, bucket integer, from_us bigint,
+      to_us bigint, waits bigint, cumulative bigint, bar text'),
+  ('workers', 'worker integer, pid integer, state text, started_at timestamp with time zone,
+      restarts integer, pools integer, connections integer, descriptors integer,
+      connections_used integer, connections_max integer, pools_used integer,
+      pools_max integer');
+UPDATE views SET columns = regexp_replace(columns, '\s+', ' ', 'g');
+INSERT INTO functions
+SELECT name, '', format('TABLE(%s)', replace(columns, 'position ', '"position" ')), true FROM views;
+
+--
+-- Extension and schema
+--
+
+SELECT has_schema('pgpool');
+SELECT results_eq(
+  $$SELECT extnamespace::regnamespace::text, extrelocatable FROM pg_extension
+     WHERE extname = 'pgpool_ext'$$,
+  $$VALUES ('pg_catalog', false)$$,
+  'the extension is in pg_catalog and stays there');
+SELECT results_eq(
+  $$SELECT superuser, trusted FROM pg_available_extension_versions
+     WHERE name = 'pgpool_ext' AND installed$$,
+  $$VALUES (true, false)$$,
+  'only superusers can create it');
+SELECT is(
+  (SELECT refobjid FROM pg_depend
+    WHERE classid = 'pg_namespace'::regclass AND objid = 'pgpool'::regnamespace AND deptype = 'e'),
+  (SELECT oid FROM pg_extension WHERE extname = 'pgpool_ext'),
+  'the schema is a member of the extension');
+SELECT schema_privs_are('pgpool', 'public', ARRAY['USAGE']);
+SELECT is_empty(
+  $$SELECT pg_describe_object(classid, objid, 0) FROM (
+      SELECT 'pg_proc'::regclass AS classid, oid AS objid FROM pg_proc
+       WHERE pronamespace = 'pgpool'::regnamespace
+       UNION ALL
+      SELECT 'pg_class'::regclass, oid FROM pg_class WHERE relnamespace = 'pgpool'::regnamespace
+       UNION ALL
+      SELECT 'pg_foreign_data_wrapper'::regclass, oid FROM pg_foreign_data_wrapper
+       WHERE fdwname = 'pgpool_fdw') AS o
+     WHERE NOT EXISTS (SELECT FROM pg_depend d
+       WHERE d.classid = o.classid AND d.objid = o.objid AND d.deptype = 'e')$$,
+  'so is all that is in it');
+
+--
+-- The foreign-data wrapper
+--
+
+SELECT results_eq(
+  $$SELECT fdwhandler::regproc::text, fdwvalidator::regprocedure::text, fdwoptions
+      FROM pg_foreign_data_wrapper WHERE fdwname = 'pgpool_fdw'$$,
+  $$VALUES ('-', 'pgpool.pgpool_fdw_validator(text[],oid)', NULL::text[])$$,
+  'wrapper pgpool_fdw has a validator and no handler');
+SELECT fdw_privs_are('pgpool_fdw', 'public', ARRAY[]::text[]);
+SELECT function_returns('pgpool', 'pgpool_fdw_validator', ARRAY['text[]', 'oid'], 'void');
+SELECT is_strict('pgpool', 'pgpool_fdw_validator', ARRAY['text[]', 'oid']);
+
+--
+-- Functions
+--
+
+CREATE TEMP VIEW procs AS
+SELECT p.*, proname::text AS name, pg_get_function_arguments(oid) AS arguments,
+       pg_get_function_result(oid) AS result, oid::regprocedure::text AS signature
+  FROM pg_proc p
+ WHERE pronamespace = 'pgpool'::regnamespace AND proname <> 'pgpool_fdw_validator';
+
+SELECT set_eq(
+  'SELECT name, arguments, result FROM procs',
+  'SELECT name, arguments, result FROM functions',
+  'functions with their arguments and results');
+SELECT is(provolatile, 'v', signature || ' is volatile') FROM procs ORDER BY signature;
+SELECT is(proparallel, 'u', signature || ' is parallel unsafe') FROM procs ORDER BY signature;
+SELECT is(proisstrict, false, signature || ' is not strict') FROM procs ORDER BY signature;
+SELECT is(prosecdef, false, signature || ' runs as its caller') FROM procs ORDER BY signature;
+SELECT is(lanname, 'c', signature || ' is in C')
+  FROM procs JOIN pg_language l ON l.oid = prolang ORDER BY signature;
+SELECT is(has_function_privilege('public', p.oid, 'EXECUTE'), f.pub,
+          format('%s is %s', signature, CASE WHEN f.pub THEN 'PUBLIC''s' ELSE 'not PUBLIC''s' END))
+  FROM procs p JOIN (SELECT name, bool_and(pub) AS pub FROM functions GROUP BY name) AS f USING (name)
+ ORDER BY signature;
+SELECT function_privs_are('pgpool', 'check_invariants', '{}', 'pg_monitor', ARRAY['EXECUTE']);
+SELECT is_empty(
+  $$SELECT signature FROM procs WHERE proretset AND prorows = 0$$,
+  'functions that return sets have an estimate of their rows');
+
+--
+-- Views
+--
+
+SELECT set_eq(
+  $$SELECT relname::text, relkind FROM pg_class WHERE relnamespace = 'pgpool'::regnamespace$$,
+  $$SELECT name, 'v'::"char" FROM views$$,
+  'the schema has these views and no other relations');
+SELECT is(
+  (SELECT string_agg(format('%s %s', attname, format_type(atttypid, atttypmod)), ', ' ORDER BY attnum)
+     FROM pg_attribute WHERE attrelid = ('pgpool.' || name)::regclass AND attnum > 0),
+  columns, format('columns of view %s', name))
+  FROM views ORDER BY name;
+SELECT table_privs_are('pgpool', name, 'public', ARRAY['SELECT']) FROM views ORDER BY name;
+SELECT lives_ok(format('SELECT * FROM pgpool.%I', name), format('view %s can be read', name))
+  FROM views ORDER BY name;
+SELECT lives_ok('SELECT pgpool.check_invariants()', 'the shared state adds up');
+
+--
+-- Descriptions
+--
+
+SELECT isnt(obj_description('pgpool'::regnamespace, 'pg_namespace'), NULL, 'the schema is described');
+SELECT isnt(obj_description(oid, 'pg_foreign_data_wrapper'), NULL, 'the wrapper is described')
+  FROM pg_foreign_data_wrapper WHERE fdwname = 'pgpool_fdw';
+SELECT isnt(obj_description(oid, 'pg_extension'), NULL, 'the extension is described')
+  FROM pg_extension WHERE extname = 'pgpool_ext';
+SELECT is_empty(
+  $$SELECT oid::regprocedure FROM pg_proc
+     WHERE pronamespace = 'pgpool'::regnamespace AND obj_description(oid, 'pg_proc') IS NULL$$,
+  'each function is described');
+SELECT is_empty(
+  $$SELECT name FROM views WHERE obj_description(('pgpool.' || name)::regclass, 'pg_class') IS NULL$$,
+  'each view is described');
+SELECT is_empty(
+  $$SELECT name, attname FROM views JOIN pg_attribute ON attrelid = ('pgpool.' || name)::regclass
+     WHERE attnum > 0 AND col_description(attrelid, attnum) IS NULL$$,
+  'each column of each view is described');
+
+--
+-- Privileges, as an ordinary role finds them
+--
+
+CREATE ROLE regress_schema_user;
+SET LOCAL ROLE regress_schema_user;
+SELECT throws_ok('SELECT pgpool.check_invariants()', '42501');
+SELECT throws_ok('CREATE SERVER s FOREIGN DATA WRAPPER pgpool_fdw', '42501');
+SELECT throws_ok('CREATE TABLE pgpool.t (a int)', '42501');
+RESET ROLE;
+
+--
+-- Nothing is left behind
+--
+
+CREATE TEMP TABLE members AS
+SELECT classid, objid, pg_describe_object(classid, objid, objsubid) AS name
+  FROM pg_depend
+ WHERE refclassid = 'pg_extension'::regclass AND deptype = 'e'
+   AND refobjid = (SELECT oid FROM pg_extension WHERE extname = 'pgpool_ext');
+DROP VIEW procs;
+SELECT lives_ok('DROP EXTENSION pgpool_ext', 'the extension can be dropped');
+SELECT hasnt_schema('pgpool');
+SELECT is_empty($$SELECT fdwname FROM pg_foreign_data_wrapper WHERE fdwname = 'pgpool_fdw'$$,
+  'the wrapper is gone');
+SELECT is_empty($$SELECT proname FROM pg_proc WHERE probin LIKE '%pgpool_ext%'$$,
+  'no function of the library is left');
+SELECT is_empty(
+  $$SELECT name FROM members m JOIN pg_description d ON d.classoid = m.classid AND d.objoid = m.objid
+     UNION ALL
+    SELECT name FROM members m JOIN pg_depend d USING (classid, objid)
+     UNION ALL
+    SELECT name FROM members m JOIN pg_init_privs i ON i.classoid = m.classid AND i.objoid = m.objid$$,
+  'no description, dependency or privilege of a member is left');
+SELECT lives_ok('CREATE EXTENSION pgpool_ext', 'and it can be created again');
+
+SELECT * FROM finish();
+ROLLBACK;

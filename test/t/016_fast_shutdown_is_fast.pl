@@ -1,0 +1,53 @@
+# A fast shutdown with 100 sessions waiting, and others holding, takes seconds at
+# most, and no session is left at the remote.
+use strict;
+use warnings;
+
+use PgpxTest;
+use Test::More;
+
+my $remote = remote_node('remote');
+my $local = local_node('local', conf => ['max_connections = 150']);
+make_pool($local, $remote, server => 'shard1', options => { pool_size => 4 });
+
+my @holders = map { PgpxSession->new($local) } 1 .. 4;
+my @leases = map { lease($_, 'shard1') } @holders;
+$holders[1]->run("SELECT pgpool.exec($leases[1], 'select 1')");
+$holders[2]->run("SELECT pgpool.exec($leases[2], 'begin')");
+
+my @waiters = map { PgpxSession->new($local) } 1 .. 100;
+$_->start("SELECT pgpool.checkout('shard1', '10 min')") foreach @waiters;
+ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '100'), '100 sessions wait');
+is(remote_sessions($remote), 4, 'for four connections');
+check_invariants($local);
+
+my $took = seconds { $local->stop('fast') };
+cmp_ok($took, '<', 10, sprintf 'a fast shutdown takes seconds');
+note sprintf 'it took %.2f s', $took;
+ok(wait_until($remote, sub { remote_sessions($remote) }, '0', 10), 'no session is left at the remote');
+$_->finish(10) foreach @waiters;
+is(scalar(grep { !$_->is_gone } @waiters), 0, 'all sessions have ended');
+
+unlike(PostgreSQL::Test::Utils::slurp_file($local->logfile), qr/PANIC|TRAP|terminated by signal|was terminated by/,
+	'nothing crashed');
+
+# and again with a session in a remote query, and the worker just busy
+$local->start;
+my @busy = map { PgpxSession->new($local) } 1 .. 20;
+$_->start("SELECT pgpool.exec('shard1', 'select pg_sleep(0.01)') FROM generate_series(1, 100000)") foreach @busy;
+ok(wait_until($local, 'SELECT sum(checkouts) > 50 FROM pgpool.stats', 't'), 'sessions are busy');
+$took = seconds { $local->stop('fast') };
+cmp_ok($took, '<', 10, 'a fast shutdown of a busy server takes seconds');
+ok(wait_until($remote, sub { remote_sessions($remote) }, '0', 10), 'no session is left at the remote');
+
+# a smart shutdown waits for the sessions, and not for the pool
+$local->start;
+is($local->safe_psql('postgres', "SELECT pgpool.exec('shard1', 'select 1')"), '1', 'an idle connection is open');
+$took = seconds { $local->stop('smart') };
+cmp_ok($took, '<', 10, 'a smart shutdown does not wait for idle connections');
+ok(wait_until($remote, sub { remote_sessions($remote) }, '0', 10), 'no session is left at the remote');
+
+$local->start;
+check_invariants($local);
+leak_check($local, $remote);
+done_testing();
