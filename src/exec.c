@@ -218,7 +218,12 @@ pgpx_exec(PgpxLease *lease, const char *sql, int nparams,
 		lease->usage.statements++;
 		pg_atomic_write_u64(&conn->statements,
 							pg_atomic_read_u64(&conn->statements) + 1);
-		if (sink == NULL && nparams == 0)
+
+		/*
+		 * A text without a semicolon is one statement: then the simple protocol
+		 * gives the same for less work on both sides.
+		 */
+		if (nparams == 0 && (sink == NULL || strchr(sql, ';') == NULL))
 			pgpx_wire_send_query(wire, sql);
 		else
 			pgpx_wire_send_extended(wire, sql, nparams, values);

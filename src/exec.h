@@ -27,7 +27,7 @@ typedef struct PgpxSink
  * pgpx_exec
  *		Run sql on a lease and wait for its end.
  *
- * With a sink: one statement, in the extended protocol, its rows go to the sink.
+ * With a sink: one statement, its rows go to the sink.
  * Without one: rows are dropped, and without parameters there may be several
  * statements.  Returns the number of rows affected or returned, summed up.
  *

@@ -82,7 +82,7 @@ sub is_complete
 	my ($self) = @_;
 
 	return 1 if $self->{read}->count == 0;
-	return $self->{text} =~ /^\Q$self->{mark}\E$/m && $self->{error} =~ /^\Q$self->{mark}\E$/m;
+	return $self->{text} =~ /^\Q$self->{mark}\E\n/m && $self->{error} =~ /^\Q$self->{mark}\E\n/m;
 }
 
 # Has it come to its end, or psql to its own?

@@ -219,7 +219,7 @@ SELECT test.err($$SELECT pgpool.checkout('astray', '10 s')$$);
 -- the next attempt is made after a pause
 SELECT test.err($$SELECT pgpool.checkout('astray', '10 s')$$);
 SELECT pgpool.try_checkout('astray') IS NULL AS none_free;
-DROP SERVER astray CASCADE;
+SELECT test.drop('astray');
 
 --
 -- Waiting for oneself
@@ -287,7 +287,7 @@ SELECT * FROM dblink_get_result('third') AS t(leased boolean);
 SELECT dblink_disconnect('third');
 SELECT dblink_disconnect('second');
 SELECT pgpool.exec('crowded', 'select 1');
-DROP SERVER crowded CASCADE;
+SELECT test.drop('crowded');
 
 --
 -- What becomes of the connection
@@ -401,7 +401,7 @@ SELECT length(why) BETWEEN 20 AND 999 AS cut_off, why = repeat('ä', length(why)
 SELECT pgpool.checkin(:lease);
 SELECT count(*) FROM pgpool.leases;
 
-DROP SERVER quick CASCADE;
+SELECT test.drop('quick');
 DROP FUNCTION test.definers_lease(), test.definers_use(bigint),
 	test.take_and_return(text), test.waits(text);
 SELECT pgpool.check_invariants();

@@ -36,27 +36,37 @@ BEGIN
 		whose, server, remote_user, password);
 END $$;
 
+-- Drop servers and their mappings, whose users' names differ from run to run.
+CREATE FUNCTION test.drop(VARIADIC servers text[]) RETURNS void
+LANGUAGE plpgsql SET client_min_messages = warning AS $$
+BEGIN
+	FOR i IN 1 .. cardinality(servers) LOOP
+		EXECUTE format('DROP SERVER %I CASCADE', servers[i]);
+	END LOOP;
+END $$;
+
 -- Run a command that is to fail, and tell how.  What differs from run to run is
 -- replaced: ids of leases and processes, ports, times.
 CREATE FUNCTION test.err(command text) RETURNS SETOF text
 LANGUAGE plpgsql AS $$
 DECLARE
 	state text;
-	part text[] := '{}';
-	label text[] := '{ERROR:  ,DETAIL:  ,HINT:  }';
+	message text;
+	detail text;
+	hint text;
+	line text;
 BEGIN
 	EXECUTE command;
 	RETURN NEXT 'no error';
 EXCEPTION WHEN OTHERS OR query_canceled THEN
-	GET STACKED DIAGNOSTICS state = RETURNED_SQLSTATE, part[1] = MESSAGE_TEXT,
-		part[2] = PG_EXCEPTION_DETAIL, part[3] = PG_EXCEPTION_HINT;
-	part[1] := state || ': ' || part[1];
-	FOR i IN 1 .. 3 LOOP
-		CONTINUE WHEN part[i] = '';
-		part[i] := regexp_replace(part[i], '\m(lease|PID|port) \d+', '\1 N', 'g');
-		part[i] := regexp_replace(part[i], '\m\d+\.\d+ s\M', 'N s', 'g');
-		part[i] := regexp_replace(part[i], '\m(made in) \d+ ms', '\1 N ms');
-		RETURN NEXT label[i] || part[i];
+	GET STACKED DIAGNOSTICS state = RETURNED_SQLSTATE, message = MESSAGE_TEXT,
+		detail = PG_EXCEPTION_DETAIL, hint = PG_EXCEPTION_HINT;
+	FOREACH line IN ARRAY ARRAY['ERROR:  ' || state || ': ' || message,
+		'DETAIL:  ' || nullif(detail, ''), 'HINT:  ' || nullif(hint, '')] LOOP
+		CONTINUE WHEN line IS NULL;
+		line := regexp_replace(line, '\m(lease|PID|port) \d+', '\1 N', 'g');
+		line := regexp_replace(line, '\m\d+\.\d+ s\M', 'N s', 'g');
+		RETURN NEXT regexp_replace(line, '\m(made in) \d+ ms', '\1 N ms');
 	END LOOP;
 END $$;
 

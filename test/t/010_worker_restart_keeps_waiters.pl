@@ -7,7 +7,8 @@ use warnings;
 use PgpxTest;
 use Test::More;
 
-my $remote = remote_node('remote');
+# The remote notices a closed connection in mid-query only if it looks.
+my $remote = remote_node('remote', conf => ["client_connection_check_interval = '200ms'"]);
 my $local = local_node('local');
 make_pool($local, $remote, server => 'shard1', options => { pool_size => 2 });
 

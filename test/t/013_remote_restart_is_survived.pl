@@ -18,7 +18,7 @@ foreach my $mode (qw(fast immediate))
 {
 	my @sessions = map { PgpxSession->new($local) } 1 .. 6;
 	my @leases = map { lease($_, 'shard1') } @sessions[ 0 .. 2 ];
-	$_->run("SELECT * FROM pgpool.query('shard1', 'select 1') $row") foreach @sessions[ 0 .. 2 ];
+	$sessions[$_]->run("SELECT pgpool.exec($leases[$_], 'select 1')") foreach 0 .. 2;
 	$sessions[0]->run("SELECT pgpool.checkin($leases[0])");
 	$sessions[2]->start("SELECT pgpool.exec($leases[2], 'select pg_sleep(300)')");
 	ok( wait_until($remote,

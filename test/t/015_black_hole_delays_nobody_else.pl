@@ -24,12 +24,12 @@ my @filling = map {
 make_pool($local, $remote, server => 'good', options => { pool_size => 2 });
 make_pool($local, $remote, server => 'silent',
 	options => { port => $silent->sockport, connect_timeout => '4s', pool_size => 3 });
-make_pool($local, $remote, server => 'full',
+make_pool($local, $remote, server => 'no_backlog',
 	options => { port => $full->sockport, connect_timeout => '4s' });
 
 my $row = 'AS t(a int)';
 my $session = PgpxSession->new($local);
-my %stuck = map { $_ => PgpxSession->new($local) } qw(silent full);
+my %stuck = map { $_ => PgpxSession->new($local) } qw(silent no_backlog);
 my @more = map { PgpxSession->new($local) } 1 .. 2;
 
 my $took = seconds {

@@ -1,0 +1,213 @@
+--
+-- What the remote says: errors, notices; and what ends a statement early.
+--
+
+SELECT pgpool.checkout('one') AS lease \gset
+
+--
+-- Errors: the remote's SQLSTATE and texts, with the statement as context
+--
+
+SELECT pgpool.exec(:lease, 'select 1/0');
+SELECT * FROM pgpool.query(:lease, 'select 1/0') AS t(a int);
+SELECT * FROM pgpool.query(:lease, 'select * from nowhere') AS t(a int);
+SELECT pgpool.exec(:lease, 'selec 1');
+SELECT pgpool.exec(:lease, 'selec $1', 1);
+SELECT pgpool.exec('one', 'select 1/0');
+SELECT pgpool.checkin(:lease);
+SELECT pgpool.exec('one', 'select 1/0');
+SELECT * FROM pgpool.query('one', 'select nothing()') AS t(a int);
+SELECT pgpool.checkout('one') AS lease \gset
+-- detail, hint and the remote's own context
+SELECT pgpool.exec(:lease, $$do $do$
+begin
+	raise exception 'no % today', 'bread'
+		using errcode = 'ZX123', detail = 'The oven is cold.', hint = 'Come back tomorrow.';
+end $do$$$);
+\set VERBOSITY sqlstate
+SELECT pgpool.exec(:lease, $$do $do$ begin raise exception using errcode = 'ZX123'; end $do$$$);
+SELECT pgpool.exec(:lease, 'select 1/0');
+\set VERBOSITY default
+SELECT pgpool.exec(:lease, 'create temp table t (a int primary key, b text not null check (b <> ''''))');
+SELECT pgpool.exec(:lease, 'insert into t values (1, ''x'')');
+SELECT pgpool.exec(:lease, 'insert into t values (1, ''y'')');
+SELECT pgpool.exec(:lease, 'insert into t values (2, null)');
+SELECT pgpool.exec(:lease, 'insert into t values ($1, $2)', 2, '');
+-- a constraint that is checked at the end of the statement's transaction
+SELECT pgpool.exec(:lease, 'create temp table d (a int references t deferrable initially deferred)');
+SELECT pgpool.exec(:lease, 'insert into d values (2)');
+SELECT pgpool.exec(:lease, 'insert into d values ($1)', 3);
+SELECT * FROM pgpool.query(:lease, 'insert into d values (4) returning a') AS t(a int);
+SELECT * FROM pgpool.query(:lease, 'select count(*) from d') AS t(a int);
+-- after some rows have come
+SELECT * FROM pgpool.query(:lease, 'select 100 / (10000 - i) from generate_series(1, 20000) as i') AS t(a int);
+-- in SQL of another encoding's letters
+SELECT pgpool.exec(:lease, 'select "größe"');
+-- a class is no code of an error
+SELECT pgpool.exec(:lease, $$do $do$ begin raise exception using errcode = '22000', message = 'a class is a code, too'; end $do$$$);
+-- an empty message, and one of a million letters
+SELECT pgpool.exec(:lease, $$do $do$ begin raise exception ''; end $do$$$);
+DO $$
+DECLARE
+	said text;
+BEGIN
+	PERFORM pgpool.exec('shard1', 'do $do$ begin raise exception using message = repeat(''ä'', 1000000); end $do$');
+EXCEPTION WHEN raise_exception THEN
+	GET STACKED DIAGNOSTICS said = MESSAGE_TEXT;
+	RAISE NOTICE '% letters, all of them whole: %', length(said), said = repeat('ä', length(said));
+END $$;
+SELECT pgpool.exec(:lease, 'select 1');
+
+-- an error is an error for plpgsql
+DO $$
+BEGIN
+	PERFORM pgpool.exec('shard1', 'select 1/0');
+EXCEPTION WHEN division_by_zero THEN
+	RAISE NOTICE 'divided: %', SQLERRM;
+END $$;
+
+--
+-- Notices
+--
+
+SELECT pgpool.exec(:lease, $$do $do$
+begin
+	raise notice 'a notice';
+	raise warning 'a warning' using detail = 'its detail', hint = 'its hint';
+	raise info 'an info';
+	raise debug 'not sent';
+	raise log 'not sent';
+end $do$$$);
+SELECT * FROM pgpool.query(:lease, 'drop table if exists nowhere') AS t(a int);
+SELECT pgpool.exec(:lease, 'begin; commit; commit');
+-- together with rows, and before an error
+CREATE FUNCTION pg_temp.noisy() RETURNS text RETURN $$do $do$
+begin
+	raise notice 'before the error';
+	raise exception 'the error';
+end $do$$$;
+SELECT pgpool.exec(:lease, $$create function pg_temp.speaks(i int) returns int language plpgsql as
+	'begin raise notice ''row %'', i; return i; end'$$);
+SELECT * FROM pgpool.query(:lease, 'select pg_temp.speaks(i) from generate_series(1, 3) as i') AS t(a int);
+SELECT pgpool.exec(:lease, pg_temp.noisy());
+-- as quiet as the local session wants it
+SET client_min_messages = warning;
+SELECT pgpool.exec(:lease, $$do $do$ begin raise notice 'not shown'; raise warning 'shown'; end $do$$$);
+RESET client_min_messages;
+SELECT pgpool.exec(:lease, 'set client_min_messages = error');
+SELECT pgpool.exec(:lease, $$do $do$ begin raise warning 'not sent'; end $do$$$);
+SELECT pgpool.checkin(:lease);
+
+-- the option
+SELECT test.server('logs', 'notices', 'log');
+SELECT test.server('ignores', 'notices', 'ignore');
+SELECT pgpool.exec('logs', $$do $do$ begin raise warning 'in the log'; end $do$$$);
+SELECT pgpool.exec('ignores', $$do $do$ begin raise warning 'nowhere'; end $do$$$);
+ALTER SERVER ignores OPTIONS (SET notices 'forward');
+SELECT pgpool.exec('ignores', $$do $do$ begin raise warning 'here'; end $do$$$);
+SELECT test.drop('logs', 'ignores');
+
+-- notifications do not disturb
+SELECT pgpool.checkout('shard1') AS a, pgpool.checkout('shard1') AS b \gset
+SELECT pgpool.exec(:a, 'listen somewhere');
+SELECT pgpool.exec(:b, 'notify somewhere, ''something''');
+SELECT pgpool.exec(:a, 'notify somewhere, ''more''; select 1');
+SELECT * FROM pgpool.query(:a, 'select 1') AS t(a int);
+SELECT pgpool.checkin_all();
+
+--
+-- Local cancel and statement_timeout end the remote statement, too
+--
+
+-- Does the remote side run a statement with this word in it?
+CREATE FUNCTION test.remote_runs(word text) RETURNS boolean LANGUAGE sql AS $$
+	SELECT n > 0 FROM pgpool.query('shard1', 'select count(*) from pg_stat_activity
+		where state = ''active'' and pid <> pg_backend_pid() and query like ''%''||$1||''%''', word) AS t(n bigint)
+$$;
+
+SELECT pgpool.checkout('one') AS lease \gset
+SELECT test.remote_pid(:lease) AS pid \gset
+SET statement_timeout = '200ms';
+SELECT pgpool.exec(:lease, 'select pg_sleep(60), ''first''');
+SELECT * FROM pgpool.query(:lease, 'select pg_sleep(60), ''second''') AS t(a text, b text);
+SELECT pgpool.exec('shard1', 'select pg_sleep(60), ''third''');
+SELECT * FROM pgpool.query('shard1', 'select pg_sleep(60), ''fourth'' from generate_series(1, 100)') AS t(a text, b text);
+-- with rows under way
+SELECT count(*) FROM pgpool.query(:lease, 'select i, repeat(''x'', 1000), ''fifth'' from generate_series(1, 1000000000) as i') AS t(a int, b text, c text);
+RESET statement_timeout;
+SELECT test.wait_for('SELECT NOT test.remote_runs(''pg_sle''||''ep'') AND NOT test.remote_runs(''fif''||''th'')');
+-- the lease goes on, on the same connection, and nothing hits the next statements
+SELECT test.remote_pid(:lease) = :pid AS same;
+SELECT count(pgpool.exec(:lease, 'select 1')) FROM generate_series(1, 100);
+SELECT pgpool.checkin(:lease);
+SELECT count(pgpool.exec('one', 'select 1')) FROM generate_series(1, 100);
+
+-- cancelled, and returned at once
+DO $$
+DECLARE
+	lease bigint;
+BEGIN
+	FOR i IN 1 .. 20 LOOP
+		lease := pgpool.checkout('one');
+		BEGIN
+			SET LOCAL statement_timeout = 0;
+			PERFORM pgpool.exec(lease, 'set statement_timeout = ''5ms''');
+			PERFORM pgpool.exec(lease, 'select pg_sleep(60)');
+		EXCEPTION WHEN query_canceled THEN
+			NULL;
+		END;
+		PERFORM pgpool.checkin(lease);
+		PERFORM pgpool.exec('one', 'select pg_sleep(0.006)');
+	END LOOP;
+END $$;
+
+-- a statement that the other side has cancelled is an error as any other
+SELECT pgpool.checkout('one') AS lease \gset
+SELECT pgpool.exec(:lease, 'set statement_timeout = ''50ms''');
+SELECT pgpool.exec(:lease, 'select pg_sleep(60)');
+SELECT pgpool.exec(:lease, 'select 1');
+SELECT pgpool.checkin(:lease);
+
+-- pg_cancel_backend from another session
+SELECT test.other_session('other');
+SELECT test.other('other', 'SELECT pg_backend_pid()') AS other_pid \gset
+SELECT dblink_send_query('other', 'SELECT test.err(''SELECT pgpool.exec(''''one'''', ''''select pg_sleep(60), 1 as sixth'''')'')');
+SELECT test.wait_for('SELECT test.remote_runs(''six''||''th'')');
+SELECT pg_cancel_backend(:other_pid);
+SELECT * FROM dblink_get_result('other') AS t(err text);
+SELECT * FROM dblink_get_result('other') AS t(err text);
+SELECT test.wait_for('SELECT NOT test.remote_runs(''six''||''th'')');
+SELECT pgpool.exec('one', 'select 1');
+
+--
+-- Connections that are lost
+--
+
+-- while the lease uses it
+SELECT pgpool.checkout('one') AS lease \gset
+SELECT pgpool.exec(:lease, 'select pg_terminate_backend(pg_backend_pid())');
+-- and from then on
+SELECT test.err(format('SELECT pgpool.exec(%s, ''select 1'')', :lease));
+SELECT test.err(format('SELECT * FROM pgpool.query(%s, ''select 1'') AS t(a int)', :lease));
+SELECT pgpool.checkin(:lease);
+-- the next one is a new one
+SELECT pgpool.exec('one', 'select 1');
+-- between two statements
+SELECT pgpool.checkout('one') AS lease \gset
+SELECT test.remote_pid(:lease) AS pid \gset
+SELECT pgpool.exec('shard1', 'select pg_terminate_backend($1)', :pid);
+SELECT test.wait_for(format('SELECT n = 0 FROM pgpool.query(''shard1'', ''select count(*) from pg_stat_activity where pid = %s'') AS t(n bigint)', :pid));
+SELECT pgpool.exec(:lease, 'select 1');
+SELECT pgpool.discard(:lease);
+-- of a one-call statement
+SELECT pgpool.exec('one', 'select pg_terminate_backend(pg_backend_pid())');
+SELECT * FROM pgpool.query('one', 'select 1, pg_terminate_backend(pg_backend_pid())') AS t(a int, b bool);
+SELECT pgpool.exec('one', 'select 1');
+-- while nobody has it: nobody notices
+SELECT pid FROM pgpool.query('one', 'select pg_backend_pid()') AS t(pid int) \gset
+SELECT pgpool.exec('shard1', 'select pg_terminate_backend($1)', :pid);
+SELECT remote_pid <> :pid AS another FROM pgpool.query('one', 'select pg_backend_pid()') AS t(remote_pid int);
+
+SELECT dblink_disconnect('other');
+DROP FUNCTION test.remote_runs(text);
+SELECT pgpool.check_invariants();

@@ -1,0 +1,348 @@
+--
+-- Who may lease what; and servers that change or go.
+--
+
+CREATE ROLE regress_pgpool_first;
+CREATE ROLE regress_pgpool_second;
+SELECT test.server('guarded', 'pool_size', '2');
+
+-- the functions are everybody's; USAGE on the server decides
+SELECT count(*) > 0 AS some, bool_and(has_function_privilege('public', p.oid, 'EXECUTE')) AS all_public
+  FROM pg_proc AS p WHERE pronamespace = 'pgpool'::regnamespace
+   AND proname IN ('checkout', 'checkout_xact', 'try_checkout', 'checkin', 'discard', 'checkin_all', 'query', 'exec');
+SELECT has_schema_privilege('public', 'pgpool', 'USAGE') AS usage, has_schema_privilege('public', 'pgpool', 'CREATE') AS "create";
+
+--
+-- USAGE, mapping, password
+--
+
+SET ROLE regress_pgpool_first;
+SELECT pgpool.checkout('guarded');
+SELECT pgpool.checkout_xact('guarded');
+SELECT pgpool.try_checkout('guarded');
+SELECT pgpool.exec('guarded', 'select 1');
+SELECT * FROM pgpool.query('guarded', 'select 1') AS t(a int);
+RESET ROLE;
+GRANT USAGE ON FOREIGN SERVER guarded TO regress_pgpool_first, regress_pgpool_second;
+SET ROLE regress_pgpool_first;
+SELECT pgpool.checkout('guarded');
+SELECT pgpool.exec('guarded', 'select 1');
+RESET ROLE;
+CREATE USER MAPPING FOR regress_pgpool_first SERVER guarded OPTIONS (user 'remote_app');
+SET ROLE regress_pgpool_first;
+SELECT pgpool.checkout('guarded');
+RESET ROLE;
+ALTER USER MAPPING FOR regress_pgpool_first SERVER guarded OPTIONS (ADD password 'secret of the remote');
+SET ROLE regress_pgpool_first;
+SELECT * FROM pgpool.query('guarded', 'select current_user') AS t(who name);
+-- through a role that has it
+RESET ROLE;
+REVOKE USAGE ON FOREIGN SERVER guarded FROM regress_pgpool_first;
+SET ROLE regress_pgpool_first;
+SELECT pgpool.exec('guarded', 'select 1');
+RESET ROLE;
+GRANT regress_pgpool_second TO regress_pgpool_first;
+SET ROLE regress_pgpool_first;
+SELECT pgpool.exec('guarded', 'select 1');
+RESET ROLE;
+REVOKE regress_pgpool_second FROM regress_pgpool_first;
+SET ROLE regress_pgpool_first;
+SELECT pgpool.exec('guarded', 'select 1');
+RESET ROLE;
+GRANT USAGE ON FOREIGN SERVER guarded TO regress_pgpool_first;
+
+-- REVOKE: the lease that is out goes on, the next one is refused
+SET ROLE regress_pgpool_first;
+SELECT pgpool.checkout('guarded') AS lease \gset
+RESET ROLE;
+REVOKE USAGE ON FOREIGN SERVER guarded FROM regress_pgpool_first;
+SET ROLE regress_pgpool_first;
+SELECT pgpool.exec(:lease, 'select 1');
+SELECT pgpool.checkout('guarded');
+SELECT pgpool.checkin(:lease);
+RESET ROLE;
+GRANT USAGE ON FOREIGN SERVER guarded TO regress_pgpool_first;
+
+-- a SECURITY DEFINER function leases as its owner
+CREATE FUNCTION test.as_first() RETURNS bigint LANGUAGE sql SECURITY DEFINER AS
+	$$SELECT pgpool.exec('guarded', 'select 1')$$;
+ALTER FUNCTION test.as_first() OWNER TO regress_pgpool_first;
+SET ROLE regress_pgpool_second;
+SELECT pgpool.exec('guarded', 'select 1');
+SELECT test.as_first();
+RESET ROLE;
+DROP FUNCTION test.as_first();
+
+--
+-- Which sessions share a pool
+--
+
+-- each mapping is a pool of its own, the superuser's too
+SELECT test.mapping('regress_pgpool_second', 'guarded');
+SELECT pgpool.checkout('guarded') AS a \gset
+SELECT test.remote_pid(:a) AS pid_a \gset
+SET ROLE regress_pgpool_first;
+SELECT pid AS pid_b FROM pgpool.query('guarded', 'select pg_backend_pid()') AS t(pid int) \gset
+SET ROLE regress_pgpool_second;
+SELECT pid AS pid_c FROM pgpool.query('guarded', 'select pg_backend_pid()') AS t(pid int) \gset
+RESET ROLE;
+SELECT pgpool.checkin(:a);
+SELECT count(DISTINCT pid) FROM unnest(ARRAY[:pid_a, :pid_b, :pid_c]) AS pid;
+SELECT count(*) AS pools, count(DISTINCT local_user) AS users, bool_and(shared) AS shared
+  FROM pgpool.pools WHERE server = 'guarded';
+-- the pools of two users do not mix though all else is the same
+SET ROLE regress_pgpool_first;
+SELECT pid = :pid_b AS own FROM pgpool.query('guarded', 'select pg_backend_pid()') AS t(pid int);
+SET ROLE regress_pgpool_second;
+SELECT pid = :pid_c AS own FROM pgpool.query('guarded', 'select pg_backend_pid()') AS t(pid int);
+RESET ROLE;
+-- who becomes a superuser does not go on with the connections of before
+ALTER ROLE regress_pgpool_first SUPERUSER;
+SET ROLE regress_pgpool_first;
+SELECT pid = :pid_b AS same FROM pgpool.query('guarded', 'select pg_backend_pid()') AS t(pid int);
+RESET ROLE;
+ALTER ROLE regress_pgpool_first NOSUPERUSER;
+SET ROLE regress_pgpool_first;
+SELECT pid = :pid_b AS own FROM pgpool.query('guarded', 'select pg_backend_pid()') AS t(pid int);
+RESET ROLE;
+
+-- a PUBLIC mapping: one pool for each local user
+SELECT test.server('common', 'pool_size', '1');
+DROP USER MAPPING FOR CURRENT_USER SERVER common;
+SELECT test.mapping('PUBLIC', 'common');
+GRANT USAGE ON FOREIGN SERVER common TO regress_pgpool_first, regress_pgpool_second;
+SET ROLE regress_pgpool_first;
+SELECT pid AS pid_a FROM pgpool.query('common', 'select pg_backend_pid()') AS t(pid int) \gset
+SET ROLE regress_pgpool_second;
+SELECT pid AS pid_b FROM pgpool.query('common', 'select pg_backend_pid()') AS t(pid int) \gset
+RESET ROLE;
+SELECT pid AS pid_c FROM pgpool.query('common', 'select pg_backend_pid()') AS t(pid int) \gset
+SELECT count(DISTINCT pid) FROM unnest(ARRAY[:pid_a, :pid_b, :pid_c]) AS pid;
+SELECT count(*) AS pools, count(DISTINCT local_user) AS users, bool_or(shared) AS shared
+  FROM pgpool.pools WHERE server = 'common';
+-- a mapping of one's own goes first
+SELECT test.mapping('regress_pgpool_first', 'common', 'remote_super', 'root secret');
+SET ROLE regress_pgpool_first;
+SELECT * FROM pgpool.query('common', 'select current_user') AS t(who name);
+SET ROLE regress_pgpool_second;
+SELECT * FROM pgpool.query('common', 'select current_user') AS t(who name);
+RESET ROLE;
+SELECT test.drop('common');
+
+--
+-- Passwords: the mapping's, and really asked for
+--
+
+-- this server itself, through its socket, where nobody is asked for a password
+DO $$
+BEGIN
+	EXECUTE format('CREATE SERVER trusting FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host %L, port %L, dbname %L)',
+		split_part(current_setting('unix_socket_directories'), ',', 1), current_setting('port'), current_database());
+END $$;
+CREATE USER MAPPING FOR CURRENT_USER SERVER trusting;
+CREATE USER MAPPING FOR regress_pgpool_user SERVER trusting OPTIONS (user 'regress_pgpool_user', password 'not asked for');
+GRANT USAGE ON FOREIGN SERVER trusting TO regress_pgpool_user;
+SELECT here = current_user AS same FROM pgpool.query('trusting', 'select current_user') AS t(here name);
+SET ROLE regress_pgpool_user;
+SELECT test.err($$SELECT pgpool.checkout('trusting')$$);
+RESET ROLE;
+-- unless the superuser says that none is needed
+ALTER USER MAPPING FOR regress_pgpool_user SERVER trusting OPTIONS (ADD password_required 'false');
+SET ROLE regress_pgpool_user;
+SELECT * FROM pgpool.query('trusting', 'select current_user') AS t(here name);
+ALTER USER MAPPING FOR regress_pgpool_user SERVER trusting OPTIONS (DROP password);
+RESET ROLE;
+ALTER USER MAPPING FOR regress_pgpool_user SERVER trusting OPTIONS (DROP password);
+SET ROLE regress_pgpool_user;
+SELECT * FROM pgpool.query('trusting', 'select current_user') AS t(here name);
+RESET ROLE;
+ALTER USER MAPPING FOR regress_pgpool_user SERVER trusting OPTIONS (SET password_required 'true');
+SET ROLE regress_pgpool_user;
+SELECT pgpool.checkout('trusting');
+RESET ROLE;
+SELECT test.drop('trusting');
+
+-- a wrong one; the reason is the remote's, and tells no secret
+SELECT test.server('wrong', 'pool_size', '1', 'retry_min', '1ms', 'retry_max', '1ms');
+ALTER USER MAPPING FOR CURRENT_USER SERVER wrong OPTIONS (SET password 'opensesame');
+SELECT test.err($$SELECT pgpool.checkout('wrong')$$);
+-- and the right one, effective at the next checkout
+ALTER USER MAPPING FOR CURRENT_USER SERVER wrong OPTIONS (SET password 'secret of the remote');
+SELECT pgpool.exec('wrong', 'select 1');
+SELECT pgpool.checkin(pgpool.checkout('wrong'));
+ALTER USER MAPPING FOR CURRENT_USER SERVER wrong OPTIONS (SET password 'opensesame');
+SELECT err FROM test.err($$SELECT pgpool.checkout('wrong')$$) AS err WHERE err LIKE 'ERROR%';
+SELECT test.drop('wrong');
+
+--
+-- Servers of other wrappers
+--
+
+CREATE EXTENSION postgres_fdw;
+DO $$
+BEGIN
+	EXECUTE format('CREATE SERVER fdw_server FOREIGN DATA WRAPPER postgres_fdw OPTIONS (host %L, port %L, dbname ''remote_db'', fetch_size ''10'', use_remote_estimate ''on'')',
+		current_setting('pgpx_test.remote_host'), current_setting('pgpx_test.remote_port'));
+	EXECUTE format('CREATE SERVER dblink_server FOREIGN DATA WRAPPER dblink_fdw OPTIONS (host %L, port %L, dbname ''remote_db'')',
+		current_setting('pgpx_test.remote_host'), current_setting('pgpx_test.remote_port'));
+END $$;
+SELECT test.mapping(whose, server) FROM (VALUES ('CURRENT_USER'), ('regress_pgpool_user')) AS v(whose),
+	unnest('{fdw_server,dblink_server}'::text[]) AS server;
+GRANT USAGE ON FOREIGN SERVER fdw_server, dblink_server TO regress_pgpool_user;
+SELECT * FROM pgpool.query('fdw_server', 'select current_user') AS t(who name);
+SELECT * FROM pgpool.query('dblink_server', 'select current_user') AS t(who name);
+SET ROLE regress_pgpool_user;
+SELECT * FROM pgpool.query('fdw_server', 'select current_user') AS t(who name);
+SELECT * FROM pgpool.query('dblink_server', 'select current_user') AS t(who name);
+RESET ROLE;
+-- the options of the pool are the settings' defaults
+SELECT server, count(*), bool_and(pool_size = current_setting('pgpool_ext.default_pool_size')::int) AS "default"
+  FROM pgpool.pools WHERE server IN ('fdw_server', 'dblink_server') GROUP BY server ORDER BY server;
+SELECT test.drop('fdw_server', 'dblink_server');
+DROP EXTENSION postgres_fdw;
+
+CREATE FOREIGN DATA WRAPPER other_wrapper;
+CREATE SERVER other_server FOREIGN DATA WRAPPER other_wrapper;
+SELECT pgpool.checkout('other_server');
+DROP FOREIGN DATA WRAPPER other_wrapper CASCADE;
+
+--
+-- Servers that change, and go
+--
+
+-- nobody uses it: the next checkout finds what is there now
+SELECT test.server('changing', 'pool_size', '1');
+SELECT pid, db FROM pgpool.query('changing', 'select pg_backend_pid(), current_database()') AS t(pid int, db name) \gset
+SELECT :'db';
+ALTER SERVER changing OPTIONS (SET dbname 'postgres');
+SELECT pid = :pid AS same, db FROM pgpool.query('changing', 'select pg_backend_pid(), current_database()') AS t(pid int, db name);
+-- the size, up and down
+SELECT pgpool.checkout('changing') AS a \gset
+SELECT pgpool.try_checkout('changing') IS NULL AS none_free;
+ALTER SERVER changing OPTIONS (SET pool_size '3');
+SELECT pgpool.checkout('changing') AS b, pgpool.checkout('changing') AS c \gset
+SELECT total, leased FROM pgpool.pools WHERE server = 'changing';
+ALTER SERVER changing OPTIONS (SET pool_size '1');
+SELECT pgpool.try_checkout('changing') IS NULL AS none_free;
+SELECT pgpool.checkin_all();
+SELECT pgpool.exec('changing', 'select 1');
+SELECT test.wait_for('SELECT total = 1 FROM pgpool.pools WHERE server = ''changing''');
+
+-- somebody uses it: the lease goes on, its connection is closed at checkin
+SELECT pgpool.checkout('changing') AS lease \gset
+SELECT test.remote_pid(:lease) AS pid \gset
+ALTER SERVER changing OPTIONS (SET dbname 'remote_db');
+SELECT * FROM pgpool.query(:lease, 'select current_database()') AS t(db name);
+SELECT pgpool.checkin(:lease);
+SELECT pid = :pid AS same, db FROM pgpool.query('changing', 'select pg_backend_pid(), current_database()') AS t(pid int, db name);
+-- the same for a change that is another's as well: of the mapping, of a name
+SELECT pgpool.checkout('changing') AS lease \gset
+ALTER USER MAPPING FOR CURRENT_USER SERVER changing OPTIONS (SET user 'remote_super', SET password 'root secret');
+SELECT * FROM pgpool.query(:lease, 'select current_user') AS t(who name);
+SELECT pgpool.checkin(:lease);
+SELECT * FROM pgpool.query('changing', 'select current_user') AS t(who name);
+ALTER SERVER changing RENAME TO changed;
+SELECT pgpool.exec('changing', 'select 1');
+SELECT pgpool.exec('changed', 'select 1');
+SELECT count(*) FROM pgpool.pools WHERE server = 'changed';
+-- what was done in a transaction that is rolled back has not happened
+SELECT pid FROM pgpool.query('changed', 'select pg_backend_pid()') AS t(pid int) \gset
+BEGIN;
+ALTER SERVER changed OPTIONS (SET dbname 'postgres');
+SELECT * FROM pgpool.query('changed', 'select current_database()') AS t(db name);
+ROLLBACK;
+SELECT * FROM pgpool.query('changed', 'select current_database()') AS t(db name);
+BEGIN;
+SELECT test.drop('changed');
+SELECT pgpool.checkout('changed');
+ROLLBACK;
+SELECT * FROM pgpool.query('changed', 'select current_database()') AS t(db name);
+
+-- dropped while a lease is out: it goes on, then the connection ends
+SELECT pgpool.checkout('changed') AS lease \gset
+SELECT test.remote_pid(:lease) AS pid \gset
+SELECT test.drop('changed');
+SELECT pgpool.exec(:lease, 'select 1');
+SELECT pgpool.checkout('changed', '0');
+SELECT pgpool.exec(:lease, 'select 1');
+SELECT pgpool.checkin(:lease);
+SELECT test.wait_for(format('SELECT n = 0 FROM pgpool.query(''shard1'', ''select count(*) from pg_stat_activity where pid = %s'') AS t(n bigint)', :pid));
+-- dropped while its connections are idle: they end, too
+SELECT test.server('going', 'pool_size', '2');
+SELECT pid FROM pgpool.query('going', 'select pg_backend_pid()') AS t(pid int) \gset
+SELECT test.drop('going');
+SELECT pgpool.exec('going', 'select 1');
+SELECT test.wait_for(format('SELECT n = 0 FROM pgpool.query(''shard1'', ''select count(*) from pg_stat_activity where pid = %s'') AS t(n bigint)', :pid));
+-- one of the same name is another one
+SELECT test.server('going', 'pool_size', '1');
+SELECT remote_pid = :pid AS same FROM pgpool.query('going', 'select pg_backend_pid()') AS t(remote_pid int);
+SELECT test.drop('going');
+-- without its mapping a pool is nobody's
+DROP USER MAPPING FOR regress_pgpool_first SERVER guarded;
+SET ROLE regress_pgpool_first;
+SELECT pgpool.exec('guarded', 'select 1');
+RESET ROLE;
+SELECT test.drop('guarded');
+
+--
+-- The extension in other databases
+--
+
+\set first_db :DBNAME
+CREATE DATABASE regress_pgpool_second;
+\c regress_pgpool_second
+CREATE EXTENSION pgpool_ext;
+SELECT format('CREATE SERVER shard1 FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host %L, port %L, dbname ''remote_db'')',
+	current_setting('pgpx_test.remote_host'), current_setting('pgpx_test.remote_port')) \gexec
+CREATE USER MAPPING FOR CURRENT_USER SERVER shard1 OPTIONS (user 'remote_app', password 'secret of the remote');
+SELECT pgpool.exec('shard1', 'select 1');
+SELECT count(*) FROM pgpool.pools WHERE database = current_database();
+-- pools of other databases are seen, and are others
+SELECT count(DISTINCT database) FROM pgpool.pools WHERE server = 'shard1';
+-- gone with all that hangs on it, and with a lease out
+SELECT pgpool.checkout('shard1') > 0 AS leased;
+DROP EXTENSION pgpool_ext;
+SET client_min_messages = warning;
+DROP EXTENSION pgpool_ext CASCADE;
+RESET client_min_messages;
+SELECT count(*) FROM pg_foreign_server;
+SELECT to_regnamespace('pgpool') IS NULL AS gone;
+SELECT 1 FROM pgpool.query('shard1', 'select 1') AS t(a int);
+CREATE EXTENSION pgpool_ext;
+SELECT pgpool.checkin_all();
+DROP EXTENSION pgpool_ext;
+
+-- somebody was there before, and has prepared the schema
+CREATE SCHEMA pgpool;
+CREATE FUNCTION pgpool.checkout(text, interval, text) RETURNS bigint LANGUAGE sql AS 'SELECT 1';
+CREATE EXTENSION pgpool_ext;
+SELECT count(*) FROM pg_foreign_data_wrapper;
+SELECT count(*) FROM pg_extension WHERE extname = 'pgpool_ext';
+SELECT proname FROM pg_proc WHERE pronamespace = 'pgpool'::regnamespace;
+DROP SCHEMA pgpool CASCADE;
+-- or objects of the names that the script uses, where it does not look
+CREATE DOMAIN public.int8 AS text;
+CREATE FUNCTION public.now() RETURNS text LANGUAGE sql AS 'SELECT ''hostile''';
+CREATE OPERATOR public.= (LEFTARG = name, RIGHTARG = name, FUNCTION = nameeq);
+SET search_path = public, pg_catalog;
+CREATE EXTENSION pgpool_ext;
+SELECT pg_catalog.count(*) FROM pg_catalog.pg_depend AS d
+	JOIN pg_catalog.pg_extension AS e ON d.objid OPERATOR(pg_catalog.=) e.oid AND d.refobjid OPERATOR(pg_catalog.=) 'public'::pg_catalog.regnamespace;
+SELECT DISTINCT pg_catalog.pg_get_function_result(oid) FROM pg_catalog.pg_proc
+ WHERE pronamespace OPERATOR(pg_catalog.=) 'pgpool'::pg_catalog.regnamespace AND proname::pg_catalog.text IN ('checkout', 'exec');
+RESET search_path;
+-- where it was put it stays
+CREATE SCHEMA elsewhere;
+ALTER EXTENSION pgpool_ext SET SCHEMA elsewhere;
+DROP EXTENSION pgpool_ext;
+CREATE EXTENSION pgpool_ext SCHEMA elsewhere;
+-- not for everybody to create
+SET ROLE regress_pgpool_first;
+CREATE EXTENSION pgpool_ext;
+RESET ROLE;
+\c :first_db
+DROP DATABASE regress_pgpool_second;
+SELECT test.wait_for('SELECT count(*) = 0 FROM pgpool.connections WHERE database = ''regress_pgpool_second''');
+
+DROP ROLE regress_pgpool_first, regress_pgpool_second;
+SELECT pgpool.check_invariants();
