@@ -18,6 +18,7 @@
 #include "checkout.h"
 
 #include "access/xact.h"
+#include "mb/pg_wchar.h"
 #include "utils/guc.h"
 
 #include "guc.h"
@@ -389,6 +390,8 @@ pgpx_lease_checkout(const char *server, int64 timeout, bool only_try,
 	c.holder.user = GetUserId();
 	c.holder.database = MyDatabaseId;
 	c.holder.scope = scope;
+	if (why != NULL && strlen(why) >= PGPX_WHY_LEN)
+		why = pnstrdup(why, pg_mbcliplen(why, strlen(why), PGPX_WHY_LEN - 1));
 	c.holder.why = why;
 	c.holder.application_name = application_name;
 	set_deadline(&c, timeout);

@@ -51,6 +51,11 @@ pgpx_checkout_lock_pool(PgpxCheckout *c)
 			};
 
 			target->pool = pgpx_pool_find(&ref, &target->pool_id);
+
+			/* what was drawn and told was the former pool's */
+			c->number = 0;
+			c->told_epoch = 0;
+			c->told_version = 0;
 			if (target->pool < 0)
 				ereport(ERROR,
 						(errcode(ERRCODE_TOO_MANY_CONNECTIONS),

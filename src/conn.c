@@ -202,6 +202,8 @@ pgpx_conn_alloc_locked(PgpxPool *pool)
 void
 pgpx_conn_free_locked(PgpxConn *conn)
 {
+	bool		first;
+
 	pgpx_conn_set_state(conn, PGPX_CONN_FREE, pgpx_now());
 	conn->pool = -1;
 	conn->prev = -1;
@@ -209,8 +211,12 @@ pgpx_conn_free_locked(PgpxConn *conn)
 	SpinLockAcquire(&pgpx_shared->free_mutex);
 	conn->next = pgpx_shared->free_head;
 	pgpx_shared->free_head = PGPX_CONN_INDEX(conn);
-	pgpx_shared->nfree++;
+	first = pgpx_shared->nfree++ == 0;
 	SpinLockRelease(&pgpx_shared->free_mutex);
+
+	/* pools of any worker may have waited for a place */
+	for (int i = 0; first && i < pgpx_shared->nworkers; i++)
+		pgpx_worker_wake(i);
 }
 
 void

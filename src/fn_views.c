@@ -146,6 +146,7 @@ pgpx_row_begin(PgpxRow *row, FunctionCallInfo fcinfo)
 	pgpx_shmem_require();
 	InitMaterializedSRF(fcinfo, 0);
 	row->rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	row->zero = pgpx_timestamp(0);
 	row->n = 0;
 }
 
@@ -244,7 +245,7 @@ pgpx_row_secret(PgpxRow *row, bool visible, const char *text)
 void
 pgpx_row_instant(PgpxRow *row, PgpxTime t)
 {
-	add(row, TimestampTzGetDatum(t != 0 ? pgpx_timestamp(t) : 0), t == 0);
+	add(row, TimestampTzGetDatum(row->zero + t), t == 0);
 }
 
 void

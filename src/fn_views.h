@@ -65,6 +65,7 @@ extern bool pgpx_view_sees_role(const PgpxView *view, Oid role);
 typedef struct PgpxRow
 {
 	ReturnSetInfo *rsinfo;
+	TimestampTz zero;			/* monotonic 0, the same for all rows */
 	int			n;
 	Datum		values[PGPX_ROW_COLUMNS];
 	bool		nulls[PGPX_ROW_COLUMNS];

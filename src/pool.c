@@ -297,11 +297,15 @@ pgpx_pool_give(PgpxConn *conn, uint64 lease_id, PgpxEnd end, PgpxGive give,
 		return false;
 	}
 
-	conn->last_procno = conn->owner_procno;
-	conn->last_pid = conn->owner_pid;
-	conn->last_user = conn->owner_user;
 	conn->last_used = pgpx_now();
-	conn->fresh = false;
+	if (give != PGPX_GIVE_AS_IT_WAS)
+	{
+		/* who has not touched it is not the one whose session it holds */
+		conn->last_procno = conn->owner_procno;
+		conn->last_pid = conn->owner_pid;
+		conn->last_user = conn->owner_user;
+		conn->fresh = false;
+	}
 	pgpx_stats_lease_locked(pool, conn->last_used - conn->leased_at, end,
 							usage);
 

@@ -40,10 +40,8 @@ pgpx_pool_opened(PgpxPool *pool, PgpxConn *conn, PgpxTime connect_time)
 
 /* The pause after this failure: doubled each time, within the pool's bounds. */
 static void
-back_off_locked(PgpxPool *pool)
+back_off_locked(PgpxPool *pool, PgpxTime now)
 {
-	PgpxTime	now = pgpx_now();
-
 	pool->backoff = pool->backoff == 0 ? pool->opts.retry_min :
 		Min(pool->backoff * 2, pool->opts.retry_max);
 	pool->retry_at = now + pool->backoff * 1000;
@@ -71,7 +69,7 @@ pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn, uint64 before,
 			pool->last_error_at = pgpx_now();
 			pool->last_sqlstate = sqlstate;
 			strlcpy(pool->last_error, text, sizeof(pool->last_error));
-			back_off_locked(pool);
+			back_off_locked(pool, pool->last_error_at);
 		}
 
 		/*

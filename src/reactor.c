@@ -335,7 +335,10 @@ tick(PgpxTime now)
 			pgpx_connection_reset(w, false, owed);
 	}
 
-	/* somebody waits for a back-off to end */
+	/*
+	 * Somebody waits for a back-off to end, or for a place that a connection of
+	 * another pool has left.
+	 */
 	for (int i = 0; i < pgpx_shared->max_pools; i++)
 	{
 		PgpxPool   *pool = &pgpx_pools[i];
@@ -347,7 +350,9 @@ tick(PgpxTime now)
 			pgpx_reactor_due(pool->retry_at);
 			again = true;
 		}
-		else if (pool->retry_at != 0)
+		else if (pool->retry_at != 0 ||
+				 (pgpx_shared->nfree > 0 &&
+				  pgpx_pool_total_locked(pool) < pool->opts.pool_size))
 		{
 			PgpxWake	wake = PGPX_WAKE_INIT;
 

@@ -17,7 +17,13 @@
 char *
 pgpx_text_clean(char *text)
 {
-	if (!pg_verifymbstr(text, strlen(text), true))
+	int			len = strlen(text);
+	int			valid = pg_encoding_verifymbstr(GetDatabaseEncoding(), text, len);
+
+	/* one that was cut off in mid-character loses that character only */
+	if (valid < len && len - valid < MAX_MULTIBYTE_CHAR_LEN)
+		text[valid] = '\0';
+	else if (valid < len)
 		for (char *p = text; *p; p++)
 			if (IS_HIGHBIT_SET(*p))
 				*p = '?';

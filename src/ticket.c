@@ -66,8 +66,8 @@ pgpx_ticket_draw_locked(PgpxPool *pool, const PgpxHolder *holder,
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	Assert(ticket->state == PGPX_TICKET_NONE);
 
-	ticket->state = PGPX_TICKET_WAITING;
 	ticket->pool = PGPX_POOL_INDEX(pool);
+	ticket->state = PGPX_TICKET_WAITING;
 	ticket->number = number != 0 ? number : ++pool->next_ticket;
 	ticket->pid = holder->pid;
 	ticket->user = holder->user;

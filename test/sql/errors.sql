@@ -13,19 +13,18 @@ SELECT * FROM pgpool.query(:lease, 'select 1/0') AS t(a int);
 SELECT * FROM pgpool.query(:lease, 'select * from nowhere') AS t(a int);
 SELECT pgpool.exec(:lease, 'selec 1');
 SELECT pgpool.exec(:lease, 'selec $1', 1);
-SELECT pgpool.exec('one', 'select 1/0');
 SELECT pgpool.checkin(:lease);
 SELECT pgpool.exec('one', 'select 1/0');
 SELECT * FROM pgpool.query('one', 'select nothing()') AS t(a int);
 SELECT pgpool.checkout('one') AS lease \gset
 -- detail, hint and the remote's own context
-SELECT pgpool.exec(:lease, $$do $do$
+SELECT pgpool.exec(:lease, $sql$do $do$
 begin
 	raise exception 'no % today', 'bread'
 		using errcode = 'ZX123', detail = 'The oven is cold.', hint = 'Come back tomorrow.';
-end $do$$$);
+end $do$$sql$);
 \set VERBOSITY sqlstate
-SELECT pgpool.exec(:lease, $$do $do$ begin raise exception using errcode = 'ZX123'; end $do$$$);
+SELECT pgpool.exec(:lease, $sql$do $do$ begin raise exception using errcode = 'ZX123'; end $do$$sql$);
 SELECT pgpool.exec(:lease, 'select 1/0');
 \set VERBOSITY default
 SELECT pgpool.exec(:lease, 'create temp table t (a int primary key, b text not null check (b <> ''''))');
@@ -43,18 +42,16 @@ SELECT * FROM pgpool.query(:lease, 'select count(*) from d') AS t(a int);
 SELECT * FROM pgpool.query(:lease, 'select 100 / (10000 - i) from generate_series(1, 20000) as i') AS t(a int);
 -- in SQL of another encoding's letters
 SELECT pgpool.exec(:lease, 'select "größe"');
--- a class is no code of an error
-SELECT pgpool.exec(:lease, $$do $do$ begin raise exception using errcode = '22000', message = 'a class is a code, too'; end $do$$$);
--- an empty message, and one of a million letters
-SELECT pgpool.exec(:lease, $$do $do$ begin raise exception ''; end $do$$$);
+-- an empty message, and one that is too long for anybody: cut off between letters
+SELECT pgpool.exec(:lease, $sql$do $do$ begin raise exception ''; end $do$$sql$);
 DO $$
 DECLARE
 	said text;
 BEGIN
-	PERFORM pgpool.exec('shard1', 'do $do$ begin raise exception using message = repeat(''ä'', 1000000); end $do$');
+	PERFORM pgpool.exec('shard1', 'do $do$ begin raise exception using message = repeat(''☃'', 100000); end $do$');
 EXCEPTION WHEN raise_exception THEN
 	GET STACKED DIAGNOSTICS said = MESSAGE_TEXT;
-	RAISE NOTICE '% letters, all of them whole: %', length(said), said = repeat('ä', length(said));
+	RAISE NOTICE 'many letters: %, all of them whole: %', length(said) > 10000, said = repeat('☃', length(said));
 END $$;
 SELECT pgpool.exec(:lease, 'select 1');
 
@@ -70,41 +67,41 @@ END $$;
 -- Notices
 --
 
-SELECT pgpool.exec(:lease, $$do $do$
+SELECT pgpool.exec(:lease, $sql$do $do$
 begin
 	raise notice 'a notice';
 	raise warning 'a warning' using detail = 'its detail', hint = 'its hint';
 	raise info 'an info';
 	raise debug 'not sent';
 	raise log 'not sent';
-end $do$$$);
+end $do$$sql$);
 SELECT * FROM pgpool.query(:lease, 'drop table if exists nowhere') AS t(a int);
 SELECT pgpool.exec(:lease, 'begin; commit; commit');
 -- together with rows, and before an error
-CREATE FUNCTION pg_temp.noisy() RETURNS text RETURN $$do $do$
+CREATE FUNCTION pg_temp.noisy() RETURNS text RETURN $sql$do $do$
 begin
 	raise notice 'before the error';
 	raise exception 'the error';
-end $do$$$;
+end $do$$sql$;
 SELECT pgpool.exec(:lease, $$create function pg_temp.speaks(i int) returns int language plpgsql as
 	'begin raise notice ''row %'', i; return i; end'$$);
 SELECT * FROM pgpool.query(:lease, 'select pg_temp.speaks(i) from generate_series(1, 3) as i') AS t(a int);
 SELECT pgpool.exec(:lease, pg_temp.noisy());
 -- as quiet as the local session wants it
 SET client_min_messages = warning;
-SELECT pgpool.exec(:lease, $$do $do$ begin raise notice 'not shown'; raise warning 'shown'; end $do$$$);
+SELECT pgpool.exec(:lease, $sql$do $do$ begin raise notice 'not shown'; raise warning 'shown'; end $do$$sql$);
 RESET client_min_messages;
 SELECT pgpool.exec(:lease, 'set client_min_messages = error');
-SELECT pgpool.exec(:lease, $$do $do$ begin raise warning 'not sent'; end $do$$$);
+SELECT pgpool.exec(:lease, $sql$do $do$ begin raise warning 'not sent'; end $do$$sql$);
 SELECT pgpool.checkin(:lease);
 
 -- the option
 SELECT test.server('logs', 'notices', 'log');
 SELECT test.server('ignores', 'notices', 'ignore');
-SELECT pgpool.exec('logs', $$do $do$ begin raise warning 'in the log'; end $do$$$);
-SELECT pgpool.exec('ignores', $$do $do$ begin raise warning 'nowhere'; end $do$$$);
+SELECT pgpool.exec('logs', $sql$do $do$ begin raise warning 'in the log'; end $do$$sql$);
+SELECT pgpool.exec('ignores', $sql$do $do$ begin raise warning 'nowhere'; end $do$$sql$);
 ALTER SERVER ignores OPTIONS (SET notices 'forward');
-SELECT pgpool.exec('ignores', $$do $do$ begin raise warning 'here'; end $do$$$);
+SELECT pgpool.exec('ignores', $sql$do $do$ begin raise warning 'here'; end $do$$sql$);
 SELECT test.drop('logs', 'ignores');
 
 -- notifications do not disturb
@@ -142,24 +139,17 @@ SELECT count(pgpool.exec(:lease, 'select 1')) FROM generate_series(1, 100);
 SELECT pgpool.checkin(:lease);
 SELECT count(pgpool.exec('one', 'select 1')) FROM generate_series(1, 100);
 
--- cancelled, and returned at once
+-- cancelled, and returned at once: the next one has nothing of it
+SELECT test.other_session('other');
+SELECT test.other('other', 'SET statement_timeout = ''5ms''');
 DO $$
-DECLARE
-	lease bigint;
 BEGIN
 	FOR i IN 1 .. 20 LOOP
-		lease := pgpool.checkout('one');
-		BEGIN
-			SET LOCAL statement_timeout = 0;
-			PERFORM pgpool.exec(lease, 'set statement_timeout = ''5ms''');
-			PERFORM pgpool.exec(lease, 'select pg_sleep(60)');
-		EXCEPTION WHEN query_canceled THEN
-			NULL;
-		END;
-		PERFORM pgpool.checkin(lease);
-		PERFORM pgpool.exec('one', 'select pg_sleep(0.006)');
+		PERFORM test.err($q$SELECT test.other('other', 'SELECT pgpool.exec(''one'', ''select pg_sleep(60)'')')$q$);
+		PERFORM pgpool.exec('one', 'select pg_sleep(0.01)');
 	END LOOP;
 END $$;
+SELECT test.other('other', 'SET statement_timeout = 0');
 
 -- a statement that the other side has cancelled is an error as any other
 SELECT pgpool.checkout('one') AS lease \gset
@@ -169,7 +159,6 @@ SELECT pgpool.exec(:lease, 'select 1');
 SELECT pgpool.checkin(:lease);
 
 -- pg_cancel_backend from another session
-SELECT test.other_session('other');
 SELECT test.other('other', 'SELECT pg_backend_pid()') AS other_pid \gset
 SELECT dblink_send_query('other', 'SELECT test.err(''SELECT pgpool.exec(''''one'''', ''''select pg_sleep(60), 1 as sixth'''')'')');
 SELECT test.wait_for('SELECT test.remote_runs(''six''||''th'')');

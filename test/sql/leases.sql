@@ -212,13 +212,22 @@ SELECT test.other('other', 'SELECT pgpool.checkin_all()');
 SELECT pgpool.checkout('one', '3650 days') > 0 AS leased;
 SELECT pgpool.checkin_all();
 
+-- a pool that nobody has used yet has no connection that would be free now; who
+-- does not wait for one makes sure that there will be one
+SELECT test.server('new', 'pool_size', '1');
+SELECT test.err($$SELECT pgpool.checkout('new', '0')$$);
+SELECT test.wait_for('SELECT pgpool.try_checkout(''new'') IS NOT NULL');
+SELECT pgpool.checkin_all();
+SELECT test.drop('new');
+
 -- a timeout does not turn an error of the remote into one of its own
-SELECT test.server('astray', 'pool_size', '1');
+SELECT test.server('astray', 'pool_size', '1', 'retry_min', '1h', 'retry_max', '1h');
 ALTER SERVER astray OPTIONS (SET dbname 'nowhere');
 SELECT test.err($$SELECT pgpool.checkout('astray', '10 s')$$);
 -- the next attempt is made after a pause
 SELECT test.err($$SELECT pgpool.checkout('astray', '10 s')$$);
-SELECT pgpool.try_checkout('astray') IS NULL AS none_free;
+SELECT test.err($$SELECT pgpool.try_checkout('astray')$$);
+SELECT test.err($$SELECT pgpool.exec('astray', 'select 1')$$);
 SELECT test.drop('astray');
 
 --

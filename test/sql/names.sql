@@ -58,14 +58,14 @@ SELECT pgpool.exec(repeat('y', 63), 'select 1');
 SELECT pgpool.exec(repeat('y', 64), 'select 1');
 SELECT pgpool.checkout(repeat('y', 64));
 SELECT * FROM pgpool.query(repeat('y', 65), 'select 1') AS t(a int);
-SELECT format('DROP SERVER %I CASCADE', repeat('y', 63)) \gexec
+SELECT test.drop(repeat('y', 63));
 -- in the middle of a character
 SELECT test.server(repeat('ä', 31), 'pool_size', '1');
 SELECT pgpool.exec(repeat('ä', 31), 'select 1');
 SELECT pgpool.exec(repeat('ä', 32), 'select 1');
 SELECT pgpool.exec(repeat('ä', 500), 'select 1');
 SELECT pgpool.exec(repeat('☃', 22), 'select 1');
-SELECT format('DROP SERVER %I CASCADE', repeat('ä', 31)) \gexec
+SELECT test.drop(repeat('ä', 31));
 
 --
 -- Long options
@@ -91,21 +91,21 @@ SELECT result FROM test.use('named', 'fallback_application_name', 'fallen back')
 -- a password of 900 bytes; more than the remote takes; more than fits
 SELECT test.server('long password', 'pool_size', '1', 'retry_min', '1ms', 'retry_max', '1ms');
 ALTER USER MAPPING FOR CURRENT_USER SERVER "long password" OPTIONS (SET password 'x');
-SELECT format('ALTER USER MAPPING FOR CURRENT_USER SERVER "long password" OPTIONS (SET password %L)', repeat('x', 900)) \gexec
+SELECT test.run(format('ALTER USER MAPPING FOR CURRENT_USER SERVER "long password" OPTIONS (SET password %L)', repeat('x', 900)));
 SELECT test.err($$SELECT pgpool.checkout('long password')$$);
-SELECT format('ALTER SERVER "long password" OPTIONS (ADD options %L)', repeat('-c work_mem=4MB ', 1000)) \gexec
+SELECT test.run(format('ALTER SERVER "long password" OPTIONS (ADD options %L)', repeat('-c work_mem=4MB ', 1000)));
 SELECT err FROM test.err($$SELECT pgpool.checkout('long password')$$) AS err WHERE err LIKE 'ERROR%';
-SELECT format('ALTER SERVER "long password" OPTIONS (SET options %L)', repeat('-c work_mem=4MB ', 10000)) \gexec
+SELECT test.run(format('ALTER SERVER "long password" OPTIONS (SET options %L)', repeat('-c work_mem=4MB ', 10000)));
 SELECT test.err($$SELECT pgpool.checkout('long password')$$);
 SELECT test.err($$SELECT pgpool.try_checkout('long password')$$);
 SELECT test.drop('long password');
 
 -- several hosts, the first of which is not there; a name to look up
 SELECT test.server('hosts', 'pool_size', '1');
-SELECT format('ALTER SERVER hosts OPTIONS (SET host %L, SET port %L)',
-	'127.0.0.1,' || current_setting('pgpx_test.remote_host'), '1,' || current_setting('pgpx_test.remote_port')) \gexec
+SELECT test.run(format('ALTER SERVER hosts OPTIONS (SET host %L, SET port %L)',
+	'127.0.0.1,' || current_setting('pgpx_test.remote_host'), '1,' || current_setting('pgpx_test.remote_port')));
 SELECT pgpool.exec('hosts', 'select 1');
-SELECT format('ALTER SERVER hosts OPTIONS (SET host %L, SET port %L)', 'localhost', current_setting('pgpx_test.remote_port')) \gexec
+SELECT test.run(format('ALTER SERVER hosts OPTIONS (SET host %L, SET port %L)', 'localhost', current_setting('pgpx_test.remote_port')));
 SELECT pgpool.exec('hosts', 'select 1');
 -- nowhere: the reason is told
 ALTER SERVER hosts OPTIONS (SET host '127.0.0.1', SET port '1', ADD retry_min '1ms', ADD retry_max '1ms');

@@ -292,8 +292,11 @@ SELECT test.drop('guarded');
 CREATE DATABASE regress_pgpool_second;
 \c regress_pgpool_second
 CREATE EXTENSION pgpool_ext;
-SELECT format('CREATE SERVER shard1 FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host %L, port %L, dbname ''remote_db'')',
-	current_setting('pgpx_test.remote_host'), current_setting('pgpx_test.remote_port')) \gexec
+DO $$
+BEGIN
+	EXECUTE format('CREATE SERVER shard1 FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host %L, port %L, dbname ''remote_db'')',
+		current_setting('pgpx_test.remote_host'), current_setting('pgpx_test.remote_port'));
+END $$;
 CREATE USER MAPPING FOR CURRENT_USER SERVER shard1 OPTIONS (user 'remote_app', password 'secret of the remote');
 SELECT pgpool.exec('shard1', 'select 1');
 SELECT count(*) FROM pgpool.pools WHERE database = current_database();

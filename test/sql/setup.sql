@@ -45,6 +45,13 @@ BEGIN
 	END LOOP;
 END $$;
 
+-- Run a command that has been put together.
+CREATE FUNCTION test.run(command text) RETURNS void
+LANGUAGE plpgsql SET client_min_messages = warning AS $$
+BEGIN
+	EXECUTE command;
+END $$;
+
 -- Run a command that is to fail, and tell how.  What differs from run to run is
 -- replaced: ids of leases and processes, ports, times.
 CREATE FUNCTION test.err(command text) RETURNS SETOF text

@@ -11,7 +11,7 @@ SELECT pgpool.checkout('one') AS lease \gset
 SELECT * FROM pgpool.query(:lease, 'select $1', 'a text') AS t(a text);
 SELECT * FROM pgpool.query(:lease, 'select $1::int + $2::int', '1', '2') AS t(a int);
 SELECT * FROM pgpool.query(:lease, 'select $1::date, $2::text', '2026-11-21', NULL) AS t(a date, b text);
-SELECT * FROM pgpool.query('one', 'select $1::bigint', 'x') AS t(a bigint);
+SELECT * FROM pgpool.query(:lease, 'select $1::bigint', 'x') AS t(a bigint);
 SELECT pgpool.checkin(:lease);
 SELECT * FROM pgpool.query('one', 'select $1::bigint', '9223372036854775807') AS t(a bigint);
 SELECT pgpool.exec('one', 'select generate_series(1, $1::int)', '5');
@@ -26,7 +26,7 @@ SELECT * FROM pgpool.query(:lease, 'select $1', VARIADIC NULL::text[]) AS t(a te
 SELECT * FROM pgpool.query(:lease, 'select $1', VARIADIC NULL::int[]) AS t(a text);
 SELECT * FROM pgpool.query(:lease, 'select $1', VARIADIC '{{a},{b}}'::text[]) AS t(a text);
 SELECT * FROM pgpool.query(:lease, 'select $1', VARIADIC '{{1},{2}}'::int[]) AS t(a text);
-SELECT * FROM pgpool.query(:lease, 'select $1', VARIADIC 1) AS t(a text);
+SELECT pgpool.exec('shard1', 'select $1', VARIADIC 1);
 
 -- too few, too many: the remote says so
 SELECT pgpool.exec(:lease, 'select $1::int, $2::int', '1');
@@ -111,6 +111,11 @@ SELECT a, b, c, d FROM pgpool.query(:lease, 'select $1', 'x') AS a(a text),
 SELECT pgpool.exec(:lease, 'select $1', 'x') AS a, pgpool.exec(:lease, 'select $1::int', 1) AS b,
 	pgpool.exec('shard1', 'select $1', 'x') AS c, pgpool.exec('shard1', 'select $1::int', 1) AS d;
 
+-- texts of every type, and names of servers of every type
+SELECT pgpool.exec('shard1', 'select $1', 'x'::name) AS a, pgpool.exec('shard1', 'select $1', 'x'::varchar) AS b,
+	pgpool.exec('shard1', 'select $1', 'x'::char(3)) AS c, pgpool.exec('shard1'::name, 'select $1', 'x'::name) AS d,
+	pgpool.exec('shard1'::varchar, 'select $1, $2', 'x'::name, 'y') AS e, pgpool.exec(:lease::int, 'select $1', 'x'::name) AS f;
+
 --
 -- Results, whatever the local settings are
 --
@@ -143,7 +148,7 @@ CREATE VIEW test.same AS
 		(29, 'timestamptz[]', '{"2026-03-04 05:06:07+00"}'), (30, 'float8[]', '{0.1,1e300}'),
 		(31, 'tstzrange', '["2026-01-02 03:04:05+00",)'), (32, 'char(5)', 'ab'), (33, 'bit varying', '10110'),
 		(34, 'inet', '::1'), (35, 'point', '(0.1,0.2)'), (36, 'money', '0'), (37, 'tsvector', '''a'':1 ''b'':2'),
-		(38, 'xid8', '12345678901'), (39, '"char"', 'x'), (40, 'oid', '4294967295')) AS v(n, type, value)
+		(38, 'xid8', '12345678901'), (39, 'name', 'x'), (40, 'oid', '4294967295')) AS v(n, type, value)
 	 GROUP BY 1;
 SELECT * FROM test.same;
 SET datestyle = 'SQL, DMY';
@@ -165,7 +170,6 @@ SELECT * FROM test.same;
 SHOW datestyle;
 SHOW intervalstyle;
 SHOW extra_float_digits;
-SELECT * FROM pgpool.query(:lease, 'select $1::date', 'x'::date) AS t(a date);
 SELECT * FROM pgpool.query(:lease, 'select ''2026-02-01''::date, ''x''') AS t(a date, b int);
 SHOW datestyle;
 SHOW intervalstyle;

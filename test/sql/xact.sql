@@ -60,9 +60,11 @@ DECLARE
 BEGIN
 	PERFORM pgpool.exec(lease, 'insert into xact_log values (''do'')');
 	COMMIT;
-	PERFORM pgpool.exec(lease, 'insert into xact_log values (''too late'')');
-EXCEPTION WHEN object_not_in_prerequisite_state THEN
-	RAISE NOTICE 'gone';
+	BEGIN
+		PERFORM pgpool.exec(lease, 'insert into xact_log values (''too late'')');
+	EXCEPTION WHEN object_not_in_prerequisite_state THEN
+		RAISE NOTICE 'gone with the first transaction';
+	END;
 END $$;
 CREATE PROCEDURE test.two_transactions() LANGUAGE plpgsql AS $$
 BEGIN
@@ -388,10 +390,14 @@ SELECT test.held();
 SELECT test.wait_for($$SELECT leased = 0 AND waiters = 0 AND total = 1 FROM pgpool.pools
 	WHERE server = 'one' AND local_user = current_user$$);
 
--- as many leases as a pool has, again and again in one transaction
-BEGIN;
-SELECT count(test.nested.held) FROM generate_series(1, 200), LATERAL test.nested();
-ROLLBACK;
+-- savepoints again and again in one transaction
+DO $$
+BEGIN
+	FOR i IN 1 .. 200 LOOP
+		PERFORM * FROM test.nested();
+		PERFORM pgpool.checkin_all();
+	END LOOP;
+END $$;
 
 SELECT pgpool.exec('one', 'drop table xact_log');
 SELECT dblink_disconnect('other');

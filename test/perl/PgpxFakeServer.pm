@@ -1,0 +1,173 @@
+# A remote server that misbehaves: it logs everybody in without a password and
+# then does what the database in the startup packet says.
+#
+#   my $fake = PgpxFakeServer->new(
+#       honest => sub { $_[0]->serve },            # a well-behaved one
+#       silent => sub { $_[0]->receive; sleep },   # takes the query, says nothing
+#       rude => { login => sub { $_[0]->send('HTTP/1.1 400') } });
+#   make_pool($local, $fake, server => 's', remote_dbname => 'honest');
+#
+# Each connection is a process of its own.  The server ends with the test.
+package PgpxFakeServer;
+
+use strict;
+use warnings;
+
+use IO::Socket::INET;
+use POSIX ();
+
+my @servers;
+
+sub new
+{
+	my ($class, %behaviours) = @_;
+	my $listener = IO::Socket::INET->new(Listen => 64, LocalAddr => '127.0.0.1')
+	  or die "no listener: $!";
+	my $self = bless { port => $listener->sockport }, $class;
+
+	$self->{pid} = fork // die "fork: $!";
+	if ($self->{pid} == 0)
+	{
+		# _exit: what the test does at its end is not to be done here
+		setpgrp;
+		$SIG{CHLD} = 'IGNORE';
+		while (my $socket = $listener->accept)
+		{
+			my $child = fork // POSIX::_exit(1);
+
+			next if $child;
+			$socket->autoflush(1);
+			eval { connection($socket, \%behaviours) };
+			POSIX::_exit(0);
+		}
+		POSIX::_exit(0);
+	}
+	close $listener;
+	push @servers, $self;
+	return $self;
+}
+
+sub port { return $_[0]->{port}; }
+
+# One connection: log in, then behave.
+sub connection
+{
+	my ($socket, $behaviours) = @_;
+	my $self = bless { socket => $socket }, __PACKAGE__;
+	my ($length, $code) = unpack 'NN', $self->read_bytes(8);
+	my %startup = split /\0/, $self->read_bytes($length - 8);
+	my $behaviour = $behaviours->{ $startup{database} // '' } or return;
+
+	return if $code != 196608;    # a cancel request, or one for TLS
+	if (ref $behaviour eq 'HASH')
+	{
+		$behaviour->{login}->($self);
+		return;
+	}
+	$self->send(
+		message('R', pack 'N', 0),
+		(map { message('S', join("\0", @$_) . "\0") }
+			[ server_version => '15.0' ], [ client_encoding => 'UTF8' ],
+			[ DateStyle => 'ISO, MDY' ], [ standard_conforming_strings => 'on' ]),
+		message('K', pack 'NN', $$, 42),
+		ready());
+	$behaviour->($self);
+	return;
+}
+
+sub read_bytes
+{
+	my ($self, $n) = @_;
+	my $bytes = '';
+
+	while (length $bytes < $n)
+	{
+		sysread($self->{socket}, $bytes, $n - length $bytes, length $bytes)
+		  or POSIX::_exit(0);
+	}
+	return $bytes;
+}
+
+# Take in what the client says up to the end of a question: a Query or a Sync.
+# Returns the type of that message.
+sub receive
+{
+	my ($self) = @_;
+
+	while (1)
+	{
+		my ($type, $length) = unpack 'aN', $self->read_bytes(5);
+
+		$self->read_bytes($length - 4);
+		POSIX::_exit(0) if $type eq 'X';
+		return $type if $type =~ /[QS]/;
+	}
+}
+
+sub send
+{
+	my ($self, @messages) = @_;
+
+	syswrite($self->{socket}, join '', @messages) // POSIX::_exit(0);
+	return;
+}
+
+# Answer every question as a server would; questions of rows with one row of 1.
+sub serve
+{
+	my ($self, $times) = @_;
+
+	while (!defined $times || $times-- > 0)
+	{
+		$self->send($self->receive eq 'Q' ? (done('DISCARD ALL'), ready()) : answer('1'));
+	}
+	return;
+}
+
+# --- messages ---------------------------------------------------------------
+
+sub message
+{
+	my ($type, $body) = @_;
+
+	return pack('aN', $type, 4 + length $body) . $body;
+}
+
+sub ready { return message('Z', 'I'); }
+
+sub done { return message('C', "$_[0]\0"); }
+
+# ParseComplete, BindComplete, and a RowDescription of one column of text
+sub described
+{
+	return message('1', '') . message('2', '')
+	  . message('T', pack('n', 1) . "a\0" . pack('NnNnNn', 0, 0, 25, 65535, 0xFFFFFFFF, 0));
+}
+
+sub row { return message('D', pack('n', scalar @_) . join '', map { pack('N/a', $_) } @_); }
+
+sub answer { return join '', described(), row(@_), done('SELECT 1'), ready(); }
+
+# ErrorResponse with these fields: M => 'text', ...
+sub failure
+{
+	my (@fields) = @_;
+	my $body = '';
+
+	while (my ($code, $value) = splice @fields, 0, 2)
+	{
+		$body .= "$code$value\0";
+	}
+	return message('E', "$body\0");
+}
+
+END
+{
+	my $status = $?;
+
+	kill 'KILL', -$_->{pid} foreach @servers;
+	waitpid $_->{pid}, 0 foreach @servers;
+	$? = $status;
+}
+
+1;

@@ -1,0 +1,179 @@
+# Whatever a remote sends, the session gets a clear error or can leave, the worker
+# lives, and other pools work.
+use strict;
+use warnings;
+
+use PgpxFakeServer;
+use PgpxTest;
+use Test::More;
+
+# Answers to the first question after the login: what comes of it at the session.
+my %answers = (
+	garbage => [ sub { map { chr rand 256 } 1 .. 10_000 }, '08006' ],
+	text => [ sub { "HTTP/1.1 400 Bad Request\r\n\r\n" }, '08006' ],
+	row_first => [ sub { PgpxFakeServer::row('1') }, '08006' ],
+	ready_first => [ sub { PgpxFakeServer::ready() }, '08006' ],
+	second_description => [ sub { (PgpxFakeServer::described()) x 2 }, '08006' ],
+	unknown_type => [ sub { PgpxFakeServer::message('%', 'x') }, '08006' ],
+	length_zero => [ sub { pack 'aN', '1', 0 }, '08006' ],
+	length_three => [ sub { pack 'aN', '1', 3 }, '08006' ],
+	length_negative => [ sub { pack 'aN', '1', 0xFFFFFFFF }, '08006' ],
+	length_huge => [ sub { pack 'aN', 'E', 0x7FFFFFFF }, '08006' ],
+	row_huge => [ sub { PgpxFakeServer::described(), pack 'aN', 'D', 0x7FFFFFFF }, '08006' ],
+	cut_off_row => [ sub { PgpxFakeServer::described(), substr PgpxFakeServer::row('x' x 100), 0, 50 }, '08006' ],
+	cut_off_header => [ sub { PgpxFakeServer::described(), 'D' }, '08006' ],
+	cut_off_at_once => [ sub { '' }, '08006' ],
+	two_columns => [ sub { PgpxFakeServer::answer('1', '2') }, '08006' ],
+	short_row => [ sub { PgpxFakeServer::described(), PgpxFakeServer::message('D', pack 'nN', 1, 99) }, '08006' ],
+	long_row => [ sub { PgpxFakeServer::described(), PgpxFakeServer::message('D', pack 'nNa*', 1, 1, '123') }, '08006' ],
+	no_columns => [ sub { map { PgpxFakeServer::message(@$_) } [ '1', '' ], [ '2', '' ], [ 'T', '' ] }, '08006' ],
+	bad_state => [ sub { PgpxFakeServer::described(), PgpxFakeServer::done('SELECT 0'), PgpxFakeServer::message('Z', '?') }, '08006' ],
+	answer_of_nobody => [ sub { (PgpxFakeServer::answer('1')) x 2 }, '08006' ],
+	binary => [ sub { PgpxFakeServer::answer("\xFF\xFE") }, '22021' ],
+	error_unknown => [ sub { PgpxFakeServer::failure(M => 'oops'), PgpxFakeServer::ready() }, 'HV000', qr/oops/ ],
+	error_empty => [ sub { PgpxFakeServer::failure(), PgpxFakeServer::ready() }, 'HV000', qr/without a message/ ],
+	error_success => [ sub { PgpxFakeServer::failure(S => 'ERROR', C => '00000', M => 'fine'), PgpxFakeServer::ready() }, 'HV000', qr/fine/ ],
+	error_strange => [ sub { PgpxFakeServer::failure(C => "x\n%s", M => "\xFF%n%s"), PgpxFakeServer::ready() }, 'HV000', qr/\?%n%s/ ],
+	error_unended => [ sub { PgpxFakeServer::message('E', 'Mno end'), PgpxFakeServer::ready() }, '(?:HV000|08006)' ],
+	error_fatal => [ sub { PgpxFakeServer::failure(S => 'FATAL', V => 'FATAL', C => '57P01', M => 'bye') }, '08006', qr/remote server said: bye/ ],
+);
+
+# After a right answer, while the connection is nobody's.
+my %idle = (
+	stray_row => sub { PgpxFakeServer::row('666') },
+	stray_answer => sub { PgpxFakeServer::answer('666') },
+	stray_error => sub { PgpxFakeServer::failure(S => 'FATAL', C => '57P01', M => 'bye') },
+	stray_garbage => sub { 'rubbish' },
+	stray_notice => sub { PgpxFakeServer::message('N', "SNOTICE\0C00000\0Mhello\0\0") x 1000 },
+);
+my %behaviours = (
+	honest => sub { $_[0]->serve },
+	reset_error => sub { $_[0]->serve(1); $_[0]->receive; $_[0]->send(PgpxFakeServer::failure(S => 'ERROR', C => '25001', M => 'no'), PgpxFakeServer::ready()); $_[0]->serve },
+	reset_in_transaction => sub { $_[0]->serve(1); $_[0]->receive; $_[0]->send(PgpxFakeServer::done('DISCARD ALL'), PgpxFakeServer::message('Z', 'T')); $_[0]->serve },
+	reset_endless => sub { $_[0]->serve(1); $_[0]->receive; $_[0]->send(PgpxFakeServer::message('N', "M" . 'x' x 60_000 . "\0\0")) while 1 },
+	reset_silent => sub { $_[0]->serve(1); $_[0]->receive; sleep 3600 },
+	huge_row => sub { $_[0]->receive; $_[0]->send(PgpxFakeServer::described(), pack 'aN', 'D', 0x3FFFF000); sleep 3600 },
+	endless_rows => sub { $_[0]->receive; $_[0]->send(PgpxFakeServer::described()); $_[0]->send(PgpxFakeServer::row('x' x 1000) x 60) while 1 },
+	silent => sub { $_[0]->receive; sleep 3600 },
+	notices => sub { $_[0]->receive; $_[0]->send(PgpxFakeServer::message('N', "SNOTICE\0C00000\0Mhello\0\0") x 100) foreach 1 .. 300; $_[0]->send(PgpxFakeServer::answer('1')); $_[0]->serve },
+	login_garbage => { login => sub { $_[0]->send("HTTP/1.1 400 Bad Request\r\n\r\n") } },
+	login_error => { login => sub { $_[0]->send(PgpxFakeServer::failure(M => 'go away')) } },
+	login_endless => { login => sub { $_[0]->send(PgpxFakeServer::message('R', pack 'N', 0), PgpxFakeServer::message('S', "a\0b\0") x 1000) while 1 } },
+	login_parameters => { login => sub { $_[0]->send(PgpxFakeServer::message('R', pack 'N', 0)); $_[0]->send(PgpxFakeServer::message('S', "a\0b\0") x 1000) while 1 } },
+);
+foreach my $what (keys %answers)
+{
+	my $say = $answers{$what}[0];
+
+	# a real one would wait for the next question, unless it has ended
+	$behaviours{$what} = sub {
+		my ($fake) = @_;
+
+		$fake->receive;
+		$fake->send($say->());
+		$fake->receive unless $what =~ /^cut_off|fatal$/;
+	};
+}
+my $said = PostgreSQL::Test::Utils::tempdir . '/said';
+foreach my $what (keys %idle)
+{
+	my $say = $idle{$what};
+
+	# behind the answer to the reset, and some time later
+	$behaviours{"${what}_behind"} = sub {
+		my ($fake) = @_;
+
+		$fake->serve(1);
+		$fake->receive;
+		$fake->send(PgpxFakeServer::done('DISCARD ALL'), PgpxFakeServer::ready(), $say->());
+		$fake->serve;
+	};
+	$behaviours{"${what}_later"} = sub {
+		my ($fake) = @_;
+
+		$fake->serve(2);
+		$fake->send($say->());
+		PostgreSQL::Test::Utils::append_to_file($said, 'x');
+		$fake->serve;
+	};
+}
+
+my $remote = remote_node('remote');
+my $local = local_node('local');
+my $fake = PgpxFakeServer->new(%behaviours);
+make_pool($local, $remote, server => 'good');
+make_pool($local, $fake, server => "s_$_", remote_dbname => $_,
+	options => { pool_size => 1, connect_timeout => '2s', operation_timeout => '2s', sslmode => 'disable' })
+  foreach keys %behaviours;
+
+my $session = PgpxSession->new($local);
+my $worker = worker_pid($local);
+
+sub query { return "SELECT * FROM pgpool.query('$_[0]', 'select 1') AS t(a text)"; }
+
+sub harmless
+{
+	my ($what) = @_;
+
+	is(worker_pid($local), $worker, "$what: the worker lives");
+	is($local->safe_psql('postgres', query('good')), '1', "$what: another pool works");
+	check_invariants($local, "$what: the invariants hold");
+	return;
+}
+
+is($session->run(query('s_honest')), '1', 'a well-behaved one is believed') foreach 1 .. 3;
+
+foreach my $what (sort keys %answers)
+{
+	my (undef, $sqlstate, $pattern) = @{ $answers{$what} };
+
+	$session->run(query("s_$what"), 20);
+	like($session->sqlstate, qr/^$sqlstate$/, "$what: a clear error") or diag($session->error);
+	like($session->error, $pattern, "$what: with the reason") if $pattern;
+}
+harmless('wrong answers');
+
+foreach my $what (grep { /^stray/ } sort keys %behaviours)
+{
+	foreach my $round (1 .. 3)
+	{
+		is($session->run(query("s_$what"), 20) . $session->error, '1', "$what: no answer but the right one");
+		next if $what !~ /later/ || ($round > 1 && $what =~ /notice/);
+		wait_until($local, sub { -e $said ? 1 : 0 }, 1);
+		unlink $said;
+	}
+}
+harmless('unasked answers');
+
+foreach my $what (grep { /^reset/ } sort keys %behaviours)
+{
+	is($session->run(query("s_$what"), 20) . $session->error, '1', "$what: an answer is right") foreach 1 .. 3;
+}
+harmless('wrong resets');
+
+foreach my $what (qw(huge_row endless_rows silent))
+{
+	my $took = seconds {
+		$session->fails("SET statement_timeout = '1s';\n" . query("s_$what"), '57014', qr/statement timeout/,
+			"$what: can be left");
+	};
+	cmp_ok($took, '<', 10, "$what: soon");
+	$session->run('RESET statement_timeout');
+}
+is($session->run("SET client_min_messages = error;\n" . query('s_notices')), '1', 'a flood of notices goes by');
+harmless('endless answers');
+
+foreach my $what (grep { /^login/ } sort keys %behaviours)
+{
+	$session->start(query("s_$what"));
+	is($local->safe_psql('postgres', query('good')), '1', "$what: another pool works meanwhile");
+	$session->finish(20);
+	$session->failed('08001', qr/could not connect/, "$what: a clear error");
+}
+harmless('wrong logins');
+
+$session->quit;
+stats_add_up($local);
+leak_check($local, $remote);
+unlike(PostgreSQL::Test::Utils::slurp_file($local->logfile), qr/PANIC|TRAP|was terminated by/, 'nothing crashed');
+done_testing();

@@ -1,0 +1,284 @@
+# README.md says what is so: its tables are those of the server, and its examples
+# run, in their order, in one session.  A comment in front of an example says what
+# is different with it:
+#
+#   <!-- example: on the remote server -->
+#   <!-- example: fails with 25001 -->
+use strict;
+use warnings;
+
+use FindBin;
+use PgpxTest;
+use Test::More;
+
+# The address in the examples; their database is app, their role app ('secret').
+my $ADDRESS = "host '10.0.0.7'";
+
+my $readme = slurp("$FindBin::Bin/../../README.md");
+my $remote = remote_node('remote');
+my $local = local_node('local');
+$remote->safe_psql('postgres', "CREATE ROLE app LOGIN PASSWORD 'secret'");
+$remote->safe_psql('postgres', 'CREATE DATABASE app OWNER app');
+
+examples();
+links();
+settings();
+functions();
+views();
+options();
+
+check_invariants($local);
+leak_check($local, $remote);
+done_testing();
+
+sub slurp
+{
+	my ($path) = @_;
+
+	open my $file, '<', $path or die "could not read $path: $!\n";
+	local $/;
+	return <$file>;
+}
+
+# The rows of the table under a heading, each a reference to its cells, without
+# Markdown's marks.
+sub table
+{
+	my ($heading) = @_;
+	my @rows;
+
+	$readme =~ /^#+ \Q$heading\E\n(.*?)(?=^#+ |\z)/ms or die "README.md has no \"$heading\"\n";
+	foreach my $line (grep { /^\|/ } split /\n/, $1)
+	{
+		my @cells = map { s/^\s+|\s+$//gr =~ s/`//gr } split /\|/, $line, -1;
+
+		shift @cells;
+		pop @cells;
+		push @rows, \@cells;
+	}
+	splice @rows, 0, 2;    # the heads and the line under them
+	return @rows;
+}
+
+# One assertion: two lists hold the same lines, in any order.
+sub same
+{
+	my ($got, $expected, $name) = @_;
+
+	return is(join("\n", sort @$got), join("\n", sort @$expected), $name);
+}
+
+sub rows
+{
+	my ($sql) = @_;
+
+	return split /\n/, $local->safe_psql('postgres', $sql);
+}
+
+sub examples
+{
+	my $session = PgpxSession->new($local);
+	my $at = "host '127.0.0.1', port '" . $remote->port . "'";
+	my $n = 0;
+
+	while ($readme =~ /^(?:<!-- example: (.*?) -->\n)?```sql\n(.*?)^```$/msg)
+	{
+		my ($mark, $sql) = ($1 // '', $2);
+		my ($title) = $sql =~ /^(.{1,50})/;
+
+		$n++;
+		$title = "example $n: $title";
+		$sql =~ s/\Q$ADDRESS\E/$at/g;
+		if ($mark eq 'on the remote server')
+		{
+			my $status = $remote->psql('app', "SET ROLE app;\n$sql", stderr => \my $error);
+
+			is($status == 0 ? '' : $error, '', "$title (remote)");
+		}
+		elsif ($mark =~ /^fails with (\w{5})$/)
+		{
+			$session->fails("$sql;\nROLLBACK", $1, qr//, "$title ($mark)");
+		}
+		elsif ($mark eq '')
+		{
+			my $rows = $session->run($sql);
+
+			ok($session->error !~ /^psql:.*: (?:ERROR|FATAL|error):/m, $title)
+			  or diag($sql, $rows, "\n", $session->error);
+		}
+		else
+		{
+			fail("$title: what is \"$mark\"?");
+		}
+	}
+	cmp_ok($n, '>', 15, 'README.md has examples');
+	is($session->run('SELECT pgpool.checkin_all()'), '0', 'they return what they lease');
+	$session->quit;
+	return;
+}
+
+# Links within the page lead to a heading.
+sub links
+{
+	my %anchors;
+
+	foreach my $heading ($readme =~ /^#+ (.*)$/mg)
+	{
+		$anchors{ lc($heading) =~ s/[^\w -]//gr =~ s/ /-/gr } = 1;
+	}
+	same([ grep { !$anchors{$_} } $readme =~ /\]\(#([^)]*)\)/g ], [], 'links lead to headings');
+	return;
+}
+
+sub settings
+{
+	same(
+		[ map { join ' | ', @$_[ 0 .. 2 ] } table('Settings') ],
+		[ rows("SELECT name || ' | ' || boot_val || ' | ' || context FROM pg_settings WHERE name LIKE 'pgpool\\_ext.%'") ],
+		'the table of settings is that of pg_settings');
+	return;
+}
+
+sub functions
+{
+	my @expected = rows(<<'EOT');
+SELECT format('%s(%s) | %s | %s', p.proname,
+	regexp_replace(pg_get_function_arguments(p.oid), '::[a-z]+(\[\])?', '', 'g'),
+	regexp_replace(pg_get_function_result(p.oid), '^TABLE\(.*', 'TABLE'),
+	CASE WHEN has_function_privilege('public', p.oid, 'EXECUTE') THEN 'PUBLIC' ELSE
+		(SELECT string_agg(a.grantee::regrole::text, ', ') FROM aclexplode(p.proacl) a
+		 WHERE a.grantee <> p.proowner) END)
+FROM pg_proc p WHERE p.pronamespace = 'pgpool'::regnamespace
+EOT
+
+	same([ map { join ' | ', @$_[ 0, 1, 3 ] } table('Functions') ],
+		\@expected, 'the table of functions is that of pg_proc, with privileges');
+	return;
+}
+
+sub views
+{
+	my @views = rows(<<'EOT');
+SELECT relname FROM pg_class
+WHERE relnamespace = 'pgpool'::regnamespace AND relkind = 'v'
+EOT
+
+	same([ $readme =~ /^#+ View (\w+)$/mg ], \@views, 'all views have a table');
+	foreach my $view (@views)
+	{
+		my @expected = rows(<<"EOT");
+SELECT attname || ' | ' || CASE format_type(atttypid, atttypmod)
+	WHEN 'timestamp with time zone' THEN 'timestamptz'
+	WHEN 'double precision' THEN 'float8'
+	ELSE format_type(atttypid, atttypmod) END
+FROM pg_attribute
+WHERE attrelid = 'pgpool.$view'::regclass AND attnum > 0 AND NOT attisdropped
+ORDER BY attnum
+EOT
+
+		is( join("\n", map { "$_->[0] | $_->[1]" } table("View $view")),
+			join("\n", @expected),
+			"the table of view $view has its columns, in their order");
+	}
+	return;
+}
+
+# The hint of the error that a statement raises.
+sub hint
+{
+	my ($sql) = @_;
+
+	$local->psql('postgres', $sql, stderr => \my $error);
+	return $error =~ /^HINT:  (.*)$/m ? $1 : '';
+}
+
+# The names that the validator allows on a server or in a user mapping.
+sub valid_names
+{
+	my ($what, $role) = @_;
+	my $hint = hint("SET ROLE $role; "
+		  . ($what eq 'server' ?
+			'CREATE SERVER x FOREIGN DATA WRAPPER pgpool_fdw' :
+			'CREATE USER MAPPING FOR CURRENT_USER SERVER readme') . " OPTIONS (nonsense '1')");
+
+	$hint =~ s/^Valid options in this context are: (.*)\.$/$1/ or die "no list of options: $hint\n";
+	return split /, /, $hint;
+}
+
+# The values that the validator allows, in the words of the table.
+sub valid_values
+{
+	my ($option, $bad) = @_;
+	my $hint = hint("BEGIN; CREATE SERVER x FOREIGN DATA WRAPPER pgpool_fdw OPTIONS ($option '$bad')");
+
+	return 'text' if $hint eq '';
+	$hint =~ s/^.*?Valid values (?:are|have):? (?:from )?//;
+	$hint =~ s/(?:, without a unit)?\.(?: Valid units.*)?$//;
+	$hint =~ s/ and from / and /;
+	$hint =~ s/ and are not empty/, not empty/;
+	return $hint;
+}
+
+# Names of a row, of which there may be several.
+sub names { return split /, /, $_[0]->[0]; }
+
+sub options
+{
+	my @pool = table('Server options');
+	my @libpq = table('Connection options');
+	my @mapping = table('User mapping options');
+	my @for_all = grep { $_->[3] !~ /^superuser/ } @libpq;
+
+	$local->safe_psql('postgres', <<'EOT');
+CREATE ROLE readme_user;
+CREATE ROLE readme_super SUPERUSER;
+GRANT USAGE ON FOREIGN DATA WRAPPER pgpool_fdw TO readme_user;
+CREATE SERVER readme FOREIGN DATA WRAPPER pgpool_fdw;
+GRANT USAGE ON FOREIGN SERVER readme TO readme_user;
+EOT
+
+	# the table has those that libpq has brought later, too
+	foreach ([ readme_super => @pool, @libpq ], [ readme_user => @pool, @for_all ])
+	{
+		my ($role, @rows) = @$_;
+		my %valid = map { $_ => 1 } valid_names('server', $role);
+		my @newer = map { names($_) } grep { $_->[4] =~ /libpq \d/ } @libpq;
+		my %newer = map { $_ => 1 } @newer;
+
+		same([ grep { $valid{$_} || !$newer{$_} } map { names($_) } @rows ],
+			[ keys %valid ], "the tables have the options of a server: $role");
+	}
+	same([ map { names($_) } @mapping ], [ valid_names('mapping', 'readme_super') ],
+		'the table has the options of a user mapping: superuser');
+	same([ map { names($_) } grep { $_->[3] !~ /^superuser/ } @mapping ],
+		[ valid_names('mapping', 'readme_user') ],
+		'the table has the options of a user mapping: others');
+
+	my %valid = map { $_ => 1 } valid_names('server', 'readme_super');
+	foreach my $row (@pool, @libpq)
+	{
+		foreach my $option (grep { $valid{$_} } names($row))
+		{
+			my $bad = $row->[2] =~ /bytes/ ? 'x' x 10_000 : '?';
+
+			is($row->[2], valid_values($option, $bad), "the values of $option");
+		}
+	}
+
+	# a default that is not even valid is none
+	foreach my $row (grep { $_->[1] ne '' } @pool)
+	{
+		my ($option, $default) = @$row;
+		my $status = $local->psql('postgres', "BEGIN; CREATE SERVER x FOREIGN DATA WRAPPER pgpool_fdw OPTIONS ($option '$default')");
+
+		is($status, 0, "the default of $option is valid");
+	}
+
+	# those of pools that an example has made
+	my %column = map { $_->[0] => $_->[1] } @pool;
+	is( $local->safe_psql('postgres', <<'EOT'),
+SELECT current_setting('pgpool_ext.default_pool_size'), max_overflow, min_size FROM pgpool.pools WHERE server = 'shard1'
+EOT
+		"$column{pool_size}|$column{max_overflow}|$column{min_size}", 'defaults are those of a pool');
+	return;
+}
