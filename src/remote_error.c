@@ -18,7 +18,8 @@ char *
 pgpx_text_clean(char *text)
 {
 	int			len = strlen(text);
-	int			valid = pg_encoding_verifymbstr(GetDatabaseEncoding(), text, len);
+	int			valid = pg_encoding_verifymbstr(GetDatabaseEncoding(), text,
+												len);
 
 	/* one that was cut off in mid-character loses that character only */
 	if (valid < len && len - valid < MAX_MULTIBYTE_CHAR_LEN)
