@@ -14,6 +14,7 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
+#include "mb/pg_wchar.h"
 #include "storage/fd.h"
 #include "utils/memutils.h"
 
@@ -108,13 +109,11 @@ pgpx_connection_reset(PgpxWorkerConn *w, bool send, int owed)
 	PgpxConninfo *ci = &pgpx_wpools[w->pool].conninfo;
 	PgpxPool   *pool = &pgpx_pools[w->pool];
 
-	if (!w->wire_made)
-		pgpx_wire_init(&w->wire, PQsocket(w->pg), TopMemoryContext);
-	else
-	{
+	if (w->wire_made)
 		pgpx_wire_free(&w->wire);
-		pgpx_wire_init(&w->wire, PQsocket(w->pg), TopMemoryContext);
-	}
+	pgpx_wire_init(&w->wire, PQsocket(w->pg),
+				   pg_char_to_encoding(pgpx_connector_param(ci, "client_encoding")),
+				   TopMemoryContext);
 	w->wire_made = true;
 	pgpx_wire_begin(&w->wire, owed);
 	if (send)

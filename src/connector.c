@@ -16,6 +16,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "mb/pg_wchar.h"
 #include "storage/fd.h"
 #include "utils/memutils.h"
 
@@ -117,8 +118,8 @@ start_connect(PgpxWorkerConn *w, PgpxLookup *lookup)
 	pgpx_connection_watch(w, EPOLLOUT);
 }
 
-static const char *
-param(const PgpxConninfo *ci, const char *name)
+const char *
+pgpx_connector_param(const PgpxConninfo *ci, const char *name)
 {
 	const char *value = NULL;
 
@@ -158,13 +159,13 @@ pgpx_connector_open(PgpxWorkerConn *w)
 
 	w->started = pgpx_now();
 	pgpx_connection_deadline(w, timeout);
-	host = param(ci, "host");
-	if (param(ci, "hostaddr") == NULL && pgpx_lookup_needed(host))
+	host = pgpx_connector_param(ci, "host");
+	if (pgpx_connector_param(ci, "hostaddr") == NULL && pgpx_lookup_needed(host))
 	{
 		uint64		tag = ((uint64) w->index << 32) | (uint32) w->generation;
 
 		w->phase = PGPX_PHASE_LOOKUP;
-		if (pgpx_lookup_start(host, param(ci, "port"), tag) == NULL)
+		if (pgpx_lookup_start(host, pgpx_connector_param(ci, "port"), tag) == NULL)
 			fail(w, ERRCODE_INSUFFICIENT_RESOURCES,
 				 "too many host names are being looked up");
 		return;
@@ -211,14 +212,62 @@ note_remote(PgpxWorkerConn *w, PgpxConn *conn)
 		conn->local_port = atoi(port);
 }
 
+/*
+ * Does the session report the parameters that values are read under?  They were
+ * asked for in the startup packet; a proxy may have dropped them, or the start
+ * commands have changed them.
+ */
+static bool
+params_fit(PgpxWorkerConn *w, char *text, size_t size)
+{
+	PgpxConninfo *ci = &pgpx_wpools[w->pool].conninfo;
+	const char *encoding = PQparameterStatus(w->pg, "client_encoding");
+	const char *datestyle = PQparameterStatus(w->pg, "DateStyle");
+	const char *interval = PQparameterStatus(w->pg, "IntervalStyle");
+	const char *wanted = pgpx_connector_param(ci, "client_encoding");
+	const char *name = NULL;
+	const char *value = NULL;
+
+	if (encoding != NULL &&
+		pg_char_to_encoding(encoding) != pg_char_to_encoding(wanted))
+	{
+		name = "client_encoding";
+		value = encoding;
+	}
+	else if (datestyle != NULL && strncmp(datestyle, "ISO", 3) != 0)
+	{
+		name = "DateStyle";
+		value = datestyle;
+		wanted = "ISO";
+	}
+	else if (interval != NULL && strcmp(interval, "postgres") != 0)
+	{
+		name = "IntervalStyle";
+		value = interval;
+		wanted = "postgres";
+	}
+	if (name == NULL)
+		return true;
+	snprintf(text, size, "The remote session runs with %s \"%.40s\" and must run with \"%s\": "
+						 "the start commands have changed it, or a proxy has dropped it.",
+			 name, value, wanted);
+	return false;
+}
+
 /* Logged in and started: the pool may lease it. */
 static void
 opened(PgpxWorkerConn *w)
 {
+	char		text[PGPX_ERROR_LEN];
 	PgpxPool   *pool = &pgpx_pools[w->pool];
 	PgpxConn   *conn = &pgpx_conns[w->index];
 	PgpxTime	took = pgpx_now() - w->started;
 
+	if (!params_fit(w, text, sizeof(text)))
+	{
+		fail(w, ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION, text);
+		return;
+	}
 	w->phase = PGPX_PHASE_OPEN;
 	w->deadline = 0;
 	note_remote(w, conn);

@@ -12,6 +12,8 @@
  */
 #include "exec.h"
 
+#include <ctype.h>
+
 #include "storage/latch.h"
 
 #include "remote_error.h"
@@ -57,6 +59,30 @@ make_ready(PgpxLease *lease)
 			pgpx_wire_break(wire, "a cancel request did not end within operation_timeout");
 			pgpx_lease_broken(lease, wire->broken, NULL);
 		}
+}
+
+/*
+ * Is the text one statement that reads?  Then the simple protocol gives the same
+ * result for less work on both sides.  (A rule may add results to a statement
+ * that writes, which the simple protocol would send along.)
+ */
+static bool
+is_plain_select(const char *sql)
+{
+	static const char *const words[] = {"select", "values", "show", "with", "table"};
+
+	if (strchr(sql, ';') != NULL)
+		return false;
+	sql += strspn(sql, " \t\n\r");
+	for (int i = 0; i < lengthof(words); i++)
+	{
+		size_t		len = strlen(words[i]);
+
+		if (pg_strncasecmp(sql, words[i], len) == 0 &&
+			!isalnum((unsigned char) sql[len]) && sql[len] != '_')
+			return true;
+	}
+	return false;
 }
 
 /* Everything that one statement goes through. */
@@ -218,12 +244,7 @@ pgpx_exec(PgpxLease *lease, const char *sql, int nparams,
 		lease->usage.statements++;
 		pg_atomic_write_u64(&conn->statements,
 							pg_atomic_read_u64(&conn->statements) + 1);
-
-		/*
-		 * A text without a semicolon is one statement: then the simple protocol
-		 * gives the same for less work on both sides.
-		 */
-		if (nparams == 0 && (sink == NULL || strchr(sql, ';') == NULL))
+		if (nparams == 0 && (sink == NULL || is_plain_select(sql)))
 			pgpx_wire_send_query(wire, sql);
 		else
 			pgpx_wire_send_extended(wire, sql, nparams, values);

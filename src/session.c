@@ -13,6 +13,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "mb/pg_wchar.h"
 #include "storage/fd.h"
 #include "storage/latch.h"
 #include "storage/shmem.h"
@@ -257,7 +258,7 @@ keep(int conn, uint64 generation, int fd)
 	kept->generation = generation;
 	kept->fd = fd;
 	kept->last_used = ++use_counter;
-	pgpx_wire_init(&kept->wire, fd, TopMemoryContext);
+	pgpx_wire_init(&kept->wire, fd, GetDatabaseEncoding(), TopMemoryContext);
 	kept_by_conn[conn] = kept;
 	nkept++;
 	return kept;

@@ -96,6 +96,7 @@ static const Rule rules[PGPX_WIRE_NPHASES][M_NCLASSES] = {
 	[PGPX_WIRE_SIMPLE_ROWS] = {
 		ASYNC(SIMPLE_ROWS),
 		[M_DATA_ROW] = R(ROW, SIMPLE_ROWS),
+		[M_ROW_DESCRIPTION] = R(ROW_DESCRIPTION, SIMPLE_ROWS),	/* of a rule */
 		[M_COMMAND] = R(COMMAND, SIMPLE),
 		[M_ERROR] = R(ERROR, SIMPLE),
 	},
@@ -153,11 +154,12 @@ static const Rule rules[PGPX_WIRE_NPHASES][M_NCLASSES] = {
 };
 
 void
-pgpx_wire_init(PgpxWire *wire, int fd, MemoryContext cxt)
+pgpx_wire_init(PgpxWire *wire, int fd, int encoding, MemoryContext cxt)
 {
 	memset(wire, 0, sizeof(*wire));
 	wire->fd = fd;
 	wire->cxt = cxt;
+	wire->encoding = encoding;
 	wire->tx = 'I';
 }
 
@@ -238,9 +240,7 @@ note_parameter(PgpxWire *wire, const char *data, size_t len)
 
 	if (strcmp(data, "client_encoding") == 0)
 	{
-		/* pinned by the startup packet; compared by the caller's encoding */
-		wire->encoding_changed =
-			pg_char_to_encoding(value) != GetDatabaseEncoding();
+		wire->encoding_changed = pg_char_to_encoding(value) != wire->encoding;
 	}
 	else if (strcmp(data, "DateStyle") == 0)
 	{
@@ -446,7 +446,7 @@ pgpx_wire_next(PgpxWire *wire, PgpxWireMessage *msg)
 		msg->len = len - 4;
 		wire->in_start += (size_t) len + 1;
 
-		if (class == M_PARAMETER && wire->phase != PGPX_WIRE_OWED &&
+		if (class == M_PARAMETER &&
 			!note_parameter(wire, msg->data, msg->len))
 			rule.known = 0;
 		if (class == M_READY && !note_ready(wire, msg))
@@ -462,6 +462,8 @@ pgpx_wire_next(PgpxWire *wire, PgpxWireMessage *msg)
 					rule.known = 0;
 				else if (--wire->owed > 0)
 					continue;
+				else if (!pgpx_wire_params_pinned(wire))
+					rule.known = 0; /* values could not be read any more */
 			}
 		}
 		if (!rule.known)

@@ -71,6 +71,7 @@ typedef struct PgpxWire
 {
 	int			fd;
 	MemoryContext cxt;			/* holds the buffers */
+	int			encoding;		/* that client_encoding has to be */
 
 	char	   *in;				/* [in_cap + 1]: one spare byte behind */
 	size_t		in_cap;
@@ -99,7 +100,8 @@ typedef struct PgpxWire
 } PgpxWire;
 
 /* Set up for a socket; buffers are made when first needed. */
-extern void pgpx_wire_init(PgpxWire *wire, int fd, MemoryContext cxt);
+extern void pgpx_wire_init(PgpxWire *wire, int fd, int encoding,
+						   MemoryContext cxt);
 
 /* Free the buffers (not the socket). */
 extern void pgpx_wire_free(PgpxWire *wire);

@@ -129,6 +129,10 @@ extern void pgpx_connector_step(PgpxWorkerConn *w);
 extern void pgpx_connector_too_late(PgpxWorkerConn *w);
 extern void pgpx_connector_looked_up(PgpxWorkerConn *w, PgpxLookup *lookup);
 
+/* The value of a connection parameter, NULL if it is not given. */
+extern const char *pgpx_connector_param(const PgpxConninfo *ci,
+										const char *name);
+
 /* --- connection.c -------------------------------------------------------- */
 
 /* Its socket is ready. */

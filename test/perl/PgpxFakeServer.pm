@@ -15,6 +15,7 @@ use warnings;
 
 use IO::Socket::INET;
 use POSIX ();
+use Socket qw(IPPROTO_TCP TCP_NODELAY);
 
 my @servers;
 
@@ -36,7 +37,8 @@ sub new
 			my $child = fork // POSIX::_exit(1);
 
 			next if $child;
-			$socket->autoflush(1);
+			# as a real server: nothing is held back
+			setsockopt $socket, IPPROTO_TCP, TCP_NODELAY, 1;
 			eval { connection($socket, \%behaviours) };
 			POSIX::_exit(0);
 		}

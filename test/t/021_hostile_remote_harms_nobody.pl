@@ -102,11 +102,12 @@ my $remote = remote_node('remote');
 my $local = local_node('local');
 my $fake = PgpxFakeServer->new(%behaviours);
 make_pool($local, $remote, server => 'good');
-make_pool($local, $fake, server => "s_$_", remote_dbname => $_,
-	options => { pool_size => 1, connect_timeout => '2s', operation_timeout => '2s', sslmode => 'disable' })
-  foreach keys %behaviours;
-
 my $session = PgpxSession->new($local);
+$session->run(join "\n", map { <<"EOT" } keys %behaviours);
+CREATE SERVER s_$_ FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host '127.0.0.1', port '${\ $fake->port}', dbname '$_',
+	sslmode 'disable', pool_size '1', connect_timeout '2s', operation_timeout '2s');
+CREATE USER MAPPING FOR CURRENT_USER SERVER s_$_ OPTIONS (user 'somebody', password 'something');
+EOT
 my $worker = worker_pid($local);
 
 sub query { return "SELECT * FROM pgpool.query('$_[0]', 'select 1') AS t(a text)"; }

@@ -1,0 +1,70 @@
+# Without shared_preload_libraries: CREATE EXTENSION, CREATE SERVER, the validator
+# and a restore work, as they must for pg_upgrade, and all else says 55000 and
+# names the setting.
+use strict;
+use warnings;
+
+use PgpxTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $local = local_node('local', preload => 0);
+my $session = PgpxSession->new($local);
+
+is($session->run('CREATE EXTENSION pgpool_ext') . $session->error, '', 'the extension can be created');
+$session->run(<<'EOT');
+CREATE ROLE app LOGIN;
+CREATE SERVER shard1 FOREIGN DATA WRAPPER pgpool_fdw
+	OPTIONS (host '10.0.0.7', dbname 'app', pool_size '8', checkout_timeout '1min', reset 'on_transfer');
+CREATE USER MAPPING FOR app SERVER shard1 OPTIONS (user 'app', password 'secret');
+CREATE USER MAPPING FOR PUBLIC SERVER shard1 OPTIONS (user 'other', password 'also secret');
+GRANT USAGE ON FOREIGN SERVER shard1 TO app;
+EOT
+is($session->error, '', 'a server can be created');
+$session->fails("ALTER SERVER shard1 OPTIONS (SET pool_size 'many')", '22023', qr/pool_size/, 'the validator works: a wrong value');
+$session->fails("ALTER SERVER shard1 OPTIONS (ADD pool_sise '1')", 'HV00D', qr/pool_sise/, 'a wrong name');
+$session->fails("ALTER USER MAPPING FOR app SERVER shard1 OPTIONS (ADD pool_size '1')", 'HV00D', qr/pool_size/, 'a wrong place');
+
+# Every function and every view.
+my $quiet = "set client_min_messages = error;\n";
+my @functions = split /\n/, $session->run(<<'EOT');
+SELECT format('SELECT %s(%s)', p.oid::regproc, (
+	SELECT string_agg(CASE WHEN t = '"any"'::regtype THEN 'VARIADIC NULL::text[]'
+		WHEN p.provariadic <> 0 AND n = p.pronargs THEN format('VARIADIC NULL::%s', t::regtype)
+		ELSE format('NULL::%s', t::regtype) END, ', ' ORDER BY n)
+	FROM unnest(p.proargtypes) WITH ORDINALITY AS a(t, n)))
+FROM pg_proc p
+WHERE p.pronamespace = 'pgpool'::regnamespace AND p.proname <> 'pgpool_fdw_validator'
+EOT
+cmp_ok(scalar @functions, '>', 20, 'there are functions');
+my @views = split /\n/, $session->run(
+	"SELECT 'SELECT * FROM ' || oid::regclass FROM pg_class WHERE relnamespace = 'pgpool'::regnamespace AND relkind = 'v'");
+cmp_ok(scalar @views, '>=', 7, 'there are views');
+$session->fails($quiet . $_, '55000', qr/HINT:.*shared_preload_libraries/, "55000: $_") foreach @functions, @views;
+$session->fails("SELECT pgpool.checkout('shard1')", '55000', qr/HINT:.*shared_preload_libraries/, 'with arguments, too');
+
+# A dump of it, restored where it is not preloaded either.
+my $dump = PostgreSQL::Test::Utils::tempdir . '/dump';
+my $options = 'SELECT srvname, srvoptions FROM pg_foreign_server; SELECT usename, umoptions FROM pg_user_mappings ORDER BY 1';
+my $before = $local->safe_psql('postgres', $options);
+$local->command_ok([ 'pg_dump', '-Fc', '-f', $dump, $local->connstr('postgres') ], 'the database can be dumped');
+$session->run('CREATE DATABASE restored');
+$local->command_ok([ 'pg_restore', '-e', '-d', $local->connstr('restored'), $dump ], 'and restored');
+is($local->safe_psql('restored', $options), $before, 'with all options of servers and mappings');
+is($session->run('DROP EXTENSION pgpool_ext CASCADE; SELECT count(*) FROM pg_foreign_server'), '0', 'the extension can be dropped');
+$session->quit;
+
+# Then somebody edits postgresql.conf.
+my $remote = remote_node('remote');
+my $port = $remote->port;
+$local->append_conf('postgresql.conf', "shared_preload_libraries = 'pgpool_ext'");
+$local->restart;
+is( $local->safe_psql('restored', <<"EOT"), '1', 'preloaded, the restored database has a pool');
+ALTER SERVER shard1 OPTIONS (SET host '127.0.0.1', ADD port '$port', SET dbname 'remote_db');
+ALTER USER MAPPING FOR PUBLIC SERVER shard1 OPTIONS (SET user 'remote_app', SET password '$REMOTE_APP_PASSWORD');
+SELECT pgpool.exec('shard1', 'select 1');
+EOT
+$local->safe_psql('postgres', 'CREATE EXTENSION pgpool_ext');
+check_invariants($local);
+leak_check($local, $remote);
+done_testing();

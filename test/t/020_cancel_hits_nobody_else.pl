@@ -1,0 +1,123 @@
+# A cancel that arrives late hits whoever has the connection by then, unless the
+# pool sees to it.  A session is cancelled around the end of its query, 1000 times
+# on a pool of one: neither the next session's statements nor its own next one are
+# ever cancelled.
+use strict;
+use warnings;
+
+use PgpxTest;
+use Test::More;
+
+my $rounds = 1000;
+my $remote = remote_node('remote');
+my $local = local_node('local');
+make_pool($local, $remote, server => 'one', options => { pool_size => 1 });
+
+my $guilty = PgpxSession->new($local);
+my $innocent = PgpxSession->new($local);
+my $canceller = PgpxSession->new($local);
+my $row = 'AS t(a int)';
+my %count = (cancelled => 0, undisturbed => 0);
+my @wrong;
+my $seed = $ENV{PGPX_TEST_SEED} // time;
+
+note "seed $seed (PGPX_TEST_SEED)";
+srand $seed;
+
+# Statements of the innocent: each long enough to be hit, and told apart.
+my $number = 0;
+
+sub innocent_statements
+{
+	my ($where) = @_;
+
+	return map { ++$number; "SELECT * FROM pgpool.query($where, 'select $number from pg_sleep(0.0005)') $row;" } 1 .. 2;
+}
+
+# What the innocent ones have said is to be their numbers, and nothing else.
+sub check_innocent
+{
+	my ($session, $what) = @_;
+	my $wanted = join "\n", $number - 1, $number;
+
+	push @wrong, "$what: wanted $wanted, got " . $session->{text} . $session->error
+	  if $session->{text} !~ /(?:^|\n)\Q$wanted\E$/ || $session->error =~ /ERROR/;
+	return;
+}
+
+sub note_guilty
+{
+	my ($session) = @_;
+	my $said = $session->error;
+
+	$count{ $said =~ /57014/ ? 'cancelled' : 'undisturbed' }++;
+	push @wrong, "guilty: $said" if $said =~ /ERROR:  (?!57014)/;
+	return;
+}
+
+for my $round (1 .. $rounds)
+{
+	my $ms = 1 + int rand 4;
+
+	# the timeout comes a bit before, at, or a bit after the end of the query
+	my $length = ($ms + rand(2) - 1.2) / 1000;
+	my $kind = $round % 4;
+
+	if ($kind == 0)
+	{
+		# a lease: its own next statements
+		my $lease = lease($guilty, 'one');
+		$guilty->run("SET statement_timeout = $ms; SELECT pgpool.exec($lease, 'select pg_sleep($length)')");
+		note_guilty($guilty);
+		$guilty->run('RESET statement_timeout;' . join ' ', innocent_statements($lease));
+		check_innocent($guilty, "round $round, same lease");
+		$guilty->run("SELECT pgpool.checkin($lease)");
+	}
+	elsif ($kind == 1)
+	{
+		# a lease that goes on to the next session at once
+		my $lease = lease($guilty, 'one');
+		$innocent->start(join ' ', innocent_statements("'one'"));
+		$guilty->run("SET statement_timeout = $ms; SELECT pgpool.exec($lease, 'select pg_sleep($length)');\nSELECT pgpool.checkin($lease); RESET statement_timeout");
+		note_guilty($guilty);
+		$innocent->finish;
+		check_innocent($innocent, "round $round, next lease");
+	}
+	elsif ($kind == 2)
+	{
+		# a lease that was made ready again before it goes on
+		my $lease = lease($guilty, 'one');
+		$innocent->start(join ' ', innocent_statements("'one'"));
+		$guilty->run("SET statement_timeout = $ms; SELECT pgpool.exec($lease, 'select pg_sleep($length)');\nRESET statement_timeout; SELECT pgpool.exec($lease, 'select 1'); SELECT pgpool.checkin($lease)");
+		note_guilty($guilty);
+		$innocent->finish;
+		check_innocent($innocent, "round $round, next lease after one more statement");
+	}
+	else
+	{
+		# a call, cancelled by another session
+		my $pid = $guilty->pid;
+		$guilty->start("SELECT pgpool.exec('one', 'select pg_sleep($length)')");
+		$canceller->run("SELECT pg_sleep($length - 0.0002); SELECT pg_cancel_backend($pid)");
+		$innocent->start(join ' ', innocent_statements("'one'"));
+		$guilty->finish;
+		note_guilty($guilty);
+		$innocent->finish;
+		check_innocent($innocent, "round $round, next call");
+
+		# a cancel that came when the call was over is the local session's
+		$guilty->run('SELECT 1');
+	}
+}
+
+is(scalar @wrong, 0, "in $rounds rounds nobody innocent was cancelled")
+  or diag(join "\n", @wrong[ 0 .. ($#wrong > 4 ? 4 : $#wrong) ]);
+cmp_ok($count{cancelled}, '>', $rounds / 20, "in $count{cancelled} of them somebody was");
+cmp_ok($count{undisturbed}, '>', $rounds / 20, "and in $count{undisturbed} the query ended before");
+note 'connections opened: ' . $local->safe_psql('postgres', 'SELECT connects FROM pgpool.stats');
+cmp_ok(remote_sessions($remote), '<=', 1, 'the remote has one session at most');
+
+stats_add_up($local);
+check_invariants($local);
+leak_check($local, $remote);
+done_testing();

@@ -1,0 +1,66 @@
+# What the environment of whoever started the server says of libpq does not reach
+# the pool's connections: no address, no options, no service, no password.
+use strict;
+use warnings;
+
+use PgpxTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $remote = remote_node('remote');
+my $local = local_node('local', start => 0);
+my $folder = PostgreSQL::Test::Utils::tempdir;
+
+append_to_file("$folder/pg_service.conf", "[evil]\nhost=192.0.2.1\noptions=-c work_mem=111kB\n");
+append_to_file("$folder/pgpass", "*:*:*:*:$REMOTE_APP_PASSWORD\n");
+chmod 0600, "$folder/pgpass";
+{
+	local @ENV{qw(PGHOSTADDR PGHOST PGPORT PGDATABASE PGUSER PGPASSWORD PGPASSFILE PGSERVICE
+		  PGSERVICEFILE PGSYSCONFDIR PGOPTIONS PGAPPNAME PGSSLMODE PGREQUIREPEER PGTZ PGDATESTYLE
+		  PGGEQO PGCLIENTENCODING PGTARGETSESSIONATTRS PGCHANNELBINDING PGCONNECT_TIMEOUT)} = (
+		'192.0.2.1', '192.0.2.2', '1', 'template1', 'nobody', $REMOTE_APP_PASSWORD, "$folder/pgpass", 'evil',
+		"$folder/pg_service.conf", $folder, '-c work_mem=222kB', 'disguise', 'require', 'nobody', 'Asia/Tokyo', 'German',
+		'off', 'SQL_ASCII', 'read-only', 'require', '1');
+	$local->start;
+}
+make_pool($local, $remote, server => 'shard1');
+
+my $session = PgpxSession->new($local);
+is($session->run("SELECT * FROM pgpool.query('shard1', 'select 1') AS t(a int)") . $session->error,
+	'1', 'the connection goes where the server says');
+my %wanted = (
+	application_name => qr/^pgpool_ext/,
+	client_encoding => qr/^UTF8$/,
+	DateStyle => qr/^ISO/,
+	geqo => qr/^on$/,
+	work_mem => qr/^4MB$/,
+	TimeZone => qr/^(?!Asia.Tokyo)/);
+foreach my $name (sort keys %wanted)
+{
+	like($session->run("SELECT * FROM pgpool.query('shard1', 'show $name') AS t(a text)"),
+		$wanted{$name}, "$name is not that of the environment");
+}
+is($session->run("SELECT * FROM pgpool.query('shard1', 'select current_user::text, current_database()::text') AS t(a text, b text)"),
+	'remote_app|remote_db', 'nor are user and database');
+
+# A superuser's mapping may lack a password: none is to come from outside.
+my $port = $remote->port;
+$session->run(<<"EOT");
+CREATE SERVER bare FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host '127.0.0.1', port '$port', dbname 'remote_db');
+CREATE USER MAPPING FOR CURRENT_USER SERVER bare OPTIONS (user 'remote_app');
+EOT
+$session->fails("SELECT pgpool.checkout('bare')", '08001', qr/DETAIL:.*(?:no password|password authentication failed)/,
+	'neither PGPASSWORD nor PGPASSFILE is used');
+unlike($session->error, qr/\Q$REMOTE_APP_PASSWORD/, 'nor shown');
+
+# What the server leaves open is libpq's default, not the environment's.
+$session->run("CREATE SERVER vague FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host '127.0.0.1', port '$port');"
+	  . "CREATE USER MAPPING FOR CURRENT_USER SERVER vague OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD')");
+$session->fails("SELECT pgpool.checkout('vague')", '08001', qr/database "remote_app" does not exist/,
+	'a database that is not given is that of the user\'s name');
+
+$session->quit;
+stats_add_up($local);
+check_invariants($local);
+leak_check($local, $remote);
+done_testing();
