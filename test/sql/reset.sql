@@ -18,7 +18,7 @@ CREATE FUNCTION test.leave_traces(pool text) RETURNS bigint LANGUAGE sql AS $$
 	SELECT pgpool.exec(pool, 'set work_mem = ''7MB''; set search_path = pg_catalog, public;
 		create temp table trace (a int); prepare trace as select 1;
 		declare trace cursor with hold for select 1; listen trace;
-		select pg_advisory_lock(4711)')
+		select pg_advisory_lock(pg_backend_pid())')
 $$;
 
 -- servers whose connections are all of these tests'
