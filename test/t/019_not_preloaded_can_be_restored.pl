@@ -28,11 +28,12 @@ $session->fails("ALTER USER MAPPING FOR app SERVER shard1 OPTIONS (ADD pool_size
 # Every function and every view.
 my $quiet = "set client_min_messages = error;\n";
 my @functions = split /\n/, $session->run(<<'EOT');
-SELECT format('SELECT %s(%s)', p.oid::regproc, (
-	SELECT string_agg(CASE WHEN t = '"any"'::regtype THEN 'VARIADIC NULL::text[]'
-		WHEN p.provariadic <> 0 AND n = p.pronargs THEN format('VARIADIC NULL::%s', t::regtype)
-		ELSE format('NULL::%s', t::regtype) END, ', ' ORDER BY n)
-	FROM unnest(p.proargtypes) WITH ORDINALITY AS a(t, n)))
+SELECT format('SELECT * FROM %s(%s)%s', p.oid::regproc, (
+		SELECT string_agg(CASE WHEN t = '"any"'::regtype THEN 'NULL::int'
+			WHEN p.provariadic <> 0 AND n = p.pronargs THEN format('VARIADIC NULL::%s', t::regtype)
+			ELSE format('NULL::%s', t::regtype) END, ', ' ORDER BY n)
+		FROM unnest(p.proargtypes) WITH ORDINALITY AS a(t, n)),
+	CASE WHEN p.prorettype = 'record'::regtype AND p.proallargtypes IS NULL THEN ' AS t(a int)' END)
 FROM pg_proc p
 WHERE p.pronamespace = 'pgpool'::regnamespace AND p.proname <> 'pgpool_fdw_validator'
 EOT
@@ -45,7 +46,8 @@ $session->fails("SELECT pgpool.checkout('shard1')", '55000', qr/HINT:.*shared_pr
 
 # A dump of it, restored where it is not preloaded either.
 my $dump = PostgreSQL::Test::Utils::tempdir . '/dump';
-my $options = 'SELECT srvname, srvoptions FROM pg_foreign_server; SELECT usename, umoptions FROM pg_user_mappings ORDER BY 1';
+my $options = q{SELECT srvname, o FROM pg_foreign_server, unnest(srvoptions) AS o
+	UNION ALL SELECT usename, o FROM pg_user_mappings, unnest(umoptions) AS o ORDER BY 1, 2};
 my $before = $local->safe_psql('postgres', $options);
 $local->command_ok([ 'pg_dump', '-Fc', '-f', $dump, $local->connstr('postgres') ], 'the database can be dumped');
 $session->run('CREATE DATABASE restored');
