@@ -68,7 +68,8 @@ pgpx_checkout_lock_pool(PgpxCheckout *c)
 			return pool;
 		if (c->refreshed)
 		{
-			pgpx_pool_adopt_locked(pool, &target->fingerprint, &target->opts);
+			pgpx_pool_adopt_locked(pool, NameStr(target->server_name),
+								   &target->fingerprint, &target->opts);
 			return pool;
 		}
 

@@ -147,9 +147,11 @@ pgpx_pool_is_current_locked(const PgpxPool *pool,
 }
 
 void
-pgpx_pool_adopt_locked(PgpxPool *pool, const PgpxFingerprint *fingerprint,
+pgpx_pool_adopt_locked(PgpxPool *pool, const char *server_name,
+					   const PgpxFingerprint *fingerprint,
 					   const PgpxPoolOptions *opts)
 {
+	namestrcpy(&pool->server_name, server_name);	/* it may have another name now */
 	pool->version++;
 	pool->fingerprint = *fingerprint;
 	pool->opts = *opts;
