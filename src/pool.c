@@ -48,8 +48,18 @@ pgpx_pool_total_locked(const PgpxPool *pool)
 int
 pgpx_pool_live_locked(const PgpxPool *pool)
 {
-	return pgpx_pool_total_locked(pool) - pool->count[PGPX_CONN_CONNECTING] -
+	int			live;
+
+	live = pgpx_pool_total_locked(pool) - pool->count[PGPX_CONN_CONNECTING] -
 		pool->count[PGPX_CONN_CLOSING];
+
+	/* a leased one whose remote has gone helps nobody when it comes back */
+	for (int i = 0; live > 0 && i < pgpx_shared->max_connections; i++)
+		if (pgpx_conns[i].pool == PGPX_POOL_INDEX(pool) &&
+			pgpx_conns[i].state == PGPX_CONN_LEASED &&
+			pg_atomic_read_u32(&pgpx_conns[i].hung_up) != 0)
+			live--;
+	return live;
 }
 
 /* Is a free connection fit to be leased?  If not it is closed. */
