@@ -91,18 +91,23 @@ sub read_bytes
 }
 
 # Take in what the client says up to the end of a question: a Query or a Sync.
-# Returns the type of that message.
+# Returns the SQL, and remembers which protocol it came in.
 sub receive
 {
 	my ($self) = @_;
+	my $sql = '';
 
 	while (1)
 	{
 		my ($type, $length) = unpack 'aN', $self->read_bytes(5);
+		my $body = $self->read_bytes($length - 4);
 
-		$self->read_bytes($length - 4);
 		POSIX::_exit(0) if $type eq 'X';
-		return $type if $type =~ /[QS]/;
+		$sql = $body =~ s/\0.*//sr if $type eq 'Q';
+		$sql = (split /\0/, $body)[1] if $type eq 'P';
+		next unless $type =~ /[QS]/;
+		$self->{extended} = $type eq 'S';
+		return $sql;
 	}
 }
 
@@ -114,14 +119,14 @@ sub send
 	return;
 }
 
-# Answer every question as a server would; questions of rows with one row of 1.
+# Answer questions as a server would, those for rows with one row of 1.
 sub serve
 {
 	my ($self, $times) = @_;
 
 	while (!defined $times || $times-- > 0)
 	{
-		$self->send($self->receive eq 'Q' ? (done('DISCARD ALL'), ready()) : answer('1'));
+		$self->send($self->receive =~ /^select/ ? $self->answer('1') : (done('DISCARD ALL'), ready()));
 	}
 	return;
 }
@@ -139,16 +144,30 @@ sub ready { return message('Z', 'I'); }
 
 sub done { return message('C', "$_[0]\0"); }
 
-# ParseComplete, BindComplete, and a RowDescription of one column of text
+# The beginning of the answer to a question for rows: one column of text.
 sub described
 {
-	return message('1', '') . message('2', '')
-	  . message('T', pack('n', 1) . "a\0" . pack('NnNnNn', 0, 0, 25, 65535, 0xFFFFFFFF, 0));
+	my ($self) = @_;
+
+	return ($self->{extended} ? message('1', '') . message('2', '') : '') . columns(1);
+}
+
+# A RowDescription of columns of text.
+sub columns
+{
+	my ($n) = @_;
+
+	return message('T', pack('n', $n) . ("a\0" . pack 'NnNnNn', 0, 0, 25, 65535, 0xFFFFFFFF, 0) x $n);
 }
 
 sub row { return message('D', pack('n', scalar @_) . join '', map { pack('N/a', $_) } @_); }
 
-sub answer { return join '', described(), row(@_), done('SELECT 1'), ready(); }
+sub answer
+{
+	my ($self, @values) = @_;
+
+	return join '', $self->described, row(@values), done('SELECT 1'), ready();
+}
 
 # ErrorResponse with these fields: M => 'text', ...
 sub failure

@@ -104,12 +104,12 @@ SELECT test.other('other', format('SELECT pgpool.checkin(%s)', :lease));
 SELECT test.err(format('SELECT pgpool.checkin(%s)', :lease));
 
 -- of another user in this session: it can be returned, but not used
-SET ROLE regress_pgpool_user;
+SET ROLE regress_pgpool_app;
 SELECT pgpool.checkout('shard1') AS lease, pgpool.checkout('shard1') AS second \gset
 RESET ROLE;
 SELECT test.err(format('SELECT pgpool.exec(%s, ''select 1'')', :lease));
 SELECT test.err(format('SELECT * FROM pgpool.query(%s, ''select 1'') AS t(a int)', :lease));
-SET ROLE regress_pgpool_user;
+SET ROLE regress_pgpool_app;
 SELECT pgpool.exec(:lease, 'select 1');
 RESET ROLE;
 SELECT pgpool.checkin(:lease);
@@ -120,8 +120,8 @@ CREATE FUNCTION test.definers_lease() RETURNS bigint
 LANGUAGE sql SECURITY DEFINER AS $$ SELECT pgpool.checkout('shard1') $$;
 CREATE FUNCTION test.definers_use(lease bigint) RETURNS bigint
 LANGUAGE sql SECURITY DEFINER AS $$ SELECT pgpool.exec(lease, 'select 1') $$;
-ALTER FUNCTION test.definers_lease() OWNER TO regress_pgpool_user;
-ALTER FUNCTION test.definers_use(bigint) OWNER TO regress_pgpool_user;
+ALTER FUNCTION test.definers_lease() OWNER TO regress_pgpool_app;
+ALTER FUNCTION test.definers_use(bigint) OWNER TO regress_pgpool_app;
 SELECT test.definers_lease() AS lease \gset
 SELECT test.err(format('SELECT pgpool.exec(%s, ''select 1'')', :lease));
 SELECT test.definers_use(:lease);

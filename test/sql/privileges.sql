@@ -140,24 +140,24 @@ BEGIN
 		split_part(current_setting('unix_socket_directories'), ',', 1), current_setting('port'), current_database());
 END $$;
 CREATE USER MAPPING FOR CURRENT_USER SERVER trusting;
-CREATE USER MAPPING FOR regress_pgpool_user SERVER trusting OPTIONS (user 'regress_pgpool_user', password 'not asked for');
-GRANT USAGE ON FOREIGN SERVER trusting TO regress_pgpool_user;
+CREATE USER MAPPING FOR regress_pgpool_app SERVER trusting OPTIONS (user 'regress_pgpool_app', password 'not asked for');
+GRANT USAGE ON FOREIGN SERVER trusting TO regress_pgpool_app;
 SELECT here = current_user AS same FROM pgpool.query('trusting', 'select current_user') AS t(here name);
-SET ROLE regress_pgpool_user;
+SET ROLE regress_pgpool_app;
 SELECT test.err($$SELECT pgpool.checkout('trusting')$$);
 RESET ROLE;
 -- unless the superuser says that none is needed
-ALTER USER MAPPING FOR regress_pgpool_user SERVER trusting OPTIONS (ADD password_required 'false');
-SET ROLE regress_pgpool_user;
+ALTER USER MAPPING FOR regress_pgpool_app SERVER trusting OPTIONS (ADD password_required 'false');
+SET ROLE regress_pgpool_app;
 SELECT * FROM pgpool.query('trusting', 'select current_user') AS t(here name);
-ALTER USER MAPPING FOR regress_pgpool_user SERVER trusting OPTIONS (DROP password);
+ALTER USER MAPPING FOR regress_pgpool_app SERVER trusting OPTIONS (DROP password);
 RESET ROLE;
-ALTER USER MAPPING FOR regress_pgpool_user SERVER trusting OPTIONS (DROP password);
-SET ROLE regress_pgpool_user;
+ALTER USER MAPPING FOR regress_pgpool_app SERVER trusting OPTIONS (DROP password);
+SET ROLE regress_pgpool_app;
 SELECT * FROM pgpool.query('trusting', 'select current_user') AS t(here name);
 RESET ROLE;
-ALTER USER MAPPING FOR regress_pgpool_user SERVER trusting OPTIONS (SET password_required 'true');
-SET ROLE regress_pgpool_user;
+ALTER USER MAPPING FOR regress_pgpool_app SERVER trusting OPTIONS (SET password_required 'true');
+SET ROLE regress_pgpool_app;
 SELECT pgpool.checkout('trusting');
 RESET ROLE;
 SELECT test.drop('trusting');
@@ -186,12 +186,12 @@ BEGIN
 	EXECUTE format('CREATE SERVER dblink_server FOREIGN DATA WRAPPER dblink_fdw OPTIONS (host %L, port %L, dbname ''remote_db'')',
 		current_setting('pgpx_test.remote_host'), current_setting('pgpx_test.remote_port'));
 END $$;
-SELECT test.mapping(whose, server) FROM (VALUES ('CURRENT_USER'), ('regress_pgpool_user')) AS v(whose),
+SELECT test.mapping(whose, server) FROM (VALUES ('CURRENT_USER'), ('regress_pgpool_app')) AS v(whose),
 	unnest('{fdw_server,dblink_server}'::text[]) AS server;
-GRANT USAGE ON FOREIGN SERVER fdw_server, dblink_server TO regress_pgpool_user;
+GRANT USAGE ON FOREIGN SERVER fdw_server, dblink_server TO regress_pgpool_app;
 SELECT * FROM pgpool.query('fdw_server', 'select current_user') AS t(who name);
 SELECT * FROM pgpool.query('dblink_server', 'select current_user') AS t(who name);
-SET ROLE regress_pgpool_user;
+SET ROLE regress_pgpool_app;
 SELECT * FROM pgpool.query('fdw_server', 'select current_user') AS t(who name);
 SELECT * FROM pgpool.query('dblink_server', 'select current_user') AS t(who name);
 RESET ROLE;

@@ -91,7 +91,7 @@ SELECT * FROM pgpool.query(:lease, 'select '';'', $$;$$, 1 /* ; */ -- ;') AS t(a
 SELECT pgpool.exec(:lease, 'create temp table ruled (a int);
 	create rule also_1 as on insert to ruled do also select new.a, ''first'';
 	create rule also_2 as on insert to ruled do also select new.a;
-	create rule also_3 as on insert to ruled do also delete from t where a = new.a');
+	create rule also_3 as on insert to ruled do also delete from t where a = - new.a');
 SELECT pgpool.exec(:lease, 'insert into ruled values (41)');
 SELECT pgpool.exec(:lease, 'insert into ruled values ($1)', 42);
 SELECT pgpool.exec(:lease, 'insert into ruled values (1); insert into ruled values (2), (3)');
@@ -144,7 +144,6 @@ SELECT pgpool.exec(:lease, 'begin');
 SELECT pgpool.exec(:lease, 'copy t from stdin');
 SELECT pgpool.exec(:lease, 'select 1');
 SELECT pgpool.exec(:lease, 'rollback');
-SELECT pgpool.exec('one', 'select 1');
 SELECT pgpool.checkin(:lease);
 SELECT pgpool.exec('one', 'copy (select 1) to stdout');
 SELECT * FROM pgpool.query('one', 'copy pg_class to stdout') AS t(a int);

@@ -50,9 +50,9 @@ SELECT pgpool.exec('always', 'select pg_advisory_lock(4711)');
 SELECT free FROM pgpool.query('one', 'select pg_try_advisory_lock(4711)') AS t(free bool);
 
 -- a role that was set
-CREATE USER MAPPING FOR regress_pgpool_user SERVER always OPTIONS (user 'remote_super', password 'root secret');
-GRANT USAGE ON FOREIGN SERVER always TO regress_pgpool_user;
-SET ROLE regress_pgpool_user;
+CREATE USER MAPPING FOR regress_pgpool_app SERVER always OPTIONS (user 'remote_super', password 'root secret');
+GRANT USAGE ON FOREIGN SERVER always TO regress_pgpool_app;
+SET ROLE regress_pgpool_app;
 SELECT pgpool.exec('always', 'set role remote_app');
 SELECT * FROM pgpool.query('always', 'select current_user, session_user') AS t(c name, s name);
 SELECT pgpool.exec('always', 'set session authorization remote_app');

@@ -4,8 +4,8 @@
 --
 CREATE EXTENSION pgpool_ext;
 CREATE EXTENSION dblink;
-CREATE ROLE regress_pgpool_user LOGIN;
-GRANT CREATE ON SCHEMA public TO regress_pgpool_user;
+CREATE ROLE regress_pgpool_app LOGIN;
+GRANT CREATE ON SCHEMA public TO regress_pgpool_app;
 
 CREATE SCHEMA test;
 GRANT USAGE ON SCHEMA test TO PUBLIC;
@@ -119,9 +119,9 @@ $$;
 
 SELECT test.server('shard1', 'pool_size', '3');
 SELECT test.server('one', 'pool_size', '1');
-SELECT test.mapping('regress_pgpool_user', server)
+SELECT test.mapping('regress_pgpool_app', server)
   FROM unnest('{shard1,one}'::text[]) AS server;
-GRANT USAGE ON FOREIGN SERVER shard1, one TO regress_pgpool_user;
+GRANT USAGE ON FOREIGN SERVER shard1, one TO regress_pgpool_app;
 
 -- end to end
 SELECT * FROM pgpool.query('shard1', 'select current_user, 6 * 7') AS t(who text, answer int);

@@ -4,11 +4,21 @@
 SELECT pgpool.check_invariants();
 SELECT count(*) AS leases FROM pgpool.leases;
 SELECT count(*) AS waiters FROM pgpool.waiters;
+
+-- What began has ended, in one way or another.
 SELECT server, checkouts - checkins - discards - reclaimed - terminated - lease_timeouts - retried AS leased,
 	waited - granted - timeouts - cancelled - failed AS waiting
 FROM pgpool.stats WHERE checkouts - checkins - discards - reclaimed - terminated - lease_timeouts - retried <> 0
 	OR waited - granted - timeouts - cancelled - failed <> 0;
 
+-- Servers and databases that are gone have left no connection behind.
+SELECT count(*) AS connections_of_servers_that_are_gone FROM pgpool.connections AS c
+ WHERE c.database <> current_database() OR NOT EXISTS (SELECT FROM pg_foreign_server WHERE srvname = c.server);
+
 -- The worker's descriptors are those of the open connections.
-SELECT w.descriptors = (SELECT count(*) FROM pgpool.connections) AS descriptors_match
-FROM pgpool.workers w;
+SELECT test.wait_for('SELECT w.descriptors = (SELECT count(*) FROM pgpool.connections) FROM pgpool.workers AS w');
+SELECT restarts FROM pgpool.workers;
+
+-- On the remote side there are these and no others.
+SELECT test.wait_for($$SELECT n = (SELECT count(*) FROM pgpool.connections) FROM pgpool.query('shard1',
+	'select count(*) from pg_stat_activity where backend_type = ''client backend''') AS t(n bigint)$$);

@@ -77,7 +77,7 @@ runs_at_remote('pg_sleep');
 dies($holder, 'a call in mid-query');
 
 $holder = PgpxSession->new($local);
-$holder->start("SELECT count(*) FROM pgpool.query('shard1', 'select 1 from generate_series(1, 1000000000)') $row");
+$holder->start("SELECT count(*) FROM pgpool.query('shard1', 'select generate_series(1, 1000000000)') $row");
 ok( wait_until($remote,
 		"SELECT count(*) FROM pg_stat_activity WHERE query ~ 'generate_series' AND pid <> pg_backend_pid()",
 		'1'),

@@ -37,7 +37,22 @@ foreach my $round (1 .. 20)
 	# without waiting for the end, a query may still have met the old session
 	like($got . $session->sqlstate, qr/^(?:$round|08006)$/, 'an answer or a clear error') unless $round % 2;
 }
+# The worker sees it end, too; but a session must see it even if the worker has
+# not had the time.
 my $lease = lease($session, 'one');
+$session->run("SELECT pgpool.checkin($lease)");
+my $worker = worker_pid($local);
+kill 'STOP', $worker;
+kill_remote(1);
+$session->start("SELECT pgpool.checkout('one', '30 s')");
+wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '1', 5);
+kill 'CONT', $worker;
+$lease = $session->finish(20);
+is($session->run("SELECT * FROM pgpool.query($lease, 'select 1') $row") . $session->error, '1',
+	'nobody notices, even if the worker was slow');
+$session->run('SELECT pgpool.checkin_all()');
+
+$lease = lease($session, 'one');
 $session->run("SELECT * FROM pgpool.query($lease, 'select 1') $row; SELECT pgpool.checkin($lease)");
 kill_remote(1);
 $lease = lease($session, 'one');

@@ -33,7 +33,7 @@ SELECT format('SELECT * FROM %s(%s)%s', p.oid::regproc, (
 			WHEN p.provariadic <> 0 AND n = p.pronargs THEN format('VARIADIC NULL::%s', t::regtype)
 			ELSE format('NULL::%s', t::regtype) END, ', ' ORDER BY n)
 		FROM unnest(p.proargtypes) WITH ORDINALITY AS a(t, n)),
-	CASE WHEN p.prorettype = 'record'::regtype AND p.proallargtypes IS NULL THEN ' AS t(a int)' END)
+	CASE WHEN p.prorettype = 'record'::regtype AND p.proargmodes::text NOT LIKE '%t%' THEN ' AS t(a int)' END)
 FROM pg_proc p
 WHERE p.pronamespace = 'pgpool'::regnamespace AND p.proname <> 'pgpool_fdw_validator'
 EOT

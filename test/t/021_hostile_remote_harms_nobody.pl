@@ -13,23 +13,24 @@ my %answers = (
 	text => [ sub { "HTTP/1.1 400 Bad Request\r\n\r\n" }, '08006' ],
 	row_first => [ sub { PgpxFakeServer::row('1') }, '08006' ],
 	ready_first => [ sub { PgpxFakeServer::ready() }, '08006' ],
-	second_description => [ sub { (PgpxFakeServer::described()) x 2 }, '08006' ],
+	other_columns => [ sub { $_[0]->described, PgpxFakeServer::row('1'), PgpxFakeServer::columns(2), PgpxFakeServer::row('1', '2'),
+		PgpxFakeServer::done('SELECT 2'), PgpxFakeServer::ready() }, '(?:08006|42804)' ],
 	unknown_type => [ sub { PgpxFakeServer::message('%', 'x') }, '08006' ],
 	length_zero => [ sub { pack 'aN', '1', 0 }, '08006' ],
 	length_three => [ sub { pack 'aN', '1', 3 }, '08006' ],
 	length_negative => [ sub { pack 'aN', '1', 0xFFFFFFFF }, '08006' ],
 	length_huge => [ sub { pack 'aN', 'E', 0x7FFFFFFF }, '08006' ],
-	row_huge => [ sub { PgpxFakeServer::described(), pack 'aN', 'D', 0x7FFFFFFF }, '08006' ],
-	cut_off_row => [ sub { PgpxFakeServer::described(), substr PgpxFakeServer::row('x' x 100), 0, 50 }, '08006' ],
-	cut_off_header => [ sub { PgpxFakeServer::described(), 'D' }, '08006' ],
+	row_huge => [ sub { $_[0]->described, pack 'aN', 'D', 0x7FFFFFFF }, '08006' ],
+	cut_off_row => [ sub { $_[0]->described, substr PgpxFakeServer::row('x' x 100), 0, 50 }, '08006' ],
+	cut_off_header => [ sub { $_[0]->described, 'D' }, '08006' ],
 	cut_off_at_once => [ sub { '' }, '08006' ],
-	two_columns => [ sub { PgpxFakeServer::answer('1', '2') }, '08006' ],
-	short_row => [ sub { PgpxFakeServer::described(), PgpxFakeServer::message('D', pack 'nN', 1, 99) }, '08006' ],
-	long_row => [ sub { PgpxFakeServer::described(), PgpxFakeServer::message('D', pack 'nNa*', 1, 1, '123') }, '08006' ],
-	no_columns => [ sub { map { PgpxFakeServer::message(@$_) } [ '1', '' ], [ '2', '' ], [ 'T', '' ] }, '08006' ],
-	bad_state => [ sub { PgpxFakeServer::described(), PgpxFakeServer::done('SELECT 0'), PgpxFakeServer::message('Z', '?') }, '08006' ],
-	answer_of_nobody => [ sub { (PgpxFakeServer::answer('1')) x 2 }, '08006' ],
-	binary => [ sub { PgpxFakeServer::answer("\xFF\xFE") }, '22021' ],
+	two_columns => [ sub { $_[0]->answer('1', '2') }, '08006' ],
+	short_row => [ sub { $_[0]->described, PgpxFakeServer::message('D', pack 'nN', 1, 99) }, '08006' ],
+	long_row => [ sub { $_[0]->described, PgpxFakeServer::message('D', pack 'nNa*', 1, 1, '123') }, '08006' ],
+	no_columns => [ sub { $_[0]->described =~ s/T.*//sr, PgpxFakeServer::message('T', '') }, '08006' ],
+	bad_state => [ sub { $_[0]->described, PgpxFakeServer::done('SELECT 0'), PgpxFakeServer::message('Z', '?') }, '08006' ],
+	answer_of_nobody => [ sub { ($_[0]->answer('1')) x 2 }, '08006' ],
+	binary => [ sub { $_[0]->answer("\xFF\xFE") }, '22021' ],
 	error_unknown => [ sub { PgpxFakeServer::failure(M => 'oops'), PgpxFakeServer::ready() }, 'HV000', qr/oops/ ],
 	error_empty => [ sub { PgpxFakeServer::failure(), PgpxFakeServer::ready() }, 'HV000', qr/without a message/ ],
 	error_success => [ sub { PgpxFakeServer::failure(S => 'ERROR', C => '00000', M => 'fine'), PgpxFakeServer::ready() }, 'HV000', qr/fine/ ],
@@ -41,7 +42,7 @@ my %answers = (
 # After a right answer, while the connection is nobody's.
 my %idle = (
 	stray_row => sub { PgpxFakeServer::row('666') },
-	stray_answer => sub { PgpxFakeServer::answer('666') },
+	stray_answer => sub { $_[0]->answer('666') },
 	stray_error => sub { PgpxFakeServer::failure(S => 'FATAL', C => '57P01', M => 'bye') },
 	stray_garbage => sub { 'rubbish' },
 	stray_notice => sub { PgpxFakeServer::message('N', "SNOTICE\0C00000\0Mhello\0\0") x 1000 },
@@ -52,10 +53,10 @@ my %behaviours = (
 	reset_in_transaction => sub { $_[0]->serve(1); $_[0]->receive; $_[0]->send(PgpxFakeServer::done('DISCARD ALL'), PgpxFakeServer::message('Z', 'T')); $_[0]->serve },
 	reset_endless => sub { $_[0]->serve(1); $_[0]->receive; $_[0]->send(PgpxFakeServer::message('N', "M" . 'x' x 60_000 . "\0\0")) while 1 },
 	reset_silent => sub { $_[0]->serve(1); $_[0]->receive; sleep 3600 },
-	huge_row => sub { $_[0]->receive; $_[0]->send(PgpxFakeServer::described(), pack 'aN', 'D', 0x3FFFF000); sleep 3600 },
-	endless_rows => sub { $_[0]->receive; $_[0]->send(PgpxFakeServer::described()); $_[0]->send(PgpxFakeServer::row('x' x 1000) x 60) while 1 },
+	huge_row => sub { $_[0]->receive; $_[0]->send($_[0]->described, pack 'aN', 'D', 0x3FFFF000); sleep 3600 },
+	endless_rows => sub { $_[0]->receive; $_[0]->send($_[0]->described); $_[0]->send(PgpxFakeServer::row('x' x 1000) x 60) while 1 },
 	silent => sub { $_[0]->receive; sleep 3600 },
-	notices => sub { $_[0]->receive; $_[0]->send(PgpxFakeServer::message('N', "SNOTICE\0C00000\0Mhello\0\0") x 100) foreach 1 .. 300; $_[0]->send(PgpxFakeServer::answer('1')); $_[0]->serve },
+	notices => sub { $_[0]->receive; $_[0]->send(PgpxFakeServer::message('N', "SNOTICE\0C00000\0Mhello\0\0") x 100) foreach 1 .. 300; $_[0]->send($_[0]->answer('1')); $_[0]->serve },
 	login_garbage => { login => sub { $_[0]->send("HTTP/1.1 400 Bad Request\r\n\r\n") } },
 	login_error => { login => sub { $_[0]->send(PgpxFakeServer::failure(M => 'go away')) } },
 	login_endless => { login => sub { $_[0]->send(PgpxFakeServer::message('R', pack 'N', 0), PgpxFakeServer::message('S', "a\0b\0") x 1000) while 1 } },
@@ -70,7 +71,7 @@ foreach my $what (keys %answers)
 		my ($fake) = @_;
 
 		$fake->receive;
-		$fake->send($say->());
+		$fake->send($say->($fake));
 		$fake->receive unless $what =~ /^cut_off|fatal$/;
 	};
 }
@@ -79,23 +80,26 @@ foreach my $what (keys %idle)
 {
 	my $say = $idle{$what};
 
-	# behind the answer to the reset, and some time later
+	# behind the answer to the reset, some time later, and where there is none
 	$behaviours{"${what}_behind"} = sub {
 		my ($fake) = @_;
 
 		$fake->serve(1);
 		$fake->receive;
-		$fake->send(PgpxFakeServer::done('DISCARD ALL'), PgpxFakeServer::ready(), $say->());
+		$fake->send(PgpxFakeServer::done('DISCARD ALL'), PgpxFakeServer::ready(), $say->($fake));
 		$fake->serve;
 	};
-	$behaviours{"${what}_later"} = sub {
-		my ($fake) = @_;
+	foreach my $when (qw(later unreset))
+	{
+		$behaviours{"${what}_$when"} = sub {
+			my ($fake) = @_;
 
-		$fake->serve(2);
-		$fake->send($say->());
-		PostgreSQL::Test::Utils::append_to_file($said, 'x');
-		$fake->serve;
-	};
+			$fake->serve($when eq 'later' ? 2 : 1);
+			$fake->send($say->($fake));
+			PostgreSQL::Test::Utils::append_to_file($said, 'x');
+			$fake->serve;
+		};
+	}
 }
 
 my $remote = remote_node('remote');
@@ -108,9 +112,17 @@ CREATE SERVER s_$_ FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host '127.0.0.1', po
 	sslmode 'disable', pool_size '1', connect_timeout '2s', operation_timeout '2s');
 CREATE USER MAPPING FOR CURRENT_USER SERVER s_$_ OPTIONS (user 'somebody', password 'something');
 EOT
+$session->run("ALTER SERVER s_$_ OPTIONS (ADD reset 'never')") foreach grep { /unreset/ } keys %behaviours;
 my $worker = worker_pid($local);
 
-sub query { return "SELECT * FROM pgpool.query('$_[0]', 'select 1') AS t(a text)"; }
+# A question; with a parameter it goes in the extended protocol.
+sub query
+{
+	my ($server, @params) = @_;
+	my $params = join '', map { ", '$_'" } @params;
+
+	return "SELECT * FROM pgpool.query('$server', 'select 1'$params) AS t(a text)";
+}
 
 sub harmless
 {
@@ -128,9 +140,12 @@ foreach my $what (sort keys %answers)
 {
 	my (undef, $sqlstate, $pattern) = @{ $answers{$what} };
 
-	$session->run(query("s_$what"), 20);
-	like($session->sqlstate, qr/^$sqlstate$/, "$what: a clear error") or diag($session->error);
-	like($session->error, $pattern, "$what: with the reason") if $pattern;
+	foreach my $params ([], ['x'])
+	{
+		$session->run(query("s_$what", @$params), 20);
+		like($session->sqlstate, qr/^$sqlstate$/, "$what: a clear error") or diag($session->error);
+		like($session->error, $pattern, "$what: with the reason") if $pattern;
+	}
 }
 harmless('wrong answers');
 
@@ -139,7 +154,7 @@ foreach my $what (grep { /^stray/ } sort keys %behaviours)
 	foreach my $round (1 .. 3)
 	{
 		is($session->run(query("s_$what"), 20) . $session->error, '1', "$what: no answer but the right one");
-		next if $what !~ /later/ || ($round > 1 && $what =~ /notice/);
+		next if $what =~ /behind/ || ($round > 1 && $what =~ /notice/);
 		wait_until($local, sub { -e $said ? 1 : 0 }, 1);
 		unlink $said;
 	}

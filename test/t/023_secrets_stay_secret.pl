@@ -1,0 +1,133 @@
+# No password shows in a log line, a view or an error text; and a connection that
+# was made without one, or by a superuser's right alone, is nobody else's.
+use strict;
+use warnings;
+
+use PgpxTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $wrong = 'not the password';
+my $remote = remote_node('remote');
+my $local = local_node('local', conf => [
+	'log_statement = none', 'log_connections = on', 'log_disconnections = on',
+	'pgpool_ext.log_connections = on', 'pgpool_ext.log_min_wait = 0', 'log_min_error_statement = panic',
+	'log_min_messages = debug1', 'log_error_verbosity = verbose' ]);
+my $port = $remote->port;
+make_pool($local, $remote, server => 'shard1', options => { pool_size => 2 });
+
+my $boss = PgpxSession->new($local);
+my $app = PgpxSession->new($local, user => 'app');
+my $said = '';
+
+# --- what can be read ---------------------------------------------------------
+
+$boss->run(<<"EOT");
+CREATE SERVER mistaken FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host '127.0.0.1', port '$port', dbname 'remote_db');
+CREATE USER MAPPING FOR PUBLIC SERVER mistaken OPTIONS (user 'remote_app', password '$wrong');
+GRANT USAGE ON FOREIGN SERVER mistaken TO app;
+CREATE SERVER nowhere FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host '127.0.0.1', port '1', dbname 'remote_db');
+CREATE USER MAPPING FOR PUBLIC SERVER nowhere OPTIONS (user 'remote_app', password '$wrong');
+GRANT USAGE ON FOREIGN SERVER nowhere TO app;
+EOT
+foreach my $session ($boss, $app)
+{
+	my $lease = lease($session, 'shard1');
+
+	is($session->run("SELECT * FROM pgpool.query($lease, 'select 1') AS t(a int)"), '1', 'a connection with a password works');
+	$session->fails("SELECT pgpool.checkout('mistaken')", '08001', qr/DETAIL:.*password authentication failed/, 'a wrong password is refused');
+	$said .= $session->error;
+	$session->fails("SELECT pgpool.checkout('nowhere')", '08001', qr/DETAIL:.*refused/, 'and a wrong address');
+	$said .= $session->error;
+
+	# everything that there is to see, while the lease is out
+	foreach my $view (split /\n/, $boss->run("SELECT oid::regclass FROM pg_class WHERE relnamespace = 'pgpool'::regnamespace AND relkind = 'v'"))
+	{
+		$said .= $session->run("SELECT v::text FROM $view v");
+	}
+	$said .= $session->run('SELECT a::text FROM pg_stat_activity a');
+	$said .= $session->run("SELECT * FROM pgpool.query($lease, 'select * from nothing') AS t(a int)") . $session->error;
+	$session->run("SELECT pgpool.checkin($lease)");
+}
+like($said, qr/shard1/, 'there is something to see');
+unlike($said, qr/\Q$_\E/, 'and no password in it') foreach $REMOTE_APP_PASSWORD, $wrong;
+
+# The passwords of CREATE USER MAPPING are the only ones that anybody has said.
+my $log = slurp_file($local->logfile);
+like($log, qr/pgpool_ext connected to server/, 'the log tells of connections');
+like($log, qr/password authentication failed/, 'and of failures');
+unlike($log, qr/\Q$_\E/, 'and of no password') foreach $REMOTE_APP_PASSWORD, $wrong;
+
+SKIP:
+{
+	# Shared memory is a file that some other user of the machine might get at.
+	my @segments = grep { -r } glob '/proc/' . worker_pid($local) . '/maps';
+	skip 'no /proc', 1 unless @segments;
+	my $found = 0;
+	foreach my $line (grep { m{rw-s } } split /\n/, slurp_file($segments[0]))
+	{
+		my ($from, $to) = map { hex } $line =~ /^(\w+)-(\w+)/;
+		my ($pid, $memory) = (worker_pid($local), '');
+
+		open my $fh, '<:raw', "/proc/$pid/mem" or next;
+		next unless sysseek $fh, $from, 0;
+		for (my $at = $from; $at < $to; $at += 1 << 20)
+		{
+			my $tail = substr $memory, -64;
+
+			sysread($fh, $memory, $to - $at < 1 << 20 ? $to - $at : 1 << 20) or last;
+			$memory = $tail . $memory;
+
+			# the catalog's own pages have it, and they are not ours
+			$found++ if $memory =~ /\Q$wrong\E/ && $memory !~ /password=\Q$wrong\E/;
+		}
+	}
+	is($found, 0, 'nor does shared memory');
+}
+
+# --- who may use what ---------------------------------------------------------
+
+# A remote that asks for no password: whoever is not a superuser must not use it,
+# even with a password in the mapping.
+my $trusting = remote_node('trusting');
+unlink $trusting->data_dir . '/pg_hba.conf';
+$trusting->append_conf('pg_hba.conf', "local all all trust\nhost all all 127.0.0.1/32 trust\n");
+$trusting->reload;
+make_pool($local, $trusting, server => 'trusting');
+$app->fails("SELECT pgpool.checkout('trusting')", '2F003', qr/password is required/, 'a remote that trusts is refused to a non-superuser');
+$app->fails("SELECT * FROM pgpool.query('trusting', 'select 1') AS t(a int)", '2F003', qr/password is required/, 'in a call, too');
+is($boss->run("SELECT * FROM pgpool.query('trusting', 'select 1') AS t(a int)"), '1', 'a superuser may use it');
+is($boss->run("SELECT idle + owed FROM pgpool.pools WHERE server = 'trusting' AND total > 0"), '1', 'his connection is open');
+$app->fails("SELECT pgpool.checkout('trusting')", '2F003', qr/password is required/, 'and is not leased to anybody else');
+
+# with one mapping for all, too
+$boss->run(<<"EOT");
+CREATE SERVER for_all FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host '127.0.0.1', port '${\ $trusting->port}', dbname 'remote_db');
+CREATE USER MAPPING FOR PUBLIC SERVER for_all OPTIONS (user 'remote_app', password 'of no use');
+GRANT USAGE ON FOREIGN SERVER for_all TO app;
+EOT
+is($boss->run("SELECT * FROM pgpool.query('for_all', 'select 1') AS t(a int)"), '1', 'a superuser may use a mapping for PUBLIC');
+$app->fails("SELECT pgpool.checkout('for_all')", '2F003', qr/password is required/, 'but his connection is not leased to anybody else');
+$boss->run('SET ROLE app');
+$boss->fails("SELECT pgpool.checkout('for_all')", '2F003', qr/password is required/, 'nor to the same session under another role');
+$boss->run('RESET ROLE');
+
+# a mapping without a password is of no use to a non-superuser
+$boss->run("ALTER USER MAPPING FOR app SERVER shard1 OPTIONS (DROP password)");
+$app->fails("SELECT pgpool.checkout('shard1')", '2F003', qr/password is required/, 'a password must come from the mapping');
+$boss->run("REVOKE USAGE ON FOREIGN SERVER mistaken FROM app");
+$app->fails("SELECT pgpool.checkout('mistaken')", '42501', qr/permission denied/, 'and USAGE of the server is needed');
+
+# a lease is its session's and its user's
+my $lease = lease($boss, 'shard1');
+$app->fails("SELECT pgpool.exec($lease, 'select 1')", '42501', qr/another session/, 'a lease cannot be used by another session');
+$app->fails("SELECT pgpool.checkin($lease)", '42501', qr/another session/, 'or returned');
+$boss->fails("SET ROLE app;\nSELECT pgpool.exec($lease, 'select 1')", '42501', qr/another user/, 'or used by another user of its session');
+$boss->run("RESET ROLE; SELECT pgpool.checkin($lease)");
+
+$_->quit foreach $boss, $app;
+stats_add_up($local);
+check_invariants($local);
+leak_check($local, $remote);
+is(remote_sessions($trusting), 0, 'nor at the other one');
+done_testing();

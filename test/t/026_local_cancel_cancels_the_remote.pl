@@ -1,0 +1,102 @@
+# statement_timeout, a cancel and an error in mid-result end the remote query, too,
+# and a lease can be used afterwards.
+use strict;
+use warnings;
+
+use PgpxTest;
+use Test::More;
+
+my $remote = remote_node('remote');
+my $local = local_node('local');
+make_pool($local, $remote, server => 'one', options => { pool_size => 1 });
+
+my $session = PgpxSession->new($local);
+my $row = 'AS t(a int)';
+my $running = "SELECT count(*) FROM pg_stat_activity WHERE query ~ 'pg_sleep|generate_series'"
+  . " AND state = 'active' AND pid <> pg_backend_pid() AND backend_type = 'client backend'";
+my $lease = lease($session, 'one');
+my $remote_pid = $session->run("SELECT * FROM pgpool.query($lease, 'select pg_backend_pid()') $row");
+
+sub usable
+{
+	my ($what) = @_;
+
+	ok(wait_until($remote, $running, '0', 10), "$what: the remote query has ended");
+	is($session->run("SELECT * FROM pgpool.query($lease, 'select pg_backend_pid()') $row") . $session->error,
+		$remote_pid, "$what: the lease works on, on the same remote session");
+	check_invariants($local, "$what: the invariants hold");
+	return;
+}
+
+# --- a lease ------------------------------------------------------------------
+
+$session->fails("SET statement_timeout = '300ms'; SELECT pgpool.exec($lease, 'select pg_sleep(300)')",
+	'57014', qr/statement timeout/, 'statement_timeout ends the local query');
+$session->run('RESET statement_timeout');
+usable('statement_timeout');
+
+foreach my $sql ("SELECT pgpool.exec($lease, 'select pg_sleep(300)')",
+	"SELECT * FROM pgpool.query($lease, 'select 1 from pg_sleep(300)') $row",
+	"SELECT count(*) FROM pgpool.query($lease, 'select generate_series(1, 1000000000)') $row",
+	"SELECT pgpool.exec($lease, 'select 1; select pg_sleep(300); select 2')")
+{
+	$session->start($sql);
+	ok(wait_until($remote, $running, '1'), 'a query runs at the remote');
+	$local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $session->pid . ')');
+	$session->finish(10);
+	$session->failed('57014', qr/canceling statement/, 'a cancel ends it');
+	usable('cancel');
+}
+
+# right behind each other, without a look in between
+foreach my $round (1 .. 20)
+{
+	$session->run("SET statement_timeout = '20ms';\nSELECT pgpool.exec($lease, 'select pg_sleep(300)');\nRESET statement_timeout;");
+	is($session->sqlstate, '57014', 'cancelled');
+	is($session->run("SELECT * FROM pgpool.query($lease, 'select $round') $row") . $session->error, $round, 'and used at once');
+}
+
+# in a remote transaction: it has failed, and can be rolled back
+$session->run("SELECT pgpool.exec($lease, 'begin')");
+$session->fails("SET statement_timeout = '200ms'; SELECT pgpool.exec($lease, 'select pg_sleep(300)')",
+	'57014', qr/statement timeout/, 'a cancel in a remote transaction');
+$session->run('RESET statement_timeout');
+$session->fails("SELECT pgpool.exec($lease, 'select 1')", '25P02', qr/current transaction is aborted/, 'leaves it failed');
+is($session->run("SELECT pgpool.exec($lease, 'rollback')") . $session->error, '0', 'to be rolled back');
+usable('remote transaction');
+
+# a value that cannot be converted, in the middle of a small and of an endless result
+$session->fails("SELECT * FROM pgpool.query($lease, 'select case when i = 5 then ''x'' else ''1'' end from generate_series(1, 10) i') $row",
+	'22P02', qr/invalid input syntax/, 'an error in mid-result');
+usable('error in mid-result');
+$session->fails("SELECT * FROM pgpool.query($lease, 'select ''x'', generate_series(1, 1000000000)') AS t(a int, b int)",
+	'22P02', qr/invalid input syntax/, 'an error in mid-result of an endless result');
+usable('error in an endless result');
+
+# returned right after a cancel, without one more statement
+$session->run("SET statement_timeout = '100ms';\nSELECT pgpool.exec($lease, 'select pg_sleep(300)');\nSELECT pgpool.checkin($lease); RESET statement_timeout");
+is($session->sqlstate, '57014', 'a lease is returned right after a cancel');
+is($session->run("SELECT * FROM pgpool.query('one', 'select 1') $row") . $session->error, '1', 'the pool works on');
+ok(wait_until($remote, $running, '0', 10), 'the remote query has ended');
+
+# --- a call -------------------------------------------------------------------
+
+$session->fails("SET statement_timeout = '300ms'; SELECT pgpool.exec('one', 'select pg_sleep(300)')",
+	'57014', qr/statement timeout/, 'a call ends by statement_timeout');
+ok(wait_until($remote, $running, '0', 10), 'the remote query has ended');
+is($session->run("RESET statement_timeout; SELECT * FROM pgpool.query('one', 'select 2') $row") . $session->error, '2', 'the pool works on');
+
+$session->start("SELECT pgpool.exec('one', 'select pg_sleep(300)')");
+ok(wait_until($remote, $running, '1'), 'a call runs');
+$local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $session->pid . ')');
+$session->finish(10);
+$session->failed('57014', qr/canceling statement/, 'a cancel ends it');
+ok(wait_until($remote, $running, '0', 10), 'the remote query has ended');
+is($session->run("SELECT * FROM pgpool.query('one', 'select 3') $row") . $session->error, '3', 'the pool works on');
+cmp_ok($local->safe_psql('postgres', 'SELECT cancels FROM pgpool.stats'), '>', 20, 'cancels are counted');
+
+$session->quit;
+stats_add_up($local);
+check_invariants($local);
+leak_check($local, $remote);
+done_testing();
