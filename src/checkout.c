@@ -107,6 +107,12 @@ again:
 			pgpx_checkout_tell(c, pool->worker, epoch, version);
 			goto again;
 		}
+		if (c->no_wait && pool->count[PGPX_CONN_CHECKING] > 0)
+		{
+			/* one is being tested: that much longer than not at all */
+			c->no_wait = false;
+			c->deadline = c->started + GRACE_US;
+		}
 		if (c->no_wait)
 		{
 			/* nothing now; but the next one shall find something */
@@ -136,6 +142,8 @@ again:
 			pgpx_worker_wake(pool->worker);
 		LWLockRelease(pool->lock);
 		conn = pgpx_checkout_wait(c, pool, ticket, &lease_id);
+		if (conn == NULL)
+			return false;
 		LWLockAcquire(pool->lock, LW_SHARED);
 	}
 

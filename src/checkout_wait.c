@@ -218,6 +218,8 @@ pgpx_checkout_wait(PgpxCheckout *c, PgpxPool *pool, PgpxTicket *ticket,
 							&conn, lease_id, &sqlstate, text, &c->waited);
 	if (was == PGPX_TICKET_FAILED)
 		pgpx_checkout_raise_unreachable(c, sqlstate, text, 0);
+	if (was != PGPX_TICKET_GRANTED && c->only_try)
+		return NULL;
 	if (was != PGPX_TICKET_GRANTED)
 		pgpx_checkout_raise_timeout(c, pool);
 	return conn;

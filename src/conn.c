@@ -170,7 +170,6 @@ pgpx_conn_alloc_locked(PgpxPool *pool)
 	conn->version = pool->version;
 	conn->owed = 0;
 	conn->dirty = false;
-	conn->fresh = true;
 	conn->close_reason = PGPX_CLOSE_NONE;
 	conn->owner_procno = -1;
 	conn->owner_pid = 0;

@@ -50,6 +50,50 @@ pgpx_pool_live_locked(const PgpxPool *pool)
 		pool->count[PGPX_CONN_CLOSING];
 }
 
+static bool fit_locked(PgpxPool *pool, PgpxConn *conn);
+
+int
+pgpx_pool_cap_locked(const PgpxPool *pool)
+{
+	return pool->opts.pool_size + pool->opts.max_overflow;
+}
+
+/* Has a ready connection been idle for so long that it must be tested? */
+static bool
+needs_check(const PgpxPool *pool, const PgpxConn *conn, PgpxTime now)
+{
+	PgpxTime	seen = Max(conn->last_used, conn->last_checked);
+
+	return pool->opts.test_period >= 0 &&
+		now - seen >= pool->opts.test_period * 1000;
+}
+
+/*
+ * A ready connection that need not be tested; by strategy.  *untested is the
+ * first of those that must.
+ */
+static PgpxConn *
+pick_idle(PgpxPool *pool, PgpxConn **untested)
+{
+	bool		fifo = pool->opts.strategy == PGPX_STRATEGY_FIFO;
+	PgpxTime	now = pgpx_now();
+	int			next;
+
+	for (int i = fifo ? pool->idle_tail : pool->idle_head; i >= 0; i = next)
+	{
+		PgpxConn   *conn = &pgpx_conns[i];
+
+		next = fifo ? conn->prev : conn->next;
+		if (!fit_locked(pool, conn))
+			continue;
+		if (!needs_check(pool, conn, now))
+			return conn;
+		if (*untested == NULL)
+			*untested = conn;
+	}
+	return NULL;
+}
+
 /* Is a free connection fit to be leased?  If not it is closed. */
 static bool
 fit_locked(PgpxPool *pool, PgpxConn *conn)
@@ -67,6 +111,8 @@ PgpxConn *
 pgpx_pool_pick_locked(PgpxPool *pool, int partner, uint64 partner_generation)
 {
 	PgpxConn   *mine = NULL;
+	PgpxConn   *untested = NULL;
+	PgpxConn   *ready;
 
 	if (partner >= 0)
 	{
@@ -76,17 +122,12 @@ pgpx_pool_pick_locked(PgpxPool *pool, int partner, uint64 partner_generation)
 			mine = NULL;
 	}
 
-	if (mine != NULL && mine->state == PGPX_CONN_IDLE && fit_locked(pool, mine))
+	if (mine != NULL && mine->state == PGPX_CONN_IDLE &&
+		fit_locked(pool, mine) && !needs_check(pool, mine, pgpx_now()))
 		return mine;
-	while (pool->idle_head >= 0)
-	{
-		PgpxConn   *conn;
-
-		conn = &pgpx_conns[pool->opts.strategy == PGPX_STRATEGY_FIFO ?
-						   pool->idle_tail : pool->idle_head];
-		if (fit_locked(pool, conn))
-			return conn;
-	}
+	ready = pick_idle(pool, &untested);
+	if (ready != NULL)
+		return ready;
 
 	if (mine != NULL && mine->state == PGPX_CONN_OWED && fit_locked(pool, mine))
 		return mine;
@@ -97,6 +138,14 @@ pgpx_pool_pick_locked(PgpxPool *pool, int partner, uint64 partner_generation)
 
 		if (fit_locked(pool, conn))
 			return conn;
+	}
+
+	/* none but untested ones: one test for each who waits for it */
+	if (untested != NULL &&
+		pool->count[PGPX_CONN_CHECKING] < Max(pool->nwaiting, 1))
+	{
+		pgpx_conn_set_state(untested, PGPX_CONN_CHECKING, pgpx_now());
+		pgpx_conn_ask_worker(untested, pool->worker);
 	}
 	return NULL;
 }
@@ -134,6 +183,7 @@ int
 pgpx_pool_grow_locked(PgpxPool *pool, int extra)
 {
 	int			wanted;
+	int			total;
 	int			room;
 	int			asked = 0;
 
@@ -143,7 +193,12 @@ pgpx_pool_grow_locked(PgpxPool *pool, int extra)
 	 */
 	wanted = pool->nwaiting + extra - pool->count[PGPX_CONN_CONNECTING] -
 		pool->count[PGPX_CONN_RESETTING] - pool->count[PGPX_CONN_CHECKING];
-	room = pool->opts.pool_size - pgpx_pool_total_locked(pool);
+	total = pgpx_pool_total_locked(pool);
+	room = pgpx_pool_cap_locked(pool) - total;
+
+	/* from the first use on so many are kept open; a cap beats it */
+	if (pool->last_checkout != 0)
+		wanted = Max(wanted, pool->opts.min_size - total);
 	if (wanted <= 0 || room <= 0)
 		return 0;
 	if (pool->retry_at != 0)
@@ -153,6 +208,9 @@ pgpx_pool_grow_locked(PgpxPool *pool, int extra)
 		/* one prober: the others follow when it has succeeded */
 		wanted = pool->count[PGPX_CONN_CONNECTING] > 0 ? 0 : 1;
 	}
+
+	else if (pool->ramp > 0)
+		wanted = Min(wanted, pool->ramp - pool->count[PGPX_CONN_CONNECTING]);
 
 	while (asked < Min(wanted, room))
 	{
@@ -198,14 +256,18 @@ pgpx_pool_close_locked(PgpxPool *pool, PgpxConn *conn, PgpxCloseReason reason)
  * a checkin is where lifetime, size and options are enforced.
  */
 static PgpxCloseReason
-retire_reason(const PgpxPool *pool, PgpxConn *conn)
+retire_reason(const PgpxPool *pool, PgpxConn *conn, PgpxTime now)
 {
 	if (pg_atomic_read_u32(&conn->hung_up) != 0)
 		return PGPX_CLOSE_BROKEN;
 	if (conn->version != pool->version)
 		return PGPX_CLOSE_STALE;
-	if (pgpx_pool_total_locked(pool) > pool->opts.pool_size)
+	if (pgpx_pool_total_locked(pool) > pgpx_pool_cap_locked(pool))
 		return PGPX_CLOSE_OVERFLOW;
+	if (pool->opts.max_uses > 0 && conn->leases >= pool->opts.max_uses)
+		return PGPX_CLOSE_USES;
+	if (conn->expires_at != 0 && now >= conn->expires_at)
+		return PGPX_CLOSE_LIFETIME;
 	return PGPX_CLOSE_NONE;
 }
 
@@ -216,7 +278,7 @@ give_locked(PgpxPool *pool, PgpxConn *conn, PgpxGive give, int owed,
 {
 	bool		cancelling =
 		pg_atomic_read_u32(&conn->cancel) != PGPX_CANCEL_NONE;
-	PgpxCloseReason retire = retire_reason(pool, conn);
+	PgpxCloseReason retire = retire_reason(pool, conn, now);
 
 	if (give != PGPX_GIVE_AS_IT_WAS)
 		conn->owed = give == PGPX_GIVE_OWED ? owed : 0;
@@ -304,7 +366,6 @@ pgpx_pool_give(PgpxConn *conn, uint64 lease_id, PgpxEnd end, PgpxGive give,
 		conn->last_procno = conn->owner_procno;
 		conn->last_pid = conn->owner_pid;
 		conn->last_user = conn->owner_user;
-		conn->fresh = false;
 	}
 	pgpx_stats_lease_locked(pool, conn->last_used - conn->leased_at, end,
 							usage);

@@ -86,6 +86,9 @@ extern void pgpx_pool_adopt_locked(PgpxPool *pool,
 /* Connections of the pool in any state: what counts against its size. */
 extern int	pgpx_pool_total_locked(const PgpxPool *pool);
 
+/* Most connections that the pool may have: pool_size and max_overflow. */
+extern int	pgpx_pool_cap_locked(const PgpxPool *pool);
+
 /* Connections that are open: some session could use them sooner or later. */
 extern int	pgpx_pool_live_locked(const PgpxPool *pool);
 
@@ -222,6 +225,17 @@ extern void pgpx_pool_reset_done(PgpxPool *pool, PgpxConn *conn, bool ok);
  *		cancel did not come to an end (ok is false).  Returns the new state.
  */
 extern int	pgpx_pool_cancel_done(PgpxPool *pool, PgpxConn *conn, bool ok);
+
+/* CHECKING -> IDLE if it has answered, else -> CLOSING. */
+extern void pgpx_pool_check_done(PgpxPool *pool, PgpxConn *conn, bool ok);
+
+/*
+ * pgpx_pool_maintain
+ *		What time brings: connections that have expired, have been idle for too
+ *		long or are no longer needed are closed, those that min_size wants are
+ *		asked for.  Returns when the next thing is due, PG_INT64_MAX: nothing.
+ */
+extern PgpxTime pgpx_pool_maintain(PgpxPool *pool, PgpxTime now);
 
 /* any open state -> CLOSING. */
 extern void pgpx_pool_close(PgpxPool *pool, PgpxConn *conn,

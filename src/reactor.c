@@ -31,7 +31,9 @@ static WaitEventSet *waits = NULL;
 static int	epoll_fd = -1;
 static PgpxTime next_due = PG_INT64_MAX;
 static PgpxTime next_sweep = PG_INT64_MAX;
+static PgpxTime next_maintenance = PG_INT64_MAX;
 static bool more_messages = false;
+static bool made_work = false;	/* a connection has changed: see what is due */
 static char *message = NULL;	/* of the control socket; holds secrets */
 
 static uint64
@@ -273,6 +275,10 @@ work_on(int index)
 			if (w->phase == PGPX_PHASE_OPEN)
 				pgpx_connection_reset(w, true, 0);
 			break;
+		case PGPX_CONN_CHECKING:
+			if (w->phase == PGPX_PHASE_OPEN)
+				pgpx_connection_check(w);
+			break;
 		case PGPX_CONN_CLOSING:
 			pgpx_connection_close(w, polite);
 			break;
@@ -291,8 +297,10 @@ do_work(void)
 		if (pg_atomic_read_u32(&pgpx_work_bits[word]) == 0)
 			continue;
 		bits = pg_atomic_exchange_u32(&pgpx_work_bits[word], 0);
-		if (bits != 0)
-			read_control();		/* a conninfo is sent before it is needed */
+		if (bits == 0)
+			continue;
+		made_work = true;
+		read_control();			/* a conninfo is sent before it is needed */
 		for (int bit = 0; bits != 0; bit++, bits >>= 1)
 		{
 			int			index = word * 32 + bit;
@@ -327,6 +335,8 @@ tick(PgpxTime now)
 		/* in use: go on ticking, or each checkin would have to wake us */
 		if (now - conn->last_used < PGPX_BUSY_MS * 1000)
 			again = true;
+		else if (conn->state == PGPX_CONN_IDLE)
+			pgpx_connection_listen(w);
 		if (conn->state != PGPX_CONN_OWED)
 			continue;
 		if (now - conn->state_since < PGPX_TICK_MS * 1000)
@@ -352,7 +362,7 @@ tick(PgpxTime now)
 		}
 		else if (pool->retry_at != 0 ||
 				 (pgpx_shared->nfree > 0 &&
-				  pgpx_pool_total_locked(pool) < pool->opts.pool_size))
+				  pgpx_pool_total_locked(pool) < pgpx_pool_cap_locked(pool)))
 		{
 			PgpxWake	wake = PGPX_WAKE_INIT;
 
@@ -444,6 +454,16 @@ run_clock(void)
 		pg_atomic_write_u32(&slot->ticking, 1);
 		pgpx_reactor_due(now + PGPX_TICK_MS * 1000);
 	}
+	if (now >= next_maintenance || made_work)
+	{
+		made_work = false;
+		next_maintenance = PG_INT64_MAX;
+		for (int i = 0; i < pgpx_shared->max_pools; i++)
+			if (pgpx_pools[i].pool_id != 0 &&
+				pgpx_pools[i].worker == pgpx_worker_index)
+				next_maintenance = Min(next_maintenance,
+									   pgpx_pool_maintain(&pgpx_pools[i], now));
+	}
 	if (now >= next_sweep || next_sweep == PG_INT64_MAX)
 		next_sweep = sweep() ? now + PGPX_SWEEP_MS * 1000 : PG_INT64_MAX;
 }
@@ -452,7 +472,7 @@ run_clock(void)
 static long
 timeout(void)
 {
-	PgpxTime	at = Min(next_due, next_sweep);
+	PgpxTime	at = Min(next_due, Min(next_sweep, next_maintenance));
 	PgpxTime	now;
 
 	if (more_messages)
@@ -490,6 +510,7 @@ pgpx_reactor_run_once(void)
 				read_lookups();
 				break;
 			case PGPX_WATCH_CONN:
+				made_work = true;
 				if (pgpx_wconns[index].fd >= 0)
 					pgpx_connection_ready(&pgpx_wconns[index],
 										  events[i].events);

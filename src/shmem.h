@@ -124,7 +124,6 @@ typedef struct PgpxConn
 	uint64		version;		/* of the pool's options it was opened with */
 	int			owed;			/* ReadyForQuery messages that nobody has read */
 	bool		dirty;			/* used since the last reset, and no reset is owed */
-	bool		fresh;			/* never leased yet */
 	int			close_reason;	/* PgpxCloseReason, while CLOSING or CANCELLING */
 
 	int			owner_procno;	/* lessee; -1: none */
@@ -146,6 +145,7 @@ typedef struct PgpxConn
 
 	PgpxTime	state_since;
 	PgpxTime	opened_at;
+	PgpxTime	expires_at;		/* by max_lifetime, with its jitter; 0: never */
 	PgpxTime	connect_time;	/* duration */
 	PgpxTime	last_used;
 	PgpxTime	last_checked;
@@ -300,6 +300,7 @@ typedef struct PgpxPool
 	PgpxTime	unavailable_since;	/* first of the failed connects in a row; 0: none */
 	PgpxTime	retry_at;		/* no connect before this instant; 0: at any time */
 	int64		backoff;		/* ms, the last pause between connects; 0: none */
+	int			ramp;			/* connects at once after an outage; 0: any number */
 	PgpxTime	last_error_at;
 	int			last_sqlstate;
 	char		last_error[PGPX_ERROR_LEN];

@@ -25,6 +25,9 @@
 /* How long after the last checkin it goes on looking by itself. */
 #define PGPX_BUSY_MS 1000
 
+/* Deadline of a test, unless operation_timeout is shorter. */
+#define PGPX_CHECK_MS 2000
+
 /* How often it compares the holders of leases with the living processes. */
 #define PGPX_SWEEP_MS 5000
 
@@ -65,6 +68,8 @@ typedef struct PgpxWorkerConn
 	uint64		before;			/* tickets older than the attempt have numbers
 								 * under this */
 	PgpxWire	wire;			/* in phase RESET */
+	bool		checking;		/* phase RESET is a test */
+	bool		listening;		/* watched for bytes that nobody asked for */
 	bool		wire_made;
 
 	bool		have_key;
@@ -143,6 +148,15 @@ extern void pgpx_connection_late(PgpxWorkerConn *w);
 
 /* RESETTING: send a reset (send true) or only read the owed answers. */
 extern void pgpx_connection_reset(PgpxWorkerConn *w, bool send, int owed);
+
+/* CHECKING: a round trip. */
+extern void pgpx_connection_check(PgpxWorkerConn *w);
+
+/*
+ * Watch a quiet connection for bytes that come by themselves.  Once: the first
+ * answer to a lessee ends it, so that a busy one does not wake the worker.
+ */
+extern void pgpx_connection_listen(PgpxWorkerConn *w);
 
 /*
  * CLOSING: end it for all who hold its socket.  polite says goodbye first,
