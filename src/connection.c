@@ -68,7 +68,7 @@ void
 pgpx_connection_deadline(PgpxWorkerConn *w, int64 ms)
 {
 	w->deadline = pgpx_now() + ms * 1000;
-	pgpx_reactor_due(w->deadline);
+	pgpx_janitor_due(w->deadline);
 }
 
 /* The worker's own conversation has ended. */

@@ -121,8 +121,16 @@ extern void pgpx_reactor_forget(int fd);
 /* Wait for something to happen and handle it all. */
 extern void pgpx_reactor_run_once(void);
 
+/* --- janitor.c ------------------------------------------------------------ */
+
 /* Something is due at this instant. */
-extern void pgpx_reactor_due(PgpxTime at);
+extern void pgpx_janitor_due(PgpxTime at);
+
+/*
+ * Do what is due; changed tells that connections have changed state.  Returns
+ * when it wants to run again, PG_INT64_MAX: when something has happened.
+ */
+extern PgpxTime pgpx_janitor_run(bool changed);
 
 /* --- connector.c --------------------------------------------------------- */
 
