@@ -148,7 +148,10 @@ tell_again(PgpxCheckout *c, PgpxPool *pool, uint64 epoch)
 	{
 		if (attempt > 0)
 			refresh_target(c);
-		LWLockAcquire(pool->lock, LW_SHARED);
+		LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+		if (attempt > 0 && pgpx_pool_is_retired_locked(pool))
+			pgpx_pool_adopt_locked(pool, &c->target->fingerprint,
+								   &c->target->opts);
 		version = pool->version;
 		current = pgpx_pool_is_current_locked(pool, &c->target->fingerprint);
 		LWLockRelease(pool->lock);

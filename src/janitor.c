@@ -11,6 +11,9 @@
  */
 #include "worker.h"
 
+#include "access/xact.h"
+#include "utils/syscache.h"
+
 static PgpxTime next_due = PG_INT64_MAX;
 static PgpxTime next_sweep = PG_INT64_MAX;
 static PgpxTime next_maintenance = PG_INT64_MAX;
@@ -138,6 +141,56 @@ run_due(PgpxTime now)
 	next_due = next;
 }
 
+/*
+ * A database was dropped somewhere: pools of databases that are no more retire.
+ */
+static void
+look_for_databases(void)
+{
+	static uint32 seen = 0;
+	uint32		now = pg_atomic_read_u32(&pgpx_shared->databases_changed);
+
+	if (now == seen)
+		return;
+	seen = now;
+	StartTransactionCommand();
+	for (int i = 0; i < pgpx_shared->max_pools; i++)
+	{
+		PgpxPool   *pool = &pgpx_pools[i];
+		PgpxWake	wake = PGPX_WAKE_INIT;
+		Oid			database = pool->key.database;
+
+		if (pool->pool_id == 0 || pool->worker != pgpx_worker_index ||
+			SearchSysCacheExists1(DATABASEOID, ObjectIdGetDatum(database)))
+			continue;
+		LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+		if (pool->key.database == database)
+			pgpx_pool_retire_locked(pool, &wake);
+		LWLockRelease(pool->lock);
+		pgpx_wake_flush(&wake);
+	}
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(pgpx_worker_cxt);
+}
+
+static void
+maintain_pools(PgpxTime now)
+{
+	next_maintenance = PG_INT64_MAX;
+	for (int i = 0; i < pgpx_shared->max_pools; i++)
+	{
+		PgpxPool   *pool = &pgpx_pools[i];
+		uint32		pool_id = pool->pool_id;
+
+		if (pool_id == 0 || pool->worker != pgpx_worker_index)
+			continue;
+		next_maintenance = Min(next_maintenance, pgpx_pool_maintain(pool, now));
+		if (pgpx_pool_is_retired_locked(pool) &&
+			pgpx_pool_total_locked(pool) == 0)
+			pgpx_pool_forget(i, pool_id);
+	}
+}
+
 PgpxTime
 pgpx_janitor_run(bool changed)
 {
@@ -158,15 +211,9 @@ pgpx_janitor_run(bool changed)
 		pg_atomic_write_u32(&slot->ticking, 1);
 		pgpx_janitor_due(now + PGPX_TICK_MS * 1000);
 	}
+	look_for_databases();
 	if (now >= next_maintenance || changed)
-	{
-		next_maintenance = PG_INT64_MAX;
-		for (int i = 0; i < pgpx_shared->max_pools; i++)
-			if (pgpx_pools[i].pool_id != 0 &&
-				pgpx_pools[i].worker == pgpx_worker_index)
-				next_maintenance = Min(next_maintenance,
-									   pgpx_pool_maintain(&pgpx_pools[i], now));
-	}
+		maintain_pools(now);
 	if (now >= next_sweep || next_sweep == PG_INT64_MAX)
 		next_sweep = sweep() ? now + PGPX_SWEEP_MS * 1000 : PG_INT64_MAX;
 	return Min(next_due, Min(next_sweep, next_maintenance));

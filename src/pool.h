@@ -83,6 +83,21 @@ extern void pgpx_pool_adopt_locked(PgpxPool *pool,
 								   const PgpxFingerprint *fingerprint,
 								   const PgpxPoolOptions *opts);
 
+/*
+ * pgpx_pool_retire_locked
+ *		The catalogs no longer stand behind the pool's options: connections close
+ *		as with new ones, and the next checkout, or who waits, reads the catalogs
+ *		again.
+ */
+extern void pgpx_pool_retire_locked(PgpxPool *pool, PgpxWake *wake);
+extern bool pgpx_pool_is_retired_locked(const PgpxPool *pool);
+
+/* Some database was dropped: the workers shall look which pools have lost theirs. */
+extern void pgpx_pool_ask_for_databases(void);
+
+/* Free the place of a retired pool that is empty. */
+extern void pgpx_pool_forget(int index, uint32 pool_id);
+
 /* Connections of the pool in any state: what counts against its size. */
 extern int	pgpx_pool_total_locked(const PgpxPool *pool);
 

@@ -146,18 +146,17 @@ pgpx_pool_is_current_locked(const PgpxPool *pool,
 	return memcmp(&pool->fingerprint, fingerprint, sizeof(*fingerprint)) == 0;
 }
 
-void
-pgpx_pool_adopt_locked(PgpxPool *pool, const PgpxFingerprint *fingerprint,
-					   const PgpxPoolOptions *opts)
+/* Connections of the version before close, those that are leased at checkin. */
+static void
+close_old_locked(PgpxPool *pool)
 {
 	pool->version++;
-	pool->fingerprint = *fingerprint;
-	pool->opts = *opts;
 
 	/* what is known of the old address says nothing about the new one */
 	pool->unavailable_since = 0;
 	pool->retry_at = 0;
 	pool->backoff = 0;
+	pool->ramp = 0;
 
 	while (pool->idle_head >= 0)
 		pgpx_pool_close_locked(pool, &pgpx_conns[pool->idle_head],
@@ -165,4 +164,56 @@ pgpx_pool_adopt_locked(PgpxPool *pool, const PgpxFingerprint *fingerprint,
 	while (pool->owed_head >= 0)
 		pgpx_pool_close_locked(pool, &pgpx_conns[pool->owed_head],
 							   PGPX_CLOSE_STALE);
+}
+
+void
+pgpx_pool_adopt_locked(PgpxPool *pool, const PgpxFingerprint *fingerprint,
+					   const PgpxPoolOptions *opts)
+{
+	close_old_locked(pool);
+	pool->fingerprint = *fingerprint;
+	pool->opts = *opts;
+}
+
+void
+pgpx_pool_retire_locked(PgpxPool *pool, PgpxWake *wake)
+{
+	close_old_locked(pool);
+	memset(&pool->fingerprint, 0, sizeof(pool->fingerprint));
+	pool->conninfo_epoch = 0;
+	for (int i = pool->queue_head; i >= 0; i = pgpx_tickets[i].next)
+		pgpx_wake_add(wake, i);
+}
+
+bool
+pgpx_pool_is_retired_locked(const PgpxPool *pool)
+{
+	static const PgpxFingerprint none;
+
+	return memcmp(&pool->fingerprint, &none, sizeof(none)) == 0;
+}
+
+void
+pgpx_pool_ask_for_databases(void)
+{
+	pg_atomic_fetch_add_u32(&pgpx_shared->databases_changed, 1);
+	for (int i = 0; i < pgpx_shared->nworkers; i++)
+		pgpx_worker_wake(i);
+}
+
+void
+pgpx_pool_forget(int index, uint32 pool_id)
+{
+	PgpxPool   *pool;
+
+	LWLockAcquire(pgpx_shared->registry_lock, LW_EXCLUSIVE);
+	pool = pgpx_pool_lock(index, pool_id);
+	if (pool != NULL)
+	{
+		if (pgpx_pool_total_locked(pool) == 0 && pool->nticket == 0 &&
+			pgpx_pool_is_retired_locked(pool))
+			pool->pool_id = 0;
+		LWLockRelease(pool->lock);
+	}
+	LWLockRelease(pgpx_shared->registry_lock);
 }

@@ -107,6 +107,7 @@ init_shared(PgpxShared *shared, LWLockPadded *locks)
 	pg_atomic_init_u64(&shared->next_epoch, shared->life);
 	pg_atomic_init_u32(&shared->next_pool, 1);
 	pg_atomic_init_u64(&shared->next_generation, 1);
+	pg_atomic_init_u32(&shared->databases_changed, 0);
 
 	for (int i = 0; i < PGPX_MAX_WORKERS; i++)
 	{

@@ -349,6 +349,7 @@ typedef struct PgpxShared
 	pg_atomic_uint64 next_epoch;
 	pg_atomic_uint32 next_pool;
 	pg_atomic_uint64 next_generation;
+	pg_atomic_uint32 databases_changed; /* counts DROP DATABASE and the like */
 
 	/* protected by free_mutex */
 	slock_t		free_mutex;

@@ -93,6 +93,7 @@ typedef struct PgpxWorkerPool
 
 extern int	pgpx_worker_index;	/* which worker this is */
 extern uint64 pgpx_worker_epoch;
+extern MemoryContext pgpx_worker_cxt;	/* reset after each round */
 extern PgpxWorkerConn *pgpx_wconns; /* [max_connections] */
 extern PgpxWorkerPool *pgpx_wpools; /* [max_pools] */
 
