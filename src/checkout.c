@@ -29,6 +29,8 @@
  */
 #define GRACE_US (100 * 1000)
 
+#define PREWARM_LOOK_US (10 * 1000) /* how often prewarm looks */
+
 /* call > GUC > server's option */
 static void
 set_deadline(PgpxCheckout *c, int64 timeout)
@@ -420,4 +422,66 @@ pgpx_lease_checkout(const char *server, int64 timeout, bool only_try,
 	if (lease != NULL)
 		log_wait(&c);
 	return lease;
+}
+
+/* Ask for what is missing; returns how many are open, *more: more can come. */
+static int
+grow_to(PgpxCheckout *c, int n, bool *more)
+{
+	PgpxPool   *pool = pgpx_checkout_lock_pool(c);
+	uint64		epoch = pgpx_pool_worker_epoch(pool);
+	uint64		version = pool->version;
+	int			live;
+	int			missing;
+	int			connecting;
+
+	if (pgpx_checkout_must_tell(c, pool, epoch))
+	{
+		int			worker = pool->worker;
+
+		LWLockRelease(pool->lock);
+		pgpx_checkout_tell(c, worker, epoch, version);
+		pool = pgpx_checkout_lock_pool(c);
+	}
+	missing = n - pgpx_pool_total_locked(pool);
+	connecting = pool->count[PGPX_CONN_CONNECTING];
+	if (missing > 0)
+		pgpx_pool_grow_locked(pool, missing + connecting);
+	live = pgpx_pool_live_locked(pool);
+	*more = live < n &&
+		(pool->count[PGPX_CONN_CONNECTING] > 0 || pool->retry_at != 0);
+	LWLockRelease(pool->lock);
+	return live;
+}
+
+int
+pgpx_lease_prewarm(const char *server, int n, PgpxTime deadline)
+{
+	static uint32 wait_event = 0;
+	PgpxCheckout c = {0};
+	volatile int live = 0;
+
+	pgpx_lease_register_callbacks();
+	c.target = pgpx_target_get(server);
+	c.deadline = deadline;
+	pgpx_target_pin(c.target);
+	PG_TRY();
+	{
+		bool		more = true;
+
+		for (;;)
+		{
+			live = grow_to(&c, n, &more);
+			if (!more || (deadline != 0 && pgpx_now() >= deadline))
+				break;
+			(void) pgpx_session_wait_latch(pgpx_now() + PREWARM_LOOK_US,
+										   pgpx_wait_event(&wait_event, "PgpoolPrewarm"));
+		}
+	}
+	PG_FINALLY();
+	{
+		pgpx_target_unpin(c.target);
+	}
+	PG_END_TRY();
+	return live;
 }

@@ -18,15 +18,20 @@
 
 #include "access/xact.h"
 #include "catalog/pg_user_mapping.h"
+#include "nodes/parsenodes.h"
+#include "tcop/utility.h"
 #include "utils/inval.h"
 #include "utils/memutils.h"
 #include "utils/syscache.h"
 
+#include "lease.h"
 #include "pool.h"
 
 /* set by the callback, which may come at any time: nothing else happens there */
 static bool objects_changed = false;
 static bool databases_changed = false;
+
+static ProcessUtility_hook_type prev_process_utility = NULL;
 
 /* pools to retire at commit */
 typedef struct Stale
@@ -179,6 +184,29 @@ xact_callback(XactEvent event, void *arg)
 	}
 }
 
+/*
+ * DISCARD ALL of a local session returns its leases, as it releases its advisory
+ * locks: a pooler in front of this server sends it between two clients.
+ */
+static void
+process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
+				ProcessUtilityContext context, ParamListInfo params,
+				QueryEnvironment *queryEnv, DestReceiver *dest,
+				QueryCompletion *qc)
+{
+	Node	   *stmt = pstmt->utilityStmt;
+
+	if (prev_process_utility)
+		prev_process_utility(pstmt, queryString, readOnlyTree, context, params,
+							 queryEnv, dest, qc);
+	else
+		standard_ProcessUtility(pstmt, queryString, readOnlyTree, context,
+								params, queryEnv, dest, qc);
+	if (IsA(stmt, DiscardStmt) &&
+		((DiscardStmt *) stmt)->target == DISCARD_ALL)
+		(void) pgpx_lease_return_all();
+}
+
 void
 pgpx_ddl_init(void)
 {
@@ -194,4 +222,6 @@ pgpx_ddl_init(void)
 		CacheRegisterSyscacheCallback(objects[i], objects_callback, (Datum) 0);
 	CacheRegisterSyscacheCallback(DATABASEOID, databases_callback, (Datum) 0);
 	RegisterXactCallback(xact_callback, NULL);
+	prev_process_utility = ProcessUtility_hook;
+	ProcessUtility_hook = process_utility;
 }

@@ -114,6 +114,8 @@ pgpx_pool_pick_locked(PgpxPool *pool, int partner, uint64 partner_generation)
 	PgpxConn   *untested = NULL;
 	PgpxConn   *ready;
 
+	if (pgpx_pool_is_paused(pool))
+		return NULL;
 	if (partner >= 0)
 	{
 		mine = &pgpx_conns[partner];
@@ -169,6 +171,7 @@ pgpx_pool_take_locked(PgpxPool *pool, PgpxConn *conn, const PgpxHolder *holder,
 			holder->application_name ? holder->application_name : "",
 			sizeof(conn->application_name));
 	conn->leased_at = conn->state_since;
+	conn->leak_logged = false;
 	conn->waited = waited;
 	conn->leases++;
 	pg_atomic_write_u32(&conn->activity, PGPX_ACT_IDLE);
@@ -199,7 +202,7 @@ pgpx_pool_grow_locked(PgpxPool *pool, int extra)
 	/* from the first use on so many are kept open; a cap beats it */
 	if (pool->last_checkout != 0)
 		wanted = Max(wanted, pool->opts.min_size - total);
-	if (wanted <= 0 || room <= 0)
+	if (wanted <= 0 || room <= 0 || pgpx_pool_is_paused(pool))
 		return 0;
 	if (pool->retry_at != 0)
 	{
@@ -262,6 +265,8 @@ retire_reason(const PgpxPool *pool, PgpxConn *conn, PgpxTime now)
 		return PGPX_CLOSE_BROKEN;
 	if (conn->version != pool->version)
 		return PGPX_CLOSE_STALE;
+	if (pgpx_pool_is_draining(pool))
+		return PGPX_CLOSE_DRAINED;
 	if (pgpx_pool_total_locked(pool) > pgpx_pool_cap_locked(pool))
 		return PGPX_CLOSE_OVERFLOW;
 	if (pool->opts.max_uses > 0 && conn->leases >= pool->opts.max_uses)

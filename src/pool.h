@@ -98,6 +98,29 @@ extern void pgpx_pool_ask_for_databases(void);
 /* Free the place of a retired pool that is empty. */
 extern void pgpx_pool_forget(int index, uint32 pool_id);
 
+/* New connections for old: as with new options, which stay the same. */
+extern void pgpx_pool_reconnect_locked(PgpxPool *pool);
+
+/*
+ * pgpx_server_pause
+ *		Pause or resume all pools of a server, also those to come.  drain: what
+ *		is free is closed, too.
+ */
+extern void pgpx_server_pause(Oid database, Oid server, bool pause, bool drain);
+
+/* Do checkouts from this pool queue, whatever is free? */
+static inline bool
+pgpx_pool_is_paused(const PgpxPool *pool)
+{
+	return pg_atomic_read_u32(&pgpx_servers[pool->server].paused) != 0;
+}
+
+static inline bool
+pgpx_pool_is_draining(const PgpxPool *pool)
+{
+	return pg_atomic_read_u32(&pgpx_servers[pool->server].draining) != 0;
+}
+
 /* Connections of the pool in any state: what counts against its size. */
 extern int	pgpx_pool_total_locked(const PgpxPool *pool);
 

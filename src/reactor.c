@@ -242,7 +242,8 @@ work_on(int index)
 	state = conn->state;
 	polite = conn->close_reason != PGPX_CLOSE_BROKEN &&
 		conn->close_reason != PGPX_CLOSE_RESET &&
-		conn->close_reason != PGPX_CLOSE_HOLDER_DIED;
+		conn->close_reason != PGPX_CLOSE_HOLDER_DIED &&
+		conn->close_reason != PGPX_CLOSE_TERMINATED;
 	LWLockRelease(pool->lock);
 
 	switch (state)

@@ -134,6 +134,7 @@ typedef struct PgpxConn
 	char		why[PGPX_WHY_LEN];
 	char		application_name[NAMEDATALEN];
 	PgpxTime	leased_at;
+	bool		leak_logged;	/* leak_warning has been given for this lease */
 	PgpxTime	waited;			/* duration */
 
 	int			last_procno;	/* the lessee before; -1: none */
@@ -263,6 +264,22 @@ typedef struct PgpxPoolKey
 	uint32		superuser;		/* 1: of a superuser */
 } PgpxPoolKey;
 
+/*
+ * What the pools of one foreign server share.  A place is taken with the first
+ * pool, or the first pause, and left with the last.
+ */
+typedef struct PgpxServer
+{
+	/* protected by the registry lock */
+	Oid			database;
+	Oid			server;			/* InvalidOid: this place is empty */
+	int			npools;
+
+	/* atomic */
+	pg_atomic_uint32 paused;	/* checkouts queue, leases go on */
+	pg_atomic_uint32 draining;	/* .. and what is free is closed */
+} PgpxServer;
+
 typedef struct PgpxPool
 {
 	/* protected by the registry lock together with the pool lock */
@@ -271,6 +288,7 @@ typedef struct PgpxPool
 	NameData	database_name;
 	NameData	server_name;
 	NameData	user_name;		/* the mapping's user; the local one if PUBLIC */
+	int			server;			/* index of the PgpxServer */
 	int			worker;
 	PgpxTime	created_at;
 
@@ -362,6 +380,7 @@ typedef struct PgpxShared
 /* Valid in every process once the library is preloaded; NULL otherwise. */
 extern PgpxShared *pgpx_shared;
 extern PgpxPool *pgpx_pools;	/* [max_pools] */
+extern PgpxServer *pgpx_servers;	/* [max_pools] */
 extern PgpxConn *pgpx_conns;	/* [max_connections] */
 extern PgpxTicket *pgpx_tickets;	/* [ntickets], by MyProcNumber */
 
