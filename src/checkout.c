@@ -68,6 +68,41 @@ is_starved(PgpxPool *pool)
 		pgpx_shared->nfree == 0 && pool->retry_at == 0;
 }
 
+/* The pool is locked, and this connection taken: make the lease of it. */
+static inline void
+note_lease(PgpxCheckout *c, PgpxPool *pool, PgpxConn *conn, uint64 lease_id,
+		   PgpxLease *lease)
+{
+	lease->id = lease_id;
+	lease->conn = PGPX_CONN_INDEX(conn);
+	lease->generation = conn->generation;
+	lease->worker = pool->worker;
+	lease->user = c->holder.user;
+	lease->scope = c->holder.scope;
+	lease->subid = GetCurrentSubTransactionId();
+	lease->target = c->target;
+	pgpx_target_pin(c->target);
+	dlist_push_head(&pgpx_leases, &lease->node);
+}
+
+/* Lease a free connection of the locked pool, if there is one. */
+static inline PgpxConn *
+take_free_locked(PgpxCheckout *c, PgpxPool *pool, uint64 *lease_id)
+{
+	PgpxConn   *conn = pgpx_pool_pick_locked(pool, c->target->partner,
+											 c->target->partner_generation);
+
+	if (conn == NULL)
+		return NULL;
+	*lease_id = pgpx_pool_take_locked(pool, conn, &c->holder, c->started,
+									  c->waited);
+	pool->stats.hits++;
+	if (conn == &pgpx_conns[Max(c->target->partner, 0)] &&
+		conn->generation == c->target->partner_generation)
+		pool->stats.partner_hits++;
+	return conn;
+}
+
 /*
  * Take a free connection, or wait for one.  NULL only with only_try.  The lease
  * is in the session's list when this returns.
@@ -85,18 +120,8 @@ again:
 	epoch = pgpx_pool_worker_epoch(pool);
 
 	if (pool->nwaiting == 0 || c->number != 0)
-		conn = pgpx_pool_pick_locked(pool, c->target->partner,
-									 c->target->partner_generation);
-	if (conn != NULL)
-	{
-		lease_id = pgpx_pool_take_locked(pool, conn, &c->holder, c->started,
-										 c->waited);
-		pool->stats.hits++;
-		if (conn == &pgpx_conns[Max(c->target->partner, 0)] &&
-			conn->generation == c->target->partner_generation)
-			pool->stats.partner_hits++;
-	}
-	else
+		conn = take_free_locked(c, pool, &lease_id);
+	if (conn == NULL)
 	{
 		PgpxTicket *ticket;
 
@@ -150,16 +175,7 @@ again:
 	}
 
 	/* nothing below can fail: the lease is found by every way out */
-	lease->id = lease_id;
-	lease->conn = PGPX_CONN_INDEX(conn);
-	lease->generation = conn->generation;
-	lease->worker = pool->worker;
-	lease->user = c->holder.user;
-	lease->scope = c->holder.scope;
-	lease->subid = GetCurrentSubTransactionId();
-	lease->target = c->target;
-	pgpx_target_pin(c->target);
-	dlist_push_head(&pgpx_leases, &lease->node);
+	note_lease(c, pool, conn, lease_id, lease);
 	LWLockRelease(pool->lock);
 	return true;
 }
@@ -309,6 +325,8 @@ settle_quickly(PgpxLease *lease)
 	lease->kept = kept;
 	kept->leased = true;
 	pgpx_wire_begin(&kept->wire, 0);
+	if (pgpx_kept_quiet(kept))
+		return kept->wire.in_start == kept->wire.in_end;
 	return kept->wire.in != NULL && pgpx_wire_fill(&kept->wire, &full) == 0;
 }
 
@@ -317,9 +335,6 @@ settle(PgpxCheckout *c, PgpxLease *lease)
 {
 	volatile bool touched = false;
 	Settled		settled;
-
-	if (settle_quickly(lease))
-		return SETTLED;
 
 	PG_TRY();
 	{
@@ -355,17 +370,21 @@ log_wait(const PgpxCheckout *c)
  * that is not in use, for the caller to give back.
  */
 static PgpxLease *
-checkout(PgpxCheckout *c, PgpxLease *volatile *spare)
+checkout(PgpxCheckout *c, PgpxLease *taken, PgpxLease *volatile *spare)
 {
 	for (;;)
 	{
-		PgpxLease  *lease;
+		PgpxLease  *lease = taken;
 
-		*spare = pgpx_lease_alloc();
-		if (!take(c, *spare))
-			return NULL;
-		lease = *spare;
-		*spare = NULL;
+		taken = NULL;
+		if (lease == NULL)
+		{
+			*spare = pgpx_lease_alloc();
+			if (!take(c, *spare))
+				return NULL;
+			lease = *spare;
+			*spare = NULL;
+		}
 		switch (settle(c, lease))
 		{
 			case SETTLED:
@@ -382,17 +401,60 @@ checkout(PgpxCheckout *c, PgpxLease *volatile *spare)
 	}
 }
 
+/*
+ * The common case: the pool is known and current, nobody waits, a connection is
+ * free, and its socket is here and empty.  Throws nothing once it has the lock,
+ * so it needs no try block.  NULL: do it the long way; if *unsettled is set, go
+ * on with that one.
+ */
+static PgpxLease *
+checkout_quickly(PgpxCheckout *c, PgpxLease *volatile *unsettled)
+{
+	PgpxTarget *target = c->target;
+	PgpxLease  *lease = pgpx_lease_alloc();
+	PgpxConn   *conn = NULL;
+	PgpxPool   *pool;
+	uint64		lease_id = 0;
+
+	pool = pgpx_pool_lock(target->pool, target->pool_id);
+	if (pool != NULL)
+	{
+		if (pool->nwaiting == 0 &&
+			pgpx_pool_is_current_locked(pool, &target->fingerprint))
+			conn = take_free_locked(c, pool, &lease_id);
+		if (conn != NULL)
+			note_lease(c, pool, conn, lease_id, lease);
+		LWLockRelease(pool->lock);
+	}
+	if (conn == NULL)
+	{
+		pgpx_lease_forget(lease);
+		return NULL;
+	}
+	if (settle_quickly(lease))
+		return lease;
+	*unsettled = lease;
+	return NULL;
+}
+
 PgpxLease *
 pgpx_lease_checkout(const char *server, int64 timeout, bool only_try,
 					PgpxScope scope, const char *why)
 {
-	PgpxCheckout c = {0};
+	PgpxCheckout c;
 	PgpxLease *volatile lease = NULL;
 	PgpxLease *volatile spare = NULL;
+	PgpxLease *volatile taken = NULL;
 
 	pgpx_shmem_require();
 	pgpx_lease_register_callbacks();
 
+	/* by hand: clearing it as a whole is a slow instruction */
+	c.number = 0;
+	c.waited = 0;
+	c.told_epoch = 0;
+	c.told_version = 0;
+	c.refreshed = false;
 	c.target = pgpx_target_get(server);
 	c.only_try = only_try;
 	c.holder.procno = MyProcNumber;
@@ -406,10 +468,14 @@ pgpx_lease_checkout(const char *server, int64 timeout, bool only_try,
 	c.holder.application_name = application_name;
 	set_deadline(&c, timeout);
 
+	lease = checkout_quickly(&c, &taken);
+	if (lease != NULL)
+		return lease;
+
 	pgpx_target_pin(c.target);
 	PG_TRY();
 	{
-		lease = checkout(&c, &spare);
+		lease = checkout(&c, taken, &spare);
 	}
 	PG_FINALLY();
 	{

@@ -16,6 +16,8 @@
 #include "stats.h"
 #include "ticket.h"
 
+#define ANSWER_US 200			/* that a reset commonly takes */
+
 void
 pgpx_wake_add(PgpxWake *wake, int procno)
 {
@@ -131,7 +133,14 @@ pgpx_pool_pick_locked(PgpxPool *pool, int partner, uint64 partner_generation)
 	if (ready != NULL)
 		return ready;
 
-	if (mine != NULL && mine->state == PGPX_CONN_OWED && fit_locked(pool, mine))
+	/*
+	 * A reset that was sent just now is hardly answered yet: then one that was
+	 * asked longer ago is the better choice, although it is not the partner.
+	 */
+	if (mine != NULL && mine->state == PGPX_CONN_OWED &&
+		(pool->count[PGPX_CONN_OWED] == 1 ||
+		 pgpx_now() - mine->state_since > ANSWER_US) &&
+		fit_locked(pool, mine))
 		return mine;
 	while (pool->owed_head >= 0)
 	{

@@ -360,3 +360,16 @@ pgpx_kept_fetch(int pool_index, int conn, uint64 generation, uint64 lease_id,
 		}
 	}
 }
+
+bool
+pgpx_kept_quiet(PgpxKept *kept)
+{
+	WaitEvent	occurred;
+
+	if (kept->events != WL_SOCKET_READABLE)
+	{
+		ModifyWaitEvent(kept->waits, kept->socket_pos, WL_SOCKET_READABLE, NULL);
+		kept->events = WL_SOCKET_READABLE;
+	}
+	return WaitEventSetWait(kept->waits, 0, &occurred, 1, 0) == 0;
+}

@@ -79,4 +79,7 @@ extern bool pgpx_session_wait_latch(PgpxTime deadline, uint32 wait_event);
  */
 extern bool pgpx_session_wait_control(int worker, PgpxTime deadline);
 
+/* Has nothing come in?  False: perhaps.  Half the price of a recv(). */
+extern bool pgpx_kept_quiet(PgpxKept *kept);
+
 #endif							/* PGPX_SESSION_H */
