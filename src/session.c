@@ -368,7 +368,8 @@ pgpx_kept_quiet(PgpxKept *kept)
 
 	if (kept->events != WL_SOCKET_READABLE)
 	{
-		ModifyWaitEvent(kept->waits, kept->socket_pos, WL_SOCKET_READABLE, NULL);
+		ModifyWaitEvent(kept->waits, kept->socket_pos, WL_SOCKET_READABLE,
+						NULL);
 		kept->events = WL_SOCKET_READABLE;
 	}
 	return WaitEventSetWait(kept->waits, 0, &occurred, 1, 0) == 0;

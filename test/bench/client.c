@@ -124,7 +124,10 @@ main(int argc, char **argv)
 	if (strcmp(argv[1], "fresh") == 0)
 		printf("%.3f\n", fresh(n, argv[3], argv[4]));
 	else
-		printf("%.3f\n", loop(n, argv[3], argv[4],
-							  strcmp(argv[1], "loopx") == 0));
+	{
+		int			extended = strcmp(argv[1], "loopx") == 0;
+
+		printf("%.3f\n", loop(n, argv[3], argv[4], extended));
+	}
 	return 0;
 }

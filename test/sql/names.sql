@@ -33,9 +33,10 @@ SELECT * FROM test.use('Select');
 SELECT * FROM test.use('42');
 SELECT * FROM test.use('-1');
 SELECT * FROM test.use('back\slash, $dollar$ and %s %d %n');
-SELECT * FROM test.use('größe ☃ 漢字 🐘');
+-- (before 16 application_name has no other letters than ASCII's)
+SELECT * FROM test.use('größe ☃ 漢字 🐘') WHERE step <> 'application_name';
 SELECT * FROM test.use(repeat('x', 63));
-SELECT * FROM test.use(repeat('ä', 31) || 'x');
+SELECT * FROM test.use(repeat('ä', 31) || 'x') WHERE step <> 'application_name';
 
 -- all digits, but there is a server: no lease is meant
 SELECT test.server('4711', 'pool_size', '1');
@@ -53,7 +54,7 @@ SELECT pgpool.checkout('');
 SELECT pgpool.try_checkout(' ');
 
 -- 64 bytes: CREATE SERVER cuts it off, but nobody else does
-SELECT test.server(repeat('y', 63), 'pool_size', '1');
+SELECT test.server(repeat('y', 64), 'pool_size', '1');
 SELECT pgpool.exec(repeat('y', 63), 'select 1');
 SELECT pgpool.exec(repeat('y', 64), 'select 1');
 SELECT pgpool.checkout(repeat('y', 64));

@@ -244,7 +244,7 @@ SELECT * FROM pgpool.query('changing', 'select current_user') AS t(who name);
 ALTER SERVER changing RENAME TO changed;
 SELECT pgpool.exec('changing', 'select 1');
 SELECT pgpool.exec('changed', 'select 1');
-SELECT count(*) FROM pgpool.pools WHERE server = 'changed';
+SELECT server FROM pgpool.pools WHERE server IN ('changing', 'changed');
 -- what was done in a transaction that is rolled back has not happened
 SELECT pid FROM pgpool.query('changed', 'select pg_backend_pid()') AS t(pid int) \gset
 BEGIN;
@@ -304,7 +304,9 @@ SELECT count(*) FROM pgpool.pools WHERE database = current_database();
 SELECT count(DISTINCT database) FROM pgpool.pools WHERE server = 'shard1';
 -- gone with all that hangs on it, and with a lease out
 SELECT pgpool.checkout('shard1') > 0 AS leased;
+\set VERBOSITY terse
 DROP EXTENSION pgpool_ext;
+\set VERBOSITY default
 SET client_min_messages = warning;
 DROP EXTENSION pgpool_ext CASCADE;
 RESET client_min_messages;

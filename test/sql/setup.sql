@@ -81,7 +81,7 @@ END $$;
 CREATE FUNCTION test.wait_for(query text) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
-	deadline timestamptz := clock_timestamp() + '20 s';
+	deadline timestamptz := clock_timestamp() + '10 s';
 	ok boolean;
 BEGIN
 	LOOP
