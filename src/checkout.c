@@ -57,17 +57,6 @@ step_deadline(const PgpxCheckout *c)
 	return Min(longest, Max(c->deadline, now) + GRACE_US);
 }
 
-/*
- * Nothing can ever come: the pool has no connection, and shared memory has none
- * left for it.  Caller holds the pool's lock and has drawn a ticket.
- */
-static bool
-is_starved(PgpxPool *pool)
-{
-	return pgpx_pool_total_locked(pool) == 0 &&
-		pgpx_shared->nfree == 0 && pool->retry_at == 0;
-}
-
 /* The pool is locked, and this connection taken: make the lease of it. */
 static inline void
 note_lease(PgpxCheckout *c, PgpxPool *pool, PgpxConn *conn, uint64 lease_id,
@@ -153,17 +142,6 @@ again:
 										 c->deadline, c->number);
 		c->number = ticket->number;
 		pgpx_pool_grow_locked(pool, 0);
-		if (is_starved(pool))
-		{
-			LWLockRelease(pool->lock);
-			pgpx_checkout_leave(ticket);
-			ereport(ERROR,
-					(errcode(ERRCODE_TOO_MANY_CONNECTIONS),
-					 errmsg("too many outbound connections"),
-					 errdetail("All %d connections of shared memory are in use by other pools.",
-							   pgpx_shared->max_connections),
-					 errhint("Raise \"pgpool_ext.max_connections\".")));
-		}
 		if (pool->retry_at != 0 &&
 			pg_atomic_read_u32(&pgpx_shared->worker[pool->worker].ticking) == 0)
 			pgpx_worker_wake(pool->worker);

@@ -196,6 +196,7 @@ pgpx_janitor_run(bool changed)
 {
 	PgpxWorkerSlot *slot = &pgpx_shared->worker[pgpx_worker_index];
 	PgpxTime	now = pgpx_now();
+	bool		hungry;
 
 	if (now >= next_due)
 		run_due(now);
@@ -206,7 +207,8 @@ pgpx_janitor_run(bool changed)
 	 */
 	pg_atomic_write_u32(&slot->ticking, 0);
 	pg_memory_barrier();
-	if (tick(now))
+	hungry = pgpx_steward_run();
+	if (tick(now) || hungry)
 	{
 		pg_atomic_write_u32(&slot->ticking, 1);
 		pgpx_janitor_due(now + PGPX_TICK_MS * 1000);

@@ -191,6 +191,29 @@ pgpx_pool_take_locked(PgpxPool *pool, PgpxConn *conn, const PgpxHolder *holder,
 	return lease_id;
 }
 
+/*
+ * Has another pool waited longer for a place that this one takes up?  A pool
+ * whose own first ticket is older need not care.
+ */
+static bool
+another_is_hungrier(PgpxPool *pool, PgpxHungry *hungry)
+{
+	PgpxTime	since = (PgpxTime) pg_atomic_read_u64(&hungry->since);
+
+	if (since == 0 ||
+		(int) pg_atomic_read_u32(&hungry->pool) == PGPX_POOL_INDEX(pool))
+		return false;
+	return pool->queue_head < 0 || pgpx_tickets[pool->queue_head].since > since;
+}
+
+/* Must this pool leave its places to others? */
+static bool
+must_give_way(PgpxPool *pool)
+{
+	return another_is_hungrier(pool, &pgpx_servers[pool->server].hungry) ||
+		another_is_hungrier(pool, &pgpx_shared->hungry);
+}
+
 int
 pgpx_pool_grow_locked(PgpxPool *pool, int extra)
 {
@@ -211,7 +234,8 @@ pgpx_pool_grow_locked(PgpxPool *pool, int extra)
 	/* from the first use on so many are kept open; a cap beats it */
 	if (pool->last_checkout != 0)
 		wanted = Max(wanted, pool->opts.min_size - total);
-	if (wanted <= 0 || room <= 0 || pgpx_pool_is_paused(pool))
+	if (wanted <= 0 || room <= 0 || pgpx_pool_is_paused(pool) ||
+		must_give_way(pool))
 		return 0;
 	if (pool->retry_at != 0)
 	{
@@ -229,7 +253,11 @@ pgpx_pool_grow_locked(PgpxPool *pool, int extra)
 		PgpxConn   *conn = pgpx_conn_alloc_locked(pool);
 
 		if (conn == NULL)
+		{
+			/* a cap: the worker sees who gives way */
+			pgpx_worker_wake(pool->worker);
 			break;
+		}
 		pgpx_conn_ask_worker(conn, pool->worker);
 		pool->stats.grown++;
 		asked++;
@@ -268,7 +296,7 @@ pgpx_pool_close_locked(PgpxPool *pool, PgpxConn *conn, PgpxCloseReason reason)
  * a checkin is where lifetime, size and options are enforced.
  */
 static PgpxCloseReason
-retire_reason(const PgpxPool *pool, PgpxConn *conn, PgpxTime now)
+retire_reason(PgpxPool *pool, PgpxConn *conn, PgpxTime now)
 {
 	if (pg_atomic_read_u32(&conn->hung_up) != 0)
 		return PGPX_CLOSE_BROKEN;
@@ -282,6 +310,8 @@ retire_reason(const PgpxPool *pool, PgpxConn *conn, PgpxTime now)
 		return PGPX_CLOSE_USES;
 	if (conn->expires_at != 0 && now >= conn->expires_at)
 		return PGPX_CLOSE_LIFETIME;
+	if (must_give_way(pool))
+		return PGPX_CLOSE_EVICTED;
 	return PGPX_CLOSE_NONE;
 }
 

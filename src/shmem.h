@@ -268,6 +268,17 @@ typedef struct PgpxPoolKey
  * What the pools of one foreign server share.  A place is taken with the first
  * pool, or the first pause, and left with the last.
  */
+
+/*
+ * The pool that has waited longest for a place under a cap: others leave theirs
+ * to it.  Atomic; set by the worker, a hint to all.
+ */
+typedef struct PgpxHungry
+{
+	pg_atomic_uint64 since;		/* of its first ticket; 0: none is hungry */
+	pg_atomic_uint32 pool;		/* index */
+} PgpxHungry;
+
 typedef struct PgpxServer
 {
 	/* protected by the registry lock */
@@ -278,6 +289,8 @@ typedef struct PgpxServer
 	/* atomic */
 	pg_atomic_uint32 paused;	/* checkouts queue, leases go on */
 	pg_atomic_uint32 draining;	/* .. and what is free is closed */
+	pg_atomic_uint32 used;		/* connections of all pools, until really closed */
+	PgpxHungry	hungry;			/* for max_server_connections */
 } PgpxServer;
 
 typedef struct PgpxPool
@@ -373,6 +386,8 @@ typedef struct PgpxShared
 	slock_t		free_mutex;
 	int			free_head;
 	int			nfree;
+
+	PgpxHungry	hungry;			/* for max_connections */
 
 	PgpxWorkerSlot worker[PGPX_MAX_WORKERS];
 } PgpxShared;

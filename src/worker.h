@@ -133,6 +133,11 @@ extern void pgpx_janitor_due(PgpxTime at);
  */
 extern PgpxTime pgpx_janitor_run(bool changed);
 
+/* --- steward.c ------------------------------------------------------------ */
+
+/* See which pools a cap keeps hungry, and find them places.  True if any is. */
+extern bool pgpx_steward_run(void);
+
 /* --- connector.c --------------------------------------------------------- */
 
 /* CONNECTING: begin to open it. */
