@@ -236,6 +236,13 @@ is_transfer(const PgpxLease *lease, const PgpxConn *conn)
 		 conn->last_user != lease->user);
 }
 
+/* Has the checkout's own time run out, and not only that of one step? */
+static bool
+is_late(const PgpxCheckout *c)
+{
+	return c->deadline != 0 && pgpx_now() >= c->deadline;
+}
+
 /*
  * Fetch the socket and see that it lives.  *touched tells that the stream may
  * have been read or written, so that nobody else can take it as it was.
@@ -257,8 +264,11 @@ settle_in(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
 		fetch = pgpx_kept_fetch(lease->target->pool, lease->conn,
 								lease->generation,
 								lease->id, deadline, &lease->kept);
-		if (fetch != PGPX_FETCH_OK)
-			return fetch == PGPX_FETCH_GONE ? SETTLED_DEAD : SETTLED_LATE;
+		if (fetch == PGPX_FETCH_GONE ||
+			(fetch == PGPX_FETCH_TIMEOUT && !is_late(c)))
+			return SETTLED_DEAD;
+		if (fetch == PGPX_FETCH_TIMEOUT)
+			return SETTLED_LATE;
 	}
 
 	lease->kept->leased = true;
@@ -268,6 +278,8 @@ settle_in(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
 	if (conn->owed > 0 && deadline == 0)
 		deadline = step_deadline(c);
 	settled = look(lease, deadline);
+	if (settled == SETTLED_LATE && !is_late(c))
+		return SETTLED_DEAD;	/* the reset took longer than operation_timeout */
 	if (settled == SETTLED_LATE && wire->bytes_in == 0)
 		*touched = false;
 	if (settled != SETTLED || !is_transfer(lease, conn))
@@ -281,6 +293,8 @@ settle_in(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
 		return SETTLED_DEAD;
 	settled = look(lease, deadline);
 	pgpx_wire_begin(wire, 0);
+	if (settled == SETTLED_LATE && !is_late(c))
+		return SETTLED_DEAD;
 	return settled;
 }
 

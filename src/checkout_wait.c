@@ -68,7 +68,8 @@ pgpx_checkout_lock_pool(PgpxCheckout *c)
 			return pool;
 		if (c->refreshed)
 		{
-			pgpx_pool_adopt_locked(pool, &target->fingerprint, &target->opts);
+			pgpx_pool_adopt_locked(pool, NameStr(target->server_name),
+								   &target->fingerprint, &target->opts);
 			return pool;
 		}
 
@@ -128,9 +129,9 @@ pgpx_checkout_must_tell(const PgpxCheckout *c, const PgpxPool *pool,
 	if (epoch == 0)
 		return false;			/* no worker; the next one wakes who waits */
 	if (pool->conninfo_epoch == epoch &&
-		pool->conninfo_version == pool->version)
+		pool->conninfo_version >= pool->options_version)
 		return false;
-	return c->told_epoch != epoch || c->told_version != pool->version;
+	return c->told_epoch != epoch || c->told_version < pool->options_version;
 }
 
 /*
@@ -150,8 +151,8 @@ tell_again(PgpxCheckout *c, PgpxPool *pool, uint64 epoch)
 			refresh_target(c);
 		LWLockAcquire(pool->lock, LW_EXCLUSIVE);
 		if (attempt > 0 && pgpx_pool_is_retired_locked(pool))
-			pgpx_pool_adopt_locked(pool, &c->target->fingerprint,
-								   &c->target->opts);
+			pgpx_pool_adopt_locked(pool, NameStr(c->target->server_name),
+								   &c->target->fingerprint, &c->target->opts);
 		version = pool->version;
 		current = pgpx_pool_is_current_locked(pool, &c->target->fingerprint);
 		LWLockRelease(pool->lock);

@@ -48,8 +48,18 @@ pgpx_pool_total_locked(const PgpxPool *pool)
 int
 pgpx_pool_live_locked(const PgpxPool *pool)
 {
-	return pgpx_pool_total_locked(pool) - pool->count[PGPX_CONN_CONNECTING] -
+	int			live;
+
+	live = pgpx_pool_total_locked(pool) - pool->count[PGPX_CONN_CONNECTING] -
 		pool->count[PGPX_CONN_CLOSING];
+
+	/* a leased one whose remote has gone helps nobody when it comes back */
+	for (int i = 0; live > 0 && i < pgpx_shared->max_connections; i++)
+		if (pgpx_conns[i].pool == PGPX_POOL_INDEX(pool) &&
+			pgpx_conns[i].state == PGPX_CONN_LEASED &&
+			pg_atomic_read_u32(&pgpx_conns[i].hung_up) != 0)
+			live--;
+	return live;
 }
 
 static bool fit_locked(PgpxPool *pool, PgpxConn *conn);
@@ -191,6 +201,15 @@ pgpx_pool_take_locked(PgpxPool *pool, PgpxConn *conn, const PgpxHolder *holder,
 	return lease_id;
 }
 
+/* Can the worker connect without a session that tells it how? */
+static bool
+conninfo_is_known(const PgpxPool *pool)
+{
+	return pool->conninfo_epoch != 0 &&
+		pool->conninfo_epoch == pgpx_pool_worker_epoch(pool) &&
+		pool->conninfo_version >= pool->options_version;
+}
+
 /*
  * Has another pool waited longer for a place that this one takes up?  A pool
  * whose own first ticket is older need not care.
@@ -232,7 +251,7 @@ pgpx_pool_grow_locked(PgpxPool *pool, int extra)
 	room = pgpx_pool_cap_locked(pool) - total;
 
 	/* from the first use on so many are kept open; a cap beats it */
-	if (pool->last_checkout != 0)
+	if (pool->last_checkout != 0 && conninfo_is_known(pool))
 		wanted = Max(wanted, pool->opts.min_size - total);
 	if (wanted <= 0 || room <= 0 || pgpx_pool_is_paused(pool) ||
 		must_give_way(pool))

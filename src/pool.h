@@ -79,7 +79,7 @@ extern bool pgpx_pool_is_current_locked(const PgpxPool *pool,
  *		New options: a new version.  Connections of the old one close, those
  *		that are leased at checkin.
  */
-extern void pgpx_pool_adopt_locked(PgpxPool *pool,
+extern void pgpx_pool_adopt_locked(PgpxPool *pool, const char *server_name,
 								   const PgpxFingerprint *fingerprint,
 								   const PgpxPoolOptions *opts);
 

@@ -14,6 +14,9 @@
 /* At most one connection expires in a pool at a time, and then not before: */
 #define EXPIRE_APART_US (100 * 1000)
 
+/* How often a pool with connections in use is looked at, at most. */
+#define LOOK_EACH_US (500 * 1000)
+
 /*
  * Why a ready connection should be closed now; NONE, and *due is when the first
  * reason will hold.
@@ -49,6 +52,15 @@ reason_to_close(const PgpxPool *pool, const PgpxConn *conn, int total,
 	return PGPX_CLOSE_NONE;
 }
 
+/* After which idle time a connection that comes back will have to go, in ms. */
+static int64
+soonest(const PgpxPool *pool, int total)
+{
+	if (total > pool->opts.pool_size)
+		return Min(pool->opts.idle_timeout, pool->opts.overflow_ttl);
+	return pool->opts.idle_timeout;
+}
+
 /* A lease that was held for long, to be written to the log. */
 typedef struct Leak
 {
@@ -61,7 +73,6 @@ typedef struct Leak
 } Leak;
 
 #define LEAKS_AT_ONCE 8
-#define LEASES_EACH_US (500 * 1000)
 
 /*
  * Leases that are held for too long: told once, and ended.  Returns how many are
@@ -79,7 +90,7 @@ look_at_leases(PgpxPool *pool, PgpxTime now, PgpxTime *due, Leak *leaks,
 		return 0;
 
 	/* a checkout does not wake the worker: look so often */
-	*due = Min(*due, now + LEASES_EACH_US);
+	*due = Min(*due, now + LOOK_EACH_US);
 	for (int i = 0; i < pgpx_shared->max_connections && n < LEAKS_AT_ONCE; i++)
 	{
 		PgpxConn   *conn = &pgpx_conns[i];
@@ -140,7 +151,6 @@ pgpx_pool_maintain(PgpxPool *pool, PgpxTime now)
 	bool		expired = false;
 	int			total;
 	int			before;
-	int64		soonest;
 	Leak		leaks[LEAKS_AT_ONCE];
 	int			nleaks;
 
@@ -169,10 +179,9 @@ pgpx_pool_maintain(PgpxPool *pool, PgpxTime now)
 		total--;
 	}
 
-	/* those in use come back at some time; look again when they could be due */
-	soonest = Min(pool->opts.idle_timeout, pool->opts.overflow_ttl);
-	if (total > pool->count[PGPX_CONN_IDLE])
-		due = Min(due, now + soonest * 1000);
+	/* those in use come back at some time: look now and then */
+	if (total > pool->count[PGPX_CONN_IDLE] && total > pool->opts.min_size)
+		due = Min(due, now + Max(LOOK_EACH_US, soonest(pool, total) * 1000));
 	nleaks = look_at_leases(pool, now, &due, leaks, &wake);
 	pgpx_pool_serve_locked(pool, &wake);
 	if (pool->nwaiting == 0)

@@ -139,7 +139,7 @@ void
 pgpx_pool_conninfo_known(PgpxPool *pool, uint64 epoch, uint64 version)
 {
 	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
-	if (pool->version == version)
+	if (version >= pool->options_version)
 	{
 		pool->conninfo_epoch = epoch;
 		pool->conninfo_version = version;

@@ -158,6 +158,7 @@ make_pool(PgpxPool *pool, const PgpxPoolRef *ref)
 	pool->created_at = pgpx_now();
 
 	pool->version++;
+	pool->options_version = pool->version;
 	pool->fingerprint = ref->fingerprint;
 	pool->opts = *ref->opts;
 	pool->conninfo_epoch = 0;
@@ -233,10 +234,13 @@ close_old_locked(PgpxPool *pool)
 }
 
 void
-pgpx_pool_adopt_locked(PgpxPool *pool, const PgpxFingerprint *fingerprint,
+pgpx_pool_adopt_locked(PgpxPool *pool, const char *server_name,
+					   const PgpxFingerprint *fingerprint,
 					   const PgpxPoolOptions *opts)
 {
 	close_old_locked(pool);
+	pool->options_version = pool->version;
+	namestrcpy(&pool->server_name, server_name);	/* it may have another now */
 	pool->fingerprint = *fingerprint;
 	pool->opts = *opts;
 }
@@ -245,6 +249,7 @@ void
 pgpx_pool_retire_locked(PgpxPool *pool, PgpxWake *wake)
 {
 	close_old_locked(pool);
+	pool->options_version = pool->version;
 	memset(&pool->fingerprint, 0, sizeof(pool->fingerprint));
 	pool->conninfo_epoch = 0;
 	for (int i = pool->queue_head; i >= 0; i = pgpx_tickets[i].next)

@@ -309,7 +309,8 @@ typedef struct PgpxPool
 	LWLock	   *lock;
 
 	/* protected by lock */
-	uint64		version;		/* rises with each change of the options */
+	uint64		version;		/* connections of another one are stale */
+	uint64		options_version;	/* since which the options have not changed */
 	PgpxFingerprint fingerprint;
 	PgpxPoolOptions opts;
 	uint64		conninfo_epoch; /* epoch of the worker that has the conninfo; 0: none */
