@@ -80,6 +80,71 @@ COMMENT ON FUNCTION pgpool.checkin_all() IS
 'returns all leases of this session and tells how many they were';
 
 --
+-- Administration: not PUBLIC's, and inside for the owner of the server or with
+-- the privileges of pg_signal_backend
+--
+
+CREATE FUNCTION pgpool.pause(pool pg_catalog.text DEFAULT NULL)
+RETURNS pg_catalog.void
+AS 'MODULE_PATHNAME', 'pgpx_pause'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+REVOKE ALL ON FUNCTION pgpool.pause(pg_catalog.text) FROM PUBLIC;
+COMMENT ON FUNCTION pgpool.pause(pg_catalog.text) IS
+'lets checkouts from a server queue while leases go on; NULL: all servers of this database';
+
+CREATE FUNCTION pgpool.resume(pool pg_catalog.text DEFAULT NULL)
+RETURNS pg_catalog.void
+AS 'MODULE_PATHNAME', 'pgpx_resume'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+REVOKE ALL ON FUNCTION pgpool.resume(pg_catalog.text) FROM PUBLIC;
+COMMENT ON FUNCTION pgpool.resume(pg_catalog.text) IS
+'ends pause and drain of a server; NULL: all servers of this database';
+
+CREATE FUNCTION pgpool.drain(
+	pool pg_catalog.text DEFAULT NULL,
+	timeout pg_catalog.interval DEFAULT NULL)
+RETURNS pg_catalog.bool
+AS 'MODULE_PATHNAME', 'pgpx_drain'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+REVOKE ALL ON FUNCTION pgpool.drain(pg_catalog.text, pg_catalog.interval) FROM PUBLIC;
+COMMENT ON FUNCTION pgpool.drain(pg_catalog.text, pg_catalog.interval) IS
+'pauses a server, waits until its leases have come in, and closes all connections; false if the timeout came first (NULL: none); resume undoes it';
+
+CREATE FUNCTION pgpool.reconnect(pool pg_catalog.text DEFAULT NULL)
+RETURNS pg_catalog.void
+AS 'MODULE_PATHNAME', 'pgpx_reconnect'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+REVOKE ALL ON FUNCTION pgpool.reconnect(pg_catalog.text) FROM PUBLIC;
+COMMENT ON FUNCTION pgpool.reconnect(pg_catalog.text) IS
+'replaces the connections to a server: idle ones now, leased ones at checkin; NULL: all servers of this database';
+
+CREATE FUNCTION pgpool.prewarm(
+	pool pg_catalog.text,
+	n pg_catalog.int4,
+	timeout pg_catalog.interval DEFAULT NULL)
+RETURNS pg_catalog.int4
+AS 'MODULE_PATHNAME', 'pgpx_prewarm'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+REVOKE ALL ON FUNCTION pgpool.prewarm(pg_catalog.text, pg_catalog.int4, pg_catalog.interval) FROM PUBLIC;
+COMMENT ON FUNCTION pgpool.prewarm(pg_catalog.text, pg_catalog.int4, pg_catalog.interval) IS
+'opens connections of the caller''s own pool of a server until n are open, and tells how many are';
+
+CREATE FUNCTION pgpool.reset_stats(pool pg_catalog.text DEFAULT NULL)
+RETURNS pg_catalog.void
+AS 'MODULE_PATHNAME', 'pgpx_reset_stats'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+REVOKE ALL ON FUNCTION pgpool.reset_stats(pg_catalog.text) FROM PUBLIC;
+COMMENT ON FUNCTION pgpool.reset_stats(pg_catalog.text) IS
+'sets the counters of a server to zero, but for what is still under way; NULL: all servers of this database';
+
+CREATE FUNCTION pgpool.terminate(lease pg_catalog.int8)
+RETURNS pg_catalog.bool
+AS 'MODULE_PATHNAME', 'pgpx_terminate'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION pgpool.terminate(pg_catalog.int8) IS
+'ends a lease and shuts its connection down, under the rule of pg_terminate_backend; false if no such lease is out';
+
+--
 -- SQL on a lease, or on a pool: checkout, run and checkin in one call.
 -- VARIADIC text[] serves untyped literals and untyped parameters of drivers,
 -- VARIADIC "any" typed values.

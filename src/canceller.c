@@ -170,7 +170,7 @@ pgpx_canceller_start(PgpxWorkerConn *w)
 	cancel->fd = -1;
 	cancel->deadline = pgpx_now() +
 		pgpx_pools[w->pool].opts.operation_timeout * 1000;
-	pgpx_reactor_due(cancel->deadline);
+	pgpx_janitor_due(cancel->deadline);
 
 	if (libpq_cancels())
 	{

@@ -29,6 +29,8 @@
  */
 #define GRACE_US (100 * 1000)
 
+#define PREWARM_LOOK_US (10 * 1000) /* how often prewarm looks */
+
 /* call > GUC > server's option */
 static void
 set_deadline(PgpxCheckout *c, int64 timeout)
@@ -53,17 +55,6 @@ step_deadline(const PgpxCheckout *c)
 	if (c->deadline == 0)
 		return longest;
 	return Min(longest, Max(c->deadline, now) + GRACE_US);
-}
-
-/*
- * Nothing can ever come: the pool has no connection, and shared memory has none
- * left for it.  Caller holds the pool's lock and has drawn a ticket.
- */
-static bool
-is_starved(PgpxPool *pool)
-{
-	return pgpx_pool_total_locked(pool) == 0 &&
-		pgpx_shared->nfree == 0 && pool->retry_at == 0;
 }
 
 /* The pool is locked, and this connection taken: make the lease of it. */
@@ -132,6 +123,12 @@ again:
 			pgpx_checkout_tell(c, pool->worker, epoch, version);
 			goto again;
 		}
+		if (c->no_wait && pool->count[PGPX_CONN_CHECKING] > 0)
+		{
+			/* one is being tested: that much longer than not at all */
+			c->no_wait = false;
+			c->deadline = c->started + GRACE_US;
+		}
 		if (c->no_wait)
 		{
 			/* nothing now; but the next one shall find something */
@@ -145,22 +142,13 @@ again:
 										 c->deadline, c->number);
 		c->number = ticket->number;
 		pgpx_pool_grow_locked(pool, 0);
-		if (is_starved(pool))
-		{
-			LWLockRelease(pool->lock);
-			pgpx_checkout_leave(ticket);
-			ereport(ERROR,
-					(errcode(ERRCODE_TOO_MANY_CONNECTIONS),
-					 errmsg("too many outbound connections"),
-					 errdetail("All %d connections of shared memory are in use by other pools.",
-							   pgpx_shared->max_connections),
-					 errhint("Raise \"pgpool_ext.max_connections\".")));
-		}
 		if (pool->retry_at != 0 &&
 			pg_atomic_read_u32(&pgpx_shared->worker[pool->worker].ticking) == 0)
 			pgpx_worker_wake(pool->worker);
 		LWLockRelease(pool->lock);
 		conn = pgpx_checkout_wait(c, pool, ticket, &lease_id);
+		if (conn == NULL)
+			return false;
 		LWLockAcquire(pool->lock, LW_SHARED);
 	}
 
@@ -492,4 +480,66 @@ pgpx_lease_checkout(const char *server, int64 timeout, bool only_try,
 	if (lease != NULL)
 		log_wait(&c);
 	return lease;
+}
+
+/* Ask for what is missing; returns how many are open, *more: more can come. */
+static int
+grow_to(PgpxCheckout *c, int n, bool *more)
+{
+	PgpxPool   *pool = pgpx_checkout_lock_pool(c);
+	uint64		epoch = pgpx_pool_worker_epoch(pool);
+	uint64		version = pool->version;
+	int			live;
+	int			missing;
+	int			connecting;
+
+	if (pgpx_checkout_must_tell(c, pool, epoch))
+	{
+		int			worker = pool->worker;
+
+		LWLockRelease(pool->lock);
+		pgpx_checkout_tell(c, worker, epoch, version);
+		pool = pgpx_checkout_lock_pool(c);
+	}
+	missing = n - pgpx_pool_total_locked(pool);
+	connecting = pool->count[PGPX_CONN_CONNECTING];
+	if (missing > 0)
+		pgpx_pool_grow_locked(pool, missing + connecting);
+	live = pgpx_pool_live_locked(pool);
+	*more = live < n &&
+		(pool->count[PGPX_CONN_CONNECTING] > 0 || pool->retry_at != 0);
+	LWLockRelease(pool->lock);
+	return live;
+}
+
+int
+pgpx_lease_prewarm(const char *server, int n, PgpxTime deadline)
+{
+	static uint32 wait_event = 0;
+	PgpxCheckout c = {0};
+	volatile int live = 0;
+
+	pgpx_lease_register_callbacks();
+	c.target = pgpx_target_get(server);
+	c.deadline = deadline;
+	pgpx_target_pin(c.target);
+	PG_TRY();
+	{
+		bool		more = true;
+
+		for (;;)
+		{
+			live = grow_to(&c, n, &more);
+			if (!more || (deadline != 0 && pgpx_now() >= deadline))
+				break;
+			(void) pgpx_session_wait_latch(pgpx_now() + PREWARM_LOOK_US,
+										   pgpx_wait_event(&wait_event, "PgpoolPrewarm"));
+		}
+	}
+	PG_FINALLY();
+	{
+		pgpx_target_unpin(c.target);
+	}
+	PG_END_TRY();
+	return live;
 }

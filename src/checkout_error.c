@@ -115,7 +115,7 @@ pgpx_checkout_check_locked(PgpxCheckout *c, PgpxPool *pool)
 {
 	int			own = pgpx_lease_count(pool->pool_id);
 	int			any = pgpx_lease_count(0);
-	int			size = pool->opts.pool_size;
+	int			size = pgpx_pool_cap_locked(pool);
 	PgpxTime	now;
 
 	if (own >= size && !c->no_wait)

@@ -129,9 +129,9 @@ pgpx_checkout_must_tell(const PgpxCheckout *c, const PgpxPool *pool,
 	if (epoch == 0)
 		return false;			/* no worker; the next one wakes who waits */
 	if (pool->conninfo_epoch == epoch &&
-		pool->conninfo_version == pool->version)
+		pool->conninfo_version >= pool->options_version)
 		return false;
-	return c->told_epoch != epoch || c->told_version != pool->version;
+	return c->told_epoch != epoch || c->told_version < pool->options_version;
 }
 
 /*
@@ -149,7 +149,10 @@ tell_again(PgpxCheckout *c, PgpxPool *pool, uint64 epoch)
 	{
 		if (attempt > 0)
 			refresh_target(c);
-		LWLockAcquire(pool->lock, LW_SHARED);
+		LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+		if (attempt > 0 && pgpx_pool_is_retired_locked(pool))
+			pgpx_pool_adopt_locked(pool, NameStr(c->target->server_name),
+								   &c->target->fingerprint, &c->target->opts);
 		version = pool->version;
 		current = pgpx_pool_is_current_locked(pool, &c->target->fingerprint);
 		LWLockRelease(pool->lock);
@@ -219,6 +222,8 @@ pgpx_checkout_wait(PgpxCheckout *c, PgpxPool *pool, PgpxTicket *ticket,
 							&conn, lease_id, &sqlstate, text, &c->waited);
 	if (was == PGPX_TICKET_FAILED)
 		pgpx_checkout_raise_unreachable(c, sqlstate, text, 0);
+	if (was != PGPX_TICKET_GRANTED && c->only_try)
+		return NULL;
 	if (was != PGPX_TICKET_GRANTED)
 		pgpx_checkout_raise_timeout(c, pool);
 	return conn;

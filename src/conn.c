@@ -144,12 +144,30 @@ pgpx_conn_set_state(PgpxConn *conn, PgpxConnState state, PgpxTime now)
 		list_push_tail(conn, &pool->owed_head, &pool->owed_tail);
 }
 
+/* A token of the server's cap; given back when the connection is really closed. */
+static bool
+take_token(const PgpxPool *pool)
+{
+	pg_atomic_uint32 *used = &pgpx_servers[pool->server].used;
+	uint32		cap = (uint32) pool->opts.max_server_connections;
+	uint32		now = pg_atomic_read_u32(used);
+
+	do
+	{
+		if (cap > 0 && now >= cap)
+			return false;
+	} while (!pg_atomic_compare_exchange_u32(used, &now, now + 1));
+	return true;
+}
+
 PgpxConn *
 pgpx_conn_alloc_locked(PgpxPool *pool)
 {
 	PgpxConn   *conn = NULL;
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	if (!take_token(pool))
+		return NULL;
 
 	SpinLockAcquire(&pgpx_shared->free_mutex);
 	if (pgpx_shared->free_head >= 0)
@@ -161,7 +179,10 @@ pgpx_conn_alloc_locked(PgpxPool *pool)
 	SpinLockRelease(&pgpx_shared->free_mutex);
 
 	if (conn == NULL)
+	{
+		pg_atomic_fetch_sub_u32(&pgpx_servers[pool->server].used, 1);
 		return NULL;
+	}
 
 	conn->next = conn->prev = -1;
 	conn->pool = PGPX_POOL_INDEX(pool);
@@ -170,7 +191,6 @@ pgpx_conn_alloc_locked(PgpxPool *pool)
 	conn->version = pool->version;
 	conn->owed = 0;
 	conn->dirty = false;
-	conn->fresh = true;
 	conn->close_reason = PGPX_CLOSE_NONE;
 	conn->owner_procno = -1;
 	conn->owner_pid = 0;
@@ -202,8 +222,11 @@ pgpx_conn_alloc_locked(PgpxPool *pool)
 void
 pgpx_conn_free_locked(PgpxConn *conn)
 {
+	PgpxServer *server;
 	bool		first;
 
+	server = &pgpx_servers[pgpx_pools[conn->pool].server];
+	pg_atomic_fetch_sub_u32(&server->used, 1);
 	pgpx_conn_set_state(conn, PGPX_CONN_FREE, pgpx_now());
 	conn->pool = -1;
 	conn->prev = -1;

@@ -20,6 +20,9 @@
 
 #include "guc.h"
 
+/* A round trip that leaves nothing behind. */
+#define CHECK_QUERY "SELECT 1"
+
 /* Free what belongs to a connection; the socket ends for this process. */
 void
 pgpx_connection_drop(PgpxWorkerConn *w)
@@ -65,15 +68,32 @@ void
 pgpx_connection_deadline(PgpxWorkerConn *w, int64 ms)
 {
 	w->deadline = pgpx_now() + ms * 1000;
-	pgpx_reactor_due(w->deadline);
+	pgpx_janitor_due(w->deadline);
+}
+
+/* The worker's own conversation has ended. */
+static void
+finish(PgpxWorkerConn *w, bool ok)
+{
+	PgpxPool   *pool = &pgpx_pools[w->pool];
+	PgpxConn   *conn = &pgpx_conns[w->index];
+	bool		checking = w->checking;
+
+	w->phase = PGPX_PHASE_OPEN;
+	w->deadline = 0;
+	w->checking = false;
+	if (ok)
+		pgpx_connection_watch(w, EPOLLRDHUP | EPOLLET);
+	if (checking)
+		pgpx_pool_check_done(pool, conn, ok);
+	else
+		pgpx_pool_reset_done(pool, conn, ok);
 }
 
 /* Go on with a reset: send what is left, read what is there. */
 static void
 step_reset(PgpxWorkerConn *w)
 {
-	PgpxPool   *pool = &pgpx_pools[w->pool];
-	PgpxConn   *conn = &pgpx_conns[w->index];
 	PgpxWireMessage msg;
 	PgpxWireEvent event;
 	bool		full = true;
@@ -92,35 +112,83 @@ step_reset(PgpxWorkerConn *w)
 		}
 	}
 
-	w->phase = PGPX_PHASE_OPEN;
-	w->deadline = 0;
-	if (event == PGPX_EV_READY && pgpx_wire_at_boundary(&w->wire))
-	{
-		pgpx_connection_watch(w, EPOLLRDHUP | EPOLLET);
-		pgpx_pool_reset_done(pool, conn, true);
-	}
-	else
-		pgpx_pool_reset_done(pool, conn, false);
+	finish(w, event == PGPX_EV_READY && pgpx_wire_at_boundary(&w->wire));
+}
+
+/* Begin a conversation of the worker's own on an open connection. */
+static void
+begin(PgpxWorkerConn *w, int owed, int64 timeout)
+{
+	const char *encoding =
+		pgpx_connector_param(&pgpx_wpools[w->pool].conninfo, "client_encoding");
+
+	if (w->wire_made)
+		pgpx_wire_free(&w->wire);
+	pgpx_wire_init(&w->wire, PQsocket(w->pg), pg_char_to_encoding(encoding),
+				   TopMemoryContext);
+	w->wire_made = true;
+	pgpx_wire_begin(&w->wire, owed);
+	w->phase = PGPX_PHASE_RESET;
+	w->listening = false;
+	pgpx_connection_deadline(w, timeout);
 }
 
 void
 pgpx_connection_reset(PgpxWorkerConn *w, bool send, int owed)
 {
 	PgpxConninfo *ci = &pgpx_wpools[w->pool].conninfo;
-	PgpxPool   *pool = &pgpx_pools[w->pool];
 
-	if (w->wire_made)
-		pgpx_wire_free(&w->wire);
-	pgpx_wire_init(&w->wire, PQsocket(w->pg),
-				   pg_char_to_encoding(pgpx_connector_param(ci, "client_encoding")),
-				   TopMemoryContext);
-	w->wire_made = true;
-	pgpx_wire_begin(&w->wire, owed);
+	begin(w, owed, pgpx_pools[w->pool].opts.operation_timeout);
 	if (send)
 		pgpx_wire_send_reset(&w->wire, ci->reset_command, ci->start_commands);
-	w->phase = PGPX_PHASE_RESET;
-	pgpx_connection_deadline(w, pool->opts.operation_timeout);
 	step_reset(w);
+}
+
+void
+pgpx_connection_check(PgpxWorkerConn *w)
+{
+	int64		timeout = pgpx_pools[w->pool].opts.operation_timeout;
+
+	begin(w, 0, Min(timeout, PGPX_CHECK_MS));
+	w->checking = true;
+	pgpx_wire_send_reset(&w->wire, CHECK_QUERY, NULL);
+	step_reset(w);
+}
+
+/*
+ * Something has come in on a connection that was quiet.  If it has been leased
+ * meanwhile it is an answer; else only notices, notifications and reported
+ * parameters may come by themselves.  They are left for the next lessee to skip.
+ */
+static void
+look_at_stray_bytes(PgpxWorkerConn *w)
+{
+	PgpxPool   *pool = &pgpx_pools[w->pool];
+	PgpxConn   *conn = &pgpx_conns[w->index];
+	char		first;
+	bool		stray = false;
+
+	w->listening = false;
+	pgpx_connection_watch(w, EPOLLRDHUP | EPOLLET);
+	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+	if (conn->state == PGPX_CONN_IDLE)
+	{
+		/* under the lock nobody can take it, so what is there is nobody's */
+		stray = recv(w->fd, &first, 1, MSG_PEEK | MSG_DONTWAIT) == 1 &&
+			first != 'N' && first != 'A' && first != 'S';
+	}
+	if (stray)
+		pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_BROKEN);
+	LWLockRelease(pool->lock);
+}
+
+void
+pgpx_connection_listen(PgpxWorkerConn *w)
+{
+	if (w->listening || w->phase != PGPX_PHASE_OPEN || w->fd < 0)
+		return;
+	w->listening = true;
+	pgpx_connection_watch(w, EPOLLIN | EPOLLRDHUP | EPOLLONESHOT);
 }
 
 void
@@ -139,7 +207,9 @@ pgpx_connection_ready(PgpxWorkerConn *w, uint32 events)
 			step_reset(w);
 			break;
 		case PGPX_PHASE_OPEN:
-			if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0)
+			if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) == 0)
+				look_at_stray_bytes(w);
+			else
 			{
 				/*
 				 * The remote has gone.  A lessee finds it by itself, with
@@ -159,9 +229,6 @@ pgpx_connection_ready(PgpxWorkerConn *w, uint32 events)
 void
 pgpx_connection_late(PgpxWorkerConn *w)
 {
-	PgpxPool   *pool = &pgpx_pools[w->pool];
-	PgpxConn   *conn = &pgpx_conns[w->index];
-
 	switch (w->phase)
 	{
 		case PGPX_PHASE_LOOKUP:
@@ -170,9 +237,7 @@ pgpx_connection_late(PgpxWorkerConn *w)
 			pgpx_connector_too_late(w);
 			break;
 		case PGPX_PHASE_RESET:
-			w->phase = PGPX_PHASE_OPEN;
-			w->deadline = 0;
-			pgpx_pool_reset_done(pool, conn, false);
+			finish(w, false);
 			break;
 		default:
 			w->deadline = 0;

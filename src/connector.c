@@ -145,12 +145,12 @@ pgpx_connector_open(PgpxWorkerConn *w)
 	w->pool_id = pool->pool_id;
 	w->generation = conn->generation;
 	w->before = pool->next_ticket + 1;
-	version = conn->version;
+	version = pool->options_version;
 	timeout = pool->opts.connect_timeout;
 	LWLockRelease(pool->lock);
 
 	ci = &pgpx_wpools[w->pool].conninfo;
-	if (pgpx_wpools[w->pool].pool_id != w->pool_id || ci->version != version)
+	if (pgpx_wpools[w->pool].pool_id != w->pool_id || ci->version < version)
 	{
 		/* a session has to tell; who waits is woken to do so */
 		pgpx_pool_conninfo_missing(pool, conn);

@@ -92,10 +92,16 @@ wait_reason(const PgpxView *view)
 
 	if (pool->count[PGPX_CONN_CONNECTING] > 0)
 		return "connecting";
-	if (pgpx_pool_total_locked(pool) >= pool->opts.pool_size)
+	if (pgpx_pool_is_paused(pool))
+		return "paused";
+	if (pgpx_pool_total_locked(pool) >= pgpx_pool_cap_locked(pool))
 		return "full";
 	if (pgpx_view_backs_off(view))
 		return "unavailable";
+	if (pool->opts.max_server_connections > 0 &&
+		(int) pg_atomic_read_u32(&pgpx_servers[pool->server].used) >=
+			pool->opts.max_server_connections)
+		return "server_cap";
 	/* one int, of which any value was true a moment ago */
 	if (*(volatile int *) &pgpx_shared->nfree == 0)
 		return "global_cap";

@@ -29,6 +29,10 @@ pool_state(const PgpxView *view)
 {
 	const PgpxPool *pool = &view->pool;
 
+	if (pgpx_pool_is_draining(pool))
+		return "draining";
+	if (pgpx_pool_is_paused(pool))
+		return "paused";
 	if (pgpx_view_backs_off(view) && pgpx_view_live(view) == 0)
 		return "unavailable";
 	for (int i = 0; i < view->nconns; i++)
@@ -36,8 +40,10 @@ pool_state(const PgpxView *view)
 			is_stale(view, &view->conns[i]))
 			return "stale";
 	if (pool->count[PGPX_CONN_IDLE] + pool->count[PGPX_CONN_OWED] == 0 &&
-		pgpx_pool_total_locked(pool) >= pool->opts.pool_size)
+		pgpx_pool_total_locked(pool) >= pgpx_pool_cap_locked(pool))
 		return "full";
+	if (pgpx_pool_total_locked(pool) > pool->opts.pool_size)
+		return "overflow";
 	return "ready";
 }
 

@@ -51,6 +51,14 @@ extern PgpxLease *pgpx_lease_checkout(const char *server, int64 timeout,
 									  const char *why);
 
 /*
+ * pgpx_lease_prewarm
+ *		Have the current user's pool of a server open n connections, within its
+ *		caps.  Waits until they are open or the deadline (0: none) has passed;
+ *		returns how many are open.  Errors as of a checkout.
+ */
+extern int	pgpx_lease_prewarm(const char *server, int n, PgpxTime deadline);
+
+/*
  * pgpx_lease_return
  *		End a lease.
  *

@@ -12,6 +12,7 @@
  */
 #include "compat.h"
 
+#include "ddl.h"
 #include "guc.h"
 #include "handoff.h"
 #include "shmem.h"
@@ -34,4 +35,5 @@ _PG_init(void)
 	pgpx_shmem_init();
 	pgpx_handoff_init(pgpx_workers);
 	pgpx_worker_register();
+	pgpx_ddl_init();
 }

@@ -62,6 +62,50 @@ pgpx_pool_live_locked(const PgpxPool *pool)
 	return live;
 }
 
+static bool fit_locked(PgpxPool *pool, PgpxConn *conn);
+
+int
+pgpx_pool_cap_locked(const PgpxPool *pool)
+{
+	return pool->opts.pool_size + pool->opts.max_overflow;
+}
+
+/* Has a ready connection been idle for so long that it must be tested? */
+static bool
+needs_check(const PgpxPool *pool, const PgpxConn *conn, PgpxTime now)
+{
+	PgpxTime	seen = Max(conn->last_used, conn->last_checked);
+
+	return pool->opts.test_period >= 0 &&
+		now - seen >= pool->opts.test_period * 1000;
+}
+
+/*
+ * A ready connection that need not be tested; by strategy.  *untested is the
+ * first of those that must.
+ */
+static PgpxConn *
+pick_idle(PgpxPool *pool, PgpxConn **untested)
+{
+	bool		fifo = pool->opts.strategy == PGPX_STRATEGY_FIFO;
+	PgpxTime	now = pgpx_now();
+	int			next;
+
+	for (int i = fifo ? pool->idle_tail : pool->idle_head; i >= 0; i = next)
+	{
+		PgpxConn   *conn = &pgpx_conns[i];
+
+		next = fifo ? conn->prev : conn->next;
+		if (!fit_locked(pool, conn))
+			continue;
+		if (!needs_check(pool, conn, now))
+			return conn;
+		if (*untested == NULL)
+			*untested = conn;
+	}
+	return NULL;
+}
+
 /* Is a free connection fit to be leased?  If not it is closed. */
 static bool
 fit_locked(PgpxPool *pool, PgpxConn *conn)
@@ -79,7 +123,11 @@ PgpxConn *
 pgpx_pool_pick_locked(PgpxPool *pool, int partner, uint64 partner_generation)
 {
 	PgpxConn   *mine = NULL;
+	PgpxConn   *untested = NULL;
+	PgpxConn   *ready;
 
+	if (pgpx_pool_is_paused(pool))
+		return NULL;
 	if (partner >= 0)
 	{
 		mine = &pgpx_conns[partner];
@@ -88,17 +136,12 @@ pgpx_pool_pick_locked(PgpxPool *pool, int partner, uint64 partner_generation)
 			mine = NULL;
 	}
 
-	if (mine != NULL && mine->state == PGPX_CONN_IDLE && fit_locked(pool, mine))
+	if (mine != NULL && mine->state == PGPX_CONN_IDLE &&
+		fit_locked(pool, mine) && !needs_check(pool, mine, pgpx_now()))
 		return mine;
-	while (pool->idle_head >= 0)
-	{
-		PgpxConn   *conn;
-
-		conn = &pgpx_conns[pool->opts.strategy == PGPX_STRATEGY_FIFO ?
-						   pool->idle_tail : pool->idle_head];
-		if (fit_locked(pool, conn))
-			return conn;
-	}
+	ready = pick_idle(pool, &untested);
+	if (ready != NULL)
+		return ready;
 
 	/*
 	 * A reset that was sent just now is hardly answered yet: then one that was
@@ -116,6 +159,14 @@ pgpx_pool_pick_locked(PgpxPool *pool, int partner, uint64 partner_generation)
 
 		if (fit_locked(pool, conn))
 			return conn;
+	}
+
+	/* none but untested ones: one test for each who waits for it */
+	if (untested != NULL &&
+		pool->count[PGPX_CONN_CHECKING] < Max(pool->nwaiting, 1))
+	{
+		pgpx_conn_set_state(untested, PGPX_CONN_CHECKING, pgpx_now());
+		pgpx_conn_ask_worker(untested, pool->worker);
 	}
 	return NULL;
 }
@@ -139,6 +190,7 @@ pgpx_pool_take_locked(PgpxPool *pool, PgpxConn *conn, const PgpxHolder *holder,
 			holder->application_name ? holder->application_name : "",
 			sizeof(conn->application_name));
 	conn->leased_at = conn->state_since;
+	conn->leak_logged = false;
 	conn->waited = waited;
 	conn->leases++;
 	pg_atomic_write_u32(&conn->activity, PGPX_ACT_IDLE);
@@ -149,10 +201,43 @@ pgpx_pool_take_locked(PgpxPool *pool, PgpxConn *conn, const PgpxHolder *holder,
 	return lease_id;
 }
 
+/* Can the worker connect without a session that tells it how? */
+static bool
+conninfo_is_known(const PgpxPool *pool)
+{
+	return pool->conninfo_epoch != 0 &&
+		pool->conninfo_epoch == pgpx_pool_worker_epoch(pool) &&
+		pool->conninfo_version >= pool->options_version;
+}
+
+/*
+ * Has another pool waited longer for a place that this one takes up?  A pool
+ * whose own first ticket is older need not care.
+ */
+static bool
+another_is_hungrier(PgpxPool *pool, PgpxHungry *hungry)
+{
+	PgpxTime	since = (PgpxTime) pg_atomic_read_u64(&hungry->since);
+
+	if (since == 0 ||
+		(int) pg_atomic_read_u32(&hungry->pool) == PGPX_POOL_INDEX(pool))
+		return false;
+	return pool->queue_head < 0 || pgpx_tickets[pool->queue_head].since > since;
+}
+
+/* Must this pool leave its places to others? */
+static bool
+must_give_way(PgpxPool *pool)
+{
+	return another_is_hungrier(pool, &pgpx_servers[pool->server].hungry) ||
+		another_is_hungrier(pool, &pgpx_shared->hungry);
+}
+
 int
 pgpx_pool_grow_locked(PgpxPool *pool, int extra)
 {
 	int			wanted;
+	int			total;
 	int			room;
 	int			asked = 0;
 
@@ -162,8 +247,14 @@ pgpx_pool_grow_locked(PgpxPool *pool, int extra)
 	 */
 	wanted = pool->nwaiting + extra - pool->count[PGPX_CONN_CONNECTING] -
 		pool->count[PGPX_CONN_RESETTING] - pool->count[PGPX_CONN_CHECKING];
-	room = pool->opts.pool_size - pgpx_pool_total_locked(pool);
-	if (wanted <= 0 || room <= 0)
+	total = pgpx_pool_total_locked(pool);
+	room = pgpx_pool_cap_locked(pool) - total;
+
+	/* from the first use on so many are kept open; a cap beats it */
+	if (pool->last_checkout != 0 && conninfo_is_known(pool))
+		wanted = Max(wanted, pool->opts.min_size - total);
+	if (wanted <= 0 || room <= 0 || pgpx_pool_is_paused(pool) ||
+		must_give_way(pool))
 		return 0;
 	if (pool->retry_at != 0)
 	{
@@ -173,12 +264,19 @@ pgpx_pool_grow_locked(PgpxPool *pool, int extra)
 		wanted = pool->count[PGPX_CONN_CONNECTING] > 0 ? 0 : 1;
 	}
 
+	else if (pool->ramp > 0)
+		wanted = Min(wanted, pool->ramp - pool->count[PGPX_CONN_CONNECTING]);
+
 	while (asked < Min(wanted, room))
 	{
 		PgpxConn   *conn = pgpx_conn_alloc_locked(pool);
 
 		if (conn == NULL)
+		{
+			/* a cap: the worker sees who gives way */
+			pgpx_worker_wake(pool->worker);
 			break;
+		}
 		pgpx_conn_ask_worker(conn, pool->worker);
 		pool->stats.grown++;
 		asked++;
@@ -217,14 +315,22 @@ pgpx_pool_close_locked(PgpxPool *pool, PgpxConn *conn, PgpxCloseReason reason)
  * a checkin is where lifetime, size and options are enforced.
  */
 static PgpxCloseReason
-retire_reason(const PgpxPool *pool, PgpxConn *conn)
+retire_reason(PgpxPool *pool, PgpxConn *conn, PgpxTime now)
 {
 	if (pg_atomic_read_u32(&conn->hung_up) != 0)
 		return PGPX_CLOSE_BROKEN;
 	if (conn->version != pool->version)
 		return PGPX_CLOSE_STALE;
-	if (pgpx_pool_total_locked(pool) > pool->opts.pool_size)
+	if (pgpx_pool_is_draining(pool))
+		return PGPX_CLOSE_DRAINED;
+	if (pgpx_pool_total_locked(pool) > pgpx_pool_cap_locked(pool))
 		return PGPX_CLOSE_OVERFLOW;
+	if (pool->opts.max_uses > 0 && conn->leases >= pool->opts.max_uses)
+		return PGPX_CLOSE_USES;
+	if (conn->expires_at != 0 && now >= conn->expires_at)
+		return PGPX_CLOSE_LIFETIME;
+	if (must_give_way(pool))
+		return PGPX_CLOSE_EVICTED;
 	return PGPX_CLOSE_NONE;
 }
 
@@ -235,7 +341,7 @@ give_locked(PgpxPool *pool, PgpxConn *conn, PgpxGive give, int owed,
 {
 	bool		cancelling =
 		pg_atomic_read_u32(&conn->cancel) != PGPX_CANCEL_NONE;
-	PgpxCloseReason retire = retire_reason(pool, conn);
+	PgpxCloseReason retire = retire_reason(pool, conn, now);
 
 	if (give != PGPX_GIVE_AS_IT_WAS)
 		conn->owed = give == PGPX_GIVE_OWED ? owed : 0;
@@ -323,7 +429,6 @@ pgpx_pool_give(PgpxConn *conn, uint64 lease_id, PgpxEnd end, PgpxGive give,
 		conn->last_procno = conn->owner_procno;
 		conn->last_pid = conn->owner_pid;
 		conn->last_user = conn->owner_user;
-		conn->fresh = false;
 	}
 	pgpx_stats_lease_locked(pool, conn->last_used - conn->leased_at, end,
 							usage);

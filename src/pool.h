@@ -83,8 +83,49 @@ extern void pgpx_pool_adopt_locked(PgpxPool *pool, const char *server_name,
 								   const PgpxFingerprint *fingerprint,
 								   const PgpxPoolOptions *opts);
 
+/*
+ * pgpx_pool_retire_locked
+ *		The catalogs no longer stand behind the pool's options: connections close
+ *		as with new ones, and the next checkout, or who waits, reads the catalogs
+ *		again.
+ */
+extern void pgpx_pool_retire_locked(PgpxPool *pool, PgpxWake *wake);
+extern bool pgpx_pool_is_retired_locked(const PgpxPool *pool);
+
+/* Some database was dropped: the workers shall look which pools have lost theirs. */
+extern void pgpx_pool_ask_for_databases(void);
+
+/* Free the place of a retired pool that is empty. */
+extern void pgpx_pool_forget(int index, uint32 pool_id);
+
+/* New connections for old: as with new options, which stay the same. */
+extern void pgpx_pool_reconnect_locked(PgpxPool *pool);
+
+/*
+ * pgpx_server_pause
+ *		Pause or resume all pools of a server, also those to come.  drain: what
+ *		is free is closed, too.
+ */
+extern void pgpx_server_pause(Oid database, Oid server, bool pause, bool drain);
+
+/* Do checkouts from this pool queue, whatever is free? */
+static inline bool
+pgpx_pool_is_paused(const PgpxPool *pool)
+{
+	return pg_atomic_read_u32(&pgpx_servers[pool->server].paused) != 0;
+}
+
+static inline bool
+pgpx_pool_is_draining(const PgpxPool *pool)
+{
+	return pg_atomic_read_u32(&pgpx_servers[pool->server].draining) != 0;
+}
+
 /* Connections of the pool in any state: what counts against its size. */
 extern int	pgpx_pool_total_locked(const PgpxPool *pool);
+
+/* Most connections that the pool may have: pool_size and max_overflow. */
+extern int	pgpx_pool_cap_locked(const PgpxPool *pool);
 
 /* Connections that are open: some session could use them sooner or later. */
 extern int	pgpx_pool_live_locked(const PgpxPool *pool);
@@ -222,6 +263,17 @@ extern void pgpx_pool_reset_done(PgpxPool *pool, PgpxConn *conn, bool ok);
  *		cancel did not come to an end (ok is false).  Returns the new state.
  */
 extern int	pgpx_pool_cancel_done(PgpxPool *pool, PgpxConn *conn, bool ok);
+
+/* CHECKING -> IDLE if it has answered, else -> CLOSING. */
+extern void pgpx_pool_check_done(PgpxPool *pool, PgpxConn *conn, bool ok);
+
+/*
+ * pgpx_pool_maintain
+ *		What time brings: connections that have expired, have been idle for too
+ *		long or are no longer needed are closed, those that min_size wants are
+ *		asked for.  Returns when the next thing is due, PG_INT64_MAX: nothing.
+ */
+extern PgpxTime pgpx_pool_maintain(PgpxPool *pool, PgpxTime now);
 
 /* any open state -> CLOSING. */
 extern void pgpx_pool_close(PgpxPool *pool, PgpxConn *conn,

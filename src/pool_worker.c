@@ -10,8 +10,24 @@
  */
 #include "pool.h"
 
+#include "common/pg_prng.h"
+
 #include "stats.h"
 #include "ticket.h"
+
+/*
+ * When a connection that is opened now has to go: max_lifetime less up to a tenth
+ * of it by chance, so that connections of one age do not expire together.
+ */
+static PgpxTime
+expiry(const PgpxPool *pool, PgpxTime now)
+{
+	int64		lifetime = pool->opts.max_lifetime * 1000;
+	int64		jitter = lifetime / 10;
+
+	return now + lifetime -
+		(int64) (pg_prng_double(&pg_global_prng_state) * jitter);
+}
 
 void
 pgpx_pool_opened(PgpxPool *pool, PgpxConn *conn, PgpxTime connect_time)
@@ -28,6 +44,12 @@ pgpx_pool_opened(PgpxPool *pool, PgpxConn *conn, PgpxTime connect_time)
 		pool->unavailable_since = 0;
 		pool->retry_at = 0;
 		pool->backoff = 0;
+		conn->expires_at = expiry(pool, conn->opened_at);
+
+		/* after an outage 1, 2, 4 .. connects at once */
+		if (pool->ramp > 0)
+			pool->ramp = pool->ramp >= pgpx_pool_cap_locked(pool) ? 0 :
+				pool->ramp * 2;
 		if (conn->version == pool->version)
 			pgpx_conn_set_state(conn, PGPX_CONN_IDLE, pgpx_now());
 		else
@@ -42,9 +64,13 @@ pgpx_pool_opened(PgpxPool *pool, PgpxConn *conn, PgpxTime connect_time)
 static void
 back_off_locked(PgpxPool *pool, PgpxTime now)
 {
+	double		jitter;
+
 	pool->backoff = pool->backoff == 0 ? pool->opts.retry_min :
 		Min(pool->backoff * 2, pool->opts.retry_max);
-	pool->retry_at = now + pool->backoff * 1000;
+	jitter = 0.75 + pg_prng_double(&pg_global_prng_state) / 2;
+	pool->retry_at = now + (PgpxTime) (pool->backoff * 1000 * jitter);
+	pool->ramp = 1;
 	if (pool->unavailable_since == 0)
 		pool->unavailable_since = now;
 }
@@ -113,7 +139,7 @@ void
 pgpx_pool_conninfo_known(PgpxPool *pool, uint64 epoch, uint64 version)
 {
 	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
-	if (pool->version == version)
+	if (version >= pool->options_version)
 	{
 		pool->conninfo_epoch = epoch;
 		pool->conninfo_version = version;
@@ -154,6 +180,29 @@ pgpx_pool_reset_done(PgpxPool *pool, PgpxConn *conn, bool ok)
 		}
 		else
 			pgpx_conn_set_state(conn, PGPX_CONN_IDLE, pgpx_now());
+		pgpx_pool_serve_locked(pool, &wake);
+	}
+	LWLockRelease(pool->lock);
+	pgpx_wake_flush(&wake);
+}
+
+void
+pgpx_pool_check_done(PgpxPool *pool, PgpxConn *conn, bool ok)
+{
+	PgpxWake	wake = PGPX_WAKE_INIT;
+
+	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+	if (conn->state == PGPX_CONN_CHECKING)
+	{
+		pool->stats.checks++;
+		conn->last_checked = pgpx_now();
+		if (ok)
+			pgpx_conn_set_state(conn, PGPX_CONN_IDLE, conn->last_checked);
+		else
+		{
+			pool->stats.checks_failed++;
+			pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_BROKEN);
+		}
 		pgpx_pool_serve_locked(pool, &wake);
 	}
 	LWLockRelease(pool->lock);

@@ -29,9 +29,9 @@
 
 static WaitEventSet *waits = NULL;
 static int	epoll_fd = -1;
-static PgpxTime next_due = PG_INT64_MAX;
-static PgpxTime next_sweep = PG_INT64_MAX;
+static PgpxTime next_due = 0;
 static bool more_messages = false;
+static bool made_work = false;	/* a connection has changed: see what is due */
 static char *message = NULL;	/* of the control socket; holds secrets */
 
 static uint64
@@ -64,12 +64,6 @@ pgpx_reactor_forget(int fd)
 	/* a registration belongs to the socket, which others hold too */
 	if (fd >= 0)
 		epoll_ctl(epoll_fd, EPOLL_CTL_DEL, fd, &ev);
-}
-
-void
-pgpx_reactor_due(PgpxTime at)
-{
-	next_due = Min(next_due, at);
 }
 
 void
@@ -248,7 +242,8 @@ work_on(int index)
 	state = conn->state;
 	polite = conn->close_reason != PGPX_CLOSE_BROKEN &&
 		conn->close_reason != PGPX_CLOSE_RESET &&
-		conn->close_reason != PGPX_CLOSE_HOLDER_DIED;
+		conn->close_reason != PGPX_CLOSE_HOLDER_DIED &&
+		conn->close_reason != PGPX_CLOSE_TERMINATED;
 	LWLockRelease(pool->lock);
 
 	switch (state)
@@ -273,6 +268,10 @@ work_on(int index)
 			if (w->phase == PGPX_PHASE_OPEN)
 				pgpx_connection_reset(w, true, 0);
 			break;
+		case PGPX_CONN_CHECKING:
+			if (w->phase == PGPX_PHASE_OPEN)
+				pgpx_connection_check(w);
+			break;
 		case PGPX_CONN_CLOSING:
 			pgpx_connection_close(w, polite);
 			break;
@@ -291,8 +290,10 @@ do_work(void)
 		if (pg_atomic_read_u32(&pgpx_work_bits[word]) == 0)
 			continue;
 		bits = pg_atomic_exchange_u32(&pgpx_work_bits[word], 0);
-		if (bits != 0)
-			read_control();		/* a conninfo is sent before it is needed */
+		if (bits == 0)
+			continue;
+		made_work = true;
+		read_control();			/* a conninfo is sent before it is needed */
 		for (int bit = 0; bits != 0; bit++, bits >>= 1)
 		{
 			int			index = word * 32 + bit;
@@ -309,150 +310,11 @@ do_work(void)
 	}
 }
 
-/* Is anything left that only the clock will bring about? */
-static bool
-tick(PgpxTime now)
-{
-	bool		again = false;
-
-	for (int i = 0; i < pgpx_shared->max_connections; i++)
-	{
-		PgpxWorkerConn *w = &pgpx_wconns[i];
-		PgpxConn   *conn = &pgpx_conns[i];
-		int			owed;
-
-		if (w->phase != PGPX_PHASE_OPEN)
-			continue;
-
-		/* in use: go on ticking, or each checkin would have to wake us */
-		if (now - conn->last_used < PGPX_BUSY_MS * 1000)
-			again = true;
-		if (conn->state != PGPX_CONN_OWED)
-			continue;
-		if (now - conn->state_since < PGPX_TICK_MS * 1000)
-			again = true;
-		else if (pgpx_pool_begin_reset(&pgpx_pools[w->pool], conn, &owed))
-			pgpx_connection_reset(w, false, owed);
-	}
-
-	/*
-	 * Somebody waits for a back-off to end, or for a place that a connection of
-	 * another pool has left.
-	 */
-	for (int i = 0; i < pgpx_shared->max_pools; i++)
-	{
-		PgpxPool   *pool = &pgpx_pools[i];
-
-		if (pool->worker != pgpx_worker_index || pool->nwaiting == 0)
-			continue;
-		if (pool->retry_at > now)
-		{
-			pgpx_reactor_due(pool->retry_at);
-			again = true;
-		}
-		else if (pool->retry_at != 0 ||
-				 (pgpx_shared->nfree > 0 &&
-				  pgpx_pool_total_locked(pool) < pool->opts.pool_size))
-		{
-			PgpxWake	wake = PGPX_WAKE_INIT;
-
-			LWLockAcquire(pool->lock, LW_EXCLUSIVE);
-			pgpx_pool_serve_locked(pool, &wake);
-			LWLockRelease(pool->lock);
-			pgpx_wake_flush(&wake);
-		}
-	}
-	return again;
-}
-
-/*
- * The second line against a lost lease: a holder that is gone.  The first are
- * the exit callbacks of the sessions, so this should never find one.
- */
-static bool
-sweep(void)
-{
-	bool		leases = false;
-
-	for (int i = 0; i < pgpx_shared->max_connections; i++)
-	{
-		PgpxWorkerConn *w = &pgpx_wconns[i];
-		PgpxConn   *conn = &pgpx_conns[i];
-		uint64		lease_id;
-		int			procno;
-		int			pid;
-
-		if (w->phase != PGPX_PHASE_OPEN || conn->state != PGPX_CONN_LEASED)
-			continue;
-		leases = true;
-		LWLockAcquire(pgpx_pools[w->pool].lock, LW_SHARED);
-		lease_id = pg_atomic_read_u64(&conn->lease_id);
-		procno = conn->owner_procno;
-		pid = conn->owner_pid;
-		LWLockRelease(pgpx_pools[w->pool].lock);
-		if (lease_id == 0 || procno < 0 ||
-			GetPGProcByNumber(procno)->pid == pid)
-			continue;
-		if (pgpx_pool_give(conn, lease_id, PGPX_END_RECLAIMED,
-						   PGPX_GIVE_CANCEL_CLOSE, 0, PGPX_CLOSE_HOLDER_DIED,
-						   NULL))
-			ereport(LOG,
-					(errmsg("pgpool_ext took lease " UINT64_FORMAT " back: its holder with PID %d has gone",
-							lease_id, pid)));
-	}
-	return leases;
-}
-
-static void
-run_due(PgpxTime now)
-{
-	PgpxTime	next = PG_INT64_MAX;
-
-	for (int i = 0; i < pgpx_shared->max_connections; i++)
-	{
-		PgpxWorkerConn *w = &pgpx_wconns[i];
-
-		if (w->cancel.active && now >= w->cancel.deadline)
-			pgpx_canceller_late(w);
-		if (w->deadline != 0 && now >= w->deadline)
-			pgpx_connection_late(w);
-		if (w->cancel.active)
-			next = Min(next, w->cancel.deadline);
-		if (w->deadline != 0)
-			next = Min(next, w->deadline);
-	}
-	next_due = next;
-}
-
-static void
-run_clock(void)
-{
-	PgpxWorkerSlot *slot = &pgpx_shared->worker[pgpx_worker_index];
-	PgpxTime	now = pgpx_now();
-
-	if (now >= next_due)
-		run_due(now);
-
-	/*
-	 * Say that we sleep before we look a last time: whoever makes work after
-	 * the look sees that it must wake us.
-	 */
-	pg_atomic_write_u32(&slot->ticking, 0);
-	pg_memory_barrier();
-	if (tick(now))
-	{
-		pg_atomic_write_u32(&slot->ticking, 1);
-		pgpx_reactor_due(now + PGPX_TICK_MS * 1000);
-	}
-	if (now >= next_sweep || next_sweep == PG_INT64_MAX)
-		next_sweep = sweep() ? now + PGPX_SWEEP_MS * 1000 : PG_INT64_MAX;
-}
-
 /* How long to sleep, in ms; -1: until somebody wakes us. */
 static long
 timeout(void)
 {
-	PgpxTime	at = Min(next_due, next_sweep);
+	PgpxTime	at = next_due;
 	PgpxTime	now;
 
 	if (more_messages)
@@ -490,6 +352,7 @@ pgpx_reactor_run_once(void)
 				read_lookups();
 				break;
 			case PGPX_WATCH_CONN:
+				made_work = true;
 				if (pgpx_wconns[index].fd >= 0)
 					pgpx_connection_ready(&pgpx_wconns[index],
 										  events[i].events);
@@ -502,5 +365,6 @@ pgpx_reactor_run_once(void)
 	if (more_messages)
 		read_control();
 	do_work();
-	run_clock();
+	next_due = pgpx_janitor_run(made_work);
+	made_work = false;
 }

@@ -39,6 +39,59 @@ find_locked(const PgpxPoolKey *key)
 }
 
 /*
+ * The record of a server; makes one.  -1: all are in use, which cannot be while
+ * there is a place for a pool, unless servers without pools are paused.  Caller
+ * holds the registry lock exclusively.
+ */
+static int
+find_server_locked(Oid database, Oid server, bool make)
+{
+	int			empty = -1;
+
+	for (int i = 0; i < pgpx_shared->max_pools; i++)
+	{
+		PgpxServer *s = &pgpx_servers[i];
+
+		if (s->server == server && s->database == database)
+			return i;
+		if (!OidIsValid(s->server) && empty < 0)
+			empty = i;
+	}
+	if (!make || empty < 0)
+		return -1;
+	pgpx_servers[empty].database = database;
+	pgpx_servers[empty].server = server;
+	pgpx_servers[empty].npools = 0;
+	pg_atomic_write_u32(&pgpx_servers[empty].paused, 0);
+	pg_atomic_write_u32(&pgpx_servers[empty].draining, 0);
+	return empty;
+}
+
+/* A pool of the server is gone, or it has been resumed. */
+static void
+leave_server_locked(PgpxServer *s)
+{
+	if (s->npools == 0 && pg_atomic_read_u32(&s->paused) == 0)
+		s->server = s->database = InvalidOid;
+}
+
+void
+pgpx_server_pause(Oid database, Oid server, bool pause, bool drain)
+{
+	int			index;
+
+	LWLockAcquire(pgpx_shared->registry_lock, LW_EXCLUSIVE);
+	index = find_server_locked(database, server, pause);
+	if (index >= 0)
+	{
+		pg_atomic_write_u32(&pgpx_servers[index].paused, pause);
+		pg_atomic_write_u32(&pgpx_servers[index].draining, drain);
+		leave_server_locked(&pgpx_servers[index]);
+	}
+	LWLockRelease(pgpx_shared->registry_lock);
+}
+
+/*
  * An empty place; else the pool that was used longest ago among those that
  * hold no connection and no ticket.  Caller holds the registry lock
  * exclusively.  A pool that gets a ticket after the look is found by its user
@@ -83,15 +136,29 @@ make_pool(PgpxPool *pool, const PgpxPoolRef *ref)
 		return false;
 	}
 
+	if (pool->pool_id != 0)
+	{
+		pgpx_servers[pool->server].npools--;
+		leave_server_locked(&pgpx_servers[pool->server]);
+	}
+	pool->server = find_server_locked(ref->key.database, ref->key.server, true);
+	if (pool->server < 0)
+	{
+		pool->pool_id = 0;
+		LWLockRelease(pool->lock);
+		return false;
+	}
+	pgpx_servers[pool->server].npools++;
 	pool->pool_id = pg_atomic_fetch_add_u32(&pgpx_shared->next_pool, 1);
 	pool->key = ref->key;
 	namestrcpy(&pool->database_name, ref->database_name);
 	namestrcpy(&pool->server_name, ref->server_name);
 	namestrcpy(&pool->user_name, ref->user_name);
-	pool->worker = PGPX_POOL_INDEX(pool) % pgpx_shared->nworkers;
+	pool->worker = pool->server % pgpx_shared->nworkers;
 	pool->created_at = pgpx_now();
 
 	pool->version++;
+	pool->options_version = pool->version;
 	pool->fingerprint = ref->fingerprint;
 	pool->opts = *ref->opts;
 	pool->conninfo_epoch = 0;
@@ -125,7 +192,7 @@ pgpx_pool_find(const PgpxPoolRef *ref, uint32 *pool_id)
 
 	LWLockAcquire(pgpx_shared->registry_lock, LW_EXCLUSIVE);
 	index = find_locked(&ref->key);
-	while (index < 0)
+	for (int tries = 0; index < 0 && tries < pgpx_shared->max_pools; tries++)
 	{
 		index = find_place_locked();
 		if (index < 0)
@@ -146,20 +213,17 @@ pgpx_pool_is_current_locked(const PgpxPool *pool,
 	return memcmp(&pool->fingerprint, fingerprint, sizeof(*fingerprint)) == 0;
 }
 
-void
-pgpx_pool_adopt_locked(PgpxPool *pool, const char *server_name,
-					   const PgpxFingerprint *fingerprint,
-					   const PgpxPoolOptions *opts)
+/* Connections of the version before close, those that are leased at checkin. */
+static void
+close_old_locked(PgpxPool *pool)
 {
-	namestrcpy(&pool->server_name, server_name);	/* it may have another name now */
 	pool->version++;
-	pool->fingerprint = *fingerprint;
-	pool->opts = *opts;
 
 	/* what is known of the old address says nothing about the new one */
 	pool->unavailable_since = 0;
 	pool->retry_at = 0;
 	pool->backoff = 0;
+	pool->ramp = 0;
 
 	while (pool->idle_head >= 0)
 		pgpx_pool_close_locked(pool, &pgpx_conns[pool->idle_head],
@@ -167,4 +231,70 @@ pgpx_pool_adopt_locked(PgpxPool *pool, const char *server_name,
 	while (pool->owed_head >= 0)
 		pgpx_pool_close_locked(pool, &pgpx_conns[pool->owed_head],
 							   PGPX_CLOSE_STALE);
+}
+
+void
+pgpx_pool_adopt_locked(PgpxPool *pool, const char *server_name,
+					   const PgpxFingerprint *fingerprint,
+					   const PgpxPoolOptions *opts)
+{
+	close_old_locked(pool);
+	pool->options_version = pool->version;
+	namestrcpy(&pool->server_name, server_name);	/* it may have another now */
+	pool->fingerprint = *fingerprint;
+	pool->opts = *opts;
+}
+
+void
+pgpx_pool_retire_locked(PgpxPool *pool, PgpxWake *wake)
+{
+	close_old_locked(pool);
+	pool->options_version = pool->version;
+	memset(&pool->fingerprint, 0, sizeof(pool->fingerprint));
+	pool->conninfo_epoch = 0;
+	for (int i = pool->queue_head; i >= 0; i = pgpx_tickets[i].next)
+		pgpx_wake_add(wake, i);
+}
+
+bool
+pgpx_pool_is_retired_locked(const PgpxPool *pool)
+{
+	static const PgpxFingerprint none;
+
+	return memcmp(&pool->fingerprint, &none, sizeof(none)) == 0;
+}
+
+void
+pgpx_pool_reconnect_locked(PgpxPool *pool)
+{
+	close_old_locked(pool);
+}
+
+void
+pgpx_pool_ask_for_databases(void)
+{
+	pg_atomic_fetch_add_u32(&pgpx_shared->databases_changed, 1);
+	for (int i = 0; i < pgpx_shared->nworkers; i++)
+		pgpx_worker_wake(i);
+}
+
+void
+pgpx_pool_forget(int index, uint32 pool_id)
+{
+	PgpxPool   *pool;
+
+	LWLockAcquire(pgpx_shared->registry_lock, LW_EXCLUSIVE);
+	pool = pgpx_pool_lock(index, pool_id);
+	if (pool != NULL)
+	{
+		if (pgpx_pool_total_locked(pool) == 0 && pool->nticket == 0 &&
+			pgpx_pool_is_retired_locked(pool))
+		{
+			pool->pool_id = 0;
+			pgpx_servers[pool->server].npools--;
+			leave_server_locked(&pgpx_servers[pool->server]);
+		}
+		LWLockRelease(pool->lock);
+	}
+	LWLockRelease(pgpx_shared->registry_lock);
 }

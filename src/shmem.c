@@ -24,6 +24,7 @@
 
 PgpxShared *pgpx_shared = NULL;
 PgpxPool   *pgpx_pools = NULL;
+PgpxServer *pgpx_servers = NULL;
 PgpxConn   *pgpx_conns = NULL;
 PgpxTicket *pgpx_tickets = NULL;
 pg_atomic_uint32 *pgpx_work_bits = NULL;
@@ -52,6 +53,8 @@ shmem_size(void)
 	Size		size = MAXALIGN(sizeof(PgpxShared));
 
 	size = add_size(size, MAXALIGN(mul_size(pgpx_max_pools, sizeof(PgpxPool))));
+	size = add_size(size,
+					MAXALIGN(mul_size(pgpx_max_pools, sizeof(PgpxServer))));
 	size = add_size(size,
 					MAXALIGN(mul_size(pgpx_max_connections, sizeof(PgpxConn))));
 	size = add_size(size, MAXALIGN(mul_size(PGPX_NPROCS, sizeof(PgpxTicket))));
@@ -107,6 +110,7 @@ init_shared(PgpxShared *shared, LWLockPadded *locks)
 	pg_atomic_init_u64(&shared->next_epoch, shared->life);
 	pg_atomic_init_u32(&shared->next_pool, 1);
 	pg_atomic_init_u64(&shared->next_generation, 1);
+	pg_atomic_init_u32(&shared->databases_changed, 0);
 
 	for (int i = 0; i < PGPX_MAX_WORKERS; i++)
 	{
@@ -123,6 +127,14 @@ init_shared(PgpxShared *shared, LWLockPadded *locks)
 	}
 
 	for (int i = 0; i < pgpx_max_pools; i++)
+	{
+		pg_atomic_init_u32(&pgpx_servers[i].paused, 0);
+		pg_atomic_init_u32(&pgpx_servers[i].draining, 0);
+		pg_atomic_init_u32(&pgpx_servers[i].used, 0);
+		pg_atomic_init_u64(&pgpx_servers[i].hungry.since, 0);
+		pg_atomic_init_u32(&pgpx_servers[i].hungry.pool, 0);
+	}
+	for (int i = 0; i < pgpx_max_pools; i++)
 		init_pool(&pgpx_pools[i], &locks[1 + i].lock);
 
 	for (int i = 0; i < pgpx_max_connections; i++)
@@ -130,6 +142,8 @@ init_shared(PgpxShared *shared, LWLockPadded *locks)
 		init_conn(&pgpx_conns[i]);
 		pgpx_conns[i].next = i + 1 < pgpx_max_connections ? i + 1 : -1;
 	}
+	pg_atomic_init_u64(&shared->hungry.since, 0);
+	pg_atomic_init_u32(&shared->hungry.pool, 0);
 	SpinLockInit(&shared->free_mutex);
 	shared->free_head = 0;
 	shared->nfree = pgpx_max_connections;
@@ -162,6 +176,8 @@ shmem_startup(void)
 	p += MAXALIGN(sizeof(PgpxShared));
 	pgpx_pools = (PgpxPool *) p;
 	p += MAXALIGN(mul_size(pgpx_max_pools, sizeof(PgpxPool)));
+	pgpx_servers = (PgpxServer *) p;
+	p += MAXALIGN(mul_size(pgpx_max_pools, sizeof(PgpxServer)));
 	pgpx_conns = (PgpxConn *) p;
 	p += MAXALIGN(mul_size(pgpx_max_connections, sizeof(PgpxConn)));
 	pgpx_tickets = (PgpxTicket *) p;

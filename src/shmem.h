@@ -124,7 +124,6 @@ typedef struct PgpxConn
 	uint64		version;		/* of the pool's options it was opened with */
 	int			owed;			/* ReadyForQuery messages that nobody has read */
 	bool		dirty;			/* used since the last reset, and no reset is owed */
-	bool		fresh;			/* never leased yet */
 	int			close_reason;	/* PgpxCloseReason, while CLOSING or CANCELLING */
 
 	int			owner_procno;	/* lessee; -1: none */
@@ -135,6 +134,7 @@ typedef struct PgpxConn
 	char		why[PGPX_WHY_LEN];
 	char		application_name[NAMEDATALEN];
 	PgpxTime	leased_at;
+	bool		leak_logged;	/* leak_warning has been given for this lease */
 	PgpxTime	waited;			/* duration */
 
 	int			last_procno;	/* the lessee before; -1: none */
@@ -146,6 +146,7 @@ typedef struct PgpxConn
 
 	PgpxTime	state_since;
 	PgpxTime	opened_at;
+	PgpxTime	expires_at;		/* by max_lifetime, with its jitter; 0: never */
 	PgpxTime	connect_time;	/* duration */
 	PgpxTime	last_used;
 	PgpxTime	last_checked;
@@ -263,6 +264,35 @@ typedef struct PgpxPoolKey
 	uint32		superuser;		/* 1: of a superuser */
 } PgpxPoolKey;
 
+/*
+ * What the pools of one foreign server share.  A place is taken with the first
+ * pool, or the first pause, and left with the last.
+ */
+
+/*
+ * The pool that has waited longest for a place under a cap: others leave theirs
+ * to it.  Atomic; set by the worker, a hint to all.
+ */
+typedef struct PgpxHungry
+{
+	pg_atomic_uint64 since;		/* of its first ticket; 0: none is hungry */
+	pg_atomic_uint32 pool;		/* index */
+} PgpxHungry;
+
+typedef struct PgpxServer
+{
+	/* protected by the registry lock */
+	Oid			database;
+	Oid			server;			/* InvalidOid: this place is empty */
+	int			npools;
+
+	/* atomic */
+	pg_atomic_uint32 paused;	/* checkouts queue, leases go on */
+	pg_atomic_uint32 draining;	/* .. and what is free is closed */
+	pg_atomic_uint32 used;		/* connections of all pools, until really closed */
+	PgpxHungry	hungry;			/* for max_server_connections */
+} PgpxServer;
+
 typedef struct PgpxPool
 {
 	/* protected by the registry lock together with the pool lock */
@@ -271,6 +301,7 @@ typedef struct PgpxPool
 	NameData	database_name;
 	NameData	server_name;
 	NameData	user_name;		/* the mapping's user; the local one if PUBLIC */
+	int			server;			/* index of the PgpxServer */
 	int			worker;
 	PgpxTime	created_at;
 
@@ -278,7 +309,8 @@ typedef struct PgpxPool
 	LWLock	   *lock;
 
 	/* protected by lock */
-	uint64		version;		/* rises with each change of the options */
+	uint64		version;		/* connections of another one are stale */
+	uint64		options_version;	/* since which the options have not changed */
 	PgpxFingerprint fingerprint;
 	PgpxPoolOptions opts;
 	uint64		conninfo_epoch; /* epoch of the worker that has the conninfo; 0: none */
@@ -300,6 +332,7 @@ typedef struct PgpxPool
 	PgpxTime	unavailable_since;	/* first of the failed connects in a row; 0: none */
 	PgpxTime	retry_at;		/* no connect before this instant; 0: at any time */
 	int64		backoff;		/* ms, the last pause between connects; 0: none */
+	int			ramp;			/* connects at once after an outage; 0: any number */
 	PgpxTime	last_error_at;
 	int			last_sqlstate;
 	char		last_error[PGPX_ERROR_LEN];
@@ -348,11 +381,14 @@ typedef struct PgpxShared
 	pg_atomic_uint64 next_epoch;
 	pg_atomic_uint32 next_pool;
 	pg_atomic_uint64 next_generation;
+	pg_atomic_uint32 databases_changed; /* counts DROP DATABASE and the like */
 
 	/* protected by free_mutex */
 	slock_t		free_mutex;
 	int			free_head;
 	int			nfree;
+
+	PgpxHungry	hungry;			/* for max_connections */
 
 	PgpxWorkerSlot worker[PGPX_MAX_WORKERS];
 } PgpxShared;
@@ -360,6 +396,7 @@ typedef struct PgpxShared
 /* Valid in every process once the library is preloaded; NULL otherwise. */
 extern PgpxShared *pgpx_shared;
 extern PgpxPool *pgpx_pools;	/* [max_pools] */
+extern PgpxServer *pgpx_servers;	/* [max_pools] */
 extern PgpxConn *pgpx_conns;	/* [max_connections] */
 extern PgpxTicket *pgpx_tickets;	/* [ntickets], by MyProcNumber */
 

@@ -34,6 +34,7 @@
 
 int			pgpx_worker_index = -1;
 uint64		pgpx_worker_epoch = 0;
+MemoryContext pgpx_worker_cxt = NULL;
 PgpxWorkerConn *pgpx_wconns = NULL;
 PgpxWorkerPool *pgpx_wpools = NULL;
 
@@ -233,7 +234,6 @@ void
 pgpx_worker_main(Datum arg)
 {
 	PgpxWorkerSlot *slot;
-	MemoryContext loop_cxt;
 
 	pgpx_worker_index = DatumGetInt32(arg);
 	slot = &pgpx_shared->worker[pgpx_worker_index];
@@ -249,13 +249,13 @@ pgpx_worker_main(Datum arg)
 	pgstat_report_activity(STATE_IDLE, NULL);
 	ereport(DEBUG1, (errmsg_internal("pgpool_ext worker %d started", pgpx_worker_index)));
 
-	loop_cxt = AllocSetContextCreate(TopMemoryContext, "pgpool_ext loop",
-									 ALLOCSET_DEFAULT_SIZES);
-	MemoryContextSwitchTo(loop_cxt);
+	pgpx_worker_cxt = AllocSetContextCreate(TopMemoryContext, "pgpool_ext loop",
+											ALLOCSET_DEFAULT_SIZES);
+	MemoryContextSwitchTo(pgpx_worker_cxt);
 	while (!ShutdownRequestPending)
 	{
 		pgpx_reactor_run_once();
-		MemoryContextReset(loop_cxt);
+		MemoryContextReset(pgpx_worker_cxt);
 
 		if (ConfigReloadPending)
 		{
@@ -265,7 +265,7 @@ pgpx_worker_main(Datum arg)
 		if (catchupInterruptPending)
 		{
 			ProcessCatchupInterrupt();
-			MemoryContextSwitchTo(loop_cxt);
+			MemoryContextSwitchTo(pgpx_worker_cxt);
 		}
 		pg_atomic_write_u32(&slot->descriptors, count_descriptors());
 	}

@@ -25,6 +25,9 @@
 /* How long after the last checkin it goes on looking by itself. */
 #define PGPX_BUSY_MS 1000
 
+/* Deadline of a test, unless operation_timeout is shorter. */
+#define PGPX_CHECK_MS 2000
+
 /* How often it compares the holders of leases with the living processes. */
 #define PGPX_SWEEP_MS 5000
 
@@ -65,6 +68,8 @@ typedef struct PgpxWorkerConn
 	uint64		before;			/* tickets older than the attempt have numbers
 								 * under this */
 	PgpxWire	wire;			/* in phase RESET */
+	bool		checking;		/* phase RESET is a test */
+	bool		listening;		/* watched for bytes that nobody asked for */
 	bool		wire_made;
 
 	bool		have_key;
@@ -88,6 +93,7 @@ typedef struct PgpxWorkerPool
 
 extern int	pgpx_worker_index;	/* which worker this is */
 extern uint64 pgpx_worker_epoch;
+extern MemoryContext pgpx_worker_cxt;	/* reset after each round */
 extern PgpxWorkerConn *pgpx_wconns; /* [max_connections] */
 extern PgpxWorkerPool *pgpx_wpools; /* [max_pools] */
 
@@ -116,8 +122,21 @@ extern void pgpx_reactor_forget(int fd);
 /* Wait for something to happen and handle it all. */
 extern void pgpx_reactor_run_once(void);
 
+/* --- janitor.c ------------------------------------------------------------ */
+
 /* Something is due at this instant. */
-extern void pgpx_reactor_due(PgpxTime at);
+extern void pgpx_janitor_due(PgpxTime at);
+
+/*
+ * Do what is due; changed tells that connections have changed state.  Returns
+ * when it wants to run again, PG_INT64_MAX: when something has happened.
+ */
+extern PgpxTime pgpx_janitor_run(bool changed);
+
+/* --- steward.c ------------------------------------------------------------ */
+
+/* See which pools a cap keeps hungry, and find them places.  True if any is. */
+extern bool pgpx_steward_run(void);
 
 /* --- connector.c --------------------------------------------------------- */
 
@@ -143,6 +162,15 @@ extern void pgpx_connection_late(PgpxWorkerConn *w);
 
 /* RESETTING: send a reset (send true) or only read the owed answers. */
 extern void pgpx_connection_reset(PgpxWorkerConn *w, bool send, int owed);
+
+/* CHECKING: a round trip. */
+extern void pgpx_connection_check(PgpxWorkerConn *w);
+
+/*
+ * Watch a quiet connection for bytes that come by themselves.  Once: the first
+ * answer to a lessee ends it, so that a busy one does not wake the worker.
+ */
+extern void pgpx_connection_listen(PgpxWorkerConn *w);
 
 /*
  * CLOSING: end it for all who hold its socket.  polite says goodbye first,

@@ -1,0 +1,227 @@
+/*-------------------------------------------------------------------------
+ *
+ * ddl.c
+ *	  Pools follow the catalogs: ALTER, DROP and REVOKE take effect at commit.
+ *
+ * The worker is in no database and cannot see servers and user mappings change.
+ * But every session of the server has this library, and is told of catalog
+ * changes, its own first of all.  So the session that changes something compares
+ * its database's pools with the catalogs just before it commits, when it can
+ * still read them, and retires those that differ when it has committed: idle
+ * connections close at once, leased ones at checkin.
+ *
+ * Sessions that hear of the change later do the same, which finds nothing left.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "ddl.h"
+
+#include "access/xact.h"
+#include "catalog/pg_user_mapping.h"
+#include "nodes/parsenodes.h"
+#include "tcop/utility.h"
+#include "utils/inval.h"
+#include "utils/memutils.h"
+#include "utils/syscache.h"
+
+#include "lease.h"
+#include "pool.h"
+
+/* set by the callback, which may come at any time: nothing else happens there */
+static bool objects_changed = false;
+static bool databases_changed = false;
+
+static ProcessUtility_hook_type prev_process_utility = NULL;
+
+/* pools to retire at commit */
+typedef struct Stale
+{
+	int			pool;
+	uint32		pool_id;
+} Stale;
+
+static Stale *stale = NULL;		/* [max_pools], TopMemoryContext */
+static int	nstale = 0;
+
+static void
+objects_callback(Datum arg, int cacheid, uint32 hashvalue)
+{
+	objects_changed = true;
+}
+
+static void
+databases_callback(Datum arg, int cacheid, uint32 hashvalue)
+{
+	databases_changed = true;
+}
+
+/* Is this row still the one that the options were read from? */
+static bool
+same_row(int cache, Oid oid, const PgpxFingerprint *fingerprint, int i)
+{
+	HeapTuple	row = SearchSysCache1(cache, ObjectIdGetDatum(oid));
+	bool		same;
+
+	if (!HeapTupleIsValid(row))
+		return false;
+	same = HeapTupleHeaderGetRawXmin(row->t_data) == fingerprint->xmin[i] &&
+		ItemPointerEquals(&row->t_self, (ItemPointer) &fingerprint->tid[i]);
+	ReleaseSysCache(row);
+	return same;
+}
+
+/* The local user of a pool: the mapping's, or its own with a PUBLIC mapping. */
+static Oid
+pool_user(const PgpxPoolKey *key)
+{
+	HeapTuple	row;
+	Oid			user;
+
+	if (OidIsValid(key->local_user))
+		return key->local_user;
+	row = SearchSysCache1(USERMAPPINGOID, ObjectIdGetDatum(key->mapping));
+	if (!HeapTupleIsValid(row))
+		return InvalidOid;
+	user = ((Form_pg_user_mapping) GETSTRUCT(row))->umuser;
+	ReleaseSysCache(row);
+	return user;
+}
+
+static bool
+is_current(const PgpxPoolKey *key, const PgpxFingerprint *fingerprint)
+{
+	Oid			user;
+
+	if (!same_row(FOREIGNSERVEROID, key->server, fingerprint, 1) ||
+		!same_row(USERMAPPINGOID, key->mapping, fingerprint, 2))
+		return false;
+	user = pool_user(key);
+	if (!OidIsValid(user) ||
+		!SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(user)))
+		return false;
+	return superuser_arg(user) == (key->superuser != 0) &&
+		pgpx_server_aclcheck(key->server, user, ACL_USAGE) == ACLCHECK_OK;
+}
+
+/* Which pools of this database do the catalogs no longer stand behind? */
+static void
+find_stale(void)
+{
+	if (stale == NULL)
+		stale = MemoryContextAlloc(TopMemoryContext,
+								   pgpx_shared->max_pools * sizeof(Stale));
+	nstale = 0;
+	for (int i = 0; i < pgpx_shared->max_pools; i++)
+	{
+		PgpxPool   *pool = &pgpx_pools[i];
+		PgpxPoolKey key;
+		PgpxFingerprint fingerprint;
+		uint32		pool_id;
+		bool		retired;
+
+		LWLockAcquire(pool->lock, LW_SHARED);
+		pool_id = pool->pool_id;
+		key = pool->key;
+		fingerprint = pool->fingerprint;
+		retired = pgpx_pool_is_retired_locked(pool);
+		LWLockRelease(pool->lock);
+
+		if (pool_id == 0 || retired || key.database != MyDatabaseId ||
+			is_current(&key, &fingerprint))
+			continue;
+		stale[nstale].pool = i;
+		stale[nstale++].pool_id = pool_id;
+	}
+}
+
+static void
+retire_stale(void)
+{
+	for (int i = 0; i < nstale; i++)
+	{
+		PgpxPool   *pool = pgpx_pool_lock(stale[i].pool, stale[i].pool_id);
+		PgpxWake	wake = PGPX_WAKE_INIT;
+
+		if (pool == NULL)
+			continue;
+		pgpx_pool_retire_locked(pool, &wake);
+		LWLockRelease(pool->lock);
+		pgpx_wake_flush(&wake);
+	}
+	nstale = 0;
+}
+
+static void
+xact_callback(XactEvent event, void *arg)
+{
+	if (pgpx_shared == NULL || !OidIsValid(MyDatabaseId))
+		return;
+	switch (event)
+	{
+		case XACT_EVENT_PRE_COMMIT:
+		case XACT_EVENT_PRE_PREPARE:
+			if (objects_changed)
+			{
+				objects_changed = false;
+				find_stale();
+			}
+			break;
+		case XACT_EVENT_COMMIT:
+			if (nstale > 0)
+				retire_stale();
+			if (databases_changed)
+			{
+				databases_changed = false;
+				pgpx_pool_ask_for_databases();
+			}
+			break;
+		case XACT_EVENT_ABORT:
+		case XACT_EVENT_PREPARE:
+			nstale = 0;
+			break;
+		default:
+			break;
+	}
+}
+
+/*
+ * DISCARD ALL of a local session returns its leases, as it releases its advisory
+ * locks: a pooler in front of this server sends it between two clients.
+ */
+static void
+process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
+				ProcessUtilityContext context, ParamListInfo params,
+				QueryEnvironment *queryEnv, DestReceiver *dest,
+				QueryCompletion *qc)
+{
+	Node	   *stmt = pstmt->utilityStmt;
+
+	if (prev_process_utility)
+		prev_process_utility(pstmt, queryString, readOnlyTree, context, params,
+							 queryEnv, dest, qc);
+	else
+		standard_ProcessUtility(pstmt, queryString, readOnlyTree, context,
+								params, queryEnv, dest, qc);
+	if (IsA(stmt, DiscardStmt) &&
+		((DiscardStmt *) stmt)->target == DISCARD_ALL)
+		(void) pgpx_lease_return_all();
+}
+
+void
+pgpx_ddl_init(void)
+{
+	static const int objects[] = {
+		FOREIGNSERVEROID,
+		USERMAPPINGOID,
+		FOREIGNDATAWRAPPEROID,
+		AUTHOID,
+		AUTHMEMROLEMEM,
+	};
+
+	for (int i = 0; i < lengthof(objects); i++)
+		CacheRegisterSyscacheCallback(objects[i], objects_callback, (Datum) 0);
+	CacheRegisterSyscacheCallback(DATABASEOID, databases_callback, (Datum) 0);
+	RegisterXactCallback(xact_callback, NULL);
+	prev_process_utility = ProcessUtility_hook;
+	ProcessUtility_hook = process_utility;
+}

@@ -1,0 +1,222 @@
+/*-------------------------------------------------------------------------
+ *
+ * janitor.c
+ *	  What the clock brings to the worker: deadlines, owed answers that nobody
+ *	  has read, the end of a back-off, expiry, holders that are gone.
+ *
+ * Run after everything else in each round of the reactor; says when it wants to
+ * run again, so that a worker with nothing to do sleeps.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "worker.h"
+
+#include "access/xact.h"
+#include "utils/syscache.h"
+
+static PgpxTime next_due = PG_INT64_MAX;
+static PgpxTime next_sweep = PG_INT64_MAX;
+static PgpxTime next_maintenance = PG_INT64_MAX;
+
+void
+pgpx_janitor_due(PgpxTime at)
+{
+	next_due = Min(next_due, at);
+}
+
+/* Is anything left that only the clock will bring about? */
+static bool
+tick(PgpxTime now)
+{
+	bool		again = false;
+
+	for (int i = 0; i < pgpx_shared->max_connections; i++)
+	{
+		PgpxWorkerConn *w = &pgpx_wconns[i];
+		PgpxConn   *conn = &pgpx_conns[i];
+		int			owed;
+
+		if (w->phase != PGPX_PHASE_OPEN)
+			continue;
+
+		/* in use: go on ticking, or each checkin would have to wake us */
+		if (now - conn->last_used < PGPX_BUSY_MS * 1000)
+			again = true;
+		else if (conn->state == PGPX_CONN_IDLE)
+			pgpx_connection_listen(w);
+		if (conn->state != PGPX_CONN_OWED)
+			continue;
+		if (now - conn->state_since < PGPX_TICK_MS * 1000)
+			again = true;
+		else if (pgpx_pool_begin_reset(&pgpx_pools[w->pool], conn, &owed))
+			pgpx_connection_reset(w, false, owed);
+	}
+
+	/*
+	 * Somebody waits for a back-off to end, or for a place that a connection of
+	 * another pool has left.
+	 */
+	for (int i = 0; i < pgpx_shared->max_pools; i++)
+	{
+		PgpxPool   *pool = &pgpx_pools[i];
+
+		if (pool->worker != pgpx_worker_index || pool->nwaiting == 0)
+			continue;
+		if (pool->retry_at > now)
+		{
+			pgpx_janitor_due(pool->retry_at);
+			again = true;
+		}
+		else if (pool->retry_at != 0 ||
+				 (pgpx_shared->nfree > 0 &&
+				  pgpx_pool_total_locked(pool) < pgpx_pool_cap_locked(pool)))
+		{
+			PgpxWake	wake = PGPX_WAKE_INIT;
+
+			LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+			pgpx_pool_serve_locked(pool, &wake);
+			LWLockRelease(pool->lock);
+			pgpx_wake_flush(&wake);
+		}
+	}
+	return again;
+}
+
+/*
+ * The second line against a lost lease: a holder that is gone.  The first are
+ * the exit callbacks of the sessions, so this should never find one.
+ */
+static bool
+sweep(void)
+{
+	bool		leases = false;
+
+	for (int i = 0; i < pgpx_shared->max_connections; i++)
+	{
+		PgpxWorkerConn *w = &pgpx_wconns[i];
+		PgpxConn   *conn = &pgpx_conns[i];
+		uint64		lease_id;
+		int			procno;
+		int			pid;
+
+		if (w->phase != PGPX_PHASE_OPEN || conn->state != PGPX_CONN_LEASED)
+			continue;
+		leases = true;
+		LWLockAcquire(pgpx_pools[w->pool].lock, LW_SHARED);
+		lease_id = pg_atomic_read_u64(&conn->lease_id);
+		procno = conn->owner_procno;
+		pid = conn->owner_pid;
+		LWLockRelease(pgpx_pools[w->pool].lock);
+		if (lease_id == 0 || procno < 0 ||
+			GetPGProcByNumber(procno)->pid == pid)
+			continue;
+		if (pgpx_pool_give(conn, lease_id, PGPX_END_RECLAIMED,
+						   PGPX_GIVE_CANCEL_CLOSE, 0, PGPX_CLOSE_HOLDER_DIED,
+						   NULL))
+			ereport(LOG,
+					(errmsg("pgpool_ext took lease " UINT64_FORMAT " back: its holder with PID %d has gone",
+							lease_id, pid)));
+	}
+	return leases;
+}
+
+static void
+run_due(PgpxTime now)
+{
+	PgpxTime	next = PG_INT64_MAX;
+
+	for (int i = 0; i < pgpx_shared->max_connections; i++)
+	{
+		PgpxWorkerConn *w = &pgpx_wconns[i];
+
+		if (w->cancel.active && now >= w->cancel.deadline)
+			pgpx_canceller_late(w);
+		if (w->deadline != 0 && now >= w->deadline)
+			pgpx_connection_late(w);
+		if (w->cancel.active)
+			next = Min(next, w->cancel.deadline);
+		if (w->deadline != 0)
+			next = Min(next, w->deadline);
+	}
+	next_due = next;
+}
+
+/*
+ * A database was dropped somewhere: pools of databases that are no more retire.
+ */
+static void
+look_for_databases(void)
+{
+	static uint32 seen = 0;
+	uint32		now = pg_atomic_read_u32(&pgpx_shared->databases_changed);
+
+	if (now == seen)
+		return;
+	seen = now;
+	StartTransactionCommand();
+	for (int i = 0; i < pgpx_shared->max_pools; i++)
+	{
+		PgpxPool   *pool = &pgpx_pools[i];
+		PgpxWake	wake = PGPX_WAKE_INIT;
+		Oid			database = pool->key.database;
+
+		if (pool->pool_id == 0 || pool->worker != pgpx_worker_index ||
+			SearchSysCacheExists1(DATABASEOID, ObjectIdGetDatum(database)))
+			continue;
+		LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+		if (pool->key.database == database)
+			pgpx_pool_retire_locked(pool, &wake);
+		LWLockRelease(pool->lock);
+		pgpx_wake_flush(&wake);
+	}
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(pgpx_worker_cxt);
+}
+
+static void
+maintain_pools(PgpxTime now)
+{
+	next_maintenance = PG_INT64_MAX;
+	for (int i = 0; i < pgpx_shared->max_pools; i++)
+	{
+		PgpxPool   *pool = &pgpx_pools[i];
+		uint32		pool_id = pool->pool_id;
+
+		if (pool_id == 0 || pool->worker != pgpx_worker_index)
+			continue;
+		next_maintenance = Min(next_maintenance, pgpx_pool_maintain(pool, now));
+		if (pgpx_pool_is_retired_locked(pool) &&
+			pgpx_pool_total_locked(pool) == 0)
+			pgpx_pool_forget(i, pool_id);
+	}
+}
+
+PgpxTime
+pgpx_janitor_run(bool changed)
+{
+	PgpxWorkerSlot *slot = &pgpx_shared->worker[pgpx_worker_index];
+	PgpxTime	now = pgpx_now();
+	bool		hungry;
+
+	if (now >= next_due)
+		run_due(now);
+
+	/*
+	 * Say that we sleep before we look a last time: whoever makes work after
+	 * the look sees that it must wake us.
+	 */
+	pg_atomic_write_u32(&slot->ticking, 0);
+	pg_memory_barrier();
+	hungry = pgpx_steward_run();
+	if (tick(now) || hungry)
+	{
+		pg_atomic_write_u32(&slot->ticking, 1);
+		pgpx_janitor_due(now + PGPX_TICK_MS * 1000);
+	}
+	look_for_databases();
+	if (now >= next_maintenance || changed)
+		maintain_pools(now);
+	if (now >= next_sweep || next_sweep == PG_INT64_MAX)
+		next_sweep = sweep() ? now + PGPX_SWEEP_MS * 1000 : PG_INT64_MAX;
+	return Min(next_due, Min(next_sweep, next_maintenance));
+}

@@ -1,0 +1,193 @@
+/*-------------------------------------------------------------------------
+ *
+ * pool_maintain.c
+ *	  What time brings to a pool: expiry, shrinking, min_size.
+ *
+ * Called by the worker.  Decides by the clock and by states, under the pool lock,
+ * and returns when it wants to be called again, so that a pool in which nothing
+ * is due costs nothing.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "pool.h"
+
+/* At most one connection expires in a pool at a time, and then not before: */
+#define EXPIRE_APART_US (100 * 1000)
+
+/* How often a pool with connections in use is looked at, at most. */
+#define LOOK_EACH_US (500 * 1000)
+
+/*
+ * Why a ready connection should be closed now; NONE, and *due is when the first
+ * reason will hold.
+ */
+static PgpxCloseReason
+reason_to_close(const PgpxPool *pool, const PgpxConn *conn, int total,
+				PgpxTime now, PgpxTime *due)
+{
+	const PgpxPoolOptions *opts = &pool->opts;
+	PgpxTime	idle_until = conn->last_used + opts->idle_timeout * 1000;
+	PgpxTime	overflow_until = conn->last_used + opts->overflow_ttl * 1000;
+
+	if (pgpx_pool_is_draining(pool))
+		return PGPX_CLOSE_DRAINED;
+	if (conn->expires_at != 0)
+	{
+		if (now >= conn->expires_at)
+			return PGPX_CLOSE_LIFETIME;
+		*due = Min(*due, conn->expires_at);
+	}
+	if (total > opts->pool_size)
+	{
+		if (now >= overflow_until)
+			return PGPX_CLOSE_OVERFLOW;
+		*due = Min(*due, overflow_until);
+	}
+	if (total > opts->min_size)
+	{
+		if (now >= idle_until)
+			return PGPX_CLOSE_IDLE;
+		*due = Min(*due, idle_until);
+	}
+	return PGPX_CLOSE_NONE;
+}
+
+/* After which idle time a connection that comes back will have to go, in ms. */
+static int64
+soonest(const PgpxPool *pool, int total)
+{
+	if (total > pool->opts.pool_size)
+		return Min(pool->opts.idle_timeout, pool->opts.overflow_ttl);
+	return pool->opts.idle_timeout;
+}
+
+/* A lease that was held for long, to be written to the log. */
+typedef struct Leak
+{
+	uint64		lease_id;
+	int			pid;
+	Oid			user;
+	PgpxTime	held;
+	bool		ended;
+	char		why[PGPX_WHY_LEN];
+} Leak;
+
+#define LEAKS_AT_ONCE 8
+
+/*
+ * Leases that are held for too long: told once, and ended.  Returns how many are
+ * in leaks; the rest is for the next time.
+ */
+static int
+look_at_leases(PgpxPool *pool, PgpxTime now, PgpxTime *due, Leak *leaks,
+			   PgpxWake *wake)
+{
+	const PgpxPoolOptions *opts = &pool->opts;
+	int			n = 0;
+
+	if ((opts->lease_timeout == 0 && opts->leak_warning == 0) ||
+		pgpx_pool_live_locked(pool) == 0)
+		return 0;
+
+	/* a checkout does not wake the worker: look so often */
+	*due = Min(*due, now + LOOK_EACH_US);
+	for (int i = 0; i < pgpx_shared->max_connections && n < LEAKS_AT_ONCE; i++)
+	{
+		PgpxConn   *conn = &pgpx_conns[i];
+		PgpxTime	end;
+		PgpxTime	warn;
+
+		if (conn->pool != PGPX_POOL_INDEX(pool) ||
+			conn->state != PGPX_CONN_LEASED)
+			continue;
+		end = opts->lease_timeout == 0 ? PG_INT64_MAX :
+			conn->leased_at + opts->lease_timeout * 1000;
+		warn = opts->leak_warning == 0 || conn->leak_logged ? PG_INT64_MAX :
+			conn->leased_at + opts->leak_warning * 1000;
+		if (now < end && now < warn)
+		{
+			*due = Min(*due, Min(end, warn));
+			continue;
+		}
+
+		leaks[n].lease_id = pg_atomic_read_u64(&conn->lease_id);
+		leaks[n].pid = conn->owner_pid;
+		leaks[n].user = conn->owner_user;
+		leaks[n].held = now - conn->leased_at;
+		leaks[n].ended = now >= end;
+		strlcpy(leaks[n].why, conn->why, sizeof(leaks[n].why));
+		if (leaks[n++].ended)
+			pgpx_pool_revoke_locked(pool, conn, PGPX_REVOKE_TIMEOUT, wake);
+		else
+		{
+			conn->leak_logged = true;
+			*due = Min(*due, end);
+		}
+	}
+	if (n == LEAKS_AT_ONCE)
+		*due = now;
+	return n;
+}
+
+static void
+log_leaks(const PgpxPool *pool, const Leak *leaks, int n)
+{
+	for (int i = 0; i < n; i++)
+		ereport(leaks[i].ended ? LOG : WARNING,
+				(errmsg(leaks[i].ended ?
+						"lease " UINT64_FORMAT " on server \"%s\" was ended after %.3f s" :
+						"lease " UINT64_FORMAT " on server \"%s\" has been held for %.3f s",
+						leaks[i].lease_id, NameStr(pool->server_name),
+						leaks[i].held / 1e6),
+				 errdetail("Its holder is PID %d, user with OID %u, why: \"%s\".",
+						   leaks[i].pid, leaks[i].user, leaks[i].why)));
+}
+
+PgpxTime
+pgpx_pool_maintain(PgpxPool *pool, PgpxTime now)
+{
+	PgpxWake	wake = PGPX_WAKE_INIT;
+	PgpxTime	due = PG_INT64_MAX;
+	bool		expired = false;
+	int			total;
+	int			before;
+	Leak		leaks[LEAKS_AT_ONCE];
+	int			nleaks;
+
+	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+
+	/* those that are closing are on their way out already */
+	total = pgpx_pool_total_locked(pool) - pool->count[PGPX_CONN_CLOSING];
+
+	/* the one that was used longest ago first */
+	for (int i = pool->idle_tail; i >= 0; i = before)
+	{
+		PgpxConn   *conn = &pgpx_conns[i];
+		PgpxCloseReason reason;
+
+		before = conn->prev;
+		reason = reason_to_close(pool, conn, total, now, &due);
+		if (reason == PGPX_CLOSE_NONE)
+			continue;
+		if (reason == PGPX_CLOSE_LIFETIME && expired)
+		{
+			due = Min(due, now + EXPIRE_APART_US);
+			continue;
+		}
+		expired |= reason == PGPX_CLOSE_LIFETIME;
+		pgpx_pool_close_locked(pool, conn, reason);
+		total--;
+	}
+
+	/* those in use come back at some time: look now and then */
+	if (total > pool->count[PGPX_CONN_IDLE] && total > pool->opts.min_size)
+		due = Min(due, now + Max(LOOK_EACH_US, soonest(pool, total) * 1000));
+	nleaks = look_at_leases(pool, now, &due, leaks, &wake);
+	pgpx_pool_serve_locked(pool, &wake);
+	if (pool->nwaiting == 0)
+		pgpx_pool_grow_locked(pool, 0);
+	LWLockRelease(pool->lock);
+	pgpx_wake_flush(&wake);
+	log_leaks(pool, leaks, nleaks);
+	return due;
+}

@@ -1,0 +1,153 @@
+# A pool grows under load and shrinks without it, as its options say: pool_size,
+# max_overflow and overflow_ttl, idle_timeout, min_size; and changing them takes
+# effect while it is in use.
+use strict;
+use warnings;
+
+use PgpxTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $remote = remote_node('remote');
+my $local = local_node('local');
+
+# Columns of a pool become so.
+sub becomes
+{
+	my ($server, $columns, $expected, $name) = @_;
+
+	return ok(wait_until($local, "SELECT $columns FROM pgpool.pools WHERE server = '$server'", $expected),
+		"$server: $name");
+}
+
+sub pool
+{
+	my ($server, $columns) = @_;
+
+	return $local->safe_psql('postgres',
+		"SELECT $columns FROM pgpool.pools JOIN pgpool.stats USING (pool_id, server) WHERE server = '$server'");
+}
+
+# Nobody has touched the pool's connections for so long.
+sub untouched
+{
+	my ($server, $n, $time) = @_;
+
+	return wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE server = '$server' AND now() - last_used > '$time'", $n);
+}
+
+sub remote_pids
+{
+	my ($server) = @_;
+
+	return $local->safe_psql('postgres',
+		"SELECT string_agg(remote_pid::text, ',' ORDER BY remote_pid) FROM pgpool.connections WHERE server = '$server'");
+}
+
+sub ticks
+{
+	my ($pid) = @_;
+	my @stat = split / /, (slurp_file("/proc/$pid/stat") =~ /\) (.*)/)[0];
+
+	return $stat[11] + $stat[12];
+}
+
+# The worker does next to nothing in a second in which nothing happens.
+sub worker_sleeps
+{
+	my ($what) = @_;
+	my $worker = worker_pid($local);
+	my $before = ticks($worker);
+
+	$local->safe_psql('postgres', 'SELECT pg_sleep(1)');
+	return cmp_ok(ticks($worker) - $before, '<', 20, "$what: the worker sleeps");
+}
+
+my @sessions = map { PgpxSession->new($local) } 1 .. 5;
+
+# --- overflow
+make_pool($local, $remote, server => 'surplus',
+	options => { pool_size => 2, max_overflow => 2, overflow_ttl => '300ms' });
+make_pool($local, $remote, server => 'patient',
+	options => { pool_size => 2, max_overflow => 2, overflow_ttl => '10min' });
+foreach my $server (qw(patient surplus))
+{
+	lease($_, $server) foreach @sessions[ 0 .. 3 ];
+	is(pool($server, 'total, leased, overflow, state'), '4|4|2|full', "$server: the pool grows to pool_size and max_overflow");
+	$sessions[4]->fails("SELECT pgpool.checkout('$server', '300 ms')", '55P03',
+		qr/4 of 4 connections are leased/, "$server: and no further");
+	$_->run('SELECT pgpool.checkin_all()') foreach @sessions;
+}
+becomes('surplus', 'total, idle, overflow', '2|2|0', 'what is over pool_size closes after overflow_ttl');
+ok(untouched('surplus', 2, '1 s'), 'surplus: the rest is left alone');
+is(pool('surplus', 'total, closed_overflow, closed_idle'), '2|2|0', 'surplus: and stays');
+is(pool('patient', 'total, overflow, state, closed_overflow'), '4|2|overflow|0', 'patient: not before overflow_ttl');
+
+# --- idle_timeout
+make_pool($local, $remote, server => 'idle',
+	options => { pool_size => 4, min_size => 1, idle_timeout => '300ms' });
+lease($_, 'idle') foreach @sessions[ 0 .. 2 ];
+ok(wait_until($local, "SELECT count(*) FROM pgpool.leases WHERE server = 'idle' AND now() - leased_at > '1 s'", '3'),
+	'idle: three leases are held for longer than idle_timeout');
+is(pool('idle', 'total, leased'), '3|3', 'idle: which does not matter to them');
+$_->run('SELECT pgpool.checkin_all()') foreach @sessions;
+becomes('idle', 'total, idle', '1|1', 'what is over min_size closes after idle_timeout');
+ok(untouched('idle', 1, '1 s'), 'idle: min_size is left alone');
+is(pool('idle', 'total, closed_idle, closed_overflow'), '1|2|0', 'idle: and stays');
+
+# --- min_size
+make_pool($local, $remote, server => 'warm',
+	options => { pool_size => 5, min_size => 3, retry_min => '100ms', retry_max => '500ms' });
+is(pool('warm', 'count(*)'), '0', 'warm: nothing is opened before the first use');
+is($sessions[0]->run("SELECT pgpool.exec('warm', 'select 1')"), '1', 'warm: the first use');
+becomes('warm', 'total, idle', '3|3', 'min_size connections are opened after it');
+my $pids = remote_pids('warm');
+$remote->safe_psql('postgres', "SELECT pg_terminate_backend(p) FROM unnest('{$pids}'::int[]) p");
+ok( wait_until($local,
+		"SELECT count(*) FROM pgpool.connections WHERE server = 'warm' AND state = 'idle' AND remote_pid <> ALL ('{$pids}')", '3'),
+	'warm: terminated remote sessions are replaced');
+worker_sleeps('warm, with min_size connections');
+$pids = remote_pids('warm');
+$local->safe_psql('postgres', "SELECT pgpool.reconnect('warm')");
+ok( wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE server = 'warm' AND remote_pid = ANY ('{$pids}')", '0'),
+	'warm: reconnect closes them');
+worker_sleeps('warm, after reconnect');
+is($sessions[0]->run("SELECT pgpool.exec('warm', 'select 1')"), '1', 'warm: the next use');
+becomes('warm', 'total, idle', '3|3', 'min_size is back');
+ok(terminate($local, worker_pid($local)), 'warm: the worker is terminated');
+ok(wait_until($local, 'SELECT state FROM pgpool.workers', 'running'), 'warm: and there is a new one');
+worker_sleeps('warm, after a restart of the worker');
+is($sessions[0]->run("SELECT pgpool.exec('warm', 'select 1')"), '1', 'warm: the next use');
+becomes('warm', 'total, idle', '3|3', 'min_size is back');
+
+# --- no time at all
+make_pool($local, $remote, server => 'zero', options => { pool_size => 1, max_overflow => 1, overflow_ttl => 0 });
+lease($_, 'zero') foreach @sessions[ 0, 1 ];
+worker_sleeps('zero, with leases');
+$_->run('SELECT pgpool.checkin_all()') foreach @sessions;
+becomes('zero', 'total, idle', '1|1', 'overflow_ttl 0 closes at once');
+
+# --- resize
+make_pool($local, $remote, server => 'resized', options => { pool_size => 1 });
+lease($sessions[0], 'resized');
+$sessions[$_]->start("SELECT pgpool.checkout('resized', '60 s')") foreach 1, 2;
+becomes('resized', 'pool_size, total, waiters', '1|1|2', 'two wait for the only connection');
+$local->safe_psql('postgres', "ALTER SERVER resized OPTIONS (SET pool_size '3')");
+like($sessions[$_]->finish(30), qr/^\d+$/, "resized: a larger pool serves waiter $_ at once") foreach 1, 2;
+is(pool('resized', 'pool_size, leased'), '3|3', 'resized: beside the lease that was out');
+$local->safe_psql('postgres', "ALTER SERVER resized OPTIONS (SET pool_size '1')");
+is($_->run('SELECT pgpool.exec(lease, $$select 1$$) FROM pgpool.leases WHERE pid = pg_backend_pid()'), '1',
+	'resized: a lease outlives a smaller pool') foreach @sessions[ 0 .. 2 ];
+$sessions[3]->start("SELECT pgpool.checkout('resized', '60 s')");
+becomes('resized', 'pool_size, leased, waiters', '1|3|1', 'there is no room for another');
+$sessions[0]->run('SELECT pgpool.checkin_all()');
+becomes('resized', 'leased, total, waiters', '2|2|1', 'what comes in closes');
+$_->run('SELECT pgpool.checkin_all()') foreach @sessions[ 1, 2 ];
+like($sessions[3]->finish(30), qr/^\d+$/, 'resized: until there is room');
+becomes('resized', 'pool_size, leased, total', '1|1|1', 'in a pool of the new size');
+$sessions[3]->run('SELECT pgpool.checkin_all()');
+
+stats_add_up($local);
+check_invariants($local);
+leak_check($local, $remote);
+done_testing();

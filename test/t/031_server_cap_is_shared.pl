@@ -1,0 +1,153 @@
+# max_server_connections caps the pools of all users of a server together: the
+# remote never sees more, the connection that was idle longest gives way, and
+# places go by the age of waiters, so that no user starves.
+use strict;
+use warnings;
+
+use IPC::Run;
+use PgpxTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(usleep);
+
+my $remote = remote_node('remote');
+my $local = local_node('local');
+make_pool($local, $remote, server => 'other');
+$local->safe_psql('postgres', join ';', map { "CREATE ROLE u$_ LOGIN" } 1 .. 3);
+
+# A server with a PUBLIC mapping: a pool for each role.
+sub make_capped
+{
+	my ($name, $options) = @_;
+	my $port = $remote->port;
+
+	$local->safe_psql('postgres', <<"EOS");
+CREATE SERVER $name FOREIGN DATA WRAPPER pgpool_fdw
+	OPTIONS (host '127.0.0.1', port '$port', dbname 'remote_db', $options);
+CREATE USER MAPPING FOR PUBLIC SERVER $name OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD');
+GRANT USAGE ON FOREIGN SERVER $name TO PUBLIC;
+EOS
+	return;
+}
+
+sub pools
+{
+	my ($server, $columns) = @_;
+
+	return $local->safe_psql('postgres',
+		"SELECT $columns FROM pgpool.pools JOIN pgpool.stats USING (pool_id, server, local_user) WHERE server = '$server' AND total + checkouts > 0 ORDER BY local_user");
+}
+
+sub waits
+{
+	my ($session, $server, $reason, $name) = @_;
+	my $pid = $session->pid;
+
+	$session->start("SELECT pgpool.checkout('$server', '60 s')");
+	return ok(wait_until($local, "SELECT reason FROM pgpool.waiters WHERE pid = $pid", $reason), $name);
+}
+
+sub idle_pids
+{
+	return $local->safe_psql('postgres',
+		"SELECT string_agg(remote_pid::text, ' ' ORDER BY last_used) FROM pgpool.connections WHERE server = 'capped' AND state IN ('idle', 'owed')");
+}
+
+make_capped('capped', "pool_size '3', max_server_connections '3'");
+my @u1 = map { PgpxSession->new($local, user => 'u1') } 1 .. 4;
+my @u2 = map { PgpxSession->new($local, user => 'u2') } 1 .. 2;
+my $u3 = PgpxSession->new($local, user => 'u3');
+
+# --- one user has all places
+my @leases = map { lease($_, 'capped') } @u1[ 0 .. 2 ];
+waits($u2[0], 'capped', 'server_cap', 'another user waits for the cap of the server');
+waits($u1[3], 'capped', 'full', 'and, after that, one more of the first');
+is($u2[1]->run("SELECT pgpool.try_checkout('capped')"), '', 'a try gets nothing');
+$u1[0]->run("SELECT pgpool.checkin($leases[0])");
+like($u2[0]->finish(30), qr/^\d+$/, 'what comes in gives way to the pool whose waiter came first');
+is($u1[3]->done, 0, 'not to the waiter of its own');
+is(pools('capped', 'local_user, leased, total, waiters'), "u1|2|2|1\nu2|1|1|0", 'the cap is kept');
+$u2[0]->run('SELECT pgpool.checkin_all()');
+like($u1[3]->finish(30), qr/^\d+$/, 'who is served next');
+is(remote_sessions($remote), '3', 'the remote has as many sessions as the cap says');
+is($local->safe_psql('postgres', "SELECT sum(closed_evicted), sum(timeouts) FROM pgpool.stats WHERE server = 'capped'"),
+	'2|0', 'two connections gave way, and nobody waited in vain');
+$_->run('SELECT pgpool.checkin_all()') foreach @u1;
+
+# --- the one that was idle longest gives way
+lease($_, 'capped') foreach @u1[ 0, 1 ];
+$u1[1]->run('SELECT pgpool.checkin_all()');
+is($u2[0]->run("SELECT pgpool.exec('capped', 'select 1')"), '1', 'a connection of the second user');
+$u1[0]->run('SELECT pgpool.checkin_all()');
+my @before = split / /, idle_pids();
+is(scalar @before, 3, 'three connections of two users are idle');
+like(lease($u3, 'capped'), qr/^\d+$/, 'a third user comes');
+is(idle_pids(), join(' ', @before[ 1, 2 ]), 'the one that was idle longest gave way');
+is(remote_sessions($remote), '3', 'and the remote has no session more');
+
+# --- waiting for oneself
+foreach my $session (@u2)
+{
+	$session->run("SELECT pgpool.checkin_all()");
+}
+$u3->run("SELECT pgpool.checkout('capped', '30 s'), pgpool.checkout('capped', '30 s')");
+is($u3->error, '', 'a session takes all places of the server');
+$local->safe_psql('postgres', "ALTER SERVER capped OPTIONS (SET pool_size '9')");
+$u3->run('SELECT pgpool.checkin_all()');
+$u3->run("SELECT pgpool.checkout('capped', '30 s')") foreach 1 .. 3;
+$u3->fails("SELECT pgpool.checkout('capped', '5 s')", '40P01', qr/wait for this session itself/,
+	'and one more would wait for itself, which is said at once');
+$u3->run('SELECT pgpool.checkin_all()');
+
+# --- a cap beats min_size
+make_capped('small', "pool_size '5', min_size '5', max_server_connections '2'");
+is($_->run("SELECT pgpool.exec('small', 'select 1')"), '1', 'a pool whose min_size is over the cap is used')
+  foreach $u1[0], $u2[0], $u3, $u1[0];
+ok( wait_until($local, "SELECT sum(total), sum(connecting + closing) FROM pgpool.pools WHERE server = 'small'", '2|0'),
+	'the cap beats min_size');
+
+# --- load: nobody gets more than the cap, nobody starves
+make_capped('busy', "pool_size '3', max_server_connections '3', checkout_timeout '60s'");
+my $script = PostgreSQL::Test::Utils::tempdir . '/query.sql';
+append_to_file($script, "SELECT a FROM pgpool.query('busy', 'select 1, pg_sleep(0.002)') AS t(a int, b text);\n");
+$remote->safe_psql('postgres', "ALTER ROLE remote_app CONNECTION LIMIT 3");
+$local->safe_psql('postgres', "SELECT pgpool.drain(s, '30 s') FROM unnest('{capped,small}'::text[]) s");
+ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app'", '0'), 'the other servers are drained');
+my (@bench, @out, @err);
+my %clients = (u1 => 12, u2 => 1, u3 => 3);
+foreach my $user (sort keys %clients)
+{
+	push @out, '';
+	push @err, '';
+	push @bench,
+	  IPC::Run::start([ 'pgbench', '-n', '-c', $clients{$user}, '-T', 6, '-f', $script, $local->connstr('postgres') . " user=$user" ],
+		'>', \$out[-1], '2>', \$err[-1]);
+}
+my $watch = PgpxSession->new($remote);
+my ($most, %seen) = (0);
+while (grep { $_->pumpable } @bench)
+{
+	my $now = $watch->run("SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app'");
+
+	$most = $now if $now > $most;
+	$_->pump_nb foreach grep { $_->pumpable } @bench;
+	usleep(10_000);
+}
+foreach my $user (sort keys %clients)
+{
+	my $bench = shift @bench;
+
+	$bench->finish;
+	is($bench->result(0), 0, "$user: ends well") or diag(shift @err);
+	my ($done) = (shift @out) =~ /transactions actually processed: (\d+)/;
+	cmp_ok($done // 0, '>=', 10, "$user: with $clients{$user} clients did $done and did not starve");
+}
+cmp_ok($most, '<=', 3, "the remote had $most sessions at most");
+is($local->safe_psql('postgres', "SELECT sum(connects_failed) FROM pgpool.stats WHERE server = 'busy'"),
+	'0', 'and never had to refuse one');
+$local->safe_psql('postgres', 'SELECT pgpool.resume()');
+
+stats_add_up($local);
+check_invariants($local);
+leak_check($local, $remote);
+done_testing();
