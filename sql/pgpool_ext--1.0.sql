@@ -293,7 +293,7 @@ COMMENT ON COLUMN pgpool.pools.local_user IS
 COMMENT ON COLUMN pgpool.pools.shared IS
 'true: the user mapping is one user''s, and all sessions under that user share the pool; false: the mapping is PUBLIC''s, and the pool is that of one local user';
 COMMENT ON COLUMN pgpool.pools.state IS
-'"ready"; "full": every connection that pool_size allows is in use; "stale": connections with options from before an ALTER are still leased; "unavailable": no connection is open, the last attempt has failed, and the pause before the next one still runs';
+'"ready"; "overflow": more than pool_size are open; "full": every connection that pool_size and max_overflow allow is in use; "paused" and "draining": by pause() and drain(); "stale": connections with options from before an ALTER are still leased; "unavailable": no connection is open, the last attempt has failed, and the pause before the next one still runs';
 COMMENT ON COLUMN pgpool.pools.worker IS
 'worker that owns the connections; see view workers';
 COMMENT ON COLUMN pgpool.pools.pool_size IS
@@ -539,7 +539,7 @@ COMMENT ON COLUMN pgpool.waiters.deadline IS
 COMMENT ON COLUMN pgpool.waiters.why IS
 'what checkout was told that it is for, cut off after 127 bytes; NULL if nothing; "<insufficient privilege>" unless you may see it';
 COMMENT ON COLUMN pgpool.waiters.reason IS
-'what the pool waits for: "full": a lease to end, since all connections that pool_size allows are there; "connecting": a connection that is being opened; "unavailable": the end of the pause after a failed attempt to connect; "global_cap": a connection of any pool to close, since pgpool_ext.max_connections are in use';
+'what the pool waits for: "full": a lease to end, since all connections that pool_size and max_overflow allow are there; "paused": resume(); "server_cap": a connection of the same server to close, since max_server_connections are in use; "connecting": a connection that is being opened; "unavailable": the end of the pause after a failed attempt to connect; "global_cap": a connection of any pool to close, since pgpool_ext.max_connections are in use';
 
 CREATE FUNCTION pgpool.stats()
 RETURNS TABLE (

@@ -174,11 +174,17 @@ unsettle(PgpxLease *lease, PgpxGive give)
 	PgpxCloseReason reason = PGPX_CLOSE_BROKEN;
 
 	if (give == PGPX_GIVE_CLOSE && kept != NULL && conn->owed > 0)
+	{
 		reason = PGPX_CLOSE_RESET;
+
+		/* it may still run over there, and would not see us go */
+		if (kept->wire.phase == PGPX_WIRE_OWED && !kept->wire.eof)
+			give = PGPX_GIVE_CANCEL_CLOSE;
+	}
 	pgpx_pool_give(conn, lease->id, PGPX_END_RETRIED, give, 0, reason,
 				   &lease->usage);
 	pgpx_lease_forget(lease);
-	if (kept != NULL && give == PGPX_GIVE_CLOSE)
+	if (kept != NULL && give != PGPX_GIVE_AS_IT_WAS)
 		pgpx_kept_drop(kept);
 }
 

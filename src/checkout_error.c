@@ -107,18 +107,37 @@ pgpx_checkout_raise_unreachable(PgpxCheckout *c, int sqlstate,
 }
 
 /*
+ * The cap that this session's own leases fill, so that nobody else can make room;
+ * NULL if there is none.
+ */
+static const char *
+filled_by_own(const PgpxPool *pool, int *size)
+{
+	*size = pgpx_pool_cap_locked(pool);
+	if (pgpx_lease_count(pool->pool_id, -1) >= *size)
+		return "pool_size";
+	*size = pool->opts.max_server_connections;
+	if (*size > 0 && pgpx_lease_count(0, pool->server) >= *size)
+		return "max_server_connections";
+	*size = pgpx_shared->max_connections;
+	if (pgpx_lease_count(0, -1) >= *size)
+		return "pgpool_ext.max_connections";
+	return NULL;
+}
+
+/*
  * Reasons not to queue at all.  Caller holds the pool's lock; it is released
  * before an error is raised.
  */
 void
 pgpx_checkout_check_locked(PgpxCheckout *c, PgpxPool *pool)
 {
-	int			own = pgpx_lease_count(pool->pool_id);
-	int			any = pgpx_lease_count(0);
-	int			size = pgpx_pool_cap_locked(pool);
+	int			any = pgpx_lease_count(0, -1);
+	int			size;
+	const char *cap;
 	PgpxTime	now;
 
-	if (own >= size && !c->no_wait)
+	if (!c->no_wait && (cap = filled_by_own(pool, &size)) != NULL)
 	{
 		pool->stats.deadlocks++;
 		LWLockRelease(pool->lock);
@@ -126,8 +145,9 @@ pgpx_checkout_check_locked(PgpxCheckout *c, PgpxPool *pool)
 				(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
 				 errmsg("checkout from server \"%s\" would wait for this session itself",
 						NameStr(c->target->server_name)),
-				 errdetail("This session holds all %d connections of the pool.", size),
-				 errhint("Return a lease first, or raise the server's option \"pool_size\".")));
+				 errdetail("This session holds all connections (%d) that \"%s\" allows.",
+						   size, cap),
+				 errhint("Return a lease first, or raise \"%s\".", cap)));
 	}
 	if (any > 0 && c->deadline == 0)
 	{

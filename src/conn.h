@@ -34,6 +34,7 @@
  * LEASED -> CLOSING		session, worker			pgpx_pool_give, pgpx_pool_revoke
  * OWED -> RESETTING		worker					pgpx_pool_begin_reset
  * RESETTING -> IDLE		worker					pgpx_pool_reset_done
+ * RESETTING -> CANCELLING	worker, when late		pgpx_pool_reset_done
  * CANCELLING -> RESETTING	worker					pgpx_pool_cancel_done
  * any open -> CLOSING		who finds it wrong		pgpx_pool_close_locked
  * CLOSING -> FREE			worker					pgpx_pool_closed

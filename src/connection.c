@@ -73,7 +73,7 @@ pgpx_connection_deadline(PgpxWorkerConn *w, int64 ms)
 
 /* The worker's own conversation has ended. */
 static void
-finish(PgpxWorkerConn *w, bool ok)
+finish(PgpxWorkerConn *w, bool ok, bool late)
 {
 	PgpxPool   *pool = &pgpx_pools[w->pool];
 	PgpxConn   *conn = &pgpx_conns[w->index];
@@ -87,7 +87,7 @@ finish(PgpxWorkerConn *w, bool ok)
 	if (checking)
 		pgpx_pool_check_done(pool, conn, ok);
 	else
-		pgpx_pool_reset_done(pool, conn, ok);
+		pgpx_pool_reset_done(pool, conn, ok, late);
 }
 
 /* Go on with a reset: send what is left, read what is there. */
@@ -112,7 +112,7 @@ step_reset(PgpxWorkerConn *w)
 		}
 	}
 
-	finish(w, event == PGPX_EV_READY && pgpx_wire_at_boundary(&w->wire));
+	finish(w, event == PGPX_EV_READY && pgpx_wire_at_boundary(&w->wire), false);
 }
 
 /* Begin a conversation of the worker's own on an open connection. */
@@ -237,7 +237,7 @@ pgpx_connection_late(PgpxWorkerConn *w)
 			pgpx_connector_too_late(w);
 			break;
 		case PGPX_PHASE_RESET:
-			finish(w, false);
+			finish(w, false, true);
 			break;
 		default:
 			w->deadline = 0;

@@ -115,6 +115,18 @@ reset_action(PgpxPool *pool, PgpxWake *wake)
 	pool->stats_reset = pgpx_now();
 }
 
+/* What is free is closed; what comes in later is closed at its checkin. */
+static void
+drain_action(PgpxPool *pool, PgpxWake *wake)
+{
+	while (pool->idle_head >= 0)
+		pgpx_pool_close_locked(pool, &pgpx_conns[pool->idle_head],
+							   PGPX_CLOSE_DRAINED);
+	while (pool->owed_head >= 0)
+		pgpx_pool_close_locked(pool, &pgpx_conns[pool->owed_head],
+							   PGPX_CLOSE_DRAINED);
+}
+
 static void
 reconnect_action(PgpxPool *pool, PgpxWake *wake)
 {
@@ -194,9 +206,7 @@ pgpx_drain(PG_FUNCTION_ARGS)
 	pause_servers(servers, true, true);
 	for (;;)
 	{
-		/* the worker closes what comes in */
-		for (int i = 0; i < pgpx_shared->nworkers; i++)
-			pgpx_worker_wake(i);
+		each_pool(servers, drain_action);
 		if (count_connections(servers) == 0)
 			PG_RETURN_BOOL(true);
 		if (deadline != 0 && pgpx_now() >= deadline)

@@ -129,7 +129,10 @@ extern void pgpx_lease_forget(PgpxLease *lease);
 /* Register exit and transaction callbacks, once. */
 extern void pgpx_lease_register_callbacks(void);
 
-/* How many leases of this session hold a connection of this pool; or any. */
-extern int	pgpx_lease_count(uint32 pool_id);
+/*
+ * How many leases this session holds: of a pool, by its id (0: any), of a server,
+ * by the index of its record (-1: any).
+ */
+extern int	pgpx_lease_count(uint32 pool_id, int server);
 
 #endif							/* PGPX_LEASE_H */

@@ -60,7 +60,7 @@ pgpx_lease_forget(PgpxLease *lease)
 }
 
 int
-pgpx_lease_count(uint32 pool_id)
+pgpx_lease_count(uint32 pool_id, int server)
 {
 	dlist_iter	iter;
 	int			n = 0;
@@ -72,7 +72,8 @@ pgpx_lease_count(uint32 pool_id)
 		/* one that was taken away fills no place any more */
 		if (pg_atomic_read_u64(&pgpx_conns[lease->conn].lease_id) != lease->id)
 			continue;
-		if (pool_id == 0 || lease->target->pool_id == pool_id)
+		if ((pool_id == 0 || lease->target->pool_id == pool_id) &&
+			(server < 0 || pgpx_pools[lease->target->pool].server == server))
 			n++;
 	}
 	return n;

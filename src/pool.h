@@ -253,8 +253,12 @@ extern void pgpx_pool_conninfo_known(PgpxPool *pool, uint64 epoch,
  */
 extern bool pgpx_pool_begin_reset(PgpxPool *pool, PgpxConn *conn, int *owed);
 
-/* RESETTING -> IDLE if ok, else -> CLOSING. */
-extern void pgpx_pool_reset_done(PgpxPool *pool, PgpxConn *conn, bool ok);
+/*
+ * RESETTING -> IDLE if ok, else -> CLOSING; by way of CANCELLING if it was late,
+ * since it may still run over there.
+ */
+extern void pgpx_pool_reset_done(PgpxPool *pool, PgpxConn *conn, bool ok,
+								 bool late);
 
 /*
  * pgpx_pool_cancel_done

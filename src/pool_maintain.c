@@ -148,7 +148,6 @@ pgpx_pool_maintain(PgpxPool *pool, PgpxTime now)
 {
 	PgpxWake	wake = PGPX_WAKE_INIT;
 	PgpxTime	due = PG_INT64_MAX;
-	bool		expired = false;
 	int			total;
 	int			before;
 	Leak		leaks[LEAKS_AT_ONCE];
@@ -169,12 +168,17 @@ pgpx_pool_maintain(PgpxPool *pool, PgpxTime now)
 		reason = reason_to_close(pool, conn, total, now, &due);
 		if (reason == PGPX_CLOSE_NONE)
 			continue;
-		if (reason == PGPX_CLOSE_LIFETIME && expired)
+		if (reason == PGPX_CLOSE_LIFETIME)
 		{
-			due = Min(due, now + EXPIRE_APART_US);
-			continue;
+			PgpxTime	next = pool->last_expired + EXPIRE_APART_US;
+
+			if (now < next)
+			{
+				due = Min(due, next);
+				continue;
+			}
+			pool->last_expired = now;
 		}
-		expired |= reason == PGPX_CLOSE_LIFETIME;
 		pgpx_pool_close_locked(pool, conn, reason);
 		total--;
 	}

@@ -164,7 +164,7 @@ pgpx_pool_begin_reset(PgpxPool *pool, PgpxConn *conn, int *owed)
 }
 
 void
-pgpx_pool_reset_done(PgpxPool *pool, PgpxConn *conn, bool ok)
+pgpx_pool_reset_done(PgpxPool *pool, PgpxConn *conn, bool ok, bool late)
 {
 	PgpxWake	wake = PGPX_WAKE_INIT;
 
@@ -176,7 +176,15 @@ pgpx_pool_reset_done(PgpxPool *pool, PgpxConn *conn, bool ok)
 		if (!ok)
 		{
 			pool->stats.resets_failed++;
-			pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_RESET);
+			if (late)
+			{
+				conn->close_reason = PGPX_CLOSE_RESET;
+				pgpx_conn_set_state(conn, PGPX_CONN_CANCELLING, pgpx_now());
+				pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_ASKED);
+				pgpx_conn_ask_worker(conn, pool->worker);
+			}
+			else
+				pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_RESET);
 		}
 		else
 			pgpx_conn_set_state(conn, PGPX_CONN_IDLE, pgpx_now());

@@ -165,6 +165,7 @@ make_pool(PgpxPool *pool, const PgpxPoolRef *ref)
 	pool->conninfo_version = 0;
 	pool->next_ticket = 0;
 	pool->last_checkout = 0;
+	pool->last_expired = 0;
 	pool->unavailable_since = 0;
 	pool->retry_at = 0;
 	pool->backoff = 0;

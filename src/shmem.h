@@ -329,6 +329,7 @@ typedef struct PgpxPool
 	uint64		next_ticket;
 
 	PgpxTime	last_checkout;
+	PgpxTime	last_expired;	/* the last close by max_lifetime */
 	PgpxTime	unavailable_since;	/* first of the failed connects in a row; 0: none */
 	PgpxTime	retry_at;		/* no connect before this instant; 0: at any time */
 	int64		backoff;		/* ms, the last pause between connects; 0: none */

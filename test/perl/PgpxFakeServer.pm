@@ -7,6 +7,8 @@
 #       rude => { login => sub { $_[0]->send('HTTP/1.1 400') } });
 #   make_pool($local, $fake, server => 's', remote_dbname => 'honest');
 #
+# "cancel" is called with the process that a cancel request is for.
+#
 # Each connection is a process of its own.  The server ends with the test.
 package PgpxFakeServer;
 
@@ -57,10 +59,15 @@ sub connection
 	my ($socket, $behaviours) = @_;
 	my $self = bless { socket => $socket }, __PACKAGE__;
 	my ($length, $code) = unpack 'NN', $self->read_bytes(8);
-	my %startup = split /\0/, $self->read_bytes($length - 8);
+	my $packet = $self->read_bytes($length - 8);
+
+	# a cancel request: the process that it is for
+	$behaviours->{cancel}->(unpack 'N', $packet) if $code == 80877102 && $behaviours->{cancel};
+	return if $code != 196608;
+
+	my %startup = split /\0/, $packet;
 	my $behaviour = $behaviours->{ $startup{database} // '' } or return;
 
-	return if $code != 196608;    # a cancel request, or one for TLS
 	if (ref $behaviour eq 'HASH')
 	{
 		$behaviour->{login}->($self);

@@ -14,6 +14,15 @@ INSERT INTO functions VALUES
    'bigint', true),
   ('try_checkout', 'pool text, why text DEFAULT NULL::text', 'bigint', true),
   ('discard', 'lease bigint', 'void', true),
+  ('pause', 'pool text DEFAULT NULL::text', 'void', false),
+  ('resume', 'pool text DEFAULT NULL::text', 'void', false),
+  ('drain', 'pool text DEFAULT NULL::text, timeout interval DEFAULT NULL::interval',
+   'boolean', false),
+  ('reconnect', 'pool text DEFAULT NULL::text', 'void', false),
+  ('prewarm', 'pool text, n integer, timeout interval DEFAULT NULL::interval',
+   'integer', false),
+  ('reset_stats', 'pool text DEFAULT NULL::text', 'void', false),
+  ('terminate', 'lease bigint', 'boolean', true),
   ('check_invariants', '', 'void', false);
 INSERT INTO functions
 SELECT f.name, format('%s, sql text, VARIADIC params %s', first, params), result, true
@@ -194,11 +203,28 @@ SELECT is_empty(
 --
 
 CREATE ROLE regress_schema_user;
+CREATE SERVER regress_schema_server FOREIGN DATA WRAPPER pgpool_fdw;
 SET LOCAL ROLE regress_schema_user;
 SELECT throws_ok('SELECT pgpool.check_invariants()', '42501');
+SELECT throws_ok('SELECT pgpool.pause()', '42501');
+SELECT is(pgpool.terminate(0), false, 'terminate is for everybody');
+RESET ROLE;
+GRANT EXECUTE ON FUNCTION pgpool.pause, pgpool.resume, pgpool.drain, pgpool.reconnect,
+  pgpool.reset_stats TO regress_schema_user;
+SET LOCAL ROLE regress_schema_user;
+SELECT throws_ok(format('SELECT pgpool.%s(%L)', lever, 'regress_schema_server'), '42501',
+                 'must be owner of foreign server regress_schema_server',
+                 lever || ' is for the owner of the server')
+  FROM unnest('{pause,resume,drain,reconnect,reset_stats}'::text[]) AS lever;
+RESET ROLE;
+GRANT pg_signal_backend TO regress_schema_user;
+SET LOCAL ROLE regress_schema_user;
+SELECT lives_ok($$SELECT pgpool.resume('regress_schema_server')$$,
+  'and for those with the privileges of pg_signal_backend');
 SELECT throws_ok('CREATE SERVER s FOREIGN DATA WRAPPER pgpool_fdw', '42501');
 SELECT throws_ok('CREATE TABLE pgpool.t (a int)', '42501');
 RESET ROLE;
+DROP SERVER regress_schema_server;
 
 --
 -- Nothing is left behind

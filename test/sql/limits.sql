@@ -2,8 +2,7 @@
 -- What is used up, and what is not there yet.
 --
 
--- all connections of shared memory, most of them by one pool
-SELECT pgpool.exec('one', 'select 1');
+-- all connections of shared memory, by one session
 SELECT test.server('huge', 'pool_size', '1000');
 SELECT test.server('late', 'pool_size', '1');
 DO $$
@@ -11,19 +10,18 @@ BEGIN
 	LOOP
 		PERFORM pgpool.checkout('huge', '500 ms');
 	END LOOP;
-EXCEPTION WHEN lock_not_available THEN
+EXCEPTION WHEN deadlock_detected THEN
 	-- the leases are the session's: what the block has taken stays
 	RAISE NOTICE 'no more';
 END $$;
 SELECT count(*) = current_setting('pgpool_ext.max_connections')::int AS all_used FROM pgpool.connections;
 SELECT connections_used = connections_max AS all_used FROM pgpool.workers;
--- a pool without any connection has nothing to wait for
+-- nobody else can make room for another pool
 SELECT pgpool.checkout('late');
 SELECT pgpool.checkout('late', '1 min');
 SELECT pgpool.exec('late', 'select 1');
 SELECT pgpool.try_checkout('late') IS NULL AS none_free;
--- those that have connections go on, each lease has its own
-SELECT pgpool.exec('one', 'select 1');
+-- each lease has its own
 SELECT count(*) > 10 AS many, count(*) = count(DISTINCT test.remote_pid(lease)) AS different
   FROM pgpool.leases WHERE pid = pg_backend_pid();
 -- room for one

@@ -96,7 +96,7 @@ SELECT pid = :pid_b AS own FROM pgpool.query('guarded', 'select pg_backend_pid()
 SET ROLE regress_pgpool_second;
 SELECT pid = :pid_c AS own FROM pgpool.query('guarded', 'select pg_backend_pid()') AS t(pid int);
 RESET ROLE;
--- who becomes a superuser does not go on with the connections of before
+-- who becomes a superuser does not go on with the connections of before, nor back
 ALTER ROLE regress_pgpool_first SUPERUSER;
 SET ROLE regress_pgpool_first;
 SELECT pid = :pid_b AS same FROM pgpool.query('guarded', 'select pg_backend_pid()') AS t(pid int);

@@ -35,6 +35,8 @@ my %answers = (
 	error_empty => [ sub { PgpxFakeServer::failure(), PgpxFakeServer::ready() }, 'HV000', qr/without a message/ ],
 	error_success => [ sub { PgpxFakeServer::failure(S => 'ERROR', C => '00000', M => 'fine'), PgpxFakeServer::ready() }, 'HV000', qr/fine/ ],
 	error_strange => [ sub { PgpxFakeServer::failure(C => "x\n%s", M => "\xFF%n%s"), PgpxFakeServer::ready() }, 'HV000', qr/\?%n%s/ ],
+	error_class => [ sub { PgpxFakeServer::failure(C => '54000', M => 'too large'), PgpxFakeServer::ready() }, '54000' ],
+	error_internal => [ sub { PgpxFakeServer::failure(C => 'XX000', M => 'unexpected'), PgpxFakeServer::ready() }, 'XX000' ],
 	error_unended => [ sub { PgpxFakeServer::message('E', 'Mno end'), PgpxFakeServer::ready() }, '(?:HV000|08006)' ],
 	error_fatal => [ sub { PgpxFakeServer::failure(S => 'FATAL', V => 'FATAL', C => '57P01', M => 'bye') }, '08006', qr/remote server said: bye/ ],
 );

@@ -146,8 +146,8 @@ SELECT format('%s(%s) | %s | %s', p.proname,
 	regexp_replace(pg_get_function_arguments(p.oid), '::[a-z]+(\[\])?', '', 'g'),
 	regexp_replace(pg_get_function_result(p.oid), '^TABLE\(.*', 'TABLE'),
 	CASE WHEN has_function_privilege('public', p.oid, 'EXECUTE') THEN 'PUBLIC' ELSE
-		(SELECT string_agg(a.grantee::regrole::text, ', ') FROM aclexplode(p.proacl) a
-		 WHERE a.grantee <> p.proowner) END)
+		coalesce((SELECT string_agg(a.grantee::regrole::text, ', ') FROM aclexplode(p.proacl) a
+		 WHERE a.grantee <> p.proowner), 'by GRANT') END)
 FROM pg_proc p WHERE p.pronamespace = 'pgpool'::regnamespace
 EOT
 
