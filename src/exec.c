@@ -24,6 +24,9 @@
 #define DRAIN_BYTES (1024 * 1024)
 #define DRAIN_US (50 * 1000)
 
+/* After which pause a cancel is sent again; doubled each time. */
+#define CANCEL_AGAIN_US (250 * 1000)
+
 static uint32 wait_query = 0;
 
 /*
@@ -36,6 +39,7 @@ make_ready(PgpxLease *lease)
 	PgpxWire   *wire = &lease->kept->wire;
 	PgpxConn   *conn = &pgpx_conns[lease->conn];
 	PgpxTime	deadline;
+	PgpxTime	pause = CANCEL_AGAIN_US;
 
 	if (lease->broken != NULL)
 		pgpx_lease_broken(lease, lease->broken, NULL);
@@ -46,11 +50,21 @@ make_ready(PgpxLease *lease)
 		return;
 
 	deadline = pgpx_lease_operation_deadline(lease);
-	if (!pgpx_wire_at_boundary(wire) &&
-		!pgpx_lease_drain(lease, 0, deadline, false))
+	while (!pgpx_wire_at_boundary(wire))
 	{
-		pgpx_wire_break(wire, "a cancelled statement did not end within operation_timeout");
-		pgpx_lease_broken(lease, wire->broken, NULL);
+		PgpxTime	step = Min(deadline, pgpx_now() + pause);
+
+		if (pgpx_lease_drain(lease, 0, step, false))
+			break;
+		pause *= 2;
+		if (wire->phase == PGPX_WIRE_BROKEN || pgpx_now() >= deadline)
+		{
+			pgpx_wire_break(wire, "a cancelled statement did not end within operation_timeout");
+			pgpx_lease_broken(lease, wire->broken, NULL);
+		}
+
+		/* a cancel that comes before its statement is lost */
+		pgpx_lease_cancel(lease);
 	}
 	while (pg_atomic_read_u32(&conn->cancel) != PGPX_CANCEL_NONE)
 		if (!pgpx_session_wait_latch(deadline,
@@ -150,6 +164,23 @@ handle_event(Run *run, PgpxWireEvent event, const PgpxWireMessage *msg)
 	}
 }
 
+/*
+ * The answer is whole.  What came in with it may be notices, or the remote's last
+ * words, which the next use finds.  More than that, and nobody can tell whose
+ * answer this was.
+ */
+static void
+read_behind(Run *run)
+{
+	PgpxWireMessage msg;
+	PgpxWireEvent event;
+
+	while ((event = pgpx_wire_next(&run->lease->kept->wire, &msg)) ==
+			   PGPX_EV_NOTICE ||
+		   event == PGPX_EV_NOTIFICATION)
+		handle_event(run, event, &msg);
+}
+
 /* Read until the boundary. */
 static void
 read_answer(Run *run)
@@ -164,14 +195,10 @@ read_answer(Run *run)
 		PgpxWireMessage msg;
 		PgpxWireEvent event = pgpx_wire_next(wire, &msg);
 
-		if (event == PGPX_EV_READY && pgpx_wire_at_boundary(wire))
-			return;
 		if (event == PGPX_EV_READY)
 		{
-			/* bytes behind the end: notices at the most, or it is broken */
-			if (wire->in_start == wire->in_end)
-				pgpx_wire_break(wire, "the remote server answered before it was asked");
-			continue;
+			read_behind(run);
+			return;
 		}
 		if (event == PGPX_EV_BROKEN)
 			pgpx_lease_broken(lease, wire->broken,
@@ -252,6 +279,11 @@ pgpx_exec(PgpxLease *lease, const char *sql, int nparams,
 		/* a stream that cannot be sent into may still tell why */
 		(void) pgpx_lease_flush(lease, 0);
 		read_answer(&run);
+		if (!run.error.set && !run.any && !run.empty)
+		{
+			pgpx_wire_break(wire, malformed);
+			pgpx_lease_broken(lease, malformed, NULL);
+		}
 		if (run.error.set && run.error.fatal)
 		{
 			pgpx_wire_break(wire, "the remote server ended the session");

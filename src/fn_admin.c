@@ -243,10 +243,11 @@ pgpx_prewarm(PG_FUNCTION_ARGS)
 Datum
 pgpx_terminate(PG_FUNCTION_ARGS)
 {
-	int64		id = pgpx_arg_lease(fcinfo, 0);
+	int64		id;
 	bool		found = false;
 
 	pgpx_shmem_require();
+	id = pgpx_arg_lease(fcinfo, 0);
 	for (int i = 0; id > 0 && i < pgpx_shared->max_connections && !found; i++)
 	{
 		PgpxConn   *conn = &pgpx_conns[i];

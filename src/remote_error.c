@@ -71,8 +71,7 @@ pgpx_remote_error_copy(PgpxRemoteError *error, const PgpxWireMessage *msg)
 		(strcmp(fields.severity, "FATAL") == 0 ||
 		 strcmp(fields.severity, "PANIC") == 0);
 	error->sqlstate = parse_sqlstate(fields.sqlstate, ERRCODE_FDW_ERROR);
-	if (ERRCODE_IS_CATEGORY(error->sqlstate) ||
-		ERRCODE_TO_CATEGORY(error->sqlstate) == ERRCODE_SUCCESSFUL_COMPLETION)
+	if (ERRCODE_TO_CATEGORY(error->sqlstate) == ERRCODE_SUCCESSFUL_COMPLETION)
 		error->sqlstate = ERRCODE_FDW_ERROR;
 	error->primary = fields.primary ? copy_text(fields.primary) :
 		pstrdup("the remote server reported an error without a message");

@@ -15,9 +15,12 @@ package PgpxFakeServer;
 use strict;
 use warnings;
 
+use Exporter 'import';
 use IO::Socket::INET;
 use POSIX ();
 use Socket qw(IPPROTO_TCP TCP_NODELAY);
+
+our @EXPORT_OK = qw(message ready done columns row failure);
 
 my @servers;
 

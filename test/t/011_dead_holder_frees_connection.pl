@@ -30,7 +30,8 @@ sub dies
 	is($heir->run("SELECT * FROM pgpool.query($lease, 'select 5') $row"), '5', "$what: and works");
 	$heir->run("SELECT pgpool.checkin($lease)");
 	ok( wait_until($remote,
-			"SELECT count(*) FROM pg_stat_activity WHERE query ~ 'sleep|generate_series|from t' AND backend_type = 'client backend' AND pid <> pg_backend_pid() AND state <> 'idle'",
+			"SELECT count(*) FROM pg_stat_activity WHERE query ~ 'sleep|generate_series|from t'"
+			  . " AND backend_type = 'client backend' AND pid <> pg_backend_pid() AND state <> 'idle'",
 			'0', 5),
 		"$what: nothing of it runs at the remote");
 	is($local->safe_psql('postgres', 'SELECT count(*) FROM pgpool.leases'), '0', "$what: no lease is left");

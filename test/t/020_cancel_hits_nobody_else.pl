@@ -55,6 +55,15 @@ sub note_guilty
 	return;
 }
 
+# A timeout may hit the statement that resets it, or the checkin before that.
+sub calm
+{
+	my ($session) = @_;
+
+	$session->run('RESET statement_timeout; SHOW statement_timeout') until $session->{text} eq '0';
+	return;
+}
+
 for my $round (1 .. $rounds)
 {
 	my $ms = 1 + int rand 4;
@@ -69,7 +78,8 @@ for my $round (1 .. $rounds)
 		my $lease = lease($guilty, 'one');
 		$guilty->run("SET statement_timeout = $ms; SELECT pgpool.exec($lease, 'select pg_sleep($length)')");
 		note_guilty($guilty);
-		$guilty->run('RESET statement_timeout;' . join ' ', innocent_statements($lease));
+		calm($guilty);
+		$guilty->run(join ' ', innocent_statements($lease));
 		check_innocent($guilty, "round $round, same lease");
 		$guilty->run("SELECT pgpool.checkin($lease)");
 	}
@@ -78,8 +88,10 @@ for my $round (1 .. $rounds)
 		# a lease that goes on to the next session at once
 		my $lease = lease($guilty, 'one');
 		$innocent->start(join ' ', innocent_statements("'one'"));
-		$guilty->run("SET statement_timeout = $ms; SELECT pgpool.exec($lease, 'select pg_sleep($length)');\nSELECT pgpool.checkin($lease); RESET statement_timeout");
+		$guilty->run("SET statement_timeout = $ms; SELECT pgpool.exec($lease, 'select pg_sleep($length)');\nSELECT pgpool.checkin($lease)");
 		note_guilty($guilty);
+		calm($guilty);
+		$guilty->run('SELECT pgpool.checkin_all()');
 		$innocent->finish;
 		check_innocent($innocent, "round $round, next lease");
 	}
@@ -88,8 +100,10 @@ for my $round (1 .. $rounds)
 		# a lease that was made ready again before it goes on
 		my $lease = lease($guilty, 'one');
 		$innocent->start(join ' ', innocent_statements("'one'"));
-		$guilty->run("SET statement_timeout = $ms; SELECT pgpool.exec($lease, 'select pg_sleep($length)');\nRESET statement_timeout; SELECT pgpool.exec($lease, 'select 1'); SELECT pgpool.checkin($lease)");
+		$guilty->run("SET statement_timeout = $ms; SELECT pgpool.exec($lease, 'select pg_sleep($length)')");
 		note_guilty($guilty);
+		calm($guilty);
+		$guilty->run("SELECT pgpool.exec($lease, 'select 1'); SELECT pgpool.checkin($lease)");
 		$innocent->finish;
 		check_innocent($innocent, "round $round, next lease after one more statement");
 	}

@@ -3,7 +3,7 @@
 use strict;
 use warnings;
 
-use PgpxFakeServer;
+use PgpxFakeServer qw(message ready done columns row failure);
 use PgpxTest;
 use Test::More;
 
@@ -11,59 +11,79 @@ use Test::More;
 my %answers = (
 	garbage => [ sub { map { chr rand 256 } 1 .. 10_000 }, '08006' ],
 	text => [ sub { "HTTP/1.1 400 Bad Request\r\n\r\n" }, '08006' ],
-	row_first => [ sub { PgpxFakeServer::row('1') }, '08006' ],
-	ready_first => [ sub { PgpxFakeServer::ready() }, '08006' ],
-	other_columns => [ sub { $_[0]->described, PgpxFakeServer::row('1'), PgpxFakeServer::columns(2), PgpxFakeServer::row('1', '2'),
-		PgpxFakeServer::done('SELECT 2'), PgpxFakeServer::ready() }, '(?:08006|42804)' ],
-	unknown_type => [ sub { PgpxFakeServer::message('%', 'x') }, '08006' ],
+	row_first => [ sub { row('1') }, '08006' ],
+	ready_first => [ sub { ready }, '08006' ],
+	other_columns => [ sub { $_[0]->described, row('1'), columns(2), row('1', '2'),
+		done('SELECT 2'), ready }, '(?:08006|42804)' ],
+	unknown_type => [ sub { message('%', 'x') }, '08006' ],
 	length_zero => [ sub { pack 'aN', '1', 0 }, '08006' ],
 	length_three => [ sub { pack 'aN', '1', 3 }, '08006' ],
 	length_negative => [ sub { pack 'aN', '1', 0xFFFFFFFF }, '08006' ],
 	length_huge => [ sub { pack 'aN', 'E', 0x7FFFFFFF }, '08006' ],
 	row_huge => [ sub { $_[0]->described, pack 'aN', 'D', 0x7FFFFFFF }, '08006' ],
-	cut_off_row => [ sub { $_[0]->described, substr PgpxFakeServer::row('x' x 100), 0, 50 }, '08006' ],
+	cut_off_row => [ sub { $_[0]->described, substr row('x' x 100), 0, 50 }, '08006' ],
 	cut_off_header => [ sub { $_[0]->described, 'D' }, '08006' ],
 	cut_off_at_once => [ sub { '' }, '08006' ],
 	two_columns => [ sub { $_[0]->answer('1', '2') }, '08006' ],
-	short_row => [ sub { $_[0]->described, PgpxFakeServer::message('D', pack 'nN', 1, 99) }, '08006' ],
-	long_row => [ sub { $_[0]->described, PgpxFakeServer::message('D', pack 'nNa*', 1, 1, '123') }, '08006' ],
-	no_columns => [ sub { $_[0]->described =~ s/T.*//sr, PgpxFakeServer::message('T', '') }, '08006' ],
-	bad_state => [ sub { $_[0]->described, PgpxFakeServer::done('SELECT 0'), PgpxFakeServer::message('Z', '?') }, '08006' ],
+	short_row => [ sub { $_[0]->described, message('D', pack 'nN', 1, 99) }, '08006' ],
+	long_row => [ sub { $_[0]->described, message('D', pack 'nNa*', 1, 1, '123') }, '08006' ],
+	no_columns => [ sub { $_[0]->described =~ s/T.*//sr, message('T', '') }, '08006' ],
+	bad_state => [ sub { $_[0]->described, done('SELECT 0'), message('Z', '?') }, '08006' ],
 	answer_of_nobody => [ sub { ($_[0]->answer('1')) x 2 }, '08006' ],
 	binary => [ sub { $_[0]->answer("\xFF\xFE") }, '22021' ],
-	error_unknown => [ sub { PgpxFakeServer::failure(M => 'oops'), PgpxFakeServer::ready() }, 'HV000', qr/oops/ ],
-	error_empty => [ sub { PgpxFakeServer::failure(), PgpxFakeServer::ready() }, 'HV000', qr/without a message/ ],
-	error_success => [ sub { PgpxFakeServer::failure(S => 'ERROR', C => '00000', M => 'fine'), PgpxFakeServer::ready() }, 'HV000', qr/fine/ ],
-	error_strange => [ sub { PgpxFakeServer::failure(C => "x\n%s", M => "\xFF%n%s"), PgpxFakeServer::ready() }, 'HV000', qr/\?%n%s/ ],
-	error_class => [ sub { PgpxFakeServer::failure(C => '54000', M => 'too large'), PgpxFakeServer::ready() }, '54000' ],
-	error_internal => [ sub { PgpxFakeServer::failure(C => 'XX000', M => 'unexpected'), PgpxFakeServer::ready() }, 'XX000' ],
-	error_unended => [ sub { PgpxFakeServer::message('E', 'Mno end'), PgpxFakeServer::ready() }, '(?:HV000|08006)' ],
-	error_fatal => [ sub { PgpxFakeServer::failure(S => 'FATAL', V => 'FATAL', C => '57P01', M => 'bye') }, '08006', qr/remote server said: bye/ ],
+	error_unknown => [ sub { failure(M => 'oops'), ready }, 'HV000', qr/oops/ ],
+	error_empty => [ sub { failure, ready }, 'HV000', qr/without a message/ ],
+	error_success => [ sub { failure(S => 'ERROR', C => '00000', M => 'fine'), ready }, 'HV000', qr/fine/ ],
+	error_strange => [ sub { failure(C => "x\n%s", M => "\xFF%n%s"), ready }, 'HV000', qr/\?%n%s/ ],
+	error_class => [ sub { failure(C => '54000', M => 'too large'), ready }, '54000' ],
+	error_internal => [ sub { failure(C => 'XX000', M => 'unexpected'), ready }, 'XX000' ],
+	error_unended => [ sub { message('E', 'Mno end'), ready }, '(?:HV000|08006)' ],
+	error_fatal => [ sub { failure(S => 'FATAL', V => 'FATAL', C => '57P01', M => 'bye') }, '08006', qr/remote server said: bye/ ],
 );
 
 # After a right answer, while the connection is nobody's.
 my %idle = (
-	stray_row => sub { PgpxFakeServer::row('666') },
+	stray_row => sub { row('666') },
 	stray_answer => sub { $_[0]->answer('666') },
-	stray_error => sub { PgpxFakeServer::failure(S => 'FATAL', C => '57P01', M => 'bye') },
+	stray_error => sub { failure(S => 'FATAL', C => '57P01', M => 'bye') },
 	stray_garbage => sub { 'rubbish' },
-	stray_notice => sub { PgpxFakeServer::message('N', "SNOTICE\0C00000\0Mhello\0\0") x 1000 },
+	stray_notice => sub { message('N', "SNOTICE\0C00000\0Mhello\0\0") x 1000 },
 );
+my $notice = message('N', "SNOTICE\0C00000\0Mhello\0\0");
 my %behaviours = (
 	honest => sub { $_[0]->serve },
-	reset_error => sub { $_[0]->serve(1); $_[0]->receive; $_[0]->send(PgpxFakeServer::failure(S => 'ERROR', C => '25001', M => 'no'), PgpxFakeServer::ready()); $_[0]->serve },
-	reset_in_transaction => sub { $_[0]->serve(1); $_[0]->receive; $_[0]->send(PgpxFakeServer::done('DISCARD ALL'), PgpxFakeServer::message('Z', 'T')); $_[0]->serve },
-	reset_endless => sub { $_[0]->serve(1); $_[0]->receive; $_[0]->send(PgpxFakeServer::message('N', "M" . 'x' x 60_000 . "\0\0")) while 1 },
-	reset_silent => sub { $_[0]->serve(1); $_[0]->receive; sleep 3600 },
+
+	# the answer to the first reset
+	reset_error => sub { after_reset($_[0], failure(S => 'ERROR', C => '25001', M => 'no'), ready) },
+	reset_in_transaction => sub { after_reset($_[0], done('DISCARD ALL'), message('Z', 'T')) },
+	reset_endless => sub { after_reset($_[0]); $_[0]->send($notice x 1000) while 1 },
+	reset_silent => sub { after_reset($_[0]); sleep 3600 },
+
+	# answers without an end, to be left by the session
 	huge_row => sub { $_[0]->receive; $_[0]->send($_[0]->described, pack 'aN', 'D', 0x3FFFF000); sleep 3600 },
-	endless_rows => sub { $_[0]->receive; $_[0]->send($_[0]->described); $_[0]->send(PgpxFakeServer::row('x' x 1000) x 60) while 1 },
+	endless_rows => sub { $_[0]->receive; $_[0]->send($_[0]->described); $_[0]->send(row('x' x 1000) x 60) while 1 },
 	silent => sub { $_[0]->receive; sleep 3600 },
-	notices => sub { $_[0]->receive; $_[0]->send(PgpxFakeServer::message('N', "SNOTICE\0C00000\0Mhello\0\0") x 100) foreach 1 .. 300; $_[0]->send($_[0]->answer('1')); $_[0]->serve },
+	notices => sub { $_[0]->receive; $_[0]->send($notice x 30_000, $_[0]->answer('1')); $_[0]->serve },
+
 	login_garbage => { login => sub { $_[0]->send("HTTP/1.1 400 Bad Request\r\n\r\n") } },
-	login_error => { login => sub { $_[0]->send(PgpxFakeServer::failure(M => 'go away')) } },
-	login_endless => { login => sub { $_[0]->send(PgpxFakeServer::message('R', pack 'N', 0), PgpxFakeServer::message('S', "a\0b\0") x 1000) while 1 } },
-	login_parameters => { login => sub { $_[0]->send(PgpxFakeServer::message('R', pack 'N', 0)); $_[0]->send(PgpxFakeServer::message('S', "a\0b\0") x 1000) while 1 } },
+	login_error => { login => sub { $_[0]->send(failure(M => 'go away')) } },
+	login_endless => { login => sub { $_[0]->send(message('R', pack 'N', 0), parameters()) while 1 } },
+	login_parameters => { login => sub { $_[0]->send(message('R', pack 'N', 0)); $_[0]->send(parameters()) while 1 } },
 );
+
+sub parameters { return message('S', "a\0b\0") x 1000; }
+
+sub after_reset
+{
+	my ($fake, @answer) = @_;
+
+	$fake->serve(1);
+	$fake->receive;
+	$fake->send(@answer) if @answer;
+	$fake->serve if @answer;
+	return;
+}
+
 foreach my $what (keys %answers)
 {
 	my $say = $answers{$what}[0];
@@ -77,7 +97,7 @@ foreach my $what (keys %answers)
 		$fake->receive unless $what =~ /^cut_off|fatal$/;
 	};
 }
-my $said = PostgreSQL::Test::Utils::tempdir . '/said';
+my ($done, $said) = map { PostgreSQL::Test::Utils::tempdir . $_ } '/done', '/said';
 foreach my $what (keys %idle)
 {
 	my $say = $idle{$what};
@@ -86,10 +106,7 @@ foreach my $what (keys %idle)
 	$behaviours{"${what}_behind"} = sub {
 		my ($fake) = @_;
 
-		$fake->serve(1);
-		$fake->receive;
-		$fake->send(PgpxFakeServer::done('DISCARD ALL'), PgpxFakeServer::ready(), $say->($fake));
-		$fake->serve;
+		after_reset($fake, done('DISCARD ALL'), ready, $say->($fake));
 	};
 	foreach my $when (qw(later unreset))
 	{
@@ -97,6 +114,7 @@ foreach my $what (keys %idle)
 			my ($fake) = @_;
 
 			$fake->serve($when eq 'later' ? 2 : 1);
+			select undef, undef, undef, 0.01 until -e $done;
 			$fake->send($say->($fake));
 			PostgreSQL::Test::Utils::append_to_file($said, 'x');
 			$fake->serve;
@@ -157,8 +175,9 @@ foreach my $what (grep { /^stray/ } sort keys %behaviours)
 	{
 		is($session->run(query("s_$what"), 20) . $session->error, '1', "$what: no answer but the right one");
 		next if $what =~ /behind/ || ($round > 1 && $what =~ /notice/);
+		PostgreSQL::Test::Utils::append_to_file($done, 'x');
 		wait_until($local, sub { -e $said ? 1 : 0 }, 1);
-		unlink $said;
+		unlink $done, $said;
 	}
 }
 harmless('unasked answers');

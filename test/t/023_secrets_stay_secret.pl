@@ -35,13 +35,15 @@ foreach my $session ($boss, $app)
 	my $lease = lease($session, 'shard1');
 
 	is($session->run("SELECT * FROM pgpool.query($lease, 'select 1') AS t(a int)"), '1', 'a connection with a password works');
-	$session->fails("SELECT pgpool.checkout('mistaken')", '08001', qr/DETAIL:.*password authentication failed/, 'a wrong password is refused');
+	$session->fails("SELECT pgpool.checkout('mistaken')", '08001',
+		qr/DETAIL:.*password authentication failed/, 'a wrong password is refused');
 	$said .= $session->error;
 	$session->fails("SELECT pgpool.checkout('nowhere')", '08001', qr/DETAIL:.*refused/, 'and a wrong address');
 	$said .= $session->error;
 
 	# everything that there is to see, while the lease is out
-	foreach my $view (split /\n/, $boss->run("SELECT oid::regclass FROM pg_class WHERE relnamespace = 'pgpool'::regnamespace AND relkind = 'v'"))
+	foreach my $view (split /\n/, $boss->run(
+			"SELECT oid::regclass FROM pg_class WHERE relnamespace = 'pgpool'::regnamespace AND relkind = 'v'"))
 	{
 		$said .= $session->run("SELECT v::text FROM $view v");
 	}
@@ -94,7 +96,8 @@ unlink $trusting->data_dir . '/pg_hba.conf';
 $trusting->append_conf('pg_hba.conf', "local all all trust\nhost all all 127.0.0.1/32 trust\n");
 $trusting->reload;
 make_pool($local, $trusting, server => 'trusting');
-$app->fails("SELECT pgpool.checkout('trusting')", '2F003', qr/password is required/, 'a remote that trusts is refused to a non-superuser');
+$app->fails("SELECT pgpool.checkout('trusting')", '2F003', qr/password is required/,
+	'a remote that trusts is refused to a non-superuser');
 $app->fails("SELECT * FROM pgpool.query('trusting', 'select 1') AS t(a int)", '2F003', qr/password is required/, 'in a call, too');
 is($boss->run("SELECT * FROM pgpool.query('trusting', 'select 1') AS t(a int)"), '1', 'a superuser may use it');
 is($boss->run("SELECT idle + owed FROM pgpool.pools WHERE server = 'trusting' AND total > 0"), '1', 'his connection is open');
@@ -107,7 +110,8 @@ CREATE USER MAPPING FOR PUBLIC SERVER for_all OPTIONS (user 'remote_app', passwo
 GRANT USAGE ON FOREIGN SERVER for_all TO app;
 EOT
 is($boss->run("SELECT * FROM pgpool.query('for_all', 'select 1') AS t(a int)"), '1', 'a superuser may use a mapping for PUBLIC');
-$app->fails("SELECT pgpool.checkout('for_all')", '2F003', qr/password is required/, 'but his connection is not leased to anybody else');
+$app->fails("SELECT pgpool.checkout('for_all')", '2F003', qr/password is required/,
+	'but his connection is not leased to anybody else');
 $boss->run('SET ROLE app');
 $boss->fails("SELECT pgpool.checkout('for_all')", '2F003', qr/password is required/, 'nor to the same session under another role');
 $boss->run('RESET ROLE');
@@ -122,7 +126,8 @@ $app->fails("SELECT pgpool.checkout('mistaken')", '42501', qr/permission denied/
 my $lease = lease($boss, 'shard1');
 $app->fails("SELECT pgpool.exec($lease, 'select 1')", '42501', qr/another session/, 'a lease cannot be used by another session');
 $app->fails("SELECT pgpool.checkin($lease)", '42501', qr/another session/, 'or returned');
-$boss->fails("SET ROLE app;\nSELECT pgpool.exec($lease, 'select 1')", '42501', qr/another user/, 'or used by another user of its session');
+$boss->fails("SET ROLE app;\nSELECT pgpool.exec($lease, 'select 1')", '42501', qr/another user/,
+	'or used by another user of its session');
 $boss->run("RESET ROLE; SELECT pgpool.checkin($lease)");
 
 $_->quit foreach $boss, $app;

@@ -22,7 +22,7 @@ sub is_free
 {
 	my ($name) = @_;
 
-	return is($other->run("SELECT * FROM pgpool.query('one', 'select 1', VARIADIC '{}'::text[]) AS t(a int)", 20) . $other->error, '1', $name);
+	return is($other->run("SELECT * FROM pgpool.query('one', 'select 1') AS t(a int)", 20) . $other->error, '1', $name);
 }
 
 sub is_held

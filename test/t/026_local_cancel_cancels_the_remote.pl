@@ -51,7 +51,7 @@ foreach my $sql ("SELECT pgpool.exec($lease, 'select pg_sleep(300)')",
 # right behind each other, without a look in between
 foreach my $round (1 .. 20)
 {
-	$session->run("SET statement_timeout = '20ms';\nSELECT pgpool.exec($lease, 'select pg_sleep(300)');\nRESET statement_timeout;");
+	$session->run("BEGIN; SET LOCAL statement_timeout = '20ms';\nSELECT pgpool.exec($lease, 'select pg_sleep(300)');\nROLLBACK;");
 	is($session->sqlstate, '57014', 'cancelled');
 	is($session->run("SELECT * FROM pgpool.query($lease, 'select $round') $row") . $session->error, $round, 'and used at once');
 }
@@ -66,7 +66,8 @@ is($session->run("SELECT pgpool.exec($lease, 'rollback')") . $session->error, '0
 usable('remote transaction');
 
 # a value that cannot be converted, in the middle of a small and of an endless result
-$session->fails("SELECT * FROM pgpool.query($lease, 'select case when i = 5 then ''x'' else ''1'' end from generate_series(1, 10) i') $row",
+$session->fails("SELECT * FROM pgpool.query($lease,
+	'select case when i = 5 then ''x'' else ''1'' end from generate_series(1, 10) i') $row",
 	'22P02', qr/invalid input syntax/, 'an error in mid-result');
 usable('error in mid-result');
 $session->fails("SELECT * FROM pgpool.query($lease, 'select ''x'', generate_series(1, 1000000000)') AS t(a int, b int)",
@@ -74,7 +75,8 @@ $session->fails("SELECT * FROM pgpool.query($lease, 'select ''x'', generate_seri
 usable('error in an endless result');
 
 # returned right after a cancel, without one more statement
-$session->run("SET statement_timeout = '100ms';\nSELECT pgpool.exec($lease, 'select pg_sleep(300)');\nSELECT pgpool.checkin($lease); RESET statement_timeout");
+$session->run("BEGIN; SET LOCAL statement_timeout = '100ms';\nSELECT pgpool.exec($lease, 'select pg_sleep(300)');\n"
+	  . "ROLLBACK; SELECT pgpool.checkin($lease)");
 is($session->sqlstate, '57014', 'a lease is returned right after a cancel');
 is($session->run("SELECT * FROM pgpool.query('one', 'select 1') $row") . $session->error, '1', 'the pool works on');
 ok(wait_until($remote, $running, '0', 10), 'the remote query has ended');
@@ -84,7 +86,8 @@ ok(wait_until($remote, $running, '0', 10), 'the remote query has ended');
 $session->fails("SET statement_timeout = '300ms'; SELECT pgpool.exec('one', 'select pg_sleep(300)')",
 	'57014', qr/statement timeout/, 'a call ends by statement_timeout');
 ok(wait_until($remote, $running, '0', 10), 'the remote query has ended');
-is($session->run("RESET statement_timeout; SELECT * FROM pgpool.query('one', 'select 2') $row") . $session->error, '2', 'the pool works on');
+is($session->run("RESET statement_timeout; SELECT * FROM pgpool.query('one', 'select 2') $row") . $session->error,
+	'2', 'the pool works on');
 
 $session->start("SELECT pgpool.exec('one', 'select pg_sleep(300)')");
 ok(wait_until($remote, $running, '1'), 'a call runs');

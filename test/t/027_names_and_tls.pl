@@ -26,7 +26,8 @@ $lost->finish(20);
 $lost->failed('08001', qr/DETAIL:.*no-such-host\.invalid/, 'a host name that does not exist is a clear error');
 $lost->run("SELECT * FROM pgpool.query('several', 'select 2') $row", 40);
 is($lost->{text}, '2', 'the next host of a list is tried') or diag($lost->error);
-is($local->safe_psql('postgres', "SELECT DISTINCT remote_addr FROM pgpool.connections WHERE server = 'named'"), '127.0.0.1', 'the view shows where it led to');
+is($local->safe_psql('postgres', "SELECT DISTINCT remote_addr FROM pgpool.connections WHERE server = 'named'"),
+	'127.0.0.1', 'the view shows where it led to');
 
 SKIP:
 {
@@ -34,7 +35,8 @@ SKIP:
 
 	skip 'a server without TLS', 8 if $remote->safe_psql('postgres', 'SHOW ssl_library') eq '';
 	skip 'no openssl program', 8
-	  if system("openssl req -new -x509 -days 2 -nodes -subj /CN=localhost -keyout $folder/server.key -out $folder/server.crt >/dev/null 2>&1");
+	  if system('openssl req -new -x509 -days 2 -nodes -subj /CN=localhost'
+		  . " -keyout $folder/server.key -out $folder/server.crt >/dev/null 2>&1");
 	chmod 0600, "$folder/server.key";
 	$remote->append_conf('postgresql.conf', 'ssl = on');
 	$remote->restart;
@@ -51,7 +53,8 @@ SKIP:
 	is($session->run("SELECT * FROM pgpool.query('plain', 'select 4') $row"), '4', 'others work on');
 	is(remote_sessions($remote), $local->safe_psql('postgres', 'SELECT sum(total) FROM pgpool.pools'),
 		'no session of the refused ones is left');
-	is($session->run("ALTER SERVER encrypted OPTIONS (ADD sslmode 'disable');\nSELECT * FROM pgpool.query('encrypted', 'select 5') $row") . $session->error,
+	is( $session->run("ALTER SERVER encrypted OPTIONS (ADD sslmode 'disable');\n"
+			  . "SELECT * FROM pgpool.query('encrypted', 'select 5') $row") . $session->error,
 		'5', 'the way out leads out');
 }
 

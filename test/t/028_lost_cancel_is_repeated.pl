@@ -4,7 +4,7 @@
 use strict;
 use warnings;
 
-use PgpxFakeServer;
+use PgpxFakeServer qw(ready done failure);
 use PgpxTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -26,13 +26,13 @@ my $fake = PgpxFakeServer->new(
 			{
 				select undef, undef, undef, 0.05 until $cancelled;
 				$cancelled = 0;
-				$self->send(PgpxFakeServer::failure(S => 'ERROR', V => 'ERROR', C => '57014', M => 'canceled'),
-					PgpxFakeServer::ready());
+				$self->send(failure(S => 'ERROR', V => 'ERROR', C => '57014', M => 'canceled'),
+					ready);
 			}
 			else
 			{
 				$self->send($sql =~ /^select/ ? $self->answer('1')
-					: (PgpxFakeServer::done('DISCARD ALL'), PgpxFakeServer::ready()));
+					: (done('DISCARD ALL'), ready));
 			}
 		}
 	},
