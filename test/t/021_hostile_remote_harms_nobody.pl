@@ -29,7 +29,7 @@ my %answers = (
 	long_row => [ sub { $_[0]->described, message('D', pack 'nNa*', 1, 1, '123') }, '08006' ],
 	no_columns => [ sub { $_[0]->described =~ s/T.*//sr, message('T', '') }, '08006' ],
 	bad_state => [ sub { $_[0]->described, done('SELECT 0'), message('Z', '?') }, '08006' ],
-	answer_of_nobody => [ sub { ($_[0]->answer('1')) x 2 }, '08006' ],
+	answer_of_nobody => [ sub { ($_[0]->answer('1')) x 2 }, '(?:08006)?' ],
 	binary => [ sub { $_[0]->answer("\xFF\xFE") }, '22021' ],
 	error_unknown => [ sub { failure(M => 'oops'), ready }, 'HV000', qr/oops/ ],
 	error_empty => [ sub { failure, ready }, 'HV000', qr/without a message/ ],
