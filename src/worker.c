@@ -135,18 +135,22 @@ at_exit(int code, Datum arg)
 	pg_atomic_write_u64(&slot->epoch, 0);
 
 	for (int i = 0; i < pgpx_shared->max_connections; i++)
+		pgpx_wconns[i].goodbye = pgpx_wconns[i].phase == PGPX_PHASE_OPEN &&
+			pgpx_conns[i].state != PGPX_CONN_LEASED;
+
+	/* first say why, so that a holder who sees its socket end knows it */
+	forget_connections();
+	for (int i = 0; i < pgpx_shared->max_connections; i++)
 	{
 		PgpxWorkerConn *w = &pgpx_wconns[i];
 		int			fd = w->pg != NULL ? PQsocket(w->pg) : -1;
 
 		if (fd < 0)
 			continue;
-		if (w->phase == PGPX_PHASE_OPEN &&
-			pgpx_conns[i].state != PGPX_CONN_LEASED)
+		if (w->goodbye)			/* nobody's: it can be told goodbye */
 			(void) send(fd, "X\0\0\0\4", 5, MSG_DONTWAIT | MSG_NOSIGNAL);
 		shutdown(fd, SHUT_RDWR);
 	}
-	forget_connections();
 	for (int i = 0; i < pgpx_shared->max_pools; i++)
 		if (pgpx_wpools[i].cxt != NULL)
 			explicit_bzero(pgpx_wpools[i].message, pgpx_wpools[i].message_len);

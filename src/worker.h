@@ -69,6 +69,7 @@ typedef struct PgpxWorkerConn
 								 * under this */
 	PgpxWire	wire;			/* in phase RESET */
 	bool		checking;		/* phase RESET is a test */
+	bool		goodbye;		/* at the worker's end: nobody speaks on it */
 	bool		listening;		/* watched for bytes that nobody asked for */
 	bool		wire_made;
 
