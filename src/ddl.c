@@ -8,7 +8,9 @@
  * changes, its own first of all.  So the session that changes something compares
  * its database's pools with the catalogs just before it commits, when it can
  * still read them, and retires those that differ when it has committed: idle
- * connections close at once, leased ones at checkin.
+ * connections close at once, leased ones at checkin.  It does so after others
+ * have been told of the change: a waiter that is woken reads the catalogs again,
+ * and with what its caches said before it would take the old options for the new.
  *
  * Sessions that hear of the change later do the same, which finds nothing left.
  *
@@ -22,6 +24,7 @@
 #include "tcop/utility.h"
 #include "utils/inval.h"
 #include "utils/memutils.h"
+#include "utils/resowner.h"
 #include "utils/syscache.h"
 
 #include "lease.h"
@@ -111,6 +114,7 @@ find_stale(void)
 		stale = MemoryContextAlloc(TopMemoryContext,
 								   pgpx_shared->max_pools * sizeof(Stale));
 	nstale = 0;
+	AcceptInvalidationMessages();
 	for (int i = 0; i < pgpx_shared->max_pools; i++)
 	{
 		PgpxPool   *pool = &pgpx_pools[i];
@@ -167,8 +171,6 @@ xact_callback(XactEvent event, void *arg)
 			}
 			break;
 		case XACT_EVENT_COMMIT:
-			if (nstale > 0)
-				retire_stale();
 			if (databases_changed)
 			{
 				databases_changed = false;
@@ -185,8 +187,22 @@ xact_callback(XactEvent event, void *arg)
 }
 
 /*
+ * The only thing that runs after a commit has sent its invalidations, which it
+ * does just before it releases its locks.
+ */
+static void
+release_callback(ResourceReleasePhase phase, bool isCommit, bool isTopLevel,
+				 void *arg)
+{
+	if (nstale > 0 && phase == RESOURCE_RELEASE_LOCKS && isCommit && isTopLevel)
+		retire_stale();
+}
+
+/*
  * DISCARD ALL of a local session returns its leases, as it releases its advisory
  * locks: a pooler in front of this server sends it between two clients.
+ *
+ * COMMIT PREPARED commits changes that were another transaction's.
  */
 static void
 process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
@@ -205,6 +221,9 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	if (IsA(stmt, DiscardStmt) &&
 		((DiscardStmt *) stmt)->target == DISCARD_ALL)
 		(void) pgpx_lease_return_all();
+	else if (IsA(stmt, TransactionStmt) &&
+			 ((TransactionStmt *) stmt)->kind == TRANS_STMT_COMMIT_PREPARED)
+		objects_changed = true;
 }
 
 void
@@ -222,6 +241,7 @@ pgpx_ddl_init(void)
 		CacheRegisterSyscacheCallback(objects[i], objects_callback, (Datum) 0);
 	CacheRegisterSyscacheCallback(DATABASEOID, databases_callback, (Datum) 0);
 	RegisterXactCallback(xact_callback, NULL);
+	RegisterResourceReleaseCallback(release_callback, NULL);
 	prev_process_utility = ProcessUtility_hook;
 	ProcessUtility_hook = process_utility;
 }
