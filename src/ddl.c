@@ -170,13 +170,6 @@ xact_callback(XactEvent event, void *arg)
 				find_stale();
 			}
 			break;
-		case XACT_EVENT_COMMIT:
-			if (databases_changed)
-			{
-				databases_changed = false;
-				pgpx_pool_ask_for_databases();
-			}
-			break;
 		case XACT_EVENT_ABORT:
 		case XACT_EVENT_PREPARE:
 			nstale = 0;
@@ -194,8 +187,16 @@ static void
 release_callback(ResourceReleasePhase phase, bool isCommit, bool isTopLevel,
 				 void *arg)
 {
-	if (nstale > 0 && phase == RESOURCE_RELEASE_LOCKS && isCommit && isTopLevel)
+	if (phase != RESOURCE_RELEASE_LOCKS || !isCommit || !isTopLevel ||
+		pgpx_shared == NULL)
+		return;
+	if (nstale > 0)
 		retire_stale();
+	if (databases_changed)
+	{
+		databases_changed = false;
+		pgpx_pool_ask_for_databases();
+	}
 }
 
 /*
