@@ -213,17 +213,21 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 {
 	Node	   *stmt = pstmt->utilityStmt;
 
+	/* the end of a transaction may free the statement: look before */
+	bool		discards = IsA(stmt, DiscardStmt) &&
+		((DiscardStmt *) stmt)->target == DISCARD_ALL;
+	bool		commits = IsA(stmt, TransactionStmt) &&
+		((TransactionStmt *) stmt)->kind == TRANS_STMT_COMMIT_PREPARED;
+
 	if (prev_process_utility)
 		prev_process_utility(pstmt, queryString, readOnlyTree, context, params,
 							 queryEnv, dest, qc);
 	else
 		standard_ProcessUtility(pstmt, queryString, readOnlyTree, context,
 								params, queryEnv, dest, qc);
-	if (IsA(stmt, DiscardStmt) &&
-		((DiscardStmt *) stmt)->target == DISCARD_ALL)
+	if (discards)
 		(void) pgpx_lease_return_all();
-	else if (IsA(stmt, TransactionStmt) &&
-			 ((TransactionStmt *) stmt)->kind == TRANS_STMT_COMMIT_PREPARED)
+	if (commits)
 		objects_changed = true;
 }
 
