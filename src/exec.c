@@ -30,52 +30,6 @@
 static uint32 wait_query = 0;
 
 /*
- * Make the stream ready for a statement: what was interrupted before has to
- * come to its end first, and so has a cancel, or it would hit the new one.
- */
-static void
-make_ready(PgpxLease *lease)
-{
-	PgpxWire   *wire = &lease->kept->wire;
-	PgpxConn   *conn = &pgpx_conns[lease->conn];
-	PgpxTime	deadline;
-	PgpxTime	pause = CANCEL_AGAIN_US;
-
-	if (lease->broken != NULL)
-		pgpx_lease_broken(lease, lease->broken, NULL);
-	if (wire->phase == PGPX_WIRE_BROKEN)
-		pgpx_lease_broken(lease, wire->broken, NULL);
-	if (pgpx_wire_at_boundary(wire) &&
-		pg_atomic_read_u32(&conn->cancel) == PGPX_CANCEL_NONE)
-		return;
-
-	deadline = pgpx_lease_operation_deadline(lease);
-	while (!pgpx_wire_at_boundary(wire))
-	{
-		PgpxTime	step = Min(deadline, pgpx_now() + pause);
-
-		if (pgpx_lease_drain(lease, 0, step, false))
-			break;
-		pause *= 2;
-		if (wire->phase == PGPX_WIRE_BROKEN || pgpx_now() >= deadline)
-		{
-			pgpx_wire_break(wire, "a cancelled statement did not end within operation_timeout");
-			pgpx_lease_broken(lease, wire->broken, NULL);
-		}
-
-		/* a cancel that comes before its statement is lost */
-		pgpx_lease_cancel(lease);
-	}
-	while (pg_atomic_read_u32(&conn->cancel) != PGPX_CANCEL_NONE)
-		if (!pgpx_session_wait_latch(deadline,
-									 pgpx_wait_event(&wait_query, "PgpoolQuery")))
-		{
-			pgpx_wire_break(wire, "a cancel request did not end within operation_timeout");
-			pgpx_lease_broken(lease, wire->broken, NULL);
-		}
-}
-
-/*
  * Is the text one statement that reads?  Then the simple protocol gives the same
  * result for less work on both sides.  (A rule may add results to a statement
  * that writes, which the simple protocol would send along.)
@@ -165,6 +119,103 @@ handle_event(Run *run, PgpxWireEvent event, const PgpxWireMessage *msg)
 }
 
 /*
+ * What has come in since the last answer?  Notices, notifications and parameters
+ * may come at any time, and the last words of a remote that goes.  Anything else
+ * would be taken for the answer to the next statement.
+ */
+static void
+look(Run *run)
+{
+	PgpxLease  *lease = run->lease;
+	PgpxWire   *wire = &lease->kept->wire;
+	PgpxTime	deadline = 0;
+
+	for (;;)
+	{
+		PgpxWireMessage msg;
+		PgpxWireEvent event;
+		bool		more;
+		ssize_t		n = pgpx_wire_fill(wire, &more);
+
+		while ((event = pgpx_wire_next(wire, &msg)) != PGPX_EV_NEED_INPUT)
+		{
+			if (event == PGPX_EV_BROKEN)
+				pgpx_lease_broken(lease, wire->broken,
+								  run->error.set ? run->error.primary : NULL);
+			handle_event(run, event, &msg);
+		}
+		if (pgpx_wire_at_boundary(wire) && !more)
+			return;
+		CHECK_FOR_INTERRUPTS();
+		if (n > 0)
+			continue;
+
+		/* in the middle of a message */
+		if (deadline == 0)
+			deadline = pgpx_lease_operation_deadline(lease);
+		if (!pgpx_session_wait(lease->kept, WL_SOCKET_READABLE, deadline,
+							   pgpx_wait_event(&wait_query, "PgpoolQuery")))
+		{
+			pgpx_wire_break(wire, "a message did not end within operation_timeout");
+			pgpx_lease_broken(lease, wire->broken, NULL);
+		}
+	}
+}
+
+/*
+ * Make the stream ready for a statement: what was interrupted before has to
+ * come to its end first, and so has a cancel, or it would hit the new one.
+ */
+static void
+make_ready(Run *run)
+{
+	PgpxLease  *lease = run->lease;
+	PgpxWire   *wire = &lease->kept->wire;
+	PgpxConn   *conn = &pgpx_conns[lease->conn];
+	PgpxTime	deadline;
+	PgpxTime	pause = CANCEL_AGAIN_US;
+
+	if (lease->broken != NULL)
+		pgpx_lease_broken(lease, lease->broken, NULL);
+	if (wire->phase == PGPX_WIRE_BROKEN)
+		pgpx_lease_broken(lease, wire->broken, NULL);
+	if (wire->phase == PGPX_WIRE_IDLE)
+	{
+		/* the checkout of a call on a pool has looked just now */
+		if (lease->scope != PGPX_SCOPE_CALL &&
+			!(pgpx_wire_at_boundary(wire) && pgpx_kept_quiet(lease->kept)))
+			look(run);
+		if (pg_atomic_read_u32(&conn->cancel) == PGPX_CANCEL_NONE)
+			return;
+	}
+
+	deadline = pgpx_lease_operation_deadline(lease);
+	while (!pgpx_wire_at_boundary(wire))
+	{
+		PgpxTime	step = Min(deadline, pgpx_now() + pause);
+
+		if (pgpx_lease_drain(lease, 0, step, false))
+			break;
+		pause *= 2;
+		if (wire->phase == PGPX_WIRE_BROKEN || pgpx_now() >= deadline)
+		{
+			pgpx_wire_break(wire, "a cancelled statement did not end within operation_timeout");
+			pgpx_lease_broken(lease, wire->broken, NULL);
+		}
+
+		/* a cancel that comes before its statement is lost */
+		pgpx_lease_cancel(lease);
+	}
+	while (pg_atomic_read_u32(&conn->cancel) != PGPX_CANCEL_NONE)
+		if (!pgpx_session_wait_latch(deadline,
+									 pgpx_wait_event(&wait_query, "PgpoolQuery")))
+		{
+			pgpx_wire_break(wire, "a cancel request did not end within operation_timeout");
+			pgpx_lease_broken(lease, wire->broken, NULL);
+		}
+}
+
+/*
  * The answer is whole.  What came in with it may be notices, or the remote's last
  * words, which the next use finds.  More than that, and nobody can tell whose
  * answer this was.
@@ -172,13 +223,15 @@ handle_event(Run *run, PgpxWireEvent event, const PgpxWireMessage *msg)
 static void
 read_behind(Run *run)
 {
+	PgpxWire   *wire = &run->lease->kept->wire;
 	PgpxWireMessage msg;
 	PgpxWireEvent event;
 
-	while ((event = pgpx_wire_next(&run->lease->kept->wire, &msg)) ==
-			   PGPX_EV_NOTICE ||
+	while ((event = pgpx_wire_next(wire, &msg)) == PGPX_EV_NOTICE ||
 		   event == PGPX_EV_NOTIFICATION)
 		handle_event(run, event, &msg);
+	if (event == PGPX_EV_BROKEN && !wire->eof)
+		pgpx_lease_broken(run->lease, wire->broken, NULL);
 }
 
 /* Read until the boundary. */
@@ -259,7 +312,7 @@ pgpx_exec(PgpxLease *lease, const char *sql, int nparams,
 	lease->in_use = true;
 	PG_TRY();
 	{
-		make_ready(lease);
+		make_ready(&run);
 		pgpx_lease_activity(lease, PGPX_ACT_ACTIVE);
 		if (wire->encoding_changed)
 			ereport(ERROR,

@@ -29,7 +29,7 @@ my %answers = (
 	long_row => [ sub { $_[0]->described, message('D', pack 'nNa*', 1, 1, '123') }, '08006' ],
 	no_columns => [ sub { $_[0]->described =~ s/T.*//sr, message('T', '') }, '08006' ],
 	bad_state => [ sub { $_[0]->described, done('SELECT 0'), message('Z', '?') }, '08006' ],
-	answer_of_nobody => [ sub { ($_[0]->answer('1')) x 2 }, '(?:08006)?' ],
+	answer_of_nobody => [ sub { ($_[0]->answer('1')) x 2 }, '08006' ],
 	binary => [ sub { $_[0]->answer("\xFF\xFE") }, '22021' ],
 	error_unknown => [ sub { failure(M => 'oops'), ready }, 'HV000', qr/oops/ ],
 	error_empty => [ sub { failure, ready }, 'HV000', qr/without a message/ ],
@@ -108,7 +108,7 @@ foreach my $what (keys %idle)
 
 		after_reset($fake, done('DISCARD ALL'), ready, $say->($fake));
 	};
-	foreach my $when (qw(later unreset))
+	foreach my $when (qw(later unreset held))
 	{
 		$behaviours{"${what}_$when"} = sub {
 			my ($fake) = @_;
@@ -169,7 +169,7 @@ foreach my $what (sort keys %answers)
 }
 harmless('wrong answers');
 
-foreach my $what (grep { /^stray/ } sort keys %behaviours)
+foreach my $what (grep { /^stray.*(?<!held)$/ } sort keys %behaviours)
 {
 	foreach my $round (1 .. 3)
 	{
@@ -181,6 +181,33 @@ foreach my $what (grep { /^stray/ } sort keys %behaviours)
 	}
 }
 harmless('unasked answers');
+
+# while it is leased: the next statement must not take it for its own answer
+foreach my $what (grep { /^stray.*held$/ } sort keys %behaviours)
+{
+	foreach my $params ([], ['x'])
+	{
+		my $lease = lease($session, "s_$what");
+		my $query = query("s_$what", @$params) =~ s/'s_$what'/$lease/r;
+
+		is($session->run($query, 20) . $session->error, '1', "$what: the first answer");
+		PostgreSQL::Test::Utils::append_to_file($done, 'x');
+		wait_until($local, sub { -e $said ? 1 : 0 }, 1);
+		unlink $done, $said;
+		if ($what =~ /notice/)
+		{
+			is($session->run("SET client_min_messages = error;\n$query;\nRESET client_min_messages", 20), '1', "$what: is none");
+		}
+		else
+		{
+			$session->fails($query, '08006', qr/connection to server "s_$what" was lost/, "$what: is not the next one");
+		}
+		like($session->error, qr/The remote server said: bye/, "$what: with its words") if $what =~ /error/;
+		$session->fails($query, '08006', qr/was lost/, "$what: nor the one after that") if $what !~ /notice/;
+		$session->run("SELECT pgpool.checkin($lease)");
+	}
+}
+harmless('unasked answers on a lease');
 
 foreach my $what (grep { /^reset/ } sort keys %behaviours)
 {
