@@ -86,17 +86,9 @@ run_call(const Call *call, const PgpxSink *sink)
 static Datum
 query(FunctionCallInfo fcinfo, bool by_pool, bool any)
 {
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	ReturnSetInfo *rsinfo = pgpx_arg_column_list(fcinfo, "pgpool.query");
 	Call		call;
 	PgpxTuples *tuples;
-
-	if (rsinfo == NULL || !IsA(rsinfo, ReturnSetInfo) ||
-		(rsinfo->allowedModes & SFRM_Materialize) == 0 ||
-		rsinfo->expectedDesc == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("pgpool.query must be called in FROM with a column list"),
-				 errhint("Write SELECT * FROM pgpool.query(...) AS t(id bigint, name text), or use pgpool.exec, which returns the number of rows.")));
 
 	read_call(fcinfo, by_pool, any, &call);
 	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
