@@ -115,6 +115,10 @@ is_current(const PgpxPoolKey *key, const PgpxFingerprint *fingerprint)
 		superuser_arg(user) != (key->superuser != 0) ||
 		pgpx_server_aclcheck(key->server, user, ACL_USAGE) != ACLCHECK_OK)
 		return false;
+
+	/* a mapping of one's own goes before PUBLIC's */
+	if (OidIsValid(key->local_user) && has_mapping(user, base))
+		return false;
 	if (base == key->server)
 		return true;
 
