@@ -113,6 +113,7 @@ again:
 	if (conn == NULL)
 	{
 		PgpxTicket *ticket;
+		bool		moved;
 
 		pgpx_checkout_check_locked(c, pool);
 		if (pgpx_checkout_must_tell(c, pool, epoch))
@@ -146,7 +147,9 @@ again:
 			pg_atomic_read_u32(&pgpx_shared->worker[pool->worker].ticking) == 0)
 			pgpx_worker_wake(pool->worker);
 		LWLockRelease(pool->lock);
-		conn = pgpx_checkout_wait(c, pool, ticket, &lease_id);
+		conn = pgpx_checkout_wait(c, pool, ticket, &lease_id, &moved);
+		if (moved)
+			goto again;
 		if (conn == NULL)
 			return false;
 		LWLockAcquire(pool->lock, LW_SHARED);

@@ -247,7 +247,7 @@ typedef struct PgpxStats
  * place change with every update, so equal fingerprints mean equal options;
  * nothing of the options themselves is in it.
  */
-#define PGPX_FINGERPRINT_ROWS 5 /* wrapper, server, mapping, base server, base mapping */
+#define PGPX_FINGERPRINT_ROWS 5 /* wrapper, server, mapping, base, its wrapper */
 typedef struct PgpxFingerprint
 {
 	TransactionId xmin[PGPX_FINGERPRINT_ROWS];

@@ -19,6 +19,7 @@ CREATE SERVER shard1 FOREIGN DATA WRAPPER pgpool_fdw
 CREATE USER MAPPING FOR app SERVER shard1 OPTIONS (user 'app', password 'secret');
 CREATE USER MAPPING FOR PUBLIC SERVER shard1 OPTIONS (user 'other', password 'also secret');
 GRANT USAGE ON FOREIGN SERVER shard1 TO app;
+CREATE SERVER batch FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (base_server 'shard1', pool_size '2');
 EOT
 is($session->error, '', 'a server can be created');
 $session->fails("ALTER SERVER shard1 OPTIONS (SET pool_size 'many')", '22023', qr/pool_size/, 'the validator works: a wrong value');
@@ -66,6 +67,8 @@ ALTER SERVER shard1 OPTIONS (SET host '127.0.0.1', ADD port '$port', SET dbname 
 ALTER USER MAPPING FOR PUBLIC SERVER shard1 OPTIONS (SET user 'remote_app', SET password '$REMOTE_APP_PASSWORD');
 SELECT pgpool.exec('shard1', 'select 1');
 EOT
+is($local->safe_psql('restored', "SELECT pgpool.exec('batch', 'select 1')"), '1',
+	'so has a server that was restored before its base');
 $local->safe_psql('postgres', 'CREATE EXTENSION pgpool_ext');
 check_invariants($local);
 leak_check($local, $remote);
