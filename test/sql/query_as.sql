@@ -69,6 +69,7 @@ SELECT * FROM pgpool.query_as(NULL::test.orders, :lease, 'select *, id from orde
 SELECT * FROM pgpool.query_as(NULL::test.orders, :lease, 'select id, total, id, id, x from orders, generate_series(1, 2) as x where false');
 -- a dropped column is none, a column's name has its case, and a whole row is one column
 SELECT * FROM pgpool.query_as(NULL::test.orders, :lease, 'select *, 1 as gone from orders');
+SELECT * FROM pgpool.query_as(NULL::test.orders, :lease, 'select *, 1 as "........pg.dropped.2........" from orders');
 SELECT * FROM pgpool.query_as(NULL::test.orders, :lease, 'select id as "ID", total, day from orders');
 SELECT * FROM pgpool.query_as(NULL::test.orders, :lease, 'select o from orders as o');
 SELECT * FROM pgpool.query_as(NULL::test.orders, :lease, 'select 1, 2, 3');
