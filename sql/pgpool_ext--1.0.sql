@@ -190,6 +190,50 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
 COMMENT ON FUNCTION pgpool.query(pg_catalog.text, pg_catalog.text, "any") IS
 'runs one statement with parameters of any types on a connection to a server, leased for this call, and returns its rows';
 
+CREATE FUNCTION pgpool.query_as(
+	template pg_catalog.anyelement,
+	lease pg_catalog.int8,
+	sql pg_catalog.text,
+	VARIADIC params pg_catalog.text[] DEFAULT '{}')
+RETURNS SETOF pg_catalog.anyelement
+AS 'MODULE_PATHNAME', 'pgpx_query_as_lease'
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
+COMMENT ON FUNCTION pgpool.query_as(pg_catalog.anyelement, pg_catalog.int8, pg_catalog.text, pg_catalog.text[]) IS
+'runs one statement on a lease and returns its rows as the template''s type: a row type by the names of its columns, or a scalar';
+
+CREATE FUNCTION pgpool.query_as(
+	template pg_catalog.anyelement,
+	lease pg_catalog.int8,
+	sql pg_catalog.text,
+	VARIADIC params "any")
+RETURNS SETOF pg_catalog.anyelement
+AS 'MODULE_PATHNAME', 'pgpx_query_as_lease_any'
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
+COMMENT ON FUNCTION pgpool.query_as(pg_catalog.anyelement, pg_catalog.int8, pg_catalog.text, "any") IS
+'runs one statement with parameters of any types on a lease and returns its rows as the template''s type: a row type by the names of its columns, or a scalar';
+
+CREATE FUNCTION pgpool.query_as(
+	template pg_catalog.anyelement,
+	pool pg_catalog.text,
+	sql pg_catalog.text,
+	VARIADIC params pg_catalog.text[] DEFAULT '{}')
+RETURNS SETOF pg_catalog.anyelement
+AS 'MODULE_PATHNAME', 'pgpx_query_as_pool'
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
+COMMENT ON FUNCTION pgpool.query_as(pg_catalog.anyelement, pg_catalog.text, pg_catalog.text, pg_catalog.text[]) IS
+'runs one statement on a connection to a server, leased for this call, and returns its rows as the template''s type: a row type by the names of its columns, or a scalar';
+
+CREATE FUNCTION pgpool.query_as(
+	template pg_catalog.anyelement,
+	pool pg_catalog.text,
+	sql pg_catalog.text,
+	VARIADIC params "any")
+RETURNS SETOF pg_catalog.anyelement
+AS 'MODULE_PATHNAME', 'pgpx_query_as_pool_any'
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
+COMMENT ON FUNCTION pgpool.query_as(pg_catalog.anyelement, pg_catalog.text, pg_catalog.text, "any") IS
+'runs one statement with parameters of any types on a connection to a server, leased for this call, and returns its rows as the template''s type: a row type by the names of its columns, or a scalar';
+
 CREATE FUNCTION pgpool.exec(
 	lease pg_catalog.int8,
 	sql pg_catalog.text,
@@ -548,7 +592,7 @@ COMMENT ON COLUMN pgpool.leases.user_name IS
 COMMENT ON COLUMN pgpool.leases.application_name IS
 'application_name of the session when it took the lease; "<insufficient privilege>" unless you may see it';
 COMMENT ON COLUMN pgpool.leases.scope IS
-'when it ends by itself: "session", "transaction" (checkout_xact) or "call" (query and exec with a server''s name)';
+'when it ends by itself: "session", "transaction" (checkout_xact) or "call" (query, query_as and exec with a server''s name)';
 COMMENT ON COLUMN pgpool.leases.state IS
 '"idle"; "active": a statement runs; "in transaction" and "failed": a remote transaction is open, or has failed; "cancelling"; "broken": the connection was lost, and the lease is good for checkin only';
 COMMENT ON COLUMN pgpool.leases.leased_at IS

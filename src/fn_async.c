@@ -149,7 +149,7 @@ pgpx_result(PG_FUNCTION_ARGS)
 	rsinfo = pgpx_arg_column_list(fcinfo, "pgpool.result");
 	lease = in_flight(pgpx_arg_lease(fcinfo, 0));
 	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
-	tuples = pgpx_tuples_begin(rsinfo->setDesc, rsinfo->setResult);
+	tuples = pgpx_tuples_begin(rsinfo->setDesc, rsinfo->setResult, InvalidOid);
 	(void) pgpx_exec_result(lease, pgpx_tuples_sink(tuples));
 	pgpx_tuples_end(tuples);
 	return (Datum) 0;

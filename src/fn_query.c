@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * fn_query.c
- *	  SQL functions: query and exec, on a lease and on a pool.
+ *	  SQL functions: query, query_as and exec, on a lease and on a pool.
  *
  * Each comes twice in SQL, with VARIADIC text[] (untyped literals and drivers'
  * untyped parameters) and with VARIADIC "any" (typed values); here the two
@@ -16,10 +16,18 @@
 #include "params.h"
 #include "tuples.h"
 
+#include "catalog/pg_type.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+
 PG_FUNCTION_INFO_V1(pgpx_query_lease);
 PG_FUNCTION_INFO_V1(pgpx_query_lease_any);
 PG_FUNCTION_INFO_V1(pgpx_query_pool);
 PG_FUNCTION_INFO_V1(pgpx_query_pool_any);
+PG_FUNCTION_INFO_V1(pgpx_query_as_lease);
+PG_FUNCTION_INFO_V1(pgpx_query_as_lease_any);
+PG_FUNCTION_INFO_V1(pgpx_query_as_pool);
+PG_FUNCTION_INFO_V1(pgpx_query_as_pool_any);
 PG_FUNCTION_INFO_V1(pgpx_exec_lease);
 PG_FUNCTION_INFO_V1(pgpx_exec_lease_any);
 PG_FUNCTION_INFO_V1(pgpx_exec_pool);
@@ -35,21 +43,22 @@ typedef struct Call
 	PgpxParams	params;
 } Call;
 
+/* The arguments from "at" on: lease or pool, sql, params. */
 static void
-read_call(FunctionCallInfo fcinfo, bool by_pool, bool any, Call *call)
+read_call(FunctionCallInfo fcinfo, int at, bool by_pool, bool any, Call *call)
 {
 	pgpx_shmem_require();
 	memset(call, 0, sizeof(*call));
 	call->by_pool = by_pool;
 	if (by_pool)
-		call->server = pgpx_arg_text(fcinfo, 0, "pool");
+		call->server = pgpx_arg_text(fcinfo, at, "pool");
 	else
-		call->id = pgpx_arg_lease(fcinfo, 0);
-	call->sql = pgpx_arg_text(fcinfo, 1, "sql");
+		call->id = pgpx_arg_lease(fcinfo, at);
+	call->sql = pgpx_arg_text(fcinfo, at + 1, "sql");
 	if (any)
-		pgpx_params_from_any(fcinfo, 2, &call->params);
+		pgpx_params_from_any(fcinfo, at + 2, &call->params);
 	else
-		pgpx_params_from_text_array(fcinfo, 2, &call->params);
+		pgpx_params_from_text_array(fcinfo, at + 2, &call->params);
 }
 
 /*
@@ -83,19 +92,47 @@ run_call(const Call *call, const PgpxSink *sink)
 	return rows;
 }
 
+/* Run it, and give its rows to the caller of a set-returning function. */
+static Datum
+return_rows(FunctionCallInfo fcinfo, const Call *call, Oid type)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	PgpxTuples *tuples;
+
+	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
+	tuples = pgpx_tuples_begin(rsinfo->setDesc, rsinfo->setResult, type);
+	(void) run_call(call, pgpx_tuples_sink(tuples));
+	pgpx_tuples_end(tuples);
+	return (Datum) 0;
+}
+
 static Datum
 query(FunctionCallInfo fcinfo, bool by_pool, bool any)
 {
-	ReturnSetInfo *rsinfo = pgpx_arg_column_list(fcinfo, "pgpool.query");
 	Call		call;
-	PgpxTuples *tuples;
 
-	read_call(fcinfo, by_pool, any, &call);
-	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
-	tuples = pgpx_tuples_begin(rsinfo->setDesc, rsinfo->setResult);
-	(void) run_call(&call, pgpx_tuples_sink(tuples));
-	pgpx_tuples_end(tuples);
-	return (Datum) 0;
+	(void) pgpx_arg_column_list(fcinfo, "pgpool.query");
+	read_call(fcinfo, 0, by_pool, any, &call);
+	return return_rows(fcinfo, &call, InvalidOid);
+}
+
+/* Only the template's type counts: its value is never looked at. */
+static Datum
+query_as(FunctionCallInfo fcinfo, bool by_pool, bool any)
+{
+	Oid			type = get_fn_expr_argtype(fcinfo->flinfo, 0);
+	Call		call;
+
+	if (!OidIsValid(type) || get_typtype(type) == TYPTYPE_PSEUDO)
+		ereport(ERROR,
+				(errcode(ERRCODE_DATATYPE_MISMATCH),
+				 errmsg("template of pgpool.query_as must not be of type %s",
+						OidIsValid(type) ? format_type_be(type) : "unknown"),
+				 errdetail("Its type gives the columns of the result and their types."),
+				 errhint("Use a NULL of a table's or composite type, as NULL::orders, a value of a scalar type, or pgpool.query with a column list.")));
+
+	read_call(fcinfo, 1, by_pool, any, &call);
+	return return_rows(fcinfo, &call, type);
 }
 
 static Datum
@@ -103,7 +140,7 @@ exec(FunctionCallInfo fcinfo, bool by_pool, bool any)
 {
 	Call		call;
 
-	read_call(fcinfo, by_pool, any, &call);
+	read_call(fcinfo, 0, by_pool, any, &call);
 	PG_RETURN_INT64((int64) run_call(&call, NULL));
 }
 
@@ -133,6 +170,34 @@ Datum
 pgpx_query_pool_any(PG_FUNCTION_ARGS)
 {
 	return query(fcinfo, true, true);
+}
+
+/* query_as(template anyelement, lease bigint, sql text, VARIADIC params text[]) */
+Datum
+pgpx_query_as_lease(PG_FUNCTION_ARGS)
+{
+	return query_as(fcinfo, false, false);
+}
+
+/* query_as(template anyelement, lease bigint, sql text, VARIADIC params "any") */
+Datum
+pgpx_query_as_lease_any(PG_FUNCTION_ARGS)
+{
+	return query_as(fcinfo, false, true);
+}
+
+/* query_as(template anyelement, pool text, sql text, VARIADIC params text[]) */
+Datum
+pgpx_query_as_pool(PG_FUNCTION_ARGS)
+{
+	return query_as(fcinfo, true, false);
+}
+
+/* query_as(template anyelement, pool text, sql text, VARIADIC params "any") */
+Datum
+pgpx_query_as_pool_any(PG_FUNCTION_ARGS)
+{
+	return query_as(fcinfo, true, true);
 }
 
 /* exec(lease bigint, sql text, VARIADIC params text[]) returns bigint */

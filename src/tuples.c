@@ -12,13 +12,20 @@
  */
 #include "tuples.h"
 
+#include "access/htup_details.h"
+#include "catalog/pg_type.h"
 #include "mb/pg_wchar.h"
+#include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 
+#include "tuples_map.h"
+
+/* A column of the remote result. */
 typedef struct Column
 {
+	int			attribute;		/* that it goes to, from 0 */
 	FmgrInfo	input;
 	Oid			ioparam;
 	int32		typmod;
@@ -29,12 +36,21 @@ struct PgpxTuples
 	PgpxSink	sink;
 	TupleDesc	tupdesc;
 	Tuplestorestate *store;
+	Oid			type;			/* of the rows; InvalidOid: a column list */
+	Oid			domain;			/* type, if it is a domain over a row type */
+	void	   *domain_extra;
+	MemoryContext cxt;			/* that this lives in */
+	MemoryContext row_cxt;
+
+	/* of the remote result; -1 and NULL until it has begun */
 	int			ncolumns;
 	Column	   *columns;
 	PgpxField  *fields;
+
+	/* of the local row; those of dropped attributes stay NULL */
 	Datum	   *values;
 	bool	   *nulls;
-	MemoryContext row_cxt;
+
 	char	   *borrowed;		/* the byte that holds a NUL of ours; NULL: none */
 	char		behind;			/* what it held before */
 	int			guc_level;		/* 0: no setting was changed */
@@ -64,20 +80,45 @@ adopt_styles(PgpxTuples *t, const PgpxWire *wire)
 								 false);
 }
 
+/*
+ * Find out which column goes where, and how it is read.  There may be more than
+ * one result: a rule adds some.
+ */
 static bool
 begin_result(void *arg, const PgpxWireMessage *msg, const PgpxWire *wire)
 {
 	PgpxTuples *t = arg;
-	int			n = pgpx_wire_parse_ncolumns(msg);
+	MemoryContext old = MemoryContextSwitchTo(t->cxt);
+	int		   *map;
 
-	if (n < 0)
+	pgpx_tuples_end(t);
+	if (t->columns != NULL)
+	{
+		pfree(t->columns);
+		pfree(t->fields);
+		t->columns = NULL;
+	}
+	t->ncolumns = pgpx_tuples_map(msg, t->tupdesc, t->type, &map);
+	if (t->ncolumns < 0)
+	{
+		MemoryContextSwitchTo(old);
 		return false;
-	if (n != t->ncolumns)
-		ereport(ERROR,
-				(errcode(ERRCODE_DATATYPE_MISMATCH),
-				 errmsg("remote result does not match the column list"),
-				 errdetail("The remote statement returns %d columns, the column list has %d.",
-						   n, t->ncolumns)));
+	}
+	t->columns = palloc0(sizeof(Column) * Max(t->ncolumns, 1));
+	t->fields = palloc0(sizeof(PgpxField) * Max(t->ncolumns, 1));
+	for (int i = 0; i < t->ncolumns; i++)
+	{
+		Column	   *column = &t->columns[i];
+		Form_pg_attribute attr = TupleDescAttr(t->tupdesc, map[i]);
+		Oid			input;
+
+		getTypeInputInfo(attr->atttypid, &input, &column->ioparam);
+		fmgr_info(input, &column->input);
+		column->typmod = attr->atttypmod;
+		column->attribute = map[i];
+	}
+	pfree(map);
+	MemoryContextSwitchTo(old);
 	adopt_styles(t, wire);
 	return true;
 }
@@ -97,9 +138,38 @@ static void
 tell_where(void *arg)
 {
 	PgpxTuples *t = arg;
+	const char *name = "";
 
-	errcontext("column \"%s\" of row " UINT64_FORMAT " of the remote result",
-			   NameStr(TupleDescAttr(t->tupdesc, t->column)->attname), t->row);
+	/* -1: the row as a whole; and a scalar's column has no name */
+	if (t->column >= 0)
+	{
+		int			at = t->columns[t->column].attribute;
+
+		name = NameStr(TupleDescAttr(t->tupdesc, at)->attname);
+	}
+	if (name[0] != '\0')
+		errcontext("column \"%s\" of row " UINT64_FORMAT " of the remote result",
+				   name, t->row);
+	else
+		errcontext("row " UINT64_FORMAT " of the remote result", t->row);
+}
+
+/* The row is whole: check it, and keep it. */
+static void
+put_row(PgpxTuples *t)
+{
+	HeapTuple	tuple;
+
+	if (!OidIsValid(t->domain))
+	{
+		tuplestore_putvalues(t->store, t->tupdesc, t->values, t->nulls);
+		return;
+	}
+	t->column = -1;
+	tuple = heap_form_tuple(t->tupdesc, t->values, t->nulls);
+	domain_check(heap_copy_tuple_as_datum(tuple, t->tupdesc), false, t->domain,
+				 &t->domain_extra, t->cxt);
+	tuplestore_puttuple(t->store, tuple);
 }
 
 static bool
@@ -110,7 +180,7 @@ add_row(void *arg, const PgpxWireMessage *msg)
 	int			encoding = GetDatabaseEncoding();
 	ErrorContextCallback where;
 
-	if (!pgpx_wire_parse_row(msg, t->ncolumns, t->fields))
+	if (t->ncolumns < 0 || !pgpx_wire_parse_row(msg, t->ncolumns, t->fields))
 		return false;
 
 	where.callback = tell_where;
@@ -124,14 +194,15 @@ add_row(void *arg, const PgpxWireMessage *msg)
 	{
 		PgpxField  *field = &t->fields[i];
 		Column	   *column = &t->columns[i];
+		int			at = column->attribute;
 
 		t->column = i;
 		if (field->data == NULL)
 		{
 			/* a domain may refuse NULL */
-			t->nulls[i] = true;
-			t->values[i] = InputFunctionCall(&column->input, NULL,
-											 column->ioparam, column->typmod);
+			t->nulls[at] = true;
+			t->values[at] = InputFunctionCall(&column->input, NULL,
+											  column->ioparam, column->typmod);
 			continue;
 		}
 
@@ -140,20 +211,20 @@ add_row(void *arg, const PgpxWireMessage *msg)
 		t->behind = *t->borrowed;
 		*t->borrowed = '\0';
 		pg_verify_mbstr(encoding, field->data, field->len, false);
-		t->nulls[i] = false;
-		t->values[i] = InputFunctionCall(&column->input, field->data,
-										 column->ioparam, column->typmod);
+		t->nulls[at] = false;
+		t->values[at] = InputFunctionCall(&column->input, field->data,
+										  column->ioparam, column->typmod);
 		give_back(t);
 	}
+	put_row(t);
 	error_context_stack = where.previous;
-	tuplestore_putvalues(t->store, t->tupdesc, t->values, t->nulls);
 	MemoryContextSwitchTo(old);
 	MemoryContextReset(t->row_cxt);
 	return true;
 }
 
 PgpxTuples *
-pgpx_tuples_begin(TupleDesc tupdesc, Tuplestorestate *store)
+pgpx_tuples_begin(TupleDesc tupdesc, Tuplestorestate *store, Oid type)
 {
 	PgpxTuples *t = palloc0(sizeof(*t));
 
@@ -163,22 +234,17 @@ pgpx_tuples_begin(TupleDesc tupdesc, Tuplestorestate *store)
 	t->sink.arg = t;
 	t->tupdesc = tupdesc;
 	t->store = store;
-	t->ncolumns = tupdesc->natts;
-	t->columns = palloc0(sizeof(Column) * Max(t->ncolumns, 1));
-	t->fields = palloc0(sizeof(PgpxField) * Max(t->ncolumns, 1));
-	t->values = palloc0(sizeof(Datum) * Max(t->ncolumns, 1));
-	t->nulls = palloc0(sizeof(bool) * Max(t->ncolumns, 1));
+	t->type = type;
+	if (OidIsValid(type) && type_is_rowtype(type) &&
+		get_typtype(type) == TYPTYPE_DOMAIN)
+		t->domain = type;
+	t->cxt = CurrentMemoryContext;
 	t->row_cxt = AllocSetContextCreate(CurrentMemoryContext, "pgpool_ext row",
 									   ALLOCSET_DEFAULT_SIZES);
-	for (int i = 0; i < t->ncolumns; i++)
-	{
-		Form_pg_attribute attr = TupleDescAttr(tupdesc, i);
-		Oid			input;
-
-		getTypeInputInfo(attr->atttypid, &input, &t->columns[i].ioparam);
-		fmgr_info(input, &t->columns[i].input);
-		t->columns[i].typmod = attr->atttypmod;
-	}
+	t->ncolumns = -1;
+	t->values = palloc0(sizeof(Datum) * Max(tupdesc->natts, 1));
+	t->nulls = palloc(sizeof(bool) * Max(tupdesc->natts, 1));
+	memset(t->nulls, true, sizeof(bool) * tupdesc->natts);
 	return t;
 }
 

@@ -19,8 +19,12 @@ typedef struct PgpxTuples PgpxTuples;
  * pgpx_tuples_begin
  *		Rows of this shape into this tuplestore, which spills to disk beyond
  *		work_mem.  Lives in the current memory context.
+ *
+ * type: that the rows are of, InvalidOid for a column list; it decides which
+ * column of the remote result goes where (tuples_map.h).
  */
-extern PgpxTuples *pgpx_tuples_begin(TupleDesc tupdesc, Tuplestorestate *store);
+extern PgpxTuples *pgpx_tuples_begin(TupleDesc tupdesc, Tuplestorestate *store,
+									 Oid type);
 
 /* The sink to give to pgpx_exec. */
 extern const PgpxSink *pgpx_tuples_sink(PgpxTuples *tuples);

@@ -9,7 +9,7 @@ SELECT test.server('guarded', 'pool_size', '2');
 -- the functions are everybody's; USAGE on the server decides
 SELECT count(*) > 0 AS some, bool_and(has_function_privilege('public', p.oid, 'EXECUTE')) AS all_public
   FROM pg_proc AS p WHERE pronamespace = 'pgpool'::regnamespace
-   AND proname IN ('checkout', 'checkout_xact', 'try_checkout', 'checkin', 'discard', 'checkin_all', 'query', 'exec');
+   AND proname IN ('checkout', 'checkout_xact', 'try_checkout', 'checkin', 'discard', 'checkin_all', 'query', 'query_as', 'exec');
 SELECT has_schema_privilege('public', 'pgpool', 'USAGE') AS usage, has_schema_privilege('public', 'pgpool', 'CREATE') AS "create";
 
 --
