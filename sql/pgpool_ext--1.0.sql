@@ -342,6 +342,26 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 10;
 COMMENT ON FUNCTION pgpool.notifications(pg_catalog.int8, pg_catalog.interval) IS
 'returns the notifications that came in on a lease, and waits for one until the timeout if there is none';
 
+CREATE FUNCTION pgpool.fanout(
+	pools pg_catalog.text[],
+	sql pg_catalog.text,
+	VARIADIC params pg_catalog.text[] DEFAULT '{}')
+RETURNS SETOF pg_catalog.record
+AS 'MODULE_PATHNAME', 'pgpx_fanout_text'
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
+COMMENT ON FUNCTION pgpool.fanout(pg_catalog.text[], pg_catalog.text, pg_catalog.text[]) IS
+'runs one statement on a connection to each of several servers at the same time and returns the rows as they come, the server first';
+
+CREATE FUNCTION pgpool.fanout(
+	pools pg_catalog.text[],
+	sql pg_catalog.text,
+	VARIADIC params "any")
+RETURNS SETOF pg_catalog.record
+AS 'MODULE_PATHNAME', 'pgpx_fanout_any'
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
+COMMENT ON FUNCTION pgpool.fanout(pg_catalog.text[], pg_catalog.text, "any") IS
+'runs one statement with parameters of any types on a connection to each of several servers at the same time and returns the rows as they come, the server first';
+
 --
 -- What there is to see: views, each on a function of its name.  All databases are
 -- shown to everybody; texts of others only to roles with the privileges of

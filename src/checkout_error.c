@@ -126,13 +126,32 @@ filled_by_own(const PgpxPool *pool, int *size)
 }
 
 /*
+ * Does this session hold a lease that others may wait for while it waits?  Those
+ * of a fanout that has not sent yet do not count: all of them are taken in one
+ * order.
+ */
+static bool
+holds_any(void)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &pgpx_leases)
+	{
+		PgpxLease  *lease = dlist_container(PgpxLease, node, iter.cur);
+
+		if (lease->scope != PGPX_SCOPE_CALL || lease->in_use)
+			return true;
+	}
+	return false;
+}
+
+/*
  * Reasons not to queue at all.  Caller holds the pool's lock; it is released
  * before an error is raised.
  */
 void
 pgpx_checkout_check_locked(PgpxCheckout *c, PgpxPool *pool)
 {
-	int			any = pgpx_lease_count(0, -1);
 	int			size;
 	const char *cap;
 	PgpxTime	now;
@@ -149,14 +168,18 @@ pgpx_checkout_check_locked(PgpxCheckout *c, PgpxPool *pool)
 						   size, cap),
 				 errhint("Return a lease first, or raise \"%s\".", cap)));
 	}
-	if (any > 0 && c->deadline == 0)
+	if (c->deadline == 0 && holds_any())
 	{
+		int			n = pgpx_lease_count(0, -1);
+
 		pool->stats.deadlocks++;
 		LWLockRelease(pool->lock);
 		ereport(ERROR,
 				(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
 				 errmsg("cannot wait without a timeout while this session holds a lease"),
-				 errdetail("This session holds %d leases. Two sessions that wait for each other would wait for ever.", any),
+				 errdetail_plural("This session holds %d lease. Two sessions that wait for each other would wait for ever.",
+								  "This session holds %d leases. Two sessions that wait for each other would wait for ever.",
+								  n, n),
 				 errhint("Give a timeout, or return the leases first.")));
 	}
 	if (pool->opts.max_waiters > 0 && !c->no_wait &&

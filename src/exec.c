@@ -318,7 +318,7 @@ read_answer(PgpxRun *run)
  * boundary if that is cheap, else have the worker cancel.
  */
 static void
-clean_up(PgpxLease *lease)
+clean_up(PgpxLease *lease, bool may_drain)
 {
 	PgpxWire   *wire = &lease->kept->wire;
 	int			code = geterrcode();
@@ -327,7 +327,8 @@ clean_up(PgpxLease *lease)
 	pgpx_wire_abandon(wire);
 	if (wire->phase == PGPX_WIRE_BROKEN || pgpx_wire_at_boundary(wire))
 		return;
-	if (code != ERRCODE_QUERY_CANCELED && code != ERRCODE_ADMIN_SHUTDOWN &&
+	if (may_drain && code != ERRCODE_QUERY_CANCELED &&
+		code != ERRCODE_ADMIN_SHUTDOWN &&
 		pgpx_lease_drain(lease, DRAIN_BYTES, pgpx_now() + DRAIN_US, true))
 		return;
 	if (wire->phase != PGPX_WIRE_BROKEN)
@@ -335,14 +336,14 @@ clean_up(PgpxLease *lease)
 }
 
 void
-pgpx_run_failed(PgpxRun *run)
+pgpx_run_failed(PgpxRun *run, bool may_drain)
 {
 	PgpxLease  *lease = run->lease;
 	PgpxConn   *conn = &pgpx_conns[lease->conn];
 
 	if (run->sink != NULL)
 		run->sink->restore(run->sink->arg);
-	clean_up(lease);
+	clean_up(lease, may_drain);
 	lease->in_use = false;
 	if (pg_atomic_read_u32(&conn->activity) == PGPX_ACT_ACTIVE)
 		pgpx_lease_rest(lease);
@@ -424,7 +425,7 @@ pgpx_exec(PgpxLease *lease, const char *sql, int nparams,
 	}
 	PG_CATCH();
 	{
-		pgpx_run_failed(&run);
+		pgpx_run_failed(&run, true);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
@@ -446,7 +447,7 @@ pgpx_exec_send(PgpxLease *lease, const char *sql, int nparams,
 	PG_CATCH();
 	{
 		pfree(unconstify(char *, run.sql));
-		pgpx_run_failed(&run);
+		pgpx_run_failed(&run, true);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
@@ -487,7 +488,7 @@ pgpx_exec_result(PgpxLease *lease, const PgpxSink *sink)
 	}
 	PG_CATCH();
 	{
-		pgpx_run_failed(&run);
+		pgpx_run_failed(&run, true);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();

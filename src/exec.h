@@ -83,8 +83,11 @@ extern void pgpx_run_send(PgpxRun *run, int nparams, const char *const *values,
 /* Take in what has come, without waiting; true: the answer is whole. */
 extern bool pgpx_run_step(PgpxRun *run);
 
-/* In PG_CATCH around the two: leave the lease in order. */
-extern void pgpx_run_failed(PgpxRun *run);
+/*
+ * In PG_CATCH around the two: leave the lease in order.  may_drain: what is left
+ * of the answer may be read if it is little, else it is cancelled.
+ */
+extern void pgpx_run_failed(PgpxRun *run, bool may_drain);
 
 /* After the last step: raise the remote's error, or return the rows' number. */
 extern uint64 pgpx_run_end(PgpxRun *run);

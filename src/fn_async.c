@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * fn_async.c
- *	  SQL functions: send, wait, wait_any, result, cancel, notifications.
+ *	  SQL functions: send, wait, wait_any, result, cancel, notifications, fanout.
  *
  *-------------------------------------------------------------------------
  */
@@ -13,6 +13,7 @@
 #include "utils/tuplestore.h"
 
 #include "async.h"
+#include "fanout.h"
 #include "fn_args.h"
 #include "params.h"
 #include "tuples.h"
@@ -24,6 +25,8 @@ PG_FUNCTION_INFO_V1(pgpx_wait_any);
 PG_FUNCTION_INFO_V1(pgpx_result);
 PG_FUNCTION_INFO_V1(pgpx_cancel);
 PG_FUNCTION_INFO_V1(pgpx_notifications);
+PG_FUNCTION_INFO_V1(pgpx_fanout_text);
+PG_FUNCTION_INFO_V1(pgpx_fanout_any);
 
 static Datum
 send_statement(FunctionCallInfo fcinfo, bool any)
@@ -200,4 +203,75 @@ pgpx_notifications(PG_FUNCTION_ARGS)
 				 errdetail("They could not be read, or more came in than are kept (1 MB) until they are asked for.")));
 	pgpx_notes_drop(lease);
 	return (Datum) 0;
+}
+
+static int
+compare_names(const void *a, const void *b)
+{
+	return strcmp(*(char *const *) a, *(char *const *) b);
+}
+
+/* The names of servers in an array, each once, in the order of their bytes. */
+static char **
+read_servers(ArrayType *array, int *n)
+{
+	Datum	   *names;
+	bool	   *nulls;
+	char	  **servers;
+
+	deconstruct_array(array, TEXTOID, -1, false, TYPALIGN_INT, &names, &nulls,
+					  n);
+	servers = palloc(sizeof(char *) * Max(*n, 1));
+	for (int i = 0; i < *n; i++)
+	{
+		if (nulls[i])
+			pgpx_arg_raise_null("pool");
+		servers[i] = TextDatumGetCString(names[i]);
+	}
+	qsort(servers, *n, sizeof(char *), compare_names);
+	for (int i = 1; i < *n; i++)
+		if (strcmp(servers[i - 1], servers[i]) == 0)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("pool \"%s\" is given twice", servers[i])));
+	return servers;
+}
+
+static Datum
+fanout(FunctionCallInfo fcinfo, bool any)
+{
+	ReturnSetInfo *rsinfo;
+	char	  **servers;
+	int			n;
+	char	   *sql;
+	PgpxParams	params;
+
+	pgpx_shmem_require();
+	rsinfo = pgpx_arg_column_list(fcinfo, "pgpool.fanout");
+	if (PG_ARGISNULL(0))
+		pgpx_arg_raise_null("pools");
+	servers = read_servers(PG_GETARG_ARRAYTYPE_P(0), &n);
+	sql = pgpx_arg_text(fcinfo, 1, "sql");
+	if (any)
+		pgpx_params_from_any(fcinfo, 2, &params);
+	else
+		pgpx_params_from_text_array(fcinfo, 2, &params);
+	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
+	pgpx_fanout(servers, n, sql, params.n, params.values, rsinfo->setDesc,
+				rsinfo->setResult);
+	return (Datum) 0;
+}
+
+/* fanout(pools text[], sql text, VARIADIC params text[]) returns setof record */
+Datum
+pgpx_fanout_text(PG_FUNCTION_ARGS)
+{
+	return fanout(fcinfo, false);
+}
+
+/* fanout(pools text[], sql text, VARIADIC params "any") returns setof record */
+Datum
+pgpx_fanout_any(PG_FUNCTION_ARGS)
+{
+	return fanout(fcinfo, true);
 }

@@ -37,6 +37,7 @@ struct PgpxTuples
 	TupleDesc	tupdesc;
 	Tuplestorestate *store;
 	Oid			type;			/* of the rows; InvalidOid: a column list */
+	int			lead;			/* attributes in front that are not the remote's */
 	Oid			domain;			/* type, if it is a domain over a row type */
 	void	   *domain_extra;
 	MemoryContext cxt;			/* that this lives in */
@@ -98,7 +99,7 @@ begin_result(void *arg, const PgpxWireMessage *msg, const PgpxWire *wire)
 		pfree(t->fields);
 		t->columns = NULL;
 	}
-	t->ncolumns = pgpx_tuples_map(msg, t->tupdesc, t->type, &map);
+	t->ncolumns = pgpx_tuples_map(msg, t->tupdesc, t->type, t->lead, &map);
 	if (t->ncolumns < 0)
 	{
 		MemoryContextSwitchTo(old);
@@ -246,6 +247,27 @@ pgpx_tuples_begin(TupleDesc tupdesc, Tuplestorestate *store, Oid type)
 	t->nulls = palloc(sizeof(bool) * Max(tupdesc->natts, 1));
 	memset(t->nulls, true, sizeof(bool) * tupdesc->natts);
 	return t;
+}
+
+void
+pgpx_tuples_lead(PgpxTuples *tuples, char *text)
+{
+	Form_pg_attribute attr;
+	Oid			input;
+	Oid			ioparam;
+
+	Assert(tuples->ncolumns < 0);
+	if (tuples->tupdesc->natts == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_DATATYPE_MISMATCH),
+				 errmsg("column list has no column for the pool"),
+				 errhint("The first column is the pool's: AS t(pool text, ...).")));
+	attr = TupleDescAttr(tuples->tupdesc, 0);
+	getTypeInputInfo(attr->atttypid, &input, &ioparam);
+	tuples->values[0] = OidInputFunctionCall(input, text, ioparam,
+											 attr->atttypmod);
+	tuples->nulls[0] = false;
+	tuples->lead = 1;
 }
 
 const PgpxSink *

@@ -34,6 +34,9 @@ INSERT INTO functions
 SELECT 'send', format('lease bigint, sql text, VARIADIC params %s', params), 'void', true
   FROM unnest(ARRAY['text[] DEFAULT ''{}''::text[]', '"any"']) AS params;
 INSERT INTO functions
+SELECT 'fanout', format('pools text[], sql text, VARIADIC params %s', params), 'SETOF record', true
+  FROM unnest(ARRAY['text[] DEFAULT ''{}''::text[]', '"any"']) AS params;
+INSERT INTO functions
 SELECT f.name, format('%s%s, sql text, VARIADIC params %s', before, first, params), result, true
   FROM (VALUES ('query', '', 'SETOF record'), ('exec', '', 'bigint'),
 		('query_as', 'template anyelement, ', 'SETOF anyelement')) AS f (name, before, result),
