@@ -103,7 +103,9 @@ finish(PgpxWorkerConn *w, bool ok)
 
 	pgpx_canceller_drop(w);
 	state = pgpx_pool_cancel_done(pool, conn, ok);
-	if (state == PGPX_CONN_RESETTING)
+	if (w->phase == PGPX_PHASE_ENDING)
+		pgpx_ending_cancelled(w);
+	else if (state == PGPX_CONN_RESETTING)
 		pgpx_connection_reset(w, true, 0);
 }
 
@@ -159,10 +161,7 @@ pgpx_canceller_start(PgpxWorkerConn *w)
 
 	if (w->pg == NULL || !AcquireExternalFD())
 	{
-		PgpxPool   *pool = &pgpx_pools[w->pool];
-
-		if (pgpx_pool_cancel_done(pool, conn, false) == PGPX_CONN_RESETTING)
-			pgpx_connection_reset(w, true, 0);
+		finish(w, false);
 		return;
 	}
 	memset(cancel, 0, sizeof(*cancel));

@@ -206,6 +206,9 @@ pgpx_connection_ready(PgpxWorkerConn *w, uint32 events)
 		case PGPX_PHASE_RESET:
 			step_reset(w);
 			break;
+		case PGPX_PHASE_ENDING:
+			pgpx_ending_ready(w, events);
+			break;
 		case PGPX_PHASE_OPEN:
 			if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) == 0)
 				look_at_stray_bytes(w);
@@ -239,6 +242,9 @@ pgpx_connection_late(PgpxWorkerConn *w)
 		case PGPX_PHASE_RESET:
 			finish(w, false, true);
 			break;
+		case PGPX_PHASE_ENDING:
+			pgpx_ending_late(w);
+			break;
 		default:
 			w->deadline = 0;
 			break;
@@ -261,7 +267,7 @@ pgpx_connection_close(PgpxWorkerConn *w, bool polite)
 			 * Sessions may hold duplicates of the socket, which a close()
 			 * would leave open: shutdown() ends it for all.
 			 */
-			if (polite)
+			if (polite && w->phase == PGPX_PHASE_OPEN)
 				(void) send(fd, "X\0\0\0\4", 5, MSG_DONTWAIT | MSG_NOSIGNAL);
 			shutdown(fd, SHUT_RDWR);
 		}

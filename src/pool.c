@@ -53,12 +53,22 @@ pgpx_pool_live_locked(const PgpxPool *pool)
 	live = pgpx_pool_total_locked(pool) - pool->count[PGPX_CONN_CONNECTING] -
 		pool->count[PGPX_CONN_CLOSING];
 
-	/* a leased one whose remote has gone helps nobody when it comes back */
+	/*
+	 * A leased one whose remote has gone helps nobody when it comes back, nor
+	 * does one that is to be closed after the cancel.
+	 */
 	for (int i = 0; live > 0 && i < pgpx_shared->max_connections; i++)
-		if (pgpx_conns[i].pool == PGPX_POOL_INDEX(pool) &&
-			pgpx_conns[i].state == PGPX_CONN_LEASED &&
-			pg_atomic_read_u32(&pgpx_conns[i].hung_up) != 0)
+	{
+		PgpxConn   *conn = &pgpx_conns[i];
+
+		if (conn->pool != PGPX_POOL_INDEX(pool))
+			continue;
+		if ((conn->state == PGPX_CONN_LEASED &&
+			 pg_atomic_read_u32(&conn->hung_up) != 0) ||
+			(conn->state == PGPX_CONN_CANCELLING &&
+			 conn->close_reason != PGPX_CLOSE_NONE))
 			live--;
+	}
 	return live;
 }
 

@@ -88,14 +88,14 @@ forget_connections(void)
 
 			if (conn->pool != p || conn->state == PGPX_CONN_FREE)
 				continue;
+			if (conn->state == PGPX_CONN_CONNECTING)
+				pool->stats.connects_failed++;
 			if (conn->state == PGPX_CONN_LEASED)
 				pgpx_pool_revoke_locked(pool, conn, PGPX_REVOKE_WORKER, &wake);
 			else if (conn->state != PGPX_CONN_CLOSING)
 				pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_BROKEN);
 			if (conn->opened_at != 0)
 				pool->stats.closed[conn->close_reason]++;
-			else
-				pool->stats.connects_failed++;
 			pgpx_conn_free_locked(conn);
 		}
 		LWLockRelease(pool->lock);

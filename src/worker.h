@@ -38,7 +38,8 @@ typedef enum PgpxWorkerPhase
 	PGPX_PHASE_CONNECT,			/* PQconnectPoll */
 	PGPX_PHASE_START,			/* the start commands run */
 	PGPX_PHASE_OPEN,			/* quiet: nobody's or a session's */
-	PGPX_PHASE_RESET			/* an answer to a reset is being read */
+	PGPX_PHASE_RESET,			/* an answer to a reset is being read */
+	PGPX_PHASE_ENDING			/* given up in mid-statement: see ending.c */
 } PgpxWorkerPhase;
 
 /* A cancel request in flight. */
@@ -50,6 +51,16 @@ typedef struct PgpxCancel
 	bool		sent;
 	PgpxTime	deadline;
 } PgpxCancel;
+
+/* How far a connection that was given up in mid-statement has come. */
+typedef struct PgpxEnding
+{
+	PgpxTime	until;			/* then it is closed as it is */
+	int			cancels;		/* that have been sent */
+	size_t		budget;			/* bytes to read before the next one */
+	bool		goodbye;		/* the remote was told that we go */
+	char		tail[6];		/* what it said last */
+} PgpxEnding;
 
 typedef struct PgpxWorkerConn
 {
@@ -80,6 +91,7 @@ typedef struct PgpxWorkerConn
 	char	   *trace_text;
 	size_t		trace_len;
 	PgpxCancel	cancel;
+	PgpxEnding	ending;
 } PgpxWorkerConn;
 
 /* A pool's conninfo, in private memory. */
@@ -187,6 +199,19 @@ extern void pgpx_connection_deadline(PgpxWorkerConn *w, int64 ms);
 
 /* Free what belongs to a connection; the socket ends for this process. */
 extern void pgpx_connection_drop(PgpxWorkerConn *w);
+
+/* --- ending.c ------------------------------------------------------------ */
+
+/*
+ * CANCELLING, to be closed: cancel what runs, again and again, until the remote
+ * has gone or operation_timeout is up; then close.
+ */
+extern void pgpx_ending_begin(PgpxWorkerConn *w);
+
+/* Its cancel connection has closed; its socket is ready; its pause is over. */
+extern void pgpx_ending_cancelled(PgpxWorkerConn *w);
+extern void pgpx_ending_ready(PgpxWorkerConn *w, uint32 events);
+extern void pgpx_ending_late(PgpxWorkerConn *w);
 
 /* --- canceller.c --------------------------------------------------------- */
 
