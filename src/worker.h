@@ -47,6 +47,7 @@ typedef struct PgpxCancel
 {
 	bool		active;
 	int			fd;				/* our own, on old libpq; else libpq's */
+	uint32		events;			/* to wait for on it */
 	void	   *request;		/* PGcancelConn, with libpq 17 and later */
 	bool		sent;
 	PgpxTime	deadline;
@@ -80,7 +81,6 @@ typedef struct PgpxWorkerConn
 								 * under this */
 	PgpxWire	wire;			/* in phase RESET */
 	bool		checking;		/* phase RESET is a test */
-	bool		goodbye;		/* at the worker's end: nobody speaks on it */
 	bool		listening;		/* watched for bytes that nobody asked for */
 	bool		wire_made;
 
@@ -113,6 +113,17 @@ extern PgpxWorkerPool *pgpx_wpools; /* [max_pools] */
 /* Register the workers and set their slots up; called by _PG_init. */
 extern void pgpx_worker_register(void);
 PGDLLEXPORT extern void pgpx_worker_main(Datum arg);
+
+/* --- worker_exit.c -------------------------------------------------------- */
+
+/* Be ready for the end of the worker, however it comes. */
+extern void pgpx_worker_exit_init(void);
+
+/*
+ * Take all connections of this worker's pools out of the shared state: they
+ * have no PGconn behind them any more.
+ */
+extern void pgpx_worker_forget_connections(void);
 
 /* --- reactor.c ----------------------------------------------------------- */
 
@@ -219,6 +230,14 @@ extern void pgpx_ending_late(PgpxWorkerConn *w);
 extern void pgpx_canceller_start(PgpxWorkerConn *w);
 extern void pgpx_canceller_ready(PgpxWorkerConn *w);
 extern void pgpx_canceller_late(PgpxWorkerConn *w);
+
+/*
+ * The same without the reactor, for whoever waits by himself: open a request, go
+ * on with it.  Returns the events to wait for on cancel.fd; 0: it is over, and
+ * ok says how it went.
+ */
+extern uint32 pgpx_canceller_open(PgpxWorkerConn *w);
+extern uint32 pgpx_canceller_step(PgpxWorkerConn *w, bool *ok);
 
 /* Forget a cancel in flight: its connection is being closed. */
 extern void pgpx_canceller_drop(PgpxWorkerConn *w);
