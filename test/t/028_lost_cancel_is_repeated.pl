@@ -47,7 +47,8 @@ my $fake = PgpxFakeServer->new(
 # Servers for connections that are given up.  Each writes down what happens to it.
 # A statement of the stubborn one ends at the third request, that of the deaf one
 # when the client says that nothing more will come, that of the endless one never,
-# and the chatty one talks until the third request.
+# and the chatty one talks until the third request.  The polite one ends it at the
+# first, and waits for the client's goodbye.
 my $journal = PostgreSQL::Test::Utils::tempdir . '/journal';
 
 sub note_down { append_to_file($journal, "$_[0]\n"); return; }
@@ -86,6 +87,16 @@ my $given_up = PgpxFakeServer->new(
 	stubborn => stubborn($wait, 3),
 	endless => stubborn($wait, 1_000_000),
 	chatty => stubborn(sub { $_[0]->send(columns(1), (row('x' x 8000)) x 100) }, 3),
+	polite => sub {
+		my ($self) = @_;
+		my $cancelled = 0;
+
+		local $SIG{USR1} = sub { $cancelled = 1 };
+		$self->receive;
+		$wait->() until $cancelled;
+		$self->send(failure(S => 'ERROR', V => 'ERROR', C => '57014', M => 'canceled'), ready);
+		note_down('goodbye') if $self->read_bytes(5) eq "X\0\0\0\4";
+	},
 	deaf => sub {
 		my ($self) = @_;
 
@@ -167,6 +178,19 @@ foreach my $kind ('stubborn', 'chatty', 'deaf')
 }
 cmp_ok($local->safe_psql('postgres', "SELECT cancels FROM pgpool.stats WHERE server = 'stubborn'"), '>=', 3,
 	'each request is counted');
+
+# one that has said that it is ready hears a goodbye; one try will do, since it may
+# take so long to say so that the socket is shut down before
+scenario('polite');
+foreach my $round (1 .. 10)
+{
+	$other->run("SET statement_timeout = '50ms'; SELECT pgpool.exec('polite', 'select pg_sleep(300)')");
+	is($other->sqlstate, '57014', "polite: round $round");
+	$other->run('RESET statement_timeout');
+	wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE server = 'polite'", '0');
+	last if noted('goodbye');
+}
+is(noted('goodbye'), 1, 'polite: the remote is told goodbye');
 
 # one that does not end at all: the place is free after operation_timeout, and
 # the requests become rare
