@@ -209,8 +209,8 @@ pgpx_conn_alloc_locked(PgpxPool *pool)
 	conn->local_port = 0;
 	conn->remote_addr[0] = '\0';
 	conn->remote_version[0] = '\0';
-	conn->revoked_lease = 0;
-	conn->revoked_reason = PGPX_REVOKE_NONE;
+
+	/* revoked_lease stays: its holder may not have asked for the reason yet */
 	pg_atomic_write_u64(&conn->lease_id, 0);
 	pg_atomic_write_u32(&conn->activity, PGPX_ACT_IDLE);
 	pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_NONE);

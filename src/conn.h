@@ -31,7 +31,7 @@
  * IDLE, OWED -> LEASED		session or worker		pgpx_pool_take_locked
  * LEASED -> IDLE, OWED		session					pgpx_pool_give
  * LEASED -> RESETTING		session					pgpx_pool_give
- * LEASED -> CANCELLING		session					pgpx_pool_give
+ * LEASED -> CANCELLING		session, worker			pgpx_pool_give, pgpx_pool_revoke
  * LEASED -> CLOSING		session, worker			pgpx_pool_give, pgpx_pool_revoke
  * OWED -> RESETTING		worker					pgpx_pool_begin_reset
  * RESETTING -> IDLE		worker					pgpx_pool_reset_done

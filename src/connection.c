@@ -11,6 +11,8 @@
  */
 #include "worker.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
@@ -249,6 +251,18 @@ pgpx_connection_late(PgpxWorkerConn *w)
 			w->deadline = 0;
 			break;
 	}
+}
+
+bool
+pgpx_connection_has_gone(PgpxWorkerConn *w, bool assumed)
+{
+	struct tcp_info info;
+	socklen_t	len = sizeof(info);
+
+	if (getsockopt(PQsocket(w->pg), IPPROTO_TCP, TCP_INFO, &info, &len) < 0)
+		return assumed;
+	return info.tcpi_state != TCP_ESTABLISHED &&
+		info.tcpi_state != TCP_FIN_WAIT1 && info.tcpi_state != TCP_FIN_WAIT2;
 }
 
 void

@@ -17,6 +17,9 @@
  * session took in and did not read will not be said again.  That is not done at
  * once, for a proxy's sake, which forgets whom to cancel when its client goes.
  *
+ * A lease that was taken away has a holder who may be reading: that socket is shut
+ * down for all at once, and TCP is asked whether the remote has gone.
+ *
  *-------------------------------------------------------------------------
  */
 #include "worker.h"
@@ -87,6 +90,23 @@ looks_ready(const PgpxEnding *ending)
 		strchr("ITE", ending->tail[5]) != NULL;
 }
 
+/*
+ * A socket that is shut down tells nothing: each change of its state is a reason
+ * to ask.  Its end may also come from what the remote still had to say.
+ */
+static void
+watch(PgpxWorkerConn *w)
+{
+	pgpx_connection_watch(w, w->ending.cut ? EPOLLRDHUP | EPOLLET : EPOLLIN);
+}
+
+static bool
+is_over(PgpxWorkerConn *w)
+{
+	return w->ending.cut && !w->cancel.active &&
+		pgpx_connection_has_gone(w, w->ending.cancels > 1);
+}
+
 void
 pgpx_ending_begin(PgpxWorkerConn *w)
 {
@@ -104,12 +124,18 @@ pgpx_ending_begin(PgpxWorkerConn *w)
 	w->ending.until = pgpx_now() +
 		pgpx_pools[w->pool].opts.operation_timeout * 1000;
 	wake_at(w, w->ending.until);
-	pgpx_connection_watch(w, EPOLLIN);
 
+	/* a cancel finds its way by a socket that is still connected */
 	if (pg_atomic_read_u32(&conn->cancel) == PGPX_CANCEL_ASKED)
 		pgpx_canceller_start(w);
-	else if (!w->cancel.active)
-		pgpx_ending_cancelled(w);	/* before the lessee gave it up */
+	if (conn->close_reason == PGPX_CLOSE_TERMINATED)
+	{
+		w->ending.cut = w->ending.goodbye = true;
+		shutdown(PQsocket(w->pg), SHUT_RDWR);
+	}
+	watch(w);
+	if (!w->cancel.active && w->ending.cancels == 0)
+		pgpx_ending_cancelled(w);	/* before it was given up, or none is needed */
 }
 
 void
@@ -120,8 +146,13 @@ pgpx_ending_cancelled(PgpxWorkerConn *w)
 
 	if (++ending->cancels > 1)
 		say_goodbye(w, false);
+	if (is_over(w))
+	{
+		end(w);
+		return;
+	}
 	ending->budget = BYTES_A_CANCEL;
-	pgpx_connection_watch(w, EPOLLIN);
+	watch(w);
 	wake_at(w, pgpx_now() + pause * 1000);
 }
 
@@ -131,6 +162,12 @@ pgpx_ending_ready(PgpxWorkerConn *w, uint32 events)
 	static char buffer[READ_BYTES];
 	PgpxEnding *ending = &w->ending;
 
+	if (ending->cut)
+	{
+		if (is_over(w))
+			end(w);
+		return;
+	}
 	for (int i = 0; i < READS_AT_ONCE && ending->budget > 0; i++)
 	{
 		ssize_t		n = recv(PQsocket(w->pg), buffer, sizeof(buffer),
@@ -164,7 +201,7 @@ pgpx_ending_ready(PgpxWorkerConn *w, uint32 events)
 void
 pgpx_ending_late(PgpxWorkerConn *w)
 {
-	if (pgpx_now() >= w->ending.until)
+	if (pgpx_now() >= w->ending.until || is_over(w))
 	{
 		w->deadline = 0;
 		end(w);

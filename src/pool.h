@@ -212,8 +212,9 @@ extern void pgpx_pool_close_locked(PgpxPool *pool, PgpxConn *conn,
 
 /*
  * pgpx_pool_revoke_locked
- *		Take a lease away from its holder: the connection goes to CLOSING, and
- *		the holder finds the reason at its next call.
+ *		Take a lease away from its holder: the connection goes to CANCELLING, to
+ *		be closed, or to CLOSING if the worker ends; the holder finds the reason
+ *		at its next call.
  */
 extern void pgpx_pool_revoke_locked(PgpxPool *pool, PgpxConn *conn,
 									PgpxRevoke revoke, PgpxWake *wake);

@@ -60,6 +60,7 @@ typedef struct PgpxEnding
 	int			cancels;		/* that have been sent */
 	size_t		budget;			/* bytes to read before the next one */
 	bool		goodbye;		/* the remote was told that we go */
+	bool		cut;			/* shut down for all: a holder had the socket */
 	char		tail[6];		/* what it said last */
 } PgpxEnding;
 
@@ -201,6 +202,12 @@ extern void pgpx_connection_listen(PgpxWorkerConn *w);
  * which only a stream at a boundary may be told.
  */
 extern void pgpx_connection_close(PgpxWorkerConn *w, bool polite);
+
+/*
+ * Has the remote ended its side of a socket that is shut down, so that nothing can
+ * be read any more?  TCP knows; of another socket what the caller assumes.
+ */
+extern bool pgpx_connection_has_gone(PgpxWorkerConn *w, bool assumed);
 
 /* Which events an open connection is watched for. */
 extern void pgpx_connection_watch(PgpxWorkerConn *w, uint32 events);

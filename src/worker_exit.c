@@ -13,8 +13,6 @@
  */
 #include "worker.h"
 
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -108,21 +106,12 @@ is_running(PgpxWorkerConn *w)
 	}
 }
 
-/*
- * Has the remote ended its side?  Our side has ended, so that nothing can be
- * read any more; TCP knows.  Of other sockets it is assumed after a cancel.
- */
 static bool
 has_gone(PgpxWorkerConn *w)
 {
 	Last	   *l = &last[w->index];
-	struct tcp_info info;
-	socklen_t	len = sizeof(info);
 
-	if (getsockopt(PQsocket(w->pg), IPPROTO_TCP, TCP_INFO, &info, &len) < 0)
-		return l->cancelled || !l->running;
-	return info.tcpi_state != TCP_ESTABLISHED &&
-		info.tcpi_state != TCP_FIN_WAIT1 && info.tcpi_state != TCP_FIN_WAIT2;
+	return pgpx_connection_has_gone(w, l->cancelled || !l->running);
 }
 
 /* A request that has come to its end is counted, if its pool is still there. */

@@ -25,6 +25,12 @@ my $fake = PgpxFakeServer->new(
 			$self->send(failure(S => 'ERROR', V => 'ERROR', C => '57014', M => 'canceled'), ready);
 		}
 	},
+	endless => sub {
+		local $SIG{USR1} = 'IGNORE';
+		$_[0]->receive;
+		append_to_file($journal, "endless\n");
+		sleep 1 while 1;
+	},
 	cancel => sub { kill 'USR1', $_[0] });
 
 my $remote = remote_node('remote');
@@ -37,8 +43,8 @@ make_pool($local, $remote, server => 'starting',
 	options => { pool_size => 1, start_commands => "select pg_sleep(100), 'starting'", connect_timeout => '60s' });
 make_pool($local, $remote, server => 'resetting',
 	options => { pool_size => 1, reset_command => "select pg_sleep(100), 'resetting'", operation_timeout => '60s' });
-make_pool($local, $fake, server => 'forgetful', remote_dbname => 'forgetful',
-	options => { pool_size => 1, sslmode => 'disable' });
+make_pool($local, $fake, server => $_, remote_dbname => $_, options => { pool_size => 1, sslmode => 'disable' })
+  foreach 'forgetful', 'endless';
 
 is($remote->safe_psql('postgres', 'SHOW client_connection_check_interval'), '0', 'the remote does not look by itself');
 
@@ -113,13 +119,23 @@ $session->quit;
 stats_add_up($local);
 check_invariants($local);
 
+# one that does not end, and does not go: the worker waits for nobody without end
+$session = PgpxSession->new($local);
+$session->start('SELECT pgpool.exec(' . lease($session, 'endless') . ", 'select pg_sleep(100)')");
+ok(wait_until($local, sub { slurp_file($journal) =~ /endless/ ? 1 : 0 }, 1), 'a statement begins that does not end');
+my $took = seconds { ok(terminate($local, worker_pid($local)), 'the worker is terminated') };
+cmp_ok($took, '<', 10, 'and ends all the same');
+$session->finish(10);
+$session->failed('08006', qr/worker was restarted/, 'the lease fails');
+$session->quit;
+
 # --- the server is shut down ----------------------------------------------------
 
 busy('fast shutdown');
 my @waiters = map { PgpxSession->new($local) } 1 .. 40;
 $_->start("SELECT pgpool.checkout('two', '10 min')") foreach @waiters;
 ok(wait_until($local, "SELECT count(*) FROM pgpool.waiters WHERE server = 'two'", '41'), 'and many wait');
-my $took = seconds { $local->stop('fast') };
+$took = seconds { $local->stop('fast') };
 cmp_ok($took, '<', 10, 'a fast shutdown takes seconds');
 note sprintf 'it took %.2f s', $took;
 nothing_runs('fast shutdown');
