@@ -45,9 +45,16 @@ StaticAssertDecl(sizeof(((PgpxEnding *) NULL)->tail) == READY_LEN,
 static void
 end(PgpxWorkerConn *w)
 {
+	PgpxPool   *pool = &pgpx_pools[w->pool];
 	PgpxConn   *conn = &pgpx_conns[w->index];
 
-	pgpx_pool_close(&pgpx_pools[w->pool], conn, conn->close_reason);
+	if (w->cancel.active)
+	{
+		/* it was sent all the same */
+		pgpx_canceller_drop(w);
+		(void) pgpx_pool_cancel_done(pool, conn, true);
+	}
+	pgpx_pool_close(pool, conn, conn->close_reason);
 }
 
 static void

@@ -65,25 +65,6 @@ pgpx_worker_register(void)
 	}
 }
 
-/* Who waits shall send the conninfo to the new worker. */
-static void
-wake_waiters(void)
-{
-	for (int p = 0; p < pgpx_shared->max_pools; p++)
-	{
-		PgpxPool   *pool = &pgpx_pools[p];
-		PgpxWake	wake = PGPX_WAKE_INIT;
-
-		if (pool->worker != pgpx_worker_index || pool->nwaiting == 0)
-			continue;
-		LWLockAcquire(pool->lock, LW_SHARED);
-		for (int i = pool->queue_head; i >= 0; i = pgpx_tickets[i].next)
-			pgpx_wake_add(&wake, i);
-		LWLockRelease(pool->lock);
-		pgpx_wake_flush(&wake);
-	}
-}
-
 /*
  * libpq takes what the options leave open from the environment, which here is
  * the one in which somebody started the server: a PGHOSTADDR or PGSERVICE there
@@ -155,7 +136,6 @@ set_up(void)
 
 	pg_atomic_write_u32(&slot->state, PGPX_WORKER_RUNNING);
 	pg_atomic_write_u64(&slot->epoch, pgpx_worker_epoch);
-	wake_waiters();
 }
 
 void
