@@ -22,6 +22,7 @@
 #include "tcop/utility.h"
 #include "utils/inval.h"
 #include "utils/memutils.h"
+#include "utils/resowner.h"
 #include "utils/syscache.h"
 
 #include "lease.h"
@@ -166,21 +167,33 @@ xact_callback(XactEvent event, void *arg)
 				find_stale();
 			}
 			break;
-		case XACT_EVENT_COMMIT:
-			if (nstale > 0)
-				retire_stale();
-			if (databases_changed)
-			{
-				databases_changed = false;
-				pgpx_pool_ask_for_databases();
-			}
-			break;
 		case XACT_EVENT_ABORT:
 		case XACT_EVENT_PREPARE:
 			nstale = 0;
 			break;
 		default:
 			break;
+	}
+}
+
+/*
+ * The transaction has committed, and has told the other sessions to forget what
+ * they know of the catalogs.  Not before: who is woken reads them at once, and
+ * would take the old options for the new ones.
+ */
+static void
+release_callback(ResourceReleasePhase phase, bool is_commit, bool is_top_level,
+				 void *arg)
+{
+	if (phase != RESOURCE_RELEASE_AFTER_LOCKS || !is_commit || !is_top_level ||
+		pgpx_shared == NULL || !OidIsValid(MyDatabaseId))
+		return;
+	if (nstale > 0)
+		retire_stale();
+	if (databases_changed)
+	{
+		databases_changed = false;
+		pgpx_pool_ask_for_databases();
 	}
 }
 
@@ -222,6 +235,7 @@ pgpx_ddl_init(void)
 		CacheRegisterSyscacheCallback(objects[i], objects_callback, (Datum) 0);
 	CacheRegisterSyscacheCallback(DATABASEOID, databases_callback, (Datum) 0);
 	RegisterXactCallback(xact_callback, NULL);
+	RegisterResourceReleaseCallback(release_callback, NULL);
 	prev_process_utility = ProcessUtility_hook;
 	ProcessUtility_hook = process_utility;
 }
