@@ -195,6 +195,7 @@ SELECT pgpool.exec('one', 'select 1');
 -- while nobody has it: nobody notices
 SELECT pid FROM pgpool.query('one', 'select pg_backend_pid()') AS t(pid int) \gset
 SELECT pgpool.exec('shard1', 'select pg_terminate_backend($1)', :pid);
+SELECT test.wait_for(format('SELECT n = 0 FROM pgpool.query(''shard1'', ''select count(*) from pg_stat_activity where pid = %s'') AS t(n bigint)', :pid));
 SELECT remote_pid <> :pid AS another FROM pgpool.query('one', 'select pg_backend_pid()') AS t(remote_pid int);
 
 SELECT dblink_disconnect('other');
