@@ -449,7 +449,7 @@ COMMENT ON COLUMN pgpool.pools.resetting IS
 COMMENT ON COLUMN pgpool.pools.checking IS
 'connections that the worker tests';
 COMMENT ON COLUMN pgpool.pools.cancelling IS
-'connections without a lease on which a cancel request is in flight';
+'connections without a lease on which a cancel request is in flight, or a statement that was given up has not ended yet';
 COMMENT ON COLUMN pgpool.pools.closing IS
 'connections that are being closed';
 COMMENT ON COLUMN pgpool.pools.overflow IS

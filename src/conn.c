@@ -19,7 +19,8 @@
 /* the transition table: from -> set of to */
 static const uint32 edges[PGPX_CONN_NSTATES] = {
 	[PGPX_CONN_FREE] = BIT(PGPX_CONN_CONNECTING),
-	[PGPX_CONN_CONNECTING] = BIT(PGPX_CONN_IDLE) | BIT(PGPX_CONN_CLOSING),
+	[PGPX_CONN_CONNECTING] = BIT(PGPX_CONN_IDLE) | BIT(PGPX_CONN_CANCELLING) |
+		BIT(PGPX_CONN_CLOSING),
 	[PGPX_CONN_IDLE] = BIT(PGPX_CONN_LEASED) | BIT(PGPX_CONN_CHECKING) |
 		BIT(PGPX_CONN_CLOSING),
 	[PGPX_CONN_OWED] = BIT(PGPX_CONN_LEASED) | BIT(PGPX_CONN_RESETTING) |
@@ -208,8 +209,8 @@ pgpx_conn_alloc_locked(PgpxPool *pool)
 	conn->local_port = 0;
 	conn->remote_addr[0] = '\0';
 	conn->remote_version[0] = '\0';
-	conn->revoked_lease = 0;
-	conn->revoked_reason = PGPX_REVOKE_NONE;
+
+	/* revoked_lease stays: its holder may not have asked for the reason yet */
 	pg_atomic_write_u64(&conn->lease_id, 0);
 	pg_atomic_write_u32(&conn->activity, PGPX_ACT_IDLE);
 	pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_NONE);

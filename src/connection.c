@@ -11,6 +11,8 @@
  */
 #include "worker.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
@@ -206,6 +208,9 @@ pgpx_connection_ready(PgpxWorkerConn *w, uint32 events)
 		case PGPX_PHASE_RESET:
 			step_reset(w);
 			break;
+		case PGPX_PHASE_ENDING:
+			pgpx_ending_ready(w, events);
+			break;
 		case PGPX_PHASE_OPEN:
 			if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) == 0)
 				look_at_stray_bytes(w);
@@ -239,10 +244,25 @@ pgpx_connection_late(PgpxWorkerConn *w)
 		case PGPX_PHASE_RESET:
 			finish(w, false, true);
 			break;
+		case PGPX_PHASE_ENDING:
+			pgpx_ending_late(w);
+			break;
 		default:
 			w->deadline = 0;
 			break;
 	}
+}
+
+bool
+pgpx_connection_has_gone(PgpxWorkerConn *w, bool assumed)
+{
+	struct tcp_info info;
+	socklen_t	len = sizeof(info);
+
+	if (getsockopt(PQsocket(w->pg), IPPROTO_TCP, TCP_INFO, &info, &len) < 0)
+		return assumed;
+	return info.tcpi_state != TCP_ESTABLISHED &&
+		info.tcpi_state != TCP_FIN_WAIT1 && info.tcpi_state != TCP_FIN_WAIT2;
 }
 
 void
@@ -261,7 +281,7 @@ pgpx_connection_close(PgpxWorkerConn *w, bool polite)
 			 * Sessions may hold duplicates of the socket, which a close()
 			 * would leave open: shutdown() ends it for all.
 			 */
-			if (polite)
+			if (polite && w->phase == PGPX_PHASE_OPEN)
 				(void) send(fd, "X\0\0\0\4", 5, MSG_DONTWAIT | MSG_NOSIGNAL);
 			shutdown(fd, SHUT_RDWR);
 		}

@@ -203,15 +203,16 @@ xact_callback(XactEvent event, void *arg)
 }
 
 /*
- * The only thing that runs after a commit has sent its invalidations, which it
- * does just before it releases its locks.
+ * The transaction has committed, and has told the other sessions to forget what
+ * they know of the catalogs.  Not before: who is woken reads them at once, and
+ * would take the old options for the new ones.
  */
 static void
-release_callback(ResourceReleasePhase phase, bool isCommit, bool isTopLevel,
+release_callback(ResourceReleasePhase phase, bool is_commit, bool is_top_level,
 				 void *arg)
 {
-	if (phase != RESOURCE_RELEASE_LOCKS || !isCommit || !isTopLevel ||
-		pgpx_shared == NULL)
+	if (phase != RESOURCE_RELEASE_LOCKS || !is_commit || !is_top_level ||
+		pgpx_shared == NULL || !OidIsValid(MyDatabaseId))
 		return;
 	if (nstale > 0)
 		retire_stale();

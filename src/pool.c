@@ -53,12 +53,22 @@ pgpx_pool_live_locked(const PgpxPool *pool)
 	live = pgpx_pool_total_locked(pool) - pool->count[PGPX_CONN_CONNECTING] -
 		pool->count[PGPX_CONN_CLOSING];
 
-	/* a leased one whose remote has gone helps nobody when it comes back */
+	/*
+	 * A leased one whose remote has gone helps nobody when it comes back, nor
+	 * does one that is to be closed after the cancel.
+	 */
 	for (int i = 0; live > 0 && i < pgpx_shared->max_connections; i++)
-		if (pgpx_conns[i].pool == PGPX_POOL_INDEX(pool) &&
-			pgpx_conns[i].state == PGPX_CONN_LEASED &&
-			pg_atomic_read_u32(&pgpx_conns[i].hung_up) != 0)
+	{
+		PgpxConn   *conn = &pgpx_conns[i];
+
+		if (conn->pool != PGPX_POOL_INDEX(pool))
+			continue;
+		if ((conn->state == PGPX_CONN_LEASED &&
+			 pg_atomic_read_u32(&conn->hung_up) != 0) ||
+			(conn->state == PGPX_CONN_CANCELLING &&
+			 conn->close_reason != PGPX_CLOSE_NONE))
 			live--;
+	}
 	return live;
 }
 
@@ -457,8 +467,20 @@ pgpx_pool_revoke_locked(PgpxPool *pool, PgpxConn *conn, PgpxRevoke revoke,
 							NULL);
 	conn->revoked_lease = pg_atomic_read_u64(&conn->lease_id);
 	conn->revoked_reason = revoke;
-	pgpx_pool_close_locked(pool, conn, revoke == PGPX_REVOKE_WORKER ?
-						   PGPX_CLOSE_BROKEN : PGPX_CLOSE_TERMINATED);
+	if (revoke == PGPX_REVOKE_WORKER)
+		pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_BROKEN);
+	else
+	{
+		uint32		activity = pg_atomic_read_u32(&conn->activity);
+
+		/* shut down at once; its place is free when the remote is at rest */
+		conn->close_reason = PGPX_CLOSE_TERMINATED;
+		pgpx_conn_set_state(conn, PGPX_CONN_CANCELLING, pgpx_now());
+		if ((activity == PGPX_ACT_ACTIVE || activity == PGPX_ACT_CANCELLING) &&
+			pg_atomic_read_u32(&conn->cancel) == PGPX_CANCEL_NONE)
+			pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_ASKED);
+		pgpx_conn_ask_worker(conn, pool->worker);
+	}
 	if (owner >= 0)
 		pgpx_wake_add(wake, owner);
 }

@@ -212,8 +212,9 @@ extern void pgpx_pool_close_locked(PgpxPool *pool, PgpxConn *conn,
 
 /*
  * pgpx_pool_revoke_locked
- *		Take a lease away from its holder: the connection goes to CLOSING, and
- *		the holder finds the reason at its next call.
+ *		Take a lease away from its holder: the connection goes to CANCELLING, to
+ *		be closed, or to CLOSING if the worker ends; the holder finds the reason
+ *		at its next call.
  */
 extern void pgpx_pool_revoke_locked(PgpxPool *pool, PgpxConn *conn,
 									PgpxRevoke revoke, PgpxWake *wake);
@@ -226,13 +227,13 @@ extern void pgpx_pool_opened(PgpxPool *pool, PgpxConn *conn,
 
 /*
  * pgpx_pool_connect_failed
- *		CONNECTING -> FREE.  If the pool has no live connection, every ticket
- *		with a number under "before" fails with this reason.  Starts or doubles
- *		the back-off.
+ *		CONNECTING -> FREE, or CANCELLING if the start commands may still be
+ *		running.  If the pool has no live connection, every ticket with a number
+ *		under "before" fails with this reason.  Starts or doubles the back-off.
  */
 extern void pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn,
-									 uint64 before, int sqlstate,
-									 const char *text);
+									 uint64 before, bool running,
+									 int sqlstate, const char *text);
 
 /*
  * pgpx_pool_conninfo_missing
@@ -263,8 +264,9 @@ extern void pgpx_pool_reset_done(PgpxPool *pool, PgpxConn *conn, bool ok,
 /*
  * pgpx_pool_cancel_done
  *		The cancel connection has closed: clears the mark.  CANCELLING goes on
- *		to RESETTING, or to CLOSING if it was given up in mid-query or the
- *		cancel did not come to an end (ok is false).  Returns the new state.
+ *		to RESETTING, or to CLOSING if the cancel did not come to an end (ok is
+ *		false); if it was given up in mid-query it stays until the worker finds
+ *		the remote at rest.  Returns the new state.
  */
 extern int	pgpx_pool_cancel_done(PgpxPool *pool, PgpxConn *conn, bool ok);
 

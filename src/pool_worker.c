@@ -77,7 +77,7 @@ back_off_locked(PgpxPool *pool, PgpxTime now)
 
 void
 pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn, uint64 before,
-						 int sqlstate, const char *text)
+						 bool running, int sqlstate, const char *text)
 {
 	PgpxWake	wake = PGPX_WAKE_INIT;
 
@@ -87,8 +87,18 @@ pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn, uint64 before,
 		bool		stale = conn->version != pool->version;
 
 		pool->stats.connects_failed++;
-		pgpx_conn_set_state(conn, PGPX_CONN_CLOSING, pgpx_now());
-		pgpx_conn_free_locked(conn);
+		if (running)
+		{
+			/* its place is not free before the remote is at rest */
+			conn->close_reason = PGPX_CLOSE_BROKEN;
+			pgpx_conn_set_state(conn, PGPX_CONN_CANCELLING, pgpx_now());
+			pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_ASKED);
+		}
+		else
+		{
+			pgpx_conn_set_state(conn, PGPX_CONN_CLOSING, pgpx_now());
+			pgpx_conn_free_locked(conn);
+		}
 
 		if (!stale)
 		{
@@ -226,11 +236,10 @@ pgpx_pool_cancel_done(PgpxPool *pool, PgpxConn *conn, bool ok)
 	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
 	pool->stats.cancels++;
 	pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_NONE);
-	if (conn->state == PGPX_CONN_CANCELLING)
+	if (conn->state == PGPX_CONN_CANCELLING &&
+		conn->close_reason == PGPX_CLOSE_NONE)
 	{
-		if (conn->close_reason != PGPX_CLOSE_NONE)
-			pgpx_pool_close_locked(pool, conn, conn->close_reason);
-		else if (!ok)
+		if (!ok)
 			pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_BROKEN);
 		else if (conn->version != pool->version)
 			pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_STALE);

@@ -141,7 +141,7 @@ typedef struct PgpxConn
 	int			last_pid;
 	Oid			last_user;
 
-	uint64		revoked_lease;	/* the last lease that was taken away here */
+	uint64		revoked_lease;	/* the last one that was taken away in this place */
 	int			revoked_reason; /* PgpxRevoke */
 
 	PgpxTime	state_since;

@@ -100,6 +100,16 @@ sub read_bytes
 	return $bytes;
 }
 
+# Take in and drop what the client says, until it says no more.
+sub read_to_end
+{
+	my ($self) = @_;
+	my $bytes;
+
+	1 while sysread $self->{socket}, $bytes, 65536;
+	return;
+}
+
 # Take in what the client says up to the end of a question: a Query or a Sync.
 # Returns the SQL, and remembers which protocol it came in.
 sub receive
