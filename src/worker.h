@@ -71,6 +71,7 @@ typedef struct PgpxWorkerConn
 	bool		checking;		/* phase RESET is a test */
 	bool		goodbye;		/* at the worker's end: nobody speaks on it */
 	bool		listening;		/* watched for bytes that nobody asked for */
+	uint64		heard;			/* harmless ones wait since that use; 0: none */
 	bool		wire_made;
 
 	bool		have_key;
