@@ -234,7 +234,13 @@ pgpx_pool_maintain(PgpxPool *pool, PgpxTime now)
 	nleaks = look_at_leases(pool, now, &due, leaks, &wake);
 	pgpx_pool_serve_locked(pool, &wake);
 	if (pool->nwaiting == 0)
+	{
 		pgpx_pool_grow_locked(pool, 0);
+		/* min_size comes back after an outage, whether somebody calls or not */
+		if (pool->retry_at > now &&
+			pgpx_pool_total_locked(pool) < pool->opts.min_size)
+			due = Min(due, pool->retry_at);
+	}
 	LWLockRelease(pool->lock);
 	pgpx_wake_flush(&wake);
 	log_leaks(pool, leaks, nleaks);
