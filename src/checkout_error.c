@@ -70,8 +70,12 @@ pgpx_checkout_raise_unreachable(PgpxCheckout *c, int sqlstate,
 				 errmsg("password is required"),
 				 errdetail_internal("%s", reason),
 				 errhint("The remote server's authentication method must be changed, or password_required=false set in the user mapping.")));
+
+	/* what this server lacks is not the remote's fault */
+	if (sqlstate != ERRCODE_INSUFFICIENT_RESOURCES)
+		sqlstate = ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION;
 	ereport(ERROR,
-			(errcode(ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION),
+			(errcode(sqlstate),
 			 errmsg("could not connect to server \"%s\"",
 					NameStr(c->target->server_name)),
 			 errdetail_internal("%s", reason),

@@ -343,6 +343,8 @@ typedef struct PgpxPool
 	PgpxTime	last_checkout;
 	PgpxTime	last_expired;	/* the last close by max_lifetime */
 	PgpxTime	unavailable_since;	/* first of the failed connects in a row; 0: none */
+	PgpxTime	outage_told_at; /* when the log had a line about it last; 0: never */
+	bool		outage_told;	/* .. and the end of that one is to be told, too */
 	PgpxTime	retry_at;		/* no connect before this instant; 0: at any time */
 	int64		backoff;		/* ms, the last pause between connects; 0: none */
 	int			ramp;			/* connects at once after an outage; 0: any number */
