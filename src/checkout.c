@@ -79,7 +79,8 @@ static inline PgpxConn *
 take_free_locked(PgpxCheckout *c, PgpxPool *pool, uint64 *lease_id)
 {
 	PgpxConn   *conn = pgpx_pool_pick_locked(pool, c->target->partner,
-											 c->target->partner_generation);
+											 c->target->partner_generation,
+											 c->started);
 
 	if (conn == NULL)
 		return NULL;

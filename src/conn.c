@@ -209,8 +209,6 @@ pgpx_conn_alloc_locked(PgpxPool *pool)
 	conn->local_port = 0;
 	conn->remote_addr[0] = '\0';
 	conn->remote_version[0] = '\0';
-
-	/* revoked_lease stays: its holder may not have asked for the reason yet */
 	pg_atomic_write_u64(&conn->lease_id, 0);
 	pg_atomic_write_u32(&conn->activity, PGPX_ACT_IDLE);
 	pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_NONE);
@@ -242,6 +240,40 @@ pgpx_conn_free_locked(PgpxConn *conn)
 	/* pools of any worker may have waited for a place */
 	for (int i = 0; first && i < pgpx_shared->nworkers; i++)
 		pgpx_worker_wake(i);
+}
+
+void
+pgpx_conn_note_revoked(int procno, uint64 lease_id, PgpxRevoke reason)
+{
+	PgpxTicket *ticket = &pgpx_tickets[procno];
+	PgpxRevoked *revoked;
+
+	/* two pools may do this at once: atomic, not under one lock */
+	revoked = &ticket->revoked[pg_atomic_fetch_add_u32(&ticket->nrevoked, 1) %
+							   PGPX_REVOKED_KEPT];
+	pg_atomic_write_u64(&revoked->lease_id, 0);
+	pg_write_barrier();
+	pg_atomic_write_u32(&revoked->reason, reason);
+	pg_write_barrier();
+	pg_atomic_write_u64(&revoked->lease_id, lease_id);
+	pg_write_barrier();
+}
+
+PgpxRevoke
+pgpx_conn_revoked(int procno, uint64 lease_id)
+{
+	pg_read_barrier();
+	for (int i = 0; i < PGPX_REVOKED_KEPT; i++)
+	{
+		PgpxRevoked *revoked = &pgpx_tickets[procno].revoked[i];
+
+		if (pg_atomic_read_u64(&revoked->lease_id) == lease_id)
+		{
+			pg_read_barrier();
+			return (PgpxRevoke) pg_atomic_read_u32(&revoked->reason);
+		}
+	}
+	return PGPX_REVOKE_NONE;
 }
 
 void

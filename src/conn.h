@@ -108,6 +108,15 @@ extern void pgpx_conn_free_locked(PgpxConn *conn);
  */
 extern void pgpx_conn_ask_worker(PgpxConn *conn, int worker);
 
+/*
+ * Why a lease of this process was ended by somebody else; NONE: it was not, or
+ * it was longer ago than PGPX_REVOKED_KEPT others of the process.  To be noted
+ * before the lease's id is cleared, and asked for after that has been seen.
+ */
+extern void pgpx_conn_note_revoked(int procno, uint64 lease_id,
+								   PgpxRevoke reason);
+extern PgpxRevoke pgpx_conn_revoked(int procno, uint64 lease_id);
+
 /* Epoch of the worker that owns a pool's connections; 0: it does not run. */
 static inline uint64
 pgpx_pool_worker_epoch(const PgpxPool *pool)

@@ -48,6 +48,7 @@ pgpx_connection_drop(PgpxWorkerConn *w)
 	w->external_fd = false;
 	w->have_key = false;
 	w->cancel_key = 0;
+	w->heard = 0;
 	w->deadline = 0;
 	w->phase = PGPX_PHASE_NONE;
 }
@@ -132,6 +133,7 @@ begin(PgpxWorkerConn *w, int owed, int64 timeout)
 	pgpx_wire_begin(&w->wire, owed);
 	w->phase = PGPX_PHASE_RESET;
 	w->listening = false;
+	w->heard = 0;
 	pgpx_connection_deadline(w, timeout);
 }
 
@@ -178,6 +180,8 @@ look_at_stray_bytes(PgpxWorkerConn *w)
 		/* under the lock nobody can take it, so what is there is nobody's */
 		stray = recv(w->fd, &first, 1, MSG_PEEK | MSG_DONTWAIT) == 1 &&
 			first != 'N' && first != 'A' && first != 'S';
+		/* they stay there: listening again would wake us for ever */
+		w->heard = conn->leases + 1;
 	}
 	if (stray)
 		pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_BROKEN);
@@ -187,7 +191,8 @@ look_at_stray_bytes(PgpxWorkerConn *w)
 void
 pgpx_connection_listen(PgpxWorkerConn *w)
 {
-	if (w->listening || w->phase != PGPX_PHASE_OPEN || w->fd < 0)
+	if (w->listening || w->phase != PGPX_PHASE_OPEN || w->fd < 0 ||
+		w->heard == pgpx_conns[w->index].leases + 1)
 		return;
 	w->listening = true;
 	pgpx_connection_watch(w, EPOLLIN | EPOLLRDHUP | EPOLLONESHOT);

@@ -42,15 +42,12 @@ void
 pgpx_lease_check_revoked(PgpxLease *lease)
 {
 	PgpxConn   *conn = &pgpx_conns[lease->conn];
-	int			reason = PGPX_REVOKE_WORKER;
+	PgpxRevoke	reason;
 
 	if (pg_atomic_read_u64(&conn->lease_id) == lease->id)
 		return;
 
-	/* written before the lease's id was cleared; rewritten for a later lease */
-	if (conn->revoked_lease == lease->id)
-		reason = conn->revoked_reason;
-
+	reason = pgpx_conn_revoked((int) MyProcNumber, lease->id);
 	switch (reason)
 	{
 		case PGPX_REVOKE_TERMINATED:
@@ -69,7 +66,9 @@ pgpx_lease_check_revoked(PgpxLease *lease)
 			ereport(ERROR,
 					(errcode(ERRCODE_CONNECTION_FAILURE),
 					 errmsg("connection of lease " UINT64_FORMAT " was lost", lease->id),
-					 errdetail("The pool worker was restarted."),
+					 reason == PGPX_REVOKE_WORKER ?
+					 errdetail("The pool worker was restarted.") :
+					 errdetail("The lease was ended, longer ago than other leases of this session that were."),
 					 errhint("Return the lease and check a connection out again.")));
 	}
 }

@@ -17,6 +17,7 @@
 #include "ticket.h"
 
 #define ANSWER_US 200			/* that a reset commonly takes */
+#define FRESH_US (1000 * 1000)	/* how long a test is good for who waits */
 
 void
 pgpx_wake_add(PgpxWake *wake, int procno)
@@ -80,14 +81,20 @@ pgpx_pool_cap_locked(const PgpxPool *pool)
 	return pool->opts.pool_size + pool->opts.max_overflow;
 }
 
-/* Has a ready connection been idle for so long that it must be tested? */
+/*
+ * Has a ready connection been idle for so long that it must be tested?  Not if
+ * it was tested just now for somebody who came at "since", whatever the period.
+ */
 static bool
-needs_check(const PgpxPool *pool, const PgpxConn *conn, PgpxTime now)
+needs_check(const PgpxPool *pool, const PgpxConn *conn, PgpxTime now,
+			PgpxTime since)
 {
 	PgpxTime	seen = Max(conn->last_used, conn->last_checked);
 
-	return pool->opts.test_period >= 0 &&
-		now - seen >= pool->opts.test_period * 1000;
+	if (pool->opts.test_period < 0 ||
+		now - seen < pool->opts.test_period * 1000)
+		return false;
+	return conn->last_checked < since || now - conn->last_checked > FRESH_US;
 }
 
 /*
@@ -95,7 +102,7 @@ needs_check(const PgpxPool *pool, const PgpxConn *conn, PgpxTime now)
  * first of those that must.
  */
 static PgpxConn *
-pick_idle(PgpxPool *pool, PgpxConn **untested)
+pick_idle(PgpxPool *pool, PgpxTime since, PgpxConn **untested)
 {
 	bool		fifo = pool->opts.strategy == PGPX_STRATEGY_FIFO;
 	PgpxTime	now = pgpx_now();
@@ -108,7 +115,7 @@ pick_idle(PgpxPool *pool, PgpxConn **untested)
 		next = fifo ? conn->prev : conn->next;
 		if (!fit_locked(pool, conn))
 			continue;
-		if (!needs_check(pool, conn, now))
+		if (!needs_check(pool, conn, now, since))
 			return conn;
 		if (*untested == NULL)
 			*untested = conn;
@@ -130,7 +137,8 @@ fit_locked(PgpxPool *pool, PgpxConn *conn)
 }
 
 PgpxConn *
-pgpx_pool_pick_locked(PgpxPool *pool, int partner, uint64 partner_generation)
+pgpx_pool_pick_locked(PgpxPool *pool, int partner, uint64 partner_generation,
+					  PgpxTime since)
 {
 	PgpxConn   *mine = NULL;
 	PgpxConn   *untested = NULL;
@@ -147,9 +155,10 @@ pgpx_pool_pick_locked(PgpxPool *pool, int partner, uint64 partner_generation)
 	}
 
 	if (mine != NULL && mine->state == PGPX_CONN_IDLE &&
-		fit_locked(pool, mine) && !needs_check(pool, mine, pgpx_now()))
+		fit_locked(pool, mine) &&
+		!needs_check(pool, mine, pgpx_now(), since))
 		return mine;
-	ready = pick_idle(pool, &untested);
+	ready = pick_idle(pool, since, &untested);
 	if (ready != NULL)
 		return ready;
 
@@ -300,7 +309,7 @@ pgpx_pool_serve_locked(PgpxPool *pool, PgpxWake *wake)
 	while (pool->queue_head >= 0)
 	{
 		PgpxTicket *first = &pgpx_tickets[pool->queue_head];
-		PgpxConn   *conn = pgpx_pool_pick_locked(pool, -1, 0);
+		PgpxConn   *conn = pgpx_pool_pick_locked(pool, -1, 0, first->since);
 
 		if (conn == NULL)
 		{
@@ -337,10 +346,11 @@ retire_reason(PgpxPool *pool, PgpxConn *conn, PgpxTime now)
 		return PGPX_CLOSE_OVERFLOW;
 	if (pool->opts.max_uses > 0 && conn->leases >= pool->opts.max_uses)
 		return PGPX_CLOSE_USES;
-	if (conn->expires_at != 0 && now >= conn->expires_at)
-		return PGPX_CLOSE_LIFETIME;
 	if (must_give_way(pool))
 		return PGPX_CLOSE_EVICTED;
+	if (conn->expires_at != 0 && now >= conn->expires_at &&
+		pgpx_pool_may_expire_locked(pool, now, NULL))
+		return PGPX_CLOSE_LIFETIME;
 	return PGPX_CLOSE_NONE;
 }
 
@@ -465,8 +475,9 @@ pgpx_pool_revoke_locked(PgpxPool *pool, PgpxConn *conn, PgpxRevoke revoke,
 
 	pgpx_stats_lease_locked(pool, pgpx_now() - conn->leased_at, ends[revoke],
 							NULL);
-	conn->revoked_lease = pg_atomic_read_u64(&conn->lease_id);
-	conn->revoked_reason = revoke;
+	if (owner >= 0)
+		pgpx_conn_note_revoked(owner, pg_atomic_read_u64(&conn->lease_id),
+							   revoke);
 	if (revoke == PGPX_REVOKE_WORKER)
 		pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_BROKEN);
 	else

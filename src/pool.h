@@ -134,10 +134,12 @@ extern int	pgpx_pool_live_locked(const PgpxPool *pool);
  * pgpx_pool_pick_locked
  *		The free connection to lease next, NULL if there is none: ready ones
  *		before owed ones, in each the caller's partner first, then by strategy.
+ *		since: when the caller came, who is content with a test after it.
  *		Connections found to have hung up, or to be stale, are closed on the way.
  */
 extern PgpxConn *pgpx_pool_pick_locked(PgpxPool *pool, int partner,
-									   uint64 partner_generation);
+									   uint64 partner_generation,
+									   PgpxTime since);
 
 /*
  * pgpx_pool_take_locked
@@ -280,6 +282,10 @@ extern void pgpx_pool_check_done(PgpxPool *pool, PgpxConn *conn, bool ok);
  *		asked for.  Returns when the next thing is due, PG_INT64_MAX: nothing.
  */
 extern PgpxTime pgpx_pool_maintain(PgpxPool *pool, PgpxTime now);
+
+/* May a connection that has expired be closed now, or has another just been? */
+extern bool pgpx_pool_may_expire_locked(PgpxPool *pool, PgpxTime now,
+										PgpxTime *due);
 
 /* any open state -> CLOSING. */
 extern void pgpx_pool_close(PgpxPool *pool, PgpxConn *conn,

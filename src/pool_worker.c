@@ -12,8 +12,12 @@
 
 #include "common/pg_prng.h"
 
+#include "guc.h"
 #include "stats.h"
 #include "ticket.h"
+
+/* A pool whose remote comes and goes is told of in the log not more often. */
+#define TELL_EACH_US (10 * 1000 * 1000)
 
 /*
  * When a connection that is opened now has to go: max_lifetime less up to a tenth
@@ -33,6 +37,7 @@ void
 pgpx_pool_opened(PgpxPool *pool, PgpxConn *conn, PgpxTime connect_time)
 {
 	PgpxWake	wake = PGPX_WAKE_INIT;
+	PgpxTime	outage = 0;
 
 	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
 	if (conn->state == PGPX_CONN_CONNECTING)
@@ -41,6 +46,9 @@ pgpx_pool_opened(PgpxPool *pool, PgpxConn *conn, PgpxTime connect_time)
 		conn->last_used = conn->opened_at;
 		conn->connect_time = connect_time;
 		pgpx_stats_connected_locked(pool, connect_time);
+		if (pool->outage_told && pool->unavailable_since != 0)
+			outage = conn->opened_at - pool->unavailable_since;
+		pool->outage_told = false;
 		pool->unavailable_since = 0;
 		pool->retry_at = 0;
 		pool->backoff = 0;
@@ -58,6 +66,12 @@ pgpx_pool_opened(PgpxPool *pool, PgpxConn *conn, PgpxTime connect_time)
 	}
 	LWLockRelease(pool->lock);
 	pgpx_wake_flush(&wake);
+	if (outage != 0)
+		ereport(LOG,
+				(errmsg("pgpool_ext connects to server \"%s\" of database \"%s\" for user \"%s\" again, after %.3f s",
+						NameStr(pool->server_name),
+						NameStr(pool->database_name),
+						NameStr(pool->user_name), outage / 1e6)));
 }
 
 /* The pause after this failure: doubled each time, within the pool's bounds. */
@@ -80,6 +94,7 @@ pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn, uint64 before,
 						 bool running, int sqlstate, const char *text)
 {
 	PgpxWake	wake = PGPX_WAKE_INIT;
+	bool		tell = false;
 
 	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
 	if (conn->state == PGPX_CONN_CONNECTING)
@@ -105,6 +120,14 @@ pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn, uint64 before,
 			pool->last_error_at = pgpx_now();
 			pool->last_sqlstate = sqlstate;
 			strlcpy(pool->last_error, text, sizeof(pool->last_error));
+			tell = pool->unavailable_since == 0 &&
+				(pool->outage_told_at == 0 ||
+				 pool->last_error_at - pool->outage_told_at > TELL_EACH_US);
+			if (tell)
+			{
+				pool->outage_told_at = pool->last_error_at;
+				pool->outage_told = true;
+			}
 			back_off_locked(pool, pool->last_error_at);
 		}
 
@@ -125,6 +148,15 @@ pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn, uint64 before,
 	}
 	LWLockRelease(pool->lock);
 	pgpx_wake_flush(&wake);
+
+	/* with log_connections each attempt has its line already */
+	if (tell && !pgpx_log_connections)
+		ereport(LOG,
+				(errmsg("pgpool_ext cannot connect to server \"%s\" of database \"%s\" for user \"%s\"",
+						NameStr(pool->server_name),
+						NameStr(pool->database_name),
+						NameStr(pool->user_name)),
+				 errdetail_internal("%s", text)));
 }
 
 void

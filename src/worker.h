@@ -83,6 +83,7 @@ typedef struct PgpxWorkerConn
 	PgpxWire	wire;			/* in phase RESET */
 	bool		checking;		/* phase RESET is a test */
 	bool		listening;		/* watched for bytes that nobody asked for */
+	uint64		heard;			/* harmless ones wait since that use; 0: none */
 	bool		wire_made;
 
 	bool		have_key;
