@@ -15,6 +15,7 @@ package PgpxFakeServer;
 use strict;
 use warnings;
 
+use Errno;
 use Exporter 'import';
 use IO::Socket::INET;
 use POSIX ();
@@ -135,7 +136,16 @@ sub send
 {
 	my ($self, @messages) = @_;
 
-	syswrite($self->{socket}, join '', @messages) // POSIX::_exit(0);
+	my $bytes = join '', @messages;
+
+	# a signal may come in between
+	while (length $bytes)
+	{
+		my $n = syswrite $self->{socket}, $bytes;
+
+		POSIX::_exit(0) unless defined $n || $!{EINTR};
+		substr($bytes, 0, $n // 0) = '';
+	}
 	return;
 }
 
