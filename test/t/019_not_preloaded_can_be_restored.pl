@@ -30,11 +30,11 @@ $session->fails("ALTER USER MAPPING FOR app SERVER shard1 OPTIONS (ADD pool_size
 my $quiet = "set client_min_messages = error;\n";
 my @functions = split /\n/, $session->run(<<'EOT');
 SELECT format('SELECT * FROM %s(%s)%s', p.oid::regproc, (
-		SELECT string_agg(CASE WHEN t = '"any"'::regtype THEN 'NULL::int'
+		SELECT string_agg(CASE WHEN t IN ('"any"'::regtype, 'anyelement'::regtype) THEN 'NULL::int'
 			WHEN p.provariadic <> 0 AND n = p.pronargs THEN format('VARIADIC NULL::%s', t::regtype)
 			ELSE format('NULL::%s', t::regtype) END, ', ' ORDER BY n)
 		FROM unnest(p.proargtypes) WITH ORDINALITY AS a(t, n)),
-	CASE WHEN p.prorettype = 'record'::regtype AND p.proargmodes::text NOT LIKE '%t%' THEN ' AS t(a int)' END)
+	CASE WHEN p.prorettype = 'record'::regtype AND coalesce(p.proargmodes::text, '') NOT LIKE '%t%' THEN ' AS t(a int)' END)
 FROM pg_proc p
 WHERE p.pronamespace = 'pgpool'::regnamespace AND p.proname <> 'pgpool_fdw_validator'
 EOT
