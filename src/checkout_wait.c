@@ -12,10 +12,15 @@
 #include "checkout.h"
 
 #include "commands/dbcommands.h"
+#include "utils/inval.h"
 
 #include "handoff.h"
 
-/* Read the catalogs again. */
+/*
+ * Read the catalogs again; really, not our caches: a pool retires when the change
+ * is committed, and then its messages to other processes have still to be sent.
+ * Old rows would be taken for the new options, and nobody would look again.
+ */
 static void
 refresh_target(PgpxCheckout *c)
 {
@@ -23,6 +28,7 @@ refresh_target(PgpxCheckout *c)
 	PgpxTarget *fresh;
 	NameData	name = old->server_name;
 
+	InvalidateSystemCaches();
 	old->valid = false;
 	fresh = pgpx_target_get(NameStr(name));
 	pgpx_target_pin(fresh);
