@@ -225,7 +225,8 @@ pgpx_checkout_check_locked(PgpxCheckout *c, PgpxPool *pool)
 	now = pgpx_now();
 	if (pool->opts.on_unavailable == PGPX_UNAVAILABLE_FAIL &&
 		pool->retry_at > now && pgpx_pool_live_locked(pool) == 0 &&
-		pool->count[PGPX_CONN_CONNECTING] == 0)
+		pool->count[PGPX_CONN_CONNECTING] == 0 &&
+		!pgpx_pool_is_crowded_out_locked(pool))
 	{
 		char		text[PGPX_ERROR_LEN];
 		int			sqlstate = pool->last_sqlstate;

@@ -44,12 +44,57 @@ squeeze(char *to, size_t size, const char *from)
 }
 
 /*
- * An attempt has failed; text is the reason for those who wait.  running: the
- * start commands may go on over there.
+ * libpq tells the SQLSTATE of a refused login in verbose messages only:
+ * "severity:  SQLSTATE: text" with a line "LOCATION: .." behind it.  Make them what
+ * they are by default, in place; true if the remote has no room for one more.
+ */
+static bool
+take_sqlstates(char *text)
+{
+	static const char letters[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ";
+	bool		full = false;
+	char	   *to = text;
+
+	for (char *line = text; line != NULL && *line != '\0';)
+	{
+		char	   *end = strchr(line, '\n');
+		size_t		len = end != NULL ? end - line + 1 : strlen(line);
+		char	   *next = line + len;
+
+		if (strncmp(line, "LOCATION:  ", 11) != 0)
+		{
+			char	   *code = line;
+
+			/* two blanks before, as libpq writes it: no text of the remote yet */
+			while ((code = memmem(code, next - code, ":  ", 3)) != NULL)
+			{
+				code += 3;
+				if (next - code > 7 && strspn(code, letters) == 5 &&
+					code[5] == ':' && code[6] == ' ')
+				{
+					full = strncmp(code, "53300", 5) == 0;
+					memmove(code, code + 7, next - code - 7);
+					len -= 7;
+					break;
+				}
+			}
+			memmove(to, line, len);
+			to += len;
+		}
+		line = next;
+	}
+	*to = '\0';
+	return full;
+}
+
+/*
+ * An attempt has failed; text is the reason for those who wait.
  */
 static void
-give_up(PgpxWorkerConn *w, bool running, int sqlstate, const char *text)
+give_up(PgpxWorkerConn *w, PgpxConnectFailure how, int sqlstate,
+		const char *text)
 {
+	bool		running = how == PGPX_FAILED_RUNNING;
 	PgpxPool   *pool = &pgpx_pools[w->pool];
 	PgpxConn   *conn = &pgpx_conns[w->index];
 	char		reason[PGPX_ERROR_LEN];
@@ -63,7 +108,7 @@ give_up(PgpxWorkerConn *w, bool running, int sqlstate, const char *text)
 				 errdetail_internal("%s", reason)));
 	if (!running)
 		pgpx_connection_drop(w);
-	pgpx_pool_connect_failed(pool, conn, w->before, running, sqlstate, reason);
+	pgpx_pool_connect_failed(pool, conn, w->before, how, sqlstate, reason);
 	if (running)
 		pgpx_ending_begin(w);
 }
@@ -71,7 +116,7 @@ give_up(PgpxWorkerConn *w, bool running, int sqlstate, const char *text)
 static void
 fail(PgpxWorkerConn *w, int sqlstate, const char *text)
 {
-	give_up(w, false, sqlstate, text);
+	give_up(w, PGPX_FAILED, sqlstate, text);
 }
 
 /* The parameters are complete: begin the login. */
@@ -125,6 +170,7 @@ start_connect(PgpxWorkerConn *w, PgpxLookup *lookup)
 		pfree(text);
 		return;
 	}
+	(void) PQsetErrorVerbosity(w->pg, PQERRORS_VERBOSE);
 	pgpx_canceller_trace(w);
 	w->phase = PGPX_PHASE_CONNECT;
 	pgpx_connection_watch(w, EPOLLOUT);
@@ -304,6 +350,7 @@ logged_in(PgpxWorkerConn *w)
 {
 	PgpxConninfo *ci = &pgpx_wpools[w->pool].conninfo;
 
+	(void) PQsetErrorVerbosity(w->pg, PQERRORS_DEFAULT);
 	pgpx_canceller_untrace(w);
 	if (PQsslInUse(w->pg))
 	{
@@ -360,7 +407,8 @@ step_connect(PgpxWorkerConn *w)
 			break;
 		case PGRES_POLLING_FAILED:
 			text = pstrdup(PQerrorMessage(w->pg));
-			fail(w, ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION, text);
+			give_up(w, take_sqlstates(text) ? PGPX_FAILED_FULL : PGPX_FAILED,
+					ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION, text);
 			pfree(text);
 			break;
 		default:
@@ -412,7 +460,9 @@ step_start(PgpxWorkerConn *w)
 				strlcpy(text, "The start commands contain a COPY.", sizeof(text));
 
 			/* COPY FROM STDIN waits for us, and so sees that we go */
-			give_up(w, status == PGRES_COPY_OUT,
+			give_up(w,
+					status == PGRES_COPY_OUT ? PGPX_FAILED_RUNNING :
+											   PGPX_FAILED,
 					ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION, text);
 			return;
 		}
@@ -440,6 +490,6 @@ pgpx_connector_too_late(PgpxWorkerConn *w)
 			 w->phase == PGPX_PHASE_CONNECT ? "The connection attempt" :
 			 "The start commands",
 			 pgpx_pools[w->pool].opts.connect_timeout / 1000.0);
-	give_up(w, w->phase == PGPX_PHASE_START,
+	give_up(w, w->phase == PGPX_PHASE_START ? PGPX_FAILED_RUNNING : PGPX_FAILED,
 			ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION, text);
 }

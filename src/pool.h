@@ -227,15 +227,26 @@ extern void pgpx_pool_revoke_locked(PgpxPool *pool, PgpxConn *conn,
 extern void pgpx_pool_opened(PgpxPool *pool, PgpxConn *conn,
 							 PgpxTime connect_time);
 
+typedef enum PgpxConnectFailure
+{
+	PGPX_FAILED,
+	PGPX_FAILED_RUNNING,		/* the start commands may still be running */
+	PGPX_FAILED_FULL			/* the remote has no room for one more */
+} PgpxConnectFailure;
+
 /*
  * pgpx_pool_connect_failed
- *		CONNECTING -> FREE, or CANCELLING if the start commands may still be
- *		running.  If the pool has no live connection, every ticket with a number
- *		under "before" fails with this reason.  Starts or doubles the back-off.
+ *		CONNECTING -> FREE, or CANCELLING if something may still be running.  If
+ *		the pool has no live connection, every ticket with a number under
+ *		"before" fails with this reason; not if the remote is full while another
+ *		pool of the server has connections.  Starts or doubles the back-off.
  */
 extern void pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn,
-									 uint64 before, bool running,
+									 uint64 before, PgpxConnectFailure how,
 									 int sqlstate, const char *text);
+
+/* Is the remote full, with connections of other pools of the server? */
+extern bool pgpx_pool_is_crowded_out_locked(const PgpxPool *pool);
 
 /*
  * pgpx_pool_conninfo_missing

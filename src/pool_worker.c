@@ -89,9 +89,17 @@ back_off_locked(PgpxPool *pool, PgpxTime now)
 		pool->unavailable_since = now;
 }
 
+bool
+pgpx_pool_is_crowded_out_locked(const PgpxPool *pool)
+{
+	return pool->remote_full &&
+		pg_atomic_read_u32(&pgpx_servers[pool->server].used) >
+		(uint32) pgpx_pool_total_locked(pool);
+}
+
 void
 pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn, uint64 before,
-						 bool running, int sqlstate, const char *text)
+						 PgpxConnectFailure how, int sqlstate, const char *text)
 {
 	PgpxWake	wake = PGPX_WAKE_INIT;
 	bool		tell = false;
@@ -102,7 +110,7 @@ pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn, uint64 before,
 		bool		stale = conn->version != pool->version;
 
 		pool->stats.connects_failed++;
-		if (running)
+		if (how == PGPX_FAILED_RUNNING)
 		{
 			/* its place is not free before the remote is at rest */
 			conn->close_reason = PGPX_CLOSE_BROKEN;
@@ -119,6 +127,7 @@ pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn, uint64 before,
 		{
 			pool->last_error_at = pgpx_now();
 			pool->last_sqlstate = sqlstate;
+			pool->remote_full = how == PGPX_FAILED_FULL;
 			strlcpy(pool->last_error, text, sizeof(pool->last_error));
 			tell = pool->unavailable_since == 0 &&
 				(pool->outage_told_at == 0 ||
@@ -137,7 +146,8 @@ pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn, uint64 before,
 		 * began, since it was theirs.
 		 */
 		if (!stale && pgpx_pool_live_locked(pool) == 0 &&
-			pool->opts.on_unavailable == PGPX_UNAVAILABLE_FAIL)
+			pool->opts.on_unavailable == PGPX_UNAVAILABLE_FAIL &&
+			!pgpx_pool_is_crowded_out_locked(pool))
 		{
 			while (pool->queue_head >= 0 &&
 				   pgpx_tickets[pool->queue_head].number < before)

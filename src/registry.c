@@ -171,6 +171,7 @@ make_pool(PgpxPool *pool, const PgpxPoolRef *ref)
 	pool->backoff = 0;
 	pool->last_error_at = 0;
 	pool->last_sqlstate = 0;
+	pool->remote_full = false;
 	pool->last_error[0] = '\0';
 	pool->stats_reset = pool->created_at;
 	memset(&pool->stats, 0, sizeof(pool->stats));

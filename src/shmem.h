@@ -352,6 +352,7 @@ typedef struct PgpxPool
 	int			ramp;			/* connects at once after an outage; 0: any number */
 	PgpxTime	last_error_at;
 	int			last_sqlstate;
+	bool		remote_full;	/* the last attempt failed for want of room */
 	char		last_error[PGPX_ERROR_LEN];
 
 	PgpxTime	stats_reset;

@@ -213,8 +213,30 @@ cmp_ok($tried, '>=', 1, 'no room: and refused');
 $sessions[0]->run('SELECT pgpool.checkin_all()');
 $_->finish(30) foreach @sessions[ 2 .. 9 ];
 is(join('', map { $_->error } @sessions[ 2 .. 9 ]), '', 'no room: what comes in serves them one after the other');
-$remote->safe_psql('postgres', 'ALTER ROLE remote_app CONNECTION LIMIT -1');
 $_->run('SELECT pgpool.checkin_all()') foreach @sessions;
+
+# --- or another pool of the server has them: its user waits for room, too
+is($local->safe_psql('postgres', "SELECT pgpool.drain(NULL, '30 s')"), 't', 'the pools are drained again');
+ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app'", '0'), 'also over there');
+$local->safe_psql('postgres', 'SELECT pgpool.resume(), pgpool.reconnect()');
+@leases = map { lease($_, 'shard1') } @sessions[ 0, 1 ];
+my $app = PgpxSession->new($local, user => 'app');
+$app->start("SELECT pgpool.checkin(pgpool.checkout('shard1', '60 s'))");
+$before = refusals();
+ok(wait_until($local, sub { refusals() > $before + 2 ? 1 : 0 }, 1), 'no room for another pool: it tries');
+ok(!$app->done, 'no room for another pool: its user waits');
+my $late = PgpxSession->new($local, user => 'app');
+$late->fails("SELECT pgpool.checkout('shard1', '200 ms')", '08001', qr/too many connections for role "remote_app"/,
+	'no room for another pool: who comes later waits too, and has the reason then');
+like($late->error, qr/FATAL: too many connections for role "remote_app"$/m, 'no room for another pool: in the words of libpq');
+$sessions[0]->run("SELECT pgpool.discard($leases[0])");
+is($app->finish(30) . $app->error, '', 'no room for another pool: until there is room');
+$_->run('SELECT pgpool.checkin_all()') foreach @sessions;
+is($local->safe_psql('postgres', "SELECT pgpool.drain(NULL, '30 s')"), 't', 'the pools are drained once more');
+$local->safe_psql('postgres', 'SELECT pgpool.resume(), pgpool.reconnect()');
+$remote->safe_psql('postgres', 'ALTER ROLE remote_app CONNECTION LIMIT 0');
+$sessions[0]->fails("SELECT pgpool.checkout('shard1', '60 s')", '08001', qr/too many connections for role/, 'no room, and nobody who could make some: an error at once');
+$remote->safe_psql('postgres', 'ALTER ROLE remote_app CONNECTION LIMIT -1');
 
 stats_add_up($local);
 check_invariants($local);
