@@ -15,11 +15,15 @@
 #include "access/htup_details.h"
 #include "catalog/pg_type.h"
 #include "mb/pg_wchar.h"
+#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
+#include "utils/typcache.h"
+#include "utils/xml.h"
 
+#include "remote_error.h"
 #include "tuples_map.h"
 
 /* A column of the remote result. */
@@ -60,6 +64,65 @@ struct PgpxTuples
 	uint64		row;
 };
 
+/* Does the text of a value of this type hold an instant with a time zone? */
+static bool
+holds_instant(Oid type)
+{
+	Oid			inner;
+	bool		found = false;
+
+	check_stack_depth();
+	type = getBaseType(type);
+	if (type == TIMESTAMPTZOID)
+		return true;
+	if (OidIsValid(inner = get_element_type(type)) ||
+		OidIsValid(inner = get_range_subtype(type)) ||
+		OidIsValid(inner = get_multirange_range(type)))
+		return holds_instant(inner);
+	if (type_is_rowtype(type) && type != RECORDOID)
+	{
+		TupleDesc	row = lookup_rowtype_tupdesc(type, -1);
+
+		for (int i = 0; i < row->natts && !found; i++)
+			if (!TupleDescAttr(row, i)->attisdropped)
+				found = holds_instant(TupleDescAttr(row, i)->atttypid);
+		ReleaseTupleDesc(row);
+	}
+	return found;
+}
+
+/*
+ * In all styles but ISO a time zone is an abbreviation, and "IST" may be
+ * Israel's or India's: such values are refused, not guessed.
+ */
+static void
+refuse_instants(const PgpxTuples *t, const PgpxWire *wire)
+{
+	for (int i = 0; i < t->ncolumns; i++)
+	{
+		Form_pg_attribute attr = TupleDescAttr(t->tupdesc,
+											   t->columns[i].attribute);
+
+		if (holds_instant(attr->atttypid))
+			ereport(ERROR,
+					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+					 errmsg("cannot read values of type %s while DateStyle of the remote session is not ISO",
+							format_type_be(attr->atttypid)),
+					 errdetail("DateStyle is \"%s\", in which abbreviations of time zones are ambiguous.",
+							   pgpx_text_clean(pstrdup(wire->datestyle))),
+					 errhint("Set DateStyle to ISO on the lease, or return the lease.")));
+	}
+}
+
+static void
+set_here(PgpxTuples *t, const char *name, const char *value)
+{
+	if (t->guc_level == 0)
+		t->guc_level = NewGUCNestLevel();
+	(void) set_config_option(name, value, PGC_USERSET, PGC_S_SESSION,
+							 GUC_ACTION_SAVE, true, 0, false);
+}
+
 /*
  * The remote's DateStyle and IntervalStyle are pinned to what every input
  * function reads.  Where the lease's user has set another, read as it says.
@@ -67,17 +130,33 @@ struct PgpxTuples
 static void
 adopt_styles(PgpxTuples *t, const PgpxWire *wire)
 {
-	if (wire->datestyle_iso && wire->intervalstyle_postgres)
-		return;
-	t->guc_level = NewGUCNestLevel();
+	char		datestyle[sizeof(wire->datestyle) + 8];
+
 	if (!wire->datestyle_iso)
-		(void) set_config_option("DateStyle", wire->datestyle, PGC_USERSET,
-								 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0,
-								 false);
+	{
+		refuse_instants(t, wire);
+
+		/* the order in which dates are written, which need not be that set */
+		strlcpy(datestyle, wire->datestyle, sizeof(datestyle));
+		if (strchr(datestyle, ',') != NULL)
+			*strchr(datestyle, ',') = '\0';
+		strlcat(datestyle, strcmp(datestyle, "German") == 0 ||
+				strstr(wire->datestyle, "DMY") != NULL ? ", DMY" : ", MDY",
+				sizeof(datestyle));
+		set_here(t, "DateStyle", datestyle);
+	}
 	if (!wire->intervalstyle_postgres)
-		(void) set_config_option("IntervalStyle", wire->intervalstyle, PGC_USERSET,
-								 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0,
-								 false);
+		set_here(t, "IntervalStyle", wire->intervalstyle);
+}
+
+/* Settings of this session that would change what is read, or refuse it. */
+static void
+neutralize_settings(PgpxTuples *t)
+{
+	if (!Array_nulls)
+		set_here(t, "array_nulls", "on");
+	if (xmloption != XMLOPTION_CONTENT)
+		set_here(t, "xmloption", "content");
 }
 
 /*
@@ -120,6 +199,7 @@ begin_result(void *arg, const PgpxWireMessage *msg, const PgpxWire *wire)
 	pfree(map);
 	MemoryContextSwitchTo(old);
 	adopt_styles(t, wire);
+	neutralize_settings(t);
 	return true;
 }
 
