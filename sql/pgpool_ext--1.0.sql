@@ -275,6 +275,94 @@ COMMENT ON FUNCTION pgpool.exec(pg_catalog.text, pg_catalog.text, "any") IS
 'runs one statement with parameters of any types on a connection to a server, leased for this call, drops its rows and returns how many rows it affected or returned';
 
 --
+-- Statements in flight: send, do something else, take the result
+--
+
+CREATE FUNCTION pgpool.send(
+	lease pg_catalog.int8,
+	sql pg_catalog.text,
+	VARIADIC params pg_catalog.text[] DEFAULT '{}')
+RETURNS pg_catalog.void
+AS 'MODULE_PATHNAME', 'pgpx_send'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION pgpool.send(pg_catalog.int8, pg_catalog.text, pg_catalog.text[]) IS
+'sends one statement on a lease and does not wait for its result';
+
+CREATE FUNCTION pgpool.send(
+	lease pg_catalog.int8,
+	sql pg_catalog.text,
+	VARIADIC params "any")
+RETURNS pg_catalog.void
+AS 'MODULE_PATHNAME', 'pgpx_send_any'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION pgpool.send(pg_catalog.int8, pg_catalog.text, "any") IS
+'sends one statement with parameters of any types on a lease and does not wait for its result';
+
+CREATE FUNCTION pgpool.wait(
+	lease pg_catalog.int8,
+	timeout pg_catalog.interval DEFAULT NULL)
+RETURNS pg_catalog.bool
+AS 'MODULE_PATHNAME', 'pgpx_wait'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION pgpool.wait(pg_catalog.int8, pg_catalog.interval) IS
+'waits for the answer to the statement that was sent on a lease; false if the timeout came first (NULL: none, 0: just look)';
+
+CREATE FUNCTION pgpool.wait_any(
+	leases pg_catalog.int8[],
+	timeout pg_catalog.interval DEFAULT NULL)
+RETURNS pg_catalog.int8
+AS 'MODULE_PATHNAME', 'pgpx_wait_any'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION pgpool.wait_any(pg_catalog.int8[], pg_catalog.interval) IS
+'waits for the first answer to the statements that were sent on several leases and returns its lease; NULL if the timeout came first';
+
+CREATE FUNCTION pgpool.result(lease pg_catalog.int8)
+RETURNS SETOF pg_catalog.record
+AS 'MODULE_PATHNAME', 'pgpx_result'
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
+COMMENT ON FUNCTION pgpool.result(pg_catalog.int8) IS
+'waits for the statement that was sent on a lease and returns its rows, once';
+
+CREATE FUNCTION pgpool.cancel(lease pg_catalog.int8)
+RETURNS pg_catalog.bool
+AS 'MODULE_PATHNAME', 'pgpx_cancel'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION pgpool.cancel(pg_catalog.int8) IS
+'asks the remote server to cancel the statement that was sent on a lease, whose result then fails; false if nothing runs there';
+
+CREATE FUNCTION pgpool.notifications(
+	lease pg_catalog.int8,
+	timeout pg_catalog.interval DEFAULT '0')
+RETURNS TABLE (
+	channel pg_catalog.text,
+	payload pg_catalog.text,
+	remote_pid pg_catalog.int4)
+AS 'MODULE_PATHNAME', 'pgpx_notifications'
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 10;
+COMMENT ON FUNCTION pgpool.notifications(pg_catalog.int8, pg_catalog.interval) IS
+'returns the notifications that came in on a lease, and waits for one until the timeout if there is none';
+
+CREATE FUNCTION pgpool.fanout(
+	pools pg_catalog.text[],
+	sql pg_catalog.text,
+	VARIADIC params pg_catalog.text[] DEFAULT '{}')
+RETURNS SETOF pg_catalog.record
+AS 'MODULE_PATHNAME', 'pgpx_fanout_text'
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
+COMMENT ON FUNCTION pgpool.fanout(pg_catalog.text[], pg_catalog.text, pg_catalog.text[]) IS
+'runs one statement on a connection to each of several servers at the same time and returns the rows as they come, the server first';
+
+CREATE FUNCTION pgpool.fanout(
+	pools pg_catalog.text[],
+	sql pg_catalog.text,
+	VARIADIC params "any")
+RETURNS SETOF pg_catalog.record
+AS 'MODULE_PATHNAME', 'pgpx_fanout_any'
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
+COMMENT ON FUNCTION pgpool.fanout(pg_catalog.text[], pg_catalog.text, "any") IS
+'runs one statement with parameters of any types on a connection to each of several servers at the same time and returns the rows as they come, the server first';
+
+--
 -- What there is to see: views, each on a function of its name.  All databases are
 -- shown to everybody; texts of others only to roles with the privileges of
 -- pg_read_all_stats.
@@ -361,7 +449,7 @@ COMMENT ON COLUMN pgpool.pools.resetting IS
 COMMENT ON COLUMN pgpool.pools.checking IS
 'connections that the worker tests';
 COMMENT ON COLUMN pgpool.pools.cancelling IS
-'connections without a lease on which a cancel request is in flight';
+'connections without a lease on which a cancel request is in flight, or a statement that was given up has not ended yet';
 COMMENT ON COLUMN pgpool.pools.closing IS
 'connections that are being closed';
 COMMENT ON COLUMN pgpool.pools.overflow IS

@@ -103,7 +103,9 @@ finish(PgpxWorkerConn *w, bool ok)
 
 	pgpx_canceller_drop(w);
 	state = pgpx_pool_cancel_done(pool, conn, ok);
-	if (state == PGPX_CONN_RESETTING)
+	if (w->phase == PGPX_PHASE_ENDING)
+		pgpx_ending_cancelled(w);
+	else if (state == PGPX_CONN_RESETTING)
 		pgpx_connection_reset(w, true, 0);
 }
 
@@ -146,32 +148,17 @@ dial(PgpxWorkerConn *w)
 	return true;
 }
 
-void
-pgpx_canceller_start(PgpxWorkerConn *w)
+uint32
+pgpx_canceller_open(PgpxWorkerConn *w)
 {
 	PgpxCancel *cancel = &w->cancel;
-	PgpxConn   *conn = &pgpx_conns[w->index];
 	bool		ok;
 
-	if (cancel->active)
-		return;
-	pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_SENT);
-
 	if (w->pg == NULL || !AcquireExternalFD())
-	{
-		PgpxPool   *pool = &pgpx_pools[w->pool];
-
-		if (pgpx_pool_cancel_done(pool, conn, false) == PGPX_CONN_RESETTING)
-			pgpx_connection_reset(w, true, 0);
-		return;
-	}
+		return 0;
 	memset(cancel, 0, sizeof(*cancel));
 	cancel->active = true;
 	cancel->fd = -1;
-	cancel->deadline = pgpx_now() +
-		pgpx_pools[w->pool].opts.operation_timeout * 1000;
-	pgpx_janitor_due(cancel->deadline);
-
 	if (libpq_cancels())
 	{
 		cancel->request = PQcancelCreate(w->pg);
@@ -181,46 +168,17 @@ pgpx_canceller_start(PgpxWorkerConn *w)
 	}
 	else
 		ok = dial(w);
-	if (!ok)
-	{
-		finish(w, false);
-		return;
-	}
-	pgpx_reactor_watch(PGPX_WATCH_CANCEL, w->index, cancel->fd, EPOLLOUT, true);
+	cancel->events = ok ? EPOLLOUT : 0;
+	return cancel->events;
 }
 
-/* libpq 17 and later: its socket may change from step to step. */
-static void
-poll_request(PgpxWorkerConn *w)
-{
-	PgpxCancel *cancel = &w->cancel;
-	PostgresPollingStatusType status;
-
-	pgpx_reactor_forget(cancel->fd);
-	status = PQcancelPoll(cancel->request);
-	cancel->fd = PQcancelSocket(cancel->request);
-	if (status == PGRES_POLLING_OK || status == PGRES_POLLING_FAILED)
-		finish(w, status == PGRES_POLLING_OK);
-	else
-		pgpx_reactor_watch(PGPX_WATCH_CANCEL, w->index, cancel->fd,
-						   status == PGRES_POLLING_READING ? EPOLLIN : EPOLLOUT,
-						   true);
-}
-
-void
-pgpx_canceller_ready(PgpxWorkerConn *w)
+/* Our own: send the request, then wait for the remote to close. */
+static uint32
+step_request(PgpxWorkerConn *w, bool *ok)
 {
 	PgpxCancel *cancel = &w->cancel;
 	char		byte;
 	ssize_t		n;
-
-	if (!cancel->active)
-		return;
-	if (cancel->request != NULL)
-	{
-		poll_request(w);
-		return;
-	}
 
 	if (!cancel->sent)
 	{
@@ -234,23 +192,80 @@ pgpx_canceller_ready(PgpxWorkerConn *w)
 				 MSG_DONTWAIT | MSG_NOSIGNAL);
 		explicit_bzero(packet, sizeof(packet));
 		if (n < 0 && (errno == EAGAIN || errno == EINTR || errno == ENOTCONN))
-			return;
-		if (n != sizeof(packet))
-		{
-			finish(w, false);
-			return;
-		}
-		cancel->sent = true;
-		pgpx_reactor_watch(PGPX_WATCH_CANCEL, w->index, cancel->fd, EPOLLIN,
-						   false);
-		return;
+			return EPOLLOUT;
+		*ok = cancel->sent = n == sizeof(packet);
+		return *ok ? EPOLLIN : 0;
 	}
 
 	/* nothing is ever answered: the remote closes when it has sent the signal */
 	n = recv(cancel->fd, &byte, 1, MSG_DONTWAIT);
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
+		return EPOLLIN;
+	*ok = true;
+	return 0;
+}
+
+uint32
+pgpx_canceller_step(PgpxWorkerConn *w, bool *ok)
+{
+	PgpxCancel *cancel = &w->cancel;
+	PostgresPollingStatusType status;
+
+	if (cancel->request == NULL)
+	{
+		cancel->events = step_request(w, ok);
+		return cancel->events;
+	}
+
+	/* libpq 17 and later: its socket may change from step to step */
+	status = PQcancelPoll(cancel->request);
+	cancel->fd = PQcancelSocket(cancel->request);
+	*ok = status == PGRES_POLLING_OK;
+	cancel->events = status == PGRES_POLLING_READING ? EPOLLIN :
+		status == PGRES_POLLING_WRITING ? EPOLLOUT : 0;
+	return cancel->events;
+}
+
+void
+pgpx_canceller_start(PgpxWorkerConn *w)
+{
+	PgpxCancel *cancel = &w->cancel;
+	PgpxConn   *conn = &pgpx_conns[w->index];
+	uint32		events;
+
+	if (cancel->active)
 		return;
-	finish(w, true);
+	pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_SENT);
+	events = pgpx_canceller_open(w);
+	if (events == 0)
+	{
+		finish(w, false);
+		return;
+	}
+	cancel->deadline = pgpx_now() +
+		pgpx_pools[w->pool].opts.operation_timeout * 1000;
+	pgpx_janitor_due(cancel->deadline);
+	pgpx_reactor_watch(PGPX_WATCH_CANCEL, w->index, cancel->fd, events, true);
+}
+
+void
+pgpx_canceller_ready(PgpxWorkerConn *w)
+{
+	PgpxCancel *cancel = &w->cancel;
+	uint32		before = cancel->events;
+	uint32		events;
+	bool		ok = false;
+
+	if (!cancel->active)
+		return;
+	if (cancel->request != NULL)
+		pgpx_reactor_forget(cancel->fd);
+	events = pgpx_canceller_step(w, &ok);
+	if (events == 0)
+		finish(w, ok);
+	else if (cancel->request != NULL || events != before)
+		pgpx_reactor_watch(PGPX_WATCH_CANCEL, w->index, cancel->fd, events,
+						   cancel->request != NULL);
 }
 
 void

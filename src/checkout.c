@@ -79,7 +79,8 @@ static inline PgpxConn *
 take_free_locked(PgpxCheckout *c, PgpxPool *pool, uint64 *lease_id)
 {
 	PgpxConn   *conn = pgpx_pool_pick_locked(pool, c->target->partner,
-											 c->target->partner_generation);
+											 c->target->partner_generation,
+											 c->started);
 
 	if (conn == NULL)
 		return NULL;
@@ -113,6 +114,7 @@ again:
 	if (conn == NULL)
 	{
 		PgpxTicket *ticket;
+		bool		moved;
 
 		pgpx_checkout_check_locked(c, pool);
 		if (pgpx_checkout_must_tell(c, pool, epoch))
@@ -146,7 +148,9 @@ again:
 			pg_atomic_read_u32(&pgpx_shared->worker[pool->worker].ticking) == 0)
 			pgpx_worker_wake(pool->worker);
 		LWLockRelease(pool->lock);
-		conn = pgpx_checkout_wait(c, pool, ticket, &lease_id);
+		conn = pgpx_checkout_wait(c, pool, ticket, &lease_id, &moved);
+		if (moved)
+			goto again;
 		if (conn == NULL)
 			return false;
 		LWLockAcquire(pool->lock, LW_SHARED);

@@ -48,10 +48,12 @@ extern void pgpx_checkout_tell(PgpxCheckout *c, int worker, uint64 epoch,
 /*
  * pgpx_checkout_wait
  *		Wait for the ticket to be granted.  Returns the connection and fills in
- *		the lease's id; raises what came instead.
+ *		the lease's id; raises what came instead.  NULL: only with only_try; or
+ *		*moved is set, the queue has been left, and the target has another pool.
  */
 extern PgpxConn *pgpx_checkout_wait(PgpxCheckout *c, PgpxPool *pool,
-									PgpxTicket *ticket, uint64 *lease_id);
+									PgpxTicket *ticket, uint64 *lease_id,
+									bool *moved);
 
 /* Leave the queue because of an error. */
 extern void pgpx_checkout_leave(PgpxTicket *ticket);

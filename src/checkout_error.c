@@ -52,32 +52,6 @@ holder_detail(PgpxPool *pool, char *buf, size_t size)
 }
 
 void
-pgpx_checkout_raise_timeout(PgpxCheckout *c, PgpxPool *pool)
-{
-	char		detail[256];
-
-	if (pgpx_pool_worker_epoch(pool) == 0)
-		ereport(ERROR,
-				(errcode(PGPX_ERRCODE_WORKER_DOWN),
-				 errmsg("the pool worker does not run"),
-				 errhint("The server starts it again within a second; see the server log, and \"max_worker_processes\".")));
-
-	holder_detail(pool, detail, sizeof(detail));
-	if (c->no_wait)
-		ereport(ERROR,
-				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-				 errmsg("server \"%s\" has no free connection now",
-						NameStr(c->target->server_name)),
-				 errdetail_internal("%s", detail)));
-	ereport(ERROR,
-			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-			 errmsg("no connection to server \"%s\" came free within " INT64_FORMAT " ms",
-					NameStr(c->target->server_name), c->timeout),
-			 errdetail_internal("%s", detail),
-			 errhint("Raise the server's option \"pool_size\" or \"checkout_timeout\", or return leases earlier.")));
-}
-
-void
 pgpx_checkout_raise_unreachable(PgpxCheckout *c, int sqlstate,
 								const char *text, int64 wait_ms)
 {
@@ -96,14 +70,64 @@ pgpx_checkout_raise_unreachable(PgpxCheckout *c, int sqlstate,
 				 errmsg("password is required"),
 				 errdetail_internal("%s", reason),
 				 errhint("The remote server's authentication method must be changed, or password_required=false set in the user mapping.")));
+
+	/* what this server lacks is not the remote's fault */
+	if (sqlstate != ERRCODE_INSUFFICIENT_RESOURCES)
+		sqlstate = ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION;
 	ereport(ERROR,
-			(errcode(ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION),
+			(errcode(sqlstate),
 			 errmsg("could not connect to server \"%s\"",
 					NameStr(c->target->server_name)),
 			 errdetail_internal("%s", reason),
 			 wait_ms > 0 ?
 			 errhint("The next attempt is made in " INT64_FORMAT " ms at the earliest.",
 					 wait_ms) : 0));
+}
+
+/* Raise the last reason if nobody could be served since a connect has failed. */
+static void
+raise_if_unreachable(PgpxCheckout *c, PgpxPool *pool)
+{
+	char		text[PGPX_ERROR_LEN];
+	int			sqlstate;
+	PgpxTime	now = pgpx_now();
+	int64		wait_ms;
+
+	LWLockAcquire(pool->lock, LW_SHARED);
+	sqlstate = pool->unavailable_since != 0 && !pgpx_pool_is_paused(pool) &&
+		pgpx_pool_live_locked(pool) == 0 ? pool->last_sqlstate : 0;
+	strlcpy(text, pool->last_error, sizeof(text));
+	wait_ms = pool->retry_at > now ? (pool->retry_at - now) / 1000 + 1 : 0;
+	LWLockRelease(pool->lock);
+	if (sqlstate != 0)
+		pgpx_checkout_raise_unreachable(c, sqlstate, text, wait_ms);
+}
+
+void
+pgpx_checkout_raise_timeout(PgpxCheckout *c, PgpxPool *pool)
+{
+	char		detail[256];
+
+	if (pgpx_pool_worker_epoch(pool) == 0)
+		ereport(ERROR,
+				(errcode(PGPX_ERRCODE_WORKER_DOWN),
+				 errmsg("the pool worker does not run"),
+				 errhint("The server starts it again within a second; see the server log, and \"max_worker_processes\".")));
+
+	raise_if_unreachable(c, pool);
+	holder_detail(pool, detail, sizeof(detail));
+	if (c->no_wait)
+		ereport(ERROR,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("server \"%s\" has no free connection now",
+						NameStr(c->target->server_name)),
+				 errdetail_internal("%s", detail)));
+	ereport(ERROR,
+			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+			 errmsg("no connection to server \"%s\" came free within " INT64_FORMAT " ms",
+					NameStr(c->target->server_name), c->timeout),
+			 errdetail_internal("%s", detail),
+			 errhint("Raise the server's option \"pool_size\" or \"checkout_timeout\", or return leases earlier.")));
 }
 
 /*
@@ -126,13 +150,32 @@ filled_by_own(const PgpxPool *pool, int *size)
 }
 
 /*
+ * Does this session hold a lease that others may wait for while it waits?  Those
+ * of a fanout that has not sent yet do not count: all of them are taken in one
+ * order.
+ */
+static bool
+holds_any(void)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &pgpx_leases)
+	{
+		PgpxLease  *lease = dlist_container(PgpxLease, node, iter.cur);
+
+		if (lease->scope != PGPX_SCOPE_CALL || lease->in_use)
+			return true;
+	}
+	return false;
+}
+
+/*
  * Reasons not to queue at all.  Caller holds the pool's lock; it is released
  * before an error is raised.
  */
 void
 pgpx_checkout_check_locked(PgpxCheckout *c, PgpxPool *pool)
 {
-	int			any = pgpx_lease_count(0, -1);
 	int			size;
 	const char *cap;
 	PgpxTime	now;
@@ -149,14 +192,18 @@ pgpx_checkout_check_locked(PgpxCheckout *c, PgpxPool *pool)
 						   size, cap),
 				 errhint("Return a lease first, or raise \"%s\".", cap)));
 	}
-	if (any > 0 && c->deadline == 0)
+	if (c->deadline == 0 && holds_any())
 	{
+		int			n = pgpx_lease_count(0, -1);
+
 		pool->stats.deadlocks++;
 		LWLockRelease(pool->lock);
 		ereport(ERROR,
 				(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
 				 errmsg("cannot wait without a timeout while this session holds a lease"),
-				 errdetail("This session holds %d leases. Two sessions that wait for each other would wait for ever.", any),
+				 errdetail_plural("This session holds %d lease. Two sessions that wait for each other would wait for ever.",
+								  "This session holds %d leases. Two sessions that wait for each other would wait for ever.",
+								  n, n),
 				 errhint("Give a timeout, or return the leases first.")));
 	}
 	if (pool->opts.max_waiters > 0 && !c->no_wait &&

@@ -15,19 +15,29 @@
 
 #include "handoff.h"
 
-/* Read the catalogs again. */
-static void
+/*
+ * Read the catalogs again.  False: they now lead to another pool, where nothing
+ * of what was drawn and told counts.
+ */
+static bool
 refresh_target(PgpxCheckout *c)
 {
 	PgpxTarget *old = c->target;
 	PgpxTarget *fresh;
 	NameData	name = old->server_name;
+	PgpxPoolKey key = old->key;
 
 	old->valid = false;
 	fresh = pgpx_target_get(NameStr(name));
 	pgpx_target_pin(fresh);
 	pgpx_target_unpin(old);
 	c->target = fresh;
+	if (memcmp(&key, &fresh->key, sizeof(key)) == 0)
+		return true;
+	c->number = 0;
+	c->told_epoch = 0;
+	c->told_version = 0;
+	return false;
 }
 
 /* The pool of the target, locked, under the target's options. */
@@ -79,7 +89,7 @@ pgpx_checkout_lock_pool(PgpxCheckout *c)
 		 */
 		LWLockRelease(pool->lock);
 		c->refreshed = true;
-		refresh_target(c);
+		(void) refresh_target(c);
 	}
 }
 
@@ -137,9 +147,9 @@ pgpx_checkout_must_tell(const PgpxCheckout *c, const PgpxPool *pool,
 /*
  * While we wait there is a new worker, or there are new options: tell the worker
  * and ask for connections again.  Only those whose options are the pool's may
- * tell them.
+ * tell them.  False: this is no longer the pool to wait for.
  */
-static void
+static bool
 tell_again(PgpxCheckout *c, PgpxPool *pool, uint64 epoch)
 {
 	bool		current = false;
@@ -147,8 +157,8 @@ tell_again(PgpxCheckout *c, PgpxPool *pool, uint64 epoch)
 
 	for (int attempt = 0; attempt < 2 && !current; attempt++)
 	{
-		if (attempt > 0)
-			refresh_target(c);
+		if (attempt > 0 && !refresh_target(c))
+			return false;
 		LWLockAcquire(pool->lock, LW_EXCLUSIVE);
 		if (attempt > 0 && pgpx_pool_is_retired_locked(pool))
 			pgpx_pool_adopt_locked(pool, NameStr(c->target->server_name),
@@ -162,11 +172,12 @@ tell_again(PgpxCheckout *c, PgpxPool *pool, uint64 epoch)
 	c->told_epoch = epoch;
 	c->told_version = version;
 	if (!current)
-		return;
+		return true;
 	pgpx_checkout_tell(c, pool->worker, epoch, version);
 	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
 	pgpx_pool_grow_locked(pool, 0);
 	LWLockRelease(pool->lock);
+	return true;
 }
 
 void
@@ -181,13 +192,10 @@ pgpx_checkout_leave(PgpxTicket *ticket)
 					  NULL, &waited);
 }
 
-/*
- * Wait for the ticket to be granted.  Returns the connection and fills in the
- * lease's id; raises what came instead.
- */
+/* See checkout.h. */
 PgpxConn *
 pgpx_checkout_wait(PgpxCheckout *c, PgpxPool *pool, PgpxTicket *ticket,
-				   uint64 *lease_id)
+				   uint64 *lease_id, bool *moved)
 {
 	static uint32 wait_event = 0;
 	volatile int *state = &ticket->state;
@@ -197,14 +205,15 @@ pgpx_checkout_wait(PgpxCheckout *c, PgpxPool *pool, PgpxTicket *ticket,
 	char		text[PGPX_ERROR_LEN];
 	bool		in_time = true;
 
+	*moved = false;
 	PG_TRY();
 	{
-		while (*state == PGPX_TICKET_WAITING && in_time)
+		while (*state == PGPX_TICKET_WAITING && in_time && !*moved)
 		{
 			uint64		epoch = pgpx_pool_worker_epoch(pool);
 
 			if (pgpx_checkout_must_tell(c, pool, epoch))
-				tell_again(c, pool, epoch);
+				*moved = !tell_again(c, pool, epoch);
 			else
 				in_time = pgpx_session_wait_latch(c->deadline,
 												  pgpx_wait_event(&wait_event, "PgpoolCheckout"));
@@ -217,6 +226,11 @@ pgpx_checkout_wait(PgpxCheckout *c, PgpxPool *pool, PgpxTicket *ticket,
 	}
 	PG_END_TRY();
 
+	if (*moved)
+	{
+		pgpx_checkout_leave(ticket);
+		return NULL;
+	}
 	was = pgpx_ticket_leave(ticket,
 		in_time ? PGPX_LEAVE_CLAIM : PGPX_LEAVE_TIMEOUT,
 							&conn, lease_id, &sqlstate, text, &c->waited);

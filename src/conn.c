@@ -19,7 +19,8 @@
 /* the transition table: from -> set of to */
 static const uint32 edges[PGPX_CONN_NSTATES] = {
 	[PGPX_CONN_FREE] = BIT(PGPX_CONN_CONNECTING),
-	[PGPX_CONN_CONNECTING] = BIT(PGPX_CONN_IDLE) | BIT(PGPX_CONN_CLOSING),
+	[PGPX_CONN_CONNECTING] = BIT(PGPX_CONN_IDLE) | BIT(PGPX_CONN_CANCELLING) |
+		BIT(PGPX_CONN_CLOSING),
 	[PGPX_CONN_IDLE] = BIT(PGPX_CONN_LEASED) | BIT(PGPX_CONN_CHECKING) |
 		BIT(PGPX_CONN_CLOSING),
 	[PGPX_CONN_OWED] = BIT(PGPX_CONN_LEASED) | BIT(PGPX_CONN_RESETTING) |
@@ -208,8 +209,6 @@ pgpx_conn_alloc_locked(PgpxPool *pool)
 	conn->local_port = 0;
 	conn->remote_addr[0] = '\0';
 	conn->remote_version[0] = '\0';
-	conn->revoked_lease = 0;
-	conn->revoked_reason = PGPX_REVOKE_NONE;
 	pg_atomic_write_u64(&conn->lease_id, 0);
 	pg_atomic_write_u32(&conn->activity, PGPX_ACT_IDLE);
 	pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_NONE);
@@ -241,6 +240,40 @@ pgpx_conn_free_locked(PgpxConn *conn)
 	/* pools of any worker may have waited for a place */
 	for (int i = 0; first && i < pgpx_shared->nworkers; i++)
 		pgpx_worker_wake(i);
+}
+
+void
+pgpx_conn_note_revoked(int procno, uint64 lease_id, PgpxRevoke reason)
+{
+	PgpxTicket *ticket = &pgpx_tickets[procno];
+	PgpxRevoked *revoked;
+
+	/* two pools may do this at once: atomic, not under one lock */
+	revoked = &ticket->revoked[pg_atomic_fetch_add_u32(&ticket->nrevoked, 1) %
+							   PGPX_REVOKED_KEPT];
+	pg_atomic_write_u64(&revoked->lease_id, 0);
+	pg_write_barrier();
+	pg_atomic_write_u32(&revoked->reason, reason);
+	pg_write_barrier();
+	pg_atomic_write_u64(&revoked->lease_id, lease_id);
+	pg_write_barrier();
+}
+
+PgpxRevoke
+pgpx_conn_revoked(int procno, uint64 lease_id)
+{
+	pg_read_barrier();
+	for (int i = 0; i < PGPX_REVOKED_KEPT; i++)
+	{
+		PgpxRevoked *revoked = &pgpx_tickets[procno].revoked[i];
+
+		if (pg_atomic_read_u64(&revoked->lease_id) == lease_id)
+		{
+			pg_read_barrier();
+			return (PgpxRevoke) pg_atomic_read_u32(&revoked->reason);
+		}
+	}
+	return PGPX_REVOKE_NONE;
 }
 
 void

@@ -27,15 +27,17 @@
  * FREE -> CONNECTING		session or worker		pgpx_pool_grow_locked
  * CONNECTING -> IDLE		worker					pgpx_pool_opened
  * CONNECTING -> CLOSING	worker					pgpx_pool_connect_failed
+ * CONNECTING -> CANCELLING	worker, start commands late		"
  * IDLE, OWED -> LEASED		session or worker		pgpx_pool_take_locked
  * LEASED -> IDLE, OWED		session					pgpx_pool_give
  * LEASED -> RESETTING		session					pgpx_pool_give
- * LEASED -> CANCELLING		session					pgpx_pool_give
+ * LEASED -> CANCELLING		session, worker			pgpx_pool_give, pgpx_pool_revoke
  * LEASED -> CLOSING		session, worker			pgpx_pool_give, pgpx_pool_revoke
  * OWED -> RESETTING		worker					pgpx_pool_begin_reset
  * RESETTING -> IDLE		worker					pgpx_pool_reset_done
  * RESETTING -> CANCELLING	worker, when late		pgpx_pool_reset_done
  * CANCELLING -> RESETTING	worker					pgpx_pool_cancel_done
+ * CANCELLING -> CLOSING	worker, remote at rest	pgpx_pool_close
  * any open -> CLOSING		who finds it wrong		pgpx_pool_close_locked
  * CLOSING -> FREE			worker					pgpx_pool_closed
  * CHECKING is entered from and left to IDLE (test_period).
@@ -49,7 +51,8 @@
  *	LEASED		lease_id and owner are set; the lessee alone speaks on it
  *	RESETTING	the worker alone speaks on it
  *	CANCELLING	nobody speaks on it; leasable again only after the cancel
- *				connection has closed
+ *				connection has closed.  With a close_reason it was given up in
+ *				mid-statement, and is closed when the remote is at rest
  *	CLOSING		nobody may touch the socket but the worker, which closes it
  *
  *-------------------------------------------------------------------------
@@ -104,6 +107,15 @@ extern void pgpx_conn_free_locked(PgpxConn *conn);
  *		No lock needed; may be called under the pool lock.
  */
 extern void pgpx_conn_ask_worker(PgpxConn *conn, int worker);
+
+/*
+ * Why a lease of this process was ended by somebody else; NONE: it was not, or
+ * it was longer ago than PGPX_REVOKED_KEPT others of the process.  To be noted
+ * before the lease's id is cleared, and asked for after that has been seen.
+ */
+extern void pgpx_conn_note_revoked(int procno, uint64 lease_id,
+								   PgpxRevoke reason);
+extern PgpxRevoke pgpx_conn_revoked(int procno, uint64 lease_id);
 
 /* Epoch of the worker that owns a pool's connections; 0: it does not run. */
 static inline uint64

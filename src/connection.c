@@ -11,6 +11,8 @@
  */
 #include "worker.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
@@ -46,6 +48,7 @@ pgpx_connection_drop(PgpxWorkerConn *w)
 	w->external_fd = false;
 	w->have_key = false;
 	w->cancel_key = 0;
+	w->heard = 0;
 	w->deadline = 0;
 	w->phase = PGPX_PHASE_NONE;
 }
@@ -130,6 +133,7 @@ begin(PgpxWorkerConn *w, int owed, int64 timeout)
 	pgpx_wire_begin(&w->wire, owed);
 	w->phase = PGPX_PHASE_RESET;
 	w->listening = false;
+	w->heard = 0;
 	pgpx_connection_deadline(w, timeout);
 }
 
@@ -176,6 +180,8 @@ look_at_stray_bytes(PgpxWorkerConn *w)
 		/* under the lock nobody can take it, so what is there is nobody's */
 		stray = recv(w->fd, &first, 1, MSG_PEEK | MSG_DONTWAIT) == 1 &&
 			first != 'N' && first != 'A' && first != 'S';
+		/* they stay there: listening again would wake us for ever */
+		w->heard = conn->leases + 1;
 	}
 	if (stray)
 		pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_BROKEN);
@@ -185,7 +191,8 @@ look_at_stray_bytes(PgpxWorkerConn *w)
 void
 pgpx_connection_listen(PgpxWorkerConn *w)
 {
-	if (w->listening || w->phase != PGPX_PHASE_OPEN || w->fd < 0)
+	if (w->listening || w->phase != PGPX_PHASE_OPEN || w->fd < 0 ||
+		w->heard == pgpx_conns[w->index].leases + 1)
 		return;
 	w->listening = true;
 	pgpx_connection_watch(w, EPOLLIN | EPOLLRDHUP | EPOLLONESHOT);
@@ -205,6 +212,9 @@ pgpx_connection_ready(PgpxWorkerConn *w, uint32 events)
 			break;
 		case PGPX_PHASE_RESET:
 			step_reset(w);
+			break;
+		case PGPX_PHASE_ENDING:
+			pgpx_ending_ready(w, events);
 			break;
 		case PGPX_PHASE_OPEN:
 			if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) == 0)
@@ -239,10 +249,25 @@ pgpx_connection_late(PgpxWorkerConn *w)
 		case PGPX_PHASE_RESET:
 			finish(w, false, true);
 			break;
+		case PGPX_PHASE_ENDING:
+			pgpx_ending_late(w);
+			break;
 		default:
 			w->deadline = 0;
 			break;
 	}
+}
+
+bool
+pgpx_connection_has_gone(PgpxWorkerConn *w, bool assumed)
+{
+	struct tcp_info info;
+	socklen_t	len = sizeof(info);
+
+	if (getsockopt(PQsocket(w->pg), IPPROTO_TCP, TCP_INFO, &info, &len) < 0)
+		return assumed;
+	return info.tcpi_state != TCP_ESTABLISHED &&
+		info.tcpi_state != TCP_FIN_WAIT1 && info.tcpi_state != TCP_FIN_WAIT2;
 }
 
 void
@@ -261,7 +286,7 @@ pgpx_connection_close(PgpxWorkerConn *w, bool polite)
 			 * Sessions may hold duplicates of the socket, which a close()
 			 * would leave open: shutdown() ends it for all.
 			 */
-			if (polite)
+			if (polite && w->phase == PGPX_PHASE_OPEN)
 				(void) send(fd, "X\0\0\0\4", 5, MSG_DONTWAIT | MSG_NOSIGNAL);
 			shutdown(fd, SHUT_RDWR);
 		}

@@ -43,9 +43,12 @@ squeeze(char *to, size_t size, const char *from)
 	to[n] = '\0';
 }
 
-/* An attempt has failed; text is the reason for those who wait. */
+/*
+ * An attempt has failed; text is the reason for those who wait.  running: the
+ * start commands may go on over there.
+ */
 static void
-fail(PgpxWorkerConn *w, int sqlstate, const char *text)
+give_up(PgpxWorkerConn *w, bool running, int sqlstate, const char *text)
 {
 	PgpxPool   *pool = &pgpx_pools[w->pool];
 	PgpxConn   *conn = &pgpx_conns[w->index];
@@ -58,8 +61,17 @@ fail(PgpxWorkerConn *w, int sqlstate, const char *text)
 						NameStr(pool->server_name),
 						NameStr(pool->database_name)),
 				 errdetail_internal("%s", reason)));
-	pgpx_connection_drop(w);
-	pgpx_pool_connect_failed(pool, conn, w->before, sqlstate, reason);
+	if (!running)
+		pgpx_connection_drop(w);
+	pgpx_pool_connect_failed(pool, conn, w->before, running, sqlstate, reason);
+	if (running)
+		pgpx_ending_begin(w);
+}
+
+static void
+fail(PgpxWorkerConn *w, int sqlstate, const char *text)
+{
+	give_up(w, false, sqlstate, text);
 }
 
 /* The parameters are complete: begin the login. */
@@ -393,7 +405,10 @@ step_start(PgpxWorkerConn *w)
 			if (status == PGRES_COPY_IN || status == PGRES_COPY_OUT ||
 				status == PGRES_COPY_BOTH)
 				strlcpy(text, "The start commands contain a COPY.", sizeof(text));
-			fail(w, ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION, text);
+
+			/* COPY FROM STDIN waits for us, and so sees that we go */
+			give_up(w, status == PGRES_COPY_OUT,
+					ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION, text);
 			return;
 		}
 	}
@@ -420,5 +435,6 @@ pgpx_connector_too_late(PgpxWorkerConn *w)
 			 w->phase == PGPX_PHASE_CONNECT ? "The connection attempt" :
 			 "The start commands",
 			 pgpx_pools[w->pool].opts.connect_timeout / 1000.0);
-	fail(w, ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION, text);
+	give_up(w, w->phase == PGPX_PHASE_START,
+			ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION, text);
 }

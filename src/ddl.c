@@ -73,37 +73,60 @@ same_row(int cache, Oid oid, const PgpxFingerprint *fingerprint, int i)
 	return same;
 }
 
-/* The local user of a pool: the mapping's, or its own with a PUBLIC mapping. */
-static Oid
-pool_user(const PgpxPoolKey *key)
+/* The same for the user mapping; says whose it is, and of which server. */
+static bool
+same_mapping(const PgpxPoolKey *key, const PgpxFingerprint *fingerprint,
+			 Oid *user, Oid *server)
 {
 	HeapTuple	row;
-	Oid			user;
+	Form_pg_user_mapping mapping;
 
-	if (OidIsValid(key->local_user))
-		return key->local_user;
+	if (!same_row(USERMAPPINGOID, key->mapping, fingerprint, 2))
+		return false;
 	row = SearchSysCache1(USERMAPPINGOID, ObjectIdGetDatum(key->mapping));
 	if (!HeapTupleIsValid(row))
-		return InvalidOid;
-	user = ((Form_pg_user_mapping) GETSTRUCT(row))->umuser;
+		return false;
+	mapping = (Form_pg_user_mapping) GETSTRUCT(row);
+	*user = OidIsValid(mapping->umuser) ? mapping->umuser : key->local_user;
+	*server = mapping->umserver;
 	ReleaseSysCache(row);
-	return user;
+	return true;
 }
 
+static bool
+has_mapping(Oid user, Oid server)
+{
+	return SearchSysCacheExists2(USERMAPPINGUSERSERVER,
+								 ObjectIdGetDatum(user),
+								 ObjectIdGetDatum(server));
+}
+
+/* Would a checkout read the same, and be allowed to? */
 static bool
 is_current(const PgpxPoolKey *key, const PgpxFingerprint *fingerprint)
 {
 	Oid			user;
+	Oid			base;
 
 	if (!same_row(FOREIGNSERVEROID, key->server, fingerprint, 1) ||
-		!same_row(USERMAPPINGOID, key->mapping, fingerprint, 2))
+		!same_mapping(key, fingerprint, &user, &base))
 		return false;
-	user = pool_user(key);
-	if (!OidIsValid(user) ||
-		!SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(user)))
+	if (!SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(user)) ||
+		superuser_arg(user) != (key->superuser != 0) ||
+		pgpx_server_aclcheck(key->server, user, ACL_USAGE) != ACLCHECK_OK)
 		return false;
-	return superuser_arg(user) == (key->superuser != 0) &&
-		pgpx_server_aclcheck(key->server, user, ACL_USAGE) == ACLCHECK_OK;
+
+	/* a mapping of one's own goes before PUBLIC's */
+	if (OidIsValid(key->local_user) && has_mapping(user, base))
+		return false;
+	if (base == key->server)
+		return true;
+
+	/* the mapping is another server's: of the one that is the pool's base */
+	return same_row(FOREIGNSERVEROID, base, fingerprint, 3) &&
+		pgpx_server_aclcheck(base, user, ACL_USAGE) == ACLCHECK_OK &&
+		!has_mapping(user, key->server) &&
+		!has_mapping(InvalidOid, key->server);
 }
 
 /* Which pools of this database do the catalogs no longer stand behind? */
@@ -180,15 +203,16 @@ xact_callback(XactEvent event, void *arg)
 }
 
 /*
- * The only thing that runs after a commit has sent its invalidations, which it
- * does just before it releases its locks.
+ * The transaction has committed, and has told the other sessions to forget what
+ * they know of the catalogs.  Not before: who is woken reads them at once, and
+ * would take the old options for the new ones.
  */
 static void
-release_callback(ResourceReleasePhase phase, bool isCommit, bool isTopLevel,
+release_callback(ResourceReleasePhase phase, bool is_commit, bool is_top_level,
 				 void *arg)
 {
-	if (phase != RESOURCE_RELEASE_LOCKS || !isCommit || !isTopLevel ||
-		pgpx_shared == NULL)
+	if (phase != RESOURCE_RELEASE_LOCKS || !is_commit || !is_top_level ||
+		pgpx_shared == NULL || !OidIsValid(MyDatabaseId))
 		return;
 	if (nstale > 0)
 		retire_stale();

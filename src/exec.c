@@ -15,8 +15,7 @@
 #include <ctype.h>
 
 #include "storage/latch.h"
-
-#include "remote_error.h"
+#include "utils/memutils.h"
 
 #define MAX_PARAMS 65535		/* of Bind */
 
@@ -53,22 +52,10 @@ is_plain_select(const char *sql)
 	return false;
 }
 
-/* Everything that one statement goes through. */
-typedef struct Run
-{
-	PgpxLease  *lease;
-	const char *sql;
-	const PgpxSink *sink;
-	PgpxRemoteError error;
-	bool		empty;			/* no statement was in it */
-	bool		any;			/* a statement was in it */
-	uint64		rows;
-} Run;
-
 static const char malformed[] = "the remote server sent a malformed message";
 
 static void
-handle_event(Run *run, PgpxWireEvent event, const PgpxWireMessage *msg)
+handle_event(PgpxRun *run, PgpxWireEvent event, const PgpxWireMessage *msg)
 {
 	PgpxLease  *lease = run->lease;
 	PgpxWire   *wire = &lease->kept->wire;
@@ -105,6 +92,9 @@ handle_event(Run *run, PgpxWireEvent event, const PgpxWireMessage *msg)
 				pgpx_remote_notice(msg, notices == PGPX_NOTICES_LOG ? LOG : 0,
 								   NameStr(lease->target->server_name));
 			break;
+		case PGPX_EV_NOTIFICATION:
+			pgpx_notes_keep(lease, msg);
+			break;
 		case PGPX_EV_COPY:
 			/* the refusal is in the output buffer */
 			(void) pgpx_lease_flush(lease, 0);
@@ -124,7 +114,7 @@ handle_event(Run *run, PgpxWireEvent event, const PgpxWireMessage *msg)
  * would be taken for the answer to the next statement.
  */
 static void
-look(Run *run)
+look(PgpxRun *run)
 {
 	PgpxLease  *lease = run->lease;
 	PgpxWire   *wire = &lease->kept->wire;
@@ -167,7 +157,7 @@ look(Run *run)
  * come to its end first, and so has a cancel, or it would hit the new one.
  */
 static void
-make_ready(Run *run)
+make_ready(PgpxRun *run)
 {
 	PgpxLease  *lease = run->lease;
 	PgpxWire   *wire = &lease->kept->wire;
@@ -221,7 +211,7 @@ make_ready(Run *run)
  * answer this was.
  */
 static void
-read_behind(Run *run)
+read_behind(PgpxRun *run)
 {
 	PgpxWire   *wire = &run->lease->kept->wire;
 	PgpxWireMessage msg;
@@ -234,14 +224,15 @@ read_behind(Run *run)
 		pgpx_lease_broken(run->lease, wire->broken, NULL);
 }
 
-/* Read until the boundary. */
-static void
-read_answer(Run *run)
+/*
+ * Is what has come in the end of the answer?  Hands on all that is whole in the
+ * buffer.
+ */
+static bool
+step(PgpxRun *run)
 {
 	PgpxLease  *lease = run->lease;
-	PgpxKept   *kept = lease->kept;
-	PgpxWire   *wire = &kept->wire;
-	bool		more = false;
+	PgpxWire   *wire = &lease->kept->wire;
 
 	for (;;)
 	{
@@ -251,26 +242,75 @@ read_answer(Run *run)
 		if (event == PGPX_EV_READY)
 		{
 			read_behind(run);
-			return;
+			return true;
 		}
 		if (event == PGPX_EV_BROKEN)
 			pgpx_lease_broken(lease, wire->broken,
 							  run->error.set ? run->error.primary : NULL);
 		if (event != PGPX_EV_NEED_INPUT)
-		{
 			handle_event(run, event, &msg);
-			continue;
-		}
-
-		if (wire->phase == PGPX_WIRE_IDLE)
-			return;				/* part of a notice: the next use reads on */
-		if (!more)
-			(void) pgpx_session_wait(kept, WL_SOCKET_READABLE, 0,
-									 pgpx_wait_event(&wait_query, "PgpoolQuery"));
 		else
-			CHECK_FOR_INTERRUPTS();
-		(void) pgpx_wire_fill(wire, &more);
+			return wire->phase == PGPX_WIRE_IDLE;	/* part of a notice */
 	}
+}
+
+/* The answer is whole: does it make sense? */
+static void
+check_answer(PgpxRun *run)
+{
+	PgpxWire   *wire = &run->lease->kept->wire;
+
+	if (!run->error.set && !run->any && !run->empty)
+	{
+		pgpx_wire_break(wire, malformed);
+		pgpx_lease_broken(run->lease, malformed, NULL);
+	}
+	if (run->error.set && run->error.fatal)
+	{
+		pgpx_wire_break(wire, "the remote server ended the session");
+		pgpx_lease_broken(run->lease, wire->broken, run->error.primary);
+	}
+}
+
+bool
+pgpx_run_step(PgpxRun *run)
+{
+	bool		more;
+
+	(void) pgpx_wire_fill(&run->lease->kept->wire, &more);
+	if (!step(run))
+		return false;
+	check_answer(run);
+	return true;
+}
+
+/*
+ * Read until the boundary.  A cancel that was asked for and came before its
+ * statement is lost, so it is asked for again.
+ */
+static void
+read_answer(PgpxRun *run)
+{
+	PgpxLease  *lease = run->lease;
+	PgpxTime	pause = CANCEL_AGAIN_US;
+	bool		more = false;
+
+	while (!step(run))
+	{
+		PgpxTime	deadline = lease->cancelled ? pgpx_now() + pause : 0;
+
+		if (more)
+			CHECK_FOR_INTERRUPTS();
+		else if (!pgpx_session_wait(lease->kept, WL_SOCKET_READABLE, deadline,
+									pgpx_wait_event(&wait_query, "PgpoolQuery")) ||
+				 (deadline != 0 && pgpx_now() >= deadline))
+		{
+			pause *= 2;
+			pgpx_lease_cancel(lease);
+		}
+		(void) pgpx_wire_fill(&lease->kept->wire, &more);
+	}
+	check_answer(run);
 }
 
 /*
@@ -278,7 +318,7 @@ read_answer(Run *run)
  * boundary if that is cheap, else have the worker cancel.
  */
 static void
-clean_up(PgpxLease *lease)
+clean_up(PgpxLease *lease, bool may_drain)
 {
 	PgpxWire   *wire = &lease->kept->wire;
 	int			code = geterrcode();
@@ -287,81 +327,170 @@ clean_up(PgpxLease *lease)
 	pgpx_wire_abandon(wire);
 	if (wire->phase == PGPX_WIRE_BROKEN || pgpx_wire_at_boundary(wire))
 		return;
-	if (code != ERRCODE_QUERY_CANCELED && code != ERRCODE_ADMIN_SHUTDOWN &&
+	if (may_drain && code != ERRCODE_QUERY_CANCELED &&
+		code != ERRCODE_ADMIN_SHUTDOWN &&
 		pgpx_lease_drain(lease, DRAIN_BYTES, pgpx_now() + DRAIN_US, true))
 		return;
 	if (wire->phase != PGPX_WIRE_BROKEN)
 		pgpx_lease_cancel(lease);
 }
 
-uint64
-pgpx_exec(PgpxLease *lease, const char *sql, int nparams,
-		  const char *const *values, const PgpxSink *sink)
+void
+pgpx_run_failed(PgpxRun *run, bool may_drain)
 {
-	Run			run = {.lease = lease, .sql = sql, .sink = sink};
-	PgpxWire   *wire = &lease->kept->wire;
+	PgpxLease  *lease = run->lease;
 	PgpxConn   *conn = &pgpx_conns[lease->conn];
 
+	if (run->sink != NULL)
+		run->sink->restore(run->sink->arg);
+	clean_up(lease, may_drain);
+	lease->in_use = false;
+	if (pg_atomic_read_u32(&conn->activity) == PGPX_ACT_ACTIVE)
+		pgpx_lease_rest(lease);
+}
+
+void
+pgpx_run_check(const PgpxLease *lease, int nparams)
+{
+	if (lease->flight != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("lease " UINT64_FORMAT " has a statement in flight",
+						lease->id),
+				 errhint("Take its result with pgpool.result first.")));
 	if (nparams > MAX_PARAMS)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 				 errmsg("too many parameters"),
 				 errdetail("There are %d parameters; the protocol allows %d.",
 						   nparams, MAX_PARAMS)));
+}
+
+void
+pgpx_run_send(PgpxRun *run, int nparams, const char *const *values,
+			  bool several)
+{
+	PgpxLease  *lease = run->lease;
+	PgpxWire   *wire = &lease->kept->wire;
+	PgpxConn   *conn = &pgpx_conns[lease->conn];
+
+	lease->in_use = true;
+	make_ready(run);
+	pgpx_lease_activity(lease, PGPX_ACT_ACTIVE);
+	if (wire->encoding_changed)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("client_encoding of the remote session was changed"),
+				 errhint("It must stay that of the local database; return the lease.")));
+
+	lease->sent = true;
+	lease->cancelled = false;
+	lease->usage.statements++;
+	pg_atomic_write_u64(&conn->statements,
+						pg_atomic_read_u64(&conn->statements) + 1);
+	if (nparams == 0 && (several || is_plain_select(run->sql)))
+		pgpx_wire_send_query(wire, run->sql);
+	else
+		pgpx_wire_send_extended(wire, run->sql, nparams, values);
+
+	/* a stream that cannot be sent into may still tell why */
+	(void) pgpx_lease_flush(lease, 0);
+}
+
+uint64
+pgpx_run_end(PgpxRun *run)
+{
+	run->lease->in_use = false;
+	pgpx_lease_rest(run->lease);
+	if (run->error.set)
+		pgpx_remote_error_raise(&run->error, run->sql);
+	if (run->empty && !run->any)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("SQL text holds no statement")));
+	return run->rows;
+}
+
+uint64
+pgpx_exec(PgpxLease *lease, const char *sql, int nparams,
+		  const char *const *values, const PgpxSink *sink)
+{
+	PgpxRun		run = {.lease = lease, .sql = sql, .sink = sink};
+
+	pgpx_run_check(lease, nparams);
+	PG_TRY();
+	{
+		pgpx_run_send(&run, nparams, values, sink == NULL);
+		read_answer(&run);
+	}
+	PG_CATCH();
+	{
+		pgpx_run_failed(&run, true);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	return pgpx_run_end(&run);
+}
+
+void
+pgpx_exec_send(PgpxLease *lease, const char *sql, int nparams,
+			   const char *const *values)
+{
+	PgpxRun		run = {.lease = lease};
+
+	pgpx_run_check(lease, nparams);
+	run.sql = MemoryContextStrdup(TopMemoryContext, sql);
+	PG_TRY();
+	{
+		pgpx_run_send(&run, nparams, values, false);
+	}
+	PG_CATCH();
+	{
+		pfree(unconstify(char *, run.sql));
+		pgpx_run_failed(&run, true);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	lease->flight = run.sql;
+	lease->scanned = 0;
+	lease->in_use = false;
+}
+
+void
+pgpx_exec_look(PgpxLease *lease)
+{
+	PgpxRun		run = {.lease = lease};
 
 	lease->in_use = true;
 	PG_TRY();
 	{
 		make_ready(&run);
-		pgpx_lease_activity(lease, PGPX_ACT_ACTIVE);
-		if (wire->encoding_changed)
-			ereport(ERROR,
-					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-					 errmsg("client_encoding of the remote session was changed"),
-					 errhint("It must stay that of the local database; return the lease.")));
+	}
+	PG_FINALLY();
+	{
+		lease->in_use = false;
+	}
+	PG_END_TRY();
+}
 
-		lease->sent = true;
-		lease->usage.statements++;
-		pg_atomic_write_u64(&conn->statements,
-							pg_atomic_read_u64(&conn->statements) + 1);
-		if (nparams == 0 && (sink == NULL || is_plain_select(sql)))
-			pgpx_wire_send_query(wire, sql);
-		else
-			pgpx_wire_send_extended(wire, sql, nparams, values);
+uint64
+pgpx_exec_result(PgpxLease *lease, const PgpxSink *sink)
+{
+	PgpxRun		run = {.lease = lease, .sink = sink};
 
-		/* a stream that cannot be sent into may still tell why */
-		(void) pgpx_lease_flush(lease, 0);
+	/* whatever happens now, there is one result of one statement */
+	run.sql = pstrdup(lease->flight);
+	pgpx_lease_land(lease);
+	lease->in_use = true;
+	PG_TRY();
+	{
 		read_answer(&run);
-		if (!run.error.set && !run.any && !run.empty)
-		{
-			pgpx_wire_break(wire, malformed);
-			pgpx_lease_broken(lease, malformed, NULL);
-		}
-		if (run.error.set && run.error.fatal)
-		{
-			pgpx_wire_break(wire, "the remote server ended the session");
-			pgpx_lease_broken(lease, wire->broken, run.error.primary);
-		}
 	}
 	PG_CATCH();
 	{
-		if (sink != NULL)
-			sink->restore(sink->arg);
-		clean_up(lease);
-		lease->in_use = false;
-		if (pg_atomic_read_u32(&conn->activity) == PGPX_ACT_ACTIVE)
-			pgpx_lease_rest(lease);
+		pgpx_run_failed(&run, true);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
-
-	lease->in_use = false;
-	pgpx_lease_rest(lease);
-	if (run.error.set)
-		pgpx_remote_error_raise(&run.error, sql);
-	if (run.empty && !run.any)
-		ereport(ERROR,
-				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("SQL text holds no statement")));
-	return run.rows;
+	return pgpx_run_end(&run);
 }

@@ -9,6 +9,7 @@
 #define PGPX_EXEC_H
 
 #include "lease.h"
+#include "remote_error.h"
 
 /* What becomes of the rows. */
 typedef struct PgpxSink
@@ -39,5 +40,56 @@ typedef struct PgpxSink
  */
 extern uint64 pgpx_exec(PgpxLease *lease, const char *sql, int nparams,
 						const char *const *values, const PgpxSink *sink);
+
+/*
+ * pgpx_exec_send, pgpx_exec_result
+ *		The same in two halves, with whatever the caller does in between.
+ *
+ * After a send the lease has a statement in flight, until its result has been
+ * taken or has failed.  One statement; a sink of NULL drops its rows.  Both
+ * may wait, the first for a remote that does not read.
+ */
+extern void pgpx_exec_send(PgpxLease *lease, const char *sql, int nparams,
+						   const char *const *values);
+extern uint64 pgpx_exec_result(PgpxLease *lease, const PgpxSink *sink);
+
+/*
+ * pgpx_exec_look
+ *		Take in what has come on a lease with nothing in flight: notices are passed
+ *		on, notifications kept.  Errors: 08006 if that shows that it is lost.
+ */
+extern void pgpx_exec_look(PgpxLease *lease);
+
+/* --- by the step: for statements on several leases at once --------------- */
+
+typedef struct PgpxRun
+{
+	PgpxLease  *lease;
+	const char *sql;
+	const PgpxSink *sink;
+	PgpxRemoteError error;
+	bool		empty;			/* no statement was in it */
+	bool		any;			/* a statement was in it */
+	uint64		rows;
+} PgpxRun;
+
+/* May a statement with so many parameters go out on the lease?  55000, 54000. */
+extern void pgpx_run_check(const PgpxLease *lease, int nparams);
+
+/* Send it; several: without parameters there may be several statements. */
+extern void pgpx_run_send(PgpxRun *run, int nparams, const char *const *values,
+						  bool several);
+
+/* Take in what has come, without waiting; true: the answer is whole. */
+extern bool pgpx_run_step(PgpxRun *run);
+
+/*
+ * In PG_CATCH around the two: leave the lease in order.  may_drain: what is left
+ * of the answer may be read if it is little, else it is cancelled.
+ */
+extern void pgpx_run_failed(PgpxRun *run, bool may_drain);
+
+/* After the last step: raise the remote's error, or return the rows' number. */
+extern uint64 pgpx_run_end(PgpxRun *run);
 
 #endif							/* PGPX_EXEC_H */

@@ -127,6 +127,14 @@ drain_action(PgpxPool *pool, PgpxWake *wake)
 							   PGPX_CLOSE_DRAINED);
 }
 
+/* Who waits is served; and min_size comes back, whoever waits. */
+static void
+resume_action(PgpxPool *pool, PgpxWake *wake)
+{
+	pgpx_pool_serve_locked(pool, wake);
+	pgpx_pool_grow_locked(pool, 0);
+}
+
 static void
 reconnect_action(PgpxPool *pool, PgpxWake *wake)
 {
@@ -149,7 +157,7 @@ pgpx_resume(PG_FUNCTION_ARGS)
 	List	   *servers = servers_of_call(fcinfo);
 
 	pause_servers(servers, false, false);
-	each_pool(servers, pgpx_pool_serve_locked);
+	each_pool(servers, resume_action);
 	PG_RETURN_VOID();
 }
 

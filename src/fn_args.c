@@ -16,8 +16,8 @@
 
 #define TIMEOUT_MAX_MS (INT64CONST(1000) * 86400 * 3650)
 
-static void
-raise_null(const char *name)
+void
+pgpx_arg_raise_null(const char *name)
 {
 	ereport(ERROR,
 			(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
@@ -36,7 +36,7 @@ char *
 pgpx_arg_text(FunctionCallInfo fcinfo, int at, const char *name)
 {
 	if (PG_ARGISNULL(at))
-		raise_null(name);
+		pgpx_arg_raise_null(name);
 	return text_to_cstring(PG_GETARG_TEXT_PP(at));
 }
 
@@ -44,12 +44,12 @@ int64
 pgpx_arg_lease(FunctionCallInfo fcinfo, int at)
 {
 	if (PG_ARGISNULL(at))
-		raise_null("lease");
+		pgpx_arg_raise_null("lease");
 	return PG_GETARG_INT64(at);
 }
 
-int64
-pgpx_arg_timeout(FunctionCallInfo fcinfo, int at)
+static int64
+get_timeout(FunctionCallInfo fcinfo, int at, const char *hint)
 {
 	Interval   *interval;
 	double		ms;
@@ -71,7 +71,36 @@ pgpx_arg_timeout(FunctionCallInfo fcinfo, int at)
 				 errmsg("timeout is out of range"),
 				 errdetail("It is \"%s\", and must be between 0 and 10 years.",
 						   DatumGetCString(text)),
-				 errhint("0 does not wait; NULL takes \"pgpool_ext.checkout_timeout\" or the server's option \"checkout_timeout\".")));
+				 errhint("%s", hint)));
 	}
 	return (int64) ceil(ms);
+}
+
+int64
+pgpx_arg_timeout(FunctionCallInfo fcinfo, int at)
+{
+	return get_timeout(fcinfo, at,
+					   _("0 does not wait; NULL takes \"pgpool_ext.checkout_timeout\" or the server's option \"checkout_timeout\"."));
+}
+
+int64
+pgpx_arg_wait(FunctionCallInfo fcinfo, int at)
+{
+	return get_timeout(fcinfo, at, _("0 just looks; NULL waits without limit."));
+}
+
+ReturnSetInfo *
+pgpx_arg_column_list(FunctionCallInfo fcinfo, const char *function)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+
+	if (rsinfo == NULL || !IsA(rsinfo, ReturnSetInfo) ||
+		(rsinfo->allowedModes & SFRM_Materialize) == 0 ||
+		rsinfo->expectedDesc == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("%s must be called in FROM with a column list", function),
+				 errhint("Write SELECT * FROM %s(...) AS t(id bigint, name text). To run SQL for its effects use pgpool.exec, which returns the number of rows.",
+						 function)));
+	return rsinfo;
 }

@@ -30,4 +30,18 @@ extern int64 pgpx_arg_lease(FunctionCallInfo fcinfo, int at);
  */
 extern int64 pgpx_arg_timeout(FunctionCallInfo fcinfo, int at);
 
+/* The same for waits: NULL has no limit. */
+extern int64 pgpx_arg_wait(FunctionCallInfo fcinfo, int at);
+
+/* 22004: this one must not be null. */
+pg_noreturn extern void pgpx_arg_raise_null(const char *name);
+
+/*
+ * pgpx_arg_column_list
+ *		The call of a function that returns records, with what the column list of
+ *		its FROM clause says; 0A000 if it has none.
+ */
+extern ReturnSetInfo *pgpx_arg_column_list(FunctionCallInfo fcinfo,
+										   const char *function);
+
 #endif							/* PGPX_FN_ARGS_H */

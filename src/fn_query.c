@@ -109,17 +109,9 @@ return_rows(FunctionCallInfo fcinfo, const Call *call, Oid type)
 static Datum
 query(FunctionCallInfo fcinfo, bool by_pool, bool any)
 {
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
 	Call		call;
 
-	if (rsinfo == NULL || !IsA(rsinfo, ReturnSetInfo) ||
-		(rsinfo->allowedModes & SFRM_Materialize) == 0 ||
-		rsinfo->expectedDesc == NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("pgpool.query must be called in FROM with a column list"),
-				 errhint("Write SELECT * FROM pgpool.query(...) AS t(id bigint, name text), or use pgpool.exec, which returns the number of rows.")));
-
+	(void) pgpx_arg_column_list(fcinfo, "pgpool.query");
 	read_call(fcinfo, 0, by_pool, any, &call);
 	return return_rows(fcinfo, &call, InvalidOid);
 }

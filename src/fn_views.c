@@ -69,6 +69,7 @@ static void
 copy_locked(PgpxView *view, int index)
 {
 	memcpy(&view->pool, &pgpx_pools[index], sizeof(PgpxPool));
+	view->live = pgpx_pool_live_locked(&pgpx_pools[index]);
 	view->nconns = 0;
 	view->nwaiting = 0;
 
@@ -113,12 +114,6 @@ pgpx_view_next(PgpxView *view)
 		return true;
 	}
 	return false;
-}
-
-int
-pgpx_view_live(const PgpxView *view)
-{
-	return pgpx_pool_live_locked(&view->pool);
 }
 
 bool

@@ -24,6 +24,7 @@ typedef struct PgpxView
 	/* the pool at hand, as it was at one instant */
 	PgpxPool	pool;
 	PgpxTime	now;
+	int			live;			/* connections that some session could use */
 	int			nconns;
 	PgpxConn   *conns;			/* none of them is FREE */
 	int		   *conn_index;		/* their places */
@@ -47,9 +48,6 @@ extern PgpxView *pgpx_view_begin(int what);
 
 /* Copy the next pool; false at the end. */
 extern bool pgpx_view_next(PgpxView *view);
-
-/* Connections of the pool at hand that are open, whoever has them. */
-extern int	pgpx_view_live(const PgpxView *view);
 
 /* Is a back-off after a failed connect running? */
 extern bool pgpx_view_backs_off(const PgpxView *view);

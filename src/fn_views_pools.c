@@ -33,7 +33,7 @@ pool_state(const PgpxView *view)
 		return "draining";
 	if (pgpx_pool_is_paused(pool))
 		return "paused";
-	if (pgpx_view_backs_off(view) && pgpx_view_live(view) == 0)
+	if (pgpx_view_backs_off(view) && view->live == 0)
 		return "unavailable";
 	for (int i = 0; i < view->nconns; i++)
 		if (view->conns[i].state == PGPX_CONN_LEASED &&

@@ -89,7 +89,9 @@ check_conn(PgpxCheck *check, PgpxConn *conn)
 						 index, conn->version, pool->version);
 	if ((conn->state == PGPX_CONN_CONNECTING && conn->opened_at != 0) ||
 		(conn->state != PGPX_CONN_CONNECTING && conn->opened_at == 0 &&
-		 conn->state != PGPX_CONN_CLOSING))
+		 conn->state != PGPX_CONN_CLOSING &&
+		 (conn->state != PGPX_CONN_CANCELLING ||
+		  conn->close_reason == PGPX_CLOSE_NONE)))
 		pgpx_check_fault(check, "connection %d is %s, but was opened at " INT64_FORMAT,
 						 index, state, conn->opened_at);
 	if ((conn->state == PGPX_CONN_IDLE && conn->owed != 0) ||

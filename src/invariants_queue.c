@@ -37,7 +37,8 @@ check_granted(PgpxCheck *check, PgpxTicket *ticket)
 							 index, ticket->pid, ticket->lease_id,
 							 conn->owner_pid);
 	}
-	else if (conn->revoked_lease != ticket->lease_id && conn->opened_at != 0 &&
+	else if (pgpx_conn_revoked(index, ticket->lease_id) == PGPX_REVOKE_NONE &&
+			 conn->opened_at != 0 &&
 			 conn->opened_at < ticket->since)
 		pgpx_check_fault(check, "ticket %d of process %d was granted lease " UINT64_FORMAT ", but connection %d has lease " UINT64_FORMAT,
 						 index, ticket->pid, ticket->lease_id, ticket->conn,

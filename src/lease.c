@@ -16,6 +16,9 @@
 
 #include "errcodes.h"
 
+/* What of an answer is dropped at checkin rather than the connection. */
+#define FLIGHT_DROP_MAX (1024 * 1024)
+
 void
 pgpx_lease_activity(PgpxLease *lease, PgpxActivity activity)
 {
@@ -39,15 +42,12 @@ void
 pgpx_lease_check_revoked(PgpxLease *lease)
 {
 	PgpxConn   *conn = &pgpx_conns[lease->conn];
-	int			reason = PGPX_REVOKE_WORKER;
+	PgpxRevoke	reason;
 
 	if (pg_atomic_read_u64(&conn->lease_id) == lease->id)
 		return;
 
-	/* written before the lease's id was cleared; rewritten for a later lease */
-	if (conn->revoked_lease == lease->id)
-		reason = conn->revoked_reason;
-
+	reason = pgpx_conn_revoked((int) MyProcNumber, lease->id);
 	switch (reason)
 	{
 		case PGPX_REVOKE_TERMINATED:
@@ -66,7 +66,9 @@ pgpx_lease_check_revoked(PgpxLease *lease)
 			ereport(ERROR,
 					(errcode(ERRCODE_CONNECTION_FAILURE),
 					 errmsg("connection of lease " UINT64_FORMAT " was lost", lease->id),
-					 errdetail("The pool worker was restarted."),
+					 reason == PGPX_REVOKE_WORKER ?
+					 errdetail("The pool worker was restarted.") :
+					 errdetail("The lease was ended, longer ago than other leases of this session that were."),
 					 errhint("Return the lease and check a connection out again.")));
 	}
 }
@@ -169,6 +171,9 @@ pgpx_lease_drain(PgpxLease *lease, size_t bytes, PgpxTime deadline, bool quiet)
 				if (pgpx_wire_flush(wire) != 1)
 					return false;
 				break;
+			case PGPX_EV_NOTIFICATION:
+				pgpx_notes_keep(lease, &msg);
+				break;
 			case PGPX_EV_NEED_INPUT:
 				if (wire->phase == PGPX_WIRE_IDLE)
 					return pgpx_wire_at_boundary(wire);
@@ -185,6 +190,15 @@ pgpx_lease_drain(PgpxLease *lease, size_t bytes, PgpxTime deadline, bool quiet)
 				break;
 		}
 	}
+}
+
+void
+pgpx_lease_land(PgpxLease *lease)
+{
+	if (lease->flight != NULL)
+		pfree(unconstify(char *, lease->flight));
+	lease->flight = NULL;
+	lease->scanned = 0;
 }
 
 void
@@ -225,6 +239,22 @@ roll_back(PgpxLease *lease)
 		lease->in_use = false;
 	}
 	PG_END_TRY();
+}
+
+/*
+ * The lease is about to be returned with a statement in flight.  If its answer is
+ * here, take it off the stream; else it will be cancelled, and the connection
+ * closed.
+ */
+static void
+drop_flight(PgpxLease *lease)
+{
+	pgpx_lease_land(lease);
+	if (!pgpx_lease_drain(lease, FLIGHT_DROP_MAX, pgpx_now(), false))
+		ereport(WARNING,
+				(errcode(ERRCODE_WARNING),
+				 errmsg("lease " UINT64_FORMAT " was returned with a statement in flight, which is cancelled",
+						lease->id)));
 }
 
 /*
@@ -330,6 +360,9 @@ pgpx_lease_return(PgpxLease *lease, PgpxEnd end, bool may_wait)
 		return;
 	}
 
+	if (may_wait && end == PGPX_END_CHECKIN && lease->broken == NULL &&
+		lease->flight != NULL)
+		drop_flight(lease);
 	if (may_wait && end == PGPX_END_CHECKIN && lease->broken == NULL &&
 		pgpx_wire_at_boundary(&kept->wire) && kept->wire.tx != 'I')
 		roll_back(lease);

@@ -29,6 +29,10 @@ typedef struct PgpxLease
 	bool		in_use;			/* a statement runs on it right now */
 	bool		sent;			/* something has been sent on it */
 	const char *broken;			/* why it cannot be used any more */
+	const char *flight;			/* sent, its result not yet taken; NULL: none */
+	size_t		scanned;		/* of its answer, see pgpx_wire_answered */
+	bool		cancelled;		/* a cancel of it was asked for */
+	struct PgpxNotes *notes;	/* notifications that came in; NULL: none */
 	PgpxUsage	usage;
 } PgpxLease;
 
@@ -109,6 +113,9 @@ extern bool pgpx_lease_flush(PgpxLease *lease, PgpxTime deadline);
 extern bool pgpx_lease_drain(PgpxLease *lease, size_t bytes, PgpxTime deadline,
 							 bool quiet);
 
+/* The statement in flight, if there is one, is none any more. */
+extern void pgpx_lease_land(PgpxLease *lease);
+
 /* Ask the worker to cancel what runs on the lease. */
 extern void pgpx_lease_cancel(PgpxLease *lease);
 
@@ -117,6 +124,34 @@ extern void pgpx_lease_activity(PgpxLease *lease, PgpxActivity activity);
 
 /* The same after a statement: what the remote transaction's state says. */
 extern void pgpx_lease_rest(PgpxLease *lease);
+
+/* --- lease_notes.c ------------------------------------------------------- */
+
+/* A notification, in the memory of the list that it is in. */
+typedef struct PgpxNote
+{
+	struct PgpxNote *next;
+	int32		remote_pid;
+	char	   *payload;
+	char		channel[FLEXIBLE_ARRAY_MEMBER];
+} PgpxNote;
+
+typedef struct PgpxNotes
+{
+	PgpxNote   *first;
+	PgpxNote  **last;
+	size_t		bytes;
+	uint64		dropped;		/* for want of room, since the last look */
+} PgpxNotes;
+
+/*
+ * Keep a notification for pgpool.notifications, within a bound.  Throws nothing:
+ * one that cannot be kept, or that is malformed, is dropped and counted.
+ */
+extern void pgpx_notes_keep(PgpxLease *lease, const PgpxWireMessage *msg);
+
+/* Free what is kept. */
+extern void pgpx_notes_drop(PgpxLease *lease);
 
 /* --- lease_table.c ------------------------------------------------------- */
 

@@ -53,6 +53,8 @@ pgpx_lease_forget(PgpxLease *lease)
 		dlist_delete(&lease->node);
 	if (lease->target != NULL)
 		pgpx_target_unpin(lease->target);
+	pgpx_lease_land(lease);
+	pgpx_notes_drop(lease);
 	lease->id = 0;
 	lease->kept = NULL;
 	lease->target = NULL;
@@ -95,6 +97,13 @@ before_commit(void)
 
 		if (lease->scope == PGPX_SCOPE_SESSION)
 			continue;
+		if (lease->flight != NULL)
+			ereport(ERROR,
+					(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
+					 errmsg("lease " UINT64_FORMAT " has a statement in flight",
+							lease->id),
+					 errdetail("A lease taken with checkout_xact ends with the local transaction, and what is in flight on it would be cancelled."),
+					 errhint("Take its result with pgpool.result before the local transaction ends.")));
 		if (lease->broken == NULL && pgpx_wire_at_boundary(wire) &&
 			wire->tx != 'I')
 			ereport(ERROR,

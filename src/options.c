@@ -305,6 +305,44 @@ given(List *list, const char *name, int64 *result)
 	return false;
 }
 
+/* See options.h. */
+void
+pgpx_options_check_base(List *options)
+{
+	const char *base = NULL;
+	ListCell   *lc;
+
+	foreach(lc, options)
+	{
+		DefElem    *def = lfirst_node(DefElem, lc);
+
+		if (strcmp(def->defname, "base_server") == 0)
+			base = defGetString(def);
+	}
+	if (base == NULL || base[0] == '\0')
+		return;
+	foreach(lc, options)
+	{
+		DefElem    *def = lfirst_node(DefElem, lc);
+		const PgpxOption *option = pgpx_option_find(def->defname);
+
+		if (option != NULL ? (option->where & PGPX_LIBPQ) == 0 :
+			!pgpx_options_is_libpq(def->defname))
+			continue;
+		ereport(ERROR,
+				(errcode(ERRCODE_FDW_INVALID_OPTION_NAME),
+				 errmsg("option \"%s\" cannot be set beside option "
+						"\"base_server\"",
+						def->defname),
+				 errdetail("Connection options and user mappings are those of "
+						   "the base server \"%s\".",
+						   base),
+				 errhint("Set it on server \"%s\", or drop one of the two "
+						 "options.",
+						 base)));
+	}
+}
+
 /* What must fit together is checked where all of it is given. */
 static void
 check_together(List *list)
@@ -313,6 +351,7 @@ check_together(List *list)
 	int64		high;
 	int64		overflow = 0;
 
+	pgpx_options_check_base(list);
 	if (given(list, "retry_min", &low) && given(list, "retry_max", &high) &&
 		low > high)
 		ereport(ERROR,

@@ -102,6 +102,14 @@ extern bool pgpx_options_apply(PgpxPoolOptions *opts,
 extern bool pgpx_options_libpq_allowed(const char *name, bool as_superuser,
 									   bool in_mapping);
 
+/*
+ * pgpx_options_check_base
+ *		Refuse connection options beside base_server: they would be ignored.
+ *
+ * options: all options of a server of pgpool_fdw (DefElem).  Raises HV00D.
+ */
+extern void pgpx_options_check_base(List *options);
+
 /* True if libpq knows the option, whether or not it is allowed here. */
 extern bool pgpx_options_is_libpq(const char *name);
 

@@ -17,6 +17,7 @@
 #include "ticket.h"
 
 #define ANSWER_US 200			/* that a reset commonly takes */
+#define FRESH_US (1000 * 1000)	/* how long a test is good for who waits */
 
 void
 pgpx_wake_add(PgpxWake *wake, int procno)
@@ -53,12 +54,22 @@ pgpx_pool_live_locked(const PgpxPool *pool)
 	live = pgpx_pool_total_locked(pool) - pool->count[PGPX_CONN_CONNECTING] -
 		pool->count[PGPX_CONN_CLOSING];
 
-	/* a leased one whose remote has gone helps nobody when it comes back */
+	/*
+	 * A leased one whose remote has gone helps nobody when it comes back, nor
+	 * does one that is to be closed after the cancel.
+	 */
 	for (int i = 0; live > 0 && i < pgpx_shared->max_connections; i++)
-		if (pgpx_conns[i].pool == PGPX_POOL_INDEX(pool) &&
-			pgpx_conns[i].state == PGPX_CONN_LEASED &&
-			pg_atomic_read_u32(&pgpx_conns[i].hung_up) != 0)
+	{
+		PgpxConn   *conn = &pgpx_conns[i];
+
+		if (conn->pool != PGPX_POOL_INDEX(pool))
+			continue;
+		if ((conn->state == PGPX_CONN_LEASED &&
+			 pg_atomic_read_u32(&conn->hung_up) != 0) ||
+			(conn->state == PGPX_CONN_CANCELLING &&
+			 conn->close_reason != PGPX_CLOSE_NONE))
 			live--;
+	}
 	return live;
 }
 
@@ -70,14 +81,20 @@ pgpx_pool_cap_locked(const PgpxPool *pool)
 	return pool->opts.pool_size + pool->opts.max_overflow;
 }
 
-/* Has a ready connection been idle for so long that it must be tested? */
+/*
+ * Has a ready connection been idle for so long that it must be tested?  Not if
+ * it was tested just now for somebody who came at "since", whatever the period.
+ */
 static bool
-needs_check(const PgpxPool *pool, const PgpxConn *conn, PgpxTime now)
+needs_check(const PgpxPool *pool, const PgpxConn *conn, PgpxTime now,
+			PgpxTime since)
 {
 	PgpxTime	seen = Max(conn->last_used, conn->last_checked);
 
-	return pool->opts.test_period >= 0 &&
-		now - seen >= pool->opts.test_period * 1000;
+	if (pool->opts.test_period < 0 ||
+		now - seen < pool->opts.test_period * 1000)
+		return false;
+	return conn->last_checked < since || now - conn->last_checked > FRESH_US;
 }
 
 /*
@@ -85,7 +102,7 @@ needs_check(const PgpxPool *pool, const PgpxConn *conn, PgpxTime now)
  * first of those that must.
  */
 static PgpxConn *
-pick_idle(PgpxPool *pool, PgpxConn **untested)
+pick_idle(PgpxPool *pool, PgpxTime since, PgpxConn **untested)
 {
 	bool		fifo = pool->opts.strategy == PGPX_STRATEGY_FIFO;
 	PgpxTime	now = pgpx_now();
@@ -98,7 +115,7 @@ pick_idle(PgpxPool *pool, PgpxConn **untested)
 		next = fifo ? conn->prev : conn->next;
 		if (!fit_locked(pool, conn))
 			continue;
-		if (!needs_check(pool, conn, now))
+		if (!needs_check(pool, conn, now, since))
 			return conn;
 		if (*untested == NULL)
 			*untested = conn;
@@ -120,7 +137,8 @@ fit_locked(PgpxPool *pool, PgpxConn *conn)
 }
 
 PgpxConn *
-pgpx_pool_pick_locked(PgpxPool *pool, int partner, uint64 partner_generation)
+pgpx_pool_pick_locked(PgpxPool *pool, int partner, uint64 partner_generation,
+					  PgpxTime since)
 {
 	PgpxConn   *mine = NULL;
 	PgpxConn   *untested = NULL;
@@ -137,9 +155,10 @@ pgpx_pool_pick_locked(PgpxPool *pool, int partner, uint64 partner_generation)
 	}
 
 	if (mine != NULL && mine->state == PGPX_CONN_IDLE &&
-		fit_locked(pool, mine) && !needs_check(pool, mine, pgpx_now()))
+		fit_locked(pool, mine) &&
+		!needs_check(pool, mine, pgpx_now(), since))
 		return mine;
-	ready = pick_idle(pool, &untested);
+	ready = pick_idle(pool, since, &untested);
 	if (ready != NULL)
 		return ready;
 
@@ -290,7 +309,7 @@ pgpx_pool_serve_locked(PgpxPool *pool, PgpxWake *wake)
 	while (pool->queue_head >= 0)
 	{
 		PgpxTicket *first = &pgpx_tickets[pool->queue_head];
-		PgpxConn   *conn = pgpx_pool_pick_locked(pool, -1, 0);
+		PgpxConn   *conn = pgpx_pool_pick_locked(pool, -1, 0, first->since);
 
 		if (conn == NULL)
 		{
@@ -327,10 +346,11 @@ retire_reason(PgpxPool *pool, PgpxConn *conn, PgpxTime now)
 		return PGPX_CLOSE_OVERFLOW;
 	if (pool->opts.max_uses > 0 && conn->leases >= pool->opts.max_uses)
 		return PGPX_CLOSE_USES;
-	if (conn->expires_at != 0 && now >= conn->expires_at)
-		return PGPX_CLOSE_LIFETIME;
 	if (must_give_way(pool))
 		return PGPX_CLOSE_EVICTED;
+	if (conn->expires_at != 0 && now >= conn->expires_at &&
+		pgpx_pool_may_expire_locked(pool, now, NULL))
+		return PGPX_CLOSE_LIFETIME;
 	return PGPX_CLOSE_NONE;
 }
 
@@ -455,10 +475,23 @@ pgpx_pool_revoke_locked(PgpxPool *pool, PgpxConn *conn, PgpxRevoke revoke,
 
 	pgpx_stats_lease_locked(pool, pgpx_now() - conn->leased_at, ends[revoke],
 							NULL);
-	conn->revoked_lease = pg_atomic_read_u64(&conn->lease_id);
-	conn->revoked_reason = revoke;
-	pgpx_pool_close_locked(pool, conn, revoke == PGPX_REVOKE_WORKER ?
-						   PGPX_CLOSE_BROKEN : PGPX_CLOSE_TERMINATED);
+	if (owner >= 0)
+		pgpx_conn_note_revoked(owner, pg_atomic_read_u64(&conn->lease_id),
+							   revoke);
+	if (revoke == PGPX_REVOKE_WORKER)
+		pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_BROKEN);
+	else
+	{
+		uint32		activity = pg_atomic_read_u32(&conn->activity);
+
+		/* shut down at once; its place is free when the remote is at rest */
+		conn->close_reason = PGPX_CLOSE_TERMINATED;
+		pgpx_conn_set_state(conn, PGPX_CONN_CANCELLING, pgpx_now());
+		if ((activity == PGPX_ACT_ACTIVE || activity == PGPX_ACT_CANCELLING) &&
+			pg_atomic_read_u32(&conn->cancel) == PGPX_CANCEL_NONE)
+			pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_ASKED);
+		pgpx_conn_ask_worker(conn, pool->worker);
+	}
 	if (owner >= 0)
 		pgpx_wake_add(wake, owner);
 }

@@ -134,10 +134,12 @@ extern int	pgpx_pool_live_locked(const PgpxPool *pool);
  * pgpx_pool_pick_locked
  *		The free connection to lease next, NULL if there is none: ready ones
  *		before owed ones, in each the caller's partner first, then by strategy.
+ *		since: when the caller came, who is content with a test after it.
  *		Connections found to have hung up, or to be stale, are closed on the way.
  */
 extern PgpxConn *pgpx_pool_pick_locked(PgpxPool *pool, int partner,
-									   uint64 partner_generation);
+									   uint64 partner_generation,
+									   PgpxTime since);
 
 /*
  * pgpx_pool_take_locked
@@ -212,8 +214,9 @@ extern void pgpx_pool_close_locked(PgpxPool *pool, PgpxConn *conn,
 
 /*
  * pgpx_pool_revoke_locked
- *		Take a lease away from its holder: the connection goes to CLOSING, and
- *		the holder finds the reason at its next call.
+ *		Take a lease away from its holder: the connection goes to CANCELLING, to
+ *		be closed, or to CLOSING if the worker ends; the holder finds the reason
+ *		at its next call.
  */
 extern void pgpx_pool_revoke_locked(PgpxPool *pool, PgpxConn *conn,
 									PgpxRevoke revoke, PgpxWake *wake);
@@ -226,13 +229,13 @@ extern void pgpx_pool_opened(PgpxPool *pool, PgpxConn *conn,
 
 /*
  * pgpx_pool_connect_failed
- *		CONNECTING -> FREE.  If the pool has no live connection, every ticket
- *		with a number under "before" fails with this reason.  Starts or doubles
- *		the back-off.
+ *		CONNECTING -> FREE, or CANCELLING if the start commands may still be
+ *		running.  If the pool has no live connection, every ticket with a number
+ *		under "before" fails with this reason.  Starts or doubles the back-off.
  */
 extern void pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn,
-									 uint64 before, int sqlstate,
-									 const char *text);
+									 uint64 before, bool running,
+									 int sqlstate, const char *text);
 
 /*
  * pgpx_pool_conninfo_missing
@@ -263,8 +266,9 @@ extern void pgpx_pool_reset_done(PgpxPool *pool, PgpxConn *conn, bool ok,
 /*
  * pgpx_pool_cancel_done
  *		The cancel connection has closed: clears the mark.  CANCELLING goes on
- *		to RESETTING, or to CLOSING if it was given up in mid-query or the
- *		cancel did not come to an end (ok is false).  Returns the new state.
+ *		to RESETTING, or to CLOSING if the cancel did not come to an end (ok is
+ *		false); if it was given up in mid-query it stays until the worker finds
+ *		the remote at rest.  Returns the new state.
  */
 extern int	pgpx_pool_cancel_done(PgpxPool *pool, PgpxConn *conn, bool ok);
 
@@ -278,6 +282,10 @@ extern void pgpx_pool_check_done(PgpxPool *pool, PgpxConn *conn, bool ok);
  *		asked for.  Returns when the next thing is due, PG_INT64_MAX: nothing.
  */
 extern PgpxTime pgpx_pool_maintain(PgpxPool *pool, PgpxTime now);
+
+/* May a connection that has expired be closed now, or has another just been? */
+extern bool pgpx_pool_may_expire_locked(PgpxPool *pool, PgpxTime now,
+										PgpxTime *due);
 
 /* any open state -> CLOSING. */
 extern void pgpx_pool_close(PgpxPool *pool, PgpxConn *conn,

@@ -11,11 +11,35 @@
  */
 #include "pool.h"
 
-/* At most one connection expires in a pool at a time, and then not before: */
-#define EXPIRE_APART_US (100 * 1000)
+#include "utils/timestamp.h"
+
+/* Connections of a pool expire one by one, so far apart at most. */
+#define EXPIRE_APART_US (1000 * 1000)
 
 /* How often a pool with connections in use is looked at, at most. */
 #define LOOK_EACH_US (500 * 1000)
+
+/*
+ * May a connection that has expired be closed now?  One by one, so that those of
+ * one age are not replaced in one burst; yet fast enough that a pool of many, with
+ * a short lifetime, gets rid of all.  *due is when the next may.
+ */
+bool
+pgpx_pool_may_expire_locked(PgpxPool *pool, PgpxTime now, PgpxTime *due)
+{
+	PgpxTime	apart = pool->opts.max_lifetime * 1000 /
+		(2 * pgpx_pool_cap_locked(pool));
+	PgpxTime	next = pool->last_expired + Min(apart, EXPIRE_APART_US);
+
+	if (pool->last_expired != 0 && now < next)
+	{
+		if (due != NULL)
+			*due = Min(*due, next);
+		return false;
+	}
+	pool->last_expired = now;
+	return true;
+}
 
 /*
  * Why a ready connection should be closed now; NONE, and *due is when the first
@@ -61,12 +85,33 @@ soonest(const PgpxPool *pool, int total)
 	return pool->opts.idle_timeout;
 }
 
+/*
+ * When connections that are in use, or whose reset is owed, will have expired:
+ * nobody tells the worker when they come in.
+ */
+static PgpxTime
+first_expiry(const PgpxPool *pool)
+{
+	PgpxTime	first = PG_INT64_MAX;
+
+	for (int i = 0; i < pgpx_shared->max_connections; i++)
+	{
+		PgpxConn   *conn = &pgpx_conns[i];
+
+		if (conn->pool == PGPX_POOL_INDEX(pool) && conn->opened_at != 0 &&
+			conn->state != PGPX_CONN_IDLE && conn->state != PGPX_CONN_CLOSING &&
+			conn->expires_at != 0)
+			first = Min(first, conn->expires_at);
+	}
+	return first;
+}
+
 /* A lease that was held for long, to be written to the log. */
 typedef struct Leak
 {
 	uint64		lease_id;
 	int			pid;
-	Oid			user;
+	PgpxTime	since;
 	PgpxTime	held;
 	bool		ended;
 	char		why[PGPX_WHY_LEN];
@@ -86,7 +131,7 @@ look_at_leases(PgpxPool *pool, PgpxTime now, PgpxTime *due, Leak *leaks,
 	int			n = 0;
 
 	if ((opts->lease_timeout == 0 && opts->leak_warning == 0) ||
-		pgpx_pool_live_locked(pool) == 0)
+		pgpx_pool_total_locked(pool) == 0)
 		return 0;
 
 	/* a checkout does not wake the worker: look so often */
@@ -112,7 +157,7 @@ look_at_leases(PgpxPool *pool, PgpxTime now, PgpxTime *due, Leak *leaks,
 
 		leaks[n].lease_id = pg_atomic_read_u64(&conn->lease_id);
 		leaks[n].pid = conn->owner_pid;
-		leaks[n].user = conn->owner_user;
+		leaks[n].since = conn->leased_at;
 		leaks[n].held = now - conn->leased_at;
 		leaks[n].ended = now >= end;
 		strlcpy(leaks[n].why, conn->why, sizeof(leaks[n].why));
@@ -139,8 +184,10 @@ log_leaks(const PgpxPool *pool, const Leak *leaks, int n)
 						"lease " UINT64_FORMAT " on server \"%s\" has been held for %.3f s",
 						leaks[i].lease_id, NameStr(pool->server_name),
 						leaks[i].held / 1e6),
-				 errdetail("Its holder is PID %d, user with OID %u, why: \"%s\".",
-						   leaks[i].pid, leaks[i].user, leaks[i].why)));
+				 errdetail("Its holder is PID %d, user \"%s\", since %s, why: \"%s\".",
+						   leaks[i].pid, NameStr(pool->user_name),
+						   timestamptz_to_str(pgpx_timestamp(leaks[i].since)),
+						   leaks[i].why)));
 }
 
 PgpxTime
@@ -168,28 +215,32 @@ pgpx_pool_maintain(PgpxPool *pool, PgpxTime now)
 		reason = reason_to_close(pool, conn, total, now, &due);
 		if (reason == PGPX_CLOSE_NONE)
 			continue;
-		if (reason == PGPX_CLOSE_LIFETIME)
-		{
-			PgpxTime	next = pool->last_expired + EXPIRE_APART_US;
-
-			if (now < next)
-			{
-				due = Min(due, next);
-				continue;
-			}
-			pool->last_expired = now;
-		}
+		if (reason == PGPX_CLOSE_LIFETIME &&
+			!pgpx_pool_may_expire_locked(pool, now, &due))
+			continue;
 		pgpx_pool_close_locked(pool, conn, reason);
 		total--;
 	}
 
 	/* those in use come back at some time: look now and then */
-	if (total > pool->count[PGPX_CONN_IDLE] && total > pool->opts.min_size)
-		due = Min(due, now + Max(LOOK_EACH_US, soonest(pool, total) * 1000));
+	if (total > pool->count[PGPX_CONN_IDLE])
+	{
+		PgpxTime	look = first_expiry(pool);
+
+		if (total > pool->opts.min_size)
+			look = Min(look, now + soonest(pool, total) * 1000);
+		due = Min(due, Max(look, now + LOOK_EACH_US));
+	}
 	nleaks = look_at_leases(pool, now, &due, leaks, &wake);
 	pgpx_pool_serve_locked(pool, &wake);
 	if (pool->nwaiting == 0)
+	{
 		pgpx_pool_grow_locked(pool, 0);
+		/* min_size comes back after an outage, whether somebody calls or not */
+		if (pool->retry_at > now &&
+			pgpx_pool_total_locked(pool) < pool->opts.min_size)
+			due = Min(due, pool->retry_at);
+	}
 	LWLockRelease(pool->lock);
 	pgpx_wake_flush(&wake);
 	log_leaks(pool, leaks, nleaks);

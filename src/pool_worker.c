@@ -12,8 +12,12 @@
 
 #include "common/pg_prng.h"
 
+#include "guc.h"
 #include "stats.h"
 #include "ticket.h"
+
+/* A pool whose remote comes and goes is told of in the log not more often. */
+#define TELL_EACH_US (10 * 1000 * 1000)
 
 /*
  * When a connection that is opened now has to go: max_lifetime less up to a tenth
@@ -33,6 +37,7 @@ void
 pgpx_pool_opened(PgpxPool *pool, PgpxConn *conn, PgpxTime connect_time)
 {
 	PgpxWake	wake = PGPX_WAKE_INIT;
+	PgpxTime	outage = 0;
 
 	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
 	if (conn->state == PGPX_CONN_CONNECTING)
@@ -41,6 +46,9 @@ pgpx_pool_opened(PgpxPool *pool, PgpxConn *conn, PgpxTime connect_time)
 		conn->last_used = conn->opened_at;
 		conn->connect_time = connect_time;
 		pgpx_stats_connected_locked(pool, connect_time);
+		if (pool->outage_told && pool->unavailable_since != 0)
+			outage = conn->opened_at - pool->unavailable_since;
+		pool->outage_told = false;
 		pool->unavailable_since = 0;
 		pool->retry_at = 0;
 		pool->backoff = 0;
@@ -58,6 +66,12 @@ pgpx_pool_opened(PgpxPool *pool, PgpxConn *conn, PgpxTime connect_time)
 	}
 	LWLockRelease(pool->lock);
 	pgpx_wake_flush(&wake);
+	if (outage != 0)
+		ereport(LOG,
+				(errmsg("pgpool_ext connects to server \"%s\" of database \"%s\" for user \"%s\" again, after %.3f s",
+						NameStr(pool->server_name),
+						NameStr(pool->database_name),
+						NameStr(pool->user_name), outage / 1e6)));
 }
 
 /* The pause after this failure: doubled each time, within the pool's bounds. */
@@ -77,9 +91,10 @@ back_off_locked(PgpxPool *pool, PgpxTime now)
 
 void
 pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn, uint64 before,
-						 int sqlstate, const char *text)
+						 bool running, int sqlstate, const char *text)
 {
 	PgpxWake	wake = PGPX_WAKE_INIT;
+	bool		tell = false;
 
 	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
 	if (conn->state == PGPX_CONN_CONNECTING)
@@ -87,14 +102,32 @@ pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn, uint64 before,
 		bool		stale = conn->version != pool->version;
 
 		pool->stats.connects_failed++;
-		pgpx_conn_set_state(conn, PGPX_CONN_CLOSING, pgpx_now());
-		pgpx_conn_free_locked(conn);
+		if (running)
+		{
+			/* its place is not free before the remote is at rest */
+			conn->close_reason = PGPX_CLOSE_BROKEN;
+			pgpx_conn_set_state(conn, PGPX_CONN_CANCELLING, pgpx_now());
+			pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_ASKED);
+		}
+		else
+		{
+			pgpx_conn_set_state(conn, PGPX_CONN_CLOSING, pgpx_now());
+			pgpx_conn_free_locked(conn);
+		}
 
 		if (!stale)
 		{
 			pool->last_error_at = pgpx_now();
 			pool->last_sqlstate = sqlstate;
 			strlcpy(pool->last_error, text, sizeof(pool->last_error));
+			tell = pool->unavailable_since == 0 &&
+				(pool->outage_told_at == 0 ||
+				 pool->last_error_at - pool->outage_told_at > TELL_EACH_US);
+			if (tell)
+			{
+				pool->outage_told_at = pool->last_error_at;
+				pool->outage_told = true;
+			}
 			back_off_locked(pool, pool->last_error_at);
 		}
 
@@ -115,6 +148,15 @@ pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn, uint64 before,
 	}
 	LWLockRelease(pool->lock);
 	pgpx_wake_flush(&wake);
+
+	/* with log_connections each attempt has its line already */
+	if (tell && !pgpx_log_connections)
+		ereport(LOG,
+				(errmsg("pgpool_ext cannot connect to server \"%s\" of database \"%s\" for user \"%s\"",
+						NameStr(pool->server_name),
+						NameStr(pool->database_name),
+						NameStr(pool->user_name)),
+				 errdetail_internal("%s", text)));
 }
 
 void
@@ -226,11 +268,10 @@ pgpx_pool_cancel_done(PgpxPool *pool, PgpxConn *conn, bool ok)
 	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
 	pool->stats.cancels++;
 	pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_NONE);
-	if (conn->state == PGPX_CONN_CANCELLING)
+	if (conn->state == PGPX_CONN_CANCELLING &&
+		conn->close_reason == PGPX_CLOSE_NONE)
 	{
-		if (conn->close_reason != PGPX_CLOSE_NONE)
-			pgpx_pool_close_locked(pool, conn, conn->close_reason);
-		else if (!ok)
+		if (!ok)
 			pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_BROKEN);
 		else if (conn->version != pool->version)
 			pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_STALE);

@@ -233,6 +233,7 @@ work_on(int index)
 	PgpxPool   *pool;
 	int			state;
 	bool		polite;
+	bool		given_up;
 
 	/* the pool of a connection that is not FREE changes only through us */
 	if (conn->pool < 0)
@@ -244,6 +245,8 @@ work_on(int index)
 		conn->close_reason != PGPX_CLOSE_RESET &&
 		conn->close_reason != PGPX_CLOSE_HOLDER_DIED &&
 		conn->close_reason != PGPX_CLOSE_TERMINATED;
+	given_up = state == PGPX_CONN_CANCELLING &&
+		conn->close_reason != PGPX_CLOSE_NONE;
 	LWLockRelease(pool->lock);
 
 	switch (state)
@@ -254,7 +257,12 @@ work_on(int index)
 			break;
 		case PGPX_CONN_LEASED:
 		case PGPX_CONN_CANCELLING:
-			if (pg_atomic_read_u32(&conn->cancel) == PGPX_CANCEL_ASKED)
+			if (given_up)
+			{
+				if (w->phase != PGPX_PHASE_ENDING)
+					pgpx_ending_begin(w);
+			}
+			else if (pg_atomic_read_u32(&conn->cancel) == PGPX_CANCEL_ASKED)
 				pgpx_canceller_start(w);
 			else if (state == PGPX_CONN_CANCELLING && !w->cancel.active)
 			{

@@ -96,6 +96,18 @@ init_conn(PgpxConn *conn)
 }
 
 static void
+init_ticket(PgpxTicket *ticket)
+{
+	ticket->next = ticket->prev = ticket->conn = -1;
+	pg_atomic_init_u32(&ticket->nrevoked, 0);
+	for (int i = 0; i < PGPX_REVOKED_KEPT; i++)
+	{
+		pg_atomic_init_u64(&ticket->revoked[i].lease_id, 0);
+		pg_atomic_init_u32(&ticket->revoked[i].reason, PGPX_REVOKE_NONE);
+	}
+}
+
+static void
 init_shared(PgpxShared *shared, LWLockPadded *locks)
 {
 	shared->life = (uint64) GetCurrentTimestamp();
@@ -149,7 +161,7 @@ init_shared(PgpxShared *shared, LWLockPadded *locks)
 	shared->nfree = pgpx_max_connections;
 
 	for (int i = 0; i < PGPX_NPROCS; i++)
-		pgpx_tickets[i].next = pgpx_tickets[i].prev = pgpx_tickets[i].conn = -1;
+		init_ticket(&pgpx_tickets[i]);
 
 	for (int i = 0; i < work_words(); i++)
 		pg_atomic_init_u32(&pgpx_work_bits[i], 0);

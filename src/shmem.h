@@ -104,6 +104,17 @@ typedef enum PgpxRevoke
 } PgpxRevoke;
 
 /*
+ * A lease that was ended so.  Kept with its holder, since the place of the
+ * connection may be another one's before the holder asks.
+ */
+#define PGPX_REVOKED_KEPT 16
+typedef struct PgpxRevoked
+{
+	pg_atomic_uint64 lease_id;	/* 0: none */
+	pg_atomic_uint32 reason;	/* PgpxRevoke */
+} PgpxRevoked;
+
+/*
  * One remote session.
  */
 typedef struct PgpxConn
@@ -140,9 +151,6 @@ typedef struct PgpxConn
 	int			last_procno;	/* the lessee before; -1: none */
 	int			last_pid;
 	Oid			last_user;
-
-	uint64		revoked_lease;	/* the last lease that was taken away here */
-	int			revoked_reason; /* PgpxRevoke */
 
 	PgpxTime	state_since;
 	PgpxTime	opened_at;
@@ -192,6 +200,10 @@ typedef struct PgpxTicket
 	uint64		lease_id;		/* GRANTED: the lease */
 	int			sqlstate;		/* FAILED */
 	char		text[PGPX_ERROR_LEN];	/* FAILED: in the database's encoding or ASCII */
+
+	/* atomic: the process's last leases that others have ended, in a ring */
+	pg_atomic_uint32 nrevoked;
+	PgpxRevoked revoked[PGPX_REVOKED_KEPT];
 } PgpxTicket;
 
 #define PGPX_HISTOGRAM_BUCKETS 32	/* bucket b: waits of [2^(b-1), 2^b) us; 0: under 1 us */
@@ -247,7 +259,7 @@ typedef struct PgpxStats
  * place change with every update, so equal fingerprints mean equal options;
  * nothing of the options themselves is in it.
  */
-#define PGPX_FINGERPRINT_ROWS 5 /* wrapper, server, mapping, base server, base mapping */
+#define PGPX_FINGERPRINT_ROWS 5 /* wrapper, server, mapping, base, its wrapper */
 typedef struct PgpxFingerprint
 {
 	TransactionId xmin[PGPX_FINGERPRINT_ROWS];
@@ -331,6 +343,8 @@ typedef struct PgpxPool
 	PgpxTime	last_checkout;
 	PgpxTime	last_expired;	/* the last close by max_lifetime */
 	PgpxTime	unavailable_since;	/* first of the failed connects in a row; 0: none */
+	PgpxTime	outage_told_at; /* when the log had a line about it last; 0: never */
+	bool		outage_told;	/* .. and the end of that one is to be told, too */
 	PgpxTime	retry_at;		/* no connect before this instant; 0: at any time */
 	int64		backoff;		/* ms, the last pause between connects; 0: none */
 	int			ramp;			/* connects at once after an outage; 0: any number */

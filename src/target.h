@@ -51,9 +51,10 @@ typedef struct PgpxTarget
  * wrappers, roles and memberships.  The result is valid until the next call of
  * pgpx_target_get; pin it to keep it longer.
  *
- * Errors: 22004 (NULL is the caller's to check), 42704 no such server or no
- * mapping, 42501 no USAGE, 0A000 wrapper not supported, or an option that a
- * shared connection cannot have, 2F003 password required.
+ * Errors: 22004 (NULL is the caller's to check), 42704 no such server, base
+ * server or mapping, 42501 no USAGE, 0A000 wrapper not supported, or an option
+ * that a shared connection cannot have, 22023 and HV00D for what does not fit a
+ * base server, 2F003 password required.
  */
 extern PgpxTarget *pgpx_target_get(const char *name);
 

@@ -1,14 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * target_read.c
- *	  Reads a target from the catalogs: rights, options, parameters.
+ *	  Makes a target of what the catalogs say: options, parameters, passwords.
  *
  * Rules:
  *
- * - The name is looked up once; from then on everything goes by OID, so that
- *	 a rename in between cannot mix two servers.
- * - A row's options and its part of the fingerprint come from one and the same
- *	 tuple, so that a fingerprint never stands for other options.
  * - What goes to libpq is checked again here: a wrapper may have had another
  *	 validator, and the server another owner, when the options were set.
  * - A password comes from the user mapping or not at all.
@@ -17,16 +13,13 @@
  */
 #include "compat.h"
 
-#include "access/htup_details.h"
-#include "access/reloptions.h"
-#include "catalog/pg_foreign_data_wrapper.h"
-#include "catalog/pg_user_mapping.h"
 #include "commands/defrem.h"
 #include "mb/pg_wchar.h"
+#include "options.h"
 #include "target_read.h"
+#include "target_source.h"
 #include "utils/builtins.h"
 #include "utils/memutils.h"
-#include "utils/syscache.h"
 
 /* Parameters that fill_parameters() adds of its own, and the end. */
 #define MAX_OWN_PARAMS 16
@@ -34,152 +27,6 @@
 /* So that what is reported does not change between resets; see DESIGN 4. */
 #define PINNED_OPTIONS \
 	"-c datestyle=ISO -c intervalstyle=postgres -c extra_float_digits=3"
-
-/* What the catalogs say, as it is read. */
-typedef struct Source
-{
-	const char *server;
-	Oid			owner;
-	bool		own_wrapper;	/* pgpool_fdw */
-	List	   *server_options;
-	List	   *mapping_options;
-} Source;
-
-pg_noreturn static void
-no_such_server(const char *name)
-{
-	size_t		len = strlen(name);
-	bool		digits = len > 0 && strspn(name, "0123456789") == len;
-
-	ereport(ERROR,
-			(errcode(ERRCODE_UNDEFINED_OBJECT),
-			 len < NAMEDATALEN ?
-			 errmsg("server \"%s\" does not exist", name) :
-			 errmsg("server \"%.*s...\" does not exist",
-					pg_mbcliplen(name, len, NAMEDATALEN - 1), name),
-			 len < NAMEDATALEN ? 0 :
-			 errdetail("Names have at most %d bytes.", NAMEDATALEN - 1),
-			 digits ? errhint("If this is a lease, cast it to bigint.") : 0));
-}
-
-static List *
-row_options(int cacheid, HeapTuple row, AttrNumber attnum)
-{
-	bool		isnull;
-	Datum		options = SysCacheGetAttr(cacheid, row, attnum, &isnull);
-
-	return isnull ? NIL : untransformRelOptions(options);
-}
-
-static void
-note_row(PgpxFingerprint *fingerprint, int i, HeapTuple row)
-{
-	fingerprint->xmin[i] = HeapTupleHeaderGetRawXmin(row->t_data);
-	fingerprint->tid[i] = row->t_self;
-}
-
-static void
-read_wrapper(PgpxTarget *target, Source *source, Oid wrapper)
-{
-	HeapTuple	row;
-	const char *name;
-
-	row = SearchSysCache1(FOREIGNDATAWRAPPEROID, ObjectIdGetDatum(wrapper));
-	if (!HeapTupleIsValid(row))
-		elog(ERROR, "cache lookup failed for foreign-data wrapper %u",
-			 wrapper);
-	name = NameStr(((Form_pg_foreign_data_wrapper) GETSTRUCT(row))->fdwname);
-	source->own_wrapper = strcmp(name, "pgpool_fdw") == 0;
-	if (!source->own_wrapper && strcmp(name, "postgres_fdw") != 0 &&
-		strcmp(name, "dblink_fdw") != 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("server \"%s\" cannot be used as a pool",
-						source->server),
-				 errdetail("Its foreign-data wrapper is \"%s\".", name),
-				 errhint("Create the server for pgpool_fdw, postgres_fdw or "
-						 "dblink_fdw.")));
-	note_row(&target->fingerprint, 0, row);
-	ReleaseSysCache(row);
-}
-
-static void
-read_server(PgpxTarget *target, Source *source, const char *name, Oid user)
-{
-	HeapTuple	row;
-	Form_pg_foreign_server server;
-	AclResult	acl;
-	Oid			wrapper;
-
-	row = SearchSysCache1(FOREIGNSERVERNAME, CStringGetDatum(name));
-	if (!HeapTupleIsValid(row))
-		no_such_server(name);
-	server = (Form_pg_foreign_server) GETSTRUCT(row);
-	acl = pgpx_server_aclcheck(server->oid, user, ACL_USAGE);
-	if (acl != ACLCHECK_OK)
-		aclcheck_error(acl, OBJECT_FOREIGN_SERVER, name);
-
-	target->server_name = server->srvname;
-	target->key.server = server->oid;
-	source->server = NameStr(target->server_name);
-	source->owner = server->srvowner;
-	source->server_options = row_options(FOREIGNSERVERNAME, row,
-										 Anum_pg_foreign_server_srvoptions);
-	note_row(&target->fingerprint, 1, row);
-	wrapper = server->srvfdw;
-	ReleaseSysCache(row);
-	read_wrapper(target, source, wrapper);
-}
-
-static void
-read_mapping(PgpxTarget *target, Source *source, Oid user)
-{
-	HeapTuple	row;
-	Form_pg_user_mapping mapping;
-
-	namestrcpy(&target->user_name, GetUserNameFromId(user, false));
-	row = SearchSysCache2(USERMAPPINGUSERSERVER, ObjectIdGetDatum(user),
-						  ObjectIdGetDatum(target->key.server));
-	if (!HeapTupleIsValid(row))
-		row = SearchSysCache2(USERMAPPINGUSERSERVER,
-							  ObjectIdGetDatum(InvalidOid),
-							  ObjectIdGetDatum(target->key.server));
-	if (!HeapTupleIsValid(row))
-		ereport(ERROR,
-				(errcode(ERRCODE_UNDEFINED_OBJECT),
-				 errmsg("user mapping not found for user \"%s\" on server "
-						"\"%s\"",
-						NameStr(target->user_name), source->server),
-				 errhint("Create one with CREATE USER MAPPING.")));
-	mapping = (Form_pg_user_mapping) GETSTRUCT(row);
-	target->key.mapping = mapping->oid;
-	if (!OidIsValid(mapping->umuser))
-		target->key.local_user = user;
-	source->mapping_options = row_options(USERMAPPINGUSERSERVER, row,
-										  Anum_pg_user_mapping_umoptions);
-	note_row(&target->fingerprint, 2, row);
-	ReleaseSysCache(row);
-}
-
-/* The value of an option; NULL if it is not there or empty, as for libpq. */
-static const char *
-find_value(List *options, const char *name)
-{
-	ListCell   *lc;
-
-	foreach(lc, options)
-	{
-		DefElem    *def = lfirst_node(DefElem, lc);
-
-		if (strcmp(def->defname, name) == 0)
-		{
-			const char *value = defGetString(def);
-
-			return value[0] != '\0' ? value : NULL;
-		}
-	}
-	return NULL;
-}
 
 static const char *
 find_param(PgpxTarget *target, const char *keyword)
@@ -226,11 +73,11 @@ default_param(PgpxTarget *target, const char *keyword, const char *value)
 
 /* Pass an option on to libpq, or say why not. */
 static void
-take_libpq_option(PgpxTarget *target, const Source *source, const char *name,
-				  const char *value, bool in_mapping)
+take_libpq_option(PgpxTarget *target, const PgpxSource *source,
+				  const char *name, const char *value, bool in_mapping)
 {
 	/* a mapping's options were checked against who set them, at DDL time */
-	bool		as_superuser = in_mapping || superuser_arg(source->owner);
+	bool		as_superuser = in_mapping || superuser_arg(source->base.owner);
 
 	if (value[0] == '\0')
 		return;					/* for libpq as if it were not there */
@@ -243,7 +90,7 @@ take_libpq_option(PgpxTarget *target, const Source *source, const char *name,
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("server \"%s\" cannot be used as a pool",
-						source->server),
+						source->base.name),
 				 errdetail("A connection that GSSAPI encrypts cannot be handed "
 						   "over to another process."),
 				 errhint("Set \"gssencmode\" to \"disable\" and use "
@@ -252,7 +99,7 @@ take_libpq_option(PgpxTarget *target, const Source *source, const char *name,
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("server \"%s\" cannot be used as a pool",
-						source->server),
+						source->base.name),
 				 errdetail("A pool cannot have option \"%s\" in its %s.", name,
 						   in_mapping ? "user mapping" : "server")));
 	if (!pgpx_options_libpq_allowed(name, as_superuser, in_mapping))
@@ -260,51 +107,62 @@ take_libpq_option(PgpxTarget *target, const Source *source, const char *name,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("permission denied to use option \"%s\" of server "
 						"\"%s\"",
-						name, source->server),
+						name, source->base.name),
 				 errdetail("Its owner \"%s\" is not a superuser.",
-						   GetUserNameFromId(source->owner, false))));
+						   GetUserNameFromId(source->base.owner, false))));
 	set_param(target, name, value);
 }
 
-/* Apply the server's options: the pool's, and those for libpq. */
+/* Apply what says where to connect: the base server's, if there is one. */
 static void
-apply_server_options(PgpxTarget *target, const Source *source)
+apply_connection_options(PgpxTarget *target, const PgpxSource *source)
 {
 	ListCell   *lc;
 
-	foreach(lc, source->server_options)
+	foreach(lc, source->base.options)
 	{
 		DefElem    *def = lfirst_node(DefElem, lc);
 		const char *name = def->defname;
 		const char *value = defGetString(def);
 
-		if (source->own_wrapper &&
-			pgpx_options_apply(&target->opts, &target->start_commands,
-							   &target->reset_command, name, value))
-			continue;
-
-		if (source->own_wrapper && strcmp(name, "base_server") == 0)
-			ereport(ERROR,
-					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-					 errmsg("option \"%s\" is not supported yet", name)));
-
-		if (!source->own_wrapper && strcmp(name, "connect_timeout") == 0)
+		if (strcmp(name, "connect_timeout") != 0)
+		{
+			if (pgpx_options_is_libpq(name))
+				take_libpq_option(target, source, name, value, false);
+		}
+		else if (source->base.own_wrapper)
+			(void) pgpx_options_apply(&target->opts, &target->start_commands,
+									  &target->reset_command, name, value);
+		else
 		{
 			int64		seconds = strtol(value, NULL, 10);
 
 			/* none, for libpq; a pool has always one */
 			if (seconds > 0 && seconds <= PG_INT32_MAX)
 				target->opts.connect_timeout = seconds * 1000;
-			continue;
 		}
+	}
+}
 
-		if (pgpx_options_is_libpq(name))
-			take_libpq_option(target, source, name, value, false);
-		else if (source->own_wrapper)
+/* Apply the pool's options, which other wrappers' servers do not have. */
+static void
+apply_pool_options(PgpxTarget *target, const PgpxSource *source)
+{
+	ListCell   *lc;
+
+	foreach(lc, source->pool.own_wrapper ? source->pool.options : NIL)
+	{
+		DefElem    *def = lfirst_node(DefElem, lc);
+		const char *name = def->defname;
+
+		if (!pgpx_options_apply(&target->opts, &target->start_commands,
+								&target->reset_command, name,
+								defGetString(def)) &&
+			strcmp(name, "base_server") != 0 && !pgpx_options_is_libpq(name))
 			ereport(ERROR,
 					(errcode(ERRCODE_FDW_INVALID_OPTION_NAME),
 					 errmsg("invalid option \"%s\" of server \"%s\"",
-							name, source->server)));
+							name, source->pool.name)));
 	}
 
 	/* one of each pair may stand against the default of the other */
@@ -315,12 +173,46 @@ apply_server_options(PgpxTarget *target, const Source *source)
 									target->opts.max_overflow);
 }
 
+/*
+ * The commands run as whoever the base server's mapping says.  Its owner could
+ * set them there, and the user can run what he likes; the owner of a server that
+ * only names it as its base must be trusted by one of the two.
+ */
+static void
+check_commands(const PgpxSource *source, Oid user)
+{
+	static const char *const commands[] = {"start_commands", "reset_command"};
+
+	if (!pgpx_source_is_based(source) ||
+		has_privs_of_role(source->pool.owner, source->base.owner) ||
+		has_privs_of_role(source->pool.owner, user))
+		return;
+	for (int i = 0; i < lengthof(commands); i++)
+	{
+		if (pgpx_source_value(source->pool.options, commands[i]) == NULL)
+			continue;
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied to use option \"%s\" of server "
+						"\"%s\"",
+						commands[i], source->pool.name),
+				 errdetail("Its owner \"%s\" has neither the privileges of the "
+						   "owner of the base server \"%s\" nor those of "
+						   "\"%s\".",
+						   GetUserNameFromId(source->pool.owner, false),
+						   source->base.name,
+						   GetUserNameFromId(user, false)),
+				 errhint("Drop the option, or give the two servers the same "
+						 "owner.")));
+	}
+}
+
 /* Apply the user mapping's options, and find out who needs a password. */
 static void
-apply_mapping_options(PgpxTarget *target, const Source *source)
+apply_mapping_options(PgpxTarget *target, const PgpxSource *source)
 {
-	const char *required = find_value(source->mapping_options,
-									  "password_required");
+	const char *required = pgpx_source_value(source->mapping_options,
+											 "password_required");
 	const char *through;
 	bool		value;
 	ListCell   *lc;
@@ -334,21 +226,21 @@ apply_mapping_options(PgpxTarget *target, const Source *source)
 							  defGetString(def), true);
 	}
 
-	through = find_value(source->mapping_options, "use_scram_passthrough");
+	through = pgpx_source_value(source->mapping_options, "use_scram_passthrough");
 	if (through == NULL)
-		through = find_value(source->server_options, "use_scram_passthrough");
+		through = pgpx_source_value(source->base.options, "use_scram_passthrough");
 	if (through != NULL && (!parse_bool(through, &value) || value))
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("server \"%s\" cannot be used as a pool",
-						source->server),
+						source->base.name),
 				 errdetail("With \"use_scram_passthrough\" a connection "
 						   "belongs to one session and cannot be shared.")));
 
 	target->need_password = target->key.superuser == 0 &&
 		(required == NULL || !parse_bool(required, &value) || value);
 	if (target->need_password &&
-		find_value(source->mapping_options, "password") == NULL)
+		pgpx_source_value(source->mapping_options, "password") == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_S_R_E_PROHIBITED_SQL_STATEMENT_ATTEMPTED),
 				 errmsg("password is required"),
@@ -386,17 +278,13 @@ fill_parameters(PgpxTarget *target)
 void
 pgpx_target_read(PgpxTarget *target, const char *name, Oid user)
 {
-	Source		source = {0};
+	PgpxSource	source = {0};
 	int			max_params;
 
-	if (strlen(name) >= NAMEDATALEN)
-		no_such_server(name);	/* and none whose name begins like this */
-	target->key.database = MyDatabaseId;
-	target->key.superuser = superuser_arg(user) ? 1 : 0;
-	read_server(target, &source, name, user);
-	read_mapping(target, &source, user);
+	pgpx_source_read(target, &source, name, user);
+	check_commands(&source, user);
 
-	max_params = list_length(source.server_options) +
+	max_params = list_length(source.base.options) +
 		list_length(source.mapping_options) + MAX_OWN_PARAMS;
 	target->keywords = MemoryContextAllocZero(target->cxt,
 											  max_params * sizeof(char *));
@@ -404,7 +292,8 @@ pgpx_target_read(PgpxTarget *target, const char *name, Oid user)
 											max_params * sizeof(char *));
 
 	pgpx_options_defaults(&target->opts);
-	apply_server_options(target, &source);
+	apply_connection_options(target, &source);
+	apply_pool_options(target, &source);
 	apply_mapping_options(target, &source);
 	fill_parameters(target);
 

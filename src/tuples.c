@@ -41,6 +41,7 @@ struct PgpxTuples
 	TupleDesc	tupdesc;
 	Tuplestorestate *store;
 	Oid			type;			/* of the rows; InvalidOid: a column list */
+	int			lead;			/* attributes in front that are not the remote's */
 	Oid			domain;			/* type, if it is a domain over a row type */
 	void	   *domain_extra;
 	MemoryContext cxt;			/* that this lives in */
@@ -115,10 +116,8 @@ refuse_instants(const PgpxTuples *t, const PgpxWire *wire)
 }
 
 static void
-set_here(PgpxTuples *t, const char *name, const char *value)
+set_here(const char *name, const char *value)
 {
-	if (t->guc_level == 0)
-		t->guc_level = NewGUCNestLevel();
 	(void) set_config_option(name, value, PGC_USERSET, PGC_S_SESSION,
 							 GUC_ACTION_SAVE, true, 0, false);
 }
@@ -132,6 +131,9 @@ adopt_styles(PgpxTuples *t, const PgpxWire *wire)
 {
 	char		datestyle[sizeof(wire->datestyle) + 8];
 
+	if (wire->datestyle_iso && wire->intervalstyle_postgres)
+		return;
+	t->guc_level = NewGUCNestLevel();
 	if (!wire->datestyle_iso)
 	{
 		refuse_instants(t, wire);
@@ -143,20 +145,30 @@ adopt_styles(PgpxTuples *t, const PgpxWire *wire)
 		strlcat(datestyle, strcmp(datestyle, "German") == 0 ||
 				strstr(wire->datestyle, "DMY") != NULL ? ", DMY" : ", MDY",
 				sizeof(datestyle));
-		set_here(t, "DateStyle", datestyle);
+		set_here("DateStyle", datestyle);
 	}
 	if (!wire->intervalstyle_postgres)
-		set_here(t, "IntervalStyle", wire->intervalstyle);
+		set_here("IntervalStyle", wire->intervalstyle);
 }
 
-/* Settings of this session that would change what is read, or refuse it. */
-static void
-neutralize_settings(PgpxTuples *t)
+/*
+ * Settings of this session that would change what is read, or refuse it, are set
+ * aside for one row: between rows other code runs, and results of other leases
+ * are read.  Returns a level to go back from, 0 if all is as it should be.
+ */
+static int
+begin_neutral(void)
 {
+	int			level;
+
+	if (Array_nulls && xmloption == XMLOPTION_CONTENT)
+		return 0;
+	level = NewGUCNestLevel();
 	if (!Array_nulls)
-		set_here(t, "array_nulls", "on");
+		set_here("array_nulls", "on");
 	if (xmloption != XMLOPTION_CONTENT)
-		set_here(t, "xmloption", "content");
+		set_here("xmloption", "content");
+	return level;
 }
 
 /*
@@ -177,7 +189,7 @@ begin_result(void *arg, const PgpxWireMessage *msg, const PgpxWire *wire)
 		pfree(t->fields);
 		t->columns = NULL;
 	}
-	t->ncolumns = pgpx_tuples_map(msg, t->tupdesc, t->type, &map);
+	t->ncolumns = pgpx_tuples_map(msg, t->tupdesc, t->type, t->lead, &map);
 	if (t->ncolumns < 0)
 	{
 		MemoryContextSwitchTo(old);
@@ -199,7 +211,6 @@ begin_result(void *arg, const PgpxWireMessage *msg, const PgpxWire *wire)
 	pfree(map);
 	MemoryContextSwitchTo(old);
 	adopt_styles(t, wire);
-	neutralize_settings(t);
 	return true;
 }
 
@@ -259,6 +270,7 @@ add_row(void *arg, const PgpxWireMessage *msg)
 	MemoryContext old;
 	int			encoding = GetDatabaseEncoding();
 	ErrorContextCallback where;
+	int			level;
 
 	if (t->ncolumns < 0 || !pgpx_wire_parse_row(msg, t->ncolumns, t->fields))
 		return false;
@@ -269,6 +281,7 @@ add_row(void *arg, const PgpxWireMessage *msg)
 	error_context_stack = &where;
 	t->row++;
 
+	level = begin_neutral();
 	old = MemoryContextSwitchTo(t->row_cxt);
 	for (int i = 0; i < t->ncolumns; i++)
 	{
@@ -297,6 +310,8 @@ add_row(void *arg, const PgpxWireMessage *msg)
 		give_back(t);
 	}
 	put_row(t);
+	if (level > 0)
+		AtEOXact_GUC(true, level);
 	error_context_stack = where.previous;
 	MemoryContextSwitchTo(old);
 	MemoryContextReset(t->row_cxt);
@@ -326,6 +341,27 @@ pgpx_tuples_begin(TupleDesc tupdesc, Tuplestorestate *store, Oid type)
 	t->nulls = palloc(sizeof(bool) * Max(tupdesc->natts, 1));
 	memset(t->nulls, true, sizeof(bool) * tupdesc->natts);
 	return t;
+}
+
+void
+pgpx_tuples_lead(PgpxTuples *tuples, char *text)
+{
+	Form_pg_attribute attr;
+	Oid			input;
+	Oid			ioparam;
+
+	Assert(tuples->ncolumns < 0);
+	if (tuples->tupdesc->natts == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_DATATYPE_MISMATCH),
+				 errmsg("column list has no column for the pool"),
+				 errhint("The first column is the pool's: AS t(pool text, ...).")));
+	attr = TupleDescAttr(tuples->tupdesc, 0);
+	getTypeInputInfo(attr->atttypid, &input, &ioparam);
+	tuples->values[0] = OidInputFunctionCall(input, text, ioparam,
+											 attr->atttypmod);
+	tuples->nulls[0] = false;
+	tuples->lead = 1;
 }
 
 const PgpxSink *

@@ -26,6 +26,13 @@ typedef struct PgpxTuples PgpxTuples;
 extern PgpxTuples *pgpx_tuples_begin(TupleDesc tupdesc, Tuplestorestate *store,
 									 Oid type);
 
+/*
+ * pgpx_tuples_lead
+ *		Before any rows: the first attribute is not of the remote, it is this text
+ *		in each row.  42804 if there is none; the errors of its type's input.
+ */
+extern void pgpx_tuples_lead(PgpxTuples *tuples, char *text);
+
 /* The sink to give to pgpx_exec. */
 extern const PgpxSink *pgpx_tuples_sink(PgpxTuples *tuples);
 

@@ -110,9 +110,10 @@ map_by_name(TupleDesc tupdesc, Oid type, int n, const PgpxColumn *columns,
 
 int
 pgpx_tuples_map(const PgpxWireMessage *msg, TupleDesc tupdesc, Oid type,
-				int **map)
+				int lead, int **map)
 {
 	int			n = pgpx_wire_parse_ncolumns(msg);
+	int			wanted = tupdesc->natts - lead;
 	PgpxColumn *columns;
 
 	if (n < 0)
@@ -126,13 +127,16 @@ pgpx_tuples_map(const PgpxWireMessage *msg, TupleDesc tupdesc, Oid type,
 		map_by_name(tupdesc, type, n, columns, *map);
 	else
 	{
-		if (n != tupdesc->natts && !OidIsValid(type))
+		if (n != wanted && !OidIsValid(type))
 			ereport(ERROR,
 					(errcode(ERRCODE_DATATYPE_MISMATCH),
 					 errmsg("remote result does not match the column list"),
+					 lead == 0 ?
 					 errdetail("The remote statement returns %d columns, the column list has %d.",
-							   n, tupdesc->natts)));
-		if (n != tupdesc->natts)
+							   n, wanted) :
+					 errdetail("The remote statement returns %d columns, the column list has %d behind that of the pool.",
+							   n, wanted)));
+		if (n != wanted)
 			ereport(ERROR,
 					(errcode(ERRCODE_DATATYPE_MISMATCH),
 					 errmsg("remote result does not match type %s",
@@ -141,7 +145,7 @@ pgpx_tuples_map(const PgpxWireMessage *msg, TupleDesc tupdesc, Oid type,
 							   n),
 					 errhint("Use a NULL of a table's or composite type as template, or pgpool.query with a column list.")));
 		for (int i = 0; i < n; i++)
-			(*map)[i] = i;
+			(*map)[i] = i + lead;
 	}
 	pfree(columns);
 	return n;

@@ -21,10 +21,12 @@
  * row type: they go by their names, in any order.  Any other type: tupdesc is
  * its one attribute, whatever the column is called.
  *
+ * lead: so many attributes come first that are not of the remote.
+ *
  * Returns the number of columns, -1 if the message is malformed; *map is made
  * in the current memory context.  42804 if the columns do not fit.
  */
 extern int	pgpx_tuples_map(const PgpxWireMessage *msg, TupleDesc tupdesc,
-							Oid type, int **map);
+							Oid type, int lead, int **map);
 
 #endif							/* PGPX_TUPLES_MAP_H */

@@ -136,6 +136,15 @@ extern PgpxWireEvent pgpx_wire_next(PgpxWire *wire, PgpxWireMessage *msg);
 extern ssize_t pgpx_wire_fill(PgpxWire *wire, bool *full);
 
 /*
+ * pgpx_wire_answered
+ *		Is the answer whole in the buffer, or is nothing more to come before
+ *		something is done about it?  Nothing is taken from the buffer.
+ *
+ * *scanned: how much has been looked at; 0 when the question is sent.
+ */
+extern bool pgpx_wire_answered(const PgpxWire *wire, size_t *scanned);
+
+/*
  * pgpx_wire_flush
  *		Send what is buffered, without waiting: 1 all sent, 0 some is left,
  *		-1 the stream is broken.

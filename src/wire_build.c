@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * wire_build.c
- *	  The writer, and the decoding of message bodies.
+ *	  The writer, a look ahead, and the decoding of message bodies.
  *
  * See wire.h.  Everything decoded is checked against the message's length
  * before it is looked at.
@@ -180,6 +180,33 @@ get_int32(const char *p)
 
 	memcpy(&v, p, 4);
 	return (int32) pg_ntoh32(v);
+}
+
+bool
+pgpx_wire_answered(const PgpxWire *wire, size_t *scanned)
+{
+	for (;;)
+	{
+		size_t		at = wire->in_start + *scanned;
+		size_t		have = wire->in_end - at;
+		uint32		len;
+
+		if (wire->eof || wire->phase == PGPX_WIRE_BROKEN)
+			return true;
+		if (have < 5)
+			return false;
+		memcpy(&len, wire->in + at + 1, sizeof(len));
+		len = pg_ntoh32(len);
+
+		/* the reader says what is wrong with it; COPY waits for its refusal */
+		if (len < 4 || wire->in[at] == 'G')
+			return true;
+		if (have < (size_t) len + 1)
+			return false;
+		if (wire->in[at] == 'Z')
+			return true;
+		*scanned += (size_t) len + 1;
+	}
 }
 
 bool

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * worker.c
- *	  The pool worker: registration, start, signals, end.
+ *	  The pool worker: registration, start, signals.
  *
  * It has no database: a worker in one could not serve the others and would
  * stand in the way of DROP DATABASE.  It is in the process array all the same,
@@ -17,7 +17,6 @@
 #include "worker.h"
 
 #include <signal.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include "pgstat.h"
@@ -64,100 +63,6 @@ pgpx_worker_register(void)
 		worker.bgw_main_arg = Int32GetDatum(i);
 		RegisterBackgroundWorker(&worker);
 	}
-}
-
-/*
- * Take all connections of this worker's pools out of the shared state: they
- * have no PGconn behind them any more.
- */
-static void
-forget_connections(void)
-{
-	for (int p = 0; p < pgpx_shared->max_pools; p++)
-	{
-		PgpxPool   *pool = &pgpx_pools[p];
-		PgpxWake	wake = PGPX_WAKE_INIT;
-
-		if (pool->worker != pgpx_worker_index)
-			continue;
-		LWLockAcquire(pool->lock, LW_EXCLUSIVE);
-		pool->conninfo_epoch = 0;
-		for (int i = 0; i < pgpx_shared->max_connections; i++)
-		{
-			PgpxConn   *conn = &pgpx_conns[i];
-
-			if (conn->pool != p || conn->state == PGPX_CONN_FREE)
-				continue;
-			if (conn->state == PGPX_CONN_LEASED)
-				pgpx_pool_revoke_locked(pool, conn, PGPX_REVOKE_WORKER, &wake);
-			else if (conn->state != PGPX_CONN_CLOSING)
-				pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_BROKEN);
-			if (conn->opened_at != 0)
-				pool->stats.closed[conn->close_reason]++;
-			else
-				pool->stats.connects_failed++;
-			pgpx_conn_free_locked(conn);
-		}
-		LWLockRelease(pool->lock);
-		pgpx_wake_flush(&wake);
-	}
-}
-
-/* Who waits shall send the conninfo to the new worker. */
-static void
-wake_waiters(void)
-{
-	for (int p = 0; p < pgpx_shared->max_pools; p++)
-	{
-		PgpxPool   *pool = &pgpx_pools[p];
-		PgpxWake	wake = PGPX_WAKE_INIT;
-
-		if (pool->worker != pgpx_worker_index || pool->nwaiting == 0)
-			continue;
-		LWLockAcquire(pool->lock, LW_SHARED);
-		for (int i = pool->queue_head; i >= 0; i = pgpx_tickets[i].next)
-			pgpx_wake_add(&wake, i);
-		LWLockRelease(pool->lock);
-		pgpx_wake_flush(&wake);
-	}
-}
-
-/*
- * The end of the worker, however it comes: every socket ends for all who hold
- * it, and the shared state says so.  Idle remotes are told goodbye.
- */
-static void
-at_exit(int code, Datum arg)
-{
-	PgpxWorkerSlot *slot = &pgpx_shared->worker[pgpx_worker_index];
-
-	pg_atomic_write_u32(&slot->state, PGPX_WORKER_STOPPING);
-	pg_atomic_write_u64(&slot->epoch, 0);
-
-	for (int i = 0; i < pgpx_shared->max_connections; i++)
-		pgpx_wconns[i].goodbye = pgpx_wconns[i].phase == PGPX_PHASE_OPEN &&
-			pgpx_conns[i].state != PGPX_CONN_LEASED;
-
-	/* first say why, so that a holder who sees its socket end knows it */
-	forget_connections();
-	for (int i = 0; i < pgpx_shared->max_connections; i++)
-	{
-		PgpxWorkerConn *w = &pgpx_wconns[i];
-		int			fd = w->pg != NULL ? PQsocket(w->pg) : -1;
-
-		if (fd < 0)
-			continue;
-		if (w->goodbye)			/* nobody's: it can be told goodbye */
-			(void) send(fd, "X\0\0\0\4", 5, MSG_DONTWAIT | MSG_NOSIGNAL);
-		shutdown(fd, SHUT_RDWR);
-	}
-	for (int i = 0; i < pgpx_shared->max_pools; i++)
-		if (pgpx_wpools[i].cxt != NULL)
-			explicit_bzero(pgpx_wpools[i].message, pgpx_wpools[i].message_len);
-
-	pg_atomic_write_u32(&slot->pid, 0);
-	pg_atomic_write_u32(&slot->ticking, 0);
-	pg_atomic_write_u32(&slot->state, PGPX_WORKER_DOWN);
 }
 
 /*
@@ -223,15 +128,14 @@ set_up(void)
 	pg_atomic_write_u32(&slot->procno, MyProcNumber);
 
 	/* the one before may not have come to its end */
-	forget_connections();
+	pgpx_worker_forget_connections();
 
 	pgpx_worker_epoch = pg_atomic_fetch_add_u64(&pgpx_shared->next_epoch, 1);
-	before_shmem_exit(at_exit, (Datum) 0);
+	pgpx_worker_exit_init();
 	pgpx_reactor_init();
 
 	pg_atomic_write_u32(&slot->state, PGPX_WORKER_RUNNING);
 	pg_atomic_write_u64(&slot->epoch, pgpx_worker_epoch);
-	wake_waiters();
 }
 
 void

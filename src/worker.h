@@ -38,7 +38,8 @@ typedef enum PgpxWorkerPhase
 	PGPX_PHASE_CONNECT,			/* PQconnectPoll */
 	PGPX_PHASE_START,			/* the start commands run */
 	PGPX_PHASE_OPEN,			/* quiet: nobody's or a session's */
-	PGPX_PHASE_RESET			/* an answer to a reset is being read */
+	PGPX_PHASE_RESET,			/* an answer to a reset is being read */
+	PGPX_PHASE_ENDING			/* given up in mid-statement: see ending.c */
 } PgpxWorkerPhase;
 
 /* A cancel request in flight. */
@@ -46,10 +47,22 @@ typedef struct PgpxCancel
 {
 	bool		active;
 	int			fd;				/* our own, on old libpq; else libpq's */
+	uint32		events;			/* to wait for on it */
 	void	   *request;		/* PGcancelConn, with libpq 17 and later */
 	bool		sent;
 	PgpxTime	deadline;
 } PgpxCancel;
+
+/* How far a connection that was given up in mid-statement has come. */
+typedef struct PgpxEnding
+{
+	PgpxTime	until;			/* then it is closed as it is */
+	int			cancels;		/* that have been sent */
+	size_t		budget;			/* bytes to read before the next one */
+	bool		goodbye;		/* the remote was told that we go */
+	bool		cut;			/* shut down for all: a holder had the socket */
+	char		tail[6];		/* what it said last */
+} PgpxEnding;
 
 typedef struct PgpxWorkerConn
 {
@@ -69,8 +82,8 @@ typedef struct PgpxWorkerConn
 								 * under this */
 	PgpxWire	wire;			/* in phase RESET */
 	bool		checking;		/* phase RESET is a test */
-	bool		goodbye;		/* at the worker's end: nobody speaks on it */
 	bool		listening;		/* watched for bytes that nobody asked for */
+	uint64		heard;			/* harmless ones wait since that use; 0: none */
 	bool		wire_made;
 
 	bool		have_key;
@@ -80,6 +93,7 @@ typedef struct PgpxWorkerConn
 	char	   *trace_text;
 	size_t		trace_len;
 	PgpxCancel	cancel;
+	PgpxEnding	ending;
 } PgpxWorkerConn;
 
 /* A pool's conninfo, in private memory. */
@@ -101,6 +115,17 @@ extern PgpxWorkerPool *pgpx_wpools; /* [max_pools] */
 /* Register the workers and set their slots up; called by _PG_init. */
 extern void pgpx_worker_register(void);
 PGDLLEXPORT extern void pgpx_worker_main(Datum arg);
+
+/* --- worker_exit.c -------------------------------------------------------- */
+
+/* Be ready for the end of the worker, however it comes. */
+extern void pgpx_worker_exit_init(void);
+
+/*
+ * Take all connections of this worker's pools out of the shared state: they
+ * have no PGconn behind them any more.
+ */
+extern void pgpx_worker_forget_connections(void);
 
 /* --- reactor.c ----------------------------------------------------------- */
 
@@ -179,6 +204,12 @@ extern void pgpx_connection_listen(PgpxWorkerConn *w);
  */
 extern void pgpx_connection_close(PgpxWorkerConn *w, bool polite);
 
+/*
+ * Has the remote ended its side of a socket that is shut down, so that nothing can
+ * be read any more?  TCP knows; of another socket what the caller assumes.
+ */
+extern bool pgpx_connection_has_gone(PgpxWorkerConn *w, bool assumed);
+
 /* Which events an open connection is watched for. */
 extern void pgpx_connection_watch(PgpxWorkerConn *w, uint32 events);
 
@@ -188,12 +219,33 @@ extern void pgpx_connection_deadline(PgpxWorkerConn *w, int64 ms);
 /* Free what belongs to a connection; the socket ends for this process. */
 extern void pgpx_connection_drop(PgpxWorkerConn *w);
 
+/* --- ending.c ------------------------------------------------------------ */
+
+/*
+ * CANCELLING, to be closed: cancel what runs, again and again, until the remote
+ * has gone or operation_timeout is up; then close.
+ */
+extern void pgpx_ending_begin(PgpxWorkerConn *w);
+
+/* Its cancel connection has closed; its socket is ready; its pause is over. */
+extern void pgpx_ending_cancelled(PgpxWorkerConn *w);
+extern void pgpx_ending_ready(PgpxWorkerConn *w, uint32 events);
+extern void pgpx_ending_late(PgpxWorkerConn *w);
+
 /* --- canceller.c --------------------------------------------------------- */
 
 /* Begin to cancel what runs on a connection. */
 extern void pgpx_canceller_start(PgpxWorkerConn *w);
 extern void pgpx_canceller_ready(PgpxWorkerConn *w);
 extern void pgpx_canceller_late(PgpxWorkerConn *w);
+
+/*
+ * The same without the reactor, for whoever waits by himself: open a request, go
+ * on with it.  Returns the events to wait for on cancel.fd; 0: it is over, and
+ * ok says how it went.
+ */
+extern uint32 pgpx_canceller_open(PgpxWorkerConn *w);
+extern uint32 pgpx_canceller_step(PgpxWorkerConn *w, bool *ok);
 
 /* Forget a cancel in flight: its connection is being closed. */
 extern void pgpx_canceller_drop(PgpxWorkerConn *w);

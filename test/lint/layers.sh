@@ -12,9 +12,9 @@ layer_of() {
     conn | pool | pool_* | registry | ticket | stats | invariants | invariants_*) echo 2 ;;
     wire | wire_* | fdpass | resolver | remote_error) echo 3 ;;
     handoff) echo 4 ;;
-    worker | worker_* | reactor | connector | connection | steward | canceller | relay | janitor) echo 5 worker ;;
+    worker | worker_* | reactor | connector | connection | steward | canceller | ending | relay | janitor) echo 5 worker ;;
     target | target_* | session | session_* | checkout | checkout_* | lease | lease_*) echo 5 session ;;
-    params | exec | tuples | tuples_* | ddl | dlock) echo 5 session ;;
+    params | exec | async | fanout | tuples | tuples_* | ddl | dlock) echo 5 session ;;
     fn_*) echo 6 ;;
     pgpool_ext) echo 7 ;;
     *) return 1 ;;

@@ -15,6 +15,7 @@ package PgpxFakeServer;
 use strict;
 use warnings;
 
+use Errno;
 use Exporter 'import';
 use IO::Socket::INET;
 use POSIX ();
@@ -100,6 +101,16 @@ sub read_bytes
 	return $bytes;
 }
 
+# Take in and drop what the client says, until it says no more.
+sub read_to_end
+{
+	my ($self) = @_;
+	my $bytes;
+
+	1 while sysread $self->{socket}, $bytes, 65536;
+	return;
+}
+
 # Take in what the client says up to the end of a question: a Query or a Sync.
 # Returns the SQL, and remembers which protocol it came in.
 sub receive
@@ -125,7 +136,16 @@ sub send
 {
 	my ($self, @messages) = @_;
 
-	syswrite($self->{socket}, join '', @messages) // POSIX::_exit(0);
+	my $bytes = join '', @messages;
+
+	# a signal may come in between
+	while (length $bytes)
+	{
+		my $n = syswrite $self->{socket}, $bytes;
+
+		POSIX::_exit(0) unless defined $n || $!{EINTR};
+		substr($bytes, 0, $n // 0) = '';
+	}
 	return;
 }
 

@@ -207,15 +207,17 @@ sub stats_add_up
 	my ($node, $name) = @_;
 	my $wrong = $node->safe_psql('postgres', <<"EOT");
 SELECT to_jsonb(s) || jsonb_build_object('leased', p.leased, 'waiters', p.waiters,
-	'open', p.total - p.connecting)
-FROM pgpool.stats s JOIN pgpool.pools p USING (pool_id)
+	'open', o.open)
+FROM pgpool.stats s JOIN pgpool.pools p USING (pool_id),
+	LATERAL (SELECT count(*) AS open FROM pgpool.connections c
+		WHERE c.pool_id = p.pool_id AND c.opened_at IS NOT NULL) o
 WHERE s.checkouts <> s.checkins + s.discards + s.reclaimed + s.retried
 		+ s.terminated + s.lease_timeouts + p.leased
 	OR s.waited <> s.granted + s.timeouts + s.cancelled + s.failed + p.waiters
 	OR s.connects <> s.closed_idle + s.closed_lifetime + s.closed_uses
 		+ s.closed_overflow + s.closed_evicted + s.closed_reset + s.closed_broken
 		+ s.closed_drained + s.closed_stale + s.closed_terminated
-		+ s.closed_holder_died + s.closed_discarded + p.total - p.connecting
+		+ s.closed_holder_died + s.closed_discarded + o.open
 EOT
 
 	return is($wrong, '', $name // 'the counters add up');

@@ -23,7 +23,19 @@ INSERT INTO functions VALUES
    'integer', false),
   ('reset_stats', 'pool text DEFAULT NULL::text', 'void', false),
   ('terminate', 'lease bigint', 'boolean', true),
+  ('wait', 'lease bigint, timeout interval DEFAULT NULL::interval', 'boolean', true),
+  ('wait_any', 'leases bigint[], timeout interval DEFAULT NULL::interval', 'bigint', true),
+  ('result', 'lease bigint', 'SETOF record', true),
+  ('cancel', 'lease bigint', 'boolean', true),
+  ('notifications', 'lease bigint, timeout interval DEFAULT ''00:00:00''::interval',
+   'TABLE(channel text, payload text, remote_pid integer)', true),
   ('check_invariants', '', 'void', false);
+INSERT INTO functions
+SELECT 'send', format('lease bigint, sql text, VARIADIC params %s', params), 'void', true
+  FROM unnest(ARRAY['text[] DEFAULT ''{}''::text[]', '"any"']) AS params;
+INSERT INTO functions
+SELECT 'fanout', format('pools text[], sql text, VARIADIC params %s', params), 'SETOF record', true
+  FROM unnest(ARRAY['text[] DEFAULT ''{}''::text[]', '"any"']) AS params;
 INSERT INTO functions
 SELECT f.name, format('%s%s, sql text, VARIADIC params %s', before, first, params), result, true
   FROM (VALUES ('query', '', 'SETOF record'), ('exec', '', 'bigint'),

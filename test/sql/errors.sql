@@ -145,7 +145,7 @@ SELECT test.other('other', 'SET statement_timeout = ''5ms''');
 DO $$
 BEGIN
 	FOR i IN 1 .. 20 LOOP
-		PERFORM test.err($q$SELECT test.other('other', 'SELECT pgpool.exec(''one'', ''select pg_sleep(3)'')')$q$);
+		PERFORM test.err($q$SELECT test.other('other', 'SELECT pgpool.exec(''one'', ''select pg_sleep(60)'')')$q$);
 		PERFORM pgpool.exec('one', 'select pg_sleep(0.01)');
 	END LOOP;
 END $$;

@@ -1,5 +1,5 @@
 --
--- What is used up, and what is not there yet.
+-- What is used up; and settings.
 --
 
 -- all connections of shared memory, by one session
@@ -41,11 +41,6 @@ SELECT count(pgpool.discard(lease)) > 10 AS many FROM pgpool.leases WHERE pid = 
 SELECT pgpool.checkin_all();
 SELECT test.wait_for('SELECT count(*) = 0 FROM pgpool.connections WHERE server IN (''huge'', ''late'')');
 SELECT test.drop('huge', 'late');
-
--- options of later versions are taken, and say so when they are used
-SELECT test.server('based', 'base_server', 'shard1');
-SELECT pgpool.checkout('based');
-SELECT test.drop('based');
 
 -- settings: what they are, and where they can be set
 SELECT name, setting, unit, context, min_val, vartype FROM pg_settings

@@ -7,8 +7,7 @@ use warnings;
 use PgpxTest;
 use Test::More;
 
-# The remote notices a closed connection in mid-query only if it looks.
-my $remote = remote_node('remote', conf => ["client_connection_check_interval = '200ms'"]);
+my $remote = remote_node('remote');
 my $local = local_node('local');
 make_pool($local, $remote, server => 'shard1', options => { pool_size => 2 });
 make_pool($local, $remote, server => 'shard2', options => { pool_size => 6 });

@@ -19,6 +19,7 @@ CREATE SERVER shard1 FOREIGN DATA WRAPPER pgpool_fdw
 CREATE USER MAPPING FOR app SERVER shard1 OPTIONS (user 'app', password 'secret');
 CREATE USER MAPPING FOR PUBLIC SERVER shard1 OPTIONS (user 'other', password 'also secret');
 GRANT USAGE ON FOREIGN SERVER shard1 TO app;
+CREATE SERVER batch FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (base_server 'shard1', pool_size '2');
 EOT
 is($session->error, '', 'a server can be created');
 $session->fails("ALTER SERVER shard1 OPTIONS (SET pool_size 'many')", '22023', qr/pool_size/, 'the validator works: a wrong value');
@@ -29,11 +30,11 @@ $session->fails("ALTER USER MAPPING FOR app SERVER shard1 OPTIONS (ADD pool_size
 my $quiet = "set client_min_messages = error;\n";
 my @functions = split /\n/, $session->run(<<'EOT');
 SELECT format('SELECT * FROM %s(%s)%s', p.oid::regproc, (
-		SELECT string_agg(CASE WHEN t = '"any"'::regtype THEN 'NULL::int'
+		SELECT string_agg(CASE WHEN t IN ('"any"'::regtype, 'anyelement'::regtype) THEN 'NULL::int'
 			WHEN p.provariadic <> 0 AND n = p.pronargs THEN format('VARIADIC NULL::%s', t::regtype)
 			ELSE format('NULL::%s', t::regtype) END, ', ' ORDER BY n)
 		FROM unnest(p.proargtypes) WITH ORDINALITY AS a(t, n)),
-	CASE WHEN p.prorettype = 'record'::regtype AND p.proargmodes::text NOT LIKE '%t%' THEN ' AS t(a int)' END)
+	CASE WHEN p.prorettype = 'record'::regtype AND coalesce(p.proargmodes::text, '') NOT LIKE '%t%' THEN ' AS t(a int)' END)
 FROM pg_proc p
 WHERE p.pronamespace = 'pgpool'::regnamespace AND p.proname <> 'pgpool_fdw_validator'
 EOT
@@ -66,6 +67,8 @@ ALTER SERVER shard1 OPTIONS (SET host '127.0.0.1', ADD port '$port', SET dbname 
 ALTER USER MAPPING FOR PUBLIC SERVER shard1 OPTIONS (SET user 'remote_app', SET password '$REMOTE_APP_PASSWORD');
 SELECT pgpool.exec('shard1', 'select 1');
 EOT
+is($local->safe_psql('restored', "SELECT pgpool.exec('batch', 'select 1')"), '1',
+	'so has a server that was restored before its base');
 $local->safe_psql('postgres', 'CREATE EXTENSION pgpool_ext');
 check_invariants($local);
 leak_check($local, $remote);

@@ -1,0 +1,135 @@
+/*-------------------------------------------------------------------------
+ *
+ * async.c
+ *	  Statements in flight: waiting for answers and for notifications.
+ *
+ * While a statement is in flight its answer gathers in the stream's buffer, up
+ * to a bound, and nothing of it is looked at but where its messages end.  All
+ * decoding, and so all that can be wrong with it, is left to who takes it.
+ *
+ * Waiting takes no lock and changes nothing: it may be interrupted anywhere.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "async.h"
+
+#include "storage/latch.h"
+#include "utils/memutils.h"
+
+/* So much of an answer is read before somebody asks for it. */
+#define AHEAD_MAX (1024 * 1024)
+
+static uint32 wait_answer = 0;
+
+/* Take in what is there; is it the answer? */
+static bool
+is_answered(PgpxLease *lease)
+{
+	PgpxWire   *wire = &lease->kept->wire;
+	bool		more = true;
+
+	while (!pgpx_wire_answered(wire, &lease->scanned) &&
+		   wire->in_end - wire->in_start <= AHEAD_MAX)
+	{
+		if (!more)
+			return false;
+		if (pgpx_wire_fill(wire, &more) == 0)
+			return false;
+	}
+	return true;
+}
+
+static PgpxLease *
+find_answered(PgpxLease *const *leases, int n)
+{
+	for (int i = 0; i < n; i++)
+		if (is_answered(leases[i]))
+			return leases[i];
+	return NULL;
+}
+
+static PgpxLease *
+wait_on(WaitEventSet *waits, PgpxLease *const *leases, int n, PgpxTime deadline)
+{
+	PgpxLease  *found;
+
+	while ((found = find_answered(leases, n)) == NULL)
+	{
+		WaitEvent	occurred[8];
+		long		timeout = -1;
+		int			nevents;
+
+		if (deadline != 0)
+		{
+			PgpxTime	now = pgpx_now();
+
+			if (now >= deadline)
+				return NULL;
+			timeout = (long) Min((deadline - now) / 1000 + 1, INT_MAX / 2);
+		}
+		nevents = WaitEventSetWait(waits, timeout, occurred, lengthof(occurred),
+								   pgpx_wait_event(&wait_answer, "PgpoolAnswer"));
+		for (int i = 0; i < nevents; i++)
+			if (occurred[i].events & WL_LATCH_SET)
+				ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+	}
+	return found;
+}
+
+/* Wait on the sockets of all of them, by a wait set for the occasion. */
+static PgpxLease *
+wait_for_several(PgpxLease *const *leases, int n, PgpxTime deadline)
+{
+	WaitEventSet *waits = pgpx_create_wait_event_set(n + 2);
+	PgpxLease *volatile found = NULL;
+
+	PG_TRY();
+	{
+		AddWaitEventToSet(waits, WL_LATCH_SET, PGINVALID_SOCKET, MyLatch, NULL);
+		AddWaitEventToSet(waits, WL_EXIT_ON_PM_DEATH, PGINVALID_SOCKET, NULL,
+						  NULL);
+		for (int i = 0; i < n; i++)
+			AddWaitEventToSet(waits, WL_SOCKET_READABLE, leases[i]->kept->fd,
+							  NULL, NULL);
+		found = wait_on(waits, leases, n, deadline);
+	}
+	PG_FINALLY();
+	{
+		FreeWaitEventSet(waits);
+	}
+	PG_END_TRY();
+	return found;
+}
+
+PgpxLease *
+pgpx_async_wait(PgpxLease *const *leases, int n, PgpxTime deadline)
+{
+	if (n > 1)
+		return wait_for_several(leases, n, deadline);
+	while (!is_answered(leases[0]))
+		if (!pgpx_session_wait(leases[0]->kept, WL_SOCKET_READABLE, deadline,
+							   pgpx_wait_event(&wait_answer, "PgpoolAnswer")))
+			return NULL;
+	return leases[0];
+}
+
+bool
+pgpx_async_cancel(PgpxLease *lease)
+{
+	if (lease->flight == NULL || is_answered(lease))
+		return false;
+	lease->cancelled = true;
+	pgpx_lease_cancel(lease);
+	return true;
+}
+
+void
+pgpx_async_notes(PgpxLease *lease, PgpxTime deadline)
+{
+	do
+		pgpx_exec_look(lease);
+	while (lease->notes == NULL &&
+		   pgpx_session_wait(lease->kept, WL_SOCKET_READABLE, deadline,
+							 pgpx_wait_event(&wait_answer, "PgpoolNotification")));
+}

@@ -1,0 +1,298 @@
+/*-------------------------------------------------------------------------
+ *
+ * target_source.c
+ *	  The rows of the catalogs that a target is made of: server, base server,
+ *	  user mapping; who may use them.
+ *
+ * Rules:
+ *
+ * - Each name is looked up once; from then on everything goes by OID, so that
+ *	 a rename in between cannot mix two servers.
+ * - A row's options and its part of the fingerprint come from one and the same
+ *	 tuple, so that a fingerprint never stands for other options.
+ * - A server with a base server brings nothing that says where to connect, or
+ *	 as whom: what would be ignored is refused.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "compat.h"
+
+#include "access/htup_details.h"
+#include "access/reloptions.h"
+#include "catalog/pg_foreign_data_wrapper.h"
+#include "catalog/pg_user_mapping.h"
+#include "commands/defrem.h"
+#include "mb/pg_wchar.h"
+#include "options.h"
+#include "target_source.h"
+#include "utils/builtins.h"
+#include "utils/syscache.h"
+
+/* The rows of a fingerprint; see PGPX_FINGERPRINT_ROWS. */
+#define ROW_WRAPPER			0
+#define ROW_SERVER			1
+#define ROW_MAPPING			2
+#define ROW_BASE			3
+#define ROW_BASE_WRAPPER	4
+
+/* Whose base a server is, as a detail. */
+static int
+base_detail(const char *of, const char *base)
+{
+	return errdetail("Server \"%s\" has \"%s\" as its base server.", of, base);
+}
+
+/* of: the server whose base it is; NULL: it is nobody's. */
+pg_noreturn static void
+no_such_server(const char *name, const char *of)
+{
+	size_t		len = strlen(name);
+	bool		digits = len > 0 && strspn(name, "0123456789") == len;
+
+	ereport(ERROR,
+			(errcode(ERRCODE_UNDEFINED_OBJECT),
+			 len < NAMEDATALEN ?
+			 errmsg("server \"%s\" does not exist", name) :
+			 errmsg("server \"%.*s...\" does not exist",
+					pg_mbcliplen(name, len, NAMEDATALEN - 1), name),
+			 len >= NAMEDATALEN ?
+			 errdetail("Names have at most %d bytes.", NAMEDATALEN - 1) :
+			 of != NULL ? base_detail(of, name) : 0,
+			 of != NULL ?
+			 errhint("Create it, or change option \"base_server\" of server "
+					 "\"%s\".",
+					 of) :
+			 digits ? errhint("If this is a lease, cast it to bigint.") : 0));
+}
+
+static List *
+row_options(int cacheid, HeapTuple row, AttrNumber attnum)
+{
+	bool		isnull;
+	Datum		options = SysCacheGetAttr(cacheid, row, attnum, &isnull);
+
+	return isnull ? NIL : untransformRelOptions(options);
+}
+
+static void
+note_row(PgpxFingerprint *fingerprint, int i, HeapTuple row)
+{
+	fingerprint->xmin[i] = HeapTupleHeaderGetRawXmin(row->t_data);
+	fingerprint->tid[i] = row->t_self;
+}
+
+/* See target_source.h. */
+const char *
+pgpx_source_value(List *options, const char *name)
+{
+	ListCell   *lc;
+
+	foreach(lc, options)
+	{
+		DefElem    *def = lfirst_node(DefElem, lc);
+
+		if (strcmp(def->defname, name) == 0)
+		{
+			const char *value = defGetString(def);
+
+			return value[0] != '\0' ? value : NULL;
+		}
+	}
+	return NULL;
+}
+
+static void
+read_wrapper(PgpxServerRow *server, Oid wrapper, PgpxFingerprint *fingerprint,
+			 int slot)
+{
+	HeapTuple	row;
+	const char *name;
+
+	row = SearchSysCache1(FOREIGNDATAWRAPPEROID, ObjectIdGetDatum(wrapper));
+	if (!HeapTupleIsValid(row))
+		elog(ERROR, "cache lookup failed for foreign-data wrapper %u",
+			 wrapper);
+	name = NameStr(((Form_pg_foreign_data_wrapper) GETSTRUCT(row))->fdwname);
+	server->own_wrapper = strcmp(name, "pgpool_fdw") == 0;
+	if (!server->own_wrapper && strcmp(name, "postgres_fdw") != 0 &&
+		strcmp(name, "dblink_fdw") != 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("server \"%s\" cannot be used as a pool",
+						server->name),
+				 errdetail("Its foreign-data wrapper is \"%s\".", name),
+				 errhint("Create the server for pgpool_fdw, postgres_fdw or "
+						 "dblink_fdw.")));
+	note_row(fingerprint, slot, row);
+	ReleaseSysCache(row);
+}
+
+/* of: the server whose base this one is; NULL: it is the one that was named. */
+static void
+check_usage(const PgpxServerRow *server, Oid user, const PgpxServerRow *of)
+{
+	AclResult	acl = pgpx_server_aclcheck(server->oid, user, ACL_USAGE);
+
+	if (acl != ACLCHECK_OK && of == NULL)
+		aclcheck_error(acl, OBJECT_FOREIGN_SERVER, server->name);
+	else if (acl != ACLCHECK_OK)
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied for foreign server %s",
+						server->name),
+				 base_detail(of->name, server->name),
+				 errhint("Grant USAGE on both servers.")));
+}
+
+pg_noreturn static void
+not_a_base(const PgpxServerRow *server, const char *base, const char *why)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("server \"%s\" cannot be the base server of server \"%s\"",
+					base, server->name),
+			 errdetail("%s", why),
+			 errhint("Set \"base_server\" to the server that has the "
+					 "connection options, or drop it.")));
+}
+
+static void
+read_server(PgpxServerRow *server, const char *name, Oid user,
+			const PgpxServerRow *of, PgpxFingerprint *fingerprint)
+{
+	HeapTuple	row = NULL;
+	Form_pg_foreign_server form;
+	Oid			wrapper;
+
+	/* and none whose name begins like this */
+	if (strlen(name) < NAMEDATALEN)
+		row = SearchSysCache1(FOREIGNSERVERNAME, CStringGetDatum(name));
+	if (!HeapTupleIsValid(row))
+		no_such_server(name, of != NULL ? of->name : NULL);
+	form = (Form_pg_foreign_server) GETSTRUCT(row);
+	server->oid = form->oid;
+	server->name = pstrdup(NameStr(form->srvname));
+	server->owner = form->srvowner;
+	server->options = row_options(FOREIGNSERVERNAME, row,
+								  Anum_pg_foreign_server_srvoptions);
+	wrapper = form->srvfdw;
+	note_row(fingerprint, of != NULL ? ROW_BASE : ROW_SERVER, row);
+	ReleaseSysCache(row);
+
+	check_usage(server, user, of);
+	if (of != NULL && server->oid == of->oid)
+		not_a_base(of, name, "It is the same server.");
+	read_wrapper(server, wrapper, fingerprint,
+				 of != NULL ? ROW_BASE_WRAPPER : ROW_WRAPPER);
+}
+
+/* The server that says where to connect: another one, if it has a base. */
+static void
+read_base(PgpxTarget *target, PgpxSource *source, Oid user)
+{
+	const char *name = NULL;
+
+	if (source->pool.own_wrapper)
+		name = pgpx_source_value(source->pool.options, "base_server");
+	if (name == NULL)
+	{
+		source->base = source->pool;
+		return;
+	}
+	read_server(&source->base, name, user, &source->pool,
+				&target->fingerprint);
+	if (source->base.own_wrapper &&
+		pgpx_source_value(source->base.options, "base_server") != NULL)
+		not_a_base(&source->pool, name, "It has a base server itself.");
+
+	/* the validator has seen to that, if it was asked */
+	pgpx_options_check_base(source->pool.options);
+}
+
+/* The user mapping of a user, else PUBLIC's. */
+static HeapTuple
+find_mapping(Oid user, Oid server)
+{
+	HeapTuple	row;
+
+	row = SearchSysCache2(USERMAPPINGUSERSERVER, ObjectIdGetDatum(user),
+						  ObjectIdGetDatum(server));
+	if (!HeapTupleIsValid(row))
+		row = SearchSysCache2(USERMAPPINGUSERSERVER,
+							  ObjectIdGetDatum(InvalidOid),
+							  ObjectIdGetDatum(server));
+	return row;
+}
+
+/*
+ * A mapping for a server that has a base says another identity than the one
+ * that would be used.  The validator cannot know: it does not see the server.
+ */
+static void
+refuse_mapping(const PgpxSource *source, const char *user_name, Oid user)
+{
+	HeapTuple	row = find_mapping(user, source->pool.oid);
+	bool		is_public;
+
+	if (!HeapTupleIsValid(row))
+		return;
+	is_public = !OidIsValid(((Form_pg_user_mapping)
+								 GETSTRUCT(row))
+								->umuser);
+	ReleaseSysCache(row);
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("user mapping for \"%s\" on server \"%s\" cannot be used",
+					is_public ? "public" : user_name, source->pool.name),
+			 errdetail("The server's user mappings are those of its base "
+					   "server \"%s\".",
+					   source->base.name),
+			 errhint("Drop the user mapping; if there is none on server "
+					 "\"%s\", create it there.",
+					 source->base.name)));
+}
+
+static void
+read_mapping(PgpxTarget *target, PgpxSource *source, Oid user)
+{
+	const char *user_name = GetUserNameFromId(user, false);
+	bool		based = pgpx_source_is_based(source);
+	HeapTuple	row;
+	Form_pg_user_mapping mapping;
+
+	namestrcpy(&target->user_name, user_name);
+	if (based)
+		refuse_mapping(source, user_name, user);
+	row = find_mapping(user, source->base.oid);
+	if (!HeapTupleIsValid(row))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("user mapping not found for user \"%s\" on server "
+						"\"%s\"",
+						user_name, source->base.name),
+				 based ? base_detail(source->pool.name, source->base.name) : 0,
+				 errhint("Create one with CREATE USER MAPPING.")));
+	mapping = (Form_pg_user_mapping) GETSTRUCT(row);
+	target->key.mapping = mapping->oid;
+	if (!OidIsValid(mapping->umuser))
+		target->key.local_user = user;
+	source->mapping_options = row_options(USERMAPPINGUSERSERVER, row,
+										  Anum_pg_user_mapping_umoptions);
+	note_row(&target->fingerprint, ROW_MAPPING, row);
+	ReleaseSysCache(row);
+}
+
+/* See target_source.h. */
+void
+pgpx_source_read(PgpxTarget *target, PgpxSource *source, const char *name,
+				 Oid user)
+{
+	read_server(&source->pool, name, user, NULL, &target->fingerprint);
+	namestrcpy(&target->server_name, source->pool.name);
+	read_base(target, source, user);
+
+	target->key.database = MyDatabaseId;
+	target->key.server = source->pool.oid;
+	target->key.superuser = superuser_arg(user) ? 1 : 0;
+	read_mapping(target, source, user);
+}

@@ -1,0 +1,49 @@
+/*-------------------------------------------------------------------------
+ *
+ * target_source.h
+ *	  The rows of the catalogs that a target is made of, for target_read.c alone.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PGPX_TARGET_SOURCE_H
+#define PGPX_TARGET_SOURCE_H
+
+#include "target.h"
+
+/* A server, as its row says. */
+typedef struct PgpxServerRow
+{
+	Oid			oid;
+	const char *name;
+	Oid			owner;
+	bool		own_wrapper;	/* pgpool_fdw */
+	List	   *options;
+} PgpxServerRow;
+
+typedef struct PgpxSource
+{
+	PgpxServerRow pool;			/* as it was named: the pool's options */
+	PgpxServerRow base;			/* libpq's options: base_server, or the same one */
+	List	   *mapping_options;	/* of the base */
+} PgpxSource;
+
+static inline bool
+pgpx_source_is_based(const PgpxSource *source)
+{
+	return source->base.oid != source->pool.oid;
+}
+
+/*
+ * pgpx_source_read
+ *		Look up server, base server and user mapping, and see that the user may.
+ *
+ * Fills in *source (in the current memory context), and the names, the key and
+ * the fingerprint of the target.  Errors are those of pgpx_target_get.
+ */
+extern void pgpx_source_read(PgpxTarget *target, PgpxSource *source,
+							 const char *name, Oid user);
+
+/* The value of an option; NULL if it is not there or empty, as for libpq. */
+extern const char *pgpx_source_value(List *options, const char *name);
+
+#endif							/* PGPX_TARGET_SOURCE_H */

@@ -1,0 +1,249 @@
+--
+-- Statements in flight: send, wait, wait_any, result, cancel, notifications.
+--
+SELECT test.server('shards', 'pool_size', '4');
+SELECT pgpool.checkout('shards') AS a, pgpool.checkout('shards') AS b, pgpool.checkout('shards') AS c \gset
+
+--
+-- One statement
+--
+SELECT pgpool.send(:a, 'select 1, ''one''');
+SELECT pgpool.wait(:a);
+SELECT pgpool.wait(:a, '0');
+SELECT * FROM pgpool.result(:a) AS t(id int, name text);
+
+-- with parameters, untyped and typed
+SELECT pgpool.send(:a, 'select $1::int + $2::int', '40', '2');
+SELECT * FROM pgpool.result(:a) AS t(sum int);
+SELECT pgpool.send(:a, 'select $1::int + $2::int', 40, 2);
+SELECT * FROM pgpool.result(:a) AS t(sum int);
+SELECT pgpool.send(:a, 'select $1', VARIADIC ARRAY[repeat('x', 100000)]);
+SELECT length(x) FROM pgpool.result(:a) AS t(x text);
+
+-- without rows
+SELECT pgpool.send(:a, 'create temp table kept (id int)');
+SELECT * FROM pgpool.result(:a) AS t(nothing int);
+SELECT pgpool.send(:a, 'insert into kept select generate_series(1, 3)');
+SELECT * FROM pgpool.result(:a) AS t(nothing int);
+SELECT pgpool.send(:a, 'insert into kept values (4) returning id');
+SELECT * FROM pgpool.result(:a) AS t(id int);
+
+-- not done yet, then done; the views say so
+SELECT pgpool.exec(:b, 'select pg_advisory_lock(1)');
+SELECT pgpool.send(:a, 'select pg_advisory_lock(1)');
+SELECT pgpool.wait(:a, '0'), pgpool.wait(:a, '10 ms');
+SELECT state FROM pgpool.leases WHERE lease = :a;
+SELECT pgpool.exec(:b, 'select pg_advisory_unlock(1)');
+SELECT pgpool.wait(:a);
+SELECT count(*) FROM pgpool.result(:a) AS t(x text);
+SELECT state FROM pgpool.leases WHERE lease = :a;
+SELECT pgpool.exec(:a, 'select pg_advisory_unlock_all()');
+
+-- larger than what is read ahead
+SELECT pgpool.send(:a, 'select i, repeat(''x'', 1000) from generate_series(1, 20000) as i');
+SELECT pgpool.wait(:a, '10 s');
+SELECT count(*), sum(i), sum(length(x)) FROM pgpool.result(:a) AS t(i int, x text);
+
+-- in another transaction than it was sent in, and after one that has failed
+BEGIN;
+SELECT pgpool.send(:a, 'select 1');
+ROLLBACK;
+SELECT * FROM pgpool.result(:a) AS t(id int);
+SELECT pgpool.send(:a, 'select 2');
+SELECT 1 / 0;
+SELECT * FROM pgpool.result(:a) AS t(id int);
+
+--
+-- Several
+--
+SELECT pgpool.exec(:c, 'select pg_advisory_lock(1), pg_advisory_lock(2)');
+SELECT pgpool.send(:a, 'select pg_advisory_lock_shared(1)'), pgpool.send(:b, 'select pg_advisory_lock_shared(2)');
+SELECT pgpool.wait_any(ARRAY[:a, :b], '0') IS NULL AS none, pgpool.wait_any(ARRAY[:a, :b], '10 ms') IS NULL AS none_yet;
+SELECT pgpool.exec(:c, 'select pg_advisory_unlock(2)');
+SELECT pgpool.wait_any(ARRAY[:a, :b]) = :b AS b;
+SELECT pgpool.wait_any(ARRAY[:a, :b], '0') = :b AS still_b;
+SELECT count(*) FROM pgpool.result(:b) AS t(x text);
+SELECT pgpool.exec(:c, 'select pg_advisory_unlock(1)');
+SELECT pgpool.wait_any(ARRAY[:a]) = :a AS a;
+SELECT count(*) FROM pgpool.result(:a) AS t(x text);
+SELECT pgpool.exec(l, 'select pg_advisory_unlock_all()') FROM unnest(ARRAY[:a, :b, :c]) AS l;
+
+-- all at once, as they come
+SELECT pgpool.send(l, 'select pg_backend_pid() from pg_sleep(0.05)') FROM unnest(ARRAY[:a, :b, :c]) AS l;
+DO $$
+DECLARE
+	open bigint[] := (SELECT array_agg(lease) FROM pgpool.leases WHERE pid = pg_backend_pid());
+	next bigint;
+	pids int[];
+BEGIN
+	WHILE cardinality(open) > 0 LOOP
+		next := pgpool.wait_any(open);
+		pids := pids || (SELECT pid FROM pgpool.result(next) AS t(pid int));
+		open := array_remove(open, next);
+	END LOOP;
+	RAISE NOTICE '% answers of % sessions', cardinality(pids), (SELECT count(DISTINCT p) FROM unnest(pids) AS p);
+END $$;
+
+--
+-- Errors of the remote come with the result, once
+--
+SELECT pgpool.send(:a, 'select 1 / 0');
+SELECT pgpool.wait(:a);
+SELECT * FROM pgpool.result(:a) AS t(x int);
+SELECT line FROM test.err(format('SELECT * FROM pgpool.result(%s) AS t(x int)', :a)) AS line;
+SELECT pgpool.send(:a, 'nonsense');
+SELECT * FROM pgpool.result(:a) AS t(x int);
+SELECT pgpool.send(:a, '');
+SELECT * FROM pgpool.result(:a) AS t(x int);
+SELECT pgpool.send(:a, 'select 1; select 2');
+SELECT * FROM pgpool.result(:a) AS t(x int);
+SELECT pgpool.send(:a, 'copy kept to stdout');
+SELECT * FROM pgpool.result(:a) AS t(x int);
+SELECT pgpool.send(:a, 'copy kept from stdin');
+SELECT pgpool.wait(:a);
+SELECT * FROM pgpool.result(:a) AS t(x int);
+-- a result that does not fit is gone, the lease is as good as before
+SELECT pgpool.send(:a, 'select 1, 2');
+SELECT * FROM pgpool.result(:a) AS t(x int);
+SELECT pgpool.send(:a, 'select case when i < 5000 then i::text else ''none'' end from generate_series(1, 10000) as i');
+SELECT count(*) FROM pgpool.result(:a) AS t(x int);
+SELECT pgpool.exec(:a, 'select 1');
+
+--
+-- Cancel
+--
+SELECT pgpool.cancel(:a);
+SELECT pgpool.send(:a, 'select pg_sleep(60)');
+SELECT pgpool.cancel(:a);
+SELECT * FROM pgpool.result(:a) AS t(x text);
+SELECT pgpool.cancel(:a);
+SELECT pgpool.exec(:a, 'select 1');
+-- too late
+SELECT pgpool.send(:a, 'select 1');
+SELECT pgpool.wait(:a);
+SELECT pgpool.cancel(:a);
+SELECT * FROM pgpool.result(:a) AS t(x int);
+-- waiting can be interrupted, and the statement goes on
+SELECT pgpool.send(:a, 'select pg_advisory_lock(3)') FROM (SELECT pgpool.exec(:b, 'select pg_advisory_lock(3)')) AS t(x);
+SET statement_timeout = '50 ms';
+SELECT pgpool.wait(:a);
+SELECT pgpool.wait_any(ARRAY[:a]);
+RESET statement_timeout;
+SELECT pgpool.exec(:b, 'select pg_advisory_unlock(3)');
+SELECT count(*) FROM pgpool.result(:a) AS t(x text);
+-- a result that is waited for is cancelled with the local statement
+SELECT pgpool.send(:a, 'select pg_sleep(60)');
+SET statement_timeout = '50 ms';
+SELECT * FROM pgpool.result(:a) AS t(x text);
+RESET statement_timeout;
+SELECT pgpool.exec(:a, 'select 1');
+
+--
+-- Out of order
+--
+SELECT pgpool.result(:a);
+SELECT line FROM test.err(format('SELECT * FROM pgpool.result(%s) AS t(x int)', :a)) AS line;
+SELECT line FROM test.err(format('SELECT pgpool.wait(%s)', :a)) AS line;
+SELECT pgpool.send(:a, 'select 7');
+SELECT line FROM test.err(format('SELECT pgpool.wait_any(ARRAY[%s, %s])', :a, :b)) AS line;
+SELECT line FROM test.err(format('SELECT pgpool.send(%s, ''select 8'')', :a)) AS line;
+SELECT line FROM test.err(format('SELECT pgpool.exec(%s, ''select 8'')', :a)) AS line;
+SELECT line FROM test.err(format('SELECT * FROM pgpool.query(%s, ''select 8'') AS t(x int)', :a)) AS line;
+SELECT line FROM test.err(format('SELECT * FROM pgpool.notifications(%s)', :a)) AS line;
+SELECT pgpool.result(:a);
+SELECT * FROM pgpool.result(:a) AS t(x int);
+-- bad input
+SELECT pgpool.send(NULL, 'select 1');
+SELECT pgpool.send(:a, NULL);
+SELECT pgpool.send(:a, 'select $1', VARIADIC NULL::text[]);
+SELECT pgpool.send(-1, 'select 1');
+SELECT pgpool.send(:a, 'select 1', VARIADIC array_fill('1'::text, ARRAY[65536]));
+SELECT pgpool.wait(NULL);
+SELECT pgpool.wait(0);
+SELECT pgpool.wait_any(NULL), 1;
+SELECT pgpool.wait_any('{}');
+SELECT pgpool.wait_any('{NULL}');
+SELECT pgpool.send(:a, 'select 1');
+SELECT pgpool.wait(:a, '-1 s');
+SELECT line FROM test.err(format('SELECT pgpool.wait_any(ARRAY[%s, %1$s])', :a)) AS line;
+SELECT pgpool.wait_any(ARRAY[0, :a]);
+SELECT * FROM pgpool.result(NULL) AS t(x int);
+SELECT * FROM pgpool.result(:a) AS t(x int);
+SELECT pgpool.cancel(NULL);
+SELECT pgpool.cancel(0);
+SELECT * FROM pgpool.notifications(NULL);
+SELECT * FROM pgpool.notifications(:a, NULL);
+SELECT * FROM pgpool.notifications(:a, '-1 s');
+-- of another user
+SET ROLE regress_pgpool_app;
+SELECT line FROM test.err(format('SELECT pgpool.send(%s, ''select 1'')', :a)) AS line;
+SELECT line FROM test.err(format('SELECT pgpool.cancel(%s)', :a)) AS line;
+RESET ROLE;
+
+--
+-- Notifications
+--
+SELECT * FROM pgpool.notifications(:a);
+SELECT * FROM pgpool.notifications(:a, '10 ms');
+SELECT pgpool.exec(:a, 'listen news; listen "Other"');
+SELECT pgpool.exec(:b, 'notify news; notify "Other", ''half past nine''');
+SELECT channel, payload, remote_pid = test.remote_pid(:b) AS from_b FROM pgpool.notifications(:a, '10 s');
+SELECT * FROM pgpool.notifications(:a);
+-- that come with the answer to something else
+SELECT pgpool.exec(:a, 'notify news, ''mine''');
+SELECT pgpool.exec(:b, 'notify news, ''theirs''');
+SELECT pgpool.exec(:a, 'select 1');
+SELECT channel, payload FROM pgpool.notifications(:a, '10 s') ORDER BY payload;
+-- also when that has failed
+SELECT pgpool.exec(:b, 'notify news, ''during''');
+SELECT * FROM pgpool.query(:a, 'select 1, 2') AS t(x int);
+SELECT channel, payload FROM pgpool.notifications(:a, '10 s');
+-- more than are kept
+SELECT pgpool.exec(:b, 'select count(pg_notify(''news'', i || repeat(''x'', 7000))) from generate_series(1, 300) as i');
+SELECT pgpool.exec(:a, 'select 1');
+SET client_min_messages = error;
+SELECT count(*) BETWEEN 100 AND 299 AS some FROM pgpool.notifications(:a, '10 s');
+RESET client_min_messages;
+SELECT pgpool.exec(:b, 'notify news, ''after''');
+SELECT channel, payload FROM pgpool.notifications(:a, '10 s');
+-- the next lessee hears nothing
+SELECT pgpool.exec(:b, 'notify news, ''too late''');
+SELECT pgpool.checkin(:a);
+SELECT pgpool.checkout('shards') AS a \gset
+SELECT pgpool.exec(:b, 'notify news, ''for nobody''');
+SELECT count(*) FROM pgpool.notifications(:a, '50 ms');
+
+--
+-- Returned with a statement in flight
+--
+-- whose answer is here: nothing is lost
+SELECT test.remote_pid(:a) AS pid \gset
+SELECT pgpool.send(:a, 'select 1');
+SELECT pgpool.wait(:a);
+SELECT pgpool.checkin(:a);
+SELECT pgpool.checkout('shards') AS a \gset
+SELECT test.remote_pid(:a) = :pid AS same;
+-- or that still runs: it is cancelled
+SELECT pgpool.send(:a, 'select pg_sleep(60)');
+SET client_min_messages = error;
+SELECT pgpool.checkin(:a);
+RESET client_min_messages;
+SELECT test.wait_for(format('SELECT n = 0 FROM pgpool.query(''shard1'', ''select count(*) from pg_stat_activity where pid = %s'') AS t(n bigint)', :pid));
+-- at the end of a transaction
+BEGIN;
+SELECT pgpool.checkout_xact('shards') AS x \gset
+SELECT test.remote_pid(:x) AS pid \gset
+SELECT pgpool.send(:x, 'select pg_sleep(60)');
+\set VERBOSITY sqlstate
+COMMIT;
+\set VERBOSITY default
+SELECT test.wait_for(format('SELECT n = 0 FROM pgpool.query(''shard1'', ''select count(*) from pg_stat_activity where pid = %s'') AS t(n bigint)', :pid));
+-- at the end of the session
+SELECT test.other_session('other');
+SELECT test.other('other', 'SELECT pgpool.send(pgpool.checkout(''shards''), ''select pg_sleep(60)'')');
+SELECT dblink_disconnect('other');
+SELECT test.wait_for('SELECT n = 0 FROM pgpool.query(''shard1'', ''select count(*) from pg_stat_activity where query like ''''%pg_sleep(60)%'''' and pid <> pg_backend_pid() and state = ''''active'''''') AS t(n bigint)');
+
+SELECT pgpool.checkin_all();
+SELECT test.drop('shards');
+SELECT pgpool.check_invariants();

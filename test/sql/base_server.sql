@@ -1,0 +1,339 @@
+--
+-- base_server: where to connect and as whom is another server's, the pool is this one's.
+--
+
+CREATE ROLE regress_pgpool_owner;
+CREATE ROLE regress_pgpool_first;
+CREATE ROLE regress_pgpool_second;
+GRANT USAGE ON FOREIGN DATA WRAPPER pgpool_fdw TO regress_pgpool_owner;
+
+-- A server with a base, and more options as name, value, name, value.
+CREATE FUNCTION test.based(name text, base text, VARIADIC options text[] DEFAULT '{}')
+RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+	more text := '';
+BEGIN
+	FOR i IN 1 .. cardinality(options) / 2 LOOP
+		more := more || format(', %I %L', options[2 * i - 1], options[2 * i]);
+	END LOOP;
+	EXECUTE format('CREATE SERVER %I FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (base_server %L%s)', name, base, more);
+END $$;
+
+-- Who and what a connection from a pool is.
+CREATE FUNCTION test.who(server text, OUT who name, OUT work_mem text, OUT application text)
+LANGUAGE sql AS $$
+	SELECT * FROM pgpool.query(server, 'select current_user, current_setting(''work_mem''), current_setting(''application_name'')')
+		AS t(who name, work_mem text, application text)
+$$;
+CREATE FUNCTION test.pid(server text) RETURNS integer
+LANGUAGE sql AS $$
+	SELECT * FROM pgpool.query(server, 'select pg_backend_pid()') AS t(pid int)
+$$;
+
+--
+-- What is whose
+--
+
+-- made before its base, as a dump sorted by name does
+SELECT test.based('batch', 'data', 'pool_size', '1', 'start_commands', 'SET work_mem = ''5MB''');
+SELECT test.based('oltp', 'data', 'pool_size', '2', 'max_overflow', '1', 'min_size', '1');
+SELECT test.err($$SELECT pgpool.checkout('oltp')$$);
+SELECT test.server('data', 'pool_size', '4', 'start_commands', 'SET work_mem = ''6MB''');
+SELECT s, w.* FROM unnest('{data,batch,oltp}'::text[]) AS s, test.who(s) AS w;
+SELECT server, pool_size, max_overflow, min_size, shared FROM pgpool.pools
+ WHERE server IN ('data', 'batch', 'oltp') ORDER BY server;
+-- the connections of each pool stay its own
+SELECT test.pid('data') AS data, test.pid('batch') AS batch, test.pid('oltp') AS oltp \gset
+SELECT :data <> :batch AND :data <> :oltp AND :batch <> :oltp AS different;
+SELECT test.pid('data') = :data AS data, test.pid('batch') = :batch AS batch, test.pid('oltp') = :oltp AS oltp;
+-- each has its own size
+SELECT pgpool.checkout('batch') AS lease \gset
+SELECT pgpool.try_checkout('batch') IS NULL AS none_left;
+SELECT pgpool.exec('oltp', 'select 1'), pgpool.exec('data', 'select 1');
+SELECT pgpool.checkin(:lease);
+-- all that libpq takes is the base's
+ALTER SERVER data OPTIONS (ADD application_name 'of data', ADD options '-c work_mem=7MB');
+SELECT s, w.* FROM unnest('{data,batch,oltp}'::text[]) AS s, test.who(s) AS w;
+ALTER SERVER data OPTIONS (DROP application_name, DROP options);
+
+-- nothing of where to connect can stand beside it
+SELECT name, test.err(format('ALTER SERVER oltp OPTIONS (ADD %I %L)', name, value))
+  FROM (VALUES (1, 'host', '127.0.0.1'), (2, 'port', '5432'), (3, 'application_name', ''), (4, 'keepalives', '0'),
+	(5, 'options', '-c x.y=1')) AS v(n, name, value) ORDER BY n;
+SELECT test.err($$ALTER SERVER data OPTIONS (ADD base_server 'shard1')$$);
+SELECT test.err($$CREATE SERVER s FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (dbname 'x', base_server 'shard1')$$);
+-- the limit of connecting can, which is the pool's: the base's is only its default
+ALTER SERVER oltp OPTIONS (ADD start_commands 'SELECT pg_sleep(3)', ADD retry_min '1ms', ADD retry_max '1ms');
+ALTER SERVER data OPTIONS (ADD connect_timeout '1s');
+SELECT test.err($$SELECT pgpool.checkout('oltp')$$);
+ALTER SERVER oltp OPTIONS (ADD connect_timeout '200ms');
+SELECT test.err($$SELECT pgpool.checkout('oltp')$$);
+ALTER SERVER oltp OPTIONS (DROP connect_timeout, DROP start_commands, DROP retry_min, DROP retry_max);
+ALTER SERVER data OPTIONS (DROP connect_timeout);
+-- nor can it when the validator was not asked
+ALTER FOREIGN DATA WRAPPER pgpool_fdw NO VALIDATOR;
+ALTER SERVER oltp OPTIONS (ADD host '127.0.0.1');
+ALTER SERVER batch OPTIONS (ADD client_encoding 'LATIN1');
+SELECT test.err($$SELECT pgpool.checkout('oltp')$$);
+SELECT test.err($$SELECT pgpool.checkout('batch')$$);
+ALTER SERVER oltp OPTIONS (DROP host);
+ALTER SERVER batch OPTIONS (DROP client_encoding);
+ALTER FOREIGN DATA WRAPPER pgpool_fdw VALIDATOR pgpool.pgpool_fdw_validator;
+SELECT pgpool.exec('oltp', 'select 1'), pgpool.exec('batch', 'select 1');
+
+--
+-- User mappings: the base's, one's own or PUBLIC's
+--
+
+SELECT test.mapping('regress_pgpool_first', 'data', 'remote_super', 'root secret');
+GRANT USAGE ON FOREIGN SERVER data, oltp TO regress_pgpool_first, regress_pgpool_second;
+SET ROLE regress_pgpool_first;
+SELECT who FROM test.who('oltp');
+SET ROLE regress_pgpool_second;
+SELECT test.err($$SELECT pgpool.checkout('oltp')$$);
+RESET ROLE;
+SELECT test.mapping('PUBLIC', 'data');
+SET ROLE regress_pgpool_second;
+SELECT who, test.pid('oltp') AS second FROM test.who('oltp') \gset
+SELECT :'who' AS who;
+SET ROLE regress_pgpool_first;
+SELECT who, test.pid('oltp') AS first FROM test.who('oltp') \gset
+SELECT :'who' AS who;
+RESET ROLE;
+DROP USER MAPPING FOR regress_pgpool_first SERVER data;
+SET ROLE regress_pgpool_first;
+SELECT who, test.pid('oltp') AS third FROM test.who('oltp') \gset
+SELECT :'who' AS who;
+RESET ROLE;
+SELECT :first <> :second AND :first <> :third AND :second <> :third AS different;
+-- with PUBLIC's mapping each local user has a pool, as on the base itself
+SELECT server, local_user, total > 0 AS used FROM pgpool.pools
+ WHERE server IN ('data', 'oltp') AND NOT shared ORDER BY server, local_user;
+SET ROLE regress_pgpool_second;
+SELECT test.pid('oltp') = :second AS own;
+SET ROLE regress_pgpool_first;
+SELECT test.pid('oltp') = :third AS own;
+RESET ROLE;
+-- nor does a superuser share with who is none
+ALTER ROLE regress_pgpool_first SUPERUSER;
+SET ROLE regress_pgpool_first;
+SELECT test.pid('oltp') = :third AS same;
+RESET ROLE;
+ALTER ROLE regress_pgpool_first NOSUPERUSER;
+
+-- a mapping of the server itself says another identity: refused, not ignored
+SELECT test.mapping('regress_pgpool_first', 'oltp', 'remote_super', 'root secret');
+SET ROLE regress_pgpool_first;
+SELECT test.err($$SELECT pgpool.checkout('oltp')$$);
+SET ROLE regress_pgpool_second;
+SELECT pgpool.exec('oltp', 'select 1');
+RESET ROLE;
+DROP USER MAPPING FOR regress_pgpool_first SERVER oltp;
+CREATE USER MAPPING FOR PUBLIC SERVER oltp;
+SET ROLE regress_pgpool_second;
+SELECT test.err($$SELECT pgpool.checkout('oltp')$$);
+RESET ROLE;
+DROP USER MAPPING FOR PUBLIC SERVER oltp;
+SET ROLE regress_pgpool_second;
+SELECT pgpool.exec('oltp', 'select 1');
+RESET ROLE;
+
+-- passwords: the mapping's that is used, and really asked for
+ALTER USER MAPPING FOR PUBLIC SERVER data OPTIONS (DROP password);
+SET ROLE regress_pgpool_first;
+SELECT test.err($$SELECT pgpool.checkout('oltp')$$);
+RESET ROLE;
+DROP USER MAPPING FOR PUBLIC SERVER data;
+-- this server itself, through its socket, where nobody is asked for one
+DO $$
+BEGIN
+	EXECUTE format('CREATE SERVER trusting FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host %L, port %L, dbname %L)',
+		split_part(current_setting('unix_socket_directories'), ',', 1), current_setting('port'), current_database());
+END $$;
+SELECT test.based('through', 'trusting', 'pool_size', '1');
+GRANT USAGE ON FOREIGN SERVER trusting, through TO regress_pgpool_app;
+CREATE USER MAPPING FOR regress_pgpool_app SERVER trusting OPTIONS (user 'regress_pgpool_app', password 'not asked for');
+SET ROLE regress_pgpool_app;
+SELECT test.err($$SELECT pgpool.checkout('through')$$);
+RESET ROLE;
+ALTER USER MAPPING FOR regress_pgpool_app SERVER trusting OPTIONS (ADD password_required 'false');
+SET ROLE regress_pgpool_app;
+SELECT who FROM test.who('through');
+RESET ROLE;
+SELECT test.drop('through', 'trusting');
+
+--
+-- Rights
+--
+
+-- USAGE on both; with the names of both where it is the base's that is missing
+SELECT test.mapping('regress_pgpool_first', 'data');
+REVOKE USAGE ON FOREIGN SERVER data FROM regress_pgpool_first;
+SET ROLE regress_pgpool_first;
+SELECT test.err($$SELECT pgpool.checkout('oltp')$$);
+RESET ROLE;
+GRANT USAGE ON FOREIGN SERVER data TO regress_pgpool_first;
+REVOKE USAGE ON FOREIGN SERVER oltp FROM regress_pgpool_first;
+SET ROLE regress_pgpool_first;
+SELECT test.err($$SELECT pgpool.checkout('oltp')$$);
+SELECT pgpool.exec('data', 'select 1');
+RESET ROLE;
+GRANT USAGE ON FOREIGN SERVER oltp TO regress_pgpool_first;
+SET ROLE regress_pgpool_first;
+SELECT pgpool.exec('oltp', 'select 1');
+RESET ROLE;
+
+-- an option that the base's owner could not have set, whoever owns this one
+ALTER SERVER data OPTIONS (ADD options '-c work_mem=7MB');
+SELECT work_mem FROM test.who('oltp');
+ALTER SERVER data OWNER TO regress_pgpool_owner;
+SELECT test.err($$SELECT pgpool.checkout('oltp')$$);
+ALTER SERVER data OPTIONS (DROP options);
+SELECT pgpool.exec('oltp', 'select 1');
+
+-- commands run as whom the base's mappings say: not for everybody to set
+ALTER SERVER data OWNER TO CURRENT_USER;
+GRANT USAGE ON FOREIGN SERVER data TO regress_pgpool_owner;
+SELECT test.mapping('regress_pgpool_owner', 'data');
+SET ROLE regress_pgpool_owner;
+SELECT test.based('trojan', 'data', 'pool_size', '1', 'start_commands', 'SET work_mem = ''9MB''', 'reset_command', 'DISCARD ALL');
+GRANT USAGE ON FOREIGN SERVER trojan TO regress_pgpool_first;
+SELECT work_mem FROM test.who('trojan');
+SET ROLE regress_pgpool_first;
+SELECT test.err($$SELECT pgpool.checkout('trojan')$$);
+RESET ROLE;
+SELECT test.err($$SELECT pgpool.checkout('trojan')$$) AS err LIMIT 1;
+ALTER SERVER trojan OPTIONS (SET start_commands '');
+SELECT test.err($$SELECT pgpool.checkout('trojan')$$) AS err LIMIT 1;
+ALTER SERVER trojan OPTIONS (DROP reset_command);
+SET ROLE regress_pgpool_first;
+SELECT work_mem FROM test.who('trojan');
+RESET ROLE;
+-- the base's owner could set them there
+ALTER SERVER trojan OPTIONS (SET start_commands 'SET work_mem = ''9MB''');
+ALTER SERVER data OWNER TO regress_pgpool_owner;
+SET ROLE regress_pgpool_first;
+SELECT work_mem FROM test.who('trojan');
+RESET ROLE;
+ALTER SERVER data OWNER TO CURRENT_USER;
+SELECT test.drop('trojan');
+
+--
+-- Which servers can be a base
+--
+
+SELECT test.based('itself', 'itself');
+SELECT test.based('chained', 'oltp');
+SELECT test.based('there', 'back');
+SELECT test.based('back', 'there');
+SELECT test.based('4711', '4712');
+SELECT s, test.err(format('SELECT pgpool.checkout(%L)', s)) FROM unnest('{itself,chained,there,back,4711}'::text[]) AS s;
+CREATE FOREIGN DATA WRAPPER strange_wrapper;
+CREATE SERVER strange FOREIGN DATA WRAPPER strange_wrapper;
+ALTER SERVER chained OPTIONS (SET base_server 'strange');
+SELECT test.err($$SELECT pgpool.checkout('chained')$$);
+ALTER SERVER chained OPTIONS (SET base_server 'data');
+SELECT pgpool.exec('chained', 'select 1');
+SELECT test.drop('itself', 'chained', 'there', 'back', '4711');
+SET client_min_messages = warning;
+DROP FOREIGN DATA WRAPPER strange_wrapper CASCADE;
+RESET client_min_messages;
+-- those of other wrappers; what is not for libpq is nobody's
+CREATE EXTENSION postgres_fdw;
+DO $$
+BEGIN
+	EXECUTE format('CREATE SERVER fdw_server FOREIGN DATA WRAPPER postgres_fdw OPTIONS (host %L, port %L, dbname ''remote_db'', fetch_size ''10'', connect_timeout ''1'')',
+		current_setting('pgpx_test.remote_host'), current_setting('pgpx_test.remote_port'));
+	EXECUTE format('CREATE SERVER dblink_server FOREIGN DATA WRAPPER dblink_fdw OPTIONS (host %L, port %L, dbname ''remote_db'')',
+		current_setting('pgpx_test.remote_host'), current_setting('pgpx_test.remote_port'));
+END $$;
+SELECT test.based(server || '_pool', server, 'pool_size', '2'), test.mapping('regress_pgpool_first', server)
+  FROM unnest('{fdw_server,dblink_server}'::text[]) AS server;
+GRANT USAGE ON FOREIGN SERVER fdw_server, fdw_server_pool, dblink_server, dblink_server_pool TO regress_pgpool_first;
+SET ROLE regress_pgpool_first;
+SELECT who, application FROM unnest('{fdw_server_pool,dblink_server_pool}'::text[]) AS s, test.who(s);
+RESET ROLE;
+SELECT server, pool_size FROM pgpool.pools WHERE server::text LIKE '%server\_pool' ORDER BY server;
+ALTER SERVER fdw_server_pool OPTIONS (ADD start_commands 'SELECT pg_sleep(3)', ADD retry_min '1ms', ADD retry_max '1ms');
+SELECT test.mapping('CURRENT_USER', 'fdw_server');
+SELECT test.err($$SELECT pgpool.checkout('fdw_server_pool')$$);
+-- what these servers cannot have as pools they cannot have as bases
+ALTER SERVER fdw_server OPTIONS (ADD gssencmode 'require');
+SET ROLE regress_pgpool_first;
+SELECT test.err($$SELECT pgpool.checkout('fdw_server_pool')$$);
+RESET ROLE;
+SELECT test.drop('fdw_server', 'fdw_server_pool', 'dblink_server', 'dblink_server_pool');
+DROP EXTENSION postgres_fdw;
+
+--
+-- Caps and levers are those of the server that has the base
+--
+
+SELECT test.based('capped', 'data', 'pool_size', '5', 'max_server_connections', '2');
+GRANT USAGE ON FOREIGN SERVER capped TO regress_pgpool_first;
+SELECT pgpool.checkout('capped') > 0 AS one;
+SET ROLE regress_pgpool_first;
+SELECT pgpool.checkout('capped') > 0 AS two;
+SELECT test.err($$SELECT pgpool.checkout('capped', '1 ms')$$) AS err LIMIT 1;
+-- which are not the base's
+SELECT pgpool.exec('data', 'select 1'), pgpool.exec('oltp', 'select 1');
+RESET ROLE;
+SELECT sum(total) FROM pgpool.pools WHERE server = 'capped';
+SELECT pgpool.checkin_all();
+SELECT test.drop('capped');
+-- nor is the base's this one's
+ALTER SERVER data OPTIONS (ADD max_server_connections '1');
+SELECT pgpool.checkout('data') > 0 AS one;
+SELECT pgpool.checkout('oltp') > 0 AS two, pgpool.checkout('oltp') > 0 AS three;
+SELECT pgpool.checkin_all();
+ALTER SERVER data OPTIONS (DROP max_server_connections);
+
+SELECT pgpool.pause('oltp');
+SELECT pgpool.try_checkout('oltp') IS NULL AS paused, pgpool.exec('data', 'select 1'), pgpool.exec('batch', 'select 1');
+SELECT pgpool.resume('oltp');
+SELECT pgpool.pause('data');
+SELECT pgpool.try_checkout('data') IS NULL AS paused, pgpool.exec('oltp', 'select 1'), pgpool.exec('batch', 'select 1');
+SELECT pgpool.drain('data', '10 s');
+SELECT pgpool.resume('data');
+SELECT test.pid('data') AS data, test.pid('batch') AS batch, test.pid('oltp') AS oltp \gset
+SELECT pgpool.reconnect('oltp');
+SELECT test.pid('data') = :data AS data, test.pid('batch') = :batch AS batch, test.pid('oltp') = :oltp AS oltp;
+SELECT pgpool.drain('batch', '10 s');
+SELECT test.pid('data') = :data AS data;
+SELECT pgpool.resume('batch');
+SELECT pgpool.prewarm('oltp', 2, '10 s'), pgpool.prewarm('batch', 5, '10 s');
+SELECT test.pid('data') = :data AS data;
+SELECT pgpool.reset_stats('oltp');
+SELECT server, checkouts > 0 AS counted FROM pgpool.stats JOIN pgpool.pools USING (pool_id, server)
+ WHERE server IN ('data', 'oltp') AND pools.local_user = current_user AND total > 0 ORDER BY server;
+SELECT pgpool.checkout('oltp') AS lease \gset
+SELECT server FROM pgpool.leases WHERE lease = :lease;
+SELECT pgpool.terminate(:lease);
+SELECT pgpool.checkin_all();
+
+--
+-- Names: the option has one, not a server
+--
+
+ALTER SERVER data RENAME TO base_data;
+SELECT test.err($$SELECT pgpool.checkout('oltp')$$);
+ALTER SERVER oltp OPTIONS (SET base_server 'base_data');
+SELECT pgpool.exec('oltp', 'select 1');
+-- another server takes the name: it is the base from then on
+BEGIN;
+ALTER SERVER base_data RENAME TO old_data;
+SELECT test.server('base_data', 'application_name', 'of the next');
+COMMIT;
+SELECT application FROM test.who('oltp');
+-- dropped; nothing keeps it from that
+SELECT test.drop('base_data');
+SELECT test.err($$SELECT pgpool.checkout('oltp')$$);
+-- it is a pool like others without: the mapping is to be its own
+ALTER SERVER oltp OPTIONS (DROP base_server);
+SELECT left(test.err($$SELECT pgpool.checkout('oltp')$$), 45) AS err LIMIT 1;
+SELECT test.drop('oltp', 'batch', 'old_data');
+
+DROP FUNCTION test.based, test.who, test.pid;
+DROP OWNED BY regress_pgpool_owner, regress_pgpool_first, regress_pgpool_second;
+DROP ROLE regress_pgpool_owner, regress_pgpool_first, regress_pgpool_second;
+SELECT pgpool.check_invariants();

@@ -1,0 +1,66 @@
+--
+-- One statement on several pools at the same time.
+--
+SELECT test.server('f' || n, 'pool_size', '2') FROM generate_series(1, 4) AS n;
+-- each with a remote session of its own
+SELECT pool, a, count(*) OVER () AS n FROM pgpool.fanout('{f1,f2,f3}', 'select 1') AS t(pool text, a int) ORDER BY pool;
+SELECT count(DISTINCT pid) FROM pgpool.fanout('{f3,f1,f2}', 'select pg_backend_pid()') AS t(pool text, pid int);
+SELECT * FROM pgpool.fanout('{f1}', 'select $1::int + $2::int', '40', '2') AS t(pool name, a int);
+SELECT pool, sum(a) FROM pgpool.fanout('{f1,f2}', 'select generate_series(1, $1)', 1000) AS t(pool text, a int) GROUP BY pool ORDER BY pool;
+SELECT * FROM pgpool.fanout('{}', 'select 1') AS t(pool text, a int);
+SELECT * FROM pgpool.fanout('{f1,f2}', 'create temp table x()') AS t(pool text);
+SELECT pool FROM pgpool.fanout('{f1,f2}', 'select') AS t(pool text) ORDER BY pool;
+-- another type for the pool, if its name fits
+SELECT * FROM pgpool.fanout('{f1}', 'select 1') AS t(pool varchar(10), a int);
+SELECT * FROM pgpool.fanout('{f1}', 'select 1') AS t(pool int, a int);
+SELECT * FROM pgpool.fanout('{f1}', 'select 1') AS t(a int);
+SELECT * FROM pgpool.fanout('{f1}', 'select 1, 2') AS t(pool text, a int);
+-- much, from all at once
+SELECT pool, count(*), sum(length(x)) FROM pgpool.fanout('{f1,f2,f3,f4}', 'select i, repeat(''x'', 100) from generate_series(1, 50000) as i') AS t(pool text, i int, x text) GROUP BY pool ORDER BY pool;
+-- at the same time: each waits until all have come
+SELECT pgpool.exec('shard1', $$create function meet(n int) returns bool language plpgsql as $f$
+begin
+	perform pg_advisory_lock_shared(77);
+	for i in 1 .. 1000 loop
+		if (select count(*) from pg_locks where locktype = 'advisory' and objid = 77) >= n then
+			return true;
+		end if;
+		perform pg_sleep(0.01);
+	end loop;
+	return false;
+end $f$ $$);
+SELECT pool, met FROM pgpool.fanout('{f1,f2,f3,f4}', 'select meet(4)') AS t(pool text, met bool) ORDER BY pool;
+SELECT pgpool.exec('shard1', 'drop function meet');
+SELECT server, leased, waiters FROM pgpool.pools WHERE server LIKE 'f_' ORDER BY server;
+-- one fails: the others are cancelled, the error says who
+SELECT * FROM pgpool.fanout('{f1,f2,f3}', $$select case when application_name = 'pgpool_ext/f2' then (1 / (pid - pid))::text else pg_sleep(60)::text end from pg_stat_activity where pid = pg_backend_pid()$$) AS t(pool text, a text);
+SELECT test.wait_for('SELECT n = 0 FROM pgpool.query(''shard1'', ''select count(*) from pg_stat_activity where query like ''''%pg_sleep(60)%'''' and pid <> pg_backend_pid() and state = ''''active'''''') AS t(n bigint)');
+-- a value of one does not fit
+SELECT count(*) FROM pgpool.fanout('{f1,f2}', $$select case when application_name = 'pgpool_ext/f1' and i = 500 then 'none' else i::text end from generate_series(1, 1000) as i, pg_stat_activity where pid = pg_backend_pid()$$) AS t(pool text, a int);
+-- one cannot be had
+SELECT * FROM pgpool.fanout('{f1,f2,nowhere}', 'select 1') AS t(pool text, a int);
+SELECT pgpool.checkout('f3') AS a, pgpool.checkout('f3') AS b \gset
+SELECT line FROM test.err('SELECT * FROM pgpool.fanout(''{f1,f2,f3}'', ''select 1'') AS t(pool text, a int)') AS line;
+SELECT pgpool.checkin_all();
+-- the local statement is cancelled
+SET statement_timeout = '100 ms';
+SELECT * FROM pgpool.fanout('{f1,f2,f3}', 'select pg_sleep(60)') AS t(pool text, a text);
+RESET statement_timeout;
+SELECT test.wait_for('SELECT n = 0 FROM pgpool.query(''shard1'', ''select count(*) from pg_stat_activity where query like ''''%pg_sleep(60)%'''' and pid <> pg_backend_pid() and state = ''''active'''''') AS t(n bigint)');
+-- without a timeout, too: no two of them can wait for each other
+SET pgpool_ext.checkout_timeout = 0;
+SELECT count(*) FROM pgpool.fanout('{f4,f1,f2,f3}', 'select 1') AS t(pool text, a int);
+RESET pgpool_ext.checkout_timeout;
+-- bad input
+SELECT * FROM pgpool.fanout(NULL, 'select 1') AS t(pool text, a int);
+SELECT * FROM pgpool.fanout('{f1,NULL}', 'select 1') AS t(pool text, a int);
+SELECT * FROM pgpool.fanout('{f1,f2,f1}', 'select 1') AS t(pool text, a int);
+SELECT * FROM pgpool.fanout('{f1,f2}', NULL) AS t(pool text, a int);
+SELECT * FROM pgpool.fanout('{f1}', '') AS t(pool text, a int);
+SELECT * FROM pgpool.fanout('{f1}', 'select 1; select 2') AS t(pool text, a int);
+SELECT * FROM pgpool.fanout('{f1}', 'copy pg_class to stdout') AS t(pool text, a int);
+SELECT * FROM pgpool.fanout('{f1,f2}', 'select 1', VARIADIC array_fill('1'::text, ARRAY[65536])) AS t(pool text, a int);
+SELECT pgpool.fanout('{f1,f2}', 'select 1');
+SELECT count(*) FROM pgpool.leases;
+SELECT test.drop('f1', 'f2', 'f3', 'f4');
+SELECT pgpool.check_invariants();

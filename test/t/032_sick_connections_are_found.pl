@@ -1,0 +1,181 @@
+# Nobody borrows a sick connection: one that ends while it is idle disappears by
+# itself within a second, stray bytes end it, and test_period has it tested before
+# it is leased, within a deadline of its own.
+use strict;
+use warnings;
+
+use PgpxFakeServer;
+use PgpxTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time usleep);
+
+my $remote = remote_node('remote', conf => ['restart_after_crash = on']);
+my $local = local_node('local', conf => ['pgpool_ext.log_connections = on']);
+my $flag = PostgreSQL::Test::Utils::tempdir . '/go';
+
+# Each says something while its connection is idle, when it is told to.
+sub when_told
+{
+	my ($what) = @_;
+
+	return sub {
+		my ($fake) = @_;
+
+		$fake->serve(2);
+		select undef, undef, undef, 0.05 until -e $flag;
+		$fake->send(ref $what ? $what->($fake) : $what);
+		sleep 3600;
+	};
+}
+my %stray = (
+	row => PgpxFakeServer::row('666'),
+	answer => sub { $_[0]->answer('666') },
+	ready => PgpxFakeServer::ready(),
+	error => PgpxFakeServer::failure(S => 'ERROR', C => '57P01', M => 'bye'),
+	garbage => 'rubbish');
+my %harmless = (
+	notice => PgpxFakeServer::message('N', "SNOTICE\0C00000\0Mhello\0\0"),
+	parameter => PgpxFakeServer::message('S', "TimeZone\0UTC\0"),
+	notification => PgpxFakeServer::message('A', pack 'NZ*Z*', 1, 'channel', 'payload'));
+my $fake = PgpxFakeServer->new(map { $_ => when_told($stray{$_} // $harmless{$_}) } keys %stray, keys %harmless);
+my $session = PgpxSession->new($local);    # after it: what forks holds our pipes
+
+sub pool
+{
+	my ($server, $columns) = @_;
+
+	return $local->safe_psql('postgres',
+		"SELECT $columns FROM pgpool.pools JOIN pgpool.stats USING (pool_id, server, local_user) WHERE server = '$server'");
+}
+
+sub becomes
+{
+	my ($server, $columns, $expected, $name) = @_;
+
+	return ok(
+		wait_until($local,
+			"SELECT $columns FROM pgpool.pools JOIN pgpool.stats USING (pool_id, server, local_user) WHERE server = '$server'", $expected, 60),
+		"$server: $name");
+}
+
+# How many connections of a server the worker has closed, by its log: nothing is
+# called, so it has found them by itself.
+sub closed_by_log
+{
+	my ($server) = @_;
+
+	return scalar(() = slurp_file($local->logfile) =~ /pgpool_ext closed connection \d+ to server "$server"/g);
+}
+
+# It closes so many, within a second and two more for a busy machine.
+sub closes
+{
+	my ($server, $n, $start, $name) = @_;
+
+	usleep(10_000) until closed_by_log($server) >= $n || time() > $start + 30;
+	my $took = time() - $start;
+	is(closed_by_log($server), $n, "$server: $name");
+	return cmp_ok($took, '<', 3, "$server: at once");
+}
+
+sub ticks
+{
+	my ($pid) = @_;
+	my @stat = split / /, (slurp_file("/proc/$pid/stat") =~ /\) (.*)/)[0];
+
+	return $stat[11] + $stat[12];
+}
+
+sub query { return "SELECT pid FROM pgpool.query('$_[0]', 'select pg_backend_pid()') AS t(pid int)"; }
+
+# --- the remote ends a session
+make_pool($local, $remote, server => 'ended', options => { pool_size => 4, test_period => -1 });
+$session->run("SELECT pgpool.prewarm('ended', 4, '30 s')");
+my $pids = $local->safe_psql('postgres', 'SELECT string_agg(remote_pid::text, $$,$$) FROM pgpool.connections');
+my ($first, @rest) = split /,/, $pids;
+my $start = time();
+$remote->safe_psql('postgres', "SELECT pg_terminate_backend($first)");
+closes('ended', 1, $start, 'a connection that ended disappears without anybody looking');
+is($local->safe_psql('postgres', q{SELECT string_agg(remote_pid::text, ',') FROM pgpool.connections}), join(',', @rest),
+	'ended: and no other');
+$start = time();
+kill 'KILL', $rest[0];    # the remote restarts, and all of its sessions end
+closes('ended', 4, $start, 'all of them when the remote crashes');
+becomes('ended', 'total, closed_broken, retried', '0|4|0', 'each is counted, and none was borrowed');
+ok(wait_until($local, "SELECT * FROM pgpool.query('ended', 'select 1') AS t(a int)", '1', 60), 'ended: the next works');
+
+# --- stray bytes
+make_pool($local, $fake, server => "s_$_", remote_dbname => $_,
+	options => { pool_size => 1, sslmode => 'disable', test_period => -1 })
+  foreach keys %stray, keys %harmless;
+foreach my $what (sort keys %stray, keys %harmless)
+{
+	is($session->run("SELECT * FROM pgpool.query('s_$what', 'select 1') AS t(a text)") . $session->error, '1', "$what: a connection is used");
+}
+my $all = keys(%stray) + keys(%harmless);
+ok( wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE server ~ '^s_' AND state = 'idle' AND now() - last_used > '2 s'", $all, 60),
+	'all are idle, for a while');
+$start = time();
+append_to_file($flag, '');
+closes("s_$_", 1, $start, 'what nobody asked for ends the connection') foreach sort keys %stray;
+becomes("s_$_", 'total, closed_broken', '0|1', 'as a broken one') foreach sort keys %stray;
+my $worker = worker_pid($local);
+my $before = ticks($worker);
+$local->safe_psql('postgres', 'SELECT pg_sleep(1)');
+cmp_ok(ticks($worker) - $before, '<', 20, 'what waits on idle connections does not keep the worker busy');
+foreach my $what (sort keys %harmless)
+{
+	is(pool("s_$what", 'total, idle, closed_broken'), '1|1|0', "s_$what: is no reason to end it");
+	is($session->run("SELECT pgpool.checkin(pgpool.checkout('s_$what'))") . $session->error, '', "s_$what: nor to refuse it");
+	is(pool("s_$what", 'connects, retried'), '1|0', "s_$what: it is the same one");
+}
+
+# --- test_period
+make_pool($local, $remote, server => 'always', options => { pool_size => 1, test_period => 0 });
+make_pool($local, $remote, server => 'never', options => { pool_size => 1, test_period => -1 });
+make_pool($local, $remote, server => 'later', options => { pool_size => 1, test_period => '500ms' });
+$session->run(query($_)) foreach qw(always never later) x 5;
+ok(wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE server IN ('always', 'never', 'later') AND state = 'idle' AND now() - last_used > '1 s'", '3'),
+	'three connections are idle for longer than test_period');
+cmp_ok(pool('later', 'checks'), '<=', 4, 'later: no test for a connection that is in use');
+my $checks = pool('later', 'checks');
+my $always = pool('always', 'checks');
+foreach my $server (qw(always never later))
+{
+	like($session->run(query($server)) . $session->error, qr/^\d+$/, "$server: serves");
+}
+is(pool('later', 'checks'), $checks + 1, 'later: a test after test_period');
+is(pool('never', 'checks'), '0', 'never: none at all');
+is(pool('always', 'checks'), $always + 1, 'always: each time, once it is idle');
+foreach my $round (1 .. 3)
+{
+	ok(wait_until($local, "SELECT state FROM pgpool.connections WHERE server = 'always'", 'idle'), 'always: idle');
+	$session->run(query('always'));
+	is(pool('always', 'checks, checks_failed, connects'), ($always + 1 + $round) . '|0|1', 'always: and tested');
+}
+ok(wait_until($local, "SELECT state FROM pgpool.connections WHERE server = 'always'", 'idle'), 'always: idle');
+like($session->run("SELECT pgpool.try_checkout('always')"), qr/^\d+$/, 'always: a try is worth the test');
+$session->run('SELECT pgpool.checkin_all()');
+
+# --- a black hole
+make_pool($local, $remote, server => 'hole',
+	options => { pool_size => 2, test_period => '300ms', operation_timeout => '60s', checkout_timeout => '60s' });
+$session->run("SELECT pgpool.prewarm('hole', 2, '30 s')");
+my @pids = split /,/, $local->safe_psql('postgres', q{SELECT string_agg(remote_pid::text, ',' ORDER BY last_used) FROM pgpool.connections WHERE server = 'hole'});
+ok(wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE server = 'hole' AND now() - last_used > '1 s'", '2'), 'hole: two connections are idle');
+kill 'STOP', @pids;
+my $took = seconds { $session->start(query('hole')); $session->finish(60) };
+my $got = $session->{text};
+like($got . $session->error, qr/^\d+$/, 'hole: a checkout is served all the same');
+is(scalar(grep { $_ eq $got } @pids), 0, 'hole: with another connection');
+cmp_ok($took, '<', 30, 'hole: the test has a short deadline of its own, not operation_timeout');
+cmp_ok(pool('hole', 'checks_failed'), '>=', 1, 'hole: the test found it');
+kill 'CONT', @pids;
+is(pool('never', 'checks'), '0', 'never: still none');
+
+$session->quit;
+stats_add_up($local);
+check_invariants($local);
+leak_check($local, $remote);
+done_testing();

@@ -1,0 +1,221 @@
+# Outage drill: 50 sessions in a loop while the remote stops and starts again.
+# Every call ends in time and tells the reason, the first success comes soon after
+# the remote is back, and it never sees more sessions than pool_size, nor a burst.
+# PGPX_TEST_OUTAGE: how many seconds it is down (default 20).
+use strict;
+use warnings;
+
+use PgpxTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time usleep);
+
+my $down = $ENV{PGPX_TEST_OUTAGE} // 20;
+my $clients = 50;
+my $size = 5;
+my $retry_max = 2;
+my $timeout = 3;
+my $remote = remote_node('remote', conf => ['log_connections = on']);
+my $local = local_node('local');
+make_pool($local, $remote, server => 'shard1',
+	options => { pool_size => $size, checkout_timeout => "${timeout}s", retry_min => '100ms', retry_max => "${retry_max}s" });
+make_pool($local, $remote, server => 'patient',
+	options => { pool_size => $size, on_unavailable => 'wait', checkout_timeout => '1500ms', retry_max => "${retry_max}s" });
+make_pool($local, $remote, server => 'warm', options => { pool_size => $size, min_size => 2, retry_max => "${retry_max}s" });
+$remote->safe_psql('postgres', "ALTER ROLE remote_app CONNECTION LIMIT @{[ $size + $size + 2 ]}");
+is($local->safe_psql('postgres', "SELECT pgpool.exec('warm', 'select 1')"), '1', 'a pool with min_size is used');
+ok(wait_until($local, "SELECT idle FROM pgpool.pools WHERE server = 'warm'", '2'), 'and is open');
+
+# What each call came to: when it ended, how long it took, its SQLSTATE and detail.
+$local->safe_psql('postgres', <<'EOT');
+CREATE UNLOGGED TABLE calls (server text, ended timestamptz, took interval, late interval, state text, detail text, value int);
+CREATE TABLE stop ();
+CREATE PROCEDURE loop_until_stopped(server text) LANGUAGE plpgsql AS $$
+DECLARE
+	began timestamptz; ended timestamptz; s text; d text; n int; v int;
+BEGIN
+	WHILE to_regclass('stop') IS NOT NULL LOOP
+		began := clock_timestamp(); s := '00000'; d := ''; v := NULL;
+		n := (random() * 1e9)::int;
+		BEGIN
+			SELECT a INTO v FROM pgpool.query(server, 'select $1::int from pg_sleep(0.005)', n) AS t(a int);
+			IF v IS DISTINCT FROM n THEN s := 'wrong'; END IF;
+		EXCEPTION WHEN OTHERS THEN
+			GET STACKED DIAGNOSTICS s = RETURNED_SQLSTATE, d = PG_EXCEPTION_DETAIL;
+		END;
+		ended := clock_timestamp();
+		-- how late this machine ends a sleep that has nothing to do with us
+		IF s <> '00000' THEN PERFORM pg_sleep(0.02); END IF;
+		INSERT INTO calls VALUES (server, ended, ended - began,
+			CASE WHEN s <> '00000' THEN clock_timestamp() - ended - '20 ms'::interval END, s, d, v);
+		COMMIT;
+	END LOOP;
+END $$;
+EOT
+
+sub calls
+{
+	my ($columns, $where, $server) = @_;
+
+	return $local->safe_psql('postgres',
+		"SELECT $columns FROM calls WHERE server = '" . ($server // 'shard1') . "' AND " . ($where // 'true'));
+}
+
+sub now { return $local->safe_psql('postgres', 'SELECT clock_timestamp()'); }
+
+my @sessions = map { PgpxSession->new($local) } 1 .. $clients;
+$_->start(q{CALL loop_until_stopped('shard1')}) foreach @sessions;
+my @patient = map { PgpxSession->new($local) } 1 .. 5;
+$_->start(q{CALL loop_until_stopped('patient')}) foreach @patient;
+my $endless = PgpxSession->new($local);
+ok(wait_until($local, "SELECT count(*) > 500 FROM calls WHERE state = '00000'", 't'), "$clients sessions are at work");
+
+my $stopped = now();
+$remote->stop('fast');
+my $gone = now();
+ok( wait_until($local, "SELECT now() - '$gone' > '$down s'", 't'), "the remote is down for $down s");
+is($local->safe_psql('postgres', "SELECT last_error <> '', next_try_at IS NOT NULL, now() - last_error_at < '1 min' FROM pgpool.pools WHERE server = 'shard1'"),
+	't|t|t', 'the view tells the error, its time and that of the next try');
+cmp_ok($local->safe_psql('postgres', "SELECT connects_failed FROM pgpool.stats WHERE server = 'shard1'"), '<=', 12 + 2 * $down,
+	'attempts are few, while there are thousands of calls');
+check_invariants($local, 'the invariants hold during the outage');
+is(scalar(grep { $_->done } @sessions, @patient), 0, 'all sessions are still in their loops');
+$endless->start("SELECT pgpool.exec(pgpool.checkout('patient', '10 min'), 'select 1'), pgpool.checkin_all()");
+ok(wait_until($local, "SELECT reason FROM pgpool.waiters WHERE server = 'patient' AND deadline > now() + '1 min'", 'unavailable', 30),
+	'one waits for as long as it takes');
+ok( wait_until($local,
+		"SELECT count(*) FROM pgpool.pools WHERE server IN ('shard1', 'patient') AND next_try_at BETWEEN now() - interval '1 s' AND now() + interval '3 s'",
+		'2'),
+	'the next try is in retry_max at most');
+
+$remote->start;
+my $back = now();
+my $watch = PgpxSession->new($remote);
+my ($most, $samples) = (0, 0);
+my $end = time() + 5;
+while (time() < $end)
+{
+	my $seen = $watch->run("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgpool_ext/shard1'");
+
+	$samples++;
+	$most = $seen if $seen > $most;
+	usleep(5_000);
+}
+ok(wait_until($local, "SELECT count(*) > 200 FROM calls WHERE ended > '$back' AND state = '00000'", 't'), 'they work again');
+$local->safe_psql('postgres', 'DROP TABLE stop');
+$_->finish(60) foreach @sessions, @patient, $endless;
+is(join('', map { $_->error } @sessions, @patient, $endless), '', 'all come to their end');
+is($endless->{text}, '1|1', 'who waited for it was served');
+
+# --- every call
+note 'calls by what they came to: ' . $local->safe_psql('postgres', 'SELECT string_agg(s, $$, $$) FROM (SELECT state || $$ $$ || count(*) FROM calls GROUP BY state) AS t(s)');
+is(calls("count(*)", "state NOT IN ('00000', '08001', '08006', '55P03')"), '0', 'no call fails in another way')
+  or diag(calls("string_agg(DISTINCT state || ' ' || detail, '; ')", "state NOT IN ('00000', '08001', '08006', '55P03')"));
+is(calls('count(*)', "state = '08006' AND ended NOT BETWEEN '$stopped' AND '$gone'::timestamptz + '2 s'"), '0',
+	'connections were lost at its beginning only');
+is(calls('count(*)', "state = '55P03'"), '0', 'nobody waited in vain');
+cmp_ok(calls('count(*)', "state = '08001'"), '>', 50, 'many calls tell that the remote cannot be reached');
+is(calls('count(*)', "state = '08001' AND detail !~ 'refused|shutting down|starting up|closed the connection|terminating'"), '0', 'with the reason')
+  or diag(calls("string_agg(DISTINCT detail, '; ')", "state = '08001' AND detail !~ 'refused|shutting down|starting up|closed the connection'"));
+
+# 100 ms, and as much as the same machine was late with anything else meanwhile
+my $late = $local->safe_psql('postgres', 'SELECT max(late) FROM calls');
+my %limit = (shard1 => "$timeout s", patient => '1500 ms');
+note "a sleep of 20 ms took up to $late longer";
+foreach my $server (sort keys %limit)
+{
+	note "$server: longest call " . calls('max(took)', 'true', $server);
+	is(calls('count(*)', "took > '$limit{$server}'::interval + '100 ms' + '$late'", $server), '0',
+		"$server: every call ends within its timeout and 100 ms");
+}
+is(calls('count(*)', "state NOT IN ('00000', '08001', '08006')", 'patient'), '0', 'patient: no call fails in another way');
+is(calls("count(*) > 4, min(took) >= '1490 ms'", "state = '08001' AND ended > '$gone'::timestamptz + '5 s'", 'patient'), 't|t',
+	'patient: on_unavailable wait does wait, and then has the reason');
+is(calls("count(*)", "state = '08001' AND detail !~ 'refused|shutting down|starting up|closed the connection|terminating'", 'patient'), '0',
+	'patient: of the remote');
+is(calls("count(*) > 1000", "state = '08001' AND took < '50 ms'"), 't', 'shard1: on_unavailable fail does not');
+my $first = calls("extract(epoch FROM min(ended) - '$back')", "state = '00000' AND ended > '$back'");
+note "first success after $first s";
+cmp_ok($first, '<', $retry_max * 1.25 + 1 + $down / 20, 'the first success comes within retry_max, its jitter, and a second');
+is(calls('count(*)', "state <> '00000' AND ended > '$back'::timestamptz + '6 s'"), '0', 'after that no call fails');
+
+# --- the remote
+cmp_ok($most, '<=', $size, "the remote saw $most sessions of the pool at most, in $samples looks");
+is($local->safe_psql('postgres', "SELECT count(*) FROM pgpool.pools WHERE total > pool_size"), '0', 'no pool is too large');
+
+# The remote's log since it is back: who knocked, and who was let in, by pool.
+my @log = split /\n/, (split /database system is ready to accept connections/, slurp_file($remote->logfile))[-1];
+my %knocked;
+foreach (@log)
+{
+	push @{ $knocked{$2} }, $1 if /\[(\d+)\] .*connection authorized: user=remote_app .*application_name=pgpool_ext\/(\w+)/;
+}
+foreach my $server (qw(shard1 patient warm))
+{
+	my %mine = map { $_ => 1 } @{ $knocked{$server} };
+	my ($in, $pending, $too_many) = (0, 0, 0);
+
+	foreach (@log)
+	{
+		next unless /\[(\d+)\] .*connection (received|authorized)/ && $mine{$1};
+		$2 eq 'received' ? $pending++ : ($pending--, $in++);
+		$too_many++ if $pending > 2**$in;
+	}
+	is($too_many, 0, "$server: connects come one, two, four at a time");
+	cmp_ok($in, '<=', $size, "$server: and not more than the pool is large ($in)");
+	cmp_ok($in, '>=', 2, "$server: but more than one");
+}
+ok(wait_until($local, "SELECT idle, unavailable_since IS NULL FROM pgpool.pools WHERE server = 'warm'", '2|t', 60),
+	'min_size has come back with the remote, without any call');
+is($local->safe_psql('postgres', "SELECT waited - granted - failed, timeouts, cancelled FROM pgpool.stats WHERE server = 'shard1'"),
+	'0|0|0', 'each who waited was served or told');
+is($local->safe_psql('postgres', "SELECT unavailable > 0, connects_failed > 0 FROM pgpool.stats WHERE server = 'shard1'"),
+	't|t', 'who came during a pause was told at once');
+
+# --- a wrong password does not hammer
+sub attempts { return scalar(() = slurp_file($remote->logfile) =~ /password authentication failed for user "remote_app"/g); }
+
+is($local->safe_psql('postgres', "SELECT pgpool.drain(NULL, '30 s')"), 't', 'the pools are drained');
+$local->safe_psql('postgres', 'SELECT pgpool.resume(); TRUNCATE calls; CREATE TABLE stop ()');
+$remote->safe_psql('postgres', "ALTER ROLE remote_app PASSWORD 'another'");
+my $before = attempts();
+my $began = time();
+$_->start(q{CALL loop_until_stopped('shard1')}) foreach @sessions;
+ok(wait_until($local, "SELECT now() - min(ended) > '6 s' FROM calls", 't'), 'many sessions with a wrong password, for 6 s');
+my ($tried, $span) = (attempts() - $before, time() - $began);
+$remote->safe_psql('postgres', "ALTER ROLE remote_app PASSWORD '$REMOTE_APP_PASSWORD'");
+# a pause of 100 ms, doubled each time until it is retry_max, each a quarter shorter at most
+cmp_ok($tried, '<=', 6 + $span / (0.75 * $retry_max), "wrong password: the remote saw $tried attempts in $span s");
+cmp_ok($tried, '>=', 2, 'wrong password: but more than one');
+cmp_ok(calls('count(*)', "state = '08001' AND detail ~ 'password authentication failed for user'"), '>', 500,
+	'wrong password: while hundreds of calls are told why');
+ok(wait_until($local, "SELECT count(*) > 0 FROM calls WHERE state = '00000'", 't', 30), 'wrong password: once it is right the pool works');
+$local->safe_psql('postgres', 'DROP TABLE stop');
+$_->finish(60) foreach @sessions;
+
+# --- the remote has no room for more: who has a connection in the pool waits for it
+$local->safe_psql('postgres', 'SET client_min_messages = error; DROP SERVER warm CASCADE');
+is($local->safe_psql('postgres', "SELECT pgpool.drain(NULL, '30 s')"), 't', 'the pools are drained');
+ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app'", '0'), 'also over there');
+$local->safe_psql('postgres', 'SELECT pgpool.resume()');
+$remote->safe_psql('postgres', 'ALTER ROLE remote_app CONNECTION LIMIT 2');
+sub refusals { return scalar(() = slurp_file($remote->logfile) =~ /too many connections for role "remote_app"/g); }
+$before = refusals();
+$began = time();
+my @leases = map { lease($_, 'shard1') } @sessions[ 0, 1 ];
+$_->start("SELECT pgpool.checkin(pgpool.checkout('shard1', '60 s'))") foreach @sessions[ 2 .. 9 ];
+ok(wait_until($local, "SELECT count(*) FROM pgpool.waiters WHERE now() - waiting_since > '3 s'", '8'), 'no room: eight wait, and do not fail');
+is(scalar(grep { $_->done } @sessions[ 2 .. 9 ]), 0, 'no room: for seconds');
+($tried, $span) = (refusals() - $before, time() - $began);
+cmp_ok($tried, '<=', 6 + $span / (0.75 * $retry_max), "no room: the remote saw $tried attempts in $span s");
+cmp_ok($tried, '>=', 1, 'no room: and refused');
+$sessions[0]->run('SELECT pgpool.checkin_all()');
+$_->finish(30) foreach @sessions[ 2 .. 9 ];
+is(join('', map { $_->error } @sessions[ 2 .. 9 ]), '', 'no room: what comes in serves them one after the other');
+$remote->safe_psql('postgres', 'ALTER ROLE remote_app CONNECTION LIMIT -1');
+$_->run('SELECT pgpool.checkin_all()') foreach @sessions;
+
+stats_add_up($local);
+check_invariants($local);
+leak_check($local, $remote);
+done_testing();

@@ -1,0 +1,197 @@
+# The administrator's levers: pause, resume, drain, reconnect, prewarm, reset_stats,
+# terminate; and who may pull them.
+use strict;
+use warnings;
+
+use PgpxTest;
+use Test::More;
+
+my $remote = remote_node('remote', conf => ["client_connection_check_interval = '200ms'"]);
+my $local = local_node('local');
+make_pool($local, $remote, server => 's1', options => { pool_size => 2 });
+make_pool($local, $remote, server => 's2', options => { pool_size => 2 });
+$local->safe_psql('postgres', 'CREATE DATABASE elsewhere');
+make_pool($local, $remote, server => 's1', dbname => 'elsewhere');
+
+my $row = 'AS t(a int)';
+my $admin = PgpxSession->new($local);
+my @sessions = map { PgpxSession->new($local) } 1 .. 4;
+my $elsewhere = PgpxSession->new($local, dbname => 'elsewhere');
+
+sub pool
+{
+	my ($server, $columns, $database) = @_;
+
+	$database //= 'postgres';
+	return $local->safe_psql('postgres',
+		"SELECT $columns FROM pgpool.pools JOIN pgpool.stats USING (pool_id, server, local_user, database) WHERE server = '$server' AND database = '$database'");
+}
+
+sub waits
+{
+	my ($session, $reason, $name) = @_;
+	my $pid = $session->pid;
+
+	$session->start("SELECT pgpool.checkout('s1', '60 s')");
+	return ok(wait_until($local, "SELECT reason FROM pgpool.waiters WHERE pid = $pid", $reason), $name);
+}
+
+sub lever
+{
+	my ($call, $expected, $name) = @_;
+	my $text = $admin->run("SELECT pgpool.$call", 60);
+
+	return is($text . $admin->error, $expected, $name // $call);
+}
+
+sub check_in { $_->run('SELECT pgpool.checkin_all()') foreach @_; return; }
+
+# --- pause
+my $lease = lease($sessions[0], 's1');
+lever("pause('s1')", '');
+is($sessions[0]->run("SELECT * FROM pgpool.query($lease, 'select 1') $row"), '1', 'pause: a lease goes on');
+is($sessions[1]->run("SELECT pgpool.try_checkout('s1')"), '', 'a try gets nothing');
+$sessions[1]->fails("SELECT pgpool.checkout('s1', '200 ms')", '55P03', qr/./, 'a timeout still holds');
+waits($sessions[$_], 'paused', "session $_ queues, and the reason is shown") foreach 1 .. 3;
+check_in($sessions[0]);
+is(pool('s1', 'state, leased, waiters'), 'paused|0|3', 'a connection that comes in is given to nobody');
+is($sessions[0]->run("SELECT * FROM pgpool.query('s2', 'select 2') $row"), '2', 'another server is not paused');
+is($elsewhere->run("SELECT * FROM pgpool.query('s1', 'select 3') $row"), '3', 'nor one of its name in another database');
+lever("resume('s1')", '');
+like($sessions[$_]->finish(30), qr/^\d+$/, "resume: session $_ is served") foreach 1, 2;
+is($sessions[3]->done, 0, 'in their order');
+check_in(@sessions[ 1, 2 ]);
+like($sessions[3]->finish(30), qr/^\d+$/, 'and then the last');
+check_in($sessions[3]);
+
+# all servers at once, and one that nobody has used yet
+lever('pause()', '', 'pause of all servers');
+is(pool($_, 'state'), 'paused', "pause: $_ is") foreach qw(s1 s2);
+lever("resume('s2')", '');
+is(pool('s1', 'state') . pool('s2', 'state'), 'pausedready', 'resume: one of them');
+lever('resume()', '', 'resume of all servers');
+is($sessions[0]->run("SELECT * FROM pgpool.query('s2', 'select 2') $row"), '2', 'which serve again');
+make_pool($local, $remote, server => 'unused', options => { pool_size => 2, min_size => 2 });
+lever("pause('unused')", '', 'pause: before there is a pool');
+$sessions[0]->start("SELECT * FROM pgpool.query('unused', 'select 4') $row");
+ok(wait_until($local, "SELECT reason FROM pgpool.waiters WHERE server = 'unused'", 'paused'), 'pause: its first checkout queues');
+is(pool('unused', 'total, connecting'), '0|0', 'pause: and nothing is opened for it');
+lever("resume('unused')", '');
+is($sessions[0]->finish(30), '4', 'resume: and is served');
+ok(wait_until($local, "SELECT idle FROM pgpool.pools WHERE server = 'unused'", '2'), 'min_size connections are there');
+lever("drain('unused', '30 s')", 't', 'drain: against min_size');
+is($local->safe_psql('postgres', "SELECT pg_sleep(1), total FROM pgpool.pools WHERE server = 'unused'"), '|0', 'drain: nothing is opened again');
+lever("resume('unused')", '');
+ok(wait_until($local, "SELECT idle FROM pgpool.pools WHERE server = 'unused'", '2'), 'resume: min_size comes back');
+
+# --- drain
+my $took = seconds { lever("drain('s1', '30 s')", 't', 'drain: an idle pool is drained') };
+cmp_ok($took, '<', 10, 'drain: soon');
+is(pool('s1', 'state, total'), 'draining|0', 'drain: all are closed');
+ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'pgpool_ext/s%'", '2'),
+	'drain: also at the remote, where those of others stay');
+waits($sessions[0], 'paused', 'drain: a checkout queues');
+lever("resume('s1')", '', 'resume undoes drain');
+like($lease = $sessions[0]->finish(30), qr/^\d+$/, 'and serves who waits');
+lever("drain('s1', '500 ms')", 'f', 'drain: false if a lease is out at the timeout');
+is($sessions[0]->run("SELECT * FROM pgpool.query($lease, 'select 1') $row"), '1', 'drain: the lease goes on');
+$admin->start("SELECT pgpool.drain('s1', '60 s')");
+ok(wait_until($local, 'SELECT count(*) FROM pg_stat_activity WHERE query LIKE $$SELECT pgpool.drain%$$ AND state = $$active$$', '1'),
+	'drain: one waits for the lease');
+check_in($sessions[0]);
+is($admin->finish(30), 't', 'drain: which comes in');
+$admin->run("SET statement_timeout = '300ms'");
+lever("resume('s1')", '');
+$lease = lease($sessions[0], 's1');
+$admin->fails("SELECT pgpool.drain('s1')", '57014', qr/statement timeout/, 'drain: can be cancelled');
+$admin->run('RESET statement_timeout');
+is(pool('s1', 'state, leased'), 'draining|1', 'drain: which does not undo it');
+check_in($sessions[0]);
+is(pool('s1', 'total, closed_drained'), '0|' . pool('s1', 'closed_drained'), 'drain: and closes');
+cmp_ok(pool('s1', 'closed_drained'), '>=', 2, 'drain: counted as that');
+lever("resume('s1')", '');
+
+# --- prewarm
+lever("prewarm('s1', 2, '30 s')", '2');
+is(pool('s1', 'total, idle'), '2|2', 'prewarm: the connections are open');
+lever("prewarm('s1', 9, '30 s')", '2', 'prewarm: but not more than pool_size');
+lever("prewarm('s1', 1, '30 s')", '2', 'prewarm: fewer are there already');
+lever("prewarm('s1', 0)", '2', 'prewarm: of none');
+lever("pause('unused')", '');
+lever("reconnect('unused')", '');
+ok(wait_until($local, "SELECT total FROM pgpool.pools WHERE server = 'unused'", '0'), 'reconnect: also while it is paused');
+lever("prewarm('unused', 2, '300 ms')", '0', 'prewarm: none while it is paused');
+lever("resume('unused')", '');
+
+# --- bad input
+my %bad = (
+	"pause('nowhere')" => [ '42704', qr/server "nowhere" does not exist/ ],
+	"resume('nowhere')" => [ '42704', qr/server "nowhere" does not exist/ ],
+	"drain('nowhere')" => [ '42704', qr/server "nowhere" does not exist/ ],
+	"reconnect('')" => [ '42704', qr/server "" does not exist/ ],
+	"reset_stats('nowhere')" => [ '42704', qr/server "nowhere" does not exist/ ],
+	"drain('s1', '-1 s')" => [ '22023', qr/timeout is out of range/ ],
+	"drain('s1', '11 years')" => [ '22023', qr/timeout is out of range/ ],
+	"prewarm('nowhere', 1)" => [ '42704', qr/server "nowhere" does not exist/ ],
+	'prewarm(NULL, 1)' => [ '22004', qr/pool must not be null/ ],
+	"prewarm('s1', NULL)" => [ '22004', qr/n must not be null/ ],
+	"prewarm('s1', -1)" => [ '22023', qr/n must be zero or positive/ ],
+	"prewarm('s1', 1, '-1 s')" => [ '22023', qr/timeout is out of range/ ],
+	'terminate(NULL)' => [ '22004', qr/lease must not be null/ ]);
+$admin->fails("SELECT pgpool.$_", $bad{$_}[0], $bad{$_}[1], "bad input: $_") foreach sort keys %bad;
+lever("terminate($_)", 'f', "terminate: no such lease $_") foreach 0, -1, '9223372036854775807';
+is(pool('s1', 'state'), 'ready', 'bad input: has done nothing');
+
+# --- reconnect
+$lease = lease($sessions[0], 's1');
+my $pids = $local->safe_psql('postgres', "SELECT string_agg(remote_pid::text, ',') FROM pgpool.connections WHERE server = 's1' AND database = 'postgres'");
+my $mine = $sessions[0]->run("SELECT * FROM pgpool.query($lease, 'select pg_backend_pid()') $row");
+lever("reconnect('s1')", '');
+ok(wait_until($remote, "SELECT string_agg(pid::text, ',') FROM pg_stat_activity WHERE pid = ANY ('{$pids}')", $mine),
+	'reconnect: an idle connection closes at once');
+is($sessions[0]->run("SELECT * FROM pgpool.query($lease, 'select 1') $row"), '1', 'reconnect: a lease goes on');
+check_in($sessions[0]);
+ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE pid = ANY ('{$pids}')", '0'), 'reconnect: and closes at checkin');
+unlike(",$pids,", qr/,@{[ $sessions[0]->run("SELECT * FROM pgpool.query('s1', 'select pg_backend_pid()') $row") ]},/,
+	'reconnect: the next one is new');
+
+# --- reset_stats
+lease($sessions[0], 's1');
+lever("reset_stats('s1')", '');
+is(pool('s1', 'checkouts, checkins, connects, waited, closed_stale, statements'), '1|0|1|0|0|0', 'reset_stats: what is under way stays');
+cmp_ok(pool('s2', 'checkouts'), '>', 0, 'reset_stats: other servers keep theirs');
+stats_add_up($local, 'reset_stats: the sums still add up');
+check_in($sessions[0]);
+is(pool('s1', 'checkouts, checkins'), '1|1', 'reset_stats: and go on');
+lever("reset_stats()", '');
+is(pool('s2', 'checkouts') . pool('s1', "extract(epoch FROM now() - stats_reset) < 60"), '0t', 'reset_stats of all servers');
+cmp_ok(pool('s1', 'checkouts', 'elsewhere'), '>', 0, 'is about this database only');
+
+# --- terminate
+foreach my $in_query (0, 1)
+{
+	my @holders = @sessions[ 0, 1 ];
+	my @leases = map { lease($_, 's1') } @holders;
+
+	$pids = $local->safe_psql('postgres', "SELECT remote_pid FROM pgpool.leases WHERE lease = $leases[0]");
+	$sessions[2]->start("SELECT pgpool.checkout('s1', '60 s')");
+	ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '1'), 'terminate: one waits');
+	$holders[0]->start("SELECT pgpool.exec($leases[0], 'select pg_sleep(300)')") if $in_query;
+	ok(wait_until($local, "SELECT state FROM pgpool.leases WHERE lease = $leases[0]", $in_query ? 'active' : 'idle'),
+		'terminate: the lease is ' . ($in_query ? 'in a query' : 'idle'));
+	lever("terminate($leases[0])", 't');
+	$in_query ? $holders[0]->finish(30) : $holders[0]->run("SELECT pgpool.exec($leases[0], 'select 1')");
+	$holders[0]->failed('PX001', qr/./, 'terminate: its holder is told');
+	like($sessions[2]->finish(30), qr/^\d+$/, 'terminate: the place is free');
+	is($holders[1]->run("SELECT pgpool.exec($leases[1], 'select 1')"), '1', 'terminate: another lease goes on');
+	ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE pid = $pids", '0'), 'terminate: the remote session has ended');
+	lever("terminate($leases[0])", 'f', 'terminate: a second time there is nothing to do');
+	check_in(@sessions);
+	is($_->error, '', 'terminate: a terminated lease can be returned') foreach $holders[0];
+}
+is(pool('s1', 'terminated, closed_terminated'), '2|2', 'terminate: is counted');
+
+stats_add_up($local);
+check_invariants($local);
+leak_check($local, $remote);
+done_testing();

@@ -1,0 +1,155 @@
+# Who holds a lease for too long: leak_warning tells it once in the log,
+# lease_timeout and terminate end the lease.  The place is free at once, the
+# holder's next call says what happened, also when the place has long been
+# somebody else's, and never do two sessions have one connection.
+use strict;
+use warnings;
+
+use PgpxTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time);
+
+my $remote = remote_node('remote', conf => ["client_connection_check_interval = '200ms'"]);
+my $local = local_node('local');
+my $row = 'AS t(pid int)';
+my $holder = PgpxSession->new($local);
+my ($app, @others) = map { PgpxSession->new($local) } 1 .. 4;
+
+sub stats
+{
+	my ($server, $columns) = @_;
+
+	return $local->safe_psql('postgres',
+		"SELECT $columns FROM pgpool.stats JOIN pgpool.pools USING (pool_id, server, local_user) WHERE server = '$server'");
+}
+
+sub logged
+{
+	my ($pattern) = @_;
+
+	return scalar(() = slurp_file($local->logfile) =~ /$pattern/g);
+}
+
+sub remote_pid { return $_[0]->run("SELECT pid FROM pgpool.query($_[1], 'select pg_backend_pid()') $row"); }
+
+# --- leak_warning
+make_pool($local, $remote, server => 'leaky', options => { pool_size => 4, leak_warning => '400ms' });
+is($holder->run("SELECT pgpool.checkin(pgpool.checkout('leaky'))") . $holder->error, '', 'leaky: a lease that comes back in time');
+my $lease = $holder->run("SELECT pgpool.checkout('leaky', why => 'month report')");
+my $pid = $holder->pid;
+ok( wait_until($local, sub { logged("WARNING:  lease $lease on server \"leaky\" has been held for \\d") }, 1),
+	'leaky: a lease that is held for too long is told in the log');
+my $user = $local->safe_psql('postgres', 'SELECT current_user');
+like(slurp_file($local->logfile),
+	qr/lease $lease .*\n.*DETAIL:  Its holder is PID $pid, user "$user", since \d{4}-.*, why: "month report"\.\n/,
+	'leaky: with the holder, his user, since when, and why');
+my $another = lease($holder, 'leaky');
+ok( wait_until($local, sub { logged("lease $another on server \"leaky\" has been held") }, 1), 'leaky: another lease');
+ok( wait_until($local, "SELECT now() - leased_at > '3 s' FROM pgpool.leases WHERE lease = $lease"),
+	'leaky: the first is held for seven times as long');
+is(logged('has been held for'), 2, 'leaky: each is told once, and that of before not at all');
+like(remote_pid($holder, $lease), qr/^\d+$/, 'leaky: a warning does not end a lease');
+is($holder->run('SELECT pgpool.checkin_all()'), '2', 'leaky: they are returned');
+
+# --- lease_timeout, of an idle lease and of one in a query
+make_pool($local, $remote, server => 'timed', options => { pool_size => 1, lease_timeout => '700ms' });
+foreach my $in_query (0, 1)
+{
+	my $what = $in_query ? 'timed, in a query' : 'timed, idle';
+
+	$lease = lease($holder, 'timed');
+	my $start = time();
+	$pid = remote_pid($holder, $lease);
+	$holder->start("SELECT pgpool.exec($lease, 'select pg_sleep(300)')") if $in_query;
+	$others[0]->start("SELECT pgpool.checkout('timed', '30 s')");
+	my $next = $others[0]->finish;
+	# half a second between two looks, and two for a busy machine
+	cmp_ok(time() - $start, '<', 0.7 + 1 + 2, "$what: the place is free within a second");
+	like($next, qr/^\d+$/, "$what: and the next in the queue has it");
+	my $remote_pid = remote_pid($others[0], $next);
+	isnt($remote_pid, $pid, "$what: with another connection");
+	$in_query ? $holder->finish(30) : $holder->run("SELECT pgpool.exec($lease, 'select 1')");
+	$holder->failed('PX002', qr/lease $lease has timed out/, "$what: the holder is told");
+	$holder->fails("SELECT pgpool.exec($lease, 'select 1')", 'PX002', qr/lease $lease has timed out/, "$what: each time");
+	is(remote_pid($others[0], $next), $remote_pid, "$what: which is nothing to the next one");
+	$holder->run("SELECT pgpool.checkin($lease)");
+	is($holder->error, '', "$what: the old lease can be returned");
+	is($local->safe_psql('postgres', "SELECT lease FROM pgpool.leases WHERE server = 'timed'"), $next,
+		"$what: which does not return the new one");
+	ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE pid = $pid", '0'), "$what: the remote session has ended");
+	$others[0]->run('SELECT pgpool.checkin_all()');
+	is(logged("LOG:  lease $lease on server \"timed\" was ended after"), 1, "$what: one line in the log");
+}
+is(stats('timed', 'lease_timeouts, closed_terminated, terminated'), '2|2|0', 'timed: each is counted');
+
+# a lease that ends with its transaction, and one whose connection has gone
+$holder->run("BEGIN; SELECT pgpool.checkout_xact('timed')");
+ok(wait_until($local, "SELECT lease_timeouts FROM pgpool.stats WHERE server = 'timed'", '3'), 'timed: a lease of a transaction ends too');
+is($holder->run("SELECT 7; COMMIT") . $holder->error, '7', 'timed: which the transaction survives');
+$lease = lease($holder, 'timed');
+$pid = remote_pid($holder, $lease);
+$remote->safe_psql('postgres', "SELECT pg_terminate_backend($pid)");
+like(lease($others[0], 'timed'), qr/^\d+$/, 'timed: a stuck holder of a lost connection keeps nobody out');
+$holder->fails("SELECT pgpool.exec($lease, 'select 1')", 'PX002', qr/has timed out/, 'timed: and is told');
+$_->run('SELECT pgpool.checkin_all()') foreach $holder, $others[0];
+
+# --- terminate, and the place is used again before the holder looks
+make_pool($local, $remote, server => 'ended', options => { pool_size => 1 });
+my @ended;
+foreach my $round (1 .. 5)
+{
+	push @ended, lease($holder, 'ended');
+	$pid = remote_pid($holder, $ended[-1]);
+	$others[0]->start("SELECT pgpool.checkout('ended', '30 s')");
+	ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '1'), "ended $round: one waits");
+	is($others[1]->run("SELECT pgpool.terminate($ended[-1])"), 't', "ended $round: the lease is terminated");
+	my $next = $others[0]->finish(30);
+	like($next, qr/^\d+$/, "ended $round: the next has the place");
+	isnt(remote_pid($others[0], $next), $pid, "ended $round: with a connection of its own");
+	$others[0]->run('SELECT pgpool.checkin_all()');
+}
+$holder->fails("SELECT pgpool.exec($_, 'select 1')", 'PX001', qr/lease $_ was terminated/, "ended: the holder of lease $_ is told, late as it is")
+  foreach @ended;
+is($holder->run('SELECT pgpool.checkin_all()') . $holder->error, '5', 'ended: all can be returned');
+
+# while it comes back by itself: one end, whichever comes first
+foreach my $round (1 .. 40)
+{
+	$lease = lease($holder, 'ended');
+	$holder->start("SELECT pgpool.checkin($lease)");
+	$others[1]->run("SELECT pgpool.terminate($lease)");
+	$holder->finish(30);
+}
+is(stats('ended', 'checkouts - checkins - terminated, leased'), '0|0', 'ended: a lease has one end');
+
+# a session that never looks: the reasons of the last ones are kept
+@ended = ();
+foreach my $round (1 .. 20)
+{
+	push @ended, lease($holder, 'ended');
+	$others[1]->run("SELECT pgpool.terminate($ended[-1])");
+}
+$holder->fails("SELECT pgpool.exec($ended[$_], 'select 1')", 'PX001', qr/was terminated/, "ended: of twenty, $_") foreach 4, 19;
+$holder->fails("SELECT pgpool.exec($ended[0], 'select 1')", '08006', qr/connection of lease $ended[0] was lost/,
+	'ended: of the others only that they are lost');
+is($holder->run('SELECT pgpool.checkin_all()'), '20', 'ended: all can be returned');
+
+# --- a local DISCARD ALL
+$lease = lease($holder, 'ended');
+$holder->run("SELECT pgpool.exec($lease, 'create temp table left_behind ()')");
+$holder->run('DISCARD ALL');
+is($holder->error, '', 'DISCARD ALL: works with a lease out');
+is($local->safe_psql('postgres', 'SELECT count(*) FROM pgpool.leases'), '0', 'DISCARD ALL: returns it');
+$holder->fails("SELECT pgpool.exec($lease, 'select 1')", '55000', qr/lease $lease does not exist/, 'DISCARD ALL: it is gone');
+is($holder->run(q{SELECT a FROM pgpool.query('ended', 'select to_regclass(''left_behind'') is null') AS t(a bool)}),
+	't', 'DISCARD ALL: and the connection is as new');
+$lease = lease($holder, 'ended');
+$holder->run($_), is($local->safe_psql('postgres', 'SELECT count(*) FROM pgpool.leases'), '1', "$_: does not")
+  foreach 'DISCARD PLANS', 'DISCARD TEMP', 'DISCARD SEQUENCES', 'RESET ALL';
+$holder->run('SELECT pgpool.checkin_all()');
+
+stats_add_up($local);
+check_invariants($local);
+leak_check($local, $remote);
+done_testing();

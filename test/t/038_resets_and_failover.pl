@@ -1,0 +1,168 @@
+# A network that resets connections again and again: nothing hangs, no answer is
+# another's, and afterwards all is as before.  And a remote that turns read-only
+# while another one becomes the primary.
+use strict;
+use warnings;
+
+use IO::Select;
+use IO::Socket::INET;
+use PgpxTest;
+use PostgreSQL::Test::Utils;
+use POSIX ();
+use Socket;
+use Test::More;
+use Time::HiRes qw(time usleep);
+
+my $remote = remote_node('remote');
+my $other = remote_node('other');
+my $flag = PostgreSQL::Test::Utils::tempdir . '/reset';
+
+# A proxy that resets every connection, old and new, while the file is there.
+my $proxy = IO::Socket::INET->new(Listen => 64, LocalAddr => '127.0.0.1', ReuseAddr => 1) or die "no listener: $!";
+my $child = fork // die "fork: $!";
+if ($child == 0)
+{
+	my %peer;
+	my $select = IO::Select->new($proxy);
+	my $reset = sub {
+		my ($socket) = @_;
+
+		setsockopt $socket, SOL_SOCKET, SO_LINGER, pack 'ii', 1, 0;
+		$select->remove($socket);
+		delete $peer{$socket};
+		close $socket;
+	};
+
+	# _exit: what the test does at its end is not to be done here
+	$SIG{PIPE} = 'IGNORE';
+	while (getppid() != 1)
+	{
+		my @ready = $select->can_read(0.01);
+
+		if (-e $flag)
+		{
+			$reset->($_) foreach grep { $_ != $proxy } $select->handles;
+		}
+		foreach my $socket (@ready)
+		{
+			next unless $select->exists($socket);
+			if ($socket == $proxy)
+			{
+				my $in = $proxy->accept or next;
+				my $out = -e $flag ? undef : IO::Socket::INET->new(PeerAddr => '127.0.0.1', PeerPort => $remote->port);
+
+				$select->add($in);
+				$reset->($in), next unless $out;
+				$select->add($out);
+				@peer{ $in, $out } = ($out, $in);
+				next;
+			}
+			my $to = $peer{$socket};
+			if (sysread $socket, my $bytes, 65536)
+			{
+				syswrite $to, $bytes;
+				next;
+			}
+			$reset->($_) foreach $socket, $to;
+		}
+	}
+	POSIX::_exit(0);
+}
+
+my $local = local_node('local');
+make_pool($local, $remote, server => 'stormy',
+	options => { port => $proxy->sockport, pool_size => 4, retry_min => '20ms', retry_max => '100ms', checkout_timeout => '10s',
+		test_period => '100ms' });
+make_pool($local, $remote, server => 'calm', options => { pool_size => 2 });
+$local->safe_psql('postgres', <<'EOT');
+CREATE UNLOGGED TABLE calls (server text, took interval, state text, message text);
+CREATE TABLE stop ();
+CREATE PROCEDURE loop_until_stopped(server text) LANGUAGE plpgsql AS $$
+DECLARE
+	began timestamptz; s text; m text; n int; v int[];
+BEGIN
+	WHILE to_regclass('stop') IS NOT NULL LOOP
+		began := clock_timestamp(); s := '00000'; m := ''; v := NULL;
+		n := (random() * 1e9)::int;
+		BEGIN
+			SELECT array_agg(a) INTO v FROM pgpool.query(server, 'select $1::int + g from generate_series(1, 200) g', n) AS t(a int);
+			IF v IS DISTINCT FROM (SELECT array_agg(n + g) FROM generate_series(1, 200) g) THEN s := 'wrong'; END IF;
+		EXCEPTION WHEN OTHERS THEN
+			GET STACKED DIAGNOSTICS s = RETURNED_SQLSTATE, m = MESSAGE_TEXT;
+		END;
+		INSERT INTO calls VALUES (server, clock_timestamp() - began, s, m);
+		COMMIT;
+		PERFORM pg_sleep(0.002);
+	END LOOP;
+END $$;
+EOT
+
+my @sessions = map { PgpxSession->new($local) } 1 .. 14;
+my $watch = PgpxSession->new($local);
+$_->start(q{CALL loop_until_stopped('stormy')}) foreach @sessions[ 0 .. 11 ];
+$_->start(q{CALL loop_until_stopped('calm')}) foreach @sessions[ 12, 13 ];
+ok(wait_until($local, q{SELECT count(*) > 200 FROM calls WHERE server = 'stormy' AND state = '00000'}, 't'), 'sessions are at work');
+foreach my $round (1 .. 12)
+{
+	append_to_file($flag, '');
+	$watch->run("SELECT pg_sleep(@{[ 0.05 * $round ]})");
+	unlink $flag;
+	my $good = $watch->run("SELECT count(*) FROM calls WHERE server = 'stormy' AND state = '00000'");
+	ok( wait_until($local, "SELECT count(*) > $good + 20 FROM calls WHERE server = 'stormy' AND state = '00000'", 't', 20),
+		"storm $round: afterwards calls succeed");
+}
+check_invariants($local, 'the invariants hold in the middle of it');
+$local->safe_psql('postgres', 'DROP TABLE stop');
+$_->finish(30) foreach @sessions;
+is(join('', map { $_->error } @sessions), '', 'all sessions come to their end');
+
+note $local->safe_psql('postgres', q{SELECT string_agg(concat_ws(' ', server, state, count), ', ') FROM (SELECT server, state, count(*) FROM calls GROUP BY 1, 2) c});
+is($local->safe_psql('postgres', q{SELECT count(*) FROM calls WHERE server = 'stormy' AND state NOT IN ('00000', '08001', '08006')}),
+	'0', 'every call succeeds, or says that it has no connection')
+  or diag($local->safe_psql('postgres', q{SELECT DISTINCT state, message FROM calls WHERE server = 'stormy'}));
+is($local->safe_psql('postgres', q{SELECT count(*) FROM calls WHERE state = 'wrong'}), '0', 'no answer is wrong');
+cmp_ok($local->safe_psql('postgres', q{SELECT count(*) FROM calls WHERE state <> '00000'}), '>', 20, 'many calls were hit');
+is($local->safe_psql('postgres', q{SELECT count(*) FROM calls WHERE server = 'calm' AND state <> '00000'}), '0', 'another pool was not');
+ok(wait_until($local, 'SELECT sum(leased + waiters + connecting + closing + cancelling) FROM pgpool.pools', '0', 20), 'nothing is left under way');
+is($local->safe_psql('postgres', q{SELECT count(*) FROM pgpool.pools WHERE total > pool_size}), '0', 'no pool has grown too large');
+ok( wait_until($local, 'SELECT descriptors - (SELECT count(*) FROM pgpool.connections) FROM pgpool.workers', '0', 20),
+	'the worker has no descriptor too many');
+ok(wait_until($remote, "SELECT count(*) <= 6 FROM pg_stat_activity WHERE application_name LIKE 'pgpool_ext%'", 't', 20), 'nor the remote a session');
+
+# --- the primary becomes another one
+$_->safe_psql('remote_db', 'CREATE TABLE written (n int); GRANT ALL ON written TO remote_app') foreach $remote, $other;
+$other->append_conf('postgresql.conf', 'default_transaction_read_only = on');
+$other->reload;
+ok(wait_until($other, 'SHOW default_transaction_read_only', 'on'), 'one of two remotes is read-only');
+my %both = (host => '127.0.0.1,127.0.0.1', port => $remote->port . ',' . $other->port, target_session_attrs => 'read-write', pool_size => 2);
+make_pool($local, $remote, server => 'lever', options => {%both});
+make_pool($local, $remote, server => 'lifetime', options => { %both, max_lifetime => '2s' });
+my $session = $sessions[0];
+sub insert { return "SELECT pgpool.exec('$_[0]', 'insert into written values (1)')"; }
+is($session->run(insert($_)) . $session->error, '1', "$_: writes go to the primary") foreach qw(lever lifetime);
+is($remote->safe_psql('remote_db', 'SELECT count(*) FROM written'), '2', 'the first one');
+
+$remote->append_conf('postgresql.conf', 'default_transaction_read_only = on');
+$other->append_conf('postgresql.conf', 'default_transaction_read_only = off');
+$_->reload foreach $remote, $other;
+ok(wait_until($_->[0], 'SHOW default_transaction_read_only', $_->[1]), 'the roles have changed') foreach [ $remote, 'on' ], [ $other, 'off' ];
+$session->run(insert('lever'));
+is($session->sqlstate, '25006', 'lever: the old primary refuses a write, and the caller has its SQLSTATE');
+$session->run("SELECT pgpool.reconnect('lever')");
+is($session->run(insert('lever')) . $session->error, '1', 'lever: after reconnect the next write succeeds');
+ok(wait_until($local, sub { $session->run(insert('lifetime')) }, '1', 20), 'lifetime: by itself after max_lifetime');
+is($other->safe_psql('remote_db', 'SELECT count(*) FROM written'), '2', 'at the new primary');
+
+stats_add_up($local);
+check_invariants($local);
+leak_check($local, $remote);
+done_testing();
+
+END
+{
+	my $status = $?;
+
+	kill 'KILL', $child if $child;
+	waitpid $child, 0 if $child;
+	$? = $status;
+}

@@ -1,0 +1,115 @@
+# max_uses and max_lifetime: a connection that is used up or old is replaced, while
+# it is idle or when it comes back, never under a lease; and connections of one
+# age do not all go at once.
+use strict;
+use warnings;
+
+use List::Util qw(max min);
+use PgpxTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $remote = remote_node('remote');
+my $local = local_node('local', conf => ['pgpool_ext.log_connections = on']);
+my $session = PgpxSession->new($local);
+my $row = 'AS t(pid int)';
+
+sub becomes
+{
+	my ($server, $columns, $expected, $name) = @_;
+
+	return ok(
+		wait_until($local,
+			"SELECT $columns FROM pgpool.pools JOIN pgpool.stats USING (pool_id, server) WHERE server = '$server'", $expected),
+		"$server: $name");
+}
+
+# When the log says that connections of servers were opened or closed, in seconds.
+sub log_times
+{
+	my ($what, $servers) = @_;
+	my @times;
+
+	foreach (split /\n/, slurp_file($local->logfile))
+	{
+		next unless /(\d\d):(\d\d):(\d\d\.\d+) .*pgpool_ext $what .*server "($servers)"/;
+		push @times, [ $4, $1 * 3600 + $2 * 60 + $3 ];
+	}
+	return @times;
+}
+
+# --- not all at once: 20 connections of one age.  Looked at at the end.
+make_pool($local, $remote, server => 'twins', options => { pool_size => 20, max_lifetime => '40s' });
+is($session->run("SELECT pgpool.prewarm('twins', 20, '60 s')"), '20', 'twins: 20 connections are opened');
+
+# as many, used all the time: they expire at checkin
+make_pool($local, $remote, server => 'busy', options => { pool_size => 20, max_lifetime => '40s' });
+my @busy = map { PgpxSession->new($local) } 1 .. 20;
+lease($_, 'busy') foreach @busy;
+$_->start(<<'EOT') foreach @busy;
+DO $$
+BEGIN
+	PERFORM pgpool.checkin_all();
+	FOR i IN 1 .. 1000 LOOP
+		PERFORM pgpool.checkin(pgpool.checkout('busy'));
+		PERFORM pg_sleep(0.1);
+		EXIT WHEN (SELECT closed_lifetime >= 20 FROM pgpool.stats WHERE server = 'busy');
+	END LOOP;
+END $$
+EOT
+
+# --- max_uses
+make_pool($local, $remote, server => 'used', options => { pool_size => 1, max_uses => 3 });
+my @pids = map { $session->run("SELECT pid FROM pgpool.query('used', 'select pg_backend_pid()') $row") } 1 .. 7;
+my %uses;
+$uses{$_}++ foreach @pids;
+is(join(' ', map { $uses{$_} } grep { defined } ($pids[0], $pids[3], $pids[6])), '3 3 1',
+	'used: a connection is replaced after max_uses leases') or diag("@pids");
+becomes('used', 'closed_uses, connects, total', '2|3|1', 'and counted');
+
+# --- max_lifetime
+make_pool($local, $remote, server => 'aged', options => { pool_size => 1, max_lifetime => '500ms' });
+my $lease = lease($session, 'aged');
+my $pid = $session->run("SELECT pid FROM pgpool.query($lease, 'select pg_backend_pid()') $row");
+ok(wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE server = 'aged' AND now() - opened_at > '1500 ms'", '1'),
+	'aged: a lease is held beyond max_lifetime');
+is($session->run("SELECT pid FROM pgpool.query($lease, 'select pg_backend_pid()') $row"), $pid, 'aged: and still works');
+$session->run("SELECT pgpool.checkin($lease)");
+becomes('aged', 'closed_lifetime, total', '1|0', 'it closes at checkin');
+isnt($session->run("SELECT pid FROM pgpool.query('aged', 'select pg_backend_pid()') $row"), $pid, 'aged: and is replaced');
+becomes('aged', 'closed_lifetime, total', '2|0', 'which closes while it is idle');
+
+# --- by chance: pools of one connection each, which know nothing of each other
+make_pool($local, $remote, server => "cousin$_", options => { pool_size => 1, max_lifetime => '10s' }) foreach 1 .. 10;
+is($session->run("SELECT pgpool.exec('cousin$_', 'select 1')"), '1', "cousin $_ is opened") foreach 1 .. 10;
+ok(wait_until($local, "SELECT sum(closed_lifetime) FROM pgpool.stats WHERE server ~ 'cousin'", '10'), 'cousins: all expire');
+my %born = map { @$_ } log_times('connected to', 'cousin\d+');
+my %died = map { @$_ } log_times('closed connection', 'cousin\d+');
+my @ages = sort { $a <=> $b } map { $died{$_} - $born{$_} } keys %born;
+note "ages: @ages";
+cmp_ok($ages[0], '>', 8.9, 'cousins: none before nine tenths of max_lifetime');
+cmp_ok(min(@ages[ 5 .. 9 ]) - $ages[0], '>', 0.05, 'cousins: at ages that differ');
+cmp_ok($ages[0], '<', 10, 'cousins: nor does chance make them older');
+
+# --- the 20 of the beginning
+foreach my $server (qw(twins busy))
+{
+	ok(wait_until($local, "SELECT closed_lifetime >= 20 FROM pgpool.stats WHERE server = '$server'", 't', 120),
+		"$server: all expire");
+	my @opened = (map { $_->[1] } log_times('connected to', $server))[ 0 .. 19 ];
+	my @closed = (map { $_->[1] } log_times('closed connection', $server))[ 0 .. 19 ];
+	my @gaps = sort { $a <=> $b } map { $closed[$_] - $closed[ $_ - 1 ] } 1 .. 19;
+	note sprintf '%s: opened within %.3f s, closed within %.3f s, least gap %.3f s', $server, max(@opened) - min(@opened),
+	  max(@closed) - min(@closed), $gaps[0];
+	cmp_ok(max(@opened) - min(@opened), '<', 3, "$server: they are of equal age");
+	cmp_ok($closed[0] - $opened[0], '>', 35.9, "$server: none expires before nine tenths of max_lifetime");
+	# the worker closes a little later than it decides
+	cmp_ok($gaps[0], '>', 0.8, "$server: no two in the same second");
+}
+$_->finish(60), is($_->error, '', 'busy: a session ends well') foreach @busy;
+is($local->safe_psql('postgres', "SELECT timeouts, failed FROM pgpool.stats WHERE server = 'busy'"), '0|0', 'busy: nobody has noticed');
+
+stats_add_up($local);
+check_invariants($local);
+leak_check($local, $remote);
+done_testing();

@@ -1,0 +1,236 @@
+# Changes of a base server, and of its user mappings, take effect when they commit,
+# as those of the server itself do: idle connections of the old version close,
+# leased ones live until they come in, waiters get what is so now, also if that is
+# another pool.
+use strict;
+use warnings;
+
+use PgpxTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+# How long a close may take; it takes some milliseconds.
+use constant SOON => 5;
+
+my $remote = remote_node('remote');
+my $local = local_node('local');
+my $port = $remote->port;
+my $credentials = "user 'remote_app', password '$REMOTE_APP_PASSWORD'";
+
+make_pool($local, $remote, server => $_) foreach qw(data spare others plain);
+$local->safe_psql('postgres', <<'EOT');
+CREATE SERVER shard FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (base_server 'data', pool_size '2');
+CREATE SERVER bystander FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (base_server 'others');
+GRANT USAGE ON FOREIGN SERVER shard, bystander TO app;
+EOT
+my ($holder, $other) = map { PgpxSession->new($local) } 1 .. 2;
+$other->run("SELECT pgpool.exec('bystander', 'select 1')");
+my $bystander = $local->safe_psql('postgres',
+	"SELECT remote_pid FROM pgpool.connections WHERE server = 'bystander'");
+
+# A pool of two: one leased by $holder, one idle.  Returns the remote processes.
+sub one_leased_one_idle
+{
+	my $lease = lease($holder, 'shard');
+	my $second = lease($other, 'shard');
+
+	$holder->run("SELECT pgpool.exec($lease, 'select 1')");
+	$other->run("SELECT pgpool.checkin($second)");
+	my $idle = $local->safe_psql('postgres',
+		"SELECT remote_pid FROM pgpool.connections WHERE server = 'shard' AND state IN ('idle', 'owed')");
+	my $leased = $local->safe_psql('postgres',
+		"SELECT remote_pid FROM pgpool.connections WHERE server = 'shard' AND state = 'leased'");
+	return ($lease, $leased, $idle);
+}
+
+# Asked at the remote, so that nobody calls a function here.
+sub gone
+{
+	my ($pid, $name) = @_;
+
+	return ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE pid = $pid", '0', SOON), $name);
+}
+
+sub alive
+{
+	my ($pid) = @_;
+
+	return $remote->safe_psql('postgres', "SELECT count(*) FROM pg_stat_activity WHERE pid = $pid") eq '1';
+}
+
+# $sql closes what is idle, and what is leased when it comes in; $next is the
+# SQLSTATE of the next use, '' for none.  $back undoes it.
+sub takes_effect
+{
+	my ($sql, $next, $back) = @_;
+	my ($lease, $leased, $idle) = one_leased_one_idle();
+
+	$local->safe_psql('postgres', "BEGIN; $sql; ROLLBACK");
+	ok(alive($idle), "$sql, rolled back: nothing happens");
+	$local->safe_psql('postgres', $sql);
+	gone($idle, "$sql: the idle connection closes");
+	is($holder->run("SELECT pgpool.exec($lease, 'select 1')"), '1', "$sql: the lease goes on");
+	$holder->run("SELECT pgpool.checkin($lease)");
+	gone($leased, "$sql: and closes at checkin");
+	$other->run("SELECT pgpool.exec('shard', 'select 1')");
+	is($other->sqlstate, $next, "$sql: the next use");
+	return if !defined $back;
+	$local->safe_psql('postgres', $back);
+	is($other->run("SELECT pgpool.exec('shard', 'select 1')"), '1', "$back: the next use");
+	return;
+}
+
+# --- what changes, one by one
+takes_effect(q(ALTER SERVER data OPTIONS (ADD application_name 'pgpool_ext data')), '');
+is($remote->safe_psql('postgres', q(SELECT count(*) > 0 FROM pg_stat_activity WHERE application_name = 'pgpool_ext data')),
+	't', 'new connections have the new options');
+takes_effect(q(ALTER SERVER data OPTIONS (DROP application_name)), '');
+takes_effect(q(ALTER SERVER shard OPTIONS (ADD idle_timeout '1h')), '');
+takes_effect(
+	q(ALTER USER MAPPING FOR CURRENT_USER SERVER data OPTIONS (SET password 'of yesterday')),
+	'08001', qq(ALTER USER MAPPING FOR CURRENT_USER SERVER data OPTIONS (SET password '$REMOTE_APP_PASSWORD')));
+takes_effect('DROP USER MAPPING FOR CURRENT_USER SERVER data',
+	'42704', "CREATE USER MAPPING FOR CURRENT_USER SERVER data OPTIONS ($credentials)");
+takes_effect('ALTER SERVER data RENAME TO renamed', '42704', 'ALTER SERVER renamed RENAME TO data');
+takes_effect("ALTER SERVER shard OPTIONS (SET base_server 'spare')", '', "ALTER SERVER shard OPTIONS (SET base_server 'data')");
+takes_effect("CREATE USER MAPPING FOR CURRENT_USER SERVER shard OPTIONS ($credentials)",
+	'22023', 'DROP USER MAPPING FOR CURRENT_USER SERVER shard');
+takes_effect('CREATE USER MAPPING FOR PUBLIC SERVER shard', '22023', 'DROP USER MAPPING FOR PUBLIC SERVER shard');
+
+# --- what a user may
+my ($app, $member, $guest) = map {
+	my $role = $_;
+	$local->safe_psql('postgres', "CREATE ROLE $role LOGIN") if $role ne 'app';
+	PgpxSession->new($local, user => $role);
+} qw(app member guest);
+$local->safe_psql('postgres', <<"EOT");
+CREATE ROLE readers;
+GRANT readers TO member;
+CREATE SERVER everybody FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host '127.0.0.1', port '$port', dbname 'remote_db');
+CREATE USER MAPPING FOR PUBLIC SERVER everybody OPTIONS ($credentials);
+CREATE SERVER through FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (base_server 'everybody');
+GRANT USAGE ON FOREIGN SERVER everybody TO readers, guest;
+GRANT USAGE ON FOREIGN SERVER through TO member, guest;
+EOT
+
+sub idle_of
+{
+	my ($session, $server, $user) = @_;
+
+	is($session->run("SELECT pgpool.exec('$server', 'select 1')"), '1', "$user may use $server");
+	return $local->safe_psql('postgres',
+		"SELECT remote_pid FROM pgpool.connections WHERE server = '$server' AND local_user = '$user'");
+}
+
+foreach my $case (
+	[ $app, 'shard', 'app', 'data', 'REVOKE USAGE ON FOREIGN SERVER data FROM app' ],
+	[ $member, 'through', 'member', 'everybody', 'REVOKE readers FROM member' ])
+{
+	my ($session, $server, $user, $base, $sql) = @$case;
+	my $pid = idle_of($session, $server, $user);
+
+	$local->safe_psql('postgres', $sql);
+	gone($pid, "$sql: the idle connection closes");
+	$session->fails("SELECT pgpool.exec('$server', 'select 1')", '42501', qr/permission denied for foreign server $base/, "$sql: the next use");
+}
+$local->safe_psql('postgres', 'GRANT USAGE ON FOREIGN SERVER data TO app');
+my $pid = idle_of($app, 'shard', 'app');
+$local->safe_psql('postgres', 'REVOKE USAGE ON FOREIGN SERVER shard FROM app');
+gone($pid, 'REVOKE USAGE ON FOREIGN SERVER shard FROM app: the idle connection closes');
+$pid = idle_of($guest, 'through', 'guest');
+$local->safe_psql('postgres', 'ALTER ROLE guest SUPERUSER');
+gone($pid, 'ALTER ROLE SUPERUSER: a connection of another identity class');
+$local->safe_psql('postgres', 'ALTER ROLE guest NOSUPERUSER');
+$pid = idle_of($guest, 'through', 'guest');
+my $public = idle_of($guest, 'everybody', 'guest');
+$local->safe_psql('postgres', "CREATE USER MAPPING FOR guest SERVER everybody OPTIONS ($credentials)");
+gone($pid, 'CREATE USER MAPPING for somebody whose pool was by PUBLIC\'s: the idle connection closes');
+gone($public, 'and that of the base itself');
+$pid = idle_of($guest, 'through', 'guest');
+$local->safe_psql('postgres', 'DROP USER MAPPING FOR guest SERVER everybody');
+gone($pid, 'DROP USER MAPPING: back to that of PUBLIC');
+$pid = idle_of($guest, 'through', 'guest');
+$guest->quit;
+$local->safe_psql('postgres', 'DROP OWNED BY guest; DROP ROLE guest');
+gone($pid, 'DROP ROLE: the connection closes');
+
+# --- in two phases: the first session that hears of it sees to it
+my ($lease, $leased, $idle) = one_leased_one_idle();
+$local->safe_psql('postgres', q(BEGIN; ALTER SERVER data OPTIONS (ADD keepalives '1'); PREPARE TRANSACTION 'two'));
+ok(alive($idle), 'PREPARE TRANSACTION: nothing happens');
+$local->safe_psql('postgres', q(COMMIT PREPARED 'two'));
+$local->safe_psql('postgres', 'SELECT 1');
+gone($idle, 'COMMIT PREPARED: the idle connection closes');
+$holder->run("SELECT pgpool.checkin($lease)");
+gone($leased, 'COMMIT PREPARED: the leased one at checkin');
+
+# --- waiters: the pool is full, and stays so; the change makes it another one
+$local->safe_psql('postgres', "ALTER SERVER shard OPTIONS (SET pool_size '1')");
+$local->safe_psql('postgres', "ALTER SERVER plain OPTIONS (ADD pool_size '1')");
+
+# $server's only connection is leased, and $other waits for one, while $sql
+# commits.  What becomes of it: '' is a lease, else an SQLSTATE and its texts.
+sub waiter_sees
+{
+	my ($server, $sql, $expected, $texts) = @_;
+	my $own = lease($holder, $server);
+
+	$other->start("SELECT pgpool.checkout('$server', '60 s')");
+	ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '1'), "somebody waits for $server");
+	$local->safe_psql('postgres', $sql);
+	my $answer = $other->finish(30);
+	is($other->sqlstate, $expected, "$sql: who waits") or diag($other->error);
+	like($other->error, $texts, "$sql: with the names of both") if defined $texts;
+	if ($expected eq '')
+	{
+		is($other->run("SELECT pgpool.exec($answer, 'select 1')"), '1', 'it has a lease that works');
+		is($local->safe_psql('postgres', "SELECT count(*) FROM pgpool.leases WHERE server = '$server'"),
+			'2', 'while that of the former pool is still out');
+	}
+	check_invariants($local);
+	$_->run('SELECT pgpool.checkin_all()') foreach $holder, $other;
+	return;
+}
+
+waiter_sees('shard', "ALTER SERVER shard OPTIONS (SET base_server 'spare')", '');
+waiter_sees('shard', "ALTER SERVER shard OPTIONS (SET base_server 'data')", '');
+waiter_sees('shard', 'BEGIN; DROP USER MAPPING FOR CURRENT_USER SERVER data;'
+	  . " CREATE USER MAPPING FOR CURRENT_USER SERVER data OPTIONS ($credentials); COMMIT", '');
+waiter_sees('plain', 'BEGIN; DROP USER MAPPING FOR CURRENT_USER SERVER plain;'
+	  . " CREATE USER MAPPING FOR CURRENT_USER SERVER plain OPTIONS ($credentials); COMMIT", '');
+waiter_sees('shard', 'ALTER SERVER data RENAME TO renamed', '42704',
+	qr/"data" does not exist.*DETAIL:  Server "shard" has "data" as its base server/s);
+$local->safe_psql('postgres', 'ALTER SERVER renamed RENAME TO data');
+
+# a pool that was left by who waited there can be used again
+my $rounds = 20;
+my $served = 0;
+my $ddl = PgpxSession->new($local);
+for my $round (1 .. $rounds)
+{
+	$lease = lease($holder, 'shard');
+	$other->start("SELECT pgpool.checkout('shard', '20 s')");
+	wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '1') or last;
+	$ddl->run("ALTER SERVER shard OPTIONS (SET base_server '" . ($round % 2 ? 'spare' : 'data') . "')");
+	last unless $other->finish(30) =~ /^\d+$/;
+	$served++;
+	$_->run('SELECT pgpool.checkin_all()') foreach $holder, $other;
+}
+is($served, $rounds, 'a waiter goes over to another base, every time')
+  or diag($other->error);
+
+# --- the end of it all
+$lease = lease($holder, 'shard');
+$leased = $local->safe_psql('postgres',
+	"SELECT remote_pid FROM pgpool.connections WHERE server = 'shard' AND state = 'leased'");
+$local->safe_psql('postgres', 'DROP SERVER data CASCADE');
+is($holder->run("SELECT pgpool.exec($lease, 'select 1')"), '1', 'DROP SERVER: the lease goes on');
+$other->fails("SELECT pgpool.exec('shard', 'select 1')", '42704', qr/server "data" does not exist/, 'DROP SERVER: the next use');
+$holder->run("SELECT pgpool.checkin($lease)");
+gone($leased, 'DROP SERVER: its connection closes at checkin');
+ok(alive($bystander), 'a server with another base has not noticed any of this');
+stats_add_up($local);
+$_->quit foreach $holder, $other, $app, $member, $ddl;
+check_invariants($local);
+leak_check($local, $remote);
+done_testing();

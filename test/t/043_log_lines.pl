@@ -1,0 +1,144 @@
+# What the server's log says of the pool: one line for each event, none for what is
+# switched off, and not one for each call while a remote is down.  (The lines about
+# leases that are held for too long: 036.)
+use strict;
+use warnings;
+
+use PgpxTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $remote = remote_node('remote');
+my $local = local_node('local');
+my ($session, $holder) = map { PgpxSession->new($local) } 1 .. 2;
+my %options = (pool_size => 1, retry_min => '50ms', retry_max => '200ms');
+my $start = 0;
+
+make_pool($local, $remote, server => $_, options => {%options}) foreach qw(quiet noted down flapping);
+
+# The messages since the last "mark" that fit, each with its detail.
+sub lines
+{
+	my ($pattern) = @_;
+
+	return grep { /$pattern/ } split /^(?=\d{4}-(?!.* (?:DETAIL|HINT|CONTEXT|STATEMENT):  ))/m, substr slurp_file($local->logfile), $start;
+}
+
+sub mark { $start = -s $local->logfile; return; }
+
+sub set
+{
+	my ($name, $value) = @_;
+
+	$local->safe_psql('postgres', "ALTER SYSTEM SET $name = '$value'");
+	$local->reload;
+	return wait_until($local, sub { $session->run("SHOW $name") }, $value);
+}
+
+# Somebody waits for a lease of a holder for so long.
+sub wait_for_lease
+{
+	my ($server, $time) = @_;
+	my $pid = $session->pid;
+
+	$session->start("SELECT pgpool.checkin(pgpool.checkout('$server', '30 s'))");
+	wait_until($local, "SELECT count(*) FROM pgpool.waiters WHERE pid = $pid AND now() - waiting_since > '$time'", '1');
+	$holder->run('SELECT pgpool.checkin_all()');
+	$session->finish(30);
+	return;
+}
+
+# --- as it comes, the log has nothing to say of what goes well
+lease($holder, 'quiet');
+wait_for_lease('quiet', '400 ms');
+$session->run("SELECT pgpool.reconnect('quiet')");
+ok(wait_until($local, "SELECT total FROM pgpool.pools WHERE server = 'quiet'", '0'), 'a connection is opened, waited for, and closed');
+is(join('', lines(qr/quiet/)), '', 'by default there is no line about it');
+
+# --- log_min_wait
+ok(set('pgpool_ext.log_min_wait', '300ms'), 'log_min_wait 300ms');
+mark();
+lease($holder, 'noted');
+wait_for_lease('noted', '400 ms');
+$session->run("SELECT pgpool.checkin(pgpool.checkout('noted'))") foreach 1 .. 20;
+ok(wait_until($local, sub { scalar lines(qr/waited/) }, 1), 'one checkout has waited for longer');
+like((lines(qr/waited/))[0], qr/LOG:  checkout from server "noted" waited for ([4-9]\d\d|\d{4,})\.\d{3} ms\n/, 'and how long');
+ok(set('pgpool_ext.log_min_wait', '1min'), 'log_min_wait 1min');
+mark();
+lease($holder, 'noted');
+wait_for_lease('noted', '400 ms');
+is(scalar lines(qr/waited/), 0, 'then it is not told');
+ok(set('pgpool_ext.log_min_wait', '-1'), 'log_min_wait -1');
+
+# --- log_connections
+ok(set('pgpool_ext.log_connections', 'on'), 'log_connections on');
+is($local->safe_psql('postgres', 'SELECT pgpool.drain(NULL, $$10 s$$)'), 't', 'all are drained');
+$local->safe_psql('postgres', 'SELECT pgpool.resume()');
+mark();
+is($session->run("SELECT pgpool.exec('noted', 'select 1')"), '1', 'a connection is opened') foreach 1 .. 5;
+$session->run("SELECT pgpool.reconnect('noted')");
+ok(wait_until($local, sub { scalar lines(qr/pgpool_ext closed connection/) }, 1), 'and closed');
+is(scalar lines(qr/pgpool_ext connected to/), 1, 'one line for each');
+like((lines(qr/connected to/))[0],
+	qr/LOG:  pgpool_ext connected to server "noted" of database "postgres" as connection \d+, remote PID \d+, in \d+\.\d{3} ms\n/,
+	'with what it is about');
+unlike(slurp_file($local->logfile), qr/\Q$REMOTE_APP_PASSWORD/, 'but no password');
+$remote->stop;
+mark();
+my @many = map { PgpxSession->new($local) } 1 .. 8;
+foreach my $round (1 .. 20)
+{
+	$_->start("SELECT pgpool.checkout('noted', '10 s')") foreach @many;
+	$_->finish(30) foreach @many;
+}
+my $failed = $local->safe_psql('postgres', "SELECT connects_failed FROM pgpool.stats WHERE server = 'noted'");
+my @lines = lines(qr/LOG:  pgpool_ext could not connect to server "noted"/);
+cmp_ok(scalar @lines, '>=', 1, 'attempts that fail are told');
+cmp_ok(scalar @lines, '<=', $failed + 1, "one line for an attempt ($failed), not for each of 160 calls");
+like($lines[0], qr/DETAIL:  .*refused/, 'with the reason');
+is(scalar lines(qr/cannot connect to server "noted"/), 0, 'and not a second one for the outage');
+$remote->start;
+ok(wait_until($local, sub { $session->run("SELECT pgpool.exec('noted', 'select 1')") }, '1', 30), 'the remote is back');
+ok(set('pgpool_ext.log_connections', 'off'), 'log_connections off');
+
+# --- outages, which are told in any case
+is($session->run("SELECT pgpool.exec('down', 'select 1')"), '1', 'a pool is in use');
+mark();
+$remote->stop;
+foreach my $round (1 .. 20)
+{
+	$_->start("SELECT pgpool.checkout('down', '10 s')") foreach @many;
+	$_->finish(30) foreach @many;
+}
+ok( wait_until($local, sub {
+			$session->run("SELECT pgpool.checkout('down')");
+			$session->run("SELECT connects_failed >= 3 FROM pgpool.stats WHERE server = 'down'");
+		}, 't'), 'several attempts fail');
+$remote->start;
+ok(wait_until($local, sub { $session->run("SELECT pgpool.exec('down', 'select 1')") }, '1', 30), 'the remote is back');
+@lines = lines(qr/server "down"/);
+@lines = grep { /LOG:/ } @lines;
+is(scalar @lines, 2, 'an outage has two lines') or diag("@lines");
+my $user = $local->safe_psql('postgres', 'SELECT current_user');
+like($lines[0], qr/LOG:  pgpool_ext cannot connect to server "down" of database "postgres" for user "$user"\n.*DETAIL:  .*refused/,
+	'its beginning, with the reason');
+like($lines[1], qr/LOG:  pgpool_ext connects to server "down" of database "postgres" for user "$user" again, after \d+\.\d{3} s\n/, 'and its end');
+
+# one that comes and goes
+mark();
+foreach my $round (1 .. 6)
+{
+	$local->safe_psql('postgres', q{SELECT pgpool.drain('flapping', '10 s')});
+	$local->safe_psql('postgres', q{SELECT pgpool.resume('flapping')});
+	$remote->safe_psql('postgres', 'ALTER ROLE remote_app NOLOGIN');
+	$session->run("SELECT pgpool.checkout('flapping')");
+	$remote->safe_psql('postgres', 'ALTER ROLE remote_app LOGIN');
+	wait_until($local, sub { $session->run("SELECT pgpool.exec('flapping', 'select 1')") }, '1', 30);
+}
+cmp_ok(scalar(lines(qr/LOG:  .*server "flapping"/)), '<=', 4, 'a remote that comes and goes is told of now and then only');
+
+$_->run('SELECT pgpool.checkin_all()') foreach @many, $session;
+stats_add_up($local);
+check_invariants($local);
+leak_check($local, $remote);
+done_testing();

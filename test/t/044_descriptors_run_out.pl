@@ -1,0 +1,91 @@
+# Few descriptors: who runs out of them, the pool worker or a session, says so
+# clearly, nobody else is disturbed, and once some are free all works again.
+use strict;
+use warnings;
+
+use PgpxTest;
+use Test::More;
+
+my $remote = remote_node('remote');
+my $local = local_node('local', conf => [ 'max_files_per_process = 100', 'pgpool_ext.workers = 2' ]);
+my %options = (pool_size => 60, retry_min => '50ms', retry_max => '200ms');
+my $session = PgpxSession->new($local);
+my %worker;
+
+# pools of both workers
+foreach my $n (1 .. 4)
+{
+	make_pool($local, $remote, server => "s$n", options => {%options});
+	is($session->run("SELECT pgpool.checkin(pgpool.checkout('s$n'))") . $session->error, '', "s$n: is used");
+	push @{ $worker{ $local->safe_psql('postgres', "SELECT worker FROM pgpool.pools WHERE server = 's$n'") } }, "s$n";
+}
+my ($mine, $theirs) = map { $worker{$_} } sort keys %worker;
+is(scalar(@$mine) . scalar(@$theirs), '22', 'each worker has two of the pools');
+
+# --- a worker: many connections of one of its pools, held by several sessions
+my @holders = map { PgpxSession->new($local) } 1 .. 12;
+my $n = 0;
+foreach my $holder (@holders)
+{
+	foreach (1 .. 4)
+	{
+		$n++ if $holder->run("SELECT pgpool.checkout('$mine->[0]', '2 s')") =~ /^\d/;
+		last if $holder->error;
+	}
+	last if $holder->error;
+}
+cmp_ok($n, '>=', 5, "the worker opens some connections ($n)");
+cmp_ok($n, '<', 48, 'but not as many as the pool might have');
+like($local->safe_psql('postgres', "SELECT last_error FROM pgpool.pools WHERE server = '$mine->[0]'"),
+	qr/too many open descriptors/, 'the view tells why');
+$session->run('SELECT pgpool.checkin_all()');
+ok(wait_until($local, "SELECT total FROM pgpool.pools WHERE server = '$mine->[1]'", '1'), 'another pool of the worker has its connection');
+$local->safe_psql('postgres', "SELECT pgpool.reconnect('$mine->[1]')");
+my @more = map { PgpxSession->new($local) } 1 .. 2;
+like($more[0]->run("SELECT pgpool.checkout('$mine->[1]', '2 s')") . $more[0]->error, qr/^\d+\n?$/, 'and may replace it');
+$more[1]->start("SELECT pgpool.checkout('$mine->[1]', '1 s')");
+$more[1]->finish(20);
+$more[1]->failed('55P03', qr/came free within 1000 ms/, 'but not open another one');
+$more[0]->run('SELECT pgpool.checkin_all()');
+
+# a pool that has none
+$local->safe_psql('postgres', "SELECT pgpool.drain('$mine->[1]', '10 s')");
+$local->safe_psql('postgres', "SELECT pgpool.resume('$mine->[1]')");
+my $extra = $holders[-1]->run("SELECT pgpool.checkout('$mine->[0]', '5 s')");
+like($extra, qr/^\d+$/, 'the place is taken by the first pool');
+$more[0]->fails("SELECT pgpool.checkout('$mine->[1]', '3 s')", '53000',
+	qr/could not connect to server "$mine->[1]".*too many open descriptors/s, 'a pool without a connection says that descriptors are missing');
+
+# the other worker has its own
+is($more[1]->run("SELECT pgpool.exec('$_', 'select 1')") . $more[1]->error, '1', "$_: of the other worker works") foreach @$theirs;
+
+# --- recovery
+$_->run('SELECT pgpool.checkin_all()') foreach @holders;
+is($local->safe_psql('postgres', "SELECT pgpool.drain('$mine->[0]', '10 s')"), 't', 'some are closed');
+$local->safe_psql('postgres', "SELECT pgpool.resume('$mine->[0]')");
+ok(wait_until($local, sub { $more[0]->run("SELECT pgpool.exec('$mine->[1]', 'select 1')") }, '1', 20), 'and the others work again');
+
+# --- a session: leases of both workers, more than it has descriptors
+my @leases;
+foreach (1 .. 20)
+{
+	foreach my $server ($mine->[0], $theirs->[0])
+	{
+		my $lease = $session->run("SELECT pgpool.checkout('$server', '5 s')");
+
+		last if $session->error;
+		push @leases, $lease;
+	}
+	last if $session->error;
+}
+like($session->error, qr/53000|55P03/, 'a session takes leases until it has no descriptor left: ' . @leases) or diag $session->error;
+is($session->run("SELECT pgpool.exec($_, 'select 1')") . $session->error, '1', "its lease $_ works") foreach @leases[ 0, -1 ];
+is($more[0]->run("SELECT pgpool.exec('$_', 'select 1')") . $more[0]->error, '1', "$_: for others, too") foreach @$theirs;
+is($session->run('SELECT pgpool.checkin_all()'), scalar @leases, 'all can be returned');
+is($session->run("SELECT pgpool.exec('$_', 'select 1')") . $session->error, '1', "$_: works as before") foreach @$mine, @$theirs;
+is($session->run("SELECT count(*) FROM pg_class WHERE oid = 'pg_class'::regclass"), '1', 'and so do files of the session');
+
+stats_add_up($local);
+check_invariants($local);
+leak_check($local, $remote);
+done_testing();

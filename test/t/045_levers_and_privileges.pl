@@ -1,0 +1,98 @@
+# Who may pull the levers: the superuser grants them, and the owner of the server or
+# a member of pg_signal_backend may use them; terminate goes by the rule of
+# pg_terminate_backend.
+use strict;
+use warnings;
+
+use PgpxTest;
+use Test::More;
+
+my $remote = remote_node('remote');
+my $local = local_node('local');
+make_pool($local, $remote, server => 'owned', options => { pool_size => 4 });
+make_pool($local, $remote, server => 'foreign_', options => { pool_size => 4 });
+$local->safe_psql('postgres', <<'EOT');
+CREATE ROLE owner LOGIN;
+CREATE ROLE signaller LOGIN IN ROLE pg_signal_backend;
+CREATE ROLE friend LOGIN IN ROLE app;
+CREATE ROLE nobody LOGIN;
+GRANT USAGE ON FOREIGN DATA WRAPPER pgpool_fdw TO owner;
+ALTER SERVER owned OWNER TO owner;
+EOT
+
+my %session = map { $_ => PgpxSession->new($local, user => $_) } qw(app owner signaller friend nobody);
+my $super = PgpxSession->new($local);
+my @levers = qw(pause resume drain reconnect reset_stats);
+
+sub call
+{
+	my ($lever, $server) = @_;
+	my $pool = defined $server ? "'$server'" : 'NULL';
+
+	return "SELECT pgpool.$lever($pool" . ($lever eq 'drain' ? ", '20 s')" : ')');
+}
+
+is($super->run("SELECT pgpool.exec('$_', 'select 1')"), '1', "$_ is used") foreach qw(owned foreign_);
+
+# not PUBLIC's
+foreach my $lever (@levers)
+{
+	$session{$_}->fails(call($lever, 'owned'), '42501', qr/permission denied for function $lever/, "$lever: $_ has not been granted it")
+	  foreach qw(nobody app owner signaller);
+}
+$session{nobody}->fails("SELECT pgpool.prewarm('owned', 1)", '42501', qr/permission denied for function prewarm/,
+	'prewarm: has not been granted');
+
+# granted, but it takes more
+$local->safe_psql('postgres', "GRANT EXECUTE ON FUNCTION pgpool.$_(text" . ($_ eq 'drain' ? ', interval' : '') . ') TO PUBLIC') foreach @levers;
+$local->safe_psql('postgres', 'GRANT EXECUTE ON FUNCTION pgpool.prewarm(text, int, interval) TO PUBLIC');
+foreach my $lever (@levers)
+{
+	$session{$_}->fails(call($lever, 'owned'), '42501', qr/must be owner of foreign server owned/, "$lever: $_ may not, with EXECUTE alone")
+	  foreach qw(nobody app);
+	$session{owner}->run(call($lever, 'owned'));
+	is($session{owner}->error, '', "$lever: the owner of the server may");
+	$session{owner}->fails(call($lever, 'foreign_'), '42501', qr/must be owner of foreign server foreign_/, "$lever: but not with another's");
+	$session{signaller}->run(call($lever, $_)), is($session{signaller}->error, '', "$lever: a member of pg_signal_backend may with $_")
+	  foreach qw(owned foreign_);
+	$session{nobody}->fails(call($lever, 'nowhere'), '42704', qr/server "nowhere" does not exist/, "$lever: of a server that is not there");
+}
+
+# NULL: those that one may
+my $states = "SELECT string_agg(server || ' ' || state, ',' ORDER BY server) FROM pgpool.pools";
+$super->run(call('resume'));
+$session{owner}->run(call('pause'));
+is($local->safe_psql('postgres', $states), 'foreign_ ready,owned paused', 'NULL: the owner pauses his servers only');
+$session{nobody}->run(call('resume'));
+is($session{nobody}->error . $local->safe_psql('postgres', $states), 'foreign_ ready,owned paused', 'NULL: an ordinary role resumes none');
+$session{signaller}->run(call('pause'));
+is($local->safe_psql('postgres', $states), 'foreign_ paused,owned paused', 'NULL: who may signal pauses all');
+$super->run(call('resume'));
+is($local->safe_psql('postgres', $states), 'foreign_ ready,owned ready', 'NULL: the superuser resumes all');
+
+# prewarm takes what a checkout takes
+is($session{app}->run("SELECT pgpool.prewarm('owned', 2, '30 s')") . $session{app}->error, '2', 'prewarm: of a pool of one\'s own');
+$session{nobody}->fails("SELECT pgpool.prewarm('owned', 1)", '42501', qr/permission denied for foreign server/, 'prewarm: USAGE is needed');
+
+# terminate
+my $lease = lease($super, 'owned');
+$session{$_}->fails("SELECT pgpool.terminate($lease)", '42501', qr/must be a superuser/, "terminate: $_ may not end a superuser's lease")
+  foreach qw(nobody app owner signaller);
+is($super->run("SELECT pgpool.terminate($lease)"), 't', 'terminate: he may');
+$super->run('SELECT pgpool.checkin_all()');
+foreach my $who (qw(app friend signaller))
+{
+	$lease = lease($session{app}, 'owned');
+	$session{$_}->fails("SELECT pgpool.terminate($lease)", '42501', qr/must be a member of the role/, "terminate: $_ may not end another's")
+	  foreach qw(nobody owner);
+	is($session{$who}->run("SELECT pgpool.terminate($lease)"), 't', "terminate: $who may");
+	$session{app}->fails("SELECT pgpool.exec($lease, 'select 1')", 'PX001', qr/./, 'terminate: the holder is told');
+	$session{app}->run('SELECT pgpool.checkin_all()');
+}
+is($session{nobody}->run("SELECT pgpool.terminate($_)"), 'f', "terminate: no such lease $_") foreach $lease, 0, -1, 9_223_372_036_854_775_807;
+$super->fails('SELECT pgpool.terminate(NULL)', '22004', qr/null/, 'terminate: of nothing');
+
+stats_add_up($local);
+check_invariants($local);
+leak_check($local, $remote);
+done_testing();
