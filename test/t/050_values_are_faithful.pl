@@ -7,6 +7,15 @@ use PgpxCompare;
 use PgpxTest;
 use Test::More;
 
+# In GB, as far as the system tells.
+sub free_memory
+{
+	open my $file, '<', '/proc/meminfo' or return 0;
+	my ($kb) = map { /^MemAvailable:\s+(\d+)/ ? $1 : () } <$file>;
+
+	return ($kb // 0) / 1024 / 1024;
+}
+
 my $both = compare_node('both');
 
 $both->safe_psql('same', <<'EOT');
@@ -226,6 +235,15 @@ $session->run("SELECT pgpool.exec($lease, 'begin; create temp table kept as sele
 $session->fails("SELECT * FROM pgpool.query($lease, 'select repeat(''x'', 550000000)::bytea') AS t(a bytea)",
 	'XX000', qr/invalid memory alloc request size/, 'more than 1 GB as text');
 $session->run("SELECT pgpool.exec($lease, 'rollback; create temp table kept as select 7 as a')");
+is($session->run("SELECT * FROM pgpool.query($lease, 'select a from kept') AS t(a int)"), '7', 'the lease works on');
+
+# The largest value that a server can send; it takes 3 GB here and 3 GB there.
+SKIP:
+{
+	skip('less than 8 GB of memory are free', 1) if free_memory() < 8;
+	is( $session->run("SELECT length(a) FROM pgpool.query($lease, 'select repeat(''x'', 1073741800)') AS t(a text)") . $session->error,
+		'1073741800', 'a value of 1 GB');
+}
 is($session->run("SELECT * FROM pgpool.query($lease, 'select a from kept') AS t(a int)"), '7', 'the lease works on');
 $session->run("SELECT pgpool.checkin($lease)");
 $session->quit;
