@@ -133,3 +133,49 @@ pgpx_async_notes(PgpxLease *lease, PgpxTime deadline)
 		   pgpx_session_wait(lease->kept, WL_SOCKET_READABLE, deadline,
 							 pgpx_wait_event(&wait_answer, "PgpoolNotification")));
 }
+
+void
+pgpx_async_send(PgpxLease *lease, const char *sql, int nparams,
+				const char *const *values)
+{
+	PgpxRun		run = {.lease = lease};
+
+	pgpx_run_check(lease, nparams);
+	run.sql = MemoryContextStrdup(TopMemoryContext, sql);
+	PG_TRY();
+	{
+		pgpx_run_send(&run, nparams, values, false);
+	}
+	PG_CATCH();
+	{
+		pfree(unconstify(char *, run.sql));
+		pgpx_run_failed(&run, true);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	lease->flight = run.sql;
+	lease->scanned = 0;
+	lease->in_use = false;
+}
+
+uint64
+pgpx_async_result(PgpxLease *lease, const PgpxSink *sink)
+{
+	PgpxRun		run = {.lease = lease, .sink = sink};
+
+	/* whatever happens now, there is one result of one statement */
+	run.sql = pstrdup(lease->flight);
+	pgpx_lease_land(lease);
+	lease->in_use = true;
+	PG_TRY();
+	{
+		pgpx_run_read(&run);
+	}
+	PG_CATCH();
+	{
+		pgpx_run_failed(&run, true);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	return pgpx_run_end(&run);
+}

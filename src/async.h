@@ -11,6 +11,18 @@
 #include "exec.h"
 
 /*
+ * pgpx_async_send, pgpx_async_result
+ *		pgpx_exec in two halves, with whatever the caller does in between.
+ *
+ * After a send the lease has a statement in flight, until its result has been
+ * taken or has failed.  One statement; a sink of NULL drops its rows.  Both
+ * may wait, the first for a remote that does not read.
+ */
+extern void pgpx_async_send(PgpxLease *lease, const char *sql, int nparams,
+							const char *const *values);
+extern uint64 pgpx_async_result(PgpxLease *lease, const PgpxSink *sink);
+
+/*
  * pgpx_async_wait
  *		Wait until one of the leases has its answer: to its end, or so much of it
  *		that the remote waits for us to take it.

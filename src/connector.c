@@ -205,6 +205,11 @@ note_remote(PgpxWorkerConn *w, PgpxConn *conn)
 	char		port[NI_MAXSERV];
 	const char *version = PQparameterStatus(w->pg, "server_version");
 
+	const char *integers = PQparameterStatus(w->pg, "integer_datetimes");
+
+	/* times were floats once, and what is no PostgreSQL may not say */
+	conn->binary = integers != NULL && strcmp(integers, "on") == 0 &&
+		PQserverVersion(w->pg) >= 100000;
 	conn->remote_pid = PQbackendPID(w->pg);
 	strlcpy(conn->remote_version, version ? version : "",
 			sizeof(conn->remote_version));

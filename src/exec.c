@@ -15,7 +15,8 @@
 #include <ctype.h>
 
 #include "storage/latch.h"
-#include "utils/memutils.h"
+
+#include "formats.h"
 
 #define MAX_PARAMS 65535		/* of Bind */
 
@@ -288,8 +289,8 @@ pgpx_run_step(PgpxRun *run)
  * Read until the boundary.  A cancel that was asked for and came before its
  * statement is lost, so it is asked for again.
  */
-static void
-read_answer(PgpxRun *run)
+void
+pgpx_run_read(PgpxRun *run)
 {
 	PgpxLease  *lease = run->lease;
 	PgpxTime	pause = CANCEL_AGAIN_US;
@@ -388,10 +389,12 @@ pgpx_run_send(PgpxRun *run, int nparams, const char *const *values,
 	lease->usage.statements++;
 	pg_atomic_write_u64(&conn->statements,
 						pg_atomic_read_u64(&conn->statements) + 1);
-	if (nparams == 0 && (several || is_plain_select(run->sql)))
+	if (nparams == 0 && run->nformats == 0 &&
+		(several || is_plain_select(run->sql)))
 		pgpx_wire_send_query(wire, run->sql);
 	else
-		pgpx_wire_send_extended(wire, run->sql, nparams, values);
+		pgpx_wire_send_extended(wire, run->sql, nparams, values, run->nformats,
+								run->formats);
 
 	/* a stream that cannot be sent into may still tell why */
 	(void) pgpx_lease_flush(lease, 0);
@@ -411,49 +414,89 @@ pgpx_run_end(PgpxRun *run)
 	return run->rows;
 }
 
+/* What goes wrong in between may be due to what was known of its result. */
+static void
+run_once(PgpxRun *run, int nparams, const char *const *values,
+		 const PgpxFormatsKey *key)
+{
+	PG_TRY();
+	{
+		pgpx_run_send(run, nparams, values, run->sink == NULL);
+		pgpx_run_read(run);
+	}
+	PG_CATCH();
+	{
+		pgpx_run_failed(run, true);
+		if (run->nformats > 0)
+			pgpx_formats_note(key, 0, NULL);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+}
+
+/*
+ * The remote has refused the statement, before it ran, since its result has other
+ * columns than the last time.  Forget what was known; run it again, unless a
+ * transaction of the remote has failed with it.
+ */
+static bool
+formats_were_wrong(PgpxRun *run, const PgpxFormatsKey *key)
+{
+	if (run->nformats == 0 || !run->error.set || run->any ||
+		run->error.sqlstate != ERRCODE_PROTOCOL_VIOLATION)
+		return false;
+	pgpx_formats_note(key, 0, NULL);
+	if (run->lease->kept->wire.tx == 'I')
+		return true;
+	run->error.sqlstate = ERRCODE_DATATYPE_MISMATCH;
+	run->error.detail = run->error.primary;
+	run->error.primary =
+		pstrdup("the remote result has other columns than the last time");
+	run->error.hint = pstrdup("Roll back on the lease, and run the statement again.");
+	return false;
+}
+
+/* Remember what is worth to be asked for in binary the next time. */
+static void
+note_formats(const PgpxRun *run, const PgpxFormatsKey *key)
+{
+	const int16 *formats = NULL;
+	int			n = 0;
+
+	if (!run->error.set && run->rows >= PGPX_FORMATS_ROWS)
+		n = run->sink->formats(run->sink->arg, &formats);
+	if (n != run->nformats ||
+		(n > 0 && memcmp(formats, run->formats, n * sizeof(int16)) != 0))
+		pgpx_formats_note(key, n, formats);
+}
+
 uint64
 pgpx_exec(PgpxLease *lease, const char *sql, int nparams,
 		  const char *const *values, const PgpxSink *sink)
 {
-	PgpxRun		run = {.lease = lease, .sql = sql, .sink = sink};
+	bool		may_binary = sink != NULL && sink->formats != NULL &&
+		pgpx_conns[lease->conn].binary;
+	int16		formats[PGPX_FORMATS_COLUMNS];
+	PgpxFormatsKey key;
+	PgpxRun		run;
 
 	pgpx_run_check(lease, nparams);
-	PG_TRY();
+	if (may_binary)
+		pgpx_formats_key(&key, lease->target->pool_id, sql, sink->shape);
+	do
 	{
-		pgpx_run_send(&run, nparams, values, sink == NULL);
-		read_answer(&run);
-	}
-	PG_CATCH();
-	{
-		pgpx_run_failed(&run, true);
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
+		memset(&run, 0, sizeof(run));
+		run.lease = lease;
+		run.sql = sql;
+		run.sink = sink;
+		if (may_binary)
+			run.nformats = pgpx_formats_find(&key, formats);
+		run.formats = formats;
+		run_once(&run, nparams, values, &key);
+	} while (may_binary && formats_were_wrong(&run, &key));
+	if (may_binary)
+		note_formats(&run, &key);
 	return pgpx_run_end(&run);
-}
-
-void
-pgpx_exec_send(PgpxLease *lease, const char *sql, int nparams,
-			   const char *const *values)
-{
-	PgpxRun		run = {.lease = lease};
-
-	pgpx_run_check(lease, nparams);
-	run.sql = MemoryContextStrdup(TopMemoryContext, sql);
-	PG_TRY();
-	{
-		pgpx_run_send(&run, nparams, values, false);
-	}
-	PG_CATCH();
-	{
-		pfree(unconstify(char *, run.sql));
-		pgpx_run_failed(&run, true);
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
-	lease->flight = run.sql;
-	lease->scanned = 0;
-	lease->in_use = false;
 }
 
 void
@@ -471,26 +514,4 @@ pgpx_exec_look(PgpxLease *lease)
 		lease->in_use = false;
 	}
 	PG_END_TRY();
-}
-
-uint64
-pgpx_exec_result(PgpxLease *lease, const PgpxSink *sink)
-{
-	PgpxRun		run = {.lease = lease, .sink = sink};
-
-	/* whatever happens now, there is one result of one statement */
-	run.sql = pstrdup(lease->flight);
-	pgpx_lease_land(lease);
-	lease->in_use = true;
-	PG_TRY();
-	{
-		read_answer(&run);
-	}
-	PG_CATCH();
-	{
-		pgpx_run_failed(&run, true);
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
-	return pgpx_run_end(&run);
 }

@@ -21,6 +21,13 @@ typedef struct PgpxSink
 
 	/* one of them has thrown: put back what it changed in the message */
 	void (*restore)(void *arg);
+
+	/*
+	 * After a result: which of its columns could be read in binary as well, and
+	 * how many it had; 0: none could.  NULL: only texts can be read.
+	 */
+	int (*formats)(void *arg, const int16 **formats);
+	uint64		shape;			/* hash of the types that rows are read into */
 	void	   *arg;
 } PgpxSink;
 
@@ -42,18 +49,6 @@ extern uint64 pgpx_exec(PgpxLease *lease, const char *sql, int nparams,
 						const char *const *values, const PgpxSink *sink);
 
 /*
- * pgpx_exec_send, pgpx_exec_result
- *		The same in two halves, with whatever the caller does in between.
- *
- * After a send the lease has a statement in flight, until its result has been
- * taken or has failed.  One statement; a sink of NULL drops its rows.  Both
- * may wait, the first for a remote that does not read.
- */
-extern void pgpx_exec_send(PgpxLease *lease, const char *sql, int nparams,
-						   const char *const *values);
-extern uint64 pgpx_exec_result(PgpxLease *lease, const PgpxSink *sink);
-
-/*
  * pgpx_exec_look
  *		Take in what has come on a lease with nothing in flight: notices are passed
  *		on, notifications kept.  Errors: 08006 if that shows that it is lost.
@@ -68,6 +63,8 @@ typedef struct PgpxRun
 	const char *sql;
 	const PgpxSink *sink;
 	PgpxRemoteError error;
+	int			nformats;		/* of the result's columns; 0: all texts */
+	const int16 *formats;
 	bool		empty;			/* no statement was in it */
 	bool		any;			/* a statement was in it */
 	uint64		rows;
@@ -83,8 +80,11 @@ extern void pgpx_run_send(PgpxRun *run, int nparams, const char *const *values,
 /* Take in what has come, without waiting; true: the answer is whole. */
 extern bool pgpx_run_step(PgpxRun *run);
 
+/* Wait for the answer and take it in, to its end. */
+extern void pgpx_run_read(PgpxRun *run);
+
 /*
- * In PG_CATCH around the two: leave the lease in order.  may_drain: what is left
+ * In PG_CATCH around these: leave the lease in order.  may_drain: what is left
  * of the answer may be read if it is little, else it is cancelled.
  */
 extern void pgpx_run_failed(PgpxRun *run, bool may_drain);

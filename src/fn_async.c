@@ -42,7 +42,7 @@ send_statement(FunctionCallInfo fcinfo, bool any)
 		pgpx_params_from_any(fcinfo, 2, &params);
 	else
 		pgpx_params_from_text_array(fcinfo, 2, &params);
-	pgpx_exec_send(pgpx_lease_of(id), sql, params.n, params.values);
+	pgpx_async_send(pgpx_lease_of(id), sql, params.n, params.values);
 	PG_RETURN_VOID();
 }
 
@@ -153,7 +153,7 @@ pgpx_result(PG_FUNCTION_ARGS)
 	lease = in_flight(pgpx_arg_lease(fcinfo, 0));
 	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
 	tuples = pgpx_tuples_begin(rsinfo->setDesc, rsinfo->setResult, InvalidOid);
-	(void) pgpx_exec_result(lease, pgpx_tuples_sink(tuples));
+	(void) pgpx_async_result(lease, pgpx_tuples_sink(tuples));
 	pgpx_tuples_end(tuples);
 	return (Datum) 0;
 }

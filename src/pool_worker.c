@@ -82,7 +82,7 @@ back_off_locked(PgpxPool *pool, PgpxTime now)
 
 	pool->backoff = pool->backoff == 0 ? pool->opts.retry_min :
 		Min(pool->backoff * 2, pool->opts.retry_max);
-	jitter = 0.75 + pg_prng_double(&pg_global_prng_state) / 2;
+	jitter = 0.75 + pg_prng_double(&pg_global_prng_state) / 4;
 	pool->retry_at = now + (PgpxTime) (pool->backoff * 1000 * jitter);
 	pool->ramp = 1;
 	if (pool->unavailable_since == 0)

@@ -157,6 +157,7 @@ init_shared(PgpxShared *shared, LWLockPadded *locks)
 	pg_atomic_init_u64(&shared->hungry.since, 0);
 	pg_atomic_init_u32(&shared->hungry.pool, 0);
 	SpinLockInit(&shared->free_mutex);
+	SpinLockInit(&shared->formats_mutex);
 	shared->free_head = 0;
 	shared->nfree = pgpx_max_connections;
 

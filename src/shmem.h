@@ -17,6 +17,7 @@
  *										this pool, every ticket whose "pool" is
  *										this pool.
  *	3. free_mutex		spinlock, one	the list of FREE connections.
+ *	-  formats_mutex	spinlock, one	what is known of results; taken alone.
  *
  * Under any of them: no libpq call, no ereport(ERROR), no sleep, no socket.
  * The only kernel call is SetLatch.  Fields said to be atomic need no lock.
@@ -165,6 +166,7 @@ typedef struct PgpxConn
 	int			local_port;
 	char		remote_addr[PGPX_ADDR_LEN];
 	char		remote_version[PGPX_VERSION_LEN];
+	bool		binary;			/* values may be asked for in binary */
 } PgpxConn;
 
 typedef enum PgpxTicketState
@@ -380,6 +382,25 @@ typedef struct PgpxWorkerSlot
 	pg_atomic_uint64 started_at;	/* PgpxTime */
 } PgpxWorkerSlot;
 
+/* Statements whose results are asked for in binary; see formats.c. */
+#define PGPX_FORMATS_SLOTS 512
+#define PGPX_FORMATS_COLUMNS 128	/* results with more stay text */
+
+typedef struct PgpxFormatsKey
+{
+	uint32		pool_id;
+	uint32		length;			/* of the statement's text */
+	uint64		text[2];		/* hashes of it */
+	uint64		shape;			/* hash of the local columns' types */
+} PgpxFormatsKey;
+
+typedef struct PgpxFormats
+{
+	PgpxFormatsKey key;
+	int			ncolumns;
+	uint64		binary[PGPX_FORMATS_COLUMNS / 64];	/* a bit for each column */
+} PgpxFormats;
+
 typedef struct PgpxShared
 {
 	/* set at start-up, then constant */
@@ -406,6 +427,10 @@ typedef struct PgpxShared
 	PgpxHungry	hungry;			/* for max_connections */
 
 	PgpxWorkerSlot worker[PGPX_MAX_WORKERS];
+
+	/* protected by formats_mutex, which is taken alone */
+	slock_t		formats_mutex;
+	PgpxFormats formats[PGPX_FORMATS_SLOTS];
 } PgpxShared;
 
 /* Valid in every process once the library is preloaded; NULL otherwise. */

@@ -3,10 +3,12 @@
  * tuples.c
  *	  Rows of a remote result into a tuplestore.
  *
- * Values are converted where they lie in the socket's buffer: each is checked
- * to be valid in the database's encoding, ended with a NUL in place, and given
- * to the column's input function.  Input functions and domain checks run
- * anybody's code; it may throw, and the stream is in step all the same.
+ * Values are converted where they lie in the socket's buffer: a text is checked to
+ * be valid in the database's encoding, ended with a NUL in place, and given to the
+ * column's input function; what came in binary goes to the receive function.  Both
+ * and domain checks run anybody's code; it may throw, and the stream is in step
+ * all the same.  How a column is read is decided by the row description of this
+ * very result, whatever was asked for.
  *
  *-------------------------------------------------------------------------
  */
@@ -14,6 +16,7 @@
 
 #include "access/htup_details.h"
 #include "catalog/pg_type.h"
+#include "common/hashfn.h"
 #include "mb/pg_wchar.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
@@ -30,9 +33,11 @@
 typedef struct Column
 {
 	int			attribute;		/* that it goes to, from 0 */
+	bool		binary;			/* read by the receive function, not the input */
 	FmgrInfo	input;
 	Oid			ioparam;
 	int32		typmod;
+	Oid			bridge;			/* binary of another type than the attribute's */
 } Column;
 
 struct PgpxTuples
@@ -51,6 +56,7 @@ struct PgpxTuples
 	int			ncolumns;
 	Column	   *columns;
 	PgpxField  *fields;
+	int16	   *formats;		/* in which they can be asked for */
 
 	/* of the local row; those of dropped attributes stay NULL */
 	Datum	   *values;
@@ -172,6 +178,82 @@ begin_neutral(void)
 }
 
 /*
+ * Types whose binary form says the same as their text, on every server, whatever
+ * the settings of either are.  Texts are not among them: their binary form is the
+ * same bytes, and the receive functions take these to be in the encoding of the
+ * local session's client.  Nor are types whose OID is not fixed.
+ */
+static bool
+is_binary_type(Oid type)
+{
+	switch (type)
+	{
+		case BOOLOID:
+		case BYTEAOID:
+		case INT2OID:
+		case INT4OID:
+		case INT8OID:
+		case FLOAT4OID:
+		case FLOAT8OID:
+		case NUMERICOID:
+		case DATEOID:
+		case TIMEOID:
+		case TIMETZOID:
+		case TIMESTAMPOID:
+		case TIMESTAMPTZOID:
+		case INTERVALOID:
+		case UUIDOID:
+		case BOOLARRAYOID:
+		case BYTEAARRAYOID:
+		case INT2ARRAYOID:
+		case INT4ARRAYOID:
+		case INT8ARRAYOID:
+		case FLOAT4ARRAYOID:
+		case FLOAT8ARRAYOID:
+		case NUMERICARRAYOID:
+		case DATEARRAYOID:
+		case TIMEARRAYOID:
+		case TIMETZARRAYOID:
+		case TIMESTAMPARRAYOID:
+		case TIMESTAMPTZARRAYOID:
+		case INTERVALARRAYOID:
+		case UUIDARRAYOID:
+			return true;
+		default:
+			return false;
+	}
+}
+
+/* How a column of the remote is read into an attribute. */
+static void
+begin_column(Column *column, const PgpxColumn *remote, Form_pg_attribute attr)
+{
+	bool		same = getBaseType(attr->atttypid) == remote->type;
+	Oid			function;
+
+	column->typmod = attr->atttypmod;
+	column->binary = remote->format == 1;
+	column->bridge = InvalidOid;
+	if (!column->binary)
+		getTypeInputInfo(attr->atttypid, &function, &column->ioparam);
+	else if (!is_binary_type(remote->type))
+		ereport(ERROR,
+				(errcode(ERRCODE_DATATYPE_MISMATCH),
+				 errmsg("column \"%s\" of the remote result has another type than the last time",
+						NameStr(attr->attname)),
+				 errhint("Run the statement again.")));
+	else if (same)
+		getTypeBinaryInputInfo(attr->atttypid, &function, &column->ioparam);
+	else
+	{
+		/* it was the same the last time: read it as what it is, by its text */
+		column->bridge = remote->type;
+		getTypeInputInfo(attr->atttypid, &function, &column->ioparam);
+	}
+	fmgr_info(function, &column->input);
+}
+
+/*
  * Find out which column goes where, and how it is read.  There may be more than
  * one result: a rule adds some.
  */
@@ -180,6 +262,7 @@ begin_result(void *arg, const PgpxWireMessage *msg, const PgpxWire *wire)
 {
 	PgpxTuples *t = arg;
 	MemoryContext old = MemoryContextSwitchTo(t->cxt);
+	PgpxColumn *remote;
 	int		   *map;
 
 	pgpx_tuples_end(t);
@@ -187,31 +270,45 @@ begin_result(void *arg, const PgpxWireMessage *msg, const PgpxWire *wire)
 	{
 		pfree(t->columns);
 		pfree(t->fields);
+		pfree(t->formats);
 		t->columns = NULL;
 	}
-	t->ncolumns = pgpx_tuples_map(msg, t->tupdesc, t->type, t->lead, &map);
+	t->ncolumns = pgpx_tuples_map(msg, t->tupdesc, t->type, t->lead, &map,
+								  &remote);
 	if (t->ncolumns < 0)
 	{
 		MemoryContextSwitchTo(old);
 		return false;
 	}
-	t->columns = palloc0(sizeof(Column) * Max(t->ncolumns, 1));
 	t->fields = palloc0(sizeof(PgpxField) * Max(t->ncolumns, 1));
+	t->formats = palloc0(sizeof(int16) * Max(t->ncolumns, 1));
+	t->columns = palloc0(sizeof(Column) * Max(t->ncolumns, 1));
 	for (int i = 0; i < t->ncolumns; i++)
 	{
-		Column	   *column = &t->columns[i];
 		Form_pg_attribute attr = TupleDescAttr(t->tupdesc, map[i]);
-		Oid			input;
 
-		getTypeInputInfo(attr->atttypid, &input, &column->ioparam);
-		fmgr_info(input, &column->input);
-		column->typmod = attr->atttypmod;
-		column->attribute = map[i];
+		begin_column(&t->columns[i], &remote[i], attr);
+		t->columns[i].attribute = map[i];
+		t->formats[i] = is_binary_type(remote[i].type) &&
+			getBaseType(attr->atttypid) == remote[i].type;
 	}
+	pfree(remote);
 	pfree(map);
 	MemoryContextSwitchTo(old);
 	adopt_styles(t, wire);
 	return true;
+}
+
+static int
+tell_formats(void *arg, const int16 **formats)
+{
+	PgpxTuples *t = arg;
+
+	*formats = t->formats;
+	for (int i = 0; i < t->ncolumns; i++)
+		if (t->formats[i] != 0)
+			return t->ncolumns;
+	return 0;
 }
 
 /* The byte behind a value was borrowed for its NUL; also after an error. */
@@ -263,6 +360,62 @@ put_row(PgpxTuples *t)
 	tuplestore_puttuple(t->store, tuple);
 }
 
+/* A binary value, as the text of its own type. */
+static char *
+binary_to_text(Oid type, StringInfo buf)
+{
+	Oid			function;
+	Oid			ioparam;
+	bool		varlena;
+	Datum		value;
+
+	getTypeBinaryInputInfo(type, &function, &ioparam);
+	value = OidReceiveFunctionCall(function, buf, ioparam, -1);
+	getTypeOutputInfo(type, &function, &varlena);
+	return OidOutputFunctionCall(function, value);
+}
+
+/* A value that is not NULL and lies in the buffer, ended with a NUL. */
+static Datum
+read_value(Column *column, const PgpxField *field, int encoding)
+{
+	StringInfoData buf;
+	Datum		value;
+
+	if (!column->binary)
+	{
+		pg_verify_mbstr(encoding, field->data, field->len, false);
+		return InputFunctionCall(&column->input, field->data, column->ioparam,
+								 column->typmod);
+	}
+	buf.data = field->data;
+	buf.len = field->len;
+	buf.maxlen = field->len + 1;
+	buf.cursor = 0;
+	if (OidIsValid(column->bridge))
+		value = InputFunctionCall(&column->input,
+								  binary_to_text(column->bridge, &buf),
+								  column->ioparam, column->typmod);
+	else
+		value = ReceiveFunctionCall(&column->input, &buf, column->ioparam,
+									column->typmod);
+	if (buf.cursor != buf.len)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_BINARY_REPRESENTATION),
+				 errmsg("incorrect binary data format")));
+	return value;
+}
+
+static Datum
+read_null(Column *column)
+{
+	if (column->binary && !OidIsValid(column->bridge))
+		return ReceiveFunctionCall(&column->input, NULL, column->ioparam,
+								   column->typmod);
+	return InputFunctionCall(&column->input, NULL, column->ioparam,
+							 column->typmod);
+}
+
 static bool
 add_row(void *arg, const PgpxWireMessage *msg)
 {
@@ -294,8 +447,7 @@ add_row(void *arg, const PgpxWireMessage *msg)
 		{
 			/* a domain may refuse NULL */
 			t->nulls[at] = true;
-			t->values[at] = InputFunctionCall(&column->input, NULL,
-											  column->ioparam, column->typmod);
+			t->values[at] = read_null(column);
 			continue;
 		}
 
@@ -303,10 +455,8 @@ add_row(void *arg, const PgpxWireMessage *msg)
 		t->borrowed = field->data + field->len;
 		t->behind = *t->borrowed;
 		*t->borrowed = '\0';
-		pg_verify_mbstr(encoding, field->data, field->len, false);
 		t->nulls[at] = false;
-		t->values[at] = InputFunctionCall(&column->input, field->data,
-										  column->ioparam, column->typmod);
+		t->values[at] = read_value(column, field, encoding);
 		give_back(t);
 	}
 	put_row(t);
@@ -318,6 +468,17 @@ add_row(void *arg, const PgpxWireMessage *msg)
 	return true;
 }
 
+/* Rows of which types are read? */
+static uint64
+hash_shape(TupleDesc tupdesc, Oid type)
+{
+	uint64		hash = hash_uint32_extended(type, tupdesc->natts);
+
+	for (int i = 0; i < tupdesc->natts; i++)
+		hash = hash_uint32_extended(TupleDescAttr(tupdesc, i)->atttypid, hash);
+	return hash;
+}
+
 PgpxTuples *
 pgpx_tuples_begin(TupleDesc tupdesc, Tuplestorestate *store, Oid type)
 {
@@ -326,6 +487,8 @@ pgpx_tuples_begin(TupleDesc tupdesc, Tuplestorestate *store, Oid type)
 	t->sink.columns = begin_result;
 	t->sink.row = add_row;
 	t->sink.restore = give_back;
+	t->sink.formats = tell_formats;
+	t->sink.shape = hash_shape(tupdesc, type);
 	t->sink.arg = t;
 	t->tupdesc = tupdesc;
 	t->store = store;

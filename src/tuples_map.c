@@ -110,7 +110,7 @@ map_by_name(TupleDesc tupdesc, Oid type, int n, const PgpxColumn *columns,
 
 int
 pgpx_tuples_map(const PgpxWireMessage *msg, TupleDesc tupdesc, Oid type,
-				int lead, int **map)
+				int lead, int **map, PgpxColumn **described)
 {
 	int			n = pgpx_wire_parse_ncolumns(msg);
 	int			wanted = tupdesc->natts - lead;
@@ -147,6 +147,6 @@ pgpx_tuples_map(const PgpxWireMessage *msg, TupleDesc tupdesc, Oid type,
 		for (int i = 0; i < n; i++)
 			(*map)[i] = i + lead;
 	}
-	pfree(columns);
+	*described = columns;
 	return n;
 }

@@ -23,10 +23,12 @@
  *
  * lead: so many attributes come first that are not of the remote.
  *
- * Returns the number of columns, -1 if the message is malformed; *map is made
- * in the current memory context.  42804 if the columns do not fit.
+ * Returns the number of columns, -1 if the message is malformed; *map and
+ * *columns, what the message says of them, are made in the current memory
+ * context.  42804 if the columns do not fit.
  */
 extern int	pgpx_tuples_map(const PgpxWireMessage *msg, TupleDesc tupdesc,
-							Oid type, int lead, int **map);
+							Oid type, int lead, int **map,
+							PgpxColumn **columns);
 
 #endif							/* PGPX_TUPLES_MAP_H */

@@ -169,10 +169,13 @@ extern void pgpx_wire_send_query(PgpxWire *wire, const char *sql);
  *		Parse, Bind, Describe, Execute, Sync: one statement.
  *
  * Parameters are texts, NULL for SQL's NULL, their types left to the remote.
- * nparams is at most 65535.
+ * nparams is at most 65535.  formats: of the result's columns, 0 text, 1 binary;
+ * none of them: all are text.  If there are some, there must be as many as the
+ * result has columns, or the remote refuses before it runs the statement.
  */
 extern void pgpx_wire_send_extended(PgpxWire *wire, const char *sql,
-									int nparams, const char *const *values);
+									int nparams, const char *const *values,
+									int nformats, const int16 *formats);
 
 /*
  * pgpx_wire_send_reset

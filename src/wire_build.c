@@ -76,7 +76,8 @@ pgpx_wire_send_query(PgpxWire *wire, const char *sql)
 
 void
 pgpx_wire_send_extended(PgpxWire *wire, const char *sql, int nparams,
-						const char *const *values)
+						const char *const *values, int nformats,
+						const int16 *formats)
 {
 	StringInfo	buf = begin_output(wire);
 	int			at;
@@ -106,7 +107,9 @@ pgpx_wire_send_extended(PgpxWire *wire, const char *sql, int nparams,
 			appendBinaryStringInfo(buf, values[i], len);
 		}
 	}
-	put_int16(buf, 0);			/* all results are text */
+	put_int16(buf, (uint16) nformats);
+	for (int i = 0; i < nformats; i++)
+		put_int16(buf, (uint16) formats[i]);
 	end_message(buf, at);
 
 	at = begin_message(buf, 'D');

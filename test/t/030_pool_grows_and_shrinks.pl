@@ -147,6 +147,22 @@ like($sessions[3]->finish(30), qr/^\d+$/, 'resized: until there is room');
 becomes('resized', 'pool_size, leased, total', '1|1|1', 'in a pool of the new size');
 $sessions[3]->run('SELECT pgpool.checkin_all()');
 
+# The waiters are woken by a commit whose news of the catalogs has not reached
+# them yet: they read the new options all the same.
+lease($sessions[0], 'resized');
+my $served = 0;
+foreach my $round (1 .. 60)
+{
+	$sessions[$_]->start("SELECT pgpool.checkin(pgpool.checkout('resized', '15 s'))") foreach 1 .. 3;
+	wait_until($local, "SELECT waiters FROM pgpool.pools WHERE server = 'resized'", '3');
+	$sessions[4]->run("ALTER SERVER resized OPTIONS (SET pool_size '2')");
+	$_->finish, $served += $_->error eq '' foreach @sessions[ 1 .. 3 ];
+	$sessions[4]->run("ALTER SERVER resized OPTIONS (SET pool_size '1')");
+	last if $served != 3 * $round;
+}
+is($served, 3 * 60, 'resized: again and again');
+$sessions[0]->run('SELECT pgpool.checkin_all()');
+
 stats_add_up($local);
 check_invariants($local);
 leak_check($local, $remote);

@@ -128,7 +128,8 @@ foreach my $server (sort keys %limit)
 	is(calls('count(*)', "took > '$limit{$server}'::interval + '100 ms' + '$late'", $server), '0',
 		"$server: every call ends within its timeout and 100 ms");
 }
-is(calls('count(*)', "state NOT IN ('00000', '08001', '08006')", 'patient'), '0', 'patient: no call fails in another way');
+is(calls('count(*)', "state NOT IN ('00000', '08001', '08006')", 'patient'), '0', 'patient: no call fails in another way')
+  or diag(calls("string_agg(ended - '$stopped' || ' ' || took || ' ' || state || ' ' || detail, '; ')", "state NOT IN ('00000', '08001', '08006')", 'patient'));
 is(calls("count(*) > 4, min(took) >= '1490 ms'", "state = '08001' AND ended > '$gone'::timestamptz + '5 s'", 'patient'), 't|t',
 	'patient: on_unavailable wait does wait, and then has the reason');
 is(calls("count(*)", "state = '08001' AND detail !~ 'refused|shutting down|starting up|closed the connection|terminating'", 'patient'), '0',
@@ -136,7 +137,7 @@ is(calls("count(*)", "state = '08001' AND detail !~ 'refused|shutting down|start
 is(calls("count(*) > 1000", "state = '08001' AND took < '50 ms'"), 't', 'shard1: on_unavailable fail does not');
 my $first = calls("extract(epoch FROM min(ended) - '$back')", "state = '00000' AND ended > '$back'");
 note "first success after $first s";
-cmp_ok($first, '<', $retry_max * 1.25 + 1 + $down / 20, 'the first success comes within retry_max, its jitter, and a second');
+cmp_ok($first, '<', $retry_max + 1, 'the first success comes within retry_max and a second');
 is(calls('count(*)', "state <> '00000' AND ended > '$back'::timestamptz + '6 s'"), '0', 'after that no call fails');
 
 # --- the remote

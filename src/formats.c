@@ -1,0 +1,80 @@
+/*-------------------------------------------------------------------------
+ *
+ * formats.c
+ *	  In which format the columns of a statement's result are asked for.
+ *
+ * The formats go out with the statement, before anything is known of its result.
+ * So a statement is run with texts first.  If it has returned many rows, and some
+ * of its columns are of a type that is the same here and there, all sessions ask
+ * for these in binary from then on.
+ *
+ * What is remembered is a guess, and nothing relies on it: the row description of
+ * each execution says which format and which type its columns have, and they are
+ * read by that.  So it is a table without chains in shared memory, in which a
+ * statement takes the place of another that falls on it.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "formats.h"
+
+#include "common/hashfn.h"
+#include "storage/spin.h"
+
+void
+pgpx_formats_key(PgpxFormatsKey *key, uint32 pool_id, const char *sql,
+				 uint64 shape)
+{
+	size_t		length = strlen(sql);
+	const unsigned char *text = (const unsigned char *) sql;
+
+	memset(key, 0, sizeof(*key));
+	key->pool_id = pool_id;
+	key->length = (uint32) length;
+	key->text[0] = hash_bytes_extended(text, (int) length, 0);
+	key->text[1] = hash_bytes_extended(text, (int) length, 1);
+	key->shape = shape;
+}
+
+static PgpxFormats *
+slot_of(const PgpxFormatsKey *key)
+{
+	return &pgpx_shared->formats[(key->text[0] ^ key->shape ^ key->pool_id) %
+								 PGPX_FORMATS_SLOTS];
+}
+
+int
+pgpx_formats_find(const PgpxFormatsKey *key,
+				  int16 formats[PGPX_FORMATS_COLUMNS])
+{
+	PgpxFormats *slot = slot_of(key);
+	PgpxFormats found;
+
+	/* most statements are not in it: a wrong answer does no harm */
+	if (slot->key.text[0] != key->text[0])
+		return 0;
+	SpinLockAcquire(&pgpx_shared->formats_mutex);
+	found = *slot;
+	SpinLockRelease(&pgpx_shared->formats_mutex);
+	if (memcmp(&found.key, key, sizeof(*key)) != 0)
+		return 0;
+	for (int i = 0; i < found.ncolumns; i++)
+		formats[i] = (found.binary[i / 64] >> (i % 64)) & 1;
+	return found.ncolumns;
+}
+
+void
+pgpx_formats_note(const PgpxFormatsKey *key, int n, const int16 *formats)
+{
+	PgpxFormats *slot = slot_of(key);
+	PgpxFormats entry = {.key = *key, .ncolumns = n};
+
+	if (n > PGPX_FORMATS_COLUMNS)
+		return;
+	for (int i = 0; i < n; i++)
+		if (formats[i] != 0)
+			entry.binary[i / 64] |= UINT64CONST(1) << (i % 64);
+	SpinLockAcquire(&pgpx_shared->formats_mutex);
+	if (n > 0 || memcmp(&slot->key, key, sizeof(*key)) == 0)
+		*slot = entry;
+	SpinLockRelease(&pgpx_shared->formats_mutex);
+}

@@ -1,0 +1,36 @@
+/*-------------------------------------------------------------------------
+ *
+ * formats.h
+ *	  In which format the columns of a statement's result are asked for.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PGPX_FORMATS_H
+#define PGPX_FORMATS_H
+
+#include "shmem.h"
+
+/* A result of fewer rows is not worth it: binary costs more to begin with. */
+#define PGPX_FORMATS_ROWS 100
+
+/* The key of a statement of a pool; shape is the sink's. */
+extern void pgpx_formats_key(PgpxFormatsKey *key, uint32 pool_id,
+							 const char *sql, uint64 shape);
+
+/*
+ * pgpx_formats_find
+ *		The formats to ask for, 0 text, 1 binary, and how many columns the result
+ *		had; 0: nothing is known, or nothing is to be gained.
+ */
+extern int	pgpx_formats_find(const PgpxFormatsKey *key,
+							  int16 formats[PGPX_FORMATS_COLUMNS]);
+
+/*
+ * pgpx_formats_note
+ *		Remember them for all sessions; n 0: forget what was remembered.  Throws
+ *		nothing.
+ */
+extern void pgpx_formats_note(const PgpxFormatsKey *key, int n,
+							  const int16 *formats);
+
+#endif							/* PGPX_FORMATS_H */
