@@ -18,16 +18,13 @@
 #include "catalog/pg_type.h"
 #include "common/hashfn.h"
 #include "mb/pg_wchar.h"
-#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
-#include "utils/typcache.h"
-#include "utils/xml.h"
 
-#include "remote_error.h"
 #include "tuples_map.h"
+#include "tuples_styles.h"
 
 /* A column of the remote result. */
 typedef struct Column
@@ -70,112 +67,6 @@ struct PgpxTuples
 	int			column;
 	uint64		row;
 };
-
-/* Does the text of a value of this type hold an instant with a time zone? */
-static bool
-holds_instant(Oid type)
-{
-	Oid			inner;
-	bool		found = false;
-
-	check_stack_depth();
-	type = getBaseType(type);
-	if (type == TIMESTAMPTZOID)
-		return true;
-	if (OidIsValid(inner = get_element_type(type)) ||
-		OidIsValid(inner = get_range_subtype(type)) ||
-		OidIsValid(inner = get_multirange_range(type)))
-		return holds_instant(inner);
-	if (type_is_rowtype(type) && type != RECORDOID)
-	{
-		TupleDesc	row = lookup_rowtype_tupdesc(type, -1);
-
-		for (int i = 0; i < row->natts && !found; i++)
-			if (!TupleDescAttr(row, i)->attisdropped)
-				found = holds_instant(TupleDescAttr(row, i)->atttypid);
-		ReleaseTupleDesc(row);
-	}
-	return found;
-}
-
-/*
- * In all styles but ISO a time zone is an abbreviation, and "IST" may be
- * Israel's or India's: such values are refused, not guessed.
- */
-static void
-refuse_instants(const PgpxTuples *t, const PgpxWire *wire)
-{
-	for (int i = 0; i < t->ncolumns; i++)
-	{
-		Form_pg_attribute attr = TupleDescAttr(t->tupdesc,
-											   t->columns[i].attribute);
-
-		if (holds_instant(attr->atttypid))
-			ereport(ERROR,
-					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-					 errmsg("cannot read values of type %s while DateStyle of the remote session is not ISO",
-							format_type_be(attr->atttypid)),
-					 errdetail("DateStyle is \"%s\", in which abbreviations of time zones are ambiguous.",
-							   pgpx_text_clean(pstrdup(wire->datestyle))),
-					 errhint("Set DateStyle to ISO on the lease, or return the lease.")));
-	}
-}
-
-static void
-set_here(const char *name, const char *value)
-{
-	(void) set_config_option(name, value, PGC_USERSET, PGC_S_SESSION,
-							 GUC_ACTION_SAVE, true, 0, false);
-}
-
-/*
- * The remote's DateStyle and IntervalStyle are pinned to what every input
- * function reads.  Where the lease's user has set another, read as it says.
- */
-static void
-adopt_styles(PgpxTuples *t, const PgpxWire *wire)
-{
-	char		datestyle[sizeof(wire->datestyle) + 8];
-
-	if (wire->datestyle_iso && wire->intervalstyle_postgres)
-		return;
-	t->guc_level = NewGUCNestLevel();
-	if (!wire->datestyle_iso)
-	{
-		refuse_instants(t, wire);
-
-		/* the order in which dates are written, which need not be that set */
-		strlcpy(datestyle, wire->datestyle, sizeof(datestyle));
-		if (strchr(datestyle, ',') != NULL)
-			*strchr(datestyle, ',') = '\0';
-		strlcat(datestyle, strcmp(datestyle, "German") == 0 ||
-				strstr(wire->datestyle, "DMY") != NULL ? ", DMY" : ", MDY",
-				sizeof(datestyle));
-		set_here("DateStyle", datestyle);
-	}
-	if (!wire->intervalstyle_postgres)
-		set_here("IntervalStyle", wire->intervalstyle);
-}
-
-/*
- * Settings of this session that would change what is read, or refuse it, are set
- * aside for one row: between rows other code runs, and results of other leases
- * are read.  Returns a level to go back from, 0 if all is as it should be.
- */
-static int
-begin_neutral(void)
-{
-	int			level;
-
-	if (Array_nulls && xmloption == XMLOPTION_CONTENT)
-		return 0;
-	level = NewGUCNestLevel();
-	if (!Array_nulls)
-		set_here("array_nulls", "on");
-	if (xmloption != XMLOPTION_CONTENT)
-		set_here("xmloption", "content");
-	return level;
-}
 
 /*
  * Types whose binary form says the same as their text, on every server, whatever
@@ -253,6 +144,24 @@ begin_column(Column *column, const PgpxColumn *remote, Form_pg_attribute attr)
 	fmgr_info(function, &column->input);
 }
 
+/* Read as the styles of the remote say, if they are not those of the start. */
+static void
+begin_styles(PgpxTuples *t, const PgpxWire *wire)
+{
+	if (wire->datestyle_iso && wire->intervalstyle_postgres)
+		return;
+	for (int i = 0; i < t->ncolumns; i++)
+	{
+		Column	   *column = &t->columns[i];
+		Form_pg_attribute attr = TupleDescAttr(t->tupdesc, column->attribute);
+
+		/* in binary they do not matter, unless it is made a text here */
+		if (!column->binary || OidIsValid(column->bridge))
+			pgpx_styles_check(wire, attr->atttypid);
+	}
+	t->guc_level = pgpx_styles_begin(wire);
+}
+
 /*
  * Find out which column goes where, and how it is read.  There may be more than
  * one result: a rule adds some.
@@ -295,7 +204,7 @@ begin_result(void *arg, const PgpxWireMessage *msg, const PgpxWire *wire)
 	pfree(remote);
 	pfree(map);
 	MemoryContextSwitchTo(old);
-	adopt_styles(t, wire);
+	begin_styles(t, wire);
 	return true;
 }
 
@@ -434,7 +343,7 @@ add_row(void *arg, const PgpxWireMessage *msg)
 	error_context_stack = &where;
 	t->row++;
 
-	level = begin_neutral();
+	level = pgpx_neutral_begin();
 	old = MemoryContextSwitchTo(t->row_cxt);
 	for (int i = 0; i < t->ncolumns; i++)
 	{

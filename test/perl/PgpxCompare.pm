@@ -7,6 +7,9 @@
 #   my $result = compare($both, $sql_script);
 #   $result->{count}{same}, $result->{differs}[0]
 #
+# What is large and was seen before comes through the pool in binary: each is run
+# many times over, too, and once more.
+#
 # In the script SELECT, VALUES, TABLE and WITH are compared; everything else is
 # run here, where what it makes is there, too, and SET in all three sessions.
 package PgpxCompare;
@@ -73,16 +76,17 @@ $$;
 
 -- What a query returns: how many rows, their texts and their binary forms, each
 -- as a digest of all in their order.
-CREATE TYPE pgpx.images AS (n int, texts text, binaries bytea, types oid[], failed text);
+CREATE TYPE pgpx.images AS (n int, texts text, binaries bytea, types oid[], failed text, size bigint);
 CREATE FUNCTION pgpx.images(query text) RETURNS pgpx.images LANGUAGE plpgsql AS $$
 DECLARE
 	row record;
 	image bytea;
-	i pgpx.images := (0, '', '', NULL, NULL);
+	i pgpx.images := (0, '', '', NULL, NULL, 0);
 BEGIN
 	FOR row IN EXECUTE query LOOP
 		image := record_send(row);
 		i.n := i.n + 1;
+		i.size := i.size + length(image);
 		i.types := coalesce(i.types, pgpx.types(image));
 		i.texts := md5(i.texts || row::text);
 		i.binaries := sha256(i.binaries || image);
@@ -116,6 +120,11 @@ $$;
 -- nested.
 CREATE FUNCTION pgpx.lossy() RETURNS oid[] LANGUAGE sql IMMUTABLE AS $$
 	SELECT '{float4,float8,point,line,lseg,box,path,polygon,circle,tsquery}'::regtype[]::oid[]
+$$;
+
+-- of them, those that never come in binary
+CREATE FUNCTION pgpx.text_only() RETURNS oid[] LANGUAGE sql IMMUTABLE AS $$
+	SELECT '{point,line,lseg,box,path,polygon,circle,tsquery}'::regtype[]::oid[]
 $$;
 
 CREATE FUNCTION pgpx.compare(lease bigint, query text) RETURNS text
@@ -166,6 +175,37 @@ BEGIN
 	END IF;
 	RETURN coalesce(pgpx.differs('pool', here, pool) || ' [' || coalesce(pgpx.differs('dblink', here, peer), 'dblink is right') || ']',
 		'same' || CASE WHEN pgpx.differs('dblink', here, peer) IS NOT NULL THEN ' unlike dblink' ELSE '' END);
+END $$;
+
+-- The same many times over, and again: what is known to be large comes in binary,
+-- as far as the types allow.
+CREATE FUNCTION pgpx.again(lease bigint, query text) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+	many text := format(E'SELECT x.* FROM (%s\n) AS x, generate_series(1, 120)', query);
+	here pgpx.images := pgpx.images(query);
+	pool pgpx.images;
+	list text;
+BEGIN
+	IF here.failed IS NOT NULL OR here.n NOT BETWEEN 1 AND 20 OR here.size > 10000 OR here.types = '{}'
+		OR EXISTS (SELECT FROM pg_type WHERE oid = ANY (here.types) AND typtype = 'p') THEN
+		RETURN 'same: not tried again';
+	END IF;
+	SELECT string_agg(format('c%s %s', n, format_type(type, -1)), ', ' ORDER BY n)
+	  INTO list FROM unnest(here.types) WITH ORDINALITY AS c(type, n);
+	here := pgpx.images(many);
+	FOR i IN 1 .. 2 LOOP
+		pool := pgpx.images(format('SELECT * FROM pgpool.query(%s, %L) AS t(%s)', lease, many, list));
+	END LOOP;
+	IF pool.failed ~ '^0A000: cannot read values of type' THEN
+		RETURN 'skipped refused, not guessed';
+	END IF;
+	IF pool.failed IS NOT NULL AND pool.failed = (pgpx.images(format('SELECT * FROM pgpx.dblink(''other'', %L) AS t(%s)', many, list))).failed THEN
+		RETURN 'skipped fails there, or cannot be read: ' || pool.failed;
+	END IF;
+	IF here.texts = pool.texts AND here.binaries <> pool.binaries AND here.types && pgpx.text_only() THEN
+		RETURN 'same: text again';
+	END IF;
+	RETURN coalesce(pgpx.differs('again', here, pool), 'same: again');
 END $$;
 
 -- The value of a query that returns one goes there and comes back.  Types that
@@ -262,7 +302,7 @@ sub compare
 			my $query = $sql =~ s/;$//r;
 
 			push @compared, $query;
-			foreach my $how ('compare', $args{echo} ? 'echo' : ())
+			foreach my $how ('compare', 'again', $args{echo} ? 'echo' : ())
 			{
 				$in .= "SELECT '\@\@ ' || $#compared || ' ' || pgpx.$how(:pgpx_lease, \$pgpx\$$query\$pgpx\$);\n";
 			}
@@ -296,7 +336,7 @@ sub compare
 		$answered{$at}++;
 		if ($what eq 'same')
 		{
-			$count{"same$more"}++;
+			$count{"same$more"}++ if $more ne ': not tried again';
 		}
 		elsif ($what eq 'differs')
 		{
@@ -310,7 +350,7 @@ sub compare
 	}
 	return {
 		count => \%count, differs => \@differs, skipped => \%skipped, error => $err,
-		unanswered => [ map { $compared[$_] } grep { ($answered{$_} // 0) != ($args{echo} ? 2 : 1) } 0 .. $#compared ]
+		unanswered => [ map { $compared[$_] } grep { ($answered{$_} // 0) != ($args{echo} ? 3 : 2) } 0 .. $#compared ]
 	};
 }
 
