@@ -24,6 +24,7 @@
 #include "utils/memutils.h"
 
 #include "tuples_map.h"
+#include "tuples_styles.h"
 
 /* A column of the remote result. */
 typedef struct Column
@@ -66,26 +67,6 @@ struct PgpxTuples
 	int			column;
 	uint64		row;
 };
-
-/*
- * The remote's DateStyle and IntervalStyle are pinned to what every input
- * function reads.  Where the lease's user has set another, read as it says.
- */
-static void
-adopt_styles(PgpxTuples *t, const PgpxWire *wire)
-{
-	if (wire->datestyle_iso && wire->intervalstyle_postgres)
-		return;
-	t->guc_level = NewGUCNestLevel();
-	if (!wire->datestyle_iso)
-		(void) set_config_option("DateStyle", wire->datestyle, PGC_USERSET,
-								 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0,
-								 false);
-	if (!wire->intervalstyle_postgres)
-		(void) set_config_option("IntervalStyle", wire->intervalstyle, PGC_USERSET,
-								 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0,
-								 false);
-}
 
 /*
  * Types whose binary form says the same as their text, on every server, whatever
@@ -163,6 +144,24 @@ begin_column(Column *column, const PgpxColumn *remote, Form_pg_attribute attr)
 	fmgr_info(function, &column->input);
 }
 
+/* Read as the styles of the remote say, if they are not those of the start. */
+static void
+begin_styles(PgpxTuples *t, const PgpxWire *wire)
+{
+	if (wire->datestyle_iso && wire->intervalstyle_postgres)
+		return;
+	for (int i = 0; i < t->ncolumns; i++)
+	{
+		Column	   *column = &t->columns[i];
+		Form_pg_attribute attr = TupleDescAttr(t->tupdesc, column->attribute);
+
+		/* in binary they do not matter, unless it is made a text here */
+		if (!column->binary || OidIsValid(column->bridge))
+			pgpx_styles_check(wire, attr->atttypid);
+	}
+	t->guc_level = pgpx_styles_begin(wire);
+}
+
 /*
  * Find out which column goes where, and how it is read.  There may be more than
  * one result: a rule adds some.
@@ -205,7 +204,7 @@ begin_result(void *arg, const PgpxWireMessage *msg, const PgpxWire *wire)
 	pfree(remote);
 	pfree(map);
 	MemoryContextSwitchTo(old);
-	adopt_styles(t, wire);
+	begin_styles(t, wire);
 	return true;
 }
 
@@ -333,6 +332,7 @@ add_row(void *arg, const PgpxWireMessage *msg)
 	MemoryContext old;
 	int			encoding = GetDatabaseEncoding();
 	ErrorContextCallback where;
+	int			level;
 
 	if (t->ncolumns < 0 || !pgpx_wire_parse_row(msg, t->ncolumns, t->fields))
 		return false;
@@ -343,6 +343,7 @@ add_row(void *arg, const PgpxWireMessage *msg)
 	error_context_stack = &where;
 	t->row++;
 
+	level = pgpx_neutral_begin();
 	old = MemoryContextSwitchTo(t->row_cxt);
 	for (int i = 0; i < t->ncolumns; i++)
 	{
@@ -368,6 +369,8 @@ add_row(void *arg, const PgpxWireMessage *msg)
 		give_back(t);
 	}
 	put_row(t);
+	if (level > 0)
+		AtEOXact_GUC(true, level);
 	error_context_stack = where.previous;
 	MemoryContextSwitchTo(old);
 	MemoryContextReset(t->row_cxt);

@@ -382,8 +382,9 @@ pgpx_wire_abandon(PgpxWire *wire)
 static size_t
 max_length(int class)
 {
+	/* a server's buffer, and the length itself */
 	if (class == M_DATA_ROW || class == M_COPY_DATA)
-		return MaxAllocSize - 1024;
+		return MaxAllocSize + 4;
 	return SMALL_MESSAGE;
 }
 

@@ -185,6 +185,9 @@ SELECT * FROM pgpool.query(:lease, 'select ''2026-02-01''::date, ''1 year -2 day
 	AS t(a date, b interval, c date);
 SHOW datestyle;
 SHOW intervalstyle;
+-- but for instants: which zone an abbreviation means differs from place to place
+SELECT test.err(format('SELECT * FROM pgpool.query(%s, ''select 1, now()'') AS t(a int, b tstzrange[])', :lease));
+SELECT * FROM pgpool.query(:lease, 'select ''2026-02-01 12:00+00''::timestamptz at time zone ''utc''') AS t(a timestamp);
 SELECT pgpool.exec(:lease, 'reset datestyle; reset intervalstyle');
 -- another encoding is refused, until the lease is returned
 SELECT pgpool.exec(:lease, 'set client_encoding = ''LATIN1''');

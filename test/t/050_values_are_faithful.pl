@@ -1,0 +1,255 @@
+# Whatever a SELECT gives here, it gives through the pool, to the bit: as result
+# and as parameter, whatever the settings of both sessions are.
+use strict;
+use warnings;
+
+use PgpxCompare;
+use PgpxTest;
+use Test::More;
+
+# In GB, as far as the system tells.
+sub free_memory
+{
+	open my $file, '<', '/proc/meminfo' or return 0;
+	my ($kb) = map { /^MemAvailable:\s+(\d+)/ ? $1 : () } <$file>;
+
+	return ($kb // 0) / 1024 / 1024;
+}
+
+my $both = compare_node('both');
+
+$both->safe_psql('same', <<'EOT');
+CREATE TYPE mood AS ENUM ('sad', 'ok', 'very happy', 'it''s "that"', '☃');
+CREATE TYPE pair AS (a int, b text);
+CREATE TYPE nested AS (p pair, list pair[], "at" timestamptz);
+CREATE TYPE single AS (a text);
+CREATE TYPE textrange AS RANGE (subtype = text, collation = "C");
+CREATE DOMAIN positive AS int CHECK (VALUE > 0);
+CREATE DOMAIN code AS varchar(4) CHECK (VALUE ~ '^[a-z]');
+CREATE DOMAIN moods AS mood[];
+CREATE DOMAIN pairs AS pair CHECK ((VALUE).a > 0);
+CREATE DOMAIN more AS positive CHECK (VALUE < 10);
+CREATE TABLE old (gone int, a int, also_gone text, b text);
+ALTER TABLE old DROP COLUMN gone, DROP COLUMN also_gone, ADD COLUMN c date DEFAULT 'infinity';
+INSERT INTO old VALUES (1, 'x', '2026-11-21'), (NULL, '', '0044-03-15 BC');
+EOT
+
+# Values of one type, and the array of all of them.
+my %values = (
+	bool => [qw(true false)],
+	'"char"' => [ "'a'", "''", "'\\351'", "'\\\\'" ],
+	char => [ "'x'", "' '", "''" ],
+	'char(5)' => [ "'ab'", "''", "'     '", "'ä☃🐘'" ],
+	bpchar => [ "'ab  '", "''" ],
+	varchar => [ "'ab  '", "''", "'  '" ],
+	name => [ "'x'", "''", "repeat('n', 63)" ],
+	text => [
+		"''", "' '", "'NULL'", "'null'", "'{}'", "'\"'", "'''\"\\'", "E'\\t\\r\\n\\b\\f\\v\\x01\\x7f'", "'a,b'", "'(1,2)'",
+		"'Größe ☃ 漢字 🐘'", "U&'\\FEFF\\200B\\FFFD\\+10FFFF\\0301'", "repeat('xä', 100000)"
+	],
+	bytea => [ "''", "'\\x00'", "'\\xff00275c0a'", "decode(repeat('00ff5c27', 50000), 'hex')", "'abc'" ],
+	int2 => [ -32768, 0, 32767 ],
+	int4 => [ -2147483648, 0, 2147483647 ],
+	int8 => [ "'-9223372036854775808'", 0, '9223372036854775807' ],
+	oid => [ 0, 4294967295 ],
+	float4 => [ 0.1, "'-0'", "'NaN'", "'Infinity'", "'-Infinity'", '1e-45', '3.4028235e38', '1.17549435e-38', '16777217' ],
+	float8 => [
+		0.1, '0.1::float8 + 0.2::float8', "'-0'", "'NaN'", "'Infinity'", "'-Infinity'", '4.9e-324', '1.7976931348623157e308',
+		'2.2250738585072014e-308', '9007199254740993', 'pi()', '1e23', '5e-324 * 3'
+	],
+	numeric => [
+		0, '0.00', '1.50', '-0.000', "'NaN'", "'Infinity'", "'-Infinity'", '1e100', '1e-100', '12345678901234567890.12345678901234567890',
+		'10000', '0.0001', 'power(10::numeric, 1000) + 1', "('0.' || repeat('0', 500) || '1')::numeric", "repeat('9', 10000)::numeric"
+	],
+	'numeric(10,4)' => [ '1.5', '-99999.9999' ],
+	money => [ "'0'", "'-1.23'", "'92233720368547758.07'", "'-92233720368547758.08'" ],
+	date => [ "'2026-11-21'", "'0044-03-15 BC'", "'4713-01-01 BC'", "'infinity'", "'-infinity'", "'5874897-12-31'", "'0001-02-03'", "'0012-01-02'" ],
+	time => [ "'00:00'", "'23:59:59.999999'", "'24:00:00'" ],
+	'time(2)' => ["'12:34:56.789'"],
+	timetz => [ "'00:00+00'", "'12:34:56.789+05:30'", "'24:00:00-12:34:56'", "'23:59:59.999999+15:59:59'" ],
+	timestamp => [ "'2026-02-01 03:04:05.678901'", "'infinity'", "'-infinity'", "'4714-11-24 00:00 BC'", "'294276-12-31 23:59:59.999999'", "'0001-01-01 BC'", "'2000-01-01'", "'1999-12-31 23:59:59.999999'" ],
+	timestamptz => [
+		"'2026-02-01 03:04:05.678901+00'", "'infinity'", "'-infinity'", "'4714-11-24 00:00+00 BC'", "'294276-12-31 23:59:59.999999+00'",
+		"'1883-11-18 12:03:57-07:52:58'", "'1850-06-01 00:00:00+00'", "'2026-11-01 08:30:00+00'", "'2026-11-01 09:30:00+00'", "'2026-03-08 10:00:00+00'"
+	],
+	interval => [
+		"'0'", "'1 year 2 mons -3 days +04:05:06.789'", "'-1 year -2 mons +3 days -04:05:06.789'", "'-1 mon +1 day -00:00:00.000001'", "'1 mon -1 day'",
+		"'-1 day +1 hour'", "'178000000 years 11 mons'", "'-178000000 years'", "'2147483647 days'", "'-2147483647 days'", "'2562047788:00:54.775807'", "'-1 year +1 mon'", "'-1 day -1 hour'", "'-1 year -1 mon'", "'-1 day -00:00:00.5'", "'+1 day -1 us'"
+	],
+	uuid => [ "'00000000-0000-0000-0000-000000000000'", "'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11'" ],
+	bit => [ "B'1'", "B'0'" ],
+	'bit(11)' => [ "B'10100000001'" ],
+	varbit => [ "B''", "B'1'", "B'000000000'", "X'deadbeef'", "repeat('10', 10000)::varbit" ],
+	inet => [ "'0.0.0.0/0'", "'10.1.2.3'", "'10.1.2.3/8'", "'::1'", "'::ffff:1.2.3.4/100'", "'fe80::1/64'" ],
+	cidr => [ "'10.0.0.0/8'", "'::/0'", "'10.1.2.3/32'" ],
+	macaddr => ["'08:00:2b:01:02:03'"],
+	macaddr8 => ["'08:00:2b:01:02:03:04:05'"],
+	json => [ "'null'", "'{\"b\":1,  \"a\":[1.50,null,\"\\u00e4☃\"],\"b\":2}'", "' 1 '", "'\"\"'", "'{\"a\" : \"\\\\\"}'" ],
+	jsonb => [ "'null'", "'{\"b\":1,  \"a\":[1.50,null,\"\\u00e4☃\"],\"b\":2}'", "'1e1000'", "'\"\"'", "'[]'", "'{}'", "'{\"\":\"\"}'" ],
+	jsonpath => [ "'\$'", "'strict \$.a[*] ? (@.b > 1.50 && @.c like_regex \"^x\" flag \"i\")'" ],
+	xml => [ "'<a b=\"1\">&lt;☃</a>'", "''", "'text'", "'<?x y?><a/>'" ],
+	tsvector => [ "''", "'a:1A,2B b c:16383D'", "\$\$'it''s' 'a\\\\b':3 ' '\$\$" ],
+	tsquery => [ "'a & !b | c:*AB'", "''", "'a <-> b <5> c'" ],
+	xid => [ "'4294967295'" ],
+	xid8 => [ "'18446744073709551615'", "'0'" ],
+	cid => ["'7'"],
+	tid => [ "'(4294967295,65535)'", "'(0,1)'" ],
+	pg_lsn => [ "'0/0'", "'FFFFFFFF/FFFFFFFF'" ],
+	pg_snapshot => ["'10:20:10,14,15'"],
+	int2vector => [ "'1 2 3'", "''" ],
+	oidvector => [ "'1 4294967295'", "''" ],
+	refcursor => ["'x'"],
+	point => [ "'(0.1,-0)'", "'(NaN,Infinity)'", "'(1e300,5e-324)'" ],
+	line => ["'{0.1,-2,3}'"],
+	lseg => ["'[(0.1,2),(3,4)]'"],
+	box => ["'(3,4),(0.1,2)'"],
+	path => [ "'[(0.1,2),(3,4)]'", "'((0.1,2),(3,4))'" ],
+	polygon => ["'((0.1,2),(3,4),(5,6))'"],
+	circle => ["'<(0.1,2),3>'"],
+	int4range => [ "'empty'", "'(,)'", "'[1,5)'", "'(,5]'" ],
+	int8range => ["'[-9223372036854775808,9223372036854775807)'"],
+	numrange => [ "'(1.50,2.0]'", "'[NaN,NaN]'", "'(-infinity,infinity)'" ],
+	daterange => [ "'[2026-01-01,infinity)'", "'[0044-03-15 BC,2026-01-01]'" ],
+	tsrange => ["'[2026-01-01 00:00:00.000001,\"2026-01-02 03:04\"]'"],
+	tstzrange => ["'[2026-01-01 00:00:00.000001+00,\"2026-01-02 03:04+00\"]'"],
+	textrange => [ "'[\"a,b\",\"c\"\"\\\\\"]'", "'[\"\",z)'" ],
+	int4multirange => [ "'{}'", "'{[1,3),[5,7)}'", "'{(,)}'" ],
+	nummultirange => ["'{[1.50,2.0],[3,4)}'"],
+	datemultirange => ["'{[0044-03-15 BC,2026-01-01),[2026-02-01,infinity)}'"],
+	textmultirange => ["'{[\"a,b\",c],[d,\"e}\"]}'"],
+	regclass => [ "'pg_class'", "'old'", "'0'" ],
+	regtype => [ "'int'", "'mood'" ],
+	regproc => ["'now'"],
+	regprocedure => ["'lower(text)'"],
+	regrole => ["'remote_app'"],
+	regnamespace => ["'pgpx'"],
+	mood => [ "'sad'", "'it''s \"that\"'", "'☃'" ],
+	positive => [ 1, 2147483647 ],
+	code => [ "'abcd'", "'a'" ],
+	more => [5],
+	pair => [ "ROW(1, 'x')", "ROW(NULL, NULL)", "ROW(-1, '')", "ROW(1, 'a, \"b\" (\\)')" ],
+	pairs => [ "ROW(1, 'x')::pair" ],
+	single => [ "ROW(NULL)::single", "ROW('')::single", "ROW('(\"')::single" ],
+	nested => [ "ROW(ROW(1, 'x'), ARRAY[ROW(NULL, '{}')::pair, NULL], '2026-01-01 00:00+00')::nested" ],
+	old => [ "(SELECT o FROM old AS o WHERE a = 1)", "(SELECT o FROM old AS o WHERE a IS NULL)" ],
+	moods => [ "'{sad,NULL,\"very happy\"}'" ],
+	'int[]' => [ "'{}'", "'{NULL}'", "'[0:2]={1,NULL,3}'", "'[-5:-4][2:3]={{1,2},{3,4}}'", "'{{{1}}}'", "array_fill(7, '{1,2,3,1,1,2}')" ],
+	'text[]' => [ "ARRAY['', 'NULL', NULL, 'null', '{', '}', ',', '\"', '\\', ' a ', 'ä☃', E'\\n']" ],
+	'pair[]' => [ "ARRAY[ROW(1, '\"'), NULL, ROW(NULL, '{\\}')]::pair[]" ],
+	'mood[]' => ["'{☃,\"it''s \\\"that\\\"\"}'"],
+	'positive[]' => ["'{1,NULL,3}'"],
+	'timestamptz[]' => ["'{2026-01-01 00:00+00,NULL,-infinity}'"],
+	'bytea[]' => [ "ARRAY['\\x00'::bytea, '', NULL]" ],
+	'float8[]' => ["'{NaN,-0,0.1,Infinity}'"],
+	'int4range[]' => [ "ARRAY['[1,5)'::int4range, 'empty', NULL]" ],
+	'box[]' => ["'{(3,4),(1,2);(5,6),(3,4)}'"]);
+
+my $values = '';
+foreach my $type (sort keys %values)
+{
+	my @all = map { "CAST($_ AS $type)" } @{ $values{$type} };
+
+	$values .= "SELECT $_;\n" foreach @all, "CAST(NULL AS $type)";
+
+	# a composite type's array, those of pseudo-arrays have none
+	$values .= 'SELECT ARRAY[' . join(', ', @all, "CAST(NULL AS $type)") . "];\n"
+	  unless $type =~ /\[\]|^moods$|vector$/;
+}
+
+# All settings that values can depend on, in which of the sessions.
+my @settings = (
+	[ '' => '' ],
+	[ '' => "SET bytea_output = 'escape'; SET timezone = 'UTC';" ],
+	[ '' => "SET timezone = 'Asia/Kolkata'; SET intervalstyle = 'sql_standard';" ],
+	[ '' => "SET timezone = '<+0530>-5:30'; SET intervalstyle = 'iso_8601'; SET datestyle = 'ISO, DMY';" ],
+	[ there => "SET timezone = 'Europe/Dublin'; SET intervalstyle = 'postgres_verbose'; SET datestyle = 'ISO, YMD'; SET bytea_output = 'escape';" ],
+	[ there => "SET timezone = 'Asia/Kolkata'; SET intervalstyle = 'sql_standard';" ],
+	[ here => "SET timezone = 'Asia/Kolkata'; SET intervalstyle = 'sql_standard'; SET datestyle = 'German, YMD'; SET bytea_output = 'escape';" ],
+	[ here => "SET timezone = 'Europe/Dublin'; SET intervalstyle = 'postgres_verbose'; SET datestyle = 'SQL, DMY'; SET xmloption = 'document'; SET lc_messages = 'C';" ],
+	map { [ '' => "SET timezone = 'Asia/Kolkata'; SET datestyle = '$_';" ] }
+	  map { my $style = $_; map { "$style, $_" } qw(MDY DMY YMD) } qw(SQL Postgres German));
+
+# no style but ISO tells which zone "IST" is in
+my $instants = qr/timestamptz|tstz|nested/;
+
+foreach (@settings)
+{
+	my ($where, $setting) = @$_;
+	my $there = $where ne 'here' && $setting =~ /datestyle = '[SPG]/;
+	my $script = $setting =~ /document/ ? $values =~ s/CAST\(('(?:text)?') AS xml\)/xmlparse(content $1)/gr : $values;
+	my $result = compare($both, "$setting\n$script", echo => 1, settings => $where);
+	my $name = 'values: ' . ($setting eq '' ? 'as they are' : $setting =~ s/SET //gr) . ($where && " $where");
+
+	is(join("\n", @{ $result->{differs} }), '', $name);
+	is(join("\n", @{ $result->{unanswered} }), '', "$name: all of them") or diag($result->{error});
+	is(join("\n", grep { !$there || !/$instants/ } map { @$_ } values %{ $result->{skipped} }),
+		'', "$name: none is skipped" . ($there ? ', but for instants' : ''));
+	is(join(', ', grep { !/^same(?: parameter| text| unlike dblink|: again|: text again)?$|^skipped$/ } sort keys %{ $result->{count} }),
+		'', "$name: none is an error");
+	cmp_ok($result->{count}{same}, '>', 300, "$name: these were many");
+}
+
+# Settings here that would change how a value is read.
+foreach my $setting ("SET array_nulls = off;", "SET xmloption = 'document';")
+{
+	my $result = compare($both, <<"EOT", settings => 'here');
+$setting
+SELECT ARRAY[1, NULL], ARRAY['a', NULL, 'NULL'], ARRAY[NULL::timestamptz];
+SELECT xmlparse(content 'text'), xmlparse(content ''), ARRAY[xmlparse(content 'x<a/>')];
+EOT
+	is_deeply($result->{differs}, [], "values with: $setting");
+	is_deeply($result->{count}, { same => 1, 'same unlike dblink' => 1, 'same: again' => 2 }, 'both of them');
+}
+
+# Rows and columns of all shapes.
+my $result = compare($both, <<'EOT');
+SELECT;
+SELECT FROM generate_series(1, 1000);
+SELECT WHERE false;
+SELECT 1 AS a, 2 AS a, 'x' AS a;
+SELECT NULL, NULL::int, '', NULL::positive;
+SELECT 1 AS " ", 2 AS "?column?";
+SELECT o.*, o, o.ctid, o.tableoid::regclass FROM old AS o ORDER BY a;
+TABLE old;
+VALUES (1, 'x', NULL), (NULL, '', 1.50);
+SELECT i, CASE WHEN i % 2 = 0 THEN repeat('x', i) END, CASE WHEN i % 3 = 0 THEN i * 1.10 END FROM generate_series(1, 10000) AS i;
+SELECT repeat('ä☃x', 5000000);
+SELECT convert_to(repeat('y', 10000000), 'UTF8');
+SELECT array_agg(i) FROM generate_series(1, 1000000) AS i;
+SELECT jsonb_agg(i::text) FROM generate_series(1, 300000) AS i;
+SELECT i, repeat(md5(i::text), 10000) FROM generate_series(1, 100) AS i;
+SELECT (-1)::positive, 1;
+SELECT CASE WHEN i = 5000 THEN 1 / (i - 5000) ELSE i END FROM generate_series(1, 10000) AS i;
+SELECT 'sad'::mood, 'none'::mood;
+SELECT - 'NaN'::float8;
+EOT
+is(join("\n", @{ $result->{differs} }, @{ $result->{unanswered} }), '', 'rows of all shapes');
+is_deeply($result->{count}, { same => 14, 'same error' => 3, 'same without rows' => 1, 'same: again' => 7,
+		'same text' => 1 }, 'all of them were compared, the sign of a NaN in binary')
+  or diag(explain($result));
+$result = compare($both, 'SELECT ' . join(', ', map { $_ % 7 ? "$_ AS c$_" : "NULL::text AS c$_" } 1 .. 1600) . ';');
+is_deeply($result->{count}, { same => 1 }, 'as many columns as there can be') or diag(explain($result));
+
+# What cannot be sent as one value is an error, and nothing is lost.
+my $session = PgpxSession->new($both, dbname => 'same');
+my $lease = lease($session, 'same');
+$session->run("SELECT pgpool.exec($lease, 'begin; create temp table kept as select 7 as a')");
+$session->fails("SELECT * FROM pgpool.query($lease, 'select repeat(''x'', 550000000)::bytea') AS t(a bytea)",
+	'XX000', qr/invalid memory alloc request size/, 'more than 1 GB as text');
+$session->run("SELECT pgpool.exec($lease, 'rollback; create temp table kept as select 7 as a')");
+is($session->run("SELECT * FROM pgpool.query($lease, 'select a from kept') AS t(a int)"), '7', 'the lease works on');
+
+# The largest value that a server can send; it takes 3 GB here and 3 GB there.
+SKIP:
+{
+	skip('less than 8 GB of memory are free', 1) if free_memory() < 8;
+	is( $session->run("SELECT length(a) FROM pgpool.query($lease, 'select repeat(''x'', 1073741800)') AS t(a text)") . $session->error,
+		'1073741800', 'a value of 1 GB');
+}
+is($session->run("SELECT * FROM pgpool.query($lease, 'select a from kept') AS t(a int)"), '7', 'the lease works on');
+$session->run("SELECT pgpool.checkin($lease)");
+$session->quit;
+
+check_invariants($both);
+leak_check($both);
+done_testing();
