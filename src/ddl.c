@@ -46,6 +46,10 @@ typedef struct Stale
 static Stale *stale = NULL;		/* [max_pools], TopMemoryContext */
 static int	nstale = 0;
 
+/* dropped servers that are paused, whose records go at commit */
+static Oid *gone = NULL;		/* the same */
+static int	ngone = 0;
+
 static void
 objects_callback(Datum arg, int cacheid, uint32 hashvalue)
 {
@@ -136,7 +140,10 @@ find_stale(void)
 	if (stale == NULL)
 		stale = MemoryContextAlloc(TopMemoryContext,
 								   pgpx_shared->max_pools * sizeof(Stale));
-	nstale = 0;
+	if (gone == NULL)
+		gone = MemoryContextAlloc(TopMemoryContext,
+								  pgpx_shared->max_pools * sizeof(Oid));
+	nstale = ngone = 0;
 	AcceptInvalidationMessages();
 	for (int i = 0; i < pgpx_shared->max_pools; i++)
 	{
@@ -159,6 +166,15 @@ find_stale(void)
 		stale[nstale].pool = i;
 		stale[nstale++].pool_id = pool_id;
 	}
+
+	ngone = pgpx_server_list_paused(MyDatabaseId, gone);
+	for (int i = 0; i < ngone;)
+	{
+		if (SearchSysCacheExists1(FOREIGNSERVEROID, ObjectIdGetDatum(gone[i])))
+			gone[i] = gone[--ngone];
+		else
+			i++;
+	}
 }
 
 static void
@@ -175,7 +191,9 @@ retire_stale(void)
 		LWLockRelease(pool->lock);
 		pgpx_wake_flush(&wake);
 	}
-	nstale = 0;
+	for (int i = 0; i < ngone; i++)
+		pgpx_server_pause(MyDatabaseId, gone[i], false, false);
+	nstale = ngone = 0;
 }
 
 static void
@@ -195,7 +213,7 @@ xact_callback(XactEvent event, void *arg)
 			break;
 		case XACT_EVENT_ABORT:
 		case XACT_EVENT_PREPARE:
-			nstale = 0;
+			nstale = ngone = 0;
 			break;
 		default:
 			break;
@@ -214,7 +232,7 @@ release_callback(ResourceReleasePhase phase, bool is_commit, bool is_top_level,
 	if (phase != RESOURCE_RELEASE_LOCKS || !is_commit || !is_top_level ||
 		pgpx_shared == NULL || !OidIsValid(MyDatabaseId))
 		return;
-	if (nstale > 0)
+	if (nstale > 0 || ngone > 0)
 		retire_stale();
 	if (databases_changed)
 	{

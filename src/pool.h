@@ -108,6 +108,9 @@ extern void pgpx_pool_reconnect_locked(PgpxPool *pool);
  */
 extern void pgpx_server_pause(Oid database, Oid server, bool pause, bool drain);
 
+/* The paused servers of a database, at most max_pools; how many they are. */
+extern int	pgpx_server_list_paused(Oid database, Oid *servers);
+
 /* Do checkouts from this pool queue, whatever is free? */
 static inline bool
 pgpx_pool_is_paused(const PgpxPool *pool)

@@ -91,6 +91,21 @@ pgpx_server_pause(Oid database, Oid server, bool pause, bool drain)
 	LWLockRelease(pgpx_shared->registry_lock);
 }
 
+int
+pgpx_server_list_paused(Oid database, Oid *servers)
+{
+	int			n = 0;
+
+	LWLockAcquire(pgpx_shared->registry_lock, LW_SHARED);
+	for (int i = 0; i < pgpx_shared->max_pools; i++)
+		if (OidIsValid(pgpx_servers[i].server) &&
+			pgpx_servers[i].database == database &&
+			pg_atomic_read_u32(&pgpx_servers[i].paused) != 0)
+			servers[n++] = pgpx_servers[i].server;
+	LWLockRelease(pgpx_shared->registry_lock);
+	return n;
+}
+
 /*
  * An empty place; else the pool that was used longest ago among those that
  * hold no connection and no ticket.  Caller holds the registry lock

@@ -12,7 +12,7 @@ use Test::More;
 use constant SOON => 5;
 
 my $remote = remote_node('remote');
-my $local = local_node('local');
+my $local = local_node('local', conf => ['pgpool_ext.max_pools = 8']);
 my $port = $remote->port;
 
 make_pool($local, $remote, server => 'shard', options => { pool_size => 2 });
@@ -164,6 +164,21 @@ for my $round (1 .. $rounds)
 }
 is($served, $rounds, 'a waiter gets the room that ALTER SERVER makes, every time')
   or diag($other->error);
+
+# --- a paused server that is dropped leaves nothing behind
+foreach my $n (1 .. 10)
+{
+	make_pool($local, $remote, server => "paused$n");
+	$local->safe_psql('postgres', "SELECT pgpool.pause('paused$n')");
+	$local->safe_psql('postgres', "BEGIN; DROP SERVER paused$n CASCADE; ROLLBACK");
+	$local->safe_psql('postgres', "DROP SERVER paused$n CASCADE");
+}
+make_pool($local, $remote, server => 'later');
+is($other->run("SELECT pgpool.exec('later', 'select 1')"), '1', 'paused servers that are dropped leave their places');
+$local->safe_psql('postgres', "SELECT pgpool.pause('later'); ALTER SERVER later OPTIONS (ADD pool_size '2')");
+is($other->run("SELECT pgpool.try_checkout('later', '') IS NULL"), 't', 'one that changes stays paused');
+$other->fails("SELECT pgpool.checkout('later', '300 ms')", '55P03', qr/paused/, 'for those who wait, too');
+$local->safe_psql('postgres', 'DROP SERVER later CASCADE');
 
 # --- the end of it all
 ($lease, $leased) = (lease($holder, 'shard'), undef);
