@@ -43,7 +43,10 @@ holder_detail(PgpxPool *pool, char *buf, size_t size)
 	}
 	LWLockRelease(pool->lock);
 
-	if (oldest != NULL)
+	if (pgpx_pool_is_paused(pool))
+		snprintf(buf, size, "The server is paused. Leases that are out: %d, sessions that wait: %d.",
+				 leased, waiting);
+	else if (oldest != NULL)
 		snprintf(buf, size, "%d of %d connections are leased and %d sessions wait; PID %d has held one for %.3f s.",
 				 leased, total, waiting, pid, held / 1e6);
 	else
@@ -121,12 +124,16 @@ pgpx_checkout_raise_timeout(PgpxCheckout *c, PgpxPool *pool)
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 				 errmsg("server \"%s\" has no free connection now",
 						NameStr(c->target->server_name)),
-				 errdetail_internal("%s", detail)));
+				 errdetail_internal("%s", detail),
+				 pgpx_pool_is_paused(pool) ?
+				 errhint("pgpool.resume lets checkouts in again.") : 0));
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 			 errmsg("no connection to server \"%s\" came free within " INT64_FORMAT " ms",
 					NameStr(c->target->server_name), c->timeout),
 			 errdetail_internal("%s", detail),
+			 pgpx_pool_is_paused(pool) ?
+			 errhint("pgpool.resume lets checkouts in again.") :
 			 errhint("Raise the server's option \"pool_size\" or \"checkout_timeout\", or return leases earlier.")));
 }
 
