@@ -109,6 +109,21 @@ BEGIN
   RETURN us_since(start, n);
 END $$;
 
+CREATE FUNCTION held_exec(server text, sql text, n int) RETURNS numeric
+LANGUAGE plpgsql AS $$
+DECLARE
+  start timestamptz;
+  l bigint := pgpool.checkout(server);
+  v bigint;
+BEGIN
+  FOR turn IN 1 .. n + n / 10 LOOP
+    IF turn = 1 + n / 10 THEN start := clock_timestamp(); END IF;
+    v := pgpool.exec(l, sql);
+  END LOOP;
+  PERFORM pgpool.checkin(l);
+  RETURN us_since(start, n);
+END $$;
+
 -- the form itself
 CREATE FUNCTION empty_select(n int) RETURNS numeric LANGUAGE plpgsql AS $$
 DECLARE
@@ -198,4 +213,34 @@ BEGIN
   ASSERT n = 1000000;
   l := dblink_disconnect('c');
   RETURN ms;
+END $$;
+
+-- 7: milliseconds of a slow query on one pool, and on eight at once
+SELECT format('CREATE SERVER fan%1$s FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (base_server ''p1'', pool_size ''1'')', n)
+  FROM generate_series(1, 8) AS n \gexec
+
+CREATE FUNCTION one_by_pool(sql text) RETURNS numeric LANGUAGE plpgsql AS $$
+DECLARE
+  start timestamptz;
+  v text;
+BEGIN
+  FOR turn IN 1 .. 11 LOOP
+    IF turn = 2 THEN start := clock_timestamp(); END IF;
+    SELECT * INTO v FROM pgpool.query('fan1', sql) AS t(a text);
+  END LOOP;
+  RETURN round(us_since(start, 10) / 1000, 3);
+END $$;
+
+CREATE FUNCTION eight_by_fanout(sql text) RETURNS numeric LANGUAGE plpgsql AS $$
+DECLARE
+  start timestamptz;
+  pools text[] := (SELECT array_agg('fan' || n) FROM generate_series(1, 8) AS n);
+  v bigint;
+BEGIN
+  FOR turn IN 1 .. 11 LOOP
+    IF turn = 2 THEN start := clock_timestamp(); END IF;
+    SELECT count(*) INTO v FROM pgpool.fanout(pools, sql) AS t(pool text, a text);
+    ASSERT v = 8;
+  END LOOP;
+  RETURN round(us_since(start, 10) / 1000, 3);
 END $$;

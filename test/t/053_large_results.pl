@@ -1,0 +1,87 @@
+# A result that is larger than memory should be: it spills to disk, the session
+# stays small, and it can be left at any moment.
+use strict;
+use warnings;
+
+use PgpxTest;
+use Test::More;
+use Time::HiRes qw(time);
+
+my $remote = remote_node('remote');
+my $local = local_node('local', conf => [ "shared_buffers = '16MB'", "work_mem = '4MB'" ]);
+make_pool($local, $remote, server => 's', options => { pool_size => 4 });
+my $session = PgpxSession->new($local);
+
+# 1 GB of 1 kB rows
+my $rows = 1_000_000;
+my $large = "select i, repeat(''x'', 1000) from generate_series(1, $rows) as i";
+
+# The most memory that the session has had, in MB.
+sub most_memory
+{
+	my ($session) = @_;
+	my $pid = $session->pid;
+	my ($kb) = PostgreSQL::Test::Utils::slurp_file("/proc/$pid/status") =~ /^VmHWM:\s+(\d+) kB/m;
+
+	return $kb / 1024;
+}
+
+$session->run("SELECT pgpool.exec('s', 'select 1')");
+my $before = most_memory($session);
+foreach my $round ('as text', 'in binary, where it can be')
+{
+	is($session->run("SELECT count(*), sum(i), sum(length(x)) FROM pgpool.query('s', '$large') AS t(i int, x text)", 300),
+		"$rows|500000500000|1000000000", "1 GB passes, $round");
+	my $grown = most_memory($session) - $before;
+	cmp_ok($grown, '<', 64, sprintf('%s: the session has grown by %.1f MB', $round, $grown));
+}
+is($session->run("SELECT count(*), sum(length(x)) FROM pgpool.fanout('{s}', '$large') AS t(pool text, i int, x text)", 300),
+	"$rows|1000000000", '1 GB passes by fanout');
+my $lease = lease($session, 's');
+$session->run("SELECT pgpool.send($lease, '$large')");
+is($session->run("SELECT pgpool.wait($lease, '60 s')"), 't', 'sent: there is an answer before it is whole');
+is($session->run("SELECT count(*), sum(length(x)) FROM pgpool.result($lease) AS t(i int, x text)", 300),
+	"$rows|1000000000", 'sent: 1 GB passes');
+my $grown = most_memory($session) - $before;
+cmp_ok($grown, '<', 64, sprintf('by fanout and result: the session has grown by %.1f MB', $grown));
+
+# as with any set-returning function
+is($session->run("SELECT i FROM pgpool.query($lease, 'select i from generate_series(1, 100000) as i') AS t(i int) LIMIT 3 OFFSET 5"),
+	"6\n7\n8", 'LIMIT and OFFSET');
+is($session->run(<<"EOT"), "1\n2\n100000\n99999", 'a cursor, forward and back');
+BEGIN;
+DECLARE c SCROLL CURSOR FOR SELECT i FROM pgpool.query($lease, 'select i from generate_series(1, 100000) as i') AS t(i int);
+FETCH 2 FROM c;
+FETCH LAST FROM c;
+FETCH PRIOR FROM c;
+COMMIT;
+EOT
+is($session->run("SELECT pgpool.exec($lease, 'select 1')"), '1', 'the lease is as good as before');
+
+# left in the middle
+foreach my $how ("pgpool.query('s', '$large') AS t(i int, x text)", "pgpool.query($lease, '$large') AS t(i int, x text)",
+	"pgpool.fanout('{s}', '$large') AS t(pool text, i int, x text)")
+{
+	my ($name) = $how =~ /^pgpool.(\w+\([^,]*),/;
+
+	$session->start("SELECT count(*) FROM $how");
+	ok(wait_until($remote, "SELECT count(*) > 0 FROM pg_stat_activity WHERE query LIKE '%repeat(%' AND state = 'active' AND now() - query_start > '200 ms' AND pid <> pg_backend_pid()", 't'),
+		"$name, ..): rows are coming in");
+	$local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $session->pid . ')');
+	my $start = time();
+	$session->finish(30);
+	note sprintf('%s, ..): cancelled after %.0f ms', $name, (time() - $start) * 1000);
+	is($session->sqlstate, '57014', "$name, ..): cancelled in the middle");
+	ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%repeat(%' AND state = 'active' AND pid <> pg_backend_pid()", '0', 5),
+		"$name, ..): over there, too");
+}
+is($session->run("SELECT pgpool.exec($lease, 'select 1')"), '1', 'the lease is as good as before');
+is($session->run("SELECT pgpool.exec('s', 'select 1')"), '1', 'so is the pool');
+$session->run('SELECT pgpool.checkin_all()');
+$session->quit;
+is($local->safe_psql('postgres', "SELECT count(*) FROM pg_ls_tmpdir()"), '0', 'no temporary file is left');
+
+stats_add_up($local);
+check_invariants($local);
+leak_check($local, $remote);
+done_testing();
