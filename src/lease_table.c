@@ -48,7 +48,10 @@ void
 pgpx_lease_forget(PgpxLease *lease)
 {
 	if (lease->kept != NULL)
+	{
 		lease->kept->leased = false;
+		pgpx_wire_trim(&lease->kept->wire); /* the socket may stay for long */
+	}
 	if (lease->id != 0)
 		dlist_delete(&lease->node);
 	if (lease->target != NULL)
