@@ -100,6 +100,8 @@ before_commit(void)
 
 		if (lease->scope == PGPX_SCOPE_SESSION)
 			continue;
+		if (lease->flight != NULL || wire->tx != 'I')
+			pgpx_lease_check_revoked(lease);	/* the hints would not help */
 		if (lease->flight != NULL)
 			ereport(ERROR,
 					(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
