@@ -42,6 +42,7 @@ struct PgpxTuples
 	void	   *domain_extra;
 	MemoryContext cxt;			/* that this lives in */
 	MemoryContext row_cxt;
+	const PgpxWire *wire;		/* that the result comes on */
 
 	/* of the remote result; -1 and NULL until it has begun */
 	int			ncolumns;
@@ -66,8 +67,10 @@ struct PgpxTuples
  * function reads.  Where the lease's user has set another, read as it says.
  */
 static void
-adopt_styles(PgpxTuples *t, const PgpxWire *wire)
+adopt_styles(PgpxTuples *t)
 {
+	const PgpxWire *wire = t->wire;
+
 	if (wire->datestyle_iso && wire->intervalstyle_postgres)
 		return;
 	t->guc_level = NewGUCNestLevel();
@@ -120,7 +123,7 @@ begin_result(void *arg, const PgpxWireMessage *msg, const PgpxWire *wire)
 	}
 	pfree(map);
 	MemoryContextSwitchTo(old);
-	adopt_styles(t, wire);
+	t->wire = wire;
 	return true;
 }
 
@@ -189,6 +192,9 @@ add_row(void *arg, const PgpxWireMessage *msg)
 	where.previous = error_context_stack;
 	error_context_stack = &where;
 	t->row++;
+	t->column = -1;
+	if (t->guc_level == 0)
+		adopt_styles(t);
 
 	old = MemoryContextSwitchTo(t->row_cxt);
 	for (int i = 0; i < t->ncolumns; i++)
