@@ -180,6 +180,14 @@ pgpx_lease_drain(PgpxLease *lease, size_t bytes, PgpxTime deadline, bool quiet)
 				if (bytes != 0 && wire->bytes_in - start > bytes)
 					return false;
 				n = pgpx_wire_fill(wire, &full);
+
+				/* a remote that never pauses, where no bytes are the bound */
+				if (n > 0 && bytes == 0)
+				{
+					CHECK_FOR_INTERRUPTS();
+					if (deadline != 0 && pgpx_now() >= deadline)
+						return false;
+				}
 				if (n == 0 &&
 					!(quiet ? wait_quietly(wire->fd, deadline) :
 					  pgpx_session_wait(kept, WL_SOCKET_READABLE, deadline,
