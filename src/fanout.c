@@ -36,11 +36,12 @@ tell_server(void *arg)
 static void
 advance(Branch *branch)
 {
-	if (!pgpx_run_step(&branch->run))
-		return;
-	branch->done = true;
-	(void) pgpx_run_end(&branch->run);
+	branch->done = pgpx_run_step(&branch->run);
+
+	/* this server's DateStyle must not be in force for the rows of the next */
 	pgpx_tuples_end(branch->tuples);
+	if (branch->done)
+		(void) pgpx_run_end(&branch->run);
 }
 
 /*

@@ -180,6 +180,14 @@ pgpx_lease_drain(PgpxLease *lease, size_t bytes, PgpxTime deadline, bool quiet)
 				if (bytes != 0 && wire->bytes_in - start > bytes)
 					return false;
 				n = pgpx_wire_fill(wire, &full);
+
+				/* a remote that never pauses, where no bytes are the bound */
+				if (n > 0 && bytes == 0)
+				{
+					CHECK_FOR_INTERRUPTS();
+					if (deadline != 0 && pgpx_now() >= deadline)
+						return false;
+				}
 				if (n == 0 &&
 					!(quiet ? wait_quietly(wire->fd, deadline) :
 					  pgpx_session_wait(kept, WL_SOCKET_READABLE, deadline,
@@ -205,12 +213,21 @@ void
 pgpx_lease_cancel(PgpxLease *lease)
 {
 	PgpxConn   *conn = &pgpx_conns[lease->conn];
+	PgpxPool   *pool = &pgpx_pools[lease->target->pool];
 	uint32		none = PGPX_CANCEL_NONE;
+	bool		ask;
 
-	if (pg_atomic_read_u64(&conn->lease_id) != lease->id)
-		return;
-	pgpx_lease_activity(lease, PGPX_ACT_CANCELLING);
-	if (pg_atomic_compare_exchange_u32(&conn->cancel, &none, PGPX_CANCEL_ASKED))
+	/* a lease that is taken away just now must not mark the next one */
+	LWLockAcquire(pool->lock, LW_SHARED);
+	ask = pg_atomic_read_u64(&conn->lease_id) == lease->id;
+	if (ask)
+	{
+		pgpx_lease_activity(lease, PGPX_ACT_CANCELLING);
+		ask = pg_atomic_compare_exchange_u32(&conn->cancel, &none,
+											 PGPX_CANCEL_ASKED);
+	}
+	LWLockRelease(pool->lock);
+	if (ask)
 		pgpx_conn_ask_worker(conn, lease->worker);
 }
 

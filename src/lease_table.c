@@ -48,7 +48,10 @@ void
 pgpx_lease_forget(PgpxLease *lease)
 {
 	if (lease->kept != NULL)
+	{
 		lease->kept->leased = false;
+		pgpx_wire_trim(&lease->kept->wire); /* the socket may stay for long */
+	}
 	if (lease->id != 0)
 		dlist_delete(&lease->node);
 	if (lease->target != NULL)
@@ -97,6 +100,8 @@ before_commit(void)
 
 		if (lease->scope == PGPX_SCOPE_SESSION)
 			continue;
+		if (lease->flight != NULL || wire->tx != 'I')
+			pgpx_lease_check_revoked(lease);	/* the hints would not help */
 		if (lease->flight != NULL)
 			ereport(ERROR,
 					(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),

@@ -188,15 +188,18 @@ pgpx_wire_begin(PgpxWire *wire, int owed)
 	wire->encoding_changed = false;
 	wire->datestyle_iso = true;
 	wire->intervalstyle_postgres = true;
+}
 
-	/* a large result has made it large; the next holder need not keep it */
-	if (wire->in != NULL && wire->in_cap > IN_READ_MAX)
-	{
-		pfree(wire->in);
-		wire->in = NULL;
-		wire->in_cap = 0;
-		wire->in_start = wire->in_end = 0;
-	}
+void
+pgpx_wire_trim(PgpxWire *wire)
+{
+	if (wire->in == NULL || wire->in_cap <= IN_READ_MAX ||
+		wire->in_start != wire->in_end)
+		return;
+	pfree(wire->in);
+	wire->in = NULL;
+	wire->in_cap = 0;
+	wire->in_start = wire->in_end = 0;
 }
 
 bool

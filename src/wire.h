@@ -112,6 +112,9 @@ extern void pgpx_wire_free(PgpxWire *wire);
  */
 extern void pgpx_wire_begin(PgpxWire *wire, int owed);
 
+/* Let go of an input buffer that a large answer has made large; not if in use. */
+extern void pgpx_wire_trim(PgpxWire *wire);
+
 /* At a boundary, nothing buffered in either direction, and not broken. */
 extern bool pgpx_wire_at_boundary(const PgpxWire *wire);
 

@@ -238,11 +238,28 @@ SELECT pgpool.send(:x, 'select pg_sleep(60)');
 COMMIT;
 \set VERBOSITY default
 SELECT test.wait_for(format('SELECT n = 0 FROM pgpool.query(''shard1'', ''select count(*) from pg_stat_activity where pid = %s'') AS t(n bigint)', :pid));
+-- or that was taken away: the error says so
+BEGIN;
+SELECT pgpool.checkout_xact('shards') AS x \gset
+SELECT pgpool.send(:x, 'select 1');
+SELECT pgpool.terminate(:x);
+\set VERBOSITY sqlstate
+COMMIT;
+\set VERBOSITY default
 -- at the end of the session
 SELECT test.other_session('other');
 SELECT test.other('other', 'SELECT pgpool.send(pgpool.checkout(''shards''), ''select pg_sleep(60)'')');
 SELECT dblink_disconnect('other');
 SELECT test.wait_for('SELECT n = 0 FROM pgpool.query(''shard1'', ''select count(*) from pg_stat_activity where query like ''''%pg_sleep(60)%'''' and pid <> pg_backend_pid() and state = ''''active'''''') AS t(n bigint)');
+
+--
+-- A large answer takes memory no longer than its lease
+--
+SELECT pgpool.checkout('shards') AS x \gset
+SELECT pgpool.send(:x, 'select repeat(''x'', 30000000)');
+SELECT length(t) FROM pgpool.result(:x) AS r(t text);
+SELECT pgpool.checkin(:x);
+SELECT used_bytes < 15000000 AS little FROM pg_backend_memory_contexts WHERE name = 'TopMemoryContext';
 
 SELECT pgpool.checkin_all();
 SELECT test.drop('shards');

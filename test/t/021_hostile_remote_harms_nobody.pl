@@ -62,8 +62,14 @@ my %behaviours = (
 	# answers without an end, to be left by the session
 	huge_row => sub { $_[0]->receive; $_[0]->send($_[0]->described, pack 'aN', 'D', 0x3FFFF000); sleep 3600 },
 	endless_rows => sub { $_[0]->receive; $_[0]->send($_[0]->described); $_[0]->send(row('x' x 1000) x 60) while 1 },
+	endless_tiny => sub { $_[0]->receive; $_[0]->send($_[0]->described); my $rows = row('') x 100_000; $_[0]->send($rows) while 1 },
 	silent => sub { $_[0]->receive; sleep 3600 },
 	notices => sub { $_[0]->receive; $_[0]->send($notice x 30_000, $_[0]->answer('1')); $_[0]->serve },
+
+	# rows of another DateStyle, at once and bit by bit
+	style_a => sub { in_style($_[0], 'German, DMY', ['01.02.2020']) },
+	style_b => sub { in_style($_[0], 'German, DMY', ['02.02.2020'], ['03.02.2020'], ['04.02.2020']) },
+	style_c => sub { in_style($_[0], 'ISO, MDY', ['02/05/2020'], ['02/06/2020'], ['02/07/2020']) },
 
 	login_garbage => { login => sub { $_[0]->send("HTTP/1.1 400 Bad Request\r\n\r\n") } },
 	login_error => { login => sub { $_[0]->send(failure(M => 'go away')) } },
@@ -72,6 +78,22 @@ my %behaviours = (
 );
 
 sub parameters { return message('S', "a\0b\0") x 1000; }
+
+sub in_style
+{
+	my ($fake, $style, @rows) = @_;
+
+	$fake->receive;
+	$fake->send(message('S', "DateStyle\0$style\0"), $fake->described);
+	foreach my $some (@rows)
+	{
+		$fake->send(map { row($_) } @$some);
+		select undef, undef, undef, 0.2;
+	}
+	$fake->send(done('SELECT ' . @rows), ready);
+	$fake->serve;
+	return;
+}
 
 sub after_reset
 {
@@ -192,7 +214,7 @@ foreach my $what (grep { /^stray.*held$/ } sort keys %behaviours)
 
 		is($session->run($query, 20) . $session->error, '1', "$what: the first answer");
 		PostgreSQL::Test::Utils::append_to_file($done, 'x');
-		wait_until($local, sub { -e $said ? 1 : 0 }, 1);
+		ok(wait_until($local, sub { -e $said ? 1 : 0 }, 1), "$what: it has been said");
 		unlink $done, $said;
 		if ($what =~ /notice/)
 		{
@@ -204,7 +226,9 @@ foreach my $what (grep { /^stray.*held$/ } sort keys %behaviours)
 		}
 		like($session->error, qr/The remote server said: bye/, "$what: with its words") if $what =~ /error/;
 		$session->fails($query, '08006', qr/was lost/, "$what: nor the one after that") if $what !~ /notice/;
-		$session->run("SELECT pgpool.checkin($lease)");
+
+		# each connection says it once
+		$session->run("SELECT pgpool.discard($lease)");
 	}
 }
 harmless('unasked answers on a lease');
@@ -224,8 +248,34 @@ foreach my $what (qw(huge_row endless_rows silent))
 	cmp_ok($took, '<', 10, "$what: soon");
 	$session->run('RESET statement_timeout');
 }
+
+# a lease that goes on after that: the rest is read for operation_timeout and no longer
+foreach my $what (qw(endless_rows endless_tiny))
+{
+	my $lease = lease($session, "s_$what");
+	my $query = query("s_$what") =~ s/'s_$what'/$lease/r;
+
+	$session->fails("SET statement_timeout = '500ms';\n$query", '57014', qr/statement timeout/, "$what: can be left on a lease");
+	$session->run('RESET statement_timeout');
+	my $took = seconds {
+		$session->fails($query, '08006', qr/was lost/, "$what: is given up");
+	};
+	cmp_ok($took, '<', 10, "$what: soon");
+	$session->run("SELECT pgpool.checkin($lease)");
+}
 is($session->run("SET client_min_messages = error;\n" . query('s_notices')), '1', 'a flood of notices goes by');
 harmless('endless answers');
+
+is( $session->run(<<'EOT', 20) . $session->error,
+BEGIN;
+SELECT string_agg(p || ' ' || d, ', ' ORDER BY p, d)
+FROM pgpool.fanout(ARRAY['s_style_a', 's_style_b', 's_style_c'], 'select 1') AS t(p text, d date);
+SHOW DateStyle;
+COMMIT;
+EOT
+	join(', ', 's_style_a 2020-02-01', (map { "s_style_b 2020-02-0$_" } 2 .. 4), (map { "s_style_c 2020-02-0$_" } 5 .. 7))
+	  . "\nISO, MDY",
+	'each server is read in its own DateStyle');
 
 foreach my $what (grep { /^login/ } sort keys %behaviours)
 {
