@@ -48,6 +48,7 @@ struct PgpxTuples
 	void	   *domain_extra;
 	MemoryContext cxt;			/* that this lives in */
 	MemoryContext row_cxt;
+	const PgpxWire *wire;		/* that the result comes on */
 
 	/* of the remote result; -1 and NULL until it has begun */
 	int			ncolumns;
@@ -144,11 +145,17 @@ begin_column(Column *column, const PgpxColumn *remote, Form_pg_attribute attr)
 	fmgr_info(function, &column->input);
 }
 
-/* Read as the styles of the remote say, if they are not those of the start. */
-static void
-begin_styles(PgpxTuples *t, const PgpxWire *wire)
+static bool
+has_other_styles(const PgpxTuples *t)
 {
-	if (wire->datestyle_iso && wire->intervalstyle_postgres)
+	return !t->wire->datestyle_iso || !t->wire->intervalstyle_postgres;
+}
+
+/* Can the columns be read in the styles that the remote has? */
+static void
+check_styles(const PgpxTuples *t)
+{
+	if (!has_other_styles(t))
 		return;
 	for (int i = 0; i < t->ncolumns; i++)
 	{
@@ -157,9 +164,8 @@ begin_styles(PgpxTuples *t, const PgpxWire *wire)
 
 		/* in binary they do not matter, unless it is made a text here */
 		if (!column->binary || OidIsValid(column->bridge))
-			pgpx_styles_check(wire, attr->atttypid);
+			pgpx_styles_check(t->wire, attr->atttypid);
 	}
-	t->guc_level = pgpx_styles_begin(wire);
 }
 
 /*
@@ -204,7 +210,8 @@ begin_result(void *arg, const PgpxWireMessage *msg, const PgpxWire *wire)
 	pfree(remote);
 	pfree(map);
 	MemoryContextSwitchTo(old);
-	begin_styles(t, wire);
+	t->wire = wire;
+	check_styles(t);
 	return true;
 }
 
@@ -343,6 +350,9 @@ add_row(void *arg, const PgpxWireMessage *msg)
 	error_context_stack = &where;
 	t->row++;
 
+	/* they are given back when rows of another remote may come: fanout.c */
+	if (t->guc_level == 0 && has_other_styles(t))
+		t->guc_level = pgpx_styles_begin(t->wire);
 	level = pgpx_neutral_begin();
 	old = MemoryContextSwitchTo(t->row_cxt);
 	for (int i = 0; i < t->ncolumns; i++)
