@@ -116,11 +116,16 @@ is_binary_type(Oid type)
 	}
 }
 
+static bool
+is_same_type(Oid local, Oid remote)
+{
+	return local == remote || getBaseType(local) == remote;
+}
+
 /* How a column of the remote is read into an attribute. */
 static void
 begin_column(Column *column, const PgpxColumn *remote, Form_pg_attribute attr)
 {
-	bool		same = getBaseType(attr->atttypid) == remote->type;
 	Oid			function;
 
 	column->typmod = attr->atttypmod;
@@ -134,7 +139,7 @@ begin_column(Column *column, const PgpxColumn *remote, Form_pg_attribute attr)
 				 errmsg("column \"%s\" of the remote result has another type than the last time",
 						NameStr(attr->attname)),
 				 errhint("Run the statement again.")));
-	else if (same)
+	else if (is_same_type(attr->atttypid, remote->type))
 		getTypeBinaryInputInfo(attr->atttypid, &function, &column->ioparam);
 	else
 	{
@@ -205,7 +210,7 @@ begin_result(void *arg, const PgpxWireMessage *msg, const PgpxWire *wire)
 		begin_column(&t->columns[i], &remote[i], attr);
 		t->columns[i].attribute = map[i];
 		t->formats[i] = is_binary_type(remote[i].type) &&
-			getBaseType(attr->atttypid) == remote[i].type;
+			is_same_type(attr->atttypid, remote[i].type);
 	}
 	pfree(remote);
 	pfree(map);
