@@ -128,7 +128,7 @@ void
 pgpx_async_notes(PgpxLease *lease, PgpxTime deadline)
 {
 	do
-		pgpx_exec_look(lease);
+		pgpx_run_look(lease);
 	while (lease->notes == NULL &&
 		   pgpx_session_wait(lease->kept, WL_SOCKET_READABLE, deadline,
 							 pgpx_wait_event(&wait_answer, "PgpoolNotification")));

@@ -8,7 +8,7 @@
 #ifndef PGPX_ASYNC_H
 #define PGPX_ASYNC_H
 
-#include "exec.h"
+#include "run.h"
 
 /*
  * pgpx_async_send, pgpx_async_result

@@ -2,7 +2,7 @@
  *
  * checkout.c
  *	  How a lease begins: take a free connection, or wait for one, and make sure
- *	  that it lives.
+ *	  that it lives (checkout_settle.c).
  *
  * Order of things, and what happens when the process dies in between:
  *
@@ -23,12 +23,6 @@
 
 #include "guc.h"
 
-/*
- * How long a checkout goes on after its deadline with a connection that it has
- * been given: for the hand-over of the socket, or an answer that is owed.
- */
-#define GRACE_US (100 * 1000)
-
 #define PREWARM_LOOK_US (10 * 1000) /* how often prewarm looks */
 
 /* call > GUC > server's option */
@@ -43,18 +37,6 @@ set_deadline(PgpxCheckout *c, int64 timeout)
 	c->timeout = timeout;
 	c->deadline = c->no_wait ? c->started :
 		timeout == 0 ? 0 : c->started + timeout * 1000;
-}
-
-/* Until when a step after the grant may last. */
-static PgpxTime
-step_deadline(const PgpxCheckout *c)
-{
-	PgpxTime	now = pgpx_now();
-	PgpxTime	longest = now + c->target->opts.operation_timeout * 1000;
-
-	if (c->deadline == 0)
-		return longest;
-	return Min(longest, Max(c->deadline, now) + GRACE_US);
 }
 
 /* The pool is locked, and this connection taken: make the lease of it. */
@@ -129,7 +111,7 @@ again:
 		{
 			/* one is being tested: that much longer than not at all */
 			c->no_wait = false;
-			c->deadline = c->started + GRACE_US;
+			c->deadline = c->started + PGPX_CHECKOUT_GRACE_US;
 		}
 		if (c->no_wait)
 		{
@@ -160,200 +142,6 @@ again:
 	note_lease(c, pool, conn, lease_id, lease);
 	LWLockRelease(pool->lock);
 	return true;
-}
-
-typedef enum Settled
-{
-	SETTLED,
-	SETTLED_DEAD,				/* try another one */
-	SETTLED_LATE				/* no time left; given back */
-} Settled;
-
-/* Give back what settle() could not use; the record is free afterwards. */
-static void
-unsettle(PgpxLease *lease, PgpxGive give)
-{
-	PgpxKept   *kept = lease->kept;
-	PgpxConn   *conn = &pgpx_conns[lease->conn];
-	PgpxCloseReason reason = PGPX_CLOSE_BROKEN;
-
-	if (give == PGPX_GIVE_CLOSE && kept != NULL && conn->owed > 0)
-	{
-		reason = PGPX_CLOSE_RESET;
-
-		/* it may still run over there, and would not see us go */
-		if (kept->wire.phase == PGPX_WIRE_OWED && !kept->wire.eof)
-			give = PGPX_GIVE_CANCEL_CLOSE;
-	}
-	pgpx_pool_give(conn, lease->id, PGPX_END_RETRIED, give, 0, reason,
-				   &lease->usage);
-	pgpx_lease_forget(lease);
-	if (kept != NULL && give != PGPX_GIVE_AS_IT_WAS)
-		pgpx_kept_drop(kept);
-}
-
-/*
- * Look at the stream: read an owed answer; or see that nothing has come in but
- * what may come at any time.
- */
-static Settled
-look(PgpxLease *lease, PgpxTime deadline)
-{
-	static uint32 wait_event = 0;
-	PgpxWire   *wire = &lease->kept->wire;
-	bool		full;
-
-	for (;;)
-	{
-		PgpxWireMessage msg;
-		ssize_t		n = pgpx_wire_fill(wire, &full);
-		PgpxWireEvent event;
-
-		if (n < 0)
-			return SETTLED_DEAD;
-		do
-			event = pgpx_wire_next(wire, &msg);
-		while (event == PGPX_EV_NOTICE || event == PGPX_EV_NOTIFICATION);
-
-		if (event == PGPX_EV_READY)
-		{
-			if (pgpx_wire_at_boundary(wire))
-				return SETTLED;
-			continue;
-		}
-		if (event != PGPX_EV_NEED_INPUT)
-			return SETTLED_DEAD;
-		if (wire->phase == PGPX_WIRE_IDLE)
-		{
-			if (n > 0 && full)
-				continue;
-			return pgpx_wire_at_boundary(wire) ? SETTLED : SETTLED_DEAD;
-		}
-		if (n == 0 &&
-			!pgpx_session_wait(lease->kept, WL_SOCKET_READABLE, deadline,
-							   pgpx_wait_event(&wait_event, "PgpoolReset")))
-			return SETTLED_LATE;
-	}
-}
-
-/* With reset on_transfer: does the session before differ from this one? */
-static bool
-is_transfer(const PgpxLease *lease, const PgpxConn *conn)
-{
-	return lease->target->opts.reset == PGPX_RESET_ON_TRANSFER && conn->dirty &&
-		(conn->last_pid != MyProcPid ||
-		 conn->last_procno != (int) MyProcNumber ||
-		 conn->last_user != lease->user);
-}
-
-/* Has the checkout's own time run out, and not only that of one step? */
-static bool
-is_late(const PgpxCheckout *c)
-{
-	return c->deadline != 0 && pgpx_now() >= c->deadline;
-}
-
-/*
- * Fetch the socket and see that it lives.  *touched tells that the stream may
- * have been read or written, so that nobody else can take it as it was.
- */
-static Settled
-settle_in(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
-{
-	PgpxConn   *conn = &pgpx_conns[lease->conn];
-	PgpxTime	deadline = 0;
-	PgpxWire   *wire;
-	Settled		settled;
-
-	lease->kept = pgpx_kept_find(lease->conn, lease->generation);
-	if (lease->kept == NULL)
-	{
-		PgpxFetch	fetch;
-
-		deadline = step_deadline(c);
-		fetch = pgpx_kept_fetch(lease->target->pool, lease->conn,
-								lease->generation,
-								lease->id, deadline, &lease->kept);
-		if (fetch == PGPX_FETCH_GONE ||
-			(fetch == PGPX_FETCH_TIMEOUT && !is_late(c)))
-			return SETTLED_DEAD;
-		if (fetch == PGPX_FETCH_TIMEOUT)
-			return SETTLED_LATE;
-	}
-
-	lease->kept->leased = true;
-	wire = &lease->kept->wire;
-	*touched = true;
-	pgpx_wire_begin(wire, conn->owed);
-	if (conn->owed > 0 && deadline == 0)
-		deadline = step_deadline(c);
-	settled = look(lease, deadline);
-	if (settled == SETTLED_LATE && !is_late(c))
-		return SETTLED_DEAD;	/* the reset took longer than operation_timeout */
-	if (settled == SETTLED_LATE && wire->bytes_in == 0)
-		*touched = false;
-	if (settled != SETTLED || !is_transfer(lease, conn))
-		return settled;
-
-	deadline = step_deadline(c);
-	lease->usage.resets++;
-	pgpx_wire_send_reset(wire, lease->target->reset_command,
-						 lease->target->start_commands);
-	if (!pgpx_lease_flush(lease, deadline))
-		return SETTLED_DEAD;
-	settled = look(lease, deadline);
-	pgpx_wire_begin(wire, 0);
-	if (settled == SETTLED_LATE && !is_late(c))
-		return SETTLED_DEAD;
-	return settled;
-}
-
-/*
- * The common case, in which nothing can be thrown: a socket that is here, owed
- * nothing, with nothing in it.  One recv().
- */
-static bool
-settle_quickly(PgpxLease *lease)
-{
-	PgpxConn   *conn = &pgpx_conns[lease->conn];
-	PgpxKept   *kept;
-	bool		full;
-
-	if (conn->owed > 0 || conn->dirty)
-		return false;
-	kept = pgpx_kept_find(lease->conn, lease->generation);
-	if (kept == NULL)
-		return false;
-	lease->kept = kept;
-	kept->leased = true;
-	pgpx_wire_begin(&kept->wire, 0);
-	if (pgpx_kept_quiet(kept))
-		return kept->wire.in_start == kept->wire.in_end;
-	return kept->wire.in != NULL && pgpx_wire_fill(&kept->wire, &full) == 0;
-}
-
-static Settled
-settle(PgpxCheckout *c, PgpxLease *lease)
-{
-	volatile bool touched = false;
-	Settled		settled;
-
-	PG_TRY();
-	{
-		settled = settle_in(c, lease, &touched);
-	}
-	PG_CATCH();
-	{
-		unsettle(lease, touched ? PGPX_GIVE_CLOSE : PGPX_GIVE_AS_IT_WAS);
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
-
-	if (settled == SETTLED_DEAD || (settled == SETTLED_LATE && touched))
-		unsettle(lease, PGPX_GIVE_CLOSE);
-	else if (settled == SETTLED_LATE)
-		unsettle(lease, PGPX_GIVE_AS_IT_WAS);
-	return settled;
 }
 
 static void
@@ -387,16 +175,16 @@ checkout(PgpxCheckout *c, PgpxLease *taken, PgpxLease *volatile *spare)
 			lease = *spare;
 			*spare = NULL;
 		}
-		switch (settle(c, lease))
+		switch (pgpx_checkout_settle(c, lease))
 		{
-			case SETTLED:
+			case PGPX_SETTLED:
 				return lease;
-			case SETTLED_LATE:
+			case PGPX_SETTLED_LATE:
 				if (c->only_try)
 					return NULL;
 				pgpx_checkout_raise_timeout(c, &pgpx_pools[c->target->pool]);
 				break;
-			case SETTLED_DEAD:
+			case PGPX_SETTLED_DEAD:
 				/* it had died while idle: the next one, unseen */
 				break;
 		}
@@ -433,7 +221,7 @@ checkout_quickly(PgpxCheckout *c, PgpxLease *volatile *unsettled)
 		pgpx_lease_forget(lease);
 		return NULL;
 	}
-	if (settle_quickly(lease))
+	if (pgpx_checkout_settle_quickly(lease))
 		return lease;
 	*unsettled = lease;
 	return NULL;

@@ -58,6 +58,35 @@ extern PgpxConn *pgpx_checkout_wait(PgpxCheckout *c, PgpxPool *pool,
 /* Leave the queue because of an error. */
 extern void pgpx_checkout_leave(PgpxTicket *ticket);
 
+/* --- checkout_settle.c ---------------------------------------------------- */
+
+/*
+ * How long a checkout goes on after its deadline with a connection that it has
+ * been given: for the hand-over of the socket, or an answer that is owed.
+ */
+#define PGPX_CHECKOUT_GRACE_US (100 * 1000)
+
+typedef enum PgpxSettled
+{
+	PGPX_SETTLED,
+	PGPX_SETTLED_DEAD,			/* given back; try another one */
+	PGPX_SETTLED_LATE			/* no time left; given back */
+} PgpxSettled;
+
+/*
+ * pgpx_checkout_settle
+ *		Fetch the socket of a lease that was taken, and see that it lives.  On an
+ *		error, too, the lease is given back unless it is settled.
+ */
+extern PgpxSettled pgpx_checkout_settle(PgpxCheckout *c, PgpxLease *lease);
+
+/*
+ * pgpx_checkout_settle_quickly
+ *		The same for a socket that is here and owed nothing, in which nothing can
+ *		be thrown.  False: it is to be settled the long way.
+ */
+extern bool pgpx_checkout_settle_quickly(PgpxLease *lease);
+
 /* --- checkout_error.c ------------------------------------------------------ */
 
 /*

@@ -11,6 +11,7 @@
  */
 #include "compat.h"
 
+#include "exec.h"
 #include "fn_args.h"
 #include "lease.h"
 #include "params.h"

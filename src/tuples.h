@@ -8,7 +8,7 @@
 #ifndef PGPX_TUPLES_H
 #define PGPX_TUPLES_H
 
-#include "exec.h"
+#include "run.h"
 
 #include "access/tupdesc.h"
 #include "utils/tuplestore.h"

@@ -14,7 +14,7 @@ layer_of() {
     handoff) echo 4 ;;
     worker | worker_* | reactor | connector | connection | steward | canceller | ending | relay | janitor) echo 5 worker ;;
     target | target_* | session | session_* | checkout | checkout_* | lease | lease_*) echo 5 session ;;
-    params | exec | async | fanout | formats | tuples | tuples_* | ddl | dlock) echo 5 session ;;
+    params | exec | run | async | fanout | formats | tuples | tuples_* | ddl | dlock) echo 5 session ;;
     fn_*) echo 6 ;;
     pgpool_ext) echo 7 ;;
     *) return 1 ;;

@@ -1,0 +1,214 @@
+/*-------------------------------------------------------------------------
+ *
+ * checkout_settle.c
+ *	  The end of a checkout: the socket of the connection that was taken, and a
+ *	  look at it.
+ *
+ * Runs in sessions only, without a lock.  The lease is in the session's list: if
+ * the process dies here, the exit callback returns it.  What throws gives the
+ * connection back first, as it was if nothing can have been read or written.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "checkout.h"
+
+/* Until when a step after the grant may last. */
+static PgpxTime
+step_deadline(const PgpxCheckout *c)
+{
+	PgpxTime	now = pgpx_now();
+	PgpxTime	longest = now + c->target->opts.operation_timeout * 1000;
+
+	if (c->deadline == 0)
+		return longest;
+	return Min(longest, Max(c->deadline, now) + PGPX_CHECKOUT_GRACE_US);
+}
+
+/* Give back what settle() could not use; the record is free afterwards. */
+static void
+unsettle(PgpxLease *lease, PgpxGive give)
+{
+	PgpxKept   *kept = lease->kept;
+	PgpxConn   *conn = &pgpx_conns[lease->conn];
+	PgpxCloseReason reason = PGPX_CLOSE_BROKEN;
+
+	if (give == PGPX_GIVE_CLOSE && kept != NULL && conn->owed > 0)
+	{
+		reason = PGPX_CLOSE_RESET;
+
+		/* it may still run over there, and would not see us go */
+		if (kept->wire.phase == PGPX_WIRE_OWED && !kept->wire.eof)
+			give = PGPX_GIVE_CANCEL_CLOSE;
+	}
+	pgpx_pool_give(conn, lease->id, PGPX_END_RETRIED, give, 0, reason,
+				   &lease->usage);
+	pgpx_lease_forget(lease);
+	if (kept != NULL && give != PGPX_GIVE_AS_IT_WAS)
+		pgpx_kept_drop(kept);
+}
+
+/*
+ * Look at the stream: read an owed answer; or see that nothing has come in but
+ * what may come at any time.
+ */
+static PgpxSettled
+look(PgpxLease *lease, PgpxTime deadline)
+{
+	static uint32 wait_event = 0;
+	PgpxWire   *wire = &lease->kept->wire;
+	bool		full;
+
+	for (;;)
+	{
+		PgpxWireMessage msg;
+		ssize_t		n = pgpx_wire_fill(wire, &full);
+		PgpxWireEvent event;
+
+		if (n < 0)
+			return PGPX_SETTLED_DEAD;
+		do
+			event = pgpx_wire_next(wire, &msg);
+		while (event == PGPX_EV_NOTICE || event == PGPX_EV_NOTIFICATION);
+
+		if (event == PGPX_EV_READY)
+		{
+			if (pgpx_wire_at_boundary(wire))
+				return PGPX_SETTLED;
+			continue;
+		}
+		if (event != PGPX_EV_NEED_INPUT)
+			return PGPX_SETTLED_DEAD;
+		if (wire->phase == PGPX_WIRE_IDLE)
+		{
+			if (n > 0 && full)
+				continue;
+			return pgpx_wire_at_boundary(wire) ? PGPX_SETTLED :
+				PGPX_SETTLED_DEAD;
+		}
+		if (n == 0 &&
+			!pgpx_session_wait(lease->kept, WL_SOCKET_READABLE, deadline,
+							   pgpx_wait_event(&wait_event, "PgpoolReset")))
+			return PGPX_SETTLED_LATE;
+	}
+}
+
+/* With reset on_transfer: does the session before differ from this one? */
+static bool
+is_transfer(const PgpxLease *lease, const PgpxConn *conn)
+{
+	return lease->target->opts.reset == PGPX_RESET_ON_TRANSFER && conn->dirty &&
+		(conn->last_pid != MyProcPid ||
+		 conn->last_procno != (int) MyProcNumber ||
+		 conn->last_user != lease->user);
+}
+
+/* Has the checkout's own time run out, and not only that of one step? */
+static bool
+is_late(const PgpxCheckout *c)
+{
+	return c->deadline != 0 && pgpx_now() >= c->deadline;
+}
+
+/*
+ * Fetch the socket and see that it lives.  *touched tells that the stream may
+ * have been read or written, so that nobody else can take it as it was.
+ */
+static PgpxSettled
+settle_in(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
+{
+	PgpxConn   *conn = &pgpx_conns[lease->conn];
+	PgpxTime	deadline = 0;
+	PgpxWire   *wire;
+	PgpxSettled settled;
+
+	lease->kept = pgpx_kept_find(lease->conn, lease->generation);
+	if (lease->kept == NULL)
+	{
+		PgpxFetch	fetch;
+
+		deadline = step_deadline(c);
+		fetch = pgpx_kept_fetch(lease->target->pool, lease->conn,
+								lease->generation,
+								lease->id, deadline, &lease->kept);
+		if (fetch == PGPX_FETCH_GONE ||
+			(fetch == PGPX_FETCH_TIMEOUT && !is_late(c)))
+			return PGPX_SETTLED_DEAD;
+		if (fetch == PGPX_FETCH_TIMEOUT)
+			return PGPX_SETTLED_LATE;
+	}
+
+	lease->kept->leased = true;
+	wire = &lease->kept->wire;
+	*touched = true;
+	pgpx_wire_begin(wire, conn->owed);
+	if (conn->owed > 0 && deadline == 0)
+		deadline = step_deadline(c);
+	settled = look(lease, deadline);
+	if (settled == PGPX_SETTLED_LATE && !is_late(c))
+		return PGPX_SETTLED_DEAD;	/* the reset took longer than operation_timeout */
+	if (settled == PGPX_SETTLED_LATE && wire->bytes_in == 0)
+		*touched = false;
+	if (settled != PGPX_SETTLED || !is_transfer(lease, conn))
+		return settled;
+
+	deadline = step_deadline(c);
+	lease->usage.resets++;
+	pgpx_wire_send_reset(wire, lease->target->reset_command,
+						 lease->target->start_commands);
+	if (!pgpx_lease_flush(lease, deadline))
+		return PGPX_SETTLED_DEAD;
+	settled = look(lease, deadline);
+	pgpx_wire_begin(wire, 0);
+	if (settled == PGPX_SETTLED_LATE && !is_late(c))
+		return PGPX_SETTLED_DEAD;
+	return settled;
+}
+
+/*
+ * The common case, in which nothing can be thrown: a socket that is here, owed
+ * nothing, with nothing in it.  One recv().
+ */
+bool
+pgpx_checkout_settle_quickly(PgpxLease *lease)
+{
+	PgpxConn   *conn = &pgpx_conns[lease->conn];
+	PgpxKept   *kept;
+	bool		full;
+
+	if (conn->owed > 0 || conn->dirty)
+		return false;
+	kept = pgpx_kept_find(lease->conn, lease->generation);
+	if (kept == NULL)
+		return false;
+	lease->kept = kept;
+	kept->leased = true;
+	pgpx_wire_begin(&kept->wire, 0);
+	if (pgpx_kept_quiet(kept))
+		return kept->wire.in_start == kept->wire.in_end;
+	return kept->wire.in != NULL && pgpx_wire_fill(&kept->wire, &full) == 0;
+}
+
+PgpxSettled
+pgpx_checkout_settle(PgpxCheckout *c, PgpxLease *lease)
+{
+	volatile bool touched = false;
+	PgpxSettled settled;
+
+	PG_TRY();
+	{
+		settled = settle_in(c, lease, &touched);
+	}
+	PG_CATCH();
+	{
+		unsettle(lease, touched ? PGPX_GIVE_CLOSE : PGPX_GIVE_AS_IT_WAS);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+
+	if (settled == PGPX_SETTLED_DEAD ||
+		(settled == PGPX_SETTLED_LATE && touched))
+		unsettle(lease, PGPX_GIVE_CLOSE);
+	else if (settled == PGPX_SETTLED_LATE)
+		unsettle(lease, PGPX_GIVE_AS_IT_WAS);
+	return settled;
+}

@@ -1,0 +1,431 @@
+/*-------------------------------------------------------------------------
+ *
+ * run.c
+ *	  A statement on a lease, step by step: make the stream ready, send, take in
+ *	  what comes, raise what was said.
+ *
+ * The rule after an error in mid-result: a value that could not be converted
+ * leaves the rest to be drained, within a bound; beyond the bound, and after an
+ * interrupt, the worker cancels.  A lease that is not at a boundary then drains
+ * at its next use, or is broken.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "run.h"
+
+#include <ctype.h>
+
+#include "storage/latch.h"
+
+#define MAX_PARAMS 65535		/* of Bind */
+
+/* What an error in mid-result may still read, before it is given up. */
+#define DRAIN_BYTES (1024 * 1024)
+#define DRAIN_US (50 * 1000)
+
+/* After which pause a cancel is sent again; doubled each time. */
+#define CANCEL_AGAIN_US (250 * 1000)
+
+static uint32 wait_query = 0;
+
+/*
+ * Is the text one statement that reads?  Then the simple protocol gives the same
+ * result for less work on both sides.  (A rule may add results to a statement
+ * that writes, which the simple protocol would send along.)
+ */
+static bool
+is_plain_select(const char *sql)
+{
+	static const char *const words[] = {"select", "values", "show", "with", "table"};
+
+	if (strchr(sql, ';') != NULL)
+		return false;
+	sql += strspn(sql, " \t\n\r");
+	for (int i = 0; i < lengthof(words); i++)
+	{
+		size_t		len = strlen(words[i]);
+
+		if (pg_strncasecmp(sql, words[i], len) == 0 &&
+			!isalnum((unsigned char) sql[len]) && sql[len] != '_')
+			return true;
+	}
+	return false;
+}
+
+static const char malformed[] = "the remote server sent a malformed message";
+
+static void
+handle_event(PgpxRun *run, PgpxWireEvent event, const PgpxWireMessage *msg)
+{
+	PgpxLease  *lease = run->lease;
+	PgpxWire   *wire = &lease->kept->wire;
+	int			notices = lease->target->opts.notices;
+
+	switch (event)
+	{
+		case PGPX_EV_ROW_DESCRIPTION:
+			if (run->sink != NULL &&
+				!run->sink->columns(run->sink->arg, msg, wire))
+				pgpx_wire_break(wire, malformed);
+			break;
+		case PGPX_EV_ROW:
+			if (run->sink != NULL && !run->sink->row(run->sink->arg, msg))
+				pgpx_wire_break(wire, malformed);
+			lease->usage.rows++;
+			break;
+		case PGPX_EV_COMMAND:
+			if (msg->type == 'I')
+				run->empty = true;
+			else
+			{
+				run->any = true;
+				run->rows += pgpx_wire_parse_command(msg);
+			}
+			break;
+		case PGPX_EV_ERROR:
+			if (!run->error.set)
+				pgpx_remote_error_copy(&run->error, msg);
+			lease->usage.errors++;
+			break;
+		case PGPX_EV_NOTICE:
+			if (notices != PGPX_NOTICES_IGNORE)
+				pgpx_remote_notice(msg, notices == PGPX_NOTICES_LOG ? LOG : 0,
+								   NameStr(lease->target->server_name));
+			break;
+		case PGPX_EV_NOTIFICATION:
+			pgpx_notes_keep(lease, msg);
+			break;
+		case PGPX_EV_COPY:
+			/* the refusal is in the output buffer */
+			(void) pgpx_lease_flush(lease, 0);
+			ereport(ERROR,
+					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+					 errmsg("COPY FROM STDIN and COPY TO STDOUT are not supported on a lease"),
+					 errhint("Use INSERT, or SELECT in pgpool.query.")));
+			break;
+		default:
+			break;
+	}
+}
+
+/*
+ * What has come in since the last answer?  Notices, notifications and parameters
+ * may come at any time, and the last words of a remote that goes.  Anything else
+ * would be taken for the answer to the next statement.
+ */
+static void
+look(PgpxRun *run)
+{
+	PgpxLease  *lease = run->lease;
+	PgpxWire   *wire = &lease->kept->wire;
+	PgpxTime	deadline = 0;
+
+	for (;;)
+	{
+		PgpxWireMessage msg;
+		PgpxWireEvent event;
+		bool		more;
+		ssize_t		n = pgpx_wire_fill(wire, &more);
+
+		while ((event = pgpx_wire_next(wire, &msg)) != PGPX_EV_NEED_INPUT)
+		{
+			if (event == PGPX_EV_BROKEN)
+				pgpx_lease_broken(lease, wire->broken,
+								  run->error.set ? run->error.primary : NULL);
+			handle_event(run, event, &msg);
+		}
+		if (pgpx_wire_at_boundary(wire) && !more)
+			return;
+		CHECK_FOR_INTERRUPTS();
+		if (n > 0)
+			continue;
+
+		/* in the middle of a message */
+		if (deadline == 0)
+			deadline = pgpx_lease_operation_deadline(lease);
+		if (!pgpx_session_wait(lease->kept, WL_SOCKET_READABLE, deadline,
+							   pgpx_wait_event(&wait_query, "PgpoolQuery")))
+		{
+			pgpx_wire_break(wire, "a message did not end within operation_timeout");
+			pgpx_lease_broken(lease, wire->broken, NULL);
+		}
+	}
+}
+
+/*
+ * Make the stream ready for a statement: what was interrupted before has to
+ * come to its end first, and so has a cancel, or it would hit the new one.
+ */
+static void
+make_ready(PgpxRun *run)
+{
+	PgpxLease  *lease = run->lease;
+	PgpxWire   *wire = &lease->kept->wire;
+	PgpxConn   *conn = &pgpx_conns[lease->conn];
+	PgpxTime	deadline;
+	PgpxTime	pause = CANCEL_AGAIN_US;
+
+	if (lease->broken != NULL)
+		pgpx_lease_broken(lease, lease->broken, NULL);
+	if (wire->phase == PGPX_WIRE_BROKEN)
+		pgpx_lease_broken(lease, wire->broken, NULL);
+	if (wire->phase == PGPX_WIRE_IDLE)
+	{
+		/* the checkout of a call on a pool has looked just now */
+		if (lease->scope != PGPX_SCOPE_CALL &&
+			!(pgpx_wire_at_boundary(wire) && pgpx_kept_quiet(lease->kept)))
+			look(run);
+		if (pg_atomic_read_u32(&conn->cancel) == PGPX_CANCEL_NONE)
+			return;
+	}
+
+	deadline = pgpx_lease_operation_deadline(lease);
+	while (!pgpx_wire_at_boundary(wire))
+	{
+		PgpxTime	step = Min(deadline, pgpx_now() + pause);
+
+		if (pgpx_lease_drain(lease, 0, step, false))
+			break;
+		pause *= 2;
+		if (wire->phase == PGPX_WIRE_BROKEN || pgpx_now() >= deadline)
+		{
+			pgpx_wire_break(wire, "a cancelled statement did not end within operation_timeout");
+			pgpx_lease_broken(lease, wire->broken, NULL);
+		}
+
+		/* a cancel that comes before its statement is lost */
+		pgpx_lease_cancel(lease);
+	}
+	while (pg_atomic_read_u32(&conn->cancel) != PGPX_CANCEL_NONE)
+		if (!pgpx_session_wait_latch(deadline,
+									 pgpx_wait_event(&wait_query, "PgpoolQuery")))
+		{
+			pgpx_wire_break(wire, "a cancel request did not end within operation_timeout");
+			pgpx_lease_broken(lease, wire->broken, NULL);
+		}
+}
+
+/*
+ * The answer is whole.  What came in with it may be notices, or the remote's last
+ * words, which the next use finds.  More than that, and nobody can tell whose
+ * answer this was.
+ */
+static void
+read_behind(PgpxRun *run)
+{
+	PgpxWire   *wire = &run->lease->kept->wire;
+	PgpxWireMessage msg;
+	PgpxWireEvent event;
+
+	while ((event = pgpx_wire_next(wire, &msg)) == PGPX_EV_NOTICE ||
+		   event == PGPX_EV_NOTIFICATION)
+		handle_event(run, event, &msg);
+	if (event == PGPX_EV_BROKEN && !wire->eof)
+		pgpx_lease_broken(run->lease, wire->broken, NULL);
+}
+
+/*
+ * Is what has come in the end of the answer?  Hands on all that is whole in the
+ * buffer.
+ */
+static bool
+step(PgpxRun *run)
+{
+	PgpxLease  *lease = run->lease;
+	PgpxWire   *wire = &lease->kept->wire;
+
+	for (;;)
+	{
+		PgpxWireMessage msg;
+		PgpxWireEvent event = pgpx_wire_next(wire, &msg);
+
+		if (event == PGPX_EV_READY)
+		{
+			read_behind(run);
+			return true;
+		}
+		if (event == PGPX_EV_BROKEN)
+			pgpx_lease_broken(lease, wire->broken,
+							  run->error.set ? run->error.primary : NULL);
+		if (event != PGPX_EV_NEED_INPUT)
+			handle_event(run, event, &msg);
+		else
+			return wire->phase == PGPX_WIRE_IDLE;	/* part of a notice */
+	}
+}
+
+/* The answer is whole: does it make sense? */
+static void
+check_answer(PgpxRun *run)
+{
+	PgpxWire   *wire = &run->lease->kept->wire;
+
+	if (!run->error.set && !run->any && !run->empty)
+	{
+		pgpx_wire_break(wire, malformed);
+		pgpx_lease_broken(run->lease, malformed, NULL);
+	}
+	if (run->error.set && run->error.fatal)
+	{
+		pgpx_wire_break(wire, "the remote server ended the session");
+		pgpx_lease_broken(run->lease, wire->broken, run->error.primary);
+	}
+}
+
+bool
+pgpx_run_step(PgpxRun *run)
+{
+	bool		more;
+
+	(void) pgpx_wire_fill(&run->lease->kept->wire, &more);
+	if (!step(run))
+		return false;
+	check_answer(run);
+	return true;
+}
+
+/*
+ * Read until the boundary.  A cancel that was asked for and came before its
+ * statement is lost, so it is asked for again.
+ */
+void
+pgpx_run_read(PgpxRun *run)
+{
+	PgpxLease  *lease = run->lease;
+	PgpxTime	pause = CANCEL_AGAIN_US;
+	bool		more = false;
+
+	while (!step(run))
+	{
+		PgpxTime	deadline = lease->cancelled ? pgpx_now() + pause : 0;
+
+		if (more)
+			CHECK_FOR_INTERRUPTS();
+		else if (!pgpx_session_wait(lease->kept, WL_SOCKET_READABLE, deadline,
+									pgpx_wait_event(&wait_query, "PgpoolQuery")) ||
+				 (deadline != 0 && pgpx_now() >= deadline))
+		{
+			pause *= 2;
+			pgpx_lease_cancel(lease);
+		}
+		(void) pgpx_wire_fill(&lease->kept->wire, &more);
+	}
+	check_answer(run);
+}
+
+/*
+ * Something was thrown while the stream was in mid-answer.  Bring it to a
+ * boundary if that is cheap, else have the worker cancel.
+ */
+static void
+clean_up(PgpxLease *lease, bool may_drain)
+{
+	PgpxWire   *wire = &lease->kept->wire;
+	int			code = geterrcode();
+
+	/* a statement that was not sent whole must not run later on */
+	pgpx_wire_abandon(wire);
+	if (wire->phase == PGPX_WIRE_BROKEN || pgpx_wire_at_boundary(wire))
+		return;
+	if (may_drain && code != ERRCODE_QUERY_CANCELED &&
+		code != ERRCODE_ADMIN_SHUTDOWN &&
+		pgpx_lease_drain(lease, DRAIN_BYTES, pgpx_now() + DRAIN_US, true))
+		return;
+	if (wire->phase != PGPX_WIRE_BROKEN)
+		pgpx_lease_cancel(lease);
+}
+
+void
+pgpx_run_failed(PgpxRun *run, bool may_drain)
+{
+	PgpxLease  *lease = run->lease;
+	PgpxConn   *conn = &pgpx_conns[lease->conn];
+
+	if (run->sink != NULL)
+		run->sink->restore(run->sink->arg);
+	clean_up(lease, may_drain);
+	lease->in_use = false;
+	if (pg_atomic_read_u32(&conn->activity) == PGPX_ACT_ACTIVE)
+		pgpx_lease_rest(lease);
+}
+
+void
+pgpx_run_check(const PgpxLease *lease, int nparams)
+{
+	if (lease->flight != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("lease " UINT64_FORMAT " has a statement in flight",
+						lease->id),
+				 errhint("Take its result with pgpool.result first.")));
+	if (nparams > MAX_PARAMS)
+		ereport(ERROR,
+				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+				 errmsg("too many parameters"),
+				 errdetail("There are %d parameters; the protocol allows %d.",
+						   nparams, MAX_PARAMS)));
+}
+
+void
+pgpx_run_send(PgpxRun *run, int nparams, const char *const *values,
+			  bool several)
+{
+	PgpxLease  *lease = run->lease;
+	PgpxWire   *wire = &lease->kept->wire;
+	PgpxConn   *conn = &pgpx_conns[lease->conn];
+
+	lease->in_use = true;
+	make_ready(run);
+	pgpx_lease_activity(lease, PGPX_ACT_ACTIVE);
+	if (wire->encoding_changed)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("client_encoding of the remote session was changed"),
+				 errhint("It must stay that of the local database; return the lease.")));
+
+	lease->sent = true;
+	lease->cancelled = false;
+	lease->usage.statements++;
+	pg_atomic_write_u64(&conn->statements,
+						pg_atomic_read_u64(&conn->statements) + 1);
+	if (nparams == 0 && run->nformats == 0 &&
+		(several || is_plain_select(run->sql)))
+		pgpx_wire_send_query(wire, run->sql);
+	else
+		pgpx_wire_send_extended(wire, run->sql, nparams, values, run->nformats,
+								run->formats);
+
+	/* a stream that cannot be sent into may still tell why */
+	(void) pgpx_lease_flush(lease, 0);
+}
+
+uint64
+pgpx_run_end(PgpxRun *run)
+{
+	run->lease->in_use = false;
+	pgpx_lease_rest(run->lease);
+	if (run->error.set)
+		pgpx_remote_error_raise(&run->error, run->sql);
+	if (run->empty && !run->any)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("SQL text holds no statement")));
+	return run->rows;
+}
+
+void
+pgpx_run_look(PgpxLease *lease)
+{
+	PgpxRun		run = {.lease = lease};
+
+	lease->in_use = true;
+	PG_TRY();
+	{
+		make_ready(&run);
+	}
+	PG_FINALLY();
+	{
+		lease->in_use = false;
+	}
+	PG_END_TRY();
+}
