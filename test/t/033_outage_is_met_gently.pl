@@ -88,6 +88,7 @@ ok( wait_until($local,
 		'2'),
 	'the next try is in retry_max at most');
 
+my $starting = now();
 $remote->start;
 my $back = now();
 my $watch = PgpxSession->new($remote);
@@ -128,8 +129,11 @@ foreach my $server (sort keys %limit)
 	is(calls('count(*)', "took > '$limit{$server}'::interval + '100 ms' + '$late'", $server), '0',
 		"$server: every call ends within its timeout and 100 ms");
 }
-is(calls('count(*)', "state NOT IN ('00000', '08001', '08006')", 'patient'), '0', 'patient: no call fails in another way')
-  or diag(calls("string_agg(ended - '$stopped' || ' ' || took || ' ' || state || ' ' || detail, '; ')", "state NOT IN ('00000', '08001', '08006')", 'patient'));
+# whose time is up when the remote is back, but not yet with a connection for each,
+# has waited for those who were before it
+my $other = "state NOT IN ('00000', '08001', '08006') AND NOT (state = '55P03' AND ended > '$starting')";
+is(calls('count(*)', $other, 'patient'), '0', 'patient: no call fails in another way')
+  or diag(calls("string_agg(ended - '$stopped' || ' ' || took || ' ' || state || ' ' || detail, '; ')", $other, 'patient'));
 is(calls("count(*) > 4, min(took) >= '1490 ms'", "state = '08001' AND ended > '$gone'::timestamptz + '5 s'", 'patient'), 't|t',
 	'patient: on_unavailable wait does wait, and then has the reason');
 is(calls("count(*)", "state = '08001' AND detail !~ 'refused|shutting down|starting up|closed the connection|terminating'", 'patient'), '0',
