@@ -1,0 +1,90 @@
+# Options that nobody sees in a result: which idle connection is leased first
+# (strategy), and what the sockets of the worker are set to (keepalives and
+# tcp_user_timeout, on by default, as each alone leaves a way to hang).
+use strict;
+use warnings;
+
+use PgpxTest;
+use POSIX ();
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+# Linux: the same numbers on every architecture since 5.6.
+use constant { PIDFD_OPEN => 434, PIDFD_GETFD => 438 };
+use constant { SOL_SOCKET => 1, SO_KEEPALIVE => 9, IPPROTO_TCP => 6 };
+my %tcp = (keepalives_idle => 4, keepalives_interval => 5, keepalives_count => 6, tcp_user_timeout => 18);
+
+my $remote = remote_node('remote');
+my $local = local_node('local');
+
+# --- strategy: another session than the one that has used them
+foreach my $case ([ 'lifo', {}, 2 ], [ 'lifo_said', { strategy => 'lifo' }, 2 ], [ 'fifo', { strategy => 'fifo' }, 0 ])
+{
+	my ($server, $options, $wanted) = @$case;
+	my $first = PgpxSession->new($local);
+
+	# without a reset all that is free is idle, in the order of the checkins
+	make_pool($local, $remote, server => $server, options => { pool_size => 3, reset => 'never', %$options });
+	my @leases = map { lease($first, $server) } 1 .. 3;
+	my @pids = map { $first->run("SELECT pid FROM pgpool.query($_, 'select pg_backend_pid()') AS t(pid int)") } @leases;
+	$first->run("SELECT pgpool.checkin($_)") foreach @leases;
+	my $second = PgpxSession->new($local);
+	is($second->run("SELECT pid FROM pgpool.query('$server', 'select pg_backend_pid()') AS t(pid int)"),
+		$pids[$wanted], "$server: the connection that came in " . ($wanted ? 'last' : 'first') . ' is leased first');
+	is($first->run("SELECT pid FROM pgpool.query('$server', 'select pg_backend_pid()') AS t(pid int)"),
+		$pids[2], "$server: but the session's own last one before all others");
+	$_->quit foreach $first, $second;
+}
+
+# --- sockets: a duplicate of the worker's, found by its port
+sub worker_socket
+{
+	my ($server) = @_;
+	my $pid = worker_pid($local);
+	my $port = $local->safe_psql('postgres', "SELECT local_port FROM pgpool.connections WHERE server = '$server'");
+	my $hex = sprintf ':%04X', $port;
+	my ($inode) = map { (split)[9] } grep { (split)[1] =~ /$hex$/ } split /\n/, slurp_file('/proc/net/tcp');
+	my ($fd) = grep { (readlink("/proc/$pid/fd/$_") // '') eq "socket:[$inode]" }
+	  map { m{(\d+)$} } glob "/proc/$pid/fd/*";
+	my $pidfd = syscall(PIDFD_OPEN, $pid + 0, 0);
+	my $copy = $pidfd < 0 ? -1 : syscall(PIDFD_GETFD, $pidfd + 0, $fd + 0, 0);
+
+	POSIX::close($pidfd) if $pidfd >= 0;
+	return if $copy < 0;
+	open my $socket, '+<&=', $copy or die "could not use the duplicate: $!\n";
+	return $socket;
+}
+
+sub option
+{
+	my ($socket, $level, $name) = @_;
+
+	return unpack 'i', getsockopt($socket, $level, $name);
+}
+
+my %defaults = (keepalives_idle => 30, keepalives_interval => 10, keepalives_count => 3, tcp_user_timeout => 30000);
+my %cases = (
+	usual => [ {}, 1, \%defaults ],
+	special => [ { keepalives_idle => 7, keepalives_interval => 5, keepalives_count => 4, tcp_user_timeout => 12345 }, 1,
+		{ keepalives_idle => 7, keepalives_interval => 5, keepalives_count => 4, tcp_user_timeout => 12345 } ],
+	none => [ { keepalives => 0, tcp_user_timeout => 0 }, 0, { tcp_user_timeout => 0 } ]);
+foreach my $server (sort keys %cases)
+{
+	my ($options, $keepalive, $values) = @{ $cases{$server} };
+
+	make_pool($local, $remote, server => $server, options => $options);
+	is($local->safe_psql('postgres', "SELECT pgpool.exec('$server', 'select 1')"), '1', "$server: has a connection");
+  SKIP:
+	{
+		my $socket = worker_socket($server);
+
+		skip "the worker's sockets cannot be looked at: $!", 1 + keys %$values unless $socket;
+		is(option($socket, SOL_SOCKET, SO_KEEPALIVE), $keepalive, "$server: keepalives");
+		is(option($socket, IPPROTO_TCP, $tcp{$_}), $values->{$_}, "$server: $_") foreach sort keys %$values;
+	}
+}
+
+stats_add_up($local);
+check_invariants($local);
+leak_check($local, $remote);
+done_testing();
