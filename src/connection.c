@@ -25,6 +25,11 @@
 /* A round trip that leaves nothing behind. */
 #define CHECK_QUERY "SELECT 1"
 
+/* How long the remote may take to go, once it is told. */
+#define CLOSE_MS 1000
+
+static void close_now(PgpxWorkerConn *w);
+
 /* Free what belongs to a connection; the socket ends for this process. */
 void
 pgpx_connection_drop(PgpxWorkerConn *w)
@@ -216,6 +221,10 @@ pgpx_connection_ready(PgpxWorkerConn *w, uint32 events)
 		case PGPX_PHASE_ENDING:
 			pgpx_ending_ready(w, events);
 			break;
+		case PGPX_PHASE_CLOSING:
+			if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0)
+				close_now(w);
+			break;
 		case PGPX_PHASE_OPEN:
 			if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) == 0)
 				look_at_stray_bytes(w);
@@ -252,6 +261,9 @@ pgpx_connection_late(PgpxWorkerConn *w)
 		case PGPX_PHASE_ENDING:
 			pgpx_ending_late(w);
 			break;
+		case PGPX_PHASE_CLOSING:
+			close_now(w);
+			break;
 		default:
 			w->deadline = 0;
 			break;
@@ -270,26 +282,20 @@ pgpx_connection_has_gone(PgpxWorkerConn *w, bool assumed)
 		info.tcpi_state != TCP_FIN_WAIT1 && info.tcpi_state != TCP_FIN_WAIT2;
 }
 
-void
-pgpx_connection_close(PgpxWorkerConn *w, bool polite)
+static void
+close_now(PgpxWorkerConn *w)
 {
 	PgpxPool   *pool = &pgpx_pools[w->pool];
 	PgpxConn   *conn = &pgpx_conns[w->index];
 
 	if (w->pg != NULL)
 	{
-		int			fd = PQsocket(w->pg);
-
-		if (fd >= 0)
-		{
-			/*
-			 * Sessions may hold duplicates of the socket, which a close()
-			 * would leave open: shutdown() ends it for all.
-			 */
-			if (polite && w->phase == PGPX_PHASE_OPEN)
-				(void) send(fd, "X\0\0\0\4", 5, MSG_DONTWAIT | MSG_NOSIGNAL);
-			shutdown(fd, SHUT_RDWR);
-		}
+		/*
+		 * Sessions may hold duplicates of the socket, which a close() would
+		 * leave open: shutdown() ends it for all.
+		 */
+		if (PQsocket(w->pg) >= 0)
+			shutdown(PQsocket(w->pg), SHUT_RDWR);
 		if (pgpx_log_connections)
 			ereport(LOG,
 					(errmsg("pgpool_ext closed connection %d to server \"%s\" of database \"%s\"",
@@ -298,4 +304,28 @@ pgpx_connection_close(PgpxWorkerConn *w, bool polite)
 	}
 	pgpx_connection_drop(w);
 	pgpx_pool_closed(pool, conn);
+}
+
+void
+pgpx_connection_close(PgpxWorkerConn *w, bool polite)
+{
+	if (w->phase == PGPX_PHASE_CLOSING)
+		return;
+
+	/*
+	 * A place is free when the remote has gone, or it would have a session too
+	 * many for a moment, which it may refuse.  Its end of the stream is not
+	 * waited for if it is here already, nor for long.
+	 */
+	if (polite && w->phase == PGPX_PHASE_OPEN && w->fd >= 0 &&
+		send(w->fd, "X\0\0\0\4", 5, MSG_DONTWAIT | MSG_NOSIGNAL) == 5 &&
+		shutdown(w->fd, SHUT_WR) == 0)
+	{
+		w->phase = PGPX_PHASE_CLOSING;
+		w->listening = false;
+		pgpx_connection_deadline(w, CLOSE_MS);
+		pgpx_connection_watch(w, EPOLLRDHUP | EPOLLET);
+		return;
+	}
+	close_now(w);
 }

@@ -39,7 +39,8 @@ typedef enum PgpxWorkerPhase
 	PGPX_PHASE_START,			/* the start commands run */
 	PGPX_PHASE_OPEN,			/* quiet: nobody's or a session's */
 	PGPX_PHASE_RESET,			/* an answer to a reset is being read */
-	PGPX_PHASE_ENDING			/* given up in mid-statement: see ending.c */
+	PGPX_PHASE_ENDING,			/* given up in mid-statement: see ending.c */
+	PGPX_PHASE_CLOSING			/* told goodbye; the remote has still to go */
 } PgpxWorkerPhase;
 
 /* A cancel request in flight. */
