@@ -1,0 +1,50 @@
+# pgpool_ext.max_connections caps the pools of all servers together: when it is
+# reached, the connection that was idle longest, of whatever pool, gives way.
+use strict;
+use warnings;
+
+use PgpxTest;
+use Test::More;
+
+my $remote = remote_node('remote');
+my $local = local_node('local', conf => ['pgpool_ext.max_connections = 3']);
+make_pool($local, $remote, server => $_, options => { pool_size => 3, reset => 'never' }) foreach qw(a b c);
+my @sessions = map { PgpxSession->new($local) } 1 .. 4;
+
+sub pids
+{
+	my ($server) = @_;
+
+	return $local->safe_psql('postgres',
+		"SELECT string_agg(remote_pid::text, ',' ORDER BY last_used) FROM pgpool.connections WHERE server = '$server'");
+}
+
+# a has two idle ones, and b one that was used after them
+my @leases = map { lease($sessions[$_], 'a') } 0, 1;
+$sessions[$_]->run('SELECT pgpool.checkin_all()') foreach 0, 1;
+is($sessions[2]->run("SELECT pgpool.exec('b', 'select 1')"), '1', 'the third connection is of another server');
+my ($oldest, $other) = split /,/, pids('a');
+my $b = pids('b');
+
+is($sessions[3]->run("SELECT pgpool.exec('c', 'select 1')"), '1', 'a fourth is asked for, by a third server');
+is(pids('a'), $other, 'the one that was idle longest gives way');
+is(pids('b'), $b, 'and no other');
+ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE pid = $oldest", '0'), 'it has ended over there');
+is($local->safe_psql('postgres', "SELECT string_agg(server || ' ' || closed_evicted, ', ' ORDER BY server) FROM pgpool.stats"),
+	'a 1, b 0, c 0', 'the view tells the reason');
+is($local->safe_psql('postgres', 'SELECT connections_used, connections_max FROM pgpool.workers'), '3|3', 'there are no more than the cap');
+
+# nothing is idle: the newcomer waits, and is told why; who comes in gives way
+@leases = (lease($sessions[0], 'a'), lease($sessions[1], 'b'), lease($sessions[2], 'c'));
+$sessions[3]->start("SELECT pgpool.exec(pgpool.checkout('c', '60 s'), 'select 1')");
+ok(wait_until($local, 'SELECT server, reason FROM pgpool.waiters', 'c|global_cap'), 'all are leased: the reason is shown');
+$sessions[1]->run('SELECT pgpool.checkin_all()');
+is($sessions[3]->finish(30), '1', 'a checkin into another pool makes room');
+is($local->safe_psql('postgres', "SELECT string_agg(server || ' ' || closed_evicted, ', ' ORDER BY server) FROM pgpool.stats"),
+	'a 1, b 1, c 0', 'by giving its connection up');
+$_->run('SELECT pgpool.checkin_all()') foreach @sessions;
+
+stats_add_up($local);
+check_invariants($local);
+leak_check($local, $remote);
+done_testing();
