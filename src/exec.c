@@ -39,7 +39,7 @@ run_once(PgpxRun *run, int nparams, const char *const *values,
 static bool
 formats_were_wrong(PgpxRun *run, const PgpxFormatsKey *key)
 {
-	if (run->nformats == 0 || !run->error.set || run->any ||
+	if (run->nformats == 0 || !run->error.set || run->described ||
 		run->error.sqlstate != ERRCODE_PROTOCOL_VIOLATION)
 		return false;
 	pgpx_formats_note(key, 0, NULL);

@@ -243,6 +243,7 @@ pgpx_prewarm(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("n must be zero or positive")));
+	(void) servers_of_call(fcinfo); /* may the user steer it? */
 	deadline = call_deadline(pgpx_arg_timeout(fcinfo, 2));
 	PG_RETURN_INT32(pgpx_lease_prewarm(server, n, deadline));
 }

@@ -63,7 +63,11 @@ handle_event(PgpxRun *run, PgpxWireEvent event, const PgpxWireMessage *msg)
 
 	switch (event)
 	{
+		case PGPX_EV_NO_DATA:
+			run->described = true;
+			break;
 		case PGPX_EV_ROW_DESCRIPTION:
+			run->described = true;
 			if (run->sink != NULL &&
 				!run->sink->columns(run->sink->arg, msg, wire))
 				pgpx_wire_break(wire, malformed);

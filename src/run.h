@@ -40,6 +40,7 @@ typedef struct PgpxRun
 	PgpxRemoteError error;
 	int			nformats;		/* of the result's columns; 0: all texts */
 	const int16 *formats;
+	bool		described;		/* so it was accepted, and may have run */
 	bool		empty;			/* no statement was in it */
 	bool		any;			/* a statement was in it */
 	uint64		rows;

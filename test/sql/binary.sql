@@ -79,6 +79,17 @@ SELECT pgpool.checkin(:lease);
 -- what fails in the middle leaves the lease as it was
 SELECT sum(a) FROM pgpool.query('fast', 'select i from generate_series(1, 1000) as i') AS t(a int);
 SELECT sum(a) FROM pgpool.query('fast', 'select 1000 / (500 - i) from generate_series(1, 1000) as i') AS t(a int);
+-- an error of the same code that comes while it runs is the statement's: it runs once
+SELECT pgpool.exec('fast', 'create sequence runs; create function strange(i int) returns int language plpgsql as $f$ begin
+	if i < 0 then perform nextval(''runs''); raise ''strange'' using errcode = ''08P01''; end if; return i; end $f$; create table sign as select 1 as s');
+SELECT sum(a) FROM pgpool.query('fast', 'select strange(i * s) from generate_series(1, 1000) as i, sign') AS t(a int);
+SELECT sum(a) FROM pgpool.query('fast', 'select strange(i * s) from generate_series(1, 1000) as i, sign') AS t(a int);
+SELECT pgpool.exec('fast', 'update sign set s = -1');
+\set VERBOSITY sqlstate
+SELECT sum(a) FROM pgpool.query('fast', 'select strange(i * s) from generate_series(1, 1000) as i, sign') AS t(a int);
+\set VERBOSITY default
+SELECT * FROM pgpool.query('fast', 'select last_value from runs') AS t(runs bigint);
+SELECT pgpool.exec('fast', 'drop function strange; drop sequence runs; drop table sign');
 SELECT pgpool.exec('fast', 'drop table t');
 DROP FUNCTION test.bytes();
 DROP DOMAIN test.small;

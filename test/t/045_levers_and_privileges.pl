@@ -70,9 +70,14 @@ is($local->safe_psql('postgres', $states), 'foreign_ paused,owned paused', 'NULL
 $super->run(call('resume'));
 is($local->safe_psql('postgres', $states), 'foreign_ ready,owned ready', 'NULL: the superuser resumes all');
 
-# prewarm takes what a checkout takes
+# prewarm takes this, and what a checkout takes
+$session{$_}->fails("SELECT pgpool.prewarm('owned', 2, '30 s')", '42501', qr/must be owner of foreign server owned/, "prewarm: $_ may not, with EXECUTE alone")
+  foreach qw(nobody app);
+$session{signaller}->fails("SELECT pgpool.prewarm('owned', 1)", '42501', qr/permission denied for foreign server/, 'prewarm: USAGE is needed');
+$local->safe_psql('postgres', 'GRANT pg_signal_backend TO app');
 is($session{app}->run("SELECT pgpool.prewarm('owned', 2, '30 s')") . $session{app}->error, '2', 'prewarm: of a pool of one\'s own');
-$session{nobody}->fails("SELECT pgpool.prewarm('owned', 1)", '42501', qr/permission denied for foreign server/, 'prewarm: USAGE is needed');
+$local->safe_psql('postgres', 'REVOKE pg_signal_backend FROM app');
+is($super->run("SELECT pgpool.prewarm('foreign_', 1, '30 s')") . $super->error, '1', 'prewarm: the superuser may');
 
 # terminate
 my $lease = lease($super, 'owned');
