@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * pool.c
- *	  A lease from the pool's side: pick, take, give; grow; serve the queue.
+ *	  A lease from the pool's side: pick, take; grow; serve the queue.
  *
  * Shared memory only.  Whoever makes a connection free serves the queue in the
  * same lock section, so that no connection is free while somebody waits, and a
@@ -244,9 +244,8 @@ another_is_hungrier(PgpxPool *pool, PgpxHungry *hungry)
 	return pool->queue_head < 0 || pgpx_tickets[pool->queue_head].since > since;
 }
 
-/* Must this pool leave its places to others? */
-static bool
-must_give_way(PgpxPool *pool)
+bool
+pgpx_pool_must_give_way(PgpxPool *pool)
 {
 	return another_is_hungrier(pool, &pgpx_servers[pool->server].hungry) ||
 		another_is_hungrier(pool, &pgpx_shared->hungry);
@@ -273,7 +272,7 @@ pgpx_pool_grow_locked(PgpxPool *pool, int extra)
 	if (pool->last_checkout != 0 && conninfo_is_known(pool))
 		wanted = Max(wanted, pool->opts.min_size - total);
 	if (wanted <= 0 || room <= 0 || pgpx_pool_is_paused(pool) ||
-		must_give_way(pool))
+		pgpx_pool_must_give_way(pool))
 		return 0;
 	if (pool->retry_at != 0)
 	{
@@ -327,171 +326,4 @@ pgpx_pool_close_locked(PgpxPool *pool, PgpxConn *conn, PgpxCloseReason reason)
 	pgpx_conn_set_state(conn, PGPX_CONN_CLOSING, pgpx_now());
 	conn->close_reason = reason;
 	pgpx_conn_ask_worker(conn, pool->worker);
-}
-
-/*
- * Where a connection goes when it comes back: the closing causes first, since
- * a checkin is where lifetime, size and options are enforced.
- */
-static PgpxCloseReason
-retire_reason(PgpxPool *pool, PgpxConn *conn, PgpxTime now)
-{
-	if (pg_atomic_read_u32(&conn->hung_up) != 0)
-		return PGPX_CLOSE_BROKEN;
-	if (conn->version != pool->version)
-		return PGPX_CLOSE_STALE;
-	if (pgpx_pool_is_draining(pool))
-		return PGPX_CLOSE_DRAINED;
-	if (pgpx_pool_total_locked(pool) > pgpx_pool_cap_locked(pool))
-		return PGPX_CLOSE_OVERFLOW;
-	if (pool->opts.max_uses > 0 && conn->leases >= pool->opts.max_uses)
-		return PGPX_CLOSE_USES;
-	if (must_give_way(pool))
-		return PGPX_CLOSE_EVICTED;
-	if (conn->expires_at != 0 && now >= conn->expires_at &&
-		pgpx_pool_may_expire_locked(pool, now, NULL))
-		return PGPX_CLOSE_LIFETIME;
-	return PGPX_CLOSE_NONE;
-}
-
-/* LEASED -> what "give" says; the lease's owner is gone after it. */
-static void
-give_locked(PgpxPool *pool, PgpxConn *conn, PgpxGive give, int owed,
-			PgpxCloseReason reason, PgpxTime now)
-{
-	bool		cancelling =
-		pg_atomic_read_u32(&conn->cancel) != PGPX_CANCEL_NONE;
-	PgpxCloseReason retire = retire_reason(pool, conn, now);
-
-	if (give != PGPX_GIVE_AS_IT_WAS)
-		conn->owed = give == PGPX_GIVE_OWED ? owed : 0;
-	if (give == PGPX_GIVE_DIRTY)
-		conn->dirty = true;
-	else if (give == PGPX_GIVE_OWED || give == PGPX_GIVE_RESET)
-		conn->dirty = false;
-	if (reason == PGPX_CLOSE_RESET)
-		pool->stats.resets_failed++;
-
-	if (give == PGPX_GIVE_CLOSE)
-		pgpx_pool_close_locked(pool, conn, reason);
-	else if (give == PGPX_GIVE_CANCEL_CLOSE)
-	{
-		/* CANCELLING with a reason: close when the cancel has been delivered */
-		conn->close_reason = reason;
-		pgpx_conn_set_state(conn, PGPX_CONN_CANCELLING, now);
-		if (!cancelling)
-			pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_ASKED);
-		pgpx_conn_ask_worker(conn, pool->worker);
-	}
-	else if (retire != PGPX_CLOSE_NONE)
-		pgpx_pool_close_locked(pool, conn, retire);
-	else if (give == PGPX_GIVE_CANCEL || (cancelling && give != PGPX_GIVE_OWED))
-	{
-		conn->close_reason = PGPX_CLOSE_NONE;
-		pgpx_conn_set_state(conn, PGPX_CONN_CANCELLING, now);
-		pgpx_conn_ask_worker(conn, pool->worker);
-	}
-	else if (cancelling)
-	{
-		/* a reset has been sent into a cancel: whom it hits cannot be known */
-		conn->close_reason = PGPX_CLOSE_RESET;
-		pgpx_conn_set_state(conn, PGPX_CONN_CANCELLING, now);
-		pgpx_conn_ask_worker(conn, pool->worker);
-	}
-	else if (give == PGPX_GIVE_RESET)
-	{
-		pool->stats.resets++;
-		pgpx_conn_set_state(conn, PGPX_CONN_RESETTING, now);
-		pgpx_conn_ask_worker(conn, pool->worker);
-	}
-	else if (conn->owed > 0)
-	{
-		pgpx_conn_set_state(conn, PGPX_CONN_OWED, now);
-		/* the worker reads the answer in a moment, if nobody else has */
-		if (pg_atomic_read_u32(&pgpx_shared->worker[pool->worker].ticking) == 0)
-			pgpx_worker_wake(pool->worker);
-	}
-	else
-		pgpx_conn_set_state(conn, PGPX_CONN_IDLE, now);
-}
-
-bool
-pgpx_pool_give(PgpxConn *conn, uint64 lease_id, PgpxEnd end, PgpxGive give,
-			   int owed, PgpxCloseReason reason, const PgpxUsage *usage)
-{
-	PgpxWake	wake = PGPX_WAKE_INIT;
-	PgpxPool   *pool;
-	int			index;
-
-	/*
-	 * The pool of a leased connection cannot change under its lessee; if the
-	 * lease was revoked meanwhile, the lease's id is gone too.
-	 */
-	if (pg_atomic_read_u64(&conn->lease_id) != lease_id)
-		return false;
-	index = conn->pool;
-	if (index < 0)
-		return false;
-	pool = &pgpx_pools[index];
-
-	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
-	if (conn->pool != index ||
-		pg_atomic_read_u64(&conn->lease_id) != lease_id)
-	{
-		LWLockRelease(pool->lock);
-		return false;
-	}
-
-	conn->last_used = pgpx_now();
-	if (give != PGPX_GIVE_AS_IT_WAS)
-	{
-		/* who has not touched it is not the one whose session it holds */
-		conn->last_procno = conn->owner_procno;
-		conn->last_pid = conn->owner_pid;
-		conn->last_user = conn->owner_user;
-	}
-	pgpx_stats_lease_locked(pool, conn->last_used - conn->leased_at, end,
-							usage);
-
-	give_locked(pool, conn, give, owed, reason, conn->last_used);
-	pgpx_pool_serve_locked(pool, &wake);
-	LWLockRelease(pool->lock);
-	pgpx_wake_flush(&wake);
-	return true;
-}
-
-void
-pgpx_pool_revoke_locked(PgpxPool *pool, PgpxConn *conn, PgpxRevoke revoke,
-						PgpxWake *wake)
-{
-	static const PgpxEnd ends[] = {
-		[PGPX_REVOKE_WORKER] = PGPX_END_RECLAIMED,
-		[PGPX_REVOKE_TERMINATED] = PGPX_END_TERMINATED,
-		[PGPX_REVOKE_TIMEOUT] = PGPX_END_TIMEOUT,
-	};
-	int			owner = conn->owner_procno;
-
-	Assert(conn->state == PGPX_CONN_LEASED && revoke != PGPX_REVOKE_NONE);
-
-	pgpx_stats_lease_locked(pool, pgpx_now() - conn->leased_at, ends[revoke],
-							NULL);
-	if (owner >= 0)
-		pgpx_conn_note_revoked(owner, pg_atomic_read_u64(&conn->lease_id),
-							   revoke);
-	if (revoke == PGPX_REVOKE_WORKER)
-		pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_BROKEN);
-	else
-	{
-		uint32		activity = pg_atomic_read_u32(&conn->activity);
-
-		/* shut down at once; its place is free when the remote is at rest */
-		conn->close_reason = PGPX_CLOSE_TERMINATED;
-		pgpx_conn_set_state(conn, PGPX_CONN_CANCELLING, pgpx_now());
-		if ((activity == PGPX_ACT_ACTIVE || activity == PGPX_ACT_CANCELLING) &&
-			pg_atomic_read_u32(&conn->cancel) == PGPX_CANCEL_NONE)
-			pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_ASKED);
-		pgpx_conn_ask_worker(conn, pool->worker);
-	}
-	if (owner >= 0)
-		pgpx_wake_add(wake, owner);
 }

@@ -211,6 +211,9 @@ extern bool pgpx_pool_give(PgpxConn *conn, uint64 lease_id, PgpxEnd end,
 						   PgpxGive give, int owed, PgpxCloseReason reason,
 						   const PgpxUsage *usage);
 
+/* Must this pool leave its places to others, who have waited longer? */
+extern bool pgpx_pool_must_give_way(PgpxPool *pool);
+
 /* Send a connection on its way out; the worker closes it. */
 extern void pgpx_pool_close_locked(PgpxPool *pool, PgpxConn *conn,
 								   PgpxCloseReason reason);

@@ -1,0 +1,181 @@
+/*-------------------------------------------------------------------------
+ *
+ * pool_give.c
+ *	  A lease from the pool's side: its end.
+ *
+ * Shared memory only.  Whoever makes a connection free serves the queue in the
+ * same lock section, see pool.c.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "pool.h"
+
+#include "stats.h"
+#include "ticket.h"
+
+/*
+ * Where a connection goes when it comes back: the closing causes first, since
+ * a checkin is where lifetime, size and options are enforced.
+ */
+static PgpxCloseReason
+retire_reason(PgpxPool *pool, PgpxConn *conn, PgpxTime now)
+{
+	if (pg_atomic_read_u32(&conn->hung_up) != 0)
+		return PGPX_CLOSE_BROKEN;
+	if (conn->version != pool->version)
+		return PGPX_CLOSE_STALE;
+	if (pgpx_pool_is_draining(pool))
+		return PGPX_CLOSE_DRAINED;
+	if (pgpx_pool_total_locked(pool) > pgpx_pool_cap_locked(pool))
+		return PGPX_CLOSE_OVERFLOW;
+	if (pool->opts.max_uses > 0 && conn->leases >= pool->opts.max_uses)
+		return PGPX_CLOSE_USES;
+	if (pgpx_pool_must_give_way(pool))
+		return PGPX_CLOSE_EVICTED;
+	if (conn->expires_at != 0 && now >= conn->expires_at &&
+		pgpx_pool_may_expire_locked(pool, now, NULL))
+		return PGPX_CLOSE_LIFETIME;
+	return PGPX_CLOSE_NONE;
+}
+
+/* LEASED -> what "give" says; the lease's owner is gone after it. */
+static void
+give_locked(PgpxPool *pool, PgpxConn *conn, PgpxGive give, int owed,
+			PgpxCloseReason reason, PgpxTime now)
+{
+	bool		cancelling =
+		pg_atomic_read_u32(&conn->cancel) != PGPX_CANCEL_NONE;
+	PgpxCloseReason retire = retire_reason(pool, conn, now);
+
+	if (give != PGPX_GIVE_AS_IT_WAS)
+		conn->owed = give == PGPX_GIVE_OWED ? owed : 0;
+	if (give == PGPX_GIVE_DIRTY)
+		conn->dirty = true;
+	else if (give == PGPX_GIVE_OWED || give == PGPX_GIVE_RESET)
+		conn->dirty = false;
+	if (reason == PGPX_CLOSE_RESET)
+		pool->stats.resets_failed++;
+
+	if (give == PGPX_GIVE_CLOSE)
+		pgpx_pool_close_locked(pool, conn, reason);
+	else if (give == PGPX_GIVE_CANCEL_CLOSE)
+	{
+		/* CANCELLING with a reason: close when the cancel has been delivered */
+		conn->close_reason = reason;
+		pgpx_conn_set_state(conn, PGPX_CONN_CANCELLING, now);
+		if (!cancelling)
+			pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_ASKED);
+		pgpx_conn_ask_worker(conn, pool->worker);
+	}
+	else if (retire != PGPX_CLOSE_NONE)
+		pgpx_pool_close_locked(pool, conn, retire);
+	else if (give == PGPX_GIVE_CANCEL || (cancelling && give != PGPX_GIVE_OWED))
+	{
+		conn->close_reason = PGPX_CLOSE_NONE;
+		pgpx_conn_set_state(conn, PGPX_CONN_CANCELLING, now);
+		pgpx_conn_ask_worker(conn, pool->worker);
+	}
+	else if (cancelling)
+	{
+		/* a reset has been sent into a cancel: whom it hits cannot be known */
+		conn->close_reason = PGPX_CLOSE_RESET;
+		pgpx_conn_set_state(conn, PGPX_CONN_CANCELLING, now);
+		pgpx_conn_ask_worker(conn, pool->worker);
+	}
+	else if (give == PGPX_GIVE_RESET)
+	{
+		pool->stats.resets++;
+		pgpx_conn_set_state(conn, PGPX_CONN_RESETTING, now);
+		pgpx_conn_ask_worker(conn, pool->worker);
+	}
+	else if (conn->owed > 0)
+	{
+		pgpx_conn_set_state(conn, PGPX_CONN_OWED, now);
+		/* the worker reads the answer in a moment, if nobody else has */
+		if (pg_atomic_read_u32(&pgpx_shared->worker[pool->worker].ticking) == 0)
+			pgpx_worker_wake(pool->worker);
+	}
+	else
+		pgpx_conn_set_state(conn, PGPX_CONN_IDLE, now);
+}
+
+bool
+pgpx_pool_give(PgpxConn *conn, uint64 lease_id, PgpxEnd end, PgpxGive give,
+			   int owed, PgpxCloseReason reason, const PgpxUsage *usage)
+{
+	PgpxWake	wake = PGPX_WAKE_INIT;
+	PgpxPool   *pool;
+	int			index;
+
+	/*
+	 * The pool of a leased connection cannot change under its lessee; if the
+	 * lease was revoked meanwhile, the lease's id is gone too.
+	 */
+	if (pg_atomic_read_u64(&conn->lease_id) != lease_id)
+		return false;
+	index = conn->pool;
+	if (index < 0)
+		return false;
+	pool = &pgpx_pools[index];
+
+	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+	if (conn->pool != index ||
+		pg_atomic_read_u64(&conn->lease_id) != lease_id)
+	{
+		LWLockRelease(pool->lock);
+		return false;
+	}
+
+	conn->last_used = pgpx_now();
+	if (give != PGPX_GIVE_AS_IT_WAS)
+	{
+		/* who has not touched it is not the one whose session it holds */
+		conn->last_procno = conn->owner_procno;
+		conn->last_pid = conn->owner_pid;
+		conn->last_user = conn->owner_user;
+	}
+	pgpx_stats_lease_locked(pool, conn->last_used - conn->leased_at, end,
+							usage);
+
+	give_locked(pool, conn, give, owed, reason, conn->last_used);
+	pgpx_pool_serve_locked(pool, &wake);
+	LWLockRelease(pool->lock);
+	pgpx_wake_flush(&wake);
+	return true;
+}
+
+void
+pgpx_pool_revoke_locked(PgpxPool *pool, PgpxConn *conn, PgpxRevoke revoke,
+						PgpxWake *wake)
+{
+	static const PgpxEnd ends[] = {
+		[PGPX_REVOKE_WORKER] = PGPX_END_RECLAIMED,
+		[PGPX_REVOKE_TERMINATED] = PGPX_END_TERMINATED,
+		[PGPX_REVOKE_TIMEOUT] = PGPX_END_TIMEOUT,
+	};
+	int			owner = conn->owner_procno;
+
+	Assert(conn->state == PGPX_CONN_LEASED && revoke != PGPX_REVOKE_NONE);
+
+	pgpx_stats_lease_locked(pool, pgpx_now() - conn->leased_at, ends[revoke],
+							NULL);
+	if (owner >= 0)
+		pgpx_conn_note_revoked(owner, pg_atomic_read_u64(&conn->lease_id),
+							   revoke);
+	if (revoke == PGPX_REVOKE_WORKER)
+		pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_BROKEN);
+	else
+	{
+		uint32		activity = pg_atomic_read_u32(&conn->activity);
+
+		/* shut down at once; its place is free when the remote is at rest */
+		conn->close_reason = PGPX_CLOSE_TERMINATED;
+		pgpx_conn_set_state(conn, PGPX_CONN_CANCELLING, pgpx_now());
+		if ((activity == PGPX_ACT_ACTIVE || activity == PGPX_ACT_CANCELLING) &&
+			pg_atomic_read_u32(&conn->cancel) == PGPX_CANCEL_NONE)
+			pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_ASKED);
+		pgpx_conn_ask_worker(conn, pool->worker);
+	}
+	if (owner >= 0)
+		pgpx_wake_add(wake, owner);
+}
