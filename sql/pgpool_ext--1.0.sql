@@ -686,6 +686,7 @@ RETURNS TABLE (
 	grown pg_catalog.int8,
 	waited pg_catalog.int8,
 	granted pg_catalog.int8,
+	carried pg_catalog.int8,
 	timeouts pg_catalog.int8,
 	cancelled pg_catalog.int8,
 	failed pg_catalog.int8,
@@ -736,7 +737,7 @@ COMMENT ON FUNCTION pgpool.stats() IS
 CREATE VIEW pgpool.stats AS
 SELECT
 	f.pool_id, f.database, f.server, f.local_user, f.checkouts, f.hits,
-	f.partner_hits, f.retried, f.grown, f.waited, f.granted, f.timeouts,
+	f.partner_hits, f.retried, f.grown, f.waited, f.granted, f.carried, f.timeouts,
 	f.cancelled, f.failed, f.refused, f.unavailable, f.deadlocks, f.checkins,
 	f.discards, f.reclaimed, f.terminated, f.lease_timeouts, f.wait_time,
 	f.max_wait_time, f.lease_time, f.max_lease_time, f.statements, f.rows,
@@ -775,6 +776,8 @@ COMMENT ON COLUMN pgpool.stats.waited IS
 'tickets that were drawn: checkouts that found no connection free';
 COMMENT ON COLUMN pgpool.stats.granted IS
 'of these: got a connection';
+COMMENT ON COLUMN pgpool.stats.carried IS
+'granted checkouts whose statement had been sent, along with the reset, by the session that returned the connection';
 COMMENT ON COLUMN pgpool.stats.timeouts IS
 'of these: got none in time';
 COMMENT ON COLUMN pgpool.stats.cancelled IS

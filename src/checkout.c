@@ -52,6 +52,8 @@ note_lease(PgpxCheckout *c, PgpxPool *pool, PgpxConn *conn, uint64 lease_id,
 	lease->scope = c->holder.scope;
 	lease->subid = GetCurrentSubTransactionId();
 	lease->target = c->target;
+	lease->ticket = c->number;
+	lease->deadline = c->deadline;
 	pgpx_target_pin(c->target);
 	dlist_push_head(&pgpx_leases, &lease->node);
 }
@@ -86,7 +88,9 @@ take(PgpxCheckout *c, PgpxLease *lease)
 	PgpxConn   *conn = NULL;
 	uint64		lease_id = 0;
 	uint64		epoch;
+	bool		offered = false;
 
+	pgpx_ticket_offer(NULL, 0);
 again:
 	pool = pgpx_checkout_lock_pool(c);
 	epoch = pgpx_pool_worker_epoch(pool);
@@ -122,6 +126,14 @@ again:
 				return false;
 			pgpx_checkout_raise_timeout(c, pool);
 		}
+		if (!offered && c->statement != NULL)
+		{
+			/* not under the lock */
+			offered = true;
+			LWLockRelease(pool->lock);
+			pgpx_lease_offer(c->target, c->statement);
+			goto again;
+		}
 		ticket = pgpx_ticket_draw_locked(pool, &c->holder, c->started,
 										 c->deadline, c->number);
 		c->number = ticket->number;
@@ -135,6 +147,7 @@ again:
 			goto again;
 		if (conn == NULL)
 			return false;
+		lease->offer = pgpx_ticket_offered();
 		LWLockAcquire(pool->lock, LW_SHARED);
 	}
 
@@ -227,9 +240,9 @@ checkout_quickly(PgpxCheckout *c, PgpxLease *volatile *unsettled)
 	return NULL;
 }
 
-PgpxLease *
-pgpx_lease_checkout(const char *server, int64 timeout, bool only_try,
-					PgpxScope scope, const char *why)
+static PgpxLease *
+checkout_for(const char *server, int64 timeout, bool only_try, PgpxScope scope,
+			 const char *why, const PgpxStatement *statement)
 {
 	PgpxCheckout c;
 	PgpxLease *volatile lease = NULL;
@@ -256,7 +269,14 @@ pgpx_lease_checkout(const char *server, int64 timeout, bool only_try,
 		why = pnstrdup(why, pg_mbcliplen(why, strlen(why), PGPX_WHY_LEN - 1));
 	c.holder.why = why;
 	c.holder.application_name = application_name;
+	c.statement = statement;
 	set_deadline(&c, timeout);
+	if (statement != NULL && statement->ticket != 0 &&
+		statement->pool_id == c.target->pool_id)
+	{
+		c.number = statement->ticket;
+		c.deadline = statement->deadline;
+	}
 
 	lease = checkout_quickly(&c, &taken);
 	if (lease != NULL)
@@ -278,6 +298,20 @@ pgpx_lease_checkout(const char *server, int64 timeout, bool only_try,
 	if (lease != NULL)
 		log_wait(&c);
 	return lease;
+}
+
+PgpxLease *
+pgpx_lease_checkout(const char *server, int64 timeout, bool only_try,
+					PgpxScope scope, const char *why)
+{
+	return checkout_for(server, timeout, only_try, scope, why, NULL);
+}
+
+PgpxLease *
+pgpx_lease_checkout_for(const char *server, const PgpxStatement *statement)
+{
+	return checkout_for(server, PGPX_TIMEOUT_DEFAULT, false, PGPX_SCOPE_CALL,
+						NULL, statement);
 }
 
 /* Ask for what is missing; returns how many are open, *more: more can come. */

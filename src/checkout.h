@@ -30,6 +30,7 @@ typedef struct PgpxCheckout
 	uint64		told_epoch;		/* worker and version that we sent the */
 	uint64		told_version;	/* conninfo for */
 	bool		refreshed;		/* the catalogs were read again */
+	const PgpxStatement *statement; /* that it is for; NULL: unknown */
 } PgpxCheckout;
 
 /* --- checkout_wait.c ------------------------------------------------------- */
@@ -105,5 +106,12 @@ pg_noreturn extern void pgpx_checkout_raise_unreachable(PgpxCheckout *c,
 														int sqlstate,
 														const char *text,
 														int64 wait_ms);
+
+/*
+ * 08006: the statement was sent on a lease whose socket we cannot have; or what
+ * has ended the lease.
+ */
+pg_noreturn extern void pgpx_checkout_raise_lost(PgpxCheckout *c,
+												 PgpxLease *lease);
 
 #endif							/* PGPX_CHECKOUT_H */

@@ -40,6 +40,11 @@ unsettle(PgpxLease *lease, PgpxGive give)
 		if (kept->wire.phase == PGPX_WIRE_OWED && !kept->wire.eof)
 			give = PGPX_GIVE_CANCEL_CLOSE;
 	}
+	if (give != PGPX_GIVE_AS_IT_WAS && lease->offer == PGPX_OFFER_SENT)
+	{
+		reason = PGPX_CLOSE_HOLDER_DIED;
+		give = PGPX_GIVE_CANCEL_CLOSE;
+	}
 	pgpx_pool_give(conn, lease->id, PGPX_END_RETRIED, give, 0, reason,
 				   &lease->usage);
 	pgpx_lease_forget(lease);
@@ -121,6 +126,12 @@ settle_in(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
 	PgpxWire   *wire;
 	PgpxSettled settled;
 
+	/* what the granter could not send has left the connection in doubt */
+	*touched = lease->offer == PGPX_OFFER_SENT ||
+		lease->offer == PGPX_OFFER_FAILED;
+	if (lease->offer == PGPX_OFFER_FAILED)
+		return PGPX_SETTLED_DEAD;
+
 	lease->kept = pgpx_kept_find(lease->conn, lease->generation);
 	if (lease->kept == NULL)
 	{
@@ -130,6 +141,8 @@ settle_in(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
 		fetch = pgpx_kept_fetch(lease->target->pool, lease->conn,
 								lease->generation,
 								lease->id, deadline, &lease->kept);
+		if (fetch != PGPX_FETCH_OK && lease->offer == PGPX_OFFER_SENT)
+			pgpx_checkout_raise_lost(c, lease);
 		if (fetch == PGPX_FETCH_GONE ||
 			(fetch == PGPX_FETCH_TIMEOUT && !is_late(c)))
 			return PGPX_SETTLED_DEAD;
@@ -140,6 +153,13 @@ settle_in(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
 	lease->kept->leased = true;
 	wire = &lease->kept->wire;
 	*touched = true;
+	if (lease->offer == PGPX_OFFER_SENT)
+	{
+		/* the answer is for who runs the statement */
+		pgpx_wire_begin_sent(wire, pgpx_ticket_mine()->offer_reset,
+							 pgpx_ticket_mine()->offer_len);
+		return PGPX_SETTLED;
+	}
 	pgpx_wire_begin(wire, conn->owed);
 	if (conn->owed > 0 && deadline == 0)
 		deadline = step_deadline(c);

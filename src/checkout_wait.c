@@ -192,23 +192,30 @@ pgpx_checkout_leave(PgpxTicket *ticket)
 					  NULL, &waited);
 }
 
+/* Nothing has come of the ticket, or its statement is just being sent. */
+static bool
+stands(const volatile PgpxTicket *ticket)
+{
+	return ticket->state == PGPX_TICKET_WAITING ||
+		pgpx_ticket_offered() == PGPX_OFFER_SENDING;
+}
+
 /* See checkout.h. */
 PgpxConn *
 pgpx_checkout_wait(PgpxCheckout *c, PgpxPool *pool, PgpxTicket *ticket,
 				   uint64 *lease_id, bool *moved)
 {
 	static uint32 wait_event = 0;
-	volatile int *state = &ticket->state;
 	PgpxTicketState was;
 	PgpxConn   *conn = NULL;
 	int			sqlstate = 0;
 	char		text[PGPX_ERROR_LEN];
-	bool		in_time = true;
+	volatile bool in_time = true;
 
 	*moved = false;
 	PG_TRY();
 	{
-		while (*state == PGPX_TICKET_WAITING && in_time && !*moved)
+		while (stands(ticket) && in_time && !*moved)
 		{
 			uint64		epoch = pgpx_pool_worker_epoch(pool);
 

@@ -29,7 +29,7 @@
  * CONNECTING -> CLOSING	worker					pgpx_pool_connect_failed
  * CONNECTING -> CANCELLING	worker, start commands late		"
  * IDLE, OWED -> LEASED		session or worker		pgpx_pool_take_locked
- * LEASED -> IDLE, OWED		session					pgpx_pool_give
+ * LEASED -> IDLE, OWED		session					pgpx_pool_give, pgpx_pool_carry
  * LEASED -> RESETTING		session					pgpx_pool_give
  * LEASED -> CANCELLING		session, worker			pgpx_pool_give, pgpx_pool_revoke
  * LEASED -> CLOSING		session, worker			pgpx_pool_give, pgpx_pool_revoke
@@ -99,6 +99,8 @@ extern void pgpx_conn_free_locked(PgpxConn *conn);
 /* Index of a connection, pool or ticket in its array. */
 #define PGPX_CONN_INDEX(conn)	((int) ((conn) - pgpx_conns))
 #define PGPX_POOL_INDEX(pool)	((int) ((pool) - pgpx_pools))
+#define PGPX_OFFER_OF(t) \
+	(pgpx_offers + (Size) PGPX_TICKET_INDEX(t) * PGPX_OFFER_MAX)
 #define PGPX_TICKET_INDEX(t)	((int) ((t) - pgpx_tickets))
 
 /*

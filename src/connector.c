@@ -242,6 +242,17 @@ pgpx_connector_looked_up(PgpxWorkerConn *w, PgpxLookup *lookup)
 }
 
 /* What the views show of the other end. */
+/*
+ * Does the server commit DISCARD ALL inside Execute?  Before, an error of a
+ * statement in the same Sync would undo it.
+ */
+static bool
+commits_discard_all(int version)
+{
+	return version >= 150000 || (version >= 140005 && version < 150000) ||
+		(version >= 130008 && version < 140000);
+}
+
 static void
 note_remote(PgpxWorkerConn *w, PgpxConn *conn)
 {
@@ -256,6 +267,7 @@ note_remote(PgpxWorkerConn *w, PgpxConn *conn)
 	/* times were floats once, and what is no PostgreSQL may not say */
 	conn->binary = integers != NULL && strcmp(integers, "on") == 0 &&
 		PQserverVersion(w->pg) >= 100000;
+	conn->carries = commits_discard_all(PQserverVersion(w->pg));
 	conn->remote_pid = PQbackendPID(w->pg);
 	strlcpy(conn->remote_version, version ? version : "",
 			sizeof(conn->remote_version));

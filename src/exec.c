@@ -86,7 +86,7 @@ pgpx_exec(PgpxLease *lease, const char *sql, int nparams,
 		run.lease = lease;
 		run.sql = sql;
 		run.sink = sink;
-		if (may_binary)
+		if (may_binary && lease->offer != PGPX_OFFER_SENT)
 			run.nformats = pgpx_formats_find(&key, formats);
 		run.formats = formats;
 		run_once(&run, nparams, values, &key);

@@ -18,6 +18,8 @@
  * Without one: rows are dropped, and without parameters there may be several
  * statements.  Returns the number of rows affected or returned, summed up.
  *
+ * If the lease is not_run afterwards, nothing was: discard it, and take another.
+ *
  * On any error the lease is left at a boundary, or being cancelled, or broken;
  * what the caller does with it is the caller's.
  *

@@ -69,6 +69,15 @@ read_call(FunctionCallInfo fcinfo, int at, bool by_pool, bool any, Call *call)
 static uint64
 run_call(const Call *call, const PgpxSink *sink)
 {
+	PgpxStatement statement = {
+		.sql = call->sql,
+		.nparams = call->params.n,
+		.values = call->params.values,
+		.one = sink != NULL || call->params.n > 0 ||
+			strchr(call->sql, ';') == NULL,
+		.known = sink != NULL && sink->formats != NULL,
+		.shape = sink != NULL ? sink->shape : 0,
+	};
 	PgpxLease  *lease;
 	uint64		rows;
 
@@ -76,8 +85,8 @@ run_call(const Call *call, const PgpxSink *sink)
 		return pgpx_exec(pgpx_lease_of(call->id), call->sql, call->params.n,
 						 call->params.values, sink);
 
-	lease = pgpx_lease_checkout(call->server, PGPX_TIMEOUT_DEFAULT, false,
-								PGPX_SCOPE_CALL, NULL);
+again:
+	lease = pgpx_lease_checkout_for(call->server, &statement);
 	PG_TRY();
 	{
 		rows = pgpx_exec(lease, call->sql, call->params.n, call->params.values,
@@ -89,6 +98,14 @@ run_call(const Call *call, const PgpxSink *sink)
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
+	if (lease->not_run)
+	{
+		statement.ticket = lease->ticket;
+		statement.pool_id = lease->target->pool_id;
+		statement.deadline = lease->deadline;
+		pgpx_lease_return(lease, PGPX_END_RETRIED, true);
+		goto again;
+	}
 	pgpx_lease_return(lease, PGPX_END_CHECKIN, true);
 	return rows;
 }

@@ -31,6 +31,7 @@ stats_row(PgpxRow *row, const PgpxPool *pool)
 	pgpx_row_bigint(row, stats->grown);
 	pgpx_row_bigint(row, stats->waited);
 	pgpx_row_bigint(row, stats->granted);
+	pgpx_row_bigint(row, stats->carried);
 	pgpx_row_bigint(row, stats->timeouts);
 	pgpx_row_bigint(row, stats->cancelled);
 	pgpx_row_bigint(row, stats->failed);

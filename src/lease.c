@@ -325,7 +325,8 @@ condition(PgpxLease *lease, PgpxEnd end, bool may_wait, int *owed,
 	}
 	if (!in_step || !reset_restores(lease))
 	{
-		*reason = in_step ? PGPX_CLOSE_RESET : PGPX_CLOSE_BROKEN;
+		*reason = in_step || lease->not_run ? PGPX_CLOSE_RESET :
+											  PGPX_CLOSE_BROKEN;
 		return PGPX_GIVE_CLOSE;
 	}
 	if (pg_atomic_read_u32(&conn->cancel) != PGPX_CANCEL_NONE)
@@ -370,9 +371,14 @@ pgpx_lease_return(PgpxLease *lease, PgpxEnd end, bool may_wait)
 
 	if (kept == NULL)
 	{
-		/* the process ends while it waits for the socket: nobody has used it */
-		pgpx_pool_give(conn, lease->id, PGPX_END_RETRIED, PGPX_GIVE_AS_IT_WAS,
-					   0, PGPX_CLOSE_NONE, NULL);
+		/* the process ends while it waits for the socket */
+		if (lease->offer == PGPX_OFFER_SENT)
+			pgpx_pool_give(conn, lease->id, PGPX_END_RECLAIMED,
+						   PGPX_GIVE_CANCEL_CLOSE, 0, PGPX_CLOSE_HOLDER_DIED,
+						   NULL);
+		else
+			pgpx_pool_give(conn, lease->id, PGPX_END_RETRIED,
+						   PGPX_GIVE_AS_IT_WAS, 0, PGPX_CLOSE_NONE, NULL);
 		pgpx_lease_forget(lease);
 		return;
 	}
@@ -384,6 +390,8 @@ pgpx_lease_return(PgpxLease *lease, PgpxEnd end, bool may_wait)
 		pgpx_wire_at_boundary(&kept->wire) && kept->wire.tx != 'I')
 		roll_back(lease);
 
+	if (end == PGPX_END_CHECKIN && pgpx_lease_carry(lease))
+		return;
 	give = condition(lease, end, may_wait, &owed, &reason);
 	lease->usage.bytes_received = kept->wire.bytes_in;
 	lease->usage.bytes_sent = kept->wire.bytes_out;

@@ -28,6 +28,10 @@ typedef struct PgpxLease
 	SubTransactionId subid;		/* that took it, or its parents */
 	bool		in_use;			/* a statement runs on it right now */
 	bool		sent;			/* something has been sent on it */
+	int			offer;			/* PgpxOffer: SENT with its one statement, FAILED */
+	uint64		ticket;			/* number that it waited under; 0: did not */
+	PgpxTime	deadline;		/* of its checkout */
+	bool		not_run;		/* its statement: the reset ahead has failed */
 	const char *broken;			/* why it cannot be used any more */
 	const char *flight;			/* sent, its result not yet taken; NULL: none */
 	size_t		scanned;		/* of its answer, see pgpx_wire_answered */
@@ -53,6 +57,32 @@ typedef struct PgpxLease
 extern PgpxLease *pgpx_lease_checkout(const char *server, int64 timeout,
 									  bool only_try, PgpxScope scope,
 									  const char *why);
+
+/*
+ * The statement that a lease of scope CALL is for.  While the checkout waits its
+ * turn, who returns a connection may send it: then pgpx_run_send finds it sent.
+ */
+typedef struct PgpxStatement
+{
+	const char *sql;
+	int			nparams;
+	const char *const *values;
+	bool		one;			/* it is one statement for sure */
+	bool		known;			/* shape is that of its sink */
+	uint64		shape;
+
+	/* a lease whose statement was not run: wait on under its number */
+	uint64		ticket;
+	uint32		pool_id;
+	PgpxTime	deadline;
+} PgpxStatement;
+
+/*
+ * pgpx_lease_checkout_for
+ *		The same for one statement, with the timeout of the GUC or the server.
+ */
+extern PgpxLease *pgpx_lease_checkout_for(const char *server,
+										  const PgpxStatement *statement);
 
 /*
  * pgpx_lease_prewarm
@@ -124,6 +154,20 @@ extern void pgpx_lease_activity(PgpxLease *lease, PgpxActivity activity);
 
 /* The same after a statement: what the remote transaction's state says. */
 extern void pgpx_lease_rest(PgpxLease *lease);
+
+/* --- lease_carry.c ------------------------------------------------------- */
+
+/* Have a statement stand ready for the ticket to be drawn, if that can be. */
+extern void pgpx_lease_offer(const PgpxTarget *target,
+							 const PgpxStatement *statement);
+
+/*
+ * pgpx_lease_carry
+ *		End a lease by sending, for the first in the queue, the statement that it
+ *		waits with, after a reset.  False: nothing is done; return it as usual.
+ *		Never waits, never throws.
+ */
+extern bool pgpx_lease_carry(PgpxLease *lease);
 
 /* --- lease_notes.c ------------------------------------------------------- */
 

@@ -211,6 +211,21 @@ extern bool pgpx_pool_give(PgpxConn *conn, uint64 lease_id, PgpxEnd end,
 						   PgpxGive give, int owed, PgpxCloseReason reason,
 						   const PgpxUsage *usage);
 
+/*
+ * pgpx_pool_carry
+ *		End a lease by handing its connection to the first in the queue, who has
+ *		offered a statement: the caller sends that now, and then calls
+ *		pgpx_ticket_sent.  reset: it sends a reset ahead of it, or not, as the
+ *		options say that the fingerprint stands for.
+ *
+ * Returns the ticket; NULL if there is none such, or the connection is not to be
+ * used again, or the pool has other options by now, or the lease is not the
+ * caller's any more: then nothing is done.
+ */
+extern PgpxTicket *pgpx_pool_carry(PgpxConn *conn, uint64 lease_id,
+								   const PgpxFingerprint *fingerprint,
+								   bool reset, const PgpxUsage *usage);
+
 /* Must this pool leave its places to others, who have waited longer? */
 extern bool pgpx_pool_must_give_way(PgpxPool *pool);
 

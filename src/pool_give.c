@@ -99,41 +99,51 @@ give_locked(PgpxPool *pool, PgpxConn *conn, PgpxGive give, int owed,
 		pgpx_conn_set_state(conn, PGPX_CONN_IDLE, now);
 }
 
+/* Who has not touched it is not the one whose session it holds. */
+static void
+note_lessee(PgpxConn *conn)
+{
+	conn->last_procno = conn->owner_procno;
+	conn->last_pid = conn->owner_pid;
+	conn->last_user = conn->owner_user;
+}
+
+/*
+ * Lock the pool of a lease; NULL, without the lock, if it was revoked: then its
+ * id is gone.  The pool of a leased connection cannot change under its lessee.
+ */
+static PgpxPool *
+lock_lease(PgpxConn *conn, uint64 lease_id)
+{
+	PgpxPool   *pool;
+	int			index;
+
+	if (pg_atomic_read_u64(&conn->lease_id) != lease_id)
+		return NULL;
+	index = conn->pool;
+	if (index < 0)
+		return NULL;
+	pool = &pgpx_pools[index];
+	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+	if (conn->pool == index && pg_atomic_read_u64(&conn->lease_id) == lease_id)
+		return pool;
+	LWLockRelease(pool->lock);
+	return NULL;
+}
+
 bool
 pgpx_pool_give(PgpxConn *conn, uint64 lease_id, PgpxEnd end, PgpxGive give,
 			   int owed, PgpxCloseReason reason, const PgpxUsage *usage)
 {
 	PgpxWake	wake = PGPX_WAKE_INIT;
 	PgpxPool   *pool;
-	int			index;
 
-	/*
-	 * The pool of a leased connection cannot change under its lessee; if the
-	 * lease was revoked meanwhile, the lease's id is gone too.
-	 */
-	if (pg_atomic_read_u64(&conn->lease_id) != lease_id)
+	pool = lock_lease(conn, lease_id);
+	if (pool == NULL)
 		return false;
-	index = conn->pool;
-	if (index < 0)
-		return false;
-	pool = &pgpx_pools[index];
-
-	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
-	if (conn->pool != index ||
-		pg_atomic_read_u64(&conn->lease_id) != lease_id)
-	{
-		LWLockRelease(pool->lock);
-		return false;
-	}
-
 	conn->last_used = pgpx_now();
 	if (give != PGPX_GIVE_AS_IT_WAS)
-	{
-		/* who has not touched it is not the one whose session it holds */
-		conn->last_procno = conn->owner_procno;
-		conn->last_pid = conn->owner_pid;
-		conn->last_user = conn->owner_user;
-	}
+		note_lessee(conn);
 	pgpx_stats_lease_locked(pool, conn->last_used - conn->leased_at, end,
 							usage);
 
@@ -142,6 +152,47 @@ pgpx_pool_give(PgpxConn *conn, uint64 lease_id, PgpxEnd end, PgpxGive give,
 	LWLockRelease(pool->lock);
 	pgpx_wake_flush(&wake);
 	return true;
+}
+
+PgpxTicket *
+pgpx_pool_carry(PgpxConn *conn, uint64 lease_id,
+				const PgpxFingerprint *fingerprint, bool reset,
+				const PgpxUsage *usage)
+{
+	PgpxWake	wake = PGPX_WAKE_INIT;
+	PgpxPool   *pool = lock_lease(conn, lease_id);
+	PgpxTicket *first;
+
+	if (pool == NULL)
+		return NULL;
+	first = pool->queue_head >= 0 ? &pgpx_tickets[pool->queue_head] : NULL;
+	if (first == NULL ||
+		pg_atomic_read_u32(&first->offer) != PGPX_OFFER_OPEN ||
+		!pgpx_pool_is_current_locked(pool, fingerprint) ||
+		pgpx_pool_is_paused(pool) ||
+		pg_atomic_read_u32(&conn->cancel) != PGPX_CANCEL_NONE ||
+		retire_reason(pool, conn, pgpx_now()) != PGPX_CLOSE_NONE)
+	{
+		LWLockRelease(pool->lock);
+		return NULL;
+	}
+
+	conn->last_used = pgpx_now();
+	note_lessee(conn);
+	pgpx_stats_lease_locked(pool, conn->last_used - conn->leased_at,
+							PGPX_END_CHECKIN, usage);
+	conn->owed = 0;
+	conn->dirty = !reset;
+	pgpx_conn_set_state(conn, PGPX_CONN_IDLE, conn->last_used);
+	first->offer_reset = reset;
+	pg_atomic_write_u32(&first->offer, PGPX_OFFER_SENDING);
+	pgpx_ticket_grant_locked(pool, first, conn, &wake);
+	pg_atomic_write_u32(&conn->activity, PGPX_ACT_ACTIVE);
+	pool->stats.carried++;
+	LWLockRelease(pool->lock);
+
+	/* its owner is not woken: pgpx_ticket_sent does that */
+	return first;
 }
 
 void

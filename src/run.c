@@ -248,6 +248,11 @@ step(PgpxRun *run)
 			read_behind(run);
 			return true;
 		}
+		if (event == PGPX_EV_NOT_RESET)
+		{
+			lease->not_run = true;
+			return true;
+		}
 		if (event == PGPX_EV_BROKEN)
 			pgpx_lease_broken(lease, wire->broken,
 							  run->error.set ? run->error.primary : NULL);
@@ -264,6 +269,8 @@ check_answer(PgpxRun *run)
 {
 	PgpxWire   *wire = &run->lease->kept->wire;
 
+	if (run->lease->not_run)
+		return;
 	if (!run->error.set && !run->any && !run->empty)
 	{
 		pgpx_wire_break(wire, malformed);
@@ -379,7 +386,8 @@ pgpx_run_send(PgpxRun *run, int nparams, const char *const *values,
 	PgpxConn   *conn = &pgpx_conns[lease->conn];
 
 	lease->in_use = true;
-	make_ready(run);
+	if (lease->offer != PGPX_OFFER_SENT)
+		make_ready(run);
 	pgpx_lease_activity(lease, PGPX_ACT_ACTIVE);
 	if (wire->encoding_changed)
 		ereport(ERROR,
@@ -392,6 +400,11 @@ pgpx_run_send(PgpxRun *run, int nparams, const char *const *values,
 	lease->usage.statements++;
 	pg_atomic_write_u64(&conn->statements,
 						pg_atomic_read_u64(&conn->statements) + 1);
+	if (lease->offer == PGPX_OFFER_SENT)
+	{
+		lease->offer = PGPX_OFFER_NONE; /* by who had it before us */
+		return;
+	}
 	if (nparams == 0 && run->nformats == 0 &&
 		(several || is_plain_select(run->sql)))
 		pgpx_wire_send_query(wire, run->sql);
@@ -408,6 +421,8 @@ pgpx_run_end(PgpxRun *run)
 {
 	run->lease->in_use = false;
 	pgpx_lease_rest(run->lease);
+	if (run->lease->not_run)
+		return 0;
 	if (run->error.set)
 		pgpx_remote_error_raise(&run->error, run->sql);
 	if (run->empty && !run->any)

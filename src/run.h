@@ -65,7 +65,10 @@ extern void pgpx_run_read(PgpxRun *run);
  */
 extern void pgpx_run_failed(PgpxRun *run, bool may_drain);
 
-/* After the last step: raise the remote's error, or return the rows' number. */
+/*
+ * After the last step: raise the remote's error, or return the rows' number; 0 if
+ * the lease is not_run.
+ */
 extern uint64 pgpx_run_end(PgpxRun *run);
 
 /*

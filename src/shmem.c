@@ -27,6 +27,7 @@ PgpxPool   *pgpx_pools = NULL;
 PgpxServer *pgpx_servers = NULL;
 PgpxConn   *pgpx_conns = NULL;
 PgpxTicket *pgpx_tickets = NULL;
+char	   *pgpx_offers = NULL;
 pg_atomic_uint32 *pgpx_work_bits = NULL;
 
 static shmem_request_hook_type prev_shmem_request_hook = NULL;
@@ -58,6 +59,7 @@ shmem_size(void)
 	size = add_size(size,
 					MAXALIGN(mul_size(pgpx_max_connections, sizeof(PgpxConn))));
 	size = add_size(size, MAXALIGN(mul_size(PGPX_NPROCS, sizeof(PgpxTicket))));
+	size = add_size(size, mul_size(PGPX_NPROCS, PGPX_OFFER_MAX));
 	size = add_size(size,
 					MAXALIGN(mul_size(work_words(), sizeof(pg_atomic_uint32))));
 	return size;
@@ -99,6 +101,7 @@ static void
 init_ticket(PgpxTicket *ticket)
 {
 	ticket->next = ticket->prev = ticket->conn = -1;
+	pg_atomic_init_u32(&ticket->offer, PGPX_OFFER_NONE);
 	pg_atomic_init_u32(&ticket->nrevoked, 0);
 	for (int i = 0; i < PGPX_REVOKED_KEPT; i++)
 	{
@@ -195,6 +198,8 @@ shmem_startup(void)
 	p += MAXALIGN(mul_size(pgpx_max_connections, sizeof(PgpxConn)));
 	pgpx_tickets = (PgpxTicket *) p;
 	p += MAXALIGN(mul_size(PGPX_NPROCS, sizeof(PgpxTicket)));
+	pgpx_offers = p;
+	p += mul_size(PGPX_NPROCS, PGPX_OFFER_MAX);
 	pgpx_work_bits = (pg_atomic_uint32 *) p;
 
 	if (!found)

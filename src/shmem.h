@@ -4,7 +4,8 @@
  *	  What the processes share: pools, connections, tickets, workers.
  *
  * Shared memory holds no password, no pointer and no descriptor: only indices,
- * generations, states, names and counters.  Instants are microseconds of the
+ * generations, states, names and counters; and, while it waits, the statement of
+ * a call on a pool (pgpx_offers).  Instants are microseconds of the
  * monotonic clock (pgpx_now); views turn them into timestamps.
  *
  * THE LOCK TABLE.  Taken downward only, never two of a kind:
@@ -167,6 +168,7 @@ typedef struct PgpxConn
 	char		remote_addr[PGPX_ADDR_LEN];
 	char		remote_version[PGPX_VERSION_LEN];
 	bool		binary;			/* values may be asked for in binary */
+	bool		carries;		/* a reset may share a Sync with a statement */
 } PgpxConn;
 
 typedef enum PgpxTicketState
@@ -182,6 +184,21 @@ typedef enum PgpxTicketState
  * the index of its PGPROC.  Its own process makes and ends it; others move it
  * from WAITING to GRANTED or FAILED.  All under the lock of "pool".
  */
+/*
+ * A waiter that will run one statement may offer it: who returns a connection
+ * then sends it along with the reset, see lease_carry.c.
+ */
+#define PGPX_OFFER_MAX 2048		/* bytes of messages */
+
+typedef enum PgpxOffer
+{
+	PGPX_OFFER_NONE = 0,
+	PGPX_OFFER_OPEN,			/* set with the ticket, under the pool lock */
+	PGPX_OFFER_SENDING,			/* set with the grant; the granter is at it */
+	PGPX_OFFER_SENT,			/* set by the granter without the lock */
+	PGPX_OFFER_FAILED			/* the same: not a byte of it has left */
+} PgpxOffer;
+
 typedef struct PgpxTicket
 {
 	int			state;			/* PgpxTicketState */
@@ -197,6 +214,11 @@ typedef struct PgpxTicket
 	PgpxTime	deadline;		/* 0: none */
 	char		why[PGPX_WHY_LEN];
 	char		application_name[NAMEDATALEN];
+
+	/* atomic, PgpxOffer: what has become of the statement that waits with it */
+	pg_atomic_uint32 offer;
+	uint32		offer_len;		/* of its bytes in pgpx_offers */
+	bool		offer_reset;	/* SENT: a reset went ahead of it */
 
 	int			conn;			/* GRANTED: index of the connection */
 	uint64		lease_id;		/* GRANTED: the lease */
@@ -223,6 +245,7 @@ typedef struct PgpxStats
 	uint64		grown;			/* connections asked for */
 	uint64		waited;			/* tickets drawn */
 	uint64		granted;		/* tickets that became leases */
+	uint64		carried;		/* of these: their statement had been sent */
 	uint64		timeouts;
 	uint64		cancelled;
 	uint64		failed;			/* tickets that got the remote's reason */
@@ -440,6 +463,7 @@ extern PgpxPool *pgpx_pools;	/* [max_pools] */
 extern PgpxServer *pgpx_servers;	/* [max_pools] */
 extern PgpxConn *pgpx_conns;	/* [max_connections] */
 extern PgpxTicket *pgpx_tickets;	/* [ntickets], by MyProcNumber */
+extern char *pgpx_offers;		/* [ntickets][PGPX_OFFER_MAX], of who waits */
 
 /*
  * A bit for each connection that has something for its worker to do: set by

@@ -13,10 +13,40 @@
 
 #include "stats.h"
 
+#define SENDING_US 20			/* pause between looks whether it is sent */
+
 PgpxTicket *
 pgpx_ticket_mine(void)
 {
 	return &pgpx_tickets[MyProcNumber];
+}
+
+void
+pgpx_ticket_offer(const char *messages, size_t len)
+{
+	PgpxTicket *ticket = pgpx_ticket_mine();
+
+	Assert(ticket->state == PGPX_TICKET_NONE);
+	ticket->offer_len = 0;
+	if (len > PGPX_OFFER_MAX)
+		return;
+	if (len > 0)
+		memcpy(PGPX_OFFER_OF(ticket), messages, len);
+	ticket->offer_len = len;
+}
+
+PgpxOffer
+pgpx_ticket_offered(void)
+{
+	return pg_atomic_read_u32(&pgpx_ticket_mine()->offer);
+}
+
+void
+pgpx_ticket_sent(PgpxTicket *ticket, PgpxOffer how)
+{
+	pg_write_barrier();
+	pg_atomic_write_u32(&ticket->offer, how);
+	SetLatch(&GetPGProcByNumber(PGPX_TICKET_INDEX(ticket))->procLatch);
 }
 
 static void
@@ -83,6 +113,8 @@ pgpx_ticket_draw_locked(PgpxPool *pool, const PgpxHolder *holder,
 	ticket->lease_id = 0;
 	ticket->sqlstate = 0;
 	ticket->text[0] = '\0';
+	pg_atomic_write_u32(&ticket->offer, ticket->offer_len > 0 ?
+						PGPX_OFFER_OPEN : PGPX_OFFER_NONE);
 
 	queue_insert(pool, ticket);
 	pool->nticket++;
@@ -140,6 +172,13 @@ pgpx_ticket_leave(PgpxTicket *ticket, PgpxLeave how, PgpxConn **conn,
 		return PGPX_TICKET_NONE;
 
 	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+	while (pg_atomic_read_u32(&ticket->offer) == PGPX_OFFER_SENDING)
+	{
+		/* the granter reads the offer, and does nothing that waits */
+		LWLockRelease(pool->lock);
+		pg_usleep(SENDING_US);
+		LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+	}
 	was = ticket->state;
 	*waited = pgpx_now() - ticket->since;
 
@@ -173,18 +212,27 @@ pgpx_ticket_leave(PgpxTicket *ticket, PgpxLeave how, PgpxConn **conn,
 			break;
 	}
 	ticket->state = PGPX_TICKET_NONE;
+	if (ticket->offer_len > 0)	/* values that are nobody else's business */
+		memset(PGPX_OFFER_OF(ticket), 0, ticket->offer_len);
 	pool->nticket--;
 	pgpx_stats_waited_locked(pool, *waited);
 	LWLockRelease(pool->lock);
 
 	if (granted != NULL && how == PGPX_LEAVE_CANCEL)
 	{
+		PgpxOffer	offer = pg_atomic_read_u32(&ticket->offer);
+
 		/*
-		 * Given on, untouched.  Between the two lock sections it is LEASED to
-		 * a process that has no ticket: nobody else can want it then.
+		 * Given on, if nothing was sent on it.  Between the two lock sections
+		 * it is LEASED to a process that has no ticket: nobody else can want
+		 * it then.
 		 */
 		pgpx_pool_give(granted, granted_lease, PGPX_END_RETRIED,
-					   PGPX_GIVE_AS_IT_WAS, 0, PGPX_CLOSE_NONE, NULL);
+					   offer == PGPX_OFFER_SENT ? PGPX_GIVE_CANCEL_CLOSE :
+					   offer == PGPX_OFFER_FAILED ? PGPX_GIVE_CLOSE :
+					   PGPX_GIVE_AS_IT_WAS, 0,
+					   offer == PGPX_OFFER_SENT ? PGPX_CLOSE_HOLDER_DIED :
+					   PGPX_CLOSE_BROKEN, NULL);
 	}
 	else
 	{

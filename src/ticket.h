@@ -21,13 +21,31 @@
 
 /*
  * pgpx_ticket_draw_locked
- *		Queue this process.  number 0 draws the next one; a number drawn before
- *		(a granted connection that proved dead) goes back to the head.
+ *		Queue this process, with what it has offered.  number 0 draws the next
+ *		one; a number drawn before (a granted connection that proved dead) goes
+ *		back to the head.
  */
 extern PgpxTicket *pgpx_ticket_draw_locked(PgpxPool *pool,
 										   const PgpxHolder *holder,
 										   PgpxTime since, PgpxTime deadline,
 										   uint64 number);
+
+/*
+ * pgpx_ticket_offer
+ *		Have a statement stand ready for the ticket that is drawn next, if it is
+ *		short enough: PGPX_OFFER_MAX bytes of messages that end with a Sync.
+ */
+extern void pgpx_ticket_offer(const char *messages, size_t len);
+
+/* What has become of it: to be asked for after the ticket was left. */
+extern PgpxOffer pgpx_ticket_offered(void);
+
+/*
+ * pgpx_ticket_sent
+ *		The granter has sent what the ticket offered (SENT), or not a byte of it
+ *		(FAILED).  Until then its owner waits.
+ */
+extern void pgpx_ticket_sent(PgpxTicket *ticket, PgpxOffer how);
 
 /* WAITING -> GRANTED with a free connection; the pool's serve calls it. */
 extern void pgpx_ticket_grant_locked(PgpxPool *pool, PgpxTicket *ticket,

@@ -100,6 +100,28 @@ static const Rule rules[PGPX_WIRE_NPHASES][M_NCLASSES] = {
 		[M_COMMAND] = R(COMMAND, SIMPLE),
 		[M_ERROR] = R(ERROR, SIMPLE),
 	},
+	[PGPX_WIRE_AHEAD_PARSE] = {
+		/* the predecessor's: dropped, never shown */
+		[M_NOTICE] = R(NONE, AHEAD_PARSE),
+		[M_NOTIFICATION] = R(NONE, AHEAD_PARSE),
+		[M_PARAMETER] = R(NONE, AHEAD_PARSE),
+		[M_PARSE_COMPLETE] = R(NONE, AHEAD_BIND),
+		[M_ERROR] = R(NOT_RESET, BROKEN),
+	},
+	[PGPX_WIRE_AHEAD_BIND] = {
+		[M_NOTICE] = R(NONE, AHEAD_BIND),
+		[M_NOTIFICATION] = R(NONE, AHEAD_BIND),
+		[M_PARAMETER] = R(NONE, AHEAD_BIND),
+		[M_BIND_COMPLETE] = R(NONE, AHEAD_EXECUTE),
+		[M_ERROR] = R(NOT_RESET, BROKEN),
+	},
+	[PGPX_WIRE_AHEAD_EXECUTE] = {
+		[M_NOTICE] = R(NONE, AHEAD_EXECUTE),
+		[M_NOTIFICATION] = R(NONE, AHEAD_EXECUTE),
+		[M_PARAMETER] = R(NONE, AHEAD_EXECUTE),
+		[M_COMMAND] = R(NONE, PARSE),
+		[M_ERROR] = R(NOT_RESET, BROKEN),
+	},
 	[PGPX_WIRE_PARSE] = {
 		ASYNC(PARSE),
 		[M_PARSE_COMPLETE] = R(NONE, BIND),
@@ -174,6 +196,15 @@ pgpx_wire_free(PgpxWire *wire)
 	wire->out.data = NULL;
 }
 
+/* After a reset, before the remote has reported what it changed. */
+static void
+assume_start_values(PgpxWire *wire)
+{
+	wire->encoding_changed = false;
+	wire->datestyle_iso = true;
+	wire->intervalstyle_postgres = true;
+}
+
 void
 pgpx_wire_begin(PgpxWire *wire, int owed)
 {
@@ -185,9 +216,20 @@ pgpx_wire_begin(PgpxWire *wire, int owed)
 	wire->tx = 'I';
 	wire->bytes_in = 0;
 	wire->bytes_out = 0;
-	wire->encoding_changed = false;
-	wire->datestyle_iso = true;
-	wire->intervalstyle_postgres = true;
+	assume_start_values(wire);
+}
+
+void
+pgpx_wire_begin_sent(PgpxWire *wire, bool reset, size_t bytes)
+{
+	/* what is in the buffer cannot be the answer */
+	if (wire->in_start != wire->in_end)
+		pgpx_wire_break(wire, "the remote server sent something unasked");
+	pgpx_wire_begin(wire, 0);
+	if (wire->phase == PGPX_WIRE_BROKEN)
+		return;
+	wire->phase = reset ? PGPX_WIRE_AHEAD_PARSE : PGPX_WIRE_PARSE;
+	wire->bytes_out = bytes;
 }
 
 void
@@ -478,10 +520,18 @@ pgpx_wire_next(PgpxWire *wire, PgpxWireMessage *msg)
 			return PGPX_EV_BROKEN;
 		}
 
-		if (rule.next == PGPX_WIRE_BROKEN)
+		if (rule.event == PGPX_EV_NOT_RESET)
+			pgpx_wire_break(wire, "the reset was not answered as expected");
+		else if (rule.next == PGPX_WIRE_BROKEN)
 			pgpx_wire_break(wire, "the remote server ended the session");
 		else
+		{
+			/* what it set back it reports at the end of all */
+			if (wire->phase == PGPX_WIRE_AHEAD_EXECUTE &&
+				rule.next == PGPX_WIRE_PARSE)
+				assume_start_values(wire);
 			wire->phase = rule.next;
+		}
 
 		if (class == M_COPY_IN)
 			pgpx_wire_refuse_copy(wire);

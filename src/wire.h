@@ -31,6 +31,9 @@ typedef enum PgpxWirePhase
 	PGPX_WIRE_IDLE = 0,			/* at a boundary; nothing is in flight */
 	PGPX_WIRE_SIMPLE,			/* Query was sent */
 	PGPX_WIRE_SIMPLE_ROWS,		/* .. and a result has begun */
+	PGPX_WIRE_AHEAD_PARSE,		/* a reset was sent ahead, in the same Sync */
+	PGPX_WIRE_AHEAD_BIND,
+	PGPX_WIRE_AHEAD_EXECUTE,
 	PGPX_WIRE_PARSE,			/* Parse, Bind, Describe, Execute, Sync were sent */
 	PGPX_WIRE_BIND,
 	PGPX_WIRE_DESCRIBE,
@@ -55,6 +58,8 @@ typedef enum PgpxWireEvent
 	PGPX_EV_NOTICE,
 	PGPX_EV_NOTIFICATION,
 	PGPX_EV_COPY,				/* the statement is a COPY; it is being refused */
+	PGPX_EV_NOT_RESET,			/* the reset ahead has failed; what follows has
+								 * not been run, and the stream is broken */
 	PGPX_EV_READY,				/* a boundary: the conversation is over */
 	PGPX_EV_BROKEN				/* see "broken" for why */
 } PgpxWireEvent;
@@ -111,6 +116,13 @@ extern void pgpx_wire_free(PgpxWire *wire);
  *		A new holder: the stream is at a boundary with "owed" answers unread.
  */
 extern void pgpx_wire_begin(PgpxWire *wire, int owed);
+
+/*
+ * pgpx_wire_begin_sent
+ *		A new holder, whose statement has been sent already, in so many bytes; with
+ *		a reset ahead of it, or not.
+ */
+extern void pgpx_wire_begin_sent(PgpxWire *wire, bool reset, size_t bytes);
 
 /* Let go of an input buffer that a large answer has made large; not if in use. */
 extern void pgpx_wire_trim(PgpxWire *wire);
@@ -179,6 +191,22 @@ extern void pgpx_wire_send_query(PgpxWire *wire, const char *sql);
 extern void pgpx_wire_send_extended(PgpxWire *wire, const char *sql,
 									int nparams, const char *const *values,
 									int nformats, const int16 *formats);
+
+/*
+ * pgpx_wire_put_extended
+ *		The same messages into a buffer, for somebody else to send.
+ */
+extern void pgpx_wire_put_extended(StringInfo buf, const char *sql, int nparams,
+								   const char *const *values, int nformats,
+								   const int16 *formats);
+
+/*
+ * pgpx_wire_reset_ahead
+ *		Parse, Bind and Execute of DISCARD ALL, without a Sync: a statement follows
+ *		that must not run if this fails.  The server commits it inside Execute, so
+ *		that an error of the statement does not undo it (from 13.8, 14.5, 15.0 on).
+ */
+extern const char *pgpx_wire_reset_ahead(size_t *len);
 
 /*
  * pgpx_wire_send_reset

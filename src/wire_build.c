@@ -75,14 +75,11 @@ pgpx_wire_send_query(PgpxWire *wire, const char *sql)
 }
 
 void
-pgpx_wire_send_extended(PgpxWire *wire, const char *sql, int nparams,
-						const char *const *values, int nformats,
-						const int16 *formats)
+pgpx_wire_put_extended(StringInfo buf, const char *sql, int nparams,
+					   const char *const *values, int nformats,
+					   const int16 *formats)
 {
-	StringInfo	buf = begin_output(wire);
 	int			at;
-
-	Assert(wire->phase == PGPX_WIRE_IDLE);
 
 	at = begin_message(buf, 'P');
 	appendStringInfoChar(buf, '\0');	/* unnamed statement */
@@ -123,8 +120,29 @@ pgpx_wire_send_extended(PgpxWire *wire, const char *sql, int nparams,
 
 	at = begin_message(buf, 'S');
 	end_message(buf, at);
+}
 
+void
+pgpx_wire_send_extended(PgpxWire *wire, const char *sql, int nparams,
+						const char *const *values, int nformats,
+						const int16 *formats)
+{
+	Assert(wire->phase == PGPX_WIRE_IDLE);
+	pgpx_wire_put_extended(begin_output(wire), sql, nparams, values, nformats,
+						   formats);
 	wire->phase = PGPX_WIRE_PARSE;
+}
+
+const char *
+pgpx_wire_reset_ahead(size_t *len)
+{
+	static const char messages[] =
+		"P\0\0\0\023\0DISCARD ALL\0\0\0"
+		"B\0\0\0\014\0\0\0\0\0\0\0\0"
+		"E\0\0\0\011\0\0\0\0\0";
+
+	*len = sizeof(messages) - 1;
+	return messages;
 }
 
 int

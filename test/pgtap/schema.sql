@@ -72,7 +72,7 @@ INSERT INTO views VALUES
       deadline timestamp with time zone, why text, reason text'),
   ('stats', 'pool_id integer, database name, server name, local_user name, checkouts bigint,
       hits bigint, partner_hits bigint, retried bigint, grown bigint, waited bigint,
-      granted bigint, timeouts bigint, cancelled bigint, failed bigint,
+      granted bigint, carried bigint, timeouts bigint, cancelled bigint, failed bigint,
       refused bigint, unavailable bigint, deadlocks bigint, checkins bigint,
       discards bigint, reclaimed bigint, terminated bigint, lease_timeouts bigint,
       wait_time double precision, max_wait_time double precision,

@@ -1,0 +1,287 @@
+# Who returns a connection sends the statement of the first in the queue along
+# with the reset: it runs in a clean session or not at all, whatever its owner, its
+# predecessor, the remote or an administrator do in the meantime.
+use strict;
+use warnings;
+
+use PgpxTest;
+use Test::More;
+
+my $remote = remote_node('remote');
+my $local = local_node('local');
+make_pool($local, $remote, server => 'one', options => { pool_size => 1 });
+make_pool($local, $remote, server => 'own_reset', options => { pool_size => 1, reset_command => 'SET a.b = 1' });
+make_pool($local, $remote, server => 'start', options => { pool_size => 1, start_commands => "SET a.b = 'started'" });
+make_pool($local, $remote, server => 'transfer', options => { pool_size => 1, reset => 'on_transfer' });
+make_pool($local, $remote, server => 'never', options => { pool_size => 1, reset => 'never' });
+$remote->safe_psql('remote_db', 'CREATE TABLE log (n int); GRANT ALL ON log TO remote_app; '
+	  . 'CREATE TABLE many (t text); GRANT SELECT ON many TO remote_app');
+
+my $first = PgpxSession->new($local);
+my $second = PgpxSession->new($local);
+my $third = PgpxSession->new($local);
+
+sub carried
+{
+	my ($server) = @_;
+
+	return $local->safe_psql('postgres', "SELECT carried FROM pgpool.stats WHERE server = '$server'");
+}
+
+sub counter
+{
+	my ($name, $server) = @_;
+
+	return $local->safe_psql('postgres', "SELECT $name FROM pgpool.stats WHERE server = '$server'");
+}
+
+# $waiter runs SQL that has to wait while $holder has the connection, on which
+# $before is run.  Nobody has been answered when this returns.
+sub queue_behind
+{
+	my ($server, $before, $waiter, $sql) = @_;
+	my $lease = lease($first, $server);
+
+	$first->run("SELECT pgpool.exec($lease, \$x\$$_\$x\$)"), is($first->error, '', "before: $_") foreach @$before;
+	$waiter->start($sql);
+	wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '1') or die 'no waiter';
+	return $lease;
+}
+
+# The same, and the connection goes on.
+sub behind
+{
+	my ($server, $before, $sql) = @_;
+	my $lease = queue_behind($server, $before, $second, $sql);
+
+	$first->run("SELECT pgpool.checkin($lease)");
+	is($first->error, '', 'the predecessor has returned its lease');
+	return $second->finish(30);
+}
+
+sub query
+{
+	my ($server, $sql, $columns) = @_;
+
+	return "SELECT * FROM pgpool.query('$server', \$\$$sql\$\$) AS t($columns)";
+}
+
+# The statement is sent by the one before, in a session that is clean.
+is(behind('one', ['SELECT 1'], query('one', 'SELECT 7', 'a int')), '7', 'a statement is answered');
+is(carried('one'), '1', 'it was carried');
+my @traces = (
+	'SET search_path = pg_temp', 'CREATE TEMP TABLE trace (a int)', 'PREPARE trace AS SELECT 1', 'LISTEN trace',
+	'SELECT pg_advisory_lock(7)', "SET DateStyle = 'German'", "SET statement_timeout = '1 h'"
+);
+is(behind('one', \@traces, query('one', <<'EOT', 'a text')),
+SELECT concat_ws(',', current_setting('search_path'), to_regclass('pg_temp.trace'), (SELECT count(*) FROM pg_prepared_statements),
+	(SELECT count(*) FROM pg_listening_channels()), (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'),
+	current_setting('statement_timeout'), date '2020-02-01')
+EOT
+	'"$user", public,0,0,0,0,2020-02-01', 'it finds nothing of the session before');
+is(behind('one', ["SET DateStyle = 'German'"], query('one', "SELECT date '2020-02-03', now() > '2020-01-01'", 'a date, b bool')),
+	'2020-02-03|t', 'and its values are read as they are written');
+is(carried('one'), '3', 'both were carried');
+
+# Parameters, NULL, many rows, no rows, utility statements, errors.
+is(behind('one', ['SELECT 1'], q{SELECT * FROM pgpool.query('one', 'SELECT $1, $2::text, $3::int', 'a', NULL, 5) AS t(a text, b text, c int)}),
+	'a||5', 'parameters');
+is(behind('one', ['SELECT 1'], 'SELECT count(*), sum(a) FROM (' . query('one', 'SELECT generate_series(1, 100000)', 'a int') . ') s'),
+	'100000|5000050000', 'many rows');
+is(behind('one', ['SELECT 1'], q{SELECT pgpool.exec('one', 'INSERT INTO log SELECT generate_series(1, 3)')}), '3', 'rows affected');
+is(behind('one', ['SELECT 1'], q{SELECT pgpool.exec('one', 'TRUNCATE log')}), '0', 'a utility statement');
+is(behind('one', ['SELECT 1'], q{SELECT pgpool.exec('one', 'VACUUM log')}), '0', 'one that no transaction may have around it');
+is($second->error, '', 'no error');
+is(carried('one'), '8', 'all were carried');
+behind('one', ['SET search_path = pg_temp'], query('one', 'SELECT 1 / 0', 'a int'));
+$second->failed('22012', qr/division by zero/, 'its error is its own');
+is($second->run(query('one', 'SHOW search_path', 'a text')), '"$user", public', 'and the reset is not undone by it');
+behind('one', ['SELECT 1'], query('one', 'SELEC', 'a int'));
+$second->failed('42601', qr/syntax error/, 'no syntax');
+behind('one', ['SELECT 1'], q{SELECT pgpool.exec('one', '')});
+$second->failed('22023', qr/holds no statement/, 'no statement');
+behind('one', ['SELECT 1'], q{SELECT pgpool.exec('one', 'COPY log FROM STDIN')});
+$second->failed('0A000', qr/COPY/, 'COPY is refused');
+behind('one', ['SELECT 1'], query('one', 'SELECT 1, 2', 'a int'));
+$second->failed('42804', qr/column/, 'another number of columns');
+is($second->run(query('one', 'SELECT 8', 'a int')), '8', 'and the pool works on');
+is(carried('one'), '13', 'they were carried too');
+is(counter('closed_broken + closed_reset + closed_holder_died', 'one'), '0', 'no connection was lost');
+
+# What is not carried works all the same.
+my $before = carried('one');
+is(behind('one', ['SELECT 1'], q{SELECT pgpool.exec('one', 'INSERT INTO log VALUES (1); INSERT INTO log VALUES (2)')}),
+	'2', 'several statements');
+is(behind('one', ['SELECT 1'], "SELECT length(a) FROM (" . query('one', q{SELECT '} . 'x' x 3000 . q{'}, 'a text') . ') s'),
+	'3000', 'a long statement');
+is(behind('one', [], query('one', 'SELECT 9', 'a int')), '9', 'behind one who has sent nothing');
+like(behind('one', ['SELECT 1'], "SELECT pgpool.checkout('one')"), qr/^\d+$/, 'a lease');
+$second->run('SELECT pgpool.checkin_all()');
+is(carried('one'), $before, 'are not carried');
+is(behind('own_reset', ['SET a.b = 2'], query('own_reset', 'SHOW a.b', 'a text')), '1', 'nor is any behind a reset of its own');
+is(behind('start', ["SET a.b = 'other'"], query('start', 'SHOW a.b', 'a text')), 'started', 'nor behind start commands');
+is(carried($_), '0', "$_: not carried") foreach qw(own_reset start);
+is(behind('transfer', ["SET a.b = 'other'"], query('transfer', q{SELECT current_setting('a.b', true)}, 'a text')), '',
+	'on_transfer: the next session has a clean one');
+is(behind('never', ["SET a.b = 'other'"], query('never', 'SHOW a.b', 'a text')), 'other', 'never: it has the one that was left');
+is(carried($_), '1', "$_: carried") foreach qw(transfer never);
+
+# A statement of large results that is known comes in binary, and is not carried.
+my $large = 'SELECT count(*) FROM (' . query('one', 'SELECT generate_series(1, 1000)', 'a int') . ') s';
+$second->run($large) foreach 1, 2;
+$before = carried('one');
+is(behind('one', ['SELECT 1'], $large), '1000', 'a large result that is known');
+is(carried('one'), $before, 'is asked for in binary, by its owner');
+
+# The reset fails: the statement has not run, and runs on another connection.
+my $tables = 'DO $d$BEGIN FOR i IN 1 .. 400 LOOP EXECUTE \'CREATE TEMP TABLE t\' || i || \' (a int)\'; END LOOP; END$d$';
+$remote->safe_psql('remote_db', 'TRUNCATE log');
+my $failed = counter('closed_reset', 'one');
+is(behind('one', [ $tables, "SET statement_timeout = '1 ms'" ], q{SELECT pgpool.exec('one', 'INSERT INTO log VALUES (42)')}),
+	'1', 'behind a reset that fails a statement is run');
+is($second->error, '', 'its owner sees nothing of that');
+is($remote->safe_psql('remote_db', 'SELECT string_agg(n::text, chr(44)) FROM log'), '42', 'it has run once');
+is(counter('closed_reset', 'one'), $failed + 1, 'on another connection');
+is(counter('resets_failed', 'one'), '1', 'and the failed reset is counted');
+
+# In the same way its place in the queue is kept: the next one comes after it.
+my $lease = queue_behind('one', [ $tables, "SET statement_timeout = '1 ms'" ], $second,
+	q{SELECT pgpool.exec('one', 'INSERT INTO log SELECT 1 FROM pg_sleep(0.2)')});
+$third->start(q{SELECT pgpool.exec('one', 'INSERT INTO log SELECT count(*) FROM log')});
+wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '2');
+$first->run("SELECT pgpool.checkin($lease)");
+$_->finish(30), is($_->error, '', 'no error') foreach $second, $third;
+is($remote->safe_psql('remote_db', 'SELECT string_agg(n::text, chr(44) ORDER BY ctid) FROM log'), '42,1,2', 'in their order');
+
+# The connection has died in its holder's hands, and not even the worker has seen
+# it: the next one does not either.
+$lease = queue_behind('one', ['SELECT 1'], $second, query('one', 'SELECT 10', 'a int'));
+my $worker = worker_pid($local);
+kill 'STOP', $worker;
+is($remote->safe_psql('remote_db', q{SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity WHERE application_name = 'pgpool_ext/one'}),
+	't', 'the remote session ends while it is held');
+$first->run("SELECT pgpool.checkin($lease)");
+kill 'CONT', $worker;
+is($second->finish(30), '10', 'a connection that died while it was held is replaced') or diag($second->error);
+
+# A statement that was sent by somebody else is its owner's: cancel, terminate,
+# the administrator, the worker, the remote.
+my $sleep = query('one', 'SELECT 1 FROM pg_sleep(600)', 'a int');
+my $asleep = q{SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(600)%' AND usename = 'remote_app' AND state = 'active'};
+my %ends = (
+	cancel => [ sub { 'SELECT pg_cancel_backend(' . $_[0]->pid . ')' }, '57014' ],
+	timeout => [ sub { 'SELECT 1' }, '57014', "SET statement_timeout = '1 s'; " ],
+	terminate => [ sub { 'SELECT pg_terminate_backend(' . $_[0]->pid . ', 20000)' } ],
+	lever => [ sub { 'SELECT pgpool.terminate(lease) FROM pgpool.leases' }, 'PX001' ],
+	worker => [ sub { 'SELECT pg_terminate_backend(pid, 20000) FROM pgpool.workers' }, '08006' ],
+);
+foreach my $how (sort keys %ends)
+{
+	my ($end, $sqlstate, $prepare) = @{ $ends{$how} };
+	my $victim = PgpxSession->new($local);
+
+	$victim->run($prepare) if $prepare;
+	$before = carried('one');
+	$lease = queue_behind('one', ['SELECT 1'], $victim, $sleep);
+	$first->run("SELECT pgpool.checkin($lease)");
+	wait_until($remote, $asleep, '1', 20, 'remote_db') if $how ne 'timeout';
+	is(carried('one'), $before + 1, "$how: the statement was carried");
+	$third->run($end->($victim));
+	is($third->error, '', "$how: done");
+	$victim->finish(30);
+	$victim->failed($sqlstate, qr/./, "$how: its owner is told") if $sqlstate;
+	ok($victim->is_gone, "$how: its owner has gone") if !$sqlstate;
+	ok(wait_until($remote, $asleep, '0'), "$how: nothing runs on over there");
+	is($third->run(query('one', "SELECT '$how'", 'a text')), $how, "$how: the next has its own answer");
+	$victim->quit;
+}
+$lease = queue_behind('one', ['SELECT 1'], $second, $sleep);
+$first->run("SELECT pgpool.checkin($lease)");
+wait_until($remote, $asleep, '1');
+$remote->safe_psql('remote_db', q{SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(600)%' AND usename = 'remote_app'});
+$second->finish(30);
+$second->failed('08006', qr/was lost/, 'the remote ends it: it may have run, so it is not run again');
+
+# A pool that is paused, or has new options, hands nothing over.
+$lease = queue_behind('one', ['SELECT 1'], $second, query('one', 'SELECT 11', 'a int'));
+$third->run("SELECT pgpool.pause('one')");
+$before = carried('one');
+$first->run("SELECT pgpool.checkin($lease)");
+is($local->safe_psql('postgres', 'SELECT count(*) FROM pgpool.waiters'), '1', 'paused: it waits');
+$third->run("SELECT pgpool.resume('one')");
+is($second->finish(30), '11', 'resumed: it runs');
+$lease = queue_behind('one', ['SELECT 1'], $second, query('one', 'SHOW a.b', 'a text'));
+$third->run("ALTER SERVER one OPTIONS (ADD start_commands 'SET a.b = 5')");
+$first->run("SELECT pgpool.checkin($lease)");
+is($second->finish(30), '5', 'new options: it runs under them');
+is(carried('one'), $before, 'and neither was carried');
+$third->run('ALTER SERVER one OPTIONS (DROP start_commands)');
+
+# What one offers must not be in force for its next, other wait.
+$lease = queue_behind('one', ['SELECT 1'], $second, "SET statement_timeout = '500 ms'; " . query('one', 'SELECT 12', 'a int'));
+$second->finish(30);
+$second->failed('57014', qr/statement timeout/, 'one who has offered leaves the queue');
+$second->run('RESET statement_timeout');
+$second->start("SELECT pgpool.checkout('one')");
+wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '1');
+$before = carried('one');
+$first->run("SELECT pgpool.exec($lease, 'SELECT 1'); SELECT pgpool.checkin($lease)");
+like(my $other = $second->finish(30), qr/^\d+$/, 'and comes back for a lease');
+is(carried('one'), $before, 'on which nothing was sent');
+is($second->run("SELECT * FROM pgpool.query($other, 'SELECT 13') AS t(a int)"), '13', 'it has the answers of its own statements') or diag($second->error);
+$second->run('SELECT pgpool.checkin_all()');
+
+# All of it at once, with cancels at any moment: everybody has his own answer, in a
+# session without traces, or none.
+make_pool($local, $remote, server => 'crowded', options => { pool_size => 2 });
+$local->safe_psql('postgres', <<'EOT');
+CREATE SEQUENCE answered;
+CREATE SEQUENCE cancelled;
+CREATE FUNCTION crowd(rounds int) RETURNS text LANGUAGE plpgsql AS $f$
+DECLARE
+	n text;
+	got record;
+BEGIN
+	FOR i IN 1 .. rounds LOOP
+		BEGIN
+			n := i || '-' || pg_backend_pid();
+			SELECT * INTO got FROM pgpool.query('crowded', 'SELECT $1, current_setting(''a.trace'', true), set_config(''a.trace'', $1, false), pg_sleep(random() * 0.001)::text',
+				n) AS t(a text, trace text, c text, d text);
+			PERFORM nextval('answered');
+			IF got.a <> n OR got.trace <> '' THEN
+				RETURN format('%s has got %s, %s', n, got.a, got.trace);
+			END IF;
+		EXCEPTION WHEN query_canceled THEN
+			PERFORM nextval('cancelled');
+		END;
+	END LOOP;
+	RETURN 'right';
+END $f$;
+EOT
+my @crowd = map { PgpxSession->new($local) } 1 .. 8;
+$_->start('SELECT crowd(400)') foreach @crowd;
+my $pids = join ',', map { $_->pid } @crowd;
+my %open = map { $_->pid => $_ } @crowd;
+while (%open)
+{
+	$third->run("SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE pid IN ($pids) AND state = 'active' AND random() < 0.02");
+	delete $open{$_} foreach grep { $open{$_}->done } keys %open;
+}
+my %said;
+$said{ $_->finish =~ s/^$/$_->sqlstate/er }++ foreach @crowd;
+note join ', ', map { "$_: $said{$_}" } sort keys %said;
+delete @said{ 'right', '57014' };    # a cancel between two rounds ends all of them
+is(join('; ', keys %said), '', 'nobody has an answer of another, or finds traces');
+my ($answered, $cancelled) = split /\|/, $local->safe_psql('postgres', 'SELECT a.last_value, c.last_value FROM answered a, cancelled c');
+my $carried = carried('crowded');
+note "$answered answered, $cancelled cancelled, $carried carried";
+cmp_ok($answered, '>', 100, 'many were answered');
+cmp_ok($cancelled, '>', 100, 'many were cancelled');
+cmp_ok($carried, '>', 100, 'many were carried');
+cmp_ok(remote_sessions($remote), '<=', 7, 'and the remote never has more sessions than places');
+
+$_->quit foreach @crowd, $first, $second, $third;
+stats_add_up($local);
+check_invariants($local);
+leak_check($local, $remote);
+done_testing();
