@@ -149,6 +149,7 @@ again:
 			return false;
 		lease->offer = pgpx_ticket_offered();
 		LWLockAcquire(pool->lock, LW_SHARED);
+		c->stale = !pgpx_pool_is_current_locked(pool, &c->target->fingerprint);
 	}
 
 	/* nothing below can fail: the lease is found by every way out */
@@ -258,6 +259,7 @@ checkout_for(const char *server, int64 timeout, bool only_try, PgpxScope scope,
 	c.told_epoch = 0;
 	c.told_version = 0;
 	c.refreshed = false;
+	c.stale = false;
 	c.target = pgpx_target_get(server);
 	c.only_try = only_try;
 	c.holder.procno = MyProcNumber;

@@ -30,6 +30,7 @@ typedef struct PgpxCheckout
 	uint64		told_epoch;		/* worker and version that we sent the */
 	uint64		told_version;	/* conninfo for */
 	bool		refreshed;		/* the catalogs were read again */
+	bool		stale;			/* what was granted is of newer options than ours */
 	const PgpxStatement *statement; /* that it is for; NULL: unknown */
 } PgpxCheckout;
 
@@ -37,6 +38,12 @@ typedef struct PgpxCheckout
 
 /* The pool of the target, locked, under the target's options. */
 extern PgpxPool *pgpx_checkout_lock_pool(PgpxCheckout *c);
+
+/*
+ * Read the catalogs again.  False: they now lead to another pool, where nothing
+ * of what was drawn and told counts.
+ */
+extern bool pgpx_checkout_refresh(PgpxCheckout *c);
 
 /* Must the conninfo be sent before a connection can be asked for? */
 extern bool pgpx_checkout_must_tell(const PgpxCheckout *c, const PgpxPool *pool,

@@ -115,6 +115,22 @@ is_late(const PgpxCheckout *c)
 }
 
 /*
+ * While we waited others have given the pool new options; the lease is to end
+ * under those.  False: the catalogs lead to another pool by now.
+ */
+static bool
+renew_target(PgpxCheckout *c, PgpxLease *lease)
+{
+	c->stale = false;
+	if (!pgpx_checkout_refresh(c))
+		return false;
+	pgpx_target_pin(c->target);
+	pgpx_target_unpin(lease->target);
+	lease->target = c->target;
+	return true;
+}
+
+/*
  * Fetch the socket and see that it lives.  *touched tells that the stream may
  * have been read or written, so that nobody else can take it as it was.
  */
@@ -125,6 +141,9 @@ settle_in(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
 	PgpxTime	deadline = 0;
 	PgpxWire   *wire;
 	PgpxSettled settled;
+
+	if (c->stale && !renew_target(c, lease))
+		return PGPX_SETTLED_DEAD;
 
 	/* what the granter could not send has left the connection in doubt */
 	*touched = lease->offer == PGPX_OFFER_SENT ||

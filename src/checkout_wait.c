@@ -15,12 +15,9 @@
 
 #include "handoff.h"
 
-/*
- * Read the catalogs again.  False: they now lead to another pool, where nothing
- * of what was drawn and told counts.
- */
-static bool
-refresh_target(PgpxCheckout *c)
+/* See checkout.h. */
+bool
+pgpx_checkout_refresh(PgpxCheckout *c)
 {
 	PgpxTarget *old = c->target;
 	PgpxTarget *fresh;
@@ -89,7 +86,7 @@ pgpx_checkout_lock_pool(PgpxCheckout *c)
 		 */
 		LWLockRelease(pool->lock);
 		c->refreshed = true;
-		(void) refresh_target(c);
+		(void) pgpx_checkout_refresh(c);
 	}
 }
 
@@ -157,7 +154,7 @@ tell_again(PgpxCheckout *c, PgpxPool *pool, uint64 epoch)
 
 	for (int attempt = 0; attempt < 2 && !current; attempt++)
 	{
-		if (attempt > 0 && !refresh_target(c))
+		if (attempt > 0 && !pgpx_checkout_refresh(c))
 			return false;
 		LWLockAcquire(pool->lock, LW_EXCLUSIVE);
 		if (attempt > 0 && pgpx_pool_is_retired_locked(pool))

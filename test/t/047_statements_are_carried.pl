@@ -14,6 +14,7 @@ make_pool($local, $remote, server => 'own_reset', options => { pool_size => 1, r
 make_pool($local, $remote, server => 'start', options => { pool_size => 1, start_commands => "SET a.b = 'started'" });
 make_pool($local, $remote, server => 'transfer', options => { pool_size => 1, reset => 'on_transfer' });
 make_pool($local, $remote, server => 'never', options => { pool_size => 1, reset => 'never' });
+make_pool($local, $remote, server => 'used', options => { pool_size => 1, max_uses => 1 });
 $remote->safe_psql('remote_db', 'CREATE TABLE log (n int); GRANT ALL ON log TO remote_app; '
 	  . 'CREATE TABLE many (t text); GRANT SELECT ON many TO remote_app');
 
@@ -120,7 +121,9 @@ $second->run('SELECT pgpool.checkin_all()');
 is(carried('one'), $before, 'are not carried');
 is(behind('own_reset', ['SET a.b = 2'], query('own_reset', 'SHOW a.b', 'a text')), '1', 'nor is any behind a reset of its own');
 is(behind('start', ["SET a.b = 'other'"], query('start', 'SHOW a.b', 'a text')), 'started', 'nor behind start commands');
-is(carried($_), '0', "$_: not carried") foreach qw(own_reset start);
+is(behind('used', ['SELECT 1'], query('used', 'SELECT 6', 'a int')), '6', 'nor on a connection that has had its uses');
+is(counter('closed_uses', 'used'), '2', 'which is closed');
+is(carried($_), '0', "$_: not carried") foreach qw(own_reset start used);
 is(behind('transfer', ["SET a.b = 'other'"], query('transfer', q{SELECT current_setting('a.b', true)}, 'a text')), '',
 	'on_transfer: the next session has a clean one');
 is(behind('never', ["SET a.b = 'other'"], query('never', 'SHOW a.b', 'a text')), 'other', 'never: it has the one that was left');
@@ -216,6 +219,23 @@ $first->run("SELECT pgpool.checkin($lease)");
 is($second->finish(30), '5', 'new options: it runs under them');
 is(carried('one'), $before, 'and neither was carried');
 $third->run('ALTER SERVER one OPTIONS (DROP start_commands)');
+
+# Who waits while the options change, and somebody else tells the pool, returns the
+# connection under the new ones.
+foreach my $next (query('never', q{SELECT current_setting('a.trace', true)}, 'a text'), q{SELECT pgpool.checkout('never')})
+{
+	$third->run("ALTER SERVER never OPTIONS (SET reset 'never')");
+	$lease = queue_behind('never', ['SELECT 1'], $second, query('never', q{SELECT set_config('a.trace', 'left', false)}, 'a text'));
+	$third->run("ALTER SERVER never OPTIONS (SET reset 'always')");
+	$third->start($next);
+	wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '2');
+	$first->run("SELECT pgpool.checkin($lease)");
+	is($second->finish(30), 'left', 'the first in the queue is served under new options');
+	my $got = $third->finish(30);
+	$got = $third->run("SELECT * FROM pgpool.query($got, 'SELECT current_setting(''a.trace'', true)') AS t(a text)") if $next =~ /checkout/;
+	is($got, '', 'and resets under them: the second finds no traces');
+	$third->run('SELECT pgpool.checkin_all()');
+}
 
 # What one offers must not be in force for its next, other wait.
 $lease = queue_behind('one', ['SELECT 1'], $second, "SET statement_timeout = '500 ms'; " . query('one', 'SELECT 12', 'a int'));
