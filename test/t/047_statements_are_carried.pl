@@ -167,6 +167,14 @@ $first->run("SELECT pgpool.checkin($lease)");
 kill 'CONT', $worker;
 is($second->finish(30), '10', 'a connection that died while it was held is replaced') or diag($second->error);
 
+# A cancel that is still on its way must not hit the next one's statement.
+$lease = queue_behind('one', ['SELECT 1'], $second, query('one', 'SELECT 14 FROM pg_sleep(1)', 'a int'));
+kill 'STOP', $worker;
+is($first->run("SELECT pgpool.send($lease, 'SELECT 3 FROM pg_sleep(0.1)'); SELECT pgpool.cancel($lease); SELECT * FROM pgpool.result($lease) AS t(a int); "
+	  . "SELECT pgpool.checkin($lease)"), "\nt\n3\n", 'a statement ends before the cancel is sent');
+kill 'CONT', $worker;
+is($second->finish(30), '14', 'and the next one is not hit') or diag($second->error);
+
 # A statement that was sent by somebody else is its owner's: cancel, terminate,
 # the administrator, the worker, the remote.
 my $sleep = query('one', 'SELECT 1 FROM pg_sleep(600)', 'a int');
