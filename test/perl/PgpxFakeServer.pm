@@ -4,7 +4,8 @@
 #   my $fake = PgpxFakeServer->new(
 #       honest => sub { $_[0]->serve },            # a well-behaved one
 #       silent => sub { $_[0]->receive; sleep },   # takes the query, says nothing
-#       rude => { login => sub { $_[0]->send('HTTP/1.1 400') } });
+#       rude => { login => sub { $_[0]->send('HTTP/1.1 400') } },
+#       old => { version => '14.4', do => sub { $_[0]->serve } });
 #   make_pool($local, $fake, server => 's', remote_dbname => 'honest');
 #
 # "cancel" is called with the process that a cancel request is for.
@@ -72,15 +73,17 @@ sub connection
 	my %startup = split /\0/, $packet;
 	my $behaviour = $behaviours->{ $startup{database} // '' } or return;
 
-	if (ref $behaviour eq 'HASH')
+	if (ref $behaviour eq 'HASH' && $behaviour->{login})
 	{
 		$behaviour->{login}->($self);
 		return;
 	}
+	my $version = '15.0';
+	($version, $behaviour) = @$behaviour{qw(version do)} if ref $behaviour eq 'HASH';
 	$self->send(
 		message('R', pack 'N', 0),
 		(map { message('S', join("\0", @$_) . "\0") }
-			[ server_version => '15.0' ], [ client_encoding => 'UTF8' ],
+			[ server_version => $version ], [ client_encoding => 'UTF8' ],
 			[ DateStyle => 'ISO, MDY' ], [ standard_conforming_strings => 'on' ]),
 		message('K', pack 'NN', $$, 42),
 		ready());

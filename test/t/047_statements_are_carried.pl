@@ -4,9 +4,55 @@
 use strict;
 use warnings;
 
+use PgpxFakeServer qw(message ready done columns row failure);
 use PgpxTest;
 use Test::More;
 
+# Remotes of our own making: what each answers to a statement that was carried, and
+# what comes of it.
+my $reset = message('1', '') . message('2', '') . done('DISCARD ALL');
+my %answers = (
+	right => [ sub { $reset, $_[0]->answer('7') }, '7' ],
+	refused => [ sub { failure(S => 'ERROR', C => '25001', M => 'no'), ready }, '1' ],
+	half => [ sub { message('1', ''), failure(S => 'ERROR', C => '57014', M => 'no'), ready }, '1' ],
+	fatal => [ sub { failure(S => 'FATAL', V => 'FATAL', C => '57P01', M => 'bye') }, '1' ],
+	silent => [ sub { '' }, '08006' ],
+	unreset => [ sub { $_[0]->answer('7') }, '08006' ],
+	reset_only => [ sub { $reset, ready }, '08006' ],
+	reset_twice => [ sub { ($reset) x 2, $_[0]->answer('7') }, '08006' ],
+	rows_of_the_reset => [ sub { message('1', ''), message('2', ''), row('666'), done('SELECT 1'), $_[0]->answer('7') }, '08006' ],
+	answer_of_nobody => [ sub { $reset, ($_[0]->answer('7')) x 2 }, '08006' ],
+	notices => [ sub { message('N', "SWARNING\0C01000\0Mof the one before\0\0"), $reset, $_[0]->answer('7') }, '7' ],
+	changed => [ sub { message('S', "DateStyle\0German, DMY\0"), $reset, $_[0]->answer('7') }, '7' ],
+	failing => [ sub { $reset, failure(S => 'ERROR', C => '22012', M => 'division by zero'), ready }, '22012' ],
+);
+my $go = PostgreSQL::Test::Utils::tempdir . '/go';
+my %behaviours = (
+	old => { version => '14.4', do => sub { $_[0]->serve } },
+	gone => sub {
+		$_[0]->serve if -e $go;
+		$_[0]->serve(1);
+		select undef, undef, undef, 0.01 until -e $go;
+	},
+	new => { version => '14.5', do => sub { $_[0]->serve(1); $_[0]->receive; $_[0]->send($reset, $_[0]->answer('1')); $_[0]->serve } },
+);
+foreach my $what (keys %answers)
+{
+	my $say = $answers{$what}[0];
+	my $mark = PostgreSQL::Test::Utils::tempdir . "/$what";
+
+	# the first connection alone
+	$behaviours{$what} = sub {
+		my ($fake) = @_;
+
+		$fake->serve if !mkdir $mark;
+		$fake->serve(1);
+		$fake->receive;
+		$fake->send($say->($fake));
+		$fake->serve if $what !~ /silent|fatal/;
+	};
+}
+my $fake = PgpxFakeServer->new(%behaviours);
 my $remote = remote_node('remote');
 my $local = local_node('local');
 make_pool($local, $remote, server => 'one', options => { pool_size => 1 });
@@ -213,6 +259,32 @@ $remote->safe_psql('remote_db', q{SELECT pg_terminate_backend(pid, 20000) FROM p
 $second->finish(30);
 $second->failed('08006', qr/was lost/, 'the remote ends it: it may have run, so it is not run again');
 
+# Not even awake, and the lease is taken away: what runs on it ends.
+$lease = queue_behind('one', ['SELECT 1'], $second, $sleep);
+kill 'STOP', $second->pid;
+$first->run("SELECT pgpool.checkin($lease)");
+ok(wait_until($remote, $asleep, '1'), 'the statement of a session runs that is not awake');
+is($third->run('SELECT pgpool.terminate(lease) FROM pgpool.leases'), 't', 'its lease is taken away');
+ok(wait_until($remote, $asleep, '0'), 'the statement ends');
+kill 'CONT', $second->pid;
+$second->finish(30);
+$second->failed('PX001', qr/was terminated/, 'and the session is told');
+
+# The socket has to be fetched first, which takes a worker: who is cancelled then
+# leaves a statement that runs.
+my $newcomer = PgpxSession->new($local);
+$lease = queue_behind('one', ['SELECT 1'], $newcomer, $sleep);
+$worker = worker_pid($local);
+kill 'STOP', $worker;
+$first->run("SELECT pgpool.checkin($lease)");
+ok(wait_until($remote, $asleep, '1'), 'the statement of a session runs that has no socket');
+$third->run('SELECT pg_cancel_backend(' . $newcomer->pid . ')');
+$newcomer->finish(30);
+$newcomer->failed('57014', qr/canceling statement/, 'it is cancelled');
+kill 'CONT', $worker;
+ok(wait_until($remote, $asleep, '0'), 'and so is what it has left');
+$newcomer->quit;
+
 # A pool that is paused, or has new options, hands nothing over.
 $lease = queue_behind('one', ['SELECT 1'], $second, query('one', 'SELECT 11', 'a int'));
 $third->run("SELECT pgpool.pause('one')");
@@ -234,9 +306,16 @@ foreach my $next (query('never', q{SELECT current_setting('a.trace', true)}, 'a 
 {
 	$third->run("ALTER SERVER never OPTIONS (SET reset 'never')");
 	$lease = queue_behind('never', ['SELECT 1'], $second, query('never', q{SELECT set_config('a.trace', 'left', false)}, 'a text'));
+	kill 'STOP', $second->pid;
 	$third->run("ALTER SERVER never OPTIONS (SET reset 'always')");
 	$third->start($next);
 	wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '2');
+
+	# and the worker has been told: it takes what it is sent in turn
+	my $after = PgpxSession->new($local);
+	is($after->run(query('transfer', 'SELECT 1', 'a int')), '1', 'another pool works');
+	$after->quit;
+	kill 'CONT', $second->pid;
 	$first->run("SELECT pgpool.checkin($lease)");
 	is($second->finish(30), 'left', 'the first in the queue is served under new options');
 	my $got = $third->finish(30);
@@ -258,6 +337,54 @@ like(my $other = $second->finish(30), qr/^\d+$/, 'and comes back for a lease');
 is(carried('one'), $before, 'on which nothing was sent');
 is($second->run("SELECT * FROM pgpool.query($other, 'SELECT 13') AS t(a int)"), '13', 'it has the answers of its own statements') or diag($second->error);
 $second->run('SELECT pgpool.checkin_all()');
+
+# Whatever a remote answers, and where it is too old to answer rightly.
+foreach my $what (grep { $_ ne 'gone' } sort keys %behaviours)
+{
+	my $wanted = $answers{$what} ? $answers{$what}[1] : '1';
+
+	$first->run(<<"EOT");
+CREATE SERVER s_$what FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host '127.0.0.1', port '${\ $fake->port}', dbname '$what',
+	sslmode 'disable', pool_size '1', operation_timeout '2s', test_period '-1');
+CREATE USER MAPPING FOR CURRENT_USER SERVER s_$what OPTIONS (user 'somebody', password 'something');
+EOT
+	$lease = lease($first, "s_$what");
+	$first->run("SELECT * FROM pgpool.query($lease, 'select 1') AS t(a text)");
+	$second->start(query("s_$what", 'select 1', 'a text'));
+	wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '1') or die 'no waiter';
+	$first->run("SELECT pgpool.checkin($lease)");
+	my $got = $second->finish(30);
+	is($second->sqlstate || $got, $wanted, "$what: $wanted") or diag($got . $second->error);
+	unlike($second->error, qr/of the one before/, "$what: nothing of the one before");
+	is(carried("s_$what"), $what eq 'old' ? '0' : '1', "$what: " . ($what eq 'old' ? 'not carried' : 'carried'));
+	is($second->run(query("s_$what", 'select 1', 'a text')), '1', "$what: and the next is answered");
+	$first->run("DROP SERVER s_$what CASCADE");
+}
+
+# Has the end of a connection to it come in, that nobody has answered (CLOSE_WAIT)?
+sub end_has_come
+{
+	my $port = sprintf ':%04X', $fake->port;
+
+	return PostgreSQL::Test::Utils::slurp_file('/proc/net/tcp') =~ /$port 08 / ? 't' : 'f';
+}
+
+# A remote that has gone without a word, and nobody has seen it.
+$first->run(<<"EOT");
+CREATE SERVER s_gone FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host '127.0.0.1', port '${\ $fake->port}', dbname 'gone', sslmode 'disable', pool_size '1');
+CREATE USER MAPPING FOR CURRENT_USER SERVER s_gone OPTIONS (user 'somebody', password 'something');
+EOT
+$lease = lease($first, 's_gone');
+$first->run("SELECT * FROM pgpool.query($lease, 'select 1') AS t(a text)");
+$second->start(query('s_gone', 'select 1', 'a text'));
+wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '1') or die 'no waiter';
+kill 'STOP', worker_pid($local);
+PostgreSQL::Test::Utils::append_to_file($go, 'x');
+wait_until($local, \&end_has_come) or die 'the end does not arrive';
+$first->run("SELECT pgpool.checkin($lease)");
+kill 'CONT', worker_pid($local);
+is($second->finish(30), '1', 'a remote that has gone is replaced, unseen') or diag($second->error);
+$first->run('DROP SERVER s_gone CASCADE');
 
 # All of it at once, with cancels at any moment: everybody has his own answer, in a
 # session without traces, or none.
