@@ -1,0 +1,140 @@
+# A network of its own for a test, with a cable in it that can be cut: packets are
+# lost, and nothing is refused, reset or answered, as when a firewall has forgotten
+# a connection or a machine has lost its power.
+#
+#   use PgpxNetwork;    # first of all: it starts the test once more, inside
+#   use PgpxTest;
+#
+#   PgpxNetwork::skip_all_without();
+#   my $network = PgpxNetwork->new;
+#   my $remote = $network->remote_node('far', conf => [...]);
+#   make_pool($local, $remote, options => { host => $network->address });
+#   $network->cut;
+#   $network->mend;
+#
+# The test and the servers that it starts live in one network namespace, what
+# remote_node makes in a second one, at the other end of a veth pair.  This takes
+# no root but the program ip, and a kernel that lets users have user namespaces.
+# Sockets in the file system know nothing of it.
+#
+# Packets are lost by an Ethernet address that nobody has: no firewall is needed,
+# and who connects gets no answer of any kind.
+package PgpxNetwork;
+
+use strict;
+use warnings;
+
+use IPC::Open2;
+use PostgreSQL::Test::Utils ();
+use Test::More;
+
+my @unshare = qw(unshare --user --map-current-user --keep-caps --net);
+my %near = (device => 'pgpx0', address => '10.213.97.1', ether => '02:00:00:00:97:01');
+my %far = (device => 'pgpx1', address => '10.213.97.2', ether => '02:00:00:00:97:02');
+my $nobody = '02:00:00:00:97:99';
+my $trouble;
+my @networks;
+
+sub import
+{
+	return if $ENV{PGPX_NETWORK};
+	my $words = `@unshare sh -c 'ip link set lo up && ip link add $near{device} type veth peer name $far{device}' 2>&1`;
+
+	if (!defined $words || $? != 0)
+	{
+		$trouble = $words || 'unshare cannot be run';
+		$trouble =~ s/\s+/ /g;
+		return;
+	}
+	$ENV{PGPX_NETWORK} = 'inside';
+	exec @unshare, $^X, $0, @ARGV or die "could not start the test once more: $!\n";
+}
+
+sub skip_all_without
+{
+	plan skip_all => "this machine lets no user have a network of his own: $trouble" if defined $trouble;
+	return;
+}
+
+sub run
+{
+	my (@command) = @_;
+
+	system(@command) == 0 or die "failed: @command\n";
+	return;
+}
+
+sub new
+{
+	my ($class) = @_;
+	my $self = bless {}, $class;
+
+	# it holds the far namespace, and ends when its input does
+	$self->{pid} = open2($self->{out}, $self->{in}, qw(unshare --net sh -c), 'echo made; exec cat');
+	readline $self->{out};
+	push @networks, $self;
+	$self->{inside} = [ 'nsenter', "--target=$self->{pid}", '--net' ];
+
+	run(qw(ip link set lo up));
+	run(qw(ip link add name), $near{device}, 'address', $near{ether}, qw(type veth peer name), $far{device},
+		'address', $far{ether}, 'netns', $self->{pid});
+	run(@{ $self->{inside} }, qw(ip link set lo up));
+	foreach my $end ([ \%near ], [ \%far, @{ $self->{inside} } ])
+	{
+		my ($place, @inside) = @$end;
+
+		run(@inside, qw(ip addr add), "$place->{address}/30", 'dev', $place->{device});
+		run(@inside, qw(ip link set), $place->{device}, 'up');
+	}
+	$self->mend;
+	return $self;
+}
+
+# The address of remote_node.
+sub address { return $far{address}; }
+
+# As PgpxTest's, at the far end.
+sub remote_node
+{
+	my ($self, $name, %args) = @_;
+	my $node = PgpxTest::remote_node($name, %args, start => 0);
+	my $folder = PostgreSQL::Test::Utils::tempdir();
+	my ($pg_ctl) = grep { -x } map { "$_/pg_ctl" } split /:/, $ENV{PATH};
+
+	$node->append_conf('pg_hba.conf', "host all all $near{address}/32 scram-sha-256");
+	$node->append_conf('postgresql.conf', "listen_addresses = '$far{address}'");
+	PostgreSQL::Test::Utils::append_to_file("$folder/pg_ctl", "#!/bin/sh\nexec @{ $self->{inside} } '$pg_ctl' \"\$@\"\n");
+	chmod 0755, "$folder/pg_ctl" or die "chmod: $!\n";
+	local $ENV{PATH} = "$folder:$ENV{PATH}";
+	$node->start;
+	return $node;
+}
+
+# Whom either end takes for the other one's device.
+sub send_to
+{
+	my ($self, $to_far, $to_near) = @_;
+	my @replace = qw(ip neigh replace nud permanent);
+
+	run(@replace, 'to', $far{address}, 'dev', $near{device}, 'lladdr', $to_far);
+	run(@{ $self->{inside} }, @replace, 'to', $near{address}, 'dev', $far{device}, 'lladdr', $to_near);
+	return;
+}
+
+sub cut { return $_[0]->send_to($nobody, $nobody); }
+
+sub mend { return $_[0]->send_to($far{ether}, $near{ether}); }
+
+END
+{
+	my $status = $?;
+
+	foreach my $network (@networks)
+	{
+		close $network->{in};
+		waitpid $network->{pid}, 0;
+	}
+	$? = $status;
+}
+
+1;
