@@ -102,6 +102,20 @@ extern void pgpx_conn_free_locked(PgpxConn *conn);
 #define PGPX_TICKET_INDEX(t)	((int) ((t) - pgpx_tickets))
 
 /*
+ * pgpx_conn_do
+ *		What a lessee says of its lease: what it does, and that it sends a
+ *		statement.  Nothing happens if the lease is no longer this connection's.
+ *
+ * begin_doing comes with the lease, under the pool lock; the two others are for
+ * the views, and for who ends a lease.
+ */
+extern void pgpx_conn_begin_doing(PgpxConn *conn, uint64 lease_id);
+extern void pgpx_conn_do(PgpxConn *conn, uint64 lease_id,
+						 PgpxActivity activity, bool statement);
+extern PgpxActivity pgpx_conn_activity(PgpxConn *conn);
+extern uint64 pgpx_conn_statements(PgpxConn *conn);
+
+/*
  * pgpx_conn_ask_worker
  *		Tell the connection's worker that there is something to do for it.
  *		No lock needed; may be called under the pool lock.

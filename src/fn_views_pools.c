@@ -150,7 +150,7 @@ connection_row(PgpxRow *row, PgpxView *view, int i)
 
 	pgpx_row_instant(row, conn->last_used);
 	pgpx_row_bigint(row, conn->leases);
-	pgpx_row_bigint(row, pg_atomic_read_u64(&conn->statements));
+	pgpx_row_bigint(row, pgpx_conn_statements(conn));
 	pgpx_row_instant(row, conn->last_checked);
 	if (leased)
 		pgpx_row_bigint(row, pg_atomic_read_u64(&conn->lease_id));

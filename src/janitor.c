@@ -181,12 +181,15 @@ maintain_pools(PgpxTime now)
 	{
 		PgpxPool   *pool = &pgpx_pools[i];
 		uint32		pool_id = pool->pool_id;
+		bool		forgettable;
 
+		/* a look without the lock: who takes it sees whether it is still so */
 		if (pool_id == 0 || pool->worker != pgpx_worker_index)
 			continue;
-		next_maintenance = Min(next_maintenance, pgpx_pool_maintain(pool, now));
-		if (pgpx_pool_is_retired_locked(pool) &&
-			pgpx_pool_total_locked(pool) == 0)
+		next_maintenance =
+			Min(next_maintenance,
+				pgpx_pool_maintain(i, pool_id, now, &forgettable));
+		if (forgettable)
 			pgpx_pool_forget(i, pool_id);
 	}
 }

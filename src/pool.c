@@ -212,7 +212,7 @@ pgpx_pool_take_locked(PgpxPool *pool, PgpxConn *conn, const PgpxHolder *holder,
 	conn->leak_logged = false;
 	conn->waited = waited;
 	conn->leases++;
-	pg_atomic_write_u32(&conn->activity, PGPX_ACT_IDLE);
+	pgpx_conn_begin_doing(conn, lease_id);
 	pg_atomic_write_u64(&conn->lease_id, lease_id);
 
 	pool->last_checkout = conn->state_since;
@@ -482,7 +482,7 @@ pgpx_pool_revoke_locked(PgpxPool *pool, PgpxConn *conn, PgpxRevoke revoke,
 		pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_BROKEN);
 	else
 	{
-		uint32		activity = pg_atomic_read_u32(&conn->activity);
+		PgpxActivity activity = pgpx_conn_activity(conn);
 
 		/* shut down at once; its place is free when the remote is at rest */
 		conn->close_reason = PGPX_CLOSE_TERMINATED;

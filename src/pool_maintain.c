@@ -191,8 +191,9 @@ log_leaks(const PgpxPool *pool, const Leak *leaks, int n)
 }
 
 PgpxTime
-pgpx_pool_maintain(PgpxPool *pool, PgpxTime now)
+pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *forgettable)
 {
+	PgpxPool   *pool = pgpx_pool_lock(index, pool_id);
 	PgpxWake	wake = PGPX_WAKE_INIT;
 	PgpxTime	due = PG_INT64_MAX;
 	int			total;
@@ -200,7 +201,9 @@ pgpx_pool_maintain(PgpxPool *pool, PgpxTime now)
 	Leak		leaks[LEAKS_AT_ONCE];
 	int			nleaks;
 
-	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+	*forgettable = false;
+	if (pool == NULL)
+		return PG_INT64_MAX;
 
 	/* those that are closing are on their way out already */
 	total = pgpx_pool_total_locked(pool) - pool->count[PGPX_CONN_CLOSING];
@@ -241,6 +244,7 @@ pgpx_pool_maintain(PgpxPool *pool, PgpxTime now)
 			pgpx_pool_total_locked(pool) < pool->opts.min_size)
 			due = Min(due, pool->retry_at);
 	}
+	*forgettable = pgpx_pool_is_forgettable_locked(pool);
 	LWLockRelease(pool->lock);
 	pgpx_wake_flush(&wake);
 	log_leaks(pool, leaks, nleaks);

@@ -295,6 +295,13 @@ pgpx_pool_ask_for_databases(void)
 		pgpx_worker_wake(i);
 }
 
+bool
+pgpx_pool_is_forgettable_locked(const PgpxPool *pool)
+{
+	return pgpx_pool_total_locked(pool) == 0 && pool->nticket == 0 &&
+		pgpx_pool_is_retired_locked(pool);
+}
+
 void
 pgpx_pool_forget(int index, uint32 pool_id)
 {
@@ -304,8 +311,7 @@ pgpx_pool_forget(int index, uint32 pool_id)
 	pool = pgpx_pool_lock(index, pool_id);
 	if (pool != NULL)
 	{
-		if (pgpx_pool_total_locked(pool) == 0 && pool->nticket == 0 &&
-			pgpx_pool_is_retired_locked(pool))
+		if (pgpx_pool_is_forgettable_locked(pool))
 		{
 			pool->pool_id = 0;
 			pgpx_servers[pool->server].npools--;

@@ -349,7 +349,7 @@ pgpx_run_failed(PgpxRun *run, bool may_drain)
 		run->sink->restore(run->sink->arg);
 	clean_up(lease, may_drain);
 	lease->in_use = false;
-	if (pg_atomic_read_u32(&conn->activity) == PGPX_ACT_ACTIVE)
+	if (pgpx_conn_activity(conn) == PGPX_ACT_ACTIVE)
 		pgpx_lease_rest(lease);
 }
 
@@ -380,7 +380,6 @@ pgpx_run_send(PgpxRun *run, int nparams, const char *const *values,
 
 	lease->in_use = true;
 	make_ready(run);
-	pgpx_lease_activity(lease, PGPX_ACT_ACTIVE);
 	if (wire->encoding_changed)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
@@ -390,8 +389,7 @@ pgpx_run_send(PgpxRun *run, int nparams, const char *const *values,
 	lease->sent = true;
 	lease->cancelled = false;
 	lease->usage.statements++;
-	pg_atomic_write_u64(&conn->statements,
-						pg_atomic_read_u64(&conn->statements) + 1);
+	pgpx_conn_do(conn, lease->id, PGPX_ACT_ACTIVE, true);
 	if (nparams == 0 && run->nformats == 0 &&
 		(several || is_plain_select(run->sql)))
 		pgpx_wire_send_query(wire, run->sql);
