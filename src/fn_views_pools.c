@@ -79,7 +79,7 @@ pgpx_view_pools(PG_FUNCTION_ARGS)
 		pgpx_row_int(&row, pool->worker);
 		pgpx_row_int(&row, pool->opts.pool_size);
 		pgpx_row_int(&row, pool->opts.max_overflow);
-		pgpx_row_int(&row, pool->opts.min_size);
+		pgpx_row_int(&row, pgpx_pool_min_size_locked(pool));
 		pgpx_row_int(&row, total);
 		pgpx_row_int(&row, pool->count[PGPX_CONN_LEASED]);
 		pgpx_row_int(&row, pool->count[PGPX_CONN_IDLE]);

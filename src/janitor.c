@@ -12,6 +12,7 @@
 #include "worker.h"
 
 #include "access/xact.h"
+#include "storage/latch.h"
 #include "utils/syscache.h"
 
 static PgpxTime next_due = PG_INT64_MAX;
@@ -22,6 +23,13 @@ void
 pgpx_janitor_due(PgpxTime at)
 {
 	next_due = Min(next_due, at);
+}
+
+void
+pgpx_janitor_maintain(void)
+{
+	next_maintenance = 0;
+	SetLatch(MyLatch);
 }
 
 /* Is anything left that only the clock will bring about? */

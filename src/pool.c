@@ -81,6 +81,12 @@ pgpx_pool_cap_locked(const PgpxPool *pool)
 	return pool->opts.pool_size + pool->opts.max_overflow;
 }
 
+int
+pgpx_pool_min_size_locked(const PgpxPool *pool)
+{
+	return Min(pool->opts.min_size, pgpx_pool_cap_locked(pool));
+}
+
 /*
  * Has a ready connection been idle for so long that it must be tested?  Not if
  * it was tested just now for somebody who came at "since", whatever the period.
@@ -271,7 +277,7 @@ pgpx_pool_grow_locked(PgpxPool *pool, int extra)
 
 	/* from the first use on so many are kept open; a cap beats it */
 	if (pool->last_checkout != 0 && conninfo_is_known(pool))
-		wanted = Max(wanted, pool->opts.min_size - total);
+		wanted = Max(wanted, pgpx_pool_min_size_locked(pool) - total);
 	if (wanted <= 0 || room <= 0 || pgpx_pool_is_paused(pool) ||
 		must_give_way(pool))
 		return 0;

@@ -131,6 +131,9 @@ extern int	pgpx_pool_total_locked(const PgpxPool *pool);
 /* Most connections that the pool may have: pool_size and max_overflow. */
 extern int	pgpx_pool_cap_locked(const PgpxPool *pool);
 
+/* What min_size comes to under that cap. */
+extern int	pgpx_pool_min_size_locked(const PgpxPool *pool);
+
 /* Connections that are open: some session could use them sooner or later. */
 extern int	pgpx_pool_live_locked(const PgpxPool *pool);
 

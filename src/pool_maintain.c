@@ -67,7 +67,7 @@ reason_to_close(const PgpxPool *pool, const PgpxConn *conn, int total,
 			return PGPX_CLOSE_OVERFLOW;
 		*due = Min(*due, overflow_until);
 	}
-	if (total > opts->min_size)
+	if (total > pgpx_pool_min_size_locked(pool))
 	{
 		if (now >= idle_until)
 			return PGPX_CLOSE_IDLE;
@@ -204,6 +204,8 @@ pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *forgettable)
 	*forgettable = false;
 	if (pool == NULL)
 		return PG_INT64_MAX;
+	pgpx_options_follow(&pool->opts);
+	pool->version_cap = Max(pool->version_cap, pgpx_pool_cap_locked(pool));
 
 	/* those that are closing are on their way out already */
 	total = pgpx_pool_total_locked(pool) - pool->count[PGPX_CONN_CLOSING];
@@ -230,7 +232,7 @@ pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *forgettable)
 	{
 		PgpxTime	look = first_expiry(pool);
 
-		if (total > pool->opts.min_size)
+		if (total > pgpx_pool_min_size_locked(pool))
 			look = Min(look, now + soonest(pool, total) * 1000);
 		due = Min(due, Max(look, now + LOOK_EACH_US));
 	}
@@ -241,7 +243,7 @@ pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *forgettable)
 		pgpx_pool_grow_locked(pool, 0);
 		/* min_size comes back after an outage, whether somebody calls or not */
 		if (pool->retry_at > now &&
-			pgpx_pool_total_locked(pool) < pool->opts.min_size)
+			pgpx_pool_total_locked(pool) < pgpx_pool_min_size_locked(pool))
 			due = Min(due, pool->retry_at);
 	}
 	*forgettable = pgpx_pool_is_forgettable_locked(pool);

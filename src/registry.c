@@ -176,6 +176,7 @@ make_pool(PgpxPool *pool, const PgpxPoolRef *ref)
 	pool->options_version = pool->version;
 	pool->fingerprint = ref->fingerprint;
 	pool->opts = *ref->opts;
+	pool->version_cap = pgpx_pool_cap_locked(pool);
 	pool->conninfo_epoch = 0;
 	pool->conninfo_version = 0;
 	pool->next_ticket = 0;
@@ -235,6 +236,7 @@ static void
 close_old_locked(PgpxPool *pool)
 {
 	pool->version++;
+	pool->version_cap = pgpx_pool_cap_locked(pool);
 
 	/* what is known of the old address says nothing about the new one */
 	pool->unavailable_since = 0;
@@ -260,6 +262,7 @@ pgpx_pool_adopt_locked(PgpxPool *pool, const char *server_name,
 	namestrcpy(&pool->server_name, server_name);	/* it may have another now */
 	pool->fingerprint = *fingerprint;
 	pool->opts = *opts;
+	pool->version_cap = pgpx_pool_cap_locked(pool);
 }
 
 void

@@ -333,6 +333,7 @@ typedef struct PgpxPool
 	uint64		conninfo_epoch; /* epoch of the worker that has the conninfo; 0: none */
 	uint64		conninfo_version;	/* and of which version it is */
 
+	int			version_cap;	/* the most that this version may ever have had */
 	int			count[PGPX_CONN_NSTATES];	/* connections by state */
 	int			idle_head;		/* IDLE, most recently used first; -1: none */
 	int			idle_tail;
