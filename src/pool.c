@@ -278,9 +278,14 @@ pgpx_pool_grow_locked(PgpxPool *pool, int extra)
 	/* from the first use on so many are kept open; a cap beats it */
 	if (pool->last_checkout != 0 && conninfo_is_known(pool))
 		wanted = Max(wanted, pgpx_pool_min_size_locked(pool) - total);
-	if (wanted <= 0 || room <= 0 || pgpx_pool_is_paused(pool) ||
-		must_give_way(pool))
+	if (wanted <= 0 || room <= 0 || pgpx_pool_is_paused(pool))
 		return 0;
+	if (must_give_way(pool))
+	{
+		/* the worker sees whether the other one is still hungry */
+		pgpx_worker_wake(pool->worker);
+		return 0;
+	}
 	if (pool->retry_at != 0)
 	{
 		if (pgpx_now() < pool->retry_at)

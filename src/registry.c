@@ -75,6 +75,22 @@ leave_server_locked(PgpxServer *s)
 		s->server = s->database = InvalidOid;
 }
 
+/* The pool gives up its place; caller holds the registry lock and the pool's. */
+static void
+leave_place_locked(PgpxPool *pool)
+{
+	PgpxServer *server = &pgpx_servers[pool->server];
+	PgpxHungry *named[] = {&server->hungry, &pgpx_shared->hungry};
+
+	/* nobody need leave anything to it any more */
+	for (int i = 0; i < lengthof(named); i++)
+		if ((int) pg_atomic_read_u32(&named[i]->pool) == PGPX_POOL_INDEX(pool))
+			pg_atomic_write_u64(&named[i]->since, 0);
+	pool->pool_id = 0;
+	server->npools--;
+	leave_server_locked(server);
+}
+
 void
 pgpx_server_pause(Oid database, Oid server, bool pause, bool drain)
 {
@@ -152,14 +168,10 @@ make_pool(PgpxPool *pool, const PgpxPoolRef *ref)
 	}
 
 	if (pool->pool_id != 0)
-	{
-		pgpx_servers[pool->server].npools--;
-		leave_server_locked(&pgpx_servers[pool->server]);
-	}
+		leave_place_locked(pool);
 	pool->server = find_server_locked(ref->key.database, ref->key.server, true);
 	if (pool->server < 0)
 	{
-		pool->pool_id = 0;
 		LWLockRelease(pool->lock);
 		return false;
 	}
@@ -315,11 +327,7 @@ pgpx_pool_forget(int index, uint32 pool_id)
 	if (pool != NULL)
 	{
 		if (pgpx_pool_is_forgettable_locked(pool))
-		{
-			pool->pool_id = 0;
-			pgpx_servers[pool->server].npools--;
-			leave_server_locked(&pgpx_servers[pool->server]);
-		}
+			leave_place_locked(pool);
 		LWLockRelease(pool->lock);
 	}
 	LWLockRelease(pgpx_shared->registry_lock);
