@@ -175,17 +175,17 @@ look_at_leases(PgpxPool *pool, PgpxTime now, PgpxTime *due, Leak *leaks,
 }
 
 static void
-log_leaks(const PgpxPool *pool, const Leak *leaks, int n)
+log_leaks(const char *server, const char *user, const Leak *leaks, int n)
 {
 	for (int i = 0; i < n; i++)
 		ereport(leaks[i].ended ? LOG : WARNING,
 				(errmsg(leaks[i].ended ?
 						"lease " UINT64_FORMAT " on server \"%s\" was ended after %.3f s" :
 						"lease " UINT64_FORMAT " on server \"%s\" has been held for %.3f s",
-						leaks[i].lease_id, NameStr(pool->server_name),
+						leaks[i].lease_id, server,
 						leaks[i].held / 1e6),
 				 errdetail("Its holder is PID %d, user \"%s\", since %s, why: \"%s\".",
-						   leaks[i].pid, NameStr(pool->user_name),
+						   leaks[i].pid, user,
 						   timestamptz_to_str(pgpx_timestamp(leaks[i].since)),
 						   leaks[i].why)));
 }
@@ -200,6 +200,8 @@ pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *forgettable)
 	int			before;
 	Leak		leaks[LEAKS_AT_ONCE];
 	int			nleaks;
+	NameData	server;
+	NameData	user;
 
 	*forgettable = false;
 	if (pool == NULL)
@@ -237,6 +239,8 @@ pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *forgettable)
 		due = Min(due, Max(look, now + LOOK_EACH_US));
 	}
 	nleaks = look_at_leases(pool, now, &due, leaks, &wake);
+	server = pool->server_name;
+	user = pool->user_name;
 	pgpx_pool_serve_locked(pool, &wake);
 	if (pool->nwaiting == 0)
 	{
@@ -249,6 +253,6 @@ pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *forgettable)
 	*forgettable = pgpx_pool_is_forgettable_locked(pool);
 	LWLockRelease(pool->lock);
 	pgpx_wake_flush(&wake);
-	log_leaks(pool, leaks, nleaks);
+	log_leaks(NameStr(server), NameStr(user), leaks, nleaks);
 	return due;
 }

@@ -29,6 +29,7 @@ my %pools = (
 	tested => { test_period => 0, operation_timeout => '600s', connect_timeout => '2s' },
 	connected => { connect_timeout => '2s' },
 	asked => { connect_timeout => '5s' },
+	idle => { test_period => 0, connect_timeout => '5s' },
 	patient => { on_unavailable => 'wait', connect_timeout => '1s' });
 make_pool($local, $far, server => $_, options => { %late, %{ $pools{$_} } }) foreach sort keys %pools;
 make_pool($local, $near, server => 'other', options => { pool_size => 2 });
@@ -46,7 +47,7 @@ my %lease = map { $_ => lease($session{$_}, $_) } qw(keepalive user_timeout stat
 is($session{$_}->run("SELECT pgpool.exec($lease{$_}, 'select 1')"), '1', "$_: a lease works") foreach sort keys %lease;
 is($session{prewarm}->run("SELECT pgpool.prewarm('tested', 2, '60 s')"), '2', 'tested: two connections are open');
 ok(wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE server = 'tested' AND state = 'idle'", '2'), 'tested: and idle');
-is($session{other}->run("SELECT pgpool.exec('other', 'select 1')"), '1', 'other: works');
+is($session{$_}->run("SELECT pgpool.exec('$_', 'select 1')"), '1', "$_: works") foreach qw(other idle);
 $session{keepalive}->start("SELECT pgpool.exec($lease{keepalive}, 'select pg_sleep(600)')");
 ok(wait_until($far, "SELECT count(*) FROM pg_stat_activity WHERE query = 'select pg_sleep(600)'", '1'), 'keepalive: a statement is running');
 
@@ -72,14 +73,14 @@ $session{statement}->run("SET statement_timeout = '1s'");
 $session{statement}->start("SELECT pgpool.exec($lease{statement}, 'select 1')");
 $session{$_}->start("SELECT pgpool.checkout('$_', '600 s')") foreach qw(tested connected);
 
-$session{$_}->start(<<"EOT") foreach qw(asked patient);
+$session{$_}->start(<<"EOT") foreach qw(asked idle patient);
 SELECT string_agg(DISTINCT state, ' '), min(late) < '100 ms', max(late) < '2 s'
 FROM generate_series(1, 5) n, LATERAL try('$_', '600 ms' + n * '1 us'::interval)
 EOT
 
 # each comes to its end, and another pool is at work: the last of them takes some
 # six seconds, and what ignores an option half a minute
-my @wait = qw(keepalive user_timeout statement tested connected asked patient);
+my @wait = qw(keepalive user_timeout statement tested connected asked idle patient);
 my %took;
 my $served = 0;
 while (keys %took < @wait && time() - $began < 25)
@@ -96,7 +97,7 @@ $session{$_}->failed('08006', qr/connection to server "$_" was lost/, "$_: its h
 $session{statement}->failed('57014', qr/statement timeout/, 'statement: a timeout of the local statement does not wait for the network');
 $session{$_}->failed('08001', qr/DETAIL:.*within connect_timeout \(2 s\)/, "$_: a connect ends at connect_timeout") foreach qw(tested connected);
 like($session{$_}->{text}, qr/^(?:08001|55P03|08001 55P03)\|t\|t$/, "$_: each checkout ends with its timeout, whatever the network does")
-  foreach qw(asked patient);
+  foreach qw(asked idle patient);
 is(stats('tested', 'checks_failed'), '2', 'tested: the test of test_period has found both');
 is(stats('tested', 'retried'), '0', 'tested: before anybody had one of them');
 check_invariants($local, 'the invariants hold without a network');
