@@ -22,7 +22,16 @@ my $silent = sub {
 	$fake->receive;
 	sleep 3600;
 };
-my $fake = PgpxFakeServer->new(silent => $silent, served => sub { $_[0]->serve }, cancel => sub { sleep 3600 });
+my $slow = sub {
+	my ($fake) = @_;
+
+	while (my $sql = $fake->receive)
+	{
+		select undef, undef, undef, 0.3;
+		$fake->send($sql =~ /^select/ ? $fake->answer('1') : (PgpxFakeServer::done('DISCARD ALL'), PgpxFakeServer::ready()));
+	}
+};
+my $fake = PgpxFakeServer->new(silent => $silent, slow => $slow, cancel => sub { sleep 3600 });
 my $deaf = PgpxFakeServer->new(silent => $silent);
 my %fakes = (held => $fake, deaf => $deaf);
 my ($session, $other) = map { PgpxSession->new($local) } 1 .. 2;
@@ -76,6 +85,17 @@ foreach my $server (sort keys %fakes)
 	in_time($took, "$server: by then");
 	$other->run('SELECT pgpool.checkin_all()');
 }
+
+# --- a cancel that is held, of a statement that has ended by itself
+make_pool($local, $fake, server => 'late', remote_dbname => 'slow', options => { pool_size => 1, sslmode => 'disable', operation_timeout => '1s' });
+my $lease = lease($session, 'late');
+my $began = time();
+is($session->run("SELECT pgpool.send($lease, 'select 1'), pgpool.cancel($lease)"), '|t', 'late: a statement is cancelled');
+is($session->run("SELECT * FROM pgpool.result($lease) $row") . $session->error, '1', 'late: and ends before the cancel does');
+$session->run("SELECT pgpool.checkin($lease)");
+like(lease($other, 'late'), qr/^\d+$/, 'late: nobody has the connection as long as it could hit him');
+in_time(time() - $began, 'late: until its time is up');
+$other->run('SELECT pgpool.checkin_all()');
 
 $_->quit foreach $session, $other;
 stats_add_up($local);
