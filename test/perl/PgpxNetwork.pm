@@ -12,6 +12,9 @@
 #   $network->cut;
 #   $network->mend;
 #
+# use PgpxNetwork 'names': /etc/hosts and /etc/resolv.conf are its own, too, empty at
+# first; see hosts and resolver.
+#
 # The test and the servers that it starts live in one network namespace, what
 # remote_node makes in a second one, at the other end of a veth pair.  This takes
 # no root but the program ip, and a kernel that lets users have user namespaces.
@@ -24,11 +27,16 @@ package PgpxNetwork;
 use strict;
 use warnings;
 
+use File::Temp ();
 use IPC::Open2;
 use PostgreSQL::Test::Utils ();
 use Test::More;
 
-my @unshare = qw(unshare --user --map-current-user --keep-caps --net);
+my @unshare = (qw(unshare --user --keep-caps --net), '--map-user=' . $<, '--map-group=' . (split / /, $()[0]);
+
+# mount wants to be called by root, which here is whoever has made the namespace
+my @with_names = (qw(unshare --user --map-root-user --mount sh -c),
+	'mount --bind "$1/hosts" /etc/hosts && mount --bind "$1/resolv.conf" /etc/resolv.conf && shift && exec "$@"', 'sh');
 my %near = (device => 'pgpx0', address => '10.213.97.1', ether => '02:00:00:00:97:01');
 my %far = (device => 'pgpx1', address => '10.213.97.2', ether => '02:00:00:00:97:02');
 my $nobody = '02:00:00:00:97:99';
@@ -37,17 +45,52 @@ my @networks;
 
 sub import
 {
-	return if $ENV{PGPX_NETWORK};
-	my $words = `@unshare sh -c 'ip link set lo up && ip link add $near{device} type veth peer name $far{device}' 2>&1`;
+	my ($class, $names) = @_;
+	my @inside = @unshare;
 
-	if (!defined $words || $? != 0)
-	{
-		$trouble = $words || 'unshare cannot be run';
-		$trouble =~ s/\s+/ /g;
-		return;
-	}
+	return if $ENV{PGPX_NETWORK};
 	$ENV{PGPX_NETWORK} = 'inside';
-	exec @unshare, $^X, $0, @ARGV or die "could not start the test once more: $!\n";
+	if ($names)
+	{
+		$ENV{PGPX_NETWORK} = File::Temp::tempdir('pgpx_names_XXXXXX', TMPDIR => 1);
+		etc($_, '') foreach qw(hosts resolv.conf);
+		@inside = (@with_names, $ENV{PGPX_NETWORK}, @unshare);
+	}
+
+	# what it says if it cannot be done
+	open my $said, '-|', 'sh', '-c', 'exec "$@" 2>&1', 'sh', @inside, 'sh', '-c',
+	  "ip link set lo up && ip link add name $near{device} type veth peer name $far{device}";
+	$trouble = join ' ', map { s/\s+/ /gr } <$said>;
+	undef $trouble if close $said;
+	return if defined $trouble;
+	exec @inside, $^X, $0, @ARGV or die "could not start the test once more: $!\n";
+}
+
+# Write a file that stands for one in /etc, in place: it is mounted there.
+sub etc
+{
+	my ($name, $text) = @_;
+
+	open my $file, '>', "$ENV{PGPX_NETWORK}/$name" or die "could not write $name: $!\n";
+	print $file $text;
+	close $file or die "could not write $name: $!\n";
+	return;
+}
+
+# What names lead to: name => address, ...
+sub hosts
+{
+	my ($self, %names) = @_;
+
+	return etc('hosts', join '', map { "$names{$_} $_\n" } sort keys %names);
+}
+
+# Who is asked for all other names.
+sub resolver
+{
+	my ($self, $address) = @_;
+
+	return etc('resolv.conf', "nameserver $address\noptions timeout:10 attempts:3\n");
 }
 
 sub skip_all_without

@@ -46,8 +46,9 @@ my %session = map { $_ => PgpxSession->new($local) } sort keys %pools, 'other', 
 my %lease = map { $_ => lease($session{$_}, $_) } qw(keepalive user_timeout statement);
 is($session{$_}->run("SELECT pgpool.exec($lease{$_}, 'select 1')"), '1', "$_: a lease works") foreach sort keys %lease;
 is($session{prewarm}->run("SELECT pgpool.prewarm('tested', 2, '60 s')"), '2', 'tested: two connections are open');
-ok(wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE server = 'tested' AND state = 'idle'", '2'), 'tested: and idle');
 is($session{$_}->run("SELECT pgpool.exec('$_', 'select 1')"), '1', "$_: works") foreach qw(other idle);
+ok(wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE server IN ('tested', 'idle') AND state = 'idle'", '3'),
+	'tested, idle: nobody uses them');
 $session{keepalive}->start("SELECT pgpool.exec($lease{keepalive}, 'select pg_sleep(600)')");
 ok(wait_until($far, "SELECT count(*) FROM pg_stat_activity WHERE query = 'select pg_sleep(600)'", '1'), 'keepalive: a statement is running');
 
