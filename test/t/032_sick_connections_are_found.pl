@@ -7,6 +7,7 @@ use warnings;
 use PgpxFakeServer;
 use PgpxTest;
 use PostgreSQL::Test::Utils;
+use Socket;
 use Test::More;
 use Time::HiRes qw(time usleep);
 
@@ -33,7 +34,10 @@ my %stray = (
 	answer => sub { $_[0]->answer('666') },
 	ready => PgpxFakeServer::ready(),
 	error => PgpxFakeServer::failure(S => 'ERROR', C => '57P01', M => 'bye'),
-	garbage => 'rubbish');
+	fatal => PgpxFakeServer::failure(S => 'FATAL', C => '57P01', M => 'bye'),
+	garbage => 'rubbish',
+	eof => sub { close $_[0]->{socket}; '' },
+	rst => sub { setsockopt $_[0]->{socket}, SOL_SOCKET, SO_LINGER, pack 'ii', 1, 0; close $_[0]->{socket}; '' });
 my %harmless = (
 	notice => PgpxFakeServer::message('N', "SNOTICE\0C00000\0Mhello\0\0"),
 	parameter => PgpxFakeServer::message('S', "TimeZone\0UTC\0"),
