@@ -29,7 +29,7 @@ use PgpxSession;
 our @EXPORT = qw(
   local_node remote_node make_pool remote_sessions
   wait_until check_invariants leak_check stats_add_up
-  worker_pid terminate lease seconds log_clock log_times
+  worker_pid terminate lease seconds log_clock log_times connects_of
   one_leased_one_idle alive closes takes_effect
   $REMOTE_APP_PASSWORD $REMOTE_SUPER_PASSWORD
 );
@@ -279,6 +279,25 @@ sub log_times
 
 	return map { /^\S+ (\d\d):(\d\d):(\d\d\.\d+) .*$pattern/ ? $1 * 3600 + $2 * 60 + $3 : () }
 	  split /\n/, slurp_file($node->logfile);
+}
+
+# By the log of a remote, with log_connections, since it has come up: how often more
+# of a pool's connects were under way than one, two, four, .. as they succeed; and
+# how many did.
+sub connects_of
+{
+	my ($remote, $server) = @_;
+	my @log = split /\n/, (split /database system is ready to accept connections/, slurp_file($remote->logfile))[-1];
+	my %mine = map { /\[(\d+)\] .*connection authorized: .*application_name=pgpool_ext\/$server\b/ ? ($1 => 1) : () } @log;
+	my ($in, $pending, $too_many) = (0, 0, 0);
+
+	foreach (@log)
+	{
+		next unless /\[(\d+)\] .*connection (received|authorized)/ && $mine{$1};
+		$2 eq 'received' ? $pending++ : ($pending--, $in++);
+		$too_many++ if $pending > 2**$in;
+	}
+	return ($too_many, $in);
 }
 
 # For tests of what changes under a pool of two.  A stage is: the nodes local, with
