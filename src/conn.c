@@ -104,6 +104,58 @@ list_push_tail(PgpxConn *conn, int *head, int *tail)
 	*tail = index;
 }
 
+/*
+ * PgpxConn.doing: the low half of the lease's id, the number of its statements,
+ * the PgpxActivity.  In one word, so that a lessee whose place has just been taken
+ * away cannot write into the next one's.
+ */
+#define DOING_LEASE(lease_id) ((uint64) (uint32) (lease_id) << 32)
+#define DOING_ONE_STATEMENT UINT64CONST(8)
+#define DOING_STATEMENTS UINT64CONST(0xfffffff8)
+#define DOING_ACTIVITY UINT64CONST(7)
+
+static uint64
+doing_statements(uint64 doing)
+{
+	return (doing & DOING_STATEMENTS) / DOING_ONE_STATEMENT;
+}
+
+void
+pgpx_conn_begin_doing(PgpxConn *conn, uint64 lease_id)
+{
+	pg_atomic_write_u64(&conn->doing, DOING_LEASE(lease_id) | PGPX_ACT_IDLE);
+}
+
+void
+pgpx_conn_do(PgpxConn *conn, uint64 lease_id, PgpxActivity activity,
+			 bool statement)
+{
+	uint64		old = pg_atomic_read_u64(&conn->doing);
+	uint64		new;
+
+	do
+	{
+		if (DOING_LEASE(old >> 32) != DOING_LEASE(lease_id))
+			return;
+		new = (old & ~DOING_ACTIVITY) | activity;
+		if (statement && (old & DOING_STATEMENTS) != DOING_STATEMENTS)
+			new += DOING_ONE_STATEMENT;
+	} while (!pg_atomic_compare_exchange_u64(&conn->doing, &old, new));
+}
+
+PgpxActivity
+pgpx_conn_activity(PgpxConn *conn)
+{
+	return (PgpxActivity) (pg_atomic_read_u64(&conn->doing) & DOING_ACTIVITY);
+}
+
+uint64
+pgpx_conn_statements(PgpxConn *conn)
+{
+	return conn->statements +
+		doing_statements(pg_atomic_read_u64(&conn->doing));
+}
+
 void
 pgpx_conn_set_state(PgpxConn *conn, PgpxConnState state, PgpxTime now)
 {
@@ -129,6 +181,8 @@ pgpx_conn_set_state(PgpxConn *conn, PgpxConnState state, PgpxTime now)
 	if (conn->state == PGPX_CONN_LEASED)
 	{
 		pg_atomic_write_u64(&conn->lease_id, 0);
+		conn->statements +=
+			doing_statements(pg_atomic_exchange_u64(&conn->doing, 0));
 		conn->owner_procno = -1;
 		conn->owner_pid = 0;
 	}
@@ -204,16 +258,16 @@ pgpx_conn_alloc_locked(PgpxPool *pool)
 	conn->last_used = 0;
 	conn->last_checked = 0;
 	conn->leases = 0;
+	conn->statements = 0;
 	conn->remote_pid = 0;
 	conn->remote_port = 0;
 	conn->local_port = 0;
 	conn->remote_addr[0] = '\0';
 	conn->remote_version[0] = '\0';
 	pg_atomic_write_u64(&conn->lease_id, 0);
-	pg_atomic_write_u32(&conn->activity, PGPX_ACT_IDLE);
+	pg_atomic_write_u64(&conn->doing, 0);
 	pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_NONE);
 	pg_atomic_write_u32(&conn->hung_up, 0);
-	pg_atomic_write_u64(&conn->statements, 0);
 
 	pgpx_conn_set_state(conn, PGPX_CONN_CONNECTING, pgpx_now());
 	return conn;

@@ -99,9 +99,25 @@ extern void pgpx_conn_free_locked(PgpxConn *conn);
 /* Index of a connection, pool or ticket in its array. */
 #define PGPX_CONN_INDEX(conn)	((int) ((conn) - pgpx_conns))
 #define PGPX_POOL_INDEX(pool)	((int) ((pool) - pgpx_pools))
+#define PGPX_TICKET_INDEX(t)	((int) ((t) - pgpx_tickets))
+
+/* Where the statement that waits with a ticket lies. */
 #define PGPX_OFFER_OF(t) \
 	(pgpx_offers + (Size) PGPX_TICKET_INDEX(t) * PGPX_OFFER_MAX)
-#define PGPX_TICKET_INDEX(t)	((int) ((t) - pgpx_tickets))
+
+/*
+ * pgpx_conn_do
+ *		What a lessee says of its lease: what it does, and that it sends a
+ *		statement.  Nothing happens if the lease is no longer this connection's.
+ *
+ * begin_doing comes with the lease, under the pool lock; the two others are for
+ * the views, and for who ends a lease.
+ */
+extern void pgpx_conn_begin_doing(PgpxConn *conn, uint64 lease_id);
+extern void pgpx_conn_do(PgpxConn *conn, uint64 lease_id,
+						 PgpxActivity activity, bool statement);
+extern PgpxActivity pgpx_conn_activity(PgpxConn *conn);
+extern uint64 pgpx_conn_statements(PgpxConn *conn);
 
 /*
  * pgpx_conn_ask_worker

@@ -29,6 +29,7 @@
 
 #include "lease.h"
 #include "pool.h"
+#include "target_source.h"
 
 /* set by the callback, which may come at any time: nothing else happens there */
 static bool objects_changed = false;
@@ -62,19 +63,18 @@ databases_callback(Datum arg, int cacheid, uint32 hashvalue)
 	databases_changed = true;
 }
 
-/* Is this row still the one that the options were read from? */
+/* Is a server still the one that the options were read from? */
 static bool
-same_row(int cache, Oid oid, const PgpxFingerprint *fingerprint, int i)
+same_server(Oid oid, const uint64 hash[2])
 {
-	HeapTuple	row = SearchSysCache1(cache, ObjectIdGetDatum(oid));
-	bool		same;
+	HeapTuple	row = SearchSysCache1(FOREIGNSERVEROID, ObjectIdGetDatum(oid));
+	uint64		now[2];
 
 	if (!HeapTupleIsValid(row))
 		return false;
-	same = HeapTupleHeaderGetRawXmin(row->t_data) == fingerprint->xmin[i] &&
-		ItemPointerEquals(&row->t_self, (ItemPointer) &fingerprint->tid[i]);
+	pgpx_source_hash_server(row, now);
 	ReleaseSysCache(row);
-	return same;
+	return now[0] == hash[0] && now[1] == hash[1];
 }
 
 /* The same for the user mapping; says whose it is, and of which server. */
@@ -84,17 +84,21 @@ same_mapping(const PgpxPoolKey *key, const PgpxFingerprint *fingerprint,
 {
 	HeapTuple	row;
 	Form_pg_user_mapping mapping;
+	bool		same;
 
-	if (!same_row(USERMAPPINGOID, key->mapping, fingerprint, 2))
-		return false;
 	row = SearchSysCache1(USERMAPPINGOID, ObjectIdGetDatum(key->mapping));
 	if (!HeapTupleIsValid(row))
 		return false;
+	same =
+		HeapTupleHeaderGetRawXmin(row->t_data) == fingerprint->mapping_xmin &&
+		ItemPointerEquals(&row->t_self,
+						  unconstify(ItemPointerData *,
+									 &fingerprint->mapping_tid));
 	mapping = (Form_pg_user_mapping) GETSTRUCT(row);
 	*user = OidIsValid(mapping->umuser) ? mapping->umuser : key->local_user;
 	*server = mapping->umserver;
 	ReleaseSysCache(row);
-	return true;
+	return same;
 }
 
 static bool
@@ -112,7 +116,7 @@ is_current(const PgpxPoolKey *key, const PgpxFingerprint *fingerprint)
 	Oid			user;
 	Oid			base;
 
-	if (!same_row(FOREIGNSERVEROID, key->server, fingerprint, 1) ||
+	if (!same_server(key->server, fingerprint->server) ||
 		!same_mapping(key, fingerprint, &user, &base))
 		return false;
 	if (!SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(user)) ||
@@ -127,7 +131,7 @@ is_current(const PgpxPoolKey *key, const PgpxFingerprint *fingerprint)
 		return true;
 
 	/* the mapping is another server's: of the one that is the pool's base */
-	return same_row(FOREIGNSERVEROID, base, fingerprint, 3) &&
+	return same_server(base, fingerprint->base) &&
 		pgpx_server_aclcheck(base, user, ACL_USAGE) == ACLCHECK_OK &&
 		!has_mapping(user, key->server) &&
 		!has_mapping(InvalidOid, key->server);

@@ -26,7 +26,7 @@ scope_name(int scope)
 }
 
 static const char *
-activity_name(uint32 activity)
+activity_name(PgpxActivity activity)
 {
 	switch (activity)
 	{
@@ -58,7 +58,6 @@ pgpx_view_leases(PG_FUNCTION_ARGS)
 		for (int i = 0; i < view->nconns; i++)
 		{
 			PgpxConn   *conn = &view->conns[i];
-			uint32		activity = pg_atomic_read_u32(&conn->activity);
 			bool		visible;
 
 			if (conn->state != PGPX_CONN_LEASED)
@@ -71,7 +70,7 @@ pgpx_view_leases(PG_FUNCTION_ARGS)
 			pgpx_row_role(&row, conn->owner_user);
 			pgpx_row_secret(&row, visible, conn->application_name);
 			pgpx_row_text(&row, scope_name(conn->scope));
-			pgpx_row_text(&row, activity_name(activity));
+			pgpx_row_text(&row, activity_name(pgpx_conn_activity(conn)));
 			pgpx_row_instant(&row, conn->leased_at);
 			pgpx_row_ms(&row, conn->waited);
 			pgpx_row_secret(&row, visible, conn->why[0] ? conn->why : NULL);

@@ -79,7 +79,7 @@ pgpx_view_pools(PG_FUNCTION_ARGS)
 		pgpx_row_int(&row, pool->worker);
 		pgpx_row_int(&row, pool->opts.pool_size);
 		pgpx_row_int(&row, pool->opts.max_overflow);
-		pgpx_row_int(&row, pool->opts.min_size);
+		pgpx_row_int(&row, pgpx_pool_min_size_locked(pool));
 		pgpx_row_int(&row, total);
 		pgpx_row_int(&row, pool->count[PGPX_CONN_LEASED]);
 		pgpx_row_int(&row, pool->count[PGPX_CONN_IDLE]);
@@ -150,7 +150,7 @@ connection_row(PgpxRow *row, PgpxView *view, int i)
 
 	pgpx_row_instant(row, conn->last_used);
 	pgpx_row_bigint(row, conn->leases);
-	pgpx_row_bigint(row, pg_atomic_read_u64(&conn->statements));
+	pgpx_row_bigint(row, pgpx_conn_statements(conn));
 	pgpx_row_instant(row, conn->last_checked);
 	if (leased)
 		pgpx_row_bigint(row, pg_atomic_read_u64(&conn->lease_id));

@@ -12,6 +12,7 @@
 #include "worker.h"
 
 #include "access/xact.h"
+#include "storage/latch.h"
 #include "utils/syscache.h"
 
 static PgpxTime next_due = PG_INT64_MAX;
@@ -22,6 +23,13 @@ void
 pgpx_janitor_due(PgpxTime at)
 {
 	next_due = Min(next_due, at);
+}
+
+void
+pgpx_janitor_maintain(void)
+{
+	next_maintenance = 0;
+	SetLatch(MyLatch);
 }
 
 /* Is anything left that only the clock will bring about? */
@@ -181,12 +189,15 @@ maintain_pools(PgpxTime now)
 	{
 		PgpxPool   *pool = &pgpx_pools[i];
 		uint32		pool_id = pool->pool_id;
+		bool		forgettable;
 
+		/* a look without the lock: who takes it sees whether it is still so */
 		if (pool_id == 0 || pool->worker != pgpx_worker_index)
 			continue;
-		next_maintenance = Min(next_maintenance, pgpx_pool_maintain(pool, now));
-		if (pgpx_pool_is_retired_locked(pool) &&
-			pgpx_pool_total_locked(pool) == 0)
+		next_maintenance =
+			Min(next_maintenance,
+				pgpx_pool_maintain(i, pool_id, now, &forgettable));
+		if (forgettable)
 			pgpx_pool_forget(i, pool_id);
 	}
 }

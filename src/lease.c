@@ -22,7 +22,7 @@
 void
 pgpx_lease_activity(PgpxLease *lease, PgpxActivity activity)
 {
-	pg_atomic_write_u32(&pgpx_conns[lease->conn].activity, activity);
+	pgpx_conn_do(&pgpx_conns[lease->conn], lease->id, activity, false);
 }
 
 void

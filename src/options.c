@@ -414,9 +414,22 @@ pgpx_options_defaults(PgpxPoolOptions *opts)
 		if (o->offset >= 0)
 			store_value(opts, o, o->value);
 	}
-	opts->pool_size = pgpx_default_pool_size;
-	opts->max_waiters = pgpx_default_max_waiters;
-	opts->checkout_timeout = pgpx_default_checkout_timeout;
+	opts->default_pool_size = true;
+	opts->default_max_waiters = true;
+	opts->default_checkout_timeout = true;
+	pgpx_options_follow(opts);
+}
+
+/* See options.h. */
+void
+pgpx_options_follow(PgpxPoolOptions *opts)
+{
+	if (opts->default_pool_size)
+		opts->pool_size = pgpx_default_pool_size;
+	if (opts->default_max_waiters)
+		opts->max_waiters = pgpx_default_max_waiters;
+	if (opts->default_checkout_timeout)
+		opts->checkout_timeout = pgpx_default_checkout_timeout;
 }
 
 /* See options.h. */
@@ -432,6 +445,12 @@ pgpx_options_apply(PgpxPoolOptions *opts, const char **start_commands,
 	if (option->offset >= 0)
 	{
 		store_value(opts, option, require_value(option, value));
+		if (option->offset == offsetof(PgpxPoolOptions, pool_size))
+			opts->default_pool_size = false;
+		else if (option->offset == offsetof(PgpxPoolOptions, max_waiters))
+			opts->default_max_waiters = false;
+		else if (option->offset == offsetof(PgpxPoolOptions, checkout_timeout))
+			opts->default_checkout_timeout = false;
 		return true;
 	}
 	if (strcmp(name, "start_commands") == 0)

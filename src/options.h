@@ -68,6 +68,11 @@ typedef struct PgpxPoolOptions
 	int64		lease_timeout;	/* 0: off */
 	int64		leak_warning;	/* 0: off */
 	int			notices;		/* PgpxNotices */
+
+	/* not set: they follow the settings */
+	bool		default_pool_size;
+	bool		default_max_waiters;
+	bool		default_checkout_timeout;
 } PgpxPoolOptions;
 
 /*
@@ -75,6 +80,9 @@ typedef struct PgpxPoolOptions
  *		Fill in the defaults: the GUC's where there is one, else the table's.
  */
 extern void pgpx_options_defaults(PgpxPoolOptions *opts);
+
+/* What follows a setting becomes what the setting says now. */
+extern void pgpx_options_follow(PgpxPoolOptions *opts);
 
 /*
  * pgpx_options_apply

@@ -81,6 +81,12 @@ pgpx_pool_cap_locked(const PgpxPool *pool)
 	return pool->opts.pool_size + pool->opts.max_overflow;
 }
 
+int
+pgpx_pool_min_size_locked(const PgpxPool *pool)
+{
+	return Min(pool->opts.min_size, pgpx_pool_cap_locked(pool));
+}
+
 /*
  * Has a ready connection been idle for so long that it must be tested?  Not if
  * it was tested just now for somebody who came at "since", whatever the period.
@@ -212,7 +218,7 @@ pgpx_pool_take_locked(PgpxPool *pool, PgpxConn *conn, const PgpxHolder *holder,
 	conn->leak_logged = false;
 	conn->waited = waited;
 	conn->leases++;
-	pg_atomic_write_u32(&conn->activity, PGPX_ACT_IDLE);
+	pgpx_conn_begin_doing(conn, lease_id);
 	pg_atomic_write_u64(&conn->lease_id, lease_id);
 
 	pool->last_checkout = conn->state_since;
@@ -270,10 +276,15 @@ pgpx_pool_grow_locked(PgpxPool *pool, int extra)
 
 	/* from the first use on so many are kept open; a cap beats it */
 	if (pool->last_checkout != 0 && conninfo_is_known(pool))
-		wanted = Max(wanted, pool->opts.min_size - total);
-	if (wanted <= 0 || room <= 0 || pgpx_pool_is_paused(pool) ||
-		pgpx_pool_must_give_way(pool))
+		wanted = Max(wanted, pgpx_pool_min_size_locked(pool) - total);
+	if (wanted <= 0 || room <= 0 || pgpx_pool_is_paused(pool))
 		return 0;
+	if (pgpx_pool_must_give_way(pool))
+	{
+		/* the worker sees whether the other one is still hungry */
+		pgpx_worker_wake(pool->worker);
+		return 0;
+	}
 	if (pool->retry_at != 0)
 	{
 		if (pgpx_now() < pool->retry_at)

@@ -95,7 +95,8 @@ extern bool pgpx_pool_is_retired_locked(const PgpxPool *pool);
 /* Some database was dropped: the workers shall look which pools have lost theirs. */
 extern void pgpx_pool_ask_for_databases(void);
 
-/* Free the place of a retired pool that is empty. */
+/* Free the place of a pool that is retired and empty. */
+extern bool pgpx_pool_is_forgettable_locked(const PgpxPool *pool);
 extern void pgpx_pool_forget(int index, uint32 pool_id);
 
 /* New connections for old: as with new options, which stay the same. */
@@ -129,6 +130,9 @@ extern int	pgpx_pool_total_locked(const PgpxPool *pool);
 
 /* Most connections that the pool may have: pool_size and max_overflow. */
 extern int	pgpx_pool_cap_locked(const PgpxPool *pool);
+
+/* What min_size comes to under that cap. */
+extern int	pgpx_pool_min_size_locked(const PgpxPool *pool);
 
 /* Connections that are open: some session could use them sooner or later. */
 extern int	pgpx_pool_live_locked(const PgpxPool *pool);
@@ -312,8 +316,10 @@ extern void pgpx_pool_check_done(PgpxPool *pool, PgpxConn *conn, bool ok);
  *		What time brings: connections that have expired, have been idle for too
  *		long or are no longer needed are closed, those that min_size wants are
  *		asked for.  Returns when the next thing is due, PG_INT64_MAX: nothing.
+ *		*forgettable: it is retired and empty; see pgpx_pool_forget.
  */
-extern PgpxTime pgpx_pool_maintain(PgpxPool *pool, PgpxTime now);
+extern PgpxTime pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now,
+								   bool *forgettable);
 
 /* May a connection that has expired be closed now, or has another just been? */
 extern bool pgpx_pool_may_expire_locked(PgpxPool *pool, PgpxTime now,

@@ -187,7 +187,7 @@ pgpx_pool_carry(PgpxConn *conn, uint64 lease_id,
 	first->offer_reset = reset;
 	pg_atomic_write_u32(&first->offer, PGPX_OFFER_SENDING);
 	pgpx_ticket_grant_locked(pool, first, conn, &wake);
-	pg_atomic_write_u32(&conn->activity, PGPX_ACT_ACTIVE);
+	pgpx_conn_do(conn, first->lease_id, PGPX_ACT_ACTIVE, false);
 	pool->stats.carried++;
 	LWLockRelease(pool->lock);
 
@@ -217,7 +217,7 @@ pgpx_pool_revoke_locked(PgpxPool *pool, PgpxConn *conn, PgpxRevoke revoke,
 		pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_BROKEN);
 	else
 	{
-		uint32		activity = pg_atomic_read_u32(&conn->activity);
+		PgpxActivity activity = pgpx_conn_activity(conn);
 
 		/* shut down at once; its place is free when the remote is at rest */
 		conn->close_reason = PGPX_CLOSE_TERMINATED;

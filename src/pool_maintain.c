@@ -67,7 +67,7 @@ reason_to_close(const PgpxPool *pool, const PgpxConn *conn, int total,
 			return PGPX_CLOSE_OVERFLOW;
 		*due = Min(*due, overflow_until);
 	}
-	if (total > opts->min_size)
+	if (total > pgpx_pool_min_size_locked(pool))
 	{
 		if (now >= idle_until)
 			return PGPX_CLOSE_IDLE;
@@ -175,32 +175,39 @@ look_at_leases(PgpxPool *pool, PgpxTime now, PgpxTime *due, Leak *leaks,
 }
 
 static void
-log_leaks(const PgpxPool *pool, const Leak *leaks, int n)
+log_leaks(const char *server, const char *user, const Leak *leaks, int n)
 {
 	for (int i = 0; i < n; i++)
 		ereport(leaks[i].ended ? LOG : WARNING,
 				(errmsg(leaks[i].ended ?
 						"lease " UINT64_FORMAT " on server \"%s\" was ended after %.3f s" :
 						"lease " UINT64_FORMAT " on server \"%s\" has been held for %.3f s",
-						leaks[i].lease_id, NameStr(pool->server_name),
+						leaks[i].lease_id, server,
 						leaks[i].held / 1e6),
 				 errdetail("Its holder is PID %d, user \"%s\", since %s, why: \"%s\".",
-						   leaks[i].pid, NameStr(pool->user_name),
+						   leaks[i].pid, user,
 						   timestamptz_to_str(pgpx_timestamp(leaks[i].since)),
 						   leaks[i].why)));
 }
 
 PgpxTime
-pgpx_pool_maintain(PgpxPool *pool, PgpxTime now)
+pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *forgettable)
 {
+	PgpxPool   *pool = pgpx_pool_lock(index, pool_id);
 	PgpxWake	wake = PGPX_WAKE_INIT;
 	PgpxTime	due = PG_INT64_MAX;
 	int			total;
 	int			before;
 	Leak		leaks[LEAKS_AT_ONCE];
 	int			nleaks;
+	NameData	server;
+	NameData	user;
 
-	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+	*forgettable = false;
+	if (pool == NULL)
+		return PG_INT64_MAX;
+	pgpx_options_follow(&pool->opts);
+	pool->version_cap = Max(pool->version_cap, pgpx_pool_cap_locked(pool));
 
 	/* those that are closing are on their way out already */
 	total = pgpx_pool_total_locked(pool) - pool->count[PGPX_CONN_CLOSING];
@@ -227,22 +234,25 @@ pgpx_pool_maintain(PgpxPool *pool, PgpxTime now)
 	{
 		PgpxTime	look = first_expiry(pool);
 
-		if (total > pool->opts.min_size)
+		if (total > pgpx_pool_min_size_locked(pool))
 			look = Min(look, now + soonest(pool, total) * 1000);
 		due = Min(due, Max(look, now + LOOK_EACH_US));
 	}
 	nleaks = look_at_leases(pool, now, &due, leaks, &wake);
+	server = pool->server_name;
+	user = pool->user_name;
 	pgpx_pool_serve_locked(pool, &wake);
 	if (pool->nwaiting == 0)
 	{
 		pgpx_pool_grow_locked(pool, 0);
 		/* min_size comes back after an outage, whether somebody calls or not */
 		if (pool->retry_at > now &&
-			pgpx_pool_total_locked(pool) < pool->opts.min_size)
+			pgpx_pool_total_locked(pool) < pgpx_pool_min_size_locked(pool))
 			due = Min(due, pool->retry_at);
 	}
+	*forgettable = pgpx_pool_is_forgettable_locked(pool);
 	LWLockRelease(pool->lock);
 	pgpx_wake_flush(&wake);
-	log_leaks(pool, leaks, nleaks);
+	log_leaks(NameStr(server), NameStr(user), leaks, nleaks);
 	return due;
 }

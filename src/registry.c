@@ -75,6 +75,22 @@ leave_server_locked(PgpxServer *s)
 		s->server = s->database = InvalidOid;
 }
 
+/* The pool gives up its place; caller holds the registry lock and the pool's. */
+static void
+leave_place_locked(PgpxPool *pool)
+{
+	PgpxServer *server = &pgpx_servers[pool->server];
+	PgpxHungry *named[] = {&server->hungry, &pgpx_shared->hungry};
+
+	/* nobody need leave anything to it any more */
+	for (int i = 0; i < lengthof(named); i++)
+		if ((int) pg_atomic_read_u32(&named[i]->pool) == PGPX_POOL_INDEX(pool))
+			pg_atomic_write_u64(&named[i]->since, 0);
+	pool->pool_id = 0;
+	server->npools--;
+	leave_server_locked(server);
+}
+
 void
 pgpx_server_pause(Oid database, Oid server, bool pause, bool drain)
 {
@@ -152,14 +168,10 @@ make_pool(PgpxPool *pool, const PgpxPoolRef *ref)
 	}
 
 	if (pool->pool_id != 0)
-	{
-		pgpx_servers[pool->server].npools--;
-		leave_server_locked(&pgpx_servers[pool->server]);
-	}
+		leave_place_locked(pool);
 	pool->server = find_server_locked(ref->key.database, ref->key.server, true);
 	if (pool->server < 0)
 	{
-		pool->pool_id = 0;
 		LWLockRelease(pool->lock);
 		return false;
 	}
@@ -176,6 +188,7 @@ make_pool(PgpxPool *pool, const PgpxPoolRef *ref)
 	pool->options_version = pool->version;
 	pool->fingerprint = ref->fingerprint;
 	pool->opts = *ref->opts;
+	pool->version_cap = pgpx_pool_cap_locked(pool);
 	pool->conninfo_epoch = 0;
 	pool->conninfo_version = 0;
 	pool->next_ticket = 0;
@@ -235,6 +248,7 @@ static void
 close_old_locked(PgpxPool *pool)
 {
 	pool->version++;
+	pool->version_cap = pgpx_pool_cap_locked(pool);
 
 	/* what is known of the old address says nothing about the new one */
 	pool->unavailable_since = 0;
@@ -260,6 +274,7 @@ pgpx_pool_adopt_locked(PgpxPool *pool, const char *server_name,
 	namestrcpy(&pool->server_name, server_name);	/* it may have another now */
 	pool->fingerprint = *fingerprint;
 	pool->opts = *opts;
+	pool->version_cap = pgpx_pool_cap_locked(pool);
 }
 
 void
@@ -295,6 +310,13 @@ pgpx_pool_ask_for_databases(void)
 		pgpx_worker_wake(i);
 }
 
+bool
+pgpx_pool_is_forgettable_locked(const PgpxPool *pool)
+{
+	return pgpx_pool_total_locked(pool) == 0 && pool->nticket == 0 &&
+		pgpx_pool_is_retired_locked(pool);
+}
+
 void
 pgpx_pool_forget(int index, uint32 pool_id)
 {
@@ -304,13 +326,8 @@ pgpx_pool_forget(int index, uint32 pool_id)
 	pool = pgpx_pool_lock(index, pool_id);
 	if (pool != NULL)
 	{
-		if (pgpx_pool_total_locked(pool) == 0 && pool->nticket == 0 &&
-			pgpx_pool_is_retired_locked(pool))
-		{
-			pool->pool_id = 0;
-			pgpx_servers[pool->server].npools--;
-			leave_server_locked(&pgpx_servers[pool->server]);
-		}
+		if (pgpx_pool_is_forgettable_locked(pool))
+			leave_place_locked(pool);
 		LWLockRelease(pool->lock);
 	}
 	LWLockRelease(pgpx_shared->registry_lock);

@@ -356,7 +356,7 @@ pgpx_run_failed(PgpxRun *run, bool may_drain)
 		run->sink->restore(run->sink->arg);
 	clean_up(lease, may_drain);
 	lease->in_use = false;
-	if (pg_atomic_read_u32(&conn->activity) == PGPX_ACT_ACTIVE)
+	if (pgpx_conn_activity(conn) == PGPX_ACT_ACTIVE)
 		pgpx_lease_rest(lease);
 }
 
@@ -388,7 +388,6 @@ pgpx_run_send(PgpxRun *run, int nparams, const char *const *values,
 	lease->in_use = true;
 	if (lease->offer != PGPX_OFFER_SENT)
 		make_ready(run);
-	pgpx_lease_activity(lease, PGPX_ACT_ACTIVE);
 	if (wire->encoding_changed)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
@@ -398,8 +397,7 @@ pgpx_run_send(PgpxRun *run, int nparams, const char *const *values,
 	lease->sent = true;
 	lease->cancelled = false;
 	lease->usage.statements++;
-	pg_atomic_write_u64(&conn->statements,
-						pg_atomic_read_u64(&conn->statements) + 1);
+	pgpx_conn_do(conn, lease->id, PGPX_ACT_ACTIVE, true);
 	if (lease->offer == PGPX_OFFER_SENT)
 	{
 		lease->offer = PGPX_OFFER_NONE; /* by who had it before us */

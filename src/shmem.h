@@ -123,10 +123,9 @@ typedef struct PgpxConn
 {
 	/* atomic */
 	pg_atomic_uint64 lease_id;	/* 0: not leased.  Written under the pool lock */
-	pg_atomic_uint32 activity;	/* PgpxActivity, written by the lessee */
+	pg_atomic_uint64 doing;		/* what the lessee says it does: see conn.h */
 	pg_atomic_uint32 cancel;	/* PGPX_CANCEL_*: see conn.h */
 	pg_atomic_uint32 hung_up;	/* the worker has seen the remote's FIN or RST */
-	pg_atomic_uint64 statements;	/* sent by lessees, written by the lessee */
 
 	/* protected by the pool lock; of a FREE one by free_mutex */
 	int			state;			/* PgpxConnState; written by pgpx_conn_set_state only */
@@ -161,6 +160,7 @@ typedef struct PgpxConn
 	PgpxTime	last_used;
 	PgpxTime	last_checked;
 	uint64		leases;			/* uses of this generation */
+	uint64		statements;		/* of the leases that have ended */
 
 	int			remote_pid;
 	int			remote_port;
@@ -280,15 +280,18 @@ typedef struct PgpxStats
 } PgpxStats;
 
 /*
- * Which rows of the catalogs the options were read from.  A row's xmin and
- * place change with every update, so equal fingerprints mean equal options;
- * nothing of the options themselves is in it.
+ * What the options were read from: equal fingerprints mean equal options.  Of a
+ * server it has hashes of what counts, which everybody may read, so that a GRANT
+ * to somebody else is no change; of a mapping, which has secrets, the xmin and the
+ * place of the row, which change with every update.
  */
-#define PGPX_FINGERPRINT_ROWS 5 /* wrapper, server, mapping, base, its wrapper */
 typedef struct PgpxFingerprint
 {
-	TransactionId xmin[PGPX_FINGERPRINT_ROWS];
-	ItemPointerData tid[PGPX_FINGERPRINT_ROWS];
+	uint64		server[2];
+	uint64		base[2];		/* 0: it has none */
+	TransactionId mapping_xmin;
+	ItemPointerData mapping_tid;
+	uint16		zero;			/* compared by memcmp */
 } PgpxFingerprint;
 
 /* What makes connections interchangeable (all-zero padding: compared by memcmp). */
@@ -353,6 +356,7 @@ typedef struct PgpxPool
 	uint64		conninfo_epoch; /* epoch of the worker that has the conninfo; 0: none */
 	uint64		conninfo_version;	/* and of which version it is */
 
+	int			version_cap;	/* the most that this version may ever have had */
 	int			count[PGPX_CONN_NSTATES];	/* connections by state */
 	int			idle_head;		/* IDLE, most recently used first; -1: none */
 	int			idle_tail;

@@ -143,6 +143,21 @@ feed(int index, PgpxHungry *cap)
 	name_hungriest(cap);
 }
 
+/*
+ * A name whose pool is not kept back by that cap any more, or is no more: its last
+ * waiter may have left, and its place been taken, since we looked.  Nobody else
+ * would find it, and it would hold others back for ever.
+ */
+static void
+check_name(PgpxHungry *cap)
+{
+	int			named = (int) pg_atomic_read_u32(&cap->pool);
+
+	if (pg_atomic_read_u64(&cap->since) != 0 &&
+		binding_cap(&pgpx_pools[named]) != cap)
+		name_hungriest(cap);
+}
+
 bool
 pgpx_steward_run(void)
 {
@@ -168,5 +183,11 @@ pgpx_steward_run(void)
 		if (cap != &pgpx_shared->hungry && is_named(&pgpx_shared->hungry, i))
 			feed(i, &pgpx_shared->hungry);
 	}
+
+	/* a server's pools are those of the worker of its record's number */
+	for (int i = pgpx_worker_index; i < pgpx_shared->max_pools;
+		 i += pgpx_shared->nworkers)
+		check_name(&pgpx_servers[i].hungry);
+	check_name(&pgpx_shared->hungry);
 	return hungry;
 }

@@ -220,7 +220,10 @@ pgpx_target_get(const char *name)
 	AcceptInvalidationMessages();
 	if (last_target != NULL && last_target->valid && last_user == user &&
 		strcmp(NameStr(last_target->server_name), name) == 0)
+	{
+		pgpx_options_follow(&last_target->opts);
 		return last_target;
+	}
 
 	init_cache();
 	memset(&key, 0, sizeof(key));
@@ -240,7 +243,10 @@ pgpx_target_get(const char *name)
 		target = replace_target(name, &key, entry);
 	}
 	else
+	{
 		target = entry->target;
+		pgpx_options_follow(&target->opts);
+	}
 
 	last_target = target;
 	last_user = user;

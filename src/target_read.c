@@ -165,12 +165,9 @@ apply_pool_options(PgpxTarget *target, const PgpxSource *source)
 							name, source->pool.name)));
 	}
 
-	/* one of each pair may stand against the default of the other */
+	/* one of the two may stand against the default of the other */
 	target->opts.retry_max = Max(target->opts.retry_max,
 								 target->opts.retry_min);
-	target->opts.min_size = Min(target->opts.min_size,
-								target->opts.pool_size +
-									target->opts.max_overflow);
 }
 
 /*

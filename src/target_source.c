@@ -21,19 +21,15 @@
 #include "access/reloptions.h"
 #include "catalog/pg_foreign_data_wrapper.h"
 #include "catalog/pg_user_mapping.h"
+#include "catalog/pg_foreign_server.h"
 #include "commands/defrem.h"
+#include "common/hashfn.h"
 #include "mb/pg_wchar.h"
 #include "options.h"
 #include "target_source.h"
+#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/syscache.h"
-
-/* The rows of a fingerprint; see PGPX_FINGERPRINT_ROWS. */
-#define ROW_WRAPPER			0
-#define ROW_SERVER			1
-#define ROW_MAPPING			2
-#define ROW_BASE			3
-#define ROW_BASE_WRAPPER	4
 
 /* Whose base a server is, as a detail. */
 static int
@@ -74,11 +70,44 @@ row_options(int cacheid, HeapTuple row, AttrNumber attnum)
 	return isnull ? NIL : untransformRelOptions(options);
 }
 
-static void
-note_row(PgpxFingerprint *fingerprint, int i, HeapTuple row)
+/* See target_source.h. */
+void
+pgpx_source_hash_server(HeapTuple row, uint64 hash[2])
 {
-	fingerprint->xmin[i] = HeapTupleHeaderGetRawXmin(row->t_data);
-	fingerprint->tid[i] = row->t_self;
+	Form_pg_foreign_server form = (Form_pg_foreign_server) GETSTRUCT(row);
+	HeapTuple	wrapper;
+	StringInfoData buf;
+	bool		isnull;
+	Datum		options;
+
+	initStringInfo(&buf);
+	appendBinaryStringInfo(&buf, (char *) &form->srvowner, sizeof(Oid));
+	appendStringInfoChar(&buf, superuser_arg(form->srvowner) ? 1 : 0);
+	appendBinaryStringInfo(&buf, NameStr(form->srvname), NAMEDATALEN);
+
+	wrapper = SearchSysCache1(FOREIGNDATAWRAPPEROID,
+							  ObjectIdGetDatum(form->srvfdw));
+	if (HeapTupleIsValid(wrapper))
+	{
+		Form_pg_foreign_data_wrapper w =
+			(Form_pg_foreign_data_wrapper) GETSTRUCT(wrapper);
+
+		appendBinaryStringInfo(&buf, NameStr(w->fdwname), NAMEDATALEN);
+		ReleaseSysCache(wrapper);
+	}
+
+	options = SysCacheGetAttr(FOREIGNSERVEROID, row,
+							  Anum_pg_foreign_server_srvoptions, &isnull);
+	if (!isnull)
+	{
+		ArrayType  *array = DatumGetArrayTypeP(options);
+
+		appendBinaryStringInfo(&buf, (char *) array, VARSIZE(array));
+	}
+	for (int i = 0; i < 2; i++)
+		hash[i] = hash_bytes_extended((unsigned char *) buf.data, buf.len,
+									  i + 1);
+	pfree(buf.data);
 }
 
 /* See target_source.h. */
@@ -102,8 +131,7 @@ pgpx_source_value(List *options, const char *name)
 }
 
 static void
-read_wrapper(PgpxServerRow *server, Oid wrapper, PgpxFingerprint *fingerprint,
-			 int slot)
+read_wrapper(PgpxServerRow *server, Oid wrapper)
 {
 	HeapTuple	row;
 	const char *name;
@@ -123,7 +151,6 @@ read_wrapper(PgpxServerRow *server, Oid wrapper, PgpxFingerprint *fingerprint,
 				 errdetail("Its foreign-data wrapper is \"%s\".", name),
 				 errhint("Create the server for pgpool_fdw, postgres_fdw or "
 						 "dblink_fdw.")));
-	note_row(fingerprint, slot, row);
 	ReleaseSysCache(row);
 }
 
@@ -176,14 +203,14 @@ read_server(PgpxServerRow *server, const char *name, Oid user,
 	server->options = row_options(FOREIGNSERVERNAME, row,
 								  Anum_pg_foreign_server_srvoptions);
 	wrapper = form->srvfdw;
-	note_row(fingerprint, of != NULL ? ROW_BASE : ROW_SERVER, row);
+	pgpx_source_hash_server(row, of != NULL ? fingerprint->base :
+											  fingerprint->server);
 	ReleaseSysCache(row);
 
 	check_usage(server, user, of);
 	if (of != NULL && server->oid == of->oid)
 		not_a_base(of, name, "It is the same server.");
-	read_wrapper(server, wrapper, fingerprint,
-				 of != NULL ? ROW_BASE_WRAPPER : ROW_WRAPPER);
+	read_wrapper(server, wrapper);
 }
 
 /* The server that says where to connect: another one, if it has a base. */
@@ -278,7 +305,9 @@ read_mapping(PgpxTarget *target, PgpxSource *source, Oid user)
 		target->key.local_user = user;
 	source->mapping_options = row_options(USERMAPPINGUSERSERVER, row,
 										  Anum_pg_user_mapping_umoptions);
-	note_row(&target->fingerprint, ROW_MAPPING, row);
+	target->fingerprint.mapping_xmin =
+		HeapTupleHeaderGetRawXmin(row->t_data);
+	target->fingerprint.mapping_tid = row->t_self;
 	ReleaseSysCache(row);
 }
 

@@ -1,13 +1,15 @@
 /*-------------------------------------------------------------------------
  *
  * target_source.h
- *	  The rows of the catalogs that a target is made of, for target_read.c alone.
+ *	  The rows of the catalogs that a target is made of, for target_read.c, and for
+ *	  ddl.c, which sees whether they are still the same.
  *
  *-------------------------------------------------------------------------
  */
 #ifndef PGPX_TARGET_SOURCE_H
 #define PGPX_TARGET_SOURCE_H
 
+#include "access/htup.h"
 #include "target.h"
 
 /* A server, as its row says. */
@@ -42,6 +44,14 @@ pgpx_source_is_based(const PgpxSource *source)
  */
 extern void pgpx_source_read(PgpxTarget *target, PgpxSource *source,
 							 const char *name, Oid user);
+
+/*
+ * pgpx_source_hash_server
+ *		What a server's row says that matters to a pool, as two hashes: name,
+ *		owner and whether he is a superuser, wrapper, options.  Not who may use
+ *		it: that is asked for whenever it is used.
+ */
+extern void pgpx_source_hash_server(HeapTuple row, uint64 hash[2]);
 
 /* The value of an option; NULL if it is not there or empty, as for libpq. */
 extern const char *pgpx_source_value(List *options, const char *name);

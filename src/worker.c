@@ -169,6 +169,7 @@ pgpx_worker_main(Datum arg)
 		{
 			ConfigReloadPending = false;
 			ProcessConfigFile(PGC_SIGHUP);
+			pgpx_janitor_maintain();	/* pools follow the settings */
 		}
 		if (catchupInterruptPending)
 		{

@@ -154,6 +154,9 @@ extern void pgpx_reactor_run_once(void);
 /* Something is due at this instant. */
 extern void pgpx_janitor_due(PgpxTime at);
 
+/* Look at all pools in the next round: the settings have changed. */
+extern void pgpx_janitor_maintain(void);
+
 /*
  * Do what is due; changed tells that connections have changed state.  Returns
  * when it wants to run again, PG_INT64_MAX: when something has happened.

@@ -76,7 +76,7 @@ pgpx_worker_forget_connections(void)
 static bool
 is_active(PgpxConn *conn)
 {
-	uint32		activity = pg_atomic_read_u32(&conn->activity);
+	PgpxActivity activity = pgpx_conn_activity(conn);
 
 	return activity == PGPX_ACT_ACTIVE || activity == PGPX_ACT_CANCELLING ||
 		activity == PGPX_ACT_BROKEN;

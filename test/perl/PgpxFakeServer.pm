@@ -43,7 +43,7 @@ sub new
 		{
 			my $child = fork // POSIX::_exit(1);
 
-			next if $child;
+			close($socket), next if $child;
 			# as a real server: nothing is held back
 			setsockopt $socket, IPPROTO_TCP, TCP_NODELAY, 1;
 			eval { connection($socket, \%behaviours) };

@@ -29,7 +29,8 @@ use PgpxSession;
 our @EXPORT = qw(
   local_node remote_node make_pool remote_sessions
   wait_until check_invariants leak_check stats_add_up
-  worker_pid terminate lease seconds
+  worker_pid terminate lease seconds log_clock log_times connects_of
+  one_leased_one_idle alive closes takes_effect
   $REMOTE_APP_PASSWORD $REMOTE_SUPER_PASSWORD
 );
 
@@ -260,6 +261,116 @@ sub seconds(&)
 
 	$function->();
 	return time() - $start;
+}
+
+# The clock of a node's log, in seconds of the day, and when it had the lines that
+# match: so what takes a moment is measured without the time that it takes to look.
+sub log_clock
+{
+	my ($node) = @_;
+
+	return $node->safe_psql('postgres',
+		"SELECT extract(epoch FROM (clock_timestamp() AT TIME ZONE current_setting('log_timezone'))::time)");
+}
+
+sub log_times
+{
+	my ($node, $pattern) = @_;
+
+	return map { /^\S+ (\d\d):(\d\d):(\d\d\.\d+) .*$pattern/ ? $1 * 3600 + $2 * 60 + $3 : () }
+	  split /\n/, slurp_file($node->logfile);
+}
+
+# By the log of a remote, with log_connections, since it has come up: how often more
+# of a pool's connects were under way than one, two, four, .. as they succeed; and
+# how many did.
+sub connects_of
+{
+	my ($remote, $server) = @_;
+	my @log = split /\n/, (split /database system is ready to accept connections/, slurp_file($remote->logfile))[-1];
+	my %mine = map { /\[(\d+)\] .*connection authorized: .*application_name=pgpool_ext\/$server\b/ ? ($1 => 1) : () } @log;
+	my ($in, $pending, $too_many) = (0, 0, 0);
+
+	foreach (@log)
+	{
+		next unless /\[(\d+)\] .*connection (received|authorized)/ && $mine{$1};
+		$2 eq 'received' ? $pending++ : ($pending--, $in++);
+		$too_many++ if $pending > 2**$in;
+	}
+	return ($too_many, $in);
+}
+
+# For tests of what changes under a pool of two.  A stage is: the nodes local, with
+# log_connections, and remote; the sessions holder and other; the name of the server.
+
+# One connection leased by the holder, one idle: the lease, and the remote processes.
+sub one_leased_one_idle
+{
+	my ($stage) = @_;
+	my ($local, $holder, $other, $server) = @$stage{qw(local holder other server)};
+	my $lease = lease($holder, $server);
+	my $second = lease($other, $server);
+
+	$holder->run("SELECT pgpool.exec($lease, 'select 1')");
+	$other->run("SELECT pgpool.checkin($second)");
+	return ($lease, map {
+		$local->safe_psql('postgres', "SELECT remote_pid FROM pgpool.connections WHERE server = '$server' AND state IN ($_)")
+	} "'leased'", "'idle', 'owed'");
+}
+
+# Is a session of the remote there?
+sub alive
+{
+	my ($stage, $pid) = @_;
+
+	return $stage->{remote}->safe_psql('postgres', "SELECT count(*) FROM pg_stat_activity WHERE pid = $pid") eq '1';
+}
+
+# One assertion: SQL, or a function, makes the worker close the connection to a remote
+# session within a second, by the log, so that nobody calls a function here.
+sub closes
+{
+	my ($stage, $pid, $what, $name) = @_;
+	my ($local, $remote) = @$stage{qw(local remote)};
+	my $connection = $local->safe_psql('postgres', "SELECT connection FROM pgpool.connections WHERE remote_pid = $pid");
+	my $since = log_clock($local);
+	my $took;
+
+	ref $what ? $what->() : $local->safe_psql('postgres', $what);
+	my $closed = wait_until($local, sub {
+			# the last one: a place is used again
+			my $at = (log_times($local, "closed connection $connection to server"))[-1] // 0;
+
+			$took = $at - $since;
+			$took += 86400 if $took < -43200;
+			return $took >= 0 ? 1 : 0;
+		}, '1', 30);
+	my $gone = wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE pid = $pid", '0', 30);
+
+	ok($closed && $gone && $took < 1, $name)
+	  or diag(sprintf 'closed: %d, after %.3f s, gone at the remote: %d', $closed, $took, $gone);
+	return;
+}
+
+# SQL closes what is idle, and what is leased when it comes in; $next is the SQLSTATE
+# of the next use, '' for none.  $back undoes it.
+sub takes_effect
+{
+	my ($stage, $sql, $next, $back) = @_;
+	my ($local, $holder, $other, $server) = @$stage{qw(local holder other server)};
+	my ($lease, $leased, $idle) = one_leased_one_idle($stage);
+
+	$local->safe_psql('postgres', "BEGIN; $sql; ROLLBACK");
+	ok(alive($stage, $idle), "$sql, rolled back: nothing happens");
+	closes($stage, $idle, $sql, "$sql: the idle connection closes");
+	is($holder->run("SELECT pgpool.exec($lease, 'select 1')"), '1', "$sql: the lease goes on");
+	closes($stage, $leased, sub { $holder->run("SELECT pgpool.checkin($lease)") }, "$sql: and closes at checkin");
+	$other->run("SELECT pgpool.exec('$server', 'select 1')");
+	is($other->sqlstate, $next, "$sql: the next use");
+	return unless defined $back;
+	$local->safe_psql('postgres', $back);
+	is($other->run("SELECT pgpool.exec('$server', 'select 1')"), '1', "$back: the next use");
+	return;
 }
 
 # Nothing is left behind: no lease, no waiter, and after the local server has

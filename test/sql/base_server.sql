@@ -9,15 +9,9 @@ GRANT USAGE ON FOREIGN DATA WRAPPER pgpool_fdw TO regress_pgpool_owner;
 
 -- A server with a base, and more options as name, value, name, value.
 CREATE FUNCTION test.based(name text, base text, VARIADIC options text[] DEFAULT '{}')
-RETURNS void LANGUAGE plpgsql AS $$
-DECLARE
-	more text := '';
-BEGIN
-	FOR i IN 1 .. cardinality(options) / 2 LOOP
-		more := more || format(', %I %L', options[2 * i - 1], options[2 * i]);
-	END LOOP;
-	EXECUTE format('CREATE SERVER %I FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (base_server %L%s)', name, base, more);
-END $$;
+RETURNS void LANGUAGE sql AS $$
+	SELECT test.create_server(name, ARRAY['base_server', base] || options)
+$$;
 
 -- Who and what a connection from a pool is.
 CREATE FUNCTION test.who(server text, OUT who name, OUT work_mem text, OUT application text)

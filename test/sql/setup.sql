@@ -10,20 +10,27 @@ GRANT CREATE ON SCHEMA public TO regress_pgpool_app;
 CREATE SCHEMA test;
 GRANT USAGE ON SCHEMA test TO PUBLIC;
 
--- A server that leads to the remote cluster, whose address differs from run to
--- run; more options as name, value, name, value; and a mapping for the caller.
-CREATE FUNCTION test.server(name text, VARIADIC options text[] DEFAULT '{}')
+-- A server of the pool, with options as name, value, name, value.
+CREATE FUNCTION test.create_server(name text, options text[])
 RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-	more text := '';
+	list text;
 BEGIN
-	FOR i IN 1 .. cardinality(options) / 2 LOOP
-		more := more || format(', %I %L', options[2 * i - 1], options[2 * i]);
-	END LOOP;
-	EXECUTE format('CREATE SERVER %I FOREIGN DATA WRAPPER pgpool_fdw '
-		'OPTIONS (host %L, port %L, dbname ''remote_db''%s)',
-		name, current_setting('pgpx_test.remote_host'),
-		current_setting('pgpx_test.remote_port'), more);
+	SELECT string_agg(format('%I %L', options[2 * i - 1], options[2 * i]), ', ' ORDER BY i)
+	  INTO list FROM generate_series(1, cardinality(options) / 2) AS i;
+	EXECUTE format('CREATE SERVER %I FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (%s)',
+		name, list);
+END $$;
+
+-- One that leads to the remote cluster, whose address differs from run to run;
+-- more options as above; and a mapping for the caller.
+CREATE FUNCTION test.server(name text, VARIADIC options text[] DEFAULT '{}')
+RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM test.create_server(name, ARRAY[
+		'host', current_setting('pgpx_test.remote_host'),
+		'port', current_setting('pgpx_test.remote_port'),
+		'dbname', 'remote_db'] || options);
 	PERFORM test.mapping('CURRENT_USER', name);
 END $$;
 

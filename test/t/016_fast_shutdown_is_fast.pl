@@ -6,7 +6,7 @@ use warnings;
 use PgpxTest;
 use Test::More;
 
-my $remote = remote_node('remote');
+my $remote = remote_node('remote', conf => ['log_min_messages = debug1']);    # tells of an end without goodbye
 my $local = local_node('local', conf => ['max_connections = 150']);
 make_pool($local, $remote, server => 'shard1', options => { pool_size => 4 });
 
@@ -22,7 +22,7 @@ is(remote_sessions($remote), 4, 'for four connections');
 check_invariants($local);
 
 my $took = seconds { $local->stop('fast') };
-cmp_ok($took, '<', 10, sprintf 'a fast shutdown takes seconds');
+cmp_ok($took, '<', 5, sprintf 'a fast shutdown takes seconds');
 note sprintf 'it took %.2f s', $took;
 ok(wait_until($remote, sub { remote_sessions($remote) }, '0', 10), 'no session is left at the remote');
 $_->finish(10) foreach @waiters;
@@ -37,15 +37,17 @@ my @busy = map { PgpxSession->new($local) } 1 .. 20;
 $_->start("SELECT pgpool.exec('shard1', 'select pg_sleep(0.01)') FROM generate_series(1, 100000)") foreach @busy;
 ok(wait_until($local, 'SELECT sum(checkouts) > 50 FROM pgpool.stats', 't'), 'sessions are busy');
 $took = seconds { $local->stop('fast') };
-cmp_ok($took, '<', 10, 'a fast shutdown of a busy server takes seconds');
+cmp_ok($took, '<', 5, 'a fast shutdown of a busy server takes seconds');
 ok(wait_until($remote, sub { remote_sessions($remote) }, '0', 10), 'no session is left at the remote');
 
 # a smart shutdown waits for the sessions, and not for the pool
 $local->start;
 is($local->safe_psql('postgres', "SELECT pgpool.exec('shard1', 'select 1')"), '1', 'an idle connection is open');
+my $log = -s $remote->logfile;
 $took = seconds { $local->stop('smart') };
-cmp_ok($took, '<', 10, 'a smart shutdown does not wait for idle connections');
+cmp_ok($took, '<', 5, 'a smart shutdown does not wait for idle connections');
 ok(wait_until($remote, sub { remote_sessions($remote) }, '0', 10), 'no session is left at the remote');
+unlike(substr(PostgreSQL::Test::Utils::slurp_file($remote->logfile), $log), qr/EOF|could not|unexpected/, 'and it has been told goodbye');
 
 $local->start;
 check_invariants($local);

@@ -76,6 +76,7 @@ foreach my $server (qw(patient surplus))
 	is(pool($server, 'total, leased, overflow, state'), '4|4|2|full', "$server: the pool grows to pool_size and max_overflow");
 	$sessions[4]->fails("SELECT pgpool.checkout('$server', '300 ms')", '55P03',
 		qr/4 of 4 connections are leased/, "$server: and no further");
+	check_invariants($local, "$server: which is as it should be");
 	$_->run('SELECT pgpool.checkin_all()') foreach @sessions;
 }
 becomes('surplus', 'total, idle, overflow', '2|2|0', 'what is over pool_size closes after overflow_ttl');
@@ -162,6 +163,40 @@ foreach my $round (1 .. 60)
 }
 is($served, 3 * 60, 'resized: again and again');
 $sessions[0]->run('SELECT pgpool.checkin_all()');
+
+# --- the settings, for servers that do not say
+sub set
+{
+	my ($name, $value) = @_;
+
+	$local->append_conf('postgresql.conf', "pgpool_ext.$name = $value");
+	$local->reload;
+	return;
+}
+
+make_pool($local, $remote, server => 'plain');
+my $lease = lease($sessions[0], 'plain');
+is(pool('plain', 'pool_size'), '10', 'plain: as the setting says');
+set('default_pool_size', 1);
+becomes('plain', 'pool_size', '1', 'and as it says after a reload, without any call');
+$sessions[1]->start("SELECT pgpool.checkout('plain', '60 s')");
+becomes('plain', 'total, waiters', '1|1', 'there is no room for another');
+set('default_max_waiters', 1);
+ok( wait_until($local, sub { $sessions[2]->run("SELECT pgpool.checkout('plain', '200 ms')"); $sessions[2]->sqlstate }, '53300'),
+	'plain: nor in the queue, once it has a limit');
+set('default_pool_size', 2);
+like($sessions[1]->finish(30), qr/^\d+$/, 'plain: a larger pool serves who waits');
+is($sessions[0]->run("SELECT pgpool.exec($lease, 'select 1')"), '1', 'plain: beside the lease that was out');
+is(pool('surplus', 'pool_size'), '2', 'surplus: has a size of its own');
+set('default_pool_size', 1);
+becomes('plain', 'pool_size, leased', '1|2', 'a smaller pool leaves leases alone');
+check_invariants($local, 'plain: which is as it should be');
+$sessions[1]->run('SELECT pgpool.checkin_all()');
+becomes('plain', 'total, leased', '1|1', 'and closes what comes in');
+set('default_checkout_timeout', "'150ms'");
+ok( wait_until($local, sub { $sessions[2]->run("SET statement_timeout = '10 s'; SELECT pgpool.checkout('plain')"); $sessions[2]->error =~ /(made in|within) 150 ms|0\.150 s/ ? 1 : $sessions[2]->error }, 1),
+	'plain: a checkout waits as long as the setting says');
+$_->run('SELECT pgpool.checkin_all()') foreach @sessions;
 
 stats_add_up($local);
 check_invariants($local);

@@ -106,6 +106,23 @@ is($_->run("SELECT pgpool.exec('small', 'select 1')"), '1', 'a pool whose min_si
 ok( wait_until($local, "SELECT sum(total), sum(connecting + closing) FROM pgpool.pools WHERE server = 'small'", '2|0'),
 	'the cap beats min_size');
 
+# --- who waits for a cap, and is gone before it is his turn, keeps nobody out
+foreach my $round (1 .. 20)
+{
+	make_capped('gone', "pool_size '2', max_server_connections '1'");
+	lease($u1[0], 'gone');
+	$u2[0]->start("SELECT pgpool.checkout('gone', '60 s')");
+	wait_until($local, "SELECT reason FROM pgpool.waiters WHERE server = 'gone'", 'server_cap') or last;
+	$local->safe_psql('postgres', 'SET client_min_messages = error; DROP SERVER gone CASCADE');
+	$u2[0]->finish(30);
+	$u1[0]->run('SELECT pgpool.checkin_all()');
+	make_capped('gone', "pool_size '2', max_server_connections '1'");
+	$u3->run("SELECT pgpool.checkin(pgpool.checkout('gone', '5 s'))");
+	$local->safe_psql('postgres', 'SET client_min_messages = error; DROP SERVER gone CASCADE');
+	last if $u3->error ne '';
+}
+is($u3->error, '', 'who waits for a cap, and is gone before it is his turn, keeps nobody out');
+
 # --- load: nobody gets more than the cap, nobody starves
 make_capped('busy', "pool_size '3', max_server_connections '3', checkout_timeout '60s'");
 my $script = PostgreSQL::Test::Utils::tempdir . '/query.sql';

@@ -148,24 +148,10 @@ is(calls('count(*)', "state <> '00000' AND ended > '$back'::timestamptz + '6 s'"
 cmp_ok($most, '<=', $size, "the remote saw $most sessions of the pool at most, in $samples looks");
 is($local->safe_psql('postgres', "SELECT count(*) FROM pgpool.pools WHERE total > pool_size"), '0', 'no pool is too large');
 
-# The remote's log since it is back: who knocked, and who was let in, by pool.
-my @log = split /\n/, (split /database system is ready to accept connections/, slurp_file($remote->logfile))[-1];
-my %knocked;
-foreach (@log)
-{
-	push @{ $knocked{$2} }, $1 if /\[(\d+)\] .*connection authorized: user=remote_app .*application_name=pgpool_ext\/(\w+)/;
-}
 foreach my $server (qw(shard1 patient warm))
 {
-	my %mine = map { $_ => 1 } @{ $knocked{$server} };
-	my ($in, $pending, $too_many) = (0, 0, 0);
+	my ($too_many, $in) = connects_of($remote, $server);
 
-	foreach (@log)
-	{
-		next unless /\[(\d+)\] .*connection (received|authorized)/ && $mine{$1};
-		$2 eq 'received' ? $pending++ : ($pending--, $in++);
-		$too_many++ if $pending > 2**$in;
-	}
 	is($too_many, 0, "$server: connects come one, two, four at a time");
 	cmp_ok($in, '<=', $size, "$server: and not more than the pool is large ($in)");
 	cmp_ok($in, '>=', 2, "$server: but more than one");

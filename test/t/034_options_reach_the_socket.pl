@@ -1,9 +1,11 @@
 # Options that nobody sees in a result: which idle connection is leased first
-# (strategy), and what the sockets of the worker are set to (keepalives and
-# tcp_user_timeout, on by default, as each alone leaves a way to hang).
+# (strategy), what the sockets of the worker are set to (keepalives and
+# tcp_user_timeout, on by default, as each alone leaves a way to hang), and the
+# pauses between connects that fail (retry_min, retry_max).
 use strict;
 use warnings;
 
+use IO::Socket::INET;
 use PgpxTest;
 use POSIX ();
 use PostgreSQL::Test::Utils;
@@ -83,6 +85,35 @@ foreach my $server (sort keys %cases)
 		is(option($socket, IPPROTO_TCP, $tcp{$_}), $values->{$_}, "$server: $_") foreach sort keys %$values;
 	}
 }
+
+# --- pauses between connects, as the view tells them: nobody listens there
+my $listener = IO::Socket::INET->new(Listen => 1, LocalAddr => '127.0.0.1') or die "no listener: $!";
+my $nobody = $listener->sockport;
+my $session = PgpxSession->new($local);
+close $listener;
+my $pause = 'extract(epoch FROM next_try_at - last_error_at)';
+
+# each is up to a quarter shorter than it would be without chance
+make_pool($local, $remote, server => 'slow', options => { port => $nobody, retry_min => '8s', retry_max => '20s' });
+$session->fails("SELECT pgpool.checkout('slow')", '08001', qr/refused/, 'slow: nobody listens');
+is($local->safe_psql('postgres', "SELECT $pause BETWEEN 5.9 AND 8.1 FROM pgpool.pools WHERE server = 'slow'"),
+	't', 'slow: the first pause is retry_min')
+  or diag($local->safe_psql('postgres', "SELECT $pause FROM pgpool.pools WHERE server = 'slow'"));
+make_pool($local, $remote, server => 'quick',
+	options => { port => $nobody, retry_min => '20ms', retry_max => '400ms', on_unavailable => 'wait' });
+$session->start("SELECT pgpool.checkout('quick', '60 s')");
+ok(wait_until($local, "SELECT connects_failed >= 8 FROM pgpool.stats WHERE server = 'quick'", 't', 60), 'quick: eight attempts have failed');
+my @pauses;
+while (@pauses < 3)
+{
+	my $seen = $local->safe_psql('postgres', "SELECT $pause FROM pgpool.pools WHERE server = 'quick' AND next_try_at IS NOT NULL");
+
+	push @pauses, $seen if $seen ne '';
+}
+is(scalar(grep { $_ < 0.299 || $_ > 0.401 } @pauses), 0, 'quick: no pause is longer than retry_max, however often it was doubled') or diag("@pauses");
+$local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $session->pid . ')');
+$session->finish(30);
+$session->quit;
 
 stats_add_up($local);
 check_invariants($local);

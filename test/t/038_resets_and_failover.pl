@@ -1,6 +1,7 @@
 # A network that resets connections again and again: nothing hangs, no answer is
 # another's, and afterwards all is as before.  And a remote that turns read-only
 # while another one becomes the primary.
+# PGPX_TEST_STORM: for how many seconds it goes on (default 15; 1800 for a proper one).
 use strict;
 use warnings;
 
@@ -16,6 +17,8 @@ use Time::HiRes qw(time usleep);
 my $remote = remote_node('remote');
 my $other = remote_node('other');
 my $flag = PostgreSQL::Test::Utils::tempdir . '/reset';
+my $storm = $ENV{PGPX_TEST_STORM} // 15;
+my @lengths = (0.05, 3, 0.1, 0.7, 0.02, 1.5, 0.3);
 
 # A proxy that resets every connection, old and new, while the file is there.
 my $proxy = IO::Socket::INET->new(Listen => 64, LocalAddr => '127.0.0.1', ReuseAddr => 1) or die "no listener: $!";
@@ -76,6 +79,7 @@ make_pool($local, $remote, server => 'stormy',
 make_pool($local, $remote, server => 'calm', options => { pool_size => 2 });
 $local->safe_psql('postgres', <<'EOT');
 CREATE UNLOGGED TABLE calls (server text, took interval, state text, message text);
+CREATE TABLE sums (server text, state text, calls bigint, longest interval, message text);
 CREATE TABLE stop ();
 CREATE PROCEDURE loop_until_stopped(server text) LANGUAGE plpgsql AS $$
 DECLARE
@@ -102,27 +106,47 @@ my $watch = PgpxSession->new($local);
 $_->start(q{CALL loop_until_stopped('stormy')}) foreach @sessions[ 0 .. 11 ];
 $_->start(q{CALL loop_until_stopped('calm')}) foreach @sessions[ 12, 13 ];
 ok(wait_until($local, q{SELECT count(*) > 200 FROM calls WHERE server = 'stormy' AND state = '00000'}, 't'), 'sessions are at work');
-foreach my $round (1 .. 12)
+
+# What came of the calls since the last time; the table stays small.
+sub sum_up
+{
+	return $local->safe_psql('postgres', <<'EOT');
+BEGIN;
+LOCK TABLE calls;
+INSERT INTO sums SELECT server, state, count(*), max(took), max(message) FROM calls GROUP BY server, state;
+TRUNCATE calls;
+COMMIT;
+EOT
+}
+
+my ($began, $rounds, $recovered, $kept) = (time(), 0, 0, 0);
+while (time() - $began < $storm || $rounds < @lengths)
 {
 	append_to_file($flag, '');
-	$watch->run("SELECT pg_sleep(@{[ 0.05 * $round ]})");
+	$watch->run('SELECT pg_sleep(' . $lengths[ $rounds++ % @lengths ] . ')');
 	unlink $flag;
-	my $good = $watch->run("SELECT count(*) FROM calls WHERE server = 'stormy' AND state = '00000'");
-	ok( wait_until($local, "SELECT count(*) > $good + 20 FROM calls WHERE server = 'stormy' AND state = '00000'", 't', 20),
-		"storm $round: afterwards calls succeed");
+	sum_up();
+	$recovered++ if wait_until($local, q{SELECT count(*) > 20 FROM calls WHERE server = 'stormy' AND state = '00000'}, 't', 20);
+	$kept++ if $watch->run('SELECT pgpool.check_invariants()') . $watch->error eq '';
 }
+is($recovered, $rounds, "after each of $rounds storms calls succeed");
+is($kept, $rounds, 'and the invariants hold');
 check_invariants($local, 'the invariants hold in the middle of it');
 $local->safe_psql('postgres', 'DROP TABLE stop');
 $_->finish(30) foreach @sessions;
 is(join('', map { $_->error } @sessions), '', 'all sessions come to their end');
+sum_up();
 
-note $local->safe_psql('postgres', q{SELECT string_agg(concat_ws(' ', server, state, count), ', ') FROM (SELECT server, state, count(*) FROM calls GROUP BY 1, 2) c});
-is($local->safe_psql('postgres', q{SELECT count(*) FROM calls WHERE server = 'stormy' AND state NOT IN ('00000', '08001', '08006')}),
+note $local->safe_psql('postgres', q{SELECT string_agg(concat_ws(' ', server, state, n), ', ') FROM (SELECT server, state, sum(calls) AS n FROM sums GROUP BY 1, 2) c});
+is($local->safe_psql('postgres', q{SELECT count(*) FROM sums WHERE server = 'stormy' AND state NOT IN ('00000', '08001', '08006')}),
 	'0', 'every call succeeds, or says that it has no connection')
-  or diag($local->safe_psql('postgres', q{SELECT DISTINCT state, message FROM calls WHERE server = 'stormy'}));
-is($local->safe_psql('postgres', q{SELECT count(*) FROM calls WHERE state = 'wrong'}), '0', 'no answer is wrong');
-cmp_ok($local->safe_psql('postgres', q{SELECT count(*) FROM calls WHERE state <> '00000'}), '>', 20, 'many calls were hit');
-is($local->safe_psql('postgres', q{SELECT count(*) FROM calls WHERE server = 'calm' AND state <> '00000'}), '0', 'another pool was not');
+  or diag($local->safe_psql('postgres', q{SELECT DISTINCT state, message FROM sums WHERE server = 'stormy'}));
+is($local->safe_psql('postgres', q{SELECT count(*) FROM sums WHERE state = 'wrong'}), '0', 'no answer is wrong');
+my $longest = $local->safe_psql('postgres', 'SELECT max(longest) FROM sums');
+note "the longest call took $longest";
+is($local->safe_psql('postgres', "SELECT '$longest' < '12 s'::interval"), 't', 'no call hangs: each ends within its checkout_timeout');
+cmp_ok($local->safe_psql('postgres', q{SELECT sum(calls) FROM sums WHERE state <> '00000'}), '>', 20, 'many calls were hit');
+is($local->safe_psql('postgres', q{SELECT count(*) FROM sums WHERE server = 'calm' AND state <> '00000'}), '0', 'another pool was not');
 ok(wait_until($local, 'SELECT sum(leased + waiters + connecting + closing + cancelling) FROM pgpool.pools', '0', 20), 'nothing is left under way');
 is($local->safe_psql('postgres', q{SELECT count(*) FROM pgpool.pools WHERE total > pool_size}), '0', 'no pool has grown too large');
 ok( wait_until($local, 'SELECT descriptors - (SELECT count(*) FROM pgpool.connections) FROM pgpool.workers', '0', 20),

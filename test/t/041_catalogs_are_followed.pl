@@ -8,79 +8,28 @@ use PgpxTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-# How long a close may take; it takes some milliseconds.
-use constant SOON => 5;
-
 my $remote = remote_node('remote');
-my $local = local_node('local', conf => ['pgpool_ext.max_pools = 8']);
+my $local = local_node('local', conf => [ 'pgpool_ext.max_pools = 8', 'pgpool_ext.log_connections = on' ]);
 my $port = $remote->port;
 
 make_pool($local, $remote, server => 'shard', options => { pool_size => 2 });
 make_pool($local, $remote, server => 'bystander');
 my ($holder, $other) = map { PgpxSession->new($local) } 1 .. 2;
+my %stage = (local => $local, remote => $remote, holder => $holder, other => $other, server => 'shard');
 $other->run("SELECT pgpool.exec('bystander', 'select 1')");
 my $bystander = $local->safe_psql('postgres',
 	"SELECT remote_pid FROM pgpool.connections WHERE server = 'bystander'");
 
-# A pool of two: one leased by $holder, one idle.  Returns the remote processes.
-sub one_leased_one_idle
-{
-	my $lease = lease($holder, 'shard');
-	my $second = lease($other, 'shard');
-
-	$holder->run("SELECT pgpool.exec($lease, 'select 1')");
-	$other->run("SELECT pgpool.checkin($second)");
-	my $idle = $local->safe_psql('postgres',
-		"SELECT remote_pid FROM pgpool.connections WHERE server = 'shard' AND state IN ('idle', 'owed')");
-	my $leased = $local->safe_psql('postgres',
-		"SELECT remote_pid FROM pgpool.connections WHERE server = 'shard' AND state = 'leased'");
-	return ($lease, $leased, $idle);
-}
-
-# Asked at the remote, so that nobody calls a function here.
-sub gone
-{
-	my ($pid, $name) = @_;
-
-	return ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE pid = $pid", '0', SOON), $name);
-}
-
-sub alive
-{
-	my ($pid) = @_;
-
-	return $remote->safe_psql('postgres', "SELECT count(*) FROM pg_stat_activity WHERE pid = $pid") eq '1';
-}
-
-# $sql closes what is idle, and what is leased when it comes in; $next is the
-# SQLSTATE of the next use, '' for none.
-sub takes_effect
-{
-	my ($sql, $next) = @_;
-	my ($lease, $leased, $idle) = one_leased_one_idle();
-
-	$local->safe_psql('postgres', "BEGIN; $sql; ROLLBACK");
-	ok(alive($idle), "$sql, rolled back: nothing happens");
-	$local->safe_psql('postgres', $sql);
-	gone($idle, "$sql: the idle connection closes");
-	is($holder->run("SELECT pgpool.exec($lease, 'select 1')"), '1', "$sql: the lease goes on");
-	$holder->run("SELECT pgpool.checkin($lease)");
-	gone($leased, "$sql: and closes at checkin");
-	$other->run("SELECT pgpool.exec('shard', 'select 1')");
-	is($other->sqlstate, $next, "$sql: the next use");
-	return;
-}
-
 # --- what changes, one by one
-takes_effect(q(ALTER SERVER shard OPTIONS (ADD connect_timeout '7s')), '');
-takes_effect(q(ALTER SERVER shard OPTIONS (ADD application_name 'pgpool_ext shard')), '');
+takes_effect(\%stage, q(ALTER SERVER shard OPTIONS (ADD connect_timeout '7s')), '');
+takes_effect(\%stage, q(ALTER SERVER shard OPTIONS (ADD application_name 'pgpool_ext shard')), '');
 is($remote->safe_psql('postgres', q(SELECT count(*) > 0 FROM pg_stat_activity WHERE application_name = 'pgpool_ext shard')),
 	't', 'new connections have the new options');
-takes_effect(q(ALTER SERVER shard OPTIONS (DROP connect_timeout, DROP application_name)), '');
-takes_effect(q(ALTER USER MAPPING FOR CURRENT_USER SERVER shard OPTIONS (SET password 'of yesterday')), '08001');
+takes_effect(\%stage, q(ALTER SERVER shard OPTIONS (DROP connect_timeout, DROP application_name)), '');
+takes_effect(\%stage, q(ALTER USER MAPPING FOR CURRENT_USER SERVER shard OPTIONS (SET password 'of yesterday')), '08001');
 like($other->error, qr/password authentication failed/, 'with the reason');
 takes_effect_from_nothing(qq(ALTER USER MAPPING FOR CURRENT_USER SERVER shard OPTIONS (SET password '$REMOTE_APP_PASSWORD')));
-takes_effect(q(DROP USER MAPPING FOR CURRENT_USER SERVER shard), '42704');
+takes_effect(\%stage, q(DROP USER MAPPING FOR CURRENT_USER SERVER shard), '42704');
 takes_effect_from_nothing(qq(CREATE USER MAPPING FOR CURRENT_USER SERVER shard OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD')));
 
 # Where there is no connection to close, it is the next use that shows it.
@@ -122,28 +71,49 @@ foreach my $case (
 	my ($session, $server, $user, $sql) = @$case;
 	my $pid = idle_of($session, $server, $user);
 
-	$local->safe_psql('postgres', $sql);
-	gone($pid, "$sql: the idle connection closes");
+	closes(\%stage, $pid, $sql, "$sql: the idle connection closes");
 	$session->fails("SELECT pgpool.exec('$server', 'select 1')", '42501', qr/permission denied for foreign server $server/, "$sql: the next use");
 }
 my $pid = idle_of($guest, 'everybody', 'guest');
-$local->safe_psql('postgres', 'ALTER ROLE guest SUPERUSER');
-gone($pid, 'ALTER ROLE SUPERUSER: a connection of another identity class');
+closes(\%stage, $pid, 'ALTER ROLE guest SUPERUSER', 'ALTER ROLE SUPERUSER: a connection of another identity class');
 $local->safe_psql('postgres', 'ALTER ROLE guest NOSUPERUSER');
 $pid = idle_of($guest, 'everybody', 'guest');
 $guest->quit;
-$local->safe_psql('postgres', 'DROP OWNED BY guest; DROP ROLE guest');
-gone($pid, 'DROP ROLE: the connection closes');
+closes(\%stage, $pid, 'DROP OWNED BY guest; DROP ROLE guest', 'DROP ROLE: the connection closes');
+
+# --- rights of others are no change
+my ($lease, $leased, $idle) = one_leased_one_idle(\%stage);
+$local->safe_psql('postgres', $_)
+  foreach 'GRANT USAGE ON FOREIGN SERVER shard TO readers', 'GRANT USAGE ON FOREIGN SERVER shard TO app WITH GRANT OPTION',
+  'GRANT USAGE ON FOREIGN DATA WRAPPER pgpool_fdw TO readers', 'REVOKE USAGE ON FOREIGN SERVER shard FROM readers',
+  'CREATE ROLE newcomer IN ROLE readers', "ALTER SERVER shard OPTIONS (SET pool_size '2')";
+$holder->run("SELECT pgpool.checkin($lease)");
+$_->run("SELECT pgpool.checkin(pgpool.checkout('shard'))") foreach $holder, $other;
+is($local->safe_psql('postgres', "SELECT string_agg(remote_pid::text, ' ' ORDER BY remote_pid) FROM pgpool.connections WHERE server = 'shard' AND local_user = current_user"),
+	join(' ', sort { $a <=> $b } $leased, $idle), 'GRANT to others, and the same options again: the connections stay');
+
+# --- the owner of a server may set what others may not, as long as he may
+$local->safe_psql('postgres', <<"EOT");
+CREATE ROLE boss SUPERUSER;
+CREATE SERVER owned FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host '127.0.0.1', port '$port', dbname 'remote_db', options '-c work_mem=7MB');
+ALTER SERVER owned OWNER TO boss;
+CREATE USER MAPPING FOR app SERVER owned OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD');
+GRANT USAGE ON FOREIGN SERVER owned TO app;
+EOT
+$pid = idle_of($app, 'owned', 'app');
+closes(\%stage, $pid, 'ALTER ROLE boss NOSUPERUSER', 'ALTER ROLE NOSUPERUSER of an owner: the idle connection closes');
+$app->fails("SELECT pgpool.exec('owned', 'select 1')", '42501', qr/permission denied to use option "options".*owner "boss" is not a superuser/s,
+	'ALTER ROLE NOSUPERUSER of an owner: the next use');
+$local->safe_psql('postgres', 'ALTER ROLE boss SUPERUSER');
+$pid = idle_of($app, 'owned', 'app');
+closes(\%stage, $pid, "ALTER SERVER owned OWNER TO CURRENT_USER", 'ALTER SERVER OWNER: the idle connection closes');
 
 # --- in two phases: the first session that hears of it sees to it
-my ($lease, $leased, $idle) = one_leased_one_idle();
+($lease, $leased, $idle) = one_leased_one_idle(\%stage);
 $local->safe_psql('postgres', q(BEGIN; ALTER SERVER shard OPTIONS (ADD idle_timeout '1h'); PREPARE TRANSACTION 'two'));
-ok(alive($idle), 'PREPARE TRANSACTION: nothing happens');
-$local->safe_psql('postgres', q(COMMIT PREPARED 'two'));
-$local->safe_psql('postgres', 'SELECT 1');
-gone($idle, 'COMMIT PREPARED: the idle connection closes');
-$holder->run("SELECT pgpool.checkin($lease)");
-gone($leased, 'COMMIT PREPARED: the leased one at checkin');
+ok(alive(\%stage, $idle), 'PREPARE TRANSACTION: nothing happens');
+closes(\%stage, $idle, q(COMMIT PREPARED 'two'; SELECT 1), 'COMMIT PREPARED: the idle connection closes');
+closes(\%stage, $leased, sub { $holder->run("SELECT pgpool.checkin($lease)") }, 'COMMIT PREPARED: the leased one at checkin');
 
 # --- waiters get the new options, whichever is faster, the waiter or the commit
 my $rounds = 50;
@@ -187,13 +157,11 @@ $leased = $local->safe_psql('postgres',
 $local->safe_psql('postgres', 'DROP SERVER shard CASCADE');
 is($holder->run("SELECT pgpool.exec($lease, 'select 1')"), '1', 'DROP SERVER: the lease goes on');
 $other->fails("SELECT pgpool.exec('shard', 'select 1')", '42704', qr/server "shard" does not exist/, 'DROP SERVER: the next use');
-$holder->run("SELECT pgpool.checkin($lease)");
-gone($leased, 'DROP SERVER: its connection closes at checkin');
-ok(alive($bystander), 'another server has not noticed any of this');
+closes(\%stage, $leased, sub { $holder->run("SELECT pgpool.checkin($lease)") }, 'DROP SERVER: its connection closes at checkin');
+ok(alive(\%stage, $bystander), 'another server has not noticed any of this');
 check_invariants($local);
 stats_add_up($local);
-$local->safe_psql('postgres', 'DROP EXTENSION pgpool_ext CASCADE');
-gone($bystander, 'DROP EXTENSION: the connections of all its servers close');
+closes(\%stage, $bystander, 'DROP EXTENSION pgpool_ext CASCADE', 'DROP EXTENSION: the connections of all its servers close');
 $local->safe_psql('postgres', 'CREATE EXTENSION pgpool_ext');
 leak_check($local, $remote);
 done_testing();

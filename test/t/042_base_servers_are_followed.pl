@@ -9,11 +9,8 @@ use PgpxTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-# How long a close may take; it takes some milliseconds.
-use constant SOON => 5;
-
 my $remote = remote_node('remote');
-my $local = local_node('local');
+my $local = local_node('local', conf => ['pgpool_ext.log_connections = on']);
 my $port = $remote->port;
 my $credentials = "user 'remote_app', password '$REMOTE_APP_PASSWORD'";
 
@@ -24,78 +21,27 @@ CREATE SERVER bystander FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (base_server 'ot
 GRANT USAGE ON FOREIGN SERVER shard, bystander TO app;
 EOT
 my ($holder, $other) = map { PgpxSession->new($local) } 1 .. 2;
+my %stage = (local => $local, remote => $remote, holder => $holder, other => $other, server => 'shard');
 $other->run("SELECT pgpool.exec('bystander', 'select 1')");
 my $bystander = $local->safe_psql('postgres',
 	"SELECT remote_pid FROM pgpool.connections WHERE server = 'bystander'");
 
-# A pool of two: one leased by $holder, one idle.  Returns the remote processes.
-sub one_leased_one_idle
-{
-	my $lease = lease($holder, 'shard');
-	my $second = lease($other, 'shard');
-
-	$holder->run("SELECT pgpool.exec($lease, 'select 1')");
-	$other->run("SELECT pgpool.checkin($second)");
-	my $idle = $local->safe_psql('postgres',
-		"SELECT remote_pid FROM pgpool.connections WHERE server = 'shard' AND state IN ('idle', 'owed')");
-	my $leased = $local->safe_psql('postgres',
-		"SELECT remote_pid FROM pgpool.connections WHERE server = 'shard' AND state = 'leased'");
-	return ($lease, $leased, $idle);
-}
-
-# Asked at the remote, so that nobody calls a function here.
-sub gone
-{
-	my ($pid, $name) = @_;
-
-	return ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE pid = $pid", '0', SOON), $name);
-}
-
-sub alive
-{
-	my ($pid) = @_;
-
-	return $remote->safe_psql('postgres', "SELECT count(*) FROM pg_stat_activity WHERE pid = $pid") eq '1';
-}
-
-# $sql closes what is idle, and what is leased when it comes in; $next is the
-# SQLSTATE of the next use, '' for none.  $back undoes it.
-sub takes_effect
-{
-	my ($sql, $next, $back) = @_;
-	my ($lease, $leased, $idle) = one_leased_one_idle();
-
-	$local->safe_psql('postgres', "BEGIN; $sql; ROLLBACK");
-	ok(alive($idle), "$sql, rolled back: nothing happens");
-	$local->safe_psql('postgres', $sql);
-	gone($idle, "$sql: the idle connection closes");
-	is($holder->run("SELECT pgpool.exec($lease, 'select 1')"), '1', "$sql: the lease goes on");
-	$holder->run("SELECT pgpool.checkin($lease)");
-	gone($leased, "$sql: and closes at checkin");
-	$other->run("SELECT pgpool.exec('shard', 'select 1')");
-	is($other->sqlstate, $next, "$sql: the next use");
-	return if !defined $back;
-	$local->safe_psql('postgres', $back);
-	is($other->run("SELECT pgpool.exec('shard', 'select 1')"), '1', "$back: the next use");
-	return;
-}
-
 # --- what changes, one by one
-takes_effect(q(ALTER SERVER data OPTIONS (ADD application_name 'pgpool_ext data')), '');
+takes_effect(\%stage, q(ALTER SERVER data OPTIONS (ADD application_name 'pgpool_ext data')), '');
 is($remote->safe_psql('postgres', q(SELECT count(*) > 0 FROM pg_stat_activity WHERE application_name = 'pgpool_ext data')),
 	't', 'new connections have the new options');
-takes_effect(q(ALTER SERVER data OPTIONS (DROP application_name)), '');
-takes_effect(q(ALTER SERVER shard OPTIONS (ADD idle_timeout '1h')), '');
-takes_effect(
+takes_effect(\%stage, q(ALTER SERVER data OPTIONS (DROP application_name)), '');
+takes_effect(\%stage, q(ALTER SERVER shard OPTIONS (ADD idle_timeout '1h')), '');
+takes_effect(\%stage,
 	q(ALTER USER MAPPING FOR CURRENT_USER SERVER data OPTIONS (SET password 'of yesterday')),
 	'08001', qq(ALTER USER MAPPING FOR CURRENT_USER SERVER data OPTIONS (SET password '$REMOTE_APP_PASSWORD')));
-takes_effect('DROP USER MAPPING FOR CURRENT_USER SERVER data',
+takes_effect(\%stage, 'DROP USER MAPPING FOR CURRENT_USER SERVER data',
 	'42704', "CREATE USER MAPPING FOR CURRENT_USER SERVER data OPTIONS ($credentials)");
-takes_effect('ALTER SERVER data RENAME TO renamed', '42704', 'ALTER SERVER renamed RENAME TO data');
-takes_effect("ALTER SERVER shard OPTIONS (SET base_server 'spare')", '', "ALTER SERVER shard OPTIONS (SET base_server 'data')");
-takes_effect("CREATE USER MAPPING FOR CURRENT_USER SERVER shard OPTIONS ($credentials)",
+takes_effect(\%stage, 'ALTER SERVER data RENAME TO renamed', '42704', 'ALTER SERVER renamed RENAME TO data');
+takes_effect(\%stage, "ALTER SERVER shard OPTIONS (SET base_server 'spare')", '', "ALTER SERVER shard OPTIONS (SET base_server 'data')");
+takes_effect(\%stage, "CREATE USER MAPPING FOR CURRENT_USER SERVER shard OPTIONS ($credentials)",
 	'22023', 'DROP USER MAPPING FOR CURRENT_USER SERVER shard');
-takes_effect('CREATE USER MAPPING FOR PUBLIC SERVER shard', '22023', 'DROP USER MAPPING FOR PUBLIC SERVER shard');
+takes_effect(\%stage, 'CREATE USER MAPPING FOR PUBLIC SERVER shard', '22023', 'DROP USER MAPPING FOR PUBLIC SERVER shard');
 
 # --- what a user may
 my ($app, $member, $guest) = map {
@@ -129,40 +75,31 @@ foreach my $case (
 	my ($session, $server, $user, $base, $sql) = @$case;
 	my $pid = idle_of($session, $server, $user);
 
-	$local->safe_psql('postgres', $sql);
-	gone($pid, "$sql: the idle connection closes");
+	closes(\%stage, $pid, $sql, "$sql: the idle connection closes");
 	$session->fails("SELECT pgpool.exec('$server', 'select 1')", '42501', qr/permission denied for foreign server $base/, "$sql: the next use");
 }
 $local->safe_psql('postgres', 'GRANT USAGE ON FOREIGN SERVER data TO app');
 my $pid = idle_of($app, 'shard', 'app');
-$local->safe_psql('postgres', 'REVOKE USAGE ON FOREIGN SERVER shard FROM app');
-gone($pid, 'REVOKE USAGE ON FOREIGN SERVER shard FROM app: the idle connection closes');
+closes(\%stage, $pid, 'REVOKE USAGE ON FOREIGN SERVER shard FROM app', 'REVOKE USAGE ON FOREIGN SERVER shard FROM app: the idle connection closes');
 $pid = idle_of($guest, 'through', 'guest');
-$local->safe_psql('postgres', 'ALTER ROLE guest SUPERUSER');
-gone($pid, 'ALTER ROLE SUPERUSER: a connection of another identity class');
+closes(\%stage, $pid, 'ALTER ROLE guest SUPERUSER', 'ALTER ROLE SUPERUSER: a connection of another identity class');
 $local->safe_psql('postgres', 'ALTER ROLE guest NOSUPERUSER');
 $pid = idle_of($guest, 'through', 'guest');
 my $public = idle_of($guest, 'everybody', 'guest');
-$local->safe_psql('postgres', "CREATE USER MAPPING FOR guest SERVER everybody OPTIONS ($credentials)");
-gone($pid, 'CREATE USER MAPPING for somebody whose pool was by PUBLIC\'s: the idle connection closes');
-gone($public, 'and that of the base itself');
+closes(\%stage, $pid, "CREATE USER MAPPING FOR guest SERVER everybody OPTIONS ($credentials)", 'CREATE USER MAPPING for somebody whose pool was by PUBLIC\'s: the idle connection closes');
+ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE pid = $public", '0'), 'and that of the base itself');
 $pid = idle_of($guest, 'through', 'guest');
-$local->safe_psql('postgres', 'DROP USER MAPPING FOR guest SERVER everybody');
-gone($pid, 'DROP USER MAPPING: back to that of PUBLIC');
+closes(\%stage, $pid, 'DROP USER MAPPING FOR guest SERVER everybody', 'DROP USER MAPPING: back to that of PUBLIC');
 $pid = idle_of($guest, 'through', 'guest');
 $guest->quit;
-$local->safe_psql('postgres', 'DROP OWNED BY guest; DROP ROLE guest');
-gone($pid, 'DROP ROLE: the connection closes');
+closes(\%stage, $pid, 'DROP OWNED BY guest; DROP ROLE guest', 'DROP ROLE: the connection closes');
 
 # --- in two phases: the first session that hears of it sees to it
-my ($lease, $leased, $idle) = one_leased_one_idle();
+my ($lease, $leased, $idle) = one_leased_one_idle(\%stage);
 $local->safe_psql('postgres', q(BEGIN; ALTER SERVER data OPTIONS (ADD keepalives '1'); PREPARE TRANSACTION 'two'));
-ok(alive($idle), 'PREPARE TRANSACTION: nothing happens');
-$local->safe_psql('postgres', q(COMMIT PREPARED 'two'));
-$local->safe_psql('postgres', 'SELECT 1');
-gone($idle, 'COMMIT PREPARED: the idle connection closes');
-$holder->run("SELECT pgpool.checkin($lease)");
-gone($leased, 'COMMIT PREPARED: the leased one at checkin');
+ok(alive(\%stage, $idle), 'PREPARE TRANSACTION: nothing happens');
+closes(\%stage, $idle, q(COMMIT PREPARED 'two'; SELECT 1), 'COMMIT PREPARED: the idle connection closes');
+closes(\%stage, $leased, sub { $holder->run("SELECT pgpool.checkin($lease)") }, 'COMMIT PREPARED: the leased one at checkin');
 
 # --- waiters: the pool is full, and stays so; the change makes it another one
 $local->safe_psql('postgres', "ALTER SERVER shard OPTIONS (SET pool_size '1')");
@@ -226,9 +163,8 @@ $leased = $local->safe_psql('postgres',
 $local->safe_psql('postgres', 'DROP SERVER data CASCADE');
 is($holder->run("SELECT pgpool.exec($lease, 'select 1')"), '1', 'DROP SERVER: the lease goes on');
 $other->fails("SELECT pgpool.exec('shard', 'select 1')", '42704', qr/server "data" does not exist/, 'DROP SERVER: the next use');
-$holder->run("SELECT pgpool.checkin($lease)");
-gone($leased, 'DROP SERVER: its connection closes at checkin');
-ok(alive($bystander), 'a server with another base has not noticed any of this');
+closes(\%stage, $leased, sub { $holder->run("SELECT pgpool.checkin($lease)") }, 'DROP SERVER: its connection closes at checkin');
+ok(alive(\%stage, $bystander), 'a server with another base has not noticed any of this');
 stats_add_up($local);
 $_->quit foreach $holder, $other, $app, $member, $ddl;
 check_invariants($local);

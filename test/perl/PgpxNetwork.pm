@@ -1,0 +1,183 @@
+# A network of its own for a test, with a cable in it that can be cut: packets are
+# lost, and nothing is refused, reset or answered, as when a firewall has forgotten
+# a connection or a machine has lost its power.
+#
+#   use PgpxNetwork;    # first of all: it starts the test once more, inside
+#   use PgpxTest;
+#
+#   PgpxNetwork::skip_all_without();
+#   my $network = PgpxNetwork->new;
+#   my $remote = $network->remote_node('far', conf => [...]);
+#   make_pool($local, $remote, options => { host => $network->address });
+#   $network->cut;
+#   $network->mend;
+#
+# use PgpxNetwork 'names': /etc/hosts and /etc/resolv.conf are its own, too, empty at
+# first; see hosts and resolver.
+#
+# The test and the servers that it starts live in one network namespace, what
+# remote_node makes in a second one, at the other end of a veth pair.  This takes
+# no root but the program ip, and a kernel that lets users have user namespaces.
+# Sockets in the file system know nothing of it.
+#
+# Packets are lost by an Ethernet address that nobody has: no firewall is needed,
+# and who connects gets no answer of any kind.
+package PgpxNetwork;
+
+use strict;
+use warnings;
+
+use File::Temp ();
+use IPC::Open2;
+use PostgreSQL::Test::Utils ();
+use Test::More;
+
+my @unshare = (qw(unshare --user --keep-caps --net), '--map-user=' . $<, '--map-group=' . (split / /, $()[0]);
+
+# mount wants to be called by root, which here is whoever has made the namespace
+my @with_names = (qw(unshare --user --map-root-user --mount sh -c),
+	'mount --bind "$1/hosts" /etc/hosts && mount --bind "$1/resolv.conf" /etc/resolv.conf && shift && exec "$@"', 'sh');
+my %near = (device => 'pgpx0', address => '10.213.97.1', ether => '02:00:00:00:97:01');
+my %far = (device => 'pgpx1', address => '10.213.97.2', ether => '02:00:00:00:97:02');
+my $nobody = '02:00:00:00:97:99';
+my $trouble;
+my @networks;
+
+sub import
+{
+	my ($class, $names) = @_;
+	my @inside = @unshare;
+
+	return if $ENV{PGPX_NETWORK};
+	$ENV{PGPX_NETWORK} = 'inside';
+	if ($names)
+	{
+		$ENV{PGPX_NETWORK} = File::Temp::tempdir('pgpx_names_XXXXXX', TMPDIR => 1);
+		etc($_, '') foreach qw(hosts resolv.conf);
+		@inside = (@with_names, $ENV{PGPX_NETWORK}, @unshare);
+	}
+
+	# what it says if it cannot be done
+	open my $said, '-|', 'sh', '-c', 'exec "$@" 2>&1', 'sh', @inside, 'sh', '-c',
+	  "ip link set lo up && ip link add name $near{device} type veth peer name $far{device}";
+	$trouble = join ' ', map { s/\s+/ /gr } <$said>;
+	undef $trouble if close $said;
+	return if defined $trouble;
+	exec @inside, $^X, $0, @ARGV or die "could not start the test once more: $!\n";
+}
+
+# Write a file that stands for one in /etc, in place: it is mounted there.
+sub etc
+{
+	my ($name, $text) = @_;
+
+	open my $file, '>', "$ENV{PGPX_NETWORK}/$name" or die "could not write $name: $!\n";
+	print $file $text;
+	close $file or die "could not write $name: $!\n";
+	return;
+}
+
+# What names lead to: name => address, ...
+sub hosts
+{
+	my ($self, %names) = @_;
+
+	return etc('hosts', join '', map { "$names{$_} $_\n" } sort keys %names);
+}
+
+# Who is asked for all other names.
+sub resolver
+{
+	my ($self, $address) = @_;
+
+	return etc('resolv.conf', "nameserver $address\noptions timeout:10 attempts:3\n");
+}
+
+sub skip_all_without
+{
+	plan skip_all => "this machine lets no user have a network of his own: $trouble" if defined $trouble;
+	return;
+}
+
+sub run
+{
+	my (@command) = @_;
+
+	system(@command) == 0 or die "failed: @command\n";
+	return;
+}
+
+sub new
+{
+	my ($class) = @_;
+	my $self = bless {}, $class;
+
+	# it holds the far namespace, and ends when its input does
+	$self->{pid} = open2($self->{out}, $self->{in}, qw(unshare --net sh -c), 'echo made; exec cat');
+	readline $self->{out};
+	push @networks, $self;
+	$self->{inside} = [ 'nsenter', "--target=$self->{pid}", '--net' ];
+
+	run(qw(ip link set lo up));
+	run(qw(ip link add name), $near{device}, 'address', $near{ether}, qw(type veth peer name), $far{device},
+		'address', $far{ether}, 'netns', $self->{pid});
+	run(@{ $self->{inside} }, qw(ip link set lo up));
+	foreach my $end ([ \%near ], [ \%far, @{ $self->{inside} } ])
+	{
+		my ($place, @inside) = @$end;
+
+		run(@inside, qw(ip addr add), "$place->{address}/30", 'dev', $place->{device});
+		run(@inside, qw(ip link set), $place->{device}, 'up');
+	}
+	$self->mend;
+	return $self;
+}
+
+# The address of remote_node.
+sub address { return $far{address}; }
+
+# As PgpxTest's, at the far end.
+sub remote_node
+{
+	my ($self, $name, %args) = @_;
+	my $node = PgpxTest::remote_node($name, %args, start => 0);
+	my $folder = PostgreSQL::Test::Utils::tempdir();
+	my ($pg_ctl) = grep { -x } map { "$_/pg_ctl" } split /:/, $ENV{PATH};
+
+	$node->append_conf('pg_hba.conf', "host all all $near{address}/32 scram-sha-256");
+	$node->append_conf('postgresql.conf', "listen_addresses = '$far{address}'");
+	PostgreSQL::Test::Utils::append_to_file("$folder/pg_ctl", "#!/bin/sh\nexec @{ $self->{inside} } '$pg_ctl' \"\$@\"\n");
+	chmod 0755, "$folder/pg_ctl" or die "chmod: $!\n";
+	local $ENV{PATH} = "$folder:$ENV{PATH}";
+	$node->start;
+	return $node;
+}
+
+# Whom either end takes for the other one's device.
+sub send_to
+{
+	my ($self, $to_far, $to_near) = @_;
+	my @replace = qw(ip neigh replace nud permanent);
+
+	run(@replace, 'to', $far{address}, 'dev', $near{device}, 'lladdr', $to_far);
+	run(@{ $self->{inside} }, @replace, 'to', $near{address}, 'dev', $far{device}, 'lladdr', $to_near);
+	return;
+}
+
+sub cut { return $_[0]->send_to($nobody, $nobody); }
+
+sub mend { return $_[0]->send_to($far{ether}, $near{ether}); }
+
+END
+{
+	my $status = $?;
+
+	foreach my $network (@networks)
+	{
+		close $network->{in};
+		waitpid $network->{pid}, 0;
+	}
+	$? = $status;
+}
+
+1;

@@ -1,0 +1,121 @@
+# A remote whose packets are lost, without a word from anybody: who runs a statement
+# there is told in time, who asks for a connection has an answer within his timeout,
+# idle connections are not taken for good ones, other pools do not notice, and once
+# packets come through again the pools work again by themselves.
+use strict;
+use warnings;
+
+use PgpxNetwork;
+use PgpxTest;
+use Test::More;
+use Time::HiRes qw(time usleep);
+
+PgpxNetwork::skip_all_without();
+my $network = PgpxNetwork->new;
+
+# the remote finds by itself which of its sessions have no client any more
+my $far = $network->remote_node('far',
+	conf => [ 'tcp_keepalives_idle = 1', 'tcp_keepalives_interval = 1', 'tcp_user_timeout = 3000', 'client_connection_check_interval = 500' ]);
+my $near = remote_node('near');
+my $local = local_node('local');
+
+# Each pool shows one thing; all else could take minutes.
+my %late = (host => $network->address, keepalives_idle => 600, tcp_user_timeout => 600_000, connect_timeout => '600s',
+	test_period => -1, retry_max => '1s', pool_size => 4);
+my %pools = (
+	keepalive => { keepalives_idle => 1, keepalives_interval => 1, tcp_user_timeout => 3000, operation_timeout => '2s' },
+	user_timeout => { tcp_user_timeout => 3000, operation_timeout => '2s' },
+	statement => { operation_timeout => '3s' },
+	tested => { test_period => 0, operation_timeout => '600s', connect_timeout => '2s' },
+	connected => { connect_timeout => '2s' },
+	asked => { connect_timeout => '5s' },
+	idle => { test_period => 0, connect_timeout => '5s' },
+	patient => { on_unavailable => 'wait', connect_timeout => '1s' });
+make_pool($local, $far, server => $_, options => { %late, %{ $pools{$_} } }) foreach sort keys %pools;
+make_pool($local, $near, server => 'other', options => { pool_size => 2 });
+
+sub stats
+{
+	my ($server, $columns) = @_;
+
+	return $local->safe_psql('postgres', "SELECT sum($columns) FROM pgpool.stats WHERE server = '$server'");
+}
+
+# --- all is well
+my %session = map { $_ => PgpxSession->new($local) } sort keys %pools, 'other', 'prewarm';
+my %lease = map { $_ => lease($session{$_}, $_) } qw(keepalive user_timeout statement);
+is($session{$_}->run("SELECT pgpool.exec($lease{$_}, 'select 1')"), '1', "$_: a lease works") foreach sort keys %lease;
+is($session{prewarm}->run("SELECT pgpool.prewarm('tested', 2, '60 s')"), '2', 'tested: two connections are open');
+is($session{$_}->run("SELECT pgpool.exec('$_', 'select 1')"), '1', "$_: works") foreach qw(other idle);
+ok(wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE server IN ('tested', 'idle') AND state = 'idle'", '3'),
+	'tested, idle: nobody uses them');
+$session{keepalive}->start("SELECT pgpool.exec($lease{keepalive}, 'select pg_sleep(600)')");
+ok(wait_until($far, "SELECT count(*) FROM pg_stat_activity WHERE query = 'select pg_sleep(600)'", '1'), 'keepalive: a statement is running');
+
+# What a checkout comes to, and how late it is, on one clock.
+$local->safe_psql('postgres', <<'EOT');
+CREATE FUNCTION try(server text, timeout interval, OUT state text, OUT late interval) LANGUAGE plpgsql AS $$
+DECLARE
+	began timestamptz := clock_timestamp();
+BEGIN
+	state := '00000';
+	PERFORM pgpool.checkout(server, timeout);
+EXCEPTION WHEN OTHERS THEN
+	GET STACKED DIAGNOSTICS state = RETURNED_SQLSTATE;
+	late := clock_timestamp() - began - timeout;
+END $$;
+EOT
+
+# --- the cable is cut
+$network->cut;
+my $began = time();
+$session{user_timeout}->start("SELECT pgpool.exec($lease{user_timeout}, 'select 1')");
+$session{statement}->run("SET statement_timeout = '1s'");
+$session{statement}->start("SELECT pgpool.exec($lease{statement}, 'select 1')");
+$session{$_}->start("SELECT pgpool.checkout('$_', '600 s')") foreach qw(tested connected);
+
+$session{$_}->start(<<"EOT") foreach qw(asked idle patient);
+SELECT string_agg(DISTINCT state, ' '), min(late) < '100 ms', max(late) < '2 s'
+FROM generate_series(1, 5) n, LATERAL try('$_', '600 ms' + n * '1 us'::interval)
+EOT
+
+# each comes to its end, and another pool is at work: the last of them takes some
+# six seconds, and what ignores an option half a minute
+my @wait = qw(keepalive user_timeout statement tested connected asked idle patient);
+my %took;
+my $served = 0;
+while (keys %took < @wait && time() - $began < 25)
+{
+	$served++ if $session{other}->run("SELECT pgpool.exec('other', 'select 1')") eq '1';
+	$took{$_} = time() - $began foreach grep { !$took{$_} && $session{$_}->done } @wait;
+	usleep(20_000);
+}
+cmp_ok($served, '>', 20, "another pool has served $served statements meanwhile");
+is($session{other}->error, '', 'without an error');
+ok($took{$_}, sprintf '%s: comes to its end, after %.1f s', $_, $took{$_} // -1) && $session{$_}->finish foreach @wait;
+$session{$_}->failed('08006', qr/connection to server "$_" was lost/, "$_: its holder is told that the connection is lost")
+  foreach qw(keepalive user_timeout);
+$session{statement}->failed('57014', qr/statement timeout/, 'statement: a timeout of the local statement does not wait for the network');
+$session{$_}->failed('08001', qr/DETAIL:.*within connect_timeout \(2 s\)/, "$_: a connect ends at connect_timeout") foreach qw(tested connected);
+like($session{$_}->{text}, qr/^(?:08001|55P03|08001 55P03)\|t\|t$/, "$_: each checkout ends with its timeout, whatever the network does")
+  foreach qw(asked idle patient);
+is(stats('tested', 'checks_failed'), '2', 'tested: the test of test_period has found both');
+is(stats('tested', 'retried'), '0', 'tested: before anybody had one of them');
+check_invariants($local, 'the invariants hold without a network');
+
+# --- it is whole again
+$_->run('SELECT pgpool.checkin_all()') foreach values %session;
+$network->mend;
+foreach my $server (sort keys %pools)
+{
+	ok(wait_until($local, sub { $session{$server}->run("SELECT pgpool.exec('$server', 'select 1')") }, '1', 60), "$server: works again");
+}
+is(stats('other', 'connects + 10 * connects_failed + 10 * retried'), '1', 'other: has not noticed');
+ok( wait_until($local, 'SELECT descriptors - (SELECT count(*) FROM pgpool.connections) FROM pgpool.workers', '0', 60),
+	'the worker has no descriptor too many');
+
+stats_add_up($local);
+check_invariants($local);
+$_->quit foreach values %session;
+leak_check($local, $far);
+done_testing();

@@ -1,0 +1,104 @@
+# operation_timeout: what the pool does on a connection for itself ends by then, be
+# it a reset that hangs, an answer that does not come, or a cancel that is taken and
+# never carried out.  All of it with a second, where the default would be ten.
+use strict;
+use warnings;
+
+use PgpxFakeServer;
+use PgpxTest;
+use Test::More;
+use Time::HiRes qw(time);
+
+use constant SECONDS => 6;
+
+my $remote = remote_node('remote');
+my $local = local_node('local', conf => ['pgpool_ext.log_connections = on']);
+my $row = 'AS t(a text)';
+
+# What a lease is interrupted in never ends, and a cancel request is held for ever.
+my $silent = sub {
+	my ($fake) = @_;
+
+	$fake->receive;
+	sleep 3600;
+};
+my $slow = sub {
+	my ($fake) = @_;
+
+	while (my $sql = $fake->receive)
+	{
+		select undef, undef, undef, 0.3;
+		$fake->send($sql =~ /^select/ ? $fake->answer('1') : (PgpxFakeServer::done('DISCARD ALL'), PgpxFakeServer::ready()));
+	}
+};
+my $fake = PgpxFakeServer->new(silent => $silent, slow => $slow, cancel => sub { sleep 3600 });
+my $deaf = PgpxFakeServer->new(silent => $silent);
+my %fakes = (held => $fake, deaf => $deaf);
+my ($session, $other) = map { PgpxSession->new($local) } 1 .. 2;
+
+# One assertion: it comes in time, on the clock of the server.
+sub in_time
+{
+	my ($took, $name) = @_;
+
+	return ok($took > 0.8 && $took < SECONDS, sprintf '%s, after %.1f s', $name, $took);
+}
+
+# --- a reset that hangs
+make_pool($local, $remote, server => 'reset', options => { pool_size => 1, reset_command => 'select pg_sleep(600)', operation_timeout => '1s' });
+is($session->run("SELECT pgpool.exec('reset', 'select 1')"), '1', 'reset: a call');
+my $start = log_clock($local);
+my $pid = $local->safe_psql('postgres', 'SELECT remote_pid FROM pgpool.connections');
+my @closed;
+wait_until($local, sub { @closed = log_times($local, 'closed connection \d+ to server "reset"'); scalar @closed }, '1', 60);
+in_time(($closed[0] // 'inf') - $start, 'reset: the worker closes the connection');
+ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE pid = $pid", '0'), 'reset: and it has ended at the remote');
+$session->run("SELECT pgpool.exec('reset', 'select 1')");
+my $took = seconds { is($session->run("SELECT pgpool.exec('reset', 'select 1')") . $session->error, '1', 'reset: whoever comes meanwhile is served') };
+in_time($took, 'reset: with another connection');
+
+# --- who goes on with a lease after an interrupt, and who comes next
+foreach my $server (sort keys %fakes)
+{
+	make_pool($local, $fakes{$server}, server => $server, remote_dbname => 'silent',
+		options => { pool_size => 1, sslmode => 'disable', operation_timeout => '1s' });
+	my $lease = lease($session, $server);
+	my $query = "SELECT * FROM pgpool.query($lease, 'select 1') $row";
+
+	$session->fails("SET statement_timeout = '300ms'; $query", '57014', qr/statement timeout/, "$server: a statement is interrupted");
+	$session->run('RESET statement_timeout');
+	$other->start("SELECT pgpool.checkout('$server', '60 s')");
+	$took = seconds { $session->fails($query, '08006', qr/was lost/, "$server: the lease is of no use any more") };
+	in_time($took, "$server: which is said");
+	$took = seconds {
+		$session->run("SELECT pgpool.checkin($lease)");
+		like($other->finish(60), qr/^\d+$/, "$server: and the next one has a connection");
+	};
+	cmp_ok($took, '<', SECONDS, sprintf '%s: soon after it was returned (%.1f s)', $server, $took);
+	$other->run('SELECT pgpool.checkin_all()');
+
+	# a call, whose connection is the worker's to end
+	$session->fails("SET statement_timeout = '300ms'; SELECT * FROM pgpool.query('$server', 'select 1') $row",
+		'57014', qr/statement timeout/, "$server: a call is interrupted");
+	$session->run('RESET statement_timeout');
+	$took = seconds { like(lease($other, $server), qr/^\d+$/, "$server: the place is taken, and comes free") };
+	in_time($took, "$server: by then");
+	$other->run('SELECT pgpool.checkin_all()');
+}
+
+# --- a cancel that is held, of a statement that has ended by itself
+make_pool($local, $fake, server => 'late', remote_dbname => 'slow', options => { pool_size => 1, sslmode => 'disable', operation_timeout => '1s' });
+my $lease = lease($session, 'late');
+my $began = time();
+is($session->run("SELECT pgpool.send($lease, 'select 1'), pgpool.cancel($lease)"), '|t', 'late: a statement is cancelled');
+is($session->run("SELECT * FROM pgpool.result($lease) $row") . $session->error, '1', 'late: and ends before the cancel does');
+$session->run("SELECT pgpool.checkin($lease)");
+like(lease($other, 'late'), qr/^\d+$/, 'late: nobody has the connection as long as it could hit him');
+in_time(time() - $began, 'late: until its time is up');
+$other->run('SELECT pgpool.checkin_all()');
+
+$_->quit foreach $session, $other;
+stats_add_up($local);
+check_invariants($local);
+leak_check($local, $remote);
+done_testing();

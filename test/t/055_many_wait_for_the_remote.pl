@@ -1,0 +1,75 @@
+# Many sessions wait for a remote that is down: when it is back they are served in
+# the order in which they came, by connections that come one, two, four at a time
+# and are never more than the pool is large.
+# PGPX_TEST_WAITERS: how many (default 1000).
+use strict;
+use warnings;
+
+use IPC::Run;
+use PgpxTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(usleep);
+
+my $waiters = $ENV{PGPX_TEST_WAITERS} // 1000;
+my $size = 8;
+my $remote = remote_node('remote', conf => ['log_connections = on']);
+my $local = local_node('local', conf => [ 'max_connections = ' . ($waiters + 50), 'shared_buffers = 32MB' ]);
+
+make_pool($local, $remote, server => 'wanted', options => { pool_size => $size, on_unavailable => 'wait', checkout_timeout => '10min', retry_max => '1s' });
+$remote->stop;
+$local->safe_psql('postgres', <<'EOT');
+CREATE UNLOGGED TABLE came (pid int, place int);
+CREATE UNLOGGED TABLE got (pid int, lease bigint);
+EOT
+my $script = PostgreSQL::Test::Utils::tempdir . '/wait.sql';
+append_to_file($script, "INSERT INTO got SELECT pg_backend_pid(), pgpool.checkout('wanted');\nSELECT pgpool.checkin_all();\n");
+
+# no more to one program than it may have descriptors
+my (@bench, @out);
+for (my $left = $waiters; $left > 0; $left -= 250)
+{
+	my $clients = $left < 250 ? $left : 250;
+
+	push @out, '';
+	push @bench, IPC::Run::start([ 'pgbench', '-n', '-c', $clients, '-j', 2, '-t', 1, '-f', $script, $local->connstr('postgres') ], '&>', \$out[-1]);
+}
+ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', $waiters), "$waiters sessions wait for a remote that is down");
+check_invariants($local);
+$local->safe_psql('postgres', 'INSERT INTO came SELECT pid, position FROM pgpool.waiters');
+my $failed = $local->safe_psql('postgres', 'SELECT connects_failed FROM pgpool.stats');
+$local->safe_psql('postgres', 'SELECT pg_sleep(3)');
+cmp_ok($local->safe_psql('postgres', 'SELECT connects_failed FROM pgpool.stats') - $failed, '<=', 6, 'which is tried now and then only');
+
+$remote->start;
+my $watch = PgpxSession->new($remote);
+my $most = 0;
+while (grep { $_->pumpable } @bench)
+{
+	my $seen = $watch->run("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgpool_ext/wanted'");
+
+	$most = $seen if $seen > $most;
+	$_->pump_nb foreach grep { $_->pumpable } @bench;
+	usleep(5_000);
+}
+foreach my $n (0 .. $#bench)
+{
+	$bench[$n]->finish;
+	is($bench[$n]->result(0), 0, 'they come to their end') or diag($out[$n]);
+}
+is($local->safe_psql('postgres', 'SELECT count(*), count(DISTINCT lease) FROM got'), "$waiters|$waiters", 'each has had its lease');
+is($local->safe_psql('postgres', <<'EOT'), '0', 'in the order in which they came');
+SELECT count(*) FROM (SELECT row_number() OVER (ORDER BY place) - row_number() OVER (ORDER BY lease) AS moved
+	FROM came JOIN got USING (pid)) t WHERE moved <> 0
+EOT
+my ($too_many, $in) = connects_of($remote, 'wanted');
+is($too_many, 0, 'connects come one, two, four at a time');
+cmp_ok($in, '<=', $size, "never more than the pool is large ($in)");
+cmp_ok($most, '<=', $size, "nor are the remote's sessions ($most)");
+is($local->safe_psql('postgres', 'SELECT waited - granted, timeouts, failed FROM pgpool.stats'), '0|0|0', 'the counters say so');
+
+$watch->quit;
+stats_add_up($local);
+check_invariants($local);
+leak_check($local, $remote);
+done_testing();
