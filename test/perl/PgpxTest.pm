@@ -50,18 +50,26 @@ sub local_node
 	return configure($node, %args);
 }
 
-# A server as on another machine: SCRAM over TCP on 127.0.0.1.  The tests' own
+# A server as on another machine: SCRAM over TCP on 127.0.0.1; over TLS alone if
+# PGPX_TEST_TLS names a folder with a certificate, unless tls => 0.  The tests' own
 # sessions go through its private socket.  Database remote_db, role remote_app,
 # superuser remote_super.  conf and start as above.
 sub remote_node
 {
 	my ($name, %args) = @_;
 	my $node = new_node($name);
+	my $tls = $args{tls} // 1 ? $ENV{PGPX_TEST_TLS} : undef;
+	my $host = $tls ? 'hostssl' : 'host';
 
 	unlink $node->data_dir . '/pg_hba.conf';
 	$node->append_conf('pg_hba.conf', <<"EOT");
 local all all trust
-host all all 127.0.0.1/32 scram-sha-256
+$host all all 127.0.0.1/32 scram-sha-256
+EOT
+	$node->append_conf('postgresql.conf', <<"EOT") if $tls;
+ssl = on
+ssl_cert_file = '$tls/server.crt'
+ssl_key_file = '$tls/server.key'
 EOT
 	$node->append_conf('postgresql.conf', <<"EOT");
 listen_addresses = '127.0.0.1'
