@@ -29,7 +29,7 @@ use PgpxSession;
 our @EXPORT = qw(
   local_node remote_node make_pool remote_sessions
   wait_until check_invariants leak_check stats_add_up
-  worker_pid terminate lease seconds
+  worker_pid terminate lease seconds over_tls descriptors_wanted
   $REMOTE_APP_PASSWORD $REMOTE_SUPER_PASSWORD
 );
 
@@ -140,6 +140,19 @@ CREATE USER MAPPING FOR app SERVER $server OPTIONS ($credentials);
 GRANT USAGE ON FOREIGN SERVER $server TO app;
 EOT
 	return;
+}
+
+# Do remote nodes want TLS, so that the worker relays?
+sub over_tls
+{
+	return defined $ENV{PGPX_TEST_TLS};
+}
+
+# SQL: how many descriptors workers need for the connections that there are.
+sub descriptors_wanted
+{
+	return q{(SELECT coalesce(sum(CASE transport WHEN 'relay' THEN 3 ELSE 1 END), 0)}
+	  . q{ FROM pgpool.connections WHERE state <> 'connecting')};
 }
 
 # A text as a literal of SQL.

@@ -20,6 +20,10 @@ BEGIN
 	FOR i IN 1 .. cardinality(options) / 2 LOOP
 		more := more || format(', %I %L', options[2 * i - 1], options[2 * i]);
 	END LOOP;
+	-- or libpq would try a refused login again without TLS
+	IF current_setting('pgpx_test.transport') = 'relay' THEN
+		more := more || ', sslmode ''require''';
+	END IF;
 	EXECUTE format('CREATE SERVER %I FOREIGN DATA WRAPPER pgpool_fdw '
 		'OPTIONS (host %L, port %L, dbname ''remote_db''%s)',
 		name, current_setting('pgpx_test.remote_host'),
