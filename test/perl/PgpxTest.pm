@@ -51,14 +51,15 @@ sub local_node
 }
 
 # A server as on another machine: SCRAM over TCP on 127.0.0.1; over TLS alone if
-# PGPX_TEST_TLS names a folder with a certificate, unless tls => 0.  The tests' own
+# PGPX_TEST_TLS names a folder with a certificate (tls => 0: not even then; tls => 1:
+# always, with a certificate of its own).  The tests' own
 # sessions go through its private socket.  Database remote_db, role remote_app,
 # superuser remote_super.  conf and start as above.
 sub remote_node
 {
 	my ($name, %args) = @_;
 	my $node = new_node($name);
-	my $tls = $args{tls} // 1 ? $ENV{PGPX_TEST_TLS} : undef;
+	my $tls = $args{tls} ? certificate() : defined $args{tls} ? undef : $ENV{PGPX_TEST_TLS};
 	my $host = $tls ? 'hostssl' : 'host';
 
 	unlink $node->data_dir . '/pg_hba.conf';
@@ -140,6 +141,18 @@ CREATE USER MAPPING FOR app SERVER $server OPTIONS ($credentials);
 GRANT USAGE ON FOREIGN SERVER $server TO app;
 EOT
 	return;
+}
+
+# A folder with a certificate that nobody verifies.
+sub certificate
+{
+	my $folder = PostgreSQL::Test::Utils::tempdir();
+
+	system('openssl req -new -x509 -days 2 -nodes -newkey ec -pkeyopt ec_paramgen_curve:prime256v1'
+		  . " -subj /CN=localhost -keyout $folder/server.key -out $folder/server.crt >$folder/log 2>&1") == 0
+	  or die "no certificate: " . slurp_file("$folder/log");
+	chmod 0600, "$folder/server.key";
+	return $folder;
 }
 
 # Do remote nodes want TLS, so that the worker relays?
