@@ -9,6 +9,8 @@ use PgpxTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
+plan skip_all => 'over TLS in any case, and run without the switch' if over_tls();
+
 my $row = 'AS t(a text)';
 my $home = PostgreSQL::Test::Utils::tempdir();
 my $certs = "$home/certs";

@@ -9,6 +9,8 @@ use PgpxTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
+plan skip_all => 'over TLS in any case, and run without the switch' if over_tls();
+
 my $remote = remote_node('remote', tls => 1);
 my $local = local_node('local');
 my $row = 'AS t(a text)';
@@ -91,6 +93,30 @@ $remote->safe_psql('postgres', "SELECT pg_terminate_backend(pid) FROM pg_stat_ac
 wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgpool_ext/one'", '0');
 sleeps('.. from a remote that has gone');
 $session->fails("SELECT count(*) FROM pgpool.result($lease) $row", '08006', qr/was lost/, '.. is an error when it is read');
+$session->run("SELECT pgpool.checkin($lease)");
+
+# the end of an answer inside OpenSSL, where no event tells of it: the worker finds it
+# all at once, a record of 4 kB in front, and one of its pieces ends in the last record
+$remote->safe_psql('remote_db', <<'EOT');
+CREATE FUNCTION late(length int) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM pg_sleep(0.5);
+	RAISE NOTICE '%', repeat('n', 4000);
+	RETURN repeat('x', length);
+END $$;
+EOT
+$session->run("ALTER SERVER one OPTIONS (ADD notices 'ignore')");
+$lease = lease($session, 'one');
+foreach my $length (62_000, 63_000, 64_000)
+{
+	$session->run("SELECT pgpool.send($lease, 'select late($length)')");
+	wait_until($remote, "SELECT state FROM pg_stat_activity WHERE application_name = 'pgpool_ext/one'", 'active');
+	kill 'STOP', $worker;
+	wait_until($remote, "SELECT state FROM pg_stat_activity WHERE application_name = 'pgpool_ext/one'", 'idle');
+	kill 'CONT', $worker;
+	$session->start("SELECT length(a) FROM pgpool.result($lease) $row");
+	is($session->finish(20), $length, "the last bytes of $length");
+}
 $session->run("SELECT pgpool.checkin($lease)");
 
 # --- what is left unread

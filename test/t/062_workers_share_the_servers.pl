@@ -7,6 +7,8 @@ use warnings;
 use PgpxTest;
 use Test::More;
 
+plan skip_all => 'over TLS in any case, and run without the switch' if over_tls();
+
 my $remote = remote_node('remote', tls => 1);
 my $local = local_node('local', conf => ['pgpool_ext.workers = 3']);
 my $session = PgpxSession->new($local);
