@@ -20,7 +20,7 @@ export PG_CONFIG
 PG_CPPFLAGS  = -I$(shell $(PG_CONFIG) --includedir)
 PG_CFLAGS    = -Wall -Wextra -Wno-unused-parameter -Wno-sign-compare \
 	-Wno-missing-field-initializers
-SHLIB_LINK   = -lpq
+SHLIB_LINK   = -lpq -lssl -lcrypto
 EXTRA_CLEAN  = tmp_check $(EXTENSION)-*.zip
 
 # One test by name: make test-one T=name

@@ -377,6 +377,9 @@ RETURNS TABLE (
 	shared pg_catalog.bool,
 	state pg_catalog.text,
 	worker pg_catalog.int4,
+	transport pg_catalog.text,
+	tls_version pg_catalog.text,
+	tls_cipher pg_catalog.text,
 	pool_size pg_catalog.int4,
 	max_overflow pg_catalog.int4,
 	min_size pg_catalog.int4,
@@ -406,7 +409,7 @@ COMMENT ON FUNCTION pgpool.pools() IS
 CREATE VIEW pgpool.pools AS
 SELECT
 	f.pool_id, f.database, f.server, f.local_user, f.shared, f.state, f.worker,
-	f.pool_size, f.max_overflow, f.min_size, f.total, f.leased, f.idle, f.owed,
+	f.transport, f.tls_version, f.tls_cipher, f.pool_size, f.max_overflow, f.min_size, f.total, f.leased, f.idle, f.owed,
 	f.connecting, f.resetting, f.checking, f.cancelling, f.closing, f.overflow,
 	f.waiters, f.oldest_wait, f.created_at, f.last_checkout,
 	f.unavailable_since, f.last_error, f.last_error_at, f.next_try_at
@@ -428,6 +431,12 @@ COMMENT ON COLUMN pgpool.pools.state IS
 '"ready"; "overflow": more than pool_size are open; "full": every connection that pool_size and max_overflow allow is in use; "paused" and "draining": by pause() and drain(); "stale": connections with options from before an ALTER are still leased; "unavailable": no connection is open, the last attempt has failed, and the pause before the next one still runs';
 COMMENT ON COLUMN pgpool.pools.worker IS
 'worker that owns the connections; see view workers';
+COMMENT ON COLUMN pgpool.pools.transport IS
+'how lessees speak to the remote on the connection that was opened last: "direct" on the socket itself; "relay": through the worker, since the connection uses TLS; NULL if none is open';
+COMMENT ON COLUMN pgpool.pools.tls_version IS
+'version of TLS of that connection; NULL without TLS';
+COMMENT ON COLUMN pgpool.pools.tls_cipher IS
+'cipher of that connection; NULL without TLS';
 COMMENT ON COLUMN pgpool.pools.pool_size IS
 'option of the server: connections that are kept, at most';
 COMMENT ON COLUMN pgpool.pools.max_overflow IS
@@ -484,6 +493,8 @@ RETURNS TABLE (
 	owed pg_catalog.bool,
 	stale pg_catalog.bool,
 	transport pg_catalog.text,
+	tls_version pg_catalog.text,
+	tls_cipher pg_catalog.text,
 	remote_addr pg_catalog.inet,
 	remote_port pg_catalog.int4,
 	remote_pid pg_catalog.int4,
@@ -506,7 +517,8 @@ COMMENT ON FUNCTION pgpool.connections() IS
 CREATE VIEW pgpool.connections AS
 SELECT
 	f.pool_id, f.database, f.server, f.local_user, f.connection, f.generation,
-	f.state, f.state_since, f.owed, f.stale, f.transport, f.remote_addr,
+	f.state, f.state_since, f.owed, f.stale, f.transport, f.tls_version,
+	f.tls_cipher, f.remote_addr,
 	f.remote_port, f.remote_pid, f.remote_version, f.local_port, f.opened_at,
 	f.connect_time, f.last_used, f.leases, f.statements, f.last_checked,
 	f.lease, f.holder_pid, f.last_pid
@@ -535,7 +547,11 @@ COMMENT ON COLUMN pgpool.connections.owed IS
 COMMENT ON COLUMN pgpool.connections.stale IS
 'true: it was opened with options that have changed since; it closes as soon as it is free';
 COMMENT ON COLUMN pgpool.connections.transport IS
-'how the lessee speaks to the remote: "direct" on the socket itself';
+'how the lessee speaks to the remote: "direct" on the socket itself; "relay": through the worker, since the connection uses TLS; NULL while it is being opened';
+COMMENT ON COLUMN pgpool.connections.tls_version IS
+'version of TLS; NULL without TLS';
+COMMENT ON COLUMN pgpool.connections.tls_cipher IS
+'cipher; NULL without TLS';
 COMMENT ON COLUMN pgpool.connections.remote_addr IS
 'address of the remote server; NULL while it is being opened, for a Unix-domain socket, and unless you may see it';
 COMMENT ON COLUMN pgpool.connections.remote_port IS

@@ -264,6 +264,9 @@ pgpx_conn_alloc_locked(PgpxPool *pool)
 	conn->local_port = 0;
 	conn->remote_addr[0] = '\0';
 	conn->remote_version[0] = '\0';
+	conn->relayed = false;
+	conn->tls_version[0] = '\0';
+	conn->tls_cipher[0] = '\0';
 	pg_atomic_write_u64(&conn->lease_id, 0);
 	pg_atomic_write_u64(&conn->doing, 0);
 	pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_NONE);
@@ -344,7 +347,8 @@ void
 pgpx_conn_ask_worker(PgpxConn *conn, int worker)
 {
 	int			index = PGPX_CONN_INDEX(conn);
+	int			word = worker * PGPX_WORK_WORDS + index / 32;
 
-	pg_atomic_fetch_or_u32(&pgpx_work_bits[index / 32], 1u << (index % 32));
+	pg_atomic_fetch_or_u32(&pgpx_work_bits[word], 1u << (index % 32));
 	pgpx_worker_wake(worker);
 }

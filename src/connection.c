@@ -5,7 +5,8 @@
  *	  reset it, close it.
  *
  * On the open socket the worker speaks through wire, as sessions do, and only
- * while no session has it; libpq is not asked again but for its socket.
+ * while no session has it; libpq is not asked again but for its socket.  With TLS
+ * the socket is one end of a relay, and nothing here differs.
  *
  *-------------------------------------------------------------------------
  */
@@ -39,6 +40,8 @@ pgpx_connection_drop(PgpxWorkerConn *w)
 		pgpx_reactor_forget(w->fd);
 	w->fd = -1;
 	w->events = 0;
+	if (w->relay != NULL)
+		pgpx_relay_end(w);
 	if (w->pg != NULL)
 	{
 		pgpx_canceller_untrace(w);
@@ -58,10 +61,20 @@ pgpx_connection_drop(PgpxWorkerConn *w)
 	w->phase = PGPX_PHASE_NONE;
 }
 
+int
+pgpx_connection_socket(PgpxWorkerConn *w)
+{
+	int			fd = -1;
+
+	if (w->relay != NULL)
+		fd = pgpx_relay_socket(w->relay);
+	return fd >= 0 || w->pg == NULL ? fd : PQsocket(w->pg);
+}
+
 void
 pgpx_connection_watch(PgpxWorkerConn *w, uint32 events)
 {
-	int			fd = PQsocket(w->pg);
+	int			fd = pgpx_connection_socket(w);
 
 	if (fd < 0)
 		return;
@@ -132,7 +145,8 @@ begin(PgpxWorkerConn *w, int owed, int64 timeout)
 
 	if (w->wire_made)
 		pgpx_wire_free(&w->wire);
-	pgpx_wire_init(&w->wire, PQsocket(w->pg), pg_char_to_encoding(encoding),
+	pgpx_wire_init(&w->wire, pgpx_connection_socket(w),
+				   pg_char_to_encoding(encoding),
 				   TopMemoryContext);
 	w->wire_made = true;
 	pgpx_wire_begin(&w->wire, owed);
@@ -282,6 +296,28 @@ pgpx_connection_has_gone(PgpxWorkerConn *w, bool assumed)
 		info.tcpi_state != TCP_FIN_WAIT1 && info.tcpi_state != TCP_FIN_WAIT2;
 }
 
+/*
+ * Sessions may hold duplicates of the socket, which a close() would leave open:
+ * shutdown() ends it for all.
+ */
+void
+pgpx_connection_cut(PgpxWorkerConn *w, bool polite)
+{
+	int			fd;
+
+	if (w->relay != NULL)
+	{
+		pgpx_relay_cut(w, polite);
+		return;
+	}
+	fd = PQsocket(w->pg);
+	if (fd < 0)
+		return;
+	if (polite)
+		(void) send(fd, "X\0\0\0\4", 5, MSG_DONTWAIT | MSG_NOSIGNAL);
+	shutdown(fd, SHUT_RDWR);
+}
+
 static void
 close_now(PgpxWorkerConn *w)
 {
@@ -290,12 +326,7 @@ close_now(PgpxWorkerConn *w)
 
 	if (w->pg != NULL)
 	{
-		/*
-		 * Sessions may hold duplicates of the socket, which a close() would
-		 * leave open: shutdown() ends it for all.
-		 */
-		if (PQsocket(w->pg) >= 0)
-			shutdown(PQsocket(w->pg), SHUT_RDWR);
+		pgpx_connection_cut(w, false);
 		if (pgpx_log_connections)
 			ereport(LOG,
 					(errmsg("pgpool_ext closed connection %d to server \"%s\" of database \"%s\"",

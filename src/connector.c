@@ -3,7 +3,7 @@
  * connector.c
  *	  How the worker opens a connection.
  *
- * libpq does what is hard: several hosts, authentication, TLS refusal.  Each
+ * libpq does what is hard: several hosts, authentication, TLS.  Each
  * step is a call that does not block, between two events of the reactor.
  *
  *-------------------------------------------------------------------------
@@ -241,6 +241,10 @@ pgpx_connector_looked_up(PgpxWorkerConn *w, PgpxLookup *lookup)
 		start_connect(w, lookup);
 }
 
+/* A text of libpq's, which it may not have. */
+#define NOTE(to, text) \
+	strlcpy(to, (text) != NULL ? (text) : "", sizeof(to))
+
 /* What the views show of the other end. */
 /*
  * Does the server commit DISCARD ALL inside Execute?  Before, an error of a
@@ -261,7 +265,6 @@ note_remote(PgpxWorkerConn *w, PgpxConn *conn)
 	char		host[NI_MAXHOST];
 	char		port[NI_MAXSERV];
 	const char *version = PQparameterStatus(w->pg, "server_version");
-
 	const char *integers = PQparameterStatus(w->pg, "integer_datetimes");
 
 	/* times were floats once, and what is no PostgreSQL may not say */
@@ -269,9 +272,11 @@ note_remote(PgpxWorkerConn *w, PgpxConn *conn)
 		PQserverVersion(w->pg) >= 100000;
 	conn->carries = commits_discard_all(PQserverVersion(w->pg));
 	conn->remote_pid = PQbackendPID(w->pg);
-	strlcpy(conn->remote_version, version ? version : "",
-			sizeof(conn->remote_version));
-	if (getpeername(w->fd, (struct sockaddr *) &addr, &len) == 0 &&
+	NOTE(conn->remote_version, version);
+	conn->relayed = PQsslInUse(w->pg);
+	NOTE(conn->tls_version, PQsslAttribute(w->pg, "protocol"));
+	NOTE(conn->tls_cipher, PQsslAttribute(w->pg, "cipher"));
+	if (getpeername(PQsocket(w->pg), (struct sockaddr *) &addr, &len) == 0 &&
 		addr.ss_family != AF_UNIX &&
 		getnameinfo((struct sockaddr *) &addr, len, host, sizeof(host), port,
 					sizeof(port), NI_NUMERICHOST | NI_NUMERICSERV) == 0)
@@ -280,7 +285,7 @@ note_remote(PgpxWorkerConn *w, PgpxConn *conn)
 		conn->remote_port = atoi(port);
 	}
 	len = sizeof(addr);
-	if (getsockname(w->fd, (struct sockaddr *) &addr, &len) == 0 &&
+	if (getsockname(PQsocket(w->pg), (struct sockaddr *) &addr, &len) == 0 &&
 		addr.ss_family != AF_UNIX &&
 		getnameinfo((struct sockaddr *) &addr, len, host, sizeof(host), port,
 					sizeof(port), NI_NUMERICHOST | NI_NUMERICSERV) == 0)
@@ -337,6 +342,7 @@ opened(PgpxWorkerConn *w)
 	PgpxPool   *pool = &pgpx_pools[w->pool];
 	PgpxConn   *conn = &pgpx_conns[w->index];
 	PgpxTime	took = pgpx_now() - w->started;
+	const char *wrong;
 
 	if (!params_fit(w, text, sizeof(text)))
 	{
@@ -346,6 +352,12 @@ opened(PgpxWorkerConn *w)
 	w->phase = PGPX_PHASE_OPEN;
 	w->deadline = 0;
 	note_remote(w, conn);
+	wrong = PQsslInUse(w->pg) ? pgpx_relay_begin(w) : NULL;
+	if (wrong != NULL)
+	{
+		fail(w, ERRCODE_INSUFFICIENT_RESOURCES, wrong);
+		return;
+	}
 	pgpx_connection_watch(w, EPOLLRDHUP | EPOLLET);
 	if (pgpx_log_connections)
 		ereport(LOG,
@@ -364,13 +376,6 @@ logged_in(PgpxWorkerConn *w)
 
 	(void) PQsetErrorVerbosity(w->pg, PQERRORS_DEFAULT);
 	pgpx_canceller_untrace(w);
-	if (PQsslInUse(w->pg))
-	{
-		fail(w, ERRCODE_FEATURE_NOT_SUPPORTED,
-			 "The connection uses TLS, which pgpool_ext cannot pass on to a session. "
-			 "On a trusted network set the server's option sslmode 'disable'.");
-		return;
-	}
 	if (PQgssEncInUse(w->pg))
 	{
 		fail(w, ERRCODE_FEATURE_NOT_SUPPORTED,

@@ -75,9 +75,9 @@ say_goodbye(PgpxWorkerConn *w, bool at_boundary)
 		return;
 	w->ending.goodbye = true;
 	if (at_boundary)
-		(void) send(PQsocket(w->pg), "X\0\0\0\4", 5,
+		(void) send(pgpx_connection_socket(w), "X\0\0\0\4", 5,
 					MSG_DONTWAIT | MSG_NOSIGNAL);
-	shutdown(PQsocket(w->pg), SHUT_WR);
+	shutdown(pgpx_connection_socket(w), SHUT_WR);
 }
 
 /* Keep the last bytes of the stream. */
@@ -138,7 +138,7 @@ pgpx_ending_begin(PgpxWorkerConn *w)
 	if (conn->close_reason == PGPX_CLOSE_TERMINATED)
 	{
 		w->ending.cut = w->ending.goodbye = true;
-		shutdown(PQsocket(w->pg), SHUT_RDWR);
+		pgpx_connection_cut(w, false);
 	}
 	watch(w);
 	if (!w->cancel.active && w->ending.cancels == 0)
@@ -177,8 +177,8 @@ pgpx_ending_ready(PgpxWorkerConn *w, uint32 events)
 	}
 	for (int i = 0; i < READS_AT_ONCE && ending->budget > 0; i++)
 	{
-		ssize_t		n = recv(PQsocket(w->pg), buffer, sizeof(buffer),
-							 MSG_DONTWAIT);
+		ssize_t		n = recv(pgpx_connection_socket(w), buffer,
+							 sizeof(buffer), MSG_DONTWAIT);
 
 		if (n < 0 && errno == EINTR)
 			continue;

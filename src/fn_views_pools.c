@@ -58,6 +58,33 @@ oldest_wait(const PgpxView *view)
 	return view->now - oldest;
 }
 
+/* The connection that was opened last; NULL: none is open. */
+static PgpxConn *
+newest(PgpxView *view)
+{
+	PgpxConn   *found = NULL;
+
+	for (int i = 0; i < view->nconns; i++)
+		if (view->conns[i].opened_at != 0 &&
+			(found == NULL || view->conns[i].opened_at > found->opened_at))
+			found = &view->conns[i];
+	return found;
+}
+
+/* How a connection (NULL: none) is spoken on. */
+static void
+row_transport(PgpxRow *row, PgpxConn *conn)
+{
+	bool		opened = conn != NULL && conn->opened_at != 0;
+	bool		relayed = opened && conn->relayed;
+
+	/* the worker writes these before it says that the connection is open */
+	pgpx_row_text(row, !opened ? NULL : relayed ? "relay" :
+												  "direct");
+	pgpx_row_text(row, relayed ? conn->tls_version : NULL);
+	pgpx_row_text(row, relayed ? conn->tls_cipher : NULL);
+}
+
 /* pools() returns setof record */
 Datum
 pgpx_view_pools(PG_FUNCTION_ARGS)
@@ -77,6 +104,7 @@ pgpx_view_pools(PG_FUNCTION_ARGS)
 		pgpx_row_bool(&row, !OidIsValid(pool->key.local_user));
 		pgpx_row_text(&row, pool_state(view));
 		pgpx_row_int(&row, pool->worker);
+		row_transport(&row, newest(view));
 		pgpx_row_int(&row, pool->opts.pool_size);
 		pgpx_row_int(&row, pool->opts.max_overflow);
 		pgpx_row_int(&row, pgpx_pool_min_size_locked(pool));
@@ -122,9 +150,7 @@ connection_row(PgpxRow *row, PgpxView *view, int i)
 	pgpx_row_instant(row, conn->state_since);
 	pgpx_row_bool(row, conn->owed > 0);
 	pgpx_row_bool(row, is_stale(view, conn));
-	pgpx_row_text(row, "direct");
-
-	/* the worker writes these before it says that the connection is open */
+	row_transport(row, conn);
 	if (opened && pgpx_view_sees_pool(view))
 	{
 		pgpx_row_addr(row, conn->remote_addr);

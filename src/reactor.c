@@ -158,7 +158,7 @@ serve_socket(const PgpxSocketRequest *request, int reply_fd)
 		conn->generation == request->generation &&
 		pg_atomic_read_u64(&conn->lease_id) == request->lease_id &&
 		w->pg != NULL && w->generation == request->generation)
-		fd = PQsocket(w->pg);
+		fd = pgpx_connection_socket(w);
 	LWLockRelease(pool->lock);
 
 	reply.life = pgpx_shared->life;
@@ -231,14 +231,19 @@ work_on(int index)
 	PgpxConn   *conn = &pgpx_conns[index];
 	PgpxWorkerConn *w = &pgpx_wconns[index];
 	PgpxPool   *pool;
+	int			pool_index;
 	int			state;
 	bool		polite;
 	bool		given_up;
 
-	/* the pool of a connection that is not FREE changes only through us */
-	if (conn->pool < 0)
+	/*
+	 * The pool of a connection that is not FREE changes only through us; the
+	 * place may have gone to a pool of another worker since we were asked.
+	 */
+	pool_index = *(volatile int *) &conn->pool;
+	if (pool_index < 0 || pgpx_pools[pool_index].worker != pgpx_worker_index)
 		return;
-	pool = &pgpx_pools[conn->pool];
+	pool = &pgpx_pools[pool_index];
 	LWLockAcquire(pool->lock, LW_SHARED);
 	state = conn->state;
 	polite = conn->close_reason != PGPX_CLOSE_BROKEN &&
@@ -291,13 +296,15 @@ work_on(int index)
 static void
 do_work(void)
 {
-	for (int word = 0; word <= pgpx_shared->max_connections / 32; word++)
+	int			first = pgpx_worker_index * PGPX_WORK_WORDS;
+
+	for (int word = 0; word < PGPX_WORK_WORDS; word++)
 	{
 		uint32		bits;
 
-		if (pg_atomic_read_u32(&pgpx_work_bits[word]) == 0)
+		if (pg_atomic_read_u32(&pgpx_work_bits[first + word]) == 0)
 			continue;
-		bits = pg_atomic_exchange_u32(&pgpx_work_bits[word], 0);
+		bits = pg_atomic_exchange_u32(&pgpx_work_bits[first + word], 0);
 		if (bits == 0)
 			continue;
 		made_work = true;
@@ -306,13 +313,7 @@ do_work(void)
 		{
 			int			index = word * 32 + bit;
 
-			if ((bits & 1) == 0)
-				continue;
-			if (pgpx_conns[index].pool >= 0 &&
-				pgpx_pools[pgpx_conns[index].pool].worker != pgpx_worker_index)
-				pgpx_conn_ask_worker(&pgpx_conns[index],
-									 pgpx_pools[pgpx_conns[index].pool].worker);
-			else
+			if ((bits & 1) != 0)
 				work_on(index);
 		}
 	}
@@ -325,7 +326,7 @@ timeout(void)
 	PgpxTime	at = next_due;
 	PgpxTime	now;
 
-	if (more_messages)
+	if (more_messages || pgpx_relay_has_more())
 		return 0;
 	if (at == PG_INT64_MAX)
 		return -1;
@@ -333,46 +334,70 @@ timeout(void)
 	return at <= now ? 0 : (long) Min((at - now) / 1000 + 1, 3600 * 1000);
 }
 
-void
+/* Handle an event; false: of a relay, which concerns nobody else. */
+static bool
+handle(const struct epoll_event *event)
+{
+	PgpxWorkerConn *w = &pgpx_wconns[event->data.u64 & 0xffffffff];
+
+	switch ((PgpxWatchKind) (event->data.u64 >> 32))
+	{
+		case PGPX_WATCH_RELAY_REMOTE:
+			pgpx_relay_ready(w, false, event->events);
+			return false;
+		case PGPX_WATCH_RELAY_LOCAL:
+			pgpx_relay_ready(w, true, event->events);
+			return false;
+		case PGPX_WATCH_CONTROL:
+			read_control();
+			break;
+		case PGPX_WATCH_LOOKUP:
+			read_lookups();
+			break;
+		case PGPX_WATCH_CONN:
+			made_work = true;
+			if (w->fd >= 0)
+				pgpx_connection_ready(w, event->events);
+			break;
+		case PGPX_WATCH_CANCEL:
+			pgpx_canceller_ready(w);
+			break;
+	}
+	return true;
+}
+
+bool
 pgpx_reactor_run_once(void)
 {
 	static uint32 wait_event = 0;
 	struct epoll_event events[EVENTS_AT_ONCE];
 	WaitEvent	occurred[3];
+	bool		all;			/* there may be more to do than relaying */
 	int			n;
 
-	WaitEventSetWait(waits, timeout(), occurred, lengthof(occurred),
-					 pgpx_wait_event(&wait_event, "PgpoolWorkerMain"));
-	ResetLatch(MyLatch);
+	n = WaitEventSetWait(waits, timeout(), occurred, lengthof(occurred),
+						 pgpx_wait_event(&wait_event, "PgpoolWorkerMain"));
+	all = n == 0 || more_messages;
+	for (int i = 0; i < n; i++)
+		if (occurred[i].events & WL_LATCH_SET)
+		{
+			ResetLatch(MyLatch);
+			all = true;
+		}
 	CHECK_FOR_INTERRUPTS();
 
 	n = epoll_wait(epoll_fd, events, EVENTS_AT_ONCE, 0);
 	for (int i = 0; i < n; i++)
-	{
-		int			index = (int) (events[i].data.u64 & 0xffffffff);
+		all |= handle(&events[i]);
+	if (pgpx_relay_has_more())
+		pgpx_relay_go_on();
+	if (!all && pgpx_now() < next_due)
+		return false;
 
-		switch ((PgpxWatchKind) (events[i].data.u64 >> 32))
-		{
-			case PGPX_WATCH_CONTROL:
-				read_control();
-				break;
-			case PGPX_WATCH_LOOKUP:
-				read_lookups();
-				break;
-			case PGPX_WATCH_CONN:
-				made_work = true;
-				if (pgpx_wconns[index].fd >= 0)
-					pgpx_connection_ready(&pgpx_wconns[index],
-										  events[i].events);
-				break;
-			case PGPX_WATCH_CANCEL:
-				pgpx_canceller_ready(&pgpx_wconns[index]);
-				break;
-		}
-	}
 	if (more_messages)
 		read_control();
 	do_work();
 	next_due = pgpx_janitor_run(made_work);
 	made_work = false;
+	return true;
 }

@@ -45,7 +45,7 @@ static int	lives = 0;
 static int
 work_words(void)
 {
-	return pgpx_max_connections / 32 + 1;
+	return pgpx_workers * PGPX_WORK_WORDS;
 }
 
 static Size

@@ -41,6 +41,7 @@
 #define PGPX_ERROR_LEN 512		/* bytes of a remote's reason that are kept */
 #define PGPX_ADDR_LEN 48
 #define PGPX_VERSION_LEN 64
+#define PGPX_TLS_LEN 48
 
 typedef int64 PgpxTime;			/* microseconds, monotonic; 0: none */
 
@@ -167,6 +168,9 @@ typedef struct PgpxConn
 	int			local_port;
 	char		remote_addr[PGPX_ADDR_LEN];
 	char		remote_version[PGPX_VERSION_LEN];
+	bool		relayed;		/* TLS, through the worker */
+	char		tls_version[PGPX_TLS_LEN];
+	char		tls_cipher[PGPX_TLS_LEN];
 	bool		binary;			/* values may be asked for in binary */
 	bool		carries;		/* a reset may share a Sync with a statement */
 } PgpxConn;
@@ -471,9 +475,10 @@ extern char *pgpx_offers;		/* [ntickets][PGPX_OFFER_MAX], of who waits */
 
 /*
  * A bit for each connection that has something for its worker to do: set by
- * anybody, taken by the connection's worker.  [max_connections / 32 + 1] words.
+ * anybody, taken by that worker.  Each worker has PGPX_WORK_WORDS of its own.
  */
-extern pg_atomic_uint32 *pgpx_work_bits;
+extern pg_atomic_uint32 *pgpx_work_bits;	/* [nworkers * PGPX_WORK_WORDS] */
+#define PGPX_WORK_WORDS (pgpx_max_connections / 32 + 1)
 
 extern void pgpx_shmem_init(void);
 

@@ -28,6 +28,9 @@
 #define PINNED_OPTIONS \
 	"-c datestyle=ISO -c intervalstyle=postgres -c extra_float_digits=3"
 
+/* Where no file can be: libpq goes on without. */
+#define NO_FILE "/dev/null/none"
+
 static const char *
 find_param(PgpxTarget *target, const char *keyword)
 {
@@ -263,6 +266,10 @@ fill_parameters(PgpxTarget *target)
 	default_param(target, "keepalives_interval", "10");
 	default_param(target, "keepalives_count", "3");
 	default_param(target, "tcp_user_timeout", "30000");
+
+	/* the one in the home directory is the server's, not this user's */
+	if (target->key.superuser == 0)
+		default_param(target, "sslcert", NO_FILE);
 
 	default_param(target, "gssencmode", "disable");
 	set_param(target, "client_encoding", GetDatabaseEncodingName());

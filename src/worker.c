@@ -96,6 +96,8 @@ count_descriptors(void)
 	{
 		if (pgpx_wconns[i].pg != NULL)
 			n++;
+		if (pgpx_wconns[i].relay != NULL)
+			n += 2;
 		if (pgpx_wconns[i].cancel.active)
 			n++;
 	}
@@ -162,7 +164,8 @@ pgpx_worker_main(Datum arg)
 	MemoryContextSwitchTo(pgpx_worker_cxt);
 	while (!ShutdownRequestPending)
 	{
-		pgpx_reactor_run_once();
+		if (!pgpx_reactor_run_once())
+			continue;
 		MemoryContextReset(pgpx_worker_cxt);
 
 		if (ConfigReloadPending)

@@ -65,6 +65,8 @@ typedef struct PgpxEnding
 	char		tail[6];		/* what it said last */
 } PgpxEnding;
 
+typedef struct PgpxRelay PgpxRelay;
+
 typedef struct PgpxWorkerConn
 {
 	int			index;			/* in pgpx_conns */
@@ -74,6 +76,7 @@ typedef struct PgpxWorkerConn
 	uint32		pool_id;
 
 	PGconn	   *pg;
+	PgpxRelay  *relay;			/* TLS: between the remote and the lessees */
 	int			fd;				/* registered in the epoll set; -1: none */
 	uint32		events;			/* as registered */
 	bool		external_fd;	/* AcquireExternalFD is owed a release */
@@ -136,7 +139,9 @@ typedef enum PgpxWatchKind
 	PGPX_WATCH_CONTROL = 1,
 	PGPX_WATCH_LOOKUP,
 	PGPX_WATCH_CONN,
-	PGPX_WATCH_CANCEL
+	PGPX_WATCH_CANCEL,
+	PGPX_WATCH_RELAY_REMOTE,	/* a relay's TLS connection */
+	PGPX_WATCH_RELAY_LOCAL		/* .. and its end of the socket pair */
 } PgpxWatchKind;
 
 extern void pgpx_reactor_init(void);
@@ -146,8 +151,11 @@ extern void pgpx_reactor_watch(PgpxWatchKind kind, int index, int fd,
 							   uint32 events, bool add);
 extern void pgpx_reactor_forget(int fd);
 
-/* Wait for something to happen and handle it all. */
-extern void pgpx_reactor_run_once(void);
+/*
+ * Wait for something to happen and handle it all.  False: relays have moved
+ * bytes, and nothing else has happened.
+ */
+extern bool pgpx_reactor_run_once(void);
 
 /* --- janitor.c ------------------------------------------------------------ */
 
@@ -184,6 +192,12 @@ extern const char *pgpx_connector_param(const PgpxConninfo *ci,
 
 /* --- connection.c -------------------------------------------------------- */
 
+/*
+ * The socket that lessees get, and that the worker speaks on; -1: none.  libpq's
+ * own, or the sessions' end of a relay.
+ */
+extern int	pgpx_connection_socket(PgpxWorkerConn *w);
+
 /* Its socket is ready. */
 extern void pgpx_connection_ready(PgpxWorkerConn *w, uint32 events);
 
@@ -214,6 +228,9 @@ extern void pgpx_connection_close(PgpxWorkerConn *w, bool polite);
  */
 extern bool pgpx_connection_has_gone(PgpxWorkerConn *w, bool assumed);
 
+/* Shut its socket down for all who hold it; politely: say goodbye first. */
+extern void pgpx_connection_cut(PgpxWorkerConn *w, bool polite);
+
 /* Which events an open connection is watched for. */
 extern void pgpx_connection_watch(PgpxWorkerConn *w, uint32 events);
 
@@ -222,6 +239,30 @@ extern void pgpx_connection_deadline(PgpxWorkerConn *w, int64 ms);
 
 /* Free what belongs to a connection; the socket ends for this process. */
 extern void pgpx_connection_drop(PgpxWorkerConn *w);
+
+/* --- relay.c ------------------------------------------------------------- */
+
+/*
+ * Give a TLS connection that libpq has opened a socket for its lessees.  Returns
+ * what has failed, or NULL.
+ */
+extern const char *pgpx_relay_begin(PgpxWorkerConn *w);
+
+/* That socket; -1 after the cut. */
+extern int	pgpx_relay_socket(const PgpxRelay *relay);
+
+/* One of its descriptors is ready: the sessions' side, or the remote's. */
+extern void pgpx_relay_ready(PgpxWorkerConn *w, bool local, uint32 events);
+
+/* Some have more to move than epoll knows; move it, a piece each. */
+extern bool pgpx_relay_has_more(void);
+extern void pgpx_relay_go_on(void);
+
+/* Shut both sides down; politely: with a goodbye to the remote. */
+extern void pgpx_relay_cut(PgpxWorkerConn *w, bool polite);
+
+/* Free it, before libpq's connection. */
+extern void pgpx_relay_end(PgpxWorkerConn *w);
 
 /* --- ending.c ------------------------------------------------------------ */
 

@@ -100,7 +100,8 @@ is_running(PgpxWorkerConn *w)
 			return true;
 		case PGPX_CONN_OWED:
 			/* the reset, if nothing of its answer is there */
-			return recv(PQsocket(w->pg), &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0;
+			return recv(pgpx_connection_socket(w), &byte, 1,
+						MSG_PEEK | MSG_DONTWAIT) < 0;
 		default:
 			return false;
 	}
@@ -220,9 +221,7 @@ at_exit(int code, Datum arg)
 		/* while the socket still knows where it leads to */
 		if (last[i].running)
 			begin_cancel(w);
-		if (w->phase == PGPX_PHASE_OPEN && !last[i].open)
-			(void) send(fd, "X\0\0\0\4", 5, MSG_DONTWAIT | MSG_NOSIGNAL);
-		shutdown(fd, SHUT_RDWR);
+		pgpx_connection_cut(w, w->phase == PGPX_PHASE_OPEN && !last[i].open);
 
 		/* until now a holder could begin a statement, but not without a word */
 		if (last[i].open && !last[i].running && is_active(&pgpx_conns[i]))

@@ -9,7 +9,9 @@
 #   build                   make all
 #   private_install         or use_installed; sets bindir
 #   start_server NAME ...   a cluster of our own; sets port
-#   start_remote NAME       one that speaks SCRAM over TCP; sets port
+#   start_remote NAME       one that speaks SCRAM over TCP; sets port.  With
+#                           PGPX_TEST_TLS set, over TLS only
+#   make_certificate        one for such a server
 #   as_user COMMAND ...     as the user that servers run under
 #   run_child COMMAND ...   the same for what takes long: the clean-up ends it
 #
@@ -161,7 +163,7 @@ save_logs() {
 
   (
     cd "$work"
-    find log regress isolation tap \
+    find log regress* isolation* tap* \
       \( -name results -o -name '*.log' -o -name '*.out' -o -name '*.diffs' \
       -o -name 'regress_log_*' -o -name log \) \
       ! -path '*/expected/*' 2>/dev/null
@@ -261,19 +263,40 @@ start_server() {
   return 1
 }
 
+# make_certificate FOLDER: a certificate of its own for "localhost" and 127.0.0.1.
+make_certificate() {
+  as_user mkdir -p "$1"
+  as_user openssl req -new -x509 -days 2 -nodes -newkey ec \
+    -pkeyopt ec_paramgen_curve:prime256v1 -subj /CN=localhost \
+    -addext "subjectAltName = DNS:localhost,IP:127.0.0.1" \
+    -keyout "$1/server.key" -out "$1/server.crt" >"$1/openssl.log" 2>&1 || {
+    cat "$1/openssl.log"
+    return 1
+  }
+  as_user chmod 600 "$1/server.key"
+  printf '%s\n' 'local all all trust' 'hostssl all all 127.0.0.1/32 scram-sha-256' |
+    as_user tee "$1/pg_hba.conf" >/dev/null
+}
+
 # start_remote NAME CONFIG_LINE ...
 # A server that sessions reach as they would reach another machine's: SCRAM over
-# TCP.  Database remote_db, role remote_app ('secret of the remote'), superuser
+# TCP; over TLS and nothing else if PGPX_TEST_TLS names a folder with a certificate.
+# Database remote_db, role remote_app ('secret of the remote'), superuser
 # remote_super ('root secret').
 start_remote() {
-  local name=$1
+  local name=$1 tls=()
   shift
 
+  if [ -n "${PGPX_TEST_TLS:-}" ]; then
+    tls=("ssl = on" "hba_file = '$PGPX_TEST_TLS/pg_hba.conf'"
+      "ssl_cert_file = '$PGPX_TEST_TLS/server.crt'"
+      "ssl_key_file = '$PGPX_TEST_TLS/server.key'")
+  fi
   printf 'root secret\n' >"$work/tmp/pwfile"
   chmod 644 "$work/tmp/pwfile"
   INITDB_OPTS="--username=remote_super --pwfile=$work/tmp/pwfile
     --auth-local=trust --auth-host=scram-sha-256" \
-    start_server "$name" "listen_addresses = '127.0.0.1'" "$@"
+    start_server "$name" "listen_addresses = '127.0.0.1'" "${tls[@]}" "$@"
   psql_at "$port" remote_super postgres -q \
     -c "CREATE ROLE remote_app LOGIN PASSWORD 'secret of the remote'" \
     -c "CREATE DATABASE remote_db OWNER remote_app"

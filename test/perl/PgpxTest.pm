@@ -30,7 +30,7 @@ our @EXPORT = qw(
   local_node remote_node make_pool remote_sessions
   wait_until check_invariants leak_check stats_add_up
   worker_pid terminate lease seconds log_clock log_times connects_of
-  one_leased_one_idle alive closes takes_effect
+  one_leased_one_idle alive closes takes_effect over_tls descriptors_wanted
   $REMOTE_APP_PASSWORD $REMOTE_SUPER_PASSWORD
 );
 
@@ -51,18 +51,27 @@ sub local_node
 	return configure($node, %args);
 }
 
-# A server as on another machine: SCRAM over TCP on 127.0.0.1.  The tests' own
+# A server as on another machine: SCRAM over TCP on 127.0.0.1; over TLS alone if
+# PGPX_TEST_TLS names a folder with a certificate (tls => 0: not even then; tls => 1:
+# always, with a certificate of its own).  The tests' own
 # sessions go through its private socket.  Database remote_db, role remote_app,
 # superuser remote_super.  conf and start as above.
 sub remote_node
 {
 	my ($name, %args) = @_;
 	my $node = new_node($name);
+	my $tls = $args{tls} ? certificate() : defined $args{tls} ? undef : $ENV{PGPX_TEST_TLS};
+	my $host = $tls ? 'hostssl' : 'host';
 
 	unlink $node->data_dir . '/pg_hba.conf';
 	$node->append_conf('pg_hba.conf', <<"EOT");
 local all all trust
-host all all 127.0.0.1/32 scram-sha-256
+$host all all 127.0.0.1/32 scram-sha-256
+EOT
+	$node->append_conf('postgresql.conf', <<"EOT") if $tls;
+ssl = on
+ssl_cert_file = '$tls/server.crt'
+ssl_key_file = '$tls/server.key'
 EOT
 	$node->append_conf('postgresql.conf', <<"EOT");
 listen_addresses = '127.0.0.1'
@@ -133,6 +142,31 @@ CREATE USER MAPPING FOR app SERVER $server OPTIONS ($credentials);
 GRANT USAGE ON FOREIGN SERVER $server TO app;
 EOT
 	return;
+}
+
+# A folder with a certificate that nobody verifies.
+sub certificate
+{
+	my $folder = PostgreSQL::Test::Utils::tempdir();
+
+	system('openssl req -new -x509 -days 2 -nodes -newkey ec -pkeyopt ec_paramgen_curve:prime256v1'
+		  . " -subj /CN=localhost -keyout $folder/server.key -out $folder/server.crt >$folder/log 2>&1") == 0
+	  or die "no certificate: " . slurp_file("$folder/log");
+	chmod 0600, "$folder/server.key";
+	return $folder;
+}
+
+# Do remote nodes want TLS, so that the worker relays?
+sub over_tls
+{
+	return defined $ENV{PGPX_TEST_TLS};
+}
+
+# SQL: how many descriptors workers need for the connections that there are.
+sub descriptors_wanted
+{
+	return q{(SELECT coalesce(sum(CASE transport WHEN 'relay' THEN 3 ELSE 1 END), 0)}
+	  . q{ FROM pgpool.connections WHERE state <> 'connecting')};
 }
 
 # A text as a literal of SQL.

@@ -47,7 +47,8 @@ SELECT f.name, format('%s%s, sql text, VARIADIC params %s', before, first, param
 CREATE TEMP TABLE views (name text, columns text);
 INSERT INTO views VALUES
   ('pools', 'pool_id integer, database name, server name, local_user name, shared boolean,
-      state text, worker integer, pool_size integer, max_overflow integer,
+      state text, worker integer, transport text,
+      tls_version text, tls_cipher text, pool_size integer, max_overflow integer,
       min_size integer, total integer, leased integer, idle integer, owed integer,
       connecting integer, resetting integer, checking integer, cancelling integer,
       closing integer, overflow integer, waiters integer,
@@ -57,7 +58,8 @@ INSERT INTO views VALUES
       last_error_at timestamp with time zone, next_try_at timestamp with time zone'),
   ('connections', 'pool_id integer, database name, server name, local_user name, connection integer,
       generation bigint, state text, state_since timestamp with time zone,
-      owed boolean, stale boolean, transport text, remote_addr inet,
+      owed boolean, stale boolean, transport text, tls_version text,
+      tls_cipher text, remote_addr inet,
       remote_port integer, remote_pid integer, remote_version text,
       local_port integer, opened_at timestamp with time zone,
       connect_time double precision, last_used timestamp with time zone,

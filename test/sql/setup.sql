@@ -27,6 +27,10 @@ END $$;
 CREATE FUNCTION test.server(name text, VARIADIC options text[] DEFAULT '{}')
 RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
+	-- or libpq would try a refused login again without TLS
+	IF current_setting('pgpx_test.transport') = 'relay' THEN
+		options := options || ARRAY['sslmode', 'require'];
+	END IF;
 	PERFORM test.create_server(name, ARRAY[
 		'host', current_setting('pgpx_test.remote_host'),
 		'port', current_setting('pgpx_test.remote_port'),

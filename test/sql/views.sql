@@ -53,7 +53,8 @@ SELECT created_at <= last_checkout AS created, last_checkout <= clock_timestamp(
        unavailable_since, last_error, last_error_at, next_try_at
   FROM pgpool.pools WHERE server ~ '^views_';
 SELECT server, local_user, connection >= 0 AS connection, generation > 0 AS generation,
-       state, state_since >= opened_at AS since, owed, stale, transport
+       state, state_since >= opened_at AS since, owed, stale,
+       transport = current_setting('pgpx_test.transport') AS transport
   FROM pgpool.connections WHERE server ~ '^views_';
 SELECT host(remote_addr) = current_setting('pgpx_test.remote_host') AS addr,
        remote_port = current_setting('pgpx_test.remote_port')::int AS port,

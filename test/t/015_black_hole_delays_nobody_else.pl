@@ -62,7 +62,7 @@ cmp_ok($took, '<', 15, 'and not much later');
 
 is($session->run("SELECT * FROM pgpool.query('good', 'select 7') $row"), '7', 'the other pool works');
 is($local->safe_psql('postgres', 'SELECT descriptors FROM pgpool.workers'),
-	$local->safe_psql('postgres', "SELECT count(*) FROM pgpool.connections WHERE state <> 'connecting'"),
+	$local->safe_psql('postgres', 'SELECT ' . descriptors_wanted()),
 	'no descriptor is left of the attempts')
   if wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE state = 'connecting'", '0', 30);
 

@@ -149,7 +149,7 @@ cmp_ok($local->safe_psql('postgres', q{SELECT sum(calls) FROM sums WHERE state <
 is($local->safe_psql('postgres', q{SELECT count(*) FROM sums WHERE server = 'calm' AND state <> '00000'}), '0', 'another pool was not');
 ok(wait_until($local, 'SELECT sum(leased + waiters + connecting + closing + cancelling) FROM pgpool.pools', '0', 20), 'nothing is left under way');
 is($local->safe_psql('postgres', q{SELECT count(*) FROM pgpool.pools WHERE total > pool_size}), '0', 'no pool has grown too large');
-ok( wait_until($local, 'SELECT descriptors - (SELECT count(*) FROM pgpool.connections) FROM pgpool.workers', '0', 20),
+ok( wait_until($local, 'SELECT descriptors - ' . descriptors_wanted() . ' FROM pgpool.workers', '0', 20),
 	'the worker has no descriptor too many');
 ok(wait_until($remote, "SELECT count(*) <= 6 FROM pg_stat_activity WHERE application_name LIKE 'pgpool_ext%'", 't', 20), 'nor the remote a session');
 
