@@ -9,12 +9,75 @@
  */
 #include "exec.h"
 
-#include "formats.h"
+void
+pgpx_guess_begin(PgpxGuess *guess, PgpxRun *run)
+{
+	PgpxLease  *lease = run->lease;
 
-/* What goes wrong in between may be due to what was known of its result. */
+	guess->on = run->sink != NULL && run->sink->formats != NULL &&
+		pgpx_conns[lease->conn].binary;
+	run->nformats = 0;
+	run->formats = guess->formats;
+	if (!guess->on)
+		return;
+	pgpx_formats_key(&guess->key, lease->target->pool_id, run->sql,
+					 run->sink->shape);
+
+	/* what was sent for us by another session was sent for texts */
+	if (lease->offer != PGPX_OFFER_SENT)
+		run->nformats = pgpx_formats_find(&guess->key, guess->formats);
+}
+
+void
+pgpx_guess_failed(PgpxGuess *guess, const PgpxRun *run)
+{
+	if (guess->on && run->nformats > 0)
+		pgpx_formats_note(&guess->key, 0, NULL);
+}
+
+/*
+ * Nothing is lost by running it again, unless a transaction of the remote has
+ * failed with it.
+ */
+bool
+pgpx_guess_was_wrong(PgpxGuess *guess, PgpxRun *run)
+{
+	if (!guess->on || run->nformats == 0 || !run->error.set ||
+		run->described || run->error.sqlstate != ERRCODE_PROTOCOL_VIOLATION)
+		return false;
+	pgpx_formats_note(&guess->key, 0, NULL);
+	if (run->lease->kept->wire.tx == 'I')
+	{
+		run->nformats = 0;
+		memset(&run->error, 0, sizeof(run->error));
+		return true;
+	}
+	run->error.sqlstate = ERRCODE_DATATYPE_MISMATCH;
+	run->error.detail = run->error.primary;
+	run->error.primary =
+		pstrdup("the remote result has other columns than the last time");
+	run->error.hint = pstrdup("Roll back on the lease, and run the statement again.");
+	return false;
+}
+
+void
+pgpx_guess_end(PgpxGuess *guess, const PgpxRun *run)
+{
+	const int16 *formats = NULL;
+	int			n = 0;
+
+	if (!guess->on)
+		return;
+	if (!run->error.set && run->rows >= PGPX_FORMATS_ROWS)
+		n = run->sink->formats(run->sink->arg, &formats);
+	if (n != run->nformats ||
+		(n > 0 && memcmp(formats, run->formats, n * sizeof(int16)) != 0))
+		pgpx_formats_note(&guess->key, n, formats);
+}
+
 static void
 run_once(PgpxRun *run, int nparams, const char *const *values,
-		 const PgpxFormatsKey *key)
+		 PgpxGuess *guess)
 {
 	PG_TRY();
 	{
@@ -24,74 +87,24 @@ run_once(PgpxRun *run, int nparams, const char *const *values,
 	PG_CATCH();
 	{
 		pgpx_run_failed(run, true);
-		if (run->nformats > 0)
-			pgpx_formats_note(key, 0, NULL);
+		pgpx_guess_failed(guess, run);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
-}
-
-/*
- * The remote has refused the statement, before it ran, since its result has other
- * columns than the last time.  Forget what was known; run it again, unless a
- * transaction of the remote has failed with it.
- */
-static bool
-formats_were_wrong(PgpxRun *run, const PgpxFormatsKey *key)
-{
-	if (run->nformats == 0 || !run->error.set || run->described ||
-		run->error.sqlstate != ERRCODE_PROTOCOL_VIOLATION)
-		return false;
-	pgpx_formats_note(key, 0, NULL);
-	if (run->lease->kept->wire.tx == 'I')
-		return true;
-	run->error.sqlstate = ERRCODE_DATATYPE_MISMATCH;
-	run->error.detail = run->error.primary;
-	run->error.primary =
-		pstrdup("the remote result has other columns than the last time");
-	run->error.hint = pstrdup("Roll back on the lease, and run the statement again.");
-	return false;
-}
-
-/* Remember what is worth to be asked for in binary the next time. */
-static void
-note_formats(const PgpxRun *run, const PgpxFormatsKey *key)
-{
-	const int16 *formats = NULL;
-	int			n = 0;
-
-	if (!run->error.set && run->rows >= PGPX_FORMATS_ROWS)
-		n = run->sink->formats(run->sink->arg, &formats);
-	if (n != run->nformats ||
-		(n > 0 && memcmp(formats, run->formats, n * sizeof(int16)) != 0))
-		pgpx_formats_note(key, n, formats);
 }
 
 uint64
 pgpx_exec(PgpxLease *lease, const char *sql, int nparams,
 		  const char *const *values, const PgpxSink *sink)
 {
-	bool		may_binary = sink != NULL && sink->formats != NULL &&
-		pgpx_conns[lease->conn].binary;
-	int16		formats[PGPX_FORMATS_COLUMNS];
-	PgpxFormatsKey key;
-	PgpxRun		run;
+	PgpxGuess	guess;
+	PgpxRun		run = {.lease = lease, .sql = sql, .sink = sink};
 
 	pgpx_run_check(lease, nparams);
-	if (may_binary)
-		pgpx_formats_key(&key, lease->target->pool_id, sql, sink->shape);
+	pgpx_guess_begin(&guess, &run);
 	do
-	{
-		memset(&run, 0, sizeof(run));
-		run.lease = lease;
-		run.sql = sql;
-		run.sink = sink;
-		if (may_binary && lease->offer != PGPX_OFFER_SENT)
-			run.nformats = pgpx_formats_find(&key, formats);
-		run.formats = formats;
-		run_once(&run, nparams, values, &key);
-	} while (may_binary && formats_were_wrong(&run, &key));
-	if (may_binary)
-		note_formats(&run, &key);
+		run_once(&run, nparams, values, &guess);
+	while (pgpx_guess_was_wrong(&guess, &run));
+	pgpx_guess_end(&guess, &run);
 	return pgpx_run_end(&run);
 }

@@ -8,6 +8,7 @@
 #ifndef PGPX_EXEC_H
 #define PGPX_EXEC_H
 
+#include "formats.h"
 #include "run.h"
 
 /*
@@ -28,5 +29,27 @@
  */
 extern uint64 pgpx_exec(PgpxLease *lease, const char *sql, int nparams,
 						const char *const *values, const PgpxSink *sink);
+
+/*
+ * A guess at the formats of a statement's result, by what it has returned before:
+ *
+ *	begin		before it is sent: which formats to ask for
+ *	failed		something was thrown in between, which may be due to it
+ *	was_wrong	the answer is whole: the remote has refused the statement, before it
+ *				ran, since its result has other columns than the last time.  True: it
+ *				is to be sent again.  In a transaction it is an error instead
+ *	end			remember what is worth to be asked for in binary the next time
+ */
+typedef struct PgpxGuess
+{
+	bool		on;
+	PgpxFormatsKey key;
+	int16		formats[PGPX_FORMATS_COLUMNS];
+} PgpxGuess;
+
+extern void pgpx_guess_begin(PgpxGuess *guess, PgpxRun *run);
+extern void pgpx_guess_failed(PgpxGuess *guess, const PgpxRun *run);
+extern bool pgpx_guess_was_wrong(PgpxGuess *guess, PgpxRun *run);
+extern void pgpx_guess_end(PgpxGuess *guess, const PgpxRun *run);
 
 #endif							/* PGPX_EXEC_H */

@@ -10,6 +10,8 @@
  */
 #include "fanout.h"
 
+#include "exec.h"
+
 #include "storage/latch.h"
 
 /* The share of one server. */
@@ -18,6 +20,7 @@ typedef struct Branch
 	char	   *server;
 	PgpxRun		run;			/* lease NULL: none yet, or returned */
 	PgpxTuples *tuples;
+	PgpxGuess	guess;
 	bool		sent;
 	bool		done;
 } Branch;
@@ -32,16 +35,32 @@ tell_server(void *arg)
 		errcontext("fanout to server \"%s\"", branch->server);
 }
 
+/* What all of them run. */
+typedef struct Statement
+{
+	int			nparams;
+	const char *const *values;
+} Statement;
+
 /* Take in what has come for a branch; raises its error. */
 static void
-advance(Branch *branch)
+advance(Branch *branch, const Statement *statement)
 {
 	branch->done = pgpx_run_step(&branch->run);
 
 	/* this server's DateStyle must not be in force for the rows of the next */
 	pgpx_tuples_end(branch->tuples);
-	if (branch->done)
-		(void) pgpx_run_end(&branch->run);
+	if (!branch->done)
+		return;
+	if (pgpx_guess_was_wrong(&branch->guess, &branch->run))
+	{
+		branch->done = false;
+		pgpx_run_send(&branch->run, statement->nparams, statement->values,
+					  false);
+		return;
+	}
+	pgpx_guess_end(&branch->guess, &branch->run);
+	(void) pgpx_run_end(&branch->run);
 }
 
 /*
@@ -49,7 +68,8 @@ advance(Branch *branch)
  * done: a wait set cannot lose a member.
  */
 static void
-wait_and_advance(WaitEventSet *waits, Branch *branches, int n, Branch **current)
+wait_and_advance(WaitEventSet *waits, Branch *branches, int n,
+				 const Statement *statement, Branch **current)
 {
 	static uint32 wait_event = 0;
 	bool		done = false;
@@ -75,7 +95,7 @@ wait_and_advance(WaitEventSet *waits, Branch *branches, int n, Branch **current)
 			if (occurred[i].user_data == NULL)
 				continue;
 			*current = occurred[i].user_data;
-			advance(*current);
+			advance(*current, statement);
 			done |= (*current)->done;
 			*current = NULL;
 		}
@@ -95,13 +115,14 @@ count_left(const Branch *branches, int n)
 
 /* The same with a wait set for those that are left. */
 static void
-collect_some(Branch *branches, int n, int left, Branch **current)
+collect_some(Branch *branches, int n, int left, const Statement *statement,
+			 Branch **current)
 {
 	WaitEventSet *waits = pgpx_create_wait_event_set(left + 2);
 
 	PG_TRY();
 	{
-		wait_and_advance(waits, branches, n, current);
+		wait_and_advance(waits, branches, n, statement, current);
 	}
 	PG_FINALLY();
 	{
@@ -111,7 +132,7 @@ collect_some(Branch *branches, int n, int left, Branch **current)
 }
 
 static void
-collect(Branch *branches, int n, Branch **current)
+collect(Branch *branches, int n, const Statement *statement, Branch **current)
 {
 	int			left;
 
@@ -119,11 +140,11 @@ collect(Branch *branches, int n, Branch **current)
 	for (int i = 0; i < n; i++)
 	{
 		*current = &branches[i];
-		advance(*current);
+		advance(*current, statement);
 	}
 	*current = NULL;
 	while ((left = count_left(branches, n)) > 0)
-		collect_some(branches, n, left, current);
+		collect_some(branches, n, left, statement, current);
 }
 
 /* Something was thrown for *current, or between them (NULL). */
@@ -137,7 +158,11 @@ give_up(Branch *branches, int n, const Branch *current)
 		if (branch->run.lease == NULL)
 			continue;
 		if (branch->sent && !branch->done)
+		{
 			pgpx_run_failed(&branch->run, branch == current);
+			if (branch == current)
+				pgpx_guess_failed(&branch->guess, &branch->run);
+		}
 		pgpx_lease_return(branch->run.lease, PGPX_END_CHECKIN, false);
 		branch->run.lease = NULL;
 	}
@@ -151,6 +176,7 @@ pgpx_fanout(char **servers, int n, const char *sql, int nparams,
 	Branch	   *branches = palloc0(sizeof(Branch) * Max(n, 1));
 	Branch	   *current = NULL;
 	Branch	  **which = &current;
+	Statement	statement = {.nparams = nparams, .values = values};
 	ErrorContextCallback where;
 
 	where.callback = tell_server;
@@ -175,6 +201,7 @@ pgpx_fanout(char **servers, int n, const char *sql, int nparams,
 														false,
 														PGPX_SCOPE_CALL, NULL);
 			pgpx_run_check(branches[i].run.lease, nparams);
+			pgpx_guess_begin(&branches[i].guess, &branches[i].run);
 		}
 		for (int i = 0; i < n; i++)
 		{
@@ -182,7 +209,7 @@ pgpx_fanout(char **servers, int n, const char *sql, int nparams,
 			branches[i].sent = true;
 			pgpx_run_send(&branches[i].run, nparams, values, false);
 		}
-		collect(branches, n, which);
+		collect(branches, n, &statement, which);
 	}
 	PG_CATCH();
 	{

@@ -18,6 +18,7 @@
 #include "catalog/pg_type.h"
 #include "common/hashfn.h"
 #include "mb/pg_wchar.h"
+#include "parser/parse_coerce.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
@@ -433,17 +434,22 @@ pgpx_tuples_begin(TupleDesc tupdesc, Tuplestorestate *store, Oid type)
 void
 pgpx_tuples_lead(PgpxTuples *tuples, char *text)
 {
-	Form_pg_attribute attr;
+	Form_pg_attribute attr = NULL;
 	Oid			input;
 	Oid			ioparam;
 
 	Assert(tuples->ncolumns < 0);
-	if (tuples->tupdesc->natts == 0)
+	if (tuples->tupdesc->natts > 0)
+		attr = TupleDescAttr(tuples->tupdesc, 0);
+	if (attr == NULL || TypeCategory(attr->atttypid) != TYPCATEGORY_STRING)
 		ereport(ERROR,
 				(errcode(ERRCODE_DATATYPE_MISMATCH),
 				 errmsg("column list has no column for the pool"),
+				 attr == NULL ? 0 :
+				 errdetail("Its first column \"%s\" is of type %s.",
+						   NameStr(attr->attname),
+						   format_type_be(attr->atttypid)),
 				 errhint("The first column is the pool's: AS t(pool text, ...).")));
-	attr = TupleDescAttr(tuples->tupdesc, 0);
 	getTypeInputInfo(attr->atttypid, &input, &ioparam);
 	tuples->values[0] = OidInputFunctionCall(input, text, ioparam,
 											 attr->atttypmod);

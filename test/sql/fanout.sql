@@ -40,6 +40,22 @@ SELECT count(*) FROM pgpool.fanout('{f1,f2}', $$select case when application_nam
 -- one cannot be had
 SELECT * FROM pgpool.fanout('{f1,f2,nowhere}', 'select 1') AS t(pool text, a int);
 SELECT pgpool.checkout('f3') AS a, pgpool.checkout('f3') AS b \gset
+-- a large result that is known comes in binary, from each
+SELECT pgpool.exec('f1', 'create table fan as select i + 1000000000 as a, i * 1000003::bigint + 10000000000000 as b from generate_series(1, 2000) as i');
+CREATE FUNCTION test.fan_bytes() RETURNS numeric LANGUAGE sql AS
+	$$SELECT sum(bytes_received) FROM pgpool.stats WHERE server IN ('f1', 'f2')$$;
+SELECT test.fan_bytes() AS before \gset
+SELECT pool, sum(a), sum(b) FROM pgpool.fanout('{f1,f2}', 'select * from fan') AS t(pool text, a int, b bigint) GROUP BY pool ORDER BY pool;
+SELECT test.fan_bytes() - :before AS texts \gset
+SELECT test.fan_bytes() AS before \gset
+SELECT pool, sum(a), sum(b) FROM pgpool.fanout('{f1,f2}', 'select * from fan') AS t(pool text, a int, b bigint) GROUP BY pool ORDER BY pool;
+SELECT test.fan_bytes() - :before < :texts - 5000 AS fewer_bytes;
+-- and when it has other columns it is read as what it is
+SELECT pgpool.exec('f1', 'alter table fan add c int');
+SELECT * FROM pgpool.fanout('{f2}', 'select * from fan') AS t(pool text, a int, b bigint);
+SELECT pgpool.exec('f1', 'alter table fan drop c');
+SELECT pool, sum(a), sum(b) FROM pgpool.fanout('{f1,f2}', 'select * from fan') AS t(pool text, a int, b bigint) GROUP BY pool ORDER BY pool;
+SELECT pgpool.exec('f1', 'drop table fan');
 SELECT line FROM test.err('SELECT * FROM pgpool.fanout(''{f1,f2,f3}'', ''select 1'') AS t(pool text, a int)') AS line;
 SELECT pgpool.checkin_all();
 -- the local statement is cancelled
