@@ -13,11 +13,21 @@
  */
 #include "async.h"
 
+#include "exec.h"
+
 #include "storage/latch.h"
 #include "utils/memutils.h"
 
 /* So much of an answer is read before somebody asks for it. */
 #define AHEAD_MAX (1024 * 1024)
+
+/* A statement that was sent. */
+typedef struct PgpxFlight
+{
+	PgpxGuess	guess;
+	int			nformats;		/* that were asked for */
+	char		sql[FLEXIBLE_ARRAY_MEMBER];
+} PgpxFlight;
 
 static uint32 wait_answer = 0;
 
@@ -134,26 +144,42 @@ pgpx_async_notes(PgpxLease *lease, PgpxTime deadline)
 							 pgpx_wait_event(&wait_answer, "PgpoolNotification")));
 }
 
+/*
+ * Which types a result will be read into is known when it is taken, not when it
+ * is sent: then what was taken last of this statement decides.  What came in
+ * binary can be read into any type.
+ */
+static const PgpxSink any_sink = {.shape = UINT64CONST(0x666c69676874)};
+
 void
 pgpx_async_send(PgpxLease *lease, const char *sql, int nparams,
 				const char *const *values)
 {
-	PgpxRun		run = {.lease = lease};
+	PgpxRun		run = {.lease = lease, .sink = &any_sink};
+	PgpxFlight *flight;
+	size_t		len = strlen(sql) + 1;
 
 	pgpx_run_check(lease, nparams);
-	run.sql = MemoryContextStrdup(TopMemoryContext, sql);
+	flight = MemoryContextAlloc(TopMemoryContext,
+								offsetof(PgpxFlight, sql) + len);
+	memcpy(flight->sql, sql, len);
+	run.sql = flight->sql;
 	PG_TRY();
 	{
+		pgpx_guess_begin(&flight->guess, &run);
+		run.sink = NULL;
 		pgpx_run_send(&run, nparams, values, false);
 	}
 	PG_CATCH();
 	{
-		pfree(unconstify(char *, run.sql));
+		pfree(flight);
+		run.sink = NULL;
 		pgpx_run_failed(&run, true);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
-	lease->flight = run.sql;
+	flight->nformats = run.nformats;
+	lease->flight = flight;
 	lease->scanned = 0;
 	lease->in_use = false;
 }
@@ -162,9 +188,12 @@ uint64
 pgpx_async_result(PgpxLease *lease, const PgpxSink *sink)
 {
 	PgpxRun		run = {.lease = lease, .sink = sink};
+	PgpxGuess	guess = lease->flight->guess;
 
 	/* whatever happens now, there is one result of one statement */
-	run.sql = pstrdup(lease->flight);
+	run.sql = pstrdup(lease->flight->sql);
+	run.nformats = lease->flight->nformats;
+	run.formats = guess.formats;
 	pgpx_lease_land(lease);
 	lease->in_use = true;
 	PG_TRY();
@@ -174,8 +203,11 @@ pgpx_async_result(PgpxLease *lease, const PgpxSink *sink)
 	PG_CATCH();
 	{
 		pgpx_run_failed(&run, true);
+		pgpx_guess_failed(&guess, &run);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
+	if (!pgpx_guess_was_wrong(&guess, &run, false))
+		pgpx_guess_end(&guess, &run);
 	return pgpx_run_end(&run);
 }

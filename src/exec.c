@@ -14,8 +14,7 @@ pgpx_guess_begin(PgpxGuess *guess, PgpxRun *run)
 {
 	PgpxLease  *lease = run->lease;
 
-	guess->on = run->sink != NULL && run->sink->formats != NULL &&
-		pgpx_conns[lease->conn].binary;
+	guess->on = run->sink != NULL && pgpx_conns[lease->conn].binary;
 	run->nformats = 0;
 	run->formats = guess->formats;
 	if (!guess->on)
@@ -40,13 +39,13 @@ pgpx_guess_failed(PgpxGuess *guess, const PgpxRun *run)
  * failed with it.
  */
 bool
-pgpx_guess_was_wrong(PgpxGuess *guess, PgpxRun *run)
+pgpx_guess_was_wrong(PgpxGuess *guess, PgpxRun *run, bool may_repeat)
 {
 	if (!guess->on || run->nformats == 0 || !run->error.set ||
 		run->described || run->error.sqlstate != ERRCODE_PROTOCOL_VIOLATION)
 		return false;
 	pgpx_formats_note(&guess->key, 0, NULL);
-	if (run->lease->kept->wire.tx == 'I')
+	if (may_repeat && run->lease->kept->wire.tx == 'I')
 	{
 		run->nformats = 0;
 		memset(&run->error, 0, sizeof(run->error));
@@ -56,7 +55,9 @@ pgpx_guess_was_wrong(PgpxGuess *guess, PgpxRun *run)
 	run->error.detail = run->error.primary;
 	run->error.primary =
 		pstrdup("the remote result has other columns than the last time");
-	run->error.hint = pstrdup("Roll back on the lease, and run the statement again.");
+	run->error.hint = pstrdup(run->lease->kept->wire.tx == 'I' ?
+							  "Send the statement again." :
+							  "Roll back on the lease, and run the statement again.");
 	return false;
 }
 
@@ -68,7 +69,8 @@ pgpx_guess_end(PgpxGuess *guess, const PgpxRun *run)
 
 	if (!guess->on)
 		return;
-	if (!run->error.set && run->rows >= PGPX_FORMATS_ROWS)
+	if (!run->error.set && run->rows >= PGPX_FORMATS_ROWS &&
+		run->sink->formats != NULL)
 		n = run->sink->formats(run->sink->arg, &formats);
 	if (n != run->nformats ||
 		(n > 0 && memcmp(formats, run->formats, n * sizeof(int16)) != 0))
@@ -104,7 +106,7 @@ pgpx_exec(PgpxLease *lease, const char *sql, int nparams,
 	pgpx_guess_begin(&guess, &run);
 	do
 		run_once(&run, nparams, values, &guess);
-	while (pgpx_guess_was_wrong(&guess, &run));
+	while (pgpx_guess_was_wrong(&guess, &run, true));
 	pgpx_guess_end(&guess, &run);
 	return pgpx_run_end(&run);
 }

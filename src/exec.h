@@ -37,7 +37,7 @@ extern uint64 pgpx_exec(PgpxLease *lease, const char *sql, int nparams,
  *	failed		something was thrown in between, which may be due to it
  *	was_wrong	the answer is whole: the remote has refused the statement, before it
  *				ran, since its result has other columns than the last time.  True: it
- *				is to be sent again.  In a transaction it is an error instead
+ *				is to be sent again.  Where it cannot be, it is an error instead
  *	end			remember what is worth to be asked for in binary the next time
  */
 typedef struct PgpxGuess
@@ -49,7 +49,8 @@ typedef struct PgpxGuess
 
 extern void pgpx_guess_begin(PgpxGuess *guess, PgpxRun *run);
 extern void pgpx_guess_failed(PgpxGuess *guess, const PgpxRun *run);
-extern bool pgpx_guess_was_wrong(PgpxGuess *guess, PgpxRun *run);
+extern bool pgpx_guess_was_wrong(PgpxGuess *guess, PgpxRun *run,
+								 bool may_repeat);
 extern void pgpx_guess_end(PgpxGuess *guess, const PgpxRun *run);
 
 #endif							/* PGPX_EXEC_H */

@@ -52,7 +52,7 @@ advance(Branch *branch, const Statement *statement)
 	pgpx_tuples_end(branch->tuples);
 	if (!branch->done)
 		return;
-	if (pgpx_guess_was_wrong(&branch->guess, &branch->run))
+	if (pgpx_guess_was_wrong(&branch->guess, &branch->run, true))
 	{
 		branch->done = false;
 		pgpx_run_send(&branch->run, statement->nparams, statement->values,

@@ -204,7 +204,7 @@ void
 pgpx_lease_land(PgpxLease *lease)
 {
 	if (lease->flight != NULL)
-		pfree(unconstify(char *, lease->flight));
+		pfree(lease->flight);
 	lease->flight = NULL;
 	lease->scanned = 0;
 }

@@ -33,7 +33,7 @@ typedef struct PgpxLease
 	PgpxTime	deadline;		/* of its checkout */
 	bool		not_run;		/* its statement: the reset ahead has failed */
 	const char *broken;			/* why it cannot be used any more */
-	const char *flight;			/* sent, its result not yet taken; NULL: none */
+	struct PgpxFlight *flight;	/* sent, its result not yet taken; NULL: none */
 	size_t		scanned;		/* of its answer, see pgpx_wire_answered */
 	bool		cancelled;		/* a cancel of it was asked for */
 	struct PgpxNotes *notes;	/* notifications that came in; NULL: none */

@@ -20,6 +20,39 @@ SELECT * FROM pgpool.result(:a) AS t(sum int);
 SELECT pgpool.send(:a, 'select $1', VARIADIC ARRAY[repeat('x', 100000)]);
 SELECT length(x) FROM pgpool.result(:a) AS t(x text);
 
+-- a large result that is known comes in binary, and is read into what is wanted
+SELECT test.server('flights', 'pool_size', '1');
+CREATE FUNCTION test.flights_bytes() RETURNS numeric LANGUAGE sql AS
+	$$SELECT sum(bytes_received) FROM pgpool.stats WHERE server = 'flights'$$;
+CREATE FUNCTION test.large(lease bigint, columns text) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+	said text;
+BEGIN
+	PERFORM pgpool.send(lease, 'select i + 1000000000 as a, i * 1000003::bigint + 10000000000000 as b from generate_series(1, 2000) as i');
+	EXECUTE format('SELECT min(a) || '' '' || max(b::text) FROM pgpool.result(%s) AS t(%s)', lease, columns) INTO said;
+	RETURN said;
+END $$;
+SELECT pgpool.checkout('flights') AS d \gset
+SELECT test.large(:d, 'a int, b bigint');
+SELECT pgpool.checkin(:d), test.flights_bytes() AS texts \gset
+SELECT pgpool.checkout('flights') AS d \gset
+SELECT test.large(:d, 'a int, b bigint');
+SELECT test.large(:d, 'a text, b numeric');
+SELECT test.large(:d, 'a int8, b text');
+SELECT pgpool.checkin(:d) \gset
+SELECT test.flights_bytes() - :texts < 3 * :texts - 20000 AS fewer_bytes;
+SELECT pgpool.checkout('flights') AS d \gset
+SELECT pgpool.exec(:d, 'create temp table narrow as select i as a, i as b from generate_series(1, 100) as i');
+SELECT pgpool.send(:d, 'select * from narrow') \gset
+SELECT count(*) FROM pgpool.result(:d) AS t(a int, b int);
+SELECT pgpool.exec(:d, 'alter table narrow add c int');
+SELECT pgpool.send(:d, 'select * from narrow') \gset
+SELECT * FROM pgpool.result(:d) AS t(a int, b int, c int);
+SELECT pgpool.send(:d, 'select * from narrow') \gset
+SELECT count(*), count(b), count(c) FROM pgpool.result(:d) AS t(a int, b int, c int);
+SELECT pgpool.checkin(:d);
+SELECT test.drop('flights');
+
 -- without rows
 SELECT pgpool.send(:a, 'create temp table kept (id int)');
 SELECT * FROM pgpool.result(:a) AS t(nothing int);
