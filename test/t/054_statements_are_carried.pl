@@ -213,13 +213,17 @@ $first->run("SELECT pgpool.checkin($lease)");
 kill 'CONT', $worker;
 is($second->finish(30), '10', 'a connection that died while it was held is replaced') or diag($second->error);
 
-# A cancel that is still on its way must not hit the next one's statement.
-$lease = queue_behind('one', ['SELECT 1'], $second, query('one', 'SELECT 14 FROM pg_sleep(1)', 'a int'));
-kill 'STOP', $worker;
-is($first->run("SELECT pgpool.send($lease, 'SELECT 3 FROM pg_sleep(0.1)'); SELECT pgpool.cancel($lease); SELECT * FROM pgpool.result($lease) AS t(a int); "
-	  . "SELECT pgpool.checkin($lease)"), "\nt\n3\n", 'a statement ends before the cancel is sent');
-kill 'CONT', $worker;
-is($second->finish(30), '14', 'and the next one is not hit') or diag($second->error);
+# A cancel that is still on its way must not hit the next one's statement.  (Over
+# TLS nothing moves while the worker is stopped.)
+if (!over_tls())
+{
+	$lease = queue_behind('one', ['SELECT 1'], $second, query('one', 'SELECT 14 FROM pg_sleep(1)', 'a int'));
+	kill 'STOP', $worker;
+	is($first->run("SELECT pgpool.send($lease, 'SELECT 3 FROM pg_sleep(0.1)'); SELECT pgpool.cancel($lease); SELECT * FROM pgpool.result($lease) AS t(a int); "
+		  . "SELECT pgpool.checkin($lease)"), "\nt\n3\n", 'a statement ends before the cancel is sent');
+	kill 'CONT', $worker;
+	is($second->finish(30), '14', 'and the next one is not hit') or diag($second->error);
+}
 
 # A statement that was sent by somebody else is its owner's: cancel, terminate,
 # the administrator, the worker, the remote.
@@ -264,6 +268,7 @@ $lease = queue_behind('one', ['SELECT 1'], $second, $sleep);
 kill 'STOP', $second->pid;
 $first->run("SELECT pgpool.checkin($lease)");
 ok(wait_until($remote, $asleep, '1'), 'the statement of a session runs that is not awake');
+is($third->run('SELECT state FROM pgpool.leases'), 'active', 'as the view says');
 is($third->run('SELECT pgpool.terminate(lease) FROM pgpool.leases'), 't', 'its lease is taken away');
 ok(wait_until($remote, $asleep, '0'), 'the statement ends');
 kill 'CONT', $second->pid;
@@ -272,18 +277,21 @@ $second->failed('PX001', qr/was terminated/, 'and the session is told');
 
 # The socket has to be fetched first, which takes a worker: who is cancelled then
 # leaves a statement that runs.
-my $newcomer = PgpxSession->new($local);
-$lease = queue_behind('one', ['SELECT 1'], $newcomer, $sleep);
-$worker = worker_pid($local);
-kill 'STOP', $worker;
-$first->run("SELECT pgpool.checkin($lease)");
-ok(wait_until($remote, $asleep, '1'), 'the statement of a session runs that has no socket');
-$third->run('SELECT pg_cancel_backend(' . $newcomer->pid . ')');
-$newcomer->finish(30);
-$newcomer->failed('57014', qr/canceling statement/, 'it is cancelled');
-kill 'CONT', $worker;
-ok(wait_until($remote, $asleep, '0'), 'and so is what it has left');
-$newcomer->quit;
+if (!over_tls())
+{
+	my $newcomer = PgpxSession->new($local);
+	$lease = queue_behind('one', ['SELECT 1'], $newcomer, $sleep);
+	$worker = worker_pid($local);
+	kill 'STOP', $worker;
+	$first->run("SELECT pgpool.checkin($lease)");
+	ok(wait_until($remote, $asleep, '1'), 'the statement of a session runs that has no socket');
+	$third->run('SELECT pg_cancel_backend(' . $newcomer->pid . ')');
+	$newcomer->finish(30);
+	$newcomer->failed('57014', qr/canceling statement/, 'it is cancelled');
+	kill 'CONT', $worker;
+	ok(wait_until($remote, $asleep, '0'), 'and so is what it has left');
+	$newcomer->quit;
+}
 
 # A pool that is paused, or has new options, hands nothing over.
 $lease = queue_behind('one', ['SELECT 1'], $second, query('one', 'SELECT 11', 'a int'));
