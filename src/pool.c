@@ -250,6 +250,14 @@ another_is_hungrier(PgpxPool *pool, PgpxHungry *hungry)
 	return pool->queue_head < 0 || pgpx_tickets[pool->queue_head].since > since;
 }
 
+/* For what can wait for the worker's next tick, if it ticks. */
+static void
+wake_if_asleep(int worker)
+{
+	if (pg_atomic_read_u32(&pgpx_shared->worker[worker].ticking) == 0)
+		pgpx_worker_wake(worker);
+}
+
 /* Must this pool leave its places to others? */
 static bool
 must_give_way(PgpxPool *pool)
@@ -283,7 +291,7 @@ pgpx_pool_grow_locked(PgpxPool *pool, int extra)
 	if (must_give_way(pool))
 	{
 		/* the worker sees whether the other one is still hungry */
-		pgpx_worker_wake(pool->worker);
+		wake_if_asleep(pool->worker);
 		return 0;
 	}
 	if (pool->retry_at != 0)
@@ -419,8 +427,7 @@ give_locked(PgpxPool *pool, PgpxConn *conn, PgpxGive give, int owed,
 	{
 		pgpx_conn_set_state(conn, PGPX_CONN_OWED, now);
 		/* the worker reads the answer in a moment, if nobody else has */
-		if (pg_atomic_read_u32(&pgpx_shared->worker[pool->worker].ticking) == 0)
-			pgpx_worker_wake(pool->worker);
+		wake_if_asleep(pool->worker);
 	}
 	else
 		pgpx_conn_set_state(conn, PGPX_CONN_IDLE, now);
@@ -469,40 +476,4 @@ pgpx_pool_give(PgpxConn *conn, uint64 lease_id, PgpxEnd end, PgpxGive give,
 	LWLockRelease(pool->lock);
 	pgpx_wake_flush(&wake);
 	return true;
-}
-
-void
-pgpx_pool_revoke_locked(PgpxPool *pool, PgpxConn *conn, PgpxRevoke revoke,
-						PgpxWake *wake)
-{
-	static const PgpxEnd ends[] = {
-		[PGPX_REVOKE_WORKER] = PGPX_END_RECLAIMED,
-		[PGPX_REVOKE_TERMINATED] = PGPX_END_TERMINATED,
-		[PGPX_REVOKE_TIMEOUT] = PGPX_END_TIMEOUT,
-	};
-	int			owner = conn->owner_procno;
-
-	Assert(conn->state == PGPX_CONN_LEASED && revoke != PGPX_REVOKE_NONE);
-
-	pgpx_stats_lease_locked(pool, pgpx_now() - conn->leased_at, ends[revoke],
-							NULL);
-	if (owner >= 0)
-		pgpx_conn_note_revoked(owner, pg_atomic_read_u64(&conn->lease_id),
-							   revoke);
-	if (revoke == PGPX_REVOKE_WORKER)
-		pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_BROKEN);
-	else
-	{
-		PgpxActivity activity = pgpx_conn_activity(conn);
-
-		/* shut down at once; its place is free when the remote is at rest */
-		conn->close_reason = PGPX_CLOSE_TERMINATED;
-		pgpx_conn_set_state(conn, PGPX_CONN_CANCELLING, pgpx_now());
-		if ((activity == PGPX_ACT_ACTIVE || activity == PGPX_ACT_CANCELLING) &&
-			pg_atomic_read_u32(&conn->cancel) == PGPX_CANCEL_NONE)
-			pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_ASKED);
-		pgpx_conn_ask_worker(conn, pool->worker);
-	}
-	if (owner >= 0)
-		pgpx_wake_add(wake, owner);
 }

@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * pool_maintain.c
- *	  What time brings to a pool: expiry, shrinking, min_size.
+ *	  What time brings to a pool: expiry, shrinking, min_size, the end of leases
+ *	  that are held too long.
  *
  * Called by the worker.  Decides by the clock and by states, under the pool lock,
  * and returns when it wants to be called again, so that a pool in which nothing
@@ -11,6 +12,7 @@
  */
 #include "pool.h"
 
+#include "stats.h"
 #include "utils/timestamp.h"
 
 /* Connections of a pool expire one by one, so far apart at most. */
@@ -104,6 +106,42 @@ first_expiry(const PgpxPool *pool)
 			first = Min(first, conn->expires_at);
 	}
 	return first;
+}
+
+void
+pgpx_pool_revoke_locked(PgpxPool *pool, PgpxConn *conn, PgpxRevoke revoke,
+						PgpxWake *wake)
+{
+	static const PgpxEnd ends[] = {
+		[PGPX_REVOKE_WORKER] = PGPX_END_RECLAIMED,
+		[PGPX_REVOKE_TERMINATED] = PGPX_END_TERMINATED,
+		[PGPX_REVOKE_TIMEOUT] = PGPX_END_TIMEOUT,
+	};
+	int			owner = conn->owner_procno;
+
+	Assert(conn->state == PGPX_CONN_LEASED && revoke != PGPX_REVOKE_NONE);
+
+	pgpx_stats_lease_locked(pool, pgpx_now() - conn->leased_at, ends[revoke],
+							NULL);
+	if (owner >= 0)
+		pgpx_conn_note_revoked(owner, pg_atomic_read_u64(&conn->lease_id),
+							   revoke);
+	if (revoke == PGPX_REVOKE_WORKER)
+		pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_BROKEN);
+	else
+	{
+		PgpxActivity activity = pgpx_conn_activity(conn);
+
+		/* shut down at once; its place is free when the remote is at rest */
+		conn->close_reason = PGPX_CLOSE_TERMINATED;
+		pgpx_conn_set_state(conn, PGPX_CONN_CANCELLING, pgpx_now());
+		if ((activity == PGPX_ACT_ACTIVE || activity == PGPX_ACT_CANCELLING) &&
+			pg_atomic_read_u32(&conn->cancel) == PGPX_CANCEL_NONE)
+			pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_ASKED);
+		pgpx_conn_ask_worker(conn, pool->worker);
+	}
+	if (owner >= 0)
+		pgpx_wake_add(wake, owner);
 }
 
 /* A lease that was held for long, to be written to the log. */
