@@ -138,9 +138,8 @@ again:
 										 c->deadline, c->number);
 		c->number = ticket->number;
 		pgpx_pool_grow_locked(pool, 0);
-		if (pool->retry_at != 0 &&
-			pg_atomic_read_u32(&pgpx_shared->worker[pool->worker].ticking) == 0)
-			pgpx_worker_wake(pool->worker);
+		if (pool->retry_at != 0)
+			pgpx_worker_wake_soon(pool->worker);
 		LWLockRelease(pool->lock);
 		conn = pgpx_checkout_wait(c, pool, ticket, &lease_id, &moved);
 		if (moved)

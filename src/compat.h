@@ -47,6 +47,13 @@
 #define MyProcNumber (MyProc->pgprocno)
 #endif
 
+/* For SendProcSignal: find it by its process's number. */
+#if PG_VERSION_NUM >= 170000
+#define PGPX_ANY_BACKEND INVALID_PROC_NUMBER
+#else
+#define PGPX_ANY_BACKEND InvalidBackendId
+#endif
+
 /* Number of processes that can wait on a latch: GetPGProcByNumber(0..n-1). */
 #define PGPX_NPROCS (MaxBackends + NUM_AUXILIARY_PROCS)
 

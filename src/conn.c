@@ -352,3 +352,10 @@ pgpx_conn_ask_worker(PgpxConn *conn, int worker)
 	pg_atomic_fetch_or_u32(&pgpx_work_bits[word], 1u << (index % 32));
 	pgpx_worker_wake(worker);
 }
+
+void
+pgpx_worker_wake_soon(int worker)
+{
+	if (pg_atomic_read_u32(&pgpx_shared->worker[worker].ticking) == 0)
+		pgpx_worker_wake(worker);
+}

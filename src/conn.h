@@ -145,4 +145,7 @@ pgpx_pool_worker_epoch(const PgpxPool *pool)
 /* Set the latch of a worker, if it runs. */
 extern void pgpx_worker_wake(int worker);
 
+/* The same for what can wait for the worker's next tick, if it ticks. */
+extern void pgpx_worker_wake_soon(int worker);
+
 #endif							/* PGPX_CONN_H */

@@ -13,6 +13,8 @@
  * and with what its caches said before it would take the old options for the new.
  *
  * Sessions that hear of the change later do the same, which finds nothing left.
+ * Roles belong to all databases, though, and nobody here can read the servers of
+ * another one: sessions that are there are woken to hear of it now.
  *
  *-------------------------------------------------------------------------
  */
@@ -21,6 +23,8 @@
 #include "access/xact.h"
 #include "catalog/pg_user_mapping.h"
 #include "nodes/parsenodes.h"
+#include "storage/proc.h"
+#include "storage/procsignal.h"
 #include "tcop/utility.h"
 #include "utils/inval.h"
 #include "utils/memutils.h"
@@ -34,6 +38,9 @@
 /* set by the callback, which may come at any time: nothing else happens there */
 static bool objects_changed = false;
 static bool databases_changed = false;
+
+/* this transaction has changed a role, or who is a member of which */
+static bool roles_changed = false;
 
 static ProcessUtility_hook_type prev_process_utility = NULL;
 
@@ -200,6 +207,39 @@ retire_stale(void)
 	nstale = ngone = 0;
 }
 
+/* Is it a database that others' pools may have to follow in? */
+static bool
+has_pools(Oid database)
+{
+	if (database == MyDatabaseId || !OidIsValid(database))
+		return false;
+	for (int i = 0; i < pgpx_shared->max_pools; i++)
+		if (pgpx_pools[i].pool_id != 0 &&
+			pgpx_pools[i].key.database == database)
+			return true;
+	return false;
+}
+
+/*
+ * Have the sessions of other databases with pools hear of what has changed, as if
+ * they had fallen behind with such news: who is idle begins a transaction and ends
+ * it, and looks at its pools then.  A look without locks: to wake one too many does
+ * no harm, and who comes later has read what is so now.
+ */
+static void
+tell_other_databases(void)
+{
+	for (uint32 i = 0; i < ProcGlobal->allProcCount; i++)
+	{
+		PGPROC	   *proc = &ProcGlobal->allProcs[i];
+		int			pid = proc->pid;
+
+		if (pid != 0 && has_pools(proc->databaseId))
+			(void) SendProcSignal(pid, PROCSIG_CATCHUP_INTERRUPT,
+								  PGPX_ANY_BACKEND);
+	}
+}
+
 static void
 xact_callback(XactEvent event, void *arg)
 {
@@ -218,6 +258,7 @@ xact_callback(XactEvent event, void *arg)
 		case XACT_EVENT_ABORT:
 		case XACT_EVENT_PREPARE:
 			nstale = ngone = 0;
+			roles_changed = false;
 			break;
 		default:
 			break;
@@ -238,6 +279,11 @@ release_callback(ResourceReleasePhase phase, bool is_commit, bool is_top_level,
 		return;
 	if (nstale > 0 || ngone > 0)
 		retire_stale();
+	if (roles_changed)
+	{
+		roles_changed = false;
+		tell_other_databases();
+	}
 	if (databases_changed)
 	{
 		databases_changed = false;
@@ -249,7 +295,7 @@ release_callback(ResourceReleasePhase phase, bool is_commit, bool is_top_level,
  * DISCARD ALL of a local session returns its leases, as it releases its advisory
  * locks: a pooler in front of this server sends it between two clients.
  *
- * COMMIT PREPARED commits changes that were another transaction's.
+ * COMMIT PREPARED commits changes that were another transaction's, of roles, too.
  */
 static void
 process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
@@ -265,6 +311,8 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	bool		commits = IsA(stmt, TransactionStmt) &&
 		((TransactionStmt *) stmt)->kind == TRANS_STMT_COMMIT_PREPARED;
 
+	roles_changed |= IsA(stmt, AlterRoleStmt) || IsA(stmt, DropRoleStmt) ||
+		IsA(stmt, GrantRoleStmt) || commits;
 	if (prev_process_utility)
 		prev_process_utility(pstmt, queryString, readOnlyTree, context, params,
 							 queryEnv, dest, qc);

@@ -282,7 +282,7 @@ pgpx_pool_grow_locked(PgpxPool *pool, int extra)
 	if (pgpx_pool_must_give_way(pool))
 	{
 		/* the worker sees whether the other one is still hungry */
-		pgpx_worker_wake(pool->worker);
+		pgpx_worker_wake_soon(pool->worker);
 		return 0;
 	}
 	if (pool->retry_at != 0)

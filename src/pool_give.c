@@ -92,8 +92,7 @@ give_locked(PgpxPool *pool, PgpxConn *conn, PgpxGive give, int owed,
 	{
 		pgpx_conn_set_state(conn, PGPX_CONN_OWED, now);
 		/* the worker reads the answer in a moment, if nobody else has */
-		if (pg_atomic_read_u32(&pgpx_shared->worker[pool->worker].ticking) == 0)
-			pgpx_worker_wake(pool->worker);
+		pgpx_worker_wake_soon(pool->worker);
 	}
 	else
 		pgpx_conn_set_state(conn, PGPX_CONN_IDLE, now);

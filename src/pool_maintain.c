@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * pool_maintain.c
- *	  What time brings to a pool: expiry, shrinking, min_size.
+ *	  What time brings to a pool: expiry, shrinking, min_size, the end of leases
+ *	  that are held too long.
  *
  * Called by the worker.  Decides by the clock and by states, under the pool lock,
  * and returns when it wants to be called again, so that a pool in which nothing
@@ -11,6 +12,7 @@
  */
 #include "pool.h"
 
+#include "stats.h"
 #include "utils/timestamp.h"
 
 /* Connections of a pool expire one by one, so far apart at most. */

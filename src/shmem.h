@@ -295,7 +295,7 @@ typedef struct PgpxFingerprint
 	uint64		base[2];		/* 0: it has none */
 	TransactionId mapping_xmin;
 	ItemPointerData mapping_tid;
-	uint16		zero;			/* compared by memcmp */
+	uint16		zero[3];		/* compared by memcmp: no padding */
 } PgpxFingerprint;
 
 /* What makes connections interchangeable (all-zero padding: compared by memcmp). */

@@ -25,7 +25,7 @@ sub becomes
 }
 
 # When the log says that connections of servers were opened or closed, in seconds.
-sub log_times
+sub log_of
 {
 	my ($what, $servers) = @_;
 	my @times;
@@ -83,8 +83,8 @@ becomes('aged', 'closed_lifetime, total', '2|0', 'which closes while it is idle'
 make_pool($local, $remote, server => "cousin$_", options => { pool_size => 1, max_lifetime => '10s' }) foreach 1 .. 10;
 is($session->run("SELECT pgpool.exec('cousin$_', 'select 1')"), '1', "cousin $_ is opened") foreach 1 .. 10;
 ok(wait_until($local, "SELECT sum(closed_lifetime) FROM pgpool.stats WHERE server ~ 'cousin'", '10'), 'cousins: all expire');
-my %born = map { @$_ } log_times('connected to', 'cousin\d+');
-my %died = map { @$_ } log_times('closed connection', 'cousin\d+');
+my %born = map { @$_ } log_of('connected to', 'cousin\d+');
+my %died = map { @$_ } log_of('closed connection', 'cousin\d+');
 my @ages = sort { $a <=> $b } map { $died{$_} - $born{$_} } keys %born;
 note "ages: @ages";
 cmp_ok($ages[0], '>', 8.9, 'cousins: none before nine tenths of max_lifetime');
@@ -96,8 +96,8 @@ foreach my $server (qw(twins busy))
 {
 	ok(wait_until($local, "SELECT closed_lifetime >= 20 FROM pgpool.stats WHERE server = '$server'", 't', 120),
 		"$server: all expire");
-	my @opened = (map { $_->[1] } log_times('connected to', $server))[ 0 .. 19 ];
-	my @closed = (map { $_->[1] } log_times('closed connection', $server))[ 0 .. 19 ];
+	my @opened = (map { $_->[1] } log_of('connected to', $server))[ 0 .. 19 ];
+	my @closed = (map { $_->[1] } log_of('closed connection', $server))[ 0 .. 19 ];
 	my @gaps = sort { $a <=> $b } map { $closed[$_] - $closed[ $_ - 1 ] } 1 .. 19;
 	note sprintf '%s: opened within %.3f s, closed within %.3f s, least gap %.3f s', $server, max(@opened) - min(@opened),
 	  max(@closed) - min(@closed), $gaps[0];

@@ -108,6 +108,21 @@ $local->safe_psql('postgres', 'ALTER ROLE boss SUPERUSER');
 $pid = idle_of($app, 'owned', 'app');
 closes(\%stage, $pid, "ALTER SERVER owned OWNER TO CURRENT_USER", 'ALTER SERVER OWNER: the idle connection closes');
 
+# --- roles are every database's: the change is made in another one
+$local->safe_psql('postgres', 'CREATE DATABASE elsewhere');
+foreach my $case (
+	[ $app, 'shard', 'app', 'GRANT USAGE ON FOREIGN SERVER shard TO app', 'ALTER ROLE app SUPERUSER', 'ALTER ROLE app NOSUPERUSER' ],
+	[ $member, 'everybody', 'member', 'GRANT readers TO member', 'REVOKE readers FROM member' ],
+	[ $app, 'owned', 'app', 'ALTER SERVER owned OWNER TO boss', 'ALTER ROLE boss NOSUPERUSER' ])
+{
+	my ($session, $server, $user, $before, $sql, @after) = @$case;
+
+	$local->safe_psql('postgres', $before);
+	$pid = idle_of($session, $server, $user);
+	closes(\%stage, $pid, sub { $local->safe_psql('elsewhere', $sql) }, "$sql in another database: the idle connection closes");
+	$local->safe_psql('elsewhere', $_) foreach @after;
+}
+
 # --- in two phases: the first session that hears of it sees to it
 ($lease, $leased, $idle) = one_leased_one_idle(\%stage);
 $local->safe_psql('postgres', q(BEGIN; ALTER SERVER shard OPTIONS (ADD idle_timeout '1h'); PREPARE TRANSACTION 'two'));
