@@ -67,6 +67,7 @@ help:
 	@echo "installcheck   regress, isolation and TAP with the installed extension"
 	@echo "model          search the models; model-deep: larger, for minutes"
 	@echo "fuzz           SECONDS= of hostile input for each harness"
+	@echo "stress         SECONDS= of random operations and faults; SEED="
 	@echo "check-assert   regress and isolation in a server with assertions, built"
 	@echo "               once from source; check-asan, check-ubsan, check-valgrind"
 	@echo "demo           pools and dblink side by side, in private servers"
@@ -90,10 +91,15 @@ model: deps
 model-deep: deps
 	@test/model/run --deep
 
-# of new inputs, each harness
+# how long fuzz (each harness) and stress go on
 SECONDS ?= 60
 fuzz: deps
 	@test/fuzz/run $(SECONDS)
+
+# random operations and faults; the SEED of before does the same again
+SEED ?=
+stress: deps
+	@test/stress/run $(SECONDS) $(SEED)
 
 check-assert check-asan check-ubsan check-valgrind: check-%: deps
 	@test/sanitize/run $* $(SUITES)

@@ -190,9 +190,9 @@ check_conns(PgpxCheck *check)
 			   count[PGPX_CONN_OWED]);
 
 	/* those of older options may be more than the new ones allow */
-	if (current > pool->opts.pool_size)
-		pgpx_check_fault(check, "%d connections, but pool_size is %d",
-						 current, pool->opts.pool_size);
+	if (current > pgpx_pool_cap_locked(pool))
+		pgpx_check_fault(check, "%d connections, but pool_size and max_overflow are %d",
+						 current, pgpx_pool_cap_locked(pool));
 	return open;
 }
 
