@@ -56,15 +56,23 @@ endif
 
 .PHONY: all install uninstall installcheck clean distclean
 .PHONY: help deps test test-one demo bench lint format dist
+.PHONY: model model-deep fuzz stress analyze
+.PHONY: check-assert check-asan check-ubsan check-valgrind
 
 help:
 	@echo "all            build $(EXTENSION).so"
 	@echo "install        install it for the server of $(PG_CONFIG)"
-	@echo "test           lint, regress, isolation, TAP and pgTAP, nothing installed"
+	@echo "test           lint, model, fuzz, regress, isolation, TAP and pgTAP"
 	@echo "test-one T=x   one test by name"
 	@echo "installcheck   regress, isolation and TAP with the installed extension"
+	@echo "model          search the models; model-deep: larger, for minutes"
+	@echo "fuzz           SECONDS= of hostile input for each harness"
+	@echo "stress         SECONDS= of random operations and faults; SEED="
+	@echo "check-assert   regress and isolation in a server with assertions, built"
+	@echo "               once from source; check-asan, check-ubsan, check-valgrind"
 	@echo "demo           pools and dblink side by side, in private servers"
 	@echo "bench          measure against peers"
+	@echo "analyze        cppcheck, clang-tidy and clang's analyzer"
 	@echo "lint, format   check the sources; bring them into form"
 	@echo "clean, dist    remove what was built; the archive for PGXN"
 
@@ -78,6 +86,25 @@ test-one: deps
 	@test -n "$(T)" || { echo "usage: make test-one T=name" >&2; exit 2; }
 	@test/run T=$(T)
 
+model: deps
+	@test/model/run
+
+model-deep: deps
+	@test/model/run --deep
+
+# how long fuzz (each harness) and stress go on
+SECONDS ?= 60
+fuzz: deps
+	@test/fuzz/run $(SECONDS)
+
+# random operations and faults; the SEED of before does the same again
+SEED ?=
+stress: deps
+	@test/stress/run $(SECONDS) $(SEED)
+
+check-assert check-asan check-ubsan check-valgrind: check-%: deps
+	@test/sanitize/run $* $(SUITES)
+
 demo: deps
 	@test/demo
 
@@ -86,6 +113,9 @@ bench: deps
 
 lint: deps
 	@test/lint/run
+
+analyze:
+	@test/lint/analyze
 
 format:
 	@test/lint/format.sh --fix

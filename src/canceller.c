@@ -132,7 +132,7 @@ static bool
 dial(PgpxWorkerConn *w)
 {
 	PgpxCancel *cancel = &w->cancel;
-	struct sockaddr_storage addr;
+	struct sockaddr_storage addr = {0};
 	socklen_t	len = sizeof(addr);
 
 	if (!w->have_key ||

@@ -83,7 +83,7 @@ take_sqlstates(char *text)
 		}
 		line = next;
 	}
-	*to = '\0';
+	*to = '\0';					/* NOLINT(clang-analyzer-core.*): text is not NULL */
 	return full;
 }
 
@@ -260,7 +260,7 @@ commits_discard_all(int version)
 static void
 note_remote(PgpxWorkerConn *w, PgpxConn *conn)
 {
-	struct sockaddr_storage addr;
+	struct sockaddr_storage addr = {0};
 	socklen_t	len = sizeof(addr);
 	char		host[NI_MAXHOST];
 	char		port[NI_MAXSERV];

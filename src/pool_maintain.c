@@ -12,7 +12,6 @@
  */
 #include "pool.h"
 
-#include "stats.h"
 #include "utils/timestamp.h"
 
 /* Connections of a pool expire one by one, so far apart at most. */

@@ -47,6 +47,7 @@ static void
 set_param(PgpxTarget *target, const char *keyword, const char *value)
 {
 	char	   *copy = MemoryContextStrdup(target->cxt, value);
+	char	   *old;
 	int			i;
 
 	for (i = 0; i < target->nparams; i++)
@@ -61,8 +62,10 @@ set_param(PgpxTarget *target, const char *keyword, const char *value)
 		target->nparams++;
 		return;
 	}
-	explicit_bzero(unconstify(char *, target->values[i]),
-				   strlen(target->values[i]));
+	old = unconstify(char *, target->values[i]);
+
+	/* each keyword has a value: NOLINTNEXTLINE(clang-analyzer-core.*) */
+	explicit_bzero(old, strlen(old));
 	target->values[i] = copy;
 }
 

@@ -189,6 +189,13 @@ private_install() {
   real_share=$("$pg_config" --sharedir)
   mkdir -p "$root$real_bin" "$root$real_lib" "$root$real_share/extension"
   cp -L "$real_bin"/* "$root$real_bin/"
+  if [ -n "${PGPX_SERVER_WRAPPER:-}" ]; then
+    # the server runs under valgrind or the like
+    mv "$root$real_bin/postgres" "$root$real_bin/postgres.real"
+    printf '#!/bin/sh\nexec %s "%s" "$@"\n' "$PGPX_SERVER_WRAPPER" \
+      "$root$real_bin/postgres.real" >"$root$real_bin/postgres"
+    chmod 755 "$root$real_bin/postgres"
+  fi
   for file in "$real_lib"/* "$real_share"/* "$real_share"/extension/*; do
     case $file in
       */extension | */pgpool_ext.* | */pgpool_ext--*) ;;

@@ -73,6 +73,7 @@ make_pool($local, $remote, server => 'patient',
 foreach my $server (qw(patient surplus))
 {
 	lease($_, $server) foreach @sessions[ 0 .. 3 ];
+	check_invariants($local, "$server: with all of them, the invariants hold");
 	is(pool($server, 'total, leased, overflow, state'), '4|4|2|full', "$server: the pool grows to pool_size and max_overflow");
 	$sessions[4]->fails("SELECT pgpool.checkout('$server', '300 ms')", '55P03',
 		qr/4 of 4 connections are leased/, "$server: and no further");

@@ -1,0 +1,94 @@
+/*-------------------------------------------------------------------------
+ *
+ * fuzz_control.c
+ *	  What may come in over the control socket: every process of the server has
+ *	  it, so the worker believes nothing of it.
+ *
+ * The first byte says whether a descriptor comes along, and whether the header is
+ * made right, so that what is behind it is reached; the rest is the message.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "fdpass.h"
+#include "fuzz.h"
+#include "handoff.h"
+
+PgpxShared *pgpx_shared = NULL;
+
+int
+LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	static bool ready = false;
+	char	   *message;
+	char	   *buffer;
+	PgpxMessageHeader *header;
+	PgpxConninfo conninfo;
+	ssize_t		len;
+	int			fd = -1;
+	int			got;
+	bool		more;
+
+	if (!ready)
+	{
+		pgpx_shared = calloc(1, sizeof(PgpxShared));
+		pgpx_shared->life = 7;
+		pgpx_shared->max_pools = 4;
+		pgpx_handoff_init(1);
+		ready = true;
+	}
+	if (size < 2 || size > PGPX_MESSAGE_MAX)
+		return 0;
+	message = malloc(size - 1);
+	memcpy(message, data + 1, size - 1);
+	header = (PgpxMessageHeader *) message;
+	if ((data[0] & 1) && size - 1 >= sizeof(*header))
+	{
+		header->length = size - 1;
+		header->life = 7;
+		header->epoch = 3;
+		header->pool = header->pool & 3;
+	}
+	if (data[0] & 2)
+		fd = open("/dev/null", O_RDONLY);
+	FUZZ_CHECK(pgpx_fd_send(pgpx_handoff_session_fd(0), message, size - 1, fd) == 1);
+	if (fd >= 0)
+		close(fd);
+
+	/* the worker's buffer, exactly as large as what it may read of it */
+	buffer = malloc(PGPX_MESSAGE_MAX);
+	len = pgpx_handoff_receive(0, 3, buffer, &got, &more);
+	FUZZ_CHECK(more);
+	FUZZ_CHECK(len == 0 || len == size - 1);
+	FUZZ_CHECK(len != 0 || got < 0);
+	FUZZ_CHECK(!(data[0] & 2) || len == 0 || got >= 0);
+	if (got >= 0)
+		close(got);
+	if (len > 0)
+	{
+		char	   *copy = malloc(len);
+
+		memcpy(copy, buffer, len);
+		if (pgpx_handoff_parse_conninfo(copy, len, &conninfo))
+		{
+			size_t		sum = strlen(conninfo.start_commands) +
+				strlen(conninfo.reset_command);
+
+			for (int i = 0; i < conninfo.nparams; i++)
+				sum += strlen(conninfo.keywords[i]) + strlen(conninfo.values[i]);
+			FUZZ_CHECK(sum < len);
+		}
+		free(copy);
+	}
+	len = pgpx_handoff_receive(0, 3, buffer, &got, &more);
+	FUZZ_CHECK(len == 0 && !more);
+	free(buffer);
+	free(message);
+	fuzz_free_all();
+	return 0;
+}

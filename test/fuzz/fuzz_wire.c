@@ -1,0 +1,225 @@
+/*-------------------------------------------------------------------------
+ *
+ * fuzz_wire.c
+ *	  What a hostile remote can send to a session, or to the worker.
+ *
+ * The first byte says what was asked, the second how the answer is cut into
+ * pieces; the rest is the stream.  All of it goes through a socket and the reader
+ * as in run.c and connection.c, and each body through its decoder.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "mb/pg_wchar.h"
+
+#include "fuzz.h"
+#include "wire.h"
+
+#define MAX_COLUMNS 1664
+
+/* Touch each byte of a text, so that the sanitizer sees the last one. */
+static size_t
+touch(const char *text)
+{
+	return text != NULL ? strlen(text) : 0;
+}
+
+static void
+decode(PgpxWire *wire, PgpxWireEvent event, const PgpxWireMessage *whole,
+	   int *ncolumns, bool owed)
+{
+	PgpxWireMessage exact = *whole;
+	const PgpxWireMessage *msg = &exact;
+	PgpxField	fields[MAX_COLUMNS];
+	PgpxColumn	columns[MAX_COLUMNS];
+	PgpxRemoteFields error;
+	volatile char sum = 0;
+
+	FUZZ_CHECK(whole->data >= wire->in);
+	FUZZ_CHECK(whole->data + whole->len <= wire->in + wire->in_start);
+	FUZZ_CHECK(wire->in_start <= wire->in_end);
+	FUZZ_CHECK(wire->in_end <= wire->in_cap);
+
+	/* in memory of its own, so that the sanitizer sees who reads on behind it */
+	exact.data = palloc(whole->len + (event == PGPX_EV_ROW ? 1 : 0));
+	memcpy(exact.data, whole->data, whole->len);
+
+	/* nothing of a predecessor is shown */
+	FUZZ_CHECK(!owed || event == PGPX_EV_READY);
+	switch (event)
+	{
+		case PGPX_EV_ROW_DESCRIPTION:
+			*ncolumns = pgpx_wire_parse_ncolumns(msg);
+			if (*ncolumns < 0 || *ncolumns > MAX_COLUMNS ||
+				!pgpx_wire_parse_columns(msg, *ncolumns, columns))
+			{
+				pgpx_wire_break(wire, "malformed");
+				break;
+			}
+			for (int i = 0; i < *ncolumns; i++)
+				touch(columns[i].name);
+			break;
+		case PGPX_EV_ROW:
+			if (*ncolumns < 0 || !pgpx_wire_parse_row(msg, *ncolumns, fields))
+			{
+				pgpx_wire_break(wire, "malformed");
+				break;
+			}
+			for (int i = 0; i < *ncolumns; i++)
+			{
+				/* tuples.c puts a NUL behind each value for a moment */
+				if (fields[i].data == NULL)
+					continue;
+				FUZZ_CHECK(fields[i].len >= 0);
+				sum += fields[i].data[0];
+				fields[i].data[fields[i].len] = sum;
+			}
+			break;
+		case PGPX_EV_COMMAND:
+			FUZZ_CHECK(pgpx_wire_parse_command(msg) >= 0);
+			break;
+		case PGPX_EV_ERROR:
+		case PGPX_EV_NOTICE:
+			if (pgpx_wire_parse_error(msg, &error))
+			{
+				touch(error.severity);
+				touch(error.sqlstate);
+				touch(error.primary);
+				touch(error.detail);
+				touch(error.hint);
+				touch(error.context);
+			}
+			break;
+		default:
+			break;
+	}
+	pfree(exact.data);
+}
+
+/* Ask as the first byte says. */
+static void
+ask(PgpxWire *wire, int how)
+{
+	static const char *const values[] = {"1", NULL, "three"};
+	static const int16 formats[] = {0, 1, 1};
+
+	pgpx_wire_begin(wire, 0);
+	switch (how % 6)
+	{
+		case 0:
+			break;
+		case 1:
+			pgpx_wire_send_query(wire, "select 1");
+			break;
+		case 2:
+			pgpx_wire_send_extended(wire, "select 1", 3, values, 3, formats);
+			break;
+		case 3:
+			(void) pgpx_wire_send_reset(wire, "DISCARD ALL", NULL);
+			break;
+		case 4:
+			(void) pgpx_wire_send_reset(wire, "DISCARD ALL", "SET a.b = 1");
+			break;
+		case 5:
+			/* a predecessor's, seen by the next lessee */
+			pgpx_wire_begin(wire, 2);
+			break;
+	}
+}
+
+int
+LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	PgpxWire	wire;
+	int			pair[2];
+	size_t		sent = 0;
+	size_t		piece;
+	size_t		scanned = 0;
+	int			ncolumns = -1;
+	int			drop;			/* how it ends: 0 with EOF, 2 abandoned, 3 in flight */
+
+	if (size < 2 || size > 64 * 1024)
+		return 0;
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair) < 0)
+		abort();
+	pgpx_wire_init(&wire, pair[0], PG_UTF8, NULL);
+	ask(&wire, data[0]);
+	piece = data[1] % 64 == 0 ? size : data[1] % 64;
+	drop = data[1] >> 6;
+	data += 2;
+	size -= 2;
+	(void) pgpx_wire_flush(&wire);
+
+	for (;;)
+	{
+		PgpxWireMessage msg;
+		PgpxWireEvent event;
+		bool		owed = wire.phase == PGPX_WIRE_OWED;
+		bool		full;
+		size_t		n = Min(piece, size - sent);
+
+		/* as with a statement in flight: look first, take nothing before */
+		if (drop == 3 && !owed && sent < size &&
+			!pgpx_wire_answered(&wire, &scanned))
+		{
+			if (send(pair[1], data + sent, n, MSG_DONTWAIT) != n)
+				break;
+			sent += n;
+			if (pgpx_wire_fill(&wire, &full) < 0)
+				break;
+			continue;
+		}
+		scanned = 0;
+		event = pgpx_wire_next(&wire, &msg);
+		if (event == PGPX_EV_BROKEN)
+		{
+			FUZZ_CHECK(wire.phase == PGPX_WIRE_BROKEN && wire.broken != NULL);
+			FUZZ_CHECK(pgpx_wire_next(&wire, &msg) == PGPX_EV_BROKEN);
+			FUZZ_CHECK(!pgpx_wire_at_boundary(&wire));
+			break;
+		}
+		if (event != PGPX_EV_NEED_INPUT)
+		{
+			decode(&wire, event, &msg, &ncolumns, owed);
+			if (event == PGPX_EV_READY)
+			{
+				FUZZ_CHECK(wire.phase == PGPX_WIRE_IDLE);
+				FUZZ_CHECK(strchr("ITE", wire.tx) != NULL);
+				FUZZ_CHECK(!owed || wire.tx == 'I');
+			}
+			(void) pgpx_wire_flush(&wire);
+			continue;
+		}
+		if (pgpx_wire_at_boundary(&wire))
+			pgpx_wire_trim(&wire);	/* as when a lease ends */
+		if (n > 0)
+		{
+			if (send(pair[1], data + sent, n, MSG_DONTWAIT) != n)
+				break;
+			sent += n;
+		}
+		else if (drop == 0)
+			shutdown(pair[1], SHUT_WR);
+		(void) pgpx_wire_answered(&wire, &scanned);
+		if (pgpx_wire_fill(&wire, &full) <= 0 && sent == size)
+		{
+			if (drop != 0)
+				break;
+			/* the end of the stream must come out as one */
+			FUZZ_CHECK(wire.eof || wire.phase == PGPX_WIRE_BROKEN);
+		}
+		(void) pgpx_wire_answered(&wire, &scanned);
+		FUZZ_CHECK(wire.in_end - wire.in_start <= wire.in_cap);
+	}
+	if (drop == 2)
+		pgpx_wire_abandon(&wire);
+	pgpx_wire_free(&wire);
+	close(pair[0]);
+	close(pair[1]);
+	fuzz_free_all();
+	return 0;
+}

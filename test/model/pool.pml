@@ -1,0 +1,1367 @@
+/*
+ * pool.pml
+ *	  A pool as its processes see it: sessions, the worker, the remote, and what
+ *	  goes wrong.  README.md maps each step to the C function that it stands for.
+ *
+ * An "atomic" is one section under the pool's lock, or one system call.  What C
+ * does outside of a lock is several steps here, so that others come in between.
+ * Time is a choice: what may come with time may come at any moment.
+ *
+ * What must hold is asserted where it would break, and in Monitor() once nothing
+ * moves any more: a session that has not ended by then hangs.
+ *
+ * The runner reads these lines: complete searches, mutants that must be found,
+ * and larger searches for "make model-deep".
+ *
+ * run queue: -DNS=3
+ * run deadline: -DNS=2 -DDEADLINES=1 -DINTERRUPTS=1
+ * run exit: -DNS=2 -DDEADLINES=1 -DKILLS=1
+ * run losses: -DNS=2 -DLOSSES=1 -DKILLS=1
+ * run resets: -DNS=2 -DRESETFAILS=1 -DKILLS=1
+ * run cancel: -DNS=2 -DASKS=1 -DINTERRUPTS=1
+ * run revoke: -DNS=2 -DREVOKES=1 -DASKS=1
+ * run outage: -DNS=2 -DCONNFAILS=2 -DKILLS=1
+ * run restart: -DNS=2 -DRESTARTS=1
+ * run versions: -DNS=2 -DRECONNECTS=1 -DASKS=1
+ * run places: -DNC=2 -DNS=2 -DDEADLINES=1
+ *
+ * mutant BUG_TIMEOUT: -DNS=2 -DDEADLINES=1
+ * mutant BUG_CANCELWAIT: -DNS=2 -DINTERRUPTS=1
+ * mutant BUG_EXIT: -DNS=2 -DKILLS=1
+ * mutant BUG_LATCH: -DNS=2
+ * mutant BUG_WORKERLATCH: -DNS=2
+ * mutant BUG_SERVE: -DNS=2
+ * mutant BUG_HEAD: -DNS=3 -DLOSSES=1
+ * mutant BUG_FAILWAKE: -DNS=2 -DCONNFAILS=1
+ * mutant BUG_STALE: -DNS=2 -DREVOKES=1
+ * mutant BUG_OWED: -DNS=2
+ * mutant BUG_RESETBAD: -DNS=2 -DRESETFAILS=1
+ * mutant BUG_CANCEL: -DNS=2 -DASKS=1
+ * mutant BUG_PLACE: -DNS=2 -DRECONNECTS=1
+ * mutant BUG_EPOCH: -DNS=2 -DRESTARTS=1
+ * mutant BUG_FORGET: -DNS=2 -DRESTARTS=1
+ * mutant BUG_TICK: -DNS=1
+ * mutant BUG_SLEEP: -DNS=1
+ *
+ * deep queue: -DNS=3 -DDEADLINES=2 -DINTERRUPTS=1 -DKILLS=1
+ * deep rounds: -DNS=3 -DROUNDS=2 -DLOSSES=1 -DRESETFAILS=1 -DREVOKES=1
+ * deep worker: -DNC=2 -DNS=2 -DROUNDS=2 -DKILLS=1 -DASKS=1 -DCONNFAILS=1 -DRESTARTS=2
+ * deep all: -DNC=2 -DNS=3 -DROUNDS=2 -DDEADLINES=2 -DINTERRUPTS=1 -DKILLS=1 -DASKS=1 -DREVOKES=1 -DCONNFAILS=1 -DRESETFAILS=1 -DLOSSES=1 -DRESTARTS=1 -DRECONNECTS=1
+ */
+
+/* how large, and how often each fault may come */
+#ifndef NC
+#define NC 1				/* connections: the pool's size */
+#endif
+#ifndef NS
+#define NS 2				/* sessions */
+#endif
+#ifndef ROUNDS
+#define ROUNDS 1			/* checkouts of each */
+#endif
+#ifndef DEADLINES
+#define DEADLINES 0			/* waits that have one, which may pass */
+#endif
+#ifndef INTERRUPTS
+#define INTERRUPTS 0		/* pg_cancel_backend */
+#endif
+#ifndef KILLS
+#define KILLS 0				/* pg_terminate_backend of a session */
+#endif
+#ifndef ASKS
+#define ASKS 0				/* cancels of a statement by its lessee */
+#endif
+#ifndef REVOKES
+#define REVOKES 0			/* pgpool.terminate, lease_timeout */
+#endif
+#ifndef CONNFAILS
+#define CONNFAILS 0
+#endif
+#ifndef RESETFAILS
+#define RESETFAILS 0
+#endif
+#ifndef LOSSES
+#define LOSSES 0			/* remote backends that die */
+#endif
+#ifndef RESTARTS
+#define RESTARTS 0			/* of the worker */
+#endif
+#ifndef RECONNECTS
+#define RECONNECTS 0		/* new versions of the pool */
+#endif
+
+/* states of a connection: conn.h */
+#define FREE 0
+#define CONNECTING 1
+#define IDLE 2
+#define OWED 3
+#define LEASED 4
+#define RESETTING 5
+#define CANCELLING 6
+#define CLOSING 7
+
+/* of a ticket: ticket.h */
+#define NONE 0
+#define WAITING 1
+#define GRANTED 2
+#define FAILED 3
+
+/* the mark of a cancel: conn.h */
+#define ASKED 1
+#define SENT 2
+
+/* what the worker is doing with a connection: worker.h */
+#define P_NONE 0
+#define P_CONNECT 1
+#define P_OPEN 2
+#define P_RESET 3
+#define P_ENDING 4
+#define P_CLOSING 5
+
+/* the stream: a statement of session s is s + 1, and so is its answer */
+#define RST (NS + 1)
+#define BAD (NS + 2)		/* the answer to a reset that has failed */
+
+/* how a connection is given: PgpxGive */
+#define G_CLEAN 0
+#define G_OWED 1
+#define G_AS_IT_WAS 2
+#define G_CANCEL 3
+#define G_CANCEL_CLOSE 4
+#define G_CLOSE 5
+
+#define NOBODY NS
+#define NOCONN NC
+#define NEVER 255
+
+/* --- shared memory, under the pool's lock ------------------------------- */
+
+typedef Conn {
+	byte state;
+	byte owner;				/* the lease: its session, or NOBODY */
+	byte cancel;
+	bit owed;
+	bit reason;				/* close_reason is set */
+	bit hung;				/* hung_up */
+	bit busy;				/* activity */
+	bit old;				/* of a version before */
+	bit opened;				/* opened_at is set */
+	bit work					/* its work bit */
+};
+Conn conn[NC];
+
+typedef Ticket {
+	byte state;
+	byte conn
+};
+Ticket ticket[NS];
+chan queue = [NS] of { byte, byte };	/* number, session; sorted by number */
+
+byte retry;					/* back-off: 0 none, 1 runs, 2 over */
+#if RESTARTS > 0
+byte conninfo_epoch;
+byte epoch;					/* of the worker; 0: none runs */
+#else
+byte conninfo_epoch = 1;	/* somebody has told it before */
+byte epoch = 1;
+#endif
+bit ticking;
+bit missed;					/* it was asked to connect, and does not know how */
+
+/* what must add up: each goes up and down with its counters */
+byte leases_out;			/* checkouts less all ends */
+byte tickets_out;			/* waited less all outcomes */
+byte open_now;				/* connects less closed */
+
+/* --- latches and signals ------------------------------------------------ */
+
+byte arrival[NS];			/* the number of its first ticket of this checkout */
+bit holds[NS];				/* its socket is that of the remote session there */
+byte place[NS];				/* of its lease */
+bit latch[NS];
+bit worker_latch;
+bit killed[NS];				/* SIGTERM is pending */
+bit interrupted[NS];		/* SIGINT is pending */
+bit worker_killed;
+bit worker_timer;			/* it has a deadline at the end of the back-off */
+chan control = [NS] of { byte };	/* CONNINFO: its epoch */
+
+/* --- the remote, by place; a session of before is not here any more ------ */
+
+bit alive[NC];				/* the remote backend */
+bit cut[NC];				/* the worker has shut the socket down */
+chan in[NC] = [2] of { byte };
+chan out[NC] = [3] of { byte };
+byte dirty[NC];				/* whose session state it holds; 0: nobody's */
+byte flying[NC];			/* a cancel: 0 none, 1 on its way, 2 delivered and closed */
+byte target[NC];			/* what the cancel was meant for */
+
+/* --- the worker's private memory ----------------------------------------- */
+
+byte phase[NC];
+byte before[NC];			/* number that was next when the connect began */
+#if RESTARTS > 0
+bit knows;					/* it has the conninfo */
+#else
+bit knows = 1;
+#endif
+
+/* --- budgets -------------------------------------------------------------- */
+
+byte b_deadline = DEADLINES;
+byte b_ask = ASKS;
+byte b_connfail = CONNFAILS;
+byte b_resetfail = RESETFAILS;
+byte b_restart = RESTARTS;
+byte started;
+byte ended;					/* sessions that have come to their end */
+bit env_ended;
+
+byte i, j, k, n, num;		/* scratch, 0 between two atomics */
+
+/* pool.c, conn.c: all inlines below run in an atomic of the caller ---------- */
+
+inline wake_worker()
+{
+	if
+	:: epoch != 0 -> worker_latch = 1
+	:: else
+	fi
+}
+
+/* pgpx_conn_ask_worker */
+inline ask_worker(c)
+{
+	conn[c].work = 1;
+	wake_worker()
+}
+
+/* pgpx_conn_set_state out of LEASED */
+inline clear_lease(c)
+{
+	conn[c].owner = NOBODY
+}
+
+/* pgpx_pool_close_locked */
+inline close_conn(c)
+{
+	assert(conn[c].state != FREE && conn[c].state != CLOSING);
+	clear_lease(c);
+	conn[c].state = CLOSING;
+	conn[c].reason = 1;
+	ask_worker(c)
+}
+
+/* pgpx_conn_free_locked, with the count of the close */
+inline free_conn(c)
+{
+	assert(!alive[c]);		/* the remote never has a session too many */
+	if
+	:: conn[c].opened -> open_now--
+	:: else
+	fi;
+	conn[c].state = FREE; conn[c].reason = 0; conn[c].hung = 0;
+	conn[c].cancel = 0; conn[c].owed = 0; conn[c].busy = 0;
+	conn[c].old = 0; conn[c].opened = 0;
+	clear_lease(c);
+	phase[c] = P_NONE; flying[c] = 0; target[c] = 0; before[c] = 0;
+	do
+	:: len(in[c]) > 0 -> in[c]?_
+	:: len(out[c]) > 0 -> out[c]?_
+	:: len(in[c]) == 0 && len(out[c]) == 0 -> break
+	od;
+	cut[c] = 0; dirty[c] = 0;
+	for (j : 0 .. NS - 1) {
+		if
+		:: place[j] == c -> holds[j] = 0
+		:: else
+		fi
+	};
+	j = 0
+}
+
+/* fit_locked and pgpx_pool_pick_locked: k is the choice */
+inline pick()
+{
+	k = NOCONN;
+	for (i : 0 .. NC - 1) {
+		if
+		:: (conn[i].state == IDLE || conn[i].state == OWED) &&
+			(conn[i].hung || conn[i].old) ->
+			close_conn(i)
+		:: else
+		fi
+	};
+	for (i : 0 .. NC - 1) {
+		if
+		:: conn[i].state == OWED && k == NOCONN -> k = i
+		:: else
+		fi
+	};
+	for (i : 0 .. NC - 1) {
+		if
+		:: conn[i].state == IDLE -> k = i
+		:: else
+		fi
+	}
+}
+
+/*
+ * pgpx_pool_take_locked.  A session has one lease at a time, so its number stands
+ * for the lease's id; "holds" is whether its socket leads to the remote session
+ * that is in the place now: the generation.
+ */
+inline take_conn(c, s)
+{
+	assert(conn[c].state == IDLE || conn[c].state == OWED);
+	conn[c].state = LEASED;
+	conn[c].owner = s;
+	conn[c].busy = 0;
+	holds[s] = 1;
+	place[s] = c;
+	leases_out++
+}
+
+/* How many there are in a state, or in all but FREE. */
+inline count_conns(which)
+{
+	n = 0;
+	for (i : 0 .. NC - 1) {
+		if
+		:: (which) -> n++
+		:: else
+		fi
+	}
+}
+
+/* pgpx_pool_grow_locked: alloc for those whom nothing on its way will serve */
+inline grow()
+{
+	count_conns(conn[i].state == CONNECTING || conn[i].state == RESETTING);
+	num = len(queue);
+	if
+	:: num > n -> num = num - n
+	:: else -> num = 0
+	fi;
+	count_conns(conn[i].state == CONNECTING);
+	/* it would find out the same again, until somebody has told it */
+	if
+	:: missed -> num = 0
+	:: else
+	fi;
+	if
+	:: retry == 1 -> num = 0
+	:: retry == 2 && n > 0 -> num = 0	/* one prober */
+	:: retry == 2 && n == 0 && num > 1 -> num = 1
+	:: else
+	fi;
+	for (i : 0 .. NC - 1) {
+		if
+		:: num > 0 && conn[i].state == FREE ->
+			num--;
+			conn[i].state = CONNECTING;
+			ask_worker(i)
+		:: else
+		fi
+	}
+}
+
+/* The number that comes after all that are known: num. */
+inline next_number()
+{
+	num = 1;
+	for (j : 0 .. NS - 1) {
+		if
+		:: arrival[j] >= num -> num = arrival[j] + 1
+		:: else
+		fi
+	};
+	for (j : 0 .. NC - 1) {
+		if
+		:: before[j] > num -> num = before[j]
+		:: else
+		fi
+	};
+	j = 0
+}
+
+/* Nobody who came before is passed by. */
+inline assert_first(s)
+{
+	for (j : 0 .. NS - 1) {
+		assert(ticket[j].state != WAITING || j == s ||
+			(arrival[s] != 0 && arrival[j] > arrival[s]))
+	}
+}
+
+/* pgpx_pool_serve_locked with pgpx_ticket_grant_locked */
+inline serve()
+{
+	do
+	:: len(queue) == 0 -> break
+	:: len(queue) > 0 ->
+		pick();
+		if
+		:: k == NOCONN -> grow(); break
+		:: else ->
+			queue?_, j;
+			ticket[j].state = GRANTED;
+			ticket[j].conn = k;
+			take_conn(k, j);
+			latch[j] = 1;
+			n = j;
+			assert_first(n)
+		fi
+	od;
+	k = 0; i = 0; j = 0; n = 0; num = 0
+}
+
+/* give_locked and pgpx_pool_give */
+inline give(c, how)
+{
+	if
+#ifdef BUG_STALE
+	:: conn[c].state == LEASED ->
+#else
+	:: conn[c].owner == s && conn[c].state == LEASED ->
+#endif
+		leases_out--;
+		if
+		:: conn[c].cancel == 0 && how != G_CANCEL_CLOSE -> target[c] = 0
+		:: else
+		fi;
+		if
+		:: how == G_OWED -> conn[c].owed = 1
+		:: how == G_AS_IT_WAS
+		:: else -> conn[c].owed = 0
+		fi;
+		conn[c].busy = 0;
+		if
+		:: how == G_CLOSE -> close_conn(c)
+		:: how == G_CANCEL_CLOSE ->
+			clear_lease(c);
+			conn[c].reason = 1;
+			conn[c].state = CANCELLING;
+			if
+			:: conn[c].cancel == 0 -> conn[c].cancel = ASKED
+			:: else
+			fi;
+			ask_worker(c)
+		:: else ->
+			if
+			:: conn[c].hung || conn[c].old -> close_conn(c)
+#ifndef BUG_CANCEL
+			:: !(conn[c].hung || conn[c].old) &&
+				(how == G_CANCEL || (conn[c].cancel != 0 && how != G_OWED)) ->
+				clear_lease(c);
+				conn[c].reason = 0;
+				conn[c].state = CANCELLING;
+				ask_worker(c)
+			:: !(conn[c].hung || conn[c].old) && conn[c].cancel != 0 && how == G_OWED ->
+				clear_lease(c);
+				conn[c].reason = 1;
+				conn[c].state = CANCELLING;
+				ask_worker(c)
+#endif
+			:: else ->
+				clear_lease(c);
+				if
+				:: conn[c].owed ->
+					conn[c].state = OWED;
+#ifndef BUG_TICK
+					if
+					:: !ticking -> wake_worker()
+					:: else
+					fi
+#endif
+				:: else -> conn[c].state = IDLE
+				fi
+			fi
+		fi;
+#ifndef BUG_SERVE
+		serve()
+#endif
+	:: else
+	fi
+}
+
+/* pgpx_pool_revoke_locked; by the worker's end, or by an administrator */
+inline revoke(c, by_worker)
+{
+	leases_out--;
+	latch[conn[c].owner] = 1;
+	if
+	:: by_worker -> close_conn(c)
+	:: else ->
+		if
+		:: conn[c].busy && conn[c].cancel == 0 ->
+			conn[c].cancel = ASKED;
+			target[c] = conn[c].owner + 1
+		:: else
+		fi;
+		conn[c].busy = 0;
+		clear_lease(c);
+		conn[c].reason = 1;
+		conn[c].state = CANCELLING;
+		ask_worker(c)
+	fi
+}
+
+/* pgpx_pool_live_locked: n */
+inline count_live()
+{
+	count_conns(conn[i].state != FREE && conn[i].state != CONNECTING &&
+		conn[i].state != CLOSING &&
+		!(conn[i].state == LEASED && conn[i].hung) &&
+		!(conn[i].state == CANCELLING && conn[i].reason))
+}
+
+/* pgpx_worker_forget_connections */
+inline forget_connections()
+{
+	conninfo_epoch = 0;
+	missed = 0;
+	for (num : 0 .. NC - 1) {
+		if
+		:: conn[num].state == FREE
+		:: conn[num].state == LEASED -> revoke(num, true)
+		:: conn[num].state == CLOSING
+		:: else -> close_conn(num)
+		fi;
+		if
+		:: conn[num].state != FREE ->
+			/* the socket is shut down for all who hold it */
+			alive[num] = 0;
+			free_conn(num)
+		:: else
+		fi;
+		conn[num].work = 0
+	};
+	num = 0; i = 0; n = 0
+}
+
+/* --- sessions -------------------------------------------------------------- */
+
+
+
+#define mine (c < NC && conn[c].owner == s)
+#define reachable (c < NC && alive[c] && holds[s] && !cut[c])
+#define T_NEXT 1			/* where a session goes on after a give */
+#define T_STOP 2
+#define T_TAKE 3
+#define signalled (killed[s] || interrupted[s])
+
+proctype Session(byte s)
+{
+	byte left = ROUNDS - 1;		/* more to come */
+	byte c = NOCONN;
+	byte told, got, how, then;
+	bit deadline, dying, used;
+
+	/* sessions are alike: who comes first may be called the first */
+	atomic { started == s -> started++; goto first };
+
+again:
+	atomic {
+		told = 0; arrival[s] = 0; c = NOCONN; place[s] = 0; holds[s] = 0;
+		used = 0; deadline = 0;
+		if
+		:: left == 0 || killed[s] -> goto done
+		:: else -> left--
+		fi
+	};
+
+first:
+take:
+	/* take() in checkout.c: one section of the lock */
+	atomic {
+		c = NOCONN;
+		if
+		:: len(queue) == 0 || arrival[s] != 0 ->
+			pick();
+			c = k
+		:: else
+		fi;
+		if
+		:: c != NOCONN ->
+			assert_first(s);
+			take_conn(c, s);
+			goto settle
+		:: else
+		fi;
+		/* pgpx_checkout_check_locked: a back-off that runs */
+		count_live();
+		k = n;
+		count_conns(conn[i].state == CONNECTING);
+		if
+		:: retry == 1 && k == 0 && n == 0 -> k = 0; n = 0; goto again
+		:: else
+		fi;
+		/* pgpx_checkout_must_tell */
+		k = 0; n = 0; i = 0;
+		if
+		:: epoch != 0 && conninfo_epoch != epoch && told != epoch -> goto tell
+		:: else
+		fi;
+		/* pgpx_ticket_draw_locked */
+		next_number();
+		if
+		:: arrival[s] == 0 -> arrival[s] = num
+#ifdef BUG_HEAD
+		:: else
+#else
+		:: else -> num = arrival[s]
+#endif
+		fi;
+		ticket[s].state = WAITING;
+		tickets_out++;
+		queue!!num, s;
+		grow();
+		if
+		:: retry != 0 && !ticking -> wake_worker()
+		:: else
+		fi;
+		num = 0; n = 0; i = 0;
+		deadline = 0;
+		if
+		:: b_deadline > 0 -> b_deadline--; deadline = 1
+		:: true
+		fi
+	};
+
+wait:
+	/* pgpx_checkout_wait: no lock, so the look and the sleep are two steps */
+	atomic {
+		if
+		:: ticket[s].state != WAITING -> goto claim
+		:: else
+		fi;
+#ifdef BUG_EPOCH
+		if
+		:: epoch != 0 && conninfo_epoch != epoch && told == 0 -> goto tell_again
+		:: else
+		fi
+#else
+		if
+		:: epoch != 0 && conninfo_epoch != epoch && told != epoch -> goto tell_again
+		:: else
+		fi
+#endif
+	};
+#ifdef BUG_LATCH
+	latch[s] = 0;			/* what was set since the look is lost */
+#endif
+	if
+	:: atomic { latch[s] ->
+		latch[s] = 0;
+		if
+		:: signalled -> goto give_up
+		:: else -> goto wait
+		fi }
+	:: deadline -> goto timed_out
+	fi;
+
+tell:
+	/* pgpx_checkout_tell: the control socket may be full */
+	if
+	:: atomic { len(control) < NS -> told = epoch; control!told; goto take }
+	:: atomic { len(control) == NS && signalled -> interrupted[s] = 0; goto again }
+	fi;
+
+tell_again:
+	/* tell_again in checkout_wait.c */
+	atomic {
+		told = epoch;
+		if
+		:: told == 0 -> goto wait
+		:: else -> control!told
+		fi
+	};
+	atomic { grow(); num = 0; n = 0; i = 0; goto wait };
+
+claim:
+	/* pgpx_ticket_leave(CLAIM) */
+	atomic {
+		if
+		:: ticket[s].state == GRANTED ->
+			c = ticket[s].conn;
+			ticket[s].state = NONE;
+			tickets_out--;
+			goto settle
+		:: ticket[s].state == FAILED ->
+			ticket[s].state = NONE;
+			tickets_out--;
+			goto again
+		fi
+	};
+
+timed_out:
+	/* pgpx_ticket_leave(TIMEOUT): a grant in the meantime is taken */
+#ifdef BUG_TIMEOUT
+	if
+	:: ticket[s].state != WAITING -> goto claim
+	:: ticket[s].state == WAITING		/* looked .. */
+	fi;
+	atomic {							/* .. and then acts */
+		if
+		:: ticket[s].state == WAITING -> queue??_, eval(s)
+		:: else
+		fi;
+		ticket[s].state = NONE;
+		tickets_out--;
+		goto again
+	};
+#else
+	atomic {
+		if
+		:: ticket[s].state == WAITING ->
+			queue??_, eval(s);
+			ticket[s].state = NONE;
+			tickets_out--;
+			goto again
+		:: else -> goto claim
+		fi
+	};
+#endif
+
+give_up:
+	/* pgpx_ticket_leave(CANCEL), from PG_CATCH or from the exit callback */
+	atomic {
+		c = NOCONN;
+		if
+		:: ticket[s].state == WAITING -> queue??_, eval(s)
+		:: ticket[s].state == GRANTED ->
+#ifdef BUG_CANCELWAIT
+			if
+			:: interrupted[s]
+			:: else -> c = ticket[s].conn
+			fi
+#else
+#ifdef BUG_EXIT
+			if
+			:: killed[s]
+			:: else -> c = ticket[s].conn
+			fi
+#else
+			c = ticket[s].conn
+#endif
+#endif
+		:: else
+		fi;
+		ticket[s].state = NONE;
+		tickets_out--
+	};
+	/* .. and the second section: given on, untouched */
+	atomic { how = G_AS_IT_WAS; then = T_STOP; goto giving };
+
+settle:
+	/*
+	 * pgpx_kept_fetch: the worker looks whether the asker is the lessee.  Then
+	 * look() in checkout_settle.c: an owed answer, or nothing at all.
+	 */
+	if
+	:: atomic { mine && reachable && !conn[c].owed && signalled ->
+		how = G_AS_IT_WAS; then = T_STOP; goto giving }
+#ifndef BUG_OWED
+	:: atomic { mine && conn[c].owed && reachable && len(out[c]) > 0 ->
+		out[c]?got;
+		assert(got == RST || got == BAD);	/* never somebody else's answer */
+		if
+		:: got == RST -> got = 0
+		:: else ->
+			got = 0;
+#ifndef BUG_RESETBAD
+			goto dead
+#endif
+		fi }
+	:: atomic { !mine || !reachable -> goto dead }
+	:: atomic { mine && conn[c].owed && signalled ->
+		target[c] = RST; how = G_CANCEL_CLOSE; then = T_STOP; goto giving }
+	:: atomic { mine && !conn[c].owed && reachable -> assert(len(out[c]) == 0) }
+#else
+	:: true
+#endif
+	fi;
+	goto use;
+
+dead:
+	/* unsettle: it had died while idle; the next one, with the old number */
+	atomic {
+		how = G_CLOSE; then = T_TAKE; goto giving
+	};
+
+use:
+	atomic {
+		arrival[s] = 0;
+		if
+		:: goto back					/* nothing is sent */
+		:: true
+		fi;
+		used = 1;
+		if
+		:: mine && reachable ->
+			assert(conn[c].owner == s && conn[c].state == LEASED);
+			assert(dirty[c] == 0);		/* a clean session */
+			conn[c].busy = 1;
+			dirty[c] = s + 1;
+			target[c] = s + 1;
+			in[c]!(s + 1)
+		:: mine && !reachable -> how = G_CLOSE; then = T_NEXT; goto giving
+		:: !mine -> goto next			/* taken away: PX001 */
+		fi
+	};
+
+answer:
+	/* pgpx_run_read */
+	if
+	:: atomic { reachable && len(out[c]) > 0 ->
+		out[c]?got;
+		assert(got == s + 1);			/* never another one's answer */
+		got = 0;
+		if
+		:: mine -> conn[c].busy = 0
+		:: else
+		fi }
+	:: atomic { !reachable && mine -> how = G_CLOSE; then = T_NEXT; goto giving }
+	:: atomic { !mine && !reachable -> goto next }
+	:: atomic { b_ask > 0 && mine && conn[c].cancel == 0 ->
+		/* pgpx_lease_cancel, under the lock */
+		b_ask--;
+		conn[c].cancel = ASKED;
+		ask_worker(c);
+		goto answer }
+	:: atomic { signalled ->
+		/* in mid-statement: the worker cancels and closes */
+		how = G_CANCEL_CLOSE; then = T_STOP; goto giving }
+	fi;
+
+back:
+	/* pgpx_lease_return: condition() outside of the lock .. */
+	if
+#ifdef BUG_STALE
+	:: atomic { !mine -> how = G_CLEAN }	/* a checkin of what was taken away */
+#else
+	:: atomic { !mine -> goto next }
+#endif
+#ifdef BUG_CANCEL
+	:: atomic { mine && !used -> how = G_CLEAN }
+	:: atomic { mine && used && reachable -> in[c]!RST; how = G_OWED }
+#else
+	:: atomic { mine && conn[c].cancel != 0 -> how = G_CANCEL }
+	:: atomic { mine && conn[c].cancel == 0 && !used -> how = G_CLEAN }
+	:: atomic { mine && conn[c].cancel == 0 && used && reachable ->
+		in[c]!RST; how = G_OWED }
+#endif
+	:: atomic { mine && used && !reachable -> how = G_CLOSE }
+	fi;
+	/* .. then pgpx_pool_give */
+	then = T_NEXT;
+
+giving:
+	atomic {
+		if
+		:: c != NOCONN -> give(c, how)
+		:: else
+		fi;
+		how = 0;
+		if
+		:: then == T_TAKE -> c = NOCONN; then = 0; goto take
+		:: then == T_STOP -> then = 0; interrupted[s] = 0; goto again
+		:: else -> then = 0
+		fi
+	};
+
+next:
+	atomic {
+		interrupted[s] = 0;
+		goto again
+	};
+
+done:
+	atomic { arrival[s] = 0; told = 0; left = 0; ended++ }
+}
+
+/* --- the worker ------------------------------------------------------------- */
+
+/* Is there an event on a socket that it watches? */
+#define event(c) ( \
+	(phase[c] == P_RESET && (len(out[c]) > 0 || !alive[c])) || \
+	(phase[c] == P_CONNECT) || \
+	(phase[c] == P_OPEN && !alive[c] && !conn[c].hung) || \
+	(phase[c] == P_CLOSING && !alive[c]) || \
+	(phase[c] == P_ENDING && !flying[c]) || \
+	(flying[c] == 2))
+#if NC == 1
+#define any_event event(0)
+#else
+#define any_event (event(0) || event(1))
+#endif
+
+/* pgpx_canceller_start */
+inline start_cancel(c)
+{
+	conn[c].cancel = SENT;
+	flying[c] = 1
+}
+
+/* pgpx_pool_cancel_done, and what the worker does after it */
+inline cancel_done(c)
+{
+	flying[c] = 0;
+	conn[c].cancel = 0;
+	if
+	:: conn[c].state == CANCELLING && !conn[c].reason ->
+		if
+		:: conn[c].old -> close_conn(c)
+		:: else ->
+			conn[c].state = RESETTING;
+			phase[c] = P_RESET;
+			if
+			:: alive[c] && len(in[c]) < 2 -> in[c]!RST
+			:: else
+			fi
+		fi;
+		must_serve = 1
+	:: conn[c].state == LEASED -> latch[conn[c].owner] = 1
+	:: else
+	fi
+}
+
+/* One connection: what has happened on its sockets. */
+inline events_of(c)
+{
+	/* the cancel connection has closed */
+	if
+	:: flying[c] == 2 -> cancel_done(c)
+	:: else
+	fi;
+	if
+		:: phase[c] == P_CONNECT && conn[c].state == CONNECTING ->
+			if
+			:: true ->
+				/* pgpx_pool_opened */
+				alive[c] = 1;
+				phase[c] = P_OPEN;
+				before[c] = 0;
+				retry = 0;
+				conn[c].opened = 1;
+				open_now++;
+				if
+				:: conn[c].old -> close_conn(c)
+				:: else -> conn[c].state = IDLE
+				fi;
+				must_serve = 1
+			:: b_connfail > 0 ->
+				/* pgpx_pool_connect_failed */
+				b_connfail--;
+				num = before[c];
+				free_conn(c);
+				retry = 1;
+				count_live();
+#ifndef BUG_FAILWAKE
+				if
+				:: n == 0 ->
+					do
+					:: len(queue) > 0 ->
+						queue?<k, j>;
+						if
+						:: k < num ->
+							queue?_, _;
+							ticket[j].state = FAILED;
+							latch[j] = 1
+						:: else -> break
+						fi
+					:: len(queue) == 0 -> break
+					od
+				:: else
+				fi;
+				must_serve = 1
+#endif
+			fi
+		:: phase[c] == P_RESET && conn[c].state == RESETTING &&
+			(len(out[c]) > 0 || !alive[c]) ->
+			/* step_reset and pgpx_pool_reset_done */
+			if
+			:: len(out[c]) > 0 -> out[c]?k
+			:: len(out[c]) == 0 -> k = BAD
+			fi;
+			phase[c] = P_OPEN;
+			conn[c].owed = 0;
+			if
+			:: k == RST -> conn[c].state = IDLE
+			:: else -> close_conn(c)
+			fi;
+			must_serve = 1
+		:: phase[c] == P_OPEN && !alive[c] && !conn[c].hung ->
+			/* pgpx_connection_ready: EPOLLRDHUP */
+			conn[c].hung = 1;
+			if
+			:: conn[c].state == IDLE || conn[c].state == OWED ||
+				conn[c].state == RESETTING || conn[c].state == CANCELLING ->
+				close_conn(c);
+				must_serve = 1
+			:: else
+			fi
+		:: phase[c] == P_ENDING && !flying[c] ->
+			/* ending.c: at rest it is told goodbye; else the cancel comes again */
+			if
+			:: !alive[c] ->
+				close_conn(c);
+				must_serve = 1
+			:: alive[c] && len(in[c]) == 0 -> cut[c] = 1
+			:: alive[c] && len(in[c]) > 0 -> start_cancel(c)
+			fi
+		:: phase[c] == P_CLOSING && !alive[c] ->
+			/* close_now and pgpx_pool_closed */
+			free_conn(c);
+			must_serve = 1
+		:: else
+	fi;
+	k = 0; n = 0; i = 0; j = 0; num = 0
+}
+
+/* work_on in reactor.c, with read_control before it */
+inline work_on(c)
+{
+		if
+		:: conn[c].work ->
+			conn[c].work = 0;
+			do
+			:: len(control) > 0 ->
+				/* pgpx_handoff_receive and take_conninfo */
+				control?k;
+				if
+				:: k == epoch ->
+					knows = 1; conninfo_epoch = epoch;
+					missed = 0; must_serve = 1
+				:: else
+				fi
+			:: len(control) == 0 -> break
+			od;
+			k = 1
+		:: else -> k = 0
+		fi;
+		if
+		:: k == 1 && conn[c].state == CONNECTING && phase[c] == P_NONE ->
+			if
+			:: knows ->
+				/* pgpx_connector_open */
+				phase[c] = P_CONNECT;
+				next_number();
+				before[c] = num;
+				num = 0
+			:: else ->
+				/* pgpx_pool_conninfo_missing */
+				free_conn(c);
+				conninfo_epoch = 0;
+				missed = 1;
+				for (j : 0 .. NS - 1) {
+					if
+					:: ticket[j].state == WAITING -> latch[j] = 1
+					:: else
+					fi
+				}
+			fi
+		:: k == 1 && conn[c].state == CANCELLING && conn[c].reason &&
+			phase[c] != P_ENDING && phase[c] != P_CLOSING ->
+			/* pgpx_ending_begin */
+			phase[c] = P_ENDING;
+			if
+			:: conn[c].cancel == ASKED -> start_cancel(c)
+			:: else
+			fi
+		:: k == 1 && (conn[c].state == LEASED || conn[c].state == CANCELLING) &&
+			!conn[c].reason && conn[c].cancel == ASKED ->
+			start_cancel(c)
+		:: k == 1 && conn[c].state == CANCELLING && !conn[c].reason &&
+			conn[c].cancel == 0 && flying[c] == 0 ->
+			cancel_done(c)
+		:: k == 1 && conn[c].state == CLOSING && phase[c] != P_CLOSING ->
+			/* pgpx_connection_close */
+			phase[c] = P_CLOSING;
+			cut[c] = 1;
+#ifdef BUG_PLACE
+			free_conn(c);
+			must_serve = 1
+#endif
+		:: else
+		fi;
+		k = 0; j = 0
+}
+
+/* tick in janitor.c: what only the clock brings */
+inline tick(c)
+{
+	if
+	:: conn[c].state == OWED && phase[c] == P_OPEN ->
+		if
+		:: ticking = 1				/* its moment has not come */
+		:: true ->
+			/* pgpx_pool_begin_reset */
+			conn[c].state = RESETTING;
+			phase[c] = P_RESET
+		fi
+	:: else
+	fi
+}
+
+proctype Worker()
+{
+	byte epochs = 0;
+	bit must_serve;		/* all sections of a round serve once, at its end */
+
+#if RESTARTS > 0
+start:
+	/* set_up in worker.c */
+#ifndef BUG_FORGET
+	atomic { forget_connections(); knows = 0; worker_timer = 0 };
+#endif
+	atomic { epochs++; epoch = epochs; worker_latch = 1 };
+#endif
+	do
+	:: true ->
+end_sleep:
+		/*
+		 * A round of pgpx_reactor_run_once: sleep, reset the latch, look at
+		 * sockets and work bits, say that it sleeps, look a last time.  One
+		 * atomic, although it is many sections in C: what comes between two
+		 * of them might as well have come before, or come in the next round,
+		 * as long as the latch is reset before it looks, and it says that it
+		 * sleeps before it looks.  Where a mutant has not that order, it has
+		 * the gap, too.
+		 */
+		atomic {
+			(worker_latch || ticking || any_event || len(control) > 0 ||
+				worker_killed || (worker_timer && retry == 2));
+			worker_timer = 0;
+#ifndef BUG_WORKERLATCH
+			worker_latch = 0;
+#endif
+#if RESTARTS > 0
+			if
+			:: worker_killed -> goto stop
+			:: else
+			fi;
+#endif
+			events_of(0);
+#if NC > 1
+			events_of(1);
+#endif
+			do
+			:: len(control) > 0 ->
+				control?k;
+				if
+				:: k == epoch ->
+					knows = 1; conninfo_epoch = epoch;
+					missed = 0; must_serve = 1
+				:: else
+				fi
+			:: len(control) == 0 -> break
+			od;
+			work_on(0);
+#if NC > 1
+			work_on(1);
+#endif
+			/* pgpx_janitor_run */
+#ifndef BUG_SLEEP
+			ticking = 0;
+#endif
+			tick(0);
+#if NC > 1
+			tick(1);
+#endif
+			if
+#ifndef BUG_FAILWAKE
+			:: len(queue) > 0 && retry == 1 -> worker_timer = 1
+#endif
+			:: len(queue) > 0 && retry != 1 -> must_serve = 1
+			:: else
+			fi;
+			k = 0;
+			if
+			:: must_serve -> must_serve = 0; serve()
+			:: else
+			fi
+		};
+#ifdef BUG_SLEEP
+		ticking = 0;			/* what came since the look did not wake it */
+#endif
+#ifdef BUG_WORKERLATCH
+		worker_latch = 0;		/* .. what was set since the look is lost */
+#endif
+	od;
+
+#if RESTARTS > 0
+stop:
+	/* at_exit in worker_exit.c */
+	epoch = 0;
+	atomic {
+#ifndef BUG_FORGET
+		forget_connections();
+#else
+		/* its memory and its sockets go with it, what it has told does not */
+		for (num : 0 .. NC - 1) {
+			phase[num] = P_NONE;
+			flying[num] = 0;
+			if
+			:: conn[num].state != LEASED -> alive[num] = 0
+			:: else
+			fi
+		};
+		num = 0;
+		conninfo_epoch = 0;
+#endif
+		knows = 0; ticking = 0; worker_timer = 0; worker_killed = 0;
+		worker_latch = 0
+	};
+	goto start
+#endif
+}
+
+/* --- the remote -------------------------------------------------------------- */
+
+proctype Remote(byte c)
+{
+	byte x;
+
+end:
+	do
+	:: atomic { alive[c] && len(in[c]) > 0 && len(out[c]) < 3 ->
+		/* a statement ends */
+		in[c]?x;
+		if
+		:: x == RST ->
+			if
+			:: dirty[c] = 0; out[c]!RST
+			:: b_resetfail > 0 -> b_resetfail--; out[c]!BAD
+			fi
+		:: else -> out[c]!x
+		fi;
+		x = 0 }
+	:: atomic { alive[c] && cut[c] && len(in[c]) == 0 -> alive[c] = 0 }
+	:: atomic { flying[c] == 1 ->
+		/* the signal is sent, then the cancel connection is closed */
+		flying[c] = 2;
+		if
+		:: alive[c] && len(in[c]) > 0 && len(out[c]) < 3 ->
+			in[c]?x;
+			assert(x == target[c] || x == RST && conn[c].reason);
+			if
+			:: x == RST -> out[c]!BAD
+			:: else -> out[c]!x
+			fi;
+			x = 0
+		:: else
+		fi }
+	od
+}
+
+/* --- what comes from outside -------------------------------------------------- */
+
+/* The end of a back-off. */
+proctype Clock()
+{
+end:
+	do
+	:: atomic { retry == 1 -> retry = 2 }
+	od
+}
+
+proctype Env()
+{
+	byte kills = KILLS, interrupts = INTERRUPTS, revokes = REVOKES;
+	byte losses = LOSSES, reconnects = RECONNECTS, restarts = RESTARTS;
+	byte s;
+
+	do
+	:: atomic { kills > 0 ->
+		kills--;
+		select (s : 0 .. NS - 1);
+		killed[s] = 1; latch[s] = 1; s = 0 }
+	:: atomic { interrupts > 0 ->
+		interrupts--;
+		select (s : 0 .. NS - 1);
+		interrupted[s] = 1; latch[s] = 1; s = 0 }
+	:: atomic { revokes > 0 ->
+		select (s : 0 .. NC - 1);
+		if
+		:: conn[s].state == LEASED -> revokes--; revoke(s, false); s = 0
+		:: else -> s = 0
+		fi }
+	:: atomic { losses > 0 ->
+		select (s : 0 .. NC - 1);
+		if
+		:: alive[s] ->
+			losses--;
+			alive[s] = 0;
+			do
+			:: len(in[s]) > 0 -> in[s]?_
+			:: len(in[s]) == 0 -> break
+			od
+		:: else
+		fi;
+		s = 0 }
+	:: atomic { reconnects > 0 ->
+		/* pgpx_pool_reconnect_locked */
+		reconnects--;
+		for (s : 0 .. NC - 1) {
+			if
+			:: conn[s].state != FREE && conn[s].state != CLOSING ->
+				conn[s].old = 1
+			:: else
+			fi
+		};
+		serve();
+		s = 0 }
+	:: atomic { restarts > 0 && epoch != 0 ->
+		restarts--; worker_killed = 1; worker_latch = 1 }
+	:: break
+	od;
+	env_ended = 1
+}
+
+/* Nothing moves any more: nobody hangs, nothing is left, all adds up. */
+proctype Monitor()
+{
+	timeout;
+	assert(env_ended);
+	assert(ended == NS);				/* else somebody hangs */
+	assert(len(queue) == 0 && leases_out == 0 && tickets_out == 0);
+	d_step {
+		n = 0;
+		for (i : 0 .. NC - 1) {
+			assert(conn[i].state == FREE || conn[i].state == IDLE);
+			assert(conn[i].cancel == 0 && conn[i].owner == NOBODY);
+			assert((conn[i].state == IDLE) == alive[i]);
+			if
+			:: conn[i].opened -> n++
+			:: else
+			fi
+		};
+		assert(n == open_now)
+	}
+}
+
+init
+{
+	byte s;
+
+	atomic {
+		for (s : 0 .. NC - 1) {
+			conn[s].owner = NOBODY;
+			run Remote(s)
+		};
+		run Worker();
+		for (s : 0 .. NS - 1) { run Session(s) };
+#if CONNFAILS > 0
+		run Clock();
+#endif
+#if KILLS + INTERRUPTS + REVOKES + LOSSES + RECONNECTS + RESTARTS > 0
+		run Env();
+#else
+		env_ended = 1;
+#endif
+		run Monitor();
+		s = 0
+	}
+}

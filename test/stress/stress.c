@@ -1,0 +1,956 @@
+/*-------------------------------------------------------------------------
+ *
+ * stress.c
+ *	  Many sessions, random operations, random faults; see ../README.md.
+ *
+ *	  stress SEED SECONDS LOCAL REMOTE PROXY_PORT REMOTE_PORT RESTART
+ *
+ * LOCAL and REMOTE are conninfos of superusers, RESTART a shell command that
+ * restarts the remote.  The foreign server "s" leads to PROXY_PORT, where a thread
+ * of this program passes bytes on to REMOTE_PORT, or does not.
+ *
+ * Each thread is a session that does one operation after the other and checks
+ * every value to the bit.  A thread of faults cancels, terminates, takes leases
+ * away, changes the server, ends the worker, restarts the remote, cuts and freezes
+ * connections.  Now and then all stop at a barrier, where everything has to add
+ * up.  A mistake ends the program with status 1 and says what was done.
+ *
+ * The seed decides what each thread does next; what the others do meanwhile is
+ * the machine's to decide.
+ *
+ *-------------------------------------------------------------------------
+ */
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "libpq-fe.h"
+
+#define SESSIONS 24
+#define BARRIER_EACH 5			/* seconds */
+#define TEXT_MAX 3000
+#define LINKS 256				/* of the proxy */
+
+typedef struct Session
+{
+	int			number;
+	uint64_t	random;
+	PGconn	   *conn;
+	const char *doing;			/* for the message */
+	char		lease[32];
+	char		pid[32];		/* of the remote backend, once it is known */
+	long		operations;
+	long		values;
+	long		refused;		/* errors that may be */
+	long		reconnects;
+} Session;
+
+static Session sessions[SESSIONS];
+static const char *local_info;
+static const char *remote_info;
+static const char *restart_command;
+static int	proxy_port;
+static int	remote_port;
+static unsigned long seed;
+
+static volatile bool stop = false;	/* the time is up */
+static volatile bool pausing = false;	/* to the barrier */
+static volatile bool frozen = false;	/* the proxy passes nothing on */
+static volatile int cutting = 0;	/* the proxy cuts: 1 RST, 2 FIN */
+static pthread_barrier_t barrier;
+static pthread_mutex_t conn_mutex[SESSIONS];
+static long faults[16];
+
+static double
+now(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return ts.tv_sec + ts.tv_nsec / 1e9;
+}
+
+static void
+fail(const Session *s, const char *format,...)
+{
+	static pthread_mutex_t once = PTHREAD_MUTEX_INITIALIZER;
+	va_list		args;
+
+	pthread_mutex_lock(&once);
+	printf("stress: FAILED with seed %lu", seed);
+	if (s != NULL)
+		printf(", session %d (%s), lease \"%s\"", s->number, s->doing,
+			   s->lease);
+	printf(": ");
+	va_start(args, format);
+	vprintf(format, args);
+	va_end(args);
+	printf("\n");
+	fflush(stdout);
+	_exit(1);
+}
+
+/* xorshift64*: a thread's own sequence. */
+static uint32_t
+roll(Session *s, uint32_t n)
+{
+	s->random ^= s->random >> 12;
+	s->random ^= s->random << 25;
+	s->random ^= s->random >> 27;
+	return (uint32_t) ((s->random * 2685821657736338717ULL) >> 33) % n;
+}
+
+static PGconn *
+connect_to(const char *info)
+{
+	for (int i = 0; i < 300; i++)
+	{
+		PGconn	   *conn = PQconnectdb(info);
+
+		if (PQstatus(conn) == CONNECTION_OK)
+			return conn;
+		PQfinish(conn);
+		usleep(100 * 1000);
+	}
+	fail(NULL, "no connection to %s", info);
+	return NULL;
+}
+
+static void
+ignore_notice(void *arg, const PGresult *res)
+{
+}
+
+static void
+reconnect(Session *s)
+{
+	PGconn	   *conn = connect_to(local_info);
+
+	PQsetNoticeReceiver(conn, ignore_notice, NULL);
+	pthread_mutex_lock(&conn_mutex[s->number]);
+	if (s->conn != NULL)
+		PQfinish(s->conn);
+	s->conn = conn;
+	pthread_mutex_unlock(&conn_mutex[s->number]);
+	s->lease[0] = '\0';
+	s->pid[0] = '\0';
+	s->reconnects++;
+}
+
+/* Errors that faults bring; what else comes is a mistake. */
+static bool
+may_be(const char *sqlstate)
+{
+	static const char *const known[] = {
+		"55P03",				/* no connection in time */
+		"57014",				/* cancelled, statement_timeout */
+		"57P01",				/* the remote's or our session was terminated */
+		"57P02", "57P03",		/* the remote restarts */
+		"08001", "08006",		/* no connection, or lost */
+		"PX001", "PX003",		/* taken away; no worker */
+		"53300",				/* too many */
+		"40P01",				/* would wait for itself */
+	};
+
+	for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
+		if (strcmp(known[i], sqlstate) == 0)
+			return true;
+	return false;
+}
+
+/*
+ * Run SQL.  The result, or NULL after an error that may be; *sqlstate tells
+ * which.  A session that has gone is made anew.
+ */
+static PGresult *
+run(Session *s, const char *expected, const char *sql, int n,
+	const char *const *values)
+{
+	PGresult   *res = PQexecParams(s->conn, sql, n, NULL, values, NULL, NULL, 0);
+	ExecStatusType status = PQresultStatus(res);
+	const char *sqlstate = PQresultErrorField(res, PG_DIAG_SQLSTATE);
+
+	if (status == PGRES_TUPLES_OK || status == PGRES_COMMAND_OK)
+		return res;
+	s->refused++;
+	if (PQstatus(s->conn) != CONNECTION_OK)
+	{
+		if (sqlstate != NULL && strncmp(sqlstate, "XX", 2) == 0)
+			fail(s, "the session ended with: %s", PQresultErrorMessage(res));
+		PQclear(res);
+		reconnect(s);
+		return NULL;
+	}
+	if (sqlstate == NULL || (!may_be(sqlstate) &&
+							 (expected == NULL || strcmp(expected, sqlstate) != 0)))
+		fail(s, "%s: %s", sqlstate ? sqlstate : "no sqlstate",
+			 PQresultErrorMessage(res));
+	PQclear(res);
+	return NULL;
+}
+
+static bool
+simply(Session *s, const char *expected, const char *sql)
+{
+	PGresult   *res = run(s, expected, sql, 0, NULL);
+	bool		ok = res != NULL;
+
+	PQclear(res);
+	return ok;
+}
+
+/* A text that nobody else has. */
+static void
+random_text(Session *s, char *text)
+{
+	int			len = snprintf(text, 64, "%d:%u:", s->number,
+							   (unsigned) roll(s, 1u << 30));
+	int			more = roll(s, 8) == 0 ? roll(s, TEXT_MAX - 100) : roll(s, 40);
+
+	for (int i = 0; i < more; i++)
+		text[len++] = "abcdefghijklmnop'\\\"$ \n\t{},"[roll(s, 26)];
+	text[len] = '\0';
+}
+
+static void
+compare(Session *s, const PGresult *res, const char *number, const char *text)
+{
+	if (PQntuples(res) != 1)
+		fail(s, "%d rows instead of 1", PQntuples(res));
+	if (strcmp(PQgetvalue(res, 0, 0), number) != 0)
+		fail(s, "asked for %s, got %s", number, PQgetvalue(res, 0, 0));
+	if (strcmp(PQgetvalue(res, 0, 1), text) != 0)
+		fail(s, "asked for \"%s\", got \"%s\"", text, PQgetvalue(res, 0, 1));
+	s->values++;
+}
+
+/* A value there and back: on the lease, or in one call. */
+static void
+ask_value(Session *s, bool on_lease)
+{
+	char		number[32];
+	char		text[TEXT_MAX];
+	const char *values[3] = {s->lease, number, text};
+	PGresult   *res;
+
+	s->doing = on_lease ? "value on a lease" : "value in a call";
+	snprintf(number, sizeof(number), "%lld",
+			 (long long) roll(s, 1u << 31) * roll(s, 1u << 31));
+	random_text(s, text);
+	res = on_lease ?
+		run(s, NULL, "SELECT a, b FROM pgpool.query($1::bigint, 'select $1::bigint, $2::text', $2::text, $3::text) AS t(a bigint, b text)", 3, values) :
+		run(s, NULL, "SELECT a, b FROM pgpool.query('s', 'select $1::bigint, $2::text', $1::text, $2::text) AS t(a bigint, b text)", 2, values + 1);
+	if (res != NULL)
+		compare(s, res, number, text);
+	PQclear(res);
+}
+
+/* The remote session is clean at first, then ours, and stays the same one. */
+static void
+mark(Session *s)
+{
+	char		mine[32];
+	const char *values[2] = {s->lease, mine};
+	PGresult   *res;
+
+	s->doing = "mark";
+	snprintf(mine, sizeof(mine), "%d", s->number);
+	res = run(s, NULL, "SELECT a, b, c FROM pgpool.query($1::bigint, 'select pg_backend_pid()::text, coalesce(current_setting(''stress.owner'', true), ''''), (select count(*) from pg_locks where locktype = ''advisory'' and pid = pg_backend_pid())::text') AS t(a text, b text, c text)", 1, values);
+	if (res == NULL)
+		return;
+	if (s->pid[0] == '\0')
+	{
+		if (PQgetvalue(res, 0, 1)[0] != '\0')
+			fail(s, "the session is still that of %s", PQgetvalue(res, 0, 1));
+		if (strcmp(PQgetvalue(res, 0, 2), "0") != 0)
+			fail(s, "the session has somebody's advisory lock");
+		snprintf(s->pid, sizeof(s->pid), "%s", PQgetvalue(res, 0, 0));
+		PQclear(res);
+		res = run(s, NULL, "SELECT pgpool.exec($1::bigint, format('select set_config(''stress.owner'', %L, false), pg_advisory_lock(1000 + %s)', $2::text, $2::text))", 2, values);
+		if (res == NULL)
+			snprintf(s->pid, sizeof(s->pid), "unknown");
+	}
+	else if (strcmp(s->pid, "unknown") != 0)
+	{
+		if (strcmp(PQgetvalue(res, 0, 0), s->pid) != 0)
+			fail(s, "the lease was on backend %s, and is on %s", s->pid,
+				 PQgetvalue(res, 0, 0));
+		if (strcmp(PQgetvalue(res, 0, 1), mine) != 0)
+			fail(s, "the session is that of \"%s\"", PQgetvalue(res, 0, 1));
+	}
+	PQclear(res);
+}
+
+static void
+take(Session *s)
+{
+	static const char *const how[] = {
+		"SELECT pgpool.checkout('s', '10 s', 'stress')",
+		"SELECT pgpool.checkout('s', '1 ms')",
+		"SELECT pgpool.checkout('s', '2 ms')",
+		"SELECT pgpool.checkout('s', '0')",
+		"SELECT pgpool.try_checkout('s')",
+		"SELECT pgpool.checkout('s', '100 ms')",
+	};
+	uint32_t	which = roll(s, 10);
+	PGresult   *res;
+
+	s->doing = how[which < 6 ? which : 0];
+	res = run(s, NULL, s->doing, 0, NULL);
+	if (res != NULL && !PQgetisnull(res, 0, 0))
+		snprintf(s->lease, sizeof(s->lease), "%s", PQgetvalue(res, 0, 0));
+	s->pid[0] = '\0';
+	PQclear(res);
+}
+
+static void
+give(Session *s, const char *how)
+{
+	const char *values[1] = {s->lease};
+	PGresult   *res = NULL;
+
+	/* interrupted, it is ours still */
+	for (int i = 0; i < 100 && res == NULL && s->lease[0] != '\0'; i++)
+	{
+		s->doing = how;
+		res = run(s, i > 0 ? "55000" : NULL, how, 1, values);
+		if (res == NULL && s->lease[0] != '\0' && i > 0)
+		{
+			/* it may have gone in the try before */
+			res = PQexec(s->conn, "SELECT 1");
+		}
+	}
+	PQclear(res);
+	s->lease[0] = '\0';
+}
+
+/* A transaction of its own leases, with savepoints. */
+static void
+transaction(Session *s)
+{
+	static const char *const steps[] = {
+		"SAVEPOINT a",
+		"ROLLBACK TO SAVEPOINT a",
+		"RELEASE SAVEPOINT a",
+		"SELECT pgpool.checkout_xact('s', '50 ms')",
+		"SELECT pgpool.checkout_xact('s', '1 ms')",
+		"SELECT count(*) FROM pgpool.query('s', 'select 1') AS t(a int)",
+		"SELECT 1/0",
+	};
+	const char *end = roll(s, 2) ? "COMMIT" : "ROLLBACK";
+
+	s->doing = "transaction";
+	if (!simply(s, NULL, "BEGIN"))
+		return;
+	for (int i = roll(s, 8); i > 0; i--)
+	{
+		const char *step = steps[roll(s, 7)];
+		PGresult   *res;
+		char		lease[32] = "";
+		PGconn	   *conn = s->conn;
+
+		s->doing = step;
+		/* no such savepoint, failed transaction, division by zero */
+		res = PQexec(s->conn, step);
+		if (PQresultStatus(res) == PGRES_FATAL_ERROR)
+		{
+			const char *sqlstate = PQresultErrorField(res, PG_DIAG_SQLSTATE);
+
+			if (PQstatus(s->conn) != CONNECTION_OK)
+			{
+				PQclear(res);
+				reconnect(s);
+				return;
+			}
+			if (sqlstate == NULL ||
+				(!may_be(sqlstate) && strcmp(sqlstate, "3B001") != 0 &&
+				 strcmp(sqlstate, "25P02") != 0 && strcmp(sqlstate, "22012") != 0))
+				fail(s, "%s", PQresultErrorMessage(res));
+		}
+		else if (strstr(step, "checkout_xact") != NULL)
+			snprintf(lease, sizeof(lease), "%s", PQgetvalue(res, 0, 0));
+		PQclear(res);
+		if (lease[0] != '\0')
+		{
+			char		held[32];
+
+			memcpy(held, s->lease, sizeof(held));
+			memcpy(s->lease, lease, sizeof(lease));
+			ask_value(s, true);
+			if (s->conn != conn)
+				return;			/* all is gone with the session */
+			memcpy(s->lease, held, sizeof(held));
+		}
+	}
+	s->doing = end;
+	(void) simply(s, NULL, end);
+	if (PQtransactionStatus(s->conn) != PQTRANS_IDLE)
+		(void) simply(s, NULL, "ROLLBACK");
+}
+
+/* Something that runs on, and is cancelled, waited for, or left behind. */
+static void
+slow(Session *s)
+{
+	const char *values[1] = {s->lease};
+	PGresult   *res;
+
+	int			which = roll(s, 4);
+	bool		landed = true;
+
+	switch (which)
+	{
+		case 0:
+			s->doing = "statement_timeout";
+			if (!simply(s, NULL, "SET statement_timeout = '15ms'"))
+				return;
+			res = run(s, NULL, "SELECT pgpool.exec($1::bigint, 'select pg_sleep(0.05)')", 1, values);
+			PQclear(res);
+			for (int i = 0; i < 10 && !simply(s, NULL, "RESET statement_timeout"); i++)
+				;
+			break;
+		case 1:
+			s->doing = "send and result";
+			landed = false;
+			res = run(s, NULL, "SELECT pgpool.send($1::bigint, 'select 41 + 1 from pg_sleep(0.01)')", 1, values);
+			if (res == NULL || s->lease[0] == '\0')
+				break;
+			PQclear(res);
+			res = run(s, "55000", "SELECT a FROM pgpool.result($1::bigint) AS t(a int)", 1, values);
+			if (res != NULL && (PQntuples(res) != 1 || strcmp(PQgetvalue(res, 0, 0), "42") != 0))
+				fail(s, "result is %s", PQntuples(res) > 0 ? PQgetvalue(res, 0, 0) : "none");
+			landed = res != NULL;
+			PQclear(res);
+			break;
+		case 2:
+			s->doing = "send and cancel";
+			landed = false;
+			res = run(s, NULL, "SELECT pgpool.send($1::bigint, 'select pg_sleep(1)')", 1, values);
+			if (res == NULL || s->lease[0] == '\0')
+				break;
+			PQclear(res);
+			res = run(s, "55000", "SELECT pgpool.cancel($1::bigint)", 1, values);
+			PQclear(res);
+			if (roll(s, 2) == 0 || s->lease[0] == '\0')
+				break;			/* given back in flight */
+			res = run(s, "55000", "SELECT a FROM pgpool.result($1::bigint) AS t(a text)", 1, values);
+			PQclear(res);
+			break;
+		default:
+			s->doing = "many rows";
+			res = run(s, NULL, "SELECT count(*), sum(a), max(length(b)) FROM pgpool.query($1::bigint, 'select g, repeat(''x'', g % 100) from generate_series(1, 3000) g') AS t(a int, b text)", 1, values);
+			if (res != NULL && (strcmp(PQgetvalue(res, 0, 0), "3000") != 0 ||
+								strcmp(PQgetvalue(res, 0, 1), "4501500") != 0 ||
+								strcmp(PQgetvalue(res, 0, 2), "99") != 0))
+				fail(s, "rows are %s, %s, %s", PQgetvalue(res, 0, 0),
+					 PQgetvalue(res, 0, 1), PQgetvalue(res, 0, 2));
+			PQclear(res);
+			break;
+	}
+
+	/* what is in flight is in the way of all but a checkin */
+	if (!landed && s->lease[0] != '\0')
+		give(s, roll(s, 2) ? "SELECT pgpool.checkin($1::bigint)" :
+			 "SELECT pgpool.discard($1::bigint)");
+}
+
+/* What leaves a session in a state that nobody may inherit. */
+static void
+soil(Session *s)
+{
+	static const char *const how[] = {
+		"SELECT pgpool.exec($1::bigint, 'begin')",
+		"SELECT pgpool.exec($1::bigint, 'create temp table soil (a int)')",
+		"SELECT pgpool.exec($1::bigint, 'set role remote_app; set extra_float_digits = 0; set DateStyle = ''German''')",
+		"SELECT pgpool.exec($1::bigint, 'listen soil; notify soil; prepare p as select 1')",
+		"SELECT pgpool.exec($1::bigint, 'select 1/0')",
+		"SELECT pgpool.exec($1::bigint, 'copy (select 1) to stdout')",
+	};
+	uint32_t	which = roll(s, 6);
+	const char *values[1] = {s->lease};
+
+	s->doing = how[which];
+	PQclear(run(s, which == 4 ? "22012" : which == 5 ? "0A000" : "25P02",
+				how[which], 1, values));
+	/* a second one of these would be an error, so the lease ends here */
+	if ((which == 0 || which == 1 || which == 3) && s->lease[0] != '\0')
+		give(s, "SELECT pgpool.checkin($1::bigint)");
+}
+
+static void
+one_operation(Session *s)
+{
+	uint32_t	what = roll(s, 100);
+
+	s->operations++;
+	if (s->lease[0] == '\0')
+	{
+		if (what < 60)
+			take(s);
+		else if (what < 90)
+			ask_value(s, false);
+		else
+			transaction(s);
+		return;
+	}
+	if (what < 35)
+		ask_value(s, true);
+	else if (what < 50)
+		mark(s);
+	else if (what < 56)
+		slow(s);
+	else if (what < 60)
+		soil(s);
+	else if (what < 63)
+		ask_value(s, false);	/* beside the lease */
+	else if (what < 67)
+		transaction(s);
+	else if (what < 92)
+		give(s, "SELECT pgpool.checkin($1::bigint)");
+	else if (what < 96)
+		give(s, "SELECT pgpool.discard($1::bigint)");
+	else
+	{
+		s->doing = "DISCARD ALL";
+		if (simply(s, NULL, "SELECT pgpool.checkin_all()"))
+			s->lease[0] = '\0';
+	}
+}
+
+static void *
+session_main(void *arg)
+{
+	Session    *s = arg;
+
+	reconnect(s);
+	for (;;)
+	{
+		if (pausing)
+		{
+			/* nothing is to be left */
+			while (s->lease[0] != '\0')
+				give(s, "SELECT pgpool.checkin($1::bigint)");
+			for (int i = 0; i < 100 && !simply(s, "55000", "SELECT pgpool.checkin_all()"); i++)
+				;
+			pthread_barrier_wait(&barrier);
+			pthread_barrier_wait(&barrier);
+			if (stop)
+				break;
+		}
+		one_operation(s);
+	}
+	PQfinish(s->conn);
+	return NULL;
+}
+
+/* --- the proxy ------------------------------------------------------------- */
+
+typedef struct Link
+{
+	int			fd[2];			/* 0 the pool's, 1 the remote's; -1: none */
+} Link;
+
+static Link links[LINKS];
+
+static void
+end_link(Link *link, bool reset)
+{
+	struct linger linger = {1, 0};
+
+	for (int i = 0; i < 2; i++)
+	{
+		if (link->fd[i] < 0)
+			continue;
+		if (reset)
+			setsockopt(link->fd[i], SOL_SOCKET, SO_LINGER, &linger,
+					   sizeof(linger));
+		close(link->fd[i]);
+		link->fd[i] = -1;
+	}
+}
+
+/* Blocking writes: a peer that does not read holds all up, for a while. */
+static bool
+pass_on(int from, int to)
+{
+	char		buffer[32768];
+	ssize_t		n = recv(from, buffer, sizeof(buffer), MSG_DONTWAIT);
+
+	if (n < 0 && (errno == EAGAIN || errno == EINTR))
+		return true;
+	if (n <= 0)
+		return false;
+	for (ssize_t sent = 0; sent < n;)
+	{
+		ssize_t		m = send(to, buffer + sent, n - sent, MSG_NOSIGNAL);
+
+		if (m <= 0)
+			return false;
+		sent += m;
+	}
+	return true;
+}
+
+static void *
+proxy_main(void *arg)
+{
+	int			listener = *(int *) arg;
+	struct pollfd polls[1 + 2 * LINKS];
+
+	for (int i = 0; i < LINKS; i++)
+		links[i].fd[0] = links[i].fd[1] = -1;
+	for (;;)
+	{
+		int			n = 1;
+		Link	   *whose[1 + 2 * LINKS];
+		int			side[1 + 2 * LINKS];
+
+		if (cutting != 0)
+		{
+			for (int i = 0; i < LINKS; i++)
+				if (links[i].fd[0] >= 0)
+					end_link(&links[i], cutting == 1);
+			cutting = 0;
+		}
+		if (frozen)
+		{
+			usleep(5000);
+			continue;
+		}
+		polls[0].fd = listener;
+		polls[0].events = POLLIN;
+		for (int i = 0; i < LINKS; i++)
+			for (int k = 0; k < 2 && links[i].fd[0] >= 0; k++)
+			{
+				polls[n].fd = links[i].fd[k];
+				polls[n].events = POLLIN;
+				whose[n] = &links[i];
+				side[n++] = k;
+			}
+		if (poll(polls, n, 10) <= 0)
+			continue;
+		for (int i = 1; i < n; i++)
+		{
+			Link	   *link = whose[i];
+
+			if (polls[i].revents == 0 || link->fd[0] < 0)
+				continue;
+			if (!pass_on(link->fd[side[i]], link->fd[1 - side[i]]))
+				end_link(link, false);
+		}
+		if (polls[0].revents & POLLIN)
+		{
+			struct sockaddr_in addr = {.sin_family = AF_INET,
+				.sin_port = htons(remote_port),
+			.sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+			int			fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+			int			to = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+			int			i = 0;
+
+			while (i < LINKS && links[i].fd[0] >= 0)
+				i++;
+			if (fd < 0 || i == LINKS ||
+				connect(to, (struct sockaddr *) &addr, sizeof(addr)) < 0)
+			{
+				if (fd >= 0)
+					close(fd);
+				close(to);
+				continue;
+			}
+			links[i].fd[0] = fd;
+			links[i].fd[1] = to;
+		}
+	}
+	return NULL;
+}
+
+static int
+listen_at(int port)
+{
+	struct sockaddr_in addr = {.sin_family = AF_INET,
+		.sin_port = htons(port),.sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	int			fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	int			on = 1;
+
+	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+	if (bind(fd, (struct sockaddr *) &addr, sizeof(addr)) < 0 ||
+		listen(fd, 128) < 0)
+		fail(NULL, "port %d: %s", port, strerror(errno));
+	return fd;
+}
+
+/* --- faults ------------------------------------------------------------------ */
+
+/* The answer to a question; "" if there is none. */
+static void
+ask(PGconn **conn, const char *info, const char *sql, char *answer, size_t size)
+{
+	PGresult   *res = PQexec(*conn, sql);
+
+	answer[0] = '\0';
+	if (PQresultStatus(res) == PGRES_TUPLES_OK && PQntuples(res) > 0)
+		snprintf(answer, size, "%s", PQgetvalue(res, 0, 0));
+	else if (PQresultStatus(res) == PGRES_FATAL_ERROR)
+	{
+		const char *sqlstate = PQresultErrorField(res, PG_DIAG_SQLSTATE);
+
+		snprintf(answer, size, "%s", PQresultErrorMessage(res));
+		if (sqlstate != NULL && strncmp(sqlstate, "XX", 2) == 0)
+			fail(NULL, "%s: %s", sql, answer);
+	}
+	PQclear(res);
+	if (PQstatus(*conn) != CONNECTION_OK)
+	{
+		PQfinish(*conn);
+		*conn = connect_to(info);
+		PQsetNoticeReceiver(*conn, ignore_notice, NULL);
+	}
+}
+
+static void
+one_fault(Session *s, PGconn **local, PGconn **remote)
+{
+	char		sql[512];
+	char		answer[1024];
+	int			victim = roll(s, SESSIONS);
+	int			what = roll(s, 100);
+	int			kind;
+
+#define LOCAL(text) ask(local, local_info, (text), answer, sizeof(answer))
+#define REMOTE(text) ask(remote, remote_info, (text), answer, sizeof(answer))
+
+	if (what < 30)
+	{
+		char		error[256];
+		PGcancel   *cancel;
+
+		kind = 0;
+		pthread_mutex_lock(&conn_mutex[victim]);
+		cancel = sessions[victim].conn ? PQgetCancel(sessions[victim].conn) : NULL;
+		pthread_mutex_unlock(&conn_mutex[victim]);
+		if (cancel != NULL)
+			(void) PQcancel(cancel, error, sizeof(error));
+		PQfreeCancel(cancel);
+	}
+	else if (what < 45)
+	{
+		kind = 1;
+		LOCAL("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'stress' AND pid <> pg_backend_pid() ORDER BY random() LIMIT 1");
+	}
+	else if (what < 60)
+	{
+		kind = 2;
+		LOCAL("SELECT pgpool.terminate(lease) FROM pgpool.leases ORDER BY random() LIMIT 1");
+	}
+	else if (what < 70)
+	{
+		kind = 3;
+		REMOTE("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'remote_app' ORDER BY random() LIMIT 1");
+	}
+	else if (what < 75)
+	{
+		kind = 4;
+		LOCAL("SELECT pgpool.pause('s')");
+		usleep(roll(s, 100 * 1000));
+		LOCAL("SELECT pgpool.resume('s')");
+	}
+	else if (what < 80)
+	{
+		kind = 5;
+		LOCAL("SELECT pgpool.reconnect('s')");
+	}
+	else if (what < 85)
+	{
+		kind = 6;
+		snprintf(sql, sizeof(sql), "ALTER SERVER s OPTIONS (SET pool_size '%u', SET reset '%s')",
+				 1 + roll(s, 8), roll(s, 3) == 0 ? "on_transfer" : "always");
+		LOCAL(sql);
+	}
+	else if (what < 88)
+	{
+		kind = 7;
+		LOCAL("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'pgpool_ext worker'");
+	}
+	else if (what < 92)
+	{
+		kind = 8;
+		cutting = 1 + roll(s, 2);
+	}
+	else if (what < 96)
+	{
+		kind = 9;
+		frozen = true;
+		usleep(roll(s, 300 * 1000));
+		frozen = false;
+	}
+	else if (what < 98)
+	{
+		kind = 10;
+		LOCAL("SELECT pgpool.drain('s', '100 ms')");
+		LOCAL("SELECT pgpool.resume('s')");
+	}
+	else
+	{
+		kind = 11;
+		if (system(restart_command) != 0)
+			fail(NULL, "the remote does not restart");
+	}
+	faults[kind]++;
+}
+
+/* --- at the barrier ----------------------------------------------------------- */
+
+static void
+must_become(PGconn **local, const char *what, const char *sql)
+{
+	char		answer[1024];
+	double		until = now() + 60;
+
+	do
+	{
+		LOCAL(sql);
+		if (strcmp(answer, "t") == 0)
+			return;
+		usleep(20 * 1000);
+	} while (now() < until);
+	fail(NULL, "%s: %s", what, answer);
+}
+
+static void
+check(PGconn **local, PGconn **remote)
+{
+	char		answer[1024];
+	char		number[32];
+
+	must_become(local, "leases are left",
+				"SELECT count(*) = 0 FROM pgpool.leases");
+	must_become(local, "waiters are left",
+				"SELECT count(*) = 0 FROM pgpool.waiters");
+	must_become(local, "the invariants do not hold",
+				"SELECT pgpool.check_invariants() IS NOT NULL");
+	must_become(local, "the counters do not add up",
+				"SELECT count(*) = 0 FROM pgpool.stats s JOIN pgpool.pools p USING (pool_id),"
+				" LATERAL (SELECT count(*) AS open FROM pgpool.connections c"
+				"  WHERE c.pool_id = p.pool_id AND c.opened_at IS NOT NULL) o"
+				" WHERE s.checkouts <> s.checkins + s.discards + s.reclaimed + s.retried"
+				"  + s.terminated + s.lease_timeouts + p.leased"
+				" OR s.waited <> s.granted + s.timeouts + s.cancelled + s.failed + p.waiters"
+				" OR s.connects <> s.closed_idle + s.closed_lifetime + s.closed_uses"
+				"  + s.closed_overflow + s.closed_evicted + s.closed_reset + s.closed_broken"
+				"  + s.closed_drained + s.closed_stale + s.closed_terminated"
+				"  + s.closed_holder_died + s.closed_discarded + o.open");
+	must_become(local, "connections are stuck between two states",
+				"SELECT count(*) = 0 FROM pgpool.connections WHERE state NOT IN ('idle')");
+
+	/* the remote has no more sessions than the pool says */
+	LOCAL("SELECT count(*) FROM pgpool.connections");
+	snprintf(number, sizeof(number), "%.30s", answer);
+	for (double until = now() + 60;; usleep(20 * 1000))
+	{
+		REMOTE("SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app'");
+		if (strcmp(answer, number) == 0)
+			break;
+		LOCAL("SELECT count(*) FROM pgpool.connections");
+		snprintf(number, sizeof(number), "%.30s", answer);
+		if (now() > until)
+			fail(NULL, "the pool has %s connections, the remote another number of sessions", number);
+	}
+}
+
+int
+main(int argc, char **argv)
+{
+	static const char *const names[] = {"cancels", "terminated", "taken away",
+		"remote backends killed", "pauses", "reconnects", "alterations",
+	"worker ends", "cuts", "freezes", "drains", "remote restarts"};
+	pthread_t	threads[SESSIONS];
+	pthread_t	proxy;
+	Session		chaos = {0};
+	PGconn	   *local;
+	PGconn	   *remote;
+	double		end;
+	long		operations = 0;
+	long		values = 0;
+	long		refused = 0;
+	int			rounds = 0;
+	int			listener;
+
+	if (argc != 8)
+	{
+		fprintf(stderr, "usage: stress SEED SECONDS LOCAL REMOTE PROXY_PORT REMOTE_PORT RESTART\n");
+		return 2;
+	}
+	seed = strtoul(argv[1], NULL, 10);
+	local_info = argv[3];
+	remote_info = argv[4];
+	proxy_port = atoi(argv[5]);
+	remote_port = atoi(argv[6]);
+	restart_command = argv[7];
+	printf("stress: seed %lu, %s seconds, %d sessions\n", seed, argv[2], SESSIONS);
+	fflush(stdout);
+
+	listener = listen_at(proxy_port);
+	pthread_create(&proxy, NULL, proxy_main, &listener);
+	local = connect_to(local_info);
+	remote = connect_to(remote_info);
+	PQsetNoticeReceiver(local, ignore_notice, NULL);
+	PQclear(PQexec(local, "SET application_name = 'stress faults'"));
+
+	chaos.random = seed * 7919 + 17;
+	pthread_barrier_init(&barrier, NULL, SESSIONS + 1);
+	for (int i = 0; i < SESSIONS; i++)
+	{
+		sessions[i].number = i;
+		sessions[i].random = (seed + 1) * 1000003 + i * 7907;
+		pthread_mutex_init(&conn_mutex[i], NULL);
+	}
+	for (int i = 0; i < SESSIONS; i++)
+		pthread_create(&threads[i], NULL, session_main, &sessions[i]);
+
+	end = now() + atof(argv[2]);
+	for (;;)
+	{
+		double		round = now() + BARRIER_EACH;
+
+		while (now() < round && now() < end)
+		{
+			usleep(10 * 1000 + roll(&chaos, 150 * 1000));
+			one_fault(&chaos, &local, &remote);
+		}
+		pausing = true;
+		pthread_barrier_wait(&barrier);
+		check(&local, &remote);
+		rounds++;
+		pausing = false;
+		stop = now() >= end;
+		pthread_barrier_wait(&barrier);
+		if (stop)
+			break;
+	}
+	for (int i = 0; i < SESSIONS; i++)
+	{
+		pthread_join(threads[i], NULL);
+		operations += sessions[i].operations;
+		values += sessions[i].values;
+		refused += sessions[i].refused;
+	}
+	printf("stress: %ld operations, %ld values, %ld refused, %d barriers\n",
+		   operations, values, refused, rounds);
+	printf("stress: faults:");
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+		printf("%s %ld %s", i > 0 ? "," : "", faults[i], names[i]);
+	printf("\n");
+	return 0;
+}
