@@ -5,6 +5,7 @@
  *
  *	client loop N CONNINFO SQL		microseconds of one PQexec, on one connection
  *	client loopx N CONNINFO SQL		the same by PQexecParams: extended protocol
+ *	client stream N CONNINFO SQL	the same row by row, each dropped
  *	client fresh N CONNINFO SQL		microseconds of connect, one SQL, disconnect:
  *									the median of N sessions
  *	client version					libpq's version
@@ -47,6 +48,17 @@ must_run(PGconn *conn, const char *sql, int extended)
 {
 	PGresult   *res;
 
+	if (extended < 0)
+	{
+		if (!PQsendQuery(conn, sql) || !PQsetSingleRowMode(conn))
+		{
+			fprintf(stderr, "client: %s", PQerrorMessage(conn));
+			exit(1);
+		}
+		while ((res = PQgetResult(conn)) != NULL)
+			PQclear(res);
+		return;
+	}
 	if (extended)
 		res = PQexecParams(conn, sql, 0, NULL, NULL, NULL, NULL, 0);
 	else
@@ -118,14 +130,15 @@ main(int argc, char **argv)
 	}
 	if (argc != 5 || (n = atoi(argv[2])) <= 0)
 	{
-		fprintf(stderr, "usage: client loop|loopx|fresh N CONNINFO SQL\n");
+		fprintf(stderr, "usage: client loop|loopx|stream|fresh N CONNINFO SQL\n");
 		return 2;
 	}
 	if (strcmp(argv[1], "fresh") == 0)
 		printf("%.3f\n", fresh(n, argv[3], argv[4]));
 	else
 	{
-		int			extended = strcmp(argv[1], "loopx") == 0;
+		int			extended = strcmp(argv[1], "stream") == 0 ? -1 :
+			strcmp(argv[1], "loopx") == 0;
 
 		printf("%.3f\n", loop(n, argv[3], argv[4], extended));
 	}

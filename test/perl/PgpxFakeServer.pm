@@ -10,7 +10,9 @@
 #
 # "cancel" is called with the process that a cancel request is for.
 #
-# Each connection is a process of its own.  The server ends with the test.
+# Each connection is a process of its own.  The server ends with the test.  Pools
+# take PgpxFakeServer::sslmode(): the suites over TLS have a tls_front.c in front of
+# each connection.
 package PgpxFakeServer;
 
 use strict;
@@ -20,7 +22,7 @@ use Errno;
 use Exporter 'import';
 use IO::Socket::INET;
 use POSIX ();
-use Socket qw(IPPROTO_TCP TCP_NODELAY);
+use Socket qw(AF_UNIX IPPROTO_TCP PF_UNSPEC SOCK_STREAM TCP_NODELAY);
 
 our @EXPORT_OK = qw(message ready done columns row failure);
 
@@ -58,12 +60,43 @@ sub new
 
 sub port { return $_[0]->{port}; }
 
+sub sslmode { return $ENV{PGPX_TEST_TLS} ? 'require' : 'disable'; }
+
+# TLS was asked for: from now on the connection's bytes come through a process that
+# has it.
+sub encrypt
+{
+	my ($socket) = @_;
+	my $folder = $ENV{PGPX_TEST_TLS};
+
+	syswrite $socket, 'S';
+	socketpair my $mine, my $plain, AF_UNIX, SOCK_STREAM, PF_UNSPEC or die "socketpair: $!";
+	my $child = fork // POSIX::_exit(1);
+
+	if ($child == 0)
+	{
+		POSIX::dup2(fileno $socket, 0);
+		POSIX::dup2(fileno $plain, 1);
+		POSIX::close($_) foreach 3 .. 255;
+		exec "$folder/tls_front", "$folder/server.crt", "$folder/server.key";
+		POSIX::_exit(1);
+	}
+	close $_ foreach $socket, $plain;
+	return $mine;
+}
+
 # One connection: log in, then behave.
 sub connection
 {
 	my ($socket, $behaviours) = @_;
 	my $self = bless { socket => $socket }, __PACKAGE__;
 	my ($length, $code) = unpack 'NN', $self->read_bytes(8);
+
+	if ($code == 80877103 && $ENV{PGPX_TEST_TLS})
+	{
+		$self->{socket} = encrypt($socket);
+		($length, $code) = unpack 'NN', $self->read_bytes(8);
+	}
 	my $packet = $self->read_bytes($length - 8);
 
 	# a cancel request: the process that it is for

@@ -119,7 +119,7 @@ my $given_up = PgpxFakeServer->new(
 	cancel => sub { kill 'USR1', $_[0] });
 
 my $local = local_node('local');
-make_pool($local, $fake, server => 'one', remote_dbname => 'forgetful', options => { pool_size => 1, sslmode => 'disable' });
+make_pool($local, $fake, server => 'one', remote_dbname => 'forgetful', options => { pool_size => 1, sslmode => PgpxFakeServer::sslmode() });
 
 my $session = PgpxSession->new($local);
 my $lease = lease($session, 'one');
@@ -147,7 +147,7 @@ sub scenario
 	unlink $journal;
 	$local->safe_psql('postgres', "DROP SERVER IF EXISTS $kind CASCADE");
 	make_pool($local, $given_up, server => $kind, remote_dbname => $kind,
-		options => { pool_size => 1, sslmode => 'disable', operation_timeout => '60s', %options });
+		options => { pool_size => 1, sslmode => PgpxFakeServer::sslmode(), operation_timeout => '60s', %options });
 	return;
 }
 

@@ -43,7 +43,7 @@ make_pool($local, $remote, server => 'starting',
 	options => { pool_size => 1, start_commands => "select pg_sleep(100), 'starting'", connect_timeout => '60s' });
 make_pool($local, $remote, server => 'resetting',
 	options => { pool_size => 1, reset_command => "select pg_sleep(100), 'resetting'", operation_timeout => '60s' });
-make_pool($local, $fake, server => $_, remote_dbname => $_, options => { pool_size => 1, sslmode => 'disable' })
+make_pool($local, $fake, server => $_, remote_dbname => $_, options => { pool_size => 1, sslmode => PgpxFakeServer::sslmode() })
   foreach 'forgetful', 'endless';
 
 is($remote->safe_psql('postgres', 'SHOW client_connection_check_interval'), '0', 'the remote does not look by itself');

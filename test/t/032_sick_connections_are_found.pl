@@ -108,7 +108,7 @@ ok(wait_until($local, "SELECT * FROM pgpool.query('ended', 'select 1') AS t(a in
 
 # --- stray bytes
 make_pool($local, $fake, server => "s_$_", remote_dbname => $_,
-	options => { pool_size => 1, sslmode => 'disable', test_period => -1 })
+	options => { pool_size => 1, sslmode => PgpxFakeServer::sslmode(), test_period => -1 })
   foreach keys %stray, keys %harmless;
 foreach my $what (sort keys %stray, keys %harmless)
 {
@@ -117,6 +117,8 @@ foreach my $what (sort keys %stray, keys %harmless)
 my $all = keys(%stray) + keys(%harmless);
 ok( wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE server ~ '^s_' AND state = 'idle' AND now() - last_used > '2 s'", $all, 60),
 	'all are idle, for a while');
+is($local->safe_psql('postgres', "SELECT DISTINCT transport FROM pgpool.connections WHERE server ~ '^s_'"),
+	over_tls() ? 'relay' : 'direct', 'in the way that is tested');
 $start = log_clock($local);
 append_to_file($flag, '');
 closed("s_$_", 1, $start, 'what nobody asked for ends the connection') foreach sort keys %stray;

@@ -49,7 +49,7 @@ my $fake = PgpxFakeServer->new(
 my $remote = remote_node('remote');
 my $local = local_node('local');
 my $row = 'AS t(a int)';
-my %fake_options = (sslmode => 'disable', pool_size => 1, operation_timeout => '60s');
+my %fake_options = (sslmode => PgpxFakeServer::sslmode(), pool_size => 1, operation_timeout => '60s');
 
 make_pool($local, $remote, server => 'one', options => { pool_size => 1 });
 make_pool($local, $remote, server => 'timed', options => { pool_size => 1, lease_timeout => '2s' });
