@@ -14,6 +14,8 @@
 #include "access/xact.h"
 #include "utils/syscache.h"
 
+#include "dlock.h"
+
 static PgpxTime next_due = PG_INT64_MAX;
 static PgpxTime next_sweep = PG_INT64_MAX;
 static PgpxTime next_maintenance = PG_INT64_MAX;
@@ -89,7 +91,7 @@ tick(PgpxTime now)
 static bool
 sweep(void)
 {
-	bool		leases = false;
+	bool		leases = pgpx_dlock_sweep(pgpx_worker_index);
 
 	for (int i = 0; i < pgpx_shared->max_connections; i++)
 	{
@@ -186,7 +188,7 @@ maintain_pools(PgpxTime now)
 			continue;
 		next_maintenance = Min(next_maintenance, pgpx_pool_maintain(pool, now));
 		if (pgpx_pool_is_retired_locked(pool) &&
-			pgpx_pool_total_locked(pool) == 0)
+			pgpx_pool_total_locked(pool) == 0 && !pgpx_dlock_any(i, pool_id))
 			pgpx_pool_forget(i, pool_id);
 	}
 }
@@ -196,6 +198,7 @@ pgpx_janitor_run(bool changed)
 {
 	PgpxWorkerSlot *slot = &pgpx_shared->worker[pgpx_worker_index];
 	PgpxTime	now = pgpx_now();
+	PgpxTime	next_ping;
 	bool		hungry;
 
 	if (now >= next_due)
@@ -216,7 +219,8 @@ pgpx_janitor_run(bool changed)
 	look_for_databases();
 	if (now >= next_maintenance || changed)
 		maintain_pools(now);
+	next_ping = pgpx_pinger_run();
 	if (now >= next_sweep || next_sweep == PG_INT64_MAX)
 		next_sweep = sweep() ? now + PGPX_SWEEP_MS * 1000 : PG_INT64_MAX;
-	return Min(next_due, Min(next_sweep, next_maintenance));
+	return Min(Min(next_due, next_ping), Min(next_sweep, next_maintenance));
 }
