@@ -98,6 +98,7 @@ pgpx_dlock_granted(int place, int64 token, PgpxTime asked_at)
 	lock->valid_until = pgpx_dlock_certain_until(asked_at, lock->ttl);
 	lock->since = pgpx_now();
 	worker = lock->worker;
+	pgpx_dlock_turn_begins_locked(lock->queue);
 	LWLockRelease(pgpx_shared->dlock_lock);
 	tell_worker(worker);
 }

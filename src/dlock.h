@@ -17,6 +17,10 @@
 /* Locks are pinged so often, or three times in their ttl. */
 #define PGPX_DLOCK_PING_US (1000 * 1000)
 
+/* The longest pause between two questions, and how long to stand back for one. */
+#define PGPX_DLOCK_PAUSE_US (200 * 1000)
+#define PGPX_DLOCK_STAND_BACK_US (350 * 1000)
+
 /* How often the worker tries to tell the remote of a release. */
 #define PGPX_DLOCK_ATTEMPTS 3
 
@@ -92,6 +96,16 @@ extern bool pgpx_dlock_has_waiters(uint64 queue);
 /* Leave it, and wake the next one.  Throws nothing. */
 extern void pgpx_dlock_leave(void);
 
+/*
+ * The lock is being granted, or released; wanted: another server has asked for it
+ * meanwhile.
+ */
+extern void pgpx_dlock_turn_begins_locked(uint64 queue);
+extern void pgpx_dlock_turn_ends_locked(uint64 queue, bool wanted);
+
+/* Until when the sessions of this server do not ask for it; 0: they may. */
+extern PgpxTime pgpx_dlock_stands_back(uint64 queue);
+
 /* Who is first; -1: nobody waits. */
 extern int	pgpx_dlock_first_locked(uint64 queue);
 
@@ -134,7 +148,8 @@ extern void pgpx_dlock_pinged(const PgpxDlockWork *work, bool ours,
 							  PgpxTime asked_at);
 
 /* The remote has answered a release; or the attempt has failed. */
-extern void pgpx_dlock_released(const PgpxDlockWork *work, bool ours);
+extern void pgpx_dlock_released(const PgpxDlockWork *work, bool ours,
+								bool wanted);
 extern void pgpx_dlock_release_failed(int pool, uint32 pool_id,
 									  const char *why);
 

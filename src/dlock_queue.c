@@ -4,13 +4,18 @@
  *	  Who waits for a distributed lock in this server, first come first served.
  *
  * The first of a queue asks the remote; the others sleep until they are first.
- * Between servers there is no order.
+ * Between servers there is no order, but a server whose sessions have handed a lock
+ * on among themselves for a while stands back if another one wants it, for as long
+ * as that one needs to ask.
  *
  *-------------------------------------------------------------------------
  */
 #include "dlock.h"
 
 #include "common/hashfn.h"
+
+/* How long a server may keep a lock among its own sessions. */
+#define TURN_US (1000 * 1000)
 
 /*
  * One queue for a lock, whoever's pool leads to its server.  Two locks that share
@@ -74,6 +79,53 @@ pgpx_dlock_has_waiters(uint64 queue)
 	any = first_locked(queue) >= 0;
 	LWLockRelease(pgpx_shared->dlock_lock);
 	return any;
+}
+
+static PgpxDlockTurn *
+get_turn(uint64 queue)
+{
+	return &pgpx_dlock_turns[queue / 2 % PGPX_DLOCK_TURNS];
+}
+
+void
+pgpx_dlock_turn_begins_locked(uint64 queue)
+{
+	PgpxDlockTurn *turn = get_turn(queue);
+	PgpxTime	now = pgpx_now();
+
+	if (turn->queue == queue && turn->since != 0 &&
+		now - turn->last < TURN_US)
+		return;
+	turn->queue = queue;
+	turn->since = now;
+	turn->stand_back = 0;
+}
+
+void
+pgpx_dlock_turn_ends_locked(uint64 queue, bool wanted)
+{
+	PgpxDlockTurn *turn = get_turn(queue);
+	PgpxTime	now = pgpx_now();
+
+	if (turn->queue != queue)
+		return;
+	turn->last = now;
+	if (!wanted || turn->since == 0 || now - turn->since < TURN_US)
+		return;
+	turn->since = 0;
+	turn->stand_back = now + PGPX_DLOCK_STAND_BACK_US;
+}
+
+PgpxTime
+pgpx_dlock_stands_back(uint64 queue)
+{
+	PgpxDlockTurn *turn = get_turn(queue);
+	PgpxTime	until;
+
+	LWLockAcquire(pgpx_shared->dlock_lock, LW_SHARED);
+	until = turn->queue == queue ? turn->stand_back : 0;
+	LWLockRelease(pgpx_shared->dlock_lock);
+	return until;
 }
 
 int

@@ -41,6 +41,7 @@ static const char setup_sql[] =
 	"			since pg_catalog.timestamptz NOT NULL,\n"
 	"			ttl pg_catalog.interval NOT NULL,\n"
 	"			pinged pg_catalog.timestamptz,\n"
+	"			wanted pg_catalog.timestamptz,\n"
 	"			expires pg_catalog.timestamptz NOT NULL,\n"
 	"			UNIQUE (name, token)\n"
 	"		) WITH (fillfactor = 50);\n"
@@ -53,7 +54,7 @@ static const char setup_sql[] =
 	"		) WITH (fillfactor = 50);\n"
 	"		COMMENT ON TABLE pgpool_lock.pings IS 'servers that hold distributed locks of pgpool_ext, or did';\n"
 	"	END IF;\n"
-	"	PERFORM name, token, state, process, request, who, why, since, ttl, pinged, expires\n"
+	"	PERFORM name, token, state, process, request, who, why, since, ttl, pinged, wanted, expires\n"
 	"		FROM pgpool_lock.locks LIMIT 0;\n"
 	"	PERFORM process, pinged FROM pgpool_lock.pings LIMIT 0;\n"
 	"	IF (SELECT pg_catalog.count(*) FROM pg_catalog.pg_index i\n"
@@ -92,54 +93,58 @@ static const char setup_sql[] =
 	"END $setup$";
 
 /*
- * $1 name, $2 process, $3 request, $4 who, $5 why, $6 ttl, $7 lock_timeout.
+ * $1 name, $2 process, $3 request, $4 who, $5 why, $6 ttl, $7 lock_timeout, $8: to
+ * be asked for again soon, so that its holder is to know.
  *
  * A lock that is held is not even tried, so nobody waits for a row of it.  A grant
  * that a crash or a failover could undo is none, hence synchronous_commit.  Who
  * asks again with the same request has not learned what became of the first time.
  */
-#define MICROSECONDS(t) \
-	"(pg_catalog.date_part('epoch', " t ") * 1000000)::pg_catalog.int8"
-
 static const char ask_sql[] =
 	"WITH got AS ("
 	"INSERT INTO pgpool_lock.locks AS l"
 	" (name, token, state, process, request, who, why, since, ttl, pinged, expires)"
-	" SELECT $1::pg_catalog.text, " MICROSECONDS("n.now") ", 'held',"
-														  " $2::pg_catalog.text, $3::pg_catalog.int8, $4::pg_catalog.text,"
-														  " $5::pg_catalog.text, n.now, $6::pg_catalog.interval, NULL,"
-														  " n.now + $6::pg_catalog.interval"
-														  " FROM (SELECT pg_catalog.clock_timestamp() AS now) AS n"
-														  " WHERE NOT EXISTS (SELECT FROM pgpool_lock.locks AS o"
-														  " WHERE o.name = $1::pg_catalog.text AND o.state = 'held'"
-														  " AND o.expires > pg_catalog.clock_timestamp()"
-														  " AND NOT (o.process = $2::pg_catalog.text AND o.request = $3::pg_catalog.int8))"
-														  " AND pg_catalog.set_config('lock_timeout', $7::pg_catalog.text, true) IS NOT NULL"
-														  " AND CASE WHEN pg_catalog.current_setting('synchronous_commit') IN ('off', 'local', 'remote_write')"
-														  " THEN pg_catalog.set_config('synchronous_commit', 'on', true) ELSE '' END IS NOT NULL"
-														  " ON CONFLICT (name) DO UPDATE SET"
-														  " token = greatest(l.token + 1, " MICROSECONDS("pg_catalog.clock_timestamp()") "),"
-																																		 " state = 'held', process = excluded.process, request = excluded.request,"
-																																		 " who = excluded.who, why = excluded.why, since = pg_catalog.clock_timestamp(),"
-																																		 " ttl = excluded.ttl, pinged = NULL,"
-																																		 " expires = pg_catalog.clock_timestamp() + excluded.ttl"
-																																		 " WHERE l.state = 'free' OR l.expires <= pg_catalog.clock_timestamp()"
-																																		 " OR (l.process = excluded.process AND l.request = excluded.request)"
-																																		 " RETURNING l.token), "
-																																		 "alive AS ("
-																																		 "INSERT INTO pgpool_lock.pings AS p (process, pinged)"
-																																		 " SELECT $2::pg_catalog.text, pg_catalog.clock_timestamp() FROM got"
-																																		 " ON CONFLICT (process) DO UPDATE SET pinged = excluded.pinged), "
-																																		 "dead AS ("
-																																		 "DELETE FROM pgpool_lock.pings USING got"
-																																		 " WHERE pings.pinged < pg_catalog.clock_timestamp() - interval '4 days'"
-																																		 " AND pings.process <> $2::pg_catalog.text) "
-																																		 "SELECT got.token::pg_catalog.text, NULL, NULL, NULL, NULL, NULL FROM got "
-																																		 "UNION ALL "
-																																		 "SELECT NULL, o.who, o.why, o.since::pg_catalog.text, o.expires::pg_catalog.text,"
-																																		 " (pg_catalog.date_part('epoch', o.expires - pg_catalog.clock_timestamp()) * 1000)::pg_catalog.int8::pg_catalog.text"
-																																		 " FROM pgpool_lock.locks AS o WHERE o.name = $1::pg_catalog.text"
-																																		 " AND NOT EXISTS (SELECT FROM got)";
+	" SELECT $1::pg_catalog.text, (pg_catalog.date_part('epoch', n.now) * 1000000)::pg_catalog.int8, 'held',"
+	" $2::pg_catalog.text, $3::pg_catalog.int8, $4::pg_catalog.text,"
+	" $5::pg_catalog.text, n.now, $6::pg_catalog.interval, NULL,"
+	" n.now + $6::pg_catalog.interval"
+	" FROM (SELECT pg_catalog.clock_timestamp() AS now) AS n"
+	" WHERE NOT EXISTS (SELECT FROM pgpool_lock.locks AS o"
+	" WHERE o.name = $1::pg_catalog.text AND o.state = 'held'"
+	" AND o.expires > pg_catalog.clock_timestamp()"
+	" AND NOT (o.process = $2::pg_catalog.text AND o.request = $3::pg_catalog.int8))"
+	" AND pg_catalog.set_config('lock_timeout', $7::pg_catalog.text, true) IS NOT NULL"
+	" AND CASE WHEN pg_catalog.current_setting('synchronous_commit') IN ('off', 'local', 'remote_write')"
+	" THEN pg_catalog.set_config('synchronous_commit', 'on', true) ELSE '' END IS NOT NULL"
+	" ON CONFLICT (name) DO UPDATE SET"
+	" token = greatest(l.token + 1, (pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) * 1000000)::pg_catalog.int8),"
+	" state = 'held', process = excluded.process, request = excluded.request,"
+	" who = excluded.who, why = excluded.why, since = pg_catalog.clock_timestamp(),"
+	" ttl = excluded.ttl, pinged = NULL, wanted = NULL,"
+	" expires = pg_catalog.clock_timestamp() + excluded.ttl"
+	" WHERE l.state = 'free' OR l.expires <= pg_catalog.clock_timestamp()"
+	" OR (l.process = excluded.process AND l.request = excluded.request)"
+	" RETURNING l.token), "
+	"alive AS ("
+	"INSERT INTO pgpool_lock.pings AS p (process, pinged)"
+	" SELECT $2::pg_catalog.text, pg_catalog.clock_timestamp() FROM got"
+	" ON CONFLICT (process) DO UPDATE SET pinged = excluded.pinged), "
+	"dead AS ("
+	"DELETE FROM pgpool_lock.pings USING got"
+	" WHERE pings.pinged < pg_catalog.clock_timestamp() - interval '4 days'"
+	" AND pings.process <> $2::pg_catalog.text), "
+	"wants AS ("
+	"UPDATE pgpool_lock.locks AS l SET wanted = pg_catalog.clock_timestamp()"
+	" WHERE $8::pg_catalog.bool AND l.name = $1::pg_catalog.text"
+	" AND l.process <> $2::pg_catalog.text"
+	" AND coalesce(l.wanted < pg_catalog.clock_timestamp() - interval '0.3 seconds', true)"
+	" AND NOT EXISTS (SELECT FROM got)) "
+	"SELECT got.token::pg_catalog.text, NULL, NULL, NULL, NULL, NULL FROM got "
+	"UNION ALL "
+	"SELECT NULL, o.who, o.why, o.since::pg_catalog.text, o.expires::pg_catalog.text,"
+	" (pg_catalog.date_part('epoch', o.expires - pg_catalog.clock_timestamp()) * 1000)::pg_catalog.int8::pg_catalog.text"
+	" FROM pgpool_lock.locks AS o WHERE o.name = $1::pg_catalog.text"
+	" AND NOT EXISTS (SELECT FROM got)";
 
 #define ASK_COLUMNS 6
 
@@ -151,9 +156,9 @@ static const char force_sql[] =
 	"WITH was AS (SELECT o.state, o.expires FROM pgpool_lock.locks AS o"
 	" WHERE o.name = $1::pg_catalog.text) "
 	"UPDATE pgpool_lock.locks AS l SET state = 'free',"
-	" token = greatest(l.token + 1, " MICROSECONDS("pg_catalog.clock_timestamp()") ")"
-																				   " FROM was WHERE l.name = $1::pg_catalog.text"
-																				   " RETURNING (was.state = 'held' AND was.expires > pg_catalog.clock_timestamp())::pg_catalog.text";
+	" token = greatest(l.token + 1, (pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) * 1000000)::pg_catalog.int8)"
+	" FROM was WHERE l.name = $1::pg_catalog.text"
+	" RETURNING (was.state = 'held' AND was.expires > pg_catalog.clock_timestamp())::pg_catalog.text";
 
 static const char status_sql[] =
 	"SELECT l.name, CASE WHEN l.state = 'free' THEN 'free'"
@@ -269,10 +274,10 @@ number(const char *text)
 }
 
 void
-pgpx_dlock_ask(PgpxLease *lease, const PgpxDlock *lock, int64 patience,
-			   PgpxTime deadline, PgpxDlockAnswer *answer)
+pgpx_dlock_ask(PgpxLease *lease, const PgpxDlock *lock, bool waits,
+			   int64 patience, PgpxTime deadline, PgpxDlockAnswer *answer)
 {
-	const char *values[7];
+	const char *values[8];
 	TupleDesc	tupdesc;
 	Tuplestorestate *store;
 	TupleTableSlot *slot;
@@ -284,7 +289,8 @@ pgpx_dlock_ask(PgpxLease *lease, const PgpxDlock *lock, int64 patience,
 	values[4] = lock->why[0] == '\0' ? NULL : lock->why;
 	values[5] = psprintf(INT64_FORMAT " milliseconds", lock->ttl);
 	values[6] = psprintf(INT64_FORMAT, patience);
-	store = run_texts(lease, ask_sql, 7, values, ASK_COLUMNS, deadline,
+	values[7] = waits ? "true" : "false";
+	store = run_texts(lease, ask_sql, 8, values, ASK_COLUMNS, deadline,
 					  &tupdesc);
 
 	memset(answer, 0, sizeof(*answer));

@@ -100,7 +100,22 @@ typedef struct PgpxDlockWaiter
 	uint64		queue;
 } PgpxDlockWaiter;
 
+/*
+ * How long this server has had a lock in turn: its own sessions hand it on faster
+ * than another server can ask for it, so they stand back when it wants it.  Found
+ * by the queue; another lock may take the place, which costs fairness and no more.
+ */
+#define PGPX_DLOCK_TURNS 128
+typedef struct PgpxDlockTurn
+{
+	uint64		queue;
+	PgpxTime	since;
+	PgpxTime	last;			/* release */
+	PgpxTime	stand_back;		/* until then */
+} PgpxDlockTurn;
+
 extern PgpxDlock *pgpx_dlocks;	/* [max_locks] */
 extern PgpxDlockWaiter *pgpx_dlock_waiters; /* [ntickets], by MyProcNumber */
+extern PgpxDlockTurn *pgpx_dlock_turns; /* [PGPX_DLOCK_TURNS] */
 
 #endif							/* PGPX_DLOCK_TABLE_H */

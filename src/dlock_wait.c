@@ -29,7 +29,6 @@
 
 /* The pause between two questions, with jitter; doubled. */
 #define PAUSE_MIN_US (20 * 1000)
-#define PAUSE_MAX_US (500 * 1000)
 
 /* Who waits for a lock of this server looks by itself this often, too. */
 #define LOOK_US (1000 * 1000)
@@ -182,7 +181,8 @@ ask_on(Wait *w, PgpxLease *lease, int64 patience, PgpxTime until)
 {
 	PG_TRY();
 	{
-		pgpx_dlock_ask(lease, &w->lock, patience, until, &w->answer);
+		pgpx_dlock_ask(lease, &w->lock, !w->no_wait, patience, until,
+					   &w->answer);
 	}
 	PG_CATCH();
 	{
@@ -378,7 +378,7 @@ next_pause(const Wait *w, PgpxTime *pause)
 	if (w->local)
 		return LOOK_US;			/* its release wakes us */
 	sleep = (PgpxTime) (*pause * (0.5 + pg_prng_double(&pg_global_prng_state)));
-	*pause = Min(*pause * 2, PAUSE_MAX_US);
+	*pause = Min(*pause * 2, PGPX_DLOCK_PAUSE_US);
 	if (w->error == NULL && w->answer.held)
 		sleep = Min(sleep, w->answer.left * 1000 + 1000);
 	return sleep;
@@ -389,7 +389,7 @@ wait_for_turn(Wait *w)
 {
 	static uint32 wait_event = 0;
 	PgpxTime	pause = PAUSE_MIN_US;
-	PgpxTime	next_question = 0;
+	PgpxTime	next_question = pgpx_dlock_stands_back(w->lock.queue);
 
 	for (;;)
 	{
@@ -403,7 +403,9 @@ wait_for_turn(Wait *w)
 			bool		was_local = w->local;
 
 			w->local = pgpx_dlock_is_held_here(w->lock.queue, &w->other);
-			if (!w->local && (was_local || now >= next_question))
+			if (!w->local && was_local)
+				next_question = pgpx_dlock_stands_back(w->lock.queue);
+			if (!w->local && now >= next_question)
 			{
 				if (ask_once(w) && accept_grant(w))
 					return;

@@ -209,7 +209,7 @@ wake(int procno)
 }
 
 void
-pgpx_dlock_released(const PgpxDlockWork *work, bool ours)
+pgpx_dlock_released(const PgpxDlockWork *work, bool ours, bool wanted)
 {
 	PgpxDlock  *lock = &pgpx_dlocks[work->place];
 	int			owner = -1;
@@ -221,6 +221,7 @@ pgpx_dlock_released(const PgpxDlockWork *work, bool ours)
 		if (lock->result == PGPX_DLOCK_UNKNOWN)
 			lock->result = ours ? PGPX_DLOCK_RELEASED : PGPX_DLOCK_NOT_OURS;
 		owner = settle_locked(lock);
+		pgpx_dlock_turn_ends_locked(lock->queue, wanted);
 		next = pgpx_dlock_first_locked(lock->queue);
 	}
 	LWLockRelease(pgpx_shared->dlock_lock);

@@ -62,7 +62,8 @@ static const char release_sql[] =
 	" pg_catalog.unnest($4::pg_catalog.int8[])) AS h(name, request, token)"
 	" WHERE l.name = h.name AND l.process = $1 AND l.request = h.request"
 	" AND (l.token = h.token OR h.token = 0) AND l.state = 'held'"
-	" RETURNING l.request, l.expires > pg_catalog.clock_timestamp()";
+	" RETURNING l.request, l.expires > pg_catalog.clock_timestamp(),"
+	" l.wanted > pg_catalog.clock_timestamp() - interval '1 second'";
 
 static PgpxPinger **pingers = NULL; /* [max_pools], made when needed */
 static PgpxTime next_run = 0;
@@ -87,6 +88,9 @@ get_pinger(int pool, uint32 pool_id)
 		p->ours = MemoryContextAllocHuge(TopMemoryContext,
 										 mul_size(pgpx_shared->max_locks,
 												  sizeof(bool)));
+		p->wanted = MemoryContextAllocHuge(TopMemoryContext,
+										   mul_size(pgpx_shared->max_locks,
+													sizeof(bool)));
 		p->pool = pool;
 		p->fd = -1;
 		pingers[pool] = p;
@@ -184,6 +188,7 @@ send_work(PgpxPinger *p, PgpxPingerPhase phase, const char *sql, int64 timeout)
 		appendStringInfo(&tokens, "%c" INT64_FORMAT, separator,
 						 p->work[i].token);
 		p->ours[i] = false;
+		p->wanted[i] = false;
 	}
 	appendStringInfoChar(&names, '}');
 	appendStringInfoChar(&requests, '}');
@@ -211,7 +216,7 @@ take_rows(PgpxPinger *p, const PGresult *res)
 {
 	bool		release = p->phase == PGPX_PINGER_RELEASE;
 
-	if (PQnfields(res) != (release ? 2 : 1))
+	if (PQnfields(res) != (release ? 3 : 1))
 	{
 		strlcpy(p->error, "unexpected result", sizeof(p->error));
 		return;
@@ -221,9 +226,14 @@ take_rows(PgpxPinger *p, const PGresult *res)
 		uint64		request = strtou64(PQgetvalue(res, row, 0), NULL, 10);
 
 		for (int i = 0; i < p->nwork; i++)
-			if (p->work[i].request == request)
-				p->ours[i] = !release ||
-					strcmp(PQgetvalue(res, row, 1), "t") == 0;
+		{
+			if (p->work[i].request != request)
+				continue;
+			p->ours[i] = !release ||
+				strcmp(PQgetvalue(res, row, 1), "t") == 0;
+			p->wanted[i] = release &&
+				strcmp(PQgetvalue(res, row, 2), "t") == 0;
+		}
 	}
 }
 
@@ -252,7 +262,7 @@ step_work(PgpxPinger *p)
 	for (int i = 0; i < p->nwork; i++)
 	{
 		if (release)
-			pgpx_dlock_released(&p->work[i], p->ours[i]);
+			pgpx_dlock_released(&p->work[i], p->ours[i], p->wanted[i]);
 		else
 			pgpx_dlock_pinged(&p->work[i], p->ours[i], p->asked_at);
 	}

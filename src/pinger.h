@@ -49,6 +49,7 @@ typedef struct PgpxPinger
 	int			nwork;
 	PgpxDlockWork *work;		/* [max_locks] */
 	bool	   *ours;			/* [max_locks] the remote's answer */
+	bool	   *wanted;			/* [max_locks] by another server */
 	char		error[PGPX_ERROR_LEN];	/* "": none so far */
 } PgpxPinger;
 

@@ -32,6 +32,7 @@ PgpxTicket *pgpx_tickets = NULL;
 pg_atomic_uint32 *pgpx_work_bits = NULL;
 PgpxDlock  *pgpx_dlocks = NULL;
 PgpxDlockWaiter *pgpx_dlock_waiters = NULL;
+PgpxDlockTurn *pgpx_dlock_turns = NULL;
 
 static shmem_request_hook_type prev_shmem_request_hook = NULL;
 static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
@@ -68,6 +69,7 @@ shmem_size(void)
 					MAXALIGN(mul_size(pgpx_max_locks, sizeof(PgpxDlock))));
 	size = add_size(size,
 					MAXALIGN(mul_size(PGPX_NPROCS, sizeof(PgpxDlockWaiter))));
+	size = add_size(size, PGPX_DLOCK_TURNS * sizeof(PgpxDlockTurn));
 	return size;
 }
 
@@ -232,6 +234,8 @@ shmem_startup(void)
 	pgpx_dlocks = (PgpxDlock *) p;
 	p += MAXALIGN(mul_size(pgpx_max_locks, sizeof(PgpxDlock)));
 	pgpx_dlock_waiters = (PgpxDlockWaiter *) p;
+	p += MAXALIGN(mul_size(PGPX_NPROCS, sizeof(PgpxDlockWaiter)));
+	pgpx_dlock_turns = (PgpxDlockTurn *) p;
 
 	if (!found)
 	{
