@@ -975,6 +975,166 @@ COMMENT ON COLUMN pgpool.workers.pools_used IS
 COMMENT ON COLUMN pgpool.workers.pools_max IS
 'setting pgpool_ext.max_pools: how many there can be';
 
+--
+-- distributed locks
+--
+
+CREATE FUNCTION pgpool.lock_setup(
+	pool pg_catalog.text)
+RETURNS pg_catalog.void
+AS 'MODULE_PATHNAME', 'pgpx_lock_setup'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION pgpool.lock_setup(pg_catalog.text) IS
+'makes the tables of distributed locks and the function fence_check on a server, in schema pgpool_lock; run once for each database that keeps locks';
+
+CREATE FUNCTION pgpool.lock(
+	pool pg_catalog.text,
+	name pg_catalog.text,
+	timeout pg_catalog.interval DEFAULT NULL,
+	ttl pg_catalog.interval DEFAULT '1 min',
+	why pg_catalog.text DEFAULT NULL)
+RETURNS pg_catalog.int8
+AS 'MODULE_PATHNAME', 'pgpx_lock'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION pgpool.lock(pg_catalog.text, pg_catalog.text, pg_catalog.interval, pg_catalog.interval, pg_catalog.text) IS
+'takes a distributed lock until unlock or the end of the session, waiting for it, and returns its token; timeout 0 does not wait, NULL takes the default of checkouts';
+
+CREATE FUNCTION pgpool.try_lock(
+	pool pg_catalog.text,
+	name pg_catalog.text,
+	ttl pg_catalog.interval DEFAULT '1 min',
+	why pg_catalog.text DEFAULT NULL)
+RETURNS pg_catalog.int8
+AS 'MODULE_PATHNAME', 'pgpx_try_lock'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION pgpool.try_lock(pg_catalog.text, pg_catalog.text, pg_catalog.interval, pg_catalog.text) IS
+'takes a distributed lock until unlock or the end of the session if it is free now, else returns NULL';
+
+CREATE FUNCTION pgpool.lock_xact(
+	pool pg_catalog.text,
+	name pg_catalog.text,
+	timeout pg_catalog.interval DEFAULT NULL,
+	ttl pg_catalog.interval DEFAULT '1 min',
+	why pg_catalog.text DEFAULT NULL)
+RETURNS pg_catalog.int8
+AS 'MODULE_PATHNAME', 'pgpx_lock_xact'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION pgpool.lock_xact(pg_catalog.text, pg_catalog.text, pg_catalog.interval, pg_catalog.interval, pg_catalog.text) IS
+'takes a distributed lock until the end of the local transaction or the rollback of the subtransaction that took it, waiting for it, and returns its token';
+
+CREATE FUNCTION pgpool.try_lock_xact(
+	pool pg_catalog.text,
+	name pg_catalog.text,
+	ttl pg_catalog.interval DEFAULT '1 min',
+	why pg_catalog.text DEFAULT NULL)
+RETURNS pg_catalog.int8
+AS 'MODULE_PATHNAME', 'pgpx_try_lock_xact'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION pgpool.try_lock_xact(pg_catalog.text, pg_catalog.text, pg_catalog.interval, pg_catalog.text) IS
+'takes a distributed lock until the end of the local transaction if it is free now, else returns NULL';
+
+CREATE FUNCTION pgpool.lock_valid(
+	pool pg_catalog.text,
+	name pg_catalog.text,
+	token pg_catalog.int8)
+RETURNS pg_catalog.bool
+AS 'MODULE_PATHNAME', 'pgpx_lock_valid'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION pgpool.lock_valid(pg_catalog.text, pg_catalog.text, pg_catalog.int8) IS
+'tells whether this server certainly holds a lock with this token now; asks no remote';
+
+CREATE FUNCTION pgpool.unlock(
+	pool pg_catalog.text,
+	name pg_catalog.text,
+	token pg_catalog.int8)
+RETURNS pg_catalog.bool
+AS 'MODULE_PATHNAME', 'pgpx_unlock'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION pgpool.unlock(pg_catalog.text, pg_catalog.text, pg_catalog.int8) IS
+'releases a distributed lock; false with a warning if it was not held any more, NULL with a warning if the remote has not confirmed it';
+
+CREATE FUNCTION pgpool.lock_force_release(
+	pool pg_catalog.text,
+	name pg_catalog.text)
+RETURNS pg_catalog.bool
+AS 'MODULE_PATHNAME', 'pgpx_lock_force_release'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+REVOKE ALL ON FUNCTION pgpool.lock_force_release(pg_catalog.text, pg_catalog.text) FROM PUBLIC;
+COMMENT ON FUNCTION pgpool.lock_force_release(pg_catalog.text, pg_catalog.text) IS
+'frees a distributed lock whoever holds it, and raises its token, so that the holder is refused by fence_check; tells whether it was held';
+
+CREATE FUNCTION pgpool.lock_status(
+	pool pg_catalog.text)
+RETURNS TABLE (
+	name pg_catalog.text,
+	state pg_catalog.text,
+	holder pg_catalog.text,
+	who pg_catalog.text,
+	why pg_catalog.text,
+	since pg_catalog.timestamptz,
+	token pg_catalog.int8,
+	last_ping pg_catalog.timestamptz,
+	expires pg_catalog.timestamptz)
+AS 'MODULE_PATHNAME', 'pgpx_lock_status'
+LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 20;
+COMMENT ON FUNCTION pgpool.lock_status(pg_catalog.text) IS
+'the locks that a server keeps, of all who take locks there: "held", "expired" (free for whoever asks) or "free"; times are those of the remote';
+
+CREATE FUNCTION pgpool.locks()
+RETURNS TABLE (
+	database pg_catalog.name,
+	server pg_catalog.name,
+	name pg_catalog.text,
+	token pg_catalog.int8,
+	state pg_catalog.text,
+	pid pg_catalog.int4,
+	user_name pg_catalog.name,
+	who pg_catalog.text,
+	why pg_catalog.text,
+	since pg_catalog.timestamptz,
+	last_ping pg_catalog.timestamptz,
+	valid_until pg_catalog.timestamptz,
+	ttl pg_catalog.interval)
+AS 'MODULE_PATHNAME', 'pgpx_view_locks'
+LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 10;
+COMMENT ON FUNCTION pgpool.locks() IS
+'view locks: one row for each distributed lock that a session of this server has';
+
+CREATE VIEW pgpool.locks AS
+SELECT
+	f.database, f.server, f.name, f.token, f.state, f.pid, f.user_name, f.who,
+	f.why, f.since, f.last_ping, f.valid_until, f.ttl
+FROM pgpool.locks() AS f;
+GRANT SELECT ON pgpool.locks TO PUBLIC;
+COMMENT ON VIEW pgpool.locks IS
+'distributed locks that sessions of this server hold, have lost, or are giving up';
+COMMENT ON COLUMN pgpool.locks.database IS
+'database of the session that holds it';
+COMMENT ON COLUMN pgpool.locks.server IS
+'foreign server that keeps the lock';
+COMMENT ON COLUMN pgpool.locks.name IS
+'name of the lock';
+COMMENT ON COLUMN pgpool.locks.token IS
+'its token; NULL if the remote has not told it';
+COMMENT ON COLUMN pgpool.locks.state IS
+'"held", "lost" (another session may have it) or "releasing" (given up, and the remote is being told)';
+COMMENT ON COLUMN pgpool.locks.pid IS
+'process that holds it';
+COMMENT ON COLUMN pgpool.locks.user_name IS
+'user who took it';
+COMMENT ON COLUMN pgpool.locks.who IS
+'what the remote shows as its holder';
+COMMENT ON COLUMN pgpool.locks.why IS
+'what the session gave as "why"';
+COMMENT ON COLUMN pgpool.locks.since IS
+'when it was taken';
+COMMENT ON COLUMN pgpool.locks.last_ping IS
+'when the remote last confirmed a ping; NULL: not yet';
+COMMENT ON COLUMN pgpool.locks.valid_until IS
+'until when it is certain that nobody else has it; each ping moves it on';
+COMMENT ON COLUMN pgpool.locks.ttl IS
+'how long the lock outlives the last ping';
+
 CREATE FUNCTION pgpool.check_invariants()
 RETURNS pg_catalog.void
 AS 'MODULE_PATHNAME', 'pgpx_check_invariants'

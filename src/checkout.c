@@ -345,6 +345,33 @@ grow_to(PgpxCheckout *c, int n, bool *more)
 	return live;
 }
 
+void
+pgpx_lease_tell_worker(PgpxTarget *target)
+{
+	PgpxCheckout c = {0};
+
+	c.target = target;
+	c.deadline = pgpx_now() + target->opts.operation_timeout * 1000;
+	pgpx_target_pin(c.target);
+	PG_TRY();
+	{
+		PgpxPool   *pool = pgpx_checkout_lock_pool(&c);
+		uint64		epoch = pgpx_pool_worker_epoch(pool);
+		uint64		version = pool->version;
+		int			worker = pool->worker;
+		bool		must = pgpx_checkout_must_tell(&c, pool, epoch);
+
+		LWLockRelease(pool->lock);
+		if (must)
+			pgpx_checkout_tell(&c, worker, epoch, version);
+	}
+	PG_FINALLY();
+	{
+		pgpx_target_unpin(c.target);
+	}
+	PG_END_TRY();
+}
+
 int
 pgpx_lease_prewarm(const char *server, int n, PgpxTime deadline)
 {

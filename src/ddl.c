@@ -31,6 +31,7 @@
 #include "utils/resowner.h"
 #include "utils/syscache.h"
 
+#include "dlock_session.h"
 #include "lease.h"
 #include "pool.h"
 #include "target_source.h"
@@ -292,8 +293,8 @@ release_callback(ResourceReleasePhase phase, bool is_commit, bool is_top_level,
 }
 
 /*
- * DISCARD ALL of a local session returns its leases, as it releases its advisory
- * locks: a pooler in front of this server sends it between two clients.
+ * DISCARD ALL of a local session returns its leases and releases its locks, as it
+ * does with advisory locks: a pooler in front of this server sends it between two clients.
  *
  * COMMIT PREPARED commits changes that were another transaction's, of roles, too.
  */
@@ -320,7 +321,10 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 		standard_ProcessUtility(pstmt, queryString, readOnlyTree, context,
 								params, queryEnv, dest, qc);
 	if (discards)
+	{
 		(void) pgpx_lease_return_all();
+		pgpx_dlock_release_all();
+	}
 	if (commits)
 		objects_changed = true;
 }

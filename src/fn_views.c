@@ -250,6 +250,15 @@ pgpx_row_ms(PgpxRow *row, PgpxTime duration)
 }
 
 void
+pgpx_row_interval(PgpxRow *row, PgpxTime duration)
+{
+	Interval   *interval = palloc0(sizeof(Interval));
+
+	interval->time = duration;
+	add(row, IntervalPGetDatum(interval), false);
+}
+
+void
 pgpx_row_pool(PgpxRow *row, const PgpxPool *pool)
 {
 	pgpx_row_int(row, (int) pool->pool_id);

@@ -93,6 +93,7 @@ extern void pgpx_row_secret(PgpxRow *row, bool visible, const char *text);
 /* An instant as timestamptz, NULL if it is 0; a duration as milliseconds. */
 extern void pgpx_row_instant(PgpxRow *row, PgpxTime t);
 extern void pgpx_row_ms(PgpxRow *row, PgpxTime duration);
+extern void pgpx_row_interval(PgpxRow *row, PgpxTime duration);
 
 /* The columns that say which pool it is. */
 extern void pgpx_row_pool(PgpxRow *row, const PgpxPool *pool);

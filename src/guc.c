@@ -13,6 +13,7 @@
 
 int			pgpx_max_connections = 100;
 int			pgpx_max_pools = 256;
+int			pgpx_max_locks = 100;
 int			pgpx_workers = 1;
 int			pgpx_checkout_timeout = -1;
 int			pgpx_default_pool_size = 10;
@@ -36,6 +37,13 @@ define_postmaster_settings(void)
 							"A server with a PUBLIC user mapping has one pool for each local user of it. Sizes shared memory.",
 							&pgpx_max_pools,
 							256, 1, 65535,
+							PGC_POSTMASTER, 0, NULL, NULL, NULL);
+
+	DefineCustomIntVariable("pgpool_ext.max_locks",
+							"Sets the maximum number of distributed locks that sessions of this server hold.",
+							"Sizes shared memory.",
+							&pgpx_max_locks,
+							100, 1, 65535,
 							PGC_POSTMASTER, 0, NULL, NULL, NULL);
 
 	DefineCustomIntVariable("pgpool_ext.workers",

@@ -15,6 +15,7 @@
 /* fixed at server start; they size shared memory */
 extern int	pgpx_max_connections;
 extern int	pgpx_max_pools;
+extern int	pgpx_max_locks;
 extern int	pgpx_workers;
 
 /* any user */

@@ -424,6 +424,7 @@ pgpx_invariants_check(PgpxFaults *faults)
 		check_pool(&check, i);
 	check_free(&check, nsuspects);
 	check_leases(&check);
+	pgpx_check_dlocks(&check);
 
 	pfree(check.leases);
 	pfree(check.in_list);

@@ -29,7 +29,7 @@ typedef struct PgpxFaults
  */
 extern void pgpx_invariants_check(PgpxFaults *faults);
 
-/* --- what invariants.c and invariants_queue.c share ---------------------- */
+/* --- what the files of invariants share ---------------------- */
 
 /* A connection that is FREE and was not in the free list. */
 typedef struct PgpxSuspect
@@ -56,6 +56,9 @@ extern void pgpx_check_fault(PgpxCheck *check, const char *format, ...)
 
 /* Does the process that a lease or a ticket belongs to exist? */
 extern bool pgpx_check_is_alive(int procno, int pid);
+
+/* Check the distributed locks. */
+extern void pgpx_check_dlocks(PgpxCheck *check);
 
 /* Check all tickets of the pool.  Returns how many are in its queue. */
 extern int	pgpx_check_tickets(PgpxCheck *check);

@@ -15,6 +15,8 @@
 #include "storage/latch.h"
 #include "utils/syscache.h"
 
+#include "dlock.h"
+
 static PgpxTime next_due = PG_INT64_MAX;
 static PgpxTime next_sweep = PG_INT64_MAX;
 static PgpxTime next_maintenance = PG_INT64_MAX;
@@ -97,7 +99,7 @@ tick(PgpxTime now)
 static bool
 sweep(void)
 {
-	bool		leases = false;
+	bool		leases = pgpx_dlock_sweep(pgpx_worker_index);
 
 	for (int i = 0; i < pgpx_shared->max_connections; i++)
 	{
@@ -197,7 +199,7 @@ maintain_pools(PgpxTime now)
 		next_maintenance =
 			Min(next_maintenance,
 				pgpx_pool_maintain(i, pool_id, now, &forgettable));
-		if (forgettable)
+		if (forgettable && !pgpx_dlock_any(i, pool_id))
 			pgpx_pool_forget(i, pool_id);
 	}
 }
@@ -207,6 +209,7 @@ pgpx_janitor_run(bool changed)
 {
 	PgpxWorkerSlot *slot = &pgpx_shared->worker[pgpx_worker_index];
 	PgpxTime	now = pgpx_now();
+	PgpxTime	next_ping;
 	bool		hungry;
 
 	if (now >= next_due)
@@ -227,7 +230,8 @@ pgpx_janitor_run(bool changed)
 	look_for_databases();
 	if (now >= next_maintenance || changed)
 		maintain_pools(now);
+	next_ping = pgpx_pinger_run();
 	if (now >= next_sweep || next_sweep == PG_INT64_MAX)
 		next_sweep = sweep() ? now + PGPX_SWEEP_MS * 1000 : PG_INT64_MAX;
-	return Min(next_due, Min(next_sweep, next_maintenance));
+	return Min(Min(next_due, next_ping), Min(next_sweep, next_maintenance));
 }

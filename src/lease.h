@@ -93,6 +93,12 @@ extern PgpxLease *pgpx_lease_checkout_for(const char *server,
 extern int	pgpx_lease_prewarm(const char *server, int n, PgpxTime deadline);
 
 /*
+ * pgpx_lease_tell_worker
+ *		Tell the pool's worker how to connect, if it does not know.
+ */
+extern void pgpx_lease_tell_worker(PgpxTarget *target);
+
+/*
  * pgpx_lease_return
  *		End a lease.
  *

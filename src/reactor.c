@@ -133,6 +133,7 @@ take_conninfo(char *buffer, size_t len)
 	wp->conninfo = conninfo;
 	pgpx_pool_conninfo_known(&pgpx_pools[header->pool], pgpx_worker_epoch,
 							 conninfo.version);
+	pgpx_pinger_conninfo_came();
 }
 
 /* SOCKET: hand it to the lessee, if the asker still is. */
@@ -211,7 +212,15 @@ read_lookups(void)
 	while ((lookup = pgpx_lookup_next()) != NULL)
 	{
 		uint64		tag = pgpx_lookup_tag(lookup);
-		PgpxWorkerConn *w = &pgpx_wconns[tag >> 32];
+		PgpxWorkerConn *w;
+
+		if (tag & PGPX_LOOKUP_PINGER)
+		{
+			pgpx_pinger_looked_up(lookup);
+			pgpx_lookup_free(lookup);
+			continue;
+		}
+		w = &pgpx_wconns[tag >> 32];
 
 		/* the attempt may have been given up meanwhile */
 		if (w->phase == PGPX_PHASE_LOOKUP &&
@@ -361,6 +370,10 @@ handle(const struct epoll_event *event)
 			break;
 		case PGPX_WATCH_CANCEL:
 			pgpx_canceller_ready(w);
+			break;
+		case PGPX_WATCH_PINGER:
+			pgpx_pinger_ready((int) (event->data.u64 & 0xffffffff),
+							  event->events);
 			break;
 	}
 	return true;

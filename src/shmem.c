@@ -13,11 +13,13 @@
 
 #include <time.h>
 
+#include "access/xlog.h"
 #include "storage/ipc.h"
 #include "storage/shmem.h"
 #include "storage/spin.h"
 #include "utils/timestamp.h"
 
+#include "dlock_table.h"
 #include "guc.h"
 
 #define TRANCHE "pgpool_ext"
@@ -29,6 +31,9 @@ PgpxConn   *pgpx_conns = NULL;
 PgpxTicket *pgpx_tickets = NULL;
 char	   *pgpx_offers = NULL;
 pg_atomic_uint32 *pgpx_work_bits = NULL;
+PgpxDlock  *pgpx_dlocks = NULL;
+PgpxDlockWaiter *pgpx_dlock_waiters = NULL;
+PgpxDlockTurn *pgpx_dlock_turns = NULL;
 
 static shmem_request_hook_type prev_shmem_request_hook = NULL;
 static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
@@ -62,6 +67,11 @@ shmem_size(void)
 	size = add_size(size, mul_size(PGPX_NPROCS, PGPX_OFFER_MAX));
 	size = add_size(size,
 					MAXALIGN(mul_size(work_words(), sizeof(pg_atomic_uint32))));
+	size = add_size(size,
+					MAXALIGN(mul_size(pgpx_max_locks, sizeof(PgpxDlock))));
+	size = add_size(size,
+					MAXALIGN(mul_size(PGPX_NPROCS, sizeof(PgpxDlockWaiter))));
+	size = add_size(size, PGPX_DLOCK_TURNS * sizeof(PgpxDlockTurn));
 	return size;
 }
 
@@ -71,7 +81,7 @@ shmem_request(void)
 	if (prev_shmem_request_hook)
 		prev_shmem_request_hook();
 	RequestAddinShmemSpace(shmem_size());
-	RequestNamedLWLockTranche(TRANCHE, 1 + pgpx_max_pools);
+	RequestNamedLWLockTranche(TRANCHE, 2 + pgpx_max_pools);
 }
 
 static void
@@ -109,6 +119,25 @@ init_ticket(PgpxTicket *ticket)
 	}
 }
 
+/*
+ * What this server calls itself in the tables of others: nobody else, and no
+ * other life of it, has the same.
+ */
+static void
+name_process(PgpxShared *shared)
+{
+	uint64		random[2];
+
+	if (!pg_strong_random(random, sizeof(random)))
+		ereport(FATAL,
+				(errcode(ERRCODE_INTERNAL_ERROR),
+				 errmsg("pgpool_ext could not generate a random number")));
+	snprintf(shared->process, sizeof(shared->process),
+			 UINT64_FORMAT "-%08x%08x%08x%08x", GetSystemIdentifier(),
+			 (uint32) (random[0] >> 32), (uint32) random[0],
+			 (uint32) (random[1] >> 32), (uint32) random[1]);
+}
+
 static void
 init_shared(PgpxShared *shared, LWLockPadded *locks)
 {
@@ -117,7 +146,10 @@ init_shared(PgpxShared *shared, LWLockPadded *locks)
 	shared->max_connections = pgpx_max_connections;
 	shared->max_pools = pgpx_max_pools;
 	shared->ntickets = PGPX_NPROCS;
+	shared->max_locks = pgpx_max_locks;
 	shared->registry_lock = &locks[0].lock;
+	shared->dlock_lock = &locks[1].lock;
+	name_process(shared);
 	shared->started_at = pgpx_now();
 
 	pg_atomic_init_u64(&shared->next_lease, ((uint64) lives << LIFE_SHIFT) + 1);
@@ -125,6 +157,8 @@ init_shared(PgpxShared *shared, LWLockPadded *locks)
 	pg_atomic_init_u32(&shared->next_pool, 1);
 	pg_atomic_init_u64(&shared->next_generation, 1);
 	pg_atomic_init_u32(&shared->databases_changed, 0);
+	pg_atomic_init_u64(&shared->next_dlock, 1);
+	pg_atomic_init_u32(&shared->dlocks_changed, 0);
 
 	for (int i = 0; i < PGPX_MAX_WORKERS; i++)
 	{
@@ -149,7 +183,7 @@ init_shared(PgpxShared *shared, LWLockPadded *locks)
 		pg_atomic_init_u32(&pgpx_servers[i].hungry.pool, 0);
 	}
 	for (int i = 0; i < pgpx_max_pools; i++)
-		init_pool(&pgpx_pools[i], &locks[1 + i].lock);
+		init_pool(&pgpx_pools[i], &locks[2 + i].lock);
 
 	for (int i = 0; i < pgpx_max_connections; i++)
 	{
@@ -200,6 +234,12 @@ shmem_startup(void)
 	pgpx_offers = p;
 	p += mul_size(PGPX_NPROCS, PGPX_OFFER_MAX);
 	pgpx_work_bits = (pg_atomic_uint32 *) p;
+	p += MAXALIGN(mul_size(work_words(), sizeof(pg_atomic_uint32)));
+	pgpx_dlocks = (PgpxDlock *) p;
+	p += MAXALIGN(mul_size(pgpx_max_locks, sizeof(PgpxDlock)));
+	pgpx_dlock_waiters = (PgpxDlockWaiter *) p;
+	p += MAXALIGN(mul_size(PGPX_NPROCS, sizeof(PgpxDlockWaiter)));
+	pgpx_dlock_turns = (PgpxDlockTurn *) p;
 
 	if (!found)
 	{

@@ -19,6 +19,8 @@
  *										this pool.
  *	3. free_mutex		spinlock, one	the list of FREE connections.
  *	-  formats_mutex	spinlock, one	what is known of results; taken alone.
+ *	-  dlock_lock		LWLock, one		distributed locks (dlock_table.h); taken
+ *										alone.
  *
  * Under any of them: no libpq call, no ereport(ERROR), no sleep, no socket.
  * The only kernel call is SetLatch.  Fields said to be atomic need no lock.
@@ -42,6 +44,7 @@
 #define PGPX_ADDR_LEN 48
 #define PGPX_VERSION_LEN 64
 #define PGPX_TLS_LEN 48
+#define PGPX_PROCESS_LEN 64
 
 typedef int64 PgpxTime;			/* microseconds, monotonic; 0: none */
 
@@ -441,7 +444,10 @@ typedef struct PgpxShared
 	int			max_connections;
 	int			max_pools;
 	int			ntickets;
+	int			max_locks;
 	LWLock	   *registry_lock;
+	LWLock	   *dlock_lock;
+	char		process[PGPX_PROCESS_LEN];	/* this life of this server, to others */
 	PgpxTime	started_at;
 
 	/* atomic */
@@ -450,6 +456,8 @@ typedef struct PgpxShared
 	pg_atomic_uint32 next_pool;
 	pg_atomic_uint64 next_generation;
 	pg_atomic_uint32 databases_changed; /* counts DROP DATABASE and the like */
+	pg_atomic_uint64 next_dlock;	/* requests and places in queues */
+	pg_atomic_uint32 dlocks_changed;	/* counts what the worker has to look at */
 
 	/* protected by free_mutex */
 	slock_t		free_mutex;

@@ -141,7 +141,8 @@ typedef enum PgpxWatchKind
 	PGPX_WATCH_CONN,
 	PGPX_WATCH_CANCEL,
 	PGPX_WATCH_RELAY_REMOTE,	/* a relay's TLS connection */
-	PGPX_WATCH_RELAY_LOCAL		/* .. and its end of the socket pair */
+	PGPX_WATCH_RELAY_LOCAL,		/* .. and its end of the socket pair */
+	PGPX_WATCH_PINGER
 } PgpxWatchKind;
 
 extern void pgpx_reactor_init(void);
@@ -170,6 +171,19 @@ extern void pgpx_janitor_maintain(void);
  * when it wants to run again, PG_INT64_MAX: when something has happened.
  */
 extern PgpxTime pgpx_janitor_run(bool changed);
+
+/* --- pinger.c -------------------------------------------------------------- */
+
+/* Set in the tag of a look-up that is a pinger's. */
+#define PGPX_LOOKUP_PINGER (UINT64CONST(1) << 63)
+
+/* Ping and release locks where that is due.  Returns when it is due again. */
+extern PgpxTime pgpx_pinger_run(void);
+extern void pgpx_pinger_ready(int index, uint32 events);
+extern void pgpx_pinger_looked_up(PgpxLookup *lookup);
+
+/* A session has told how to connect. */
+extern void pgpx_pinger_conninfo_came(void);
 
 /* --- steward.c ------------------------------------------------------------ */
 

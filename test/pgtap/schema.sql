@@ -29,7 +29,20 @@ INSERT INTO functions VALUES
   ('cancel', 'lease bigint', 'boolean', true),
   ('notifications', 'lease bigint, timeout interval DEFAULT ''00:00:00''::interval',
    'TABLE(channel text, payload text, remote_pid integer)', true),
+  ('lock_setup', 'pool text', 'void', true),
+  ('lock_valid', 'pool text, name text, token bigint', 'boolean', true),
+  ('unlock', 'pool text, name text, token bigint', 'boolean', true),
+  ('lock_force_release', 'pool text, name text', 'boolean', false),
+  ('lock_status', 'pool text',
+   'TABLE(name text, state text, holder text, who text, why text, since timestamp with time zone, token bigint, last_ping timestamp with time zone, expires timestamp with time zone)', true),
   ('check_invariants', '', 'void', false);
+INSERT INTO functions
+SELECT name, 'pool text, name text, timeout interval DEFAULT NULL::interval, '
+	'ttl interval DEFAULT ''00:01:00''::interval, why text DEFAULT NULL::text', 'bigint', true
+  FROM unnest('{lock,lock_xact}'::text[]) AS name;
+INSERT INTO functions
+SELECT name, 'pool text, name text, ttl interval DEFAULT ''00:01:00''::interval, why text DEFAULT NULL::text', 'bigint', true
+  FROM unnest('{try_lock,try_lock_xact}'::text[]) AS name;
 INSERT INTO functions
 SELECT 'send', format('lease bigint, sql text, VARIADIC params %s', params), 'void', true
   FROM unnest(ARRAY['text[] DEFAULT ''{}''::text[]', '"any"']) AS params;
@@ -90,6 +103,9 @@ INSERT INTO views VALUES
       stats_reset timestamp with time zone'),
   ('wait_histogram', 'pool_id integer, server name, local_user name, bucket integer, from_us bigint,
       to_us bigint, waits bigint, cumulative bigint, bar text'),
+  ('locks', 'database name, server name, name text, token bigint, state text, pid integer,
+      user_name name, who text, why text, since timestamp with time zone,
+      last_ping timestamp with time zone, valid_until timestamp with time zone, ttl interval'),
   ('workers', 'worker integer, pid integer, state text, started_at timestamp with time zone,
       restarts integer, pools integer, connections integer, descriptors integer,
       connections_used integer, connections_max integer, pools_used integer,

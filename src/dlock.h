@@ -1,0 +1,166 @@
+/*-------------------------------------------------------------------------
+ *
+ * dlock.h
+ *	  Distributed locks in shared memory: who of this server holds which.
+ *
+ * See dlock_table.h for the states.  Takes dlock_lock and no other; nothing here
+ * speaks with a remote.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PGPX_DLOCK_H
+#define PGPX_DLOCK_H
+
+#include "dlock_table.h"
+#include "pool.h"
+
+/* Locks are pinged so often, or three times in their ttl. */
+#define PGPX_DLOCK_PING_US (1000 * 1000)
+
+/* The longest pause between two questions, and how long to stand back for one. */
+#define PGPX_DLOCK_PAUSE_US (200 * 1000)
+#define PGPX_DLOCK_STAND_BACK_US (350 * 1000)
+
+/* How often the worker tries to tell the remote of a release. */
+#define PGPX_DLOCK_ATTEMPTS 3
+
+/*
+ * Microseconds of a clock that only rises, at the pace of real time, and does not
+ * stop while the machine is suspended.
+ */
+extern PgpxTime pgpx_steady_now(void);
+
+/* A steady instant as one of pgpx_now. */
+extern PgpxTime pgpx_steady_to_now(PgpxTime t);
+
+/* Until when a grant that was asked for at this instant is certain. */
+extern PgpxTime pgpx_dlock_certain_until(PgpxTime asked_at, int64 ttl);
+
+/* --- for sessions ---------------------------------------------------------- */
+
+/*
+ * pgpx_dlock_alloc
+ *		Note that this session is about to ask for a lock.  Fills in the request
+ *		and the owner; returns its place, -1 if all are taken.
+ */
+extern int	pgpx_dlock_alloc(PgpxDlock *lock);
+
+/* The remote has granted it: HELD.  asked_at: before the question was sent. */
+extern void pgpx_dlock_granted(int place, int64 token, PgpxTime asked_at);
+
+/* It has not: the place is free. */
+extern void pgpx_dlock_refused(int place);
+
+/*
+ * pgpx_dlock_find
+ *		The lock of this key, name and token, HELD or LOST as of now; *lock is a copy.
+ *		-1: this server has no such lock.  A lock that has run out is LOST from here on.
+ */
+extern int	pgpx_dlock_find(const PgpxPoolKey *key, const char *name,
+							int64 token, PgpxDlock *lock);
+
+/* Does this server hold, or about to release, a lock of this queue? */
+extern bool pgpx_dlock_is_held_here(uint64 queue, PgpxDlock *lock);
+
+/* The log's line; refused: the remote has said so, and not the clock. */
+extern void pgpx_dlock_log_loss(const PgpxDlock *lock, bool refused);
+
+/* Remember that its session knows of the loss; false if it did before. */
+extern bool pgpx_dlock_tell(int place, uint64 request);
+
+/*
+ * pgpx_dlock_release
+ *		Give a lock of this session up; the worker tells the remote.  awaited: the
+ *		session asks for the result, with pgpx_dlock_result, and frees the place.
+ *		Throws nothing.
+ */
+extern void pgpx_dlock_release(int place, bool awaited);
+
+/* True once the release has come to its end; the place is free then. */
+extern bool pgpx_dlock_result(int place, PgpxDlockResult *result);
+
+/* How many places this session has; each of them by pgpx_dlock_mine. */
+extern int	pgpx_dlock_nmine;
+extern int	pgpx_dlock_mine(int after, PgpxDlock *lock);
+
+/* At the end of a subtransaction: its locks are its parent's. */
+extern void pgpx_dlock_reparent(SubTransactionId from, SubTransactionId to);
+
+/* --- the queue of those who wait, in this server ---------------------------- */
+
+extern uint64 pgpx_dlock_queue(Oid database, Oid server, const char *name);
+extern void pgpx_dlock_enter(uint64 queue);
+extern bool pgpx_dlock_is_first(uint64 queue);
+extern bool pgpx_dlock_has_waiters(uint64 queue);
+
+/* Leave it, and wake the next one.  Throws nothing. */
+extern void pgpx_dlock_leave(void);
+
+/*
+ * The lock is being granted, or released; wanted: another server has asked for it
+ * meanwhile.
+ */
+extern void pgpx_dlock_turn_begins_locked(uint64 queue);
+extern void pgpx_dlock_turn_ends_locked(uint64 queue, bool wanted);
+
+/* Until when the sessions of this server do not ask for it; 0: they may. */
+extern PgpxTime pgpx_dlock_stands_back(uint64 queue);
+
+/* Who is first; -1: nobody waits. */
+extern int	pgpx_dlock_first_locked(uint64 queue);
+
+/* --- for the worker --------------------------------------------------------- */
+
+/* What the worker has to do with a lock. */
+typedef struct PgpxDlockWork
+{
+	int			place;
+	uint64		request;
+	int64		token;
+	int64		ttl;
+	char		name[PGPX_DLOCK_NAME_LEN];
+} PgpxDlockWork;
+
+/* What is to be done for the locks of one pool. */
+typedef struct PgpxDlockDue
+{
+	int			nheld;
+	int			nreleases;		/* to be told, now or later */
+	int64		min_ttl;		/* ms, of those; 0: none */
+	PgpxTime	ping_at;		/* steady: the next one is due; 0: none */
+	PgpxTime	release_at;		/* pgpx_now: the next one is due; 0: none */
+} PgpxDlockDue;
+
+/* Look after this worker's locks: those that run out are lost.  When again? */
+extern PgpxTime pgpx_dlock_expire(int worker);
+
+/* The next pool from this index on that has locks of this worker; -1: none. */
+extern int	pgpx_dlock_next_pool(int worker, int from, uint32 *pool_id);
+extern void pgpx_dlock_due(int pool, uint32 pool_id, PgpxDlockDue *due);
+
+/* The locks to ping, or the releases that are due; at most max_locks. */
+extern int	pgpx_dlock_to_ping(int pool, uint32 pool_id, PgpxDlockWork *work);
+extern int	pgpx_dlock_to_release(int pool, uint32 pool_id,
+								  PgpxDlockWork *work);
+
+/* The remote has answered a ping that was sent at this instant. */
+extern void pgpx_dlock_pinged(const PgpxDlockWork *work, bool ours,
+							  PgpxTime asked_at);
+
+/* The remote has answered a release; or the attempt has failed. */
+extern void pgpx_dlock_released(const PgpxDlockWork *work, bool ours,
+								bool wanted);
+extern void pgpx_dlock_release_failed(int pool, uint32 pool_id,
+									  const char *why);
+
+/* Release the locks of holders that are gone; true: there are locks. */
+extern bool pgpx_dlock_sweep(int worker);
+
+/* Has the pool any locks? */
+extern bool pgpx_dlock_any(int pool, uint32 pool_id);
+
+/* --- for views -------------------------------------------------------------- */
+
+extern bool pgpx_dlock_copy(int place, PgpxDlock *lock);
+
+#endif							/* PGPX_DLOCK_H */

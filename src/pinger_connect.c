@@ -1,0 +1,265 @@
+/*-------------------------------------------------------------------------
+ *
+ * pinger_connect.c
+ *	  How the worker's own connections to remotes with locks are opened.
+ *
+ * Like those of the pool (connector.c): the same parameters, the same rule about
+ * passwords, the same start commands.  They stay in this process, so that libpq
+ * speaks on them to the end.  Each step is a call that does not block.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "pinger.h"
+
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include "storage/fd.h"
+
+/*
+ * A grant or a ping that a crash or failover of the remote could undo is none:
+ * two servers would hold the lock.
+ */
+#define SETTINGS \
+	"SELECT pg_catalog.set_config('synchronous_commit', 'on', false) " \
+	"WHERE pg_catalog.current_setting('synchronous_commit') " \
+	"IN ('off', 'local', 'remote_write')"
+
+void
+pgpx_pinger_drop(PgpxPinger *p)
+{
+	if (p->fd >= 0)
+		pgpx_reactor_forget(p->fd);
+	p->fd = -1;
+	p->events = 0;
+	if (p->pg != NULL)
+	{
+		/* a goodbye must not wait for a remote that does not read */
+		if (p->phase > PGPX_PINGER_IDLE && PQsocket(p->pg) >= 0)
+			shutdown(PQsocket(p->pg), SHUT_RDWR);
+		PQfinish(p->pg);
+		p->pg = NULL;
+	}
+	if (p->external_fd)
+		ReleaseExternalFD();
+	p->external_fd = false;
+	p->deadline = 0;
+	p->nwork = 0;
+	p->phase = PGPX_PINGER_NONE;
+}
+
+void
+pgpx_pinger_watch(PgpxPinger *p, uint32 events)
+{
+	int			fd = PQsocket(p->pg);
+
+	if (fd < 0 || (p->fd == fd && p->events == events))
+		return;
+	pgpx_reactor_watch(PGPX_WATCH_PINGER, p->pool, fd, events, p->fd != fd);
+	p->fd = fd;
+	p->events = events;
+}
+
+static void
+start_connect(PgpxPinger *p, PgpxLookup *lookup)
+{
+	PgpxConninfo *ci = &pgpx_wpools[p->pool].conninfo;
+	const char **keywords;
+	const char **values;
+	int			n = 0;
+
+	if (!AcquireExternalFD())
+	{
+		pgpx_pinger_failed(p, "the pool worker has too many open descriptors");
+		return;
+	}
+	p->external_fd = true;
+
+	keywords = palloc0(sizeof(char *) * (ci->nparams + 5));
+	values = palloc0(sizeof(char *) * (ci->nparams + 5));
+	for (int i = 0; i < ci->nparams; i++)
+	{
+		keywords[n] = ci->keywords[i];
+		values[n++] = ci->values[i];
+	}
+
+	/* the last one counts */
+	keywords[n] = "application_name";
+	values[n++] = "pgpool_ext lock";
+	if (lookup != NULL)
+	{
+		keywords[n] = "host";
+		values[n++] = pgpx_lookup_host(lookup);
+		keywords[n] = "hostaddr";
+		values[n++] = pgpx_lookup_hostaddr(lookup);
+		keywords[n] = "port";
+		values[n++] = pgpx_lookup_port(lookup);
+	}
+	p->pg = PQconnectStartParams(keywords, values, 0);
+	pfree(keywords);
+	pfree(values);
+	if (p->pg == NULL || PQstatus(p->pg) == CONNECTION_BAD)
+	{
+		pgpx_pinger_failed(p, p->pg == NULL ? "out of memory" :
+											  PQerrorMessage(p->pg));
+		return;
+	}
+	p->phase = PGPX_PINGER_CONNECT;
+	pgpx_pinger_watch(p, EPOLLOUT);
+}
+
+bool
+pgpx_pinger_open(PgpxPinger *p, int64 timeout)
+{
+	PgpxWorkerPool *wp = &pgpx_wpools[p->pool];
+	const char *host;
+
+	if (wp->pool_id != p->pool_id)
+		return false;
+	p->version = wp->conninfo.version;
+	p->attempt++;
+	p->deadline = pgpx_now() + timeout * 1000;
+	host = pgpx_connector_param(&wp->conninfo, "host");
+	if (pgpx_connector_param(&wp->conninfo, "hostaddr") == NULL &&
+		pgpx_lookup_needed(host))
+	{
+		uint64		tag = PGPX_LOOKUP_PINGER | ((uint64) p->pool << 32) |
+			p->attempt;
+
+		p->phase = PGPX_PINGER_LOOKUP;
+		if (pgpx_lookup_start(host,
+							  pgpx_connector_param(&wp->conninfo, "port"),
+							  tag) == NULL)
+			pgpx_pinger_failed(p, "too many host names are being looked up");
+		return true;
+	}
+	start_connect(p, NULL);
+	return true;
+}
+
+void
+pgpx_pinger_looked_up_one(PgpxPinger *p, PgpxLookup *lookup)
+{
+	if (pgpx_lookup_error(lookup) != NULL)
+		pgpx_pinger_failed(p, pgpx_lookup_error(lookup));
+	else
+		start_connect(p, lookup);
+}
+
+/* Send one of the statements that come before the first ping. */
+static void
+send_setting(PgpxPinger *p, PgpxPingerPhase phase, const char *sql)
+{
+	p->phase = phase;
+	p->error[0] = '\0';
+	if (!PQsendQuery(p->pg, sql))
+		pgpx_pinger_failed(p, PQerrorMessage(p->pg));
+	else
+		pgpx_pinger_watch(p, EPOLLIN | (PQflush(p->pg) == 1 ? EPOLLOUT : 0));
+}
+
+/* The login is done: is it one that we may use? */
+static void
+logged_in(PgpxPinger *p)
+{
+	PgpxConninfo *ci = &pgpx_wpools[p->pool].conninfo;
+
+	if (ci->need_password && !PQconnectionUsedPassword(p->pg))
+	{
+		pgpx_pinger_failed(p, "A session of a non-superuser must be authenticated by a password, "
+							  "and the remote server did not ask for one.");
+		return;
+	}
+	PQsetnonblocking(p->pg, 1);
+	if (ci->start_commands[0] != '\0')
+		send_setting(p, PGPX_PINGER_START, ci->start_commands);
+	else
+		send_setting(p, PGPX_PINGER_PREPARE, SETTINGS);
+}
+
+static void
+step_connect(PgpxPinger *p)
+{
+	PostgresPollingStatusType status;
+
+	/* libpq may close its socket and open another under the same number */
+	pgpx_reactor_forget(p->fd);
+	p->fd = -1;
+	status = PQconnectPoll(p->pg);
+	if (status == PGRES_POLLING_OK)
+		logged_in(p);
+	else if (status == PGRES_POLLING_FAILED)
+		pgpx_pinger_failed(p, PQerrorMessage(p->pg));
+	else
+		pgpx_pinger_watch(p, status == PGRES_POLLING_READING ? EPOLLIN :
+															  EPOLLOUT);
+}
+
+static void
+note_error(PgpxPinger *p, const PGresult *res)
+{
+	const char *text = PQresultErrorField(res, PG_DIAG_MESSAGE_PRIMARY);
+
+	if (text == NULL)
+		text = PQresultErrorMessage(res);
+	strlcpy(p->error, text[0] != '\0' ? text : "unexpected result",
+			sizeof(p->error));
+}
+
+bool
+pgpx_pinger_results(PgpxPinger *p,
+					void (*row)(PgpxPinger *p, const PGresult *res))
+{
+	int			flushed = PQflush(p->pg);
+	PGresult   *res;
+
+	if (flushed < 0 || !PQconsumeInput(p->pg))
+	{
+		pgpx_pinger_failed(p, PQerrorMessage(p->pg));
+		return false;
+	}
+	while (!PQisBusy(p->pg))
+	{
+		ExecStatusType status;
+
+		/* the end comes after the commit; until then nothing is certain */
+		res = PQgetResult(p->pg);
+		if (res == NULL)
+			return true;
+		status = PQresultStatus(res);
+		if (status == PGRES_TUPLES_OK && row != NULL)
+			row(p, res);
+		else if (status != PGRES_TUPLES_OK && status != PGRES_COMMAND_OK &&
+				 status != PGRES_EMPTY_QUERY && p->error[0] == '\0')
+			note_error(p, res);
+		PQclear(res);
+		if (status == PGRES_COPY_IN || status == PGRES_COPY_OUT ||
+			status == PGRES_COPY_BOTH)
+		{
+			pgpx_pinger_failed(p, "The start commands contain a COPY.");
+			return false;
+		}
+	}
+	pgpx_pinger_watch(p, EPOLLIN | (flushed == 1 ? EPOLLOUT : 0));
+	return false;
+}
+
+void
+pgpx_pinger_step(PgpxPinger *p)
+{
+	if (p->phase == PGPX_PINGER_CONNECT)
+	{
+		step_connect(p);
+		return;
+	}
+	if (!pgpx_pinger_results(p, NULL))
+		return;
+	if (p->error[0] != '\0')
+		pgpx_pinger_failed(p, pstrdup(p->error));
+	else if (PQtransactionStatus(p->pg) != PQTRANS_IDLE)
+		pgpx_pinger_failed(p, "The start commands left a transaction open.");
+	else if (p->phase == PGPX_PINGER_START)
+		send_setting(p, PGPX_PINGER_PREPARE, SETTINGS);
+	else
+		pgpx_pinger_ready_to_work(p);
+}

@@ -1,0 +1,224 @@
+--
+-- Distributed locks: the functions, what they say, and bad input.
+--
+SELECT test.server('locker', 'pool_size', '2');
+SELECT test.mapping('regress_pgpool_app', 'locker');
+GRANT USAGE ON FOREIGN SERVER locker TO regress_pgpool_app;
+
+-- not set up
+SELECT test.err($$SELECT pgpool.lock('locker', 'a')$$);
+SELECT test.err($$SELECT pgpool.try_lock('locker', 'a')$$);
+SELECT test.err($$SELECT * FROM pgpool.lock_status('locker')$$);
+
+SELECT pgpool.lock_setup('locker');
+SELECT pgpool.lock_setup('locker');
+SELECT * FROM pgpool.lock_status('locker');
+SELECT pgpool.lock('locker', 'a', ttl => '10 s', why => 'balancer') AS token \gset
+SELECT :token > extract(epoch from now() - interval '1 day') * 1000000 AS like_a_clock;
+SELECT pgpool.lock_valid('locker', 'a', :token), pgpool.lock_valid('locker', 'a', :token + 1), pgpool.lock_valid('locker', 'b', :token);
+SELECT database, server, name, token = :token AS token, state, pid = pg_backend_pid() AS mine, user_name = current_user AS me, why,
+	ttl, valid_until > now() AS valid, since < now() + interval '1 s' AS since, last_ping FROM pgpool.locks;
+SELECT name, state, holder <> '' AS holder, who LIKE '%, PID %' AS who, why, token = :token AS token, expires > now() AS expires
+  FROM pgpool.lock_status('locker');
+SELECT pgpool.unlock('locker', 'a', :token);
+SELECT count(*) FROM pgpool.locks;
+SELECT pgpool.lock_valid('locker', 'a', :token);
+SELECT name, state FROM pgpool.lock_status('locker');
+
+-- a token never comes twice, nor goes back
+SELECT pgpool.lock('locker', 'a') AS second \gset
+SELECT :second > :token AS rises;
+-- pinged from the first second on
+SELECT test.wait_for('SELECT last_ping IS NOT NULL FROM pgpool.locks');
+SELECT test.wait_for($$SELECT last_ping > since FROM pgpool.lock_status('locker')$$);
+
+-- twice, with an old token, with that of nobody
+\set VERBOSITY terse
+SELECT pgpool.unlock('locker', 'a', :token);
+SELECT pgpool.unlock('locker', 'a', :second), pgpool.unlock('locker', 'a', :second);
+SELECT pgpool.unlock('locker', 'a', -1);
+\set VERBOSITY default
+
+-- bad input
+SELECT test.err($$SELECT pgpool.lock(NULL, 'a')$$);
+SELECT test.err($$SELECT pgpool.lock('locker', NULL)$$);
+SELECT test.err($$SELECT pgpool.lock('locker', 'a', ttl => NULL)$$);
+SELECT test.err($$SELECT pgpool.lock_valid('locker', 'a', NULL)$$);
+SELECT test.err($$SELECT pgpool.unlock('locker', 'a', NULL)$$);
+SELECT test.err($$SELECT pgpool.lock('nowhere', 'a')$$);
+SELECT test.err($$SELECT pgpool.lock('locker', '')$$);
+SELECT test.err($$SELECT pgpool.lock('locker', repeat('x', 256))$$);
+SELECT test.err($$SELECT pgpool.lock('locker', 'a', '-1 s')$$);
+SELECT test.err(format($$SELECT pgpool.try_lock('locker', 'a', %L)$$, ttl))
+  FROM unnest('{0,-1 s,999 ms,1 year,1 day 1 s}'::text[]) AS ttl;
+SELECT count(*) FROM pgpool.locks;
+
+-- odd names, pinged and released as they are
+SELECT left(name, 20) AS name, pgpool.try_lock('locker', name, '1 s') AS token INTO TEMP odd
+  FROM unnest(ARRAY['"', '''', '\', '{a,b}', '$1', E'\n', ' ', 'NULL', 'Größe €', repeat('x', 255), '%s', '--', U&'\+01F512']) AS name;
+SELECT test.wait_for('SELECT bool_and(last_ping > since) FROM pgpool.locks');
+SELECT count(*), bool_and(state = 'held') AS held, count(DISTINCT token) AS tokens, max(length(name)) FROM pgpool.locks;
+SELECT bool_and(pgpool.unlock('locker', name, token)) AS released FROM pgpool.locks;
+SELECT count(*) FROM pgpool.locks;
+SELECT count(*), bool_and(state = 'free') AS free FROM pgpool.lock_status('locker');
+
+-- a lock of another session
+SELECT test.other_session('other');
+SELECT test.other('other', $$SELECT pgpool.lock('locker', 'b', why => 'their work')$$) AS theirs \gset
+SELECT pgpool.try_lock('locker', 'b');
+\set mask 'regexp_replace(regexp_replace(e, ''PID \\d+'', ''PID N''), ''since .*'', ''since then.'')'
+SELECT :mask FROM test.err($$SELECT pgpool.lock('locker', 'b', '0')$$) AS e;
+SELECT :mask FROM test.err($$SELECT pgpool.lock('locker', 'b', '100 ms')$$) AS e;
+SELECT :mask FROM test.err($$SET LOCAL pgpool_ext.checkout_timeout = '50 ms'; SELECT pgpool.lock_xact('locker', 'b')$$) AS e;
+SET statement_timeout = '200 ms';
+SELECT pgpool.lock('locker', 'b', '1 min');
+RESET statement_timeout;
+SELECT pgpool.lock_valid('locker', 'b', :theirs);
+SELECT :mask FROM test.err(format('SELECT pgpool.unlock(%L, %L, %s)', 'locker', 'b', :theirs)) AS e;
+-- as another server sees it
+SELECT test.server('locker2');
+SELECT pgpool.try_lock('locker2', 'b');
+SELECT regexp_replace(regexp_replace(e, '"[^"]*, PID N of [^"]*"', '"who"'), 'since .*', 'since then.')
+  FROM test.err($$SELECT pgpool.lock('locker2', 'b', '0')$$) AS e;
+SELECT test.other('other', format($$SELECT pgpool.unlock('locker', 'b', %s)$$, :theirs));
+SELECT pgpool.lock('locker2', 'b', '5 s') > :theirs AS granted;
+-- the end of a session ends its locks
+SELECT test.other('other', $$SELECT pgpool.lock('locker', 'c') IS NOT NULL$$);
+SELECT pgpool.try_lock('locker', 'c');
+SELECT dblink_disconnect('other');
+SELECT pgpool.lock('locker', 'c', '5 s') IS NOT NULL AS granted;
+
+-- one's own
+SELECT test.err($$SELECT pgpool.lock('locker', 'c')$$);
+SELECT pgpool.try_lock('locker', 'c');
+
+-- DISCARD ALL, as for advisory locks
+DISCARD ALL;
+SELECT test.wait_for('SELECT count(*) = 0 FROM pgpool.locks');
+SELECT name, state FROM pgpool.lock_status('locker') WHERE name IN ('b', 'c');
+
+-- with the transaction
+BEGIN;
+SELECT pgpool.lock_xact('locker', 'x') AS token \gset
+SELECT pgpool.lock_valid('locker', 'x', :token);
+COMMIT;
+SELECT pgpool.lock_valid('locker', 'x', :token);
+BEGIN;
+SELECT pgpool.lock_xact('locker', 'x', '5 s') > :token AS rises;
+SELECT 1 / 0;
+ROLLBACK;
+BEGIN;
+SAVEPOINT a;
+SELECT pgpool.lock_xact('locker', 'x', '5 s') IS NOT NULL AS granted;
+RELEASE a;
+SAVEPOINT b;
+SELECT pgpool.try_lock_xact('locker', 'y') IS NOT NULL AS granted;
+ROLLBACK TO b;
+SELECT test.wait_for($$SELECT array_agg(name) = '{x}' FROM pgpool.locks$$);
+COMMIT;
+SELECT test.wait_for('SELECT count(*) = 0 FROM pgpool.locks');
+BEGIN;
+SELECT pgpool.lock_xact('locker', 'x', '5 s') IS NOT NULL AS granted;
+PREPARE TRANSACTION 'lock';
+SELECT test.wait_for('SELECT count(*) = 0 FROM pgpool.locks');
+
+-- the fence
+SELECT pgpool.lock('locker', 'f', '5 s') AS token \gset
+SELECT pgpool.exec('locker', 'SELECT pgpool_lock.fence_check($1, $2::bigint)', 'f', :token);
+\set mask 'regexp_replace(e, ''\\m\\d{10,}'', ''N'', ''g'')'
+SELECT :mask FROM test.err(format('SELECT pgpool.exec(''locker'', ''SELECT pgpool_lock.fence_check($1, $2::bigint)'', ''f'', %s)', :token - 1)) AS e;
+SELECT :mask FROM test.err(format('SELECT pgpool.exec(''locker'', ''SELECT pgpool_lock.fence_check($1, $2::bigint)'', ''f'', %s)', :token + 1)) AS e;
+SELECT :mask FROM test.err(format('SELECT pgpool.exec(''locker'', ''SELECT pgpool_lock.fence_check($1, $2::bigint)'', ''g'', %s)', :token)) AS e;
+-- while the token is being relied upon, nobody else gets the lock
+SELECT pgpool.checkout('locker') AS lease \gset
+SELECT pgpool.exec(:lease, 'BEGIN');
+SELECT pgpool.exec(:lease, 'SELECT pgpool_lock.fence_check($1, $2::bigint)', 'f', :token);
+SELECT pgpool.unlock('locker', 'f', :token);
+SELECT pgpool.try_lock('locker', 'f');
+SELECT pgpool.exec(:lease, 'COMMIT');
+SELECT pgpool.checkin(:lease);
+SELECT pgpool.try_lock('locker', 'f') > :token AS granted;
+SELECT token AS released FROM pgpool.locks \gset
+SELECT pgpool.unlock('locker', 'f', :released);
+SELECT :mask FROM test.err(format('SELECT pgpool.exec(''locker'', ''SELECT pgpool_lock.fence_check($1, $2::bigint)'', ''f'', %s)', :released)) AS e;
+
+-- by force
+SELECT pgpool.lock('locker', 'f') AS token \gset
+SELECT pgpool.lock_force_release('locker', 'f'), pgpool.lock_force_release('locker', 'f'), pgpool.lock_force_release('locker', 'none');
+SELECT test.err(format('SELECT pgpool.exec(''locker'', ''SELECT pgpool_lock.fence_check($1, $2::bigint)'', ''f'', %s)', :token)) LIKE 'ERROR%' AS refused LIMIT 1;
+SELECT test.wait_for($$SELECT state = 'lost' FROM pgpool.locks$$);
+\set VERBOSITY terse
+SELECT pgpool.lock_valid('locker', 'f', :token);
+SELECT pgpool.lock_valid('locker', 'f', :token);
+SELECT pgpool.unlock('locker', 'f', :token);
+SELECT count(*) FROM pgpool.locks;
+SELECT pgpool.lock('locker', 'f') > :token AS granted;
+SELECT pgpool.lock_force_release('locker', 'f');
+SELECT test.wait_for($$SELECT state = 'lost' FROM pgpool.locks$$);
+-- the next call for it tells of the loss, too
+SELECT pgpool.lock('locker', 'f') > :token AS granted;
+DISCARD ALL;
+\set VERBOSITY default
+
+-- who may
+SET ROLE regress_pgpool_app;
+SELECT test.err($$SELECT pgpool.lock_force_release('locker', 'f')$$);
+SELECT test.err($$SELECT pgpool.lock('locker2', 'f')$$);
+SELECT pgpool.lock('locker', 'app', '5 s', why => 'a secret') AS token \gset
+RESET ROLE;
+SELECT name, user_name, why FROM pgpool.locks;
+CREATE ROLE regress_lock_watcher;
+SET ROLE regress_lock_watcher;
+SELECT name, token, user_name, who, why FROM pgpool.locks;
+RESET ROLE;
+DROP ROLE regress_lock_watcher;
+SET ROLE regress_pgpool_app;
+SELECT pgpool.unlock('locker', 'app', :token);
+RESET ROLE;
+
+-- tables without privileges, altered, missing; a remote that cannot be written
+SELECT test.server('rooted');
+SELECT test.run('ALTER USER MAPPING FOR CURRENT_USER SERVER rooted OPTIONS (SET user ''remote_super'', SET password ''root secret'')');
+SELECT pgpool.exec('rooted', 'CREATE ROLE remote_nobody LOGIN PASSWORD ''none''');
+SELECT test.server('nobody');
+SELECT test.run('ALTER USER MAPPING FOR CURRENT_USER SERVER nobody OPTIONS (SET user ''remote_nobody'', SET password ''none'')');
+SELECT test.err($$SELECT pgpool.lock('nobody', 'a')$$);
+SELECT test.err($$SELECT pgpool.lock_setup('nobody')$$);
+SELECT pgpool.exec('rooted', 'GRANT USAGE ON SCHEMA pgpool_lock TO remote_nobody; GRANT SELECT, INSERT, UPDATE ON pgpool_lock.locks TO remote_nobody');
+SELECT test.err($$SELECT pgpool.lock('nobody', 'a')$$);
+SELECT pgpool.exec('rooted', 'GRANT SELECT, INSERT, UPDATE, DELETE ON pgpool_lock.pings TO remote_nobody');
+SELECT pgpool.lock('nobody', 'a') IS NOT NULL AS granted;
+SELECT test.wait_for('SELECT last_ping IS NOT NULL FROM pgpool.locks');
+SELECT bool_and(pgpool.unlock('nobody', name, token)) FROM pgpool.locks;
+SELECT test.server('frozen', 'options', '-c default_transaction_read_only=on');
+SELECT test.err($$SELECT pgpool.try_lock('frozen', 'a')$$);
+SELECT test.err($$SELECT pgpool.lock('frozen', 'a', '2 s')$$);
+SELECT pgpool.exec('locker', 'ALTER TABLE pgpool_lock.locks RENAME expires TO elapses');
+SELECT test.err($$SELECT pgpool.lock('locker', 'a')$$);
+SELECT test.err($$SELECT pgpool.lock_setup('locker')$$);
+SELECT pgpool.exec('locker', 'ALTER TABLE pgpool_lock.locks RENAME elapses TO expires');
+SELECT pgpool.exec('locker', 'ALTER TABLE pgpool_lock.locks DROP CONSTRAINT locks_pkey');
+SELECT test.err($$SELECT pgpool.lock('locker', 'a')$$);
+SELECT test.err($$SELECT pgpool.lock_setup('locker')$$);
+SELECT pgpool.exec('locker', 'ALTER TABLE pgpool_lock.locks ADD PRIMARY KEY (name)');
+-- a row that was deleted does not bring an old token back
+SELECT pgpool.lock('locker', 'a') AS token \gset
+SELECT pgpool.exec('locker', 'DELETE FROM pgpool_lock.locks WHERE name = ''a''');
+SELECT pgpool.try_lock('locker2', 'a') > :token AS rises;
+\set VERBOSITY terse
+SELECT pgpool.unlock('locker', 'a', :token);
+DISCARD ALL;
+\set VERBOSITY default
+SELECT pgpool.exec('locker', 'DROP TABLE pgpool_lock.pings');
+SELECT test.err($$SELECT pgpool.lock('locker', 'a')$$);
+SELECT pgpool.lock_setup('locker');
+SELECT count(pgpool.try_lock('locker', 'many ' || n)) FROM generate_series(1, current_setting('pgpool_ext.max_locks')::int) AS n;
+SELECT test.err($$SELECT pgpool.try_lock('locker', 'one more')$$);
+SELECT pgpool.check_invariants();
+DISCARD ALL;
+SELECT test.wait_for('SELECT count(*) = 0 FROM pgpool.locks');
+SELECT DISTINCT state FROM pgpool.lock_status('locker');
+SELECT pgpool.check_invariants();
+
+SELECT pgpool.exec('rooted', 'SET client_min_messages = warning; DROP OWNED BY remote_nobody; DROP ROLE remote_nobody; DROP SCHEMA pgpool_lock CASCADE');
+SELECT test.drop('locker', 'locker2', 'rooted', 'nobody', 'frozen');

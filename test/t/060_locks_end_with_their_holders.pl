@@ -1,0 +1,211 @@
+# A distributed lock ends with its holder, however that ends: at once if only the
+# session does, after the ttl if its whole server does.  A holder that cannot ping
+# knows of its loss before another one has the lock, and the fence refuses it.
+use strict;
+use warnings;
+
+use PgpxTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time usleep);
+
+my $remote = remote_node('remote');
+my $one = local_node('one', conf => ['restart_after_crash = on']);
+my $two = local_node('two');
+make_pool($_, $remote, server => 'keeper', options => { pool_size => 4 }) foreach $one, $two;
+$one->safe_psql('postgres', q{SELECT pgpool.lock_setup('keeper')});
+$remote->safe_psql('remote_db', 'CREATE TABLE written (token bigint); GRANT ALL ON written TO remote_app');
+
+sub lock_sql
+{
+	my ($name, %args) = @_;
+
+	return sprintf q{SELECT pgpool.lock('keeper', '%s', '%s', '%s')}, $name, $args{timeout} // '30 s', $args{ttl} // '1 min';
+}
+
+# All processes of a server, with its postmaster.
+sub processes
+{
+	my ($node) = @_;
+	my ($postmaster) = split /\n/, slurp_file($node->data_dir . '/postmaster.pid');
+
+	return ($postmaster, split ' ', `ps -o pid= --ppid $postmaster`);
+}
+
+sub fenced_write
+{
+	my ($name, $token) = @_;
+
+	return "BEGIN; SELECT pgpool.checkout_xact('keeper') AS lease \\gset\n"
+	  . "SELECT pgpool.exec(:lease, 'BEGIN');"
+	  . "SELECT pgpool.exec(:lease, 'SELECT pgpool_lock.fence_check(\$1, \$2::bigint)', '$name', $token);"
+	  . "SELECT pgpool.exec(:lease, 'INSERT INTO written VALUES ($token)');"
+	  . "SELECT pgpool.exec(:lease, 'COMMIT'); COMMIT";
+}
+
+my $watch = PgpxSession->new($two);
+
+# --- sessions that end, in every way: the lock is free within a second
+foreach my $how (qw(quit terminate query transaction waiting))
+{
+	my $holder = PgpxSession->new($one);
+	my $token;
+
+	$holder->run('BEGIN') if $how eq 'transaction';
+	$token = $holder->run(lock_sql('session') =~ s/pgpool\.lock/$how eq 'transaction' ? 'pgpool.lock_xact' : 'pgpool.lock'/er);
+	like($token, qr/^\d+$/, "$how: a session holds the lock") or diag($holder->error);
+	is($watch->run(q{SELECT pgpool.try_lock('keeper', 'session')}), '', "$how: another server does not get it");
+	if ($how eq 'waiting')
+	{
+		like($watch->run(lock_sql('other')), qr/^\d+$/, "$how: another lock is the watcher's");
+		$holder->start(lock_sql('other'));
+		usleep(300_000);
+	}
+	$holder->start('SELECT pg_sleep(60)') if $how eq 'query';
+	my $took = seconds
+	{
+		$how eq 'quit' ? $holder->quit : terminate($one, $holder->pid);
+		ok(wait_until($two, q{SELECT state = 'free' FROM pgpool.lock_status('keeper') WHERE name = 'session'}, 't'), "$how: it is free");
+	};
+	cmp_ok($took, '<', 1.5, "$how: at once");
+	cmp_ok($watch->run(lock_sql('session')), '>', $token, "$how: its token has risen");
+	$watch->run('DISCARD ALL');
+	check_invariants($one);
+}
+
+# --- the worker is restarted: the session's next call has it ping again
+my $holder = PgpxSession->new($one);
+my $token = $holder->run(lock_sql('kept', ttl => '3 s'));
+ok(wait_until($one, 'SELECT last_ping IS NOT NULL FROM pgpool.locks', 't'), 'the worker pings');
+ok(terminate($one, worker_pid($one)), 'the worker ends');
+is($holder->run("SELECT pgpool.lock_valid('keeper', 'kept', $token)"), 't', 'the lock is still held');
+ok(wait_until($one, sub { worker_pid($one) ne '' }, 1), 'the next worker runs');
+foreach (1 .. 40)
+{
+	last if $holder->run("SELECT pgpool.lock_valid('keeper', 'kept', $token)") ne 't';
+	usleep(100_000);
+}
+is($holder->run("SELECT pgpool.lock_valid('keeper', 'kept', $token)"), 't', 'a session that calls in keeps its lock beyond the ttl');
+ok(terminate($one, worker_pid($one)), 'the worker ends again');
+ok(wait_until($one, q{SELECT state FROM pgpool.locks}, 'lost', 10), 'the lock of a session that is silent runs out');
+$holder->run("SELECT pgpool.lock_valid('keeper', 'kept', $token)");
+like($holder->error, qr/WARNING:.*lock "kept" of server "keeper" was lost/, 'it is told by a warning');
+is($holder->run("SELECT pgpool.lock_valid('keeper', 'kept', $token)"), 'f', 'the lock is not valid');
+is($holder->error, '', 'it is told once');
+like(slurp_file($one->logfile), qr/pgpool_ext lost lock "kept" of server "keeper"/, 'and by a line in the log');
+is($holder->run("SELECT pgpool.unlock('keeper', 'kept', $token)"), 'f', 'unlock tells it, too');
+
+# --- a whole server is stopped; the lock is taken over; it goes on (row 45)
+$token = $holder->run(lock_sql('stopped', ttl => '1500 ms'));
+$holder->run(fenced_write('stopped', $token));
+is($holder->error, '', 'a fenced write with the token succeeds') or diag($holder->error);
+my @stopped = processes($one);
+kill 'STOP', @stopped;
+my $began = time;
+my $taken = $watch->run(lock_sql('stopped', ttl => '30 s'));
+my $after = time - $began;
+cmp_ok($taken, '>', $token, 'after the ttl another server has it, with a higher token');
+cmp_ok($after, '>', 0.4, 'not before');
+kill 'CONT', reverse @stopped;
+$holder->fails(fenced_write('stopped', $token), '55000', qr/token $token of lock "stopped" is not valid any more/,
+	'a fenced write with the old token is refused');
+$holder->run('ROLLBACK');
+is($holder->run("SELECT pgpool.lock_valid('keeper', 'stopped', $token)"), 'f', 'the old holder knows');
+$watch->run(fenced_write('stopped', $taken));
+is($watch->error, '', 'that of the new holder succeeds');
+is($remote->safe_psql('remote_db', 'SELECT string_agg(token::text, $$ $$) FROM written'), "$token $taken", 'nothing else was written');
+is($watch->run("SELECT pgpool.lock_valid('keeper', 'stopped', $taken)"), 't', 'the new holder keeps it');
+$watch->run('DISCARD ALL');
+
+# --- only the session is stopped: its server lives and keeps the lock
+$token = $holder->run(lock_sql('asleep', ttl => '1 s'));
+$holder->start('SELECT pg_sleep(0.5)');
+kill 'STOP', $holder->pid;
+is($watch->run(lock_sql('asleep', timeout => '2500 ms')), '', 'a stopped session keeps its lock beyond the ttl');
+is($watch->sqlstate, '55P03', 'others are told that it is held');
+like($watch->error, qr/is held by ".*, PID @{[ $holder->pid ]} of .*" since/, 'and by whom');
+kill 'CONT', $holder->pid;
+$holder->finish;
+is($holder->run("SELECT pgpool.lock_valid('keeper', 'asleep', $token)"), 't', 'and it is still valid');
+is($holder->run("SELECT pgpool.unlock('keeper', 'asleep', $token)"), 't', 'until it is released');
+
+# --- a process is killed, the server crashes: after the ttl
+foreach my $how (qw(kill immediate))
+{
+	$holder = PgpxSession->new($one);
+	$token = $holder->run(lock_sql('crash', ttl => '2 s'));
+	if ($how eq 'kill')
+	{
+		kill 'KILL', $holder->pid;
+	}
+	else
+	{
+		$one->stop('immediate');
+	}
+	is($watch->run(q{SELECT pgpool.try_lock('keeper', 'crash')}), '', "$how: the lock outlives the server's crash");
+	cmp_ok($watch->run(lock_sql('crash', timeout => '10 s')), '>', $token, "$how: and is free when the ttl is over");
+	$watch->run('DISCARD ALL');
+	$one->start if $how eq 'immediate';
+	ok(wait_until($one, 'SELECT count(*) FROM pgpool.locks', '0'), "$how: the server knows of no lock afterwards");
+	check_invariants($one);
+}
+
+# --- the remote restarts: locks that can be pinged again in time are kept
+$holder = PgpxSession->new($one);
+$token = $holder->run(lock_sql('restart', ttl => '8 s'));
+$remote->restart('immediate');
+my $ping = $one->safe_psql('postgres', 'SELECT clock_timestamp()');
+ok(wait_until($one, "SELECT last_ping > '$ping' FROM pgpool.locks", 't', 15), 'the worker pings a remote that was restarted');
+is($holder->run("SELECT pgpool.lock_valid('keeper', 'restart', $token)"), 't', 'and the lock is still held');
+$remote->stop('immediate');
+is($holder->run("SELECT pgpool.unlock('keeper', 'restart', $token)"), '', 'while the remote is down a release cannot be confirmed');
+like($holder->error, qr/WARNING:.*was given up, but the remote has not confirmed it/, 'a warning says so');
+like(slurp_file($one->logfile), qr/could not release lock "restart".*\n.*3 attempts have failed/, 'and the log after three attempts');
+is($one->safe_psql('postgres', 'SELECT count(*) FROM pgpool.locks'), '0', 'it is not held any more');
+$holder->fails(lock_sql('restart'), '08001', qr/could not connect to server "keeper"/, 'no lock without a remote');
+is($one->safe_psql('postgres', 'SELECT count(*) FROM pgpool.locks'), '0', 'nothing is left of the question');
+$remote->start;
+ok(wait_until($two, sub { $watch->run(q{SELECT pgpool.try_lock('keeper', 'restart') > 0}) }, 't', 30), 'the lock is free after its ttl');
+
+# --- first come, first served
+$holder = PgpxSession->new($one);
+$token = $holder->run(lock_sql('queue'));
+my @waiters = map { PgpxSession->new($one) } 1 .. 5;
+foreach my $i (0 .. $#waiters)
+{
+	$waiters[$i]->start(lock_sql('queue'));
+	ok(wait_until($one, "SELECT wait_event_type FROM pg_stat_activity WHERE pid = @{[ $waiters[$i]->pid ]}", 'Extension'), "session $i waits");
+	usleep(100_000);
+}
+is($holder->run(q{SELECT pgpool.try_lock('keeper', 'queue')}), '', 'a session cannot take its own lock twice');
+$one->safe_psql('postgres', "SELECT pg_cancel_backend(@{[ $waiters[1]->pid ]})");
+$waiters[1]->finish;
+$waiters[1]->failed('57014', qr/canceling statement/, 'one of them is cancelled');
+terminate($one, $waiters[2]->pid);
+$holder->run("SELECT pgpool.unlock('keeper', 'queue', $token)");
+foreach my $i (0, 3, 4)
+{
+	my $next = $waiters[$i]->finish(10);
+
+	cmp_ok($next, '>', $token, "session $i is next");
+	is(scalar(grep { $_->done } @waiters[ grep { $_ > $i } 3, 4 ]), 0, 'nobody has overtaken it');
+	$token = $next;
+	is($waiters[$i]->run("SELECT pgpool.unlock('keeper', 'queue', $token)"), 't', 'it releases it');
+}
+
+# --- a ping each second, for all locks together, by one connection
+$holder->run(lock_sql("many $_")) foreach 1 .. 20;
+is($remote->safe_psql('postgres', q{SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgpool_ext lock'}) <= 2 ? 1 : 0,
+	1, 'each server has one connection for pings');
+ok(wait_until($one, q{SELECT bool_and(last_ping IS NOT NULL) AND max(last_ping) - min(last_ping) < '0.1 s' FROM pgpool.locks}, 't'), 'one ping is for all');
+$holder->run('DISCARD ALL');
+ok(wait_until($one, 'SELECT count(*) FROM pgpool.locks', '0'), 'all are released');
+ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgpool_ext lock' AND client_port IN
+	(SELECT client_port FROM pg_stat_activity) AND state_change < now() - interval '8 s'}, '0'), 'and the connection closes after a while');
+
+check_invariants($_) foreach $one, $two;
+stats_add_up($_) foreach $one, $two;
+$watch->quit;
+$two->stop('fast');
+leak_check($one, $remote);
+done_testing();
