@@ -146,8 +146,8 @@ pgpx_async_notes(PgpxLease *lease, PgpxTime deadline)
 
 /*
  * Which types a result will be read into is known when it is taken, not when it
- * is sent: then what was taken last of this statement decides.  What came in
- * binary can be read into any type.
+ * is sent: then what was taken last of this statement decides, for columns that
+ * can be read into any type from binary as from their text.
  */
 static const PgpxSink any_sink = {.shape = UINT64CONST(0x666c69676874)};
 

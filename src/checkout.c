@@ -143,7 +143,12 @@ again:
 		LWLockRelease(pool->lock);
 		conn = pgpx_checkout_wait(c, pool, ticket, &lease_id, &moved);
 		if (moved)
+		{
+			/* what was offered has gone with the ticket */
+			pgpx_ticket_offer(NULL, 0);
+			offered = false;
 			goto again;
+		}
 		if (conn == NULL)
 			return false;
 		lease->offer = pgpx_ticket_offered();
@@ -292,6 +297,7 @@ checkout_for(const char *server, int64 timeout, bool only_try, PgpxScope scope,
 	{
 		if (spare != NULL)
 			pgpx_lease_forget(spare);
+		pgpx_ticket_offer(NULL, 0);
 		pgpx_target_unpin(c.target);
 	}
 	PG_END_TRY();

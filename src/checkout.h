@@ -63,8 +63,11 @@ extern PgpxConn *pgpx_checkout_wait(PgpxCheckout *c, PgpxPool *pool,
 									PgpxTicket *ticket, uint64 *lease_id,
 									bool *moved);
 
-/* Leave the queue because of an error. */
-extern void pgpx_checkout_leave(PgpxTicket *ticket);
+/*
+ * Leave the queue because of an error.  True: the statement had been sent; it is
+ * cancelled, and may have run.
+ */
+extern bool pgpx_checkout_leave(PgpxTicket *ticket);
 
 /* --- checkout_settle.c ---------------------------------------------------- */
 
@@ -114,11 +117,7 @@ pg_noreturn extern void pgpx_checkout_raise_unreachable(PgpxCheckout *c,
 														const char *text,
 														int64 wait_ms);
 
-/*
- * 08006: the statement was sent on a lease whose socket we cannot have; or what
- * has ended the lease.
- */
-pg_noreturn extern void pgpx_checkout_raise_lost(PgpxCheckout *c,
-												 PgpxLease *lease);
+/* 08006: the statement was sent, and the answer cannot be had. */
+pg_noreturn extern void pgpx_checkout_raise_lost(PgpxCheckout *c);
 
 #endif							/* PGPX_CHECKOUT_H */

@@ -247,12 +247,11 @@ pgpx_checkout_check_locked(PgpxCheckout *c, PgpxPool *pool)
 }
 
 void
-pgpx_checkout_raise_lost(PgpxCheckout *c, PgpxLease *lease)
+pgpx_checkout_raise_lost(PgpxCheckout *c)
 {
-	pgpx_lease_check_revoked(lease);
 	ereport(ERROR,
 			(errcode(ERRCODE_CONNECTION_FAILURE),
 			 errmsg("connection to server \"%s\" was lost",
 					NameStr(c->target->server_name)),
-			 errdetail("The statement was sent, and the connection's socket cannot be had to read the answer.")));
+			 errdetail("The statement was sent, and its answer cannot be had: it may have run.")));
 }

@@ -12,14 +12,14 @@
  */
 #include "checkout.h"
 
-/* Until when a step after the grant may last. */
+/* Until when a step after the grant may last; sent: the statement runs already. */
 static PgpxTime
-step_deadline(const PgpxCheckout *c)
+step_deadline(const PgpxCheckout *c, bool sent)
 {
 	PgpxTime	now = pgpx_now();
 	PgpxTime	longest = now + c->target->opts.operation_timeout * 1000;
 
-	if (c->deadline == 0)
+	if (c->deadline == 0 || sent)
 		return longest;
 	return Min(longest, Max(c->deadline, now) + PGPX_CHECKOUT_GRACE_US);
 }
@@ -142,13 +142,15 @@ settle_in(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
 	PgpxWire   *wire;
 	PgpxSettled settled;
 
-	if (c->stale && !renew_target(c, lease))
-		return PGPX_SETTLED_DEAD;
-
 	/* what the granter could not send has left the connection in doubt */
 	*touched = lease->offer == PGPX_OFFER_SENT ||
 		lease->offer == PGPX_OFFER_FAILED;
 	if (lease->offer == PGPX_OFFER_FAILED)
+		return PGPX_SETTLED_DEAD;
+
+	/* what was sent has to be read where it was sent, under whatever options */
+	if (c->stale && !renew_target(c, lease) &&
+		lease->offer != PGPX_OFFER_SENT)
 		return PGPX_SETTLED_DEAD;
 
 	lease->kept = pgpx_kept_find(lease->conn, lease->generation);
@@ -156,12 +158,15 @@ settle_in(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
 	{
 		PgpxFetch	fetch;
 
-		deadline = step_deadline(c);
+		deadline = step_deadline(c, lease->offer == PGPX_OFFER_SENT);
 		fetch = pgpx_kept_fetch(lease->target->pool, lease->conn,
 								lease->generation,
 								lease->id, deadline, &lease->kept);
 		if (fetch != PGPX_FETCH_OK && lease->offer == PGPX_OFFER_SENT)
-			pgpx_checkout_raise_lost(c, lease);
+		{
+			pgpx_lease_check_revoked(lease);
+			pgpx_checkout_raise_lost(c);
+		}
 		if (fetch == PGPX_FETCH_GONE ||
 			(fetch == PGPX_FETCH_TIMEOUT && !is_late(c)))
 			return PGPX_SETTLED_DEAD;
@@ -181,7 +186,7 @@ settle_in(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
 	}
 	pgpx_wire_begin(wire, conn->owed);
 	if (conn->owed > 0 && deadline == 0)
-		deadline = step_deadline(c);
+		deadline = step_deadline(c, false);
 	settled = look(lease, deadline);
 	if (settled == PGPX_SETTLED_LATE && !is_late(c))
 		return PGPX_SETTLED_DEAD;	/* the reset took longer than operation_timeout */
@@ -190,7 +195,7 @@ settle_in(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
 	if (settled != PGPX_SETTLED || !is_transfer(lease, conn))
 		return settled;
 
-	deadline = step_deadline(c);
+	deadline = step_deadline(c, false);
 	lease->usage.resets++;
 	pgpx_wire_send_reset(wire, lease->target->reset_command,
 						 lease->target->start_commands);

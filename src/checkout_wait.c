@@ -23,13 +23,21 @@ pgpx_checkout_refresh(PgpxCheckout *c)
 	PgpxTarget *fresh;
 	NameData	name = old->server_name;
 	PgpxPoolKey key = old->key;
+	bool		same;
 
 	old->valid = false;
 	fresh = pgpx_target_get(NameStr(name));
 	pgpx_target_pin(fresh);
+	same = memcmp(&key, &fresh->key, sizeof(key)) == 0;
+	if (same && fresh->pool < 0)
+	{
+		/* the old one was pushed out of the cache */
+		fresh->pool = old->pool;
+		fresh->pool_id = old->pool_id;
+	}
 	pgpx_target_unpin(old);
 	c->target = fresh;
-	if (memcmp(&key, &fresh->key, sizeof(key)) == 0)
+	if (same)
 		return true;
 	c->number = 0;
 	c->told_epoch = 0;
@@ -177,7 +185,7 @@ tell_again(PgpxCheckout *c, PgpxPool *pool, uint64 epoch)
 	return true;
 }
 
-void
+bool
 pgpx_checkout_leave(PgpxTicket *ticket)
 {
 	PgpxConn   *conn;
@@ -185,8 +193,9 @@ pgpx_checkout_leave(PgpxTicket *ticket)
 	int			sqlstate;
 	PgpxTime	waited;
 
-	pgpx_ticket_leave(ticket, PGPX_LEAVE_CANCEL, &conn, &lease_id, &sqlstate,
-					  NULL, &waited);
+	return pgpx_ticket_leave(ticket, PGPX_LEAVE_CANCEL, &conn, &lease_id,
+							 &sqlstate, NULL, &waited) == PGPX_TICKET_GRANTED &&
+		pgpx_ticket_offered() == PGPX_OFFER_SENT;
 }
 
 /* Nothing has come of the ticket, or its statement is just being sent. */
@@ -225,14 +234,16 @@ pgpx_checkout_wait(PgpxCheckout *c, PgpxPool *pool, PgpxTicket *ticket,
 	}
 	PG_CATCH();
 	{
-		pgpx_checkout_leave(ticket);
+		(void) pgpx_checkout_leave(ticket);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
 
 	if (*moved)
 	{
-		pgpx_checkout_leave(ticket);
+		/* it must not run twice */
+		if (pgpx_checkout_leave(ticket))
+			pgpx_checkout_raise_lost(c);
 		return NULL;
 	}
 	was = pgpx_ticket_leave(ticket,

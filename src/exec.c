@@ -15,6 +15,7 @@ pgpx_guess_begin(PgpxGuess *guess, PgpxRun *run)
 	PgpxLease  *lease = run->lease;
 
 	guess->on = run->sink != NULL && pgpx_conns[lease->conn].binary;
+	guess->any = guess->on && run->sink->formats == NULL;
 	run->nformats = 0;
 	run->formats = guess->formats;
 	if (!guess->on)
@@ -71,7 +72,7 @@ pgpx_guess_end(PgpxGuess *guess, const PgpxRun *run)
 		return;
 	if (!run->error.set && run->rows >= PGPX_FORMATS_ROWS &&
 		run->sink->formats != NULL)
-		n = run->sink->formats(run->sink->arg, &formats);
+		n = run->sink->formats(run->sink->arg, guess->any, &formats);
 	if (n != run->nformats ||
 		(n > 0 && memcmp(formats, run->formats, n * sizeof(int16)) != 0))
 		pgpx_formats_note(&guess->key, n, formats);

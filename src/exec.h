@@ -43,6 +43,7 @@ extern uint64 pgpx_exec(PgpxLease *lease, const char *sql, int nparams,
 typedef struct PgpxGuess
 {
 	bool		on;
+	bool		any;			/* into which types is not known before */
 	PgpxFormatsKey key;
 	int16		formats[PGPX_FORMATS_COLUMNS];
 } PgpxGuess;

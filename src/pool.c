@@ -333,8 +333,12 @@ pgpx_pool_serve_locked(PgpxPool *pool, PgpxWake *wake)
 void
 pgpx_pool_close_locked(PgpxPool *pool, PgpxConn *conn, PgpxCloseReason reason)
 {
+	PgpxTime	now = pgpx_now();
+
 	Assert(reason != PGPX_CLOSE_NONE);
-	pgpx_conn_set_state(conn, PGPX_CONN_CLOSING, pgpx_now());
+	if (reason == PGPX_CLOSE_LIFETIME)
+		pool->last_expired = now;
+	pgpx_conn_set_state(conn, PGPX_CONN_CLOSING, now);
 	conn->close_reason = reason;
 	pgpx_conn_ask_worker(conn, pool->worker);
 }

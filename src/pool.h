@@ -322,7 +322,7 @@ extern PgpxTime pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now,
 								   bool *forgettable);
 
 /* May a connection that has expired be closed now, or has another just been? */
-extern bool pgpx_pool_may_expire_locked(PgpxPool *pool, PgpxTime now,
+extern bool pgpx_pool_may_expire_locked(const PgpxPool *pool, PgpxTime now,
 										PgpxTime *due);
 
 /* any open state -> CLOSING. */

@@ -26,7 +26,8 @@
  * a short lifetime, gets rid of all.  *due is when the next may.
  */
 bool
-pgpx_pool_may_expire_locked(PgpxPool *pool, PgpxTime now, PgpxTime *due)
+pgpx_pool_may_expire_locked(const PgpxPool *pool, PgpxTime now,
+							PgpxTime *due)
 {
 	PgpxTime	apart = pool->opts.max_lifetime * 1000 /
 		(2 * pgpx_pool_cap_locked(pool));
@@ -38,7 +39,6 @@ pgpx_pool_may_expire_locked(PgpxPool *pool, PgpxTime now, PgpxTime *due)
 			*due = Min(*due, next);
 		return false;
 	}
-	pool->last_expired = now;
 	return true;
 }
 

@@ -251,6 +251,7 @@ step(PgpxRun *run)
 		if (event == PGPX_EV_NOT_RESET)
 		{
 			lease->not_run = true;
+			lease->usage.statements--;
 			return true;
 		}
 		if (event == PGPX_EV_BROKEN)

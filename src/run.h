@@ -25,9 +25,10 @@ typedef struct PgpxSink
 
 	/*
 	 * After a result: which of its columns could be read in binary as well, and
-	 * how many it had; 0: none could.  NULL: only texts can be read.
+	 * how many it had; 0: none could.  NULL: only texts can be read.  any: also if
+	 * the next time they are read into other types.
 	 */
-	int (*formats)(void *arg, const int16 **formats);
+	int (*formats)(void *arg, bool any, const int16 **formats);
 	uint64		shape;			/* hash of the types that rows are read into */
 	void	   *arg;
 } PgpxSink;

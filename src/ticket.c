@@ -27,6 +27,10 @@ pgpx_ticket_offer(const char *messages, size_t len)
 	PgpxTicket *ticket = pgpx_ticket_mine();
 
 	Assert(ticket->state == PGPX_TICKET_NONE);
+
+	/* values that are nobody else's business */
+	if (ticket->offer_len > 0)
+		memset(PGPX_OFFER_OF(ticket), 0, ticket->offer_len);
 	ticket->offer_len = 0;
 	if (len > PGPX_OFFER_MAX)
 		return;
@@ -197,7 +201,11 @@ pgpx_ticket_leave(PgpxTicket *ticket, PgpxLeave how, PgpxConn **conn,
 			if (how == PGPX_LEAVE_CANCEL)
 				pool->stats.cancelled++;
 			else
+			{
 				pool->stats.granted++;
+				if (pg_atomic_read_u32(&ticket->offer) == PGPX_OFFER_SENT)
+					pool->stats.carried++;
+			}
 			break;
 		case PGPX_TICKET_FAILED:
 			if (how == PGPX_LEAVE_CANCEL)
@@ -212,7 +220,7 @@ pgpx_ticket_leave(PgpxTicket *ticket, PgpxLeave how, PgpxConn **conn,
 			break;
 	}
 	ticket->state = PGPX_TICKET_NONE;
-	if (ticket->offer_len > 0)	/* values that are nobody else's business */
+	if (ticket->offer_len > 0)	/* the length is still asked for */
 		memset(PGPX_OFFER_OF(ticket), 0, ticket->offer_len);
 	pool->nticket--;
 	pgpx_stats_waited_locked(pool, *waited);

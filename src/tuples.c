@@ -32,6 +32,7 @@ typedef struct Column
 {
 	int			attribute;		/* that it goes to, from 0 */
 	bool		binary;			/* read by the receive function, not the input */
+	bool		plain;			/* its text depends on no setting */
 	FmgrInfo	input;
 	Oid			ioparam;
 	int32		typmod;
@@ -110,6 +111,30 @@ is_binary_type(Oid type)
 		case TIMESTAMPARRAYOID:
 		case TIMESTAMPTZARRAYOID:
 		case INTERVALARRAYOID:
+		case UUIDARRAYOID:
+			return true;
+		default:
+			return false;
+	}
+}
+
+/* Of these, those whose text is the same under all settings. */
+static bool
+is_plain_type(Oid type)
+{
+	switch (type)
+	{
+		case BOOLOID:
+		case INT2OID:
+		case INT4OID:
+		case INT8OID:
+		case NUMERICOID:
+		case UUIDOID:
+		case BOOLARRAYOID:
+		case INT2ARRAYOID:
+		case INT4ARRAYOID:
+		case INT8ARRAYOID:
+		case NUMERICARRAYOID:
 		case UUIDARRAYOID:
 			return true;
 		default:
@@ -210,6 +235,7 @@ begin_result(void *arg, const PgpxWireMessage *msg, const PgpxWire *wire)
 
 		begin_column(&t->columns[i], &remote[i], attr);
 		t->columns[i].attribute = map[i];
+		t->columns[i].plain = is_plain_type(remote[i].type);
 		t->formats[i] = is_binary_type(remote[i].type) &&
 			is_same_type(attr->atttypid, remote[i].type);
 	}
@@ -222,15 +248,20 @@ begin_result(void *arg, const PgpxWireMessage *msg, const PgpxWire *wire)
 }
 
 static int
-tell_formats(void *arg, const int16 **formats)
+tell_formats(void *arg, bool any, const int16 **formats)
 {
 	PgpxTuples *t = arg;
+	int			n = 0;
 
 	*formats = t->formats;
 	for (int i = 0; i < t->ncolumns; i++)
+	{
+		if (any && !t->columns[i].plain)
+			t->formats[i] = 0;
 		if (t->formats[i] != 0)
-			return t->ncolumns;
-	return 0;
+			n = t->ncolumns;
+	}
+	return n;
 }
 
 /* The byte behind a value was borrowed for its NUL; also after an error. */

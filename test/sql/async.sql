@@ -50,6 +50,13 @@ SELECT pgpool.send(:d, 'select * from narrow') \gset
 SELECT * FROM pgpool.result(:d) AS t(a int, b int, c int);
 SELECT pgpool.send(:d, 'select * from narrow') \gset
 SELECT count(*), count(b), count(c) FROM pgpool.result(:d) AS t(a int, b int, c int);
+-- but not what has another text under other settings
+SET DateStyle = 'SQL, DMY'; SET TimeZone = 'Asia/Tokyo';
+SELECT pgpool.send(:d, 'select ''2024-03-04 05:06:07+00''::timestamptz + i * interval ''0 s'' from generate_series(1, 100) as i') \gset
+SELECT min(x) AS here FROM pgpool.result(:d) AS t(x timestamptz);
+SELECT pgpool.send(:d, 'select ''2024-03-04 05:06:07+00''::timestamptz + i * interval ''0 s'' from generate_series(1, 100) as i') \gset
+SELECT min(x) ~ '^2024-03-0[34] ' AS as_the_remote_writes_it FROM pgpool.result(:d) AS t(x text);
+RESET DateStyle; RESET TimeZone;
 SELECT pgpool.checkin(:d);
 SELECT test.drop('flights');
 

@@ -60,6 +60,7 @@ make_pool($local, $remote, server => 'own_reset', options => { pool_size => 1, r
 make_pool($local, $remote, server => 'start', options => { pool_size => 1, start_commands => "SET a.b = 'started'" });
 make_pool($local, $remote, server => 'transfer', options => { pool_size => 1, reset => 'on_transfer' });
 make_pool($local, $remote, server => 'never', options => { pool_size => 1, reset => 'never' });
+make_pool($local, $remote, server => 'aging', options => { pool_size => 1, max_lifetime => '500 ms' });
 make_pool($local, $remote, server => 'used', options => { pool_size => 1, max_uses => 1 });
 $remote->safe_psql('remote_db', 'CREATE TABLE log (n int); GRANT ALL ON log TO remote_app; '
 	  . 'CREATE TABLE many (t text); GRANT SELECT ON many TO remote_app');
@@ -308,6 +309,44 @@ is($second->finish(30), '5', 'new options: it runs under them');
 is(carried('one'), $before, 'and neither was carried');
 $third->run('ALTER SERVER one OPTIONS (DROP start_commands)');
 
+# The mapping changes when the statement has been sent, and its owner is not awake:
+# it has run once, and its answer is taken where it is.
+my $mapping = sub {
+	my ($server) = @_;
+	my $options = $local->safe_psql('postgres', "SELECT string_agg(format('%I %L', option_name, option_value), ', ') FROM pg_user_mappings, pg_options_to_table(umoptions) WHERE srvname = '$server' AND usename = CURRENT_USER");
+
+	return "BEGIN; DROP USER MAPPING FOR CURRENT_USER SERVER $server; CREATE USER MAPPING FOR CURRENT_USER SERVER $server OPTIONS ($options); COMMIT";
+};
+$remote->safe_psql('remote_db', 'TRUNCATE log');
+$lease = queue_behind('one', ['SELECT 1'], $second, q{SELECT pgpool.exec('one', 'INSERT INTO log VALUES (5)')});
+kill 'STOP', $second->pid;
+$first->run("SELECT pgpool.checkin($lease)");
+ok(wait_until($remote, sub { $remote->safe_psql('remote_db', 'SELECT count(*) FROM log') }, '1'), 'a statement has run, its owner is not awake');
+$third->run($mapping->('one'));
+is($third->error, '', 'his mapping is another');
+kill 'CONT', $second->pid;
+is($second->finish(30), '1', 'he has its answer') or diag($second->error);
+is($remote->safe_psql('remote_db', 'SELECT count(*) FROM log'), '1', 'and it has run once');
+
+# Who waits moves to another pool with what he has offered.
+$lease = queue_behind('one', ['SELECT 1'], $second, query('one', 'SELECT 21 FROM pg_sleep(0.2)', 'a int'));
+my $fourth = PgpxSession->new($local);
+$fourth->start(query('one', 'SELECT 22 FROM pg_sleep(0.2)', 'a int'));
+wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '2');
+$third->run($mapping->('one'));
+is($second->finish(30), '21', 'who waits moves on to the pool of the new mapping') or diag($second->error);
+is($fourth->finish(30), '22', 'and so does the next') or diag($fourth->error);
+ok(wait_until($local, "SELECT max(carried) FROM pgpool.stats WHERE server = 'one' AND pool_id = (SELECT max(pool_id) FROM pgpool.stats)", '1'),
+	'whose statement was carried there');
+$first->run("SELECT pgpool.checkin($lease)");
+
+# A pool that is never idle lets its connections retire.
+$third->start("SELECT pgpool.exec('aging', 'SELECT pg_sleep(0.001)') FROM generate_series(1, 100000)");
+$fourth->start("SELECT pgpool.exec('aging', 'SELECT pg_sleep(0.001)') FROM generate_series(1, 100000)");
+ok(wait_until($local, "SELECT closed_lifetime >= 2 AND carried > 100 FROM pgpool.stats WHERE server = 'aging'"), 'max_lifetime ends connections that are always wanted');
+$local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $_->pid . ')'), $_->finish(30) foreach $third, $fourth;
+$fourth->quit;
+
 # Who waits while the options change, and somebody else tells the pool, returns the
 # connection under the new ones.
 foreach my $next (query('never', q{SELECT current_setting('a.trace', true)}, 'a text'), q{SELECT pgpool.checkout('never')})
@@ -441,7 +480,7 @@ note "$answered answered, $cancelled cancelled, $carried carried";
 cmp_ok($answered, '>', 100, 'many were answered');
 cmp_ok($cancelled, '>', 100, 'many were cancelled');
 cmp_ok($carried, '>', 100, 'many were carried');
-cmp_ok(remote_sessions($remote), '<=', 7, 'and the remote never has more sessions than places');
+cmp_ok(remote_sessions($remote), '<=', 8, 'and the remote never has more sessions than places');
 
 $_->quit foreach @crowd, $first, $second, $third;
 stats_add_up($local);
