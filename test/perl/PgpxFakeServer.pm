@@ -78,8 +78,8 @@ sub encrypt
 		POSIX::dup2(fileno $socket, 0);
 		POSIX::dup2(fileno $plain, 1);
 		POSIX::close($_) foreach 3 .. 255;
-		exec "$folder/tls_front", "$folder/server.crt", "$folder/server.key";
-		POSIX::_exit(1);
+		exec("$folder/tls_front", "$folder/server.crt", "$folder/server.key")
+		  or POSIX::_exit(1);
 	}
 	close $_ foreach $socket, $plain;
 	return $mine;

@@ -215,10 +215,10 @@ $app->start("SELECT pgpool.checkin(pgpool.checkout('shard1', '60 s'))");
 $before = refusals();
 ok(wait_until($local, sub { refusals() > $before + 2 ? 1 : 0 }, 1), 'no room for another pool: it tries');
 ok(!$app->done, 'no room for another pool: its user waits');
-my $late = PgpxSession->new($local, user => 'app');
-$late->fails("SELECT pgpool.checkout('shard1', '200 ms')", '08001', qr/too many connections for role "remote_app"/,
+my $latest = PgpxSession->new($local, user => 'app');
+$latest->fails("SELECT pgpool.checkout('shard1', '200 ms')", '08001', qr/too many connections for role "remote_app"/,
 	'no room for another pool: who comes later waits too, and has the reason then');
-like($late->error, qr/FATAL: too many connections for role "remote_app"$/m, 'no room for another pool: in the words of libpq');
+like($latest->error, qr/FATAL: too many connections for role "remote_app"$/m, 'no room for another pool: in the words of libpq');
 $sessions[0]->run("SELECT pgpool.discard($leases[0])");
 is($app->finish(30) . $app->error, '', 'no room for another pool: until there is room');
 $_->run('SELECT pgpool.checkin_all()') foreach @sessions;
