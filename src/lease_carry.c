@@ -25,7 +25,7 @@
  *	- only between ReadyForQuery and the next question, with nothing unread, no
  *	  cancel under way, no reason to close the connection;
  *	- up to the reset's CommandComplete notices, notifications and parameters are
- *	  the predecessor's, and dropped (wire.c);
+ *	  the predecessor's, and dropped (wire_rules.c);
  *	- from the grant to pgpx_ticket_sent nothing can be interrupted here, and the
  *	  waiter's way out of the queue waits for it;
  *	- a waiter that leaves after that leaves as from the middle of a statement: the

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * wire.c
- *	  The reader: a table of what may come in which phase.
+ *	  The reader, by the table of wire_rules.c.
  *
  * See wire.h for the rules.  The input buffer holds whole messages; a message
  * is handed out in place, and the place behind it is known before anybody looks
@@ -18,162 +18,12 @@
 #include "port/pg_bswap.h"
 #include "utils/memutils.h"
 
+#include "wire_rules.h"
+
 #define IN_MIN			(16 * 1024)
 #define IN_READ_MAX		(256 * 1024)	/* grows to this when reads fill it */
 #define SMALL_MESSAGE	(1024 * 1024)	/* bound of all but DataRow and CopyData */
 #define OWED_MAX		(1024 * 1024)	/* bound of the answer to a reset */
-
-/* Messages that the table knows. */
-typedef enum MessageClass
-{
-	M_OTHER = 0,
-	M_PARSE_COMPLETE,
-	M_BIND_COMPLETE,
-	M_ROW_DESCRIPTION,
-	M_NO_DATA,
-	M_DATA_ROW,
-	M_COMMAND,					/* CommandComplete, EmptyQueryResponse */
-	M_ERROR,
-	M_NOTICE,
-	M_NOTIFICATION,
-	M_PARAMETER,
-	M_COPY_IN,
-	M_COPY_OUT,
-	M_COPY_DATA,				/* CopyData, CopyDone */
-	M_READY,
-	M_NCLASSES
-} MessageClass;
-
-static const uint8 classes[256] = {
-	['1'] = M_PARSE_COMPLETE,
-	['2'] = M_BIND_COMPLETE,
-	['T'] = M_ROW_DESCRIPTION,
-	['n'] = M_NO_DATA,
-	['D'] = M_DATA_ROW,
-	['C'] = M_COMMAND,
-	['I'] = M_COMMAND,
-	['E'] = M_ERROR,
-	['N'] = M_NOTICE,
-	['A'] = M_NOTIFICATION,
-	['S'] = M_PARAMETER,
-	['G'] = M_COPY_IN,
-	['H'] = M_COPY_OUT,
-	['d'] = M_COPY_DATA,
-	['c'] = M_COPY_DATA,
-	['Z'] = M_READY,
-};
-
-/* What a message does in a phase: the event it gives and the phase after it. */
-typedef struct Rule
-{
-	uint8		known;			/* false: a violation of the protocol */
-	uint8		event;
-	uint8		next;
-} Rule;
-
-#define R(event_, next_) {1, PGPX_EV_##event_, PGPX_WIRE_##next_}
-
-/* What may come at any time, in every phase but OWED. */
-#define ASYNC(phase_) \
-	[M_NOTICE] = R(NOTICE, phase_), \
-	[M_NOTIFICATION] = R(NOTIFICATION, phase_), \
-	[M_PARAMETER] = R(NONE, phase_)
-
-static const Rule rules[PGPX_WIRE_NPHASES][M_NCLASSES] = {
-	[PGPX_WIRE_IDLE] = {
-		ASYNC(IDLE),
-		[M_ERROR] = R(ERROR, BROKEN),	/* FATAL: the remote is leaving */
-	},
-	[PGPX_WIRE_SIMPLE] = {
-		ASYNC(SIMPLE),
-		[M_ROW_DESCRIPTION] = R(ROW_DESCRIPTION, SIMPLE_ROWS),
-		[M_COMMAND] = R(COMMAND, SIMPLE),
-		[M_ERROR] = R(ERROR, SIMPLE),
-		[M_COPY_IN] = R(COPY, COPY_SIMPLE),
-		[M_COPY_OUT] = R(COPY, COPY_SIMPLE),
-		[M_READY] = R(READY, IDLE),
-	},
-	[PGPX_WIRE_SIMPLE_ROWS] = {
-		ASYNC(SIMPLE_ROWS),
-		[M_DATA_ROW] = R(ROW, SIMPLE_ROWS),
-		[M_ROW_DESCRIPTION] = R(ROW_DESCRIPTION, SIMPLE_ROWS),	/* of a rule */
-		[M_COMMAND] = R(COMMAND, SIMPLE),
-		[M_ERROR] = R(ERROR, SIMPLE),
-	},
-	[PGPX_WIRE_AHEAD_PARSE] = {
-		/* the predecessor's: dropped, never shown */
-		[M_NOTICE] = R(NONE, AHEAD_PARSE),
-		[M_NOTIFICATION] = R(NONE, AHEAD_PARSE),
-		[M_PARAMETER] = R(NONE, AHEAD_PARSE),
-		[M_PARSE_COMPLETE] = R(NONE, AHEAD_BIND),
-		[M_ERROR] = R(NOT_RESET, BROKEN),
-	},
-	[PGPX_WIRE_AHEAD_BIND] = {
-		[M_NOTICE] = R(NONE, AHEAD_BIND),
-		[M_NOTIFICATION] = R(NONE, AHEAD_BIND),
-		[M_PARAMETER] = R(NONE, AHEAD_BIND),
-		[M_BIND_COMPLETE] = R(NONE, AHEAD_EXECUTE),
-		[M_ERROR] = R(NOT_RESET, BROKEN),
-	},
-	[PGPX_WIRE_AHEAD_EXECUTE] = {
-		[M_NOTICE] = R(NONE, AHEAD_EXECUTE),
-		[M_NOTIFICATION] = R(NONE, AHEAD_EXECUTE),
-		[M_PARAMETER] = R(NONE, AHEAD_EXECUTE),
-		[M_COMMAND] = R(NONE, PARSE),
-		[M_ERROR] = R(NOT_RESET, BROKEN),
-	},
-	[PGPX_WIRE_PARSE] = {
-		ASYNC(PARSE),
-		[M_PARSE_COMPLETE] = R(NONE, BIND),
-		[M_ERROR] = R(ERROR, SYNC),
-	},
-	[PGPX_WIRE_BIND] = {
-		ASYNC(BIND),
-		[M_BIND_COMPLETE] = R(NONE, DESCRIBE),
-		[M_ERROR] = R(ERROR, SYNC),
-	},
-	[PGPX_WIRE_DESCRIBE] = {
-		ASYNC(DESCRIBE),
-		[M_ROW_DESCRIPTION] = R(ROW_DESCRIPTION, EXECUTE),
-		[M_NO_DATA] = R(NO_DATA, EXECUTE),
-		[M_ERROR] = R(ERROR, SYNC),
-	},
-	[PGPX_WIRE_EXECUTE] = {
-		ASYNC(EXECUTE),
-		[M_DATA_ROW] = R(ROW, EXECUTE),
-		[M_COMMAND] = R(COMMAND, SYNC),
-		[M_ERROR] = R(ERROR, SYNC),
-		[M_COPY_IN] = R(COPY, COPY_EXTENDED),
-		[M_COPY_OUT] = R(COPY, COPY_EXTENDED),
-	},
-	[PGPX_WIRE_SYNC] = {
-		ASYNC(SYNC),
-		[M_ERROR] = R(ERROR, SYNC), /* a deferred constraint, at the commit */
-		[M_READY] = R(READY, IDLE),
-	},
-	[PGPX_WIRE_COPY_SIMPLE] = {
-		ASYNC(COPY_SIMPLE),
-		[M_COPY_DATA] = R(NONE, COPY_SIMPLE),
-		[M_COMMAND] = R(COMMAND, SIMPLE),
-		[M_ERROR] = R(ERROR, SIMPLE),
-	},
-	[PGPX_WIRE_COPY_EXTENDED] = {
-		ASYNC(COPY_EXTENDED),
-		[M_COPY_DATA] = R(NONE, COPY_EXTENDED),
-		[M_COMMAND] = R(COMMAND, SYNC),
-		[M_ERROR] = R(ERROR, SYNC),
-	},
-	[PGPX_WIRE_OWED] = {
-		/* the predecessor's: dropped, never shown */
-		[M_NOTICE] = R(NONE, OWED),
-		[M_NOTIFICATION] = R(NONE, OWED),
-		[M_PARAMETER] = R(NONE, OWED),
-		[M_ROW_DESCRIPTION] = R(NONE, OWED),
-		[M_DATA_ROW] = R(NONE, OWED),
-		[M_COMMAND] = R(NONE, OWED),
-		[M_READY] = R(READY, IDLE),
-	},
-};
 
 void
 pgpx_wire_init(PgpxWire *wire, int fd, int encoding, MemoryContext cxt)
@@ -453,7 +303,7 @@ pgpx_wire_next(PgpxWire *wire, PgpxWireMessage *msg)
 		char	   *p = wire->in + wire->in_start;
 		uint32		len;
 		int			class;
-		Rule		rule;
+		PgpxWireRule rule;
 
 		if (wire->phase == PGPX_WIRE_BROKEN)
 			return PGPX_EV_BROKEN;
@@ -467,8 +317,8 @@ pgpx_wire_next(PgpxWire *wire, PgpxWireMessage *msg)
 			return PGPX_EV_NEED_INPUT;
 		}
 
-		class = classes[(unsigned char) *p];
-		rule = rules[wire->phase][class];
+		class = pgpx_wire_classes[(unsigned char) *p];
+		rule = pgpx_wire_rules[wire->phase][class];
 		memcpy(&len, p + 1, 4);
 		len = pg_ntoh32(len);
 		if (!rule.known || len < 4 || len > max_length(class))

@@ -11,7 +11,7 @@
  * input, and the caller waits as befits it.
  *
  * Everything that comes in is hostile: lengths are bounded and checked before
- * use, the order of messages is checked against one table (wire.c), and at any
+ * use, the order of messages is checked against one table (wire_rules.c), and at any
  * doubt the stream is broken for good: nothing is ever repaired.
  *
  * No shared memory, no catalogs, no latch: fit for a fuzzer.
