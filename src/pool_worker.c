@@ -65,6 +65,7 @@ pgpx_pool_opened(PgpxPool *pool, PgpxConn *conn, PgpxTime connect_time)
 		pgpx_pool_serve_locked(pool, &wake);
 	}
 	LWLockRelease(pool->lock);
+	PGPX_DEBUG_POINT("granted");
 	pgpx_wake_flush(&wake);
 	if (outage != 0)
 		ereport(LOG,

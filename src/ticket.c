@@ -183,6 +183,7 @@ pgpx_ticket_leave(PgpxTicket *ticket, PgpxLeave how, PgpxConn **conn,
 		 * Given on, untouched.  Between the two lock sections it is LEASED to
 		 * a process that has no ticket: nobody else can want it then.
 		 */
+		PGPX_DEBUG_POINT("given_on");
 		pgpx_pool_give(granted, granted_lease, PGPX_END_RETRIED,
 					   PGPX_GIVE_AS_IT_WAS, 0, PGPX_CLOSE_NONE, NULL);
 	}
