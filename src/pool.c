@@ -273,7 +273,7 @@ pgpx_pool_grow_locked(PgpxPool *pool, int extra)
 	if (pool->last_checkout != 0 && conninfo_is_known(pool))
 		wanted = Max(wanted, pool->opts.min_size - total);
 	if (wanted <= 0 || room <= 0 || pgpx_pool_is_paused(pool) ||
-		must_give_way(pool))
+		pgpx_pool_conninfo_awaited(pool) || must_give_way(pool))
 		return 0;
 	if (pool->retry_at != 0)
 	{
