@@ -56,7 +56,7 @@ endif
 
 .PHONY: all install uninstall installcheck clean distclean
 .PHONY: help deps test test-one demo bench lint format dist
-.PHONY: model model-deep fuzz stress analyze
+.PHONY: model model-deep fuzz stress analyze check-points
 .PHONY: check-assert check-asan check-ubsan check-valgrind
 
 help:
@@ -68,6 +68,7 @@ help:
 	@echo "model          search the models; model-deep: larger, for minutes"
 	@echo "fuzz           SECONDS= of hostile input for each harness"
 	@echo "stress         SECONDS= of random operations and faults; SEED="
+	@echo "check-points   what happens at exact instants, in a build with debug points"
 	@echo "check-assert   regress and isolation in a server with assertions, built"
 	@echo "               once from source; check-asan, check-ubsan, check-valgrind"
 	@echo "demo           pools and dblink side by side, in private servers"
@@ -101,6 +102,9 @@ fuzz: deps
 SEED ?=
 stress: deps
 	@test/stress/run $(SECONDS) $(SEED)
+
+check-points: deps
+	@test/points/run
 
 check-assert check-asan check-ubsan check-valgrind: check-%: deps
 	@test/sanitize/run $* $(SUITES)

@@ -234,6 +234,7 @@ pgpx_checkout_wait(PgpxCheckout *c, PgpxPool *pool, PgpxTicket *ticket,
 	}
 	PG_CATCH();
 	{
+		PGPX_DEBUG_POINT("cancelled");
 		(void) pgpx_checkout_leave(ticket);
 		PG_RE_THROW();
 	}
@@ -246,6 +247,8 @@ pgpx_checkout_wait(PgpxCheckout *c, PgpxPool *pool, PgpxTicket *ticket,
 			pgpx_checkout_raise_lost(c);
 		return NULL;
 	}
+	if (!in_time)
+		PGPX_DEBUG_POINT("timed_out");
 	was = pgpx_ticket_leave(ticket,
 		in_time ? PGPX_LEAVE_CLAIM : PGPX_LEAVE_TIMEOUT,
 							&conn, lease_id, &sqlstate, text, &c->waited);

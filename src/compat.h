@@ -23,6 +23,8 @@
 #include "utils/acl.h"
 #include "utils/wait_event.h"
 
+#include "debug_point.h"
+
 #if PG_VERSION_NUM < 150000
 #error "pgpool_ext needs PostgreSQL 15 or newer"
 #endif

@@ -154,6 +154,7 @@ start_connect(PgpxWorkerConn *w, PgpxLookup *lookup)
 		values[n++] = pgpx_lookup_port(lookup);
 	}
 	w->pg = PQconnectStartParams(keywords, values, 0);
+	PGPX_DEBUG_POINT("worker_connects");
 	pfree(keywords);
 	pfree(values);
 

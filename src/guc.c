@@ -102,5 +102,8 @@ pgpx_guc_init(void)
 							 false,
 							 PGC_SIGHUP, 0, NULL, NULL, NULL);
 
+#ifdef PGPX_DEBUG_POINTS
+	pgpx_debug_define();
+#endif
 	MarkGUCPrefixReserved("pgpool_ext");
 }

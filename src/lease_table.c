@@ -187,6 +187,8 @@ exit_callback(int code, Datum arg)
 	int			sqlstate;
 	PgpxTime	waited;
 
+	PGPX_DEBUG_POINT("exit");
+
 	/* the queue first: a grant in the meantime is given on */
 	pgpx_ticket_leave(pgpx_ticket_mine(), PGPX_LEAVE_CANCEL, &conn, &lease_id,
 					  &sqlstate, NULL, &waited);

@@ -277,7 +277,8 @@ pgpx_pool_grow_locked(PgpxPool *pool, int extra)
 	/* from the first use on so many are kept open; a cap beats it */
 	if (pool->last_checkout != 0 && conninfo_is_known(pool))
 		wanted = Max(wanted, pgpx_pool_min_size_locked(pool) - total);
-	if (wanted <= 0 || room <= 0 || pgpx_pool_is_paused(pool))
+	if (wanted <= 0 || room <= 0 || pgpx_pool_is_paused(pool) ||
+		pgpx_pool_conninfo_awaited(pool))
 		return 0;
 	if (pgpx_pool_must_give_way(pool))
 	{

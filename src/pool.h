@@ -125,6 +125,17 @@ pgpx_pool_is_draining(const PgpxPool *pool)
 	return pg_atomic_read_u32(&pgpx_servers[pool->server].draining) != 0;
 }
 
+/*
+ * Has the worker asked those who wait to tell it the conninfo, and nobody has done
+ * so yet?  It would only find out the same again, and again.
+ */
+static inline bool
+pgpx_pool_conninfo_awaited(const PgpxPool *pool)
+{
+	return pool->asked_epoch != 0 &&
+		pool->asked_epoch == pgpx_pool_worker_epoch(pool);
+}
+
 /* Connections of the pool in any state: what counts against its size. */
 extern int	pgpx_pool_total_locked(const PgpxPool *pool);
 
@@ -281,7 +292,7 @@ extern bool pgpx_pool_is_crowded_out_locked(const PgpxPool *pool);
  */
 extern void pgpx_pool_conninfo_missing(PgpxPool *pool, PgpxConn *conn);
 
-/* The worker has taken in the conninfo of a version. */
+/* The worker has taken in the conninfo of a version: who waits is served. */
 extern void pgpx_pool_conninfo_known(PgpxPool *pool, uint64 epoch,
 									 uint64 version);
 

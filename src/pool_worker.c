@@ -65,6 +65,7 @@ pgpx_pool_opened(PgpxPool *pool, PgpxConn *conn, PgpxTime connect_time)
 		pgpx_pool_serve_locked(pool, &wake);
 	}
 	LWLockRelease(pool->lock);
+	PGPX_DEBUG_POINT("granted");
 	pgpx_wake_flush(&wake);
 	if (outage != 0)
 		ereport(LOG,
@@ -180,6 +181,7 @@ pgpx_pool_conninfo_missing(PgpxPool *pool, PgpxConn *conn)
 		pgpx_conn_set_state(conn, PGPX_CONN_CLOSING, pgpx_now());
 		pgpx_conn_free_locked(conn);
 		pool->conninfo_epoch = 0;
+		pool->asked_epoch = pgpx_pool_worker_epoch(pool);
 		for (int i = pool->queue_head; i >= 0; i = pgpx_tickets[i].next)
 			pgpx_wake_add(&wake, i);
 	}
@@ -190,13 +192,20 @@ pgpx_pool_conninfo_missing(PgpxPool *pool, PgpxConn *conn)
 void
 pgpx_pool_conninfo_known(PgpxPool *pool, uint64 epoch, uint64 version)
 {
+	PgpxWake	wake = PGPX_WAKE_INIT;
+
 	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
 	if (version >= pool->options_version)
 	{
 		pool->conninfo_epoch = epoch;
 		pool->conninfo_version = version;
 	}
+
+	/* who waits may have been kept from growing; too old, they are asked anew */
+	pool->asked_epoch = 0;
+	pgpx_pool_serve_locked(pool, &wake);
 	LWLockRelease(pool->lock);
+	pgpx_wake_flush(&wake);
 }
 
 bool

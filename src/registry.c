@@ -190,6 +190,7 @@ make_pool(PgpxPool *pool, const PgpxPoolRef *ref)
 	pool->opts = *ref->opts;
 	pool->version_cap = pgpx_pool_cap_locked(pool);
 	pool->conninfo_epoch = 0;
+	pool->asked_epoch = 0;
 	pool->conninfo_version = 0;
 	pool->next_ticket = 0;
 	pool->last_checkout = 0;
@@ -284,6 +285,7 @@ pgpx_pool_retire_locked(PgpxPool *pool, PgpxWake *wake)
 	pool->options_version = pool->version;
 	memset(&pool->fingerprint, 0, sizeof(pool->fingerprint));
 	pool->conninfo_epoch = 0;
+	pool->asked_epoch = 0;
 	for (int i = pool->queue_head; i >= 0; i = pgpx_tickets[i].next)
 		pgpx_wake_add(wake, i);
 }

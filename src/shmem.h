@@ -362,6 +362,7 @@ typedef struct PgpxPool
 	PgpxPoolOptions opts;
 	uint64		conninfo_epoch; /* epoch of the worker that has the conninfo; 0: none */
 	uint64		conninfo_version;	/* and of which version it is */
+	uint64		asked_epoch;	/* of the worker that has asked who waits for it */
 
 	int			version_cap;	/* the most that this version may ever have had */
 	int			count[PGPX_CONN_NSTATES];	/* connections by state */

@@ -235,6 +235,7 @@ pgpx_ticket_leave(PgpxTicket *ticket, PgpxLeave how, PgpxConn **conn,
 		 * it is LEASED to a process that has no ticket: nobody else can want
 		 * it then.
 		 */
+		PGPX_DEBUG_POINT("given_on");
 		pgpx_pool_give(granted, granted_lease, PGPX_END_RETRIED,
 					   offer == PGPX_OFFER_SENT ? PGPX_GIVE_CANCEL_CLOSE :
 					   offer == PGPX_OFFER_FAILED ? PGPX_GIVE_CLOSE :

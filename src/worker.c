@@ -129,11 +129,14 @@ set_up(void)
 	pg_atomic_write_u32(&slot->pid, MyProcPid);
 	pg_atomic_write_u32(&slot->procno, MyProcNumber);
 
+	PGPX_DEBUG_POINT("worker_starts");
+
 	/* the one before may not have come to its end */
 	pgpx_worker_forget_connections();
 
 	pgpx_worker_epoch = pg_atomic_fetch_add_u64(&pgpx_shared->next_epoch, 1);
 	pgpx_worker_exit_init();
+	PGPX_DEBUG_POINT("worker_set_up");
 	pgpx_reactor_init();
 
 	pg_atomic_write_u32(&slot->state, PGPX_WORKER_RUNNING);

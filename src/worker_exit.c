@@ -205,6 +205,8 @@ at_exit(int code, Datum arg)
 			 pgpx_conns[i].state == PGPX_CONN_LEASED);
 	}
 
+	PGPX_DEBUG_POINT("worker_ends");
+
 	/* first say why, so that a holder who sees its socket end knows it */
 	pgpx_worker_forget_connections();
 	for (int i = 0; i < pgpx_shared->max_connections; i++)

@@ -928,6 +928,15 @@ main(int argc, char **argv)
 		{
 			usleep(10 * 1000 + roll(&chaos, 150 * 1000));
 			one_fault(&chaos, &local, &remote);
+
+			/* in full flight, too: what does not hold is XX000 */
+			if (roll(&chaos, 3) == 0)
+			{
+				char		answer[1024];
+
+				ask(&local, local_info, "SELECT pgpool.check_invariants()",
+					answer, sizeof(answer));
+			}
 		}
 		pausing = true;
 		pthread_barrier_wait(&barrier);
