@@ -242,7 +242,6 @@ pgpx_connector_looked_up(PgpxWorkerConn *w, PgpxLookup *lookup)
 		start_connect(w, lookup);
 }
 
-/* A text of libpq's, which it may not have. */
 #define NOTE(to, text) \
 	strlcpy(to, (text) != NULL ? (text) : "", sizeof(to))
 

@@ -20,10 +20,9 @@
  * others.  A descriptor that is not waited for is not in the epoll set at all:
  * EPOLLHUP cannot be masked and would come for ever.
  *
- * The end of the stream goes on as well: the remote's after all it has said, a
- * session's or the worker's shutdown() of pair[0] as the end of what the remote
- * is told.  libpq is not asked for anything any more but for its socket, and is
- * given the connection back only when that is shut down.
+ * Ends go on as well: the remote's after all it has said, a shutdown() of pair[0] as
+ * the end of what the remote is told.  libpq is given the connection back only
+ * when that is shut down.
  *
  *-------------------------------------------------------------------------
  */
@@ -71,9 +70,7 @@ struct PgpxRelay
 	bool		write_wants_read;
 };
 
-/* How many relays have "more". */
-static int	nmore = 0;
-
+static int	nmore = 0;			/* relays that have "more" */
 static char piece[PIECE];
 
 static void
