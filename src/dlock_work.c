@@ -273,10 +273,10 @@ pgpx_dlock_release_failed(int pool, uint32 pool_id, const char *why)
 			}
 		}
 		LWLockRelease(pgpx_shared->dlock_lock);
-		wake(owner);
-		wake(next);
 		if (given_up)
 			log_given_up(&copy, why);
+		wake(owner);
+		wake(next);
 	}
 }
 

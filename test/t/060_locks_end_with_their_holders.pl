@@ -75,12 +75,12 @@ foreach my $how (qw(quit terminate query transaction waiting))
 
 # --- the worker is restarted: the session's next call has it ping again
 my $holder = PgpxSession->new($one);
-my $token = $holder->run(lock_sql('kept', ttl => '2 s'));
+my $token = $holder->run(lock_sql('kept', ttl => '3 s'));
 ok(wait_until($one, 'SELECT last_ping IS NOT NULL FROM pgpool.locks', 't'), 'the worker pings');
 ok(terminate($one, worker_pid($one)), 'the worker ends');
 is($holder->run("SELECT pgpool.lock_valid('keeper', 'kept', $token)"), 't', 'the lock is still held');
 ok(wait_until($one, sub { worker_pid($one) ne '' }, 1), 'the next worker runs');
-foreach (1 .. 28)
+foreach (1 .. 40)
 {
 	last if $holder->run("SELECT pgpool.lock_valid('keeper', 'kept', $token)") ne 't';
 	usleep(100_000);
@@ -152,7 +152,7 @@ foreach my $how (qw(kill immediate))
 
 # --- the remote restarts: locks that can be pinged again in time are kept
 $holder = PgpxSession->new($one);
-$token = $holder->run(lock_sql('restart', ttl => '6 s'));
+$token = $holder->run(lock_sql('restart', ttl => '8 s'));
 $remote->restart('immediate');
 my $ping = $one->safe_psql('postgres', 'SELECT clock_timestamp()');
 ok(wait_until($one, "SELECT last_ping > '$ping' FROM pgpool.locks", 't', 15), 'the worker pings a remote that was restarted');
@@ -198,7 +198,7 @@ $holder->run(lock_sql("many $_")) foreach 1 .. 20;
 is($remote->safe_psql('postgres', q{SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgpool_ext lock'}) <= 2 ? 1 : 0,
 	1, 'each server has one connection for pings');
 ok(wait_until($one, q{SELECT bool_and(last_ping IS NOT NULL) AND max(last_ping) - min(last_ping) < '0.1 s' FROM pgpool.locks}, 't'), 'one ping is for all');
-$holder->run('DISCARD ALL');
+$_->run('DISCARD ALL') foreach $holder, $watch;
 ok(wait_until($one, 'SELECT count(*) FROM pgpool.locks', '0'), 'all are released');
 ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgpool_ext lock'}, '0', 20), 'and the connections close after a while');
 
