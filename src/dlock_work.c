@@ -8,6 +8,8 @@
  */
 #include "dlock.h"
 
+#include "storage/procarray.h"
+
 /* The pause after the first attempt to release that has failed; doubled. */
 #define RELEASE_PAUSE_US (250 * 1000)
 
@@ -271,11 +273,32 @@ pgpx_dlock_release_failed(int pool, uint32 pool_id, const char *why)
 			}
 		}
 		LWLockRelease(pgpx_shared->dlock_lock);
-		wake(owner);
-		wake(next);
 		if (given_up)
 			log_given_up(&copy, why);
+		wake(owner);
+		wake(next);
 	}
+}
+
+/* Its session has gone: release it, if it is still the same acquisition. */
+static void
+reclaim(PgpxDlock *lock, const PgpxDlock *seen)
+{
+	bool		mine;
+
+	LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
+	mine = lock->state == seen->state && lock->request == seen->request;
+	if (mine)
+	{
+		lock->awaited = false;
+		lock->state = lock->settled || lock->state == PGPX_DLOCK_DONE ?
+			PGPX_DLOCK_FREE : PGPX_DLOCK_RELEASING;
+	}
+	LWLockRelease(pgpx_shared->dlock_lock);
+	if (mine)
+		ereport(LOG,
+				(errmsg("pgpool_ext releases lock \"%s\": its holder with PID %d has gone",
+						seen->name, seen->owner_pid)));
 }
 
 bool
@@ -285,31 +308,21 @@ pgpx_dlock_sweep(int worker)
 
 	for (int i = 0; i < pgpx_shared->max_locks; i++)
 	{
-		PgpxDlock  *lock = &pgpx_dlocks[i];
-		int			pid = 0;
+		PgpxDlock	lock;
 
-		if (lock->state == PGPX_DLOCK_FREE)
+		if (pgpx_dlocks[i].state == PGPX_DLOCK_FREE ||
+			!pgpx_dlock_copy(i, &lock) || lock.worker != worker)
 			continue;
-		LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
-		if (lock->state != PGPX_DLOCK_FREE && lock->worker == worker)
-		{
-			any = true;
-			if ((lock->state != PGPX_DLOCK_RELEASING || lock->awaited) &&
-				GetPGProcByNumber(lock->owner_procno)->pid != lock->owner_pid)
-			{
-				pid = lock->owner_pid;
-				lock->awaited = false;
-				if (lock->settled || lock->state == PGPX_DLOCK_DONE)
-					lock->state = PGPX_DLOCK_FREE;
-				else
-					lock->state = PGPX_DLOCK_RELEASING;
-			}
-		}
-		LWLockRelease(pgpx_shared->dlock_lock);
-		if (pid != 0)
-			ereport(LOG,
-					(errmsg("pgpool_ext releases a lock: its holder with PID %d has gone",
-							pid)));
+		any = true;
+
+		/*
+		 * Who is not in the process array any more has run its exit callback,
+		 * if it ever will; a PGPROC keeps the pid until it is used again.
+		 */
+		if ((lock.state != PGPX_DLOCK_RELEASING || lock.awaited) &&
+			BackendPidGetProc(lock.owner_pid) !=
+				GetPGProcByNumber(lock.owner_procno))
+			reclaim(&pgpx_dlocks[i], &lock);
 	}
 	return any;
 }

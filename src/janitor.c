@@ -13,6 +13,7 @@
 
 #include "access/xact.h"
 #include "storage/latch.h"
+#include "storage/procarray.h"
 #include "utils/syscache.h"
 
 #include "dlock.h"
@@ -118,7 +119,7 @@ sweep(void)
 		pid = conn->owner_pid;
 		LWLockRelease(pgpx_pools[w->pool].lock);
 		if (lease_id == 0 || procno < 0 ||
-			GetPGProcByNumber(procno)->pid == pid)
+			BackendPidGetProc(pid) == GetPGProcByNumber(procno))
 			continue;
 		if (pgpx_pool_give(conn, lease_id, PGPX_END_RECLAIMED,
 						   PGPX_GIVE_CANCEL_CLOSE, 0, PGPX_CLOSE_HOLDER_DIED,

@@ -25,13 +25,14 @@ my $mode = PostgreSQL::Test::Utils::tempdir . '/mode';
 
 # A proxy in front of the remote, with a mode in a file: "pass"; "hole": nothing
 # goes through, and nobody is told; "swallow": the next answer to a question for a
-# lock is lost with its connection, after the remote has sent it.
+# lock is lost with its connection, after the remote has sent it; "mute": so are all
+# answers, and the connections stay.
 append_to_file($mode, 'pass');
 my $proxy = IO::Socket::INET->new(Listen => 64, LocalAddr => '127.0.0.1', ReuseAddr => 1) or die "no listener: $!";
 my $child = fork // die "fork: $!";
 if ($child == 0)
 {
-	my (%peer, %client, %asked);
+	my (%peer, %client, %asked, %muted);
 	my $select = IO::Select->new($proxy);
 	my $end = sub { foreach (@_) { $select->remove($_); delete $peer{$_}; close $_; } };
 
@@ -55,6 +56,7 @@ if ($child == 0)
 				@peer{ $in, $out } = ($out, $in);
 				$client{$in} = 1;
 				delete @asked{ $in, $out };
+				delete @muted{ $in, $out };
 				delete $client{$out};
 				next;
 			}
@@ -70,6 +72,8 @@ if ($child == 0)
 				$end->($socket, $to);
 				next;
 			}
+			$muted{$to} = 1, next if $now eq 'mute' && !$client{$socket};
+			$end->($socket, $to), next if $muted{$to};
 			syswrite $to, $bytes;
 		}
 	}
@@ -103,8 +107,7 @@ DECLARE
 	t bigint; b timestamptz; e timestamptz; n timestamptz; valid boolean; s text; m text; c text; hold float8;
 BEGIN
 	LOOP
-		SELECT control.hold INTO hold FROM control WHERE run;
-		EXIT WHEN NOT FOUND;
+		EXIT WHEN NOT EXISTS (SELECT FROM control WHERE run);
 		t := NULL;
 		BEGIN
 			t := pgpool.lock('keeper', 'only one', '30 s', '1 s', 'test');
@@ -117,6 +120,7 @@ BEGIN
 		COMMIT;
 		IF t IS NOT NULL THEN
 			INSERT INTO held VALUES (t, b, b);
+			SELECT control.hold INTO hold FROM control;
 			COMMIT;
 			LOOP
 				n := clock_timestamp();
@@ -278,6 +282,25 @@ note "acquisitions: @acquired in " . int(time - $began) . " s, lost replies: $lo
 cmp_ok($acquired[0] + $acquired[1], '>=', $wanted, 'the lock was taken so often');
 cmp_ok($acquired[$_], '>', $wanted / 20, "by server $_ many times") foreach 0, 1;
 cmp_ok(abs(clocks() - $clocks), '<', 0.001, 'the clock of this machine was not set meanwhile');
+
+# --- answers that are lost, one by one: the lock is got, and not left behind
+my $session = PgpxSession->new($nodes[1]);
+foreach my $call (q{pgpool.lock('keeper', 'lost answer', '10 s', '1 hour')}, q{pgpool.try_lock('keeper', 'lost answer', '1 hour')})
+{
+	set_mode('swallow');
+	my $token = $session->run("SELECT $call");
+	like($token, qr/^\d+$/, "$call: asked again, it is granted") or diag($session->error);
+	is(slurp_file($mode), 'pass', 'the first answer was lost');
+	is($nodes[0]->safe_psql('postgres', q{SELECT token FROM pgpool.lock_status('keeper') WHERE name = 'lost answer' AND state = 'held'}), $token, 'the token is the last one');
+	is($session->run("SELECT pgpool.unlock('keeper', 'lost answer', $token)"), 't', 'it can be released');
+}
+set_mode('mute');
+$session->run(q{SELECT pgpool.lock('keeper', 'no answer', '1 s', '1 hour')});
+like($session->sqlstate, qr/^(08006|08001|55P03)$/, 'who gets no answer in time has no lock') or diag($session->error);
+set_mode('pass');
+ok(wait_until($nodes[0], q{SELECT coalesce(bool_and(state = 'free'), true) FROM pgpool.lock_status('keeper') WHERE name = 'no answer'}, 't', 10),
+	'if it was granted all the same, it is released');
+$session->quit;
 
 # --- the log of all holders
 my @held;

@@ -1,0 +1,80 @@
+# The remote that keeps the locks is a primary with a replica, reached by a
+# multi-host address: after a failover the locks are still held by their holders,
+# nobody else gets them, and tokens go on rising.  With synchronous replication;
+# without it nobody can promise that.
+use strict;
+use warnings;
+
+use PgpxTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(usleep);
+
+my $primary = remote_node('primary', conf => [ 'wal_level = replica', 'max_wal_senders = 5', 'hot_standby = on' ]);
+$primary->append_conf('pg_hba.conf', 'local replication all trust');
+$primary->reload;
+$primary->backup('backup');
+my $replica = PostgreSQL::Test::Cluster->new('replica');
+$replica->init_from_backup($primary, 'backup', has_streaming => 1);
+$replica->append_conf('postgresql.conf', 'listen_addresses = \'127.0.0.1\'');
+$replica->append_conf('postgresql.conf', 'port = ' . $replica->port);
+$replica->start;
+$primary->append_conf('postgresql.conf', "synchronous_standby_names = '*'");
+$primary->reload;
+ok(wait_until($primary, 'SELECT string_agg(sync_state, $$,$$) FROM pg_stat_replication', 'sync'), 'the replica is synchronous');
+
+# what the role asks for is not enough for a lock
+$primary->safe_psql('postgres', 'ALTER ROLE remote_app SET synchronous_commit = off');
+my $one = local_node('one');
+my $two = local_node('two');
+my %options = (host => '127.0.0.1,127.0.0.1', port => $primary->port . ',' . $replica->port,
+	target_session_attrs => 'read-write', retry_max => '200ms');
+make_pool($_, $primary, server => 'keeper', options => {%options}) foreach $one, $two;
+make_pool($one, $primary, server => 'standby', options => { port => $replica->port });
+$one->safe_psql('postgres', q{SELECT pgpool.lock_setup('keeper')});
+
+my $holder = PgpxSession->new($one);
+my $other = PgpxSession->new($two);
+
+# a standby keeps no locks
+ok(wait_until($replica, sub { $replica->safe_psql('remote_db', q{SELECT to_regclass('pgpool_lock.locks') IS NOT NULL}) }, 't', 20),
+	'the replica has the tables');
+foreach my $call (q{pgpool.try_lock('standby', 'a')}, q{pgpool.lock('standby', 'a', '2 s')})
+{
+	$holder->fails("SELECT $call", '25006', qr/HINT:  Locks need the primary.*target_session_attrs/s, "$call: a remote in recovery says what is wrong");
+}
+is($one->safe_psql('postgres', 'SELECT count(*) FROM pgpool.locks'), '0', 'and nothing is left of it');
+
+my $token = $holder->run(q{SELECT pgpool.lock('keeper', 'a', ttl => '20 s')});
+like($token, qr/^\d+$/, 'a lock is held') or diag($holder->error);
+
+# a grant that the replica does not have is none
+my $sender = $primary->safe_psql('postgres', 'SELECT pid FROM pg_stat_replication');
+kill 'STOP', $sender;
+$other->start(q{SELECT pgpool.lock('keeper', 'b', '1 s', '5 s')});
+usleep(500_000);
+is($other->done, 0, 'while the replica does not confirm, no lock is granted');
+kill 'CONT', $sender;
+$other->finish(20);
+like($other->run(q{SELECT pgpool.lock('keeper', 'c', '20 s', '20 s')}), qr/^\d+$/, 'when it does, locks are granted again')
+  or diag($other->error);
+
+# --- the primary fails
+$primary->stop('immediate');
+my $ping = $one->safe_psql('postgres', 'SELECT clock_timestamp()');
+$replica->promote;
+ok(wait_until($one, "SELECT last_ping > '$ping' FROM pgpool.locks WHERE name = 'a'", 't', 15), 'the new primary is pinged');
+is($holder->run("SELECT pgpool.lock_valid('keeper', 'a', $token)"), 't', 'the lock is still held');
+$other->run(q{SELECT pgpool.lock('keeper', 'a', '1 s')});
+is($other->sqlstate, '55P03', 'nobody else gets it') or diag($other->error);
+is($holder->run("SELECT pgpool.unlock('keeper', 'a', $token)"), 't', 'it is released at the new primary');
+my $next = $other->run(q{SELECT pgpool.lock('keeper', 'a', '10 s')});
+cmp_ok($next, '>', $token, 'and then granted to another one, with a higher token') or diag($other->error);
+is($replica->safe_psql('remote_db', q{SELECT count(*) FROM pgpool_lock.locks WHERE name = 'a' AND state = 'held'}), '1', 'in the table of the new primary');
+
+check_invariants($_) foreach $one, $two;
+$_->quit foreach $holder, $other;
+$two->stop('fast');
+$one->stop('fast');
+done_testing();
