@@ -19,6 +19,7 @@
  */
 #include "invariants.h"
 
+#include "storage/procarray.h"
 #include "storage/spin.h"
 
 void
@@ -40,11 +41,12 @@ pgpx_check_fault(PgpxCheck *check, const char *format, ...)
 	va_end(args);
 }
 
+/* By the process array: the PGPROC of one that has ended keeps its pid for long. */
 bool
 pgpx_check_is_alive(int procno, int pid)
 {
 	return procno >= 0 && procno < pgpx_shared->ntickets && pid != 0 &&
-		GetPGProcByNumber(procno)->pid == pid;
+		BackendPidGetProc(pid) == GetPGProcByNumber(procno);
 }
 
 static void
