@@ -246,17 +246,6 @@ pgpx_connector_looked_up(PgpxWorkerConn *w, PgpxLookup *lookup)
 	strlcpy(to, (text) != NULL ? (text) : "", sizeof(to))
 
 /* What the views show of the other end. */
-/*
- * Does the server commit DISCARD ALL inside Execute?  Before, an error of a
- * statement in the same Sync would undo it.
- */
-static bool
-commits_discard_all(int version)
-{
-	return version >= 150000 || (version >= 140005 && version < 150000) ||
-		(version >= 130008 && version < 140000);
-}
-
 static void
 note_remote(PgpxWorkerConn *w, PgpxConn *conn)
 {
@@ -266,11 +255,15 @@ note_remote(PgpxWorkerConn *w, PgpxConn *conn)
 	char		port[NI_MAXSERV];
 	const char *version = PQparameterStatus(w->pg, "server_version");
 	const char *integers = PQparameterStatus(w->pg, "integer_datetimes");
+	int			number = PQserverVersion(w->pg);
 
 	/* times were floats once, and what is no PostgreSQL may not say */
 	conn->binary = integers != NULL && strcmp(integers, "on") == 0 &&
-		PQserverVersion(w->pg) >= 100000;
-	conn->carries = commits_discard_all(PQserverVersion(w->pg));
+		number >= 100000;
+
+	/* before, an error of a statement in the same Sync undoes a DISCARD ALL */
+	conn->carries = number >= 150000 || (number >= 140005 && number < 150000) ||
+		(number >= 130008 && number < 140000);
 	conn->remote_pid = PQbackendPID(w->pg);
 	NOTE(conn->remote_version, version);
 	conn->relayed = PQsslInUse(w->pg);

@@ -17,6 +17,8 @@
  */
 #include "formats.h"
 
+#include "catalog/pg_type.h"
+
 #include "common/hashfn.h"
 #include "storage/spin.h"
 
@@ -77,4 +79,68 @@ pgpx_formats_note(const PgpxFormatsKey *key, int n, const int16 *formats)
 	if (n > 0 || memcmp(&slot->key, key, sizeof(*key)) == 0)
 		*slot = entry;
 	SpinLockRelease(&pgpx_shared->formats_mutex);
+}
+
+bool
+pgpx_formats_is_certain(Oid type)
+{
+	switch (type)
+	{
+		case BOOLOID:
+		case BYTEAOID:
+		case INT2OID:
+		case INT4OID:
+		case INT8OID:
+		case FLOAT4OID:
+		case FLOAT8OID:
+		case NUMERICOID:
+		case DATEOID:
+		case TIMEOID:
+		case TIMETZOID:
+		case TIMESTAMPOID:
+		case TIMESTAMPTZOID:
+		case INTERVALOID:
+		case UUIDOID:
+		case BOOLARRAYOID:
+		case BYTEAARRAYOID:
+		case INT2ARRAYOID:
+		case INT4ARRAYOID:
+		case INT8ARRAYOID:
+		case FLOAT4ARRAYOID:
+		case FLOAT8ARRAYOID:
+		case NUMERICARRAYOID:
+		case DATEARRAYOID:
+		case TIMEARRAYOID:
+		case TIMETZARRAYOID:
+		case TIMESTAMPARRAYOID:
+		case TIMESTAMPTZARRAYOID:
+		case INTERVALARRAYOID:
+		case UUIDARRAYOID:
+			return true;
+		default:
+			return false;
+	}
+}
+
+bool
+pgpx_formats_is_plain(Oid type)
+{
+	switch (type)
+	{
+		case BOOLOID:
+		case INT2OID:
+		case INT4OID:
+		case INT8OID:
+		case NUMERICOID:
+		case UUIDOID:
+		case BOOLARRAYOID:
+		case INT2ARRAYOID:
+		case INT4ARRAYOID:
+		case INT8ARRAYOID:
+		case NUMERICARRAYOID:
+		case UUIDARRAYOID:
+			return true;
+		default:
+			return false;
+	}
 }

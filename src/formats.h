@@ -33,4 +33,15 @@ extern int	pgpx_formats_find(const PgpxFormatsKey *key,
 extern void pgpx_formats_note(const PgpxFormatsKey *key, int n,
 							  const int16 *formats);
 
+/*
+ * Types whose binary form says the same as their text, on every server, whatever
+ * the settings of either are.  Texts are not among them: their binary form is the
+ * same bytes, and the receive functions take these to be in the encoding of the
+ * local session's client.  Nor are types whose OID is not fixed.
+ */
+extern bool pgpx_formats_is_certain(Oid type);
+
+/* Of these, those whose text is the same under all settings. */
+extern bool pgpx_formats_is_plain(Oid type);
+
 #endif							/* PGPX_FORMATS_H */

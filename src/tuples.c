@@ -24,6 +24,7 @@
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 
+#include "formats.h"
 #include "tuples_map.h"
 #include "tuples_styles.h"
 
@@ -71,77 +72,6 @@ struct PgpxTuples
 	uint64		row;
 };
 
-/*
- * Types whose binary form says the same as their text, on every server, whatever
- * the settings of either are.  Texts are not among them: their binary form is the
- * same bytes, and the receive functions take these to be in the encoding of the
- * local session's client.  Nor are types whose OID is not fixed.
- */
-static bool
-is_binary_type(Oid type)
-{
-	switch (type)
-	{
-		case BOOLOID:
-		case BYTEAOID:
-		case INT2OID:
-		case INT4OID:
-		case INT8OID:
-		case FLOAT4OID:
-		case FLOAT8OID:
-		case NUMERICOID:
-		case DATEOID:
-		case TIMEOID:
-		case TIMETZOID:
-		case TIMESTAMPOID:
-		case TIMESTAMPTZOID:
-		case INTERVALOID:
-		case UUIDOID:
-		case BOOLARRAYOID:
-		case BYTEAARRAYOID:
-		case INT2ARRAYOID:
-		case INT4ARRAYOID:
-		case INT8ARRAYOID:
-		case FLOAT4ARRAYOID:
-		case FLOAT8ARRAYOID:
-		case NUMERICARRAYOID:
-		case DATEARRAYOID:
-		case TIMEARRAYOID:
-		case TIMETZARRAYOID:
-		case TIMESTAMPARRAYOID:
-		case TIMESTAMPTZARRAYOID:
-		case INTERVALARRAYOID:
-		case UUIDARRAYOID:
-			return true;
-		default:
-			return false;
-	}
-}
-
-/* Of these, those whose text is the same under all settings. */
-static bool
-is_plain_type(Oid type)
-{
-	switch (type)
-	{
-		case BOOLOID:
-		case INT2OID:
-		case INT4OID:
-		case INT8OID:
-		case NUMERICOID:
-		case UUIDOID:
-		case BOOLARRAYOID:
-		case INT2ARRAYOID:
-		case INT4ARRAYOID:
-		case INT8ARRAYOID:
-		case NUMERICARRAYOID:
-		case UUIDARRAYOID:
-			return true;
-		default:
-			return false;
-	}
-}
-
 static bool
 is_same_type(Oid local, Oid remote)
 {
@@ -159,7 +89,7 @@ begin_column(Column *column, const PgpxColumn *remote, Form_pg_attribute attr)
 	column->bridge = InvalidOid;
 	if (!column->binary)
 		getTypeInputInfo(attr->atttypid, &function, &column->ioparam);
-	else if (!is_binary_type(remote->type))
+	else if (!pgpx_formats_is_certain(remote->type))
 		ereport(ERROR,
 				(errcode(ERRCODE_DATATYPE_MISMATCH),
 				 errmsg("column \"%s\" of the remote result has another type than the last time",
@@ -235,8 +165,8 @@ begin_result(void *arg, const PgpxWireMessage *msg, const PgpxWire *wire)
 
 		begin_column(&t->columns[i], &remote[i], attr);
 		t->columns[i].attribute = map[i];
-		t->columns[i].plain = is_plain_type(remote[i].type);
-		t->formats[i] = is_binary_type(remote[i].type) &&
+		t->columns[i].plain = pgpx_formats_is_plain(remote[i].type);
+		t->formats[i] = pgpx_formats_is_certain(remote[i].type) &&
 			is_same_type(attr->atttypid, remote[i].type);
 	}
 	pfree(remote);
