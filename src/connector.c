@@ -3,8 +3,8 @@
  * connector.c
  *	  How the worker opens a connection.
  *
- * libpq does what is hard: several hosts, authentication, TLS.  Each
- * step is a call that does not block, between two events of the reactor.
+ * libpq does what is hard: several hosts, authentication, TLS.  Each step is a call
+ * that does not block, between two events of the reactor.
  *
  *-------------------------------------------------------------------------
  */

@@ -18,7 +18,6 @@
 #include "formats.h"
 
 #include "catalog/pg_type.h"
-
 #include "common/hashfn.h"
 #include "storage/spin.h"
 
