@@ -194,6 +194,10 @@ maintain_pools(PgpxTime now)
 		uint32		pool_id = pool->pool_id;
 		bool		forgettable;
 
+		/* its secrets do not stay for longer than a pool */
+		if (pgpx_wpools[i].cxt != NULL && pgpx_wpools[i].pool_id != pool_id)
+			pgpx_reactor_forget_conninfo(i);
+
 		/* a look without the lock: who takes it sees whether it is still so */
 		if (pool_id == 0 || pool->worker != pgpx_worker_index)
 			continue;

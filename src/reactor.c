@@ -90,6 +90,18 @@ pgpx_reactor_init(void)
 	AddWaitEventToSet(waits, WL_SOCKET_READABLE, epoll_fd, NULL, NULL);
 }
 
+void
+pgpx_reactor_forget_conninfo(int pool)
+{
+	PgpxWorkerPool *wp = &pgpx_wpools[pool];
+
+	if (wp->cxt == NULL)
+		return;
+	explicit_bzero(wp->message, wp->message_len);
+	MemoryContextDelete(wp->cxt);
+	memset(wp, 0, sizeof(*wp));
+}
+
 /* CONNINFO: keep it, in memory that is wiped when the next one comes. */
 static void
 take_conninfo(char *buffer, size_t len)
@@ -121,11 +133,7 @@ take_conninfo(char *buffer, size_t len)
 		return;
 	}
 
-	if (wp->cxt != NULL)
-	{
-		explicit_bzero(wp->message, wp->message_len);
-		MemoryContextDelete(wp->cxt);
-	}
+	pgpx_reactor_forget_conninfo(header->pool);
 	wp->pool_id = header->pool_id;
 	wp->cxt = cxt;
 	wp->message = copy;
@@ -386,11 +394,12 @@ pgpx_reactor_run_once(void)
 	struct epoll_event events[EVENTS_AT_ONCE];
 	WaitEvent	occurred[3];
 	bool		all;			/* there may be more to do than relaying */
+	bool		relaying = pgpx_relay_has_more();
 	int			n;
 
 	n = WaitEventSetWait(waits, timeout(), occurred, lengthof(occurred),
 						 pgpx_wait_event(&wait_event, "PgpoolWorkerMain"));
-	all = n == 0 || more_messages;
+	all = more_messages || (n == 0 && !relaying);
 	for (int i = 0; i < n; i++)
 		if (occurred[i].events & WL_LATCH_SET)
 		{

@@ -205,6 +205,7 @@ write_remote(PgpxRelay *relay, const char *data, size_t len)
 			case ENDED:
 				/* what it said before it went may still be read */
 				relay->remote_deaf = true;
+				relay->pending = true;
 				break;
 		}
 	}
@@ -258,7 +259,10 @@ move_inward(PgpxRelay *relay)
 		}
 	}
 	if (relay->remote_ended)
-		shutdown(relay->pair[1], SHUT_WR);
+	{
+		/* nothing more is read of what it says: it shall know at its next send */
+		shutdown(relay->pair[1], SHUT_RDWR);
+	}
 }
 
 /* The session has said its last word, and the remote has it. */

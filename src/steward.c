@@ -144,6 +144,17 @@ feed(int index, PgpxHungry *cap)
 }
 
 /*
+ * Is a pool another worker's, who has it grow while its name still stands?  To
+ * take the name away before would give its place to who has just freed it.
+ */
+static bool
+is_anothers(const PgpxPool *pool)
+{
+	return pool->pool_id != 0 && pool->worker != pgpx_worker_index &&
+		pool->nwaiting > 0 && pgpx_pool_worker_epoch(pool) != 0;
+}
+
+/*
  * A name whose pool is not kept back by that cap any more, or is no more: its last
  * waiter may have left, and its place been taken, since we looked.  Nobody else
  * would find it, and it would hold others back for ever.
@@ -151,10 +162,13 @@ feed(int index, PgpxHungry *cap)
 static void
 check_name(PgpxHungry *cap)
 {
-	int			named = (int) pg_atomic_read_u32(&cap->pool);
+	PgpxPool   *named = &pgpx_pools[pg_atomic_read_u32(&cap->pool)];
 
-	if (pg_atomic_read_u64(&cap->since) != 0 &&
-		binding_cap(&pgpx_pools[named]) != cap)
+	if (pg_atomic_read_u64(&cap->since) == 0 || binding_cap(named) == cap)
+		return;
+	if (is_anothers(named))
+		pgpx_worker_wake(named->worker);
+	else
 		name_hungriest(cap);
 }
 

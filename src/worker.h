@@ -145,6 +145,9 @@ typedef enum PgpxWatchKind
 	PGPX_WATCH_PINGER
 } PgpxWatchKind;
 
+/* Wipe what this worker knows of how a pool in this place connects. */
+extern void pgpx_reactor_forget_conninfo(int pool);
+
 extern void pgpx_reactor_init(void);
 
 /* Add, change (same fd) or, with events 0, remove a descriptor. */
