@@ -242,7 +242,7 @@ EOT
 	{
 		my ($role, @rows) = @$_;
 		my %valid = map { $_ => 1 } valid_names('server', $role);
-		my @newer = map { names($_) } grep { $_->[4] =~ /libpq \d/ } @libpq;
+		my @newer = map { names($_) } grep { $_->[0] =~ /libpq \d/ } @libpq;
 		my %newer = map { $_ => 1 } @newer;
 
 		same([ grep { $valid{$_} || !$newer{$_} } map { names($_) } @rows ],
