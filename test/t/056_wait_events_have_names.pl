@@ -13,13 +13,16 @@ my $silent_port = $silent->sockport;
 my $remote = remote_node('remote');
 my $local = local_node('local');
 make_pool($local, $remote, server => 'one', options => { pool_size => 1 });
-make_pool($local, $remote, server => 'two', options => { pool_size => 2 });
+make_pool($local, $remote, server => 'two', options => { pool_size => 2, operation_timeout => '300s' });
 make_pool($local, $remote, server => 'slow',
 	options => { pool_size => 1, reset_command => 'select pg_sleep(300)', operation_timeout => '300s' });
 $local->safe_psql('postgres', <<"EOT");
 CREATE SERVER hole FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host '127.0.0.1', port '$silent_port',
 	dbname 'd', connect_timeout '300s');
+CREATE SERVER unknown FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host '127.0.0.1', port '$silent_port',
+	dbname 'd', connect_timeout '300s');
 CREATE USER MAPPING FOR CURRENT_USER SERVER hole OPTIONS (user 'u', password 'p');
+CREATE USER MAPPING FOR CURRENT_USER SERVER unknown OPTIONS (user 'u', password 'p');
 SELECT pgpool.lock_setup('two');
 EOT
 
@@ -86,18 +89,20 @@ kill 'STOP', $worker;
 shows('PgpoolSocket', q{SELECT pgpool.checkout('one', '300 s')});
 $holder->start("SELECT pgpool.unlock('two', 'mine', $token)");
 waits($holder->pid, 'PgpoolUnlock');
+kill 'CONT', $worker;
+is($holder->finish(30), 't', 'the worker goes on: the lock is released');
 
-# questions that nobody reads, until there is no room for one more
+# what it has to know of a pool, told until there is no room for one more message
+kill 'STOP', $worker;
 $session->run(<<'EOT');
 DO $$ BEGIN
-	FOR i IN 1 .. 2000 LOOP
-		BEGIN PERFORM pgpool.checkout('hole', '1 ms'); EXCEPTION WHEN OTHERS THEN END;
+	FOR i IN 1 .. 1000 LOOP
+		BEGIN PERFORM pgpool.checkout('unknown', '1 ms'); EXCEPTION WHEN OTHERS THEN END;
 	END LOOP;
 END $$
 EOT
-shows('PgpoolControl', q{SELECT pgpool.checkout('hole', '300 s')});
+shows('PgpoolControl', q{SELECT pgpool.checkout('unknown', '300 s')});
 kill 'CONT', $worker;
-is($holder->finish(30), 't', 'the worker goes on: the lock is released');
 
 $_->quit foreach $holder, $session;
 check_invariants($local);
