@@ -57,7 +57,7 @@ endif
 .PHONY: all install uninstall installcheck clean distclean
 .PHONY: help deps test test-one demo bench lint format dist
 .PHONY: model model-deep fuzz stress analyze
-.PHONY: check-assert check-asan check-ubsan check-valgrind
+.PHONY: check-assert check-asan check-ubsan check-valgrind check-versions
 
 help:
 	@echo "all            build $(EXTENSION).so"
@@ -70,6 +70,8 @@ help:
 	@echo "stress         SECONDS= of random operations and faults; SEED="
 	@echo "check-assert   regress and isolation in a server with assertions, built"
 	@echo "               once from source; check-asan, check-ubsan, check-valgrind"
+	@echo "check-versions everything on PostgreSQL 15, 17 and 18, each in its Debian,"
+	@echo "               made once with debootstrap, as root; MAJORS="
 	@echo "demo           pools and dblink side by side, in private servers"
 	@echo "bench          measure against peers"
 	@echo "analyze        cppcheck, clang-tidy and clang's analyzer"
@@ -104,6 +106,10 @@ stress: deps
 
 check-assert check-asan check-ubsan check-valgrind: check-%: deps
 	@test/sanitize/run $* $(SUITES)
+
+# PostgreSQL 15, 17 and 18, or those of MAJORS; SUITES and T as in test/run
+check-versions:
+	@test/versions $(MAJORS) -- $(SUITES) $(if $(T),T=$(T))
 
 demo: deps
 	@test/demo
