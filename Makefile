@@ -57,7 +57,7 @@ endif
 .PHONY: all install uninstall installcheck clean distclean
 .PHONY: help deps test test-one demo bench lint format dist
 .PHONY: model model-deep fuzz stress analyze check-points
-.PHONY: check-assert check-asan check-ubsan check-valgrind
+.PHONY: check-assert check-asan check-ubsan check-valgrind check-versions
 
 help:
 	@echo "all            build $(EXTENSION).so"
@@ -71,6 +71,8 @@ help:
 	@echo "check-points   what happens at exact instants, in a build with debug points"
 	@echo "check-assert   regress and isolation in a server with assertions, built"
 	@echo "               once from source; check-asan, check-ubsan, check-valgrind"
+	@echo "check-versions everything on PostgreSQL 15, 17 and 18, each in its Debian,"
+	@echo "               made once with debootstrap, as root; MAJORS="
 	@echo "demo           pools and dblink side by side, in private servers"
 	@echo "bench          measure against peers"
 	@echo "analyze        cppcheck, clang-tidy and clang's analyzer"
@@ -108,6 +110,10 @@ check-points: deps
 
 check-assert check-asan check-ubsan check-valgrind: check-%: deps
 	@test/sanitize/run $* $(SUITES)
+
+# PostgreSQL 15, 17 and 18, or those of MAJORS; SUITES and T as in test/run
+check-versions:
+	@test/versions $(MAJORS) -- $(SUITES) $(if $(T),T=$(T))
 
 demo: deps
 	@test/demo

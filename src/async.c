@@ -30,6 +30,7 @@ typedef struct PgpxFlight
 } PgpxFlight;
 
 static uint32 wait_answer = 0;
+static uint32 wait_note = 0;
 
 /* Take in what is there; is it the answer? */
 static bool
@@ -141,7 +142,7 @@ pgpx_async_notes(PgpxLease *lease, PgpxTime deadline)
 		pgpx_run_look(lease);
 	while (lease->notes == NULL &&
 		   pgpx_session_wait(lease->kept, WL_SOCKET_READABLE, deadline,
-							 pgpx_wait_event(&wait_answer, "PgpoolNotification")));
+							 pgpx_wait_event(&wait_note, "PgpoolNotification")));
 }
 
 /*

@@ -320,7 +320,10 @@ DROP EXTENSION pgpool_ext;
 -- somebody was there before, and has prepared the schema
 CREATE SCHEMA pgpool;
 CREATE FUNCTION pgpool.checkout(text, interval, text) RETURNS bigint LANGUAGE sql AS 'SELECT 1';
+-- (from 18 on the server says where in the script)
+\set SHOW_CONTEXT never
 CREATE EXTENSION pgpool_ext;
+\set SHOW_CONTEXT errors
 SELECT count(*) FROM pg_foreign_data_wrapper;
 SELECT count(*) FROM pg_extension WHERE extname = 'pgpool_ext';
 SELECT proname FROM pg_proc WHERE pronamespace = 'pgpool'::regnamespace;

@@ -45,9 +45,9 @@ SELECT pgpool.checkin(:lease);
 SELECT * FROM pgpool.query('always', 'show work_mem') AS t(work_mem text);
 -- all on one connection
 SELECT remote_pid = :pid AS same FROM pgpool.query('always', 'select pg_backend_pid()') AS t(remote_pid int);
--- the lock has been given back to others, too
+-- the lock has been given back to others, too, once the remote has done the reset
 SELECT pgpool.exec('always', 'select pg_advisory_lock(4711)');
-SELECT free FROM pgpool.query('one', 'select pg_try_advisory_lock(4711)') AS t(free bool);
+SELECT test.wait_for($$SELECT free FROM pgpool.query('one', 'select pg_try_advisory_lock(4711)') AS t(free bool)$$);
 
 -- a role that was set
 CREATE USER MAPPING FOR regress_pgpool_app SERVER always OPTIONS (user 'remote_super', password 'root secret');

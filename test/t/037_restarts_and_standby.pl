@@ -86,7 +86,7 @@ my ($limit) = `prlimit --nproc --output SOFT --noheadings --pid $postmaster` =~ 
 is(system("prlimit --nproc=1: --pid $postmaster"), 0, 'no fork: the server can fork no more');
 $admin->run("SELECT pg_terminate_backend($worker)");
 processes_are_gone('no fork: the worker has ended', $worker);
-ok( wait_until($local, sub { slurp_file($local->logfile) =~ /could not fork worker process/ ? 1 : 0 }, 1),
+ok( wait_until($local, sub { slurp_file($local->logfile) =~ /could not fork (?:worker|background worker) process/ ? 1 : 0 }, 1),
 	'no fork: the next one cannot start');
 $took = seconds {
 	$sessions[1]->fails("SELECT pgpool.checkout('shard1', '1 s')", 'PX003', qr/the pool worker does not run/, 'no fork: a checkout says so');

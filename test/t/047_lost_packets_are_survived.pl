@@ -111,7 +111,7 @@ foreach my $server (sort keys %pools)
 	ok(wait_until($local, sub { $session{$server}->run("SELECT pgpool.exec('$server', 'select 1')") }, '1', 60), "$server: works again");
 }
 is(stats('other', 'connects + 10 * connects_failed + 10 * retried'), '1', 'other: has not noticed');
-ok( wait_until($local, 'SELECT descriptors - (SELECT count(*) FROM pgpool.connections) FROM pgpool.workers', '0', 60),
+ok( wait_until($local, 'SELECT descriptors - ' . descriptors_wanted() . ' FROM pgpool.workers', '0', 60),
 	'the worker has no descriptor too many');
 
 stats_add_up($local);

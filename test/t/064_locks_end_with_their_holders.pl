@@ -153,7 +153,8 @@ foreach my $how (qw(kill immediate))
 # --- the remote restarts: locks that can be pinged again in time are kept
 $holder = PgpxSession->new($one);
 $token = $holder->run(lock_sql('restart', ttl => '8 s'));
-$remote->restart('immediate');
+$remote->stop('immediate');
+$remote->start;
 my $ping = $one->safe_psql('postgres', 'SELECT clock_timestamp()');
 ok(wait_until($one, "SELECT last_ping > '$ping' FROM pgpool.locks", 't', 15), 'the worker pings a remote that was restarted');
 is($holder->run("SELECT pgpool.lock_valid('keeper', 'restart', $token)"), 't', 'and the lock is still held');

@@ -1,0 +1,110 @@
+# What a session waits for shows in pg_stat_activity: by a name of its own from
+# PostgreSQL 17 on, as "Extension" before.
+use strict;
+use warnings;
+
+use IO::Socket::INET;
+use PgpxTest;
+use Test::More;
+
+# it never answers: the kernel takes the connections
+my $silent = IO::Socket::INET->new(Listen => 64, LocalAddr => '127.0.0.1') or die "no listener: $!";
+my $silent_port = $silent->sockport;
+my $remote = remote_node('remote');
+my $local = local_node('local');
+make_pool($local, $remote, server => 'one', options => { pool_size => 1 });
+make_pool($local, $remote, server => 'two', options => { pool_size => 2, operation_timeout => '300s' });
+make_pool($local, $remote, server => 'slow',
+	options => { pool_size => 1, reset_command => 'select pg_sleep(300)', operation_timeout => '300s' });
+$local->safe_psql('postgres', <<"EOT");
+CREATE SERVER hole FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host '127.0.0.1', port '$silent_port',
+	dbname 'd', connect_timeout '300s');
+CREATE SERVER unknown FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host '127.0.0.1', port '$silent_port',
+	dbname 'd', connect_timeout '300s');
+CREATE USER MAPPING FOR CURRENT_USER SERVER hole OPTIONS (user 'u', password 'p');
+CREATE USER MAPPING FOR CURRENT_USER SERVER unknown OPTIONS (user 'u', password 'p');
+SELECT pgpool.lock_setup('two');
+EOT
+
+my $named = $local->safe_psql('postgres', 'SHOW server_version_num') >= 170000;
+my $holder = PgpxSession->new($local);
+my $session = PgpxSession->new($local);
+
+sub waits
+{
+	my ($pid, $name) = @_;
+	my $shown = 'Extension/' . ($named ? $name : 'Extension');
+
+	ok(wait_until($local, "SELECT wait_event_type || '/' || wait_event FROM pg_stat_activity WHERE pid = $pid", $shown, 30),
+		"$name shows as $shown");
+	return;
+}
+
+# One assertion: SQL waits, with this name; a cancel, or what is given, ends it.
+sub shows
+{
+	my ($name, $sql, $end) = @_;
+
+	$session->start($sql);
+	waits($session->pid, $name);
+	$end ? $end->() : $local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $session->pid . ')');
+	return $session->finish(30);
+}
+
+# a lease of the only connection, which nobody else may have
+my $lease = lease($holder, 'one');
+shows('PgpoolCheckout', q{SELECT pgpool.checkout('one', '300 s')});
+shows('PgpoolDrain', q{SELECT pgpool.drain('one', '300 s')});
+$local->safe_psql('postgres', q{SELECT pgpool.resume('one')});
+$holder->run("SELECT pgpool.checkin($lease)");
+
+shows('PgpoolQuery', q{SELECT pgpool.exec('one', 'select pg_sleep(300)')});
+shows('PgpoolFanout', q{SELECT * FROM pgpool.fanout('{one,two}', 'select 1 from pg_sleep(300)') AS t(pool text, a int)});
+shows('PgpoolPrewarm', q{SELECT pgpool.prewarm('hole', 1, '300 s')});
+
+$lease = lease($session, 'two');
+$session->run("SELECT pgpool.send($lease, 'select pg_sleep(300)')");
+shows('PgpoolAnswer', "SELECT pgpool.wait($lease, '300 s')");
+$session->run("SELECT pgpool.discard($lease)");
+$lease = lease($session, 'two');
+shows('PgpoolNotification', "SELECT * FROM pgpool.notifications($lease, '300 s')");
+$session->run("SELECT pgpool.checkin($lease)");
+
+# the reset that was sent at checkin takes long: in one message, before the worker
+# takes it over
+$lease = lease($session, 'slow');
+$session->run("SELECT pgpool.exec($lease, 'select 1')");
+shows('PgpoolReset', "SELECT pgpool.checkin($lease)\\; SELECT pgpool.checkout('slow', '300 s')");
+
+my $token = $holder->run(q{SELECT pgpool.lock('two', 'mine')});
+shows('PgpoolLock', q{SELECT pgpool.lock('two', 'mine', '300 s')});
+
+# a worker that does nothing
+my $worker = worker_pid($local);
+waits($worker, 'PgpoolWorkerMain');
+$lease = lease($holder, 'one');
+$holder->run("SELECT pgpool.exec($lease, 'select 1'); SELECT pgpool.checkin($lease)");
+ok(wait_until($local, q{SELECT state FROM pgpool.connections WHERE server = 'one'}, 'idle'), 'a connection is idle');
+kill 'STOP', $worker;
+shows('PgpoolSocket', q{SELECT pgpool.checkout('one', '300 s')});
+$holder->start("SELECT pgpool.unlock('two', 'mine', $token)");
+waits($holder->pid, 'PgpoolUnlock');
+kill 'CONT', $worker;
+is($holder->finish(30), 't', 'the worker goes on: the lock is released');
+
+# what it has to know of a pool, told until there is no room for one more message
+kill 'STOP', $worker;
+$session->run(<<'EOT');
+DO $$ BEGIN
+	FOR i IN 1 .. 1000 LOOP
+		BEGIN PERFORM pgpool.checkout('unknown', '1 ms'); EXCEPTION WHEN OTHERS THEN END;
+	END LOOP;
+END $$
+EOT
+shows('PgpoolControl', q{SELECT pgpool.checkout('unknown', '300 s')});
+kill 'CONT', $worker;
+
+$_->quit foreach $holder, $session;
+check_invariants($local);
+leak_check($local, $remote);
+done_testing();
