@@ -352,18 +352,19 @@ run_pool(PgpxPinger *p)
 		pgpx_wpools[p->pool].conninfo.version > p->version)
 		pgpx_pinger_drop(p);	/* it may lead elsewhere by now */
 
-	if (p->phase == PGPX_PINGER_IDLE && due.nreleases > 0 &&
-		due.release_at <= now)
-	{
-		p->nwork = pgpx_dlock_to_release(p->pool, p->pool_id, p->work);
-		if (p->nwork > 0)
-			send_work(p, PGPX_PINGER_RELEASE, release_sql, patience(&due));
-	}
-	else if (p->phase == PGPX_PINGER_IDLE && ping_at <= now)
+	/* pings first: there may be a new release whenever one has been answered */
+	if (p->phase == PGPX_PINGER_IDLE && ping_at <= now)
 	{
 		p->nwork = pgpx_dlock_to_ping(p->pool, p->pool_id, p->work);
 		if (p->nwork > 0)
 			send_work(p, PGPX_PINGER_PING, ping_sql, patience(&due));
+	}
+	else if (p->phase == PGPX_PINGER_IDLE && due.nreleases > 0 &&
+			 due.release_at <= now)
+	{
+		p->nwork = pgpx_dlock_to_release(p->pool, p->pool_id, p->work);
+		if (p->nwork > 0)
+			send_work(p, PGPX_PINGER_RELEASE, release_sql, patience(&due));
 	}
 	else if (p->phase == PGPX_PINGER_NONE && now >= p->retry_at &&
 			 (ping_at <= now || (due.nreleases > 0 && due.release_at <= now)))
