@@ -22,10 +22,26 @@
 #include "errcodes.h"
 
 static const char setup_sql[] =
+	"SET LOCAL search_path = pg_catalog, pg_temp;\n"
 	"SET LOCAL client_min_messages = warning;\n"
 	"SELECT pg_catalog.pg_advisory_xact_lock(7301986420915);\n"
 	"DO $setup$\n"
+	"DECLARE\n"
+	"	alien pg_catalog.text;\n"
 	"BEGIN\n"
+	"	SELECT r.rolname INTO alien FROM (\n"
+	"		SELECT n.nspowner FROM pg_catalog.pg_namespace n WHERE n.nspname = 'pgpool_lock'\n"
+	"		UNION ALL SELECT c.relowner FROM pg_catalog.pg_class c\n"
+	"			WHERE c.relnamespace = pg_catalog.to_regnamespace('pgpool_lock') AND c.relname IN ('locks', 'pings')\n"
+	"		UNION ALL SELECT f.proowner FROM pg_catalog.pg_proc f\n"
+	"			WHERE f.pronamespace = pg_catalog.to_regnamespace('pgpool_lock') AND f.proname = 'fence_check') AS o(owner)\n"
+	"		JOIN pg_catalog.pg_roles r ON r.oid = o.owner\n"
+	"		WHERE NOT r.rolsuper AND r.rolname <> current_user LIMIT 1;\n"
+	"	IF FOUND THEN\n"
+	"		RAISE EXCEPTION 'schema pgpool_lock, or what is in it, belongs to role \"%\"', alien\n"
+	"			USING ERRCODE = 'object_not_in_prerequisite_state',\n"
+	"				DETAIL = 'Whoever owns it decides what is run here by the users of locks.';\n"
+	"	END IF;\n"
 	"	IF pg_catalog.to_regnamespace('pgpool_lock') IS NULL THEN\n"
 	"		CREATE SCHEMA pgpool_lock;\n"
 	"	END IF;\n"
@@ -99,31 +115,34 @@ static const char setup_sql[] =
  * A lock that is held is not even tried, so nobody waits for a row of it.  A grant
  * that a crash or a failover could undo is none, hence synchronous_commit.  Who
  * asks again with the same request has not learned what became of the first time.
+ *
+ * The search_path is the user's, and may lead to operators of others: none of these
+ * statements leaves it to choose one.
  */
 static const char ask_sql[] =
 	"WITH got AS ("
 	"INSERT INTO pgpool_lock.locks AS l"
 	" (name, token, state, process, request, who, why, since, ttl, pinged, expires)"
-	" SELECT $1::pg_catalog.text, (pg_catalog.date_part('epoch', n.now) * 1000000)::pg_catalog.int8, 'held',"
+	" SELECT $1::pg_catalog.text, (pg_catalog.date_part('epoch', n.now) OPERATOR(pg_catalog.*) 1000000::pg_catalog.float8)::pg_catalog.int8, 'held',"
 	" $2::pg_catalog.text, $3::pg_catalog.int8, $4::pg_catalog.text,"
 	" $5::pg_catalog.text, n.now, $6::pg_catalog.interval, NULL,"
-	" n.now + $6::pg_catalog.interval"
+	" n.now OPERATOR(pg_catalog.+) $6::pg_catalog.interval"
 	" FROM (SELECT pg_catalog.clock_timestamp() AS now) AS n"
 	" WHERE NOT EXISTS (SELECT FROM pgpool_lock.locks AS o"
-	" WHERE o.name = $1::pg_catalog.text AND o.state = 'held'"
-	" AND o.expires > pg_catalog.clock_timestamp()"
-	" AND NOT (o.process = $2::pg_catalog.text AND o.request = $3::pg_catalog.int8))"
+	" WHERE o.name OPERATOR(pg_catalog.=) $1::pg_catalog.text AND o.state OPERATOR(pg_catalog.=) 'held'"
+	" AND o.expires OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()"
+	" AND NOT (o.process OPERATOR(pg_catalog.=) $2::pg_catalog.text AND o.request OPERATOR(pg_catalog.=) $3::pg_catalog.int8))"
 	" AND pg_catalog.set_config('lock_timeout', $7::pg_catalog.text, true) IS NOT NULL"
-	" AND CASE WHEN pg_catalog.current_setting('synchronous_commit') IN ('off', 'local', 'remote_write')"
+	" AND CASE WHEN pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.=) ANY ('{off,local,remote_write}'::pg_catalog.text[])"
 	" THEN pg_catalog.set_config('synchronous_commit', 'on', true) ELSE '' END IS NOT NULL"
 	" ON CONFLICT (name) DO UPDATE SET"
-	" token = greatest(l.token + 1, (pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) * 1000000)::pg_catalog.int8),"
+	" token = greatest(l.token OPERATOR(pg_catalog.+) 1::pg_catalog.int8, (pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000000::pg_catalog.float8)::pg_catalog.int8),"
 	" state = 'held', process = excluded.process, request = excluded.request,"
 	" who = excluded.who, why = excluded.why, since = pg_catalog.clock_timestamp(),"
 	" ttl = excluded.ttl, pinged = NULL, wanted = NULL,"
-	" expires = pg_catalog.clock_timestamp() + excluded.ttl"
-	" WHERE l.state = 'free' OR l.expires <= pg_catalog.clock_timestamp()"
-	" OR (l.process = excluded.process AND l.request = excluded.request)"
+	" expires = pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) excluded.ttl"
+	" WHERE l.state OPERATOR(pg_catalog.=) 'free' OR l.expires OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp()"
+	" OR (l.process OPERATOR(pg_catalog.=) excluded.process AND l.request OPERATOR(pg_catalog.=) excluded.request)"
 	" RETURNING l.token), "
 	"alive AS ("
 	"INSERT INTO pgpool_lock.pings AS p (process, pinged)"
@@ -131,19 +150,19 @@ static const char ask_sql[] =
 	" ON CONFLICT (process) DO UPDATE SET pinged = excluded.pinged), "
 	"dead AS ("
 	"DELETE FROM pgpool_lock.pings USING got"
-	" WHERE pings.pinged < pg_catalog.clock_timestamp() - interval '4 days'"
-	" AND pings.process <> $2::pg_catalog.text), "
+	" WHERE pings.pinged OPERATOR(pg_catalog.<) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) interval '4 days')"
+	" AND pings.process OPERATOR(pg_catalog.<>) $2::pg_catalog.text), "
 	"wants AS ("
 	"UPDATE pgpool_lock.locks AS l SET wanted = pg_catalog.clock_timestamp()"
-	" WHERE $8::pg_catalog.bool AND l.name = $1::pg_catalog.text"
-	" AND l.process <> $2::pg_catalog.text"
-	" AND coalesce(l.wanted < pg_catalog.clock_timestamp() - interval '0.3 seconds', true)"
+	" WHERE $8::pg_catalog.bool AND l.name OPERATOR(pg_catalog.=) $1::pg_catalog.text"
+	" AND l.process OPERATOR(pg_catalog.<>) $2::pg_catalog.text"
+	" AND coalesce(l.wanted OPERATOR(pg_catalog.<) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) interval '0.3 seconds'), true)"
 	" AND NOT EXISTS (SELECT FROM got)) "
 	"SELECT got.token::pg_catalog.text, NULL, NULL, NULL, NULL, NULL FROM got "
 	"UNION ALL "
 	"SELECT NULL, o.who, o.why, o.since::pg_catalog.text, o.expires::pg_catalog.text,"
-	" (pg_catalog.date_part('epoch', o.expires - pg_catalog.clock_timestamp()) * 1000)::pg_catalog.int8::pg_catalog.text"
-	" FROM pgpool_lock.locks AS o WHERE o.name = $1::pg_catalog.text"
+	" (pg_catalog.date_part('epoch', o.expires OPERATOR(pg_catalog.-) pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000::pg_catalog.float8)::pg_catalog.int8::pg_catalog.text"
+	" FROM pgpool_lock.locks AS o WHERE o.name OPERATOR(pg_catalog.=) $1::pg_catalog.text"
 	" AND NOT EXISTS (SELECT FROM got)";
 
 #define ASK_COLUMNS 6
@@ -154,18 +173,18 @@ static const char ask_sql[] =
  */
 static const char force_sql[] =
 	"WITH was AS (SELECT o.state, o.expires FROM pgpool_lock.locks AS o"
-	" WHERE o.name = $1::pg_catalog.text) "
+	" WHERE o.name OPERATOR(pg_catalog.=) $1::pg_catalog.text) "
 	"UPDATE pgpool_lock.locks AS l SET state = 'free',"
-	" token = greatest(l.token + 1, (pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) * 1000000)::pg_catalog.int8)"
-	" FROM was WHERE l.name = $1::pg_catalog.text"
-	" RETURNING (was.state = 'held' AND was.expires > pg_catalog.clock_timestamp())::pg_catalog.text";
+	" token = greatest(l.token OPERATOR(pg_catalog.+) 1::pg_catalog.int8, (pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000000::pg_catalog.float8)::pg_catalog.int8)"
+	" FROM was WHERE l.name OPERATOR(pg_catalog.=) $1::pg_catalog.text"
+	" RETURNING (was.state OPERATOR(pg_catalog.=) 'held' AND was.expires OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp())::pg_catalog.text";
 
 static const char status_sql[] =
-	"SELECT l.name, CASE WHEN l.state = 'free' THEN 'free'"
-	" WHEN l.expires <= pg_catalog.clock_timestamp() THEN 'expired' ELSE 'held' END,"
+	"SELECT l.name, CASE WHEN l.state OPERATOR(pg_catalog.=) 'free' THEN 'free'"
+	" WHEN l.expires OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp() THEN 'expired' ELSE 'held' END,"
 	" l.process, l.who, l.why, l.since, l.token,"
 	" greatest(l.pinged, p.pinged), l.expires"
-	" FROM pgpool_lock.locks AS l LEFT JOIN pgpool_lock.pings AS p USING (process)"
+	" FROM pgpool_lock.locks AS l LEFT JOIN pgpool_lock.pings AS p ON p.process OPERATOR(pg_catalog.=) l.process"
 	" ORDER BY l.name";
 
 /* A hint for errors that tell of the tables. */

@@ -40,13 +40,13 @@ static const char ping_sql[] =
 	"WITH ours AS ("
 	"UPDATE pgpool_lock.locks AS l"
 	" SET pinged = pg_catalog.clock_timestamp(),"
-	" expires = pg_catalog.clock_timestamp() + l.ttl"
+	" expires = pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) l.ttl"
 	" FROM ROWS FROM (pg_catalog.unnest($2::pg_catalog.text[]),"
 	" pg_catalog.unnest($3::pg_catalog.int8[]),"
 	" pg_catalog.unnest($4::pg_catalog.int8[])) AS h(name, request, token)"
-	" WHERE l.name = h.name AND l.process = $1 AND l.request = h.request"
-	" AND l.token = h.token AND l.state = 'held'"
-	" AND l.expires > pg_catalog.clock_timestamp()"
+	" WHERE l.name OPERATOR(pg_catalog.=) h.name AND l.process OPERATOR(pg_catalog.=) $1 AND l.request OPERATOR(pg_catalog.=) h.request"
+	" AND l.token OPERATOR(pg_catalog.=) h.token AND l.state OPERATOR(pg_catalog.=) 'held'"
+	" AND l.expires OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()"
 	" RETURNING l.request), "
 	"alive AS ("
 	"INSERT INTO pgpool_lock.pings AS p (process, pinged)"
@@ -60,10 +60,10 @@ static const char release_sql[] =
 	" FROM ROWS FROM (pg_catalog.unnest($2::pg_catalog.text[]),"
 	" pg_catalog.unnest($3::pg_catalog.int8[]),"
 	" pg_catalog.unnest($4::pg_catalog.int8[])) AS h(name, request, token)"
-	" WHERE l.name = h.name AND l.process = $1 AND l.request = h.request"
-	" AND (l.token = h.token OR h.token = 0) AND l.state = 'held'"
-	" RETURNING l.request, l.expires > pg_catalog.clock_timestamp(),"
-	" l.wanted > pg_catalog.clock_timestamp() - interval '1 second'";
+	" WHERE l.name OPERATOR(pg_catalog.=) h.name AND l.process OPERATOR(pg_catalog.=) $1 AND l.request OPERATOR(pg_catalog.=) h.request"
+	" AND (l.token OPERATOR(pg_catalog.=) h.token OR h.token OPERATOR(pg_catalog.=) 0::pg_catalog.int8) AND l.state OPERATOR(pg_catalog.=) 'held'"
+	" RETURNING l.request, l.expires OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp(),"
+	" l.wanted OPERATOR(pg_catalog.>) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) interval '1 second')";
 
 static PgpxPinger **pingers = NULL; /* [max_pools], made when needed */
 static PgpxTime next_run = 0;

@@ -220,5 +220,54 @@ SELECT test.wait_for('SELECT count(*) = 0 FROM pgpool.locks');
 SELECT DISTINCT state FROM pgpool.lock_status('locker');
 SELECT pgpool.check_invariants();
 
+-- operators of others, in front of the system's in the user's search_path, are not called
+SELECT pgpool.exec('rooted', $remote$
+CREATE SCHEMA hostile;
+GRANT USAGE ON SCHEMA hostile TO PUBLIC;
+DO $$
+DECLARE
+	op record;
+	n int := 0;
+BEGIN
+	FOR op IN SELECT DISTINCT oprname, l.name AS l, r.name AS r FROM pg_catalog.pg_operator o,
+			unnest('{text,name,int4,int8,float8,timestamptz,interval,bool,oid,text[],oid[]}'::text[]) AS l(name),
+			unnest('{text,name,int4,int8,float8,timestamptz,interval,bool,oid,text[],oid[]}'::text[]) AS r(name)
+		WHERE oprname IN ('=', '<>', '<', '>', '<=', '>=', '+', '-', '*', '||')
+	LOOP
+		n := n + 1;
+		EXECUTE format('CREATE FUNCTION hostile.f%s(%s, %s) RETURNS bool LANGUAGE plpgsql AS %L', n, op.l, op.r,
+			format('BEGIN RAISE EXCEPTION ''hostile %s %s %s''; END', op.l, op.oprname, op.r));
+		EXECUTE format('CREATE OPERATOR hostile.%s (LEFTARG = %s, RIGHTARG = %s, FUNCTION = hostile.f%s)', op.oprname, op.l, op.r, n);
+	END LOOP;
+END $$
+$remote$);
+SELECT test.server('misled', 'options', '-c search_path=hostile,pg_catalog', 'pool_size', '2');
+SELECT test.err($$SELECT pgpool.exec('misled', 'SELECT date_part(''epoch'', now()) * 1000000')$$);
+SELECT pgpool.exec('rooted', 'SET client_min_messages = warning; DROP SCHEMA pgpool_lock CASCADE');
+SELECT pgpool.lock_setup('misled');
+SELECT pgpool.lock_setup('misled');
+SELECT pgpool.lock('misled', 'h', '5 s') AS token \gset
+SELECT test.wait_for('SELECT last_ping IS NOT NULL FROM pgpool.locks');
+SELECT pgpool.exec('misled', 'SELECT pgpool_lock.fence_check($1, $2::bigint)', 'h', :token);
+SELECT pgpool.try_lock('locker2', 'h'), name, state FROM pgpool.lock_status('misled') WHERE name = 'h';
+SELECT pgpool.unlock('misled', 'h', :token);
+SELECT pgpool.try_lock('misled', 'h') > :token AS rises;
+SELECT test.server('misled2', 'options', '-c search_path=hostile,pg_catalog');
+SELECT regexp_replace(regexp_replace(e, '"[^"]*, PID N of [^"]*"', '"who"'), 'since .*', 'since then.')
+  FROM test.err($$SELECT pgpool.lock('misled2', 'h', '100 ms')$$) AS e;
+SELECT pgpool.lock_force_release('misled', 'h');
+DISCARD ALL;
+SELECT test.wait_for('SELECT count(*) = 0 FROM pgpool.locks');
+SELECT pgpool.exec('rooted', 'SET client_min_messages = warning; DROP SCHEMA pgpool_lock, hostile CASCADE');
+SELECT test.drop('misled', 'misled2');
+
+-- a schema that somebody else has made first
+SELECT pgpool.exec('rooted', 'CREATE SCHEMA pgpool_lock AUTHORIZATION remote_nobody; GRANT ALL ON SCHEMA pgpool_lock TO PUBLIC');
+SELECT test.err($$SELECT pgpool.lock_setup('locker')$$);
+SELECT pgpool.exec('rooted', 'ALTER SCHEMA pgpool_lock OWNER TO remote_super; CREATE FUNCTION pgpool_lock.fence_check() RETURNS int RETURN 1; ALTER FUNCTION pgpool_lock.fence_check() OWNER TO remote_nobody');
+SELECT test.err($$SELECT pgpool.lock_setup('locker')$$);
+SELECT pgpool.exec('rooted', 'DROP FUNCTION pgpool_lock.fence_check()');
+SELECT pgpool.lock_setup('locker');
+
 SELECT pgpool.exec('rooted', 'SET client_min_messages = warning; DROP OWNED BY remote_nobody; DROP ROLE remote_nobody; DROP SCHEMA pgpool_lock CASCADE');
 SELECT test.drop('locker', 'locker2', 'rooted', 'nobody', 'frozen');
