@@ -86,6 +86,15 @@ pgpx_dlock_alloc(PgpxDlock *lock)
 }
 
 void
+pgpx_dlock_renew(int place, PgpxDlock *lock)
+{
+	lock->request = pg_atomic_fetch_add_u64(&pgpx_shared->next_dlock, 1);
+	LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
+	pgpx_dlocks[place].request = lock->request;
+	LWLockRelease(pgpx_shared->dlock_lock);
+}
+
+void
 pgpx_dlock_granted(int place, int64 token, PgpxTime asked_at)
 {
 	PgpxDlock  *lock = &pgpx_dlocks[place];

@@ -113,8 +113,12 @@ static const char setup_sql[] =
  * be asked for again soon, so that its holder is to know.
  *
  * A lock that is held is not even tried, so nobody waits for a row of it.  A grant
- * that a crash or a failover could undo is none, hence synchronous_commit.  Who
- * asks again with the same request has not learned what became of the first time.
+ * that a crash or a failover could undo is none, hence synchronous_commit.
+ *
+ * Who asks again with the same request has not learned what became of the first
+ * time.  Or else this is the first question, executed late, by a backend whose
+ * client has gone.  So a request gets one token; and none after the lock was
+ * released, or has run out: who still wants it draws another request ("spent").
  *
  * The search_path is the user's, and may lead to operators of others: none of these
  * statements leaves it to choose one.
@@ -136,36 +140,48 @@ static const char ask_sql[] =
 	" AND CASE WHEN pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.=) ANY ('{off,local,remote_write}'::pg_catalog.text[])"
 	" THEN pg_catalog.set_config('synchronous_commit', 'on', true) ELSE '' END IS NOT NULL"
 	" ON CONFLICT (name) DO UPDATE SET"
-	" token = greatest(l.token OPERATOR(pg_catalog.+) 1::pg_catalog.int8, (pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000000::pg_catalog.float8)::pg_catalog.int8),"
+	" token = CASE WHEN l.process OPERATOR(pg_catalog.=) excluded.process AND l.request OPERATOR(pg_catalog.=) excluded.request"
+	" THEN l.token ELSE greatest(l.token OPERATOR(pg_catalog.+) 1::pg_catalog.int8, (pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000000::pg_catalog.float8)::pg_catalog.int8) END,"
 	" state = 'held', process = excluded.process, request = excluded.request,"
-	" who = excluded.who, why = excluded.why, since = pg_catalog.clock_timestamp(),"
+	" who = excluded.who, why = excluded.why,"
+	" since = CASE WHEN l.process OPERATOR(pg_catalog.=) excluded.process AND l.request OPERATOR(pg_catalog.=) excluded.request"
+	" THEN l.since ELSE pg_catalog.clock_timestamp() END,"
 	" ttl = excluded.ttl, pinged = NULL, wanted = NULL,"
 	" expires = pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) excluded.ttl"
-	" WHERE l.state OPERATOR(pg_catalog.=) 'free' OR l.expires OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp()"
-	" OR (l.process OPERATOR(pg_catalog.=) excluded.process AND l.request OPERATOR(pg_catalog.=) excluded.request)"
+	" WHERE CASE WHEN l.process OPERATOR(pg_catalog.=) excluded.process AND l.request OPERATOR(pg_catalog.=) excluded.request"
+	" THEN l.state OPERATOR(pg_catalog.=) 'held' AND l.expires OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()"
+	" ELSE l.state OPERATOR(pg_catalog.=) 'free' OR l.expires OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp() END"
 	" RETURNING l.token), "
 	"alive AS ("
 	"INSERT INTO pgpool_lock.pings AS p (process, pinged)"
 	" SELECT $2::pg_catalog.text, pg_catalog.clock_timestamp() FROM got"
-	" ON CONFLICT (process) DO UPDATE SET pinged = excluded.pinged), "
+	" WHERE NOT EXISTS (SELECT FROM pgpool_lock.pings AS o"
+	" WHERE o.process OPERATOR(pg_catalog.=) $2::pg_catalog.text)"
+	" ON CONFLICT (process) DO NOTHING), "
 	"dead AS ("
 	"DELETE FROM pgpool_lock.pings USING got"
 	" WHERE pings.pinged OPERATOR(pg_catalog.<) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) interval '4 days')"
 	" AND pings.process OPERATOR(pg_catalog.<>) $2::pg_catalog.text), "
 	"wants AS ("
 	"UPDATE pgpool_lock.locks AS l SET wanted = pg_catalog.clock_timestamp()"
-	" WHERE $8::pg_catalog.bool AND l.name OPERATOR(pg_catalog.=) $1::pg_catalog.text"
-	" AND l.process OPERATOR(pg_catalog.<>) $2::pg_catalog.text"
-	" AND coalesce(l.wanted OPERATOR(pg_catalog.<) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) interval '0.3 seconds'), true)"
-	" AND NOT EXISTS (SELECT FROM got)) "
-	"SELECT got.token::pg_catalog.text, NULL, NULL, NULL, NULL, NULL FROM got "
+	" FROM (SELECT o.name FROM pgpool_lock.locks AS o"
+	" WHERE $8::pg_catalog.bool AND o.name OPERATOR(pg_catalog.=) $1::pg_catalog.text"
+	" AND o.process OPERATOR(pg_catalog.<>) $2::pg_catalog.text"
+	" AND coalesce(o.wanted OPERATOR(pg_catalog.<) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) interval '0.3 seconds'), true)"
+	" AND NOT EXISTS (SELECT FROM got)"
+	" FOR NO KEY UPDATE SKIP LOCKED) AS o"
+	" WHERE l.name OPERATOR(pg_catalog.=) o.name) "
+	"SELECT got.token::pg_catalog.text, NULL, NULL, NULL, NULL, NULL, NULL FROM got "
 	"UNION ALL "
 	"SELECT NULL, o.who, o.why, o.since::pg_catalog.text, o.expires::pg_catalog.text,"
-	" (pg_catalog.date_part('epoch', o.expires OPERATOR(pg_catalog.-) pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000::pg_catalog.float8)::pg_catalog.int8::pg_catalog.text"
+	" (pg_catalog.date_part('epoch', o.expires OPERATOR(pg_catalog.-) pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000::pg_catalog.float8)::pg_catalog.int8::pg_catalog.text,"
+	" (o.process OPERATOR(pg_catalog.=) $2::pg_catalog.text AND o.request OPERATOR(pg_catalog.=) $3::pg_catalog.int8)::pg_catalog.text"
 	" FROM pgpool_lock.locks AS o WHERE o.name OPERATOR(pg_catalog.=) $1::pg_catalog.text"
+	" AND (o.state OPERATOR(pg_catalog.=) 'held'"
+	" OR (o.process OPERATOR(pg_catalog.=) $2::pg_catalog.text AND o.request OPERATOR(pg_catalog.=) $3::pg_catalog.int8))"
 	" AND NOT EXISTS (SELECT FROM got)";
 
-#define ASK_COLUMNS 6
+#define ASK_COLUMNS 7
 
 /*
  * The token rises, so that fence_check refuses that of the holder from now on, and
@@ -279,6 +295,14 @@ column(TupleTableSlot *slot, int at)
 	return isnull ? NULL : TextDatumGetCString(value);
 }
 
+static bool
+is_true(TupleTableSlot *slot, int at)
+{
+	char	   *value = column(slot, at);
+
+	return value != NULL && strcmp(value, "true") == 0;
+}
+
 static int64
 number(const char *text)
 {
@@ -329,8 +353,10 @@ pgpx_dlock_ask(PgpxLease *lease, const PgpxDlock *lock, bool waits,
 		answer->since = column(slot, 4);
 		answer->expires = column(slot, 5);
 		answer->left = number(column(slot, 6));
-		answer->held = answer->who != NULL && answer->since != NULL &&
-			answer->expires != NULL && answer->left > 0;
+		answer->spent = token == NULL && is_true(slot, 7);
+		answer->held = !answer->spent && answer->who != NULL &&
+			answer->since != NULL && answer->expires != NULL &&
+			answer->left > 0;
 	}
 	ExecDropSingleTupleTableSlot(slot);
 	tuplestore_end(store);
@@ -360,11 +386,7 @@ pgpx_dlock_force(PgpxLease *lease, const char *name)
 	store = run_texts(lease, force_sql, 1, &name, 1, 0, &tupdesc);
 	slot = MakeSingleTupleTableSlot(tupdesc, &TTSOpsMinimalTuple);
 	if (tuplestore_gettupleslot(store, true, false, slot))
-	{
-		char	   *was = column(slot, 1);
-
-		held = was != NULL && strcmp(was, "true") == 0;
-	}
+		held = is_true(slot, 1);
 	ExecDropSingleTupleTableSlot(slot);
 	tuplestore_end(store);
 	return held;

@@ -15,6 +15,7 @@
 typedef struct PgpxDlockAnswer
 {
 	int64		token;			/* 0: not granted */
+	bool		spent;			/* it was, and is over: draw another request */
 	bool		held;			/* what follows is known */
 	char	   *who;
 	char	   *why;			/* NULL: not said */

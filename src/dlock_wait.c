@@ -215,11 +215,17 @@ ask(Wait *w)
 	if (w->no_wait)
 		patience = Min(patience, 100);
 
-	/* before it is sent: what the remote grants ends later than this says */
-	w->asked = true;
-	w->asked_at = pgpx_steady_now();
-	ask_on(w, lease, patience, until);
-	w->asked = false;
+	for (int i = 0; i == 0 || (i == 1 && w->answer.spent); i++)
+	{
+		if (i == 1)
+			pgpx_dlock_renew(w->place, &w->lock);
+
+		/* before it is sent: what the remote grants ends later than this says */
+		w->asked = true;
+		w->asked_at = pgpx_steady_now();
+		ask_on(w, lease, patience, until);
+		w->asked = false;
+	}
 	w->reached = true;
 	pgpx_lease_return(lease, PGPX_END_CHECKIN, true);
 }

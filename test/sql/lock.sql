@@ -160,6 +160,25 @@ SELECT pgpool.lock('locker', 'f') > :token AS granted;
 DISCARD ALL;
 \set VERBOSITY default
 
+-- rows that somebody else has locked are not waited for: that of this server, and
+-- that of a lock which another one holds
+SELECT pgpool.checkout('locker') AS lease \gset
+SELECT pgpool.lock('locker', 'first', '5 s') AS token \gset
+SELECT pgpool.unlock('locker', 'first', :token);
+SELECT pgpool.exec(:lease, 'BEGIN');
+SELECT pgpool.exec(:lease, 'UPDATE pgpool_lock.pings SET pinged = pinged') > 0 AS locked;
+SELECT pgpool.try_lock('locker', 'second') IS NOT NULL AS granted;
+SELECT pgpool.exec(:lease, 'ROLLBACK');
+SELECT pgpool.exec('locker', $$UPDATE pgpool_lock.locks SET process = 'another server' WHERE name = 'second'$$);
+SELECT pgpool.exec(:lease, 'BEGIN');
+SELECT pgpool.exec(:lease, $$SELECT FROM pgpool_lock.locks WHERE name = 'second' FOR UPDATE$$);
+SELECT split_part(e, ' DETAIL', 1) AS e FROM test.err($$SELECT pgpool.lock('locker2', 'second', '100 ms')$$) AS e LIMIT 1;
+SELECT pgpool.exec(:lease, 'ROLLBACK');
+SELECT pgpool.checkin(:lease);
+SELECT pgpool.lock_force_release('locker', 'second');
+DISCARD ALL;
+SELECT test.wait_for('SELECT count(*) = 0 FROM pgpool.locks');
+
 -- who may
 SET ROLE regress_pgpool_app;
 SELECT test.err($$SELECT pgpool.lock_force_release('locker', 'f')$$);

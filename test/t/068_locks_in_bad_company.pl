@@ -39,6 +39,36 @@ is(join('', map { $_->error } @busy), '', 'eight sessions have locked and unlock
 is($holder->run("SELECT pgpool.lock_valid('keeper', 'kept', $token)"), 't', 'a lock was pinged meanwhile');
 is($holder->run("SELECT pgpool.unlock('keeper', 'kept', $token)"), 't', 'and is still held');
 
+# --- a question is executed once more, as by a backend that got it before the
+# connection was lost: the very statement, from the remote's log
+$remote->safe_psql('postgres', q{ALTER ROLE remote_app SET log_statement = 'all'});
+make_pool($one, $remote, server => 'logged');
+my $log = -s $remote->logfile;
+$token = $holder->run(q{SELECT pgpool.lock('logged', 'twice', '10 s', '1 min')});
+ok(slurp_file($remote->logfile, $log) =~ /execute [^:]*: (WITH got AS .*)\n.*DETAIL:  [Pp]arameters: (.*)/, 'the question is in the log');
+my ($statement, $list) = ($1, $2);
+my $values = join ', ', map { /= (.*)/s } split /, (?=\$\d+ = )/, $list;
+my $again = "PREPARE ask AS $statement; EXECUTE ask ($values)";
+my $row = q{SELECT token, state, expires > now() + interval '50 s' FROM pgpool_lock.locks WHERE name = 'twice'};
+$remote->safe_psql('postgres', 'ALTER ROLE remote_app RESET log_statement');
+$remote->safe_psql('remote_db', q{UPDATE pgpool_lock.locks SET expires = now() + interval '30 s' WHERE name = 'twice'});
+like($remote->safe_psql('remote_db', $again), qr/^$token\|/, 'a question that comes twice gets one token');
+is($remote->safe_psql('remote_db', $row), "$token|held|t", 'the lock is kept for its holder');
+my $pinged = $one->safe_psql('postgres', 'SELECT clock_timestamp()');
+ok(wait_until($one, "SELECT last_ping > '$pinged' FROM pgpool.locks", 't'), 'who is alive');
+is($holder->run("SELECT pgpool.unlock('logged', 'twice', $token)"), 't', 'and can release it');
+like($remote->safe_psql('remote_db', $again), qr/^\|.*\|true$/, 'after that it gets nothing');
+like($remote->safe_psql('remote_db', $row), qr/^$token\|free\|/, 'and the lock is free');
+$remote->safe_psql('remote_db', q{UPDATE pgpool_lock.locks SET state = 'held', expires = now() WHERE name = 'twice'});
+like($remote->safe_psql('remote_db', $again), qr/^\|.*\|true$/, 'nor does it after the lock has run out');
+
+# a request that was granted, unheard, and then taken by force: another one is drawn
+$remote->safe_psql('remote_db', q{UPDATE pgpool_lock.locks SET state = 'free', request = request + 1 WHERE name = 'twice'});
+my $next = $holder->run(q{SELECT pgpool.try_lock('logged', 'twice')});
+cmp_ok($next || 0, '>', $token, 'a request that is spent is replaced') or diag($holder->error);
+is($remote->safe_psql('remote_db', q{SELECT state FROM pgpool_lock.locks WHERE name = 'twice'}), 'held', 'and granted');
+is($holder->run("SELECT pgpool.unlock('logged', 'twice', $next)"), 't', 'and released');
+
 $holder->quit;
 $_->quit foreach @busy;
 check_invariants($one);
