@@ -236,12 +236,14 @@ pgpx_dlock_release(int place, bool awaited)
 		if (!awaited)
 			pgpx_dlock_nmine--;
 		lock->awaited = awaited;
+
+		/* a ping may have found it gone since the session looked */
+		if (lock->state == PGPX_DLOCK_LOST)
+			lock->result = PGPX_DLOCK_NOT_OURS;
 		if (lock->settled || lock->state == PGPX_DLOCK_DONE)
 			lock->state = awaited ? PGPX_DLOCK_DONE : PGPX_DLOCK_FREE;
 		else
 		{
-			if (lock->state == PGPX_DLOCK_LOST)
-				lock->result = PGPX_DLOCK_NOT_OURS;
 			if (lock->state != PGPX_DLOCK_RELEASING)
 			{
 				lock->attempts = 0;

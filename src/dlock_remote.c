@@ -233,10 +233,13 @@ add_hint(void *arg)
 	}
 }
 
-/* Run a statement to its end, or to the deadline. */
+/*
+ * Run a statement to its end, or to the deadline.  *refused (or NULL): the error is
+ * the remote's own answer, so the statement has had no effect.
+ */
 static void
 run(PgpxLease *lease, const char *sql, int nparams, const char *const *values,
-	const PgpxSink *sink, PgpxTime deadline)
+	const PgpxSink *sink, PgpxTime deadline, bool *refused)
 {
 	static uint32 wait_event = 0;
 	PgpxRun		run = {.lease = lease, .sql = sql, .sink = sink};
@@ -259,6 +262,8 @@ run(PgpxLease *lease, const char *sql, int nparams, const char *const *values,
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
+	if (refused != NULL)
+		*refused = run.error.set;
 	(void) pgpx_run_end(&run);
 }
 
@@ -266,7 +271,7 @@ run(PgpxLease *lease, const char *sql, int nparams, const char *const *values,
 static Tuplestorestate *
 run_texts(PgpxLease *lease, const char *sql, int nparams,
 		  const char *const *values, int ncolumns, PgpxTime deadline,
-		  TupleDesc *tupdesc)
+		  TupleDesc *tupdesc, bool *refused)
 {
 	ErrorContextCallback hint = {
 		.previous = error_context_stack,
@@ -280,7 +285,8 @@ run_texts(PgpxLease *lease, const char *sql, int nparams,
 		TupleDescInitEntry(*tupdesc, i, NULL, TEXTOID, -1, 0);
 	tuples = pgpx_tuples_begin(*tupdesc, store, InvalidOid);
 	error_context_stack = &hint;
-	run(lease, sql, nparams, values, pgpx_tuples_sink(tuples), deadline);
+	run(lease, sql, nparams, values, pgpx_tuples_sink(tuples), deadline,
+		refused);
 	error_context_stack = hint.previous;
 	pgpx_tuples_end(tuples);
 	return store;
@@ -333,10 +339,10 @@ pgpx_dlock_ask(PgpxLease *lease, const PgpxDlock *lock, bool waits,
 	values[5] = psprintf(INT64_FORMAT " milliseconds", lock->ttl);
 	values[6] = psprintf(INT64_FORMAT, patience);
 	values[7] = waits ? "true" : "false";
-	store = run_texts(lease, ask_sql, 8, values, ASK_COLUMNS, deadline,
-					  &tupdesc);
-
 	memset(answer, 0, sizeof(*answer));
+	store = run_texts(lease, ask_sql, 8, values, ASK_COLUMNS, deadline,
+					  &tupdesc, &answer->refused);
+
 	slot = MakeSingleTupleTableSlot(tupdesc, &TTSOpsMinimalTuple);
 	if (tuplestore_gettupleslot(store, true, false, slot))
 	{
@@ -371,7 +377,7 @@ pgpx_dlock_make(PgpxLease *lease)
 	};
 
 	error_context_stack = &hint;
-	run(lease, setup_sql, 0, NULL, NULL, 0);
+	run(lease, setup_sql, 0, NULL, NULL, 0, NULL);
 	error_context_stack = hint.previous;
 }
 
@@ -383,7 +389,7 @@ pgpx_dlock_force(PgpxLease *lease, const char *name)
 	TupleTableSlot *slot;
 	bool		held = false;
 
-	store = run_texts(lease, force_sql, 1, &name, 1, 0, &tupdesc);
+	store = run_texts(lease, force_sql, 1, &name, 1, 0, &tupdesc, NULL);
 	slot = MakeSingleTupleTableSlot(tupdesc, &TTSOpsMinimalTuple);
 	if (tuplestore_gettupleslot(store, true, false, slot))
 		held = is_true(slot, 1);
@@ -402,7 +408,7 @@ pgpx_dlock_status(PgpxLease *lease, TupleDesc tupdesc, Tuplestorestate *store)
 	PgpxTuples *tuples = pgpx_tuples_begin(tupdesc, store, InvalidOid);
 
 	error_context_stack = &hint;
-	run(lease, status_sql, 0, NULL, pgpx_tuples_sink(tuples), 0);
+	run(lease, status_sql, 0, NULL, pgpx_tuples_sink(tuples), 0, NULL);
 	error_context_stack = hint.previous;
 	pgpx_tuples_end(tuples);
 }

@@ -15,6 +15,7 @@
 typedef struct PgpxDlockAnswer
 {
 	int64		token;			/* 0: not granted */
+	bool		refused;		/* by an error, so there was no effect */
 	bool		spent;			/* it was, and is over: draw another request */
 	bool		held;			/* what follows is known */
 	char	   *who;

@@ -285,13 +285,13 @@ ask_once(Wait *w)
 		RollbackAndReleaseCurrentSubTransaction();
 		answered = false;
 
-		/* what the remote has refused it has not done */
+		/*
+		 * What the remote has refused it has not done.  All other errors are ours,
+		 * and may have come after its grant.
+		 */
 		sent = w->asked;
 		w->asked = false;
-		if (sent &&
-			(ERRCODE_TO_CATEGORY(w->error->sqlerrcode) ==
-				 ERRCODE_CONNECTION_EXCEPTION ||
-			 w->error->sqlerrcode == ERRCODE_QUERY_CANCELED))
+		if ((sent && !w->answer.refused) || w->answer.token != 0)
 			w->unknown = true;
 		if (!is_transient(w, w->error, sent))
 			ReThrowError(w->error);
@@ -311,7 +311,10 @@ accept_grant(Wait *w)
 		return false;
 	if (pgpx_steady_now() >=
 		pgpx_dlock_certain_until(w->asked_at, w->lock.ttl))
+	{
+		w->unknown = true;
 		return false;			/* ask again: the request is the same */
+	}
 	pgpx_dlock_granted(w->place, w->answer.token, w->asked_at);
 	w->lock.token = w->answer.token;
 	return true;

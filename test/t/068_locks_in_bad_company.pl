@@ -69,6 +69,22 @@ cmp_ok($next || 0, '>', $token, 'a request that is spent is replaced') or diag($
 is($remote->safe_psql('remote_db', q{SELECT state FROM pgpool_lock.locks WHERE name = 'twice'}), 'held', 'and granted');
 is($holder->run("SELECT pgpool.unlock('logged', 'twice', $next)"), 't', 'and released');
 
+# --- the first answer of a release is lost: its repetition is not told of a loss.
+# Another transaction has the row, so the pinger gives up and asks again on another
+# connection, and both statements are carried out in the end
+my $short = PgpxSession->new($one);
+$short->run(q{SELECT pgpool.lock('keeper', 'short', '10 s', '1500 ms')});
+$token = $holder->run(q{SELECT pgpool.lock('keeper', 'unheard', '10 s', '1 min')});
+my $blocker = PgpxSession->new($remote, dbname => 'remote_db');
+$blocker->run(q{BEGIN; SELECT FROM pgpool_lock.locks WHERE name = 'unheard' FOR NO KEY UPDATE});
+$holder->start("SELECT pgpool.unlock('keeper', 'unheard', $token)");
+ok(wait_until($remote, q{SELECT count(*) >= 2 FROM pg_stat_activity WHERE application_name = 'pgpool_ext lock'}
+	  . q{ AND wait_event_type = 'Lock' AND query LIKE '%SET state = ''free''%'}, 't', 10), 'a release is tried again');
+$blocker->run('ROLLBACK');
+is($holder->finish(20), 't', 'it has released the lock');
+is($holder->error, '', 'and there is no warning');
+$_->quit foreach $blocker, $short;
+
 $holder->quit;
 $_->quit foreach @busy;
 check_invariants($one);
