@@ -86,6 +86,15 @@ pgpx_dlock_alloc(PgpxDlock *lock)
 }
 
 void
+pgpx_dlock_renew(int place, PgpxDlock *lock)
+{
+	lock->request = pg_atomic_fetch_add_u64(&pgpx_shared->next_dlock, 1);
+	LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
+	pgpx_dlocks[place].request = lock->request;
+	LWLockRelease(pgpx_shared->dlock_lock);
+}
+
+void
 pgpx_dlock_granted(int place, int64 token, PgpxTime asked_at)
 {
 	PgpxDlock  *lock = &pgpx_dlocks[place];
@@ -227,12 +236,14 @@ pgpx_dlock_release(int place, bool awaited)
 		if (!awaited)
 			pgpx_dlock_nmine--;
 		lock->awaited = awaited;
+
+		/* a ping may have found it gone since the session looked */
+		if (lock->state == PGPX_DLOCK_LOST)
+			lock->result = PGPX_DLOCK_NOT_OURS;
 		if (lock->settled || lock->state == PGPX_DLOCK_DONE)
 			lock->state = awaited ? PGPX_DLOCK_DONE : PGPX_DLOCK_FREE;
 		else
 		{
-			if (lock->state == PGPX_DLOCK_LOST)
-				lock->result = PGPX_DLOCK_NOT_OURS;
 			if (lock->state != PGPX_DLOCK_RELEASING)
 			{
 				lock->attempts = 0;

@@ -45,6 +45,9 @@ extern PgpxTime pgpx_dlock_certain_until(PgpxTime asked_at, int64 ttl);
  */
 extern int	pgpx_dlock_alloc(PgpxDlock *lock);
 
+/* The remote grants nothing to this request any more: go on with another one. */
+extern void pgpx_dlock_renew(int place, PgpxDlock *lock);
+
 /* The remote has granted it: HELD.  asked_at: before the question was sent. */
 extern void pgpx_dlock_granted(int place, int64 token, PgpxTime asked_at);
 

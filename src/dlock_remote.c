@@ -22,10 +22,26 @@
 #include "errcodes.h"
 
 static const char setup_sql[] =
+	"SET LOCAL search_path = pg_catalog, pg_temp;\n"
 	"SET LOCAL client_min_messages = warning;\n"
 	"SELECT pg_catalog.pg_advisory_xact_lock(7301986420915);\n"
 	"DO $setup$\n"
+	"DECLARE\n"
+	"	alien pg_catalog.text;\n"
 	"BEGIN\n"
+	"	SELECT r.rolname INTO alien FROM (\n"
+	"		SELECT n.nspowner FROM pg_catalog.pg_namespace n WHERE n.nspname = 'pgpool_lock'\n"
+	"		UNION ALL SELECT c.relowner FROM pg_catalog.pg_class c\n"
+	"			WHERE c.relnamespace = pg_catalog.to_regnamespace('pgpool_lock') AND c.relname IN ('locks', 'pings')\n"
+	"		UNION ALL SELECT f.proowner FROM pg_catalog.pg_proc f\n"
+	"			WHERE f.pronamespace = pg_catalog.to_regnamespace('pgpool_lock') AND f.proname = 'fence_check') AS o(owner)\n"
+	"		JOIN pg_catalog.pg_roles r ON r.oid = o.owner\n"
+	"		WHERE NOT r.rolsuper AND r.rolname <> current_user LIMIT 1;\n"
+	"	IF FOUND THEN\n"
+	"		RAISE EXCEPTION 'schema pgpool_lock, or what is in it, belongs to role \"%\"', alien\n"
+	"			USING ERRCODE = 'object_not_in_prerequisite_state',\n"
+	"				DETAIL = 'Whoever owns it decides what is run here by the users of locks.';\n"
+	"	END IF;\n"
 	"	IF pg_catalog.to_regnamespace('pgpool_lock') IS NULL THEN\n"
 	"		CREATE SCHEMA pgpool_lock;\n"
 	"	END IF;\n"
@@ -97,56 +113,75 @@ static const char setup_sql[] =
  * be asked for again soon, so that its holder is to know.
  *
  * A lock that is held is not even tried, so nobody waits for a row of it.  A grant
- * that a crash or a failover could undo is none, hence synchronous_commit.  Who
- * asks again with the same request has not learned what became of the first time.
+ * that a crash or a failover could undo is none, hence synchronous_commit.
+ *
+ * Who asks again with the same request has not learned what became of the first
+ * time.  Or else this is the first question, executed late, by a backend whose
+ * client has gone.  So a request gets one token; and none after the lock was
+ * released, or has run out: who still wants it draws another request ("spent").
+ *
+ * The search_path is the user's, and may lead to operators of others: none of these
+ * statements leaves it to choose one.
  */
 static const char ask_sql[] =
 	"WITH got AS ("
 	"INSERT INTO pgpool_lock.locks AS l"
 	" (name, token, state, process, request, who, why, since, ttl, pinged, expires)"
-	" SELECT $1::pg_catalog.text, (pg_catalog.date_part('epoch', n.now) * 1000000)::pg_catalog.int8, 'held',"
+	" SELECT $1::pg_catalog.text, (pg_catalog.date_part('epoch', n.now) OPERATOR(pg_catalog.*) 1000000::pg_catalog.float8)::pg_catalog.int8, 'held',"
 	" $2::pg_catalog.text, $3::pg_catalog.int8, $4::pg_catalog.text,"
 	" $5::pg_catalog.text, n.now, $6::pg_catalog.interval, NULL,"
-	" n.now + $6::pg_catalog.interval"
+	" n.now OPERATOR(pg_catalog.+) $6::pg_catalog.interval"
 	" FROM (SELECT pg_catalog.clock_timestamp() AS now) AS n"
 	" WHERE NOT EXISTS (SELECT FROM pgpool_lock.locks AS o"
-	" WHERE o.name = $1::pg_catalog.text AND o.state = 'held'"
-	" AND o.expires > pg_catalog.clock_timestamp()"
-	" AND NOT (o.process = $2::pg_catalog.text AND o.request = $3::pg_catalog.int8))"
+	" WHERE o.name OPERATOR(pg_catalog.=) $1::pg_catalog.text AND o.state OPERATOR(pg_catalog.=) 'held'"
+	" AND o.expires OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()"
+	" AND NOT (o.process OPERATOR(pg_catalog.=) $2::pg_catalog.text AND o.request OPERATOR(pg_catalog.=) $3::pg_catalog.int8))"
 	" AND pg_catalog.set_config('lock_timeout', $7::pg_catalog.text, true) IS NOT NULL"
-	" AND CASE WHEN pg_catalog.current_setting('synchronous_commit') IN ('off', 'local', 'remote_write')"
+	" AND CASE WHEN pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.=) ANY ('{off,local,remote_write}'::pg_catalog.text[])"
 	" THEN pg_catalog.set_config('synchronous_commit', 'on', true) ELSE '' END IS NOT NULL"
 	" ON CONFLICT (name) DO UPDATE SET"
-	" token = greatest(l.token + 1, (pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) * 1000000)::pg_catalog.int8),"
+	" token = CASE WHEN l.process OPERATOR(pg_catalog.=) excluded.process AND l.request OPERATOR(pg_catalog.=) excluded.request"
+	" THEN l.token ELSE greatest(l.token OPERATOR(pg_catalog.+) 1::pg_catalog.int8, (pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000000::pg_catalog.float8)::pg_catalog.int8) END,"
 	" state = 'held', process = excluded.process, request = excluded.request,"
-	" who = excluded.who, why = excluded.why, since = pg_catalog.clock_timestamp(),"
+	" who = excluded.who, why = excluded.why,"
+	" since = CASE WHEN l.process OPERATOR(pg_catalog.=) excluded.process AND l.request OPERATOR(pg_catalog.=) excluded.request"
+	" THEN l.since ELSE pg_catalog.clock_timestamp() END,"
 	" ttl = excluded.ttl, pinged = NULL, wanted = NULL,"
-	" expires = pg_catalog.clock_timestamp() + excluded.ttl"
-	" WHERE l.state = 'free' OR l.expires <= pg_catalog.clock_timestamp()"
-	" OR (l.process = excluded.process AND l.request = excluded.request)"
+	" expires = pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) excluded.ttl"
+	" WHERE CASE WHEN l.process OPERATOR(pg_catalog.=) excluded.process AND l.request OPERATOR(pg_catalog.=) excluded.request"
+	" THEN l.state OPERATOR(pg_catalog.=) 'held' AND l.expires OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()"
+	" ELSE l.state OPERATOR(pg_catalog.=) 'free' OR l.expires OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp() END"
 	" RETURNING l.token), "
 	"alive AS ("
 	"INSERT INTO pgpool_lock.pings AS p (process, pinged)"
 	" SELECT $2::pg_catalog.text, pg_catalog.clock_timestamp() FROM got"
-	" ON CONFLICT (process) DO UPDATE SET pinged = excluded.pinged), "
+	" WHERE NOT EXISTS (SELECT FROM pgpool_lock.pings AS o"
+	" WHERE o.process OPERATOR(pg_catalog.=) $2::pg_catalog.text)"
+	" ON CONFLICT (process) DO NOTHING), "
 	"dead AS ("
 	"DELETE FROM pgpool_lock.pings USING got"
-	" WHERE pings.pinged < pg_catalog.clock_timestamp() - interval '4 days'"
-	" AND pings.process <> $2::pg_catalog.text), "
+	" WHERE pings.pinged OPERATOR(pg_catalog.<) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) interval '4 days')"
+	" AND pings.process OPERATOR(pg_catalog.<>) $2::pg_catalog.text), "
 	"wants AS ("
 	"UPDATE pgpool_lock.locks AS l SET wanted = pg_catalog.clock_timestamp()"
-	" WHERE $8::pg_catalog.bool AND l.name = $1::pg_catalog.text"
-	" AND l.process <> $2::pg_catalog.text"
-	" AND coalesce(l.wanted < pg_catalog.clock_timestamp() - interval '0.3 seconds', true)"
-	" AND NOT EXISTS (SELECT FROM got)) "
-	"SELECT got.token::pg_catalog.text, NULL, NULL, NULL, NULL, NULL FROM got "
+	" FROM (SELECT o.name FROM pgpool_lock.locks AS o"
+	" WHERE $8::pg_catalog.bool AND o.name OPERATOR(pg_catalog.=) $1::pg_catalog.text"
+	" AND o.process OPERATOR(pg_catalog.<>) $2::pg_catalog.text"
+	" AND coalesce(o.wanted OPERATOR(pg_catalog.<) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) interval '0.3 seconds'), true)"
+	" AND NOT EXISTS (SELECT FROM got)"
+	" FOR NO KEY UPDATE SKIP LOCKED) AS o"
+	" WHERE l.name OPERATOR(pg_catalog.=) o.name) "
+	"SELECT got.token::pg_catalog.text, NULL, NULL, NULL, NULL, NULL, NULL FROM got "
 	"UNION ALL "
 	"SELECT NULL, o.who, o.why, o.since::pg_catalog.text, o.expires::pg_catalog.text,"
-	" (pg_catalog.date_part('epoch', o.expires - pg_catalog.clock_timestamp()) * 1000)::pg_catalog.int8::pg_catalog.text"
-	" FROM pgpool_lock.locks AS o WHERE o.name = $1::pg_catalog.text"
+	" (pg_catalog.date_part('epoch', o.expires OPERATOR(pg_catalog.-) pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000::pg_catalog.float8)::pg_catalog.int8::pg_catalog.text,"
+	" (o.process OPERATOR(pg_catalog.=) $2::pg_catalog.text AND o.request OPERATOR(pg_catalog.=) $3::pg_catalog.int8)::pg_catalog.text"
+	" FROM pgpool_lock.locks AS o WHERE o.name OPERATOR(pg_catalog.=) $1::pg_catalog.text"
+	" AND (o.state OPERATOR(pg_catalog.=) 'held'"
+	" OR (o.process OPERATOR(pg_catalog.=) $2::pg_catalog.text AND o.request OPERATOR(pg_catalog.=) $3::pg_catalog.int8))"
 	" AND NOT EXISTS (SELECT FROM got)";
 
-#define ASK_COLUMNS 6
+#define ASK_COLUMNS 7
 
 /*
  * The token rises, so that fence_check refuses that of the holder from now on, and
@@ -154,18 +189,18 @@ static const char ask_sql[] =
  */
 static const char force_sql[] =
 	"WITH was AS (SELECT o.state, o.expires FROM pgpool_lock.locks AS o"
-	" WHERE o.name = $1::pg_catalog.text) "
+	" WHERE o.name OPERATOR(pg_catalog.=) $1::pg_catalog.text) "
 	"UPDATE pgpool_lock.locks AS l SET state = 'free',"
-	" token = greatest(l.token + 1, (pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) * 1000000)::pg_catalog.int8)"
-	" FROM was WHERE l.name = $1::pg_catalog.text"
-	" RETURNING (was.state = 'held' AND was.expires > pg_catalog.clock_timestamp())::pg_catalog.text";
+	" token = greatest(l.token OPERATOR(pg_catalog.+) 1::pg_catalog.int8, (pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000000::pg_catalog.float8)::pg_catalog.int8)"
+	" FROM was WHERE l.name OPERATOR(pg_catalog.=) $1::pg_catalog.text"
+	" RETURNING (was.state OPERATOR(pg_catalog.=) 'held' AND was.expires OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp())::pg_catalog.text";
 
 static const char status_sql[] =
-	"SELECT l.name, CASE WHEN l.state = 'free' THEN 'free'"
-	" WHEN l.expires <= pg_catalog.clock_timestamp() THEN 'expired' ELSE 'held' END,"
+	"SELECT l.name, CASE WHEN l.state OPERATOR(pg_catalog.=) 'free' THEN 'free'"
+	" WHEN l.expires OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp() THEN 'expired' ELSE 'held' END,"
 	" l.process, l.who, l.why, l.since, l.token,"
 	" greatest(l.pinged, p.pinged), l.expires"
-	" FROM pgpool_lock.locks AS l LEFT JOIN pgpool_lock.pings AS p USING (process)"
+	" FROM pgpool_lock.locks AS l LEFT JOIN pgpool_lock.pings AS p ON p.process OPERATOR(pg_catalog.=) l.process"
 	" ORDER BY l.name";
 
 /* A hint for errors that tell of the tables. */
@@ -198,10 +233,13 @@ add_hint(void *arg)
 	}
 }
 
-/* Run a statement to its end, or to the deadline. */
+/*
+ * Run a statement to its end, or to the deadline.  *refused (or NULL): the error is
+ * the remote's own answer, so the statement has had no effect.
+ */
 static void
 run(PgpxLease *lease, const char *sql, int nparams, const char *const *values,
-	const PgpxSink *sink, PgpxTime deadline)
+	const PgpxSink *sink, PgpxTime deadline, bool *refused)
 {
 	static uint32 wait_event = 0;
 	PgpxRun		run = {.lease = lease, .sql = sql, .sink = sink};
@@ -224,6 +262,8 @@ run(PgpxLease *lease, const char *sql, int nparams, const char *const *values,
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
+	if (refused != NULL)
+		*refused = run.error.set;
 	(void) pgpx_run_end(&run);
 }
 
@@ -231,7 +271,7 @@ run(PgpxLease *lease, const char *sql, int nparams, const char *const *values,
 static Tuplestorestate *
 run_texts(PgpxLease *lease, const char *sql, int nparams,
 		  const char *const *values, int ncolumns, PgpxTime deadline,
-		  TupleDesc *tupdesc)
+		  TupleDesc *tupdesc, bool *refused)
 {
 	ErrorContextCallback hint = {
 		.previous = error_context_stack,
@@ -245,7 +285,8 @@ run_texts(PgpxLease *lease, const char *sql, int nparams,
 		TupleDescInitEntry(*tupdesc, i, NULL, TEXTOID, -1, 0);
 	tuples = pgpx_tuples_begin(*tupdesc, store, InvalidOid);
 	error_context_stack = &hint;
-	run(lease, sql, nparams, values, pgpx_tuples_sink(tuples), deadline);
+	run(lease, sql, nparams, values, pgpx_tuples_sink(tuples), deadline,
+		refused);
 	error_context_stack = hint.previous;
 	pgpx_tuples_end(tuples);
 	return store;
@@ -258,6 +299,14 @@ column(TupleTableSlot *slot, int at)
 	Datum		value = slot_getattr(slot, at, &isnull);
 
 	return isnull ? NULL : TextDatumGetCString(value);
+}
+
+static bool
+is_true(TupleTableSlot *slot, int at)
+{
+	char	   *value = column(slot, at);
+
+	return value != NULL && strcmp(value, "true") == 0;
 }
 
 static int64
@@ -290,10 +339,10 @@ pgpx_dlock_ask(PgpxLease *lease, const PgpxDlock *lock, bool waits,
 	values[5] = psprintf(INT64_FORMAT " milliseconds", lock->ttl);
 	values[6] = psprintf(INT64_FORMAT, patience);
 	values[7] = waits ? "true" : "false";
-	store = run_texts(lease, ask_sql, 8, values, ASK_COLUMNS, deadline,
-					  &tupdesc);
-
 	memset(answer, 0, sizeof(*answer));
+	store = run_texts(lease, ask_sql, 8, values, ASK_COLUMNS, deadline,
+					  &tupdesc, &answer->refused);
+
 	slot = MakeSingleTupleTableSlot(tupdesc, &TTSOpsMinimalTuple);
 	if (tuplestore_gettupleslot(store, true, false, slot))
 	{
@@ -310,8 +359,10 @@ pgpx_dlock_ask(PgpxLease *lease, const PgpxDlock *lock, bool waits,
 		answer->since = column(slot, 4);
 		answer->expires = column(slot, 5);
 		answer->left = number(column(slot, 6));
-		answer->held = answer->who != NULL && answer->since != NULL &&
-			answer->expires != NULL && answer->left > 0;
+		answer->spent = token == NULL && is_true(slot, 7);
+		answer->held = !answer->spent && answer->who != NULL &&
+			answer->since != NULL && answer->expires != NULL &&
+			answer->left > 0;
 	}
 	ExecDropSingleTupleTableSlot(slot);
 	tuplestore_end(store);
@@ -326,7 +377,7 @@ pgpx_dlock_make(PgpxLease *lease)
 	};
 
 	error_context_stack = &hint;
-	run(lease, setup_sql, 0, NULL, NULL, 0);
+	run(lease, setup_sql, 0, NULL, NULL, 0, NULL);
 	error_context_stack = hint.previous;
 }
 
@@ -338,14 +389,10 @@ pgpx_dlock_force(PgpxLease *lease, const char *name)
 	TupleTableSlot *slot;
 	bool		held = false;
 
-	store = run_texts(lease, force_sql, 1, &name, 1, 0, &tupdesc);
+	store = run_texts(lease, force_sql, 1, &name, 1, 0, &tupdesc, NULL);
 	slot = MakeSingleTupleTableSlot(tupdesc, &TTSOpsMinimalTuple);
 	if (tuplestore_gettupleslot(store, true, false, slot))
-	{
-		char	   *was = column(slot, 1);
-
-		held = was != NULL && strcmp(was, "true") == 0;
-	}
+		held = is_true(slot, 1);
 	ExecDropSingleTupleTableSlot(slot);
 	tuplestore_end(store);
 	return held;
@@ -361,7 +408,7 @@ pgpx_dlock_status(PgpxLease *lease, TupleDesc tupdesc, Tuplestorestate *store)
 	PgpxTuples *tuples = pgpx_tuples_begin(tupdesc, store, InvalidOid);
 
 	error_context_stack = &hint;
-	run(lease, status_sql, 0, NULL, pgpx_tuples_sink(tuples), 0);
+	run(lease, status_sql, 0, NULL, pgpx_tuples_sink(tuples), 0, NULL);
 	error_context_stack = hint.previous;
 	pgpx_tuples_end(tuples);
 }

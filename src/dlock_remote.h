@@ -15,6 +15,8 @@
 typedef struct PgpxDlockAnswer
 {
 	int64		token;			/* 0: not granted */
+	bool		refused;		/* by an error, so there was no effect */
+	bool		spent;			/* it was, and is over: draw another request */
 	bool		held;			/* what follows is known */
 	char	   *who;
 	char	   *why;			/* NULL: not said */

@@ -215,11 +215,17 @@ ask(Wait *w)
 	if (w->no_wait)
 		patience = Min(patience, 100);
 
-	/* before it is sent: what the remote grants ends later than this says */
-	w->asked = true;
-	w->asked_at = pgpx_steady_now();
-	ask_on(w, lease, patience, until);
-	w->asked = false;
+	for (int i = 0; i == 0 || (i == 1 && w->answer.spent); i++)
+	{
+		if (i == 1)
+			pgpx_dlock_renew(w->place, &w->lock);
+
+		/* before it is sent: what the remote grants ends later than this says */
+		w->asked = true;
+		w->asked_at = pgpx_steady_now();
+		ask_on(w, lease, patience, until);
+		w->asked = false;
+	}
 	w->reached = true;
 	pgpx_lease_return(lease, PGPX_END_CHECKIN, true);
 }
@@ -279,13 +285,13 @@ ask_once(Wait *w)
 		RollbackAndReleaseCurrentSubTransaction();
 		answered = false;
 
-		/* what the remote has refused it has not done */
+		/*
+		 * What the remote has refused it has not done.  All other errors are ours,
+		 * and may have come after its grant.
+		 */
 		sent = w->asked;
 		w->asked = false;
-		if (sent &&
-			(ERRCODE_TO_CATEGORY(w->error->sqlerrcode) ==
-				 ERRCODE_CONNECTION_EXCEPTION ||
-			 w->error->sqlerrcode == ERRCODE_QUERY_CANCELED))
+		if ((sent && !w->answer.refused) || w->answer.token != 0)
 			w->unknown = true;
 		if (!is_transient(w, w->error, sent))
 			ReThrowError(w->error);
@@ -305,7 +311,10 @@ accept_grant(Wait *w)
 		return false;
 	if (pgpx_steady_now() >=
 		pgpx_dlock_certain_until(w->asked_at, w->lock.ttl))
+	{
+		w->unknown = true;
 		return false;			/* ask again: the request is the same */
+	}
 	pgpx_dlock_granted(w->place, w->answer.token, w->asked_at);
 	w->lock.token = w->answer.token;
 	return true;

@@ -221,7 +221,8 @@ pgpx_dlock_released(const PgpxDlockWork *work, bool ours, bool wanted)
 	if (lock->request == work->request && is_to_release(lock))
 	{
 		if (lock->result == PGPX_DLOCK_UNKNOWN)
-			lock->result = ours ? PGPX_DLOCK_RELEASED : PGPX_DLOCK_NOT_OURS;
+			lock->result = ours ? PGPX_DLOCK_RELEASED :
+				lock->attempts > 0 ? PGPX_DLOCK_UNKNOWN : PGPX_DLOCK_NOT_OURS;
 		owner = settle_locked(lock);
 		pgpx_dlock_turn_ends_locked(lock->queue, wanted);
 		next = pgpx_dlock_first_locked(lock->queue);
@@ -295,6 +296,8 @@ reclaim(PgpxDlock *lock, const PgpxDlock *seen)
 			PGPX_DLOCK_FREE : PGPX_DLOCK_RELEASING;
 	}
 	LWLockRelease(pgpx_shared->dlock_lock);
+	if (mine)
+		pg_atomic_fetch_add_u32(&pgpx_shared->dlocks_changed, 1);
 	if (mine)
 		ereport(LOG,
 				(errmsg("pgpool_ext releases lock \"%s\": its holder with PID %d has gone",

@@ -40,13 +40,13 @@ static const char ping_sql[] =
 	"WITH ours AS ("
 	"UPDATE pgpool_lock.locks AS l"
 	" SET pinged = pg_catalog.clock_timestamp(),"
-	" expires = pg_catalog.clock_timestamp() + l.ttl"
+	" expires = pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) l.ttl"
 	" FROM ROWS FROM (pg_catalog.unnest($2::pg_catalog.text[]),"
 	" pg_catalog.unnest($3::pg_catalog.int8[]),"
 	" pg_catalog.unnest($4::pg_catalog.int8[])) AS h(name, request, token)"
-	" WHERE l.name = h.name AND l.process = $1 AND l.request = h.request"
-	" AND l.token = h.token AND l.state = 'held'"
-	" AND l.expires > pg_catalog.clock_timestamp()"
+	" WHERE l.name OPERATOR(pg_catalog.=) h.name AND l.process OPERATOR(pg_catalog.=) $1 AND l.request OPERATOR(pg_catalog.=) h.request"
+	" AND l.token OPERATOR(pg_catalog.=) h.token AND l.state OPERATOR(pg_catalog.=) 'held'"
+	" AND l.expires OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()"
 	" RETURNING l.request), "
 	"alive AS ("
 	"INSERT INTO pgpool_lock.pings AS p (process, pinged)"
@@ -54,16 +54,19 @@ static const char ping_sql[] =
 	" ON CONFLICT (process) DO UPDATE SET pinged = excluded.pinged) "
 	"SELECT request FROM ours";
 
-/* The same parameters; token 0 is one that the session has never learned. */
+/*
+ * The same parameters; token 0 is one that the session has never learned.  A lock
+ * that is free already was released by this statement: its answer was lost.
+ */
 static const char release_sql[] =
 	"UPDATE pgpool_lock.locks AS l SET state = 'free'"
 	" FROM ROWS FROM (pg_catalog.unnest($2::pg_catalog.text[]),"
 	" pg_catalog.unnest($3::pg_catalog.int8[]),"
 	" pg_catalog.unnest($4::pg_catalog.int8[])) AS h(name, request, token)"
-	" WHERE l.name = h.name AND l.process = $1 AND l.request = h.request"
-	" AND (l.token = h.token OR h.token = 0) AND l.state = 'held'"
-	" RETURNING l.request, l.expires > pg_catalog.clock_timestamp(),"
-	" l.wanted > pg_catalog.clock_timestamp() - interval '1 second'";
+	" WHERE l.name OPERATOR(pg_catalog.=) h.name AND l.process OPERATOR(pg_catalog.=) $1 AND l.request OPERATOR(pg_catalog.=) h.request"
+	" AND (l.token OPERATOR(pg_catalog.=) h.token OR h.token OPERATOR(pg_catalog.=) 0::pg_catalog.int8)"
+	" RETURNING l.request, l.expires OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp(),"
+	" l.wanted OPERATOR(pg_catalog.>) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) interval '1 second')";
 
 static PgpxPinger **pingers = NULL; /* [max_pools], made when needed */
 static PgpxTime next_run = 0;
@@ -142,12 +145,17 @@ pgpx_pinger_ready_to_work(PgpxPinger *p)
 	next_run = 0;
 }
 
-/* How long an answer may take: there must be time for another attempt. */
+/*
+ * How long an answer may take: there must be time for another attempt.  Longer after
+ * failures: a lock with a short ttl shall not have those with a long one lost, whose
+ * remote is merely slow.
+ */
 static int64
-patience(const PgpxDlockDue *due)
+patience(const PgpxPinger *p, const PgpxDlockDue *due)
 {
 	int64		ms = due->nheld > 0 ? due->min_ttl / 3 : ANSWER_MAX_MS / 3;
 
+	ms += ms * p->backoff / RETRY_MIN_US;
 	return Min(Max(ms, ANSWER_MIN_MS), ANSWER_MAX_MS);
 }
 
@@ -352,25 +360,26 @@ run_pool(PgpxPinger *p)
 		pgpx_wpools[p->pool].conninfo.version > p->version)
 		pgpx_pinger_drop(p);	/* it may lead elsewhere by now */
 
-	if (p->phase == PGPX_PINGER_IDLE && due.nreleases > 0 &&
-		due.release_at <= now)
-	{
-		p->nwork = pgpx_dlock_to_release(p->pool, p->pool_id, p->work);
-		if (p->nwork > 0)
-			send_work(p, PGPX_PINGER_RELEASE, release_sql, patience(&due));
-	}
-	else if (p->phase == PGPX_PINGER_IDLE && ping_at <= now)
+	/* pings first: there may be a new release whenever one has been answered */
+	if (p->phase == PGPX_PINGER_IDLE && ping_at <= now)
 	{
 		p->nwork = pgpx_dlock_to_ping(p->pool, p->pool_id, p->work);
 		if (p->nwork > 0)
-			send_work(p, PGPX_PINGER_PING, ping_sql, patience(&due));
+			send_work(p, PGPX_PINGER_PING, ping_sql, patience(p, &due));
+	}
+	else if (p->phase == PGPX_PINGER_IDLE && due.nreleases > 0 &&
+			 due.release_at <= now)
+	{
+		p->nwork = pgpx_dlock_to_release(p->pool, p->pool_id, p->work);
+		if (p->nwork > 0)
+			send_work(p, PGPX_PINGER_RELEASE, release_sql, patience(p, &due));
 	}
 	else if (p->phase == PGPX_PINGER_NONE && now >= p->retry_at &&
 			 (ping_at <= now || (due.nreleases > 0 && due.release_at <= now)))
 	{
 		int64		timeout = pgpx_pools[p->pool].opts.connect_timeout;
 
-		if (!pgpx_pinger_open(p, Min(timeout, Max(patience(&due), 1000))))
+		if (!pgpx_pinger_open(p, Min(timeout, Max(patience(p, &due), 1000))))
 		{
 			pgpx_dlock_release_failed(p->pool, p->pool_id,
 									  "the pool worker was restarted, and no session has told it yet how to connect");

@@ -18,12 +18,13 @@
 
 /*
  * A grant or a ping that a crash or failover of the remote could undo is none:
- * two servers would hold the lock.
+ * two servers would hold the lock.  Nobody else's operators are to be found.
  */
 #define SETTINGS \
+	"SET search_path = pg_catalog, pg_temp; " \
 	"SELECT pg_catalog.set_config('synchronous_commit', 'on', false) " \
 	"WHERE pg_catalog.current_setting('synchronous_commit') " \
-	"IN ('off', 'local', 'remote_write')"
+	"OPERATOR(pg_catalog.=) ANY ('{off,local,remote_write}'::pg_catalog.text[])"
 
 void
 pgpx_pinger_drop(PgpxPinger *p)

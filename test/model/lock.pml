@@ -116,10 +116,16 @@ inline grant(me, its, ok, what)
 {
 	ok = false;
 	if
+	/* a question that was repeated, or is late: the same token, once */
+	:: holder == me && row_request == its && held && expires > now ->
+		expires = now + TTL;
+		ok = true;
+		what = row_token
+	:: !(holder == me && row_request == its) &&
 #ifdef BUG_EARLY_TAKEOVER
-	:: !held || expires <= now + 1 || (holder == me && row_request == its) ->
+		(!held || expires <= now + 1) ->
 #else
-	:: !held || expires <= now || (holder == me && row_request == its) ->
+		(!held || expires <= now) ->
 #endif
 #ifdef BUG_SAME_TOKEN
 		row_token = now;

@@ -160,6 +160,25 @@ SELECT pgpool.lock('locker', 'f') > :token AS granted;
 DISCARD ALL;
 \set VERBOSITY default
 
+-- rows that somebody else has locked are not waited for: that of this server, and
+-- that of a lock which another one holds
+SELECT pgpool.checkout('locker') AS lease \gset
+SELECT pgpool.lock('locker', 'first', '5 s') AS token \gset
+SELECT pgpool.unlock('locker', 'first', :token);
+SELECT pgpool.exec(:lease, 'BEGIN');
+SELECT pgpool.exec(:lease, 'UPDATE pgpool_lock.pings SET pinged = pinged') > 0 AS locked;
+SELECT pgpool.try_lock('locker', 'second') IS NOT NULL AS granted;
+SELECT pgpool.exec(:lease, 'ROLLBACK');
+SELECT pgpool.exec('locker', $$UPDATE pgpool_lock.locks SET process = 'another server' WHERE name = 'second'$$);
+SELECT pgpool.exec(:lease, 'BEGIN');
+SELECT pgpool.exec(:lease, $$SELECT FROM pgpool_lock.locks WHERE name = 'second' FOR UPDATE$$);
+SELECT split_part(e, ' DETAIL', 1) AS e FROM test.err($$SELECT pgpool.lock('locker2', 'second', '100 ms')$$) AS e LIMIT 1;
+SELECT pgpool.exec(:lease, 'ROLLBACK');
+SELECT pgpool.checkin(:lease);
+SELECT pgpool.lock_force_release('locker', 'second');
+DISCARD ALL;
+SELECT test.wait_for('SELECT count(*) = 0 FROM pgpool.locks');
+
 -- who may
 SET ROLE regress_pgpool_app;
 SELECT test.err($$SELECT pgpool.lock_force_release('locker', 'f')$$);
@@ -219,6 +238,55 @@ DISCARD ALL;
 SELECT test.wait_for('SELECT count(*) = 0 FROM pgpool.locks');
 SELECT DISTINCT state FROM pgpool.lock_status('locker');
 SELECT pgpool.check_invariants();
+
+-- operators of others, in front of the system's in the user's search_path, are not called
+SELECT pgpool.exec('rooted', $remote$
+CREATE SCHEMA hostile;
+GRANT USAGE ON SCHEMA hostile TO PUBLIC;
+DO $$
+DECLARE
+	op record;
+	n int := 0;
+BEGIN
+	FOR op IN SELECT DISTINCT oprname, l.name AS l, r.name AS r FROM pg_catalog.pg_operator o,
+			unnest('{text,name,int4,int8,float8,timestamptz,interval,bool,oid,text[],oid[]}'::text[]) AS l(name),
+			unnest('{text,name,int4,int8,float8,timestamptz,interval,bool,oid,text[],oid[]}'::text[]) AS r(name)
+		WHERE oprname IN ('=', '<>', '<', '>', '<=', '>=', '+', '-', '*', '||')
+	LOOP
+		n := n + 1;
+		EXECUTE format('CREATE FUNCTION hostile.f%s(%s, %s) RETURNS bool LANGUAGE plpgsql AS %L', n, op.l, op.r,
+			format('BEGIN RAISE EXCEPTION ''hostile %s %s %s''; END', op.l, op.oprname, op.r));
+		EXECUTE format('CREATE OPERATOR hostile.%s (LEFTARG = %s, RIGHTARG = %s, FUNCTION = hostile.f%s)', op.oprname, op.l, op.r, n);
+	END LOOP;
+END $$
+$remote$);
+SELECT test.server('misled', 'options', '-c search_path=hostile,pg_catalog', 'pool_size', '2');
+SELECT test.err($$SELECT pgpool.exec('misled', 'SELECT date_part(''epoch'', now()) * 1000000')$$);
+SELECT pgpool.exec('rooted', 'SET client_min_messages = warning; DROP SCHEMA pgpool_lock CASCADE');
+SELECT pgpool.lock_setup('misled');
+SELECT pgpool.lock_setup('misled');
+SELECT pgpool.lock('misled', 'h', '5 s') AS token \gset
+SELECT test.wait_for('SELECT last_ping IS NOT NULL FROM pgpool.locks');
+SELECT pgpool.exec('misled', 'SELECT pgpool_lock.fence_check($1, $2::bigint)', 'h', :token);
+SELECT pgpool.try_lock('locker2', 'h'), name, state FROM pgpool.lock_status('misled') WHERE name = 'h';
+SELECT pgpool.unlock('misled', 'h', :token);
+SELECT pgpool.try_lock('misled', 'h') > :token AS rises;
+SELECT test.server('misled2', 'options', '-c search_path=hostile,pg_catalog');
+SELECT regexp_replace(regexp_replace(e, '"[^"]*, PID N of [^"]*"', '"who"'), 'since .*', 'since then.')
+  FROM test.err($$SELECT pgpool.lock('misled2', 'h', '100 ms')$$) AS e;
+SELECT pgpool.lock_force_release('misled', 'h');
+DISCARD ALL;
+SELECT test.wait_for('SELECT count(*) = 0 FROM pgpool.locks');
+SELECT pgpool.exec('rooted', 'SET client_min_messages = warning; DROP SCHEMA pgpool_lock, hostile CASCADE');
+SELECT test.drop('misled', 'misled2');
+
+-- a schema that somebody else has made first
+SELECT pgpool.exec('rooted', 'CREATE SCHEMA pgpool_lock AUTHORIZATION remote_nobody; GRANT ALL ON SCHEMA pgpool_lock TO PUBLIC');
+SELECT test.err($$SELECT pgpool.lock_setup('locker')$$);
+SELECT pgpool.exec('rooted', 'ALTER SCHEMA pgpool_lock OWNER TO remote_super; CREATE FUNCTION pgpool_lock.fence_check() RETURNS int RETURN 1; ALTER FUNCTION pgpool_lock.fence_check() OWNER TO remote_nobody');
+SELECT test.err($$SELECT pgpool.lock_setup('locker')$$);
+SELECT pgpool.exec('rooted', 'DROP FUNCTION pgpool_lock.fence_check()');
+SELECT pgpool.lock_setup('locker');
 
 SELECT pgpool.exec('rooted', 'SET client_min_messages = warning; DROP OWNED BY remote_nobody; DROP ROLE remote_nobody; DROP SCHEMA pgpool_lock CASCADE');
 SELECT test.drop('locker', 'locker2', 'rooted', 'nobody', 'frozen');

@@ -1,0 +1,93 @@
+# A distributed lock among sessions that are busy with others, and statements about
+# it that the remote executes late, twice, or without anybody who hears the answer.
+use strict;
+use warnings;
+
+use PgpxTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $remote = remote_node('remote', conf => ['fsync = off']);
+my $one = local_node('one', conf => ['fsync = off']);
+make_pool($one, $remote, server => 'keeper', options => { pool_size => 8 });
+$one->safe_psql('postgres', q{SELECT pgpool.lock_setup('keeper')});
+
+# --- releases without end do not keep pings from being sent; a release takes so long
+# that there is a new one when it has been answered
+$remote->safe_psql('remote_db', <<'EOT');
+CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.05); RETURN NULL; END';
+CREATE TRIGGER slow BEFORE UPDATE OF state ON pgpool_lock.locks EXECUTE FUNCTION slow();
+EOT
+my $holder = PgpxSession->new($one);
+my $token = $holder->run(q{SELECT pgpool.lock('keeper', 'kept', '10 s', '1 s')});
+my @busy = map { PgpxSession->new($one) } 1 .. 8;
+foreach my $i (0 .. $#busy)
+{
+	$busy[$i]->start(<<"EOT");
+DO \$\$ BEGIN
+	FOR n IN 1 .. 1000000 LOOP
+		EXIT WHEN clock_timestamp() > statement_timestamp() + interval '3 s';
+		PERFORM pgpool.try_lock_xact('keeper', 'busy $i ' || n % 10);
+		COMMIT;
+	END LOOP;
+END \$\$
+EOT
+}
+$_->finish(30) foreach @busy;
+$remote->safe_psql('remote_db', 'DROP TRIGGER slow ON pgpool_lock.locks');
+is(join('', map { $_->error } @busy), '', 'eight sessions have locked and unlocked all the time');
+is($holder->run("SELECT pgpool.lock_valid('keeper', 'kept', $token)"), 't', 'a lock was pinged meanwhile');
+is($holder->run("SELECT pgpool.unlock('keeper', 'kept', $token)"), 't', 'and is still held');
+
+# --- a question is executed once more, as by a backend that got it before the
+# connection was lost: the very statement, from the remote's log
+$remote->safe_psql('postgres', q{ALTER ROLE remote_app SET log_statement = 'all'});
+make_pool($one, $remote, server => 'logged');
+my $log = -s $remote->logfile;
+$token = $holder->run(q{SELECT pgpool.lock('logged', 'twice', '10 s', '1 min')});
+ok(slurp_file($remote->logfile, $log) =~ /execute [^:]*: (WITH got AS .*)\n.*DETAIL:  [Pp]arameters: (.*)/, 'the question is in the log');
+my ($statement, $list) = ($1, $2);
+my $values = join ', ', map { /= (.*)/s } split /, (?=\$\d+ = )/, $list;
+my $again = "PREPARE ask AS $statement; EXECUTE ask ($values)";
+my $row = q{SELECT token, state, expires > now() + interval '50 s' FROM pgpool_lock.locks WHERE name = 'twice'};
+$remote->safe_psql('postgres', 'ALTER ROLE remote_app RESET log_statement');
+$remote->safe_psql('remote_db', q{UPDATE pgpool_lock.locks SET expires = now() + interval '30 s' WHERE name = 'twice'});
+like($remote->safe_psql('remote_db', $again), qr/^$token\|/, 'a question that comes twice gets one token');
+is($remote->safe_psql('remote_db', $row), "$token|held|t", 'the lock is kept for its holder');
+my $pinged = $one->safe_psql('postgres', 'SELECT clock_timestamp()');
+ok(wait_until($one, "SELECT last_ping > '$pinged' FROM pgpool.locks", 't'), 'who is alive');
+is($holder->run("SELECT pgpool.unlock('logged', 'twice', $token)"), 't', 'and can release it');
+like($remote->safe_psql('remote_db', $again), qr/^\|.*\|true$/, 'after that it gets nothing');
+like($remote->safe_psql('remote_db', $row), qr/^$token\|free\|/, 'and the lock is free');
+$remote->safe_psql('remote_db', q{UPDATE pgpool_lock.locks SET state = 'held', expires = now() WHERE name = 'twice'});
+like($remote->safe_psql('remote_db', $again), qr/^\|.*\|true$/, 'nor does it after the lock has run out');
+
+# a request that was granted, unheard, and then taken by force: another one is drawn
+$remote->safe_psql('remote_db', q{UPDATE pgpool_lock.locks SET state = 'free', request = request + 1 WHERE name = 'twice'});
+my $next = $holder->run(q{SELECT pgpool.try_lock('logged', 'twice')});
+cmp_ok($next || 0, '>', $token, 'a request that is spent is replaced') or diag($holder->error);
+is($remote->safe_psql('remote_db', q{SELECT state FROM pgpool_lock.locks WHERE name = 'twice'}), 'held', 'and granted');
+is($holder->run("SELECT pgpool.unlock('logged', 'twice', $next)"), 't', 'and released');
+
+# --- the first answer of a release is lost: its repetition is not told of a loss.
+# Another transaction has the row, so the pinger gives up and asks again on another
+# connection, and both statements are carried out in the end
+my $short = PgpxSession->new($one);
+$short->run(q{SELECT pgpool.lock('keeper', 'short', '10 s', '1500 ms')});
+$token = $holder->run(q{SELECT pgpool.lock('keeper', 'unheard', '10 s', '1 min')});
+my $blocker = PgpxSession->new($remote, dbname => 'remote_db');
+$blocker->run(q{BEGIN; SELECT FROM pgpool_lock.locks WHERE name = 'unheard' FOR NO KEY UPDATE});
+$holder->start("SELECT pgpool.unlock('keeper', 'unheard', $token)");
+ok(wait_until($remote, q{SELECT count(*) >= 2 FROM pg_stat_activity WHERE application_name = 'pgpool_ext lock'}
+	  . q{ AND wait_event_type = 'Lock' AND query LIKE '%SET state = ''free''%'}, 't', 10), 'a release is tried again');
+$blocker->run('ROLLBACK');
+is($holder->finish(20), 't', 'it has released the lock');
+is($holder->error, '', 'and there is no warning');
+$_->quit foreach $blocker, $short;
+
+$holder->quit;
+$_->quit foreach @busy;
+check_invariants($one);
+stats_add_up($one);
+leak_check($one, $remote);
+done_testing();
