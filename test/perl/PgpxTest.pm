@@ -373,7 +373,7 @@ sub closes
 	ref $what ? $what->() : $local->safe_psql('postgres', $what);
 	my $closed = wait_until($local, sub {
 			# the last one: a place is used again
-			my $at = (log_times($local, "closed connection $connection to server"))[-1] // 0;
+			my $at = (log_times($local, "closed connection $connection to server"))[-1] // return 0;
 
 			$took = $at - $since;
 			$took += 86400 if $took < -43200;
