@@ -22,6 +22,7 @@
 /* What an error in mid-result may still read, before it is given up. */
 #define DRAIN_BYTES (1024 * 1024)
 #define DRAIN_US (50 * 1000)
+#define CANCEL_BYTES (16 * 1024 * 1024)
 
 /* After which pause a cancel is sent again; doubled each time. */
 #define CANCEL_AGAIN_US (250 * 1000)
@@ -343,8 +344,18 @@ clean_up(PgpxLease *lease, bool may_drain)
 		code != ERRCODE_ADMIN_SHUTDOWN &&
 		pgpx_lease_drain(lease, DRAIN_BYTES, pgpx_now() + DRAIN_US, true))
 		return;
-	if (wire->phase != PGPX_WIRE_BROKEN)
-		pgpx_lease_cancel(lease);
+	if (wire->phase == PGPX_WIRE_BROKEN)
+		return;
+	pgpx_lease_cancel(lease);
+
+	/*
+	 * A remote that cannot get rid of its rows does not see a cancel: let it,
+	 * for a moment.  (Where only a call's connection is at stake, it closes.)
+	 */
+	if (may_drain && code == ERRCODE_QUERY_CANCELED &&
+		lease->scope != PGPX_SCOPE_CALL)
+		(void) pgpx_lease_drain(lease, CANCEL_BYTES, pgpx_now() + DRAIN_US,
+								true);
 }
 
 void
