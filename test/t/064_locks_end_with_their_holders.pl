@@ -59,7 +59,10 @@ foreach my $how (qw(quit terminate query transaction waiting))
 	{
 		like($watch->run(lock_sql('other')), qr/^\d+$/, "$how: another lock is the watcher's");
 		$holder->start(lock_sql('other'));
-		usleep(300_000);
+
+		# it has asked the remote, and waits for its next turn
+		ok(wait_until($one, 'SELECT count(*) FROM pg_stat_activity WHERE wait_event_type IS NOT NULL AND state = \'active\' AND pid = ' . $holder->pid, '1'),
+			"$how: it waits");
 	}
 	$holder->start('SELECT pg_sleep(60)') if $how eq 'query';
 	my $took = seconds
