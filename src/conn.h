@@ -61,6 +61,7 @@
 #define PGPX_CONN_H
 
 #include "shmem.h"
+#include "ticket_table.h"
 
 /*
  * PgpxConn.cancel: the mark that keeps a connection from being used while a
@@ -96,14 +97,9 @@ extern PgpxConn *pgpx_conn_alloc_locked(PgpxPool *pool);
 /* CLOSING -> FREE, back into the free list; caller holds the pool's lock. */
 extern void pgpx_conn_free_locked(PgpxConn *conn);
 
-/* Index of a connection, pool or ticket in its array. */
+/* Index of a connection or pool in its array. */
 #define PGPX_CONN_INDEX(conn)	((int) ((conn) - pgpx_conns))
 #define PGPX_POOL_INDEX(pool)	((int) ((pool) - pgpx_pools))
-#define PGPX_TICKET_INDEX(t)	((int) ((t) - pgpx_tickets))
-
-/* Where the statement that waits with a ticket lies. */
-#define PGPX_OFFER_OF(t) \
-	(pgpx_offers + (Size) PGPX_TICKET_INDEX(t) * PGPX_OFFER_MAX)
 
 /*
  * pgpx_conn_do
