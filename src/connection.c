@@ -141,7 +141,7 @@ static void
 begin(PgpxWorkerConn *w, int owed, int64 timeout)
 {
 	const char *encoding =
-		pgpx_connector_param(&pgpx_wpools[w->pool].conninfo, "client_encoding");
+		pgpx_conninfo_param(&pgpx_wpools[w->pool].conninfo, "client_encoding");
 
 	if (w->wire_made)
 		pgpx_wire_free(&w->wire);

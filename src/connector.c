@@ -10,82 +10,15 @@
  */
 #include "worker.h"
 
-#include <arpa/inet.h>
 #include <netdb.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include "mb/pg_wchar.h"
 #include "storage/fd.h"
-#include "utils/memutils.h"
 
 #include "guc.h"
-
-/* The first lines of a libpq message, on one line. */
-static void
-squeeze(char *to, size_t size, const char *from)
-{
-	size_t		n = 0;
-
-	while (*from != '\0' && n + 1 < size)
-	{
-		char		c = *from++;
-
-		if (c == '\n' || c == '\t')
-			c = ' ';
-		if (c == ' ' && (n == 0 || to[n - 1] == ' '))
-			continue;
-		to[n++] = c;
-	}
-	while (n > 0 && to[n - 1] == ' ')
-		n--;
-	to[n] = '\0';
-}
-
-/*
- * libpq tells the SQLSTATE of a refused login in verbose messages only:
- * "severity:  SQLSTATE: text" with a line "LOCATION: .." behind it.  Make them what
- * they are by default, in place; true if the remote has no room for one more.
- */
-static bool
-take_sqlstates(char *text)
-{
-	static const char letters[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ";
-	bool		full = false;
-	char	   *to = text;
-
-	for (char *line = text; line != NULL && *line != '\0';)
-	{
-		char	   *end = strchr(line, '\n');
-		size_t		len = end != NULL ? end - line + 1 : strlen(line);
-		char	   *next = line + len;
-
-		if (strncmp(line, "LOCATION:  ", 11) != 0)
-		{
-			char	   *code = line;
-
-			/* two blanks before, as libpq writes it: no text of the remote yet */
-			while ((code = memmem(code, next - code, ":  ", 3)) != NULL)
-			{
-				code += 3;
-				if (next - code > 7 && strspn(code, letters) == 5 &&
-					code[5] == ':' && code[6] == ' ')
-				{
-					full = strncmp(code, "53300", 5) == 0;
-					memmove(code, code + 7, next - code - 7);
-					len -= 7;
-					break;
-				}
-			}
-			memmove(to, line, len);
-			to += len;
-		}
-		line = next;
-	}
-	*to = '\0';					/* NOLINT(clang-analyzer-core.*): text is not NULL */
-	return full;
-}
+#include "remote_error.h"
 
 /*
  * An attempt has failed; text is the reason for those who wait.
@@ -99,7 +32,7 @@ give_up(PgpxWorkerConn *w, PgpxConnectFailure how, int sqlstate,
 	PgpxConn   *conn = &pgpx_conns[w->index];
 	char		reason[PGPX_ERROR_LEN];
 
-	squeeze(reason, sizeof(reason), text);
+	pgpx_text_squeeze(reason, sizeof(reason), text);
 	if (pgpx_log_connections)
 		ereport(LOG,
 				(errmsg("pgpool_ext could not connect to server \"%s\" of database \"%s\"",
@@ -123,11 +56,6 @@ fail(PgpxWorkerConn *w, int sqlstate, const char *text)
 static void
 start_connect(PgpxWorkerConn *w, PgpxLookup *lookup)
 {
-	PgpxConninfo *ci = &pgpx_wpools[w->pool].conninfo;
-	const char **keywords;
-	const char **values;
-	int			n = 0;
-
 	if (!AcquireExternalFD())
 	{
 		fail(w, ERRCODE_INSUFFICIENT_RESOURCES,
@@ -136,28 +64,8 @@ start_connect(PgpxWorkerConn *w, PgpxLookup *lookup)
 	}
 	w->external_fd = true;
 
-	keywords = palloc0(sizeof(char *) * (ci->nparams + 4));
-	values = palloc0(sizeof(char *) * (ci->nparams + 4));
-	for (int i = 0; i < ci->nparams; i++)
-	{
-		/* ours come at the end, and the last one counts */
-		keywords[n] = ci->keywords[i];
-		values[n++] = ci->values[i];
-	}
-	if (lookup != NULL)
-	{
-		keywords[n] = "host";
-		values[n++] = pgpx_lookup_host(lookup);
-		keywords[n] = "hostaddr";
-		values[n++] = pgpx_lookup_hostaddr(lookup);
-		keywords[n] = "port";
-		values[n++] = pgpx_lookup_port(lookup);
-	}
-	w->pg = PQconnectStartParams(keywords, values, 0);
+	w->pg = pgpx_conninfo_login(&pgpx_wpools[w->pool].conninfo, lookup, NULL);
 	PGPX_DEBUG_POINT("worker_connects");
-	pfree(keywords);
-	pfree(values);
-
 	if (w->pg == NULL)
 	{
 		fail(w, ERRCODE_OUT_OF_MEMORY, "out of memory");
@@ -177,17 +85,6 @@ start_connect(PgpxWorkerConn *w, PgpxLookup *lookup)
 	pgpx_connection_watch(w, EPOLLOUT);
 }
 
-const char *
-pgpx_connector_param(const PgpxConninfo *ci, const char *name)
-{
-	const char *value = NULL;
-
-	for (int i = 0; i < ci->nparams; i++)
-		if (strcmp(ci->keywords[i], name) == 0)
-			value = ci->values[i];
-	return value;
-}
-
 void
 pgpx_connector_open(PgpxWorkerConn *w)
 {
@@ -196,7 +93,6 @@ pgpx_connector_open(PgpxWorkerConn *w)
 	PgpxConninfo *ci;
 	uint64		version;
 	int64		timeout;
-	const char *host;
 
 	w->pool = conn->pool;
 	pool = &pgpx_pools[w->pool];
@@ -218,13 +114,12 @@ pgpx_connector_open(PgpxWorkerConn *w)
 
 	w->started = pgpx_now();
 	pgpx_connection_deadline(w, timeout);
-	host = pgpx_connector_param(ci, "host");
-	if (pgpx_connector_param(ci, "hostaddr") == NULL && pgpx_lookup_needed(host))
+	if (pgpx_conninfo_needs_lookup(ci))
 	{
 		uint64		tag = ((uint64) w->index << 32) | (uint32) w->generation;
 
 		w->phase = PGPX_PHASE_LOOKUP;
-		if (pgpx_lookup_start(host, pgpx_connector_param(ci, "port"), tag) == NULL)
+		if (!pgpx_conninfo_look_up(ci, tag))
 			fail(w, ERRCODE_INSUFFICIENT_RESOURCES,
 				 "too many host names are being looked up");
 		return;
@@ -297,7 +192,7 @@ params_fit(PgpxWorkerConn *w, char *text, size_t size)
 	const char *encoding = PQparameterStatus(w->pg, "client_encoding");
 	const char *datestyle = PQparameterStatus(w->pg, "DateStyle");
 	const char *interval = PQparameterStatus(w->pg, "IntervalStyle");
-	const char *wanted = pgpx_connector_param(ci, "client_encoding");
+	const char *wanted = pgpx_conninfo_param(ci, "client_encoding");
 	const char *name = NULL;
 	const char *value = NULL;
 
@@ -417,7 +312,9 @@ step_connect(PgpxWorkerConn *w)
 			break;
 		case PGRES_POLLING_FAILED:
 			text = pstrdup(PQerrorMessage(w->pg));
-			give_up(w, take_sqlstates(text) ? PGPX_FAILED_FULL : PGPX_FAILED,
+			give_up(w,
+					pgpx_text_take_sqlstates(text) ? PGPX_FAILED_FULL :
+													 PGPX_FAILED,
 					ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION, text);
 			pfree(text);
 			break;
