@@ -61,7 +61,6 @@
 #define PGPX_CONN_H
 
 #include "shmem.h"
-#include "ticket_table.h"
 
 /*
  * PgpxConn.cancel: the mark that keeps a connection from being used while a
@@ -121,15 +120,6 @@ extern uint64 pgpx_conn_statements(PgpxConn *conn);
  *		No lock needed; may be called under the pool lock.
  */
 extern void pgpx_conn_ask_worker(PgpxConn *conn, int worker);
-
-/*
- * Why a lease of this process was ended by somebody else; NONE: it was not, or
- * it was longer ago than PGPX_REVOKED_KEPT others of the process.  To be noted
- * before the lease's id is cleared, and asked for after that has been seen.
- */
-extern void pgpx_conn_note_revoked(int procno, uint64 lease_id,
-								   PgpxRevoke reason);
-extern PgpxRevoke pgpx_conn_revoked(int procno, uint64 lease_id);
 
 /* Epoch of the worker that owns a pool's connections; 0: it does not run. */
 static inline uint64

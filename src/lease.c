@@ -15,6 +15,7 @@
 #include "utils/builtins.h"
 
 #include "errcodes.h"
+#include "ticket.h"
 
 /* What of an answer is dropped at checkin rather than the connection. */
 #define FLIGHT_DROP_MAX (1024 * 1024)
@@ -47,7 +48,7 @@ pgpx_lease_check_revoked(PgpxLease *lease)
 	if (pg_atomic_read_u64(&conn->lease_id) == lease->id)
 		return;
 
-	reason = pgpx_conn_revoked((int) MyProcNumber, lease->id);
+	reason = pgpx_ticket_revoked((int) MyProcNumber, lease->id);
 	switch (reason)
 	{
 		case PGPX_REVOKE_TERMINATED:

@@ -14,6 +14,7 @@
 
 #include "conn.h"
 #include "shmem.h"
+#include "ticket_table.h"
 
 /*
  * Latches to set once the lock has been given up: a SetLatch is a kernel call,
