@@ -12,7 +12,7 @@
 #ifndef PGPX_POOL_H
 #define PGPX_POOL_H
 
-#include "conn.h"
+#include "conn_state.h"
 #include "shmem.h"
 #include "ticket_table.h"
 

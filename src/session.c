@@ -19,7 +19,7 @@
 #include "storage/shmem.h"
 #include "utils/memutils.h"
 
-#include "conn.h"
+#include "conn_state.h"
 #include "fdpass.h"
 #include "handoff.h"
 

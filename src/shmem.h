@@ -53,7 +53,7 @@
 
 typedef int64 PgpxTime;			/* microseconds, monotonic; 0: none */
 
-/* See conn.h for the picture of the state machine. */
+/* See conn_state.h for the picture of the state machine. */
 typedef enum PgpxConnState
 {
 	PGPX_CONN_FREE = 0,			/* in the free list, of no pool */
@@ -112,8 +112,8 @@ typedef struct PgpxConn
 {
 	/* atomic */
 	pg_atomic_uint64 lease_id;	/* 0: not leased.  Written under the pool lock */
-	pg_atomic_uint64 doing;		/* what the lessee says it does: see conn.h */
-	pg_atomic_uint32 cancel;	/* PGPX_CANCEL_*: see conn.h */
+	pg_atomic_uint64 doing;		/* what the lessee says it does: see conn_state.h */
+	pg_atomic_uint32 cancel;	/* PGPX_CANCEL_*: see conn_state.h */
 	pg_atomic_uint32 hung_up;	/* the worker has seen the remote's FIN or RST */
 
 	/* protected by the pool lock; of a FREE one by free_mutex */

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
- * conn.c
- *	  The state machine of a connection: see the picture in conn.h.
+ * conn_state.c
+ *	  The state machine of a connection: see the picture in conn_state.h.
  *
  * pgpx_conn_set_state is the only writer of PgpxConn.state.  It asserts the edge
  * against one table and moves list membership and counts with it: a change of
@@ -9,7 +9,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "conn.h"
+#include "conn_state.h"
 
 #include "storage/latch.h"
 #include "storage/spin.h"

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * conn.h
+ * conn_state.h
  *	  The state machine of a connection, and the one function that drives it.
  *
  *	           reserve            ok
@@ -57,8 +57,8 @@
  *
  *-------------------------------------------------------------------------
  */
-#ifndef PGPX_CONN_H
-#define PGPX_CONN_H
+#ifndef PGPX_CONN_STATE_H
+#define PGPX_CONN_STATE_H
 
 #include "shmem.h"
 
@@ -134,4 +134,4 @@ extern void pgpx_worker_wake(int worker);
 /* The same for what can wait for the worker's next tick, if it ticks. */
 extern void pgpx_worker_wake_soon(int worker);
 
-#endif							/* PGPX_CONN_H */
+#endif							/* PGPX_CONN_STATE_H */
