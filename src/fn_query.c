@@ -56,10 +56,7 @@ read_call(FunctionCallInfo fcinfo, int at, bool by_pool, bool any, Call *call)
 	else
 		call->id = pgpx_arg_lease(fcinfo, at);
 	call->sql = pgpx_arg_text(fcinfo, at + 1, "sql");
-	if (any)
-		pgpx_params_from_any(fcinfo, at + 2, &call->params);
-	else
-		pgpx_params_from_text_array(fcinfo, at + 2, &call->params);
+	pgpx_params_read(fcinfo, at + 2, any, &call->params);
 }
 
 /*
