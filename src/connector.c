@@ -18,7 +18,71 @@
 #include "storage/fd.h"
 
 #include "guc.h"
-#include "remote_error.h"
+
+/* The first lines of a libpq message, on one line. */
+static void
+squeeze(char *to, size_t size, const char *from)
+{
+	size_t		n = 0;
+
+	while (*from != '\0' && n + 1 < size)
+	{
+		char		c = *from++;
+
+		if (c == '\n' || c == '\t')
+			c = ' ';
+		if (c == ' ' && (n == 0 || to[n - 1] == ' '))
+			continue;
+		to[n++] = c;
+	}
+	while (n > 0 && to[n - 1] == ' ')
+		n--;
+	to[n] = '\0';
+}
+
+/*
+ * libpq tells the SQLSTATE of a refused login in verbose messages only:
+ * "severity:  SQLSTATE: text" with a line "LOCATION: .." behind it.  Make them what
+ * they are by default, in place; true if the remote has no room for one more.
+ */
+static bool
+take_sqlstates(char *text)
+{
+	static const char letters[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ";
+	bool		full = false;
+	char	   *to = text;
+
+	for (char *line = text; line != NULL && *line != '\0';)
+	{
+		char	   *end = strchr(line, '\n');
+		size_t		len = end != NULL ? end - line + 1 : strlen(line);
+		char	   *next = line + len;
+
+		if (strncmp(line, "LOCATION:  ", 11) != 0)
+		{
+			char	   *code = line;
+
+			/* two blanks before, as libpq writes it: no text of the remote yet */
+			while ((code = memmem(code, next - code, ":  ", 3)) != NULL)
+			{
+				code += 3;
+				if (next - code > 7 && strspn(code, letters) == 5 &&
+					code[5] == ':' && code[6] == ' ')
+				{
+					full = strncmp(code, "53300", 5) == 0;
+					memmove(code, code + 7, next - code - 7);
+					len -= 7;
+					break;
+				}
+			}
+			memmove(to, line, len);
+			to += len;
+		}
+		line = next;
+	}
+	*to = '\0';					/* NOLINT(clang-analyzer-core.*): text is not NULL */
+	return full;
+}
 
 /*
  * An attempt has failed; text is the reason for those who wait.
@@ -32,7 +96,7 @@ give_up(PgpxWorkerConn *w, PgpxConnectFailure how, int sqlstate,
 	PgpxConn   *conn = &pgpx_conns[w->index];
 	char		reason[PGPX_ERROR_LEN];
 
-	pgpx_text_squeeze(reason, sizeof(reason), text);
+	squeeze(reason, sizeof(reason), text);
 	if (pgpx_log_connections)
 		ereport(LOG,
 				(errmsg("pgpool_ext could not connect to server \"%s\" of database \"%s\"",
@@ -312,9 +376,7 @@ step_connect(PgpxWorkerConn *w)
 			break;
 		case PGRES_POLLING_FAILED:
 			text = pstrdup(PQerrorMessage(w->pg));
-			give_up(w,
-					pgpx_text_take_sqlstates(text) ? PGPX_FAILED_FULL :
-													 PGPX_FAILED,
+			give_up(w, take_sqlstates(text) ? PGPX_FAILED_FULL : PGPX_FAILED,
 					ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION, text);
 			pfree(text);
 			break;

@@ -31,65 +31,6 @@ pgpx_text_clean(char *text)
 	return text;
 }
 
-void
-pgpx_text_squeeze(char *to, size_t size, const char *from)
-{
-	size_t		n = 0;
-
-	while (*from != '\0' && n + 1 < size)
-	{
-		char		c = *from++;
-
-		if (c == '\n' || c == '\t')
-			c = ' ';
-		if (c == ' ' && (n == 0 || to[n - 1] == ' '))
-			continue;
-		to[n++] = c;
-	}
-	while (n > 0 && to[n - 1] == ' ')
-		n--;
-	to[n] = '\0';
-}
-
-bool
-pgpx_text_take_sqlstates(char *text)
-{
-	static const char letters[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ";
-	bool		full = false;
-	char	   *to = text;
-
-	for (char *line = text; line != NULL && *line != '\0';)
-	{
-		char	   *end = strchr(line, '\n');
-		size_t		len = end != NULL ? end - line + 1 : strlen(line);
-		char	   *next = line + len;
-
-		if (strncmp(line, "LOCATION:  ", 11) != 0)
-		{
-			char	   *code = line;
-
-			/* two blanks before, as libpq writes it: no text of the remote yet */
-			while ((code = memmem(code, next - code, ":  ", 3)) != NULL)
-			{
-				code += 3;
-				if (next - code > 7 && strspn(code, letters) == 5 &&
-					code[5] == ':' && code[6] == ' ')
-				{
-					full = strncmp(code, "53300", 5) == 0;
-					memmove(code, code + 7, next - code - 7);
-					len -= 7;
-					break;
-				}
-			}
-			memmove(to, line, len);
-			to += len;
-		}
-		line = next;
-	}
-	*to = '\0';					/* NOLINT(clang-analyzer-core.*): text is not NULL */
-	return full;
-}
-
 static char *
 copy_text(const char *text)
 {

@@ -48,16 +48,4 @@ extern void pgpx_remote_notice(const PgpxWireMessage *msg, int elevel,
  */
 extern char *pgpx_text_clean(char *text);
 
-/* The first lines of a libpq message, on one line. */
-extern void pgpx_text_squeeze(char *to, size_t size, const char *from);
-
-/*
- * pgpx_text_take_sqlstates
- *		libpq tells the SQLSTATE of a refused login in verbose messages only:
- *		"severity:  SQLSTATE: text" with a line "LOCATION: .." behind it.  Make
- *		them what they are by default, in place; true if the remote has no room
- *		for one more.
- */
-extern bool pgpx_text_take_sqlstates(char *text);
-
 #endif							/* PGPX_REMOTE_ERROR_H */
