@@ -67,17 +67,11 @@ wait_on(WaitEventSet *waits, PgpxLease *const *leases, int n, PgpxTime deadline)
 	while ((found = find_answered(leases, n)) == NULL)
 	{
 		WaitEvent	occurred[8];
-		long		timeout = -1;
+		long		timeout;
 		int			nevents;
 
-		if (deadline != 0)
-		{
-			PgpxTime	now = pgpx_now();
-
-			if (now >= deadline)
-				return NULL;
-			timeout = (long) Min((deadline - now) / 1000 + 1, INT_MAX / 2);
-		}
+		if (!pgpx_session_time_left(deadline, -1, &timeout))
+			return NULL;
 		nevents = WaitEventSetWait(waits, timeout, occurred, lengthof(occurred),
 								   pgpx_wait_event(&wait_answer, "PgpoolAnswer"));
 		for (int i = 0; i < nevents; i++)

@@ -119,12 +119,7 @@ reset_action(PgpxPool *pool, PgpxWake *wake)
 static void
 drain_action(PgpxPool *pool, PgpxWake *wake)
 {
-	while (pool->idle_head >= 0)
-		pgpx_pool_close_locked(pool, &pgpx_conns[pool->idle_head],
-							   PGPX_CLOSE_DRAINED);
-	while (pool->owed_head >= 0)
-		pgpx_pool_close_locked(pool, &pgpx_conns[pool->owed_head],
-							   PGPX_CLOSE_DRAINED);
+	pgpx_pool_close_free_locked(pool, PGPX_CLOSE_DRAINED);
 }
 
 /* Who waits is served; and min_size comes back, whoever waits. */

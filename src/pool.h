@@ -249,6 +249,10 @@ extern bool pgpx_pool_must_give_way(PgpxPool *pool);
 extern void pgpx_pool_close_locked(PgpxPool *pool, PgpxConn *conn,
 								   PgpxCloseReason reason);
 
+/* The same with all that are free. */
+extern void pgpx_pool_close_free_locked(PgpxPool *pool,
+										PgpxCloseReason reason);
+
 /*
  * pgpx_pool_revoke_locked
  *		Take a lease away from its holder: the connection goes to CANCELLING, to

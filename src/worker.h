@@ -263,6 +263,9 @@ extern void pgpx_connection_close(PgpxWorkerConn *w, bool polite);
  */
 extern bool pgpx_connection_has_gone(PgpxWorkerConn *w, bool assumed);
 
+/* Terminate, where a message may begin; true: it was sent. */
+extern bool pgpx_connection_say_goodbye(PgpxWorkerConn *w);
+
 /* Shut its socket down for all who hold it; politely: say goodbye first. */
 extern void pgpx_connection_cut(PgpxWorkerConn *w, bool polite);
 
