@@ -202,8 +202,11 @@ make_pool(PgpxPool *pool, const PgpxPoolRef *ref)
 	pool->last_checkout = 0;
 	pool->last_expired = 0;
 	pool->unavailable_since = 0;
+	pool->outage_told_at = 0;
+	pool->outage_told = false;
 	pool->retry_at = 0;
 	pool->backoff = 0;
+	pool->ramp = 0;
 	pool->last_error_at = 0;
 	pool->last_sqlstate = 0;
 	pool->remote_full = false;
