@@ -49,8 +49,8 @@ static const char *const state_names[PGPX_CONN_NSTATES] = {
 
 StaticAssertDecl(PGPX_CONN_NSTATES <= 32, "a set of states must fit 32 bits");
 
-bool
-pgpx_conn_edge_allowed(PgpxConnState from, PgpxConnState to)
+static bool
+edge_allowed(PgpxConnState from, PgpxConnState to)
 {
 	return (edges[from] & BIT(to)) != 0;
 }
@@ -168,7 +168,7 @@ pgpx_conn_set_state(PgpxConn *conn, PgpxConnState state, PgpxTime now)
 	 * It is checked in production builds too: the cost is one load, and the
 	 * alternative is one connection in the hands of two.
 	 */
-	if (!pgpx_conn_edge_allowed(conn->state, state))
+	if (!edge_allowed(conn->state, state))
 		elog(PANIC, "pgpool_ext: connection %d cannot go from %s to %s",
 			 PGPX_CONN_INDEX(conn), pgpx_conn_state_name(conn->state),
 			 pgpx_conn_state_name(state));

@@ -80,9 +80,6 @@
 extern void pgpx_conn_set_state(PgpxConn *conn, PgpxConnState state,
 								PgpxTime now);
 
-/* Is this edge in the table? (for the invariants and the tests) */
-extern bool pgpx_conn_edge_allowed(PgpxConnState from, PgpxConnState to);
-
 /* Name of a state as the views show it. */
 extern const char *pgpx_conn_state_name(int state);
 

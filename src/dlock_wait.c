@@ -36,6 +36,9 @@
 /* How long the remote may wait for transactions that have checked the token. */
 #define PATIENCE_MS 1000
 
+/* The same for a question of one who does not wait himself. */
+#define TRY_PATIENCE_MS 100
+
 /* How often a question without a wait is repeated if its answer was lost. */
 #define TRIES 3
 
@@ -213,7 +216,7 @@ ask(Wait *w)
 		patience = Max(Min(patience, (w->deadline - pgpx_now()) / 1000), 1);
 	}
 	if (w->no_wait)
-		patience = Min(patience, 100);
+		patience = Min(patience, TRY_PATIENCE_MS);
 
 	for (int i = 0; i == 0 || (i == 1 && w->answer.spent); i++)
 	{

@@ -11,15 +11,15 @@
  */
 #include "compat.h"
 
+#include "catalog/pg_type.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+
 #include "exec.h"
 #include "fn_args.h"
 #include "lease.h"
 #include "params.h"
 #include "tuples.h"
-
-#include "catalog/pg_type.h"
-#include "utils/builtins.h"
-#include "utils/lsyscache.h"
 
 PG_FUNCTION_INFO_V1(pgpx_query_lease);
 PG_FUNCTION_INFO_V1(pgpx_query_lease_any);

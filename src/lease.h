@@ -155,10 +155,7 @@ extern void pgpx_lease_land(PgpxLease *lease);
 /* Ask the worker to cancel what runs on the lease. */
 extern void pgpx_lease_cancel(PgpxLease *lease);
 
-/* Tell the views what the lease is doing. */
-extern void pgpx_lease_activity(PgpxLease *lease, PgpxActivity activity);
-
-/* The same after a statement: what the remote transaction's state says. */
+/* Tell the views, after a statement, what the remote transaction's state says. */
 extern void pgpx_lease_rest(PgpxLease *lease);
 
 /* --- lease_carry.c ------------------------------------------------------- */
