@@ -125,36 +125,6 @@ describe(Wait *w)
 		clip(lock->why, sizeof(lock->why), call->why);
 }
 
-/*
- * Locks of this name that this session has.  Those that are lost make room;
- * returns whether it holds it.
- */
-static bool
-look_at_own(Wait *w)
-{
-	bool		held = false;
-	PgpxDlock	lock;
-
-	if (pgpx_dlock_nmine == 0)
-		return false;
-	for (int i = -1; (i = pgpx_dlock_mine(i, &lock)) >= 0;)
-	{
-		PgpxDlock	now;
-
-		if (lock.queue != w->lock.queue ||
-			pgpx_dlock_find(&lock.key, lock.name, lock.token, &now) != i)
-			continue;
-		if (now.state == PGPX_DLOCK_LOST)
-		{
-			pgpx_dlock_warn(i, &now);
-			pgpx_dlock_release(i, false);
-		}
-		else if (strcmp(lock.name, w->lock.name) == 0)
-			held = true;
-	}
-	return held;
-}
-
 /* A lease is there: note in shared memory what it is for. */
 static void
 take_place(Wait *w, PgpxLease *lease)
@@ -464,7 +434,7 @@ pgpx_dlock_lock(const PgpxDlockCall *call)
 	{
 		set_deadline(w);
 		describe(w);
-		if (look_at_own(w))
+		if (pgpx_dlock_holds(w->lock.queue, call->name))
 		{
 			if (!call->only_try)
 				ereport(ERROR,
