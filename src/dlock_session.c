@@ -9,6 +9,10 @@
  * and for the ends of transactions and sessions, in which nothing waits and nothing
  * throws.
  *
+ * Its callbacks are those of lease_table.c in shape only: a lease goes back before
+ * the commit, which an open remote transaction can still prevent; a lock is held to
+ * the end of it, and released after.
+ *
  *-------------------------------------------------------------------------
  */
 #include "dlock_session.h"
