@@ -23,10 +23,6 @@
 #include "fdpass.h"
 #include "handoff.h"
 
-/* Who waits for the worker looks at least this often whether it is there. */
-#define CONTROL_LOOK_MS 100
-#define REPLY_LOOK_MS 1000
-
 static PgpxKept **kept_by_conn = NULL;	/* [max_connections] */
 static int	nkept = 0;
 static uint64 use_counter = 0;
@@ -74,6 +70,10 @@ pgpx_kept_drop(PgpxKept *kept)
 	}
 	pfree(kept);
 }
+
+/* Who waits for the worker looks at least this often whether it is there. */
+#define CONTROL_LOOK_MS 100
+#define REPLY_LOOK_MS 1000
 
 /* Let the least recently used socket go that no lease uses. */
 static bool
