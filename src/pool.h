@@ -183,17 +183,6 @@ extern int	pgpx_pool_grow_locked(PgpxPool *pool, int extra);
 /* Hand free connections to the first waiters. */
 extern void pgpx_pool_serve_locked(PgpxPool *pool, PgpxWake *wake);
 
-/* Must this pool leave its places to others, who have waited longer? */
-extern bool pgpx_pool_must_give_way(PgpxPool *pool);
-
-/* Send a connection on its way out; the worker closes it. */
-extern void pgpx_pool_close_locked(PgpxPool *pool, PgpxConn *conn,
-								   PgpxCloseReason reason);
-
-/* The same with all that are free. */
-extern void pgpx_pool_close_free_locked(PgpxPool *pool,
-										PgpxCloseReason reason);
-
 /* --- pool_give.c ---------------------------------------------------------- */
 
 /* How a lease ends; each has its counter. */
@@ -267,6 +256,19 @@ extern PgpxTicket *pgpx_pool_carry(PgpxConn *conn, uint64 lease_id,
  */
 extern void pgpx_pool_revoke_locked(PgpxPool *pool, PgpxConn *conn,
 									PgpxRevoke revoke, PgpxWake *wake);
+
+/* --- pool.c: what any of these may do to a connection ---------------------- */
+
+/* Must this pool leave its places to others, who have waited longer? */
+extern bool pgpx_pool_must_give_way(PgpxPool *pool);
+
+/* Send a connection on its way out; the worker closes it. */
+extern void pgpx_pool_close_locked(PgpxPool *pool, PgpxConn *conn,
+								   PgpxCloseReason reason);
+
+/* The same with all that are free. */
+extern void pgpx_pool_close_free_locked(PgpxPool *pool,
+										PgpxCloseReason reason);
 
 /* --- pool_worker.c: what the worker has done ------------------------------- */
 

@@ -20,7 +20,7 @@
  *	2. pool lock		LWLock, a pool	everything in PgpxPool below "protected by
  *										lock", every connection whose "pool" is
  *										this pool, every ticket whose "pool" is
- *										this pool (ticket_table.h).
+ *										this pool.
  *	3. free_mutex		spinlock, one	the list of FREE connections.
  *	-  formats_mutex	spinlock, one	what is known of results; taken alone.
  *	-  dlock_lock		LWLock, one		distributed locks (dlock_table.h); taken
@@ -238,6 +238,11 @@ typedef struct PgpxPoolKey
 } PgpxPoolKey;
 
 /*
+ * What the pools of one foreign server share.  A place is taken with the first
+ * pool, or the first pause, and left with the last.
+ */
+
+/*
  * The pool that has waited longest for a place under a cap: others leave theirs
  * to it.  Atomic; set by the worker, a hint to all.
  */
@@ -247,10 +252,6 @@ typedef struct PgpxHungry
 	pg_atomic_uint32 pool;		/* index */
 } PgpxHungry;
 
-/*
- * What the pools of one foreign server share.  A place is taken with the first
- * pool, or the first pause, and left with the last.
- */
 typedef struct PgpxServer
 {
 	/* protected by the registry lock */
