@@ -61,6 +61,7 @@
 #define PGPX_CONN_STATE_H
 
 #include "shmem.h"
+#include "ticket_table.h"
 
 /*
  * PgpxConn.cancel: the mark that keeps a connection from being used while a

@@ -14,7 +14,6 @@
 
 #include "conn_state.h"
 #include "shmem.h"
-#include "ticket_table.h"
 
 /*
  * Latches to set once the lock has been given up: a SetLatch is a kernel call,
