@@ -237,7 +237,7 @@ is_transient(const Wait *w, const ErrorData *error, bool sent)
 	switch (ERRCODE_TO_CATEGORY(error->sqlerrcode))
 	{
 		case ERRCODE_CONNECTION_EXCEPTION:
-			return sent || w->reached;
+			return sent || w->reached || w->unknown;	/* it was there */
 		case ERRCODE_TRANSACTION_ROLLBACK:
 			return sent;
 		default:

@@ -33,6 +33,9 @@ extern int64 pgpx_arg_timeout(FunctionCallInfo fcinfo, int at);
 /* The same for waits: NULL has no limit. */
 extern int64 pgpx_arg_wait(FunctionCallInfo fcinfo, int at);
 
+/* 42501 unless the user owns the server, or has pg_signal_backend's privileges. */
+extern void pgpx_arg_require_steering(Oid server, const char *name);
+
 /* 22004: this one must not be null. */
 pg_noreturn extern void pgpx_arg_raise_null(const char *name);
 
