@@ -309,11 +309,6 @@ foreach my $fault (@faults)
 }
 
 # --- and the bulk of it, undisturbed but for replies that are lost, and the clock
-SKIP:
-{
-	skip 'no clock is moved: there is no libfaketime here', 1 unless clock_library();
-	pass('clocks are moved');
-}
 my @offsets = ($hour, 0, -$hour);
 my ($lost, $moved) = (0, 0);
 while (all_acquired() < $wanted && time - $began < 400)
@@ -334,7 +329,12 @@ my @acquired = acquired();
 note "acquisitions: @acquired in " . int(time - $began) . " s, lost replies: $lost, moves of the clock: $moved";
 cmp_ok($acquired[0] + $acquired[1], '>=', $wanted, 'the lock was taken so often');
 cmp_ok($acquired[$_], '>', $wanted / 20, "by server $_ many times") foreach 0, 1;
-cmp_ok($lost, '>=', 3, 'replies were lost all the time');
+cmp_ok($lost, '>', 0, 'replies were lost meanwhile');
+SKIP:
+{
+	skip 'no clock was moved: there is no libfaketime here', 1 unless clock_library();
+	cmp_ok($moved, '>', 0, 'and the clock was moved');
+}
 cmp_ok(abs(clocks() - $clocks), '<', 0.001, 'the clock of this machine was not set meanwhile');
 
 # --- answers that are lost, one by one: the lock is got, and not left behind
