@@ -153,6 +153,7 @@ pgpx_dlock_unlock(const char *server, const char *name, int64 token)
 		return PGPX_DLOCK_WAS_NOT_HELD;
 	}
 
+	PGPX_DEBUG_POINT("unlock");
 	pgpx_target_pin(target);
 	pgpx_dlock_release(place, true);
 	PG_TRY();

@@ -226,6 +226,7 @@ ask(Wait *w)
 		ask_on(w, lease, patience, until);
 		w->asked = false;
 	}
+	PGPX_DEBUG_POINT("lock_answered");
 	w->reached = true;
 	pgpx_lease_return(lease, PGPX_END_CHECKIN, true);
 }
