@@ -968,7 +968,7 @@ COMMENT ON COLUMN pgpool.workers.pools IS
 COMMENT ON COLUMN pgpool.workers.connections IS
 'connections of these pools, in any state';
 COMMENT ON COLUMN pgpool.workers.descriptors IS
-'sockets that it has open for connections and cancel requests';
+'sockets that it has open for connections, cancel requests and pings of locks';
 COMMENT ON COLUMN pgpool.workers.connections_used IS
 'connections of all workers, in any state';
 COMMENT ON COLUMN pgpool.workers.connections_max IS

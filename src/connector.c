@@ -116,6 +116,18 @@ fail(PgpxWorkerConn *w, int sqlstate, const char *text)
 	give_up(w, PGPX_FAILED, sqlstate, text);
 }
 
+static void
+drop_notice(void *arg, const PGresult *res)
+{
+}
+
+/* libpq would write them into the server's log, as they came from the remote. */
+void
+pgpx_connector_drop_notices(PGconn *pg)
+{
+	(void) PQsetNoticeReceiver(pg, drop_notice, NULL);
+}
+
 /* The parameters are complete: begin the login. */
 static void
 start_connect(PgpxWorkerConn *w, PgpxLookup *lookup)
@@ -144,6 +156,7 @@ start_connect(PgpxWorkerConn *w, PgpxLookup *lookup)
 		return;
 	}
 	(void) PQsetErrorVerbosity(w->pg, PQERRORS_VERBOSE);
+	pgpx_connector_drop_notices(w->pg);
 	pgpx_canceller_trace(w);
 	w->phase = PGPX_PHASE_CONNECT;
 	pgpx_connection_watch(w, EPOLLOUT);

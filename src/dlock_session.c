@@ -124,6 +124,31 @@ await_release(PgpxTarget *target, int place, const PgpxDlock *lock,
 	}
 }
 
+/*
+ * One that this session has taken through another pool of the server: its user
+ * mapping was another one then, or so was the user.  -1: there is none.
+ */
+static int
+find_own(PgpxTarget *target, const char *name, int64 token, PgpxDlock *lock)
+{
+	uint64		queue = pgpx_dlock_queue(target->key.database,
+										 target->key.server, name);
+	int			place = -1;
+
+	while ((place = pgpx_dlock_mine(place, lock)) >= 0)
+		if (lock->queue == queue && lock->token == token &&
+			strcmp(lock->name, name) == 0)
+			break;
+	if (place >= 0 && lock->owner_user != GetUserId())
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("lock \"%s\" of server \"%s\" belongs to another user of this session",
+						name, NameStr(target->server_name)),
+				 errdetail("It was taken by \"%s\".",
+						   GetUserNameFromId(lock->owner_user, false))));
+	return place < 0 ? -1 : pgpx_dlock_find(&lock->key, name, token, lock);
+}
+
 PgpxDlockUnlocked
 pgpx_dlock_unlock(const char *server, const char *name, int64 token)
 {
@@ -133,6 +158,8 @@ pgpx_dlock_unlock(const char *server, const char *name, int64 token)
 	int			place = pgpx_dlock_find(&target->key, name, token, &lock);
 	volatile bool done = false;
 
+	if (place < 0)
+		place = find_own(target, name, token, &lock);
 	if (place < 0)
 	{
 		ereport(WARNING,
@@ -156,6 +183,7 @@ pgpx_dlock_unlock(const char *server, const char *name, int64 token)
 		return PGPX_DLOCK_WAS_NOT_HELD;
 	}
 
+	PGPX_DEBUG_POINT("unlock");
 	pgpx_target_pin(target);
 	pgpx_dlock_release(place, true);
 	PG_TRY();

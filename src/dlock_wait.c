@@ -199,6 +199,7 @@ ask(Wait *w)
 		ask_on(w, lease, patience, until);
 		w->asked = false;
 	}
+	PGPX_DEBUG_POINT("lock_answered");
 	w->reached = true;
 	pgpx_lease_return(lease, PGPX_END_CHECKIN, true);
 }
@@ -210,7 +211,7 @@ is_transient(const Wait *w, const ErrorData *error, bool sent)
 	switch (ERRCODE_TO_CATEGORY(error->sqlerrcode))
 	{
 		case ERRCODE_CONNECTION_EXCEPTION:
-			return sent || w->reached;
+			return sent || w->reached || w->unknown;	/* it was there */
 		case ERRCODE_TRANSACTION_ROLLBACK:
 			return sent;
 		default:

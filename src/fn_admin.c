@@ -48,8 +48,7 @@ servers_of_call(FunctionCallInfo fcinfo)
 		char	   *name = text_to_cstring(PG_GETARG_TEXT_PP(0));
 		ForeignServer *server = GetForeignServerByName(name, false);
 
-		if (!signals && !pgpx_server_ownercheck(server->serverid, user))
-			aclcheck_error(ACLCHECK_NOT_OWNER, OBJECT_FOREIGN_SERVER, name);
+		pgpx_arg_require_steering(server->serverid, name);
 		return list_make1_oid(server->serverid);
 	}
 

@@ -9,6 +9,7 @@
 
 #include <math.h>
 
+#include "catalog/pg_authid.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 
@@ -114,4 +115,14 @@ pgpx_arg_column_list(FunctionCallInfo fcinfo, const char *function)
 				 errhint("Write SELECT * FROM %s(...) AS t(id bigint, name text). To run SQL for its effects use pgpool.exec, which returns the number of rows.",
 						 function)));
 	return rsinfo;
+}
+
+void
+pgpx_arg_require_steering(Oid server, const char *name)
+{
+	Oid			user = GetUserId();
+
+	if (!has_privs_of_role(user, ROLE_PG_SIGNAL_BACKEND) &&
+		!pgpx_server_ownercheck(server, user))
+		aclcheck_error(ACLCHECK_NOT_OWNER, OBJECT_FOREIGN_SERVER, name);
 }

@@ -197,11 +197,15 @@ Datum
 pgpx_lock_force_release(PG_FUNCTION_ARGS)
 {
 	PgpxLease  *lease;
+	char	   *server;
 	char	   *name;
 	bool		held;
 
 	pgpx_shmem_require();
+	server = pgpx_arg_text(fcinfo, 0, "pool");
 	name = arg_name(fcinfo, 1);
+	pgpx_arg_require_steering(GetForeignServerByName(server, false)->serverid,
+							  server);
 	lease = lease_for_call(fcinfo);
 	PG_TRY();
 	{

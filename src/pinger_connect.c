@@ -18,10 +18,14 @@
 
 /*
  * A grant or a ping that a crash or failover of the remote could undo is none:
- * two servers would hold the lock.  Nobody else's operators are to be found.
+ * two servers would hold the lock.  Nobody else's operators are to be found.  A
+ * statement that we have given up does not wait for a row for ever: the remote would
+ * have one more of them with each new attempt.
  */
 #define SETTINGS \
 	"SET search_path = pg_catalog, pg_temp; " \
+	"SET default_transaction_isolation = 'read committed'; " \
+	"SET lock_timeout = '10s'; " \
 	"SELECT pg_catalog.set_config('synchronous_commit', 'on', false) " \
 	"WHERE pg_catalog.current_setting('synchronous_commit') " \
 	"OPERATOR(pg_catalog.=) ANY ('{off,local,remote_write}'::pg_catalog.text[])"
@@ -79,6 +83,7 @@ start_connect(PgpxPinger *p, PgpxLookup *lookup)
 											  PQerrorMessage(p->pg));
 		return;
 	}
+	pgpx_connector_drop_notices(p->pg);
 	p->phase = PGPX_PINGER_CONNECT;
 	pgpx_pinger_watch(p, EPOLLOUT);
 }

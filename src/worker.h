@@ -185,6 +185,9 @@ extern void pgpx_pinger_looked_up(PgpxLookup *lookup);
 /* A session has told how to connect. */
 extern void pgpx_pinger_conninfo_came(void);
 
+/* How many sockets the pingers have. */
+extern int	pgpx_pinger_descriptors(void);
+
 /* --- steward.c ------------------------------------------------------------ */
 
 /* See which pools a cap keeps hungry, and find them places.  True if any is. */
@@ -216,6 +219,9 @@ extern PGconn *pgpx_conninfo_login(const PgpxConninfo *ci,
 								   const char *application_name);
 
 /* --- connector.c --------------------------------------------------------- */
+
+/* A connection's notices go nowhere. */
+extern void pgpx_connector_drop_notices(PGconn *pg);
 
 /* CONNECTING: begin to open it. */
 extern void pgpx_connector_open(PgpxWorkerConn *w);
