@@ -41,10 +41,11 @@ our $REMOTE_SUPER_PASSWORD = 'root secret';
 #   conf => [lines]   appended to postgresql.conf
 #   preload => 0      without shared_preload_libraries
 #   start => 0        do not start it
+#   install => ...    of an installation of its own, see PgpxInstall.pm
 sub local_node
 {
 	my ($name, %args) = @_;
-	my $node = new_node($name);
+	my $node = new_node($name, $args{install} ? (install_path => $args{install}->path) : ());
 
 	$node->append_conf('postgresql.conf', "shared_preload_libraries = 'pgpool_ext'")
 	  if $args{preload} // 1;
@@ -89,8 +90,8 @@ EOT
 
 sub new_node
 {
-	my ($name) = @_;
-	my $node = PostgreSQL::Test::Cluster->new($name);
+	my ($name, @args) = @_;
+	my $node = PostgreSQL::Test::Cluster->new($name, @args);
 
 	$node->init(extra => [ '--encoding=UTF8', '--locale=C' ]);
 	$node->append_conf('postgresql.conf', <<"EOT");
