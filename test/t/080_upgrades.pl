@@ -10,6 +10,8 @@ use PgpxSchema;
 use PgpxTest;
 use Test::More;
 
+plan skip_all => 'nothing of it is different over TLS' if over_tls();
+
 my $install = PgpxInstall->new;
 my $local = local_node('local', install => $install);
 my $remote = remote_node('remote');
