@@ -144,5 +144,6 @@ dist:
 deb:
 	@.debian/build $(OUT)
 
+# in those of DEBIANS; SUITES: of the tests
 check-deb:
-	@test/packages/debian
+	@SUITES="$(SUITES)" test/packages/debian $(DEBIANS)
