@@ -9,6 +9,7 @@
 #   make_debian SUITE FOLDER PACKAGES [MAJOR]
 #   inside FOLDER COMMAND ...
 
+# shellcheck disable=SC2034 # for those who source it
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 cache=${PGPX_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/pgpool_ext}
 mirror=${PGPX_DEBIAN_MIRROR:-http://deb.debian.org/debian}
@@ -64,6 +65,7 @@ make_debian() {
   echo 'Acquire::Check-Valid-Until "false";' >"$root/etc/apt/apt.conf.d/90pgpool_ext"
   if [ -n "$older" ]; then
     echo "deb $mirror bookworm main" >"$root/etc/apt/sources.list.d/bookworm.list"
+    # shellcheck disable=SC2016
     inside "$root" sh -euc '
       export DEBIAN_FRONTEND=noninteractive
       apt-get -qq update
@@ -78,8 +80,8 @@ make_debian() {
 }
 
 need_debootstrap() {
-  [ "$(id -u)" -eq 0 ] && command -v debootstrap >/dev/null || {
+  if [ "$(id -u)" -ne 0 ] || ! command -v debootstrap >/dev/null; then
     say "this takes root and debootstrap (Debian: apt-get install debootstrap)" >&2
     exit 1
-  }
+  fi
 }
