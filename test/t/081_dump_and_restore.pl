@@ -113,6 +113,16 @@ sub restore
 	return join "\n", map { s/^psql:\S+ //r } grep { /ERROR|FATAL/ } split /\n/, $err;
 }
 
+# Where versions differ: 17 has one more privilege on tables, and 18 says less when it
+# shows a view.
+sub same_words
+{
+	my @words = @_;
+
+	return @words unless defined $ENV{PGPX_UPGRADE_TO};
+	return map { s/\w+ MAINTAIN, //gr =~ s/\bf\.//gr } @words;
+}
+
 # The same as before the dump, and it works.
 sub as_before
 {
@@ -120,7 +130,7 @@ sub as_before
 
 	is(differences([ split /\n/, $node->safe_psql('shop', $facts) ], \@facts), '',
 		"$what: servers, mappings, their owners, privileges and options, and settings");
-	is(differences([ extension_lines($node, 'shop') ], \@lines), '', "$what: the extension, with the privileges that were given and taken");
+	is(differences([ same_words(extension_lines($node, 'shop')) ], [ same_words(@lines) ]), '', "$what: the extension, with the privileges that were given and taken");
 	my $app = PgpxSession->new($node, dbname => 'shop', user => 'app');
 	is($app->run("SELECT pgpool.exec('shard1', 'select 1'), pgpool.exec('batch', 'select 1')") . $app->error, '1|1', "$what: pools work");
 	is($app->run('SHOW pgpool_ext.checkout_timeout'), '9s', "$what: the setting of role and database is in force");
