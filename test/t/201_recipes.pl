@@ -215,6 +215,7 @@ sub metrics
 SELECT string_agg(attname, ' ' ORDER BY attnum) FROM pg_attribute WHERE attrelid = 'metrics_$group'::regclass AND attnum > 0
 EOT
 		isnt($local->safe_psql('postgres', "SET ROLE exporter; SELECT count(*) FROM ($query) AS q"), '0', "$group: anybody may ask");
+		is(join(' ', grep { /^(?:server|job|instance|le)$/ } @labels), '', "$group: no label is somebody else's");
 		my $key = @labels ? '(' . join(', ', @labels) . ')' : '1';
 		is($local->safe_psql('postgres', <<"EOT"), '0|0', "$group: no value is missing, no label set there twice");
 SELECT count(*) FILTER (WHERE EXISTS (SELECT FROM jsonb_each(to_jsonb(m)) WHERE value = 'null')),
