@@ -81,7 +81,7 @@ sub found
 {
 	my ($text) = @_;
 
-	return grep { my $pattern = pattern($_); $text =~ /^$pattern/ || index($_, $text) == 0 } keys %message;
+	return grep { my $pattern = pattern(s/: %m$//r); $text =~ /^$pattern$/ } keys %message;
 }
 
 my $readme = slurp('README.md');
@@ -116,7 +116,7 @@ foreach my $format (sort keys %message)
 	complain("table of errors: $message{$format} has \"$format\", too");
 }
 
-foreach my $text ($faq =~ /`(?:ERROR|FATAL): (.*?)`/sg)
+foreach my $text ($faq =~ /`(?:ERROR|FATAL|WARNING): (.*?)`/sg)
 {
 	$text =~ s/\s+/ /g;
 	$n++;
@@ -124,6 +124,18 @@ foreach my $text ($faq =~ /`(?:ERROR|FATAL): (.*?)`/sg)
 	  unless found($text) || index($raised, $text) >= 0;
 }
 complain("the FAQ explains no errors") unless $n;
+
+# --- files
+my $inside = slurp('src/README.md');
+
+foreach my $name (map { basename($_) } glob('src/*.c'))
+{
+	complain("src/README.md: no row for $name") unless $inside =~ /^\|[^|]*\| `\Q$name\E` \|/m;
+}
+foreach my $name ($inside =~ /^\|[^|]*\| `(\w+\.[ch])` \|/mg)
+{
+	complain("src/README.md: there is no $name") unless -e "src/$name";
+}
 
 exit $wrong if $wrong;
 print "documents: ok\n";
