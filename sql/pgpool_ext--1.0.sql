@@ -719,6 +719,7 @@ RETURNS TABLE (
 	lease_time pg_catalog.float8,
 	max_lease_time pg_catalog.float8,
 	statements pg_catalog.int8,
+	polled pg_catalog.int8,
 	rows pg_catalog.int8,
 	errors pg_catalog.int8,
 	bytes_received pg_catalog.int8,
@@ -756,8 +757,8 @@ SELECT
 	f.partner_hits, f.retried, f.grown, f.waited, f.granted, f.carried, f.timeouts,
 	f.cancelled, f.failed, f.refused, f.unavailable, f.deadlocks, f.checkins,
 	f.discards, f.reclaimed, f.terminated, f.lease_timeouts, f.wait_time,
-	f.max_wait_time, f.lease_time, f.max_lease_time, f.statements, f.rows,
-	f.errors, f.bytes_received, f.bytes_sent, f.connects, f.connects_failed,
+	f.max_wait_time, f.lease_time, f.max_lease_time, f.statements, f.polled,
+	f.rows, f.errors, f.bytes_received, f.bytes_sent, f.connects, f.connects_failed,
 	f.connect_time, f.max_connect_time, f.resets, f.resets_failed, f.checks,
 	f.checks_failed, f.cancels, f.closed_idle, f.closed_lifetime,
 	f.closed_uses, f.closed_overflow, f.closed_evicted, f.closed_reset,
@@ -822,7 +823,9 @@ COMMENT ON COLUMN pgpool.stats.lease_time IS
 COMMENT ON COLUMN pgpool.stats.max_lease_time IS
 'longest lease, in milliseconds';
 COMMENT ON COLUMN pgpool.stats.statements IS
-'statements that were sent on leases; added when the lease ends, as the four that follow';
+'statements that were sent on leases; added when the lease ends, as the five that follow';
+COMMENT ON COLUMN pgpool.stats.polled IS
+'waits for an answer that ended without a sleep, by pgpool_ext.busy_poll';
 COMMENT ON COLUMN pgpool.stats.rows IS
 'rows that were received';
 COMMENT ON COLUMN pgpool.stats.errors IS

@@ -206,6 +206,7 @@ typedef enum PgpxGive
 typedef struct PgpxUsage
 {
 	uint64		statements;
+	uint64		polled;			/* waits without a sleep */
 	uint64		rows;
 	uint64		errors;
 	uint64		bytes_received;

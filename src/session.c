@@ -21,7 +21,11 @@
 
 #include "conn.h"
 #include "fdpass.h"
+#include "guc.h"
 #include "handoff.h"
+
+/* pgpx_kept_poll: looks in vain for one answer in 1024 at least */
+#define POLL_MISSES_MAX 10
 
 static PgpxKept **kept_by_conn = NULL;	/* [max_connections] */
 static int	nkept = 0;
@@ -225,6 +229,52 @@ pgpx_session_wait(PgpxKept *kept, uint32 events, PgpxTime deadline,
 			ResetLatch(MyLatch);
 	CHECK_FOR_INTERRUPTS();
 	return true;
+}
+
+/*
+ * A sleep and its wake-up cost about as much as a short statement, most of it
+ * where an idle processor has to be woken: so the process looks for an answer for
+ * about as long as they would take, before it sleeps.
+ *
+ * In vain that is a waste, and where the remote wants this very processor a
+ * delay.  So after each miss in a row twice as many answers are waited for asleep
+ * (a remote that is a network away misses always, and is hardly ever looked for),
+ * and never do more processes look than half the processors there are.
+ */
+bool
+pgpx_kept_poll(PgpxKept *kept)
+{
+	WaitEvent	occurred;
+	PgpxTime	until;
+	int			n;
+
+	if (kept->poll_skip > 0)
+	{
+		kept->poll_skip--;
+		return false;
+	}
+	if (pgpx_busy_poll == 0 || kept->events != WL_SOCKET_READABLE)
+		return false;
+	if (pg_atomic_fetch_add_u32(&pgpx_shared->npolling, 1) >=
+		pgpx_shared->max_polling)
+	{
+		pg_atomic_fetch_sub_u32(&pgpx_shared->npolling, 1);
+		return false;
+	}
+
+	/* nothing in here throws, or the place would be lost */
+	until = pgpx_now() + pgpx_busy_poll;
+	do
+		n = WaitEventSetWait(kept->waits, 0, &occurred, 1, 0);
+	while (n == 0 && pgpx_now() < until);
+	pg_atomic_fetch_sub_u32(&pgpx_shared->npolling, 1);
+
+	if (n > 0)
+		kept->poll_misses = Max(kept->poll_misses - 1, 0);
+	else
+		kept->poll_misses = Min(kept->poll_misses + 2, POLL_MISSES_MAX);
+	kept->poll_skip = (1 << kept->poll_misses) - 1;
+	return n > 0 && (occurred.events & WL_SOCKET_READABLE) != 0;
 }
 
 /* Keep a socket that has come in; consumes the descriptor, also on an error. */

@@ -270,6 +270,7 @@ typedef struct PgpxStats
 	uint64		lease_time;
 	uint64		max_lease_time;
 	uint64		statements;
+	uint64		polled;			/* waits that ended without a sleep */
 	uint64		rows;
 	uint64		errors;
 	uint64		bytes_received;
@@ -447,6 +448,7 @@ typedef struct PgpxShared
 	int			max_pools;
 	int			ntickets;
 	int			max_locks;
+	uint32		max_polling;	/* half the processors */
 	LWLock	   *registry_lock;
 	LWLock	   *dlock_lock;
 	char		process[PGPX_PROCESS_LEN];	/* this life of this server, to others */
@@ -460,6 +462,7 @@ typedef struct PgpxShared
 	pg_atomic_uint32 databases_changed; /* counts DROP DATABASE and the like */
 	pg_atomic_uint64 next_dlock;	/* requests and places in queues */
 	pg_atomic_uint32 dlocks_changed;	/* counts what the worker has to look at */
+	pg_atomic_uint32 npolling;	/* processes in pgpx_kept_poll */
 
 	/* protected by free_mutex */
 	slock_t		free_mutex;

@@ -66,6 +66,7 @@ pgpx_stats_lease_locked(PgpxPool *pool, PgpxTime held, PgpxEnd end,
 	if (usage != NULL)
 	{
 		stats->statements += usage->statements;
+		stats->polled += usage->polled;
 		stats->rows += usage->rows;
 		stats->errors += usage->errors;
 		stats->bytes_received += usage->bytes_received;
