@@ -228,7 +228,7 @@ sub valid_values
 }
 
 # Names of a row, of which there may be several.
-sub names { return split /, /, $_[0]->[0]; }
+sub names { return split /, /, $_[0]->[0] =~ s/ \(libpq \d+\)$//r; }
 
 sub options
 {
