@@ -19,24 +19,32 @@
 
 #include "guc.h"
 
-/* The first lines of a libpq message, on one line. */
+/* The first lines of a libpq message, on one line, apart by semicolons. */
 static void
 squeeze(char *to, size_t size, const char *from)
 {
 	size_t		n = 0;
+	bool		blank = false;
+	bool		newline = false;
 
-	while (*from != '\0' && n + 1 < size)
+	for (; *from != '\0' && n + 1 < size; from++)
 	{
-		char		c = *from++;
-
-		if (c == '\n' || c == '\t')
-			c = ' ';
-		if (c == ' ' && (n == 0 || to[n - 1] == ' '))
+		if (*from == ' ' || *from == '\t' || *from == '\n')
+		{
+			blank = true;
+			newline |= *from == '\n';
 			continue;
-		to[n++] = c;
+		}
+		if (blank && n > 0)
+		{
+			if (newline && n + 2 < size)
+				to[n++] = ';';
+			if (n + 2 < size)
+				to[n++] = ' ';
+		}
+		blank = newline = false;
+		to[n++] = *from;
 	}
-	while (n > 0 && to[n - 1] == ' ')
-		n--;
 	to[n] = '\0';
 }
 
