@@ -99,6 +99,12 @@ repalloc(void *pointer, Size size)
 	return chunk + 1;
 }
 
+void *
+repalloc_huge(void *pointer, Size size)
+{
+	return repalloc(pointer, size);
+}
+
 void
 pfree(void *pointer)
 {
