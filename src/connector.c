@@ -172,6 +172,7 @@ start_connect(PgpxWorkerConn *w, PgpxLookup *lookup)
 		return;
 	}
 	(void) PQsetErrorVerbosity(w->pg, PQERRORS_VERBOSE);
+	pgpx_libpq_hush(w->pg);
 	pgpx_canceller_trace(w);
 	w->phase = PGPX_PHASE_CONNECT;
 	pgpx_connection_watch(w, EPOLLOUT);
@@ -396,6 +397,9 @@ logged_in(PgpxWorkerConn *w)
 			 PQerrorMessage(w->pg));
 		return;
 	}
+
+	/* their rows are dropped as they come */
+	(void) PQsetSingleRowMode(w->pg);
 	pgpx_connection_watch(w, EPOLLIN | (PQflush(w->pg) == 1 ? EPOLLOUT : 0));
 }
 
@@ -409,6 +413,12 @@ step_connect(PgpxWorkerConn *w)
 	pgpx_reactor_forget(w->fd);
 	w->fd = -1;
 	status = PQconnectPoll(w->pg);
+	if (pgpx_libpq_login_is_long(w))
+	{
+		fail(w, ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION,
+			 "The remote server said too much during the login.");
+		return;
+	}
 	switch (status)
 	{
 		case PGRES_POLLING_OK:
@@ -443,6 +453,7 @@ step_start(PgpxWorkerConn *w)
 		pfree(text);
 		return;
 	}
+	pgpx_libpq_drop_notifications(w->pg);
 	while (!PQisBusy(w->pg))
 	{
 		ExecStatusType status;
@@ -459,11 +470,13 @@ step_start(PgpxWorkerConn *w)
 			return;
 		}
 		status = PQresultStatus(res);
-		snprintf(text, sizeof(text), "The start commands failed: %s",
-				 PQresultErrorMessage(res));
+		text[0] = '\0';
+		if (status == PGRES_FATAL_ERROR || status == PGRES_BAD_RESPONSE)
+			snprintf(text, sizeof(text), "The start commands failed: %s",
+					 PQresultErrorMessage(res));
 		PQclear(res);
 		if (status != PGRES_COMMAND_OK && status != PGRES_TUPLES_OK &&
-			status != PGRES_EMPTY_QUERY)
+			status != PGRES_SINGLE_TUPLE && status != PGRES_EMPTY_QUERY)
 		{
 			if (status == PGRES_COPY_IN || status == PGRES_COPY_OUT ||
 				status == PGRES_COPY_BOTH)
