@@ -21,71 +21,7 @@
 #include "utils/memutils.h"
 
 #include "guc.h"
-
-/* The first lines of a libpq message, on one line. */
-static void
-squeeze(char *to, size_t size, const char *from)
-{
-	size_t		n = 0;
-
-	while (*from != '\0' && n + 1 < size)
-	{
-		char		c = *from++;
-
-		if (c == '\n' || c == '\t')
-			c = ' ';
-		if (c == ' ' && (n == 0 || to[n - 1] == ' '))
-			continue;
-		to[n++] = c;
-	}
-	while (n > 0 && to[n - 1] == ' ')
-		n--;
-	to[n] = '\0';
-}
-
-/*
- * libpq tells the SQLSTATE of a refused login in verbose messages only:
- * "severity:  SQLSTATE: text" with a line "LOCATION: .." behind it.  Make them what
- * they are by default, in place; true if the remote has no room for one more.
- */
-static bool
-take_sqlstates(char *text)
-{
-	static const char letters[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ";
-	bool		full = false;
-	char	   *to = text;
-
-	for (char *line = text; line != NULL && *line != '\0';)
-	{
-		char	   *end = strchr(line, '\n');
-		size_t		len = end != NULL ? end - line + 1 : strlen(line);
-		char	   *next = line + len;
-
-		if (strncmp(line, "LOCATION:  ", 11) != 0)
-		{
-			char	   *code = line;
-
-			/* two blanks before, as libpq writes it: no text of the remote yet */
-			while ((code = memmem(code, next - code, ":  ", 3)) != NULL)
-			{
-				code += 3;
-				if (next - code > 7 && strspn(code, letters) == 5 &&
-					code[5] == ':' && code[6] == ' ')
-				{
-					full = strncmp(code, "53300", 5) == 0;
-					memmove(code, code + 7, next - code - 7);
-					len -= 7;
-					break;
-				}
-			}
-			memmove(to, line, len);
-			to += len;
-		}
-		line = next;
-	}
-	*to = '\0';					/* NOLINT(clang-analyzer-core.*): text is not NULL */
-	return full;
-}
+#include "libpq_text.h"
 
 /*
  * An attempt has failed; text is the reason for those who wait.
@@ -99,7 +35,7 @@ give_up(PgpxWorkerConn *w, PgpxConnectFailure how, int sqlstate,
 	PgpxConn   *conn = &pgpx_conns[w->index];
 	char		reason[PGPX_ERROR_LEN];
 
-	squeeze(reason, sizeof(reason), text);
+	pgpx_libpq_squeeze(reason, sizeof(reason), text);
 	if (pgpx_log_connections)
 		ereport(LOG,
 				(errmsg("pgpool_ext could not connect to server \"%s\" of database \"%s\"",
@@ -367,6 +303,7 @@ static void
 logged_in(PgpxWorkerConn *w)
 {
 	PgpxConninfo *ci = &pgpx_wpools[w->pool].conninfo;
+	const char *refusal = pgpx_relay_refusal(w->pg);
 
 	(void) PQsetErrorVerbosity(w->pg, PQERRORS_DEFAULT);
 	pgpx_canceller_untrace(w);
@@ -375,6 +312,11 @@ logged_in(PgpxWorkerConn *w)
 		fail(w, ERRCODE_FEATURE_NOT_SUPPORTED,
 			 "The connection uses GSS encryption, which pgpool_ext cannot pass on to a session. "
 			 "Set the server's option gssencmode 'disable'.");
+		return;
+	}
+	if (refusal != NULL)
+	{
+		fail(w, ERRCODE_FEATURE_NOT_SUPPORTED, refusal);
 		return;
 	}
 	if (ci->need_password && !PQconnectionUsedPassword(w->pg))
@@ -408,6 +350,7 @@ step_connect(PgpxWorkerConn *w)
 {
 	PostgresPollingStatusType status;
 	char	   *text;
+	bool		full;
 
 	/* libpq may close its socket and open another under the same number */
 	pgpx_reactor_forget(w->fd);
@@ -427,7 +370,8 @@ step_connect(PgpxWorkerConn *w)
 			break;
 		case PGRES_POLLING_FAILED:
 			text = pstrdup(PQerrorMessage(w->pg));
-			give_up(w, take_sqlstates(text) ? PGPX_FAILED_FULL : PGPX_FAILED,
+			full = pgpx_libpq_take_sqlstates(text);
+			give_up(w, full ? PGPX_FAILED_FULL : PGPX_FAILED,
 					ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION, text);
 			pfree(text);
 			break;

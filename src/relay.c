@@ -357,10 +357,6 @@ pgpx_relay_begin(PgpxWorkerConn *w)
 	SSL		   *ssl = PQsslStruct(w->pg, "OpenSSL");
 	int			pair[2];
 
-	if (ssl == NULL)
-		return "The connection uses TLS of another library than OpenSSL, which pgpool_ext cannot relay.";
-	if (!pgpx_relay_library_fits())
-		return "libpq uses another OpenSSL than pgpool_ext was linked with, so its TLS cannot be relayed.";
 	for (int i = 0; i < 2; i++)
 		if (!AcquireExternalFD())
 		{

@@ -38,12 +38,17 @@ look_up(void)
 	return theirs == (void *) SSL_has_pending;
 }
 
-bool
-pgpx_relay_library_fits(void)
+const char *
+pgpx_relay_refusal(PGconn *pg)
 {
 	static int	fits = -1;
 
+	if (!PQsslInUse(pg))
+		return NULL;
+	if (PQsslStruct(pg, "OpenSSL") == NULL)
+		return "The connection uses TLS of another library than OpenSSL, which pgpool_ext cannot relay.";
 	if (fits < 0)
 		fits = look_up();
-	return fits != 0;
+	return fits != 0 ? NULL :
+		"libpq uses another OpenSSL than pgpool_ext was linked with, so its TLS cannot be relayed.";
 }

@@ -296,8 +296,8 @@ extern void pgpx_ending_late(PgpxWorkerConn *w);
 
 /* --- relay_library.c ----------------------------------------------------- */
 
-/* Is libpq's OpenSSL the one that we call?  Looked up once. */
-extern bool pgpx_relay_library_fits(void);
+/* Why a connection's TLS cannot be relayed; NULL: it can, or there is none. */
+extern const char *pgpx_relay_refusal(PGconn *pg);
 
 /* --- canceller.c --------------------------------------------------------- */
 
