@@ -121,6 +121,17 @@ pstrdup(const char *s)
 	return strcpy(palloc(strlen(s) + 1), s);
 }
 
+char *
+pnstrdup(const char *s, Size len)
+{
+	size_t		n = strnlen(s, len);
+	char	   *copy = palloc(n + 1);
+
+	memcpy(copy, s, n);
+	copy[n] = '\0';
+	return copy;
+}
+
 /* --- StringInfo, as lib/stringinfo.c ------------------------------------- */
 
 void
@@ -239,6 +250,13 @@ TEXT_STUB(errmsg_internal)
 TEXT_STUB(errdetail)
 TEXT_STUB(errdetail_internal)
 TEXT_STUB(errhint)
+TEXT_STUB(errcontext_msg)
+
+int
+set_errcontext_domain(const char *domain)
+{
+	return 0;
+}
 
 int
 errcode(int sqlerrcode)
