@@ -1,11 +1,22 @@
 # A network that can be made to fail: passes bytes on to a server, until it is told
-# to do otherwise with those that come from there.
+# to do otherwise.
 #
 #   my $proxy = PgpxProxy->new($remote->port);
 #   make_pool($local, $proxy, server => 's');
-#   $proxy->tell('cut 1000');     # 1000 bytes more on each connection, then its end
-#   $proxy->tell('flip 1000');    # the 1000th byte arrives wrong
-#   $proxy->tell('pass');         # new connections are as they should be
+#   my $bytes = $proxy->tell('pass');   # how many have come from there since the last word
+#
+# With what comes from the server on the connections that there are, new ones are
+# as they should be:
+#   cut 1000       1000 bytes more on each, then its end
+#   reset 1000     .. then a RST, to both sides
+#   half 1000      .. then that direction ends, the other one goes on
+#   garbage 1000   .. then bytes that are no message, and the end
+#   flip 1000      the 1000th byte arrives wrong
+#
+# With all connections, until it is told something else:
+#   freeze         nothing is passed on
+#   delay 20       all arrives 20 ms late
+#   hold           cancel requests are taken in, and no more
 #
 # One process, which ends with the test.  Make it before the test's sessions: it
 # would hold their ends of the pipes.
@@ -17,7 +28,8 @@ use warnings;
 use IO::Select;
 use IO::Socket::INET;
 use POSIX ();
-use Socket qw(IPPROTO_TCP TCP_NODELAY);
+use Socket qw(IPPROTO_TCP SO_LINGER SOL_SOCKET TCP_NODELAY);
+use Time::HiRes qw(time);
 
 my @proxies;
 
@@ -46,44 +58,80 @@ sub new
 
 sub port { return $_[0]->{port}; }
 
-# Returns when it is so.
+# Returns when it is so: the bytes that have come from servers since the last time.
 sub tell
 {
 	my ($self, $what) = @_;
 
 	syswrite $self->{write}, "$what\n";
-	sysread $self->{answer}, my $got, 3;
+	sysread $self->{answer}, my $got, 20;
+	return $got + 0;
+}
+
+sub send_all
+{
+	my ($to, $data) = @_;
+
+	while (length $data)
+	{
+		my $sent = syswrite $to, $data or return;
+
+		substr $data, 0, $sent, '';
+	}
 	return;
+}
+
+# Bytes of a server that fail: what is passed on of them, and what is done then.
+sub spoil
+{
+	my ($fault, $data, $left) = @_;
+
+	if ($fault eq 'flip')
+	{
+		substr($data, $left - 1, 1) ^= "\x01";
+		return ($data, '');
+	}
+	# neither a message nor a text in UTF-8
+	return (substr($data, 0, $left) . ($fault eq 'garbage' ? "\x9F" x 200 : ''), $fault);
 }
 
 sub loop
 {
 	my ($listener, $port, $read, $answer) = @_;
 	my $select = IO::Select->new($listener, $read);
-	my %peer;
-	my %from_server;
+	my $few = IO::Select->new($listener, $read);
+	my (%peer, %from_server, %fresh);
 	my %left;          # bytes before something happens, by the server's end
-	my $fault = '';
+	my @late;          # when, to whom, what
+	my @held;
+	my ($fault, $delay, $passed) = ('', 0, 0);
 	my $drop = sub {
-		foreach my $end (@_)
+		# copies: what they come from is deleted
+		foreach my $end (my @ends = @_)
 		{
 			$select->remove($end);
-			delete $_->{$end} foreach \%peer, \%from_server, \%left;
+			delete $_->{$end} foreach \%peer, \%from_server, \%fresh, \%left;
 			close $end;
 		}
 	};
 
 	while (1)
 	{
-		foreach my $ready ($select->can_read)
+		my $ends = $fault eq 'freeze' ? $few : $select;
+		my $pause = @late && $fault ne 'freeze' ? $late[0][0] - time : undef;
+
+		foreach my $ready ($ends->can_read(defined $pause && $pause < 0 ? 0 : $pause))
 		{
 			if ($ready == $read)
 			{
 				sysread($read, my $line, 1000) or return;
-				(my $what, my $bytes) = $line =~ /^(\w+) ?(\d*)/;
-				$fault = $what eq 'pass' ? '' : $what;
-				%left = map { $_ => $bytes } keys %from_server;
-				syswrite $answer, "ok\n";
+				($fault, my $number) = $line =~ /^(\w+) ?(\d*)/;
+				$drop->($_, $peer{$_}) foreach splice @held;
+				$delay = $fault eq 'delay' ? $number / 1000 : 0;
+				$fault = '' if $fault =~ /^(?:pass|delay)$/;
+				%left = $number eq '' ? () : map { $_ => $number } keys %from_server;
+				syswrite $answer, "$passed\n";
+				$passed = 0;
 			}
 			elsif ($ready == $listener)
 			{
@@ -95,40 +143,52 @@ sub loop
 				setsockopt $_, IPPROTO_TCP, TCP_NODELAY, 1 foreach $client, $server;
 				@peer{ $client, $server } = ($server, $client);
 				$from_server{$server} = 1;
+				$fresh{$client} = 1;
 				$select->add($client, $server);
 			}
 			elsif ($peer{$ready})
 			{
 				my $other = $peer{$ready};
 				my $n = sysread $ready, my $data, 65536;
+				my $then = '';
 
 				if (!$n)
 				{
-					$drop->($ready, $other);
+					@held = grep { $_ != $other } @held;
+					push @late, [ time + $delay, $other, '', 'cut' ];
+					$select->remove($ready);
+					next;
+				}
+				$passed += $n if $from_server{$ready};
+
+				# length and code of a cancel request
+				if (delete $fresh{$ready} && $fault eq 'hold' && $n == 16 && unpack('x4N', $data) == 80877102)
+				{
+					$select->remove($ready);
+					push @held, $ready;
 					next;
 				}
 				if ($fault && defined $left{$ready})
 				{
 					if ($n < $left{$ready}) { $left{$ready} -= $n; }
-					elsif ($fault eq 'cut')
-					{
-						syswrite $other, substr $data, 0, $left{$ready};
-						$drop->($ready, $other);
-						next;
-					}
-					else
-					{
-						substr($data, $left{$ready} - 1, 1) ^= "\x01";
-						delete $left{$ready};
-					}
+					else { ($data, $then) = spoil($fault, $data, delete $left{$ready}); }
 				}
-				while (length $data)
-				{
-					my $sent = syswrite $other, $data;
+				push @late, [ time + $delay, $other, $data, $then ];
+				$select->remove($ready) if $then;
+			}
+		}
+		while ($fault ne 'freeze' && @late && $late[0][0] <= time)
+		{
+			my (undef, $to, $data, $then) = @{ shift @late };
+			my $from = $peer{$to} or next;
 
-					last unless $sent;
-					substr $data, 0, $sent, '';
-				}
+			send_all($to, $data);
+			if ($then eq 'half') { shutdown $to, 1; }
+			elsif ($then)
+			{
+				setsockopt $_, SOL_SOCKET, SO_LINGER, pack 'll', 1, 0
+				  foreach $then eq 'reset' ? ($from, $to) : ();
+				$drop->($from, $to);
 			}
 		}
 	}
