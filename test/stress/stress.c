@@ -3,7 +3,7 @@
  * stress.c
  *	  Many sessions, random operations, random faults; see ../README.md.
  *
- *	  stress SEED SECONDS LOCAL REMOTE PROXY_PORT REMOTE_PORT RESTART
+ *	  stress SEED SECONDS LOCAL REMOTE PROXY_PORT REMOTE_PORT RESTART [FAULT_EACH]
  *
  * LOCAL and REMOTE are conninfos of superusers, RESTART a shell command that
  * restarts the remote.  The foreign servers "s" and "c" lead to PROXY_PORT, where a
@@ -20,6 +20,9 @@
  * Every other round is quiet: there are no faults, so no operation may fail but by
  * its own doing, and what the pools count, and who holds what, must be what the
  * sessions have written down (Model), to the last one.
+ *
+ * With FAULT_EACH it is a soak: a fault every so many seconds, rounds of three faults,
+ * and at each barrier a look at what must not grow (sample.h).
  *
  * The seed decides what each thread does next; what the others do meanwhile is
  * the machine's to decide.
@@ -43,6 +46,7 @@
 #include <unistd.h>
 
 #include "libpq-fe.h"
+#include "sample.h"
 
 #define SESSIONS 24
 #define ROUGH 5					/* seconds of a round */
@@ -90,6 +94,7 @@ static int	proxy_port;
 static int	remote_port;
 static unsigned long seed;
 
+static double fault_each = 0;	/* seconds; 0: a stress, no soak */
 static volatile bool stop = false;	/* the time is up */
 static volatile bool pausing = false;	/* to the barrier */
 static volatile bool quiet = false; /* nobody but the sessions does anything */
@@ -881,7 +886,7 @@ one_fault(Session *s, PGconn **local, PGconn **remote)
 	char		sql[512];
 	char		answer[1024];
 	int			victim = roll(s, SESSIONS);
-	int			what = roll(s, 100);
+	int			what = fault_each > 0 ? 20 + (int) roll(s, 80) : (int) roll(s, 100);
 	int			kind;
 
 #define LOCAL(text) ask(local, local_info, (text), answer, sizeof(answer))
@@ -955,7 +960,7 @@ one_fault(Session *s, PGconn **local, PGconn **remote)
 	{
 		kind = 9;
 		frozen = true;
-		usleep(roll(s, 300 * 1000));
+		usleep(roll(s, (fault_each > 0 ? 3000 : 300) * 1000));
 		frozen = false;
 	}
 	else if (what < 98)
@@ -1129,6 +1134,59 @@ check_model(PGconn **local)
 	}
 }
 
+/* --- what must not grow -------------------------------------------------------- */
+
+static Series series[] = {
+	{.what = "memory of the worker, kB",.slack = 512},
+	{.what = "its descriptors beside connections",.slack = 1},
+	{.what = "memory of a session, kB",.slack = 512},
+	{.what = "memory of the largest one, kB",.slack = 2048},
+	{.what = "descriptors of a session",.slack = 2},
+	{.what = "sessions of the remote",.slack = 2},
+};
+
+/* Nobody does anything: how large are they all? */
+static void
+take_samples(PGconn **local, PGconn **remote)
+{
+	static Process processes[SESSIONS + 1];
+	char		answer[1024];
+	int			pid;
+	long		connections;
+	long		memory;
+	long		sum = 0;
+	long		most = 0;
+	long		descriptors = 0;
+
+	LOCAL("SELECT concat_ws(' ', pid, (SELECT count(*) FROM pgpool.connections)) FROM pgpool.workers");
+	if (sscanf(answer, "%d %ld", &pid, &connections) == 2)
+	{
+		memory = memory_of(pid);
+		add_sample(&series[0], memory);
+		add_sample(&series[1], descriptors_of(pid) - connections);
+		if (growth_of(&processes[SESSIONS], pid, memory) > PROCESS_GROWTH)
+			fail(NULL, "the worker, process %d, has grown to %ld kB", pid, memory);
+	}
+	for (int i = 0; i < SESSIONS; i++)
+	{
+		pid = PQbackendPID(sessions[i].conn);
+		memory = memory_of(pid);
+		if (growth_of(&processes[i], pid, memory) > PROCESS_GROWTH)
+			fail(&sessions[i], "its process %d has grown to %ld kB", pid, memory);
+		sum += memory > 0 ? memory : 0;
+		most = memory > most ? memory : most;
+		descriptors += descriptors_of(pid);
+	}
+	add_sample(&series[2], sum / SESSIONS);
+	add_sample(&series[3], most);
+	add_sample(&series[4], descriptors / SESSIONS);
+	REMOTE("SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app'");
+	add_sample(&series[5], atol(answer));
+	printf("soak: worker %ld kB, sessions %ld kB, %ld descriptors, %s sessions at the remote\n",
+		   memory_of(processes[SESSIONS].pid), sum / SESSIONS, descriptors / SESSIONS, answer);
+	fflush(stdout);
+}
+
 int
 main(int argc, char **argv)
 {
@@ -1147,9 +1205,9 @@ main(int argc, char **argv)
 	int			rounds = 0;
 	int			listener;
 
-	if (argc != 8)
+	if (argc != 8 && argc != 9)
 	{
-		fprintf(stderr, "usage: stress SEED SECONDS LOCAL REMOTE PROXY_PORT REMOTE_PORT RESTART\n");
+		fprintf(stderr, "usage: stress SEED SECONDS LOCAL REMOTE PROXY_PORT REMOTE_PORT RESTART [FAULT_EACH]\n");
 		return 2;
 	}
 	seed = strtoul(argv[1], NULL, 10);
@@ -1158,6 +1216,8 @@ main(int argc, char **argv)
 	proxy_port = atoi(argv[5]);
 	remote_port = atoi(argv[6]);
 	restart_command = argv[7];
+	if (argc == 9)
+		fault_each = atof(argv[8]);
 	printf("stress: seed %lu, %s seconds, %d sessions\n", seed, argv[2], SESSIONS);
 	fflush(stdout);
 
@@ -1182,7 +1242,8 @@ main(int argc, char **argv)
 	end = now() + atof(argv[2]);
 	for (;;)
 	{
-		double		round = now() + (quiet ? QUIET : ROUGH);
+		double		round = now() + (quiet ? QUIET : fault_each > 0 ? 3 * fault_each : ROUGH);
+		double		fault = now();
 
 		while (now() < round && (quiet || now() < end))
 		{
@@ -1192,6 +1253,9 @@ main(int argc, char **argv)
 				continue;
 			}
 			usleep(10 * 1000 + roll(&chaos, 150 * 1000));
+			if (now() < fault)
+				continue;
+			fault = now() + fault_each;
 			one_fault(&chaos, &local, &remote);
 
 			/* in full flight, too: what does not hold is XX000 */
@@ -1212,6 +1276,8 @@ main(int argc, char **argv)
 		check(&local, &remote);
 		if (quiet)
 			check_model(&local);
+		if (quiet && fault_each > 0)
+			take_samples(&local, &remote);
 		rounds++;
 		pausing = false;
 
@@ -1240,5 +1306,14 @@ main(int argc, char **argv)
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
 		printf("%s %ld %s", i > 0 ? "," : "", faults[i], names[i]);
 	printf("\n");
+	if (fault_each > 0)
+	{
+		bool		bad = false;
+
+		for (size_t i = 0; i < sizeof(series) / sizeof(series[0]); i++)
+			bad |= grows(&series[i]);
+		if (bad)
+			fail(NULL, "something grows");
+	}
 	return 0;
 }
