@@ -56,7 +56,7 @@ endif
 
 .PHONY: all install uninstall installcheck clean distclean
 .PHONY: help deps test test-one demo bench lint format dist deb check-deb
-.PHONY: model model-deep fuzz stress analyze check-points
+.PHONY: model model-deep fuzz stress soak coverage analyze check-points
 .PHONY: check-assert check-asan check-ubsan check-valgrind check-versions
 
 help:
@@ -68,6 +68,8 @@ help:
 	@echo "model          search the models; model-deep: larger, for minutes"
 	@echo "fuzz           SECONDS= of hostile input for each harness"
 	@echo "stress         SECONDS= of random operations and faults; SEED="
+	@echo "soak           HOURS= of load, with a fault every ten seconds"
+	@echo "coverage       which lines of src/ the tests run; SUITES="
 	@echo "check-points   what happens at exact instants, in a build with debug points"
 	@echo "check-assert   regress and isolation in a server with assertions, built"
 	@echo "               once from source; check-asan, check-ubsan, check-valgrind"
@@ -107,6 +109,14 @@ fuzz: deps
 SEED ?=
 stress: deps
 	@test/stress/run $(SECONDS) $(SEED)
+
+# load, and a random fault every ten seconds; nothing may grow
+HOURS ?= 1
+soak: deps
+	@test/soak/run $(HOURS) $(SEED)
+
+coverage: deps
+	@test/coverage/run $(SUITES)
 
 check-points: deps
 	@test/points/run

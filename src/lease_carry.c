@@ -143,6 +143,7 @@ pgpx_lease_carry(PgpxLease *lease)
 							 reset, &usage);
 	if (ticket == NULL)
 		return false;
+	PGPX_DEBUG_POINT("carry");
 	pgpx_ticket_sent(ticket, send_offer(lease->kept->fd, reset, ticket));
 	lease->target->partner = lease->conn;
 	lease->target->partner_generation = lease->generation;

@@ -24,6 +24,13 @@
  * run restart: -DNS=2 -DRESTARTS=1
  * run versions: -DNS=2 -DRECONNECTS=1 -DASKS=1
  * run places: -DNC=2 -DNS=2 -DDEADLINES=1
+ * run carry: -DNS=2 -DCARRY -DDEADLINES=1 -DINTERRUPTS=1
+ * run carry_end: -DNS=2 -DCARRY -DKILLS=1 -DRESETFAILS=1
+ * run carry_lost: -DNS=2 -DCARRY -DLOSSES=1
+ * run carry_taken: -DNS=2 -DCARRY -DREVOKES=1
+ * run carry_asked: -DNS=2 -DCARRY -DASKS=1
+ * deep carry_restart: -DNS=2 -DCARRY -DRESTARTS=1 -DKILLS=1
+ * run carry_queue: -DNS=3 -DCARRY
  *
  * mutant BUG_TIMEOUT: -DNS=2 -DDEADLINES=1
  * mutant BUG_CANCELWAIT: -DNS=2 -DINTERRUPTS=1
@@ -42,10 +49,19 @@
  * mutant BUG_FORGET: -DNS=2 -DRESTARTS=1
  * mutant BUG_TICK: -DNS=1
  * mutant BUG_SLEEP: -DNS=1
+ * mutant BUG_SENDING: -DNS=2 -DCARRY -DINTERRUPTS=1
+ * mutant BUG_GIVENON: -DNS=3 -DCARRY -DINTERRUPTS=1
+ * mutant BUG_TWICE: -DNS=2 -DCARRY -DLOSSES=1
+ * mutant BUG_AHEAD: -DNS=2 -DCARRY -DRESETFAILS=1
+ * mutant BUG_NOTRUN: -DNS=2 -DCARRY -DRESETFAILS=1
+ * mutant BUG_CARRYCANCEL: -DNS=2 -DCARRY -DASKS=1
+ * mutant BUG_ACTIVE: -DNS=2 -DCARRY -DREVOKES=1
+ * mutant BUG_NOTWOKEN: -DNS=2 -DCARRY
  *
  * deep queue: -DNS=3 -DDEADLINES=2 -DINTERRUPTS=1 -DKILLS=1
  * deep rounds: -DNS=3 -DROUNDS=2 -DLOSSES=1 -DRESETFAILS=1 -DREVOKES=1
  * deep worker: -DNC=2 -DNS=2 -DROUNDS=2 -DKILLS=1 -DASKS=1 -DCONNFAILS=1 -DRESTARTS=2
+ * deep carry: -DNS=3 -DCARRY -DROUNDS=2 -DDEADLINES=1 -DINTERRUPTS=1 -DKILLS=1 -DREVOKES=1 -DRESETFAILS=1 -DLOSSES=1
  * deep all: -DNC=2 -DNS=3 -DROUNDS=2 -DDEADLINES=2 -DINTERRUPTS=1 -DKILLS=1 -DASKS=1 -DREVOKES=1 -DCONNFAILS=1 -DRESETFAILS=1 -DLOSSES=1 -DRESTARTS=1 -DRECONNECTS=1
  */
 
@@ -106,6 +122,12 @@
 #define GRANTED 2
 #define FAILED 3
 
+/* what a waiter offers to have sent: PgpxOffer; -DCARRY */
+#define OPEN 1
+#define SENDING 2
+#define SENT_ON 3
+#define NOT_SENT 4
+
 /* the mark of a cancel: conn_state.h */
 #define ASKED 1
 #define SENT 2
@@ -121,6 +143,7 @@
 /* the stream: a statement of session s is s + 1, and so is its answer */
 #define RST (NS + 1)
 #define BAD (NS + 2)		/* the answer to a reset that has failed */
+#define AHEAD (NS + 3)		/* + s: a reset and, behind it, the statement of s */
 
 /* how a connection is given: PgpxGive */
 #define G_CLEAN 0
@@ -157,6 +180,11 @@ typedef Ticket {
 Ticket ticket[NS];
 chan queue = [NS] of { byte, byte };	/* number, session; sorted by number */
 
+#ifdef CARRY
+byte offer[NS];
+bit ran[NS];				/* the statement of this checkout */
+#endif
+
 byte retry;					/* back-off: 0 none, 1 runs, 2 over */
 #if RESTARTS > 0
 byte conninfo_epoch;
@@ -191,6 +219,11 @@ chan control = [NS] of { byte };	/* CONNINFO: its epoch */
 bit alive[NC];				/* the remote backend */
 bit cut[NC];				/* the worker has shut the socket down */
 chan in[NC] = [2] of { byte };
+#ifdef CARRY
+#define ROOM 2				/* for two answers at once */
+#else
+#define ROOM 3
+#endif
 chan out[NC] = [3] of { byte };
 byte dirty[NC];				/* whose session state it holds; 0: nobody's */
 byte flying[NC];			/* a cancel: 0 none, 1 on its way, 2 delivered and closed */
@@ -550,6 +583,16 @@ inline forget_connections()
 #define T_STOP 2
 #define T_TAKE 3
 #define signalled (killed[s] || interrupted[s])
+#if defined(CARRY) && !defined(BUG_SENDING)
+#define may_leave (offer[s] != SENDING)	/* who sends does nothing that waits */
+#else
+#define may_leave true
+#endif
+#ifdef BUG_CARRYCANCEL
+#define no_cancel true
+#else
+#define no_cancel (conn[c].cancel == 0)
+#endif
 
 proctype Session(byte s)
 {
@@ -565,6 +608,9 @@ again:
 	atomic {
 		told = 0; arrival[s] = 0; c = NOCONN; place[s] = 0; holds[s] = 0;
 		used = 0; deadline = 0;
+#ifdef CARRY
+		offer[s] = 0; ran[s] = 0;
+#endif
 		if
 		:: left == 0 || killed[s] -> goto done
 		:: else -> left--
@@ -616,6 +662,12 @@ take:
 		ticket[s].state = WAITING;
 		tickets_out++;
 		queue!!num, s;
+#ifdef CARRY
+		if
+		:: offer[s] = OPEN
+		:: offer[s] = 0
+		fi;
+#endif
 		grow();
 		if
 		:: retry != 0 && !ticking -> wake_worker()
@@ -633,7 +685,11 @@ wait:
 	/* pgpx_checkout_wait: no lock, so the look and the sleep are two steps */
 	atomic {
 		if
+#ifdef CARRY
+		:: ticket[s].state != WAITING && offer[s] != SENDING -> goto claim
+#else
 		:: ticket[s].state != WAITING -> goto claim
+#endif
 		:: else
 		fi;
 #ifdef BUG_EPOCH
@@ -682,11 +738,19 @@ tell_again:
 claim:
 	/* pgpx_ticket_leave(CLAIM) */
 	atomic {
+		may_leave;
 		if
 		:: ticket[s].state == GRANTED ->
 			c = ticket[s].conn;
 			ticket[s].state = NONE;
 			tickets_out--;
+#ifdef CARRY
+			if
+			:: offer[s] == NOT_SENT -> offer[s] = 0; goto dead
+			:: offer[s] == SENT_ON -> used = 1; goto sent_answer
+			:: else -> offer[s] = 0
+			fi;
+#endif
 			goto settle
 		:: ticket[s].state == FAILED ->
 			ticket[s].state = NONE;
@@ -713,6 +777,7 @@ timed_out:
 	};
 #else
 	atomic {
+		may_leave;
 		if
 		:: ticket[s].state == WAITING ->
 			queue??_, eval(s);
@@ -727,6 +792,7 @@ timed_out:
 give_up:
 	/* pgpx_ticket_leave(CANCEL), from PG_CATCH or from the exit callback */
 	atomic {
+		may_leave;
 		c = NOCONN;
 		if
 		:: ticket[s].state == WAITING -> queue??_, eval(s)
@@ -751,8 +817,18 @@ give_up:
 		ticket[s].state = NONE;
 		tickets_out--
 	};
-	/* .. and the second section: given on, untouched */
-	atomic { how = G_AS_IT_WAS; then = T_STOP; goto giving };
+	/* .. and the second section: given on, untouched, if nothing was sent */
+	atomic {
+		how = G_AS_IT_WAS; then = T_STOP;
+#if defined(CARRY) && !defined(BUG_GIVENON)
+		if
+		:: offer[s] == SENT_ON -> how = G_CANCEL_CLOSE
+		:: offer[s] == NOT_SENT -> how = G_CLOSE
+		:: else
+		fi;
+#endif
+		goto giving
+	};
 
 settle:
 	/*
@@ -811,6 +887,38 @@ use:
 		fi
 	};
 
+#ifdef CARRY
+	goto answer;
+
+sent_answer:
+	/* pgpx_wire_begin_sent: what was sent for us is answered on our socket */
+	if
+	:: atomic { reachable && len(out[c]) > 0 ->
+		out[c]?got;
+		assert(got == RST || got == BAD);	/* never another one's answer */
+		if
+		:: got == RST -> got = 0; offer[s] = 0; goto answer
+		:: else ->
+			/* PGPX_EV_NOT_RESET: it has not run, and waits on under its number */
+			got = 0; offer[s] = 0;
+#ifdef BUG_NOTRUN
+			goto answer
+#else
+			used = 0;
+			goto dead
+#endif
+		fi }
+	/* it may have run: 08006 */
+#ifdef BUG_TWICE
+	:: atomic { !reachable && mine -> used = 0; offer[s] = 0; goto dead }
+#else
+	:: atomic { !reachable && mine -> how = G_CLOSE; then = T_NEXT; goto giving }
+#endif
+	:: atomic { !mine && !reachable -> goto next }
+	:: atomic { signalled -> how = G_CANCEL_CLOSE; then = T_STOP; goto giving }
+	fi;
+#endif
+
 answer:
 	/* pgpx_run_read */
 	if
@@ -836,6 +944,62 @@ answer:
 	fi;
 
 back:
+#ifdef CARRY
+	/* pgpx_lease_carry: without the lock, may_go_on */
+	if
+	:: atomic { mine && used && reachable && len(out[c]) == 0 && len(in[c]) == 0 &&
+		len(queue) > 0 -> true }
+	:: goto no_carry
+	fi;
+	/* pgpx_pool_carry */
+	atomic {
+		got = NOBODY;
+		if
+		:: len(queue) > 0 -> queue?<k, j>; got = j; k = 0; j = 0
+		:: else
+		fi;
+		if
+		:: got != NOBODY && mine && offer[got] == OPEN && !conn[c].hung &&
+			!conn[c].old && no_cancel ->
+			queue?_, _;
+			leases_out--;
+			clear_lease(c);
+			conn[c].owed = 0;
+			conn[c].state = IDLE;
+			ticket[got].state = GRANTED;
+			ticket[got].conn = c;
+			offer[got] = SENDING;
+			take_conn(c, got);
+			n = got;
+			assert_first(n);
+			n = 0;
+#ifndef BUG_ACTIVE
+			conn[c].busy = 1;
+#endif
+			if
+			:: conn[c].cancel != 0		/* it is meant for another */
+			:: conn[c].cancel == 0 && conn[c].busy -> target[c] = got + 1
+			:: else -> target[c] = 0
+			fi
+		:: else -> got = 0; goto no_carry
+		fi
+	};
+	/* send_offer, pgpx_ticket_sent: one call, nothing can be interrupted */
+	atomic {
+		if
+		:: reachable -> in[c]!(AHEAD + got); offer[got] = SENT_ON
+		:: !reachable -> offer[got] = SENT_ON	/* nobody has told us yet */
+		:: !reachable -> offer[got] = NOT_SENT
+		fi;
+#ifndef BUG_NOTWOKEN
+		latch[got] = 1;
+#endif
+		got = 0;
+		goto next
+	};
+
+no_carry:
+#endif
 	/* pgpx_lease_return: condition() outside of the lock .. */
 	if
 #ifdef BUG_STALE
@@ -1226,7 +1390,7 @@ proctype Remote(byte c)
 
 end:
 	do
-	:: atomic { alive[c] && len(in[c]) > 0 && len(out[c]) < 3 ->
+	:: atomic { alive[c] && len(in[c]) > 0 && len(out[c]) < ROOM ->
 		/* a statement ends */
 		in[c]?x;
 		if
@@ -1235,7 +1399,32 @@ end:
 			:: dirty[c] = 0; out[c]!RST
 			:: b_resetfail > 0 -> b_resetfail--; out[c]!BAD
 			fi
-		:: else -> out[c]!x
+#ifdef CARRY
+		:: x >= AHEAD ->
+			x = x - AHEAD;
+			if
+			:: dirty[c] = 0; out[c]!RST
+			:: b_resetfail > 0 -> b_resetfail--; out[c]!BAD;
+#ifndef BUG_AHEAD
+				x = NS			/* skipped, up to the Sync */
+#endif
+			fi;
+			if
+			:: x < NS ->
+				assert(dirty[c] == 0);	/* a clean session */
+				assert(!ran[x]);		/* and never twice */
+				ran[x] = 1;
+				dirty[c] = x + 1;
+				out[c]!(x + 1)
+			:: else
+			fi
+#endif
+		:: else ->
+#ifdef CARRY
+			assert(!ran[x - 1]);
+			ran[x - 1] = 1;
+#endif
+			out[c]!x
 		fi;
 		x = 0 }
 	:: atomic { alive[c] && cut[c] && len(in[c]) == 0 -> alive[c] = 0 }
@@ -1243,8 +1432,14 @@ end:
 		/* the signal is sent, then the cancel connection is closed */
 		flying[c] = 2;
 		if
-		:: alive[c] && len(in[c]) > 0 && len(out[c]) < 3 ->
+		:: alive[c] && len(in[c]) > 0 && len(out[c]) < ROOM ->
 			in[c]?x;
+#ifdef CARRY
+			if
+			:: x >= AHEAD -> x = x - AHEAD + 1; dirty[c] = x; out[c]!RST
+			:: else
+			fi;
+#endif
 			assert(x == target[c] || x == RST && conn[c].reason);
 			if
 			:: x == RST -> out[c]!BAD
@@ -1333,6 +1528,7 @@ proctype Monitor()
 			assert(conn[i].state == FREE || conn[i].state == IDLE);
 			assert(conn[i].cancel == 0 && conn[i].owner == NOBODY);
 			assert((conn[i].state == IDLE) == alive[i]);
+			assert(conn[i].state == FREE || (len(in[i]) == 0 && len(out[i]) == 0));
 			if
 			:: conn[i].opened -> n++
 			:: else

@@ -3,17 +3,26 @@
  * stress.c
  *	  Many sessions, random operations, random faults; see ../README.md.
  *
- *	  stress SEED SECONDS LOCAL REMOTE PROXY_PORT REMOTE_PORT RESTART
+ *	  stress SEED SECONDS LOCAL REMOTE PROXY_PORT REMOTE_PORT RESTART [FAULT_EACH]
  *
  * LOCAL and REMOTE are conninfos of superusers, RESTART a shell command that
- * restarts the remote.  The foreign server "s" leads to PROXY_PORT, where a thread
- * of this program passes bytes on to REMOTE_PORT, or does not.
+ * restarts the remote.  The foreign servers "s" and "c" lead to PROXY_PORT, where a
+ * thread of this program passes bytes on to REMOTE_PORT, or does not.  On "s" there
+ * are leases and calls; on "c", which has few connections, calls alone, so that most
+ * of them are carried.
  *
  * Each thread is a session that does one operation after the other and checks
  * every value to the bit.  A thread of faults cancels, terminates, takes leases
  * away, changes the server, ends the worker, restarts the remote, cuts and freezes
  * connections.  Now and then all stop at a barrier, where everything has to add
  * up.  A mistake ends the program with status 1 and says what was done.
+ *
+ * Every other round is quiet: there are no faults, so no operation may fail but by
+ * its own doing, and what the pools count, and who holds what, must be what the
+ * sessions have written down (Model), to the last one.
+ *
+ * With FAULT_EACH it is a soak: a fault every so many seconds, rounds of three faults,
+ * and at each barrier a look at what must not grow (sample.h).
  *
  * The seed decides what each thread does next; what the others do meanwhile is
  * the machine's to decide.
@@ -37,11 +46,26 @@
 #include <unistd.h>
 
 #include "libpq-fe.h"
+#include "sample.h"
 
 #define SESSIONS 24
-#define BARRIER_EACH 5			/* seconds */
+#define ROUGH 5					/* seconds of a round */
+#define QUIET 3
 #define TEXT_MAX 3000
 #define LINKS 256				/* of the proxy */
+
+/* What a session knows of its own doing, by server: s, c. */
+#define POOLS 2
+
+typedef struct Model
+{
+	long		leased[POOLS];	/* leases, and calls that had a connection */
+	long		discarded[POOLS];
+	long		late[POOLS];	/* 55P03 after a wait */
+	long		none_now[POOLS];	/* .. without one */
+	long		statements[POOLS];
+	long		failed[POOLS];	/* statements that are errors of the remote */
+} Model;
 
 typedef struct Session
 {
@@ -55,6 +79,11 @@ typedef struct Session
 	long		values;
 	long		refused;		/* errors that may be */
 	long		reconnects;
+	char		sqlstate[6];	/* of the last run */
+	int			pool;			/* that the next statement is for */
+	bool		no_wait;		/* .. which does not wait */
+	bool		cancels;		/* .. and may be cancelled by itself */
+	Model		model;
 } Session;
 
 static Session sessions[SESSIONS];
@@ -65,8 +94,11 @@ static int	proxy_port;
 static int	remote_port;
 static unsigned long seed;
 
+static double fault_each = 0;	/* seconds; 0: a stress, no soak */
 static volatile bool stop = false;	/* the time is up */
 static volatile bool pausing = false;	/* to the barrier */
+static volatile bool quiet = false; /* nobody but the sessions does anything */
+static volatile int spoil_at = -1;	/* the proxy cuts each after so many bytes */
 static volatile bool frozen = false;	/* the proxy passes nothing on */
 static volatile int cutting = 0;	/* the proxy cuts: 1 RST, 2 FIN */
 static pthread_barrier_t barrier;
@@ -170,6 +202,23 @@ may_be(const char *sqlstate)
 	return false;
 }
 
+/* An error: in a quiet round one's own doing, and written down. */
+static void
+note_error(Session *s, const char *expected, const char *message)
+{
+	if (strcmp(s->sqlstate, "55P03") == 0)
+	{
+		if (s->no_wait)
+			s->model.none_now[s->pool]++;
+		else
+			s->model.late[s->pool]++;
+	}
+	else if (quiet && strcmp(s->sqlstate, "40P01") != 0 &&
+			 !(s->cancels && strcmp(s->sqlstate, "57014") == 0) &&
+			 (expected == NULL || strcmp(s->sqlstate, expected) != 0))
+		fail(s, "nobody disturbs, and yet: %s", message);
+}
+
 /*
  * Run SQL.  The result, or NULL after an error that may be; *sqlstate tells
  * which.  A session that has gone is made anew.
@@ -182,9 +231,11 @@ run(Session *s, const char *expected, const char *sql, int n,
 	ExecStatusType status = PQresultStatus(res);
 	const char *sqlstate = PQresultErrorField(res, PG_DIAG_SQLSTATE);
 
+	snprintf(s->sqlstate, sizeof(s->sqlstate), "%s", sqlstate ? sqlstate : "");
 	if (status == PGRES_TUPLES_OK || status == PGRES_COMMAND_OK)
 		return res;
 	s->refused++;
+	note_error(s, expected, PQresultErrorMessage(res));
 	if (PQstatus(s->conn) != CONNECTION_OK)
 	{
 		if (sqlstate != NULL && strncmp(sqlstate, "XX", 2) == 0)
@@ -246,6 +297,7 @@ ask_value(Session *s, bool on_lease)
 	PGresult   *res;
 
 	s->doing = on_lease ? "value on a lease" : "value in a call";
+	s->pool = 0;
 	snprintf(number, sizeof(number), "%lld",
 			 (long long) roll(s, 1u << 31) * roll(s, 1u << 31));
 	random_text(s, text);
@@ -253,7 +305,58 @@ ask_value(Session *s, bool on_lease)
 		run(s, NULL, "SELECT a, b FROM pgpool.query($1::bigint, 'select $1::bigint, $2::text', $2::text, $3::text) AS t(a bigint, b text)", 3, values) :
 		run(s, NULL, "SELECT a, b FROM pgpool.query('s', 'select $1::bigint, $2::text', $1::text, $2::text) AS t(a bigint, b text)", 2, values + 1);
 	if (res != NULL)
+	{
 		compare(s, res, number, text);
+		s->model.leased[0] += !on_lease;
+		s->model.statements[0]++;
+	}
+	PQclear(res);
+}
+
+/* One of many calls on few connections, in a session without traces. */
+static void
+call(Session *s)
+{
+	static const char *const sql =
+		"SELECT a, b, c FROM pgpool.query('c', 'select $1::bigint, $2::text,"
+		" concat(current_setting(''stress.owner'', true),"
+		" (select count(*) from pg_locks where locktype = ''advisory'' and pid = pg_backend_pid())),"
+		" set_config(''stress.owner'', $3, false), pg_try_advisory_lock($3::int)::text'"
+		", $1::text, $2::text, $3::text) AS t(a bigint, b text, c text, d text, e text)";
+	char		number[32];
+	char		mine[32];
+	char		text[TEXT_MAX];
+	const char *values[3] = {number, text, mine};
+	PGresult   *res;
+
+	s->doing = "a call of many";
+	s->pool = 1;
+	if (roll(s, 10) == 0)
+	{
+		res = run(s, "22012", "SELECT pgpool.exec('c', 'select 1 / 0')", 0, NULL);
+		if (res != NULL)
+			fail(s, "1 / 0 is something");
+		if (strcmp(s->sqlstate, "22012") == 0)
+		{
+			s->model.leased[1]++;
+			s->model.statements[1]++;
+			s->model.failed[1]++;
+		}
+		return;
+	}
+	snprintf(mine, sizeof(mine), "%d", s->number + 2000);
+	snprintf(number, sizeof(number), "%lld",
+			 (long long) roll(s, 1u << 31) * roll(s, 1u << 31));
+	random_text(s, text);
+	res = run(s, NULL, sql, 3, values);
+	if (res != NULL)
+	{
+		compare(s, res, number, text);
+		if (strcmp(PQgetvalue(res, 0, 2), "0") != 0)
+			fail(s, "traces of another: \"%s\"", PQgetvalue(res, 0, 2));
+		s->model.leased[1]++;
+		s->model.statements[1]++;
+	}
 	PQclear(res);
 }
 
@@ -270,6 +373,7 @@ mark(Session *s)
 	res = run(s, NULL, "SELECT a, b, c FROM pgpool.query($1::bigint, 'select pg_backend_pid()::text, coalesce(current_setting(''stress.owner'', true), ''''), (select count(*) from pg_locks where locktype = ''advisory'' and pid = pg_backend_pid())::text') AS t(a text, b text, c text)", 1, values);
 	if (res == NULL)
 		return;
+	s->model.statements[0]++;
 	if (s->pid[0] == '\0')
 	{
 		if (PQgetvalue(res, 0, 1)[0] != '\0')
@@ -281,6 +385,8 @@ mark(Session *s)
 		res = run(s, NULL, "SELECT pgpool.exec($1::bigint, format('select set_config(''stress.owner'', %L, false), pg_advisory_lock(1000 + %s)', $2::text, $2::text))", 2, values);
 		if (res == NULL)
 			snprintf(s->pid, sizeof(s->pid), "unknown");
+		else
+			s->model.statements[0]++;
 	}
 	else if (strcmp(s->pid, "unknown") != 0)
 	{
@@ -308,9 +414,17 @@ take(Session *s)
 	PGresult   *res;
 
 	s->doing = how[which < 6 ? which : 0];
+	s->pool = 0;
+	s->no_wait = which == 3 || which == 4;
 	res = run(s, NULL, s->doing, 0, NULL);
+	s->no_wait = false;
 	if (res != NULL && !PQgetisnull(res, 0, 0))
+	{
 		snprintf(s->lease, sizeof(s->lease), "%s", PQgetvalue(res, 0, 0));
+		s->model.leased[0]++;
+	}
+	else if (res != NULL)
+		s->model.none_now[0]++;
 	s->pid[0] = '\0';
 	PQclear(res);
 }
@@ -326,6 +440,7 @@ give(Session *s, const char *how)
 	{
 		s->doing = how;
 		res = run(s, i > 0 ? "55000" : NULL, how, 1, values);
+		s->model.discarded[0] += res != NULL && strstr(how, "discard") != NULL;
 		if (res == NULL && s->lease[0] != '\0' && i > 0)
 		{
 			/* it may have gone in the try before */
@@ -378,9 +493,21 @@ transaction(Session *s)
 				(!may_be(sqlstate) && strcmp(sqlstate, "3B001") != 0 &&
 				 strcmp(sqlstate, "25P02") != 0 && strcmp(sqlstate, "22012") != 0))
 				fail(s, "%s", PQresultErrorMessage(res));
+			s->pool = 0;
+			snprintf(s->sqlstate, sizeof(s->sqlstate), "%s", sqlstate);
+			note_error(s, may_be(sqlstate) ? NULL : sqlstate,
+					   PQresultErrorMessage(res));
 		}
 		else if (strstr(step, "checkout_xact") != NULL)
+		{
 			snprintf(lease, sizeof(lease), "%s", PQgetvalue(res, 0, 0));
+			s->model.leased[0]++;
+		}
+		else if (strstr(step, "pgpool.query") != NULL)
+		{
+			s->model.leased[0]++;
+			s->model.statements[0]++;
+		}
 		PQclear(res);
 		if (lease[0] != '\0')
 		{
@@ -410,6 +537,8 @@ slow(Session *s)
 	int			which = roll(s, 4);
 	bool		landed = true;
 
+	s->pool = 0;
+	s->cancels = which == 0 || which == 2;
 	switch (which)
 	{
 		case 0:
@@ -417,6 +546,7 @@ slow(Session *s)
 			if (!simply(s, NULL, "SET statement_timeout = '15ms'"))
 				return;
 			res = run(s, NULL, "SELECT pgpool.exec($1::bigint, 'select pg_sleep(0.05)')", 1, values);
+			s->model.statements[0]++;
 			PQclear(res);
 			for (int i = 0; i < 10 && !simply(s, NULL, "RESET statement_timeout"); i++)
 				;
@@ -427,6 +557,7 @@ slow(Session *s)
 			res = run(s, NULL, "SELECT pgpool.send($1::bigint, 'select 41 + 1 from pg_sleep(0.01)')", 1, values);
 			if (res == NULL || s->lease[0] == '\0')
 				break;
+			s->model.statements[0]++;
 			PQclear(res);
 			res = run(s, "55000", "SELECT a FROM pgpool.result($1::bigint) AS t(a int)", 1, values);
 			if (res != NULL && (PQntuples(res) != 1 || strcmp(PQgetvalue(res, 0, 0), "42") != 0))
@@ -440,6 +571,7 @@ slow(Session *s)
 			res = run(s, NULL, "SELECT pgpool.send($1::bigint, 'select pg_sleep(1)')", 1, values);
 			if (res == NULL || s->lease[0] == '\0')
 				break;
+			s->model.statements[0]++;
 			PQclear(res);
 			res = run(s, "55000", "SELECT pgpool.cancel($1::bigint)", 1, values);
 			PQclear(res);
@@ -456,9 +588,11 @@ slow(Session *s)
 								strcmp(PQgetvalue(res, 0, 2), "99") != 0))
 				fail(s, "rows are %s, %s, %s", PQgetvalue(res, 0, 0),
 					 PQgetvalue(res, 0, 1), PQgetvalue(res, 0, 2));
+			s->model.statements[0]++;
 			PQclear(res);
 			break;
 	}
+	s->cancels = false;
 
 	/* what is in flight is in the way of all but a checkin */
 	if (!landed && s->lease[0] != '\0')
@@ -482,6 +616,8 @@ soil(Session *s)
 	const char *values[1] = {s->lease};
 
 	s->doing = how[which];
+	s->pool = 0;
+	s->model.statements[0]++;
 	PQclear(run(s, which == 4 ? "22012" : which == 5 ? "0A000" : "25P02",
 				how[which], 1, values));
 	/* a second one of these would be an error, so the lease ends here */
@@ -497,10 +633,12 @@ one_operation(Session *s)
 	s->operations++;
 	if (s->lease[0] == '\0')
 	{
-		if (what < 60)
+		if (what < 40)
 			take(s);
-		else if (what < 90)
+		else if (what < 60)
 			ask_value(s, false);
+		else if (what < 90)
+			call(s);
 		else
 			transaction(s);
 		return;
@@ -517,6 +655,8 @@ one_operation(Session *s)
 		ask_value(s, false);	/* beside the lease */
 	else if (what < 67)
 		transaction(s);
+	else if (what < 69)
+		call(s);				/* of another pool */
 	else if (what < 92)
 		give(s, "SELECT pgpool.checkin($1::bigint)");
 	else if (what < 96)
@@ -539,7 +679,9 @@ session_main(void *arg)
 	{
 		if (pausing)
 		{
-			/* nothing is to be left */
+			/* at the first one all have what they have, then nothing is to be left */
+			pthread_barrier_wait(&barrier);
+			pthread_barrier_wait(&barrier);
 			while (s->lease[0] != '\0')
 				give(s, "SELECT pgpool.checkin($1::bigint)");
 			for (int i = 0; i < 100 && !simply(s, "55000", "SELECT pgpool.checkin_all()"); i++)
@@ -560,6 +702,7 @@ session_main(void *arg)
 typedef struct Link
 {
 	int			fd[2];			/* 0 the pool's, 1 the remote's; -1: none */
+	int			left;			/* bytes of the remote until its end; -1: all */
 } Link;
 
 static Link links[LINKS];
@@ -583,15 +726,26 @@ end_link(Link *link, bool reset)
 
 /* Blocking writes: a peer that does not read holds all up, for a while. */
 static bool
-pass_on(int from, int to)
+pass_on(Link *link, int side)
 {
 	char		buffer[32768];
+	int			from = link->fd[side];
+	int			to = link->fd[1 - side];
 	ssize_t		n = recv(from, buffer, sizeof(buffer), MSG_DONTWAIT);
 
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return true;
 	if (n <= 0)
 		return false;
+	if (side == 1 && link->left >= 0)
+	{
+		if (n > link->left)
+		{
+			(void) send(to, buffer, link->left, MSG_NOSIGNAL);
+			return false;
+		}
+		link->left -= n;
+	}
 	for (ssize_t sent = 0; sent < n;)
 	{
 		ssize_t		m = send(to, buffer + sent, n - sent, MSG_NOSIGNAL);
@@ -624,6 +778,12 @@ proxy_main(void *arg)
 					end_link(&links[i], cutting == 1);
 			cutting = 0;
 		}
+		if (spoil_at >= 0)
+		{
+			for (int i = 0; i < LINKS; i++)
+				links[i].left = spoil_at;
+			spoil_at = -1;
+		}
 		if (frozen)
 		{
 			usleep(5000);
@@ -647,7 +807,7 @@ proxy_main(void *arg)
 
 			if (polls[i].revents == 0 || link->fd[0] < 0)
 				continue;
-			if (!pass_on(link->fd[side[i]], link->fd[1 - side[i]]))
+			if (!pass_on(link, side[i]))
 				end_link(link, false);
 		}
 		if (polls[0].revents & POLLIN)
@@ -669,6 +829,7 @@ proxy_main(void *arg)
 				close(to);
 				continue;
 			}
+			links[i].left = -1;
 			links[i].fd[0] = fd;
 			links[i].fd[1] = to;
 		}
@@ -725,7 +886,7 @@ one_fault(Session *s, PGconn **local, PGconn **remote)
 	char		sql[512];
 	char		answer[1024];
 	int			victim = roll(s, SESSIONS);
-	int			what = roll(s, 100);
+	int			what = fault_each > 0 ? 20 + (int) roll(s, 80) : (int) roll(s, 100);
 	int			kind;
 
 #define LOCAL(text) ask(local, local_info, (text), answer, sizeof(answer))
@@ -762,19 +923,23 @@ one_fault(Session *s, PGconn **local, PGconn **remote)
 	else if (what < 75)
 	{
 		kind = 4;
-		LOCAL("SELECT pgpool.pause('s')");
+		LOCAL(roll(s, 2) ? "SELECT pgpool.pause('s')" : "SELECT pgpool.pause('c')");
 		usleep(roll(s, 100 * 1000));
-		LOCAL("SELECT pgpool.resume('s')");
+		LOCAL("SELECT pgpool.resume('s'), pgpool.resume('c')");
 	}
 	else if (what < 80)
 	{
 		kind = 5;
-		LOCAL("SELECT pgpool.reconnect('s')");
+		LOCAL(roll(s, 2) ? "SELECT pgpool.reconnect('s')" : "SELECT pgpool.reconnect('c')");
 	}
 	else if (what < 85)
 	{
 		kind = 6;
-		snprintf(sql, sizeof(sql), "ALTER SERVER s OPTIONS (SET pool_size '%u', SET reset '%s')",
+		if (roll(s, 3) == 0)
+			snprintf(sql, sizeof(sql), "ALTER SERVER c OPTIONS (SET pool_size '%u')",
+					 1 + roll(s, 3));
+		else
+			snprintf(sql, sizeof(sql), "ALTER SERVER s OPTIONS (SET pool_size '%u', SET reset '%s')",
 				 1 + roll(s, 8), roll(s, 3) == 0 ? "on_transfer" : "always");
 		LOCAL(sql);
 	}
@@ -786,20 +951,24 @@ one_fault(Session *s, PGconn **local, PGconn **remote)
 	else if (what < 92)
 	{
 		kind = 8;
-		cutting = 1 + roll(s, 2);
+		if (roll(s, 2) == 0)
+			spoil_at = roll(s, 1000);	/* within some message */
+		else
+			cutting = 1 + roll(s, 2);
 	}
 	else if (what < 96)
 	{
 		kind = 9;
 		frozen = true;
-		usleep(roll(s, 300 * 1000));
+		usleep(roll(s, (fault_each > 0 ? 3000 : 300) * 1000));
 		frozen = false;
 	}
 	else if (what < 98)
 	{
 		kind = 10;
-		LOCAL("SELECT pgpool.drain('s', '100 ms')");
-		LOCAL("SELECT pgpool.resume('s')");
+		LOCAL(roll(s, 2) ? "SELECT pgpool.drain('s', '100 ms')" :
+			  "SELECT pgpool.drain('c', '100 ms')");
+		LOCAL("SELECT pgpool.resume('s'), pgpool.resume('c')");
 	}
 	else
 	{
@@ -869,6 +1038,161 @@ check(PGconn **local, PGconn **remote)
 	}
 }
 
+/* --- the model ---------------------------------------------------------------- */
+
+static const char *const servers[POOLS] = {"s", "c"};
+static long before[POOLS][9];
+static long carried;			/* in quiet rounds */
+
+/* What the pools have counted: checkouts, discards, timeouts, .. */
+static void
+read_counters(PGconn **local, int pool, long *counters)
+{
+	char		sql[1024];
+	char		answer[1024];
+
+	snprintf(sql, sizeof(sql), "SELECT concat_ws(' ', sum(checkouts - retried), sum(discards),"
+			 " sum(timeouts), sum(statements), sum(errors),"
+			 " sum(cancelled + failed + terminated + lease_timeouts), sum(granted), sum(carried),"
+			 " sum(retried))"
+			 " FROM pgpool.stats WHERE server = '%s'", servers[pool]);
+	LOCAL(sql);
+	if (sscanf(answer, "%ld %ld %ld %ld %ld %ld %ld %ld %ld", &counters[0], &counters[1],
+			   &counters[2], &counters[3], &counters[4], &counters[5],
+			   &counters[6], &counters[7], &counters[8]) != 9)
+		fail(NULL, "no counters of %s: %s", servers[pool], answer);
+}
+
+/* A quiet round begins: the pools work again, and all counting starts here. */
+static void
+begin_quiet(PGconn **local)
+{
+	must_become(local, "the pool does not work again",
+				"SELECT pgpool.exec('s', 'select 1') = 1 AND pgpool.exec('c', 'select 1') = 1");
+	must_become(local, "connections are stuck between two states",
+				"SELECT count(*) = 0 FROM pgpool.connections WHERE state NOT IN ('idle')");
+	for (int pool = 0; pool < POOLS; pool++)
+		read_counters(local, pool, before[pool]);
+	for (int i = 0; i < SESSIONS; i++)
+		memset(&sessions[i].model, 0, sizeof(Model));
+	quiet = true;
+}
+
+/* Nobody does anything: who has a lease by the model, and by the view? */
+static void
+check_holders(PGconn **local)
+{
+	char		sql[SESSIONS * 48 + 512] = "WITH held(pid, lease) AS (VALUES (0, 0::bigint)";
+	char		answer[1024];
+
+	for (int i = 0; i < SESSIONS; i++)
+		if (sessions[i].lease[0] != '\0')
+			sprintf(sql + strlen(sql), ", (%d, %s::bigint)",
+					PQbackendPID(sessions[i].conn), sessions[i].lease);
+	strcat(sql, "), leased(pid, lease) AS (SELECT pid, lease FROM pgpool.leases UNION ALL VALUES (0, 0::bigint))"
+		   " SELECT string_agg(concat_ws(' ', pid, lease), ', ') FROM"
+		   " ((TABLE held EXCEPT ALL TABLE leased) UNION ALL (TABLE leased EXCEPT ALL TABLE held)) AS d");
+	LOCAL(sql);
+	if (answer[0] != '\0')
+		fail(NULL, "leases (session, lease) that only the model has, or only the pool: %s", answer);
+}
+
+/* All has been given back: do the pools count what the sessions have done? */
+static void
+check_model(PGconn **local)
+{
+	for (int pool = 0; pool < POOLS; pool++)
+	{
+		long		now[9];
+		Model		m = {0};
+
+		read_counters(local, pool, now);
+		for (int i = 0; i < 9; i++)
+			now[i] -= before[pool][i];
+		for (int i = 0; i < SESSIONS; i++)
+		{
+			m.leased[pool] += sessions[i].model.leased[pool];
+			m.discarded[pool] += sessions[i].model.discarded[pool];
+			m.late[pool] += sessions[i].model.late[pool];
+			m.none_now[pool] += sessions[i].model.none_now[pool];
+			m.statements[pool] += sessions[i].model.statements[pool];
+			m.failed[pool] += sessions[i].model.failed[pool];
+		}
+		carried += now[7];
+
+		/*
+		 * Who does not wait may wait for a test that is under way.  And whose time
+		 * is up when he has a connection, but not yet its socket, counts as granted
+		 * and retried.
+		 */
+		if (now[0] != m.leased[pool] || now[1] != m.discarded[pool] ||
+			now[2] + now[8] < m.late[pool] || now[2] > m.late[pool] + m.none_now[pool] ||
+			now[3] != m.statements[pool] ||
+			(pool == 1 && now[4] != m.failed[pool]) ||
+			now[5] != 0 || now[7] > now[6] ||
+			(pool == 0 && now[7] > now[3]))
+			fail(NULL, "pool %s counts %ld leases, %ld discarded, %ld timeouts, %ld statements,"
+				 " %ld errors, %ld cancelled or failed, %ld granted, %ld carried; the sessions had %ld, %ld,"
+				 " %ld (and %ld without waiting), %ld, %ld, 0", servers[pool], now[0], now[1],
+				 now[2], now[3], now[4], now[5], now[6], now[7], m.leased[pool], m.discarded[pool],
+				 m.late[pool], m.none_now[pool], m.statements[pool], m.failed[pool]);
+	}
+}
+
+/* --- what must not grow -------------------------------------------------------- */
+
+static Series series[] = {
+	{.what = "memory of the worker, kB",.slack = 512},
+	{.what = "its descriptors beside connections",.slack = 1},
+	{.what = "memory of a session, kB",.slack = 512},
+	{.what = "memory of the largest one, kB",.slack = 2048},
+	/* sockets are kept for as many connections as there are: pool_size changes */
+	{.what = "descriptors of a session",.slack = 14},
+};
+
+/* Nobody does anything: how large are they all? */
+static void
+take_samples(PGconn **local, PGconn **remote)
+{
+	static Process processes[SESSIONS + 1];
+	char		answer[1024];
+	int			pid;
+	long		connections = 0;
+	long		memory;
+	long		sum = 0;
+	long		most = 0;
+	long		descriptors = 0;
+
+	LOCAL("SELECT concat_ws(' ', pid, (SELECT count(*) FROM pgpool.connections)) FROM pgpool.workers");
+	if (sscanf(answer, "%d %ld", &pid, &connections) == 2)
+	{
+		memory = memory_of(pid);
+		add_sample(&series[0], memory);
+		add_sample(&series[1], descriptors_of(pid) - connections);
+		if (growth_of(&processes[SESSIONS], pid, memory) > PROCESS_GROWTH)
+			fail(NULL, "the worker, process %d, has grown to %ld kB", pid, memory);
+	}
+	for (int i = 0; i < SESSIONS; i++)
+	{
+		pid = PQbackendPID(sessions[i].conn);
+		memory = memory_of(pid);
+		if (growth_of(&processes[i], pid, memory) > PROCESS_GROWTH)
+			fail(&sessions[i], "its process %d has grown to %ld kB", pid, memory);
+		sum += memory > 0 ? memory : 0;
+		most = memory > most ? memory : most;
+		descriptors += descriptors_of(pid);
+	}
+	add_sample(&series[2], sum / SESSIONS);
+	add_sample(&series[3], most);
+	add_sample(&series[4], descriptors / SESSIONS);
+	REMOTE("SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app'");
+	if (atol(answer) != connections)
+		fail(NULL, "%ld connections, but the remote has %s sessions", connections, answer);
+	printf("soak: worker %ld kB, sessions %ld kB, %ld descriptors, %s sessions at the remote\n",
+		   memory_of(processes[SESSIONS].pid), sum / SESSIONS, descriptors / SESSIONS, answer);
+	fflush(stdout);
+}
+
 int
 main(int argc, char **argv)
 {
@@ -887,9 +1211,9 @@ main(int argc, char **argv)
 	int			rounds = 0;
 	int			listener;
 
-	if (argc != 8)
+	if (argc != 8 && argc != 9)
 	{
-		fprintf(stderr, "usage: stress SEED SECONDS LOCAL REMOTE PROXY_PORT REMOTE_PORT RESTART\n");
+		fprintf(stderr, "usage: stress SEED SECONDS LOCAL REMOTE PROXY_PORT REMOTE_PORT RESTART [FAULT_EACH]\n");
 		return 2;
 	}
 	seed = strtoul(argv[1], NULL, 10);
@@ -898,6 +1222,8 @@ main(int argc, char **argv)
 	proxy_port = atoi(argv[5]);
 	remote_port = atoi(argv[6]);
 	restart_command = argv[7];
+	if (argc == 9)
+		fault_each = atof(argv[8]);
 	printf("stress: seed %lu, %s seconds, %d sessions\n", seed, argv[2], SESSIONS);
 	fflush(stdout);
 
@@ -922,11 +1248,20 @@ main(int argc, char **argv)
 	end = now() + atof(argv[2]);
 	for (;;)
 	{
-		double		round = now() + BARRIER_EACH;
+		double		round = now() + (quiet ? QUIET : fault_each > 0 ? 3 * fault_each : ROUGH);
+		double		fault = now();
 
-		while (now() < round && now() < end)
+		while (now() < round && (quiet || now() < end))
 		{
+			if (quiet)
+			{
+				usleep(100 * 1000);
+				continue;
+			}
 			usleep(10 * 1000 + roll(&chaos, 150 * 1000));
+			if (now() < fault)
+				continue;
+			fault = now() + fault_each;
 			one_fault(&chaos, &local, &remote);
 
 			/* in full flight, too: what does not hold is XX000 */
@@ -940,10 +1275,24 @@ main(int argc, char **argv)
 		}
 		pausing = true;
 		pthread_barrier_wait(&barrier);
+		if (quiet)
+			check_holders(&local);
+		pthread_barrier_wait(&barrier);
+		pthread_barrier_wait(&barrier);
 		check(&local, &remote);
+		if (quiet)
+			check_model(&local);
+		if (quiet && fault_each > 0)
+			take_samples(&local, &remote);
 		rounds++;
 		pausing = false;
-		stop = now() >= end;
+
+		/* the last round is a quiet one */
+		stop = quiet && now() >= end;
+		if (quiet)
+			quiet = false;
+		else
+			begin_quiet(&local);
 		pthread_barrier_wait(&barrier);
 		if (stop)
 			break;
@@ -955,11 +1304,22 @@ main(int argc, char **argv)
 		values += sessions[i].values;
 		refused += sessions[i].refused;
 	}
-	printf("stress: %ld operations, %ld values, %ld refused, %d barriers\n",
-		   operations, values, refused, rounds);
+	printf("stress: %ld operations, %ld values, %ld refused, %d barriers, %ld carried in quiet rounds\n",
+		   operations, values, refused, rounds, carried);
+	if (carried < 10L * rounds)
+		fail(NULL, "next to nothing was carried");
 	printf("stress: faults:");
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
 		printf("%s %ld %s", i > 0 ? "," : "", faults[i], names[i]);
 	printf("\n");
+	if (fault_each > 0)
+	{
+		bool		bad = false;
+
+		for (size_t i = 0; i < sizeof(series) / sizeof(series[0]); i++)
+			bad |= grows(&series[i]);
+		if (bad)
+			fail(NULL, "something grows");
+	}
 	return 0;
 }

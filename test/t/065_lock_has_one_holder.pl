@@ -233,12 +233,12 @@ my @faults = (
 		kill 'CONT', $worker;
 		has_noted($node, $token, 'valid_at_end', 'f', 'the holder knows of its loss') } ],
 	[ 'holder cut off', 1, 3, sub { my ($node, $pid, $token, $other) = @_;
-		$proxy->tell('hole');
+		$proxy->tell('freeze');
 		wait_for_others('another one takes it meanwhile', $token, $other);
 		$proxy->tell('pass');
 		has_noted($node, $token, 'valid_at_end, fenced', 'f|55000', 'the holder knows of its loss, and its fenced write is refused') } ],
 	[ 'contender cut off', 0, 2.5, sub { my ($node, $pid, $token) = @_;
-		$proxy->tell('hole');
+		$proxy->tell('freeze');
 		usleep(1_500_000);
 		is(later($token, @nodes), 0, 'nobody gets it meanwhile');
 		$proxy->tell('pass');
@@ -246,7 +246,7 @@ my @faults = (
 	[ 'flapping', 1, 3, sub {
 		foreach (1 .. 4)
 		{
-			$proxy->tell('hole');
+			$proxy->tell('freeze');
 			usleep(500_000);
 			$proxy->tell('pass');
 			usleep(500_000);

@@ -3,6 +3,7 @@
 use strict;
 use warnings;
 
+use PgpxProxy;
 use PgpxTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -11,6 +12,7 @@ plan skip_all => 'a normal build has no debug points: see test/points/run'
   unless $ENV{PGPX_DEBUG_POINTS};
 
 my $remote = remote_node('remote');
+my $proxy = PgpxProxy->new($remote->port);
 my $local = local_node('local', conf => ['restart_after_crash = on']);
 make_pool($local, $remote, server => 'one', options => { pool_size => 1, retry_min => '10 ms' });
 
@@ -184,6 +186,54 @@ foreach my $case (
 	check_invariants($local, "$what: the invariants hold");
 }
 arm(debug_point => '');
+
+# A connection has been granted with a statement that is just being sent.
+make_pool($local, $proxy, server => 'carry', options => { pool_size => 1, retry_min => '10 ms' });
+$remote->safe_psql('remote_db', 'CREATE TABLE carried (n int); GRANT ALL ON carried TO remote_app');
+my $carried = q{SELECT carried, errors, leased, waiters FROM pgpool.stats JOIN pgpool.pools USING (pool_id) WHERE pools.server = 'carry'};
+foreach my $case (qw(undisturbed lost cancelled terminated taken))
+{
+	my ($holder, $waiter) = map { PgpxSession->new($local) } 1 .. 2;
+	my $sql = $case =~ /undisturbed|lost|taken/ ? 'INSERT INTO carried VALUES (1)' : 'SELECT pg_sleep(600)';
+	my $running = q{SELECT count(*) FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(600)' AND usename = 'remote_app' AND state = 'active'};
+
+	disarm();
+	$local->safe_psql('postgres', q{SELECT pgpool.reset_stats('carry')});
+	$remote->safe_psql('remote_db', 'TRUNCATE carried');
+	$holder->run("SET pgpool_ext.debug_point = 'carry wait'");
+	my $lease = lease($holder, 'carry');
+	$holder->run("SELECT pgpool.exec($lease, 'SELECT 1')");
+	$waiter->start("SELECT pgpool.exec('carry', '$sql')");
+	wait_until($local, 'SELECT count(*) FROM pgpool.waiters', 1) or die 'no waiter';
+	$holder->start("SELECT pgpool.checkin($lease)");
+	ok(reached('carry'), "carry, $case: it is granted");
+	is($local->safe_psql('postgres', 'SELECT pid, state FROM pgpool.leases'), $waiter->pid . '|active', "carry, $case: as if it were running");
+	check_invariants($local, "carry, $case: the invariants hold");
+	if ($case eq 'lost')
+	{
+		# a RST, which the sender has not seen: not a byte is sent
+		$proxy->tell('reset 0');
+		$remote->safe_psql('postgres', q{SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity WHERE application_name = 'pgpool_ext/carry'});
+		ok(wait_until($local, q{SELECT count(*) FROM pgpool.connections WHERE server = 'carry' AND state = 'leased'}, '1'), "carry, $case: the connection has ended");
+		$proxy->tell('pass');
+	}
+	my %how = (cancelled => 'SELECT pg_cancel_backend(' . $waiter->pid . ')', terminated => 'SELECT pg_terminate_backend(' . $waiter->pid . ')',
+		taken => 'SELECT pgpool.terminate(lease) FROM pgpool.leases');
+	is($local->safe_psql('postgres', $how{$case}), 't', "carry, $case: done") if $how{$case};
+
+	# its socket is shut down by then, so that nothing is sent
+	ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgpool_ext/carry'}, '0'), "carry, $case: the connection ends") if $case eq 'taken';
+	go_on('carry');
+	is($holder->finish(30) . $holder->error, '', "carry, $case: the one before has returned it");
+	$waiter->finish(30);
+	is($waiter->sqlstate, { cancelled => '57014', terminated => '57P01' }->{$case} // '', "carry, $case: what its owner is told") or diag($waiter->error);
+	is($remote->safe_psql('remote_db', 'SELECT count(*) FROM carried'), $case =~ /ed$/ && $case ne 'undisturbed' ? '0' : '1', "carry, $case: how often it has run");
+	ok(wait_until($remote, $running, '0'), "carry, $case: nothing runs on over there");
+	ok(wait_until($local, $carried, $case eq 'undisturbed' ? '1|0|0|0' : '0|0|0|0'), "carry, $case: what is counted");
+	is($local->safe_psql('postgres', "SELECT a FROM pgpool.query('carry', 'select 42') AS t(a int)"), '42', "carry, $case: the next one is served");
+	$_->quit foreach $holder, $waiter;
+	stats_add_up($local, "carry, $case: the counters add up");
+}
 
 # No memory, in a session: an error, the lease usable or gone, nothing lost.
 my ($failed, $wrong) = (0, '');

@@ -1,0 +1,91 @@
+# The clock of the local server is set, forward and back by an hour, and the worker or
+# a holder is stopped meanwhile: no connection is as old as that, nobody waits for less
+# or more than his timeout, no lease is held for too long.  Only time that has really
+# passed counts.
+#
+# Needs libfaketime (Debian: libfaketime); PGPX_FAKETIME: where it is.
+use strict;
+use warnings;
+
+use PgpxTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my ($library) = grep { defined && -f } $ENV{PGPX_FAKETIME}, glob('/usr/lib/*/faketime/libfaketime.so.1 /usr/lib*/faketime/libfaketime.so.1');
+plan skip_all => 'there is no libfaketime here' unless defined $library;
+
+my $file = PostgreSQL::Test::Utils::tempdir . '/clock';
+my $remote = remote_node('remote');
+my $local = local_node('local', start => 0);
+
+sub set_clock
+{
+	my ($offset) = @_;
+
+	open my $new, '>', "$file.new" or die;
+	printf $new "%+d\n", $offset;
+	close $new;
+	rename "$file.new", $file or die;
+	return;
+}
+
+set_clock(0);
+{
+	local %ENV = (%ENV, LD_PRELOAD => $library, FAKETIME_TIMESTAMP_FILE => $file, FAKETIME_NO_CACHE => 1,
+		FAKETIME_DONT_FAKE_MONOTONIC => 1);
+	$local->start;
+}
+make_pool($local, $remote, server => 'three', options => { pool_size => 3, min_size => 0, idle_timeout => '5 min', max_lifetime => '10 min',
+	lease_timeout => '5 min', leak_warning => '5 min', test_period => '5 min' });
+make_pool($local, $remote, server => 'one', options => { pool_size => 1 });
+
+my ($holder, $waiter, $other) = map { PgpxSession->new($local) } 1 .. 3;
+my @leases = map { lease($holder, 'three') } 1 .. 3;
+my @pids = map { $holder->run("SELECT * FROM pgpool.query($_, 'SELECT pg_backend_pid()') AS t(a int)") } @leases;
+$holder->run("SELECT pgpool.checkin($leases[$_])") foreach 0, 1;
+my $pids = join ',', sort @pids;
+my $there = q{SELECT string_agg(remote_pid::text, ',' ORDER BY remote_pid::text) FROM pgpool.connections WHERE server = 'three'};
+my $worker = worker_pid($local);
+my $hour = 3600;
+my $held = lease($other, 'one');
+
+foreach my $offset ($hour, -$hour)
+{
+	foreach my $stopped ('', 'worker', 'holder')
+	{
+		my $what = "clock at $offset" . ($stopped && ", the $stopped stopped meanwhile");
+		my $pid = { worker => $worker, holder => $holder->pid }->{$stopped};
+
+		set_clock(0);
+		wait_until($local, "SELECT abs(extract(epoch FROM clock_timestamp()) - @{[ time ]}) < 60");
+		kill 'STOP', $pid if $pid;
+		my $took = seconds {
+			$waiter->start(q{SELECT pgpool.checkout('one', '700 ms')});
+			wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '1');
+			set_clock($offset);
+			$waiter->finish(60);
+		};
+		$waiter->failed('55P03', qr/no free connection|timeout/, "$what: who waits waits for his timeout");
+		cmp_ok($took, '>=', 0.65, "$what: not less");
+		ok(wait_until($local, "SELECT abs(extract(epoch FROM clock_timestamp()) - @{[ time + $offset ]}) < 60", 't', 20), "$what: it is so");
+		kill 'CONT', $pid if $pid;
+
+		# the worker has something to do, and looks at all it has
+		is($other->run(q{SELECT pgpool.exec('three', 'SELECT 1')}), '1', "$what: the pool is used");
+		wait_until($local, q{SELECT owed FROM pgpool.pools WHERE server = 'three'}, '0');
+		is($local->safe_psql('postgres', $there), $pids, "$what: all connections are those of before");
+		is($holder->run("SELECT * FROM pgpool.query($leases[2], 'SELECT pg_backend_pid()') AS t(a int)") . $holder->error, $pids[2], "$what: the lease goes on");
+	}
+}
+
+is($local->safe_psql('postgres', q{SELECT closed_idle, closed_lifetime, lease_timeouts FROM pgpool.stats WHERE server = 'three'}), '0|0|0',
+	'none was too old, no lease too long');
+unlike(slurp_file($local->logfile), qr/has been held/, 'nor does the log say so');
+is(worker_pid($local), $worker, 'and the worker is the same');
+
+$_->run('SELECT pgpool.checkin_all()') foreach $holder, $other;
+$_->quit foreach $holder, $waiter, $other;
+stats_add_up($local);
+check_invariants($local);
+leak_check($local, $remote);
+done_testing();
