@@ -965,7 +965,7 @@ COMMENT ON COLUMN pgpool.workers.pools IS
 COMMENT ON COLUMN pgpool.workers.connections IS
 'connections of these pools, in any state';
 COMMENT ON COLUMN pgpool.workers.descriptors IS
-'sockets that it has open for connections (three for one with TLS) and cancel requests';
+'sockets that it has open for connections (three for one with TLS), cancel requests and pings of locks';
 COMMENT ON COLUMN pgpool.workers.connections_used IS
 'connections of all workers, in any state';
 COMMENT ON COLUMN pgpool.workers.connections_max IS

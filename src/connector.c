@@ -10,15 +10,12 @@
  */
 #include "worker.h"
 
-#include <arpa/inet.h>
 #include <netdb.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include "mb/pg_wchar.h"
 #include "storage/fd.h"
-#include "utils/memutils.h"
 
 #include "guc.h"
 
@@ -127,15 +124,22 @@ fail(PgpxWorkerConn *w, int sqlstate, const char *text)
 	give_up(w, PGPX_FAILED, sqlstate, text);
 }
 
+static void
+drop_notice(void *arg, const PGresult *res)
+{
+}
+
+/* libpq would write them into the server's log, as they came from the remote. */
+void
+pgpx_connector_drop_notices(PGconn *pg)
+{
+	(void) PQsetNoticeReceiver(pg, drop_notice, NULL);
+}
+
 /* The parameters are complete: begin the login. */
 static void
 start_connect(PgpxWorkerConn *w, PgpxLookup *lookup)
 {
-	PgpxConninfo *ci = &pgpx_wpools[w->pool].conninfo;
-	const char **keywords;
-	const char **values;
-	int			n = 0;
-
 	if (!AcquireExternalFD())
 	{
 		fail(w, ERRCODE_INSUFFICIENT_RESOURCES,
@@ -144,28 +148,8 @@ start_connect(PgpxWorkerConn *w, PgpxLookup *lookup)
 	}
 	w->external_fd = true;
 
-	keywords = palloc0(sizeof(char *) * (ci->nparams + 4));
-	values = palloc0(sizeof(char *) * (ci->nparams + 4));
-	for (int i = 0; i < ci->nparams; i++)
-	{
-		/* ours come at the end, and the last one counts */
-		keywords[n] = ci->keywords[i];
-		values[n++] = ci->values[i];
-	}
-	if (lookup != NULL)
-	{
-		keywords[n] = "host";
-		values[n++] = pgpx_lookup_host(lookup);
-		keywords[n] = "hostaddr";
-		values[n++] = pgpx_lookup_hostaddr(lookup);
-		keywords[n] = "port";
-		values[n++] = pgpx_lookup_port(lookup);
-	}
-	w->pg = PQconnectStartParams(keywords, values, 0);
+	w->pg = pgpx_conninfo_login(&pgpx_wpools[w->pool].conninfo, lookup, NULL);
 	PGPX_DEBUG_POINT("worker_connects");
-	pfree(keywords);
-	pfree(values);
-
 	if (w->pg == NULL)
 	{
 		fail(w, ERRCODE_OUT_OF_MEMORY, "out of memory");
@@ -180,20 +164,10 @@ start_connect(PgpxWorkerConn *w, PgpxLookup *lookup)
 		return;
 	}
 	(void) PQsetErrorVerbosity(w->pg, PQERRORS_VERBOSE);
+	pgpx_connector_drop_notices(w->pg);
 	pgpx_canceller_trace(w);
 	w->phase = PGPX_PHASE_CONNECT;
 	pgpx_connection_watch(w, EPOLLOUT);
-}
-
-const char *
-pgpx_connector_param(const PgpxConninfo *ci, const char *name)
-{
-	const char *value = NULL;
-
-	for (int i = 0; i < ci->nparams; i++)
-		if (strcmp(ci->keywords[i], name) == 0)
-			value = ci->values[i];
-	return value;
 }
 
 void
@@ -204,7 +178,6 @@ pgpx_connector_open(PgpxWorkerConn *w)
 	PgpxConninfo *ci;
 	uint64		version;
 	int64		timeout;
-	const char *host;
 
 	w->pool = conn->pool;
 	pool = &pgpx_pools[w->pool];
@@ -226,13 +199,12 @@ pgpx_connector_open(PgpxWorkerConn *w)
 
 	w->started = pgpx_now();
 	pgpx_connection_deadline(w, timeout);
-	host = pgpx_connector_param(ci, "host");
-	if (pgpx_connector_param(ci, "hostaddr") == NULL && pgpx_lookup_needed(host))
+	if (pgpx_conninfo_needs_lookup(ci))
 	{
 		uint64		tag = ((uint64) w->index << 32) | (uint32) w->generation;
 
 		w->phase = PGPX_PHASE_LOOKUP;
-		if (pgpx_lookup_start(host, pgpx_connector_param(ci, "port"), tag) == NULL)
+		if (!pgpx_conninfo_look_up(ci, tag))
 			fail(w, ERRCODE_INSUFFICIENT_RESOURCES,
 				 "too many host names are being looked up");
 		return;
@@ -305,7 +277,7 @@ params_fit(PgpxWorkerConn *w, char *text, size_t size)
 	const char *encoding = PQparameterStatus(w->pg, "client_encoding");
 	const char *datestyle = PQparameterStatus(w->pg, "DateStyle");
 	const char *interval = PQparameterStatus(w->pg, "IntervalStyle");
-	const char *wanted = pgpx_connector_param(ci, "client_encoding");
+	const char *wanted = pgpx_conninfo_param(ci, "client_encoding");
 	const char *name = NULL;
 	const char *value = NULL;
 

@@ -9,6 +9,10 @@
  * and for the ends of transactions and sessions, in which nothing waits and nothing
  * throws.
  *
+ * Its callbacks are those of lease_table.c in shape only: a lease goes back before
+ * the commit, which an open remote transaction can still prevent; a lock is held to
+ * the end of it, and released after.
+ *
  *-------------------------------------------------------------------------
  */
 #include "dlock_session.h"
@@ -71,6 +75,32 @@ pgpx_dlock_valid(const char *server, const char *name, int64 token)
 	return pgpx_steady_now() < lock.valid_until;
 }
 
+bool
+pgpx_dlock_holds(uint64 queue, const char *name)
+{
+	bool		held = false;
+	PgpxDlock	lock;
+
+	if (pgpx_dlock_nmine == 0)
+		return false;
+	for (int i = -1; (i = pgpx_dlock_mine(i, &lock)) >= 0;)
+	{
+		PgpxDlock	now;
+
+		if (lock.queue != queue ||
+			pgpx_dlock_find(&lock.key, lock.name, lock.token, &now) != i)
+			continue;
+		if (now.state == PGPX_DLOCK_LOST)
+		{
+			pgpx_dlock_warn(i, &now);
+			pgpx_dlock_release(i, false);
+		}
+		else if (strcmp(lock.name, name) == 0)
+			held = true;
+	}
+	return held;
+}
+
 /* Wait until the worker has told the remote, or given that up. */
 static bool
 await_release(PgpxTarget *target, int place, const PgpxDlock *lock,
@@ -94,6 +124,31 @@ await_release(PgpxTarget *target, int place, const PgpxDlock *lock,
 	}
 }
 
+/*
+ * One that this session has taken through another pool of the server: its user
+ * mapping was another one then, or so was the user.  -1: there is none.
+ */
+static int
+find_own(PgpxTarget *target, const char *name, int64 token, PgpxDlock *lock)
+{
+	uint64		queue = pgpx_dlock_queue(target->key.database,
+										 target->key.server, name);
+	int			place = -1;
+
+	while ((place = pgpx_dlock_mine(place, lock)) >= 0)
+		if (lock->queue == queue && lock->token == token &&
+			strcmp(lock->name, name) == 0)
+			break;
+	if (place >= 0 && lock->owner_user != GetUserId())
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("lock \"%s\" of server \"%s\" belongs to another user of this session",
+						name, NameStr(target->server_name)),
+				 errdetail("It was taken by \"%s\".",
+						   GetUserNameFromId(lock->owner_user, false))));
+	return place < 0 ? -1 : pgpx_dlock_find(&lock->key, name, token, lock);
+}
+
 PgpxDlockUnlocked
 pgpx_dlock_unlock(const char *server, const char *name, int64 token)
 {
@@ -103,6 +158,8 @@ pgpx_dlock_unlock(const char *server, const char *name, int64 token)
 	int			place = pgpx_dlock_find(&target->key, name, token, &lock);
 	volatile bool done = false;
 
+	if (place < 0)
+		place = find_own(target, name, token, &lock);
 	if (place < 0)
 	{
 		ereport(WARNING,
@@ -126,6 +183,7 @@ pgpx_dlock_unlock(const char *server, const char *name, int64 token)
 		return PGPX_DLOCK_WAS_NOT_HELD;
 	}
 
+	PGPX_DEBUG_POINT("unlock");
 	pgpx_target_pin(target);
 	pgpx_dlock_release(place, true);
 	PG_TRY();

@@ -9,6 +9,7 @@
 
 #include <math.h>
 
+#include "catalog/pg_authid.h"
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 
@@ -48,31 +49,40 @@ pgpx_arg_lease(FunctionCallInfo fcinfo, int at)
 	return PG_GETARG_INT64(at);
 }
 
+double
+pgpx_arg_interval(FunctionCallInfo fcinfo, int at)
+{
+	const Interval *interval = PG_GETARG_INTERVAL_P(at);
+
+	if (PGPX_INTERVAL_NOT_FINITE(interval))
+		return HUGE_VAL;
+	return interval->time / 1000.0 +
+		interval->day * (double) SECS_PER_DAY * 1000.0 +
+		interval->month * (double) DAYS_PER_MONTH * SECS_PER_DAY * 1000.0;
+}
+
+char *
+pgpx_arg_interval_text(FunctionCallInfo fcinfo, int at)
+{
+	return DatumGetCString(
+		DirectFunctionCall1(interval_out, PG_GETARG_DATUM(at)));
+}
+
 static int64
 get_timeout(FunctionCallInfo fcinfo, int at, const char *hint)
 {
-	Interval   *interval;
 	double		ms;
 
 	if (PG_NARGS() <= at || PG_ARGISNULL(at))
 		return PGPX_TIMEOUT_DEFAULT;
-	interval = PG_GETARG_INTERVAL_P(at);
-
-	ms = interval->time / 1000.0 +
-		interval->day * (double) SECS_PER_DAY * 1000.0 +
-		interval->month * (double) DAYS_PER_MONTH * SECS_PER_DAY * 1000.0;
-	if (PGPX_INTERVAL_NOT_FINITE(interval) || ms < 0 || ms > TIMEOUT_MAX_MS)
-	{
-		Datum		text = DirectFunctionCall1(interval_out,
-											   IntervalPGetDatum(interval));
-
+	ms = pgpx_arg_interval(fcinfo, at);
+	if (ms < 0 || ms > TIMEOUT_MAX_MS)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("timeout is out of range"),
 				 errdetail("It is \"%s\", and must be between 0 and 10 years.",
-						   DatumGetCString(text)),
+						   pgpx_arg_interval_text(fcinfo, at)),
 				 errhint("%s", hint)));
-	}
 	return (int64) ceil(ms);
 }
 
@@ -83,10 +93,12 @@ pgpx_arg_timeout(FunctionCallInfo fcinfo, int at)
 					   _("0 does not wait; NULL takes \"pgpool_ext.checkout_timeout\" or the server's option \"checkout_timeout\"."));
 }
 
-int64
-pgpx_arg_wait(FunctionCallInfo fcinfo, int at)
+PgpxTime
+pgpx_arg_deadline(FunctionCallInfo fcinfo, int at)
 {
-	return get_timeout(fcinfo, at, _("0 just looks; NULL waits without limit."));
+	int64		timeout = get_timeout(fcinfo, at, _("0 just looks; NULL waits without limit."));
+
+	return timeout == PGPX_TIMEOUT_DEFAULT ? 0 : pgpx_now() + timeout * 1000;
 }
 
 ReturnSetInfo *
@@ -103,4 +115,14 @@ pgpx_arg_column_list(FunctionCallInfo fcinfo, const char *function)
 				 errhint("Write SELECT * FROM %s(...) AS t(id bigint, name text). To run SQL for its effects use pgpool.exec, which returns the number of rows.",
 						 function)));
 	return rsinfo;
+}
+
+void
+pgpx_arg_require_steering(Oid server, const char *name)
+{
+	Oid			user = GetUserId();
+
+	if (!has_privs_of_role(user, ROLE_PG_SIGNAL_BACKEND) &&
+		!pgpx_server_ownercheck(server, user))
+		aclcheck_error(ACLCHECK_NOT_OWNER, OBJECT_FOREIGN_SERVER, name);
 }

@@ -341,6 +341,19 @@ pgpx_pinger_conninfo_came(void)
 	next_run = 0;
 }
 
+int
+pgpx_pinger_descriptors(void)
+{
+	int			n = 0;
+
+	if (pingers == NULL)
+		return 0;
+	for (int i = 0; i < pgpx_shared->max_pools; i++)
+		if (pingers[i] != NULL && pingers[i]->pg != NULL)
+			n++;
+	return n;
+}
+
 /* Do what is due for a pool with locks; returns when to look again. */
 static PgpxTime
 run_pool(PgpxPinger *p)

@@ -18,10 +18,14 @@
 
 /*
  * A grant or a ping that a crash or failover of the remote could undo is none:
- * two servers would hold the lock.  Nobody else's operators are to be found.
+ * two servers would hold the lock.  Nobody else's operators are to be found.  A
+ * statement that we have given up does not wait for a row for ever: the remote would
+ * have one more of them with each new attempt.
  */
 #define SETTINGS \
 	"SET search_path = pg_catalog, pg_temp; " \
+	"SET default_transaction_isolation = 'read committed'; " \
+	"SET lock_timeout = '10s'; " \
 	"SELECT pg_catalog.set_config('synchronous_commit', 'on', false) " \
 	"WHERE pg_catalog.current_setting('synchronous_commit') " \
 	"OPERATOR(pg_catalog.=) ANY ('{off,local,remote_write}'::pg_catalog.text[])"
@@ -64,11 +68,6 @@ pgpx_pinger_watch(PgpxPinger *p, uint32 events)
 static void
 start_connect(PgpxPinger *p, PgpxLookup *lookup)
 {
-	PgpxConninfo *ci = &pgpx_wpools[p->pool].conninfo;
-	const char **keywords;
-	const char **values;
-	int			n = 0;
-
 	if (!AcquireExternalFD())
 	{
 		pgpx_pinger_failed(p, "the pool worker has too many open descriptors");
@@ -76,35 +75,15 @@ start_connect(PgpxPinger *p, PgpxLookup *lookup)
 	}
 	p->external_fd = true;
 
-	keywords = palloc0(sizeof(char *) * (ci->nparams + 5));
-	values = palloc0(sizeof(char *) * (ci->nparams + 5));
-	for (int i = 0; i < ci->nparams; i++)
-	{
-		keywords[n] = ci->keywords[i];
-		values[n++] = ci->values[i];
-	}
-
-	/* the last one counts */
-	keywords[n] = "application_name";
-	values[n++] = "pgpool_ext lock";
-	if (lookup != NULL)
-	{
-		keywords[n] = "host";
-		values[n++] = pgpx_lookup_host(lookup);
-		keywords[n] = "hostaddr";
-		values[n++] = pgpx_lookup_hostaddr(lookup);
-		keywords[n] = "port";
-		values[n++] = pgpx_lookup_port(lookup);
-	}
-	p->pg = PQconnectStartParams(keywords, values, 0);
-	pfree(keywords);
-	pfree(values);
+	p->pg = pgpx_conninfo_login(&pgpx_wpools[p->pool].conninfo, lookup,
+								"pgpool_ext lock");
 	if (p->pg == NULL || PQstatus(p->pg) == CONNECTION_BAD)
 	{
 		pgpx_pinger_failed(p, p->pg == NULL ? "out of memory" :
 											  PQerrorMessage(p->pg));
 		return;
 	}
+	pgpx_connector_drop_notices(p->pg);
 	p->phase = PGPX_PINGER_CONNECT;
 	pgpx_pinger_watch(p, EPOLLOUT);
 }
@@ -113,24 +92,19 @@ bool
 pgpx_pinger_open(PgpxPinger *p, int64 timeout)
 {
 	PgpxWorkerPool *wp = &pgpx_wpools[p->pool];
-	const char *host;
 
 	if (wp->pool_id != p->pool_id)
 		return false;
 	p->version = wp->conninfo.version;
 	p->attempt++;
 	p->deadline = pgpx_now() + timeout * 1000;
-	host = pgpx_connector_param(&wp->conninfo, "host");
-	if (pgpx_connector_param(&wp->conninfo, "hostaddr") == NULL &&
-		pgpx_lookup_needed(host))
+	if (pgpx_conninfo_needs_lookup(&wp->conninfo))
 	{
 		uint64		tag = PGPX_LOOKUP_PINGER | ((uint64) p->pool << 32) |
 			p->attempt;
 
 		p->phase = PGPX_PINGER_LOOKUP;
-		if (pgpx_lookup_start(host,
-							  pgpx_connector_param(&wp->conninfo, "port"),
-							  tag) == NULL)
+		if (!pgpx_conninfo_look_up(&wp->conninfo, tag))
 			pgpx_pinger_failed(p, "too many host names are being looked up");
 		return true;
 	}

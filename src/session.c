@@ -19,7 +19,7 @@
 #include "storage/shmem.h"
 #include "utils/memutils.h"
 
-#include "conn.h"
+#include "conn_state.h"
 #include "fdpass.h"
 #include "guc.h"
 #include "handoff.h"
@@ -74,6 +74,10 @@ pgpx_kept_drop(PgpxKept *kept)
 	}
 	pfree(kept);
 }
+
+/* Who waits for the worker looks at least this often whether it is there. */
+#define CONTROL_LOOK_MS 100
+#define REPLY_LOOK_MS 1000
 
 /* Let the least recently used socket go that no lease uses. */
 static bool
@@ -154,21 +158,32 @@ make_reply_pair(void)
 }
 
 bool
+pgpx_session_time_left(PgpxTime deadline, long most, long *ms)
+{
+	PgpxTime	now;
+
+	*ms = most;
+	if (deadline == 0)
+		return true;
+	now = pgpx_now();
+	if (now >= deadline)
+		return false;
+	*ms = (long) Min((deadline - now) / 1000 + 1,
+					 most < 0 ? INT_MAX / 2 : most);
+	return true;
+}
+
+bool
 pgpx_session_wait_latch(PgpxTime deadline, uint32 wait_event)
 {
 	int			events = WL_LATCH_SET | WL_EXIT_ON_PM_DEATH;
-	long		timeout = -1;
+	long		timeout;
 	int			rc;
 
-	if (deadline != 0)
-	{
-		PgpxTime	now = pgpx_now();
-
-		if (now >= deadline)
-			return false;
+	if (!pgpx_session_time_left(deadline, -1, &timeout))
+		return false;
+	if (timeout >= 0)
 		events |= WL_TIMEOUT;
-		timeout = (long) Min((deadline - now) / 1000 + 1, INT_MAX / 2);
-	}
 	rc = WaitLatch(MyLatch, events, timeout, wait_event);
 	if (rc & WL_LATCH_SET)
 		ResetLatch(MyLatch);
@@ -180,16 +195,10 @@ bool
 pgpx_session_wait_control(int worker, PgpxTime deadline)
 {
 	static uint32 wait_event = 0;
-	long		timeout = 100;
+	long		timeout;
 
-	if (deadline != 0)
-	{
-		PgpxTime	now = pgpx_now();
-
-		if (now >= deadline)
-			return false;
-		timeout = (long) Min((deadline - now) / 1000 + 1, timeout);
-	}
+	if (!pgpx_session_time_left(deadline, CONTROL_LOOK_MS, &timeout))
+		return false;
 	if (WaitLatchOrSocket(MyLatch,
 						  WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | WL_TIMEOUT |
 							  WL_SOCKET_WRITEABLE,
@@ -206,17 +215,11 @@ pgpx_session_wait(PgpxKept *kept, uint32 events, PgpxTime deadline,
 				  uint32 wait_event)
 {
 	WaitEvent	occurred[3];
-	long		timeout = -1;
+	long		timeout;
 	int			n;
 
-	if (deadline != 0)
-	{
-		PgpxTime	now = pgpx_now();
-
-		if (now >= deadline)
-			return false;
-		timeout = (long) Min((deadline - now) / 1000 + 1, INT_MAX / 2);
-	}
+	if (!pgpx_session_time_left(deadline, -1, &timeout))
+		return false;
 	if (kept->events != events)
 	{
 		ModifyWaitEvent(kept->waits, kept->socket_pos, events, NULL);
@@ -392,13 +395,10 @@ pgpx_kept_fetch(int pool_index, int conn, uint64 generation, uint64 lease_id,
 			return PGPX_FETCH_GONE;
 
 		{
-			long		timeout = 1000;
-			PgpxTime	now = pgpx_now();
+			long		timeout;
 
-			if (deadline != 0 && now >= deadline)
+			if (!pgpx_session_time_left(deadline, REPLY_LOOK_MS, &timeout))
 				return PGPX_FETCH_TIMEOUT;
-			if (deadline != 0)
-				timeout = (long) Min((deadline - now) / 1000 + 1, timeout);
 			if (WaitLatchOrSocket(MyLatch,
 								  WL_LATCH_SET | WL_EXIT_ON_PM_DEATH |
 									  WL_TIMEOUT | WL_SOCKET_READABLE,

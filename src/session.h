@@ -58,6 +58,13 @@ extern PgpxFetch pgpx_kept_fetch(int pool_index, int conn, uint64 generation,
 extern void pgpx_kept_drop(PgpxKept *kept);
 
 /*
+ * pgpx_session_time_left
+ *		How long to wait until a deadline (0: none), in ms, and not longer than
+ *		"most" (-1: as long as need be).  False: it has passed.
+ */
+extern bool pgpx_session_time_left(PgpxTime deadline, long most, long *ms);
+
+/*
  * pgpx_session_wait
  *		Wait until the socket is ready for "events" (WL_SOCKET_*), until this
  *		process's latch is set, or until the deadline.

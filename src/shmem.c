@@ -21,6 +21,7 @@
 
 #include "dlock_table.h"
 #include "guc.h"
+#include "ticket_table.h"
 
 #define TRANCHE "pgpool_ext"
 

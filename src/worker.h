@@ -145,9 +145,6 @@ typedef enum PgpxWatchKind
 	PGPX_WATCH_PINGER
 } PgpxWatchKind;
 
-/* Wipe what this worker knows of how a pool in this place connects. */
-extern void pgpx_reactor_forget_conninfo(int pool);
-
 extern void pgpx_reactor_init(void);
 
 /* Add, change (same fd) or, with events 0, remove a descriptor. */
@@ -188,12 +185,43 @@ extern void pgpx_pinger_looked_up(PgpxLookup *lookup);
 /* A session has told how to connect. */
 extern void pgpx_pinger_conninfo_came(void);
 
+/* How many sockets the pingers have. */
+extern int	pgpx_pinger_descriptors(void);
+
 /* --- steward.c ------------------------------------------------------------ */
 
 /* See which pools a cap keeps hungry, and find them places.  True if any is. */
 extern bool pgpx_steward_run(void);
 
+/* --- conninfo.c ----------------------------------------------------------- */
+
+/* A session has told how to connect: keep it. */
+extern void pgpx_conninfo_take(char *message, size_t len);
+
+/* Wipe what is kept of a pool in this place; or of all, at the worker's end. */
+extern void pgpx_conninfo_forget(int pool);
+extern void pgpx_conninfo_wipe_all(void);
+
+/* The value of a connection parameter, NULL if it is not given. */
+extern const char *pgpx_conninfo_param(const PgpxConninfo *ci,
+									   const char *name);
+
+/* Is the resolver to be asked first?  Ask it; false: it has too much to do. */
+extern bool pgpx_conninfo_needs_lookup(const PgpxConninfo *ci);
+extern bool pgpx_conninfo_look_up(const PgpxConninfo *ci, uint64 tag);
+
+/*
+ * Begin a login, where the look-up says if there was one.  application_name: ours
+ * instead of the one that was told, unless NULL.  NULL: no memory.
+ */
+extern PGconn *pgpx_conninfo_login(const PgpxConninfo *ci,
+								   const PgpxLookup *lookup,
+								   const char *application_name);
+
 /* --- connector.c --------------------------------------------------------- */
+
+/* A connection's notices go nowhere. */
+extern void pgpx_connector_drop_notices(PGconn *pg);
 
 /* CONNECTING: begin to open it. */
 extern void pgpx_connector_open(PgpxWorkerConn *w);
@@ -202,10 +230,6 @@ extern void pgpx_connector_open(PgpxWorkerConn *w);
 extern void pgpx_connector_step(PgpxWorkerConn *w);
 extern void pgpx_connector_too_late(PgpxWorkerConn *w);
 extern void pgpx_connector_looked_up(PgpxWorkerConn *w, PgpxLookup *lookup);
-
-/* The value of a connection parameter, NULL if it is not given. */
-extern const char *pgpx_connector_param(const PgpxConninfo *ci,
-										const char *name);
 
 /* --- connection.c -------------------------------------------------------- */
 
@@ -244,6 +268,9 @@ extern void pgpx_connection_close(PgpxWorkerConn *w, bool polite);
  * be read any more?  TCP knows; of another socket what the caller assumes.
  */
 extern bool pgpx_connection_has_gone(PgpxWorkerConn *w, bool assumed);
+
+/* Terminate, where a message may begin; true: it was sent. */
+extern bool pgpx_connection_say_goodbye(PgpxWorkerConn *w);
 
 /* Shut its socket down for all who hold it; politely: say goodbye first. */
 extern void pgpx_connection_cut(PgpxWorkerConn *w, bool polite);

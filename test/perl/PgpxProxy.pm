@@ -5,7 +5,16 @@
 #   make_pool($local, $proxy, server => 's');
 #   $proxy->tell('cut 1000');     # 1000 bytes more on each connection, then its end
 #   $proxy->tell('flip 1000');    # the 1000th byte arrives wrong
-#   $proxy->tell('pass');         # new connections are as they should be
+#   $proxy->tell('hole');         # nothing goes through, and nobody is told
+#   $proxy->tell('mute');         # answers are lost; those connections end after it
+#   $proxy->tell('swallow 3000'); # the next answer to a question so long is lost, and
+#                                 # with it its connection
+#   $proxy->tell('keep 3000');    # .. is kept back: then it is 'kept' until ..
+#   $proxy->tell('drop');         # .. it is lost, or ..
+#   $proxy->tell('pass');         # all is as it should be
+#   $proxy->tell('look');         # returns what it does now
+#
+# What is encrypted passes as well: it looks at lengths alone.
 #
 # One process, which ends with the test.  Make it before the test's sessions: it
 # would hold their ends of the pipes.
@@ -46,14 +55,15 @@ sub new
 
 sub port { return $_[0]->{port}; }
 
-# Returns when it is so.
+# Returns when it is so: what it does now.
 sub tell
 {
 	my ($self, $what) = @_;
 
 	syswrite $self->{write}, "$what\n";
-	sysread $self->{answer}, my $got, 3;
-	return;
+	sysread $self->{answer}, my $got, 100;
+	chomp $got;
+	return $got;
 }
 
 sub loop
@@ -63,27 +73,43 @@ sub loop
 	my %peer;
 	my %from_server;
 	my %left;          # bytes before something happens, by the server's end
-	my $fault = '';
+	my %asked;         # length of the last question, by the server's end
+	my %muted;
+	my @kept;          # client, server, and what is kept back from it
+	my $fault = 'pass';
+	my $bytes = 0;
 	my $drop = sub {
 		foreach my $end (@_)
 		{
 			$select->remove($end);
-			delete $_->{$end} foreach \%peer, \%from_server, \%left;
+			delete $_->{$end} foreach \%peer, \%from_server, \%left, \%asked, \%muted;
 			close $end;
 		}
 	};
 
 	while (1)
 	{
-		foreach my $ready ($select->can_read)
+		foreach my $ready (($fault eq 'hole' ? IO::Select->new($read) : $select)->can_read)
 		{
 			if ($ready == $read)
 			{
 				sysread($read, my $line, 1000) or return;
-				(my $what, my $bytes) = $line =~ /^(\w+) ?(\d*)/;
-				$fault = $what eq 'pass' ? '' : $what;
-				%left = map { $_ => $bytes } keys %from_server;
-				syswrite $answer, "ok\n";
+				if ($line !~ /^look/)
+				{
+					($fault, $bytes) = $line =~ /^(\w+) ?(\d*)/;
+					%left = $fault =~ /^(cut|flip)$/ ? map { $_ => $bytes } keys %from_server : ();
+					foreach (@kept)
+					{
+						my ($client, $server, $data) = @$_;
+
+						next unless defined fileno $server;
+						$select->add($server);
+						$fault eq 'drop' ? $drop->($client, $server) : syswrite $client, $data;
+					}
+					@kept = ();
+					$fault = 'pass' if $fault eq 'drop';
+				}
+				syswrite $answer, "$fault\n";
 			}
 			elsif ($ready == $listener)
 			{
@@ -107,7 +133,27 @@ sub loop
 					$drop->($ready, $other);
 					next;
 				}
-				if ($fault && defined $left{$ready})
+				$asked{$other} = $n unless $from_server{$ready};
+				if ($from_server{$ready} && $fault =~ /^(swallow|keep)$/ && ($asked{$ready} // 0) >= $bytes)
+				{
+					if ($fault eq 'keep')
+					{
+						push @kept, [ $other, $ready, $data ];
+						$select->remove($ready);
+						$fault = 'kept';
+						next;
+					}
+					$fault = 'pass';
+					$drop->($ready, $other);
+					next;
+				}
+				if ($from_server{$ready} && ($fault eq 'mute' || $muted{$ready}))
+				{
+					$muted{$ready} = 1;
+					$drop->($ready, $other) unless $fault eq 'mute';
+					next;
+				}
+				if (defined $left{$ready})
 				{
 					if ($n < $left{$ready}) { $left{$ready} -= $n; }
 					elsif ($fault eq 'cut')

@@ -37,6 +37,11 @@ SELECT test.wait_for($$SELECT last_ping > since FROM pgpool.lock_status('locker'
 SELECT pgpool.unlock('locker', 'a', :token);
 SELECT pgpool.unlock('locker', 'a', :second), pgpool.unlock('locker', 'a', :second);
 SELECT pgpool.unlock('locker', 'a', -1);
+-- with that of a lock that another server has, or the same one by another name
+SELECT test.server('locker2');
+SELECT pgpool.lock('locker', 'a') AS third \gset
+SELECT pgpool.lock_valid('locker2', 'a', :third), pgpool.unlock('locker2', 'a', :third);
+SELECT pgpool.lock_valid('locker', 'a', :third), pgpool.unlock('locker', 'a', :third);
 \set VERBOSITY default
 
 -- bad input
@@ -48,6 +53,16 @@ SELECT test.err($$SELECT pgpool.unlock('locker', 'a', NULL)$$);
 SELECT test.err($$SELECT pgpool.lock('nowhere', 'a')$$);
 SELECT test.err($$SELECT pgpool.lock('locker', '')$$);
 SELECT test.err($$SELECT pgpool.lock('locker', repeat('x', 256))$$);
+SELECT test.err($$SELECT pgpool.lock('locker', repeat('x', 1024 * 1024))$$);
+SELECT test.err($$SELECT pgpool.lock('locker', repeat('€', 86))$$);
+SELECT test.err($$SELECT pgpool.lock('locker', E'a\000b')$$);
+SELECT test.err($$SELECT pgpool.unlock('locker', repeat('x', 256), 1)$$);
+SELECT test.err($$SELECT pgpool.lock_valid('locker', '', 1)$$);
+SELECT test.err($$SELECT pgpool.lock_force_release('locker', '')$$);
+SELECT test.err($$SELECT pgpool.lock_force_release(NULL, 'a')$$);
+SELECT test.err($$SELECT pgpool.lock_force_release('nowhere', 'a')$$);
+SELECT test.err($$SELECT pgpool.lock_setup(NULL)$$);
+SELECT test.err($$SELECT * FROM pgpool.lock_status(NULL)$$);
 SELECT test.err($$SELECT pgpool.lock('locker', 'a', '-1 s')$$);
 SELECT test.err(format($$SELECT pgpool.try_lock('locker', 'a', %L)$$, ttl))
   FROM unnest('{0,-1 s,999 ms,1 year,1 day 1 s}'::text[]) AS ttl;
@@ -55,12 +70,29 @@ SELECT count(*) FROM pgpool.locks;
 
 -- odd names, pinged and released as they are
 SELECT left(name, 20) AS name, pgpool.try_lock('locker', name, '1 s') AS token INTO TEMP odd
-  FROM unnest(ARRAY['"', '''', '\', '{a,b}', '$1', E'\n', ' ', 'NULL', 'Größe €', repeat('x', 255), '%s', '--', U&'\+01F512']) AS name;
+  FROM unnest(ARRAY['"', '''', '\', '{a,b}', '$1', E'\n', ' ', 'NULL', 'Größe €', repeat('x', 255), repeat('€', 85), '\000', 'a\0b', '%s', '--', U&'\+01F512']) AS name;
 SELECT test.wait_for('SELECT bool_and(last_ping > since) FROM pgpool.locks');
 SELECT count(*), bool_and(state = 'held') AS held, count(DISTINCT token) AS tokens, max(length(name)) FROM pgpool.locks;
 SELECT bool_and(pgpool.unlock('locker', name, token)) AS released FROM pgpool.locks;
 SELECT count(*) FROM pgpool.locks;
 SELECT count(*), bool_and(state = 'free') AS free FROM pgpool.lock_status('locker');
+
+-- what it is for, however much is said
+SELECT pgpool.lock('locker', 'a', why => repeat('€', 1024 * 1024)) AS token \gset
+SELECT why ~ '^€{42}$' AS why FROM pgpool.locks;
+SELECT why ~ '^€{42}$' AS why FROM pgpool.lock_status('locker') WHERE name = 'a';
+SELECT pgpool.unlock('locker', 'a', :token);
+
+-- pings of servers that have been gone for four days go with the next grant, younger
+-- ones stay
+SELECT pgpool.exec('locker', $$INSERT INTO pgpool_lock.pings VALUES
+	('gone', now() - interval '4 days 1 minute'), ('long gone', now() - interval '1 year'), ('asleep', now() - interval '4 days' + interval '1 hour'),
+	('fresh', now())$$);
+SELECT pgpool.lock('locker', 'a') AS token \gset
+SELECT string_agg(process, ', ' ORDER BY process) AS processes, count(*)
+  FROM pgpool.query('locker', $$SELECT CASE WHEN process ~ 'gone|asleep|fresh' THEN process ELSE 'this' END FROM pgpool_lock.pings$$) AS t(process text);
+SELECT pgpool.unlock('locker', 'a', :token);
+SELECT pgpool.exec('locker', $$DELETE FROM pgpool_lock.pings WHERE process IN ('asleep', 'fresh')$$);
 
 -- a lock of another session
 SELECT test.other_session('other');
@@ -76,7 +108,6 @@ RESET statement_timeout;
 SELECT pgpool.lock_valid('locker', 'b', :theirs);
 SELECT :mask FROM test.err(format('SELECT pgpool.unlock(%L, %L, %s)', 'locker', 'b', :theirs)) AS e;
 -- as another server sees it
-SELECT test.server('locker2');
 SELECT pgpool.try_lock('locker2', 'b');
 SELECT regexp_replace(regexp_replace(e, '"[^"]*, PID N of [^"]*"', '"who"'), 'since .*', 'since then.')
   FROM test.err($$SELECT pgpool.lock('locker2', 'b', '0')$$) AS e;
@@ -120,6 +151,26 @@ SELECT test.wait_for('SELECT count(*) = 0 FROM pgpool.locks');
 BEGIN;
 SELECT pgpool.lock_xact('locker', 'x', '5 s') IS NOT NULL AS granted;
 PREPARE TRANSACTION 'lock';
+SELECT test.wait_for('SELECT count(*) = 0 FROM pgpool.locks');
+-- one of the session is no obstacle, and outlives it
+BEGIN;
+SELECT pgpool.lock('locker', 'x', '5 s') AS token \gset
+PREPARE TRANSACTION 'lock';
+SELECT pgpool.lock_valid('locker', 'x', :token);
+ROLLBACK PREPARED 'lock';
+SELECT pgpool.unlock('locker', 'x', :token);
+-- it outlives the subtransaction that took it, too
+BEGIN;
+SAVEPOINT a;
+SELECT pgpool.lock('locker', 'x', '5 s') AS token \gset
+ROLLBACK TO a;
+SELECT pgpool.lock_valid('locker', 'x', :token);
+ROLLBACK;
+SELECT pgpool.unlock('locker', 'x', :token);
+-- nothing is written here
+BEGIN READ ONLY;
+SELECT pgpool.lock_xact('locker', 'x', '5 s') > :token AS rises;
+COMMIT;
 SELECT test.wait_for('SELECT count(*) = 0 FROM pgpool.locks');
 
 -- the fence
@@ -194,6 +245,52 @@ DROP ROLE regress_lock_watcher;
 SET ROLE regress_pgpool_app;
 SELECT pgpool.unlock('locker', 'app', :token);
 RESET ROLE;
+
+-- EXECUTE is not enough to take a lock away: the server's owner, or who may end sessions
+GRANT EXECUTE ON FUNCTION pgpool.lock_force_release TO regress_pgpool_app;
+SET ROLE regress_pgpool_app;
+SELECT pgpool.lock('locker', 'app', '5 s') AS token \gset
+SELECT test.err($$SELECT pgpool.lock_force_release('locker', 'app')$$);
+SELECT pgpool.lock_valid('locker', 'app', :token);
+RESET ROLE;
+GRANT pg_signal_backend TO regress_pgpool_app;
+SET ROLE regress_pgpool_app;
+SELECT pgpool.lock_force_release('locker', 'app');
+RESET ROLE;
+REVOKE pg_signal_backend FROM regress_pgpool_app;
+REVOKE EXECUTE ON FUNCTION pgpool.lock_force_release FROM regress_pgpool_app;
+DISCARD ALL;
+-- who took it releases it; who else this session has been does not
+SET ROLE regress_pgpool_app;
+SELECT pgpool.lock('locker', 'app', '5 s') AS token \gset
+RESET ROLE;
+SELECT pgpool.lock_valid('locker', 'app', :token);
+SELECT test.err(format('SELECT pgpool.unlock(''locker'', ''app'', %s)', :token));
+-- not even when it has another user mapping by now
+SELECT test.run('DROP USER MAPPING FOR regress_pgpool_app SERVER locker');
+SELECT test.mapping('regress_pgpool_app', 'locker');
+SET ROLE regress_pgpool_app;
+SELECT pgpool.unlock('locker', 'app', :token);
+-- without USAGE neither, but it ends with the session
+SELECT pgpool.lock('locker', 'app', '5 s') AS token \gset
+RESET ROLE;
+REVOKE USAGE ON FOREIGN SERVER locker FROM regress_pgpool_app;
+SET ROLE regress_pgpool_app;
+SELECT test.err(format('SELECT pgpool.unlock(''locker'', ''app'', %s)', :token));
+RESET ROLE;
+GRANT USAGE ON FOREIGN SERVER locker TO regress_pgpool_app;
+DISCARD ALL;
+SELECT test.wait_for('SELECT count(*) = 0 FROM pgpool.locks');
+-- the server goes while the lock is held: it is pinged, and released at the end
+SELECT test.server('going');
+SELECT pgpool.lock('going', 'app', '5 s') > :token AS rises;
+SELECT token FROM pgpool.locks \gset
+SELECT test.drop('going');
+SELECT test.err(format('SELECT pgpool.unlock(''going'', ''app'', %s)', :token));
+SELECT test.wait_for('SELECT last_ping IS NOT NULL FROM pgpool.locks');
+DISCARD ALL;
+SELECT test.wait_for('SELECT count(*) = 0 FROM pgpool.locks');
+SELECT name, state FROM pgpool.lock_status('locker') WHERE name = 'app';
 
 -- tables without privileges, altered, missing; a remote that cannot be written
 SELECT test.server('rooted');
@@ -272,6 +369,7 @@ SELECT pgpool.try_lock('locker2', 'h'), name, state FROM pgpool.lock_status('mis
 SELECT pgpool.unlock('misled', 'h', :token);
 SELECT pgpool.try_lock('misled', 'h') > :token AS rises;
 SELECT test.server('misled2', 'options', '-c search_path=hostile,pg_catalog');
+SELECT pgpool.exec('misled2', 'SELECT 1');
 SELECT regexp_replace(regexp_replace(e, '"[^"]*, PID N of [^"]*"', '"who"'), 'since .*', 'since then.')
   FROM test.err($$SELECT pgpool.lock('misled2', 'h', '100 ms')$$) AS e;
 SELECT pgpool.lock_force_release('misled', 'h');

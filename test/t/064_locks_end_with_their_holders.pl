@@ -10,7 +10,7 @@ use Test::More;
 use Time::HiRes qw(time usleep);
 
 my $remote = remote_node('remote');
-my $one = local_node('one', conf => ['restart_after_crash = on']);
+my $one = local_node('one', conf => [ 'restart_after_crash = on', 'log_disconnections = on' ]);
 my $two = local_node('two');
 make_pool($_, $remote, server => 'keeper', options => { pool_size => 4 }) foreach $one, $two;
 $one->safe_psql('postgres', q{SELECT pgpool.lock_setup('keeper')});
@@ -43,6 +43,15 @@ sub fenced_write
 	  . "SELECT pgpool.exec(:lease, 'COMMIT'); COMMIT";
 }
 
+# When a lock came free, by the clock of all servers here.
+$remote->safe_psql('remote_db', <<'EOT');
+CREATE TABLE freed (name text, at timestamptz);
+CREATE FUNCTION note_freed() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS
+'BEGIN INSERT INTO public.freed VALUES (NEW.name, clock_timestamp()); RETURN NULL; END';
+CREATE TRIGGER freed AFTER UPDATE ON pgpool_lock.locks FOR EACH ROW
+	WHEN (NEW.state = 'free' AND OLD.state <> 'free') EXECUTE FUNCTION note_freed();
+EOT
+
 my $watch = PgpxSession->new($two);
 
 # --- sessions that end, in every way: the lock is free within a second
@@ -71,6 +80,14 @@ foreach my $how (qw(quit terminate query transaction waiting))
 		ok(wait_until($two, q{SELECT state = 'free' FROM pgpool.lock_status('keeper') WHERE name = 'session'}, 't'), "$how: it is free");
 	};
 	cmp_ok($took, '<', 1.5, "$how: at once");
+
+	# from the very end of the session, which comes after what it does for its locks
+	my @ended;
+	wait_until($one, sub { @ended = log_times($one, '\\[' . $holder->pid . '\\].* disconnection: '); scalar @ended }, 1, 10);
+	my $freed = $remote->safe_psql('remote_db', "SELECT extract(epoch FROM (max(at) AT TIME ZONE '" . $one->safe_psql('postgres', 'SHOW log_timezone') . "')::time) FROM freed WHERE name = 'session'");
+	my $later = $freed - ($ended[0] // 0);
+	$later -= 86400 if $later > 43200;
+	cmp_ok($later, '<', 1, "$how: within a second of the end of the session");
 	cmp_ok($watch->run(lock_sql('session')), '>', $token, "$how: its token has risen");
 	$watch->run('DISCARD ALL');
 	check_invariants($one);
@@ -110,14 +127,25 @@ my $after = time - $began;
 cmp_ok($taken, '>', $token, 'after the ttl another server has it, with a higher token');
 cmp_ok($after, '>', 0.4, 'not before');
 kill 'CONT', reverse @stopped;
+is($holder->run("SELECT pgpool.lock_valid('keeper', 'stopped', $token)"), 'f', 'the old holder knows, before it writes');
+is($one->safe_psql('postgres', q{SELECT state FROM pgpool.locks WHERE name = 'stopped'}), 'lost', 'and so does the view');
 $holder->fails(fenced_write('stopped', $token), '55000', qr/token $token of lock "stopped" is not valid any more/,
 	'a fenced write with the old token is refused');
 $holder->run('ROLLBACK');
-is($holder->run("SELECT pgpool.lock_valid('keeper', 'stopped', $token)"), 'f', 'the old holder knows');
 $watch->run(fenced_write('stopped', $taken));
 is($watch->error, '', 'that of the new holder succeeds');
 is($remote->safe_psql('remote_db', 'SELECT string_agg(token::text, $$ $$) FROM written'), "$token $taken", 'nothing else was written');
 is($watch->run("SELECT pgpool.lock_valid('keeper', 'stopped', $taken)"), 't', 'the new holder keeps it');
+
+# --- the token of another server: of no use here but to the fence, which has no holder
+is($holder->run("SELECT pgpool.lock_valid('keeper', 'stopped', $taken)"), 'f', 'a token of another server: not valid here');
+is($holder->run("SELECT pgpool.unlock('keeper', 'stopped', $taken)"), 'f', 'it releases nothing');
+like($holder->error, qr/WARNING:.*lock "stopped" of server "keeper" is not held with this token\n.*Token $taken was released, or never given to this server/,
+	'which a warning says');
+$holder->fails("SELECT pgpool.exec('keeper', 'SELECT pgpool_lock.fence_check(\$1, \$2::bigint)', 'nowhere', $taken)", '55000',
+	qr/token $taken of lock "nowhere" is not valid any more\nDETAIL:  There is no such lock/, 'nor is it the token of a lock that is not there');
+is($watch->run("SELECT pgpool.lock_valid('keeper', 'stopped', $taken)"), 't', 'its holder still has it');
+is($remote->safe_psql('remote_db', q{SELECT state FROM pgpool_lock.locks WHERE name = 'stopped'}), 'held', 'at the remote, too');
 $watch->run('DISCARD ALL');
 
 # --- only the session is stopped: its server lives and keeps the lock
@@ -146,7 +174,9 @@ foreach my $how (qw(kill immediate))
 		$one->stop('immediate');
 	}
 	is($watch->run(q{SELECT pgpool.try_lock('keeper', 'crash')}), '', "$how: the lock outlives the server's crash");
+	my $expires = $remote->safe_psql('remote_db', q{SELECT expires FROM pgpool_lock.locks WHERE name = 'crash'});
 	cmp_ok($watch->run(lock_sql('crash', timeout => '10 s')), '>', $token, "$how: and is free when the ttl is over");
+	is($remote->safe_psql('remote_db', "SELECT since >= '$expires' FROM pgpool_lock.locks WHERE name = 'crash'"), 't', "$how: not before");
 	$watch->run('DISCARD ALL');
 	$one->start if $how eq 'immediate';
 	ok(wait_until($one, 'SELECT count(*) FROM pgpool.locks', '0'), "$how: the server knows of no lock afterwards");
@@ -201,10 +231,12 @@ foreach my $i (0, 3, 4)
 $holder->run(lock_sql("many $_")) foreach 1 .. 20;
 is($remote->safe_psql('postgres', q{SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgpool_ext lock'}) <= 2 ? 1 : 0,
 	1, 'each server has one connection for pings');
+ok(wait_until($one, 'SELECT descriptors - ' . descriptors_wanted() . ' FROM pgpool.workers', '1', 20), 'which counts as a descriptor');
 ok(wait_until($one, q{SELECT bool_and(last_ping IS NOT NULL) AND max(last_ping) - min(last_ping) < '0.1 s' FROM pgpool.locks}, 't'), 'one ping is for all');
 $_->run('DISCARD ALL') foreach $holder, $watch;
 ok(wait_until($one, 'SELECT count(*) FROM pgpool.locks', '0'), 'all are released');
 ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgpool_ext lock'}, '0', 20), 'and the connections close after a while');
+ok(wait_until($one, 'SELECT descriptors - ' . descriptors_wanted() . ' FROM pgpool.workers', '0', 20), 'with their descriptors');
 
 check_invariants($_) foreach $one, $two;
 stats_add_up($_) foreach $one, $two;

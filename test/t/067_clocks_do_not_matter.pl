@@ -3,52 +3,25 @@
 # another one can take it at once, which the holder learns from its next ping, the
 # fence refuses it, and tokens rise all the same.
 #
-# Needs libfaketime (Debian: libfaketime); PGPX_FAKETIME: where it is.
+# Needs libfaketime.
 use strict;
 use warnings;
 
+use PgpxClock;
 use PgpxTest;
-use PostgreSQL::Test::Utils;
 use Test::More;
-use Time::HiRes qw(usleep);
 
-my ($library) = grep { defined && -f } $ENV{PGPX_FAKETIME}, glob('/usr/lib/*/faketime/libfaketime.so.1 /usr/lib*/faketime/libfaketime.so.1');
-plan skip_all => 'there is no libfaketime here' unless defined $library;
-
-my $directory = PostgreSQL::Test::Utils::tempdir;
-
-# Set the clock of a server that was started with it: seconds.
-sub set_clock
-{
-	my ($name, $offset) = @_;
-
-	open my $file, '>', "$directory/$name.new" or die;
-	printf $file "%+d\n", $offset;
-	close $file;
-	rename "$directory/$name.new", "$directory/$name" or die;
-	return;
-}
-
-# Start a server again, with a clock of its own.
-sub with_clock
-{
-	my ($name, $node) = @_;
-	local %ENV = (%ENV, LD_PRELOAD => $library, FAKETIME_TIMESTAMP_FILE => "$directory/$name", FAKETIME_NO_CACHE => 1,
-		FAKETIME_DONT_FAKE_MONOTONIC => 1);
-
-	set_clock($name, 0);
-	$node->stop('fast');
-	$node->start;
-	return;
-}
+plan skip_all => 'there is no libfaketime here' unless clock_library();
 
 my $remote = remote_node('remote');
 my $one = local_node('one');
 my $two = local_node('two');
 make_pool($_, $remote, server => 'keeper') foreach $one, $two;
 $one->safe_psql('postgres', q{SELECT pgpool.lock_setup('keeper')});
-with_clock('remote', $remote);
-with_clock('one', $one);
+foreach my $node ($remote, $one)
+{
+	with_clock($node, sub { $node->restart });
+}
 
 my $holder = PgpxSession->new($one);
 my $other = PgpxSession->new($two);
@@ -58,14 +31,14 @@ my $hour = 3600;
 
 foreach my $offset ($hour, -$hour, 0)
 {
-	set_clock('one', $offset);
+	set_clock($one, $offset);
 	ok(wait_until($one, "SELECT abs(extract(epoch FROM clock_timestamp()) - @{[ time + $offset ]}) < 60", 't', 10), "the clock of the holder's server is set to $offset");
 	is($other->run(q{SELECT pgpool.lock('keeper', 'a', '3 s')}) . $other->sqlstate, '55P03', 'nobody else gets the lock');
 	is($holder->run($valid), 't', 'it is valid beyond its ttl');
 }
 
 # --- the remote's, back
-set_clock('remote', -$hour);
+set_clock($remote, -$hour);
 ok(wait_until($remote, "SELECT abs(extract(epoch FROM clock_timestamp()) - @{[ time - $hour ]}) < 60", 't', 10), 'the clock of the remote is set back');
 is($other->run(q{SELECT pgpool.lock('keeper', 'a', '3 s')}) . $other->sqlstate, '55P03', 'nobody else gets the lock');
 is($holder->run($valid), 't', 'it is valid beyond its ttl');
@@ -74,7 +47,7 @@ my $next = $holder->run(q{SELECT pgpool.lock('keeper', 'a', ttl => '2 s')});
 cmp_ok($next, '>', $token, 'the next token is higher, though the clock has fallen back');
 
 # --- forward
-set_clock('remote', $hour);
+set_clock($remote, $hour);
 my $taken = $other->run(q{SELECT pgpool.lock('keeper', 'a', '10 s')});
 cmp_ok($taken, '>', $next, 'after a jump forward another one gets it, with a higher token') or diag($other->error);
 ok(wait_until($one, q{SELECT state FROM pgpool.locks}, 'lost', 10), 'the holder loses it');

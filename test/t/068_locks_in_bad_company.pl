@@ -12,14 +12,28 @@ my $one = local_node('one', conf => ['fsync = off']);
 make_pool($one, $remote, server => 'keeper', options => { pool_size => 8 });
 $one->safe_psql('postgres', q{SELECT pgpool.lock_setup('keeper')});
 
+# --- what the remote says beside its answers does not get into the log of this server
+$remote->safe_psql('remote_db', <<'EOT');
+CREATE FUNCTION noise() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE WARNING ''hostile % of %'', TG_OP, current_setting(''application_name''); RETURN NEW; END';
+CREATE TRIGGER noise BEFORE INSERT OR UPDATE ON pgpool_lock.locks FOR EACH ROW EXECUTE FUNCTION noise();
+EOT
+make_pool($one, $remote, server => 'noisy', options => { start_commands => q{DO $$ BEGIN RAISE WARNING 'hostile start'; END $$} });
+my $holder = PgpxSession->new($one);
+my $token = $holder->run(q{SELECT pgpool.lock('noisy', 'noise', '10 s', '1 min')});
+like($holder->error, qr/WARNING:.*hostile INSERT of pgpool_ext/, 'a session has the notices of its own statements');
+ok(wait_until($one, 'SELECT last_ping IS NOT NULL FROM pgpool.locks', 't', 10), 'the worker pings');
+is($holder->run("SELECT pgpool.unlock('noisy', 'noise', $token)"), 't', 'and releases');
+like(slurp_file($remote->logfile), qr/hostile UPDATE of pgpool_ext lock/, 'it has caused notices');
+is(join("\n", grep { /^\w+: .*hostile/ } split /\n/, slurp_file($one->logfile)), '', 'which are not in the log, as libpq writes them');
+$remote->safe_psql('remote_db', 'DROP TRIGGER noise ON pgpool_lock.locks');
+
 # --- releases without end do not keep pings from being sent; a release takes so long
 # that there is a new one when it has been answered
 $remote->safe_psql('remote_db', <<'EOT');
 CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.05); RETURN NULL; END';
 CREATE TRIGGER slow BEFORE UPDATE OF state ON pgpool_lock.locks EXECUTE FUNCTION slow();
 EOT
-my $holder = PgpxSession->new($one);
-my $token = $holder->run(q{SELECT pgpool.lock('keeper', 'kept', '10 s', '1 s')});
+$token = $holder->run(q{SELECT pgpool.lock('keeper', 'kept', '10 s', '1 s')});
 my @busy = map { PgpxSession->new($one) } 1 .. 8;
 foreach my $i (0 .. $#busy)
 {
@@ -83,6 +97,40 @@ ok(wait_until($remote, q{SELECT count(*) >= 2 FROM pg_stat_activity WHERE applic
 $blocker->run('ROLLBACK');
 is($holder->finish(20), 't', 'it has released the lock');
 is($holder->error, '', 'and there is no warning');
+
+# --- a remote that takes longer than locks with a short ttl can wait for, and there is
+# always one of these: they are lost, and others are not
+$token = $holder->run(q{SELECT pgpool.lock('keeper', 'patient', '10 s', '6 s')});
+$remote->safe_psql('remote_db', <<'EOT');
+CREATE FUNCTION sluggish() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.6); RETURN NULL; END';
+CREATE TRIGGER sluggish BEFORE UPDATE ON pgpool_lock.locks EXECUTE FUNCTION sluggish();
+EOT
+$short->run('DISCARD ALL');
+$short->start(<<'EOT');
+DO $$ BEGIN
+	FOR n IN 1 .. 50 LOOP
+		EXIT WHEN clock_timestamp() > statement_timestamp() + interval '8 s';
+		PERFORM pgpool.try_lock('keeper', 'short ' || n, '1 s');
+	END LOOP;
+END $$
+EOT
+$short->finish(60);
+cmp_ok($one->safe_psql('postgres', q{SELECT count(*) FROM pgpool.locks WHERE name LIKE 'short%' AND state = 'lost'}), '>', 2, 'locks are lost whose ttl is too short for a slow remote');
+is($one->safe_psql('postgres', q{SELECT state FROM pgpool.locks WHERE name = 'patient'}), 'held', 'one with a longer ttl is pinged');
+$short->run('DISCARD ALL');
+$remote->safe_psql('remote_db', 'DROP TRIGGER sluggish ON pgpool_lock.locks');
+is($holder->run("SELECT pgpool.lock_valid('keeper', 'patient', $token)"), 't', 'and kept');
+
+# --- a row that somebody has locked for long: pings are tried again, and what is left
+# of earlier attempts comes to an end at the remote
+$log = -s $remote->logfile;
+$blocker->run(q{BEGIN; SELECT FROM pgpool_lock.locks WHERE name = 'patient' FOR NO KEY UPDATE});
+$holder->run(q{SELECT pgpool.lock('keeper', 'stuck', '10 s', '1 min')});
+ok(wait_until($remote, sub { slurp_file($remote->logfile, $log) =~ /canceling statement due to lock timeout/ ? 1 : 0 }, 1, 40), 'no statement waits for ever at the remote');
+$blocker->run('ROLLBACK');
+$pinged = $one->safe_psql('postgres', 'SELECT clock_timestamp()');
+ok(wait_until($one, "SELECT last_ping > '$pinged' FROM pgpool.locks WHERE name = 'stuck'", 't', 20), 'and then locks are pinged again');
+$holder->run('DISCARD ALL');
 $_->quit foreach $blocker, $short;
 
 $holder->quit;

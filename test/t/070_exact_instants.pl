@@ -227,6 +227,72 @@ foreach my $n (1 .. 6, 10)
 cmp_ok($ended, '>=', 5, "the worker had none $ended times");
 arm(debug_oom => 0);
 
+# --- distributed locks
+make_pool($local, $remote, server => 'keeper', options => { pool_size => 2 });
+$local->safe_psql('postgres', q{SELECT pgpool.lock_setup('keeper')});
+
+# Nothing is left of the lock here, and the remote has it as free.
+sub released
+{
+	my ($name) = @_;
+	my $free = q{coalesce(bool_and(state = 'free'), true) FROM pgpool.lock_status('keeper')};
+
+	return wait_until($local, "SELECT (SELECT count(*) FROM pgpool.locks) = 0 AND $free", 't', 10) ? '' : "$name: it is not released\n";
+}
+
+# The remote has granted it, and the session ends, or fails, before it has taken that in.
+foreach my $action (qw(error exit))
+{
+	my $session = PgpxSession->new($local);
+
+	disarm();
+	$session->run("SET pgpool_ext.debug_point = 'lock_answered $action'");
+	$session->run(q{SELECT pgpool.lock('keeper', 'a', '10 s', '1 hour')});
+	ok(reached('lock_answered'), "$action: a session has the answer to its question");
+	is($remote->safe_psql('remote_db', q{SELECT request > 0 FROM pgpool_lock.locks WHERE name = 'a'}), 't', "$action: it was granted");
+	is(released($action), '', "$action: the lock is released");
+	$session->quit;
+}
+
+# It is lost between the two looks of unlock, which says so.
+{
+	my $session = PgpxSession->new($local);
+	my $lost = $session->run(q{SELECT pgpool.lock('keeper', 'a')});
+
+	disarm();
+	$session->run("SET pgpool_ext.debug_point = 'unlock wait'");
+	$session->start("SELECT pgpool.unlock('keeper', 'a', $lost)");
+	ok(reached('unlock'), 'a session is about to release its lock');
+	$local->safe_psql('postgres', q{SELECT pgpool.lock_force_release('keeper', 'a')});
+	ok(wait_until($local, 'SELECT state FROM pgpool.locks', 'lost', 10), 'it is lost at this moment');
+	go_on('unlock');
+	is($session->finish(20), 'f', 'unlock says that it was not held');
+	like($session->error, qr/WARNING:.*lock "a" of server "keeper" was lost/, 'since it was lost');
+	is(released('unlock'), '', 'and nothing is left of it');
+	$session->quit;
+}
+
+# No memory, at each allocation in turn: the lock is held, or it is not left behind.
+($failed, $wrong) = (0, '');
+foreach my $n (1 .. 60)
+{
+	my $session = PgpxSession->new($local);
+
+	disarm();
+	$session->run("SET pgpool_ext.debug_oom = $n");
+	my $got = $session->run(q{SELECT pgpool.lock('keeper', 'a', '10 s', '1 hour')});
+	my $state = $session->sqlstate;
+	$session->run('RESET pgpool_ext.debug_oom');
+	$wrong .= "$n: $state $got\n" unless $state eq '53200' || $got =~ /^\d+$/;
+	$failed++ if $state eq '53200';
+	$session->run("SELECT pgpool.unlock('keeper', 'a', $got)") if $got =~ /^\d+$/;
+	$wrong .= released($n);
+	$session->quit;
+	last if $state eq '' && !-e path('oom', 'at');
+}
+is($wrong, '', 'no memory for a lock: an error, and it is released');
+cmp_ok($failed, '>=', 5, "that was $failed times");
+
 check_invariants($local);
 stats_add_up($local);
 leak_check($local, $remote);
