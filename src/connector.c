@@ -18,79 +18,7 @@
 #include "storage/fd.h"
 
 #include "guc.h"
-
-/* The first lines of a libpq message, on one line, apart by semicolons. */
-static void
-squeeze(char *to, size_t size, const char *from)
-{
-	size_t		n = 0;
-	bool		blank = false;
-	bool		newline = false;
-
-	for (; *from != '\0' && n + 1 < size; from++)
-	{
-		if (*from == ' ' || *from == '\t' || *from == '\n')
-		{
-			blank = true;
-			newline |= *from == '\n';
-			continue;
-		}
-		if (blank && n > 0)
-		{
-			if (newline && n + 2 < size)
-				to[n++] = ';';
-			if (n + 2 < size)
-				to[n++] = ' ';
-		}
-		blank = newline = false;
-		to[n++] = *from;
-	}
-	to[n] = '\0';
-}
-
-/*
- * libpq tells the SQLSTATE of a refused login in verbose messages only:
- * "severity:  SQLSTATE: text" with a line "LOCATION: .." behind it.  Make them what
- * they are by default, in place; true if the remote has no room for one more.
- */
-static bool
-take_sqlstates(char *text)
-{
-	static const char letters[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ";
-	bool		full = false;
-	char	   *to = text;
-
-	for (char *line = text; line != NULL && *line != '\0';)
-	{
-		char	   *end = strchr(line, '\n');
-		size_t		len = end != NULL ? end - line + 1 : strlen(line);
-		char	   *next = line + len;
-
-		if (strncmp(line, "LOCATION:  ", 11) != 0)
-		{
-			char	   *code = line;
-
-			/* two blanks before, as libpq writes it: no text of the remote yet */
-			while ((code = memmem(code, next - code, ":  ", 3)) != NULL)
-			{
-				code += 3;
-				if (next - code > 7 && strspn(code, letters) == 5 &&
-					code[5] == ':' && code[6] == ' ')
-				{
-					full = strncmp(code, "53300", 5) == 0;
-					memmove(code, code + 7, next - code - 7);
-					len -= 7;
-					break;
-				}
-			}
-			memmove(to, line, len);
-			to += len;
-		}
-		line = next;
-	}
-	*to = '\0';					/* NOLINT(clang-analyzer-core.*): text is not NULL */
-	return full;
-}
+#include "libpq_text.h"
 
 /*
  * An attempt has failed; text is the reason for those who wait.
@@ -104,7 +32,7 @@ give_up(PgpxWorkerConn *w, PgpxConnectFailure how, int sqlstate,
 	PgpxConn   *conn = &pgpx_conns[w->index];
 	char		reason[PGPX_ERROR_LEN];
 
-	squeeze(reason, sizeof(reason), text);
+	pgpx_libpq_squeeze(reason, sizeof(reason), text);
 	if (pgpx_log_connections)
 		ereport(LOG,
 				(errmsg("pgpool_ext could not connect to server \"%s\" of database \"%s\"",
@@ -122,18 +50,6 @@ static void
 fail(PgpxWorkerConn *w, int sqlstate, const char *text)
 {
 	give_up(w, PGPX_FAILED, sqlstate, text);
-}
-
-static void
-drop_notice(void *arg, const PGresult *res)
-{
-}
-
-/* libpq would write them into the server's log, as they came from the remote. */
-void
-pgpx_connector_drop_notices(PGconn *pg)
-{
-	(void) PQsetNoticeReceiver(pg, drop_notice, NULL);
 }
 
 /* The parameters are complete: begin the login. */
@@ -164,7 +80,7 @@ start_connect(PgpxWorkerConn *w, PgpxLookup *lookup)
 		return;
 	}
 	(void) PQsetErrorVerbosity(w->pg, PQERRORS_VERBOSE);
-	pgpx_connector_drop_notices(w->pg);
+	pgpx_libpq_hush(w->pg);
 	pgpx_canceller_trace(w);
 	w->phase = PGPX_PHASE_CONNECT;
 	pgpx_connection_watch(w, EPOLLOUT);
@@ -346,6 +262,7 @@ static void
 logged_in(PgpxWorkerConn *w)
 {
 	PgpxConninfo *ci = &pgpx_wpools[w->pool].conninfo;
+	const char *refusal = pgpx_relay_refusal(w->pg);
 
 	(void) PQsetErrorVerbosity(w->pg, PQERRORS_DEFAULT);
 	pgpx_canceller_untrace(w);
@@ -354,6 +271,11 @@ logged_in(PgpxWorkerConn *w)
 		fail(w, ERRCODE_FEATURE_NOT_SUPPORTED,
 			 "The connection uses GSS encryption, which pgpool_ext cannot pass on to a session. "
 			 "Set the server's option gssencmode 'disable'.");
+		return;
+	}
+	if (refusal != NULL)
+	{
+		fail(w, ERRCODE_FEATURE_NOT_SUPPORTED, refusal);
 		return;
 	}
 	if (ci->need_password && !PQconnectionUsedPassword(w->pg))
@@ -376,6 +298,9 @@ logged_in(PgpxWorkerConn *w)
 			 PQerrorMessage(w->pg));
 		return;
 	}
+
+	/* their rows are dropped as they come */
+	(void) PQsetSingleRowMode(w->pg);
 	pgpx_connection_watch(w, EPOLLIN | (PQflush(w->pg) == 1 ? EPOLLOUT : 0));
 }
 
@@ -384,11 +309,18 @@ step_connect(PgpxWorkerConn *w)
 {
 	PostgresPollingStatusType status;
 	char	   *text;
+	bool		full;
 
 	/* libpq may close its socket and open another under the same number */
 	pgpx_reactor_forget(w->fd);
 	w->fd = -1;
 	status = PQconnectPoll(w->pg);
+	if (pgpx_libpq_login_is_long(w))
+	{
+		fail(w, ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION,
+			 "The remote server said too much during the login.");
+		return;
+	}
 	switch (status)
 	{
 		case PGRES_POLLING_OK:
@@ -397,7 +329,8 @@ step_connect(PgpxWorkerConn *w)
 			break;
 		case PGRES_POLLING_FAILED:
 			text = pstrdup(PQerrorMessage(w->pg));
-			give_up(w, take_sqlstates(text) ? PGPX_FAILED_FULL : PGPX_FAILED,
+			full = pgpx_libpq_take_sqlstates(text);
+			give_up(w, full ? PGPX_FAILED_FULL : PGPX_FAILED,
 					ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION, text);
 			pfree(text);
 			break;
@@ -423,6 +356,7 @@ step_start(PgpxWorkerConn *w)
 		pfree(text);
 		return;
 	}
+	pgpx_libpq_drop_notifications(w->pg);
 	while (!PQisBusy(w->pg))
 	{
 		ExecStatusType status;
@@ -439,11 +373,13 @@ step_start(PgpxWorkerConn *w)
 			return;
 		}
 		status = PQresultStatus(res);
-		snprintf(text, sizeof(text), "The start commands failed: %s",
-				 PQresultErrorMessage(res));
+		text[0] = '\0';
+		if (status == PGRES_FATAL_ERROR || status == PGRES_BAD_RESPONSE)
+			snprintf(text, sizeof(text), "The start commands failed: %s",
+					 PQresultErrorMessage(res));
 		PQclear(res);
 		if (status != PGRES_COMMAND_OK && status != PGRES_TUPLES_OK &&
-			status != PGRES_EMPTY_QUERY)
+			status != PGRES_SINGLE_TUPLE && status != PGRES_EMPTY_QUERY)
 		{
 			if (status == PGRES_COPY_IN || status == PGRES_COPY_OUT ||
 				status == PGRES_COPY_BOTH)

@@ -83,7 +83,7 @@ start_connect(PgpxPinger *p, PgpxLookup *lookup)
 											  PQerrorMessage(p->pg));
 		return;
 	}
-	pgpx_connector_drop_notices(p->pg);
+	pgpx_libpq_hush(p->pg);
 	p->phase = PGPX_PINGER_CONNECT;
 	pgpx_pinger_watch(p, EPOLLOUT);
 }
@@ -121,6 +121,14 @@ pgpx_pinger_looked_up_one(PgpxPinger *p, PgpxLookup *lookup)
 		start_connect(p, lookup);
 }
 
+/* A statement is on its way; its rows are taken as they come, not all kept. */
+void
+pgpx_pinger_sent(PgpxPinger *p)
+{
+	(void) PQsetSingleRowMode(p->pg);
+	pgpx_pinger_watch(p, EPOLLIN | (PQflush(p->pg) == 1 ? EPOLLOUT : 0));
+}
+
 /* Send one of the statements that come before the first ping. */
 static void
 send_setting(PgpxPinger *p, PgpxPingerPhase phase, const char *sql)
@@ -130,7 +138,7 @@ send_setting(PgpxPinger *p, PgpxPingerPhase phase, const char *sql)
 	if (!PQsendQuery(p->pg, sql))
 		pgpx_pinger_failed(p, PQerrorMessage(p->pg));
 	else
-		pgpx_pinger_watch(p, EPOLLIN | (PQflush(p->pg) == 1 ? EPOLLOUT : 0));
+		pgpx_pinger_sent(p);
 }
 
 /* The login is done: is it one that we may use? */
@@ -193,6 +201,7 @@ pgpx_pinger_results(PgpxPinger *p,
 		pgpx_pinger_failed(p, PQerrorMessage(p->pg));
 		return false;
 	}
+	pgpx_libpq_drop_notifications(p->pg);
 	while (!PQisBusy(p->pg))
 	{
 		ExecStatusType status;
@@ -202,10 +211,12 @@ pgpx_pinger_results(PgpxPinger *p,
 		if (res == NULL)
 			return true;
 		status = PQresultStatus(res);
-		if (status == PGRES_TUPLES_OK && row != NULL)
+		if ((status == PGRES_SINGLE_TUPLE || status == PGRES_TUPLES_OK) &&
+			row != NULL)
 			row(p, res);
-		else if (status != PGRES_TUPLES_OK && status != PGRES_COMMAND_OK &&
-				 status != PGRES_EMPTY_QUERY && p->error[0] == '\0')
+		else if (status != PGRES_SINGLE_TUPLE && status != PGRES_TUPLES_OK &&
+				 status != PGRES_COMMAND_OK && status != PGRES_EMPTY_QUERY &&
+				 p->error[0] == '\0')
 			note_error(p, res);
 		PQclear(res);
 		if (status == PGRES_COPY_IN || status == PGRES_COPY_OUT ||

@@ -93,7 +93,7 @@ typedef struct PgpxWorkerConn
 	bool		have_key;
 	uint32		cancel_pid;
 	uint32		cancel_key;
-	FILE	   *trace;			/* libpq tells the key only here */
+	FILE	   *trace;			/* of the login; old libpq tells the key only here */
 	char	   *trace_text;
 	size_t		trace_len;
 	PgpxCancel	cancel;
@@ -220,9 +220,6 @@ extern PGconn *pgpx_conninfo_login(const PgpxConninfo *ci,
 
 /* --- connector.c --------------------------------------------------------- */
 
-/* A connection's notices go nowhere. */
-extern void pgpx_connector_drop_notices(PGconn *pg);
-
 /* CONNECTING: begin to open it. */
 extern void pgpx_connector_open(PgpxWorkerConn *w);
 
@@ -321,6 +318,11 @@ extern void pgpx_ending_cancelled(PgpxWorkerConn *w);
 extern void pgpx_ending_ready(PgpxWorkerConn *w, uint32 events);
 extern void pgpx_ending_late(PgpxWorkerConn *w);
 
+/* --- relay_library.c ----------------------------------------------------- */
+
+/* Why a connection's TLS cannot be relayed; NULL: it can, or there is none. */
+extern const char *pgpx_relay_refusal(PGconn *pg);
+
 /* --- canceller.c --------------------------------------------------------- */
 
 /* Begin to cancel what runs on a connection. */
@@ -339,8 +341,19 @@ extern uint32 pgpx_canceller_step(PgpxWorkerConn *w, bool *ok);
 /* Forget a cancel in flight: its connection is being closed. */
 extern void pgpx_canceller_drop(PgpxWorkerConn *w);
 
-/* Find the cancel key in what libpq traced during the login. */
+/* Have libpq trace the login; find the cancel key in it. */
 extern void pgpx_canceller_trace(PgpxWorkerConn *w);
 extern void pgpx_canceller_untrace(PgpxWorkerConn *w);
+
+/* --- libpq_bounds.c ------------------------------------------------------ */
+
+/* Drop notices, which libpq would print. */
+extern void pgpx_libpq_hush(PGconn *pg);
+
+/* Drop notifications, which libpq would keep; where input has been consumed. */
+extern void pgpx_libpq_drop_notifications(PGconn *pg);
+
+/* Has the remote said more during the login than any login takes? */
+extern bool pgpx_libpq_login_is_long(PgpxWorkerConn *w);
 
 #endif							/* PGPX_WORKER_H */
