@@ -41,7 +41,7 @@ define_postmaster_settings(void)
 							PGC_POSTMASTER, 0, NULL, NULL, NULL);
 
 	DefineCustomIntVariable("pgpool_ext.max_locks",
-							"Sets the maximum number of distributed locks that sessions of this server hold.",
+							"Sets the maximum number of distributed locks that sessions of this server hold or release.",
 							"Sizes shared memory.",
 							&pgpx_max_locks,
 							100, 1, 65535,
@@ -49,7 +49,7 @@ define_postmaster_settings(void)
 
 	DefineCustomIntVariable("pgpool_ext.workers",
 							"Sets the number of background workers that own the connections.",
-							"Pools are spread over the workers.",
+							"The servers are spread over them; all pools of a server have the same worker.",
 							&pgpx_workers,
 							1, 1, PGPX_MAX_WORKERS,
 							PGC_POSTMASTER, 0, NULL, NULL, NULL);
@@ -104,7 +104,7 @@ pgpx_guc_init(void)
 							PGC_SUSET, GUC_UNIT_MS, NULL, NULL, NULL);
 
 	DefineCustomBoolVariable("pgpool_ext.log_connections",
-							 "Logs each outbound connection that is opened or closed.",
+							 "Logs each outbound connection that is opened, could not be opened, or is closed.",
 							 NULL,
 							 &pgpx_log_connections,
 							 false,
