@@ -41,7 +41,11 @@ SET search_path = pg_catalog;
 WITH member AS (
 	SELECT d.classid, d.objid, pg_describe_object(d.classid, d.objid, 0) AS name
 	FROM pg_depend d JOIN pg_extension e ON d.refobjid = e.oid AND e.extname = 'pgpool_ext'
-	WHERE d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e'),
+	WHERE d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e'
+		-- members from 17 on: the row types of views, and arrays of them
+		AND NOT (d.classid = 'pg_type'::regclass AND EXISTS (SELECT FROM pg_type t
+			LEFT JOIN pg_type e ON e.oid = t.typelem JOIN pg_class c ON c.oid IN (t.typrelid, e.typrelid)
+			WHERE t.oid = d.objid AND c.relkind = 'v'))),
 init AS (SELECT * FROM pg_init_privs WHERE objsubid = 0)
 SELECT replace(line, E'\\n', E'\\r') FROM (
 	SELECT concat_ws(' | ', 'extension', extversion, extnamespace::regnamespace, extrelocatable,
