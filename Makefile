@@ -21,7 +21,7 @@ PG_CPPFLAGS  = -I$(shell $(PG_CONFIG) --includedir)
 PG_CFLAGS    = -Wall -Wextra -Wno-unused-parameter -Wno-sign-compare \
 	-Wno-missing-field-initializers
 SHLIB_LINK   = -lpq -lssl -lcrypto
-EXTRA_CLEAN  = tmp_check $(EXTENSION)-*.zip
+EXTRA_CLEAN  = tmp_check deb $(EXTENSION)-*.zip $(EXTENSION)-*.tar.gz
 
 # One test by name: make test-one T=name
 T ?=
@@ -40,7 +40,7 @@ $(OBJS): $(wildcard src/*.h) Makefile
 
 # with the extension as it is installed; "test" needs no installation
 installcheck:
-	@test/run --installed regress isolation tap
+	@test/run --installed $(or $(SUITES),regress isolation tap)
 
 else
 
@@ -55,7 +55,7 @@ clean distclean:
 endif
 
 .PHONY: all install uninstall installcheck clean distclean
-.PHONY: help deps test test-one demo bench lint format dist
+.PHONY: help deps test test-one demo bench lint format dist deb check-deb
 .PHONY: model model-deep fuzz stress analyze check-points
 .PHONY: check-assert check-asan check-ubsan check-valgrind check-versions
 
@@ -77,7 +77,10 @@ help:
 	@echo "bench          measure against peers"
 	@echo "analyze        cppcheck, clang-tidy and clang's analyzer"
 	@echo "lint, format   check the sources; bring them into form"
-	@echo "clean, dist    remove what was built; the archive for PGXN"
+	@echo "dist           the archives of what is committed; .zip is for PGXN"
+	@echo "deb            Debian packages of it, in deb/; check-deb: build, install and"
+	@echo "               test them in bare Debians, made once with debootstrap, as root"
+	@echo "clean          remove what was built"
 
 deps:
 	@test/deps
@@ -130,6 +133,17 @@ analyze:
 format:
 	@test/lint/format.sh --fix
 
+# The same bytes for the same commit, wherever and whenever.
 dist:
-	git archive --format=zip --prefix=$(EXTENSION)-$(DISTVERSION)/ \
+	TZ=UTC git archive --format=zip --prefix=$(EXTENSION)-$(DISTVERSION)/ \
 		-o $(EXTENSION)-$(DISTVERSION).zip HEAD
+	git -c tar.umask=0022 archive --format=tar \
+		--prefix=$(EXTENSION)-$(DISTVERSION)/ HEAD | \
+		gzip -9n > $(EXTENSION)-$(DISTVERSION).tar.gz
+
+deb:
+	@.debian/build $(OUT)
+
+# in those of DEBIANS; SUITES: of the tests
+check-deb:
+	@SUITES="$(SUITES)" test/packages/debian $(DEBIANS)

@@ -7,7 +7,7 @@
 -- nobody else can have put anything into it, and it goes with the extension.
 CREATE SCHEMA pgpool;
 GRANT USAGE ON SCHEMA pgpool TO PUBLIC;
-COMMENT ON SCHEMA pgpool IS 'connection pools for outbound connections (pgpool_ext)';
+COMMENT ON SCHEMA pgpool IS 'functions and views of pgpool_ext, connection pools for outbound connections';
 
 --
 -- The foreign-data wrapper: a server of it is a pool
@@ -18,12 +18,12 @@ RETURNS pg_catalog.void
 AS 'MODULE_PATHNAME', 'pgpx_fdw_validator'
 LANGUAGE C STRICT;
 COMMENT ON FUNCTION pgpool.pgpool_fdw_validator(pg_catalog.text[], pg_catalog.oid) IS
-'checks the options of servers and user mappings of pgpool_fdw';
+'checks the options of servers and user mappings of pgpool_fdw; not to be called';
 
 CREATE FOREIGN DATA WRAPPER pgpool_fdw
 VALIDATOR pgpool.pgpool_fdw_validator;
 COMMENT ON FOREIGN DATA WRAPPER pgpool_fdw IS
-'servers that are reached through pools of pgpool_ext';
+'a server of it is a pool of connections to a PostgreSQL server; see function pgpool.checkout';
 
 --
 -- Leases
@@ -37,7 +37,7 @@ RETURNS pg_catalog.int8
 AS 'MODULE_PATHNAME', 'pgpx_checkout'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION pgpool.checkout(pg_catalog.text, pg_catalog.interval, pg_catalog.text) IS
-'leases a connection to a server until checkin or the end of the session; timeout 0 does not wait, NULL takes the default';
+'leases a connection to a server until checkin or the end of the session, and returns the lease; timeout 0 does not wait, NULL takes the default; why is shown in view leases';
 
 CREATE FUNCTION pgpool.checkout_xact(
 	pool pg_catalog.text,
@@ -47,7 +47,7 @@ RETURNS pg_catalog.int8
 AS 'MODULE_PATHNAME', 'pgpx_checkout_xact'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION pgpool.checkout_xact(pg_catalog.text, pg_catalog.interval, pg_catalog.text) IS
-'leases a connection to a server until the end of the local transaction or of the subtransaction that took it; the remote does not commit with the local transaction';
+'leases a connection to a server until the end of the local transaction or of the subtransaction that took it, and returns the lease; the remote does not commit with the local transaction';
 
 CREATE FUNCTION pgpool.try_checkout(
 	pool pg_catalog.text,
@@ -56,7 +56,7 @@ RETURNS pg_catalog.int8
 AS 'MODULE_PATHNAME', 'pgpx_try_checkout'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION pgpool.try_checkout(pg_catalog.text, pg_catalog.text) IS
-'leases a connection to a server if one is free now, else returns NULL';
+'leases a connection to a server until checkin or the end of the session, and returns the lease, if one is free now, else NULL';
 
 CREATE FUNCTION pgpool.checkin(lease pg_catalog.int8)
 RETURNS pg_catalog.void
@@ -127,7 +127,7 @@ AS 'MODULE_PATHNAME', 'pgpx_prewarm'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 REVOKE ALL ON FUNCTION pgpool.prewarm(pg_catalog.text, pg_catalog.int4, pg_catalog.interval) FROM PUBLIC;
 COMMENT ON FUNCTION pgpool.prewarm(pg_catalog.text, pg_catalog.int4, pg_catalog.interval) IS
-'opens connections of the caller''s own pool of a server until n are open, and tells how many are';
+'opens connections of the caller''s own pool of a server until n are open, and tells how many are; fewer if the pool''s size, a cap, a pause or the timeout (NULL: none) comes first';
 
 CREATE FUNCTION pgpool.reset_stats(pool pg_catalog.text DEFAULT NULL)
 RETURNS pg_catalog.void
@@ -158,7 +158,7 @@ RETURNS SETOF pg_catalog.record
 AS 'MODULE_PATHNAME', 'pgpx_query_lease'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
 COMMENT ON FUNCTION pgpool.query(pg_catalog.int8, pg_catalog.text, pg_catalog.text[]) IS
-'runs one statement on a lease and returns its rows';
+'runs one statement on a lease and returns its rows; needs a column list; params are $1, $2, ..';
 
 CREATE FUNCTION pgpool.query(
 	lease pg_catalog.int8,
@@ -168,7 +168,7 @@ RETURNS SETOF pg_catalog.record
 AS 'MODULE_PATHNAME', 'pgpx_query_lease_any'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
 COMMENT ON FUNCTION pgpool.query(pg_catalog.int8, pg_catalog.text, "any") IS
-'runs one statement with parameters of any types on a lease and returns its rows';
+'runs one statement with parameters of any types on a lease and returns its rows; needs a column list';
 
 CREATE FUNCTION pgpool.query(
 	pool pg_catalog.text,
@@ -178,7 +178,7 @@ RETURNS SETOF pg_catalog.record
 AS 'MODULE_PATHNAME', 'pgpx_query_pool'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
 COMMENT ON FUNCTION pgpool.query(pg_catalog.text, pg_catalog.text, pg_catalog.text[]) IS
-'runs one statement on a connection to a server, leased for this call, and returns its rows';
+'runs one statement on a connection to a server, leased for this call, and returns its rows; needs a column list; params are $1, $2, ..';
 
 CREATE FUNCTION pgpool.query(
 	pool pg_catalog.text,
@@ -188,7 +188,7 @@ RETURNS SETOF pg_catalog.record
 AS 'MODULE_PATHNAME', 'pgpx_query_pool_any'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
 COMMENT ON FUNCTION pgpool.query(pg_catalog.text, pg_catalog.text, "any") IS
-'runs one statement with parameters of any types on a connection to a server, leased for this call, and returns its rows';
+'runs one statement with parameters of any types on a connection to a server, leased for this call, and returns its rows; needs a column list';
 
 CREATE FUNCTION pgpool.query_as(
 	template pg_catalog.anyelement,
@@ -314,14 +314,14 @@ RETURNS pg_catalog.int8
 AS 'MODULE_PATHNAME', 'pgpx_wait_any'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION pgpool.wait_any(pg_catalog.int8[], pg_catalog.interval) IS
-'waits for the first answer to the statements that were sent on several leases and returns its lease; NULL if the timeout came first';
+'waits for the first answer to the statements that were sent on several leases and returns its lease; NULL if the timeout came first (NULL: none, 0: just look)';
 
 CREATE FUNCTION pgpool.result(lease pg_catalog.int8)
 RETURNS SETOF pg_catalog.record
 AS 'MODULE_PATHNAME', 'pgpx_result'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
 COMMENT ON FUNCTION pgpool.result(pg_catalog.int8) IS
-'waits for the statement that was sent on a lease and returns its rows, once';
+'waits for the statement that was sent on a lease and returns its rows, or raises its error, once; needs a column list';
 
 CREATE FUNCTION pgpool.cancel(lease pg_catalog.int8)
 RETURNS pg_catalog.bool
@@ -340,7 +340,7 @@ RETURNS TABLE (
 AS 'MODULE_PATHNAME', 'pgpx_notifications'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 10;
 COMMENT ON FUNCTION pgpool.notifications(pg_catalog.int8, pg_catalog.interval) IS
-'returns the notifications that came in on a lease, and waits for one until the timeout if there is none';
+'returns the notifications that came in on a lease after a LISTEN, and waits for one until the timeout if there is none';
 
 CREATE FUNCTION pgpool.fanout(
 	pools pg_catalog.text[],
@@ -350,7 +350,7 @@ RETURNS SETOF pg_catalog.record
 AS 'MODULE_PATHNAME', 'pgpx_fanout_text'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
 COMMENT ON FUNCTION pgpool.fanout(pg_catalog.text[], pg_catalog.text, pg_catalog.text[]) IS
-'runs one statement on a connection to each of several servers at the same time and returns the rows as they come, the server first';
+'runs one statement on a connection to each of several servers at the same time and returns the rows as they come, with the server''s name as first column; needs a column list';
 
 CREATE FUNCTION pgpool.fanout(
 	pools pg_catalog.text[],
@@ -360,7 +360,7 @@ RETURNS SETOF pg_catalog.record
 AS 'MODULE_PATHNAME', 'pgpx_fanout_any'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
 COMMENT ON FUNCTION pgpool.fanout(pg_catalog.text[], pg_catalog.text, "any") IS
-'runs one statement with parameters of any types on a connection to each of several servers at the same time and returns the rows as they come, the server first';
+'runs one statement with parameters of any types on a connection to each of several servers at the same time and returns the rows as they come, with the server''s name as first column; needs a column list';
 
 --
 -- What there is to see: views, each on a function of its name.  All databases are
@@ -404,7 +404,7 @@ RETURNS TABLE (
 AS 'MODULE_PATHNAME', 'pgpx_view_pools'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100;
 COMMENT ON FUNCTION pgpool.pools() IS
-'view pools: one row for each pool of all databases';
+'what view pools shows: one row for each pool of all databases';
 
 CREATE VIEW pgpool.pools AS
 SELECT
@@ -428,7 +428,7 @@ COMMENT ON COLUMN pgpool.pools.local_user IS
 COMMENT ON COLUMN pgpool.pools.shared IS
 'true: the user mapping is one user''s, and all sessions under that user share the pool; false: the mapping is PUBLIC''s, and the pool is that of one local user';
 COMMENT ON COLUMN pgpool.pools.state IS
-'"ready"; "overflow": more than pool_size are open; "full": every connection that pool_size and max_overflow allow is in use; "paused" and "draining": by pause() and drain(); "stale": connections with options from before an ALTER are still leased; "unavailable": no connection is open, the last attempt has failed, and the pause before the next one still runs';
+'"ready"; "draining" and "paused": checkouts queue until resume(); "unavailable": no connection is open, the last attempt has failed, and the pause before the next one still runs; "stale": connections from before a change of options or a reconnect() are still leased; "full": every connection that pool_size and max_overflow allow is there, and none is free; "overflow": there are more than pool_size. The first that holds';
 COMMENT ON COLUMN pgpool.pools.worker IS
 'worker that owns the connections; see view workers';
 COMMENT ON COLUMN pgpool.pools.transport IS
@@ -474,7 +474,7 @@ COMMENT ON COLUMN pgpool.pools.last_checkout IS
 COMMENT ON COLUMN pgpool.pools.unavailable_since IS
 'first of the failed attempts to connect since the last one that succeeded; NULL if there is none';
 COMMENT ON COLUMN pgpool.pools.last_error IS
-'why the last failed attempt to connect failed, in the remote''s or the client library''s words; NULL if none has failed; "<insufficient privilege>" unless you may see it';
+'why the last failed attempt to connect failed, in the remote''s or the client library''s words; NULL if none has failed; <insufficient privilege> unless you may see it';
 COMMENT ON COLUMN pgpool.pools.last_error_at IS
 'when that attempt failed; NULL if none has failed';
 COMMENT ON COLUMN pgpool.pools.next_try_at IS
@@ -512,7 +512,7 @@ RETURNS TABLE (
 AS 'MODULE_PATHNAME', 'pgpx_view_connections'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100;
 COMMENT ON FUNCTION pgpool.connections() IS
-'view connections: one row for each connection of all pools';
+'what view connections shows: one row for each connection of all pools';
 
 CREATE VIEW pgpool.connections AS
 SELECT
@@ -525,7 +525,7 @@ SELECT
 FROM pgpool.connections() AS f;
 GRANT SELECT ON pgpool.connections TO PUBLIC;
 COMMENT ON VIEW pgpool.connections IS
-'connections of all pools, open or being opened or closed';
+'connections of all pools, open or being opened or closed: state, age, who has them';
 COMMENT ON COLUMN pgpool.connections.pool_id IS
 'number of the pool, which no other pool gets while the server runs; joins the views';
 COMMENT ON COLUMN pgpool.connections.database IS
@@ -563,7 +563,7 @@ COMMENT ON COLUMN pgpool.connections.remote_version IS
 COMMENT ON COLUMN pgpool.connections.local_port IS
 'port on this side; NULL while it is being opened and for a Unix-domain socket';
 COMMENT ON COLUMN pgpool.connections.opened_at IS
-'when it was opened; NULL while it is being opened';
+'when it was opened; NULL while it is being opened, and if its start commands have not ended and are being cancelled';
 COMMENT ON COLUMN pgpool.connections.connect_time IS
 'how long opening took, in milliseconds; NULL while it is being opened';
 COMMENT ON COLUMN pgpool.connections.last_used IS
@@ -600,7 +600,7 @@ RETURNS TABLE (
 AS 'MODULE_PATHNAME', 'pgpx_view_leases'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100;
 COMMENT ON FUNCTION pgpool.leases() IS
-'view leases: one row for each lease of all sessions';
+'what view leases shows: one row for each lease of all sessions';
 
 CREATE VIEW pgpool.leases AS
 SELECT
@@ -626,7 +626,7 @@ COMMENT ON COLUMN pgpool.leases.pid IS
 COMMENT ON COLUMN pgpool.leases.user_name IS
 'user that took the lease; NULL if the role was dropped';
 COMMENT ON COLUMN pgpool.leases.application_name IS
-'application_name of the session when it took the lease; "<insufficient privilege>" unless you may see it';
+'the session''s application_name when it took the lease; <insufficient privilege> unless you may see it';
 COMMENT ON COLUMN pgpool.leases.scope IS
 'when it ends by itself: "session", "transaction" (checkout_xact) or "call" (query, query_as and exec with a server''s name)';
 COMMENT ON COLUMN pgpool.leases.state IS
@@ -636,7 +636,7 @@ COMMENT ON COLUMN pgpool.leases.leased_at IS
 COMMENT ON COLUMN pgpool.leases.waited IS
 'how long the checkout waited for it, in milliseconds';
 COMMENT ON COLUMN pgpool.leases.why IS
-'what checkout was told that it is for, cut off after 127 bytes; NULL if nothing; "<insufficient privilege>" unless you may see it';
+'what checkout was told that it is for, cut off after 127 bytes; NULL if nothing; <insufficient privilege> unless you may see it';
 COMMENT ON COLUMN pgpool.leases.remote_pid IS
 'process ID of the remote session';
 
@@ -656,7 +656,7 @@ RETURNS TABLE (
 AS 'MODULE_PATHNAME', 'pgpx_view_waiters'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100;
 COMMENT ON FUNCTION pgpool.waiters() IS
-'view waiters: one row for each session that waits for a connection';
+'what view waiters shows: one row for each session that waits for a connection';
 
 CREATE VIEW pgpool.waiters AS
 SELECT
@@ -679,15 +679,15 @@ COMMENT ON COLUMN pgpool.waiters.pid IS
 COMMENT ON COLUMN pgpool.waiters.user_name IS
 'user that wants the lease; NULL if the role was dropped';
 COMMENT ON COLUMN pgpool.waiters.application_name IS
-'application_name of the session when it began to wait; "<insufficient privilege>" unless you may see it';
+'the session''s application_name when it began to wait; <insufficient privilege> unless you may see it';
 COMMENT ON COLUMN pgpool.waiters.waiting_since IS
 'when it began to wait';
 COMMENT ON COLUMN pgpool.waiters.deadline IS
 'when it will give up; NULL: never';
 COMMENT ON COLUMN pgpool.waiters.why IS
-'what checkout was told that it is for, cut off after 127 bytes; NULL if nothing; "<insufficient privilege>" unless you may see it';
+'what checkout was told that it is for, cut off after 127 bytes; NULL if nothing; <insufficient privilege> unless you may see it';
 COMMENT ON COLUMN pgpool.waiters.reason IS
-'what the pool waits for: "full": a lease to end, since all connections that pool_size and max_overflow allow are there; "paused": resume(); "server_cap": a connection of the same server to close, since max_server_connections are in use; "connecting": a connection that is being opened; "unavailable": the end of the pause after a failed attempt to connect; "global_cap": a connection of any pool to close, since pgpool_ext.max_connections are in use';
+'what the pool waits for: "paused": resume(); "full": a lease to end, since all connections that pool_size and max_overflow allow are there; "connecting": a connection that is being opened; "unavailable": the end of the pause after a failed attempt to connect; "server_cap": a connection of any user''s pool of this server to close, since max_server_connections are there; "global_cap": a connection of any pool to close, since pgpool_ext.max_connections are in use';
 
 CREATE FUNCTION pgpool.stats()
 RETURNS TABLE (
@@ -719,6 +719,7 @@ RETURNS TABLE (
 	lease_time pg_catalog.float8,
 	max_lease_time pg_catalog.float8,
 	statements pg_catalog.int8,
+	polled pg_catalog.int8,
 	rows pg_catalog.int8,
 	errors pg_catalog.int8,
 	bytes_received pg_catalog.int8,
@@ -748,7 +749,7 @@ RETURNS TABLE (
 AS 'MODULE_PATHNAME', 'pgpx_view_stats'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100;
 COMMENT ON FUNCTION pgpool.stats() IS
-'view stats: one row of counters for each pool';
+'what view stats shows: one row of counters for each pool';
 
 CREATE VIEW pgpool.stats AS
 SELECT
@@ -756,8 +757,8 @@ SELECT
 	f.partner_hits, f.retried, f.grown, f.waited, f.granted, f.carried, f.timeouts,
 	f.cancelled, f.failed, f.refused, f.unavailable, f.deadlocks, f.checkins,
 	f.discards, f.reclaimed, f.terminated, f.lease_timeouts, f.wait_time,
-	f.max_wait_time, f.lease_time, f.max_lease_time, f.statements, f.rows,
-	f.errors, f.bytes_received, f.bytes_sent, f.connects, f.connects_failed,
+	f.max_wait_time, f.lease_time, f.max_lease_time, f.statements, f.polled,
+	f.rows, f.errors, f.bytes_received, f.bytes_sent, f.connects, f.connects_failed,
 	f.connect_time, f.max_connect_time, f.resets, f.resets_failed, f.checks,
 	f.checks_failed, f.cancels, f.closed_idle, f.closed_lifetime,
 	f.closed_uses, f.closed_overflow, f.closed_evicted, f.closed_reset,
@@ -766,10 +767,7 @@ SELECT
 FROM pgpool.stats() AS f;
 GRANT SELECT ON pgpool.stats TO PUBLIC;
 COMMENT ON VIEW pgpool.stats IS
-'counters of all pools since stats_reset; they only grow, and vanish with the pool. At every instant:
-checkouts = checkins + discards + reclaimed + terminated + lease_timeouts + retried + connections that are leased;
-waited = granted + timeouts + cancelled + failed + tickets in the queue;
-connects = the sum of all closed_* + connections that are open';
+'counters of all pools since stats_reset, one row for each; they only grow, and vanish with the pool';
 COMMENT ON COLUMN pgpool.stats.pool_id IS
 'number of the pool, which no other pool gets while the server runs; joins the views';
 COMMENT ON COLUMN pgpool.stats.database IS
@@ -793,7 +791,7 @@ COMMENT ON COLUMN pgpool.stats.waited IS
 COMMENT ON COLUMN pgpool.stats.granted IS
 'of these: got a connection';
 COMMENT ON COLUMN pgpool.stats.carried IS
-'granted checkouts whose statement had been sent, along with the reset, by the session that returned the connection';
+'of these: their statement had been sent, behind the reset, by the session that returned the connection';
 COMMENT ON COLUMN pgpool.stats.timeouts IS
 'of these: got none in time';
 COMMENT ON COLUMN pgpool.stats.cancelled IS
@@ -825,7 +823,9 @@ COMMENT ON COLUMN pgpool.stats.lease_time IS
 COMMENT ON COLUMN pgpool.stats.max_lease_time IS
 'longest lease, in milliseconds';
 COMMENT ON COLUMN pgpool.stats.statements IS
-'statements that were sent on leases; added when the lease ends, as the four that follow';
+'statements that were sent on leases; added when the lease ends, as the five that follow';
+COMMENT ON COLUMN pgpool.stats.polled IS
+'waits for an answer that ended without a sleep, by pgpool_ext.busy_poll';
 COMMENT ON COLUMN pgpool.stats.rows IS
 'rows that were received';
 COMMENT ON COLUMN pgpool.stats.errors IS
@@ -893,7 +893,7 @@ RETURNS TABLE (
 AS 'MODULE_PATHNAME', 'pgpx_view_wait_histogram'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100;
 COMMENT ON FUNCTION pgpool.wait_histogram() IS
-'view wait_histogram: one row for each span of waiting times up to the longest, of each pool';
+'what view wait_histogram shows: one row for each span of waiting times up to the longest, of each pool';
 
 CREATE VIEW pgpool.wait_histogram AS
 SELECT
@@ -939,7 +939,7 @@ RETURNS TABLE (
 AS 'MODULE_PATHNAME', 'pgpx_view_workers'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1;
 COMMENT ON FUNCTION pgpool.workers() IS
-'view workers: one row for each pool worker';
+'what view workers shows: one row for each pool worker';
 
 CREATE VIEW pgpool.workers AS
 SELECT
@@ -949,7 +949,7 @@ SELECT
 FROM pgpool.workers() AS f;
 GRANT SELECT ON pgpool.workers TO PUBLIC;
 COMMENT ON VIEW pgpool.workers IS
-'background workers that open, reset and close the connections';
+'background workers that own the connections: whether they run, and how full they are';
 COMMENT ON COLUMN pgpool.workers.worker IS
 'number of the worker, from 0 to pgpool_ext.workers - 1';
 COMMENT ON COLUMN pgpool.workers.pid IS
@@ -965,7 +965,7 @@ COMMENT ON COLUMN pgpool.workers.pools IS
 COMMENT ON COLUMN pgpool.workers.connections IS
 'connections of these pools, in any state';
 COMMENT ON COLUMN pgpool.workers.descriptors IS
-'sockets that it has open for connections, cancel requests and pings of locks';
+'sockets that it has open for connections (three for one with TLS), cancel requests and pings of locks';
 COMMENT ON COLUMN pgpool.workers.connections_used IS
 'connections of all workers, in any state';
 COMMENT ON COLUMN pgpool.workers.connections_max IS
@@ -997,7 +997,7 @@ RETURNS pg_catalog.int8
 AS 'MODULE_PATHNAME', 'pgpx_lock'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION pgpool.lock(pg_catalog.text, pg_catalog.text, pg_catalog.interval, pg_catalog.interval, pg_catalog.text) IS
-'takes a distributed lock until unlock or the end of the session, waiting for it, and returns its token; timeout 0 does not wait, NULL takes the default of checkouts';
+'takes a distributed lock until unlock or the end of the session, waiting for it, and returns its token; timeout 0 does not wait, NULL takes the default of checkouts; ttl is how long it stays taken when this server is heard of no more';
 
 CREATE FUNCTION pgpool.try_lock(
 	pool pg_catalog.text,
@@ -1008,7 +1008,7 @@ RETURNS pg_catalog.int8
 AS 'MODULE_PATHNAME', 'pgpx_try_lock'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION pgpool.try_lock(pg_catalog.text, pg_catalog.text, pg_catalog.interval, pg_catalog.text) IS
-'takes a distributed lock until unlock or the end of the session if it is free now, else returns NULL';
+'takes a distributed lock until unlock or the end of the session, and returns its token, if it is free now, else NULL; ttl as of lock';
 
 CREATE FUNCTION pgpool.lock_xact(
 	pool pg_catalog.text,
@@ -1020,7 +1020,7 @@ RETURNS pg_catalog.int8
 AS 'MODULE_PATHNAME', 'pgpx_lock_xact'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION pgpool.lock_xact(pg_catalog.text, pg_catalog.text, pg_catalog.interval, pg_catalog.interval, pg_catalog.text) IS
-'takes a distributed lock until the end of the local transaction or the rollback of the subtransaction that took it, waiting for it, and returns its token';
+'takes a distributed lock until the end of the local transaction or the rollback of the subtransaction that took it, waiting for it, and returns its token; timeout and ttl as of lock';
 
 CREATE FUNCTION pgpool.try_lock_xact(
 	pool pg_catalog.text,
@@ -1031,7 +1031,7 @@ RETURNS pg_catalog.int8
 AS 'MODULE_PATHNAME', 'pgpx_try_lock_xact'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION pgpool.try_lock_xact(pg_catalog.text, pg_catalog.text, pg_catalog.interval, pg_catalog.text) IS
-'takes a distributed lock until the end of the local transaction if it is free now, else returns NULL';
+'takes a distributed lock until the end of the local transaction, and returns its token, if it is free now, else NULL; ttl as of lock';
 
 CREATE FUNCTION pgpool.lock_valid(
 	pool pg_catalog.text,
@@ -1041,7 +1041,7 @@ RETURNS pg_catalog.bool
 AS 'MODULE_PATHNAME', 'pgpx_lock_valid'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION pgpool.lock_valid(pg_catalog.text, pg_catalog.text, pg_catalog.int8) IS
-'tells whether this server certainly holds a lock with this token now; asks no remote';
+'tells whether this server certainly holds a distributed lock with this token now; asks no remote';
 
 CREATE FUNCTION pgpool.unlock(
 	pool pg_catalog.text,
@@ -1051,7 +1051,7 @@ RETURNS pg_catalog.bool
 AS 'MODULE_PATHNAME', 'pgpx_unlock'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION pgpool.unlock(pg_catalog.text, pg_catalog.text, pg_catalog.int8) IS
-'releases a distributed lock; false with a warning if it was not held any more, NULL with a warning if the remote has not confirmed it';
+'releases a distributed lock of this session; false with a warning if it was not held any more, NULL with a warning if the remote has not confirmed it';
 
 CREATE FUNCTION pgpool.lock_force_release(
 	pool pg_catalog.text,
@@ -1098,7 +1098,7 @@ RETURNS TABLE (
 AS 'MODULE_PATHNAME', 'pgpx_view_locks'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 10;
 COMMENT ON FUNCTION pgpool.locks() IS
-'view locks: one row for each distributed lock that a session of this server has';
+'what view locks shows: one row for each distributed lock that a session of this server has';
 
 CREATE VIEW pgpool.locks AS
 SELECT
@@ -1142,4 +1142,4 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE;
 REVOKE ALL ON FUNCTION pgpool.check_invariants() FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION pgpool.check_invariants() TO pg_monitor;
 COMMENT ON FUNCTION pgpool.check_invariants() IS
-'checks that the shared state adds up, and raises an error with what does not';
+'checks that the shared state adds up, and raises an error with what does not, which would be a bug; for tests and for doubt';

@@ -13,10 +13,10 @@
  */
 #include "async.h"
 
-#include "exec.h"
-
 #include "storage/latch.h"
 #include "utils/memutils.h"
+
+#include "exec.h"
 
 /* So much of an answer is read before somebody asks for it. */
 #define AHEAD_MAX (1024 * 1024)
@@ -67,17 +67,11 @@ wait_on(WaitEventSet *waits, PgpxLease *const *leases, int n, PgpxTime deadline)
 	while ((found = find_answered(leases, n)) == NULL)
 	{
 		WaitEvent	occurred[8];
-		long		timeout = -1;
+		long		timeout;
 		int			nevents;
 
-		if (deadline != 0)
-		{
-			PgpxTime	now = pgpx_now();
-
-			if (now >= deadline)
-				return NULL;
-			timeout = (long) Min((deadline - now) / 1000 + 1, INT_MAX / 2);
-		}
+		if (!pgpx_session_time_left(deadline, -1, &timeout))
+			return NULL;
 		nevents = WaitEventSetWait(waits, timeout, occurred, lengthof(occurred),
 								   pgpx_wait_event(&wait_answer, "PgpoolAnswer"));
 		for (int i = 0; i < nevents; i++)
@@ -150,7 +144,8 @@ pgpx_async_notes(PgpxLease *lease, PgpxTime deadline)
  * is sent: then what was taken last of this statement decides, for columns that
  * can be read into any type from binary as from their text.
  */
-static const PgpxSink any_sink = {.shape = UINT64CONST(0x666c69676874)};
+#define FLIGHT_SHAPE UINT64CONST(0x666c69676874)	/* any number will do */
+static const PgpxSink any_sink = {.shape = FLIGHT_SHAPE};
 
 void
 pgpx_async_send(PgpxLease *lease, const char *sql, int nparams,

@@ -53,8 +53,6 @@ libpq_cancels(void)
 void
 pgpx_canceller_trace(PgpxWorkerConn *w)
 {
-	if (libpq_cancels())
-		return;
 	w->trace = open_memstream(&w->trace_text, &w->trace_len);
 	if (w->trace == NULL)
 		return;
@@ -79,7 +77,7 @@ pgpx_canceller_untrace(PgpxWorkerConn *w)
 		return;
 
 	/* "B <tab> 12 <tab> BackendKeyData <tab> pid key", the key signed */
-	line = strstr(w->trace_text, name);
+	line = libpq_cancels() ? NULL : strstr(w->trace_text, name);
 	if (line != NULL &&
 		sscanf(line + strlen(name), "%d %d", &pid, &key) == 2 &&
 		pid == PQbackendPID(w->pg))

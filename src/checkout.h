@@ -3,7 +3,8 @@
  * checkout.h
  *	  A checkout from inside: what its files share.
  *
- *	  checkout.c		take a free connection, or queue; see that it lives
+ *	  checkout.c		take a free connection, or queue
+ *	  checkout_settle.c	its socket, and a look whether it lives
  *	  checkout_wait.c	the pool of a target, the conninfo for its worker, the
  *						wait for one's turn
  *	  checkout_error.c	reasons not to wait, and errors

@@ -15,7 +15,6 @@
 
 #include "handoff.h"
 
-/* See checkout.h. */
 bool
 pgpx_checkout_refresh(PgpxCheckout *c)
 {
@@ -206,7 +205,6 @@ stands(const volatile PgpxTicket *ticket)
 		pgpx_ticket_offered() == PGPX_OFFER_SENDING;
 }
 
-/* See checkout.h. */
 PgpxConn *
 pgpx_checkout_wait(PgpxCheckout *c, PgpxPool *pool, PgpxTicket *ticket,
 				   uint64 *lease_id, bool *moved)

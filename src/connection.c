@@ -29,6 +29,10 @@
 /* How long the remote may take to go, once it is told. */
 #define CLOSE_MS 1000
 
+/* Terminate: type, length, nothing. */
+#define TERMINATE "X\0\0\0\4"
+#define TERMINATE_LEN 5
+
 static void close_now(PgpxWorkerConn *w);
 
 /* Free what belongs to a connection; the socket ends for this process. */
@@ -141,7 +145,7 @@ static void
 begin(PgpxWorkerConn *w, int owed, int64 timeout)
 {
 	const char *encoding =
-		pgpx_connector_param(&pgpx_wpools[w->pool].conninfo, "client_encoding");
+		pgpx_conninfo_param(&pgpx_wpools[w->pool].conninfo, "client_encoding");
 
 	if (w->wire_made)
 		pgpx_wire_free(&w->wire);
@@ -296,6 +300,13 @@ pgpx_connection_has_gone(PgpxWorkerConn *w, bool assumed)
 		info.tcpi_state != TCP_FIN_WAIT1 && info.tcpi_state != TCP_FIN_WAIT2;
 }
 
+bool
+pgpx_connection_say_goodbye(PgpxWorkerConn *w)
+{
+	return send(pgpx_connection_socket(w), TERMINATE, TERMINATE_LEN,
+				MSG_DONTWAIT | MSG_NOSIGNAL) == TERMINATE_LEN;
+}
+
 /*
  * Sessions may hold duplicates of the socket, which a close() would leave open:
  * shutdown() ends it for all.
@@ -314,7 +325,7 @@ pgpx_connection_cut(PgpxWorkerConn *w, bool polite)
 	if (fd < 0)
 		return;
 	if (polite)
-		(void) send(fd, "X\0\0\0\4", 5, MSG_DONTWAIT | MSG_NOSIGNAL);
+		(void) pgpx_connection_say_goodbye(w);
 	shutdown(fd, SHUT_RDWR);
 }
 
@@ -349,7 +360,7 @@ pgpx_connection_close(PgpxWorkerConn *w, bool polite)
 	 * waited for if it is here already, nor for long.
 	 */
 	if (polite && w->phase == PGPX_PHASE_OPEN && w->fd >= 0 &&
-		send(w->fd, "X\0\0\0\4", 5, MSG_DONTWAIT | MSG_NOSIGNAL) == 5 &&
+		pgpx_connection_say_goodbye(w) &&
 		shutdown(w->fd, SHUT_WR) == 0)
 	{
 		w->phase = PGPX_PHASE_CLOSING;

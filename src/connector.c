@@ -10,82 +10,15 @@
  */
 #include "worker.h"
 
-#include <arpa/inet.h>
 #include <netdb.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include "mb/pg_wchar.h"
 #include "storage/fd.h"
-#include "utils/memutils.h"
 
 #include "guc.h"
-
-/* The first lines of a libpq message, on one line. */
-static void
-squeeze(char *to, size_t size, const char *from)
-{
-	size_t		n = 0;
-
-	while (*from != '\0' && n + 1 < size)
-	{
-		char		c = *from++;
-
-		if (c == '\n' || c == '\t')
-			c = ' ';
-		if (c == ' ' && (n == 0 || to[n - 1] == ' '))
-			continue;
-		to[n++] = c;
-	}
-	while (n > 0 && to[n - 1] == ' ')
-		n--;
-	to[n] = '\0';
-}
-
-/*
- * libpq tells the SQLSTATE of a refused login in verbose messages only:
- * "severity:  SQLSTATE: text" with a line "LOCATION: .." behind it.  Make them what
- * they are by default, in place; true if the remote has no room for one more.
- */
-static bool
-take_sqlstates(char *text)
-{
-	static const char letters[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ";
-	bool		full = false;
-	char	   *to = text;
-
-	for (char *line = text; line != NULL && *line != '\0';)
-	{
-		char	   *end = strchr(line, '\n');
-		size_t		len = end != NULL ? end - line + 1 : strlen(line);
-		char	   *next = line + len;
-
-		if (strncmp(line, "LOCATION:  ", 11) != 0)
-		{
-			char	   *code = line;
-
-			/* two blanks before, as libpq writes it: no text of the remote yet */
-			while ((code = memmem(code, next - code, ":  ", 3)) != NULL)
-			{
-				code += 3;
-				if (next - code > 7 && strspn(code, letters) == 5 &&
-					code[5] == ':' && code[6] == ' ')
-				{
-					full = strncmp(code, "53300", 5) == 0;
-					memmove(code, code + 7, next - code - 7);
-					len -= 7;
-					break;
-				}
-			}
-			memmove(to, line, len);
-			to += len;
-		}
-		line = next;
-	}
-	*to = '\0';					/* NOLINT(clang-analyzer-core.*): text is not NULL */
-	return full;
-}
+#include "libpq_text.h"
 
 /*
  * An attempt has failed; text is the reason for those who wait.
@@ -99,7 +32,7 @@ give_up(PgpxWorkerConn *w, PgpxConnectFailure how, int sqlstate,
 	PgpxConn   *conn = &pgpx_conns[w->index];
 	char		reason[PGPX_ERROR_LEN];
 
-	squeeze(reason, sizeof(reason), text);
+	pgpx_libpq_squeeze(reason, sizeof(reason), text);
 	if (pgpx_log_connections)
 		ereport(LOG,
 				(errmsg("pgpool_ext could not connect to server \"%s\" of database \"%s\"",
@@ -119,27 +52,10 @@ fail(PgpxWorkerConn *w, int sqlstate, const char *text)
 	give_up(w, PGPX_FAILED, sqlstate, text);
 }
 
-static void
-drop_notice(void *arg, const PGresult *res)
-{
-}
-
-/* libpq would write them into the server's log, as they came from the remote. */
-void
-pgpx_connector_drop_notices(PGconn *pg)
-{
-	(void) PQsetNoticeReceiver(pg, drop_notice, NULL);
-}
-
 /* The parameters are complete: begin the login. */
 static void
 start_connect(PgpxWorkerConn *w, PgpxLookup *lookup)
 {
-	PgpxConninfo *ci = &pgpx_wpools[w->pool].conninfo;
-	const char **keywords;
-	const char **values;
-	int			n = 0;
-
 	if (!AcquireExternalFD())
 	{
 		fail(w, ERRCODE_INSUFFICIENT_RESOURCES,
@@ -148,28 +64,8 @@ start_connect(PgpxWorkerConn *w, PgpxLookup *lookup)
 	}
 	w->external_fd = true;
 
-	keywords = palloc0(sizeof(char *) * (ci->nparams + 4));
-	values = palloc0(sizeof(char *) * (ci->nparams + 4));
-	for (int i = 0; i < ci->nparams; i++)
-	{
-		/* ours come at the end, and the last one counts */
-		keywords[n] = ci->keywords[i];
-		values[n++] = ci->values[i];
-	}
-	if (lookup != NULL)
-	{
-		keywords[n] = "host";
-		values[n++] = pgpx_lookup_host(lookup);
-		keywords[n] = "hostaddr";
-		values[n++] = pgpx_lookup_hostaddr(lookup);
-		keywords[n] = "port";
-		values[n++] = pgpx_lookup_port(lookup);
-	}
-	w->pg = PQconnectStartParams(keywords, values, 0);
+	w->pg = pgpx_conninfo_login(&pgpx_wpools[w->pool].conninfo, lookup, NULL);
 	PGPX_DEBUG_POINT("worker_connects");
-	pfree(keywords);
-	pfree(values);
-
 	if (w->pg == NULL)
 	{
 		fail(w, ERRCODE_OUT_OF_MEMORY, "out of memory");
@@ -184,21 +80,10 @@ start_connect(PgpxWorkerConn *w, PgpxLookup *lookup)
 		return;
 	}
 	(void) PQsetErrorVerbosity(w->pg, PQERRORS_VERBOSE);
-	pgpx_connector_drop_notices(w->pg);
+	pgpx_libpq_hush(w->pg);
 	pgpx_canceller_trace(w);
 	w->phase = PGPX_PHASE_CONNECT;
 	pgpx_connection_watch(w, EPOLLOUT);
-}
-
-const char *
-pgpx_connector_param(const PgpxConninfo *ci, const char *name)
-{
-	const char *value = NULL;
-
-	for (int i = 0; i < ci->nparams; i++)
-		if (strcmp(ci->keywords[i], name) == 0)
-			value = ci->values[i];
-	return value;
 }
 
 void
@@ -209,7 +94,6 @@ pgpx_connector_open(PgpxWorkerConn *w)
 	PgpxConninfo *ci;
 	uint64		version;
 	int64		timeout;
-	const char *host;
 
 	w->pool = conn->pool;
 	pool = &pgpx_pools[w->pool];
@@ -231,13 +115,12 @@ pgpx_connector_open(PgpxWorkerConn *w)
 
 	w->started = pgpx_now();
 	pgpx_connection_deadline(w, timeout);
-	host = pgpx_connector_param(ci, "host");
-	if (pgpx_connector_param(ci, "hostaddr") == NULL && pgpx_lookup_needed(host))
+	if (pgpx_conninfo_needs_lookup(ci))
 	{
 		uint64		tag = ((uint64) w->index << 32) | (uint32) w->generation;
 
 		w->phase = PGPX_PHASE_LOOKUP;
-		if (pgpx_lookup_start(host, pgpx_connector_param(ci, "port"), tag) == NULL)
+		if (!pgpx_conninfo_look_up(ci, tag))
 			fail(w, ERRCODE_INSUFFICIENT_RESOURCES,
 				 "too many host names are being looked up");
 		return;
@@ -310,7 +193,7 @@ params_fit(PgpxWorkerConn *w, char *text, size_t size)
 	const char *encoding = PQparameterStatus(w->pg, "client_encoding");
 	const char *datestyle = PQparameterStatus(w->pg, "DateStyle");
 	const char *interval = PQparameterStatus(w->pg, "IntervalStyle");
-	const char *wanted = pgpx_connector_param(ci, "client_encoding");
+	const char *wanted = pgpx_conninfo_param(ci, "client_encoding");
 	const char *name = NULL;
 	const char *value = NULL;
 
@@ -379,6 +262,7 @@ static void
 logged_in(PgpxWorkerConn *w)
 {
 	PgpxConninfo *ci = &pgpx_wpools[w->pool].conninfo;
+	const char *refusal = pgpx_relay_refusal(w->pg);
 
 	(void) PQsetErrorVerbosity(w->pg, PQERRORS_DEFAULT);
 	pgpx_canceller_untrace(w);
@@ -387,6 +271,11 @@ logged_in(PgpxWorkerConn *w)
 		fail(w, ERRCODE_FEATURE_NOT_SUPPORTED,
 			 "The connection uses GSS encryption, which pgpool_ext cannot pass on to a session. "
 			 "Set the server's option gssencmode 'disable'.");
+		return;
+	}
+	if (refusal != NULL)
+	{
+		fail(w, ERRCODE_FEATURE_NOT_SUPPORTED, refusal);
 		return;
 	}
 	if (ci->need_password && !PQconnectionUsedPassword(w->pg))
@@ -409,6 +298,9 @@ logged_in(PgpxWorkerConn *w)
 			 PQerrorMessage(w->pg));
 		return;
 	}
+
+	/* their rows are dropped as they come */
+	(void) PQsetSingleRowMode(w->pg);
 	pgpx_connection_watch(w, EPOLLIN | (PQflush(w->pg) == 1 ? EPOLLOUT : 0));
 }
 
@@ -417,11 +309,18 @@ step_connect(PgpxWorkerConn *w)
 {
 	PostgresPollingStatusType status;
 	char	   *text;
+	bool		full;
 
 	/* libpq may close its socket and open another under the same number */
 	pgpx_reactor_forget(w->fd);
 	w->fd = -1;
 	status = PQconnectPoll(w->pg);
+	if (pgpx_libpq_login_is_long(w))
+	{
+		fail(w, ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION,
+			 "The remote server said too much during the login.");
+		return;
+	}
 	switch (status)
 	{
 		case PGRES_POLLING_OK:
@@ -430,7 +329,8 @@ step_connect(PgpxWorkerConn *w)
 			break;
 		case PGRES_POLLING_FAILED:
 			text = pstrdup(PQerrorMessage(w->pg));
-			give_up(w, take_sqlstates(text) ? PGPX_FAILED_FULL : PGPX_FAILED,
+			full = pgpx_libpq_take_sqlstates(text);
+			give_up(w, full ? PGPX_FAILED_FULL : PGPX_FAILED,
 					ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION, text);
 			pfree(text);
 			break;
@@ -456,6 +356,7 @@ step_start(PgpxWorkerConn *w)
 		pfree(text);
 		return;
 	}
+	pgpx_libpq_drop_notifications(w->pg);
 	while (!PQisBusy(w->pg))
 	{
 		ExecStatusType status;
@@ -472,11 +373,13 @@ step_start(PgpxWorkerConn *w)
 			return;
 		}
 		status = PQresultStatus(res);
-		snprintf(text, sizeof(text), "The start commands failed: %s",
-				 PQresultErrorMessage(res));
+		text[0] = '\0';
+		if (status == PGRES_FATAL_ERROR || status == PGRES_BAD_RESPONSE)
+			snprintf(text, sizeof(text), "The start commands failed: %s",
+					 PQresultErrorMessage(res));
 		PQclear(res);
 		if (status != PGRES_COMMAND_OK && status != PGRES_TUPLES_OK &&
-			status != PGRES_EMPTY_QUERY)
+			status != PGRES_SINGLE_TUPLE && status != PGRES_EMPTY_QUERY)
 		{
 			if (status == PGRES_COPY_IN || status == PGRES_COPY_OUT ||
 				status == PGRES_COPY_BOTH)

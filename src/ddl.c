@@ -189,6 +189,12 @@ find_stale(void)
 	}
 }
 
+/*
+ * Others may have heard of the same change and have retired a pool since we looked;
+ * it may even run under new options by now.  Once more is never wrong: a version
+ * more, and who waits reads the catalogs again.  Nor is it always in vain: what was
+ * read before our commit did not yet have our change in it.
+ */
 static void
 retire_stale(void)
 {
@@ -332,16 +338,7 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 void
 pgpx_ddl_init(void)
 {
-	static const int objects[] = {
-		FOREIGNSERVEROID,
-		USERMAPPINGOID,
-		FOREIGNDATAWRAPPEROID,
-		AUTHOID,
-		AUTHMEMROLEMEM,
-	};
-
-	for (int i = 0; i < lengthof(objects); i++)
-		CacheRegisterSyscacheCallback(objects[i], objects_callback, (Datum) 0);
+	pgpx_source_on_change(objects_callback);
 	CacheRegisterSyscacheCallback(DATABASEOID, databases_callback, (Datum) 0);
 	RegisterXactCallback(xact_callback, NULL);
 	RegisterResourceReleaseCallback(release_callback, NULL);

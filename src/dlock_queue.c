@@ -31,9 +31,8 @@ pgpx_dlock_queue(Oid database, Oid server, const char *name)
 		1;
 }
 
-/* Who is first in a queue; -1: nobody waits. */
-static int
-first_locked(uint64 queue)
+int
+pgpx_dlock_first_locked(uint64 queue)
 {
 	int			first = -1;
 
@@ -65,7 +64,7 @@ pgpx_dlock_is_first(uint64 queue)
 	bool		mine;
 
 	LWLockAcquire(pgpx_shared->dlock_lock, LW_SHARED);
-	mine = first_locked(queue) == (int) MyProcNumber;
+	mine = pgpx_dlock_first_locked(queue) == (int) MyProcNumber;
 	LWLockRelease(pgpx_shared->dlock_lock);
 	return mine;
 }
@@ -76,7 +75,7 @@ pgpx_dlock_has_waiters(uint64 queue)
 	bool		any;
 
 	LWLockAcquire(pgpx_shared->dlock_lock, LW_SHARED);
-	any = first_locked(queue) >= 0;
+	any = pgpx_dlock_first_locked(queue) >= 0;
 	LWLockRelease(pgpx_shared->dlock_lock);
 	return any;
 }
@@ -128,12 +127,6 @@ pgpx_dlock_stands_back(uint64 queue)
 	return until;
 }
 
-int
-pgpx_dlock_first_locked(uint64 queue)
-{
-	return first_locked(queue);
-}
-
 void
 pgpx_dlock_leave(void)
 {
@@ -144,7 +137,7 @@ pgpx_dlock_leave(void)
 	if (waiter->number != 0)
 	{
 		waiter->number = 0;
-		next = first_locked(waiter->queue);
+		next = pgpx_dlock_first_locked(waiter->queue);
 	}
 	LWLockRelease(pgpx_shared->dlock_lock);
 	if (next >= 0)

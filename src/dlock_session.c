@@ -9,6 +9,10 @@
  * and for the ends of transactions and sessions, in which nothing waits and nothing
  * throws.
  *
+ * Its callbacks are those of lease_table.c in shape only: a lease goes back before
+ * the commit, which an open remote transaction can still prevent; a lock is held to
+ * the end of it, and released after.
+ *
  *-------------------------------------------------------------------------
  */
 #include "dlock_session.h"
@@ -69,6 +73,32 @@ pgpx_dlock_valid(const char *server, const char *name, int64 token)
 	}
 	tell_worker(target, &lock);
 	return pgpx_steady_now() < lock.valid_until;
+}
+
+bool
+pgpx_dlock_holds(uint64 queue, const char *name)
+{
+	bool		held = false;
+	PgpxDlock	lock;
+
+	if (pgpx_dlock_nmine == 0)
+		return false;
+	for (int i = -1; (i = pgpx_dlock_mine(i, &lock)) >= 0;)
+	{
+		PgpxDlock	now;
+
+		if (lock.queue != queue ||
+			pgpx_dlock_find(&lock.key, lock.name, lock.token, &now) != i)
+			continue;
+		if (now.state == PGPX_DLOCK_LOST)
+		{
+			pgpx_dlock_warn(i, &now);
+			pgpx_dlock_release(i, false);
+		}
+		else if (strcmp(lock.name, name) == 0)
+			held = true;
+	}
+	return held;
 }
 
 /* Wait until the worker has told the remote, or given that up. */

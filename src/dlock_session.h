@@ -54,6 +54,9 @@ extern void pgpx_dlock_release_all(void);
 /* Register exit and transaction callbacks, once. */
 extern void pgpx_dlock_register_callbacks(void);
 
+/* Does this session hold the lock?  Those of its queue that are lost make room. */
+extern bool pgpx_dlock_holds(uint64 queue, const char *name);
+
 /* A WARNING for a loss that its session has not heard of yet. */
 extern void pgpx_dlock_warn(int place, const PgpxDlock *lock);
 

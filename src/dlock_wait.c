@@ -36,6 +36,9 @@
 /* How long the remote may wait for transactions that have checked the token. */
 #define PATIENCE_MS 1000
 
+/* The same for a question of one who does not wait himself. */
+#define TRY_PATIENCE_MS 100
+
 /* How often a question without a wait is repeated if its answer was lost. */
 #define TRIES 3
 
@@ -122,36 +125,6 @@ describe(Wait *w)
 		clip(lock->why, sizeof(lock->why), call->why);
 }
 
-/*
- * Locks of this name that this session has.  Those that are lost make room;
- * returns whether it holds it.
- */
-static bool
-look_at_own(Wait *w)
-{
-	bool		held = false;
-	PgpxDlock	lock;
-
-	if (pgpx_dlock_nmine == 0)
-		return false;
-	for (int i = -1; (i = pgpx_dlock_mine(i, &lock)) >= 0;)
-	{
-		PgpxDlock	now;
-
-		if (lock.queue != w->lock.queue ||
-			pgpx_dlock_find(&lock.key, lock.name, lock.token, &now) != i)
-			continue;
-		if (now.state == PGPX_DLOCK_LOST)
-		{
-			pgpx_dlock_warn(i, &now);
-			pgpx_dlock_release(i, false);
-		}
-		else if (strcmp(lock.name, w->lock.name) == 0)
-			held = true;
-	}
-	return held;
-}
-
 /* A lease is there: note in shared memory what it is for. */
 static void
 take_place(Wait *w, PgpxLease *lease)
@@ -213,7 +186,7 @@ ask(Wait *w)
 		patience = Max(Min(patience, (w->deadline - pgpx_now()) / 1000), 1);
 	}
 	if (w->no_wait)
-		patience = Min(patience, 100);
+		patience = Min(patience, TRY_PATIENCE_MS);
 
 	for (int i = 0; i == 0 || (i == 1 && w->answer.spent); i++)
 	{
@@ -462,7 +435,7 @@ pgpx_dlock_lock(const PgpxDlockCall *call)
 	{
 		set_deadline(w);
 		describe(w);
-		if (look_at_own(w))
+		if (pgpx_dlock_holds(w->lock.queue, call->name))
 		{
 			if (!call->only_try)
 				ereport(ERROR,

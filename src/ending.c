@@ -75,8 +75,7 @@ say_goodbye(PgpxWorkerConn *w, bool at_boundary)
 		return;
 	w->ending.goodbye = true;
 	if (at_boundary)
-		(void) send(pgpx_connection_socket(w), "X\0\0\0\4", 5,
-					MSG_DONTWAIT | MSG_NOSIGNAL);
+		(void) pgpx_connection_say_goodbye(w);
 	shutdown(pgpx_connection_socket(w), SHUT_WR);
 }
 

@@ -10,9 +10,9 @@
  */
 #include "fanout.h"
 
-#include "exec.h"
-
 #include "storage/latch.h"
+
+#include "exec.h"
 
 /* The share of one server. */
 typedef struct Branch

@@ -29,7 +29,7 @@ PG_FUNCTION_INFO_V1(pgpx_prewarm);
 PG_FUNCTION_INFO_V1(pgpx_reset_stats);
 PG_FUNCTION_INFO_V1(pgpx_terminate);
 
-#define DRAIN_LOOK_US (20 * 1000)	/* how often drain and prewarm look */
+#define DRAIN_LOOK_US (20 * 1000)	/* how often drain looks */
 
 /* The servers that a call is about: one, or all that the user may steer. */
 static List *
@@ -118,12 +118,7 @@ reset_action(PgpxPool *pool, PgpxWake *wake)
 static void
 drain_action(PgpxPool *pool, PgpxWake *wake)
 {
-	while (pool->idle_head >= 0)
-		pgpx_pool_close_locked(pool, &pgpx_conns[pool->idle_head],
-							   PGPX_CLOSE_DRAINED);
-	while (pool->owed_head >= 0)
-		pgpx_pool_close_locked(pool, &pgpx_conns[pool->owed_head],
-							   PGPX_CLOSE_DRAINED);
+	pgpx_pool_close_free_locked(pool, PGPX_CLOSE_DRAINED);
 }
 
 /* Who waits is served; and min_size comes back, whoever waits. */
@@ -195,20 +190,13 @@ count_connections(List *servers)
 	return n;
 }
 
-/* The end of a wait that a call has given a timeout for; 0: for ever. */
-static PgpxTime
-call_deadline(int64 timeout)
-{
-	return timeout == PGPX_TIMEOUT_DEFAULT ? 0 : pgpx_now() + timeout * 1000;
-}
-
 /* drain(pool text, timeout interval) returns boolean: are all closed? */
 Datum
 pgpx_drain(PG_FUNCTION_ARGS)
 {
 	static uint32 wait_event = 0;
 	List	   *servers = servers_of_call(fcinfo);
-	PgpxTime	deadline = call_deadline(pgpx_arg_timeout(fcinfo, 1));
+	PgpxTime	deadline = pgpx_arg_deadline(fcinfo, 1);
 
 	pause_servers(servers, true, true);
 	for (;;)
@@ -234,16 +222,14 @@ pgpx_prewarm(PG_FUNCTION_ARGS)
 	pgpx_shmem_require();
 	server = pgpx_arg_text(fcinfo, 0, "pool");
 	if (PG_ARGISNULL(1))
-		ereport(ERROR,
-				(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
-				 errmsg("n must not be null")));
+		pgpx_arg_raise_null("n");
 	n = PG_GETARG_INT32(1);
 	if (n < 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("n must be zero or positive")));
 	(void) servers_of_call(fcinfo); /* may the user steer it? */
-	deadline = call_deadline(pgpx_arg_timeout(fcinfo, 2));
+	deadline = pgpx_arg_deadline(fcinfo, 2);
 	PG_RETURN_INT32(pgpx_lease_prewarm(server, n, deadline));
 }
 

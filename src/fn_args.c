@@ -49,31 +49,40 @@ pgpx_arg_lease(FunctionCallInfo fcinfo, int at)
 	return PG_GETARG_INT64(at);
 }
 
+double
+pgpx_arg_interval(FunctionCallInfo fcinfo, int at)
+{
+	const Interval *interval = PG_GETARG_INTERVAL_P(at);
+
+	if (PGPX_INTERVAL_NOT_FINITE(interval))
+		return HUGE_VAL;
+	return interval->time / 1000.0 +
+		interval->day * (double) SECS_PER_DAY * 1000.0 +
+		interval->month * (double) DAYS_PER_MONTH * SECS_PER_DAY * 1000.0;
+}
+
+char *
+pgpx_arg_interval_text(FunctionCallInfo fcinfo, int at)
+{
+	return DatumGetCString(
+		DirectFunctionCall1(interval_out, PG_GETARG_DATUM(at)));
+}
+
 static int64
 get_timeout(FunctionCallInfo fcinfo, int at, const char *hint)
 {
-	Interval   *interval;
 	double		ms;
 
 	if (PG_NARGS() <= at || PG_ARGISNULL(at))
 		return PGPX_TIMEOUT_DEFAULT;
-	interval = PG_GETARG_INTERVAL_P(at);
-
-	ms = interval->time / 1000.0 +
-		interval->day * (double) SECS_PER_DAY * 1000.0 +
-		interval->month * (double) DAYS_PER_MONTH * SECS_PER_DAY * 1000.0;
-	if (PGPX_INTERVAL_NOT_FINITE(interval) || ms < 0 || ms > TIMEOUT_MAX_MS)
-	{
-		Datum		text = DirectFunctionCall1(interval_out,
-											   IntervalPGetDatum(interval));
-
+	ms = pgpx_arg_interval(fcinfo, at);
+	if (ms < 0 || ms > TIMEOUT_MAX_MS)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("timeout is out of range"),
 				 errdetail("It is \"%s\", and must be between 0 and 10 years.",
-						   DatumGetCString(text)),
+						   pgpx_arg_interval_text(fcinfo, at)),
 				 errhint("%s", hint)));
-	}
 	return (int64) ceil(ms);
 }
 
@@ -84,10 +93,12 @@ pgpx_arg_timeout(FunctionCallInfo fcinfo, int at)
 					   _("0 does not wait; NULL takes \"pgpool_ext.checkout_timeout\" or the server's option \"checkout_timeout\"."));
 }
 
-int64
-pgpx_arg_wait(FunctionCallInfo fcinfo, int at)
+PgpxTime
+pgpx_arg_deadline(FunctionCallInfo fcinfo, int at)
 {
-	return get_timeout(fcinfo, at, _("0 just looks; NULL waits without limit."));
+	int64		timeout = get_timeout(fcinfo, at, _("0 just looks; NULL waits without limit."));
+
+	return timeout == PGPX_TIMEOUT_DEFAULT ? 0 : pgpx_now() + timeout * 1000;
 }
 
 ReturnSetInfo *

@@ -11,7 +11,7 @@
 #ifndef PGPX_FN_ARGS_H
 #define PGPX_FN_ARGS_H
 
-#include "compat.h"
+#include "shmem.h"
 
 /* A text argument as a C string; 22004 if it is NULL. */
 extern char *pgpx_arg_text(FunctionCallInfo fcinfo, int at, const char *name);
@@ -30,8 +30,14 @@ extern int64 pgpx_arg_lease(FunctionCallInfo fcinfo, int at);
  */
 extern int64 pgpx_arg_timeout(FunctionCallInfo fcinfo, int at);
 
-/* The same for waits: NULL has no limit. */
-extern int64 pgpx_arg_wait(FunctionCallInfo fcinfo, int at);
+/* The same as the end of a wait that begins now; NULL has none: 0. */
+extern PgpxTime pgpx_arg_deadline(FunctionCallInfo fcinfo, int at);
+
+/* An interval, not NULL, in milliseconds, beyond any range if it is infinite. */
+extern double pgpx_arg_interval(FunctionCallInfo fcinfo, int at);
+
+/* The same for an error text. */
+extern char *pgpx_arg_interval_text(FunctionCallInfo fcinfo, int at);
 
 /* 42501 unless the user owns the server, or has pg_signal_backend's privileges. */
 extern void pgpx_arg_require_steering(Oid server, const char *name);

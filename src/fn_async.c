@@ -38,10 +38,7 @@ send_statement(FunctionCallInfo fcinfo, bool any)
 	pgpx_shmem_require();
 	id = pgpx_arg_lease(fcinfo, 0);
 	sql = pgpx_arg_text(fcinfo, 1, "sql");
-	if (any)
-		pgpx_params_from_any(fcinfo, 2, &params);
-	else
-		pgpx_params_from_text_array(fcinfo, 2, &params);
+	pgpx_params_read(fcinfo, 2, any, &params);
 	pgpx_async_send(pgpx_lease_of(id), sql, params.n, params.values);
 	PG_RETURN_VOID();
 }
@@ -76,15 +73,6 @@ in_flight(int64 id)
 	return lease;
 }
 
-/* NULL: for ever; else from now on. */
-static PgpxTime
-wait_deadline(FunctionCallInfo fcinfo, int at)
-{
-	int64		timeout = pgpx_arg_wait(fcinfo, at);
-
-	return timeout == PGPX_TIMEOUT_DEFAULT ? 0 : pgpx_now() + timeout * 1000;
-}
-
 /* wait(lease bigint, timeout interval) returns boolean: false, time is up */
 Datum
 pgpx_wait(PG_FUNCTION_ARGS)
@@ -94,7 +82,7 @@ pgpx_wait(PG_FUNCTION_ARGS)
 
 	pgpx_shmem_require();
 	lease = in_flight(pgpx_arg_lease(fcinfo, 0));
-	deadline = wait_deadline(fcinfo, 1);
+	deadline = pgpx_arg_deadline(fcinfo, 1);
 	PG_RETURN_BOOL(pgpx_async_wait(&lease, 1, deadline) != NULL);
 }
 
@@ -134,7 +122,7 @@ pgpx_wait_any(PG_FUNCTION_ARGS)
 						 errdetail("It is element %d and element %d of the array.",
 								   j + 1, i + 1)));
 	}
-	found = pgpx_async_wait(leases, n, wait_deadline(fcinfo, 1));
+	found = pgpx_async_wait(leases, n, pgpx_arg_deadline(fcinfo, 1));
 	if (found == NULL)
 		PG_RETURN_NULL();
 	PG_RETURN_INT64((int64) found->id);
@@ -178,7 +166,7 @@ pgpx_notifications(PG_FUNCTION_ARGS)
 	lease = pgpx_lease_of(pgpx_arg_lease(fcinfo, 0));
 	if (PG_ARGISNULL(1))
 		pgpx_arg_raise_null("timeout");
-	deadline = wait_deadline(fcinfo, 1);
+	deadline = pgpx_arg_deadline(fcinfo, 1);
 	pgpx_run_check(lease, 0);
 	InitMaterializedSRF(fcinfo, 0);
 	pgpx_async_notes(lease, deadline);
@@ -252,10 +240,7 @@ fanout(FunctionCallInfo fcinfo, bool any)
 		pgpx_arg_raise_null("pools");
 	servers = read_servers(PG_GETARG_ARRAYTYPE_P(0), &n);
 	sql = pgpx_arg_text(fcinfo, 1, "sql");
-	if (any)
-		pgpx_params_from_any(fcinfo, 2, &params);
-	else
-		pgpx_params_from_text_array(fcinfo, 2, &params);
+	pgpx_params_read(fcinfo, 2, any, &params);
 	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
 	pgpx_fanout(servers, n, sql, params.n, params.values, rsinfo->setDesc,
 				rsinfo->setResult);

@@ -8,7 +8,6 @@
 #include "compat.h"
 
 #include "utils/builtins.h"
-#include "utils/timestamp.h"
 
 #include "dlock_remote.h"
 #include "dlock_session.h"
@@ -46,27 +45,17 @@ arg_name(FunctionCallInfo fcinfo, int at)
 static int64
 arg_ttl(FunctionCallInfo fcinfo, int at)
 {
-	Interval   *interval;
 	double		ms;
 
 	if (PG_ARGISNULL(at))
 		pgpx_arg_raise_null("ttl");
-	interval = PG_GETARG_INTERVAL_P(at);
-	ms = interval->time / 1000.0 +
-		interval->day * (double) SECS_PER_DAY * 1000.0 +
-		interval->month * (double) DAYS_PER_MONTH * SECS_PER_DAY * 1000.0;
-	if (PGPX_INTERVAL_NOT_FINITE(interval) || !(ms >= TTL_MIN_MS) ||
-		ms > TTL_MAX_MS)
-	{
-		Datum		text = DirectFunctionCall1(interval_out,
-											   IntervalPGetDatum(interval));
-
+	ms = pgpx_arg_interval(fcinfo, at);
+	if (ms < TTL_MIN_MS || ms > TTL_MAX_MS)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("ttl is out of range"),
 				 errdetail("It is \"%s\", and must be between 1 second and 1 day.",
-						   DatumGetCString(text))));
-	}
+						   pgpx_arg_interval_text(fcinfo, at))));
 	return (int64) ms;
 }
 

@@ -11,15 +11,15 @@
  */
 #include "compat.h"
 
+#include "catalog/pg_type.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+
 #include "exec.h"
 #include "fn_args.h"
 #include "lease.h"
 #include "params.h"
 #include "tuples.h"
-
-#include "catalog/pg_type.h"
-#include "utils/builtins.h"
-#include "utils/lsyscache.h"
 
 PG_FUNCTION_INFO_V1(pgpx_query_lease);
 PG_FUNCTION_INFO_V1(pgpx_query_lease_any);
@@ -56,10 +56,7 @@ read_call(FunctionCallInfo fcinfo, int at, bool by_pool, bool any, Call *call)
 	else
 		call->id = pgpx_arg_lease(fcinfo, at);
 	call->sql = pgpx_arg_text(fcinfo, at + 1, "sql");
-	if (any)
-		pgpx_params_from_any(fcinfo, at + 2, &call->params);
-	else
-		pgpx_params_from_text_array(fcinfo, at + 2, &call->params);
+	pgpx_params_read(fcinfo, at + 2, any, &call->params);
 }
 
 /*

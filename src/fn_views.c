@@ -148,10 +148,8 @@ pgpx_row_begin(PgpxRow *row, FunctionCallInfo fcinfo)
 static void
 add(PgpxRow *row, Datum value, bool null)
 {
-	/* a library that is newer than the extension's script has other columns */
-	if (row->n >= Min(row->rsinfo->setDesc->natts, PGPX_ROW_COLUMNS))
-		elog(ERROR, "pgpool_ext: a view has %d columns, which the library does not know",
-			 row->rsinfo->setDesc->natts);
+	if (row->n >= PGPX_ROW_COLUMNS)
+		elog(ERROR, "pgpool_ext: a view has more than %d columns", PGPX_ROW_COLUMNS);
 	row->values[row->n] = value;
 	row->nulls[row->n] = null;
 	row->n++;
@@ -269,9 +267,18 @@ pgpx_row_pool(PgpxRow *row, const PgpxPool *pool)
 void
 pgpx_row_store(PgpxRow *row)
 {
-	if (row->n != row->rsinfo->setDesc->natts)
-		elog(ERROR, "pgpool_ext: a view has %d columns, of which the library knows %d",
-			 row->rsinfo->setDesc->natts, row->n);
+	/*
+	 * New columns come behind the others.  So a library that is newer than the
+	 * extension's script has more, and those are left out; an older one, that a
+	 * server has loaded which was not restarted after an upgrade, has fewer.
+	 */
+	if (row->n < row->rsinfo->setDesc->natts)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("the server has loaded an older version of the library pgpool_ext"),
+				 errdetail("A view has %d columns, of which it knows %d.",
+						   row->rsinfo->setDesc->natts, row->n),
+				 errhint("Restart the server after an upgrade of pgpool_ext.")));
 	tuplestore_putvalues(row->rsinfo->setResult, row->rsinfo->setDesc,
 						 row->values, row->nulls);
 	row->n = 0;

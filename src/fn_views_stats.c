@@ -52,6 +52,7 @@ stats_row(PgpxRow *row, const PgpxPool *pool)
 
 	/* what was done on them */
 	pgpx_row_bigint(row, stats->statements);
+	pgpx_row_bigint(row, stats->polled);
 	pgpx_row_bigint(row, stats->rows);
 	pgpx_row_bigint(row, stats->errors);
 	pgpx_row_bigint(row, stats->bytes_received);

@@ -28,6 +28,7 @@ extern int	pgpx_default_checkout_timeout;	/* ms; 0: for ever */
 
 /* logging */
 extern int	pgpx_log_min_wait;	/* ms; -1: off */
+extern int	pgpx_busy_poll;		/* us; 0: never */
 extern bool pgpx_log_connections;
 
 /*

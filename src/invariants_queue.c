@@ -9,6 +9,8 @@
  */
 #include "invariants.h"
 
+#include "ticket.h"
+
 /*
  * A granted ticket has the lease that it says.  Between grant and claim the lease
  * can be taken away, which the connection remembers until it is closed; then it
@@ -37,7 +39,7 @@ check_granted(PgpxCheck *check, PgpxTicket *ticket)
 							 index, ticket->pid, ticket->lease_id,
 							 conn->owner_pid);
 	}
-	else if (pgpx_conn_revoked(index, ticket->lease_id) == PGPX_REVOKE_NONE &&
+	else if (pgpx_ticket_revoked(index, ticket->lease_id) == PGPX_REVOKE_NONE &&
 			 conn->opened_at != 0 &&
 			 conn->opened_at < ticket->since)
 		pgpx_check_fault(check, "ticket %d of process %d was granted lease " UINT64_FORMAT ", but connection %d has lease " UINT64_FORMAT,

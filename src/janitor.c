@@ -196,7 +196,7 @@ maintain_pools(PgpxTime now)
 
 		/* its secrets do not stay for longer than a pool */
 		if (pgpx_wpools[i].cxt != NULL && pgpx_wpools[i].pool_id != pool_id)
-			pgpx_reactor_forget_conninfo(i);
+			pgpx_conninfo_forget(i);
 
 		/* a look without the lock: who takes it sees whether it is still so */
 		if (pool_id == 0 || pool->worker != pgpx_worker_index)

@@ -15,12 +15,20 @@
 #include "utils/builtins.h"
 
 #include "errcodes.h"
+#include "ticket.h"
 
 /* What of an answer is dropped at checkin rather than the connection. */
 #define FLIGHT_DROP_MAX (1024 * 1024)
 
-void
-pgpx_lease_activity(PgpxLease *lease, PgpxActivity activity)
+/* What is taken in of an answer while the statement is still being sent. */
+#define FLUSH_AHEAD_MAX (1024 * 1024)
+
+/* A wait that serves no interrupts looks at the clock this often. */
+#define QUIET_LOOK_MS 1000
+
+/* Tell the views what the lease is doing. */
+static void
+show(PgpxLease *lease, PgpxActivity activity)
 {
 	pgpx_conn_do(&pgpx_conns[lease->conn], lease->id, activity, false);
 }
@@ -29,13 +37,13 @@ void
 pgpx_lease_rest(PgpxLease *lease)
 {
 	if (lease->broken != NULL)
-		pgpx_lease_activity(lease, PGPX_ACT_BROKEN);
+		show(lease, PGPX_ACT_BROKEN);
 	else if (lease->kept->wire.tx == 'T')
-		pgpx_lease_activity(lease, PGPX_ACT_TRANSACTION);
+		show(lease, PGPX_ACT_TRANSACTION);
 	else if (lease->kept->wire.tx == 'E')
-		pgpx_lease_activity(lease, PGPX_ACT_FAILED);
+		show(lease, PGPX_ACT_FAILED);
 	else
-		pgpx_lease_activity(lease, PGPX_ACT_IDLE);
+		show(lease, PGPX_ACT_IDLE);
 }
 
 void
@@ -47,7 +55,7 @@ pgpx_lease_check_revoked(PgpxLease *lease)
 	if (pg_atomic_read_u64(&conn->lease_id) == lease->id)
 		return;
 
-	reason = pgpx_conn_revoked((int) MyProcNumber, lease->id);
+	reason = pgpx_ticket_revoked((int) MyProcNumber, lease->id);
 	switch (reason)
 	{
 		case PGPX_REVOKE_TERMINATED:
@@ -81,7 +89,7 @@ pgpx_lease_broken(PgpxLease *lease, const char *why, const char *remote_words)
 
 	if (lease->broken == NULL)
 		lease->broken = why;
-	pgpx_lease_activity(lease, PGPX_ACT_BROKEN);
+	show(lease, PGPX_ACT_BROKEN);
 	ereport(ERROR,
 			(errcode(ERRCODE_CONNECTION_FAILURE),
 			 errmsg("connection to server \"%s\" was lost",
@@ -117,7 +125,7 @@ pgpx_lease_flush(PgpxLease *lease, PgpxTime deadline)
 		 * A remote that cannot get rid of its answer does not read on: take
 		 * in what it says, within a bound.
 		 */
-		if (kept->wire.in_end - kept->wire.in_start < 1024 * 1024)
+		if (kept->wire.in_end - kept->wire.in_start < FLUSH_AHEAD_MAX)
 		{
 			events |= WL_SOCKET_READABLE;
 			if (pgpx_wire_fill(&kept->wire, &full) < 0)
@@ -138,7 +146,7 @@ wait_quietly(int fd, PgpxTime deadline)
 
 	if (now >= deadline)
 		return false;
-	(void) poll(&pfd, 1, (int) Min((deadline - now) / 1000 + 1, 1000));
+	(void) poll(&pfd, 1, (int) Min((deadline - now) / 1000 + 1, QUIET_LOOK_MS));
 	return true;
 }
 
@@ -222,7 +230,7 @@ pgpx_lease_cancel(PgpxLease *lease)
 	ask = pg_atomic_read_u64(&conn->lease_id) == lease->id;
 	if (ask)
 	{
-		pgpx_lease_activity(lease, PGPX_ACT_CANCELLING);
+		show(lease, PGPX_ACT_CANCELLING);
 		ask = pg_atomic_compare_exchange_u32(&conn->cancel, &none,
 											 PGPX_CANCEL_ASKED);
 	}

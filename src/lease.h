@@ -43,6 +43,8 @@ typedef struct PgpxLease
 /* Which timeout a call has given. */
 #define PGPX_TIMEOUT_DEFAULT (-1)	/* none: GUC, then the server's option */
 
+/* --- checkout.c ---------------------------------------------------------- */
+
 /*
  * pgpx_lease_checkout
  *		Lease a connection of a server's pool for the current user.
@@ -98,6 +100,8 @@ extern int	pgpx_lease_prewarm(const char *server, int n, PgpxTime deadline);
  */
 extern void pgpx_lease_tell_worker(PgpxTarget *target);
 
+/* --- lease.c ------------------------------------------------------------- */
+
 /*
  * pgpx_lease_return
  *		End a lease.
@@ -106,25 +110,6 @@ extern void pgpx_lease_tell_worker(PgpxTarget *target);
  * else nothing waits and nothing throws.  The lease is gone afterwards.
  */
 extern void pgpx_lease_return(PgpxLease *lease, PgpxEnd end, bool may_wait);
-
-/*
- * pgpx_lease_of
- *		A lease by its id, for use by the current user.
- *
- * Errors: 55000 stale or in use, 42501 of another session or user; 08006 or
- * PX00n if it was taken away.
- */
-extern PgpxLease *pgpx_lease_of(int64 id);
-
-/*
- * pgpx_lease_for_return
- *		The same for giving it back: by the session, whatever the user; one that
- *		was taken away is returned too.
- */
-extern PgpxLease *pgpx_lease_for_return(int64 id);
-
-/* Return all leases of session and transaction scope.  Returns how many. */
-extern int	pgpx_lease_return_all(void);
 
 /* Raise what took the lease away, if something did. */
 extern void pgpx_lease_check_revoked(PgpxLease *lease);
@@ -155,10 +140,7 @@ extern void pgpx_lease_land(PgpxLease *lease);
 /* Ask the worker to cancel what runs on the lease. */
 extern void pgpx_lease_cancel(PgpxLease *lease);
 
-/* Tell the views what the lease is doing. */
-extern void pgpx_lease_activity(PgpxLease *lease, PgpxActivity activity);
-
-/* The same after a statement: what the remote transaction's state says. */
+/* Tell the views, after a statement, what the remote transaction's state says. */
 extern void pgpx_lease_rest(PgpxLease *lease);
 
 /* --- lease_carry.c ------------------------------------------------------- */
@@ -213,6 +195,25 @@ extern void pgpx_lease_forget(PgpxLease *lease);
 
 /* Register exit and transaction callbacks, once. */
 extern void pgpx_lease_register_callbacks(void);
+
+/*
+ * pgpx_lease_of
+ *		A lease by its id, for use by the current user.
+ *
+ * Errors: 55000 stale or in use, 42501 of another session or user; 08006 or
+ * PX00n if it was taken away.
+ */
+extern PgpxLease *pgpx_lease_of(int64 id);
+
+/*
+ * pgpx_lease_for_return
+ *		The same for giving it back: by the session, whatever the user; one that
+ *		was taken away is returned too.
+ */
+extern PgpxLease *pgpx_lease_for_return(int64 id);
+
+/* Return all leases of session and transaction scope.  Returns how many. */
+extern int	pgpx_lease_return_all(void);
 
 /*
  * How many leases this session holds: of a pool, by its id (0: any), of a server,

@@ -143,7 +143,6 @@ static const struct
 	 "OAuth tokens belong to one session and cannot be shared by a pool."},
 };
 
-/* See option_table.h. */
 const PgpxOption *
 pgpx_option_find(const char *name)
 {
@@ -155,7 +154,6 @@ pgpx_option_find(const char *name)
 	return NULL;
 }
 
-/* See option_table.h. */
 const PQconninfoOption *
 pgpx_option_libpq(void)
 {
@@ -187,7 +185,6 @@ find_libpq_option(const char *name)
 	return NULL;
 }
 
-/* See option_table.h. */
 const char *
 pgpx_option_refusal(const char *name)
 {
@@ -214,7 +211,6 @@ pgpx_option_refusal(const char *name)
 	return NULL;
 }
 
-/* See option_table.h. */
 int
 pgpx_option_flags(const char *name)
 {
@@ -233,7 +229,6 @@ pgpx_option_flags(const char *name)
 		 PGPX_ON_MAPPING : PGPX_ON_SERVER);
 }
 
-/* See options.h. */
 bool
 pgpx_options_libpq_allowed(const char *name, bool as_superuser,
 						   bool in_mapping)
@@ -245,7 +240,6 @@ pgpx_options_libpq_allowed(const char *name, bool as_superuser,
 		(as_superuser || !(flags & PGPX_SUPERUSER));
 }
 
-/* See options.h. */
 bool
 pgpx_options_is_libpq(const char *name)
 {

@@ -3,7 +3,7 @@
  * options.c
  *	  Reads and checks the options of servers and user mappings.
  *
- * The validator of pgpool_fdw is here, and what target.c applies.  Rules:
+ * The validator of pgpool_fdw is here, and what target_read.c applies.  Rules:
  *
  * - Nothing here needs shared memory: the validator works in a server that has
  *	 not preloaded the library.
@@ -19,12 +19,13 @@
 #include "access/reloptions.h"
 #include "catalog/pg_user_mapping.h"
 #include "commands/defrem.h"
-#include "guc.h"
 #include "lib/stringinfo.h"
-#include "option_table.h"
-#include "options.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
+
+#include "guc.h"
+#include "option_table.h"
+#include "options.h"
 
 #define MS_PER_DAY	INT64CONST(86400000)
 
@@ -305,7 +306,6 @@ given(List *list, const char *name, int64 *result)
 	return false;
 }
 
-/* See options.h. */
 void
 pgpx_options_check_base(List *options)
 {
@@ -404,7 +404,6 @@ pgpx_fdw_validator(PG_FUNCTION_ARGS)
 	PG_RETURN_VOID();
 }
 
-/* See options.h. */
 void
 pgpx_options_defaults(PgpxPoolOptions *opts)
 {
@@ -420,7 +419,6 @@ pgpx_options_defaults(PgpxPoolOptions *opts)
 	pgpx_options_follow(opts);
 }
 
-/* See options.h. */
 void
 pgpx_options_follow(PgpxPoolOptions *opts)
 {
@@ -432,7 +430,6 @@ pgpx_options_follow(PgpxPoolOptions *opts)
 		opts->checkout_timeout = pgpx_default_checkout_timeout;
 }
 
-/* See options.h. */
 bool
 pgpx_options_apply(PgpxPoolOptions *opts, const char **start_commands,
 				   const char **reset_command, const char *name,

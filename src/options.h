@@ -3,7 +3,7 @@
  * options.h
  *	  Options of servers and user mappings: names, types, ranges, defaults.
  *
- * One table in options.c serves the validator of pgpool_fdw, the reader of
+ * One table in option_table.c serves the validator of pgpool_fdw, the reader of
  * resolved options and the list of valid names in error texts.
  *
  *-------------------------------------------------------------------------

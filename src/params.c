@@ -89,8 +89,9 @@ raise_null_array(void)
 			 errmsg("array of parameters must not be null")));
 }
 
-void
-pgpx_params_from_text_array(FunctionCallInfo fcinfo, int at, PgpxParams *params)
+/* Elements of argument "at", a text[]: the VARIADIC text[] form. */
+static void
+from_text_array(FunctionCallInfo fcinfo, int at, PgpxParams *params)
 {
 	params->n = 0;
 	params->values = NULL;
@@ -101,8 +102,13 @@ pgpx_params_from_text_array(FunctionCallInfo fcinfo, int at, PgpxParams *params)
 	from_array(PG_GETARG_ARRAYTYPE_P(at), params);
 }
 
-void
-pgpx_params_from_any(FunctionCallInfo fcinfo, int at, PgpxParams *params)
+/*
+ * Arguments from "at" on, of any types, through their output functions, in the
+ * styles that any server reads; or the elements of an array that was given as
+ * VARIADIC.
+ */
+static void
+from_any(FunctionCallInfo fcinfo, int at, PgpxParams *params)
 {
 	int			level;
 
@@ -140,4 +146,13 @@ pgpx_params_from_any(FunctionCallInfo fcinfo, int at, PgpxParams *params)
 												  PG_GETARG_DATUM(at + i));
 	}
 	end_styles(level);
+}
+
+void
+pgpx_params_read(FunctionCallInfo fcinfo, int at, bool any, PgpxParams *params)
+{
+	if (any)
+		from_any(fcinfo, at, params);
+	else
+		from_text_array(fcinfo, at, params);
 }

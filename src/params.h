@@ -16,17 +16,13 @@ typedef struct PgpxParams
 	const char **values;		/* NULL for SQL's NULL */
 } PgpxParams;
 
-/* Elements of argument "at", a text[]: the VARIADIC text[] form. */
-extern void pgpx_params_from_text_array(FunctionCallInfo fcinfo, int at,
-										PgpxParams *params);
-
 /*
- * pgpx_params_from_any
- *		Arguments from "at" on, of any types, through their output functions,
- *		in the styles that any server reads; or the elements of an array that
- *		was given as VARIADIC.
+ * pgpx_params_read
+ *		The parameters of a call: its arguments from "at" on.
+ *
+ * any: the function was declared with VARIADIC "any" there, else with text[].
  */
-extern void pgpx_params_from_any(FunctionCallInfo fcinfo, int at,
-								 PgpxParams *params);
+extern void pgpx_params_read(FunctionCallInfo fcinfo, int at, bool any,
+							 PgpxParams *params);
 
 #endif							/* PGPX_PARAMS_H */

@@ -215,7 +215,7 @@ send_work(PgpxPinger *p, PgpxPingerPhase phase, const char *sql, int64 timeout)
 	if (!PQsendQueryParams(p->pg, sql, 4, NULL, values, NULL, NULL, 0))
 		pgpx_pinger_failed(p, PQerrorMessage(p->pg));
 	else
-		pgpx_pinger_watch(p, EPOLLIN | (PQflush(p->pg) == 1 ? EPOLLOUT : 0));
+		pgpx_pinger_sent(p);
 }
 
 /* The rows name the requests that are ours, or were until now. */
@@ -282,8 +282,6 @@ step_work(PgpxPinger *p)
 static void
 listen_idle(PgpxPinger *p, uint32 events)
 {
-	PGnotify   *note;
-
 	if (!PQconsumeInput(p->pg) ||
 		(events & (EPOLLHUP | EPOLLERR | EPOLLRDHUP)) != 0)
 	{
@@ -291,8 +289,7 @@ listen_idle(PgpxPinger *p, uint32 events)
 		return;
 	}
 	(void) PQisBusy(p->pg);
-	while ((note = PQnotifies(p->pg)) != NULL)
-		PQfreemem(note);
+	pgpx_libpq_drop_notifications(p->pg);
 }
 
 void

@@ -67,6 +67,7 @@ extern void pgpx_pinger_step(PgpxPinger *p);
 extern void pgpx_pinger_looked_up_one(PgpxPinger *p, PgpxLookup *lookup);
 extern void pgpx_pinger_drop(PgpxPinger *p);
 extern void pgpx_pinger_watch(PgpxPinger *p, uint32 events);
+extern void pgpx_pinger_sent(PgpxPinger *p);
 
 /*
  * Take in what has come of a statement's results.  True: it has ended, well or, if

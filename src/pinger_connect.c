@@ -68,11 +68,6 @@ pgpx_pinger_watch(PgpxPinger *p, uint32 events)
 static void
 start_connect(PgpxPinger *p, PgpxLookup *lookup)
 {
-	PgpxConninfo *ci = &pgpx_wpools[p->pool].conninfo;
-	const char **keywords;
-	const char **values;
-	int			n = 0;
-
 	if (!AcquireExternalFD())
 	{
 		pgpx_pinger_failed(p, "the pool worker has too many open descriptors");
@@ -80,36 +75,15 @@ start_connect(PgpxPinger *p, PgpxLookup *lookup)
 	}
 	p->external_fd = true;
 
-	keywords = palloc0(sizeof(char *) * (ci->nparams + 5));
-	values = palloc0(sizeof(char *) * (ci->nparams + 5));
-	for (int i = 0; i < ci->nparams; i++)
-	{
-		keywords[n] = ci->keywords[i];
-		values[n++] = ci->values[i];
-	}
-
-	/* the last one counts */
-	keywords[n] = "application_name";
-	values[n++] = "pgpool_ext lock";
-	if (lookup != NULL)
-	{
-		keywords[n] = "host";
-		values[n++] = pgpx_lookup_host(lookup);
-		keywords[n] = "hostaddr";
-		values[n++] = pgpx_lookup_hostaddr(lookup);
-		keywords[n] = "port";
-		values[n++] = pgpx_lookup_port(lookup);
-	}
-	p->pg = PQconnectStartParams(keywords, values, 0);
-	pfree(keywords);
-	pfree(values);
+	p->pg = pgpx_conninfo_login(&pgpx_wpools[p->pool].conninfo, lookup,
+								"pgpool_ext lock");
 	if (p->pg == NULL || PQstatus(p->pg) == CONNECTION_BAD)
 	{
 		pgpx_pinger_failed(p, p->pg == NULL ? "out of memory" :
 											  PQerrorMessage(p->pg));
 		return;
 	}
-	pgpx_connector_drop_notices(p->pg);
+	pgpx_libpq_hush(p->pg);
 	p->phase = PGPX_PINGER_CONNECT;
 	pgpx_pinger_watch(p, EPOLLOUT);
 }
@@ -118,24 +92,19 @@ bool
 pgpx_pinger_open(PgpxPinger *p, int64 timeout)
 {
 	PgpxWorkerPool *wp = &pgpx_wpools[p->pool];
-	const char *host;
 
 	if (wp->pool_id != p->pool_id)
 		return false;
 	p->version = wp->conninfo.version;
 	p->attempt++;
 	p->deadline = pgpx_now() + timeout * 1000;
-	host = pgpx_connector_param(&wp->conninfo, "host");
-	if (pgpx_connector_param(&wp->conninfo, "hostaddr") == NULL &&
-		pgpx_lookup_needed(host))
+	if (pgpx_conninfo_needs_lookup(&wp->conninfo))
 	{
 		uint64		tag = PGPX_LOOKUP_PINGER | ((uint64) p->pool << 32) |
 			p->attempt;
 
 		p->phase = PGPX_PINGER_LOOKUP;
-		if (pgpx_lookup_start(host,
-							  pgpx_connector_param(&wp->conninfo, "port"),
-							  tag) == NULL)
+		if (!pgpx_conninfo_look_up(&wp->conninfo, tag))
 			pgpx_pinger_failed(p, "too many host names are being looked up");
 		return true;
 	}
@@ -152,6 +121,14 @@ pgpx_pinger_looked_up_one(PgpxPinger *p, PgpxLookup *lookup)
 		start_connect(p, lookup);
 }
 
+/* A statement is on its way; its rows are taken as they come, not all kept. */
+void
+pgpx_pinger_sent(PgpxPinger *p)
+{
+	(void) PQsetSingleRowMode(p->pg);
+	pgpx_pinger_watch(p, EPOLLIN | (PQflush(p->pg) == 1 ? EPOLLOUT : 0));
+}
+
 /* Send one of the statements that come before the first ping. */
 static void
 send_setting(PgpxPinger *p, PgpxPingerPhase phase, const char *sql)
@@ -161,7 +138,7 @@ send_setting(PgpxPinger *p, PgpxPingerPhase phase, const char *sql)
 	if (!PQsendQuery(p->pg, sql))
 		pgpx_pinger_failed(p, PQerrorMessage(p->pg));
 	else
-		pgpx_pinger_watch(p, EPOLLIN | (PQflush(p->pg) == 1 ? EPOLLOUT : 0));
+		pgpx_pinger_sent(p);
 }
 
 /* The login is done: is it one that we may use? */
@@ -224,6 +201,7 @@ pgpx_pinger_results(PgpxPinger *p,
 		pgpx_pinger_failed(p, PQerrorMessage(p->pg));
 		return false;
 	}
+	pgpx_libpq_drop_notifications(p->pg);
 	while (!PQisBusy(p->pg))
 	{
 		ExecStatusType status;
@@ -233,10 +211,12 @@ pgpx_pinger_results(PgpxPinger *p,
 		if (res == NULL)
 			return true;
 		status = PQresultStatus(res);
-		if (status == PGRES_TUPLES_OK && row != NULL)
+		if ((status == PGRES_SINGLE_TUPLE || status == PGRES_TUPLES_OK) &&
+			row != NULL)
 			row(p, res);
-		else if (status != PGRES_TUPLES_OK && status != PGRES_COMMAND_OK &&
-				 status != PGRES_EMPTY_QUERY && p->error[0] == '\0')
+		else if (status != PGRES_SINGLE_TUPLE && status != PGRES_TUPLES_OK &&
+				 status != PGRES_COMMAND_OK && status != PGRES_EMPTY_QUERY &&
+				 p->error[0] == '\0')
 			note_error(p, res);
 		PQclear(res);
 		if (status == PGRES_COPY_IN || status == PGRES_COPY_OUT ||

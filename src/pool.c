@@ -73,8 +73,6 @@ pgpx_pool_live_locked(const PgpxPool *pool)
 	return live;
 }
 
-static bool fit_locked(PgpxPool *pool, PgpxConn *conn);
-
 int
 pgpx_pool_cap_locked(const PgpxPool *pool)
 {
@@ -103,6 +101,19 @@ needs_check(const PgpxPool *pool, const PgpxConn *conn, PgpxTime now,
 	return conn->last_checked < since || now - conn->last_checked > FRESH_US;
 }
 
+/* Is a free connection fit to be leased?  If not it is closed. */
+static bool
+fit_locked(PgpxPool *pool, PgpxConn *conn)
+{
+	if (conn->version != pool->version)
+		pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_STALE);
+	else if (pg_atomic_read_u32(&conn->hung_up) != 0)
+		pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_BROKEN);
+	else
+		return true;
+	return false;
+}
+
 /*
  * A ready connection that need not be tested; by strategy.  *untested is the
  * first of those that must.
@@ -127,19 +138,6 @@ pick_idle(PgpxPool *pool, PgpxTime since, PgpxConn **untested)
 			*untested = conn;
 	}
 	return NULL;
-}
-
-/* Is a free connection fit to be leased?  If not it is closed. */
-static bool
-fit_locked(PgpxPool *pool, PgpxConn *conn)
-{
-	if (conn->version != pool->version)
-		pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_STALE);
-	else if (pg_atomic_read_u32(&conn->hung_up) != 0)
-		pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_BROKEN);
-	else
-		return true;
-	return false;
 }
 
 PgpxConn *
@@ -342,4 +340,13 @@ pgpx_pool_close_locked(PgpxPool *pool, PgpxConn *conn, PgpxCloseReason reason)
 	pgpx_conn_set_state(conn, PGPX_CONN_CLOSING, now);
 	conn->close_reason = reason;
 	pgpx_conn_ask_worker(conn, pool->worker);
+}
+
+void
+pgpx_pool_close_free_locked(PgpxPool *pool, PgpxCloseReason reason)
+{
+	while (pool->idle_head >= 0)
+		pgpx_pool_close_locked(pool, &pgpx_conns[pool->idle_head], reason);
+	while (pool->owed_head >= 0)
+		pgpx_pool_close_locked(pool, &pgpx_conns[pool->owed_head], reason);
 }

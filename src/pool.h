@@ -12,7 +12,7 @@
 #ifndef PGPX_POOL_H
 #define PGPX_POOL_H
 
-#include "conn.h"
+#include "conn_state.h"
 #include "shmem.h"
 
 /*
@@ -54,6 +54,8 @@ typedef struct PgpxPoolRef
 	const char *server_name;
 	const char *user_name;
 } PgpxPoolRef;
+
+/* --- registry.c ----------------------------------------------------------- */
 
 /*
  * pgpx_pool_lock
@@ -136,6 +138,8 @@ pgpx_pool_conninfo_awaited(const PgpxPool *pool)
 		pool->asked_epoch == pgpx_pool_worker_epoch(pool);
 }
 
+/* --- pool.c --------------------------------------------------------------- */
+
 /* Connections of the pool in any state: what counts against its size. */
 extern int	pgpx_pool_total_locked(const PgpxPool *pool);
 
@@ -178,6 +182,8 @@ extern int	pgpx_pool_grow_locked(PgpxPool *pool, int extra);
 /* Hand free connections to the first waiters. */
 extern void pgpx_pool_serve_locked(PgpxPool *pool, PgpxWake *wake);
 
+/* --- pool_give.c ---------------------------------------------------------- */
+
 /* How a lease ends; each has its counter. */
 typedef enum PgpxEnd
 {
@@ -206,6 +212,7 @@ typedef enum PgpxGive
 typedef struct PgpxUsage
 {
 	uint64		statements;
+	uint64		polled;			/* waits without a sleep */
 	uint64		rows;
 	uint64		errors;
 	uint64		bytes_received;
@@ -241,13 +248,6 @@ extern PgpxTicket *pgpx_pool_carry(PgpxConn *conn, uint64 lease_id,
 								   const PgpxFingerprint *fingerprint,
 								   bool reset, const PgpxUsage *usage);
 
-/* Must this pool leave its places to others, who have waited longer? */
-extern bool pgpx_pool_must_give_way(PgpxPool *pool);
-
-/* Send a connection on its way out; the worker closes it. */
-extern void pgpx_pool_close_locked(PgpxPool *pool, PgpxConn *conn,
-								   PgpxCloseReason reason);
-
 /*
  * pgpx_pool_revoke_locked
  *		Take a lease away from its holder: the connection goes to CANCELLING, to
@@ -257,7 +257,20 @@ extern void pgpx_pool_close_locked(PgpxPool *pool, PgpxConn *conn,
 extern void pgpx_pool_revoke_locked(PgpxPool *pool, PgpxConn *conn,
 									PgpxRevoke revoke, PgpxWake *wake);
 
-/* --- the worker's side ------------------------------------------------ */
+/* --- pool.c: what any of these may do to a connection ---------------------- */
+
+/* Must this pool leave its places to others, who have waited longer? */
+extern bool pgpx_pool_must_give_way(PgpxPool *pool);
+
+/* Send a connection on its way out; the worker closes it. */
+extern void pgpx_pool_close_locked(PgpxPool *pool, PgpxConn *conn,
+								   PgpxCloseReason reason);
+
+/* The same with all that are free. */
+extern void pgpx_pool_close_free_locked(PgpxPool *pool,
+										PgpxCloseReason reason);
+
+/* --- pool_worker.c: what the worker has done ------------------------------- */
 
 /* CONNECTING -> IDLE; the caller has filled in the remote_* fields. */
 extern void pgpx_pool_opened(PgpxPool *pool, PgpxConn *conn,
@@ -322,6 +335,15 @@ extern int	pgpx_pool_cancel_done(PgpxPool *pool, PgpxConn *conn, bool ok);
 /* CHECKING -> IDLE if it has answered, else -> CLOSING. */
 extern void pgpx_pool_check_done(PgpxPool *pool, PgpxConn *conn, bool ok);
 
+/* any open state -> CLOSING. */
+extern void pgpx_pool_close(PgpxPool *pool, PgpxConn *conn,
+							PgpxCloseReason reason);
+
+/* CLOSING -> FREE: the descriptor is gone; replaced if somebody waits. */
+extern void pgpx_pool_closed(PgpxPool *pool, PgpxConn *conn);
+
+/* --- pool_maintain.c ------------------------------------------------------ */
+
 /*
  * pgpx_pool_maintain
  *		What time brings: connections that have expired, have been idle for too
@@ -335,12 +357,5 @@ extern PgpxTime pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now,
 /* May a connection that has expired be closed now, or has another just been? */
 extern bool pgpx_pool_may_expire_locked(const PgpxPool *pool, PgpxTime now,
 										PgpxTime *due);
-
-/* any open state -> CLOSING. */
-extern void pgpx_pool_close(PgpxPool *pool, PgpxConn *conn,
-							PgpxCloseReason reason);
-
-/* CLOSING -> FREE: the descriptor is gone; replaced if somebody waits. */
-extern void pgpx_pool_closed(PgpxPool *pool, PgpxConn *conn);
 
 #endif							/* PGPX_POOL_H */

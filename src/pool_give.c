@@ -209,8 +209,8 @@ pgpx_pool_revoke_locked(PgpxPool *pool, PgpxConn *conn, PgpxRevoke revoke,
 	pgpx_stats_lease_locked(pool, pgpx_now() - conn->leased_at, ends[revoke],
 							NULL);
 	if (owner >= 0)
-		pgpx_conn_note_revoked(owner, pg_atomic_read_u64(&conn->lease_id),
-							   revoke);
+		pgpx_ticket_note_revoked(owner, pg_atomic_read_u64(&conn->lease_id),
+								 revoke);
 	if (revoke == PGPX_REVOKE_WORKER)
 		pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_BROKEN);
 	else

@@ -3,8 +3,8 @@
  * pool_worker.c
  *	  What the worker tells shared memory about the connections it owns.
  *
- * Each function is one step of the state machine in conn.h: it takes the pool's
- * lock, moves the connection, serves the queue, wakes who was served.
+ * Each function is one step of the state machine in conn_state.h: it takes the
+ * pool's lock, moves the connection, serves the queue, wakes who was served.
  *
  *-------------------------------------------------------------------------
  */

@@ -90,60 +90,6 @@ pgpx_reactor_init(void)
 	AddWaitEventToSet(waits, WL_SOCKET_READABLE, epoll_fd, NULL, NULL);
 }
 
-void
-pgpx_reactor_forget_conninfo(int pool)
-{
-	PgpxWorkerPool *wp = &pgpx_wpools[pool];
-
-	if (wp->cxt == NULL)
-		return;
-	explicit_bzero(wp->message, wp->message_len);
-	MemoryContextDelete(wp->cxt);
-	memset(wp, 0, sizeof(*wp));
-}
-
-/* CONNINFO: keep it, in memory that is wiped when the next one comes. */
-static void
-take_conninfo(char *buffer, size_t len)
-{
-	PgpxMessageHeader *header = (PgpxMessageHeader *) buffer;
-	PgpxWorkerPool *wp = &pgpx_wpools[header->pool];
-	MemoryContext cxt;
-	MemoryContext old;
-	char	   *copy;
-	PgpxConninfo conninfo;
-	bool		ok;
-
-	if (pgpx_pools[header->pool].pool_id != header->pool_id)
-		return;
-
-	cxt = AllocSetContextCreate(TopMemoryContext, "pgpool_ext conninfo",
-								ALLOCSET_SMALL_SIZES);
-	old = MemoryContextSwitchTo(cxt);
-	copy = palloc(len);
-	memcpy(copy, buffer, len);
-	ok = pgpx_handoff_parse_conninfo(copy, len, &conninfo);
-	MemoryContextSwitchTo(old);
-	if (!ok ||
-		(wp->pool_id == header->pool_id &&
-		 conninfo.version < wp->conninfo.version))
-	{
-		explicit_bzero(copy, len);
-		MemoryContextDelete(cxt);
-		return;
-	}
-
-	pgpx_reactor_forget_conninfo(header->pool);
-	wp->pool_id = header->pool_id;
-	wp->cxt = cxt;
-	wp->message = copy;
-	wp->message_len = len;
-	wp->conninfo = conninfo;
-	pgpx_pool_conninfo_known(&pgpx_pools[header->pool], pgpx_worker_epoch,
-							 conninfo.version);
-	pgpx_pinger_conninfo_came();
-}
-
 /* SOCKET: hand it to the lessee, if the asker still is. */
 static void
 serve_socket(const PgpxSocketRequest *request, int reply_fd)
@@ -200,7 +146,7 @@ read_control(void)
 		}
 		if (len > 0 && header->type == PGPX_MESSAGE_CONNINFO)
 		{
-			take_conninfo(message, len);
+			pgpx_conninfo_take(message, len);
 			explicit_bzero(message, len);
 		}
 		else if (len == sizeof(PgpxSocketRequest) &&

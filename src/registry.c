@@ -122,6 +122,13 @@ pgpx_server_list_paused(Oid database, Oid *servers)
 	return n;
 }
 
+/* Has the pool neither connections nor tickets? */
+static bool
+is_empty_locked(const PgpxPool *pool)
+{
+	return pgpx_pool_total_locked(pool) == 0 && pool->nticket == 0;
+}
+
 /*
  * An empty place; else the pool that was used longest ago among those that
  * hold no connection and no ticket.  Caller holds the registry lock
@@ -143,7 +150,7 @@ find_place_locked(void)
 		if (pool->pool_id == 0)
 			return i;
 		LWLockAcquire(pool->lock, LW_SHARED);
-		unused = pgpx_pool_total_locked(pool) == 0 && pool->nticket == 0;
+		unused = is_empty_locked(pool);
 		used = Max(pool->last_checkout, pool->created_at);
 		LWLockRelease(pool->lock);
 		if (unused && (best < 0 || used < best_used))
@@ -160,8 +167,7 @@ static bool
 make_pool(PgpxPool *pool, const PgpxPoolRef *ref)
 {
 	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
-	if (pool->pool_id != 0 &&
-		(pgpx_pool_total_locked(pool) != 0 || pool->nticket != 0))
+	if (pool->pool_id != 0 && !is_empty_locked(pool))
 	{
 		LWLockRelease(pool->lock);
 		return false;
@@ -196,8 +202,11 @@ make_pool(PgpxPool *pool, const PgpxPoolRef *ref)
 	pool->last_checkout = 0;
 	pool->last_expired = 0;
 	pool->unavailable_since = 0;
+	pool->outage_told_at = 0;
+	pool->outage_told = false;
 	pool->retry_at = 0;
 	pool->backoff = 0;
+	pool->ramp = 0;
 	pool->last_error_at = 0;
 	pool->last_sqlstate = 0;
 	pool->remote_full = false;
@@ -257,12 +266,7 @@ close_old_locked(PgpxPool *pool)
 	pool->backoff = 0;
 	pool->ramp = 0;
 
-	while (pool->idle_head >= 0)
-		pgpx_pool_close_locked(pool, &pgpx_conns[pool->idle_head],
-							   PGPX_CLOSE_STALE);
-	while (pool->owed_head >= 0)
-		pgpx_pool_close_locked(pool, &pgpx_conns[pool->owed_head],
-							   PGPX_CLOSE_STALE);
+	pgpx_pool_close_free_locked(pool, PGPX_CLOSE_STALE);
 }
 
 void
@@ -315,8 +319,7 @@ pgpx_pool_ask_for_databases(void)
 bool
 pgpx_pool_is_forgettable_locked(const PgpxPool *pool)
 {
-	return pgpx_pool_total_locked(pool) == 0 && pool->nticket == 0 &&
-		pgpx_pool_is_retired_locked(pool);
+	return is_empty_locked(pool) && pgpx_pool_is_retired_locked(pool);
 }
 
 void

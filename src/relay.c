@@ -357,8 +357,6 @@ pgpx_relay_begin(PgpxWorkerConn *w)
 	SSL		   *ssl = PQsslStruct(w->pg, "OpenSSL");
 	int			pair[2];
 
-	if (ssl == NULL)
-		return "The connection uses TLS of another library than OpenSSL, which pgpool_ext cannot relay.";
 	for (int i = 0; i < 2; i++)
 		if (!AcquireExternalFD())
 		{
@@ -381,9 +379,25 @@ pgpx_relay_begin(PgpxWorkerConn *w)
 	relay->pair[1] = pair[1];
 
 	/*
-	 * A record that is half sent may be completed from another buffer.  Whole
-	 * pieces are read ahead, not a header and a record at a time, and what is no
-	 * data is not read on and on within one call.
+	 * A record that is half sent may be completed from another buffer: "piece" is
+	 * every relay's, and "keep" makes a copy.  (libpq has set the first of the
+	 * modes, or not, by its version.)
+	 *
+	 * SSL_MODE_AUTO_RETRY, since 1.1.1 OpenSSL's default, lets SSL_read go on after
+	 * a record that is no data (a session ticket, a KeyUpdate), for as long as a
+	 * remote sends nothing else.  Without it, it returns with WANT_READ after such
+	 * a record, but only where nothing is left of what was read ahead; else it goes
+	 * on (ssl3_read_bytes in all versions from 1.1.1 to 3.5: "no read-ahead left?").
+	 * read_remote lives by that: epoll says nothing of bytes that OpenSSL has, so
+	 * WANT_READ must mean that there are none but the beginning of a record.  Asking
+	 * SSL_has_pending there would not do, since it counts that beginning: the
+	 * worker would spin.
+	 *
+	 * read_ahead: a piece comes with one recv(), not with two for each record, a
+	 * header and a body.  libpq leaves it off, so nothing is read ahead when it
+	 * hands the object over, and the buffer of the size of one record can be
+	 * dropped for a larger one (SSL_free_buffers refuses if something is in it, and
+	 * the old size then stays: slower, not wrong).
 	 */
 	SSL_set_mode(ssl, SSL_MODE_ENABLE_PARTIAL_WRITE);
 	SSL_set_mode(ssl, SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);

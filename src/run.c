@@ -300,11 +300,15 @@ pgpx_run_step(PgpxRun *run)
 /*
  * Read until the boundary.  A cancel that was asked for and came before its
  * statement is lost, so it is asked for again.
+ *
+ * While others wait for a connection of this pool the processors have better
+ * things to do than to look for our answer.
  */
 void
 pgpx_run_read(PgpxRun *run)
 {
 	PgpxLease  *lease = run->lease;
+	const volatile PgpxPool *pool = &pgpx_pools[lease->target->pool];
 	PgpxTime	pause = CANCEL_AGAIN_US;
 	bool		more = false;
 
@@ -314,6 +318,13 @@ pgpx_run_read(PgpxRun *run)
 
 		if (more)
 			CHECK_FOR_INTERRUPTS();
+		else if (pool->nwaiting == 0 && pgpx_kept_poll(lease->kept) &&
+				 pgpx_wire_fill(&lease->kept->wire, &more) > 0)
+		{
+			lease->usage.polled++;
+			CHECK_FOR_INTERRUPTS();
+			continue;
+		}
 		else if (!pgpx_session_wait(lease->kept, WL_SOCKET_READABLE, deadline,
 									pgpx_wait_event(&wait_query, "PgpoolQuery")) ||
 				 (deadline != 0 && pgpx_now() >= deadline))

@@ -19,9 +19,13 @@
 #include "storage/shmem.h"
 #include "utils/memutils.h"
 
-#include "conn.h"
+#include "conn_state.h"
 #include "fdpass.h"
+#include "guc.h"
 #include "handoff.h"
+
+/* pgpx_kept_poll: looks in vain for one answer in 1024 at least */
+#define POLL_MISSES_MAX 10
 
 static PgpxKept **kept_by_conn = NULL;	/* [max_connections] */
 static int	nkept = 0;
@@ -70,6 +74,10 @@ pgpx_kept_drop(PgpxKept *kept)
 	}
 	pfree(kept);
 }
+
+/* Who waits for the worker looks at least this often whether it is there. */
+#define CONTROL_LOOK_MS 100
+#define REPLY_LOOK_MS 1000
 
 /* Let the least recently used socket go that no lease uses. */
 static bool
@@ -150,21 +158,32 @@ make_reply_pair(void)
 }
 
 bool
+pgpx_session_time_left(PgpxTime deadline, long most, long *ms)
+{
+	PgpxTime	now;
+
+	*ms = most;
+	if (deadline == 0)
+		return true;
+	now = pgpx_now();
+	if (now >= deadline)
+		return false;
+	*ms = (long) Min((deadline - now) / 1000 + 1,
+					 most < 0 ? INT_MAX / 2 : most);
+	return true;
+}
+
+bool
 pgpx_session_wait_latch(PgpxTime deadline, uint32 wait_event)
 {
 	int			events = WL_LATCH_SET | WL_EXIT_ON_PM_DEATH;
-	long		timeout = -1;
+	long		timeout;
 	int			rc;
 
-	if (deadline != 0)
-	{
-		PgpxTime	now = pgpx_now();
-
-		if (now >= deadline)
-			return false;
+	if (!pgpx_session_time_left(deadline, -1, &timeout))
+		return false;
+	if (timeout >= 0)
 		events |= WL_TIMEOUT;
-		timeout = (long) Min((deadline - now) / 1000 + 1, INT_MAX / 2);
-	}
 	rc = WaitLatch(MyLatch, events, timeout, wait_event);
 	if (rc & WL_LATCH_SET)
 		ResetLatch(MyLatch);
@@ -176,16 +195,10 @@ bool
 pgpx_session_wait_control(int worker, PgpxTime deadline)
 {
 	static uint32 wait_event = 0;
-	long		timeout = 100;
+	long		timeout;
 
-	if (deadline != 0)
-	{
-		PgpxTime	now = pgpx_now();
-
-		if (now >= deadline)
-			return false;
-		timeout = (long) Min((deadline - now) / 1000 + 1, timeout);
-	}
+	if (!pgpx_session_time_left(deadline, CONTROL_LOOK_MS, &timeout))
+		return false;
 	if (WaitLatchOrSocket(MyLatch,
 						  WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | WL_TIMEOUT |
 							  WL_SOCKET_WRITEABLE,
@@ -202,17 +215,11 @@ pgpx_session_wait(PgpxKept *kept, uint32 events, PgpxTime deadline,
 				  uint32 wait_event)
 {
 	WaitEvent	occurred[3];
-	long		timeout = -1;
+	long		timeout;
 	int			n;
 
-	if (deadline != 0)
-	{
-		PgpxTime	now = pgpx_now();
-
-		if (now >= deadline)
-			return false;
-		timeout = (long) Min((deadline - now) / 1000 + 1, INT_MAX / 2);
-	}
+	if (!pgpx_session_time_left(deadline, -1, &timeout))
+		return false;
 	if (kept->events != events)
 	{
 		ModifyWaitEvent(kept->waits, kept->socket_pos, events, NULL);
@@ -225,6 +232,52 @@ pgpx_session_wait(PgpxKept *kept, uint32 events, PgpxTime deadline,
 			ResetLatch(MyLatch);
 	CHECK_FOR_INTERRUPTS();
 	return true;
+}
+
+/*
+ * A sleep and its wake-up cost about as much as a short statement, most of it
+ * where an idle processor has to be woken: so the process looks for an answer for
+ * about as long as they would take, before it sleeps.
+ *
+ * In vain that is a waste, and where the remote wants this very processor a
+ * delay.  So after each miss in a row twice as many answers are waited for asleep
+ * (a remote that is a network away misses always, and is hardly ever looked for),
+ * and never do more processes look than half the processors there are.
+ */
+bool
+pgpx_kept_poll(PgpxKept *kept)
+{
+	WaitEvent	occurred;
+	PgpxTime	until;
+	int			n;
+
+	if (kept->poll_skip > 0)
+	{
+		kept->poll_skip--;
+		return false;
+	}
+	if (pgpx_busy_poll == 0 || kept->events != WL_SOCKET_READABLE)
+		return false;
+	if (pg_atomic_fetch_add_u32(&pgpx_shared->npolling, 1) >=
+		pgpx_shared->max_polling)
+	{
+		pg_atomic_fetch_sub_u32(&pgpx_shared->npolling, 1);
+		return false;
+	}
+
+	/* nothing in here throws, or the place would be lost */
+	until = pgpx_now() + pgpx_busy_poll;
+	do
+		n = WaitEventSetWait(kept->waits, 0, &occurred, 1, 0);
+	while (n == 0 && pgpx_now() < until);
+	pg_atomic_fetch_sub_u32(&pgpx_shared->npolling, 1);
+
+	if (n > 0)
+		kept->poll_misses = Max(kept->poll_misses - 1, 0);
+	else
+		kept->poll_misses = Min(kept->poll_misses + 2, POLL_MISSES_MAX);
+	kept->poll_skip = (1 << kept->poll_misses) - 1;
+	return n > 0 && (occurred.events & WL_SOCKET_READABLE) != 0;
 }
 
 /* Keep a socket that has come in; consumes the descriptor, also on an error. */
@@ -342,13 +395,10 @@ pgpx_kept_fetch(int pool_index, int conn, uint64 generation, uint64 lease_id,
 			return PGPX_FETCH_GONE;
 
 		{
-			long		timeout = 1000;
-			PgpxTime	now = pgpx_now();
+			long		timeout;
 
-			if (deadline != 0 && now >= deadline)
+			if (!pgpx_session_time_left(deadline, REPLY_LOOK_MS, &timeout))
 				return PGPX_FETCH_TIMEOUT;
-			if (deadline != 0)
-				timeout = (long) Min((deadline - now) / 1000 + 1, timeout);
 			if (WaitLatchOrSocket(MyLatch,
 								  WL_LATCH_SET | WL_EXIT_ON_PM_DEATH |
 									  WL_TIMEOUT | WL_SOCKET_READABLE,

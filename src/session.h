@@ -28,6 +28,8 @@ typedef struct PgpxKept
 	uint32		events;			/* that the socket is waited for */
 	bool		leased;			/* a lease of this session uses it now */
 	uint64		last_used;
+	int			poll_misses;	/* in a row, of pgpx_kept_poll */
+	int			poll_skip;		/* answers until it is tried again */
 	PgpxWire	wire;
 } PgpxKept;
 
@@ -56,6 +58,13 @@ extern PgpxFetch pgpx_kept_fetch(int pool_index, int conn, uint64 generation,
 extern void pgpx_kept_drop(PgpxKept *kept);
 
 /*
+ * pgpx_session_time_left
+ *		How long to wait until a deadline (0: none), in ms, and not longer than
+ *		"most" (-1: as long as need be).  False: it has passed.
+ */
+extern bool pgpx_session_time_left(PgpxTime deadline, long most, long *ms);
+
+/*
  * pgpx_session_wait
  *		Wait until the socket is ready for "events" (WL_SOCKET_*), until this
  *		process's latch is set, or until the deadline.
@@ -65,6 +74,13 @@ extern void pgpx_kept_drop(PgpxKept *kept);
  */
 extern bool pgpx_session_wait(PgpxKept *kept, uint32 events, PgpxTime deadline,
 							  uint32 wait_event);
+
+/*
+ * pgpx_kept_poll
+ *		Look for input for a moment without going to sleep, if that has paid of
+ *		late: at most pgpool_ext.busy_poll microseconds.  True: there is some.
+ */
+extern bool pgpx_kept_poll(PgpxKept *kept);
 
 /*
  * pgpx_session_wait_latch

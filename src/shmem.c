@@ -21,6 +21,7 @@
 
 #include "dlock_table.h"
 #include "guc.h"
+#include "ticket_table.h"
 
 #define TRANCHE "pgpool_ext"
 
@@ -147,6 +148,7 @@ init_shared(PgpxShared *shared, LWLockPadded *locks)
 	shared->max_pools = pgpx_max_pools;
 	shared->ntickets = PGPX_NPROCS;
 	shared->max_locks = pgpx_max_locks;
+	shared->max_polling = Max(sysconf(_SC_NPROCESSORS_ONLN), 0) / 2;
 	shared->registry_lock = &locks[0].lock;
 	shared->dlock_lock = &locks[1].lock;
 	name_process(shared);
@@ -159,6 +161,7 @@ init_shared(PgpxShared *shared, LWLockPadded *locks)
 	pg_atomic_init_u32(&shared->databases_changed, 0);
 	pg_atomic_init_u64(&shared->next_dlock, 1);
 	pg_atomic_init_u32(&shared->dlocks_changed, 0);
+	pg_atomic_init_u32(&shared->npolling, 0);
 
 	for (int i = 0; i < PGPX_MAX_WORKERS; i++)
 	{

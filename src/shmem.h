@@ -1,12 +1,16 @@
 /*-------------------------------------------------------------------------
  *
  * shmem.h
- *	  What the processes share: pools, connections, tickets, workers.
+ *	  What the processes share: pools, connections, workers; and the table of
+ *	  the locks that protect all of it.
  *
  * Shared memory holds no password, no pointer and no descriptor: only indices,
  * generations, states, names and counters; and, while it waits, the statement of
  * a call on a pool (pgpx_offers).  Instants are microseconds of the
  * monotonic clock (pgpx_now); views turn them into timestamps.
+ *
+ * Who waits is in ticket_table.h, the distributed locks are in dlock_table.h: they
+ * lie in the same segment.
  *
  * THE LOCK TABLE.  Taken downward only, never two of a kind:
  *
@@ -49,7 +53,7 @@
 
 typedef int64 PgpxTime;			/* microseconds, monotonic; 0: none */
 
-/* See conn.h for the picture of the state machine. */
+/* See conn_state.h for the picture of the state machine. */
 typedef enum PgpxConnState
 {
 	PGPX_CONN_FREE = 0,			/* in the free list, of no pool */
@@ -101,26 +105,6 @@ typedef enum PgpxActivity
 	PGPX_ACT_BROKEN
 } PgpxActivity;
 
-/* Why a lease was ended by somebody else than its holder. */
-typedef enum PgpxRevoke
-{
-	PGPX_REVOKE_NONE = 0,
-	PGPX_REVOKE_WORKER,			/* the worker has ended */
-	PGPX_REVOKE_TERMINATED,
-	PGPX_REVOKE_TIMEOUT
-} PgpxRevoke;
-
-/*
- * A lease that was ended so.  Kept with its holder, since the place of the
- * connection may be another one's before the holder asks.
- */
-#define PGPX_REVOKED_KEPT 16
-typedef struct PgpxRevoked
-{
-	pg_atomic_uint64 lease_id;	/* 0: none */
-	pg_atomic_uint32 reason;	/* PgpxRevoke */
-} PgpxRevoked;
-
 /*
  * One remote session.
  */
@@ -128,8 +112,8 @@ typedef struct PgpxConn
 {
 	/* atomic */
 	pg_atomic_uint64 lease_id;	/* 0: not leased.  Written under the pool lock */
-	pg_atomic_uint64 doing;		/* what the lessee says it does: see conn.h */
-	pg_atomic_uint32 cancel;	/* PGPX_CANCEL_*: see conn.h */
+	pg_atomic_uint64 doing;		/* what the lessee says it does: see conn_state.h */
+	pg_atomic_uint32 cancel;	/* PGPX_CANCEL_*: see conn_state.h */
 	pg_atomic_uint32 hung_up;	/* the worker has seen the remote's FIN or RST */
 
 	/* protected by the pool lock; of a FREE one by free_mutex */
@@ -179,70 +163,11 @@ typedef struct PgpxConn
 	bool		carries;		/* a reset may share a Sync with a statement */
 } PgpxConn;
 
-typedef enum PgpxTicketState
-{
-	PGPX_TICKET_NONE = 0,
-	PGPX_TICKET_WAITING,		/* in the pool's queue */
-	PGPX_TICKET_GRANTED,		/* "conn" is LEASED to its session */
-	PGPX_TICKET_FAILED			/* the connect failed; sqlstate and text say why */
-} PgpxTicketState;
-
-/*
- * A session waits in one queue at a time, so each process has one ticket, at
- * the index of its PGPROC.  Its own process makes and ends it; others move it
- * from WAITING to GRANTED or FAILED.  All under the lock of "pool".
- */
-/*
- * A waiter that will run one statement may offer it: who returns a connection
- * then sends it along with the reset, see lease_carry.c.
- */
-#define PGPX_OFFER_MAX 2048		/* bytes of messages */
-
-typedef enum PgpxOffer
-{
-	PGPX_OFFER_NONE = 0,
-	PGPX_OFFER_OPEN,			/* set with the ticket, under the pool lock */
-	PGPX_OFFER_SENDING,			/* set with the grant; the granter is at it */
-	PGPX_OFFER_SENT,			/* set by the granter without the lock */
-	PGPX_OFFER_FAILED			/* the same: not a byte of it has left */
-} PgpxOffer;
-
-typedef struct PgpxTicket
-{
-	int			state;			/* PgpxTicketState */
-	int			pool;
-	int			next;			/* in the pool's queue; -1: end */
-	int			prev;
-	uint64		number;			/* rises along the queue */
-	int			pid;
-	Oid			user;
-	Oid			database;
-	int			scope;
-	PgpxTime	since;
-	PgpxTime	deadline;		/* 0: none */
-	char		why[PGPX_WHY_LEN];
-	char		application_name[NAMEDATALEN];
-
-	/* atomic, PgpxOffer: what has become of the statement that waits with it */
-	pg_atomic_uint32 offer;
-	uint32		offer_len;		/* of its bytes in pgpx_offers */
-	bool		offer_reset;	/* SENT: a reset went ahead of it */
-
-	int			conn;			/* GRANTED: index of the connection */
-	uint64		lease_id;		/* GRANTED: the lease */
-	int			sqlstate;		/* FAILED */
-	char		text[PGPX_ERROR_LEN];	/* FAILED: in the database's encoding or ASCII */
-
-	/* atomic: the process's last leases that others have ended, in a ring */
-	pg_atomic_uint32 nrevoked;
-	PgpxRevoked revoked[PGPX_REVOKED_KEPT];
-} PgpxTicket;
-
 #define PGPX_HISTOGRAM_BUCKETS 32	/* bucket b: waits of [2^(b-1), 2^b) us; 0: under 1 us */
 
 /*
  * Counters of a pool.  Only ever added to, under the pool lock; times are
- * microseconds.  See sql-surface of the README for what each means.
+ * microseconds.  The README's table of the view stats says what each means.
  */
 typedef struct PgpxStats
 {
@@ -270,6 +195,7 @@ typedef struct PgpxStats
 	uint64		lease_time;
 	uint64		max_lease_time;
 	uint64		statements;
+	uint64		polled;			/* waits that ended without a sleep */
 	uint64		rows;
 	uint64		errors;
 	uint64		bytes_received;
@@ -447,6 +373,7 @@ typedef struct PgpxShared
 	int			max_pools;
 	int			ntickets;
 	int			max_locks;
+	uint32		max_polling;	/* half the processors */
 	LWLock	   *registry_lock;
 	LWLock	   *dlock_lock;
 	char		process[PGPX_PROCESS_LEN];	/* this life of this server, to others */
@@ -460,6 +387,7 @@ typedef struct PgpxShared
 	pg_atomic_uint32 databases_changed; /* counts DROP DATABASE and the like */
 	pg_atomic_uint64 next_dlock;	/* requests and places in queues */
 	pg_atomic_uint32 dlocks_changed;	/* counts what the worker has to look at */
+	pg_atomic_uint32 npolling;	/* processes in pgpx_kept_poll */
 
 	/* protected by free_mutex */
 	slock_t		free_mutex;
@@ -480,8 +408,6 @@ extern PgpxShared *pgpx_shared;
 extern PgpxPool *pgpx_pools;	/* [max_pools] */
 extern PgpxServer *pgpx_servers;	/* [max_pools] */
 extern PgpxConn *pgpx_conns;	/* [max_connections] */
-extern PgpxTicket *pgpx_tickets;	/* [ntickets], by MyProcNumber */
-extern char *pgpx_offers;		/* [ntickets][PGPX_OFFER_MAX], of who waits */
 
 /*
  * A bit for each connection that has something for its worker to do: set by

@@ -12,8 +12,9 @@
 
 #include "port/pg_bitutils.h"
 
-int
-pgpx_stats_bucket(PgpxTime waited)
+/* Bucket of a wait: 0 for under 1 us, then one for each power of two. */
+static int
+bucket_of(PgpxTime waited)
 {
 	int			bucket;
 
@@ -30,7 +31,7 @@ pgpx_stats_waited_locked(PgpxPool *pool, PgpxTime waited)
 
 	stats->wait_time += waited;
 	stats->max_wait_time = Max(stats->max_wait_time, (uint64) waited);
-	stats->histogram[pgpx_stats_bucket(waited)]++;
+	stats->histogram[bucket_of(waited)]++;
 }
 
 void
@@ -66,6 +67,7 @@ pgpx_stats_lease_locked(PgpxPool *pool, PgpxTime held, PgpxEnd end,
 	if (usage != NULL)
 	{
 		stats->statements += usage->statements;
+		stats->polled += usage->polled;
 		stats->rows += usage->rows;
 		stats->errors += usage->errors;
 		stats->bytes_received += usage->bytes_received;

@@ -20,7 +20,4 @@ extern void pgpx_stats_lease_locked(PgpxPool *pool, PgpxTime held,
 /* A connect has succeeded after this long. */
 extern void pgpx_stats_connected_locked(PgpxPool *pool, PgpxTime took);
 
-/* Bucket of a wait: 0 for under 1 us, then one for each power of two. */
-extern int	pgpx_stats_bucket(PgpxTime waited);
-
 #endif							/* PGPX_STATS_H */

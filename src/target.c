@@ -16,12 +16,14 @@
 #include "compat.h"
 
 #include "lib/ilist.h"
-#include "target_read.h"
-#include "target.h"
 #include "utils/hsearch.h"
 #include "utils/inval.h"
 #include "utils/memutils.h"
 #include "utils/syscache.h"
+
+#include "target.h"
+#include "target_read.h"
+#include "target_source.h"
 
 /* More entries than this, and a miss drops those that are out of date. */
 #define MANY_TARGETS 64
@@ -74,16 +76,7 @@ init_cache(void)
 	{
 		/* there is no way to take these back, so do not repeat them */
 		registered = true;
-		CacheRegisterSyscacheCallback(FOREIGNSERVEROID,
-									  invalidate_targets, (Datum) 0);
-		CacheRegisterSyscacheCallback(USERMAPPINGOID,
-									  invalidate_targets, (Datum) 0);
-		CacheRegisterSyscacheCallback(FOREIGNDATAWRAPPEROID,
-									  invalidate_targets, (Datum) 0);
-		CacheRegisterSyscacheCallback(AUTHOID,
-									  invalidate_targets, (Datum) 0);
-		CacheRegisterSyscacheCallback(AUTHMEMROLEMEM,
-									  invalidate_targets, (Datum) 0);
+		pgpx_source_on_change(invalidate_targets);
 	}
 	if (cache == NULL)
 	{
@@ -208,7 +201,6 @@ replace_target(const char *name, const CacheKey *key, CacheEntry *old)
 	return target;
 }
 
-/* See target.h. */
 PgpxTarget *
 pgpx_target_get(const char *name)
 {
@@ -253,14 +245,12 @@ pgpx_target_get(const char *name)
 	return target;
 }
 
-/* See target.h. */
 void
 pgpx_target_pin(PgpxTarget *target)
 {
 	target->refcount++;
 }
 
-/* See target.h. */
 void
 pgpx_target_unpin(PgpxTarget *target)
 {

@@ -38,7 +38,7 @@ typedef struct PgpxTarget
 	int			pool;			/* index; -1: not looked up yet */
 	uint32		pool_id;
 
-	/* kept by session.c: the connection of this pool that was used last here */
+	/* kept by lease.c: the connection of this pool that was used last here */
 	int			partner;		/* index; -1: none */
 	uint64		partner_generation;
 } PgpxTarget;

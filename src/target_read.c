@@ -15,16 +15,17 @@
 
 #include "commands/defrem.h"
 #include "mb/pg_wchar.h"
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+
 #include "options.h"
 #include "target_read.h"
 #include "target_source.h"
-#include "utils/builtins.h"
-#include "utils/memutils.h"
 
 /* Parameters that fill_parameters() adds of its own, and the end. */
 #define MAX_OWN_PARAMS 16
 
-/* So that what is reported does not change between resets; see DESIGN 4. */
+/* What a DISCARD ALL returns to, and pgpx_wire_begin assumes. */
 #define PINNED_OPTIONS \
 	"-c datestyle=ISO -c intervalstyle=postgres -c extra_float_digits=3"
 
@@ -281,7 +282,6 @@ fill_parameters(PgpxTarget *target)
 			  psprintf("%s %s", options, PINNED_OPTIONS));
 }
 
-/* See target_read.h. */
 void
 pgpx_target_read(PgpxTarget *target, const char *name, Oid user)
 {

@@ -20,16 +20,17 @@
 #include "access/htup_details.h"
 #include "access/reloptions.h"
 #include "catalog/pg_foreign_data_wrapper.h"
-#include "catalog/pg_user_mapping.h"
 #include "catalog/pg_foreign_server.h"
+#include "catalog/pg_user_mapping.h"
 #include "commands/defrem.h"
 #include "common/hashfn.h"
 #include "mb/pg_wchar.h"
-#include "options.h"
-#include "target_source.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/syscache.h"
+
+#include "options.h"
+#include "target_source.h"
 
 /* Whose base a server is, as a detail. */
 static int
@@ -70,7 +71,6 @@ row_options(int cacheid, HeapTuple row, AttrNumber attnum)
 	return isnull ? NIL : untransformRelOptions(options);
 }
 
-/* See target_source.h. */
 void
 pgpx_source_hash_server(HeapTuple row, uint64 hash[2])
 {
@@ -110,7 +110,6 @@ pgpx_source_hash_server(HeapTuple row, uint64 hash[2])
 	pfree(buf.data);
 }
 
-/* See target_source.h. */
 const char *
 pgpx_source_value(List *options, const char *name)
 {
@@ -311,7 +310,6 @@ read_mapping(PgpxTarget *target, PgpxSource *source, Oid user)
 	ReleaseSysCache(row);
 }
 
-/* See target_source.h. */
 void
 pgpx_source_read(PgpxTarget *target, PgpxSource *source, const char *name,
 				 Oid user)
@@ -324,4 +322,19 @@ pgpx_source_read(PgpxTarget *target, PgpxSource *source, const char *name,
 	target->key.server = source->pool.oid;
 	target->key.superuser = superuser_arg(user) ? 1 : 0;
 	read_mapping(target, source, user);
+}
+
+void
+pgpx_source_on_change(SyscacheCallbackFunction callback)
+{
+	static const int caches[] = {
+		FOREIGNSERVEROID,
+		USERMAPPINGOID,
+		FOREIGNDATAWRAPPEROID,
+		AUTHOID,
+		AUTHMEMROLEMEM,
+	};
+
+	for (int i = 0; i < lengthof(caches); i++)
+		CacheRegisterSyscacheCallback(caches[i], callback, (Datum) 0);
 }

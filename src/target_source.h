@@ -10,6 +10,8 @@
 #define PGPX_TARGET_SOURCE_H
 
 #include "access/htup.h"
+#include "utils/inval.h"
+
 #include "target.h"
 
 /* A server, as its row says. */
@@ -52,6 +54,13 @@ extern void pgpx_source_read(PgpxTarget *target, PgpxSource *source,
  *		it: that is asked for whenever it is used.
  */
 extern void pgpx_source_hash_server(HeapTuple row, uint64 hash[2]);
+
+/*
+ * pgpx_source_on_change
+ *		Have a callback called when a catalog changes that any of this is read
+ *		from.  It cannot be taken back.
+ */
+extern void pgpx_source_on_change(SyscacheCallbackFunction callback);
 
 /* The value of an option; NULL if it is not there or empty, as for libpq. */
 extern const char *pgpx_source_value(List *options, const char *name);

@@ -250,3 +250,37 @@ pgpx_ticket_leave(PgpxTicket *ticket, PgpxLeave how, PgpxConn **conn,
 	}
 	return was;
 }
+
+void
+pgpx_ticket_note_revoked(int procno, uint64 lease_id, PgpxRevoke reason)
+{
+	PgpxTicket *ticket = &pgpx_tickets[procno];
+	PgpxRevoked *revoked;
+
+	/* two pools may do this at once: atomic, not under one lock */
+	revoked = &ticket->revoked[pg_atomic_fetch_add_u32(&ticket->nrevoked, 1) %
+							   PGPX_REVOKED_KEPT];
+	pg_atomic_write_u64(&revoked->lease_id, 0);
+	pg_write_barrier();
+	pg_atomic_write_u32(&revoked->reason, reason);
+	pg_write_barrier();
+	pg_atomic_write_u64(&revoked->lease_id, lease_id);
+	pg_write_barrier();
+}
+
+PgpxRevoke
+pgpx_ticket_revoked(int procno, uint64 lease_id)
+{
+	pg_read_barrier();
+	for (int i = 0; i < PGPX_REVOKED_KEPT; i++)
+	{
+		PgpxRevoked *revoked = &pgpx_tickets[procno].revoked[i];
+
+		if (pg_atomic_read_u64(&revoked->lease_id) == lease_id)
+		{
+			pg_read_barrier();
+			return (PgpxRevoke) pg_atomic_read_u32(&revoked->reason);
+		}
+	}
+	return PGPX_REVOKE_NONE;
+}

@@ -78,6 +78,15 @@ extern PgpxTicketState pgpx_ticket_leave(PgpxTicket *ticket, PgpxLeave how,
 										 int *sqlstate, char *text,
 										 PgpxTime *waited);
 
+/*
+ * Why a lease of this process was ended by somebody else; NONE: it was not, or
+ * it was longer ago than PGPX_REVOKED_KEPT others of the process.  To be noted
+ * before the lease's id is cleared, and asked for after that has been seen.
+ */
+extern void pgpx_ticket_note_revoked(int procno, uint64 lease_id,
+									 PgpxRevoke reason);
+extern PgpxRevoke pgpx_ticket_revoked(int procno, uint64 lease_id);
+
 /* This process's ticket. */
 extern PgpxTicket *pgpx_ticket_mine(void);
 

@@ -10,9 +10,10 @@
  */
 #include "tuples_map.h"
 
-#include "remote_error.h"
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
+
+#include "remote_error.h"
 
 #define NAMES_SHOWN 10			/* in a detail; the rest are counted */
 

@@ -22,6 +22,7 @@
 
 #define IN_MIN			(16 * 1024)
 #define IN_READ_MAX		(256 * 1024)	/* grows to this when reads fill it */
+#define IN_MAX			((size_t) MaxAllocSize + 5) /* the longest message */
 #define SMALL_MESSAGE	(1024 * 1024)	/* bound of all but DataRow and CopyData */
 #define OWED_MAX		(1024 * 1024)	/* bound of the answer to a reset */
 
@@ -150,36 +151,36 @@ note_parameter(PgpxWire *wire, const char *data, size_t len)
 	return true;
 }
 
-/* Room in the input buffer for "need" bytes from in_start on. */
+/*
+ * Room in the input buffer for "need" bytes from in_start on.  Who calls must not
+ * take "need" from the remote, which can claim what it likes with five bytes: a
+ * buffer grows with what has come.
+ */
 static void
 reserve_input(PgpxWire *wire, size_t need)
 {
 	size_t		have = wire->in_end - wire->in_start;
+	size_t		cap = Max(wire->in_cap, IN_MIN);
 
 	if (wire->in != NULL && wire->in_start + need <= wire->in_cap)
 		return;
-	if (wire->in != NULL && need <= wire->in_cap)
+	if (wire->in != NULL && wire->in_start > 0)
 	{
 		memmove(wire->in, wire->in + wire->in_start, have);
+		wire->in_start = 0;
+		wire->in_end = have;
 	}
-	else
-	{
-		size_t		cap = Max(wire->in_cap, IN_MIN);
-		char	   *in;
+	if (wire->in != NULL && need <= wire->in_cap)
+		return;
 
-		while (cap < need)
-			cap *= 2;
-		in = MemoryContextAllocHuge(wire->cxt, cap + 1);
-		if (wire->in != NULL)
-		{
-			memcpy(in, wire->in + wire->in_start, have);
-			pfree(wire->in);
-		}
-		wire->in = in;
-		wire->in_cap = cap;
-	}
-	wire->in_start = 0;
-	wire->in_end = have;
+	while (cap < need)
+		cap *= 2;
+	cap = Max(need, Min(cap, IN_MAX));
+	if (wire->in == NULL)
+		wire->in = MemoryContextAllocHuge(wire->cxt, cap + 1);
+	else
+		wire->in = repalloc_huge(wire->in, cap + 1);
+	wire->in_cap = cap;
 }
 
 ssize_t
@@ -273,10 +274,13 @@ pgpx_wire_abandon(PgpxWire *wire)
 	wire->out_sent = 0;
 }
 
-/* Bound of a message's length, by its class. */
+/* Bound of a message's length, by its class; of an answer that nobody reads, less. */
 static size_t
-max_length(int class)
+max_length(const PgpxWire *wire, int class)
 {
+	if (wire->phase == PGPX_WIRE_OWED)
+		return OWED_MAX - wire->owed_bytes;
+
 	/* a server's buffer, and the length itself */
 	if (class == M_DATA_ROW || class == M_COPY_DATA)
 		return MaxAllocSize + 4;
@@ -301,6 +305,7 @@ pgpx_wire_next(PgpxWire *wire, PgpxWireMessage *msg)
 	{
 		size_t		have = wire->in_end - wire->in_start;
 		char	   *p = wire->in + wire->in_start;
+		size_t		room;
 		uint32		len;
 		int			class;
 		PgpxWireRule rule;
@@ -321,7 +326,7 @@ pgpx_wire_next(PgpxWire *wire, PgpxWireMessage *msg)
 		rule = pgpx_wire_rules[wire->phase][class];
 		memcpy(&len, p + 1, 4);
 		len = pg_ntoh32(len);
-		if (!rule.known || len < 4 || len > max_length(class))
+		if (!rule.known || len < 4 || len > max_length(wire, class))
 		{
 			pgpx_wire_break(wire, "the remote server sent a message that does not fit the protocol");
 			return PGPX_EV_BROKEN;
@@ -333,7 +338,10 @@ pgpx_wire_next(PgpxWire *wire, PgpxWireMessage *msg)
 				pgpx_wire_break(wire, "the remote server closed the connection in mid-message");
 				return PGPX_EV_BROKEN;
 			}
-			reserve_input(wire, (size_t) len + 1);
+
+			/* beyond that it grows when it is full, by as much again */
+			room = Max(wire->in_cap, IN_READ_MAX);
+			reserve_input(wire, Min((size_t) len + 1, room));
 			return PGPX_EV_NEED_INPUT;
 		}
 
@@ -350,8 +358,6 @@ pgpx_wire_next(PgpxWire *wire, PgpxWireMessage *msg)
 		if (wire->phase == PGPX_WIRE_OWED)
 		{
 			wire->owed_bytes += len;
-			if (wire->owed_bytes > OWED_MAX)
-				rule.known = 0;
 			if (class == M_READY)
 			{
 				if (wire->tx != 'I')

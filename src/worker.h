@@ -93,7 +93,7 @@ typedef struct PgpxWorkerConn
 	bool		have_key;
 	uint32		cancel_pid;
 	uint32		cancel_key;
-	FILE	   *trace;			/* libpq tells the key only here */
+	FILE	   *trace;			/* of the login; old libpq tells the key only here */
 	char	   *trace_text;
 	size_t		trace_len;
 	PgpxCancel	cancel;
@@ -145,9 +145,6 @@ typedef enum PgpxWatchKind
 	PGPX_WATCH_PINGER
 } PgpxWatchKind;
 
-/* Wipe what this worker knows of how a pool in this place connects. */
-extern void pgpx_reactor_forget_conninfo(int pool);
-
 extern void pgpx_reactor_init(void);
 
 /* Add, change (same fd) or, with events 0, remove a descriptor. */
@@ -196,10 +193,32 @@ extern int	pgpx_pinger_descriptors(void);
 /* See which pools a cap keeps hungry, and find them places.  True if any is. */
 extern bool pgpx_steward_run(void);
 
-/* --- connector.c --------------------------------------------------------- */
+/* --- conninfo.c ----------------------------------------------------------- */
 
-/* A connection's notices go nowhere. */
-extern void pgpx_connector_drop_notices(PGconn *pg);
+/* A session has told how to connect: keep it. */
+extern void pgpx_conninfo_take(char *message, size_t len);
+
+/* Wipe what is kept of a pool in this place; or of all, at the worker's end. */
+extern void pgpx_conninfo_forget(int pool);
+extern void pgpx_conninfo_wipe_all(void);
+
+/* The value of a connection parameter, NULL if it is not given. */
+extern const char *pgpx_conninfo_param(const PgpxConninfo *ci,
+									   const char *name);
+
+/* Is the resolver to be asked first?  Ask it; false: it has too much to do. */
+extern bool pgpx_conninfo_needs_lookup(const PgpxConninfo *ci);
+extern bool pgpx_conninfo_look_up(const PgpxConninfo *ci, uint64 tag);
+
+/*
+ * Begin a login, where the look-up says if there was one.  application_name: ours
+ * instead of the one that was told, unless NULL.  NULL: no memory.
+ */
+extern PGconn *pgpx_conninfo_login(const PgpxConninfo *ci,
+								   const PgpxLookup *lookup,
+								   const char *application_name);
+
+/* --- connector.c --------------------------------------------------------- */
 
 /* CONNECTING: begin to open it. */
 extern void pgpx_connector_open(PgpxWorkerConn *w);
@@ -208,10 +227,6 @@ extern void pgpx_connector_open(PgpxWorkerConn *w);
 extern void pgpx_connector_step(PgpxWorkerConn *w);
 extern void pgpx_connector_too_late(PgpxWorkerConn *w);
 extern void pgpx_connector_looked_up(PgpxWorkerConn *w, PgpxLookup *lookup);
-
-/* The value of a connection parameter, NULL if it is not given. */
-extern const char *pgpx_connector_param(const PgpxConninfo *ci,
-										const char *name);
 
 /* --- connection.c -------------------------------------------------------- */
 
@@ -250,6 +265,9 @@ extern void pgpx_connection_close(PgpxWorkerConn *w, bool polite);
  * be read any more?  TCP knows; of another socket what the caller assumes.
  */
 extern bool pgpx_connection_has_gone(PgpxWorkerConn *w, bool assumed);
+
+/* Terminate, where a message may begin; true: it was sent. */
+extern bool pgpx_connection_say_goodbye(PgpxWorkerConn *w);
 
 /* Shut its socket down for all who hold it; politely: say goodbye first. */
 extern void pgpx_connection_cut(PgpxWorkerConn *w, bool polite);
@@ -300,6 +318,11 @@ extern void pgpx_ending_cancelled(PgpxWorkerConn *w);
 extern void pgpx_ending_ready(PgpxWorkerConn *w, uint32 events);
 extern void pgpx_ending_late(PgpxWorkerConn *w);
 
+/* --- relay_library.c ----------------------------------------------------- */
+
+/* Why a connection's TLS cannot be relayed; NULL: it can, or there is none. */
+extern const char *pgpx_relay_refusal(PGconn *pg);
+
 /* --- canceller.c --------------------------------------------------------- */
 
 /* Begin to cancel what runs on a connection. */
@@ -318,8 +341,19 @@ extern uint32 pgpx_canceller_step(PgpxWorkerConn *w, bool *ok);
 /* Forget a cancel in flight: its connection is being closed. */
 extern void pgpx_canceller_drop(PgpxWorkerConn *w);
 
-/* Find the cancel key in what libpq traced during the login. */
+/* Have libpq trace the login; find the cancel key in it. */
 extern void pgpx_canceller_trace(PgpxWorkerConn *w);
 extern void pgpx_canceller_untrace(PgpxWorkerConn *w);
+
+/* --- libpq_bounds.c ------------------------------------------------------ */
+
+/* Drop notices, which libpq would print. */
+extern void pgpx_libpq_hush(PGconn *pg);
+
+/* Drop notifications, which libpq would keep; where input has been consumed. */
+extern void pgpx_libpq_drop_notifications(PGconn *pg);
+
+/* Has the remote said more during the login than any login takes? */
+extern bool pgpx_libpq_login_is_long(PgpxWorkerConn *w);
 
 #endif							/* PGPX_WORKER_H */

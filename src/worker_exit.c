@@ -233,9 +233,7 @@ at_exit(int code, Datum arg)
 		}
 	}
 	cancel_what_runs();
-	for (int i = 0; i < pgpx_shared->max_pools; i++)
-		if (pgpx_wpools[i].cxt != NULL)
-			explicit_bzero(pgpx_wpools[i].message, pgpx_wpools[i].message_len);
+	pgpx_conninfo_wipe_all();
 
 	pg_atomic_write_u32(&slot->pid, 0);
 	pg_atomic_write_u32(&slot->ticking, 0);

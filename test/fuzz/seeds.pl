@@ -19,7 +19,8 @@ sub put
 	return;
 }
 
-mkdir "$FindBin::Bin/corpus/$_" foreach '', qw(fuzz_wire fuzz_control fuzz_options);
+mkdir "$FindBin::Bin/corpus/$_" foreach '',
+  qw(fuzz_wire fuzz_control fuzz_options fuzz_error fuzz_validator fuzz_tuples);
 
 my $columns = message('T', pack('n', 2)
 	  . "a\0" . pack('NnNnNn', 0, 0, 23, 4, -1, 0)
@@ -90,3 +91,87 @@ foreach my $i (0 .. $#values)
 {
 	put("fuzz_options/$i-$_", chr($_) . $values[$i]) foreach $i % 3, 5 + $i % 4, 20 + $i % 5;
 }
+
+# first byte: the encoding, and how long a line may be
+my %errors = (
+	whole => "\xf8SERROR\0VERROR\0C42P01\0Mno\0Dd\0Hh\0Ww\0\0",
+	warning => "\xf8SWARNING\0C01000\0Mwell\0Dd\0Hh\0\0",
+	no_severity => "\xf8C42P01\0Mno\0\0",
+	success => "\xf8SERROR\0C00000\0Mfine\0\0",
+	bad_state => "\xf8C4 P01\0Mno\0\0",
+	cut_off => "\xf8SERROR\0Mno",
+	empty => "\xf8\0",
+	other_encoding => "\xf8M\xe4\xf6\xfc is not UTF-8\0\0",
+	cut_character => "\xf8M" . ('x' x 65535) . "\xc3\xa4\0\0",
+	japanese => "\xfaM\xa4\xa2\xa4\0\0",
+	refusal => "\x10connection to server at \"h\" (127.0.0.1), port 1 failed: FATAL:  53300: sorry, too many\n"
+	  . "LOCATION:  InitProcess, proc.c:1\n",
+	two_refusals => "\x20a failed: FATAL:  28P01: no\nLOCATION:  x\nb failed: FATAL:  3D000: none\nLOCATION:  y\n",
+	false_refusal => "\x18FATAL:  53300:\nERROR:  12345: :  54321: x\n\t two\n",
+	only_blanks => "\x08 \n\t \n",
+);
+put("fuzz_error/$_", $errors{$_}) foreach sort keys %errors;
+
+# first byte: 0 a server's, 1 a mapping's, 2 nothing's; 4 a superuser's
+my %sets = (
+	server => "\0host\0h\0port\0005432\0dbname\0d\0pool_size\0008\0test_period\0001min\0",
+	mapping => "\1user\0u\0password\0secret\0",
+	superuser => "\5user\0u\0password_required\0false\0sslcert\0/c\0sslkey\0/k\0",
+	not_superuser => "\1password_required\0false\0",
+	stricter => "\1password_required\0true\0",
+	nowhere => "\2host\0h\0",
+	nothing => "\2",
+	base => "\0base_server\0b\0pool_size\0001\0",
+	base_and_host => "\0base_server\0b\0host\0h\0",
+	sizes => "\0min_size\00012\0pool_size\00010\0max_overflow\0002\0",
+	sizes_exceeded => "\0min_size\00013\0pool_size\00010\0max_overflow\0002\0",
+	largest_sizes => "\0min_size\0002147483647\0pool_size\0002147483647\0max_overflow\0002147483647\0",
+	retries => "\0retry_min\0002s\0retry_max\0001s\0",
+	twice => "\0pool_size\0001\0pool_size\0002\0",
+	unknown => "\0pool_sise\0001\0",
+	refused => "\4client_encoding\0LATIN1\0replication\0true\0",
+	empty_values => "\0host\0\0base_server\0\0start_commands\0\0",
+	by_number => "\0\1\00110\0\2\0015\0\11\001x\0",
+);
+put("fuzz_validator/$_", $sets{$_}) foreach sort keys %sets;
+
+# first byte: 0 a column list, 1 a row type, 2 a domain over it, 3 a text; 4 times the
+# attributes; second: styles.  Bit 0 of a message's first byte: a RowDescription
+sub described
+{
+	my (@columns) = @_;
+
+	my $body = pack('n', scalar @columns) . join '', map { "$_->[0]\0" . pack('NnNnNn', 0, 0, $_->[1], -1, -1, $_->[2]) } @columns;
+	return "\1" . pack('n', length $body) . $body;
+}
+
+sub data
+{
+	my (@values) = @_;
+
+	my $body = pack('n', scalar @values) . join '', map { defined $_ ? pack('N/a', $_) : pack('N', 0xffffffff) } @values;
+	return "\0" . pack('n', length $body) . $body;
+}
+
+my @five = ([ 'a', 25, 0 ], [ 'b', 23, 1 ], [ 'c', 1184, 0 ], [ 'd', 23, 1 ], [ 'e', 1700, 0 ]);
+my %results = (
+	list => "\x14\0" . described(@five) . data('x', '1234', 't', '5678', '1') . data(undef, undef, undef, undef, undef),
+	type => "\x15\0" . described(@five[4, 3, 2, 0]) . data('1', '5678', 't', 'x'),
+	domain => "\x16\0" . described(@five) . data('x', '1234', 't', '5678', '1') x 5,
+	text => "\3\0" . described([ 'x', 25, 0 ]) . data("\xc3\xa4") . data(''),
+	not_utf8 => "\4\0" . described([ 'x', 25, 0 ]) . data("\xc3") . data('y'),
+	throws => "\x08\0" . described(@five[0, 1]) . data('fine', 'X234') . data('Xine', '1234') . data('a', 'b'),
+	too_little => "\x08\0" . described(@five[0, 1]) . data('fine', 'Left'),
+	bridge => "\4\0" . described([ 'a', 23, 1 ]) . data('1234'),
+	binary_unknown => "\4\0" . described([ 'a', 25, 1 ]) . data('1234'),
+	other_style => "\x14\1" . described(@five),
+	german => "\x08\7" . described(@five[0, 1]) . data('fine', '1234') x 2,
+	arrays_without_nulls => "\x08\x0c" . described(@five[0, 1]) . data('fine', '1234') x 2,
+	one_missing => "\x15\0" . described(@five[0, 0, 1]),
+	many_extra => "\x15\0" . described(map { [ "n$_" x 20, 25, 0 ] } 1 .. 30),
+	second_result => "\x08\0" . described(@five[0, 1]) . data('a', '1234') . described(@five[0, 1]) . data('b', '1234'),
+	row_first => "\4\0" . data('1'),
+	no_attributes => "\0\0" . described() . data(),
+	cut_off => "\4\0" . substr(described([ 'a', 25, 0 ]), 0, 12),
+);
+put("fuzz_tuples/$_", $results{$_}) foreach sort keys %results;

@@ -99,6 +99,12 @@ repalloc(void *pointer, Size size)
 	return chunk + 1;
 }
 
+void *
+repalloc_huge(void *pointer, Size size)
+{
+	return repalloc(pointer, size);
+}
+
 void
 pfree(void *pointer)
 {
@@ -113,6 +119,17 @@ char *
 pstrdup(const char *s)
 {
 	return strcpy(palloc(strlen(s) + 1), s);
+}
+
+char *
+pnstrdup(const char *s, Size len)
+{
+	size_t		n = strnlen(s, len);
+	char	   *copy = palloc(n + 1);
+
+	memcpy(copy, s, n);
+	copy[n] = '\0';
+	return copy;
 }
 
 /* --- StringInfo, as lib/stringinfo.c ------------------------------------- */
@@ -233,6 +250,13 @@ TEXT_STUB(errmsg_internal)
 TEXT_STUB(errdetail)
 TEXT_STUB(errdetail_internal)
 TEXT_STUB(errhint)
+TEXT_STUB(errcontext_msg)
+
+int
+set_errcontext_domain(const char *domain)
+{
+	return 0;
+}
 
 int
 errcode(int sqlerrcode)

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Only conn.c writes the state of a connection: there it is checked against the
+# Only conn_state.c writes the state of a connection: there it is checked against the
 # table of transitions, and lists and counts move with it.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 shopt -s nullglob
 files=(src/*.c src/*.h)
-hits=$(printf '%s\n' "${files[@]}" | grep -v '^src/conn\.c$' |
-  xargs -r grep -nHE '\<(conn|conns\[[^]]*\]|pgpx_conn_at\([^)]*\))(->|\.)state[[:space:]]*=[^=]' || true)
+hits=$(printf '%s\n' "${files[@]}" | grep -v '^src/conn_state\.c$' |
+  xargs -r grep -nHE '\<(conn|conns\[[^]]*\])(->|\.)state[[:space:]]*=[^=]' || true)
 if [ -n "$hits" ]; then
-  printf 'state_writer: only src/conn.c may write the state of a connection:\n%s\n' "$hits"
+  printf 'state_writer: only src/conn_state.c may write the state of a connection:\n%s\n' "$hits"
   exit 1
 fi
 echo "state_writer: ok"

@@ -90,7 +90,7 @@
 #define RECONNECTS 0		/* new versions of the pool */
 #endif
 
-/* states of a connection: conn.h */
+/* states of a connection: conn_state.h */
 #define FREE 0
 #define CONNECTING 1
 #define IDLE 2
@@ -106,7 +106,7 @@
 #define GRANTED 2
 #define FAILED 3
 
-/* the mark of a cancel: conn.h */
+/* the mark of a cancel: conn_state.h */
 #define ASKED 1
 #define SENT 2
 
@@ -219,7 +219,7 @@ bit env_ended;
 
 byte i, j, k, n, num;		/* scratch, 0 between two atomics */
 
-/* pool.c, conn.c: all inlines below run in an atomic of the caller ---------- */
+/* pool.c, conn_state.c: all inlines below run in an atomic of the caller ---------- */
 
 inline wake_worker()
 {

@@ -19,6 +19,7 @@ use strict;
 use warnings;
 
 use Exporter 'import';
+use File::Basename 'dirname';
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -41,10 +42,13 @@ our $REMOTE_SUPER_PASSWORD = 'root secret';
 #   conf => [lines]   appended to postgresql.conf
 #   preload => 0      without shared_preload_libraries
 #   start => 0        do not start it
+#   install => ...    of an installation of its own, see PgpxInstall.pm
+#   bindir => folder  of another server's programs; init => [options of initdb]
 sub local_node
 {
 	my ($name, %args) = @_;
-	my $node = new_node($name);
+	my $path = $args{install} ? $args{install}->path : $args{bindir} ? dirname($args{bindir}) : undef;
+	my $node = new_node($name, $args{init}, $path ? (install_path => $path) : ());
 
 	$node->append_conf('postgresql.conf', "shared_preload_libraries = 'pgpool_ext'")
 	  if $args{preload} // 1;
@@ -89,10 +93,10 @@ EOT
 
 sub new_node
 {
-	my ($name) = @_;
-	my $node = PostgreSQL::Test::Cluster->new($name);
+	my ($name, $init, @args) = @_;
+	my $node = PostgreSQL::Test::Cluster->new($name, @args);
 
-	$node->init(extra => [ '--encoding=UTF8', '--locale=C' ]);
+	$node->init(extra => [ '--encoding=UTF8', '--locale=C', @{ $init // [] } ]);
 	$node->append_conf('postgresql.conf', <<"EOT");
 max_connections = 100
 max_prepared_transactions = 10

@@ -92,7 +92,7 @@ INSERT INTO views VALUES
       discards bigint, reclaimed bigint, terminated bigint, lease_timeouts bigint,
       wait_time double precision, max_wait_time double precision,
       lease_time double precision, max_lease_time double precision,
-      statements bigint, rows bigint, errors bigint, bytes_received bigint,
+      statements bigint, polled bigint, rows bigint, errors bigint, bytes_received bigint,
       bytes_sent bigint, connects bigint, connects_failed bigint,
       connect_time double precision, max_connect_time double precision,
       resets bigint, resets_failed bigint, checks bigint, checks_failed bigint,

@@ -138,7 +138,7 @@ SELECT pgpool.checkin_all();
 --
 
 SELECT test.server('quick', 'pool_size', '1', 'checkout_timeout', '30ms');
-SELECT test.other('other', 'SELECT count(pgpool.checkout(server))
+SELECT test.other('other', 'SELECT count(pgpool.checkout(server, ''30 s''))
 	FROM unnest(''{one,quick}''::text[]) AS server');
 
 -- not at all
@@ -368,7 +368,7 @@ SELECT pgpool.exec('one', 'drop table kept');
 \! psql -XAtq -c "SELECT pgpool.exec('one', 'begin')" 2>&1 | sed 's/lease [0-9]*/lease N/'
 
 -- a session that ends returns what it holds
-SELECT test.other('other', 'SELECT count(pgpool.checkout(server))
+SELECT test.other('other', 'SELECT count(pgpool.checkout(server, ''30 s''))
 	FROM unnest(''{one,shard1,shard1,shard1}''::text[]) AS server');
 SELECT pgpool.try_checkout('one') IS NULL AS none_free,
 	pgpool.try_checkout('shard1') IS NULL AS none_free;

@@ -2,7 +2,8 @@
 # run, in their order, in one session.  A comment in front of an example says what
 # is different with it:
 #
-#   <!-- example: on the remote server -->
+#   <!-- example: on the remote server -->          as the role of the examples
+#   <!-- example: by the superuser of the remote server -->
 #   <!-- example: fails with 25001 -->
 use strict;
 use warnings;
@@ -11,14 +12,12 @@ use FindBin;
 use PgpxTest;
 use Test::More;
 
-# The address in the examples; their database is app, their role app ('secret').
+# The address in the examples.
 my $ADDRESS = "host '10.0.0.7'";
 
 my $readme = slurp("$FindBin::Bin/../../README.md");
 my $remote = remote_node('remote');
 my $local = local_node('local');
-$remote->safe_psql('postgres', "CREATE ROLE app LOGIN PASSWORD 'secret'");
-$remote->safe_psql('postgres', 'CREATE DATABASE app OWNER app');
 
 examples();
 links();
@@ -26,6 +25,7 @@ settings();
 functions();
 views();
 options();
+questions();
 
 check_invariants($local);
 leak_check($local, $remote);
@@ -89,9 +89,10 @@ sub examples
 		$n++;
 		$title = "example $n: $title";
 		$sql =~ s/\Q$ADDRESS\E/$at/g;
-		if ($mark eq 'on the remote server')
+		if ($mark =~ /^(on|by the superuser of) the remote server$/)
 		{
-			my $status = $remote->psql('app', "SET ROLE app;\n$sql", stderr => \my $error);
+			my ($dbname, $script) = $1 eq 'on' ? ('app', "SET ROLE app;\n$sql") : ('postgres', $sql);
+			my $status = $remote->psql($dbname, $script, stderr => \my $error);
 
 			is($status == 0 ? '' : $error, '', "$title (remote)");
 		}
@@ -179,6 +180,13 @@ EOT
 		is( join("\n", map { "$_->[0] | $_->[1]" } table("View $view")),
 			join("\n", @expected),
 			"the table of view $view has its columns, in their order");
+
+		# one text for both, which \d+ shows
+		is( join("\n", map { lcfirst $_->[2] =~ s/\.$//r } table("View $view")),
+			$local->safe_psql('postgres', <<"EOT"), "and their comments");
+SELECT col_description(attrelid, attnum) FROM pg_attribute
+WHERE attrelid = 'pgpool.$view'::regclass AND attnum > 0 ORDER BY attnum
+EOT
 	}
 	return;
 }
@@ -220,7 +228,7 @@ sub valid_values
 }
 
 # Names of a row, of which there may be several.
-sub names { return split /, /, $_[0]->[0]; }
+sub names { return split /, /, $_[0]->[0] =~ s/ \(libpq \d+\)$//r; }
 
 sub options
 {
@@ -280,5 +288,34 @@ EOT
 SELECT current_setting('pgpool_ext.default_pool_size'), max_overflow, min_size FROM pgpool.pools WHERE server = 'shard1'
 EOT
 		"$column{pool_size}|$column{max_overflow}|$column{min_size}", 'defaults are those of a pool');
+	return;
+}
+
+# The errors of PostgreSQL that the FAQ explains are those that it says.  Our own are
+# looked for in the sources, by a lint.
+sub questions
+{
+	my %raises = (
+		'a column definition list is required for functions returning "record"' => q{SELECT * FROM pgpool.query('shard1', 'select 1')},
+		'cannot insert multiple commands into a prepared statement' => q{SELECT * FROM pgpool.query('shard1', 'select 1; select 2') AS t(a int)},
+		'could not determine data type of parameter $1' => q{SELECT pgpool.exec('shard1', 'select $1 is null', NULL::text)},
+		'function pgpool.query(unknown, unknown, unknown) is not unique' => q{SELECT * FROM pgpool.query('shard1', 'select 1', VARIADIC '{}') AS t(a int)},
+		'could not determine polymorphic type because input has type unknown' => q{SELECT pgpool.query_as(NULL, 'shard1', 'select 1')},
+		'function pgpool.exec(..) does not exist' => q{SELECT pgpool.exec(pool => 'shard1', sql => 'select 1')},
+		'invalid input syntax for type interval' => q{SELECT pgpool.checkout('shard1', 'month report')},
+		'too many connections for role' => q{SELECT pgpool.checkout('crowded')});
+	my ($faq) = $readme =~ /^## FAQ\n(.*?)^## /ms;
+
+	$faq =~ s/\s+/ /g;
+	$remote->safe_psql('postgres', q{CREATE ROLE crowded LOGIN CONNECTION LIMIT 0 PASSWORD 'secret'});
+	make_pool($local, $remote, server => 'crowded', user => 'crowded', password => 'secret');
+	foreach my $text (sort keys %raises)
+	{
+		my $pattern = quotemeta($text) =~ s/\\\.\\\./.*/r;
+
+		like($faq, qr/(?:ERROR|FATAL): \Q$text\E/, "the FAQ explains \"$text\"");
+		$local->psql('postgres', $raises{$text}, stderr => \my $error);
+		like($error, qr/$pattern/, '.. which is raised so');
+	}
 	return;
 }

@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * conn.h
+ * conn_state.h
  *	  The state machine of a connection, and the one function that drives it.
  *
  *	           reserve            ok
@@ -57,10 +57,11 @@
  *
  *-------------------------------------------------------------------------
  */
-#ifndef PGPX_CONN_H
-#define PGPX_CONN_H
+#ifndef PGPX_CONN_STATE_H
+#define PGPX_CONN_STATE_H
 
 #include "shmem.h"
+#include "ticket_table.h"
 
 /*
  * PgpxConn.cancel: the mark that keeps a connection from being used while a
@@ -80,9 +81,6 @@
 extern void pgpx_conn_set_state(PgpxConn *conn, PgpxConnState state,
 								PgpxTime now);
 
-/* Is this edge in the table? (for the invariants and the tests) */
-extern bool pgpx_conn_edge_allowed(PgpxConnState from, PgpxConnState to);
-
 /* Name of a state as the views show it. */
 extern const char *pgpx_conn_state_name(int state);
 
@@ -96,14 +94,9 @@ extern PgpxConn *pgpx_conn_alloc_locked(PgpxPool *pool);
 /* CLOSING -> FREE, back into the free list; caller holds the pool's lock. */
 extern void pgpx_conn_free_locked(PgpxConn *conn);
 
-/* Index of a connection, pool or ticket in its array. */
+/* Index of a connection or pool in its array. */
 #define PGPX_CONN_INDEX(conn)	((int) ((conn) - pgpx_conns))
 #define PGPX_POOL_INDEX(pool)	((int) ((pool) - pgpx_pools))
-#define PGPX_TICKET_INDEX(t)	((int) ((t) - pgpx_tickets))
-
-/* Where the statement that waits with a ticket lies. */
-#define PGPX_OFFER_OF(t) \
-	(pgpx_offers + (Size) PGPX_TICKET_INDEX(t) * PGPX_OFFER_MAX)
 
 /*
  * pgpx_conn_do
@@ -126,15 +119,6 @@ extern uint64 pgpx_conn_statements(PgpxConn *conn);
  */
 extern void pgpx_conn_ask_worker(PgpxConn *conn, int worker);
 
-/*
- * Why a lease of this process was ended by somebody else; NONE: it was not, or
- * it was longer ago than PGPX_REVOKED_KEPT others of the process.  To be noted
- * before the lease's id is cleared, and asked for after that has been seen.
- */
-extern void pgpx_conn_note_revoked(int procno, uint64 lease_id,
-								   PgpxRevoke reason);
-extern PgpxRevoke pgpx_conn_revoked(int procno, uint64 lease_id);
-
 /* Epoch of the worker that owns a pool's connections; 0: it does not run. */
 static inline uint64
 pgpx_pool_worker_epoch(const PgpxPool *pool)
@@ -148,4 +132,4 @@ extern void pgpx_worker_wake(int worker);
 /* The same for what can wait for the worker's next tick, if it ticks. */
 extern void pgpx_worker_wake_soon(int worker);
 
-#endif							/* PGPX_CONN_H */
+#endif							/* PGPX_CONN_STATE_H */

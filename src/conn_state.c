@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
- * conn.c
- *	  The state machine of a connection: see the picture in conn.h.
+ * conn_state.c
+ *	  The state machine of a connection: see the picture in conn_state.h.
  *
  * pgpx_conn_set_state is the only writer of PgpxConn.state.  It asserts the edge
  * against one table and moves list membership and counts with it: a change of
@@ -9,7 +9,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "conn.h"
+#include "conn_state.h"
 
 #include "storage/latch.h"
 #include "storage/spin.h"
@@ -49,8 +49,8 @@ static const char *const state_names[PGPX_CONN_NSTATES] = {
 
 StaticAssertDecl(PGPX_CONN_NSTATES <= 32, "a set of states must fit 32 bits");
 
-bool
-pgpx_conn_edge_allowed(PgpxConnState from, PgpxConnState to)
+static bool
+edge_allowed(PgpxConnState from, PgpxConnState to)
 {
 	return (edges[from] & BIT(to)) != 0;
 }
@@ -168,7 +168,7 @@ pgpx_conn_set_state(PgpxConn *conn, PgpxConnState state, PgpxTime now)
 	 * It is checked in production builds too: the cost is one load, and the
 	 * alternative is one connection in the hands of two.
 	 */
-	if (!pgpx_conn_edge_allowed(conn->state, state))
+	if (!edge_allowed(conn->state, state))
 		elog(PANIC, "pgpool_ext: connection %d cannot go from %s to %s",
 			 PGPX_CONN_INDEX(conn), pgpx_conn_state_name(conn->state),
 			 pgpx_conn_state_name(state));
@@ -297,40 +297,6 @@ pgpx_conn_free_locked(PgpxConn *conn)
 	/* pools of any worker may have waited for a place */
 	for (int i = 0; first && i < pgpx_shared->nworkers; i++)
 		pgpx_worker_wake(i);
-}
-
-void
-pgpx_conn_note_revoked(int procno, uint64 lease_id, PgpxRevoke reason)
-{
-	PgpxTicket *ticket = &pgpx_tickets[procno];
-	PgpxRevoked *revoked;
-
-	/* two pools may do this at once: atomic, not under one lock */
-	revoked = &ticket->revoked[pg_atomic_fetch_add_u32(&ticket->nrevoked, 1) %
-							   PGPX_REVOKED_KEPT];
-	pg_atomic_write_u64(&revoked->lease_id, 0);
-	pg_write_barrier();
-	pg_atomic_write_u32(&revoked->reason, reason);
-	pg_write_barrier();
-	pg_atomic_write_u64(&revoked->lease_id, lease_id);
-	pg_write_barrier();
-}
-
-PgpxRevoke
-pgpx_conn_revoked(int procno, uint64 lease_id)
-{
-	pg_read_barrier();
-	for (int i = 0; i < PGPX_REVOKED_KEPT; i++)
-	{
-		PgpxRevoked *revoked = &pgpx_tickets[procno].revoked[i];
-
-		if (pg_atomic_read_u64(&revoked->lease_id) == lease_id)
-		{
-			pg_read_barrier();
-			return (PgpxRevoke) pg_atomic_read_u32(&revoked->reason);
-		}
-	}
-	return PGPX_REVOKE_NONE;
 }
 
 void

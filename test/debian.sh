@@ -1,0 +1,87 @@
+# shellcheck shell=bash
+# What test/versions and test/packages/debian share: Debians, each a folder made with
+# debootstrap once and kept in PGPX_CACHE (default: ~/.cache/pgpool_ext; remove debian-*
+# there to begin anew), and commands in them.  It takes root, debootstrap and Debian's
+# packages; no other network.  What is mounted and started is in namespaces of its own and
+# is gone with them.
+#
+#   need_debootstrap
+#   make_debian SUITE FOLDER PACKAGES [MAJOR]
+#   inside FOLDER COMMAND ...
+
+# shellcheck disable=SC2034 # for those who source it
+top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+cache=${PGPX_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/pgpool_ext}
+mirror=${PGPX_DEBIAN_MIRROR:-http://deb.debian.org/debian}
+
+say() {
+  printf '%s\n' "$*"
+}
+
+# Run a command in a folder, with processes, mounts and IPC of its own; all ends
+# with it.  No chroot: in one no user could have a network of his own.
+# inside FOLDER COMMAND ...
+inside() {
+  local root=$1
+  shift
+  # shellcheck disable=SC2016
+  unshare --mount --pid --ipc --fork --kill-child bash -euc '
+    root=$1
+    shift
+    mount --rbind "$root" "$root"
+    mount -t proc proc "$root/proc"
+    mount -t sysfs -o ro sysfs "$root/sys" || mount --rbind /sys "$root/sys"
+    mount --rbind /dev "$root/dev"
+    mount -t tmpfs -o mode=1777 tmpfs "$root/dev/shm"
+    cd "$root"
+    pivot_root . .
+    umount -l .
+    exec env -i HOME=/root LANG=C.UTF-8 TERM="${TERM:-dumb}" \
+      PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
+      CI="${CI:-}" PGPX_TEST_JOBS="${PGPX_TEST_JOBS:-1}" \
+      PGPX_STRESS_SECONDS="${PGPX_STRESS_SECONDS:-30}" \
+      PGPX_FUZZ_SECONDS="${PGPX_FUZZ_SECONDS:-3}" \
+      http_proxy="${http_proxy:-}" "$@"' inside "$root" "$@"
+}
+
+# make_debian SUITE FOLDER PACKAGES [MAJOR]: with packages, by commas, and with an older
+# server, that of bookworm
+make_debian() {
+  local suite=$1 root=$2 packages=$3 older=${4:-} log=$2.log
+  local script=/usr/share/debootstrap/scripts/$1
+
+  # an older debootstrap does not know the newest names; all are made alike
+  [ -e "$script" ] || script=/usr/share/debootstrap/scripts/sid
+  say "making $root, once: see $log"
+  rm -rf "$root"
+  mkdir -p "$cache"
+  debootstrap --variant=minbase ${packages:+"--include=$packages"} \
+    "$suite" "$root" "$mirror" "$script" >"$log" 2>&1 || {
+    tail -n 20 "$log" >&2
+    return 1
+  }
+  rm -f "$root"/var/cache/apt/archives/*.deb
+  # the lists of a Debian to come are valid for a week, and a mirror may be behind
+  echo 'Acquire::Check-Valid-Until "false";' >"$root/etc/apt/apt.conf.d/90pgpool_ext"
+  if [ -n "$older" ]; then
+    echo "deb $mirror bookworm main" >"$root/etc/apt/sources.list.d/bookworm.list"
+    # shellcheck disable=SC2016
+    inside "$root" sh -euc '
+      export DEBIAN_FRONTEND=noninteractive
+      apt-get -qq update
+      exec apt-get -qq -y --no-install-recommends install libpq-dev \
+        "postgresql-$1" "postgresql-server-dev-$1" "postgresql-$1-pgtap"
+      ' install "$older" >>"$log" 2>&1 || {
+      tail -n 20 "$log" >&2
+      return 1
+    }
+  fi
+  touch "$root/complete"
+}
+
+need_debootstrap() {
+  if [ "$(id -u)" -ne 0 ] || ! command -v debootstrap >/dev/null; then
+    say "this takes root and debootstrap (Debian: apt-get install debootstrap)" >&2
+    exit 1
+  fi
+}

@@ -1,0 +1,75 @@
+#!/usr/bin/env bash
+# What src/README.md names is there: files, functions, types, fields; and each
+# file of src/ stands in its table once, in its layer.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+readme=src/README.md
+wrong=0
+complain() {
+  printf 'code_map: %s\n' "$*"
+  wrong=1
+}
+
+shopt -s nullglob
+headers=(src/*.h)
+sources=(src/*.c "${headers[@]}")
+scripts=(sql/*.sql)
+
+# everything between backquotes that may be a name of C
+named() {
+  tr '`' '\n' <"$readme" |
+    grep -xE '[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_]+)?(:[A-Za-z0-9_]+)?' |
+    grep -E '[_.]|^P' | sort -u
+}
+
+is_word() {
+  grep -qw -- "$1" "${sources[@]}" "${scripts[@]}"
+}
+
+while read -r name; do
+  case $name in
+    *.[ch]:*)
+      # a function of this file
+      grep -Eqs "^${name#*:}\(" "src/${name%%:*}" ||
+        complain "$readme names ${name#*:} in ${name%%:*}, where it is not"
+      ;;
+    *.[ch])
+      [ -f "src/$name" ] || complain "$readme names $name, which is no file of src/"
+      ;;
+    Pgpx*.* | pgpool_ext.*)
+      # a field, or a setting
+      for part in ${name//./ }; do
+        is_word "$part" || complain "$readme names $name, but there is no $part in src/"
+      done
+      ;;
+    *.*) ;;
+    *)
+      is_word "$name" || complain "$readme names $name, which is nowhere in src/"
+      ;;
+  esac
+done < <(named)
+
+# layer_of, which says in which layer a file is
+eval "$(sed -n '/^layer_of() {/,/^}/p' test/lint/layers.sh)"
+
+table=$(sed -n '/^## Files/,/^## What/p' "$readme")
+for file in src/*.c; do
+  name=$(basename "$file")
+  layer=$(awk -F'|' -v row="\`$name\`" '
+    NF < 4 { next }
+    $2 ~ /[0-9]/ { layer = $2 }
+    index($3, row) { print layer }' <<<"$table")
+  if [ -z "$layer" ] || [ "$(wc -l <<<"$layer")" -ne 1 ]; then
+    complain "$file must stand in the table of $readme, once"
+    continue
+  fi
+  read -r found side <<<"$(layer_of "${name%.c}" || true)"
+  read -r told group <<<"$layer"
+  if [ "$told" != "$found" ] || { [ -n "$side" ] && [ "$side" != "$group" ]; }; then
+    complain "$file is in layer $found $side, and $readme says $told $group"
+  fi
+done
+
+[ "$wrong" -ne 0 ] || echo "code_map: ok"
+exit "$wrong"

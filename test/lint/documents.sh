@@ -1,0 +1,142 @@
+#!/usr/bin/env bash
+# The documents agree with the tree: links lead to a file or heading; the messages in
+# the README's table of errors are those of src/, and all of those are there; what
+# the FAQ explains is a message of src/, or t/200_readme.pl raises it.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+perl - <<'PERL'
+use strict;
+use warnings;
+use File::Basename;
+
+my $wrong = 0;
+
+sub complain
+{
+	print "documents: $_[0]\n";
+	$wrong = 1;
+}
+
+sub slurp
+{
+	open my $file, '<', $_[0] or die "could not read $_[0]: $!\n";
+	local $/;
+	return <$file>;
+}
+
+# --- links
+my %anchors;
+
+sub anchors
+{
+	my ($path) = @_;
+
+	$anchors{$path} //= { map { lc =~ s/[^\w -]//gr =~ s/ /-/gr => 1 } slurp($path) =~ /^#+ (.*)$/mg };
+	return $anchors{$path};
+}
+
+foreach my $document (glob('*.md */README.md test/*/README.md'))
+{
+	my $text = slurp($document) =~ s/^```.*?^```$//msgr;
+
+	foreach my $link ($text =~ /\]\(([^)\s]+)\)/g)
+	{
+		next if $link =~ /^https?:/;
+		my ($file, $anchor) = $link =~ /^([^#]*)(?:#(.*))?$/;
+		my $path = $file eq '' ? $document : dirname($document) . "/$file";
+
+		if (!-e $path) { complain("$document: there is no $link"); }
+		elsif (defined $anchor && !anchors($path)->{$anchor}) { complain("$document: no heading is #$anchor"); }
+	}
+}
+
+# --- messages of src/: format => file
+my %message;
+
+foreach my $path (glob('src/*.c src/*.h'))
+{
+	my $text = slurp($path);
+
+	while ($text =~ /\berrmsg(?:_internal)?\(((?:\s*(?:"(?:[^"\\]|\\.)*"|\b[A-Z0-9_]+_FORMAT\b))+)/g)
+	{
+		my $parts = $1;
+		my $format = join '', map { /^"/ ? s/^"|"$//gr : '%d' } $parts =~ /"(?:[^"\\]|\\.)*"|\w+/g;
+
+		$format =~ s/\\"/"/g;
+		$message{$format} = $path unless $format =~ /^%s(?::|$)/;
+	}
+	$message{$1} = $path while $text =~ /primary =\s*pstrdup\("([^"]*)"\)/g;
+	$message{ $1 =~ s/\\"/"/gr =~ s/%/%s/gr } = $path while $text =~ /RAISE EXCEPTION '([^']*)'/g;
+}
+
+sub pattern
+{
+	my ($format) = @_;
+
+	return join '', map { /^%[^%]/ ? '.+' : quotemeta } split /(%[-.*0-9]*(?:ll|l|z)?[a-zA-Z])/, $format;
+}
+
+sub found
+{
+	my ($text) = @_;
+
+	return grep { my $pattern = pattern(s/: %m$//r); $text =~ /^$pattern$/ } keys %message;
+}
+
+my $readme = slurp('README.md');
+my ($errors) = $readme =~ /^### Errors\n(.*?)^##/ms;
+my ($faq) = $readme =~ /^## FAQ\n(.*?)^## /ms;
+my $raised = slurp('test/t/200_readme.pl');
+my (%known, $n);
+
+foreach my $row (grep { /^\| \w{5} \|/ } split /\n/, $errors)
+{
+	my (undef, undef, $cell) = split /\s*\|\s*/, $row;
+
+	foreach my $text (split /; /, $cell)
+	{
+		next if $text =~ /^the same/;
+		$text =~ s/\*\w+\*/x/g;
+		$text =~ s/`//g;
+		my @found = found($text);
+
+		$known{$_} = 1 foreach @found, grep { index(s/%s/x/gr, $text) == 0 } keys %message;
+		complain("table of errors: \"$text\" is no message of src/") unless @found || $text =~ /^must be owner of/;
+	}
+}
+
+# what is for the log begins with our name, but for two; the rest is the server's own
+my @not_ours = ('pgpool_ext ', 'checkout from server "%s" waited', 'could not create control socket',
+	'out of memory', 'incorrect binary data format', 'server "%.*s..."');
+
+foreach my $format (sort keys %message)
+{
+	next if $known{$format} || $format =~ /must not be null$/ || grep { index($format, $_) == 0 } @not_ours;
+	complain("table of errors: $message{$format} has \"$format\", too");
+}
+
+foreach my $text ($faq =~ /`(?:ERROR|FATAL|WARNING): (.*?)`/sg)
+{
+	$text =~ s/\s+/ /g;
+	$n++;
+	complain("FAQ: \"$text\" is no message of src/, and t/200_readme.pl does not raise it")
+	  unless found($text) || index($raised, $text) >= 0;
+}
+complain("the FAQ explains no errors") unless $n;
+
+# --- files
+my $inside = slurp('src/README.md');
+
+foreach my $name (map { basename($_) } glob('src/*.c'))
+{
+	complain("src/README.md: no row for $name") unless $inside =~ /^\|[^|]*\| `\Q$name\E` \|/m;
+}
+foreach my $name ($inside =~ /^\|[^|]*\| `(\w+\.[ch])` \|/mg)
+{
+	complain("src/README.md: there is no $name") unless -e "src/$name";
+}
+
+exit $wrong if $wrong;
+print "documents: ok\n";
+PERL

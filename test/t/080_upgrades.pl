@@ -1,0 +1,247 @@
+# An upgraded extension is the same as a fresh one, for each upgrade script that there
+# is, and for made-up ones, of which each that forgets a statement is found out.  A
+# library that is newer than the extension's script works, one that is older says so.
+# And DROP EXTENSION leaves nothing.
+use strict;
+use warnings;
+
+use PgpxInstall;
+use PgpxSchema;
+use PgpxTest;
+use Test::More;
+
+plan skip_all => 'nothing of it is different over TLS' if over_tls();
+
+my $install = PgpxInstall->new;
+my $local = local_node('local', install => $install);
+my $remote = remote_node('remote');
+my ($default) = PostgreSQL::Test::Utils::slurp_file("$install->{share}/pgpool_ext.control") =~ /^default_version = '(.*)'$/m;
+my @released = $install->scripts;
+
+# Once for the server, before all else: there is nothing of us yet.
+my @before = everything();
+released_upgrades();
+$local->safe_psql('postgres', 'DROP EXTENSION pgpool_ext');
+is(differences([everything()], \@before), '', 'DROP EXTENSION leaves nothing in any catalog');
+
+made_up_upgrades();
+make_pool($local, $remote, server => 'shard1');
+library_and_script();
+upgrade_in_use();
+check_invariants($local);
+
+$local->safe_psql('postgres', 'DROP EXTENSION pgpool_ext CASCADE; DROP ROLE app');
+is(differences([everything()], \@before), '', 'with CASCADE nothing is left of servers and mappings, either');
+$local->safe_psql('postgres', 'CREATE EXTENSION pgpool_ext');
+leak_check($local, $remote);
+
+# No library, no settings: as before.
+$install->remove;
+$local->append_conf('postgresql.conf', "shared_preload_libraries = ''");
+$local->start;
+is($local->safe_psql('postgres', "SELECT count(*) FROM pg_settings WHERE name LIKE 'pgpool%'"), '0',
+	'without the library the server starts, and has none of its settings');
+is($local->safe_psql('postgres', 'DROP EXTENSION pgpool_ext; SELECT count(*) FROM pg_extension'), '1',
+	'an extension whose files have gone can be dropped');
+done_testing();
+
+# How many rows each catalog has, and the objects by name where there are names.
+sub everything
+{
+	return split /\n/, $local->safe_psql('postgres', <<'EOT');
+SELECT relname || ' ' || (xpath('/row/n/text()', query_to_xml('SELECT count(*) AS n FROM ' || oid::regclass, false, false, '')))[1]
+FROM pg_class WHERE relnamespace = 'pg_catalog'::regnamespace AND relkind = 'r' AND relname !~ 'statistic|subscription|largeobject'
+UNION ALL SELECT nspname FROM pg_namespace WHERE nspname !~ '^pg_(toast_)?temp'
+UNION ALL SELECT proname FROM pg_proc WHERE pronamespace <> 'pg_catalog'::regnamespace
+UNION ALL SELECT relname FROM pg_class WHERE relnamespace NOT IN ('pg_catalog'::regnamespace, 'pg_toast'::regnamespace)
+EOT
+}
+
+sub create
+{
+	my ($version) = @_;
+
+	$local->safe_psql('postgres', "SET client_min_messages = warning; DROP EXTENSION IF EXISTS pgpool_ext; CREATE EXTENSION pgpool_ext VERSION '$version'");
+	return;
+}
+
+# The extension as it is made, and as an upgrade makes it.
+sub fresh
+{
+	my ($version) = @_;
+
+	create($version);
+	return extension_lines($local, 'postgres');
+}
+
+sub upgraded
+{
+	my ($from, $to) = @_;
+
+	create($from);
+	$local->safe_psql('postgres', "ALTER EXTENSION pgpool_ext UPDATE TO '$to'");
+	return extension_lines($local, 'postgres');
+}
+
+sub released_upgrades
+{
+	my %made = map { $_ => 1 } grep { !/--/ } @released;
+
+	cmp_ok(scalar(fresh($default)), '>', 100, "version $default, the default, can be made, and has objects")
+	  or return;
+	my $dx = $local->safe_psql('postgres', '\dx+ pgpool_ext');
+	foreach my $version (sort keys %made)
+	{
+		next if $version eq $default;
+		is(differences([upgraded($version, $default)], [fresh($default)]), '',
+			"version $version, upgraded to $default, is the same as a fresh one");
+		upgraded($version, $default);
+		is($local->safe_psql('postgres', '\dx+ pgpool_ext'), $dx, '.. by \dx+');
+	}
+	foreach my $step (grep { /--/ } @released)
+	{
+		my ($from, $to) = split /--/, $step;
+
+		ok($made{$from} && $made{$to}, "both ends of $step can be made, so that they can be compared")
+		  or next;
+		is(differences([upgraded($from, $to)], [fresh($to)]), '', "$step makes the same as a fresh $to");
+	}
+	return;
+}
+
+# A version 1.1 with what releases bring: new functions, columns, texts, privileges, and
+# something that goes.
+sub made_up_upgrades
+{
+	my $old = $install->script($default);
+	my @steps = (
+		[ 'a function' => q{CREATE FUNCTION pgpool.made_up() RETURNS int4 AS 'MODULE_PATHNAME', 'pgpx_checkin_all' LANGUAGE C VOLATILE PARALLEL UNSAFE} ],
+		[ 'privileges of a function' => 'REVOKE ALL ON FUNCTION pgpool.made_up() FROM PUBLIC' ],
+		[ 'a grant' => 'GRANT EXECUTE ON FUNCTION pgpool.made_up() TO pg_monitor' ],
+		[ 'a comment' => q{COMMENT ON FUNCTION pgpool.made_up() IS 'made up'} ],
+		[ 'another text' => q{COMMENT ON FUNCTION pgpool.checkin_all() IS 'returns all that it has'} ],
+		[ 'a property of a function' => 'ALTER FUNCTION pgpool.checkin_all() COST 7' ],
+		[ 'a default of an argument' => q{CREATE OR REPLACE FUNCTION pgpool.try_checkout(pool text, why text DEFAULT 'no reason') RETURNS int8 AS 'MODULE_PATHNAME', 'pgpx_try_checkout' LANGUAGE C VOLATILE PARALLEL UNSAFE} ],
+		[ 'a column' => do { my ($view) = $old =~ /^(CREATE VIEW pgpool\.workers AS.*?);$/ms;
+				$view =~ s/CREATE VIEW/CREATE OR REPLACE VIEW/;
+				$view =~ s/f\.pools_max/f.pools_max, f.pools_max - f.pools_used AS pools_free/r } ],
+		[ 'a comment of a column' => q{COMMENT ON COLUMN pgpool.workers.pools_free IS 'how many more there can be'} ],
+		[ 'a grant on a view' => 'GRANT SELECT ON pgpool.wait_histogram TO pg_monitor WITH GRANT OPTION' ],
+		[ 'something that goes' => 'DROP FUNCTION pgpool.lock_status(text)' ],
+		[ 'the schema' => q{COMMENT ON SCHEMA pgpool IS 'pools'} ]);
+	my $script = sub { join '', map { "$_->[1];\n" } @_ };
+	# written as an author would, in its place, not as the old one with changes
+	my $new = $old =~ s/^CREATE FUNCTION pgpool\.lock_status\(.*?;\nCOMMENT.*?;\n//msr;
+
+	$new =~ s/^(CREATE VIEW pgpool\.workers AS.*?f\.pools_max)/$1, f.pools_max - f.pools_used AS pools_free/ms;
+	$new =~ s/^(CREATE FUNCTION pgpool\.try_checkout\(.*?)DEFAULT NULL\)/$1DEFAULT 'no reason')/ms;
+	$new =~ s/^(CREATE FUNCTION pgpool\.checkin_all.*?UNSAFE)/$1 COST 7/ms;
+	$new =~ s/^(COMMENT ON SCHEMA pgpool IS ').*?'/$1pools'/m;
+	$new .= $script->(grep { $_->[0] =~ /^(a function|privileges.*|a grant.*|.*comment.*|another.*)$/ } @steps);
+	$install->write_script('1.1', $new);
+
+	my @expected = fresh('1.1');
+	isnt(differences([fresh($default)], \@expected), '', 'a made-up 1.1 differs from the default version');
+	$install->write_script("$default--1.1", $script->(@steps));
+	is(differences([upgraded($default, '1.1')], \@expected), '', 'its upgrade script makes the same');
+
+	foreach my $forgotten (@steps)
+	{
+		# without the object there is nothing to comment on
+		my $name = $forgotten->[0] eq 'a function' ? qr/made_up/ : $forgotten->[0] eq 'a column' ? qr/pools_free/ : undef;
+		my @rest = grep { $_ != $forgotten && !($name && $_->[1] =~ $name) } @steps;
+
+		$install->write_script("$default--1.1", $script->(@rest));
+		isnt(differences([upgraded($default, '1.1')], \@expected), '', "an upgrade script that forgets $forgotten->[0] is found out");
+	}
+
+	# what the script leaves behind, and what belongs to nobody
+	$install->write_script("$default--1.1", $script->(@steps) . 'CREATE TYPE pgpool.left_over AS (a int)');
+	like(differences([upgraded($default, '1.1')], \@expected), qr/\+ type pgpool\.left_over/, 'one that leaves something behind, too');
+	$install->write_script("$default--1.1", $script->(@steps) . 'ALTER EXTENSION pgpool_ext DROP FUNCTION pgpool.made_up()');
+	like(differences([upgraded($default, '1.1')], \@expected), qr/- function pgpool\.made_up\(\)/, 'one that loses a member, too');
+	$local->safe_psql('postgres', 'DROP FUNCTION pgpool.made_up(); DROP EXTENSION pgpool_ext');
+	unlink glob "$install->{share}/*--1.1.sql";
+	return;
+}
+
+# The functions behind views, as the script of an older and of a newer version declares
+# them: a column less, and one more, both at the end.
+sub library_and_script
+{
+	my @views = split /\n/, $local->safe_psql('postgres', <<'EOT');
+SELECT concat_ws('|', relname, prosrc, left(def, length(def) - strpos(reverse(def), ' ,') - 1), def)
+FROM (SELECT c.relname, p.prosrc,
+		string_agg(format('%I %s', attname, format_type(atttypid, atttypmod)), ', ' ORDER BY attnum) AS def
+	FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND attnum > 0
+		JOIN pg_proc p ON p.proname = c.relname AND p.pronamespace = c.relnamespace
+	WHERE c.relnamespace = 'pgpool'::regnamespace AND relkind = 'v' GROUP BY c.relname, p.prosrc) AS v
+EOT
+	my $session = PgpxSession->new($local);
+	my $lease = lease($session, 'shard1');
+	my @with_rows;
+
+	cmp_ok(scalar @views, '>=', 8, 'there are views');
+	foreach (@views)
+	{
+		my ($view, $symbol, $fewer, $columns) = split /\|/;
+		my $made = "RETURNS TABLE (%s) AS '\$libdir/pgpool_ext', '$symbol' LANGUAGE C";
+
+		$session->run("CREATE FUNCTION older_$view() " . sprintf($made, $fewer));
+		is($session->run("SELECT (SELECT count(*) FROM older_$view()) = (SELECT count(*) FROM pgpool.$view)") . $session->error,
+			't', "a library with a column more in $view works");
+		$session->run("CREATE FUNCTION newer_$view() " . sprintf($made, "$columns, new int"));
+		next if $session->run("SELECT count(*) FROM pgpool.$view") eq '0';
+		push @with_rows, $view;
+		$session->fails("SELECT count(*) FROM newer_$view()", '55000',
+			qr/older version of the library.*HINT:.*Restart/s, '.. and one with a column less says what to do');
+	}
+	is(join(' ', sort @with_rows), 'connections leases pools stats wait_histogram workers', 'there are rows in some of them');
+	$session->run("SELECT pgpool.checkin($lease)");
+	$session->quit;
+	$local->safe_psql('postgres', <<'EOT');
+SELECT format('DROP FUNCTION %s', oid::regprocedure) FROM pg_proc WHERE proname ~ '^(older|newer)_' \gexec
+EOT
+	return;
+}
+
+# An upgrade to a version that needs a newer library, while the old one is loaded, is
+# refused and changes nothing.  After the restart old script and new library work
+# together, and then the upgrade does.
+sub upgrade_in_use
+{
+	my @old = extension_lines($local, 'postgres');
+	my $holder = PgpxSession->new($local);
+	my $lease = lease($holder, 'shard1');
+	my $new = q{CREATE FUNCTION pgpool.made_up() RETURNS int4 AS 'MODULE_PATHNAME', 'pgpx_made_up' LANGUAGE C;};
+
+	$install->write_script("$default--1.1", $new);
+	$install->newer_library(<<'EOT');
+/* what postgres.h and fmgr.h make of a function, which need not be here */
+typedef struct { int api_version; } Info;
+const Info *pg_finfo_pgpx_made_up(void) { static const Info info = {1}; return &info; }
+unsigned long pgpx_made_up(void *call) { return 11; }
+EOT
+	my $session = PgpxSession->new($local);
+	$session->fails("ALTER EXTENSION pgpool_ext UPDATE TO '1.1'", '42883', qr/pgpx_made_up/,
+		'an upgrade that needs a library that the server has not loaded yet is refused');
+	is(differences([extension_lines($local, 'postgres')], \@old), '', 'and changes nothing');
+	is($session->run("SELECT pgpool.exec('shard1', 'select 1')"), '1', 'pools go on');
+	is($holder->run("SELECT pgpool.exec($lease, 'select 1')"), '1', 'so do leases');
+	$_->quit foreach $session, $holder;
+
+	$local->restart;
+	$session = PgpxSession->new($local);
+	is($session->run("SELECT * FROM pgpool.query_as(0, 'shard1', 'select 7')") . $session->error, '7',
+		'after the restart the old script works with the newer library');
+	is($session->run("SELECT count(*) FROM pgpool.$_") =~ /^\d+$/ ? '' : $session->error, '', "view $_ does")
+	  foreach qw(pools connections leases waiters stats wait_histogram workers locks);
+	$lease = lease($session, 'shard1');
+	is($session->run("ALTER EXTENSION pgpool_ext UPDATE TO '1.1'; SELECT pgpool.made_up()") . $session->error, '11', 'the upgrade works');
+	is($session->run("SELECT pgpool.exec($lease, 'select 1'), pgpool.checkin($lease)") . $session->error, '1|',
+		'a lease from before it is as good as before');
+	is($local->safe_psql('postgres', 'SELECT count(*) FROM pg_foreign_server JOIN pg_user_mappings USING (srvname)'), '2',
+		'servers and user mappings are there');
+	$session->quit;
+	return;
+}

@@ -1,0 +1,234 @@
+# Dumps, restores and pg_upgrade of a database with pools: what is written, by a
+# superuser and by others, and what of it works again where.  (Where the library is not
+# preloaded, see 019.)
+use strict;
+use warnings;
+
+use IPC::Run;
+use PgpxInstall;
+use PgpxSchema;
+use PgpxTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+plan skip_all => 'nothing of it is different over TLS' if over_tls();
+
+my $SECRET = qr/\Q$REMOTE_APP_PASSWORD\E/;
+my $folder = PostgreSQL::Test::Utils::tempdir();
+my $restored;    # a server that has it all from a dump
+my $remote = remote_node('remote');
+my $local = local_node('local');
+
+# What servers, mappings, privileges and settings are, by name.
+my $facts = <<'EOT';
+SELECT srvname || ' ' || o FROM pg_foreign_server, unnest(srvoptions) AS o
+UNION ALL SELECT srvname || ' of ' || srvowner::regrole || ' ' || coalesce(srvacl::text, '') FROM pg_foreign_server
+UNION ALL SELECT concat_ws(' ', srvname, usename, o) FROM pg_user_mappings, unnest(umoptions) AS o
+UNION ALL SELECT concat_ws(' ', setrole::regrole, s) FROM pg_db_role_setting, unnest(setconfig) AS s
+	WHERE setdatabase IN (0, (SELECT oid FROM pg_database WHERE datname = current_database()))
+UNION ALL SELECT 'orders ' || count(*) FROM app.orders
+ORDER BY 1
+EOT
+
+$local->safe_psql('postgres', <<'EOT');
+CREATE ROLE app LOGIN;
+CREATE ROLE owner LOGIN;
+CREATE ROLE operator;
+CREATE DATABASE shop OWNER owner;
+EOT
+make_pool($local, $remote, server => 'shard1', dbname => 'shop', options => { pool_size => 3 });
+$local->safe_psql('shop', <<'EOT');
+CREATE SERVER batch FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (base_server 'shard1', pool_size '1');
+GRANT USAGE ON FOREIGN SERVER batch TO app;
+GRANT USAGE ON FOREIGN DATA WRAPPER pgpool_fdw TO owner;
+-- an administrator's own decisions on what belongs to the extension
+GRANT EXECUTE ON FUNCTION pgpool.pause(text), pgpool.resume(text) TO operator;
+REVOKE EXECUTE ON FUNCTION pgpool.terminate(bigint) FROM PUBLIC;
+REVOKE SELECT ON pgpool.leases FROM PUBLIC;
+ALTER DATABASE shop SET pgpool_ext.checkout_timeout = '7s';
+ALTER ROLE app SET pgpool_ext.checkout_timeout = '8s';
+ALTER ROLE app IN DATABASE shop SET pgpool_ext.checkout_timeout = '9s';
+SET ROLE owner;
+CREATE SCHEMA app;
+CREATE TABLE app.orders AS SELECT 1 AS id;
+EOT
+my @facts = split /\n/, $local->safe_psql('shop', $facts);
+my @lines = extension_lines($local, 'shop');
+
+# while they are in use
+my $holder = PgpxSession->new($local, dbname => 'shop');
+my $lease = lease($holder, 'shard1');
+
+what_is_written();
+by_a_superuser();
+by_the_owner();
+without_the_library();
+by_pg_upgrade();
+
+is($holder->run("SELECT pgpool.exec($lease, 'select 1')"), '1', 'the lease has not noticed');
+$holder->quit;
+$local->safe_psql('postgres', 'CREATE EXTENSION pgpool_ext');
+check_invariants($local);
+leak_check($local, $remote);
+done_testing();
+
+# dump FILE, OPTION ...: what came of it
+sub dump_to
+{
+	my ($file, @options) = @_;
+
+	$local->command_ok([ 'pg_dump', '-f', "$folder/$file", @options ], "pg_dump @options[ 0 .. $#options - 1 ]");
+	return slurp_file("$folder/$file");
+}
+
+# The extension, servers and mappings, and the password nowhere but in a mapping's line.
+sub what_is_written
+{
+	my $dump = dump_to('superuser.sql', '-C', $local->connstr('shop'));
+	my @secret = grep { $_ =~ $SECRET } split /;\n/, $dump;
+
+	is(scalar(@secret), 2, 'the password is written once for each mapping');
+	is(scalar(grep { !/CREATE USER MAPPING/ } @secret), 0, 'and nowhere else');
+	is(scalar(() = $dump =~ /^CREATE (?:FUNCTION|VIEW|SCHEMA pgpool|FOREIGN DATA)/mg), 0, 'nothing of what the extension makes is written');
+
+	$local->command_ok([ 'pg_dumpall', '-g', '-f', "$folder/globals.sql", '-d', $local->connstr('postgres') ], 'pg_dumpall -g');
+	unlike(slurp_file("$folder/globals.sql"), $SECRET, 'there is no password in it');
+	like(slurp_file("$folder/globals.sql"), qr/ALTER ROLE app SET "?pgpool_ext\.checkout_timeout"? TO '8s'/, 'there is the setting of a role');
+
+	# one who may not see the options of mappings has none in the dump
+	$dump = dump_to('app.sql', '-U', 'app', '-N', 'app', $local->connstr('shop'));
+	is(scalar(() = $dump =~ /CREATE USER MAPPING/g), 2, 'who is no superuser dumps mappings');
+	is(scalar(() = $dump =~ /$SECRET/g), 1, 'with his own password alone');
+	return;
+}
+
+# restore NODE, DBNAME, FILE, OPTION ...: the errors
+sub restore
+{
+	my ($node, $dbname, $file, @options) = @_;
+	my ($out, $err) = ('', '');
+
+	IPC::Run::run([ $node->installed_command('psql'), '-Xq', @options, '-f', "$folder/$file", '-d', $node->connstr($dbname) ],
+		'>', \$out, '2>', \$err);
+	return join "\n", map { s/^psql:\S+ //r } grep { /ERROR|FATAL/ } split /\n/, $err;
+}
+
+# Where versions differ: 17 has one more privilege on tables, and 18 says less when it
+# shows a view.
+sub same_words
+{
+	my @words = @_;
+
+	return @words unless defined $ENV{PGPX_UPGRADE_TO};
+	return map { s/\w+ MAINTAIN, //gr =~ s/\bf\.//gr } @words;
+}
+
+# The same as before the dump, and it works.
+sub as_before
+{
+	my ($node, $what) = @_;
+
+	is(differences([ split /\n/, $node->safe_psql('shop', $facts) ], \@facts), '',
+		"$what: servers, mappings, their owners, privileges and options, and settings");
+	is(differences([ same_words(extension_lines($node, 'shop')) ], [ same_words(@lines) ]), '', "$what: the extension, with the privileges that were given and taken");
+	my $app = PgpxSession->new($node, dbname => 'shop', user => 'app');
+	is($app->run("SELECT pgpool.exec('shard1', 'select 1'), pgpool.exec('batch', 'select 1')") . $app->error, '1|1', "$what: pools work");
+	is($app->run('SHOW pgpool_ext.checkout_timeout'), '9s', "$what: the setting of role and database is in force");
+	$app->fails('SELECT * FROM pgpool.leases', '42501', qr/leases/, "$what: what was revoked is denied");
+	$app->quit;
+	return;
+}
+
+sub by_a_superuser
+{
+	$restored = local_node('restored');
+	like(restore($restored, 'postgres', 'globals.sql'), qr/^\S* ?ERROR:  role "\S+" already exists$/, 'roles are restored');
+	is(restore($restored, 'postgres', 'superuser.sql', '-v', 'ON_ERROR_STOP=1'), '', 'a superuser restores all');
+	as_before($restored, 'restored');
+	return;
+}
+
+# The owner of a database is no superuser: he dumps no passwords, and does not create the
+# extension.
+sub by_the_owner
+{
+	my $dump = dump_to('owner.sql', '--no-owner', '--no-privileges', '--no-comments', '-U', 'owner', $local->connstr('shop'));
+
+	unlike($dump, $SECRET, 'the owner of the database dumps no password');
+	$restored->safe_psql('postgres', 'CREATE DATABASE bare OWNER owner; CREATE DATABASE prepared OWNER owner');
+	like(restore($restored, 'bare', 'owner.sql', '-U', 'owner'), qr/permission denied to create extension "pgpool_ext"/,
+		'he cannot create the extension');
+	is($restored->safe_psql('bare', 'SELECT count(*) FROM app.orders'), '1', 'but restores his tables');
+
+	$restored->safe_psql('prepared', 'CREATE EXTENSION pgpool_ext; GRANT USAGE ON FOREIGN DATA WRAPPER pgpool_fdw TO owner');
+	is(restore($restored, 'prepared', 'owner.sql', '-U', 'owner'), '', 'where a superuser has created it he restores all');
+	my $session = PgpxSession->new($restored, dbname => 'prepared', user => 'owner');
+	is($session->run('SELECT srvname, usename, umoptions FROM pg_user_mappings ORDER BY 1, 2') =~ tr/\n//, 1, 'with mappings');
+	$session->run('GRANT USAGE ON FOREIGN SERVER shard1 TO app');
+	$session->quit;
+	$session = PgpxSession->new($restored, dbname => 'prepared', user => 'app');
+	$session->fails("SELECT pgpool.exec('shard1', 'select 1')", '2F003', qr/password/, 'in which a password is missing');
+	$session->quit;
+	$session = PgpxSession->new($restored, dbname => 'prepared', user => 'owner');
+	$session->run("ALTER USER MAPPING FOR app SERVER shard1 OPTIONS (ADD user 'remote_app', ADD password '$REMOTE_APP_PASSWORD')");
+	$session->quit;
+	$session = PgpxSession->new($restored, dbname => 'prepared', user => 'app');
+	is($session->run("SELECT pgpool.exec('shard1', 'select 1')") . $session->error, '1', 'and works when it is there');
+	$session->quit;
+	return;
+}
+
+# Where there is no such extension: clear errors, and all else.
+sub without_the_library
+{
+	my $install = PgpxInstall->new;
+	my $other = local_node('other', install => $install, preload => 0);
+	my $errors;
+
+	unlink "$install->{lib}/pgpool_ext.so";
+	restore($other, 'postgres', 'globals.sql');
+	$errors = restore($other, 'postgres', 'superuser.sql');
+	like($errors, qr/^\S* ?ERROR:  could not access file "\$libdir\/pgpool_ext"/m, 'without the library the error names it');
+	$other->safe_psql('postgres', 'DROP DATABASE shop');
+	$install->remove;
+	$errors = restore($other, 'postgres', 'superuser.sql');
+	like($errors, qr/^\S* ?ERROR:  extension "pgpool_ext" is not available/m, 'without the extension, too');
+	unlike($errors, $SECRET, 'no error tells a password');
+	is($other->safe_psql('shop', 'SELECT count(*) FROM app.orders'), '1', 'all else is restored');
+	$other->stop;
+	return;
+}
+
+# To a server of the same version, or to that of PGPX_UPGRADE_TO (its programs, with the
+# extension installed); preloaded already, and not yet.
+sub by_pg_upgrade
+{
+	my $to = $ENV{PGPX_UPGRADE_TO};
+	my ($from) = map { chomp; $_ } `pg_config --bindir`;
+
+	$restored->safe_psql('postgres', 'DROP DATABASE bare; DROP DATABASE prepared');
+
+	# columns of 15.20 have an option that an 18 of before, 18.6, does not know
+	$restored->safe_psql('shop', "UPDATE pg_attribute SET attoptions = NULL WHERE attrelid = 'app.orders'::regclass")
+	  if defined $to;
+	$restored->stop;
+	foreach my $preload (0, 1)
+	{
+		my $what = 'pg_upgrade' . ($preload ? ', preloaded' : '');
+		my $new = local_node("upgraded_$preload", start => 0, preload => $preload,
+			$to ? (bindir => $to, init => ['--no-data-checksums']) : ());
+		my $sockets = PostgreSQL::Test::Utils::tempdir_short();
+
+		chdir $folder;
+		# its children have a socket folder, and no address of a server that runs
+		my $status = IPC::Run::run([ ($to // $from) . '/pg_upgrade', '--no-sync', '-b', $from, '-B', $to // $from,
+				'-d', $restored->data_dir, '-D', $new->data_dir, '-p', $restored->port, '-P', $new->port,
+				'-s', $sockets ], '>', \my $out, '2>&1', init => sub { delete @ENV{qw(PGHOST PGPORT PGDATABASE)} });
+		ok($status, $what) or diag($out);
+		$new->append_conf('postgresql.conf', "shared_preload_libraries = 'pgpool_ext'");
+		$new->start;
+		as_before($new, $what);
+		$new->stop;
+	}
+	return;
+}

@@ -1,0 +1,157 @@
+# What a remote claims, and what it says where nobody listens, costs neither memory
+# nor a line in the log; what it says too early is not taken for an answer.
+use strict;
+use warnings;
+
+use PgpxFakeServer qw(message ready done columns row failure);
+use PgpxTest;
+use Test::More;
+
+my $GREETING = message('R', pack 'N', 0) . join '', map { message('S', join("\0", @$_) . "\0") } (
+	[ server_version => '15.0' ], [ client_encoding => 'UTF8' ], [ DateStyle => 'ISO, MDY' ]);
+my $LOGIN = $GREETING . message('K', pack 'NN', 1, 42) . ready;
+my $claim = pack 'aN', 'D', 0x3FFFF000;    # a row of 1 GB, of which nothing comes
+my $fine = message('N', "SLOG\0VLOG\0C00000\0MLOG:  an invented line\n\0\0");
+
+sub hours { sleep 3600; return; }
+
+# Logs in, saying more with it, and then behaves.
+sub greets
+{
+	my ($more, $behind) = @_;
+
+	return { login => sub {
+		my ($fake) = @_;
+
+		$fake->send($GREETING . $more . ready . $behind);
+		$fake->serve;
+	} };
+}
+
+my $answer = columns(1) . row('666') . done('SELECT 1') . ready;
+my %behaviours = (
+	honest => sub { $_[0]->serve },
+	row => sub { $_[0]->receive; $_[0]->send($_[0]->described, $claim); hours },
+	owed => sub { $_[0]->serve(1); $_[0]->receive; $_[0]->send($claim); hours },
+
+	# the answer to the start commands
+	start_claim => sub { $_[0]->receive; $_[0]->send(columns(1), row('x' x 1000)) ; hours },
+	start_rows => sub { $_[0]->receive; $_[0]->send(columns(1)); my $rows = row('x' x 8000) x 100; $_[0]->send($rows) while 1 },
+	start_notes => sub { $_[0]->receive; my $note = message('A', pack('N', 1) . "a\0" . ('x' x 7900) . "\0") x 100; $_[0]->send($note) while 1 },
+	start_some => sub { $_[0]->receive; $_[0]->send(columns(1), row('x') x 1000, done('SELECT 1000'), ready); $_[0]->serve },
+
+	login_names => { login => sub { my $n = 0; $_[0]->send($GREETING); while (1) { $_[0]->send(map { message('S', "p$n.$_\0" . ('v' x 2000) . "\0") } 1 .. 100); $n++ } } },
+	login_notices => greets($fine x 10, ''),
+	behind_notice => greets('', $fine),
+	behind_answer => greets('', $answer),
+	behind_half => greets('', substr $answer, 0, 20),
+	behind_header => greets('', 'D'),
+);
+
+my $remote = remote_node('remote');
+my $local = local_node('local');
+my $fake = PgpxFakeServer->new(%behaviours);
+make_pool($local, $remote, server => 'good');
+my $session = PgpxSession->new($local);
+foreach my $what (keys %behaviours)
+{
+	my $start = $what =~ /^start/ ? ", start_commands 'select 1'" : '';
+
+	$session->run(<<"EOT");
+CREATE SERVER s_$what FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host '127.0.0.1', port '${\ $fake->port}', dbname '$what',
+	sslmode '${\ PgpxFakeServer::sslmode() }', pool_size '1', connect_timeout '2s', operation_timeout '2s'$start);
+CREATE USER MAPPING FOR CURRENT_USER SERVER s_$what OPTIONS (user 'somebody', password 'something');
+EOT
+}
+
+# A question; with a parameter it goes in the extended protocol.
+sub query
+{
+	my ($server, @params) = @_;
+	my $params = join '', map { ", '$_'" } @params;
+
+	return "SELECT * FROM pgpool.query('s_$server', 'select 1'$params) AS t(a text)";
+}
+
+# The most memory that a process has had so far, in MB.
+sub most
+{
+	my ($what, $pid) = @_;
+
+	return PostgreSQL::Test::Utils::slurp_file("/proc/$pid/status") =~ /^$what:\s+(\d+) kB/m ? $1 / 1024 : die "no $what";
+}
+
+# What a process has reserved more, or had in memory, at its worst while something
+# was done.
+sub costs(&$$)
+{
+	my ($do, $what, $pid) = @_;
+	my $before = most($what, $pid);
+
+	$do->();
+	return most($what, $pid) - $before;
+}
+
+my $worker = worker_pid($local);
+is($session->run(query('honest')), '1', 'a well-behaved one is believed');
+
+# --- lengths; the highest mark of a session never falls, so each has a new one
+foreach my $round (1 .. 3)
+{
+	my $cost;
+	my $more = costs
+	{
+		$cost = costs { is($session->run(query('owed'), 20) . $session->error, '1', 'an answer of 1 GB to a reset is none') } 'VmPeak', $worker;
+	} 'VmPeak', $session->pid;
+
+	cmp_ok($cost + $more, '<', 100, '.. and has been given room by nobody');
+}
+foreach my $params ([], ['x'])
+{
+	my $other = PgpxSession->new($local);
+	my $cost = costs
+	{
+		$other->fails("SET statement_timeout = '1s';\n" . query('row', @$params), '57014', qr/statement timeout/,
+			'a row of 1 GB is waited for');
+	} 'VmPeak', $other->pid;
+
+	cmp_ok($cost, '<', 100, '.. which has not been given room');
+	$other->quit;
+}
+check_invariants($local, 'the invariants hold');
+
+# --- what libpq would keep, or print
+foreach my $what (qw(login_names start_rows start_notes))
+{
+	my $cost = costs
+	{
+		$session->fails(query($what), '08001', qr/could not connect/, "$what: ends");
+	} 'VmHWM', $worker;
+
+	cmp_ok($cost, '<', 30, "$what: costs little");
+	note "$cost MB";
+}
+is($session->run(query('start_some')) . $session->error, '1', 'start commands may have some rows');
+is($session->run(query('login_notices')) . $session->error, '1', 'notices with a login are no harm');
+
+# --- behind the login
+is($session->run(query('behind_notice')) . $session->error, '1', 'nor is one behind it');
+is($session->run(query('behind_answer')) . $session->error, '1', 'an answer before the question is none');
+foreach my $what (qw(behind_half behind_header))
+{
+	my $got = $session->run(query($what), 20);
+
+	ok($got eq '1' || $session->sqlstate =~ /^08/, "$what: nothing wrong comes of it") or diag($got . $session->error);
+	note $got . $session->error;
+}
+
+is(worker_pid($local), $worker, 'the worker lives');
+is($local->safe_psql('postgres', query('honest')), '1', 'other pools work');
+check_invariants($local, 'the invariants hold');
+$session->quit;
+stats_add_up($local);
+leak_check($local, $remote);
+my $log = PostgreSQL::Test::Utils::slurp_file($local->logfile);
+unlike($log, qr/PANIC|TRAP|was terminated by/, 'nothing crashed');
+unlike($log, qr/an invented line|arrived from server while idle/, 'nobody has written into the log');
+done_testing();

@@ -1,0 +1,263 @@
+# The recipes work: their examples run, in their order, and print what the page
+# shows; the queries for the exporter give what its format wants.  A comment in
+# front of an example says where it runs:
+#
+#   <!-- run: on shard1 -->                   or "on shard1 and shard2"
+#   <!-- run: in another session -->
+#   <!-- run: while the primary fails and the standby is promoted -->
+#
+# A block "text" after an example is what psql prints for it, rows first.  An example
+# without one may print what it likes, but must not fail.
+use strict;
+use warnings;
+
+use FindBin;
+use PgpxTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $folder = "$FindBin::Bin/../recipes";
+my $page = slurp_file("$folder/README.md");
+
+my @replicated = ('wal_level = replica', 'max_wal_senders = 5', 'hot_standby = on');
+my %remote = map { $_ => remote_node($_) } qw(shard1 shard2);
+my $primary = remote_node('primary', conf => \@replicated);
+foreach my $node (values %remote, $primary)
+{
+	$node->safe_psql('postgres', "CREATE ROLE app LOGIN PASSWORD 'secret'");
+	$node->safe_psql('postgres', 'CREATE DATABASE app OWNER app');
+}
+my $standby = standby();
+my $local = local_node('local');
+
+# where the hosts of the page are
+my %port_at = (
+	'10.0.0.7' => $remote{shard1}->port,
+	'10.0.0.8' => $remote{shard2}->port,
+	'10.0.0.9' => $primary->port,
+	'10.0.0.10' => $standby->port);
+
+my $session = session();
+my $other = session();
+
+examples();
+dblink_is_covered();
+metrics();
+
+$_->quit foreach $session, $other;
+check_invariants($local);
+stats_add_up($local);
+leak_check($local, values %remote);
+done_testing();
+
+sub standby
+{
+	my $node = PostgreSQL::Test::Cluster->new('standby');
+
+	$primary->append_conf('pg_hba.conf', 'local replication all trust');
+	$primary->reload;
+	$primary->backup('backup');
+	$node->init_from_backup($primary, 'backup', has_streaming => 1);
+	$node->append_conf('postgresql.conf', $_) foreach "listen_addresses = '127.0.0.1'", 'port = ' . $node->port;
+	$node->start;
+	return $node;
+}
+
+# One that prints as psql does.
+sub session
+{
+	my $new = PgpxSession->new($local);
+
+	$new->run("\\pset format aligned\n\\pset tuples_only off\n\\set VERBOSITY terse");
+	return $new;
+}
+
+# The page's addresses are those of the servers here.
+sub at_home
+{
+	my ($sql) = @_;
+	my $socket = $local->host;
+	my $port = $local->port;
+	my $user = $local->safe_psql('postgres', 'SELECT current_user');
+
+	$sql =~ s{host '(10\.[\d.,]*)'}{
+		my @hosts = split /,/, $1;
+		sprintf "host '%s', port '%s'", join(',', ('127.0.0.1') x @hosts), join(',', @port_at{@hosts})}ge;
+	$sql =~ s{host '/var/run/postgresql'}{host '$socket', port '$port'};
+	$sql =~ s{user 'postgres'}{user '$user'};
+	return $sql;
+}
+
+# Rows and messages, without psql's prefixes.
+sub printed
+{
+	my ($in) = @_;
+	my ($rows, $messages) = ($in->{text}, $in->error);
+
+	$messages =~ s/^psql:[^ ]*:\d+: //mg;
+	return trimmed("$rows\n$messages");
+}
+
+# Without the blanks that nobody sees.
+sub trimmed
+{
+	my ($text) = @_;
+
+	return join "\n", grep { $_ ne '' } map { s/\s+$//r } split /\n/, $text;
+}
+
+sub examples
+{
+	my $n = 0;
+
+	while ($page =~ /^(?:<!-- run: (.*?) -->\n)?```sql\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?/msg)
+	{
+		my ($where, $sql, $shown) = ($1 // '', at_home($2), $3);
+		my ($title) = $sql =~ /^(.{1,40})/;
+
+		$n++;
+		$title = "example $n: $title";
+		if ($where =~ /^on (shard.*)/)
+		{
+			$remote{$_}->safe_psql('app', "SET ROLE app;\n$sql") foreach split / and /, $1;
+			pass("$title, $where");
+			next;
+		}
+
+		my $in = $where eq 'in another session' ? $other : $session;
+
+		if ($where eq 'while the primary fails and the standby is promoted')
+		{
+			$primary->stop('immediate');
+			$in->start($sql);
+			ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '1'), 'while there is no primary, it waits');
+			$standby->promote;
+			$in->finish;
+		}
+		elsif ($where eq '' || $in == $other)
+		{
+			$in->run($sql);
+		}
+		else
+		{
+			fail("$title: where is \"$where\"?");
+			next;
+		}
+
+		if (defined $shown)
+		{
+			is(printed($in), trimmed($shown), $title);
+		}
+		else
+		{
+			ok($in->error !~ /^(?:psql:.*: )?(?:ERROR|FATAL|error):/m, $title) or diag($in->error);
+		}
+	}
+	cmp_ok($n, '>', 25, 'the page has examples');
+	return;
+}
+
+# The table names every function of dblink.
+sub dblink_is_covered
+{
+	my ($table) = $page =~ /^## Replacing dblink\n(.*?)^```/ms;
+	my @functions = split /\n/, $local->safe_psql('postgres', <<'EOT');
+SELECT DISTINCT p.proname FROM pg_depend d JOIN pg_proc p ON p.oid = d.objid
+WHERE d.classid = 'pg_proc'::regclass AND d.deptype = 'e'
+	AND d.refobjid = (SELECT oid FROM pg_extension WHERE extname = 'dblink')
+EOT
+
+	cmp_ok(scalar @functions, '>', 15, 'dblink has functions');
+	is(join(' ', grep { $table !~ /`\Q$_\E\b/ } @functions), '', 'all functions of dblink are in the table');
+	return;
+}
+
+# The groups of queries.yaml, which has one form: name => { query, columns => [[name, usage, description]] }
+sub groups
+{
+	my %groups;
+	my ($group, $in_query, $column);
+
+	foreach my $line (split /\n/, slurp_file("$folder/queries.yaml"))
+	{
+		next if $line =~ /^#|^\s*$/;
+		if ($line =~ /^(\w+):$/) { $group = $groups{$1} = { query => '', columns => [] }; }
+		elsif ($line eq '  query: |') { $in_query = 1; }
+		elsif ($line eq '  metrics:') { $in_query = 0; }
+		elsif ($in_query && $line =~ /^    (.*)/) { $group->{query} .= "$1\n"; }
+		elsif ($line =~ /^    - (\w+):$/) { push @{ $group->{columns} }, $column = [$1]; }
+		elsif ($line =~ /^        usage: "([A-Z]+)"$/) { $column->[1] = $1; }
+		elsif ($line =~ /^        description: "([^"]+)"$/) { $column->[2] = $1; }
+		else { fail("queries.yaml: what is \"$line\"?"); }
+	}
+	return %groups;
+}
+
+# Each query, by a role without any rights: its columns are those that are declared,
+# one row for each set of labels, no value missing, names as Prometheus has them.
+sub metrics
+{
+	my %groups = groups();
+	my %names;
+
+	foreach my $group (sort keys %groups)
+	{
+		my ($query, @columns) = ($groups{$group}{query}, @{ $groups{$group}{columns} });
+		my @labels = map { $_->[0] } grep { $_->[1] eq 'LABEL' } @columns;
+		my @wanted = map {
+			my ($name, $usage) = @$_;
+			$usage eq 'HISTOGRAM' ? map { "$name$_" } '', '_bucket', '_sum', '_count' : $name
+		} @columns;
+
+		$local->safe_psql('postgres', "CREATE TABLE metrics_$group AS $query");
+		is( $local->safe_psql('postgres', <<"EOT"), join(' ', @wanted), "$group: the columns are those of the query");
+SELECT string_agg(attname, ' ' ORDER BY attnum) FROM pg_attribute WHERE attrelid = 'metrics_$group'::regclass AND attnum > 0
+EOT
+		isnt($local->safe_psql('postgres', "SET ROLE exporter; SELECT count(*) FROM ($query) AS q"), '0', "$group: anybody may ask");
+		is(join(' ', grep { /^(?:server|job|instance|le)$/ } @labels), '', "$group: no label is somebody else's");
+		my $key = @labels ? '(' . join(', ', @labels) . ')' : '1';
+		is($local->safe_psql('postgres', <<"EOT"), '0|0', "$group: no value is missing, no label set there twice");
+SELECT count(*) FILTER (WHERE EXISTS (SELECT FROM jsonb_each(to_jsonb(m)) WHERE value = 'null')),
+	count(*) - count(DISTINCT $key) FROM metrics_$group AS m
+EOT
+		foreach (@columns)
+		{
+			my ($name, $usage, $description) = @$_;
+			my $metric = "${group}_$name";
+
+			next if $usage eq 'LABEL';
+			$names{$metric} = $usage;
+			ok( ($usage eq 'COUNTER') == ($name =~ /(?:^|_)total$/)
+				  && $usage =~ /^(?:COUNTER|GAUGE|HISTOGRAM)$/
+				  && $metric !~ /_(?:time|us|ms|milliseconds)(?:_|$)/
+				  && $description =~ /^[A-Z0-9].*[^.]$/,
+				"$metric: named and described as is usual");
+		}
+	}
+
+	# the names that the page uses
+	my %used = map { $_ => 1 } $page =~ /\b(pgpool_ext_\w+)/g;
+	is(join(' ', grep { my $name = s/_bucket$//r; !$names{$name} } sort keys %used), '', 'the metrics of the page are there');
+
+	# they say what the views say
+	is($local->safe_psql('postgres', q{SELECT sum(checkouts_total) = (SELECT sum(checkouts) FROM pgpool.stats) FROM metrics_pgpool_ext_pool}),
+		't', 'checkouts are those of view stats');
+	is($local->safe_psql('postgres', q{SELECT sum(pool_connections) = (SELECT sum(total) FROM pgpool.pools) FROM metrics_pgpool_ext}),
+		't', 'connections in all states are those of view pools');
+	is($local->safe_psql('postgres', <<'EOT'), 't', 'every reason to close is there');
+SELECT array_agg(DISTINCT 'closed_' || reason ORDER BY 'closed_' || reason) =
+	(SELECT array_agg(attname::text ORDER BY attname::text COLLATE "C") FROM pg_attribute
+	 WHERE attrelid = 'pgpool.stats'::regclass AND attname LIKE 'closed\_%')
+FROM metrics_pgpool_ext_pool_closed
+EOT
+	is($local->safe_psql('postgres', <<'EOT'), 't', 'buckets rise, and end in the count');
+SELECT bool_and((SELECT bool_and(n >= before) FROM (SELECT n, lag(n, 1, 0::int8) OVER (ORDER BY i) AS before
+		FROM unnest(seconds_bucket) WITH ORDINALITY AS u(n, i)) AS b)
+	AND seconds_bucket[array_length(seconds_bucket, 1)] <= seconds_count
+	AND array_length(seconds, 1) = array_length(seconds_bucket, 1))
+	AND sum(seconds_count) = (SELECT sum(waits) FROM pgpool.wait_histogram) AND sum(seconds_count) > 0
+FROM metrics_pgpool_ext_wait
+EOT
+	return;
+}
