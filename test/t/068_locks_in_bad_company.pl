@@ -102,22 +102,24 @@ is($holder->error, '', 'and there is no warning');
 # always one of these: they are lost, and others are not
 $token = $holder->run(q{SELECT pgpool.lock('keeper', 'patient', '10 s', '6 s')});
 $remote->safe_psql('remote_db', <<'EOT');
-CREATE FUNCTION sluggish() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.6); RETURN NULL; END';
+CREATE FUNCTION sluggish() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.45); RETURN NULL; END';
 CREATE TRIGGER sluggish BEFORE UPDATE ON pgpool_lock.locks EXECUTE FUNCTION sluggish();
 EOT
-$short->run('DISCARD ALL');
-$short->start(<<'EOT');
-DO $$ BEGIN
-	FOR n IN 1 .. 50 LOOP
+foreach my $i (0 .. 2)
+{
+	$busy[$i]->start(<<"EOT");
+DO \$\$ BEGIN
+	FOR n IN 1 .. 30 LOOP
 		EXIT WHEN clock_timestamp() > statement_timestamp() + interval '8 s';
-		PERFORM pgpool.try_lock('keeper', 'short ' || n, '1 s');
+		PERFORM pgpool.try_lock('keeper', 'short $i ' || n, '1 s');
 	END LOOP;
-END $$
+END \$\$
 EOT
-$short->finish(60);
+}
+$_->finish(60) foreach @busy[ 0 .. 2 ];
 cmp_ok($one->safe_psql('postgres', q{SELECT count(*) FROM pgpool.locks WHERE name LIKE 'short%' AND state = 'lost'}), '>', 2, 'locks are lost whose ttl is too short for a slow remote');
 is($one->safe_psql('postgres', q{SELECT state FROM pgpool.locks WHERE name = 'patient'}), 'held', 'one with a longer ttl is pinged');
-$short->run('DISCARD ALL');
+$_->run('DISCARD ALL') foreach $short, @busy;
 $remote->safe_psql('remote_db', 'DROP TRIGGER sluggish ON pgpool_lock.locks');
 is($holder->run("SELECT pgpool.lock_valid('keeper', 'patient', $token)"), 't', 'and kept');
 
