@@ -103,15 +103,20 @@ static PgpxOffer
 send_offer(int fd, bool reset, const PgpxTicket *ticket)
 {
 	struct iovec parts[2];
-	struct msghdr msg = {.msg_iov = parts, .msg_iovlen = 2};
+	struct msghdr msg = {.msg_iov = parts};
+	struct iovec *part = parts;
 	size_t		len = 0;
 	ssize_t		sent;
 
 	if (reset)
-		parts[0].iov_base = unconstify(char *, pgpx_wire_reset_ahead(&len));
-	parts[0].iov_len = len;
-	parts[1].iov_base = PGPX_OFFER_OF(ticket);
-	parts[1].iov_len = ticket->offer_len;
+	{
+		part->iov_base = unconstify(char *, pgpx_wire_reset_ahead(&len));
+		part->iov_len = len;
+		part++;
+	}
+	part->iov_base = PGPX_OFFER_OF(ticket);
+	part->iov_len = ticket->offer_len;
+	msg.msg_iovlen = part + 1 - parts;
 	do
 		sent = sendmsg(fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL);
 	while (sent < 0 && errno == EINTR);

@@ -482,6 +482,17 @@ cmp_ok($cancelled, '>', 100, 'many were cancelled');
 cmp_ok($carried, '>', 100, 'many were carried');
 cmp_ok(remote_sessions($remote), '<=', 8, 'and the remote never has more sessions than places');
 
+# Among calls alone, too, all go by one connection.
+foreach my $reset (qw(always on_transfer never))
+{
+	make_pool($local, $remote, server => "calm_$reset", options => { pool_size => 1, reset => $reset });
+	$_->start("DO \$\$ BEGIN FOR i IN 1 .. 100 LOOP PERFORM a FROM pgpool.query('calm_$reset', 'SELECT 1') AS t(a int); END LOOP; END \$\$")
+	  foreach @crowd;
+	is(join('', map { $_->finish . $_->error } @crowd), '', "reset $reset: all calls are answered");
+	is(counter('connects', "calm_$reset"), '1', '.. on one connection');
+	cmp_ok(carried("calm_$reset"), '>', 50, '.. on which most were carried');
+}
+
 $_->quit foreach @crowd, $first, $second, $third;
 stats_add_up($local);
 check_invariants($local);
