@@ -175,6 +175,9 @@ extern uint64 pgpx_pool_take_locked(PgpxPool *pool, PgpxConn *conn,
  */
 extern int	pgpx_pool_grow_locked(PgpxPool *pool, int extra);
 
+/* The same, but that caps over several pools do not count, and nothing is done. */
+extern int	pgpx_pool_wanted_locked(const PgpxPool *pool, int extra);
+
 /* Hand free connections to the first waiters. */
 extern void pgpx_pool_serve_locked(PgpxPool *pool, PgpxWake *wake);
 
@@ -241,7 +244,10 @@ extern PgpxTicket *pgpx_pool_carry(PgpxConn *conn, uint64 lease_id,
 								   const PgpxFingerprint *fingerprint,
 								   bool reset, const PgpxUsage *usage);
 
-/* Must this pool leave its places to others, who have waited longer? */
+/*
+ * Must this pool leave its places to another, which has waited longer?  Caller
+ * holds the pool's lock in any mode.
+ */
 extern bool pgpx_pool_must_give_way(PgpxPool *pool);
 
 /* Send a connection on its way out; the worker closes it. */
