@@ -47,7 +47,9 @@ sub waits
 	my $pid = $session->pid;
 
 	$session->start("SELECT pgpool.checkout('$server', '60 s')");
-	return ok(wait_until($local, "SELECT reason FROM pgpool.waiters WHERE pid = $pid", $reason), $name);
+	ok(wait_until($local, "SELECT reason FROM pgpool.waiters WHERE pid = $pid", $reason, 30), $name)
+	  or die "who should wait does not, so there is nothing to see\n";
+	return;
 }
 
 # The worker has next to nothing to do in a second in which nothing happens.
@@ -204,7 +206,7 @@ foreach my $round (1 .. 20)
 	make_capped('gone', "pool_size '2', max_server_connections '1'");
 	lease($u1[0], 'gone');
 	$u2[0]->start("SELECT pgpool.checkout('gone', '60 s')");
-	wait_until($local, "SELECT reason FROM pgpool.waiters WHERE server = 'gone'", 'server_cap') or last;
+	wait_until($local, "SELECT reason FROM pgpool.waiters WHERE server = 'gone'", 'server_cap', 30) or last;
 	$local->safe_psql('postgres', 'SET client_min_messages = error; DROP SERVER gone CASCADE');
 	$u2[0]->finish(30);
 	$u1[0]->run('SELECT pgpool.checkin_all()');
