@@ -21,6 +21,7 @@ pgpx_cap_init(PgpxCap *cap)
 	cap->used = 0;
 	cap->moves = 0;
 	cap->hungry = -1;
+	cap->named = 0;
 	pg_atomic_init_u64(&cap->since, 0);
 }
 
@@ -55,6 +56,7 @@ pgpx_cap_take(PgpxCap *cap, int limit, int pool, int64 since)
 				  (int64) pg_atomic_read_u64(&cap->since) == 0))
 		{
 			cap->hungry = pool;
+			cap->named++;
 			pg_atomic_write_u64(&cap->since, (uint64) since);
 			token = PGPX_TOKEN_DENIED_NAMED;
 		}
@@ -104,27 +106,32 @@ pgpx_cap_is_owed(PgpxCap *cap, int pool, int64 since)
 }
 
 int
-pgpx_cap_named(PgpxCap *cap)
+pgpx_cap_named(PgpxCap *cap, uint32 *named)
 {
 	int			pool;
 
 	SpinLockAcquire(&cap->mutex);
 	pool = pg_atomic_read_u64(&cap->since) != 0 ? cap->hungry : -1;
+	if (named != NULL)
+		*named = cap->named;
 	SpinLockRelease(&cap->mutex);
 	return pool;
 }
 
 bool
-pgpx_cap_name(PgpxCap *cap, int pool, int64 since)
+pgpx_cap_name(PgpxCap *cap, int pool, int64 since, uint32 named)
 {
-	bool		before;
+	bool		ended = false;
 
 	SpinLockAcquire(&cap->mutex);
-	before = pg_atomic_read_u64(&cap->since) != 0;
-	cap->hungry = pool;
-	pg_atomic_write_u64(&cap->since, (uint64) since);
+	if (cap->named == named)
+	{
+		ended = since == 0 && pg_atomic_read_u64(&cap->since) != 0;
+		cap->hungry = pool;
+		pg_atomic_write_u64(&cap->since, (uint64) since);
+	}
 	SpinLockRelease(&cap->mutex);
-	return before;
+	return ended;
 }
 
 void

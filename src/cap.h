@@ -27,6 +27,7 @@ typedef struct PgpxCap
 	int			used;			/* tokens that are out */
 	uint32		moves;			/* of tokens, either way */
 	int			hungry;			/* the pool that has waited longest for one */
+	uint32		named;			/* how often one was named when it was denied */
 
 	/* written under mutex: since when its first ticket waits; 0: none is hungry */
 	pg_atomic_uint64 since;
@@ -57,11 +58,16 @@ extern int	pgpx_cap_used(PgpxCap *cap, uint32 *moves);
 /* Has another pool waited longer for a token than one whose ticket is so old? */
 extern bool pgpx_cap_is_owed(PgpxCap *cap, int pool, int64 since);
 
-/* The hungriest pool; -1: none. */
-extern int	pgpx_cap_named(PgpxCap *cap);
+/* The hungriest pool; -1: none.  *named is for pgpx_cap_name. */
+extern int	pgpx_cap_named(PgpxCap *cap, uint32 *named);
 
-/* Name it, or with 0 nobody; returns whether somebody was named before. */
-extern bool pgpx_cap_name(PgpxCap *cap, int pool, int64 since);
+/*
+ * pgpx_cap_name
+ *		Name the hungriest of all, or with 0 nobody, after a look at all.  Not if
+ *		one was denied a token since "named": that one has asked for another look.
+ *		Returns whether somebody was named and nobody is now.
+ */
+extern bool pgpx_cap_name(PgpxCap *cap, int pool, int64 since, uint32 named);
 
 /* The pool is no more: it need not be left anything. */
 extern void pgpx_cap_forget(PgpxCap *cap, int pool);

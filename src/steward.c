@@ -96,7 +96,9 @@ name_hungriest(PgpxCap *cap)
 {
 	PgpxTime	oldest = 0;
 	int			hungriest = -1;
+	uint32		named;
 
+	(void) pgpx_cap_named(cap, &named);
 	for (int i = 0; i < pgpx_shared->max_pools; i++)
 	{
 		PgpxTime	since;
@@ -110,7 +112,7 @@ name_hungriest(PgpxCap *cap)
 	}
 
 	/* pools of other workers may have stood back for the one that is fed */
-	if (pgpx_cap_name(cap, hungriest, oldest) && hungriest < 0 &&
+	if (pgpx_cap_name(cap, hungriest, oldest, named) &&
 		cap == &pgpx_shared->cap)
 		pgpx_worker_wake_all();
 	if (hungriest >= 0)
@@ -153,7 +155,7 @@ is_anothers(const PgpxPool *pool)
 static void
 check_name(PgpxCap *cap)
 {
-	int			named = pgpx_cap_named(cap);
+	int			named = pgpx_cap_named(cap, NULL);
 	PgpxTime	since;
 
 	if (named < 0 || binding_cap(&pgpx_pools[named], &since) == cap)
@@ -173,6 +175,7 @@ pgpx_steward_run(void)
 	{
 		PgpxPool   *pool = &pgpx_pools[i];
 		PgpxTime	since;
+		PgpxCap    *all = &pgpx_shared->cap;
 		PgpxCap    *own;
 		PgpxCap    *cap;
 
@@ -185,10 +188,10 @@ pgpx_steward_run(void)
 			hungry = true;
 			name_hungriest(cap);
 		}
-		if (cap != own && pgpx_cap_named(own) == i)
+		if (cap != own && pgpx_cap_named(own, NULL) == i)
 			feed(i, own);
-		if (cap != &pgpx_shared->cap && pgpx_cap_named(&pgpx_shared->cap) == i)
-			feed(i, &pgpx_shared->cap);
+		if (cap != all && pgpx_cap_named(all, NULL) == i)
+			feed(i, all);
 	}
 
 	/* a server's pools are those of the worker of its record's number */
