@@ -19,6 +19,7 @@
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "storage/latch.h"
+#include "storage/lwlock.h"
 #include "storage/proc.h"
 #include "utils/acl.h"
 #include "utils/wait_event.h"
@@ -71,19 +72,40 @@ pgpx_create_wait_event_set(int nevents)
 
 /*
  * Wait events with names of our own from 17 on.  The id is looked up at first
- * use, since that needs shared memory.
+ * use, since that needs shared memory; if there is no room for one more name it is
+ * that of all extensions.
  */
+extern uint32 pgpx_wait_event_new(const char *name);
+
 static inline uint32
 pgpx_wait_event(uint32 *cache, const char *name)
 {
-#if PG_VERSION_NUM >= 170000
 	if (*cache == 0)
-		*cache = WaitEventExtensionNew(name);
+		*cache = pgpx_wait_event_new(name);
 	return *cache;
+}
+
+/* For pgpx_wait_event_new alone. */
+static inline uint32
+pgpx_register_wait_event(const char *name)
+{
+#if PG_VERSION_NUM >= 170000
+	return WaitEventExtensionNew(name);
 #else
-	(void) cache;
 	(void) name;
 	return PG_WAIT_EXTENSION;
+#endif
+}
+
+static inline void
+pgpx_release_wait_event_lock(void)
+{
+#if PG_VERSION_NUM >= 170000
+	if (LWLockHeldByMe(WaitEventCustomLock))
+	{
+		HOLD_INTERRUPTS();		/* the release resumes them */
+		LWLockRelease(WaitEventCustomLock);
+	}
 #endif
 }
 

@@ -200,45 +200,42 @@ pgpx_conn_set_state(PgpxConn *conn, PgpxConnState state, PgpxTime now)
 		list_push_tail(conn, &pool->owed_head, &pool->owed_tail);
 }
 
-/* A token of the server's cap; given back when the connection is really closed. */
+/* Reserve a token of a cap for the pool. */
 static bool
-take_token(const PgpxPool *pool)
+take_token(PgpxCap *cap, int limit, PgpxPool *pool)
 {
-	pg_atomic_uint32 *used = &pgpx_servers[pool->server].used;
-	uint32		cap = (uint32) pool->opts.max_server_connections;
-	uint32		now = pg_atomic_read_u32(used);
+	PgpxTime	since =
+		pool->queue_head >= 0 ? pgpx_tickets[pool->queue_head].since : 0;
+	PgpxToken	token =
+		pgpx_cap_take(cap, limit, PGPX_POOL_INDEX(pool), since);
 
-	do
-	{
-		if (cap > 0 && now >= cap)
-			return false;
-	} while (!pg_atomic_compare_exchange_u32(used, &now, now + 1));
-	return true;
+	/* news for the worker, who sees which connection gives way */
+	if (token == PGPX_TOKEN_DENIED_NAMED)
+		pgpx_worker_wake(pool->worker);
+	return token == PGPX_TOKEN_TAKEN;
 }
 
 PgpxConn *
 pgpx_conn_alloc_locked(PgpxPool *pool)
 {
+	PgpxCap    *cap = &pgpx_servers[pool->server].cap;
 	PgpxConn   *conn = NULL;
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	if (!take_token(pool))
+	if (!take_token(cap, pool->opts.max_server_connections, pool))
 		return NULL;
+	if (!take_token(&pgpx_shared->cap, pgpx_shared->max_connections, pool))
+	{
+		pgpx_cap_give(cap);
+		return NULL;
+	}
 
+	/* with a token there is one in the list */
 	SpinLockAcquire(&pgpx_shared->free_mutex);
-	if (pgpx_shared->free_head >= 0)
-	{
-		conn = &pgpx_conns[pgpx_shared->free_head];
-		pgpx_shared->free_head = conn->next;
-		pgpx_shared->nfree--;
-	}
+	conn = &pgpx_conns[pgpx_shared->free_head];
+	pgpx_shared->free_head = conn->next;
+	pgpx_shared->nfree--;
 	SpinLockRelease(&pgpx_shared->free_mutex);
-
-	if (conn == NULL)
-	{
-		pg_atomic_fetch_sub_u32(&pgpx_servers[pool->server].used, 1);
-		return NULL;
-	}
 
 	conn->next = conn->prev = -1;
 	conn->pool = PGPX_POOL_INDEX(pool);
@@ -279,11 +276,9 @@ pgpx_conn_alloc_locked(PgpxPool *pool)
 void
 pgpx_conn_free_locked(PgpxConn *conn)
 {
-	PgpxServer *server;
-	bool		first;
+	PgpxServer *server = &pgpx_servers[pgpx_pools[conn->pool].server];
+	int			before;
 
-	server = &pgpx_servers[pgpx_pools[conn->pool].server];
-	pg_atomic_fetch_sub_u32(&server->used, 1);
 	pgpx_conn_set_state(conn, PGPX_CONN_FREE, pgpx_now());
 	conn->pool = -1;
 	conn->prev = -1;
@@ -291,12 +286,16 @@ pgpx_conn_free_locked(PgpxConn *conn)
 	SpinLockAcquire(&pgpx_shared->free_mutex);
 	conn->next = pgpx_shared->free_head;
 	pgpx_shared->free_head = PGPX_CONN_INDEX(conn);
-	first = pgpx_shared->nfree++ == 0;
+	pgpx_shared->nfree++;
 	SpinLockRelease(&pgpx_shared->free_mutex);
 
+	/* the tokens last: who has one finds a connection in the list */
+	before = pgpx_cap_give(&pgpx_shared->cap);
+	pgpx_cap_give(&server->cap);
+
 	/* pools of any worker may have waited for a place */
-	for (int i = 0; first && i < pgpx_shared->nworkers; i++)
-		pgpx_worker_wake(i);
+	if (before == pgpx_shared->max_connections)
+		pgpx_worker_wake_all();
 }
 
 void
@@ -307,6 +306,13 @@ pgpx_worker_wake(int worker)
 	if (pg_atomic_read_u64(&slot->epoch) != 0)
 		SetLatch(
 			&GetPGProcByNumber(pg_atomic_read_u32(&slot->procno))->procLatch);
+}
+
+void
+pgpx_worker_wake_all(void)
+{
+	for (int i = 0; i < pgpx_shared->nworkers; i++)
+		pgpx_worker_wake(i);
 }
 
 void

@@ -87,7 +87,8 @@ extern const char *pgpx_conn_state_name(int state);
 /*
  * pgpx_conn_alloc_locked
  *		Take a connection out of the free list for a pool whose lock is held:
- *		FREE -> CONNECTING, with a new generation.  NULL: all are in use.
+ *		FREE -> CONNECTING, with a new generation and a token of each cap.  NULL:
+ *		a cap does not allow it; if the pool is the hungriest its worker knows.
  */
 extern PgpxConn *pgpx_conn_alloc_locked(PgpxPool *pool);
 
@@ -126,8 +127,9 @@ pgpx_pool_worker_epoch(const PgpxPool *pool)
 	return pg_atomic_read_u64(&pgpx_shared->worker[pool->worker].epoch);
 }
 
-/* Set the latch of a worker, if it runs. */
+/* Set the latch of a worker, if it runs; of all that run. */
 extern void pgpx_worker_wake(int worker);
+extern void pgpx_worker_wake_all(void);
 
 /* The same for what can wait for the worker's next tick, if it ticks. */
 extern void pgpx_worker_wake_soon(int worker);

@@ -98,11 +98,10 @@ wait_reason(const PgpxView *view)
 	if (pgpx_view_backs_off(view))
 		return "unavailable";
 	if (pool->opts.max_server_connections > 0 &&
-		(int) pg_atomic_read_u32(&pgpx_servers[pool->server].used) >=
+		pgpx_cap_used(&pgpx_servers[pool->server].cap, NULL) >=
 			pool->opts.max_server_connections)
 		return "server_cap";
-	/* one int, of which any value was true a moment ago */
-	if (*(volatile int *) &pgpx_shared->nfree == 0)
+	if (pgpx_cap_used(&pgpx_shared->cap, NULL) >= pgpx_shared->max_connections)
 		return "global_cap";
 	return "connecting";
 }

@@ -227,7 +227,7 @@ pgpx_view_workers(PG_FUNCTION_ARGS)
 	int			pools[PGPX_MAX_WORKERS] = {0};
 	int			connections[PGPX_MAX_WORKERS] = {0};
 	int			all_pools = 0;
-	int			nfree;
+	int			used;
 
 	pgpx_row_begin(&row, fcinfo);
 	view = pgpx_view_begin(0);
@@ -237,9 +237,7 @@ pgpx_view_workers(PG_FUNCTION_ARGS)
 		connections[view->pool.worker] += pgpx_pool_total_locked(&view->pool);
 		all_pools++;
 	}
-	SpinLockAcquire(&pgpx_shared->free_mutex);
-	nfree = pgpx_shared->nfree;
-	SpinLockRelease(&pgpx_shared->free_mutex);
+	used = pgpx_cap_used(&pgpx_shared->cap, NULL);
 
 	for (int i = 0; i < pgpx_shared->nworkers; i++)
 	{
@@ -254,7 +252,7 @@ pgpx_view_workers(PG_FUNCTION_ARGS)
 		pgpx_row_int(&row, pools[i]);
 		pgpx_row_int(&row, connections[i]);
 		pgpx_row_int(&row, (int) pg_atomic_read_u32(&slot->descriptors));
-		pgpx_row_int(&row, pgpx_shared->max_connections - nfree);
+		pgpx_row_int(&row, used);
 		pgpx_row_int(&row, pgpx_shared->max_connections);
 		pgpx_row_int(&row, all_pools);
 		pgpx_row_int(&row, pgpx_shared->max_pools);

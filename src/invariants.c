@@ -346,9 +346,8 @@ walk_free(PgpxCheck *check, bool first)
 	return nsuspects;
 }
 
-/* Whoever held a pool lock when this was called has released it at its return. */
-static void
-pass_all_locks(void)
+void
+pgpx_check_pass_locks(void)
 {
 	for (int i = 0; i < pgpx_shared->max_pools; i++)
 	{
@@ -368,7 +367,7 @@ check_free(PgpxCheck *check, int nsuspects)
 {
 	for (int walk = 0; walk < 2 && nsuspects > 0; walk++)
 	{
-		pass_all_locks();
+		pgpx_check_pass_locks();
 		nsuspects = walk_free(check, false);
 	}
 	if (nsuspects == 0)
@@ -426,6 +425,7 @@ pgpx_invariants_check(PgpxFaults *faults)
 		check_pool(&check, i);
 	check_free(&check, nsuspects);
 	check_leases(&check);
+	pgpx_check_caps(&check);
 	pgpx_check_dlocks(&check);
 
 	pfree(check.leases);

@@ -57,6 +57,12 @@ extern void pgpx_check_fault(PgpxCheck *check, const char *format, ...)
 /* Does the process that a lease or a ticket belongs to exist? */
 extern bool pgpx_check_is_alive(int procno, int pid);
 
+/* Whoever held a pool lock when this was called has released it at its return. */
+extern void pgpx_check_pass_locks(void);
+
+/* Check the tokens of the caps over several pools. */
+extern void pgpx_check_caps(PgpxCheck *check);
+
 /* Check the distributed locks. */
 extern void pgpx_check_dlocks(PgpxCheck *check);
 

@@ -78,14 +78,15 @@ tick(PgpxTime now)
 			pgpx_janitor_due(pool->retry_at);
 			again = true;
 		}
-		else if (pool->retry_at != 0 ||
-				 (pgpx_shared->nfree > 0 &&
-				  pgpx_pool_total_locked(pool) < pgpx_pool_cap_locked(pool)))
+		else if (pgpx_pool_wanted_locked(pool, 0) > 0)
 		{
 			PgpxWake	wake = PGPX_WAKE_INIT;
 
 			LWLockAcquire(pool->lock, LW_EXCLUSIVE);
-			pgpx_pool_serve_locked(pool, &wake);
+			if (pgpx_pool_must_give_way(pool))
+				again = true;	/* until it is this one's turn */
+			else
+				pgpx_pool_serve_locked(pool, &wake);
 			LWLockRelease(pool->lock);
 			pgpx_wake_flush(&wake);
 		}

@@ -337,6 +337,16 @@ condition(PgpxLease *lease, PgpxEnd end, bool may_wait, int *owed,
 											  PGPX_CLOSE_BROKEN;
 		return PGPX_GIVE_CLOSE;
 	}
+
+	/*
+	 * The remote may have become a standby: a new connection goes where names,
+	 * hosts and target_session_attrs lead to now.
+	 */
+	if (lease->read_only)
+	{
+		*reason = PGPX_CLOSE_BROKEN;
+		return PGPX_GIVE_CLOSE;
+	}
 	if (pg_atomic_read_u32(&conn->cancel) != PGPX_CANCEL_NONE)
 		return PGPX_GIVE_CANCEL;
 	if (!lease->sent)

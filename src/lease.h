@@ -33,6 +33,7 @@ typedef struct PgpxLease
 	PgpxTime	deadline;		/* of its checkout */
 	bool		not_run;		/* its statement: the reset ahead has failed */
 	const char *broken;			/* why it cannot be used any more */
+	bool		read_only;		/* the remote has refused to write */
 	struct PgpxFlight *flight;	/* sent, its result not yet taken; NULL: none */
 	size_t		scanned;		/* of its answer, see pgpx_wire_answered */
 	bool		cancelled;		/* a cancel of it was asked for */

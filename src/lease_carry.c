@@ -88,8 +88,9 @@ may_go_on(const PgpxLease *lease)
 	const PgpxWire *wire = &lease->kept->wire;
 	char		byte;
 
-	if (lease->broken != NULL || !lease->sent || !pgpx_wire_at_boundary(wire) ||
-		wire->tx != 'I' || !is_plain(lease->target))
+	if (lease->broken != NULL || lease->read_only || !lease->sent ||
+		!pgpx_wire_at_boundary(wire) || wire->tx != 'I' ||
+		!is_plain(lease->target))
 		return false;
 	if (lease->target->opts.reset == PGPX_RESET_NEVER ?
 		!pgpx_wire_params_pinned(wire) : !conn->carries)

@@ -233,50 +233,55 @@ conninfo_is_known(const PgpxPool *pool)
 		pool->conninfo_version >= pool->options_version;
 }
 
-/*
- * Has another pool waited longer for a place that this one takes up?  A pool
- * whose own first ticket is older need not care.
- */
-static bool
-another_is_hungrier(PgpxPool *pool, PgpxHungry *hungry)
-{
-	PgpxTime	since = (PgpxTime) pg_atomic_read_u64(&hungry->since);
-
-	if (since == 0 ||
-		(int) pg_atomic_read_u32(&hungry->pool) == PGPX_POOL_INDEX(pool))
-		return false;
-	return pool->queue_head < 0 || pgpx_tickets[pool->queue_head].since > since;
-}
-
 bool
 pgpx_pool_must_give_way(PgpxPool *pool)
 {
-	return another_is_hungrier(pool, &pgpx_servers[pool->server].hungry) ||
-		another_is_hungrier(pool, &pgpx_shared->hungry);
+	int			index = PGPX_POOL_INDEX(pool);
+	PgpxTime	since =
+		pool->queue_head >= 0 ? pgpx_tickets[pool->queue_head].since : 0;
+
+	return pgpx_cap_is_owed(&pgpx_servers[pool->server].cap, index, since) ||
+		pgpx_cap_is_owed(&pgpx_shared->cap, index, since);
 }
 
 int
-pgpx_pool_grow_locked(PgpxPool *pool, int extra)
+pgpx_pool_wanted_locked(const PgpxPool *pool, int extra)
 {
+	int			connecting = pool->count[PGPX_CONN_CONNECTING];
+	int			total = pgpx_pool_total_locked(pool);
 	int			wanted;
-	int			total;
-	int			room;
-	int			asked = 0;
 
 	/*
 	 * What is on its way to be free counts as free: a reset must not make the
 	 * pool grow.  What is being cancelled will most likely be closed.
 	 */
-	wanted = pool->nwaiting + extra - pool->count[PGPX_CONN_CONNECTING] -
+	wanted = pool->nwaiting + extra - connecting -
 		pool->count[PGPX_CONN_RESETTING] - pool->count[PGPX_CONN_CHECKING];
-	total = pgpx_pool_total_locked(pool);
-	room = pgpx_pool_cap_locked(pool) - total;
 
 	/* from the first use on so many are kept open; a cap beats it */
 	if (pool->last_checkout != 0 && conninfo_is_known(pool))
 		wanted = Max(wanted, pgpx_pool_min_size_locked(pool) - total);
-	if (wanted <= 0 || room <= 0 || pgpx_pool_is_paused(pool) ||
+	wanted = Min(wanted, pgpx_pool_cap_locked(pool) - total);
+	if (wanted <= 0 || pgpx_pool_is_paused(pool) ||
 		pgpx_pool_conninfo_awaited(pool))
+		return 0;
+	if (pool->retry_at != 0)
+	{
+		/* one prober: the others follow when it has succeeded */
+		return connecting > 0 || pgpx_now() < pool->retry_at ? 0 : 1;
+	}
+	if (pool->ramp > 0)
+		wanted = Min(wanted, pool->ramp - connecting);
+	return Max(wanted, 0);
+}
+
+int
+pgpx_pool_grow_locked(PgpxPool *pool, int extra)
+{
+	int			wanted = pgpx_pool_wanted_locked(pool, extra);
+	int			asked = 0;
+
+	if (wanted == 0)
 		return 0;
 	if (pgpx_pool_must_give_way(pool))
 	{
@@ -284,27 +289,12 @@ pgpx_pool_grow_locked(PgpxPool *pool, int extra)
 		pgpx_worker_wake_soon(pool->worker);
 		return 0;
 	}
-	if (pool->retry_at != 0)
-	{
-		if (pgpx_now() < pool->retry_at)
-			return 0;
-		/* one prober: the others follow when it has succeeded */
-		wanted = pool->count[PGPX_CONN_CONNECTING] > 0 ? 0 : 1;
-	}
-
-	else if (pool->ramp > 0)
-		wanted = Min(wanted, pool->ramp - pool->count[PGPX_CONN_CONNECTING]);
-
-	while (asked < Min(wanted, room))
+	while (asked < wanted)
 	{
 		PgpxConn   *conn = pgpx_conn_alloc_locked(pool);
 
 		if (conn == NULL)
-		{
-			/* a cap: the worker sees who gives way */
-			pgpx_worker_wake(pool->worker);
 			break;
-		}
 		pgpx_conn_ask_worker(conn, pool->worker);
 		pool->stats.grown++;
 		asked++;

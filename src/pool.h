@@ -179,6 +179,9 @@ extern uint64 pgpx_pool_take_locked(PgpxPool *pool, PgpxConn *conn,
  */
 extern int	pgpx_pool_grow_locked(PgpxPool *pool, int extra);
 
+/* The same, but that caps over several pools do not count, and nothing is done. */
+extern int	pgpx_pool_wanted_locked(const PgpxPool *pool, int extra);
+
 /* Hand free connections to the first waiters. */
 extern void pgpx_pool_serve_locked(PgpxPool *pool, PgpxWake *wake);
 

@@ -94,8 +94,8 @@ bool
 pgpx_pool_is_crowded_out_locked(const PgpxPool *pool)
 {
 	return pool->remote_full &&
-		pg_atomic_read_u32(&pgpx_servers[pool->server].used) >
-		(uint32) pgpx_pool_total_locked(pool);
+		pgpx_cap_used(&pgpx_servers[pool->server].cap, NULL) >
+		pgpx_pool_total_locked(pool);
 }
 
 void

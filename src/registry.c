@@ -80,12 +80,9 @@ static void
 leave_place_locked(PgpxPool *pool)
 {
 	PgpxServer *server = &pgpx_servers[pool->server];
-	PgpxHungry *named[] = {&server->hungry, &pgpx_shared->hungry};
 
-	/* nobody need leave anything to it any more */
-	for (int i = 0; i < lengthof(named); i++)
-		if ((int) pg_atomic_read_u32(&named[i]->pool) == PGPX_POOL_INDEX(pool))
-			pg_atomic_write_u64(&named[i]->since, 0);
+	pgpx_cap_forget(&server->cap, PGPX_POOL_INDEX(pool));
+	pgpx_cap_forget(&pgpx_shared->cap, PGPX_POOL_INDEX(pool));
 	pool->pool_id = 0;
 	server->npools--;
 	leave_server_locked(server);
@@ -312,8 +309,7 @@ void
 pgpx_pool_ask_for_databases(void)
 {
 	pg_atomic_fetch_add_u32(&pgpx_shared->databases_changed, 1);
-	for (int i = 0; i < pgpx_shared->nworkers; i++)
-		pgpx_worker_wake(i);
+	pgpx_worker_wake_all();
 }
 
 bool

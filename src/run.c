@@ -90,6 +90,8 @@ handle_event(PgpxRun *run, PgpxWireEvent event, const PgpxWireMessage *msg)
 		case PGPX_EV_ERROR:
 			if (!run->error.set)
 				pgpx_remote_error_copy(&run->error, msg);
+			if (run->error.sqlstate == ERRCODE_READ_ONLY_SQL_TRANSACTION)
+				lease->read_only = true;
 			lease->usage.errors++;
 			break;
 		case PGPX_EV_NOTICE:

@@ -181,9 +181,7 @@ init_shared(PgpxShared *shared, LWLockPadded *locks)
 	{
 		pg_atomic_init_u32(&pgpx_servers[i].paused, 0);
 		pg_atomic_init_u32(&pgpx_servers[i].draining, 0);
-		pg_atomic_init_u32(&pgpx_servers[i].used, 0);
-		pg_atomic_init_u64(&pgpx_servers[i].hungry.since, 0);
-		pg_atomic_init_u32(&pgpx_servers[i].hungry.pool, 0);
+		pgpx_cap_init(&pgpx_servers[i].cap);
 	}
 	for (int i = 0; i < pgpx_max_pools; i++)
 		init_pool(&pgpx_pools[i], &locks[2 + i].lock);
@@ -193,8 +191,7 @@ init_shared(PgpxShared *shared, LWLockPadded *locks)
 		init_conn(&pgpx_conns[i]);
 		pgpx_conns[i].next = i + 1 < pgpx_max_connections ? i + 1 : -1;
 	}
-	pg_atomic_init_u64(&shared->hungry.since, 0);
-	pg_atomic_init_u32(&shared->hungry.pool, 0);
+	pgpx_cap_init(&shared->cap);
 	SpinLockInit(&shared->free_mutex);
 	SpinLockInit(&shared->formats_mutex);
 	shared->free_head = 0;

@@ -21,7 +21,10 @@
  *										lock", every connection whose "pool" is
  *										this pool, every ticket whose "pool" is
  *										this pool.
- *	3. free_mutex		spinlock, one	the list of FREE connections.
+ *	3. a cap's mutex	spinlock, a		the tokens of a cap, and who is hungry for
+ *						server, and		one (cap.h).  That of the server first,
+ *						one for all		then that for all, one after the other.
+ *	4. free_mutex		spinlock, one	the list of FREE connections.
  *	-  formats_mutex	spinlock, one	what is known of results; taken alone.
  *	-  dlock_lock		LWLock, one		distributed locks (dlock_table.h); taken
  *										alone.  Checks of invariants ask the server's
@@ -37,6 +40,7 @@
 
 #include "compat.h"
 
+#include "cap.h"
 #include "guc.h"
 #include "options.h"
 #include "port/atomics.h"
@@ -243,16 +247,6 @@ typedef struct PgpxPoolKey
  * pool, or the first pause, and left with the last.
  */
 
-/*
- * The pool that has waited longest for a place under a cap: others leave theirs
- * to it.  Atomic; set by the worker, a hint to all.
- */
-typedef struct PgpxHungry
-{
-	pg_atomic_uint64 since;		/* of its first ticket; 0: none is hungry */
-	pg_atomic_uint32 pool;		/* index */
-} PgpxHungry;
-
 typedef struct PgpxServer
 {
 	/* protected by the registry lock */
@@ -263,8 +257,8 @@ typedef struct PgpxServer
 	/* atomic */
 	pg_atomic_uint32 paused;	/* checkouts queue, leases go on */
 	pg_atomic_uint32 draining;	/* .. and what is free is closed */
-	pg_atomic_uint32 used;		/* connections of all pools, until really closed */
-	PgpxHungry	hungry;			/* for max_server_connections */
+
+	PgpxCap		cap;			/* max_server_connections; it has its own lock */
 } PgpxServer;
 
 typedef struct PgpxPool
@@ -394,7 +388,7 @@ typedef struct PgpxShared
 	int			free_head;
 	int			nfree;
 
-	PgpxHungry	hungry;			/* for max_connections */
+	PgpxCap		cap;			/* max_connections; it has its own lock */
 
 	PgpxWorkerSlot worker[PGPX_MAX_WORKERS];
 

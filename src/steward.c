@@ -17,35 +17,34 @@
  */
 #include "worker.h"
 
-/* Which cap keeps this pool from growing; NULL: none. */
-static PgpxHungry *
-binding_cap(PgpxPool *pool)
+/*
+ * Which cap keeps this pool's waiters from the connections that it would open for
+ * them, and since when the first of them waits; NULL: none.
+ */
+static PgpxCap *
+binding_cap(PgpxPool *pool, PgpxTime *since)
 {
-	PgpxServer *server = &pgpx_servers[pool->server];
-	int			cap = pool->opts.max_server_connections;
+	PgpxCap    *cap = NULL;
 
-	if (pool->pool_id == 0 || pool->nwaiting == 0 || pool->retry_at != 0 ||
-		pgpx_pool_is_paused(pool) || pool->count[PGPX_CONN_CONNECTING] > 0 ||
-		pgpx_pool_total_locked(pool) >= pgpx_pool_cap_locked(pool))
+	/* a look without the lock: a round of the worker is to cost little */
+	if (pool->pool_id == 0 || pool->nwaiting == 0)
 		return NULL;
-	if (cap > 0 && (int) pg_atomic_read_u32(&server->used) >= cap)
-		return &server->hungry;
-	if (*(volatile int *) &pgpx_shared->nfree == 0)
-		return &pgpx_shared->hungry;
-	return NULL;
-}
-
-/* Since when the pool's first ticket waits; 0: none does. */
-static PgpxTime
-first_since(PgpxPool *pool)
-{
-	PgpxTime	since = 0;
 
 	LWLockAcquire(pool->lock, LW_SHARED);
-	if (pool->queue_head >= 0)
-		since = pgpx_tickets[pool->queue_head].since;
+	if (pool->queue_head >= 0 && pgpx_pool_wanted_locked(pool, 0) > 0)
+	{
+		PgpxCap    *own = &pgpx_servers[pool->server].cap;
+		int			limit = pool->opts.max_server_connections;
+
+		*since = pgpx_tickets[pool->queue_head].since;
+		if (limit > 0 && pgpx_cap_used(own, NULL) >= limit)
+			cap = own;
+		else if (pgpx_cap_used(&pgpx_shared->cap, NULL) >=
+				 pgpx_shared->max_connections)
+			cap = &pgpx_shared->cap;
+	}
 	LWLockRelease(pool->lock);
-	return since;
+	return cap;
 }
 
 /*
@@ -93,37 +92,31 @@ evict_for(int hungry, bool same_server)
 
 /* The hungriest of the pools under a cap; all those of a server, or all. */
 static void
-name_hungriest(PgpxHungry *cap)
+name_hungriest(PgpxCap *cap)
 {
 	PgpxTime	oldest = 0;
 	int			hungriest = -1;
+	uint32		named;
 
+	(void) pgpx_cap_named(cap, &named);
 	for (int i = 0; i < pgpx_shared->max_pools; i++)
 	{
 		PgpxTime	since;
 
-		if (binding_cap(&pgpx_pools[i]) != cap)
-			continue;
-		since = first_since(&pgpx_pools[i]);
-		if (since != 0 && (oldest == 0 || since < oldest))
+		if (binding_cap(&pgpx_pools[i], &since) == cap &&
+			(hungriest < 0 || since < oldest))
 		{
 			oldest = since;
 			hungriest = i;
 		}
 	}
-	if (hungriest >= 0)
-		pg_atomic_write_u32(&cap->pool, hungriest);
-	pg_atomic_write_u64(&cap->since, (uint64) oldest);
-	if (hungriest >= 0)
-		(void) evict_for(hungriest, cap != &pgpx_shared->hungry);
-}
 
-/* Is this pool the one that places are left to? */
-static bool
-is_named(const PgpxHungry *cap, int pool)
-{
-	return pg_atomic_read_u64((pg_atomic_uint64 *) &cap->since) != 0 &&
-		(int) pg_atomic_read_u32((pg_atomic_uint32 *) &cap->pool) == pool;
+	/* pools of other workers may have stood back for the one that is fed */
+	if (pgpx_cap_name(cap, hungriest, oldest, named) &&
+		cap == &pgpx_shared->cap)
+		pgpx_worker_wake_all();
+	if (hungriest >= 0)
+		(void) evict_for(hungriest, cap != &pgpx_shared->cap);
 }
 
 /*
@@ -131,7 +124,7 @@ is_named(const PgpxHungry *cap, int pool)
  * name still holds the others back; then the next one is named.
  */
 static void
-feed(int index, PgpxHungry *cap)
+feed(int index, PgpxCap *cap)
 {
 	PgpxPool   *pool = &pgpx_pools[index];
 	PgpxWake	wake = PGPX_WAKE_INIT;
@@ -160,14 +153,15 @@ is_anothers(const PgpxPool *pool)
  * would find it, and it would hold others back for ever.
  */
 static void
-check_name(PgpxHungry *cap)
+check_name(PgpxCap *cap)
 {
-	PgpxPool   *named = &pgpx_pools[pg_atomic_read_u32(&cap->pool)];
+	int			named = pgpx_cap_named(cap, NULL);
+	PgpxTime	since;
 
-	if (pg_atomic_read_u64(&cap->since) == 0 || binding_cap(named) == cap)
+	if (named < 0 || binding_cap(&pgpx_pools[named], &since) == cap)
 		return;
-	if (is_anothers(named))
-		pgpx_worker_wake(named->worker);
+	if (is_anothers(&pgpx_pools[named]))
+		pgpx_worker_wake(pgpx_pools[named].worker);
 	else
 		name_hungriest(cap);
 }
@@ -180,28 +174,30 @@ pgpx_steward_run(void)
 	for (int i = 0; i < pgpx_shared->max_pools; i++)
 	{
 		PgpxPool   *pool = &pgpx_pools[i];
-		PgpxHungry *own;
-		PgpxHungry *cap;
+		PgpxTime	since;
+		PgpxCap    *all = &pgpx_shared->cap;
+		PgpxCap    *own;
+		PgpxCap    *cap;
 
 		if (pool->pool_id == 0 || pool->worker != pgpx_worker_index)
 			continue;
-		own = &pgpx_servers[pool->server].hungry;
-		cap = binding_cap(pool);
+		own = &pgpx_servers[pool->server].cap;
+		cap = binding_cap(pool, &since);
 		if (cap != NULL)
 		{
 			hungry = true;
 			name_hungriest(cap);
 		}
-		if (cap != own && is_named(own, i))
+		if (cap != own && pgpx_cap_named(own, NULL) == i)
 			feed(i, own);
-		if (cap != &pgpx_shared->hungry && is_named(&pgpx_shared->hungry, i))
-			feed(i, &pgpx_shared->hungry);
+		if (cap != all && pgpx_cap_named(all, NULL) == i)
+			feed(i, all);
 	}
 
 	/* a server's pools are those of the worker of its record's number */
 	for (int i = pgpx_worker_index; i < pgpx_shared->max_pools;
 		 i += pgpx_shared->nworkers)
-		check_name(&pgpx_servers[i].hungry);
-	check_name(&pgpx_shared->hungry);
+		check_name(&pgpx_servers[i].cap);
+	check_name(&pgpx_shared->cap);
 	return hungry;
 }

@@ -7,8 +7,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 # The layer of a file, and its side where a layer has two that must not meet.
 layer_of() {
   case $1 in
-    compat | guc | errcodes | debug_point) echo 0 ;;
-    options | option_table | shmem | dlock_table | ticket_table) echo 1 ;;
+    compat | wait_event | guc | errcodes | debug_point) echo 0 ;;
+    options | option_table | shmem | cap | dlock_table | ticket_table) echo 1 ;;
     conn_state | pool | pool_* | registry | ticket | stats | invariants | invariants_* | dlock | dlock_queue | dlock_work) echo 2 ;;
     wire | wire_* | fdpass | resolver | remote_error | libpq_text) echo 3 ;;
     handoff) echo 4 ;;

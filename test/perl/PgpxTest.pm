@@ -20,6 +20,7 @@ use warnings;
 
 use Exporter 'import';
 use File::Basename 'dirname';
+use POSIX ();
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -30,7 +31,7 @@ use PgpxSession;
 our @EXPORT = qw(
   local_node remote_node make_pool remote_sessions
   wait_until check_invariants leak_check stats_add_up
-  worker_pid terminate lease seconds log_clock log_times connects_of
+  worker_pid terminate lease seconds delay_begin delay_end log_clock log_times connects_of
   one_leased_one_idle alive closes takes_effect over_tls descriptors_wanted
   $REMOTE_APP_PASSWORD $REMOTE_SUPER_PASSWORD
 );
@@ -299,6 +300,49 @@ sub seconds(&)
 
 	$function->();
 	return time() - $start;
+}
+
+# How late this machine is with anything: by how much the longest of many short
+# sleeps was too long, from one call to the other.  A bound in seconds has to allow
+# that beside itself, at each of the steps that it is about: some ten where it is
+# about several processes and a connect.
+sub delay_begin
+{
+	pipe my $read, my $write or die "pipe: $!";
+	my $parent = $$;
+	my $pid = fork // die "fork: $!";
+
+	if ($pid == 0)
+	{
+		my ($late, $stop) = (0, 0);
+
+		# sessions end when nobody has their pipes any more
+		POSIX::close($_) foreach grep { $_ != fileno $write } 3 .. 255;
+		$SIG{TERM} = sub { $stop = 1 };
+		until ($stop || getppid() != $parent)
+		{
+			my $began = time();
+
+			usleep(5_000);
+			my $this = time() - $began - 0.005;
+			$late = $this if $this > $late && !$stop;
+		}
+		syswrite $write, $late;
+		POSIX::_exit(0);
+	}
+	close $write;
+	return { pid => $pid, read => $read };
+}
+
+sub delay_end
+{
+	my ($delay, $steps) = @_;
+
+	kill 'TERM', $delay->{pid};
+	sysread $delay->{read}, my $late, 100;
+	waitpid $delay->{pid}, 0;
+	note sprintf 'this machine was late by up to %.3f s', $late;
+	return ($steps // 10) * $late;
 }
 
 # The clock of a node's log, in seconds of the day, and when it had the lines that

@@ -1,5 +1,5 @@
-# A fast shutdown with 100 sessions waiting, and others holding, takes seconds at
-# most, and no session is left at the remote.
+# A fast or immediate shutdown with 100 sessions waiting, and others holding, takes
+# seconds at most, and no session is left at the remote.
 use strict;
 use warnings;
 
@@ -30,6 +30,21 @@ is(scalar(grep { !$_->is_gone } @waiters), 0, 'all sessions have ended');
 
 unlike(PostgreSQL::Test::Utils::slurp_file($local->logfile), qr/PANIC|TRAP|terminated by signal|was terminated by/,
 	'nothing crashed');
+
+# an immediate one
+$local->start;
+$_->quit foreach @holders, @waiters;
+@holders = map { PgpxSession->new($local) } 1 .. 4;
+lease($_, 'shard1') foreach @holders;
+@waiters = map { PgpxSession->new($local) } 1 .. 100;
+$_->start("SELECT pgpool.checkout('shard1', '10 min')") foreach @waiters;
+ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '100'), '100 sessions wait again');
+$took = seconds { $local->stop('immediate') };
+cmp_ok($took, '<', 5, sprintf 'an immediate shutdown takes seconds (%.2f)', $took);
+ok(wait_until($remote, sub { remote_sessions($remote) }, '0', 10), 'no session is left at the remote');
+$_->finish(10) foreach @waiters;
+is(scalar(grep { !$_->is_gone } @waiters), 0, 'all sessions have ended');
+$_->quit foreach @holders, @waiters;
 
 # and again with a session in a remote query, and the worker just busy
 $local->start;

@@ -5,6 +5,7 @@ use strict;
 use warnings;
 
 use IPC::Run;
+use PgpxFakeServer;
 use PgpxTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -18,12 +19,14 @@ $local->safe_psql('postgres', join ';', map { "CREATE ROLE u$_ LOGIN" } 1 .. 3);
 # A server with a PUBLIC mapping: a pool for each role.
 sub make_capped
 {
-	my ($name, $options) = @_;
-	my $port = $remote->port;
+	my ($name, $options, $fake, $dbname) = @_;
+	my $port = ($fake // $remote)->port;
+
+	$dbname //= 'remote_db';
 
 	$local->safe_psql('postgres', <<"EOS");
 CREATE SERVER $name FOREIGN DATA WRAPPER pgpool_fdw
-	OPTIONS (host '127.0.0.1', port '$port', dbname 'remote_db', $options);
+	OPTIONS (host '127.0.0.1', port '$port', dbname '$dbname', $options);
 CREATE USER MAPPING FOR PUBLIC SERVER $name OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD');
 GRANT USAGE ON FOREIGN SERVER $name TO PUBLIC;
 EOS
@@ -44,7 +47,31 @@ sub waits
 	my $pid = $session->pid;
 
 	$session->start("SELECT pgpool.checkout('$server', '60 s')");
-	return ok(wait_until($local, "SELECT reason FROM pgpool.waiters WHERE pid = $pid", $reason), $name);
+	ok(wait_until($local, "SELECT reason FROM pgpool.waiters WHERE pid = $pid", $reason, 30), $name)
+	  or die "who should wait does not, so there is nothing to see\n";
+	return;
+}
+
+# The worker has next to nothing to do in a second in which nothing happens.
+sub worker_sleeps
+{
+	my ($what) = @_;
+	my $pid = worker_pid($local);
+	my $slept = sub { (slurp_file("/proc/$pid/status") =~ /^voluntary_ctxt_switches:\s*(\d+)/m)[0] };
+	my $ticks = sub { my @stat = split / /, (slurp_file("/proc/$pid/stat") =~ /\) (.*)/)[0]; $stat[11] + $stat[12] };
+	my ($before, $began) = ($ticks->(), $slept->());
+
+	$local->safe_psql('postgres', 'SELECT pg_sleep(1)');
+	cmp_ok($ticks->() - $before, '<', 20, "$what: the worker sleeps");
+	return cmp_ok($slept->() - $began, '>=', 3, "$what: and looks now and then");
+}
+
+sub connections
+{
+	my ($server, $user) = @_;
+
+	return $local->safe_psql('postgres',
+		"SELECT string_agg(state || '|' || n, ' ' ORDER BY state) FROM (SELECT state, count(*) AS n FROM pgpool.connections WHERE server = '$server' AND local_user = '$user' GROUP BY state) c");
 }
 
 sub idle_pids
@@ -73,6 +100,33 @@ is(remote_sessions($remote), '3', 'the remote has as many sessions as the cap sa
 is($local->safe_psql('postgres', "SELECT sum(closed_evicted), sum(timeouts) FROM pgpool.stats WHERE server = 'capped'"),
 	'2|0', 'two connections gave way, and nobody waited in vain');
 $_->run('SELECT pgpool.checkin_all()') foreach @u1;
+
+# --- the age of the first ticket counts, not who the pool belongs to
+@leases = map { lease($_, 'capped') } @u1[ 0 .. 2 ];
+waits($u3, 'capped', 'server_cap', 'the third user waits');
+waits($u2[0], 'capped', 'server_cap', 'then the second');
+waits($u1[3], 'capped', 'full', 'then the first');
+worker_sleeps('three pools wait for one cap');
+foreach my $case ([ $u1[0], $u3, 'third' ], [ $u1[1], $u2[0], 'second' ], [ $u3, $u1[3], 'first' ])
+{
+	my ($returns, $next, $name) = @$case;
+
+	$returns->run('SELECT pgpool.checkin_all()');
+	like($next->finish(30), qr/^\d+$/, "a place comes free: it is the $name user's");
+}
+$_->run('SELECT pgpool.checkin_all()') foreach @u1, $u2[0], $u3;
+
+# --- who was denied a place stands in line at once, not when the worker has looked
+@leases = map { lease($_, 'capped') } @u1[ 0 .. 2 ];
+my $worker = worker_pid($local);
+kill 'STOP', $worker;
+waits($u2[0], 'capped', 'server_cap', 'the worker is stopped: another user waits');
+$u1[0]->run("SELECT pgpool.checkin($leases[0])");
+is(connections('capped', 'u1'), 'closing|1 leased|2', 'what comes in then closes for him');
+is($u1[3]->run("SELECT pgpool.try_checkout('capped')"), '', 'and nobody younger gets its place');
+kill 'CONT', $worker;
+like($u2[0]->finish(30), qr/^\d+$/, 'who has waited gets it');
+$_->run('SELECT pgpool.checkin_all()') foreach @u1, $u2[0];
 
 # --- the one that was idle longest gives way
 lease($_, 'capped') foreach @u1[ 0, 1 ];
@@ -106,13 +160,53 @@ is($_->run("SELECT pgpool.exec('small', 'select 1')"), '1', 'a pool whose min_si
 ok( wait_until($local, "SELECT sum(total), sum(connecting + closing) FROM pgpool.pools WHERE server = 'small'", '2|0'),
 	'the cap beats min_size');
 
+# --- a place is taken before the connect begins, and free when the connection is
+# really closed: the remote, which says what it sees, lets an end take its time
+my $seen = PostgreSQL::Test::Utils::tempdir . '/seen';
+my $fake = PgpxFakeServer->new(
+	dark => { login => sub { append_to_file($seen, "dark\n"); sleep 3600 } },
+	lingers => sub {
+		my ($self) = @_;
+
+		append_to_file($seen, "comes\n");
+		while (1)
+		{
+			my ($type, $length) = unpack 'aN', $self->read_bytes(5);
+
+			$self->read_bytes($length - 4);
+			last if $type eq 'X';
+			$self->{extended} = $type eq 'S';
+			$self->send($self->answer('1')) if $type =~ /[QS]/;
+		}
+		select undef, undef, undef, 0.6;
+		append_to_file($seen, "goes\n");
+	});
+append_to_file($seen, '');
+make_capped('dark', "pool_size '1', max_server_connections '1', connect_timeout '3s', retry_min '60s', retry_max '60s', sslmode 'disable'", $fake, 'dark');
+$u1[0]->start("SELECT pgpool.checkout('dark', '60 s')");
+ok(wait_until($local, sub { slurp_file($seen) }, "dark\n"), 'a connect is under way');
+waits($u2[0], 'dark', 'server_cap', 'it has the place already, so another user waits');
+$u1[0]->finish(30);
+$u1[0]->failed('08001', qr/within connect_timeout/, 'it comes to nothing');
+ok(wait_until($local, sub { slurp_file($seen) }, "dark\ndark\n"), 'and then another connect is made');
+$u2[0]->finish(30);
+unlink $seen;
+append_to_file($seen, '');
+make_capped('lingers', "pool_size '1', max_server_connections '1', reset 'never', sslmode 'disable'", $fake, 'lingers');
+$local->safe_psql('postgres', "ALTER USER MAPPING FOR PUBLIC SERVER lingers OPTIONS (ADD password_required 'false')");
+foreach my $session ($u1[0], $u2[0], $u1[0])
+{
+	is($session->run("SELECT pgpool.exec('lingers', 'select 1')", 60) . $session->error, '1', 'users take turns at one place');
+}
+is(slurp_file($seen), "comes\ngoes\n" x 2 . "comes\n", 'one does not come before the other has really gone');
+
 # --- who waits for a cap, and is gone before it is his turn, keeps nobody out
 foreach my $round (1 .. 20)
 {
 	make_capped('gone', "pool_size '2', max_server_connections '1'");
 	lease($u1[0], 'gone');
 	$u2[0]->start("SELECT pgpool.checkout('gone', '60 s')");
-	wait_until($local, "SELECT reason FROM pgpool.waiters WHERE server = 'gone'", 'server_cap') or last;
+	wait_until($local, "SELECT reason FROM pgpool.waiters WHERE server = 'gone'", 'server_cap', 30) or last;
 	$local->safe_psql('postgres', 'SET client_min_messages = error; DROP SERVER gone CASCADE');
 	$u2[0]->finish(30);
 	$u1[0]->run('SELECT pgpool.checkin_all()');

@@ -113,6 +113,30 @@ $holder->fails("SELECT pgpool.exec($_, 'select 1')", 'PX001', qr/lease $_ was te
   foreach @ended;
 is($holder->run('SELECT pgpool.checkin_all()') . $holder->error, '5', 'ended: all can be returned');
 
+# the place is free within a second, by the clock of the server
+foreach my $in_query (0, 1)
+{
+	my $what = $in_query ? 'ended, in a query' : 'ended, idle';
+
+	$lease = lease($holder, 'ended');
+	$pid = remote_pid($holder, $lease);
+	$holder->start("SELECT pgpool.exec($lease, 'select pg_sleep(300)')") if $in_query;
+	$others[0]->start("SELECT pgpool.checkout('ended', '30 s')");
+	ok( wait_until($local, "SELECT waiters, (SELECT state FROM pgpool.leases WHERE lease = $lease) FROM pgpool.pools WHERE server = 'ended'",
+			'1|' . ($in_query ? 'active' : 'idle')), "$what: one waits");
+	my $delay = delay_begin();
+	my ($began, $done) = split /\|/, $others[1]->run("SELECT clock_timestamp(), pgpool.terminate($lease)");
+	my $next = $others[0]->finish(30);
+	$delay = delay_end($delay);
+	is($done, 't', "$what: the lease is terminated");
+	my $took = $others[0]->run("SELECT extract(epoch FROM leased_at - '$began') FROM pgpool.leases WHERE lease = $next");
+	cmp_ok($took, '<', 1 + $delay, "$what: the place is free within a second ($took s)");
+	$in_query ? $holder->finish(30) : $holder->run("SELECT pgpool.exec($lease, 'select 1')");
+	$holder->failed('PX001', qr/lease $lease was terminated/, "$what: the holder is told");
+	ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE pid = $pid", '0'), "$what: the remote session has ended");
+	$_->run('SELECT pgpool.checkin_all()') foreach $holder, $others[0];
+}
+
 # while it comes back by itself: one end, whichever comes first
 foreach my $round (1 .. 40)
 {

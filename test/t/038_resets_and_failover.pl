@@ -160,11 +160,12 @@ $other->reload;
 ok(wait_until($other, 'SHOW default_transaction_read_only', 'on'), 'one of two remotes is read-only');
 my %both = (host => '127.0.0.1,127.0.0.1', port => $remote->port . ',' . $other->port, target_session_attrs => 'read-write', pool_size => 2);
 make_pool($local, $remote, server => 'lever', options => {%both});
+make_pool($local, $remote, server => 'evicted', options => {%both});
 make_pool($local, $remote, server => 'lifetime', options => { %both, max_lifetime => '2s' });
 my $session = $sessions[0];
 sub insert { return "SELECT pgpool.exec('$_[0]', 'insert into written values (1)')"; }
-is($session->run(insert($_)) . $session->error, '1', "$_: writes go to the primary") foreach qw(lever lifetime);
-is($remote->safe_psql('remote_db', 'SELECT count(*) FROM written'), '2', 'the first one');
+is($session->run(insert($_)) . $session->error, '1', "$_: writes go to the primary") foreach qw(lever lifetime evicted);
+is($remote->safe_psql('remote_db', 'SELECT count(*) FROM written'), '3', 'the first one');
 
 $remote->append_conf('postgresql.conf', 'default_transaction_read_only = on');
 $other->append_conf('postgresql.conf', 'default_transaction_read_only = off');
@@ -173,9 +174,13 @@ ok(wait_until($_->[0], 'SHOW default_transaction_read_only', $_->[1]), 'the role
 $session->run(insert('lever'));
 is($session->sqlstate, '25006', 'lever: the old primary refuses a write, and the caller has its SQLSTATE');
 $session->run("SELECT pgpool.reconnect('lever')");
+$session->fails(insert('evicted'), '25006', qr/read-only/, 'evicted: another pool has to find out, too');
+is($session->run(insert('evicted')) . $session->error, '1', 'evicted: which has closed the connection, so that the next write goes to the new one');
+is($local->safe_psql('postgres', "SELECT connects, closed_broken, closed_stale FROM pgpool.stats WHERE server = 'evicted'"), '2|1|0',
+	'evicted: without a lever');
 is($session->run(insert('lever')) . $session->error, '1', 'lever: after reconnect the next write succeeds');
 ok(wait_until($local, sub { $session->run(insert('lifetime')) }, '1', 20), 'lifetime: by itself after max_lifetime');
-is($other->safe_psql('remote_db', 'SELECT count(*) FROM written'), '2', 'at the new primary');
+is($other->safe_psql('remote_db', 'SELECT count(*) FROM written'), '3', 'at the new primary');
 
 stats_add_up($local);
 check_invariants($local);

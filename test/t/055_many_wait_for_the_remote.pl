@@ -25,9 +25,17 @@ EOT
 my $script = PostgreSQL::Test::Utils::tempdir . '/wait.sql';
 append_to_file($script, "INSERT INTO got SELECT pg_backend_pid(), pgpool.checkout('wanted');\nSELECT pgpool.checkin_all();\n");
 
+# the first of them one after the other, so that it is known who came when
+my @first = map { PgpxSession->new($local) } 1 .. 5;
+foreach my $n (0 .. $#first)
+{
+	$first[$n]->start(slurp_file($script));
+	wait_until($local, 'SELECT count(*) FROM pgpool.waiters', $n + 1);
+}
+
 # no more to one program than it may have descriptors
 my (@bench, @out);
-for (my $left = $waiters; $left > 0; $left -= 250)
+for (my $left = $waiters - @first; $left > 0; $left -= 250)
 {
 	my $clients = $left < 250 ? $left : 250;
 
@@ -57,6 +65,9 @@ foreach my $n (0 .. $#bench)
 	$bench[$n]->finish;
 	is($bench[$n]->result(0), 0, 'they come to their end') or diag($out[$n]);
 }
+$_->finish(60) foreach @first;
+is($local->safe_psql('postgres', q{SELECT string_agg(pid::text, ' ' ORDER BY lease) FROM (SELECT * FROM got ORDER BY lease LIMIT 5) t}),
+	join(' ', map { $_->pid } @first), 'who came first was served first');
 is($local->safe_psql('postgres', 'SELECT count(*), count(DISTINCT lease) FROM got'), "$waiters|$waiters", 'each has had its lease');
 is($local->safe_psql('postgres', <<'EOT'), '0', 'in the order in which they came');
 SELECT count(*) FROM (SELECT row_number() OVER (ORDER BY place) - row_number() OVER (ORDER BY lease) AS moved
@@ -68,7 +79,7 @@ cmp_ok($in, '<=', $size, "never more than the pool is large ($in)");
 cmp_ok($most, '<=', $size, "nor are the remote's sessions ($most)");
 is($local->safe_psql('postgres', 'SELECT waited - granted, timeouts, failed FROM pgpool.stats'), '0|0|0', 'the counters say so');
 
-$watch->quit;
+$_->quit foreach $watch, @first;
 stats_add_up($local);
 check_invariants($local);
 leak_check($local, $remote);

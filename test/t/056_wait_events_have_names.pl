@@ -1,10 +1,12 @@
 # What a session waits for shows in pg_stat_activity: by a name of its own from
-# PostgreSQL 17 on, as "Extension" before.
+# PostgreSQL 17 on, as "Extension" before, and where other libraries have taken all
+# names that there are.
 use strict;
 use warnings;
 
 use IO::Socket::INET;
 use PgpxTest;
+use PostgreSQL::Test::Utils;
 use Test::More;
 
 # it never answers: the kernel takes the connections
@@ -107,4 +109,37 @@ kill 'CONT', $worker;
 $_->quit foreach $holder, $session;
 check_invariants($local);
 leak_check($local, $remote);
+
+# --- all names are taken: the server has 127 of them for all libraries
+SKIP:
+{
+	skip 'waits have no names before PostgreSQL 17', 1 unless $named;
+	my $headers = $ENV{PGPX_INCLUDE_SERVER} // `pg_config --includedir-server`;
+	chomp $headers;
+	my $library = PostgreSQL::Test::Utils::tempdir . '/wait_events.so';
+	my $source = __FILE__ =~ s{t/[^/]*$}{perl/wait_events.c}r;
+
+	skip 'no compiler', 1
+	  if system("cc -shared -fPIC -I $headers -o $library $source") != 0;
+	chmod 0755, $library;
+	my $full = local_node('full', preload => 0, conf => ["shared_preload_libraries = '$library, pgpool_ext'"]);
+	like(slurp_file($full->logfile), qr/12\d names of wait events are taken/, 'another library has taken all names');
+	make_pool($full, $remote, server => 'one', options => { pool_size => 1 });
+	my $waiter = PgpxSession->new($full);
+	is($waiter->run(q{SELECT pgpool.exec('one', 'select 1')}) . $waiter->error, '1', 'no names: a pool works');
+	$waiter->start(q{SELECT pgpool.exec('one', 'select pg_sleep(300)')});
+	foreach my $pid (worker_pid($full), $waiter->pid)
+	{
+		ok( wait_until($full, "SELECT wait_event_type || '/' || wait_event FROM pg_stat_activity WHERE pid = $pid", 'Extension/Extension', 30),
+			'no names: a wait shows as that of an extension');
+	}
+	$full->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $waiter->pid . ')');
+	$waiter->finish(30);
+	is($waiter->sqlstate, '57014', 'no names: a wait can be cancelled');
+	is($waiter->run(q{SELECT pgpool.exec('one', 'select 1')}) . $waiter->error, '1', 'no names: and the next one works');
+	is($full->safe_psql('postgres', 'SELECT restarts FROM pgpool.workers'), '0', 'no names: the worker has not ended for it');
+	$waiter->quit;
+	check_invariants($full, 'no names: the invariants hold');
+	leak_check($full, $remote);
+}
 done_testing();

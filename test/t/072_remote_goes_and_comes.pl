@@ -1,0 +1,150 @@
+# A remote goes and comes back, with the pauses between connects as they come: how
+# soon a checkout says that it is gone, how soon one succeeds again; what becomes of
+# those who were in the midst of something, each of whom is told once; and that no
+# answer is another's when its server crashes.
+use strict;
+use warnings;
+
+use PgpxTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $remote = remote_node('remote', conf => ['restart_after_crash = on']);
+my $local = local_node('local', conf => ['pgpool_ext.log_connections = on']);
+my $row = 'AS t(a int)';
+my @sessions = map { PgpxSession->new($local) } 1 .. 10;
+
+make_pool($local, $remote, server => 'idle');
+make_pool($local, $remote, server => 'busy', options => { pool_size => 10 });
+is($local->safe_psql('postgres', q{SELECT current_setting('pgpool_ext.default_retry_max', true), option_value IS NULL FROM pg_foreign_server LEFT JOIN LATERAL pg_options_to_table(srvoptions) ON option_name ~ 'retry' WHERE srvname = 'idle'}),
+	'|t', 'the pauses between connects are as they come');
+
+# On the server's clock: what a first checkout comes to, and how long it takes; and
+# when one succeeds, if it is tried again and again.
+$local->safe_psql('postgres', <<'EOT');
+CREATE FUNCTION try(server text, OUT state text, OUT detail text, OUT took float8) LANGUAGE plpgsql AS $$
+DECLARE
+	began timestamptz := clock_timestamp();
+BEGIN
+	state := '00000';
+	BEGIN
+		PERFORM pgpool.checkin(pgpool.checkout(server, '8 s'));
+	EXCEPTION WHEN OTHERS THEN
+		GET STACKED DIAGNOSTICS state = RETURNED_SQLSTATE, detail = PG_EXCEPTION_DETAIL;
+	END;
+	took := extract(epoch FROM clock_timestamp() - began);
+END $$;
+CREATE FUNCTION works_after(server text, since timestamptz) RETURNS float8 LANGUAGE plpgsql AS $$
+BEGIN
+	WHILE (SELECT state FROM try(server)) <> '00000' LOOP
+		PERFORM pg_sleep(0.01);
+	END LOOP;
+	RETURN extract(epoch FROM clock_timestamp() - since);
+END $$;
+EOT
+
+sub now { return $local->safe_psql('postgres', 'SELECT clock_timestamp()'); }
+
+# --- nobody uses the pool when the remote stops
+foreach my $mode (qw(fast immediate))
+{
+	is($sessions[0]->run("SELECT pgpool.exec('idle', 'select 1')") . $sessions[0]->error, '1', "$mode: a pool has an idle connection");
+	$remote->stop($mode);
+	my $delay = delay_begin();
+	my ($state, $detail, $took) = split /\|/, $sessions[0]->run(q{SELECT * FROM try('idle')});
+	$delay = delay_end($delay);
+	is($state, '08001', "$mode: a checkout says that the remote is gone");
+	like($detail, qr/refused|shutting down|terminating|closed the connection/, "$mode: and why");
+	cmp_ok($took, '<', 1 + $delay, "$mode: within a second ($took s)");
+	$remote->start;
+	my $back = now();
+	$delay = delay_begin();
+	$took = $sessions[0]->run("SELECT works_after('idle', '$back')");
+	$delay = delay_end($delay);
+	cmp_ok($took, '<=', 2 + $delay, "$mode: the first checkout succeeds within two seconds of its return ($took s)");
+}
+
+# --- ten leases and calls are in flight
+foreach my $session (@sessions[ 0 .. 4 ])
+{
+	my $lease = lease($session, 'busy');
+	$session->start("SELECT pgpool.exec($lease, 'select pg_sleep(300)')");
+}
+$_->start(q{SELECT pgpool.exec('busy', 'select pg_sleep(300)')}) foreach @sessions[ 5 .. 9 ];
+ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE query = 'select pg_sleep(300)' AND state = 'active'}, '10'),
+	'in flight: ten statements');
+my $start = log_clock($local);
+my $delay = delay_begin();
+$remote->stop('immediate');
+foreach my $n (0 .. 9)
+{
+	$sessions[$n]->finish(30);
+	$sessions[$n]->failed('08006', qr/connection to server "busy" was lost/, 'in flight: ' . ($n < 5 ? 'a lease' : 'a call') . ' is told that it is lost');
+}
+my @closed;
+ok(wait_until($local, sub { @closed = log_times($local, 'closed connection \d+ to server "busy"'); @closed >= 5 ? 1 : 0 }, 1, 30),
+	'in flight: the places of the calls are empty');
+cmp_ok($closed[4] - $start, '<', 1 + delay_end($delay), 'in flight: within a second');
+is($local->safe_psql('postgres', q{SELECT leased, total, errors FROM pgpool.pools JOIN pgpool.stats USING (pool_id) WHERE pools.server = 'busy'}),
+	'5|5|0', 'in flight: the others are of leases that nobody has returned');
+$start = log_clock($local);
+$delay = delay_begin();
+is($sessions[$_]->run('SELECT pgpool.checkin_all()') . $sessions[$_]->error, '1', 'in flight: a lost lease is returned, without another error') foreach 0 .. 4;
+ok(wait_until($local, sub { @closed = log_times($local, 'closed connection \d+ to server "busy"'); scalar @closed }, 10, 30),
+	'in flight: all places are empty');
+cmp_ok($closed[9] - $start, '<', 1 + delay_end($delay), 'in flight: within a second again');
+check_invariants($local, 'in flight: the invariants hold');
+$remote->start;
+ok(wait_until($local, q{SELECT state FROM try('busy')}, '00000', 30), 'in flight: afterwards it works');
+foreach my $session (@sessions[ 0 .. 9 ])
+{
+	is($session->run("SELECT a FROM pgpool.query('busy', 'select 7') $row") . $session->error, '7', 'in flight: for each of them, without another error');
+}
+
+# --- one backend of the remote is killed, while ten sessions ask for a number each
+# time, and the rows of an answer are in its order
+$local->safe_psql('postgres', <<'EOT');
+CREATE UNLOGGED TABLE calls (worker int, n int, state text);
+CREATE TABLE stop ();
+CREATE PROCEDURE ask(me int) LANGUAGE plpgsql AS $$
+DECLARE
+	nonce int; got int[]; said text;
+BEGIN
+	FOR n IN 1 .. 1000000 LOOP
+		EXIT WHEN to_regclass('stop') IS NULL;
+		nonce := (random() * 1e9)::int; said := '00000';
+		BEGIN
+			SELECT array_agg(a) INTO got FROM pgpool.query('busy', 'select $1::int + g from generate_series(1, 3) g', nonce) AS t(a int);
+			IF got IS DISTINCT FROM array[nonce + 1, nonce + 2, nonce + 3] THEN said := 'wrong'; END IF;
+		EXCEPTION WHEN OTHERS THEN
+			GET STACKED DIAGNOSTICS said = RETURNED_SQLSTATE;
+		END;
+		INSERT INTO calls VALUES (me, n, said);
+		COMMIT;
+		PERFORM pg_sleep(0.01);
+	END LOOP;
+END $$;
+EOT
+$sessions[$_]->start("CALL ask($_)") foreach 0 .. 9;
+ok(wait_until($local, q{SELECT count(DISTINCT worker) = 10 AND count(*) > 200 FROM calls}, 't', 60), 'killed: ten sessions are at work');
+my $victim = $local->safe_psql('postgres', q{SELECT max(remote_pid) FROM pgpool.connections WHERE server = 'busy'});
+kill 'KILL', $victim;
+ok(wait_until($local, q{SELECT count(*) > 0 FROM calls WHERE state <> '00000'}, 't', 30), 'killed: they notice');
+ok( wait_until($local, <<'EOT', '10', 90), 'killed: and work again, each of them');
+SELECT count(*) FROM (SELECT FROM calls GROUP BY worker
+	HAVING max(n) FILTER (WHERE state = '00000') > coalesce(max(n) FILTER (WHERE state <> '00000'), 0) + 20) c
+EOT
+$local->safe_psql('postgres', 'DROP TABLE stop');
+$_->finish(60) foreach @sessions[ 0 .. 9 ];
+is($local->safe_psql('postgres', q{SELECT count(*) FROM calls WHERE state = 'wrong'}), '0', 'killed: no answer was wrong');
+is($local->safe_psql('postgres', q{SELECT string_agg(DISTINCT state, ' ') FROM calls WHERE state NOT IN ('00000', '08006', '08001')}), '',
+	'killed: and no call has failed in another way');
+is($local->safe_psql('postgres', q{SELECT max(n) <= 1 FROM (SELECT count(*) AS n FROM calls WHERE state = '08006' GROUP BY worker) c}), 't',
+	'killed: a session has lost one connection, once')
+  or diag($local->safe_psql('postgres', q{SELECT string_agg(worker || ' ' || n || ' ' || state, ', ' ORDER BY worker, n) FROM calls WHERE state = '08006'}));
+
+$_->quit foreach @sessions;
+stats_add_up($local);
+check_invariants($local);
+leak_check($local, $remote);
+done_testing();

@@ -1,0 +1,127 @@
+# Each cause that closes a connection has a counter of its own in stats, and each
+# thing that a session can wait for a word of its own in waiters: one event, and
+# exactly that one counts.
+use strict;
+use warnings;
+
+use IO::Socket::INET;
+use PgpxTest;
+use Test::More;
+
+# it never answers: the kernel takes the connections
+my $silent = IO::Socket::INET->new(Listen => 64, LocalAddr => '127.0.0.1') or die "no listener: $!";
+my $remote = remote_node('remote', conf => ["client_connection_check_interval = '200ms'"]);
+my $local = local_node('local', conf => ['pgpool_ext.max_connections = 40']);
+my ($session, $holder, $other) = map { PgpxSession->new($local) } 1 .. 3;
+my @counters = split / /, $local->safe_psql('postgres', <<'EOT');
+CREATE EXTENSION pgpool_ext;
+SELECT string_agg(attname, ' ' ORDER BY attnum) FROM pg_attribute WHERE attrelid = 'pgpool.stats'::regclass AND attname ~ '^closed_';
+EOT
+my %seen;
+
+# One connection of a pool is opened, something happens, and it is closed as that.
+sub closes_as
+{
+	my ($counter, $options, $event) = @_;
+	my $server = "s_$counter";
+
+	make_pool($local, $remote, server => $server, options => { pool_size => 1, %$options });
+	$session->run("SELECT pgpool.exec('$server', 'select 1')");
+	$event->($server);
+	my $stats = sub {
+		return $local->safe_psql('postgres', "SELECT string_agg(key || ' ' || value, ' ' ORDER BY key) FROM pgpool.stats s, jsonb_each_text(to_jsonb(s)) WHERE server = '$server' AND local_user = current_user AND key ~ '^closed_' AND value <> '0'");
+	};
+	ok(wait_until($local, $stats, "$counter 1", 30), "$counter counts what it says, and nothing else does");
+	$seen{$counter}++;
+	return;
+}
+
+sub nothing { return; }
+
+sub sql
+{
+	my ($sql) = @_;
+
+	return sub { my $text = $sql =~ s/%/$_[0]/gr; $local->safe_psql('postgres', $text); };
+}
+
+closes_as('closed_idle', { idle_timeout => '200ms' }, \&nothing);
+closes_as('closed_lifetime', { max_lifetime => '200ms' }, \&nothing);
+closes_as('closed_uses', { max_uses => 1 }, \&nothing);
+closes_as('closed_overflow', { max_overflow => 1, overflow_ttl => '100ms' }, sub {
+		my ($server) = @_;
+
+		lease($_, $server) foreach $holder, $other;
+		$_->run('SELECT pgpool.checkin_all()') foreach $holder, $other;
+	});
+closes_as('closed_evicted', { max_server_connections => 1 }, sub {
+		my $mine = PgpxSession->new($local, user => 'app');
+
+		is($mine->run("SELECT pgpool.exec('$_[0]', 'select 1')", 30) . $mine->error, '1', 'another user comes');
+	});
+closes_as('closed_reset', { reset_command => 'select 1/0' }, \&nothing);
+closes_as('closed_broken', {}, sub {
+		wait_until($local, "SELECT state FROM pgpool.connections WHERE server = '$_[0]'", 'idle', 30);
+		$remote->safe_psql('postgres', "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'pgpool_ext/$_[0]'");
+	});
+closes_as('closed_drained', {}, sql("SELECT pgpool.drain('%', '30 s')"));
+closes_as('closed_stale', { pool_size => 2 }, sub {
+		# a pool of old options is forgotten with its last connection
+		my ($server) = @_;
+
+		lease($_, $server) foreach $holder, $other;
+		$local->safe_psql('postgres', "ALTER SERVER $server OPTIONS (ADD idle_timeout '1h')");
+		$holder->run('SELECT pgpool.checkin_all()');
+	});
+$other->run('SELECT pgpool.checkin_all()');
+closes_as('closed_terminated', {}, sub { my $lease = lease($holder, $_[0]); $other->run("SELECT pgpool.terminate($lease)"); });
+closes_as('closed_holder_died', {}, sub {
+		my $mine = PgpxSession->new($local);
+		my $lease = lease($mine, $_[0]);
+
+		$mine->run("SELECT pgpool.exec($lease, 'begin')");
+		$mine->quit;
+	});
+closes_as('closed_discarded', {}, sub { my $lease = lease($holder, $_[0]); $holder->run("SELECT pgpool.discard($lease)"); });
+$holder->run('SELECT pgpool.checkin_all()');
+is(join(' ', sort keys %seen), join(' ', sort @counters), 'these are all reasons that there are');
+
+# --- what a session waits for
+sub waits_for
+{
+	my ($reason, $server) = @_;
+	my $pid = $session->pid;
+
+	$session->start("SELECT pgpool.checkout('$server', '60 s')");
+	ok(wait_until($local, "SELECT reason FROM pgpool.waiters WHERE pid = $pid", $reason, 30), "a session that waits for it sees: $reason");
+	$local->safe_psql('postgres', "SELECT pg_cancel_backend($pid)");
+	$session->finish(30);
+	return;
+}
+
+make_pool($local, $remote, server => 'w_full', options => { pool_size => 1 });
+lease($holder, 'w_full');
+waits_for('full', 'w_full');
+make_pool($local, $remote, server => 'w_paused');
+$local->safe_psql('postgres', q{SELECT pgpool.pause('w_paused')});
+waits_for('paused', 'w_paused');
+make_pool($local, $remote, server => 'w_connecting', options => { port => $silent->sockport, connect_timeout => '60s' });
+waits_for('connecting', 'w_connecting');
+make_pool($local, $remote, server => 'w_unavailable', remote_dbname => 'no_such_db',
+	options => { on_unavailable => 'wait', retry_min => '60s', retry_max => '60s' });
+waits_for('unavailable', 'w_unavailable');
+make_pool($local, $remote, server => 'w_server_cap', options => { max_server_connections => 1 });
+my $mine = PgpxSession->new($local, user => 'app');
+lease($mine, 'w_server_cap');
+waits_for('server_cap', 'w_server_cap');
+make_pool($local, $remote, server => 'w_hog', options => { pool_size => 100 });
+$other->run(q{SELECT pgpool.try_checkout('w_hog') FROM generate_series(1, 100)});
+make_pool($local, $remote, server => 'w_global_cap');
+$other->run(q{SELECT pgpool.checkout('w_hog', '300 ms') FROM generate_series(1, 100)});
+waits_for('global_cap', 'w_global_cap');
+$_->run('SELECT pgpool.checkin_all()'), $_->quit foreach $session, $holder, $other, $mine;
+
+stats_add_up($local);
+check_invariants($local);
+leak_check($local, $remote);
+done_testing();
