@@ -9,7 +9,7 @@ layer_of() {
   case $1 in
     compat | guc | errcodes | debug_point) echo 0 ;;
     options | option_table | shmem | dlock_table) echo 1 ;;
-    conn | pool | pool_* | registry | ticket | stats | invariants | invariants_* | dlock | dlock_queue | dlock_work) echo 2 ;;
+    conn | pool | pool_* | registry | ticket | stats | invariants | invariants_* | debug_damage | dlock | dlock_queue | dlock_work) echo 2 ;;
     wire | wire_* | fdpass | resolver | remote_error) echo 3 ;;
     handoff) echo 4 ;;
     worker | worker_* | reactor | connector | connection | steward | canceller | ending | relay | janitor | pinger | pinger_*) echo 5 worker ;;
