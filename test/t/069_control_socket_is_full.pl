@@ -39,7 +39,7 @@ BEGIN
 END $f$;
 EOT
 # sockets and what waits for them; files are PostgreSQL's own
-my $descriptors = sub { return scalar grep { (readlink // '') =~ /socket|eventpoll/ } glob "/proc/$_[0]/fd/*"; };
+my $descriptors = sub { return scalar grep { (readlink // '') =~ /^(?:socket:|anon_inode)/ } glob "/proc/$_[0]/fd/*"; };
 my $mine = $descriptors->($asker->pid);
 my $worker = worker_pid($local);
 
