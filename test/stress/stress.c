@@ -99,6 +99,8 @@ static double fault_each = 0;	/* seconds; 0: a stress, no soak */
 static volatile bool stop = false;	/* the time is up */
 static volatile bool pausing = false;	/* to the barrier */
 static volatile bool quiet = false; /* nobody but the sessions does anything */
+static volatile bool on_transfer = false;	/* reset of "s", now or in this round */
+static volatile bool on_transfer_now = false;
 static volatile int spoil_at = -1;	/* the proxy cuts each after so many bytes */
 static volatile bool frozen = false;	/* the proxy passes nothing on */
 static volatile int cutting = 0;	/* the proxy cuts: 1 RST, 2 FIN */
@@ -377,9 +379,13 @@ mark(Session *s)
 	s->model.statements[0]++;
 	if (s->pid[0] == '\0')
 	{
-		if (PQgetvalue(res, 0, 1)[0] != '\0')
+		/* on_transfer: whoever comes back finds what he has left */
+		bool		may_be_mine = on_transfer &&
+			strcmp(PQgetvalue(res, 0, 1), mine) == 0;
+
+		if (PQgetvalue(res, 0, 1)[0] != '\0' && !may_be_mine)
 			fail(s, "the session is still that of %s", PQgetvalue(res, 0, 1));
-		if (strcmp(PQgetvalue(res, 0, 2), "0") != 0)
+		if (strcmp(PQgetvalue(res, 0, 2), "0") != 0 && !may_be_mine)
 			fail(s, "the session has somebody's advisory lock");
 		snprintf(s->pid, sizeof(s->pid), "%s", PQgetvalue(res, 0, 0));
 		PQclear(res);
@@ -943,8 +949,12 @@ one_fault(Session *s, PGconn **local, PGconn **remote)
 			snprintf(sql, sizeof(sql), "ALTER SERVER c OPTIONS (SET pool_size '%u')",
 					 1 + roll(s, 3));
 		else
+		{
+			on_transfer_now = roll(s, 3) == 0;
+			on_transfer |= on_transfer_now;
 			snprintf(sql, sizeof(sql), "ALTER SERVER s OPTIONS (SET pool_size '%u', SET reset '%s')",
-				 1 + roll(s, 8), roll(s, 3) == 0 ? "on_transfer" : "always");
+					 1 + roll(s, 8), on_transfer_now ? "on_transfer" : "always");
+		}
 		LOCAL(sql);
 	}
 	else if (what < 88)
@@ -1292,6 +1302,7 @@ main(int argc, char **argv)
 			take_samples(&local, &remote);
 		rounds++;
 		pausing = false;
+		on_transfer = on_transfer_now;
 
 		/* the last round is a quiet one */
 		stop = quiet && now() >= end;
