@@ -19,6 +19,7 @@
 #include "utils/guc.h"
 
 static char *armed = NULL;
+static char *damage = NULL;
 static int	oom_at = 0;
 static int	allocations = 0;
 
@@ -28,9 +29,20 @@ assign_oom(int value, void *extra)
 	allocations = 0;
 }
 
+static void
+assign_damage(const char *what, void *extra)
+{
+	if (what[0] != '\0' || damage != NULL)
+		pgpx_debug_damage(what);
+}
+
 void
 pgpx_debug_define(void)
 {
+	DefineCustomStringVariable("pgpool_ext.debug_damage",
+							   "Damages shared memory, for tests.", NULL,
+							   &damage, "", PGC_USERSET, 0, NULL,
+							   assign_damage, NULL);
 	DefineCustomStringVariable("pgpool_ext.debug_point",
 							   "Does something at a place, for tests.", NULL,
 							   &armed, "", PGC_USERSET, 0, NULL, NULL, NULL);

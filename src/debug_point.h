@@ -27,6 +27,9 @@ extern void pgpx_debug_define(void);
 extern void pgpx_debug_point(const char *name);
 extern void pgpx_debug_allocate(void);
 
+/* See debug_damage.c. */
+extern void pgpx_debug_damage(const char *what);
+
 #define PGPX_DEBUG_POINT(name) pgpx_debug_point(name)
 
 /* Each allocation asks first; a macro does not expand itself again. */

@@ -235,6 +235,58 @@ foreach my $case (qw(undisturbed lost cancelled terminated taken))
 	stats_add_up($local, "carry, $case: the counters add up");
 }
 
+# check_invariants() finds what must not be.
+my %damages = (
+	lease_of_idle => qr/is idle, but has lease 5 /, lease_to_come => qr/is leased, but its lease is 9223372036854775807/,
+	lease_twice => qr/is on two connections/, holder => qr/belongs to process 1 at \d+, which does not exist/,
+	generation => qr/has generation 0/, version => qr/is of version \d+, the pool of/, opened => qr/is idle, but was opened at 0/,
+	owed => qr/is idle, but owes 2 answers/, closing => qr/is closing, but for no reason/, state => qr/is in state \d+/,
+	count => qr/2 connections are idle, but the pool counts 7/, list_leads => qr/list of idle connections leads to 100000/,
+	list_state => qr/in the list of idle ones is leased/, list_link => qr/is linked to \d+ before it, not to -1/,
+	list_end => qr/list of idle connections ends with/, list_short => qr/list of idle connections has 1, but 2/,
+	cap => qr/4 connections, but pool_size and max_overflow allow 1/, checkouts => qr/checkouts is 0, but/, waited => qr/waited is 100000, but/,
+	histogram => qr/sum of the histogram is/, connects => qr/connects is 0, but/, hits => qr/checkouts is \d+, but hits is 100000/,
+	partner_hits => qr/but partner_hits is 100000/, closed => qr/closed for no reason/, place => qr/has no pool, but connections or tickets/,
+	free_leads => qr/free list leads to/, free_outside => qr/free list leads to/, free_count => qr/in the free list, but it counts 0/,
+	free_missing => qr/is free, but not in the free list/, served => qr/2 tickets wait while connection \d+ is idle/,
+	queue_leads => qr/queue leads to ticket 100000/, queue_state => qr/in the queue is in state/, queue_link => qr/in the queue is linked to 100000/,
+	queue_order => qr/stands behind number 9223372036854775807/, queue_process => qr/ticket \d+ belongs to process 1/,
+	queue_end => qr/queue ends with ticket/, queue_count => qr/2 tickets are in the queue, but the pool counts 7/,
+	tickets => qr/but the pool counts 7/, granted_outside => qr/was granted connection 100000/, granted_other => qr/which process \d+ holds/,
+	granted_gone => qr/was granted lease 1, but connection/, lock_state => qr/has state 100000/, lock_name => qr/lacks a name/,
+	lock_owner => qr/belongs to PID 1/, lock_done => qr/waits for a session that does not wait/, lock_token => qr/held without a token/);
+{
+	my ($holder, $first, $second, $damager) = map { PgpxSession->new($local) } 1 .. 4;
+
+	disarm();
+	make_pool($local, $remote, server => 'many', options => { pool_size => 4 });
+	my @leases = map { lease($holder, 'many') } 1 .. 4;
+	$holder->run("SELECT pgpool.checkin($_)") foreach @leases[ 0, 1 ];
+	$holder->run(q{SELECT pgpool.lock_setup('many'); SELECT pgpool.lock('many', 'a', ttl => '1 h'); SELECT pgpool.checkout('one')});
+	foreach my $n (1, 2)
+	{
+		($first, $second)[ $n - 1 ]->start(q{SELECT pgpool.checkout('one', '10 min')});
+		wait_until($local, 'SELECT count(*) FROM pgpool.waiters', $n) or die 'no waiter';
+	}
+	wait_until($local, q{SELECT idle FROM pgpool.pools WHERE server = 'many'}, '2') or die 'not idle';
+	check_invariants($local, 'damage: there is none');
+	my $worker = worker_pid($local);
+	kill 'STOP', $worker;
+	foreach my $what (sort keys %damages)
+	{
+		$damager->run("SET pgpool_ext.debug_damage = '$what'; SELECT pgpool.check_invariants(); RESET pgpool_ext.debug_damage");
+		$damager->failed('XX000', $damages{$what}, "damage: $what");
+	}
+	$damager->run('SELECT pgpool.check_invariants()');
+	is($damager->error, '', 'damage: all of it undone');
+	kill 'CONT', $worker;
+	$holder->run('SELECT pgpool.checkin_all()');
+	like($first->finish, qr/^\d+$/, 'damage: who has waited is served');
+	$first->run('SELECT pgpool.checkin_all()');
+	$second->finish;
+	$_->quit foreach $holder, $first, $second, $damager;
+}
+
 # No memory, in a session: an error, the lease usable or gone, nothing lost.
 my ($failed, $wrong) = (0, '');
 foreach my $n (1 .. 30)

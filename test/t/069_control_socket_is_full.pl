@@ -1,0 +1,69 @@
+# The worker does not read its control socket: sessions ask it for sockets until there
+# is no room for a question.  Each of them leaves in its time, can be cancelled, and
+# gives back what it was granted; when the worker reads again all works, and no
+# descriptor is left on either side.
+use strict;
+use warnings;
+
+use PgpxTest;
+use Test::More;
+
+plan skip_all => 'over TLS a stopped worker passes nothing on' if over_tls();
+
+my $remote = remote_node('remote');
+my $local = local_node('local');
+make_pool($local, $remote, server => 'two', options => { pool_size => 2 });
+
+my ($owner, $asker) = map { PgpxSession->new($local) } 1 .. 2;
+my @leases = map { lease($owner, 'two') } 1 .. 2;
+$owner->run('SELECT pgpool.checkin_all()');
+wait_until($local, q{SELECT idle FROM pgpool.pools WHERE server = 'two'}, '2') or die 'not idle';
+$asker->run(<<'EOT');
+CREATE FUNCTION ask(times int) RETURNS TABLE (said text, n bigint) LANGUAGE plpgsql AS $f$
+BEGIN
+	CREATE TEMP TABLE heard (said text);
+	FOR i IN 1 .. times LOOP
+		BEGIN
+			IF i % 2 = 0 THEN
+				PERFORM pgpool.checkout('two', '1 ms');
+				INSERT INTO heard VALUES ('a lease');
+			ELSE
+				INSERT INTO heard VALUES (coalesce(pgpool.try_checkout('two')::text, 'none'));
+			END IF;
+		EXCEPTION WHEN OTHERS THEN
+			INSERT INTO heard VALUES (SQLSTATE);
+		END;
+	END LOOP;
+	RETURN QUERY SELECT h.said, count(*) FROM heard h GROUP BY 1 ORDER BY 1;
+	DROP TABLE heard;
+END $f$;
+EOT
+# sockets and what waits for them; files are PostgreSQL's own
+my $descriptors = sub { return scalar grep { (readlink // '') =~ /^(?:socket:|anon_inode)/ } glob "/proc/$_[0]/fd/*"; };
+my $mine = $descriptors->($asker->pid);
+my $worker = worker_pid($local);
+
+kill 'STOP', $worker;
+is($asker->run('SELECT * FROM ask(1000)', 300) . $asker->error, "55P03|500\nnone|500", 'nobody answers: each call ends in its time');
+is($local->safe_psql('postgres', q{SELECT leased, idle, waiters FROM pgpool.pools WHERE server = 'two'}), '0|2|0', 'what was granted is given back');
+check_invariants($local);
+
+# there is no room by now, and somebody who waits for it
+$asker->start("SELECT pgpool.checkout('two', '10 min')");
+ok(wait_until($local, 'SELECT pid FROM pgpool.leases', $asker->pid), 'one waits');
+$local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $asker->pid . ')');
+$asker->finish(60);
+$asker->failed('57014', qr/canceling statement/, 'and can be cancelled');
+$asker->start("SELECT a FROM pgpool.query('two', 'select 7') AS t(a int)");
+ok(wait_until($local, 'SELECT pid FROM pgpool.leases', $asker->pid), 'another one waits');
+kill 'CONT', $worker;
+is($asker->finish(60) . $asker->error, '7', 'the worker reads again, and he is served');
+is(worker_pid($local), $worker, 'by the same worker');
+ok(wait_until($local, 'SELECT sum(descriptors) - ' . descriptors_wanted() . ' FROM pgpool.workers', '0'), 'which has no descriptor too many');
+cmp_ok($descriptors->($asker->pid), '<=', $mine + 6, 'nor has the session');
+
+$_->quit foreach $owner, $asker;
+stats_add_up($local);
+check_invariants($local);
+leak_check($local, $remote);
+done_testing();
