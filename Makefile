@@ -70,7 +70,7 @@ help:
 	@echo "stress         SECONDS= of random operations and faults; SEED="
 	@echo "check-points   what happens at exact instants, in a build with debug points"
 	@echo "check-assert   regress and isolation in a server with assertions, built"
-	@echo "               once from source; check-asan, check-ubsan, check-valgrind"
+	@echo "               once from source; check-asan, check-valgrind; check-ubsan"
 	@echo "check-versions everything on PostgreSQL 15, 17 and 18, each in its Debian,"
 	@echo "               made once with debootstrap, as root; MAJORS="
 	@echo "demo           pools and dblink side by side, in private servers"

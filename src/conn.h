@@ -103,7 +103,7 @@ extern void pgpx_conn_free_locked(PgpxConn *conn);
 
 /* Where the statement that waits with a ticket lies. */
 #define PGPX_OFFER_OF(t) \
-	(pgpx_offers + (Size) PGPX_TICKET_INDEX(t) * PGPX_OFFER_MAX)
+	(pgpx_offers + (Size) ((t) - pgpx_tickets) * PGPX_OFFER_MAX)
 
 /*
  * pgpx_conn_do
