@@ -110,6 +110,7 @@ check-points: deps
 
 check-assert check-asan check-ubsan check-valgrind: check-%: deps
 	@test/sanitize/run $* $(SUITES)
+	@case $* in valgrind) test/valgrind ;; esac
 
 # PostgreSQL 15, 17 and 18, or those of MAJORS; SUITES and T as in test/run
 check-versions:
