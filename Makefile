@@ -72,7 +72,7 @@ help:
 	@echo "coverage       which lines of src/ the tests run; SUITES="
 	@echo "check-points   what happens at exact instants, in a build with debug points"
 	@echo "check-assert   regress and isolation in a server with assertions, built"
-	@echo "               once from source; check-asan, check-ubsan, check-valgrind"
+	@echo "               once from source; check-asan, check-valgrind; check-ubsan"
 	@echo "check-versions everything on PostgreSQL 15, 17 and 18, each in its Debian,"
 	@echo "               made once with debootstrap, as root; MAJORS="
 	@echo "demo           pools and dblink side by side, in private servers"
@@ -123,6 +123,7 @@ check-points: deps
 
 check-assert check-asan check-ubsan check-valgrind: check-%: deps
 	@test/sanitize/run $* $(SUITES)
+	@case $* in valgrind) test/valgrind ;; esac
 
 # PostgreSQL 15, 17 and 18, or those of MAJORS; SUITES and T as in test/run
 check-versions:

@@ -101,6 +101,6 @@ extern char *pgpx_offers;		/* [ntickets][PGPX_OFFER_MAX], of who waits */
 
 /* Where the statement that waits with a ticket lies. */
 #define PGPX_OFFER_OF(t) \
-	(pgpx_offers + (Size) PGPX_TICKET_INDEX(t) * PGPX_OFFER_MAX)
+	(pgpx_offers + (Size) ((t) - pgpx_tickets) * PGPX_OFFER_MAX)
 
 #endif							/* PGPX_TICKET_TABLE_H */

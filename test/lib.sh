@@ -190,10 +190,16 @@ private_install() {
   mkdir -p "$root$real_bin" "$root$real_lib" "$root$real_share/extension"
   cp -L "$real_bin"/* "$root$real_bin/"
   if [ -n "${PGPX_SERVER_WRAPPER:-}" ]; then
-    # the server runs under valgrind or the like
+    # the server runs under valgrind or the like; initdb and remote servers, which
+    # are none of ours, do not, or a login would take longer than it may
     mv "$root$real_bin/postgres" "$root$real_bin/postgres.real"
-    printf '#!/bin/sh\nexec %s "%s" "$@"\n' "$PGPX_SERVER_WRAPPER" \
-      "$root$real_bin/postgres.real" >"$root$real_bin/postgres"
+    cat >"$root$real_bin/postgres" <<WRAPPER
+#!/bin/sh
+case "\$*" in
+  --boot* | --single* | --check* | -V | */remote* | *_remote_data/*) exec "$root$real_bin/postgres.real" "\$@" ;;
+esac
+exec $PGPX_SERVER_WRAPPER "$root$real_bin/postgres.real" "\$@"
+WRAPPER
     chmod 755 "$root$real_bin/postgres"
   fi
   for file in "$real_lib"/* "$real_share"/* "$real_share"/extension/*; do
