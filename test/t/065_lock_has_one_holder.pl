@@ -311,10 +311,11 @@ foreach my $fault (@faults)
 # --- and the bulk of it, undisturbed but for replies that are lost, and the clock
 my @offsets = ($hour, 0, -$hour);
 my ($lost, $moved) = (0, 0);
-while (all_acquired() < $wanted && time - $began < 400)
+while ($moved < @offsets || (all_acquired() < $wanted && time - $began < 400))
 {
 	$proxy->tell("swallow $question"), $lost++ if $proxy->tell('look') eq 'pass';
-	set_clock($nodes[0], $offsets[ $moved++ % @offsets ]) if clock_library();
+	set_clock($nodes[0], $offsets[ $moved % @offsets ]) if clock_library();
+	$moved++;
 	usleep(1_000_000);
 }
 $proxy->tell('pass');
