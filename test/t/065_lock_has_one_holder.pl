@@ -311,10 +311,11 @@ foreach my $fault (@faults)
 # --- and the bulk of it, undisturbed but for replies that are lost, and the clock
 my @offsets = ($hour, 0, -$hour);
 my ($lost, $moved) = (0, 0);
-while (all_acquired() < $wanted && time - $began < 400)
+while ($moved < @offsets || (all_acquired() < $wanted && time - $began < 400))
 {
 	$proxy->tell("swallow $question"), $lost++ if $proxy->tell('look') eq 'pass';
-	set_clock($nodes[0], $offsets[ $moved++ % @offsets ]) if clock_library();
+	set_clock($nodes[0], $offsets[ $moved % @offsets ]) if clock_library();
+	$moved++;
 	usleep(1_000_000);
 }
 $proxy->tell('pass');
@@ -413,8 +414,11 @@ foreach my $node (@nodes)
 		push @held, { token => $token, day => [ $from, $to ], mono => [ $up, $down ], valid => $valid, text => "$token $from-$to $up-$down " . $node->name };
 	}
 }
-is(join("\n", map { $_->{text} } grep { abs($_->{day}[0] - $_->{mono}[0] - $since_boot) > 0.5 || abs($_->{day}[1] - $_->{mono}[1] - $since_boot) > 0.5 } @held), '',
-	'the two clocks agree');
+
+# they are read one after the other, and whole servers are stopped: no hour is left, or
+# one too many is gone
+is(join("\n", map { $_->{text} } grep { abs($_->{day}[0] - $_->{mono}[0] - $since_boot) > 60 || abs($_->{day}[1] - $_->{mono}[1] - $since_boot) > 60 } @held), '',
+	'the two clocks agree, but for the moment between them');
 foreach my $clock (qw(day mono))
 {
 	my @by_time = sort { $a->{$clock}[0] <=> $b->{$clock}[0] || $a->{token} <=> $b->{token} } @held;
