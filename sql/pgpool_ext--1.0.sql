@@ -865,7 +865,7 @@ COMMENT ON COLUMN pgpool.stats.closed_evicted IS
 COMMENT ON COLUMN pgpool.stats.closed_reset IS
 'connections that were closed because they could not be reset for certain';
 COMMENT ON COLUMN pgpool.stats.closed_broken IS
-'connections that were lost or out of step, or ended with the worker';
+'connections that were lost or out of step, whose remote had refused to write (25006), or that ended with the worker';
 COMMENT ON COLUMN pgpool.stats.closed_drained IS
 'connections that an administrator had closed';
 COMMENT ON COLUMN pgpool.stats.closed_stale IS
