@@ -422,5 +422,18 @@ pgpx_kept_quiet(PgpxKept *kept)
 						NULL);
 		kept->events = WL_SOCKET_READABLE;
 	}
+	if (WaitEventSetWait(kept->waits, 0, &occurred, 1, 0) == 0)
+		return true;
+	if ((occurred.events & WL_LATCH_SET) == 0)
+		return false;
+
+	/*
+	 * The latch of a wait that is over would hide the socket for ever.  Whoever
+	 * waits for it looks at what it stands for before he sleeps; except for
+	 * interrupts, which are only served when he wakes up.
+	 */
+	ResetLatch(MyLatch);
+	if (InterruptPending)
+		SetLatch(MyLatch);
 	return WaitEventSetWait(kept->waits, 0, &occurred, 1, 0) == 0;
 }
