@@ -215,10 +215,12 @@ sub wait_until
 		}
 		else
 		{
-			my $status = $node->psql('postgres', $what, stdout => \$got, stderr => \$err);
+			# a psql that is turned away may be gone before it has been written to
+			my $status = eval { $node->psql('postgres', $what, stdout => \$got, stderr => \$err) };
 
 			# an answer that came with an error is none
-			$got = undef if $status != 0;
+			$got = undef if !defined $status || $status != 0;
+			$err = $@ if !defined $status;
 		}
 		return 1 if defined $got && $got eq $expected;
 		last if time() > $end;
