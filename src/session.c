@@ -10,6 +10,7 @@
 #include "session.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -247,16 +248,16 @@ pgpx_session_wait(PgpxKept *kept, uint32 events, PgpxTime deadline,
 bool
 pgpx_kept_poll(PgpxKept *kept)
 {
-	WaitEvent	occurred;
+	struct pollfd socket = {.fd = kept->fd, .events = POLLIN};
 	PgpxTime	until;
-	int			n;
+	bool		found;
 
 	if (kept->poll_skip > 0)
 	{
 		kept->poll_skip--;
 		return false;
 	}
-	if (pgpx_busy_poll == 0 || kept->events != WL_SOCKET_READABLE)
+	if (pgpx_busy_poll == 0)
 		return false;
 	if (pg_atomic_fetch_add_u32(&pgpx_shared->npolling, 1) >=
 		pgpx_shared->max_polling)
@@ -265,19 +266,22 @@ pgpx_kept_poll(PgpxKept *kept)
 		return false;
 	}
 
-	/* nothing in here throws, or the place would be lost */
+	/*
+	 * Not by the wait set: that may throw, and the place would be lost; and it
+	 * would come back at once for a latch that has been set for long.
+	 */
 	until = pgpx_now() + pgpx_busy_poll;
 	do
-		n = WaitEventSetWait(kept->waits, 0, &occurred, 1, 0);
-	while (n == 0 && pgpx_now() < until);
+		found = poll(&socket, 1, 0) > 0;
+	while (!found && pgpx_now() < until);
 	pg_atomic_fetch_sub_u32(&pgpx_shared->npolling, 1);
 
-	if (n > 0)
+	if (found)
 		kept->poll_misses = Max(kept->poll_misses - 1, 0);
 	else
 		kept->poll_misses = Min(kept->poll_misses + 2, POLL_MISSES_MAX);
 	kept->poll_skip = (1 << kept->poll_misses) - 1;
-	return n > 0 && (occurred.events & WL_SOCKET_READABLE) != 0;
+	return found;
 }
 
 /* Keep a socket that has come in; consumes the descriptor, also on an error. */
