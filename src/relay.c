@@ -29,14 +29,14 @@
 #include "worker.h"
 
 #include <errno.h>
-#include <openssl/err.h>
-#include <openssl/ssl.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "storage/fd.h"
 #include "utils/memutils.h"
+
+#include "relay_tls.h"
 
 /* What is moved at once, and kept at most, in each direction. */
 #define PIECE (64 * 1024)
@@ -51,7 +51,7 @@ typedef struct Rest
 
 struct PgpxRelay
 {
-	SSL		   *ssl;			/* libpq's */
+	PgpxTlsStream tls;			/* to the remote */
 	int			remote;			/* its socket, libpq's; -1: shut down */
 	int			pair[2];		/* [0] the sessions' end, [1] ours */
 	uint32		remote_events;	/* as registered; 0: not in the epoll set */
@@ -60,14 +60,9 @@ struct PgpxRelay
 	Rest		inward;			/* to the session */
 	Rest		outward;		/* to the remote */
 
-	bool		pending;		/* more is inside OpenSSL, unseen by epoll */
-	bool		more;			/* .. and may be moved */
-	bool		remote_ended;	/* nothing will come from there any more */
-	bool		remote_deaf;	/* what is sent there is lost */
+	bool		more;			/* tls.pending, and it may be moved */
 	bool		local_ended;
 	bool		local_deaf;
-	bool		read_wants_write;	/* SSL_read waits for room to send */
-	bool		write_wants_read;
 };
 
 static int	nmore = 0;			/* relays that have "more" */
@@ -114,104 +109,6 @@ is_passing(int error)
 	return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
 }
 
-/* What a call of OpenSSL has come to. */
-typedef enum Outcome
-{
-	WANTS_READ,
-	WANTS_WRITE,
-	ENDED						/* by either side, or by an attack: all the same */
-} Outcome;
-
-static Outcome
-outcome(PgpxRelay *relay, int n)
-{
-	switch (SSL_get_error(relay->ssl, n))
-	{
-		case SSL_ERROR_WANT_READ:
-			return WANTS_READ;
-		case SSL_ERROR_WANT_WRITE:
-			return WANTS_WRITE;
-		default:
-			return ENDED;
-	}
-}
-
-/* Read a piece from the remote; returns its length. */
-static size_t
-read_remote(PgpxRelay *relay)
-{
-	size_t		len = 0;
-
-	relay->read_wants_write = false;
-	relay->pending = false;
-	while (len < PIECE)
-	{
-		int			n;
-
-		ERR_clear_error();
-		n = SSL_read(relay->ssl, piece + len, PIECE - len);
-		if (n > 0)
-		{
-			len += n;
-
-			/* what is in the kernel's buffer, epoll will tell */
-			if (!SSL_has_pending(relay->ssl))
-				return len;
-			continue;
-		}
-		switch (outcome(relay, n))
-		{
-			case WANTS_READ:
-				break;
-			case WANTS_WRITE:
-				relay->read_wants_write = true;
-				break;
-			case ENDED:
-				relay->remote_ended = relay->remote_deaf = true;
-				drop(&relay->outward);
-				break;
-		}
-		return len;
-	}
-	relay->pending = true;
-	return len;
-}
-
-/* Send to the remote; returns how much it has taken. */
-static size_t
-write_remote(PgpxRelay *relay, const char *data, size_t len)
-{
-	size_t		sent = 0;
-
-	relay->write_wants_read = false;
-	while (sent < len && !relay->remote_deaf)
-	{
-		int			n;
-
-		ERR_clear_error();
-		n = SSL_write(relay->ssl, data + sent, len - sent);
-		if (n > 0)
-		{
-			sent += n;
-			continue;
-		}
-		switch (outcome(relay, n))
-		{
-			case WANTS_READ:
-				relay->write_wants_read = true;
-				return sent;
-			case WANTS_WRITE:
-				return sent;
-			case ENDED:
-				/* what it said before it went may still be read */
-				relay->remote_deaf = true;
-				relay->pending = true;
-				break;
-		}
-	}
-	return len;
-}
-
 /* Send to the session; returns how much it has taken. */
 static size_t
 write_local(PgpxRelay *relay, const char *data, size_t len)
@@ -247,18 +144,20 @@ move_inward(PgpxRelay *relay)
 			return;
 		drop(rest);
 	}
-	else if (!relay->remote_ended)
+	else if (!relay->tls.ended)
 	{
-		size_t		len = read_remote(relay);
+		size_t		len = pgpx_tls_read(&relay->tls, piece, PIECE);
 		size_t		sent = write_local(relay, piece, len);
 
+		if (relay->tls.ended)
+			drop(&relay->outward);
 		if (sent < len)
 		{
 			keep(rest, piece + sent, len - sent);
 			return;
 		}
 	}
-	if (relay->remote_ended)
+	if (relay->tls.ended)
 	{
 		/* nothing more is read of what it says: it shall know at its next send */
 		shutdown(relay->pair[1], SHUT_RDWR);
@@ -269,12 +168,7 @@ move_inward(PgpxRelay *relay)
 static void
 say_goodbye(PgpxRelay *relay)
 {
-	if (!relay->remote_deaf)
-	{
-		ERR_clear_error();
-		(void) SSL_shutdown(relay->ssl);
-	}
-	relay->remote_deaf = true;
+	pgpx_tls_goodbye(&relay->tls);
 	shutdown(relay->remote, SHUT_WR);
 }
 
@@ -286,20 +180,20 @@ move_outward(PgpxRelay *relay)
 
 	if (!is_empty(rest))
 	{
-		rest->start += write_remote(relay, rest->data + rest->start,
-									rest->end - rest->start);
+		rest->start += pgpx_tls_write(&relay->tls, rest->data + rest->start,
+									  rest->end - rest->start);
 		if (!is_empty(rest))
 			return;
 		drop(rest);
 	}
-	else if (!relay->local_ended && !relay->remote_deaf)
+	else if (!relay->local_ended && !relay->tls.deaf)
 	{
 		ssize_t		n = recv(relay->pair[1], piece, PIECE, MSG_DONTWAIT);
 		size_t		sent;
 
 		if (n > 0)
 		{
-			sent = write_remote(relay, piece, n);
+			sent = pgpx_tls_write(&relay->tls, piece, n);
 			if (sent < (size_t) n)
 				keep(rest, piece + sent, n - sent);
 			return;
@@ -332,18 +226,18 @@ watch_both(PgpxWorkerConn *w)
 	uint32		remote = 0;
 	uint32		local = 0;
 
-	if ((!relay->remote_ended && is_empty(&relay->inward) &&
-		 !relay->read_wants_write) ||
-		relay->write_wants_read)
+	if ((!relay->tls.ended && is_empty(&relay->inward) &&
+		 !relay->tls.read_wants_write) ||
+		relay->tls.write_wants_read)
 		remote |= EPOLLIN;
-	if ((!is_empty(&relay->outward) && !relay->write_wants_read) ||
-		relay->read_wants_write)
+	if ((!is_empty(&relay->outward) && !relay->tls.write_wants_read) ||
+		relay->tls.read_wants_write)
 		remote |= EPOLLOUT;
-	if (is_empty(&relay->outward) && !relay->local_ended && !relay->remote_deaf)
+	if (is_empty(&relay->outward) && !relay->local_ended && !relay->tls.deaf)
 		local |= EPOLLIN;
 	if (!is_empty(&relay->inward))
 		local |= EPOLLOUT;
-	set_more(relay, relay->pending && is_empty(&relay->inward));
+	set_more(relay, relay->tls.pending && is_empty(&relay->inward));
 	watch(PGPX_WATCH_RELAY_REMOTE, w->index, relay->remote,
 		  &relay->remote_events, remote);
 	watch(PGPX_WATCH_RELAY_LOCAL, w->index, relay->pair[1],
@@ -373,39 +267,11 @@ pgpx_relay_begin(PgpxWorkerConn *w)
 	}
 
 	relay = MemoryContextAllocZero(TopMemoryContext, sizeof(PgpxRelay));
-	relay->ssl = ssl;
 	relay->remote = PQsocket(w->pg);
 	relay->pair[0] = pair[0];
 	relay->pair[1] = pair[1];
 
-	/*
-	 * A record that is half sent may be completed from another buffer: "piece" is
-	 * every relay's, and "keep" makes a copy.  (libpq has set the first of the
-	 * modes, or not, by its version.)
-	 *
-	 * SSL_MODE_AUTO_RETRY, since 1.1.1 OpenSSL's default, lets SSL_read go on after
-	 * a record that is no data (a session ticket, a KeyUpdate), for as long as a
-	 * remote sends nothing else.  Without it, it returns with WANT_READ after such
-	 * a record, but only where nothing is left of what was read ahead; else it goes
-	 * on (ssl3_read_bytes in all versions from 1.1.1 to 3.5: "no read-ahead left?").
-	 * read_remote lives by that: epoll says nothing of bytes that OpenSSL has, so
-	 * WANT_READ must mean that there are none but the beginning of a record.  Asking
-	 * SSL_has_pending there would not do, since it counts that beginning: the
-	 * worker would spin.
-	 *
-	 * read_ahead: a piece comes with one recv(), not with two for each record, a
-	 * header and a body.  libpq leaves it off, so nothing is read ahead when it
-	 * hands the object over, and the buffer of the size of one record can be
-	 * dropped for a larger one (SSL_free_buffers refuses if something is in it, and
-	 * the old size then stays: slower, not wrong).
-	 */
-	SSL_set_mode(ssl, SSL_MODE_ENABLE_PARTIAL_WRITE);
-	SSL_set_mode(ssl, SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
-	SSL_clear_mode(ssl, SSL_MODE_AUTO_RETRY);
-	SSL_set_options(ssl, SSL_OP_NO_RENEGOTIATION);
-	SSL_set_default_read_buffer_len(ssl, PIECE);
-	(void) SSL_free_buffers(ssl);	/* to be made in that size */
-	SSL_set_read_ahead(ssl, 1);
+	pgpx_tls_begin(&relay->tls, ssl, PIECE);
 
 	/* libpq's socket is the relay's now */
 	pgpx_reactor_forget(w->fd);
@@ -441,9 +307,9 @@ pgpx_relay_ready(PgpxWorkerConn *w, bool local, uint32 events)
 	}
 	else
 	{
-		if ((events & ~EPOLLOUT) != 0 || relay->read_wants_write)
+		if ((events & ~EPOLLOUT) != 0 || relay->tls.read_wants_write)
 			move_inward(relay);
-		if ((events & ~EPOLLIN) != 0 || relay->write_wants_read)
+		if ((events & ~EPOLLIN) != 0 || relay->tls.write_wants_read)
 			move_outward(relay);
 	}
 	watch_both(w);
@@ -487,7 +353,7 @@ pgpx_relay_cut(PgpxWorkerConn *w, bool polite)
 	}
 	drop(&relay->inward);
 	if (polite && is_empty(&relay->outward))
-		(void) write_remote(relay, goodbye, sizeof(goodbye));
+		(void) pgpx_tls_write(&relay->tls, goodbye, sizeof(goodbye));
 	drop(&relay->outward);
 	set_more(relay, false);
 	watch(PGPX_WATCH_RELAY_REMOTE, w->index, relay->remote,
