@@ -143,3 +143,40 @@ pgpx_formats_is_plain(Oid type)
 			return false;
 	}
 }
+
+bool
+pgpx_formats_is_small(Oid type)
+{
+	return type == BOOLOID || type == INT2OID || type == INT4OID ||
+		type == INT8OID;
+}
+
+/*
+ * A server makes the values of a row in 8 kB that it has at hand, and takes 1 kB
+ * for each that it sends in binary, however short.  From the eighth on it asks the
+ * system for memory, and gives it back, for each row; that costs as much as the
+ * texts of three small numbers.
+ */
+#define AT_HAND 7
+#define WORTH 3
+
+int
+pgpx_formats_spare(int n, int16 *formats, const bool *small)
+{
+	int			binary = 0;
+	int			spare = 0;
+
+	for (int i = 0; i < n; i++)
+	{
+		binary += formats[i] != 0;
+		spare += formats[i] != 0 && small[i];
+	}
+	if (binary > AT_HAND && binary - AT_HAND <= Min(spare, WORTH))
+		for (int i = n - 1; binary > AT_HAND; i--)
+			if (formats[i] != 0 && small[i])
+			{
+				formats[i] = 0;
+				binary--;
+			}
+	return binary > 0 ? n : 0;
+}

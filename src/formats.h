@@ -44,4 +44,15 @@ extern bool pgpx_formats_is_certain(Oid type);
 /* Of these, those whose text is the same under all settings. */
 extern bool pgpx_formats_is_plain(Oid type);
 
+/* Types whose values are short, and their text hardly dearer than binary. */
+extern bool pgpx_formats_is_small(Oid type);
+
+/*
+ * pgpx_formats_spare
+ *		Of n columns that could be asked for in binary, ask for some as text where
+ *		that saves the remote more than it costs.  small: those of a small type.
+ *		Returns n; 0 if none is left.
+ */
+extern int	pgpx_formats_spare(int n, int16 *formats, const bool *small);
+
 #endif							/* PGPX_FORMATS_H */
