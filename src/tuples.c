@@ -60,7 +60,7 @@ struct PgpxTuples
 	Column	   *columns;
 	PgpxField  *fields;
 	int16	   *formats;		/* in which they can be asked for */
-	bool	   *small;			/* for pgpx_formats_spare */
+	int		   *gains;			/* what that would save */
 
 	/* of the local row; those of dropped attributes stay NULL */
 	Datum	   *values;
@@ -95,7 +95,7 @@ begin_column(Column *column, const PgpxColumn *remote, Form_pg_attribute attr)
 		column->hand = pgpx_by_hand(remote->type, attr->atttypmod);
 	if (!column->binary)
 		getTypeInputInfo(attr->atttypid, &function, &column->ioparam);
-	else if (!pgpx_formats_is_certain(remote->type))
+	else if (pgpx_formats_gain(remote->type) == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_DATATYPE_MISMATCH),
 				 errmsg("column \"%s\" of the remote result has another type than the last time",
@@ -153,7 +153,7 @@ begin_result(void *arg, const PgpxWireMessage *msg, const PgpxWire *wire)
 		pfree(t->columns);
 		pfree(t->fields);
 		pfree(t->formats);
-		pfree(t->small);
+		pfree(t->gains);
 		t->columns = NULL;
 	}
 	t->ncolumns = pgpx_tuples_map(msg, t->tupdesc, t->type, t->lead, &map,
@@ -165,7 +165,7 @@ begin_result(void *arg, const PgpxWireMessage *msg, const PgpxWire *wire)
 	}
 	t->fields = palloc0(sizeof(PgpxField) * Max(t->ncolumns, 1));
 	t->formats = palloc0(sizeof(int16) * Max(t->ncolumns, 1));
-	t->small = palloc0(sizeof(bool) * Max(t->ncolumns, 1));
+	t->gains = palloc0(sizeof(int) * Max(t->ncolumns, 1));
 	t->columns = palloc0(sizeof(Column) * Max(t->ncolumns, 1));
 	for (int i = 0; i < t->ncolumns; i++)
 	{
@@ -174,8 +174,8 @@ begin_result(void *arg, const PgpxWireMessage *msg, const PgpxWire *wire)
 		begin_column(&t->columns[i], &remote[i], attr);
 		t->columns[i].attribute = map[i];
 		t->columns[i].plain = pgpx_formats_is_plain(remote[i].type);
-		t->small[i] = pgpx_formats_is_small(remote[i].type);
-		t->formats[i] = pgpx_formats_is_certain(remote[i].type) &&
+		t->gains[i] = pgpx_formats_gain(remote[i].type);
+		t->formats[i] = t->gains[i] > 0 &&
 			is_same_type(attr->atttypid, remote[i].type);
 	}
 	pfree(remote);
@@ -187,7 +187,7 @@ begin_result(void *arg, const PgpxWireMessage *msg, const PgpxWire *wire)
 }
 
 static int
-tell_formats(void *arg, bool any, const int16 **formats)
+tell_formats(void *arg, bool any, uint64 rows, const int16 **formats)
 {
 	PgpxTuples *t = arg;
 
@@ -195,7 +195,7 @@ tell_formats(void *arg, bool any, const int16 **formats)
 	for (int i = 0; any && i < t->ncolumns; i++)
 		if (!t->columns[i].plain)
 			t->formats[i] = 0;
-	return pgpx_formats_spare(t->ncolumns, t->formats, t->small);
+	return pgpx_formats_choose(t->ncolumns, t->formats, t->gains, rows);
 }
 
 /* The byte behind a value was borrowed for its NUL; also after an error. */
