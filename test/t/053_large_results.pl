@@ -67,10 +67,12 @@ foreach my $how ("pgpool.query('s', '$large') AS t(i int, x text)", "pgpool.quer
 	$session->start("SELECT count(*) FROM $how");
 	ok(wait_until($remote, "SELECT count(*) > 0 FROM pg_stat_activity WHERE query LIKE '%repeat(%' AND state = 'active' AND now() - query_start > '200 ms' AND pid <> pg_backend_pid()", 't'),
 		"$name, ..): rows are coming in");
+	my $delay = delay_begin();
 	$local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $session->pid . ')');
 	my $start = time();
 	$session->finish(30);
-	note sprintf('%s, ..): cancelled after %.0f ms', $name, (time() - $start) * 1000);
+	my $took = time() - $start;
+	cmp_ok($took, '<', 0.1 + delay_end($delay), sprintf('%s, ..): cancelled within 100 ms (%.0f ms)', $name, $took * 1000));
 	is($session->sqlstate, '57014', "$name, ..): cancelled in the middle");
 	ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%repeat(%' AND state = 'active' AND pid <> pg_backend_pid()", '0', 5),
 		"$name, ..): over there, too");
