@@ -17,8 +17,8 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $folder = "$FindBin::Bin/../recipes";
-my $page = slurp_file("$folder/README.md");
+my $folder = "$FindBin::Bin/../manual";
+my $page = slurp_file("$folder/recipes.md");
 
 my @replicated = ('wal_level = replica', 'max_wal_senders = 5', 'hot_standby = on');
 my %remote = map { $_ => remote_node($_) } qw(shard1 shard2);
