@@ -226,7 +226,8 @@ pgpx_checkout_check_locked(PgpxCheckout *c, PgpxPool *pool)
 				 errmsg("too many sessions wait for a connection to server \"%s\"",
 						NameStr(c->target->server_name)),
 				 errdetail("%d sessions wait, and the server's option \"max_waiters\" is %d.",
-						   waiting, most)));
+						   waiting, most),
+				 errhint("Raise the server's option \"max_waiters\" or \"pool_size\", or return leases earlier.")));
 	}
 
 	now = pgpx_now();
@@ -253,5 +254,6 @@ pgpx_checkout_raise_lost(PgpxCheckout *c)
 			(errcode(ERRCODE_CONNECTION_FAILURE),
 			 errmsg("connection to server \"%s\" was lost",
 					NameStr(c->target->server_name)),
-			 errdetail("The statement was sent, and its answer cannot be had: it may have run.")));
+			 errdetail("The statement was sent, and its answer cannot be had: it may have run."),
+			 errhint("See at the remote whether it has run before you repeat it.")));
 }

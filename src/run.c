@@ -399,7 +399,8 @@ pgpx_run_check(const PgpxLease *lease, int nparams)
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 				 errmsg("too many parameters"),
 				 errdetail("There are %d parameters; the protocol allows %d.",
-						   nparams, MAX_PARAMS)));
+						   nparams, MAX_PARAMS),
+				 errhint("Pass the values as one array, and unnest it in the statement.")));
 }
 
 void
