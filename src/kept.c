@@ -1,13 +1,13 @@
 /*-------------------------------------------------------------------------
  *
- * session.c
- *	  The sockets that this session holds, and waiting on them.
+ * kept.c
+ *	  The sockets that this session keeps, and waiting on them.
  *
  * Runs in sessions only.  Takes no lock while it waits.
  *
  *-------------------------------------------------------------------------
  */
-#include "session.h"
+#include "kept.h"
 
 #include <fcntl.h>
 #include <poll.h>

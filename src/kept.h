@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
- * session.h
- *	  The sockets that this session holds, and waiting on them.
+ * kept.h
+ *	  The sockets that this session keeps, and waiting on them.
  *
  * A socket is passed once and kept: while the connection's generation is the
  * same, a later lease of it needs no message to the worker.  Each counts as two
@@ -10,8 +10,8 @@
  *
  *-------------------------------------------------------------------------
  */
-#ifndef PGPX_SESSION_H
-#define PGPX_SESSION_H
+#ifndef PGPX_KEPT_H
+#define PGPX_KEPT_H
 
 #include "shmem.h"
 #include "wire.h"
@@ -98,4 +98,4 @@ extern bool pgpx_session_wait_control(int worker, PgpxTime deadline);
 /* Has nothing come in?  False: perhaps.  Half the price of a recv(). */
 extern bool pgpx_kept_quiet(PgpxKept *kept);
 
-#endif							/* PGPX_SESSION_H */
+#endif							/* PGPX_KEPT_H */
