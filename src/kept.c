@@ -284,6 +284,16 @@ pgpx_kept_poll(PgpxKept *kept)
 	return found;
 }
 
+/* A descriptor that came in is not wanted; -1: none did. */
+static void
+drop_received(int fd)
+{
+	if (fd < 0)
+		return;
+	close(fd);
+	ReleaseExternalFD();
+}
+
 /* Keep a socket that has come in; consumes the descriptor, also on an error. */
 static PgpxKept *
 keep(int conn, uint64 generation, int fd)
@@ -305,8 +315,7 @@ keep(int conn, uint64 generation, int fd)
 	PG_CATCH();
 	{
 		/* a wait set that was made is lost with this session, no more */
-		close(fd);
-		ReleaseExternalFD();
+		drop_received(fd);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
@@ -321,11 +330,53 @@ keep(int conn, uint64 generation, int fd)
 	return kept;
 }
 
+/* Take in a message of the worker, if one is there: its length, and *fd. */
+static ssize_t
+receive(PgpxReply *reply, int *fd)
+{
+	ssize_t		len;
+
+	/* what comes in is counted before it comes */
+	acquire_fd();
+	len = pgpx_fd_recv(reply_pair[0], reply, sizeof(*reply), fd);
+	if (*fd < 0)
+		ReleaseExternalFD();
+	return len;
+}
+
+static bool
+is_answer(const PgpxReply *reply, const PgpxSocketRequest *request)
+{
+	return reply->life == pgpx_shared->life &&
+		reply->request == request->request && reply->conn == request->conn &&
+		reply->generation == request->generation &&
+		reply->lease_id == request->lease_id;
+}
+
+/* False: the deadline has passed. */
+static bool
+wait_for_reply(PgpxTime deadline)
+{
+	static uint32 wait_event = 0;
+	long		timeout;
+
+	if (!pgpx_session_time_left(deadline, REPLY_LOOK_MS, &timeout))
+		return false;
+	if (WaitLatchOrSocket(MyLatch,
+						  WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | WL_TIMEOUT |
+							  WL_SOCKET_READABLE,
+						  reply_pair[0], timeout,
+						  pgpx_wait_event(&wait_event, "PgpoolSocket")) &
+		WL_LATCH_SET)
+		ResetLatch(MyLatch);
+	CHECK_FOR_INTERRUPTS();
+	return true;
+}
+
 PgpxFetch
 pgpx_kept_fetch(int pool_index, int conn, uint64 generation, uint64 lease_id,
 				PgpxTime deadline, PgpxKept **kept)
 {
-	static uint32 wait_event = 0;
 	PgpxPool   *pool = &pgpx_pools[pool_index];
 	PgpxSocketRequest request = {0};
 
@@ -361,57 +412,30 @@ pgpx_kept_fetch(int pool_index, int conn, uint64 generation, uint64 lease_id,
 	for (;;)
 	{
 		PgpxReply	reply;
-		ssize_t		len;
 		int			fd;
+		ssize_t		len = receive(&reply, &fd);
 
-		/* what comes in is counted before it comes */
-		acquire_fd();
-		len = pgpx_fd_recv(reply_pair[0], &reply, sizeof(reply), &fd);
-		if (fd < 0)
-			ReleaseExternalFD();
-		if (len == sizeof(reply) && reply.life == pgpx_shared->life &&
-			reply.request == request.request && reply.conn == conn &&
-			reply.generation == generation && reply.lease_id == lease_id)
+		if (len == sizeof(reply) && is_answer(&reply, &request))
 		{
 			if (!reply.ok || fd < 0)
 			{
-				if (fd >= 0)
-				{
-					close(fd);
-					ReleaseExternalFD();
-				}
+				drop_received(fd);
 				return PGPX_FETCH_GONE;
 			}
 			*kept = keep(conn, generation, fd);
 			return PGPX_FETCH_OK;
 		}
-		if (fd >= 0)
-		{
-			/* the answer to a question that we have given up */
-			close(fd);
-			ReleaseExternalFD();
-		}
+
+		/* else it is the answer to a question that we have given up */
+		drop_received(fd);
 		if (len != 0)
 			continue;
 
 		/* the worker may have ended with our question unread */
 		if (pg_atomic_read_u64(&pgpx_conns[conn].lease_id) != lease_id)
 			return PGPX_FETCH_GONE;
-
-		{
-			long		timeout;
-
-			if (!pgpx_session_time_left(deadline, REPLY_LOOK_MS, &timeout))
-				return PGPX_FETCH_TIMEOUT;
-			if (WaitLatchOrSocket(MyLatch,
-								  WL_LATCH_SET | WL_EXIT_ON_PM_DEATH |
-									  WL_TIMEOUT | WL_SOCKET_READABLE,
-								  reply_pair[0], timeout,
-								  pgpx_wait_event(&wait_event, "PgpoolSocket")) &
-				WL_LATCH_SET)
-				ResetLatch(MyLatch);
-			CHECK_FOR_INTERRUPTS();
-		}
+		if (!wait_for_reply(deadline))
+			return PGPX_FETCH_TIMEOUT;
 	}
 }
 
