@@ -6,6 +6,7 @@
 #   <!-- example: on the remote server -->          as the role of the examples
 #   <!-- example: by the superuser of the remote server -->
 #   <!-- example: fails with 25001 -->
+#   <!-- example: again below -->                   a taste, which runs there
 use strict;
 use warnings;
 
@@ -114,6 +115,10 @@ sub examples_of
 			my $status = $remote->psql($dbname, $script, stderr => \my $error);
 
 			is($status == 0 ? '' : $error, '', "$title (remote)");
+		}
+		elsif ($mark eq 'again below')
+		{
+			like(substr($text{$page}, pos $text{$page}), qr/^\Q$sql\E/m, $title);
 		}
 		elsif ($mark =~ /^fails with (\w{5})$/)
 		{
