@@ -336,6 +336,7 @@ sub questions
 		'could not determine polymorphic type because input has type unknown' => q{SELECT pgpool.query_as(NULL, 'shard1', 'select 1')},
 		'function pgpool.exec(..) does not exist' => q{SELECT pgpool.exec(pool => 'shard1', sql => 'select 1')},
 		'invalid input syntax for type interval' => q{SELECT pgpool.checkout('shard1', 'month report')},
+		'permission denied for function pause' => q{SET ROLE web; SELECT pgpool.pause('shard1')},
 		'too many connections for role' => q{SELECT pgpool.checkout('crowded')});
 	my ($faq) = $text{'README.md'} =~ /^## FAQ\n(.*?)^## /ms;
 
