@@ -109,7 +109,8 @@ take_libpq_option(PgpxTarget *target, const PgpxSource *source,
 						source->base.name),
 				 errdetail("A pool cannot have option \"%s\" in its %s.", name,
 						   in_mapping ? "user mapping" : "server")));
-	if (!pgpx_options_libpq_allowed(name, as_superuser, in_mapping))
+	if (!as_superuser &&
+		!pgpx_options_libpq_allowed(name, false, in_mapping))
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("permission denied to use option \"%s\" of server "
