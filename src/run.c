@@ -317,13 +317,15 @@ pgpx_run_read(PgpxRun *run)
 	while (!step(run))
 	{
 		PgpxTime	deadline = lease->cancelled ? pgpx_now() + pause : 0;
+		ssize_t		n;
 
 		if (more)
 			CHECK_FOR_INTERRUPTS();
-		else if (pool->nwaiting == 0 && pgpx_kept_poll(lease->kept) &&
-				 pgpx_wire_fill(&lease->kept->wire, &more) > 0)
+		else if (pool->nwaiting == 0 &&
+				 (n = pgpx_kept_poll(lease->kept, &more)) != 0)
 		{
-			lease->usage.polled++;
+			if (n > 0)
+				lease->usage.polled++;
 			CHECK_FOR_INTERRUPTS();
 			continue;
 		}

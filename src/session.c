@@ -10,7 +10,6 @@
 #include "session.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -245,25 +244,25 @@ pgpx_session_wait(PgpxKept *kept, uint32 events, PgpxTime deadline,
  * (a remote that is a network away misses always, and is hardly ever looked for),
  * and never do more processes look than half the processors there are.
  */
-bool
-pgpx_kept_poll(PgpxKept *kept)
+ssize_t
+pgpx_kept_poll(PgpxKept *kept, bool *full)
 {
-	struct pollfd socket = {.fd = kept->fd, .events = POLLIN};
 	PgpxTime	until;
-	bool		found;
+	ssize_t		n;
 
 	if (kept->poll_skip > 0)
 	{
 		kept->poll_skip--;
-		return false;
+		return 0;
 	}
 	if (pgpx_busy_poll == 0)
-		return false;
+		return 0;
+	pgpx_wire_make_room(&kept->wire);
 	if (pg_atomic_fetch_add_u32(&pgpx_shared->npolling, 1) >=
 		pgpx_shared->max_polling)
 	{
 		pg_atomic_fetch_sub_u32(&pgpx_shared->npolling, 1);
-		return false;
+		return 0;
 	}
 
 	/*
@@ -272,16 +271,16 @@ pgpx_kept_poll(PgpxKept *kept)
 	 */
 	until = pgpx_now() + pgpx_busy_poll;
 	do
-		found = poll(&socket, 1, 0) > 0;
-	while (!found && pgpx_now() < until);
+		n = pgpx_wire_receive(&kept->wire, full);
+	while (n == 0 && pgpx_now() < until);
 	pg_atomic_fetch_sub_u32(&pgpx_shared->npolling, 1);
 
-	if (found)
+	if (n != 0)
 		kept->poll_misses = Max(kept->poll_misses - 1, 0);
 	else
 		kept->poll_misses = Min(kept->poll_misses + 2, POLL_MISSES_MAX);
 	kept->poll_skip = (1 << kept->poll_misses) - 1;
-	return found;
+	return n;
 }
 
 /* Keep a socket that has come in; consumes the descriptor, also on an error. */

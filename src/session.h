@@ -77,10 +77,12 @@ extern bool pgpx_session_wait(PgpxKept *kept, uint32 events, PgpxTime deadline,
 
 /*
  * pgpx_kept_poll
- *		Look for input for a moment without going to sleep, if that has paid of
- *		late: at most pgpool_ext.busy_poll microseconds.  True: there is some.
+ *		Read what comes in within a moment, without going to sleep, if that has
+ *		paid of late: at most pgpool_ext.busy_poll microseconds.
+ *
+ * As pgpx_wire_fill; 0 also where it has not looked.
  */
-extern bool pgpx_kept_poll(PgpxKept *kept);
+extern ssize_t pgpx_kept_poll(PgpxKept *kept, bool *full);
 
 /*
  * pgpx_session_wait_latch
