@@ -47,8 +47,7 @@ static bool
 is_plain(const PgpxTarget *target)
 {
 	return target->opts.reset == PGPX_RESET_NEVER ||
-		(target->start_commands[0] == '\0' &&
-		 pg_strcasecmp(target->reset_command, "DISCARD ALL") == 0);
+		(target->start_commands[0] == '\0' && target->discards_all);
 }
 
 void

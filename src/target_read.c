@@ -309,4 +309,6 @@ pgpx_target_read(PgpxTarget *target, const char *name, Oid user)
 												 target->start_commands);
 	target->reset_command = MemoryContextStrdup(target->cxt,
 												target->reset_command);
+	target->discards_all =
+		pg_strcasecmp(target->reset_command, "DISCARD ALL") == 0;
 }
