@@ -183,6 +183,8 @@ again:
 
 	note_lease(c, pool, conn, lease_id, lease);
 	LWLockRelease(pool->lock);
+	if (offered)
+		pgpx_ticket_offer(NULL, 0); /* it is not needed */
 	return true;
 }
 
