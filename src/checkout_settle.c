@@ -62,13 +62,17 @@ look(PgpxLease *lease, PgpxTime deadline)
 	static uint32 wait_event = 0;
 	PgpxWire   *wire = &lease->kept->wire;
 	bool		full;
+	ssize_t		n = 0;
+	bool		read = false;	/* there is something new, n bytes of it */
 
 	for (;;)
 	{
 		PgpxWireMessage msg;
-		ssize_t		n = pgpx_wire_fill(wire, &full);
 		PgpxWireEvent event;
 
+		if (!read)
+			n = pgpx_wire_fill(wire, &full);
+		read = false;
 		if (n < 0)
 			return PGPX_SETTLED_DEAD;
 		do
@@ -90,7 +94,11 @@ look(PgpxLease *lease, PgpxTime deadline)
 			return pgpx_wire_at_boundary(wire) ? PGPX_SETTLED :
 				PGPX_SETTLED_DEAD;
 		}
-		if (n == 0 && !pgpx_kept_poll(lease->kept, lease->target->pool) &&
+		if (n > 0)
+			continue;
+		n = pgpx_kept_poll(lease->kept, lease->target->pool, &full);
+		read = n != 0;
+		if (!read &&
 			!pgpx_session_wait(lease->kept, WL_SOCKET_READABLE, deadline,
 							   pgpx_wait_event(&wait_event, "PgpoolReset")))
 			return PGPX_SETTLED_LATE;

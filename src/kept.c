@@ -10,7 +10,6 @@
 #include "kept.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -232,29 +231,29 @@ pgpx_session_wait(PgpxKept *kept, uint32 events, PgpxTime deadline,
 	return true;
 }
 
-bool
-pgpx_kept_poll(PgpxKept *kept, int pool)
+ssize_t
+pgpx_kept_poll(PgpxKept *kept, int pool, bool *full)
 {
-	struct pollfd socket = {.fd = kept->fd, .events = POLLIN};
 	PgpxTime	until;
-	bool		found;
+	ssize_t		n;
 
 	if (!pgpx_busy_poll_is_calm(pool))
-		return false;
+		return 0;
+	pgpx_wire_make_room(&kept->wire);	/* may throw, so before the place */
 	until = pgpx_busy_poll_begin(&kept->poll);
 	if (until == 0)
-		return false;
+		return 0;
 
 	/*
 	 * Not by the wait set: that may throw, and the place would be lost; and it
 	 * would come back at once for a latch that has been set for long.
 	 */
 	do
-		found = poll(&socket, 1, 0) > 0;
-	while (!found && pgpx_now() < until);
-	pgpx_busy_poll_end(&kept->poll, found);
+		n = pgpx_wire_receive(&kept->wire, full);
+	while (n == 0 && pgpx_now() < until);
+	pgpx_busy_poll_end(&kept->poll, n != 0);
 	pgpx_busy_poll_leave();
-	return found;
+	return n;
 }
 
 /* A descriptor that came in is not wanted; -1: none did. */

@@ -77,11 +77,13 @@ extern bool pgpx_session_wait(PgpxKept *kept, uint32 events, PgpxTime deadline,
 
 /*
  * pgpx_kept_poll
- *		Look for input for a moment without going to sleep, if that has paid of
- *		late: at most pgpool_ext.busy_poll microseconds.  True: there is some.
- *		"pool" is that of the connection.
+ *		Read what comes in within a moment, without going to sleep, if that has
+ *		paid of late: at most pgpool_ext.busy_poll microseconds.
+ *
+ * "pool" is that of the connection.  Returns as pgpx_wire_fill; 0 also where it has not looked.
  */
-extern bool pgpx_kept_poll(PgpxKept *kept, int pool);
+extern ssize_t pgpx_kept_poll(PgpxKept *kept, int pool,
+							  bool *full);
 
 /*
  * pgpx_session_wait_latch

@@ -305,7 +305,7 @@ static bool
 reset_restores(const PgpxLease *lease)
 {
 	return pgpx_wire_params_pinned(&lease->kept->wire) ||
-		pg_strcasecmp(lease->target->reset_command, "DISCARD ALL") == 0;
+		lease->target->discards_all;
 }
 
 /* In which condition does the connection go back? */

@@ -316,13 +316,15 @@ pgpx_run_read(PgpxRun *run)
 	while (!step(run))
 	{
 		PgpxTime	deadline = lease->cancelled ? pgpx_now() + pause : 0;
+		ssize_t		n;
 
 		if (more)
 			CHECK_FOR_INTERRUPTS();
-		else if (pgpx_kept_poll(lease->kept, lease->target->pool) &&
-				 pgpx_wire_fill(&lease->kept->wire, &more) > 0)
+		else if ((n = pgpx_kept_poll(lease->kept, lease->target->pool,
+									 &more)) != 0)
 		{
-			lease->usage.polled++;
+			if (n > 0)
+				lease->usage.polled++;
 			CHECK_FOR_INTERRUPTS();
 			continue;
 		}
