@@ -74,8 +74,8 @@ pgpx_checkout_raise_unreachable(PgpxCheckout *c, int sqlstate,
 				 errdetail_internal("%s", reason),
 				 errhint("The remote server's authentication method must be changed, or password_required=false set in the user mapping.")));
 
-	/* what this server lacks is not the remote's fault */
-	if (sqlstate != ERRCODE_INSUFFICIENT_RESOURCES)
+	/* what this server lacks, memory too, is not the remote's fault */
+	if (ERRCODE_TO_CATEGORY(sqlstate) != ERRCODE_INSUFFICIENT_RESOURCES)
 		sqlstate = ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION;
 	ereport(ERROR,
 			(errcode(sqlstate),
