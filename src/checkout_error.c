@@ -63,10 +63,9 @@ pgpx_checkout_raise_unreachable(PgpxCheckout *c, int sqlstate,
 	if (sqlstate == ERRCODE_FEATURE_NOT_SUPPORTED)
 		ereport(ERROR,
 				(errcode(sqlstate),
-				 errmsg("connection to server \"%s\" is encrypted by GSSAPI, which is not supported",
+				 errmsg("connection to server \"%s\" is encrypted in a way that is not supported",
 						NameStr(c->target->server_name)),
-				 errdetail_internal("%s", reason),
-				 errhint("Set option gssencmode 'disable' of the server.")));
+				 errdetail_internal("%s", reason)));
 	if (sqlstate == ERRCODE_S_R_E_PROHIBITED_SQL_STATEMENT_ATTEMPTED)
 		ereport(ERROR,
 				(errcode(sqlstate),

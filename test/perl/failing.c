@@ -106,7 +106,8 @@ fails(const char *function, void *caller)
 
 #define CALLER __builtin_return_address(0)
 
-/* A function that says by a value that it has failed, with errno or without. */
+/* A function that says by a value that it has failed, with errno or without; or, of
+ * a connection, what it never is here. */
 #define WRAP(type, name, failure, params, args) \
 	type name params \
 	{ \
@@ -121,6 +122,7 @@ fails(const char *function, void *caller)
 typedef struct pg_conn PGconn;
 extern PGconn *PQconnectStartParams(const char *const *, const char *const *, int);
 extern int	PQsendQuery(PGconn *, const char *);
+extern int	PQgssEncInUse(PGconn *);
 extern int	PQsendQueryParams(PGconn *, const char *, int, const unsigned *,
 							  const char *const *, const int *, const int *, int);
 
@@ -129,6 +131,7 @@ WRAP(int, socket, -1, (int d, int t, int p), (d, t, p))
 WRAP(int, connect, -1, (int fd, const struct sockaddr *a, socklen_t l), (fd, a, l))
 WRAP(ssize_t, sendmsg, -1, (int fd, const struct msghdr *m, int f), (fd, m, f))
 WRAP(ssize_t, recvmsg, -1, (int fd, struct msghdr *m, int f), (fd, m, f))
+WRAP(ssize_t, recv, -1, (int fd, void *b, size_t n, int f), (fd, b, n, f))
 WRAP(ssize_t, send, -1, (int fd, const void *b, size_t n, int f), (fd, b, n, f))
 WRAP(int, epoll_create1, -1, (int f), (f))
 WRAP(int, epoll_ctl, -1, (int e, int op, int fd, struct epoll_event *ev), (e, op, fd, ev))
@@ -137,6 +140,7 @@ WRAP(int, pthread_create, errno, (pthread_t *t, const pthread_attr_t *a, void *(
 WRAP(int, getnameinfo, EAI_FAIL, (const struct sockaddr *a, socklen_t l, char *h, socklen_t hl, char *s, socklen_t sl, int f), (a, l, h, hl, s, sl, f))
 WRAP(FILE *, open_memstream, NULL, (char **p, size_t *n), (p, n))
 WRAP(PGconn *, PQconnectStartParams, NULL, (const char *const *k, const char *const *v, int e), (k, v, e))
+WRAP(int, PQgssEncInUse, 1, (PGconn *c), (c))
 WRAP(int, PQsendQuery, 0, (PGconn *c, const char *q), (c, q))
 WRAP(int, PQsendQueryParams, 0, (PGconn *c, const char *q, int n, const unsigned *t, const char *const *v, const int *l, const int *f, int r), (c, q, n, t, v, l, f, r))
 

@@ -69,6 +69,7 @@ foreach my $case (
 	[ named => 'strdup', { skip => 1 }, '53000', qr/too many host names are being looked up/ ],
 	[ named => 'getnameinfo', { times => 4 }, '08001', qr/no address found/ ],
 	[ named => 'PQconnectStartParams', {}, '53200', qr/out of memory/ ],
+	[ one => 'PQgssEncInUse', {}, '0A000', qr/connection to server "one" is encrypted in a way that is not supported\n.*GSS encryption/ ],
 	[ started => 'PQsendQuery', {}, '08001', qr/could not connect to server "started"/ ])
 {
 	my ($server, $function, $how, $sqlstate, $said) = @$case;
@@ -119,11 +120,19 @@ check_invariants($local);
 }
 works('one', 'questions and answers');
 
+# --- signals that come in the middle of a call
+foreach my $function (qw(send recv))
+{
+	fail_next($local, $function, who => 'session', errno => EINTR);
+	is($session->run(q{SELECT a FROM pgpool.query('one', 'select 9') AS t(a int)}) . $session->error, '9', "$function: a signal is no end");
+	ok(has_failed($local), "$function: it has come");
+}
+
 # --- cancel requests that cannot be made: the connection is closed after operation_timeout
 SKIP:
 {
 	skip 'libpq makes cancel requests itself', 1 if $local->safe_psql('postgres', 'SHOW server_version_num') >= 170000;
-	foreach my $case ([ socket => EMFILE ], [ connect => ECONNREFUSED ], [ open_memstream => ENOMEM ], [ send => EINTR ], [ send => EPIPE ])
+	foreach my $case ([ socket => EMFILE ], [ connect => ECONNREFUSED ], [ open_memstream => ENOMEM ], [ send => EINTR ], [ recv => EINTR ], [ send => EPIPE ])
 	{
 		my ($function, $errno) = @$case;
 
@@ -146,6 +155,23 @@ SKIP:
 }
 check_invariants($local);
 stats_add_up($local);
+
+# --- the worker ends, and cannot cancel what runs at once: but a moment later
+SKIP:
+{
+	my $running = q{SELECT count(*) FROM pg_stat_activity WHERE query ~ 'pg_sleep.604' AND state = 'active' AND pid <> pg_backend_pid()};
+
+	skip 'libpq makes cancel requests itself', 1 if $local->safe_psql('postgres', 'SHOW server_version_num') >= 170000;
+	$session->start(q{SELECT pgpool.exec('one', 'select pg_sleep(604)')});
+	ok(wait_until($remote, $running, 1), 'a statement runs');
+	fail_next($local, 'socket', errno => EMFILE);
+	terminate($local, worker_pid($local));
+	$session->finish(30);
+	$session->failed('08006', qr/worker was restarted/, 'the worker ends: its lessee is told');
+	ok(wait_until($remote, $running, 0, 30), 'and the statement is cancelled');
+	ok(has_failed($local), 'by the second attempt');
+	works('one', 'end of the worker');
+}
 
 # --- locks: the worker cannot make its own connection, or ask on it; the lock has time
 $session->run(q{SELECT pgpool.lock_setup('started')});
