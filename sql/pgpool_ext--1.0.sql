@@ -932,6 +932,7 @@ RETURNS TABLE (
 	pools pg_catalog.int4,
 	connections pg_catalog.int4,
 	descriptors pg_catalog.int4,
+	polled pg_catalog.int8,
 	connections_used pg_catalog.int4,
 	connections_max pg_catalog.int4,
 	pools_used pg_catalog.int4,
@@ -944,8 +945,8 @@ COMMENT ON FUNCTION pgpool.workers() IS
 CREATE VIEW pgpool.workers AS
 SELECT
 	f.worker, f.pid, f.state, f.started_at, f.restarts, f.pools, f.connections,
-	f.descriptors, f.connections_used, f.connections_max, f.pools_used,
-	f.pools_max
+	f.descriptors, f.polled, f.connections_used, f.connections_max,
+	f.pools_used, f.pools_max
 FROM pgpool.workers() AS f;
 GRANT SELECT ON pgpool.workers TO PUBLIC;
 COMMENT ON VIEW pgpool.workers IS
@@ -966,6 +967,8 @@ COMMENT ON COLUMN pgpool.workers.connections IS
 'connections of these pools, in any state';
 COMMENT ON COLUMN pgpool.workers.descriptors IS
 'sockets that it has open for connections (three for one with TLS), cancel requests and pings of locks';
+COMMENT ON COLUMN pgpool.workers.polled IS
+'how often bytes to pass on came before it went to sleep for them, by pgpool_ext.busy_poll';
 COMMENT ON COLUMN pgpool.workers.connections_used IS
 'connections of all workers, in any state';
 COMMENT ON COLUMN pgpool.workers.connections_max IS

@@ -91,7 +91,7 @@ look(PgpxLease *lease, PgpxTime deadline)
 			return pgpx_wire_at_boundary(wire) ? PGPX_SETTLED :
 				PGPX_SETTLED_DEAD;
 		}
-		if (n == 0 && !pgpx_kept_poll(lease->kept) &&
+		if (n == 0 && !pgpx_kept_poll(lease->kept, lease->target->pool) &&
 			!pgpx_session_wait(lease->kept, WL_SOCKET_READABLE, deadline,
 							   pgpx_wait_event(&wait_event, "PgpoolReset")))
 			return PGPX_SETTLED_LATE;

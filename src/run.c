@@ -310,7 +310,6 @@ void
 pgpx_run_read(PgpxRun *run)
 {
 	PgpxLease  *lease = run->lease;
-	const volatile PgpxPool *pool = &pgpx_pools[lease->target->pool];
 	PgpxTime	pause = CANCEL_AGAIN_US;
 	bool		more = false;
 
@@ -320,7 +319,7 @@ pgpx_run_read(PgpxRun *run)
 
 		if (more)
 			CHECK_FOR_INTERRUPTS();
-		else if (pool->nwaiting == 0 && pgpx_kept_poll(lease->kept) &&
+		else if (pgpx_kept_poll(lease->kept, lease->target->pool) &&
 				 pgpx_wire_fill(&lease->kept->wire, &more) > 0)
 		{
 			lease->usage.polled++;

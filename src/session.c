@@ -25,9 +25,6 @@
 #include "guc.h"
 #include "handoff.h"
 
-/* pgpx_kept_poll: looks in vain for one answer in 1024 at least */
-#define POLL_MISSES_MAX 10
-
 static PgpxKept **kept_by_conn = NULL;	/* [max_connections] */
 static int	nkept = 0;
 static uint64 use_counter = 0;
@@ -235,52 +232,28 @@ pgpx_session_wait(PgpxKept *kept, uint32 events, PgpxTime deadline,
 	return true;
 }
 
-/*
- * A sleep and its wake-up cost about as much as a short statement, most of it
- * where an idle processor has to be woken: so the process looks for an answer for
- * about as long as they would take, before it sleeps.
- *
- * In vain that is a waste, and where the remote wants this very processor a
- * delay.  So after each miss in a row twice as many answers are waited for asleep
- * (a remote that is a network away misses always, and is hardly ever looked for),
- * and never do more processes look than half the processors there are.
- */
 bool
-pgpx_kept_poll(PgpxKept *kept)
+pgpx_kept_poll(PgpxKept *kept, int pool)
 {
 	struct pollfd socket = {.fd = kept->fd, .events = POLLIN};
 	PgpxTime	until;
 	bool		found;
 
-	if (kept->poll_skip > 0)
-	{
-		kept->poll_skip--;
+	if (!pgpx_busy_poll_is_calm(pool))
 		return false;
-	}
-	if (pgpx_busy_poll == 0)
+	until = pgpx_busy_poll_begin(&kept->poll);
+	if (until == 0)
 		return false;
-	if (pg_atomic_fetch_add_u32(&pgpx_shared->npolling, 1) >=
-		pgpx_shared->max_polling)
-	{
-		pg_atomic_fetch_sub_u32(&pgpx_shared->npolling, 1);
-		return false;
-	}
 
 	/*
 	 * Not by the wait set: that may throw, and the place would be lost; and it
 	 * would come back at once for a latch that has been set for long.
 	 */
-	until = pgpx_now() + pgpx_busy_poll;
 	do
 		found = poll(&socket, 1, 0) > 0;
 	while (!found && pgpx_now() < until);
-	pg_atomic_fetch_sub_u32(&pgpx_shared->npolling, 1);
-
-	if (found)
-		kept->poll_misses = Max(kept->poll_misses - 1, 0);
-	else
-		kept->poll_misses = Min(kept->poll_misses + 2, POLL_MISSES_MAX);
-	kept->poll_skip = (1 << kept->poll_misses) - 1;
+	pgpx_busy_poll_end(&kept->poll, found);
+	pgpx_busy_poll_leave();
 	return found;
 }
 

@@ -13,6 +13,7 @@
 #ifndef PGPX_SESSION_H
 #define PGPX_SESSION_H
 
+#include "busy_poll.h"
 #include "shmem.h"
 #include "wire.h"
 
@@ -28,8 +29,7 @@ typedef struct PgpxKept
 	uint32		events;			/* that the socket is waited for */
 	bool		leased;			/* a lease of this session uses it now */
 	uint64		last_used;
-	int			poll_misses;	/* in a row, of pgpx_kept_poll */
-	int			poll_skip;		/* answers until it is tried again */
+	PgpxBusyPoll poll;			/* pgpx_kept_poll */
 	PgpxWire	wire;
 } PgpxKept;
 
@@ -79,8 +79,9 @@ extern bool pgpx_session_wait(PgpxKept *kept, uint32 events, PgpxTime deadline,
  * pgpx_kept_poll
  *		Look for input for a moment without going to sleep, if that has paid of
  *		late: at most pgpool_ext.busy_poll microseconds.  True: there is some.
+ *		"pool" is that of the connection.
  */
-extern bool pgpx_kept_poll(PgpxKept *kept);
+extern bool pgpx_kept_poll(PgpxKept *kept, int pool);
 
 /*
  * pgpx_session_wait_latch
