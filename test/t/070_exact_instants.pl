@@ -340,6 +340,22 @@ my %damages = (
 	$damager->run('SELECT pgpool.check_invariants()');
 	is($damager->error, '', 'damage: all of it undone');
 	kill 'CONT', $worker;
+
+	# a holder that has gone without a word, which cannot be: the worker's second line
+	my %gone = (lock_owner => qr/pgpool_ext releases lock "a": its holder with PID 1 has gone/, holder => qr/pgpool_ext took lease \d+ back: its holder with PID 1 has gone/);
+	foreach my $what (qw(lock_owner holder))
+	{
+		my $log = -s $local->logfile;
+
+		$damager->run("SET pgpool_ext.debug_damage = '$what'");
+		ok(wait_until($local, sub { slurp_file($local->logfile, $log) =~ $gone{$what} ? 1 : 0 }, 1, 30), "gone, $what: the worker takes it back");
+		$damager->run('RESET pgpool_ext.debug_damage');
+		is($damager->error, '', "gone, $what: all of it");
+	}
+	ok(wait_until($local, q{SELECT (SELECT count(*) FROM pgpool.locks WHERE name = 'a') + (SELECT leased FROM pgpool.pools WHERE server = 'many')}, '1'), 'gone: one lease is left, and the other lock');
+	is($remote->safe_psql('remote_db', q{SELECT state FROM pgpool_lock.locks WHERE name = 'a'}), 'free', 'gone: the lock is free at the remote, too');
+	$damager->run('SELECT pgpool.check_invariants()');
+	is($damager->error, '', 'gone: all adds up');
 	$holder->run('SELECT pgpool.checkin_all()');
 	like($first->finish, qr/^\d+$/, 'damage: who has waited is served');
 	$first->run('SELECT pgpool.checkin_all()');

@@ -101,6 +101,7 @@ $session->run(q{SELECT pgpool.checkout('one') AS lease \gset});
 $session->run(q{SELECT pgpool.exec(:lease, 'select pg_terminate_backend(pg_backend_pid())')});
 is($session->sqlstate, '08006', 'a connection is lost');
 is($session->run('SELECT state FROM pgpool.leases'), 'broken', 'the view shows it');
+$session->fails('SELECT * FROM pgpool.notifications(:lease)', '08006', qr/connection to server "one" was lost/, 'nor has it notifications');
 $session->run(q{SELECT pgpool.checkin_all()});
 $local->safe_psql('postgres', q{CREATE ROLE gone SUPERUSER LOGIN; CREATE USER MAPPING FOR gone SERVER one OPTIONS (user 'remote_app', password '} . $REMOTE_APP_PASSWORD . q{')});
 my $gone = PgpxSession->new($local, user => 'gone');
@@ -116,6 +117,25 @@ CREATE DOMAIN kept AS int CHECK (returns_all(VALUE));
 EOT
 $session->fails(q{SELECT a FROM pgpool.query('one', 'select 7') AS t(a kept)}, '55000', qr/lease \d+ is in use/, 'checkin_all within a query: an error');
 is($session->run(q{SELECT pgpool.checkin_all()}), '0', 'and its lease has been returned');
+
+# --- who waits for answers is woken for something else, and cancelled
+$session->run(q{SELECT pgpool.checkout('one') AS lease \gset});
+$session->run(q{SELECT pgpool.send(:lease, 'select pg_sleep(600)')});
+foreach my $wait ('SELECT pgpool.wait(:lease)', 'SELECT pgpool.wait_any(ARRAY[:lease])')
+{
+	my $waits = q{SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Extension' AND state = 'active' AND pid = } . $session->pid;
+	my $log = -s $local->logfile;
+
+	$session->start($wait);
+	ok(wait_until($local, $waits, 1), "$wait: it waits");
+	$local->safe_psql('postgres', 'SELECT pg_log_backend_memory_contexts(' . $session->pid . ')');
+	ok(wait_until($local, sub { slurp_file($local->logfile, $log) =~ /logging memory contexts of PID/ ? 1 : 0 }, 1), "$wait: it is woken for something else");
+	ok(wait_until($local, $waits, 1), "$wait: and waits on");
+	$local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $session->pid . ')');
+	$session->finish(30);
+	$session->failed('57014', qr/user request/, "$wait: until it is cancelled");
+}
+is($session->run('SELECT pgpool.discard(:lease)') . $session->error, '', 'the lease can be returned');
 
 # --- many statements, and many columns: what is known of their results is not for ever
 is($session->run(<<'EOT') . $session->error, '', 'more statements than are remembered');
@@ -168,7 +188,8 @@ trigger(q{RAISE EXCEPTION 'try again' USING ERRCODE = '40001'});
 $session->fails(q{SELECT pgpool.lock('one', 'b', '700 ms')}, '55P03', qr/lock "b" of server "one" did not come free within 700 ms\nDETAIL:  The remote's last answer: try again/, 'an error that may pass is asked about again');
 trigger(q{RAISE EXCEPTION 'read only' USING ERRCODE = '25006'});
 $session->fails(q{SELECT pgpool.lock('one', 'c', '30 s')}, '25006', qr/read only/, 'one that does not is raised');
-$session->fails(q{SELECT pgpool.lock('one', 'd', '150 ms')}, '25006', qr/read only/, 'also if the time is up before');
+trigger(q{RAISE EXCEPTION 'as if lost' USING ERRCODE = '08006'});
+$session->fails(q{SELECT pgpool.lock('one', 'd', '700 ms')}, '08006', qr/as if lost/, 'nor is a remote out of reach a lock that is held');
 $remote->safe_psql('remote_db', 'DROP TRIGGER says ON pgpool_lock.locks');
 $session->run('SET pgpool_ext.checkout_timeout = 0');
 like($session->run(q{SELECT pgpool.lock('one', 'e')}), qr/^\d+$/, 'a lock without a limit of time') or diag($session->error);
