@@ -63,10 +63,9 @@ pgpx_checkout_raise_unreachable(PgpxCheckout *c, int sqlstate,
 	if (sqlstate == ERRCODE_FEATURE_NOT_SUPPORTED)
 		ereport(ERROR,
 				(errcode(sqlstate),
-				 errmsg("connection to server \"%s\" is encrypted by GSSAPI, which is not supported",
+				 errmsg("connection to server \"%s\" is encrypted in a way that is not supported",
 						NameStr(c->target->server_name)),
-				 errdetail_internal("%s", reason),
-				 errhint("Set option gssencmode 'disable' of the server.")));
+				 errdetail_internal("%s", reason)));
 	if (sqlstate == ERRCODE_S_R_E_PROHIBITED_SQL_STATEMENT_ATTEMPTED)
 		ereport(ERROR,
 				(errcode(sqlstate),
@@ -74,8 +73,8 @@ pgpx_checkout_raise_unreachable(PgpxCheckout *c, int sqlstate,
 				 errdetail_internal("%s", reason),
 				 errhint("The remote server's authentication method must be changed, or password_required=false set in the user mapping.")));
 
-	/* what this server lacks is not the remote's fault */
-	if (sqlstate != ERRCODE_INSUFFICIENT_RESOURCES)
+	/* what this server lacks, memory too, is not the remote's fault */
+	if (ERRCODE_TO_CATEGORY(sqlstate) != ERRCODE_INSUFFICIENT_RESOURCES)
 		sqlstate = ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION;
 	ereport(ERROR,
 			(errcode(sqlstate),

@@ -32,7 +32,8 @@ unsettle(PgpxLease *lease, PgpxGive give)
 	PgpxConn   *conn = &pgpx_conns[lease->conn];
 	PgpxCloseReason reason = PGPX_CLOSE_BROKEN;
 
-	if (give == PGPX_GIVE_CLOSE && kept != NULL && conn->owed > 0)
+	if (give == PGPX_GIVE_CLOSE && kept != NULL &&
+		(conn->owed > 0 || lease->usage.resets > 0))
 	{
 		reason = PGPX_CLOSE_RESET;
 
@@ -210,9 +211,10 @@ settle_in(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
 	if (!pgpx_lease_flush(lease, deadline))
 		return PGPX_SETTLED_DEAD;
 	settled = look(lease, deadline);
-	pgpx_wire_begin(wire, 0);
 	if (settled == PGPX_SETTLED_LATE && !is_late(c))
 		return PGPX_SETTLED_DEAD;
+	if (settled == PGPX_SETTLED)
+		pgpx_wire_begin(wire, 0);
 	return settled;
 }
 
