@@ -51,33 +51,19 @@ libpq_cancels(void)
 }
 
 void
-pgpx_canceller_trace(PgpxWorkerConn *w)
-{
-	w->trace = open_memstream(&w->trace_text, &w->trace_len);
-	if (w->trace == NULL)
-		return;
-	PQtrace(w->pg, w->trace);
-	PQsetTraceFlags(w->pg, PQTRACE_SUPPRESS_TIMESTAMPS);
-}
-
-void
-pgpx_canceller_untrace(PgpxWorkerConn *w)
+pgpx_canceller_find_key(PgpxWorkerConn *w)
 {
 	static const char name[] = "BackendKeyData";
 	const char *line;
 	int			pid;
 	int			key;
 
-	if (w->trace == NULL)
-		return;
-	PQuntrace(w->pg);
-	fclose(w->trace);
-	w->trace = NULL;
-	if (w->trace_text == NULL)
+	if (libpq_cancels() || w->hearing.trace == NULL ||
+		fflush(w->hearing.trace) != 0)
 		return;
 
 	/* "B <tab> 12 <tab> BackendKeyData <tab> pid key", the key signed */
-	line = libpq_cancels() ? NULL : strstr(w->trace_text, name);
+	line = strstr(w->hearing.text, name);
 	if (line != NULL &&
 		sscanf(line + strlen(name), "%d %d", &pid, &key) == 2 &&
 		pid == PQbackendPID(w->pg))
@@ -86,9 +72,6 @@ pgpx_canceller_untrace(PgpxWorkerConn *w)
 		w->cancel_key = (uint32) key;
 		w->have_key = true;
 	}
-	explicit_bzero(w->trace_text, w->trace_len);
-	free(w->trace_text);
-	w->trace_text = NULL;
 }
 
 /* The cancel connection has closed, or there will be none. */

@@ -67,6 +67,15 @@ typedef struct PgpxEnding
 
 typedef struct PgpxRelay PgpxRelay;
 
+/* What libpq hears while it is it that reads; see libpq_bounds.c. */
+typedef struct PgpxHearing
+{
+	FILE	   *trace;			/* of the login */
+	char	   *text;
+	size_t		len;
+	uint64		taken;			/* bytes until something was handed out */
+} PgpxHearing;
+
 typedef struct PgpxWorkerConn
 {
 	int			index;			/* in pgpx_conns */
@@ -93,9 +102,7 @@ typedef struct PgpxWorkerConn
 	bool		have_key;
 	uint32		cancel_pid;
 	uint32		cancel_key;
-	FILE	   *trace;			/* of the login; old libpq tells the key only here */
-	char	   *trace_text;
-	size_t		trace_len;
+	PgpxHearing hearing;
 	PgpxCancel	cancel;
 	PgpxEnding	ending;
 } PgpxWorkerConn;
@@ -341,9 +348,8 @@ extern uint32 pgpx_canceller_step(PgpxWorkerConn *w, bool *ok);
 /* Forget a cancel in flight: its connection is being closed. */
 extern void pgpx_canceller_drop(PgpxWorkerConn *w);
 
-/* Have libpq trace the login; find the cancel key in it. */
-extern void pgpx_canceller_trace(PgpxWorkerConn *w);
-extern void pgpx_canceller_untrace(PgpxWorkerConn *w);
+/* The login is over: old libpq tells the cancel key only in its trace. */
+extern void pgpx_canceller_find_key(PgpxWorkerConn *w);
 
 /* --- libpq_bounds.c ------------------------------------------------------ */
 
@@ -353,7 +359,18 @@ extern void pgpx_libpq_hush(PGconn *pg);
 /* Drop notifications, which libpq would keep; where input has been consumed. */
 extern void pgpx_libpq_drop_notifications(PGconn *pg);
 
-/* Has the remote said more during the login than any login takes? */
-extern bool pgpx_libpq_login_is_long(PgpxWorkerConn *w);
+/*
+ * A login begins; is it longer than any needs to be, after a step of it; it is over,
+ * or given up.
+ */
+extern void pgpx_libpq_login_begin(PgpxHearing *hearing, PGconn *pg);
+extern bool pgpx_libpq_login_is_long(PgpxHearing *hearing, PGconn *pg);
+extern void pgpx_libpq_login_end(PgpxHearing *hearing, PGconn *pg);
+
+/*
+ * Input has been consumed, and "taken" tells whether libpq has handed something out:
+ * does it keep more than a message of an honest remote takes?
+ */
+extern bool pgpx_libpq_keeps_much(PgpxHearing *hearing, PGconn *pg, bool taken);
 
 #endif							/* PGPX_WORKER_H */
