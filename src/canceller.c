@@ -11,8 +11,8 @@
  * libpq cancels without blocking from 17 on (PQcancelStart).  Before, we send
  * the request ourselves: 16 bytes to the same address
  * (https://www.postgresql.org/docs/current/protocol-flow.html, "Canceling
- * Requests in Progress").  The key is known to old libpq alone, which shows it
- * to PQtrace.  Which way to go is decided by the libpq that runs, not by the
+ * Requests in Progress").  The key is known to old libpq alone, see find_key.
+ * Which way to go is decided by the libpq that runs, not by the
  * one we were built with.
  *
  *-------------------------------------------------------------------------
@@ -50,28 +50,41 @@ libpq_cancels(void)
 	return PQlibVersion() >= 170000 && PQcancelCreate != NULL;
 }
 
+/*
+ * Up to libpq 16 the key is in what PQgetCancel returns, and that has begun in this
+ * way since 2003 (libpq-int.h, struct pg_cancel).  The other number in it is known,
+ * so it can be seen that it does.  (PQtrace shows the key, too, but is led astray by
+ * what a hostile remote says: libpq_bounds.c.)
+ */
+typedef struct CancelBegin
+{
+	struct sockaddr_storage addr;
+	socklen_t	addr_len;
+	int			pid;
+	int			key;
+} CancelBegin;
+
 void
 pgpx_canceller_find_key(PgpxWorkerConn *w)
 {
-	static const char name[] = "BackendKeyData";
-	const char *line;
-	int			pid;
-	int			key;
+	CancelBegin begin;
+	PGcancel   *request;
 
-	if (libpq_cancels() || w->hearing.trace == NULL ||
-		fflush(w->hearing.trace) != 0)
+	if (libpq_cancels())
 		return;
-
-	/* "B <tab> 12 <tab> BackendKeyData <tab> pid key", the key signed */
-	line = strstr(w->hearing.text, name);
-	if (line != NULL &&
-		sscanf(line + strlen(name), "%d %d", &pid, &key) == 2 &&
-		pid == PQbackendPID(w->pg))
+	request = PQgetCancel(w->pg);
+	if (request == NULL)
+		return;
+	memcpy(&begin, request, sizeof(begin));
+	if (begin.pid == PQbackendPID(w->pg) &&
+		begin.addr_len <= sizeof(begin.addr))
 	{
-		w->cancel_pid = (uint32) pid;
-		w->cancel_key = (uint32) key;
+		w->cancel_pid = (uint32) begin.pid;
+		w->cancel_key = (uint32) begin.key;
 		w->have_key = true;
 	}
+	explicit_bzero(&begin, sizeof(begin));
+	PQfreeCancel(request);
 }
 
 /* The cancel connection has closed, or there will be none. */

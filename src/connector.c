@@ -81,7 +81,7 @@ start_connect(PgpxWorkerConn *w, PgpxLookup *lookup)
 	}
 	(void) PQsetErrorVerbosity(w->pg, PQERRORS_VERBOSE);
 	pgpx_libpq_hush(w->pg);
-	pgpx_libpq_login_begin(&w->hearing, w->pg);
+	pgpx_libpq_login_begin(&w->hearing);
 	w->phase = PGPX_PHASE_CONNECT;
 	pgpx_connection_watch(w, EPOLLOUT);
 }
@@ -266,7 +266,6 @@ logged_in(PgpxWorkerConn *w)
 
 	(void) PQsetErrorVerbosity(w->pg, PQERRORS_DEFAULT);
 	pgpx_canceller_find_key(w);
-	pgpx_libpq_login_end(&w->hearing, w->pg);
 	if (PQgssEncInUse(w->pg))
 	{
 		fail(w, ERRCODE_FEATURE_NOT_SUPPORTED,
@@ -315,8 +314,7 @@ step_connect(PgpxWorkerConn *w)
 	/* libpq may close its socket and open another under the same number */
 	pgpx_reactor_forget(w->fd);
 	w->fd = -1;
-	status = PQconnectPoll(w->pg);
-	if (pgpx_libpq_login_is_long(&w->hearing, w->pg))
+	if (!pgpx_libpq_login_step(&w->hearing, w->pg, &status))
 	{
 		fail(w, ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION,
 			 "The remote server said too much during the login.");

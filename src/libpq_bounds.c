@@ -14,8 +14,11 @@
  * come since libpq has last handed something out.  TCP tells, with TLS as without.
  * (Where a remote sends faster than libpq reads, that may be some dozen MB more: it
  * reads on for as long as there is something.)
- * (A Unix-domain socket does not: who can listen there is on this machine, and what
- * he sends in whole messages is bounded by the trace of the login.)
+ * (A Unix-domain socket does not: there it is what lay ready before each step of the
+ * login, and later on nothing.  Who can listen there is on this machine.)
+ *
+ * Nor is libpq asked to trace what a remote says (PQtrace): what it prints of a message
+ * it has not checked, and a length in one can lead it beyond the end of its memory.
  *
  * It also reads ahead.  What comes in behind the answer that it waits for it drops,
  * if it is a whole message; the beginning of one stays with it, and the rest comes to
@@ -58,6 +61,16 @@ pgpx_libpq_drop_notifications(PGconn *pg)
 		PQfreemem(note);
 }
 
+/* What has come and has not been read. */
+static uint64
+bytes_unread(PGconn *pg)
+{
+	int			unread = 0;
+	int			fd = PQsocket(pg);
+
+	return fd >= 0 && ioctl(fd, FIONREAD, &unread) == 0 ? unread : 0;
+}
+
 /*
  * How many bytes this end has read of what the other one has sent, in the messages
  * that are not whole yet, too.  0 where the kernel does not tell: a socket that is
@@ -68,50 +81,36 @@ bytes_read(PGconn *pg)
 {
 	struct tcp_info info = {0};
 	socklen_t	len = sizeof(info);
-	int			unread = 0;
 	int			fd = PQsocket(pg);
+	uint64		unread = bytes_unread(pg);
 
 	if (fd < 0 || getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) < 0 ||
-		ioctl(fd, FIONREAD, &unread) < 0 ||
-		info.tcpi_bytes_received < (uint64) unread)
+		info.tcpi_bytes_received < unread)
 		return 0;
 	return info.tcpi_bytes_received - unread;
 }
 
 void
-pgpx_libpq_login_begin(PgpxHearing *hearing, PGconn *pg)
+pgpx_libpq_login_begin(PgpxHearing *hearing)
 {
-	hearing->taken = 0;
-	hearing->trace = open_memstream(&hearing->text, &hearing->len);
-	if (hearing->trace == NULL)
-		return;
-	PQtrace(pg, hearing->trace);
-	PQsetTraceFlags(pg, PQTRACE_SUPPRESS_TIMESTAMPS);
+	memset(hearing, 0, sizeof(*hearing));
 }
 
 bool
-pgpx_libpq_login_is_long(PgpxHearing *hearing, PGconn *pg)
+pgpx_libpq_login_step(PgpxHearing *hearing, PGconn *pg,
+					  PostgresPollingStatusType *status)
 {
-	return (hearing->trace != NULL && fflush(hearing->trace) == 0 &&
-			hearing->len > LOGIN_MAX) ||
-		bytes_read(pg) > LOGIN_MAX;
-}
+	uint64		before = bytes_unread(pg);
+	uint64		after;
 
-void
-pgpx_libpq_login_end(PgpxHearing *hearing, PGconn *pg)
-{
-	if (hearing->trace == NULL)
-		return;
-	PQuntrace(pg);
-	fclose(hearing->trace);
-	hearing->trace = NULL;
+	*status = PQconnectPoll(pg);
 
-	/* it has the cancel key in it */
-	if (hearing->text != NULL)
-		explicit_bzero(hearing->text, hearing->len);
-	free(hearing->text);
-	hearing->text = NULL;
+	/* not less than this; TCP knows better */
+	after = bytes_unread(pg);
+	if (before > after)
+		hearing->login += before - after;
 	hearing->taken = bytes_read(pg);
+	return Max(hearing->login, hearing->taken) <= LOGIN_MAX;
 }
 
 bool

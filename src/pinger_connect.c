@@ -42,7 +42,6 @@ pgpx_pinger_drop(PgpxPinger *p)
 		/* a goodbye must not wait for a remote that does not read */
 		if (p->phase > PGPX_PINGER_IDLE && PQsocket(p->pg) >= 0)
 			shutdown(PQsocket(p->pg), SHUT_RDWR);
-		pgpx_libpq_login_end(&p->hearing, p->pg);
 		PQfinish(p->pg);
 		p->pg = NULL;
 	}
@@ -85,7 +84,7 @@ start_connect(PgpxPinger *p, PgpxLookup *lookup)
 		return;
 	}
 	pgpx_libpq_hush(p->pg);
-	pgpx_libpq_login_begin(&p->hearing, p->pg);
+	pgpx_libpq_login_begin(&p->hearing);
 	p->phase = PGPX_PINGER_CONNECT;
 	pgpx_pinger_watch(p, EPOLLOUT);
 }
@@ -149,7 +148,6 @@ logged_in(PgpxPinger *p)
 {
 	PgpxConninfo *ci = &pgpx_wpools[p->pool].conninfo;
 
-	pgpx_libpq_login_end(&p->hearing, p->pg);
 	if (ci->need_password && !PQconnectionUsedPassword(p->pg))
 	{
 		pgpx_pinger_failed(p, "A session of a non-superuser must be authenticated by a password, "
@@ -171,8 +169,7 @@ step_connect(PgpxPinger *p)
 	/* libpq may close its socket and open another under the same number */
 	pgpx_reactor_forget(p->fd);
 	p->fd = -1;
-	status = PQconnectPoll(p->pg);
-	if (pgpx_libpq_login_is_long(&p->hearing, p->pg))
+	if (!pgpx_libpq_login_step(&p->hearing, p->pg, &status))
 		pgpx_pinger_failed(p, "The remote server said too much during the login.");
 	else if (status == PGRES_POLLING_OK)
 		logged_in(p);

@@ -70,9 +70,7 @@ typedef struct PgpxRelay PgpxRelay;
 /* What libpq hears while it is it that reads; see libpq_bounds.c. */
 typedef struct PgpxHearing
 {
-	FILE	   *trace;			/* of the login */
-	char	   *text;
-	size_t		len;
+	uint64		login;			/* bytes of the login that lay ready */
 	uint64		taken;			/* bytes until something was handed out */
 } PgpxHearing;
 
@@ -348,7 +346,7 @@ extern uint32 pgpx_canceller_step(PgpxWorkerConn *w, bool *ok);
 /* Forget a cancel in flight: its connection is being closed. */
 extern void pgpx_canceller_drop(PgpxWorkerConn *w);
 
-/* The login is over: old libpq tells the cancel key only in its trace. */
+/* The login is over: note the cancel key, which old libpq has and does not tell. */
 extern void pgpx_canceller_find_key(PgpxWorkerConn *w);
 
 /* --- libpq_bounds.c ------------------------------------------------------ */
@@ -359,13 +357,10 @@ extern void pgpx_libpq_hush(PGconn *pg);
 /* Drop notifications, which libpq would keep; where input has been consumed. */
 extern void pgpx_libpq_drop_notifications(PGconn *pg);
 
-/*
- * A login begins; is it longer than any needs to be, after a step of it; it is over,
- * or given up.
- */
-extern void pgpx_libpq_login_begin(PgpxHearing *hearing, PGconn *pg);
-extern bool pgpx_libpq_login_is_long(PgpxHearing *hearing, PGconn *pg);
-extern void pgpx_libpq_login_end(PgpxHearing *hearing, PGconn *pg);
+/* A login begins; PQconnectPoll; false: the login is longer than any needs to be. */
+extern void pgpx_libpq_login_begin(PgpxHearing *hearing);
+extern bool pgpx_libpq_login_step(PgpxHearing *hearing, PGconn *pg,
+								  PostgresPollingStatusType *status);
 
 /*
  * Input has been consumed, and "taken" tells whether libpq has handed something out:

@@ -70,6 +70,10 @@ my %behaviours = (
 	login_n => { login => sub { $_[0]->send($GREETING); flood($_[0], 'N') } },
 	login_e => { login => sub { $_[0]->send($GREETING); flood($_[0], 'E') } },
 	login_a => { login => sub { $_[0]->send($GREETING); flood($_[0], 'A') } },
+
+	# a row that nobody has asked for, with a column that is longer than it
+	login_row => { login => sub { $_[0]->send($GREETING, message('D', pack 'nNa4', 1, 0x7FFFFFF0, 'abcd'), $KEY, ready); $_[0]->serve } },
+	lock_row => keeper(sub { $_[0]->send(message('D', pack 'nNa4', 1, 0x7FFFFFF0, 'abcd')) }),
 	start_row => sub { $_[0]->receive; $_[0]->send(columns(1)); flood($_[0], 'D') },
 	start_notice => sub { $_[0]->receive; flood($_[0], 'N') },
 
@@ -127,6 +131,13 @@ costs_little($_, sub { $session->fails(query($_), '08001', qr/said too much duri
 costs_little($_, sub { $session->fails(query($_), '08001', qr/has a message that is too long/, "$_: it is told") })
   foreach qw(start_row start_notice);
 is($session->run(query('start_large')) . $session->error, '1', 'rows that are large, and many, are none of that');
+
+# --- lengths within a message that libpq does not look into
+$session->run(query('login_row'));
+is($local->safe_psql('postgres', 'SELECT restarts FROM pgpool.workers'), '0', 'login_row: the worker lives');
+$session->run("SELECT pgpool.lock('s_lock_row', 'a lock', '10 s', '2 s')");
+ok(wait_until($local, "SELECT state FROM pgpool.locks WHERE server = 's_lock_row'", 'lost'), 'lock_row: the lock is lost');
+is($local->safe_psql('postgres', 'SELECT restarts FROM pgpool.workers'), '0', 'lock_row: the worker lives');
 
 # --- the connection for locks
 my %words = (
