@@ -244,3 +244,21 @@ my %pinger = (
 	last_words => "\12\377" . $settings . $error,
 );
 put("fuzz_pinger/$_", $pinger{$_}) foreach sort keys %pinger;
+
+# pairs of an operation (0 the session writes, 1 it reads, 2 the remote says, 3 it takes,
+# 4 its event, 6 the session's, 8 what is pending, 9 and 10 TLS wants the other direction
+# first, 11 the remote ends, 12 the session does, 13 an error) and its amount, squared
+my %relay = (
+	inward => "\2\100\4\0\1\377",
+	inward_much => ("\2\377\4\0" x 4) . "\1\377\6\0\10\0",
+	outward => "\0\77\6\0\3\377\4\0",
+	outward_slow => ("\0\77\6\0" x 8) . ("\3\10\4\0" x 8),
+	both => ("\2\377\0\77\4\0\6\0\3\100\1\100" x 6),
+	read_wants_write => "\2\100\11\0\4\0\4\0\3\10\4\0",
+	write_wants_read => "\0\40\12\0\6\0\2\10\4\0\4\0",
+	remote_ends => "\2\377\4\0\13\377\4\0\1\377",
+	session_ends => "\0\77\6\0\14\377\6\0\3\377\4\0",
+	error_while_sending => "\0\77\3\377\15\377\6\0\4\0",
+	cut => ("\2\377\4\0" x 2) . "\0\77\6\0\377",
+);
+put("fuzz_relay/$_", $relay{$_}) foreach sort keys %relay;

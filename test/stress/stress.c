@@ -1167,12 +1167,31 @@ must_become(PGconn **local, const char *what, const char *sql)
 	fail(NULL, "%s: %s", what, answer);
 }
 
-static void
-check(PGconn **local, PGconn **remote)
+/*
+ * The remote has no more sessions than the pool says, nor fewer; how many?  Both ask
+ * at instants of their own, between which an overflow connection may have closed.
+ */
+static long
+sessions_agree(PGconn **local, PGconn **remote)
 {
 	char		answer[1024];
 	char		number[32];
 
+	for (double until = now() + 60;; usleep(20 * 1000))
+	{
+		LOCAL("SELECT count(*) FROM pgpool.connections");
+		snprintf(number, sizeof(number), "%.30s", answer);
+		REMOTE("SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app'");
+		if (strcmp(answer, number) == 0)
+			return atol(number);
+		if (now() > until)
+			fail(NULL, "the pool has %s connections, the remote %s sessions", number, answer);
+	}
+}
+
+static void
+check(PGconn **local, PGconn **remote)
+{
 	must_become(local, "leases are left",
 				"SELECT count(*) = 0 FROM pgpool.leases");
 	must_become(local, "waiters are left",
@@ -1193,19 +1212,7 @@ check(PGconn **local, PGconn **remote)
 	must_become(local, "connections are stuck between two states",
 				"SELECT count(*) = 0 FROM pgpool.connections WHERE state NOT IN ('idle')");
 
-	/* the remote has no more sessions than the pool says */
-	LOCAL("SELECT count(*) FROM pgpool.connections");
-	snprintf(number, sizeof(number), "%.30s", answer);
-	for (double until = now() + 60;; usleep(20 * 1000))
-	{
-		REMOTE("SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app'");
-		if (strcmp(answer, number) == 0)
-			break;
-		LOCAL("SELECT count(*) FROM pgpool.connections");
-		snprintf(number, sizeof(number), "%.30s", answer);
-		if (now() > until)
-			fail(NULL, "the pool has %s connections, the remote another number of sessions", number);
-	}
+	(void) sessions_agree(local, remote);
 }
 
 /* --- the model ---------------------------------------------------------------- */
@@ -1358,11 +1365,9 @@ take_samples(PGconn **local, PGconn **remote)
 	add_sample(&series[2], sum / SESSIONS);
 	add_sample(&series[3], most);
 	add_sample(&series[4], descriptors / SESSIONS);
-	REMOTE("SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app'");
-	if (atol(answer) != connections)
-		fail(NULL, "%ld connections, but the remote has %s sessions", connections, answer);
-	printf("soak: worker %ld kB, sessions %ld kB, %ld descriptors, %s sessions at the remote\n",
-		   memory_of(processes[SESSIONS].pid), sum / SESSIONS, descriptors / SESSIONS, answer);
+	connections = sessions_agree(local, remote);
+	printf("soak: worker %ld kB, sessions %ld kB, %ld descriptors, %ld sessions at the remote\n",
+		   memory_of(processes[SESSIONS].pid), sum / SESSIONS, descriptors / SESSIONS, connections);
 	fflush(stdout);
 }
 
