@@ -8,6 +8,8 @@
  *	client stream N CONNINFO SQL	the same row by row, each dropped
  *	client fresh N CONNINFO SQL		microseconds of connect, one SQL, disconnect:
  *									the median of N sessions
+ *	client until SECONDS CONNINFO	seconds since 1970 of the first connection
+ *									that succeeds, tried each millisecond
  *	client version					libpq's version
  *
  * Each prints one number.
@@ -118,6 +120,28 @@ fresh(int n, const char *conninfo, const char *sql)
 	return us[n / 2];
 }
 
+static double
+until(int seconds, const char *conninfo)
+{
+	double		end = now_us() + seconds * 1e6;
+	struct timespec t = {0, 1000000};
+	PGconn	   *conn;
+
+	for (;;)
+	{
+		conn = PQconnectdb(conninfo);
+		if (PQstatus(conn) == CONNECTION_OK)
+			break;
+		PQfinish(conn);
+		if (now_us() > end)
+			exit(1);
+		nanosleep(&t, NULL);
+	}
+	PQfinish(conn);
+	clock_gettime(CLOCK_REALTIME, &t);
+	return t.tv_sec + t.tv_nsec / 1e9;
+}
+
 int
 main(int argc, char **argv)
 {
@@ -126,6 +150,11 @@ main(int argc, char **argv)
 	if (argc == 2 && strcmp(argv[1], "version") == 0)
 	{
 		printf("%d.%d\n", PQlibVersion() / 10000, PQlibVersion() % 10000);
+		return 0;
+	}
+	if (argc == 4 && strcmp(argv[1], "until") == 0)
+	{
+		printf("%.6f\n", until(atoi(argv[2]), argv[3]));
 		return 0;
 	}
 	if (argc != 5 || (n = atoi(argv[2])) <= 0)

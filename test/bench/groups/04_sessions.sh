@@ -1,0 +1,106 @@
+# shellcheck shell=bash
+#
+# many sessions on eight connections
+#
+# Each session reads a row by its key, as fast as it can.  Ours come to eight
+# connections, those of PgBouncer too; dblink, postgres_fdw and PL/Proxy have one for
+# each session.
+
+# way_sessions HOW SESSIONS
+way_sessions() {
+  case $1 in
+    pool) sessions sessions_pool "$2" remote_pool -D server="'p8'" ;;
+    never) sessions sessions_pool "$2" remote_never -D server="'p8_never'" ;;
+    dblink) sessions sessions_dblink "$2" remote_each -D server="'m'" ;;
+    fdw) sessions sessions_fdw "$2" remote_each ;;
+    bouncer) sessions sessions_dblink "$2" remote_bouncer -D server="'d_bouncer'" ;;
+    bouncer_reset) sessions sessions_dblink "$2" remote_bouncer_reset -D server="'d_bouncer_reset'" ;;
+    libpq)
+      session_port=$remote_port session_user=remote_app session_base=remote_db \
+        sessions sessions_floor "$2" -
+      ;;
+  esac
+}
+
+# way_order SESSIONS: who is granted a connection, and who was passed meanwhile
+way_order() {
+  local pid answer
+
+  as_user "$bindir/pgbench" -n -h "$work/s" -p "$local_port" -U postgres -c "$1" -j 2 \
+    -T "$((quick ? 3 : 6))" -D server="'p8'" -f "$bench/sql/sessions_pool.pgbench" bench \
+    >"$work/log/order.log" 2>&1 </dev/null &
+  pid=$!
+  sleep 1.5
+  answer=$(here "SELECT grants, passed FROM order_of_grants('p8', $(turns 1000))")
+  wait "$pid"
+  say "grants ${answer%|*}"
+  say "passed ${answer#*|}"
+}
+
+many="60 200 500"
+sessions_peers() {
+  local ways=(dblink)
+
+  has pgbouncer && ways+=(bouncer bouncer_reset)
+  printf '%s\n' "${ways[@]}"
+}
+
+group_4() {
+  local n peer few=() ways=()
+
+  place free
+  [ "$quick" = 0 ] || many="60 200"
+  mapfile -t peers_here < <(sessions_peers)
+  few=(sessions:pool:8 sessions:dblink:8 sessions:libpq:8)
+  measure "$long_rounds" "${few[@]}"
+  for n in $many; do
+    ways=("sessions:pool:$n")
+    for peer in "${peers_here[@]}"; do
+      [ "$peer" = bouncer_reset ] && [ "$n" != 60 ] && continue
+      ways+=("sessions:$peer:$n")
+    done
+    if [ "$n" = 60 ]; then
+      ways+=(sessions:never:60 sessions:fdw:60)
+    fi
+    measure "$long_rounds" "${ways[@]}"
+  done
+  measure 1 order:60 order:200
+}
+
+tell_4() {
+  local n w
+
+  declare -A names=([pool]="pgpool_ext, 8 connections" [never]="pgpool_ext, reset never"
+    [dblink]="dblink, one for each" [bouncer]="dblink to PgBouncer, 8, no reset"
+    [bouncer_reset]="dblink to PgBouncer, 8, resets" [fdw]="postgres_fdw, one for each"
+    [libpq]="pgbench at the remote itself")
+  section "Many sessions on eight connections"
+  for n in 8 60 200 500; do
+    grid "$n sessions" tps=.tps p50=.p50 p99=.p99 p99.9=.p999 max=.max Jain=.jain \
+      "first to last, %=.uneven" "remote backends=.backends" "their MB=.pss"
+    for w in pool never dblink fdw bouncer_reset bouncer libpq; do
+      line "${names[$w]}" "free:sessions:$w:$n"
+    done
+  done
+  note "p50 to max: ms from question to row, the wait for a connection included; Jain's index of transactions per session"
+  ratio "8 sessions on 8 / dblink" free:sessions:pool:8.tps free:sessions:dblink:8.tps ">=1.1"
+  ratio "60 sessions on 8 / a dblink connection each" free:sessions:pool:60.tps free:sessions:dblink:60.tps ">=1.0"
+  ratio "60 sessions on 8, p99 / a dblink connection each" free:sessions:pool:60.p99 free:sessions:dblink:60.p99 "<=1.0"
+  ratio "60 sessions on 8 / postgres_fdw" free:sessions:pool:60.tps free:sessions:fdw:60.tps ">=1.4"
+  limit "60 sessions: remote backends" free:sessions:pool:60.backends "<=8"
+  ratio "60 sessions on 8 / PgBouncer, both reset" free:sessions:pool:60.tps free:sessions:bouncer_reset:60.tps -
+  ratio "60 sessions on 8 / PgBouncer, both without a reset" free:sessions:never:60.tps free:sessions:bouncer:60.tps -
+  against "8 sessions on 8" free:sessions:pool:8.tps free:sessions:libpq:8.tps free:sessions:dblink:8.tps
+  for n in 60 200 500; do
+    against "$n sessions on 8" "free:sessions:pool:$n.tps" free:sessions:libpq:8.tps \
+      "free:sessions:dblink:$n.tps" "free:sessions:fdw:$n.tps" "free:sessions:bouncer:$n.tps" \
+      "free:sessions:bouncer_reset:$n.tps"
+  done
+  limit "200 sessions: from the first to the last in transactions, % of the mean" free:sessions:pool:200.uneven "<=10"
+  for n in 60 200; do
+    figure "free:order:$n.grants" grants "$n sessions: grants that were looked at"
+    figure "free:order:$n.passed" grants "$n sessions: .. out of order"
+    limit "$n sessions: grants out of order" "free:order:$n.passed" "<=0"
+  done
+  note "out of order: somebody was granted a connection while another stood before him in the queue"
+}
