@@ -8,6 +8,7 @@
  *	client stream N CONNINFO SQL	the same row by row, each dropped
  *	client fresh N CONNINFO SQL		microseconds of connect, one SQL, disconnect:
  *									the median of N sessions
+ *	client hold N CONNINFO SECONDS	N connections, for some seconds
  *	client until SECONDS CONNINFO	seconds since 1970 of the first connection
  *									that succeeds, tried each millisecond
  *	client version					libpq's version
@@ -120,6 +121,17 @@ fresh(int n, const char *conninfo, const char *sql)
 	return us[n / 2];
 }
 
+/* n connections, which are held still for some seconds */
+static void
+hold(int n, const char *conninfo, int seconds)
+{
+	struct timespec t = {seconds, 0};
+
+	for (int i = 0; i < n; i++)
+		must_connect(conninfo);
+	nanosleep(&t, NULL);
+}
+
 static double
 until(int seconds, const char *conninfo)
 {
@@ -159,8 +171,13 @@ main(int argc, char **argv)
 	}
 	if (argc != 5 || (n = atoi(argv[2])) <= 0)
 	{
-		fprintf(stderr, "usage: client loop|loopx|stream|fresh N CONNINFO SQL\n");
+		fprintf(stderr, "usage: client loop|loopx|stream|fresh|hold N CONNINFO SQL\n");
 		return 2;
+	}
+	if (strcmp(argv[1], "hold") == 0)
+	{
+		hold(n, argv[3], atoi(argv[4]));
+		return 0;
 	}
 	if (strcmp(argv[1], "fresh") == 0)
 		printf("%.3f\n", fresh(n, argv[3], argv[4]));

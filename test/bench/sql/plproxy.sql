@@ -1,9 +1,9 @@
 -- PL/Proxy: clusters of one, two, four and eight parts, all the same remote, and
--- the functions that it calls there.  Variables as in servers.sql.
+-- the functions that it calls there. Parts that connect alike would share a connection.  Variables as in servers.sql.
 CREATE EXTENSION plproxy;
 SELECT format('CREATE SERVER px%s FOREIGN DATA WRAPPER plproxy OPTIONS (%s)', n,
-    (SELECT string_agg(format('p%s %L', i, format('host=%s port=%s dbname=%s sslmode=disable',
-      :'host', :'port', :'database')), ', ') FROM generate_series(0, n - 1) AS i))
+    (SELECT string_agg(format('p%s %L', i, format('host=%s port=%s dbname=%s sslmode=disable application_name=part%s',
+      :'host', :'port', :'database', i)), ', ') FROM generate_series(0, n - 1) AS i))
   FROM unnest(array[1, 2, 4, 8]) AS n \gexec
 SELECT format('CREATE USER MAPPING FOR CURRENT_USER SERVER px%s OPTIONS (user %L, password %L)',
     n, 'remote_app', :'secret')

@@ -9,6 +9,7 @@ CREATE TABLE mixed AS
   SELECT i AS a, 'row number ' || i AS b,
     timestamptz '2026-01-01' + i * interval '1 s' AS c, (i * 1.25)::numeric AS d
   FROM generate_series(1, :rows) AS i;
+CREATE INDEX ON mixed (a);
 CREATE TABLE numbers AS
   SELECT i AS a, i + 1 AS b, i::bigint AS c, i::bigint * 1000 AS d,
     i / 3.0::float8 AS e, i / 7.0::float8 AS f, i + 2 AS g, i + 3 AS h
