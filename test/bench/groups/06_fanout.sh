@@ -8,7 +8,7 @@
 # way_one SQL, way_fan HOW SERVERS WHAT: ms of a turn
 way_one() {
   case $1 in
-    sleep) here "SELECT fan_one('select pg_sleep(0.1)', $(turns 20))" ;;
+    sleep) here "SELECT fan_one('select pg_sleep(0.1)', $(turns 10))" ;;
     select) here "SELECT fan_one('select 1', $(turns 1000))" ;;
   esac
 }
@@ -19,7 +19,7 @@ way_fan() {
   n=$(turns 500)
   if [ "$3" = sleep ]; then
     sql='select pg_sleep(0.1)'
-    n=$(turns 20)
+    n=$(turns 10)
     [ "$1" != proxy ] || sql=0.1
   elif [ "$1" = proxy ]; then
     sql=0
