@@ -3,7 +3,7 @@
 # many sessions on eight connections
 #
 # Each session reads a row by its key, as fast as it can.  Ours come to eight
-# connections, those of PgBouncer too; dblink, postgres_fdw and PL/Proxy have one for
+# connections, those of PgBouncer too; dblink and postgres_fdw have one for
 # each session.
 
 # way_sessions HOW SESSIONS
@@ -12,6 +12,9 @@ way_sessions() {
     pool) sessions sessions_pool "$2" remote_pool -D server="'p8'" ;;
     never) sessions sessions_pool "$2" remote_never -D server="'p8_never'" ;;
     dblink) sessions sessions_dblink "$2" remote_each -D server="'m'" ;;
+    tls) sessions sessions_pool "$2" remote_tls -D server="'p8_tls'" ;;
+    tls_never) sessions sessions_pool "$2" remote_tls_never -D server="'p8_tls_never'" ;;
+    bouncer_tls) sessions sessions_dblink "$2" remote_bouncer_tls -D server="'d_bouncer_tls'" ;;
     fdw) sessions sessions_fdw "$2" remote_each ;;
     bouncer) sessions sessions_dblink "$2" remote_bouncer -D server="'d_bouncer'" ;;
     bouncer_reset) sessions sessions_dblink "$2" remote_bouncer_reset -D server="'d_bouncer_reset'" ;;
@@ -49,7 +52,7 @@ group_4() {
   local n peer few=() ways=()
 
   place free
-  [ "$quick" = 0 ] || many="60 200"
+  [ "$quick" = 0 ] || many=60
   mapfile -t peers_here < <(sessions_peers)
   few=(sessions:pool:8 sessions:dblink:8 sessions:libpq:8)
   measure "$long_rounds" "${few[@]}"
@@ -64,6 +67,11 @@ group_4() {
     fi
     measure "$long_rounds" "${ways[@]}"
   done
+  ways=(sessions:tls:60 sessions:tls_never:60)
+  if has pgbouncer; then
+    ways+=(sessions:bouncer_tls:60)
+  fi
+  measure "$long_rounds" "${ways[@]}"
   measure 1 order:60 order:200
 }
 
@@ -73,12 +81,13 @@ tell_4() {
   declare -A names=([pool]="pgpool_ext, 8 connections" [never]="pgpool_ext, reset never"
     [dblink]="dblink, one for each" [bouncer]="dblink to PgBouncer, 8, no reset"
     [bouncer_reset]="dblink to PgBouncer, 8, resets" [fdw]="postgres_fdw, one for each"
-    [libpq]="pgbench at the remote itself")
+    [tls]="TLS: pgpool_ext, 8, relay" [tls_never]="TLS: pgpool_ext, 8, relay, reset never"
+    [bouncer_tls]="TLS: dblink to PgBouncer, 8, no reset" [libpq]="pgbench at the remote itself")
   section "Many sessions on eight connections"
   for n in 8 60 200 500; do
     grid "$n sessions" tps=.tps p50=.p50 p99=.p99 p99.9=.p999 max=.max Jain=.jain \
       "first to last, %=.uneven" "remote backends=.backends" "their MB=.pss"
-    for w in pool never dblink fdw bouncer_reset bouncer libpq; do
+    for w in pool never dblink fdw bouncer_reset bouncer tls tls_never bouncer_tls libpq; do
       line "${names[$w]}" "free:sessions:$w:$n"
     done
   done
@@ -90,6 +99,10 @@ tell_4() {
   limit "60 sessions: remote backends" free:sessions:pool:60.backends "<=8"
   ratio "60 sessions on 8 / PgBouncer, both reset" free:sessions:pool:60.tps free:sessions:bouncer_reset:60.tps -
   ratio "60 sessions on 8 / PgBouncer, both without a reset" free:sessions:never:60.tps free:sessions:bouncer:60.tps -
+  ratio "60 sessions on 8 by the relay / PgBouncer with TLS to the remote" free:sessions:tls:60.tps \
+    free:sessions:bouncer_tls:60.tps ">=1.0"
+  ratio "60 sessions on 8 by the relay / PgBouncer with TLS, both without a reset" free:sessions:tls_never:60.tps \
+    free:sessions:bouncer_tls:60.tps -
   against "8 sessions on 8" free:sessions:pool:8.tps free:sessions:libpq:8.tps free:sessions:dblink:8.tps
   for n in 60 200 500; do
     against "$n sessions on 8" "free:sessions:pool:$n.tps" free:sessions:libpq:8.tps \

@@ -1,7 +1,3 @@
-  case $1 in
-    bouncer) pid=${bouncer_pids[0]} ;;
-    bouncer_tls) pid=${bouncer_pids[2]} ;;
-  esac
 # shellcheck shell=bash
 #
 # the worker: CPU and memory, idle and at work
@@ -48,7 +44,10 @@ way_million() {
 
   [ "$quick" = 0 ] || n=1000
   pid=$(worker_pid)
-  [ "$1" != bouncer ] || pid=${bouncer_pids[0]}
+  case $1 in
+    bouncer) pid=${bouncer_pids[0]} ;;
+    bouncer_tls) pid=${bouncer_pids[2]} ;;
+  esac
   before=$(process_cpu "$pid")
   start=$(here "SELECT coalesce(sum(checkouts), 0) FROM pgpool.stats")
   case $1 in
@@ -99,7 +98,6 @@ group_8() {
 
 tell_8() {
   section "The worker"
-  limit "idle with 100 connections: CPU, ms in a second" free:idle:hundred.cpu "<=1"
   ratio "idle with 100 connections, CPU / PgBouncer with 100 clients" free:idle:hundred.cpu free:idle:bouncer.cpu -
   ratio "memory / PgBouncer's" free:idle:hundred.pss free:idle:bouncer.pss -
   ratio "CPU for a million leases with a statement each / PgBouncer's for a million transactions" \
