@@ -125,7 +125,7 @@ sub picture
 {
 	my ($picture, $numbers) = @_;
 	my $scale = $picture->{scale} || 1;
-	my ($left, $width, $right, $step) = (210, 330, 160, 22);
+	my ($left, $width, $right, $step) = (220, 360, 120, 22);
 	my ($most, @groups) = (0);
 
 	foreach my $group (@{ $picture->{groups} })
@@ -135,12 +135,14 @@ sub picture
 
 		foreach (@there)
 		{
-			$most = $_->{n}{max} * $scale if $_->{n}{max} * $scale > $most;
+			my $room = $_->{n}{median} * $scale * 1.15;
+
+			$most = $room if $room > $most;
 		}
 		push @groups, [ $label, @there ] if @there;
 	}
 
-	my $y = 48;
+	my $y = 54;
 	my $body = '';
 	my $total = $left + $width + $right;
 
@@ -154,7 +156,7 @@ sub picture
 		foreach my $bar (@bars)
 		{
 			my ($median, $min, $max) = map { $bar->{n}{$_} * $scale } qw(median min max);
-			my $x = sub { $left + ($_[0] > 0 ? $_[0] : 0) / $most * $width };
+			my $x = sub { $left + ($_[0] < 0 ? 0 : $_[0] > $most ? 1 : $_[0] / $most) * $width };
 			my $text = value($median);
 
 			if ($picture->{bracket})

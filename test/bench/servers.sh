@@ -48,6 +48,13 @@ build_programs() {
   fi
 }
 
+# without PEER WHY
+without() {
+  peers=" ${peers# } "
+  peers=${peers/ $1 / }
+  say "going on without $1: $2"
+}
+
 # start_bouncer PORT_OF_REMOTE ROLE LINE ...: sets bouncer_port
 start_bouncer() {
   local to=$1 role=$2 ini i
@@ -98,6 +105,16 @@ stop_bouncers() {
   done
 }
 
+start_bouncers() {
+  start_bouncer "$remote_port" remote_bouncer || return 1
+  bouncer=$bouncer_port
+  start_bouncer "$remote_port" remote_bouncer_reset 'server_reset_query = DISCARD ALL' \
+    'server_reset_query_always = 1' || return 1
+  bouncer_reset=$bouncer_port
+  start_bouncer "$remote_port" remote_bouncer_tls 'server_tls_sslmode = require' || return 1
+  bouncer_tls=$bouncer_port
+}
+
 start_servers() {
   ulimit -n "$(ulimit -Hn)" 2>/dev/null || true
   make_certificate "$work/tls"
@@ -117,13 +134,12 @@ CHECKPOINT;
 SQL
 
   if [ -n "$pgbouncer" ]; then
-    peers+=' pgbouncer'
-    start_bouncer "$remote_port" remote_bouncer
-    bouncer=$bouncer_port
-    start_bouncer "$remote_port" remote_bouncer_reset 'server_reset_query = DISCARD ALL' 'server_reset_query_always = 1'
-    bouncer_reset=$bouncer_port
-    start_bouncer "$remote_port" remote_bouncer_tls 'server_tls_sslmode = require'
-    bouncer_tls=$bouncer_port
+    if start_bouncers; then
+      peers+=' pgbouncer'
+    else
+      bouncer='' bouncer_reset='' bouncer_tls=''
+      say "going on without PgBouncer: it did not start"
+    fi
   fi
 
   mapfile -t lines <"$top/test/pgpool_ext.conf"
@@ -136,16 +152,13 @@ SQL
   sql_here waiting
   sql_here recovery
   sql_here module -v module="$work/module.so"
-  if has plproxy; then
-    sql_here plproxy
+  if has plproxy && ! sql_here plproxy 2>"$work/log/plproxy.err"; then
+    without plproxy "$(tail -n 1 "$work/log/plproxy.err")"
+  fi
+  if has hikari && ! hikari pair 10 >/dev/null 2>"$work/log/hikari.err"; then
+    without hikari "$(tail -n 1 "$work/log/hikari.err")"
   fi
   here "SELECT pgpool.prewarm(name, size) FROM (VALUES ('p1', 1), ('p4', 4), ('p8', 8)) AS v(name, size)" >/dev/null
-
-  # The Debian driver has no SCRAM: it comes in without a password, which is of no
-  # weight where connections are kept
-  if has hikari; then
-    as_user sed -i '1i host remote_db remote_app 127.0.0.2/32 trust' "$work/remote/pg_hba.conf"
-  fi
 }
 
 # sql_here FILE OPTION ...

@@ -67,7 +67,7 @@ group_1() {
 }
 
 tell_1() {
-  local at n pool
+  local at n pool reset
 
   section "A lease and its end"
   ratio "checkout + checkin in SQL / advisory lock + unlock" apart:pair_lease apart:pair_advisory "<=2.5"
@@ -82,7 +82,8 @@ tell_1() {
     ratio "query by pool, pool of ${pool#call:p}, reset always / held" "apart:$pool" apart:held "<=1.8"
   done
   for pool in p1_transfer p4_transfer p1_never p4_never; do
-    ratio "lease for each select 1, pool of ${pool:1:1}, reset ${pool#*_} / held" "apart:each:$pool" apart:held -
+    case $pool in *_transfer) reset=on_transfer ;; *) reset=never ;; esac
+    ratio "lease for each select 1, pool of ${pool:1:1}, reset $reset / held" "apart:each:$pool" apart:held -
   done
   figure apart:pair_lease us "checkout + checkin, the same connection again, in SQL"
   figure apart:pair_other us "checkout + checkin, another connection, in SQL"

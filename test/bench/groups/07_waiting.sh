@@ -16,7 +16,7 @@ way_turns() {
     return
   fi
   here "TRUNCATE waits"
-  here "SELECT hold_$how($n, $((quick ? 1 : 3)))" >/dev/null &
+  here "SELECT hold_$how($n, $((quick ? 4 : 5)))" >/dev/null &
   holder=$!
   sleep 0.5
   as_user "$bindir/pgbench" -n -h "$work/s" -p "$local_port" -U postgres -c "$n" -j 2 -t 1 \
@@ -26,9 +26,12 @@ way_turns() {
   sleep 0.2
   mapfile -t pids < <(here "SELECT pid FROM pg_stat_activity WHERE query LIKE 'SELECT wait\_%'")
   before=$(process_cpu "${pids[@]}")
-  sleep "$((quick ? 0 : 2))"
+  sleep 2
   after=$(process_cpu "${pids[@]}")
-  say "cpu $(awk -v ns="$((after - before))" -v s="$((quick ? 1 : 2))" 'BEGIN { printf "%.3f", ns / 1e6 / s }')"
+  # if they all wait still
+  if [ "$(here "SELECT n >= $n FROM waiting_$how")" = t ]; then
+    say "cpu $(awk -v ns="$((after - before))" 'BEGIN { printf "%.3f", ns / 1e6 / 2 }')"
+  fi
   wait "$holder" "$waiters"
   here "SELECT format(E'p50 %s\np99 %s\nmax %s\nturns %s', p50, p99, most, (SELECT count(*) FROM waits))
     FROM handed_over()"

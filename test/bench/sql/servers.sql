@@ -13,7 +13,7 @@ CREATE EXTENSION postgres_fdw;
 SELECT format($$
   CREATE SERVER %1$s FOREIGN DATA WRAPPER pgpool_fdw OPTIONS
     (host %2$L, port %3$L, dbname %4$L, sslmode %5$L, pool_size %6$L, reset %7$L,
-    checkout_timeout '0');
+    checkout_timeout '2min');
   CREATE USER MAPPING FOR CURRENT_USER SERVER %1$s OPTIONS (user %8$L, password %9$L)$$,
   name, :'host', :'port', :'database', CASE WHEN name LIKE '%\_tls%' THEN 'require' ELSE 'disable' END,
   size, reset, role, :'secret')
