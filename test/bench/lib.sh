@@ -236,7 +236,8 @@ remote_memory() {
   say "backends ${#pids[@]}"
   for pid in "${pids[@]}"; do
     cat "/proc/$pid/smaps_rollup" 2>/dev/null || true
-  done | awk '$1 == "Pss:" { sum += $2 } END { printf "pss %.1f\n", sum / 1024 }'
+  done | awk '$1 == "Pss:" { pss += $2 } $1 == "Pss_Anon:" { own += $2 }
+    END { printf "pss %.1f\nown %.1f\n", pss / 1024, own / 1024 }'
 }
 
 # process_cpu PID ...: nanoseconds that they have run.

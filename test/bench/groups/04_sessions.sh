@@ -30,12 +30,13 @@ way_order() {
   local pid answer
 
   as_user "$bindir/pgbench" -n -h "$work/s" -p "$local_port" -U postgres -c "$1" -j 2 \
-    -T "$((quick ? 3 : 6))" -D server="'p8'" -f "$bench/sql/sessions_pool.pgbench" bench \
+    -T "$((6 + $1 / 50))" -D server="'p8'" -f "$bench/sql/sessions_pool.pgbench" bench \
     >"$work/log/order.log" 2>&1 </dev/null &
   pid=$!
-  sleep 1.5
+  wait_for "(SELECT waiters > $1 / 2 FROM pgpool.pools WHERE server = 'p8')"
   answer=$(here "SELECT grants, passed FROM order_of_grants('p8', $(turns 1000))")
   wait "$pid"
+  [ "${answer%|*}" -gt 0 ]
   say "grants ${answer%|*}"
   say "passed ${answer#*|}"
 }
@@ -86,11 +87,12 @@ tell_4() {
   section "Many sessions on eight connections"
   for n in 8 60 200 500; do
     grid "$n sessions" tps=.tps p50=.p50 p99=.p99 p99.9=.p999 max=.max Jain=.jain \
-      "first to last, %=.uneven" "remote backends=.backends" "their MB=.pss"
+      "first to last, %=.uneven" "remote backends=.backends" "own MB=.own" "PSS, MB=.pss"
     for w in pool never dblink fdw bouncer_reset bouncer tls tls_never bouncer_tls libpq; do
       line "${names[$w]}" "free:sessions:$w:$n"
     done
   done
+  note "memory of the remote backends: what is their own, and PSS, in which what they share with others is in shares"
   note "p50 to max: ms from question to row, the wait for a connection included; Jain's index of transactions per session"
   ratio "8 sessions on 8 / dblink" free:sessions:pool:8.tps free:sessions:dblink:8.tps ">=1.1"
   ratio "60 sessions on 8 / a dblink connection each" free:sessions:pool:60.tps free:sessions:dblink:60.tps ">=1.0"

@@ -5,22 +5,27 @@
 # So many sessions wait for the one connection of a pool.  Then it is returned, and
 # each of them returns it as soon as it has it, and does nothing more until all have
 # had it: from the last instruction of one to the first of the next is the hand-over.
+# Sessions have leased that connection before, and keep its socket; those that have
+# not must ask the worker for it, in between.
 # The same with an advisory lock, which is the server's own queue, and in HikariCP.
 
 # way_turns HOW WAITERS
 way_turns() {
-  local holder waiters pids before after how=$1 n=$2
+  local holder waiters pids before after how=$1 n=$2 warm=true
 
   if [ "$how" = hikari ]; then
     hikari wait "$n"
     return
   fi
+  if [ "$how" = fresh ]; then
+    how=pool warm=false
+  fi
   here "TRUNCATE waits"
-  here "SELECT hold_$how($n, $((quick ? 4 : 5)))" >/dev/null &
+  here "SELECT hold_$how($n, $((quick ? 4 : 6)))" >/dev/null &
   holder=$!
   sleep 0.5
   as_user "$bindir/pgbench" -n -h "$work/s" -p "$local_port" -U postgres -c "$n" -j 2 -t 1 \
-    -D clients="$n" -f "$bench/sql/wait_$how.pgbench" bench >"$work/log/wait.log" 2>&1 </dev/null &
+    -D clients="$n" -D warm="$warm" -f "$bench/sql/wait_$how.pgbench" bench >"$work/log/wait.log" 2>&1 </dev/null &
   waiters=$!
   wait_for "(SELECT n >= $n FROM waiting_$how)"
   sleep 0.2
@@ -52,9 +57,9 @@ group_7() {
   place together
   measure "$rounds" latch
   place free
-  measure "$long_rounds" "turns:pool:$n" "turns:advisory:$n" "${java[@]}"
+  measure "$long_rounds" "turns:pool:$n" "turns:fresh:$n" "turns:advisory:$n" "${java[@]}"
   place together
-  measure "$long_rounds" "turns:pool:$n" "turns:advisory:$n"
+  measure "$long_rounds" "turns:pool:$n" "turns:fresh:$n" "turns:advisory:$n"
 }
 
 tell_7() {
@@ -73,6 +78,7 @@ tell_7() {
   for at in free together; do
     grid "us of a hand-over, $n waiters, $at" p50=.p50 p99=.p99 max=.max "CPU while all wait, ms/s=.cpu" turns=.turns
     line "pgpool_ext" "$at:turns:pool:$n"
+    line "pgpool_ext, a session's first lease" "$at:turns:fresh:$n"
     line "advisory lock" "$at:turns:advisory:$n"
     line "HikariCP, threads" "$at:turns:hikari:$n"
   done

@@ -1,14 +1,22 @@
 -- Who waits, and for how long after the one before has given it up.
 CREATE UNLOGGED TABLE waits (got timestamptz, gave timestamptz);
 
--- One of many waiters.  It does nothing more until all have had their turn.
-CREATE FUNCTION wait_pool(clients int) RETURNS void LANGUAGE plpgsql AS $$
+-- One of many waiters: it comes to the start, waits for its turn, and does nothing more
+-- until all have had theirs.  warm: it has used the connection before, so that it has
+-- its socket.
+CREATE FUNCTION wait_pool(clients int, warm boolean) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
   l bigint;
   x text;
   got timestamptz;
   gave timestamptz;
 BEGIN
+  IF warm THEN
+    l := pgpool.checkout('p1');
+    x := pgpool.checkin(l);
+  END IF;
+  x := pg_advisory_lock_shared(9);
+  x := pg_advisory_unlock_shared(9);
   l := pgpool.checkout('p1');
   got := clock_timestamp();
   gave := clock_timestamp();
@@ -17,12 +25,14 @@ BEGIN
   INSERT INTO waits VALUES (got, gave);
 END $$;
 
-CREATE FUNCTION wait_advisory(clients int) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION wait_advisory(clients int, warm boolean) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
   x text;
   got timestamptz;
   gave timestamptz;
 BEGIN
+  x := pg_advisory_lock_shared(9);
+  x := pg_advisory_unlock_shared(9);
   x := pg_advisory_lock(7);
   got := clock_timestamp();
   gave := clock_timestamp();
@@ -33,13 +43,22 @@ END $$;
 
 CREATE VIEW waiting_pool AS SELECT waiters AS n FROM pgpool.pools WHERE server = 'p1';
 CREATE VIEW waiting_advisory AS
-  SELECT count(*) AS n FROM pg_locks WHERE locktype = 'advisory' AND NOT granted;
+  SELECT count(*) AS n FROM pg_locks WHERE locktype = 'advisory' AND objid = 7 AND NOT granted;
+CREATE VIEW waiting_start AS
+  SELECT count(*) AS n FROM pg_locks WHERE locktype = 'advisory' AND objid = 9 AND NOT granted;
 
--- Hold it until so many wait, and for some seconds more.
+-- Once all are at the start, take it, and let them come; hold it until they all wait,
+-- and for some seconds more.
 CREATE FUNCTION hold_pool(waiters int, seconds float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
-  l bigint := pgpool.checkout('p1');
+  l bigint;
 BEGIN
+  PERFORM pg_advisory_lock(9);
+  WHILE (SELECT n FROM waiting_start) < waiters LOOP
+    PERFORM pg_sleep(0.1);
+  END LOOP;
+  l := pgpool.checkout('p1');
+  PERFORM pg_advisory_unlock(9);
   WHILE (SELECT n FROM waiting_pool) < waiters LOOP
     PERFORM pg_sleep(0.1);
   END LOOP;
@@ -49,7 +68,12 @@ END $$;
 
 CREATE FUNCTION hold_advisory(waiters int, seconds float8) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
+  PERFORM pg_advisory_lock(9);
+  WHILE (SELECT n FROM waiting_start) < waiters LOOP
+    PERFORM pg_sleep(0.1);
+  END LOOP;
   PERFORM pg_advisory_lock(7);
+  PERFORM pg_advisory_unlock(9);
   WHILE (SELECT n FROM waiting_advisory) < waiters LOOP
     PERFORM pg_sleep(0.1);
   END LOOP;
