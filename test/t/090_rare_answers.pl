@@ -137,19 +137,34 @@ foreach my $wait ('SELECT pgpool.wait(:lease)', 'SELECT pgpool.wait_any(ARRAY[:l
 }
 is($session->run('SELECT pgpool.discard(:lease)') . $session->error, '', 'the lease can be returned');
 
-# --- many statements, and many columns: what is known of their results is not for ever
-is($session->run(<<'EOT') . $session->error, '', 'more statements than are remembered');
-DO $$ BEGIN
-	FOR round IN 1 .. 2 LOOP
-		FOR i IN 1 .. 700 LOOP
-			PERFORM FROM pgpool.query('one', format('select %s, generate_series(1, 120)', i)) AS t(a int, b int);
-		END LOOP;
+# --- one statement in a thousand shapes, and many columns: what is known of results is
+# not for ever
+is($session->run(<<'EOT') . $session->error, '', 'more shapes than are remembered');
+DO $$ DECLARE columns text; BEGIN
+	FOR i IN 0 .. 1023 LOOP
+		SELECT string_agg(format('c%s %s', b, CASE WHEN (i >> b) & 1 = 1 THEN 'int8' ELSE 'int4' END), ', ') INTO columns FROM generate_series(0, 9) b;
+		EXECUTE format('SELECT count(*) FROM pgpool.query(%L, %L) AS t(%s)', 'one', 'select 1, 1, 1, 1, 1, 1, 1, 1, 1, 1 from generate_series(1, 120)', columns);
 	END LOOP;
 END $$
 EOT
 my $columns = join ', ', map { "c$_ int" } 1 .. 200;
 my $many = q{select } . join(', ', 1 .. 200) . ' from generate_series(1, 200)';
 is($session->run("SELECT count(c200) FROM pgpool.query('one', '$many') AS t($columns)"), '200', 'more columns than are remembered') foreach 1 .. 2;
+
+# --- more servers than a session keeps in mind, all of which are altered
+is($session->run(<<'EOT') . $session->error, '', 'many servers, altered');
+DO $$ BEGIN
+	FOR i IN 1 .. 300 LOOP
+		EXECUTE format('CREATE SERVER many%s FOREIGN DATA WRAPPER pgpool_fdw', i);
+		EXECUTE format('CREATE USER MAPPING FOR CURRENT_USER SERVER many%s OPTIONS (password %L)', i, 'x');
+		PERFORM pgpool.lock_valid('many' || i, 'none', 1);
+	END LOOP;
+	FOR i IN 1 .. 300 LOOP
+		EXECUTE format('ALTER SERVER many%s OPTIONS (ADD pool_size %L)', i, '3');
+	END LOOP;
+	PERFORM pgpool.lock_valid('many' || i, 'none', 1) FROM generate_series(1, 300) i;
+END $$
+EOT
 
 # --- not as many places as pools
 {
