@@ -58,8 +58,11 @@ libpq_cancels(void)
  */
 typedef struct CancelBegin
 {
-	struct sockaddr_storage addr;
-	socklen_t	addr_len;
+	struct
+	{
+		struct sockaddr_storage addr;
+		socklen_t	len;
+	}			to;				/* padded */
 	int			pid;
 	int			key;
 } CancelBegin;
@@ -77,7 +80,7 @@ pgpx_canceller_find_key(PgpxWorkerConn *w)
 		return;
 	memcpy(&begin, request, sizeof(begin));
 	if (begin.pid == PQbackendPID(w->pg) &&
-		begin.addr_len <= sizeof(begin.addr))
+		begin.to.len <= sizeof(begin.to.addr))
 	{
 		w->cancel_pid = (uint32) begin.pid;
 		w->cancel_key = (uint32) begin.key;

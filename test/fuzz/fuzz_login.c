@@ -139,7 +139,8 @@ pgpx_pool_opened(PgpxPool *pool, PgpxConn *conn, PgpxTime connect_time)
 			   PQconnectionUsedPassword(w->pg));
 	FUZZ_CHECK(PQtransactionStatus(w->pg) == PQTRANS_IDLE);
 	FUZZ_CHECK(strlen(conn->remote_version) < sizeof(conn->remote_version));
-	FUZZ_CHECK(!w->have_key || (int) w->cancel_pid == PQbackendPID(w->pg));
+	FUZZ_CHECK(PQlibVersion() >= 170000 ? !w->have_key :
+			   w->have_key && (int) w->cancel_pid == PQbackendPID(w->pg));
 }
 
 void
