@@ -1,5 +1,6 @@
 -- Who waits, and for how long after the one before has given it up.
 CREATE UNLOGGED TABLE waits (got timestamptz, gave timestamptz);
+CREATE UNLOGGED TABLE go (said boolean);
 
 -- One of many waiters: it comes to the start, waits for its turn, and does nothing more
 -- until all have had theirs.  warm: it has used the connection before, so that it has
@@ -48,8 +49,8 @@ CREATE VIEW waiting_start AS
   SELECT count(*) AS n FROM pg_locks WHERE locktype = 'advisory' AND objid = 9 AND NOT granted;
 
 -- Once all are at the start, take it, and let them come; hold it until they all wait,
--- and for some seconds more.
-CREATE FUNCTION hold_pool(waiters int, seconds float8) RETURNS void LANGUAGE plpgsql AS $$
+-- and somebody says go.
+CREATE FUNCTION hold_pool(waiters int) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
   l bigint;
 BEGIN
@@ -62,11 +63,14 @@ BEGIN
   WHILE (SELECT n FROM waiting_pool) < waiters LOOP
     PERFORM pg_sleep(0.1);
   END LOOP;
-  PERFORM pg_sleep(seconds);
+  WHILE NOT EXISTS (SELECT FROM go) LOOP
+    PERFORM pg_sleep(0.1);
+  END LOOP;
+  PERFORM pg_sleep(0.5);
   PERFORM pgpool.checkin(l);
 END $$;
 
-CREATE FUNCTION hold_advisory(waiters int, seconds float8) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION hold_advisory(waiters int) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
   PERFORM pg_advisory_lock(9);
   WHILE (SELECT n FROM waiting_start) < waiters LOOP
@@ -77,7 +81,10 @@ BEGIN
   WHILE (SELECT n FROM waiting_advisory) < waiters LOOP
     PERFORM pg_sleep(0.1);
   END LOOP;
-  PERFORM pg_sleep(seconds);
+  WHILE NOT EXISTS (SELECT FROM go) LOOP
+    PERFORM pg_sleep(0.1);
+  END LOOP;
+  PERFORM pg_sleep(0.5);
   PERFORM pg_advisory_unlock(7);
 END $$;
 
