@@ -63,10 +63,9 @@ pgpx_checkout_raise_unreachable(PgpxCheckout *c, int sqlstate,
 	if (sqlstate == ERRCODE_FEATURE_NOT_SUPPORTED)
 		ereport(ERROR,
 				(errcode(sqlstate),
-				 errmsg("connection to server \"%s\" is encrypted by GSSAPI, which is not supported",
+				 errmsg("connection to server \"%s\" is encrypted in a way that is not supported",
 						NameStr(c->target->server_name)),
-				 errdetail_internal("%s", reason),
-				 errhint("Set option gssencmode 'disable' of the server.")));
+				 errdetail_internal("%s", reason)));
 	if (sqlstate == ERRCODE_S_R_E_PROHIBITED_SQL_STATEMENT_ATTEMPTED)
 		ereport(ERROR,
 				(errcode(sqlstate),
@@ -74,8 +73,8 @@ pgpx_checkout_raise_unreachable(PgpxCheckout *c, int sqlstate,
 				 errdetail_internal("%s", reason),
 				 errhint("The remote server's authentication method must be changed, or password_required=false set in the user mapping.")));
 
-	/* what this server lacks is not the remote's fault */
-	if (sqlstate != ERRCODE_INSUFFICIENT_RESOURCES)
+	/* what this server lacks, memory too, is not the remote's fault */
+	if (ERRCODE_TO_CATEGORY(sqlstate) != ERRCODE_INSUFFICIENT_RESOURCES)
 		sqlstate = ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION;
 	ereport(ERROR,
 			(errcode(sqlstate),
@@ -231,7 +230,8 @@ pgpx_checkout_check_locked(PgpxCheckout *c, PgpxPool *pool)
 				 errmsg("too many sessions wait for a connection to server \"%s\"",
 						NameStr(c->target->server_name)),
 				 errdetail("%d sessions wait, and the server's option \"max_waiters\" is %d.",
-						   waiting, most)));
+						   waiting, most),
+				 errhint("Raise the server's option \"max_waiters\" or \"pool_size\", or return leases earlier.")));
 	}
 
 	now = pgpx_now();
@@ -258,5 +258,6 @@ pgpx_checkout_raise_lost(PgpxCheckout *c)
 			(errcode(ERRCODE_CONNECTION_FAILURE),
 			 errmsg("connection to server \"%s\" was lost",
 					NameStr(c->target->server_name)),
-			 errdetail("The statement was sent, and its answer cannot be had: it may have run.")));
+			 errdetail("The statement was sent, and its answer cannot be had: it may have run."),
+			 errhint("See at the remote whether it has run before you repeat it.")));
 }

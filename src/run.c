@@ -310,20 +310,21 @@ void
 pgpx_run_read(PgpxRun *run)
 {
 	PgpxLease  *lease = run->lease;
-	const volatile PgpxPool *pool = &pgpx_pools[lease->target->pool];
 	PgpxTime	pause = CANCEL_AGAIN_US;
 	bool		more = false;
 
 	while (!step(run))
 	{
 		PgpxTime	deadline = lease->cancelled ? pgpx_now() + pause : 0;
+		ssize_t		n;
 
 		if (more)
 			CHECK_FOR_INTERRUPTS();
-		else if (pool->nwaiting == 0 && pgpx_kept_poll(lease->kept) &&
-				 pgpx_wire_fill(&lease->kept->wire, &more) > 0)
+		else if ((n = pgpx_kept_poll(lease->kept, lease->target->pool,
+									 &more)) != 0)
 		{
-			lease->usage.polled++;
+			if (n > 0)
+				lease->usage.polled++;
 			CHECK_FOR_INTERRUPTS();
 			continue;
 		}
@@ -399,7 +400,8 @@ pgpx_run_check(const PgpxLease *lease, int nparams)
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 				 errmsg("too many parameters"),
 				 errdetail("There are %d parameters; the protocol allows %d.",
-						   nparams, MAX_PARAMS)));
+						   nparams, MAX_PARAMS),
+				 errhint("Pass the values as one array, and unnest it in the statement.")));
 }
 
 void

@@ -1,16 +1,15 @@
 /*-------------------------------------------------------------------------
  *
- * session.c
- *	  The sockets that this session holds, and waiting on them.
+ * kept.c
+ *	  The sockets that this session keeps, and waiting on them.
  *
  * Runs in sessions only.  Takes no lock while it waits.
  *
  *-------------------------------------------------------------------------
  */
-#include "session.h"
+#include "kept.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -24,9 +23,6 @@
 #include "fdpass.h"
 #include "guc.h"
 #include "handoff.h"
-
-/* pgpx_kept_poll: looks in vain for one answer in 1024 at least */
-#define POLL_MISSES_MAX 10
 
 static PgpxKept **kept_by_conn = NULL;	/* [max_connections] */
 static int	nkept = 0;
@@ -235,53 +231,39 @@ pgpx_session_wait(PgpxKept *kept, uint32 events, PgpxTime deadline,
 	return true;
 }
 
-/*
- * A sleep and its wake-up cost about as much as a short statement, most of it
- * where an idle processor has to be woken: so the process looks for an answer for
- * about as long as they would take, before it sleeps.
- *
- * In vain that is a waste, and where the remote wants this very processor a
- * delay.  So after each miss in a row twice as many answers are waited for asleep
- * (a remote that is a network away misses always, and is hardly ever looked for),
- * and never do more processes look than half the processors there are.
- */
-bool
-pgpx_kept_poll(PgpxKept *kept)
+ssize_t
+pgpx_kept_poll(PgpxKept *kept, int pool, bool *full)
 {
-	struct pollfd socket = {.fd = kept->fd, .events = POLLIN};
 	PgpxTime	until;
-	bool		found;
+	ssize_t		n;
 
-	if (kept->poll_skip > 0)
-	{
-		kept->poll_skip--;
-		return false;
-	}
-	if (pgpx_busy_poll == 0)
-		return false;
-	if (pg_atomic_fetch_add_u32(&pgpx_shared->npolling, 1) >=
-		pgpx_shared->max_polling)
-	{
-		pg_atomic_fetch_sub_u32(&pgpx_shared->npolling, 1);
-		return false;
-	}
+	if (!pgpx_busy_poll_is_calm(pool))
+		return 0;
+	pgpx_wire_make_room(&kept->wire);	/* may throw, so before the place */
+	until = pgpx_busy_poll_begin(&kept->poll);
+	if (until == 0)
+		return 0;
 
 	/*
 	 * Not by the wait set: that may throw, and the place would be lost; and it
 	 * would come back at once for a latch that has been set for long.
 	 */
-	until = pgpx_now() + pgpx_busy_poll;
 	do
-		found = poll(&socket, 1, 0) > 0;
-	while (!found && pgpx_now() < until);
-	pg_atomic_fetch_sub_u32(&pgpx_shared->npolling, 1);
+		n = pgpx_wire_receive(&kept->wire, full);
+	while (n == 0 && pgpx_now() < until);
+	pgpx_busy_poll_end(&kept->poll, n != 0);
+	pgpx_busy_poll_leave();
+	return n;
+}
 
-	if (found)
-		kept->poll_misses = Max(kept->poll_misses - 1, 0);
-	else
-		kept->poll_misses = Min(kept->poll_misses + 2, POLL_MISSES_MAX);
-	kept->poll_skip = (1 << kept->poll_misses) - 1;
-	return found;
+/* A descriptor that came in is not wanted; -1: none did. */
+static void
+drop_received(int fd)
+{
+	if (fd < 0)
+		return;
+	close(fd);
+	ReleaseExternalFD();
 }
 
 /* Keep a socket that has come in; consumes the descriptor, also on an error. */
@@ -305,8 +287,7 @@ keep(int conn, uint64 generation, int fd)
 	PG_CATCH();
 	{
 		/* a wait set that was made is lost with this session, no more */
-		close(fd);
-		ReleaseExternalFD();
+		drop_received(fd);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
@@ -321,11 +302,53 @@ keep(int conn, uint64 generation, int fd)
 	return kept;
 }
 
+/* Take in a message of the worker, if one is there: its length, and *fd. */
+static ssize_t
+receive(PgpxReply *reply, int *fd)
+{
+	ssize_t		len;
+
+	/* what comes in is counted before it comes */
+	acquire_fd();
+	len = pgpx_fd_recv(reply_pair[0], reply, sizeof(*reply), fd);
+	if (*fd < 0)
+		ReleaseExternalFD();
+	return len;
+}
+
+static bool
+is_answer(const PgpxReply *reply, const PgpxSocketRequest *request)
+{
+	return reply->life == pgpx_shared->life &&
+		reply->request == request->request && reply->conn == request->conn &&
+		reply->generation == request->generation &&
+		reply->lease_id == request->lease_id;
+}
+
+/* False: the deadline has passed. */
+static bool
+wait_for_reply(PgpxTime deadline)
+{
+	static uint32 wait_event = 0;
+	long		timeout;
+
+	if (!pgpx_session_time_left(deadline, REPLY_LOOK_MS, &timeout))
+		return false;
+	if (WaitLatchOrSocket(MyLatch,
+						  WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | WL_TIMEOUT |
+							  WL_SOCKET_READABLE,
+						  reply_pair[0], timeout,
+						  pgpx_wait_event(&wait_event, "PgpoolSocket")) &
+		WL_LATCH_SET)
+		ResetLatch(MyLatch);
+	CHECK_FOR_INTERRUPTS();
+	return true;
+}
+
 PgpxFetch
 pgpx_kept_fetch(int pool_index, int conn, uint64 generation, uint64 lease_id,
 				PgpxTime deadline, PgpxKept **kept)
 {
-	static uint32 wait_event = 0;
 	PgpxPool   *pool = &pgpx_pools[pool_index];
 	PgpxSocketRequest request = {0};
 
@@ -361,57 +384,30 @@ pgpx_kept_fetch(int pool_index, int conn, uint64 generation, uint64 lease_id,
 	for (;;)
 	{
 		PgpxReply	reply;
-		ssize_t		len;
 		int			fd;
+		ssize_t		len = receive(&reply, &fd);
 
-		/* what comes in is counted before it comes */
-		acquire_fd();
-		len = pgpx_fd_recv(reply_pair[0], &reply, sizeof(reply), &fd);
-		if (fd < 0)
-			ReleaseExternalFD();
-		if (len == sizeof(reply) && reply.life == pgpx_shared->life &&
-			reply.request == request.request && reply.conn == conn &&
-			reply.generation == generation && reply.lease_id == lease_id)
+		if (len == sizeof(reply) && is_answer(&reply, &request))
 		{
 			if (!reply.ok || fd < 0)
 			{
-				if (fd >= 0)
-				{
-					close(fd);
-					ReleaseExternalFD();
-				}
+				drop_received(fd);
 				return PGPX_FETCH_GONE;
 			}
 			*kept = keep(conn, generation, fd);
 			return PGPX_FETCH_OK;
 		}
-		if (fd >= 0)
-		{
-			/* the answer to a question that we have given up */
-			close(fd);
-			ReleaseExternalFD();
-		}
+
+		/* else it is the answer to a question that we have given up */
+		drop_received(fd);
 		if (len != 0)
 			continue;
 
 		/* the worker may have ended with our question unread */
 		if (pg_atomic_read_u64(&pgpx_conns[conn].lease_id) != lease_id)
 			return PGPX_FETCH_GONE;
-
-		{
-			long		timeout;
-
-			if (!pgpx_session_time_left(deadline, REPLY_LOOK_MS, &timeout))
-				return PGPX_FETCH_TIMEOUT;
-			if (WaitLatchOrSocket(MyLatch,
-								  WL_LATCH_SET | WL_EXIT_ON_PM_DEATH |
-									  WL_TIMEOUT | WL_SOCKET_READABLE,
-								  reply_pair[0], timeout,
-								  pgpx_wait_event(&wait_event, "PgpoolSocket")) &
-				WL_LATCH_SET)
-				ResetLatch(MyLatch);
-			CHECK_FOR_INTERRUPTS();
-		}
+		if (!wait_for_reply(deadline))
+			return PGPX_FETCH_TIMEOUT;
 	}
 }
 
