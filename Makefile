@@ -14,6 +14,8 @@ DATA        = $(wildcard sql/$(EXTENSION)--*.sql)
 PGFILEDESC  = "pgpool_ext - connection pools for outbound connections"
 DISTVERSION = $(shell sed -n 's/^   "version": "\(.*\)",$$/\1/p' META.json)
 
+comma := ,
+
 PG_CONFIG ?= pg_config
 export PG_CONFIG
 
@@ -69,14 +71,14 @@ help:
 	@echo "fuzz           SECONDS= of hostile input for each harness"
 	@echo "stress         SECONDS= of random operations and faults; SEED="
 	@echo "soak           HOURS= of load, with a fault every ten seconds"
-	@echo "coverage       which lines of src/ the tests run; SUITES="
+	@echo "coverage       which lines of src/ the tests run; SUITES= T="
 	@echo "check-points   what happens at exact instants, in a build with debug points"
 	@echo "check-assert   regress and isolation in a server with assertions, built"
 	@echo "               once from source; check-asan, check-valgrind; check-ubsan"
 	@echo "check-versions everything on PostgreSQL 15, 17 and 18, each in its Debian,"
 	@echo "               made once with debootstrap, as root; MAJORS="
 	@echo "demo           pools and dblink side by side, in private servers"
-	@echo "bench          measure against peers"
+	@echo "bench          measure against peers, in 20 minutes; ONLY=3,4  SAVE=yes"
 	@echo "analyze        cppcheck, clang-tidy and clang's analyzer"
 	@echo "lint, format   check the sources; bring them into form"
 	@echo "dist           the archives of what is committed; .zip is for PGXN"
@@ -116,7 +118,7 @@ soak: deps
 	@test/soak/run $(HOURS) $(SEED)
 
 coverage: deps
-	@test/coverage/run $(SUITES)
+	@test/coverage/run $(SUITES) $(if $(T),T=$(T))
 
 check-points: deps
 	@test/points/run
@@ -132,8 +134,9 @@ check-versions:
 demo: deps
 	@test/demo
 
+# ten groups of measurements, or those of ONLY=3,4; SAVE=yes keeps what comes out
 bench: deps
-	@test/bench/run
+	@test/bench/run $(if $(SAVE),--save) $(subst $(comma), ,$(ONLY))
 
 lint: deps
 	@test/lint/run

@@ -314,7 +314,6 @@ void
 pgpx_run_read(PgpxRun *run)
 {
 	PgpxLease  *lease = run->lease;
-	const volatile PgpxPool *pool = &pgpx_pools[lease->target->pool];
 	PgpxTime	pause = CANCEL_AGAIN_US;
 	uint64		before = lease->kept->wire.bytes_in;
 	ssize_t		n = 0;
@@ -330,10 +329,11 @@ pgpx_run_read(PgpxRun *run)
 				 lease->kept->wire.bytes_in - before > LARGE_BYTES)
 			pgpx_session_gather(lease->kept,
 								pgpx_wait_event(&wait_query, "PgpoolQuery"));
-		else if (pool->nwaiting == 0 && pgpx_kept_poll(lease->kept) &&
-				 (n = pgpx_wire_fill(&lease->kept->wire, &more)) > 0)
+		else if ((n = pgpx_kept_poll(lease->kept, lease->target->pool,
+									 &more)) != 0)
 		{
-			lease->usage.polled++;
+			if (n > 0)
+				lease->usage.polled++;
 			CHECK_FOR_INTERRUPTS();
 			continue;
 		}
@@ -409,7 +409,8 @@ pgpx_run_check(const PgpxLease *lease, int nparams)
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 				 errmsg("too many parameters"),
 				 errdetail("There are %d parameters; the protocol allows %d.",
-						   nparams, MAX_PARAMS)));
+						   nparams, MAX_PARAMS),
+				 errhint("Pass the values as one array, and unnest it in the statement.")));
 }
 
 void
