@@ -221,7 +221,7 @@ sessions_for() {
   if [ "$memory" -ne 0 ]; then
     wait "$memory"
   fi
-  cat "$work"/tmp/times.* | perl "$bench/times" "$warm" "$clients" || return 1
+  cat "$work"/tmp/times.* | perl "$bench/times" "$seconds" "$clients" || return 1
   if [ "$memory" -ne 0 ]; then
     cat "$work/log/memory"
   fi
