@@ -71,7 +71,7 @@ help:
 	@echo "fuzz           SECONDS= of hostile input for each harness"
 	@echo "stress         SECONDS= of random operations and faults; SEED="
 	@echo "soak           HOURS= of load, with a fault every ten seconds"
-	@echo "coverage       which lines of src/ the tests run; SUITES="
+	@echo "coverage       which lines of src/ the tests run; SUITES= T="
 	@echo "check-points   what happens at exact instants, in a build with debug points"
 	@echo "check-assert   regress and isolation in a server with assertions, built"
 	@echo "               once from source; check-asan, check-valgrind; check-ubsan"
@@ -118,7 +118,7 @@ soak: deps
 	@test/soak/run $(HOURS) $(SEED)
 
 coverage: deps
-	@test/coverage/run $(SUITES)
+	@test/coverage/run $(SUITES) $(if $(T),T=$(T))
 
 check-points: deps
 	@test/points/run

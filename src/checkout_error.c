@@ -63,10 +63,9 @@ pgpx_checkout_raise_unreachable(PgpxCheckout *c, int sqlstate,
 	if (sqlstate == ERRCODE_FEATURE_NOT_SUPPORTED)
 		ereport(ERROR,
 				(errcode(sqlstate),
-				 errmsg("connection to server \"%s\" is encrypted by GSSAPI, which is not supported",
+				 errmsg("connection to server \"%s\" is encrypted in a way that is not supported",
 						NameStr(c->target->server_name)),
-				 errdetail_internal("%s", reason),
-				 errhint("Set option gssencmode 'disable' of the server.")));
+				 errdetail_internal("%s", reason)));
 	if (sqlstate == ERRCODE_S_R_E_PROHIBITED_SQL_STATEMENT_ATTEMPTED)
 		ereport(ERROR,
 				(errcode(sqlstate),
@@ -74,8 +73,8 @@ pgpx_checkout_raise_unreachable(PgpxCheckout *c, int sqlstate,
 				 errdetail_internal("%s", reason),
 				 errhint("The remote server's authentication method must be changed, or password_required=false set in the user mapping.")));
 
-	/* what this server lacks is not the remote's fault */
-	if (sqlstate != ERRCODE_INSUFFICIENT_RESOURCES)
+	/* what this server lacks, memory too, is not the remote's fault */
+	if (ERRCODE_TO_CATEGORY(sqlstate) != ERRCODE_INSUFFICIENT_RESOURCES)
 		sqlstate = ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION;
 	ereport(ERROR,
 			(errcode(sqlstate),
@@ -107,7 +106,7 @@ raise_if_unreachable(PgpxCheckout *c, PgpxPool *pool)
 }
 
 void
-pgpx_checkout_raise_timeout(PgpxCheckout *c, PgpxPool *pool)
+pgpx_checkout_raise_timeout(PgpxCheckout *c, PgpxPool *pool, bool granted)
 {
 	char		detail[256];
 
@@ -118,7 +117,11 @@ pgpx_checkout_raise_timeout(PgpxCheckout *c, PgpxPool *pool)
 				 errhint("The server starts it again within a second; see the server log, and \"max_worker_processes\".")));
 
 	raise_if_unreachable(c, pool);
-	holder_detail(pool, detail, sizeof(detail));
+	if (granted)
+		strlcpy(detail, "A connection was granted in time, but was not ready for use in time: its socket or the end of a reset was late.",
+				sizeof(detail));
+	else
+		holder_detail(pool, detail, sizeof(detail));
 	if (c->no_wait)
 		ereport(ERROR,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
@@ -134,6 +137,7 @@ pgpx_checkout_raise_timeout(PgpxCheckout *c, PgpxPool *pool)
 			 errdetail_internal("%s", detail),
 			 pgpx_pool_is_paused(pool) ?
 			 errhint("pgpool.resume lets checkouts in again.") :
+			 granted ? errhint("Raise the server's option \"checkout_timeout\".") :
 			 errhint("Raise the server's option \"pool_size\" or \"checkout_timeout\", or return leases earlier.")));
 }
 
@@ -226,7 +230,8 @@ pgpx_checkout_check_locked(PgpxCheckout *c, PgpxPool *pool)
 				 errmsg("too many sessions wait for a connection to server \"%s\"",
 						NameStr(c->target->server_name)),
 				 errdetail("%d sessions wait, and the server's option \"max_waiters\" is %d.",
-						   waiting, most)));
+						   waiting, most),
+				 errhint("Raise the server's option \"max_waiters\" or \"pool_size\", or return leases earlier.")));
 	}
 
 	now = pgpx_now();
@@ -253,5 +258,6 @@ pgpx_checkout_raise_lost(PgpxCheckout *c)
 			(errcode(ERRCODE_CONNECTION_FAILURE),
 			 errmsg("connection to server \"%s\" was lost",
 					NameStr(c->target->server_name)),
-			 errdetail("The statement was sent, and its answer cannot be had: it may have run.")));
+			 errdetail("The statement was sent, and its answer cannot be had: it may have run."),
+			 errhint("See at the remote whether it has run before you repeat it.")));
 }

@@ -6,7 +6,7 @@
  *
  * pgpool_ext.debug_damage = 'WHAT' does it, another value undoes it.  Nobody else
  * may do anything meanwhile.  There has to be a pool of one with two waiters, and
- * another one with two leases and two idle connections; and a distributed lock.
+ * another one with two leases and two idle connections; and two distributed locks.
  *
  *-------------------------------------------------------------------------
  */
@@ -26,7 +26,7 @@ typedef struct Damaged
 	int64		was;
 } Damaged;
 
-static Damaged damaged[8];
+static Damaged damaged[16];
 static int	ndamaged = 0;
 
 static void
@@ -96,6 +96,15 @@ damage_conns(const char *what)
 		PUT(idle->state, PGPX_CONN_NSTATES);
 	else if (IS("count"))
 		PUT(pool->count[PGPX_CONN_IDLE], 7);
+	else if (IS("many"))
+	{
+		for (int state = 0; state < PGPX_CONN_NSTATES; state++)
+			PUT(pool->count[state], 7);
+		PUT(pool->stats.checkouts, 0);
+		PUT(pool->stats.waited, OUTSIDE);
+		PUT(pool->stats.connects, 0);
+		PUT(pool->stats.partner_hits, OUTSIDE);
+	}
 	else if (IS("list_leads"))
 		PUT(pool->idle_head, OUTSIDE);
 	else if (IS("list_state"))
@@ -196,6 +205,15 @@ damage_lock(const char *what)
 		PUT(lock->state, PGPX_DLOCK_DONE);
 	else if (IS("lock_token"))
 		PUT(lock->token, 0);
+	else if (IS("lock_twice"))
+	{
+		/* the next one gets its name, whose first letter is all of it */
+		PgpxDlock  *next = lock + 1;
+
+		while (next->state != PGPX_DLOCK_HELD)
+			next++;
+		PUT(next->name[0], lock->name[0]);
+	}
 }
 
 void

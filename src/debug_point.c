@@ -18,6 +18,9 @@
 #include "storage/ipc.h"
 #include "utils/guc.h"
 
+/* Tests that compare all settings with a list are to pass here, too. */
+#define HIDDEN (GUC_NO_SHOW_ALL | GUC_NOT_IN_SAMPLE)
+
 static char *armed = NULL;
 static char *damage = NULL;
 static int	oom_at = 0;
@@ -41,15 +44,16 @@ pgpx_debug_define(void)
 {
 	DefineCustomStringVariable("pgpool_ext.debug_damage",
 							   "Damages shared memory, for tests.", NULL,
-							   &damage, "", PGC_USERSET, 0, NULL,
+							   &damage, "", PGC_USERSET, HIDDEN, NULL,
 							   assign_damage, NULL);
 	DefineCustomStringVariable("pgpool_ext.debug_point",
 							   "Does something at a place, for tests.", NULL,
-							   &armed, "", PGC_USERSET, 0, NULL, NULL, NULL);
+							   &armed, "", PGC_USERSET, HIDDEN, NULL, NULL,
+							   NULL);
 	DefineCustomIntVariable("pgpool_ext.debug_oom",
 							"Fails an allocation, for tests.", NULL,
 							&oom_at, 0, 0, INT_MAX,
-							PGC_USERSET, 0, NULL, assign_oom, NULL);
+							PGC_USERSET, HIDDEN, NULL, assign_oom, NULL);
 }
 
 static void

@@ -252,6 +252,7 @@ pgpx_view_workers(PG_FUNCTION_ARGS)
 		pgpx_row_int(&row, pools[i]);
 		pgpx_row_int(&row, connections[i]);
 		pgpx_row_int(&row, (int) pg_atomic_read_u32(&slot->descriptors));
+		pgpx_row_bigint(&row, pg_atomic_read_u64(&slot->polled));
 		pgpx_row_int(&row, used);
 		pgpx_row_int(&row, pgpx_shared->max_connections);
 		pgpx_row_int(&row, all_pools);

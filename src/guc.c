@@ -20,7 +20,7 @@ int			pgpx_default_pool_size = 10;
 int			pgpx_default_max_waiters = 0;
 int			pgpx_default_checkout_timeout = 30000;
 int			pgpx_log_min_wait = -1;
-int			pgpx_busy_poll = 50;
+int			pgpx_busy_poll = 100;
 bool		pgpx_log_connections = false;
 
 static void
@@ -70,9 +70,9 @@ pgpx_guc_init(void)
 
 	DefineCustomIntVariable("pgpool_ext.busy_poll",
 							"Sets how many microseconds a session looks for an answer before it sleeps.",
-							"0 sleeps at once. Where looking was in vain it is done more and more rarely.",
+							"So does a worker for what it passes on. 0 sleeps at once. Where looking was in vain it is done more and more rarely.",
 							&pgpx_busy_poll,
-							50, 0, 1000,
+							100, 0, 1000,
 							PGC_USERSET, 0, NULL, NULL, NULL);
 
 	DefineCustomIntVariable("pgpool_ext.default_pool_size",

@@ -22,6 +22,7 @@
 #include "storage/latch.h"
 #include "utils/memutils.h"
 
+#include "busy_poll.h"
 #include "fdpass.h"
 
 #define EVENTS_AT_ONCE 64
@@ -31,6 +32,8 @@ static WaitEventSet *waits = NULL;
 static int	epoll_fd = -1;
 static PgpxTime next_due = 0;
 static bool more_messages = false;
+static bool relayed = false;	/* nothing else happened last: see look */
+static PgpxBusyPoll polling;
 static bool made_work = false;	/* a connection has changed: see what is due */
 static char *message = NULL;	/* of the control socket; holds secrets */
 
@@ -297,6 +300,17 @@ timeout(void)
 	return at <= now ? 0 : (long) Min((at - now) / 1000 + 1, 3600 * 1000);
 }
 
+/* A relay has something to move. */
+static void
+relay(PgpxWorkerConn *w, bool local, uint32 events)
+{
+	/* an event of one that another event of this round has ended */
+	if (w->relay == NULL)
+		return;
+	pgpx_relay_ready(w, local, events);
+	relayed &= pgpx_busy_poll_is_calm(w->pool);
+}
+
 /* Handle an event; false: of a relay, which concerns nobody else. */
 static bool
 handle(const struct epoll_event *event)
@@ -306,10 +320,10 @@ handle(const struct epoll_event *event)
 	switch ((PgpxWatchKind) (event->data.u64 >> 32))
 	{
 		case PGPX_WATCH_RELAY_REMOTE:
-			pgpx_relay_ready(w, false, event->events);
+			relay(w, false, event->events);
 			return false;
 		case PGPX_WATCH_RELAY_LOCAL:
-			pgpx_relay_ready(w, true, event->events);
+			relay(w, true, event->events);
 			return false;
 		case PGPX_WATCH_CONTROL:
 			read_control();
@@ -330,19 +344,50 @@ handle(const struct epoll_event *event)
 							  event->events);
 			break;
 	}
+	relayed = false;
 	return true;
 }
 
-bool
-pgpx_reactor_run_once(void)
+/*
+ * Look for what the relays wait for, the answer or the next statement, before
+ * going to sleep for it; returns how many events there are.
+ *
+ * The place among those that look is kept from one event to the next: sessions
+ * whose bytes pass through here would look for what they cannot get earlier.
+ */
+static int
+look(struct epoll_event *events)
 {
-	static uint32 wait_event = 0;
-	struct epoll_event events[EVENTS_AT_ONCE];
-	WaitEvent	occurred[3];
-	bool		all;			/* there may be more to do than relaying */
-	bool		relaying = pgpx_relay_has_more();
+	PgpxTime	until;
 	int			n;
 
+	if (!relayed || more_messages || pgpx_relay_has_more() || MyLatch->is_set)
+		return 0;
+	until = pgpx_busy_poll_begin(&polling);
+	if (until == 0)
+		return 0;
+	do
+		n = epoll_wait(epoll_fd, events, EVENTS_AT_ONCE, 0);
+	while (n == 0 && !MyLatch->is_set && pgpx_now() < until);
+	if (n > 0 || !MyLatch->is_set)
+		pgpx_busy_poll_end(&polling, n > 0);
+	if (n <= 0)
+		return 0;
+	pg_atomic_fetch_add_u64(&pgpx_shared->worker[pgpx_worker_index].polled, 1);
+	return n;
+}
+
+/* Sleep until something happens or is due; true: not only to relays. */
+static bool
+sleep_until_due(void)
+{
+	static uint32 wait_event = 0;
+	WaitEvent	occurred[3];
+	bool		relaying = pgpx_relay_has_more();
+	bool		all;
+	int			n;
+
+	pgpx_busy_poll_leave();
 	n = WaitEventSetWait(waits, timeout(), occurred, lengthof(occurred),
 						 pgpx_wait_event(&wait_event, "PgpoolWorkerMain"));
 	all = more_messages || (n == 0 && !relaying);
@@ -353,8 +398,22 @@ pgpx_reactor_run_once(void)
 			all = true;
 		}
 	CHECK_FOR_INTERRUPTS();
+	return all;
+}
 
-	n = epoll_wait(epoll_fd, events, EVENTS_AT_ONCE, 0);
+bool
+pgpx_reactor_run_once(void)
+{
+	struct epoll_event events[EVENTS_AT_ONCE];
+	bool		all = false;	/* there may be more to do than relaying */
+	int			n = look(events);
+
+	if (n == 0)
+	{
+		all = sleep_until_due();
+		n = epoll_wait(epoll_fd, events, EVENTS_AT_ONCE, 0);
+	}
+	relayed = n > 0;
 	for (int i = 0; i < n; i++)
 		all |= handle(&events[i]);
 	if (pgpx_relay_has_more())

@@ -26,6 +26,7 @@
 
 #define MAX_RUNNING 64			/* threads at once */
 #define MAX_HOSTS 64			/* addresses of one look-up */
+#define HOST_LEN 512			/* more than a name may have */
 
 struct PgpxLookup
 {
@@ -51,11 +52,15 @@ is_numeric(const char *host)
 		strchr(host, ':') != NULL;	/* IPv6 with a scope */
 }
 
-/* Element n of a comma-separated list into buf; false if there is none. */
+/*
+ * Element n of a comma-separated list into buf; false if there is none.  What does
+ * not fit is cut off: it is too long for a resolver and for libpq, too.
+ */
 static bool
 list_element(const char *list, int n, char *buf, size_t size)
 {
 	const char *end;
+	size_t		len;
 
 	for (; n > 0; n--)
 	{
@@ -65,17 +70,27 @@ list_element(const char *list, int n, char *buf, size_t size)
 		list++;
 	}
 	end = strchrnul(list, ',');
-	if ((size_t) (end - list) >= size)
-		return false;
-	memcpy(buf, list, end - list);
-	buf[end - list] = '\0';
+	len = Min((size_t) (end - list), size - 1);
+	memcpy(buf, list, len);
+	buf[len] = '\0';
 	return true;
+}
+
+static int
+count_elements(const char *list)
+{
+	int			n = 1;
+
+	for (; *list != '\0'; list++)
+		if (*list == ',')
+			n++;
+	return n;
 }
 
 bool
 pgpx_lookup_needed(const char *host)
 {
-	char		one[256];
+	char		one[HOST_LEN];
 
 	if (host == NULL || host[0] == '\0')
 		return false;
@@ -120,20 +135,27 @@ add(PgpxLookup *job, const char *host, const char *addr, const char *port)
 static void
 look_up(PgpxLookup *job)
 {
-	char		host[256];
+	char		host[HOST_LEN];
 	char		port[16];
+	int			nhosts = count_elements(job->in_host);
+	int			nports = count_elements(job->in_port);
 	int			found = 0;
 
+	/* one port for all, or one for each: as libpq says it */
+	if (nports > 1 && nports != nhosts)
+	{
+		snprintf(job->error, sizeof(job->error),
+				 "could not match %d port numbers to %d hosts", nports, nhosts);
+		return;
+	}
 	for (int i = 0; list_element(job->in_host, i, host, sizeof(host)); i++)
 	{
 		struct addrinfo hints = {0};
 		struct addrinfo *list = NULL;
 		int			rc;
 
-		/* libpq: one port for all, or one for each */
-		if (!list_element(job->in_port, strchr(job->in_port, ',') ? i : 0,
-						  port, sizeof(port)))
-			port[0] = '\0';
+		(void) list_element(job->in_port, nports > 1 ? i : 0, port,
+							sizeof(port));
 
 		if (host[0] == '\0' || host[0] == '/' || host[0] == '@' ||
 			is_numeric(host))

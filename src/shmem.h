@@ -171,7 +171,7 @@ typedef struct PgpxConn
 
 /*
  * Counters of a pool.  Only ever added to, under the pool lock; times are
- * microseconds.  The README's table of the view stats says what each means.
+ * microseconds.  The comments of view stats say what each means.
  */
 typedef struct PgpxStats
 {
@@ -336,6 +336,7 @@ typedef struct PgpxWorkerSlot
 								 * for what can wait that long */
 	pg_atomic_uint32 restarts;
 	pg_atomic_uint32 descriptors;
+	pg_atomic_uint64 polled;	/* rounds without a sleep before, see busy_poll.c */
 	pg_atomic_uint64 started_at;	/* PgpxTime */
 } PgpxWorkerSlot;
 
@@ -381,7 +382,7 @@ typedef struct PgpxShared
 	pg_atomic_uint32 databases_changed; /* counts DROP DATABASE and the like */
 	pg_atomic_uint64 next_dlock;	/* requests and places in queues */
 	pg_atomic_uint32 dlocks_changed;	/* counts what the worker has to look at */
-	pg_atomic_uint32 npolling;	/* processes in pgpx_kept_poll */
+	pg_atomic_uint32 npolling;	/* processes that look, see busy_poll.c */
 
 	/* protected by free_mutex */
 	slock_t		free_mutex;

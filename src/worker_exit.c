@@ -20,6 +20,8 @@
 #include "storage/ipc.h"
 #include "utils/memutils.h"
 
+#include "busy_poll.h"
+
 /* How long all cancels together may take, and when they are sent again. */
 #define EXIT_US (200 * 1000)
 #define AGAIN_US (60 * 1000)
@@ -192,6 +194,7 @@ at_exit(int code, Datum arg)
 {
 	PgpxWorkerSlot *slot = &pgpx_shared->worker[pgpx_worker_index];
 
+	pgpx_busy_poll_leave();
 	pg_atomic_write_u32(&slot->state, PGPX_WORKER_STOPPING);
 	pg_atomic_write_u64(&slot->epoch, 0);
 	memset(last, 0, pgpx_shared->max_connections * sizeof(Last));

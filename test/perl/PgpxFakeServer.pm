@@ -8,7 +8,8 @@
 #       old => { version => '14.4', do => sub { $_[0]->serve } });
 #   make_pool($local, $fake, server => 's', remote_dbname => 'honest');
 #
-# "cancel" is called with the process that a cancel request is for.
+# "cancel" is called with the process that a cancel request is for; {startup} has what
+# the client has said of itself.
 #
 # Each connection is a process of its own.  The server ends with the test.  Pools
 # take PgpxFakeServer::sslmode(): the suites over TLS have a tls_front.c in front of
@@ -104,6 +105,7 @@ sub connection
 	return if $code != 196608;
 
 	my %startup = split /\0/, $packet;
+	$self->{startup} = \%startup;
 	my $behaviour = $behaviours->{ $startup{database} // '' } or return;
 
 	if (ref $behaviour eq 'HASH' && $behaviour->{login})

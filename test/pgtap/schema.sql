@@ -107,7 +107,7 @@ INSERT INTO views VALUES
       user_name name, who text, why text, since timestamp with time zone,
       last_ping timestamp with time zone, valid_until timestamp with time zone, ttl interval'),
   ('workers', 'worker integer, pid integer, state text, started_at timestamp with time zone,
-      restarts integer, pools integer, connections integer, descriptors integer,
+      restarts integer, pools integer, connections integer, descriptors integer, polled bigint,
       connections_used integer, connections_max integer, pools_used integer,
       pools_max integer');
 UPDATE views SET columns = regexp_replace(columns, '\s+', ' ', 'g');

@@ -4,6 +4,7 @@ use strict;
 use warnings;
 
 use PgpxTest;
+use PostgreSQL::Test::Utils;
 use Test::More;
 
 my $remote = remote_node('remote');
@@ -21,6 +22,8 @@ foreach my $n (1 .. 4)
 }
 my ($mine, $theirs) = map { $worker{$_} } sort keys %worker;
 is(scalar(@$mine) . scalar(@$theirs), '22', 'each worker has two of the pools');
+
+is($session->run("SELECT pgpool.lock_setup('$mine->[1]')") . $session->error, '', 'tables for locks');
 
 # --- a worker: many connections of one of its pools, held by several sessions
 my @holders = map { PgpxSession->new($local) } 1 .. 12;
@@ -48,6 +51,15 @@ $more[1]->finish(20);
 $more[1]->failed('55P03', qr/came free within 1000 ms/, 'but not open another one');
 $more[0]->run('SELECT pgpool.checkin_all()');
 
+# the connection for pings of a lock: there is none
+my $log = -s $local->logfile;
+my $token = $more[0]->run("SELECT pgpool.lock('$mine->[1]', 'a', '5 s', '10 min')");
+like($token, qr/^\d+$/, 'a lock is taken by the connection that there is') or diag($more[0]->error);
+ok(wait_until($local, sub { slurp_file($local->logfile, $log) =~ /cannot ping the locks of server "$mine->[1]".*\n.*DETAIL:.*too many open descriptors/ ? 1 : 0 }, 1, 20), 'it cannot be pinged: the log has the reason');
+
+is($more[0]->run("SELECT pgpool.unlock('$mine->[1]', 'a', $token)"), '', 'nor can its release be told to the remote');
+like($more[0]->error, qr/WARNING:.*lock "a".*was given up, but the remote has not confirmed it/, 'which a warning says');
+
 # a pool that has none
 $local->safe_psql('postgres', "SELECT pgpool.drain('$mine->[1]', '10 s')");
 $local->safe_psql('postgres', "SELECT pgpool.resume('$mine->[1]')");
@@ -64,6 +76,8 @@ $_->run('SELECT pgpool.checkin_all()') foreach @holders;
 is($local->safe_psql('postgres', "SELECT pgpool.drain('$mine->[0]', '10 s')"), 't', 'some are closed');
 $local->safe_psql('postgres', "SELECT pgpool.resume('$mine->[0]')");
 ok(wait_until($local, sub { $more[0]->run("SELECT pgpool.exec('$mine->[1]', 'select 1')") }, '1', 20), 'and the others work again');
+
+is($more[0]->run("SELECT pgpool.unlock('$mine->[1]', 'b', pgpool.lock('$mine->[1]', 'b'))"), 't', 'and so do locks');
 
 # --- a session: leases of both workers, more than it has descriptors
 my @leases;

@@ -5,6 +5,7 @@ use warnings;
 
 use PgpxNetwork 'names';
 use PgpxTest;
+use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time);
 
@@ -38,14 +39,50 @@ like($session->error, qr/DETAIL:.*db\.example/, 'which tells the name');
 $network->hosts('db.example' => '127.0.0.1');
 ok(wait_until($local, sub { where('named') }, '127.0.0.1', 30), 'until it is back');
 
+# --- lists of names, ports and addresses
+my $port = $remote->port;
+$network->hosts('db.example' => '127.0.0.1', 'nobody.example' => '127.0.0.9');
+make_pool($local, $remote, server => 'listed', options => { host => 'nobody.example,db.example', port => "$port,$port" });
+is(where('listed'), '127.0.0.1', 'the second name of a list');
+make_pool($local, $remote, server => 'mixed', options => { host => '127.0.0.9,db.example' });
+is(where('mixed'), '127.0.0.1', 'a name behind an address, with one port for both');
+make_pool($local, $remote, server => 'unmatched', options => { host => 'db.example,nobody.example,db.example', port => "$port,$port" });
+$session->fails("SELECT pgpool.checkout('unmatched')", '08001', qr/DETAIL:.*could not match 2 port numbers to 3 hosts/, 'ports that are not as many as names');
+
+# --- the connection for pings of locks finds its way in the same way
+sub ends
+{
+	return $remote->safe_psql('postgres', q{SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity WHERE application_name = 'pgpool_ext lock'});
+}
+
+sub logs
+{
+	my ($since, $pattern, $name) = @_;
+
+	return ok(wait_until($local, sub { slurp_file($local->logfile, $since) =~ $pattern ? 1 : 0 }, 1, 30), $name);
+}
+
+$session->run(q{SELECT pgpool.lock_setup('named')});
+my $token = $session->run(q{SELECT pgpool.lock('named', 'a', ttl => '5 min')});
+ok(wait_until($local, 'SELECT last_ping IS NOT NULL FROM pgpool.locks', 't'), 'a lock at a server with a name is pinged');
+my $log = -s $local->logfile;
+$network->hosts();
+ends();
+logs($log, qr/cannot ping the locks of server "named".*\n.*DETAIL:.*db\.example/, 'a name that is gone: the log has it');
+$network->hosts('db.example' => '127.0.0.2');
+logs($log, qr/pings the locks of server "named" .* again/, 'it is back: the lock is pinged again');
+
 # --- a name server that does not answer: its packets are lost
-$network->hosts('good.example' => '127.0.0.1');
+$network->hosts('good.example' => '127.0.0.1', 'db.example' => '127.0.0.1');
 $network->cut;
 $network->resolver($network->address);
 make_pool($local, $remote, server => 'good', options => { host => 'good.example', pool_size => 3 });
 make_pool($control, $remote, server => 'good', options => { pool_size => 3 });
 make_pool($local, $remote, server => "slow$_", options => { host => "slow$_.example", connect_timeout => '4s', pool_size => 3 }) foreach 1 .. 3;
-my @lost = map { PgpxSession->new($local) } 1 .. 3;
+
+# libpq must not be the one to look up what stands behind a name that is too long
+make_pool($local, $remote, server => 'slow4', options => { host => 'x' x 600 . ',slow4.example', connect_timeout => '4s', pool_size => 3 });
+my @lost = map { PgpxSession->new($local) } 1 .. 4;
 
 # each opens a connection, which is the worker's work, with a name of its own; in turn
 # with another server, whose worker has no name to look up; the others begin meanwhile
@@ -55,24 +92,42 @@ while (time() < $end || ($opened <= 10 && time() < $end + 1))
 {
 	my $n = ++$rounds / 2;
 
-	$lost[ $n - 1 ]->start("SELECT pgpool.checkout('slow$n', '60 s')") if $n == 1 || $n == 2 || $n == 3;
+	$lost[ $n - 1 ]->start("SELECT pgpool.checkout('slow$n', '60 s')") if $n == 1 || $n == 2 || $n == 3 || $n == 4;
 	my $took = seconds { $opened++ if $session->run($open) . $session->error eq '' };
 	my $there = seconds { $beside->run($open) };
 
 	$longest = $took if $took > $longest;
 	$usual = $there if $there > $usual;
 }
-is($local->safe_psql('postgres', "SELECT count(*) FROM pgpool.connections WHERE server ~ 'slow' AND state = 'connecting'"), '3', 'three names are looked up');
+is($local->safe_psql('postgres', "SELECT count(*) FROM pgpool.connections WHERE server ~ 'slow' AND state = 'connecting'"), '4', 'four names are looked up');
 is(scalar(grep { $_->done } @lost), 0, 'for seconds');
 cmp_ok($opened, '>', 10, "meanwhile another pool has opened $opened connections");
 is($beside->error, '', 'the other server opens them, too');
 cmp_ok($longest, '<', 0.2 + $usual,
 	sprintf 'the longest took %.3f s, with the other server %.3f s: the worker was not held up for 200 ms', $longest, $usual);
-foreach my $n (1 .. 3)
+foreach my $n (1 .. 4)
 {
 	$lost[ $n - 1 ]->finish(60);
 	$lost[ $n - 1 ]->failed('08001', qr/DETAIL:.*within connect_timeout \(4 s\)/, "slow$n: the look-up ends with the connect");
 }
+
+# --- not more look-ups than 64 at once, of whom they may be
+$session->run(<<"EOT");
+DO \$\$ BEGIN
+	FOR n IN 1 .. 70 LOOP
+		EXECUTE format(\$s\$CREATE SERVER many%s FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host 'many%s.example', port '$port', dbname 'remote_db', connect_timeout '1min')\$s\$, n, n);
+		EXECUTE format('CREATE USER MAPPING FOR CURRENT_USER SERVER many%s OPTIONS (user \$s\$remote_app\$s\$, password \$s\$x\$s\$)', n);
+	END LOOP;
+END \$\$;
+SELECT pgpool.try_checkout('many' || n) FROM generate_series(1, 70) n;
+EOT
+is($session->error, '', 'seventy names are wanted at once');
+my $refused = q{SELECT count(*) FROM pgpool.pools WHERE server ~ 'many' AND last_error ~ 'too many host names are being looked up'};
+ok(wait_until($local, "SELECT ($refused) >= 6", 't', 30), 'some of them are refused: too many look-ups') or diag($local->safe_psql('postgres', $refused));
+$log = -s $local->logfile;
+ends();
+logs($log, qr/cannot ping the locks of server "named".*\n.*DETAIL:.*too many host names are being looked up/, 'also for pings');
+is($session->run(qq{SELECT pgpool.lock_valid('named', 'a', $token)}), 't', 'the lock has time until then');
 
 $_->quit foreach $session, $beside, @lost;
 $control->stop('fast');

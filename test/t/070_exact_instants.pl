@@ -187,6 +187,20 @@ foreach my $case (
 }
 arm(debug_point => '');
 
+# What the views say of a worker that starts, or ends.
+foreach my $case ([ worker_starts => 'starting' ], [ worker_ends => 'stopping' ])
+{
+	my ($point, $state) = @$case;
+
+	arm(debug_point => "$point wait");
+	$local->psql('postgres', 'SELECT pg_terminate_backend(' . worker_pid($local) . ')');
+	ok(reached($point), "$point: the worker stands there");
+	is($local->safe_psql('postgres', 'SELECT state FROM pgpool.workers'), $state, "$point: it is $state");
+	go_on($point);
+	works("$point: the pool works again");
+	arm(debug_point => '');
+}
+
 # A connection has been granted with a statement that is just being sent.
 make_pool($local, $proxy, server => 'carry', options => { pool_size => 1, retry_min => '10 ms' });
 $remote->safe_psql('remote_db', 'CREATE TABLE carried (n int); GRANT ALL ON carried TO remote_app');
@@ -235,6 +249,51 @@ foreach my $case (qw(undisturbed lost cancelled terminated taken))
 	stats_add_up($local, "carry, $case: the counters add up");
 }
 
+# A waiter is cancelled, and in that instant what it waits for fails: it is cancelled.
+{
+	my $waiter = PgpxSession->new($local);
+
+	disarm();
+	$local->safe_psql('postgres', q{SELECT pgpool.reset_stats('carry'); SELECT pgpool.drain('carry', '10 s'); SELECT pgpool.resume('carry')});
+	$proxy->tell('freeze');
+	$waiter->run(q{SET pgpool_ext.debug_point = 'cancelled wait'});
+	$waiter->start(q{SELECT pgpool.checkout('carry', '60 s')});
+	ok(wait_until($local, q{SELECT state FROM pgpool.connections WHERE server = 'carry'}, 'connecting'), 'a waiter waits for a connect');
+	$local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $waiter->pid . ')');
+	ok(reached('cancelled'), 'it is cancelled');
+	ok(wait_until($local, q{SELECT last_error IS NOT NULL FROM pgpool.pools WHERE server = 'carry'}, 't', 30), 'and the connect fails meanwhile');
+	go_on('cancelled');
+	$waiter->finish(30);
+	$waiter->failed('57014', qr/canceling statement/, 'cancel and failure: it is a cancel');
+	is($local->safe_psql('postgres', q{SELECT cancelled, failed FROM pgpool.stats WHERE server = 'carry'}), '1|0', 'and counted as one');
+	$proxy->tell('pass');
+	$waiter->quit;
+	ok(wait_until($local, q{SELECT a FROM pgpool.query('carry', 'select 42') AS t(a int)}, '42', 30), 'cancel and failure: the pool works');
+}
+
+# The time of a waiter is up, it is granted a connection, and then its server leads
+# elsewhere: another one serves, or none.
+{
+	my ($holder, $waiter) = map { PgpxSession->new($local) } 1 .. 2;
+
+	disarm();
+	make_pool($local, $remote, server => 'moved', options => { pool_size => 1, retry_min => '10 ms' });
+	my $lease = lease($holder, 'moved');
+	$waiter->run(q{SET pgpool_ext.debug_point = 'timed_out wait'});
+	$waiter->start(q{SELECT pgpool.checkout('moved', '2 s')});
+	ok(reached('timed_out'), 'the time of a waiter is up');
+	$holder->run("SELECT pgpool.checkin($lease)");
+	is($local->safe_psql('postgres', q{SELECT pid FROM pgpool.leases WHERE server = 'moved'}), $waiter->pid, 'it is granted a connection');
+	$local->safe_psql('postgres', "DROP USER MAPPING FOR CURRENT_USER SERVER moved; CREATE USER MAPPING FOR CURRENT_USER SERVER moved OPTIONS (user 'remote_super', password '$REMOTE_SUPER_PASSWORD')");
+	go_on('timed_out');
+	$waiter->finish(30);
+	$waiter->run(q{SELECT a FROM pgpool.query('moved', 'select current_user') AS t(a text)});
+	is($waiter->{text}, 'remote_super', 'grant and new mapping: it has nothing of the former user') or diag($waiter->error);
+	$_->quit foreach $holder, $waiter;
+	ok(wait_until($local, q{SELECT count(*) FROM pgpool.leases WHERE server = 'moved'}, '0'), 'grant and new mapping: no lease is left');
+	stats_add_up($local, 'grant and new mapping: the counters add up');
+}
+
 # check_invariants() finds what must not be.
 my %damages = (
 	lease_of_idle => qr/is idle, but has lease 5 /, lease_to_come => qr/is leased, but its lease is 9223372036854775807/,
@@ -254,6 +313,7 @@ my %damages = (
 	queue_end => qr/queue ends with ticket/, queue_count => qr/2 tickets are in the queue, but the pool counts 7/,
 	tickets => qr/but the pool counts 7/, granted_outside => qr/was granted connection 100000/, granted_other => qr/which process \d+ holds/,
 	granted_gone => qr/was granted lease 1, but connection/, lock_state => qr/has state 100000/, lock_name => qr/lacks a name/,
+	lock_twice => qr/are one, and both held/, many => qr/and \d+ more/,
 	lock_owner => qr/belongs to PID 1/, lock_done => qr/waits for a session that does not wait/, lock_token => qr/held without a token/);
 {
 	my ($holder, $first, $second, $damager) = map { PgpxSession->new($local) } 1 .. 4;
@@ -262,7 +322,7 @@ my %damages = (
 	make_pool($local, $remote, server => 'many', options => { pool_size => 4 });
 	my @leases = map { lease($holder, 'many') } 1 .. 4;
 	$holder->run("SELECT pgpool.checkin($_)") foreach @leases[ 0, 1 ];
-	$holder->run(q{SELECT pgpool.lock_setup('many'); SELECT pgpool.lock('many', 'a', ttl => '1 h'); SELECT pgpool.checkout('one')});
+	$holder->run(q{SELECT pgpool.lock_setup('many'); SELECT pgpool.lock('many', 'a', ttl => '1 h'); SELECT pgpool.lock('many', 'b', ttl => '1 h'); SELECT pgpool.checkout('one')});
 	foreach my $n (1, 2)
 	{
 		($first, $second)[ $n - 1 ]->start(q{SELECT pgpool.checkout('one', '10 min')});
@@ -280,6 +340,22 @@ my %damages = (
 	$damager->run('SELECT pgpool.check_invariants()');
 	is($damager->error, '', 'damage: all of it undone');
 	kill 'CONT', $worker;
+
+	# a holder that has gone without a word, which cannot be: the worker's second line
+	my %gone = (lock_owner => qr/pgpool_ext releases lock "a": its holder with PID 1 has gone/, holder => qr/pgpool_ext took lease \d+ back: its holder with PID 1 has gone/);
+	foreach my $what (qw(lock_owner holder))
+	{
+		my $log = -s $local->logfile;
+
+		$damager->run("SET pgpool_ext.debug_damage = '$what'");
+		ok(wait_until($local, sub { slurp_file($local->logfile, $log) =~ $gone{$what} ? 1 : 0 }, 1, 30), "gone, $what: the worker takes it back");
+		$damager->run('RESET pgpool_ext.debug_damage');
+		is($damager->error, '', "gone, $what: all of it");
+	}
+	ok(wait_until($local, q{SELECT (SELECT count(*) FROM pgpool.locks WHERE name = 'a') + (SELECT leased FROM pgpool.pools WHERE server = 'many')}, '1'), 'gone: one lease is left, and the other lock');
+	is($remote->safe_psql('remote_db', q{SELECT state FROM pgpool_lock.locks WHERE name = 'a'}), 'free', 'gone: the lock is free at the remote, too');
+	$damager->run('SELECT pgpool.check_invariants()');
+	is($damager->error, '', 'gone: all adds up');
 	$holder->run('SELECT pgpool.checkin_all()');
 	like($first->finish, qr/^\d+$/, 'damage: who has waited is served');
 	$first->run('SELECT pgpool.checkin_all()');

@@ -1,16 +1,15 @@
 /*-------------------------------------------------------------------------
  *
- * session.c
- *	  The sockets that this session holds, and waiting on them.
+ * kept.c
+ *	  The sockets that this session keeps, and waiting on them.
  *
  * Runs in sessions only.  Takes no lock while it waits.
  *
  *-------------------------------------------------------------------------
  */
-#include "session.h"
+#include "kept.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -25,8 +24,9 @@
 #include "guc.h"
 #include "handoff.h"
 
-/* pgpx_kept_poll: looks in vain for one answer in 1024 at least */
-#define POLL_MISSES_MAX 10
+/* pgpx_session_gather: until so much is there, or so long */
+#define GATHER_BYTES (256 * 1024)
+#define GATHER_MS 2
 
 static PgpxKept **kept_by_conn = NULL;	/* [max_connections] */
 static int	nkept = 0;
@@ -211,16 +211,13 @@ pgpx_session_wait_control(int worker, PgpxTime deadline)
 	return true;
 }
 
-bool
-pgpx_session_wait(PgpxKept *kept, uint32 events, PgpxTime deadline,
-				  uint32 wait_event)
+/* Wait for the socket or the latch; timeout in ms, -1: for ever. */
+static void
+wait_for_events(PgpxKept *kept, uint32 events, long timeout, uint32 wait_event)
 {
 	WaitEvent	occurred[3];
-	long		timeout;
 	int			n;
 
-	if (!pgpx_session_time_left(deadline, -1, &timeout))
-		return false;
 	if (kept->events != events)
 	{
 		ModifyWaitEvent(kept->waits, kept->socket_pos, events, NULL);
@@ -231,57 +228,73 @@ pgpx_session_wait(PgpxKept *kept, uint32 events, PgpxTime deadline,
 	for (int i = 0; i < n; i++)
 		if (occurred[i].events & WL_LATCH_SET)
 			ResetLatch(MyLatch);
+}
+
+bool
+pgpx_session_wait(PgpxKept *kept, uint32 events, PgpxTime deadline,
+				  uint32 wait_event)
+{
+	long		timeout;
+
+	if (!pgpx_session_time_left(deadline, -1, &timeout))
+		return false;
+	wait_for_events(kept, events, timeout, wait_event);
 	CHECK_FOR_INTERRUPTS();
 	return true;
 }
 
 /*
- * A sleep and its wake-up cost about as much as a short statement, most of it
- * where an idle processor has to be woken: so the process looks for an answer for
- * about as long as they would take, before it sleeps.
+ * The remote sends 8 kB at a time.  Whoever sleeps for the next 8 kB is woken by
+ * each, at the price of both, and takes what could go in larger pieces.
  *
- * In vain that is a waste, and where the remote wants this very processor a
- * delay.  So after each miss in a row twice as many answers are waited for asleep
- * (a remote that is a network away misses always, and is hardly ever looked for),
- * and never do more processes look than half the processors there are.
+ * The mark belongs to the socket, and so to all who hold it: it is there while
+ * this process sleeps and no longer, and nothing throws before it is gone.
  */
-bool
-pgpx_kept_poll(PgpxKept *kept)
+void
+pgpx_session_gather(PgpxKept *kept, uint32 wait_event)
 {
-	struct pollfd socket = {.fd = kept->fd, .events = POLLIN};
-	PgpxTime	until;
-	bool		found;
+	int			much = GATHER_BYTES;
+	int			any = 1;
 
-	if (kept->poll_skip > 0)
-	{
-		kept->poll_skip--;
-		return false;
-	}
-	if (pgpx_busy_poll == 0)
-		return false;
-	if (pg_atomic_fetch_add_u32(&pgpx_shared->npolling, 1) >=
-		pgpx_shared->max_polling)
-	{
-		pg_atomic_fetch_sub_u32(&pgpx_shared->npolling, 1);
-		return false;
-	}
+	(void) setsockopt(kept->fd, SOL_SOCKET, SO_RCVLOWAT, &much, sizeof(much));
+	wait_for_events(kept, WL_SOCKET_READABLE, GATHER_MS, wait_event);
+	(void) setsockopt(kept->fd, SOL_SOCKET, SO_RCVLOWAT, &any, sizeof(any));
+	CHECK_FOR_INTERRUPTS();
+}
+
+ssize_t
+pgpx_kept_poll(PgpxKept *kept, int pool, bool *full)
+{
+	PgpxTime	until;
+	ssize_t		n;
+
+	if (!pgpx_busy_poll_is_calm(pool))
+		return 0;
+	pgpx_wire_make_room(&kept->wire);	/* may throw, so before the place */
+	until = pgpx_busy_poll_begin(&kept->poll);
+	if (until == 0)
+		return 0;
 
 	/*
 	 * Not by the wait set: that may throw, and the place would be lost; and it
 	 * would come back at once for a latch that has been set for long.
 	 */
-	until = pgpx_now() + pgpx_busy_poll;
 	do
-		found = poll(&socket, 1, 0) > 0;
-	while (!found && pgpx_now() < until);
-	pg_atomic_fetch_sub_u32(&pgpx_shared->npolling, 1);
+		n = pgpx_wire_receive(&kept->wire, full);
+	while (n == 0 && pgpx_now() < until);
+	pgpx_busy_poll_end(&kept->poll, n != 0);
+	pgpx_busy_poll_leave();
+	return n;
+}
 
-	if (found)
-		kept->poll_misses = Max(kept->poll_misses - 1, 0);
-	else
-		kept->poll_misses = Min(kept->poll_misses + 2, POLL_MISSES_MAX);
-	kept->poll_skip = (1 << kept->poll_misses) - 1;
-	return found;
+/* A descriptor that came in is not wanted; -1: none did. */
+static void
+drop_received(int fd)
+{
+	if (fd < 0)
+		return;
+	close(fd);
+	ReleaseExternalFD();
 }
 
 /* Keep a socket that has come in; consumes the descriptor, also on an error. */
@@ -305,8 +318,7 @@ keep(int conn, uint64 generation, int fd)
 	PG_CATCH();
 	{
 		/* a wait set that was made is lost with this session, no more */
-		close(fd);
-		ReleaseExternalFD();
+		drop_received(fd);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
@@ -321,11 +333,53 @@ keep(int conn, uint64 generation, int fd)
 	return kept;
 }
 
+/* Take in a message of the worker, if one is there: its length, and *fd. */
+static ssize_t
+receive(PgpxReply *reply, int *fd)
+{
+	ssize_t		len;
+
+	/* what comes in is counted before it comes */
+	acquire_fd();
+	len = pgpx_fd_recv(reply_pair[0], reply, sizeof(*reply), fd);
+	if (*fd < 0)
+		ReleaseExternalFD();
+	return len;
+}
+
+static bool
+is_answer(const PgpxReply *reply, const PgpxSocketRequest *request)
+{
+	return reply->life == pgpx_shared->life &&
+		reply->request == request->request && reply->conn == request->conn &&
+		reply->generation == request->generation &&
+		reply->lease_id == request->lease_id;
+}
+
+/* False: the deadline has passed. */
+static bool
+wait_for_reply(PgpxTime deadline)
+{
+	static uint32 wait_event = 0;
+	long		timeout;
+
+	if (!pgpx_session_time_left(deadline, REPLY_LOOK_MS, &timeout))
+		return false;
+	if (WaitLatchOrSocket(MyLatch,
+						  WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | WL_TIMEOUT |
+							  WL_SOCKET_READABLE,
+						  reply_pair[0], timeout,
+						  pgpx_wait_event(&wait_event, "PgpoolSocket")) &
+		WL_LATCH_SET)
+		ResetLatch(MyLatch);
+	CHECK_FOR_INTERRUPTS();
+	return true;
+}
+
 PgpxFetch
 pgpx_kept_fetch(int pool_index, int conn, uint64 generation, uint64 lease_id,
 				PgpxTime deadline, PgpxKept **kept)
 {
-	static uint32 wait_event = 0;
 	PgpxPool   *pool = &pgpx_pools[pool_index];
 	PgpxSocketRequest request = {0};
 
@@ -361,57 +415,30 @@ pgpx_kept_fetch(int pool_index, int conn, uint64 generation, uint64 lease_id,
 	for (;;)
 	{
 		PgpxReply	reply;
-		ssize_t		len;
 		int			fd;
+		ssize_t		len = receive(&reply, &fd);
 
-		/* what comes in is counted before it comes */
-		acquire_fd();
-		len = pgpx_fd_recv(reply_pair[0], &reply, sizeof(reply), &fd);
-		if (fd < 0)
-			ReleaseExternalFD();
-		if (len == sizeof(reply) && reply.life == pgpx_shared->life &&
-			reply.request == request.request && reply.conn == conn &&
-			reply.generation == generation && reply.lease_id == lease_id)
+		if (len == sizeof(reply) && is_answer(&reply, &request))
 		{
 			if (!reply.ok || fd < 0)
 			{
-				if (fd >= 0)
-				{
-					close(fd);
-					ReleaseExternalFD();
-				}
+				drop_received(fd);
 				return PGPX_FETCH_GONE;
 			}
 			*kept = keep(conn, generation, fd);
 			return PGPX_FETCH_OK;
 		}
-		if (fd >= 0)
-		{
-			/* the answer to a question that we have given up */
-			close(fd);
-			ReleaseExternalFD();
-		}
+
+		/* else it is the answer to a question that we have given up */
+		drop_received(fd);
 		if (len != 0)
 			continue;
 
 		/* the worker may have ended with our question unread */
 		if (pg_atomic_read_u64(&pgpx_conns[conn].lease_id) != lease_id)
 			return PGPX_FETCH_GONE;
-
-		{
-			long		timeout;
-
-			if (!pgpx_session_time_left(deadline, REPLY_LOOK_MS, &timeout))
-				return PGPX_FETCH_TIMEOUT;
-			if (WaitLatchOrSocket(MyLatch,
-								  WL_LATCH_SET | WL_EXIT_ON_PM_DEATH |
-									  WL_TIMEOUT | WL_SOCKET_READABLE,
-								  reply_pair[0], timeout,
-								  pgpx_wait_event(&wait_event, "PgpoolSocket")) &
-				WL_LATCH_SET)
-				ResetLatch(MyLatch);
-			CHECK_FOR_INTERRUPTS();
-		}
+		if (!wait_for_reply(deadline))
+			return PGPX_FETCH_TIMEOUT;
 	}
 }
 

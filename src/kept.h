@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
- * session.h
- *	  The sockets that this session holds, and waiting on them.
+ * kept.h
+ *	  The sockets that this session keeps, and waiting on them.
  *
  * A socket is passed once and kept: while the connection's generation is the
  * same, a later lease of it needs no message to the worker.  Each counts as two
@@ -10,9 +10,10 @@
  *
  *-------------------------------------------------------------------------
  */
-#ifndef PGPX_SESSION_H
-#define PGPX_SESSION_H
+#ifndef PGPX_KEPT_H
+#define PGPX_KEPT_H
 
+#include "busy_poll.h"
 #include "shmem.h"
 #include "wire.h"
 
@@ -28,8 +29,7 @@ typedef struct PgpxKept
 	uint32		events;			/* that the socket is waited for */
 	bool		leased;			/* a lease of this session uses it now */
 	uint64		last_used;
-	int			poll_misses;	/* in a row, of pgpx_kept_poll */
-	int			poll_skip;		/* answers until it is tried again */
+	PgpxBusyPoll poll;			/* pgpx_kept_poll */
 	PgpxWire	wire;
 } PgpxKept;
 
@@ -76,11 +76,21 @@ extern bool pgpx_session_wait(PgpxKept *kept, uint32 events, PgpxTime deadline,
 							  uint32 wait_event);
 
 /*
- * pgpx_kept_poll
- *		Look for input for a moment without going to sleep, if that has paid of
- *		late: at most pgpool_ext.busy_poll microseconds.  True: there is some.
+ * pgpx_session_gather
+ *		In the middle of a large answer: wait until much of it has come, for 2 ms
+ *		at most.  Interrupts are served.
  */
-extern bool pgpx_kept_poll(PgpxKept *kept);
+extern void pgpx_session_gather(PgpxKept *kept, uint32 wait_event);
+
+/*
+ * pgpx_kept_poll
+ *		Read what comes in within a moment, without going to sleep, if that has
+ *		paid of late: at most pgpool_ext.busy_poll microseconds.
+ *
+ * "pool" is that of the connection.  Returns as pgpx_wire_fill; 0 also where it has not looked.
+ */
+extern ssize_t pgpx_kept_poll(PgpxKept *kept, int pool,
+							  bool *full);
 
 /*
  * pgpx_session_wait_latch
@@ -98,4 +108,4 @@ extern bool pgpx_session_wait_control(int worker, PgpxTime deadline);
 /* Has nothing come in?  False: perhaps.  Half the price of a recv(). */
 extern bool pgpx_kept_quiet(PgpxKept *kept);
 
-#endif							/* PGPX_SESSION_H */
+#endif							/* PGPX_KEPT_H */

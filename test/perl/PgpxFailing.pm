@@ -1,0 +1,69 @@
+# Servers in which a call of the library's to the system, to libc or to libpq fails
+# when a test says so (failing.c).
+#
+#   PgpxFailing::skip_all_without();
+#   failing($node, sub { $node->start });                # from now on it can be told to
+#   fail_next($node, 'socketpair', who => 'session');    # or worker, all; the next call
+#   fail_next($node, 'strdup', skip => 2, times => 3);  # the third to the fifth
+#   ok(has_failed($node), ...);
+package PgpxFailing;
+
+use strict;
+use warnings;
+
+use Errno qw(ENOMEM);
+use Exporter 'import';
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+use PgpxTest;
+
+our @EXPORT = qw(failing fail_next has_failed);
+
+my ($library, $number);
+
+sub skip_all_without
+{
+	my $source = __FILE__ =~ s{PgpxFailing\.pm$}{failing.c}r;
+
+	plan skip_all => 'a sanitizer has its own malloc and must be loaded first' if $ENV{ASAN_OPTIONS};
+	$library = PostgreSQL::Test::Utils::tempdir . '/failing.so';
+	plan skip_all => 'there is no compiler here'
+	  if system("cc -shared -fPIC -O1 -Wall -o $library $source -ldl") != 0;
+	chmod 0755, $library;
+	return;
+}
+
+# Run a function that starts the server.
+sub failing
+{
+	my ($node, $function) = @_;
+
+	local %ENV = (%ENV, LD_PRELOAD => join ':', grep { defined && $_ ne '' } $ENV{LD_PRELOAD}, $library);
+	return $function->();
+}
+
+sub order { return $_[0]->data_dir . '/pgpool_ext.fail'; }
+
+sub fail_next
+{
+	my ($node, $function, %args) = @_;
+	my $path = order($node);
+
+	open my $file, '>', "$path.new" or die "order: $!";
+	print $file join(' ', $function, $args{who} // 'worker', $args{skip} // 0, $args{times} // 1, $args{errno} // ENOMEM, ++$number), "\n";
+	close $file;
+	chmod 0644, "$path.new";
+	rename "$path.new", $path or die "order: $!";
+	return;
+}
+
+# It has come to all of it.
+sub has_failed
+{
+	my ($node) = @_;
+
+	return wait_until($node, sub { -e order($node) ? 0 : 1 }, 1, 30);
+}
+
+1;

@@ -1,0 +1,178 @@
+/*
+ * Calls that fail when a test says so, for what no test can use up: threads, memory
+ * outside of PostgreSQL's, descriptors at this very moment.  Preloaded (LD_PRELOAD)
+ * into a server; see PgpxFailing.pm.
+ *
+ * The file pgpool_ext.fail in the working directory, which is a server's data
+ * directory, has: FUNCTION WHO SKIP TIMES ERRNO.  After SKIP calls of it in a process
+ * TIMES calls fail, then the file is removed.  WHO: worker, session (any other
+ * process), all.  Only calls that pgpool_ext.so itself makes are counted, so that
+ * neither the server nor a library of others sees anything.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define ORDER "pgpool_ext.fail"
+
+extern void *__libc_calloc(size_t n, size_t size);
+
+/* The next one of that name: ours is the first. */
+static void *
+real(const char *name)
+{
+	void	   *found = dlsym(RTLD_NEXT, name);
+
+	if (found == NULL)
+		found = dlsym(dlopen("libpq.so.5", RTLD_LAZY | RTLD_NOLOAD), name);
+	return found;
+}
+
+static int
+slurp(const char *path, char *text, size_t size)
+{
+	int			fd = open(path, O_RDONLY | O_CLOEXEC);
+	ssize_t		n = fd < 0 ? -1 : read(fd, text, size - 1);
+
+	if (fd >= 0)
+		close(fd);
+	text[n > 0 ? n : 0] = '\0';
+	return n > 0;
+}
+
+static int
+is_worker(void)
+{
+	char		title[100];
+
+	return slurp("/proc/self/cmdline", title, sizeof(title)) &&
+		strstr(title, "pgpool_ext worker") != NULL;
+}
+
+static int
+ordered(const char *function, void *caller)
+{
+	static char seen[200];
+	static int	calls;
+	char		order[200];
+	char		name[64];
+	char		who[16];
+	int			skip;
+	int			times;
+	int			error;
+	Dl_info		info;
+
+	if (!slurp(ORDER, order, sizeof(order)) ||
+		sscanf(order, "%63s %15s %d %d %d", name, who, &skip, &times, &error) != 5 ||
+		strcmp(name, function) != 0 ||
+		dladdr(caller, &info) == 0 || strstr(info.dli_fname, "pgpool_ext.so") == NULL ||
+		(strcmp(who, "all") != 0 && (strcmp(who, "worker") == 0) != is_worker()))
+		return 0;
+	if (strcmp(seen, order) != 0)
+	{
+		/* each order has a number of its own behind it */
+		strcpy(seen, order);
+		calls = 0;
+	}
+	if (++calls <= skip || calls > skip + times)
+		return 0;
+	if (calls == skip + times)
+		unlink(ORDER);
+	errno = error;
+	return 1;
+}
+
+static int
+fails(const char *function, void *caller)
+{
+	int			before = errno;
+
+	if (ordered(function, caller))
+		return 1;
+	errno = before;
+	return 0;
+}
+
+#define CALLER __builtin_return_address(0)
+
+/* A function that says by a value that it has failed, with errno or without; or, of
+ * a connection, what it never is here. */
+#define WRAP(type, name, failure, params, args) \
+	type name params \
+	{ \
+		static type (*next) params; \
+		if (fails(#name, CALLER)) \
+			return failure; \
+		if (next == NULL) \
+			next = (type (*) params) real(#name); \
+		return next args; \
+	}
+
+typedef struct pg_conn PGconn;
+extern PGconn *PQconnectStartParams(const char *const *, const char *const *, int);
+extern int	PQsendQuery(PGconn *, const char *);
+extern void *PQconndefaults(void);
+extern int	PQgssEncInUse(PGconn *);
+extern int	PQsendQueryParams(PGconn *, const char *, int, const unsigned *,
+							  const char *const *, const int *, const int *, int);
+
+WRAP(int, socketpair, -1, (int d, int t, int p, int v[2]), (d, t, p, v))
+WRAP(int, socket, -1, (int d, int t, int p), (d, t, p))
+WRAP(int, connect, -1, (int fd, const struct sockaddr *a, socklen_t l), (fd, a, l))
+WRAP(ssize_t, sendmsg, -1, (int fd, const struct msghdr *m, int f), (fd, m, f))
+WRAP(ssize_t, recvmsg, -1, (int fd, struct msghdr *m, int f), (fd, m, f))
+WRAP(ssize_t, recv, -1, (int fd, void *b, size_t n, int f), (fd, b, n, f))
+WRAP(ssize_t, send, -1, (int fd, const void *b, size_t n, int f), (fd, b, n, f))
+WRAP(int, epoll_create1, -1, (int f), (f))
+WRAP(int, epoll_ctl, -1, (int e, int op, int fd, struct epoll_event *ev), (e, op, fd, ev))
+WRAP(int, pipe2, -1, (int v[2], int f), (v, f))
+WRAP(int, pthread_create, errno, (pthread_t *t, const pthread_attr_t *a, void *(*f)(void *), void *x), (t, a, f, x))
+WRAP(int, getnameinfo, EAI_FAIL, (const struct sockaddr *a, socklen_t l, char *h, socklen_t hl, char *s, socklen_t sl, int f), (a, l, h, hl, s, sl, f))
+WRAP(FILE *, open_memstream, NULL, (char **p, size_t *n), (p, n))
+WRAP(PGconn *, PQconnectStartParams, NULL, (const char *const *k, const char *const *v, int e), (k, v, e))
+WRAP(void *, PQconndefaults, NULL, (void), ())
+WRAP(int, PQgssEncInUse, 1, (PGconn *c), (c))
+WRAP(int, PQsendQuery, 0, (PGconn *c, const char *q), (c, q))
+WRAP(int, PQsendQueryParams, 0, (PGconn *c, const char *q, int n, const unsigned *t, const char *const *v, const int *l, const int *f, int r), (c, q, n, t, v, l, f, r))
+
+int
+clock_gettime(clockid_t clock, struct timespec *ts)
+{
+	static int	(*next) (clockid_t, struct timespec *);
+
+	if (clock == CLOCK_BOOTTIME && fails("clock_gettime", CALLER))
+		return -1;
+	if (next == NULL)
+		next = (int (*) (clockid_t, struct timespec *)) real("clock_gettime");
+	return next(clock, ts);
+}
+
+/* dlsym itself allocates */
+void *
+calloc(size_t n, size_t size)
+{
+	return fails("calloc", CALLER) ? NULL : __libc_calloc(n, size);
+}
+
+char *
+strdup(const char *text)
+{
+	size_t		size = strlen(text) + 1;
+	char	   *copy;
+
+	if (fails("strdup", CALLER))
+		return NULL;
+	copy = malloc(size);
+	return copy == NULL ? NULL : memcpy(copy, text, size);
+}

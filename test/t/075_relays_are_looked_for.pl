@@ -1,0 +1,102 @@
+# pgpool_ext.busy_poll in the worker: what passes a relay is looked for for a moment
+# before it goes to sleep; "polled" in the view workers tells how often that has
+# paid.  Nothing else waits meanwhile, and the place among those that look is given
+# back, also by a worker that is terminated.  Nobody looks while more connections of
+# the pool are leased than half the processors.
+use strict;
+use warnings;
+
+use PgpxTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $processors = grep { /^processor\s*:/ } split /\n/, slurp_file('/proc/cpuinfo');
+plan skip_all => 'with a single processor nobody looks' if $processors < 2;
+plan skip_all => 'over TLS in any case, and run without the switch' if over_tls();
+
+my $remote = remote_node('remote', tls => 1);
+my $plain = remote_node('plain');
+my $local = local_node('local', lines => ['pgpool_ext.busy_poll = 1000']);
+make_pool($local, $remote, server => 'relayed', options => { sslmode => 'require', pool_size => 2 });
+make_pool($local, $plain, server => 'direct',
+	options => { sslmode => 'disable', pool_size => int($processors / 2) + 1 });
+
+my $worker_polled = 'SELECT polled FROM pgpool.workers';
+my $session_polled = "SELECT sum(polled) FROM pgpool.stats WHERE server = 'direct'";
+
+# Run so many statements on one lease of a new session.
+sub statements
+{
+	my ($server, $times, $sql) = @_;
+	my $own = PgpxSession->new($local);
+	my $lease = lease($own, $server);
+
+	$own->run("DO \$\$ BEGIN FOR i IN 1 .. $times LOOP PERFORM pgpool.exec($lease, '$sql'); END LOOP; END \$\$");
+	$own->run("SELECT pgpool.checkin($lease)");
+	$own->quit;
+	return;
+}
+
+# By how much a counter grows meanwhile.
+sub growth
+{
+	my ($count, @statements) = @_;
+	my $before = $local->safe_psql('postgres', $count) || 0;
+
+	statements(@statements);
+	return ($local->safe_psql('postgres', $count) || 0) - $before;
+}
+
+# --- found when it is looked for
+ok(wait_until($local, sub { growth($worker_polled, 'relayed', 50, 'select 1') > 0 ? 't' : 'f' }),
+	'what is to be passed on is found without a sleep');
+is(growth($worker_polled, 'direct', 200, 'select 1'), '0', 'a direct connection concerns no worker');
+
+# --- who looks sees all that a sleep would: locks, signals, other sessions, the latch
+my $looping = PgpxSession->new($local);
+my $lease = lease($looping, 'relayed');
+$looping->start("DO \$\$ BEGIN LOOP PERFORM pgpool.exec($lease, 'select 1'); END LOOP; END \$\$");
+ok(wait_until($local, "SELECT state FROM pg_stat_activity WHERE pid = @{[$looping->pid]}", 'active'), 'a loop of statements runs');
+is($local->safe_psql('postgres', "SELECT a FROM pgpool.query('relayed', 'select 7') AS t(a int)"), '7',
+	'another session is served meanwhile');
+is($local->safe_psql('postgres', "SELECT pgpool.drain('direct', '180 s')"), 't', 'and the worker closes connections');
+$local->safe_psql('postgres', "SELECT pgpool.resume('direct')");
+
+# --- a worker that ends gives its place back: else nobody could look any more
+foreach my $round (1 .. 3)
+{
+	my $worker = worker_pid($local);
+
+	kill 'TERM', $worker;
+	$looping->finish;
+	is($looping->sqlstate, '08006', "round $round: the loop ends with its worker");
+	ok(wait_until($local, "SELECT pid <> $worker AND state = 'running' FROM pgpool.workers", 't'), 'there is another');
+	$lease = lease($looping, 'relayed');
+	my $before = $local->safe_psql('postgres', $worker_polled);
+	$looping->start("DO \$\$ BEGIN LOOP PERFORM pgpool.exec($lease, 'select 1'); END LOOP; END \$\$");
+	ok(wait_until($local, "SELECT polled > $before FROM pgpool.workers", 't'), 'it looks as the one before did');
+}
+$local->safe_psql('postgres', "SELECT pg_cancel_backend(@{[$looping->pid]})");
+$looping->finish;
+$looping->run("SELECT pgpool.checkin($lease)");
+ok(wait_until($local, sub { growth($session_polled, 'direct', 50, 'select 1') > 0 ? 't' : 'f' }),
+	'and so does a session');
+
+# --- not where others have work for the processors
+$looping->run("SELECT pgpool.checkout('direct') FROM generate_series(1, " . int($processors / 2) . ')');
+is(join(' ', map { growth($session_polled, 'direct', 300, 'select 1') } 1 .. 5),
+	'0 0 0 0 0', 'nobody looks while half the processors have a lease');
+$looping->run('SELECT pgpool.checkin_all()');
+
+# --- 0: never
+$local->append_conf('postgresql.conf', 'pgpool_ext.busy_poll = 0');
+$local->reload;
+ok(wait_until($local, sub { growth($worker_polled, 'relayed', 100, 'select 1') == 0 ? 't' : 'f' }),
+	'busy_poll 0: it is slept for');
+is(growth($worker_polled, 'relayed', 500, 'select 1'), '0', 'always');
+
+$looping->quit;
+stats_add_up($local);
+check_invariants($local);
+leak_check($local, $remote, $plain);
+done_testing();

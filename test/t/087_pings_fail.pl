@@ -1,0 +1,142 @@
+# The worker's own connection for the pings of a lock fails in each way that there is:
+# it is refused, says nothing, says the wrong thing, ends.  Each is one line in the
+# log with the reason, nobody else is disturbed, and when it is mended the lock,
+# which has a long ttl, is pinged again and still held.
+use strict;
+use warnings;
+
+use PgpxFakeServer qw(message ready done columns row failure);
+use PgpxTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+# what is wrong with the pinger alone: the pools' own connections are as they should be
+sub fake
+{
+	my ($do) = @_;
+
+	return sub { ($_[0]{startup}{application_name} // '') eq 'pgpool_ext lock' ? $do->($_[0]) : $_[0]->serve };
+}
+
+# the answer to the settings of a connection, in two parts
+sub settings
+{
+	my ($self) = @_;
+
+	$self->receive;
+	$self->send(done('SET'));
+	select undef, undef, undef, 0.05;
+	$self->send(done('SET'), done('SET'), columns(1), done('SELECT 0'), ready());
+	return;
+}
+
+my $fake = PgpxFakeServer->new(
+	wordless => fake(sub { $_[0]->receive; $_[0]->send(failure(S => 'ERROR', C => 'XX000'), ready()); sleep }),
+	mute => fake(sub { $_[0]->receive; sleep }),
+	garbage => fake(sub { $_[0]->receive; $_[0]->send("\x9F" x 100); sleep }),
+	wide => fake(sub { settings($_[0]); $_[0]->receive; $_[0]->send(message('1', ''), message('2', ''), columns(2), row('1', '2'), done('SELECT 1'), ready()); sleep }),
+	deaf => { login => sub { sleep } },
+	gone => fake(sub { $_[0]->receive; }),
+	chatty => fake(sub { settings($_[0]); $_[0]->receive; $_[0]->send(message('A', pack('N', 1) . "a\0b\0")); select undef, undef, undef, 0.05; $_[0]->send(failure(S => 'ERROR', C => 'XX000', M => 'chatty'), ready()); sleep }));
+my $fake_host = sub { return "SET port '" . $fake->port . "', SET dbname '$_[0]'" };
+
+# how it is spoilt, and what the log says
+my %cases = (
+	start_error => [ q{ADD start_commands 'SELECT 1/0'}, qr/division by zero/ ],
+	start_copy => [ q{ADD start_commands 'COPY pg_am TO STDOUT'}, qr/The start commands contain a COPY/ ],
+	start_begin => [ q{ADD start_commands 'BEGIN'}, qr/The start commands left a transaction open/ ],
+	start_ends => [ q{ADD start_commands 'SELECT pg_terminate_backend(pg_backend_pid())'}, qr/terminating connection|closed the connection/ ],
+	database => [ q{SET dbname 'nowhere'}, qr/database "nowhere" does not exist/ ],
+	directory => [ q{SET host '/nowhere'}, qr{/nowhere} ],
+	wordless => [ $fake_host->('wordless'), qr/DETAIL:  \S/ ],
+	mute => [ $fake_host->('mute'), qr/did not answer in time|did not end in time/ ],
+	garbage => [ $fake_host->('garbage'), qr/lost synchronization|message type/ ],
+	wide => [ $fake_host->('wide'), qr/unexpected result/ ],
+	deaf => [ $fake_host->('deaf'), qr/The connection attempt did not end in time/ ],
+	gone => [ $fake_host->('gone'), qr{closed the connection unexpectedly|SSL (?:connection has been closed|error|SYSCALL)} ],
+	chatty => [ $fake_host->('chatty'), qr/chatty/ ]);
+
+my $remote = remote_node('remote');
+my $local = local_node('local');
+my $holder = PgpxSession->new($local);
+my $caller = PgpxSession->new($local);
+my %token;
+
+sub option_list { return $_[0] =~ /ADD/ ? 'DROP start_commands' : "SET host '127.0.0.1', SET port '" . $remote->port . q{', SET dbname 'remote_db'}; }
+
+# the last line about a server
+sub log_has
+{
+	my ($server, $since, $line, $detail) = @_;
+	my $log = slurp_file($local->logfile, $since);
+
+	return $log =~ /pgpool_ext \Q$line\E "$server" of database .*(?:\n.*DETAIL:  (.*))?/ && (!$detail || $& =~ $detail) ? 1 : 0;
+}
+
+make_pool($local, $remote, server => $_, options => { sslmode => PgpxFakeServer::sslmode(), retry_max => '200ms' }) foreach sort keys %cases, 'password';
+$holder->run(q{SELECT pgpool.lock_setup('mute')});
+foreach my $name (sort keys %cases)
+{
+	$token{$name} = $holder->run("SELECT pgpool.lock('$name', '$name', ttl => '10 min')");
+}
+is(scalar(grep { /^\d+$/ } values %token), scalar keys %cases, 'locks are held, one at each server');
+
+# an ordinary user: a connection that wants no password is not for him
+my $ordinary = PgpxSession->new($local, user => 'app');
+$token{password} = $ordinary->run(q{SELECT pgpool.lock('password', 'password', ttl => '10 min')});
+like($token{password}, qr/^\d+$/, 'an ordinary user has one, too') or diag($ordinary->error);
+ok(wait_until($local, 'SELECT bool_and(last_ping IS NOT NULL) FROM pgpool.locks', 't'), 'all are pinged');
+
+my $log = -s $local->logfile;
+foreach my $name (sort keys %cases)
+{
+	$local->safe_psql('postgres', "ALTER SERVER $name OPTIONS ($cases{$name}[0])");
+
+	# the worker is told by the next one who calls
+	$caller->run("SELECT pgpool.try_checkout('$name'); SELECT pgpool.checkin_all()");
+}
+foreach my $name (sort keys %cases)
+{
+	ok(wait_until($local, sub { log_has($name, $log, 'cannot ping the locks of server', $cases{$name}[1]) }, 1, 30), "$name: the log has the reason")
+	  or diag(join "\n", grep { /"$name"|DETAIL/ } split /\n/, slurp_file($local->logfile, $log));
+}
+$remote->safe_psql('postgres', q{SELECT 1});
+my $hba = slurp_file($remote->data_dir . '/pg_hba.conf');
+PostgreSQL::Test::Utils::append_to_file($remote->data_dir . '/pg_hba.conf.new', $hba =~ s/scram-sha-256/trust/r);
+rename $remote->data_dir . '/pg_hba.conf.new', $remote->data_dir . '/pg_hba.conf' or die "rename: $!";
+$remote->reload;
+ok(wait_until($remote, q{SELECT count(*) FROM pg_hba_file_rules WHERE auth_method = 'scram-sha-256'}, 0), 'the remote asks for no password');
+$remote->safe_psql('postgres', q{SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity WHERE application_name = 'pgpool_ext lock'});
+ok(wait_until($local, sub { log_has('password', $log, 'cannot ping the locks of server', qr/must be authenticated by a password/) }, 1, 30), 'password: the rule holds for pings, too')
+  or diag(slurp_file($local->logfile, $log));
+is($local->safe_psql('postgres', q{SELECT count(*) FROM pgpool.locks WHERE state = 'held'}), keys(%cases) + 1, 'no lock is lost so far');
+check_invariants($local);
+
+# --- all is mended
+PostgreSQL::Test::Utils::append_to_file($remote->data_dir . '/pg_hba.conf.new', $hba);
+rename $remote->data_dir . '/pg_hba.conf.new', $remote->data_dir . '/pg_hba.conf' or die "rename: $!";
+$remote->reload;
+foreach my $name (sort keys %cases)
+{
+	$local->safe_psql('postgres', "ALTER SERVER $name OPTIONS (@{[ option_list($cases{$name}[0]) ]})");
+	$caller->run("SELECT pgpool.try_checkout('$name'); SELECT pgpool.checkin_all()");
+}
+foreach my $name (sort keys %token)
+{
+	ok(wait_until($local, sub { log_has($name, $log, 'pings the locks of server', qr/ again/) }, 1, 30), "$name: and pings again");
+}
+is($holder->run("SELECT pgpool.lock_valid('$_', '$_', $token{$_})"), 't', "$_: the lock is still held") foreach sort keys %cases;
+is($ordinary->run("SELECT pgpool.lock_valid('password', 'password', $token{password})"), 't', 'password: the lock is still held');
+is(scalar(() = slurp_file($local->logfile, $log) =~ /cannot ping the locks/g), scalar keys %token, 'a failure that goes on is one line in the log');
+
+# --- whoever has told nothing: the worker is restarted while its holder is silent
+terminate($local, worker_pid($local));
+ok(wait_until($local, sub { worker_pid($local) ne '' }, 1), 'another worker');
+is($holder->run("SELECT pgpool.unlock('mute', 'mute', $token{mute})") . $holder->error, 't', 'who releases tells it how to connect');
+is($holder->run("SELECT pgpool.unlock('gone', 'gone', $token{gone})"), 't', 'each server on its own');
+
+$_->quit foreach $holder, $caller, $ordinary;
+ok(wait_until($local, 'SELECT count(*) FROM pgpool.locks', 0, 60), 'the locks of those who end are given up');
+check_invariants($local);
+leak_check($local, $remote);
+done_testing();

@@ -1,0 +1,220 @@
+# The system, libc and libpq refuse what they hardly ever do: a thread, a socket, a
+# pipe, memory.  Whoever asked for it is told, nobody else is disturbed, nothing is
+# left behind, and the next attempt succeeds.
+use strict;
+use warnings;
+
+use Errno qw(EAGAIN ECONNREFUSED EINTR EMFILE ENOMEM EPIPE ETOOMANYREFS);
+use PgpxFailing;
+use PgpxTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+PgpxFailing::skip_all_without();
+my $remote = remote_node('remote');
+my $local = local_node('local', start => 0);
+
+# --- while the server starts
+fail_next($local, 'socketpair', who => 'all', errno => EMFILE);
+is(failing($local, sub { $local->start(fail_ok => 1) }), 0, 'no control socket: the server does not start');
+like(slurp_file($local->logfile), qr/FATAL: .*could not create control socket of pgpool_ext: Too many open files/, 'and says why');
+failing($local, sub { $local->start });
+
+my %quick = (pool_size => 2, retry_min => '10 ms', retry_max => '50 ms');
+make_pool($local, $remote, server => 'one', options => {%quick});
+make_pool($local, $remote, server => 'named', options => { %quick, host => 'localhost' });
+make_pool($local, $remote, server => 'started', options => { %quick, start_commands => 'SET geqo = on' });
+my ($session, $other) = map { PgpxSession->new($local) } 1 .. 2;
+
+sub works
+{
+	my ($server, $name) = @_;
+
+	return ok(wait_until($local, sub { $other->run("SELECT a FROM pgpool.query('$server', 'select 42') AS t(a int)") }, '42', 30), "$name: works again")
+	  || diag($other->error);
+}
+
+sub logs
+{
+	my ($since, $pattern, $name) = @_;
+
+	return ok(wait_until($local, sub { slurp_file($local->logfile, $since) =~ $pattern ? 1 : 0 }, 1, 30), $name)
+	  || diag(slurp_file($local->logfile, $since));
+}
+
+works('one', 'all is well');
+
+# --- the worker cannot set itself up, or watch a socket: it ends, and the next one can
+foreach my $case (
+	[ 'epoll_create1', qr/FATAL: .*pgpool_ext could not set its worker up: Too many open files/ ],
+	[ 'pipe2', qr/FATAL: .*pgpool_ext could not set its worker up: Too many open files/ ],
+	[ 'epoll_ctl', qr/ERROR: .*pgpool_ext could not watch a socket: Too many open files/ ])
+{
+	my ($function, $said) = @$case;
+	my $log = -s $local->logfile;
+
+	fail_next($local, $function, errno => EMFILE);
+	terminate($local, worker_pid($local)) unless $function eq 'epoll_ctl';
+	$session->run(q{SELECT pgpool.reconnect('one'); SELECT pgpool.try_checkout('one')}) if $function eq 'epoll_ctl';
+	logs($log, $said, "$function: the worker says what is missing");
+	works('one', $function);
+}
+$session->run('SELECT pgpool.checkin_all()');
+
+# --- a look-up, a login, its start commands cannot be begun
+foreach my $case (
+	[ named => 'pthread_create', { errno => EAGAIN }, '53000', qr/too many host names are being looked up/ ],
+	[ named => 'calloc', {}, '53000', qr/too many host names are being looked up/ ],
+	[ named => 'strdup', {}, '53000', qr/too many host names are being looked up/ ],
+	[ named => 'strdup', { skip => 1 }, '53000', qr/too many host names are being looked up/ ],
+	[ named => 'getnameinfo', { times => 4 }, '08001', qr/no address found/ ],
+	[ named => 'PQconnectStartParams', {}, '53200', qr/out of memory/ ],
+	[ one => 'PQgssEncInUse', {}, '0A000', qr/connection to server "one" is encrypted in a way that is not supported\n.*GSS encryption/ ],
+	[ started => 'PQsendQuery', {}, '08001', qr/could not connect to server "started"/ ])
+{
+	my ($server, $function, $how, $sqlstate, $said) = @$case;
+	my $name = join ' ', $function, %$how;
+
+	# none is left that others could use
+	is($session->run("SELECT pgpool.drain('$server', '10 s')"), 't', "$name: the pool is empty");
+	fail_next($local, $function, %$how);
+	$session->run("SELECT pgpool.resume('$server'); SELECT pgpool.checkout('$server', '10 s')");
+	ok($session->sqlstate eq $sqlstate && $session->error =~ $said, "$name: who waits is told") or diag($session->error);
+	unlink PgpxFailing::order($local);
+	$session->run('SELECT pgpool.checkin_all()');
+	works($server, $name);
+}
+check_invariants($local);
+
+{
+	my $fresh = PgpxSession->new($local);
+
+	fail_next($local, 'PQconndefaults', who => 'session');
+	$fresh->fails(q{CREATE SERVER two FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host 'x')}, 'HV001', qr/out of memory/, 'no list of options: an error');
+	$fresh->run(q{CREATE SERVER two FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host 'x')});
+	is($fresh->error, '', 'with it there is none');
+	$fresh->quit;
+}
+
+# --- a session cannot have a socket pair, or not send its question; the worker not its answer
+{
+	my $fresh = PgpxSession->new($local);
+
+	fail_next($local, 'socketpair', who => 'session', errno => EMFILE);
+	$fresh->fails(q{SELECT pgpool.checkout('one', '10 s')}, '53000', qr/could not create a socket pair: Too many open files/, 'no socket pair for a session: an error');
+	is($local->safe_psql('postgres', 'SELECT count(*) FROM pgpool.leases'), '0', 'it has no lease then');
+	fail_next($local, 'sendmsg', who => 'session', errno => ETOOMANYREFS);
+	like($fresh->run(q{SELECT pgpool.checkout('one', '10 s')}), qr/^\d+$/, 'too many descriptors on the way: it waits') or diag($fresh->error);
+	ok(has_failed($local), 'and has sent its question once more');
+	$fresh->run('SELECT pgpool.checkin_all()');
+	$fresh->quit;
+
+	# the next connection is tried, unseen
+	$fresh = PgpxSession->new($local);
+	fail_next($local, 'sendmsg', who => 'session', errno => EPIPE);
+	is($fresh->run(q{SELECT a FROM pgpool.query('one', 'select 7') AS t(a int)}) . $fresh->error, '7', 'a question that cannot be sent: another connection serves');
+	$fresh->quit;
+
+	# no answer: until the time of the checkout is up, or that of an operation
+	$fresh = PgpxSession->new($local);
+	fail_next($local, 'sendmsg', who => 'worker', errno => EPIPE);
+	$fresh->fails(q{SELECT pgpool.checkout('one', '500 ms')}, '55P03', qr/no connection to server "one" came free within 500 ms/, 'an answer that is lost: the time of a checkout ends it');
+	like($fresh->run(q{SELECT pgpool.checkout('one', '500 ms')}), qr/^\d+$/, 'the next one is answered') or diag($fresh->error);
+	$fresh->quit;
+	$local->safe_psql('postgres', q{ALTER SERVER one OPTIONS (ADD operation_timeout '300 ms')});
+	$fresh = PgpxSession->new($local);
+	fail_next($local, 'sendmsg', who => 'worker', errno => EPIPE);
+	is($fresh->run(q{SELECT a FROM pgpool.query('one', 'select 8') AS t(a int)}) . $fresh->error, '8', '.. or operation_timeout, and another connection serves');
+	ok(has_failed($local), 'an answer was lost');
+	$fresh->quit;
+}
+works('one', 'questions and answers');
+
+# --- signals that come in the middle of a call
+foreach my $function (qw(send recv))
+{
+	fail_next($local, $function, who => 'session', errno => EINTR);
+	is($session->run(q{SELECT a FROM pgpool.query('one', 'select 9') AS t(a int)}) . $session->error, '9', "$function: a signal is no end");
+	ok(has_failed($local), "$function: it has come");
+}
+
+# --- cancel requests that cannot be made: the connection is closed after operation_timeout
+SKIP:
+{
+	skip 'libpq makes cancel requests itself', 1 if $local->safe_psql('postgres', 'SHOW server_version_num') >= 170000;
+	foreach my $case ([ socket => EMFILE ], [ connect => ECONNREFUSED ], [ open_memstream => ENOMEM ], [ send => EINTR ], [ recv => EINTR ], [ send => EPIPE ])
+	{
+		my ($function, $errno) = @$case;
+
+		$session->run(q{SELECT pgpool.reconnect('one')});
+		if ($function eq 'open_memstream')
+		{
+			fail_next($local, $function, errno => $errno);
+			ok(wait_until($local, sub { $session->run(q{SELECT pgpool.exec('one', 'select 1')}) }, '1'), 'a connection whose key nobody knows');
+		}
+		my $lease = lease($session, 'one');
+		$session->run("SELECT pgpool.exec($lease, 'select 1'); SET statement_timeout = '200 ms'");
+		fail_next($local, $function, errno => $errno) unless $function eq 'open_memstream';
+		$session->run("SELECT pgpool.exec($lease, 'select pg_sleep(20)')", 30);
+		is($session->sqlstate, '57014', "$function: a statement is cancelled here");
+		$session->run('RESET statement_timeout; SELECT pgpool.checkin_all()', 30);
+		ok(has_failed($local), "$function: it was refused");
+		ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE query ~ 'pg_sleep.20' AND state = 'active' AND pid <> pg_backend_pid()}, 0, 30), "$function: it ends at the remote");
+		works('one', $function);
+	}
+}
+check_invariants($local);
+stats_add_up($local);
+
+# --- the worker ends, and cannot cancel what runs at once: but a moment later
+SKIP:
+{
+	my $running = q{SELECT count(*) FROM pg_stat_activity WHERE query ~ 'pg_sleep.604' AND state = 'active' AND pid <> pg_backend_pid()};
+
+	skip 'libpq makes cancel requests itself', 1 if $local->safe_psql('postgres', 'SHOW server_version_num') >= 170000;
+	$session->start(q{SELECT pgpool.exec('one', 'select pg_sleep(604)')});
+	ok(wait_until($remote, $running, 1), 'a statement runs');
+	fail_next($local, 'socket', errno => EMFILE);
+	terminate($local, worker_pid($local));
+	$session->finish(30);
+	$session->failed('08006', qr/worker was restarted/, 'the worker ends: its lessee is told');
+	ok(wait_until($remote, $running, 0, 30), 'and the statement is cancelled');
+	ok(has_failed($local), 'by the second attempt');
+	works('one', 'end of the worker');
+}
+
+# --- locks: the worker cannot make its own connection, or ask on it; the lock has time
+$session->run(q{SELECT pgpool.lock_setup('started')});
+my $token = $session->run(q{SELECT pgpool.lock('started', 'a', ttl => '10 min')});
+ok(wait_until($local, 'SELECT last_ping IS NOT NULL FROM pgpool.locks', 't'), 'a lock is held and pinged');
+foreach my $function (qw(PQconnectStartParams PQsendQuery PQsendQueryParams))
+{
+	my $log = -s $local->logfile;
+
+	fail_next($local, $function);
+	$remote->safe_psql('postgres', q{SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity WHERE application_name = 'pgpool_ext lock'});
+	logs($log, qr/cannot ping the locks of server "started"/, "$function: the log has it");
+	logs($log, qr/pings the locks of server "started" .* again/, "$function: and that it pings again");
+}
+is($session->run("SELECT pgpool.lock_valid('started', 'a', $token)"), 't', 'the lock is still held');
+fail_next($local, 'clock_gettime', who => 'session', times => 3);
+is($session->run("SELECT pgpool.lock_valid('started', 'a', $token)"), 't', 'a system whose steady clock stands while it sleeps: the other one is taken');
+is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'it is released');
+
+# --- TLS: the relay's socket pair
+{
+	my $secret = remote_node('secret', tls => 1);
+
+	make_pool($local, $secret, server => 'tls', options => { %quick, sslmode => 'require' });
+	fail_next($local, 'socketpair', errno => EMFILE);
+	$session->fails(q{SELECT pgpool.checkout('tls', '10 s')}, '53000', qr/the pool worker could not create a socket pair/, 'no socket pair for the relay: who waits is told');
+	works('tls', 'the relay');
+	ok(wait_until($secret, q{SELECT count(*) FROM pg_stat_activity WHERE application_name ~ 'pgpool_ext'}, 1), 'one connection is there');
+}
+
+$_->quit foreach $session, $other;
+ok(wait_until($local, 'SELECT sum(descriptors) - ' . descriptors_wanted() . ' FROM pgpool.workers', '0', 20), 'the worker has no descriptor too many');
+stats_add_up($local);
+check_invariants($local);
+leak_check($local, $remote);
+done_testing();

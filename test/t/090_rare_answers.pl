@@ -1,0 +1,279 @@
+# What hardly ever comes, from a remote, from its tables, from those who call: an error
+# each, with its reason, or nothing at all that anybody notices.
+use strict;
+use warnings;
+
+use PgpxFakeServer qw(message ready done columns row failure);
+use PgpxProxy;
+use PgpxTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+
+# an answer with something in front of it
+sub behind
+{
+	my ($message) = @_;
+
+	return sub { my ($self) = @_; $self->receive; $self->send($message, $self->answer('1')); $self->serve };
+}
+
+my $fake = PgpxFakeServer->new(
+	nameless => behind(message('S', 'DateStyle')),
+	valueless => behind(message('S', "DateStyle\0ISO")),
+	notice => behind(message('N', "SWARNING\0Mno end")),
+	short => sub { $_[0]->receive; $_[0]->send($_[0]->described, message('D', pack('n', 1) . "\0\0"), done('SELECT 1'), ready()); sleep },
+	stays => sub { $_[0]->serve(1); sleep },
+	notes => behind(join '', map { message('A', $_) } 'x', "\0\0\0\1channel", "\0\0\0\1channel\0payload", "\0\0\0\1\x9F\0\0", "\0\0\0\1good\0one\0"),
+	reset => sub { my ($self) = @_; $self->serve(1); $self->receive; $self->send(done('DISCARD ALL'), message('S', "DateStyle\0German, DMY\0"), ready()); sleep },
+	blanks => { login => sub { $_[0]->send(failure(S => 'FATAL', V => 'FATAL', C => '28000', M => 'it is so   ')) } },
+	start => sub { $_[0]->receive },
+	deaf => { login => sub { sleep } });
+my $remote = remote_node('remote');
+my $proxy = PgpxProxy->new($remote->port);
+my $local = local_node('local');
+my %options = (pool_size => 1, retry_min => '10 ms', retry_max => '50 ms');
+make_pool($local, $fake, server => $_, remote_dbname => $_, options => { %options, sslmode => PgpxFakeServer::sslmode(), $_ eq 'start' ? (start_commands => 'select 1') : () })
+  foreach qw(nameless valueless notice short stays notes reset blanks start deaf);
+make_pool($local, $remote, server => 'one', options => { %options, pool_size => 3 });
+my ($session, $other) = map { PgpxSession->new($local) } 1 .. 2;
+
+# --- from a remote
+foreach my $case ([ nameless => qr/malformed message/ ], [ valueless => qr/malformed message/ ], [ short => qr/malformed/ ])
+{
+	my ($server, $said) = @$case;
+
+	$session->fails("SELECT a FROM pgpool.query('$server', 'select 1') AS t(a int)", '08006', $said, "$server: the connection is given up");
+}
+is($session->run(q{SELECT a FROM pgpool.query('notice', 'select 1') AS t(a int)}) . $session->error, '1', 'a notice without an end: left out');
+$session->run(q{SELECT pgpool.checkout('notes') AS lease \gset});
+is($session->run(q{SELECT a FROM pgpool.query(:lease, 'select 1') AS t(a int)}), '1', 'notifications that are none, before an answer');
+is($session->run('SELECT channel, payload FROM pgpool.notifications(:lease)'), 'good|one', 'that which is one is kept');
+$session->run('SELECT pgpool.checkin(:lease)');
+is($session->run(q{SELECT a FROM pgpool.query('stays', 'select 1') AS t(a int)}), '1', 'a remote that does not go when it is told to');
+is($session->run(q{SELECT pgpool.drain('stays', '20 s')}), 't', 'is not waited for');
+my $first = $session->run(q{SELECT pgpool.checkout('reset')});
+is($session->run("SELECT a FROM pgpool.query($first, 'select 1') AS t(a int)"), '1', 'a connection is used');
+$session->run("SELECT pgpool.checkin($first)");
+ok(wait_until($local, q{SELECT closed_reset FROM pgpool.stats WHERE server = 'reset'}, 1), 'after a reset with another DateStyle it is closed');
+$session->fails(q{SELECT pgpool.checkout('blanks')}, '08001', qr/DETAIL:.*it is so$/m, 'blanks at the end of an error are left out');
+$session->fails(q{SELECT pgpool.checkout('start')}, '08001', qr/DETAIL:.*closed|DETAIL:.*SSL/, 'a remote that goes in start commands');
+$other->start(q{SELECT pgpool.checkout('deaf', '3 s')});
+ok(wait_until($local, 'SELECT reason FROM pgpool.waiters', 'connecting'), 'who waits for a connect: the view says so');
+$other->finish(60);
+
+# --- options as libpq reads them
+$session->run(q{CREATE SERVER spaced FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host 'a,b', port '5432 , 5433 ')});
+is($session->error, '', 'blanks around a port');
+$session->fails(q{ALTER SERVER spaced OPTIONS (SET port '5432 x')}, '22023', qr/port/, 'anything else');
+
+# --- start commands that change what values are read under
+foreach my $case ([ client_encoding => 'latin1' ], [ intervalstyle => 'iso_8601' ])
+{
+	my ($name, $value) = @$case;
+
+	make_pool($local, $remote, server => "set_$name", options => { %options, start_commands => "set $name to $value" });
+	$session->fails("SELECT pgpool.checkout('set_$name')", '08001', qr/DETAIL:.*runs with $name "$value"/i, "$name: start commands have changed it");
+}
+
+# --- a server is altered while a connection to it is being opened: it is opened for nothing
+make_pool($local, $proxy, server => 'slow', options => { %options, connect_timeout => '20 s' });
+$proxy->tell('freeze');
+$other->start(q{SELECT a FROM pgpool.query('slow', 'select current_setting($$geqo$$)') AS t(a text)});
+ok(wait_until($local, q{SELECT state FROM pgpool.connections WHERE server = 'slow'}, 'connecting'), 'a connection is being opened');
+$local->safe_psql('postgres', q{ALTER SERVER slow OPTIONS (ADD start_commands 'set geqo = off')});
+$session->run(q{SELECT pgpool.try_checkout('slow')});
+$proxy->tell('pass');
+is($other->finish(60), 'off', 'the server was altered meanwhile: the one who waits gets another connection') or diag($other->error);
+
+# --- a cancel request that is under way when the lease is returned, and the server altered
+$session->run(q{SELECT pgpool.checkin_all()});
+my $cancelling = q{SELECT state FROM pgpool.connections WHERE server = 'slow'};
+foreach my $how (qw(alter worker))
+{
+	$session->run(q{SELECT pgpool.checkout('slow', '10 s') AS lease \gset});
+	$session->run(q{SELECT pgpool.send(:lease, 'select pg_sleep(1)')});
+	$proxy->tell('hold');
+	is($session->run('SELECT pgpool.cancel(:lease)'), 't', "$how: a statement is cancelled");
+	$session->run('SELECT * FROM pgpool.result(:lease) AS t(a text)', 30);
+	is($session->run('SELECT pgpool.checkin(:lease)') . $session->error, '', "$how: it has ended, and its lease is returned");
+	is($local->safe_psql('postgres', $cancelling), 'cancelling', "$how: the cancel request is still under way");
+	if ($how eq 'alter')
+	{
+		$local->safe_psql('postgres', q{ALTER SERVER slow OPTIONS (SET start_commands 'set geqo = on')});
+		$session->run(q{SELECT pgpool.try_checkout('slow')});
+	}
+	else { terminate($local, worker_pid($local)); }
+	$proxy->tell('pass');
+	ok(wait_until($local, sub { $other->run(q{SELECT a FROM pgpool.query('slow', 'select 42') AS t(a int)}) }, 42, 30), "$how: the pool works") or diag($other->error);
+	$session->run(q{SELECT pgpool.checkin_all()});
+}
+
+# --- what a lease is after its connection was lost; and of a role that is gone
+$session->run(q{SELECT pgpool.checkout('one') AS lease \gset});
+$session->run(q{SELECT pgpool.exec(:lease, 'select pg_terminate_backend(pg_backend_pid())')});
+is($session->sqlstate, '08006', 'a connection is lost');
+is($session->run('SELECT state FROM pgpool.leases'), 'broken', 'the view shows it');
+$session->fails('SELECT * FROM pgpool.notifications(:lease)', '08006', qr/connection to server "one" was lost/, 'nor has it notifications');
+$session->run(q{SELECT pgpool.checkin_all()});
+$local->safe_psql('postgres', q{CREATE ROLE gone SUPERUSER LOGIN; CREATE USER MAPPING FOR gone SERVER one OPTIONS (user 'remote_app', password '} . $REMOTE_APP_PASSWORD . q{')});
+my $gone = PgpxSession->new($local, user => 'gone');
+lease($gone, 'one');
+$local->safe_psql('postgres', 'DROP USER MAPPING FOR gone SERVER one; DROP ROLE gone');
+is($session->run(q{SELECT count(*) FROM pgpool.leases WHERE user_name IS NULL}), '1', 'a lease of a role that is gone');
+$gone->quit;
+
+# --- a remote on this machine, by a socket in the file system: all the same
+make_pool($local, $remote, server => 'near', options => { %options, host => $remote->host });
+$session->run(q{SELECT pgpool.checkout('near') AS lease \gset});
+is($session->run(q{SELECT a FROM pgpool.query(:lease, 'select inet_server_addr() IS NULL') AS t(a bool)}), 't', 'a socket in the file system');
+is($session->run(q{SELECT remote_addr IS NULL, remote_port IS NULL FROM pgpool.connections WHERE server = 'near'}), 't|t', 'it has no address');
+my $near = q{SELECT count(*) FROM pg_stat_activity WHERE query ~ 'pg_sleep.605' AND state = 'active' AND pid <> pg_backend_pid()};
+$session->start(q{SELECT pgpool.exec(:lease, 'select pg_sleep(605)')});
+ok(wait_until($remote, $near, 1), 'a statement runs there');
+$local->safe_psql('postgres', q{SELECT pgpool.terminate(lease) FROM pgpool.leases WHERE server = 'near'});
+$session->finish(30);
+is($session->sqlstate, 'PX001', 'its lease is taken away');
+ok(wait_until($remote, $near, 0, 30), 'and it ends');
+$session->run('SELECT pgpool.checkin_all()');
+
+# --- many leases that are held for too long
+make_pool($local, $remote, server => 'leaky', options => { %options, pool_size => 20, leak_warning => '1 s' });
+is($session->run(q{SELECT count(pgpool.checkout('leaky', '30 s')) FROM generate_series(1, 20)}), '20', 'twenty leases');
+ok(wait_until($local, sub { scalar(() = slurp_file($local->logfile) =~ /lease \d+ on server "leaky" has been held/g) }, 20, 30), 'each of them is complained of');
+$session->run('SELECT pgpool.checkin_all()');
+
+# --- the lease of a call that is on its way is not returned by what it calls
+$local->safe_psql('postgres', <<'EOT');
+CREATE FUNCTION returns_all(int) RETURNS boolean LANGUAGE sql AS 'SELECT pgpool.checkin_all() >= 0';
+CREATE DOMAIN kept AS int CHECK (returns_all(VALUE));
+EOT
+$session->fails(q{SELECT a FROM pgpool.query('one', 'select 7') AS t(a kept)}, '55000', qr/lease \d+ is in use/, 'checkin_all within a query: an error');
+is($session->run(q{SELECT pgpool.checkin_all()}), '0', 'and its lease has been returned');
+
+# --- who waits for answers is woken for something else, and cancelled
+$session->run(q{SELECT pgpool.checkout('one') AS lease \gset});
+$session->run(q{SELECT pgpool.send(:lease, 'select pg_sleep(600)')});
+foreach my $wait ('SELECT pgpool.wait(:lease)', 'SELECT pgpool.wait_any(ARRAY[:lease])')
+{
+	my $waits = q{SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Extension' AND state = 'active' AND pid = } . $session->pid;
+	my $log = -s $local->logfile;
+
+	$session->start($wait);
+	ok(wait_until($local, $waits, 1), "$wait: it waits");
+	$local->safe_psql('postgres', 'SELECT pg_log_backend_memory_contexts(' . $session->pid . ')');
+	ok(wait_until($local, sub { slurp_file($local->logfile, $log) =~ /logging memory contexts of PID/ ? 1 : 0 }, 1), "$wait: it is woken for something else");
+	ok(wait_until($local, $waits, 1), "$wait: and waits on");
+	$local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $session->pid . ')');
+	$session->finish(30);
+	$session->failed('57014', qr/user request/, "$wait: until it is cancelled");
+}
+is($session->run('SELECT pgpool.discard(:lease)') . $session->error, '', 'the lease can be returned');
+
+# --- one statement in a thousand shapes, and many columns: what is known of results is
+# not for ever
+is($session->run(<<'EOT') . $session->error, '', 'more shapes than are remembered');
+DO $$ DECLARE columns text; BEGIN
+	FOR i IN 0 .. 1023 LOOP
+		SELECT string_agg(format('c%s %s', b, CASE WHEN (i >> b) & 1 = 1 THEN 'int8' ELSE 'int4' END), ', ') INTO columns FROM generate_series(0, 9) b;
+		EXECUTE format('SELECT count(*) FROM pgpool.query(%L, %L) AS t(%s)', 'one', 'select 1, 1, 1, 1, 1, 1, 1, 1, 1, 1 from generate_series(1, 120)', columns);
+	END LOOP;
+END $$
+EOT
+my $columns = join ', ', map { "c$_ int" } 1 .. 200;
+my $many = q{select } . join(', ', 1 .. 200) . ' from generate_series(1, 200)';
+is($session->run("SELECT count(c200) FROM pgpool.query('one', '$many') AS t($columns)"), '200', 'more columns than are remembered') foreach 1 .. 2;
+
+# --- more servers than a session keeps in mind, all of which are altered
+is($session->run(<<'EOT') . $session->error, '', 'many servers, altered');
+DO $$ BEGIN
+	FOR i IN 1 .. 300 LOOP
+		EXECUTE format('CREATE SERVER many%s FOREIGN DATA WRAPPER pgpool_fdw', i);
+		EXECUTE format('CREATE USER MAPPING FOR CURRENT_USER SERVER many%s OPTIONS (password %L)', i, 'x');
+		PERFORM pgpool.lock_valid('many' || i, 'none', 1);
+	END LOOP;
+	FOR i IN 1 .. 300 LOOP
+		EXECUTE format('ALTER SERVER many%s OPTIONS (ADD pool_size %L)', i, '3');
+	END LOOP;
+	PERFORM pgpool.lock_valid('many' || i, 'none', 1) FROM generate_series(1, 300) i;
+END $$
+EOT
+
+# --- not as many places as pools
+{
+	# behind another library with the same hooks, if there is one
+	chomp(my $folder = `pg_config --pkglibdir`);
+	my $before = -f "$folder/pg_stat_statements.so" ? 'pg_stat_statements, ' : '';
+	my $small = local_node('small', preload => 0, conf => [ "shared_preload_libraries = '${before}pgpool_ext'", 'pgpool_ext.max_pools = 2' ]);
+	my $user = PgpxSession->new($small);
+
+	make_pool($small, $remote, server => "p$_", options => {%options}) foreach 1 .. 3;
+	is($user->run("SELECT pgpool.checkin(pgpool.checkout('p$_', '10 s'))") . $user->error, '', "p$_: used") foreach 1, 2;
+	$user->run("SELECT pgpool.drain('$_', '10 s'); SELECT pgpool.resume('$_')") foreach qw(p1 p2);
+	is($user->run(q{SELECT pgpool.exec('p3', 'select 1')}) . $user->error, '1', 'the pool that was used longest ago gives its place to another one');
+	is($user->run('SELECT string_agg(server, $$ $$ ORDER BY server) FROM pgpool.pools'), 'p2 p3', 'which is that one');
+	$user->run(q{SELECT pgpool.checkout('p2', '10 s'); SELECT pgpool.checkout('p3', '10 s')});
+	$user->fails(q{SELECT pgpool.checkout('p1', '10 s')}, '53300', qr/too many pools\nDETAIL:  All 2 places are in use/, 'there is none where all are in use');
+	$user->quit;
+	check_invariants($small);
+	$small->stop('fast');
+}
+
+# --- locks: tables that say what they cannot
+$session->run(q{SELECT pgpool.lock_setup('one')});
+sub trigger
+{
+	my ($body) = @_;
+
+	$remote->safe_psql('remote_db', <<"EOT");
+DROP TRIGGER IF EXISTS says ON pgpool_lock.locks;
+CREATE OR REPLACE FUNCTION says() RETURNS trigger LANGUAGE plpgsql AS \$f\$ BEGIN $body; RETURN NEW; END \$f\$;
+CREATE TRIGGER says BEFORE INSERT OR UPDATE ON pgpool_lock.locks FOR EACH ROW WHEN (NEW.state = 'held') EXECUTE FUNCTION says();
+EOT
+	return;
+}
+trigger('NEW.token := -1');
+$session->run(q{SELECT pgpool.lock('one', 'a', '2 s')});
+like($session->error, qr/ERROR: .*token/, 'a token that is none') or diag($session->{text});
+trigger(q{RAISE EXCEPTION 'try again' USING ERRCODE = '40001'});
+$session->fails(q{SELECT pgpool.lock('one', 'b', '700 ms')}, '55P03', qr/lock "b" of server "one" did not come free within 700 ms\nDETAIL:  The remote's last answer: try again/, 'an error that may pass is asked about again');
+trigger(q{RAISE EXCEPTION 'read only' USING ERRCODE = '25006'});
+$session->fails(q{SELECT pgpool.lock('one', 'c', '30 s')}, '25006', qr/read only/, 'one that does not is raised');
+trigger(q{RAISE EXCEPTION 'as if lost' USING ERRCODE = '08006'});
+$session->fails(q{SELECT pgpool.lock('one', 'd', '700 ms')}, '08006', qr/as if lost/, 'nor is a remote out of reach a lock that is held');
+$remote->safe_psql('remote_db', 'DROP TRIGGER says ON pgpool_lock.locks');
+$session->run('SET pgpool_ext.checkout_timeout = 0');
+like($session->run(q{SELECT pgpool.lock('one', 'e')}), qr/^\d+$/, 'a lock without a limit of time') or diag($session->error);
+$session->run('RESET pgpool_ext.checkout_timeout; DISCARD ALL');
+
+# one that is lost while its transaction goes on
+$session->run(q{BEGIN; SELECT pgpool.lock_xact('one', 'f', ttl => '1 h')});
+$remote->safe_psql('remote_db', q{UPDATE pgpool_lock.locks SET state = 'free' WHERE name = 'f'});
+ok(wait_until($local, q{SELECT state FROM pgpool.locks WHERE name = 'f'}, 'lost'), 'a lock of a transaction is lost');
+$session->run('COMMIT');
+like($session->error, qr/WARNING:.*lock "f" of server "one" was lost/, 'which its end tells');
+
+# the worker does not answer who releases, who is cancelled then
+my $token = $session->run(q{SELECT pgpool.lock('one', 'g', ttl => '1 h')});
+my $second = $session->run(q{SELECT pgpool.lock('one', 'h', ttl => '1 h')});
+my $worker = worker_pid($local);
+$local->safe_psql('postgres', q{ALTER SERVER one OPTIONS (ADD operation_timeout '500 ms')});
+kill 'STOP', $worker;
+is($session->run("SELECT pgpool.unlock('one', 'g', $token)"), '', 'a release that nobody confirms in time');
+like($session->error, qr/WARNING:.*lock "g".*was given up, but the remote has not confirmed it/, 'a warning says so');
+$session->run(q{SET statement_timeout = '100 ms'});
+$session->fails("SELECT pgpool.unlock('one', 'h', $second)", '57014', qr/statement timeout/, 'who waits for it can be cancelled');
+kill 'CONT', $worker;
+$session->run('RESET statement_timeout');
+ok(wait_until($local, 'SELECT count(*) FROM pgpool.locks', 0, 30), 'they are released in the end');
+is($remote->safe_psql('remote_db', q{SELECT count(*) FROM pgpool_lock.locks WHERE state = 'held'}), '0', 'at the remote, too');
+$remote->safe_psql('remote_db', 'DROP SCHEMA pgpool_lock CASCADE');
+$session->run(q{SELECT pgpool.lock_force_release('one', 'g')});
+like($session->error, qr/ERROR/, 'nothing to release by force: an error');
+is($local->safe_psql('postgres', 'SELECT count(*) FROM pgpool.leases'), '0', 'and no lease is left');
+
+$_->quit foreach $session, $other;
+stats_add_up($local);
+check_invariants($local);
+leak_check($local, $remote);
+done_testing();
