@@ -253,7 +253,7 @@ process_cpu() {
 wait_for() {
   local i
 
-  for ((i = 0; i < 1200; i++)); do
+  for ((i = 0; i < 2400; i++)); do
     if [ "$(here "SELECT $1")" = t ]; then
       return 0
     fi
