@@ -78,7 +78,7 @@ help:
 	@echo "check-versions everything on PostgreSQL 15, 17 and 18, each in its Debian,"
 	@echo "               made once with debootstrap, as root; MAJORS="
 	@echo "demo           pools and dblink side by side, in private servers"
-	@echo "bench          measure against peers, in 20 minutes; ONLY=3,4  SAVE=yes"
+	@echo "bench          measure against peers, in 25 minutes; ONLY=3,4  SAVE=yes"
 	@echo "analyze        cppcheck, clang-tidy and clang's analyzer"
 	@echo "lint, format   check the sources; bring them into form"
 	@echo "dist           the archives of what is committed; .zip is for PGXN"

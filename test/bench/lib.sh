@@ -221,7 +221,7 @@ sessions_for() {
   if [ "$memory" -ne 0 ]; then
     wait "$memory"
   fi
-  cat "$work"/tmp/times.* | perl "$bench/times" "$warm" "$clients" || return 1
+  cat "$work"/tmp/times.* | perl "$bench/times" "$seconds" "$clients" || return 1
   if [ "$memory" -ne 0 ]; then
     cat "$work/log/memory"
   fi
@@ -253,7 +253,7 @@ process_cpu() {
 wait_for() {
   local i
 
-  for ((i = 0; i < 1200; i++)); do
+  for ((i = 0; i < 2400; i++)); do
     if [ "$(here "SELECT $1")" = t ]; then
       return 0
     fi
