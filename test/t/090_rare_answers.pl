@@ -67,6 +67,10 @@ $session->run(q{CREATE SERVER spaced FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (ho
 is($session->error, '', 'blanks around a port');
 $session->fails(q{ALTER SERVER spaced OPTIONS (SET port '5432 x')}, '22023', qr/port/, 'anything else');
 
+$local->safe_psql('postgres', "CREATE EXTENSION postgres_fdw; CREATE SERVER other FOREIGN DATA WRAPPER postgres_fdw OPTIONS (host '127.0.0.1', port '" . $remote->port . "', dbname 'remote_db', gssencmode 'prefer');"
+	  . "CREATE USER MAPPING FOR CURRENT_USER SERVER other OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD')");
+is($session->run(q{SELECT a FROM pgpool.query('other', 'select 5') AS t(a int)}) . $session->error, '5', 'a server of postgres_fdw that leaves GSSAPI encryption to us');
+
 # --- start commands that change what values are read under
 foreach my $case ([ client_encoding => 'latin1' ], [ intervalstyle => 'iso_8601' ])
 {
