@@ -158,7 +158,7 @@ RETURNS SETOF pg_catalog.record
 AS 'MODULE_PATHNAME', 'pgpx_query_lease'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
 COMMENT ON FUNCTION pgpool.query(pg_catalog.int8, pg_catalog.text, pg_catalog.text[]) IS
-'runs one statement on a lease and returns its rows; needs a column list; params are $1, $2, ..';
+'runs one statement on a lease and returns its rows; needs a column list, as in FROM pgpool.query(..) AS t(id bigint, name text); params are $1, $2, ..';
 
 CREATE FUNCTION pgpool.query(
 	lease pg_catalog.int8,
@@ -168,7 +168,7 @@ RETURNS SETOF pg_catalog.record
 AS 'MODULE_PATHNAME', 'pgpx_query_lease_any'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
 COMMENT ON FUNCTION pgpool.query(pg_catalog.int8, pg_catalog.text, "any") IS
-'runs one statement with parameters of any types on a lease and returns its rows; needs a column list';
+'runs one statement with parameters of any types on a lease and returns its rows; needs a column list, as in FROM pgpool.query(..) AS t(id bigint, name text)';
 
 CREATE FUNCTION pgpool.query(
 	pool pg_catalog.text,
@@ -178,7 +178,7 @@ RETURNS SETOF pg_catalog.record
 AS 'MODULE_PATHNAME', 'pgpx_query_pool'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
 COMMENT ON FUNCTION pgpool.query(pg_catalog.text, pg_catalog.text, pg_catalog.text[]) IS
-'runs one statement on a connection to a server, leased for this call, and returns its rows; needs a column list; params are $1, $2, ..';
+'runs one statement on a connection to a server, leased for this call, and returns its rows; needs a column list, as in FROM pgpool.query(..) AS t(id bigint, name text); params are $1, $2, ..';
 
 CREATE FUNCTION pgpool.query(
 	pool pg_catalog.text,
@@ -188,7 +188,7 @@ RETURNS SETOF pg_catalog.record
 AS 'MODULE_PATHNAME', 'pgpx_query_pool_any'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
 COMMENT ON FUNCTION pgpool.query(pg_catalog.text, pg_catalog.text, "any") IS
-'runs one statement with parameters of any types on a connection to a server, leased for this call, and returns its rows; needs a column list';
+'runs one statement with parameters of any types on a connection to a server, leased for this call, and returns its rows; needs a column list, as in FROM pgpool.query(..) AS t(id bigint, name text)';
 
 CREATE FUNCTION pgpool.query_as(
 	template pg_catalog.anyelement,
@@ -321,7 +321,7 @@ RETURNS SETOF pg_catalog.record
 AS 'MODULE_PATHNAME', 'pgpx_result'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
 COMMENT ON FUNCTION pgpool.result(pg_catalog.int8) IS
-'waits for the statement that was sent on a lease and returns its rows, or raises its error, once; needs a column list';
+'waits for the statement that was sent on a lease and returns its rows, or raises its error, once; needs a column list, as in FROM pgpool.result(..) AS t(id bigint, name text)';
 
 CREATE FUNCTION pgpool.cancel(lease pg_catalog.int8)
 RETURNS pg_catalog.bool
@@ -350,7 +350,7 @@ RETURNS SETOF pg_catalog.record
 AS 'MODULE_PATHNAME', 'pgpx_fanout_text'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
 COMMENT ON FUNCTION pgpool.fanout(pg_catalog.text[], pg_catalog.text, pg_catalog.text[]) IS
-'runs one statement on a connection to each of several servers at the same time and returns the rows as they come, with the server''s name as first column; needs a column list';
+'runs one statement on a connection to each of several servers at the same time and returns the rows as they come, with the server''s name as first column; needs a column list, as in FROM pgpool.fanout(..) AS t(server text, id bigint)';
 
 CREATE FUNCTION pgpool.fanout(
 	pools pg_catalog.text[],
@@ -360,7 +360,7 @@ RETURNS SETOF pg_catalog.record
 AS 'MODULE_PATHNAME', 'pgpx_fanout_any'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
 COMMENT ON FUNCTION pgpool.fanout(pg_catalog.text[], pg_catalog.text, "any") IS
-'runs one statement with parameters of any types on a connection to each of several servers at the same time and returns the rows as they come, with the server''s name as first column; needs a column list';
+'runs one statement with parameters of any types on a connection to each of several servers at the same time and returns the rows as they come, with the server''s name as first column; needs a column list, as in FROM pgpool.fanout(..) AS t(server text, id bigint)';
 
 --
 -- What there is to see: views, each on a function of its name.  All databases are

@@ -58,13 +58,25 @@ note_lease(PgpxCheckout *c, PgpxPool *pool, PgpxConn *conn, uint64 lease_id,
 	dlist_push_head(&pgpx_leases, &lease->node);
 }
 
+/*
+ * Will this checkout have to queue, as far as can be seen without the lock?  A
+ * wrong answer costs a detour, and nothing else.
+ */
+static inline bool
+others_wait(const PgpxTarget *target)
+{
+	return target->pool >= 0 &&
+		((const volatile PgpxPool *) &pgpx_pools[target->pool])->nwaiting > 0;
+}
+
 /* Lease a free connection of the locked pool, if there is one. */
 static inline PgpxConn *
-take_free_locked(PgpxCheckout *c, PgpxPool *pool, uint64 *lease_id)
+take_free_locked(PgpxCheckout *c, PgpxPool *pool, PgpxTime now,
+				 uint64 *lease_id)
 {
 	PgpxConn   *conn = pgpx_pool_pick_locked(pool, c->target->partner,
 											 c->target->partner_generation,
-											 c->started);
+											 c->started, now);
 
 	if (conn == NULL)
 		return NULL;
@@ -91,12 +103,17 @@ take(PgpxCheckout *c, PgpxLease *lease)
 	bool		offered = false;
 
 	pgpx_ticket_offer(NULL, 0);
+	if (c->statement != NULL && others_wait(c->target))
+	{
+		offered = true;
+		pgpx_lease_offer(c->target, c->statement);
+	}
 again:
 	pool = pgpx_checkout_lock_pool(c);
 	epoch = pgpx_pool_worker_epoch(pool);
 
 	if (pool->nwaiting == 0 || c->number != 0)
-		conn = take_free_locked(c, pool, &lease_id);
+		conn = take_free_locked(c, pool, pgpx_now(), &lease_id);
 	if (conn == NULL)
 	{
 		PgpxTicket *ticket;
@@ -124,7 +141,7 @@ again:
 			LWLockRelease(pool->lock);
 			if (c->only_try)
 				return false;
-			pgpx_checkout_raise_timeout(c, pool);
+			pgpx_checkout_raise_timeout(c, pool, false);
 		}
 		if (!offered && c->statement != NULL)
 		{
@@ -152,13 +169,22 @@ again:
 		if (conn == NULL)
 			return false;
 		lease->offer = pgpx_ticket_offered();
-		LWLockAcquire(pool->lock, LW_SHARED);
+
+		/* nothing below can fail: the lease is found by every way out */
+		note_lease(c, pool, conn, lease_id, lease);
+
+		/*
+		 * Options that came before the grant are seen, since the lock was held
+		 * when the queue was left; those that come now could as well come later.
+		 */
 		c->stale = !pgpx_pool_is_current_locked(pool, &c->target->fingerprint);
+		return true;
 	}
 
-	/* nothing below can fail: the lease is found by every way out */
 	note_lease(c, pool, conn, lease_id, lease);
 	LWLockRelease(pool->lock);
+	if (offered)
+		pgpx_ticket_offer(NULL, 0); /* it is not needed */
 	return true;
 }
 
@@ -200,7 +226,8 @@ checkout(PgpxCheckout *c, PgpxLease *taken, PgpxLease *volatile *spare)
 			case PGPX_SETTLED_LATE:
 				if (c->only_try)
 					return NULL;
-				pgpx_checkout_raise_timeout(c, &pgpx_pools[c->target->pool]);
+				pgpx_checkout_raise_timeout(c, &pgpx_pools[c->target->pool],
+											true);
 				break;
 			case PGPX_SETTLED_DEAD:
 				/* it had died while idle: the next one, unseen */
@@ -219,17 +246,20 @@ static PgpxLease *
 checkout_quickly(PgpxCheckout *c, PgpxLease *volatile *unsettled)
 {
 	PgpxTarget *target = c->target;
-	PgpxLease  *lease = pgpx_lease_alloc();
+	PgpxLease  *lease;
 	PgpxConn   *conn = NULL;
 	PgpxPool   *pool;
 	uint64		lease_id = 0;
 
+	if (others_wait(target))
+		return NULL;
+	lease = pgpx_lease_alloc();
 	pool = pgpx_pool_lock(target->pool, target->pool_id);
 	if (pool != NULL)
 	{
 		if (pool->nwaiting == 0 &&
 			pgpx_pool_is_current_locked(pool, &target->fingerprint))
-			conn = take_free_locked(c, pool, &lease_id);
+			conn = take_free_locked(c, pool, c->started, &lease_id);
 		if (conn != NULL)
 			note_lease(c, pool, conn, lease_id, lease);
 		LWLockRelease(pool->lock);

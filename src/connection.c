@@ -48,7 +48,6 @@ pgpx_connection_drop(PgpxWorkerConn *w)
 		pgpx_relay_end(w);
 	if (w->pg != NULL)
 	{
-		pgpx_canceller_untrace(w);
 		PQfinish(w->pg);
 		w->pg = NULL;
 	}
@@ -329,6 +328,22 @@ pgpx_connection_cut(PgpxWorkerConn *w, bool polite)
 	shutdown(fd, SHUT_RDWR);
 }
 
+/* For the log; the counters closed_* of view stats, in words. */
+static const char *const closed_because[PGPX_CLOSE_NREASONS] = {
+	[PGPX_CLOSE_IDLE] = "Nobody has used it for idle_timeout.",
+	[PGPX_CLOSE_LIFETIME] = "It was older than max_lifetime.",
+	[PGPX_CLOSE_USES] = "It was leased max_uses times.",
+	[PGPX_CLOSE_OVERFLOW] = "There were more than pool_size.",
+	[PGPX_CLOSE_EVICTED] = "It gave way to another pool under the same cap.",
+	[PGPX_CLOSE_RESET] = "It could not be reset for certain.",
+	[PGPX_CLOSE_BROKEN] = "It was lost or out of step, or its remote refused to write.",
+	[PGPX_CLOSE_DRAINED] = "An administrator had it closed.",
+	[PGPX_CLOSE_STALE] = "The options have changed.",
+	[PGPX_CLOSE_TERMINATED] = "Its lease was terminated, or has timed out.",
+	[PGPX_CLOSE_HOLDER_DIED] = "Its lease ended in the middle of a statement or of a transaction.",
+	[PGPX_CLOSE_DISCARDED] = "Its lease was discarded.",
+};
+
 static void
 close_now(PgpxWorkerConn *w)
 {
@@ -342,7 +357,10 @@ close_now(PgpxWorkerConn *w)
 			ereport(LOG,
 					(errmsg("pgpool_ext closed connection %d to server \"%s\" of database \"%s\"",
 							w->index, NameStr(pool->server_name),
-							NameStr(pool->database_name))));
+							NameStr(pool->database_name)),
+					 conn->opened_at != 0 &&
+					 closed_because[conn->close_reason] != NULL ?
+					 errdetail("%s", closed_because[conn->close_reason]) : 0));
 	}
 	pgpx_connection_drop(w);
 	pgpx_pool_closed(pool, conn);

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * fn_admin.c
- *	  SQL functions: the administrator's levers.
+ *	  SQL functions: administration.
  *
  * They act on all pools of a server in this database; NULL stands for all its
  * servers.  EXECUTE is not PUBLIC's; besides, one must own the server or have
@@ -84,8 +84,7 @@ each_pool(List *servers, PoolAction action)
 		LWLockRelease(pool->lock);
 		pgpx_wake_flush(&wake);
 	}
-	for (int i = 0; i < pgpx_shared->nworkers; i++)
-		pgpx_worker_wake(i);
+	pgpx_worker_wake_all();
 }
 
 static void

@@ -68,6 +68,7 @@ pgpx_arg_interval_text(FunctionCallInfo fcinfo, int at)
 		DirectFunctionCall1(interval_out, PG_GETARG_DATUM(at)));
 }
 
+/* hint: not translated yet, which costs more than all the rest */
 static int64
 get_timeout(FunctionCallInfo fcinfo, int at, const char *hint)
 {
@@ -82,7 +83,7 @@ get_timeout(FunctionCallInfo fcinfo, int at, const char *hint)
 				 errmsg("timeout is out of range"),
 				 errdetail("It is \"%s\", and must be between 0 and 10 years.",
 						   pgpx_arg_interval_text(fcinfo, at)),
-				 errhint("%s", hint)));
+				 errhint("%s", _(hint))));
 	return (int64) ceil(ms);
 }
 
@@ -90,13 +91,14 @@ int64
 pgpx_arg_timeout(FunctionCallInfo fcinfo, int at)
 {
 	return get_timeout(fcinfo, at,
-					   _("0 does not wait; NULL takes \"pgpool_ext.checkout_timeout\" or the server's option \"checkout_timeout\"."));
+					   gettext_noop("0 does not wait; NULL takes \"pgpool_ext.checkout_timeout\" or the server's option \"checkout_timeout\"."));
 }
 
 PgpxTime
 pgpx_arg_deadline(FunctionCallInfo fcinfo, int at)
 {
-	int64		timeout = get_timeout(fcinfo, at, _("0 just looks; NULL waits without limit."));
+	int64		timeout = get_timeout(fcinfo, at,
+									  gettext_noop("0 just looks; NULL waits without limit."));
 
 	return timeout == PGPX_TIMEOUT_DEFAULT ? 0 : pgpx_now() + timeout * 1000;
 }

@@ -161,86 +161,91 @@ pgpx_unlock(PG_FUNCTION_ARGS)
 	}
 }
 
-/* A connection of the call's pool, which goes back with it on errors too. */
-static PgpxLease *
-lease_for_call(FunctionCallInfo fcinfo)
+/*
+ * Do something on a connection of the call's pool, which goes back with the call,
+ * also after an error.
+ */
+static void
+on_lease_for_call(FunctionCallInfo fcinfo,
+				  void (*work)(PgpxLease *lease, void *arg), void *arg)
 {
-	return pgpx_lease_checkout(pgpx_arg_text(fcinfo, 0, "pool"),
-							   PGPX_TIMEOUT_DEFAULT, false, PGPX_SCOPE_CALL,
-							   NULL);
+	PgpxLease  *lease;
+
+	lease = pgpx_lease_checkout(pgpx_arg_text(fcinfo, 0, "pool"),
+								PGPX_TIMEOUT_DEFAULT, false, PGPX_SCOPE_CALL,
+								NULL);
+	PG_TRY();
+	{
+		work(lease, arg);
+	}
+	PG_CATCH();
+	{
+		pgpx_lease_return(lease, PGPX_END_CHECKIN, false);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	pgpx_lease_return(lease, PGPX_END_CHECKIN, true);
+}
+
+static void
+do_setup(PgpxLease *lease, void *arg)
+{
+	pgpx_dlock_make(lease);
 }
 
 /* lock_setup(pool text) returns void */
 Datum
 pgpx_lock_setup(PG_FUNCTION_ARGS)
 {
-	PgpxLease  *lease;
-
 	pgpx_shmem_require();
-	lease = lease_for_call(fcinfo);
-	PG_TRY();
-	{
-		pgpx_dlock_make(lease);
-	}
-	PG_CATCH();
-	{
-		pgpx_lease_return(lease, PGPX_END_CHECKIN, false);
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
-	pgpx_lease_return(lease, PGPX_END_CHECKIN, true);
+	on_lease_for_call(fcinfo, do_setup, NULL);
 	PG_RETURN_VOID();
+}
+
+typedef struct Force
+{
+	const char *name;
+	bool		held;
+} Force;
+
+static void
+do_force(PgpxLease *lease, void *arg)
+{
+	Force	   *force = arg;
+
+	force->held = pgpx_dlock_force(lease, force->name);
 }
 
 /* lock_force_release(pool text, name text) returns boolean: was it held? */
 Datum
 pgpx_lock_force_release(PG_FUNCTION_ARGS)
 {
-	PgpxLease  *lease;
 	char	   *server;
-	char	   *name;
-	bool		held;
+	Force		force;
 
 	pgpx_shmem_require();
 	server = pgpx_arg_text(fcinfo, 0, "pool");
-	name = arg_name(fcinfo, 1);
+	force.name = arg_name(fcinfo, 1);
 	pgpx_arg_require_steering(GetForeignServerByName(server, false)->serverid,
 							  server);
-	lease = lease_for_call(fcinfo);
-	PG_TRY();
-	{
-		held = pgpx_dlock_force(lease, name);
-	}
-	PG_CATCH();
-	{
-		pgpx_lease_return(lease, PGPX_END_CHECKIN, false);
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
-	pgpx_lease_return(lease, PGPX_END_CHECKIN, true);
-	PG_RETURN_BOOL(held);
+	on_lease_for_call(fcinfo, do_force, &force);
+	PG_RETURN_BOOL(force.held);
+}
+
+static void
+do_status(PgpxLease *lease, void *arg)
+{
+	ReturnSetInfo *rsinfo = arg;
+
+	pgpx_dlock_status(lease, rsinfo->setDesc, rsinfo->setResult);
 }
 
 /* lock_status(pool text) returns setof record */
 Datum
 pgpx_lock_status(PG_FUNCTION_ARGS)
 {
-	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	PgpxLease  *lease;
-
 	pgpx_shmem_require();
 	InitMaterializedSRF(fcinfo, 0);
-	lease = lease_for_call(fcinfo);
-	PG_TRY();
-	{
-		pgpx_dlock_status(lease, rsinfo->setDesc, rsinfo->setResult);
-	}
-	PG_CATCH();
-	{
-		pgpx_lease_return(lease, PGPX_END_CHECKIN, false);
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
-	pgpx_lease_return(lease, PGPX_END_CHECKIN, true);
+	on_lease_for_call(fcinfo, do_status, fcinfo->resultinfo);
 	return (Datum) 0;
 }

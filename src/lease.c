@@ -61,13 +61,15 @@ pgpx_lease_check_revoked(PgpxLease *lease)
 			ereport(ERROR,
 					(errcode(PGPX_ERRCODE_LEASE_TERMINATED),
 					 errmsg("lease " UINT64_FORMAT " was terminated", lease->id),
-					 errdetail("An administrator has ended it; its connection is closed.")));
+					 errdetail("An administrator has ended it; its connection is closed."),
+					 errhint("Return the lease and check a connection out again.")));
 			break;
 		case PGPX_REVOKE_TIMEOUT:
 			ereport(ERROR,
 					(errcode(PGPX_ERRCODE_LEASE_TIMEOUT),
 					 errmsg("lease " UINT64_FORMAT " has timed out", lease->id),
-					 errdetail("It was held longer than the server's option \"lease_timeout\"; its connection is closed.")));
+					 errdetail("It was held longer than the server's option \"lease_timeout\"; its connection is closed."),
+					 errhint("Return the lease and check a connection out again.")));
 			break;
 		default:
 			ereport(ERROR,
@@ -96,7 +98,9 @@ pgpx_lease_broken(PgpxLease *lease, const char *why, const char *remote_words)
 			 remote_words ?
 			 errdetail_internal("The remote server said: %s", remote_words) :
 			 errdetail_internal("%c%s.", pg_toupper((unsigned char) why[0]),
-								why + 1)));
+								why + 1),
+			 lease->scope == PGPX_SCOPE_CALL ? 0 :
+			 errhint("Return the lease and check a connection out again.")));
 }
 
 PgpxTime
@@ -300,7 +304,7 @@ static bool
 reset_restores(const PgpxLease *lease)
 {
 	return pgpx_wire_params_pinned(&lease->kept->wire) ||
-		pg_strcasecmp(lease->target->reset_command, "DISCARD ALL") == 0;
+		lease->target->discards_all;
 }
 
 /* In which condition does the connection go back? */

@@ -8,8 +8,8 @@
 #ifndef PGPX_LEASE_H
 #define PGPX_LEASE_H
 
+#include "kept.h"
 #include "pool.h"
-#include "session.h"
 #include "target.h"
 
 #include "lib/ilist.h"

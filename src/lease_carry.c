@@ -47,8 +47,7 @@ static bool
 is_plain(const PgpxTarget *target)
 {
 	return target->opts.reset == PGPX_RESET_NEVER ||
-		(target->start_commands[0] == '\0' &&
-		 pg_strcasecmp(target->reset_command, "DISCARD ALL") == 0);
+		(target->start_commands[0] == '\0' && target->discards_all);
 }
 
 void
@@ -134,13 +133,14 @@ pgpx_lease_carry(PgpxLease *lease)
 	PgpxConn   *conn = &pgpx_conns[lease->conn];
 	const volatile PgpxPool *pool = &pgpx_pools[lease->target->pool];
 	bool		reset = lease->target->opts.reset != PGPX_RESET_NEVER;
-	PgpxUsage	usage = lease->usage;
+	PgpxUsage	usage;
 	PgpxTicket *ticket;
 
 	/* without the lock: a wrong answer costs the hand-over a round trip */
 	if (pool->nwaiting == 0 || !may_go_on(lease))
 		return false;
 
+	usage = lease->usage;
 	usage.bytes_received = lease->kept->wire.bytes_in;
 	usage.bytes_sent = lease->kept->wire.bytes_out;
 	if (reset)

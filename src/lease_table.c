@@ -257,13 +257,15 @@ pgpx_lease_of(int64 id)
 	PgpxLease  *lease = find(id);
 
 	if (lease->user != GetUserId())
+	{
+		const char *name = GetUserNameFromId(lease->user, true);
+
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("lease " UINT64_FORMAT " belongs to another user of this session",
 						lease->id),
-				 errdetail("It was taken by user \"%s\".",
-						   GetUserNameFromId(lease->user, true) ?
-						   GetUserNameFromId(lease->user, true) : "?")));
+				 errdetail("It was taken by user \"%s\".", name ? name : "?")));
+	}
 	check_not_in_use(lease);
 	pgpx_lease_check_revoked(lease);
 	return lease;

@@ -143,12 +143,19 @@ static const struct
 	 "OAuth tokens belong to one session and cannot be shared by a pool."},
 };
 
+/* Most names differ in the first letter already: a session's first lease asks for many. */
+static inline bool
+same_name(const char *a, const char *b)
+{
+	return a[0] == b[0] && strcmp(a, b) == 0;
+}
+
 const PgpxOption *
 pgpx_option_find(const char *name)
 {
 	for (const PgpxOption *o = pgpx_option_table; o->name != NULL; o++)
 	{
-		if (strcmp(o->name, name) == 0)
+		if (same_name(o->name, name))
 			return o;
 	}
 	return NULL;
@@ -161,7 +168,11 @@ pgpx_option_libpq(void)
 
 	if (list == NULL)
 	{
-		list = PQconndefaults();
+		/*
+		 * Not PQconndefaults: that asks the operating system for our user's
+		 * name and home, in each session anew.
+		 */
+		list = PQconninfoParse("", NULL);
 		if (list == NULL)
 			ereport(ERROR,
 					(errcode(ERRCODE_FDW_OUT_OF_MEMORY),
@@ -179,27 +190,25 @@ find_libpq_option(const char *name)
 
 	for (o = pgpx_option_libpq(); o->keyword != NULL; o++)
 	{
-		if (strcmp(o->keyword, name) == 0)
+		if (same_name(o->keyword, name))
 			return o;
 	}
 	return NULL;
 }
 
-const char *
-pgpx_option_refusal(const char *name)
+/* libpq: what libpq knows of the option, NULL if nothing. */
+static const char *
+refusal(const char *name, const PQconninfoOption *libpq)
 {
-	const PQconninfoOption *libpq;
-
 	for (int i = 0; i < lengthof(refused); i++)
 	{
 		size_t		len = strlen(refused[i].name);
 
-		if (strcmp(name, refused[i].name) == 0 ||
+		if (same_name(name, refused[i].name) ||
 			(refused[i].name[len - 1] == '_' &&
 			 strncmp(name, refused[i].name, len) == 0))
 			return refused[i].why;
 	}
-	libpq = find_libpq_option(name);
 	if (libpq == NULL)
 		return NULL;
 	if (strchr(libpq->dispchar, 'D') != NULL)
@@ -211,6 +220,12 @@ pgpx_option_refusal(const char *name)
 	return NULL;
 }
 
+const char *
+pgpx_option_refusal(const char *name)
+{
+	return refusal(name, find_libpq_option(name));
+}
+
 int
 pgpx_option_flags(const char *name)
 {
@@ -220,7 +235,7 @@ pgpx_option_flags(const char *name)
 	if (option != NULL && (option->where & PGPX_LIBPQ) == 0)
 		return option->where;
 	libpq = find_libpq_option(name);
-	if (libpq == NULL || pgpx_option_refusal(name) != NULL)
+	if (libpq == NULL || refusal(name, libpq) != NULL)
 		return 0;
 	if (option != NULL)
 		return option->where;

@@ -63,8 +63,7 @@ extern const char *pgpx_option_refusal(const char *name);
  * pgpx_option_libpq
  *		libpq's own list, ended by a NULL keyword.
  *
- * Fetched once in a process.  The values in it come from the server's
- * environment and are not used.
+ * Fetched once in a process.  It has names and no values.
  */
 extern const PQconninfoOption *pgpx_option_libpq(void);
 

@@ -70,6 +70,22 @@ from_array(ArrayType *array, PgpxParams *params)
 				 errmsg("array of parameters must have one dimension"),
 				 errdetail("It has %d.", ARR_NDIM(array))));
 
+	params->n = 0;
+	params->values = NULL;
+	if (ARR_NDIM(array) == 0)
+		return;					/* no parameters: the most common call */
+	if (type == TEXTOID)
+	{
+		/* the second most common: nothing of it has to be looked up */
+		deconstruct_array(array, TEXTOID, -1, false, TYPALIGN_INT, &elements,
+						  &nulls, &params->n);
+		params->values = palloc0(sizeof(char *) * params->n);
+		for (int i = 0; i < params->n; i++)
+			if (!nulls[i])
+				params->values[i] = TextDatumGetCString(elements[i]);
+		return;
+	}
+
 	get_typlenbyvalalign(type, &len, &byval, &align);
 	deconstruct_array(array, type, len, byval, align, &elements, &nulls,
 					  &params->n);

@@ -119,10 +119,9 @@ fit_locked(PgpxPool *pool, PgpxConn *conn)
  * first of those that must.
  */
 static PgpxConn *
-pick_idle(PgpxPool *pool, PgpxTime since, PgpxConn **untested)
+pick_idle(PgpxPool *pool, PgpxTime since, PgpxTime now, PgpxConn **untested)
 {
 	bool		fifo = pool->opts.strategy == PGPX_STRATEGY_FIFO;
-	PgpxTime	now = pgpx_now();
 	int			next;
 
 	for (int i = fifo ? pool->idle_tail : pool->idle_head; i >= 0; i = next)
@@ -142,7 +141,7 @@ pick_idle(PgpxPool *pool, PgpxTime since, PgpxConn **untested)
 
 PgpxConn *
 pgpx_pool_pick_locked(PgpxPool *pool, int partner, uint64 partner_generation,
-					  PgpxTime since)
+					  PgpxTime since, PgpxTime now)
 {
 	PgpxConn   *mine = NULL;
 	PgpxConn   *untested = NULL;
@@ -160,9 +159,9 @@ pgpx_pool_pick_locked(PgpxPool *pool, int partner, uint64 partner_generation,
 
 	if (mine != NULL && mine->state == PGPX_CONN_IDLE &&
 		fit_locked(pool, mine) &&
-		!needs_check(pool, mine, pgpx_now(), since))
+		!needs_check(pool, mine, now, since))
 		return mine;
-	ready = pick_idle(pool, since, &untested);
+	ready = pick_idle(pool, since, now, &untested);
 	if (ready != NULL)
 		return ready;
 
@@ -172,7 +171,7 @@ pgpx_pool_pick_locked(PgpxPool *pool, int partner, uint64 partner_generation,
 	 */
 	if (mine != NULL && mine->state == PGPX_CONN_OWED &&
 		(pool->count[PGPX_CONN_OWED] == 1 ||
-		 pgpx_now() - mine->state_since > ANSWER_US) &&
+		 now - mine->state_since > ANSWER_US) &&
 		fit_locked(pool, mine))
 		return mine;
 	while (pool->owed_head >= 0)
@@ -188,7 +187,7 @@ pgpx_pool_pick_locked(PgpxPool *pool, int partner, uint64 partner_generation,
 	if (untested != NULL &&
 		pool->count[PGPX_CONN_CHECKING] < Max(pool->nwaiting, 1))
 	{
-		pgpx_conn_set_state(untested, PGPX_CONN_CHECKING, pgpx_now());
+		pgpx_conn_set_state(untested, PGPX_CONN_CHECKING, now);
 		pgpx_conn_ask_worker(untested, pool->worker);
 	}
 	return NULL;
@@ -308,7 +307,8 @@ pgpx_pool_serve_locked(PgpxPool *pool, PgpxWake *wake)
 	while (pool->queue_head >= 0)
 	{
 		PgpxTicket *first = &pgpx_tickets[pool->queue_head];
-		PgpxConn   *conn = pgpx_pool_pick_locked(pool, -1, 0, first->since);
+		PgpxConn   *conn = pgpx_pool_pick_locked(pool, -1, 0, first->since,
+												 pgpx_now());
 
 		if (conn == NULL)
 		{

@@ -157,11 +157,12 @@ extern int	pgpx_pool_live_locked(const PgpxPool *pool);
  *		The free connection to lease next, NULL if there is none: ready ones
  *		before owed ones, in each the caller's partner first, then by strategy.
  *		since: when the caller came, who is content with a test after it.
+ *		now: the clock, as it was read for something else a moment ago.
  *		Connections found to have hung up, or to be stale, are closed on the way.
  */
 extern PgpxConn *pgpx_pool_pick_locked(PgpxPool *pool, int partner,
 									   uint64 partner_generation,
-									   PgpxTime since);
+									   PgpxTime since, PgpxTime now);
 
 /*
  * pgpx_pool_take_locked

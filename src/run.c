@@ -24,6 +24,9 @@
 #define DRAIN_US (50 * 1000)
 #define CANCEL_BYTES (16 * 1024 * 1024)
 
+/* An answer of which so much has come is a large one. */
+#define LARGE_BYTES (1024 * 1024)
+
 /* After which pause a cancel is sent again; doubled each time. */
 #define CANCEL_AGAIN_US (250 * 1000)
 
@@ -301,7 +304,8 @@ pgpx_run_step(PgpxRun *run)
 
 /*
  * Read until the boundary.  A cancel that was asked for and came before its
- * statement is lost, so it is asked for again.
+ * statement is lost, so it is asked for again.  What comes of a large answer is
+ * left to gather, unless nothing has come of late.
  *
  * While others wait for a connection of this pool the processors have better
  * things to do than to look for our answer.
@@ -311,6 +315,8 @@ pgpx_run_read(PgpxRun *run)
 {
 	PgpxLease  *lease = run->lease;
 	PgpxTime	pause = CANCEL_AGAIN_US;
+	uint64		before = lease->kept->wire.bytes_in;
+	ssize_t		n = 0;
 	bool		more = false;
 
 	while (!step(run))
@@ -319,10 +325,15 @@ pgpx_run_read(PgpxRun *run)
 
 		if (more)
 			CHECK_FOR_INTERRUPTS();
-		else if (pgpx_kept_poll(lease->kept, lease->target->pool) &&
-				 pgpx_wire_fill(&lease->kept->wire, &more) > 0)
+		else if (n > 0 && !lease->cancelled &&
+				 lease->kept->wire.bytes_in - before > LARGE_BYTES)
+			pgpx_session_gather(lease->kept,
+								pgpx_wait_event(&wait_query, "PgpoolQuery"));
+		else if ((n = pgpx_kept_poll(lease->kept, lease->target->pool,
+									 &more)) != 0)
 		{
-			lease->usage.polled++;
+			if (n > 0)
+				lease->usage.polled++;
 			CHECK_FOR_INTERRUPTS();
 			continue;
 		}
@@ -333,7 +344,7 @@ pgpx_run_read(PgpxRun *run)
 			pause *= 2;
 			pgpx_lease_cancel(lease);
 		}
-		(void) pgpx_wire_fill(&lease->kept->wire, &more);
+		n = pgpx_wire_fill(&lease->kept->wire, &more);
 	}
 	check_answer(run);
 }
@@ -398,7 +409,8 @@ pgpx_run_check(const PgpxLease *lease, int nparams)
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 				 errmsg("too many parameters"),
 				 errdetail("There are %d parameters; the protocol allows %d.",
-						   nparams, MAX_PARAMS)));
+						   nparams, MAX_PARAMS),
+				 errhint("Pass the values as one array, and unnest it in the statement.")));
 }
 
 void

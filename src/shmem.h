@@ -171,7 +171,7 @@ typedef struct PgpxConn
 
 /*
  * Counters of a pool.  Only ever added to, under the pool lock; times are
- * microseconds.  The README's table of the view stats says what each means.
+ * microseconds.  The comments of view stats say what each means.
  */
 typedef struct PgpxStats
 {

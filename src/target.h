@@ -27,6 +27,7 @@ typedef struct PgpxTarget
 	PgpxPoolOptions opts;
 	const char *start_commands; /* "" if none */
 	const char *reset_command;
+	bool		discards_all;	/* that is DISCARD ALL and nothing else */
 
 	/* for PQconnectStartParams: NULL at the end of each */
 	int			nparams;

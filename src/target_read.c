@@ -109,7 +109,8 @@ take_libpq_option(PgpxTarget *target, const PgpxSource *source,
 						source->base.name),
 				 errdetail("A pool cannot have option \"%s\" in its %s.", name,
 						   in_mapping ? "user mapping" : "server")));
-	if (!pgpx_options_libpq_allowed(name, as_superuser, in_mapping))
+	if (!as_superuser &&
+		!pgpx_options_libpq_allowed(name, false, in_mapping))
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("permission denied to use option \"%s\" of server "
@@ -308,4 +309,6 @@ pgpx_target_read(PgpxTarget *target, const char *name, Oid user)
 												 target->start_commands);
 	target->reset_command = MemoryContextStrdup(target->cxt,
 												target->reset_command);
+	target->discards_all =
+		pg_strcasecmp(target->reset_command, "DISCARD ALL") == 0;
 }

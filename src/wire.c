@@ -183,22 +183,25 @@ reserve_input(PgpxWire *wire, size_t need)
 	wire->in_cap = cap;
 }
 
-ssize_t
-pgpx_wire_fill(PgpxWire *wire, bool *full)
+void
+pgpx_wire_make_room(PgpxWire *wire)
 {
-	size_t		space;
-	ssize_t		n;
-
-	*full = false;
-	if (wire->phase == PGPX_WIRE_BROKEN)
-		return -1;
 	if (wire->in_start == wire->in_end)
 		wire->in_start = wire->in_end = 0;
 	if (wire->in == NULL || wire->in_end == wire->in_cap)
 		reserve_input(wire, wire->in == NULL ? IN_MIN :
 					  (wire->in_end - wire->in_start) + IN_MIN);
+}
 
-	space = wire->in_cap - wire->in_end;
+ssize_t
+pgpx_wire_receive(PgpxWire *wire, bool *full)
+{
+	size_t		space = wire->in_cap - wire->in_end;
+	ssize_t		n;
+
+	*full = false;
+	if (wire->phase == PGPX_WIRE_BROKEN)
+		return -1;
 	do
 		n = recv(wire->fd, wire->in + wire->in_end, space, MSG_DONTWAIT);
 	while (n < 0 && errno == EINTR);
@@ -208,8 +211,6 @@ pgpx_wire_fill(PgpxWire *wire, bool *full)
 		wire->in_end += n;
 		wire->bytes_in += n;
 		*full = (size_t) n == space;
-		if (*full && wire->in_cap < IN_READ_MAX)
-			reserve_input(wire, wire->in_cap + 1);
 		return n;
 	}
 	if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
@@ -217,6 +218,21 @@ pgpx_wire_fill(PgpxWire *wire, bool *full)
 
 	wire->eof = true;
 	return -1;
+}
+
+ssize_t
+pgpx_wire_fill(PgpxWire *wire, bool *full)
+{
+	ssize_t		n;
+
+	*full = false;
+	if (wire->phase == PGPX_WIRE_BROKEN)
+		return -1;
+	pgpx_wire_make_room(wire);
+	n = pgpx_wire_receive(wire, full);
+	if (*full && wire->in_cap < IN_READ_MAX)
+		reserve_input(wire, wire->in_cap + 1);
+	return n;
 }
 
 int

@@ -151,6 +151,13 @@ extern PgpxWireEvent pgpx_wire_next(PgpxWire *wire, PgpxWireMessage *msg);
 extern ssize_t pgpx_wire_fill(PgpxWire *wire, bool *full);
 
 /*
+ * The two halves of it: room, which may throw, and one read into the room that
+ * there is, which does not.
+ */
+extern void pgpx_wire_make_room(PgpxWire *wire);
+extern ssize_t pgpx_wire_receive(PgpxWire *wire, bool *full);
+
+/*
  * pgpx_wire_answered
  *		Is the answer whole in the buffer, or is nothing more to come before
  *		something is done about it?  Nothing is taken from the buffer.

@@ -9,18 +9,35 @@
 
 #include "port/pg_bswap.h"
 
-static void
+/* As appendBinaryStringInfo, inline: a statement is put together of some thirty. */
+static inline void
+put(StringInfo buf, const void *data, int len)
+{
+	if (buf->len + len >= buf->maxlen)
+		enlargeStringInfo(buf, len);
+	memcpy(buf->data + buf->len, data, len);
+	buf->len += len;
+	buf->data[buf->len] = '\0';
+}
+
+static inline void
+put_char(StringInfo buf, char c)
+{
+	put(buf, &c, 1);
+}
+
+static inline void
 put_int32(StringInfo buf, uint32 value)
 {
 	value = pg_hton32(value);
-	appendBinaryStringInfo(buf, (char *) &value, 4);
+	put(buf, &value, 4);
 }
 
-static void
+static inline void
 put_int16(StringInfo buf, uint16 value)
 {
 	value = pg_hton16(value);
-	appendBinaryStringInfo(buf, (char *) &value, 2);
+	put(buf, &value, 2);
 }
 
 static StringInfo
@@ -41,7 +58,7 @@ begin_output(PgpxWire *wire)
 static int
 begin_message(StringInfo buf, char type)
 {
-	appendStringInfoCharMacro(buf, type);
+	put_char(buf, type);
 	put_int32(buf, 0);
 	return buf->len - 4;
 }
@@ -59,7 +76,7 @@ put_query(StringInfo buf, const char *sql)
 {
 	int			at = begin_message(buf, 'Q');
 
-	appendBinaryStringInfo(buf, sql, strlen(sql) + 1);
+	put(buf, sql, strlen(sql) + 1);
 	end_message(buf, at);
 }
 
@@ -79,14 +96,14 @@ pgpx_wire_put_extended(StringInfo buf, const char *sql, int nparams,
 	int			at;
 
 	at = begin_message(buf, 'P');
-	appendStringInfoChar(buf, '\0');	/* unnamed statement */
-	appendBinaryStringInfo(buf, sql, strlen(sql) + 1);
+	put_char(buf, '\0');		/* unnamed statement */
+	put(buf, sql, strlen(sql) + 1);
 	put_int16(buf, 0);			/* types: the remote's to infer */
 	end_message(buf, at);
 
 	at = begin_message(buf, 'B');
-	appendStringInfoChar(buf, '\0');	/* unnamed portal */
-	appendStringInfoChar(buf, '\0');
+	put_char(buf, '\0');		/* unnamed portal */
+	put_char(buf, '\0');
 	put_int16(buf, 0);			/* all parameters are text */
 	put_int16(buf, (uint16) nparams);
 	for (int i = 0; i < nparams; i++)
@@ -98,7 +115,7 @@ pgpx_wire_put_extended(StringInfo buf, const char *sql, int nparams,
 			int			len = strlen(values[i]);
 
 			put_int32(buf, len);
-			appendBinaryStringInfo(buf, values[i], len);
+			put(buf, values[i], len);
 		}
 	}
 	put_int16(buf, (uint16) nformats);
@@ -107,11 +124,11 @@ pgpx_wire_put_extended(StringInfo buf, const char *sql, int nparams,
 	end_message(buf, at);
 
 	at = begin_message(buf, 'D');
-	appendBinaryStringInfo(buf, "P", 2);
+	put(buf, "P", 2);
 	end_message(buf, at);
 
 	at = begin_message(buf, 'E');
-	appendStringInfoChar(buf, '\0');
+	put_char(buf, '\0');
 	put_int32(buf, 0);			/* all rows */
 	end_message(buf, at);
 
@@ -176,7 +193,7 @@ pgpx_wire_refuse_copy(PgpxWire *wire)
 	int			at = begin_message(buf, 'f');
 
 	appendStringInfoString(buf, "pgpool_ext does not support COPY");
-	appendStringInfoChar(buf, '\0');
+	put_char(buf, '\0');
 	end_message(buf, at);
 	if (wire->phase == PGPX_WIRE_COPY_EXTENDED)
 		end_message(buf, begin_message(buf, 'S'));

@@ -14,7 +14,7 @@ say() {
 rows=$(sed -n '/^## Which test shows/,/^## Style/p' README.md | grep '^|' | grep -Ev '^\| (#|fault) |^\|--')
 while read -r row; do
   tests=$(sed 's/ *|$//; s/.*| //' <<<"$row")
-  if ! grep -Eq '`[0-9]{3}`|`[a-z_]+\.(sql|spec)`|\<(model|stress|fuzz|soak)\>' <<<"$tests"; then
+  if ! grep -Eq '`[0-9]{3}`|`[a-z_]+\.(sql|spec)`|\<(model|stress|fuzz|soak|packages)\>' <<<"$tests"; then
     say "no test: ${row:0:60}"
   fi
   for name in $(grep -oE '`[0-9]{3}`|`[a-z_]+\.(sql|spec)`' <<<"$tests" | tr -d '`'); do

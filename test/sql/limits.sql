@@ -8,7 +8,7 @@ SELECT test.server('late', 'pool_size', '1');
 DO $$
 BEGIN
 	LOOP
-		PERFORM pgpool.checkout('huge', '500 ms');
+		PERFORM pgpool.checkout('huge', '30 s');
 	END LOOP;
 EXCEPTION WHEN deadlock_detected THEN
 	-- the leases are the session's: what the block has taken stays

@@ -233,7 +233,8 @@ is_deeply($result->{count}, { same => 1 }, 'as many columns as there can be') or
 # What cannot be sent as one value is an error, and nothing is lost.
 my $session = PgpxSession->new($both, dbname => 'same');
 my $lease = lease($session, 'same');
-$session->run("SELECT pgpool.exec($lease, 'begin; create temp table kept as select 7 as a')");
+$session->run('SET statement_timeout = 0');	# which is for the short ones
+$session->run("SELECT pgpool.exec($lease, 'set statement_timeout = 0; begin; create temp table kept as select 7 as a')");
 $session->fails("SELECT * FROM pgpool.query($lease, 'select repeat(''x'', 550000000)::bytea') AS t(a bytea)",
 	'XX000', qr/invalid memory alloc request size/, 'more than 1 GB as text');
 $session->run("SELECT pgpool.exec($lease, 'rollback; create temp table kept as select 7 as a')");
@@ -243,7 +244,6 @@ is($session->run("SELECT * FROM pgpool.query($lease, 'select a from kept') AS t(
 SKIP:
 {
 	skip('less than 8 GB of memory are free', 1) if free_memory() < 8;
-	$session->run('SET statement_timeout = 0');	# which is for the short ones
 	is( $session->run("SELECT length(a) FROM pgpool.query($lease, 'select repeat(''x'', 1073741800)') AS t(a text)") . $session->error,
 		'1073741800', 'a value of 1 GB');
 }

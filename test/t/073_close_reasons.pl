@@ -1,23 +1,37 @@
-# Each cause that closes a connection has a counter of its own in stats, and each
-# thing that a session can wait for a word of its own in waiters: one event, and
-# exactly that one counts.
+# Each cause that closes a connection has a counter of its own in stats and a sentence
+# in the log, and each thing that a session can wait for a word of its own in waiters:
+# one event, and exactly that one counts.
 use strict;
 use warnings;
 
 use IO::Socket::INET;
 use PgpxTest;
+use PostgreSQL::Test::Utils;
 use Test::More;
 
 # it never answers: the kernel takes the connections
 my $silent = IO::Socket::INET->new(Listen => 64, LocalAddr => '127.0.0.1') or die "no listener: $!";
 my $remote = remote_node('remote', conf => ["client_connection_check_interval = '200ms'"]);
-my $local = local_node('local', conf => ['pgpool_ext.max_connections = 40']);
+my $local = local_node('local', conf => [ 'pgpool_ext.max_connections = 40', 'pgpool_ext.log_connections = on' ]);
 my ($session, $holder, $other) = map { PgpxSession->new($local) } 1 .. 3;
 my @counters = split / /, $local->safe_psql('postgres', <<'EOT');
 CREATE EXTENSION pgpool_ext;
 SELECT string_agg(attname, ' ' ORDER BY attnum) FROM pg_attribute WHERE attrelid = 'pgpool.stats'::regclass AND attname ~ '^closed_';
 EOT
 my %seen;
+my %because = (
+	closed_idle => 'Nobody has used it for idle_timeout.',
+	closed_lifetime => 'It was older than max_lifetime.',
+	closed_uses => 'It was leased max_uses times.',
+	closed_overflow => 'There were more than pool_size.',
+	closed_evicted => 'It gave way to another pool under the same cap.',
+	closed_reset => 'It could not be reset for certain.',
+	closed_broken => 'It was lost or out of step, or its remote refused to write.',
+	closed_drained => 'An administrator had it closed.',
+	closed_stale => 'The options have changed.',
+	closed_terminated => 'Its lease was terminated, or has timed out.',
+	closed_holder_died => 'Its lease ended in the middle of a statement or of a transaction.',
+	closed_discarded => 'Its lease was discarded.');
 
 # One connection of a pool is opened, something happens, and it is closed as that.
 sub closes_as
@@ -32,6 +46,8 @@ sub closes_as
 		return $local->safe_psql('postgres', "SELECT string_agg(key || ' ' || value, ' ' ORDER BY key) FROM pgpool.stats s, jsonb_each_text(to_jsonb(s)) WHERE server = '$server' AND local_user = current_user AND key ~ '^closed_' AND value <> '0'");
 	};
 	ok(wait_until($local, $stats, "$counter 1", 30), "$counter counts what it says, and nothing else does");
+	my ($told) = slurp_file($local->logfile) =~ /closed connection \d+ to server "$server" .*\n.* DETAIL:  (.*)\n/;
+	is($told, $because{$counter}, '.. and the log says so');
 	$seen{$counter}++;
 	return;
 }
@@ -117,7 +133,15 @@ waits_for('server_cap', 'w_server_cap');
 make_pool($local, $remote, server => 'w_hog', options => { pool_size => 100 });
 $other->run(q{SELECT pgpool.try_checkout('w_hog') FROM generate_series(1, 100)});
 make_pool($local, $remote, server => 'w_global_cap');
-$other->run(q{SELECT pgpool.checkout('w_hog', '300 ms') FROM generate_series(1, 100)});
+my $all_are_leased = sub {
+	$other->run(q{SELECT pgpool.checkout('w_hog', '300 ms') FROM generate_series(1, 100)});
+	return $local->safe_psql('postgres', <<'EOT');
+SELECT connections_used = connections_max
+	AND NOT EXISTS (SELECT FROM pgpool.connections WHERE state <> 'leased' AND server <> 'w_connecting')
+FROM pgpool.workers
+EOT
+};
+ok(wait_until($local, $all_are_leased, 't', 60), 'one pool has all places');
 waits_for('global_cap', 'w_global_cap');
 $_->run('SELECT pgpool.checkin_all()'), $_->quit foreach $session, $holder, $other, $mine;
 

@@ -1,10 +1,12 @@
-# README.md says what is so: its tables are those of the server, and its examples
-# run, in their order, in one session.  A comment in front of an example says what
-# is different with it:
+# README.md and the pages of manual/ say what is so: their tables are those of the
+# server, and their examples run, in their order, in one session.  (Those of the
+# recipes have a test of their own.)  A comment in front of an example says what is
+# different with it:
 #
 #   <!-- example: on the remote server -->          as the role of the examples
 #   <!-- example: by the superuser of the remote server -->
 #   <!-- example: fails with 25001 -->
+#   <!-- example: again below -->                   a taste, which runs there
 use strict;
 use warnings;
 
@@ -15,12 +17,14 @@ use Test::More;
 # The address in the examples.
 my $ADDRESS = "host '10.0.0.7'";
 
-my $readme = slurp("$FindBin::Bin/../../README.md");
+# in the order in which their examples run
+my @pages = ('README.md', map { "test/manual/$_.md" } qw(guide connecting operating views locks errors));
+my %text = map { $_ => slurp("$FindBin::Bin/../../$_") } @pages;
+my $all = join "\n", @text{@pages};
 my $remote = remote_node('remote');
 my $local = local_node('local');
 
 examples();
-links();
 settings();
 functions();
 views();
@@ -47,7 +51,7 @@ sub table
 	my ($heading) = @_;
 	my @rows;
 
-	$readme =~ /^#+ \Q$heading\E\n(.*?)(?=^#+ |\z)/ms or die "README.md has no \"$heading\"\n";
+	$all =~ /^#+ \Q$heading\E\n(.*?)(?=^#+ |\z)/ms or die "no page has \"$heading\"\n";
 	foreach my $line (grep { /^\|/ } split /\n/, $1)
 	{
 		my @cells = map { s/^\s+|\s+$//gr =~ s/`//gr } split /\|/, $line, -1;
@@ -78,16 +82,32 @@ sub rows
 sub examples
 {
 	my $session = PgpxSession->new($local);
+
+	foreach my $page (@pages)
+	{
+		my $n = examples_of($page, $session);
+
+		cmp_ok($n, '>', 8, 'README.md has examples') if $page eq 'README.md';
+		is($session->run('SELECT pgpool.checkin_all()'), '0', "$page: its examples return what they lease");
+	}
+	$session->quit;
+	return;
+}
+
+# How many they are.
+sub examples_of
+{
+	my ($page, $session) = @_;
 	my $at = "host '127.0.0.1', port '" . $remote->port . "'";
 	my $n = 0;
 
-	while ($readme =~ /^(?:<!-- example: (.*?) -->\n)?```sql\n(.*?)^```$/msg)
+	while ($text{$page} =~ /^(?:<!-- example: (.*?) -->\n)?```sql\n(.*?)^```$/msg)
 	{
 		my ($mark, $sql) = ($1 // '', $2);
 		my ($title) = $sql =~ /^(.{1,50})/;
 
 		$n++;
-		$title = "example $n: $title";
+		$title = "$page, example $n: $title";
 		$sql =~ s/\Q$ADDRESS\E/$at/g;
 		if ($mark =~ /^(on|by the superuser of) the remote server$/)
 		{
@@ -95,6 +115,10 @@ sub examples
 			my $status = $remote->psql($dbname, $script, stderr => \my $error);
 
 			is($status == 0 ? '' : $error, '', "$title (remote)");
+		}
+		elsif ($mark eq 'again below')
+		{
+			like(substr($text{$page}, pos $text{$page}), qr/^\Q$sql\E/m, $title);
 		}
 		elsif ($mark =~ /^fails with (\w{5})$/)
 		{
@@ -112,23 +136,27 @@ sub examples
 			fail("$title: what is \"$mark\"?");
 		}
 	}
-	cmp_ok($n, '>', 15, 'README.md has examples');
-	is($session->run('SELECT pgpool.checkin_all()'), '0', 'they return what they lease');
-	$session->quit;
-	return;
+	return $n;
 }
 
-# Links within the page lead to a heading.
-sub links
+# The functions that a row of the table stands for: PARAMS are texts or of any types,
+# ON is a lease or a pool, and there may be several in one cell.
+sub signatures
 {
-	my %anchors;
+	my ($cell) = @_;
+	my @signatures = split /(?<=\)), /, $cell;
 
-	foreach my $heading ($readme =~ /^#+ (.*)$/mg)
+	foreach ([ PARAMS => q{VARIADIC params text[] DEFAULT '{}'}, 'VARIADIC params "any"' ],
+		[ ON => 'lease bigint', 'pool text' ])
 	{
-		$anchors{ lc($heading) =~ s/[^\w -]//gr =~ s/ /-/gr } = 1;
+		my ($word, @meanings) = @$_;
+
+		@signatures = map {
+			my $signature = $_;
+			/\b$word\b/ ? map { $signature =~ s/\b$word\b/$_/r } @meanings : $signature
+		} @signatures;
 	}
-	same([ grep { !$anchors{$_} } $readme =~ /\]\(#([^)]*)\)/g ], [], 'links lead to headings');
-	return;
+	return @signatures;
 }
 
 sub settings
@@ -152,8 +180,12 @@ SELECT format('%s(%s) | %s | %s', p.proname,
 FROM pg_proc p WHERE p.pronamespace = 'pgpool'::regnamespace
 EOT
 
-	same([ map { join ' | ', @$_[ 0, 1, 3 ] } table('Functions') ],
-		\@expected, 'the table of functions is that of pg_proc, with privileges');
+	my @told = map {
+		my ($cell, $returns, undef, $who) = @$_;
+		map { "$_ | $returns | $who" } signatures($cell)
+	} table('Functions');
+
+	same(\@told, \@expected, 'the table of functions is that of pg_proc, with privileges');
 	return;
 }
 
@@ -164,7 +196,8 @@ SELECT relname FROM pg_class
 WHERE relnamespace = 'pgpool'::regnamespace AND relkind = 'v'
 EOT
 
-	same([ $readme =~ /^#+ View (\w+)$/mg ], \@views, 'all views have a table');
+	same([ $all =~ /^#+ View (\w+)$/mg ], \@views, 'all views have a table');
+	same([ map { $_->[0] } table('Views') ], \@views, 'and a row in that of the views');
 	foreach my $view (@views)
 	{
 		my @expected = rows(<<"EOT");
@@ -303,8 +336,9 @@ sub questions
 		'could not determine polymorphic type because input has type unknown' => q{SELECT pgpool.query_as(NULL, 'shard1', 'select 1')},
 		'function pgpool.exec(..) does not exist' => q{SELECT pgpool.exec(pool => 'shard1', sql => 'select 1')},
 		'invalid input syntax for type interval' => q{SELECT pgpool.checkout('shard1', 'month report')},
+		'permission denied for function pause' => q{SET ROLE web; SELECT pgpool.pause('shard1')},
 		'too many connections for role' => q{SELECT pgpool.checkout('crowded')});
-	my ($faq) = $readme =~ /^## FAQ\n(.*?)^## /ms;
+	my ($faq) = $text{'README.md'} =~ /^## FAQ\n(.*?)^## /ms;
 
 	$faq =~ s/\s+/ /g;
 	$remote->safe_psql('postgres', q{CREATE ROLE crowded LOGIN CONNECTION LIMIT 0 PASSWORD 'secret'});

@@ -1,6 +1,7 @@
 # The recipes work: their examples run, in their order, and print what the page
-# shows; the queries for the exporter give what its format wants.  A comment in
-# front of an example says where it runs:
+# shows; the queries for the exporter give what its format wants, the exporter itself
+# makes metrics of them, and promtool knows the expressions, if these two are there.
+# A comment in front of an example says where it runs:
 #
 #   <!-- run: on shard1 -->                   or "on shard1 and shard2"
 #   <!-- run: in another session -->
@@ -12,13 +13,16 @@ use strict;
 use warnings;
 
 use FindBin;
+use HTTP::Tiny;
+use IPC::Run;
 use PgpxTest;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
+use Time::HiRes 'usleep';
 
-my $folder = "$FindBin::Bin/../recipes";
-my $page = slurp_file("$folder/README.md");
+my $folder = "$FindBin::Bin/../manual";
+my $page = slurp_file("$folder/recipes.md");
 
 my @replicated = ('wal_level = replica', 'max_wal_senders = 5', 'hot_standby = on');
 my %remote = map { $_ => remote_node($_) } qw(shard1 shard2);
@@ -29,7 +33,7 @@ foreach my $node (values %remote, $primary)
 	$node->safe_psql('postgres', 'CREATE DATABASE app OWNER app');
 }
 my $standby = standby();
-my $local = local_node('local');
+my $local = local_node('local', conf => ["listen_addresses = '127.0.0.1'"]);
 
 # where the hosts of the page are
 my %port_at = (
@@ -43,7 +47,10 @@ my $other = session();
 
 examples();
 dblink_is_covered();
-metrics();
+my @metrics = metrics();
+
+exporter(@metrics);
+expressions();
 
 $_->quit foreach $session, $other;
 check_invariants($local);
@@ -259,5 +266,68 @@ SELECT bool_and((SELECT bool_and(n >= before) FROM (SELECT n, lag(n, 1, 0::int8)
 	AND sum(seconds_count) = (SELECT sum(waits) FROM pgpool.wait_histogram) AND sum(seconds_count) > 0
 FROM metrics_pgpool_ext_wait
 EOT
+	return sort keys %names;
+}
+
+# The first of these programs that is there.
+sub program
+{
+	foreach my $name (@_)
+	{
+		foreach my $path (map { "$_/$name" } split /:/, $ENV{PATH}) { return $path if -x $path; }
+	}
+	return;
+}
+
+# The page's command makes all metrics of the views, under their names.
+sub exporter
+{
+	my @expected = @_;
+	my ($command) = $page =~ /^```sh\n(.*?)^```$/ms;
+	my $at = '127.0.0.1:' . PostgreSQL::Test::Cluster::get_free_port();
+	my $port = $local->port;
+	my $text = '';
+
+  SKIP:
+	{
+		my $program = program(qw(postgres_exporter prometheus-postgres-exporter))
+		  or skip 'no postgres_exporter (Debian: prometheus-postgres-exporter)', 1;
+
+		$command =~ s/127\.0\.0\.1:5432/127.0.0.1:$port/;
+		$command =~ s/postgres_exporter/$program/;
+		$command =~ s{queries\.yaml}{$folder/queries.yaml --web.listen-address=$at};
+		my $exporter = IPC::Run::start([ 'sh', '-c', "exec env $command" ], '<', \'', '>', \my $out, '2>', \my $err);
+
+		for (my $until = time() + 60; time() < $until; usleep(100_000))
+		{
+			$text = HTTP::Tiny->new(timeout => 30)->get("http://$at/metrics")->{content};
+			last if $text =~ /^pgpool_ext_pool_up\{/m || !$exporter->pumpable;
+		}
+		is(join(' ', grep { $text !~ /^\Q$_\E(?:_bucket)?[{ ]/m } @expected), '', 'the exporter makes all metrics')
+		  or diag($err);
+		like($text, qr/^pgpool_ext_pool_up\{[^}]*foreign_server="shard1"[^}]*\} 1$/m, 'a pool is up');
+		$exporter->kill_kill;
+	}
+	return;
+}
+
+# What the page would have Prometheus watch can be evaluated.
+sub expressions
+{
+	my ($section) = $page =~ /^## Monitoring\n(.*?)^## /ms;
+	my @expressions = $section =~ /^\| `([^`]+)` \|/mg;
+	my $rules = "$PostgreSQL::Test::Utils::tmp_check/rules.yaml";
+
+	cmp_ok(scalar @expressions, '>', 5, 'the page has expressions');
+  SKIP:
+	{
+		my $program = program('promtool') or skip 'no promtool (Debian: prometheus)', 1;
+
+		PostgreSQL::Test::Utils::append_to_file($rules, join '',
+			"groups:\n- name: pgpool_ext\n  rules:\n", map { "  - alert: Alert\n    expr: '$_'\n" } @expressions);
+		my $out;
+		ok(IPC::Run::run([ $program, 'check', 'rules', '--lint=none', $rules ], '>', \$out, '2>&1'), 'promtool knows them')
+		  or diag($out);
+	}
 	return;
 }

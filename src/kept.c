@@ -1,0 +1,470 @@
+/*-------------------------------------------------------------------------
+ *
+ * kept.c
+ *	  The sockets that this session keeps, and waiting on them.
+ *
+ * Runs in sessions only.  Takes no lock while it waits.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "kept.h"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "mb/pg_wchar.h"
+#include "storage/fd.h"
+#include "storage/latch.h"
+#include "storage/shmem.h"
+#include "utils/memutils.h"
+
+#include "conn_state.h"
+#include "fdpass.h"
+#include "guc.h"
+#include "handoff.h"
+
+/* pgpx_session_gather: until so much is there, or so long */
+#define GATHER_BYTES (256 * 1024)
+#define GATHER_MS 2
+
+static PgpxKept **kept_by_conn = NULL;	/* [max_connections] */
+static int	nkept = 0;
+static uint64 use_counter = 0;
+
+static int	reply_pair[2] = {-1, -1};	/* [0] we read, [1] goes to the worker */
+static uint64 last_request = 0;
+
+PgpxKept *
+pgpx_kept_find(int conn, uint64 generation)
+{
+	PgpxKept   *kept;
+
+	if (kept_by_conn == NULL)
+		return NULL;
+	kept = kept_by_conn[conn];
+	if (kept == NULL)
+		return NULL;
+	if (kept->generation != generation)
+	{
+		/* the connection that this was the socket of is gone */
+		if (!kept->leased)
+			pgpx_kept_drop(kept);
+		return NULL;
+	}
+	kept->last_used = ++use_counter;
+	return kept;
+}
+
+void
+pgpx_kept_drop(PgpxKept *kept)
+{
+	/* the wait set first: its registration belongs to the shared socket */
+	if (kept->waits != NULL)
+		FreeWaitEventSet(kept->waits);
+	if (kept->fd >= 0)
+	{
+		close(kept->fd);
+		ReleaseExternalFD();
+	}
+	pgpx_wire_free(&kept->wire);
+	if (kept_by_conn[kept->conn] == kept)
+	{
+		kept_by_conn[kept->conn] = NULL;
+		nkept--;
+	}
+	pfree(kept);
+}
+
+/* Who waits for the worker looks at least this often whether it is there. */
+#define CONTROL_LOOK_MS 100
+#define REPLY_LOOK_MS 1000
+
+/* Let the least recently used socket go that no lease uses. */
+static bool
+let_one_go(void)
+{
+	PgpxKept   *oldest = NULL;
+
+	for (int i = 0; i < pgpx_shared->max_connections; i++)
+	{
+		PgpxKept   *kept = kept_by_conn[i];
+
+		if (kept != NULL && !kept->leased &&
+			(oldest == NULL || kept->last_used < oldest->last_used))
+			oldest = kept;
+	}
+	if (oldest == NULL)
+		return false;
+	pgpx_kept_drop(oldest);
+	return true;
+}
+
+/* Room for one more external descriptor, or 53000. */
+static void
+acquire_fd(void)
+{
+	while (!AcquireExternalFD())
+		if (!let_one_go())
+			ereport(ERROR,
+					(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+					 errmsg("could not take in the socket of a pooled connection"),
+					 errdetail("This session has too many open descriptors."),
+					 errhint("Return leases, or raise the server's \"max_files_per_process\".")));
+}
+
+/*
+ * Make room for what one more socket needs: itself and, while it is being set
+ * up, its wait set.  The wait set acquires by itself, and throws.
+ */
+static void
+make_room(void)
+{
+	while (nkept >= PGPX_MAX_KEPT && let_one_go())
+		;
+	acquire_fd();
+	acquire_fd();
+	ReleaseExternalFD();
+	ReleaseExternalFD();
+}
+
+static void
+make_reply_pair(void)
+{
+	int			pair[2];
+
+	if (reply_pair[0] >= 0)
+		return;
+	acquire_fd();
+	if (!AcquireExternalFD())
+	{
+		ReleaseExternalFD();
+		errno = EMFILE;
+	}
+	else if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK,
+						0, pair) == 0)
+	{
+		reply_pair[0] = pair[0];
+		reply_pair[1] = pair[1];
+		return;
+	}
+	else
+	{
+		ReleaseExternalFD();
+		ReleaseExternalFD();
+	}
+	ereport(ERROR,
+			(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+			 errmsg("could not create a socket pair: %m")));
+}
+
+bool
+pgpx_session_time_left(PgpxTime deadline, long most, long *ms)
+{
+	PgpxTime	now;
+
+	*ms = most;
+	if (deadline == 0)
+		return true;
+	now = pgpx_now();
+	if (now >= deadline)
+		return false;
+	*ms = (long) Min((deadline - now) / 1000 + 1,
+					 most < 0 ? INT_MAX / 2 : most);
+	return true;
+}
+
+bool
+pgpx_session_wait_latch(PgpxTime deadline, uint32 wait_event)
+{
+	int			events = WL_LATCH_SET | WL_EXIT_ON_PM_DEATH;
+	long		timeout;
+	int			rc;
+
+	if (!pgpx_session_time_left(deadline, -1, &timeout))
+		return false;
+	if (timeout >= 0)
+		events |= WL_TIMEOUT;
+	rc = WaitLatch(MyLatch, events, timeout, wait_event);
+	if (rc & WL_LATCH_SET)
+		ResetLatch(MyLatch);
+	CHECK_FOR_INTERRUPTS();
+	return true;
+}
+
+bool
+pgpx_session_wait_control(int worker, PgpxTime deadline)
+{
+	static uint32 wait_event = 0;
+	long		timeout;
+
+	if (!pgpx_session_time_left(deadline, CONTROL_LOOK_MS, &timeout))
+		return false;
+	if (WaitLatchOrSocket(MyLatch,
+						  WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | WL_TIMEOUT |
+							  WL_SOCKET_WRITEABLE,
+						  pgpx_handoff_session_fd(worker), timeout,
+						  pgpx_wait_event(&wait_event, "PgpoolControl")) &
+		WL_LATCH_SET)
+		ResetLatch(MyLatch);
+	CHECK_FOR_INTERRUPTS();
+	return true;
+}
+
+/* Wait for the socket or the latch; timeout in ms, -1: for ever. */
+static void
+wait_for_events(PgpxKept *kept, uint32 events, long timeout, uint32 wait_event)
+{
+	WaitEvent	occurred[3];
+	int			n;
+
+	if (kept->events != events)
+	{
+		ModifyWaitEvent(kept->waits, kept->socket_pos, events, NULL);
+		kept->events = events;
+	}
+	n = WaitEventSetWait(kept->waits, timeout, occurred, lengthof(occurred),
+						 wait_event);
+	for (int i = 0; i < n; i++)
+		if (occurred[i].events & WL_LATCH_SET)
+			ResetLatch(MyLatch);
+}
+
+bool
+pgpx_session_wait(PgpxKept *kept, uint32 events, PgpxTime deadline,
+				  uint32 wait_event)
+{
+	long		timeout;
+
+	if (!pgpx_session_time_left(deadline, -1, &timeout))
+		return false;
+	wait_for_events(kept, events, timeout, wait_event);
+	CHECK_FOR_INTERRUPTS();
+	return true;
+}
+
+/*
+ * The remote sends 8 kB at a time.  Whoever sleeps for the next 8 kB is woken by
+ * each, at the price of both, and takes what could go in larger pieces.
+ *
+ * The mark belongs to the socket, and so to all who hold it: it is there while
+ * this process sleeps and no longer, and nothing throws before it is gone.
+ */
+void
+pgpx_session_gather(PgpxKept *kept, uint32 wait_event)
+{
+	int			much = GATHER_BYTES;
+	int			any = 1;
+
+	(void) setsockopt(kept->fd, SOL_SOCKET, SO_RCVLOWAT, &much, sizeof(much));
+	wait_for_events(kept, WL_SOCKET_READABLE, GATHER_MS, wait_event);
+	(void) setsockopt(kept->fd, SOL_SOCKET, SO_RCVLOWAT, &any, sizeof(any));
+	CHECK_FOR_INTERRUPTS();
+}
+
+ssize_t
+pgpx_kept_poll(PgpxKept *kept, int pool, bool *full)
+{
+	PgpxTime	until;
+	ssize_t		n;
+
+	if (!pgpx_busy_poll_is_calm(pool))
+		return 0;
+	pgpx_wire_make_room(&kept->wire);	/* may throw, so before the place */
+	until = pgpx_busy_poll_begin(&kept->poll);
+	if (until == 0)
+		return 0;
+
+	/*
+	 * Not by the wait set: that may throw, and the place would be lost; and it
+	 * would come back at once for a latch that has been set for long.
+	 */
+	do
+		n = pgpx_wire_receive(&kept->wire, full);
+	while (n == 0 && pgpx_now() < until);
+	pgpx_busy_poll_end(&kept->poll, n != 0);
+	pgpx_busy_poll_leave();
+	return n;
+}
+
+/* A descriptor that came in is not wanted; -1: none did. */
+static void
+drop_received(int fd)
+{
+	if (fd < 0)
+		return;
+	close(fd);
+	ReleaseExternalFD();
+}
+
+/* Keep a socket that has come in; consumes the descriptor, also on an error. */
+static PgpxKept *
+keep(int conn, uint64 generation, int fd)
+{
+	PgpxKept   *kept;
+
+	PG_TRY();
+	{
+		kept = MemoryContextAllocZero(TopMemoryContext, sizeof(*kept));
+		kept->waits = pgpx_create_wait_event_set(3);
+		AddWaitEventToSet(kept->waits, WL_LATCH_SET, PGINVALID_SOCKET, MyLatch,
+						  NULL);
+		AddWaitEventToSet(kept->waits, WL_EXIT_ON_PM_DEATH, PGINVALID_SOCKET,
+						  NULL, NULL);
+		kept->events = WL_SOCKET_READABLE;
+		kept->socket_pos = AddWaitEventToSet(kept->waits, kept->events, fd,
+											 NULL, NULL);
+	}
+	PG_CATCH();
+	{
+		/* a wait set that was made is lost with this session, no more */
+		drop_received(fd);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+
+	kept->conn = conn;
+	kept->generation = generation;
+	kept->fd = fd;
+	kept->last_used = ++use_counter;
+	pgpx_wire_init(&kept->wire, fd, GetDatabaseEncoding(), TopMemoryContext);
+	kept_by_conn[conn] = kept;
+	nkept++;
+	return kept;
+}
+
+/* Take in a message of the worker, if one is there: its length, and *fd. */
+static ssize_t
+receive(PgpxReply *reply, int *fd)
+{
+	ssize_t		len;
+
+	/* what comes in is counted before it comes */
+	acquire_fd();
+	len = pgpx_fd_recv(reply_pair[0], reply, sizeof(*reply), fd);
+	if (*fd < 0)
+		ReleaseExternalFD();
+	return len;
+}
+
+static bool
+is_answer(const PgpxReply *reply, const PgpxSocketRequest *request)
+{
+	return reply->life == pgpx_shared->life &&
+		reply->request == request->request && reply->conn == request->conn &&
+		reply->generation == request->generation &&
+		reply->lease_id == request->lease_id;
+}
+
+/* False: the deadline has passed. */
+static bool
+wait_for_reply(PgpxTime deadline)
+{
+	static uint32 wait_event = 0;
+	long		timeout;
+
+	if (!pgpx_session_time_left(deadline, REPLY_LOOK_MS, &timeout))
+		return false;
+	if (WaitLatchOrSocket(MyLatch,
+						  WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | WL_TIMEOUT |
+							  WL_SOCKET_READABLE,
+						  reply_pair[0], timeout,
+						  pgpx_wait_event(&wait_event, "PgpoolSocket")) &
+		WL_LATCH_SET)
+		ResetLatch(MyLatch);
+	CHECK_FOR_INTERRUPTS();
+	return true;
+}
+
+PgpxFetch
+pgpx_kept_fetch(int pool_index, int conn, uint64 generation, uint64 lease_id,
+				PgpxTime deadline, PgpxKept **kept)
+{
+	PgpxPool   *pool = &pgpx_pools[pool_index];
+	PgpxSocketRequest request = {0};
+
+	if (kept_by_conn == NULL)
+		kept_by_conn =
+			MemoryContextAllocZero(TopMemoryContext,
+								   mul_size(pgpx_shared->max_connections,
+											sizeof(PgpxKept *)));
+	make_room();
+	make_reply_pair();
+
+	request.header.pool = PGPX_POOL_INDEX(pool);
+	request.header.pool_id = pool->pool_id;
+	request.header.epoch = pgpx_pool_worker_epoch(pool);
+	request.conn = conn;
+	request.generation = generation;
+	request.lease_id = lease_id;
+	request.request = ++last_request;
+
+	for (;;)
+	{
+		int			sent = pgpx_handoff_send_request(pool->worker, &request,
+													 reply_pair[1]);
+
+		if (sent > 0)
+			break;
+		if (sent < 0)
+			return PGPX_FETCH_GONE;
+		if (!pgpx_session_wait_control(pool->worker, deadline))
+			return PGPX_FETCH_TIMEOUT;
+	}
+
+	for (;;)
+	{
+		PgpxReply	reply;
+		int			fd;
+		ssize_t		len = receive(&reply, &fd);
+
+		if (len == sizeof(reply) && is_answer(&reply, &request))
+		{
+			if (!reply.ok || fd < 0)
+			{
+				drop_received(fd);
+				return PGPX_FETCH_GONE;
+			}
+			*kept = keep(conn, generation, fd);
+			return PGPX_FETCH_OK;
+		}
+
+		/* else it is the answer to a question that we have given up */
+		drop_received(fd);
+		if (len != 0)
+			continue;
+
+		/* the worker may have ended with our question unread */
+		if (pg_atomic_read_u64(&pgpx_conns[conn].lease_id) != lease_id)
+			return PGPX_FETCH_GONE;
+		if (!wait_for_reply(deadline))
+			return PGPX_FETCH_TIMEOUT;
+	}
+}
+
+bool
+pgpx_kept_quiet(PgpxKept *kept)
+{
+	WaitEvent	occurred;
+
+	if (kept->events != WL_SOCKET_READABLE)
+	{
+		ModifyWaitEvent(kept->waits, kept->socket_pos, WL_SOCKET_READABLE,
+						NULL);
+		kept->events = WL_SOCKET_READABLE;
+	}
+	if (WaitEventSetWait(kept->waits, 0, &occurred, 1, 0) == 0)
+		return true;
+	if ((occurred.events & WL_LATCH_SET) == 0)
+		return false;
+
+	/*
+	 * The latch of a wait that is over would hide the socket for ever.  Whoever
+	 * waits for it looks at what it stands for before he sleeps; except for
+	 * interrupts, which are only served when he wakes up.
+	 */
+	ResetLatch(MyLatch);
+	if (InterruptPending)
+		SetLatch(MyLatch);
+	return WaitEventSetWait(kept->waits, 0, &occurred, 1, 0) == 0;
+}

@@ -1,0 +1,311 @@
+CREATE FUNCTION us_since(start timestamptz, n int) RETURNS numeric
+LANGUAGE sql AS
+$$ SELECT round(extract(epoch FROM clock_timestamp() - start) * 1e6 / n, 3) $$;
+
+-- 1: a lease and its end, against an advisory lock and its end
+CREATE FUNCTION advisory_pair(n int) RETURNS numeric LANGUAGE plpgsql AS $$
+DECLARE
+  start timestamptz;
+  b boolean;
+BEGIN
+  FOR turn IN 1 .. n + n / 10 LOOP
+    IF turn = 1 + n / 10 THEN start := clock_timestamp(); END IF;
+    b := pg_try_advisory_lock(1);
+    b := pg_advisory_unlock(1);
+  END LOOP;
+  RETURN us_since(start, n);
+END $$;
+
+CREATE FUNCTION lease_pair(server text, n int) RETURNS numeric LANGUAGE plpgsql AS $$
+DECLARE
+  start timestamptz;
+  l bigint;
+  x text;  -- there are no variables of type void
+BEGIN
+  FOR turn IN 1 .. n + n / 10 LOOP
+    IF turn = 1 + n / 10 THEN start := clock_timestamp(); END IF;
+    l := pgpool.checkout(server);
+    x := pgpool.checkin(l);
+  END LOOP;
+  RETURN us_since(start, n);
+END $$;
+
+-- two leases at once: each is of the other connection than the one before
+CREATE FUNCTION lease_pair_other(server text, n int) RETURNS numeric
+LANGUAGE plpgsql AS $$
+DECLARE
+  start timestamptz;
+  a bigint;
+  b bigint;
+  x text;
+BEGIN
+  FOR turn IN 1 .. n + n / 10 LOOP
+    IF turn = 1 + n / 10 THEN start := clock_timestamp(); END IF;
+    a := pgpool.checkout(server);
+    b := pgpool.checkout(server);
+    x := pgpool.checkin(a);
+    x := pgpool.checkin(b);
+  END LOOP;
+  RETURN us_since(start, 2 * n);
+END $$;
+
+-- for many sessions at once
+CREATE FUNCTION pairs(server text, n int) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+  l bigint;
+  x text;
+BEGIN
+  FOR turn IN 1 .. n LOOP
+    l := pgpool.checkout(server);
+    x := pgpool.checkin(l);
+  END LOOP;
+END $$;
+
+CREATE FUNCTION advisory_pairs(id bigint, n int) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+  b boolean;
+BEGIN
+  FOR turn IN 1 .. n LOOP
+    b := pg_try_advisory_lock(id);
+    b := pg_advisory_unlock(id);
+  END LOOP;
+END $$;
+
+-- the form itself: functions that do nothing (volatile: not folded when planned)
+CREATE FUNCTION nothing(bigint) RETURNS bigint LANGUAGE internal VOLATILE AS 'int8up';
+CREATE FUNCTION nothing_void(cstring) RETURNS void LANGUAGE internal VOLATILE AS 'void_in';
+CREATE FUNCTION empty_pair(n int) RETURNS numeric LANGUAGE plpgsql AS $$
+DECLARE
+  start timestamptz;
+  l bigint;
+  x text;
+BEGIN
+  FOR turn IN 1 .. n + n / 10 LOOP
+    IF turn = 1 + n / 10 THEN start := clock_timestamp(); END IF;
+    l := nothing(1);
+    x := nothing_void('');
+  END LOOP;
+  RETURN us_since(start, n);
+END $$;
+
+-- 2: a statement on a lease
+CREATE FUNCTION held_lease(server text, sql text, n int) RETURNS numeric
+LANGUAGE plpgsql AS $$
+DECLARE
+  start timestamptz;
+  l bigint := pgpool.checkout(server);
+  v int;
+BEGIN
+  FOR turn IN 1 .. n + n / 10 LOOP
+    IF turn = 1 + n / 10 THEN start := clock_timestamp(); END IF;
+    SELECT * INTO v FROM pgpool.query(l, sql) AS t(a int);
+  END LOOP;
+  PERFORM pgpool.checkin(l);
+  RETURN us_since(start, n);
+END $$;
+
+CREATE FUNCTION dblink_named(server text, sql text, n int) RETURNS numeric
+LANGUAGE plpgsql AS $$
+DECLARE
+  start timestamptz;
+  l text := dblink_connect('c', server);
+  v int;
+BEGIN
+  FOR turn IN 1 .. n + n / 10 LOOP
+    IF turn = 1 + n / 10 THEN start := clock_timestamp(); END IF;
+    SELECT * INTO v FROM dblink('c', sql) AS t(a int);
+  END LOOP;
+  l := dblink_disconnect('c');
+  RETURN us_since(start, n);
+END $$;
+
+CREATE FUNCTION held_exec(server text, sql text, n int) RETURNS numeric
+LANGUAGE plpgsql AS $$
+DECLARE
+  start timestamptz;
+  l bigint := pgpool.checkout(server);
+  v bigint;
+BEGIN
+  FOR turn IN 1 .. n + n / 10 LOOP
+    IF turn = 1 + n / 10 THEN start := clock_timestamp(); END IF;
+    v := pgpool.exec(l, sql);
+  END LOOP;
+  PERFORM pgpool.checkin(l);
+  RETURN us_since(start, n);
+END $$;
+
+-- the form itself
+CREATE FUNCTION empty_select(n int) RETURNS numeric LANGUAGE plpgsql AS $$
+DECLARE
+  start timestamptz;
+  one int := 1;
+  v int;
+BEGIN
+  FOR turn IN 1 .. n + n / 10 LOOP
+    IF turn = 1 + n / 10 THEN start := clock_timestamp(); END IF;
+    SELECT * INTO v FROM generate_series(one, one) AS t(a);
+  END LOOP;
+  RETURN us_since(start, n);
+END $$;
+
+-- 3: a lease for each statement
+CREATE FUNCTION lease_each(server text, sql text, n int) RETURNS numeric
+LANGUAGE plpgsql AS $$
+DECLARE
+  start timestamptz;
+  l bigint;
+  v int;
+  x text;
+BEGIN
+  FOR turn IN 1 .. n + n / 10 LOOP
+    IF turn = 1 + n / 10 THEN start := clock_timestamp(); END IF;
+    l := pgpool.checkout(server);
+    SELECT * INTO v FROM pgpool.query(l, sql) AS t(a int);
+    x := pgpool.checkin(l);
+  END LOOP;
+  RETURN us_since(start, n);
+END $$;
+
+CREATE FUNCTION one_call_each(server text, sql text, n int) RETURNS numeric
+LANGUAGE plpgsql AS $$
+DECLARE
+  start timestamptz;
+  v int;
+BEGIN
+  FOR turn IN 1 .. n + n / 10 LOOP
+    IF turn = 1 + n / 10 THEN start := clock_timestamp(); END IF;
+    SELECT * INTO v FROM pgpool.query(server, sql) AS t(a int);
+  END LOOP;
+  RETURN us_since(start, n);
+END $$;
+
+-- open all connections of a pool
+CREATE FUNCTION fill_pool(server text, size int) RETURNS int LANGUAGE plpgsql AS $$
+DECLARE
+  l bigint;
+BEGIN
+  FOR i IN 1 .. size LOOP
+    l := pgpool.checkout(server);
+  END LOOP;
+  RETURN pgpool.checkin_all();
+END $$;
+
+-- postgres_fdw, a transaction each, as its connections go with transactions
+CREATE PROCEDURE fdw_each(name text, n int, INOUT us numeric) LANGUAGE plpgsql AS $$
+DECLARE
+  start timestamptz;
+  v int;
+BEGIN
+  FOR turn IN 1 .. n + n / 10 LOOP
+    IF turn = 1 + n / 10 THEN start := clock_timestamp(); END IF;
+    EXECUTE 'SELECT a FROM ' || name INTO v;
+    COMMIT;
+  END LOOP;
+  us := us_since(start, n);
+END $$;
+
+-- milliseconds of one large result
+CREATE FUNCTION rows_ms(query text, expected bigint) RETURNS numeric
+LANGUAGE plpgsql AS $$
+DECLARE
+  start timestamptz;
+  n bigint;
+  ms numeric;
+BEGIN
+  start := clock_timestamp();
+  EXECUTE query INTO n;
+  ms := us_since(start, 1000);
+  IF n IS DISTINCT FROM expected THEN
+    RAISE EXCEPTION '% instead of %', n, expected;
+  END IF;
+  RETURN ms;
+END $$;
+
+CREATE FUNCTION rows_by_pool(server text, sql text, columns text, expected bigint,
+  what text DEFAULT 'count(*)') RETURNS numeric LANGUAGE plpgsql AS $$
+DECLARE
+  l bigint := pgpool.checkout(server);
+  ms numeric;
+BEGIN
+  ms := rows_ms(format('SELECT %s FROM pgpool.query(%L::bigint, %L) AS t(%s)', what, l, sql, columns),
+    expected);
+  PERFORM pgpool.checkin(l);
+  RETURN ms;
+END $$;
+
+CREATE FUNCTION rows_by_dblink(server text, sql text, columns text, expected bigint,
+  what text DEFAULT 'count(*)') RETURNS numeric LANGUAGE plpgsql AS $$
+DECLARE
+  l text := dblink_connect('c', server);
+  ms numeric;
+BEGIN
+  ms := rows_ms(format('SELECT %s FROM dblink(%L, %L) AS t(%s)', what, 'c', sql, columns), expected);
+  l := dblink_disconnect('c');
+  RETURN ms;
+END $$;
+
+-- a statement on many servers at once: milliseconds of one turn
+CREATE FUNCTION fan_one(sql text, n int) RETURNS numeric LANGUAGE plpgsql AS $$
+DECLARE
+  start timestamptz;
+  v text;
+BEGIN
+  FOR turn IN 0 .. n LOOP
+    IF turn = 1 THEN start := clock_timestamp(); END IF;
+    SELECT * INTO v FROM pgpool.query('fan1', sql) AS t(a text);
+  END LOOP;
+  RETURN us_since(start, n) / 1000;
+END $$;
+
+CREATE FUNCTION fan_pool(servers int, sql text, n int) RETURNS numeric LANGUAGE plpgsql AS $$
+DECLARE
+  start timestamptz;
+  pools text[] := (SELECT array_agg('fan' || i) FROM generate_series(1, servers) AS i);
+  v bigint;
+BEGIN
+  FOR turn IN 0 .. n LOOP
+    IF turn = 1 THEN start := clock_timestamp(); END IF;
+    SELECT count(*) INTO v FROM pgpool.fanout(pools, sql) AS t(pool text, a text);
+    ASSERT v = servers;
+  END LOOP;
+  RETURN us_since(start, n) / 1000;
+END $$;
+
+CREATE FUNCTION fan_dblink(servers int, sql text, n int) RETURNS numeric LANGUAGE plpgsql AS $$
+DECLARE
+  start timestamptz;
+  v bigint;
+  x text;
+BEGIN
+  FOR i IN 1 .. servers LOOP
+    x := dblink_connect('fan' || i, 'd');
+  END LOOP;
+  FOR turn IN 0 .. n LOOP
+    IF turn = 1 THEN start := clock_timestamp(); END IF;
+    FOR i IN 1 .. servers LOOP
+      x := dblink_send_query('fan' || i, sql);
+    END LOOP;
+    FOR i IN 1 .. servers LOOP
+      SELECT count(*) INTO v FROM dblink_get_result('fan' || i) AS t(a text);
+      ASSERT v = 1;
+      PERFORM * FROM dblink_get_result('fan' || i) AS t(a text);
+    END LOOP;
+  END LOOP;
+  FOR i IN 1 .. servers LOOP
+    x := dblink_disconnect('fan' || i);
+  END LOOP;
+  RETURN us_since(start, n) / 1000;
+END $$;
+
+CREATE FUNCTION fan_proxy(servers int, sql text, n int) RETURNS numeric LANGUAGE plpgsql AS $$
+DECLARE
+  start timestamptz;
+  v bigint;
+BEGIN
+  FOR turn IN 0 .. n LOOP
+    IF turn = 1 THEN start := clock_timestamp(); END IF;
+    EXECUTE format('SELECT count(*) FROM proxy_sleep%s(%L)', servers, sql) INTO v;
+    ASSERT v = servers;
+  END LOOP;
+  RETURN us_since(start, n) / 1000;
+END $$;
