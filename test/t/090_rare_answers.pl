@@ -157,8 +157,9 @@ is($session->run(q{SELECT pgpool.checkin_all()}), '0', 'and its lease has been r
 
 # --- who waits for answers is woken for something else, and cancelled
 $session->run(q{SELECT pgpool.checkout('one') AS lease \gset});
-$session->run(q{SELECT pgpool.send(:lease, 'select pg_sleep(600)')});
-foreach my $wait ('SELECT pgpool.wait(:lease)', 'SELECT pgpool.wait_any(ARRAY[:lease])')
+$session->run(q{SELECT pgpool.send(:lease, 'select pg_sleep(600)'); SELECT pgpool.checkout('one') AS second \gset});
+$session->run(q{SELECT pgpool.send(:second, 'select pg_sleep(600)')});
+foreach my $wait ('SELECT pgpool.wait(:lease)', 'SELECT pgpool.wait_any(ARRAY[:lease, :second])')
 {
 	my $waits = q{SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Extension' AND state = 'active' AND pid = } . $session->pid;
 	my $log = -s $local->logfile;
@@ -172,7 +173,7 @@ foreach my $wait ('SELECT pgpool.wait(:lease)', 'SELECT pgpool.wait_any(ARRAY[:l
 	$session->finish(30);
 	$session->failed('57014', qr/user request/, "$wait: until it is cancelled");
 }
-is($session->run('SELECT pgpool.discard(:lease)') . $session->error, '', 'the lease can be returned');
+is($session->run('SELECT pgpool.discard(:lease); SELECT pgpool.discard(:second)') =~ s/\s//gr . $session->error, '', 'the leases can be returned');
 
 # --- one statement in a thousand shapes, and many columns: what is known of results is
 # not for ever
