@@ -92,7 +92,8 @@ while (time() < $end || ($opened <= 10 && time() < $end + 1))
 {
 	my $n = ++$rounds / 2;
 
-	$lost[ $n - 1 ]->start("SELECT pgpool.checkout('slow$n', '60 s')") if $n == 1 || $n == 2 || $n == 3 || $n == 4;
+	$lost[ $n - 1 ]->start("SELECT pgpool.checkout('slow$n', '60 s')") if $n == 1 || $n == 2 || $n == 3;
+	$lost[3]->start(q{SELECT pgpool.checkout('slow4', '60 s')}) if $n == 2;
 	my $took = seconds { $opened++ if $session->run($open) . $session->error eq '' };
 	my $there = seconds { $beside->run($open) };
 

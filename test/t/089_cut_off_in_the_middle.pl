@@ -61,6 +61,17 @@ foreach my $call ("pgpool.exec(:lease, $big)", "pgpool.send(:lease, $big)")
 	is($session->run('SELECT pgpool.checkin_all()'), '1', "$name: it can be returned");
 	works('far', $name);
 }
+# .. and when the network moves on, it is sent, and the connection as good as before
+$session->run(q{SELECT pgpool.checkout('far') AS lease \gset});
+$proxy->tell('freeze');
+$session->start(q{SELECT pgpool.send(:lease, 'select length($b$' || repeat('x', 40000000) || '$b$)')});
+sending();
+$proxy->tell('pass');
+$session->finish(60);
+ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'select length(%' AND state = 'idle'}, 1), 'a statement has waited for the network');
+is($session->run('SELECT pgpool.checkin(:lease); SELECT pgpool.checkout($$far$$) > 0') =~ s/\s//gr, 't', 'its lease is returned, and there is another one');
+is($session->run('SELECT pgpool.checkin_all()'), '1', 'which is, too');
+
 foreach my $how (qw(reset half))
 {
 	$session->run(q{SELECT pgpool.checkout('far') AS lease \gset});

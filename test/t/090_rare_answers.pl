@@ -67,6 +67,10 @@ $session->run(q{CREATE SERVER spaced FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (ho
 is($session->error, '', 'blanks around a port');
 $session->fails(q{ALTER SERVER spaced OPTIONS (SET port '5432 x')}, '22023', qr/port/, 'anything else');
 
+$local->safe_psql('postgres', "CREATE EXTENSION postgres_fdw; CREATE SERVER other FOREIGN DATA WRAPPER postgres_fdw OPTIONS (host '127.0.0.1', port '" . $remote->port . "', dbname 'remote_db', gssencmode 'prefer');"
+	  . "CREATE USER MAPPING FOR CURRENT_USER SERVER other OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD')");
+is($session->run(q{SELECT a FROM pgpool.query('other', 'select 5') AS t(a int)}) . $session->error, '5', 'a server of postgres_fdw that leaves GSSAPI encryption to us');
+
 # --- start commands that change what values are read under
 foreach my $case ([ client_encoding => 'latin1' ], [ intervalstyle => 'iso_8601' ])
 {
@@ -153,8 +157,9 @@ is($session->run(q{SELECT pgpool.checkin_all()}), '0', 'and its lease has been r
 
 # --- who waits for answers is woken for something else, and cancelled
 $session->run(q{SELECT pgpool.checkout('one') AS lease \gset});
-$session->run(q{SELECT pgpool.send(:lease, 'select pg_sleep(600)')});
-foreach my $wait ('SELECT pgpool.wait(:lease)', 'SELECT pgpool.wait_any(ARRAY[:lease])')
+$session->run(q{SELECT pgpool.send(:lease, 'select pg_sleep(600)'); SELECT pgpool.checkout('one') AS second \gset});
+$session->run(q{SELECT pgpool.send(:second, 'select pg_sleep(600)')});
+foreach my $wait ('SELECT pgpool.wait(:lease)', 'SELECT pgpool.wait_any(ARRAY[:lease, :second])')
 {
 	my $waits = q{SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Extension' AND state = 'active' AND pid = } . $session->pid;
 	my $log = -s $local->logfile;
@@ -168,7 +173,7 @@ foreach my $wait ('SELECT pgpool.wait(:lease)', 'SELECT pgpool.wait_any(ARRAY[:l
 	$session->finish(30);
 	$session->failed('57014', qr/user request/, "$wait: until it is cancelled");
 }
-is($session->run('SELECT pgpool.discard(:lease)') . $session->error, '', 'the lease can be returned');
+is($session->run('SELECT pgpool.discard(:lease); SELECT pgpool.discard(:second)') =~ s/\s//gr . $session->error, '', 'the leases can be returned');
 
 # --- one statement in a thousand shapes, and many columns: what is known of results is
 # not for ever
