@@ -285,6 +285,13 @@ logged_in(PgpxWorkerConn *w)
 			 "and the remote server did not ask for one.");
 		return;
 	}
+	if (PQtransactionStatus(w->pg) != PQTRANS_IDLE)
+	{
+		/* a proxy's, that hands on what another client has left */
+		fail(w, ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION,
+			 "The remote session does not begin outside of a transaction.");
+		return;
+	}
 	if (ci->start_commands[0] == '\0')
 	{
 		opened(w);

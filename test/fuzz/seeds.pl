@@ -189,6 +189,8 @@ my %login = (
 	md5 => "\2\377" . message('R', pack('N', 5) . 'salt') . $auth . $key . $ready,
 	scram => "\0\377" . message('R', pack('N', 10) . "SCRAM-SHA-256\0\0")
 	  . message('R', pack('N', 11) . 'r=abc,s=c2FsdA==,i=1'),
+	in_transaction => "\0\377" . $auth . $params . $key . message('Z', 'T'),
+	no_such_state => "\0\377" . $auth . $params . message('Z', 'J'),
 	no_key => "\0\377" . $auth . $params . $ready,
 	other_key => "\0\377" . $auth . message('S', "BackendKeyData\0005 9\0") . $key . $ready,
 	long_key => "\0\377" . $auth . message('K', pack('N', 5) . 'x' x 200) . $ready,
