@@ -14,6 +14,8 @@ DATA        = $(wildcard sql/$(EXTENSION)--*.sql)
 PGFILEDESC  = "pgpool_ext - connection pools for outbound connections"
 DISTVERSION = $(shell sed -n 's/^   "version": "\(.*\)",$$/\1/p' META.json)
 
+comma := ,
+
 PG_CONFIG ?= pg_config
 export PG_CONFIG
 
@@ -76,7 +78,7 @@ help:
 	@echo "check-versions everything on PostgreSQL 15, 17 and 18, each in its Debian,"
 	@echo "               made once with debootstrap, as root; MAJORS="
 	@echo "demo           pools and dblink side by side, in private servers"
-	@echo "bench          measure against peers"
+	@echo "bench          measure against peers, in 20 minutes; ONLY=3,4  SAVE=yes"
 	@echo "analyze        cppcheck, clang-tidy and clang's analyzer"
 	@echo "lint, format   check the sources; bring them into form"
 	@echo "dist           the archives of what is committed; .zip is for PGXN"
@@ -132,8 +134,9 @@ check-versions:
 demo: deps
 	@test/demo
 
+# ten groups of measurements, or those of ONLY=3,4; SAVE=yes keeps what comes out
 bench: deps
-	@test/bench/run
+	@test/bench/run $(if $(SAVE),--save) $(subst $(comma), ,$(ONLY))
 
 lint: deps
 	@test/lint/run

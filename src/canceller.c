@@ -11,8 +11,8 @@
  * libpq cancels without blocking from 17 on (PQcancelStart).  Before, we send
  * the request ourselves: 16 bytes to the same address
  * (https://www.postgresql.org/docs/current/protocol-flow.html, "Canceling
- * Requests in Progress").  The key is known to old libpq alone, which shows it
- * to PQtrace.  Which way to go is decided by the libpq that runs, not by the
+ * Requests in Progress").  The key is known to old libpq alone, see find_key.
+ * Which way to go is decided by the libpq that runs, not by the
  * one we were built with.
  *
  *-------------------------------------------------------------------------
@@ -50,45 +50,44 @@ libpq_cancels(void)
 	return PQlibVersion() >= 170000 && PQcancelCreate != NULL;
 }
 
-void
-pgpx_canceller_trace(PgpxWorkerConn *w)
+/*
+ * Up to libpq 16 the key is in what PQgetCancel returns, and that has begun in this
+ * way since 2003 (libpq-int.h, struct pg_cancel).  The other number in it is known,
+ * so it can be seen that it does.  (PQtrace shows the key, too, but is led astray by
+ * what a hostile remote says: libpq_bounds.c.)
+ */
+typedef struct CancelBegin
 {
-	w->trace = open_memstream(&w->trace_text, &w->trace_len);
-	if (w->trace == NULL)
-		return;
-	PQtrace(w->pg, w->trace);
-	PQsetTraceFlags(w->pg, PQTRACE_SUPPRESS_TIMESTAMPS);
-}
-
-void
-pgpx_canceller_untrace(PgpxWorkerConn *w)
-{
-	static const char name[] = "BackendKeyData";
-	const char *line;
+	struct
+	{
+		struct sockaddr_storage addr;
+		socklen_t	len;
+	}			to;				/* padded */
 	int			pid;
 	int			key;
+} CancelBegin;
 
-	if (w->trace == NULL)
-		return;
-	PQuntrace(w->pg);
-	fclose(w->trace);
-	w->trace = NULL;
-	if (w->trace_text == NULL)
-		return;
+void
+pgpx_canceller_find_key(PgpxWorkerConn *w)
+{
+	CancelBegin begin;
+	PGcancel   *request;
 
-	/* "B <tab> 12 <tab> BackendKeyData <tab> pid key", the key signed */
-	line = libpq_cancels() ? NULL : strstr(w->trace_text, name);
-	if (line != NULL &&
-		sscanf(line + strlen(name), "%d %d", &pid, &key) == 2 &&
-		pid == PQbackendPID(w->pg))
+	if (libpq_cancels())
+		return;
+	request = PQgetCancel(w->pg);
+	if (request == NULL)
+		return;
+	memcpy(&begin, request, sizeof(begin));
+	if (begin.pid == PQbackendPID(w->pg) &&
+		begin.to.len <= sizeof(begin.to.addr))
 	{
-		w->cancel_pid = (uint32) pid;
-		w->cancel_key = (uint32) key;
+		w->cancel_pid = (uint32) begin.pid;
+		w->cancel_key = (uint32) begin.key;
 		w->have_key = true;
 	}
-	explicit_bzero(w->trace_text, w->trace_len);
-	free(w->trace_text);
-	w->trace_text = NULL;
+	explicit_bzero(&begin, sizeof(begin));
+	PQfreeCancel(request);
 }
 
 /* The cancel connection has closed, or there will be none. */

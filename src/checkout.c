@@ -141,7 +141,7 @@ again:
 			LWLockRelease(pool->lock);
 			if (c->only_try)
 				return false;
-			pgpx_checkout_raise_timeout(c, pool);
+			pgpx_checkout_raise_timeout(c, pool, false);
 		}
 		if (!offered && c->statement != NULL)
 		{
@@ -226,7 +226,8 @@ checkout(PgpxCheckout *c, PgpxLease *taken, PgpxLease *volatile *spare)
 			case PGPX_SETTLED_LATE:
 				if (c->only_try)
 					return NULL;
-				pgpx_checkout_raise_timeout(c, &pgpx_pools[c->target->pool]);
+				pgpx_checkout_raise_timeout(c, &pgpx_pools[c->target->pool],
+											true);
 				break;
 			case PGPX_SETTLED_DEAD:
 				/* it had died while idle: the next one, unseen */

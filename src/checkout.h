@@ -108,9 +108,10 @@ extern bool pgpx_checkout_settle_quickly(PgpxLease *lease);
  */
 extern void pgpx_checkout_check_locked(PgpxCheckout *c, PgpxPool *pool);
 
-/* 55P03, or PX003 if the worker does not run. */
+/* 55P03, or PX003 if the worker does not run.  granted: it was, and then late. */
 pg_noreturn extern void pgpx_checkout_raise_timeout(PgpxCheckout *c,
-													PgpxPool *pool);
+													PgpxPool *pool,
+													bool granted);
 
 /* 08001, or what else the connect's failure was. */
 pg_noreturn extern void pgpx_checkout_raise_unreachable(PgpxCheckout *c,

@@ -106,7 +106,7 @@ raise_if_unreachable(PgpxCheckout *c, PgpxPool *pool)
 }
 
 void
-pgpx_checkout_raise_timeout(PgpxCheckout *c, PgpxPool *pool)
+pgpx_checkout_raise_timeout(PgpxCheckout *c, PgpxPool *pool, bool granted)
 {
 	char		detail[256];
 
@@ -117,7 +117,11 @@ pgpx_checkout_raise_timeout(PgpxCheckout *c, PgpxPool *pool)
 				 errhint("The server starts it again within a second; see the server log, and \"max_worker_processes\".")));
 
 	raise_if_unreachable(c, pool);
-	holder_detail(pool, detail, sizeof(detail));
+	if (granted)
+		strlcpy(detail, "A connection was granted in time, but was not ready for use in time: its socket or the end of a reset was late.",
+				sizeof(detail));
+	else
+		holder_detail(pool, detail, sizeof(detail));
 	if (c->no_wait)
 		ereport(ERROR,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
@@ -133,6 +137,7 @@ pgpx_checkout_raise_timeout(PgpxCheckout *c, PgpxPool *pool)
 			 errdetail_internal("%s", detail),
 			 pgpx_pool_is_paused(pool) ?
 			 errhint("pgpool.resume lets checkouts in again.") :
+			 granted ? errhint("Raise the server's option \"checkout_timeout\".") :
 			 errhint("Raise the server's option \"pool_size\" or \"checkout_timeout\", or return leases earlier.")));
 }
 

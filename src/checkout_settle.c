@@ -106,14 +106,21 @@ look(PgpxLease *lease, PgpxTime deadline)
 	}
 }
 
-/* With reset on_transfer: does the session before differ from this one? */
+/*
+ * Is there something to be taken away that the one before has left?  Our options
+ * decide, and not only with on_transfer: while we waited for this connection those
+ * under which it was left may have gone.
+ */
 static bool
-is_transfer(const PgpxLease *lease, const PgpxConn *conn)
+must_reset(const PgpxLease *lease, const PgpxConn *conn)
 {
-	return lease->target->opts.reset == PGPX_RESET_ON_TRANSFER && conn->dirty &&
-		(conn->last_pid != MyProcPid ||
-		 conn->last_procno != (int) MyProcNumber ||
-		 conn->last_user != lease->user);
+	PgpxReset	reset = lease->target->opts.reset;
+
+	if (!conn->dirty || reset == PGPX_RESET_NEVER)
+		return false;
+	return reset == PGPX_RESET_ALWAYS || conn->last_pid != MyProcPid ||
+		conn->last_procno != (int) MyProcNumber ||
+		conn->last_user != lease->user;
 }
 
 /* Has the checkout's own time run out, and not only that of one step? */
@@ -201,7 +208,7 @@ settle_in(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
 		return PGPX_SETTLED_DEAD;	/* the reset took longer than operation_timeout */
 	if (settled == PGPX_SETTLED_LATE && wire->bytes_in == 0)
 		*touched = false;
-	if (settled != PGPX_SETTLED || !is_transfer(lease, conn))
+	if (settled != PGPX_SETTLED || !must_reset(lease, conn))
 		return settled;
 
 	deadline = step_deadline(c, false);

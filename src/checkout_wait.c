@@ -255,6 +255,6 @@ pgpx_checkout_wait(PgpxCheckout *c, PgpxPool *pool, PgpxTicket *ticket,
 	if (was != PGPX_TICKET_GRANTED && c->only_try)
 		return NULL;
 	if (was != PGPX_TICKET_GRANTED)
-		pgpx_checkout_raise_timeout(c, pool);
+		pgpx_checkout_raise_timeout(c, pool, false);
 	return conn;
 }

@@ -48,7 +48,6 @@ pgpx_connection_drop(PgpxWorkerConn *w)
 		pgpx_relay_end(w);
 	if (w->pg != NULL)
 	{
-		pgpx_canceller_untrace(w);
 		PQfinish(w->pg);
 		w->pg = NULL;
 	}

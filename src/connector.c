@@ -81,7 +81,7 @@ start_connect(PgpxWorkerConn *w, PgpxLookup *lookup)
 	}
 	(void) PQsetErrorVerbosity(w->pg, PQERRORS_VERBOSE);
 	pgpx_libpq_hush(w->pg);
-	pgpx_canceller_trace(w);
+	pgpx_libpq_login_begin(&w->hearing);
 	w->phase = PGPX_PHASE_CONNECT;
 	pgpx_connection_watch(w, EPOLLOUT);
 }
@@ -265,7 +265,7 @@ logged_in(PgpxWorkerConn *w)
 	const char *refusal = pgpx_relay_refusal(w->pg);
 
 	(void) PQsetErrorVerbosity(w->pg, PQERRORS_DEFAULT);
-	pgpx_canceller_untrace(w);
+	pgpx_canceller_find_key(w);
 	if (PQgssEncInUse(w->pg))
 	{
 		fail(w, ERRCODE_FEATURE_NOT_SUPPORTED,
@@ -314,8 +314,7 @@ step_connect(PgpxWorkerConn *w)
 	/* libpq may close its socket and open another under the same number */
 	pgpx_reactor_forget(w->fd);
 	w->fd = -1;
-	status = PQconnectPoll(w->pg);
-	if (pgpx_libpq_login_is_long(w))
+	if (!pgpx_libpq_login_step(&w->hearing, w->pg, &status))
 	{
 		fail(w, ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION,
 			 "The remote server said too much during the login.");
@@ -345,6 +344,7 @@ static void
 step_start(PgpxWorkerConn *w)
 {
 	PGresult   *res;
+	bool		taken = false;
 	int			flushed;
 
 	flushed = PQflush(w->pg);
@@ -372,6 +372,7 @@ step_start(PgpxWorkerConn *w)
 				opened(w);
 			return;
 		}
+		taken = true;
 		status = PQresultStatus(res);
 		text[0] = '\0';
 		if (status == PGRES_FATAL_ERROR || status == PGRES_BAD_RESPONSE)
@@ -392,6 +393,12 @@ step_start(PgpxWorkerConn *w)
 					ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION, text);
 			return;
 		}
+	}
+	if (pgpx_libpq_keeps_much(&w->hearing, w->pg, taken))
+	{
+		fail(w, ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION,
+			 "The answer to the start commands has a message that is too long.");
+		return;
 	}
 	pgpx_connection_watch(w, EPOLLIN | (flushed == 1 ? EPOLLOUT : 0));
 }

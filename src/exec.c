@@ -70,9 +70,8 @@ pgpx_guess_end(PgpxGuess *guess, const PgpxRun *run)
 
 	if (!guess->on)
 		return;
-	if (!run->error.set && run->rows >= PGPX_FORMATS_ROWS &&
-		run->sink->formats != NULL)
-		n = run->sink->formats(run->sink->arg, guess->any, &formats);
+	if (!run->error.set && run->sink->formats != NULL)
+		n = run->sink->formats(run->sink->arg, guess->any, run->rows, &formats);
 	if (n != run->nformats ||
 		(n > 0 && memcmp(formats, run->formats, n * sizeof(int16)) != 0))
 		pgpx_formats_note(&guess->key, n, formats);

@@ -4,9 +4,9 @@
  *	  In which format the columns of a statement's result are asked for.
  *
  * The formats go out with the statement, before anything is known of its result.
- * So a statement is run with texts first.  If it has returned many rows, and some
- * of its columns are of a type that is the same here and there, all sessions ask
- * for these in binary from then on.
+ * So a statement is run with texts first.  If it has returned so many rows that it
+ * would have paid, and some of its columns are of a type that is the same here and
+ * there, all sessions ask for these in binary from then on.
  *
  * What is remembered is a guess, and nothing relies on it: the row description of
  * each execution says which format and which type its columns have, and they are
@@ -80,26 +80,20 @@ pgpx_formats_note(const PgpxFormatsKey *key, int n, const int16 *formats)
 	SpinLockRelease(&pgpx_shared->formats_mutex);
 }
 
-bool
-pgpx_formats_is_certain(Oid type)
+/* As test/bench/formats has measured; of arrays, of those of two elements. */
+int
+pgpx_formats_gain(Oid type)
 {
 	switch (type)
 	{
 		case BOOLOID:
-		case BYTEAOID:
+			return 12;
 		case INT2OID:
 		case INT4OID:
-		case INT8OID:
-		case FLOAT4OID:
-		case FLOAT8OID:
 		case NUMERICOID:
-		case DATEOID:
-		case TIMEOID:
-		case TIMETZOID:
-		case TIMESTAMPOID:
-		case TIMESTAMPTZOID:
-		case INTERVALOID:
-		case UUIDOID:
+			return 16;
+		case INT8OID:
+			return 20;
 		case BOOLARRAYOID:
 		case BYTEAARRAYOID:
 		case INT2ARRAYOID:
@@ -115,9 +109,27 @@ pgpx_formats_is_certain(Oid type)
 		case TIMESTAMPTZARRAYOID:
 		case INTERVALARRAYOID:
 		case UUIDARRAYOID:
-			return true;
+			return 30;
+		case BYTEAOID:
+			return 50;
+		case FLOAT4OID:
+			return 60;
+		case FLOAT8OID:
+		case TIMEOID:
+		case TIMETZOID:
+			return 90;
+		case INTERVALOID:
+			return 110;
+		case DATEOID:
+			return 130;
+		case TIMESTAMPOID:
+			return 180;
+		case TIMESTAMPTZOID:
+			return 230;
+		case UUIDOID:
+			return 270;
 		default:
-			return false;
+			return 0;
 	}
 }
 
@@ -142,4 +154,47 @@ pgpx_formats_is_plain(Oid type)
 		default:
 			return false;
 	}
+}
+
+/*
+ * A server makes the values of a row in 8 kB that it has at hand, and takes 1 kB
+ * for each that it sends in binary, however short.  From the eighth on it asks the
+ * system for memory, and gives it back, for each row; that costs as much as the
+ * texts of three small numbers.
+ */
+#define AT_HAND 7
+#define WORTH 3
+#define SMALL 20				/* gain of such numbers */
+
+static void
+spare_room(int n, int16 *formats, const int *gains)
+{
+	int			binary = 0;
+	int			spare = 0;
+
+	for (int i = 0; i < n; i++)
+	{
+		binary += formats[i] != 0;
+		spare += formats[i] != 0 && gains[i] <= SMALL;
+	}
+	if (binary <= AT_HAND || binary - AT_HAND > Min(spare, WORTH))
+		return;
+	for (int i = n - 1; binary > AT_HAND; i--)
+		if (formats[i] != 0 && gains[i] <= SMALL)
+		{
+			formats[i] = 0;
+			binary--;
+		}
+}
+
+int
+pgpx_formats_choose(int n, int16 *formats, const int *gains, uint64 rows)
+{
+	uint64		gain = 0;
+
+	spare_room(n, formats, gains);
+	for (int i = 0; i < n; i++)
+		if (formats[i] != 0)
+			gain += gains[i];
+	return gain > 0 && rows * gain >= PGPX_FORMATS_WORTH ? n : 0;
 }

@@ -10,8 +10,13 @@
 
 #include "shmem.h"
 
-/* A result of fewer rows is not worth it: binary costs more to begin with. */
-#define PGPX_FORMATS_ROWS 100
+/*
+ * Binary costs a call so many ns to begin with, of both sides: Parse, Bind and
+ * Describe instead of Query.  A result that has less to gain comes as text.
+ */
+#ifndef PGPX_FORMATS_WORTH		/* test/bench/formats: 1 */
+#define PGPX_FORMATS_WORTH 6000
+#endif
 
 /* The key of a statement of a pool; shape is the sink's. */
 extern void pgpx_formats_key(PgpxFormatsKey *key, uint32 pool_id,
@@ -34,14 +39,27 @@ extern void pgpx_formats_note(const PgpxFormatsKey *key, int n,
 							  const int16 *formats);
 
 /*
- * Types whose binary form says the same as their text, on every server, whatever
- * the settings of either are.  Texts are not among them: their binary form is the
- * same bytes, and the receive functions take these to be in the encoding of the
- * local session's client.  Nor are types whose OID is not fixed.
+ * pgpx_formats_gain
+ *		By how many ns a value of a type is cheaper in binary, of both sides
+ *		together; 0: it has to come as text.
+ *
+ * The others are types whose binary form says the same as their text, on every
+ * server, whatever the settings of either are.  Texts are not among them: their
+ * binary form is the same bytes, and the receive functions take these to be in the
+ * encoding of the local session's client.  Nor are types whose OID is not fixed.
  */
-extern bool pgpx_formats_is_certain(Oid type);
+extern int	pgpx_formats_gain(Oid type);
 
 /* Of these, those whose text is the same under all settings. */
 extern bool pgpx_formats_is_plain(Oid type);
+
+/*
+ * pgpx_formats_choose
+ *		Of n columns, some of which could be asked for in binary, leave those that
+ *		are cheaper so in a result of so many rows.  gains: of each, by its type.
+ *		Returns n; 0: none is.
+ */
+extern int	pgpx_formats_choose(int n, int16 *formats, const int *gains,
+								uint64 rows);
 
 #endif							/* PGPX_FORMATS_H */

@@ -24,6 +24,10 @@
 #include "guc.h"
 #include "handoff.h"
 
+/* pgpx_session_gather: until so much is there, or so long */
+#define GATHER_BYTES (256 * 1024)
+#define GATHER_MS 2
+
 static PgpxKept **kept_by_conn = NULL;	/* [max_connections] */
 static int	nkept = 0;
 static uint64 use_counter = 0;
@@ -207,16 +211,13 @@ pgpx_session_wait_control(int worker, PgpxTime deadline)
 	return true;
 }
 
-bool
-pgpx_session_wait(PgpxKept *kept, uint32 events, PgpxTime deadline,
-				  uint32 wait_event)
+/* Wait for the socket or the latch; timeout in ms, -1: for ever. */
+static void
+wait_for_events(PgpxKept *kept, uint32 events, long timeout, uint32 wait_event)
 {
 	WaitEvent	occurred[3];
-	long		timeout;
 	int			n;
 
-	if (!pgpx_session_time_left(deadline, -1, &timeout))
-		return false;
 	if (kept->events != events)
 	{
 		ModifyWaitEvent(kept->waits, kept->socket_pos, events, NULL);
@@ -227,8 +228,38 @@ pgpx_session_wait(PgpxKept *kept, uint32 events, PgpxTime deadline,
 	for (int i = 0; i < n; i++)
 		if (occurred[i].events & WL_LATCH_SET)
 			ResetLatch(MyLatch);
+}
+
+bool
+pgpx_session_wait(PgpxKept *kept, uint32 events, PgpxTime deadline,
+				  uint32 wait_event)
+{
+	long		timeout;
+
+	if (!pgpx_session_time_left(deadline, -1, &timeout))
+		return false;
+	wait_for_events(kept, events, timeout, wait_event);
 	CHECK_FOR_INTERRUPTS();
 	return true;
+}
+
+/*
+ * The remote sends 8 kB at a time.  Whoever sleeps for the next 8 kB is woken by
+ * each, at the price of both, and takes what could go in larger pieces.
+ *
+ * The mark belongs to the socket, and so to all who hold it: it is there while
+ * this process sleeps and no longer, and nothing throws before it is gone.
+ */
+void
+pgpx_session_gather(PgpxKept *kept, uint32 wait_event)
+{
+	int			much = GATHER_BYTES;
+	int			any = 1;
+
+	(void) setsockopt(kept->fd, SOL_SOCKET, SO_RCVLOWAT, &much, sizeof(much));
+	wait_for_events(kept, WL_SOCKET_READABLE, GATHER_MS, wait_event);
+	(void) setsockopt(kept->fd, SOL_SOCKET, SO_RCVLOWAT, &any, sizeof(any));
+	CHECK_FOR_INTERRUPTS();
 }
 
 ssize_t

@@ -76,6 +76,13 @@ extern bool pgpx_session_wait(PgpxKept *kept, uint32 events, PgpxTime deadline,
 							  uint32 wait_event);
 
 /*
+ * pgpx_session_gather
+ *		In the middle of a large answer: wait until much of it has come, for 2 ms
+ *		at most.  Interrupts are served.
+ */
+extern void pgpx_session_gather(PgpxKept *kept, uint32 wait_event);
+
+/*
  * pgpx_kept_poll
  *		Read what comes in within a moment, without going to sleep, if that has
  *		paid of late: at most pgpool_ext.busy_poll microseconds.

@@ -36,9 +36,8 @@ show(PgpxLease *lease, PgpxActivity activity)
 void
 pgpx_lease_rest(PgpxLease *lease)
 {
-	if (lease->broken != NULL)
-		show(lease, PGPX_ACT_BROKEN);
-	else if (lease->kept->wire.tx == 'T')
+	/* one that is broken says so itself */
+	if (lease->kept->wire.tx == 'T')
 		show(lease, PGPX_ACT_TRANSACTION);
 	else if (lease->kept->wire.tx == 'E')
 		show(lease, PGPX_ACT_FAILED);

@@ -290,6 +290,8 @@ listen_idle(PgpxPinger *p, uint32 events)
 	}
 	(void) PQisBusy(p->pg);
 	pgpx_libpq_drop_notifications(p->pg);
+	if (pgpx_libpq_keeps_much(&p->hearing, p->pg, false))
+		pgpx_pinger_drop(p);
 }
 
 void

@@ -51,6 +51,7 @@ typedef struct PgpxPinger
 	bool	   *ours;			/* [max_locks] the remote's answer */
 	bool	   *wanted;			/* [max_locks] by another server */
 	char		error[PGPX_ERROR_LEN];	/* "": none so far */
+	PgpxHearing hearing;
 } PgpxPinger;
 
 /* --- pinger.c -------------------------------------------------------------- */

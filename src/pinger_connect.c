@@ -84,6 +84,7 @@ start_connect(PgpxPinger *p, PgpxLookup *lookup)
 		return;
 	}
 	pgpx_libpq_hush(p->pg);
+	pgpx_libpq_login_begin(&p->hearing);
 	p->phase = PGPX_PINGER_CONNECT;
 	pgpx_pinger_watch(p, EPOLLOUT);
 }
@@ -168,8 +169,9 @@ step_connect(PgpxPinger *p)
 	/* libpq may close its socket and open another under the same number */
 	pgpx_reactor_forget(p->fd);
 	p->fd = -1;
-	status = PQconnectPoll(p->pg);
-	if (status == PGRES_POLLING_OK)
+	if (!pgpx_libpq_login_step(&p->hearing, p->pg, &status))
+		pgpx_pinger_failed(p, "The remote server said too much during the login.");
+	else if (status == PGRES_POLLING_OK)
 		logged_in(p);
 	else if (status == PGRES_POLLING_FAILED)
 		pgpx_pinger_failed(p, PQerrorMessage(p->pg));
@@ -194,6 +196,7 @@ pgpx_pinger_results(PgpxPinger *p,
 					void (*row)(PgpxPinger *p, const PGresult *res))
 {
 	int			flushed = PQflush(p->pg);
+	bool		taken = false;
 	PGresult   *res;
 
 	if (flushed < 0 || !PQconsumeInput(p->pg))
@@ -209,7 +212,11 @@ pgpx_pinger_results(PgpxPinger *p,
 		/* the end comes after the commit; until then nothing is certain */
 		res = PQgetResult(p->pg);
 		if (res == NULL)
+		{
+			(void) pgpx_libpq_keeps_much(&p->hearing, p->pg, true);
 			return true;
+		}
+		taken = true;
 		status = PQresultStatus(res);
 		if ((status == PGRES_SINGLE_TUPLE || status == PGRES_TUPLES_OK) &&
 			row != NULL)
@@ -225,6 +232,11 @@ pgpx_pinger_results(PgpxPinger *p,
 			pgpx_pinger_failed(p, "The start commands contain a COPY.");
 			return false;
 		}
+	}
+	if (pgpx_libpq_keeps_much(&p->hearing, p->pg, taken))
+	{
+		pgpx_pinger_failed(p, "The remote server sent a message that is too long.");
+		return false;
 	}
 	pgpx_pinger_watch(p, EPOLLIN | (flushed == 1 ? EPOLLOUT : 0));
 	return false;

@@ -24,6 +24,9 @@
 #define DRAIN_US (50 * 1000)
 #define CANCEL_BYTES (16 * 1024 * 1024)
 
+/* An answer of which so much has come is a large one. */
+#define LARGE_BYTES (1024 * 1024)
+
 /* After which pause a cancel is sent again; doubled each time. */
 #define CANCEL_AGAIN_US (250 * 1000)
 
@@ -301,7 +304,8 @@ pgpx_run_step(PgpxRun *run)
 
 /*
  * Read until the boundary.  A cancel that was asked for and came before its
- * statement is lost, so it is asked for again.
+ * statement is lost, so it is asked for again.  What comes of a large answer is
+ * left to gather, unless nothing has come of late.
  *
  * While others wait for a connection of this pool the processors have better
  * things to do than to look for our answer.
@@ -311,15 +315,20 @@ pgpx_run_read(PgpxRun *run)
 {
 	PgpxLease  *lease = run->lease;
 	PgpxTime	pause = CANCEL_AGAIN_US;
+	uint64		before = lease->kept->wire.bytes_in;
+	ssize_t		n = 0;
 	bool		more = false;
 
 	while (!step(run))
 	{
 		PgpxTime	deadline = lease->cancelled ? pgpx_now() + pause : 0;
-		ssize_t		n;
 
 		if (more)
 			CHECK_FOR_INTERRUPTS();
+		else if (n > 0 && !lease->cancelled &&
+				 lease->kept->wire.bytes_in - before > LARGE_BYTES)
+			pgpx_session_gather(lease->kept,
+								pgpx_wait_event(&wait_query, "PgpoolQuery"));
 		else if ((n = pgpx_kept_poll(lease->kept, lease->target->pool,
 									 &more)) != 0)
 		{
@@ -335,7 +344,7 @@ pgpx_run_read(PgpxRun *run)
 			pause *= 2;
 			pgpx_lease_cancel(lease);
 		}
-		(void) pgpx_wire_fill(&lease->kept->wire, &more);
+		n = pgpx_wire_fill(&lease->kept->wire, &more);
 	}
 	check_answer(run);
 }

@@ -24,11 +24,11 @@ typedef struct PgpxSink
 	void (*restore)(void *arg);
 
 	/*
-	 * After a result: which of its columns could be read in binary as well, and
-	 * how many it had; 0: none could.  NULL: only texts can be read.  any: also if
-	 * the next time they are read into other types.
+	 * After a result of so many rows: which of its columns had better come in
+	 * binary, and how many it had; 0: none had.  NULL: only texts can be read.
+	 * any: also if the next time they are read into other types.
 	 */
-	int (*formats)(void *arg, bool any, const int16 **formats);
+	int (*formats)(void *arg, bool any, uint64 rows, const int16 **formats);
 	uint64		shape;			/* hash of the types that rows are read into */
 	void	   *arg;
 } PgpxSink;

@@ -25,6 +25,7 @@
 #include "utils/memutils.h"
 
 #include "formats.h"
+#include "tuples_binary.h"
 #include "tuples_map.h"
 #include "tuples_styles.h"
 
@@ -34,6 +35,7 @@ typedef struct Column
 	int			attribute;		/* that it goes to, from 0 */
 	bool		binary;			/* read by the receive function, not the input */
 	bool		plain;			/* its text depends on no setting */
+	PgpxByHand	hand;			/* if binary */
 	FmgrInfo	input;
 	Oid			ioparam;
 	int32		typmod;
@@ -58,6 +60,7 @@ struct PgpxTuples
 	Column	   *columns;
 	PgpxField  *fields;
 	int16	   *formats;		/* in which they can be asked for */
+	int		   *gains;			/* what that would save */
 
 	/* of the local row; those of dropped attributes stay NULL */
 	Datum	   *values;
@@ -87,9 +90,12 @@ begin_column(Column *column, const PgpxColumn *remote, Form_pg_attribute attr)
 	column->typmod = attr->atttypmod;
 	column->binary = remote->format == 1;
 	column->bridge = InvalidOid;
+	column->hand = PGPX_HAND_NONE;
+	if (column->binary && attr->atttypid == remote->type)
+		column->hand = pgpx_by_hand(remote->type, attr->atttypmod);
 	if (!column->binary)
 		getTypeInputInfo(attr->atttypid, &function, &column->ioparam);
-	else if (!pgpx_formats_is_certain(remote->type))
+	else if (pgpx_formats_gain(remote->type) == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_DATATYPE_MISMATCH),
 				 errmsg("column \"%s\" of the remote result has another type than the last time",
@@ -147,6 +153,7 @@ begin_result(void *arg, const PgpxWireMessage *msg, const PgpxWire *wire)
 		pfree(t->columns);
 		pfree(t->fields);
 		pfree(t->formats);
+		pfree(t->gains);
 		t->columns = NULL;
 	}
 	t->ncolumns = pgpx_tuples_map(msg, t->tupdesc, t->type, t->lead, &map,
@@ -158,6 +165,7 @@ begin_result(void *arg, const PgpxWireMessage *msg, const PgpxWire *wire)
 	}
 	t->fields = palloc0(sizeof(PgpxField) * Max(t->ncolumns, 1));
 	t->formats = palloc0(sizeof(int16) * Max(t->ncolumns, 1));
+	t->gains = palloc0(sizeof(int) * Max(t->ncolumns, 1));
 	t->columns = palloc0(sizeof(Column) * Max(t->ncolumns, 1));
 	for (int i = 0; i < t->ncolumns; i++)
 	{
@@ -166,7 +174,8 @@ begin_result(void *arg, const PgpxWireMessage *msg, const PgpxWire *wire)
 		begin_column(&t->columns[i], &remote[i], attr);
 		t->columns[i].attribute = map[i];
 		t->columns[i].plain = pgpx_formats_is_plain(remote[i].type);
-		t->formats[i] = pgpx_formats_is_certain(remote[i].type) &&
+		t->gains[i] = pgpx_formats_gain(remote[i].type);
+		t->formats[i] = t->gains[i] > 0 &&
 			is_same_type(attr->atttypid, remote[i].type);
 	}
 	pfree(remote);
@@ -178,20 +187,15 @@ begin_result(void *arg, const PgpxWireMessage *msg, const PgpxWire *wire)
 }
 
 static int
-tell_formats(void *arg, bool any, const int16 **formats)
+tell_formats(void *arg, bool any, uint64 rows, const int16 **formats)
 {
 	PgpxTuples *t = arg;
-	int			n = 0;
 
 	*formats = t->formats;
-	for (int i = 0; i < t->ncolumns; i++)
-	{
-		if (any && !t->columns[i].plain)
+	for (int i = 0; any && i < t->ncolumns; i++)
+		if (!t->columns[i].plain)
 			t->formats[i] = 0;
-		if (t->formats[i] != 0)
-			n = t->ncolumns;
-	}
-	return n;
+	return pgpx_formats_choose(t->ncolumns, t->formats, t->gains, rows);
 }
 
 /* The byte behind a value was borrowed for its NUL; also after an error. */
@@ -336,12 +340,15 @@ add_row(void *arg, const PgpxWireMessage *msg)
 			t->values[at] = read_null(column);
 			continue;
 		}
+		t->nulls[at] = false;
+		if (column->hand != PGPX_HAND_NONE &&
+			pgpx_by_hand_read(column->hand, field, &t->values[at]))
+			continue;
 
 		/* the byte behind is of the next field or message: borrow it */
 		t->borrowed = field->data + field->len;
 		t->behind = *t->borrowed;
 		*t->borrowed = '\0';
-		t->nulls[at] = false;
 		t->values[at] = read_value(column, field, encoding);
 		give_back(t);
 	}

@@ -129,8 +129,6 @@ pgpx_wire_parse_command(const PgpxWireMessage *msg)
 	size_t		len;
 	int64		rows = 0;
 
-	if (msg->type == 'I')
-		return 0;
 	len = strnlen(tag, msg->len);
 	if (len == msg->len)
 		return 0;

@@ -67,6 +67,13 @@ typedef struct PgpxEnding
 
 typedef struct PgpxRelay PgpxRelay;
 
+/* What libpq hears while it is it that reads; see libpq_bounds.c. */
+typedef struct PgpxHearing
+{
+	uint64		login;			/* bytes of the login that lay ready */
+	uint64		taken;			/* bytes until something was handed out */
+} PgpxHearing;
+
 typedef struct PgpxWorkerConn
 {
 	int			index;			/* in pgpx_conns */
@@ -93,9 +100,7 @@ typedef struct PgpxWorkerConn
 	bool		have_key;
 	uint32		cancel_pid;
 	uint32		cancel_key;
-	FILE	   *trace;			/* of the login; old libpq tells the key only here */
-	char	   *trace_text;
-	size_t		trace_len;
+	PgpxHearing hearing;
 	PgpxCancel	cancel;
 	PgpxEnding	ending;
 } PgpxWorkerConn;
@@ -341,9 +346,8 @@ extern uint32 pgpx_canceller_step(PgpxWorkerConn *w, bool *ok);
 /* Forget a cancel in flight: its connection is being closed. */
 extern void pgpx_canceller_drop(PgpxWorkerConn *w);
 
-/* Have libpq trace the login; find the cancel key in it. */
-extern void pgpx_canceller_trace(PgpxWorkerConn *w);
-extern void pgpx_canceller_untrace(PgpxWorkerConn *w);
+/* The login is over: note the cancel key, which old libpq has and does not tell. */
+extern void pgpx_canceller_find_key(PgpxWorkerConn *w);
 
 /* --- libpq_bounds.c ------------------------------------------------------ */
 
@@ -353,7 +357,15 @@ extern void pgpx_libpq_hush(PGconn *pg);
 /* Drop notifications, which libpq would keep; where input has been consumed. */
 extern void pgpx_libpq_drop_notifications(PGconn *pg);
 
-/* Has the remote said more during the login than any login takes? */
-extern bool pgpx_libpq_login_is_long(PgpxWorkerConn *w);
+/* A login begins; PQconnectPoll; false: the login is longer than any needs to be. */
+extern void pgpx_libpq_login_begin(PgpxHearing *hearing);
+extern bool pgpx_libpq_login_step(PgpxHearing *hearing, PGconn *pg,
+								  PostgresPollingStatusType *status);
+
+/*
+ * Input has been consumed, and "taken" tells whether libpq has handed something out:
+ * does it keep more than a message of an honest remote takes?
+ */
+extern bool pgpx_libpq_keeps_much(PgpxHearing *hearing, PGconn *pg, bool taken);
 
 #endif							/* PGPX_WORKER_H */

@@ -8,6 +8,9 @@
  *	client stream N CONNINFO SQL	the same row by row, each dropped
  *	client fresh N CONNINFO SQL		microseconds of connect, one SQL, disconnect:
  *									the median of N sessions
+ *	client hold N CONNINFO SECONDS	N connections, for some seconds
+ *	client until SECONDS CONNINFO	seconds since 1970 of the first connection
+ *									that succeeds, tried each millisecond
  *	client version					libpq's version
  *
  * Each prints one number.
@@ -118,6 +121,39 @@ fresh(int n, const char *conninfo, const char *sql)
 	return us[n / 2];
 }
 
+/* n connections, which are held still for some seconds */
+static void
+hold(int n, const char *conninfo, int seconds)
+{
+	struct timespec t = {seconds, 0};
+
+	for (int i = 0; i < n; i++)
+		must_connect(conninfo);
+	nanosleep(&t, NULL);
+}
+
+static double
+until(int seconds, const char *conninfo)
+{
+	double		end = now_us() + seconds * 1e6;
+	struct timespec t = {0, 1000000};
+	PGconn	   *conn;
+
+	for (;;)
+	{
+		conn = PQconnectdb(conninfo);
+		if (PQstatus(conn) == CONNECTION_OK)
+			break;
+		PQfinish(conn);
+		if (now_us() > end)
+			exit(1);
+		nanosleep(&t, NULL);
+	}
+	PQfinish(conn);
+	clock_gettime(CLOCK_REALTIME, &t);
+	return t.tv_sec + t.tv_nsec / 1e9;
+}
+
 int
 main(int argc, char **argv)
 {
@@ -128,10 +164,20 @@ main(int argc, char **argv)
 		printf("%d.%d\n", PQlibVersion() / 10000, PQlibVersion() % 10000);
 		return 0;
 	}
+	if (argc == 4 && strcmp(argv[1], "until") == 0)
+	{
+		printf("%.6f\n", until(atoi(argv[2]), argv[3]));
+		return 0;
+	}
 	if (argc != 5 || (n = atoi(argv[2])) <= 0)
 	{
-		fprintf(stderr, "usage: client loop|loopx|stream|fresh N CONNINFO SQL\n");
+		fprintf(stderr, "usage: client loop|loopx|stream|fresh|hold N CONNINFO SQL\n");
 		return 2;
+	}
+	if (strcmp(argv[1], "hold") == 0)
+	{
+		hold(n, argv[3], atoi(argv[4]));
+		return 0;
 	}
 	if (strcmp(argv[1], "fresh") == 0)
 		printf("%.3f\n", fresh(n, argv[3], argv[4]));

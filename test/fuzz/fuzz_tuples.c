@@ -357,7 +357,7 @@ hand_over(PgpxTuples *tuples, const PgpxWire *wire, PgpxWireMessage *msg)
 	FUZZ_CHECK(memcmp(before, msg->data, msg->len + 1) == 0);
 	if (ok && msg->type == 'T')
 	{
-		n = sink->formats(sink->arg, true, &formats);
+		n = sink->formats(sink->arg, true, 1000, &formats);
 		for (int i = 0; i < n; i++)
 			FUZZ_CHECK(formats[i] == 0 || formats[i] == 1);
 	}

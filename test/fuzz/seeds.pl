@@ -20,7 +20,8 @@ sub put
 }
 
 mkdir "$FindBin::Bin/corpus/$_" foreach '',
-  qw(fuzz_wire fuzz_control fuzz_options fuzz_error fuzz_validator fuzz_tuples);
+  qw(fuzz_wire fuzz_control fuzz_options fuzz_error fuzz_validator fuzz_tuples
+  fuzz_login fuzz_pinger fuzz_relay);
 
 my $columns = message('T', pack('n', 2)
 	  . "a\0" . pack('NnNnNn', 0, 0, 23, 4, -1, 0)
@@ -175,3 +176,89 @@ my %results = (
 	cut_off => "\4\0" . substr(described([ 'a', 25, 0 ]), 0, 12),
 );
 put("fuzz_tuples/$_", $results{$_}) foreach sort keys %results;
+
+# first byte: 1 start commands, 2 a password is needed, 4 it logs us in before the
+# input, 8 it goes at the end; second: pieces of how many bytes, by three
+my $auth = message('R', pack 'N', 0);
+my $key = message('K', pack 'NN', 5, 0xfffffffe);
+my %login = (
+	honest => "\0\377" . $auth . $params . $key . $ready,
+	in_bytes => "\0\0" . $auth . $params . $key . $ready,
+	password => "\2\4" . message('R', pack 'N', 3) . $auth . $params . $key . $ready,
+	no_password => "\2\377" . $auth . $params . $key . $ready,
+	md5 => "\2\377" . message('R', pack('N', 5) . 'salt') . $auth . $key . $ready,
+	scram => "\0\377" . message('R', pack('N', 10) . "SCRAM-SHA-256\0\0")
+	  . message('R', pack('N', 11) . 'r=abc,s=c2FsdA==,i=1'),
+	no_key => "\0\377" . $auth . $params . $ready,
+	other_key => "\0\377" . $auth . message('S', "BackendKeyData\0005 9\0") . $key . $ready,
+	long_key => "\0\377" . $auth . message('K', pack('N', 5) . 'x' x 200) . $ready,
+	refused => "\0\377" . $error,
+	refused_later => "\10\377" . $auth . message('E', "SFATAL\0C53300\0Msorry,\ntoo many clients already\0\0"),
+	old => "\0\377Etoo old\n\0",
+	claim => "\0\377" . $auth . "N\x3f\xff\xff\xff" . 'x' x 100,
+	other_encoding => "\0\377" . $auth . message('S', "client_encoding\0LATIN1\0") . $key . $ready,
+	other_style => "\0\377" . $auth . message('S', "DateStyle\0German\0") . $key . $ready,
+	long_version => "\0\377" . $auth . message('S', "server_version\0" . '9' x 300 . "\0") . $key . $ready,
+	protocol => "\0\377" . message('v', pack('N3', 0, 1, 0)) . $auth . $key . $ready,
+	start => "\5\377" . $columns . $row . $done . $ready,
+	start_two => "\5\2" . message('C', "SET\0") . $columns . $row . $row . $done . $ready,
+	start_error => "\5\377" . $notice . $error . $ready,
+	start_copy_in => "\5\377" . message('G', "\0\0\0"),
+	start_copy_out => "\5\377" . message('H', "\0\0\0") . message('d', 'x'),
+	start_transaction => "\5\377" . message('C', "BEGIN\0") . message('Z', 'T'),
+	start_notes => "\5\377" . $note x 3 . message('C', "SET\0") . $ready,
+	start_half => "\15\377" . $columns . substr($row, 0, 7),
+	cut => "\14\377",
+);
+put("fuzz_login/$_", $login{$_}) foreach sort keys %login;
+
+# first byte: 1 start commands, 2 it logs us in, 4 a release is due, 8 as above
+my $set = message('C', "SET\0");
+my $settings = $set x 3 . $columns . message('C', "SELECT 0\0") . $ready;
+my $bound = message('1', '') . message('2', '');
+my $request = message('T', pack('n', 1) . "request\0" . pack('NnNnNn', 0, 0, 20, 8, -1, 0));
+my $three = message('T', pack('n', 3) . ("a\0" . pack('NnNnNn', 0, 0, 20, 8, -1, 0)) x 3);
+sub texts { return message('D', pack('n', scalar @_) . join '', map { defined $_ ? pack('N/a', $_) : pack('N', 0xffffffff) } @_); }
+my %pinger = (
+	ping => "\2\377" . $settings . $bound . $request . texts('1') . texts('2') . $done . $ready,
+	ping_in_bytes => "\2\1" . $settings . $bound . $request . texts('1') . texts('2') . $done . $ready,
+	ping_twice => "\2\377" . ($settings . $bound . $request . texts('1') . $done . $ready) . ($bound . $request . $done . $ready),
+	ping_lost => "\2\377" . $settings . $bound . $request . message('C', "SELECT 0\0") . $ready,
+	ping_another => "\2\377" . $settings . $bound . $request . texts('18446744073709551617') . texts(undef) . texts('') . texts('-1') . $done . $ready,
+	ping_columns => "\2\377" . $settings . $bound . $three . texts('1', 't', 't') . $done . $ready,
+	ping_error => "\2\377" . $settings . $error . $ready,
+	ping_rows_and_error => "\2\377" . $settings . $bound . $request . texts('1') . $error . $ready,
+	ping_copy => "\2\377" . $settings . $bound . message('H', "\0\0\0"),
+	ping_claim => "\2\377" . $settings . $bound . $request . "D\x3f\xff\xff\xff" . 'x' x 50,
+	ping_two_results => "\2\377" . $settings . $bound . $request . texts('1') . $done . $request . texts('2') . $done . $ready,
+	release => "\6\377" . $settings . $bound . $three . texts('1', 't', 'f') . texts('2', 'f', 't') . $done . $ready,
+	release_nulls => "\6\377" . $settings . $bound . $three . texts('1', undef, undef) . $done . $ready,
+	release_columns => "\6\377" . $settings . $bound . $request . texts('1') . $done . $ready,
+	start => "\3\377" . $set . $ready . $settings . $bound . $request . texts('1') . $done . $ready,
+	start_transaction => "\3\377" . message('C', "BEGIN\0") . message('Z', 'T'),
+	start_copy => "\3\377" . message('G', "\0\0\0"),
+	login => "\0\377" . $auth . $params . $key . $ready . $settings,
+	login_refused => "\0\377" . $error,
+	login_claim => "\0\377" . $auth . "E\x3f\xff\xff\xff" . 'x' x 50,
+	idle => "\2\377" . $settings . $bound . $request . texts('1') . $done . $ready . $notice . $note . $params,
+	last_words => "\12\377" . $settings . $error,
+);
+put("fuzz_pinger/$_", $pinger{$_}) foreach sort keys %pinger;
+
+# pairs of an operation (0 the session writes, 1 it reads, 2 the remote says, 3 it takes,
+# 4 its event, 6 the session's, 8 what is pending, 9 and 10 TLS wants the other direction
+# first, 11 the remote ends, 12 the session does, 13 an error) and its amount, squared
+my %relay = (
+	inward => "\2\100\4\0\1\377",
+	inward_much => ("\2\377\4\0" x 4) . "\1\377\6\0\10\0",
+	outward => "\0\77\6\0\3\377\4\0",
+	outward_slow => ("\0\77\6\0" x 8) . ("\3\10\4\0" x 8),
+	both => ("\2\377\0\77\4\0\6\0\3\100\1\100" x 6),
+	read_wants_write => "\2\100\11\0\4\0\4\0\3\10\4\0",
+	write_wants_read => "\0\40\12\0\6\0\2\10\4\0\4\0",
+	remote_ends => "\2\377\4\0\13\377\4\0\1\377",
+	session_ends => "\0\77\6\0\14\377\6\0\3\377\4\0",
+	error_while_sending => "\0\77\3\377\15\377\6\0\4\0",
+	cut => ("\2\377\4\0" x 2) . "\0\77\6\0\377",
+);
+put("fuzz_relay/$_", $relay{$_}) foreach sort keys %relay;

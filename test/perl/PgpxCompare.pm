@@ -30,11 +30,11 @@ sub compare_node
 	my ($name) = @_;
 	my $node = remote_node($name, conf => ["shared_preload_libraries = 'pgpool_ext'"]);
 
-	$node->safe_psql('postgres', <<'EOT');
+	$node->safe_psql('postgres', <<"EOT");
 CREATE EXTENSION pgpool_ext;
 CREATE DATABASE same TEMPLATE template0;
 ALTER DATABASE same SET timezone = 'PST8PDT';
-ALTER DATABASE same SET statement_timeout = '30s';
+ALTER DATABASE same SET statement_timeout = '${PostgreSQL::Test::Utils::timeout_default}s';
 EOT
 	make_pool($node, $node, server => 'same', dbname => 'same', remote_dbname => 'same',
 		user => 'remote_super', password => $REMOTE_SUPER_PASSWORD);
@@ -181,7 +181,7 @@ END $$;
 -- as far as the types allow.
 CREATE FUNCTION pgpx.again(lease bigint, query text) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
-	many text := format(E'SELECT x.* FROM (%s\n) AS x, generate_series(1, 120)', query);
+	many text;
 	here pgpx.images := pgpx.images(query);
 	pool pgpx.images;
 	list text;
@@ -192,6 +192,10 @@ BEGIN
 	END IF;
 	SELECT string_agg(format('c%s %s', n, format_type(type, -1)), ', ' ORDER BY n)
 	  INTO list FROM unnest(here.types) WITH ORDINALITY AS c(type, n);
+	-- those that gain little by binary have to be more
+	many := format(E'SELECT x.* FROM (%s\n) AS x, generate_series(1, %s)', query,
+		CASE WHEN here.types && '{bool,int2,int4,int8,numeric,bool[],bytea[],int2[],int4[],int8[],float4[],float8[],numeric[],date[],time[],timetz[],timestamp[],timestamptz[],interval[],uuid[]}'::regtype[]::oid[]
+			THEN 600 / least(here.n, 5) ELSE 120 END);
 	here := pgpx.images(many);
 	FOR i IN 1 .. 2 LOOP
 		pool := pgpx.images(format('SELECT * FROM pgpool.query(%s, %L) AS t(%s)', lease, many, list));

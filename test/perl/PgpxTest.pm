@@ -32,7 +32,7 @@ our @EXPORT = qw(
   local_node remote_node make_pool remote_sessions
   wait_until check_invariants leak_check stats_add_up
   worker_pid terminate lease seconds delay_begin delay_end log_clock log_times connects_of
-  one_leased_one_idle alive closes takes_effect over_tls descriptors_wanted
+  one_leased_one_idle idle_of alive closes takes_effect over_tls descriptors_wanted
   $REMOTE_APP_PASSWORD $REMOTE_SUPER_PASSWORD
 );
 
@@ -400,6 +400,16 @@ sub one_leased_one_idle
 	return ($lease, map {
 		$local->safe_psql('postgres', "SELECT remote_pid FROM pgpool.connections WHERE server = '$server' AND state IN ($_)")
 	} "'leased'", "'idle', 'owed'");
+}
+
+# A user's session uses a server, which is one assertion: the remote session that is idle then.
+sub idle_of
+{
+	my ($local, $session, $server, $user) = @_;
+
+	is($session->run("SELECT pgpool.exec('$server', 'select 1')"), '1', "$user may use $server");
+	return $local->safe_psql('postgres',
+		"SELECT remote_pid FROM pgpool.connections WHERE server = '$server' AND local_user = '$user'");
 }
 
 # Is a session of the remote there?

@@ -42,7 +42,7 @@ SELECT test.large(:d, 'a int8, b text');
 SELECT pgpool.checkin(:d) \gset
 SELECT test.flights_bytes() - :texts < 3 * :texts - 20000 AS fewer_bytes;
 SELECT pgpool.checkout('flights') AS d \gset
-SELECT pgpool.exec(:d, 'create temp table narrow as select i as a, i as b from generate_series(1, 100) as i');
+SELECT pgpool.exec(:d, 'create temp table narrow as select i as a, i as b from generate_series(1, 1000) as i');
 SELECT pgpool.send(:d, 'select * from narrow') \gset
 SELECT count(*) FROM pgpool.result(:d) AS t(a int, b int);
 SELECT pgpool.exec(:d, 'alter table narrow add c int');

@@ -11,7 +11,9 @@ SELECT server, checkouts - checkins - discards - reclaimed - terminated - lease_
 FROM pgpool.stats WHERE checkouts - checkins - discards - reclaimed - terminated - lease_timeouts - retried <> 0
 	OR waited - granted - timeouts - cancelled - failed <> 0;
 
--- Servers and databases that are gone have left no connection behind.
+-- Servers and databases that are gone have left no connection behind.  (What
+-- is being closed counts until the remote has closed its end, a second at most.)
+SELECT test.wait_for($$SELECT count(*) = 0 FROM pgpool.connections WHERE state = 'closing'$$);
 SELECT count(*) AS connections_of_servers_that_are_gone FROM pgpool.connections AS c
  WHERE c.database <> current_database() OR NOT EXISTS (SELECT FROM pg_foreign_server WHERE srvname = c.server);
 

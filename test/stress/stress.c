@@ -62,11 +62,31 @@ typedef struct Model
 	long		leased[POOLS];	/* leases, and calls that had a connection */
 	long		discarded[POOLS];
 	long		late[POOLS];	/* 55P03 after a wait */
+	long		not_ready[POOLS];	/* .. although one was granted */
 	long		none_now[POOLS];	/* .. without one */
 	long		statements[POOLS];
-	long		perhaps[POOLS]; /* cancelled, before they were sent or after */
 	long		failed[POOLS];	/* statements that are errors of the remote */
 } Model;
+
+/*
+ * What options "s" can have had meanwhile: the number of those that were in force
+ * for certain when something began, and of the newest that were when it had ended.
+ * A connection has those of one number all its life, or is closed.
+ */
+typedef struct Span
+{
+	int			from;
+	int			to;
+} Span;
+
+/* A remote session that has our mark, and the options that it can have. */
+typedef struct Mark
+{
+	char		pid[32];
+	Span		span;
+} Mark;
+
+#define MARKS 64
 
 typedef struct Session
 {
@@ -76,6 +96,9 @@ typedef struct Session
 	const char *doing;			/* for the message */
 	char		lease[32];
 	char		pid[32];		/* of the remote backend, once it is known */
+	Span		taken;			/* when the lease was */
+	Mark		marks[MARKS];	/* the newest ones, in a ring */
+	int			nmarks;
 	long		operations;
 	long		values;
 	long		refused;		/* errors that may be */
@@ -99,14 +122,18 @@ static double fault_each = 0;	/* seconds; 0: a stress, no soak */
 static volatile bool stop = false;	/* the time is up */
 static volatile bool pausing = false;	/* to the barrier */
 static volatile bool quiet = false; /* nobody but the sessions does anything */
-static volatile bool on_transfer = false;	/* reset of "s", now or in this round */
-static volatile bool on_transfer_now = false;
+static bool on_transfer[100000]; /* reset of "s", by the number of its options */
+static volatile int options_begun = 0;	/* the newest ones */
+static volatile int options_ended = 0;	/* .. whose ALTER SERVER has ended */
 static volatile int spoil_at = -1;	/* the proxy cuts each after so many bytes */
 static volatile bool frozen = false;	/* the proxy passes nothing on */
 static volatile int cutting = 0;	/* the proxy cuts: 1 RST, 2 FIN */
 static pthread_barrier_t barrier;
 static pthread_mutex_t conn_mutex[SESSIONS];
 static long faults[16];
+static long own_traces;			/* found where the reset was on_transfer */
+static long not_sent;			/* statements whose time was up before */
+static long not_ready;			/* leases whose time was up before */
 
 static double
 now(void)
@@ -181,6 +208,7 @@ reconnect(Session *s)
 	pthread_mutex_unlock(&conn_mutex[s->number]);
 	s->lease[0] = '\0';
 	s->pid[0] = '\0';
+	s->nmarks = 0;
 	s->reconnects++;
 }
 
@@ -211,7 +239,9 @@ note_error(Session *s, const char *expected, const char *message)
 {
 	if (strcmp(s->sqlstate, "55P03") == 0)
 	{
-		if (s->no_wait)
+		if (strstr(message, "was granted in time") != NULL)
+			s->model.not_ready[s->pool]++;
+		else if (s->no_wait)
 			s->model.none_now[s->pool]++;
 		else
 			s->model.late[s->pool]++;
@@ -363,6 +393,72 @@ call(Session *s)
 	PQclear(res);
 }
 
+/* --- own traces ------------------------------------------------------------- */
+
+static Span
+begin_span(void)
+{
+	return (Span) {options_ended, -1};
+}
+
+static void
+end_span(Span *span)
+{
+	span->to = options_begun;
+}
+
+static Mark *
+find_mark(Session *s, const char *pid)
+{
+	for (int i = s->nmarks; i > 0 && i > s->nmarks - MARKS; i--)
+		if (strcmp(s->marks[(i - 1) % MARKS].pid, pid) == 0)
+			return &s->marks[(i - 1) % MARKS];
+	return NULL;
+}
+
+static void
+add_mark(Session *s)
+{
+	Mark	   *mark = find_mark(s, s->pid);
+
+	if (mark == NULL)
+		mark = &s->marks[s->nmarks++ % MARKS];
+	memcpy(mark->pid, s->pid, sizeof(mark->pid));
+	mark->span = s->taken;
+}
+
+/* A lease with our mark has been given back. */
+static void
+note_given(Session *s, const char *pid, Span span)
+{
+	Mark	   *mark = find_mark(s, pid);
+
+	if (mark == NULL)
+		return;
+	if (span.from > mark->span.from)
+		mark->span.from = span.from;
+	if (span.to < mark->span.to)
+		mark->span.to = span.to;
+}
+
+/*
+ * May this lease find what an earlier one of the session has left on this backend?
+ * Only if the connection can have had, when it was marked, given back, and taken
+ * again, the same options, and if their reset is on_transfer.
+ */
+static bool
+may_be_mine(Session *s, const char *pid)
+{
+	Mark	   *mark = find_mark(s, pid);
+
+	if (mark == NULL)
+		return false;
+	for (int i = mark->span.from; i <= mark->span.to; i++)
+		if (i >= s->taken.from && i <= s->taken.to && on_transfer[i])
+			return true;
+	return false;
+}
+
 /* The remote session is clean at first, then ours, and stays the same one. */
 static void
 mark(Session *s)
@@ -372,24 +468,30 @@ mark(Session *s)
 	PGresult   *res;
 
 	s->doing = "mark";
-	snprintf(mine, sizeof(mine), "%d", s->number);
+
+	/* who comes back as a new session is another one */
+	snprintf(mine, sizeof(mine), "%ld", s->number + 100 * s->reconnects);
 	res = run(s, NULL, "SELECT a, b, c FROM pgpool.query($1::bigint, 'select pg_backend_pid()::text, coalesce(current_setting(''stress.owner'', true), ''''), (select count(*) from pg_locks where locktype = ''advisory'' and pid = pg_backend_pid())::text') AS t(a text, b text, c text)", 1, values);
 	if (res == NULL)
 		return;
 	s->model.statements[0]++;
 	if (s->pid[0] == '\0')
 	{
-		/* on_transfer: whoever comes back finds what he has left */
-		bool		may_be_mine = on_transfer &&
-			strcmp(PQgetvalue(res, 0, 1), mine) == 0;
+		const char *pid = PQgetvalue(res, 0, 0);
+		const char *owner = PQgetvalue(res, 0, 1);
+		bool		own = strcmp(owner, mine) == 0 && may_be_mine(s, pid);
 
-		if (PQgetvalue(res, 0, 1)[0] != '\0' && !may_be_mine)
-			fail(s, "the session is still that of %s", PQgetvalue(res, 0, 1));
-		if (strcmp(PQgetvalue(res, 0, 2), "0") != 0 && !may_be_mine)
+		if (owner[0] != '\0' && !own)
+			fail(s, "the session is still that of %s (this is %s, options %d to %d)",
+				 owner, mine, s->taken.from, s->taken.to);
+		if (strcmp(PQgetvalue(res, 0, 2), "0") != 0 && !own)
 			fail(s, "the session has somebody's advisory lock");
-		snprintf(s->pid, sizeof(s->pid), "%s", PQgetvalue(res, 0, 0));
+		if (own)
+			__atomic_add_fetch(&own_traces, 1, __ATOMIC_RELAXED);
+		snprintf(s->pid, sizeof(s->pid), "%s", pid);
 		PQclear(res);
-		res = run(s, NULL, "SELECT pgpool.exec($1::bigint, format('select set_config(''stress.owner'', %L, false), pg_advisory_lock(1000 + %s)', $2::text, $2::text))", 2, values);
+		add_mark(s);
+		res = run(s, NULL, "SELECT pgpool.exec($1::bigint, format('select set_config(''stress.owner'', %L, false), pg_advisory_lock(100000 + %s)', $2::text, $2::text))", 2, values);
 		if (res == NULL)
 			snprintf(s->pid, sizeof(s->pid), "unknown");
 		else
@@ -423,7 +525,9 @@ take(Session *s)
 	s->doing = how[which < 6 ? which : 0];
 	s->pool = 0;
 	s->no_wait = which == 3 || which == 4;
+	s->taken = begin_span();
 	res = run(s, NULL, s->doing, 0, NULL);
+	end_span(&s->taken);
 	s->no_wait = false;
 	if (res != NULL && !PQgetisnull(res, 0, 0))
 	{
@@ -441,6 +545,10 @@ give(Session *s, const char *how)
 {
 	const char *values[1] = {s->lease};
 	PGresult   *res = NULL;
+	char		pid[32];
+	Span		span = begin_span();
+
+	memcpy(pid, s->pid, sizeof(pid));
 
 	/* interrupted, it is ours still */
 	for (int i = 0; i < 100 && res == NULL && s->lease[0] != '\0'; i++)
@@ -456,6 +564,8 @@ give(Session *s, const char *how)
 	}
 	PQclear(res);
 	s->lease[0] = '\0';
+	end_span(&span);
+	note_given(s, pid, span);
 }
 
 /* A transaction of its own leases, with savepoints. */
@@ -534,6 +644,21 @@ transaction(Session *s)
 		(void) simply(s, NULL, "ROLLBACK");
 }
 
+/* How many statements the lease's connection has counted, of all its leases. */
+static long
+statements_of(Session *s)
+{
+	const char *values[1] = {s->lease};
+	long		n = -1;
+	PGresult   *res;
+
+	res = run(s, NULL, "SELECT statements FROM pgpool.connections WHERE lease = $1::bigint", 1, values);
+	if (res != NULL && PQntuples(res) == 1)
+		n = atol(PQgetvalue(res, 0, 0));
+	PQclear(res);
+	return n;
+}
+
 /* Something that runs on, and is cancelled, waited for, or left behind. */
 static void
 slow(Session *s)
@@ -543,6 +668,8 @@ slow(Session *s)
 
 	int			which = roll(s, 4);
 	bool		landed = true;
+	bool		in_time;
+	long		before;
 
 	s->pool = 0;
 	s->cancels = which == 0 || which == 2;
@@ -550,16 +677,25 @@ slow(Session *s)
 	{
 		case 0:
 			s->doing = "statement_timeout";
+			before = statements_of(s);
 			if (!simply(s, NULL, "SET statement_timeout = '15ms'"))
 				return;
 			res = run(s, NULL, "SELECT pgpool.exec($1::bigint, 'select pg_sleep(0.05)')", 1, values);
-			if (res != NULL)
-				s->model.statements[0]++;
-			else
-				s->model.perhaps[0]++;
+			in_time = res != NULL;
 			PQclear(res);
 			for (int i = 0; i < 10 && !simply(s, NULL, "RESET statement_timeout"); i++)
 				;
+
+			/* the time may be up before it is sent; then it does not count */
+			if (quiet)
+			{
+				long		counted = statements_of(s) - before;
+
+				if (counted != 1 && (in_time || counted != 0))
+					fail(s, "the connection has counted %ld statements for one", counted);
+				s->model.statements[0] += counted;
+				__atomic_add_fetch(&not_sent, 1 - counted, __ATOMIC_RELAXED);
+			}
 			break;
 		case 1:
 			s->doing = "send and result";
@@ -673,9 +809,15 @@ one_operation(Session *s)
 		give(s, "SELECT pgpool.discard($1::bigint)");
 	else
 	{
+		Span		span = begin_span();
+
 		s->doing = "DISCARD ALL";
 		if (simply(s, NULL, "SELECT pgpool.checkin_all()"))
+		{
 			s->lease[0] = '\0';
+			end_span(&span);
+			note_given(s, s->pid, span);
+		}
 	}
 }
 
@@ -950,12 +1092,26 @@ one_fault(Session *s, PGconn **local, PGconn **remote)
 					 1 + roll(s, 3));
 		else
 		{
-			on_transfer_now = roll(s, 3) == 0;
-			on_transfer |= on_transfer_now;
+			static unsigned size = 5;
+			unsigned	new_size = 1 + roll(s, 8);
+			bool		new_reset = roll(s, 3) == 0;
+
+			/* what changes nothing leaves the connections as they are */
+			if (new_size != size || new_reset != on_transfer[options_begun])
+			{
+				if (options_begun + 1 == sizeof(on_transfer) / sizeof(on_transfer[0]))
+					fail(NULL, "too many alterations for one run");
+				on_transfer[options_begun + 1] = new_reset;
+				options_begun++;
+				size = new_size;
+			}
 			snprintf(sql, sizeof(sql), "ALTER SERVER s OPTIONS (SET pool_size '%u', SET reset '%s')",
-					 1 + roll(s, 8), on_transfer_now ? "on_transfer" : "always");
+					 new_size, new_reset ? "on_transfer" : "always");
 		}
 		LOCAL(sql);
+		if (answer[0] != '\0')
+			fail(NULL, "%s: %s", sql, answer);
+		options_ended = options_begun;
 	}
 	else if (what < 88)
 	{
@@ -1011,12 +1167,31 @@ must_become(PGconn **local, const char *what, const char *sql)
 	fail(NULL, "%s: %s", what, answer);
 }
 
-static void
-check(PGconn **local, PGconn **remote)
+/*
+ * The remote has no more sessions than the pool says, nor fewer; how many?  Both ask
+ * at instants of their own, between which an overflow connection may have closed.
+ */
+static long
+sessions_agree(PGconn **local, PGconn **remote)
 {
 	char		answer[1024];
 	char		number[32];
 
+	for (double until = now() + 60;; usleep(20 * 1000))
+	{
+		LOCAL("SELECT count(*) FROM pgpool.connections");
+		snprintf(number, sizeof(number), "%.30s", answer);
+		REMOTE("SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app'");
+		if (strcmp(answer, number) == 0)
+			return atol(number);
+		if (now() > until)
+			fail(NULL, "the pool has %s connections, the remote %s sessions", number, answer);
+	}
+}
+
+static void
+check(PGconn **local, PGconn **remote)
+{
 	must_become(local, "leases are left",
 				"SELECT count(*) = 0 FROM pgpool.leases");
 	must_become(local, "waiters are left",
@@ -1037,19 +1212,7 @@ check(PGconn **local, PGconn **remote)
 	must_become(local, "connections are stuck between two states",
 				"SELECT count(*) = 0 FROM pgpool.connections WHERE state NOT IN ('idle')");
 
-	/* the remote has no more sessions than the pool says */
-	LOCAL("SELECT count(*) FROM pgpool.connections");
-	snprintf(number, sizeof(number), "%.30s", answer);
-	for (double until = now() + 60;; usleep(20 * 1000))
-	{
-		REMOTE("SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app'");
-		if (strcmp(answer, number) == 0)
-			break;
-		LOCAL("SELECT count(*) FROM pgpool.connections");
-		snprintf(number, sizeof(number), "%.30s", answer);
-		if (now() > until)
-			fail(NULL, "the pool has %s connections, the remote another number of sessions", number);
-	}
+	(void) sessions_agree(local, remote);
 }
 
 /* --- the model ---------------------------------------------------------------- */
@@ -1130,28 +1293,29 @@ check_model(PGconn **local)
 			m.late[pool] += sessions[i].model.late[pool];
 			m.none_now[pool] += sessions[i].model.none_now[pool];
 			m.statements[pool] += sessions[i].model.statements[pool];
-			m.perhaps[pool] += sessions[i].model.perhaps[pool];
+			m.not_ready[pool] += sessions[i].model.not_ready[pool];
 			m.failed[pool] += sessions[i].model.failed[pool];
 		}
 		carried += now[7];
+		not_ready += m.not_ready[pool];
 
 		/*
-		 * Who does not wait may wait for a test that is under way.  And whose time
-		 * is up when he has a connection, but not yet its socket, counts as granted
-		 * and retried.
+		 * Who does not wait may wait for a test that is under way.  Whose time is
+		 * up when he has been granted a connection, which is not ready yet, has not
+		 * waited in vain by the queue's count: his ticket was granted.  His lease
+		 * counts as retried, as do those whose connections prove dead.
 		 */
 		if (now[0] != m.leased[pool] || now[1] != m.discarded[pool] ||
-			now[2] + now[8] < m.late[pool] || now[2] > m.late[pool] + m.none_now[pool] ||
-			now[3] < m.statements[pool] ||
-			now[3] > m.statements[pool] + m.perhaps[pool] ||
+			now[2] < m.late[pool] || now[2] > m.late[pool] + m.none_now[pool] ||
+			now[8] < m.not_ready[pool] || now[3] != m.statements[pool] ||
 			(pool == 1 && now[4] != m.failed[pool]) ||
 			now[5] != 0 || now[7] > now[6] ||
 			(pool == 0 && now[7] > now[3]))
-			fail(NULL, "pool %s counts %ld leases, %ld discarded, %ld timeouts, %ld statements,"
+			fail(NULL, "pool %s counts %ld leases, %ld discarded, %ld timeouts, %ld retried, %ld statements,"
 				 " %ld errors, %ld cancelled or failed, %ld granted, %ld carried; the sessions had %ld, %ld,"
-				 " %ld (and %ld without waiting), %ld (and perhaps %ld), %ld, 0", servers[pool], now[0], now[1],
-				 now[2], now[3], now[4], now[5], now[6], now[7], m.leased[pool], m.discarded[pool],
-				 m.late[pool], m.none_now[pool], m.statements[pool], m.perhaps[pool], m.failed[pool]);
+				 " %ld (and %ld without waiting), %ld that were not ready, %ld, %ld, 0", servers[pool], now[0], now[1],
+				 now[2], now[8], now[3], now[4], now[5], now[6], now[7], m.leased[pool], m.discarded[pool],
+				 m.late[pool], m.none_now[pool], m.not_ready[pool], m.statements[pool], m.failed[pool]);
 	}
 }
 
@@ -1201,11 +1365,9 @@ take_samples(PGconn **local, PGconn **remote)
 	add_sample(&series[2], sum / SESSIONS);
 	add_sample(&series[3], most);
 	add_sample(&series[4], descriptors / SESSIONS);
-	REMOTE("SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app'");
-	if (atol(answer) != connections)
-		fail(NULL, "%ld connections, but the remote has %s sessions", connections, answer);
-	printf("soak: worker %ld kB, sessions %ld kB, %ld descriptors, %s sessions at the remote\n",
-		   memory_of(processes[SESSIONS].pid), sum / SESSIONS, descriptors / SESSIONS, answer);
+	connections = sessions_agree(local, remote);
+	printf("soak: worker %ld kB, sessions %ld kB, %ld descriptors, %ld sessions at the remote\n",
+		   memory_of(processes[SESSIONS].pid), sum / SESSIONS, descriptors / SESSIONS, connections);
 	fflush(stdout);
 }
 
@@ -1302,7 +1464,6 @@ main(int argc, char **argv)
 			take_samples(&local, &remote);
 		rounds++;
 		pausing = false;
-		on_transfer = on_transfer_now;
 
 		/* the last round is a quiet one */
 		stop = quiet && now() >= end;
@@ -1321,8 +1482,10 @@ main(int argc, char **argv)
 		values += sessions[i].values;
 		refused += sessions[i].refused;
 	}
-	printf("stress: %ld operations, %ld values, %ld refused, %d barriers, %ld carried in quiet rounds\n",
-		   operations, values, refused, rounds, carried);
+	printf("stress: %ld operations, %ld values, %ld refused, %d barriers; own traces: %ld\n",
+		   operations, values, refused, rounds, own_traces);
+	printf("stress: in quiet rounds %ld carried, %ld granted and not ready in time, %ld not sent in time\n",
+		   carried, not_ready, not_sent);
 	if (carried < 10L * rounds)
 		fail(NULL, "next to nothing was carried");
 	printf("stress: faults:");

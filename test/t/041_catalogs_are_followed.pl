@@ -55,29 +55,20 @@ CREATE USER MAPPING FOR PUBLIC SERVER everybody OPTIONS (user 'remote_app', pass
 GRANT USAGE ON FOREIGN SERVER everybody TO readers, guest;
 EOT
 
-sub idle_of
-{
-	my ($session, $server, $user) = @_;
-
-	is($session->run("SELECT pgpool.exec('$server', 'select 1')"), '1', "$user may use $server");
-	return $local->safe_psql('postgres',
-		"SELECT remote_pid FROM pgpool.connections WHERE server = '$server' AND local_user = '$user'");
-}
-
 foreach my $case (
 	[ $app, 'shard', 'app', 'REVOKE USAGE ON FOREIGN SERVER shard FROM app' ],
 	[ $member, 'everybody', 'member', 'REVOKE readers FROM member' ])
 {
 	my ($session, $server, $user, $sql) = @$case;
-	my $pid = idle_of($session, $server, $user);
+	my $pid = idle_of($local, $session, $server, $user);
 
 	closes(\%stage, $pid, $sql, "$sql: the idle connection closes");
 	$session->fails("SELECT pgpool.exec('$server', 'select 1')", '42501', qr/permission denied for foreign server $server/, "$sql: the next use");
 }
-my $pid = idle_of($guest, 'everybody', 'guest');
+my $pid = idle_of($local, $guest, 'everybody', 'guest');
 closes(\%stage, $pid, 'ALTER ROLE guest SUPERUSER', 'ALTER ROLE SUPERUSER: a connection of another identity class');
 $local->safe_psql('postgres', 'ALTER ROLE guest NOSUPERUSER');
-$pid = idle_of($guest, 'everybody', 'guest');
+$pid = idle_of($local, $guest, 'everybody', 'guest');
 $guest->quit;
 closes(\%stage, $pid, 'DROP OWNED BY guest; DROP ROLE guest', 'DROP ROLE: the connection closes');
 
@@ -100,12 +91,12 @@ ALTER SERVER owned OWNER TO boss;
 CREATE USER MAPPING FOR app SERVER owned OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD');
 GRANT USAGE ON FOREIGN SERVER owned TO app;
 EOT
-$pid = idle_of($app, 'owned', 'app');
+$pid = idle_of($local, $app, 'owned', 'app');
 closes(\%stage, $pid, 'ALTER ROLE boss NOSUPERUSER', 'ALTER ROLE NOSUPERUSER of an owner: the idle connection closes');
 $app->fails("SELECT pgpool.exec('owned', 'select 1')", '42501', qr/permission denied to use option "options".*owner "boss" is not a superuser/s,
 	'ALTER ROLE NOSUPERUSER of an owner: the next use');
 $local->safe_psql('postgres', 'ALTER ROLE boss SUPERUSER');
-$pid = idle_of($app, 'owned', 'app');
+$pid = idle_of($local, $app, 'owned', 'app');
 closes(\%stage, $pid, "ALTER SERVER owned OWNER TO CURRENT_USER", 'ALTER SERVER OWNER: the idle connection closes');
 
 # --- roles are every database's: the change is made in another one
@@ -118,7 +109,7 @@ foreach my $case (
 	my ($session, $server, $user, $before, $sql, @after) = @$case;
 
 	$local->safe_psql('postgres', $before);
-	$pid = idle_of($session, $server, $user);
+	$pid = idle_of($local, $session, $server, $user);
 	closes(\%stage, $pid, sub { $local->safe_psql('elsewhere', $sql) }, "$sql in another database: the idle connection closes");
 	$local->safe_psql('elsewhere', $_) foreach @after;
 }

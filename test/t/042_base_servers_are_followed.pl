@@ -59,38 +59,29 @@ GRANT USAGE ON FOREIGN SERVER everybody TO readers, guest;
 GRANT USAGE ON FOREIGN SERVER through TO member, guest;
 EOT
 
-sub idle_of
-{
-	my ($session, $server, $user) = @_;
-
-	is($session->run("SELECT pgpool.exec('$server', 'select 1')"), '1', "$user may use $server");
-	return $local->safe_psql('postgres',
-		"SELECT remote_pid FROM pgpool.connections WHERE server = '$server' AND local_user = '$user'");
-}
-
 foreach my $case (
 	[ $app, 'shard', 'app', 'data', 'REVOKE USAGE ON FOREIGN SERVER data FROM app' ],
 	[ $member, 'through', 'member', 'everybody', 'REVOKE readers FROM member' ])
 {
 	my ($session, $server, $user, $base, $sql) = @$case;
-	my $pid = idle_of($session, $server, $user);
+	my $pid = idle_of($local, $session, $server, $user);
 
 	closes(\%stage, $pid, $sql, "$sql: the idle connection closes");
 	$session->fails("SELECT pgpool.exec('$server', 'select 1')", '42501', qr/permission denied for foreign server $base/, "$sql: the next use");
 }
 $local->safe_psql('postgres', 'GRANT USAGE ON FOREIGN SERVER data TO app');
-my $pid = idle_of($app, 'shard', 'app');
+my $pid = idle_of($local, $app, 'shard', 'app');
 closes(\%stage, $pid, 'REVOKE USAGE ON FOREIGN SERVER shard FROM app', 'REVOKE USAGE ON FOREIGN SERVER shard FROM app: the idle connection closes');
-$pid = idle_of($guest, 'through', 'guest');
+$pid = idle_of($local, $guest, 'through', 'guest');
 closes(\%stage, $pid, 'ALTER ROLE guest SUPERUSER', 'ALTER ROLE SUPERUSER: a connection of another identity class');
 $local->safe_psql('postgres', 'ALTER ROLE guest NOSUPERUSER');
-$pid = idle_of($guest, 'through', 'guest');
-my $public = idle_of($guest, 'everybody', 'guest');
+$pid = idle_of($local, $guest, 'through', 'guest');
+my $public = idle_of($local, $guest, 'everybody', 'guest');
 closes(\%stage, $pid, "CREATE USER MAPPING FOR guest SERVER everybody OPTIONS ($credentials)", 'CREATE USER MAPPING for somebody whose pool was by PUBLIC\'s: the idle connection closes');
 ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE pid = $public", '0'), 'and that of the base itself');
-$pid = idle_of($guest, 'through', 'guest');
+$pid = idle_of($local, $guest, 'through', 'guest');
 closes(\%stage, $pid, 'DROP USER MAPPING FOR guest SERVER everybody', 'DROP USER MAPPING: back to that of PUBLIC');
-$pid = idle_of($guest, 'through', 'guest');
+$pid = idle_of($local, $guest, 'through', 'guest');
 $guest->quit;
 closes(\%stage, $pid, 'DROP OWNED BY guest; DROP ROLE guest', 'DROP ROLE: the connection closes');
 

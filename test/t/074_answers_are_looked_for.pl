@@ -40,6 +40,54 @@ is(polled(500, 'select 1', 0), '0', 'busy_poll 0: it is not looked for');
 # --- no longer than said: an answer that takes longer is never found
 is(polled(20, 'select pg_sleep(0.02)', 1), '0', 'one that takes longer is slept for');
 
+# --- more and more rarely where it was in vain: after three misses in a row, which take
+# 21 statements, 63 answers are not looked for, however quickly they come
+sub polled_after_misses
+{
+	my $count = "SELECT polled FROM pgpool.stats WHERE server = 'p'";
+	my $before = $local->safe_psql('postgres', $count);
+	my $own = PgpxSession->new($local);
+	my $lease = lease($own, 'p');
+
+	$own->run('SET pgpool_ext.busy_poll = 1');
+	$own->run("DO \$\$ BEGIN FOR i IN 1 .. 21 LOOP PERFORM pgpool.exec($lease, 'select pg_sleep(0.03)'); END LOOP; END \$\$");
+	$own->run('SET pgpool_ext.busy_poll = 1000');
+	$own->run("DO \$\$ BEGIN FOR i IN 1 .. 50 LOOP PERFORM pgpool.exec($lease, 'select 1'); END LOOP; END \$\$");
+	$own->run("SELECT pgpool.checkin($lease)");
+	$own->quit;
+	return $local->safe_psql('postgres', $count) - $before;
+}
+ok(wait_until($local, \&polled_after_misses, '0', 20), 'after misses it is not looked for, for a while');
+
+# --- not by more processes than half the processors: while so many are stopped as they
+# look, nobody else does
+SKIP:
+{
+	my $half = int($processors / 2);
+
+	skip "too many processors ($processors) to occupy half of them", 2 if $half > 4;
+	my @lookers = map { PgpxSession->new($local) } 1 .. $half;
+
+	make_pool($local, $remote, server => 'l', options => { pool_size => $half });
+	foreach my $looker (@lookers)
+	{
+		my $own = lease($looker, 'l');
+
+		$looker->run('SET pgpool_ext.busy_poll = 1000');
+		$looker->start("DO \$\$ BEGIN LOOP PERFORM pgpool.exec($own, 'select 1'); END LOOP; END \$\$");
+	}
+	my $stopped_so_that = sub {
+		kill 'STOP', map { $_->pid } @lookers;
+		my $found = polled(100, 'select 1', 1000);
+		kill 'CONT', map { $_->pid } @lookers;
+		return $found;
+	};
+	ok(wait_until($local, sub { $stopped_so_that->() == 0 ? 't' : 'f' }, 't', 60), 'while half of the processors are taken nobody else looks');
+	$local->safe_psql('postgres', "SELECT pg_cancel_backend(@{[$_->pid]})") foreach @lookers;
+	$_->finish, $_->quit foreach @lookers;
+	ok(wait_until($local, sub { polled(50, 'select 1', 1000) > 0 ? 't' : 'f' }), 'then they do again');
+}
+
 # --- it can be interrupted, and the lease goes on
 $session->run('SET pgpool_ext.busy_poll = 1000');
 my $lease = lease($session, 'p');

@@ -37,7 +37,7 @@ my $fake = PgpxFakeServer->new(
 	wide => fake(sub { settings($_[0]); $_[0]->receive; $_[0]->send(message('1', ''), message('2', ''), columns(2), row('1', '2'), done('SELECT 1'), ready()); sleep }),
 	deaf => { login => sub { sleep } },
 	gone => fake(sub { $_[0]->receive; }),
-	chatty => fake(sub { settings($_[0]); $_[0]->receive; $_[0]->send(message('A', pack('N', 1) . "a\0b\0"), failure(S => 'ERROR', C => 'XX000', M => 'chatty'), ready()); sleep }));
+	chatty => fake(sub { settings($_[0]); $_[0]->receive; $_[0]->send(message('A', pack('N', 1) . "a\0b\0")); select undef, undef, undef, 0.05; $_[0]->send(failure(S => 'ERROR', C => 'XX000', M => 'chatty'), ready()); sleep }));
 my $fake_host = sub { return "SET port '" . $fake->port . "', SET dbname '$_[0]'" };
 
 # how it is spoilt, and what the log says

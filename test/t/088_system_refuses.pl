@@ -86,6 +86,16 @@ foreach my $case (
 }
 check_invariants($local);
 
+{
+	my $fresh = PgpxSession->new($local);
+
+	fail_next($local, 'PQconndefaults', who => 'session');
+	$fresh->fails(q{CREATE SERVER two FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host 'x')}, 'HV001', qr/out of memory/, 'no list of options: an error');
+	$fresh->run(q{CREATE SERVER two FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host 'x')});
+	is($fresh->error, '', 'with it there is none');
+	$fresh->quit;
+}
+
 # --- a session cannot have a socket pair, or not send its question; the worker not its answer
 {
 	my $fresh = PgpxSession->new($local);

@@ -23,6 +23,8 @@ my $fake = PgpxFakeServer->new(
 	valueless => behind(message('S', "DateStyle\0ISO")),
 	notice => behind(message('N', "SWARNING\0Mno end")),
 	short => sub { $_[0]->receive; $_[0]->send($_[0]->described, message('D', pack('n', 1) . "\0\0"), done('SELECT 1'), ready()); sleep },
+	stays => sub { $_[0]->serve(1); sleep },
+	notes => behind(join '', map { message('A', $_) } 'x', "\0\0\0\1channel", "\0\0\0\1channel\0payload", "\0\0\0\1\x9F\0\0", "\0\0\0\1good\0one\0"),
 	reset => sub { my ($self) = @_; $self->serve(1); $self->receive; $self->send(done('DISCARD ALL'), message('S', "DateStyle\0German, DMY\0"), ready()); sleep },
 	blanks => { login => sub { $_[0]->send(failure(S => 'FATAL', V => 'FATAL', C => '28000', M => 'it is so   ')) } },
 	start => sub { $_[0]->receive },
@@ -32,7 +34,7 @@ my $proxy = PgpxProxy->new($remote->port);
 my $local = local_node('local');
 my %options = (pool_size => 1, retry_min => '10 ms', retry_max => '50 ms');
 make_pool($local, $fake, server => $_, remote_dbname => $_, options => { %options, sslmode => PgpxFakeServer::sslmode(), $_ eq 'start' ? (start_commands => 'select 1') : () })
-  foreach qw(nameless valueless notice short reset blanks start deaf);
+  foreach qw(nameless valueless notice short stays notes reset blanks start deaf);
 make_pool($local, $remote, server => 'one', options => { %options, pool_size => 3 });
 my ($session, $other) = map { PgpxSession->new($local) } 1 .. 2;
 
@@ -44,6 +46,12 @@ foreach my $case ([ nameless => qr/malformed message/ ], [ valueless => qr/malfo
 	$session->fails("SELECT a FROM pgpool.query('$server', 'select 1') AS t(a int)", '08006', $said, "$server: the connection is given up");
 }
 is($session->run(q{SELECT a FROM pgpool.query('notice', 'select 1') AS t(a int)}) . $session->error, '1', 'a notice without an end: left out');
+$session->run(q{SELECT pgpool.checkout('notes') AS lease \gset});
+is($session->run(q{SELECT a FROM pgpool.query(:lease, 'select 1') AS t(a int)}), '1', 'notifications that are none, before an answer');
+is($session->run('SELECT channel, payload FROM pgpool.notifications(:lease)'), 'good|one', 'that which is one is kept');
+$session->run('SELECT pgpool.checkin(:lease)');
+is($session->run(q{SELECT a FROM pgpool.query('stays', 'select 1') AS t(a int)}), '1', 'a remote that does not go when it is told to');
+is($session->run(q{SELECT pgpool.drain('stays', '20 s')}), 't', 'is not waited for');
 my $first = $session->run(q{SELECT pgpool.checkout('reset')});
 is($session->run("SELECT a FROM pgpool.query($first, 'select 1') AS t(a int)"), '1', 'a connection is used');
 $session->run("SELECT pgpool.checkin($first)");
@@ -53,6 +61,11 @@ $session->fails(q{SELECT pgpool.checkout('start')}, '08001', qr/DETAIL:.*closed|
 $other->start(q{SELECT pgpool.checkout('deaf', '3 s')});
 ok(wait_until($local, 'SELECT reason FROM pgpool.waiters', 'connecting'), 'who waits for a connect: the view says so');
 $other->finish(60);
+
+# --- options as libpq reads them
+$session->run(q{CREATE SERVER spaced FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host 'a,b', port '5432 , 5433 ')});
+is($session->error, '', 'blanks around a port');
+$session->fails(q{ALTER SERVER spaced OPTIONS (SET port '5432 x')}, '22023', qr/port/, 'anything else');
 
 # --- start commands that change what values are read under
 foreach my $case ([ client_encoding => 'latin1' ], [ intervalstyle => 'iso_8601' ])
@@ -110,6 +123,26 @@ $local->safe_psql('postgres', 'DROP USER MAPPING FOR gone SERVER one; DROP ROLE 
 is($session->run(q{SELECT count(*) FROM pgpool.leases WHERE user_name IS NULL}), '1', 'a lease of a role that is gone');
 $gone->quit;
 
+# --- a remote on this machine, by a socket in the file system: all the same
+make_pool($local, $remote, server => 'near', options => { %options, host => $remote->host });
+$session->run(q{SELECT pgpool.checkout('near') AS lease \gset});
+is($session->run(q{SELECT a FROM pgpool.query(:lease, 'select inet_server_addr() IS NULL') AS t(a bool)}), 't', 'a socket in the file system');
+is($session->run(q{SELECT remote_addr IS NULL, remote_port IS NULL FROM pgpool.connections WHERE server = 'near'}), 't|t', 'it has no address');
+my $near = q{SELECT count(*) FROM pg_stat_activity WHERE query ~ 'pg_sleep.605' AND state = 'active' AND pid <> pg_backend_pid()};
+$session->start(q{SELECT pgpool.exec(:lease, 'select pg_sleep(605)')});
+ok(wait_until($remote, $near, 1), 'a statement runs there');
+$local->safe_psql('postgres', q{SELECT pgpool.terminate(lease) FROM pgpool.leases WHERE server = 'near'});
+$session->finish(30);
+is($session->sqlstate, 'PX001', 'its lease is taken away');
+ok(wait_until($remote, $near, 0, 30), 'and it ends');
+$session->run('SELECT pgpool.checkin_all()');
+
+# --- many leases that are held for too long
+make_pool($local, $remote, server => 'leaky', options => { %options, pool_size => 20, leak_warning => '1 s' });
+is($session->run(q{SELECT count(pgpool.checkout('leaky', '30 s')) FROM generate_series(1, 20)}), '20', 'twenty leases');
+ok(wait_until($local, sub { scalar(() = slurp_file($local->logfile) =~ /lease \d+ on server "leaky" has been held/g) }, 20, 30), 'each of them is complained of');
+$session->run('SELECT pgpool.checkin_all()');
+
 # --- the lease of a call that is on its way is not returned by what it calls
 $local->safe_psql('postgres', <<'EOT');
 CREATE FUNCTION returns_all(int) RETURNS boolean LANGUAGE sql AS 'SELECT pgpool.checkin_all() >= 0';
@@ -137,13 +170,13 @@ foreach my $wait ('SELECT pgpool.wait(:lease)', 'SELECT pgpool.wait_any(ARRAY[:l
 }
 is($session->run('SELECT pgpool.discard(:lease)') . $session->error, '', 'the lease can be returned');
 
-# --- many statements, and many columns: what is known of their results is not for ever
-is($session->run(<<'EOT') . $session->error, '', 'more statements than are remembered');
-DO $$ BEGIN
-	FOR round IN 1 .. 2 LOOP
-		FOR i IN 1 .. 700 LOOP
-			PERFORM FROM pgpool.query('one', format('select %s, generate_series(1, 120)', i)) AS t(a int, b int);
-		END LOOP;
+# --- one statement in a thousand shapes, and many columns: what is known of results is
+# not for ever
+is($session->run(<<'EOT') . $session->error, '', 'more shapes than are remembered');
+DO $$ DECLARE columns text; BEGIN
+	FOR i IN 0 .. 1023 LOOP
+		SELECT string_agg(format('c%s %s', b, CASE WHEN (i >> b) & 1 = 1 THEN 'int8' ELSE 'int4' END), ', ') INTO columns FROM generate_series(0, 9) b;
+		EXECUTE format('SELECT count(*) FROM pgpool.query(%L, %L) AS t(%s)', 'one', 'select 1, 1, 1, 1, 1, 1, 1, 1, 1, 1 from generate_series(1, 120)', columns);
 	END LOOP;
 END $$
 EOT
@@ -151,9 +184,27 @@ my $columns = join ', ', map { "c$_ int" } 1 .. 200;
 my $many = q{select } . join(', ', 1 .. 200) . ' from generate_series(1, 200)';
 is($session->run("SELECT count(c200) FROM pgpool.query('one', '$many') AS t($columns)"), '200', 'more columns than are remembered') foreach 1 .. 2;
 
+# --- more servers than a session keeps in mind, all of which are altered
+is($session->run(<<'EOT') . $session->error, '', 'many servers, altered');
+DO $$ BEGIN
+	FOR i IN 1 .. 300 LOOP
+		EXECUTE format('CREATE SERVER many%s FOREIGN DATA WRAPPER pgpool_fdw', i);
+		EXECUTE format('CREATE USER MAPPING FOR CURRENT_USER SERVER many%s OPTIONS (password %L)', i, 'x');
+		PERFORM pgpool.lock_valid('many' || i, 'none', 1);
+	END LOOP;
+	FOR i IN 1 .. 300 LOOP
+		EXECUTE format('ALTER SERVER many%s OPTIONS (ADD pool_size %L)', i, '3');
+	END LOOP;
+	PERFORM pgpool.lock_valid('many' || i, 'none', 1) FROM generate_series(1, 300) i;
+END $$
+EOT
+
 # --- not as many places as pools
 {
-	my $small = local_node('small', conf => ['pgpool_ext.max_pools = 2']);
+	# behind another library with the same hooks, if there is one
+	chomp(my $folder = `pg_config --pkglibdir`);
+	my $before = -f "$folder/pg_stat_statements.so" ? 'pg_stat_statements, ' : '';
+	my $small = local_node('small', preload => 0, conf => [ "shared_preload_libraries = '${before}pgpool_ext'", 'pgpool_ext.max_pools = 2' ]);
 	my $user = PgpxSession->new($small);
 
 	make_pool($small, $remote, server => "p$_", options => {%options}) foreach 1 .. 3;

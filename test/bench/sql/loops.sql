@@ -1,34 +1,3 @@
--- The loops of the bench.  Each returns microseconds of one turn; what is
--- compared has the same form: assignments, or SELECT INTO.  A tenth as many turns
--- go before, unmeasured.
---
--- psql variables: host, port, database, secret.
-CREATE EXTENSION pgpool_ext;
-CREATE EXTENSION dblink;
-CREATE EXTENSION postgres_fdw;
-
--- p1 and p4: pools of one and of four connections.  p8 and m: many sessions, on
--- eight connections and on one each, under roles of their own, to be counted.
-CREATE SERVER p1 FOREIGN DATA WRAPPER pgpool_fdw OPTIONS
-  (host :'host', port :'port', dbname :'database', sslmode 'disable', pool_size '1');
-CREATE SERVER p4 FOREIGN DATA WRAPPER pgpool_fdw OPTIONS
-  (host :'host', port :'port', dbname :'database', sslmode 'disable', pool_size '4');
-CREATE SERVER p8 FOREIGN DATA WRAPPER pgpool_fdw OPTIONS
-  (host :'host', port :'port', dbname :'database', sslmode 'disable', pool_size '8');
-CREATE SERVER d FOREIGN DATA WRAPPER dblink_fdw OPTIONS
-  (host :'host', port :'port', dbname :'database', sslmode 'disable');
-CREATE SERVER m FOREIGN DATA WRAPPER dblink_fdw OPTIONS
-  (host :'host', port :'port', dbname :'database', sslmode 'disable');
-CREATE SERVER f FOREIGN DATA WRAPPER postgres_fdw OPTIONS
-  (host :'host', port :'port', dbname :'database', sslmode 'disable');
-CREATE USER MAPPING FOR CURRENT_USER SERVER p1 OPTIONS (user 'remote_app', password :'secret');
-CREATE USER MAPPING FOR CURRENT_USER SERVER p4 OPTIONS (user 'remote_app', password :'secret');
-CREATE USER MAPPING FOR CURRENT_USER SERVER p8 OPTIONS (user 'remote_pool', password :'secret');
-CREATE USER MAPPING FOR CURRENT_USER SERVER d OPTIONS (user 'remote_app', password :'secret');
-CREATE USER MAPPING FOR CURRENT_USER SERVER m OPTIONS (user 'remote_each', password :'secret');
-CREATE USER MAPPING FOR CURRENT_USER SERVER f OPTIONS (user 'remote_app', password :'secret');
-CREATE FOREIGN TABLE one (a int) SERVER f OPTIONS (schema_name 'public');
-
 CREATE FUNCTION us_since(start timestamptz, n int) RETURNS numeric
 LANGUAGE sql AS
 $$ SELECT round(extract(epoch FROM clock_timestamp() - start) * 1e6 / n, 3) $$;
@@ -59,6 +28,47 @@ BEGIN
     x := pgpool.checkin(l);
   END LOOP;
   RETURN us_since(start, n);
+END $$;
+
+-- two leases at once: each is of the other connection than the one before
+CREATE FUNCTION lease_pair_other(server text, n int) RETURNS numeric
+LANGUAGE plpgsql AS $$
+DECLARE
+  start timestamptz;
+  a bigint;
+  b bigint;
+  x text;
+BEGIN
+  FOR turn IN 1 .. n + n / 10 LOOP
+    IF turn = 1 + n / 10 THEN start := clock_timestamp(); END IF;
+    a := pgpool.checkout(server);
+    b := pgpool.checkout(server);
+    x := pgpool.checkin(a);
+    x := pgpool.checkin(b);
+  END LOOP;
+  RETURN us_since(start, 2 * n);
+END $$;
+
+-- for many sessions at once
+CREATE FUNCTION pairs(server text, n int) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+  l bigint;
+  x text;
+BEGIN
+  FOR turn IN 1 .. n LOOP
+    l := pgpool.checkout(server);
+    x := pgpool.checkin(l);
+  END LOOP;
+END $$;
+
+CREATE FUNCTION advisory_pairs(id bigint, n int) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+  b boolean;
+BEGIN
+  FOR turn IN 1 .. n LOOP
+    b := pg_try_advisory_lock(id);
+    b := pg_advisory_unlock(id);
+  END LOOP;
 END $$;
 
 -- the form itself: functions that do nothing (volatile: not folded when planned)
@@ -180,67 +190,122 @@ BEGIN
   RETURN pgpool.checkin_all();
 END $$;
 
--- 6: milliseconds of one large result
-CREATE FUNCTION rows_by_pool(sql text, columns text) RETURNS numeric
+-- postgres_fdw, a transaction each, as its connections go with transactions
+CREATE PROCEDURE fdw_each(name text, n int, INOUT us numeric) LANGUAGE plpgsql AS $$
+DECLARE
+  start timestamptz;
+  v int;
+BEGIN
+  FOR turn IN 1 .. n + n / 10 LOOP
+    IF turn = 1 + n / 10 THEN start := clock_timestamp(); END IF;
+    EXECUTE 'SELECT a FROM ' || name INTO v;
+    COMMIT;
+  END LOOP;
+  us := us_since(start, n);
+END $$;
+
+-- milliseconds of one large result
+CREATE FUNCTION rows_ms(query text, expected bigint) RETURNS numeric
 LANGUAGE plpgsql AS $$
 DECLARE
   start timestamptz;
-  l bigint := pgpool.checkout('p1');
   n bigint;
   ms numeric;
 BEGIN
   start := clock_timestamp();
-  EXECUTE format('SELECT count(*) FROM pgpool.query(%L::bigint, %L) AS t(%s)', l, sql, columns)
-    INTO n;
+  EXECUTE query INTO n;
   ms := us_since(start, 1000);
-  ASSERT n = 1000000;
+  IF n IS DISTINCT FROM expected THEN
+    RAISE EXCEPTION '% instead of %', n, expected;
+  END IF;
+  RETURN ms;
+END $$;
+
+CREATE FUNCTION rows_by_pool(server text, sql text, columns text, expected bigint,
+  what text DEFAULT 'count(*)') RETURNS numeric LANGUAGE plpgsql AS $$
+DECLARE
+  l bigint := pgpool.checkout(server);
+  ms numeric;
+BEGIN
+  ms := rows_ms(format('SELECT %s FROM pgpool.query(%L::bigint, %L) AS t(%s)', what, l, sql, columns),
+    expected);
   PERFORM pgpool.checkin(l);
   RETURN ms;
 END $$;
 
-CREATE FUNCTION rows_by_dblink(sql text, columns text) RETURNS numeric
-LANGUAGE plpgsql AS $$
+CREATE FUNCTION rows_by_dblink(server text, sql text, columns text, expected bigint,
+  what text DEFAULT 'count(*)') RETURNS numeric LANGUAGE plpgsql AS $$
 DECLARE
-  start timestamptz;
-  l text := dblink_connect('c', 'd');
-  n bigint;
+  l text := dblink_connect('c', server);
   ms numeric;
 BEGIN
-  start := clock_timestamp();
-  EXECUTE format('SELECT count(*) FROM dblink(%L, %L) AS t(%s)', 'c', sql, columns)
-    INTO n;
-  ms := us_since(start, 1000);
-  ASSERT n = 1000000;
+  ms := rows_ms(format('SELECT %s FROM dblink(%L, %L) AS t(%s)', what, 'c', sql, columns), expected);
   l := dblink_disconnect('c');
   RETURN ms;
 END $$;
 
--- 7: milliseconds of a slow query on one pool, and on eight at once
-SELECT format('CREATE SERVER fan%1$s FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (base_server ''p1'', pool_size ''1'')', n)
-  FROM generate_series(1, 8) AS n \gexec
-
-CREATE FUNCTION one_by_pool(sql text) RETURNS numeric LANGUAGE plpgsql AS $$
+-- a statement on many servers at once: milliseconds of one turn
+CREATE FUNCTION fan_one(sql text, n int) RETURNS numeric LANGUAGE plpgsql AS $$
 DECLARE
   start timestamptz;
   v text;
 BEGIN
-  FOR turn IN 1 .. 11 LOOP
-    IF turn = 2 THEN start := clock_timestamp(); END IF;
+  FOR turn IN 0 .. n LOOP
+    IF turn = 1 THEN start := clock_timestamp(); END IF;
     SELECT * INTO v FROM pgpool.query('fan1', sql) AS t(a text);
   END LOOP;
-  RETURN round(us_since(start, 10) / 1000, 3);
+  RETURN us_since(start, n) / 1000;
 END $$;
 
-CREATE FUNCTION eight_by_fanout(sql text) RETURNS numeric LANGUAGE plpgsql AS $$
+CREATE FUNCTION fan_pool(servers int, sql text, n int) RETURNS numeric LANGUAGE plpgsql AS $$
 DECLARE
   start timestamptz;
-  pools text[] := (SELECT array_agg('fan' || n) FROM generate_series(1, 8) AS n);
+  pools text[] := (SELECT array_agg('fan' || i) FROM generate_series(1, servers) AS i);
   v bigint;
 BEGIN
-  FOR turn IN 1 .. 11 LOOP
-    IF turn = 2 THEN start := clock_timestamp(); END IF;
+  FOR turn IN 0 .. n LOOP
+    IF turn = 1 THEN start := clock_timestamp(); END IF;
     SELECT count(*) INTO v FROM pgpool.fanout(pools, sql) AS t(pool text, a text);
-    ASSERT v = 8;
+    ASSERT v = servers;
   END LOOP;
-  RETURN round(us_since(start, 10) / 1000, 3);
+  RETURN us_since(start, n) / 1000;
+END $$;
+
+CREATE FUNCTION fan_dblink(servers int, sql text, n int) RETURNS numeric LANGUAGE plpgsql AS $$
+DECLARE
+  start timestamptz;
+  v bigint;
+  x text;
+BEGIN
+  FOR i IN 1 .. servers LOOP
+    x := dblink_connect('fan' || i, 'd');
+  END LOOP;
+  FOR turn IN 0 .. n LOOP
+    IF turn = 1 THEN start := clock_timestamp(); END IF;
+    FOR i IN 1 .. servers LOOP
+      x := dblink_send_query('fan' || i, sql);
+    END LOOP;
+    FOR i IN 1 .. servers LOOP
+      SELECT count(*) INTO v FROM dblink_get_result('fan' || i) AS t(a text);
+      ASSERT v = 1;
+      PERFORM * FROM dblink_get_result('fan' || i) AS t(a text);
+    END LOOP;
+  END LOOP;
+  FOR i IN 1 .. servers LOOP
+    x := dblink_disconnect('fan' || i);
+  END LOOP;
+  RETURN us_since(start, n) / 1000;
+END $$;
+
+CREATE FUNCTION fan_proxy(servers int, sql text, n int) RETURNS numeric LANGUAGE plpgsql AS $$
+DECLARE
+  start timestamptz;
+  v bigint;
+BEGIN
+  FOR turn IN 0 .. n LOOP
+    IF turn = 1 THEN start := clock_timestamp(); END IF;
+    EXECUTE format('SELECT count(*) FROM proxy_sleep%s(%L)', servers, sql) INTO v;
+    ASSERT v = servers;
+  END LOOP;
+  RETURN us_since(start, n) / 1000;
 END $$;

@@ -1,0 +1,71 @@
+# shellcheck shell=bash
+#
+# the first remote row of a fresh session
+#
+# Connect here, ask for one row over there, disconnect: what it takes longer than
+# the same with a row of here.  All use SCRAM over TCP to the remote, but the way to
+# PgBouncer, which lets its own clients in without.
+
+way_fresh() {
+  local sql
+
+  case $1 in
+    empty) sql='select 1' ;;
+    pool) sql="select * from pgpool.query('p1', 'select 1') as t(a int)" ;;
+    pool_tls) sql="select * from pgpool.query('p1_tls', 'select 1') as t(a int)" ;;
+    dblink) sql="select * from dblink($(remote_literal), 'select 1') as t(a int)" ;;
+    dblink_tls) sql="select * from dblink($(remote_literal require), 'select 1') as t(a int)" ;;
+    fdw) sql='select * from one_f' ;;
+    fdw_off) sql='select * from one_f_off' ;;
+    fdw_tls) sql='select * from one_f_tls' ;;
+    proxy) sql='select proxy_one()' ;;
+    bouncer) sql="select * from dblink('d_bouncer', 'select 1') as t(a int)" ;;
+    bouncer_tls) sql="select * from dblink('d_bouncer_tls', 'select 1') as t(a int)" ;;
+  esac
+  client fresh "$(turns 30)" "host=$work/s port=$local_port dbname=bench user=postgres" "$sql"
+}
+
+# way_direct SSLMODE: a program in C that has no server of its own
+way_direct() { client fresh "$(turns 30)" "$(remote_conninfo "$1")" 'select 1'; }
+
+group_2() {
+  local ways=(fresh:empty fresh:pool fresh:dblink fresh:fdw fresh:fdw_off direct:disable
+    fresh:pool_tls fresh:dblink_tls fresh:fdw_tls direct:require)
+
+  if has plproxy; then
+    ways+=(fresh:proxy)
+  fi
+  if has pgbouncer; then
+    ways+=(fresh:bouncer fresh:bouncer_tls)
+  fi
+  here "SELECT pgpool.exec('p1_tls', 'select 1')" >/dev/null
+  place apart
+  measure "$rounds" "${ways[@]}"
+}
+
+tell_2() {
+  local way tls empty="apart:fresh:empty"
+
+  declare -A names=([pool]="pgpool_ext" [dblink]="dblink one-shot" [fdw]="postgres_fdw"
+    [fdw_off]="postgres_fdw, keep_connections off" [proxy]="PL/Proxy" [bouncer]="dblink one-shot to PgBouncer")
+  section "A fresh session's first remote row"
+  limit "what pgpool_ext adds to a session, us" "apart:fresh:pool - $empty" "<=1000"
+  ratio "pgpool_ext adds / dblink one-shot adds" "apart:fresh:pool - $empty" "apart:fresh:dblink - $empty" "<=0.083"
+  for tls in '' _tls; do
+    for way in dblink fdw bouncer; do
+      ratio "pgpool_ext adds / ${names[$way]} adds${tls:+, TLS}" "apart:fresh:pool$tls - $empty" \
+        "apart:fresh:$way$tls - $empty" -
+    done
+  done
+  ratio "pgpool_ext adds / libpq in C, whole" "apart:fresh:pool - $empty" apart:direct:disable -
+  ratio "pgpool_ext adds / libpq in C, whole, TLS" "apart:fresh:pool_tls - $empty" apart:direct:require -
+  figure "$empty" us "a session with a row of here"
+  for tls in '' _tls; do
+    for way in pool dblink fdw fdw_off proxy bouncer; do
+      figure "apart:fresh:$way$tls" us "${names[$way]}, the whole session${tls:+, TLS}"
+      figure "apart:fresh:$way$tls - $empty" us "${names[$way]} adds${tls:+, TLS}"
+    done
+  done
+  figure apart:direct:disable us "libpq in C: connect, select 1, disconnect"
+  figure apart:direct:require us "libpq in C: connect, select 1, disconnect, TLS"
+}

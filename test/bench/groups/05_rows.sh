@@ -1,0 +1,144 @@
+# shellcheck shell=bash
+#
+# many rows, large values, and one row at a time
+#
+# All rows are counted and dropped: what is compared is how they get here.  The
+# floor takes them off the socket with libpq, row by row, in text, and does nothing
+# with them.
+
+rows_columns() {
+  case $1 in
+    narrow) echo 'a int' ;;
+    mixed) echo 'a int, b text, c timestamptz, d numeric' ;;
+    numbers) echo 'a int, b int, c bigint, d bigint, e float8, f float8, g int, h int' ;;
+    texts) echo 'a int, b text' ;;
+  esac
+}
+
+# way_rows HOW TABLE: ms of all its rows
+way_rows() {
+  local columns
+
+  columns=$(rows_columns "$2")
+  case $1 in
+    pool) here "SELECT rows_by_pool('p1', 'select * from $2', '$columns', $rows)" ;;
+    relay) here "SELECT rows_by_pool('p1_tls', 'select * from $2', '$columns', $rows)" ;;
+    dblink) here "SELECT rows_by_dblink('d', 'select * from $2', '$columns', $rows)" ;;
+    dblink_tls) here "SELECT rows_by_dblink('d_tls', 'select * from $2', '$columns', $rows)" ;;
+    bouncer) here "SELECT rows_by_dblink('d_bouncer', 'select * from $2', '$columns', $rows)" ;;
+    # that it asks for all columns, count each
+    fdw) here "SELECT rows_ms('SELECT count(*) FROM (SELECT * FROM rows_$2 OFFSET 0) AS t WHERE t IS NOT NULL', $rows)" ;;
+    libpq) client stream 1 "$(remote_conninfo)" "select * from $2" | in_ms ;;
+  esac
+}
+
+# client runs once more, unmeasured; its microseconds
+in_ms() {
+  awk '{ printf "%.3f\n", $1 / 1000 }'
+}
+
+# way_value HOW: one value of 100 MB
+way_value() {
+  local bytes=$((quick ? 10000000 : 100000000))
+  local sql="select repeat(''x'', $bytes)"
+
+  case $1 in
+    pool) here "SELECT rows_by_pool('p1', '$sql', 'a text', $bytes, 'max(length(a))')" ;;
+    dblink) here "SELECT rows_by_dblink('d', '$sql', 'a text', $bytes, 'max(length(a))')" ;;
+    libpq) client loop 1 "$(remote_conninfo)" "select repeat('x', $bytes)" | in_ms ;;
+  esac
+}
+
+# way_stream HOW: MB/s of 100 MB in rows of 8 kB, dropped
+way_stream() {
+  local n=$((quick ? 1250 : 12500)) sql
+
+  sql="select repeat('x', 8000) from generate_series(1, $n)"
+  case $1 in
+    pool) here "SELECT held_exec('p1', \$\$$sql\$\$, 3)" ;;
+    relay) here "SELECT held_exec('p1_tls', \$\$$sql\$\$, 3)" ;;
+    libpq) client stream 3 "$(remote_conninfo)" "$sql" ;;
+    tls) client stream 3 "$(remote_conninfo require)" "$sql" ;;
+    bouncer) client stream 3 "$(bouncer_conninfo "$bouncer")" "$sql" ;;
+    bouncer_tls) client stream 3 "$(bouncer_conninfo "$bouncer_tls")" "$sql" ;;
+  esac | awk -v n="$n" '{ printf "%.1f\n", n * 8000 / $1 }'
+}
+
+# way_single HOW: us of one row of four columns by its key
+way_single() {
+  local n
+
+  n=$(turns 2000)
+  case $1 in
+    pool) here "SELECT single_by_pool('p1', $n)" ;;
+    dblink) here "SELECT single_by_dblink('d', $n)" ;;
+    fdw) here "SELECT single_by_fdw($n)" ;;
+    libpq) client loopx "$n" "$(remote_conninfo)" 'select * from mixed where a = 4711' ;;
+  esac
+}
+
+group_5() {
+  local table bouncer_ways=()
+
+  has pgbouncer && bouncer_ways=(stream:bouncer stream:bouncer_tls)
+  here "SELECT pgpool.exec('p1_tls', 'select 1')" >/dev/null
+  sql_here rows
+  place free
+  for table in narrow mixed numbers texts; do
+    # its first time a statement is asked for in text
+    way_rows pool "$table" >/dev/null
+    measure "$long_rounds" "rows:pool:$table" "rows:dblink:$table" "rows:fdw:$table" "rows:libpq:$table"
+  done
+  way_rows relay mixed >/dev/null
+  measure "$long_rounds" rows:relay:mixed rows:dblink_tls:mixed
+  measure "$long_rounds" value:pool value:dblink value:libpq
+  measure "$long_rounds" stream:pool stream:libpq stream:relay stream:tls "${bouncer_ways[@]}"
+  place apart
+  measure "$rounds" single:pool single:dblink single:fdw single:libpq
+}
+
+tell_5() {
+  local table
+
+  declare -A shapes=([narrow]="int" [mixed]="int, text, timestamptz, numeric"
+    [numbers]="eight numbers" [texts]="int, text of 192 bytes")
+  declare -A targets=([mixed]=2.3 [numbers]=2.0)
+  section "Rows"
+  for table in mixed numbers; do
+    # its target is how much faster: dblink's time by ours
+    ratio "$rows rows, ${shapes[$table]}: dblink / pgpool_ext" "free:rows:dblink:$table" \
+      "free:rows:pool:$table" ">=${targets[$table]}"
+  done
+  for table in narrow texts; do
+    ratio "$rows rows, ${shapes[$table]}: dblink / pgpool_ext" "free:rows:dblink:$table" "free:rows:pool:$table" -
+  done
+  ratio "$rows rows, ${shapes[mixed]}, TLS: dblink / pgpool_ext" free:rows:dblink_tls:mixed free:rows:relay:mixed -
+  for table in narrow mixed numbers texts; do
+    ratio "$rows rows, ${shapes[$table]}: pgpool_ext / floor, libpq in C" "free:rows:pool:$table" "free:rows:libpq:$table" -
+  done
+  ratio "a value of 100 MB: pgpool_ext / dblink" free:value:pool free:value:dblink -
+  ratio "a value of 100 MB: pgpool_ext / floor, libpq in C" free:value:pool free:value:libpq -
+  ratio "100 MB by the relay / PgBouncer with TLS to the remote" free:stream:relay free:stream:bouncer_tls ">=1.4"
+  ratio "100 MB by the relay / libpq over TLS" free:stream:relay free:stream:tls ">=0.9"
+  ratio "100 MB on a lease / libpq" free:stream:pool free:stream:libpq -
+  against "a row by its key" apart:single:pool apart:single:libpq apart:single:dblink apart:single:fdw
+  grid "$rows rows, ms" "pgpool_ext=pool" "dblink=dblink" "postgres_fdw=fdw" "floor=libpq"
+  for table in narrow mixed numbers texts; do
+    line "${shapes[$table]}" "free:rows:|:$table"
+  done
+  figure free:rows:relay:mixed ms "${shapes[mixed]}, TLS: pgpool_ext, relay"
+  figure free:rows:dblink_tls:mixed ms "${shapes[mixed]}, TLS: dblink"
+  figure free:value:pool ms "one value of 100 MB: pgpool_ext"
+  figure free:value:dblink ms "one value of 100 MB: dblink"
+  figure free:value:libpq ms "one value of 100 MB: libpq in C"
+  figure free:stream:pool MB/s "100 MB in rows of 8 kB, dropped: pgpool_ext"
+  figure free:stream:libpq MB/s "100 MB in rows of 8 kB, dropped: libpq in C"
+  figure free:stream:bouncer MB/s "100 MB in rows of 8 kB, dropped: libpq in C to PgBouncer"
+  figure free:stream:relay MB/s "TLS: pgpool_ext, relay"
+  figure free:stream:tls MB/s "TLS: libpq in C"
+  figure free:stream:bouncer_tls MB/s "TLS: libpq in C to PgBouncer"
+  figure apart:single:pool us "one row by its key: pgpool_ext"
+  figure apart:single:dblink us "one row by its key: dblink named"
+  figure apart:single:fdw us "one row by its key: postgres_fdw, in one transaction"
+  figure apart:single:libpq us "one row by its key: libpq in C, extended protocol"
+}

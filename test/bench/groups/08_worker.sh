@@ -1,0 +1,117 @@
+# shellcheck shell=bash
+#
+# the worker: CPU and memory, idle and at work
+#
+# Of the pool worker, and of PgBouncer: with 100 connections that nobody uses, and
+# for a million leases (transactions) of sessions that read one row each.
+
+worker_pid() {
+  here "SELECT pid FROM pgpool.workers"
+}
+
+# pss_of PID: MB
+pss_of() {
+  awk '$1 == "Pss:" { printf "%.1f\n", $2 / 1024 }' "/proc/$1/smaps_rollup"
+}
+
+wakes_of() {
+  awk '$1 == "voluntary_ctxt_switches:" { print $2 }' "/proc/$1/status"
+}
+
+# watch_idle PID: what it does in some seconds
+watch_idle() {
+  local before wakes s=$((quick ? 1 : 8))
+
+  before=$(process_cpu "$1")
+  wakes=$(wakes_of "$1")
+  sleep "$s"
+  awk -v ns="$(($(process_cpu "$1") - before))" -v wakes="$(($(wakes_of "$1") - wakes))" -v s="$s" \
+    'BEGIN { printf "cpu %.3f\nwakes %.1f\n", ns / 1e6 / s, wakes / s }'
+  say "pss $(pss_of "$1")"
+}
+
+# way_idle none|pool|bouncer
+way_idle() {
+  case $1 in
+    bouncer) watch_idle "${bouncer_pids[0]}" ;;
+    *) watch_idle "$(worker_pid)" ;;
+  esac
+}
+
+# way_million HOW: CPU seconds for a million
+way_million() {
+  local pid before n=20000 start
+
+  [ "$quick" = 0 ] || n=1000
+  pid=$(worker_pid)
+  case $1 in
+    bouncer) pid=${bouncer_pids[0]} ;;
+    bouncer_tls) pid=${bouncer_pids[2]} ;;
+  esac
+  before=$(process_cpu "$pid")
+  start=$(here "SELECT coalesce(sum(checkouts), 0) FROM pgpool.stats")
+  case $1 in
+    nothing)
+      n=$((n * 10))
+      here "SELECT lease_pair('p8', $n)" >/dev/null
+      ;;
+    select) here "SELECT one_call_each('p8', 'select 1', $n)" >/dev/null ;;
+    crowd)
+      as_user "$bindir/pgbench" -n -h "$work/s" -p "$local_port" -U postgres -c 60 -j 2 \
+        -T "$((quick ? 3 : 4))" -D server="'p8'" -f "$bench/sql/sessions_pool.pgbench" bench \
+        >/dev/null 2>&1 </dev/null
+      ;;
+    relay) here "SELECT one_call_each('p8_tls', 'select 1', $n)" >/dev/null ;;
+    bouncer*) here "SELECT dblink_named('d_$1', 'select 1', $n)" >/dev/null ;;
+  esac
+  if [[ $1 = bouncer* ]]; then
+    n=$((n + n / 10))
+  else
+    n=$(($(here "SELECT sum(checkouts) FROM pgpool.stats") - start))
+  fi
+  [ "$n" -gt 0 ]
+  awk -v ns="$(($(process_cpu "$pid") - before))" -v n="$n" 'BEGIN { printf "%.3f\n", ns / n / 1000 }'
+}
+
+group_8() {
+  local bouncer_idle=() bouncer_million=() holder=
+
+  if has pgbouncer; then
+    bouncer_idle=(idle:bouncer)
+    bouncer_million=(million:bouncer million:bouncer_tls)
+  fi
+  place free
+  measure "$long_rounds" idle:few
+  here "SELECT pgpool.prewarm('p100', 100)" >/dev/null
+  if has pgbouncer; then
+    # 100 clients that hold still
+    client hold 100 "$(bouncer_conninfo "$bouncer")" "$((2 + long_rounds * (quick ? 4 : 20)))" &
+    holder=$!
+    sleep 2
+  fi
+  measure "$long_rounds" idle:hundred "${bouncer_idle[@]}"
+  [ -z "$holder" ] || wait "$holder"
+  here "ALTER SERVER p100 OPTIONS (SET pool_size '1')"
+  here "SELECT pgpool.exec('p100', 'select 1')" >/dev/null
+  measure "$long_rounds" million:nothing million:select million:crowd million:relay "${bouncer_million[@]}"
+}
+
+tell_8() {
+  section "The worker"
+  ratio "idle with 100 connections, CPU / PgBouncer with 100 clients" free:idle:hundred.cpu free:idle:bouncer.cpu -
+  ratio "memory / PgBouncer's" free:idle:hundred.pss free:idle:bouncer.pss -
+  ratio "CPU for a million leases with a statement each / PgBouncer's for a million transactions" \
+    free:million:select free:million:bouncer -
+  ratio "the same with TLS to the remote: relay / PgBouncer" free:million:relay free:million:bouncer_tls -
+  grid "idle" "CPU, ms/s=.cpu" "wake-ups/s=.wakes" "memory, MB=.pss"
+  line "worker, few connections" free:idle:few
+  line "worker, 100 connections more" free:idle:hundred
+  line "PgBouncer, 100 clients" free:idle:bouncer
+  figure free:million:nothing s "worker's CPU for a million leases on which nothing is sent"
+  figure free:million:select s "worker's CPU for a million calls of select 1, one session"
+  figure free:million:crowd s "worker's CPU for a million calls of 60 sessions on 8 connections"
+  figure free:million:relay s "worker's CPU for a million calls of select 1 by the relay"
+  figure free:million:bouncer_tls s "PgBouncer's CPU for a million select 1 with TLS to the remote, one client"
+  figure free:million:bouncer s "PgBouncer's CPU for a million select 1, one client"
+  note "memory: its own, and its share of what is shared (PSS)"
+}

@@ -1,0 +1,264 @@
+# shellcheck shell=bash
+# What the groups of the bench share: samples, and where processes run.
+#
+# A *way* is a function way_NAME that does the work once, and prints one figure,
+# or several as "KEY FIGURE"; NAME:A:B calls it with the arguments A and B.  `measure` takes ways in turn.  What is then to be
+# said of them is declared by `section`, `figure`, `ratio`, `against` and `note`,
+# for `report`, which alone calculates.
+
+here() {
+  psql_at "$local_port" postgres bench -Atq -c "$@"
+}
+
+there() {
+  psql_at "$remote_port" remote_super remote_db -Atq -c "$@"
+}
+
+client() {
+  if [ -n "$client_cpu" ]; then
+    as_user taskset -c "$client_cpu" "$work/client" "$@"
+  else
+    as_user "$work/client" "$@"
+  fi
+}
+
+# turns N: of a loop; a twentieth in a quick run.
+turns() {
+  echo $((quick ? ($1 + 19) / 20 : $1))
+}
+
+# --- where -------------------------------------------------------------------
+
+# bind_tree PROCESSORS PID: a process, and its children that are there.
+bind_tree() {
+  local pid
+
+  for pid in "$2" $(ps -o pid= --ppid "$2"); do
+    taskset -a -p -c "$1" "$pid" >/dev/null 2>&1 || true
+  done
+}
+
+# place apart|together|free: the local server and clients, and the remote one
+# with PgBouncer, each on a processor of its own, on one, or anywhere.
+place() {
+  local all on_this on_that pid
+
+  client_cpu=
+  placed=$1
+  command -v taskset >/dev/null || return 0
+  all=$(sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status)
+  on_this=${all%%[,-]*}
+  on_that=${all##*[,-]}
+  case $1 in
+    apart) ;;
+    together) on_that=$on_this ;;
+    free)
+      on_this=$all
+      on_that=$all
+      ;;
+  esac
+  bind_tree "$on_this" "$(head -n 1 "$work/local/postmaster.pid")"
+  bind_tree "$on_that" "$(head -n 1 "$work/remote/postmaster.pid")"
+  for pid in "${bouncer_pids[@]}"; do
+    bind_tree "$on_that" "$pid"
+  done
+  client_cpu=$on_this
+}
+
+# --- samples -----------------------------------------------------------------
+
+# add NAME VALUE
+add() {
+  printf '%s\t%s\t%s\t%s\n' "$group" "$placed:$1" "$round" "$2" >>"$samples"
+}
+
+has() {
+  case " $peers " in *" $1 "*) ;; *) return 1 ;; esac
+}
+
+# measure ROUNDS NAME ...: all of them in turn, in the order A B, B A, A B.  A way
+# that fails is left out from then on, and said to have failed.
+measure() {
+  local times=$1 i name names order key value broken=' '
+  shift
+  names=("$@")
+
+  for ((round = 1; round <= times; round++)); do
+    order=("${names[@]}")
+    if ((round % 2 == 0)); then
+      order=()
+      for ((i = ${#names[@]} - 1; i >= 0; i--)); do
+        order+=("${names[i]}")
+      done
+    fi
+    for name in "${order[@]}"; do
+      case $broken in *" $name "*) continue ;; esac
+      # a shell of its own, so that it stops where it fails, as "if" would not let it
+      set +e
+      (
+        set -e
+        IFS=: read -r -a call <<<"$name"
+        "way_${call[0]}" "${call[@]:1}"
+      ) >"$work/log/value" 2>"$work/log/value.err"
+      status=$?
+      set -e
+      if [ "$status" -ne 0 ]; then
+        broken+="$name "
+        failure "$name failed ($status): $(tail -n 3 "$work/log/value.err" | tr '\n' ' ')"
+        continue
+      fi
+      while read -r key value; do
+        if [ -z "$value" ]; then
+          add "$name" "$key"
+        else
+          add "$name.$key" "$value"
+        fi
+      done <"$work/log/value"
+    done
+  done
+}
+
+# failure TEXT: it is said at once, and in the results, and the run ends with 1.
+failure() {
+  say "  $1" >&2
+  printf '%s\t%s\n' "$group" "$1" >>"$failures"
+}
+
+# --- what there is to say ----------------------------------------------------
+
+declare_line() {
+  local IFS=$'\t'
+
+  printf '%s\n' "$*" >>"$declared"
+}
+
+# section TITLE: of the present group
+section() {
+  declare_line section "$group" "$1"
+}
+
+# figure NAME UNIT LABEL.  NAME is "PLACE:WAY[.KEY]", or "A - B", round by round.
+figure() {
+  declare_line figure "$group" "$@"
+}
+
+# ratio LABEL NAME NAME TARGET [SCALE]: one by another; TARGET is <=x, >=x or -.
+ratio() {
+  declare_line ratio "$group" "$@"
+}
+
+# grid TITLE COLUMN=KEY ..., and under it line LABEL NAME: what is read as a table.
+grid() {
+  declare_line grid "$group" "$@"
+}
+
+line() {
+  declare_line line "$group" "$@"
+}
+
+# limit LABEL NAME TARGET: a figure that has a target by itself.
+limit() {
+  declare_line limit "$group" "$@"
+}
+
+# against LABEL OURS FLOOR PEER ...: a ratio to the floor and one to the best of
+# the peers; "-" for no floor.
+against() {
+  declare_line against "$group" "$@"
+}
+
+# note TEXT
+note() {
+  declare_line note "$group" "$1"
+}
+
+# --- many sessions -----------------------------------------------------------
+
+# sessions SCRIPT CLIENTS ROLE OPTION ...: with options of pgbench, and with
+# session_port, session_user and session_base where it is another server.
+# Transactions per second, their times in ms and how evenly sessions get on, without
+# the first seconds, in which connections are opened; and ROLE's backends at the
+# remote.  Where they have not all connected in time, again with more of it.
+sessions() {
+  local warm=$((quick ? 1 : 2)) try
+
+  warm=$((warm + $2 / 100))
+  for try in 1 2 3; do
+    if sessions_for "$warm" "$@" >"$work/log/sessions"; then
+      cat "$work/log/sessions"
+      return 0
+    fi
+    warm=$((warm * 3))
+  done
+  return 1
+}
+
+# sessions_for WARM_UP ...: the same with seconds that do not count
+sessions_for() {
+  local warm=$1 script=$2 clients=$3 role=$4 memory=0
+  shift 4
+
+  rm -f "$work"/tmp/times.*
+  if [ "$role" != - ]; then
+    (
+      sleep "$(awk -v w="$warm" -v s="$seconds" 'BEGIN { print w + s / 2 }')"
+      remote_memory "$role"
+    ) >"$work/log/memory" 2>/dev/null &
+    memory=$!
+  fi
+  as_user "$bindir/pgbench" -n -h "$work/s" -p "${session_port:-$local_port}" \
+    -U "${session_user:-postgres}" -c "$clients" -j 2 -T "$((warm + seconds))" \
+    -D connected=0 -D clients="$clients" "$@" --log --log-prefix="$work/tmp/times" \
+    -f "$bench/sql/$script.pgbench" "${session_base:-bench}" \
+    >"$work/log/sessions.log" 2>&1 </dev/null || {
+    tail -n 5 "$work/log/sessions.log" >&2
+    return 1
+  }
+  if grep -q ' aborted' "$work/log/sessions.log"; then
+    tail -n 5 "$work/log/sessions.log" >&2
+    return 1
+  fi
+  if [ "$memory" -ne 0 ]; then
+    wait "$memory"
+  fi
+  cat "$work"/tmp/times.* | perl "$bench/times" "$warm" "$clients" || return 1
+  if [ "$memory" -ne 0 ]; then
+    cat "$work/log/memory"
+  fi
+}
+
+# remote_memory ROLE: its backends at the remote, and their memory: what is their
+# own, and their shares of what is shared.
+remote_memory() {
+  local pid pids
+
+  mapfile -t pids < <(there "SELECT pid FROM pg_stat_activity WHERE usename = '$1'")
+  say "backends ${#pids[@]}"
+  for pid in "${pids[@]}"; do
+    cat "/proc/$pid/smaps_rollup" 2>/dev/null || true
+  done | awk '$1 == "Pss:" { pss += $2 } $1 == "Pss_Anon:" { own += $2 }
+    END { printf "pss %.1f\nown %.1f\n", pss / 1024, own / 1024 }'
+}
+
+# process_cpu PID ...: nanoseconds that they have run.
+process_cpu() {
+  local pid
+
+  for pid in "$@"; do
+    cat "/proc/$pid/schedstat" 2>/dev/null || true
+  done | awk '{ sum += $1 } END { printf "%.0f\n", sum }'
+}
+
+# wait_for CONDITION: an SQL expression, here
+wait_for() {
+  local i
+
+  for ((i = 0; i < 1200; i++)); do
+    if [ "$(here "SELECT $1")" = t ]; then
+      return 0
+    fi
+    sleep 0.05
+  done
+  say "waited in vain for: $1" >&2
+  return 1
+}

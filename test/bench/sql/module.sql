@@ -1,0 +1,25 @@
+-- The functions of module.c; psql variable: module.
+CREATE FUNCTION c_pairs(server text, n int) RETURNS float8 AS :'module', 'bench_pairs' LANGUAGE C;
+CREATE FUNCTION c_advisory(n int) RETURNS float8 AS :'module', 'bench_advisory' LANGUAGE C;
+CREATE FUNCTION c_nothing(n int) RETURNS float8 AS :'module', 'bench_nothing' LANGUAGE C;
+CREATE FUNCTION latch_open() RETURNS bigint AS :'module', 'bench_latch_open' LANGUAGE C;
+CREATE FUNCTION latch_answer(handle bigint, pid int, n int) RETURNS void
+  AS :'module', 'bench_latch_answer' LANGUAGE C;
+CREATE FUNCTION latch_ask(handle bigint, pid int, n int) RETURNS float8
+  AS :'module', 'bench_latch_ask' LANGUAGE C;
+
+-- microseconds of a round trip from latch to latch; :me leads to this server
+CREATE FUNCTION latch_round_trip(me text, n int) RETURNS float8 LANGUAGE plpgsql AS $$
+DECLARE
+  handle bigint := latch_open();
+  x text := dblink_connect('partner', me);
+  partner int;
+  us float8;
+BEGIN
+  SELECT pid INTO partner FROM dblink('partner', 'select pg_backend_pid()') AS t(pid int);
+  x := dblink_send_query('partner', format('select latch_answer(%s, %s, %s)', handle, pg_backend_pid(), n));
+  us := latch_ask(handle, partner, n);
+  PERFORM * FROM dblink_get_result('partner') AS t(a text);
+  x := dblink_disconnect('partner');
+  RETURN us;
+END $$;

@@ -1,0 +1,59 @@
+-- Who connects how: our pools, and the servers of the peers.
+--
+-- psql variables: host, port, database, secret; sockets, and the ports there of
+-- PgBouncer: bouncer, bouncer_reset (which resets after each transaction) and
+-- bouncer_tls (with TLS to the remote).
+CREATE EXTENSION pgpool_ext;
+CREATE EXTENSION dblink;
+CREATE EXTENSION postgres_fdw;
+
+-- p1, p4, ..: pools of so many connections; all but p8 and p200 under remote_app.
+-- p8 and its like are for many sessions, under a role of their own, to be counted,
+-- as are those connections that peers keep one of for each session.
+SELECT format($$
+  CREATE SERVER %1$s FOREIGN DATA WRAPPER pgpool_fdw OPTIONS
+    (host %2$L, port %3$L, dbname %4$L, sslmode %5$L, pool_size %6$L, reset %7$L,
+    checkout_timeout '2min');
+  CREATE USER MAPPING FOR CURRENT_USER SERVER %1$s OPTIONS (user %8$L, password %9$L)$$,
+  name, :'host', :'port', :'database', CASE WHEN name LIKE '%\_tls%' THEN 'require' ELSE 'disable' END,
+  size, reset, role, :'secret')
+FROM (VALUES
+  ('p1', 1, 'always', 'remote_app'), ('p4', 4, 'always', 'remote_app'),
+  ('p1_transfer', 1, 'on_transfer', 'remote_app'), ('p1_never', 1, 'never', 'remote_app'),
+  ('p4_transfer', 4, 'on_transfer', 'remote_app'), ('p4_never', 4, 'never', 'remote_app'),
+  ('p1_tls', 1, 'always', 'remote_app'), ('p8_tls', 8, 'always', 'remote_tls'),
+  ('p8_tls_never', 8, 'never', 'remote_tls_never'),
+  ('p8', 8, 'always', 'remote_pool'), ('p8_never', 8, 'never', 'remote_never'),
+  ('p100', 100, 'always', 'remote_app'), ('p200', 200, 'always', 'remote_app')
+) AS v(name, size, reset, role) \gexec
+SELECT format('CREATE SERVER fan%1$s FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (base_server ''p1'', pool_size ''1'')', n)
+  FROM generate_series(1, 8) AS n \gexec
+
+-- of dblink: d, and m for many sessions
+SELECT format($$
+  CREATE SERVER %1$s FOREIGN DATA WRAPPER dblink_fdw OPTIONS
+    (host %2$L, port %3$L, dbname %4$L, sslmode %5$L);
+  CREATE USER MAPPING FOR CURRENT_USER SERVER %1$s OPTIONS (user %6$L, password %7$L)$$,
+  name, host, port, :'database', sslmode, role, :'secret')
+FROM (VALUES
+  ('d', :'host', :'port', 'disable', 'remote_app'),
+  ('d_tls', :'host', :'port', 'require', 'remote_app'),
+  ('m', :'host', :'port', 'disable', 'remote_each'),
+  ('d_bouncer', :'sockets', :'bouncer', 'disable', 'remote_bouncer'),
+  ('d_bouncer_reset', :'sockets', :'bouncer_reset', 'disable', 'remote_bouncer'),
+  ('d_bouncer_tls', :'sockets', :'bouncer_tls', 'disable', 'remote_bouncer')
+) AS v(name, host, port, sslmode, role) WHERE port <> '' \gexec
+
+-- of postgres_fdw
+SELECT format($$
+  CREATE SERVER %1$s FOREIGN DATA WRAPPER postgres_fdw OPTIONS
+    (host %2$L, port %3$L, dbname %4$L, sslmode %5$L, keep_connections %6$L);
+  CREATE USER MAPPING FOR CURRENT_USER SERVER %1$s OPTIONS (user %7$L, password %8$L);
+  CREATE FOREIGN TABLE one_%1$s (a int) SERVER %1$s OPTIONS (schema_name 'public', table_name 'one')$$,
+  name, :'host', :'port', :'database', sslmode, keep, role, :'secret')
+FROM (VALUES
+  ('f', 'disable', 'on', 'remote_app'), ('f_off', 'disable', 'off', 'remote_app'),
+  ('f_tls', 'require', 'on', 'remote_app'), ('f_each', 'disable', 'on', 'remote_each')
+) AS v(name, sslmode, keep, role) \gexec
+CREATE FOREIGN TABLE accounts (aid int, abalance int) SERVER f_each
+  OPTIONS (schema_name 'public', table_name 'pgbench_accounts');

@@ -1,0 +1,134 @@
+-- Who waits, and for how long after the one before has given it up.
+CREATE UNLOGGED TABLE waits (got timestamptz, gave timestamptz);
+CREATE UNLOGGED TABLE go (said boolean);
+
+-- One of many waiters: it comes to the start, waits for its turn, and does nothing more
+-- until all have had theirs.  warm: it has used the connection before, so that it has
+-- its socket.
+CREATE FUNCTION wait_pool(clients int, warm boolean) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+  l bigint;
+  x text;
+  got timestamptz;
+  gave timestamptz;
+BEGIN
+  IF warm THEN
+    l := pgpool.checkout('p1');
+    x := pgpool.checkin(l);
+  END IF;
+  x := pg_advisory_lock_shared(9);
+  x := pg_advisory_unlock_shared(9);
+  l := pgpool.checkout('p1');
+  got := clock_timestamp();
+  gave := clock_timestamp();
+  x := pgpool.checkin(l);
+  PERFORM pg_sleep(1 + clients * 0.001);
+  INSERT INTO waits VALUES (got, gave);
+END $$;
+
+CREATE FUNCTION wait_advisory(clients int, warm boolean) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+  x text;
+  got timestamptz;
+  gave timestamptz;
+BEGIN
+  x := pg_advisory_lock_shared(9);
+  x := pg_advisory_unlock_shared(9);
+  x := pg_advisory_lock(7);
+  got := clock_timestamp();
+  gave := clock_timestamp();
+  x := pg_advisory_unlock(7);
+  PERFORM pg_sleep(1 + clients * 0.001);
+  INSERT INTO waits VALUES (got, gave);
+END $$;
+
+CREATE VIEW waiting_pool AS SELECT waiters AS n FROM pgpool.pools WHERE server = 'p1';
+CREATE VIEW waiting_advisory AS
+  SELECT count(*) AS n FROM pg_locks WHERE locktype = 'advisory' AND objid = 7 AND NOT granted;
+CREATE VIEW waiting_start AS
+  SELECT count(*) AS n FROM pg_locks WHERE locktype = 'advisory' AND objid = 9 AND NOT granted;
+
+-- Once all are at the start, take it, and let them come; hold it until they all wait,
+-- and somebody says go.
+CREATE FUNCTION hold_pool(waiters int) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+  l bigint;
+BEGIN
+  PERFORM pg_advisory_lock(9);
+  WHILE (SELECT n FROM waiting_start) < waiters LOOP
+    PERFORM pg_sleep(0.1);
+  END LOOP;
+  l := pgpool.checkout('p1');
+  PERFORM pg_advisory_unlock(9);
+  WHILE (SELECT n FROM waiting_pool) < waiters LOOP
+    PERFORM pg_sleep(0.1);
+  END LOOP;
+  WHILE NOT EXISTS (SELECT FROM go) LOOP
+    PERFORM pg_sleep(0.1);
+  END LOOP;
+  PERFORM pg_sleep(0.5);
+  PERFORM pgpool.checkin(l);
+END $$;
+
+CREATE FUNCTION hold_advisory(waiters int) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+  PERFORM pg_advisory_lock(9);
+  WHILE (SELECT n FROM waiting_start) < waiters LOOP
+    PERFORM pg_sleep(0.1);
+  END LOOP;
+  PERFORM pg_advisory_lock(7);
+  PERFORM pg_advisory_unlock(9);
+  WHILE (SELECT n FROM waiting_advisory) < waiters LOOP
+    PERFORM pg_sleep(0.1);
+  END LOOP;
+  WHILE NOT EXISTS (SELECT FROM go) LOOP
+    PERFORM pg_sleep(0.1);
+  END LOOP;
+  PERFORM pg_sleep(0.5);
+  PERFORM pg_advisory_unlock(7);
+END $$;
+
+-- Microseconds from one's checkin to the next one's first instruction.
+CREATE FUNCTION handed_over(OUT p50 numeric, OUT p99 numeric, OUT most numeric)
+LANGUAGE sql AS $$
+  SELECT round((percentile_disc(0.5) WITHIN GROUP (ORDER BY us))::numeric, 1),
+    round((percentile_disc(0.99) WITHIN GROUP (ORDER BY us))::numeric, 1), round(max(us)::numeric, 1)
+  FROM (SELECT extract(epoch FROM got - lag(gave) OVER (ORDER BY got)) * 1e6 AS us FROM waits) AS w
+$$;
+
+-- Look at the queue of a pool again and again.  Who stood in it before another and
+-- is still there when that one has gone was passed: no grant may be of that kind.
+-- A session that has come back has another waiting_since; the instant of the same
+-- wait is shown with a jitter of microseconds.
+CREATE FUNCTION order_of_grants(server_name text, looks int, OUT grants bigint, OUT passed bigint)
+LANGUAGE plpgsql AS $$
+DECLARE
+  before text[] := '{}';
+  now_there text[];
+  since_before timestamptz[];
+  since_now timestamptz[];
+  first_there int;
+  at int;
+BEGIN
+  grants := 0;
+  passed := 0;
+  FOR look IN 1 .. looks LOOP
+    SELECT coalesce(array_agg(pid::text ORDER BY position), '{}'), array_agg(waiting_since ORDER BY position)
+      INTO now_there, since_now FROM pgpool.waiters WHERE server = server_name;
+    first_there := NULL;
+    FOR i IN 1 .. coalesce(array_length(before, 1), 0) LOOP
+      at := array_position(now_there, before[i]);
+      IF at IS NOT NULL AND abs(extract(epoch FROM since_now[at] - since_before[i])) < 0.001 THEN
+        first_there := coalesce(first_there, i);
+      ELSE
+        grants := grants + 1;
+        IF first_there IS NOT NULL THEN
+          passed := passed + 1;
+        END IF;
+      END IF;
+    END LOOP;
+    before := now_there;
+    since_before := since_now;
+    PERFORM pg_sleep(0.0005);
+  END LOOP;
+END $$;

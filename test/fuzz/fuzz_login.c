@@ -1,0 +1,242 @@
+/*-------------------------------------------------------------------------
+ *
+ * fuzz_login.c
+ *	  What a hostile remote can say while the worker connects: the login, as far as
+ *	  it is ours (bounds, the cancel key, parameters), and the
+ *	  answer to the start commands.  Between it and us is the real libpq.
+ *
+ * The first byte: whether there are start commands, whether a password is needed,
+ * whether the remote logs us in before the input begins, and whether it goes at the
+ * end; the second one: in pieces of which size it comes.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "storage/lwlock.h"
+
+#include "fuzz.h"
+#include "fuzz_remote.h"
+#include "worker.h"
+
+/* --- what the connector wants of others ------------------------------------- */
+
+PgpxPool   *pgpx_pools = NULL;
+PgpxConn   *pgpx_conns = NULL;
+PgpxWorkerConn *pgpx_wconns = NULL;
+PgpxWorkerPool *pgpx_wpools = NULL;
+bool		pgpx_log_connections = true;
+
+static int	nopened;
+static int	nfailed;
+
+bool
+LWLockAcquire(LWLock *lock, LWLockMode mode)
+{
+	return true;
+}
+
+void
+LWLockRelease(LWLock *lock)
+{
+}
+
+bool
+AcquireExternalFD(void)
+{
+	return true;
+}
+
+void
+ReleaseExternalFD(void)
+{
+}
+
+PgpxTime
+pgpx_now(void)
+{
+	return 1;
+}
+
+void
+pgpx_connection_deadline(PgpxWorkerConn *w, int64 ms)
+{
+}
+
+void
+pgpx_connection_watch(PgpxWorkerConn *w, uint32 events)
+{
+	FUZZ_CHECK(w->pg != NULL && PQsocket(w->pg) >= 0);
+}
+
+void
+pgpx_connection_drop(PgpxWorkerConn *w)
+{
+	if (w->pg != NULL)
+		PQfinish(w->pg);
+	w->pg = NULL;
+	w->phase = PGPX_PHASE_NONE;
+}
+
+PGconn *
+pgpx_conninfo_login(const PgpxConninfo *ci, const PgpxLookup *lookup,
+					const char *application_name)
+{
+	return remote_login();
+}
+
+bool
+pgpx_conninfo_look_up(const PgpxConninfo *ci, uint64 tag)
+{
+	return true;
+}
+
+bool
+pgpx_conninfo_needs_lookup(const PgpxConninfo *ci)
+{
+	return false;
+}
+
+const char *
+pgpx_conninfo_param(const PgpxConninfo *ci, const char *name)
+{
+	return "UTF8";
+}
+
+const char *
+pgpx_lookup_error(const PgpxLookup *lookup)
+{
+	return NULL;
+}
+
+void
+pgpx_ending_begin(PgpxWorkerConn *w)
+{
+	pgpx_connection_drop(w);
+}
+
+void
+pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn, uint64 before,
+						 PgpxConnectFailure how, int sqlstate, const char *text)
+{
+	FUZZ_CHECK(text[0] != '\0' && strlen(text) < PGPX_ERROR_LEN);
+	FUZZ_CHECK(strchr(text, '\n') == NULL);
+	nfailed++;
+}
+
+void
+pgpx_pool_conninfo_missing(PgpxPool *pool, PgpxConn *conn)
+{
+}
+
+void
+pgpx_pool_opened(PgpxPool *pool, PgpxConn *conn, PgpxTime connect_time)
+{
+	PgpxWorkerConn *w = pgpx_wconns;
+
+	nopened++;
+	FUZZ_CHECK(!pgpx_wpools[0].conninfo.need_password ||
+			   PQconnectionUsedPassword(w->pg));
+	FUZZ_CHECK(PQtransactionStatus(w->pg) == PQTRANS_IDLE);
+	FUZZ_CHECK(strlen(conn->remote_version) < sizeof(conn->remote_version));
+	FUZZ_CHECK(PQlibVersion() >= 170000 ? !w->have_key :
+			   w->have_key && (int) w->cancel_pid == PQbackendPID(w->pg));
+}
+
+void
+pgpx_reactor_forget(int fd)
+{
+}
+
+void
+pgpx_reactor_watch(PgpxWatchKind kind, int index, int fd, uint32 events,
+				   bool add)
+{
+}
+
+const char *
+pgpx_relay_begin(PgpxWorkerConn *w)
+{
+	return NULL;
+}
+
+const char *
+pgpx_relay_refusal(PGconn *pg)
+{
+	return NULL;
+}
+
+/* the cancels of canceller.c, of which only the key is looked for here */
+void
+pgpx_connection_reset(PgpxWorkerConn *w, bool send, int owed)
+{
+}
+
+void
+pgpx_ending_cancelled(PgpxWorkerConn *w)
+{
+}
+
+void
+pgpx_janitor_due(PgpxTime at)
+{
+}
+
+int
+pgpx_pool_cancel_done(PgpxPool *pool, PgpxConn *conn, bool ok)
+{
+	return 0;
+}
+
+/* --- the harness -------------------------------------------------------------- */
+
+static bool
+is_connecting(const PgpxWorkerConn *w)
+{
+	return w->phase == PGPX_PHASE_CONNECT || w->phase == PGPX_PHASE_START;
+}
+
+int
+LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	Remote		remote;
+	PgpxWorkerConn *w;
+
+	if (size < 2)
+		return 0;
+	if (pgpx_pools == NULL)
+	{
+		pgpx_pools = calloc(1, sizeof(PgpxPool));
+		pgpx_conns = calloc(1, sizeof(PgpxConn));
+		pgpx_wconns = calloc(1, sizeof(PgpxWorkerConn));
+		pgpx_wpools = calloc(1, sizeof(PgpxWorkerPool));
+	}
+	memset(&pgpx_conns[0], 0, sizeof(PgpxConn));
+	memset(&pgpx_wconns[0], 0, sizeof(PgpxWorkerConn));
+	w = &pgpx_wconns[0];
+	w->fd = -1;
+	pgpx_wpools[0].conninfo.start_commands =
+		(data[0] & 1) ? "select 1" : "";
+	pgpx_wpools[0].conninfo.need_password = (data[0] & 2) != 0;
+	nopened = nfailed = 0;
+
+	pgpx_connector_open(w);
+	remote_accept(&remote, data + 2, size - 2, 1 + 3 * data[1],
+				  (data[0] & 4) != 0);
+	while (is_connecting(w) && remote_says(&remote))
+		pgpx_connector_step(w);
+	if (data[0] & 8)
+		shutdown(remote.fd, SHUT_WR);
+	for (int i = 0; i < 8 && is_connecting(w); i++)
+		pgpx_connector_step(w);
+	if (is_connecting(w))
+	{
+		FUZZ_CHECK(nopened + nfailed == 0);
+		pgpx_connector_too_late(w);
+	}
+	FUZZ_CHECK(nopened + nfailed == 1);
+	pgpx_connection_drop(w);
+	remote_end(&remote);
+	fuzz_free_all();
+	return 0;
+}

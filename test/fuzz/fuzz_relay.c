@@ -1,0 +1,405 @@
+/*-------------------------------------------------------------------------
+ *
+ * fuzz_relay.c
+ *	  The relay between a session and a TLS connection, with all that either side
+ *	  may do: nothing may be lost, doubled or out of order, nothing kept beyond a
+ *	  piece, and as long as something can be moved something must be waited for.
+ *
+ * relay.c is the real one, and so is its socket pair; in the place of OpenSSL is a
+ * remote that has said so much and takes so much as the input lets it, wants to write
+ * before it reads and the other way round, and ends.  Two bytes of input are an
+ * operation and its amount.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <errno.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "fuzz.h"
+#include "relay_tls.h"
+#include "worker.h"
+
+#define LIMIT (1024 * 1024)		/* bytes in each direction */
+
+PgpxShared *pgpx_shared = NULL;
+PgpxWorkerConn *pgpx_wconns = NULL;
+
+/* What the remote has said and the session has had, and the other way. */
+static size_t said;
+static size_t had;
+static size_t written;
+static size_t taken;
+
+/* What of it TLS gives, and takes; what it wants first; its end. */
+static size_t readable;
+static size_t writable;
+static bool read_blocked;
+static bool write_blocked;
+static bool remote_ended;
+static bool remote_broken;
+
+static int	remote_fd;
+static int	local_fd;			/* the relay's end of its pair */
+static uint32 remote_events;	/* as registered */
+static uint32 local_events;
+
+/* The bytes of a stream by their place in it. */
+static char
+byte_at(size_t place, bool inward)
+{
+	return (char) (place * 31 + place / 251 + (inward ? 7 : 0));
+}
+
+/* --- TLS ------------------------------------------------------------------- */
+
+void
+pgpx_tls_begin(PgpxTlsStream *tls, SSL *ssl, size_t piece)
+{
+	memset(tls, 0, sizeof(*tls));
+}
+
+size_t
+pgpx_tls_read(PgpxTlsStream *tls, char *data, size_t size)
+{
+	size_t		n;
+
+	tls->read_wants_write = false;
+	tls->pending = false;
+	if (remote_broken)
+	{
+		tls->ended = tls->deaf = true;
+		return 0;
+	}
+	if (read_blocked)
+	{
+		tls->read_wants_write = true;
+		return 0;
+	}
+	n = Min(size, readable);
+	for (size_t i = 0; i < n; i++)
+		data[i] = byte_at(said - readable + i, true);
+	readable -= n;
+	if (n == size)
+		tls->pending = true;
+	else if (remote_ended)
+		tls->ended = tls->deaf = true;
+	return n;
+}
+
+size_t
+pgpx_tls_write(PgpxTlsStream *tls, const char *data, size_t len)
+{
+	size_t		n;
+
+	tls->write_wants_read = false;
+	if (tls->deaf)
+		return len;
+	if (remote_broken)
+	{
+		tls->deaf = tls->pending = true;
+		return len;
+	}
+	if (write_blocked)
+	{
+		tls->write_wants_read = true;
+		return 0;
+	}
+	n = Min(len, writable);
+	for (size_t i = 0; i < n; i++)
+		FUZZ_CHECK(data[i] == byte_at(taken + i, false) ||
+				   (len == 5 && data[0] == 'X'));
+	if (!(len == 5 && data[0] == 'X' && taken == written))
+		taken += n;
+	writable -= n;
+	return n;
+}
+
+void
+pgpx_tls_goodbye(PgpxTlsStream *tls)
+{
+	tls->deaf = true;
+}
+
+/* --- the reactor ------------------------------------------------------------ */
+
+void
+pgpx_reactor_watch(PgpxWatchKind kind, int index, int fd, uint32 events,
+				   bool add)
+{
+	bool		remote = kind == PGPX_WATCH_RELAY_REMOTE;
+	uint32	   *registered = remote ? &remote_events : &local_events;
+
+	FUZZ_CHECK(remote || kind == PGPX_WATCH_RELAY_LOCAL);
+	FUZZ_CHECK(add == (*registered == 0) && events != 0);
+	if (remote)
+		FUZZ_CHECK(fd == remote_fd);
+	else
+		local_fd = fd;
+	*registered = events;
+}
+
+void
+pgpx_reactor_forget(int fd)
+{
+	uint32	   *registered = fd == remote_fd ? &remote_events : &local_events;
+
+	if (fd < 0 || (fd != remote_fd && fd != local_fd))
+		return;
+	FUZZ_CHECK(*registered != 0);
+	*registered = 0;
+}
+
+bool
+AcquireExternalFD(void)
+{
+	return true;
+}
+
+void
+ReleaseExternalFD(void)
+{
+}
+
+/* (the library's are not linked) */
+void *
+MemoryContextAllocZero(MemoryContext context, Size size)
+{
+	return palloc0(size);
+}
+
+int
+PQsocket(const PGconn *conn)
+{
+	return remote_fd;
+}
+
+void *
+PQsslStruct(PGconn *conn, const char *name)
+{
+	return NULL;
+}
+
+/* --- what epoll would say ------------------------------------------------------ */
+
+static void
+remote_event(PgpxWorkerConn *w)
+{
+	uint32		events = 0;
+
+	if ((readable > 0 || remote_ended || remote_broken ||
+		 write_blocked) && (remote_events & EPOLLIN))
+		events |= EPOLLIN;
+	if ((writable > 0 || read_blocked || remote_broken) &&
+		(remote_events & EPOLLOUT))
+		events |= EPOLLOUT;
+	if (remote_events != 0 && remote_broken)
+		events |= EPOLLHUP;
+	if (events == 0)
+		return;
+
+	/* what it wanted first has come */
+	if (events & EPOLLIN)
+		write_blocked = false;
+	if (events & EPOLLOUT)
+		read_blocked = false;
+	pgpx_relay_ready(w, false, events);
+}
+
+static void
+local_event(PgpxWorkerConn *w, struct epoll_event *have)
+{
+	uint32		events = have->events & (local_events | EPOLLHUP | EPOLLERR);
+
+	if (local_events != 0 && events != 0)
+		pgpx_relay_ready(w, true, events);
+}
+
+/* What the kernel says of the relay's end of the pair. */
+static uint32
+local_state(void)
+{
+	static int	epoll = -1;
+	struct epoll_event event = {.events = EPOLLIN | EPOLLOUT};
+	struct epoll_event have = {0};
+
+	if (epoll < 0)
+		epoll = epoll_create1(0);
+	if (epoll_ctl(epoll, EPOLL_CTL_ADD, local_fd, &event) < 0)
+		return 0;
+	(void) epoll_wait(epoll, &have, 1, 0);
+	(void) epoll_ctl(epoll, EPOLL_CTL_DEL, local_fd, NULL);
+	return have.events;
+}
+
+/* --- the session ----------------------------------------------------------------- */
+
+static void
+session_writes(PgpxWorkerConn *w, size_t n)
+{
+	char		data[4096];
+	int			fd = pgpx_relay_socket(w->relay);
+
+	n = Min(n, Min(sizeof(data), LIMIT - written));
+	for (size_t i = 0; i < n; i++)
+		data[i] = byte_at(written + i, false);
+	if (fd >= 0)
+	{
+		ssize_t		sent = send(fd, data, n, MSG_DONTWAIT | MSG_NOSIGNAL);
+
+		if (sent > 0)
+			written += sent;
+	}
+}
+
+/* Returns whether there was something, or the end. */
+static bool
+session_reads(PgpxWorkerConn *w, size_t n)
+{
+	static char data[65536];
+	int			fd = pgpx_relay_socket(w->relay);
+	ssize_t		got;
+
+	if (fd < 0)
+		return false;
+	got = recv(fd, data, Min(n, sizeof(data)), MSG_DONTWAIT);
+	for (ssize_t i = 0; i < got; i++)
+		FUZZ_CHECK(data[i] == byte_at(had + i, true));
+	if (got > 0)
+		had += got;
+	FUZZ_CHECK(had <= said);
+	return got > 0;
+}
+
+/* --- the harness ------------------------------------------------------------------- */
+
+static void
+operate(PgpxWorkerConn *w, int operation, int amount)
+{
+	size_t		n = (size_t) amount * amount + 1;
+	struct epoll_event have = {0};
+
+	switch (operation % 14)
+	{
+		case 0:
+			session_writes(w, n);
+			break;
+		case 1:
+			(void) session_reads(w, n);
+			break;
+		case 2:
+			if (said + n <= LIMIT && !remote_ended)
+			{
+				said += n;
+				readable += n;
+			}
+			break;
+		case 3:
+			writable += n;
+			break;
+		case 4:
+		case 5:
+			remote_event(w);
+			break;
+		case 6:
+		case 7:
+			have.events = local_state();
+			local_event(w, &have);
+			break;
+		case 8:
+			if (pgpx_relay_has_more())
+				pgpx_relay_go_on();
+			break;
+		case 9:
+			read_blocked = true;
+			break;
+		case 10:
+			write_blocked = true;
+			break;
+		case 11:
+			remote_ended = remote_ended || amount > 200;
+			break;
+		case 12:
+			if (amount > 240 && pgpx_relay_socket(w->relay) >= 0)
+				shutdown(pgpx_relay_socket(w->relay), SHUT_WR);
+			break;
+		default:
+			remote_broken = remote_broken || amount > 250;
+			break;
+	}
+}
+
+/* All do what they can, until nothing moves any more: what should have come has. */
+static void
+drain(PgpxWorkerConn *w)
+{
+	int			rounds;
+	int			idle = 0;
+
+	for (rounds = 0; rounds < 2000 && idle < 8; rounds++)
+	{
+		size_t		before = had + taken + readable;
+		struct epoll_event have = {.events = local_state()};
+
+		writable = LIMIT;
+		remote_event(w);
+		local_event(w, &have);
+		if (pgpx_relay_has_more())
+			pgpx_relay_go_on();
+		while (session_reads(w, LIMIT))
+			;
+		idle = before == had + taken + readable ? idle + 1 : 0;
+	}
+	FUZZ_CHECK(rounds < 2000);
+	FUZZ_CHECK(!pgpx_relay_has_more());
+	if (!remote_broken)
+		FUZZ_CHECK(had == said);
+	if (!remote_broken && !remote_ended)
+		FUZZ_CHECK(taken == written);
+}
+
+int
+LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	PgpxWorkerConn *w;
+	int			pair[2];
+
+	if (pgpx_shared == NULL)
+	{
+		pgpx_shared = calloc(1, sizeof(PgpxShared));
+		pgpx_shared->max_connections = 1;
+		pgpx_wconns = calloc(1, sizeof(PgpxWorkerConn));
+	}
+	said = had = written = taken = readable = writable = 0;
+	read_blocked = write_blocked = remote_ended = remote_broken = false;
+	remote_events = local_events = 0;
+	local_fd = -1;
+	FUZZ_CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
+	remote_fd = pair[0];
+	w = &pgpx_wconns[0];
+	memset(w, 0, sizeof(*w));
+	w->fd = -1;
+	FUZZ_CHECK(pgpx_relay_begin(w) == NULL);
+	FUZZ_CHECK(local_events & EPOLLIN);
+
+	for (size_t i = 0; i + 1 < size && i < 2000; i += 2)
+		operate(w, data[i], data[i + 1]);
+	if (size > 0 && data[size - 1] == 255)
+	{
+		pgpx_relay_cut(w, true);
+		FUZZ_CHECK(remote_events == 0 && local_events == 0);
+		FUZZ_CHECK(!pgpx_relay_has_more());
+	}
+	else
+		drain(w);
+	pgpx_relay_end(w);
+	FUZZ_CHECK(remote_events == 0 && local_events == 0);
+	FUZZ_CHECK(!pgpx_relay_has_more());
+	close(pair[0]);
+	close(pair[1]);
+	fuzz_free_all();
+	return 0;
+}

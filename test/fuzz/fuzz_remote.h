@@ -1,0 +1,107 @@
+/*-------------------------------------------------------------------------
+ *
+ * fuzz_remote.h
+ *	  A remote server that libpq logs in at, in this process: what it says is the
+ *	  input, whatever libpq says.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef FUZZ_REMOTE_H
+#define FUZZ_REMOTE_H
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "libpq-fe.h"
+
+static int	remote_listener = -1;
+static char remote_host[64];
+
+/* What the remote still has to say, and in pieces of which size. */
+typedef struct Remote
+{
+	int			fd;
+	const uint8_t *data;
+	size_t		size;
+	size_t		piece;
+} Remote;
+
+/* A login without a password, as an honest server has it. */
+static const char remote_greeting[] =
+	"R\0\0\0\10\0\0\0\0"
+	"S\0\0\0\31client_encoding\0UTF8\0"
+	"S\0\0\0\27DateStyle\0ISO, MDY\0"
+	"S\0\0\0\30server_version\00015.0\0"
+	"K\0\0\0\14\0\0\0\5\0\0\0\7"
+	"Z\0\0\0\5I";
+
+static PGconn *
+remote_login(void)
+{
+	const char *const keywords[] = {"host", "port", "user", "password",
+		"dbname", "sslmode", "gssencmode", NULL};
+	const char *const values[] = {remote_host, "1", "u", "something",
+		"d", "disable", "disable", NULL};
+
+	if (remote_listener < 0)
+	{
+		struct sockaddr_un addr = {.sun_family = AF_UNIX};
+		int			len;
+
+		/* an abstract name, after which libpq looks where hosts begin with @ */
+		snprintf(remote_host, sizeof(remote_host), "@pgpx_fuzz_%d", (int) getpid());
+		len = snprintf(addr.sun_path + 1, sizeof(addr.sun_path) - 1,
+					   "%s/.s.PGSQL.1", remote_host + 1);
+		remote_listener = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0);
+		FUZZ_CHECK(bind(remote_listener, (struct sockaddr *) &addr,
+						offsetof(struct sockaddr_un, sun_path) + 1 + len) == 0);
+		FUZZ_CHECK(listen(remote_listener, 8) == 0);
+	}
+	return PQconnectStartParams(keywords, values, 0);
+}
+
+/* After libpq's connect(), which does not wait here. */
+static void
+remote_accept(Remote *remote, const uint8_t *data, size_t size, size_t piece,
+			  bool greets)
+{
+	remote->fd = accept4(remote_listener, NULL, NULL, SOCK_NONBLOCK);
+	FUZZ_CHECK(remote->fd >= 0);
+	remote->data = data;
+	remote->size = size;
+	remote->piece = piece;
+	if (greets)
+		(void) send(remote->fd, remote_greeting, sizeof(remote_greeting) - 1,
+					MSG_NOSIGNAL);
+}
+
+/* Say the next piece; false: that was all. */
+static bool
+remote_says(Remote *remote)
+{
+	size_t		n = Min(remote->piece, remote->size);
+	char		heard[4096];
+
+	while (recv(remote->fd, heard, sizeof(heard), MSG_DONTWAIT) > 0)
+		;
+	if (n == 0)
+		return false;
+	(void) send(remote->fd, remote->data, n, MSG_NOSIGNAL);
+	remote->data += n;
+	remote->size -= n;
+	return true;
+}
+
+static void
+remote_end(Remote *remote)
+{
+	close(remote->fd);
+
+	/* connects of which nothing came */
+	while ((remote->fd = accept(remote_listener, NULL, NULL)) >= 0)
+		close(remote->fd);
+}
+
+#endif							/* FUZZ_REMOTE_H */

@@ -1,0 +1,166 @@
+# A message of a gigabyte is announced, and comes, while it is libpq that reads: in a
+# login, in the answer to start commands, to the pings of locks.  The worker gives up
+# long before it has that much of it, and does not lose time over it.
+use strict;
+use warnings;
+
+use PgpxFakeServer qw(message ready done columns row);
+use PgpxTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes 'usleep';
+
+my $GREETING = message('R', pack 'N', 0) . join '', map { message('S', join("\0", @$_) . "\0") } (
+	[ server_version => '15.0' ], [ client_encoding => 'UTF8' ], [ DateStyle => 'ISO, MDY' ]);
+my $KEY = message('K', pack 'NN', 1, 42);
+
+# The header of one, and then of its gigabyte as much as is wanted; with pauses, as no
+# network is as fast as memory: libpq reads on for as long as there is more.
+sub flood
+{
+	my ($fake, $type) = @_;
+
+	$fake->send(pack 'aN', $type, 0x3FFFF000);
+	my $part = 'x' x 1_000_000;
+	while (1)
+	{
+		$fake->send($part);
+		usleep(2000);
+	}
+	return;
+}
+
+# Honest to sessions; what it does to the connection for locks is "does", once it has
+# logged in if "after".
+sub keeper
+{
+	my ($does, $after) = @_;
+
+	return { login => sub {
+		my ($fake) = @_;
+		my $is_pinger = $fake->{startup}{application_name} eq 'pgpool_ext lock';
+
+		$fake->send($GREETING);
+		$does->($fake) if $is_pinger && !$after;
+		$fake->send($KEY, ready);
+		while (1)
+		{
+			my $sql = $fake->receive;
+
+			if ($sql =~ /^WITH got /)
+			{
+				$fake->send(message('1', '') . message('2', '') . columns(7)
+					  . message('D', pack 'n N/a N6', 7, '1234', (0xFFFFFFFF) x 6) . done('SELECT 1') . ready);
+			}
+			elsif ($is_pinger && $sql =~ /^WITH ours /)
+			{
+				$fake->send(message('1', '') . message('2', '') . columns(1));
+				$does->($fake);
+			}
+			else
+			{
+				$fake->send(done('SET'), ready);
+			}
+		}
+	} };
+}
+
+my %behaviours = (
+	honest => sub { $_[0]->serve },
+	login_n => { login => sub { $_[0]->send($GREETING); flood($_[0], 'N') } },
+	login_e => { login => sub { $_[0]->send($GREETING); flood($_[0], 'E') } },
+	login_a => { login => sub { $_[0]->send($GREETING); flood($_[0], 'A') } },
+
+	# a row that nobody has asked for, with a column that is longer than it
+	login_row => { login => sub { $_[0]->send($GREETING, message('D', pack 'nNa4', 1, 0x7FFFFFF0, 'abcd'), $KEY, ready); $_[0]->serve } },
+	lock_row => keeper(sub { $_[0]->send(message('D', pack 'nNa4', 1, 0x7FFFFFF0, 'abcd')) }),
+	start_row => sub { $_[0]->receive; $_[0]->send(columns(1)); flood($_[0], 'D') },
+	start_notice => sub { $_[0]->receive; flood($_[0], 'N') },
+
+	# rows without end, each of them short, take the time that they are given, and no room
+	start_large => sub { $_[0]->receive; $_[0]->send(columns(1), (row('x' x 500_000)) x 20, done('SELECT 20'), ready); $_[0]->serve },
+	lock_login => keeper(sub { flood($_[0], 'N') }),
+	lock_names => keeper(sub { my $n = 0; while (1) { $_[0]->send(map { message('S', "p$n.$_\0" . ('v' x 2000) . "\0") } 1 .. 100); $n++ } }),
+	lock_ping => keeper(sub { flood($_[0], 'D') }, 1),
+);
+
+my $remote = remote_node('remote');
+my $local = local_node('local');
+my $fake = PgpxFakeServer->new(%behaviours);
+make_pool($local, $remote, server => 'good');
+my $session = PgpxSession->new($local);
+foreach my $what (keys %behaviours)
+{
+	my $start = $what =~ /^start/ ? ", start_commands 'select 1'" : '';
+
+	$session->run(<<"EOT");
+CREATE SERVER s_$what FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host '127.0.0.1', port '${\ $fake->port}', dbname '$what',
+	sslmode '${\ PgpxFakeServer::sslmode() }', pool_size '1', connect_timeout '20s', operation_timeout '20s'$start);
+CREATE USER MAPPING FOR CURRENT_USER SERVER s_$what OPTIONS (user 'somebody', password 'something');
+EOT
+}
+
+# The most memory that the worker has had so far, in MB.
+sub most
+{
+	return slurp_file('/proc/' . worker_pid($local) . '/status') =~ /^VmHWM:\s+(\d+) kB/m ? $1 / 1024 : die 'no VmHWM';
+}
+
+sub costs_little
+{
+	my ($what, $do) = @_;
+	my $before = most();
+
+	$do->();
+	my $cost = most() - $before;
+	cmp_ok($cost, '<', 100, "$what: costs little");
+	note sprintf '%s: %.1f MB', $what, $cost;
+	return;
+}
+
+sub query
+{
+	my ($server) = @_;
+
+	return "SELECT * FROM pgpool.query('s_$server', 'select 1') AS t(a text)";
+}
+
+is($session->run(query('honest')), '1', 'a well-behaved one is believed');
+costs_little($_, sub { $session->fails(query($_), '08001', qr/said too much during the login/, "$_: it is told") })
+  foreach qw(login_n login_e login_a);
+costs_little($_, sub { $session->fails(query($_), '08001', qr/has a message that is too long/, "$_: it is told") })
+  foreach qw(start_row start_notice);
+is($session->run(query('start_large')) . $session->error, '1', 'rows that are large, and many, are none of that');
+
+# --- lengths within a message that libpq does not look into
+$session->run(query('login_row'));
+is($local->safe_psql('postgres', 'SELECT restarts FROM pgpool.workers'), '0', 'login_row: the worker lives');
+$session->run("SELECT pgpool.lock('s_lock_row', 'a lock', '10 s', '2 s')");
+ok(wait_until($local, "SELECT state FROM pgpool.locks WHERE server = 's_lock_row'", 'lost'), 'lock_row: the lock is lost');
+is($local->safe_psql('postgres', 'SELECT restarts FROM pgpool.workers'), '0', 'lock_row: the worker lives');
+
+# --- the connection for locks
+my %words = (
+	lock_login => 'The remote server said too much during the login.',
+	lock_names => 'The remote server said too much during the login.',
+	lock_ping => 'The remote server sent a message that is too long.');
+foreach my $what (sort keys %words)
+{
+	my $log = -s $local->logfile;
+
+	costs_little($what, sub {
+		like($session->run("SELECT pgpool.lock('s_$what', 'a lock', '10 s', '3 s')"), qr/^1234$/, "$what: it grants");
+		ok(wait_until($local, sub { slurp_file($local->logfile, $log) =~ /cannot ping the locks of server "s_$what".*\n.*DETAIL:  \Q$words{$what}\E/ ? 1 : 0 }, 1),
+			"$what: the log tells");
+	});
+	ok(wait_until($local, "SELECT state FROM pgpool.locks WHERE server = 's_$what'", 'lost'), "$what: the lock is lost");
+}
+
+is($local->safe_psql('postgres', query('honest')), '1', 'other pools work');
+is($local->safe_psql('postgres', 'SELECT restarts FROM pgpool.workers'), '0', 'the worker lives');
+$session->quit;
+check_invariants($local);
+stats_add_up($local);
+leak_check($local, $remote);
+unlike(slurp_file($local->logfile), qr/PANIC|TRAP|was terminated by/, 'nothing crashed');
+done_testing();
