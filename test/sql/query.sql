@@ -125,6 +125,19 @@ ROLLBACK;
 SELECT pgpool.exec(:lease, 'delete from t where a = 61');
 
 --
+-- Transaction control in query: it is a statement without columns, and the lease is
+-- in the transaction that it has begun
+--
+
+SELECT * FROM pgpool.query(:lease, 'begin') AS t(a int);
+SELECT state FROM pgpool.leases WHERE lease = :lease;
+SELECT pgpool.exec(:lease, 'insert into t values (81)');
+SELECT * FROM pgpool.query(:lease, 'rollback') AS t(a int);
+SELECT state FROM pgpool.leases WHERE lease = :lease;
+SELECT count(*) FROM pgpool.query(:lease, 'select 1 from t where a = 81') AS t(a int);
+SELECT * FROM pgpool.query(:lease, 'select 1; commit') AS t(a int);
+
+--
 -- COPY is refused, whichever way and whichever call; the lease goes on
 --
 
@@ -145,6 +158,12 @@ SELECT pgpool.exec(:lease, 'copy t from stdin');
 SELECT pgpool.exec(:lease, 'select 1');
 SELECT pgpool.exec(:lease, 'rollback');
 SELECT pgpool.checkin(:lease);
+-- without a lease nothing is left of a transaction that a statement begins
+SET client_min_messages = error;	-- a warning tells, with the number of the lease
+SELECT * FROM pgpool.query('one', 'begin') AS t(a int);
+SELECT * FROM pgpool.query_as(0, 'one', 'start transaction');
+RESET client_min_messages;
+SELECT * FROM pgpool.query('one', 'select now() = statement_timestamp()') AS t(alone bool);
 SELECT pgpool.exec('one', 'copy (select 1) to stdout');
 SELECT * FROM pgpool.query('one', 'copy pg_class to stdout') AS t(a int);
 SELECT pgpool.exec('one', 'select 1');

@@ -45,8 +45,11 @@ sub worker_socket
 	my $pid = worker_pid($local);
 	my $port = $local->safe_psql('postgres', "SELECT local_port FROM pgpool.connections WHERE server = '$server'");
 	my $hex = sprintf ':%04X', $port;
-	my ($inode) = map { (split)[9] } grep { (split)[1] =~ /$hex$/ } split /\n/, slurp_file('/proc/net/tcp');
-	my ($fd) = grep { (readlink("/proc/$pid/fd/$_") // '') eq "socket:[$inode]" }
+
+	# others on this machine may use the same port, to another address
+	my %sockets = map { ('socket:[' . (split)[9] . ']' => 1) } grep { (split)[1] =~ /$hex$/ }
+	  split /\n/, slurp_file('/proc/net/tcp');
+	my ($fd) = grep { $sockets{ readlink("/proc/$pid/fd/$_") // '' } }
 	  map { m{(\d+)$} } glob "/proc/$pid/fd/*";
 	my $pidfd = syscall(PIDFD_OPEN, $pid + 0, 0);
 	my $copy = $pidfd < 0 ? -1 : syscall(PIDFD_GETFD, $pidfd + 0, $fd + 0, 0);
