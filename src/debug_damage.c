@@ -24,6 +24,7 @@ typedef struct Damaged
 	void	   *place;
 	Size		size;
 	int64		was;
+	int64		is;
 } Damaged;
 
 static Damaged damaged[16];
@@ -37,7 +38,8 @@ put(void *place, Size size, int64 value)
 	d->place = place;
 	d->size = size;
 	memcpy(&d->was, place, size);
-	memcpy(place, &value, size);
+	d->is = value;
+	memcpy(place, &d->is, size);
 }
 
 #define PUT(field, value) put(&(field), sizeof(field), (int64) (value))
@@ -223,7 +225,9 @@ pgpx_debug_damage(const char *what)
 	{
 		Damaged    *d = &damaged[--ndamaged];
 
-		memcpy(d->place, &d->was, d->size);
+		/* what has been put right meanwhile is left alone */
+		if (memcmp(d->place, &d->is, d->size) == 0)
+			memcpy(d->place, &d->was, d->size);
 	}
 	if (what[0] == '\0')
 		return;
