@@ -122,7 +122,8 @@ fails(const char *function, void *caller)
 typedef struct pg_conn PGconn;
 extern PGconn *PQconnectStartParams(const char *const *, const char *const *, int);
 extern int	PQsendQuery(PGconn *, const char *);
-extern void *PQconndefaults(void);
+extern void *PQconninfoParse(const char *, char **);
+extern void *PQgetCancel(PGconn *);
 extern int	PQgssEncInUse(PGconn *);
 extern int	PQsendQueryParams(PGconn *, const char *, int, const unsigned *,
 							  const char *const *, const int *, const int *, int);
@@ -139,9 +140,9 @@ WRAP(int, epoll_ctl, -1, (int e, int op, int fd, struct epoll_event *ev), (e, op
 WRAP(int, pipe2, -1, (int v[2], int f), (v, f))
 WRAP(int, pthread_create, errno, (pthread_t *t, const pthread_attr_t *a, void *(*f)(void *), void *x), (t, a, f, x))
 WRAP(int, getnameinfo, EAI_FAIL, (const struct sockaddr *a, socklen_t l, char *h, socklen_t hl, char *s, socklen_t sl, int f), (a, l, h, hl, s, sl, f))
-WRAP(FILE *, open_memstream, NULL, (char **p, size_t *n), (p, n))
 WRAP(PGconn *, PQconnectStartParams, NULL, (const char *const *k, const char *const *v, int e), (k, v, e))
-WRAP(void *, PQconndefaults, NULL, (void), ())
+WRAP(void *, PQconninfoParse, NULL, (const char *c, char **e), (c, e))
+WRAP(void *, PQgetCancel, NULL, (PGconn *c), (c))
 WRAP(int, PQgssEncInUse, 1, (PGconn *c), (c))
 WRAP(int, PQsendQuery, 0, (PGconn *c, const char *q), (c, q))
 WRAP(int, PQsendQueryParams, 0, (PGconn *c, const char *q, int n, const unsigned *t, const char *const *v, const int *l, const int *f, int r), (c, q, n, t, v, l, f, r))

@@ -53,9 +53,11 @@ foreach my $case (
 	my ($function, $said) = @$case;
 	my $log = -s $local->logfile;
 
+	# none is left whose end would call it, too
+	is($session->run(q{SELECT pgpool.drain('one', '10 s')}), 't', "$function: the pool is empty");
 	fail_next($local, $function, errno => EMFILE);
 	terminate($local, worker_pid($local)) unless $function eq 'epoll_ctl';
-	$session->run(q{SELECT pgpool.reconnect('one'); SELECT pgpool.try_checkout('one')}) if $function eq 'epoll_ctl';
+	$session->run(q{SELECT pgpool.resume('one'); SELECT pgpool.try_checkout('one')});
 	logs($log, $said, "$function: the worker says what is missing");
 	works('one', $function);
 }
@@ -89,7 +91,7 @@ check_invariants($local);
 {
 	my $fresh = PgpxSession->new($local);
 
-	fail_next($local, 'PQconndefaults', who => 'session');
+	fail_next($local, 'PQconninfoParse', who => 'session');
 	$fresh->fails(q{CREATE SERVER two FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host 'x')}, 'HV001', qr/out of memory/, 'no list of options: an error');
 	$fresh->run(q{CREATE SERVER two FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host 'x')});
 	is($fresh->error, '', 'with it there is none');
@@ -142,19 +144,19 @@ foreach my $function (qw(send recv))
 SKIP:
 {
 	skip 'libpq makes cancel requests itself', 1 if $local->safe_psql('postgres', 'SHOW server_version_num') >= 170000;
-	foreach my $case ([ socket => EMFILE ], [ connect => ECONNREFUSED ], [ open_memstream => ENOMEM ], [ send => EINTR ], [ recv => EINTR ], [ send => EPIPE ])
+	foreach my $case ([ socket => EMFILE ], [ connect => ECONNREFUSED ], [ PQgetCancel => ENOMEM ], [ send => EINTR ], [ recv => EINTR ], [ send => EPIPE ])
 	{
 		my ($function, $errno) = @$case;
 
 		$session->run(q{SELECT pgpool.reconnect('one')});
-		if ($function eq 'open_memstream')
+		if ($function eq 'PQgetCancel')
 		{
 			fail_next($local, $function, errno => $errno);
 			ok(wait_until($local, sub { $session->run(q{SELECT pgpool.exec('one', 'select 1')}) }, '1'), 'a connection whose key nobody knows');
 		}
 		my $lease = lease($session, 'one');
 		$session->run("SELECT pgpool.exec($lease, 'select 1'); SET statement_timeout = '200 ms'");
-		fail_next($local, $function, errno => $errno) unless $function eq 'open_memstream';
+		fail_next($local, $function, errno => $errno) unless $function eq 'PQgetCancel';
 		$session->run("SELECT pgpool.exec($lease, 'select pg_sleep(20)')", 30);
 		is($session->sqlstate, '57014', "$function: a statement is cancelled here");
 		$session->run('RESET statement_timeout; SELECT pgpool.checkin_all()', 30);
