@@ -52,13 +52,17 @@ $more[1]->failed('55P03', qr/came free within 1000 ms/, 'but not open another on
 $more[0]->run('SELECT pgpool.checkin_all()');
 
 # the connection for pings of a lock: there is none
-my $log = -s $local->logfile;
-my $token = $more[0]->run("SELECT pgpool.lock('$mine->[1]', 'a', '5 s', '10 min')");
-like($token, qr/^\d+$/, 'a lock is taken by the connection that there is') or diag($more[0]->error);
-ok(wait_until($local, sub { slurp_file($local->logfile, $log) =~ /cannot ping the locks of server "$mine->[1]".*\n.*DETAIL:.*too many open descriptors/ ? 1 : 0 }, 1, 20), 'it cannot be pinged: the log has the reason');
+SKIP:
+{
+	skip 'over TLS, where a connection takes three, one may be left', 4 if over_tls();
+	my $log = -s $local->logfile;
+	my $token = $more[0]->run("SELECT pgpool.lock('$mine->[1]', 'a', '5 s', '10 min')");
+	like($token, qr/^\d+$/, 'a lock is taken by the connection that there is') or diag($more[0]->error);
+	ok(wait_until($local, sub { slurp_file($local->logfile, $log) =~ /cannot ping the locks of server "$mine->[1]".*\n.*DETAIL:.*too many open descriptors/ ? 1 : 0 }, 1, 20), 'it cannot be pinged: the log has the reason');
 
-is($more[0]->run("SELECT pgpool.unlock('$mine->[1]', 'a', $token)"), '', 'nor can its release be told to the remote');
-like($more[0]->error, qr/WARNING:.*lock "a".*was given up, but the remote has not confirmed it/, 'which a warning says');
+	is($more[0]->run("SELECT pgpool.unlock('$mine->[1]', 'a', $token)"), '', 'nor can its release be told to the remote');
+	like($more[0]->error, qr/WARNING:.*lock "a".*was given up, but the remote has not confirmed it/, 'which a warning says');
+}
 
 # a pool that has none
 $local->safe_psql('postgres', "SELECT pgpool.drain('$mine->[1]', '10 s')");
