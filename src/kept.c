@@ -268,6 +268,9 @@ pgpx_kept_poll(PgpxKept *kept, int pool, bool *full)
 	PgpxTime	until;
 	ssize_t		n;
 
+	/* if only one may look, then the worker, who has the answer first */
+	if (pgpx_conns[kept->conn].relayed && pgpx_shared->max_polling < 2)
+		return 0;
 	if (!pgpx_busy_poll_is_calm(pool))
 		return 0;
 	pgpx_wire_make_room(&kept->wire);	/* may throw, so before the place */

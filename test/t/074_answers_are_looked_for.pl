@@ -9,6 +9,7 @@ use Test::More;
 
 my $processors = grep { /^processor\s*:/ } split /\n/, slurp_file('/proc/cpuinfo');
 plan skip_all => 'with a single processor nobody looks' if $processors < 2;
+plan skip_all => 'over TLS the worker looks, where only one process may' if over_tls() && $processors < 4;
 
 my $remote = remote_node('remote');
 my $local = local_node('local');
