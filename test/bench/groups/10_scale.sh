@@ -81,7 +81,7 @@ way_used() {
 
   start_server used "shared_preload_libraries = 'pgpool_ext'" \
     "pgpool_ext.max_connections = $((servers * each))" "pgpool_ext.max_pools = $servers" \
-    "max_connections = 100" "log_connections = off" >/dev/null
+    "max_connections = 100" "max_files_per_process = 4000" "log_connections = off" >/dev/null
   scale_port=$port
   psql_at "$scale_port" postgres postgres -q >/dev/null <<SQL
 CREATE EXTENSION pgpool_ext;
@@ -98,7 +98,7 @@ SQL
   read -r pid <&"${session[0]}"
   read -r _ <&"${session[0]}"
   before=$(own_kb "$pid")
-  echo "SELECT round(extract(epoch FROM clock_timestamp()) * 1000); SELECT sum(pgpool.prewarm('s' || i, $each)) FROM generate_series(1, $servers) AS i; SELECT round(extract(epoch FROM clock_timestamp()) * 1000);" >&"${session[1]}"
+  echo "SELECT round(extract(epoch FROM clock_timestamp()) * 1000); SELECT sum(pgpool.prewarm('s' || i, $each, '60 s')) FROM generate_series(1, $servers) AS i; SELECT round(extract(epoch FROM clock_timestamp()) * 1000);" >&"${session[1]}"
   local start opened end
   read -r start <&"${session[0]}"
   read -r opened <&"${session[0]}"
