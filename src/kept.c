@@ -248,7 +248,7 @@ pgpx_session_wait(PgpxKept *kept, uint32 events, PgpxTime deadline,
  * each, at the price of both, and takes what could go in larger pieces.
  *
  * The mark belongs to the socket, and so to all who hold it: it is there while
- * this process sleeps and no longer, and nothing throws before it is gone.
+ * this process sleeps and no longer, however that ends.
  */
 void
 pgpx_session_gather(PgpxKept *kept, uint32 wait_event)
@@ -257,8 +257,16 @@ pgpx_session_gather(PgpxKept *kept, uint32 wait_event)
 	int			any = 1;
 
 	(void) setsockopt(kept->fd, SOL_SOCKET, SO_RCVLOWAT, &much, sizeof(much));
-	wait_for_events(kept, WL_SOCKET_READABLE, GATHER_MS, wait_event);
-	(void) setsockopt(kept->fd, SOL_SOCKET, SO_RCVLOWAT, &any, sizeof(any));
+	PG_TRY();
+	{
+		wait_for_events(kept, WL_SOCKET_READABLE, GATHER_MS, wait_event);
+	}
+	PG_FINALLY();
+	{
+		(void) setsockopt(kept->fd, SOL_SOCKET, SO_RCVLOWAT, &any,
+						  sizeof(any));
+	}
+	PG_END_TRY();
 	CHECK_FOR_INTERRUPTS();
 }
 

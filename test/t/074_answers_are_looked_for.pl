@@ -9,7 +9,9 @@ use Test::More;
 
 my $processors = grep { /^processor\s*:/ } split /\n/, slurp_file('/proc/cpuinfo');
 plan skip_all => 'with a single processor nobody looks' if $processors < 2;
-plan skip_all => 'over TLS the worker looks, where only one process may' if over_tls() && $processors < 4;
+
+# over TLS sessions leave it to the worker, where only one process may look
+my $left = over_tls() && $processors < 4;
 
 my $remote = remote_node('remote');
 my $local = local_node('local');
@@ -35,7 +37,14 @@ sub polled
 }
 
 # --- found when it is looked for, whatever else the machine does
-ok(wait_until($local, sub { polled(50, 'select 1', 1000) > 0 ? 't' : 'f' }), 'an answer is found without a sleep');
+if ($left)
+{
+	is(join(' ', map { polled(300, 'select 1', 1000) } 1 .. 5), '0 0 0 0 0', 'looking is left to the worker');
+}
+else
+{
+	ok(wait_until($local, sub { polled(50, 'select 1', 1000) > 0 ? 't' : 'f' }), 'an answer is found without a sleep');
+}
 is(polled(500, 'select 1', 0), '0', 'busy_poll 0: it is not looked for');
 
 # --- no longer than said: an answer that takes longer is never found
@@ -66,6 +75,7 @@ SKIP:
 {
 	my $half = int($processors / 2);
 
+	skip 'no session looks', 2 if $left;
 	skip "too many processors ($processors) to occupy half of them", 2 if $half > 4;
 	my @lookers = map { PgpxSession->new($local) } 1 .. $half;
 
