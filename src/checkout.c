@@ -103,7 +103,7 @@ take(PgpxCheckout *c, PgpxLease *lease)
 	bool		offered = false;
 
 	pgpx_ticket_offer(NULL, 0);
-	if (c->statement != NULL && others_wait(c->target))
+	if (c->statement != NULL && !c->no_wait && others_wait(c->target))
 	{
 		offered = true;
 		pgpx_lease_offer(c->target, c->statement);
