@@ -46,6 +46,12 @@ pgpx_connection_drop(PgpxWorkerConn *w)
 	w->events = 0;
 	if (w->relay != NULL)
 		pgpx_relay_end(w);
+	if (pgpx_login_end(w->login))
+	{
+		w->pg = NULL;
+		w->external_fd = false;
+	}
+	w->login = NULL;
 	if (w->pg != NULL)
 	{
 		PQfinish(w->pg);
@@ -315,6 +321,8 @@ pgpx_connection_cut(PgpxWorkerConn *w, bool polite)
 {
 	int			fd;
 
+	if (pgpx_login_is_running(w->login))
+		return;
 	if (w->relay != NULL)
 	{
 		pgpx_relay_cut(w, polite);

@@ -3,8 +3,9 @@
  * connector.c
  *	  How the worker opens a connection.
  *
- * libpq does what is hard: several hosts, authentication, TLS.  Each step is a call
- * that does not block, between two events of the reactor.
+ * libpq does what is hard: several hosts, authentication, TLS.  Each step of a login
+ * is a call that does not wait, in a thread (login.c), between two events of the
+ * reactor.
  *
  *-------------------------------------------------------------------------
  */
@@ -19,6 +20,9 @@
 
 #include "guc.h"
 #include "libpq_text.h"
+
+static void stepped(void *owner, PostgresPollingStatusType status, int sqlstate,
+					const char *failure);
 
 /*
  * An attempt has failed; text is the reason for those who wait.
@@ -56,6 +60,9 @@ fail(PgpxWorkerConn *w, int sqlstate, const char *text)
 static void
 start_connect(PgpxWorkerConn *w, PgpxLookup *lookup)
 {
+	PgpxConninfo *ci = &pgpx_wpools[w->pool].conninfo;
+	PgpxLoginOf of = {w->pool, w->pool_id, ci->version};
+
 	if (!AcquireExternalFD())
 	{
 		fail(w, ERRCODE_INSUFFICIENT_RESOURCES,
@@ -64,9 +71,11 @@ start_connect(PgpxWorkerConn *w, PgpxLookup *lookup)
 	}
 	w->external_fd = true;
 
-	w->pg = pgpx_conninfo_login(&pgpx_wpools[w->pool].conninfo, lookup, NULL);
+	w->pg = pgpx_conninfo_login(ci, lookup, NULL);
 	PGPX_DEBUG_POINT("worker_connects");
-	if (w->pg == NULL)
+	if (w->pg != NULL)
+		w->login = pgpx_login_begin(of, w->pg, &w->hearing, stepped, w);
+	if (w->login == NULL)
 	{
 		fail(w, ERRCODE_OUT_OF_MEMORY, "out of memory");
 		return;
@@ -81,9 +90,25 @@ start_connect(PgpxWorkerConn *w, PgpxLookup *lookup)
 	}
 	(void) PQsetErrorVerbosity(w->pg, PQERRORS_VERBOSE);
 	pgpx_libpq_hush(w->pg);
-	pgpx_libpq_login_begin(&w->hearing);
 	w->phase = PGPX_PHASE_CONNECT;
 	pgpx_connection_watch(w, EPOLLOUT);
+}
+
+static void
+looked_up(PgpxLookup *lookup)
+{
+	uint64		tag = pgpx_lookup_tag(lookup);
+	PgpxWorkerConn *w = &pgpx_wconns[tag >> 32];
+
+	/* the attempt may have been given up meanwhile */
+	if (w->phase != PGPX_PHASE_LOOKUP ||
+		(uint32) w->generation != (uint32) tag)
+		return;
+	if (pgpx_lookup_error(lookup) != NULL)
+		fail(w, ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION,
+			 pgpx_lookup_error(lookup));
+	else
+		start_connect(w, lookup);
 }
 
 void
@@ -120,22 +145,12 @@ pgpx_connector_open(PgpxWorkerConn *w)
 		uint64		tag = ((uint64) w->index << 32) | (uint32) w->generation;
 
 		w->phase = PGPX_PHASE_LOOKUP;
-		if (!pgpx_conninfo_look_up(ci, tag))
+		if (!pgpx_conninfo_look_up(ci, looked_up, tag))
 			fail(w, ERRCODE_INSUFFICIENT_RESOURCES,
 				 "too many host names are being looked up");
 		return;
 	}
 	start_connect(w, NULL);
-}
-
-void
-pgpx_connector_looked_up(PgpxWorkerConn *w, PgpxLookup *lookup)
-{
-	if (pgpx_lookup_error(lookup) != NULL)
-		fail(w, ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION,
-			 pgpx_lookup_error(lookup));
-	else
-		start_connect(w, lookup);
 }
 
 #define NOTE(to, text) \
@@ -311,33 +326,32 @@ logged_in(PgpxWorkerConn *w)
 	pgpx_connection_watch(w, EPOLLIN | (PQflush(w->pg) == 1 ? EPOLLOUT : 0));
 }
 
+/* A step of the login is over. */
 static void
-step_connect(PgpxWorkerConn *w)
+stepped(void *owner, PostgresPollingStatusType status, int sqlstate,
+		const char *failure)
 {
-	PostgresPollingStatusType status;
+	PgpxWorkerConn *w = owner;
 	char	   *text;
 	bool		full;
 
-	/* libpq may close its socket and open another under the same number */
-	pgpx_reactor_forget(w->fd);
-	w->fd = -1;
-	if (!pgpx_libpq_login_step(&w->hearing, w->pg, &status))
+	if (failure != NULL)
 	{
-		fail(w, ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION,
-			 "The remote server said too much during the login.");
+		fail(w, sqlstate, failure);
 		return;
 	}
 	switch (status)
 	{
 		case PGRES_POLLING_OK:
+			(void) pgpx_login_end(w->login);
+			w->login = NULL;
 			pgpx_connection_watch(w, EPOLLRDHUP | EPOLLET);
 			logged_in(w);
 			break;
 		case PGRES_POLLING_FAILED:
 			text = pstrdup(PQerrorMessage(w->pg));
 			full = pgpx_libpq_take_sqlstates(text);
-			give_up(w, full ? PGPX_FAILED_FULL : PGPX_FAILED,
-					ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION, text);
+			give_up(w, full ? PGPX_FAILED_FULL : PGPX_FAILED, sqlstate, text);
 			pfree(text);
 			break;
 		default:
@@ -413,10 +427,16 @@ step_start(PgpxWorkerConn *w)
 void
 pgpx_connector_step(PgpxWorkerConn *w)
 {
-	if (w->phase == PGPX_PHASE_CONNECT)
-		step_connect(w);
-	else
+	if (w->phase != PGPX_PHASE_CONNECT)
+	{
 		step_start(w);
+		return;
+	}
+
+	/* libpq may close its socket and open another under the same number */
+	pgpx_reactor_forget(w->fd);
+	w->fd = -1;
+	pgpx_login_step(w->login);
 }
 
 void
@@ -425,11 +445,12 @@ pgpx_connector_too_late(PgpxWorkerConn *w)
 	char		text[PGPX_ERROR_LEN];
 
 	snprintf(text, sizeof(text),
-			 "%s did not end within connect_timeout (%.3g s).",
+			 "%s did not end within connect_timeout (%.3g s)%s.",
 			 w->phase == PGPX_PHASE_LOOKUP ? "The look-up of the host name" :
 			 w->phase == PGPX_PHASE_CONNECT ? "The connection attempt" :
 			 "The start commands",
-			 pgpx_pools[w->pool].opts.connect_timeout / 1000.0);
+			 pgpx_pools[w->pool].opts.connect_timeout / 1000.0,
+			 pgpx_login_why_late(w->login));
 	give_up(w, w->phase == PGPX_PHASE_START ? PGPX_FAILED_RUNNING : PGPX_FAILED,
 			ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION, text);
 }

@@ -97,10 +97,11 @@ pgpx_conninfo_needs_lookup(const PgpxConninfo *ci)
 }
 
 bool
-pgpx_conninfo_look_up(const PgpxConninfo *ci, uint64 tag)
+pgpx_conninfo_look_up(const PgpxConninfo *ci, PgpxLookupAnswer answer,
+					  uint64 tag)
 {
 	return pgpx_lookup_start(pgpx_conninfo_param(ci, "host"),
-							 pgpx_conninfo_param(ci, "port"), tag) != NULL;
+							 pgpx_conninfo_param(ci, "port"), answer, tag);
 }
 
 PGconn *

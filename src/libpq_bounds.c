@@ -96,19 +96,20 @@ pgpx_libpq_login_begin(PgpxHearing *hearing)
 	memset(hearing, 0, sizeof(*hearing));
 }
 
-bool
-pgpx_libpq_login_step(PgpxHearing *hearing, PGconn *pg,
-					  PostgresPollingStatusType *status)
+void
+pgpx_libpq_login_before(PgpxHearing *hearing, PGconn *pg)
 {
-	uint64		before = bytes_unread(pg);
-	uint64		after;
+	hearing->unread = bytes_unread(pg);
+}
 
-	*status = PQconnectPoll(pg);
+bool
+pgpx_libpq_login_after(PgpxHearing *hearing, PGconn *pg)
+{
+	uint64		unread = bytes_unread(pg);
 
 	/* not less than this; TCP knows better */
-	after = bytes_unread(pg);
-	if (before > after)
-		hearing->login += before - after;
+	if (hearing->unread > unread)
+		hearing->login += hearing->unread - unread;
 	hearing->taken = bytes_read(pg);
 	return Max(hearing->login, hearing->taken) <= LOGIN_MAX;
 }

@@ -275,6 +275,7 @@ step_work(PgpxPinger *p)
 			pgpx_dlock_pinged(&p->work[i], p->ours[i], p->asked_at);
 	}
 	p->nwork = 0;
+	p->answered = true;
 	pgpx_pinger_ready_to_work(p);
 }
 
@@ -325,7 +326,7 @@ pgpx_pinger_ready(int index, uint32 events)
 void
 pgpx_pinger_looked_up(PgpxLookup *lookup)
 {
-	uint64		tag = pgpx_lookup_tag(lookup) & ~PGPX_LOOKUP_PINGER;
+	uint64		tag = pgpx_lookup_tag(lookup);
 	PgpxPinger *p = pingers[tag >> 32];
 
 	next_run = 0;
@@ -366,7 +367,8 @@ run_pool(PgpxPinger *p)
 	if (p->deadline != 0 && now >= p->deadline)
 		pgpx_pinger_failed(p, p->phase > PGPX_PINGER_IDLE ?
 			"The remote server did not answer in time." :
-			"The connection attempt did not end in time.");
+			psprintf("The connection attempt did not end in time%s.",
+					 pgpx_login_why_late(p->login)));
 	if (p->phase == PGPX_PINGER_IDLE &&
 		pgpx_wpools[p->pool].pool_id == p->pool_id &&
 		pgpx_wpools[p->pool].conninfo.version > p->version)

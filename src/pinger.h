@@ -19,7 +19,7 @@ typedef enum PgpxPingerPhase
 {
 	PGPX_PINGER_NONE = 0,		/* no PGconn */
 	PGPX_PINGER_LOOKUP,			/* a thread looks the host name up */
-	PGPX_PINGER_CONNECT,		/* PQconnectPoll */
+	PGPX_PINGER_CONNECT,		/* the login: see login.c */
 	PGPX_PINGER_START,			/* the start commands run */
 	PGPX_PINGER_PREPARE,		/* our own settings */
 	PGPX_PINGER_IDLE,
@@ -35,10 +35,12 @@ typedef struct PgpxPinger
 	uint32		attempt;		/* tells one connection from the next */
 	uint64		version;		/* of the conninfo */
 	PGconn	   *pg;
+	PgpxLogin  *login;			/* in phase CONNECT */
 	int			fd;				/* in the epoll set; -1: none */
 	uint32		events;
 	bool		external_fd;
 	PgpxTime	deadline;		/* of the phase; 0: none */
+	bool		answered;		/* a statement about locks, in this connection */
 	PgpxTime	used_at;		/* since when it is idle */
 	PgpxTime	retry_at;		/* after a failure */
 	int64		backoff;		/* us */
@@ -59,6 +61,9 @@ typedef struct PgpxPinger
 /* Its connection is ready to be used; or, of no use. */
 extern void pgpx_pinger_ready_to_work(PgpxPinger *p);
 extern void pgpx_pinger_failed(PgpxPinger *p, const char *why);
+
+/* A look-up has ended. */
+extern void pgpx_pinger_looked_up(PgpxLookup *lookup);
 
 /* --- pinger_connect.c ------------------------------------------------------ */
 

@@ -5,7 +5,8 @@
  *
  * Like those of the pool (connector.c): the same parameters, the same rule about
  * passwords, the same start commands.  They stay in this process, so that libpq
- * speaks on them to the end.  Each step is a call that does not block.
+ * speaks on them to the end.  Each step is a call that does not wait; those of the
+ * login happen in threads (login.c).
  *
  *-------------------------------------------------------------------------
  */
@@ -37,6 +38,12 @@ pgpx_pinger_drop(PgpxPinger *p)
 		pgpx_reactor_forget(p->fd);
 	p->fd = -1;
 	p->events = 0;
+	if (pgpx_login_end(p->login))
+	{
+		p->pg = NULL;
+		p->external_fd = false;
+	}
+	p->login = NULL;
 	if (p->pg != NULL)
 	{
 		/* a goodbye must not wait for a remote that does not read */
@@ -50,6 +57,7 @@ pgpx_pinger_drop(PgpxPinger *p)
 	p->external_fd = false;
 	p->deadline = 0;
 	p->nwork = 0;
+	p->answered = false;
 	p->phase = PGPX_PINGER_NONE;
 }
 
@@ -65,9 +73,14 @@ pgpx_pinger_watch(PgpxPinger *p, uint32 events)
 	p->events = events;
 }
 
+static void stepped(void *owner, PostgresPollingStatusType status, int sqlstate,
+					const char *failure);
+
 static void
 start_connect(PgpxPinger *p, PgpxLookup *lookup)
 {
+	PgpxLoginOf of = {p->pool, p->pool_id, p->version};
+
 	if (!AcquireExternalFD())
 	{
 		pgpx_pinger_failed(p, "the pool worker has too many open descriptors");
@@ -77,14 +90,15 @@ start_connect(PgpxPinger *p, PgpxLookup *lookup)
 
 	p->pg = pgpx_conninfo_login(&pgpx_wpools[p->pool].conninfo, lookup,
 								"pgpool_ext lock");
-	if (p->pg == NULL || PQstatus(p->pg) == CONNECTION_BAD)
+	if (p->pg != NULL)
+		p->login = pgpx_login_begin(of, p->pg, &p->hearing, stepped, p);
+	if (p->login == NULL || PQstatus(p->pg) == CONNECTION_BAD)
 	{
-		pgpx_pinger_failed(p, p->pg == NULL ? "out of memory" :
+		pgpx_pinger_failed(p, p->login == NULL ? "out of memory" :
 											  PQerrorMessage(p->pg));
 		return;
 	}
 	pgpx_libpq_hush(p->pg);
-	pgpx_libpq_login_begin(&p->hearing);
 	p->phase = PGPX_PINGER_CONNECT;
 	pgpx_pinger_watch(p, EPOLLOUT);
 }
@@ -101,11 +115,10 @@ pgpx_pinger_open(PgpxPinger *p, int64 timeout)
 	p->deadline = pgpx_now() + timeout * 1000;
 	if (pgpx_conninfo_needs_lookup(&wp->conninfo))
 	{
-		uint64		tag = PGPX_LOOKUP_PINGER | ((uint64) p->pool << 32) |
-			p->attempt;
+		uint64		tag = ((uint64) p->pool << 32) | p->attempt;
 
 		p->phase = PGPX_PINGER_LOOKUP;
-		if (!pgpx_conninfo_look_up(&wp->conninfo, tag))
+		if (!pgpx_conninfo_look_up(&wp->conninfo, pgpx_pinger_looked_up, tag))
 			pgpx_pinger_failed(p, "too many host names are being looked up");
 		return true;
 	}
@@ -161,18 +174,21 @@ logged_in(PgpxPinger *p)
 		send_setting(p, PGPX_PINGER_PREPARE, SETTINGS);
 }
 
+/* A step of the login is over. */
 static void
-step_connect(PgpxPinger *p)
+stepped(void *owner, PostgresPollingStatusType status, int sqlstate,
+		const char *failure)
 {
-	PostgresPollingStatusType status;
+	PgpxPinger *p = owner;
 
-	/* libpq may close its socket and open another under the same number */
-	pgpx_reactor_forget(p->fd);
-	p->fd = -1;
-	if (!pgpx_libpq_login_step(&p->hearing, p->pg, &status))
-		pgpx_pinger_failed(p, "The remote server said too much during the login.");
+	if (failure != NULL)
+		pgpx_pinger_failed(p, failure);
 	else if (status == PGRES_POLLING_OK)
+	{
+		(void) pgpx_login_end(p->login);
+		p->login = NULL;
 		logged_in(p);
+	}
 	else if (status == PGRES_POLLING_FAILED)
 		pgpx_pinger_failed(p, PQerrorMessage(p->pg));
 	else
@@ -201,7 +217,14 @@ pgpx_pinger_results(PgpxPinger *p,
 
 	if (flushed < 0 || !PQconsumeInput(p->pg))
 	{
-		pgpx_pinger_failed(p, PQerrorMessage(p->pg));
+		/*
+		 * One that was good until now, as after a restart of the remote: another
+		 * one tells whether anything is wrong.  Only once without an answer.
+		 */
+		if (p->answered)
+			pgpx_pinger_drop(p);
+		else
+			pgpx_pinger_failed(p, PQerrorMessage(p->pg));
 		return false;
 	}
 	pgpx_libpq_drop_notifications(p->pg);
@@ -247,7 +270,10 @@ pgpx_pinger_step(PgpxPinger *p)
 {
 	if (p->phase == PGPX_PINGER_CONNECT)
 	{
-		step_connect(p);
+		/* libpq may close its socket and open another under the same number */
+		pgpx_reactor_forget(p->fd);
+		p->fd = -1;
+		pgpx_login_step(p->login);
 		return;
 	}
 	if (!pgpx_pinger_results(p, NULL))

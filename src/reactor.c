@@ -24,6 +24,7 @@
 
 #include "busy_poll.h"
 #include "fdpass.h"
+#include "task.h"
 
 #define EVENTS_AT_ONCE 64
 #define MESSAGES_AT_ONCE 64		/* of the control socket, between other work */
@@ -72,11 +73,11 @@ pgpx_reactor_forget(int fd)
 void
 pgpx_reactor_init(void)
 {
-	int			lookups;
+	int			tasks;
 
 	epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-	lookups = pgpx_lookup_init();
-	if (epoll_fd < 0 || lookups < 0)
+	tasks = pgpx_task_init();
+	if (epoll_fd < 0 || tasks < 0)
 		ereport(FATAL,
 				(errcode_for_socket_access(),
 				 errmsg("pgpool_ext could not set its worker up: %m")));
@@ -85,7 +86,7 @@ pgpx_reactor_init(void)
 	pgpx_reactor_watch(PGPX_WATCH_CONTROL, 0,
 					   pgpx_handoff_worker_fd(pgpx_worker_index), EPOLLIN,
 					   true);
-	pgpx_reactor_watch(PGPX_WATCH_LOOKUP, 0, lookups, EPOLLIN, true);
+	pgpx_reactor_watch(PGPX_WATCH_TASK, 0, tasks, EPOLLIN, true);
 
 	waits = pgpx_create_wait_event_set(3);
 	AddWaitEventToSet(waits, WL_LATCH_SET, PGINVALID_SOCKET, MyLatch, NULL);
@@ -159,32 +160,6 @@ read_control(void)
 			close(fd);
 	}
 	more_messages = true;
-}
-
-static void
-read_lookups(void)
-{
-	PgpxLookup *lookup;
-
-	while ((lookup = pgpx_lookup_next()) != NULL)
-	{
-		uint64		tag = pgpx_lookup_tag(lookup);
-		PgpxWorkerConn *w;
-
-		if (tag & PGPX_LOOKUP_PINGER)
-		{
-			pgpx_pinger_looked_up(lookup);
-			pgpx_lookup_free(lookup);
-			continue;
-		}
-		w = &pgpx_wconns[tag >> 32];
-
-		/* the attempt may have been given up meanwhile */
-		if (w->phase == PGPX_PHASE_LOOKUP &&
-			(uint32) w->generation == (uint32) tag)
-			pgpx_connector_looked_up(w, lookup);
-		pgpx_lookup_free(lookup);
-	}
 }
 
 /*
@@ -328,8 +303,9 @@ handle(const struct epoll_event *event)
 		case PGPX_WATCH_CONTROL:
 			read_control();
 			break;
-		case PGPX_WATCH_LOOKUP:
-			read_lookups();
+		case PGPX_WATCH_TASK:
+			made_work = true;
+			pgpx_task_ready();
 			break;
 		case PGPX_WATCH_CONN:
 			made_work = true;

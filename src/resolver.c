@@ -5,24 +5,18 @@
  *
  * getaddrinfo() blocks, for as long as a dead name server makes it, and libpq
  * calls it inside PQconnectStart and PQconnectPoll.  So names are looked up in
- * a thread, and libpq is given the addresses (hostaddr) beside the names.
- *
- * Rules of the thread: all signals are blocked in it; it calls nothing of the
- * server (no palloc, no ereport, no latch); it works on a malloc'ed job that
- * nobody else touches until its address comes back through a pipe.
+ * a thread (task.c has its rules), and libpq is given the addresses (hostaddr)
+ * beside the names.
  *
  *-------------------------------------------------------------------------
  */
 #include "resolver.h"
 
 #include <arpa/inet.h>
-#include <errno.h>
-#include <fcntl.h>
 #include <netdb.h>
-#include <pthread.h>
-#include <signal.h>
 #include <sys/socket.h>
-#include <unistd.h>
+
+#include "task.h"
 
 #define MAX_RUNNING 64			/* threads at once */
 #define MAX_HOSTS 64			/* addresses of one look-up */
@@ -30,6 +24,8 @@
 
 struct PgpxLookup
 {
+	PgpxTask	task;
+	PgpxLookupAnswer answer;
 	uint64		tag;
 	char	   *in_host;
 	char	   *in_port;
@@ -39,7 +35,6 @@ struct PgpxLookup
 	char	   *port;
 };
 
-static int	answers[2] = {-1, -1};
 static int	running = 0;
 
 static bool
@@ -101,14 +96,6 @@ pgpx_lookup_needed(const char *host)
 	return false;
 }
 
-int
-pgpx_lookup_init(void)
-{
-	if (pipe2(answers, O_CLOEXEC | O_NONBLOCK) < 0)
-		return -1;
-	return answers[0];
-}
-
 /* Append to a malloc'ed comma-separated list; false: out of memory. */
 static bool
 append(char **list, const char *item)
@@ -133,8 +120,9 @@ add(PgpxLookup *job, const char *host, const char *addr, const char *port)
 }
 
 static void
-look_up(PgpxLookup *job)
+look_up(PgpxTask *task)
 {
+	PgpxLookup *job = (PgpxLookup *) task;
 	char		host[HOST_LEN];
 	char		port[16];
 	int			nhosts = count_elements(job->in_host);
@@ -200,71 +188,52 @@ look_up(PgpxLookup *job)
 		snprintf(job->error, sizeof(job->error), "no address found");
 }
 
-static void *
-thread_main(void *arg)
+static void
+free_lookup(PgpxLookup *lookup)
 {
-	PgpxLookup *job = arg;
-
-	look_up(job);
-
-	/* the pointer is what is sent: NOLINTNEXTLINE(bugprone-sizeof-expression) */
-	while (write(answers[1], &job, sizeof(job)) < 0 &&
-		   (errno == EINTR || errno == EAGAIN))
-		usleep(1000);			/* the pipe holds more than MAX_RUNNING */
-	return NULL;
+	free(lookup->in_host);
+	free(lookup->in_port);
+	free(lookup->host);
+	free(lookup->hostaddr);
+	free(lookup->port);
+	free(lookup);
 }
 
-PgpxLookup *
-pgpx_lookup_start(const char *host, const char *port, uint64 tag)
+static void
+looked_up(PgpxTask *task)
+{
+	PgpxLookup *job = (PgpxLookup *) task;
+
+	running--;
+	job->answer(job);
+	free_lookup(job);
+}
+
+bool
+pgpx_lookup_start(const char *host, const char *port, PgpxLookupAnswer answer,
+				  uint64 tag)
 {
 	PgpxLookup *job;
-	pthread_attr_t attr;
-	pthread_t	thread;
-	sigset_t	all;
-	sigset_t	old;
-	int			rc;
 
-	if (answers[1] < 0 || running >= MAX_RUNNING)
-		return NULL;
+	if (running >= MAX_RUNNING)
+		return false;
 	job = calloc(1, sizeof(*job));
 	if (job == NULL)
-		return NULL;
+		return false;
+	job->task.run = look_up;
+	job->task.ended = looked_up;
+	job->answer = answer;
 	job->tag = tag;
 	job->in_host = strdup(host);
 	job->in_port = strdup(port ? port : "");
-	if (job->in_host == NULL || job->in_port == NULL)
+	if (job->in_host == NULL || job->in_port == NULL ||
+		!pgpx_task_start(&job->task))
 	{
-		pgpx_lookup_free(job);
-		return NULL;
-	}
-
-	pthread_attr_init(&attr);
-	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
-	pthread_attr_setstacksize(&attr, 256 * 1024);
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &old);
-	rc = pthread_create(&thread, &attr, thread_main, job);
-	pthread_sigmask(SIG_SETMASK, &old, NULL);
-	pthread_attr_destroy(&attr);
-	if (rc != 0)
-	{
-		pgpx_lookup_free(job);
-		return NULL;
+		free_lookup(job);
+		return false;
 	}
 	running++;
-	return job;
-}
-
-PgpxLookup *
-pgpx_lookup_next(void)
-{
-	PgpxLookup *job;
-
-	/* NOLINTNEXTLINE(bugprone-sizeof-expression): as it was sent */
-	if (read(answers[0], &job, sizeof(job)) != sizeof(job))
-		return NULL;
-	running--;
-	return job;
+	return true;
 }
 
 uint64
@@ -295,17 +264,4 @@ const char *
 pgpx_lookup_port(const PgpxLookup *lookup)
 {
 	return lookup->port;
-}
-
-void
-pgpx_lookup_free(PgpxLookup *lookup)
-{
-	if (lookup == NULL)
-		return;
-	free(lookup->in_host);
-	free(lookup->in_port);
-	free(lookup->host);
-	free(lookup->hostaddr);
-	free(lookup->port);
-	free(lookup);
 }

@@ -19,22 +19,16 @@ typedef struct PgpxLookup PgpxLookup;
  */
 extern bool pgpx_lookup_needed(const char *host);
 
-/* The descriptor that becomes readable when a look-up has ended; -1 on error. */
-extern int	pgpx_lookup_init(void);
+/* Called in the loop; what it is told of is freed after it. */
+typedef void (*PgpxLookupAnswer) (PgpxLookup *lookup);
 
 /*
  * pgpx_lookup_start
- *		Look up a list of hosts with its list of ports.  NULL: no thread could
+ *		Look up a list of hosts with its list of ports.  False: no thread could
  *		be started, or too many are running.  tag comes back with the answer.
  */
-extern PgpxLookup *pgpx_lookup_start(const char *host, const char *port,
-									 uint64 tag);
-
-/*
- * pgpx_lookup_next
- *		A look-up that has ended, NULL if there is none.  The caller frees it.
- */
-extern PgpxLookup *pgpx_lookup_next(void);
+extern bool pgpx_lookup_start(const char *host, const char *port,
+							  PgpxLookupAnswer answer, uint64 tag);
 
 extern uint64 pgpx_lookup_tag(const PgpxLookup *lookup);
 
@@ -48,7 +42,5 @@ extern const char *pgpx_lookup_error(const PgpxLookup *lookup);
 extern const char *pgpx_lookup_host(const PgpxLookup *lookup);
 extern const char *pgpx_lookup_hostaddr(const PgpxLookup *lookup);
 extern const char *pgpx_lookup_port(const PgpxLookup *lookup);
-
-extern void pgpx_lookup_free(PgpxLookup *lookup);
 
 #endif							/* PGPX_RESOLVER_H */

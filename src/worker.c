@@ -90,7 +90,7 @@ clean_environment(void)
 static int
 count_descriptors(void)
 {
-	int			n = pgpx_pinger_descriptors();
+	int			n = pgpx_pinger_descriptors() + pgpx_login_descriptors();
 
 	for (int i = 0; i < pgpx_shared->max_connections; i++)
 	{

@@ -35,7 +35,7 @@ typedef enum PgpxWorkerPhase
 {
 	PGPX_PHASE_NONE = 0,		/* no PGconn */
 	PGPX_PHASE_LOOKUP,			/* a thread looks the host name up */
-	PGPX_PHASE_CONNECT,			/* PQconnectPoll */
+	PGPX_PHASE_CONNECT,			/* the login: see login.c */
 	PGPX_PHASE_START,			/* the start commands run */
 	PGPX_PHASE_OPEN,			/* quiet: nobody's or a session's */
 	PGPX_PHASE_RESET,			/* an answer to a reset is being read */
@@ -71,8 +71,11 @@ typedef struct PgpxRelay PgpxRelay;
 typedef struct PgpxHearing
 {
 	uint64		login;			/* bytes of the login that lay ready */
+	uint64		unread;			/* .. and lay so before this step of it */
 	uint64		taken;			/* bytes until something was handed out */
 } PgpxHearing;
+
+typedef struct PgpxLogin PgpxLogin;
 
 typedef struct PgpxWorkerConn
 {
@@ -83,6 +86,7 @@ typedef struct PgpxWorkerConn
 	uint32		pool_id;
 
 	PGconn	   *pg;
+	PgpxLogin  *login;			/* in phase CONNECT */
 	PgpxRelay  *relay;			/* TLS: between the remote and the lessees */
 	int			fd;				/* registered in the epoll set; -1: none */
 	uint32		events;			/* as registered */
@@ -142,7 +146,7 @@ extern void pgpx_worker_forget_connections(void);
 typedef enum PgpxWatchKind
 {
 	PGPX_WATCH_CONTROL = 1,
-	PGPX_WATCH_LOOKUP,
+	PGPX_WATCH_TASK,			/* threads have ended */
 	PGPX_WATCH_CONN,
 	PGPX_WATCH_CANCEL,
 	PGPX_WATCH_RELAY_REMOTE,	/* a relay's TLS connection */
@@ -179,13 +183,9 @@ extern PgpxTime pgpx_janitor_run(bool changed);
 
 /* --- pinger.c -------------------------------------------------------------- */
 
-/* Set in the tag of a look-up that is a pinger's. */
-#define PGPX_LOOKUP_PINGER (UINT64CONST(1) << 63)
-
 /* Ping and release locks where that is due.  Returns when it is due again. */
 extern PgpxTime pgpx_pinger_run(void);
 extern void pgpx_pinger_ready(int index, uint32 events);
-extern void pgpx_pinger_looked_up(PgpxLookup *lookup);
 
 /* A session has told how to connect. */
 extern void pgpx_pinger_conninfo_came(void);
@@ -213,7 +213,8 @@ extern const char *pgpx_conninfo_param(const PgpxConninfo *ci,
 
 /* Is the resolver to be asked first?  Ask it; false: it has too much to do. */
 extern bool pgpx_conninfo_needs_lookup(const PgpxConninfo *ci);
-extern bool pgpx_conninfo_look_up(const PgpxConninfo *ci, uint64 tag);
+extern bool pgpx_conninfo_look_up(const PgpxConninfo *ci,
+								  PgpxLookupAnswer answer, uint64 tag);
 
 /*
  * Begin a login, where the look-up says if there was one.  application_name: ours
@@ -223,6 +224,46 @@ extern PGconn *pgpx_conninfo_login(const PgpxConninfo *ci,
 								   const PgpxLookup *lookup,
 								   const char *application_name);
 
+/* --- login.c ------------------------------------------------------------- */
+
+/* Whose logins wait for each other: a pool's, by what was told at a time. */
+typedef struct PgpxLoginOf
+{
+	int			pool;
+	uint32		pool_id;
+	uint64		version;		/* of the conninfo */
+} PgpxLoginOf;
+
+/*
+ * A step has ended, as PQconnectPoll says, or, unless failure is NULL, for this
+ * reason.  The owner may end the login in it.
+ */
+typedef void (*PgpxLoginStepped) (void *owner, PostgresPollingStatusType status,
+								  int sqlstate, const char *failure);
+
+/* libpq has begun to connect (pgpx_conninfo_login).  NULL: no memory. */
+extern PgpxLogin *pgpx_login_begin(PgpxLoginOf of, PGconn *pg,
+								   PgpxHearing *hearing,
+								   PgpxLoginStepped stepped, void *owner);
+
+/* The socket is ready for it: go on with the login. */
+extern void pgpx_login_step(PgpxLogin *login);
+
+/* Is libpq's connection in use by a thread?  Then nobody may touch it. */
+extern bool pgpx_login_is_running(const PgpxLogin *login);
+
+/* What it has not come to its end for, to be added to a sentence; "": the remote. */
+extern const char *pgpx_login_why_late(const PgpxLogin *login);
+
+/*
+ * It is over, or nobody waits for it any more.  True: a thread is at work, and
+ * libpq's connection and its external descriptor are no longer the caller's.
+ */
+extern bool pgpx_login_end(PgpxLogin *login);
+
+/* How many sockets those have that were given up. */
+extern int	pgpx_login_descriptors(void);
+
 /* --- connector.c --------------------------------------------------------- */
 
 /* CONNECTING: begin to open it. */
@@ -231,7 +272,6 @@ extern void pgpx_connector_open(PgpxWorkerConn *w);
 /* Go on with opening it; or give up, since the deadline has passed. */
 extern void pgpx_connector_step(PgpxWorkerConn *w);
 extern void pgpx_connector_too_late(PgpxWorkerConn *w);
-extern void pgpx_connector_looked_up(PgpxWorkerConn *w, PgpxLookup *lookup);
 
 /* --- connection.c -------------------------------------------------------- */
 
@@ -357,10 +397,10 @@ extern void pgpx_libpq_hush(PGconn *pg);
 /* Drop notifications, which libpq would keep; where input has been consumed. */
 extern void pgpx_libpq_drop_notifications(PGconn *pg);
 
-/* A login begins; PQconnectPoll; false: the login is longer than any needs to be. */
+/* A login begins; around a step of it; false: it is longer than any needs to be. */
 extern void pgpx_libpq_login_begin(PgpxHearing *hearing);
-extern bool pgpx_libpq_login_step(PgpxHearing *hearing, PGconn *pg,
-								  PostgresPollingStatusType *status);
+extern void pgpx_libpq_login_before(PgpxHearing *hearing, PGconn *pg);
+extern bool pgpx_libpq_login_after(PgpxHearing *hearing, PGconn *pg);
 
 /*
  * Input has been consumed, and "taken" tells whether libpq has handed something out:

@@ -21,6 +21,7 @@
 #include "utils/memutils.h"
 
 #include "busy_poll.h"
+#include "task.h"
 
 /* How long all cancels together may take, and when they are sent again. */
 #define EXIT_US (200 * 1000)
@@ -215,9 +216,9 @@ at_exit(int code, Datum arg)
 	for (int i = 0; i < pgpx_shared->max_connections; i++)
 	{
 		PgpxWorkerConn *w = &pgpx_wconns[i];
-		int			fd = w->pg != NULL ? PQsocket(w->pg) : -1;
 
-		if (fd < 0)
+		if (w->pg == NULL || pgpx_login_is_running(w->login) ||
+			PQsocket(w->pg) < 0)
 		{
 			last[i].open = false;
 			continue;
@@ -243,6 +244,13 @@ at_exit(int code, Datum arg)
 	pg_atomic_write_u32(&slot->state, PGPX_WORKER_DOWN);
 }
 
+/* The very end.  (Nothing of the server's comes after it that a worker has.) */
+static void
+at_last(int code, Datum arg)
+{
+	pgpx_task_exit(code);
+}
+
 void
 pgpx_worker_exit_init(void)
 {
@@ -255,4 +263,5 @@ pgpx_worker_exit_init(void)
 	polled = MemoryContextAllocZero(TopMemoryContext,
 									mul_size(n, sizeof(int)));
 	before_shmem_exit(at_exit, (Datum) 0);
+	on_proc_exit(at_last, (Datum) 0);
 }

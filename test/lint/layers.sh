@@ -10,9 +10,9 @@ layer_of() {
     compat | wait_event | guc | errcodes | debug_point) echo 0 ;;
     options | option_table | shmem | cap | dlock_table | ticket_table) echo 1 ;;
     conn_state | busy_poll | pool | pool_* | registry | ticket | stats | invariants | invariants_* | debug_damage | dlock | dlock_queue | dlock_work) echo 2 ;;
-    wire | wire_* | fdpass | resolver | remote_error | libpq_text) echo 3 ;;
+    wire | wire_* | fdpass | task | resolver | remote_error | libpq_text) echo 3 ;;
     handoff) echo 4 ;;
-    worker | worker_* | reactor | conninfo | connector | connection | steward | canceller | ending | relay | relay_* | libpq_bounds | janitor | pinger | pinger_*) echo 5 worker ;;
+    worker | worker_* | reactor | conninfo | login | connector | connection | steward | canceller | ending | relay | relay_* | libpq_bounds | janitor | pinger | pinger_*) echo 5 worker ;;
     target | target_* | kept | checkout | checkout_* | lease | lease_*) echo 5 session ;;
     params | exec | run | async | fanout | formats | tuples | tuples_* | ddl | dlock_session | dlock_remote | dlock_wait) echo 5 session ;;
     fn_*) echo 6 ;;

@@ -60,7 +60,7 @@ SELECT test.err($$CREATE SERVER s FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (dbnam
 ALTER SERVER oltp OPTIONS (ADD start_commands 'SELECT pg_sleep(3)', ADD retry_min '1ms', ADD retry_max '1ms');
 ALTER SERVER data OPTIONS (ADD connect_timeout '1s');
 SELECT test.err($$SELECT pgpool.checkout('oltp')$$);
-ALTER SERVER oltp OPTIONS (ADD connect_timeout '200ms');
+ALTER SERVER oltp OPTIONS (ADD connect_timeout '2s');
 SELECT test.err($$SELECT pgpool.checkout('oltp')$$);
 ALTER SERVER oltp OPTIONS (DROP connect_timeout, DROP start_commands, DROP retry_min, DROP retry_max);
 ALTER SERVER data OPTIONS (DROP connect_timeout);

@@ -226,7 +226,7 @@ ALTER SERVER failing OPTIONS (SET start_commands 'COPY starts FROM STDIN');
 SELECT test.err($$SELECT pgpool.checkout('failing')$$);
 ALTER SERVER failing OPTIONS (SET start_commands 'SELECT pg_terminate_backend(pg_backend_pid())');
 SELECT err FROM test.err($$SELECT pgpool.checkout('failing')$$) AS err WHERE err LIKE 'ERROR%';
-ALTER SERVER failing OPTIONS (SET start_commands 'SELECT pg_sleep(60)', ADD connect_timeout '200ms');
+ALTER SERVER failing OPTIONS (SET start_commands 'SELECT pg_sleep(60)', ADD connect_timeout '2s');
 SELECT test.err($$SELECT pgpool.checkout('failing')$$);
 -- once they work again, so does the pool
 ALTER SERVER failing OPTIONS (SET start_commands 'SELECT 1', SET connect_timeout '5s');

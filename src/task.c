@@ -1,0 +1,132 @@
+/*-------------------------------------------------------------------------
+ *
+ * task.c
+ *	  What may block or take long, beside the worker's loop: in threads.
+ *
+ * Two things do, and neither can be stopped once it has begun: getaddrinfo()
+ * (resolver.c) and what a remote asks for in a login (login.c).  Each such call is a
+ * thread of its own, and who waits for it can give it up.
+ *
+ * Rules of a thread: all signals are blocked in it; it calls nothing of the server
+ * (no palloc, no ereport, no latch); it works on a malloc'ed task that nobody else
+ * touches until its address comes back through a pipe.  How many run at once is the
+ * caller's to bound.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "task.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* libpq, OpenSSL and name services are at home in it */
+#define STACK_SIZE (1024 * 1024)
+
+static int	answers[2] = {-1, -1};
+static int	running = 0;
+
+/* "thread" and "in_no_hurry" of all tasks */
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+
+int
+pgpx_task_init(void)
+{
+	if (pipe2(answers, O_CLOEXEC | O_NONBLOCK) < 0)
+		return -1;
+	return answers[0];
+}
+
+/* The task's thread runs only while nothing else wants the processor; locked. */
+static void
+hurry_no_more(const PgpxTask *task)
+{
+	struct sched_param none = {0};
+
+	(void) sched_setscheduler(task->thread, SCHED_IDLE, &none);
+}
+
+static void *
+thread_main(void *arg)
+{
+	PgpxTask   *task = arg;
+
+	pthread_mutex_lock(&mutex);
+	task->thread = (pid_t) syscall(SYS_gettid);
+	if (task->in_no_hurry)
+		hurry_no_more(task);
+	pthread_mutex_unlock(&mutex);
+
+	task->run(task);
+
+	pthread_mutex_lock(&mutex);
+	task->thread = 0;
+	pthread_mutex_unlock(&mutex);
+
+	/* the pointer is what is sent: NOLINTNEXTLINE(bugprone-sizeof-expression) */
+	while (write(answers[1], &task, sizeof(task)) < 0 &&
+		   (errno == EINTR || errno == EAGAIN))
+		usleep(1000);			/* the pipe holds thousands */
+	return NULL;
+}
+
+bool
+pgpx_task_start(PgpxTask *task)
+{
+	pthread_attr_t attr;
+	pthread_t	thread;
+	sigset_t	all;
+	sigset_t	old;
+	int			rc;
+
+	if (answers[1] < 0)
+		return false;
+	task->thread = 0;
+	task->in_no_hurry = false;
+	pthread_attr_init(&attr);
+	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+	pthread_attr_setstacksize(&attr, STACK_SIZE);
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	rc = pthread_create(&thread, &attr, thread_main, task);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	pthread_attr_destroy(&attr);
+	if (rc != 0)
+		return false;
+	running++;
+	return true;
+}
+
+void
+pgpx_task_in_no_hurry(PgpxTask *task)
+{
+	pthread_mutex_lock(&mutex);
+	task->in_no_hurry = true;
+	if (task->thread != 0)
+		hurry_no_more(task);
+	pthread_mutex_unlock(&mutex);
+}
+
+void
+pgpx_task_ready(void)
+{
+	PgpxTask   *task;
+
+	/* NOLINTNEXTLINE(bugprone-sizeof-expression): as it was sent */
+	while (read(answers[0], &task, sizeof(task)) == sizeof(task))
+	{
+		running--;
+		task->ended(task);
+	}
+}
+
+void
+pgpx_task_exit(int code)
+{
+	if (running > 0)
+		_exit(code);
+}
