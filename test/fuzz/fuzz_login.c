@@ -6,8 +6,8 @@
  *	  answer to the start commands.  Between it and us is the real libpq.
  *
  * The first byte: whether there are start commands, whether a password is needed,
- * whether the remote logs us in before the input begins, and whether it goes at the
- * end; the second one: in pieces of which size it comes.
+ * whether the remote logs us in before the input begins, whether it goes at the
+ * end, and whether the login is given up in the middle of a step; the second one: in pieces of which size it comes.
  *
  *-------------------------------------------------------------------------
  */
@@ -72,8 +72,9 @@ pgpx_connection_watch(PgpxWorkerConn *w, uint32 events)
 void
 pgpx_connection_drop(PgpxWorkerConn *w)
 {
-	if (w->pg != NULL)
+	if (!pgpx_login_end(w->login) && w->pg != NULL)
 		PQfinish(w->pg);
+	w->login = NULL;
 	w->pg = NULL;
 	w->phase = PGPX_PHASE_NONE;
 }
@@ -86,7 +87,8 @@ pgpx_conninfo_login(const PgpxConninfo *ci, const PgpxLookup *lookup,
 }
 
 bool
-pgpx_conninfo_look_up(const PgpxConninfo *ci, uint64 tag)
+pgpx_conninfo_look_up(const PgpxConninfo *ci, PgpxLookupAnswer answer,
+					  uint64 tag)
 {
 	return true;
 }
@@ -107,6 +109,12 @@ const char *
 pgpx_lookup_error(const PgpxLookup *lookup)
 {
 	return NULL;
+}
+
+uint64
+pgpx_lookup_tag(const PgpxLookup *lookup)
+{
+	return 0;
 }
 
 void
@@ -224,11 +232,19 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	remote_accept(&remote, data + 2, size - 2, 1 + 3 * data[1],
 				  (data[0] & 4) != 0);
 	while (is_connecting(w) && remote_says(&remote))
+	{
 		pgpx_connector_step(w);
+		remote_task_ends();
+	}
 	if (data[0] & 8)
 		shutdown(remote.fd, SHUT_WR);
 	for (int i = 0; i < 8 && is_connecting(w); i++)
+	{
 		pgpx_connector_step(w);
+		if (data[0] & 16)
+			break;				/* given up in the middle of a step */
+		remote_task_ends();
+	}
 	if (is_connecting(w))
 	{
 		FUZZ_CHECK(nopened + nfailed == 0);
@@ -236,6 +252,8 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	}
 	FUZZ_CHECK(nopened + nfailed == 1);
 	pgpx_connection_drop(w);
+	remote_task_ends();
+	FUZZ_CHECK(pgpx_login_descriptors() == 0);
 	remote_end(&remote);
 	fuzz_free_all();
 	return 0;

@@ -79,7 +79,8 @@ pgpx_conninfo_login(const PgpxConninfo *ci, const PgpxLookup *lookup,
 }
 
 bool
-pgpx_conninfo_look_up(const PgpxConninfo *ci, uint64 tag)
+pgpx_conninfo_look_up(const PgpxConninfo *ci, PgpxLookupAnswer answer,
+					  uint64 tag)
 {
 	return true;
 }
@@ -237,6 +238,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	while (is_up() && nlogins == 1 && remote_says(&remote))
 	{
 		pgpx_pinger_ready(0, EPOLLIN);
+		remote_task_ends();
 		(void) pgpx_pinger_run();
 	}
 	if (data[0] & 8)
@@ -244,12 +246,14 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	for (int i = 0; i < 8 && is_up() && nlogins == 1; i++)
 	{
 		pgpx_pinger_ready(0, EPOLLIN);
+		remote_task_ends();
 		(void) pgpx_pinger_run();
 	}
 
 	/* all that was asked about, or nothing */
 	FUZZ_CHECK(nanswers % 2 == 0);
 	pgpx_pinger_drop(pingers[0]);
+	remote_task_ends();
 	remote_end(&remote);
 	fuzz_free_all();
 	return 0;

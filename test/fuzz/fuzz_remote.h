@@ -16,6 +16,39 @@
 
 #include "libpq-fe.h"
 
+#include "../../src/task.h"
+
+/* --- tasks: done at once, here, and over when the harness says so --------------- */
+
+static PgpxTask *remote_task = NULL;
+
+bool
+pgpx_task_start(PgpxTask *task)
+{
+	FUZZ_CHECK(remote_task == NULL);
+	task->run(task);
+	remote_task = task;
+	return true;
+}
+
+void
+pgpx_task_in_no_hurry(PgpxTask *task)
+{
+	FUZZ_CHECK(task == remote_task);
+}
+
+static void
+remote_task_ends(void)
+{
+	PgpxTask   *task = remote_task;
+
+	remote_task = NULL;
+	if (task != NULL)
+		task->ended(task);
+}
+
+/* --- the remote ----------------------------------------------------------------- */
+
 static int	remote_listener = -1;
 static char remote_host[64];
 

@@ -87,7 +87,20 @@ $token{password} = $ordinary->run(q{SELECT pgpool.lock('password', 'password', t
 like($token{password}, qr/^\d+$/, 'an ordinary user has one, too') or diag($ordinary->error);
 ok(wait_until($local, 'SELECT bool_and(last_ping IS NOT NULL) FROM pgpool.locks', 't'), 'all are pinged');
 
+# --- one that is lost in the middle of a ping is no failure: another one is asked
 my $log = -s $local->logfile;
+my $stuck = q{pg_stat_activity WHERE application_name = 'pgpool_ext lock' AND wait_event_type = 'Lock'};
+my $blocker = PgpxSession->new($remote, dbname => 'remote_db');
+$blocker->run('BEGIN; LOCK TABLE pgpool_lock.locks');
+ok(wait_until($remote, "SELECT count(*) > 0 FROM $stuck", 't'), 'pings are under way');
+$remote->safe_psql('postgres', "SELECT pg_terminate_backend(pid, 20000) FROM $stuck");
+$blocker->run('COMMIT');
+my $since = $local->safe_psql('postgres', 'SELECT now()');
+ok(wait_until($local, "SELECT bool_and(last_ping > '$since') FROM pgpool.locks", 't'), 'and are sent again when their connections are lost');
+unlike(slurp_file($local->logfile, $log), qr/cannot ping/, 'of which the log says nothing');
+$blocker->quit;
+
+$log = -s $local->logfile;
 foreach my $name (sort keys %cases)
 {
 	$local->safe_psql('postgres', "ALTER SERVER $name OPTIONS ($cases{$name}[0])");
