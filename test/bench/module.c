@@ -5,8 +5,8 @@
  *	  own server, and no part of the extension.
  *
  * Loops over checkout and checkin, called as C calls functions of SQL, and over
- * advisory locks; and the round trip between the latches of two sessions, the
- * least that it costs to wake somebody and be woken.
+ * advisory locks; and the round trip between the latches of two sessions, or the
+ * way along those of many, the least that it costs to wake somebody and be woken.
  *
  *-------------------------------------------------------------------------
  */
@@ -35,6 +35,10 @@ PG_FUNCTION_INFO_V1(bench_nothing);
 PG_FUNCTION_INFO_V1(bench_latch_open);
 PG_FUNCTION_INFO_V1(bench_latch_answer);
 PG_FUNCTION_INFO_V1(bench_latch_ask);
+PG_FUNCTION_INFO_V1(bench_line_open);
+PG_FUNCTION_INFO_V1(bench_line_wait);
+PG_FUNCTION_INFO_V1(bench_line_next);
+PG_FUNCTION_INFO_V1(bench_line_length);
 
 static double
 now_us(void)
@@ -160,15 +164,18 @@ wait_until(pg_atomic_uint32 *count, uint32 value)
 	}
 }
 
-static Counts *
-counts_of(dsm_handle handle)
+static void *
+memory_of(dsm_handle handle)
 {
 	dsm_segment *segment = dsm_find_mapping(handle);
 
 	if (segment == NULL)
+	{
 		segment = dsm_attach(handle);
-	if (segment == NULL)
-		elog(ERROR, "no such segment");
+		if (segment == NULL)
+			elog(ERROR, "no such segment");
+		dsm_pin_mapping(segment);
+	}
 	return dsm_segment_address(segment);
 }
 
@@ -186,7 +193,7 @@ process_of(int pid)
 Datum
 bench_latch_answer(PG_FUNCTION_ARGS)
 {
-	Counts	   *counts = counts_of((dsm_handle) PG_GETARG_INT64(0));
+	Counts	   *counts = memory_of((dsm_handle) PG_GETARG_INT64(0));
 	PGPROC	   *asker = process_of(PG_GETARG_INT32(1));
 	int			n = PG_GETARG_INT32(2);
 
@@ -203,7 +210,7 @@ bench_latch_answer(PG_FUNCTION_ARGS)
 Datum
 bench_latch_ask(PG_FUNCTION_ARGS)
 {
-	Counts	   *counts = counts_of((dsm_handle) PG_GETARG_INT64(0));
+	Counts	   *counts = memory_of((dsm_handle) PG_GETARG_INT64(0));
 	PGPROC	   *partner = process_of(PG_GETARG_INT32(1));
 	int			n = PG_GETARG_INT32(2);
 	double		start = 0;
@@ -217,4 +224,68 @@ bench_latch_ask(PG_FUNCTION_ARGS)
 		wait_until(&counts->answered, i);
 	}
 	PG_RETURN_FLOAT8((now_us() - start) / (n - n / 10));
+}
+
+/* --- a line of sessions, each of which wakes the next ------------------------- */
+
+typedef struct Line
+{
+	pg_atomic_uint32 joined;
+	pg_atomic_uint32 turn;
+	int			room;
+	PGPROC	   *who[FLEXIBLE_ARRAY_MEMBER];
+} Line;
+
+/* line_open(n int): a handle of one for n sessions, there until the server ends */
+Datum
+bench_line_open(PG_FUNCTION_ARGS)
+{
+	int			n = PG_GETARG_INT32(0);
+	dsm_segment *segment = dsm_create(offsetof(Line, who) + (n + 1) * sizeof(PGPROC *), 0);
+	Line	   *line = dsm_segment_address(segment);
+
+	memset(line, 0, offsetof(Line, who) + (n + 1) * sizeof(PGPROC *));
+	pg_atomic_init_u32(&line->joined, 0);
+	pg_atomic_init_u32(&line->turn, 0);
+	line->room = n;
+	dsm_pin_segment(segment);
+	PG_RETURN_INT64(dsm_segment_handle(segment));
+}
+
+/* line_wait(handle bigint): stand in it; returns one's place when it is one's turn */
+Datum
+bench_line_wait(PG_FUNCTION_ARGS)
+{
+	Line	   *line = memory_of((dsm_handle) PG_GETARG_INT64(0));
+	uint32		place = pg_atomic_fetch_add_u32(&line->joined, 1);
+
+	if (place >= line->room)
+		elog(ERROR, "the line is full");
+	line->who[place] = MyProc;
+	pg_memory_barrier();
+	wait_until(&line->turn, place);
+	PG_RETURN_INT32(place);
+}
+
+/* line_next(handle bigint, place int): it is the next one's turn */
+Datum
+bench_line_next(PG_FUNCTION_ARGS)
+{
+	Line	   *line = memory_of((dsm_handle) PG_GETARG_INT64(0));
+	int			next = PG_GETARG_INT32(1) + 1;
+
+	pg_atomic_write_u32(&line->turn, next);
+	pg_memory_barrier();
+	if (line->who[next] != NULL)
+		SetLatch(&line->who[next]->procLatch);
+	PG_RETURN_VOID();
+}
+
+/* line_length(handle bigint): how many have come to stand in it */
+Datum
+bench_line_length(PG_FUNCTION_ARGS)
+{
+	Line	   *line = memory_of((dsm_handle) PG_GETARG_INT64(0));
+
+	PG_RETURN_INT32(pg_atomic_read_u32(&line->joined));
 }

@@ -149,9 +149,9 @@ SQL
   psql_at "$local_port" postgres postgres -q -c "CREATE DATABASE bench"
   sql_here servers
   sql_here loops
+  sql_here module -v module="$work/module.so"
   sql_here waiting
   sql_here recovery
-  sql_here module -v module="$work/module.so"
   if has plproxy && ! sql_here plproxy 2>"$work/log/plproxy.err"; then
     without plproxy "$(tail -n 1 "$work/log/plproxy.err")"
   fi

@@ -7,7 +7,10 @@
 # had it: from the last instruction of one to the first of the next is the hand-over.
 # Sessions have leased that connection before, and keep its socket; those that have
 # not must ask the worker for it, in between.
-# The same with an advisory lock, which is the server's own queue, and in HikariCP.
+# The same with an advisory lock, which is the server's own queue, in HikariCP, and in
+# a line of sessions that do nothing but wake the next one: a process that has slept
+# for long, among hundreds of them, takes several times as long to run again as the two
+# of the round trip, so that this is the floor here.
 
 # way_turns HOW WAITERS
 way_turns() {
@@ -20,7 +23,8 @@ way_turns() {
   if [ "$how" = fresh ]; then
     how=pool warm=false
   fi
-  here "DELETE FROM waits; DELETE FROM go"
+  here "DELETE FROM waits; DELETE FROM go; DELETE FROM line"
+  [ "$how" != line ] || here "INSERT INTO line SELECT line_open($n + 1)"
   here "SELECT hold_$how($n)" >/dev/null &
   holder=$!
   sleep 0.5
@@ -28,7 +32,8 @@ way_turns() {
     -D clients="$n" -D warm="$warm" -f "$bench/sql/wait_$how.pgbench" bench >"$work/log/wait.log" 2>&1 </dev/null &
   waiters=$!
   wait_for "(SELECT n >= $n FROM waiting_$how)"
-  sleep 0.2
+  # a timer that the server has left running (deadlock_timeout) wakes each one once
+  sleep 1.5
   mapfile -t pids < <(here "SELECT pid FROM pg_stat_activity WHERE query LIKE 'SELECT wait\_%'")
   before=$(process_cpu "${pids[@]}")
   sleep 2
@@ -55,9 +60,9 @@ group_7() {
   place together
   measure "$rounds" latch
   place free
-  measure "$long_rounds" "turns:pool:$n" "turns:fresh:$n" "turns:advisory:$n" "${java[@]}"
+  measure "$long_rounds" "turns:pool:$n" "turns:fresh:$n" "turns:line:$n" "turns:advisory:$n" "${java[@]}"
   place together
-  measure "$long_rounds" "turns:pool:$n" "turns:fresh:$n" "turns:advisory:$n"
+  measure "$long_rounds" "turns:pool:$n" "turns:fresh:$n" "turns:line:$n" "turns:advisory:$n"
 }
 
 tell_7() {
@@ -66,7 +71,8 @@ tell_7() {
   [ "$quick" = 0 ] || n=100
   section "Waiting"
   for at in free together; do
-    ratio "hand-over to the first waiter, median / a latch round trip, $at" "$at:turns:pool:$n.p50" "$at:latch" "<=1.5"
+    ratio "hand-over to the first of $n waiters, median / a round trip of two that are awake, $at" "$at:turns:pool:$n.p50" "$at:latch" "<=1.5"
+    ratio "hand-over to the first of $n waiters / a latch in a line of $n sessions, $at" "$at:turns:pool:$n.p50" "$at:turns:line:$n.p50" "<=1.5"
     ratio "hand-over / that of an advisory lock, $at" "$at:turns:pool:$n.p50" "$at:turns:advisory:$n.p50" -
   done
   ratio "hand-over / that of HikariCP in its process" "free:turns:pool:$n.p50" "free:turns:hikari:$n.p50" -
@@ -77,6 +83,7 @@ tell_7() {
     grid "us of a hand-over, $n waiters, $at" p50=.p50 p99=.p99 max=.max "CPU while all wait, ms/s=.cpu" turns=.turns
     line "pgpool_ext" "$at:turns:pool:$n"
     line "pgpool_ext, a session's first lease" "$at:turns:fresh:$n"
+    line "a line of latches" "$at:turns:line:$n"
     line "advisory lock" "$at:turns:advisory:$n"
     line "HikariCP, threads" "$at:turns:hikari:$n"
   done

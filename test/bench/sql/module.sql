@@ -8,6 +8,11 @@ CREATE FUNCTION latch_answer(handle bigint, pid int, n int) RETURNS void
 CREATE FUNCTION latch_ask(handle bigint, pid int, n int) RETURNS float8
   AS :'module', 'bench_latch_ask' LANGUAGE C;
 
+CREATE FUNCTION line_open(n int) RETURNS bigint AS :'module', 'bench_line_open' LANGUAGE C;
+CREATE FUNCTION line_wait(handle bigint) RETURNS int AS :'module', 'bench_line_wait' LANGUAGE C;
+CREATE FUNCTION line_next(handle bigint, place int) RETURNS void AS :'module', 'bench_line_next' LANGUAGE C;
+CREATE FUNCTION line_length(handle bigint) RETURNS int AS :'module', 'bench_line_length' LANGUAGE C;
+
 -- microseconds of a round trip from latch to latch; :me leads to this server
 CREATE FUNCTION latch_round_trip(me text, n int) RETURNS float8 LANGUAGE plpgsql AS $$
 DECLARE

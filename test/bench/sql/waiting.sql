@@ -42,6 +42,26 @@ BEGIN
   INSERT INTO waits VALUES (got, gave);
 END $$;
 
+-- The same without anything to wait for: each wakes the next one's latch.
+CREATE UNLOGGED TABLE line (handle bigint);
+CREATE FUNCTION wait_line(clients int, warm boolean) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+  h bigint := handle FROM line;
+  place int;
+  x text;
+  got timestamptz;
+  gave timestamptz;
+BEGIN
+  x := pg_advisory_lock_shared(9);
+  x := pg_advisory_unlock_shared(9);
+  place := line_wait(h);
+  got := clock_timestamp();
+  gave := clock_timestamp();
+  x := line_next(h, place);
+  PERFORM pg_sleep(1 + clients * 0.001);
+  INSERT INTO waits VALUES (got, gave);
+END $$;
+
 CREATE VIEW waiting_pool AS SELECT waiters AS n FROM pgpool.pools WHERE server = 'p1';
 CREATE VIEW waiting_advisory AS
   SELECT count(*) AS n FROM pg_locks WHERE locktype = 'advisory' AND objid = 7 AND NOT granted;
@@ -68,6 +88,28 @@ BEGIN
   END LOOP;
   PERFORM pg_sleep(0.5);
   PERFORM pgpool.checkin(l);
+END $$;
+
+CREATE VIEW waiting_line AS SELECT line_length(handle) - 1 AS n FROM line;
+CREATE FUNCTION hold_line(waiters int) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+  h bigint := handle FROM line;
+  place int;
+BEGIN
+  PERFORM pg_advisory_lock(9);
+  WHILE (SELECT n FROM waiting_start) < waiters LOOP
+    PERFORM pg_sleep(0.1);
+  END LOOP;
+  place := line_wait(h);
+  PERFORM pg_advisory_unlock(9);
+  WHILE (SELECT n FROM waiting_line) < waiters LOOP
+    PERFORM pg_sleep(0.1);
+  END LOOP;
+  WHILE NOT EXISTS (SELECT FROM go) LOOP
+    PERFORM pg_sleep(0.1);
+  END LOOP;
+  PERFORM pg_sleep(0.5);
+  PERFORM line_next(h, place);
 END $$;
 
 CREATE FUNCTION hold_advisory(waiters int) RETURNS void LANGUAGE plpgsql AS $$
