@@ -3,7 +3,7 @@
 # many sessions on eight connections
 #
 # Each session reads a row by its key, as fast as it can.  Ours come to eight
-# connections, those of PgBouncer too; dblink and postgres_fdw have one for
+# connections, those of PgBouncer too; dblink, postgres_fdw and PL/Proxy have one for
 # each session.
 
 # way_sessions HOW SESSIONS
@@ -16,6 +16,7 @@ way_sessions() {
     tls_never) sessions sessions_pool "$2" remote_tls_never -D server="'p8_tls_never'" ;;
     bouncer_tls) sessions sessions_dblink "$2" remote_bouncer_tls -D server="'d_bouncer_tls'" ;;
     fdw) sessions sessions_fdw "$2" remote_each ;;
+    plproxy) sessions sessions_plproxy "$2" remote_each ;;
     bouncer) sessions sessions_dblink "$2" remote_bouncer -D server="'d_bouncer'" ;;
     bouncer_reset) sessions sessions_dblink "$2" remote_bouncer_reset -D server="'d_bouncer_reset'" ;;
     libpq)
@@ -65,6 +66,7 @@ group_4() {
     done
     if [ "$n" = 60 ]; then
       ways+=(sessions:never:60 sessions:fdw:60)
+      has plproxy && ways+=(sessions:plproxy:60)
     fi
     measure "$long_rounds" "${ways[@]}"
   done
@@ -82,13 +84,14 @@ tell_4() {
   declare -A names=([pool]="pgpool_ext, 8 connections" [never]="pgpool_ext, reset never"
     [dblink]="dblink, one for each" [bouncer]="dblink to PgBouncer, 8, no reset"
     [bouncer_reset]="dblink to PgBouncer, 8, resets" [fdw]="postgres_fdw, one for each"
+    [plproxy]="PL/Proxy, one for each"
     [tls]="TLS: pgpool_ext, 8, relay" [tls_never]="TLS: pgpool_ext, 8, relay, reset never"
     [bouncer_tls]="TLS: dblink to PgBouncer, 8, no reset" [libpq]="pgbench at the remote itself")
   section "Many sessions on eight connections"
   for n in 8 60 200 500; do
     grid "$n sessions" tps=.tps p50=.p50 p99=.p99 p99.9=.p999 max=.max Jain=.jain \
       "first to last, %=.uneven" "remote backends=.backends" "own MB=.own" "PSS, MB=.pss"
-    for w in pool never dblink fdw bouncer_reset bouncer tls tls_never bouncer_tls libpq; do
+    for w in pool never dblink fdw plproxy bouncer_reset bouncer tls tls_never bouncer_tls libpq; do
       line "${names[$w]}" "free:sessions:$w:$n"
     done
   done
@@ -108,7 +111,7 @@ tell_4() {
   against "8 sessions on 8" free:sessions:pool:8.tps free:sessions:libpq:8.tps free:sessions:dblink:8.tps
   for n in 60 200 500; do
     against "$n sessions on 8" "free:sessions:pool:$n.tps" free:sessions:libpq:8.tps \
-      "free:sessions:dblink:$n.tps" "free:sessions:fdw:$n.tps" "free:sessions:bouncer:$n.tps" \
+      "free:sessions:dblink:$n.tps" "free:sessions:fdw:$n.tps" "free:sessions:plproxy:$n.tps" "free:sessions:bouncer:$n.tps" \
       "free:sessions:bouncer_reset:$n.tps"
   done
   limit "200 sessions: from the first to the last in transactions, % of the mean" free:sessions:pool:200.uneven "<=10"

@@ -15,6 +15,14 @@ SELECT format('CREATE FUNCTION proxy_sleep%1$s(s float8) RETURNS SETOF int LANGU
   ''CLUSTER ''''px%1$s''''; RUN ON ALL; TARGET sleep_then;''', n)
   FROM unnest(array[2, 4, 8]) AS n \gexec
 
+-- many sessions, each with a connection of its own
+SELECT format('CREATE SERVER px_each FOREIGN DATA WRAPPER plproxy OPTIONS (p0 %L)',
+  format('host=%s port=%s dbname=%s sslmode=disable', :'host', :'port', :'database')) \gexec
+SELECT format('CREATE USER MAPPING FOR CURRENT_USER SERVER px_each OPTIONS (user %L, password %L)',
+  'remote_each', :'secret') \gexec
+CREATE FUNCTION proxy_account(account int) RETURNS int LANGUAGE plproxy AS $$
+  CLUSTER 'px_each'; RUN ON 0; SELECT abalance FROM pgbench_accounts WHERE aid = account; $$;
+
 CREATE FUNCTION proxy_loop(n int) RETURNS numeric LANGUAGE plpgsql AS $$
 DECLARE
   start timestamptz;
