@@ -71,6 +71,10 @@ foreach my $case (
 	[ named => 'strdup', { skip => 1 }, '53000', qr/too many host names are being looked up/ ],
 	[ named => 'getnameinfo', { times => 4 }, '08001', qr/no address found/ ],
 	[ named => 'PQconnectStartParams', {}, '53200', qr/out of memory/ ],
+	[ named => 'pthread_create', { errno => EAGAIN, skip => 1 }, '53000', qr/DETAIL:  The pool worker could not start a thread for the login\.$/m ],
+	[ one => 'pthread_create', { errno => EAGAIN }, '53000', qr/DETAIL:  The pool worker could not start a thread for the login\.$/m ],
+	[ one => 'pthread_create', { errno => EAGAIN, skip => 2 }, '53000', qr/DETAIL:  The pool worker could not start a thread for the login\.$/m ],
+	[ one => 'calloc', {}, '53200', qr/out of memory/ ],
 	[ one => 'PQgssEncInUse', {}, '0A000', qr/connection to server "one" is encrypted in a way that is not supported\n.*GSS encryption/ ],
 	[ started => 'PQsendQuery', {}, '08001', qr/could not connect to server "started"/ ])
 {
@@ -189,13 +193,19 @@ SKIP:
 $session->run(q{SELECT pgpool.lock_setup('started')});
 my $token = $session->run(q{SELECT pgpool.lock('started', 'a', ttl => '10 min')});
 ok(wait_until($local, 'SELECT last_ping IS NOT NULL FROM pgpool.locks', 't'), 'a lock is held and pinged');
-foreach my $function (qw(PQconnectStartParams PQsendQuery PQsendQueryParams))
+foreach my $case (
+	[ PQconnectStartParams => qr/out of memory/ ],
+	[ calloc => qr/out of memory/ ],
+	[ pthread_create => qr/could not start a thread for the login/ ],
+	[ PQsendQuery => qr// ],
+	[ PQsendQueryParams => qr// ])
 {
+	my ($function, $said) = @$case;
 	my $log = -s $local->logfile;
 
 	fail_next($local, $function);
 	$remote->safe_psql('postgres', q{SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity WHERE application_name = 'pgpool_ext lock'});
-	logs($log, qr/cannot ping the locks of server "started"/, "$function: the log has it");
+	logs($log, qr/cannot ping the locks of server "started".*\n.*$said/, "$function: the log has it, with the reason");
 	logs($log, qr/pings the locks of server "started" .* again/, "$function: and that it pings again");
 }
 is($session->run("SELECT pgpool.lock_valid('started', 'a', $token)"), 't', 'the lock is still held');
