@@ -238,8 +238,8 @@ typedef struct PgpxLoginOf
  * A step has ended, as PQconnectPoll says, or, unless failure is NULL, for this
  * reason.  The owner may end the login in it.
  */
-typedef void (*PgpxLoginStepped) (void *owner, PostgresPollingStatusType status,
-								  int sqlstate, const char *failure);
+typedef void (*PgpxLoginStepped)(void *owner, PostgresPollingStatusType status,
+								 int sqlstate, const char *failure);
 
 /* libpq has begun to connect (pgpx_conninfo_login).  NULL: no memory. */
 extern PgpxLogin *pgpx_login_begin(PgpxLoginOf of, PGconn *pg,
