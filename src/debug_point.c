@@ -103,6 +103,18 @@ pgpx_debug_point(const char *name)
 		kill(MyProcPid, SIGKILL);
 }
 
+#ifdef PGPX_COVERAGE
+extern void __gcov_dump(void);
+#endif
+
+void
+pgpx_debug_counted(void)
+{
+#ifdef PGPX_COVERAGE
+	__gcov_dump();
+#endif
+}
+
 void
 pgpx_debug_allocate(void)
 {

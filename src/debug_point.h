@@ -32,6 +32,11 @@ extern void pgpx_debug_damage(const char *what);
 
 #define PGPX_DEBUG_POINT(name) pgpx_debug_point(name)
 
+/* Before an _exit(): what gcov has counted would be lost. */
+extern void pgpx_debug_counted(void);
+
+#define PGPX_DEBUG_COUNTED() pgpx_debug_counted()
+
 /* Each allocation asks first; a macro does not expand itself again. */
 #ifndef PGPX_DEBUG_POINT_C
 #define palloc(size) (pgpx_debug_allocate(), palloc(size))
@@ -50,6 +55,7 @@ extern void pgpx_debug_damage(const char *what);
 #else
 
 #define PGPX_DEBUG_POINT(name) ((void) 0)
+#define PGPX_DEBUG_COUNTED() ((void) 0)
 
 #endif
 

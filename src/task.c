@@ -127,6 +127,8 @@ pgpx_task_ready(void)
 void
 pgpx_task_exit(int code)
 {
-	if (running > 0)
-		_exit(code);
+	if (running == 0)
+		return;
+	PGPX_DEBUG_COUNTED();
+	_exit(code);
 }

@@ -49,5 +49,6 @@ $session->fails($query, '0A000', qr/libpq uses another OpenSSL/, 'another one is
 is($session->run('SELECT count(*) FROM pgpool.connections'), '0', 'and nothing is left of it');
 check_invariants($other, 'the invariants hold');
 $session->quit;
+$_->stop('fast') foreach $same, $other;
 unlike(slurp_file($other->logfile), qr/PANIC|TRAP|was terminated by/, 'nothing crashed');
 done_testing();
