@@ -358,8 +358,6 @@ next_pause(const Wait *w, PgpxTime *pause)
 {
 	PgpxTime	sleep;
 
-	if (w->local)
-		return LOOK_US;			/* its release wakes us */
 	sleep = (PgpxTime) (*pause * (0.5 + pg_prng_double(&pg_global_prng_state)));
 	*pause = Min(*pause * 2, PGPX_DLOCK_PAUSE_US);
 	if (w->error == NULL && w->answer.held)
