@@ -174,6 +174,28 @@ foreach my $fault (qw(cut flip))
 	$proxy->tell('pass');
 	is($session->run("SELECT a FROM pgpool.query('way', 'select 7') $row") . $session->error, '7', "$fault while idle: nobody notices");
 }
+
+# .. with a statement that the worker has still to send: it comes to that first
+{
+	my $lease = lease($session, 'way');
+	my $port = sprintf ':%04X 01 ', $proxy->port;
+	my $open = sub { return scalar(grep { /^\s*\d+: \S+ \w+$port/ } split /\n/, slurp_file('/proc/net/tcp')) };
+
+	is($session->run("SELECT pgpool.exec($lease, 'select 1')"), '1', 'reset: it is open');
+	is($open->(), 1, 'reset: by one connection');
+	$proxy->tell('reset 0');
+	kill 'STOP', $worker;
+	$session->start("SELECT pgpool.exec($lease, 'select 2')");
+	wait_until($local, q{SELECT wait_event_type FROM pg_stat_activity WHERE state = 'active' AND pid = } . $session->pid, 'Extension');
+	$remote->safe_psql('postgres', "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'pgpool_ext/way'");
+	ok(wait_until($local, $open, 0), 'reset: it has come');
+	kill 'CONT', $worker;
+	$session->finish(30);
+	$session->failed('08006', qr/connection to server "way" was lost/, 'reset: the statement could not be sent');
+	$session->run('SELECT pgpool.checkin_all()');
+	$proxy->tell('pass');
+	is($session->run("SELECT a FROM pgpool.query('way', 'select 7') $row") . $session->error, '7', 'reset: another one serves');
+}
 is(worker_pid($local), $worker, 'the worker has lived through it all');
 is($local->safe_psql('postgres', 'SELECT sum(descriptors) - ' . descriptors_wanted() . ' FROM pgpool.workers'), '0', 'and has no descriptor too many');
 

@@ -16,6 +16,7 @@ my $local = local_node('local');
 my $row = 'AS t(a text)';
 
 make_pool($local, $remote, server => 'one', options => { sslmode => 'require', pool_size => 1 });
+make_pool($local, $remote, server => 'late', options => { sslmode => 'require', pool_size => 1, notices => 'ignore' });
 make_pool($local, $remote, server => 'four', options => { sslmode => 'require', pool_size => 4 });
 my $session = PgpxSession->new($local);
 my @others = map { PgpxSession->new($local) } 1 .. 4;
@@ -97,6 +98,7 @@ $session->run("SELECT pgpool.checkin($lease)");
 
 # the end of an answer inside OpenSSL, where no event tells of it: the worker finds it
 # all at once, a record of 4 kB in front, and one of its pieces ends in the last record
+# (a pool of its own: the connection is not the first one that has a relay)
 $remote->safe_psql('remote_db', <<'EOT');
 CREATE FUNCTION late(length int) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
@@ -105,14 +107,14 @@ BEGIN
 	RETURN repeat('x', length);
 END $$;
 EOT
-$session->run("ALTER SERVER one OPTIONS (ADD notices 'ignore')");
-$lease = lease($session, 'one');
+is($session->run("SELECT a FROM pgpool.query('one', 'select 2') $row"), '2', 'the first place is taken');
+$lease = lease($session, 'late');
 foreach my $length (62_000, 63_000, 64_000)
 {
 	$session->run("SELECT pgpool.send($lease, 'select late($length)')");
-	wait_until($remote, "SELECT state FROM pg_stat_activity WHERE application_name = 'pgpool_ext/one'", 'active');
+	wait_until($remote, "SELECT state FROM pg_stat_activity WHERE application_name = 'pgpool_ext/late'", 'active');
 	kill 'STOP', $worker;
-	wait_until($remote, "SELECT state FROM pg_stat_activity WHERE application_name = 'pgpool_ext/one'", 'idle');
+	wait_until($remote, "SELECT state FROM pg_stat_activity WHERE application_name = 'pgpool_ext/late'", 'idle');
 	kill 'CONT', $worker;
 	$session->start("SELECT length(a) FROM pgpool.result($lease) $row");
 	is($session->finish(20), $length, "the last bytes of $length");

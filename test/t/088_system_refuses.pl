@@ -144,6 +144,25 @@ foreach my $function (qw(send recv))
 	ok(has_failed($local), "$function: it has come");
 }
 
+# --- a socket that takes nothing: what was not begun to be sent was never written
+{
+	my $fresh = PgpxSession->new($local);
+	my $lease = lease($fresh, 'one');
+	my $pid = $fresh->run("SELECT a FROM pgpool.query($lease, 'select pg_backend_pid()') AS t(a int)");
+
+	$remote->safe_psql('remote_db', 'CREATE TABLE taken (a int); GRANT ALL ON taken TO remote_app');
+	foreach my $sql ("'insert into taken values (1)'", "'insert into taken values (\$1)', 1")
+	{
+		fail_next($local, 'send', who => 'session', errno => EAGAIN, times => 1_000_000_000);
+		$fresh->run(q{SET statement_timeout = '300 ms'});
+		$fresh->fails("SELECT pgpool.exec($lease, $sql)", '57014', qr/statement timeout/, "$sql: nothing of it can be sent");
+		unlink PgpxFailing::order($local);
+		is($fresh->run("RESET statement_timeout; SELECT a FROM pgpool.query($lease, 'select pg_backend_pid()') AS t(a int)") . $fresh->error, $pid, "$sql: the lease is as good as before");
+	}
+	is($remote->safe_psql('remote_db', 'SELECT count(*) FROM taken'), '0', 'and nothing has run');
+	$fresh->quit;
+}
+
 # --- cancel requests that cannot be made: the connection is closed after operation_timeout
 SKIP:
 {

@@ -58,9 +58,21 @@ $session->run("SELECT pgpool.checkin($first)");
 ok(wait_until($local, q{SELECT closed_reset FROM pgpool.stats WHERE server = 'reset'}, 1), 'after a reset with another DateStyle it is closed');
 $session->fails(q{SELECT pgpool.checkout('blanks')}, '08001', qr/DETAIL:.*it is so$/m, 'blanks at the end of an error are left out');
 $session->fails(q{SELECT pgpool.checkout('start')}, '08001', qr/DETAIL:.*closed|DETAIL:.*SSL/, 'a remote that goes in start commands');
-$other->start(q{SELECT pgpool.checkout('deaf', '3 s')});
+$other->start(q{SELECT pgpool.checkout('deaf', '5 s')});
 ok(wait_until($local, 'SELECT reason FROM pgpool.waiters', 'connecting'), 'who waits for a connect: the view says so');
+{
+	# a postmaster that stands still starts no worker
+	my $ends = worker_pid($local);
+	my ($postmaster) = slurp_file($local->data_dir . '/postmaster.pid') =~ /^(\d+)/;
+
+	kill 'STOP', $postmaster;
+	kill 'TERM', $ends;
+	ok(wait_until($local, sub { $session->run(q{SELECT state FROM pgpool.workers}) }, 'down'), 'there is no worker');
+	is($session->run(q{SELECT w.reason, p.total FROM pgpool.waiters w JOIN pgpool.pools p USING (server)}), 'connecting|0', 'who waits for the next one: nothing else stands in the way');
+	kill 'CONT', $postmaster;
+}
 $other->finish(60);
+$other->failed('55P03', qr/no connection to server "deaf" came free within 5000 ms/, 'it waits as long as it said');
 
 # --- options as libpq reads them
 $session->run(q{CREATE SERVER spaced FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host 'a,b', port '5432 , 5433 ')});
@@ -141,9 +153,11 @@ is($session->sqlstate, 'PX001', 'its lease is taken away');
 ok(wait_until($remote, $near, 0, 30), 'and it ends');
 $session->run('SELECT pgpool.checkin_all()');
 
-# --- many leases that are held for too long
-make_pool($local, $remote, server => 'leaky', options => { %options, pool_size => 20, leak_warning => '1 s' });
+# --- many leases that are held for too long, all of them at the same instant
+make_pool($local, $remote, server => 'leaky', options => { %options, pool_size => 20, leak_warning => '10 min' });
 is($session->run(q{SELECT count(pgpool.checkout('leaky', '30 s')) FROM generate_series(1, 20)}), '20', 'twenty leases');
+ok(wait_until($local, q{SELECT count(*) FROM pgpool.leases WHERE server = 'leaky' AND clock_timestamp() - leased_at > '1 s'}, 20), 'for longer than a second');
+is($session->run(q{ALTER SERVER leaky OPTIONS (SET leak_warning '1 s'); SELECT pgpool.try_checkout('leaky')}) . $session->error, '', 'which is too long from now on');
 ok(wait_until($local, sub { scalar(() = slurp_file($local->logfile) =~ /lease \d+ on server "leaky" has been held/g) }, 20, 30), 'each of them is complained of');
 $session->run('SELECT pgpool.checkin_all()');
 
