@@ -12,7 +12,7 @@ my $local = local_node('local');
 my $first = PgpxSession->new($local);
 my $waits = q{SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Extension' AND state = 'active' AND pid = };
 
-make_pool($local, $remote, server => 'one', options => { pool_size => 1, operation_timeout => '30 s' });
+make_pool($local, $remote, server => 'one', options => { pool_size => 1, operation_timeout => '10 min' });
 my $worker = worker_pid($local);
 
 # A connection is idle, its socket is not kept by this session, and the worker stands
@@ -68,7 +68,7 @@ foreach my $how ('unanswered', 'refused')
 	is($local->safe_psql('postgres', 'SELECT pgpool.terminate(lease) FROM pgpool.leases'), 't', "$how: its lease is taken away");
 
 	# without an answer it sees so itself; or the worker has answered before it looks
-	ok(wait_until($local, 'SELECT waiters FROM pgpool.pools', 1), "$how: it waits for another one") if $how eq 'unanswered';
+	ok(wait_until($local, 'SELECT waiters FROM pgpool.pools', 1, 30), "$how: it waits for another one") if $how eq 'unanswered';
 	kill 'CONT', $worker;
 	ok(wait_until($local, 'SELECT closed_terminated FROM pgpool.stats', $closed + 1), "$how: the connection is closed");
 	kill 'CONT', $session->pid;
