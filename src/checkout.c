@@ -90,8 +90,8 @@ take_free_locked(PgpxCheckout *c, PgpxPool *pool, PgpxTime now,
 }
 
 /*
- * Take a free connection, or wait for one.  NULL only with only_try.  The lease
- * is in the session's list when this returns.
+ * Take a free connection, or wait for one.  False only with only_try; else the
+ * lease is in the session's list when this returns.
  */
 static bool
 take(PgpxCheckout *c, PgpxLease *lease)

@@ -44,7 +44,6 @@ pgpx_checkout_refresh(PgpxCheckout *c)
 	return false;
 }
 
-/* The pool of the target, locked, under the target's options. */
 PgpxPool *
 pgpx_checkout_lock_pool(PgpxCheckout *c)
 {
@@ -97,7 +96,6 @@ pgpx_checkout_lock_pool(PgpxCheckout *c)
 	}
 }
 
-/* Send the conninfo to the pool's worker unless it has it.  Takes no lock. */
 void
 pgpx_checkout_tell(PgpxCheckout *c, int worker, uint64 epoch, uint64 version)
 {
@@ -135,7 +133,6 @@ pgpx_checkout_tell(PgpxCheckout *c, int worker, uint64 epoch, uint64 version)
 	c->told_version = version;
 }
 
-/* Must the conninfo be sent before a connection can be asked for? */
 bool
 pgpx_checkout_must_tell(const PgpxCheckout *c, const PgpxPool *pool,
 						uint64 epoch)

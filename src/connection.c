@@ -35,7 +35,6 @@
 
 static void close_now(PgpxWorkerConn *w);
 
-/* Free what belongs to a connection; the socket ends for this process. */
 void
 pgpx_connection_drop(PgpxWorkerConn *w)
 {

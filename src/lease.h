@@ -190,8 +190,10 @@ extern void pgpx_notes_drop(PgpxLease *lease);
 
 extern dlist_head pgpx_leases;	/* of this session */
 
-/* A record that is not in the list yet; never fails once it has returned. */
+/* A record that is not in the list yet: to put a lease into it cannot fail. */
 extern PgpxLease *pgpx_lease_alloc(void);
+
+/* Take a lease out of the list, if it is in it; the record is used again. */
 extern void pgpx_lease_forget(PgpxLease *lease);
 
 /* Register exit and transaction callbacks, once. */

@@ -39,9 +39,9 @@ find_locked(const PgpxPoolKey *key)
 }
 
 /*
- * The record of a server; makes one.  -1: all are in use, which cannot be while
- * there is a place for a pool, unless servers without pools are paused.  Caller
- * holds the registry lock exclusively.
+ * The record of a server; make: one is made if there is none.  -1: all are in use,
+ * which cannot be while there is a place for a pool, unless servers without pools
+ * are paused.  Caller holds the registry lock exclusively.
  */
 static int
 find_server_locked(Oid database, Oid server, bool make)

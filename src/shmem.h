@@ -246,7 +246,6 @@ typedef struct PgpxPoolKey
  * What the pools of one foreign server share.  A place is taken with the first
  * pool, or the first pause, and left with the last.
  */
-
 typedef struct PgpxServer
 {
 	/* protected by the registry lock */
