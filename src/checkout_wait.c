@@ -181,8 +181,12 @@ tell_again(PgpxCheckout *c, PgpxPool *pool, uint64 epoch)
 	return true;
 }
 
-bool
-pgpx_checkout_leave(PgpxTicket *ticket)
+/*
+ * Leave the queue because of an error.  True: the statement had been sent; it is
+ * cancelled, and may have run.
+ */
+static bool
+leave(PgpxTicket *ticket)
 {
 	PgpxConn   *conn;
 	uint64		lease_id;
@@ -230,7 +234,7 @@ pgpx_checkout_wait(PgpxCheckout *c, PgpxPool *pool, PgpxTicket *ticket,
 	PG_CATCH();
 	{
 		PGPX_DEBUG_POINT("cancelled");
-		(void) pgpx_checkout_leave(ticket);
+		(void) leave(ticket);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
@@ -238,7 +242,7 @@ pgpx_checkout_wait(PgpxCheckout *c, PgpxPool *pool, PgpxTicket *ticket,
 	if (*moved)
 	{
 		/* it must not run twice */
-		if (pgpx_checkout_leave(ticket))
+		if (leave(ticket))
 			pgpx_checkout_raise_lost(c);
 		return NULL;
 	}
