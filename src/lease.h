@@ -46,6 +46,9 @@ typedef struct PgpxLease
 
 /* --- checkout.c ---------------------------------------------------------- */
 
+/* The timeout that counts, in ms: the call's, the GUC's, the option's; 0: none. */
+extern int64 pgpx_lease_timeout(const PgpxTarget *target, int64 timeout);
+
 /*
  * pgpx_lease_checkout
  *		Lease a connection of a server's pool for the current user.
