@@ -128,6 +128,16 @@ pgpx_pool_worker_epoch(const PgpxPool *pool)
 	return pg_atomic_read_u64(&pgpx_shared->worker[pool->worker].epoch);
 }
 
+/* Since when the first in a pool's queue waits; 0: nobody does. */
+static inline PgpxTime
+pgpx_pool_waits_since_locked(const PgpxPool *pool)
+{
+	return pool->queue_head >= 0 ? pgpx_tickets[pool->queue_head].since : 0;
+}
+
+/* Set the latch of a process, by its number. */
+extern void pgpx_process_wake(int procno);
+
 /* Set the latch of a worker, if it runs; of all that run. */
 extern void pgpx_worker_wake(int worker);
 extern void pgpx_worker_wake_all(void);
