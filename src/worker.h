@@ -31,6 +31,10 @@
 /* How often it compares the holders of leases with the living processes. */
 #define PGPX_SWEEP_MS 5000
 
+/* The message that says goodbye: type, length, nothing. */
+#define PGPX_TERMINATE "X\0\0\0\4"
+#define PGPX_TERMINATE_LEN 5
+
 typedef enum PgpxWorkerPhase
 {
 	PGPX_PHASE_NONE = 0,		/* no PGconn */
