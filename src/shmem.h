@@ -27,7 +27,8 @@
  *	4. free_mutex		spinlock, one	the list of FREE connections.
  *	-  formats_mutex	spinlock, one	what is known of results; taken alone.
  *	-  dlock_lock		LWLock, one		distributed locks (dlock_table.h); taken
- *										alone.  Checks of invariants ask the server's
+ *										alone, or under the registry lock alone.
+ *										Checks of invariants ask the server's
  *										process array under it.
  *
  * Under any of them: no libpq call, no ereport(ERROR), no sleep, no socket.
