@@ -97,7 +97,7 @@ foreach my $how (qw(alter worker))
 {
 	$session->run(q{SELECT pgpool.checkout('slow', '10 s') AS lease \gset});
 	$session->run(q{SELECT pgpool.send(:lease, 'select pg_sleep(1)')});
-	$proxy->tell('hold');
+	$proxy->tell(over_tls() ? 'hold all' : 'hold');
 	is($session->run('SELECT pgpool.cancel(:lease)'), 't', "$how: a statement is cancelled");
 	$session->run('SELECT * FROM pgpool.result(:lease) AS t(a text)', 30);
 	is($session->run('SELECT pgpool.checkin(:lease)') . $session->error, '', "$how: it has ended, and its lease is returned");
