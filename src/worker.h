@@ -256,7 +256,10 @@ extern void pgpx_login_step(PgpxLogin *login);
 /* Is libpq's connection in use by a thread?  Then nobody may touch it. */
 extern bool pgpx_login_is_running(const PgpxLogin *login);
 
-/* What it has not come to its end for, to be added to a sentence; "": the remote. */
+/*
+ * To be added to "it did not end in time": what it computes, or waits for.  "": it
+ * waits for the remote.
+ */
 extern const char *pgpx_login_why_late(const PgpxLogin *login);
 
 /*
