@@ -21,7 +21,7 @@ sub put
 
 mkdir "$FindBin::Bin/corpus/$_" foreach '',
   qw(fuzz_wire fuzz_control fuzz_options fuzz_error fuzz_validator fuzz_tuples
-  fuzz_login fuzz_pinger fuzz_relay);
+  fuzz_login fuzz_pinger fuzz_relay fuzz_kept);
 
 my $columns = message('T', pack('n', 2)
 	  . "a\0" . pack('NnNnNn', 0, 0, 23, 4, -1, 0)
@@ -264,3 +264,44 @@ my %relay = (
 	cut => ("\2\377\4\0" x 2) . "\0\77\6\0\377",
 );
 put("fuzz_relay/$_", $relay{$_}) foreach sort keys %relay;
+
+# pairs of an operation of the session (0 it fetches, 3 drops, 4 leases a socket, 5 its
+# generation ends, 6 descriptors run out, 7 it drops one of an old generation) and a
+# connection; after a fetch what happens while it waits (0 a right answer, 1 a lie in
+# some fields, 2 another length, 3 so many sockets, 4 to an old question, 5 raw bytes,
+# 6 an interrupt, 7 the lease is gone, 8 the worker shuts the socket down, 9 and closes
+# it, 10 descriptors run out, 11 it cannot be waited for, 12 time passes; 128: and)
+my $fetch = "\0\1";
+my $length = length pack 'QQllQQQ', (0) x 7;
+my %kept = (
+	honest => $fetch . "\0",
+	some => join('', map(pack('C3', 0, $_, 0), 1 .. 9)) . "\3\5",
+	waits => $fetch . "\14\1\14\1\0",
+	too_late => $fetch . "\14\377\14\377\14\377\14\377\14\377\0",
+	refused => $fetch . "\3\100",
+	refused_with_socket => $fetch . "\23\100",
+	no_socket => $fetch . "\3\0",
+	two_sockets => $fetch . "\43\0\0",
+	many_sockets => $fetch . "\123\0\0",
+	two_answers => $fetch . "\200\0" . "\0\2\0",
+	short => $fetch . "\22\0" . chr($length - 1) . "\0",
+	long => $fetch . "\22\0" . chr($length + 1) . "\0",
+	empty => $fetch . "\2\0\0" . $fetch . "\0",
+	raw => $fetch . "\25\4abcd\0",
+	interrupted => $fetch . "\6" . "\0\2" . "\24\0",
+	interrupted_with_answer => $fetch . "\200\6" . $fetch . "\0",
+	gone => $fetch . "\7" . $fetch . "\0",
+	shut_down => $fetch . "\10" . $fetch . "\0",
+	closed => $fetch . "\11\14\377",
+	no_descriptors => "\0\2\0" . "\6\0" . $fetch . "\0" . "\206\0",
+	one_descriptor => "\16\0" . $fetch . "\0",
+	no_room_for_answer => $fetch . "\200\12" . "\206\0" . $fetch . "\0",
+	no_wait_set => $fetch . "\213\0" . $fetch . "\0",
+	no_wait_set_again => join('', ($fetch . "\213\0") x 4),
+	let_go => join('', map(pack('C3', 0, $_, 0), 0 .. 70)),
+	other_generation => $fetch . "\0\5\1" . $fetch . "\0",
+	old_generation_leased => $fetch . "\0\4\1\5\1" . $fetch . "\0",
+	old_generation_dropped => $fetch . "\0\4\1\5\1" . $fetch . "\0\7\0",
+	(map { ("lie_$_" => $fetch . "\21" . chr(1 << $_) . "\0") } 0 .. 6),
+);
+put("fuzz_kept/$_", $kept{$_}) foreach sort keys %kept;
