@@ -251,7 +251,8 @@ show_status(void)
 	nrows = 0;
 	pgpx_dlock_status(&lease, desc, NULL);
 	hear(&said, true);
-	FUZZ_CHECK(said.ready && !said.error && said.rows == nrows);
+	FUZZ_CHECK(said.ready && !said.error && said.commands > 0 && !said.more);
+	FUZZ_CHECK(said.rows == nrows);
 	FUZZ_CHECK(said.rows == 0 || (said.ncolumns == NSTATUS && said.fields == NSTATUS));
 }
 
@@ -282,7 +283,7 @@ run_statement(int which, bool waits)
 			hear(&said, false);
 			break;
 	}
-	FUZZ_CHECK(said.ready && !said.error && !said.more);
+	FUZZ_CHECK(said.ready && !said.error && said.commands > 0 && !said.more);
 	return true;
 }
 
@@ -296,18 +297,40 @@ put(StringInfo buf, char type, const char *body, int len)
 	appendBinaryStringInfo(buf, body, len);
 }
 
-/* Values (a length, 255 for NULL, and so many bytes) as rows of an honest answer. */
-static void
-make_stream(int ncolumns, const uint8_t *data, size_t size)
+/* Is it a value that an honest remote may have there? */
+static bool
+is_fit(int which, bool first, int column, const uint8_t *value, int len)
 {
+	if (pg_encoding_verifymbstr(PG_UTF8, (char *) value, len) != len)
+		return false;
+	if (which == 2 && column >= 5 && len > 0 && value[0] == 'X')
+		return false;
+	return which != 0 || !first || column != 0 || token_of(value, len) > 0;
+}
+
+/*
+ * Values (a length, 255 for NULL, and so many bytes) as rows of an honest answer.
+ * True: that it is then.
+ */
+static bool
+make_stream(int which, const uint8_t *data, size_t size)
+{
+	static const int widths[] = {NCOLUMNS, 1, NSTATUS};
+	int			ncolumns = widths[which];
+	bool		honest = true;
+	bool		first = true;
 	StringInfoData all;
 	StringInfoData row;
 	char		count[2] = {0, ncolumns};
 
 	initStringInfo(&all);
 	initStringInfo(&row);
-	put(&all, '1', "", 0);
-	put(&all, '2', "", 0);
+	if (which != 2)
+	{
+		/* the status has no parameters */
+		put(&all, '1', "", 0);
+		put(&all, '2', "", 0);
+	}
 	appendBinaryStringInfo(&row, count, 2);
 	for (int i = 0; i < ncolumns; i++)
 		appendBinaryStringInfo(&row, "c\0\0\0\0\0\0\0\0\0\0\31\377\377\377\377\377\377\0\0", 20);
@@ -322,27 +345,31 @@ make_stream(int ncolumns, const uint8_t *data, size_t size)
 			uint32		n = pg_hton32(len);
 
 			appendBinaryStringInfo(&row, (char *) &n, 4);
+			if (len >= 0)
+				honest &= is_fit(which, first, i, data + 1, len);
 			if (len > 0)
 				appendBinaryStringInfo(&row, (char *) data + 1, len);
 			data += Max(len, 0) + (size > 0);
 			size -= Max(len, 0) + (size > 0);
 		}
 		put(&all, 'D', row.data, row.len);
+		first = false;
 	}
 	put(&all, 'C', "SELECT 1", 9);
 	put(&all, 'Z', "I", 1);
 	stream = (uint8_t *) all.data;
 	stream_size = all.len;
+	return honest;
 }
 
 int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	static const int widths[] = {NCOLUMNS, 1, NSTATUS, 0};
 	PgpxWire   *wire = &kept.wire;
 	int			pair[2];
 	int			which;
 	int			left;
+	bool		honest = false;
 	bool		done;
 
 	if (size < 2 || size > 64 * 1024)
@@ -357,7 +384,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	end = (data[0] >> 2 & 3) % 3;
 	piece = data[1] == 0 ? size * 2 + 1024 : data[1] * data[1];
 	if ((data[0] & 16) != 0 && which != 3)
-		make_stream(widths[which], data + 2, size - 2);
+		honest = make_stream(which, data + 2, size - 2);
 	else
 	{
 		stream = data + 2;
@@ -383,6 +410,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	done = run_statement(which, (data[0] & 32) != 0);
 	fuzz_may_throw = false;
 	FUZZ_CHECK(PG_exception_stack == NULL && !lease.in_use);
+	FUZZ_CHECK(done || !honest);
 	if (done)
 	{
 		/* broken by its last words */

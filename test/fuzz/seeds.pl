@@ -327,6 +327,8 @@ my %dlock = (
 	granted_and_gone => "\0\0" . head(7) . texts('5', @nulls) . $some,
 	granted_and_silent => "\10\0" . head(7) . texts('5', @nulls) . $some,
 	granted_and_cancelled => "\4\0" . head(7) . texts('5', @nulls) . $some,
+	error_and_gone => "\0\0" . head(7) . texts('5', @nulls) . $error,
+	error_and_silent => "\10\0" . $bound . $error,
 	granted_twice => "\0\0" . (head(7) . texts('5', @nulls) . $some . $ready) x 2,
 	granted_unasked => "\0\0" . head(7) . texts('5', @nulls) . $some . $ready . texts('6', @nulls),
 	granted_with_notice => "\0\0" . $notice . head(7) . texts('5', @nulls) . $some . $ready . $notice,
@@ -338,6 +340,7 @@ my %dlock = (
 	fewer_columns => "\0\0" . head(1) . texts('5') . $some . $ready,
 	fewer_values => "\0\0" . head(7) . texts('5') . $some . $ready,
 	more_values => "\0\0" . head(7) . texts('5', @nulls, 'x') . $some . $ready,
+	more_said => "\0\0" . head(7) . message('D', pack('n', 8) . substr(substr(texts('5', @nulls), 5), 2)) . $some . $ready,
 	binary => "\0\0" . $bound . message('T', pack('n', 7) . ("c\0" . pack('NnNnNn', 0, 0, 20, 8, -1, 1)) x 7)
 	  . texts('12345678', @nulls) . $some . $ready,
 	other_binary => "\0\0" . $bound . message('T', pack('n', 7) . ("c\0" . pack('NnNnNn', 0, 0, 3802, 8, -1, 1)) x 7)
@@ -369,7 +372,8 @@ my %dlock = (
 	force_error => "\1\0" . head(1) . texts('true') . $error . $ready,
 	status => "\22\0" . values_of('name', 'held', 'p', 'who', undef, '2026', '5', '2026', '2026') x 3,
 	status_throws => "\22\0" . values_of('name', 'held', 'p', 'who', undef, 'X', '5', '2026', '2026'),
-	status_binary => "\2\7" . $bound . message('T', pack('n', 9) . ("c\0" . pack('NnNnNn', 0, 0, 25, -1, -1, 0)) x 5
+	status_throws_at_end => "\22\0" . values_of('name', 'held', 'p', 'who', undef, '2026', '5', '2026', 'X'),
+	status_binary => "\2\7" . message('T', pack('n', 9) . ("c\0" . pack('NnNnNn', 0, 0, 25, -1, -1, 0)) x 5
 		  . "c\0" . pack('NnNnNn', 0, 0, 1184, 8, -1, 1) . ("c\0" . pack('NnNnNn', 0, 0, 20, 8, -1, 1)) x 3)
 	  . texts('name', 'held', 'p', 'who', undef, '12345678', '12345678', '1234', undef) . $some . $ready,
 	make => "\3\0" . message('C', "SET\0") x 2 . $columns . $row . $done . message('C', "DO\0") . $ready,
