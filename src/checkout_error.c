@@ -180,10 +180,6 @@ holds_any(void)
 	return false;
 }
 
-/*
- * Reasons not to queue at all.  Caller holds the pool's lock; it is released
- * before an error is raised.
- */
 void
 pgpx_checkout_check_locked(PgpxCheckout *c, PgpxPool *pool)
 {

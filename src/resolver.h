@@ -20,7 +20,7 @@ typedef struct PgpxLookup PgpxLookup;
 extern bool pgpx_lookup_needed(const char *host);
 
 /* Called in the loop; what it is told of is freed after it. */
-typedef void (*PgpxLookupAnswer) (PgpxLookup *lookup);
+typedef void (*PgpxLookupAnswer)(PgpxLookup *lookup);
 
 /*
  * pgpx_lookup_start

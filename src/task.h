@@ -19,8 +19,8 @@
 typedef struct PgpxTask PgpxTask;
 struct PgpxTask
 {
-	void		(*run) (PgpxTask *task);	/* in the thread */
-	void		(*ended) (PgpxTask *task);	/* in the loop; it frees the task */
+	void (*run)(PgpxTask *task);	/* in the thread */
+	void (*ended)(PgpxTask *task);	/* in the loop; it frees the task */
 	pid_t		thread;			/* that runs it now; 0: none */
 	bool		in_no_hurry;	/* pgpx_task_in_no_hurry was called */
 };
