@@ -347,6 +347,7 @@ pgpx_dlock_ask(PgpxLease *lease, const PgpxDlock *lock, bool waits,
 	if (tuplestore_gettupleslot(store, true, false, slot))
 	{
 		char	   *token = column(slot, 1);
+		int64		left;
 
 		answer->token = number(token);
 		if (token != NULL && answer->token <= 0)
@@ -358,7 +359,8 @@ pgpx_dlock_ask(PgpxLease *lease, const PgpxDlock *lock, bool waits,
 		answer->why = column(slot, 3);
 		answer->since = column(slot, 4);
 		answer->expires = column(slot, 5);
-		answer->left = number(column(slot, 6));
+		left = number(column(slot, 6));
+		answer->left = Min(left, INT_MAX);	/* fit for microseconds, too */
 		answer->spent = token == NULL && is_true(slot, 7);
 		answer->held = !answer->spent && answer->who != NULL &&
 			answer->since != NULL && answer->expires != NULL &&

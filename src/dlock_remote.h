@@ -22,7 +22,7 @@ typedef struct PgpxDlockAnswer
 	char	   *why;			/* NULL: not said */
 	char	   *since;			/* by the remote's clock and settings */
 	char	   *expires;
-	int64		left;			/* ms until then */
+	int64		left;			/* ms until then, INT_MAX at most */
 } PgpxDlockAnswer;
 
 /*
