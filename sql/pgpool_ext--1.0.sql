@@ -843,9 +843,9 @@ COMMENT ON COLUMN pgpool.stats.connect_time IS
 COMMENT ON COLUMN pgpool.stats.max_connect_time IS
 'longest time that opening took, in milliseconds';
 COMMENT ON COLUMN pgpool.stats.resets IS
-'resets that were sent at checkin';
+'resets that were sent: at checkin, by the worker, or ahead of the next one''s statement';
 COMMENT ON COLUMN pgpool.stats.resets_failed IS
-'resets that were answered wrongly or too late, as the worker found';
+'resets that were answered wrongly or too late, as the worker or a session found';
 COMMENT ON COLUMN pgpool.stats.checks IS
 'tests of idle connections';
 COMMENT ON COLUMN pgpool.stats.checks_failed IS

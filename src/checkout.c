@@ -25,15 +25,21 @@
 
 #define PREWARM_LOOK_US (10 * 1000) /* how often prewarm looks */
 
-/* call > GUC > server's option */
+int64
+pgpx_lease_timeout(const PgpxTarget *target, int64 timeout)
+{
+	if (timeout != PGPX_TIMEOUT_DEFAULT)
+		return timeout;
+	return pgpx_checkout_timeout >= 0 ? pgpx_checkout_timeout :
+		target->opts.checkout_timeout;
+}
+
 static void
 set_deadline(PgpxCheckout *c, int64 timeout)
 {
 	c->started = pgpx_now();
 	c->no_wait = c->only_try || timeout == 0;
-	if (timeout == PGPX_TIMEOUT_DEFAULT)
-		timeout = pgpx_checkout_timeout >= 0 ? pgpx_checkout_timeout :
-			c->target->opts.checkout_timeout;
+	timeout = pgpx_lease_timeout(c->target, timeout);
 	c->timeout = timeout;
 	c->deadline = c->no_wait ? c->started :
 		timeout == 0 ? 0 : c->started + timeout * 1000;
@@ -90,8 +96,8 @@ take_free_locked(PgpxCheckout *c, PgpxPool *pool, PgpxTime now,
 }
 
 /*
- * Take a free connection, or wait for one.  NULL only with only_try.  The lease
- * is in the session's list when this returns.
+ * Take a free connection, or wait for one.  False only with only_try; else the
+ * lease is in the session's list when this returns.
  */
 static bool
 take(PgpxCheckout *c, PgpxLease *lease)

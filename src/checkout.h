@@ -64,12 +64,6 @@ extern PgpxConn *pgpx_checkout_wait(PgpxCheckout *c, PgpxPool *pool,
 									PgpxTicket *ticket, uint64 *lease_id,
 									bool *moved);
 
-/*
- * Leave the queue because of an error.  True: the statement had been sent; it is
- * cancelled, and may have run.
- */
-extern bool pgpx_checkout_leave(PgpxTicket *ticket);
-
 /* --- checkout_settle.c ---------------------------------------------------- */
 
 /*

@@ -122,7 +122,7 @@ pgpx_checkout_raise_timeout(PgpxCheckout *c, PgpxPool *pool, bool granted)
 				sizeof(detail));
 	else
 		holder_detail(pool, detail, sizeof(detail));
-	if (c->no_wait)
+	if (c->no_wait || c->timeout == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 				 errmsg("server \"%s\" has no free connection now",
@@ -180,10 +180,6 @@ holds_any(void)
 	return false;
 }
 
-/*
- * Reasons not to queue at all.  Caller holds the pool's lock; it is released
- * before an error is raised.
- */
 void
 pgpx_checkout_check_locked(PgpxCheckout *c, PgpxPool *pool)
 {

@@ -24,7 +24,7 @@ step_deadline(const PgpxCheckout *c, bool sent)
 	return Min(longest, Max(c->deadline, now) + PGPX_CHECKOUT_GRACE_US);
 }
 
-/* Give back what settle() could not use; the record is free afterwards. */
+/* Give back what settle_in() could not use; the record is free afterwards. */
 static void
 unsettle(PgpxLease *lease, PgpxGive give)
 {
@@ -227,7 +227,7 @@ settle_in(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
 
 /*
  * The common case, in which nothing can be thrown: a socket that is here, owed
- * nothing, with nothing in it.  One recv().
+ * nothing, with nothing in it.  One system call.
  */
 bool
 pgpx_checkout_settle_quickly(PgpxLease *lease)

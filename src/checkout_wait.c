@@ -44,7 +44,6 @@ pgpx_checkout_refresh(PgpxCheckout *c)
 	return false;
 }
 
-/* The pool of the target, locked, under the target's options. */
 PgpxPool *
 pgpx_checkout_lock_pool(PgpxCheckout *c)
 {
@@ -97,7 +96,6 @@ pgpx_checkout_lock_pool(PgpxCheckout *c)
 	}
 }
 
-/* Send the conninfo to the pool's worker unless it has it.  Takes no lock. */
 void
 pgpx_checkout_tell(PgpxCheckout *c, int worker, uint64 epoch, uint64 version)
 {
@@ -135,7 +133,6 @@ pgpx_checkout_tell(PgpxCheckout *c, int worker, uint64 epoch, uint64 version)
 	c->told_version = version;
 }
 
-/* Must the conninfo be sent before a connection can be asked for? */
 bool
 pgpx_checkout_must_tell(const PgpxCheckout *c, const PgpxPool *pool,
 						uint64 epoch)
@@ -184,8 +181,12 @@ tell_again(PgpxCheckout *c, PgpxPool *pool, uint64 epoch)
 	return true;
 }
 
-bool
-pgpx_checkout_leave(PgpxTicket *ticket)
+/*
+ * Leave the queue because of an error.  True: the statement had been sent; it is
+ * cancelled, and may have run.
+ */
+static bool
+leave(PgpxTicket *ticket)
 {
 	PgpxConn   *conn;
 	uint64		lease_id;
@@ -233,7 +234,7 @@ pgpx_checkout_wait(PgpxCheckout *c, PgpxPool *pool, PgpxTicket *ticket,
 	PG_CATCH();
 	{
 		PGPX_DEBUG_POINT("cancelled");
-		(void) pgpx_checkout_leave(ticket);
+		(void) leave(ticket);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
@@ -241,7 +242,7 @@ pgpx_checkout_wait(PgpxCheckout *c, PgpxPool *pool, PgpxTicket *ticket,
 	if (*moved)
 	{
 		/* it must not run twice */
-		if (pgpx_checkout_leave(ticket))
+		if (leave(ticket))
 			pgpx_checkout_raise_lost(c);
 		return NULL;
 	}

@@ -204,10 +204,8 @@ pgpx_conn_set_state(PgpxConn *conn, PgpxConnState state, PgpxTime now)
 static bool
 take_token(PgpxCap *cap, int limit, PgpxPool *pool)
 {
-	PgpxTime	since =
-		pool->queue_head >= 0 ? pgpx_tickets[pool->queue_head].since : 0;
-	PgpxToken	token =
-		pgpx_cap_take(cap, limit, PGPX_POOL_INDEX(pool), since);
+	PgpxToken	token = pgpx_cap_take(cap, limit, PGPX_POOL_INDEX(pool),
+									  pgpx_pool_waits_since_locked(pool));
 
 	/* news for the worker, who sees which connection gives way */
 	if (token == PGPX_TOKEN_DENIED_NAMED)
@@ -299,13 +297,18 @@ pgpx_conn_free_locked(PgpxConn *conn)
 }
 
 void
+pgpx_process_wake(int procno)
+{
+	SetLatch(&GetPGProcByNumber(procno)->procLatch);
+}
+
+void
 pgpx_worker_wake(int worker)
 {
 	PgpxWorkerSlot *slot = &pgpx_shared->worker[worker];
 
 	if (pg_atomic_read_u64(&slot->epoch) != 0)
-		SetLatch(
-			&GetPGProcByNumber(pg_atomic_read_u32(&slot->procno))->procLatch);
+		pgpx_process_wake((int) pg_atomic_read_u32(&slot->procno));
 }
 
 void

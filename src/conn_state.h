@@ -31,8 +31,8 @@
  * IDLE, OWED -> LEASED		session or worker		pgpx_pool_take_locked
  * LEASED -> IDLE, OWED		session					pgpx_pool_give, pgpx_pool_carry
  * LEASED -> RESETTING		session					pgpx_pool_give
- * LEASED -> CANCELLING		session, worker			pgpx_pool_give, pgpx_pool_revoke
- * LEASED -> CLOSING		session, worker			pgpx_pool_give, pgpx_pool_revoke
+ * LEASED -> CANCELLING		who ends the lease		pgpx_pool_give,
+ * LEASED -> CLOSING			"					pgpx_pool_revoke_locked
  * OWED -> RESETTING		worker					pgpx_pool_begin_reset
  * RESETTING -> IDLE		worker					pgpx_pool_reset_done
  * RESETTING -> CANCELLING	worker, when late		pgpx_pool_reset_done
@@ -50,6 +50,7 @@
  *	OWED		in the pool's owed list; "owed" ReadyForQuery are unread
  *	LEASED		lease_id and owner are set; the lessee alone speaks on it
  *	RESETTING	the worker alone speaks on it
+ *	CHECKING	the same
  *	CANCELLING	nobody speaks on it; leasable again only after the cancel
  *				connection has closed.  With a close_reason it was given up in
  *				mid-statement, and is closed when the remote is at rest
@@ -126,6 +127,16 @@ pgpx_pool_worker_epoch(const PgpxPool *pool)
 {
 	return pg_atomic_read_u64(&pgpx_shared->worker[pool->worker].epoch);
 }
+
+/* Since when the first in a pool's queue waits; 0: nobody does. */
+static inline PgpxTime
+pgpx_pool_waits_since_locked(const PgpxPool *pool)
+{
+	return pool->queue_head >= 0 ? pgpx_tickets[pool->queue_head].since : 0;
+}
+
+/* Set the latch of a process, by its number. */
+extern void pgpx_process_wake(int procno);
 
 /* Set the latch of a worker, if it runs; of all that run. */
 extern void pgpx_worker_wake(int worker);

@@ -29,13 +29,8 @@
 /* How long the remote may take to go, once it is told. */
 #define CLOSE_MS 1000
 
-/* Terminate: type, length, nothing. */
-#define TERMINATE "X\0\0\0\4"
-#define TERMINATE_LEN 5
-
 static void close_now(PgpxWorkerConn *w);
 
-/* Free what belongs to a connection; the socket ends for this process. */
 void
 pgpx_connection_drop(PgpxWorkerConn *w)
 {
@@ -308,8 +303,8 @@ pgpx_connection_has_gone(PgpxWorkerConn *w, bool assumed)
 bool
 pgpx_connection_say_goodbye(PgpxWorkerConn *w)
 {
-	return send(pgpx_connection_socket(w), TERMINATE, TERMINATE_LEN,
-				MSG_DONTWAIT | MSG_NOSIGNAL) == TERMINATE_LEN;
+	return send(pgpx_connection_socket(w), PGPX_TERMINATE, PGPX_TERMINATE_LEN,
+				MSG_DONTWAIT | MSG_NOSIGNAL) == PGPX_TERMINATE_LEN;
 }
 
 /*

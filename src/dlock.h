@@ -62,7 +62,7 @@ extern void pgpx_dlock_refused(int place);
 extern int	pgpx_dlock_find(const PgpxPoolKey *key, const char *name,
 							int64 token, PgpxDlock *lock);
 
-/* Does this server hold, or about to release, a lock of this queue? */
+/* Does this server hold a lock of this queue, or is it about to release it? */
 extern bool pgpx_dlock_is_held_here(uint64 queue, PgpxDlock *lock);
 
 /* The log's line; refused: the remote has said so, and not the clock. */

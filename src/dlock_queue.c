@@ -141,5 +141,5 @@ pgpx_dlock_leave(void)
 	}
 	LWLockRelease(pgpx_shared->dlock_lock);
 	if (next >= 0)
-		SetLatch(&GetPGProcByNumber(next)->procLatch);
+		pgpx_process_wake(next);
 }

@@ -243,7 +243,12 @@ run(PgpxLease *lease, const char *sql, int nparams, const char *const *values,
 {
 	static uint32 wait_event = 0;
 	PgpxRun		run = {.lease = lease, .sql = sql, .sink = sink};
+	ErrorContextCallback hint = {
+		.previous = error_context_stack,
+		.callback = add_hint,
+	};
 
+	error_context_stack = &hint;
 	pgpx_run_check(lease, nparams);
 	PG_TRY();
 	{
@@ -265,6 +270,7 @@ run(PgpxLease *lease, const char *sql, int nparams, const char *const *values,
 	if (refused != NULL)
 		*refused = run.error.set;
 	(void) pgpx_run_end(&run);
+	error_context_stack = hint.previous;
 }
 
 /* The same for one that returns rows of texts. */
@@ -273,10 +279,6 @@ run_texts(PgpxLease *lease, const char *sql, int nparams,
 		  const char *const *values, int ncolumns, PgpxTime deadline,
 		  TupleDesc *tupdesc, bool *refused)
 {
-	ErrorContextCallback hint = {
-		.previous = error_context_stack,
-		.callback = add_hint,
-	};
 	Tuplestorestate *store = tuplestore_begin_heap(false, false, work_mem);
 	PgpxTuples *tuples;
 
@@ -284,10 +286,8 @@ run_texts(PgpxLease *lease, const char *sql, int nparams,
 	for (int i = 1; i <= ncolumns; i++)
 		TupleDescInitEntry(*tupdesc, i, NULL, TEXTOID, -1, 0);
 	tuples = pgpx_tuples_begin(*tupdesc, store, InvalidOid);
-	error_context_stack = &hint;
 	run(lease, sql, nparams, values, pgpx_tuples_sink(tuples), deadline,
 		refused);
-	error_context_stack = hint.previous;
 	pgpx_tuples_end(tuples);
 	return store;
 }
@@ -347,6 +347,7 @@ pgpx_dlock_ask(PgpxLease *lease, const PgpxDlock *lock, bool waits,
 	if (tuplestore_gettupleslot(store, true, false, slot))
 	{
 		char	   *token = column(slot, 1);
+		int64		left;
 
 		answer->token = number(token);
 		if (token != NULL && answer->token <= 0)
@@ -358,7 +359,8 @@ pgpx_dlock_ask(PgpxLease *lease, const PgpxDlock *lock, bool waits,
 		answer->why = column(slot, 3);
 		answer->since = column(slot, 4);
 		answer->expires = column(slot, 5);
-		answer->left = number(column(slot, 6));
+		left = number(column(slot, 6));
+		answer->left = Min(left, INT_MAX);	/* fit for microseconds, too */
 		answer->spent = token == NULL && is_true(slot, 7);
 		answer->held = !answer->spent && answer->who != NULL &&
 			answer->since != NULL && answer->expires != NULL &&
@@ -371,14 +373,7 @@ pgpx_dlock_ask(PgpxLease *lease, const PgpxDlock *lock, bool waits,
 void
 pgpx_dlock_make(PgpxLease *lease)
 {
-	ErrorContextCallback hint = {
-		.previous = error_context_stack,
-		.callback = add_hint,
-	};
-
-	error_context_stack = &hint;
 	run(lease, setup_sql, 0, NULL, NULL, 0, NULL);
-	error_context_stack = hint.previous;
 }
 
 bool
@@ -401,14 +396,8 @@ pgpx_dlock_force(PgpxLease *lease, const char *name)
 void
 pgpx_dlock_status(PgpxLease *lease, TupleDesc tupdesc, Tuplestorestate *store)
 {
-	ErrorContextCallback hint = {
-		.previous = error_context_stack,
-		.callback = add_hint,
-	};
 	PgpxTuples *tuples = pgpx_tuples_begin(tupdesc, store, InvalidOid);
 
-	error_context_stack = &hint;
 	run(lease, status_sql, 0, NULL, pgpx_tuples_sink(tuples), 0, NULL);
-	error_context_stack = hint.previous;
 	pgpx_tuples_end(tuples);
 }

@@ -22,16 +22,16 @@ typedef struct PgpxDlockAnswer
 	char	   *why;			/* NULL: not said */
 	char	   *since;			/* by the remote's clock and settings */
 	char	   *expires;
-	int64		left;			/* ms until then */
+	int64		left;			/* ms until then, INT_MAX at most */
 } PgpxDlockAnswer;
 
 /*
  * pgpx_dlock_ask
  *		Ask for a lock; granted or not, the answer says.
  *
- * waits: it will be asked for again.  patience: how long the remote may wait for transactions that have checked the
- * token before, in ms.  deadline: of the answer; then 08006, and the outcome is
- * not known.
+ * waits: it will be asked for again.  patience: how long the remote may wait for
+ * transactions that have checked the token before, in ms.  deadline: of the answer;
+ * then 08006, and the outcome is not known.
  */
 extern void pgpx_dlock_ask(PgpxLease *lease, const PgpxDlock *lock, bool waits,
 						   int64 patience, PgpxTime deadline,

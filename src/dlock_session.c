@@ -20,12 +20,11 @@
 #include "access/xact.h"
 #include "storage/ipc.h"
 
-#include "checkout.h"
-
 static bool callbacks_registered = false;
 
-void
-pgpx_dlock_warn(int place, const PgpxDlock *lock)
+/* A WARNING for a loss that the session has not heard of yet. */
+static void
+warn_of_loss(int place, const PgpxDlock *lock)
 {
 	if (!pgpx_dlock_tell(place, lock->request))
 		return;
@@ -68,7 +67,7 @@ pgpx_dlock_valid(const char *server, const char *name, int64 token)
 	if (lock.state != PGPX_DLOCK_HELD)
 	{
 		if (is_own(&lock))
-			pgpx_dlock_warn(place, &lock);
+			warn_of_loss(place, &lock);
 		return false;
 	}
 	tell_worker(target, &lock);
@@ -92,7 +91,7 @@ pgpx_dlock_holds(uint64 queue, const char *name)
 			continue;
 		if (now.state == PGPX_DLOCK_LOST)
 		{
-			pgpx_dlock_warn(i, &now);
+			warn_of_loss(i, &now);
 			pgpx_dlock_release(i, false);
 		}
 		else if (strcmp(lock.name, name) == 0)
@@ -178,7 +177,7 @@ pgpx_dlock_unlock(const char *server, const char *name, int64 token)
 				 errdetail("It is held by PID %d.", lock.owner_pid)));
 	if (lock.state == PGPX_DLOCK_LOST)
 	{
-		pgpx_dlock_warn(place, &lock);
+		warn_of_loss(place, &lock);
 		pgpx_dlock_release(place, false);
 		return PGPX_DLOCK_WAS_NOT_HELD;
 	}
@@ -257,7 +256,7 @@ before_commit(bool prepare)
 					 errhint("Release it with pgpool.unlock, or take it with pgpool.lock.")));
 		if (pgpx_dlock_find(&lock.key, lock.name, lock.token, &now) == i &&
 			now.state == PGPX_DLOCK_LOST)
-			pgpx_dlock_warn(i, &now);
+			warn_of_loss(i, &now);
 	}
 }
 

@@ -57,7 +57,4 @@ extern void pgpx_dlock_register_callbacks(void);
 /* Does this session hold the lock?  Those of its queue that are lost make room. */
 extern bool pgpx_dlock_holds(uint64 queue, const char *name);
 
-/* A WARNING for a loss that its session has not heard of yet. */
-extern void pgpx_dlock_warn(int place, const PgpxDlock *lock);
-
 #endif							/* PGPX_DLOCK_SESSION_H */

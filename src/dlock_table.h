@@ -5,8 +5,8 @@
  *
  * A lock is a row of a table on a remote server; see dlock_remote.c.  Here is who
  * of this server holds it, until when that is certain, and what the worker has
- * still to tell the remote.  All of it is protected by PgpxShared.dlock_lock,
- * which is taken alone.
+ * still to tell the remote.  All of it is protected by PgpxShared.dlock_lock; see
+ * the lock table in shmem.h.
  *
  *	 FREE --alloc--> ASKED --granted--> HELD --unlock, end of scope--> RELEASING
  *					   |				 |								  |

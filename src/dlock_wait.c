@@ -25,7 +25,6 @@
 #include "utils/resowner.h"
 
 #include "dlock_remote.h"
-#include "guc.h"
 
 /* The pause between two questions, with jitter; doubled. */
 #define PAUSE_MIN_US (20 * 1000)
@@ -71,9 +70,7 @@ set_deadline(Wait *w)
 
 	w->started = pgpx_now();
 	w->no_wait = w->call->only_try || timeout == 0;
-	if (timeout == PGPX_TIMEOUT_DEFAULT)
-		timeout = pgpx_checkout_timeout >= 0 ? pgpx_checkout_timeout :
-			w->target->opts.checkout_timeout;
+	timeout = pgpx_lease_timeout(w->target, timeout);
 	w->timeout = timeout;
 	w->deadline = w->no_wait || timeout == 0 ? 0 :
 		w->started + timeout * 1000;

@@ -207,7 +207,7 @@ static void
 wake(int procno)
 {
 	if (procno >= 0)
-		SetLatch(&GetPGProcByNumber(procno)->procLatch);
+		pgpx_process_wake(procno);
 }
 
 void

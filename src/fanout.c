@@ -113,7 +113,7 @@ count_left(const Branch *branches, int n)
 	return left;
 }
 
-/* The same with a wait set for those that are left. */
+/* Wait until one of those that are left is done, with a wait set for them. */
 static void
 collect_some(Branch *branches, int n, int left, const Statement *statement,
 			 Branch **current)

@@ -9,8 +9,6 @@
  */
 #include "fn_views.h"
 
-#include "storage/spin.h"
-
 PG_FUNCTION_INFO_V1(pgpx_view_pools);
 PG_FUNCTION_INFO_V1(pgpx_view_connections);
 PG_FUNCTION_INFO_V1(pgpx_view_workers);

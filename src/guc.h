@@ -20,6 +20,7 @@ extern int	pgpx_workers;
 
 /* any user */
 extern int	pgpx_checkout_timeout;	/* ms; -1: the pool's; 0: for ever */
+extern int	pgpx_busy_poll;		/* us; 0: never */
 
 /* defaults of server options */
 extern int	pgpx_default_pool_size;
@@ -28,7 +29,6 @@ extern int	pgpx_default_checkout_timeout;	/* ms; 0: for ever */
 
 /* logging */
 extern int	pgpx_log_min_wait;	/* ms; -1: off */
-extern int	pgpx_busy_poll;		/* us; 0: never */
 extern bool pgpx_log_connections;
 
 /*

@@ -7,8 +7,6 @@
  */
 #include "handoff.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <sys/socket.h>
 
 #include "lib/stringinfo.h"

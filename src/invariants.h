@@ -21,7 +21,8 @@ typedef struct PgpxFaults
 
 /*
  * pgpx_invariants_check
- *		Check all pools, connections, tickets and the free list.
+ *		Check all pools, connections, tickets, the free list, the tokens of caps and
+ *		the distributed locks.
  *
  * What is legal for a moment is not reported: see invariants.c for why.  Holds
  * each pool's lock for a look at all connections and tickets, so it is for tests

@@ -13,8 +13,9 @@
 
 /*
  * A granted ticket has the lease that it says.  Between grant and claim the lease
- * can be taken away, which the connection remembers until it is closed; then it
- * may be anything, and was opened after the ticket was drawn.
+ * can be taken away, which the ticket remembers for so many leases of its process;
+ * then the place may be anything's, and what is there was opened after the ticket
+ * was drawn.
  */
 static void
 check_granted(PgpxCheck *check, PgpxTicket *ticket)

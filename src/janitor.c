@@ -83,7 +83,7 @@ tick(PgpxTime now)
 			PgpxWake	wake = PGPX_WAKE_INIT;
 
 			LWLockAcquire(pool->lock, LW_EXCLUSIVE);
-			if (pgpx_pool_must_give_way(pool))
+			if (pgpx_pool_must_give_way_locked(pool))
 				again = true;	/* until it is this one's turn */
 			else
 				pgpx_pool_serve_locked(pool, &wake);

@@ -68,11 +68,11 @@ pgpx_kept_drop(PgpxKept *kept)
 		ReleaseExternalFD();
 	}
 	pgpx_wire_free(&kept->wire);
+	nkept--;
+
+	/* a later generation's may have taken the place */
 	if (kept_by_conn[kept->conn] == kept)
-	{
 		kept_by_conn[kept->conn] = NULL;
-		nkept--;
-	}
 	pfree(kept);
 }
 
@@ -100,17 +100,23 @@ let_one_go(void)
 	return true;
 }
 
-/* Room for one more external descriptor, or 53000. */
+/* Room for so many more external descriptors, for all of them, or 53000. */
 static void
-acquire_fd(void)
+acquire_fds(int n)
 {
-	while (!AcquireExternalFD())
-		if (!let_one_go())
+	for (int i = 0; i < n; i++)
+		while (!AcquireExternalFD())
+		{
+			if (let_one_go())
+				continue;
+			while (i-- > 0)
+				ReleaseExternalFD();
 			ereport(ERROR,
 					(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
 					 errmsg("could not take in the socket of a pooled connection"),
 					 errdetail("This session has too many open descriptors."),
 					 errhint("Return leases, or raise the server's \"max_files_per_process\".")));
+		}
 }
 
 /*
@@ -122,8 +128,7 @@ make_room(void)
 {
 	while (nkept >= PGPX_MAX_KEPT && let_one_go())
 		;
-	acquire_fd();
-	acquire_fd();
+	acquire_fds(2);
 	ReleaseExternalFD();
 	ReleaseExternalFD();
 }
@@ -135,27 +140,30 @@ make_reply_pair(void)
 
 	if (reply_pair[0] >= 0)
 		return;
-	acquire_fd();
-	if (!AcquireExternalFD())
-	{
-		ReleaseExternalFD();
-		errno = EMFILE;
-	}
-	else if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK,
-						0, pair) == 0)
-	{
-		reply_pair[0] = pair[0];
-		reply_pair[1] = pair[1];
-		return;
-	}
-	else
+	acquire_fds(2);
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK,
+				   0, pair) < 0)
 	{
 		ReleaseExternalFD();
 		ReleaseExternalFD();
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+				 errmsg("could not create a socket pair: %m")));
 	}
-	ereport(ERROR,
-			(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
-			 errmsg("could not create a socket pair: %m")));
+	reply_pair[0] = pair[0];
+	reply_pair[1] = pair[1];
+}
+
+/* The pair has come to its end: the next question brings another one. */
+static void
+drop_reply_pair(void)
+{
+	for (int i = 0; i < 2; i++)
+	{
+		close(reply_pair[i]);
+		ReleaseExternalFD();
+		reply_pair[i] = -1;
+	}
 }
 
 bool
@@ -312,7 +320,7 @@ drop_received(int fd)
 static PgpxKept *
 keep(int conn, uint64 generation, int fd)
 {
-	PgpxKept   *kept;
+	PgpxKept *volatile kept = NULL;
 
 	PG_TRY();
 	{
@@ -328,7 +336,10 @@ keep(int conn, uint64 generation, int fd)
 	}
 	PG_CATCH();
 	{
-		/* a wait set that was made is lost with this session, no more */
+		if (kept != NULL && kept->waits != NULL)
+			FreeWaitEventSet(kept->waits);
+		if (kept != NULL)
+			pfree(kept);
 		drop_received(fd);
 		PG_RE_THROW();
 	}
@@ -351,7 +362,7 @@ receive(PgpxReply *reply, int *fd)
 	ssize_t		len;
 
 	/* what comes in is counted before it comes */
-	acquire_fd();
+	acquire_fds(1);
 	len = pgpx_fd_recv(reply_pair[0], reply, sizeof(*reply), fd);
 	if (*fd < 0)
 		ReleaseExternalFD();
@@ -442,7 +453,12 @@ pgpx_kept_fetch(int pool_index, int conn, uint64 generation, uint64 lease_id,
 
 		/* else it is the answer to a question that we have given up */
 		drop_received(fd);
-		if (len != 0)
+		if (len < 0)
+		{
+			drop_reply_pair();
+			return PGPX_FETCH_GONE;
+		}
+		if (len > 0)
 			continue;
 
 		/* the worker may have ended with our question unread */

@@ -75,6 +75,9 @@ extern bool pgpx_session_time_left(PgpxTime deadline, long most, long *ms);
 extern bool pgpx_session_wait(PgpxKept *kept, uint32 events, PgpxTime deadline,
 							  uint32 wait_event);
 
+/* The same without a socket. */
+extern bool pgpx_session_wait_latch(PgpxTime deadline, uint32 wait_event);
+
 /*
  * pgpx_session_gather
  *		In the middle of a large answer: wait until much of it has come, for 2 ms
@@ -87,16 +90,10 @@ extern void pgpx_session_gather(PgpxKept *kept, uint32 wait_event);
  *		Read what comes in within a moment, without going to sleep, if that has
  *		paid of late: at most pgpool_ext.busy_poll microseconds.
  *
- * "pool" is that of the connection.  Returns as pgpx_wire_fill; 0 also where it has not looked.
+ * "pool" is that of the connection.  Returns as pgpx_wire_fill; 0 also where it has
+ * not looked.
  */
-extern ssize_t pgpx_kept_poll(PgpxKept *kept, int pool,
-							  bool *full);
-
-/*
- * pgpx_session_wait_latch
- *		The same without a socket.
- */
-extern bool pgpx_session_wait_latch(PgpxTime deadline, uint32 wait_event);
+extern ssize_t pgpx_kept_poll(PgpxKept *kept, int pool, bool *full);
 
 /*
  * pgpx_session_wait_control

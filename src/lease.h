@@ -46,6 +46,9 @@ typedef struct PgpxLease
 
 /* --- checkout.c ---------------------------------------------------------- */
 
+/* The timeout that counts, in ms: the call's, the GUC's, the option's; 0: none. */
+extern int64 pgpx_lease_timeout(const PgpxTarget *target, int64 timeout);
+
 /*
  * pgpx_lease_checkout
  *		Lease a connection of a server's pool for the current user.
@@ -190,8 +193,10 @@ extern void pgpx_notes_drop(PgpxLease *lease);
 
 extern dlist_head pgpx_leases;	/* of this session */
 
-/* A record that is not in the list yet; never fails once it has returned. */
+/* A record that is not in the list yet: to put a lease into it cannot fail. */
 extern PgpxLease *pgpx_lease_alloc(void);
+
+/* Take a lease out of the list, if it is in it; the record is used again. */
 extern void pgpx_lease_forget(PgpxLease *lease);
 
 /* Register exit and transaction callbacks, once. */

@@ -210,7 +210,7 @@ pgpx_lease_register_callbacks(void)
 }
 
 /* The error of an id that this session does not hold. */
-static void
+pg_noreturn static void
 raise_not_mine(int64 id)
 {
 	for (int i = 0; id > 0 && i < pgpx_shared->max_connections; i++)
@@ -238,7 +238,6 @@ find(int64 id)
 			return lease;
 	}
 	raise_not_mine(id);
-	return NULL;				/* keep compiler quiet */
 }
 
 static void

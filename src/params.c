@@ -18,6 +18,8 @@
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
 
+#include "tuples_styles.h"
+
 /* 0 if the settings are right as they are, else a level to go back from. */
 static int
 begin_styles(void)
@@ -29,16 +31,11 @@ begin_styles(void)
 		return 0;
 	level = NewGUCNestLevel();
 	if (DateStyle != USE_ISO_DATES)
-		(void) set_config_option("datestyle", "ISO", PGC_USERSET, PGC_S_SESSION,
-								 GUC_ACTION_SAVE, true, 0, false);
+		pgpx_styles_set("datestyle", "ISO");
 	if (IntervalStyle != INTSTYLE_POSTGRES)
-		(void) set_config_option("intervalstyle", "postgres", PGC_USERSET,
-								 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0,
-								 false);
+		pgpx_styles_set("intervalstyle", "postgres");
 	if (extra_float_digits < 1)
-		(void) set_config_option("extra_float_digits", "3", PGC_USERSET,
-								 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0,
-								 false);
+		pgpx_styles_set("extra_float_digits", "3");
 	return level;
 }
 

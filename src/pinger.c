@@ -115,7 +115,7 @@ pgpx_pinger_failed(PgpxPinger *p, const char *why)
 	char		text[PGPX_ERROR_LEN];
 	PgpxPool   *pool = &pgpx_pools[p->pool];
 
-	/* the text may be the connection's; one line of it is enough */
+	/* the text may be the connection's, or ours; one line of it is enough */
 	strlcpy(text, why, sizeof(text));
 	for (char *c = text; *c != '\0'; c++)
 		if (*c == '\n')
@@ -256,7 +256,7 @@ step_work(PgpxPinger *p)
 	if (p->error[0] != '\0')
 	{
 		/* read-only, tables gone: another connection may find it better */
-		pgpx_pinger_failed(p, pstrdup(p->error));
+		pgpx_pinger_failed(p, p->error);
 		return;
 	}
 	if (p->failing)

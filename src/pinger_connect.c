@@ -279,7 +279,7 @@ pgpx_pinger_step(PgpxPinger *p)
 	if (!pgpx_pinger_results(p, NULL))
 		return;
 	if (p->error[0] != '\0')
-		pgpx_pinger_failed(p, pstrdup(p->error));
+		pgpx_pinger_failed(p, p->error);
 	else if (PQtransactionStatus(p->pg) != PQTRANS_IDLE)
 		pgpx_pinger_failed(p, "The start commands left a transaction open.");
 	else if (p->phase == PGPX_PINGER_START)

@@ -11,8 +11,6 @@
  */
 #include "pool.h"
 
-#include "storage/latch.h"
-
 #include "stats.h"
 #include "ticket.h"
 
@@ -25,14 +23,14 @@ pgpx_wake_add(PgpxWake *wake, int procno)
 	if (wake->n < PGPX_WAKE_MAX)
 		wake->procno[wake->n++] = procno;
 	else
-		SetLatch(&GetPGProcByNumber(procno)->procLatch);
+		pgpx_process_wake(procno);
 }
 
 void
 pgpx_wake_flush(PgpxWake *wake)
 {
 	for (int i = 0; i < wake->n; i++)
-		SetLatch(&GetPGProcByNumber(wake->procno[i])->procLatch);
+		pgpx_process_wake(wake->procno[i]);
 	wake->n = 0;
 }
 
@@ -233,11 +231,10 @@ conninfo_is_known(const PgpxPool *pool)
 }
 
 bool
-pgpx_pool_must_give_way(PgpxPool *pool)
+pgpx_pool_must_give_way_locked(PgpxPool *pool)
 {
 	int			index = PGPX_POOL_INDEX(pool);
-	PgpxTime	since =
-		pool->queue_head >= 0 ? pgpx_tickets[pool->queue_head].since : 0;
+	PgpxTime	since = pgpx_pool_waits_since_locked(pool);
 
 	return pgpx_cap_is_owed(&pgpx_servers[pool->server].cap, index, since) ||
 		pgpx_cap_is_owed(&pgpx_shared->cap, index, since);
@@ -282,7 +279,7 @@ pgpx_pool_grow_locked(PgpxPool *pool, int extra)
 
 	if (wanted == 0)
 		return 0;
-	if (pgpx_pool_must_give_way(pool))
+	if (pgpx_pool_must_give_way_locked(pool))
 	{
 		/* the worker sees whether the other one is still hungry */
 		pgpx_worker_wake_soon(pool->worker);

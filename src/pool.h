@@ -264,7 +264,7 @@ extern void pgpx_pool_revoke_locked(PgpxPool *pool, PgpxConn *conn,
 /* --- pool.c: what any of these may do to a connection ---------------------- */
 
 /* Must this pool leave its places to others, who have waited longer? */
-extern bool pgpx_pool_must_give_way(PgpxPool *pool);
+extern bool pgpx_pool_must_give_way_locked(PgpxPool *pool);
 
 /* Send a connection on its way out; the worker closes it. */
 extern void pgpx_pool_close_locked(PgpxPool *pool, PgpxConn *conn,

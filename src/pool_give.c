@@ -30,7 +30,7 @@ retire_reason(PgpxPool *pool, PgpxConn *conn, PgpxTime now)
 		return PGPX_CLOSE_OVERFLOW;
 	if (pool->opts.max_uses > 0 && conn->leases >= pool->opts.max_uses)
 		return PGPX_CLOSE_USES;
-	if (pgpx_pool_must_give_way(pool))
+	if (pgpx_pool_must_give_way_locked(pool))
 		return PGPX_CLOSE_EVICTED;
 	if (conn->expires_at != 0 && now >= conn->expires_at &&
 		pgpx_pool_may_expire_locked(pool, now, NULL))

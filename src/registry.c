@@ -12,6 +12,8 @@
 
 #include "utils/builtins.h"
 
+#include "dlock.h"
+
 PgpxPool *
 pgpx_pool_lock(int index, uint32 pool_id)
 {
@@ -39,9 +41,9 @@ find_locked(const PgpxPoolKey *key)
 }
 
 /*
- * The record of a server; makes one.  -1: all are in use, which cannot be while
- * there is a place for a pool, unless servers without pools are paused.  Caller
- * holds the registry lock exclusively.
+ * The record of a server; make: one is made if there is none.  -1: all are in use,
+ * which cannot be while there is a place for a pool, unless servers without pools
+ * are paused.  Caller holds the registry lock exclusively.
  */
 static int
 find_server_locked(Oid database, Oid server, bool make)
@@ -128,7 +130,8 @@ is_empty_locked(const PgpxPool *pool)
 
 /*
  * An empty place; else the pool that was used longest ago among those that
- * hold no connection and no ticket.  Caller holds the registry lock
+ * hold no connection, no ticket and no distributed lock, which is pinged by what
+ * the pool's worker knows of the pool.  Caller holds the registry lock
  * exclusively.  A pool that gets a ticket after the look is found by its user
  * to have another id: the place is checked again under its own lock.
  */
@@ -150,7 +153,8 @@ find_place_locked(void)
 		unused = is_empty_locked(pool);
 		used = Max(pool->last_checkout, pool->created_at);
 		LWLockRelease(pool->lock);
-		if (unused && (best < 0 || used < best_used))
+		if (unused && (best < 0 || used < best_used) &&
+			!pgpx_dlock_any(i, pool->pool_id))
 		{
 			best = i;
 			best_used = used;

@@ -341,7 +341,6 @@ pgpx_relay_go_on(void)
 void
 pgpx_relay_cut(PgpxWorkerConn *w, bool polite)
 {
-	static const char goodbye[] = {'X', 0, 0, 0, 4};
 	PgpxRelay  *relay = w->relay;
 
 	if (relay->remote < 0)
@@ -353,7 +352,7 @@ pgpx_relay_cut(PgpxWorkerConn *w, bool polite)
 	}
 	drop(&relay->inward);
 	if (polite && is_empty(&relay->outward))
-		(void) pgpx_tls_write(&relay->tls, goodbye, sizeof(goodbye));
+		(void) pgpx_tls_write(&relay->tls, PGPX_TERMINATE, PGPX_TERMINATE_LEN);
 	drop(&relay->outward);
 	set_more(relay, false);
 	watch(PGPX_WATCH_RELAY_REMOTE, w->index, relay->remote,

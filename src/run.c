@@ -305,10 +305,8 @@ pgpx_run_step(PgpxRun *run)
 /*
  * Read until the boundary.  A cancel that was asked for and came before its
  * statement is lost, so it is asked for again.  What comes of a large answer is
- * left to gather, unless nothing has come of late.
- *
- * While others wait for a connection of this pool the processors have better
- * things to do than to look for our answer.
+ * left to gather, unless nothing has come of late.  Before each sleep it is looked
+ * whether something comes at once, where that is likely to pay (busy_poll.c).
  */
 void
 pgpx_run_read(PgpxRun *run)

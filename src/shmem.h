@@ -27,7 +27,8 @@
  *	4. free_mutex		spinlock, one	the list of FREE connections.
  *	-  formats_mutex	spinlock, one	what is known of results; taken alone.
  *	-  dlock_lock		LWLock, one		distributed locks (dlock_table.h); taken
- *										alone.  Checks of invariants ask the server's
+ *										alone, or under the registry lock alone.
+ *										Checks of invariants ask the server's
  *										process array under it.
  *
  * Under any of them: no libpq call, no ereport(ERROR), no sleep, no socket.
@@ -246,7 +247,6 @@ typedef struct PgpxPoolKey
  * What the pools of one foreign server share.  A place is taken with the first
  * pool, or the first pause, and left with the last.
  */
-
 typedef struct PgpxServer
 {
 	/* protected by the registry lock */

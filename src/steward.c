@@ -47,20 +47,27 @@ binding_cap(PgpxPool *pool, PgpxTime *since)
 	return cap;
 }
 
+/* The free connection of a pool that was used longest ago; -1: none is free. */
+static int
+oldest_free(const PgpxPool *pool)
+{
+	return pool->idle_tail >= 0 ? pool->idle_tail : pool->owed_head;
+}
+
 /*
  * Close the connection that has been idle longest in another pool under the same
- * cap; false if none is idle.  One that is closing already is waited for.
+ * cap, if one is idle.  One that is closing already is waited for.
  */
-static bool
+static void
 evict_for(int hungry, bool same_server)
 {
 	PgpxPool   *best = NULL;
 	PgpxTime	best_used = PG_INT64_MAX;
+	int			oldest;
 
 	for (int i = 0; i < pgpx_shared->max_pools; i++)
 	{
 		PgpxPool   *pool = &pgpx_pools[i];
-		int			oldest;
 
 		if (pool->pool_id == 0 || i == hungry ||
 			(same_server && pool->server != pgpx_pools[hungry].server))
@@ -68,7 +75,7 @@ evict_for(int hungry, bool same_server)
 		LWLockAcquire(pool->lock, LW_SHARED);
 		if (pool->count[PGPX_CONN_CLOSING] > 0)
 			best_used = -1;		/* a place is about to come free */
-		oldest = pool->idle_tail >= 0 ? pool->idle_tail : pool->owed_head;
+		oldest = oldest_free(pool);
 		if (oldest >= 0 && pgpx_conns[oldest].last_used < best_used)
 		{
 			best = pool;
@@ -77,17 +84,13 @@ evict_for(int hungry, bool same_server)
 		LWLockRelease(pool->lock);
 	}
 	if (best == NULL || best_used < 0)
-		return false;
+		return;
 
 	LWLockAcquire(best->lock, LW_EXCLUSIVE);
-	if (best->idle_tail >= 0)
-		pgpx_pool_close_locked(best, &pgpx_conns[best->idle_tail],
-							   PGPX_CLOSE_EVICTED);
-	else if (best->owed_head >= 0)
-		pgpx_pool_close_locked(best, &pgpx_conns[best->owed_head],
-							   PGPX_CLOSE_EVICTED);
+	oldest = oldest_free(best);
+	if (oldest >= 0)
+		pgpx_pool_close_locked(best, &pgpx_conns[oldest], PGPX_CLOSE_EVICTED);
 	LWLockRelease(best->lock);
-	return true;
 }
 
 /* The hungriest of the pools under a cap; all those of a server, or all. */
@@ -116,7 +119,7 @@ name_hungriest(PgpxCap *cap)
 		cap == &pgpx_shared->cap)
 		pgpx_worker_wake_all();
 	if (hungriest >= 0)
-		(void) evict_for(hungriest, cap != &pgpx_shared->cap);
+		evict_for(hungriest, cap != &pgpx_shared->cap);
 }
 
 /*

@@ -50,7 +50,7 @@ pgpx_ticket_sent(PgpxTicket *ticket, PgpxOffer how)
 {
 	pg_write_barrier();
 	pg_atomic_write_u32(&ticket->offer, how);
-	SetLatch(&GetPGProcByNumber(PGPX_TICKET_INDEX(ticket))->procLatch);
+	pgpx_process_wake(PGPX_TICKET_INDEX(ticket));
 }
 
 static void

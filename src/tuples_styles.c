@@ -66,8 +66,8 @@ pgpx_styles_check(const PgpxWire *wire, Oid type)
 			 errhint("Set DateStyle to ISO on the lease, or return the lease.")));
 }
 
-static void
-set_here(const char *name, const char *value)
+void
+pgpx_styles_set(const char *name, const char *value)
 {
 	(void) set_config_option(name, value, PGC_USERSET, PGC_S_SESSION,
 							 GUC_ACTION_SAVE, true, 0, false);
@@ -88,10 +88,10 @@ pgpx_styles_begin(const PgpxWire *wire)
 		strlcat(datestyle, strcmp(datestyle, "German") == 0 ||
 				strstr(wire->datestyle, "DMY") != NULL ? ", DMY" : ", MDY",
 				sizeof(datestyle));
-		set_here("DateStyle", datestyle);
+		pgpx_styles_set("DateStyle", datestyle);
 	}
 	if (!wire->intervalstyle_postgres)
-		set_here("IntervalStyle", wire->intervalstyle);
+		pgpx_styles_set("IntervalStyle", wire->intervalstyle);
 	return level;
 }
 
@@ -104,8 +104,8 @@ pgpx_neutral_begin(void)
 		return 0;
 	level = NewGUCNestLevel();
 	if (!Array_nulls)
-		set_here("array_nulls", "on");
+		pgpx_styles_set("array_nulls", "on");
 	if (xmloption != XMLOPTION_CONTENT)
-		set_here("xmloption", "content");
+		pgpx_styles_set("xmloption", "content");
 	return level;
 }

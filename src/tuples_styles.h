@@ -17,6 +17,9 @@
  */
 extern void pgpx_styles_check(const PgpxWire *wire, Oid type);
 
+/* Set a setting here, until the level that was begun before ends (AtEOXact_GUC). */
+extern void pgpx_styles_set(const char *name, const char *value);
+
 /*
  * pgpx_styles_begin
  *		Set the styles here to what the remote's texts are in.  Returns the level

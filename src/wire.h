@@ -168,8 +168,8 @@ extern bool pgpx_wire_answered(const PgpxWire *wire, size_t *scanned);
 
 /*
  * pgpx_wire_flush
- *		Send what is buffered, without waiting: 1 all sent, 0 some is left,
- *		-1 the stream is broken.
+ *		Send what is buffered, without waiting: 1 all sent, 0 some is left, -1 the
+ *		remote takes no more, and what it has said may still be read.
  */
 extern int	pgpx_wire_flush(PgpxWire *wire);
 

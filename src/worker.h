@@ -4,8 +4,8 @@
  *	  The pool worker from inside: what its files share.
  *
  * Runs in the worker only.  The worker never blocks: all it waits for is in one
- * epoll set, with a deadline.  Of shared memory it changes the connections of
- * its own pools, through pool.h.
+ * epoll set, with a deadline, and what cannot but block is in threads (task.c).  Of
+ * shared memory it changes the connections of its own pools, through pool.h.
  *
  *-------------------------------------------------------------------------
  */
@@ -30,6 +30,10 @@
 
 /* How often it compares the holders of leases with the living processes. */
 #define PGPX_SWEEP_MS 5000
+
+/* The message that says goodbye: type, length, nothing. */
+#define PGPX_TERMINATE "X\0\0\0\4"
+#define PGPX_TERMINATE_LEN 5
 
 typedef enum PgpxWorkerPhase
 {
@@ -156,7 +160,7 @@ typedef enum PgpxWatchKind
 
 extern void pgpx_reactor_init(void);
 
-/* Add, change (same fd) or, with events 0, remove a descriptor. */
+/* Watch a descriptor (add), or change what it is watched for; watch it no more. */
 extern void pgpx_reactor_watch(PgpxWatchKind kind, int index, int fd,
 							   uint32 events, bool add);
 extern void pgpx_reactor_forget(int fd);
@@ -252,7 +256,10 @@ extern void pgpx_login_step(PgpxLogin *login);
 /* Is libpq's connection in use by a thread?  Then nobody may touch it. */
 extern bool pgpx_login_is_running(const PgpxLogin *login);
 
-/* What it has not come to its end for, to be added to a sentence; "": the remote. */
+/*
+ * To be added to "it did not end in time": what it computes, or waits for.  "": it
+ * waits for the remote.
+ */
 extern const char *pgpx_login_why_late(const PgpxLogin *login);
 
 /*

@@ -10,12 +10,18 @@
 
 #include <setjmp.h>
 
-/* Where ereport(ERROR) leads to, if an error may be thrown at all. */
+/*
+ * Where ereport(ERROR) leads to, if an error may be thrown at all, and no PG_TRY of
+ * the sources is nearer.
+ */
 extern sigjmp_buf fuzz_error;
 extern bool fuzz_may_throw;
 
 extern void fuzz_throw(void) __attribute__((noreturn));
 extern void fuzz_free_all(void);
+
+/* How many pieces of memory have not been freed. */
+extern int	fuzz_chunks(void);
 
 /* A bug: say what, and stop. */
 #define FUZZ_CHECK(condition) \

@@ -29,12 +29,6 @@ static bool release;
 static int	nanswers;
 static int	nlogins;
 
-void *
-MemoryContextAllocZero(MemoryContext context, Size size)
-{
-	return palloc0(size);
-}
-
 Size
 mul_size(Size a, Size b)
 {

@@ -165,12 +165,6 @@ ReleaseExternalFD(void)
 }
 
 /* (the library's are not linked) */
-void *
-MemoryContextAllocZero(MemoryContext context, Size size)
-{
-	return palloc0(size);
-}
-
 int
 PQsocket(const PGconn *conn)
 {

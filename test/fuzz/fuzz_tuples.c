@@ -43,7 +43,6 @@
 PgpxShared *pgpx_shared = NULL;
 bool		Array_nulls = true;
 int			xmloption = XMLOPTION_CONTENT;
-ErrorContextCallback *error_context_stack = NULL;
 
 static const Oid attribute_types[NATTRS] = {TEXTOID, INT4OID, TIMESTAMPTZOID,
 INTDOMAIN, NUMERICOID};

@@ -21,7 +21,7 @@ sub put
 
 mkdir "$FindBin::Bin/corpus/$_" foreach '',
   qw(fuzz_wire fuzz_control fuzz_options fuzz_error fuzz_validator fuzz_tuples
-  fuzz_login fuzz_pinger fuzz_relay);
+  fuzz_login fuzz_pinger fuzz_relay fuzz_kept fuzz_dlock);
 
 my $columns = message('T', pack('n', 2)
 	  . "a\0" . pack('NnNnNn', 0, 0, 23, 4, -1, 0)
@@ -264,3 +264,121 @@ my %relay = (
 	cut => ("\2\377\4\0" x 2) . "\0\77\6\0\377",
 );
 put("fuzz_relay/$_", $relay{$_}) foreach sort keys %relay;
+
+# pairs of an operation of the session (0 it fetches, 3 drops, 4 leases a socket, 5 its
+# generation ends, 6 descriptors run out, 7 it drops one of an old generation) and a
+# connection; after a fetch what happens while it waits (0 a right answer, 1 a lie in
+# some fields, 2 another length, 3 so many sockets, 4 to an old question, 5 raw bytes,
+# 6 an interrupt, 7 the lease is gone, 8 the worker shuts the socket down, 9 and closes
+# it, 10 descriptors run out, 11 it cannot be waited for, 12 time passes; 128: and)
+my $fetch = "\0\1";
+my $length = length pack 'QQllQQQ', (0) x 7;
+my %kept = (
+	honest => $fetch . "\0",
+	some => join('', map(pack('C3', 0, $_, 0), 1 .. 9)) . "\3\5",
+	waits => $fetch . "\14\1\14\1\0",
+	too_late => $fetch . "\14\377\14\377\14\377\14\377\14\377\0",
+	refused => $fetch . "\3\100",
+	refused_with_socket => $fetch . "\23\100",
+	no_socket => $fetch . "\3\0",
+	two_sockets => $fetch . "\43\0\0",
+	many_sockets => $fetch . "\123\0\0",
+	two_answers => $fetch . "\200\0" . "\0\2\0",
+	short => $fetch . "\22\0" . chr($length - 1) . "\0",
+	long => $fetch . "\22\0" . chr($length + 1) . "\0",
+	empty => $fetch . "\2\0\0" . $fetch . "\0",
+	raw => $fetch . "\25\4abcd\0",
+	interrupted => $fetch . "\6" . "\0\2" . "\24\0",
+	interrupted_with_answer => $fetch . "\200\6" . $fetch . "\0",
+	gone => $fetch . "\7" . $fetch . "\0",
+	shut_down => $fetch . "\10" . $fetch . "\0",
+	closed => $fetch . "\11\14\377",
+	no_descriptors => "\0\2\0" . "\6\0" . $fetch . "\0" . "\206\0",
+	one_descriptor => "\16\0" . $fetch . "\0",
+	no_room_for_answer => $fetch . "\200\12" . "\206\0" . $fetch . "\0",
+	no_wait_set => $fetch . "\213\0" . $fetch . "\0",
+	no_wait_set_again => join('', ($fetch . "\213\0") x 4),
+	let_go => join('', map(pack('C3', 0, $_, 0), 0 .. 70)),
+	other_generation => $fetch . "\0\5\1" . $fetch . "\0",
+	old_generation_leased => $fetch . "\0\4\1\5\1" . $fetch . "\0",
+	old_generation_dropped => $fetch . "\0\4\1\5\1" . $fetch . "\0\7\0",
+	(map { ("lie_$_" => $fetch . "\21" . chr(1 << $_) . "\0") } 0 .. 6),
+);
+put("fuzz_kept/$_", $kept{$_}) foreach sort keys %kept;
+
+# first byte: 0 it was asked for a lock, 1 to force it, 2 for the status, 3 for the
+# set-up; 4 the session is cancelled at the end, 8 the remote falls silent, else it goes;
+# 16 these are values of rows alone; 32 the session waits. Second: the pieces' size
+sub head { my ($n) = @_; return $bound . message('T', pack('n', $n) . ("c\0" . pack('NnNnNn', 0, 0, 25, -1, -1, 0)) x $n); }
+sub values_of { return join '', map { defined $_ ? pack('C/a', $_) : "\377" } @_; }
+my @nulls = (undef) x 6;
+my @other = (undef, 'who', 'why', '2026-01-01 00:00:00+00', '2026-01-01 00:00:10+00');
+my $some = message('C', "SELECT 1\0");
+my %dlock = (
+	granted => "\0\0" . head(7) . texts('1700000000000000', @nulls) . $some . $ready,
+	granted_in_pieces => "\0\3" . head(7) . texts('1700000000000000', @nulls) . $some . $ready,
+	held => "\40\0" . head(7) . texts(@other, '10000', 'false') . $some . $ready,
+	spent => "\0\0" . head(7) . texts(@other, '10000', 'true') . $some . $ready,
+	nobody => "\0\0" . head(7) . message('C', "SELECT 0\0") . $ready,
+	both => "\0\0" . head(7) . texts('5', @other[1 .. 4], '10000', 'true') . $some . $ready,
+	two_rows => "\0\0" . head(7) . texts('5', @nulls) . texts(@other, '1', 'false') . $some . $ready,
+	granted_and_refused => "\0\0" . head(7) . texts('5', @nulls) . $error . $ready,
+	granted_and_not_committed => "\0\0" . head(7) . texts('5', @nulls) . $some . $error . $ready,
+	granted_and_gone => "\0\0" . head(7) . texts('5', @nulls) . $some,
+	granted_and_silent => "\10\0" . head(7) . texts('5', @nulls) . $some,
+	granted_and_cancelled => "\4\0" . head(7) . texts('5', @nulls) . $some,
+	error_and_gone => "\0\0" . head(7) . texts('5', @nulls) . $error,
+	error_and_silent => "\10\0" . $bound . $error,
+	granted_twice => "\0\0" . (head(7) . texts('5', @nulls) . $some . $ready) x 2,
+	granted_unasked => "\0\0" . head(7) . texts('5', @nulls) . $some . $ready . texts('6', @nulls),
+	granted_with_notice => "\0\0" . $notice . head(7) . texts('5', @nulls) . $some . $ready . $notice,
+	last_words => "\0\0" . head(7) . texts('5', @nulls) . $some . $ready . message('E', "SFATAL\0VFATAL\0C57P01\0Mbye\0\0"),
+	fatal => "\0\0" . message('E', "SFATAL\0VFATAL\0C57P01\0Mbye\0\0") . $ready,
+	no_command => "\0\0" . head(7) . texts('5', @nulls) . $ready,
+	no_description => "\0\0" . $bound . texts('5', @nulls) . $some . $ready,
+	two_descriptions => "\0\0" . head(7) . substr(head(7), 10) . texts('5', @nulls) . $some . $ready,
+	fewer_columns => "\0\0" . head(1) . texts('5') . $some . $ready,
+	fewer_values => "\0\0" . head(7) . texts('5') . $some . $ready,
+	more_values => "\0\0" . head(7) . texts('5', @nulls, 'x') . $some . $ready,
+	more_said => "\0\0" . head(7) . message('D', pack('n', 8) . substr(substr(texts('5', @nulls), 5), 2)) . $some . $ready,
+	binary => "\0\0" . $bound . message('T', pack('n', 7) . ("c\0" . pack('NnNnNn', 0, 0, 20, 8, -1, 1)) x 7)
+	  . texts('12345678', @nulls) . $some . $ready,
+	other_binary => "\0\0" . $bound . message('T', pack('n', 7) . ("c\0" . pack('NnNnNn', 0, 0, 3802, 8, -1, 1)) x 7)
+	  . texts('12345678', @nulls) . $some . $ready,
+	no_rows_at_all => "\0\0" . $bound . message('n', '') . message('C', "INSERT 0 1\0") . $ready,
+	no_statement => "\0\0" . $bound . message('n', '') . message('I', '') . $ready,
+	copy => "\0\0" . $bound . message('G', "\0\0\0"),
+	other_encoding => "\0\0" . message('S', "client_encoding\0LATIN1\0") . head(7) . texts('5', @nulls) . $some . $ready,
+	in_transaction => "\0\0" . head(7) . texts('5', @nulls) . $some . message('Z', 'T'),
+	no_table => "\0\0" . message('1', '') . $error . $ready,
+	read_only => "\0\0" . message('1', '') . message('E', "SERROR\0C25006\0Mno\0\0") . $ready,
+	no_lock => "\0\0" . $bound . message('E', "SERROR\0C55P03\0Mno\0\0") . $ready,
+	(map { ("token_$_->[0]" => "\20\0" . values_of($_->[1], @nulls)) } (
+		[ empty => '' ], [ zero => '0' ], [ minus => '-1' ], [ word => 'one' ],
+		[ tail => '12x' ], [ blank => ' 12' ], [ blank_behind => '12 ' ], [ plus => '+7' ],
+		[ most => '9223372036854775807' ], [ more => '9223372036854775808' ],
+		[ least => '-9223372036854775808' ], [ long => '9' x 200 ], [ nul => "5\0" ],
+		[ hex => '0x10' ], [ octal => '010' ], [ float => '1e3' ], [ not_utf8 => "5\xe4" ])),
+	(map { ("left_$_->[0]" => "\20\0" . values_of(@other, $_->[1], 'false')) } (
+		[ zero => '0' ], [ minus => '-1' ], [ most => '9223372036854775807' ],
+		[ null => undef ], [ word => 'soon' ])),
+	rows => "\20\0" . join('', map { values_of($_, @nulls) } 1 .. 50),
+	not_utf8 => "\20\0" . values_of(undef, "wh\xf6", "wh\xff", 's', 'e', '5', 'false'),
+	spent_otherwise => "\20\0" . values_of(@other, '5', 't'),
+	force => "\21\0" . values_of('true'),
+	force_free => "\21\0" . values_of('false'),
+	force_nobody => "\1\0" . head(1) . message('C', "UPDATE 0\0") . $ready,
+	force_null => "\21\0" . values_of(undef, 'true'),
+	force_error => "\1\0" . head(1) . texts('true') . $error . $ready,
+	status => "\22\0" . values_of('name', 'held', 'p', 'who', undef, '2026', '5', '2026', '2026') x 3,
+	status_throws => "\22\0" . values_of('name', 'held', 'p', 'who', undef, 'X', '5', '2026', '2026'),
+	status_throws_at_end => "\22\0" . values_of('name', 'held', 'p', 'who', undef, '2026', '5', '2026', 'X'),
+	status_binary => "\2\7" . message('T', pack('n', 9) . ("c\0" . pack('NnNnNn', 0, 0, 25, -1, -1, 0)) x 5
+		  . "c\0" . pack('NnNnNn', 0, 0, 1184, 8, -1, 1) . ("c\0" . pack('NnNnNn', 0, 0, 20, 8, -1, 1)) x 3)
+	  . texts('name', 'held', 'p', 'who', undef, '12345678', '12345678', '1234', undef) . $some . $ready,
+	make => "\3\0" . message('C', "SET\0") x 2 . $columns . $row . $done . message('C', "DO\0") . $ready,
+	make_alien => "\3\0" . message('C', "SET\0") . message('E', "SERROR\0C55000\0Mno\0\0") . $ready,
+	make_half => "\3\5" . message('C', "SET\0"),
+	make_empty => "\3\0" . $ready,
+);
+put("fuzz_dlock/$_", $dlock{$_}) foreach sort keys %dlock;

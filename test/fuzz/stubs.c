@@ -26,6 +26,8 @@
 
 sigjmp_buf	fuzz_error;
 bool		fuzz_may_throw = false;
+sigjmp_buf *PG_exception_stack = NULL;
+ErrorContextCallback *error_context_stack = NULL;
 
 /* What a run has not freed is freed at its end: memory is a context's here. */
 typedef struct Chunk
@@ -62,6 +64,16 @@ fuzz_free_all(void)
 		pfree(chunks.next + 1);
 }
 
+int
+fuzz_chunks(void)
+{
+	int			n = 0;
+
+	for (Chunk *chunk = chunks.next; chunk != &chunks; chunk = chunk->next)
+		n++;
+	return n;
+}
+
 void *
 palloc(Size size)
 {
@@ -78,6 +90,12 @@ void *
 MemoryContextAlloc(MemoryContext context, Size size)
 {
 	return allocate(size);
+}
+
+void *
+MemoryContextAllocZero(MemoryContext context, Size size)
+{
+	return palloc0(size);
 }
 
 void *
@@ -130,6 +148,18 @@ pnstrdup(const char *s, Size len)
 	memcpy(copy, s, n);
 	copy[n] = '\0';
 	return copy;
+}
+
+char *
+psprintf(const char *format, ...)
+{
+	char		text[8192];
+	va_list		args;
+
+	va_start(args, format);
+	vsnprintf(text, sizeof(text), format, args);
+	va_end(args);
+	return pstrdup(text);
 }
 
 /* --- StringInfo, as lib/stringinfo.c ------------------------------------- */
@@ -206,15 +236,23 @@ fuzz_throw(void)
 {
 	if (!fuzz_may_throw)
 		abort();
-	siglongjmp(fuzz_error, 1);
+	siglongjmp(PG_exception_stack != NULL ? *PG_exception_stack : fuzz_error, 1);
+}
+
+void
+pg_re_throw(void)
+{
+	fuzz_throw();
 }
 
 static int	level;
+static int	code;
 
 bool
 errstart(int elevel, const char *domain)
 {
 	level = elevel;
+	code = elevel >= ERROR ? ERRCODE_INTERNAL_ERROR : 0;
 	return true;
 }
 
@@ -227,7 +265,11 @@ errstart_cold(int elevel, const char *domain)
 void
 errfinish(const char *filename, int lineno, const char *funcname)
 {
-	if (level >= ERROR)
+	int			thrown = level;
+
+	for (ErrorContextCallback *c = error_context_stack; c != NULL; c = c->previous)
+		c->callback(c->arg);
+	if (thrown >= ERROR)
 		fuzz_throw();
 }
 
@@ -261,7 +303,14 @@ set_errcontext_domain(const char *domain)
 int
 errcode(int sqlerrcode)
 {
+	code = sqlerrcode;
 	return 0;
+}
+
+int
+geterrcode(void)
+{
+	return code;
 }
 
 int

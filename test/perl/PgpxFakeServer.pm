@@ -8,6 +8,9 @@
 #       old => { version => '14.4', do => sub { $_[0]->serve } });
 #   make_pool($local, $fake, server => 's', remote_dbname => 'honest');
 #
+# "login" says all by itself, greeting() first, if it likes, and ready().  Where a test
+# has many behaviours, make_servers makes a server for each, which is used as s_NAME.
+#
 # "cancel" is called with the process that a cancel request is for; {startup} has what
 # the client has said of itself.
 #
@@ -25,7 +28,7 @@ use IO::Socket::INET;
 use POSIX ();
 use Socket qw(AF_UNIX IPPROTO_TCP PF_UNSPEC SOCK_STREAM TCP_NODELAY);
 
-our @EXPORT_OK = qw(message ready done columns row failure);
+our @EXPORT_OK = qw(message greeting backend_key ready done columns row failure);
 
 my @servers;
 
@@ -34,7 +37,7 @@ sub new
 	my ($class, %behaviours) = @_;
 	my $listener = IO::Socket::INET->new(Listen => 64, LocalAddr => '127.0.0.1')
 	  or die "no listener: $!";
-	my $self = bless { port => $listener->sockport }, $class;
+	my $self = bless { port => $listener->sockport, names => [ grep { $_ ne 'cancel' } sort keys %behaviours ] }, $class;
 
 	$self->{pid} = fork // die "fork: $!";
 	if ($self->{pid} == 0)
@@ -62,6 +65,26 @@ sub new
 sub port { return $_[0]->{port}; }
 
 sub sslmode { return $ENV{PGPX_TEST_TLS} ? 'require' : 'disable'; }
+
+# A server s_NAME of one connection for each behaviour, with a user mapping of the
+# session's user; those whose name begins with "start" have start commands.
+sub make_servers
+{
+	my ($self, $session, $timeout) = @_;
+
+	foreach my $name (@{ $self->{names} })
+	{
+		my $start = $name =~ /^start/ ? ", start_commands 'select 1'" : '';
+
+		$session->run(<<"EOT");
+CREATE SERVER s_$name FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host '127.0.0.1', port '$self->{port}', dbname '$name',
+	sslmode '${\ sslmode() }', pool_size '1', connect_timeout '$timeout', operation_timeout '$timeout'$start);
+CREATE USER MAPPING FOR CURRENT_USER SERVER s_$name OPTIONS (user 'somebody', password 'something');
+EOT
+		die $session->error if $session->error ne '';
+	}
+	return;
+}
 
 # TLS was asked for: from now on the connection's bytes come through a process that
 # has it.
@@ -115,13 +138,7 @@ sub connection
 	}
 	my $version = '15.0';
 	($version, $behaviour) = @$behaviour{qw(version do)} if ref $behaviour eq 'HASH';
-	$self->send(
-		message('R', pack 'N', 0),
-		(map { message('S', join("\0", @$_) . "\0") }
-			[ server_version => $version ], [ client_encoding => 'UTF8' ],
-			[ DateStyle => 'ISO, MDY' ], [ standard_conforming_strings => 'on' ]),
-		message('K', pack 'NN', $$, 42),
-		ready());
+	$self->send(greeting($version), backend_key(), ready());
 	$behaviour->($self);
 	return;
 }
@@ -207,6 +224,19 @@ sub message
 
 	return pack('aN', $type, 4 + length $body) . $body;
 }
+
+# What a server says to whom it asks for no password, up to the key.
+sub greeting
+{
+	my ($version) = @_;
+
+	return message('R', pack 'N', 0) . join '', map { message('S', join("\0", @$_) . "\0") } (
+		[ server_version => $version // '15.0' ], [ client_encoding => 'UTF8' ],
+		[ DateStyle => 'ISO, MDY' ], [ standard_conforming_strings => 'on' ]);
+}
+
+# What a cancel request has to know.
+sub backend_key { return message('K', pack 'NN', $$, 42); }
 
 sub ready { return message('Z', 'I'); }
 

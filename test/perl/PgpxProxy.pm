@@ -18,6 +18,7 @@
 #   freeze         nothing is passed on
 #   delay 20       all arrives 20 ms late
 #   hold           cancel requests are taken in, and no more
+#   hold all       .. and all other connections that come, which in TLS look alike
 #   mute           answers are lost; those connections end after it
 #   swallow 3000   the next answer to a question of so many bytes is lost, and with it
 #                  its connection; then all is as it should be
@@ -143,7 +144,7 @@ sub loop
 				sysread($read, my $line, 1000) or return;
 				if ($line !~ /^(?:look|count)/)
 				{
-					($fault, $bytes) = $line =~ /^(\w+) ?(\d*)/;
+					($fault, $bytes) = $line =~ /^(\w+) ?(\w*)/;
 					$drop->($_, $peer{$_}) foreach splice @held;
 					$delay = $fault eq 'delay' ? $bytes / 1000 : 0;
 					%left = $fault =~ $counted ? map { $_ => $bytes } keys %from_server : ();
@@ -211,8 +212,10 @@ sub loop
 				}
 				else { $asked{$other} = $n; }
 
-				# length and code of a cancel request
-				if (delete $fresh{$ready} && $fault eq 'hold' && $n == 16 && unpack('x4N', $data) == 80877102)
+				# length and code of a cancel request; libpq 17 asks for TLS before it
+				my $asks_for_tls = $fresh{$ready} && $n == 8 && unpack('x4N', $data) == 80877103;
+				my $first = !$asks_for_tls && delete $fresh{$ready};
+				if ($first && $fault eq 'hold' && ($bytes eq 'all' || $n == 16 && unpack('x4N', $data) == 80877102))
 				{
 					$select->remove($ready);
 					push @held, $ready;

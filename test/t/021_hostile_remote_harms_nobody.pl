@@ -149,11 +149,7 @@ my $local = local_node('local');
 my $fake = PgpxFakeServer->new(%behaviours);
 make_pool($local, $remote, server => 'good');
 my $session = PgpxSession->new($local);
-$session->run(join "\n", map { <<"EOT" } keys %behaviours);
-CREATE SERVER s_$_ FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host '127.0.0.1', port '${\ $fake->port}', dbname '$_',
-	sslmode '${\ PgpxFakeServer::sslmode() }', pool_size '1', connect_timeout '2s', operation_timeout '2s');
-CREATE USER MAPPING FOR CURRENT_USER SERVER s_$_ OPTIONS (user 'somebody', password 'something');
-EOT
+$fake->make_servers($session, '2s');
 $session->run("ALTER SERVER s_$_ OPTIONS (ADD reset 'never')") foreach grep { /unreset/ } keys %behaviours;
 my $worker = worker_pid($local);
 

@@ -116,8 +116,10 @@ is(calls('count(*)', "state = '08006' AND ended NOT BETWEEN '$stopped' AND '$gon
 	'connections were lost at its beginning only');
 is(calls('count(*)', "state = '55P03'"), '0', 'nobody waited in vain');
 cmp_ok(calls('count(*)', "state = '08001'"), '>', 50, 'many calls tell that the remote cannot be reached');
-is(calls('count(*)', "state = '08001' AND detail !~ 'refused|shutting down|starting up|closed the connection|terminating'"), '0', 'with the reason')
-  or diag(calls("string_agg(DISTINCT detail, '; ')", "state = '08001' AND detail !~ 'refused|shutting down|starting up|closed the connection'"));
+
+# (the last one is what libpq 18 says of TLS that is closed in the middle)
+my $unknown = q{state = '08001' AND detail !~ 'refused|shutting down|starting up|closed the connection|terminating|unexpected eof'};
+is(calls('count(*)', $unknown), '0', 'with the reason') or diag(calls("string_agg(DISTINCT detail, '; ')", $unknown));
 
 # 100 ms, and as much as the same machine was late with anything else meanwhile
 my $late = $local->safe_psql('postgres', 'SELECT max(late) FROM calls');

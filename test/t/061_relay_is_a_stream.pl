@@ -62,7 +62,9 @@ sub memory
 	return $kb;
 }
 
-# --- 100 MB out, in, and both ways at once
+# --- 100 MB out, in, and both ways at once; logins have their memory before
+$local->safe_psql('postgres', "SELECT pgpool.prewarm('four', 4)");
+ok(wait_until($local, "SELECT idle FROM pgpool.pools WHERE server = 'four'", 4), 'all are connected');
 my $small = memory();
 my $rows = "select md5(g::text) || repeat('x', 968) as a from generate_series(1, 100000) as g";
 my $wanted = $remote->safe_psql('postgres', "select count(*), md5(string_agg(a, '')) from ($rows) as r");

@@ -3,13 +3,10 @@
 use strict;
 use warnings;
 
-use PgpxFakeServer qw(message ready done columns row failure);
+use PgpxFakeServer qw(message greeting ready done columns row);
 use PgpxTest;
 use Test::More;
 
-my $GREETING = message('R', pack 'N', 0) . join '', map { message('S', join("\0", @$_) . "\0") } (
-	[ server_version => '15.0' ], [ client_encoding => 'UTF8' ], [ DateStyle => 'ISO, MDY' ]);
-my $LOGIN = $GREETING . message('K', pack 'NN', 1, 42) . ready;
 my $claim = pack 'aN', 'D', 0x3FFFF000;    # a row of 1 GB, of which nothing comes
 my $fine = message('N', "SLOG\0VLOG\0C00000\0MLOG:  an invented line\n\0\0");
 
@@ -23,7 +20,7 @@ sub greets
 	return { login => sub {
 		my ($fake) = @_;
 
-		$fake->send($GREETING . $more . ready . $behind);
+		$fake->send(greeting() . $more . ready . $behind);
 		$fake->serve;
 	} };
 }
@@ -40,7 +37,7 @@ my %behaviours = (
 	start_notes => sub { $_[0]->receive; my $note = message('A', pack('N', 1) . "a\0" . ('x' x 7900) . "\0") x 100; $_[0]->send($note) while 1 },
 	start_some => sub { $_[0]->receive; $_[0]->send(columns(1), row('x') x 1000, done('SELECT 1000'), ready); $_[0]->serve },
 
-	login_names => { login => sub { my $n = 0; $_[0]->send($GREETING); while (1) { $_[0]->send(map { message('S', "p$n.$_\0" . ('v' x 2000) . "\0") } 1 .. 100); $n++ } } },
+	login_names => { login => sub { my $n = 0; $_[0]->send(greeting()); while (1) { $_[0]->send(map { message('S', "p$n.$_\0" . ('v' x 2000) . "\0") } 1 .. 100); $n++ } } },
 	login_notices => greets($fine x 10, ''),
 	behind_notice => greets('', $fine),
 	behind_answer => greets('', $answer),
@@ -53,16 +50,7 @@ my $local = local_node('local');
 my $fake = PgpxFakeServer->new(%behaviours);
 make_pool($local, $remote, server => 'good');
 my $session = PgpxSession->new($local);
-foreach my $what (keys %behaviours)
-{
-	my $start = $what =~ /^start/ ? ", start_commands 'select 1'" : '';
-
-	$session->run(<<"EOT");
-CREATE SERVER s_$what FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host '127.0.0.1', port '${\ $fake->port}', dbname '$what',
-	sslmode '${\ PgpxFakeServer::sslmode() }', pool_size '1', connect_timeout '2s', operation_timeout '2s'$start);
-CREATE USER MAPPING FOR CURRENT_USER SERVER s_$what OPTIONS (user 'somebody', password 'something');
-EOT
-}
+$fake->make_servers($session, '2s');
 
 # A question; with a parameter it goes in the extended protocol.
 sub query

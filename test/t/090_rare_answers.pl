@@ -109,7 +109,7 @@ foreach my $how (qw(alter worker))
 {
 	$session->run(q{SELECT pgpool.checkout('slow', '10 s') AS lease \gset});
 	$session->run(q{SELECT pgpool.send(:lease, 'select pg_sleep(1)')});
-	$proxy->tell('hold');
+	$proxy->tell(over_tls() ? 'hold all' : 'hold');
 	is($session->run('SELECT pgpool.cancel(:lease)'), 't', "$how: a statement is cancelled");
 	$session->run('SELECT * FROM pgpool.result(:lease) AS t(a text)', 30);
 	is($session->run('SELECT pgpool.checkin(:lease)') . $session->error, '', "$how: it has ended, and its lease is returned");
@@ -233,6 +233,16 @@ EOT
 	is($user->run('SELECT string_agg(server, $$ $$ ORDER BY server) FROM pgpool.pools'), 'p2 p3', 'which is that one');
 	$user->run(q{SELECT pgpool.checkout('p2', '10 s'); SELECT pgpool.checkout('p3', '10 s')});
 	$user->fails(q{SELECT pgpool.checkout('p1', '10 s')}, '53300', qr/too many pools\nDETAIL:  All 2 places are in use/, 'there is none where all are in use');
+
+	# a lock needs its pool, although that has no connection
+	$user->run(q{SELECT pgpool.checkin_all(); SELECT pgpool.lock_setup('p2')});
+	my $token = $user->run(q{SELECT pgpool.lock('p2', 'of an empty pool', '10 s')});
+	$user->run(q{SELECT pgpool.exec('p3', 'select 1')});
+	$user->run("SELECT pgpool.drain('$_', '10 s'); SELECT pgpool.resume('$_')") foreach qw(p2 p3);
+	is($user->run(q{SELECT pgpool.exec('p1', 'select 1')}) . $user->error, '1', 'a pool whose lock is held does not give its place');
+	is($user->run('SELECT string_agg(server, $$ $$ ORDER BY server) FROM pgpool.pools'), 'p1 p2', 'but one that was used after it');
+	is($user->run("SELECT pgpool.lock_valid('p2', 'of an empty pool', $token), pgpool.unlock('p2', 'of an empty pool', $token)") . $user->error,
+		't|t', 'which keeps the lock');
 	$user->quit;
 	check_invariants($small);
 	$small->stop('fast');

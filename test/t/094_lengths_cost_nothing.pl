@@ -4,15 +4,11 @@
 use strict;
 use warnings;
 
-use PgpxFakeServer qw(message ready done columns row);
+use PgpxFakeServer qw(message greeting backend_key ready done columns row);
 use PgpxTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes 'usleep';
-
-my $GREETING = message('R', pack 'N', 0) . join '', map { message('S', join("\0", @$_) . "\0") } (
-	[ server_version => '15.0' ], [ client_encoding => 'UTF8' ], [ DateStyle => 'ISO, MDY' ]);
-my $KEY = message('K', pack 'NN', 1, 42);
 
 # The header of one, and then of its gigabyte as much as is wanted; with pauses, as no
 # network is as fast as memory: libpq reads on for as long as there is more.
@@ -40,9 +36,9 @@ sub keeper
 		my ($fake) = @_;
 		my $is_pinger = $fake->{startup}{application_name} eq 'pgpool_ext lock';
 
-		$fake->send($GREETING);
+		$fake->send(greeting());
 		$does->($fake) if $is_pinger && !$after;
-		$fake->send($KEY, ready);
+		$fake->send(backend_key(), ready);
 		while (1)
 		{
 			my $sql = $fake->receive;
@@ -67,12 +63,12 @@ sub keeper
 
 my %behaviours = (
 	honest => sub { $_[0]->serve },
-	login_n => { login => sub { $_[0]->send($GREETING); flood($_[0], 'N') } },
-	login_e => { login => sub { $_[0]->send($GREETING); flood($_[0], 'E') } },
-	login_a => { login => sub { $_[0]->send($GREETING); flood($_[0], 'A') } },
+	login_n => { login => sub { $_[0]->send(greeting()); flood($_[0], 'N') } },
+	login_e => { login => sub { $_[0]->send(greeting()); flood($_[0], 'E') } },
+	login_a => { login => sub { $_[0]->send(greeting()); flood($_[0], 'A') } },
 
 	# a row that nobody has asked for, with a column that is longer than it
-	login_row => { login => sub { $_[0]->send($GREETING, message('D', pack 'nNa4', 1, 0x7FFFFFF0, 'abcd'), $KEY, ready); $_[0]->serve } },
+	login_row => { login => sub { $_[0]->send(greeting(), message('D', pack 'nNa4', 1, 0x7FFFFFF0, 'abcd'), backend_key(), ready); $_[0]->serve } },
 	lock_row => keeper(sub { $_[0]->send(message('D', pack 'nNa4', 1, 0x7FFFFFF0, 'abcd')) }),
 	start_row => sub { $_[0]->receive; $_[0]->send(columns(1)); flood($_[0], 'D') },
 	start_notice => sub { $_[0]->receive; flood($_[0], 'N') },
@@ -89,16 +85,7 @@ my $local = local_node('local');
 my $fake = PgpxFakeServer->new(%behaviours);
 make_pool($local, $remote, server => 'good');
 my $session = PgpxSession->new($local);
-foreach my $what (keys %behaviours)
-{
-	my $start = $what =~ /^start/ ? ", start_commands 'select 1'" : '';
-
-	$session->run(<<"EOT");
-CREATE SERVER s_$what FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host '127.0.0.1', port '${\ $fake->port}', dbname '$what',
-	sslmode '${\ PgpxFakeServer::sslmode() }', pool_size '1', connect_timeout '20s', operation_timeout '20s'$start);
-CREATE USER MAPPING FOR CURRENT_USER SERVER s_$what OPTIONS (user 'somebody', password 'something');
-EOT
-}
+$fake->make_servers($session, '20s');
 
 # The most memory that the worker has had so far, in MB.
 sub most

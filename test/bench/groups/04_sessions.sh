@@ -56,7 +56,7 @@ group_4() {
   place free
   [ "$quick" = 0 ] || many=60
   mapfile -t peers_here < <(sessions_peers)
-  few=(sessions:pool:8 sessions:dblink:8 sessions:libpq:8)
+  few=(sessions:pool:8 sessions:never:8 sessions:dblink:8 sessions:libpq:8)
   measure "$long_rounds" "${few[@]}"
   for n in $many; do
     ways=("sessions:pool:$n")
@@ -97,7 +97,8 @@ tell_4() {
   done
   note "memory of the remote backends: what is their own, and PSS, in which what they share with others is in shares"
   note "p50 to max: ms from question to row, the wait for a connection included; Jain's index of transactions per session"
-  ratio "8 sessions on 8 / dblink" free:sessions:pool:8.tps free:sessions:dblink:8.tps ">=1.1"
+  ratio "8 sessions on 8, reset always / dblink" free:sessions:pool:8.tps free:sessions:dblink:8.tps ">=1.1"
+  ratio "8 sessions on 8, reset never / dblink" free:sessions:never:8.tps free:sessions:dblink:8.tps ">=1.1"
   ratio "60 sessions on 8 / a dblink connection each" free:sessions:pool:60.tps free:sessions:dblink:60.tps ">=1.0"
   ratio "60 sessions on 8, p99 / a dblink connection each" free:sessions:pool:60.p99 free:sessions:dblink:60.p99 "<=1.0"
   ratio "60 sessions on 8 / postgres_fdw" free:sessions:pool:60.tps free:sessions:fdw:60.tps ">=1.4"

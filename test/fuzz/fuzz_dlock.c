@@ -1,0 +1,434 @@
+/*-------------------------------------------------------------------------
+ *
+ * fuzz_dlock.c
+ *	  What a hostile remote can make a session believe of distributed locks: its
+ *	  answers to the statements of dlock_remote.c, by way of the wire, run.c and
+ *	  tuples.c, up to what is taken for a grant.
+ *
+ * The first byte says which statement was sent, how it ends when all is said, and
+ * whether the rest is the stream itself, or the values of rows in an answer that is
+ * made right around them; the second one how it is cut into pieces.  What is
+ * believed is compared with what was said, as it is read here, by hand: a lock is
+ * granted by a whole answer without an error, whose first row has a number for a
+ * token, and that very number.  What was refused, and so needs no release, was
+ * refused by an error.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "port/pg_bswap.h"
+
+#include "dlock_remote.h"
+#include "fuzz.h"
+#include "fuzz_dlock.h"
+
+#define NCOLUMNS 7
+
+/* --- the stream ------------------------------------------------------------- */
+
+static const uint8_t *stream;
+static size_t stream_size;
+static size_t fed;				/* so much of it has been sent */
+static size_t piece;
+static int	remote_fd;
+static enum
+{
+	ENDS, CANCELLED, FALLS_SILENT
+}			end;
+
+/* Somebody waits for more. */
+bool
+pgpx_session_wait(PgpxKept *kept, uint32 events, PgpxTime deadline,
+				  uint32 wait_event)
+{
+	size_t		n = Min(piece, stream_size - fed);
+
+	if (n > 0)
+	{
+		ssize_t		sent = send(remote_fd, stream + fed, n, MSG_DONTWAIT | MSG_NOSIGNAL);
+
+		FUZZ_CHECK(sent > 0);
+		fed += sent;
+		return true;
+	}
+	if (end == CANCELLED)
+		ereport(ERROR, (errcode(ERRCODE_QUERY_CANCELED), errmsg("cancelled")));
+	if (end == FALLS_SILENT && deadline != 0)
+	{
+		FUZZ_CHECK(now_us < deadline);
+		now_us = deadline;
+		return false;
+	}
+	shutdown(remote_fd, SHUT_WR);
+	return true;
+}
+
+/* What the remote has said, up to the end of its answer. */
+typedef struct Said
+{
+	int			ncolumns;		/* -1: no description */
+	int			descriptions;
+	int			rows;
+	int			fields;			/* of the first row */
+	const uint8_t *value[NCOLUMNS]; /* .. NULL: NULL */
+	int			len[NCOLUMNS];
+	int			commands;
+	bool		error;
+	bool		ready;
+	bool		more;			/* and then more than it was asked for */
+} Said;
+
+static uint32
+read_number(const uint8_t *data, int bytes)
+{
+	uint32		n = 0;
+
+	for (int i = 0; i < bytes; i++)
+		n = n << 8 | data[i];
+	return n;
+}
+
+static void
+hear_columns(Said *said, const uint8_t *data, size_t len)
+{
+	said->descriptions++;
+	said->ncolumns = len >= 2 ? read_number(data, 2) : -1;
+}
+
+static void
+hear_row(Said *said, const uint8_t *data, size_t len)
+{
+	size_t		at = 2;
+
+	if (said->rows++ > 0 || len < 2)
+		return;
+	said->fields = read_number(data, 2);
+	for (int i = 0; i < Min(said->fields, NCOLUMNS) && at + 4 <= len; i++)
+	{
+		said->len[i] = (int) read_number(data + at, 4);
+		at += 4;
+		if (said->len[i] < 0)
+			continue;
+		said->value[i] = data + at;
+		at += said->len[i];
+		FUZZ_CHECK(at <= len);
+	}
+}
+
+static void
+hear(Said *said, bool believed)
+{
+	size_t		at = 0;
+
+	memset(said, 0, sizeof(*said));
+	said->ncolumns = -1;
+	while (at + 5 <= fed)
+	{
+		char		type = stream[at];
+		const uint8_t *data = stream + at + 5;
+		size_t		len = (size_t) read_number(stream + at + 1, 4) - 4;
+
+		if (len > fed - at - 5)
+			break;
+		at += 5 + len;
+		if (said->ready)
+			said->more |= strchr("12TDCIZGHW", type) != NULL;
+		else if (type == 'T')
+			hear_columns(said, data, len);
+		else if (type == 'D' && believed)
+			hear_row(said, data, len);
+		else if (type == 'C')
+			said->commands++;
+		else if (type == 'E')
+			said->error = true;
+		else if (type == 'Z')
+			said->ready = true;
+	}
+}
+
+/* Is the value this text? */
+static bool
+is_text(const Said *said, int at, const char *text)
+{
+	return said->value[at] != NULL && said->len[at] == strlen(text) &&
+		memcmp(said->value[at], text, strlen(text)) == 0;
+}
+
+/* The number that a text says, 0: it says none, or one that is not positive. */
+static int64
+token_of(const uint8_t *text, int len)
+{
+	int64		n = 0;
+	int			i = 0;
+
+	while (i < len && strchr(" \t\n\v\f\r", text[i]) != NULL)
+		i++;
+	if (i < len && text[i] == '+')
+		i++;
+	if (i == len)
+		return 0;
+	for (; i < len; i++)
+	{
+		if (text[i] < '0' || text[i] > '9' ||
+			n > (PG_INT64_MAX - (text[i] - '0')) / 10)
+			return 0;
+		n = n * 10 + (text[i] - '0');
+	}
+	return n;
+}
+
+/* --- the harness ------------------------------------------------------------------- */
+
+static PgpxKept kept;
+static PgpxTarget target;
+static PgpxLease lease;
+
+static void
+check_text(const char *value)
+{
+	if (value != NULL)
+		FUZZ_CHECK(pg_encoding_verifymbstr(PG_UTF8, value, strlen(value)) == strlen(value));
+}
+
+/* Ask for a lock, and see whether what is taken for the answer was one. */
+static bool
+ask(bool waits)
+{
+	static PgpxDlockAnswer answer;
+	PgpxDlock	lock = {.request = 5, .ttl = 10000, .name = "a lock", .who = "me"};
+	volatile bool thrown = true;
+	Said		said;
+
+	if (sigsetjmp(fuzz_error, 0) == 0)
+	{
+		pgpx_dlock_ask(&lease, &lock, waits, 100, now_us + 1000, &answer);
+		thrown = false;
+	}
+	hear(&said, !thrown);
+	if (thrown)
+	{
+		/* what is not refused is released later on */
+		FUZZ_CHECK(answer.token <= 0);
+		FUZZ_CHECK(!answer.refused || (said.error && said.ready));
+		return false;
+	}
+	FUZZ_CHECK(!answer.refused);
+	FUZZ_CHECK(said.ready && !said.error && said.commands > 0 && !said.more);
+	FUZZ_CHECK(said.descriptions <= 1 && said.rows == nrows);
+	FUZZ_CHECK(said.rows == 0 || (said.ncolumns == NCOLUMNS && said.fields == NCOLUMNS));
+	FUZZ_CHECK(answer.token >= 0);
+	FUZZ_CHECK(answer.token == (said.value[0] == NULL ? 0 : token_of(said.value[0], said.len[0])));
+	FUZZ_CHECK((answer.token != 0) == (said.value[0] != NULL));
+	FUZZ_CHECK(answer.spent == (answer.token == 0 && is_text(&said, 6, "true")));
+	if (answer.held)
+	{
+		FUZZ_CHECK(!answer.spent && said.value[1] != NULL && said.value[3] != NULL &&
+				   said.value[4] != NULL);
+		/* callers reckon with it in microseconds */
+		FUZZ_CHECK(answer.left > 0 && answer.left < PG_INT64_MAX / 1000000);
+	}
+	check_text(answer.who);
+	check_text(answer.why);
+	check_text(answer.since);
+	check_text(answer.expires);
+	return true;
+}
+
+static void
+show_status(void)
+{
+	static const Oid types[NSTATUS] = {TEXTOID, TEXTOID, TEXTOID, TEXTOID, TEXTOID,
+	TIMESTAMPTZOID, INT8OID, TIMESTAMPTZOID, TIMESTAMPTZOID};
+	TupleDesc	desc = CreateTemplateTupleDesc(NSTATUS);
+	Said		said;
+
+	for (int i = 0; i < NSTATUS; i++)
+		TupleDescInitEntry(desc, i + 1, NULL, types[i], -1, 0);
+	nrows = 0;
+	pgpx_dlock_status(&lease, desc, NULL);
+	hear(&said, true);
+	FUZZ_CHECK(said.ready && !said.error && said.commands > 0 && !said.more);
+	FUZZ_CHECK(said.rows == nrows);
+	FUZZ_CHECK(said.rows == 0 || (said.ncolumns == NSTATUS && said.fields == NSTATUS));
+}
+
+/* False: an error was thrown. */
+static bool
+run_statement(int which, bool waits)
+{
+	Said		said;
+	bool		held;
+
+	if (which == 0)
+		return ask(waits);
+	if (sigsetjmp(fuzz_error, 0) != 0)
+		return false;
+	switch (which)
+	{
+		case 1:
+			held = pgpx_dlock_force(&lease, "a lock");
+			hear(&said, true);
+			FUZZ_CHECK(said.rows == 0 || (said.ncolumns == 1 && said.fields == 1));
+			FUZZ_CHECK(held == is_text(&said, 0, "true"));
+			break;
+		case 2:
+			show_status();
+			return true;
+		case 3:
+			pgpx_dlock_make(&lease);
+			hear(&said, false);
+			break;
+	}
+	FUZZ_CHECK(said.ready && !said.error && said.commands > 0 && !said.more);
+	return true;
+}
+
+static void
+put(StringInfo buf, char type, const char *body, int len)
+{
+	uint32		n = pg_hton32(len + 4);
+
+	appendStringInfoChar(buf, type);
+	appendBinaryStringInfo(buf, (char *) &n, 4);
+	appendBinaryStringInfo(buf, body, len);
+}
+
+/* Is it a value that an honest remote may have there? */
+static bool
+is_fit(int which, bool first, int column, const uint8_t *value, int len)
+{
+	if (pg_encoding_verifymbstr(PG_UTF8, (char *) value, len) != len)
+		return false;
+	if (which == 2 && column >= 5 && len > 0 && value[0] == 'X')
+		return false;
+	return which != 0 || !first || column != 0 || token_of(value, len) > 0;
+}
+
+/*
+ * Values (a length, 255 for NULL, and so many bytes) as rows of an honest answer.
+ * True: that it is then.
+ */
+static bool
+make_stream(int which, const uint8_t *data, size_t size)
+{
+	static const int widths[] = {NCOLUMNS, 1, NSTATUS};
+	int			ncolumns = widths[which];
+	bool		honest = true;
+	bool		first = true;
+	StringInfoData all;
+	StringInfoData row;
+	char		count[2] = {0, ncolumns};
+
+	initStringInfo(&all);
+	initStringInfo(&row);
+	if (which != 2)
+	{
+		/* the status has no parameters */
+		put(&all, '1', "", 0);
+		put(&all, '2', "", 0);
+	}
+	appendBinaryStringInfo(&row, count, 2);
+	for (int i = 0; i < ncolumns; i++)
+		appendBinaryStringInfo(&row, "c\0\0\0\0\0\0\0\0\0\0\31\377\377\377\377\377\377\0\0", 20);
+	put(&all, 'T', row.data, row.len);
+	while (size > 0)
+	{
+		resetStringInfo(&row);
+		appendBinaryStringInfo(&row, count, 2);
+		for (int i = 0; i < ncolumns; i++)
+		{
+			int			len = size == 0 || *data == 255 ? -1 : Min(*data, size - 1);
+			uint32		n = pg_hton32(len);
+
+			appendBinaryStringInfo(&row, (char *) &n, 4);
+			if (len >= 0)
+				honest &= is_fit(which, first, i, data + 1, len);
+			if (len > 0)
+				appendBinaryStringInfo(&row, (char *) data + 1, len);
+			data += Max(len, 0) + (size > 0);
+			size -= Max(len, 0) + (size > 0);
+		}
+		put(&all, 'D', row.data, row.len);
+		first = false;
+	}
+	put(&all, 'C', "SELECT 1", 9);
+	put(&all, 'Z', "I", 1);
+	stream = (uint8_t *) all.data;
+	stream_size = all.len;
+	return honest;
+}
+
+int
+LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	PgpxWire   *wire = &kept.wire;
+	int			pair[2];
+	int			which;
+	int			left;
+	bool		honest = false;
+	bool		done;
+
+	if (size < 2 || size > 64 * 1024)
+		return 0;
+	if (pgpx_shared == NULL)
+	{
+		pgpx_shared = calloc(1, sizeof(PgpxShared));
+		pgpx_conns = calloc(1, sizeof(PgpxConn));
+		strlcpy(pgpx_shared->process, "a process", sizeof(pgpx_shared->process));
+	}
+	which = data[0] & 3;
+	end = (data[0] >> 2 & 3) % 3;
+	piece = data[1] == 0 ? size * 2 + 1024 : data[1] * data[1];
+	if ((data[0] & 16) != 0 && which != 3)
+		honest = make_stream(which, data + 2, size - 2);
+	else
+	{
+		stream = data + 2;
+		stream_size = size - 2;
+	}
+	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair) < 0)
+		abort();
+	remote_fd = pair[1];
+	fed = 0;
+	nrows = 0;
+	levels = 0;
+	now_us = 1;
+	memset(&kept, 0, sizeof(kept));
+	memset(&lease, 0, sizeof(lease));
+	lease.id = 1;
+	lease.kept = &kept;
+	lease.target = &target;
+	lease.scope = PGPX_SCOPE_CALL;
+	pgpx_wire_init(wire, pair[0], PG_UTF8, NULL);
+	pgpx_wire_begin(wire, 0);
+
+	fuzz_may_throw = true;
+	done = run_statement(which, (data[0] & 32) != 0);
+	fuzz_may_throw = false;
+	FUZZ_CHECK(PG_exception_stack == NULL && !lease.in_use);
+	FUZZ_CHECK(done || !honest);
+	if (done)
+	{
+		/* broken by its last words */
+		FUZZ_CHECK(wire->phase == PGPX_WIRE_IDLE || wire->phase == PGPX_WIRE_BROKEN);
+		FUZZ_CHECK(error_context_stack == NULL && levels == 0);
+	}
+	else
+		FUZZ_CHECK(lease.cancelled || wire->phase == PGPX_WIRE_BROKEN ||
+				   pgpx_wire_at_boundary(wire) || wire->phase == PGPX_WIRE_IDLE);
+	error_context_stack = NULL;
+
+	/* what has not been read is as it came */
+	left = wire->in_end - wire->in_start;
+	FUZZ_CHECK(left <= fed &&
+			   memcmp(wire->in + wire->in_start, stream + fed - left, left) == 0);
+	pgpx_wire_free(wire);
+	close(pair[0]);
+	close(pair[1]);
+	fuzz_free_all();
+	return 0;
+}

@@ -1,0 +1,471 @@
+/*-------------------------------------------------------------------------
+ *
+ * fuzz_kept.c
+ *	  What a session makes of the answers to "give me the socket of the connection
+ *	  that I have leased", whatever comes in their place: kept.c, with the worker
+ *	  played by the input.
+ *
+ * The sockets between the two are real, and so is what is passed over them.  The
+ * input is a list of operations: of the session, and, while it waits for an answer,
+ * of the worker.  An answer that differs from the question in one field, one of
+ * another length, without a descriptor or with several is none, nor is one to a
+ * question that was given up.  The first right one is taken, with the very socket
+ * that came with it.  No descriptor is lost, and none is counted that is not there;
+ * and an honest worker is understood after all that.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include <sys/socket.h>
+
+#include "fdpass.h"
+#include "fuzz.h"
+#include "fuzz_kept.h"
+#include "handoff.h"
+
+#define NCONNS (PGPX_MAX_KEPT + 8)
+#define EPOCH 3
+#define QUESTIONS 4				/* that the worker remembers */
+#define ORPHANS 8
+
+static const uint8_t *input;
+static size_t input_left;
+
+/* --- what the session should have --------------------------------------------- */
+
+typedef struct Socket
+{
+	PgpxKept   *kept;			/* NULL: none */
+	uint64		generation;
+	ino_t		ino;
+} Socket;
+
+static Socket sockets[NCONNS];
+static uint64 generations[NCONNS];
+static Socket orphans[ORPHANS]; /* leased, of a generation that is gone */
+static int	nsockets;			/* of both kinds */
+static bool had_orphans;
+
+/* --- the question, and what has come of it ------------------------------------ */
+
+typedef struct Question
+{
+	PgpxSocketRequest request;
+	int			fd;				/* on which the answer is to come; -1: none */
+} Question;
+
+static Question questions[QUESTIONS];	/* [0] is the newest */
+static bool spoilt;				/* the pair they came with has come to its end */
+static uint64 next_lease;
+static PgpxTime deadline;
+
+/* of the one that is being asked */
+static uint64 asking;			/* its lease; 0: none */
+static bool answered;			/* a right answer has been sent */
+static bool granted;			/* .. with a socket: */
+static ino_t granted_ino;
+
+/* --- the worker -------------------------------------------------------------------- */
+
+static int
+take_byte(void)
+{
+	if (input_left == 0)
+		return 0;
+	input_left--;
+	return *input++;
+}
+
+static void
+forget_question(Question *question)
+{
+	if (question->fd >= 0)
+		close(question->fd);
+	question->fd = -1;
+}
+
+/* Read the questions, as the worker does. */
+static void
+read_questions(void)
+{
+	static char buffer[PGPX_MESSAGE_MAX];
+	bool		more;
+	ssize_t		len;
+	int			fd;
+
+	while ((len = pgpx_handoff_receive(0, EPOCH, buffer, &fd, &more)) > 0)
+	{
+		FUZZ_CHECK(len == sizeof(PgpxSocketRequest) && fd >= 0);
+		forget_question(&questions[QUESTIONS - 1]);
+		memmove(questions + 1, questions, sizeof(Question) * (QUESTIONS - 1));
+		memcpy(&questions[0].request, buffer, len);
+		questions[0].fd = fd;
+	}
+	FUZZ_CHECK(!more);
+}
+
+/* What an honest worker says to a question. */
+static PgpxReply
+honest_reply(const PgpxSocketRequest *request)
+{
+	PgpxReply	reply;
+
+	memset(&reply, 0, sizeof(reply));
+	reply.life = request->header.life;
+	reply.epoch = request->header.epoch;
+	reply.conn = request->conn;
+	reply.ok = 1;
+	reply.generation = request->generation;
+	reply.lease_id = request->lease_id;
+	reply.request = request->request;
+	return reply;
+}
+
+/*
+ * Answer a question, with lies: a field for each bit of the mask; and the message in
+ * another length, or with another number of sockets than one.  The epoch is not
+ * compared: the question's own number is one of this session's life.
+ */
+static void
+answer(int which, int lies, int len, int nfds)
+{
+	const Question *question = &questions[which];
+	char		data[256] = {0};
+	PgpxReply	reply = honest_reply(&question->request);
+	bool		right;
+	ino_t		ino = 0;
+
+	if (question->fd < 0)
+		return;
+	right = (lies & ~(1 << 1 | 1 << 6)) == 0 && len == sizeof(reply) &&
+		nfds <= 1 && question->request.lease_id == asking;
+	reply.life ^= lies & 1 << 0;
+	reply.epoch ^= lies & 1 << 1;
+	reply.conn ^= lies & 1 << 2;
+	reply.generation ^= lies & 1 << 3;
+	reply.lease_id ^= lies & 1 << 4;
+	if (lies & 1 << 5)
+		reply.request--;
+	if (lies & 1 << 6)
+		reply.ok = 0;
+	memcpy(data, &reply, sizeof(reply));
+	if (!send_message(question->fd, data, len, nfds, &ino))
+		return;
+	if (len == 0)
+		spoilt = true;			/* it cannot be told from the end */
+	if (right && !answered)
+	{
+		answered = true;
+		granted = reply.ok != 0 && nfds == 1;
+		granted_ino = ino;
+	}
+}
+
+/* One operation of the worker, or of what else may happen; true: and one more. */
+static bool
+happen(void)
+{
+	int			op = take_byte();
+	int			lies;
+	int			len;
+	char		raw[64];
+	ino_t		ino;
+
+	switch (op & 15)
+	{
+		case 0:
+			answer(0, 0, sizeof(PgpxReply), 1);
+			break;
+		case 1:
+			answer(0, take_byte() & 127, sizeof(PgpxReply), op >> 4 & 1);
+			break;
+		case 2:
+			lies = take_byte() & 127;
+			len = take_byte();
+			answer(0, lies, len, op >> 4 & 1);
+			break;
+		case 3:
+			answer(0, take_byte() & 64, sizeof(PgpxReply), (op >> 4 & 7) % (MOST_FDS + 1));
+			break;
+		case 4:
+			answer(1 + (op >> 4 & 7) % (QUESTIONS - 1), 0, sizeof(PgpxReply), 1);
+			break;
+		case 5:
+			len = take_byte() % sizeof(raw);
+			for (int i = 0; i < len; i++)
+				raw[i] = take_byte();
+			if (len > 0 && questions[0].fd >= 0)
+				(void) send_message(questions[0].fd, raw, len, op >> 4 & 1, &ino);
+			break;
+		case 6:
+			InterruptPending = true;
+			break;
+		case 7:
+			/* the connection is not leased to us any more */
+			pg_atomic_write_u64(&pgpx_conns[questions[0].request.conn].lease_id, 0);
+			break;
+		case 8:
+			if (questions[0].fd >= 0)
+			{
+				shutdown(questions[0].fd, SHUT_WR);
+				spoilt = true;
+			}
+			break;
+		case 9:
+			forget_question(&questions[0]);
+			break;
+		case 10:
+			external_max = external + (op >> 4 & 3);
+			break;
+		case 11:
+			sets_fail = true;
+			break;
+		default:
+			now += take_byte() * 1000;
+			break;
+	}
+	return (op & 128) != 0 && input_left > 0;
+}
+
+/* The session waits for an answer. */
+int
+WaitLatchOrSocket(Latch *latch, int events, pgsocket sock, long timeout,
+				  uint32 wait_event)
+{
+	FUZZ_CHECK((events & WL_SOCKET_READABLE) != 0 && sock >= 0);
+	FUZZ_CHECK((events & WL_TIMEOUT) == 0 || timeout > 0);
+	read_questions();
+	now++;
+	if (input_left > 0)
+		while (happen())
+			;
+	else
+		now = deadline;
+	return WL_LATCH_SET | WL_SOCKET_READABLE;
+}
+
+/* --- the session -------------------------------------------------------------------- */
+
+static void
+drop_socket(Socket *s)
+{
+	if (s->kept == NULL)
+		return;
+	FUZZ_CHECK(ino_of(s->kept->fd) == s->ino);
+	pgpx_kept_drop(s->kept);
+	s->kept = NULL;
+	nsockets--;
+}
+
+/* Those that nobody uses may have been let go, if there was a reason. */
+static void
+look_for_lost(bool for_room)
+{
+	for (int i = 0; i < NCONNS; i++)
+	{
+		Socket	   *s = &sockets[i];
+		PgpxKept   *kept;
+
+		if (s->kept == NULL)
+			continue;
+		kept = pgpx_kept_find(i, s->generation);
+		FUZZ_CHECK(kept == NULL || (kept == s->kept && ino_of(kept->fd) == s->ino));
+		if (kept != NULL)
+			continue;
+		FUZZ_CHECK(for_room);
+		s->kept = NULL;
+		nsockets--;
+	}
+	for (int i = 0; i < ORPHANS; i++)
+		FUZZ_CHECK(orphans[i].kept == NULL ||
+				   ino_of(orphans[i].kept->fd) == orphans[i].ino);
+}
+
+/* The connection's generation is over; one that is leased stays until its end. */
+static bool
+end_generation(int conn)
+{
+	Socket	   *s = &sockets[conn];
+
+	if (s->kept != NULL && s->kept->leased)
+	{
+		int			i = 0;
+
+		while (i < ORPHANS && orphans[i].kept != NULL)
+			i++;
+		if (i == ORPHANS)
+			return false;
+		orphans[i] = *s;
+		had_orphans = true;
+	}
+	else if (s->kept != NULL)
+		nsockets--;				/* closed by the look below */
+	s->kept = NULL;
+	FUZZ_CHECK(pgpx_kept_find(conn, ++generations[conn]) == NULL);
+	return true;
+}
+
+static void
+fetch(int conn)
+{
+	volatile PgpxFetch result = PGPX_FETCH_GONE;
+	PgpxKept   *volatile kept = NULL;
+	PgpxKept   *found = NULL;
+	volatile bool thrown = false;
+	int			before = nsockets;
+
+	if (pgpx_kept_find(conn, generations[conn]) != NULL)
+		return;
+	asking = ++next_lease;
+	pg_atomic_write_u64(&pgpx_conns[conn].lease_id, asking);
+	deadline = now + 1000 * 1000;
+	answered = granted = may_fail = refused = false;
+	fuzz_may_throw = true;
+	if (sigsetjmp(fuzz_error, 0) == 0)
+	{
+		result = pgpx_kept_fetch(0, conn, generations[conn], asking, deadline,
+								 &found);
+		kept = found;
+	}
+	else
+		thrown = true;
+	fuzz_may_throw = false;
+	FUZZ_CHECK(PG_exception_stack == NULL);
+	FUZZ_CHECK(!thrown || may_fail);
+	if (thrown)
+		;
+	else if (result == PGPX_FETCH_OK)
+	{
+		FUZZ_CHECK(answered && granted);
+		FUZZ_CHECK(kept->fd >= 0 && ino_of(kept->fd) == granted_ino);
+		FUZZ_CHECK(kept->conn == conn && kept->generation == generations[conn]);
+		FUZZ_CHECK(!kept->leased && (fcntl(kept->fd, F_GETFD) & FD_CLOEXEC));
+		sockets[conn].kept = kept;
+		sockets[conn].generation = generations[conn];
+		sockets[conn].ino = granted_ino;
+		nsockets++;
+	}
+	else if (result == PGPX_FETCH_GONE)
+	{
+		if (!(answered && !granted) &&
+			pg_atomic_read_u64(&pgpx_conns[conn].lease_id) == asking)
+		{
+			FUZZ_CHECK(spoilt);
+			spoilt = false;		/* there will be another one */
+		}
+	}
+	else
+		FUZZ_CHECK(!answered && now >= deadline);
+	asking = 0;
+	InterruptPending = false;
+	sets_fail = false;
+	look_for_lost(refused || before >= PGPX_MAX_KEPT);
+	FUZZ_CHECK(external == nsockets * 2 || external == nsockets * 2 + 2);
+}
+
+static void
+fetch_honestly(int conn)
+{
+	static const uint8_t honest = 0;
+	bool		again = spoilt;
+
+	input = &honest;
+	input_left = 1;
+	fetch(conn);
+	if (again && sockets[conn].kept == NULL)
+		fetch_honestly(conn);
+	FUZZ_CHECK(sockets[conn].kept != NULL);
+}
+
+static void
+drop_all(void)
+{
+	for (int i = 0; i < NCONNS; i++)
+		drop_socket(&sockets[i]);
+	for (int i = 0; i < ORPHANS; i++)
+		drop_socket(&orphans[i]);
+}
+
+static void
+set_up(void)
+{
+	pgpx_shared = calloc(1, sizeof(PgpxShared));
+	pgpx_pools = calloc(1, sizeof(PgpxPool));
+	pgpx_conns = calloc(NCONNS, sizeof(PgpxConn));
+	pgpx_shared->life = 7;
+	pgpx_shared->max_pools = 1;
+	pgpx_shared->max_connections = NCONNS;
+	pg_atomic_init_u64(&pgpx_shared->worker[0].epoch, EPOCH);
+	for (int i = 0; i < QUESTIONS; i++)
+		questions[i].fd = -1;
+	pgpx_handoff_init(1);
+	external_max = INT_MAX;
+	fetch_honestly(0);			/* so that all is there that stays */
+	drop_all();
+}
+
+int
+LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	int			chunks;
+	int			fds;
+	int			conn;
+
+	if (pgpx_shared == NULL)
+		set_up();
+	if (size > 4096)
+		return 0;
+	for (int i = 0; i < QUESTIONS; i++)
+		forget_question(&questions[i]);
+	chunks = fuzz_chunks();
+	fds = count_fds();
+	input = data;
+	input_left = size;
+	had_orphans = false;
+	now = 1;
+	while (input_left >= 2)
+	{
+		int			op = take_byte();
+
+		conn = take_byte() % NCONNS;
+		switch (op & 7)
+		{
+			case 0:
+			case 1:
+			case 2:
+				fetch(conn);
+				break;
+			case 3:
+				drop_socket(&sockets[conn]);
+				break;
+			case 4:
+				if (sockets[conn].kept != NULL)
+					sockets[conn].kept->leased = (op & 128) == 0;
+				break;
+			case 5:
+				(void) end_generation(conn);
+				break;
+			case 6:
+				external_max = (op & 128) != 0 ? INT_MAX : external + (op >> 3 & 7);
+				break;
+			case 7:
+				drop_socket(&orphans[conn % ORPHANS]);
+				break;
+		}
+	}
+
+	/* as it was, and as it should be */
+	external_max = INT_MAX;
+	drop_all();
+	fetch_honestly(0);
+	for (int i = 1; had_orphans && i < PGPX_MAX_KEPT; i++)
+		fetch_honestly(i);
+	drop_all();
+	for (int i = 0; i < QUESTIONS; i++)
+		forget_question(&questions[i]);
+	FUZZ_CHECK(nsockets == 0 && external == 2);
+	FUZZ_CHECK(fuzz_chunks() == chunks);
+	FUZZ_CHECK(count_fds() == fds);
+	return 0;
+}
