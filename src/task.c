@@ -28,7 +28,7 @@
 #define STACK_SIZE (1024 * 1024)
 
 static int	answers[2] = {-1, -1};
-static int	running = 0;
+static bool started = false;	/* any thread, ever */
 
 /* "thread" and "in_no_hurry" of all tasks */
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -97,7 +97,7 @@ pgpx_task_start(PgpxTask *task)
 	pthread_attr_destroy(&attr);
 	if (rc != 0)
 		return false;
-	running++;
+	started = true;
 	return true;
 }
 
@@ -118,16 +118,14 @@ pgpx_task_ready(void)
 
 	/* NOLINTNEXTLINE(bugprone-sizeof-expression): as it was sent */
 	while (read(answers[0], &task, sizeof(task)) == sizeof(task))
-	{
-		running--;
 		task->ended(task);
-	}
 }
 
 void
 pgpx_task_exit(int code)
 {
-	if (running == 0)
+	/* one whose task is over may still be on its way out, through OpenSSL's own */
+	if (!started)
 		return;
 	PGPX_DEBUG_COUNTED();
 	_exit(code);

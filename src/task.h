@@ -42,7 +42,7 @@ extern void pgpx_task_ready(void);
 
 /*
  * At the very end of the process, before exit(): what exit() tears down may be in
- * use by a thread.  Ends the process at once, if there is one.
+ * use by a thread.  Ends the process at once, if there was one.
  */
 extern void pgpx_task_exit(int code);
 
