@@ -75,6 +75,7 @@ auth_file = $work/tmp/users
 pool_mode = transaction
 default_pool_size = 8
 max_client_conn = 2000
+listen_backlog = 2000
 logfile = $work/log/pgbouncer.$bouncer_port.log
 pidfile = $work/tmp/pgbouncer.$bouncer_port.pid
 ignore_startup_parameters = extra_float_digits,options
