@@ -244,7 +244,11 @@ at_exit(int code, Datum arg)
 	pg_atomic_write_u32(&slot->state, PGPX_WORKER_DOWN);
 }
 
-/* The very end.  (Nothing of the server's comes after it that a worker has.) */
+/*
+ * The very end.  What was registered before comes after it, and is lost with _exit:
+ * of the server's that is smgrshutdown, which closes files that a worker without a
+ * database does not have.
+ */
 static void
 at_last(int code, Datum arg)
 {
