@@ -4,6 +4,7 @@
 use strict;
 use warnings;
 
+use PgpxProcesses;
 use PgpxTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -21,15 +22,6 @@ sub lock_sql
 	my ($name, %args) = @_;
 
 	return sprintf q{SELECT pgpool.lock('keeper', '%s', '%s', '%s')}, $name, $args{timeout} // '30 s', $args{ttl} // '1 min';
-}
-
-# All processes of a server, with its postmaster.
-sub processes
-{
-	my ($node) = @_;
-	my ($postmaster) = split /\n/, slurp_file($node->data_dir . '/postmaster.pid');
-
-	return ($postmaster, split ' ', `ps -o pid= --ppid $postmaster`);
 }
 
 sub fenced_write

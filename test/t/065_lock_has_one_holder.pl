@@ -12,6 +12,7 @@ use strict;
 use warnings;
 
 use PgpxClock;
+use PgpxProcesses;
 use PgpxProxy;
 use PgpxTest;
 use PostgreSQL::Test::Utils;
@@ -185,14 +186,6 @@ sub has_noted
 	my ($node, $token, $columns, $expected, $name) = @_;
 
 	return ok(wait_until($node, sub { noted($node, $token, 'valid_at_end IS NOT NULL') eq 't' ? noted($node, $token, $columns) : '' }, $expected, 20), $name);
-}
-
-sub processes
-{
-	my ($node) = @_;
-	my ($postmaster) = split /\n/, slurp_file($node->data_dir . '/postmaster.pid');
-
-	return ($postmaster, split ' ', `ps -o pid= --ppid $postmaster`);
 }
 
 # Move the clock of the first server, and wait until it is so.
