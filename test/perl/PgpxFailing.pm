@@ -6,6 +6,7 @@
 #   fail_next($node, 'socketpair', who => 'session');    # or worker, all; the next call
 #   fail_next($node, 'strdup', skip => 2, times => 3);  # the third to the fifth
 #   ok(has_failed($node), ...);
+#   hold_logins($node, 'db1', 'db2');    # steps of logins there do not end, until the next such call
 package PgpxFailing;
 
 use strict;
@@ -18,7 +19,7 @@ use Test::More;
 
 use PgpxTest;
 
-our @EXPORT = qw(failing fail_next has_failed);
+our @EXPORT = qw(failing fail_next has_failed hold_logins);
 
 my ($library, $number);
 
@@ -43,18 +44,33 @@ sub failing
 	return $function->();
 }
 
+sub put
+{
+	my ($path, $line) = @_;
+
+	open my $file, '>', "$path.new" or die "order: $!";
+	print $file "$line\n";
+	close $file;
+	chmod 0644, "$path.new";
+	rename "$path.new", $path or die "order: $!";
+	return;
+}
+
 sub order { return $_[0]->data_dir . '/pgpool_ext.fail'; }
 
 sub fail_next
 {
 	my ($node, $function, %args) = @_;
-	my $path = order($node);
 
-	open my $file, '>', "$path.new" or die "order: $!";
-	print $file join(' ', $function, $args{who} // 'worker', $args{skip} // 0, $args{times} // 1, $args{errno} // ENOMEM, ++$number), "\n";
-	close $file;
-	chmod 0644, "$path.new";
-	rename "$path.new", $path or die "order: $!";
+	put(order($node), join ' ', $function, $args{who} // 'worker', $args{skip} // 0, $args{times} // 1, $args{errno} // ENOMEM, ++$number);
+	return;
+}
+
+sub hold_logins
+{
+	my ($node, @databases) = @_;
+
+	put($node->data_dir . '/pgpool_ext.hold', " @databases ");
 	return;
 }
 

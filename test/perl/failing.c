@@ -8,6 +8,9 @@
  * TIMES calls fail, then the file is removed.  WHO: worker, session (any other
  * process), all.  Only calls that pgpool_ext.so itself makes are counted, so that
  * neither the server nor a library of others sees anything.
+ *
+ * While the file pgpool_ext.hold has a database's name, PQconnectPoll does not return
+ * from a login to it: as if there were a lot to compute, which takes no time away.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -25,6 +28,7 @@
 #include <unistd.h>
 
 #define ORDER "pgpool_ext.fail"
+#define HOLD "pgpool_ext.hold"
 
 extern void *__libc_calloc(size_t n, size_t size);
 
@@ -61,6 +65,14 @@ is_worker(void)
 }
 
 static int
+is_ours(void *caller)
+{
+	Dl_info		info;
+
+	return dladdr(caller, &info) != 0 && strstr(info.dli_fname, "pgpool_ext.so") != NULL;
+}
+
+static int
 ordered(const char *function, void *caller)
 {
 	static char seen[200];
@@ -71,12 +83,11 @@ ordered(const char *function, void *caller)
 	int			skip;
 	int			times;
 	int			error;
-	Dl_info		info;
 
 	if (!slurp(ORDER, order, sizeof(order)) ||
 		sscanf(order, "%63s %15s %d %d %d", name, who, &skip, &times, &error) != 5 ||
 		strcmp(name, function) != 0 ||
-		dladdr(caller, &info) == 0 || strstr(info.dli_fname, "pgpool_ext.so") == NULL ||
+		!is_ours(caller) ||
 		(strcmp(who, "all") != 0 && (strcmp(who, "worker") == 0) != is_worker()))
 		return 0;
 	if (strcmp(seen, order) != 0)
@@ -120,6 +131,7 @@ fails(const char *function, void *caller)
 	}
 
 typedef struct pg_conn PGconn;
+extern char *PQdb(const PGconn *);
 extern PGconn *PQconnectStartParams(const char *const *, const char *const *, int);
 extern int	PQsendQuery(PGconn *, const char *);
 extern void *PQconninfoParse(const char *, char **);
@@ -146,6 +158,25 @@ WRAP(void *, PQgetCancel, NULL, (PGconn *c), (c))
 WRAP(int, PQgssEncInUse, 1, (PGconn *c), (c))
 WRAP(int, PQsendQuery, 0, (PGconn *c, const char *q), (c, q))
 WRAP(int, PQsendQueryParams, 0, (PGconn *c, const char *q, int n, const unsigned *t, const char *const *v, const int *l, const int *f, int r), (c, q, n, t, v, l, f, r))
+
+int
+PQconnectPoll(PGconn *conn)
+{
+	static int	(*next) (PGconn *);
+	static char *(*database) (const PGconn *);
+	char		held[200];
+	char		name[70];
+
+	if (next == NULL)
+	{
+		database = (char *(*) (const PGconn *)) real("PQdb");
+		next = (int (*) (PGconn *)) real("PQconnectPoll");
+	}
+	snprintf(name, sizeof(name), " %.60s ", database(conn));
+	while (is_ours(CALLER) && slurp(HOLD, held, sizeof(held)) && strstr(held, name) != NULL)
+		usleep(10000);
+	return next(conn);
+}
 
 int
 clock_gettime(clockid_t clock, struct timespec *ts)

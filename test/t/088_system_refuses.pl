@@ -232,6 +232,67 @@ fail_next($local, 'clock_gettime', who => 'session', times => 3);
 is($session->run("SELECT pgpool.lock_valid('started', 'a', $token)"), 't', 'a system whose steady clock stands while it sleeps: the other one is taken');
 is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'it is released');
 
+# --- logins that compute and compute, and were given up: of one user at one address there
+# are eight at most, and of those who have some about 32 in the worker, whatever a pool is
+# told, and whatever user mapping is made for it
+{
+	my %hasty = (pool_size => 8, connect_timeout => '300ms', retry_min => '10 ms', retry_max => '10 ms');
+	my @held = map { "held$_" } 0 .. 4;
+	my $worker = worker_pid($local);
+	my $threads = sub { return threads_of($worker) };
+	my $before_it = qr/did not end within connect_timeout \(0\.3 s\): logins before it still compute what the remote server has asked for/;
+
+	# with a little load some need another attempt to come so far
+	my $leave_behind = sub {
+		my ($wanted, @servers) = @_;
+		my %callers = map { $_ => PgpxSession->new($local) } @servers;
+		my %begun;
+
+		ok(wait_until($local, sub {
+			foreach my $server (@servers)
+			{
+				$callers{$server}->start("SELECT pgpool.prewarm('$server', 4, timeout => '1 min')")
+				  if !$begun{$server}++ || $callers{$server}->done;
+			}
+			return $threads->();
+		}, "0 $wanted"), "$wanted threads are left behind");
+		$session->run('SELECT pg_terminate_backend(' . $_->pid . ')') foreach values %callers;
+		return;
+	};
+	my $tell_anew = sub {
+		$session->run("ALTER USER MAPPING FOR CURRENT_USER SERVER $_ OPTIONS (SET password '$REMOTE_APP_PASSWORD')") foreach @_;
+		return;
+	};
+
+	make_pool($local, $remote, server => $_, options => \%hasty, $_ eq 'held4' ? (remote_dbname => 'template1') : ()) foreach @held;
+	make_pool($local, $remote, server => 'newcomer', remote_dbname => 'postgres', options => \%quick);
+	hold_logins($local, 'remote_db', 'template1');
+	$leave_behind->(20, @held);
+	$tell_anew->(@held[ 1 .. 3 ]);
+	$leave_behind->(32, @held[ 1 .. 3 ]);
+	$tell_anew->('held1');
+	$session->fails(q{SELECT pgpool.checkout('held1', '10 s')}, '08001', $before_it, 'whatever the pool is told: one more has to wait');
+	$session->run("DROP USER MAPPING FOR CURRENT_USER SERVER held1; CREATE USER MAPPING FOR CURRENT_USER SERVER held1 OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD')");
+	$session->fails(q{SELECT pgpool.checkout('held1', '10 s')}, '08001', $before_it, 'with a new user mapping, too');
+	$tell_anew->('held0');
+	$session->fails(q{SELECT pgpool.checkout('held0', '10 s')}, '08001', qr/did not end within connect_timeout \(0\.3 s\): too many logins of the pool worker still compute what remote servers have asked for/, 'the worker is full of them');
+	is($threads->(), '0 32', 'nobody has got another thread');
+	works('newcomer', 'who has left none behind');
+	check_invariants($local);
+
+	$session->run("ALTER SERVER $_ OPTIONS (SET connect_timeout '1min')") foreach @held;
+	$session->start(q{SELECT pgpool.checkout('held1', '1 min')});
+	$other->start(q{SELECT pgpool.checkout('held0', '1 min')});
+	ok(wait_until($local, q{SELECT sum(connecting) FROM pgpool.pools}, 2), 'two are in line');
+	is($threads->(), '0 32', 'and not more than in line');
+	hold_logins($local, 'remote_db');
+	ok(wait_until($local, $threads, '1 28'), 'threads of another pool end: the worker has room');
+	hold_logins($local);
+	like($_->finish(60), qr/^\d+$/, 'and when their own have ended all log in') or diag($_->error) foreach $session, $other;
+	ok(wait_until($local, $threads, '0 0'), 'nothing is left of them');
+	$_->run('SELECT pgpool.checkin_all()') foreach $session, $other;
+}
+
 # --- TLS: the relay's socket pair
 {
 	my $secret = remote_node('secret', tls => 1);
