@@ -7,6 +7,8 @@
 #   fail_next($node, 'strdup', skip => 2, times => 3);  # the third to the fifth
 #   ok(has_failed($node), ...);
 #   hold_logins($node, 'db1', 'db2');    # steps of logins there do not end, until the next such call
+#   stand_still($node, $session->pid);   # these stand in their next recv, until the next such call
+#   stands($node, $session->pid);        # 1 or 0: does it?
 package PgpxFailing;
 
 use strict;
@@ -19,7 +21,7 @@ use Test::More;
 
 use PgpxTest;
 
-our @EXPORT = qw(failing fail_next has_failed hold_logins);
+our @EXPORT = qw(failing fail_next has_failed hold_logins stand_still stands);
 
 my ($library, $number);
 
@@ -72,6 +74,21 @@ sub hold_logins
 
 	put($node->data_dir . '/pgpool_ext.hold', " @databases ");
 	return;
+}
+
+sub stand_still
+{
+	my ($node, @pids) = @_;
+
+	put($node->data_dir . '/pgpool_ext.stand', " @pids ");
+	return;
+}
+
+sub stands
+{
+	my ($node, $pid) = @_;
+
+	return -e $node->data_dir . "/pgpool_ext.stands.$pid" ? 1 : 0;
 }
 
 # It has come to all of it.

@@ -11,6 +11,8 @@
  *
  * While the file pgpool_ext.hold has a database's name, PQconnectPoll does not return
  * from a login to it: as if there were a lot to compute, which takes no time away.
+ * A process that pgpool_ext.stand names stands still in its next recv, and makes the file
+ * pgpool_ext.stands.PID.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -29,6 +31,7 @@
 
 #define ORDER "pgpool_ext.fail"
 #define HOLD "pgpool_ext.hold"
+#define STAND "pgpool_ext.stand"
 
 extern void *__libc_calloc(size_t n, size_t size);
 
@@ -145,7 +148,6 @@ WRAP(int, socket, -1, (int d, int t, int p), (d, t, p))
 WRAP(int, connect, -1, (int fd, const struct sockaddr *a, socklen_t l), (fd, a, l))
 WRAP(ssize_t, sendmsg, -1, (int fd, const struct msghdr *m, int f), (fd, m, f))
 WRAP(ssize_t, recvmsg, -1, (int fd, struct msghdr *m, int f), (fd, m, f))
-WRAP(ssize_t, recv, -1, (int fd, void *b, size_t n, int f), (fd, b, n, f))
 WRAP(ssize_t, send, -1, (int fd, const void *b, size_t n, int f), (fd, b, n, f))
 WRAP(int, epoll_create1, -1, (int f), (f))
 WRAP(int, epoll_ctl, -1, (int e, int op, int fd, struct epoll_event *ev), (e, op, fd, ev))
@@ -158,6 +160,38 @@ WRAP(void *, PQgetCancel, NULL, (PGconn *c), (c))
 WRAP(int, PQgssEncInUse, 1, (PGconn *c), (c))
 WRAP(int, PQsendQuery, 0, (PGconn *c, const char *q), (c, q))
 WRAP(int, PQsendQueryParams, 0, (PGconn *c, const char *q, int n, const unsigned *t, const char *const *v, const int *l, const int *f, int r), (c, q, n, t, v, l, f, r))
+
+static int
+is_to_stand(void)
+{
+	char		pids[200];
+	char		pid[20];
+
+	snprintf(pid, sizeof(pid), " %d ", (int) getpid());
+	return slurp(STAND, pids, sizeof(pids)) && strstr(pids, pid) != NULL;
+}
+
+ssize_t
+recv(int fd, void *buf, size_t n, int flags)
+{
+	static ssize_t (*next) (int, void *, size_t, int);
+
+	if (fails("recv", CALLER))
+		return -1;
+	if (next == NULL)
+		next = (ssize_t (*) (int, void *, size_t, int)) real("recv");
+	if (is_ours(CALLER) && is_to_stand())
+	{
+		char		path[60];
+
+		snprintf(path, sizeof(path), STAND "s.%d", (int) getpid());
+		close(open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
+		while (is_to_stand())
+			usleep(10000);
+		unlink(path);
+	}
+	return next(fd, buf, n, flags);
+}
 
 int
 PQconnectPoll(PGconn *conn)

@@ -268,13 +268,15 @@ is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'it is re
 	make_pool($local, $remote, server => 'newcomer', remote_dbname => 'postgres', options => \%quick);
 	hold_logins($local, 'remote_db', 'template1');
 	$leave_behind->(20, @held);
-	$tell_anew->(@held[ 1 .. 3 ]);
-	$leave_behind->(32, @held[ 1 .. 3 ]);
+	$tell_anew->('held1');
+	$leave_behind->(24, 'held1');
 	$tell_anew->('held1');
 	$session->fails(q{SELECT pgpool.checkout('held1', '10 s')}, '08001', $before_it, 'whatever the pool is told: one more has to wait');
 	$session->run("DROP USER MAPPING FOR CURRENT_USER SERVER held1; CREATE USER MAPPING FOR CURRENT_USER SERVER held1 OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD')");
 	$session->fails(q{SELECT pgpool.checkout('held1', '10 s')}, '08001', $before_it, 'with a new user mapping, too');
-	$tell_anew->('held0');
+	is($threads->(), '0 24', 'nobody has got another thread');
+	$tell_anew->(@held[ 0, 2, 3 ]);
+	$leave_behind->(32, @held[ 2, 3 ]);
 	$session->fails(q{SELECT pgpool.checkout('held0', '10 s')}, '08001', qr/did not end within connect_timeout \(0\.3 s\): too many logins of the pool worker still compute what remote servers have asked for/, 'the worker is full of them');
 	is($threads->(), '0 32', 'nobody has got another thread');
 	works('newcomer', 'who has left none behind');
@@ -291,6 +293,43 @@ is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'it is re
 	like($_->finish(60), qr/^\d+$/, 'and when their own have ended all log in') or diag($_->error) foreach $session, $other;
 	ok(wait_until($local, $threads, '0 0'), 'nothing is left of them');
 	$_->run('SELECT pgpool.checkin_all()') foreach $session, $other;
+}
+
+# --- never do more processes look for answers (pgpool_ext.busy_poll) than half of the
+# processors: while so many stand in a look, the next one goes to sleep at once
+SKIP:
+{
+	my $half = int((grep { /^processor\s*:/ } split /\n/, slurp_file('/proc/cpuinfo')) / 2);
+
+	skip 'with a single processor nobody looks', 4 if $half < 1;
+	skip 'over TLS sessions leave it to the worker', 4 if over_tls() && $half < 2;
+	skip "too many processors to occupy half of them", 4 if $half > 8;
+	make_pool($local, $remote, server => 'looked', options => { %quick, pool_size => $half });
+	my @lookers = map { PgpxSession->new($local) } 1 .. $half;
+	my @leases = map { lease($_, 'looked') } @lookers;
+	my $lease = lease($session, 'one');
+	my $asleep = "SELECT wait_event IS NOT NULL FROM pg_stat_activity WHERE state = 'active' AND pid = " . $session->pid;
+
+	$_->run('SET pgpool_ext.busy_poll = 1000') foreach @lookers, $session;
+	stand_still($local, map { $_->pid } @lookers, $session);
+	$lookers[$_]->start("SELECT pgpool.exec($leases[$_], 'select pg_sleep(0.1)')") foreach 0 .. $#lookers;
+	ok(wait_until($local, sub { join '', map { stands($local, $_->pid) } @lookers }, '1' x $half), 'half of the processors are looking');
+	$session->start("SELECT pgpool.exec($lease, 'select pg_sleep(600)')");
+	ok(wait_until($local, $asleep), 'then the next one sleeps');
+	is(stands($local, $session->pid), 0, 'and has not looked');
+	stand_still($local);
+	$local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $session->pid . ')');
+	$_->finish, $_->run('SELECT pgpool.checkin_all()') foreach @lookers, $session;
+
+	$lease = lease($session, 'looked');
+	stand_still($local, $session->pid);
+	$session->start("SELECT pgpool.exec($lease, 'select pg_sleep(600)')");
+	ok(wait_until($local, sub { stands($local, $session->pid) }, 1), 'once they have ended it looks');
+	stand_still($local);
+	$local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $session->pid . ')');
+	$session->finish;
+	$session->run('SELECT pgpool.checkin_all()');
+	$_->quit foreach @lookers;
 }
 
 # --- TLS: the relay's socket pair
