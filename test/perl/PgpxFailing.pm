@@ -6,7 +6,8 @@
 #   fail_next($node, 'socketpair', who => 'session');    # or worker, all; the next call
 #   fail_next($node, 'strdup', skip => 2, times => 3);  # the third to the fifth
 #   ok(has_failed($node), ...);
-#   hold_logins($node, 'db1', 'db2');    # steps of logins there do not end, until the next such call
+#   hold_logins($node, 'db1', 'db2');    # steps of logins there do not end, until the next such call;
+#                                        # nor do look-ups of these, if they are hosts
 #   stand_still($node, $session->pid);   # these stand in their next recv, until the next such call
 #   stands($node, $session->pid);        # 1 or 0: does it?
 package PgpxFailing;

@@ -10,7 +10,8 @@
  * neither the server nor a library of others sees anything.
  *
  * While the file pgpool_ext.hold has a database's name, PQconnectPoll does not return
- * from a login to it: as if there were a lot to compute, which takes no time away.
+ * from a login to it: as if there were a lot to compute, which takes no time away.  The
+ * same with a host's name, and getaddrinfo.
  * A process that pgpool_ext.stand names stands still in its next recv, and makes the file
  * pgpool_ext.stands.PID.
  */
@@ -193,23 +194,44 @@ recv(int fd, void *buf, size_t n, int flags)
 	return next(fd, buf, n, flags);
 }
 
+static void
+hold(const char *what)
+{
+	char		held[200];
+	char		name[70];
+
+	snprintf(name, sizeof(name), " %.60s ", what);
+	while (slurp(HOLD, held, sizeof(held)) && strstr(held, name) != NULL)
+		usleep(10000);
+}
+
 int
 PQconnectPoll(PGconn *conn)
 {
 	static int	(*next) (PGconn *);
 	static char *(*database) (const PGconn *);
-	char		held[200];
-	char		name[70];
 
 	if (next == NULL)
 	{
 		database = (char *(*) (const PGconn *)) real("PQdb");
 		next = (int (*) (PGconn *)) real("PQconnectPoll");
 	}
-	snprintf(name, sizeof(name), " %.60s ", database(conn));
-	while (is_ours(CALLER) && slurp(HOLD, held, sizeof(held)) && strstr(held, name) != NULL)
-		usleep(10000);
+	if (is_ours(CALLER))
+		hold(database(conn));
 	return next(conn);
+}
+
+int
+getaddrinfo(const char *host, const char *port, const struct addrinfo *hints,
+			struct addrinfo **list)
+{
+	static int	(*next) (const char *, const char *, const struct addrinfo *, struct addrinfo **);
+
+	if (next == NULL)
+		next = (int (*) (const char *, const char *, const struct addrinfo *, struct addrinfo **)) real("getaddrinfo");
+	if (host != NULL && is_ours(CALLER))
+		hold(host);
+	return next(host, port, hints, list);
 }
 
 int

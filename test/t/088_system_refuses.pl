@@ -121,6 +121,13 @@ check_invariants($local);
 	is($fresh->run(q{SELECT a FROM pgpool.query('one', 'select 7') AS t(a int)}) . $fresh->error, '7', 'a question that cannot be sent: another connection serves');
 	$fresh->quit;
 
+	# nor can the answer be taken in: the same, and the next question brings a new socket pair
+	$fresh = PgpxSession->new($local);
+	fail_next($local, 'recvmsg', who => 'session', errno => EPIPE);
+	is($fresh->run(q{SELECT a FROM pgpool.query('one', 'select 8') AS t(a int)}) . $fresh->error, '8', 'an answer that cannot be taken in: another connection serves');
+	ok(has_failed($local), 'and there was one');
+	$fresh->quit;
+
 	# no answer: until the time of the checkout is up, or that of an operation
 	$fresh = PgpxSession->new($local);
 	fail_next($local, 'sendmsg', who => 'worker', errno => EPIPE);
@@ -227,10 +234,29 @@ foreach my $case (
 	logs($log, qr/cannot ping the locks of server "started".*\n.*$said/, "$function: the log has it, with the reason");
 	logs($log, qr/pings the locks of server "started" .* again/, "$function: and that it pings again");
 }
+{
+	my $log = -s $local->logfile;
+
+	hold_logins($local, 'remote_db');
+	$remote->safe_psql('postgres', q{SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity WHERE application_name = 'pgpool_ext lock'});
+	logs($log, qr/cannot ping the locks of server "started".*\n.*The connection attempt did not end in time: what the remote server asks for takes longer to compute/, 'a login that computes for long: the log says so');
+	hold_logins($local);
+	logs($log, qr/pings the locks of server "started" .* again/, 'and that it pings again');
+}
 is($session->run("SELECT pgpool.lock_valid('started', 'a', $token)"), 't', 'the lock is still held');
 fail_next($local, 'clock_gettime', who => 'session', times => 3);
 is($session->run("SELECT pgpool.lock_valid('started', 'a', $token)"), 't', 'a system whose steady clock stands while it sleeps: the other one is taken');
 is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'it is released');
+
+# --- a look-up that ends when its attempt has long been given up
+{
+	$session->run(q{SELECT pgpool.drain('named'); SELECT pgpool.resume('named'); ALTER SERVER named OPTIONS (ADD connect_timeout '300ms')});
+	hold_logins($local, 'localhost');
+	$session->fails(q{SELECT pgpool.checkout('named', '10 s')}, '08001', qr/The look-up of the host name did not end within connect_timeout \(0\.3 s\)/, 'a look-up takes too long');
+	hold_logins($local);
+	ok(wait_until($local, sub { threads_of(worker_pid($local)) }, '0 0'), 'then it ends');
+	works('named', 'a look-up that came too late');
+}
 
 # --- logins that compute and compute, and were given up: of one user at one address there
 # are eight at most, and of those who have some about 32 in the worker, whatever a pool is
