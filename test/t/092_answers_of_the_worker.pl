@@ -113,6 +113,23 @@ make_pool($local, $remote, server => 'owed', options => { pool_size => 1, operat
 	$own->quit;
 }
 
+# --- the only connection is being tested, and its remote says nothing: who only tries has
+# waited for a moment, and has none
+make_pool($local, $remote, server => 'tested', options => { pool_size => 1, test_period => '1ms' });
+{
+	my $own = PgpxSession->new($local);
+	my $pid = $own->run(q{SELECT a FROM pgpool.query('tested', 'select pg_backend_pid()') AS t(a int)});
+
+	ok(wait_until($local, q{SELECT state FROM pgpool.connections WHERE server = 'tested'}, 'idle'), 'tested: a connection is idle');
+	kill 'STOP', $pid;
+	is($own->run(q{SELECT pgpool.try_checkout('tested')}) . $own->error, '', 'tested: a try comes to nothing');
+	is($local->safe_psql('postgres', q{SELECT state FROM pgpool.connections WHERE server = 'tested'}), 'checking', 'tested: it is being tested');
+	is($local->safe_psql('postgres', q{SELECT count(*) FROM pgpool.waiters}), 0, 'tested: nobody waits for it');
+	kill 'CONT', $pid;
+	is($own->run(q{SELECT a FROM pgpool.query('tested', 'select pg_backend_pid()') AS t(a int)}) . $own->error, $pid, 'tested: then it serves');
+	$own->quit;
+}
+
 is(worker_pid($local), $worker, 'it is still the same worker');
 $first->quit;
 stats_add_up($local);
