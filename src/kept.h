@@ -17,6 +17,8 @@
 #include "shmem.h"
 #include "wire.h"
 
+#include "lib/ilist.h"
+
 #define PGPX_MAX_KEPT 64
 
 typedef struct PgpxKept
@@ -25,6 +27,7 @@ typedef struct PgpxKept
 	uint64		generation;
 	int			fd;
 	uint32		events;			/* for which session_wait.c has it; 0: it has not */
+	dlist_node	watched;		/* among those it has */
 	bool		leased;			/* a lease of this session uses it now */
 	uint64		last_used;
 	PgpxBusyPoll poll;			/* pgpx_kept_poll */

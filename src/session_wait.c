@@ -8,10 +8,11 @@
  *
  * A socket is shared by all the sessions that have kept it, and each packet that
  * comes in calls upon every epoll set which has it, whoever it is for: with 60
- * sessions on one connection that costs more than all else about the packet.  So a
- * socket is in the set only where others have no use for it: where somebody waits for a
- * connection of the pool, only while its lessee waits for an answer; else it stays,
- * until something comes in for another session, which is seen at the next wait.
+ * sessions on one connection that costs more than all else about the packet.  So where
+ * somebody waits for a connection of the pool, a socket is in the set only while its
+ * lessee waits for an answer.  Else it stays, since others will hardly use it, and the
+ * next look is the cheaper; until this session sleeps for another one, or finds
+ * something that has come in on it.
  *
  * Takes no lock while it waits.
  *
@@ -39,6 +40,7 @@
 #define EVENTS_AT_ONCE 8
 
 static int	sockets = -1;		/* the epoll set */
+static dlist_head watched = DLIST_STATIC_INIT(watched); /* who is in it */
 static WaitEventSet *waits = NULL;	/* latch, postmaster, sockets */
 
 bool
@@ -60,7 +62,8 @@ pgpx_session_prepare(void)
 			ereport(ERROR,
 					(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
 					 errmsg("could not wait for pooled connections"),
-					 errdetail("This session has too many open descriptors.")));
+					 errdetail("This session has too many open descriptors."),
+					 errhint("Return leases, or raise the server's \"max_files_per_process\".")));
 		sockets = epoll_create1(EPOLL_CLOEXEC);
 		if (sockets < 0)
 		{
@@ -103,6 +106,8 @@ watch(PgpxKept *kept, uint32 events)
 	if (epoll_ctl(sockets, kept->events == 0 ? EPOLL_CTL_ADD : EPOLL_CTL_MOD,
 				  kept->fd, &ev) < 0)
 		return false;
+	if (kept->events == 0)
+		dlist_push_tail(&watched, &kept->watched);
 	kept->events = events;
 	return true;
 }
@@ -113,14 +118,16 @@ pgpx_session_forget(PgpxKept *kept)
 	struct epoll_event ev = {0};
 
 	/* a registration belongs to the socket, which others hold too */
-	if (kept->events != 0)
-		(void) epoll_ctl(sockets, EPOLL_CTL_DEL, kept->fd, &ev);
+	if (kept->events == 0)
+		return;
+	(void) epoll_ctl(sockets, EPOLL_CTL_DEL, kept->fd, &ev);
+	dlist_delete(&kept->watched);
 	kept->events = 0;
 }
 
 /*
- * Is anything ready on the socket?  What is ready on another one is not for now: most
- * likely another session has that one.
+ * Is anything ready on the socket?  What is ready on another one is not for now, and
+ * would be so at each look: most likely another session has that one.
  */
 static bool
 is_ready(const PgpxKept *kept)
@@ -141,6 +148,24 @@ is_ready(const PgpxKept *kept)
 		}
 	} while (n == lengthof(events) && !found);
 	return found;
+}
+
+/*
+ * What comes in on another one would wake this process up, most likely for nothing: not
+ * even the wait set would tell, if whoever it was for has been quicker.
+ */
+static void
+watch_alone(const PgpxKept *kept)
+{
+	dlist_mutable_iter iter;
+
+	dlist_foreach_modify(iter, &watched)
+	{
+		PgpxKept   *other = dlist_container(PgpxKept, watched, iter.cur);
+
+		if (other != kept)
+			pgpx_session_forget(other);
+	}
 }
 
 static bool
@@ -234,15 +259,12 @@ wait_for_events(PgpxKept *kept, uint32 events, long timeout, uint32 wait_event)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
 				 errmsg("could not wait for a pooled connection: %m")));
+	watch_alone(kept);
 	n = WaitEventSetWait(waits, timeout, occurred, lengthof(occurred),
 						 wait_event);
 	for (int i = 0; i < n; i++)
-	{
 		if (occurred[i].events & WL_LATCH_SET)
 			ResetLatch(MyLatch);
-		else
-			(void) is_ready(kept);	/* the others would wake us up for ever */
-	}
 }
 
 bool
