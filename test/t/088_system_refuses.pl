@@ -4,7 +4,7 @@
 use strict;
 use warnings;
 
-use Errno qw(EAGAIN ECONNREFUSED EINTR EMFILE ENOMEM EPIPE ETOOMANYREFS);
+use Errno qw(ENOSPC EAGAIN ECONNREFUSED EINTR EMFILE ENOMEM EPIPE ETOOMANYREFS);
 use PgpxFailing;
 use PgpxTest;
 use PostgreSQL::Test::Utils;
@@ -113,6 +113,20 @@ check_invariants($local);
 	like($fresh->run(q{SELECT pgpool.checkout('one', '10 s')}), qr/^\d+$/, 'too many descriptors on the way: it waits') or diag($fresh->error);
 	ok(has_failed($local), 'and has sent its question once more');
 	$fresh->run('SELECT pgpool.checkin_all()');
+	$fresh->quit;
+
+	# nothing to wait for sockets with, or a socket cannot be waited for
+	$fresh = PgpxSession->new($local);
+	fail_next($local, 'epoll_create1', who => 'session', errno => EMFILE);
+	$fresh->fails(q{SELECT pgpool.checkout('one', '10 s')}, '53000', qr/could not wait for pooled connections: Too many open files/, 'no epoll set for a session: an error');
+	is($local->safe_psql('postgres', 'SELECT count(*) FROM pgpool.leases'), '0', 'it has no lease then');
+	fail_next($local, 'epoll_ctl', who => 'session', errno => ENOSPC);
+	$fresh->fails(q{SELECT a FROM pgpool.query('one', 'select pg_sleep(0.3)::text') AS t(a text)}, '53000', qr/could not wait for a pooled connection: No space left on device/, 'a socket that cannot be waited for: an error');
+	$local->safe_psql('postgres', q{SELECT pgpool.reconnect('one')});
+	$fresh->run(q{SELECT pgpool.checkin(pgpool.checkout('one', '10 s'))});
+	fail_next($local, 'epoll_ctl', who => 'session', errno => ENOSPC);
+	is($fresh->run(q{SELECT pgpool.checkin(pgpool.checkout('one', '10 s'))}) . $fresh->error, '', 'a socket that cannot be watched: it is looked at another way');
+	ok(has_failed($local), 'and it could not');
 	$fresh->quit;
 
 	# the next connection is tried, unseen
