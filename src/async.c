@@ -17,6 +17,7 @@
 #include "utils/memutils.h"
 
 #include "exec.h"
+#include "session_wait.h"
 
 /* So much of an answer is read before somebody asks for it. */
 #define AHEAD_MAX (1024 * 1024)

@@ -22,6 +22,7 @@
 #include "utils/guc.h"
 
 #include "guc.h"
+#include "session_wait.h"
 
 #define PREWARM_LOOK_US (10 * 1000) /* how often prewarm looks */
 

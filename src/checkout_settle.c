@@ -12,6 +12,8 @@
  */
 #include "checkout.h"
 
+#include "session_wait.h"
+
 /* Until when a step after the grant may last; sent: the statement runs already. */
 static PgpxTime
 step_deadline(const PgpxCheckout *c, bool sent)
@@ -244,7 +246,7 @@ pgpx_checkout_settle_quickly(PgpxLease *lease)
 	lease->kept = kept;
 	kept->leased = true;
 	pgpx_wire_begin(&kept->wire, 0);
-	if (pgpx_kept_quiet(kept))
+	if (pgpx_session_quiet(kept))
 		return kept->wire.in_start == kept->wire.in_end;
 	return kept->wire.in != NULL && pgpx_wire_fill(&kept->wire, &full) == 0;
 }

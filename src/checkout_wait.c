@@ -14,6 +14,7 @@
 #include "commands/dbcommands.h"
 
 #include "handoff.h"
+#include "session_wait.h"
 
 bool
 pgpx_checkout_refresh(PgpxCheckout *c)

@@ -266,6 +266,7 @@ pgpx_conn_alloc_locked(PgpxPool *pool)
 	pg_atomic_write_u64(&conn->doing, 0);
 	pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_NONE);
 	pg_atomic_write_u32(&conn->hung_up, 0);
+	pg_atomic_write_u32(&conn->to_wake, 0);
 
 	pgpx_conn_set_state(conn, PGPX_CONN_CONNECTING, pgpx_now());
 	return conn;
@@ -300,6 +301,32 @@ void
 pgpx_process_wake(int procno)
 {
 	SetLatch(&GetPGProcByNumber(procno)->procLatch);
+}
+
+void
+pgpx_conn_let_sleep(PgpxConn *conn, int procno)
+{
+	pg_atomic_write_u32(&conn->to_wake, procno + 1);
+	pg_memory_barrier();
+}
+
+bool
+pgpx_conn_sleeps(PgpxConn *conn, int procno)
+{
+	pg_memory_barrier();
+	return pg_atomic_read_u32(&conn->to_wake) == procno + 1;
+}
+
+void
+pgpx_conn_wake_up(PgpxConn *conn)
+{
+	uint32		whom;
+
+	if (pg_atomic_read_u32(&conn->to_wake) == 0)
+		return;
+	whom = pg_atomic_exchange_u32(&conn->to_wake, 0);
+	if (whom != 0)
+		pgpx_process_wake(whom - 1);
 }
 
 void

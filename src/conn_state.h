@@ -138,6 +138,20 @@ pgpx_pool_waits_since_locked(const PgpxPool *pool)
 /* Set the latch of a process, by its number. */
 extern void pgpx_process_wake(int procno);
 
+/*
+ * pgpx_conn_let_sleep
+ *		The lessee of a relayed connection, which has been sent a statement for,
+ *		sleeps on: the worker wakes it when an answer comes in, or within two
+ *		ticks.
+ * pgpx_conn_sleeps
+ *		Is it still to be woken?
+ * pgpx_conn_wake_up
+ *		Wake it, if it is.
+ */
+extern void pgpx_conn_let_sleep(PgpxConn *conn, int procno);
+extern bool pgpx_conn_sleeps(PgpxConn *conn, int procno);
+extern void pgpx_conn_wake_up(PgpxConn *conn);
+
 /* Set the latch of a worker, if it runs; of all that run. */
 extern void pgpx_worker_wake(int worker);
 extern void pgpx_worker_wake_all(void);

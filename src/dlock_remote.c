@@ -20,6 +20,7 @@
 #include "utils/memutils.h"
 
 #include "errcodes.h"
+#include "session_wait.h"
 
 static const char setup_sql[] =
 	"SET LOCAL search_path = pg_catalog, pg_temp;\n"

@@ -20,6 +20,8 @@
 #include "access/xact.h"
 #include "storage/ipc.h"
 
+#include "session_wait.h"
+
 static bool callbacks_registered = false;
 
 /* A WARNING for a loss that the session has not heard of yet. */

@@ -25,6 +25,7 @@
 #include "utils/resowner.h"
 
 #include "dlock_remote.h"
+#include "session_wait.h"
 
 /* The pause between two questions, with jitter; doubled. */
 #define PAUSE_MIN_US (20 * 1000)

@@ -20,6 +20,7 @@
 
 #include "fn_args.h"
 #include "lease.h"
+#include "session_wait.h"
 
 PG_FUNCTION_INFO_V1(pgpx_pause);
 PG_FUNCTION_INFO_V1(pgpx_resume);

@@ -50,6 +50,9 @@ tick(PgpxTime now)
 		if (w->phase != PGPX_PHASE_OPEN)
 			continue;
 
+		/* its statement takes long, or forever: it has deadlines of its own */
+		pgpx_conn_wake_up(conn);
+
 		/* in use: go on ticking, or each checkin would have to wake us */
 		if (now - conn->last_used < PGPX_BUSY_MS * 1000)
 			again = true;

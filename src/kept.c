@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * kept.c
- *	  The sockets that this session keeps, and waiting on them.
+ *	  The sockets that this session keeps, and asking the worker for one.
  *
  * Runs in sessions only.  Takes no lock while it waits.
  *
@@ -23,10 +23,7 @@
 #include "fdpass.h"
 #include "guc.h"
 #include "handoff.h"
-
-/* pgpx_session_gather: until so much is there, or so long */
-#define GATHER_BYTES (256 * 1024)
-#define GATHER_MS 2
+#include "session_wait.h"
 
 static PgpxKept **kept_by_conn = NULL;	/* [max_connections] */
 static int	nkept = 0;
@@ -59,14 +56,9 @@ pgpx_kept_find(int conn, uint64 generation)
 void
 pgpx_kept_drop(PgpxKept *kept)
 {
-	/* the wait set first: its registration belongs to the shared socket */
-	if (kept->waits != NULL)
-		FreeWaitEventSet(kept->waits);
-	if (kept->fd >= 0)
-	{
-		close(kept->fd);
-		ReleaseExternalFD();
-	}
+	pgpx_session_forget(kept);
+	close(kept->fd);
+	ReleaseExternalFD();
 	pgpx_wire_free(&kept->wire);
 	nkept--;
 
@@ -76,8 +68,7 @@ pgpx_kept_drop(PgpxKept *kept)
 	pfree(kept);
 }
 
-/* Who waits for the worker looks at least this often whether it is there. */
-#define CONTROL_LOOK_MS 100
+/* Who waits for the worker's answer looks at least this often whether it is there. */
 #define REPLY_LOOK_MS 1000
 
 /* Let the least recently used socket go that no lease uses. */
@@ -119,18 +110,18 @@ acquire_fds(int n)
 		}
 }
 
-/*
- * Make room for what one more socket needs: itself and, while it is being set
- * up, its wait set.  The wait set acquires by itself, and throws.
- */
+/* Make room for one more socket, and for what waiting for any takes. */
 static void
 make_room(void)
 {
+	int			n = 1 + (pgpx_session_can_wait() ? 0 : PGPX_SESSION_WAIT_FDS);
+
 	while (nkept >= PGPX_MAX_KEPT && let_one_go())
 		;
-	acquire_fds(2);
-	ReleaseExternalFD();
-	ReleaseExternalFD();
+	acquire_fds(n);
+	while (n-- > 0)
+		ReleaseExternalFD();
+	pgpx_session_prepare();
 }
 
 static void
@@ -164,118 +155,6 @@ drop_reply_pair(void)
 		ReleaseExternalFD();
 		reply_pair[i] = -1;
 	}
-}
-
-bool
-pgpx_session_time_left(PgpxTime deadline, long most, long *ms)
-{
-	PgpxTime	now;
-
-	*ms = most;
-	if (deadline == 0)
-		return true;
-	now = pgpx_now();
-	if (now >= deadline)
-		return false;
-	*ms = (long) Min((deadline - now) / 1000 + 1,
-					 most < 0 ? INT_MAX / 2 : most);
-	return true;
-}
-
-bool
-pgpx_session_wait_latch(PgpxTime deadline, uint32 wait_event)
-{
-	int			events = WL_LATCH_SET | WL_EXIT_ON_PM_DEATH;
-	long		timeout;
-	int			rc;
-
-	if (!pgpx_session_time_left(deadline, -1, &timeout))
-		return false;
-	if (timeout >= 0)
-		events |= WL_TIMEOUT;
-	rc = WaitLatch(MyLatch, events, timeout, wait_event);
-	if (rc & WL_LATCH_SET)
-		ResetLatch(MyLatch);
-	CHECK_FOR_INTERRUPTS();
-	return true;
-}
-
-bool
-pgpx_session_wait_control(int worker, PgpxTime deadline)
-{
-	static uint32 wait_event = 0;
-	long		timeout;
-
-	if (!pgpx_session_time_left(deadline, CONTROL_LOOK_MS, &timeout))
-		return false;
-	if (WaitLatchOrSocket(MyLatch,
-						  WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | WL_TIMEOUT |
-							  WL_SOCKET_WRITEABLE,
-						  pgpx_handoff_session_fd(worker), timeout,
-						  pgpx_wait_event(&wait_event, "PgpoolControl")) &
-		WL_LATCH_SET)
-		ResetLatch(MyLatch);
-	CHECK_FOR_INTERRUPTS();
-	return true;
-}
-
-/* Wait for the socket or the latch; timeout in ms, -1: for ever. */
-static void
-wait_for_events(PgpxKept *kept, uint32 events, long timeout, uint32 wait_event)
-{
-	WaitEvent	occurred[3];
-	int			n;
-
-	if (kept->events != events)
-	{
-		ModifyWaitEvent(kept->waits, kept->socket_pos, events, NULL);
-		kept->events = events;
-	}
-	n = WaitEventSetWait(kept->waits, timeout, occurred, lengthof(occurred),
-						 wait_event);
-	for (int i = 0; i < n; i++)
-		if (occurred[i].events & WL_LATCH_SET)
-			ResetLatch(MyLatch);
-}
-
-bool
-pgpx_session_wait(PgpxKept *kept, uint32 events, PgpxTime deadline,
-				  uint32 wait_event)
-{
-	long		timeout;
-
-	if (!pgpx_session_time_left(deadline, -1, &timeout))
-		return false;
-	wait_for_events(kept, events, timeout, wait_event);
-	CHECK_FOR_INTERRUPTS();
-	return true;
-}
-
-/*
- * The remote sends 8 kB at a time.  Whoever sleeps for the next 8 kB is woken by
- * each, at the price of both, and takes what could go in larger pieces.
- *
- * The mark belongs to the socket, and so to all who hold it: it is there while
- * this process sleeps and no longer, however that ends.
- */
-void
-pgpx_session_gather(PgpxKept *kept, uint32 wait_event)
-{
-	int			much = GATHER_BYTES;
-	int			any = 1;
-
-	(void) setsockopt(kept->fd, SOL_SOCKET, SO_RCVLOWAT, &much, sizeof(much));
-	PG_TRY();
-	{
-		wait_for_events(kept, WL_SOCKET_READABLE, GATHER_MS, wait_event);
-	}
-	PG_FINALLY();
-	{
-		(void) setsockopt(kept->fd, SOL_SOCKET, SO_RCVLOWAT, &any,
-						  sizeof(any));
-	}
-	PG_END_TRY();
-	CHECK_FOR_INTERRUPTS();
 }
 
 ssize_t
@@ -320,31 +199,17 @@ drop_received(int fd)
 static PgpxKept *
 keep(int conn, uint64 generation, int fd)
 {
-	PgpxKept *volatile kept = NULL;
+	PgpxKept   *kept = MemoryContextAllocExtended(TopMemoryContext,
+												  sizeof(*kept),
+												  MCXT_ALLOC_ZERO |
+													  MCXT_ALLOC_NO_OOM);
 
-	PG_TRY();
+	if (kept == NULL)
 	{
-		kept = MemoryContextAllocZero(TopMemoryContext, sizeof(*kept));
-		kept->waits = pgpx_create_wait_event_set(3);
-		AddWaitEventToSet(kept->waits, WL_LATCH_SET, PGINVALID_SOCKET, MyLatch,
-						  NULL);
-		AddWaitEventToSet(kept->waits, WL_EXIT_ON_PM_DEATH, PGINVALID_SOCKET,
-						  NULL, NULL);
-		kept->events = WL_SOCKET_READABLE;
-		kept->socket_pos = AddWaitEventToSet(kept->waits, kept->events, fd,
-											 NULL, NULL);
-	}
-	PG_CATCH();
-	{
-		if (kept != NULL && kept->waits != NULL)
-			FreeWaitEventSet(kept->waits);
-		if (kept != NULL)
-			pfree(kept);
 		drop_received(fd);
-		PG_RE_THROW();
+		ereport(ERROR,
+				(errcode(ERRCODE_OUT_OF_MEMORY), errmsg("out of memory")));
 	}
-	PG_END_TRY();
-
 	kept->conn = conn;
 	kept->generation = generation;
 	kept->fd = fd;
@@ -467,31 +332,4 @@ pgpx_kept_fetch(int pool_index, int conn, uint64 generation, uint64 lease_id,
 		if (!wait_for_reply(deadline))
 			return PGPX_FETCH_TIMEOUT;
 	}
-}
-
-bool
-pgpx_kept_quiet(PgpxKept *kept)
-{
-	WaitEvent	occurred;
-
-	if (kept->events != WL_SOCKET_READABLE)
-	{
-		ModifyWaitEvent(kept->waits, kept->socket_pos, WL_SOCKET_READABLE,
-						NULL);
-		kept->events = WL_SOCKET_READABLE;
-	}
-	if (WaitEventSetWait(kept->waits, 0, &occurred, 1, 0) == 0)
-		return true;
-	if ((occurred.events & WL_LATCH_SET) == 0)
-		return false;
-
-	/*
-	 * The latch of a wait that is over would hide the socket for ever.  Whoever
-	 * waits for it looks at what it stands for before he sleeps; except for
-	 * interrupts, which are only served when he wakes up.
-	 */
-	ResetLatch(MyLatch);
-	if (InterruptPending)
-		SetLatch(MyLatch);
-	return WaitEventSetWait(kept->waits, 0, &occurred, 1, 0) == 0;
 }

@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * kept.h
- *	  The sockets that this session keeps, and waiting on them.
+ *	  The sockets that this session keeps, and asking the worker for one.
  *
  * A socket is passed once and kept: while the connection's generation is the
- * same, a later lease of it needs no message to the worker.  Each counts as two
- * external descriptors (itself and its wait set); when they run out, the least
- * recently used one that is not leased is let go.
+ * same, a later lease of it needs no message to the worker.  Each counts as an
+ * external descriptor; when they run out, the least recently used one that is not
+ * leased is let go.  Waiting for them is session_wait.c's.
  *
  *-------------------------------------------------------------------------
  */
@@ -17,6 +17,8 @@
 #include "shmem.h"
 #include "wire.h"
 
+#include "lib/ilist.h"
+
 #define PGPX_MAX_KEPT 64
 
 typedef struct PgpxKept
@@ -24,9 +26,8 @@ typedef struct PgpxKept
 	int			conn;			/* index of the connection */
 	uint64		generation;
 	int			fd;
-	WaitEventSet *waits;		/* latch, postmaster, socket */
-	int			socket_pos;
-	uint32		events;			/* that the socket is waited for */
+	uint32		events;			/* for which session_wait.c has it; 0: it has not */
+	dlist_node	watched;		/* among those it has */
 	bool		leased;			/* a lease of this session uses it now */
 	uint64		last_used;
 	PgpxBusyPoll poll;			/* pgpx_kept_poll */
@@ -58,34 +59,6 @@ extern PgpxFetch pgpx_kept_fetch(int pool_index, int conn, uint64 generation,
 extern void pgpx_kept_drop(PgpxKept *kept);
 
 /*
- * pgpx_session_time_left
- *		How long to wait until a deadline (0: none), in ms, and not longer than
- *		"most" (-1: as long as need be).  False: it has passed.
- */
-extern bool pgpx_session_time_left(PgpxTime deadline, long most, long *ms);
-
-/*
- * pgpx_session_wait
- *		Wait until the socket is ready for "events" (WL_SOCKET_*), until this
- *		process's latch is set, or until the deadline.
- *
- * Returns false when the deadline has passed.  Interrupts are served before it
- * returns, so it may throw.
- */
-extern bool pgpx_session_wait(PgpxKept *kept, uint32 events, PgpxTime deadline,
-							  uint32 wait_event);
-
-/* The same without a socket. */
-extern bool pgpx_session_wait_latch(PgpxTime deadline, uint32 wait_event);
-
-/*
- * pgpx_session_gather
- *		In the middle of a large answer: wait until much of it has come, for 2 ms
- *		at most.  Interrupts are served.
- */
-extern void pgpx_session_gather(PgpxKept *kept, uint32 wait_event);
-
-/*
  * pgpx_kept_poll
  *		Read what comes in within a moment, without going to sleep, if that has
  *		paid of late: at most pgpool_ext.busy_poll microseconds.
@@ -94,15 +67,5 @@ extern void pgpx_session_gather(PgpxKept *kept, uint32 wait_event);
  * not looked.
  */
 extern ssize_t pgpx_kept_poll(PgpxKept *kept, int pool, bool *full);
-
-/*
- * pgpx_session_wait_control
- *		Wait for room in the worker's control socket, which is full.  Returns
- *		false when the deadline has passed.  Interrupts are served.
- */
-extern bool pgpx_session_wait_control(int worker, PgpxTime deadline);
-
-/* Has nothing come in?  False: perhaps.  Half the price of a recv(). */
-extern bool pgpx_kept_quiet(PgpxKept *kept);
 
 #endif							/* PGPX_KEPT_H */

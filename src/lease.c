@@ -15,6 +15,7 @@
 #include "utils/builtins.h"
 
 #include "errcodes.h"
+#include "session_wait.h"
 #include "ticket.h"
 
 /* What of an answer is dropped at checkin rather than the connection. */

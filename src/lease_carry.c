@@ -12,7 +12,8 @@
  *
  * and wakes the waiter only then.  While that one is being scheduled the remote
  * works already; most often its first recv() brings the rows.  The remote, too,
- * is woken once instead of twice.
+ * is woken once instead of twice.  Behind a relay the waiter is woken once, too: by the
+ * worker, when the answer comes in.
  *
  * What makes it sound:
  *	- one Sync: if the reset fails, the server skips what follows up to the Sync,
@@ -127,6 +128,24 @@ send_offer(int fd, bool reset, const PgpxTicket *ticket)
 	return PGPX_OFFER_SENT;
 }
 
+/* Its owner takes nothing before it is told that all has been sent. */
+static void
+send_and_wake(PgpxConn *conn, PgpxTicket *ticket, int fd, bool reset)
+{
+	int			procno = PGPX_TICKET_INDEX(ticket);
+	PgpxOffer	how;
+
+	if (conn->relayed)
+		pgpx_conn_let_sleep(conn, procno);
+	how = send_offer(fd, reset, ticket);
+	PGPX_DEBUG_POINT("sent");
+	pgpx_ticket_sent(ticket, how);
+
+	/* an answer may have come in, and have woken it, before the line above */
+	if (how != PGPX_OFFER_SENT || !pgpx_conn_sleeps(conn, procno))
+		pgpx_process_wake(procno);
+}
+
 bool
 pgpx_lease_carry(PgpxLease *lease)
 {
@@ -150,7 +169,7 @@ pgpx_lease_carry(PgpxLease *lease)
 	if (ticket == NULL)
 		return false;
 	PGPX_DEBUG_POINT("carry");
-	pgpx_ticket_sent(ticket, send_offer(lease->kept->fd, reset, ticket));
+	send_and_wake(conn, ticket, lease->kept->fd, reset);
 	lease->target->partner = lease->conn;
 	lease->target->partner_generation = lease->generation;
 	pgpx_lease_forget(lease);

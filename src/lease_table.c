@@ -22,6 +22,7 @@
 #include "storage/ipc.h"
 #include "utils/memutils.h"
 
+#include "session_wait.h"
 #include "ticket.h"
 
 dlist_head	pgpx_leases = DLIST_STATIC_INIT(pgpx_leases);
@@ -50,6 +51,7 @@ pgpx_lease_forget(PgpxLease *lease)
 	if (lease->kept != NULL)
 	{
 		lease->kept->leased = false;
+		pgpx_session_part(lease->kept);
 		pgpx_wire_trim(&lease->kept->wire); /* the socket may stay for long */
 	}
 	if (lease->id != 0)

@@ -17,19 +17,30 @@
  * A pool has so many steps at once, and those that were given up count: a remote that
  * makes everybody compute gets no more threads than these.  Other logins of the pool
  * wait for them in the order in which they came, as long as connect_timeout allows.
- * Who has changed the options of the pool does not wait for what was told before.
+ * Who has changed the options of the pool does not wait for what was told before, so
+ * that nobody is in line behind what has been mended.  But who may change a user
+ * mapping can do that again and again, or make a new one, which is a new pool.  So
+ * one user's logins to one address have a bound whatever was told, and those who have
+ * left threads behind leave no more once there are many in the worker: others, who
+ * have none, still log in.
  *
  *-------------------------------------------------------------------------
  */
 #include "worker.h"
+
+#include <sys/socket.h>
 
 #include "lib/ilist.h"
 #include "storage/fd.h"
 
 #include "task.h"
 
-/* Of a pool, at once. */
+/* Threads at once: of a pool, by what was told; and of a user, at one address. */
 #define MAX_STEPS 4
+#define MAX_AT_ADDRESS 8
+
+/* In the worker, for those who have left threads behind. */
+#define MAX_LEFT_BEHIND 32
 
 typedef enum LoginState
 {
@@ -39,12 +50,22 @@ typedef enum LoginState
 	GIVEN_UP					/* the same, and nobody waits for it */
 } LoginState;
 
+/* Who logs in: what does not change with options, nor with another user mapping. */
+typedef struct Whose
+{
+	Oid			database;
+	Oid			server;
+	NameData	user;
+} Whose;
+
 struct PgpxLogin
 {
 	PgpxTask	task;
 	LoginState	state;
 	dlist_node	node;			/* in steps, unless RESTING */
 	PgpxLoginOf of;
+	Whose		whose;
+	struct sockaddr_storage remote; /* of the present step; 0: not connected */
 	PGconn	   *pg;
 	PgpxHearing *hearing;
 	PostgresPollingStatusType status;
@@ -65,6 +86,20 @@ run(PgpxTask *task)
 	login->status = PQconnectPoll(login->pg);
 }
 
+static Whose
+whose_pool(int index)
+{
+	PgpxPool   *pool = &pgpx_pools[index];
+	Whose		whose;
+
+	LWLockAcquire(pool->lock, LW_SHARED);
+	whose.database = pool->key.database;
+	whose.server = pool->key.server;
+	whose.user = pool->user_name;
+	LWLockRelease(pool->lock);
+	return whose;
+}
+
 PgpxLogin *
 pgpx_login_begin(PgpxLoginOf of, PGconn *pg, PgpxHearing *hearing,
 				 PgpxLoginStepped stepped, void *owner)
@@ -76,6 +111,7 @@ pgpx_login_begin(PgpxLoginOf of, PGconn *pg, PgpxHearing *hearing,
 	login->task.run = run;
 	login->task.ended = ended;
 	login->of = of;
+	login->whose = whose_pool(of.pool);
 	login->pg = pg;
 	login->hearing = hearing;
 	login->stepped = stepped;
@@ -85,45 +121,113 @@ pgpx_login_begin(PgpxLoginOf of, PGconn *pg, PgpxHearing *hearing,
 }
 
 static bool
-is_of(const PgpxLogin *login, const PgpxLoginOf *of)
+same_told(const PgpxLogin *a, const PgpxLogin *b)
 {
-	return login->of.pool == of->pool && login->of.pool_id == of->pool_id &&
-		login->of.version == of->version;
+	return a->of.pool == b->of.pool && a->of.pool_id == b->of.pool_id &&
+		a->of.version == b->of.version;
 }
 
-/* How many threads work for it; the first login that waits, NULL: none does. */
-static int
-count_steps(const PgpxLoginOf *of, int *given_up, PgpxLogin **first)
+static bool
+same_whose(const Whose *a, const Whose *b)
 {
-	dlist_iter	iter;
-	int			n = 0;
+	return a->database == b->database && a->server == b->server &&
+		strcmp(NameStr(a->user), NameStr(b->user)) == 0;
+}
 
-	*given_up = 0;
-	*first = NULL;
+static bool
+same_remote(const PgpxLogin *a, const PgpxLogin *b)
+{
+	return memcmp(&a->remote, &b->remote, sizeof(a->remote)) == 0;
+}
+
+/* The threads that a login has to do with: all, and those that were given up. */
+typedef struct Threads
+{
+	int			told;			/* its pool's, for what was told */
+	int			told_left;
+	int			remote;			/* its user's, at this address */
+	int			running;		/* its user's, that somebody waits for */
+	int			left;
+	int			left_by_all;	/* the worker's */
+} Threads;
+
+static Threads
+count_threads(const PgpxLogin *login)
+{
+	Threads		n = {0};
+	dlist_iter	iter;
+
 	dlist_foreach(iter, &steps)
 	{
-		PgpxLogin  *login = dlist_container(PgpxLogin, node, iter.cur);
+		PgpxLogin  *other = dlist_container(PgpxLogin, node, iter.cur);
+		int			left = other->state == GIVEN_UP ? 1 : 0;
 
-		if (!is_of(login, of))
+		if (other->state == WAITING)
 			continue;
-		if (login->state != WAITING)
-			n++;
-		else if (*first == NULL)
-			*first = login;
-		if (login->state == GIVEN_UP)
-			(*given_up)++;
+		n.left_by_all += left;
+		if (!same_whose(&other->whose, &login->whose))
+			continue;
+		n.running += 1 - left;
+		n.left += left;
+		if (same_remote(other, login))
+			n.remote++;
+		if (same_told(other, login))
+		{
+			n.told++;
+			n.told_left += left;
+		}
 	}
 	return n;
 }
 
+static bool
+too_many_left(const Threads *n)
+{
+	return n->left > 0 && n->left_by_all + n->running >= MAX_LEFT_BEHIND;
+}
+
+static bool
+may_start(const PgpxLogin *login)
+{
+	Threads		n = count_threads(login);
+
+	return n.told < MAX_STEPS && n.remote < MAX_AT_ADDRESS &&
+		!too_many_left(&n);
+}
+
+/* The first that waits and need not, of one user, or (NULL) of all. */
+static PgpxLogin *
+next_to_start(const Whose *whose)
+{
+	PgpxLogin  *stuck = NULL;
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &steps)
+	{
+		PgpxLogin  *login = dlist_container(PgpxLogin, node, iter.cur);
+
+		if (login->state != WAITING ||
+			(whose != NULL && !same_whose(&login->whose, whose)))
+			continue;
+
+		/* those of a pool stand behind each other, mostly: not one by one */
+		if (stuck != NULL && same_told(login, stuck) &&
+			same_remote(login, stuck))
+			continue;
+		if (may_start(login))
+			return login;
+		stuck = login;
+	}
+	return NULL;
+}
+
 /* A step has ended, or a login has come: who is next? */
 static void
-start_next(PgpxLoginOf of)
+start_next(const Whose *whose)
 {
 	PgpxLogin  *next;
-	int			given_up;
 
-	while (count_steps(&of, &given_up, &next) < MAX_STEPS && next != NULL)
+	while ((next = next_to_start(whose)) != NULL)
 	{
 		next->state = RUNNING;
 		pgpx_libpq_login_before(next->hearing, next->pg);
@@ -137,14 +241,29 @@ start_next(PgpxLoginOf of)
 	}
 }
 
+/* Whom libpq is about to listen to.  While it is not connected nobody makes it work. */
+static void
+find_remote(PgpxLogin *login)
+{
+	socklen_t	len = sizeof(login->remote);
+
+	memset(&login->remote, 0, sizeof(login->remote));
+	if (getpeername(PQsocket(login->pg), (struct sockaddr *) &login->remote,
+					&len) < 0)
+		memset(&login->remote, 0, sizeof(login->remote));
+}
+
 void
 pgpx_login_step(PgpxLogin *login)
 {
+	Whose		whose = login->whose;
+
 	if (login->state != RESTING)
 		return;
 	login->state = WAITING;
+	find_remote(login);
 	dlist_push_tail(&steps, &login->node);
-	start_next(login->of);
+	start_next(&whose);
 }
 
 /* A step is over, in the loop. */
@@ -152,10 +271,11 @@ static void
 ended(PgpxTask *task)
 {
 	PgpxLogin  *login = (PgpxLogin *) task;
-	PgpxLoginOf of = login->of;
+	Whose		whose = login->whose;
+	bool		left = login->state == GIVEN_UP;
 
 	dlist_delete(&login->node);
-	if (login->state == GIVEN_UP)
+	if (left)
 	{
 		PQfinish(login->pg);
 		ReleaseExternalFD();
@@ -173,7 +293,9 @@ ended(PgpxTask *task)
 						   ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION,
 						   "The remote server said too much during the login.");
 	}
-	start_next(of);
+
+	/* one less that was left behind may be what others wait for */
+	start_next(left ? NULL : &whose);
 }
 
 bool
@@ -185,14 +307,16 @@ pgpx_login_is_running(const PgpxLogin *login)
 const char *
 pgpx_login_why_late(const PgpxLogin *login)
 {
-	PgpxLogin  *first;
-	int			given_up;
+	Threads		n;
 
 	if (login == NULL || login->state == RESTING)
 		return "";
-	(void) count_steps(&login->of, &given_up, &first);
-	if (login->state == WAITING && given_up >= MAX_STEPS)
+	n = count_threads(login);
+	if (login->state == WAITING &&
+		(n.told_left >= MAX_STEPS || n.remote >= MAX_AT_ADDRESS))
 		return ": logins before it still compute what the remote server has asked for";
+	if (login->state == WAITING && too_many_left(&n))
+		return ": too many logins of the pool worker still compute what remote servers have asked for";
 	return ": what the remote server asks for takes longer to compute";
 }
 

@@ -283,6 +283,10 @@ relay(PgpxWorkerConn *w, bool local, uint32 events)
 	if (w->relay == NULL)
 		return;
 	pgpx_relay_ready(w, local, events);
+
+	/* who sleeps until an answer comes in is woken by a tick at the latest */
+	if (pg_atomic_read_u32(&pgpx_conns[w->index].to_wake) != 0)
+		next_due = Min(next_due, pgpx_now() + PGPX_TICK_MS * 1000);
 	relayed &= pgpx_busy_poll_is_calm(w->pool);
 }
 

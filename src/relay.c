@@ -130,10 +130,11 @@ write_local(PgpxRelay *relay, const char *data, size_t len)
 	return len;
 }
 
-/* From the remote to the session. */
+/* From the remote to the session, which may wait to be woken by the first of it. */
 static void
-move_inward(PgpxRelay *relay)
+move_inward(PgpxWorkerConn *w)
 {
+	PgpxRelay  *relay = w->relay;
 	Rest	   *rest = &relay->inward;
 
 	if (!is_empty(rest))
@@ -149,6 +150,8 @@ move_inward(PgpxRelay *relay)
 		size_t		len = pgpx_tls_read(&relay->tls, piece, PIECE);
 		size_t		sent = write_local(relay, piece, len);
 
+		if (len > 0 || relay->tls.ended)
+			pgpx_conn_wake_up(&pgpx_conns[w->index]);
 		if (relay->tls.ended)
 			drop(&relay->outward);
 		if (sent < len)
@@ -279,7 +282,7 @@ pgpx_relay_begin(PgpxWorkerConn *w)
 	w->relay = relay;
 
 	/* what came in with the last answer to libpq */
-	move_inward(relay);
+	move_inward(w);
 	watch_both(w);
 	return NULL;
 }
@@ -303,12 +306,12 @@ pgpx_relay_ready(PgpxWorkerConn *w, bool local, uint32 events)
 		if ((events & ~EPOLLOUT) != 0)
 			move_outward(relay);
 		if ((events & ~EPOLLIN) != 0)
-			move_inward(relay);
+			move_inward(w);
 	}
 	else
 	{
 		if ((events & ~EPOLLOUT) != 0 || relay->tls.read_wants_write)
-			move_inward(relay);
+			move_inward(w);
 		if ((events & ~EPOLLIN) != 0 || relay->tls.write_wants_read)
 			move_outward(relay);
 	}
@@ -333,7 +336,7 @@ pgpx_relay_go_on(void)
 		if (w->relay == NULL || !w->relay->more)
 			continue;
 		left--;
-		move_inward(w->relay);
+		move_inward(w);
 		watch_both(w);
 	}
 }

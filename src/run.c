@@ -17,6 +17,8 @@
 
 #include "storage/latch.h"
 
+#include "session_wait.h"
+
 #define MAX_PARAMS 65535		/* of Bind */
 
 /* What an error in mid-result may still read, before it is given up. */
@@ -183,7 +185,7 @@ make_ready(PgpxRun *run)
 	{
 		/* the checkout of a call on a pool has looked just now */
 		if (lease->scope != PGPX_SCOPE_CALL &&
-			!(pgpx_wire_at_boundary(wire) && pgpx_kept_quiet(lease->kept)))
+			!(pgpx_wire_at_boundary(wire) && pgpx_session_quiet(lease->kept)))
 			look(run);
 		if (pg_atomic_read_u32(&conn->cancel) == PGPX_CANCEL_NONE)
 			return;

@@ -50,7 +50,6 @@ pgpx_ticket_sent(PgpxTicket *ticket, PgpxOffer how)
 {
 	pg_write_barrier();
 	pg_atomic_write_u32(&ticket->offer, how);
-	pgpx_process_wake(PGPX_TICKET_INDEX(ticket));
 }
 
 static void
@@ -144,6 +143,7 @@ pgpx_ticket_grant_locked(PgpxPool *pool, PgpxTicket *ticket, PgpxConn *conn,
 
 	queue_remove(pool, ticket);
 	ticket->state = PGPX_TICKET_GRANTED;
+	ticket->granted_at = now;
 	ticket->conn = PGPX_CONN_INDEX(conn);
 	ticket->lease_id = pgpx_pool_take_locked(pool, conn, &holder, now,
 											 now - ticket->since);
@@ -204,7 +204,10 @@ pgpx_ticket_leave(PgpxTicket *ticket, PgpxLeave how, PgpxConn **conn,
 			{
 				pool->stats.granted++;
 				if (pg_atomic_read_u32(&ticket->offer) == PGPX_OFFER_SENT)
+				{
 					pool->stats.carried++;
+					*waited = ticket->granted_at - ticket->since;
+				}
 			}
 			break;
 		case PGPX_TICKET_FAILED:

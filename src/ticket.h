@@ -43,7 +43,7 @@ extern PgpxOffer pgpx_ticket_offered(void);
 /*
  * pgpx_ticket_sent
  *		The granter has sent what the ticket offered (SENT), or not a byte of it
- *		(FAILED).  Until then its owner waits.
+ *		(FAILED).  Until then its owner waits; and is to be woken.
  */
 extern void pgpx_ticket_sent(PgpxTicket *ticket, PgpxOffer how);
 

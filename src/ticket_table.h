@@ -83,6 +83,7 @@ typedef struct PgpxTicket
 	uint32		offer_len;		/* of its bytes in pgpx_offers */
 	bool		offer_reset;	/* SENT: a reset went ahead of it */
 
+	PgpxTime	granted_at;		/* GRANTED */
 	int			conn;			/* GRANTED: index of the connection */
 	uint64		lease_id;		/* GRANTED: the lease */
 	int			sqlstate;		/* FAILED */

@@ -435,6 +435,6 @@ NEVER(PgpxTime, pgpx_lease_operation_deadline, const PgpxLease *lease)
 NEVER(bool, pgpx_session_wait_latch, PgpxTime deadline, uint32 wait_event)
 NEVER(void, pgpx_session_gather, PgpxKept *kept, uint32 wait_event)
 NEVER(ssize_t, pgpx_kept_poll, PgpxKept *kept, int pool, bool *full)
-NEVER(bool, pgpx_kept_quiet, PgpxKept *kept)
+NEVER(bool, pgpx_session_quiet, PgpxKept *kept)
 
 #endif							/* FUZZ_DLOCK_H */

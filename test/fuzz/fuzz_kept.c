@@ -23,6 +23,7 @@
 #include "fuzz.h"
 #include "fuzz_kept.h"
 #include "handoff.h"
+#include "session_wait.h"
 
 #define NCONNS (PGPX_MAX_KEPT + 8)
 #define EPOCH 3
@@ -218,9 +219,6 @@ happen(void)
 		case 10:
 			external_max = external + (op >> 4 & 3);
 			break;
-		case 11:
-			sets_fail = true;
-			break;
 		default:
 			now += take_byte() * 1000;
 			break;
@@ -359,9 +357,21 @@ fetch(int conn)
 		FUZZ_CHECK(!answered && now >= deadline);
 	asking = 0;
 	InterruptPending = false;
-	sets_fail = false;
 	look_for_lost(refused || before >= PGPX_MAX_KEPT);
-	FUZZ_CHECK(external == nsockets * 2 || external == nsockets * 2 + 2);
+	FUZZ_CHECK(external == nsockets + PGPX_SESSION_WAIT_FDS ||
+			   external == nsockets + PGPX_SESSION_WAIT_FDS + 2);
+}
+
+/* A look at it, as before a lease or after one; nobody is at its other end. */
+static void
+look_at(PgpxKept *kept, bool sought_after)
+{
+	if (kept == NULL)
+		return;
+	pgpx_pools[0].nwaiting = sought_after ? 1 : 0;
+	FUZZ_CHECK(!pgpx_session_quiet(kept));
+	pgpx_session_part(kept);
+	FUZZ_CHECK(!sought_after || kept->events == 0);
 }
 
 static void
@@ -387,6 +397,21 @@ drop_all(void)
 		drop_socket(&orphans[i]);
 }
 
+static bool
+can_prepare(void)
+{
+	volatile bool thrown = false;
+
+	fuzz_may_throw = true;
+	if (sigsetjmp(fuzz_error, 0) == 0)
+		pgpx_session_prepare();
+	else
+		thrown = true;
+	fuzz_may_throw = false;
+	FUZZ_CHECK(PG_exception_stack == NULL && pgpx_session_can_wait() == !thrown);
+	return !thrown;
+}
+
 static void
 set_up(void)
 {
@@ -401,7 +426,18 @@ set_up(void)
 		questions[i].fd = -1;
 	pgpx_handoff_init(1);
 	external_max = INT_MAX;
-	fetch_honestly(0);			/* so that all is there that stays */
+
+	/* what stays is there in the end, however often it could not be had */
+	sets_fail = true;
+	FUZZ_CHECK(!can_prepare() && external == 1);
+	sets_fail = false;
+	external_max = 1;
+	FUZZ_CHECK(!can_prepare() && external == 1);
+	external_max = 0;
+	FUZZ_CHECK(!can_prepare() && external == 1);
+	external_max = INT_MAX;
+	FUZZ_CHECK(can_prepare() && external == PGPX_SESSION_WAIT_FDS);
+	fetch_honestly(0);
 	drop_all();
 }
 
@@ -450,7 +486,10 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 				external_max = (op & 128) != 0 ? INT_MAX : external + (op >> 3 & 7);
 				break;
 			case 7:
-				drop_socket(&orphans[conn % ORPHANS]);
+				if ((op & 8) != 0)
+					look_at(sockets[conn].kept, (op & 128) != 0);
+				else
+					drop_socket(&orphans[conn % ORPHANS]);
 				break;
 		}
 	}
@@ -464,7 +503,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	drop_all();
 	for (int i = 0; i < QUESTIONS; i++)
 		forget_question(&questions[i]);
-	FUZZ_CHECK(nsockets == 0 && external == 2);
+	FUZZ_CHECK(nsockets == 0 && external == PGPX_SESSION_WAIT_FDS + 2);
 	FUZZ_CHECK(fuzz_chunks() == chunks);
 	FUZZ_CHECK(count_fds() == fds);
 	return 0;

@@ -1,8 +1,9 @@
 /*-------------------------------------------------------------------------
  *
  * fuzz_kept.h
- *	  What kept.c wants of the server, for fuzz_kept.c: descriptors that are counted
- *	  and run out, wait sets that cannot be made, interrupts, the clock.
+ *	  What kept.c and session_wait.c want of the server, for fuzz_kept.c: descriptors
+ *	  that are counted and run out, a wait set that cannot be made, interrupts, the
+ *	  clock.
  *
  *-------------------------------------------------------------------------
  */
@@ -38,7 +39,7 @@ static PgpxTime now;
 static int	external;			/* counted by the session */
 static int	external_max;		/* how many there may be */
 static bool refused;			/* there were as many */
-static bool sets_fail;			/* a socket cannot be waited for */
+static bool sets_fail;			/* sockets cannot be waited for */
 static bool may_fail;			/* an error may have been thrown */
 
 bool
@@ -163,12 +164,6 @@ FreeWaitEventSet(WaitEventSet *set)
 	close(set->fd);
 	ReleaseExternalFD();
 	pfree(set);
-}
-
-void
-ModifyWaitEvent(WaitEventSet *set, int pos, uint32 events, Latch *latch)
-{
-	abort();
 }
 
 int

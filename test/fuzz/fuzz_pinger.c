@@ -36,6 +36,17 @@ mul_size(Size a, Size b)
 }
 
 bool
+LWLockAcquire(LWLock *lock, LWLockMode mode)
+{
+	return true;
+}
+
+void
+LWLockRelease(LWLock *lock)
+{
+}
+
+bool
 AcquireExternalFD(void)
 {
 	return true;

@@ -27,6 +27,7 @@
 
 PgpxShared *pgpx_shared = NULL;
 PgpxWorkerConn *pgpx_wconns = NULL;
+PgpxConn   *pgpx_conns = NULL;
 
 /* What the remote has said and the session has had, and the other way. */
 static size_t said;
@@ -41,6 +42,8 @@ static bool read_blocked;
 static bool write_blocked;
 static bool remote_ended;
 static bool remote_broken;
+
+static bool told = true;		/* who waits for an answer has been woken since */
 
 static int	remote_fd;
 static int	local_fd;			/* the relay's end of its pair */
@@ -83,6 +86,8 @@ pgpx_tls_read(PgpxTlsStream *tls, char *data, size_t size)
 	for (size_t i = 0; i < n; i++)
 		data[i] = byte_at(said - readable + i, true);
 	readable -= n;
+	if (n > 0 || remote_ended)
+		told = false;
 	if (n == size)
 		tls->pending = true;
 	else if (remote_ended)
@@ -116,6 +121,12 @@ pgpx_tls_write(PgpxTlsStream *tls, const char *data, size_t len)
 		taken += n;
 	writable -= n;
 	return n;
+}
+
+void
+pgpx_conn_wake_up(PgpxConn *conn)
+{
+	told = true;
 }
 
 void
@@ -201,6 +212,7 @@ remote_event(PgpxWorkerConn *w)
 	if (events & EPOLLOUT)
 		read_blocked = false;
 	pgpx_relay_ready(w, false, events);
+	FUZZ_CHECK(told);
 }
 
 static void
@@ -366,6 +378,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		pgpx_shared = calloc(1, sizeof(PgpxShared));
 		pgpx_shared->max_connections = 1;
 		pgpx_wconns = calloc(1, sizeof(PgpxWorkerConn));
+		pgpx_conns = calloc(1, sizeof(PgpxConn));
 	}
 	said = had = written = taken = readable = writable = 0;
 	read_blocked = write_blocked = remote_ended = remote_broken = false;

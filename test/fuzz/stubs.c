@@ -92,6 +92,15 @@ MemoryContextAlloc(MemoryContext context, Size size)
 	return allocate(size);
 }
 
+/* never refuses: whoever is given 64 MB is caught by the limit */
+void *
+MemoryContextAllocExtended(MemoryContext context, Size size, int flags)
+{
+	return (flags & MCXT_ALLOC_ZERO) != 0 ?
+		MemoryContextAllocZero(context, size) :
+		MemoryContextAlloc(context, size);
+}
+
 void *
 MemoryContextAllocZero(MemoryContext context, Size size)
 {

@@ -31,6 +31,10 @@
  * run carry_asked: -DNS=2 -DCARRY -DASKS=1
  * deep carry_restart: -DNS=2 -DCARRY -DRESTARTS=1 -DKILLS=1
  * run carry_queue: -DNS=3 -DCARRY
+ * run relay: -DNS=2 -DCARRY -DRELAY -DDEADLINES=1 -DINTERRUPTS=1
+ * run relay_end: -DNS=2 -DCARRY -DRELAY -DKILLS=1 -DRESETFAILS=1
+ * run relay_lost: -DNS=2 -DCARRY -DRELAY -DLOSSES=1
+ * run relay_taken: -DNS=2 -DCARRY -DRELAY -DREVOKES=1
  *
  * mutant BUG_TIMEOUT: -DNS=2 -DDEADLINES=1
  * mutant BUG_CANCELWAIT: -DNS=2 -DINTERRUPTS=1
@@ -57,6 +61,7 @@
  * mutant BUG_CARRYCANCEL: -DNS=2 -DCARRY -DASKS=1
  * mutant BUG_ACTIVE: -DNS=2 -DCARRY -DREVOKES=1
  * mutant BUG_NOTWOKEN: -DNS=2 -DCARRY
+ * mutant BUG_NOTCHECKED: -DNS=2 -DCARRY -DRELAY
  *
  * deep queue: -DNS=3 -DDEADLINES=2 -DINTERRUPTS=1 -DKILLS=1
  * deep rounds: -DNS=3 -DROUNDS=2 -DLOSSES=1 -DRESETFAILS=1 -DREVOKES=1
@@ -226,6 +231,9 @@ chan in[NC] = [2] of { byte };
 #endif
 chan out[NC] = [3] of { byte };
 byte dirty[NC];				/* whose session state it holds; 0: nobody's */
+#ifdef RELAY
+byte sleeper[NC];			/* whom the worker wakes when an answer comes in, + 1 */
+#endif
 byte flying[NC];			/* a cancel: 0 none, 1 on its way, 2 delivered and closed */
 byte target[NC];			/* what the cancel was meant for */
 
@@ -984,6 +992,28 @@ back:
 		:: else -> got = 0; goto no_carry
 		fi
 	};
+#ifdef RELAY
+	/* pgpx_conn_let_sleep, send_offer, pgpx_ticket_sent, pgpx_conn_sleeps */
+	sleeper[c] = got + 1;
+	atomic {
+		if
+		:: reachable -> in[c]!(AHEAD + got); how = SENT_ON
+		:: !reachable -> how = SENT_ON
+		:: !reachable -> how = NOT_SENT
+		fi
+	};
+	offer[got] = how;
+	atomic {
+#ifndef BUG_NOTCHECKED
+		if
+		:: how != SENT_ON || sleeper[c] != got + 1 -> latch[got] = 1
+		:: else
+		fi;
+#endif
+		got = 0; how = 0;
+		goto next
+	};
+#endif
 	/* send_offer, pgpx_ticket_sent: one call, nothing can be interrupted */
 	atomic {
 		if
@@ -1388,6 +1418,17 @@ proctype Remote(byte c)
 {
 	byte x;
 
+#ifdef RELAY
+	/* the relay passes the answer on, and then wakes who sleeps until it is there */
+#define pass_on \
+		if \
+		:: sleeper[c] != 0 -> latch[sleeper[c] - 1] = 1; sleeper[c] = 0 \
+		:: else \
+		fi
+#else
+#define pass_on skip
+#endif
+
 end:
 	do
 	:: atomic { alive[c] && len(in[c]) > 0 && len(out[c]) < ROOM ->
@@ -1426,8 +1467,9 @@ end:
 #endif
 			out[c]!x
 		fi;
+		pass_on;
 		x = 0 }
-	:: atomic { alive[c] && cut[c] && len(in[c]) == 0 -> alive[c] = 0 }
+	:: atomic { alive[c] && cut[c] && len(in[c]) == 0 -> alive[c] = 0; pass_on }
 	:: atomic { flying[c] == 1 ->
 		/* the signal is sent, then the cancel connection is closed */
 		flying[c] = 2;
@@ -1445,9 +1487,13 @@ end:
 			:: x == RST -> out[c]!BAD
 			:: else -> out[c]!x
 			fi;
+			pass_on;
 			x = 0
 		:: else
 		fi }
+#ifdef RELAY
+	:: atomic { !alive[c] && sleeper[c] != 0 -> pass_on }	/* its end, too */
+#endif
 	od
 }
 

@@ -6,6 +6,10 @@
 #   fail_next($node, 'socketpair', who => 'session');    # or worker, all; the next call
 #   fail_next($node, 'strdup', skip => 2, times => 3);  # the third to the fifth
 #   ok(has_failed($node), ...);
+#   hold_logins($node, 'db1', 'db2');    # steps of logins there do not end, until the next such call;
+#                                        # nor do look-ups of these, if they are hosts
+#   stand_still($node, $session->pid);   # these stand in their next recv, until the next such call
+#   stands($node, $session->pid);        # 1 or 0: does it?
 package PgpxFailing;
 
 use strict;
@@ -18,7 +22,7 @@ use Test::More;
 
 use PgpxTest;
 
-our @EXPORT = qw(failing fail_next has_failed);
+our @EXPORT = qw(failing fail_next has_failed hold_logins stand_still stands);
 
 my ($library, $number);
 
@@ -43,19 +47,49 @@ sub failing
 	return $function->();
 }
 
+sub put
+{
+	my ($path, $line) = @_;
+
+	open my $file, '>', "$path.new" or die "order: $!";
+	print $file "$line\n";
+	close $file;
+	chmod 0644, "$path.new";
+	rename "$path.new", $path or die "order: $!";
+	return;
+}
+
 sub order { return $_[0]->data_dir . '/pgpool_ext.fail'; }
 
 sub fail_next
 {
 	my ($node, $function, %args) = @_;
-	my $path = order($node);
 
-	open my $file, '>', "$path.new" or die "order: $!";
-	print $file join(' ', $function, $args{who} // 'worker', $args{skip} // 0, $args{times} // 1, $args{errno} // ENOMEM, ++$number), "\n";
-	close $file;
-	chmod 0644, "$path.new";
-	rename "$path.new", $path or die "order: $!";
+	put(order($node), join ' ', $function, $args{who} // 'worker', $args{skip} // 0, $args{times} // 1, $args{errno} // ENOMEM, ++$number);
 	return;
+}
+
+sub hold_logins
+{
+	my ($node, @databases) = @_;
+
+	put($node->data_dir . '/pgpool_ext.hold', " @databases ");
+	return;
+}
+
+sub stand_still
+{
+	my ($node, @pids) = @_;
+
+	put($node->data_dir . '/pgpool_ext.stand', " @pids ");
+	return;
+}
+
+sub stands
+{
+	my ($node, $pid) = @_;
+
+	return -e $node->data_dir . "/pgpool_ext.stands.$pid" ? 1 : 0;
 }
 
 # It has come to all of it.

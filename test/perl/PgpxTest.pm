@@ -31,7 +31,7 @@ use PgpxSession;
 our @EXPORT = qw(
   local_node remote_node make_pool remote_sessions
   wait_until check_invariants leak_check stats_add_up
-  worker_pid terminate lease seconds delay_begin delay_end log_clock log_times connects_of
+  worker_pid threads_of terminate lease seconds delay_begin delay_end log_clock log_times connects_of
   one_leased_one_idle idle_of alive closes takes_effect over_tls descriptors_wanted
   $REMOTE_APP_PASSWORD $REMOTE_SUPER_PASSWORD
 );
@@ -272,6 +272,23 @@ sub worker_pid
 
 	return $local->safe_psql('postgres',
 		"SELECT pid FROM pg_stat_activity WHERE backend_type = 'pgpool_ext worker'");
+}
+
+# A worker's other threads, by how they are scheduled: those that somebody waits for,
+# and those that run only while nothing else does.
+sub threads_of
+{
+	my ($worker) = @_;
+	my %threads = (normal => 0, idle => 0);
+
+	foreach my $stat (glob "/proc/$worker/task/*/stat")
+	{
+		next if $stat =~ m{/task/$worker/};
+		open my $file, '<', $stat or next;
+		my $line = <$file> // next;
+		$threads{ (split ' ', $line =~ s/.*\)//sr)[38] == 5 ? 'idle' : 'normal' }++;
+	}
+	return "$threads{normal} $threads{idle}";
 }
 
 # pg_terminate_backend, and wait until the process is gone.

@@ -8,6 +8,12 @@
  * TIMES calls fail, then the file is removed.  WHO: worker, session (any other
  * process), all.  Only calls that pgpool_ext.so itself makes are counted, so that
  * neither the server nor a library of others sees anything.
+ *
+ * While the file pgpool_ext.hold has a database's name, PQconnectPoll does not return
+ * from a login to it: as if there were a lot to compute, which takes no time away.  The
+ * same with a host's name, and getaddrinfo.
+ * A process that pgpool_ext.stand names stands still in its next recv, and makes the file
+ * pgpool_ext.stands.PID.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -25,6 +31,8 @@
 #include <unistd.h>
 
 #define ORDER "pgpool_ext.fail"
+#define HOLD "pgpool_ext.hold"
+#define STAND "pgpool_ext.stand"
 
 extern void *__libc_calloc(size_t n, size_t size);
 
@@ -61,6 +69,14 @@ is_worker(void)
 }
 
 static int
+is_ours(void *caller)
+{
+	Dl_info		info;
+
+	return dladdr(caller, &info) != 0 && strstr(info.dli_fname, "pgpool_ext.so") != NULL;
+}
+
+static int
 ordered(const char *function, void *caller)
 {
 	static char seen[200];
@@ -71,12 +87,11 @@ ordered(const char *function, void *caller)
 	int			skip;
 	int			times;
 	int			error;
-	Dl_info		info;
 
 	if (!slurp(ORDER, order, sizeof(order)) ||
 		sscanf(order, "%63s %15s %d %d %d", name, who, &skip, &times, &error) != 5 ||
 		strcmp(name, function) != 0 ||
-		dladdr(caller, &info) == 0 || strstr(info.dli_fname, "pgpool_ext.so") == NULL ||
+		!is_ours(caller) ||
 		(strcmp(who, "all") != 0 && (strcmp(who, "worker") == 0) != is_worker()))
 		return 0;
 	if (strcmp(seen, order) != 0)
@@ -120,6 +135,7 @@ fails(const char *function, void *caller)
 	}
 
 typedef struct pg_conn PGconn;
+extern char *PQdb(const PGconn *);
 extern PGconn *PQconnectStartParams(const char *const *, const char *const *, int);
 extern int	PQsendQuery(PGconn *, const char *);
 extern void *PQconninfoParse(const char *, char **);
@@ -133,7 +149,6 @@ WRAP(int, socket, -1, (int d, int t, int p), (d, t, p))
 WRAP(int, connect, -1, (int fd, const struct sockaddr *a, socklen_t l), (fd, a, l))
 WRAP(ssize_t, sendmsg, -1, (int fd, const struct msghdr *m, int f), (fd, m, f))
 WRAP(ssize_t, recvmsg, -1, (int fd, struct msghdr *m, int f), (fd, m, f))
-WRAP(ssize_t, recv, -1, (int fd, void *b, size_t n, int f), (fd, b, n, f))
 WRAP(ssize_t, send, -1, (int fd, const void *b, size_t n, int f), (fd, b, n, f))
 WRAP(int, epoll_create1, -1, (int f), (f))
 WRAP(int, epoll_ctl, -1, (int e, int op, int fd, struct epoll_event *ev), (e, op, fd, ev))
@@ -146,6 +161,78 @@ WRAP(void *, PQgetCancel, NULL, (PGconn *c), (c))
 WRAP(int, PQgssEncInUse, 1, (PGconn *c), (c))
 WRAP(int, PQsendQuery, 0, (PGconn *c, const char *q), (c, q))
 WRAP(int, PQsendQueryParams, 0, (PGconn *c, const char *q, int n, const unsigned *t, const char *const *v, const int *l, const int *f, int r), (c, q, n, t, v, l, f, r))
+
+static int
+is_to_stand(void)
+{
+	char		pids[200];
+	char		pid[20];
+
+	snprintf(pid, sizeof(pid), " %d ", (int) getpid());
+	return slurp(STAND, pids, sizeof(pids)) && strstr(pids, pid) != NULL;
+}
+
+ssize_t
+recv(int fd, void *buf, size_t n, int flags)
+{
+	static ssize_t (*next) (int, void *, size_t, int);
+
+	if (fails("recv", CALLER))
+		return -1;
+	if (next == NULL)
+		next = (ssize_t (*) (int, void *, size_t, int)) real("recv");
+	if (is_ours(CALLER) && is_to_stand())
+	{
+		char		path[60];
+
+		snprintf(path, sizeof(path), STAND "s.%d", (int) getpid());
+		close(open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
+		while (is_to_stand())
+			usleep(10000);
+		unlink(path);
+	}
+	return next(fd, buf, n, flags);
+}
+
+static void
+hold(const char *what)
+{
+	char		held[200];
+	char		name[70];
+
+	snprintf(name, sizeof(name), " %.60s ", what);
+	while (slurp(HOLD, held, sizeof(held)) && strstr(held, name) != NULL)
+		usleep(10000);
+}
+
+int
+PQconnectPoll(PGconn *conn)
+{
+	static int	(*next) (PGconn *);
+	static char *(*database) (const PGconn *);
+
+	if (next == NULL)
+	{
+		database = (char *(*) (const PGconn *)) real("PQdb");
+		next = (int (*) (PGconn *)) real("PQconnectPoll");
+	}
+	if (is_ours(CALLER))
+		hold(database(conn));
+	return next(conn);
+}
+
+int
+getaddrinfo(const char *host, const char *port, const struct addrinfo *hints,
+			struct addrinfo **list)
+{
+	static int	(*next) (const char *, const char *, const struct addrinfo *, struct addrinfo **);
+
+	if (next == NULL)
+		next = (int (*) (const char *, const char *, const struct addrinfo *, struct addrinfo **)) real("getaddrinfo");
+	if (host != NULL && is_ours(CALLER))
+		hold(host);
+	return next(host, port, hints, list);
+}
 
 int
 clock_gettime(clockid_t clock, struct timespec *ts)

@@ -49,6 +49,18 @@ is($one->safe_psql('postgres', 'SELECT count(*) FROM pgpool.locks'), '0', 'and n
 my $token = $holder->run(q{SELECT pgpool.lock('keeper', 'a', ttl => '20 s')});
 like($token, qr/^\d+$/, 'a lock is held') or diag($holder->error);
 
+# who comes behind others of its own server is told so, without a question to the remote
+$other->start(q{SELECT pgpool.lock('keeper', 'a', '1 min')});
+ok(wait_until($two, "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Extension' AND state = 'active' AND pid = @{[$other->pid]}", 1), 'another server waits for it');
+{
+	my $behind = PgpxSession->new($two);
+
+	$behind->fails(q{SELECT pgpool.lock('keeper', 'a', '0')}, '55P03', qr/lock "a" of server "keeper" is not free now\n.*DETAIL:  Other sessions of this server wait for it, too\./, 'one more is behind it');
+	$behind->quit;
+}
+$two->safe_psql('postgres', "SELECT pg_cancel_backend(@{[$other->pid]})");
+$other->finish(20);
+
 # a grant that the replica does not have is none
 my $sender = $primary->safe_psql('postgres', 'SELECT pid FROM pg_stat_replication');
 kill 'STOP', $sender;

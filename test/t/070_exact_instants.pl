@@ -204,6 +204,9 @@ foreach my $case ([ worker_starts => 'starting' ], [ worker_ends => 'stopping' ]
 # A connection has been granted with a statement that is just being sent.
 make_pool($local, $proxy, server => 'carry', options => { pool_size => 1, retry_min => '10 ms' });
 $remote->safe_psql('remote_db', 'CREATE TABLE carried (n int); GRANT ALL ON carried TO remote_app');
+
+# for later: a timer of the server's wakes each session ten seconds after its first statement
+my $waiter_by_relay = PgpxSession->new($local);
 my $carried = q{SELECT carried, errors, leased, waiters FROM pgpool.stats JOIN pgpool.pools USING (pool_id) WHERE pools.server = 'carry'};
 foreach my $case (qw(undisturbed lost cancelled terminated taken))
 {
@@ -247,6 +250,36 @@ foreach my $case (qw(undisturbed lost cancelled terminated taken))
 	is($local->safe_psql('postgres', "SELECT a FROM pgpool.query('carry', 'select 42') AS t(a int)"), '42', "carry, $case: the next one is served");
 	$_->quit foreach $holder, $waiter;
 	stats_add_up($local, "carry, $case: the counters add up");
+}
+
+# By the relay the answer is there before it is said that the statement was sent: who sleeps
+# until an answer comes in is woken all the same.
+{
+	my $tls = remote_node('remote_tls', tls => 1);
+	my ($holder, $waiter) = (PgpxSession->new($local), $waiter_by_relay);
+	my $seen = q{SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app' AND state = 'idle' AND query = 'SELECT 43 AS a'};
+
+	disarm();
+	make_pool($local, $tls, server => $_, options => { pool_size => 1, checkout_timeout => '0' }) foreach qw(relayed beside);
+	is($local->safe_psql('postgres', q{SELECT a FROM pgpool.query('beside', 'select 1') AS t(a int)}), '1', 'sent: another relay works');
+	$holder->run("SET pgpool_ext.debug_point = 'sent wait'");
+	my $lease = lease($holder, 'relayed');
+	$holder->run("SELECT pgpool.exec($lease, 'SELECT 1')");
+	$waiter->start(q{SELECT a FROM pgpool.query('relayed', 'SELECT 43 AS a') AS t(a int)});
+	wait_until($local, 'SELECT count(*) FROM pgpool.waiters', 1) or die 'no waiter';
+	$holder->start("SELECT pgpool.checkin($lease)");
+	ok(reached('sent'), 'sent: nobody has been told yet');
+	ok(wait_until($tls, $seen, '1'), 'sent: the remote has answered');
+
+	# what the worker takes in now, it takes in after that
+	$local->safe_psql('postgres', q{SELECT a FROM pgpool.query('beside', 'select 1') AS t(a int)}) foreach 1 .. 3;
+	go_on('sent');
+	is($holder->finish(30) . $holder->error, '', 'sent: the one before has returned it');
+	is($waiter->finish(30) . $waiter->error, '43', 'sent: the next one has its answer');
+	$_->quit foreach $holder, $waiter;
+	is($local->safe_psql('postgres', q{SELECT carried FROM pgpool.stats WHERE server = 'relayed'}), '1', 'sent: it was carried');
+	$local->safe_psql('postgres', "SELECT pgpool.drain('$_', '10 s')") foreach qw(relayed beside);
+	$tls->stop;
 }
 
 # A waiter is cancelled, and in that instant what it waits for fails: it is cancelled.
@@ -398,7 +431,10 @@ my $ended = 0;
 foreach my $n (1 .. 6, 10)
 {
 	arm(debug_oom => $n);
-	terminate($local, worker_pid($local));
+
+	# or it has ended by itself, by an allocation that the new setting was for
+	my $worker = worker_pid($local);
+	terminate($local, $worker) if $worker ne '';
 	works("no memory for allocation $n of the worker: the pool works again");
 	$ended++ if -e path('oom', 'at');
 }

@@ -5,6 +5,7 @@
 use strict;
 use warnings;
 
+use POSIX ();
 use PgpxFakeServer qw(message ready done columns row failure);
 use PgpxTest;
 use PostgreSQL::Test::Utils;
@@ -30,7 +31,25 @@ sub settings
 	return;
 }
 
+# a file that says that the worker has gone
+my $endless_ended = PostgreSQL::Test::Utils::tempdir . '/endless_ended';
+sub endless
+{
+	my ($self) = @_;
+	my $ended = sub { open my $file, '>', $endless_ended; POSIX::_exit(0) };
+
+	local $SIG{PIPE} = $ended;
+	settings($self);
+	$self->receive;
+	$self->send(message('1', ''), message('2', ''), columns(1), done('SELECT 0'), ready());
+	select undef, undef, undef, 0.05;
+	eval { $self->send(pack('aN', 'N', 1 << 28), 'x' x 4_000_000) };
+	$self->read_to_end;
+	$ended->();
+}
+
 my $fake = PgpxFakeServer->new(
+	endless => fake(\&endless),
 	wordless => fake(sub { $_[0]->receive; $_[0]->send(failure(S => 'ERROR', C => 'XX000'), ready()); sleep }),
 	mute => fake(sub { $_[0]->receive; sleep }),
 	garbage => fake(sub { $_[0]->receive; $_[0]->send("\x9F" x 100); sleep }),
@@ -147,6 +166,14 @@ terminate($local, worker_pid($local));
 ok(wait_until($local, sub { worker_pid($local) ne '' }, 1), 'another worker');
 is($holder->run("SELECT pgpool.unlock('mute', 'mute', $token{mute})") . $holder->error, 't', 'who releases tells it how to connect');
 is($holder->run("SELECT pgpool.unlock('gone', 'gone', $token{gone})"), 't', 'each server on its own');
+
+# --- between two pings a remote begins a message, and does not come to its end: the worker
+# does not take it in (the lock is lost here, since the remote does not know it)
+make_pool($local, $remote, server => 'endless', options => { sslmode => PgpxFakeServer::sslmode() });
+like($holder->run(q{SELECT pgpool.lock('endless', 'endless', ttl => '6 s')}), qr/^\d+$/, 'endless: a lock is held');
+$local->safe_psql('postgres', 'ALTER SERVER endless OPTIONS (' . $fake_host->('endless') . ')');
+$caller->run(q{SELECT pgpool.try_checkout('endless'); SELECT pgpool.checkin_all()});
+ok(wait_until($local, sub { -e $endless_ended ? 1 : 0 }, 1, 30), 'endless: the connection is closed');
 
 $_->quit foreach $holder, $caller, $ordinary;
 ok(wait_until($local, 'SELECT count(*) FROM pgpool.locks', 0, 60), 'the locks of those who end are given up');

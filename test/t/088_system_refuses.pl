@@ -4,7 +4,7 @@
 use strict;
 use warnings;
 
-use Errno qw(EAGAIN ECONNREFUSED EINTR EMFILE ENOMEM EPIPE ETOOMANYREFS);
+use Errno qw(ENOSPC EAGAIN ECONNREFUSED EINTR EMFILE ENOMEM EPIPE ETOOMANYREFS);
 use PgpxFailing;
 use PgpxTest;
 use PostgreSQL::Test::Utils;
@@ -115,10 +115,31 @@ check_invariants($local);
 	$fresh->run('SELECT pgpool.checkin_all()');
 	$fresh->quit;
 
+	# nothing to wait for sockets with, or a socket cannot be waited for
+	$fresh = PgpxSession->new($local);
+	fail_next($local, 'epoll_create1', who => 'session', errno => EMFILE);
+	$fresh->fails(q{SELECT pgpool.checkout('one', '10 s')}, '53000', qr/could not wait for pooled connections: Too many open files/, 'no epoll set for a session: an error');
+	is($local->safe_psql('postgres', 'SELECT count(*) FROM pgpool.leases'), '0', 'it has no lease then');
+	fail_next($local, 'epoll_ctl', who => 'session', errno => ENOSPC);
+	$fresh->fails(q{SELECT a FROM pgpool.query('one', 'select pg_sleep(0.3)::text') AS t(a text)}, '53000', qr/could not wait for a pooled connection: No space left on device/, 'a socket that cannot be waited for: an error');
+	$local->safe_psql('postgres', q{SELECT pgpool.reconnect('one')});
+	$fresh->run(q{SELECT pgpool.checkin(pgpool.checkout('one', '10 s'))});
+	fail_next($local, 'epoll_ctl', who => 'session', errno => ENOSPC);
+	is($fresh->run(q{SELECT pgpool.checkin(pgpool.checkout('one', '10 s'))}) . $fresh->error, '', 'a socket that cannot be watched: it is looked at another way');
+	ok(has_failed($local), 'and it could not');
+	$fresh->quit;
+
 	# the next connection is tried, unseen
 	$fresh = PgpxSession->new($local);
 	fail_next($local, 'sendmsg', who => 'session', errno => EPIPE);
 	is($fresh->run(q{SELECT a FROM pgpool.query('one', 'select 7') AS t(a int)}) . $fresh->error, '7', 'a question that cannot be sent: another connection serves');
+	$fresh->quit;
+
+	# nor can the answer be taken in: the same, and the next question brings a new socket pair
+	$fresh = PgpxSession->new($local);
+	fail_next($local, 'recvmsg', who => 'session', errno => EPIPE);
+	is($fresh->run(q{SELECT a FROM pgpool.query('one', 'select 8') AS t(a int)}) . $fresh->error, '8', 'an answer that cannot be taken in: another connection serves');
+	ok(has_failed($local), 'and there was one');
 	$fresh->quit;
 
 	# no answer: until the time of the checkout is up, or that of an operation
@@ -227,10 +248,129 @@ foreach my $case (
 	logs($log, qr/cannot ping the locks of server "started".*\n.*$said/, "$function: the log has it, with the reason");
 	logs($log, qr/pings the locks of server "started" .* again/, "$function: and that it pings again");
 }
+{
+	my $log = -s $local->logfile;
+
+	hold_logins($local, 'remote_db');
+	$remote->safe_psql('postgres', q{SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity WHERE application_name = 'pgpool_ext lock'});
+	logs($log, qr/cannot ping the locks of server "started".*\n.*The connection attempt did not end in time: what the remote server asks for takes longer to compute/, 'a login that computes for long: the log says so');
+	hold_logins($local);
+	logs($log, qr/pings the locks of server "started" .* again/, 'and that it pings again');
+}
 is($session->run("SELECT pgpool.lock_valid('started', 'a', $token)"), 't', 'the lock is still held');
 fail_next($local, 'clock_gettime', who => 'session', times => 3);
 is($session->run("SELECT pgpool.lock_valid('started', 'a', $token)"), 't', 'a system whose steady clock stands while it sleeps: the other one is taken');
 is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'it is released');
+
+# --- a look-up that ends when its attempt has long been given up
+{
+	$session->run(q{SELECT pgpool.drain('named'); SELECT pgpool.resume('named'); ALTER SERVER named OPTIONS (ADD connect_timeout '300ms')});
+	hold_logins($local, 'localhost');
+	$session->fails(q{SELECT pgpool.checkout('named', '10 s')}, '08001', qr/The look-up of the host name did not end within connect_timeout \(0\.3 s\)/, 'a look-up takes too long');
+	hold_logins($local);
+	ok(wait_until($local, sub { threads_of(worker_pid($local)) }, '0 0'), 'then it ends');
+	works('named', 'a look-up that came too late');
+}
+
+# --- logins that compute and compute, and were given up: of one user at one address there
+# are eight at most, and of those who have some about 32 in the worker, whatever a pool is
+# told, and whatever user mapping is made for it
+{
+	my %hasty = (pool_size => 8, connect_timeout => '300ms', retry_min => '10 ms', retry_max => '10 ms');
+	my @held = map { "held$_" } 0 .. 4;
+	my $worker = worker_pid($local);
+	my $threads = sub { return threads_of($worker) };
+	my $before_it = qr/did not end within connect_timeout \(0\.3 s\): logins before it still compute what the remote server has asked for/;
+
+	# with a little load some need another attempt to come so far
+	my $leave_behind = sub {
+		my ($wanted, @servers) = @_;
+		my %callers = map { $_ => PgpxSession->new($local) } @servers;
+		my %begun;
+
+		ok(wait_until($local, sub {
+			foreach my $server (@servers)
+			{
+				$callers{$server}->start("SELECT pgpool.prewarm('$server', 4, timeout => '1 min')")
+				  if !$begun{$server}++ || $callers{$server}->done;
+			}
+			return $threads->();
+		}, "0 $wanted"), "$wanted threads are left behind");
+		$session->run('SELECT pg_terminate_backend(' . $_->pid . ')') foreach values %callers;
+		return;
+	};
+	my $tell_anew = sub {
+		$session->run("ALTER USER MAPPING FOR CURRENT_USER SERVER $_ OPTIONS (SET password '$REMOTE_APP_PASSWORD')") foreach @_;
+		return;
+	};
+
+	make_pool($local, $remote, server => $_, options => \%hasty, $_ eq 'held4' ? (remote_dbname => 'template1') : ()) foreach @held;
+	make_pool($local, $remote, server => 'newcomer', remote_dbname => 'postgres', options => \%quick);
+	hold_logins($local, 'remote_db', 'template1');
+	$leave_behind->(20, @held);
+	$tell_anew->('held1');
+	$leave_behind->(24, 'held1');
+	$tell_anew->('held1');
+	$session->fails(q{SELECT pgpool.checkout('held1', '10 s')}, '08001', $before_it, 'whatever the pool is told: one more has to wait');
+	$session->run("DROP USER MAPPING FOR CURRENT_USER SERVER held1; CREATE USER MAPPING FOR CURRENT_USER SERVER held1 OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD')");
+	$session->fails(q{SELECT pgpool.checkout('held1', '10 s')}, '08001', $before_it, 'with a new user mapping, too');
+	is($threads->(), '0 24', 'nobody has got another thread');
+	$tell_anew->(@held[ 0, 2, 3 ]);
+	$leave_behind->(32, @held[ 2, 3 ]);
+	$session->fails(q{SELECT pgpool.checkout('held0', '10 s')}, '08001', qr/did not end within connect_timeout \(0\.3 s\): too many logins of the pool worker still compute what remote servers have asked for/, 'the worker is full of them');
+	is($threads->(), '0 32', 'nobody has got another thread');
+	works('newcomer', 'who has left none behind');
+	check_invariants($local);
+
+	$session->run("ALTER SERVER $_ OPTIONS (SET connect_timeout '1min')") foreach @held;
+	$session->start(q{SELECT pgpool.checkout('held1', '1 min')});
+	$other->start(q{SELECT pgpool.checkout('held0', '1 min')});
+	ok(wait_until($local, q{SELECT sum(connecting) FROM pgpool.pools}, 2), 'two are in line');
+	is($threads->(), '0 32', 'and not more than in line');
+	hold_logins($local, 'remote_db');
+	ok(wait_until($local, $threads, '1 28'), 'threads of another pool end: the worker has room');
+	hold_logins($local);
+	like($_->finish(60), qr/^\d+$/, 'and when their own have ended all log in') or diag($_->error) foreach $session, $other;
+	ok(wait_until($local, $threads, '0 0'), 'nothing is left of them');
+	$_->run('SELECT pgpool.checkin_all()') foreach $session, $other;
+}
+
+# --- never do more processes look for answers (pgpool_ext.busy_poll) than half of the
+# processors: while so many stand in a look, the next one goes to sleep at once
+SKIP:
+{
+	my $half = int((grep { /^processor\s*:/ } split /\n/, slurp_file('/proc/cpuinfo')) / 2);
+
+	skip 'with a single processor nobody looks', 4 if $half < 1;
+	skip 'over TLS sessions leave it to the worker', 4 if over_tls() && $half < 2;
+	skip "too many processors to occupy half of them", 4 if $half > 8;
+	make_pool($local, $remote, server => 'looked', options => { %quick, pool_size => $half });
+	my @lookers = map { PgpxSession->new($local) } 1 .. $half;
+	my @leases = map { lease($_, 'looked') } @lookers;
+	my $lease = lease($session, 'one');
+	my $asleep = "SELECT wait_event IS NOT NULL FROM pg_stat_activity WHERE state = 'active' AND pid = " . $session->pid;
+
+	$_->run('SET pgpool_ext.busy_poll = 1000') foreach @lookers, $session;
+	stand_still($local, map { $_->pid } @lookers, $session);
+	$lookers[$_]->start("SELECT pgpool.exec($leases[$_], 'select pg_sleep(0.1)')") foreach 0 .. $#lookers;
+	ok(wait_until($local, sub { join '', map { stands($local, $_->pid) } @lookers }, '1' x $half), 'half of the processors are looking');
+	$session->start("SELECT pgpool.exec($lease, 'select pg_sleep(600)')");
+	ok(wait_until($local, $asleep), 'then the next one sleeps');
+	is(stands($local, $session->pid), 0, 'and has not looked');
+	stand_still($local);
+	$local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $session->pid . ')');
+	$_->finish, $_->run('SELECT pgpool.checkin_all()') foreach @lookers, $session;
+
+	$lease = lease($session, 'looked');
+	stand_still($local, $session->pid);
+	$session->start("SELECT pgpool.exec($lease, 'select pg_sleep(600)')");
+	ok(wait_until($local, sub { stands($local, $session->pid) }, 1), 'once they have ended it looks');
+	stand_still($local);
+	$local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $session->pid . ')');
+	$session->finish;
+	$session->run('SELECT pgpool.checkin_all()');
+	$_->quit foreach @lookers;
+}
 
 # --- TLS: the relay's socket pair
 {

@@ -3,7 +3,7 @@
 use strict;
 use warnings;
 
-use PgpxFakeServer qw(message ready done columns row failure);
+use PgpxFakeServer qw(message greeting backend_key ready done columns row failure);
 use PgpxProxy;
 use PgpxTest;
 use PostgreSQL::Test::Utils;
@@ -28,13 +28,14 @@ my $fake = PgpxFakeServer->new(
 	reset => sub { my ($self) = @_; $self->serve(1); $self->receive; $self->send(done('DISCARD ALL'), message('S', "DateStyle\0German, DMY\0"), ready()); sleep },
 	blanks => { login => sub { $_[0]->send(failure(S => 'FATAL', V => 'FATAL', C => '28000', M => 'it is so   ')) } },
 	start => sub { $_[0]->receive },
+	within => { login => sub { $_[0]->send(greeting('15.0'), backend_key(), message('Z', 'T')); sleep } },
 	deaf => { login => sub { sleep } });
 my $remote = remote_node('remote');
 my $proxy = PgpxProxy->new($remote->port);
 my $local = local_node('local');
 my %options = (pool_size => 1, retry_min => '10 ms', retry_max => '50 ms');
 make_pool($local, $fake, server => $_, remote_dbname => $_, options => { %options, sslmode => PgpxFakeServer::sslmode(), $_ eq 'start' ? (start_commands => 'select 1') : () })
-  foreach qw(nameless valueless notice short stays notes reset blanks start deaf);
+  foreach qw(nameless valueless notice short stays notes reset blanks start within deaf);
 make_pool($local, $remote, server => 'one', options => { %options, pool_size => 3 });
 my ($session, $other) = map { PgpxSession->new($local) } 1 .. 2;
 
@@ -58,6 +59,7 @@ $session->run("SELECT pgpool.checkin($first)");
 ok(wait_until($local, q{SELECT closed_reset FROM pgpool.stats WHERE server = 'reset'}, 1), 'after a reset with another DateStyle it is closed');
 $session->fails(q{SELECT pgpool.checkout('blanks')}, '08001', qr/DETAIL:.*it is so$/m, 'blanks at the end of an error are left out');
 $session->fails(q{SELECT pgpool.checkout('start')}, '08001', qr/DETAIL:.*closed|DETAIL:.*SSL/, 'a remote that goes in start commands');
+$session->fails(q{SELECT pgpool.checkout('within')}, '08001', qr/DETAIL:.*does not begin outside of a transaction/, 'a remote session that begins within a transaction');
 $other->start(q{SELECT pgpool.checkout('deaf', '5 s')});
 ok(wait_until($local, 'SELECT reason FROM pgpool.waiters', 'connecting'), 'who waits for a connect: the view says so');
 {
@@ -154,11 +156,18 @@ ok(wait_until($remote, $near, 0, 30), 'and it ends');
 $session->run('SELECT pgpool.checkin_all()');
 
 # --- many leases that are held for too long, all of them at the same instant
-make_pool($local, $remote, server => 'leaky', options => { %options, pool_size => 20, leak_warning => '10 min' });
-is($session->run(q{SELECT count(pgpool.checkout('leaky', '30 s')) FROM generate_series(1, 20)}), '20', 'twenty leases');
-ok(wait_until($local, q{SELECT count(*) FROM pgpool.leases WHERE server = 'leaky' AND clock_timestamp() - leased_at > '1 s'}, 20), 'for longer than a second');
+make_pool($local, $remote, server => 'leaky', options => { %options, pool_size => 50, leak_warning => '10 min' });
+is($session->run(q{SELECT count(pgpool.checkout('leaky', '30 s')) FROM generate_series(1, 50)}), '50', 'many leases');
+ok(wait_until($local, q{SELECT count(*) FROM pgpool.leases WHERE server = 'leaky' AND clock_timestamp() - leased_at > '1 s'}, 50), 'for longer than a second');
+my $delay = delay_begin();
 is($session->run(q{ALTER SERVER leaky OPTIONS (SET leak_warning '1 s'); SELECT pgpool.try_checkout('leaky')}) . $session->error, '', 'which is too long from now on');
-ok(wait_until($local, sub { scalar(() = slurp_file($local->logfile) =~ /lease \d+ on server "leaky" has been held/g) }, 20, 30), 'each of them is complained of');
+ok(wait_until($local, sub { scalar(() = slurp_file($local->logfile) =~ /lease \d+ on server "leaky" has been held/g) }, 50, 30), 'each of them is complained of');
+my @told = log_times($local, 'lease \d+ on server "leaky" has been held');
+# the worker takes eight at a time, and is not to wait for its next look, half a second later
+# (which sometimes are two)
+my $took = $told[-1] - $told[0];
+$took += 86400 if $took < 0;    # midnight
+cmp_ok($took, '<', 1 + delay_end($delay, 4), 'at once, not eight at each look');
 $session->run('SELECT pgpool.checkin_all()');
 
 # --- the lease of a call that is on its way is not returned by what it calls

@@ -1,7 +1,8 @@
 # A remote says how often a login has to hash (SCRAM's iteration count), and says a
 # number for which there is no time.  That is computed beside the worker's loop: other
 # pools do not notice.  What was given up goes on at the lowest priority, in a few
-# threads at most, is in nobody's way, and nothing is left of it in the end.
+# threads at most, whatever the pool is told, is in nobody's way, and nothing is left of
+# it in the end.  (088 has the bounds, with logins that only seem to compute.)
 use strict;
 use warnings;
 
@@ -42,20 +43,7 @@ make_pool($local, $remote, server => 'late', remote_dbname => 'late', options =>
 
 my $worker = worker_pid($local);
 
-# The worker's other threads that compute, by how they are scheduled.
-sub threads
-{
-	my %threads = (normal => 0, idle => 0);
-
-	foreach my $stat (glob "/proc/$worker/task/*/stat")
-	{
-		next if $stat =~ m{/task/$worker/};
-		open my $file, '<', $stat or next;
-		my $line = <$file> // next;
-		$threads{ (split ' ', $line =~ s/.*\)//sr)[38] == 5 ? 'idle' : 'normal' }++;
-	}
-	return "$threads{normal} $threads{idle}";
-}
+sub threads { return threads_of($worker); }
 
 my $kept = q{SELECT sum(descriptors) - } . descriptors_wanted() . q{ FROM pgpool.workers};
 
@@ -90,7 +78,21 @@ $_->start(q{SELECT pgpool.checkout('forever', '10 s')}) foreach @again;
 $_->finish foreach @again;
 is(scalar(grep { $_->error =~ /did not end within connect_timeout/ } @again), 6, 'those who try again fail')
   or diag(map { $_->error } @again);
-ok(wait_until($local, \&threads, '0 8'), 'there are four more threads, for what is told now');
+ok(wait_until($local, sub {
+	# with some load not all have come so far in that time
+	$other->run(q{SELECT pgpool.checkout('forever', '10 s')}) if threads() ne '0 8';
+	return threads();
+}, '0 8'), 'there are four more threads, for what is told now');
+
+# --- whatever it is told
+foreach my $change (
+	q{ALTER USER MAPPING FOR CURRENT_USER SERVER forever OPTIONS (SET password 'another')},
+	q{DROP USER MAPPING FOR CURRENT_USER SERVER forever; CREATE USER MAPPING FOR CURRENT_USER SERVER forever OPTIONS (user 'remote_app', password 'secret of the remote')})
+{
+	$local->safe_psql('postgres', $change);
+	$other->fails(q{SELECT pgpool.checkout('forever', '10 s')}, '08001', qr/did not end within connect_timeout \(0\.5 s\): logins before it still compute what the remote server has asked for/, "$change: one more has to wait");
+	is(threads(), '0 8', '.. and has no thread');
+}
 
 # --- a good address is not in line behind a bad one
 $local->safe_psql('postgres', q{ALTER SERVER forever OPTIONS (SET port '} . $remote->port . q{', SET dbname 'remote_db', SET connect_timeout '1min', SET sslmode 'prefer')});

@@ -77,6 +77,59 @@ foreach my $how ('unanswered', 'refused')
 	serves($session, $how);
 }
 
+# --- who returns a connection has sent the statement of who is next, and that one cannot
+# have the socket: the statement is not sent again, and nobody says that it has not run
+make_pool($local, $remote, server => 'sent', options => { pool_size => 1, operation_timeout => '2 s' });
+{
+	my ($holder, $next) = map { PgpxSession->new($local) } 1 .. 2;
+	my $lease = lease($holder, 'sent');
+
+	is($holder->run("SELECT pgpool.exec($lease, 'select 1')"), 1, 'sent: a lease is used');
+	$next->start(q{SELECT pgpool.exec('sent', 'select 2')});
+	ok(wait_until($local, q{SELECT waiters FROM pgpool.pools WHERE server = 'sent'}, 1), 'sent: another waits');
+	kill 'STOP', $worker;
+	is($holder->run("SELECT pgpool.checkin($lease)") . $holder->error, '', 'sent: it is returned');
+	$next->finish(60);
+	$next->failed('08006', qr/connection to server "sent" was lost\n.*DETAIL:  The statement was sent, and its answer cannot be had: it may have run\./, 'sent: the other is told what may be');
+	kill 'CONT', $worker;
+	is($next->run(q{SELECT a FROM pgpool.query('sent', 'select 42') AS t(a int)}, 60) . $next->error, '42', 'sent: the same session is served');
+	$_->quit foreach $holder, $next;
+}
+
+# --- the answer to a reset does not come in time: not a byte of it was read, so that the
+# connection is as good as before
+make_pool($local, $remote, server => 'owed', options => { pool_size => 1, operation_timeout => '10 min' });
+{
+	my $own = PgpxSession->new($local);
+	my $lease = lease($own, 'owed');
+	my $pid = $own->run("SELECT a FROM pgpool.query($lease, 'select pg_backend_pid()') AS t(a int)");
+
+	kill 'STOP', $worker, $pid;
+	is($own->run("SELECT pgpool.checkin($lease)") . $own->error, '', 'owed: a reset is sent');
+	$own->fails(q{SELECT pgpool.checkout('owed', '500 ms')}, '55P03', qr/no connection to server "owed" came free/, 'owed: its answer does not come in time');
+	is($local->safe_psql('postgres', q{SELECT state FROM pgpool.connections WHERE server = 'owed'}), 'owed', 'owed: the connection is kept');
+	kill 'CONT', $worker, $pid;
+	is($own->run(q{SELECT a FROM pgpool.query('owed', 'select pg_backend_pid()') AS t(a int)}) . $own->error, $pid, 'owed: and serves the next one');
+	$own->quit;
+}
+
+# --- the only connection is being tested, and its remote says nothing: who only tries has
+# waited for a moment, and has none
+make_pool($local, $remote, server => 'tested', options => { pool_size => 1, test_period => '1ms' });
+{
+	my $own = PgpxSession->new($local);
+	my $pid = $own->run(q{SELECT a FROM pgpool.query('tested', 'select pg_backend_pid()') AS t(a int)});
+
+	ok(wait_until($local, q{SELECT state FROM pgpool.connections WHERE server = 'tested'}, 'idle'), 'tested: a connection is idle');
+	kill 'STOP', $pid;
+	is($own->run(q{SELECT pgpool.try_checkout('tested')}) . $own->error, '', 'tested: a try comes to nothing');
+	is($local->safe_psql('postgres', q{SELECT state FROM pgpool.connections WHERE server = 'tested'}), 'checking', 'tested: it is being tested');
+	is($local->safe_psql('postgres', q{SELECT count(*) FROM pgpool.waiters}), 0, 'tested: nobody waits for it');
+	kill 'CONT', $pid;
+	is($own->run(q{SELECT a FROM pgpool.query('tested', 'select pg_backend_pid()') AS t(a int)}) . $own->error, $pid, 'tested: then it serves');
+	$own->quit;
+}
+
 is(worker_pid($local), $worker, 'it is still the same worker');
 $first->quit;
 stats_add_up($local);

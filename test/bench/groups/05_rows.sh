@@ -64,6 +64,44 @@ way_stream() {
   esac | awk -v n="$n" '{ printf "%.1f\n", n * 8000 / $1 }'
 }
 
+workers_port=()
+workers_pools=()
+
+# start_workers N: a local server with so many workers, and two pools by the relay that
+# have one each where there are two; sets workers_port[N] and workers_pools[N]
+start_workers() {
+  local local_port
+
+  start_server "workers$1" "shared_preload_libraries = 'pgpool_ext'" "pgpool_ext.workers = $1" \
+    "log_connections = off" "log_min_messages = fatal" >/dev/null
+  local_port=$port
+  workers_port[$1]=$port
+  psql_at "$port" postgres postgres -q -c "CREATE DATABASE bench"
+  sql_here servers
+  sql_here loops
+  here "SELECT pgpool.exec(name, 'select 1') FROM unnest(array['p1_tls', 'p8_tls', 'p8_tls_never']) AS name" >/dev/null
+  workers_pools[$1]=$(here "SELECT a.server || ' ' || b.server FROM pgpool.pools AS a, pgpool.pools AS b
+    WHERE a.server < b.server AND ($1 = 1 OR a.worker <> b.worker) ORDER BY 1 LIMIT 1")
+  [ -n "${workers_pools[$1]}" ]
+}
+
+# way_streams WORKERS: MB/s of two streams of 100 MB at once, together
+way_streams() {
+  local n=$((quick ? 1250 : 12500)) pool pids=() pools
+
+  read -r -a pools <<<"${workers_pools[$1]}"
+  for pool in "${pools[@]}"; do
+    psql_at "${workers_port[$1]}" postgres bench -Atq \
+      -c "SELECT held_exec('$pool', 'select repeat(''x'', 8000) from generate_series(1, $n)', 5)" \
+      >"$work/log/stream.$pool" &
+    pids+=($!)
+  done
+  wait "${pids[0]}"
+  wait "${pids[1]}"
+  cat "$work/log/stream.${pools[0]}" "$work/log/stream.${pools[1]}" |
+    awk -v n="$n" '{ sum += n * 8000 / $1 } END { printf "%.1f\n", sum }'
+}
+
 # way_single HOW: us of one row of four columns by its key
 way_single() {
   local n
@@ -99,6 +137,9 @@ group_5() {
   measure "$long_rounds" rows:relay:mixed rows:dblink_tls:mixed
   measure "$long_rounds" value:pool value:dblink value:libpq
   measure "$long_rounds" stream:pool stream:libpq stream:relay stream:tls "${bouncer_ways[@]}"
+  start_workers 1
+  start_workers 2
+  measure "$long_rounds" streams:1 streams:2
   place apart
   measure "$rounds" single:pool single:dblink single:fdw single:libpq
 }
@@ -128,6 +169,9 @@ tell_5() {
   ratio "a value of 100 MB: pgpool_ext / floor, libpq in C" free:value:pool free:value:libpq -
   ratio "100 MB by the relay / PgBouncer with TLS to the remote" free:stream:relay free:stream:bouncer_tls ">=1.4"
   ratio "100 MB by the relay / libpq over TLS" free:stream:relay free:stream:tls ">=0.9"
+  # two remotes, two sessions and two workers have work to do at once
+  ratio "two streams of 100 MB by the relay: two workers / one" free:streams:2 free:streams:1 \
+    "$([ "$(nproc)" -ge 6 ] && echo ">=1.5" || echo -)"
   ratio "100 MB on a lease / libpq" free:stream:pool free:stream:libpq -
   against "a row by its key" apart:single:pool apart:single:libpq apart:single:dblink apart:single:fdw
   grid "$rows rows, ms" "pgpool_ext=pool" "dblink=dblink" "postgres_fdw=fdw" "floor=libpq"
@@ -147,6 +191,10 @@ tell_5() {
   figure free:stream:libpq MB/s "100 MB in rows of 8 kB, dropped: libpq in C"
   figure free:stream:bouncer MB/s "100 MB in rows of 8 kB, dropped: libpq in C to PgBouncer"
   figure free:stream:relay MB/s "TLS: pgpool_ext, relay"
+  figure free:streams:1 MB/s "TLS: two streams at once, by one worker"
+  figure free:streams:2 MB/s "TLS: two streams at once, by two workers"
+  [ "$(nproc)" -ge 6 ] ||
+    note "two streams have two workers, two sessions and two remotes at work: $(nproc) processors are too few for a target"
   figure free:stream:tls MB/s "TLS: libpq in C"
   figure free:stream:bouncer_tls MB/s "TLS: libpq in C to PgBouncer"
   figure apart:single:pool us "one row by its key: pgpool_ext"

@@ -1,0 +1,308 @@
+/*-------------------------------------------------------------------------
+ *
+ * session_wait.c
+ *	  What a session sleeps for: its latch, the worker, a kept socket.
+ *
+ * The kept sockets are in an epoll set of this session's own, and that is in its
+ * wait set, which can take nothing out again.
+ *
+ * A socket is shared by all the sessions that have kept it, and each packet that
+ * comes in calls upon every epoll set which has it, whoever it is for: with 60
+ * sessions on one connection that costs more than all else about the packet.  So where
+ * somebody waits for a connection of the pool, a socket is in the set only while its
+ * lessee waits for an answer.  Else it stays, since others will hardly use it, and the
+ * next look is the cheaper; until this session sleeps for another one, or finds
+ * something that has come in on it.
+ *
+ * Takes no lock while it waits.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "session_wait.h"
+
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "storage/fd.h"
+#include "storage/latch.h"
+
+#include "handoff.h"
+
+/* pgpx_session_gather: until so much is there, or so long */
+#define GATHER_BYTES (256 * 1024)
+#define GATHER_MS 2
+
+/* Who waits for the worker looks at least this often whether it is there. */
+#define CONTROL_LOOK_MS 100
+
+#define EVENTS_AT_ONCE 8
+
+static int	sockets = -1;		/* the epoll set */
+static dlist_head watched = DLIST_STATIC_INIT(watched); /* who is in it */
+static WaitEventSet *waits = NULL;	/* latch, postmaster, sockets */
+
+bool
+pgpx_session_can_wait(void)
+{
+	return waits != NULL;
+}
+
+void
+pgpx_session_prepare(void)
+{
+	WaitEventSet *volatile made = NULL;
+
+	if (waits != NULL)
+		return;
+	if (sockets < 0)
+	{
+		if (!AcquireExternalFD())
+			ereport(ERROR,
+					(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+					 errmsg("could not wait for pooled connections"),
+					 errdetail("This session has too many open descriptors."),
+					 errhint("Return leases, or raise the server's \"max_files_per_process\".")));
+		sockets = epoll_create1(EPOLL_CLOEXEC);
+		if (sockets < 0)
+		{
+			ReleaseExternalFD();
+			ereport(ERROR,
+					(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+					 errmsg("could not wait for pooled connections: %m")));
+		}
+	}
+	PG_TRY();
+	{
+		made = pgpx_create_wait_event_set(3);
+		AddWaitEventToSet(made, WL_LATCH_SET, PGINVALID_SOCKET, MyLatch, NULL);
+		AddWaitEventToSet(made, WL_EXIT_ON_PM_DEATH, PGINVALID_SOCKET, NULL,
+						  NULL);
+		AddWaitEventToSet(made, WL_SOCKET_READABLE, sockets, NULL, NULL);
+	}
+	PG_CATCH();
+	{
+		if (made != NULL)
+			FreeWaitEventSet(made);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	waits = made;
+}
+
+/* Have the socket in the set for these events (WL_SOCKET_*); false: errno. */
+static bool
+watch(PgpxKept *kept, uint32 events)
+{
+	struct epoll_event ev = {.data.ptr = kept};
+
+	if (kept->events == events)
+		return true;
+	if (events & WL_SOCKET_READABLE)
+		ev.events |= EPOLLIN;
+	if (events & WL_SOCKET_WRITEABLE)
+		ev.events |= EPOLLOUT;
+	if (epoll_ctl(sockets, kept->events == 0 ? EPOLL_CTL_ADD : EPOLL_CTL_MOD,
+				  kept->fd, &ev) < 0)
+		return false;
+	if (kept->events == 0)
+		dlist_push_tail(&watched, &kept->watched);
+	kept->events = events;
+	return true;
+}
+
+void
+pgpx_session_forget(PgpxKept *kept)
+{
+	struct epoll_event ev = {0};
+
+	/* a registration belongs to the socket, which others hold too */
+	if (kept->events == 0)
+		return;
+	(void) epoll_ctl(sockets, EPOLL_CTL_DEL, kept->fd, &ev);
+	dlist_delete(&kept->watched);
+	kept->events = 0;
+}
+
+/*
+ * Is anything ready on the socket?  What is ready on another one is not for now, and
+ * would be so at each look: most likely another session has that one.
+ */
+static bool
+is_ready(const PgpxKept *kept)
+{
+	struct epoll_event events[EVENTS_AT_ONCE];
+	bool		found = false;
+	int			n;
+
+	do
+	{
+		n = epoll_wait(sockets, events, lengthof(events), 0);
+		for (int i = 0; i < n; i++)
+		{
+			if (events[i].data.ptr == kept)
+				found = true;
+			else
+				pgpx_session_forget(events[i].data.ptr);
+		}
+	} while (n == lengthof(events) && !found);
+	return found;
+}
+
+/*
+ * What comes in on another one would wake this process up, most likely for nothing: not
+ * even the wait set would tell, if whoever it was for has been quicker.
+ */
+static void
+watch_alone(const PgpxKept *kept)
+{
+	dlist_mutable_iter iter;
+
+	dlist_foreach_modify(iter, &watched)
+	{
+		PgpxKept   *other = dlist_container(PgpxKept, watched, iter.cur);
+
+		if (other != kept)
+			pgpx_session_forget(other);
+	}
+}
+
+static bool
+is_sought_after(const PgpxKept *kept)
+{
+	int			pool = *(volatile int *) &pgpx_conns[kept->conn].pool;
+
+	/* without a lock: a wrong answer costs a little time */
+	return pool >= 0 && *(volatile int *) &pgpx_pools[pool].nwaiting > 0;
+}
+
+void
+pgpx_session_part(PgpxKept *kept)
+{
+	if (kept->events != 0 && is_sought_after(kept))
+		pgpx_session_forget(kept);
+}
+
+bool
+pgpx_session_quiet(PgpxKept *kept)
+{
+	struct pollfd one = {.fd = kept->fd, .events = POLLIN};
+
+	if ((kept->events != 0 || !is_sought_after(kept)) &&
+		watch(kept, WL_SOCKET_READABLE))
+		return !is_ready(kept);
+	return poll(&one, 1, 0) == 0;
+}
+
+bool
+pgpx_session_time_left(PgpxTime deadline, long most, long *ms)
+{
+	PgpxTime	now;
+
+	*ms = most;
+	if (deadline == 0)
+		return true;
+	now = pgpx_now();
+	if (now >= deadline)
+		return false;
+	*ms = (long) Min((deadline - now) / 1000 + 1,
+					 most < 0 ? INT_MAX / 2 : most);
+	return true;
+}
+
+bool
+pgpx_session_wait_latch(PgpxTime deadline, uint32 wait_event)
+{
+	int			events = WL_LATCH_SET | WL_EXIT_ON_PM_DEATH;
+	long		timeout;
+	int			rc;
+
+	if (!pgpx_session_time_left(deadline, -1, &timeout))
+		return false;
+	if (timeout >= 0)
+		events |= WL_TIMEOUT;
+	rc = WaitLatch(MyLatch, events, timeout, wait_event);
+	if (rc & WL_LATCH_SET)
+		ResetLatch(MyLatch);
+	CHECK_FOR_INTERRUPTS();
+	return true;
+}
+
+bool
+pgpx_session_wait_control(int worker, PgpxTime deadline)
+{
+	static uint32 wait_event = 0;
+	long		timeout;
+
+	if (!pgpx_session_time_left(deadline, CONTROL_LOOK_MS, &timeout))
+		return false;
+	if (WaitLatchOrSocket(MyLatch,
+						  WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | WL_TIMEOUT |
+							  WL_SOCKET_WRITEABLE,
+						  pgpx_handoff_session_fd(worker), timeout,
+						  pgpx_wait_event(&wait_event, "PgpoolControl")) &
+		WL_LATCH_SET)
+		ResetLatch(MyLatch);
+	CHECK_FOR_INTERRUPTS();
+	return true;
+}
+
+/* Wait for the socket or the latch; timeout in ms, -1: for ever. */
+static void
+wait_for_events(PgpxKept *kept, uint32 events, long timeout, uint32 wait_event)
+{
+	WaitEvent	occurred[3];
+	int			n;
+
+	if (!watch(kept, events))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+				 errmsg("could not wait for a pooled connection: %m")));
+	watch_alone(kept);
+	n = WaitEventSetWait(waits, timeout, occurred, lengthof(occurred),
+						 wait_event);
+	for (int i = 0; i < n; i++)
+		if (occurred[i].events & WL_LATCH_SET)
+			ResetLatch(MyLatch);
+}
+
+bool
+pgpx_session_wait(PgpxKept *kept, uint32 events, PgpxTime deadline,
+				  uint32 wait_event)
+{
+	long		timeout;
+
+	if (!pgpx_session_time_left(deadline, -1, &timeout))
+		return false;
+	wait_for_events(kept, events, timeout, wait_event);
+	CHECK_FOR_INTERRUPTS();
+	return true;
+}
+
+/*
+ * The remote sends 8 kB at a time.  Whoever sleeps for the next 8 kB is woken by
+ * each, at the price of both, and takes what could go in larger pieces.
+ *
+ * The mark belongs to the socket, and so to all who hold it: it is there while
+ * this process sleeps and no longer, however that ends.
+ */
+void
+pgpx_session_gather(PgpxKept *kept, uint32 wait_event)
+{
+	int			much = GATHER_BYTES;
+	int			any = 1;
+
+	(void) setsockopt(kept->fd, SOL_SOCKET, SO_RCVLOWAT, &much, sizeof(much));
+	PG_TRY();
+	{
+		wait_for_events(kept, WL_SOCKET_READABLE, GATHER_MS, wait_event);
+	}
+	PG_FINALLY();
+	{
+		(void) setsockopt(kept->fd, SOL_SOCKET, SO_RCVLOWAT, &any,
+						  sizeof(any));
+	}
+	PG_END_TRY();
+	CHECK_FOR_INTERRUPTS();
+}

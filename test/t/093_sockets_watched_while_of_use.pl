@@ -1,0 +1,84 @@
+# Each packet that comes in calls upon every session that has the connection's socket in
+# its epoll set.  So a session has a socket there only where nobody else has use
+# for it.
+use strict;
+use warnings;
+
+use PgpxTest;
+use Test::More;
+
+# (The answer to a reset would come in for nobody in particular.)
+my $remote = remote_node('remote');
+my $local = local_node('local');
+make_pool($local, $remote, server => 'p', options => { pool_size => 1, reset => 'never' });
+make_pool($local, $remote, server => 'q', options => { pool_size => 1, reset => 'never' });
+
+my @sessions = map { PgpxSession->new($local) } 1 .. 3;
+$_->run('SET pgpool_ext.busy_poll = 0') foreach @sessions;
+
+# How many sockets of connections this session's epoll sets have.  (Another one, of the
+# server's own, is that of its client.)
+sub watched
+{
+	my ($session) = @_;
+	my $proc = '/proc/' . $session->pid;
+	my $sockets = 0;
+
+	foreach my $fd (glob "$proc/fdinfo/*")
+	{
+		open my $info, '<', $fd or next;
+		foreach my $target (map { /^tfd:\s*(\d+)/ ? $1 : () } <$info>)
+		{
+			$sockets++ if (readlink "$proc/fd/$target" // '') =~ /^socket:/;
+		}
+	}
+	return $sockets - 1;
+}
+
+sub all_watched { return join ' ', map { watched($_) } @sessions; }
+
+sub sleeps { return "SELECT a FROM pgpool.query('$_[0]', 'select pg_sleep(0.1)::text') AS t(a text)"; }
+
+is(all_watched(), '0 0 0', 'no socket in the beginning');
+
+# --- nobody waits: it stays, so that the next look is cheap
+$sessions[0]->run(sleeps('p'));
+is(all_watched(), '1 0 0', 'what nobody waits for stays');
+
+# --- but not while this session sleeps for another one
+$sessions[0]->run(sleeps('q'));
+is(all_watched(), '1 0 0', 'what it did not sleep for is not watched any more');
+
+# --- somebody waits for the connection: it is watched for the answer alone
+$sessions[0]->start("SELECT a FROM pgpool.query('p', 'select pg_sleep(60)::text') AS t(a text)");
+ok(wait_until($local, "SELECT count(*) FROM pgpool.leases WHERE server = 'p'", 1), 'the connection is taken');
+foreach my $i (1, 2)
+{
+	$sessions[$i]->start(sleeps('p'));
+	ok(wait_until($local, "SELECT waiters FROM pgpool.pools WHERE server = 'p'", $i), "session $i waits for it");
+}
+my $pid = $sessions[0]->pid;
+ok(wait_until($local, sub { watched($sessions[0]) }, 1), 'its lessee watches it');
+$local->safe_psql('postgres', "SELECT pg_cancel_backend($pid)");
+$sessions[0]->finish;
+is($sessions[0]->sqlstate, '57014', 'it is interrupted');
+$sessions[$_]->finish foreach 1, 2;
+
+# again; who has it now ends it by itself, when the remote lets it
+my $blocker = PgpxSession->new($remote, dbname => 'remote_db');
+$blocker->run('BEGIN; SELECT pg_advisory_xact_lock(1)');
+$sessions[0]->start("SELECT a FROM pgpool.query('p', 'select pg_advisory_xact_lock(1)::text') AS t(a text)");
+ok(wait_until($local, "SELECT count(*) FROM pgpool.leases WHERE server = 'p'", 1), 'taken again');
+foreach my $i (1, 2)
+{
+	$sessions[$i]->start(sleeps('p'));
+	ok(wait_until($local, "SELECT waiters FROM pgpool.pools WHERE server = 'p'", $i), "session $i waits again");
+}
+$blocker->quit;
+$sessions[$_]->finish foreach 0, 1, 2;
+is(watched($sessions[0]), 0, 'who hands over to a waiter watches it no longer');
+is(join(' ', map { $_->error } @sessions), '  ', 'no errors');
+
+$_->quit foreach @sessions;
+leak_check($local, $remote);
+done_testing();
