@@ -83,9 +83,10 @@ ok(wait_until($local, sub { $more[0]->run("SELECT pgpool.exec('$mine->[1]', 'sel
 
 is($more[0]->run("SELECT pgpool.unlock('$mine->[1]', 'b', pgpool.lock('$mine->[1]', 'b'))"), 't', 'and so do locks');
 
-# --- a session: leases of both workers, more than it has descriptors
+# --- a session: leases of both workers, more than it has descriptors.  (Over TLS a connection
+# takes three of a worker's and one of a session's: a worker has none before a session does.)
 my @leases;
-foreach (1 .. 20)
+foreach (1 .. (over_tls() ? 2 : 20))
 {
 	foreach my $server ($mine->[0], $theirs->[0])
 	{
@@ -96,7 +97,11 @@ foreach (1 .. 20)
 	}
 	last if $session->error;
 }
-like($session->error, qr/53000|55P03/, 'a session takes leases until it has no descriptor left: ' . @leases) or diag $session->error;
+SKIP:
+{
+	skip 'over TLS workers have no descriptor left before a session does', 1 if over_tls();
+	like($session->error, qr/53000|55P03/, 'a session takes leases until it has no descriptor left: ' . @leases) or diag $session->error;
+}
 is($session->run("SELECT pgpool.exec($_, 'select 1')") . $session->error, '1', "its lease $_ works") foreach @leases[ 0, -1 ];
 is($more[0]->run("SELECT pgpool.exec('$_', 'select 1')") . $more[0]->error, '1', "$_: for others, too") foreach @$theirs;
 is($session->run('SELECT pgpool.checkin_all()'), scalar @leases, 'all can be returned');
