@@ -248,19 +248,10 @@ static bool
 wait_for_reply(PgpxTime deadline)
 {
 	static uint32 wait_event = 0;
-	long		timeout;
 
-	if (!pgpx_session_time_left(deadline, REPLY_LOOK_MS, &timeout))
-		return false;
-	if (WaitLatchOrSocket(MyLatch,
-						  WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | WL_TIMEOUT |
-							  WL_SOCKET_READABLE,
-						  reply_pair[0], timeout,
-						  pgpx_wait_event(&wait_event, "PgpoolSocket")) &
-		WL_LATCH_SET)
-		ResetLatch(MyLatch);
-	CHECK_FOR_INTERRUPTS();
-	return true;
+	return pgpx_session_wait_fd(reply_pair[0], WL_SOCKET_READABLE, deadline,
+								REPLY_LOOK_MS,
+								pgpx_wait_event(&wait_event, "PgpoolSocket"));
 }
 
 PgpxFetch

@@ -230,22 +230,31 @@ pgpx_session_wait_latch(PgpxTime deadline, uint32 wait_event)
 }
 
 bool
-pgpx_session_wait_control(int worker, PgpxTime deadline)
+pgpx_session_wait_fd(int fd, uint32 events, PgpxTime deadline, long most,
+					 uint32 wait_event)
 {
-	static uint32 wait_event = 0;
 	long		timeout;
 
-	if (!pgpx_session_time_left(deadline, CONTROL_LOOK_MS, &timeout))
+	if (!pgpx_session_time_left(deadline, most, &timeout))
 		return false;
 	if (WaitLatchOrSocket(MyLatch,
 						  WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | WL_TIMEOUT |
-							  WL_SOCKET_WRITEABLE,
-						  pgpx_handoff_session_fd(worker), timeout,
-						  pgpx_wait_event(&wait_event, "PgpoolControl")) &
+							  events,
+						  fd, timeout, wait_event) &
 		WL_LATCH_SET)
 		ResetLatch(MyLatch);
 	CHECK_FOR_INTERRUPTS();
 	return true;
+}
+
+bool
+pgpx_session_wait_control(int worker, PgpxTime deadline)
+{
+	static uint32 wait_event = 0;
+
+	return pgpx_session_wait_fd(pgpx_handoff_session_fd(worker),
+								WL_SOCKET_WRITEABLE, deadline, CONTROL_LOOK_MS,
+								pgpx_wait_event(&wait_event, "PgpoolControl"));
 }
 
 /* Wait for the socket or the latch; timeout in ms, -1: for ever. */

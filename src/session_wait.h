@@ -47,6 +47,14 @@ extern bool pgpx_session_wait(PgpxKept *kept, uint32 events, PgpxTime deadline,
 extern bool pgpx_session_wait_latch(PgpxTime deadline, uint32 wait_event);
 
 /*
+ * pgpx_session_wait_fd
+ *		The same with a descriptor that is seldom waited for, and for "most" ms at
+ *		a time.
+ */
+extern bool pgpx_session_wait_fd(int fd, uint32 events, PgpxTime deadline,
+								 long most, uint32 wait_event);
+
+/*
  * pgpx_session_gather
  *		In the middle of a large answer: wait until much of it has come, for 2 ms
  *		at most.
