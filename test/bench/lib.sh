@@ -33,7 +33,7 @@ turns() {
 bind_tree() {
   local pid
 
-  for pid in "$2" $(ps -o pid= --ppid "$2"); do
+  for pid in "$2" $(cat "/proc/$2/task/$2/children"); do
     taskset -a -p -c "$1" "$pid" >/dev/null 2>&1 || true
   done
 }
