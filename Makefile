@@ -63,8 +63,10 @@ endif
 
 help:
 	@echo "all            build $(EXTENSION).so"
-	@echo "install        install it for the server of $(PG_CONFIG)"
-	@echo "test           lint, model, fuzz, regress, isolation, TAP and pgTAP"
+	@echo "install        install it for the server of $(PG_CONFIG); uninstall"
+	@echo "deps           install what is missing for the tests, on Debian"
+	@echo "test           lint, packages, model, fuzz, stress, points, regress, isolation,"
+	@echo "               TAP and pgTAP; what uses a remote once more over TLS"
 	@echo "test-one T=x   one test by name"
 	@echo "installcheck   regress, isolation and TAP with the installed extension"
 	@echo "model          search the models; model-deep: larger, for minutes"
@@ -78,7 +80,7 @@ help:
 	@echo "check-versions everything on PostgreSQL 15, 17 and 18, each in its Debian,"
 	@echo "               made once with debootstrap, as root; MAJORS="
 	@echo "demo           pools and dblink side by side, in private servers"
-	@echo "bench          measure against peers, in 25 minutes; ONLY=3,4  SAVE=yes"
+	@echo "bench          measure against peers, in half an hour; ONLY=3,4  SAVE=yes"
 	@echo "analyze        cppcheck, clang-tidy and clang's analyzer"
 	@echo "lint, format   check the sources; bring them into form"
 	@echo "dist           the archives of what is committed; .zip is for PGXN"

@@ -47,7 +47,7 @@ RETURNS pg_catalog.int8
 AS 'MODULE_PATHNAME', 'pgpx_checkout_xact'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION pgpool.checkout_xact(pg_catalog.text, pg_catalog.interval, pg_catalog.text) IS
-'leases a connection to a server until the end of the local transaction or of the subtransaction that took it, and returns the lease; the remote does not commit with the local transaction';
+'leases a connection to a server until the end of the local transaction or the rollback of the subtransaction that took it, and returns the lease; the remote does not commit with the local transaction';
 
 CREATE FUNCTION pgpool.try_checkout(
 	pool pg_catalog.text,
@@ -628,7 +628,7 @@ COMMENT ON COLUMN pgpool.leases.user_name IS
 COMMENT ON COLUMN pgpool.leases.application_name IS
 'the session''s application_name when it took the lease; <insufficient privilege> unless you may see it';
 COMMENT ON COLUMN pgpool.leases.scope IS
-'when it ends by itself: "session", "transaction" (checkout_xact) or "call" (query, query_as and exec with a server''s name)';
+'when it ends by itself: "session", "transaction" (checkout_xact) or "call" (query, query_as, exec and fanout with names of servers; a lock''s question)';
 COMMENT ON COLUMN pgpool.leases.state IS
 '"idle"; "active": a statement runs; "in transaction" and "failed": a remote transaction is open, or has failed; "cancelling"; "broken": the connection was lost, and the lease is good for checkin only';
 COMMENT ON COLUMN pgpool.leases.leased_at IS
@@ -966,7 +966,7 @@ COMMENT ON COLUMN pgpool.workers.pools IS
 COMMENT ON COLUMN pgpool.workers.connections IS
 'connections of these pools, in any state';
 COMMENT ON COLUMN pgpool.workers.descriptors IS
-'sockets that it has open for connections (three for one with TLS), cancel requests and pings of locks';
+'sockets that it has open for connections (three for one with TLS), logins that were given up, cancel requests and pings of locks';
 COMMENT ON COLUMN pgpool.workers.polled IS
 'how often bytes to pass on came before it went to sleep for them, by pgpool_ext.busy_poll';
 COMMENT ON COLUMN pgpool.workers.connections_used IS
@@ -1034,7 +1034,7 @@ RETURNS pg_catalog.int8
 AS 'MODULE_PATHNAME', 'pgpx_try_lock_xact'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION pgpool.try_lock_xact(pg_catalog.text, pg_catalog.text, pg_catalog.interval, pg_catalog.text) IS
-'takes a distributed lock until the end of the local transaction, and returns its token, if it is free now, else NULL; ttl as of lock';
+'takes a distributed lock until the end of the local transaction or the rollback of the subtransaction that took it, and returns its token, if it is free now, else NULL; ttl as of lock';
 
 CREATE FUNCTION pgpool.lock_valid(
 	pool pg_catalog.text,

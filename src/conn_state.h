@@ -26,7 +26,8 @@
  * Transition				Performed by			Function
  * FREE -> CONNECTING		session or worker		pgpx_pool_grow_locked
  * CONNECTING -> IDLE		worker					pgpx_pool_opened
- * CONNECTING -> CLOSING	worker					pgpx_pool_connect_failed
+ * CONNECTING -> CLOSING	worker					pgpx_pool_connect_failed,
+ *												pgpx_pool_conninfo_missing
  * CONNECTING -> CANCELLING	worker, start commands late		"
  * IDLE, OWED -> LEASED		session or worker		pgpx_pool_take_locked
  * LEASED -> IDLE, OWED		session					pgpx_pool_give, pgpx_pool_carry

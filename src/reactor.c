@@ -5,7 +5,8 @@
  *
  * The server's WaitEventSet knows the latch and the postmaster, but cannot lose
  * a member; so it holds one epoll descriptor of ours, and that one holds the
- * control socket, the look-ups, the connections and the cancels.
+ * control socket, the connections, relays, cancels and pingers, and what tells
+ * that a thread is done.
  *
  * An open connection is watched with EPOLLRDHUP alone, edge-triggered: the
  * answers that lessees read do not wake the worker.
