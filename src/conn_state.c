@@ -304,17 +304,18 @@ pgpx_process_wake(int procno)
 }
 
 void
-pgpx_conn_let_sleep(PgpxConn *conn, int procno)
+pgpx_conn_let_sleep_locked(PgpxConn *conn, int procno)
 {
 	pg_atomic_write_u32(&conn->to_wake, procno + 1);
-	pg_memory_barrier();
 }
 
 bool
-pgpx_conn_sleeps(PgpxConn *conn, int procno)
+pgpx_conn_sleeps(PgpxConn *conn, int procno, uint64 lease_id)
 {
+	/* with those in SetLatch and ResetLatch: who took either away has seen it sleep */
 	pg_memory_barrier();
-	return pg_atomic_read_u32(&conn->to_wake) == procno + 1;
+	return pg_atomic_read_u32(&conn->to_wake) == procno + 1 &&
+		pg_atomic_read_u64(&conn->lease_id) == lease_id;
 }
 
 void

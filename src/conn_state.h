@@ -140,17 +140,17 @@ pgpx_pool_waits_since_locked(const PgpxPool *pool)
 extern void pgpx_process_wake(int procno);
 
 /*
- * pgpx_conn_let_sleep
- *		The lessee of a relayed connection, which has been sent a statement for,
+ * pgpx_conn_let_sleep_locked
+ *		The lessee of a relayed connection, which a statement is being sent for,
  *		sleeps on: the worker wakes it when an answer comes in, or within two
- *		ticks.
+ *		ticks; whoever takes its lease away wakes it, too.
  * pgpx_conn_sleeps
- *		Is it still to be woken?
+ *		Is that still to come?
  * pgpx_conn_wake_up
  *		Wake it, if it is.
  */
-extern void pgpx_conn_let_sleep(PgpxConn *conn, int procno);
-extern bool pgpx_conn_sleeps(PgpxConn *conn, int procno);
+extern void pgpx_conn_let_sleep_locked(PgpxConn *conn, int procno);
+extern bool pgpx_conn_sleeps(PgpxConn *conn, int procno, uint64 lease_id);
 extern void pgpx_conn_wake_up(PgpxConn *conn);
 
 /* Set the latch of a worker, if it runs; of all that run. */

@@ -133,16 +133,18 @@ static void
 send_and_wake(PgpxConn *conn, PgpxTicket *ticket, int fd, bool reset)
 {
 	int			procno = PGPX_TICKET_INDEX(ticket);
-	PgpxOffer	how;
+	uint64		lease_id = ticket->lease_id;
+	PgpxOffer	how = send_offer(fd, reset, ticket);
 
-	if (conn->relayed)
-		pgpx_conn_let_sleep(conn, procno);
-	how = send_offer(fd, reset, ticket);
 	PGPX_DEBUG_POINT("sent");
 	pgpx_ticket_sent(ticket, how);
 
-	/* an answer may have come in, and have woken it, before the line above */
-	if (how != PGPX_OFFER_SENT || !pgpx_conn_sleeps(conn, procno))
+	/*
+	 * Before the line above an answer may have come in and have woken it, or its lease
+	 * may have been revoked: then it sleeps again, and nobody else wakes it.
+	 */
+	if (how != PGPX_OFFER_SENT ||
+		!pgpx_conn_sleeps(conn, procno, lease_id))
 		pgpx_process_wake(procno);
 }
 

@@ -187,6 +187,8 @@ pgpx_pool_carry(PgpxConn *conn, uint64 lease_id,
 	pg_atomic_write_u32(&first->offer, PGPX_OFFER_SENDING);
 	pgpx_ticket_grant_locked(pool, first, conn, &wake);
 	pgpx_conn_do(conn, first->lease_id, PGPX_ACT_ACTIVE, false);
+	if (conn->relayed)
+		pgpx_conn_let_sleep_locked(conn, PGPX_TICKET_INDEX(first));
 	LWLockRelease(pool->lock);
 
 	/* its owner is not woken: pgpx_ticket_sent does that */

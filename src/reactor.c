@@ -285,7 +285,7 @@ relay(PgpxWorkerConn *w, bool local, uint32 events)
 		return;
 	pgpx_relay_ready(w, local, events);
 
-	/* who sleeps until an answer comes in is woken by a tick at the latest */
+	/* a tick at the latest wakes who sleeps until an answer comes in */
 	if (pg_atomic_read_u32(&pgpx_conns[w->index].to_wake) != 0)
 		next_due = Min(next_due, pgpx_now() + PGPX_TICK_MS * 1000);
 	relayed &= pgpx_busy_poll_is_calm(w->pool);

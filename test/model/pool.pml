@@ -62,6 +62,7 @@
  * mutant BUG_ACTIVE: -DNS=2 -DCARRY -DREVOKES=1
  * mutant BUG_NOTWOKEN: -DNS=2 -DCARRY
  * mutant BUG_NOTCHECKED: -DNS=2 -DCARRY -DRELAY
+ * mutant BUG_NOTTOLD: -DNS=2 -DCARRY -DRELAY -DREVOKES=1
  *
  * deep queue: -DNS=3 -DDEADLINES=2 -DINTERRUPTS=1 -DKILLS=1
  * deep rounds: -DNS=3 -DROUNDS=2 -DLOSSES=1 -DRESETFAILS=1 -DREVOKES=1
@@ -978,6 +979,9 @@ back:
 			ticket[got].conn = c;
 			offer[got] = SENDING;
 			take_conn(c, got);
+#ifdef RELAY
+			sleeper[c] = got + 1;
+#endif
 			n = got;
 			assert_first(n);
 			n = 0;
@@ -993,8 +997,7 @@ back:
 		fi
 	};
 #ifdef RELAY
-	/* pgpx_conn_let_sleep, send_offer, pgpx_ticket_sent, pgpx_conn_sleeps */
-	sleeper[c] = got + 1;
+	/* send_offer, pgpx_ticket_sent, still_sleeps */
 	atomic {
 		if
 		:: reachable -> in[c]!(AHEAD + got); how = SENT_ON
@@ -1007,6 +1010,9 @@ back:
 #ifndef BUG_NOTCHECKED
 		if
 		:: how != SENT_ON || sleeper[c] != got + 1 -> latch[got] = 1
+#ifndef BUG_NOTTOLD
+		:: conn[c].owner != got -> latch[got] = 1
+#endif
 		:: else
 		fi;
 #endif
@@ -1419,10 +1425,14 @@ proctype Remote(byte c)
 	byte x;
 
 #ifdef RELAY
-	/* the relay passes the answer on, and then wakes who sleeps until it is there */
+	/*
+	 * The relay passes the answer on, and then wakes who sleeps until it is there; not
+	 * so once the worker gives up the connection.
+	 */
 #define pass_on \
 		if \
-		:: sleeper[c] != 0 -> latch[sleeper[c] - 1] = 1; sleeper[c] = 0 \
+		:: phase[c] == P_OPEN && sleeper[c] != 0 -> \
+			latch[sleeper[c] - 1] = 1; sleeper[c] = 0 \
 		:: else \
 		fi
 #else
@@ -1469,7 +1479,7 @@ end:
 		fi;
 		pass_on;
 		x = 0 }
-	:: atomic { alive[c] && cut[c] && len(in[c]) == 0 -> alive[c] = 0; pass_on }
+	:: atomic { alive[c] && cut[c] && len(in[c]) == 0 -> alive[c] = 0 }
 	:: atomic { flying[c] == 1 ->
 		/* the signal is sent, then the cancel connection is closed */
 		flying[c] = 2;
@@ -1492,7 +1502,7 @@ end:
 		:: else
 		fi }
 #ifdef RELAY
-	:: atomic { !alive[c] && sleeper[c] != 0 -> pass_on }	/* its end, too */
+	:: atomic { !alive[c] && phase[c] == P_OPEN && sleeper[c] != 0 -> pass_on }	/* its end, too */
 #endif
 	od
 }

@@ -205,8 +205,10 @@ foreach my $case ([ worker_starts => 'starting' ], [ worker_ends => 'stopping' ]
 make_pool($local, $proxy, server => 'carry', options => { pool_size => 1, retry_min => '10 ms' });
 $remote->safe_psql('remote_db', 'CREATE TABLE carried (n int); GRANT ALL ON carried TO remote_app');
 
-# for later: a timer of the server's wakes each session ten seconds after its first statement
-my $waiter_by_relay = PgpxSession->new($local);
+# For later: the server's timer for statistics wakes a session ten seconds after its first
+# statement, whatever it does then.  After a statement of that length none is set.
+my %waiter_by_relay = map { $_ => PgpxSession->new($local) } qw(answered taken);
+$_->start('SELECT pg_sleep(11)') foreach values %waiter_by_relay;
 my $carried = q{SELECT carried, errors, leased, waiters FROM pgpool.stats JOIN pgpool.pools USING (pool_id) WHERE pools.server = 'carry'};
 foreach my $case (qw(undisturbed lost cancelled terminated taken))
 {
@@ -253,31 +255,51 @@ foreach my $case (qw(undisturbed lost cancelled terminated taken))
 }
 
 # By the relay the answer is there before it is said that the statement was sent: who sleeps
-# until an answer comes in is woken all the same.
+# until an answer comes in is woken all the same.  So it is if its lease is taken away then.
 {
 	my $tls = remote_node('remote_tls', tls => 1);
-	my ($holder, $waiter) = (PgpxSession->new($local), $waiter_by_relay);
 	my $seen = q{SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app' AND state = 'idle' AND query = 'SELECT 43 AS a'};
 
 	disarm();
 	make_pool($local, $tls, server => $_, options => { pool_size => 1, checkout_timeout => '0' }) foreach qw(relayed beside);
 	is($local->safe_psql('postgres', q{SELECT a FROM pgpool.query('beside', 'select 1') AS t(a int)}), '1', 'sent: another relay works');
-	$holder->run("SET pgpool_ext.debug_point = 'sent wait'");
-	my $lease = lease($holder, 'relayed');
-	$holder->run("SELECT pgpool.exec($lease, 'SELECT 1')");
-	$waiter->start(q{SELECT a FROM pgpool.query('relayed', 'SELECT 43 AS a') AS t(a int)});
-	wait_until($local, 'SELECT count(*) FROM pgpool.waiters', 1) or die 'no waiter';
-	$holder->start("SELECT pgpool.checkin($lease)");
-	ok(reached('sent'), 'sent: nobody has been told yet');
-	ok(wait_until($tls, $seen, '1'), 'sent: the remote has answered');
+	my $worker = $local->safe_psql('postgres', 'SELECT pid FROM pgpool.workers');
+	$_->finish foreach values %waiter_by_relay;
+	foreach my $case (qw(answered taken))
+	{
+		my ($holder, $waiter) = (PgpxSession->new($local), $waiter_by_relay{$case});
 
-	# what the worker takes in now, it takes in after that
-	$local->safe_psql('postgres', q{SELECT a FROM pgpool.query('beside', 'select 1') AS t(a int)}) foreach 1 .. 3;
-	go_on('sent');
-	is($holder->finish(30) . $holder->error, '', 'sent: the one before has returned it');
-	is($waiter->finish(30) . $waiter->error, '43', 'sent: the next one has its answer');
-	$_->quit foreach $holder, $waiter;
-	is($local->safe_psql('postgres', q{SELECT carried FROM pgpool.stats WHERE server = 'relayed'}), '1', 'sent: it was carried');
+		$local->safe_psql('postgres', q{SELECT pgpool.reset_stats('relayed')});
+		$holder->run("SET pgpool_ext.debug_point = 'sent wait'");
+		my $lease = lease($holder, 'relayed');
+		$holder->run("SELECT pgpool.exec($lease, 'SELECT 1')");
+		$waiter->start($case eq 'taken' ? q{SELECT pgpool.exec('relayed', 'SELECT pg_sleep(600)')} :
+			  q{SELECT a FROM pgpool.query('relayed', 'SELECT 43 AS a') AS t(a int)});
+		wait_until($local, 'SELECT count(*) FROM pgpool.waiters', 1) or die 'no waiter';
+
+		# a tick of the worker's would tell it
+		kill 'STOP', $worker if $case eq 'taken';
+		$holder->start("SELECT pgpool.checkin($lease)");
+		ok(reached('sent'), "sent, $case: nobody has been told yet");
+		if ($case eq 'taken')
+		{
+			is($local->safe_psql('postgres', q{SELECT pgpool.terminate(lease) FROM pgpool.leases}), 't', "sent, $case: it is terminated");
+		}
+		else
+		{
+			ok(wait_until($tls, $seen, '1'), "sent, $case: the remote has answered");
+
+			# what the worker takes in now, it takes in after that
+			$local->safe_psql('postgres', q{SELECT a FROM pgpool.query('beside', 'select 1') AS t(a int)}) foreach 1 .. 3;
+		}
+		go_on('sent');
+		is($holder->finish(30) . $holder->error, '', "sent, $case: the one before has returned it");
+		is($waiter->finish(30) . $waiter->sqlstate, $case eq 'taken' ? 'PX001' : '43', "sent, $case: the next one is told") or diag($waiter->error);
+		kill 'CONT', $worker;
+		$_->quit foreach $holder, $waiter;
+		is($local->safe_psql('postgres', q{SELECT carried FROM pgpool.stats WHERE server = 'relayed'}), '1', "sent, $case: it was carried");
+		disarm();
+	}
 	$local->safe_psql('postgres', "SELECT pgpool.drain('$_', '10 s')") foreach qw(relayed beside);
 	$tls->stop;
 }
