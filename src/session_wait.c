@@ -9,10 +9,13 @@
  * A socket is shared by all the sessions that have kept it, and each packet that
  * comes in calls upon every epoll set which has it, whoever it is for: with 60
  * sessions on one connection that costs more than all else about the packet.  So where
- * somebody waits for a connection of the pool, a socket is in the set only while its
+ * others wait for a connection of the pool, a socket is in the set only while its
  * lessee waits for an answer.  Else it stays, since others will hardly use it, and the
  * next look is the cheaper; until this session sleeps for another one, or finds
  * something that has come in on it.
+ *
+ * But it stays with few of them only: Linux refuses a socket (EINVAL) that 500 sets
+ * have which are in sets themselves, to the worker, too.
  *
  * Takes no lock while it waits.
  *
@@ -26,6 +29,7 @@
 #include <unistd.h>
 
 #include "storage/fd.h"
+#include "storage/ipc.h"
 #include "storage/latch.h"
 
 #include "handoff.h"
@@ -39,6 +43,9 @@
 
 #define EVENTS_AT_ONCE 8
 
+/* So many sessions have a socket in their sets while they do not wait for it. */
+#define WATCHING_MAX 16
+
 static int	sockets = -1;		/* the epoll set */
 static dlist_head watched = DLIST_STATIC_INIT(watched); /* who is in it */
 static WaitEventSet *waits = NULL;	/* latch, postmaster, sockets */
@@ -49,13 +56,27 @@ pgpx_session_can_wait(void)
 	return waits != NULL;
 }
 
+/* The session ends: nothing is left in the count. */
+static void
+exit_callback(int code, Datum arg)
+{
+	dlist_mutable_iter iter;
+
+	dlist_foreach_modify(iter, &watched)
+		pgpx_session_forget(dlist_container(PgpxKept, watched, iter.cur));
+}
+
 void
 pgpx_session_prepare(void)
 {
+	static bool registered = false;
 	WaitEventSet *volatile made = NULL;
 
 	if (waits != NULL)
 		return;
+	if (!registered)
+		on_shmem_exit(exit_callback, (Datum) 0);
+	registered = true;
 	if (sockets < 0)
 	{
 		if (!AcquireExternalFD())
@@ -91,6 +112,26 @@ pgpx_session_prepare(void)
 	waits = made;
 }
 
+/*
+ * How many sessions watch the socket.  Those of a connection that has ended are not
+ * counted, and its place may be another's: near enough, as that happens seldom.
+ */
+static void
+count_watching(const PgpxKept *kept, int32 change)
+{
+	PgpxConn   *conn = &pgpx_conns[kept->conn];
+
+	if (*(volatile uint64 *) &conn->generation == kept->generation)
+		pg_atomic_fetch_add_u32(&conn->nwatching, change);
+}
+
+static int
+others_watching(const PgpxKept *kept)
+{
+	return (int32) pg_atomic_read_u32(&pgpx_conns[kept->conn].nwatching) -
+		(kept->events != 0 ? 1 : 0);
+}
+
 /* Have the socket in the set for these events (WL_SOCKET_*); false: errno. */
 static bool
 watch(PgpxKept *kept, uint32 events)
@@ -107,7 +148,10 @@ watch(PgpxKept *kept, uint32 events)
 				  kept->fd, &ev) < 0)
 		return false;
 	if (kept->events == 0)
+	{
 		dlist_push_tail(&watched, &kept->watched);
+		count_watching(kept, 1);
+	}
 	kept->events = events;
 	return true;
 }
@@ -122,6 +166,7 @@ pgpx_session_forget(PgpxKept *kept)
 		return;
 	(void) epoll_ctl(sockets, EPOLL_CTL_DEL, kept->fd, &ev);
 	dlist_delete(&kept->watched);
+	count_watching(kept, -1);
 	kept->events = 0;
 }
 
@@ -168,13 +213,15 @@ watch_alone(const PgpxKept *kept)
 	}
 }
 
+/* Do others have so much use for it that it had better not be watched for nothing? */
 static bool
 is_sought_after(const PgpxKept *kept)
 {
 	int			pool = *(volatile int *) &pgpx_conns[kept->conn].pool;
 
 	/* without a lock: a wrong answer costs a little time */
-	return pool >= 0 && *(volatile int *) &pgpx_pools[pool].nwaiting > 0;
+	return others_watching(kept) >= WATCHING_MAX ||
+		(pool >= 0 && *(volatile int *) &pgpx_pools[pool].nwaiting > 0);
 }
 
 void

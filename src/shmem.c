@@ -102,6 +102,7 @@ init_conn(PgpxConn *conn)
 	pg_atomic_init_u32(&conn->cancel, 0);
 	pg_atomic_init_u32(&conn->hung_up, 0);
 	pg_atomic_init_u32(&conn->to_wake, 0);
+	pg_atomic_init_u32(&conn->nwatching, 0);
 	conn->pool = -1;
 	conn->prev = -1;
 	conn->owner_procno = -1;

@@ -121,6 +121,7 @@ typedef struct PgpxConn
 	pg_atomic_uint32 cancel;	/* PGPX_CANCEL_*: see conn_state.h */
 	pg_atomic_uint32 hung_up;	/* the worker has seen the remote's FIN or RST */
 	pg_atomic_uint32 to_wake;	/* see pgpx_conn_let_sleep_locked */
+	pg_atomic_uint32 nwatching; /* sessions that watch its socket: session_wait.c */
 
 	/* protected by the pool lock; of a FREE one by free_mutex */
 	int			state;			/* PgpxConnState; written by pgpx_conn_set_state only */

@@ -24,6 +24,8 @@
 
 #include "kept.h"
 
+#include "storage/ipc.h"
+
 #define MOST_FDS 5				/* with one message */
 
 PgpxShared *pgpx_shared = NULL;
@@ -33,6 +35,11 @@ struct Latch *MyLatch = NULL;
 volatile sig_atomic_t InterruptPending = false;
 
 static PgpxTime now;
+
+void
+on_shmem_exit(pg_on_exit_callback function, Datum arg)
+{
+}
 
 /* --- descriptors ---------------------------------------------------------------- */
 
