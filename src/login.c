@@ -20,9 +20,10 @@
  * Who has changed the options of the pool does not wait for what was told before, so
  * that nobody is in line behind what has been mended.  But who may change a user
  * mapping can do that again and again, or make a new one, which is a new pool.  So
- * one user's logins to one address have a bound whatever was told, and those who have
- * left threads behind leave no more once there are many in the worker: others, who
- * have none, still log in.
+ * one user's logins from a server to one address have a bound whatever was told, and
+ * those who have left threads behind leave no more once there are many in the worker:
+ * others, who have none, still log in.  And who may make servers has a bound over all
+ * of them.
  *
  *-------------------------------------------------------------------------
  */
@@ -39,8 +40,9 @@
 #define MAX_STEPS 4
 #define MAX_AT_ADDRESS 8
 
-/* In the worker, for those who have left threads behind. */
+/* In the worker, for those who have left threads behind; and of a user, at all. */
 #define MAX_LEFT_BEHIND 32
+#define MAX_OF_USER 64
 
 typedef enum LoginState
 {
@@ -128,9 +130,9 @@ same_told(const PgpxLogin *a, const PgpxLogin *b)
 }
 
 static bool
-same_whose(const Whose *a, const Whose *b)
+same_user(const Whose *a, const Whose *b)
 {
-	return a->database == b->database && a->server == b->server &&
+	return a->database == b->database &&
 		strcmp(NameStr(a->user), NameStr(b->user)) == 0;
 }
 
@@ -145,9 +147,10 @@ typedef struct Threads
 {
 	int			told;			/* its pool's, for what was told */
 	int			told_left;
-	int			remote;			/* its user's, at this address */
-	int			running;		/* its user's, that somebody waits for */
+	int			remote;			/* its user's on its server, at this address */
+	int			running;		/* .. that somebody waits for */
 	int			left;
+	int			user;			/* its user's */
 	int			left_by_all;	/* the worker's */
 } Threads;
 
@@ -165,7 +168,10 @@ count_threads(const PgpxLogin *login)
 		if (other->state == WAITING)
 			continue;
 		n.left_by_all += left;
-		if (!same_whose(&other->whose, &login->whose))
+		if (!same_user(&other->whose, &login->whose))
+			continue;
+		n.user++;
+		if (other->whose.server != login->whose.server)
 			continue;
 		n.running += 1 - left;
 		n.left += left;
@@ -183,7 +189,8 @@ count_threads(const PgpxLogin *login)
 static bool
 too_many_left(const Threads *n)
 {
-	return n->left > 0 && n->left_by_all + n->running >= MAX_LEFT_BEHIND;
+	return n->user >= MAX_OF_USER ||
+		(n->left > 0 && n->left_by_all + n->running >= MAX_LEFT_BEHIND);
 }
 
 static bool
@@ -207,7 +214,7 @@ next_to_start(const Whose *whose)
 		PgpxLogin  *login = dlist_container(PgpxLogin, node, iter.cur);
 
 		if (login->state != WAITING ||
-			(whose != NULL && !same_whose(&login->whose, whose)))
+			(whose != NULL && !same_user(&login->whose, whose)))
 			continue;
 
 		/* those of a pool stand behind each other, mostly: not one by one */

@@ -322,6 +322,19 @@ is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'it is re
 	works('newcomer', 'who has left none behind');
 	check_invariants($local);
 
+	# who may make servers has no bound on them, but one of his own
+	$remote->safe_psql('postgres', 'CREATE DATABASE more_db OWNER remote_app');
+	make_pool($local, $remote, server => $_, remote_dbname => 'more_db', options => \%hasty) foreach map { "more$_" } 0 .. 8;
+	make_pool($local, $remote, server => 'of_others', remote_dbname => 'postgres', options => \%quick);
+	hold_logins($local, 'remote_db', 'template1', 'more_db');
+	$leave_behind->(64, map { "more$_" } 0 .. 7);
+	$session->fails(q{SELECT pgpool.checkout('more8', '10 s')}, '08001', qr/did not end within connect_timeout \(0\.3 s\): too many logins of the pool worker still compute/, 'a server more, and the same user: it has to wait');
+	is($threads->(), '0 64', 'nobody has got another thread');
+	is($local->safe_psql('postgres', q{SELECT a FROM pgpool.query('of_others', 'select 1') AS t(a int)}, extra_params => [ '-U', 'app' ]), '1', 'another user can');
+	check_invariants($local);
+	hold_logins($local, 'remote_db', 'template1');
+	ok(wait_until($local, $threads, '0 32'), 'those end');
+
 	$session->run("ALTER SERVER $_ OPTIONS (SET connect_timeout '1min')") foreach @held;
 	$session->start(q{SELECT pgpool.checkout('held1', '1 min')});
 	$other->start(q{SELECT pgpool.checkout('held0', '1 min')});
