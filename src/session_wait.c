@@ -282,6 +282,7 @@ pgpx_session_wait_fd(int fd, uint32 events, PgpxTime deadline, long most,
 {
 	long		timeout;
 
+	Assert(most >= 0);
 	if (!pgpx_session_time_left(deadline, most, &timeout))
 		return false;
 	if (WaitLatchOrSocket(MyLatch,

@@ -3,8 +3,7 @@
  * session_wait.h
  *	  What a session sleeps for: its latch, the worker, a kept socket.
  *
- * All of these serve interrupts before they return, and so may throw, but
- * where it says otherwise.
+ * Those that wait serve interrupts afterwards, and so may throw.
  *
  *-------------------------------------------------------------------------
  */
@@ -48,8 +47,8 @@ extern bool pgpx_session_wait_latch(PgpxTime deadline, uint32 wait_event);
 
 /*
  * pgpx_session_wait_fd
- *		The same with a descriptor that is seldom waited for, and for "most" ms at
- *		a time.
+ *		The same with a descriptor that is seldom waited for, and for "most" ms
+ *		(never -1) at a time.
  */
 extern bool pgpx_session_wait_fd(int fd, uint32 events, PgpxTime deadline,
 								 long most, uint32 wait_event);

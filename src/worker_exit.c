@@ -228,14 +228,9 @@ at_exit(int code, Datum arg)
 		if (last[i].running)
 			begin_cancel(w);
 		pgpx_connection_cut(w, w->phase == PGPX_PHASE_OPEN && !last[i].open);
-
-		/* until now a holder could begin a statement, but not without a word */
-		if (last[i].open && !last[i].running && is_active(&pgpx_conns[i]))
-		{
-			last[i].running = true;
-			begin_cancel(w);
-		}
 	}
+
+	/* also what holders began until their leases were taken, but then not at once */
 	cancel_what_runs();
 	pgpx_conninfo_wipe_all();
 
