@@ -338,6 +338,7 @@ sub delay_begin
 		# sessions end when nobody has their pipes any more
 		POSIX::close($_) foreach grep { $_ != fileno $write } 3 .. 255;
 		$SIG{TERM} = sub { $stop = 1 };
+		syswrite $write, '-';
 		until ($stop || getppid() != $parent)
 		{
 			my $began = time();
@@ -350,6 +351,9 @@ sub delay_begin
 		POSIX::_exit(0);
 	}
 	close $write;
+
+	# before, a signal would be the test's, whose end stops all servers
+	sysread $read, my $ready, 1;
 	return { pid => $pid, read => $read };
 }
 
