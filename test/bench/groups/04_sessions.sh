@@ -74,7 +74,7 @@ group_4() {
   if has pgbouncer; then
     ways+=(sessions:bouncer_tls:60)
   fi
-  measure "$long_rounds" "${ways[@]}"
+  measure "$rounds" "${ways[@]}"
   measure 1 order:60 order:200
 }
 
