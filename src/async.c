@@ -123,7 +123,12 @@ pgpx_async_wait(PgpxLease *const *leases, int n, PgpxTime deadline)
 bool
 pgpx_async_cancel(PgpxLease *lease)
 {
-	if (lease->flight == NULL || is_answered(lease))
+	if (lease->flight == NULL)
+		return false;
+
+	/* it also says so of what has only begun to come in, if that is much */
+	if (is_answered(lease) &&
+		pgpx_wire_answered(&lease->kept->wire, &lease->scanned))
 		return false;
 	lease->cancelled = true;
 	pgpx_lease_cancel(lease);

@@ -55,6 +55,9 @@ unsettle(PgpxLease *lease, PgpxGive give)
 		pgpx_kept_drop(kept);
 }
 
+/* pgpool.notifications() has more use for what comes in at any time; 4 MB are no news */
+#define IDLE_MOST (4 * 1024 * 1024)
+
 /*
  * Look at the stream: read an owed answer; or see that nothing has come in but
  * what may come at any time.
@@ -66,6 +69,7 @@ look(PgpxLease *lease, PgpxTime deadline)
 	PgpxWire   *wire = &lease->kept->wire;
 	bool		full;
 	ssize_t		n = 0;
+	uint64		start = wire->bytes_in;
 	bool		read = false;	/* there is something new, n bytes of it */
 
 	for (;;)
@@ -92,6 +96,10 @@ look(PgpxLease *lease, PgpxTime deadline)
 			return PGPX_SETTLED_DEAD;
 		if (wire->phase == PGPX_WIRE_IDLE)
 		{
+			/* what a remote says that was asked nothing need not have an end */
+			CHECK_FOR_INTERRUPTS();
+			if (wire->bytes_in - start > IDLE_MOST)
+				return PGPX_SETTLED_DEAD;
 			if (n > 0 && full)
 				continue;
 			return pgpx_wire_at_boundary(wire) ? PGPX_SETTLED :

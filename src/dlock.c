@@ -156,14 +156,18 @@ pgpx_dlock_find(const PgpxPoolKey *key, const char *name, int64 token,
 
 	/* a ping may just have been answered; if not, it is too late for one now */
 	LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
-	if (pgpx_dlocks[place].request == copy->request &&
-		pgpx_dlocks[place].state == PGPX_DLOCK_HELD &&
-		pgpx_steady_now() >= pgpx_dlocks[place].valid_until)
+	if (pgpx_dlocks[place].request != copy->request)
+		place = -1;				/* released meanwhile: another lock's place */
+	else
 	{
-		pgpx_dlocks[place].state = PGPX_DLOCK_LOST;
-		lost = true;
+		if (pgpx_dlocks[place].state == PGPX_DLOCK_HELD &&
+			pgpx_steady_now() >= pgpx_dlocks[place].valid_until)
+		{
+			pgpx_dlocks[place].state = PGPX_DLOCK_LOST;
+			lost = true;
+		}
+		*copy = pgpx_dlocks[place];
 	}
-	*copy = pgpx_dlocks[place];
 	LWLockRelease(pgpx_shared->dlock_lock);
 	if (lost)
 	{

@@ -382,6 +382,7 @@ pgpx_lease_return(PgpxLease *lease, PgpxEnd end, bool may_wait)
 	PgpxCloseReason reason = PGPX_CLOSE_NONE;
 	int			owed = 0;
 
+	Assert(lease->id != 0);
 	if (pg_atomic_read_u64(&conn->lease_id) != lease->id)
 	{
 		/* it was taken away; what is left is our end of the socket */

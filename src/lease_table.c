@@ -242,10 +242,14 @@ find(int64 id)
 	raise_not_mine(id);
 }
 
+/*
+ * A lease of a call is in use until the call is over: one of several of fanout's may be
+ * done while a row of another one is converted.
+ */
 static void
 check_not_in_use(PgpxLease *lease)
 {
-	if (lease->in_use)
+	if (lease->in_use || lease->scope == PGPX_SCOPE_CALL)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("lease " UINT64_FORMAT " is in use", lease->id),
@@ -293,11 +297,8 @@ pgpx_lease_return_all(void)
 
 	dlist_foreach_modify(iter, &pgpx_leases)
 	{
-		PgpxLease  *lease = dlist_container(PgpxLease, node, iter.cur);
-
-		if (lease->scope == PGPX_SCOPE_CALL)
-			continue;
-		pgpx_lease_return(lease, PGPX_END_CHECKIN, true);
+		pgpx_lease_return(dlist_container(PgpxLease, node, iter.cur),
+						  PGPX_END_CHECKIN, true);
 		n++;
 	}
 	return n;

@@ -389,8 +389,10 @@ pgpx_run_failed(PgpxRun *run, bool may_drain)
 
 	if (run->sink != NULL)
 		run->sink->restore(run->sink->arg);
-	clean_up(lease, may_drain);
+
+	/* what may run out of memory comes after it */
 	lease->in_use = false;
+	clean_up(lease, may_drain);
 	if (pgpx_conn_activity(conn) == PGPX_ACT_ACTIVE)
 		pgpx_lease_rest(lease);
 }

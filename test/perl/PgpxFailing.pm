@@ -22,7 +22,7 @@ use Test::More;
 
 use PgpxTest;
 
-our @EXPORT = qw(failing fail_next has_failed hold_logins stand_still stands);
+our @EXPORT = qw(failing fail_next has_failed hold_logins libpq_cancels stand_still stands);
 
 my ($library, $number);
 
@@ -90,6 +90,16 @@ sub stands
 	my ($node, $pid) = @_;
 
 	return -e $node->data_dir . "/pgpool_ext.stands.$pid" ? 1 : 0;
+}
+
+# Whether libpq can send cancel requests without waiting, from 17 on; it may be newer
+# than the server.
+sub libpq_cancels
+{
+	chomp(my $bin = `pg_config --bindir`);
+	my ($libpq) = `ldd $bin/psql` =~ /libpq\.so\S* => (\S+)/ or die 'psql has no libpq';
+
+	return PostgreSQL::Test::Utils::slurp_file($libpq) =~ /PQcancelStart/ ? 1 : 0;
 }
 
 # It has come to all of it.

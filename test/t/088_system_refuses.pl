@@ -187,7 +187,7 @@ foreach my $function (qw(send recv))
 # --- cancel requests that cannot be made: the connection is closed after operation_timeout
 SKIP:
 {
-	skip 'libpq makes cancel requests itself', 1 if $local->safe_psql('postgres', 'SHOW server_version_num') >= 170000;
+	skip 'libpq makes cancel requests itself', 1 if libpq_cancels();
 	foreach my $case ([ socket => EMFILE ], [ connect => ECONNREFUSED ], [ PQgetCancel => ENOMEM ], [ send => EINTR ], [ recv => EINTR ], [ send => EPIPE ])
 	{
 		my ($function, $errno) = @$case;
@@ -217,7 +217,7 @@ SKIP:
 {
 	my $running = q{SELECT count(*) FROM pg_stat_activity WHERE query ~ 'pg_sleep.604' AND state = 'active' AND pid <> pg_backend_pid()};
 
-	skip 'libpq makes cancel requests itself', 1 if $local->safe_psql('postgres', 'SHOW server_version_num') >= 170000;
+	skip 'libpq makes cancel requests itself', 1 if libpq_cancels();
 	$session->start(q{SELECT pgpool.exec('one', 'select pg_sleep(604)')});
 	ok(wait_until($remote, $running, 1), 'a statement runs');
 	fail_next($local, 'socket', errno => EMFILE);

@@ -141,6 +141,28 @@ $local->safe_psql('postgres', 'DROP USER MAPPING FOR gone SERVER one; DROP ROLE 
 is($session->run(q{SELECT count(*) FROM pgpool.leases WHERE user_name IS NULL}), '1', 'a lease of a role that is gone');
 $gone->quit;
 
+# --- fanout: a function that is called for a row of one server cannot return what the call
+# has of the other one, which is done
+make_pool($local, $remote, server => $_, options => \%options) foreach qw(branch1 branch2);
+$session->run(<<'EOT');
+CREATE FUNCTION returns_all(int) RETURNS bool LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM pgpool.checkin(lease) FROM pgpool.leases WHERE pid = pg_backend_pid() AND scope = 'call' AND state = 'idle';
+	RETURN true;
+END $$;
+CREATE DOMAIN that_returns AS int CHECK (returns_all(VALUE));
+EOT
+$session->fails(q{SELECT * FROM pgpool.fanout('{branch1,branch2}', 'select 1') AS t(s text, x that_returns)}, '55000', qr/lease \d+ is in use/, 'a lease of a fanout cannot be returned by hand');
+is($session->run(q{SELECT count(*) FROM pgpool.fanout('{branch1,branch2}', 'select 1') AS t(s text, x int)}), '2', 'and the next fanout works');
+$session->run('DROP DOMAIN that_returns; DROP FUNCTION returns_all');
+
+# --- what has only begun to come in can be cancelled
+$session->run(q{SELECT pgpool.checkout('branch1') AS lease \gset});
+$session->run(q{SELECT pgpool.send(:lease, 'select i from generate_series(1, 100000000) i')});
+is($session->run(q{SELECT pgpool.wait(:lease, '60 s'), pgpool.cancel(:lease)}), 't|t', 'much of an answer is here: it is cancelled');
+$session->fails('SELECT count(*) FROM pgpool.result(:lease) AS t(i int)', '57014', qr/canceling statement due to user request/, 'and ends so');
+is($session->run(q{SELECT pgpool.cancel(:lease), pgpool.checkin(:lease)}), 'f|', 'nothing runs any more');
+
 # --- a remote on this machine, by a socket in the file system: all the same
 make_pool($local, $remote, server => 'near', options => { %options, host => $remote->host });
 $session->run(q{SELECT pgpool.checkout('near') AS lease \gset});
