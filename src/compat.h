@@ -129,11 +129,16 @@ pgpx_server_ownercheck(Oid serverid, Oid roleid)
 #endif
 }
 
-/* True where an interval is infinite: 17 introduced such values. */
+/*
+ * True where an interval is infinite: 17 introduced such values.  Before, they are taken
+ * for very long ones where they come in binary, and are an error in text.
+ */
 #if PG_VERSION_NUM >= 170000
 #define PGPX_INTERVAL_NOT_FINITE(i) INTERVAL_NOT_FINITE(i)
+#define PGPX_INTERVAL_IS_SAFE_IN_BINARY true
 #else
 #define PGPX_INTERVAL_NOT_FINITE(i) (false)
+#define PGPX_INTERVAL_IS_SAFE_IN_BINARY false
 #endif
 
 /*

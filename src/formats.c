@@ -107,9 +107,10 @@ pgpx_formats_gain(Oid type)
 		case TIMETZARRAYOID:
 		case TIMESTAMPARRAYOID:
 		case TIMESTAMPTZARRAYOID:
-		case INTERVALARRAYOID:
 		case UUIDARRAYOID:
 			return 30;
+		case INTERVALARRAYOID:
+			return PGPX_INTERVAL_IS_SAFE_IN_BINARY ? 30 : 0;
 		case BYTEAOID:
 			return 50;
 		case FLOAT4OID:
@@ -119,7 +120,7 @@ pgpx_formats_gain(Oid type)
 		case TIMETZOID:
 			return 90;
 		case INTERVALOID:
-			return 110;
+			return PGPX_INTERVAL_IS_SAFE_IN_BINARY ? 110 : 0;
 		case DATEOID:
 			return 130;
 		case TIMESTAMPOID:
