@@ -52,6 +52,7 @@ typedef struct PgpxPoolRef
 	const PgpxPoolOptions *opts;
 	const char *database_name;
 	const char *server_name;
+	Oid			user;
 	const char *user_name;
 } PgpxPoolRef;
 
@@ -82,6 +83,7 @@ extern bool pgpx_pool_is_current_locked(const PgpxPool *pool,
  *		that are leased at checkin.
  */
 extern void pgpx_pool_adopt_locked(PgpxPool *pool, const char *server_name,
+								   const char *user_name,
 								   const PgpxFingerprint *fingerprint,
 								   const PgpxPoolOptions *opts);
 
