@@ -219,7 +219,7 @@ retire_stale(void)
 		pgpx_wake_flush(&wake);
 	}
 	for (int i = 0; i < ngone; i++)
-		pgpx_server_pause(MyDatabaseId, gone[i], false, false);
+		(void) pgpx_server_pause(MyDatabaseId, gone[i], false, false);
 	nstale = ngone = 0;
 }
 

@@ -156,8 +156,16 @@ run_due(PgpxTime now)
 	next_due = next;
 }
 
+/* Caller is in a transaction. */
+static bool
+database_exists(Oid database)
+{
+	return SearchSysCacheExists1(DATABASEOID, ObjectIdGetDatum(database));
+}
+
 /*
- * A database was dropped somewhere: pools of databases that are no more retire.
+ * A database was dropped somewhere: pools of databases that are no more retire, and
+ * its servers are no longer paused, which nobody can say any more.
  */
 static void
 look_for_databases(void)
@@ -176,13 +184,25 @@ look_for_databases(void)
 		Oid			database = pool->key.database;
 
 		if (pool->pool_id == 0 || pool->worker != pgpx_worker_index ||
-			SearchSysCacheExists1(DATABASEOID, ObjectIdGetDatum(database)))
+			database_exists(database))
 			continue;
 		LWLockAcquire(pool->lock, LW_EXCLUSIVE);
 		if (pool->key.database == database)
 			pgpx_pool_retire_locked(pool, &wake);
 		LWLockRelease(pool->lock);
 		pgpx_wake_flush(&wake);
+	}
+
+	/* a look without the lock: of two that do not belong together there is no record */
+	for (int i = 0; i < pgpx_shared->max_pools; i++)
+	{
+		Oid			database = pgpx_servers[i].database;
+		Oid			server = pgpx_servers[i].server;
+
+		if (OidIsValid(database) && OidIsValid(server) &&
+			pg_atomic_read_u32(&pgpx_servers[i].paused) != 0 &&
+			!database_exists(database))
+			(void) pgpx_server_pause(database, server, false, false);
 	}
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(pgpx_worker_cxt);

@@ -90,7 +90,7 @@ leave_place_locked(PgpxPool *pool)
 	leave_server_locked(server);
 }
 
-void
+bool
 pgpx_server_pause(Oid database, Oid server, bool pause, bool drain)
 {
 	int			index;
@@ -104,6 +104,7 @@ pgpx_server_pause(Oid database, Oid server, bool pause, bool drain)
 		leave_server_locked(&pgpx_servers[index]);
 	}
 	LWLockRelease(pgpx_shared->registry_lock);
+	return index >= 0 || !pause;
 }
 
 int

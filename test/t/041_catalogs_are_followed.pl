@@ -193,6 +193,32 @@ is($other->run("SELECT pgpool.try_checkout('later', '') IS NULL"), 't', 'one tha
 $other->fails("SELECT pgpool.checkout('later', '300 ms')", '55P03', qr/paused/, 'for those who wait, too');
 $local->safe_psql('postgres', 'DROP SERVER later CASCADE');
 
+# --- nor does one whose database is dropped, of as many as can be paused
+my $paused;
+foreach my $database (qw(tenant1 tenant2))
+{
+	$local->safe_psql('postgres', "CREATE DATABASE $database");
+	make_pool($local, $remote, server => "paused$_", dbname => $database) foreach 1 .. 9;
+	my $tenant = PgpxSession->new($local, dbname => $database);
+
+	if (!defined $paused)
+	{
+		$paused = 0;
+		$paused++ while $paused < 9 && $tenant->run('SELECT pgpool.pause($$paused' . ($paused + 1) . '$$)') . $tenant->error eq '';
+		ok($paused > 0 && $paused < 9, "$paused servers can be paused");
+		$tenant->failed('53300', qr/too many pools\nDETAIL:  All 8 places are in use; a paused server has one, too\./, 'one more is refused');
+		$tenant->fails('SELECT pgpool.pause(NULL)', '53300', qr/too many pools/, 'and all of them');
+		$tenant->fails("SELECT pgpool.drain('paused9', '1 s')", '53300', qr/too many pools/, 'and to drain it');
+		is($tenant->run("SELECT pgpool.resume('paused9')") . $tenant->error, '', 'it can be resumed');
+	}
+	else
+	{
+		ok(wait_until($local, sub { $tenant->run("SELECT pgpool.pause('paused' || n) FROM generate_series(1, $paused) n"); $tenant->error }, ''), 'once their database is dropped as many others can');
+	}
+	$tenant->quit;
+	$local->safe_psql('postgres', "DROP DATABASE $database");
+}
+
 # --- the end of it all
 ($lease, $leased) = (lease($holder, 'shard'), undef);
 $leased = $local->safe_psql('postgres',
