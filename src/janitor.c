@@ -208,6 +208,15 @@ look_for_databases(void)
 	MemoryContextSwitchTo(pgpx_worker_cxt);
 }
 
+/* A pool's secrets do not stay for longer than the pool. */
+static void
+forget_former_pool(int i)
+{
+	if (pgpx_wpools[i].cxt != NULL &&
+		pgpx_wpools[i].pool_id != pgpx_pools[i].pool_id)
+		pgpx_conninfo_forget(i);
+}
+
 static void
 maintain_pools(PgpxTime now)
 {
@@ -218,9 +227,7 @@ maintain_pools(PgpxTime now)
 		uint32		pool_id = pool->pool_id;
 		bool		forgettable;
 
-		/* its secrets do not stay for longer than a pool */
-		if (pgpx_wpools[i].cxt != NULL && pgpx_wpools[i].pool_id != pool_id)
-			pgpx_conninfo_forget(i);
+		forget_former_pool(i);
 
 		/* a look without the lock: who takes it sees whether it is still so */
 		if (pool_id == 0 || pool->worker != pgpx_worker_index)
@@ -229,7 +236,12 @@ maintain_pools(PgpxTime now)
 			Min(next_maintenance,
 				pgpx_pool_maintain(i, pool_id, now, &forgettable));
 		if (forgettable && !pgpx_dlock_any(i, pool_id))
+		{
 			pgpx_pool_forget(i, pool_id);
+
+			/* now: with nothing else to do there may be no next time for long */
+			forget_former_pool(i);
+		}
 	}
 }
 
