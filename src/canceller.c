@@ -138,8 +138,13 @@ dial(PgpxWorkerConn *w)
 						SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	if (cancel->fd < 0)
 		return false;
+
+	/*
+	 * EAGAIN is a failure: a Unix socket whose backlog is full has not begun to
+	 * connect, and says at once and for ever that it can be written to.
+	 */
 	if (connect(cancel->fd, (struct sockaddr *) &addr, len) < 0 &&
-		errno != EINPROGRESS && errno != EAGAIN && errno != EINTR)
+		errno != EINPROGRESS && errno != EINTR)
 		return false;
 	return true;
 }

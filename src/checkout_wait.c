@@ -61,6 +61,7 @@ pgpx_checkout_lock_pool(PgpxCheckout *c)
 				.opts = &target->opts,
 				.database_name = get_database_name(MyDatabaseId),
 				.server_name = NameStr(target->server_name),
+				.user = target->user,
 				.user_name = NameStr(target->user_name),
 			};
 
@@ -83,6 +84,7 @@ pgpx_checkout_lock_pool(PgpxCheckout *c)
 		if (c->refreshed)
 		{
 			pgpx_pool_adopt_locked(pool, NameStr(target->server_name),
+								   NameStr(target->user_name),
 								   &target->fingerprint, &target->opts);
 			return pool;
 		}
@@ -164,6 +166,7 @@ tell_again(PgpxCheckout *c, PgpxPool *pool, uint64 epoch)
 		LWLockAcquire(pool->lock, LW_EXCLUSIVE);
 		if (attempt > 0 && pgpx_pool_is_retired_locked(pool))
 			pgpx_pool_adopt_locked(pool, NameStr(c->target->server_name),
+								   NameStr(c->target->user_name),
 								   &c->target->fingerprint, &c->target->opts);
 		version = pool->version;
 		current = pgpx_pool_is_current_locked(pool, &c->target->fingerprint);

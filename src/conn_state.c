@@ -360,6 +360,12 @@ pgpx_conn_ask_worker(PgpxConn *conn, int worker)
 void
 pgpx_worker_wake_soon(int worker)
 {
+	/*
+	 * What the caller has stored comes before the look; pairs with the barrier of
+	 * pgpx_janitor_run, which says that it sleeps before it looks for work.  Else
+	 * each of the two could miss what the other has stored.
+	 */
+	pg_memory_barrier();
 	if (pg_atomic_read_u32(&pgpx_shared->worker[worker].ticking) == 0)
 		pgpx_worker_wake(worker);
 }

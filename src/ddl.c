@@ -117,6 +117,15 @@ has_mapping(Oid user, Oid server)
 								 ObjectIdGetDatum(server));
 }
 
+/* Does a role have the name that it had, and is there one? */
+static bool
+same_user(Oid user, uint64 hash)
+{
+	const char *name = GetUserNameFromId(user, true);
+
+	return name != NULL && pgpx_source_hash_user(name) == hash;
+}
+
 /* Would a checkout read the same, and be allowed to? */
 static bool
 is_current(const PgpxPoolKey *key, const PgpxFingerprint *fingerprint)
@@ -127,7 +136,7 @@ is_current(const PgpxPoolKey *key, const PgpxFingerprint *fingerprint)
 	if (!same_server(key->server, fingerprint->server) ||
 		!same_mapping(key, fingerprint, &user, &base))
 		return false;
-	if (!SearchSysCacheExists1(AUTHOID, ObjectIdGetDatum(user)) ||
+	if (!same_user(user, fingerprint->user) ||
 		superuser_arg(user) != (key->superuser != 0) ||
 		pgpx_server_aclcheck(key->server, user, ACL_USAGE) != ACLCHECK_OK)
 		return false;
@@ -210,7 +219,7 @@ retire_stale(void)
 		pgpx_wake_flush(&wake);
 	}
 	for (int i = 0; i < ngone; i++)
-		pgpx_server_pause(MyDatabaseId, gone[i], false, false);
+		(void) pgpx_server_pause(MyDatabaseId, gone[i], false, false);
 	nstale = ngone = 0;
 }
 
@@ -317,9 +326,11 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 		((DiscardStmt *) stmt)->target == DISCARD_ALL;
 	bool		commits = IsA(stmt, TransactionStmt) &&
 		((TransactionStmt *) stmt)->kind == TRANS_STMT_COMMIT_PREPARED;
+	bool		renames = IsA(stmt, RenameStmt) &&
+		((RenameStmt *) stmt)->renameType == OBJECT_ROLE;
 
 	roles_changed |= IsA(stmt, AlterRoleStmt) || IsA(stmt, DropRoleStmt) ||
-		IsA(stmt, GrantRoleStmt) || commits;
+		IsA(stmt, GrantRoleStmt) || renames || commits;
 	if (prev_process_utility)
 		prev_process_utility(pstmt, queryString, readOnlyTree, context, params,
 							 queryEnv, dest, qc);

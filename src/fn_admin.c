@@ -88,13 +88,23 @@ each_pool(List *servers, PoolAction action)
 	pgpx_worker_wake_all();
 }
 
+/* As with all that is done to pools, an error takes back nothing. */
 static void
 pause_servers(List *servers, bool pause, bool drain)
 {
 	ListCell   *lc;
 
 	foreach(lc, servers)
-		pgpx_server_pause(MyDatabaseId, lfirst_oid(lc), pause, drain);
+	{
+		if (!pgpx_server_pause(MyDatabaseId, lfirst_oid(lc), pause, drain))
+			ereport(ERROR,
+					(errcode(ERRCODE_TOO_MANY_CONNECTIONS),
+					 errmsg("too many pools"),
+					 errdetail("All %d places are in use; a paused server has one, too.",
+							   pgpx_shared->max_pools),
+					 errhint("Raise \"pgpool_ext.max_pools\", or resume servers "
+							 "that need not be paused.")));
+	}
 }
 
 static void

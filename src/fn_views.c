@@ -39,7 +39,7 @@ pgpx_view_begin(int what)
 
 	view->what = what;
 	view->sees_all = has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS);
-	view->user_name = GetUserNameFromId(GetUserId(), false);
+	view->user = GetUserId();
 	view->index = alloc_array(pgpx_shared->max_pools, sizeof(int));
 	view->id = alloc_array(pgpx_shared->max_pools, sizeof(uint32));
 	if (what & PGPX_VIEW_CONNS)
@@ -125,8 +125,7 @@ pgpx_view_backs_off(const PgpxView *view)
 bool
 pgpx_view_sees_pool(const PgpxView *view)
 {
-	return view->sees_all ||
-		strcmp(NameStr(view->pool.user_name), view->user_name) == 0;
+	return view->sees_all || view->pool.user == view->user;
 }
 
 bool

@@ -33,7 +33,7 @@ typedef struct PgpxView
 
 	/* the caller's privileges */
 	bool		sees_all;		/* has those of pg_read_all_stats */
-	char	   *user_name;
+	Oid			user;
 
 	/* private to fn_views.c */
 	int			what;

@@ -127,6 +127,7 @@ pgpx_handoff_receive(int worker, uint64 epoch, void *buffer, int *fd,
 		if (*fd >= 0)
 			close(*fd);
 		*fd = -1;
+		explicit_bzero(buffer, len);	/* it may have a password in it */
 		return 0;
 	}
 	return len;

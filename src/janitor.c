@@ -156,8 +156,16 @@ run_due(PgpxTime now)
 	next_due = next;
 }
 
+/* Caller is in a transaction. */
+static bool
+database_exists(Oid database)
+{
+	return SearchSysCacheExists1(DATABASEOID, ObjectIdGetDatum(database));
+}
+
 /*
- * A database was dropped somewhere: pools of databases that are no more retire.
+ * A database was dropped somewhere: pools of databases that are no more retire, and
+ * its servers are no longer paused, which nobody can say any more.
  */
 static void
 look_for_databases(void)
@@ -176,7 +184,7 @@ look_for_databases(void)
 		Oid			database = pool->key.database;
 
 		if (pool->pool_id == 0 || pool->worker != pgpx_worker_index ||
-			SearchSysCacheExists1(DATABASEOID, ObjectIdGetDatum(database)))
+			database_exists(database))
 			continue;
 		LWLockAcquire(pool->lock, LW_EXCLUSIVE);
 		if (pool->key.database == database)
@@ -184,8 +192,29 @@ look_for_databases(void)
 		LWLockRelease(pool->lock);
 		pgpx_wake_flush(&wake);
 	}
+
+	/* a look without the lock: of two that do not belong together there is no record */
+	for (int i = 0; i < pgpx_shared->max_pools; i++)
+	{
+		Oid			database = pgpx_servers[i].database;
+		Oid			server = pgpx_servers[i].server;
+
+		if (OidIsValid(database) && OidIsValid(server) &&
+			pg_atomic_read_u32(&pgpx_servers[i].paused) != 0 &&
+			!database_exists(database))
+			(void) pgpx_server_pause(database, server, false, false);
+	}
 	CommitTransactionCommand();
 	MemoryContextSwitchTo(pgpx_worker_cxt);
+}
+
+/* A pool's secrets do not stay for longer than the pool. */
+static void
+forget_former_pool(int i)
+{
+	if (pgpx_wpools[i].cxt != NULL &&
+		pgpx_wpools[i].pool_id != pgpx_pools[i].pool_id)
+		pgpx_conninfo_forget(i);
 }
 
 static void
@@ -198,9 +227,7 @@ maintain_pools(PgpxTime now)
 		uint32		pool_id = pool->pool_id;
 		bool		forgettable;
 
-		/* its secrets do not stay for longer than a pool */
-		if (pgpx_wpools[i].cxt != NULL && pgpx_wpools[i].pool_id != pool_id)
-			pgpx_conninfo_forget(i);
+		forget_former_pool(i);
 
 		/* a look without the lock: who takes it sees whether it is still so */
 		if (pool_id == 0 || pool->worker != pgpx_worker_index)
@@ -209,7 +236,12 @@ maintain_pools(PgpxTime now)
 			Min(next_maintenance,
 				pgpx_pool_maintain(i, pool_id, now, &forgettable));
 		if (forgettable && !pgpx_dlock_any(i, pool_id))
+		{
 			pgpx_pool_forget(i, pool_id);
+
+			/* now: with nothing else to do there may be no next time for long */
+			forget_former_pool(i);
+		}
 	}
 }
 

@@ -52,6 +52,7 @@ typedef struct PgpxPoolRef
 	const PgpxPoolOptions *opts;
 	const char *database_name;
 	const char *server_name;
+	Oid			user;
 	const char *user_name;
 } PgpxPoolRef;
 
@@ -82,6 +83,7 @@ extern bool pgpx_pool_is_current_locked(const PgpxPool *pool,
  *		that are leased at checkin.
  */
 extern void pgpx_pool_adopt_locked(PgpxPool *pool, const char *server_name,
+								   const char *user_name,
 								   const PgpxFingerprint *fingerprint,
 								   const PgpxPoolOptions *opts);
 
@@ -107,9 +109,9 @@ extern void pgpx_pool_reconnect_locked(PgpxPool *pool);
 /*
  * pgpx_server_pause
  *		Pause or resume all pools of a server, also those to come.  drain: what
- *		is free is closed, too.
+ *		is free is closed, too.  False: there is no place to keep that in.
  */
-extern void pgpx_server_pause(Oid database, Oid server, bool pause, bool drain);
+extern bool pgpx_server_pause(Oid database, Oid server, bool pause, bool drain);
 
 /* The paused servers of a database, at most max_pools; how many they are. */
 extern int	pgpx_server_list_paused(Oid database, Oid *servers);

@@ -90,7 +90,7 @@ leave_place_locked(PgpxPool *pool)
 	leave_server_locked(server);
 }
 
-void
+bool
 pgpx_server_pause(Oid database, Oid server, bool pause, bool drain)
 {
 	int			index;
@@ -104,6 +104,7 @@ pgpx_server_pause(Oid database, Oid server, bool pause, bool drain)
 		leave_server_locked(&pgpx_servers[index]);
 	}
 	LWLockRelease(pgpx_shared->registry_lock);
+	return index >= 0 || !pause;
 }
 
 int
@@ -187,6 +188,7 @@ make_pool(PgpxPool *pool, const PgpxPoolRef *ref)
 	pool->key = ref->key;
 	namestrcpy(&pool->database_name, ref->database_name);
 	namestrcpy(&pool->server_name, ref->server_name);
+	pool->user = ref->user;
 	namestrcpy(&pool->user_name, ref->user_name);
 	pool->worker = pool->server % pgpx_shared->nworkers;
 	pool->created_at = pgpx_now();
@@ -272,12 +274,14 @@ close_old_locked(PgpxPool *pool)
 
 void
 pgpx_pool_adopt_locked(PgpxPool *pool, const char *server_name,
+					   const char *user_name,
 					   const PgpxFingerprint *fingerprint,
 					   const PgpxPoolOptions *opts)
 {
 	close_old_locked(pool);
 	pool->options_version = pool->version;
 	namestrcpy(&pool->server_name, server_name);	/* it may have another now */
+	namestrcpy(&pool->user_name, user_name);
 	pool->fingerprint = *fingerprint;
 	pool->opts = *opts;
 	pool->version_cap = pgpx_pool_cap_locked(pool);

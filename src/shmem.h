@@ -224,12 +224,14 @@ typedef struct PgpxStats
  * What the options were read from: equal fingerprints mean equal options.  Of a
  * server it has hashes of what counts, which everybody may read, so that a GRANT
  * to somebody else is no change; of a mapping, which has secrets, the xmin and the
- * place of the row, which change with every update.
+ * place of the row, which change with every update; of the role a hash of its name,
+ * as which a mapping without option user logs in.
  */
 typedef struct PgpxFingerprint
 {
 	uint64		server[2];
 	uint64		base[2];		/* 0: it has none */
+	uint64		user;
 	TransactionId mapping_xmin;
 	ItemPointerData mapping_tid;
 	uint16		zero[3];		/* compared by memcmp: no padding */
@@ -270,7 +272,8 @@ typedef struct PgpxPool
 	PgpxPoolKey key;
 	NameData	database_name;
 	NameData	server_name;
-	NameData	user_name;		/* the mapping's user; the local one if PUBLIC */
+	Oid			user;			/* the mapping's; the local one if PUBLIC */
+	NameData	user_name;		/* as it was when the options were read */
 	int			server;			/* index of the PgpxServer */
 	int			worker;
 	PgpxTime	created_at;

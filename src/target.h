@@ -21,7 +21,8 @@ typedef struct PgpxTarget
 	MemoryContext cxt;			/* holds this struct and all it points to */
 
 	NameData	server_name;	/* as in the catalog */
-	NameData	user_name;		/* the mapping's user; the local one if PUBLIC */
+	Oid			user;			/* the mapping's; the local one if PUBLIC */
+	NameData	user_name;
 	PgpxPoolKey key;
 	PgpxFingerprint fingerprint;
 	PgpxPoolOptions opts;

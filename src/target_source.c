@@ -110,6 +110,12 @@ pgpx_source_hash_server(HeapTuple row, uint64 hash[2])
 	pfree(buf.data);
 }
 
+uint64
+pgpx_source_hash_user(const char *name)
+{
+	return hash_bytes_extended((const unsigned char *) name, strlen(name), 1);
+}
+
 const char *
 pgpx_source_value(List *options, const char *name)
 {
@@ -286,7 +292,9 @@ read_mapping(PgpxTarget *target, PgpxSource *source, Oid user)
 	HeapTuple	row;
 	Form_pg_user_mapping mapping;
 
+	target->user = user;
 	namestrcpy(&target->user_name, user_name);
+	target->fingerprint.user = pgpx_source_hash_user(user_name);
 	if (based)
 		refuse_mapping(source, user_name, user);
 	row = find_mapping(user, source->base.oid);

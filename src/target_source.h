@@ -55,6 +55,9 @@ extern void pgpx_source_read(PgpxTarget *target, PgpxSource *source,
  */
 extern void pgpx_source_hash_server(HeapTuple row, uint64 hash[2]);
 
+/* The name of the role that a pool is for, as a hash. */
+extern uint64 pgpx_source_hash_user(const char *name);
+
 /*
  * pgpx_source_on_change
  *		Have a callback called when a catalog changes that any of this is read

@@ -130,8 +130,20 @@ $boss->fails("SET ROLE app;\nSELECT pgpool.exec($lease, 'select 1')", '42501', q
 	'or used by another user of its session');
 $boss->run("RESET ROLE; SELECT pgpool.checkin($lease)");
 
+# a pool that is gone leaves no password with the worker, which has nothing to do then
+my $contexts = sub {
+	my $since = -s $local->logfile;
+
+	$local->safe_psql('postgres', 'SELECT pg_log_backend_memory_contexts(' . worker_pid($local) . ')');
+	wait_until($local, sub { slurp_file($local->logfile, $since) =~ /Grand total/ ? 1 : 0 }, 1) or die 'nothing was logged';
+	return scalar(() = slurp_file($local->logfile, $since) =~ /pgpool_ext conninfo/g);
+};
 $_->quit foreach $boss, $app;
 stats_add_up($local);
+cmp_ok($contexts->(), '>', 0, 'the worker has what pools connect with');
+$local->safe_psql('postgres', 'DROP EXTENSION pgpool_ext CASCADE');
+ok(wait_until($local, sub { $contexts->() }, 0, 5), 'and no more when they are gone');
+$local->safe_psql('postgres', 'CREATE EXTENSION pgpool_ext');
 check_invariants($local);
 leak_check($local, $remote);
 is(remote_sessions($trusting), 0, 'nor at the other one');

@@ -114,6 +114,43 @@ foreach my $case (
 	$local->safe_psql('elsewhere', $_) foreach @after;
 }
 
+# --- a role is renamed: without option user in its mapping it has another name at the remote
+$remote->safe_psql('postgres', "CREATE ROLE $_ LOGIN PASSWORD 'of both'") foreach qw(before after);
+$local->safe_psql('postgres', <<"EOT");
+CREATE ROLE before LOGIN;
+CREATE SERVER mine FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host '127.0.0.1', port '$port', dbname 'remote_db', pool_size '2');
+CREATE USER MAPPING FOR before SERVER mine OPTIONS (password 'of both');
+CREATE SERVER ours FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host '127.0.0.1', port '$port', dbname 'remote_db', pool_size '2');
+CREATE USER MAPPING FOR PUBLIC SERVER ours OPTIONS (password 'of both');
+GRANT USAGE ON FOREIGN SERVER mine, ours TO before;
+EOT
+my $renamed = PgpxSession->new($local, user => 'before');
+foreach my $server (qw(mine ours))
+{
+	foreach my $where (qw(postgres elsewhere))
+	{
+		my ($from, $to) = $where eq 'postgres' ? qw(before after) : qw(after before);
+		my $sql = "ALTER ROLE $from RENAME TO $to";
+		my $who = "SELECT a FROM pgpool.query('$server', 'select current_user') AS t(a text)";
+		my $kept = lease($renamed, $server);
+
+		is($renamed->run($who), $from, "$server: who logs in at the remote");
+		my $free = $local->safe_psql('postgres', "SELECT remote_pid FROM pgpool.connections WHERE server = '$server' AND state IN ('idle', 'owed')");
+		closes(\%stage, $free, sub { $local->safe_psql($where, $sql) }, "$sql in $where, $server: the free connection closes");
+
+		# who comes to have that name has nothing of the other's, also before the next use
+		$local->safe_psql('postgres', "CREATE ROLE $from LOGIN");
+		my $seen = "SELECT count(remote_addr) FROM pgpool.connections WHERE server = '$server'";
+		is($local->safe_psql('postgres', "SET ROLE $from; $seen"), '0', "$server: a role that now has the old name does not see where they lead");
+		is($local->safe_psql('postgres', "SET ROLE $to; $seen"), '1', "$server: the one who has been renamed does");
+		is($renamed->run($who) . $renamed->error, $to, "$sql in $where, $server: the next use has the new name");
+		is($local->safe_psql('postgres', "SELECT local_user FROM pgpool.pools WHERE server = '$server'"), $to, "$server: so have the views");
+		$renamed->run("SELECT pgpool.checkin($kept)");
+		$local->safe_psql('postgres', "DROP ROLE $from");
+	}
+}
+$renamed->quit;
+
 # --- in two phases: the first session that hears of it sees to it
 ($lease, $leased, $idle) = one_leased_one_idle(\%stage);
 $local->safe_psql('postgres', q(BEGIN; ALTER SERVER shard OPTIONS (ADD idle_timeout '1h'); PREPARE TRANSACTION 'two'));
@@ -155,6 +192,32 @@ $local->safe_psql('postgres', "SELECT pgpool.pause('later'); ALTER SERVER later 
 is($other->run("SELECT pgpool.try_checkout('later', '') IS NULL"), 't', 'one that changes stays paused');
 $other->fails("SELECT pgpool.checkout('later', '300 ms')", '55P03', qr/paused/, 'for those who wait, too');
 $local->safe_psql('postgres', 'DROP SERVER later CASCADE');
+
+# --- nor does one whose database is dropped, of as many as can be paused
+my $paused;
+foreach my $database (qw(tenant1 tenant2))
+{
+	$local->safe_psql('postgres', "CREATE DATABASE $database");
+	make_pool($local, $remote, server => "paused$_", dbname => $database) foreach 1 .. 9;
+	my $tenant = PgpxSession->new($local, dbname => $database);
+
+	if (!defined $paused)
+	{
+		$paused = 0;
+		$paused++ while $paused < 9 && $tenant->run('SELECT pgpool.pause($$paused' . ($paused + 1) . '$$)') . $tenant->error eq '';
+		ok($paused > 0 && $paused < 9, "$paused servers can be paused");
+		$tenant->failed('53300', qr/too many pools\nDETAIL:  All 8 places are in use; a paused server has one, too\./, 'one more is refused');
+		$tenant->fails('SELECT pgpool.pause(NULL)', '53300', qr/too many pools/, 'and all of them');
+		$tenant->fails("SELECT pgpool.drain('paused9', '1 s')", '53300', qr/too many pools/, 'and to drain it');
+		is($tenant->run("SELECT pgpool.resume('paused9')") . $tenant->error, '', 'it can be resumed');
+	}
+	else
+	{
+		ok(wait_until($local, sub { $tenant->run("SELECT pgpool.pause('paused' || n) FROM generate_series(1, $paused) n"); $tenant->error }, ''), 'once their database is dropped as many others can');
+	}
+	$tenant->quit;
+	$local->safe_psql('postgres', "DROP DATABASE $database");
+}
 
 # --- the end of it all
 ($lease, $leased) = (lease($holder, 'shard'), undef);

@@ -208,6 +208,21 @@ SKIP:
 		ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE query ~ 'pg_sleep.20' AND state = 'active' AND pid <> pg_backend_pid()}, 0, 30), "$function: it ends at the remote");
 		works('one', $function);
 	}
+
+	# a Unix socket whose backlog is full: nothing has begun, so there is nothing to wait for
+	make_pool($local, $remote, server => 'near', options => { %quick, host => $remote->host, operation_timeout => '20 s' });
+	my $lease = lease($session, 'near');
+	$session->run("SELECT pgpool.exec($lease, 'select 1'); SET statement_timeout = '200 ms'");
+	fail_next($local, 'connect', errno => EAGAIN);
+	my $took = seconds
+	{
+		$session->run("SELECT pgpool.exec($lease, 'select pg_sleep(60)')", 60);
+		$session->run('RESET statement_timeout; SELECT pgpool.checkin_all()', 30);
+		ok(has_failed($local), 'a backlog is full: connect says so');
+		ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE query ~ 'pg_sleep.60' AND state = 'active' AND pid <> pg_backend_pid()}, 0, 60), 'the statement ends at the remote');
+	};
+	cmp_ok($took, '<', 10, 'by a second attempt, long before operation_timeout');
+	works('near', 'a full backlog');
 }
 check_invariants($local);
 stats_add_up($local);
