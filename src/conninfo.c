@@ -92,8 +92,8 @@ pgpx_conninfo_param(const PgpxConninfo *ci, const char *name)
 bool
 pgpx_conninfo_needs_lookup(const PgpxConninfo *ci)
 {
-	return pgpx_conninfo_param(ci, "hostaddr") == NULL &&
-		pgpx_lookup_needed(pgpx_conninfo_param(ci, "host"));
+	return pgpx_lookup_needed(pgpx_conninfo_param(ci, "host"),
+							  pgpx_conninfo_param(ci, "hostaddr"));
 }
 
 bool
@@ -101,6 +101,7 @@ pgpx_conninfo_look_up(const PgpxConninfo *ci, PgpxLookupAnswer answer,
 					  uint64 tag)
 {
 	return pgpx_lookup_start(pgpx_conninfo_param(ci, "host"),
+							 pgpx_conninfo_param(ci, "hostaddr"),
 							 pgpx_conninfo_param(ci, "port"), answer, tag);
 }
 

@@ -6,7 +6,8 @@
  * getaddrinfo() blocks, for as long as a dead name server makes it, and libpq
  * calls it inside PQconnectStart and PQconnectPoll.  So names are looked up in
  * a thread (task.c has its rules), and libpq is given the addresses (hostaddr)
- * beside the names.
+ * beside the names.  It takes a name whose own hostaddr is empty for one to be looked
+ * up, whatever stands beside the others.
  *
  *-------------------------------------------------------------------------
  */
@@ -28,6 +29,7 @@ struct PgpxLookup
 	PgpxLookupAnswer answer;
 	uint64		tag;
 	char	   *in_host;
+	char	   *in_hostaddr;	/* NULL: none */
 	char	   *in_port;
 	char		error[256];		/* empty: found */
 	char	   *host;
@@ -48,26 +50,23 @@ is_numeric(const char *host)
 }
 
 /*
- * Element n of a comma-separated list into buf; false if there is none.  What does
- * not fit is cut off: it is too long for a resolver and for libpq, too.
+ * The next element of a comma-separated list into buf; false if there is none, as
+ * in no list.  What does not fit is cut off: it is too long for a resolver and for
+ * libpq, too.
  */
 static bool
-list_element(const char *list, int n, char *buf, size_t size)
+next_element(const char **list, char *buf, size_t size)
 {
 	const char *end;
 	size_t		len;
 
-	for (; n > 0; n--)
-	{
-		list = strchr(list, ',');
-		if (list == NULL)
-			return false;
-		list++;
-	}
-	end = strchrnul(list, ',');
-	len = Min((size_t) (end - list), size - 1);
-	memcpy(buf, list, len);
+	if (*list == NULL)
+		return false;
+	end = strchrnul(*list, ',');
+	len = Min((size_t) (end - *list), size - 1);
+	memcpy(buf, *list, len);
 	buf[len] = '\0';
+	*list = *end == ',' ? end + 1 : NULL;
 	return true;
 }
 
@@ -82,17 +81,32 @@ count_elements(const char *list)
 	return n;
 }
 
+/* What libpq asks the resolver for: "host", where there is no "hostaddr". */
+static bool
+is_name(const char *host, const char *addr)
+{
+	return addr[0] == '\0' && host[0] != '\0' && host[0] != '/' &&
+		host[0] != '@' && !is_numeric(host);
+}
+
 bool
-pgpx_lookup_needed(const char *host)
+pgpx_lookup_needed(const char *host, const char *hostaddr)
 {
 	char		one[HOST_LEN];
+	char		addr[HOST_LEN] = "";
 
 	if (host == NULL || host[0] == '\0')
 		return false;
-	for (int i = 0; list_element(host, i, one, sizeof(one)); i++)
-		if (one[0] != '\0' && one[0] != '/' && one[0] != '@' &&
-			!is_numeric(one))
+
+	/* as many as hosts, or libpq refuses both before it asks for any */
+	if (hostaddr != NULL && count_elements(hostaddr) != count_elements(host))
+		return false;
+	while (next_element(&host, one, sizeof(one)))
+	{
+		(void) next_element(&hostaddr, addr, sizeof(addr));
+		if (is_name(one, addr))
 			return true;
+	}
 	return false;
 }
 
@@ -123,8 +137,12 @@ static void
 look_up(PgpxTask *task)
 {
 	PgpxLookup *job = (PgpxLookup *) task;
+	const char *hosts = job->in_host;
+	const char *hostaddrs = job->in_hostaddr;
+	const char *ports = job->in_port;
 	char		host[HOST_LEN];
-	char		port[16];
+	char		hostaddr[HOST_LEN] = "";
+	char		port[16] = "";
 	int			nhosts = count_elements(job->in_host);
 	int			nports = count_elements(job->in_port);
 	int			found = 0;
@@ -136,22 +154,28 @@ look_up(PgpxTask *task)
 				 "could not match %d port numbers to %d hosts", nports, nhosts);
 		return;
 	}
-	for (int i = 0; list_element(job->in_host, i, host, sizeof(host)); i++)
+	while (next_element(&hosts, host, sizeof(host)))
 	{
 		struct addrinfo hints = {0};
 		struct addrinfo *list = NULL;
 		int			rc;
 
-		(void) list_element(job->in_port, nports > 1 ? i : 0, port,
-							sizeof(port));
+		(void) next_element(&hostaddrs, hostaddr, sizeof(hostaddr));
+		(void) next_element(&ports, port, sizeof(port));
 
-		if (host[0] == '\0' || host[0] == '/' || host[0] == '@' ||
-			is_numeric(host))
+		if (!is_name(host, hostaddr))
 		{
+			const char *addr = hostaddr;
+
 			/* libpq takes "host" itself where "hostaddr" is empty */
-			if (!add(job, host, host[0] == '\0' || host[0] == '/' ||
-					 host[0] == '@' ? "" : host, port))
+			if (addr[0] == '\0' && is_numeric(host))
+				addr = host;
+			if (!add(job, host, addr, port))
+			{
+				/* half a list would have libpq ask for the name */
 				snprintf(job->error, sizeof(job->error), "out of memory");
+				return;
+			}
 			found++;
 			continue;
 		}
@@ -192,6 +216,7 @@ static void
 free_lookup(PgpxLookup *lookup)
 {
 	free(lookup->in_host);
+	free(lookup->in_hostaddr);
 	free(lookup->in_port);
 	free(lookup->host);
 	free(lookup->hostaddr);
@@ -210,8 +235,8 @@ looked_up(PgpxTask *task)
 }
 
 bool
-pgpx_lookup_start(const char *host, const char *port, PgpxLookupAnswer answer,
-				  uint64 tag)
+pgpx_lookup_start(const char *host, const char *hostaddr, const char *port,
+				  PgpxLookupAnswer answer, uint64 tag)
 {
 	PgpxLookup *job;
 
@@ -225,8 +250,10 @@ pgpx_lookup_start(const char *host, const char *port, PgpxLookupAnswer answer,
 	job->answer = answer;
 	job->tag = tag;
 	job->in_host = strdup(host);
+	job->in_hostaddr = hostaddr != NULL ? strdup(hostaddr) : NULL;
 	job->in_port = strdup(port ? port : "");
 	if (job->in_host == NULL || job->in_port == NULL ||
+		(hostaddr != NULL && job->in_hostaddr == NULL) ||
 		!pgpx_task_start(&job->task))
 	{
 		free_lookup(job);
