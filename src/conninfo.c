@@ -90,6 +90,13 @@ pgpx_conninfo_param(const PgpxConninfo *ci, const char *name)
 }
 
 bool
+pgpx_conninfo_is_another(int pool, uint32 pool_id, uint64 version)
+{
+	return pgpx_wpools[pool].pool_id != pool_id ||
+		pgpx_wpools[pool].conninfo.version != version;
+}
+
+bool
 pgpx_conninfo_needs_lookup(const PgpxConninfo *ci)
 {
 	return pgpx_lookup_needed(pgpx_conninfo_param(ci, "host"),

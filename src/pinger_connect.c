@@ -126,9 +126,22 @@ pgpx_pinger_open(PgpxPinger *p, int64 timeout)
 	return true;
 }
 
+/* As in connector.c: what was told since is not for the host of what was before. */
+static bool
+overtaken(PgpxPinger *p)
+{
+	if (!pgpx_conninfo_is_another(p->pool, p->pool_id, p->version))
+		return false;
+	pgpx_pinger_drop(p);
+	pgpx_pinger_conninfo_came();
+	return true;
+}
+
 void
 pgpx_pinger_looked_up_one(PgpxPinger *p, PgpxLookup *lookup)
 {
+	if (overtaken(p))
+		return;
 	if (pgpx_lookup_error(lookup) != NULL)
 		pgpx_pinger_failed(p, pgpx_lookup_error(lookup));
 	else
@@ -161,6 +174,8 @@ logged_in(PgpxPinger *p)
 {
 	PgpxConninfo *ci = &pgpx_wpools[p->pool].conninfo;
 
+	if (overtaken(p))
+		return;
 	if (ci->need_password && !PQconnectionUsedPassword(p->pg))
 	{
 		pgpx_pinger_failed(p, "A session of a non-superuser must be authenticated by a password, "

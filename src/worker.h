@@ -90,6 +90,7 @@ typedef struct PgpxWorkerConn
 	uint32		pool_id;
 
 	PGconn	   *pg;
+	uint64		version;		/* of the conninfo that it is opened with */
 	PgpxLogin  *login;			/* in phase CONNECT */
 	PgpxRelay  *relay;			/* TLS: between the remote and the lessees */
 	int			fd;				/* registered in the epoll set; -1: none */
@@ -214,6 +215,9 @@ extern void pgpx_conninfo_wipe_all(void);
 /* The value of a connection parameter, NULL if it is not given. */
 extern const char *pgpx_conninfo_param(const PgpxConninfo *ci,
 									   const char *name);
+
+/* Has something else been told since, or nothing to this pool? */
+extern bool pgpx_conninfo_is_another(int pool, uint32 pool_id, uint64 version);
 
 /* Is the resolver to be asked first?  Ask it; false: it has too much to do. */
 extern bool pgpx_conninfo_needs_lookup(const PgpxConninfo *ci);
