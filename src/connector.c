@@ -125,6 +125,19 @@ looked_up(PgpxLookup *lookup)
 		start_connect(w, lookup);
 }
 
+static uint64
+lookup_tag(const PgpxWorkerConn *w)
+{
+	return ((uint64) w->index << 32) | (uint32) w->generation;
+}
+
+void
+pgpx_connector_end_lookup(PgpxWorkerConn *w)
+{
+	if (w->phase == PGPX_PHASE_LOOKUP)
+		pgpx_lookup_give_up(looked_up, lookup_tag(w));
+}
+
 void
 pgpx_connector_open(PgpxWorkerConn *w)
 {
@@ -157,12 +170,12 @@ pgpx_connector_open(PgpxWorkerConn *w)
 	pgpx_connection_deadline(w, timeout);
 	if (pgpx_conninfo_needs_lookup(ci))
 	{
-		uint64		tag = ((uint64) w->index << 32) | (uint32) w->generation;
+		const char *why;
 
 		w->phase = PGPX_PHASE_LOOKUP;
-		if (!pgpx_conninfo_look_up(ci, looked_up, tag))
-			fail(w, ERRCODE_INSUFFICIENT_RESOURCES,
-				 "too many host names are being looked up");
+		why = pgpx_conninfo_look_up(w->pool, looked_up, lookup_tag(w));
+		if (why != NULL)
+			fail(w, ERRCODE_INSUFFICIENT_RESOURCES, why);
 		return;
 	}
 	start_connect(w, NULL);

@@ -103,11 +103,18 @@ pgpx_conninfo_needs_lookup(const PgpxConninfo *ci)
 							  pgpx_conninfo_param(ci, "hostaddr"));
 }
 
-bool
-pgpx_conninfo_look_up(const PgpxConninfo *ci, PgpxLookupAnswer answer,
-					  uint64 tag)
+const char *
+pgpx_conninfo_look_up(int index, PgpxLookupAnswer answer, uint64 tag)
 {
-	return pgpx_lookup_start(pgpx_conninfo_param(ci, "host"),
+	const PgpxConninfo *ci = &pgpx_wpools[index].conninfo;
+	PgpxPool   *pool = &pgpx_pools[index];
+	PgpxLookupUser user;
+
+	LWLockAcquire(pool->lock, LW_SHARED);
+	user.database = pool->key.database;
+	user.name = pool->user_name;
+	LWLockRelease(pool->lock);
+	return pgpx_lookup_start(&user, pgpx_conninfo_param(ci, "host"),
 							 pgpx_conninfo_param(ci, "hostaddr"),
 							 pgpx_conninfo_param(ci, "port"), answer, tag);
 }

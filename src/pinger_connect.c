@@ -31,9 +31,17 @@
 	"WHERE pg_catalog.current_setting('synchronous_commit') " \
 	"OPERATOR(pg_catalog.=) ANY ('{off,local,remote_write}'::pg_catalog.text[])"
 
+static uint64
+lookup_tag(const PgpxPinger *p)
+{
+	return ((uint64) p->pool << 32) | p->attempt;
+}
+
 void
 pgpx_pinger_drop(PgpxPinger *p)
 {
+	if (p->phase == PGPX_PINGER_LOOKUP)
+		pgpx_lookup_give_up(pgpx_pinger_looked_up, lookup_tag(p));
 	if (p->fd >= 0)
 		pgpx_reactor_forget(p->fd);
 	p->fd = -1;
@@ -115,11 +123,13 @@ pgpx_pinger_open(PgpxPinger *p, int64 timeout)
 	p->deadline = pgpx_now() + timeout * 1000;
 	if (pgpx_conninfo_needs_lookup(&wp->conninfo))
 	{
-		uint64		tag = ((uint64) p->pool << 32) | p->attempt;
+		const char *why;
 
 		p->phase = PGPX_PINGER_LOOKUP;
-		if (!pgpx_conninfo_look_up(&wp->conninfo, pgpx_pinger_looked_up, tag))
-			pgpx_pinger_failed(p, "too many host names are being looked up");
+		why = pgpx_conninfo_look_up(p->pool, pgpx_pinger_looked_up,
+									lookup_tag(p));
+		if (why != NULL)
+			pgpx_pinger_failed(p, why);
 		return true;
 	}
 	start_connect(p, NULL);

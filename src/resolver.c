@@ -9,6 +9,11 @@
  * beside the names.  It takes a name whose own hostaddr is empty for one to be looked
  * up, whatever stands beside the others.
  *
+ * Nothing ends a getaddrinfo() that nobody waits for any more; its thread goes no
+ * further than that, and counts until then.  So there are bounds, and a user has
+ * some of his own: who has names looked up that nobody answers for, and gives up
+ * soon, and begins anew, would else take all threads from those who do not.
+ *
  *-------------------------------------------------------------------------
  */
 #include "resolver.h"
@@ -17,15 +22,26 @@
 #include <netdb.h>
 #include <sys/socket.h>
 
+#include "lib/ilist.h"
+#include "port/atomics.h"
+
 #include "task.h"
 
-#define MAX_RUNNING 64			/* threads at once */
+/* Threads at once: in all, of a user, and of a user that nobody waits for. */
+#define MAX_RUNNING 64
+#define MAX_OF_USER 48
+#define MAX_LEFT_BEHIND 16
+
+#define TOO_MANY	"too many host names are being looked up"
 #define MAX_HOSTS 64			/* addresses of one look-up */
 #define HOST_LEN 512			/* more than a name may have */
 
 struct PgpxLookup
 {
 	PgpxTask	task;
+	dlist_node	node;
+	PgpxLookupUser user;
+	pg_atomic_uint32 given_up;	/* the thread looks at it, too */
 	PgpxLookupAnswer answer;
 	uint64		tag;
 	char	   *in_host;
@@ -37,7 +53,7 @@ struct PgpxLookup
 	char	   *port;
 };
 
-static int	running = 0;
+static dlist_head running = DLIST_STATIC_INIT(running);
 
 static bool
 is_numeric(const char *host)
@@ -154,7 +170,8 @@ look_up(PgpxTask *task)
 				 "could not match %d port numbers to %d hosts", nports, nhosts);
 		return;
 	}
-	while (next_element(&hosts, host, sizeof(host)))
+	while (pg_atomic_read_u32(&job->given_up) == 0 &&
+		   next_element(&hosts, host, sizeof(host)))
 	{
 		struct addrinfo hints = {0};
 		struct addrinfo *list = NULL;
@@ -229,22 +246,54 @@ looked_up(PgpxTask *task)
 {
 	PgpxLookup *job = (PgpxLookup *) task;
 
-	running--;
-	job->answer(job);
+	dlist_delete(&job->node);
+	if (pg_atomic_read_u32(&job->given_up) == 0)
+		job->answer(job);
 	free_lookup(job);
 }
 
-bool
-pgpx_lookup_start(const char *host, const char *hostaddr, const char *port,
+/* Why there are too many already for one more of this user; NULL: there are not. */
+static const char *
+too_many(const PgpxLookupUser *user)
+{
+	dlist_iter	iter;
+	int			all = 0;
+	int			his = 0;
+	int			left = 0;
+
+	dlist_foreach(iter, &running)
+	{
+		PgpxLookup *other = dlist_container(PgpxLookup, node, iter.cur);
+
+		all++;
+		if (other->user.database != user->database ||
+			strcmp(NameStr(other->user.name), NameStr(user->name)) != 0)
+			continue;
+		his++;
+		left += pg_atomic_read_u32(&other->given_up) != 0 ? 1 : 0;
+	}
+	if (left >= MAX_LEFT_BEHIND)
+		return "too many host names are being looked up for attempts of this user that have ended";
+	if (his >= MAX_OF_USER)
+		return "too many host names are being looked up for this user";
+	return all >= MAX_RUNNING ? TOO_MANY : NULL;
+}
+
+const char *
+pgpx_lookup_start(const PgpxLookupUser *user, const char *host,
+				  const char *hostaddr, const char *port,
 				  PgpxLookupAnswer answer, uint64 tag)
 {
+	const char *why = too_many(user);
 	PgpxLookup *job;
 
-	if (running >= MAX_RUNNING)
-		return false;
+	if (why != NULL)
+		return why;
 	job = calloc(1, sizeof(*job));
 	if (job == NULL)
-		return false;
+		return TOO_MANY;
+	pg_atomic_init_u32(&job->given_up, 0);
+	job->user = *user;
 	job->task.run = look_up;
 	job->task.ended = looked_up;
 	job->answer = answer;
@@ -257,10 +306,24 @@ pgpx_lookup_start(const char *host, const char *hostaddr, const char *port,
 		!pgpx_task_start(&job->task))
 	{
 		free_lookup(job);
-		return false;
+		return TOO_MANY;
 	}
-	running++;
-	return true;
+	dlist_push_tail(&running, &job->node);
+	return NULL;
+}
+
+void
+pgpx_lookup_give_up(PgpxLookupAnswer answer, uint64 tag)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &running)
+	{
+		PgpxLookup *job = dlist_container(PgpxLookup, node, iter.cur);
+
+		if (job->answer == answer && job->tag == tag)
+			pg_atomic_write_u32(&job->given_up, 1);
+	}
 }
 
 uint64

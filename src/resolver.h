@@ -23,15 +23,26 @@ extern bool pgpx_lookup_needed(const char *host, const char *hostaddr);
 /* Called in the loop; what it is told of is freed after it. */
 typedef void (*PgpxLookupAnswer)(PgpxLookup *lookup);
 
+/* For whom: a user of a database, whatever servers he makes. */
+typedef struct PgpxLookupUser
+{
+	Oid			database;
+	NameData	name;
+} PgpxLookupUser;
+
 /*
  * pgpx_lookup_start
  *		Look up a list of hosts, of those that have no address in hostaddr, with
- *		its list of ports.  False: no thread could be started, or too many are
- *		running.  tag comes back with the answer.
+ *		its list of ports.  Returns NULL, or why not: no thread could be started,
+ *		or too many are running.  tag comes back with the answer.
  */
-extern bool pgpx_lookup_start(const char *host, const char *hostaddr,
-							  const char *port, PgpxLookupAnswer answer,
-							  uint64 tag);
+extern const char *pgpx_lookup_start(const PgpxLookupUser *user,
+									 const char *host, const char *hostaddr,
+									 const char *port, PgpxLookupAnswer answer,
+									 uint64 tag);
+
+/* Nobody waits for it any more: it ends with the name that it is at. */
+extern void pgpx_lookup_give_up(PgpxLookupAnswer answer, uint64 tag);
 
 extern uint64 pgpx_lookup_tag(const PgpxLookup *lookup);
 

@@ -302,6 +302,27 @@ is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'it is re
 	$other->run('SELECT pgpool.checkin_all()');
 }
 
+# --- look-ups that nobody waits for any more: of one user there are sixteen at most, and
+# they look for no further names
+{
+	my $worker = worker_pid($local);
+	my $dead = q{SELECT pgpool.checkout('dead', '10 s')};
+	my $refused = qr/too many host names are being looked up for attempts of this user that have ended/;
+
+	make_pool($local, $remote, server => 'dead', options => { %quick, connect_timeout => '50ms', host => 'localhost,held.example' });
+	make_pool($local, $remote, server => 'alive', options => { %quick, host => 'LOCALHOST' });
+	hold_logins($local, 'localhost', 'held.example');
+	ok(wait_until($local, sub { $session->run($dead); $session->error =~ $refused ? 1 : 0 }, 1, 60), 'attempts end before their look-ups, until there are too many')
+	  or diag($session->error);
+	is($session->sqlstate, '53000', 'which is an error');
+	is(threads_of($worker), '16 0', 'they are sixteen');
+	is($local->safe_psql('postgres', q{SELECT a FROM pgpool.query('alive', 'select 1') AS t(a int)}, extra_params => [ '-U', 'app' ]), '1', 'names of another user are looked up');
+	hold_logins($local, 'held.example');
+	ok(wait_until($local, sub { threads_of($worker) }, '0 0'), 'who was given up looks no further');
+	hold_logins($local);
+	works('alive', 'names are looked up');
+}
+
 # --- logins that compute and compute, and were given up: of one user at one address there
 # are eight at most, and of those who have some about 32 in the worker, whatever a pool is
 # told, and whatever user mapping is made for it
