@@ -35,6 +35,7 @@ void
 pgpx_connection_drop(PgpxWorkerConn *w)
 {
 	pgpx_canceller_drop(w);
+	pgpx_connector_end_lookup(w);
 	if (w->fd >= 0)
 		pgpx_reactor_forget(w->fd);
 	w->fd = -1;

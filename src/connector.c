@@ -94,6 +94,20 @@ start_connect(PgpxWorkerConn *w, PgpxLookup *lookup)
 	pgpx_connection_watch(w, EPOLLOUT);
 }
 
+/*
+ * Have other options come since it was begun?  Then it begins anew with them: the
+ * password and the start commands of the new ones are not for the old ones' host.
+ */
+static bool
+overtaken(PgpxWorkerConn *w)
+{
+	if (!pgpx_conninfo_is_another(w->pool, w->pool_id, w->version))
+		return false;
+	pgpx_connection_drop(w);
+	pgpx_connector_open(w);
+	return true;
+}
+
 static void
 looked_up(PgpxLookup *lookup)
 {
@@ -102,13 +116,26 @@ looked_up(PgpxLookup *lookup)
 
 	/* the attempt may have been given up meanwhile */
 	if (w->phase != PGPX_PHASE_LOOKUP ||
-		(uint32) w->generation != (uint32) tag)
+		(uint32) w->generation != (uint32) tag || overtaken(w))
 		return;
 	if (pgpx_lookup_error(lookup) != NULL)
 		fail(w, ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION,
 			 pgpx_lookup_error(lookup));
 	else
 		start_connect(w, lookup);
+}
+
+static uint64
+lookup_tag(const PgpxWorkerConn *w)
+{
+	return ((uint64) w->index << 32) | (uint32) w->generation;
+}
+
+void
+pgpx_connector_end_lookup(PgpxWorkerConn *w)
+{
+	if (w->phase == PGPX_PHASE_LOOKUP)
+		pgpx_lookup_give_up(looked_up, lookup_tag(w));
 }
 
 void
@@ -138,16 +165,17 @@ pgpx_connector_open(PgpxWorkerConn *w)
 		return;
 	}
 
+	w->version = ci->version;
 	w->started = pgpx_now();
 	pgpx_connection_deadline(w, timeout);
 	if (pgpx_conninfo_needs_lookup(ci))
 	{
-		uint64		tag = ((uint64) w->index << 32) | (uint32) w->generation;
+		const char *why;
 
 		w->phase = PGPX_PHASE_LOOKUP;
-		if (!pgpx_conninfo_look_up(ci, looked_up, tag))
-			fail(w, ERRCODE_INSUFFICIENT_RESOURCES,
-				 "too many host names are being looked up");
+		why = pgpx_conninfo_look_up(w->pool, looked_up, lookup_tag(w));
+		if (why != NULL)
+			fail(w, ERRCODE_INSUFFICIENT_RESOURCES, why);
 		return;
 	}
 	start_connect(w, NULL);
@@ -277,8 +305,11 @@ static void
 logged_in(PgpxWorkerConn *w)
 {
 	PgpxConninfo *ci = &pgpx_wpools[w->pool].conninfo;
-	const char *refusal = pgpx_relay_refusal(w->pg);
+	const char *refusal;
 
+	if (overtaken(w))
+		return;
+	refusal = pgpx_relay_refusal(w->pg);
 	(void) PQsetErrorVerbosity(w->pg, PQERRORS_DEFAULT);
 	pgpx_canceller_find_key(w);
 	if (PQgssEncInUse(w->pg))

@@ -90,17 +90,32 @@ pgpx_conninfo_param(const PgpxConninfo *ci, const char *name)
 }
 
 bool
-pgpx_conninfo_needs_lookup(const PgpxConninfo *ci)
+pgpx_conninfo_is_another(int pool, uint32 pool_id, uint64 version)
 {
-	return pgpx_conninfo_param(ci, "hostaddr") == NULL &&
-		pgpx_lookup_needed(pgpx_conninfo_param(ci, "host"));
+	return pgpx_wpools[pool].pool_id != pool_id ||
+		pgpx_wpools[pool].conninfo.version != version;
 }
 
 bool
-pgpx_conninfo_look_up(const PgpxConninfo *ci, PgpxLookupAnswer answer,
-					  uint64 tag)
+pgpx_conninfo_needs_lookup(const PgpxConninfo *ci)
 {
-	return pgpx_lookup_start(pgpx_conninfo_param(ci, "host"),
+	return pgpx_lookup_needed(pgpx_conninfo_param(ci, "host"),
+							  pgpx_conninfo_param(ci, "hostaddr"));
+}
+
+const char *
+pgpx_conninfo_look_up(int index, PgpxLookupAnswer answer, uint64 tag)
+{
+	const PgpxConninfo *ci = &pgpx_wpools[index].conninfo;
+	PgpxPool   *pool = &pgpx_pools[index];
+	PgpxLookupUser user;
+
+	LWLockAcquire(pool->lock, LW_SHARED);
+	user.database = pool->key.database;
+	user.name = pool->user_name;
+	LWLockRelease(pool->lock);
+	return pgpx_lookup_start(&user, pgpx_conninfo_param(ci, "host"),
+							 pgpx_conninfo_param(ci, "hostaddr"),
 							 pgpx_conninfo_param(ci, "port"), answer, tag);
 }
 

@@ -31,9 +31,17 @@
 	"WHERE pg_catalog.current_setting('synchronous_commit') " \
 	"OPERATOR(pg_catalog.=) ANY ('{off,local,remote_write}'::pg_catalog.text[])"
 
+static uint64
+lookup_tag(const PgpxPinger *p)
+{
+	return ((uint64) p->pool << 32) | p->attempt;
+}
+
 void
 pgpx_pinger_drop(PgpxPinger *p)
 {
+	if (p->phase == PGPX_PINGER_LOOKUP)
+		pgpx_lookup_give_up(pgpx_pinger_looked_up, lookup_tag(p));
 	if (p->fd >= 0)
 		pgpx_reactor_forget(p->fd);
 	p->fd = -1;
@@ -115,20 +123,35 @@ pgpx_pinger_open(PgpxPinger *p, int64 timeout)
 	p->deadline = pgpx_now() + timeout * 1000;
 	if (pgpx_conninfo_needs_lookup(&wp->conninfo))
 	{
-		uint64		tag = ((uint64) p->pool << 32) | p->attempt;
+		const char *why;
 
 		p->phase = PGPX_PINGER_LOOKUP;
-		if (!pgpx_conninfo_look_up(&wp->conninfo, pgpx_pinger_looked_up, tag))
-			pgpx_pinger_failed(p, "too many host names are being looked up");
+		why = pgpx_conninfo_look_up(p->pool, pgpx_pinger_looked_up,
+									lookup_tag(p));
+		if (why != NULL)
+			pgpx_pinger_failed(p, why);
 		return true;
 	}
 	start_connect(p, NULL);
 	return true;
 }
 
+/* As in connector.c: what was told since is not for the host of what was before. */
+static bool
+overtaken(PgpxPinger *p)
+{
+	if (!pgpx_conninfo_is_another(p->pool, p->pool_id, p->version))
+		return false;
+	pgpx_pinger_drop(p);
+	pgpx_pinger_conninfo_came();
+	return true;
+}
+
 void
 pgpx_pinger_looked_up_one(PgpxPinger *p, PgpxLookup *lookup)
 {
+	if (overtaken(p))
+		return;
 	if (pgpx_lookup_error(lookup) != NULL)
 		pgpx_pinger_failed(p, pgpx_lookup_error(lookup));
 	else
@@ -161,6 +184,8 @@ logged_in(PgpxPinger *p)
 {
 	PgpxConninfo *ci = &pgpx_wpools[p->pool].conninfo;
 
+	if (overtaken(p))
+		return;
 	if (ci->need_password && !PQconnectionUsedPassword(p->pg))
 	{
 		pgpx_pinger_failed(p, "A session of a non-superuser must be authenticated by a password, "

@@ -90,6 +90,7 @@ typedef struct PgpxWorkerConn
 	uint32		pool_id;
 
 	PGconn	   *pg;
+	uint64		version;		/* of the conninfo that it is opened with */
 	PgpxLogin  *login;			/* in phase CONNECT */
 	PgpxRelay  *relay;			/* TLS: between the remote and the lessees */
 	int			fd;				/* registered in the epoll set; -1: none */
@@ -215,10 +216,13 @@ extern void pgpx_conninfo_wipe_all(void);
 extern const char *pgpx_conninfo_param(const PgpxConninfo *ci,
 									   const char *name);
 
-/* Is the resolver to be asked first?  Ask it; false: it has too much to do. */
+/* Has something else been told since, or nothing to this pool? */
+extern bool pgpx_conninfo_is_another(int pool, uint32 pool_id, uint64 version);
+
+/* Is the resolver to be asked first?  Ask it; returns why it cannot be, or NULL. */
 extern bool pgpx_conninfo_needs_lookup(const PgpxConninfo *ci);
-extern bool pgpx_conninfo_look_up(const PgpxConninfo *ci,
-								  PgpxLookupAnswer answer, uint64 tag);
+extern const char *pgpx_conninfo_look_up(int pool, PgpxLookupAnswer answer,
+										 uint64 tag);
 
 /*
  * Begin a login, where the look-up says if there was one.  application_name: ours
@@ -275,6 +279,9 @@ extern int	pgpx_login_descriptors(void);
 
 /* CONNECTING: begin to open it. */
 extern void pgpx_connector_open(PgpxWorkerConn *w);
+
+/* Nobody waits any more for the name that is being looked up. */
+extern void pgpx_connector_end_lookup(PgpxWorkerConn *w);
 
 /* Go on with opening it; or give up, since the deadline has passed. */
 extern void pgpx_connector_step(PgpxWorkerConn *w);

@@ -49,6 +49,13 @@ is(where('mixed'), '127.0.0.1', 'a name behind an address, with one port for bot
 make_pool($local, $remote, server => 'unmatched', options => { host => 'db.example,nobody.example,db.example', port => "$port,$port" });
 $session->fails("SELECT pgpool.checkout('unmatched')", '08001', qr/DETAIL:.*could not match 2 port numbers to 3 hosts/, 'ports that are not as many as names');
 
+make_pool($local, $remote, server => 'beside', options => { host => 'nobody.example,db.example', hostaddr => '127.0.0.9,' });
+is(where('beside'), '127.0.0.1', 'a name without an address behind one that has its own');
+make_pool($local, $remote, server => 'own', options => { host => 'no.example,db.example', hostaddr => '127.0.0.1,', port => "$port,1" });
+is(where('own'), '127.0.0.1', 'a name with an address of its own is not looked up');
+make_pool($local, $remote, server => 'uneven', options => { host => 'db.example', hostaddr => ',127.0.0.1' });
+$session->fails("SELECT pgpool.checkout('uneven')", '08001', qr/DETAIL:.*could not match 1 host names to 2 hostaddr values/, 'addresses that are not as many as names');
+
 # --- the connection for pings of locks finds its way in the same way
 sub ends
 {
@@ -82,7 +89,10 @@ make_pool($local, $remote, server => "slow$_", options => { host => "slow$_.exam
 
 # libpq must not be the one to look up what stands behind a name that is too long
 make_pool($local, $remote, server => 'slow4', options => { host => 'x' x 600 . ',slow4.example', connect_timeout => '4s', pool_size => 3 });
-my @lost = map { PgpxSession->new($local) } 1 .. 4;
+
+# nor one without an address behind others that have theirs
+make_pool($local, $remote, server => 'slow5', options => { host => 'slow5.example,x', hostaddr => ',127.0.0.9', connect_timeout => '4s', pool_size => 3 });
+my @lost = map { PgpxSession->new($local) } 1 .. 5;
 
 # each opens a connection, which is the worker's work, with a name of its own; in turn
 # with another server, whose worker has no name to look up; the others begin meanwhile
@@ -93,26 +103,26 @@ while (time() < $end || ($opened <= 10 && time() < $end + 1))
 	my $n = ++$rounds / 2;
 
 	$lost[ $n - 1 ]->start("SELECT pgpool.checkout('slow$n', '60 s')") if $n == 1 || $n == 2 || $n == 3;
-	$lost[3]->start(q{SELECT pgpool.checkout('slow4', '60 s')}) if $n == 2;
+	$lost[ $_ - 1 ]->start("SELECT pgpool.checkout('slow$_', '60 s')") foreach grep { $n == $_ / 2 } 4, 5;
 	my $took = seconds { $opened++ if $session->run($open) . $session->error eq '' };
 	my $there = seconds { $beside->run($open) };
 
 	$longest = $took if $took > $longest;
 	$usual = $there if $there > $usual;
 }
-is($local->safe_psql('postgres', "SELECT count(*) FROM pgpool.connections WHERE server ~ 'slow' AND state = 'connecting'"), '4', 'four names are looked up');
+is($local->safe_psql('postgres', "SELECT count(*) FROM pgpool.connections WHERE server ~ 'slow' AND state = 'connecting'"), '5', 'five names are looked up');
 is(scalar(grep { $_->done } @lost), 0, 'for seconds');
 cmp_ok($opened, '>', 10, "meanwhile another pool has opened $opened connections");
 is($beside->error, '', 'the other server opens them, too');
 cmp_ok($longest, '<', 0.2 + $usual,
 	sprintf 'the longest took %.3f s, with the other server %.3f s: the worker was not held up for 200 ms', $longest, $usual);
-foreach my $n (1 .. 4)
+foreach my $n (1 .. 5)
 {
 	$lost[ $n - 1 ]->finish(60);
 	$lost[ $n - 1 ]->failed('08001', qr/DETAIL:.*within connect_timeout \(4 s\)/, "slow$n: the look-up ends with the connect");
 }
 
-# --- not more look-ups than 64 at once, of whom they may be
+# --- not more look-ups than 48 at once of one user
 $session->run(<<"EOT");
 DO \$\$ BEGIN
 	FOR n IN 1 .. 70 LOOP
@@ -123,8 +133,8 @@ END \$\$;
 SELECT pgpool.try_checkout('many' || n) FROM generate_series(1, 70) n;
 EOT
 is($session->error, '', 'seventy names are wanted at once');
-my $refused = q{SELECT count(*) FROM pgpool.pools WHERE server ~ 'many' AND last_error ~ 'too many host names are being looked up'};
-ok(wait_until($local, "SELECT ($refused) >= 6", 't', 30), 'some of them are refused: too many look-ups') or diag($local->safe_psql('postgres', $refused));
+my $refused = q{SELECT count(*) FROM pgpool.pools WHERE server ~ 'many' AND last_error ~ 'too many host names are being looked up for this user'};
+ok(wait_until($local, "SELECT ($refused) >= 22", 't', 30), 'some of them are refused: too many look-ups') or diag($local->safe_psql('postgres', $refused));
 $log = -s $local->logfile;
 ends();
 logs($log, qr/cannot ping the locks of server "named".*\n.*DETAIL:.*too many host names are being looked up/, 'also for pings');

@@ -5,6 +5,8 @@ use strict;
 use warnings;
 
 use Errno qw(ENOSPC EAGAIN ECONNREFUSED EINTR EMFILE ENOMEM EPIPE ETOOMANYREFS);
+use IO::Select;
+use IO::Socket::INET;
 use PgpxFailing;
 use PgpxTest;
 use PostgreSQL::Test::Utils;
@@ -285,6 +287,55 @@ is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'it is re
 	hold_logins($local);
 	ok(wait_until($local, sub { threads_of(worker_pid($local)) }, '0 0'), 'then it ends');
 	works('named', 'a look-up that came too late');
+}
+
+# --- other options come while the host of the old ones is looked up: nobody goes there
+# with them, neither for the pool nor for its locks
+{
+	my $old = IO::Socket::INET->new(Listen => 5, LocalAddr => '127.0.0.1') or die "no socket: $!";
+	my $pinged = q{SELECT count(*) FROM pgpool.locks WHERE server = 'moved' AND last_ping > '%s'};
+
+	make_pool($local, $remote, server => 'moved', options => { %quick, pool_size => 4, host => 'localhost', connect_timeout => '1min' });
+	$session->run(q{SELECT pgpool.lock_setup('moved')});
+	my $moved = $session->run(q{SELECT pgpool.lock('moved', 'a', ttl => '1 min')});
+	ok(wait_until($local, sprintf($pinged, '-infinity'), 1), 'a lock is pinged');
+	$session->run('SELECT pgpool.checkin_all()');
+	hold_logins($local, 'localhost');
+	$session->run(q{ALTER SERVER moved OPTIONS (SET port '} . $old->sockport . q{')});
+	$other->start(q{SELECT pgpool.checkout('moved', '1 min')});
+	ok(wait_until($local, sub { threads_of(worker_pid($local)) =~ /^2 / ? 1 : 0 }, 1, 60), 'the host is looked up for both');
+	$session->run(q{ALTER SERVER moved OPTIONS (SET host '127.0.0.1', SET port '} . $remote->port . q{')});
+	$session->start(q{SELECT a FROM pgpool.query('moved', 'select 1') AS t(a int)});
+	like($other->finish(60), qr/^\d+$/, 'with other options a connection opens meanwhile') or diag($other->error);
+	my $now = $local->safe_psql('postgres', 'SELECT now()');
+	hold_logins($local);
+	is($session->finish(60) . $session->error, '1', 'and then all do');
+	ok(wait_until($local, sprintf($pinged, $now), 1, 60), 'the lock is pinged again');
+	ok(wait_until($local, sub { threads_of(worker_pid($local)) }, '0 0'), 'the look-ups have ended');
+	ok(!IO::Select->new($old)->can_read(0.5), 'and nobody has gone where they led to');
+	is($session->run("SELECT pgpool.unlock('moved', 'a', $moved)"), 't', 'the lock is released');
+	$other->run('SELECT pgpool.checkin_all()');
+}
+
+# --- look-ups that nobody waits for any more: of one user there are sixteen at most, and
+# they look for no further names
+{
+	my $worker = worker_pid($local);
+	my $dead = q{SELECT pgpool.checkout('dead', '10 s')};
+	my $refused = qr/too many host names are being looked up for attempts of this user that have ended/;
+
+	make_pool($local, $remote, server => 'dead', options => { %quick, connect_timeout => '50ms', host => 'localhost,held.example' });
+	make_pool($local, $remote, server => 'alive', options => { %quick, host => 'LOCALHOST' });
+	hold_logins($local, 'localhost', 'held.example');
+	ok(wait_until($local, sub { $session->run($dead); $session->error =~ $refused ? 1 : 0 }, 1, 60), 'attempts end before their look-ups, until there are too many')
+	  or diag($session->error);
+	is($session->sqlstate, '53000', 'which is an error');
+	is(threads_of($worker), '16 0', 'they are sixteen');
+	is($local->safe_psql('postgres', q{SELECT a FROM pgpool.query('alive', 'select 1') AS t(a int)}, extra_params => [ '-U', 'app' ]), '1', 'names of another user are looked up');
+	hold_logins($local, 'held.example');
+	ok(wait_until($local, sub { threads_of($worker) }, '0 0'), 'who was given up looks no further');
+	hold_logins($local);
+	works('alive', 'names are looked up');
 }
 
 # --- logins that compute and compute, and were given up: of one user at one address there
