@@ -86,11 +86,21 @@ pgpx_conninfo_login(const PgpxConninfo *ci, const PgpxLookup *lookup,
 	return remote_login();
 }
 
-bool
-pgpx_conninfo_look_up(const PgpxConninfo *ci, PgpxLookupAnswer answer,
-					  uint64 tag)
+const char *
+pgpx_conninfo_look_up(int index, PgpxLookupAnswer answer, uint64 tag)
 {
-	return true;
+	return NULL;
+}
+
+void
+pgpx_lookup_give_up(PgpxLookupAnswer answer, uint64 tag)
+{
+}
+
+bool
+pgpx_conninfo_is_another(int pool, uint32 pool_id, uint64 version)
+{
+	return false;
 }
 
 bool
