@@ -55,7 +55,7 @@ unsettle(PgpxLease *lease, PgpxGive give)
 		pgpx_kept_drop(kept);
 }
 
-/* pgpool.notifications() has more use for what comes in at any time; 4 MB are no news */
+/* So much may come in that nobody has asked for: a remote that says more does not stop. */
 #define IDLE_MOST (4 * 1024 * 1024)
 
 /*
