@@ -19,7 +19,7 @@ my %offsets;
 
 sub clock_library
 {
-	my ($library) = grep { defined && -f } $ENV{PGPX_FAKETIME},
+	my ($library) = grep { -f } $ENV{PGPX_FAKETIME} //
 	  glob('/usr/lib/*/faketime/libfaketime.so.1 /usr/lib*/faketime/libfaketime.so.1');
 
 	return $library;

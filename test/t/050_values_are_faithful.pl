@@ -144,6 +144,10 @@ my %values = (
 	'int4range[]' => [ "ARRAY['[1,5)'::int4range, 'empty', NULL]" ],
 	'box[]' => ["'{(3,4),(1,2);(5,6),(3,4)}'"]);
 
+# a server that was built without libxml has the type, but no value of it
+my $has_xml = $both->safe_psql('same', "SELECT setting LIKE '%--with-libxml%' FROM pg_config WHERE name = 'CONFIGURE'") eq 't';
+delete $values{xml} unless $has_xml;
+
 my $values = '';
 foreach my $type (sort keys %values)
 {
@@ -192,13 +196,14 @@ foreach (@settings)
 # Settings here that would change how a value is read.
 foreach my $setting ("SET array_nulls = off;", "SET xmloption = 'document';")
 {
+	my $xml = $has_xml ? "SELECT xmlparse(content 'text'), xmlparse(content ''), ARRAY[xmlparse(content 'x<a/>')];" : '';
 	my $result = compare($both, <<"EOT", settings => 'here');
 $setting
 SELECT ARRAY[1, NULL], ARRAY['a', NULL, 'NULL'], ARRAY[NULL::timestamptz];
-SELECT xmlparse(content 'text'), xmlparse(content ''), ARRAY[xmlparse(content 'x<a/>')];
+$xml
 EOT
 	is_deeply($result->{differs}, [], "values with: $setting");
-	is_deeply($result->{count}, { same => 1, 'same unlike dblink' => 1, 'same: again' => 2 }, 'both of them');
+	is_deeply($result->{count}, { 'same unlike dblink' => 1, $has_xml ? (same => 1) : (), 'same: again' => $has_xml ? 2 : 1 }, 'both of them');
 }
 
 # Rows and columns of all shapes.

@@ -7,11 +7,12 @@
 use strict;
 use warnings;
 
+use PgpxClock 'clock_library';
 use PgpxTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my ($library) = grep { defined && -f } $ENV{PGPX_FAKETIME}, glob('/usr/lib/*/faketime/libfaketime.so.1 /usr/lib*/faketime/libfaketime.so.1');
+my $library = clock_library();
 plan skip_all => 'there is no libfaketime here' unless defined $library;
 
 my $file = PostgreSQL::Test::Utils::tempdir . '/clock';
