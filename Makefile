@@ -77,10 +77,11 @@ help:
 	@echo "check-points   what happens at exact instants, in a build with debug points"
 	@echo "check-assert   regress and isolation in a server with assertions, built"
 	@echo "               once from source; check-asan, check-valgrind; check-ubsan"
-	@echo "check-versions everything on PostgreSQL 15, 17 and 18, each in its Debian,"
-	@echo "               made once with debootstrap, as root; MAJORS="
+	@echo "check-versions everything on PostgreSQL 15, 15 with libpq 18, 17 and 18, each"
+	@echo "               in its Debian, made once with debootstrap, as root; MAJORS="
 	@echo "demo           pools and dblink side by side, in private servers"
-	@echo "bench          measure against peers, in half an hour; ONLY=3,4  SAVE=yes"
+	@echo "bench          measure against peers; ONLY=3,4  SAVE=yes; BENCH_ROUNDS=5 takes"
+	@echo "               half an hour, the nine that are the default take longer"
 	@echo "analyze        cppcheck, clang-tidy and clang's analyzer"
 	@echo "lint, format   check the sources; bring them into form"
 	@echo "dist           the archives of what is committed; .zip is for PGXN"
@@ -129,7 +130,8 @@ check-assert check-asan check-ubsan check-valgrind: check-%: deps
 	@test/sanitize/run $* $(SUITES)
 	@case $* in valgrind) test/valgrind ;; esac
 
-# PostgreSQL 15, 17 and 18, or those of MAJORS; SUITES and T as in test/run
+# PostgreSQL 15, 15 with libpq 18 (15+18), 17 and 18, or those of MAJORS; SUITES and T
+# as in test/run
 check-versions:
 	@test/versions $(MAJORS) -- $(SUITES) $(if $(T),T=$(T))
 

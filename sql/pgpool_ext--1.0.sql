@@ -428,7 +428,7 @@ COMMENT ON COLUMN pgpool.pools.local_user IS
 COMMENT ON COLUMN pgpool.pools.shared IS
 'true: the user mapping is one user''s, and all sessions under that user share the pool; false: the mapping is PUBLIC''s, and the pool is that of one local user';
 COMMENT ON COLUMN pgpool.pools.state IS
-'"ready"; "draining" and "paused": checkouts queue until resume(); "unavailable": no connection is open, the last attempt has failed, and the pause before the next one still runs; "stale": connections from before a change of options or a reconnect() are still leased; "full": every connection that pool_size and max_overflow allow is there, and none is free; "overflow": there are more than pool_size. The first that holds';
+'"draining" and "paused": checkouts queue until resume(); "unavailable": no connection is open, the last attempt has failed, and the pause before the next one still runs; "stale": connections from before a change of options or a reconnect() are still leased; "full": every connection that pool_size and max_overflow allow is there, and none is free; "overflow": there are more than pool_size; "ready": none of these. The first that holds';
 COMMENT ON COLUMN pgpool.pools.worker IS
 'worker that owns the connections; see view workers';
 COMMENT ON COLUMN pgpool.pools.transport IS

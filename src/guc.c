@@ -28,7 +28,7 @@ define_postmaster_settings(void)
 {
 	DefineCustomIntVariable("pgpool_ext.max_connections",
 							"Sets the maximum number of outbound connections over all pools.",
-							"Sizes shared memory.",
+							"Each pool with distributed locks has one more, which does not count. Sizes shared memory.",
 							&pgpx_max_connections,
 							100, 1, 262143,
 							PGC_POSTMASTER, 0, NULL, NULL, NULL);
@@ -77,7 +77,7 @@ pgpx_guc_init(void)
 
 	DefineCustomIntVariable("pgpool_ext.default_pool_size",
 							"Sets the \"pool_size\" of servers that do not set it.",
-							NULL,
+							"A change applies at once: connections beyond a smaller size close as those of \"max_overflow\" do.",
 							&pgpx_default_pool_size,
 							10, 1, 262143,
 							PGC_SIGHUP, 0, NULL, NULL, NULL);

@@ -52,9 +52,10 @@ my @pictures = (
 				[ "$n sessions",
 					map { [ $_->[0], "free:sessions:$_->[1]:$n.tps", $_->[2] ] }
 					  [ 'pgpool_ext', 'pool', 'ours' ], [ 'dblink', 'dblink', 'peer' ],
-					  [ 'postgres_fdw', 'fdw', 'peer' ], [ 'PgBouncer, resets', 'bouncer_reset', 'peer' ],
+					  [ 'PL/Proxy', 'plproxy', 'peer' ], [ 'postgres_fdw', 'fdw', 'peer' ],
+					  [ 'PgBouncer, resets', 'bouncer_reset', 'peer' ],
 					  [ 'PgBouncer, no reset', 'bouncer', 'peer' ] ]
-			} 60, 200, 500
+			} 8, 60, 200, 500
 		],
 	},
 	{
