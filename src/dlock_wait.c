@@ -339,7 +339,7 @@ static bool
 try_now(Wait *w)
 {
 	w->local = pgpx_dlock_is_held_here(w->lock.queue, &w->other);
-	if (w->local || pgpx_dlock_has_waiters(w->lock.queue))
+	if (w->local || pgpx_dlock_has_waiters(&w->lock))
 		return false;
 	while (!ask_once(w))
 		if (w->failures >= TRIES ||
@@ -368,7 +368,7 @@ wait_for_turn(Wait *w)
 {
 	static uint32 wait_event = 0;
 	PgpxTime	pause = PAUSE_MIN_US;
-	PgpxTime	next_question = pgpx_dlock_stands_back(w->lock.queue);
+	PgpxTime	next_question = 0;
 
 	for (;;)
 	{
@@ -377,13 +377,15 @@ wait_for_turn(Wait *w)
 
 		if (w->deadline != 0 && now >= w->deadline)
 			raise_timeout(w);
-		if (pgpx_dlock_is_first(w->lock.queue))
+		if (pgpx_dlock_is_first())
 		{
 			bool		was_local = w->local;
 
 			w->local = pgpx_dlock_is_held_here(w->lock.queue, &w->other);
 			if (!w->local && was_local)
-				next_question = pgpx_dlock_stands_back(w->lock.queue);
+				next_question = 0;
+			next_question = Max(next_question,
+								pgpx_dlock_stands_back(w->lock.queue));
 			if (!w->local && now >= next_question)
 			{
 				if (ask_once(w) && accept_grant(w))
@@ -451,7 +453,7 @@ pgpx_dlock_lock(const PgpxDlockCall *call)
 		}
 		else
 		{
-			pgpx_dlock_enter(w->lock.queue);
+			pgpx_dlock_enter(&w->lock);
 			wait_for_turn(w);
 			granted = true;
 		}

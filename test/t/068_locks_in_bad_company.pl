@@ -53,6 +53,59 @@ is(join('', map { $_->error } @busy), '', 'eight sessions have locked and unlock
 is($holder->run("SELECT pgpool.lock_valid('keeper', 'kept', $token)"), 't', 'a lock was pinged meanwhile');
 is($holder->run("SELECT pgpool.unlock('keeper', 'kept', $token)"), 't', 'and is still held');
 
+# --- who waits for a lock, and for a connection to ask with, keeps no other user from
+# it: neither one whom the remote does not let in, nor one whose pool others have used up
+make_pool($one, $remote, server => 'contended', options => { pool_size => 1, on_unavailable => 'wait' });
+$one->safe_psql('postgres', <<'EOT');
+CREATE ROLE shut_out LOGIN;
+CREATE USER MAPPING FOR shut_out SERVER contended OPTIONS (user 'remote_app', password 'not this one');
+GRANT USAGE ON FOREIGN SERVER contended TO shut_out;
+EOT
+my $waiters = q{SELECT count(*) FROM pgpool.waiters WHERE server = 'contended'};
+my $shut_out = PgpxSession->new($one, user => 'shut_out');
+$shut_out->start(q{SELECT pgpool.lock('contended', 'balancer', '1 h')});
+ok(wait_until($one, $waiters, '1'), 'a user with a wrong password waits for a lock, and for a connection');
+my @app = map { PgpxSession->new($one, user => 'app') } 1 .. 3;
+$app[0]->run(q{SELECT pgpool.checkout('contended', '5 s')});
+is($app[0]->error, '', 'another one has leased all connections of his pool');
+$app[1]->start(q{SELECT pgpool.lock('contended', 'balancer', '1 h')});
+ok(wait_until($one, $waiters, '2'), 'and waits, too');
+$token = $holder->run(q{SELECT pgpool.lock('contended', 'balancer', '5 s')});
+like($token, qr/^\d+$/, 'a third one gets the lock') or diag($holder->error);
+is($holder->run("SELECT pgpool.unlock('contended', 'balancer', $token)"), 't', 'and releases it');
+$token = $holder->run(q{SELECT pgpool.try_lock('contended', 'balancer')});
+like($token, qr/^\d+$/, 'also without waiting') or diag($holder->error);
+
+# of the others each user's first is served, in whichever order
+$app[2]->start(q{SELECT pgpool.lock('contended', 'balancer', '1 h')});
+$busy[0]->start(q{SELECT pgpool.lock('contended', 'balancer', '1 h')});
+$app[0]->run('SELECT pgpool.checkin_all()');
+ok(wait_until($one, $waiters, '1'), 'there is a connection for all but one');
+is(scalar(grep { $_->done } @app[ 1, 2 ], $busy[0]), 0, 'they wait for the lock alone');
+$holder->run("SELECT pgpool.unlock('contended', 'balancer', $token)");
+my (@waiting, @served) = ($app[1], $app[2], $busy[0]);
+while (@waiting && @served < 3)
+{
+	my ($next) = grep { $_->done } @waiting;
+
+	last unless $next || wait_until($one, sub { ($next) = grep { $_->done } @waiting; $next ? 1 : 0 }, 1, 20);
+	my $higher = $next->finish;
+	cmp_ok($higher || 0, '>', $token, 'one of them has it') or diag($next->error);
+	$token = $higher;
+	push @served, $next;
+	@waiting = grep { $_ != $next } @waiting;
+	is(scalar(grep { $_->done } @waiting), 0, 'and nobody else');
+	is($next->run("SELECT pgpool.unlock('contended', 'balancer', $token)"), 't', 'until it releases it');
+}
+is(scalar(@served), 3, 'all are served');
+is(join(' ', map { $_ == $app[1] ? 'first' : 'second' } grep { $_ != $busy[0] } @served), 'first second', 'those of one user in their order');
+is($one->safe_psql('postgres', $waiters), '1', 'but for the one who has no connection');
+$one->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $shut_out->pid . ')');
+$shut_out->finish;
+$shut_out->failed('57014', qr/canceling statement/, 'he can be cancelled');
+
+$_->quit foreach @app, $shut_out;
+
 # --- a question is executed once more, as by a backend that got it before the
 # connection was lost: the very statement, from the remote's log
 $remote->safe_psql('postgres', q{ALTER ROLE remote_app SET log_statement = 'all'});
