@@ -435,6 +435,8 @@ pgpx_dlock_lock(const PgpxDlockCall *call)
 		describe(w);
 		if (pgpx_dlock_holds(w->lock.queue, call->name))
 		{
+		else
+			pgpx_lease_check_endless();
 			if (!call->only_try)
 				ereport(ERROR,
 						(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),

@@ -104,6 +104,28 @@ $one->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $shut_out->pid . ')');
 $shut_out->finish;
 $shut_out->failed('57014', qr/canceling statement/, 'he can be cancelled');
 
+# --- without a timeout nobody waits for a lock who holds a lease that its holder may
+# wait for
+make_pool($one, $remote, server => 'endless', options => { pool_size => 2, checkout_timeout => '0' });
+$token = $holder->run(q{SELECT pgpool.lock('endless', 'x')});
+foreach my $i (0, 1)
+{
+	like($busy[$i]->run(q{SELECT pgpool.checkout('endless')}), qr/^\d+$/, 'a session has a lease');
+	$busy[$i]->start(q{SELECT pgpool.lock('endless', 'x')});
+}
+$holder->start(q{SELECT a FROM pgpool.query('endless', 'SELECT 42') AS t(a integer)});
+foreach my $i (0, 1)
+{
+	$busy[$i]->finish(20);
+	$busy[$i]->failed('40P01', qr/cannot wait without a timeout while this session holds a lease\nDETAIL:  This session holds 1 lease\./,
+		'and does not wait for a lock without a timeout');
+}
+$busy[1]->fails(q{SELECT pgpool.lock('endless', 'x', '100 ms')}, '55P03', qr/did not come free within 100 ms/, 'but with one');
+$busy[0]->run('SELECT pgpool.checkin_all()');
+is($holder->finish(20), '42', 'so the holder gets a connection');
+like($busy[1]->run(q{SELECT pgpool.lock('endless', 'y')}), qr/^\d+$/, 'a lock that is free is not waited for') or diag($busy[1]->error);
+$_->run('DISCARD ALL') foreach $holder, @busy[ 0, 1 ];
+
 $_->quit foreach @app, $shut_out;
 
 # --- a question is executed once more, as by a backend that got it before the
