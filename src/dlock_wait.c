@@ -97,6 +97,15 @@ clip(char *to, size_t size, const char *from)
 	to[len] = '\0';
 }
 
+/* Whose pool leads to the lock, and where it is waited for. */
+static void
+set_key(Wait *w, const PgpxTarget *target)
+{
+	w->lock.key = target->key;
+	w->lock.queue = pgpx_dlock_queue(target->key.database, target->key.server,
+									 w->lock.name);
+}
+
 /* What is known before the remote is asked. */
 static void
 describe(Wait *w)
@@ -107,10 +116,8 @@ describe(Wait *w)
 
 	memset(lock, 0, sizeof(*lock));
 	(void) gethostname(host, sizeof(host) - 1);
-	lock->key = w->target->key;
 	strlcpy(lock->name, call->name, sizeof(lock->name));
-	lock->queue = pgpx_dlock_queue(w->target->key.database,
-								   w->target->key.server, call->name);
+	set_key(w, w->target);
 	lock->owner_user = GetUserId();
 	lock->scope = call->scope;
 	lock->subid = GetCurrentSubTransactionId();
@@ -123,15 +130,41 @@ describe(Wait *w)
 		clip(lock->why, sizeof(lock->why), call->why);
 }
 
-/* A lease is there: note in shared memory what it is for. */
+/* It was not granted, or who knows: nothing is left in shared memory. */
+static void
+give_up(Wait *w)
+{
+	if (w->place < 0)
+		return;
+	if (w->unknown || w->asked || w->answer.token != 0)
+		pgpx_dlock_release(w->place, false);
+	else
+		pgpx_dlock_refused(w->place);
+	w->place = -1;
+	w->unknown = false;
+}
+
+/*
+ * A lease is there: note in shared memory what it is for.  If the catalogs lead to
+ * another pool than before, what was asked through that one is given up: the lock
+ * would be its, and nobody would find it there.
+ */
 static void
 take_place(Wait *w, PgpxLease *lease)
 {
 	PgpxTarget *target = lease->target;
 	PgpxPool   *pool = &pgpx_pools[target->pool];
 
-	if (w->place >= 0)
+	if (w->place >= 0 && w->lock.pool_id == target->pool_id)
 		return;
+	give_up(w);
+	if (memcmp(&w->lock.key, &target->key, sizeof(target->key)) != 0)
+	{
+		pgpx_dlock_leave();
+		set_key(w, target);
+		if (!w->no_wait)
+			pgpx_dlock_enter(&w->lock);
+	}
 	w->lock.pool = target->pool;
 	w->lock.pool_id = target->pool_id;
 	w->lock.worker = lease->worker;
@@ -402,19 +435,8 @@ wait_for_turn(Wait *w)
 									   pgpx_wait_event(&wait_event, "PgpoolLock"));
 	}
 }
-
-/* It was not granted, or who knows: nothing is left in shared memory. */
-static void
-give_up(Wait *w)
-{
-	if (w->place < 0)
-		return;
-	if (w->unknown || w->asked || w->answer.token != 0)
-		pgpx_dlock_release(w->place, false);
-	else
-		pgpx_dlock_refused(w->place);
-	w->place = -1;
-}
+		else
+			pgpx_lease_check_endless();
 
 int64
 pgpx_dlock_lock(const PgpxDlockCall *call)
@@ -435,8 +457,6 @@ pgpx_dlock_lock(const PgpxDlockCall *call)
 		describe(w);
 		if (pgpx_dlock_holds(w->lock.queue, call->name))
 		{
-		else
-			pgpx_lease_check_endless();
 			if (!call->only_try)
 				ereport(ERROR,
 						(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),

@@ -126,6 +126,24 @@ is($holder->finish(20), '42', 'so the holder gets a connection');
 like($busy[1]->run(q{SELECT pgpool.lock('endless', 'y')}), qr/^\d+$/, 'a lock that is free is not waited for') or diag($busy[1]->error);
 $_->run('DISCARD ALL') foreach $holder, @busy[ 0, 1 ];
 
+# --- the user mapping is made anew while its user waits for a lock: what he gets is the
+# new pool's
+make_pool($one, $remote, server => 'moving');
+my $pools = q{SELECT count(*) FROM pgpool.stats WHERE server = 'moving' AND checkins > 0 AND pool_id};
+$token = $holder->run(q{SELECT pgpool.lock('keeper', 'moved', '10 s')});
+$app[0]->start(q{SELECT pgpool.lock('moving', 'moved', '1 min')});
+ok(wait_until($one, "$pools > 0", '1'), 'it has been asked for in vain');
+my $old = $one->safe_psql('postgres', q{SELECT pool_id FROM pgpool.pools WHERE server = 'moving'});
+$one->safe_psql('postgres', q{BEGIN; DROP USER MAPPING FOR app SERVER moving;}
+	  . q{ CREATE USER MAPPING FOR app SERVER moving OPTIONS (user 'remote_app', password '} . $REMOTE_APP_PASSWORD . q{'); COMMIT});
+ok(wait_until($one, "$pools > $old", '1'), 'and then through another pool');
+$holder->run("SELECT pgpool.unlock('keeper', 'moved', $token)");
+$token = $app[0]->finish(20);
+like($token, qr/^\d+$/, 'the lock is granted') or diag($app[0]->error);
+is($app[0]->run("SELECT pgpool.lock_valid('moving', 'moved', $token)"), 't', 'it is valid');
+ok(wait_until($one, q{SELECT last_ping IS NOT NULL FROM pgpool.locks WHERE server = 'moving'}, 't'), 'and pinged');
+is($app[0]->run("SELECT pgpool.unlock('moving', 'moved', $token)"), 't', 'and released');
+is($one->safe_psql('postgres', q{SELECT count(*) FROM pgpool.locks WHERE server = 'moving'}), '0', 'and nothing is left');
 $_->quit foreach @app, $shut_out;
 
 # --- a question is executed once more, as by a backend that got it before the
