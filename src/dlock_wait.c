@@ -330,11 +330,15 @@ static char *
 reason(const Wait *w)
 {
 	if (w->local)
+	{
+		bool		say_why = w->other.why[0] != '\0' &&
+			pgpx_dlock_may_see(&w->other);
+
 		return psprintf("It is held by PID %d of this server%s%s%s since %s.",
-						w->other.owner_pid,
-						w->other.why[0] != '\0' ? " for \"" : "", w->other.why,
-						w->other.why[0] != '\0' ? "\"" : "",
+						w->other.owner_pid, say_why ? " for \"" : "",
+						say_why ? w->other.why : "", say_why ? "\"" : "",
 						timestamptz_to_str(pgpx_timestamp(w->other.since)));
+	}
 	if (w->error != NULL)
 		return psprintf("The remote's last answer: %s", w->error->message);
 	if (w->answer.held)
@@ -431,12 +435,12 @@ wait_for_turn(Wait *w)
 		}
 		if (w->deadline != 0)
 			until = Min(until, w->deadline);
+		else
+			pgpx_lease_check_endless();
 		(void) pgpx_session_wait_latch(until,
 									   pgpx_wait_event(&wait_event, "PgpoolLock"));
 	}
 }
-		else
-			pgpx_lease_check_endless();
 
 int64
 pgpx_dlock_lock(const PgpxDlockCall *call)
