@@ -104,6 +104,32 @@ $one->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $shut_out->pid . ')');
 $shut_out->finish;
 $shut_out->failed('57014', qr/canceling statement/, 'he can be cancelled');
 
+# nor does one who asks for it, and does not wait for the answer: a release that may be
+# for nothing, and does not come to its end, is in nobody's way
+$remote->safe_psql('remote_db', <<'EOT');
+CREATE ROLE remote_slow LOGIN PASSWORD 'slow' IN ROLE remote_app;
+CREATE TABLE awake ();
+GRANT SELECT ON awake TO remote_app;
+CREATE FUNCTION doze() RETURNS trigger LANGUAGE plpgsql AS
+'BEGIN IF session_user = ''remote_slow'' AND NOT EXISTS (SELECT FROM public.awake) THEN PERFORM pg_sleep(60); END IF; RETURN NULL; END';
+CREATE TRIGGER doze BEFORE UPDATE ON pgpool_lock.locks EXECUTE FUNCTION doze();
+EOT
+$one->safe_psql('postgres', q{ALTER USER MAPPING FOR shut_out SERVER contended OPTIONS (SET user 'remote_slow', SET password 'slow')});
+$shut_out->start(q{SELECT pgpool.lock('contended', 'balancer', '1 h')});
+my $dozes = q{SELECT count(*) > 0 FROM pg_stat_activity WHERE usename = 'remote_slow' AND wait_event = 'PgSleep'};
+ok(wait_until($remote, $dozes, 't'), 'a question that is not answered');
+$one->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $shut_out->pid . ')');
+$shut_out->finish;
+$shut_out->failed('57014', qr/canceling statement/, 'is cancelled');
+ok(wait_until($remote, "$dozes AND application_name = 'pgpool_ext lock'", 't'), 'a release that is not answered either');
+$token = $holder->run(q{SELECT pgpool.lock('contended', 'balancer', '2 s')});
+like($token, qr/^\d+$/, 'the lock is free for others') or diag($holder->error);
+is($one->safe_psql('postgres', q{SELECT string_agg(state, ' ' ORDER BY state) FROM pgpool.locks WHERE name <> 'kept'}) // '', 'held releasing', 'meanwhile');
+$remote->safe_psql('remote_db', 'INSERT INTO awake DEFAULT VALUES');
+$remote->safe_psql('remote_db', q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'remote_slow'});
+is($holder->run("SELECT pgpool.unlock('contended', 'balancer', $token)"), 't', 'it is released');
+ok(wait_until($one, 'SELECT count(*) FROM pgpool.locks', '0'), 'and so is the other one');
+
 # --- without a timeout nobody waits for a lock who holds a lease that its holder may
 # wait for
 make_pool($one, $remote, server => 'endless', options => { pool_size => 2, checkout_timeout => '0' });
