@@ -1116,9 +1116,9 @@ COMMENT ON COLUMN pgpool.locks.database IS
 COMMENT ON COLUMN pgpool.locks.server IS
 'foreign server that keeps the lock';
 COMMENT ON COLUMN pgpool.locks.name IS
-'name of the lock';
+'name of the lock; <insufficient privilege> unless you may see it';
 COMMENT ON COLUMN pgpool.locks.token IS
-'its token; NULL if the remote has not told it';
+'its token; NULL if the remote has not told it, or unless you may see it';
 COMMENT ON COLUMN pgpool.locks.state IS
 '"held", "lost" (another session may have it) or "releasing" (given up, and the remote is being told)';
 COMMENT ON COLUMN pgpool.locks.pid IS
@@ -1126,9 +1126,9 @@ COMMENT ON COLUMN pgpool.locks.pid IS
 COMMENT ON COLUMN pgpool.locks.user_name IS
 'user who took it';
 COMMENT ON COLUMN pgpool.locks.who IS
-'what the remote shows as its holder';
+'what the remote shows as its holder; <insufficient privilege> unless you may see it';
 COMMENT ON COLUMN pgpool.locks.why IS
-'what the session gave as "why"';
+'what the session gave as "why"; <insufficient privilege> unless you may see it';
 COMMENT ON COLUMN pgpool.locks.since IS
 'when it was taken';
 COMMENT ON COLUMN pgpool.locks.last_ping IS

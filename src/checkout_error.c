@@ -180,6 +180,27 @@ holds_any(void)
 	return false;
 }
 
+pg_noreturn static void
+raise_endless(void)
+{
+	int			n = pgpx_lease_count(0, -1);
+
+	ereport(ERROR,
+			(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
+			 errmsg("cannot wait without a timeout while this session holds a lease"),
+			 errdetail_plural("This session holds %d lease. Two sessions that wait for each other would wait for ever.",
+							  "This session holds %d leases. Two sessions that wait for each other would wait for ever.",
+							  n, n),
+			 errhint("Give a timeout, or return the leases first.")));
+}
+
+void
+pgpx_lease_check_endless(void)
+{
+	if (holds_any())
+		raise_endless();
+}
+
 void
 pgpx_checkout_check_locked(PgpxCheckout *c, PgpxPool *pool)
 {
@@ -201,17 +222,9 @@ pgpx_checkout_check_locked(PgpxCheckout *c, PgpxPool *pool)
 	}
 	if (c->deadline == 0 && holds_any())
 	{
-		int			n = pgpx_lease_count(0, -1);
-
 		pool->stats.deadlocks++;
 		LWLockRelease(pool->lock);
-		ereport(ERROR,
-				(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
-				 errmsg("cannot wait without a timeout while this session holds a lease"),
-				 errdetail_plural("This session holds %d lease. Two sessions that wait for each other would wait for ever.",
-								  "This session holds %d leases. Two sessions that wait for each other would wait for ever.",
-								  n, n),
-				 errhint("Give a timeout, or return the leases first.")));
+		raise_endless();
 	}
 	if (pool->opts.max_waiters > 0 && !c->no_wait &&
 		pool->nwaiting >= pool->opts.max_waiters)

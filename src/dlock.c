@@ -203,7 +203,12 @@ pgpx_dlock_is_held_here(uint64 queue, PgpxDlock *copy)
 
 		if (lock->queue != queue)
 			continue;
-		found = lock->state == PGPX_DLOCK_RELEASING ||
+
+		/*
+		 * One whose grant, if there was one, nobody has heard of does not count:
+		 * it may be of a user whom the remote would never have given it.
+		 */
+		found = (lock->state == PGPX_DLOCK_RELEASING && lock->token != 0) ||
 			(lock->state == PGPX_DLOCK_HELD &&
 			 pgpx_steady_now() < lock->valid_until);
 		if (found)

@@ -92,11 +92,15 @@ extern void pgpx_dlock_reparent(SubTransactionId from, SubTransactionId to);
 /* --- the queue of those who wait, in this server ---------------------------- */
 
 extern uint64 pgpx_dlock_queue(Oid database, Oid server, const char *name);
-extern void pgpx_dlock_enter(uint64 queue);
-extern bool pgpx_dlock_is_first(uint64 queue);
-extern bool pgpx_dlock_has_waiters(uint64 queue);
 
-/* Leave it, and wake the next one.  Throws nothing. */
+/* Stand in line for a lock, through the pool of its key; is it this one's turn? */
+extern void pgpx_dlock_enter(const PgpxDlock *lock);
+extern bool pgpx_dlock_is_first(void);
+
+/* Does anybody stand in the line that this lock would be waited for in? */
+extern bool pgpx_dlock_has_waiters(const PgpxDlock *lock);
+
+/* Leave the line, and wake who is first now.  Throws nothing. */
 extern void pgpx_dlock_leave(void);
 
 /*
@@ -109,8 +113,8 @@ extern void pgpx_dlock_turn_ends_locked(uint64 queue, bool wanted);
 /* Until when the sessions of this server do not ask for it; 0: they may. */
 extern PgpxTime pgpx_dlock_stands_back(uint64 queue);
 
-/* Who is first; -1: nobody waits. */
-extern int	pgpx_dlock_first_locked(uint64 queue);
+/* The lock may be free: wake the first of each line. */
+extern void pgpx_dlock_add_firsts_locked(uint64 queue, PgpxWake *wake);
 
 /* --- for the worker --------------------------------------------------------- */
 

@@ -1,12 +1,16 @@
 /*-------------------------------------------------------------------------
  *
  * dlock_queue.c
- *	  Who waits for a distributed lock in this server, first come first served.
+ *	  Who waits for a distributed lock in this server, first come first served in
+ *	  each pool.
  *
- * The first of a queue asks the remote; the others sleep until they are first.
- * Between servers there is no order, but a server whose sessions have handed a lock
- * on among themselves for a while stands back if another one wants it, for as long
- * as that one needs to ask.
+ * In the queue of a lock those who came through one pool are a line: its first asks
+ * the remote, the others sleep until they are first.  Pools have a line each, since
+ * a first one who waits for a connection may wait for long, or for ever, and must
+ * keep nobody else from the lock: those of his own pool have no connection either.
+ * Between lines there is no order.  Nor is there between servers, but a server whose
+ * sessions have handed a lock on among themselves for a while stands back if another
+ * one wants it, for as long as that one needs to ask.
  *
  *-------------------------------------------------------------------------
  */
@@ -31,51 +35,67 @@ pgpx_dlock_queue(Oid database, Oid server, const char *name)
 		1;
 }
 
-int
-pgpx_dlock_first_locked(uint64 queue)
+static bool
+is_in_line(const PgpxDlockWaiter *waiter, uint64 queue, const PgpxPoolKey *key)
 {
-	int			first = -1;
+	return waiter->number != 0 && waiter->queue == queue &&
+		memcmp(&waiter->key, key, sizeof(*key)) == 0;
+}
 
+static bool
+is_first_locked(const PgpxDlockWaiter *mine)
+{
+	for (int i = 0; i < pgpx_shared->ntickets; i++)
+		if (pgpx_dlock_waiters[i].number < mine->number &&
+			is_in_line(&pgpx_dlock_waiters[i], mine->queue, &mine->key))
+			return false;
+	return true;
+}
+
+void
+pgpx_dlock_add_firsts_locked(uint64 queue, PgpxWake *wake)
+{
 	for (int i = 0; i < pgpx_shared->ntickets; i++)
 	{
 		PgpxDlockWaiter *waiter = &pgpx_dlock_waiters[i];
 
 		if (waiter->number != 0 && waiter->queue == queue &&
-			(first < 0 || waiter->number < pgpx_dlock_waiters[first].number))
-			first = i;
+			is_first_locked(waiter))
+			pgpx_wake_add(wake, i);
 	}
-	return first;
 }
 
 void
-pgpx_dlock_enter(uint64 queue)
+pgpx_dlock_enter(const PgpxDlock *lock)
 {
 	PgpxDlockWaiter *waiter = &pgpx_dlock_waiters[MyProcNumber];
 
 	LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
-	waiter->queue = queue;
+	waiter->queue = lock->queue;
+	waiter->key = lock->key;
 	waiter->number = pg_atomic_fetch_add_u64(&pgpx_shared->next_dlock, 1);
 	LWLockRelease(pgpx_shared->dlock_lock);
 }
 
 bool
-pgpx_dlock_is_first(uint64 queue)
+pgpx_dlock_is_first(void)
 {
-	bool		mine;
+	bool		first;
 
 	LWLockAcquire(pgpx_shared->dlock_lock, LW_SHARED);
-	mine = pgpx_dlock_first_locked(queue) == (int) MyProcNumber;
+	first = is_first_locked(&pgpx_dlock_waiters[MyProcNumber]);
 	LWLockRelease(pgpx_shared->dlock_lock);
-	return mine;
+	return first;
 }
 
 bool
-pgpx_dlock_has_waiters(uint64 queue)
+pgpx_dlock_has_waiters(const PgpxDlock *lock)
 {
-	bool		any;
+	bool		any = false;
 
 	LWLockAcquire(pgpx_shared->dlock_lock, LW_SHARED);
-	any = pgpx_dlock_first_locked(queue) >= 0;
+	for (int i = 0; i < pgpx_shared->ntickets && !any; i++)
+		any = is_in_line(&pgpx_dlock_waiters[i], lock->queue, &lock->key);
 	LWLockRelease(pgpx_shared->dlock_lock);
 	return any;
 }
@@ -131,15 +151,18 @@ void
 pgpx_dlock_leave(void)
 {
 	PgpxDlockWaiter *waiter = &pgpx_dlock_waiters[MyProcNumber];
-	int			next = -1;
+	PgpxWake	wake = PGPX_WAKE_INIT;
 
+	/*
+	 * The firsts of the other lines, too: if this one has got the lock, they need
+	 * not ask the remote for it any more.
+	 */
 	LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
 	if (waiter->number != 0)
 	{
 		waiter->number = 0;
-		next = pgpx_dlock_first_locked(waiter->queue);
+		pgpx_dlock_add_firsts_locked(waiter->queue, &wake);
 	}
 	LWLockRelease(pgpx_shared->dlock_lock);
-	if (next >= 0)
-		pgpx_process_wake(next);
+	pgpx_wake_flush(&wake);
 }

@@ -18,6 +18,7 @@
 #include "dlock_session.h"
 
 #include "access/xact.h"
+#include "catalog/pg_authid.h"
 #include "storage/ipc.h"
 
 #include "session_wait.h"
@@ -44,6 +45,15 @@ is_own(const PgpxDlock *lock)
 {
 	return lock->owner_procno == (int) MyProcNumber &&
 		lock->owner_pid == MyProcPid;
+}
+
+bool
+pgpx_dlock_may_see(const PgpxDlock *lock)
+{
+	Oid			user = GetUserId();
+
+	return has_privs_of_role(user, ROLE_PG_READ_ALL_STATS) ||
+		has_privs_of_role(user, lock->owner_user);
 }
 
 /* A worker that was restarted does not know how to ping: tell it. */

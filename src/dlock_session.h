@@ -49,6 +49,9 @@ extern bool pgpx_dlock_valid(const char *server, const char *name,
 /* Release all locks that do not end with a transaction, without waiting. */
 extern void pgpx_dlock_release_all(void);
 
+/* May the current user see what a lock is, and what for? */
+extern bool pgpx_dlock_may_see(const PgpxDlock *lock);
+
 /* --- what its files share ---------------------------------------------------- */
 
 /* Register exit and transaction callbacks, once. */

@@ -65,7 +65,7 @@ typedef struct PgpxDlock
 	NameData	database_name;
 	NameData	server_name;
 	char		name[PGPX_DLOCK_NAME_LEN];
-	uint64		queue;			/* of waiters; the same for all pools of a server */
+	uint64		queue;			/* stands for the lock, whoever's pool leads there */
 
 	/* whose it is */
 	int			owner_procno;
@@ -97,7 +97,8 @@ typedef struct PgpxDlock
 typedef struct PgpxDlockWaiter
 {
 	uint64		number;			/* rises; 0: does not wait */
-	uint64		queue;
+	uint64		queue;			/* for this lock */
+	PgpxPoolKey key;			/* through this pool: the line that it stands in */
 } PgpxDlockWaiter;
 
 /*

@@ -97,6 +97,15 @@ clip(char *to, size_t size, const char *from)
 	to[len] = '\0';
 }
 
+/* Whose pool leads to the lock, and where it is waited for. */
+static void
+set_key(Wait *w, const PgpxTarget *target)
+{
+	w->lock.key = target->key;
+	w->lock.queue = pgpx_dlock_queue(target->key.database, target->key.server,
+									 w->lock.name);
+}
+
 /* What is known before the remote is asked. */
 static void
 describe(Wait *w)
@@ -107,10 +116,8 @@ describe(Wait *w)
 
 	memset(lock, 0, sizeof(*lock));
 	(void) gethostname(host, sizeof(host) - 1);
-	lock->key = w->target->key;
 	strlcpy(lock->name, call->name, sizeof(lock->name));
-	lock->queue = pgpx_dlock_queue(w->target->key.database,
-								   w->target->key.server, call->name);
+	set_key(w, w->target);
 	lock->owner_user = GetUserId();
 	lock->scope = call->scope;
 	lock->subid = GetCurrentSubTransactionId();
@@ -123,15 +130,41 @@ describe(Wait *w)
 		clip(lock->why, sizeof(lock->why), call->why);
 }
 
-/* A lease is there: note in shared memory what it is for. */
+/* It was not granted, or who knows: nothing is left in shared memory. */
+static void
+give_up(Wait *w)
+{
+	if (w->place < 0)
+		return;
+	if (w->unknown || w->asked || w->answer.token != 0)
+		pgpx_dlock_release(w->place, false);
+	else
+		pgpx_dlock_refused(w->place);
+	w->place = -1;
+	w->unknown = false;
+}
+
+/*
+ * A lease is there: note in shared memory what it is for.  If the catalogs lead to
+ * another pool than before, what was asked through that one is given up: the lock
+ * would be its, and nobody would find it there.
+ */
 static void
 take_place(Wait *w, PgpxLease *lease)
 {
 	PgpxTarget *target = lease->target;
 	PgpxPool   *pool = &pgpx_pools[target->pool];
 
-	if (w->place >= 0)
+	if (w->place >= 0 && w->lock.pool_id == target->pool_id)
 		return;
+	give_up(w);
+	if (memcmp(&w->lock.key, &target->key, sizeof(target->key)) != 0)
+	{
+		pgpx_dlock_leave();
+		set_key(w, target);
+		if (!w->no_wait)
+			pgpx_dlock_enter(&w->lock);
+	}
 	w->lock.pool = target->pool;
 	w->lock.pool_id = target->pool_id;
 	w->lock.worker = lease->worker;
@@ -297,11 +330,15 @@ static char *
 reason(const Wait *w)
 {
 	if (w->local)
+	{
+		bool		say_why = w->other.why[0] != '\0' &&
+			pgpx_dlock_may_see(&w->other);
+
 		return psprintf("It is held by PID %d of this server%s%s%s since %s.",
-						w->other.owner_pid,
-						w->other.why[0] != '\0' ? " for \"" : "", w->other.why,
-						w->other.why[0] != '\0' ? "\"" : "",
+						w->other.owner_pid, say_why ? " for \"" : "",
+						say_why ? w->other.why : "", say_why ? "\"" : "",
 						timestamptz_to_str(pgpx_timestamp(w->other.since)));
+	}
 	if (w->error != NULL)
 		return psprintf("The remote's last answer: %s", w->error->message);
 	if (w->answer.held)
@@ -339,7 +376,7 @@ static bool
 try_now(Wait *w)
 {
 	w->local = pgpx_dlock_is_held_here(w->lock.queue, &w->other);
-	if (w->local || pgpx_dlock_has_waiters(w->lock.queue))
+	if (w->local || pgpx_dlock_has_waiters(&w->lock))
 		return false;
 	while (!ask_once(w))
 		if (w->failures >= TRIES ||
@@ -368,7 +405,7 @@ wait_for_turn(Wait *w)
 {
 	static uint32 wait_event = 0;
 	PgpxTime	pause = PAUSE_MIN_US;
-	PgpxTime	next_question = pgpx_dlock_stands_back(w->lock.queue);
+	PgpxTime	next_question = 0;
 
 	for (;;)
 	{
@@ -377,13 +414,15 @@ wait_for_turn(Wait *w)
 
 		if (w->deadline != 0 && now >= w->deadline)
 			raise_timeout(w);
-		if (pgpx_dlock_is_first(w->lock.queue))
+		if (pgpx_dlock_is_first())
 		{
 			bool		was_local = w->local;
 
 			w->local = pgpx_dlock_is_held_here(w->lock.queue, &w->other);
 			if (!w->local && was_local)
-				next_question = pgpx_dlock_stands_back(w->lock.queue);
+				next_question = 0;
+			next_question = Max(next_question,
+								pgpx_dlock_stands_back(w->lock.queue));
 			if (!w->local && now >= next_question)
 			{
 				if (ask_once(w) && accept_grant(w))
@@ -396,22 +435,11 @@ wait_for_turn(Wait *w)
 		}
 		if (w->deadline != 0)
 			until = Min(until, w->deadline);
+		else
+			pgpx_lease_check_endless();
 		(void) pgpx_session_wait_latch(until,
 									   pgpx_wait_event(&wait_event, "PgpoolLock"));
 	}
-}
-
-/* It was not granted, or who knows: nothing is left in shared memory. */
-static void
-give_up(Wait *w)
-{
-	if (w->place < 0)
-		return;
-	if (w->unknown || w->asked || w->answer.token != 0)
-		pgpx_dlock_release(w->place, false);
-	else
-		pgpx_dlock_refused(w->place);
-	w->place = -1;
 }
 
 int64
@@ -451,7 +479,7 @@ pgpx_dlock_lock(const PgpxDlockCall *call)
 		}
 		else
 		{
-			pgpx_dlock_enter(w->lock.queue);
+			pgpx_dlock_enter(&w->lock);
 			wait_for_turn(w);
 			granted = true;
 		}

@@ -192,30 +192,25 @@ pgpx_dlock_pinged(const PgpxDlockWork *work, bool ours, PgpxTime asked_at)
 		pgpx_dlock_log_loss(&copy, !ours);
 }
 
-/* The remote knows, or will by the clock; returns whom to wake, -1: nobody. */
-static int
-settle_locked(PgpxDlock *lock)
+/* The remote knows, or will by the clock: wake whom that concerns. */
+static void
+settle_locked(PgpxDlock *lock, PgpxWake *wake)
 {
 	lock->settled = true;
-	if (lock->state != PGPX_DLOCK_RELEASING)
-		return -1;
-	lock->state = lock->awaited ? PGPX_DLOCK_DONE : PGPX_DLOCK_FREE;
-	return lock->awaited ? lock->owner_procno : -1;
-}
-
-static void
-wake(int procno)
-{
-	if (procno >= 0)
-		pgpx_process_wake(procno);
+	if (lock->state == PGPX_DLOCK_RELEASING)
+	{
+		lock->state = lock->awaited ? PGPX_DLOCK_DONE : PGPX_DLOCK_FREE;
+		if (lock->awaited)
+			pgpx_wake_add(wake, lock->owner_procno);
+	}
+	pgpx_dlock_add_firsts_locked(lock->queue, wake);
 }
 
 void
 pgpx_dlock_released(const PgpxDlockWork *work, bool ours, bool wanted)
 {
 	PgpxDlock  *lock = &pgpx_dlocks[work->place];
-	int			owner = -1;
-	int			next = -1;
+	PgpxWake	wake = PGPX_WAKE_INIT;
 
 	LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
 	if (lock->request == work->request && is_to_release(lock))
@@ -223,13 +218,11 @@ pgpx_dlock_released(const PgpxDlockWork *work, bool ours, bool wanted)
 		if (lock->result == PGPX_DLOCK_UNKNOWN)
 			lock->result = ours ? PGPX_DLOCK_RELEASED :
 				lock->attempts > 0 ? PGPX_DLOCK_UNKNOWN : PGPX_DLOCK_NOT_OURS;
-		owner = settle_locked(lock);
+		settle_locked(lock, &wake);
 		pgpx_dlock_turn_ends_locked(lock->queue, wanted);
-		next = pgpx_dlock_first_locked(lock->queue);
 	}
 	LWLockRelease(pgpx_shared->dlock_lock);
-	wake(owner);
-	wake(next);
+	pgpx_wake_flush(&wake);
 }
 
 /* One lock's attempts are used up: say so. */
@@ -256,8 +249,7 @@ pgpx_dlock_release_failed(int pool, uint32 pool_id, const char *why)
 		PgpxDlock  *lock = &pgpx_dlocks[i];
 		PgpxDlock	copy;
 		bool		given_up = false;
-		int			owner = -1;
-		int			next = -1;
+		PgpxWake	wake = PGPX_WAKE_INIT;
 
 		LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
 		if (is_of(lock, pool, pool_id) && is_to_release(lock) &&
@@ -269,15 +261,13 @@ pgpx_dlock_release_failed(int pool, uint32 pool_id, const char *why)
 			{
 				copy = *lock;
 				given_up = true;
-				owner = settle_locked(lock);
-				next = pgpx_dlock_first_locked(lock->queue);
+				settle_locked(lock, &wake);
 			}
 		}
 		LWLockRelease(pgpx_shared->dlock_lock);
 		if (given_up)
 			log_given_up(&copy, why);
-		wake(owner);
-		wake(next);
+		pgpx_wake_flush(&wake);
 	}
 }
 

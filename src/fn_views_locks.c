@@ -7,9 +7,7 @@
  */
 #include "fn_views.h"
 
-#include "catalog/pg_authid.h"
-
-#include "dlock.h"
+#include "dlock_session.h"
 
 PG_FUNCTION_INFO_V1(pgpx_view_locks);
 
@@ -31,8 +29,6 @@ state_name(int state)
 Datum
 pgpx_view_locks(PG_FUNCTION_ARGS)
 {
-	Oid			user = GetUserId();
-	bool		sees_all = has_privs_of_role(user, ROLE_PG_READ_ALL_STATS);
 	PgpxRow		row;
 	PgpxDlock	lock;
 
@@ -44,7 +40,7 @@ pgpx_view_locks(PG_FUNCTION_ARGS)
 
 		if (!pgpx_dlock_copy(i, &lock) || lock.state == PGPX_DLOCK_ASKED)
 			continue;
-		visible = sees_all || has_privs_of_role(user, lock.owner_user);
+		visible = pgpx_dlock_may_see(&lock);
 
 		/* nobody may have looked at it since it ran out */
 		state = lock.state == PGPX_DLOCK_HELD &&

@@ -44,7 +44,7 @@ typedef struct PgpxLease
 /* Which timeout a call has given. */
 #define PGPX_TIMEOUT_DEFAULT (-1)	/* none: GUC, then the server's option */
 
-/* --- checkout.c ---------------------------------------------------------- */
+/* --- checkout.c, checkout_error.c ---------------------------------------- */
 
 /* The timeout that counts, in ms: the call's, the GUC's, the option's; 0: none. */
 extern int64 pgpx_lease_timeout(const PgpxTarget *target, int64 timeout);
@@ -97,6 +97,13 @@ extern PgpxLease *pgpx_lease_checkout_for(const char *server,
  *		returns how many are open.  Errors as of a checkout.
  */
 extern int	pgpx_lease_prewarm(const char *server, int n, PgpxTime deadline);
+
+/*
+ * pgpx_lease_check_endless
+ *		40P01 if this session holds a lease that others may wait for.  To be called
+ *		before it waits without a timeout, whatever for.
+ */
+extern void pgpx_lease_check_endless(void);
 
 /*
  * pgpx_lease_tell_worker

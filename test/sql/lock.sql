@@ -102,6 +102,16 @@ SELECT pgpool.try_lock('locker', 'b');
 SELECT :mask FROM test.err($$SELECT pgpool.lock('locker', 'b', '0')$$) AS e;
 SELECT :mask FROM test.err($$SELECT pgpool.lock('locker', 'b', '100 ms')$$) AS e;
 SELECT :mask FROM test.err($$SET LOCAL pgpool_ext.checkout_timeout = '50 ms'; SELECT pgpool.lock_xact('locker', 'b')$$) AS e;
+-- what it is for is told to those who see it in the view
+SET ROLE regress_pgpool_app;
+SELECT :mask FROM test.err($$SELECT pgpool.lock('locker', 'b', '0')$$) AS e;
+SELECT :mask FROM test.err($$SELECT pgpool.lock('locker', 'b', '100 ms')$$) AS e;
+RESET ROLE;
+GRANT pg_read_all_stats TO regress_pgpool_app;
+SET ROLE regress_pgpool_app;
+SELECT :mask FROM test.err($$SELECT pgpool.lock('locker', 'b', '0')$$) AS e;
+RESET ROLE;
+REVOKE pg_read_all_stats FROM regress_pgpool_app;
 SET statement_timeout = '200 ms';
 SELECT pgpool.lock('locker', 'b', '1 min');
 RESET statement_timeout;

@@ -53,6 +53,125 @@ is(join('', map { $_->error } @busy), '', 'eight sessions have locked and unlock
 is($holder->run("SELECT pgpool.lock_valid('keeper', 'kept', $token)"), 't', 'a lock was pinged meanwhile');
 is($holder->run("SELECT pgpool.unlock('keeper', 'kept', $token)"), 't', 'and is still held');
 
+# --- who waits for a lock, and for a connection to ask with, keeps no other user from
+# it: neither one whom the remote does not let in, nor one whose pool others have used up
+make_pool($one, $remote, server => 'contended', options => { pool_size => 1, on_unavailable => 'wait' });
+$one->safe_psql('postgres', <<'EOT');
+CREATE ROLE shut_out LOGIN;
+CREATE USER MAPPING FOR shut_out SERVER contended OPTIONS (user 'remote_app', password 'not this one');
+GRANT USAGE ON FOREIGN SERVER contended TO shut_out;
+EOT
+my $waiters = q{SELECT count(*) FROM pgpool.waiters WHERE server = 'contended'};
+my $shut_out = PgpxSession->new($one, user => 'shut_out');
+$shut_out->start(q{SELECT pgpool.lock('contended', 'balancer', '1 h')});
+ok(wait_until($one, $waiters, '1'), 'a user with a wrong password waits for a lock, and for a connection');
+my @app = map { PgpxSession->new($one, user => 'app') } 1 .. 3;
+$app[0]->run(q{SELECT pgpool.checkout('contended', '5 s')});
+is($app[0]->error, '', 'another one has leased all connections of his pool');
+$app[1]->start(q{SELECT pgpool.lock('contended', 'balancer', '1 h')});
+ok(wait_until($one, $waiters, '2'), 'and waits, too');
+$token = $holder->run(q{SELECT pgpool.lock('contended', 'balancer', '5 s')});
+like($token, qr/^\d+$/, 'a third one gets the lock') or diag($holder->error);
+is($holder->run("SELECT pgpool.unlock('contended', 'balancer', $token)"), 't', 'and releases it');
+$token = $holder->run(q{SELECT pgpool.try_lock('contended', 'balancer')});
+like($token, qr/^\d+$/, 'also without waiting') or diag($holder->error);
+
+# of the others each user's first is served, in whichever order
+$app[2]->start(q{SELECT pgpool.lock('contended', 'balancer', '1 h')});
+$busy[0]->start(q{SELECT pgpool.lock('contended', 'balancer', '1 h')});
+$app[0]->run('SELECT pgpool.checkin_all()');
+ok(wait_until($one, $waiters, '1'), 'there is a connection for all but one');
+is(scalar(grep { $_->done } @app[ 1, 2 ], $busy[0]), 0, 'they wait for the lock alone');
+$holder->run("SELECT pgpool.unlock('contended', 'balancer', $token)");
+my (@waiting, @served) = ($app[1], $app[2], $busy[0]);
+while (@waiting && @served < 3)
+{
+	my ($next) = grep { $_->done } @waiting;
+
+	last unless $next || wait_until($one, sub { ($next) = grep { $_->done } @waiting; $next ? 1 : 0 }, 1, 20);
+	my $higher = $next->finish;
+	cmp_ok($higher || 0, '>', $token, 'one of them has it') or diag($next->error);
+	$token = $higher;
+	push @served, $next;
+	@waiting = grep { $_ != $next } @waiting;
+	is(scalar(grep { $_->done } @waiting), 0, 'and nobody else');
+	is($next->run("SELECT pgpool.unlock('contended', 'balancer', $token)"), 't', 'until it releases it');
+}
+is(scalar(@served), 3, 'all are served');
+is(join(' ', map { $_ == $app[1] ? 'first' : 'second' } grep { $_ != $busy[0] } @served), 'first second', 'those of one user in their order');
+is($one->safe_psql('postgres', $waiters), '1', 'but for the one who has no connection');
+$one->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $shut_out->pid . ')');
+$shut_out->finish;
+$shut_out->failed('57014', qr/canceling statement/, 'he can be cancelled');
+
+# nor does one who asks for it, and does not wait for the answer: a release that may be
+# for nothing, and does not come to its end, is in nobody's way
+$remote->safe_psql('remote_db', <<'EOT');
+CREATE ROLE remote_slow LOGIN PASSWORD 'slow' IN ROLE remote_app;
+CREATE TABLE awake ();
+GRANT SELECT ON awake TO remote_app;
+CREATE FUNCTION doze() RETURNS trigger LANGUAGE plpgsql AS
+'BEGIN IF session_user = ''remote_slow'' AND NOT EXISTS (SELECT FROM public.awake) THEN PERFORM pg_sleep(60); END IF; RETURN NULL; END';
+CREATE TRIGGER doze BEFORE UPDATE ON pgpool_lock.locks EXECUTE FUNCTION doze();
+EOT
+$one->safe_psql('postgres', q{ALTER USER MAPPING FOR shut_out SERVER contended OPTIONS (SET user 'remote_slow', SET password 'slow')});
+$shut_out->start(q{SELECT pgpool.lock('contended', 'balancer', '1 h')});
+my $dozes = q{SELECT count(*) > 0 FROM pg_stat_activity WHERE usename = 'remote_slow' AND wait_event = 'PgSleep'};
+ok(wait_until($remote, $dozes, 't'), 'a question that is not answered');
+$one->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $shut_out->pid . ')');
+$shut_out->finish;
+$shut_out->failed('57014', qr/canceling statement/, 'is cancelled');
+ok(wait_until($remote, "$dozes AND application_name = 'pgpool_ext lock'", 't'), 'a release that is not answered either');
+$token = $holder->run(q{SELECT pgpool.lock('contended', 'balancer', '2 s')});
+like($token, qr/^\d+$/, 'the lock is free for others') or diag($holder->error);
+is($one->safe_psql('postgres', q{SELECT string_agg(state, ' ' ORDER BY state) FROM pgpool.locks WHERE name <> 'kept'}) // '', 'held releasing', 'meanwhile');
+$remote->safe_psql('remote_db', 'INSERT INTO awake DEFAULT VALUES');
+$remote->safe_psql('remote_db', q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'remote_slow'});
+is($holder->run("SELECT pgpool.unlock('contended', 'balancer', $token)"), 't', 'it is released');
+ok(wait_until($one, 'SELECT count(*) FROM pgpool.locks', '0'), 'and so is the other one');
+
+# --- without a timeout nobody waits for a lock who holds a lease that its holder may
+# wait for
+make_pool($one, $remote, server => 'endless', options => { pool_size => 2, checkout_timeout => '0' });
+$token = $holder->run(q{SELECT pgpool.lock('endless', 'x')});
+foreach my $i (0, 1)
+{
+	like($busy[$i]->run(q{SELECT pgpool.checkout('endless')}), qr/^\d+$/, 'a session has a lease');
+	$busy[$i]->start(q{SELECT pgpool.lock('endless', 'x')});
+}
+$holder->start(q{SELECT a FROM pgpool.query('endless', 'SELECT 42') AS t(a integer)});
+foreach my $i (0, 1)
+{
+	$busy[$i]->finish(20);
+	$busy[$i]->failed('40P01', qr/cannot wait without a timeout while this session holds a lease\nDETAIL:  This session holds 1 lease\./,
+		'and does not wait for a lock without a timeout');
+}
+$busy[1]->fails(q{SELECT pgpool.lock('endless', 'x', '100 ms')}, '55P03', qr/did not come free within 100 ms/, 'but with one');
+$busy[0]->run('SELECT pgpool.checkin_all()');
+is($holder->finish(20), '42', 'so the holder gets a connection');
+like($busy[1]->run(q{SELECT pgpool.lock('endless', 'y')}), qr/^\d+$/, 'a lock that is free is not waited for') or diag($busy[1]->error);
+$_->run('DISCARD ALL') foreach $holder, @busy[ 0, 1 ];
+
+# --- the user mapping is made anew while its user waits for a lock: what he gets is the
+# new pool's
+make_pool($one, $remote, server => 'moving');
+my $pools = q{SELECT count(*) FROM pgpool.stats WHERE server = 'moving' AND checkins > 0 AND pool_id};
+$token = $holder->run(q{SELECT pgpool.lock('keeper', 'moved', '10 s')});
+$app[0]->start(q{SELECT pgpool.lock('moving', 'moved', '1 min')});
+ok(wait_until($one, "$pools > 0", '1'), 'it has been asked for in vain');
+my $old = $one->safe_psql('postgres', q{SELECT pool_id FROM pgpool.pools WHERE server = 'moving'});
+$one->safe_psql('postgres', q{BEGIN; DROP USER MAPPING FOR app SERVER moving;}
+	  . q{ CREATE USER MAPPING FOR app SERVER moving OPTIONS (user 'remote_app', password '} . $REMOTE_APP_PASSWORD . q{'); COMMIT});
+ok(wait_until($one, "$pools > $old", '1'), 'and then through another pool');
+$holder->run("SELECT pgpool.unlock('keeper', 'moved', $token)");
+$token = $app[0]->finish(20);
+like($token, qr/^\d+$/, 'the lock is granted') or diag($app[0]->error);
+is($app[0]->run("SELECT pgpool.lock_valid('moving', 'moved', $token)"), 't', 'it is valid');
+ok(wait_until($one, q{SELECT last_ping IS NOT NULL FROM pgpool.locks WHERE server = 'moving'}, 't'), 'and pinged');
+is($app[0]->run("SELECT pgpool.unlock('moving', 'moved', $token)"), 't', 'and released');
+is($one->safe_psql('postgres', q{SELECT count(*) FROM pgpool.locks WHERE server = 'moving'}), '0', 'and nothing is left');
+$_->quit foreach @app, $shut_out;
+
 # --- a question is executed once more, as by a backend that got it before the
 # connection was lost: the very statement, from the remote's log
 $remote->safe_psql('postgres', q{ALTER ROLE remote_app SET log_statement = 'all'});
