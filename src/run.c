@@ -177,10 +177,7 @@ make_ready(PgpxRun *run)
 	PgpxTime	deadline;
 	PgpxTime	pause = CANCEL_AGAIN_US;
 
-	if (lease->broken != NULL)
-		pgpx_lease_broken(lease, lease->broken, NULL);
-	if (wire->phase == PGPX_WIRE_BROKEN)
-		pgpx_lease_broken(lease, wire->broken, NULL);
+	pgpx_lease_check_broken(lease);
 	if (wire->phase == PGPX_WIRE_IDLE)
 	{
 		/* the checkout of a call on a pool has looked just now */
