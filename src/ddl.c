@@ -310,6 +310,7 @@ release_callback(ResourceReleasePhase phase, bool is_commit, bool is_top_level,
 /*
  * DISCARD ALL of a local session returns its leases and releases its locks, as it
  * does with advisory locks: a pooler in front of this server sends it between two clients.
+ * Who comes next is another one to connections that are reset only then.
  *
  * COMMIT PREPARED commits changes that were another transaction's, of roles, too.
  */
@@ -340,6 +341,8 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	if (discards)
 	{
 		(void) pgpx_lease_return_all();
+		if (pgpx_shared != NULL)
+			pgpx_pool_forget_lessee((int) MyProcNumber, MyProcPid);
 		pgpx_dlock_release_all();
 	}
 	if (commits)

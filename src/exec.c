@@ -52,13 +52,15 @@ pgpx_guess_was_wrong(PgpxGuess *guess, PgpxRun *run, bool may_repeat)
 		memset(&run->error, 0, sizeof(run->error));
 		return true;
 	}
+
+	/* nothing may be thrown here: the lease is in use until pgpx_run_end */
 	run->error.sqlstate = ERRCODE_DATATYPE_MISMATCH;
 	run->error.detail = run->error.primary;
 	run->error.primary =
-		pstrdup("the remote result has other columns than the last time");
-	run->error.hint = pstrdup(run->lease->kept->wire.tx == 'I' ?
-							  "Send the statement again." :
-							  "Roll back on the lease, and run the statement again.");
+		"the remote result has other columns than the last time";
+	run->error.hint = run->lease->kept->wire.tx == 'I' ?
+		"Send the statement again." :
+		"Roll back on the lease, and run the statement again.";
 	return false;
 }
 

@@ -104,6 +104,17 @@ pgpx_lease_broken(PgpxLease *lease, const char *why, const char *remote_words)
 			 errhint("Return the lease and check a connection out again.")));
 }
 
+void
+pgpx_lease_check_broken(PgpxLease *lease)
+{
+	const PgpxWire *wire = &lease->kept->wire;
+
+	if (lease->broken != NULL)
+		pgpx_lease_broken(lease, lease->broken, NULL);
+	if (wire->phase == PGPX_WIRE_BROKEN)
+		pgpx_lease_broken(lease, wire->broken, NULL);
+}
+
 PgpxTime
 pgpx_lease_operation_deadline(const PgpxLease *lease)
 {
@@ -243,9 +254,19 @@ pgpx_lease_cancel(PgpxLease *lease)
 		pgpx_conn_ask_worker(conn, lease->worker);
 }
 
+/* Does the lease have a stream that can still be used? */
+static bool
+in_step(const PgpxLease *lease)
+{
+	return lease->broken == NULL &&
+		lease->kept->wire.phase != PGPX_WIRE_BROKEN;
+}
+
 /*
  * The lease is about to be returned with a transaction open on it: roll back,
- * which is a round trip that the caller has asked for by forgetting it.
+ * which is a round trip that the caller has asked for by forgetting it.  In the
+ * middle of an answer nothing can be sent; then its session ends, and with it what
+ * is open there.
  */
 static void
 roll_back(PgpxLease *lease)
@@ -256,6 +277,8 @@ roll_back(PgpxLease *lease)
 			(errcode(ERRCODE_WARNING),
 			 errmsg("lease " UINT64_FORMAT " was returned with an open remote transaction, which is rolled back",
 					lease->id)));
+	if (!pgpx_wire_at_boundary(wire))
+		return;
 	lease->in_use = true;
 	PG_TRY();
 	{
@@ -316,10 +339,9 @@ condition(PgpxLease *lease, PgpxEnd end, bool may_wait, int *owed,
 	PgpxConn   *conn = &pgpx_conns[lease->conn];
 	PgpxTarget *target = lease->target;
 	PgpxWire   *wire = &lease->kept->wire;
-	bool		in_step = lease->broken == NULL &&
-		wire->phase != PGPX_WIRE_BROKEN;
+	bool		usable = in_step(lease);
 
-	if (in_step && !pgpx_wire_at_boundary(wire))
+	if (usable && !pgpx_wire_at_boundary(wire))
 	{
 		*reason = end == PGPX_END_DISCARD ? PGPX_CLOSE_DISCARDED :
 											PGPX_CLOSE_HOLDER_DIED;
@@ -330,15 +352,15 @@ condition(PgpxLease *lease, PgpxEnd end, bool may_wait, int *owed,
 		*reason = PGPX_CLOSE_DISCARDED;
 		return PGPX_GIVE_CLOSE;
 	}
-	if (in_step && wire->tx != 'I')
+	if (usable && wire->tx != 'I')
 	{
 		*reason = PGPX_CLOSE_HOLDER_DIED;
 		return PGPX_GIVE_CLOSE;
 	}
-	if (!in_step || !reset_restores(lease))
+	if (!usable || !reset_restores(lease))
 	{
-		*reason = in_step || lease->not_run ? PGPX_CLOSE_RESET :
-											  PGPX_CLOSE_BROKEN;
+		*reason = usable || lease->not_run ? PGPX_CLOSE_RESET :
+											 PGPX_CLOSE_BROKEN;
 		return PGPX_GIVE_CLOSE;
 	}
 
@@ -409,8 +431,8 @@ pgpx_lease_return(PgpxLease *lease, PgpxEnd end, bool may_wait)
 	if (may_wait && end == PGPX_END_CHECKIN && lease->broken == NULL &&
 		lease->flight != NULL)
 		drop_flight(lease);
-	if (may_wait && end == PGPX_END_CHECKIN && lease->broken == NULL &&
-		pgpx_wire_at_boundary(&kept->wire) && kept->wire.tx != 'I')
+	if (may_wait && end == PGPX_END_CHECKIN && in_step(lease) &&
+		kept->wire.tx != 'I')
 		roll_back(lease);
 
 	if (end == PGPX_END_CHECKIN && pgpx_lease_carry(lease))

@@ -129,6 +129,9 @@ extern void pgpx_lease_check_revoked(PgpxLease *lease);
 pg_noreturn extern void pgpx_lease_broken(PgpxLease *lease, const char *why,
 										  const char *remote_words);
 
+/* Raise that again, if it is so. */
+extern void pgpx_lease_check_broken(PgpxLease *lease);
+
 /* Until when an operation of our own may last that begins now. */
 extern PgpxTime pgpx_lease_operation_deadline(const PgpxLease *lease);
 

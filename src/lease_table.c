@@ -102,8 +102,12 @@ before_commit(void)
 
 		if (lease->scope == PGPX_SCOPE_SESSION)
 			continue;
+
+		/* the hints would not help, and what was open is lost */
 		if (lease->flight != NULL || wire->tx != 'I')
-			pgpx_lease_check_revoked(lease);	/* the hints would not help */
+			pgpx_lease_check_revoked(lease);
+		if (wire->tx != 'I')
+			pgpx_lease_check_broken(lease);
 		if (lease->flight != NULL)
 			ereport(ERROR,
 					(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
@@ -111,8 +115,9 @@ before_commit(void)
 							lease->id),
 					 errdetail("A lease taken with checkout_xact ends with the local transaction, and what is in flight on it would be cancelled."),
 					 errhint("Take its result with pgpool.result before the local transaction ends.")));
-		if (lease->broken == NULL && pgpx_wire_at_boundary(wire) &&
-			wire->tx != 'I')
+
+		/* in the middle of an answer it is what the one before has said */
+		if (wire->tx != 'I')
 			ereport(ERROR,
 					(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
 					 errmsg("lease " UINT64_FORMAT " has an open remote transaction",

@@ -227,6 +227,13 @@ typedef struct PgpxUsage
 } PgpxUsage;
 
 /*
+ * pgpx_pool_forget_lessee
+ *		What a process has left on connections that it no longer leases is not its
+ *		own any more: as if somebody else came, though it may be the same one.
+ */
+extern void pgpx_pool_forget_lessee(int procno, int pid);
+
+/*
  * pgpx_pool_give
  *		End a lease and return its connection.
  *

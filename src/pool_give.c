@@ -107,6 +107,27 @@ note_lessee(PgpxConn *conn)
 	conn->last_user = conn->owner_user;
 }
 
+void
+pgpx_pool_forget_lessee(int procno, int pid)
+{
+	for (int i = 0; i < pgpx_shared->max_connections; i++)
+	{
+		PgpxConn   *conn = &pgpx_conns[i];
+		PgpxPool   *pool;
+		int			index = conn->pool;
+
+		/* only the process itself can become the last lessee meanwhile */
+		if (index < 0 || conn->last_pid != pid || conn->last_procno != procno)
+			continue;
+		pool = &pgpx_pools[index];
+		LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+		if (conn->pool == index && conn->last_pid == pid &&
+			conn->last_procno == procno)
+			conn->last_procno = -1;
+		LWLockRelease(pool->lock);
+	}
+}
+
 /*
  * Lock the pool of a lease; NULL, without the lock, if it was revoked: then its
  * id is gone.  The pool of a leased connection cannot change under its lessee.

@@ -16,10 +16,10 @@ typedef struct PgpxRemoteError
 	bool		set;
 	bool		fatal;			/* the remote has ended its session with it */
 	int			sqlstate;
-	char	   *primary;
-	char	   *detail;
-	char	   *hint;
-	char	   *context;
+	const char *primary;
+	const char *detail;
+	const char *hint;
+	const char *context;
 } PgpxRemoteError;
 
 /*

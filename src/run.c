@@ -177,10 +177,7 @@ make_ready(PgpxRun *run)
 	PgpxTime	deadline;
 	PgpxTime	pause = CANCEL_AGAIN_US;
 
-	if (lease->broken != NULL)
-		pgpx_lease_broken(lease, lease->broken, NULL);
-	if (wire->phase == PGPX_WIRE_BROKEN)
-		pgpx_lease_broken(lease, wire->broken, NULL);
+	pgpx_lease_check_broken(lease);
 	if (wire->phase == PGPX_WIRE_IDLE)
 	{
 		/* the checkout of a call on a pool has looked just now */
@@ -198,6 +195,13 @@ make_ready(PgpxRun *run)
 
 		if (pgpx_lease_drain(lease, 0, step, false))
 			break;
+		if (wire->phase == PGPX_WIRE_IDLE)
+		{
+			/* it has ended; what came behind it has not */
+			look(run);
+			break;
+		}
+		CHECK_FOR_INTERRUPTS();
 		pause *= 2;
 		if (wire->phase == PGPX_WIRE_BROKEN || pgpx_now() >= deadline)
 		{
@@ -361,7 +365,9 @@ clean_up(PgpxLease *lease, bool may_drain)
 
 	/* a statement that was not sent whole must not run later on */
 	pgpx_wire_abandon(wire);
-	if (wire->phase == PGPX_WIRE_BROKEN || pgpx_wire_at_boundary(wire))
+
+	/* at a boundary, also with part of a notice behind it, nothing runs */
+	if (wire->phase == PGPX_WIRE_BROKEN || wire->phase == PGPX_WIRE_IDLE)
 		return;
 	if (may_drain && code != ERRCODE_QUERY_CANCELED &&
 		code != ERRCODE_ADMIN_SHUTDOWN &&

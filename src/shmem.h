@@ -145,7 +145,7 @@ typedef struct PgpxConn
 	bool		leak_logged;	/* leak_warning has been given for this lease */
 	PgpxTime	waited;			/* duration */
 
-	int			last_procno;	/* the lessee before; -1: none */
+	int			last_procno;	/* the lessee before; -1: none, or as good as none */
 	int			last_pid;
 	Oid			last_user;
 

@@ -19,8 +19,6 @@
 #include "utils/typcache.h"
 #include "utils/xml.h"
 
-#include "remote_error.h"
-
 /* Does the text of a value of this type hold an instant with a time zone? */
 static bool
 holds_instant(Oid type)
@@ -62,7 +60,7 @@ pgpx_styles_check(const PgpxWire *wire, Oid type)
 			 errmsg("cannot read values of type %s while DateStyle of the remote session is not ISO",
 					format_type_be(type)),
 			 errdetail("DateStyle is \"%s\", in which abbreviations of time zones are ambiguous.",
-					   pgpx_text_clean(pstrdup(wire->datestyle))),
+					   wire->datestyle),
 			 errhint("Set DateStyle to ISO on the lease, or return the lease.")));
 }
 

@@ -119,6 +119,18 @@ pgpx_wire_break(PgpxWire *wire, const char *why)
 }
 
 /*
+ * Keep a value for the words of errors, which want text that is valid in any encoding.
+ */
+static void
+keep_value(char *to, size_t size, const char *value)
+{
+	strlcpy(to, value, size);
+	for (; *to != '\0'; to++)
+		if (*to < ' ' || *to > '~')
+			*to = '?';
+}
+
+/*
  * ParameterStatus: remember those that the decoding of values depends on.
  * Values are only ever compared or kept in bounded buffers.
  */
@@ -140,12 +152,12 @@ note_parameter(PgpxWire *wire, const char *data, size_t len)
 	}
 	else if (strcmp(data, "DateStyle") == 0)
 	{
-		strlcpy(wire->datestyle, value, sizeof(wire->datestyle));
+		keep_value(wire->datestyle, sizeof(wire->datestyle), value);
 		wire->datestyle_iso = strncmp(value, "ISO", 3) == 0;
 	}
 	else if (strcmp(data, "IntervalStyle") == 0)
 	{
-		strlcpy(wire->intervalstyle, value, sizeof(wire->intervalstyle));
+		keep_value(wire->intervalstyle, sizeof(wire->intervalstyle), value);
 		wire->intervalstyle_postgres = strcmp(value, "postgres") == 0;
 	}
 	return true;

@@ -393,6 +393,17 @@ pgpx_lease_broken(PgpxLease *lease, const char *why, const char *remote_words)
 			 errmsg("%s", why), remote_words ? errdetail("%s", remote_words) : 0));
 }
 
+void
+pgpx_lease_check_broken(PgpxLease *lease)
+{
+	const PgpxWire *wire = &lease->kept->wire;
+
+	if (lease->broken != NULL)
+		pgpx_lease_broken(lease, lease->broken, NULL);
+	if (wire->phase == PGPX_WIRE_BROKEN)
+		pgpx_lease_broken(lease, wire->broken, NULL);
+}
+
 bool
 pgpx_lease_flush(PgpxLease *lease, PgpxTime deadline)
 {

@@ -67,7 +67,7 @@ foreach my $path (glob('src/*.c src/*.h'))
 		$format =~ s/\\"/"/g;
 		$message{$format} = $path unless $format =~ /^%s(?::|$)/;
 	}
-	$message{$1} = $path while $text =~ /primary =\s*pstrdup\("([^"]*)"\)/g;
+	$message{$1} = $path while $text =~ /primary =\s*(?:pstrdup\()?"([^"]*)"/g;
 	$message{ $1 =~ s/\\"/"/gr =~ s/%/%s/gr } = $path while $text =~ /RAISE EXCEPTION '([^']*)'/g;
 }
 

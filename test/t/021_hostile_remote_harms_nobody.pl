@@ -69,6 +69,8 @@ my %behaviours = (
 	# rows of another DateStyle, at once and bit by bit
 	style_a => sub { in_style($_[0], 'German, DMY', ['01.02.2020']) },
 	style_b => sub { in_style($_[0], 'German, DMY', ['02.02.2020'], ['03.02.2020'], ['04.02.2020']) },
+	style_raw => sub { in_parameter($_[0], DateStyle => "\xFF\xFE\x01", ['02.02.2020']) },
+	interval_raw => sub { in_parameter($_[0], IntervalStyle => "\xFF\xFE\x01", ['1 day']) },
 	style_c => sub { in_style($_[0], 'ISO, MDY', ['02/05/2020'], ['02/06/2020'], ['02/07/2020']) },
 
 	login_garbage => { login => sub { $_[0]->send("HTTP/1.1 400 Bad Request\r\n\r\n") } },
@@ -83,8 +85,15 @@ sub in_style
 {
 	my ($fake, $style, @rows) = @_;
 
+	return in_parameter($fake, DateStyle => $style, @rows);
+}
+
+sub in_parameter
+{
+	my ($fake, $name, $value, @rows) = @_;
+
 	$fake->receive;
-	$fake->send(message('S', "DateStyle\0$style\0"), $fake->described);
+	$fake->send(message('S', "$name\0$value\0"), $fake->described);
 	foreach my $some (@rows)
 	{
 		$fake->send(map { row($_) } @$some);
@@ -272,6 +281,28 @@ EOT
 	join(', ', 's_style_a 2020-02-01', (map { "s_style_b 2020-02-0$_" } 2 .. 4), (map { "s_style_c 2020-02-0$_" } 5 .. 7))
 	  . "\nISO, MDY",
 	'each server is read in its own DateStyle');
+
+# what is no style is an error, in whose words only text is, that can be kept
+$session->run('CREATE TABLE kept (msg text)');
+foreach ([ style_raw => 'date', qr/"DateStyle": "\?\?\?/ ], [ interval_raw => 'interval', qr/"IntervalStyle": "\?\?\?"/ ])
+{
+	my ($what, $type, $pattern) = @$_;
+
+	$session->run(<<"EOT", 20);
+DO \$\$
+DECLARE
+	detail text;
+BEGIN
+	PERFORM * FROM pgpool.query('s_$what', 'select 1') AS t(a $type);
+EXCEPTION WHEN OTHERS THEN
+	GET STACKED DIAGNOSTICS detail = PG_EXCEPTION_DETAIL;
+	INSERT INTO kept VALUES (concat_ws(' ', SQLERRM, detail));
+END \$\$
+EOT
+	like($session->run(q{SELECT convert_from(convert_to(msg, 'UTF8'), 'UTF8') FROM kept; TRUNCATE kept}), $pattern, "$what: its error is text")
+	  or diag($session->error);
+}
+harmless('wrong styles');
 
 foreach my $what (grep { /^login/ } sort keys %behaviours)
 {

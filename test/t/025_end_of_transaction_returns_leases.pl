@@ -72,6 +72,65 @@ foreach my $end ('COMMIT', "PREPARE TRANSACTION 's'")
 	is_free('and the lease returned');
 	is($remote->safe_psql('remote_db', 'SELECT count(*) FROM t WHERE a = 3'), '0', 'rolled back at the remote');
 }
+
+# .. also where a statement in it was left in the middle of its answer, and where nothing
+# is left of it because the connection was lost
+$local->safe_psql('postgres', <<'EOT');
+CREATE FUNCTION attempt(lease bigint, sql text) RETURNS text LANGUAGE plpgsql AS $$
+BEGIN
+	PERFORM * FROM pgpool.query(lease, sql) AS t(a int);
+	RETURN 'no error';
+EXCEPTION WHEN OTHERS THEN
+	RETURN SQLSTATE;
+END $$
+EOT
+my $open = "$take SELECT pgpool.exec(:lease, 'begin'); SELECT pgpool.exec(:lease, 'insert into t values (4)');\n";
+
+# The next statement on the lease fails, and the transaction here goes on.
+sub is_swallowed
+{
+	my ($sql, $sqlstate, $name) = @_;
+
+	return is($session->run("SELECT attempt(:lease, \$\$$sql\$\$)"), $sqlstate, "$name: an error is swallowed");
+}
+
+foreach my $rows (10, 1_000_000)
+{
+	my $some = "select g || 'x' from generate_series(1, $rows) g";
+
+	foreach my $end ('COMMIT', "PREPARE TRANSACTION 's'")
+	{
+		$session->run("BEGIN; $open");
+		is_swallowed($some, '22P02', "$rows rows");
+		$session->fails($end, '25001', qr/open remote transaction/, "$rows rows: $end is refused");
+		is_free('and the lease returned');
+	}
+	$session->run("BEGIN; $open");
+	is_swallowed($some, '22P02', "$rows rows");
+	$session->run('SELECT pgpool.checkin(:lease)');
+	like($session->error, qr/WARNING:.*was returned with an open remote transaction/, "$rows rows: a checkin warns");
+	is($session->run('COMMIT') . $session->error, '', "$rows rows: and then there is nothing to refuse");
+	is_free('and the lease returned');
+}
+foreach my $what ('open', 'returned', 'none')
+{
+	$session->run('BEGIN; ' . ($what eq 'none' ? "$take SELECT pgpool.exec(:lease, 'select 1')" : $open));
+	my $pid = $session->run("SELECT * FROM pgpool.query(:lease, 'select pg_backend_pid()') AS t(a int)");
+
+	$remote->safe_psql('postgres', "SELECT pg_terminate_backend($pid, 20000)");
+	is_swallowed('select 1', '08006', "lost, $what");
+	$session->run('SELECT pgpool.checkin(:lease)') if $what eq 'returned';
+	if ($what eq 'open')
+	{
+		$session->fails('COMMIT', '08006', qr/connection to server "one" was lost/, 'COMMIT with a remote transaction that was lost is refused');
+	}
+	else
+	{
+		is($session->run('COMMIT') . $session->error, '', "lost, $what: COMMIT is not refused");
+	}
+	is_free('and the lease returned');
+}
+is($remote->safe_psql('remote_db', 'SELECT count(*) FROM t WHERE a = 4'), '0', 'all of them rolled back at the remote');
 is($session->run('SELECT count(*) FROM pg_prepared_xacts'), '0', 'nothing is left prepared');
 
 # Savepoints

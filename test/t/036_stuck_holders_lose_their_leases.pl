@@ -94,6 +94,37 @@ like(lease($others[0], 'timed'), qr/^\d+$/, 'timed: a stuck holder of a lost con
 $holder->fails("SELECT pgpool.exec($lease, 'select 1')", 'PX002', qr/has timed out/, 'timed: and is told');
 $_->run('SELECT pgpool.checkin_all()') foreach $holder, $others[0];
 
+# --- the time in the queue is none of the lease's, also if what comes of it is dead and
+# another connection is taken
+SKIP:
+{
+	skip 'over TLS the worker, which stands still, is asked', 2 if over_tls();
+	make_pool($local, $remote, server => 'waited', options => { pool_size => 2 });
+	my @used = map { lease($holder, 'waited') } 1 .. 2;
+	my @pids = map { remote_pid($holder, $_) } @used;
+	my $worker = worker_pid($local);
+
+	# the one that came back last is the first to be taken
+	foreach my $n (0, 1)
+	{
+		$holder->run("SELECT pgpool.checkin($used[$n])");
+		wait_until($local, q{SELECT count(*) FROM pgpool.connections WHERE server = 'waited' AND state = 'idle'}, $n + 1) or die 'not idle';
+	}
+	$others[0]->run(q{SELECT pgpool.pause('waited')});
+	$holder->start(q{SELECT pgpool.checkout('waited', '60 s')});
+	wait_until($local, q{SELECT count(*) FROM pgpool.waiters WHERE now() - waiting_since > '3 s'}, '1') or die 'no waiter';
+	kill 'STOP', $worker;
+	$remote->safe_psql('postgres', "SELECT pg_terminate_backend($pids[1], 20000)");
+	my $resumed = $others[0]->run('SELECT clock_timestamp()');
+	$others[0]->run(q{SELECT pgpool.resume('waited')});
+	$lease = $holder->finish(30);
+	is(remote_pid($holder, $lease), $pids[0], 'waited: the first connection is dead, the other one is taken');
+	is( $others[0]->run("SELECT leased_at > timestamptz '$resumed' - interval '1 s' FROM pgpool.leases WHERE lease = $lease"),
+		't', 'waited: the lease begins when it has it');
+	kill 'CONT', $worker;
+	$holder->run('SELECT pgpool.checkin_all()');
+}
+
 # --- terminate, and the place is used again before the holder looks
 make_pool($local, $remote, server => 'ended', options => { pool_size => 1 });
 my @ended;

@@ -448,6 +448,29 @@ is($wrong, '', 'no memory in a session: an error, and all is as it was');
 cmp_ok($failed, '>=', 10, "that was $failed times");
 check_invariants($local);
 
+# .. and where what was remembered of a result is wrong, after which its lease is of use
+my %ends;
+$wrong = '';
+$remote->safe_psql('remote_db', 'CREATE TABLE guessed AS SELECT i AS a, i AS b FROM generate_series(1, 1000) AS i; ALTER TABLE guessed OWNER TO remote_app');
+foreach my $n (1 .. 12)
+{
+	my $session = PgpxSession->new($local);
+	my $guessed = "SELECT sum(a) FROM pgpool.query(:lease, 'select * from guessed') AS t(a int, b int)";
+
+	$session->run("SELECT pgpool.checkout('one', '30 s') AS lease \\gset");
+	$session->run("$guessed; SELECT pgpool.exec(:lease, 'begin; alter table guessed drop b')");
+	disarm();
+	$session->run("SET pgpool_ext.debug_oom = $n");
+	$session->run($guessed);
+	$ends{ $session->sqlstate }++;
+	$session->run('RESET pgpool_ext.debug_oom');
+	$session->run("SELECT pgpool.exec(:lease, 'rollback'); SELECT pgpool.checkin(:lease)");
+	$wrong .= "$n: " . $session->error if $session->error ne '';
+	$session->quit;
+}
+is($wrong, '', 'no memory when a guess is wrong: an error, and the lease can be used');
+is(join(' ', sort keys %ends), '42804 53200', 'both were the end of it');
+
 # .. and in the worker, which ends and starts again.
 my $ended = 0;
 foreach my $n (1 .. 6, 10)

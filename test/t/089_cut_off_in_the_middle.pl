@@ -10,11 +10,33 @@ use PgpxProxy;
 use PgpxTest;
 use Test::More;
 
+# What a fake server is told by files.
+my ($ended, $whole) = map { PostgreSQL::Test::Utils::tempdir . $_ } '/ended', '/whole';
+my $late = message('N', "SNOTICE\0VNOTICE\0C00000\0Mlate\0\0");
+
+sub said
+{
+	select undef, undef, undef, 0.01 until -e $_[0];
+	return;
+}
+
 my $fake = PgpxFakeServer->new(
 	# the beginning of a notice behind the answer, and no more
 	half => sub { $_[0]->receive; $_[0]->send($_[0]->answer('1')); select undef, undef, undef, 0.1; $_[0]->send("N\0\0\0\x40SNOT"); sleep },
 	# .. in one piece with it
 	behind => sub { $_[0]->receive; $_[0]->send($_[0]->answer('1') . "N\0\0\0\x40SNOT"); sleep },
+	# .. behind one that was cancelled, late; the rest of it comes later still
+	late => sub {
+		my ($fake) = @_;
+
+		$fake->receive;
+		$fake->send($fake->described, row('1'));
+		said($ended);
+		$fake->send(failure(S => 'ERROR', V => 'ERROR', C => '57014', M => 'canceled'), ready(), substr($late, 0, 5));
+		said($whole);
+		$fake->send(substr $late, 5);
+		$fake->serve;
+	},
 	fatal => sub { $_[0]->receive; $_[0]->send($_[0]->described, failure(S => 'FATAL', V => 'FATAL', C => '57P01', M => 'so long'), ready()); sleep });
 my $remote = remote_node('remote');
 my $proxy = PgpxProxy->new($remote->port);
@@ -24,6 +46,7 @@ make_pool($local, $proxy, server => 'far', options => {%options});
 make_pool($local, $proxy, server => 'single', options => { %options, pool_size => 1, operation_timeout => '20 s' });
 make_pool($local, $proxy, server => 'transfer', options => { %options, pool_size => 1, reset => 'on_transfer', reset_command => 'select pg_sleep(603)' });
 make_pool($local, $fake, server => $_, remote_dbname => $_, options => { %options, sslmode => PgpxFakeServer::sslmode() }) foreach qw(half behind fatal);
+make_pool($local, $fake, server => "patient_$_", remote_dbname => $_, options => { %options, operation_timeout => '20 s', sslmode => PgpxFakeServer::sslmode() }) foreach qw(behind late);
 my ($session, $other) = map { PgpxSession->new($local) } 1 .. 2;
 
 sub works
@@ -189,6 +212,26 @@ $session->run(q{SELECT pgpool.checkout('behind') AS lease \gset});
 $session->run(q{SELECT pgpool.send(:lease, 'select 1'); SELECT pgpool.wait(:lease)});
 is($session->run('SELECT pgpool.checkin(:lease)'), '', 'half a notice behind an answer that nobody takes');
 is($local->safe_psql('postgres', q{SELECT count(*) FROM pgpool.connections WHERE server = 'behind' AND state IN ('idle', 'owed')}), '0', 'its connection is not kept');
+
+# .. and behind one that somebody takes: the wait for the rest can be left, and nothing is cancelled
+$session->run(q{SELECT pgpool.checkout('patient_behind') AS lease \gset});
+is($session->run(q{SELECT a FROM pgpool.query(:lease, 'select 1') AS t(a int)}), '1', 'half a notice behind an answer');
+$session->fails(q{SET statement_timeout = '300 ms'; SELECT pgpool.exec(:lease, 'select 1')}, '57014', qr/statement timeout/, 'who waits for the rest can leave');
+is($local->safe_psql('postgres', q{SELECT state FROM pgpool.leases WHERE server = 'patient_behind'}), 'idle', 'nothing runs that would have to be cancelled');
+$session->run('RESET statement_timeout; SELECT pgpool.checkin_all()');
+
+# behind the end of a statement that was cancelled: it is waited for, which can be left
+$session->run(q{SELECT pgpool.checkout('patient_late') AS lease \gset});
+$session->run(q{SET statement_timeout = '300 ms'});
+$session->fails(q{SELECT a FROM pgpool.query(:lease, 'select 1') AS t(a int)}, '57014', qr/statement timeout/, 'a statement does not end');
+PostgreSQL::Test::Utils::append_to_file($ended, 'x');
+$session->fails(q{SELECT pgpool.exec(:lease, 'select 1')}, '57014', qr/statement timeout/, 'it has, and half a notice is behind it') foreach 1 .. 2;
+PostgreSQL::Test::Utils::append_to_file($whole, 'x');
+is($session->run(q{RESET statement_timeout; SELECT a FROM pgpool.query(:lease, 'select 1') AS t(a int)}), '1', 'the notice is whole, and the lease works on')
+  or diag($session->error);
+like($session->error, qr/NOTICE:.*late/, 'it is passed on, if late');
+$session->run('SELECT pgpool.checkin_all()');
+is($local->safe_psql('postgres', q{SELECT closed_broken + closed_reset + closed_holder_died FROM pgpool.stats WHERE server = 'patient_late'}), '0', 'its connection is kept');
 $session->run(q{SELECT pgpool.checkout('fatal') AS lease \gset});
 $session->fails(q{SELECT a FROM pgpool.query(:lease, 'select 1') AS t(a int)}, '08006', qr/The remote server said: so long/, 'a FATAL error with a boundary behind it is an end all the same');
 $session->run('SELECT pgpool.checkin_all()');

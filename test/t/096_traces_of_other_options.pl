@@ -61,6 +61,12 @@ is(traces($first), 'left1', 'on_transfer: one\'s own traces stay');
 is(traces($second), '0', '.. and are not for others');
 is(traces($first), '0', '.. after whom they are gone');
 $first->run("SELECT pgpool.exec('mine', \$\$$LEAVE\$\$)");
+$first->run('DISCARD ALL');
+is(traces($first), '0', '.. nor are they one\'s own after a DISCARD ALL, as between two clients of a pooler');
+
+$first->run("SELECT pgpool.exec('mine', \$\$$LEAVE\$\$)");
+$first->run('DISCARD PLANS');
+is(traces($first), 'left1', '.. but for that they stay');
 $local->safe_psql('postgres', "ALTER SERVER mine OPTIONS (SET reset 'always')");
 is(traces($first), '0', 'always: one\'s own traces are gone, too');
 $_->quit foreach $first, $second;
