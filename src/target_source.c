@@ -135,6 +135,29 @@ pgpx_source_value(List *options, const char *name)
 	return NULL;
 }
 
+static bool
+is_supported(const char *wrapper)
+{
+	return strcmp(wrapper, "pgpool_fdw") == 0 ||
+		strcmp(wrapper, "postgres_fdw") == 0 ||
+		strcmp(wrapper, "dblink_fdw") == 0;
+}
+
+bool
+pgpx_source_has_pools(Oid wrapper)
+{
+	HeapTuple	row = SearchSysCache1(FOREIGNDATAWRAPPEROID,
+									  ObjectIdGetDatum(wrapper));
+	bool		supported;
+
+	if (!HeapTupleIsValid(row))
+		return false;
+	supported = is_supported(
+		NameStr(((Form_pg_foreign_data_wrapper) GETSTRUCT(row))->fdwname));
+	ReleaseSysCache(row);
+	return supported;
+}
+
 static void
 read_wrapper(PgpxServerRow *server, Oid wrapper)
 {
@@ -147,8 +170,7 @@ read_wrapper(PgpxServerRow *server, Oid wrapper)
 			 wrapper);
 	name = NameStr(((Form_pg_foreign_data_wrapper) GETSTRUCT(row))->fdwname);
 	server->own_wrapper = strcmp(name, "pgpool_fdw") == 0;
-	if (!server->own_wrapper && strcmp(name, "postgres_fdw") != 0 &&
-		strcmp(name, "dblink_fdw") != 0)
+	if (!is_supported(name))
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("server \"%s\" cannot be used as a pool",
