@@ -299,7 +299,6 @@ checkout_for(const char *server, int64 timeout, bool only_try, PgpxScope scope,
 	c.waited = 0;
 	c.told_epoch = 0;
 	c.told_version = 0;
-	c.refreshed = false;
 	c.stale = false;
 	c.target = pgpx_target_get(server);
 	c.only_try = only_try;

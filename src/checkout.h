@@ -30,7 +30,6 @@ typedef struct PgpxCheckout
 	PgpxTime	waited;
 	uint64		told_epoch;		/* worker and version that we sent the */
 	uint64		told_version;	/* conninfo for */
-	bool		refreshed;		/* the catalogs were read again */
 	bool		stale;			/* what was granted is of newer options than ours */
 	const PgpxStatement *statement; /* that it is for; NULL: unknown */
 } PgpxCheckout;
