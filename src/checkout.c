@@ -184,7 +184,9 @@ again:
 		 * Options that came before the grant are seen, since the lock was held
 		 * when the queue was left; those that come now could as well come later.
 		 */
-		c->stale = !pgpx_pool_is_current_locked(pool, &c->target->fingerprint);
+		c->granted_ours = ticket->granted_version == ticket->options_version;
+		c->stale = !c->granted_ours ||
+			pool->options_version != ticket->options_version;
 		return true;
 	}
 
@@ -216,6 +218,7 @@ checkout(PgpxCheckout *c, PgpxLease *taken, PgpxLease *volatile *spare)
 	for (;;)
 	{
 		PgpxLease  *lease = taken;
+		PgpxSettled settled;
 
 		taken = NULL;
 		if (lease == NULL)
@@ -226,7 +229,9 @@ checkout(PgpxCheckout *c, PgpxLease *taken, PgpxLease *volatile *spare)
 			lease = *spare;
 			*spare = NULL;
 		}
-		switch (pgpx_checkout_settle(c, lease))
+		settled = pgpx_checkout_settle(c, lease);
+		c->stale = false;
+		switch (settled)
 		{
 			case PGPX_SETTLED:
 				return lease;
@@ -237,7 +242,7 @@ checkout(PgpxCheckout *c, PgpxLease *taken, PgpxLease *volatile *spare)
 											true);
 				break;
 			case PGPX_SETTLED_DEAD:
-				/* it had died while idle: the next one, unseen */
+				/* it had died, or leads elsewhere: the next one, unseen */
 				break;
 		}
 	}

@@ -14,6 +14,7 @@
 #include "commands/dbcommands.h"
 #include "utils/inval.h"
 
+#include "ddl.h"
 #include "handoff.h"
 #include "session_wait.h"
 
@@ -67,6 +68,9 @@ pgpx_checkout_lock_pool(PgpxCheckout *c)
 			if (!pgpx_checkout_refresh(c))
 				read_at = 0;
 		target = c->target;
+		if (target->uncommitted && target->pool >= 0)
+			pgpx_ddl_note_uncommitted(target->pool, target->pool_id);
+
 		pool = pgpx_pool_lock(target->pool, target->pool_id);
 		if (pool == NULL)
 		{
@@ -192,6 +196,8 @@ tell_again(PgpxCheckout *c, PgpxPool *pool, uint64 epoch)
 		read_at = pool->options_version;
 		version = pool->version;
 		current = pgpx_pool_is_current_locked(pool, &c->target->fingerprint);
+		pgpx_ticket_mine()->options_version =
+			current ? pool->options_version : 0;
 		LWLockRelease(pool->lock);
 	}
 

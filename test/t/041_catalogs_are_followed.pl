@@ -158,6 +158,18 @@ ok(alive(\%stage, $idle), 'PREPARE TRANSACTION: nothing happens');
 closes(\%stage, $idle, q(COMMIT PREPARED 'two'; SELECT 1), 'COMMIT PREPARED: the idle connection closes');
 closes(\%stage, $leased, sub { $holder->run("SELECT pgpool.checkin($lease)") }, 'COMMIT PREPARED: the leased one at checkin');
 
+# --- what a transaction has changed counts for itself, until it ends without a commit
+my $moved = q(BEGIN; ALTER SERVER shard OPTIONS (ADD application_name 'pgpool_ext moved'); SELECT pgpool.exec('shard', 'select 1'));
+my $there = q(SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgpool_ext moved');
+foreach my $end ('ROLLBACK', q(PREPARE TRANSACTION 'three'))
+{
+	is($other->run($moved) . $other->error, '1', "$end: its own statement goes");
+	is($remote->safe_psql('postgres', $there), '1', "$end: where the change says");
+	$other->run($end);
+	ok(wait_until($remote, $there, '0'), "$end: no connection of it is left");
+}
+$local->safe_psql('postgres', q(ROLLBACK PREPARED 'three'));
+
 # --- who asks for as long as it takes asks for what is so by then
 {
 	my $nobody = PostgreSQL::Test::Cluster::get_free_port();
