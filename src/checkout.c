@@ -185,7 +185,9 @@ again:
 		 * Options that came before the grant are seen, since the lock was held
 		 * when the queue was left; those that come now could as well come later.
 		 */
-		c->stale = !pgpx_pool_is_current_locked(pool, &c->target->fingerprint);
+		c->granted_ours = ticket->granted_version == ticket->options_version;
+		c->stale = !c->granted_ours ||
+			pool->options_version != ticket->options_version;
 		return true;
 	}
 
@@ -217,6 +219,7 @@ checkout(PgpxCheckout *c, PgpxLease *taken, PgpxLease *volatile *spare)
 	for (;;)
 	{
 		PgpxLease  *lease = taken;
+		PgpxSettled settled;
 
 		taken = NULL;
 		if (lease == NULL)
@@ -227,7 +230,9 @@ checkout(PgpxCheckout *c, PgpxLease *taken, PgpxLease *volatile *spare)
 			lease = *spare;
 			*spare = NULL;
 		}
-		switch (pgpx_checkout_settle(c, lease))
+		settled = pgpx_checkout_settle(c, lease);
+		c->stale = false;
+		switch (settled)
 		{
 			case PGPX_SETTLED:
 				return lease;
@@ -238,7 +243,7 @@ checkout(PgpxCheckout *c, PgpxLease *taken, PgpxLease *volatile *spare)
 											true);
 				break;
 			case PGPX_SETTLED_DEAD:
-				/* it had died while idle: the next one, unseen */
+				/* it had died, or leads elsewhere: the next one, unseen */
 				break;
 		}
 	}
@@ -300,7 +305,6 @@ checkout_for(const char *server, int64 timeout, bool only_try, PgpxScope scope,
 	c.waited = 0;
 	c.told_epoch = 0;
 	c.told_version = 0;
-	c.refreshed = false;
 	c.stale = false;
 	c.target = pgpx_target_get(server);
 	c.only_try = only_try;

@@ -30,8 +30,8 @@ typedef struct PgpxCheckout
 	PgpxTime	waited;
 	uint64		told_epoch;		/* worker and version that we sent the */
 	uint64		told_version;	/* conninfo for */
-	bool		refreshed;		/* the catalogs were read again */
-	bool		stale;			/* what was granted is of newer options than ours */
+	bool		granted_ours;	/* it was granted under options that we had read */
+	bool		stale;			/* .. or the pool has others than those by now */
 	const PgpxStatement *statement; /* that it is for; NULL: unknown */
 } PgpxCheckout;
 

@@ -142,18 +142,38 @@ is_late(const PgpxCheckout *c)
 
 /*
  * While we waited others have given the pool new options; the lease is to end
- * under those.  False: the catalogs lead to another pool by now.
+ * under those, if they are what the catalogs say to us: a transaction sees its own
+ * changes before they are committed, and nobody else may follow it.  False: the
+ * connection is of other options, or the catalogs lead to another pool by now.
  */
 static bool
 renew_target(PgpxCheckout *c, PgpxLease *lease)
 {
-	c->stale = false;
+	PgpxFingerprint before = c->target->fingerprint;
+	PgpxPool   *pool;
+	bool		ours;
+
 	if (!pgpx_checkout_refresh(c))
 		return false;
 	pgpx_target_pin(c->target);
 	pgpx_target_unpin(lease->target);
 	lease->target = c->target;
-	return true;
+	if (c->granted_ours &&
+		memcmp(&before, &c->target->fingerprint, sizeof(before)) == 0)
+	{
+		/* only somebody else has other ones */
+		c->stale = false;
+		return true;
+	}
+
+	pool = pgpx_pool_lock(c->target->pool, c->target->pool_id);
+	if (pool == NULL)
+		return false;
+	ours = pgpx_pool_leads_to_locked(pool, &pgpx_conns[lease->conn],
+									 &c->target->fingerprint);
+	LWLockRelease(pool->lock);
+	c->stale = !ours;
+	return ours;
 }
 
 /*
@@ -276,10 +296,13 @@ pgpx_checkout_settle(PgpxCheckout *c, PgpxLease *lease)
 	}
 	PG_END_TRY();
 
-	if (settled == PGPX_SETTLED_DEAD ||
-		(settled == PGPX_SETTLED_LATE && touched))
-		unsettle(lease, PGPX_GIVE_CLOSE);
-	else if (settled == PGPX_SETTLED_LATE)
-		unsettle(lease, PGPX_GIVE_AS_IT_WAS);
+	if (settled != PGPX_SETTLED)
+	{
+		/* one that leads elsewhere may be right for who waits behind us */
+		bool		fit = settled == PGPX_SETTLED_LATE || c->stale;
+
+		unsettle(lease, fit && !touched ? PGPX_GIVE_AS_IT_WAS :
+				 PGPX_GIVE_CLOSE);
+	}
 	return settled;
 }

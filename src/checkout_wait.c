@@ -12,9 +12,13 @@
 #include "checkout.h"
 
 #include "commands/dbcommands.h"
+#include "utils/inval.h"
 
+#include "ddl.h"
 #include "handoff.h"
 #include "session_wait.h"
+
+#define MOST_READS 10			/* of catalogs that change each time */
 
 bool
 pgpx_checkout_refresh(PgpxCheckout *c)
@@ -48,11 +52,26 @@ pgpx_checkout_refresh(PgpxCheckout *c)
 PgpxPool *
 pgpx_checkout_lock_pool(PgpxCheckout *c)
 {
+	uint64		read_at = 0;	/* the options' version before we read ours anew */
+
 	for (;;)
 	{
-		PgpxTarget *target = c->target;
-		PgpxPool   *pool = pgpx_pool_lock(target->pool, target->pool_id);
+		PgpxTarget *target;
+		PgpxPool   *pool;
 
+		/*
+		 * What was changed, dropped or revoked since we have read it is not ours;
+		 * and what was changed while we read it may be half old and half new.
+		 */
+		AcceptInvalidationMessages();
+		for (int i = 0; i < MOST_READS && !c->target->valid; i++)
+			if (!pgpx_checkout_refresh(c))
+				read_at = 0;
+		target = c->target;
+		if (target->uncommitted && target->pool >= 0)
+			pgpx_ddl_note_uncommitted(target->pool, target->pool_id);
+
+		pool = pgpx_pool_lock(target->pool, target->pool_id);
 		if (pool == NULL)
 		{
 			PgpxPoolRef ref = {
@@ -66,6 +85,7 @@ pgpx_checkout_lock_pool(PgpxCheckout *c)
 			};
 
 			target->pool = pgpx_pool_find(&ref, &target->pool_id);
+			read_at = 0;
 
 			/* what was drawn and told was the former pool's */
 			c->number = 0;
@@ -81,7 +101,7 @@ pgpx_checkout_lock_pool(PgpxCheckout *c)
 		}
 		if (pgpx_pool_is_current_locked(pool, &target->fingerprint))
 			return pool;
-		if (c->refreshed)
+		if (read_at == pool->options_version)
 		{
 			pgpx_pool_adopt_locked(pool, NameStr(target->server_name),
 								   NameStr(target->user_name),
@@ -91,11 +111,13 @@ pgpx_checkout_lock_pool(PgpxCheckout *c)
 
 		/*
 		 * Our options differ from those of the pool.  The ones read last are
-		 * right, so look once more before we say so.
+		 * right, so look once more before we say so; and once more if somebody has
+		 * changed the pool meanwhile.
 		 */
+		read_at = pool->options_version;
 		LWLockRelease(pool->lock);
-		c->refreshed = true;
-		(void) pgpx_checkout_refresh(c);
+		if (!pgpx_checkout_refresh(c))
+			read_at = 0;
 	}
 }
 
@@ -157,19 +179,25 @@ static bool
 tell_again(PgpxCheckout *c, PgpxPool *pool, uint64 epoch)
 {
 	bool		current = false;
+	bool		retired = false;
 	uint64		version = 0;
+	uint64		read_at = 0;	/* as above */
 
-	for (int attempt = 0; attempt < 2 && !current; attempt++)
+	for (int attempt = 0; !current && (attempt < 2 || retired); attempt++)
 	{
 		if (attempt > 0 && !pgpx_checkout_refresh(c))
 			return false;
 		LWLockAcquire(pool->lock, LW_EXCLUSIVE);
-		if (attempt > 0 && pgpx_pool_is_retired_locked(pool))
+		retired = pgpx_pool_is_retired_locked(pool);
+		if (retired && read_at == pool->options_version)
 			pgpx_pool_adopt_locked(pool, NameStr(c->target->server_name),
 								   NameStr(c->target->user_name),
 								   &c->target->fingerprint, &c->target->opts);
+		read_at = pool->options_version;
 		version = pool->version;
 		current = pgpx_pool_is_current_locked(pool, &c->target->fingerprint);
+		pgpx_ticket_mine()->options_version =
+			current ? pool->options_version : 0;
 		LWLockRelease(pool->lock);
 	}
 

@@ -16,6 +16,9 @@
  * Roles belong to all databases, though, and nobody here can read the servers of
  * another one: sessions that are there are woken to hear of it now.
  *
+ * A session that uses what it has changed gives the pool options which may never be
+ * committed.  If they are not, it retires that pool at the end of its transaction.
+ *
  *-------------------------------------------------------------------------
  */
 #include "ddl.h"
@@ -54,6 +57,10 @@ typedef struct Stale
 
 static Stale *stale = NULL;		/* [max_pools], TopMemoryContext */
 static int	nstale = 0;
+
+/* pools that this transaction uses under options that it has changed */
+static Stale *uncommitted = NULL;	/* the same */
+static int	nuncommitted = 0;
 
 /* dropped servers that are paused, whose records go at commit */
 static Oid *gone = NULL;		/* the same */
@@ -223,6 +230,34 @@ retire_stale(void)
 	nstale = ngone = 0;
 }
 
+void
+pgpx_ddl_note_uncommitted(int pool, uint32 pool_id)
+{
+	int			i = 0;
+
+	if (uncommitted == NULL)
+		uncommitted =
+			MemoryContextAlloc(TopMemoryContext,
+							   pgpx_shared->max_pools * sizeof(Stale));
+	while (i < nuncommitted && uncommitted[i].pool != pool)
+		i++;
+	uncommitted[i].pool = pool;
+	uncommitted[i].pool_id = pool_id;
+	nuncommitted = Max(nuncommitted, i + 1);
+}
+
+/* What this transaction has changed is not to be, or not yet. */
+static void
+retire_uncommitted_instead(void)
+{
+	Stale	   *unused = stale;
+
+	stale = uncommitted;
+	nstale = nuncommitted;
+	uncommitted = unused;
+	nuncommitted = ngone = 0;
+}
+
 /* Is it a database that others' pools may have to follow in? */
 static bool
 has_pools(Oid database)
@@ -273,8 +308,11 @@ xact_callback(XactEvent event, void *arg)
 			break;
 		case XACT_EVENT_ABORT:
 		case XACT_EVENT_PREPARE:
-			nstale = ngone = 0;
+			retire_uncommitted_instead();
 			roles_changed = false;
+			break;
+		case XACT_EVENT_COMMIT:
+			nuncommitted = 0;
 			break;
 		default:
 			break;
@@ -282,19 +320,21 @@ xact_callback(XactEvent event, void *arg)
 }
 
 /*
- * The transaction has committed, and has told the other sessions to forget what
- * they know of the catalogs.  Not before: who is woken reads them at once, and
- * would take the old options for the new ones.
+ * The transaction has ended and, if it has committed, has told the other sessions to
+ * forget what they know of the catalogs.  Not before: who is woken reads them at
+ * once, and would take the old options for the new ones.
  */
 static void
 release_callback(ResourceReleasePhase phase, bool is_commit, bool is_top_level,
 				 void *arg)
 {
-	if (phase != RESOURCE_RELEASE_LOCKS || !is_commit || !is_top_level ||
+	if (phase != RESOURCE_RELEASE_LOCKS || !is_top_level ||
 		pgpx_shared == NULL || !OidIsValid(MyDatabaseId))
 		return;
 	if (nstale > 0 || ngone > 0)
 		retire_stale();
+	if (!is_commit)
+		return;
 	if (roles_changed)
 	{
 		roles_changed = false;

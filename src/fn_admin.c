@@ -21,6 +21,7 @@
 #include "fn_args.h"
 #include "lease.h"
 #include "session_wait.h"
+#include "target_source.h"
 
 PG_FUNCTION_INFO_V1(pgpx_pause);
 PG_FUNCTION_INFO_V1(pgpx_resume);
@@ -32,9 +33,12 @@ PG_FUNCTION_INFO_V1(pgpx_terminate);
 
 #define DRAIN_LOOK_US (20 * 1000)	/* how often drain looks */
 
-/* The servers that a call is about: one, or all that the user may steer. */
+/*
+ * The servers that a call is about: one, or all that the user may steer; to_pause:
+ * of those that can have pools, since a paused server takes up a place.
+ */
 static List *
-servers_of_call(FunctionCallInfo fcinfo)
+servers_of_call(FunctionCallInfo fcinfo, bool to_pause)
 {
 	Oid			user = GetUserId();
 	bool		signals = has_privs_of_role(user, ROLE_PG_SIGNAL_BACKEND);
@@ -57,10 +61,12 @@ servers_of_call(FunctionCallInfo fcinfo)
 	scan = systable_beginscan(rel, InvalidOid, false, NULL, 0, NULL);
 	while (HeapTupleIsValid(row = systable_getnext(scan)))
 	{
-		Oid			oid = ((Form_pg_foreign_server) GETSTRUCT(row))->oid;
+		Form_pg_foreign_server form =
+			(Form_pg_foreign_server) GETSTRUCT(row);
 
-		if (signals || pgpx_server_ownercheck(oid, user))
-			servers = lappend_oid(servers, oid);
+		if ((signals || pgpx_server_ownercheck(form->oid, user)) &&
+			(!to_pause || pgpx_source_has_pools(form->srvfdw)))
+			servers = lappend_oid(servers, form->oid);
 	}
 	systable_endscan(scan);
 	table_close(rel, AccessShareLock);
@@ -150,7 +156,7 @@ reconnect_action(PgpxPool *pool, PgpxWake *wake)
 Datum
 pgpx_pause(PG_FUNCTION_ARGS)
 {
-	pause_servers(servers_of_call(fcinfo), true, false);
+	pause_servers(servers_of_call(fcinfo, true), true, false);
 	PG_RETURN_VOID();
 }
 
@@ -158,7 +164,7 @@ pgpx_pause(PG_FUNCTION_ARGS)
 Datum
 pgpx_resume(PG_FUNCTION_ARGS)
 {
-	List	   *servers = servers_of_call(fcinfo);
+	List	   *servers = servers_of_call(fcinfo, false);
 
 	pause_servers(servers, false, false);
 	each_pool(servers, resume_action);
@@ -169,7 +175,7 @@ pgpx_resume(PG_FUNCTION_ARGS)
 Datum
 pgpx_reconnect(PG_FUNCTION_ARGS)
 {
-	each_pool(servers_of_call(fcinfo), reconnect_action);
+	each_pool(servers_of_call(fcinfo, false), reconnect_action);
 	PG_RETURN_VOID();
 }
 
@@ -177,7 +183,7 @@ pgpx_reconnect(PG_FUNCTION_ARGS)
 Datum
 pgpx_reset_stats(PG_FUNCTION_ARGS)
 {
-	each_pool(servers_of_call(fcinfo), reset_action);
+	each_pool(servers_of_call(fcinfo, false), reset_action);
 	PG_RETURN_VOID();
 }
 
@@ -205,7 +211,7 @@ Datum
 pgpx_drain(PG_FUNCTION_ARGS)
 {
 	static uint32 wait_event = 0;
-	List	   *servers = servers_of_call(fcinfo);
+	List	   *servers = servers_of_call(fcinfo, true);
 	PgpxTime	deadline = pgpx_arg_deadline(fcinfo, 1);
 
 	pause_servers(servers, true, true);
@@ -238,7 +244,7 @@ pgpx_prewarm(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("n must be zero or positive")));
-	(void) servers_of_call(fcinfo); /* may the user steer it? */
+	(void) servers_of_call(fcinfo, false);	/* may the user steer it? */
 	deadline = pgpx_arg_deadline(fcinfo, 2);
 	PG_RETURN_INT32(pgpx_lease_prewarm(server, n, deadline));
 }

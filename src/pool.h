@@ -77,6 +77,11 @@ extern int	pgpx_pool_find(const PgpxPoolRef *ref, uint32 *pool_id);
 extern bool pgpx_pool_is_current_locked(const PgpxPool *pool,
 										const PgpxFingerprint *fingerprint);
 
+/* The same, and was the connection opened under them? */
+extern bool pgpx_pool_leads_to_locked(const PgpxPool *pool,
+									  const PgpxConn *conn,
+									  const PgpxFingerprint *fingerprint);
+
 /*
  * pgpx_pool_adopt_locked
  *		New options: a new version.  Connections of the old one close, those
@@ -254,8 +259,8 @@ extern bool pgpx_pool_give(PgpxConn *conn, uint64 lease_id, PgpxEnd end,
  *		options say that the fingerprint stands for.
  *
  * Returns the ticket; NULL if there is none such, or the connection is not to be
- * used again, or the pool has other options by now, or the lease is not the
- * caller's any more: then nothing is done.
+ * used again, or the pool's options are no longer the caller's, or not the ticket's,
+ * or the lease is not the caller's any more: then nothing is done.
  */
 extern PgpxTicket *pgpx_pool_carry(PgpxConn *conn, uint64 lease_id,
 								   const PgpxFingerprint *fingerprint,

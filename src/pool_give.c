@@ -188,6 +188,7 @@ pgpx_pool_carry(PgpxConn *conn, uint64 lease_id,
 	first = pool->queue_head >= 0 ? &pgpx_tickets[pool->queue_head] : NULL;
 	if (first == NULL ||
 		pg_atomic_read_u32(&first->offer) != PGPX_OFFER_OPEN ||
+		first->options_version != pool->options_version ||
 		!pgpx_pool_is_current_locked(pool, fingerprint) ||
 		pgpx_pool_is_paused(pool) ||
 		pg_atomic_read_u32(&conn->cancel) != PGPX_CANCEL_NONE ||

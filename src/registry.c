@@ -256,6 +256,14 @@ pgpx_pool_is_current_locked(const PgpxPool *pool,
 	return memcmp(&pool->fingerprint, fingerprint, sizeof(*fingerprint)) == 0;
 }
 
+bool
+pgpx_pool_leads_to_locked(const PgpxPool *pool, const PgpxConn *conn,
+						  const PgpxFingerprint *fingerprint)
+{
+	return conn->version >= pool->options_version &&
+		pgpx_pool_is_current_locked(pool, fingerprint);
+}
+
 /* Connections of the version before close, those that are leased at checkin. */
 static void
 close_old_locked(PgpxPool *pool)

@@ -7,8 +7,9 @@
  *
  * - The invalidation callback comes at any time, also in the middle of a build
  *	 or in abort: it sets flags and does nothing else.
- * - A change that comes during a build leaves the result usable now, and has
- *	 the next caller build again.
+ * - A change that comes during a build marks the result as out of date: the
+ *	 next caller builds again, and so does a checkout before it gives a pool
+ *	 options which may be half old and half new.
  * - Secrets live in a target's own memory and are wiped with it.
  *
  *-------------------------------------------------------------------------

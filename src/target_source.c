@@ -19,6 +19,7 @@
 
 #include "access/htup_details.h"
 #include "access/reloptions.h"
+#include "access/xact.h"
 #include "catalog/pg_foreign_data_wrapper.h"
 #include "catalog/pg_foreign_server.h"
 #include "catalog/pg_user_mapping.h"
@@ -60,6 +61,16 @@ no_such_server(const char *name, const char *of)
 					 "\"%s\".",
 					 of) :
 			 digits ? errhint("If this is a lease, cast it to bigint.") : 0));
+}
+
+/* A row that a target is made of: is it a change of our own that may not stay? */
+static void
+note_row(PgpxTarget *target, HeapTuple row)
+{
+	TransactionId by = HeapTupleHeaderGetXmin(row->t_data);
+
+	if (TransactionIdIsCurrentTransactionId(by))
+		target->uncommitted = true;
 }
 
 static List *
@@ -135,8 +146,31 @@ pgpx_source_value(List *options, const char *name)
 	return NULL;
 }
 
+static bool
+is_supported(const char *wrapper)
+{
+	return strcmp(wrapper, "pgpool_fdw") == 0 ||
+		strcmp(wrapper, "postgres_fdw") == 0 ||
+		strcmp(wrapper, "dblink_fdw") == 0;
+}
+
+bool
+pgpx_source_has_pools(Oid wrapper)
+{
+	HeapTuple	row = SearchSysCache1(FOREIGNDATAWRAPPEROID,
+									  ObjectIdGetDatum(wrapper));
+	bool		supported;
+
+	if (!HeapTupleIsValid(row))
+		return false;
+	supported = is_supported(
+		NameStr(((Form_pg_foreign_data_wrapper) GETSTRUCT(row))->fdwname));
+	ReleaseSysCache(row);
+	return supported;
+}
+
 static void
-read_wrapper(PgpxServerRow *server, Oid wrapper)
+read_wrapper(PgpxTarget *target, PgpxServerRow *server, Oid wrapper)
 {
 	HeapTuple	row;
 	const char *name;
@@ -145,10 +179,10 @@ read_wrapper(PgpxServerRow *server, Oid wrapper)
 	if (!HeapTupleIsValid(row))
 		elog(ERROR, "cache lookup failed for foreign-data wrapper %u",
 			 wrapper);
+	note_row(target, row);
 	name = NameStr(((Form_pg_foreign_data_wrapper) GETSTRUCT(row))->fdwname);
 	server->own_wrapper = strcmp(name, "pgpool_fdw") == 0;
-	if (!server->own_wrapper && strcmp(name, "postgres_fdw") != 0 &&
-		strcmp(name, "dblink_fdw") != 0)
+	if (!is_supported(name))
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("server \"%s\" cannot be used as a pool",
@@ -189,8 +223,8 @@ not_a_base(const PgpxServerRow *server, const char *base, const char *why)
 }
 
 static void
-read_server(PgpxServerRow *server, const char *name, Oid user,
-			const PgpxServerRow *of, PgpxFingerprint *fingerprint)
+read_server(PgpxTarget *target, PgpxServerRow *server, const char *name,
+			Oid user, const PgpxServerRow *of)
 {
 	HeapTuple	row = NULL;
 	Form_pg_foreign_server form;
@@ -201,6 +235,7 @@ read_server(PgpxServerRow *server, const char *name, Oid user,
 		row = SearchSysCache1(FOREIGNSERVERNAME, CStringGetDatum(name));
 	if (!HeapTupleIsValid(row))
 		no_such_server(name, of != NULL ? of->name : NULL);
+	note_row(target, row);
 	form = (Form_pg_foreign_server) GETSTRUCT(row);
 	server->oid = form->oid;
 	server->name = pstrdup(NameStr(form->srvname));
@@ -208,14 +243,14 @@ read_server(PgpxServerRow *server, const char *name, Oid user,
 	server->options = row_options(FOREIGNSERVERNAME, row,
 								  Anum_pg_foreign_server_srvoptions);
 	wrapper = form->srvfdw;
-	pgpx_source_hash_server(row, of != NULL ? fingerprint->base :
-											  fingerprint->server);
+	pgpx_source_hash_server(row, of != NULL ? target->fingerprint.base :
+											  target->fingerprint.server);
 	ReleaseSysCache(row);
 
 	check_usage(server, user, of);
 	if (of != NULL && server->oid == of->oid)
 		not_a_base(of, name, "It is the same server.");
-	read_wrapper(server, wrapper);
+	read_wrapper(target, server, wrapper);
 }
 
 /* The server that says where to connect: another one, if it has a base. */
@@ -231,8 +266,7 @@ read_base(PgpxTarget *target, PgpxSource *source, Oid user)
 		source->base = source->pool;
 		return;
 	}
-	read_server(&source->base, name, user, &source->pool,
-				&target->fingerprint);
+	read_server(target, &source->base, name, user, &source->pool);
 	if (source->base.own_wrapper &&
 		pgpx_source_value(source->base.options, "base_server") != NULL)
 		not_a_base(&source->pool, name, "It has a base server itself.");
@@ -284,17 +318,31 @@ refuse_mapping(const PgpxSource *source, const char *user_name, Oid user)
 					 source->base.name)));
 }
 
+/* The local user: his name is the remote one's, if nothing else is said. */
+static void
+read_user(PgpxTarget *target, Oid user)
+{
+	HeapTuple	row = SearchSysCache1(AUTHOID, ObjectIdGetDatum(user));
+
+	if (HeapTupleIsValid(row))
+	{
+		note_row(target, row);
+		ReleaseSysCache(row);
+	}
+	target->user = user;
+	namestrcpy(&target->user_name, GetUserNameFromId(user, false));
+	target->fingerprint.user =
+		pgpx_source_hash_user(NameStr(target->user_name));
+}
+
 static void
 read_mapping(PgpxTarget *target, PgpxSource *source, Oid user)
 {
-	const char *user_name = GetUserNameFromId(user, false);
+	const char *user_name = NameStr(target->user_name);
 	bool		based = pgpx_source_is_based(source);
 	HeapTuple	row;
 	Form_pg_user_mapping mapping;
 
-	target->user = user;
-	namestrcpy(&target->user_name, user_name);
-	target->fingerprint.user = pgpx_source_hash_user(user_name);
 	if (based)
 		refuse_mapping(source, user_name, user);
 	row = find_mapping(user, source->base.oid);
@@ -306,6 +354,7 @@ read_mapping(PgpxTarget *target, PgpxSource *source, Oid user)
 						user_name, source->base.name),
 				 based ? base_detail(source->pool.name, source->base.name) : 0,
 				 errhint("Create one with CREATE USER MAPPING.")));
+	note_row(target, row);
 	mapping = (Form_pg_user_mapping) GETSTRUCT(row);
 	target->key.mapping = mapping->oid;
 	if (!OidIsValid(mapping->umuser))
@@ -322,13 +371,14 @@ void
 pgpx_source_read(PgpxTarget *target, PgpxSource *source, const char *name,
 				 Oid user)
 {
-	read_server(&source->pool, name, user, NULL, &target->fingerprint);
+	read_server(target, &source->pool, name, user, NULL);
 	namestrcpy(&target->server_name, source->pool.name);
 	read_base(target, source, user);
 
 	target->key.database = MyDatabaseId;
 	target->key.server = source->pool.oid;
 	target->key.superuser = superuser_arg(user) ? 1 : 0;
+	read_user(target, user);
 	read_mapping(target, source, user);
 }
 

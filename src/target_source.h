@@ -65,6 +65,9 @@ extern uint64 pgpx_source_hash_user(const char *name);
  */
 extern void pgpx_source_on_change(SyscacheCallbackFunction callback);
 
+/* Can servers of this foreign-data wrapper have pools? */
+extern bool pgpx_source_has_pools(Oid wrapper);
+
 /* The value of an option; NULL if it is not there or empty, as for libpq. */
 extern const char *pgpx_source_value(List *options, const char *name);
 

@@ -102,6 +102,7 @@ pgpx_ticket_draw_locked(PgpxPool *pool, const PgpxHolder *holder,
 	ticket->pool = PGPX_POOL_INDEX(pool);
 	ticket->state = PGPX_TICKET_WAITING;
 	ticket->number = number != 0 ? number : ++pool->next_ticket;
+	ticket->options_version = pool->options_version;
 	ticket->pid = holder->pid;
 	ticket->user = holder->user;
 	ticket->database = holder->database;
@@ -144,6 +145,7 @@ pgpx_ticket_grant_locked(PgpxPool *pool, PgpxTicket *ticket, PgpxConn *conn,
 	queue_remove(pool, ticket);
 	ticket->state = PGPX_TICKET_GRANTED;
 	ticket->granted_at = now;
+	ticket->granted_version = pool->options_version;
 	ticket->conn = PGPX_CONN_INDEX(conn);
 	ticket->lease_id = pgpx_pool_take_locked(pool, conn, &holder, now,
 											 now - ticket->since);

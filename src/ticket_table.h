@@ -69,6 +69,7 @@ typedef struct PgpxTicket
 	int			next;			/* in the pool's queue; -1: end */
 	int			prev;
 	uint64		number;			/* rises along the queue */
+	uint64		options_version;	/* the pool's when its options were seen to be ours */
 	int			pid;
 	Oid			user;
 	Oid			database;
@@ -84,6 +85,7 @@ typedef struct PgpxTicket
 	bool		offer_reset;	/* SENT: a reset went ahead of it */
 
 	PgpxTime	granted_at;		/* GRANTED */
+	uint64		granted_version;	/* GRANTED: the pool's options_version then */
 	int			conn;			/* GRANTED: index of the connection */
 	uint64		lease_id;		/* GRANTED: the lease */
 	int			sqlstate;		/* FAILED */

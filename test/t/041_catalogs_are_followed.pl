@@ -158,6 +158,70 @@ ok(alive(\%stage, $idle), 'PREPARE TRANSACTION: nothing happens');
 closes(\%stage, $idle, q(COMMIT PREPARED 'two'; SELECT 1), 'COMMIT PREPARED: the idle connection closes');
 closes(\%stage, $leased, sub { $holder->run("SELECT pgpool.checkin($lease)") }, 'COMMIT PREPARED: the leased one at checkin');
 
+# --- what a transaction has changed counts for itself, until it ends without a commit
+my $moved = q(BEGIN; ALTER SERVER shard OPTIONS (ADD application_name 'pgpool_ext moved'); SELECT pgpool.exec('shard', 'select 1'));
+my $there = q(SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgpool_ext moved');
+foreach my $end ('ROLLBACK', q(PREPARE TRANSACTION 'three'))
+{
+	is($other->run($moved) . $other->error, '1', "$end: its own statement goes");
+	is($remote->safe_psql('postgres', $there), '1', "$end: where the change says");
+	$other->run($end);
+	ok(wait_until($remote, $there, '0'), "$end: no connection of it is left");
+}
+$local->safe_psql('postgres', q(ROLLBACK PREPARED 'three'));
+
+# --- who asks for as long as it takes asks for what is so by then
+{
+	my $nobody = PostgreSQL::Test::Cluster::get_free_port();
+	my $failed = sub { $local->safe_psql('postgres', q(SELECT connects_failed FROM pgpool.stats WHERE server = 'late')) || 0 };
+	my $goes_on = sub {
+		my ($name) = @_;
+		my $before = $failed->();
+
+		return ok(wait_until($local, sub { $failed->() > $before ? 1 : 0 }, '1'), $name);
+	};
+
+	make_pool($local, $remote, server => 'late', options => { port => $nobody, pool_size => 2, retry_min => '10 ms', retry_max => '20 ms' });
+	$holder->start(q(SELECT pgpool.prewarm('late', 2, '30 s')));
+	$goes_on->('prewarm asks for connections that nobody accepts');
+	$local->safe_psql('postgres', q(ALTER SERVER late OPTIONS (ADD connect_timeout '3s')));
+	$goes_on->('.. under other options, too');
+	$local->safe_psql('postgres', qq(ALTER SERVER late OPTIONS (SET port '$port')));
+	is($holder->finish(60) . $holder->error, '2', '.. and gets them where the server is by then');
+	is($other->run(q(SELECT pgpool.exec('late', 'select 1'))) . $other->error, '1', '.. and so does another session');
+
+	$local->safe_psql('postgres', qq(ALTER SERVER late OPTIONS (SET port '$nobody')));
+	$holder->start(q(SELECT pgpool.prewarm('late', 2, '30 s')));
+	$goes_on->('prewarm asks again');
+	$local->safe_psql('postgres', q(ALTER SERVER late OPTIONS (SET connect_timeout '4s')));
+	$goes_on->('.. under other options');
+	$local->safe_psql('postgres', q(DROP USER MAPPING FOR CURRENT_USER SERVER late));
+	$holder->finish(60);
+	$holder->failed('42704', qr/user mapping not found/, '.. and not with a mapping that is gone');
+	ok(wait_until($local, q(SELECT count(*) FROM pgpool.connections WHERE server = 'late'), '0'), '.. nor does the worker go on');
+}
+
+# --- a change that comes between two rows of it: never half of each
+$remote->safe_psql('postgres', q(CREATE ROLE newcomer LOGIN PASSWORD 'of the new one'));
+make_pool($local, $remote, server => 'torn');
+{
+	my $reader = PgpxSession->new($local);
+	my $changer = PgpxSession->new($local);
+	my $pid = $reader->pid;
+
+	$changer->run('BEGIN; LOCK TABLE pg_user_mapping');
+	$changer->run(q(ALTER SERVER torn OPTIONS (SET dbname 'postgres')));
+	$changer->run(q(ALTER USER MAPPING FOR CURRENT_USER SERVER torn OPTIONS (SET user 'newcomer', SET password 'of the new one')));
+	is($changer->error, '', 'server and mapping change together');
+	$reader->start(q(SELECT a FROM pgpool.query('torn', $$select current_user || '@' || current_database()$$) AS t(a text)));
+	ok(wait_until($local, "SELECT count(*) FROM pg_locks WHERE pid = $pid AND NOT granted AND relation = 'pg_user_mapping'::regclass", '1'),
+		'.. between the look at one and at the other');
+	$changer->run('COMMIT');
+	is($reader->finish . $reader->error, 'newcomer@postgres', '.. and nobody logs in to the old one as the new one says');
+	$_->quit foreach $reader, $changer;
+}
+$local->safe_psql('postgres', 'DROP SERVER torn CASCADE');
+
 # --- waiters get the new options, whichever is faster, the waiter or the commit
 my $rounds = 50;
 my $served = 0;
@@ -192,6 +256,19 @@ $local->safe_psql('postgres', "SELECT pgpool.pause('later'); ALTER SERVER later 
 is($other->run("SELECT pgpool.try_checkout('later', '') IS NULL"), 't', 'one that changes stays paused');
 $other->fails("SELECT pgpool.checkout('later', '300 ms')", '55P03', qr/paused/, 'for those who wait, too');
 $local->safe_psql('postgres', 'DROP SERVER later CASCADE');
+
+# --- nor do those that can have no pool, when all are paused
+$local->safe_psql('postgres', 'CREATE DATABASE files');
+make_pool($local, $remote, server => 'shard', dbname => 'files');
+$local->safe_psql('files', "CREATE FOREIGN DATA WRAPPER dummy; " . join ';', map { "CREATE SERVER file$_ FOREIGN DATA WRAPPER dummy" } 1 .. 10);
+is($local->safe_psql('files', 'SELECT pgpool.pause(NULL)'), '', 'pause of all servers, more than there are places for pools');
+is($local->safe_psql('files', q(SELECT pgpool.drain(NULL, '10 s'))), 't', '.. and drain');
+is($local->safe_psql('files', q(SELECT pgpool.try_checkout('shard', '') IS NULL)), 't', '.. pauses the one that has a pool');
+make_pool($local, $remote, server => 'later');
+is($other->run(q(SELECT pgpool.exec('later', 'select 1'))) . $other->error, '1', '.. and leaves room to others');
+$local->safe_psql('postgres', 'DROP SERVER later CASCADE');
+$local->safe_psql('files', 'SELECT pgpool.resume(NULL)');
+$local->safe_psql('postgres', 'DROP DATABASE files');
 
 # --- nor does one whose database is dropped, of as many as can be paused
 my $paused;
