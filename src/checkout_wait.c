@@ -84,19 +84,24 @@ pgpx_checkout_lock_pool(PgpxCheckout *c)
 				.user_name = NameStr(target->user_name),
 			};
 
-			target->pool = pgpx_pool_find(&ref, &target->pool_id);
-			read_at = 0;
+			uint32		pool_id;
+			int			index = pgpx_pool_find(&ref, &pool_id);
 
-			/* what was drawn and told was the former pool's */
+			/* what was read, drawn and told was for the former pool */
+			read_at = 0;
 			c->number = 0;
 			c->told_epoch = 0;
 			c->told_version = 0;
-			if (target->pool < 0)
+			if (index < 0)
 				ereport(ERROR,
 						(errcode(ERRCODE_TOO_MANY_CONNECTIONS),
 						 errmsg("too many pools"),
 						 errdetail("All %d places are in use.", pgpx_shared->max_pools),
 						 errhint("Raise \"pgpool_ext.max_pools\". A server with a PUBLIC user mapping has one pool for each local user.")));
+
+			/* (leases may have the target, too: never -1 in it) */
+			target->pool = index;
+			target->pool_id = pool_id;
 			continue;
 		}
 		if (pgpx_pool_is_current_locked(pool, &target->fingerprint))

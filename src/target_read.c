@@ -253,6 +253,38 @@ apply_mapping_options(PgpxTarget *target, const PgpxSource *source)
 						   "user mapping.")));
 }
 
+/*
+ * The Kerberos tickets of the server's account are not this user's: libpq would
+ * answer with one before it is known that no password was asked for.  What the owner
+ * requires stays required.
+ */
+static void
+forbid_tickets(PgpxTarget *target)
+{
+	static const char *const tickets[] = {"gss", "sspi", "!gss", "!sspi"};
+	const char *wanted = find_param(target, "require_auth");
+	char	   *rest = pstrdup(wanted != NULL ? wanted : "");
+	bool		others = rest[0] == '\0' || rest[0] == '!';
+	StringInfoData buf;
+	char	   *method;
+
+	initStringInfo(&buf);
+	if (others)
+		appendStringInfoString(&buf, "!gss,!sspi");
+	while ((method = strsep(&rest, ",")) != NULL)
+	{
+		bool		ticket = method[0] == '\0';
+
+		for (int i = 0; i < lengthof(tickets); i++)
+			ticket |= strcmp(method, tickets[i]) == 0;
+		if (!ticket)
+			appendStringInfo(&buf, "%s%s", buf.len > 0 ? "," : "", method);
+	}
+
+	/* nothing is left: whatever logs in so has used no password, and is refused */
+	set_param(target, "require_auth", buf.len > 0 ? buf.data : "none");
+}
+
 /* What the catalogs leave open, and what a pool needs. */
 static void
 fill_parameters(PgpxTarget *target)
@@ -275,6 +307,10 @@ fill_parameters(PgpxTarget *target)
 	/* the one in the home directory is the server's, not this user's */
 	if (target->key.superuser == 0)
 		default_param(target, "sslcert", NO_FILE);
+
+	/* nor is what else it can log in with; libpq can be told so from 16 on */
+	if (target->need_password && pgpx_options_is_libpq("require_auth"))
+		forbid_tickets(target);
 
 	default_param(target, "gssencmode", "disable");
 	set_param(target, "client_encoding", GetDatabaseEncodingName());

@@ -3,6 +3,7 @@
 use strict;
 use warnings;
 
+use PgpxFakeServer qw(message);
 use PgpxTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -58,6 +59,26 @@ $session->run("CREATE SERVER vague FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host
 	  . "CREATE USER MAPPING FOR CURRENT_USER SERVER vague OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD')");
 $session->fails("SELECT pgpool.checkout('vague')", '08001', qr/database "remote_app" does not exist/,
 	'a database that is not given is that of the user\'s name');
+
+# Nor do the Kerberos tickets of the server's account reach who must use a password, whatever
+# the remote asks for: libpq can be told so from 16 on.
+SKIP:
+{
+	my $asked = PgpxFakeServer->new(gss => { login => sub { $_[0]->send(message('R', pack 'N', 7)); $_[0]->read_to_end } });
+	my $app = PgpxSession->new($local, user => 'app');
+
+	make_pool($local, $asked, server => 'gss', remote_dbname => 'gss', options => { sslmode => PgpxFakeServer::sslmode() });
+	$session->run(q(ALTER SERVER gss OPTIONS (ADD require_auth 'gss')));
+	skip 'libpq has no require_auth', 5 if $session->error ne '';
+	foreach my $wanted ('gss', 'scram-sha-256,gss', '!md5', '!gss', '')
+	{
+		$session->run("ALTER SERVER gss OPTIONS (SET require_auth '$wanted')") if $wanted ne '';
+		$session->run('ALTER SERVER gss OPTIONS (DROP require_auth)') if $wanted eq '';
+		$app->fails(q(SELECT pgpool.checkout('gss', '20 s')), '08001', qr/authentication method requirement .* failed: server requested GSSAPI/,
+			"require_auth '$wanted': GSSAPI is not answered where a password is needed");
+	}
+	$app->quit;
+}
 
 $session->quit;
 stats_add_up($local);
