@@ -50,9 +50,11 @@ end(PgpxWorkerConn *w)
 
 	if (w->cancel.active)
 	{
-		/* it was sent all the same */
+		/* it was sent all the same, or may have been */
+		bool		sent = w->cancel.sent;
+
 		pgpx_canceller_drop(w);
-		(void) pgpx_pool_cancel_done(pool, conn, true);
+		(void) pgpx_pool_cancel_done(pool, conn, sent, true);
 	}
 	pgpx_pool_close(pool, conn, conn->close_reason);
 }

@@ -289,13 +289,17 @@ pgpx_pool_check_done(PgpxPool *pool, PgpxConn *conn, bool ok)
 }
 
 int
-pgpx_pool_cancel_done(PgpxPool *pool, PgpxConn *conn, bool ok)
+pgpx_pool_cancel_done(PgpxPool *pool, PgpxConn *conn, bool sent, bool ok)
 {
 	PgpxWake	wake = PGPX_WAKE_INIT;
 	int			state;
 
 	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
-	pool->stats.cancels++;
+	if (sent)
+		pool->stats.cancels++;
+	if (sent && !ok)
+		pg_atomic_write_u32(&conn->cancel_lost, 1);
+	pg_write_barrier();			/* who sees NONE sees that, too */
 	pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_NONE);
 	if (conn->state == PGPX_CONN_CANCELLING &&
 		conn->close_reason == PGPX_CLOSE_NONE)

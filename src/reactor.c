@@ -216,7 +216,7 @@ work_on(int index)
 			else if (state == PGPX_CONN_CANCELLING && !w->cancel.active)
 			{
 				/* the cancel had ended before the lessee gave it up */
-				if (pgpx_pool_cancel_done(pool, conn,
+				if (pgpx_pool_cancel_done(pool, conn, false,
 										  true) == PGPX_CONN_RESETTING)
 					pgpx_connection_reset(w, true, 0);
 			}

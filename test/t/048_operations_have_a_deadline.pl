@@ -97,6 +97,26 @@ like(lease($other, 'late'), qr/^\d+$/, 'late: nobody has the connection as long 
 in_time(time() - $began, 'late: until its time is up');
 $other->run('SELECT pgpool.checkin_all()');
 
+# .. and the lease is returned when the cancel's time is up: it may still come
+my $place = "SELECT local_port FROM pgpool.connections WHERE server = 'late'";
+foreach my $next ('own statement', 'lease', 'call')
+{
+	$lease = lease($session, 'late');
+	my $port = $local->safe_psql('postgres', $place);
+	my $cancels = $local->safe_psql('postgres', "SELECT cancels FROM pgpool.stats WHERE server = 'late'");
+
+	is($session->run("SELECT pgpool.send($lease, 'select 1'), pgpool.cancel($lease)"), '|t', "next $next: a statement is cancelled");
+	is($session->run("SELECT * FROM pgpool.result($lease) $row") . $session->error, '1', "next $next: and ends before the cancel does");
+	ok(wait_until($local, "SELECT cancels FROM pgpool.stats WHERE server = 'late'", $cancels + 1), "next $next: whose time is up");
+	$session->fails("SELECT * FROM pgpool.query($lease, 'select 1') $row", '08006', qr/A cancel request did not end within operation_timeout/, 'the lease is of no use any more')
+	  if $next eq 'own statement';
+	$session->run("SELECT pgpool.checkin($lease)");
+	is($other->run($next eq 'call' ? "SELECT * FROM pgpool.query('late', 'select 1') $row"
+			: "SELECT a FROM pgpool.checkout('late') l, pgpool.query(l, 'select 1') $row") . $other->error, '1', "next $next: who comes next is served");
+	isnt($local->safe_psql('postgres', $place), $port, "next $next: on another connection");
+	$other->run('SELECT pgpool.checkin_all()');
+}
+
 $_->quit foreach $session, $other;
 stats_add_up($local);
 check_invariants($local);
