@@ -207,12 +207,18 @@ pgpx_ending_ready(PgpxWorkerConn *w, uint32 events)
 }
 
 void
+pgpx_ending_give_up(PgpxWorkerConn *w)
+{
+	w->deadline = 0;
+	end(w);
+}
+
+void
 pgpx_ending_late(PgpxWorkerConn *w)
 {
 	if (pgpx_now() >= w->ending.until || is_over(w))
 	{
-		w->deadline = 0;
-		end(w);
+		pgpx_ending_give_up(w);
 		return;
 	}
 	wake_at(w, w->ending.until);
