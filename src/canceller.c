@@ -34,12 +34,14 @@ typedef struct pg_cancel_conn PGcancelConn;
 extern PGcancelConn *PQcancelCreate(PGconn *conn);
 extern int	PQcancelStart(PGcancelConn *cancelConn);
 extern PostgresPollingStatusType PQcancelPoll(PGcancelConn *cancelConn);
+extern ConnStatusType PQcancelStatus(const PGcancelConn *cancelConn);
 extern int	PQcancelSocket(const PGcancelConn *cancelConn);
 extern void PQcancelFinish(PGcancelConn *cancelConn);
 #endif
 #pragma weak PQcancelCreate
 #pragma weak PQcancelStart
 #pragma weak PQcancelPoll
+#pragma weak PQcancelStatus
 #pragma weak PQcancelSocket
 #pragma weak PQcancelFinish
 
@@ -95,10 +97,11 @@ finish(PgpxWorkerConn *w, bool ok)
 {
 	PgpxConn   *conn = &pgpx_conns[w->index];
 	PgpxPool   *pool = &pgpx_pools[w->pool];
+	bool		sent = w->cancel.sent;
 	int			state;
 
 	pgpx_canceller_drop(w);
-	state = pgpx_pool_cancel_done(pool, conn, ok);
+	state = pgpx_pool_cancel_done(pool, conn, sent, ok);
 	if (w->phase == PGPX_PHASE_ENDING)
 		pgpx_ending_cancelled(w);
 	else if (state == PGPX_CONN_RESETTING)
@@ -202,7 +205,7 @@ step_request(PgpxWorkerConn *w, bool *ok)
 	n = recv(cancel->fd, &byte, 1, MSG_DONTWAIT);
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return EPOLLIN;
-	*ok = true;
+	*ok = n >= 0 || errno == ECONNRESET;	/* else the network has lost it */
 	return 0;
 }
 
@@ -221,6 +224,8 @@ pgpx_canceller_step(PgpxWorkerConn *w, bool *ok)
 	/* libpq 17 and later: its socket may change from step to step */
 	status = PQcancelPoll(cancel->request);
 	cancel->fd = PQcancelSocket(cancel->request);
+	if (PQcancelStatus(cancel->request) == CONNECTION_AWAITING_RESPONSE)
+		cancel->sent = true;
 	*ok = status == PGRES_POLLING_OK;
 	cancel->events = status == PGRES_POLLING_READING ? EPOLLIN :
 		status == PGRES_POLLING_WRITING ? EPOLLOUT : 0;

@@ -265,6 +265,7 @@ pgpx_conn_alloc_locked(PgpxPool *pool)
 	pg_atomic_write_u64(&conn->lease_id, 0);
 	pg_atomic_write_u64(&conn->doing, 0);
 	pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_NONE);
+	pg_atomic_write_u32(&conn->cancel_lost, 0);
 	pg_atomic_write_u32(&conn->hung_up, 0);
 	pg_atomic_write_u32(&conn->to_wake, 0);
 	pg_atomic_write_u32(&conn->nwatching, 0);

@@ -69,10 +69,24 @@
  * PgpxConn.cancel: the mark that keeps a connection from being used while a
  * cancel could still hit it.  ASKED is set by the lessee, SENT by the worker,
  * NONE by the worker once the cancel connection has closed.
+ *
+ * A request that was sent, and has not ended within operation_timeout, lies in a
+ * queue of the remote's and may be carried out at any later time.  Then the mark is
+ * NONE, so that the running statement can be cancelled anew, and PgpxConn.cancel_lost
+ * is set for as long as this remote session lives: no statement is begun on it any
+ * more, and it is closed when it is given back.
  */
 #define PGPX_CANCEL_NONE	0
 #define PGPX_CANCEL_ASKED	1
 #define PGPX_CANCEL_SENT	2
+
+/* Has a cancel been lost?  Asked after the mark was seen to be NONE. */
+static inline bool
+pgpx_conn_cancel_is_lost(PgpxConn *conn)
+{
+	pg_read_barrier();			/* with that in pgpx_pool_cancel_done */
+	return pg_atomic_read_u32(&conn->cancel_lost) != 0;
+}
 
 /*
  * pgpx_conn_set_state

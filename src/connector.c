@@ -474,12 +474,16 @@ void
 pgpx_connector_too_late(PgpxWorkerConn *w)
 {
 	char		text[PGPX_ERROR_LEN];
+	bool		hurried = pgpx_now() < w->deadline;
 
 	snprintf(text, sizeof(text),
-			 "%s did not end within connect_timeout (%.3g s)%s.",
+			 "%s did not end within %s (%.3g s)%s.",
 			 w->phase == PGPX_PHASE_LOOKUP ? "The look-up of the host name" :
 			 w->phase == PGPX_PHASE_CONNECT ? "The connection attempt" :
 			 "The start commands",
+			 hurried ? "the time for which its place is kept from others" :
+			 "connect_timeout",
+			 hurried ? PGPX_KEEP_MS / 1000.0 :
 			 pgpx_pools[w->pool].opts.connect_timeout / 1000.0,
 			 pgpx_login_why_late(w->login));
 	give_up(w, w->phase == PGPX_PHASE_START ? PGPX_FAILED_RUNNING : PGPX_FAILED,

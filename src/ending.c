@@ -50,9 +50,11 @@ end(PgpxWorkerConn *w)
 
 	if (w->cancel.active)
 	{
-		/* it was sent all the same */
+		/* it was sent all the same, or may have been */
+		bool		sent = w->cancel.sent;
+
 		pgpx_canceller_drop(w);
-		(void) pgpx_pool_cancel_done(pool, conn, true);
+		(void) pgpx_pool_cancel_done(pool, conn, sent, true);
 	}
 	pgpx_pool_close(pool, conn, conn->close_reason);
 }
@@ -205,12 +207,18 @@ pgpx_ending_ready(PgpxWorkerConn *w, uint32 events)
 }
 
 void
+pgpx_ending_give_up(PgpxWorkerConn *w)
+{
+	w->deadline = 0;
+	end(w);
+}
+
+void
 pgpx_ending_late(PgpxWorkerConn *w)
 {
 	if (pgpx_now() >= w->ending.until || is_over(w))
 	{
-		w->deadline = 0;
-		end(w);
+		pgpx_ending_give_up(w);
 		return;
 	}
 	wake_at(w, w->ending.until);

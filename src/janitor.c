@@ -35,6 +35,46 @@ pgpx_janitor_maintain(void)
 	SetLatch(MyLatch);
 }
 
+/*
+ * May what the worker does on a connection for itself take as long as its options
+ * say?  They may say ten years.  Not where these options are no more, or somebody
+ * waits for a place that any connection may have: its owner's remote has said
+ * nothing for long.  Nobody waits for this one, or it would be he who decides.
+ */
+static bool
+overstays(PgpxWorkerConn *w, PgpxTime now)
+{
+	PgpxConn   *conn = &pgpx_conns[w->index];
+	PgpxPool   *pool = &pgpx_pools[w->pool];
+
+	if (conn->state != PGPX_CONN_RESETTING &&
+		conn->state != PGPX_CONN_CANCELLING &&
+		(conn->state != PGPX_CONN_CONNECTING || pool->nwaiting > 0))
+		return false;
+	if (now - conn->state_since < PGPX_KEEP_MS * 1000)
+	{
+		pgpx_janitor_due(conn->state_since + PGPX_KEEP_MS * 1000);
+		return false;
+	}
+	if (conn->version != pool->version ||
+		pgpx_cap_named(&pgpx_shared->cap, NULL) >= 0)
+		return true;
+	pgpx_janitor_due(now + PGPX_LOOK_MS * 1000);
+	return false;
+}
+
+/* One step on towards its end, without waiting any longer. */
+static void
+hurry(PgpxWorkerConn *w)
+{
+	if (w->phase == PGPX_PHASE_ENDING)
+		pgpx_ending_give_up(w);
+	else if (w->phase != PGPX_PHASE_OPEN)
+		pgpx_connection_late(w);
+	else if (w->cancel.active)
+		pgpx_canceller_late(w);
+}
+
 /* Is anything left that only the clock will bring about? */
 static bool
 tick(PgpxTime now)
@@ -47,6 +87,8 @@ tick(PgpxTime now)
 		PgpxConn   *conn = &pgpx_conns[i];
 		int			owed;
 
+		if (w->phase != PGPX_PHASE_NONE && overstays(w, now))
+			hurry(w);
 		if (w->phase != PGPX_PHASE_OPEN)
 			continue;
 

@@ -347,8 +347,12 @@ extern void pgpx_pool_reset_done(PgpxPool *pool, PgpxConn *conn, bool ok,
  *		to RESETTING, or to CLOSING if the cancel did not come to an end (ok is
  *		false); if it was given up in mid-query it stays until the worker finds
  *		the remote at rest.  Returns the new state.
+ *
+ * sent: a request was sent on it.  If that one did not come to an end, the cancel is
+ * lost, whatever the state.
  */
-extern int	pgpx_pool_cancel_done(PgpxPool *pool, PgpxConn *conn, bool ok);
+extern int	pgpx_pool_cancel_done(PgpxPool *pool, PgpxConn *conn, bool sent,
+								  bool ok);
 
 /* CHECKING -> IDLE if it has answered, else -> CLOSING. */
 extern void pgpx_pool_check_done(PgpxPool *pool, PgpxConn *conn, bool ok);

@@ -20,7 +20,8 @@
 static PgpxCloseReason
 retire_reason(PgpxPool *pool, PgpxConn *conn, PgpxTime now)
 {
-	if (pg_atomic_read_u32(&conn->hung_up) != 0)
+	if (pg_atomic_read_u32(&conn->hung_up) != 0 ||
+		pgpx_conn_cancel_is_lost(conn))
 		return PGPX_CLOSE_BROKEN;
 	if (conn->version != pool->version)
 		return PGPX_CLOSE_STALE;

@@ -33,6 +33,19 @@ expiry(const PgpxPool *pool, PgpxTime now)
 		(int64) (pg_prng_double(&pg_global_prng_state) * jitter);
 }
 
+/*
+ * What the worker has done on a connection by itself has gone well.  The options
+ * may have changed, or its rights been taken away, while it was at it.
+ */
+static void
+ready_locked(PgpxPool *pool, PgpxConn *conn, PgpxTime now)
+{
+	if (conn->version == pool->version)
+		pgpx_conn_set_state(conn, PGPX_CONN_IDLE, now);
+	else
+		pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_STALE);
+}
+
 void
 pgpx_pool_opened(PgpxPool *pool, PgpxConn *conn, PgpxTime connect_time)
 {
@@ -58,10 +71,7 @@ pgpx_pool_opened(PgpxPool *pool, PgpxConn *conn, PgpxTime connect_time)
 		if (pool->ramp > 0)
 			pool->ramp = pool->ramp >= pgpx_pool_cap_locked(pool) ? 0 :
 				pool->ramp * 2;
-		if (conn->version == pool->version)
-			pgpx_conn_set_state(conn, PGPX_CONN_IDLE, pgpx_now());
-		else
-			pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_STALE);
+		ready_locked(pool, conn, pgpx_now());
 		pgpx_pool_serve_locked(pool, &wake);
 	}
 	LWLockRelease(pool->lock);
@@ -248,7 +258,7 @@ pgpx_pool_reset_done(PgpxPool *pool, PgpxConn *conn, bool ok, bool late)
 				pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_RESET);
 		}
 		else
-			pgpx_conn_set_state(conn, PGPX_CONN_IDLE, pgpx_now());
+			ready_locked(pool, conn, pgpx_now());
 		pgpx_pool_serve_locked(pool, &wake);
 	}
 	LWLockRelease(pool->lock);
@@ -266,7 +276,7 @@ pgpx_pool_check_done(PgpxPool *pool, PgpxConn *conn, bool ok)
 		pool->stats.checks++;
 		conn->last_checked = pgpx_now();
 		if (ok)
-			pgpx_conn_set_state(conn, PGPX_CONN_IDLE, conn->last_checked);
+			ready_locked(pool, conn, conn->last_checked);
 		else
 		{
 			pool->stats.checks_failed++;
@@ -279,13 +289,17 @@ pgpx_pool_check_done(PgpxPool *pool, PgpxConn *conn, bool ok)
 }
 
 int
-pgpx_pool_cancel_done(PgpxPool *pool, PgpxConn *conn, bool ok)
+pgpx_pool_cancel_done(PgpxPool *pool, PgpxConn *conn, bool sent, bool ok)
 {
 	PgpxWake	wake = PGPX_WAKE_INIT;
 	int			state;
 
 	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
-	pool->stats.cancels++;
+	if (sent)
+		pool->stats.cancels++;
+	if (sent && !ok)
+		pg_atomic_write_u32(&conn->cancel_lost, 1);
+	pg_write_barrier();			/* who sees NONE sees that, too */
 	pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_NONE);
 	if (conn->state == PGPX_CONN_CANCELLING &&
 		conn->close_reason == PGPX_CLOSE_NONE)

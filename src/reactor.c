@@ -177,6 +177,7 @@ work_on(int index)
 	int			state;
 	bool		polite;
 	bool		given_up;
+	bool		stale;			/* nothing of the new options goes to it */
 
 	/*
 	 * The pool of a connection that is not FREE changes only through us; the
@@ -194,6 +195,7 @@ work_on(int index)
 		conn->close_reason != PGPX_CLOSE_TERMINATED;
 	given_up = state == PGPX_CONN_CANCELLING &&
 		conn->close_reason != PGPX_CLOSE_NONE;
+	stale = conn->version != pool->version;
 	LWLockRelease(pool->lock);
 
 	switch (state)
@@ -214,17 +216,20 @@ work_on(int index)
 			else if (state == PGPX_CONN_CANCELLING && !w->cancel.active)
 			{
 				/* the cancel had ended before the lessee gave it up */
-				if (pgpx_pool_cancel_done(pool, conn,
+				if (pgpx_pool_cancel_done(pool, conn, false,
 										  true) == PGPX_CONN_RESETTING)
 					pgpx_connection_reset(w, true, 0);
 			}
 			break;
 		case PGPX_CONN_RESETTING:
-			if (w->phase == PGPX_PHASE_OPEN)
-				pgpx_connection_reset(w, true, 0);
-			break;
 		case PGPX_CONN_CHECKING:
-			if (w->phase == PGPX_PHASE_OPEN)
+			if (w->phase != PGPX_PHASE_OPEN)
+				break;
+			if (stale)
+				pgpx_pool_close(pool, conn, PGPX_CLOSE_STALE);
+			else if (state == PGPX_CONN_RESETTING)
+				pgpx_connection_reset(w, true, 0);
+			else
 				pgpx_connection_check(w);
 			break;
 		case PGPX_CONN_CLOSING:

@@ -100,6 +100,7 @@ init_conn(PgpxConn *conn)
 	pg_atomic_init_u64(&conn->lease_id, 0);
 	pg_atomic_init_u64(&conn->doing, 0);
 	pg_atomic_init_u32(&conn->cancel, 0);
+	pg_atomic_init_u32(&conn->cancel_lost, 0);
 	pg_atomic_init_u32(&conn->hung_up, 0);
 	pg_atomic_init_u32(&conn->to_wake, 0);
 	pg_atomic_init_u32(&conn->nwatching, 0);

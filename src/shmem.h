@@ -119,6 +119,7 @@ typedef struct PgpxConn
 	pg_atomic_uint64 lease_id;	/* 0: not leased.  Written under the pool lock */
 	pg_atomic_uint64 doing;		/* what the lessee says it does: see conn_state.h */
 	pg_atomic_uint32 cancel;	/* PGPX_CANCEL_*: see conn_state.h */
+	pg_atomic_uint32 cancel_lost;	/* a request may still hit it: see conn_state.h */
 	pg_atomic_uint32 hung_up;	/* the worker has seen the remote's FIN or RST */
 	pg_atomic_uint32 to_wake;	/* see pgpx_conn_let_sleep_locked */
 	pg_atomic_uint32 nwatching; /* sessions that watch its socket: session_wait.c */

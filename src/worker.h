@@ -28,6 +28,13 @@
 /* Deadline of a test, unless operation_timeout is shorter. */
 #define PGPX_CHECK_MS 2000
 
+/*
+ * How long a place is kept, whatever the options say, that others want; and how
+ * often it is looked whether they do.
+ */
+#define PGPX_KEEP_MS 10000
+#define PGPX_LOOK_MS 1000
+
 /* How often it compares the holders of leases with the living processes. */
 #define PGPX_SWEEP_MS 5000
 
@@ -376,6 +383,9 @@ extern void pgpx_ending_begin(PgpxWorkerConn *w);
 extern void pgpx_ending_cancelled(PgpxWorkerConn *w);
 extern void pgpx_ending_ready(PgpxWorkerConn *w, uint32 events);
 extern void pgpx_ending_late(PgpxWorkerConn *w);
+
+/* Close it as it is. */
+extern void pgpx_ending_give_up(PgpxWorkerConn *w);
 
 /* --- relay_library.c ----------------------------------------------------- */
 

@@ -123,12 +123,14 @@ static void
 cancelled(PgpxWorkerConn *w)
 {
 	PgpxPool   *pool = pgpx_pool_lock(w->pool, w->pool_id);
+	bool		sent = w->cancel.sent;
 
 	last[w->index].cancelled = true;
 	pgpx_canceller_drop(w);
 	if (pool == NULL)
 		return;
-	pool->stats.cancels++;
+	if (sent)
+		pool->stats.cancels++;
 	LWLockRelease(pool->lock);
 }
 

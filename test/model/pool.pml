@@ -19,6 +19,8 @@
  * run losses: -DNS=2 -DLOSSES=1 -DKILLS=1
  * run resets: -DNS=2 -DRESETFAILS=1 -DKILLS=1
  * run cancel: -DNS=2 -DASKS=1 -DINTERRUPTS=1
+ * run cancel_lost: -DNS=2 -DASKS=2 -DCANCELLOSSES=1
+ * run cancel_lost_carry: -DNS=2 -DCARRY -DASKS=1 -DCANCELLOSSES=1
  * run revoke: -DNS=2 -DREVOKES=1 -DASKS=1
  * run outage: -DNS=2 -DCONNFAILS=2 -DKILLS=1
  * run restart: -DNS=2 -DRESTARTS=1
@@ -48,6 +50,7 @@
  * mutant BUG_OWED: -DNS=2
  * mutant BUG_RESETBAD: -DNS=2 -DRESETFAILS=1
  * mutant BUG_CANCEL: -DNS=2 -DASKS=1
+ * mutant BUG_CANCELLOST: -DNS=2 -DASKS=1 -DCANCELLOSSES=1
  * mutant BUG_PLACE: -DNS=2 -DRECONNECTS=1
  * mutant BUG_EPOCH: -DNS=2 -DRESTARTS=1
  * mutant BUG_FORGET: -DNS=2 -DRESTARTS=1
@@ -92,6 +95,9 @@
 #endif
 #ifndef ASKS
 #define ASKS 0				/* cancels of a statement by its lessee */
+#endif
+#ifndef CANCELLOSSES
+#define CANCELLOSSES 0		/* requests that come after their time is up */
 #endif
 #ifndef REVOKES
 #define REVOKES 0			/* pgpool.terminate, lease_timeout */
@@ -174,6 +180,9 @@ typedef Conn {
 	bit hung;				/* hung_up */
 	bit busy;				/* activity */
 	bit old;				/* of a version before */
+#if CANCELLOSSES > 0
+	bit lost;				/* cancel_lost */
+#endif
 	bit opened;				/* opened_at is set */
 	bit work					/* its work bit */
 };
@@ -237,6 +246,18 @@ byte sleeper[NC];			/* whom the worker wakes when an answer comes in, + 1 */
 #endif
 byte flying[NC];			/* a cancel: 0 none, 1 on its way, 2 delivered and closed */
 byte target[NC];			/* what the cancel was meant for */
+#if CANCELLOSSES > 0
+byte b_cancelloss = CANCELLOSSES;
+bit stray[NC];				/* one whose time is up is still on its way */
+byte stray_target[NC];
+#define may_lose(c) (flying[c] == 1 && b_cancelloss > 0 && !stray[c])
+#define is_lost(c) conn[c].lost
+#else
+#define may_lose(c) false
+#define is_lost(c) false
+#endif
+/* retire_reason */
+#define is_spent(c) (conn[c].hung || conn[c].old || is_lost(c))
 
 /* --- the worker's private memory ----------------------------------------- */
 
@@ -305,6 +326,9 @@ inline free_conn(c)
 	conn[c].state = FREE; conn[c].reason = 0; conn[c].hung = 0;
 	conn[c].cancel = 0; conn[c].owed = 0; conn[c].busy = 0;
 	conn[c].old = 0; conn[c].opened = 0;
+#if CANCELLOSSES > 0
+	conn[c].lost = 0; stray[c] = 0; stray_target[c] = 0;	/* its key was that session's */
+#endif
 	clear_lease(c);
 	phase[c] = P_NONE; flying[c] = 0; target[c] = 0; before[c] = 0;
 	do
@@ -491,15 +515,15 @@ inline give(c, how)
 			ask_worker(c)
 		:: else ->
 			if
-			:: conn[c].hung || conn[c].old -> close_conn(c)
+			:: is_spent(c) -> close_conn(c)
 #ifndef BUG_CANCEL
-			:: !(conn[c].hung || conn[c].old) &&
+			:: !is_spent(c) &&
 				(how == G_CANCEL || (conn[c].cancel != 0 && how != G_OWED)) ->
 				clear_lease(c);
 				conn[c].reason = 0;
 				conn[c].state = CANCELLING;
 				ask_worker(c)
-			:: !(conn[c].hung || conn[c].old) && conn[c].cancel != 0 && how == G_OWED ->
+			:: !is_spent(c) && conn[c].cancel != 0 && how == G_OWED ->
 				clear_lease(c);
 				conn[c].reason = 1;
 				conn[c].state = CANCELLING;
@@ -968,8 +992,8 @@ back:
 		:: else
 		fi;
 		if
-		:: got != NOBODY && mine && offer[got] == OPEN && !conn[c].hung &&
-			!conn[c].old && no_cancel ->
+		:: got != NOBODY && mine && offer[got] == OPEN && !is_spent(c) &&
+			no_cancel ->
 			queue?_, _;
 			leases_out--;
 			clear_lease(c);
@@ -1090,7 +1114,7 @@ done:
 	(phase[c] == P_OPEN && !alive[c] && !conn[c].hung) || \
 	(phase[c] == P_CLOSING && !alive[c]) || \
 	(phase[c] == P_ENDING && !flying[c]) || \
-	(flying[c] == 2))
+	(flying[c] == 2) || may_lose(c))
 #if NC == 1
 #define any_event event(0)
 #else
@@ -1133,6 +1157,26 @@ inline events_of(c)
 	/* the cancel connection has closed */
 	if
 	:: flying[c] == 2 -> cancel_done(c)
+#if CANCELLOSSES > 0
+	:: may_lose(c) ->
+		/* pgpx_canceller_late, and pgpx_pool_cancel_done with ok false */
+		b_cancelloss--;
+		stray[c] = 1;
+		stray_target[c] = target[c];
+#ifndef BUG_CANCELLOST
+		conn[c].lost = 1;
+#endif
+		flying[c] = 0;
+		conn[c].cancel = 0;
+		if
+		:: conn[c].state == CANCELLING && !conn[c].reason ->
+			close_conn(c);
+			must_serve = 1
+		:: conn[c].state == LEASED -> latch[conn[c].owner] = 1
+		:: else
+		fi
+	:: may_lose(c)				/* its time is not up */
+#endif
 	:: else
 	fi;
 	if
@@ -1188,7 +1232,7 @@ inline events_of(c)
 			phase[c] = P_OPEN;
 			conn[c].owed = 0;
 			if
-			:: k == RST -> conn[c].state = IDLE
+			:: k == RST && !conn[c].old -> conn[c].state = IDLE
 			:: else -> close_conn(c)
 			fi;
 			must_serve = 1
@@ -1501,6 +1545,30 @@ end:
 			x = 0
 		:: else
 		fi }
+#if CANCELLOSSES > 0
+	:: atomic { stray[c] ->
+		/* .. at any time after that: it may hit a reset, but nobody else's statement */
+		stray[c] = 0;
+		if
+		:: alive[c] && len(in[c]) > 0 && len(out[c]) < ROOM ->
+			in[c]?x;
+#ifdef CARRY
+			if
+			:: x >= AHEAD -> x = x - AHEAD + 1; dirty[c] = x; out[c]!RST
+			:: else
+			fi;
+#endif
+			assert(x == stray_target[c] || x == RST);
+			if
+			:: x == RST -> out[c]!BAD
+			:: else -> out[c]!x
+			fi;
+			pass_on;
+			x = 0
+		:: else
+		fi;
+		stray_target[c] = 0 }
+#endif
 #ifdef RELAY
 	:: atomic { !alive[c] && phase[c] == P_OPEN && sleeper[c] != 0 -> pass_on }	/* its end, too */
 #endif

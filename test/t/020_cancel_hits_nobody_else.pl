@@ -6,6 +6,7 @@ use strict;
 use warnings;
 
 use PgpxTest;
+use PostgreSQL::Test::Utils;
 use Test::More;
 
 my $rounds = 1000;
@@ -130,6 +131,50 @@ cmp_ok($count{cancelled}, '>', $rounds / 20, "in $count{cancelled} of them someb
 cmp_ok($count{undisturbed}, '>', $rounds / 20, "and in $count{undisturbed} the query ended before");
 note 'connections opened: ' . $local->safe_psql('postgres', 'SELECT connects FROM pgpool.stats');
 cmp_ok(remote_sessions($remote), '<=', 1, 'the remote has one session at most');
+
+# --- a request that still lies in the remote's queue when its time is up, and is
+# carried out later: the remote's postmaster is stopped meanwhile, its sessions are not
+make_pool($local, $remote, server => 'stopped', options => { pool_size => 1, operation_timeout => '1s', connect_timeout => '100s' });
+my ($postmaster) = split /\n/, slurp_file($remote->data_dir . '/postmaster.pid');
+my $later = "select 8 from pg_sleep(3)";
+
+END
+{
+	kill 'CONT', $postmaster if defined $postmaster;
+}
+foreach my $next ('the same lease', 'the next lease', 'the next call')
+{
+	my $lease = lease($guilty, 'stopped');
+	my $cancels = $local->safe_psql('postgres', "SELECT cancels FROM pgpool.stats WHERE server = 'stopped'");
+
+	kill 'STOP', $postmaster;
+	is($guilty->run("SELECT pgpool.send($lease, 'select 7 from pg_sleep(0.3)'), pgpool.cancel($lease)"), '|t', "$next: a statement is cancelled");
+	is($guilty->run("SELECT * FROM pgpool.result($lease) $row") . $guilty->error, '7', "$next: and ends by itself");
+	ok(wait_until($local, "SELECT cancels FROM pgpool.stats WHERE server = 'stopped'", $cancels + 1), "$next: the time of the request is up");
+	if ($next eq 'the same lease')
+	{
+		$innocent->start('SELECT 8');
+		$guilty->start("SELECT * FROM pgpool.query($lease, '$later') $row");
+	}
+	else
+	{
+		$guilty->start("SELECT pgpool.checkin($lease)");
+		$innocent->start($next eq 'the next call' ? "SELECT * FROM pgpool.query('stopped', '$later') $row"
+			: "SELECT a FROM pgpool.checkout('stopped') l, pgpool.query(l, '$later') $row");
+	}
+
+	# it runs already, or waits for another connection, or has failed
+	my $under_way = q{SELECT EXISTS (SELECT FROM pgpool.waiters) OR EXISTS (SELECT FROM pgpool.leases WHERE state = 'active')};
+	my $failed = sub { $next eq 'the same lease' && $guilty->done };
+	ok(wait_until($local, sub { $failed->() ? 't' : $local->safe_psql('postgres', $under_way) }), "$next: it is used on");
+	kill 'CONT', $postmaster;
+	$_->finish foreach $guilty, $innocent;
+	$guilty->failed('08006', qr/was lost\nDETAIL:  A cancel request did not end within operation_timeout\./, "$next: is of no use any more")
+	  if $next eq 'the same lease';
+	is($innocent->{text} . $innocent->error, '8', "$next: nobody innocent is cancelled");
+	$_->run('SELECT pgpool.checkin_all()') foreach $guilty, $innocent;
+}
+$_->quit foreach $guilty, $innocent, $canceller;
 
 stats_add_up($local);
 check_invariants($local);

@@ -296,6 +296,35 @@ foreach my $database (qw(tenant1 tenant2))
 	$local->safe_psql('postgres', "DROP DATABASE $database");
 }
 
+# --- a connection that is being reset when its rights go is not kept, nor reset for others
+make_pool($local, $remote, server => 'sleepy', options => { pool_size => 1, min_size => 1, reset_command => 'select pg_sleep(3)' });
+is($other->run("SELECT pgpool.exec('sleepy', 'select 1')") . $other->error, '1', 'a reset takes long');
+my $sleepy = "SELECT state FROM pgpool.connections WHERE server = 'sleepy'";
+ok(wait_until($local, $sleepy, 'resetting'), 'and goes on');
+$local->safe_psql('postgres', 'DROP USER MAPPING FOR CURRENT_USER SERVER sleepy');
+is($local->safe_psql('postgres', $sleepy), 'resetting', 'while the user mapping goes');
+ok(wait_until($local, $sleepy, '', 60), 'the connection closes when it ends');
+$local->safe_psql('postgres', 'DROP SERVER sleepy CASCADE');
+
+# the worker has not begun it: what the new options say is not for the connection of the old
+$remote->safe_psql('remote_db', 'CREATE TABLE started (pid int DEFAULT pg_backend_pid()); GRANT ALL ON started TO remote_app');
+make_pool($local, $remote, server => 'busy', options => { pool_size => 1, reset => 'on_transfer' });
+$lease = lease($holder, 'busy');
+my $old = $holder->run("SELECT a FROM pgpool.query($lease, 'select pg_backend_pid()') AS t(a int)");
+$holder->run("SELECT pgpool.exec($lease, 'SET datestyle TO german')");
+my $worker = worker_pid($local);
+kill 'STOP', $worker;
+$holder->run("SELECT pgpool.checkin($lease)");
+is($local->safe_psql('postgres', "SELECT state FROM pgpool.connections WHERE server = 'busy'"), 'resetting', 'the worker is to reset a connection');
+$local->safe_psql('postgres', "ALTER SERVER busy OPTIONS (ADD start_commands 'insert into started default values')");
+$other->start("SELECT pgpool.exec('busy', 'select 1')");
+ok(wait_until($local, "SELECT count(*) FROM pgpool.waiters WHERE server = 'busy'", '1'), 'and somebody comes with other options');
+kill 'CONT', $worker;
+is($other->finish(60) . $other->error, '1', 'who is served');
+isnt($old, '', 'by another connection than the old one');
+is($remote->safe_psql('remote_db', "SELECT count(*) FROM started WHERE pid = $old"), '0', 'to which the new start commands were not sent');
+$local->safe_psql('postgres', 'DROP SERVER busy CASCADE');
+
 # --- the end of it all
 ($lease, $leased) = (lease($holder, 'shard'), undef);
 $leased = $local->safe_psql('postgres',

@@ -3,12 +3,14 @@
 use strict;
 use warnings;
 
+use PgpxFakeServer;
 use PgpxTest;
 use Test::More;
 
 my $remote = remote_node('remote');
 my $local = local_node('local', conf => ['pgpool_ext.max_connections = 3']);
 make_pool($local, $remote, server => $_, options => { pool_size => 3, reset => 'never' }) foreach qw(a b c);
+my $fake = PgpxFakeServer->new(silent => sub { $_[0]->receive; sleep 3600 });
 my @sessions = map { PgpxSession->new($local) } 1 .. 4;
 
 sub pids
@@ -43,6 +45,15 @@ is($sessions[3]->finish(30), '1', 'a checkin into another pool makes room');
 is($local->safe_psql('postgres', "SELECT string_agg(server || ' ' || closed_evicted, ', ' ORDER BY server) FROM pgpool.stats"),
 	'a 1, b 1, c 0', 'by giving its connection up');
 $_->run('SELECT pgpool.checkin_all()') foreach @sessions;
+
+# all are given up in mid-statement, and their remote never answers and never goes: its
+# owner's operation_timeout is not for others
+make_pool($local, $fake, server => 'd', remote_dbname => 'silent', options => { pool_size => 3, operation_timeout => '3650d', sslmode => 'disable' });
+$sessions[0]->run(q{SELECT pgpool.send(pgpool.checkout('d', '60 s'), 'select 1')}) foreach 1 .. 3;
+$sessions[0]->quit;
+ok(wait_until($local, q{SELECT count(*) FROM pgpool.connections WHERE server = 'd' AND state = 'cancelling'}, '3'), 'all places are those of a remote that does not answer');
+is($sessions[1]->run(q{SELECT pgpool.exec(pgpool.checkout('a', '60 s'), 'select 1')}, 90) . $sessions[1]->error, '1', 'another pool gets one all the same');
+$sessions[1]->run('SELECT pgpool.checkin_all()');
 
 stats_add_up($local);
 check_invariants($local);

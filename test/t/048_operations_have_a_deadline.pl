@@ -33,6 +33,10 @@ my $slow = sub {
 };
 my $fake = PgpxFakeServer->new(silent => $silent, slow => $slow, cancel => sub { sleep 3600 });
 my $deaf = PgpxFakeServer->new(silent => $silent);
+my $endless = PgpxFakeServer->new(silent => $silent, slow => $slow,
+	first => sub { my ($fake) = @_; $fake->receive; $fake->send($fake->answer('1')); $fake->receive; sleep 3600 },
+	login => { login => sub { sleep 3600 } },
+	cancel => sub { sleep 3600 });
 my %fakes = (held => $fake, deaf => $deaf);
 my ($session, $other) = map { PgpxSession->new($local) } 1 .. 2;
 
@@ -96,6 +100,46 @@ $session->run("SELECT pgpool.checkin($lease)");
 like(lease($other, 'late'), qr/^\d+$/, 'late: nobody has the connection as long as it could hit him');
 in_time(time() - $began, 'late: until its time is up');
 $other->run('SELECT pgpool.checkin_all()');
+
+# .. and the lease is returned when the cancel's time is up: it may still come
+my $place = "SELECT local_port FROM pgpool.connections WHERE server = 'late'";
+foreach my $next ('own statement', 'lease', 'call')
+{
+	$lease = lease($session, 'late');
+	my $port = $local->safe_psql('postgres', $place);
+	my $cancels = $local->safe_psql('postgres', "SELECT cancels FROM pgpool.stats WHERE server = 'late'");
+
+	is($session->run("SELECT pgpool.send($lease, 'select 1'), pgpool.cancel($lease)"), '|t', "next $next: a statement is cancelled");
+	is($session->run("SELECT * FROM pgpool.result($lease) $row") . $session->error, '1', "next $next: and ends before the cancel does");
+	ok(wait_until($local, "SELECT cancels FROM pgpool.stats WHERE server = 'late'", $cancels + 1), "next $next: whose time is up");
+	$session->fails("SELECT * FROM pgpool.query($lease, 'select 1') $row", '08006', qr/A cancel request did not end within operation_timeout/, 'the lease is of no use any more')
+	  if $next eq 'own statement';
+	$session->run("SELECT pgpool.checkin($lease)");
+	is($other->run($next eq 'call' ? "SELECT * FROM pgpool.query('late', 'select 1') $row"
+			: "SELECT a FROM pgpool.checkout('late') l, pgpool.query(l, 'select 1') $row") . $other->error, '1', "next $next: who comes next is served");
+	isnt($local->safe_psql('postgres', $place), $port, "next $next: on another connection");
+	$other->run('SELECT pgpool.checkin_all()');
+}
+
+# --- an operation_timeout of years, and a remote that never answers and never goes: ten
+# seconds after its server was dropped the place is free
+my %forever = (cancelling => 'silent', resetting => 'first', asked => 'slow', connecting => 'login');
+foreach my $server (sort keys %forever)
+{
+	make_pool($local, $endless, server => $server, remote_dbname => $forever{$server},
+		options => { pool_size => 1, sslmode => 'disable', operation_timeout => '3650d', connect_timeout => '3650d' });
+}
+$session->run(join '; ', map { "SELECT pgpool.send(pgpool.checkout('$_'), 'select 1')" } qw(cancelling asked));
+$session->run("SELECT pgpool.exec('resetting', 'select 1')");
+$session->fails("SELECT pgpool.checkout('connecting', '100 ms')", '55P03', qr/timeout/, 'a login that is not answered');
+is($session->run(q{SELECT pgpool.cancel(lease) FROM pgpool.leases WHERE server = 'asked'}), 't', 'a cancel that is held');
+is($session->run(q{SELECT a FROM pgpool.leases, pgpool.result(lease) AS t(a text) WHERE server = 'asked'}) . $session->error, '1', 'and the statement ends');
+$session->quit;
+my $states = q{SELECT string_agg(server || ' ' || state, ', ' ORDER BY server) FROM pgpool.connections WHERE server = ANY ('{asked,cancelling,connecting,resetting}')};
+ok(wait_until($local, $states, 'asked cancelling, cancelling cancelling, connecting connecting, resetting resetting'), 'for ten years');
+$local->safe_psql('postgres', "DROP SERVER $_ CASCADE") foreach sort keys %forever;
+ok(wait_until($local, "SELECT count(*) FROM pgpool.pools WHERE server IS NULL OR server = ANY ('{asked,cancelling,connecting,resetting}')", '0', 60), 'or for some seconds once the servers are no more');
+$session = PgpxSession->new($local);
 
 $_->quit foreach $session, $other;
 stats_add_up($local);

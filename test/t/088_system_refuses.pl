@@ -201,6 +201,7 @@ SKIP:
 			ok(wait_until($local, sub { $session->run(q{SELECT pgpool.exec('one', 'select 1')}) }, '1'), 'a connection whose key nobody knows');
 		}
 		my $lease = lease($session, 'one');
+		my $sent = $local->safe_psql('postgres', q{SELECT sum(cancels) FROM pgpool.stats});
 		$session->run("SELECT pgpool.exec($lease, 'select 1'); SET statement_timeout = '200 ms'");
 		fail_next($local, $function, errno => $errno) unless $function eq 'PQgetCancel';
 		$session->run("SELECT pgpool.exec($lease, 'select pg_sleep(20)')", 30);
@@ -208,6 +209,8 @@ SKIP:
 		$session->run('RESET statement_timeout; SELECT pgpool.checkin_all()', 30);
 		ok(has_failed($local), "$function: it was refused");
 		ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE query ~ 'pg_sleep.20' AND state = 'active' AND pid <> pg_backend_pid()}, 0, 30), "$function: it ends at the remote");
+		is($local->safe_psql('postgres', q{SELECT sum(cancels) FROM pgpool.stats}), $sent, "$function: what could not be sent is not counted")
+		  if $function eq 'PQgetCancel';
 		works('one', $function);
 	}
 
