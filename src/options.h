@@ -75,6 +75,18 @@ typedef struct PgpxPoolOptions
 	bool		default_checkout_timeout;
 } PgpxPoolOptions;
 
+/* Elements of a list as libpq's "host" is one: separated by commas, maybe empty. */
+static inline int
+pgpx_options_count(const char *list)
+{
+	int			n = 1;
+
+	for (; *list != '\0'; list++)
+		if (*list == ',')
+			n++;
+	return n;
+}
+
 /*
  * pgpx_options_defaults
  *		Fill in the defaults: the GUC's where there is one, else the table's.

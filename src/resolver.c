@@ -25,6 +25,7 @@
 #include "lib/ilist.h"
 #include "port/atomics.h"
 
+#include "options.h"
 #include "task.h"
 
 /* Threads at once: in all, of a user, and of a user that nobody waits for. */
@@ -86,17 +87,6 @@ next_element(const char **list, char *buf, size_t size)
 	return true;
 }
 
-static int
-count_elements(const char *list)
-{
-	int			n = 1;
-
-	for (; *list != '\0'; list++)
-		if (*list == ',')
-			n++;
-	return n;
-}
-
 /* What libpq asks the resolver for: "host", where there is no "hostaddr". */
 static bool
 is_name(const char *host, const char *addr)
@@ -115,7 +105,8 @@ pgpx_lookup_needed(const char *host, const char *hostaddr)
 		return false;
 
 	/* as many as hosts, or libpq refuses both before it asks for any */
-	if (hostaddr != NULL && count_elements(hostaddr) != count_elements(host))
+	if (hostaddr != NULL &&
+		pgpx_options_count(hostaddr) != pgpx_options_count(host))
 		return false;
 	while (next_element(&host, one, sizeof(one)))
 	{
@@ -159,8 +150,8 @@ look_up(PgpxTask *task)
 	char		host[HOST_LEN];
 	char		hostaddr[HOST_LEN] = "";
 	char		port[16] = "";
-	int			nhosts = count_elements(job->in_host);
-	int			nports = count_elements(job->in_port);
+	int			nhosts = pgpx_options_count(job->in_host);
+	int			nports = pgpx_options_count(job->in_port);
 	int			found = 0;
 
 	/* one port for all, or one for each: as libpq says it */
