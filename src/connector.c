@@ -119,17 +119,29 @@ start_connect(PgpxWorkerConn *w, PgpxLookup *lookup)
 	log_in(w);
 }
 
+void
+pgpx_connector_outdated(PgpxWorkerConn *w)
+{
+	bool		running = w->phase == PGPX_PHASE_START;
+	PgpxConn   *conn = &pgpx_conns[w->index];
+
+	if (!running)
+		pgpx_connection_drop(w);
+	pgpx_pool_attempt_outdated(&pgpx_pools[conn->pool], conn, running);
+	if (running)
+		pgpx_ending_begin(w);
+}
+
 /*
- * Have other options come since it was begun?  Then it begins anew with them: the
- * password and the start commands of the new ones are not for the old ones' host.
+ * Have other options come since it was begun?  Then it is given up: the password and
+ * the start commands of the new ones are not for the old ones' host.
  */
 static bool
 overtaken(PgpxWorkerConn *w)
 {
 	if (!pgpx_conninfo_is_another(w->pool, w->pool_id, w->version))
 		return false;
-	pgpx_connection_drop(w);
-	pgpx_connector_open(w);
+	pgpx_connector_outdated(w);
 	return true;
 }
 

@@ -304,6 +304,15 @@ extern void pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn,
 extern bool pgpx_pool_is_crowded_out_locked(const PgpxPool *pool);
 
 /*
+ * pgpx_pool_attempt_outdated
+ *		An attempt of another version than the pool's is given up: CONNECTING ->
+ *		FREE without a failure, or CANCELLING if its start commands may be running;
+ *		who waits is served.
+ */
+extern void pgpx_pool_attempt_outdated(PgpxPool *pool, PgpxConn *conn,
+									   bool running);
+
+/*
  * pgpx_pool_conninfo_missing
  *		The worker was asked to connect and does not know how (it is a new one,
  *		or the options have changed since): CONNECTING -> FREE without a failure,

@@ -98,6 +98,24 @@ pgpx_pool_is_crowded_out_locked(const PgpxPool *pool)
 		pgpx_pool_total_locked(pool);
 }
 
+/* An attempt is over; running: its start commands may still be, at the remote. */
+static void
+end_attempt_locked(PgpxConn *conn, bool running, PgpxCloseReason reason)
+{
+	if (running)
+	{
+		/* its place is not free before the remote is at rest */
+		conn->close_reason = reason;
+		pgpx_conn_set_state(conn, PGPX_CONN_CANCELLING, pgpx_now());
+		pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_ASKED);
+	}
+	else
+	{
+		pgpx_conn_set_state(conn, PGPX_CONN_CLOSING, pgpx_now());
+		pgpx_conn_free_locked(conn);
+	}
+}
+
 void
 pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn, uint64 before,
 						 PgpxConnectFailure how, int sqlstate, const char *text)
@@ -111,19 +129,7 @@ pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn, uint64 before,
 		bool		stale = conn->version != pool->version;
 
 		pool->stats.connects_failed++;
-		if (how == PGPX_FAILED_RUNNING)
-		{
-			/* its place is not free before the remote is at rest */
-			conn->close_reason = PGPX_CLOSE_BROKEN;
-			pgpx_conn_set_state(conn, PGPX_CONN_CANCELLING, pgpx_now());
-			pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_ASKED);
-		}
-		else
-		{
-			pgpx_conn_set_state(conn, PGPX_CONN_CLOSING, pgpx_now());
-			pgpx_conn_free_locked(conn);
-		}
-
+		end_attempt_locked(conn, how == PGPX_FAILED_RUNNING, PGPX_CLOSE_BROKEN);
 		if (!stale)
 		{
 			pool->last_error_at = pgpx_now();
@@ -171,6 +177,21 @@ pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn, uint64 before,
 }
 
 void
+pgpx_pool_attempt_outdated(PgpxPool *pool, PgpxConn *conn, bool running)
+{
+	PgpxWake	wake = PGPX_WAKE_INIT;
+
+	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+	if (conn->state == PGPX_CONN_CONNECTING)
+	{
+		end_attempt_locked(conn, running, PGPX_CLOSE_STALE);
+		pgpx_pool_serve_locked(pool, &wake);
+	}
+	LWLockRelease(pool->lock);
+	pgpx_wake_flush(&wake);
+}
+
+void
 pgpx_pool_conninfo_missing(PgpxPool *pool, PgpxConn *conn)
 {
 	PgpxWake	wake = PGPX_WAKE_INIT;
@@ -178,8 +199,7 @@ pgpx_pool_conninfo_missing(PgpxPool *pool, PgpxConn *conn)
 	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
 	if (conn->state == PGPX_CONN_CONNECTING)
 	{
-		pgpx_conn_set_state(conn, PGPX_CONN_CLOSING, pgpx_now());
-		pgpx_conn_free_locked(conn);
+		end_attempt_locked(conn, false, PGPX_CLOSE_NONE);
 		pool->conninfo_epoch = 0;
 		pool->asked_epoch = pgpx_pool_worker_epoch(pool);
 		for (int i = pool->queue_head; i >= 0; i = pgpx_tickets[i].next)

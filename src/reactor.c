@@ -177,6 +177,7 @@ work_on(int index)
 	int			state;
 	bool		polite;
 	bool		given_up;
+	bool		outdated;
 
 	/*
 	 * The pool of a connection that is not FREE changes only through us; the
@@ -192,6 +193,7 @@ work_on(int index)
 		conn->close_reason != PGPX_CLOSE_RESET &&
 		conn->close_reason != PGPX_CLOSE_HOLDER_DIED &&
 		conn->close_reason != PGPX_CLOSE_TERMINATED;
+	outdated = conn->version != pool->version;
 	given_up = state == PGPX_CONN_CANCELLING &&
 		conn->close_reason != PGPX_CLOSE_NONE;
 	LWLockRelease(pool->lock);
@@ -199,7 +201,9 @@ work_on(int index)
 	switch (state)
 	{
 		case PGPX_CONN_CONNECTING:
-			if (w->phase == PGPX_PHASE_NONE)
+			if (outdated)
+				pgpx_connector_outdated(w);
+			else if (w->phase == PGPX_PHASE_NONE)
 				pgpx_connector_open(w);
 			break;
 		case PGPX_CONN_LEASED:

@@ -314,8 +314,9 @@ extern int	pgpx_login_descriptors(void);
 
 /* --- connector.c --------------------------------------------------------- */
 
-/* CONNECTING: begin to open it. */
+/* CONNECTING: begin to open it; or give up, since the pool has another version. */
 extern void pgpx_connector_open(PgpxWorkerConn *w);
+extern void pgpx_connector_outdated(PgpxWorkerConn *w);
 
 /* Nobody waits any more for the name that is being looked up. */
 extern void pgpx_connector_end_lookup(PgpxWorkerConn *w);

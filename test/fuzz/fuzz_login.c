@@ -163,6 +163,11 @@ pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn, uint64 before,
 }
 
 void
+pgpx_pool_attempt_outdated(PgpxPool *pool, PgpxConn *conn, bool running)
+{
+}
+
+void
 pgpx_pool_conninfo_missing(PgpxPool *pool, PgpxConn *conn)
 {
 }

@@ -115,6 +115,38 @@ ok(wait_until($local, q{SELECT count(*) FROM pgpool.locks WHERE last_ping > '-in
 is($session->run("SELECT pgpool.unlock('no_backlog_first', 'a', $token)") . $session->error, 't', 'and is released');
 $session->run('SELECT pgpool.checkin_all()');
 
+# --- attempts of options that have been changed hold up nobody, and hold no place
+my %long = (port => $silent->sockport, connect_timeout => '3650d', pool_size => 3);
+make_pool($local, $remote, server => 'mended', options => { %long, pool_size => 1 });
+make_pool($local, $remote, server => 'awaited', options => \%long);
+make_pool($local, $remote, server => 'starting', options => { pool_size => 1, connect_timeout => '3650d', start_commands => 'select pg_sleep(600)' });
+make_pool($local, $remote, server => 'dropped', options => \%long);
+sub connecting { return "SELECT count(*) FROM pgpool.connections WHERE server = '$_[0]' AND state = 'connecting'"; }
+
+$session->fails("SELECT pgpool.checkout('$_', '100 ms')", '55P03', qr/timeout/, "$_: an attempt without an end") foreach qw(mended starting);
+ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE query = 'select pg_sleep(600)'}, '1'), 'starting: its start commands run');
+$session->run(q{ALTER SERVER mended OPTIONS (SET port '} . $remote->port . q{'); ALTER SERVER starting OPTIONS (SET start_commands '')});
+foreach my $server (qw(mended starting))
+{
+	like($session->run("SELECT pgpool.checkout('$server', '30 s')"), qr/^\d+$/, "$server: another one begins when the options are others") or diag($session->error);
+	is(connects($server), '1|0', "$server: and is the only one");
+}
+ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE query = 'select pg_sleep(600)'}, '0'), 'starting: they run no more');
+
+$stuck{silent}->start(q{SELECT pgpool.checkout('awaited', '60 s')});
+ok(wait_until($local, connecting('awaited'), '1'), 'awaited: one waits for an attempt');
+$session->run(q{ALTER SERVER awaited OPTIONS (SET port '} . $remote->port . q{')});
+like($session->run(q{SELECT pgpool.checkout('awaited', '30 s')}), qr/^\d+$/, 'awaited: others come with other options') or diag($session->error);
+like($stuck{silent}->finish(30), qr/^\d+$/, 'awaited: who was there has his, too') or diag($stuck{silent}->error);
+is($local->safe_psql('postgres', q{SELECT connects, connects_failed, closed_stale FROM pgpool.stats WHERE server = 'awaited'}), '2|0|0', 'awaited: none is opened in vain');
+
+$_->start(q{SELECT pgpool.checkout('dropped', '300 ms')}) foreach @more, $stuck{no_backlog};
+$_->finish(30) foreach @more, $stuck{no_backlog};
+is($local->safe_psql('postgres', connecting('dropped')), '3', 'dropped: three attempts without an end');
+$session->run('DROP SERVER dropped CASCADE');
+ok(wait_until($local, q{SELECT count(*) FROM pgpool.connections WHERE server = 'dropped'}, '0', 30), 'dropped: they end with their server');
+$_->run('SELECT pgpool.checkin_all()') foreach $session, $stuck{silent};
+
 stats_add_up($local);
 check_invariants($local);
 leak_check($local, $remote);
