@@ -294,7 +294,8 @@ typedef enum PgpxConnectFailure
  *		CONNECTING -> FREE, or CANCELLING if something may still be running.  If
  *		the pool has no live connection, every ticket with a number under
  *		"before" fails with this reason; not if the remote is full while another
- *		pool of the server has connections.  Starts or doubles the back-off.
+ *		pool of the server has connections.  Starts or doubles the back-off; those
+ *		that were under way when the last one failed share its pause.
  */
 extern void pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn,
 									 uint64 before, PgpxConnectFailure how,

@@ -90,6 +90,18 @@ back_off_locked(PgpxPool *pool, PgpxTime now)
 		pool->unavailable_since = now;
 }
 
+/*
+ * Attempts that fail together have one pause, since the remote may have been gone for
+ * a moment only.  If it has not, the next one is doubled from what each of them would
+ * have had, one after the other: their number makes it longer, not their power.
+ */
+static void
+share_pause_locked(PgpxPool *pool)
+{
+	pool->backoff = Min(pool->backoff + pool->opts.retry_min,
+						pool->opts.retry_max);
+}
+
 bool
 pgpx_pool_is_crowded_out_locked(const PgpxPool *pool)
 {
@@ -128,6 +140,10 @@ pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn, uint64 before,
 	{
 		bool		stale = conn->version != pool->version;
 
+		/* it was under way when the last one failed */
+		bool		together = pool->backoff != 0 &&
+			conn->state_since <= pool->last_error_at;
+
 		pool->stats.connects_failed++;
 		end_attempt_locked(conn, how == PGPX_FAILED_RUNNING, PGPX_CLOSE_BROKEN);
 		if (!stale)
@@ -144,7 +160,10 @@ pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn, uint64 before,
 				pool->outage_told_at = pool->last_error_at;
 				pool->outage_told = true;
 			}
-			back_off_locked(pool, pool->last_error_at);
+			if (!together)
+				back_off_locked(pool, pool->last_error_at);
+			else
+				share_pause_locked(pool);
 		}
 
 		/*
