@@ -130,6 +130,16 @@ extern bool pgpx_options_libpq_allowed(const char *name, bool as_superuser,
  */
 extern void pgpx_options_check_base(List *options);
 
+/*
+ * pgpx_options_check_hosts
+ *		Refuse more hosts than PGPX_MAX_HOSTS in a list of libpq's.
+ *
+ * libpq goes through all of them in one call, if it is refused by each at once.
+ * Raises 22023.
+ */
+#define PGPX_MAX_HOSTS 64
+extern void pgpx_options_check_hosts(const char *name, const char *value);
+
 /* True if libpq knows the option, whether or not it is allowed here. */
 extern bool pgpx_options_is_libpq(const char *name);
 

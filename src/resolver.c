@@ -34,7 +34,6 @@
 #define MAX_LEFT_BEHIND 16
 
 #define TOO_MANY	"too many host names are being looked up"
-#define MAX_HOSTS 64			/* addresses of one look-up */
 #define HOST_LEN 512			/* more than a name may have */
 
 struct PgpxLookup
@@ -200,7 +199,7 @@ look_up(PgpxTask *task)
 			continue;
 		}
 		for (struct addrinfo *a = list; a != NULL &&
-			 found < MAX_HOSTS;
+			 found < PGPX_MAX_HOSTS;
 			 a = a->ai_next)
 		{
 			char		addr[NI_MAXHOST];
