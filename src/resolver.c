@@ -58,11 +58,17 @@ static dlist_head running = DLIST_STATIC_INIT(running);
 static bool
 is_numeric(const char *host)
 {
+	char		address[INET6_ADDRSTRLEN];
 	struct in6_addr addr;
+	size_t		len = strcspn(host, "%");	/* IPv6 may have a scope */
 
-	return inet_pton(AF_INET, host, &addr) == 1 ||
-		inet_pton(AF_INET6, host, &addr) == 1 ||
-		strchr(host, ':') != NULL;	/* IPv6 with a scope */
+	if (inet_pton(AF_INET, host, &addr) == 1)
+		return true;
+	if (len >= sizeof(address))
+		return false;
+	memcpy(address, host, len);
+	address[len] = '\0';
+	return inet_pton(AF_INET6, address, &addr) == 1;
 }
 
 /*
