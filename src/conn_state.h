@@ -27,7 +27,8 @@
  * FREE -> CONNECTING		session or worker		pgpx_pool_grow_locked
  * CONNECTING -> IDLE		worker					pgpx_pool_opened
  * CONNECTING -> CLOSING	worker					pgpx_pool_connect_failed,
- *												pgpx_pool_conninfo_missing
+ *												pgpx_pool_conninfo_missing,
+ *												pgpx_pool_attempt_outdated
  * CONNECTING -> CANCELLING	worker, start commands late		"
  * IDLE, OWED -> LEASED		session or worker		pgpx_pool_take_locked
  * LEASED -> IDLE, OWED		session					pgpx_pool_give, pgpx_pool_carry

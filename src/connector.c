@@ -56,9 +56,25 @@ fail(PgpxWorkerConn *w, int sqlstate, const char *text)
 	give_up(w, PGPX_FAILED, sqlstate, text);
 }
 
-/* The parameters are complete: begin the login. */
+/*
+ * How long to wait for one of the hosts that are left: as long as for each of the
+ * others, unless that is too short to look again.
+ */
+#define LEAST_SHARE_US (10 * 1000)
+
 static void
-start_connect(PgpxWorkerConn *w, PgpxLookup *lookup)
+give_share(PgpxWorkerConn *w)
+{
+	PgpxTime	now = pgpx_now();
+	PgpxTime	share = (w->until - now) / w->hosts->n;
+
+	w->deadline = Min(now + Max(share, LEAST_SHARE_US), w->until);
+	pgpx_janitor_due(w->deadline);
+}
+
+/* Begin the login, with the hosts that are left. */
+static void
+log_in(PgpxWorkerConn *w)
 {
 	PgpxConninfo *ci = &pgpx_wpools[w->pool].conninfo;
 	PgpxLoginOf of = {w->pool, w->pool_id, ci->version};
@@ -71,7 +87,7 @@ start_connect(PgpxWorkerConn *w, PgpxLookup *lookup)
 	}
 	w->external_fd = true;
 
-	w->pg = pgpx_conninfo_login(ci, lookup, NULL);
+	w->pg = pgpx_conninfo_login(ci, w->hosts, NULL);
 	PGPX_DEBUG_POINT("worker_connects");
 	if (w->pg != NULL)
 		w->login = pgpx_login_begin(of, w->pg, &w->hearing, stepped, w);
@@ -91,20 +107,41 @@ start_connect(PgpxWorkerConn *w, PgpxLookup *lookup)
 	(void) PQsetErrorVerbosity(w->pg, PQERRORS_VERBOSE);
 	pgpx_libpq_hush(w->pg);
 	w->phase = PGPX_PHASE_CONNECT;
+	give_share(w);
 	pgpx_connection_watch(w, EPOLLOUT);
 }
 
+/* The parameters are complete. */
+static void
+start_connect(PgpxWorkerConn *w, PgpxLookup *lookup)
+{
+	w->hosts = pgpx_conninfo_hosts(w->pool, lookup);
+	log_in(w);
+}
+
+void
+pgpx_connector_outdated(PgpxWorkerConn *w)
+{
+	bool		running = w->phase == PGPX_PHASE_START;
+	PgpxConn   *conn = &pgpx_conns[w->index];
+
+	if (!running)
+		pgpx_connection_drop(w);
+	pgpx_pool_attempt_outdated(&pgpx_pools[conn->pool], conn, running);
+	if (running)
+		pgpx_ending_begin(w);
+}
+
 /*
- * Have other options come since it was begun?  Then it begins anew with them: the
- * password and the start commands of the new ones are not for the old ones' host.
+ * Have other options come since it was begun?  Then it is given up: the password and
+ * the start commands of the new ones are not for the old ones' host.
  */
 static bool
 overtaken(PgpxWorkerConn *w)
 {
 	if (!pgpx_conninfo_is_another(w->pool, w->pool_id, w->version))
 		return false;
-	pgpx_connection_drop(w);
-	pgpx_connector_open(w);
+	pgpx_connector_outdated(w);
 	return true;
 }
 
@@ -168,6 +205,7 @@ pgpx_connector_open(PgpxWorkerConn *w)
 	w->version = ci->version;
 	w->started = pgpx_now();
 	pgpx_connection_deadline(w, timeout);
+	w->until = w->deadline;
 	if (pgpx_conninfo_needs_lookup(ci))
 	{
 		const char *why;
@@ -309,6 +347,9 @@ logged_in(PgpxWorkerConn *w)
 
 	if (overtaken(w))
 		return;
+	pgpx_conninfo_free_hosts(&w->hosts);
+	w->deadline = w->until;
+	pgpx_janitor_due(w->deadline);
 	refusal = pgpx_relay_refusal(w->pg);
 	(void) PQsetErrorVerbosity(w->pg, PQERRORS_DEFAULT);
 	pgpx_canceller_find_key(w);
@@ -470,12 +511,50 @@ pgpx_connector_step(PgpxWorkerConn *w)
 	pgpx_login_step(w->login);
 }
 
+/*
+ * A host's share of connect_timeout is over.  PQconnectPoll knows no deadline, and
+ * cannot be told to go on to the next one: if this one does not even accept, a new
+ * login begins, without it.  Who has accepted may be slow, and has all the time that is
+ * left.  False: there is none.
+ */
+static bool
+try_next_host(PgpxWorkerConn *w)
+{
+	PgpxHosts  *hosts = w->hosts;
+	PgpxTime	until = w->until;
+	const PGconn *pg = pgpx_login_is_running(w->login) ? NULL : w->pg;
+
+	if (w->phase != PGPX_PHASE_CONNECT)
+		return false;
+	if (overtaken(w))
+		return true;
+	if (pgpx_now() >= until)
+	{
+		/* the next attempt begins elsewhere, whatever this one has waited for */
+		(void) pgpx_conninfo_silent(w->pool, hosts, pg);
+		return false;
+	}
+	if (pg == NULL || PQstatus(pg) != CONNECTION_STARTED ||
+		!pgpx_conninfo_silent(w->pool, hosts, pg))
+	{
+		give_share(w);
+		return true;
+	}
+	w->hosts = NULL;
+	pgpx_connection_drop(w);	/* but for these */
+	w->hosts = hosts;
+	log_in(w);
+	return true;
+}
+
 void
 pgpx_connector_too_late(PgpxWorkerConn *w)
 {
 	char		text[PGPX_ERROR_LEN];
 	bool		hurried = pgpx_now() < w->deadline;
 
+	if (!hurried && try_next_host(w))
+		return;
 	snprintf(text, sizeof(text),
 			 "%s did not end within %s (%.3g s)%s.",
 			 w->phase == PGPX_PHASE_LOOKUP ? "The look-up of the host name" :

@@ -277,6 +277,7 @@ check_option(const char *name, const char *value, int place)
 						   "server or user mapping that has it.")));
 	if (option != NULL)
 		result = require_value(option, value);
+	pgpx_options_check_hosts(name, value);
 
 	/* as in postgres_fdw: anybody may ask for the stricter rule */
 	if (option != NULL && option->kind == PGPX_KIND_BOOL && result == 0 &&
@@ -287,6 +288,23 @@ check_option(const char *name, const char *value, int place)
 						name),
 				 errdetail("Only superusers can set this option to false, or "
 						   "change a user mapping where it is false.")));
+}
+
+void
+pgpx_options_check_hosts(const char *name, const char *value)
+{
+	int			n;
+
+	if (strcmp(name, "host") != 0 && strcmp(name, "hostaddr") != 0)
+		return;
+	n = pgpx_options_count(value);
+	if (n > PGPX_MAX_HOSTS)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("too many hosts in option \"%s\"", name),
+				 errdetail("The list has %d hosts, and can have %d.", n,
+						   PGPX_MAX_HOSTS),
+				 errhint("Name fewer hosts, or one name that has all of the addresses.")));
 }
 
 /* The value of a pool's option if it is in the list. */

@@ -75,6 +75,18 @@ typedef struct PgpxPoolOptions
 	bool		default_checkout_timeout;
 } PgpxPoolOptions;
 
+/* Elements of a list as libpq's "host" is one: separated by commas, maybe empty. */
+static inline int
+pgpx_options_count(const char *list)
+{
+	int			n = 1;
+
+	for (; *list != '\0'; list++)
+		if (*list == ',')
+			n++;
+	return n;
+}
+
 /*
  * pgpx_options_defaults
  *		Fill in the defaults: the GUC's where there is one, else the table's.
@@ -117,6 +129,16 @@ extern bool pgpx_options_libpq_allowed(const char *name, bool as_superuser,
  * options: all options of a server of pgpool_fdw (DefElem).  Raises HV00D.
  */
 extern void pgpx_options_check_base(List *options);
+
+/*
+ * pgpx_options_check_hosts
+ *		Refuse more hosts than PGPX_MAX_HOSTS in a list of libpq's.
+ *
+ * libpq goes through all of them in one call, if it is refused by each at once.
+ * Raises 22023.
+ */
+#define PGPX_MAX_HOSTS 64
+extern void pgpx_options_check_hosts(const char *name, const char *value);
 
 /* True if libpq knows the option, whether or not it is allowed here. */
 extern bool pgpx_options_is_libpq(const char *name);

@@ -365,10 +365,7 @@ run_pool(PgpxPinger *p)
 	pgpx_dlock_due(p->pool, p->pool_id, &due);
 	ping_at = due.nheld > 0 ? pgpx_steady_to_now(due.ping_at) : PG_INT64_MAX;
 	if (p->deadline != 0 && now >= p->deadline)
-		pgpx_pinger_failed(p, p->phase > PGPX_PINGER_IDLE ?
-			"The remote server did not answer in time." :
-			psprintf("The connection attempt did not end in time%s.",
-					 pgpx_login_why_late(p->login)));
+		pgpx_pinger_too_late(p);
 	if (p->phase == PGPX_PINGER_IDLE &&
 		pgpx_wpools[p->pool].pool_id == p->pool_id &&
 		pgpx_wpools[p->pool].conninfo.version > p->version)

@@ -36,6 +36,7 @@ typedef struct PgpxPinger
 	uint64		version;		/* of the conninfo */
 	PGconn	   *pg;
 	PgpxLogin  *login;			/* in phase CONNECT */
+	PgpxHosts  *hosts;			/* the same */
 	int			fd;				/* in the epoll set; -1: none */
 	uint32		events;
 	bool		external_fd;
@@ -72,6 +73,9 @@ extern bool pgpx_pinger_open(PgpxPinger *p, int64 timeout);
 extern void pgpx_pinger_step(PgpxPinger *p);
 extern void pgpx_pinger_looked_up_one(PgpxPinger *p, PgpxLookup *lookup);
 extern void pgpx_pinger_drop(PgpxPinger *p);
+
+/* What is under way has not ended in time: the next attempt is at another host. */
+extern void pgpx_pinger_too_late(PgpxPinger *p);
 extern void pgpx_pinger_watch(PgpxPinger *p, uint32 events);
 extern void pgpx_pinger_sent(PgpxPinger *p);
 

@@ -46,6 +46,7 @@ pgpx_pinger_drop(PgpxPinger *p)
 		pgpx_reactor_forget(p->fd);
 	p->fd = -1;
 	p->events = 0;
+	pgpx_conninfo_free_hosts(&p->hosts);
 	if (pgpx_login_end(p->login))
 	{
 		p->pg = NULL;
@@ -96,7 +97,8 @@ start_connect(PgpxPinger *p, PgpxLookup *lookup)
 	}
 	p->external_fd = true;
 
-	p->pg = pgpx_conninfo_login(&pgpx_wpools[p->pool].conninfo, lookup,
+	p->hosts = pgpx_conninfo_hosts(p->pool, lookup);
+	p->pg = pgpx_conninfo_login(&pgpx_wpools[p->pool].conninfo, p->hosts,
 								"pgpool_ext lock");
 	if (p->pg != NULL)
 		p->login = pgpx_login_begin(of, p->pg, &p->hearing, stepped, p);
@@ -134,6 +136,20 @@ pgpx_pinger_open(PgpxPinger *p, int64 timeout)
 	}
 	start_connect(p, NULL);
 	return true;
+}
+
+void
+pgpx_pinger_too_late(PgpxPinger *p)
+{
+	if (p->phase == PGPX_PINGER_CONNECT &&
+		!pgpx_conninfo_is_another(p->pool, p->pool_id, p->version))
+		(void) pgpx_conninfo_silent(p->pool, p->hosts,
+									pgpx_login_is_running(p->login) ? NULL :
+																	  p->pg);
+	pgpx_pinger_failed(p, p->phase > PGPX_PINGER_IDLE ?
+		"The remote server did not answer in time." :
+		psprintf("The connection attempt did not end in time%s.",
+				 pgpx_login_why_late(p->login)));
 }
 
 /* As in connector.c: what was told since is not for the host of what was before. */
@@ -212,6 +228,7 @@ stepped(void *owner, PostgresPollingStatusType status, int sqlstate,
 	{
 		(void) pgpx_login_end(p->login);
 		p->login = NULL;
+		pgpx_conninfo_free_hosts(&p->hosts);
 		logged_in(p);
 	}
 	else if (status == PGRES_POLLING_FAILED)

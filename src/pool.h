@@ -306,7 +306,8 @@ typedef enum PgpxConnectFailure
  *		CONNECTING -> FREE, or CANCELLING if something may still be running.  If
  *		the pool has no live connection, every ticket with a number under
  *		"before" fails with this reason; not if the remote is full while another
- *		pool of the server has connections.  Starts or doubles the back-off.
+ *		pool of the server has connections.  Starts or doubles the back-off; those
+ *		that were under way when the last one failed share its pause.
  */
 extern void pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn,
 									 uint64 before, PgpxConnectFailure how,
@@ -314,6 +315,15 @@ extern void pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn,
 
 /* Is the remote full, with connections of other pools of the server? */
 extern bool pgpx_pool_is_crowded_out_locked(const PgpxPool *pool);
+
+/*
+ * pgpx_pool_attempt_outdated
+ *		An attempt of another version than the pool's is given up: CONNECTING ->
+ *		FREE without a failure, or CANCELLING if its start commands may be running;
+ *		who waits is served.
+ */
+extern void pgpx_pool_attempt_outdated(PgpxPool *pool, PgpxConn *conn,
+									   bool running);
 
 /*
  * pgpx_pool_conninfo_missing

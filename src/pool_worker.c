@@ -100,12 +100,42 @@ back_off_locked(PgpxPool *pool, PgpxTime now)
 		pool->unavailable_since = now;
 }
 
+/*
+ * Attempts that fail together have one pause, since the remote may have been gone for
+ * a moment only.  If it has not, the next one is doubled from what each of them would
+ * have had, one after the other: their number makes it longer, not their power.
+ */
+static void
+share_pause_locked(PgpxPool *pool)
+{
+	pool->backoff = Min(pool->backoff + pool->opts.retry_min,
+						pool->opts.retry_max);
+}
+
 bool
 pgpx_pool_is_crowded_out_locked(const PgpxPool *pool)
 {
 	return pool->remote_full &&
 		pgpx_cap_used(&pgpx_servers[pool->server].cap, NULL) >
 		pgpx_pool_total_locked(pool);
+}
+
+/* An attempt is over; running: its start commands may still be, at the remote. */
+static void
+end_attempt_locked(PgpxConn *conn, bool running, PgpxCloseReason reason)
+{
+	if (running)
+	{
+		/* its place is not free before the remote is at rest */
+		conn->close_reason = reason;
+		pgpx_conn_set_state(conn, PGPX_CONN_CANCELLING, pgpx_now());
+		pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_ASKED);
+	}
+	else
+	{
+		pgpx_conn_set_state(conn, PGPX_CONN_CLOSING, pgpx_now());
+		pgpx_conn_free_locked(conn);
+	}
 }
 
 void
@@ -120,20 +150,12 @@ pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn, uint64 before,
 	{
 		bool		stale = conn->version != pool->version;
 
-		pool->stats.connects_failed++;
-		if (how == PGPX_FAILED_RUNNING)
-		{
-			/* its place is not free before the remote is at rest */
-			conn->close_reason = PGPX_CLOSE_BROKEN;
-			pgpx_conn_set_state(conn, PGPX_CONN_CANCELLING, pgpx_now());
-			pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_ASKED);
-		}
-		else
-		{
-			pgpx_conn_set_state(conn, PGPX_CONN_CLOSING, pgpx_now());
-			pgpx_conn_free_locked(conn);
-		}
+		/* it was under way when the last one failed */
+		bool		together = pool->backoff != 0 &&
+			conn->state_since <= pool->last_error_at;
 
+		pool->stats.connects_failed++;
+		end_attempt_locked(conn, how == PGPX_FAILED_RUNNING, PGPX_CLOSE_BROKEN);
 		if (!stale)
 		{
 			pool->last_error_at = pgpx_now();
@@ -148,7 +170,10 @@ pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn, uint64 before,
 				pool->outage_told_at = pool->last_error_at;
 				pool->outage_told = true;
 			}
-			back_off_locked(pool, pool->last_error_at);
+			if (!together)
+				back_off_locked(pool, pool->last_error_at);
+			else
+				share_pause_locked(pool);
 		}
 
 		/*
@@ -181,6 +206,21 @@ pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn, uint64 before,
 }
 
 void
+pgpx_pool_attempt_outdated(PgpxPool *pool, PgpxConn *conn, bool running)
+{
+	PgpxWake	wake = PGPX_WAKE_INIT;
+
+	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+	if (conn->state == PGPX_CONN_CONNECTING)
+	{
+		end_attempt_locked(conn, running, PGPX_CLOSE_STALE);
+		pgpx_pool_serve_locked(pool, &wake);
+	}
+	LWLockRelease(pool->lock);
+	pgpx_wake_flush(&wake);
+}
+
+void
 pgpx_pool_conninfo_missing(PgpxPool *pool, PgpxConn *conn)
 {
 	PgpxWake	wake = PGPX_WAKE_INIT;
@@ -188,8 +228,7 @@ pgpx_pool_conninfo_missing(PgpxPool *pool, PgpxConn *conn)
 	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
 	if (conn->state == PGPX_CONN_CONNECTING)
 	{
-		pgpx_conn_set_state(conn, PGPX_CONN_CLOSING, pgpx_now());
-		pgpx_conn_free_locked(conn);
+		end_attempt_locked(conn, false, PGPX_CLOSE_NONE);
 		pool->conninfo_epoch = 0;
 		pool->asked_epoch = pgpx_pool_worker_epoch(pool);
 		for (int i = pool->queue_head; i >= 0; i = pgpx_tickets[i].next)

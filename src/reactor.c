@@ -201,7 +201,9 @@ work_on(int index)
 	switch (state)
 	{
 		case PGPX_CONN_CONNECTING:
-			if (w->phase == PGPX_PHASE_NONE)
+			if (stale)
+				pgpx_connector_outdated(w);
+			else if (w->phase == PGPX_PHASE_NONE)
 				pgpx_connector_open(w);
 			break;
 		case PGPX_CONN_LEASED:

@@ -264,7 +264,10 @@ pgpx_pool_leads_to_locked(const PgpxPool *pool, const PgpxConn *conn,
 		pgpx_pool_is_current_locked(pool, fingerprint);
 }
 
-/* Connections of the version before close, those that are leased at checkin. */
+/*
+ * Connections of the version before close, those that are leased at checkin; those
+ * that are being opened are given up by the worker.
+ */
 static void
 close_old_locked(PgpxPool *pool)
 {
@@ -278,6 +281,12 @@ close_old_locked(PgpxPool *pool)
 	pool->ramp = 0;
 
 	pgpx_pool_close_free_locked(pool, PGPX_CLOSE_STALE);
+	for (int i = 0; pool->count[PGPX_CONN_CONNECTING] > 0 &&
+		 i < pgpx_shared->max_connections;
+		 i++)
+		if (pgpx_conns[i].pool == PGPX_POOL_INDEX(pool) &&
+			pgpx_conns[i].state == PGPX_CONN_CONNECTING)
+			pgpx_conn_ask_worker(&pgpx_conns[i], pool->worker);
 }
 
 void

@@ -25,6 +25,7 @@
 #include "lib/ilist.h"
 #include "port/atomics.h"
 
+#include "options.h"
 #include "task.h"
 
 /* Threads at once: in all, of a user, and of a user that nobody waits for. */
@@ -33,7 +34,6 @@
 #define MAX_LEFT_BEHIND 16
 
 #define TOO_MANY	"too many host names are being looked up"
-#define MAX_HOSTS 64			/* addresses of one look-up */
 #define HOST_LEN 512			/* more than a name may have */
 
 struct PgpxLookup
@@ -58,11 +58,17 @@ static dlist_head running = DLIST_STATIC_INIT(running);
 static bool
 is_numeric(const char *host)
 {
+	char		address[INET6_ADDRSTRLEN];
 	struct in6_addr addr;
+	size_t		len = strcspn(host, "%");	/* IPv6 may have a scope */
 
-	return inet_pton(AF_INET, host, &addr) == 1 ||
-		inet_pton(AF_INET6, host, &addr) == 1 ||
-		strchr(host, ':') != NULL;	/* IPv6 with a scope */
+	if (inet_pton(AF_INET, host, &addr) == 1)
+		return true;
+	if (len >= sizeof(address))
+		return false;
+	memcpy(address, host, len);
+	address[len] = '\0';
+	return inet_pton(AF_INET6, address, &addr) == 1;
 }
 
 /*
@@ -86,17 +92,6 @@ next_element(const char **list, char *buf, size_t size)
 	return true;
 }
 
-static int
-count_elements(const char *list)
-{
-	int			n = 1;
-
-	for (; *list != '\0'; list++)
-		if (*list == ',')
-			n++;
-	return n;
-}
-
 /* What libpq asks the resolver for: "host", where there is no "hostaddr". */
 static bool
 is_name(const char *host, const char *addr)
@@ -115,7 +110,8 @@ pgpx_lookup_needed(const char *host, const char *hostaddr)
 		return false;
 
 	/* as many as hosts, or libpq refuses both before it asks for any */
-	if (hostaddr != NULL && count_elements(hostaddr) != count_elements(host))
+	if (hostaddr != NULL &&
+		pgpx_options_count(hostaddr) != pgpx_options_count(host))
 		return false;
 	while (next_element(&host, one, sizeof(one)))
 	{
@@ -159,8 +155,8 @@ look_up(PgpxTask *task)
 	char		host[HOST_LEN];
 	char		hostaddr[HOST_LEN] = "";
 	char		port[16] = "";
-	int			nhosts = count_elements(job->in_host);
-	int			nports = count_elements(job->in_port);
+	int			nhosts = pgpx_options_count(job->in_host);
+	int			nports = pgpx_options_count(job->in_port);
 	int			found = 0;
 
 	/* one port for all, or one for each: as libpq says it */
@@ -209,7 +205,7 @@ look_up(PgpxTask *task)
 			continue;
 		}
 		for (struct addrinfo *a = list; a != NULL &&
-			 found < MAX_HOSTS;
+			 found < PGPX_MAX_HOSTS;
 			 a = a->ai_next)
 		{
 			char		addr[NI_MAXHOST];

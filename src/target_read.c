@@ -118,6 +118,7 @@ take_libpq_option(PgpxTarget *target, const PgpxSource *source,
 						name, source->base.name),
 				 errdetail("Its owner \"%s\" is not a superuser.",
 						   GetUserNameFromId(source->base.owner, false))));
+	pgpx_options_check_hosts(name, value);
 	set_param(target, name, value);
 }
 

@@ -88,6 +88,24 @@ typedef struct PgpxHearing
 
 typedef struct PgpxLogin PgpxLogin;
 
+/* Where a login may go, each as libpq is told of it; NULL: it is not. */
+typedef struct PgpxHost
+{
+	int			place;			/* in the list that was told */
+	const char *host;
+	const char *hostaddr;
+	const char *port;
+} PgpxHost;
+
+/* The first to be tried first.  What libpq goes through by itself is one. */
+typedef struct PgpxHosts
+{
+	MemoryContext cxt;
+	int			n;				/* that are left */
+	int			total;			/* in the list that was told */
+	PgpxHost   *each;
+} PgpxHosts;
+
 typedef struct PgpxWorkerConn
 {
 	int			index;			/* in pgpx_conns */
@@ -105,6 +123,8 @@ typedef struct PgpxWorkerConn
 	bool		external_fd;	/* AcquireExternalFD is owed a release */
 	PgpxTime	started;
 	PgpxTime	deadline;		/* of the phase; 0: none */
+	PgpxHosts  *hosts;			/* in phase CONNECT */
+	PgpxTime	until;			/* in CONNECT: of all of it, not of a host's share */
 	uint64		before;			/* tickets older than the attempt have numbers
 								 * under this */
 	PgpxWire	wire;			/* in phase RESET */
@@ -129,6 +149,8 @@ typedef struct PgpxWorkerPool
 	char	   *message;		/* the strings; wiped before it is freed */
 	size_t		message_len;
 	PgpxConninfo conninfo;
+	int			first;			/* of the hosts, to begin with */
+	PgpxTime	first_until;	/* .. so long; then with the first in the list */
 } PgpxWorkerPool;
 
 extern int	pgpx_worker_index;	/* which worker this is */
@@ -232,11 +254,26 @@ extern const char *pgpx_conninfo_look_up(int pool, PgpxLookupAnswer answer,
 										 uint64 tag);
 
 /*
- * Begin a login, where the look-up says if there was one.  application_name: ours
- * instead of the one that was told, unless NULL.  NULL: no memory.
+ * pgpx_conninfo_hosts
+ *		Where a login may go, as the look-up says if there was one.  Not first one
+ *		that was silent a short while ago.
+ * pgpx_conninfo_silent
+ *		The one that libpq is at does not answer (NULL: it cannot be asked; then the
+ *		first): for a while others begin behind it.  Returns whether any but this
+ *		one are left.
+ */
+extern PgpxHosts *pgpx_conninfo_hosts(int pool, const PgpxLookup *lookup);
+extern bool pgpx_conninfo_silent(int pool, PgpxHosts *hosts, const PGconn *pg);
+
+/* Free them, and forget where they were; NULL is none. */
+extern void pgpx_conninfo_free_hosts(PgpxHosts **hosts);
+
+/*
+ * Begin a login.  application_name: ours instead of the one that was told, unless
+ * NULL.  NULL: no memory.
  */
 extern PGconn *pgpx_conninfo_login(const PgpxConninfo *ci,
-								   const PgpxLookup *lookup,
+								   const PgpxHosts *hosts,
 								   const char *application_name);
 
 /* --- login.c ------------------------------------------------------------- */
@@ -284,8 +321,9 @@ extern int	pgpx_login_descriptors(void);
 
 /* --- connector.c --------------------------------------------------------- */
 
-/* CONNECTING: begin to open it. */
+/* CONNECTING: begin to open it; or give up, since the pool has another version. */
 extern void pgpx_connector_open(PgpxWorkerConn *w);
+extern void pgpx_connector_outdated(PgpxWorkerConn *w);
 
 /* Nobody waits any more for the name that is being looked up. */
 extern void pgpx_connector_end_lookup(PgpxWorkerConn *w);

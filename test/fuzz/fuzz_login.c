@@ -80,10 +80,30 @@ pgpx_connection_drop(PgpxWorkerConn *w)
 }
 
 PGconn *
-pgpx_conninfo_login(const PgpxConninfo *ci, const PgpxLookup *lookup,
+pgpx_conninfo_login(const PgpxConninfo *ci, const PgpxHosts *hosts,
 					const char *application_name)
 {
 	return remote_login();
+}
+
+PgpxHosts *
+pgpx_conninfo_hosts(int pool, const PgpxLookup *lookup)
+{
+	static PgpxHosts one = {.n = 1, .total = 1};
+
+	return &one;
+}
+
+bool
+pgpx_conninfo_silent(int pool, PgpxHosts *hosts, const PGconn *pg)
+{
+	return false;
+}
+
+void
+pgpx_conninfo_free_hosts(PgpxHosts **hosts)
+{
+	*hosts = NULL;
 }
 
 const char *
@@ -140,6 +160,11 @@ pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn, uint64 before,
 	FUZZ_CHECK(text[0] != '\0' && strlen(text) < PGPX_ERROR_LEN);
 	FUZZ_CHECK(strchr(text, '\n') == NULL);
 	nfailed++;
+}
+
+void
+pgpx_pool_attempt_outdated(PgpxPool *pool, PgpxConn *conn, bool running)
+{
 }
 
 void

@@ -76,11 +76,31 @@ pgpx_steady_to_now(PgpxTime t)
 }
 
 PGconn *
-pgpx_conninfo_login(const PgpxConninfo *ci, const PgpxLookup *lookup,
+pgpx_conninfo_login(const PgpxConninfo *ci, const PgpxHosts *hosts,
 					const char *application_name)
 {
 	nlogins++;
 	return remote_login();
+}
+
+PgpxHosts *
+pgpx_conninfo_hosts(int pool, const PgpxLookup *lookup)
+{
+	static PgpxHosts one = {.n = 1, .total = 1};
+
+	return &one;
+}
+
+bool
+pgpx_conninfo_silent(int pool, PgpxHosts *hosts, const PGconn *pg)
+{
+	return false;
+}
+
+void
+pgpx_conninfo_free_hosts(PgpxHosts **hosts)
+{
+	*hosts = NULL;
 }
 
 const char *

@@ -256,6 +256,13 @@ ALTER SERVER fdw_server OPTIONS (ADD gssencmode 'require');
 SET ROLE regress_pgpool_first;
 SELECT test.err($$SELECT pgpool.checkout('fdw_server_pool')$$);
 RESET ROLE;
+DO $$
+BEGIN
+	EXECUTE format('ALTER SERVER fdw_server OPTIONS (DROP gssencmode, SET host %L)', repeat('/,', 64) || '/');
+END $$;
+SET ROLE regress_pgpool_first;
+SELECT test.err($$SELECT pgpool.checkout('fdw_server_pool')$$);
+RESET ROLE;
 SELECT test.drop('fdw_server', 'fdw_server_pool', 'dblink_server', 'dblink_server_pool');
 DROP EXTENSION postgres_fdw;
 

@@ -164,6 +164,12 @@ SELECT r.state, r.message, r.hint
   ) AS v(n, name, value), pg_temp.try_server(name, value) AS r
  ORDER BY n;
 
+-- as many hosts as libpq may try in one go
+SELECT name, n, r.state, r.message, r.detail, r.hint
+  FROM (VALUES ('host', 64), ('host', 65), ('hostaddr', 64), ('hostaddr', 65))
+  AS v(name, n), pg_temp.try_server(name, repeat(',', n - 1)) AS r
+ ORDER BY name, n;
+
 -- what a pool cannot have
 SELECT r.state, r.message, r.detail
   FROM (VALUES

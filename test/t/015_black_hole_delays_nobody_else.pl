@@ -73,6 +73,80 @@ $took = seconds {
 like($session->sqlstate, qr/^(?:55P03|08001)$/, 'a shorter timeout of the call goes first');
 cmp_ok($took, '<', 3.5, 'in time');
 
+# --- one host of several: the others are tried
+my %two = (host => '127.0.0.1,127.0.0.1', pool_size => 3, sslmode => over_tls() ? 'require' : 'disable');
+make_pool($local, $remote, server => 'no_backlog_first', options => { %two, port => $full->sockport . ',' . $remote->port });
+make_pool($local, $remote, server => 'no_standby', options => { %two, target_session_attrs => 'prefer-standby', port => $remote->port . ',' . $full->sockport });
+make_pool($local, $remote, server => 'names', options => { %two, host => 'localhost,localhost', port => $full->sockport . ',' . $remote->port });
+make_pool($local, $remote, server => 'no_backlog_both', options => { %two, port => $full->sockport . ',' . $full->sockport, connect_timeout => '500ms' });
+make_pool($local, $remote, server => 'silent_first', options => { %two, port => $silent->sockport . ',' . $remote->port, connect_timeout => '1s' });
+sub accepted
+{
+	my $n = 0;
+
+	$silent->blocking(0);
+	$n++ while $silent->accept;
+	return $n;
+}
+sub connects { return $local->safe_psql('postgres', "SELECT connects, connects_failed FROM pgpool.stats WHERE server = '$_[0]'"); }
+
+foreach my $server (qw(no_backlog_first names no_standby))
+{
+	like($session->run("SELECT pgpool.checkout('$server', '60 s')"), qr/^\d+$/, "$server: a host that drops packets has its share of connect_timeout, and the next one is tried")
+	  or diag($session->error);
+	is(connects($server), '1|0', "$server: in the same attempt");
+}
+$session->fails(q{SELECT pgpool.checkout('no_backlog_both', '60 s')}, '08001', qr/within connect_timeout \(0\.5 s\)/, 'all hosts drop packets: connect_timeout is for all of them');
+
+accepted();
+$session->fails(q{SELECT pgpool.checkout('silent_first', '60 s')}, '08001', qr/within connect_timeout \(1 s\)/, 'a host that accepts and says nothing has all of connect_timeout');
+is(accepted(), 1, 'it was asked');
+ok(wait_until($local, sub { $session->run(q{SELECT pgpool.checkout('silent_first', '60 s')}) =~ /^\d+$/ ? 1 : 0 }, 1), 'and the next attempt begins at the next host');
+is(connects('silent_first'), '1|1', 'at once');
+like($session->run(q{SELECT pgpool.checkout('silent_first', '60 s')}), qr/^\d+$/, 'the following one, too');
+is(accepted(), 0, 'nobody has asked the first one again');
+$session->run(q{SELECT pgpool.checkin_all(); ALTER SERVER silent_first OPTIONS (SET connect_timeout '900ms')});
+$session->fails(q{SELECT pgpool.checkout('silent_first', '60 s')}, '08001', qr/within connect_timeout \(0\.9 s\)/, 'with other options the first host is the first again');
+is(accepted(), 1, 'and is asked');
+
+$local->safe_psql('postgres', q{SELECT pgpool.lock_setup('no_backlog_first')});
+my $token = $session->run(q{SELECT pgpool.lock('no_backlog_first', 'a', ttl => '1 min')});
+ok(wait_until($local, q{SELECT count(*) FROM pgpool.locks WHERE last_ping > '-infinity'}, '1'), 'a lock is pinged where the pool has found its remote');
+is($session->run("SELECT pgpool.unlock('no_backlog_first', 'a', $token)") . $session->error, 't', 'and is released');
+$session->run('SELECT pgpool.checkin_all()');
+
+# --- attempts of options that have been changed hold up nobody, and hold no place
+my %long = (port => $silent->sockport, connect_timeout => '3650d', pool_size => 3);
+make_pool($local, $remote, server => 'mended', options => { %long, pool_size => 1 });
+make_pool($local, $remote, server => 'awaited', options => \%long);
+make_pool($local, $remote, server => 'starting', options => { pool_size => 1, connect_timeout => '3650d', start_commands => 'select pg_sleep(600)' });
+make_pool($local, $remote, server => 'dropped', options => \%long);
+sub connecting { return "SELECT count(*) FROM pgpool.connections WHERE server = '$_[0]' AND state = 'connecting'"; }
+
+$session->fails("SELECT pgpool.checkout('$_', '100 ms')", '55P03', qr/timeout/, "$_: an attempt without an end") foreach qw(mended starting);
+ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE query = 'select pg_sleep(600)'}, '1'), 'starting: its start commands run');
+$session->run(q{ALTER SERVER mended OPTIONS (SET port '} . $remote->port . q{'); ALTER SERVER starting OPTIONS (SET start_commands '')});
+foreach my $server (qw(mended starting))
+{
+	like($session->run("SELECT pgpool.checkout('$server', '30 s')"), qr/^\d+$/, "$server: another one begins when the options are others") or diag($session->error);
+	is(connects($server), '1|0', "$server: and is the only one");
+}
+ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE query = 'select pg_sleep(600)'}, '0'), 'starting: they run no more');
+
+$stuck{silent}->start(q{SELECT pgpool.checkout('awaited', '60 s')});
+ok(wait_until($local, connecting('awaited'), '1'), 'awaited: one waits for an attempt');
+$session->run(q{ALTER SERVER awaited OPTIONS (SET port '} . $remote->port . q{')});
+like($session->run(q{SELECT pgpool.checkout('awaited', '30 s')}), qr/^\d+$/, 'awaited: others come with other options') or diag($session->error);
+like($stuck{silent}->finish(30), qr/^\d+$/, 'awaited: who was there has his, too') or diag($stuck{silent}->error);
+is($local->safe_psql('postgres', q{SELECT connects, connects_failed, closed_stale FROM pgpool.stats WHERE server = 'awaited'}), '2|0|0', 'awaited: none is opened in vain');
+
+$_->start(q{SELECT pgpool.checkout('dropped', '300 ms')}) foreach @more, $stuck{no_backlog};
+$_->finish(30) foreach @more, $stuck{no_backlog};
+is($local->safe_psql('postgres', connecting('dropped')), '3', 'dropped: three attempts without an end');
+$session->run('DROP SERVER dropped CASCADE');
+ok(wait_until($local, q{SELECT count(*) FROM pgpool.connections WHERE server = 'dropped'}, '0', 30), 'dropped: they end with their server');
+$_->run('SELECT pgpool.checkin_all()') foreach $session, $stuck{silent};
+
 stats_add_up($local);
 check_invariants($local);
 leak_check($local, $remote);

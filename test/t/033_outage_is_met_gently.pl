@@ -5,6 +5,7 @@
 use strict;
 use warnings;
 
+use IO::Socket::INET;
 use PgpxTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -233,6 +234,18 @@ $local->safe_psql('postgres', 'SELECT pgpool.resume(), pgpool.reconnect()');
 $remote->safe_psql('postgres', 'ALTER ROLE remote_app CONNECTION LIMIT 0');
 $sessions[0]->fails("SELECT pgpool.checkout('shard1', '60 s')", '08001', qr/too many connections for role/, 'no room, and nobody who could make some: an error at once');
 $remote->safe_psql('postgres', 'ALTER ROLE remote_app CONNECTION LIMIT -1');
+
+# --- attempts that were under way together are one failure
+my $listener = IO::Socket::INET->new(Listen => 64, LocalAddr => '127.0.0.1') or die "no listener: $!";
+make_pool($local, $remote, server => 'burst',
+	options => { port => $listener->sockport, connect_timeout => '10min', pool_size => 8, retry_min => '1min', retry_max => '1d' });
+$_->start(q{SELECT pgpool.checkout('burst', '10 min')}) foreach @sessions[ 0 .. 7 ];
+ok(wait_until($local, q{SELECT connecting FROM pgpool.pools WHERE server = 'burst'}, '8'), 'burst: eight attempts are under way');
+close $listener;
+$_->finish(60) foreach @sessions[ 0 .. 7 ];
+is(scalar(grep { $_->sqlstate eq '08001' } @sessions[ 0 .. 7 ]), 8, 'burst: all are told');
+ok(wait_until($local, q{SELECT connects_failed FROM pgpool.stats WHERE server = 'burst'}, '8'), 'burst: all attempts have failed');
+is($local->safe_psql('postgres', q{SELECT next_try_at - last_error_at BETWEEN '30 s' AND '61 s' FROM pgpool.pools WHERE server = 'burst'}), 't', 'burst: the pause is that of one failure');
 
 stats_add_up($local);
 check_invariants($local);

@@ -290,6 +290,17 @@ is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'it is re
 	hold_logins($local);
 	ok(wait_until($local, sub { threads_of(worker_pid($local)) }, '0 0'), 'then it ends');
 	works('named', 'a look-up that came too late');
+
+	# what has a colon and is no address is looked up, too
+	make_pool($local, $remote, server => 'colon', options => { %quick, host => 'x:y.invalid', connect_timeout => '300ms' });
+	hold_logins($local, 'x:y.invalid');
+	$session->fails(q{SELECT pgpool.checkout('colon', '10 s')}, '08001', qr/The look-up of the host name did not end within connect_timeout/, 'a name with a colon is looked up beside the loop');
+	hold_logins($local);
+	ok(wait_until($local, sub { threads_of(worker_pid($local)) }, '0 0'), 'and that ends');
+	$session->run(q{ALTER SERVER colon OPTIONS (SET connect_timeout '30s')});
+	$session->fails(q{SELECT pgpool.checkout('colon', '10 s')}, '08001', qr/could not translate host name "x:y\.invalid"/, 'which has no address');
+	$session->run(q{ALTER SERVER colon OPTIONS (SET host 'fe80::1%lo')});
+	$session->fails(q{SELECT pgpool.checkout('colon', '10 s')}, '08001', qr/connection to server at "fe80::1%lo"/, 'an address with a scope has none to be looked up');
 }
 
 # --- other options come while the host of the old ones is looked up: nobody goes there
