@@ -64,12 +64,14 @@ $session->fails("SELECT pgpool.checkout('vague')", '08001', qr/database "remote_
 # the remote asks for: libpq can be told so from 16 on.
 SKIP:
 {
+	$session->run(q(CREATE SERVER asked FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (require_auth 'gss')));
+	skip 'libpq has no require_auth', 5 if $session->error ne '';
+
 	my $asked = PgpxFakeServer->new(gss => { login => sub { $_[0]->send(message('R', pack 'N', 7)); $_[0]->read_to_end } });
 	my $app = PgpxSession->new($local, user => 'app');
 
-	make_pool($local, $asked, server => 'gss', remote_dbname => 'gss', options => { sslmode => PgpxFakeServer::sslmode() });
-	$session->run(q(ALTER SERVER gss OPTIONS (ADD require_auth 'gss')));
-	skip 'libpq has no require_auth', 5 if $session->error ne '';
+	make_pool($local, $asked, server => 'gss', remote_dbname => 'gss',
+		options => { sslmode => PgpxFakeServer::sslmode(), require_auth => 'gss' });
 	foreach my $wanted ('gss', 'scram-sha-256,gss', '!md5', '!gss', '')
 	{
 		$session->run("ALTER SERVER gss OPTIONS (SET require_auth '$wanted')") if $wanted ne '';
