@@ -226,7 +226,7 @@ pgpx_janitor_due(PgpxTime at)
 }
 
 int
-pgpx_pool_cancel_done(PgpxPool *pool, PgpxConn *conn, bool ok)
+pgpx_pool_cancel_done(PgpxPool *pool, PgpxConn *conn, bool sent, bool ok)
 {
 	return 0;
 }
