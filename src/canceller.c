@@ -214,6 +214,7 @@ pgpx_canceller_step(PgpxWorkerConn *w, bool *ok)
 {
 	PgpxCancel *cancel = &w->cancel;
 	PostgresPollingStatusType status;
+	bool		reset;
 
 	if (cancel->request == NULL)
 	{
@@ -222,11 +223,16 @@ pgpx_canceller_step(PgpxWorkerConn *w, bool *ok)
 	}
 
 	/* libpq 17 and later: its socket may change from step to step */
+	errno = 0;
 	status = PQcancelPoll(cancel->request);
+	reset = errno == ECONNRESET;
 	cancel->fd = PQcancelSocket(cancel->request);
 	if (PQcancelStatus(cancel->request) == CONNECTION_AWAITING_RESPONSE)
 		cancel->sent = true;
-	*ok = status == PGRES_POLLING_OK;
+
+	/* as with our own: who resets it has taken the request */
+	*ok = status == PGRES_POLLING_OK ||
+		(status == PGRES_POLLING_FAILED && cancel->sent && reset);
 	cancel->events = status == PGRES_POLLING_READING ? EPOLLIN :
 		status == PGRES_POLLING_WRITING ? EPOLLOUT : 0;
 	return cancel->events;

@@ -427,6 +427,8 @@ stepped(void *owner, PostgresPollingStatusType status, int sqlstate,
 			pfree(text);
 			break;
 		default:
+			if (PQstatus(w->pg) == CONNECTION_STARTED)
+				give_share(w);	/* libpq has gone to another host by itself */
 			pgpx_connection_watch(w, status == PGRES_POLLING_READING ?
 								 EPOLLIN : EPOLLOUT);
 			break;
@@ -534,7 +536,7 @@ try_next_host(PgpxWorkerConn *w)
 		(void) pgpx_conninfo_silent(w->pool, hosts, pg);
 		return false;
 	}
-	if (pg == NULL || PQstatus(pg) != CONNECTION_STARTED ||
+	if (pg == NULL || w->fd < 0 || PQstatus(pg) != CONNECTION_STARTED ||
 		!pgpx_conninfo_silent(w->pool, hosts, pg))
 	{
 		give_share(w);

@@ -120,6 +120,11 @@ pgpx_pinger_failed(PgpxPinger *p, const char *why)
 	for (char *c = text; *c != '\0'; c++)
 		if (*c == '\n')
 			*c = ' ';
+
+	/* one that lets us in and cannot ping, a standby, say, is no place to begin at */
+	if (p->phase >= PGPX_PINGER_START &&
+		!pgpx_conninfo_is_another(p->pool, p->pool_id, p->version))
+		pgpx_wpools[p->pool].first_until = 0;
 	pgpx_pinger_drop(p);
 	p->backoff = p->backoff == 0 ? RETRY_MIN_US :
 		Min(p->backoff * 2, RETRY_MAX_US);

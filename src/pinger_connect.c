@@ -141,11 +141,11 @@ pgpx_pinger_open(PgpxPinger *p, int64 timeout)
 void
 pgpx_pinger_too_late(PgpxPinger *p)
 {
-	if (p->phase == PGPX_PINGER_CONNECT &&
+	/* a host that has accepted is only slow, or we are: a thread computes, or waits */
+	if (p->phase == PGPX_PINGER_CONNECT && p->fd >= 0 &&
+		PQstatus(p->pg) == CONNECTION_STARTED &&
 		!pgpx_conninfo_is_another(p->pool, p->pool_id, p->version))
-		(void) pgpx_conninfo_silent(p->pool, p->hosts,
-									pgpx_login_is_running(p->login) ? NULL :
-																	  p->pg);
+		(void) pgpx_conninfo_silent(p->pool, p->hosts, p->pg);
 	pgpx_pinger_failed(p, p->phase > PGPX_PINGER_IDLE ?
 		"The remote server did not answer in time." :
 		psprintf("The connection attempt did not end in time%s.",
