@@ -15,6 +15,7 @@
 #include "utils/inval.h"
 
 #include "ddl.h"
+#include "dlock.h"
 #include "handoff.h"
 #include "session_wait.h"
 
@@ -47,6 +48,24 @@ pgpx_checkout_refresh(PgpxCheckout *c)
 	c->told_epoch = 0;
 	c->told_version = 0;
 	return false;
+}
+
+/*
+ * Locks are pinged where the pool's options lead.  Somewhere else nobody knows of
+ * them, and they would be lost, though the options may never be committed.
+ */
+static void
+refuse_uncommitted(const PgpxTarget *target)
+{
+	if (!target->uncommitted || target->pool < 0 ||
+		!pgpx_dlock_any(target->pool, target->pool_id))
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+			 errmsg("options of server \"%s\" were changed in this transaction",
+					NameStr(target->server_name)),
+			 errdetail("Distributed locks are held through its pool, and are pinged where its options lead."),
+			 errhint("Commit before you use the server.")));
 }
 
 PgpxPool *
@@ -123,6 +142,7 @@ pgpx_checkout_lock_pool(PgpxCheckout *c)
 		LWLockRelease(pool->lock);
 		if (!pgpx_checkout_refresh(c))
 			read_at = 0;
+		refuse_uncommitted(c->target);
 	}
 }
 

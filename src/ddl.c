@@ -258,6 +258,32 @@ retire_uncommitted_instead(void)
 	nuncommitted = ngone = 0;
 }
 
+/*
+ * What we have used is what everybody sees now.  A worker that does not know it was
+ * not told by those who wait: they have seen the options that were before.  They
+ * look again.
+ */
+static void
+release_uncommitted(void)
+{
+	for (int i = 0; i < nuncommitted; i++)
+	{
+		PgpxWake	wake = PGPX_WAKE_INIT;
+		PgpxPool   *pool = pgpx_pool_lock(uncommitted[i].pool,
+										  uncommitted[i].pool_id);
+
+		if (pool == NULL)
+			continue;
+		if (pool->nwaiting > 0 &&
+			(pool->conninfo_epoch != pgpx_pool_worker_epoch(pool) ||
+			 pool->conninfo_version < pool->options_version))
+			pgpx_pool_retire_locked(pool, &wake);
+		LWLockRelease(pool->lock);
+		pgpx_wake_flush(&wake);
+	}
+	nuncommitted = 0;
+}
+
 /* Is it a database that others' pools may have to follow in? */
 static bool
 has_pools(Oid database)
@@ -311,9 +337,6 @@ xact_callback(XactEvent event, void *arg)
 			retire_uncommitted_instead();
 			roles_changed = false;
 			break;
-		case XACT_EVENT_COMMIT:
-			nuncommitted = 0;
-			break;
 		default:
 			break;
 	}
@@ -335,6 +358,7 @@ release_callback(ResourceReleasePhase phase, bool is_commit, bool is_top_level,
 		retire_stale();
 	if (!is_commit)
 		return;
+	release_uncommitted();
 	if (roles_changed)
 	{
 		roles_changed = false;

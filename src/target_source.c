@@ -73,6 +73,17 @@ note_row(PgpxTarget *target, HeapTuple row)
 		target->uncommitted = true;
 }
 
+static void
+note_role(PgpxTarget *target, Oid role)
+{
+	HeapTuple	row = SearchSysCache1(AUTHOID, ObjectIdGetDatum(role));
+
+	if (!HeapTupleIsValid(row))
+		return;
+	note_row(target, row);
+	ReleaseSysCache(row);
+}
+
 static List *
 row_options(int cacheid, HeapTuple row, AttrNumber attnum)
 {
@@ -247,6 +258,8 @@ read_server(PgpxTarget *target, PgpxServerRow *server, const char *name,
 											  target->fingerprint.server);
 	ReleaseSysCache(row);
 
+	/* what the server may do depends on what its owner is */
+	note_role(target, server->owner);
 	check_usage(server, user, of);
 	if (of != NULL && server->oid == of->oid)
 		not_a_base(of, name, "It is the same server.");
@@ -322,13 +335,7 @@ refuse_mapping(const PgpxSource *source, const char *user_name, Oid user)
 static void
 read_user(PgpxTarget *target, Oid user)
 {
-	HeapTuple	row = SearchSysCache1(AUTHOID, ObjectIdGetDatum(user));
-
-	if (HeapTupleIsValid(row))
-	{
-		note_row(target, row);
-		ReleaseSysCache(row);
-	}
+	note_role(target, user);
 	target->user = user;
 	namestrcpy(&target->user_name, GetUserNameFromId(user, false));
 	target->fingerprint.user =

@@ -32,6 +32,13 @@ SELECT :second > :token AS rises;
 SELECT test.wait_for('SELECT last_ping IS NOT NULL FROM pgpool.locks');
 SELECT test.wait_for($$SELECT last_ping > since FROM pgpool.lock_status('locker')$$);
 
+-- a change that is not committed does not lead their pings elsewhere
+BEGIN;
+ALTER SERVER locker OPTIONS (ADD connect_timeout '4 s');
+SELECT test.err($$SELECT * FROM pgpool.query('locker', 'SELECT 1') AS (one int)$$);
+ROLLBACK;
+SELECT pgpool.lock_valid('locker', 'a', :second);
+
 -- twice, with an old token, with that of nobody
 \set VERBOSITY terse
 SELECT pgpool.unlock('locker', 'a', :token);
