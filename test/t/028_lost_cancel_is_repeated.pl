@@ -184,6 +184,8 @@ cmp_ok($local->safe_psql('postgres', "SELECT cancels FROM pgpool.stats WHERE ser
 scenario('polite');
 foreach my $round (1 .. 10)
 {
+	# the login first: it may take longer than that
+	$other->run("SELECT pgpool.prewarm('polite', 1)");
 	$other->run("SET statement_timeout = '50ms'; SELECT pgpool.exec('polite', 'select pg_sleep(300)')");
 	is($other->sqlstate, '57014', "polite: round $round");
 	$other->run('RESET statement_timeout');
