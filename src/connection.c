@@ -36,7 +36,7 @@ pgpx_connection_drop(PgpxWorkerConn *w)
 {
 	pgpx_canceller_drop(w);
 	pgpx_connector_end_lookup(w);
-	pgpx_conninfo_free_hosts(&w->hosts);
+	pgpx_hosts_free(&w->hosts);
 	if (w->fd >= 0)
 		pgpx_reactor_forget(w->fd);
 	w->fd = -1;

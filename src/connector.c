@@ -5,17 +5,14 @@
  *
  * libpq does what is hard: several hosts, authentication, TLS.  Each step of a login
  * is a call that does not wait, in a thread (login.c), between two events of the
- * reactor.
+ * reactor.  What has to be so before it is lent is in connector_start.c.
  *
  *-------------------------------------------------------------------------
  */
 #include "worker.h"
 
-#include <netdb.h>
 #include <sys/epoll.h>
-#include <sys/socket.h>
 
-#include "mb/pg_wchar.h"
 #include "storage/fd.h"
 
 #include "guc.h"
@@ -24,12 +21,9 @@
 static void stepped(void *owner, PostgresPollingStatusType status, int sqlstate,
 					const char *failure);
 
-/*
- * An attempt has failed; text is the reason for those who wait.
- */
-static void
-give_up(PgpxWorkerConn *w, PgpxConnectFailure how, int sqlstate,
-		const char *text)
+void
+pgpx_connector_give_up(PgpxWorkerConn *w, PgpxConnectFailure how, int sqlstate,
+					   const char *text)
 {
 	bool		running = how == PGPX_FAILED_RUNNING;
 	PgpxPool   *pool = &pgpx_pools[w->pool];
@@ -50,10 +44,17 @@ give_up(PgpxWorkerConn *w, PgpxConnectFailure how, int sqlstate,
 		pgpx_ending_begin(w);
 }
 
-static void
-fail(PgpxWorkerConn *w, int sqlstate, const char *text)
+void
+pgpx_connector_fail(PgpxWorkerConn *w, int sqlstate, const char *text)
 {
-	give_up(w, PGPX_FAILED, sqlstate, text);
+	pgpx_connector_give_up(w, PGPX_FAILED, sqlstate, text);
+}
+
+void
+pgpx_connector_refused(PgpxWorkerConn *w, const char *text)
+{
+	pgpx_connector_fail(w, ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION,
+						text);
 }
 
 /*
@@ -81,8 +82,8 @@ log_in(PgpxWorkerConn *w)
 
 	if (!AcquireExternalFD())
 	{
-		fail(w, ERRCODE_INSUFFICIENT_RESOURCES,
-			 "the pool worker has too many open descriptors");
+		pgpx_connector_fail(w, ERRCODE_INSUFFICIENT_RESOURCES,
+							"the pool worker has too many open descriptors");
 		return;
 	}
 	w->external_fd = true;
@@ -93,14 +94,14 @@ log_in(PgpxWorkerConn *w)
 		w->login = pgpx_login_begin(of, w->pg, &w->hearing, stepped, w);
 	if (w->login == NULL)
 	{
-		fail(w, ERRCODE_OUT_OF_MEMORY, "out of memory");
+		pgpx_connector_fail(w, ERRCODE_OUT_OF_MEMORY, "out of memory");
 		return;
 	}
 	if (PQstatus(w->pg) == CONNECTION_BAD)
 	{
 		char	   *text = pstrdup(PQerrorMessage(w->pg));
 
-		fail(w, ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION, text);
+		pgpx_connector_refused(w, text);
 		pfree(text);
 		return;
 	}
@@ -115,7 +116,7 @@ log_in(PgpxWorkerConn *w)
 static void
 start_connect(PgpxWorkerConn *w, PgpxLookup *lookup)
 {
-	w->hosts = pgpx_conninfo_hosts(w->pool, lookup);
+	w->hosts = pgpx_hosts_told(w->pool, lookup);
 	log_in(w);
 }
 
@@ -132,12 +133,8 @@ pgpx_connector_outdated(PgpxWorkerConn *w)
 		pgpx_ending_begin(w);
 }
 
-/*
- * Have other options come since it was begun?  Then it is given up: the password and
- * the start commands of the new ones are not for the old ones' host.
- */
-static bool
-overtaken(PgpxWorkerConn *w)
+bool
+pgpx_connector_overtaken(PgpxWorkerConn *w)
 {
 	if (!pgpx_conninfo_is_another(w->pool, w->pool_id, w->version))
 		return false;
@@ -153,11 +150,10 @@ looked_up(PgpxLookup *lookup)
 
 	/* the attempt may have been given up meanwhile */
 	if (w->phase != PGPX_PHASE_LOOKUP ||
-		(uint32) w->generation != (uint32) tag || overtaken(w))
+		(uint32) w->generation != (uint32) tag || pgpx_connector_overtaken(w))
 		return;
 	if (pgpx_lookup_error(lookup) != NULL)
-		fail(w, ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION,
-			 pgpx_lookup_error(lookup));
+		pgpx_connector_refused(w, pgpx_lookup_error(lookup));
 	else
 		start_connect(w, lookup);
 }
@@ -213,189 +209,10 @@ pgpx_connector_open(PgpxWorkerConn *w)
 		w->phase = PGPX_PHASE_LOOKUP;
 		why = pgpx_conninfo_look_up(w->pool, looked_up, lookup_tag(w));
 		if (why != NULL)
-			fail(w, ERRCODE_INSUFFICIENT_RESOURCES, why);
+			pgpx_connector_fail(w, ERRCODE_INSUFFICIENT_RESOURCES, why);
 		return;
 	}
 	start_connect(w, NULL);
-}
-
-#define NOTE(to, text) \
-	strlcpy(to, (text) != NULL ? (text) : "", sizeof(to))
-
-/* What the views show of the other end. */
-static void
-note_remote(PgpxWorkerConn *w, PgpxConn *conn)
-{
-	struct sockaddr_storage addr = {0};
-	socklen_t	len = sizeof(addr);
-	char		host[NI_MAXHOST];
-	char		port[NI_MAXSERV];
-	const char *version = PQparameterStatus(w->pg, "server_version");
-	const char *integers = PQparameterStatus(w->pg, "integer_datetimes");
-	int			number = PQserverVersion(w->pg);
-
-	/* times were floats once, and what is no PostgreSQL may not say */
-	conn->binary = integers != NULL && strcmp(integers, "on") == 0 &&
-		number >= 100000;
-
-	/* before, an error of a statement in the same Sync undoes a DISCARD ALL */
-	conn->carries = number >= 150000 || (number >= 140005 && number < 150000) ||
-		(number >= 130008 && number < 140000);
-	conn->remote_pid = PQbackendPID(w->pg);
-	NOTE(conn->remote_version, version);
-	conn->relayed = PQsslInUse(w->pg);
-	NOTE(conn->tls_version, PQsslAttribute(w->pg, "protocol"));
-	NOTE(conn->tls_cipher, PQsslAttribute(w->pg, "cipher"));
-	if (getpeername(PQsocket(w->pg), (struct sockaddr *) &addr, &len) == 0 &&
-		addr.ss_family != AF_UNIX &&
-		getnameinfo((struct sockaddr *) &addr, len, host, sizeof(host), port,
-					sizeof(port), NI_NUMERICHOST | NI_NUMERICSERV) == 0)
-	{
-		strlcpy(conn->remote_addr, host, sizeof(conn->remote_addr));
-		conn->remote_port = atoi(port);
-	}
-	len = sizeof(addr);
-	if (getsockname(PQsocket(w->pg), (struct sockaddr *) &addr, &len) == 0 &&
-		addr.ss_family != AF_UNIX &&
-		getnameinfo((struct sockaddr *) &addr, len, host, sizeof(host), port,
-					sizeof(port), NI_NUMERICHOST | NI_NUMERICSERV) == 0)
-		conn->local_port = atoi(port);
-}
-
-/*
- * Does the session report the parameters that values are read under?  They were
- * asked for in the startup packet; a proxy may have dropped them, or the start
- * commands have changed them.
- */
-static bool
-params_fit(PgpxWorkerConn *w, char *text, size_t size)
-{
-	PgpxConninfo *ci = &pgpx_wpools[w->pool].conninfo;
-	const char *encoding = PQparameterStatus(w->pg, "client_encoding");
-	const char *datestyle = PQparameterStatus(w->pg, "DateStyle");
-	const char *interval = PQparameterStatus(w->pg, "IntervalStyle");
-	const char *wanted = pgpx_conninfo_param(ci, "client_encoding");
-	const char *name = NULL;
-	const char *value = NULL;
-
-	if (encoding != NULL &&
-		pg_char_to_encoding(encoding) != pg_char_to_encoding(wanted))
-	{
-		name = "client_encoding";
-		value = encoding;
-	}
-	else if (datestyle != NULL && strncmp(datestyle, "ISO", 3) != 0)
-	{
-		name = "DateStyle";
-		value = datestyle;
-		wanted = "ISO";
-	}
-	else if (interval != NULL && strcmp(interval, "postgres") != 0)
-	{
-		name = "IntervalStyle";
-		value = interval;
-		wanted = "postgres";
-	}
-	if (name == NULL)
-		return true;
-	snprintf(text, size, "The remote session runs with %s \"%.40s\" and must run with \"%s\": "
-						 "the start commands have changed it, or a proxy has dropped it.",
-			 name, value, wanted);
-	return false;
-}
-
-/* Logged in and started: the pool may lease it. */
-static void
-opened(PgpxWorkerConn *w)
-{
-	char		text[PGPX_ERROR_LEN];
-	PgpxPool   *pool = &pgpx_pools[w->pool];
-	PgpxConn   *conn = &pgpx_conns[w->index];
-	PgpxTime	took = pgpx_now() - w->started;
-	const char *wrong;
-
-	if (!params_fit(w, text, sizeof(text)))
-	{
-		fail(w, ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION, text);
-		return;
-	}
-	w->phase = PGPX_PHASE_OPEN;
-	w->deadline = 0;
-	note_remote(w, conn);
-	wrong = PQsslInUse(w->pg) ? pgpx_relay_begin(w) : NULL;
-	if (wrong != NULL)
-	{
-		fail(w, ERRCODE_INSUFFICIENT_RESOURCES, wrong);
-		return;
-	}
-	pgpx_connection_watch(w, EPOLLRDHUP | EPOLLET);
-	if (pgpx_log_connections)
-		ereport(LOG,
-				(errmsg("pgpool_ext connected to server \"%s\" of database \"%s\" as connection %d, remote PID %d, in %.3f ms",
-						NameStr(pool->server_name),
-						NameStr(pool->database_name),
-						w->index, conn->remote_pid, took / 1000.0)));
-	pgpx_pool_opened(pool, conn, took);
-}
-
-/* The login is done: is it one that we may use? */
-static void
-logged_in(PgpxWorkerConn *w)
-{
-	PgpxConninfo *ci = &pgpx_wpools[w->pool].conninfo;
-	const char *refusal;
-
-	if (overtaken(w))
-		return;
-	pgpx_conninfo_free_hosts(&w->hosts);
-	w->deadline = w->until;
-	pgpx_janitor_due(w->deadline);
-	refusal = pgpx_relay_refusal(w->pg);
-	(void) PQsetErrorVerbosity(w->pg, PQERRORS_DEFAULT);
-	pgpx_canceller_find_key(w);
-	if (PQgssEncInUse(w->pg))
-	{
-		fail(w, ERRCODE_FEATURE_NOT_SUPPORTED,
-			 "The connection uses GSS encryption, which pgpool_ext cannot pass on to a session. "
-			 "Set the server's option gssencmode 'disable'.");
-		return;
-	}
-	if (refusal != NULL)
-	{
-		fail(w, ERRCODE_FEATURE_NOT_SUPPORTED, refusal);
-		return;
-	}
-	if (ci->need_password && !PQconnectionUsedPassword(w->pg))
-	{
-		fail(w, ERRCODE_S_R_E_PROHIBITED_SQL_STATEMENT_ATTEMPTED,
-			 "A session of a non-superuser must be authenticated by a password, "
-			 "and the remote server did not ask for one.");
-		return;
-	}
-	if (PQtransactionStatus(w->pg) != PQTRANS_IDLE)
-	{
-		/* a proxy's, that hands on what another client has left */
-		fail(w, ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION,
-			 "The remote session does not begin outside of a transaction.");
-		return;
-	}
-	if (ci->start_commands[0] == '\0')
-	{
-		opened(w);
-		return;
-	}
-	w->phase = PGPX_PHASE_START;
-	PQsetnonblocking(w->pg, 1);
-	if (!PQsendQuery(w->pg, ci->start_commands))
-	{
-		fail(w, ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION,
-			 PQerrorMessage(w->pg));
-		return;
-	}
-
-	/* their rows are dropped as they come */
-	(void) PQsetSingleRowMode(w->pg);
-	pgpx_connection_watch(w, EPOLLIN | (PQflush(w->pg) == 1 ? EPOLLOUT : 0));
 }
 
 /* A step of the login is over. */
@@ -409,7 +226,7 @@ stepped(void *owner, PostgresPollingStatusType status, int sqlstate,
 
 	if (failure != NULL)
 	{
-		fail(w, sqlstate, failure);
+		pgpx_connector_fail(w, sqlstate, failure);
 		return;
 	}
 	switch (status)
@@ -418,12 +235,13 @@ stepped(void *owner, PostgresPollingStatusType status, int sqlstate,
 			(void) pgpx_login_end(w->login);
 			w->login = NULL;
 			pgpx_connection_watch(w, EPOLLRDHUP | EPOLLET);
-			logged_in(w);
+			pgpx_connector_logged_in(w);
 			break;
 		case PGRES_POLLING_FAILED:
 			text = pstrdup(PQerrorMessage(w->pg));
 			full = pgpx_libpq_take_sqlstates(text);
-			give_up(w, full ? PGPX_FAILED_FULL : PGPX_FAILED, sqlstate, text);
+			pgpx_connector_give_up(w, full ? PGPX_FAILED_FULL : PGPX_FAILED,
+								   sqlstate, text);
 			pfree(text);
 			break;
 		default:
@@ -435,75 +253,12 @@ stepped(void *owner, PostgresPollingStatusType status, int sqlstate,
 	}
 }
 
-static void
-step_start(PgpxWorkerConn *w)
-{
-	PGresult   *res;
-	bool		taken = false;
-	int			flushed;
-
-	flushed = PQflush(w->pg);
-	if (flushed < 0 || !PQconsumeInput(w->pg))
-	{
-		char	   *text = pstrdup(PQerrorMessage(w->pg));
-
-		fail(w, ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION, text);
-		pfree(text);
-		return;
-	}
-	pgpx_libpq_drop_notifications(w->pg);
-	while (!PQisBusy(w->pg))
-	{
-		ExecStatusType status;
-		char		text[PGPX_ERROR_LEN];
-
-		res = PQgetResult(w->pg);
-		if (res == NULL)
-		{
-			if (PQtransactionStatus(w->pg) != PQTRANS_IDLE)
-				fail(w, ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION,
-					 "The start commands left a transaction open.");
-			else
-				opened(w);
-			return;
-		}
-		taken = true;
-		status = PQresultStatus(res);
-		text[0] = '\0';
-		if (status == PGRES_FATAL_ERROR || status == PGRES_BAD_RESPONSE)
-			snprintf(text, sizeof(text), "The start commands failed: %s",
-					 PQresultErrorMessage(res));
-		PQclear(res);
-		if (status != PGRES_COMMAND_OK && status != PGRES_TUPLES_OK &&
-			status != PGRES_SINGLE_TUPLE && status != PGRES_EMPTY_QUERY)
-		{
-			if (status == PGRES_COPY_IN || status == PGRES_COPY_OUT ||
-				status == PGRES_COPY_BOTH)
-				strlcpy(text, "The start commands contain a COPY.", sizeof(text));
-
-			/* COPY FROM STDIN waits for us, and so sees that we go */
-			give_up(w,
-					status == PGRES_COPY_OUT ? PGPX_FAILED_RUNNING :
-											   PGPX_FAILED,
-					ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION, text);
-			return;
-		}
-	}
-	if (pgpx_libpq_keeps_much(&w->hearing, w->pg, taken))
-	{
-		fail(w, ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION,
-			 "The answer to the start commands has a message that is too long.");
-		return;
-	}
-	pgpx_connection_watch(w, EPOLLIN | (flushed == 1 ? EPOLLOUT : 0));
-}
-
 void
 pgpx_connector_step(PgpxWorkerConn *w)
 {
 	if (w->phase != PGPX_PHASE_CONNECT)
 	{
-		step_start(w);
+		pgpx_connector_step_start(w);
 		return;
 	}
 
@@ -528,16 +283,16 @@ try_next_host(PgpxWorkerConn *w)
 
 	if (w->phase != PGPX_PHASE_CONNECT)
 		return false;
-	if (overtaken(w))
+	if (pgpx_connector_overtaken(w))
 		return true;
 	if (pgpx_now() >= until)
 	{
 		/* the next attempt begins elsewhere, whatever this one has waited for */
-		(void) pgpx_conninfo_silent(w->pool, hosts, pg);
+		(void) pgpx_hosts_silent(w->pool, hosts, pg);
 		return false;
 	}
 	if (pg == NULL || w->fd < 0 || PQstatus(pg) != CONNECTION_STARTED ||
-		!pgpx_conninfo_silent(w->pool, hosts, pg))
+		!pgpx_hosts_silent(w->pool, hosts, pg))
 	{
 		give_share(w);
 		return true;
@@ -567,6 +322,8 @@ pgpx_connector_too_late(PgpxWorkerConn *w)
 			 hurried ? PGPX_KEEP_MS / 1000.0 :
 			 pgpx_pools[w->pool].opts.connect_timeout / 1000.0,
 			 pgpx_login_why_late(w->login));
-	give_up(w, w->phase == PGPX_PHASE_START ? PGPX_FAILED_RUNNING : PGPX_FAILED,
-			ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION, text);
+	pgpx_connector_give_up(w,
+						   w->phase == PGPX_PHASE_START ? PGPX_FAILED_RUNNING :
+														  PGPX_FAILED,
+						   ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION, text);
 }

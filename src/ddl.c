@@ -405,7 +405,7 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	if (discards)
 	{
 		(void) pgpx_lease_return_all();
-		if (pgpx_shared != NULL)
+		if (pgpx_lease_were_any())
 			pgpx_pool_forget_lessee((int) MyProcNumber, MyProcPid);
 		pgpx_dlock_release_all();
 	}

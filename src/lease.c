@@ -115,6 +115,17 @@ pgpx_lease_check_broken(PgpxLease *lease)
 		pgpx_lease_broken(lease, wire->broken, NULL);
 }
 
+void
+pgpx_lease_check_lost_cancel(PgpxLease *lease)
+{
+	PgpxWire   *wire = &lease->kept->wire;
+
+	if (!pgpx_conn_cancel_is_lost(&pgpx_conns[lease->conn]))
+		return;
+	pgpx_wire_break(wire, "a cancel request did not end within operation_timeout");
+	pgpx_lease_broken(lease, wire->broken, NULL);
+}
+
 PgpxTime
 pgpx_lease_operation_deadline(const PgpxLease *lease)
 {

@@ -132,6 +132,12 @@ pg_noreturn extern void pgpx_lease_broken(PgpxLease *lease, const char *why,
 /* Raise that again, if it is so. */
 extern void pgpx_lease_check_broken(PgpxLease *lease);
 
+/*
+ * Before a statement, when no cancel is on its way that we know of: end the lease if
+ * one was lost.  It may still come, and nobody can tell when.
+ */
+extern void pgpx_lease_check_lost_cancel(PgpxLease *lease);
+
 /* Until when an operation of our own may last that begins now. */
 extern PgpxTime pgpx_lease_operation_deadline(const PgpxLease *lease);
 
@@ -211,6 +217,9 @@ extern void pgpx_lease_forget(PgpxLease *lease);
 
 /* Register exit and transaction callbacks, once. */
 extern void pgpx_lease_register_callbacks(void);
+
+/* Has this session asked for a lease at any time?  (Then they are registered.) */
+extern bool pgpx_lease_were_any(void);
 
 /*
  * pgpx_lease_of

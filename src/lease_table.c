@@ -216,6 +216,12 @@ pgpx_lease_register_callbacks(void)
 	callbacks_registered = true;
 }
 
+bool
+pgpx_lease_were_any(void)
+{
+	return callbacks_registered;
+}
+
 /* The error of an id that this session does not hold. */
 pg_noreturn static void
 raise_not_mine(int64 id)

@@ -46,7 +46,7 @@ pgpx_pinger_drop(PgpxPinger *p)
 		pgpx_reactor_forget(p->fd);
 	p->fd = -1;
 	p->events = 0;
-	pgpx_conninfo_free_hosts(&p->hosts);
+	pgpx_hosts_free(&p->hosts);
 	if (pgpx_login_end(p->login))
 	{
 		p->pg = NULL;
@@ -97,7 +97,7 @@ start_connect(PgpxPinger *p, PgpxLookup *lookup)
 	}
 	p->external_fd = true;
 
-	p->hosts = pgpx_conninfo_hosts(p->pool, lookup);
+	p->hosts = pgpx_hosts_told(p->pool, lookup);
 	p->pg = pgpx_conninfo_login(&pgpx_wpools[p->pool].conninfo, p->hosts,
 								"pgpool_ext lock");
 	if (p->pg != NULL)
@@ -145,7 +145,7 @@ pgpx_pinger_too_late(PgpxPinger *p)
 	if (p->phase == PGPX_PINGER_CONNECT && p->fd >= 0 &&
 		PQstatus(p->pg) == CONNECTION_STARTED &&
 		!pgpx_conninfo_is_another(p->pool, p->pool_id, p->version))
-		(void) pgpx_conninfo_silent(p->pool, p->hosts, p->pg);
+		(void) pgpx_hosts_silent(p->pool, p->hosts, p->pg);
 	pgpx_pinger_failed(p, p->phase > PGPX_PINGER_IDLE ?
 		"The remote server did not answer in time." :
 		psprintf("The connection attempt did not end in time%s.",
@@ -228,7 +228,7 @@ stepped(void *owner, PostgresPollingStatusType status, int sqlstate,
 	{
 		(void) pgpx_login_end(p->login);
 		p->login = NULL;
-		pgpx_conninfo_free_hosts(&p->hosts);
+		pgpx_hosts_free(&p->hosts);
 		logged_in(p);
 	}
 	else if (status == PGRES_POLLING_FAILED)

@@ -165,21 +165,6 @@ look(PgpxRun *run)
 }
 
 /*
- * No cancel is on its way that we know of.  One that was lost may still come, and
- * nobody can tell when.
- */
-static void
-check_lost_cancel(PgpxLease *lease)
-{
-	PgpxWire   *wire = &lease->kept->wire;
-
-	if (!pgpx_conn_cancel_is_lost(&pgpx_conns[lease->conn]))
-		return;
-	pgpx_wire_break(wire, "a cancel request did not end within operation_timeout");
-	pgpx_lease_broken(lease, wire->broken, NULL);
-}
-
-/*
  * Make the stream ready for a statement: what was interrupted before has to
  * come to its end first, and so has a cancel, or it would hit the new one.
  */
@@ -201,7 +186,7 @@ make_ready(PgpxRun *run)
 			look(run);
 		if (pg_atomic_read_u32(&conn->cancel) == PGPX_CANCEL_NONE)
 		{
-			check_lost_cancel(lease);
+			pgpx_lease_check_lost_cancel(lease);
 			return;
 		}
 	}
@@ -237,7 +222,7 @@ make_ready(PgpxRun *run)
 			pgpx_wire_break(wire, "a cancel request did not end within operation_timeout");
 			pgpx_lease_broken(lease, wire->broken, NULL);
 		}
-	check_lost_cancel(lease);
+	pgpx_lease_check_lost_cancel(lease);
 }
 
 /*

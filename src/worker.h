@@ -254,27 +254,35 @@ extern const char *pgpx_conninfo_look_up(int pool, PgpxLookupAnswer answer,
 										 uint64 tag);
 
 /*
- * pgpx_conninfo_hosts
- *		Where a login may go, as the look-up says if there was one.  Not first one
- *		that was silent a short while ago.
- * pgpx_conninfo_silent
- *		The one that libpq is at does not answer (NULL: it cannot be asked; then the
- *		first): for a while others begin behind it.  Returns whether any but this
- *		one are left.
- */
-extern PgpxHosts *pgpx_conninfo_hosts(int pool, const PgpxLookup *lookup);
-extern bool pgpx_conninfo_silent(int pool, PgpxHosts *hosts, const PGconn *pg);
-
-/* Free them, and forget where they were; NULL is none. */
-extern void pgpx_conninfo_free_hosts(PgpxHosts **hosts);
-
-/*
  * Begin a login.  application_name: ours instead of the one that was told, unless
  * NULL.  NULL: no memory.
  */
 extern PGconn *pgpx_conninfo_login(const PgpxConninfo *ci,
 								   const PgpxHosts *hosts,
 								   const char *application_name);
+
+/* --- hosts.c ------------------------------------------------------------- */
+
+/*
+ * pgpx_hosts_told
+ *		Where a login may go, as the look-up says if there was one.  Not first one
+ *		that was silent a short while ago.
+ * pgpx_hosts_silent
+ *		The one that libpq is at does not answer (NULL: it cannot be asked; then the
+ *		first): for a while others begin behind it.  Returns whether any but this
+ *		one are left.
+ */
+extern PgpxHosts *pgpx_hosts_told(int pool, const PgpxLookup *lookup);
+extern bool pgpx_hosts_silent(int pool, PgpxHosts *hosts, const PGconn *pg);
+
+/* Free them, and forget where they were; NULL is none. */
+extern void pgpx_hosts_free(PgpxHosts **hosts);
+
+/*
+ * A list for libpq of a field of what is left, by its offset in PgpxHost; NULL: it
+ * was not told.  In the current memory context.
+ */
+extern const char *pgpx_hosts_join(const PgpxHosts *hosts, size_t field);
 
 /* --- login.c ------------------------------------------------------------- */
 
@@ -331,6 +339,30 @@ extern void pgpx_connector_end_lookup(PgpxWorkerConn *w);
 /* Go on with opening it; or give up, since the deadline has passed. */
 extern void pgpx_connector_step(PgpxWorkerConn *w);
 extern void pgpx_connector_too_late(PgpxWorkerConn *w);
+
+/*
+ * The attempt has failed: text is the reason for those who wait.  It is dropped, or
+ * ended elsewhere if something runs in it.  "refused": with the SQLSTATE that most have.
+ */
+extern void pgpx_connector_give_up(PgpxWorkerConn *w, PgpxConnectFailure how,
+								   int sqlstate, const char *text);
+extern void pgpx_connector_fail(PgpxWorkerConn *w, int sqlstate,
+								const char *text);
+extern void pgpx_connector_refused(PgpxWorkerConn *w, const char *text);
+
+/*
+ * Have other options come since it was begun?  Then it is given up: the password and
+ * the start commands of the new ones are not for the old ones' host.
+ */
+extern bool pgpx_connector_overtaken(PgpxWorkerConn *w);
+
+/* --- connector_start.c --------------------------------------------------- */
+
+/* The login is done: is it one that we may use?  Then on to the start commands. */
+extern void pgpx_connector_logged_in(PgpxWorkerConn *w);
+
+/* Something came while they run. */
+extern void pgpx_connector_step_start(PgpxWorkerConn *w);
 
 /* --- connection.c -------------------------------------------------------- */
 

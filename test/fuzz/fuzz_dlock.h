@@ -404,6 +404,11 @@ pgpx_lease_check_broken(PgpxLease *lease)
 		pgpx_lease_broken(lease, wire->broken, NULL);
 }
 
+void
+pgpx_lease_check_lost_cancel(PgpxLease *lease)
+{
+}
+
 bool
 pgpx_lease_flush(PgpxLease *lease, PgpxTime deadline)
 {

@@ -79,72 +79,10 @@ pgpx_connection_drop(PgpxWorkerConn *w)
 	w->phase = PGPX_PHASE_NONE;
 }
 
-PGconn *
-pgpx_conninfo_login(const PgpxConninfo *ci, const PgpxHosts *hosts,
-					const char *application_name)
-{
-	return remote_login();
-}
-
-PgpxHosts *
-pgpx_conninfo_hosts(int pool, const PgpxLookup *lookup)
-{
-	static PgpxHosts one = {.n = 1, .total = 1};
-
-	return &one;
-}
-
-bool
-pgpx_conninfo_silent(int pool, PgpxHosts *hosts, const PGconn *pg)
-{
-	return false;
-}
-
-void
-pgpx_conninfo_free_hosts(PgpxHosts **hosts)
-{
-	*hosts = NULL;
-}
-
-const char *
-pgpx_conninfo_look_up(int index, PgpxLookupAnswer answer, uint64 tag)
-{
-	return NULL;
-}
-
-void
-pgpx_lookup_give_up(PgpxLookupAnswer answer, uint64 tag)
-{
-}
-
-bool
-pgpx_conninfo_is_another(int pool, uint32 pool_id, uint64 version)
-{
-	return false;
-}
-
-bool
-pgpx_conninfo_needs_lookup(const PgpxConninfo *ci)
-{
-	return false;
-}
-
 const char *
 pgpx_conninfo_param(const PgpxConninfo *ci, const char *name)
 {
 	return "UTF8";
-}
-
-const char *
-pgpx_lookup_error(const PgpxLookup *lookup)
-{
-	return NULL;
-}
-
-uint64
-pgpx_lookup_tag(const PgpxLookup *lookup)
-{
-	return 0;
 }
 
 void

@@ -27,7 +27,6 @@ int			pgpx_worker_index = 0;
 
 static bool release;
 static int	nanswers;
-static int	nlogins;
 
 Size
 mul_size(Size a, Size b)
@@ -73,69 +72,6 @@ PgpxTime
 pgpx_steady_to_now(PgpxTime t)
 {
 	return t;
-}
-
-PGconn *
-pgpx_conninfo_login(const PgpxConninfo *ci, const PgpxHosts *hosts,
-					const char *application_name)
-{
-	nlogins++;
-	return remote_login();
-}
-
-PgpxHosts *
-pgpx_conninfo_hosts(int pool, const PgpxLookup *lookup)
-{
-	static PgpxHosts one = {.n = 1, .total = 1};
-
-	return &one;
-}
-
-bool
-pgpx_conninfo_silent(int pool, PgpxHosts *hosts, const PGconn *pg)
-{
-	return false;
-}
-
-void
-pgpx_conninfo_free_hosts(PgpxHosts **hosts)
-{
-	*hosts = NULL;
-}
-
-const char *
-pgpx_conninfo_look_up(int index, PgpxLookupAnswer answer, uint64 tag)
-{
-	return NULL;
-}
-
-void
-pgpx_lookup_give_up(PgpxLookupAnswer answer, uint64 tag)
-{
-}
-
-bool
-pgpx_conninfo_is_another(int pool, uint32 pool_id, uint64 version)
-{
-	return false;
-}
-
-bool
-pgpx_conninfo_needs_lookup(const PgpxConninfo *ci)
-{
-	return false;
-}
-
-const char *
-pgpx_lookup_error(const PgpxLookup *lookup)
-{
-	return NULL;
-}
-
-uint64
-pgpx_lookup_tag(const PgpxLookup *lookup)
-{
-	return 0;
 }
 
 void
@@ -260,7 +196,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	}
 	pgpx_wpools[0].conninfo.start_commands = (data[0] & 1) ? "select 1" : "";
 	release = (data[0] & 4) != 0;
-	nanswers = nlogins = 0;
+	nanswers = remote_nlogins = 0;
 	pingers = NULL;
 	next_run = 0;
 
@@ -270,7 +206,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 				  (data[0] & 2) != 0);
 
 	/* what it connects once more, after an end, nobody answers */
-	while (is_up() && nlogins == 1 && remote_says(&remote))
+	while (is_up() && remote_nlogins == 1 && remote_says(&remote))
 	{
 		pgpx_pinger_ready(0, EPOLLIN);
 		remote_task_ends();
@@ -278,7 +214,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	}
 	if (data[0] & 8)
 		shutdown(remote.fd, SHUT_WR);
-	for (int i = 0; i < 8 && is_up() && nlogins == 1; i++)
+	for (int i = 0; i < 8 && is_up() && remote_nlogins == 1; i++)
 	{
 		pgpx_pinger_ready(0, EPOLLIN);
 		remote_task_ends();

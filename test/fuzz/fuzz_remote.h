@@ -17,6 +17,7 @@
 #include "libpq-fe.h"
 
 #include "../../src/task.h"
+#include "../../src/worker.h"
 
 /* --- tasks: done at once, here, and over when the harness says so --------------- */
 
@@ -50,6 +51,7 @@ remote_task_ends(void)
 /* --- the remote ----------------------------------------------------------------- */
 
 static int	remote_listener = -1;
+static int	remote_nlogins;
 static char remote_host[64];
 
 /* What the remote still has to say, and in pieces of which size. */
@@ -70,8 +72,9 @@ static const char remote_greeting[] =
 	"K\0\0\0\14\0\0\0\5\0\0\0\7"
 	"Z\0\0\0\5I";
 
-static PGconn *
-remote_login(void)
+PGconn *
+pgpx_conninfo_login(const PgpxConninfo *ci, const PgpxHosts *hosts,
+					const char *application_name)
 {
 	const char *const keywords[] = {"host", "port", "user", "password",
 		"dbname", "sslmode", "gssencmode", NULL};
@@ -92,6 +95,7 @@ remote_login(void)
 						offsetof(struct sockaddr_un, sun_path) + 1 + len) == 0);
 		FUZZ_CHECK(listen(remote_listener, 8) == 0);
 	}
+	remote_nlogins++;
 	return PQconnectStartParams(keywords, values, 0);
 }
 
@@ -135,6 +139,63 @@ remote_end(Remote *remote)
 	/* connects of which nothing came */
 	while ((remote->fd = accept(remote_listener, NULL, NULL)) >= 0)
 		close(remote->fd);
+}
+
+/* --- there is one host, and its name is not looked up --------------------------- */
+
+PgpxHosts *
+pgpx_hosts_told(int pool, const PgpxLookup *lookup)
+{
+	static PgpxHosts one = {.n = 1, .total = 1};
+
+	return &one;
+}
+
+bool
+pgpx_hosts_silent(int pool, PgpxHosts *hosts, const PGconn *pg)
+{
+	return false;
+}
+
+void
+pgpx_hosts_free(PgpxHosts **hosts)
+{
+	*hosts = NULL;
+}
+
+const char *
+pgpx_conninfo_look_up(int index, PgpxLookupAnswer answer, uint64 tag)
+{
+	return NULL;
+}
+
+void
+pgpx_lookup_give_up(PgpxLookupAnswer answer, uint64 tag)
+{
+}
+
+bool
+pgpx_conninfo_is_another(int pool, uint32 pool_id, uint64 version)
+{
+	return false;
+}
+
+bool
+pgpx_conninfo_needs_lookup(const PgpxConninfo *ci)
+{
+	return false;
+}
+
+const char *
+pgpx_lookup_error(const PgpxLookup *lookup)
+{
+	return NULL;
+}
+
+uint64
+pgpx_lookup_tag(const PgpxLookup *lookup)
+{
+	return 0;
 }
 
 #endif							/* FUZZ_REMOTE_H */

@@ -232,7 +232,6 @@ my %pinger = (
 	ping_rows_and_error => "\2\377" . $settings . $bound . $request . texts('1') . $error . $ready,
 	ping_copy => "\2\377" . $settings . $bound . message('H', "\0\0\0"),
 	ping_copy_among_rows => "\2\1" . $settings . $bound . $request . texts('1') . message('G', "\0\0\0") . texts('2') . $done . $ready,
-	ping_parameters => "\2\377" . $settings . $bound . message('t', "\0\0") x 100 . $request . texts('1') . $done . $ready,
 	ping_claim => "\2\377" . $settings . $bound . $request . "D\x3f\xff\xff\xff" . 'x' x 50,
 	ping_two_results => "\2\377" . $settings . $bound . $request . texts('1') . $done . $request . texts('2') . $done . $ready,
 	release => "\6\377" . $settings . $bound . $three . texts('1', 't', 'f') . texts('2', 'f', 't') . $done . $ready,

@@ -12,7 +12,7 @@ layer_of() {
     conn_state | busy_poll | pool | pool_* | registry | ticket | stats | invariants | invariants_* | debug_damage | dlock | dlock_queue | dlock_work) echo 2 ;;
     wire | wire_* | fdpass | task | resolver | remote_error | libpq_text) echo 3 ;;
     handoff) echo 4 ;;
-    worker | worker_* | reactor | conninfo | login | connector | connection | steward | canceller | ending | relay | relay_* | libpq_bounds | janitor | pinger | pinger_*) echo 5 worker ;;
+    worker | worker_* | reactor | conninfo | login | connector | connector_* | hosts | connection | steward | canceller | ending | relay | relay_* | libpq_bounds | janitor | pinger | pinger_*) echo 5 worker ;;
     target | target_* | kept | session_wait | checkout | checkout_* | lease | lease_*) echo 5 session ;;
     params | exec | run | async | fanout | formats | tuples | tuples_* | ddl | dlock_session | dlock_remote | dlock_wait) echo 5 session ;;
     fn_*) echo 6 ;;
