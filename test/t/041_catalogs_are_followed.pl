@@ -201,6 +201,41 @@ $local->safe_psql('postgres', q(ROLLBACK PREPARED 'three'));
 	ok(wait_until($local, q(SELECT count(*) FROM pgpool.connections WHERE server = 'late'), '0'), '.. nor does the worker go on');
 }
 
+# --- what prewarm has asked for is not there for one whose rights have gone meanwhile: be it
+# still on its way then, or open before the worker has heard of it
+{
+	my $gate = PgpxSession->new($remote, dbname => 'remote_db');
+	my $at_gate = q(SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted);
+	my $worker = worker_pid($local);
+
+	make_pool($local, $remote, server => 'gated', options => { pool_size => 2, connect_timeout => '10 min',
+			start_commands => 'select pg_advisory_lock_shared(7)' });
+	$local->safe_psql('postgres', 'GRANT pg_signal_backend TO app; GRANT EXECUTE ON FUNCTION pgpool.prewarm TO app');
+	$gate->run('SELECT pg_advisory_lock(7)');
+	foreach my $when ('on its way', 'just open')
+	{
+		$local->safe_psql('postgres', 'GRANT USAGE ON FOREIGN SERVER gated TO app');
+		$app->start(q(SELECT pgpool.prewarm('gated', 2, '20 s')));
+		ok(wait_until($remote, $at_gate, '2'), "$when: prewarm has asked for connections");
+		if ($when eq 'just open')
+		{
+			kill 'STOP', $worker;
+			$gate->run('SELECT pg_advisory_unlock(7)');
+			ok(wait_until($remote, q(SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgpool_ext/gated' AND state = 'idle'), '2'),
+				"$when: which the remote lets in");
+		}
+		$local->safe_psql('postgres', 'REVOKE USAGE ON FOREIGN SERVER gated FROM app');
+		$app->finish(60);
+		$app->failed('42501', qr/permission denied for foreign server gated/, "$when: the right to the server goes, which prewarm says");
+		kill 'CONT', $worker;
+		ok(wait_until($local, q(SELECT count(*) FROM pgpool.connections WHERE server = 'gated'), '0', 30), "$when: and no connection stays");
+		is(scalar(() = slurp_file($local->logfile) =~ /could not connect to server "gated"/g), 0, "$when: which is no failure");
+		is($remote->safe_psql('postgres', $at_gate), '0', "$when: nor does one wait at the remote");
+	}
+	$gate->quit;
+	$local->safe_psql('postgres', 'REVOKE pg_signal_backend FROM app; REVOKE EXECUTE ON FUNCTION pgpool.prewarm FROM app; DROP SERVER gated CASCADE');
+}
+
 # --- a change that comes between two rows of it: never half of each
 $remote->safe_psql('postgres', q(CREATE ROLE newcomer LOGIN PASSWORD 'of the new one'));
 make_pool($local, $remote, server => 'torn');
@@ -305,6 +340,19 @@ $local->safe_psql('postgres', 'DROP USER MAPPING FOR CURRENT_USER SERVER sleepy'
 is($local->safe_psql('postgres', $sleepy), 'resetting', 'while the user mapping goes');
 ok(wait_until($local, $sleepy, '', 60), 'the connection closes when it ends');
 $local->safe_psql('postgres', 'DROP SERVER sleepy CASCADE');
+
+# nor is one that is being tested
+make_pool($local, $remote, server => 'tested', options => { pool_size => 1, test_period => '1ms', operation_timeout => '10 min' });
+my $tested = "SELECT state FROM pgpool.connections WHERE server = 'tested'";
+my $quiet = $other->run(q{SELECT a FROM pgpool.query('tested', 'select pg_backend_pid()') AS t(a int)});
+ok(wait_until($local, $tested, 'idle'), 'a connection is idle');
+kill 'STOP', $quiet;
+is($other->run(q(SELECT pgpool.try_checkout('tested'))) . $other->error, '', 'a test of it takes long');
+$local->safe_psql('postgres', q(ALTER SERVER tested OPTIONS (ADD application_name 'pgpool_ext tested')));
+is($local->safe_psql('postgres', $tested), 'checking', '.. and goes on while the options change');
+kill 'CONT', $quiet;
+ok(wait_until($local, $tested, '', 30), '.. and the connection closes when it ends');
+$local->safe_psql('postgres', 'DROP SERVER tested CASCADE');
 
 # the worker has not begun it: what the new options say is not for the connection of the old
 $remote->safe_psql('remote_db', 'CREATE TABLE started (pid int DEFAULT pg_backend_pid()); GRANT ALL ON started TO remote_app');
