@@ -72,6 +72,27 @@ $other->finish(20);
 like($other->run(q{SELECT pgpool.lock('keeper', 'c', '20 s', '20 s')}), qr/^\d+$/, 'when it does, locks are granted again')
   or diag($other->error);
 
+# --- the primary is silent for a moment, so that for a minute the pool begins at the next
+# host of its list, which is a standby: pings that fail there go back to where they can be made
+{
+	my $log = -s $one->logfile;
+	my ($postmaster) = split /\n/, slurp_file($primary->data_dir . '/postmaster.pid');
+
+	make_pool($one, $primary, server => 'any_host',
+		options => { host => $options{host}, port => $options{port}, pool_size => 2, connect_timeout => '1s', retry_max => '200ms' });
+	my $d = $holder->run(q{SELECT pgpool.lock('any_host', 'd', ttl => '1 min')});
+	ok(wait_until($one, q{SELECT last_ping > '-infinity' FROM pgpool.locks WHERE name = 'd'}, 't'), 'a lock of any host is pinged at the first one');
+	kill 'STOP', $postmaster;
+	$holder->run(q{SELECT pgpool.prewarm('any_host', 2)});
+	is($one->safe_psql('postgres', q{SELECT count(*) FROM pgpool.connections WHERE server = 'any_host' AND remote_port = } . $replica->port), '1', 'which is silent now: the pool goes to the standby');
+	kill 'CONT', $postmaster;
+	my $since = $one->safe_psql('postgres', 'SELECT clock_timestamp()');
+	$primary->safe_psql('postgres', q{SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity WHERE application_name = 'pgpool_ext lock'});
+	ok(wait_until($one, sub { slurp_file($one->logfile, $log) =~ /cannot ping the locks of server "any_host".*\n.*read-only/ ? 1 : 0 }, 1, 30), 'another connection for pings comes to the standby');
+	ok(wait_until($one, "SELECT last_ping > '$since' FROM pgpool.locks WHERE name = 'd'", 't', 30), 'and the one after it goes to the first host again');
+	is($holder->run("SELECT pgpool.lock_valid('any_host', 'd', $d)"), 't', 'so the lock is not lost');
+}
+
 # --- the primary fails
 $primary->stop('immediate');
 my $ping = $one->safe_psql('postgres', 'SELECT clock_timestamp()');
