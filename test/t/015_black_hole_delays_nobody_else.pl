@@ -4,8 +4,11 @@ use strict;
 use warnings;
 
 use IO::Socket::INET;
+use PgpxFakeServer qw(failure);
 use PgpxTest;
+use PostgreSQL::Test::Utils;
 use Test::More;
+use Time::HiRes qw(usleep);
 
 my $remote = remote_node('remote');
 my $local = local_node('local');
@@ -108,6 +111,33 @@ is(accepted(), 0, 'nobody has asked the first one again');
 $session->run(q{SELECT pgpool.checkin_all(); ALTER SERVER silent_first OPTIONS (SET connect_timeout '900ms')});
 $session->fails(q{SELECT pgpool.checkout('silent_first', '60 s')}, '08001', qr/within connect_timeout \(0\.9 s\)/, 'with other options the first host is the first again');
 is(accepted(), 1, 'and is asked');
+
+# the first host says after most of its share that it is not ready: libpq goes on to the second
+# one by itself, which drops one packet, and has a share of its own, not what is left of that
+{
+	my ($starting, $dropping) = map { IO::Socket::INET->new(Listen => $_, LocalAddr => '127.0.0.1') or die "no listener: $!" } 5, 0;
+	my ($first_port, $second_port) = map { $_->sockport } $starting, $dropping;
+	my $hangs = sprintf ':%04X 02 ', $second_port;
+
+	# (of those that have gone again one stays in the backlog)
+	$_->close foreach map { IO::Socket::INET->new(PeerAddr => '127.0.0.1', PeerPort => $second_port, Blocking => 0) } 1 .. 8;
+	$_->blocking(0) foreach $starting, $dropping;
+	make_pool($local, $remote, server => 'starting_first', options => { %two, sslmode => 'disable', port => "$first_port,$second_port", connect_timeout => '12s' });
+	$session->start(q{SELECT pgpool.checkout('starting_first', '60 s')});
+	my $asked;
+	ok(wait_until($local, sub { ($asked = $starting->accept) ? 1 : 0 }, 1, 20), 'a host that is not ready is asked');
+	usleep(5_500_000);
+	$asked->syswrite(failure(S => 'FATAL', V => 'FATAL', C => '57P03', M => 'the database system is starting up'));
+	ok(wait_until($local, sub { slurp_file('/proc/net/tcp') =~ /$hangs/ ? 1 : 0 }, 1, 30), 'it says so: the next one is asked, and drops a packet');
+	1 while $dropping->accept;
+	my $second;
+	ok(wait_until($local, sub { ($second = $dropping->accept) ? 1 : 0 }, 1, 20), 'the packet that follows is in time');
+	close $_ foreach grep { defined } $second, $dropping;
+	ok(!$starting->accept, 'and nobody has asked the first one again');
+	close $starting;
+	$session->finish(60);
+	$session->failed('08001', qr/port $first_port failed: .*starting up.*port $second_port failed: /s, 'who waits has the reasons of both');
+}
 
 $local->safe_psql('postgres', q{SELECT pgpool.lock_setup('no_backlog_first')});
 my $token = $session->run(q{SELECT pgpool.lock('no_backlog_first', 'a', ttl => '1 min')});
