@@ -268,14 +268,39 @@ foreach my $case (
 	logs($log, qr/cannot ping the locks of server "started".*\n.*$said/, "$function: the log has it, with the reason");
 	logs($log, qr/pings the locks of server "started" .* again/, "$function: and that it pings again");
 }
+# (one that computes, or waits for others that do, has been accepted: its host is not silent,
+# and nobody goes to the next one of the list for it)
 {
 	my $log = -s $local->logfile;
+	my $next = IO::Socket::INET->new(Listen => 5, LocalAddr => '127.0.0.1') or die "no socket: $!";
+	my $gone_on = sub { return scalar grep { $next->accept } 1 .. 5 };
+	$next->blocking(0);
+	my %list = (host => '127.0.0.1,127.0.0.1', port => $remote->port . ',' . $next->sockport, sslmode => over_tls() ? 'require' : 'disable');
 
+	make_pool($local, $remote, server => 'listed', options => { %quick, %list });
+	my $listed = $session->run(q{SELECT pgpool.lock('listed', 'b', ttl => '10 min')});
+	ok(wait_until($local, q{SELECT last_ping IS NOT NULL FROM pgpool.locks WHERE name = 'b'}, 't'), 'a lock of a list of hosts is held and pinged');
 	hold_logins($local, 'remote_db');
 	$remote->safe_psql('postgres', q{SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity WHERE application_name = 'pgpool_ext lock'});
-	logs($log, qr/cannot ping the locks of server "started".*\n.*The connection attempt did not end in time: what the remote server asks for takes longer to compute/, 'a login that computes for long: the log says so');
+	logs($log, qr/cannot ping the locks of server "$_".*\n.*The connection attempt did not end in time: what the remote server asks for takes longer to compute/, "$_: a login that computes for long: the log says so")
+	  foreach qw(started listed);
 	hold_logins($local);
-	logs($log, qr/pings the locks of server "started" .* again/, 'and that it pings again');
+	logs($log, qr/pings the locks of server "$_" .* again/, "$_: and that it pings again") foreach qw(started listed);
+	is($session->run(q{SELECT pgpool.prewarm('listed', 2)}) . $session->error, '2', 'listed: its pool opens a connection');
+	is($gone_on->(), 0, 'listed: none of them has gone to the next host');
+	is($session->run("SELECT pgpool.unlock('listed', 'b', $listed)"), 't', 'listed: the lock is released');
+
+	# five logins: one is in line, and stays there when its share of connect_timeout is over
+	make_pool($local, $remote, server => 'in_line', options => { %list, pool_size => 5, connect_timeout => '4s' });
+	hold_logins($local, 'remote_db');
+	$session->start(q{SELECT pgpool.prewarm('in_line', 5, timeout => '1 s')});
+	ok(wait_until($local, q{SELECT connecting FROM pgpool.pools WHERE server = 'in_line'}, 5), 'five log in');
+	ok(wait_until($local, sub { threads_of(worker_pid($local)) }, '4 0'), 'one of them is in line');
+	is($session->finish(60) . $session->error, '0', 'nobody waits for them any more');
+	ok(wait_until($local, q{SELECT connects_failed FROM pgpool.stats WHERE server = 'in_line'}, 5), 'they are too late');
+	is($gone_on->(), 0, 'and none has gone to the next host');
+	hold_logins($local);
+	ok(wait_until($local, sub { threads_of(worker_pid($local)) }, '0 0'), 'their threads end');
 }
 is($session->run("SELECT pgpool.lock_valid('started', 'a', $token)"), 't', 'the lock is still held');
 fail_next($local, 'clock_gettime', who => 'session', times => 3);
