@@ -11,8 +11,8 @@
 # "login" says all by itself, greeting() first, if it likes, and ready().  Where a test
 # has many behaviours, make_servers makes a server for each, which is used as s_NAME.
 #
-# "cancel" is called with the process that a cancel request is for; {startup} has what
-# the client has said of itself.
+# "cancel" is called with the process that a cancel request is for, and with the socket on
+# which it came; {startup} has what the client has said of itself.
 #
 # Each connection is a process of its own.  The server ends with the test.  Pools
 # take PgpxFakeServer::sslmode(): the suites over TLS have a tls_front.c in front of
@@ -124,7 +124,7 @@ sub connection
 	my $packet = $self->read_bytes($length - 8);
 
 	# a cancel request: the process that it is for
-	$behaviours->{cancel}->(unpack 'N', $packet) if $code == 80877102 && $behaviours->{cancel};
+	$behaviours->{cancel}->(unpack('N', $packet), $socket) if $code == 80877102 && $behaviours->{cancel};
 	return if $code != 196608;
 
 	my %startup = split /\0/, $packet;

@@ -8,6 +8,7 @@ use warnings;
 use PgpxFakeServer qw(ready done failure columns row);
 use PgpxTest;
 use PostgreSQL::Test::Utils;
+use Socket qw(SOL_SOCKET SO_LINGER);
 use Test::More;
 
 my $requests = PostgreSQL::Test::Utils::tempdir . '/requests';
@@ -118,6 +119,16 @@ my $given_up = PgpxFakeServer->new(
 	},
 	cancel => sub { kill 'USR1', $_[0] });
 
+# Does what a cancel request asks for, and resets its connection instead of closing it.
+my $abrupt = PgpxFakeServer->new(
+	abrupt => stubborn($wait, 1),
+	cancel => sub {
+		my ($pid, $socket) = @_;
+
+		setsockopt $socket, SOL_SOCKET, SO_LINGER, pack 'ii', 1, 0;
+		kill 'USR1', $pid;
+	});
+
 my $local = local_node('local');
 make_pool($local, $fake, server => 'one', remote_dbname => 'forgetful', options => { pool_size => 1, sslmode => PgpxFakeServer::sslmode() });
 
@@ -134,6 +145,15 @@ my $took = seconds {
 cmp_ok($took, '<', 9, 'before operation_timeout');
 cmp_ok(-s $requests, '>', 1, 'since it was sent again');
 
+$session->run("SELECT pgpool.checkin($lease)");
+
+# one whose connection is reset was delivered: the lease is as good as before
+make_pool($local, $abrupt, server => 'abrupt', remote_dbname => 'abrupt', options => { pool_size => 1, sslmode => 'disable' });
+$lease = lease($session, 'abrupt');
+$session->fails("SET statement_timeout = '200ms'; SELECT * FROM pgpool.query($lease, 'select pg_sleep(300)') $row",
+	'57014', qr/statement timeout/, 'abrupt: statement_timeout ends the local statement');
+is($session->run("RESET statement_timeout; SELECT * FROM pgpool.query($lease, 'select 1') $row") . $session->error,
+	'1', 'abrupt: a request whose connection is reset is not lost');
 $session->run("SELECT pgpool.checkin($lease)");
 
 # --- given up: a call, a lease discarded in mid-statement, start commands --------
