@@ -15,7 +15,6 @@
 #include "utils/inval.h"
 
 #include "ddl.h"
-#include "dlock.h"
 #include "handoff.h"
 #include "session_wait.h"
 
@@ -50,24 +49,6 @@ pgpx_checkout_refresh(PgpxCheckout *c)
 	return false;
 }
 
-/*
- * Locks are pinged where the pool's options lead.  Somewhere else nobody knows of
- * them, and they would be lost, though the options may never be committed.
- */
-static void
-refuse_uncommitted(const PgpxTarget *target)
-{
-	if (!target->uncommitted || target->pool < 0 ||
-		!pgpx_dlock_any(target->pool, target->pool_id))
-		return;
-	ereport(ERROR,
-			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-			 errmsg("options of server \"%s\" were changed in this transaction",
-					NameStr(target->server_name)),
-			 errdetail("Distributed locks are held through its pool, and are pinged where its options lead."),
-			 errhint("Commit before you use the server.")));
-}
-
 PgpxPool *
 pgpx_checkout_lock_pool(PgpxCheckout *c)
 {
@@ -87,8 +68,6 @@ pgpx_checkout_lock_pool(PgpxCheckout *c)
 			if (!pgpx_checkout_refresh(c))
 				read_at = 0;
 		target = c->target;
-		if (target->uncommitted && target->pool >= 0)
-			pgpx_ddl_note_uncommitted(target->pool, target->pool_id);
 
 		pool = pgpx_pool_lock(target->pool, target->pool_id);
 		if (pool == NULL)
@@ -118,6 +97,9 @@ pgpx_checkout_lock_pool(PgpxCheckout *c)
 						 errdetail("All %d places are in use.", pgpx_shared->max_pools),
 						 errhint("Raise \"pgpool_ext.max_pools\". A server with a PUBLIC user mapping has one pool for each local user.")));
 
+			if (TransactionIdIsValid(target->key.xid))
+				pgpx_ddl_note_own_pool(index, pool_id);
+
 			/* (leases may have the target, too: never -1 in it) */
 			target->pool = index;
 			target->pool_id = pool_id;
@@ -142,7 +124,6 @@ pgpx_checkout_lock_pool(PgpxCheckout *c)
 		LWLockRelease(pool->lock);
 		if (!pgpx_checkout_refresh(c))
 			read_at = 0;
-		refuse_uncommitted(c->target);
 	}
 }
 

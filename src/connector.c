@@ -309,6 +309,7 @@ pgpx_connector_too_late(PgpxWorkerConn *w)
 {
 	char		text[PGPX_ERROR_LEN];
 	bool		hurried = pgpx_now() < w->deadline;
+	PgpxConnectFailure how;
 
 	if (!hurried && try_next_host(w))
 		return;
@@ -322,8 +323,8 @@ pgpx_connector_too_late(PgpxWorkerConn *w)
 			 hurried ? PGPX_KEEP_MS / 1000.0 :
 			 pgpx_pools[w->pool].opts.connect_timeout / 1000.0,
 			 pgpx_login_why_late(w->login));
-	pgpx_connector_give_up(w,
-						   w->phase == PGPX_PHASE_START ? PGPX_FAILED_RUNNING :
-														  PGPX_FAILED,
-						   ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION, text);
+	how = w->phase == PGPX_PHASE_START ? PGPX_FAILED_RUNNING : PGPX_FAILED;
+	pgpx_connector_give_up(w, how,
+						   ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION,
+						   text);
 }

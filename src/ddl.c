@@ -16,8 +16,9 @@
  * Roles belong to all databases, though, and nobody here can read the servers of
  * another one: sessions that are there are woken to hear of it now.
  *
- * A session that uses what it has changed gives the pool options which may never be
- * committed.  If they are not, it retires that pool at the end of its transaction.
+ * A transaction that uses what it has itself changed may never commit it: it has a
+ * pool of its own for that, which is retired at its end.  Nobody else sees what is
+ * not committed, nor is sent where it leads.
  *
  *-------------------------------------------------------------------------
  */
@@ -48,19 +49,19 @@ static bool roles_changed = false;
 
 static ProcessUtility_hook_type prev_process_utility = NULL;
 
-/* pools to retire at commit */
-typedef struct Stale
+typedef struct PoolRef
 {
 	int			pool;
 	uint32		pool_id;
-} Stale;
+} PoolRef;
 
-static Stale *stale = NULL;		/* [max_pools], TopMemoryContext */
+/* pools to retire at commit */
+static PoolRef *stale = NULL;	/* [max_pools], TopMemoryContext */
 static int	nstale = 0;
 
-/* pools that this transaction uses under options that it has changed */
-static Stale *uncommitted = NULL;	/* the same */
-static int	nuncommitted = 0;
+/* pools of this transaction's own, to retire at its end */
+static PoolRef *own = NULL;		/* the same */
+static int	nown = 0;
 
 /* dropped servers that are paused, whose records go at commit */
 static Oid *gone = NULL;		/* the same */
@@ -167,7 +168,7 @@ find_stale(void)
 {
 	if (stale == NULL)
 		stale = MemoryContextAlloc(TopMemoryContext,
-								   pgpx_shared->max_pools * sizeof(Stale));
+								   pgpx_shared->max_pools * sizeof(PoolRef));
 	if (gone == NULL)
 		gone = MemoryContextAlloc(TopMemoryContext,
 								  pgpx_shared->max_pools * sizeof(Oid));
@@ -188,8 +189,9 @@ find_stale(void)
 		retired = pgpx_pool_is_retired_locked(pool);
 		LWLockRelease(pool->lock);
 
+		/* one that is a transaction's own ends with it */
 		if (pool_id == 0 || retired || key.database != MyDatabaseId ||
-			is_current(&key, &fingerprint))
+			TransactionIdIsValid(key.xid) || is_current(&key, &fingerprint))
 			continue;
 		stale[nstale].pool = i;
 		stale[nstale++].pool_id = pool_id;
@@ -206,17 +208,17 @@ find_stale(void)
 }
 
 /*
- * Others may have heard of the same change and have retired a pool since we looked;
- * it may even run under new options by now.  Once more is never wrong: a version
- * more, and who waits reads the catalogs again.  Nor is it always in vain: what was
- * read before our commit did not yet have our change in it.
+ * Others may have heard of the same change and have retired a stale pool since we
+ * looked; it may even run under new options by now.  Once more is never wrong: a
+ * version more, and who waits reads the catalogs again.  Nor is it always in vain:
+ * what was read before our commit did not yet have our change in it.
  */
 static void
-retire_stale(void)
+retire(const PoolRef *refs, int n)
 {
-	for (int i = 0; i < nstale; i++)
+	for (int i = 0; i < n; i++)
 	{
-		PgpxPool   *pool = pgpx_pool_lock(stale[i].pool, stale[i].pool_id);
+		PgpxPool   *pool = pgpx_pool_lock(refs[i].pool, refs[i].pool_id);
 		PgpxWake	wake = PGPX_WAKE_INIT;
 
 		if (pool == NULL)
@@ -225,63 +227,21 @@ retire_stale(void)
 		LWLockRelease(pool->lock);
 		pgpx_wake_flush(&wake);
 	}
-	for (int i = 0; i < ngone; i++)
-		(void) pgpx_server_pause(MyDatabaseId, gone[i], false, false);
-	nstale = ngone = 0;
 }
 
 void
-pgpx_ddl_note_uncommitted(int pool, uint32 pool_id)
+pgpx_ddl_note_own_pool(int pool, uint32 pool_id)
 {
 	int			i = 0;
 
-	if (uncommitted == NULL)
-		uncommitted =
-			MemoryContextAlloc(TopMemoryContext,
-							   pgpx_shared->max_pools * sizeof(Stale));
-	while (i < nuncommitted && uncommitted[i].pool != pool)
+	if (own == NULL)
+		own = MemoryContextAlloc(TopMemoryContext,
+								 pgpx_shared->max_pools * sizeof(PoolRef));
+	while (i < nown && own[i].pool != pool)
 		i++;
-	uncommitted[i].pool = pool;
-	uncommitted[i].pool_id = pool_id;
-	nuncommitted = Max(nuncommitted, i + 1);
-}
-
-/* What this transaction has changed is not to be, or not yet. */
-static void
-retire_uncommitted_instead(void)
-{
-	Stale	   *unused = stale;
-
-	stale = uncommitted;
-	nstale = nuncommitted;
-	uncommitted = unused;
-	nuncommitted = ngone = 0;
-}
-
-/*
- * What we have used is what everybody sees now.  A worker that does not know it was
- * not told by those who wait: they have seen the options that were before.  They
- * look again.
- */
-static void
-release_uncommitted(void)
-{
-	for (int i = 0; i < nuncommitted; i++)
-	{
-		PgpxWake	wake = PGPX_WAKE_INIT;
-		PgpxPool   *pool = pgpx_pool_lock(uncommitted[i].pool,
-										  uncommitted[i].pool_id);
-
-		if (pool == NULL)
-			continue;
-		if (pool->nwaiting > 0 &&
-			(pool->conninfo_epoch != pgpx_pool_worker_epoch(pool) ||
-			 pool->conninfo_version < pool->options_version))
-			pgpx_pool_retire_locked(pool, &wake);
-		LWLockRelease(pool->lock);
-		pgpx_wake_flush(&wake);
-	}
-	nuncommitted = 0;
+	own[i].pool = pool;
+	own[i].pool_id = pool_id;
+	nown = Max(nown, i + 1);
 }
 
 /* Is it a database that others' pools may have to follow in? */
@@ -334,7 +294,7 @@ xact_callback(XactEvent event, void *arg)
 			break;
 		case XACT_EVENT_ABORT:
 		case XACT_EVENT_PREPARE:
-			retire_uncommitted_instead();
+			nstale = ngone = 0;
 			roles_changed = false;
 			break;
 		default:
@@ -354,11 +314,13 @@ release_callback(ResourceReleasePhase phase, bool is_commit, bool is_top_level,
 	if (phase != RESOURCE_RELEASE_LOCKS || !is_top_level ||
 		pgpx_shared == NULL || !OidIsValid(MyDatabaseId))
 		return;
-	if (nstale > 0 || ngone > 0)
-		retire_stale();
+	retire(own, nown);
+	retire(stale, nstale);
+	for (int i = 0; i < ngone; i++)
+		(void) pgpx_server_pause(MyDatabaseId, gone[i], false, false);
+	nown = nstale = ngone = 0;
 	if (!is_commit)
 		return;
-	release_uncommitted();
 	if (roles_changed)
 	{
 		roles_changed = false;

@@ -14,10 +14,11 @@
 extern void pgpx_ddl_init(void);
 
 /*
- * pgpx_ddl_note_uncommitted
- *		This transaction is about to use a pool under options that it has itself
- *		changed: unless it commits the pool is retired at its end.
+ * pgpx_ddl_note_own_pool
+ *		This transaction has a pool of its own, for what it has itself changed: it is
+ *		retired at its end, in whichever way.  Pools of this kind have its number in
+ *		their key, so nobody else finds them.
  */
-extern void pgpx_ddl_note_uncommitted(int pool, uint32 pool_id);
+extern void pgpx_ddl_note_own_pool(int pool, uint32 pool_id);
 
 #endif							/* PGPX_DDL_H */

@@ -63,8 +63,22 @@ tell_worker(PgpxTarget *target, const PgpxDlock *lock)
 	PgpxPool   *pool = &pgpx_pools[lock->pool];
 	uint64		epoch = pgpx_pool_worker_epoch(pool);
 
-	if (epoch != 0 && pool->conninfo_epoch != epoch)
+	if (epoch != 0 && pool->conninfo_epoch != epoch &&
+		!TransactionIdIsValid(target->key.xid))
 		pgpx_lease_tell_worker(target);
+}
+
+/*
+ * Find a lock of the server.  It was taken through the pool that all have, also if
+ * this transaction has one of its own now.
+ */
+static int
+find(const PgpxTarget *target, const char *name, int64 token, PgpxDlock *lock)
+{
+	PgpxPoolKey key = target->key;
+
+	key.xid = InvalidTransactionId;
+	return pgpx_dlock_find(&key, name, token, lock);
 }
 
 bool
@@ -72,7 +86,7 @@ pgpx_dlock_valid(const char *server, const char *name, int64 token)
 {
 	PgpxTarget *target = pgpx_target_get(server);
 	PgpxDlock	lock;
-	int			place = pgpx_dlock_find(&target->key, name, token, &lock);
+	int			place = find(target, name, token, &lock);
 
 	if (place < 0)
 		return false;
@@ -166,7 +180,7 @@ pgpx_dlock_unlock(const char *server, const char *name, int64 token)
 	PgpxTarget *target = pgpx_target_get(server);
 	PgpxDlockResult result = PGPX_DLOCK_UNKNOWN;
 	PgpxDlock	lock;
-	int			place = pgpx_dlock_find(&target->key, name, token, &lock);
+	int			place = find(target, name, token, &lock);
 	volatile bool done = false;
 
 	if (place < 0)

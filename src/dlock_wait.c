@@ -97,10 +97,20 @@ clip(char *to, size_t size, const char *from)
 	to[len] = '\0';
 }
 
-/* Whose pool leads to the lock, and where it is waited for. */
+/*
+ * Whose pool leads to the lock, and where it is waited for.  A pool that ends with
+ * this transaction cannot go on to ping it.
+ */
 static void
 set_key(Wait *w, const PgpxTarget *target)
 {
+	if (TransactionIdIsValid(target->key.xid))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("options of server \"%s\" were changed in this transaction",
+						NameStr(target->server_name)),
+				 errdetail("A distributed lock is pinged under options that others see, too."),
+				 errhint("Commit before you take a lock through the server.")));
 	w->lock.key = target->key;
 	w->lock.queue = pgpx_dlock_queue(target->key.database, target->key.server,
 									 w->lock.name);

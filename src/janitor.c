@@ -287,6 +287,17 @@ maintain_pools(PgpxTime now)
 	}
 }
 
+static bool
+have_pools_ended(void)
+{
+	static uint32 seen = 0;
+	uint32		now = pg_atomic_read_u32(&pgpx_shared->pools_ended);
+	bool		ended = now != seen;
+
+	seen = now;
+	return ended;
+}
+
 PgpxTime
 pgpx_janitor_run(bool changed)
 {
@@ -311,7 +322,7 @@ pgpx_janitor_run(bool changed)
 		pgpx_janitor_due(now + PGPX_TICK_MS * 1000);
 	}
 	look_for_databases();
-	if (now >= next_maintenance || changed)
+	if (have_pools_ended() || changed || now >= next_maintenance)
 		maintain_pools(now);
 	next_ping = pgpx_pinger_run();
 	if (now >= next_sweep || next_sweep == PG_INT64_MAX)

@@ -314,6 +314,13 @@ pgpx_pool_retire_locked(PgpxPool *pool, PgpxWake *wake)
 	pool->asked_epoch = 0;
 	for (int i = pool->queue_head; i >= 0; i = pgpx_tickets[i].next)
 		pgpx_wake_add(wake, i);
+
+	/* nobody comes back to it, and no connection's end has the worker look at it */
+	if (TransactionIdIsValid(pool->key.xid) && is_empty_locked(pool))
+	{
+		pg_atomic_fetch_add_u32(&pgpx_shared->pools_ended, 1);
+		pgpx_worker_wake(pool->worker);
+	}
 }
 
 bool

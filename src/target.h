@@ -18,7 +18,6 @@ typedef struct PgpxTarget
 {
 	int			refcount;		/* the cache's and each lease's */
 	bool		valid;			/* false: the catalogs have changed since */
-	bool		uncommitted;	/* this transaction has changed a row of it */
 	MemoryContext cxt;			/* holds this struct and all it points to */
 
 	NameData	server_name;	/* as in the catalog */

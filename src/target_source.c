@@ -63,14 +63,17 @@ no_such_server(const char *name, const char *of)
 			 digits ? errhint("If this is a lease, cast it to bigint.") : 0));
 }
 
-/* A row that a target is made of: is it a change of our own that may not stay? */
+/*
+ * A row that a target is made of: a change of our own may not stay, and is nobody
+ * else's business until then, so it leads to a pool of this transaction's own.
+ */
 static void
 note_row(PgpxTarget *target, HeapTuple row)
 {
 	TransactionId by = HeapTupleHeaderGetXmin(row->t_data);
 
 	if (TransactionIdIsCurrentTransactionId(by))
-		target->uncommitted = true;
+		target->key.xid = GetTopTransactionId();
 }
 
 static void

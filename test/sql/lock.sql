@@ -32,12 +32,17 @@ SELECT :second > :token AS rises;
 SELECT test.wait_for('SELECT last_ping IS NOT NULL FROM pgpool.locks');
 SELECT test.wait_for($$SELECT last_ping > since FROM pgpool.lock_status('locker')$$);
 
--- a change that is not committed does not lead their pings elsewhere
+-- a change that is not committed does not lead their pings elsewhere, and no lock is
+-- taken under it
 BEGIN;
 ALTER SERVER locker OPTIONS (ADD connect_timeout '4 s');
-SELECT test.err($$SELECT * FROM pgpool.query('locker', 'SELECT 1') AS (one int)$$);
+SELECT * FROM pgpool.query('locker', 'SELECT 1') AS (one int);
+SELECT test.err($$SELECT pgpool.lock('locker', 'b')$$);
+SELECT pgpool.lock_valid('locker', 'a', :second);
+SELECT pgpool.unlock('locker', 'a', :second);
 ROLLBACK;
 SELECT pgpool.lock_valid('locker', 'a', :second);
+SELECT pgpool.lock('locker', 'a') AS second \gset
 
 -- twice, with an old token, with that of nobody
 \set VERBOSITY terse

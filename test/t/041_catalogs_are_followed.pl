@@ -170,10 +170,42 @@ foreach my $end ('ROLLBACK', q(PREPARE TRANSACTION 'three'))
 }
 $local->safe_psql('postgres', q(ROLLBACK PREPARED 'three'));
 
+# .. through a pool of its own, which is no business of those who wait for the other
+{
+	my $pools = q(SELECT count(*) FROM pgpool.pools WHERE server = 'shard');
+	my $nobody = PostgreSQL::Test::Cluster::get_free_port();
+
+	$local->safe_psql('postgres', q(ALTER SERVER shard OPTIONS (SET pool_size '1', ADD on_unavailable 'fail')));
+	$lease = lease($holder, 'shard');
+	my $waiter = PgpxSession->new($local);
+	$waiter->start(q(SELECT pgpool.exec('shard', 'select 1')));
+	ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '1'), 'a session waits');
+	$other->run("BEGIN; ALTER SERVER shard OPTIONS (SET port '$nobody'); SELECT pgpool.exec('shard', 'select 1')");
+	$other->failed('08001', qr/could not connect/, 'another one has changed the port, and finds nobody there, through a pool of its own');
+	$other->run('ROLLBACK');
+	ok(wait_until($local, $pools, '1'), '.. which ends with its transaction');
+	is($local->safe_psql('postgres', 'SELECT count(*) FROM pgpool.waiters'), '1', '.. and the first one waits as before');
+	$holder->run("SELECT pgpool.checkin($lease)");
+	is($waiter->finish(30) . $waiter->error, '1', '.. and is served');
+	$waiter->quit;
+
+	# a lease that goes on is to what was so when it began
+	$other->run($moved =~ s/pgpool.exec\('shard', 'select 1'\)/pgpool.checkout('shard') AS own/r);
+	$other->run('ROLLBACK');
+	is($local->safe_psql('postgres', $pools), '2', 'a lease of the transaction outlives it, and so does the pool');
+	is($other->run(q(SELECT a FROM pgpool.leases AS l, pgpool.query(l.lease, 'show application_name') AS t(a text))) . $other->error,
+		'pgpool_ext moved', '.. and leads where it did');
+	$other->run('SELECT pgpool.checkin_all()');
+	ok(wait_until($local, $pools, '1'), '.. until it is returned');
+	is($remote->safe_psql('postgres', $there), '0', '.. and its connection closes');
+	$local->safe_psql('postgres', q(ALTER SERVER shard OPTIONS (SET pool_size '2', DROP on_unavailable)));
+}
+
 # --- who asks for as long as it takes asks for what is so by then
 {
 	my $nobody = PostgreSQL::Test::Cluster::get_free_port();
-	my $failed = sub { $local->safe_psql('postgres', q(SELECT connects_failed FROM pgpool.stats WHERE server = 'late')) || 0 };
+	# (the pool, with its counters, may be another one after each change)
+	my $failed = sub { scalar(() = slurp_file($local->logfile) =~ /could not connect to server "late"/g) };
 	my $goes_on = sub {
 		my ($name) = @_;
 		my $before = $failed->();
