@@ -166,6 +166,7 @@ again:
 		if (pool->retry_at != 0)
 			pgpx_worker_wake_soon(pool->worker);
 		LWLockRelease(pool->lock);
+		pgpx_checkout_check_cycle(c, pool, ticket);
 		conn = pgpx_checkout_wait(c, pool, ticket, &lease_id, &moved);
 		if (moved)
 		{

@@ -102,6 +102,15 @@ extern bool pgpx_checkout_settle_quickly(PgpxLease *lease);
  */
 extern void pgpx_checkout_check_locked(PgpxCheckout *c, PgpxPool *pool);
 
+/*
+ * pgpx_checkout_check_cycle
+ *		Leave the queue and raise 40P01 if all that could make room wait for ever, and
+ *		this session is one of them.  To be called without a lock once the ticket is
+ *		drawn: of two sessions that do so at once, one at least sees the other's.
+ */
+extern void pgpx_checkout_check_cycle(PgpxCheckout *c, PgpxPool *pool,
+									  PgpxTicket *ticket);
+
 /* 55P03, or PX003 if the worker does not run.  granted: it was, and then late. */
 pg_noreturn extern void pgpx_checkout_raise_timeout(PgpxCheckout *c,
 													PgpxPool *pool,

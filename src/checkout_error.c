@@ -11,6 +11,7 @@
 
 #include "errcodes.h"
 #include "remote_error.h"
+#include "ticket.h"
 
 /* The answer to "who has them all": the one who has held longest. */
 static void
@@ -163,7 +164,7 @@ filled_by_own(const PgpxPool *pool, int *size)
 /*
  * Does this session hold a lease that others may wait for while it waits?  Those
  * of a fanout that has not sent yet do not count: all of them are taken in one
- * order.
+ * order.  (They fill max_connections in any: pgpx_checkout_check_cycle.)
  */
 static bool
 holds_any(void)
@@ -258,6 +259,57 @@ pgpx_checkout_check_locked(PgpxCheckout *c, PgpxPool *pool)
 		LWLockRelease(pool->lock);
 		pgpx_checkout_raise_unreachable(c, sqlstate, text, wait_ms);
 	}
+}
+
+/*
+ * Is each place under max_connections leased to a session that waits without a
+ * deadline?  Looked at without locks: who is granted one meanwhile does not wait by
+ * the time that one is looked at.
+ */
+static bool
+all_wait_for_ever(void)
+{
+	for (int i = 0; i < pgpx_shared->max_connections; i++)
+	{
+		const volatile PgpxConn *conn = &pgpx_conns[i];
+		uint64		lease_id = pg_atomic_read_u64(&pgpx_conns[i].lease_id);
+		int			owner = conn->owner_procno;
+		const volatile PgpxTicket *ticket = &pgpx_tickets[Max(owner, 0)];
+
+		if (lease_id == 0 || owner < 0 ||
+			ticket->state != PGPX_TICKET_WAITING || ticket->deadline != 0 ||
+			pg_atomic_read_u64(&pgpx_conns[i].lease_id) != lease_id)
+			return false;
+	}
+	return true;
+}
+
+void
+pgpx_checkout_check_cycle(PgpxCheckout *c, PgpxPool *pool, PgpxTicket *ticket)
+{
+	int			own;
+	PgpxConn   *conn;
+	uint64		lease_id;
+	int			sqlstate;
+	PgpxTime	waited;
+
+	if (c->deadline != 0 || (own = pgpx_lease_count(0, -1)) == 0 ||
+		!all_wait_for_ever())
+		return;
+	(void) pgpx_ticket_leave(ticket, PGPX_LEAVE_CANCEL, &conn, &lease_id,
+							 &sqlstate, NULL, &waited);
+	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+	pool->stats.deadlocks++;
+	LWLockRelease(pool->lock);
+	ereport(ERROR,
+			(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
+			 errmsg("checkout from server \"%s\" would wait for sessions that wait for this one",
+					NameStr(c->target->server_name)),
+			 errdetail("All connections (%d) that \"%s\" allows are leased to sessions that wait for one more without a timeout; %d of them to this one.",
+					   pgpx_shared->max_connections,
+					   "pgpool_ext.max_connections", own),
+			 errhint("Repeat the call, give a timeout, or raise \"%s\".",
+					 "pgpool_ext.max_connections")));
 }
 
 void

@@ -134,6 +134,33 @@ same_user(Oid user, uint64 hash)
 	return name != NULL && pgpx_source_hash_user(name) == hash;
 }
 
+/*
+ * May the user use a server?  By its row, which is held: it may be dropped meanwhile,
+ * which the server's own check, that reads it again, has an error for.  This here must
+ * not fail a commit that has nothing to do with it.
+ */
+static bool
+may_use(Oid oid, Oid user)
+{
+	HeapTuple	row = SearchSysCache1(FOREIGNSERVEROID, ObjectIdGetDatum(oid));
+	Oid			owner;
+	Datum		acl;
+	bool		none;
+	bool		may;
+
+	if (!HeapTupleIsValid(row))
+		return false;
+	owner = ((Form_pg_foreign_server) GETSTRUCT(row))->srvowner;
+	acl = SysCacheGetAttr(FOREIGNSERVEROID, row,
+						  Anum_pg_foreign_server_srvacl, &none);
+	may = superuser_arg(user) ||
+		aclmask(none ? acldefault(OBJECT_FOREIGN_SERVER, owner) :
+				DatumGetAclP(acl),
+				user, owner, ACL_USAGE, ACLMASK_ANY) != ACL_NO_RIGHTS;
+	ReleaseSysCache(row);
+	return may;
+}
+
 /* Would a checkout read the same, and be allowed to? */
 static bool
 is_current(const PgpxPoolKey *key, const PgpxFingerprint *fingerprint)
@@ -146,7 +173,7 @@ is_current(const PgpxPoolKey *key, const PgpxFingerprint *fingerprint)
 		return false;
 	if (!same_user(user, fingerprint->user) ||
 		superuser_arg(user) != (key->superuser != 0) ||
-		pgpx_server_aclcheck(key->server, user, ACL_USAGE) != ACLCHECK_OK)
+		!may_use(key->server, user))
 		return false;
 
 	/* a mapping of one's own goes before PUBLIC's */
@@ -157,7 +184,7 @@ is_current(const PgpxPoolKey *key, const PgpxFingerprint *fingerprint)
 
 	/* the mapping is another server's: of the one that is the pool's base */
 	return same_server(base, fingerprint->base) &&
-		pgpx_server_aclcheck(base, user, ACL_USAGE) == ACLCHECK_OK &&
+		may_use(base, user) &&
 		!has_mapping(user, key->server) &&
 		!has_mapping(InvalidOid, key->server);
 }

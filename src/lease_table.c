@@ -12,7 +12,7 @@
  * At the end of a process ShutdownPostgres aborts the transaction in a
  * before_shmem_exit callback; ours is an on_shmem_exit callback, so it finds
  * what is left after that.  Were the order the other one, the abort would find
- * an empty list: both are harmless.
+ * an empty list: both are harmless.  Either leaves the queue first.
  *
  *-------------------------------------------------------------------------
  */
@@ -128,11 +128,29 @@ before_commit(void)
 	}
 }
 
+/*
+ * The queue before the leases.  A process that ends while it waits has its ticket
+ * still when its transaction is aborted (no other abort finds one): what it offers
+ * must not go out on a lease of its own, and a grant in the meantime is given on.
+ */
+static void
+leave_queue(void)
+{
+	PgpxConn   *conn;
+	uint64		lease_id;
+	int			sqlstate;
+	PgpxTime	waited;
+
+	pgpx_ticket_leave(pgpx_ticket_mine(), PGPX_LEAVE_CANCEL, &conn, &lease_id,
+					  &sqlstate, NULL, &waited);
+}
+
 static void
 at_abort(void)
 {
 	dlist_mutable_iter iter;
 
+	leave_queue();
 	dlist_foreach_modify(iter, &pgpx_leases)
 	{
 		PgpxLease  *lease = dlist_container(PgpxLease, node, iter.cur);
@@ -171,6 +189,8 @@ subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 		return;
 	if (event != SUBXACT_EVENT_COMMIT_SUB && event != SUBXACT_EVENT_ABORT_SUB)
 		return;
+	if (event == SUBXACT_EVENT_ABORT_SUB)
+		leave_queue();
 
 	dlist_foreach_modify(iter, &pgpx_leases)
 	{
@@ -189,17 +209,10 @@ static void
 exit_callback(int code, Datum arg)
 {
 	dlist_mutable_iter iter;
-	PgpxConn   *conn;
-	uint64		lease_id;
-	int			sqlstate;
-	PgpxTime	waited;
 
 	PGPX_DEBUG_POINT("exit");
 
-	/* the queue first: a grant in the meantime is given on */
-	pgpx_ticket_leave(pgpx_ticket_mine(), PGPX_LEAVE_CANCEL, &conn, &lease_id,
-					  &sqlstate, NULL, &waited);
-
+	leave_queue();
 	dlist_foreach_modify(iter, &pgpx_leases)
 		pgpx_lease_return(dlist_container(PgpxLease, node, iter.cur),
 						  PGPX_END_RECLAIMED, false);

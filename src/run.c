@@ -216,12 +216,16 @@ make_ready(PgpxRun *run)
 		pgpx_lease_cancel(lease);
 	}
 	while (pg_atomic_read_u32(&conn->cancel) != PGPX_CANCEL_NONE)
+	{
+		/* who takes the lease away wakes us, once; nobody else does then */
+		pgpx_lease_check_revoked(lease);
 		if (!pgpx_session_wait_latch(deadline,
 									 pgpx_wait_event(&wait_query, "PgpoolQuery")))
 		{
 			pgpx_wire_break(wire, "a cancel request did not end within operation_timeout");
 			pgpx_lease_broken(lease, wire->broken, NULL);
 		}
+	}
 	pgpx_lease_check_lost_cancel(lease);
 }
 

@@ -192,7 +192,7 @@ typedef struct PgpxStats
 	uint64		failed;			/* tickets that got the remote's reason */
 	uint64		refused;		/* queue full */
 	uint64		unavailable;	/* refused for a back-off that still runs */
-	uint64		deadlocks;		/* would have waited for themselves */
+	uint64		deadlocks;		/* would have waited for themselves, or for ever */
 	uint64		checkins;
 	uint64		discards;
 	uint64		reclaimed;		/* holder died, or the worker ended */

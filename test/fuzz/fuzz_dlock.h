@@ -409,6 +409,11 @@ pgpx_lease_check_lost_cancel(PgpxLease *lease)
 {
 }
 
+void
+pgpx_lease_check_revoked(PgpxLease *lease)
+{
+}
+
 bool
 pgpx_lease_flush(PgpxLease *lease, PgpxTime deadline)
 {

@@ -90,6 +90,30 @@ note "of the dying, $fate{served} were served before";
 check_invariants($local, 'the invariants hold');
 is($local->safe_psql('postgres', 'SELECT timeouts, failed FROM pgpool.stats'), '0|0', 'nobody waited in vain');
 
+# It waits with a statement, which could go out on the lease that ends with its own
+# transaction: it ends, and sends nothing.
+make_pool($local, $remote, server => 'two', options => { pool_size => 2 });
+$remote->safe_psql('remote_db', 'CREATE TABLE log (n int); GRANT ALL ON log TO remote_app');
+lease($holder, 'two');
+foreach my $level ('transaction', 'savepoint')
+{
+	my $victim = PgpxSession->new($local);
+
+	$victim->run('BEGIN');
+	$victim->run('SAVEPOINT s') if $level eq 'savepoint';
+	is($victim->run("SELECT pgpool.exec(pgpool.checkout_xact('two'), 'select 1')"), '1', "$level: it holds a lease");
+	$victim->start(q{SELECT pgpool.exec('two', 'insert into log values (1)')});
+	ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '1'), "$level: and waits with a statement");
+	ok(terminate($local, $victim->pid), "$level: it is terminated");
+	$victim->finish(10);
+	ok($victim->is_gone, "$level: its session has ended");
+	is($local->safe_psql('postgres', "SELECT checkins, closed_holder_died FROM pgpool.stats WHERE server = 'two'"),
+		$level eq 'transaction' ? '1|0' : '2|0', "$level: its lease was returned, with nothing on it");
+	ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app' AND state = 'active'}, '0'), "$level: nothing runs over there");
+	is($remote->safe_psql('remote_db', 'SELECT count(*) FROM log'), '0', "$level: and the statement has not run");
+}
+$holder->run('SELECT pgpool.checkin_all()');
+
 stats_add_up($local);
 leak_check($local, $remote);
 done_testing();

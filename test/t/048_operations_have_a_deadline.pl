@@ -123,22 +123,36 @@ foreach my $next ('own statement', 'lease', 'call')
 
 # --- an operation_timeout of years, and a remote that never answers and never goes: ten
 # seconds after its server was dropped the place is free
-my %forever = (cancelling => 'silent', resetting => 'first', asked => 'slow', connecting => 'login');
+my %forever = (cancelling => 'silent', resetting => 'first', asked => 'slow', connecting => 'login', revoked => 'slow');
 foreach my $server (sort keys %forever)
 {
 	make_pool($local, $endless, server => $server, remote_dbname => $forever{$server},
 		options => { pool_size => 1, sslmode => 'disable', operation_timeout => '3650d', connect_timeout => '3650d' });
 }
-$session->run(join '; ', map { "SELECT pgpool.send(pgpool.checkout('$_'), 'select 1')" } qw(cancelling asked));
+$session->run(join '; ', map { "SELECT pgpool.send(pgpool.checkout('$_'), 'select 1')" } qw(cancelling asked revoked));
 $session->run("SELECT pgpool.exec('resetting', 'select 1')");
 $session->fails("SELECT pgpool.checkout('connecting', '100 ms')", '55P03', qr/timeout/, 'a login that is not answered');
-is($session->run(q{SELECT pgpool.cancel(lease) FROM pgpool.leases WHERE server = 'asked'}), 't', 'a cancel that is held');
-is($session->run(q{SELECT a FROM pgpool.leases, pgpool.result(lease) AS t(a text) WHERE server = 'asked'}) . $session->error, '1', 'and the statement ends');
+foreach my $server (qw(asked revoked))
+{
+	is($session->run("SELECT pgpool.cancel(lease) FROM pgpool.leases WHERE server = '$server'"), 't', "$server: a cancel that is held");
+	is($session->run("SELECT a FROM pgpool.leases, pgpool.result(lease) AS t(a text) WHERE server = '$server'") . $session->error, '1', "$server: and the statement ends");
+}
+
+# .. and who waits for the end of that cancel is told when his lease is taken away
+$lease = $session->run(q{SELECT lease FROM pgpool.leases WHERE server = 'revoked'});
+$session->start("SELECT * FROM pgpool.query($lease, 'select 1') $row");
+ok(wait_until($local, 'SELECT wait_event_type FROM pg_stat_activity WHERE pid = ' . $session->pid, 'Extension'), 'revoked: the next statement waits for it');
+is($other->run("SELECT pgpool.terminate($lease)"), 't', 'revoked: the lease is taken away');
+my $ended = wait_until($local, sub { $session->done }, '1', 60);
+ok($ended, 'revoked: which ends the wait');
+$local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $session->pid . ')') if !$ended;
+$session->finish(30);
+$session->failed('PX001', qr/was terminated/, 'revoked: with that reason');
 $session->quit;
-my $states = q{SELECT string_agg(server || ' ' || state, ', ' ORDER BY server) FROM pgpool.connections WHERE server = ANY ('{asked,cancelling,connecting,resetting}')};
-ok(wait_until($local, $states, 'asked cancelling, cancelling cancelling, connecting connecting, resetting resetting'), 'for ten years');
+my $states = q{SELECT string_agg(server || ' ' || state, ', ' ORDER BY server) FROM pgpool.connections WHERE server = ANY ('{asked,cancelling,connecting,resetting,revoked}')};
+ok(wait_until($local, $states, 'asked cancelling, cancelling cancelling, connecting connecting, resetting resetting, revoked cancelling'), 'for ten years');
 $local->safe_psql('postgres', "DROP SERVER $_ CASCADE") foreach sort keys %forever;
-ok(wait_until($local, "SELECT count(*) FROM pgpool.pools WHERE server IS NULL OR server = ANY ('{asked,cancelling,connecting,resetting}')", '0', 60), 'or for some seconds once the servers are no more');
+ok(wait_until($local, "SELECT count(*) FROM pgpool.pools WHERE server IS NULL OR server = ANY ('{asked,cancelling,connecting,resetting,revoked}')", '0', 60), 'or for some seconds once the servers are no more');
 $session = PgpxSession->new($local);
 
 $_->quit foreach $session, $other;

@@ -1,6 +1,6 @@
 # Fan-outs over the same pools of one connection each, whatever the order they name
 # them in, wait for each other in turn: all get through, and none waits for one that
-# waits for it.
+# waits for it.  Where they fill the cap over all pools that takes one to be refused.
 use strict;
 use warnings;
 
@@ -36,6 +36,34 @@ EOT
 is($local->safe_psql('postgres', "SELECT sum(leased), sum(waiters) FROM pgpool.pools"), '0|0', 'nothing is left');
 is($local->safe_psql('postgres', "SELECT bool_and(waited > 0) FROM pgpool.stats WHERE server IN ('a')"), 't', 'they did wait for each other');
 
+# Two places for all pools: a fan-out that holds one waits for the other, as long as
+# its holder may return it; the last of those that would wait for each other for ever
+# is refused.
+my $small = local_node('small', conf => ['pgpool_ext.max_connections = 2', 'pgpool_ext.checkout_timeout = 0']);
+make_pool($small, $remote, server => $_, options => { pool_size => 2 }) foreach qw(a b);
+my @holders = map { PgpxSession->new($small) } 0, 1;
+my @fanouts = map { PgpxSession->new($small) } 0, 1;
+my $waiting = q{SELECT string_agg(server, ',' ORDER BY server) FROM pgpool.waiters};
+lease($_, 'a') foreach @holders;
+foreach my $i (0, 1)
+{
+	$fanouts[$i]->run(q{SET statement_timeout = '60s'});
+	$fanouts[$i]->start(q{SELECT string_agg(pool || n, ',' ORDER BY pool) FROM pgpool.fanout('{a,b}', 'select 7') AS t(pool text, n int)});
+	ok(wait_until($small, $waiting, $i == 0 ? 'a' : 'a,a'), 'a fan-out waits for its first connection');
+}
+$holders[0]->run('SELECT pgpool.checkin_all()');
+ok(wait_until($small, $waiting, 'a,b'), 'one has it, and waits for the second');
+$holders[1]->run('SELECT pgpool.checkin_all()');
+$fanouts[1]->finish(90);
+$fanouts[1]->failed('40P01', qr/server "b" would wait for sessions that wait for this one\nDETAIL:  All connections \(2\)/, 'two would wait for each other: the last is refused');
+is($fanouts[0]->finish(90) . $fanouts[0]->error, 'a7,b7', 'and the other gets through');
+is($small->safe_psql('postgres', q{SELECT string_agg(server || ' ' || deadlocks, ',' ORDER BY server) FROM pgpool.stats}), 'a 0,b 1', 'which is counted');
+is($small->safe_psql('postgres', 'SELECT sum(leased), sum(waiters) FROM pgpool.pools'), '0|0', 'nothing is left there either');
+$_->quit foreach @holders, @fanouts;
+
+stats_add_up($small);
+check_invariants($small);
 check_invariants($local);
+leak_check($small, undef);
 leak_check($local, $remote);
 done_testing();
