@@ -266,6 +266,19 @@ SELECT bool_and((SELECT bool_and(n >= before) FROM (SELECT n, lag(n, 1, 0::int8)
 	AND sum(seconds_count) = (SELECT sum(waits) FROM pgpool.wait_histogram) AND sum(seconds_count) > 0
 FROM metrics_pgpool_ext_wait
 EOT
+
+	# a server with two pools: that of what was changed stays for its lease
+	my $twice = PgpxSession->new($local);
+	is($twice->run(q(BEGIN; ALTER SERVER shard1 OPTIONS (ADD connect_timeout '9 s'); SELECT pgpool.checkout('shard1') > 0; ROLLBACK)) . $twice->error, 't', 'a pool of a transaction');
+	is($local->safe_psql('postgres', q(SELECT count(*) FROM pgpool.pools WHERE server = 'shard1')), '2', '.. beside the one that all use');
+	foreach my $group (sort keys %groups)
+	{
+		my $key = join(', ', map { $_->[0] } grep { $_->[1] eq 'LABEL' } @{ $groups{$group}{columns} }) or next;
+
+		is($local->safe_psql('postgres', "SELECT count(*) - count(DISTINCT ($key)) FROM ($groups{$group}{query}) AS q"), '0', "$group: no label set is there twice, nor then");
+	}
+	$twice->run('SELECT pgpool.checkin_all()');
+	$twice->quit;
 	return sort keys %names;
 }
 
