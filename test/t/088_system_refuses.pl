@@ -159,6 +159,18 @@ check_invariants($local);
 }
 works('one', 'questions and answers');
 
+# --- a login that succeeded and is not wanted: its remote takes no goodbye
+{
+	my $app = PgpxSession->new($local, user => 'app');
+
+	make_pool($local, $remote, server => 'unasked', options => { %quick, host => $remote->host });
+	fail_next($local, 'PQfinish');
+	$app->fails(q{SELECT pgpool.checkout('unasked', '10 s')}, '2F003', qr/must be authenticated by a password/, 'a login without a password is refused, and the goodbye waits for nothing');
+	ok(has_failed($local), 'and could not be sent');
+	$app->quit;
+}
+works('one', 'a goodbye that nobody takes');
+
 # --- signals that come in the middle of a call
 foreach my $function (qw(send recv))
 {
