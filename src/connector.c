@@ -328,5 +328,6 @@ pgpx_connector_too_late(PgpxWorkerConn *w)
 	pgpx_connector_give_up(w,
 						   w->phase == PGPX_PHASE_START ? PGPX_FAILED_RUNNING :
 														  PGPX_FAILED,
-						   ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION, text);
+						   ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION,
+						   text);
 }
