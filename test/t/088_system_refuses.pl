@@ -289,6 +289,31 @@ foreach my $case (
 	hold_logins($local);
 	logs($log, qr/pings the locks of server "started" .* again/, 'and that it pings again');
 }
+{
+	my $app = PgpxSession->new($local, user => 'app');
+	my $hba = $remote->data_dir . '/pg_hba.conf';
+	my $before = slurp_file($hba);
+	my $log;
+
+	# one that is not asked for a password any more; its remote takes no goodbye
+	like($app->run(q{SELECT pgpool.lock('started', 'b', ttl => '10 min')}), qr/^\d+$/, 'a user has a lock') or diag($app->error);
+	ok(wait_until($local, q{SELECT bool_and(last_ping IS NOT NULL) FROM pgpool.locks}, 't'), 'which is pinged');
+	PgpxFailing::put($hba, "host all all 127.0.0.1/32 trust\n$before");
+	$remote->reload;
+	ok(wait_until($remote, q{SELECT count(*) > 0 FROM pg_hba_file_rules WHERE auth_method = 'trust' AND address IS NOT NULL}, 't'), 'the remote asks for none');
+	hold_logins($local, 'remote_db');
+	$remote->safe_psql('postgres', q{SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity WHERE application_name = 'pgpool_ext lock'});
+	ok(wait_until($local, sub { threads_of(worker_pid($local)) }, '2 0'), 'two log in to ping');
+	$log = -s $local->logfile;
+	fail_next($local, 'PQfinish');
+	hold_logins($local);
+	logs($log, qr/cannot ping the locks of server "started".*\n.*must be authenticated by a password/, 'it is refused, and the goodbye waits for nothing');
+	ok(has_failed($local), 'and could not be sent');
+	PgpxFailing::put($hba, $before);
+	$remote->reload;
+	logs($log, qr/pings the locks of server "started" .* again/, 'with one it pings again');
+	$app->quit;
+}
 is($session->run("SELECT pgpool.lock_valid('started', 'a', $token)"), 't', 'the lock is still held');
 fail_next($local, 'clock_gettime', who => 'session', times => 3);
 is($session->run("SELECT pgpool.lock_valid('started', 'a', $token)"), 't', 'a system whose steady clock stands while it sleeps: the other one is taken');
