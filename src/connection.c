@@ -62,6 +62,7 @@ pgpx_connection_drop(PgpxWorkerConn *w)
 	w->external_fd = false;
 	w->have_key = false;
 	w->cancel_key = 0;
+	w->listening = false;
 	w->heard = 0;
 	w->deadline = 0;
 	w->phase = PGPX_PHASE_NONE;

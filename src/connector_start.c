@@ -183,7 +183,6 @@ pgpx_connector_logged_in(PgpxWorkerConn *w)
 		return;
 	}
 	w->phase = PGPX_PHASE_START;
-	PQsetnonblocking(w->pg, 1);
 	if (!PQsendQuery(w->pg, ci->start_commands))
 	{
 		pgpx_connector_refused(w, PQerrorMessage(w->pg));

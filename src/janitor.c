@@ -12,7 +12,9 @@
 #include "worker.h"
 
 #include "access/xact.h"
+#include "catalog/pg_database.h"
 #include "storage/latch.h"
+#include "storage/lmgr.h"
 #include "storage/procarray.h"
 #include "utils/syscache.h"
 
@@ -198,7 +200,19 @@ run_due(PgpxTime now)
 	next_due = next;
 }
 
-/* Caller is in a transaction. */
+/*
+ * Somebody may have pg_database for long, as a VACUUM FULL in line behind a
+ * transaction that has read it.  Who has these locks does not wait for them again; they
+ * go with the transaction.
+ */
+static bool
+may_read_databases(void)
+{
+	return ConditionalLockRelationOid(DatabaseRelationId, AccessShareLock) &&
+		ConditionalLockRelationOid(DatabaseOidIndexId, AccessShareLock);
+}
+
+/* Caller is in a transaction, and may_read_databases. */
 static bool
 database_exists(Oid database)
 {
@@ -213,12 +227,26 @@ static void
 look_for_databases(void)
 {
 	static uint32 seen = 0;
+	static PgpxTime look_at = 0;	/* not before */
 	uint32		now = pg_atomic_read_u32(&pgpx_shared->databases_changed);
 
 	if (now == seen)
 		return;
-	seen = now;
+	if (pgpx_now() < look_at)
+	{
+		pgpx_janitor_due(look_at);
+		return;
+	}
 	StartTransactionCommand();
+	if (!may_read_databases())
+	{
+		CommitTransactionCommand();
+		MemoryContextSwitchTo(pgpx_worker_cxt);
+		look_at = pgpx_now() + PGPX_LOOK_MS * 1000;
+		pgpx_janitor_due(look_at);
+		return;
+	}
+	seen = now;
 	for (int i = 0; i < pgpx_shared->max_pools; i++)
 	{
 		PgpxPool   *pool = &pgpx_pools[i];

@@ -208,7 +208,6 @@ logged_in(PgpxPinger *p)
 							  "and the remote server did not ask for one.");
 		return;
 	}
-	PQsetnonblocking(p->pg, 1);
 	if (ci->start_commands[0] != '\0')
 		send_setting(p, PGPX_PINGER_START, ci->start_commands);
 	else
@@ -222,6 +221,9 @@ stepped(void *owner, PostgresPollingStatusType status, int sqlstate,
 {
 	PgpxPinger *p = owner;
 
+	/* as in connector.c: before anything ends it */
+	if (PQstatus(p->pg) == CONNECTION_OK)
+		(void) PQsetnonblocking(p->pg, 1);
 	if (failure != NULL)
 		pgpx_pinger_failed(p, failure);
 	else if (status == PGRES_POLLING_OK)

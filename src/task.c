@@ -18,7 +18,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/syscall.h>
@@ -30,9 +29,6 @@
 static int	answers[2] = {-1, -1};
 static bool started = false;	/* any thread, ever */
 
-/* "thread" and "in_no_hurry" of all tasks */
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-
 int
 pgpx_task_init(void)
 {
@@ -41,31 +37,40 @@ pgpx_task_init(void)
 	return answers[0];
 }
 
-/* The task's thread runs only while nothing else wants the processor; locked. */
+/*
+ * A thread runs only while nothing else wants the processor.  It may hold a mutex then
+ * for as long as others are busy, so the loop must want none that it may have: each task
+ * has its own, which the loop takes for the last time when it lowers the thread, and in
+ * which the thread does not lower itself.
+ */
 static void
-hurry_no_more(const PgpxTask *task)
+hurry_no_more(pid_t thread)
 {
 	struct sched_param none = {0};
 
-	(void) sched_setscheduler(task->thread, SCHED_IDLE, &none);
+	(void) sched_setscheduler(thread, SCHED_IDLE, &none);
 }
 
 static void *
 thread_main(void *arg)
 {
 	PgpxTask   *task = arg;
+	pid_t		self = (pid_t) syscall(SYS_gettid);
+	bool		in_no_hurry;
 
-	pthread_mutex_lock(&mutex);
-	task->thread = (pid_t) syscall(SYS_gettid);
-	if (task->in_no_hurry)
-		hurry_no_more(task);
-	pthread_mutex_unlock(&mutex);
+	/* who says so later finds the thread, and lowers it */
+	pthread_mutex_lock(&task->mutex);
+	task->thread = self;
+	in_no_hurry = task->in_no_hurry;
+	pthread_mutex_unlock(&task->mutex);
+	if (in_no_hurry)
+		hurry_no_more(self);
 
 	task->run(task);
 
-	pthread_mutex_lock(&mutex);
+	pthread_mutex_lock(&task->mutex);
 	task->thread = 0;
-	pthread_mutex_unlock(&mutex);
+	pthread_mutex_unlock(&task->mutex);
 
 	/* the pointer is what is sent: NOLINTNEXTLINE(bugprone-sizeof-expression) */
 	while (write(answers[1], &task, sizeof(task)) < 0 &&
@@ -85,6 +90,7 @@ pgpx_task_start(PgpxTask *task)
 
 	if (answers[1] < 0)
 		return false;
+	pthread_mutex_init(&task->mutex, NULL);
 	task->thread = 0;
 	task->in_no_hurry = false;
 	pthread_attr_init(&attr);
@@ -96,7 +102,10 @@ pgpx_task_start(PgpxTask *task)
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	pthread_attr_destroy(&attr);
 	if (rc != 0)
+	{
+		pthread_mutex_destroy(&task->mutex);
 		return false;
+	}
 	started = true;
 	return true;
 }
@@ -104,11 +113,11 @@ pgpx_task_start(PgpxTask *task)
 void
 pgpx_task_in_no_hurry(PgpxTask *task)
 {
-	pthread_mutex_lock(&mutex);
+	pthread_mutex_lock(&task->mutex);
 	task->in_no_hurry = true;
 	if (task->thread != 0)
-		hurry_no_more(task);
-	pthread_mutex_unlock(&mutex);
+		hurry_no_more(task->thread);
+	pthread_mutex_unlock(&task->mutex);
 }
 
 void
@@ -118,7 +127,10 @@ pgpx_task_ready(void)
 
 	/* NOLINTNEXTLINE(bugprone-sizeof-expression): as it was sent */
 	while (read(answers[0], &task, sizeof(task)) == sizeof(task))
+	{
+		pthread_mutex_destroy(&task->mutex);	/* its thread has left it */
 		task->ended(task);
+	}
 }
 
 void

@@ -10,6 +10,7 @@
 
 #include "compat.h"
 
+#include <pthread.h>
 #include <sys/types.h>
 
 /*
@@ -21,6 +22,7 @@ struct PgpxTask
 {
 	void (*run)(PgpxTask *task);	/* in the thread */
 	void (*ended)(PgpxTask *task);	/* in the loop; it frees the task */
+	pthread_mutex_t mutex;		/* of the two below */
 	pid_t		thread;			/* that runs it now; 0: none */
 	bool		in_no_hurry;	/* pgpx_task_in_no_hurry was called */
 };

@@ -149,7 +149,6 @@ WRAP(int, socket, -1, (int d, int t, int p), (d, t, p))
 WRAP(int, connect, -1, (int fd, const struct sockaddr *a, socklen_t l), (fd, a, l))
 WRAP(ssize_t, sendmsg, -1, (int fd, const struct msghdr *m, int f), (fd, m, f))
 WRAP(ssize_t, recvmsg, -1, (int fd, struct msghdr *m, int f), (fd, m, f))
-WRAP(ssize_t, send, -1, (int fd, const void *b, size_t n, int f), (fd, b, n, f))
 WRAP(int, epoll_create1, -1, (int f), (f))
 WRAP(int, epoll_ctl, -1, (int e, int op, int fd, struct epoll_event *ev), (e, op, fd, ev))
 WRAP(int, pipe2, -1, (int v[2], int f), (v, f))
@@ -161,6 +160,39 @@ WRAP(void *, PQgetCancel, NULL, (PGconn *c), (c))
 WRAP(int, PQgssEncInUse, 1, (PGconn *c), (c))
 WRAP(int, PQsendQuery, 0, (PGconn *c, const char *q), (c, q))
 WRAP(int, PQsendQueryParams, 0, (PGconn *c, const char *q, int n, const unsigned *t, const char *const *v, const int *l, const int *f, int r), (c, q, n, t, v, l, f, r))
+
+/* this thread is in a PQfinish that failed */
+static __thread int takes_nothing;
+
+/* It cannot fail: but its socket, for that time, can take nothing. */
+void
+PQfinish(PGconn *conn)
+{
+	static void (*next) (PGconn *);
+
+	if (next == NULL)
+		next = (void (*) (PGconn *)) real("PQfinish");
+	takes_nothing = fails("PQfinish", CALLER);
+	next(conn);
+	takes_nothing = 0;
+}
+
+ssize_t
+send(int fd, const void *buf, size_t n, int flags)
+{
+	static ssize_t (*next) (int, const void *, size_t, int);
+
+	if (takes_nothing)
+	{
+		errno = EAGAIN;
+		return -1;
+	}
+	if (fails("send", CALLER))
+		return -1;
+	if (next == NULL)
+		next = (ssize_t (*) (int, const void *, size_t, int)) real("send");
+	return next(fd, buf, n, flags);
+}
 
 static int
 is_to_stand(void)

@@ -8,7 +8,8 @@ use PgpxTest;
 use Test::More;
 
 my $remote = remote_node('remote');
-my $local = local_node('local', conf => ['pgpool_ext.workers = 2']);
+# autovacuum changes pg_database, and the worker would look again
+my $local = local_node('local', conf => [ 'pgpool_ext.workers = 2', 'autovacuum = off' ]);
 make_pool($local, $remote, server => 'shard1', options => { pool_size => 2 });
 
 my @sessions = map { PgpxSession->new($local) } 1 .. 3;
@@ -48,6 +49,35 @@ $admin->run('CREATE DATABASE tenant');
 make_pool($local, $remote, server => 'shard1', dbname => 'tenant');
 is($local->safe_psql('tenant', "SELECT pgpool.exec('shard1', 'select 1')"), '1', 'a database has a pool');
 drops('a database with an open connection of its pool', 'tenant');
+
+# somebody has locked pg_database when the worker is to look which databases are left;
+# whoever connects then waits, so these are here already
+{
+	my ($holder, $locker, $user) = map { PgpxSession->new($local) } 1 .. 3;
+	my $left = q{SELECT count(*) FROM pgpool.connections WHERE database = 'tenant'};
+	my $locks = q{SELECT count(*) FROM pg_locks WHERE relation = 'pg_database'::regclass AND};
+
+	make_pool($local, $remote, server => $_) foreach qw(fresh1 fresh2);    # one of each worker
+	$admin->run('CREATE DATABASE tenant');
+	make_pool($local, $remote, server => 'shard1', dbname => 'tenant');
+	is($local->safe_psql('tenant', "SELECT pgpool.exec('shard1', 'select 1')"), '1', 'a database has a pool again');
+	$holder->run(q{BEGIN; COMMENT ON DATABASE tenant IS 'not yet'});
+	$admin->start('DROP DATABASE tenant');
+	ok(wait_until($local, "$locks granted AND mode = 'RowExclusiveLock' AND pid = " . $admin->pid, '1'), 'its end waits for somebody');
+	$locker->start('BEGIN; LOCK TABLE pg_database IN ACCESS EXCLUSIVE MODE');
+	ok(wait_until($local, sub { $user->run("$locks NOT granted AND pid = " . $locker->pid) }, '1'), 'and a lock on pg_database for its end');
+	$holder->run('COMMIT');
+	$_->finish(60) foreach $admin, $locker;
+	is($admin->error . $locker->error, '', 'the database is dropped, and pg_database locked at once');
+	foreach my $server (qw(fresh1 fresh2))
+	{
+		is($user->run("SELECT pgpool.exec('$server', 'select 1')", 60) . $user->error, '1', "$server: a connection is opened meanwhile");
+	}
+	is($user->run($left), '1', 'whether the database is there could not be seen');
+	$locker->run('ROLLBACK');    # which tells the worker nothing
+	ok(wait_until($local, $left, '0', 30), 'it is looked at again');
+	$_->quit foreach $holder, $locker, $user;
+}
 
 $_->run('SELECT pgpool.checkin_all()') foreach @sessions[ 0, 2 ];
 stats_add_up($local);

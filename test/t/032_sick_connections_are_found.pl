@@ -42,7 +42,20 @@ my %harmless = (
 	notice => PgpxFakeServer::message('N', "SNOTICE\0C00000\0Mhello\0\0"),
 	parameter => PgpxFakeServer::message('S', "TimeZone\0UTC\0"),
 	notification => PgpxFakeServer::message('A', pack 'NZ*Z*', 1, 'channel', 'payload'));
-my $fake = PgpxFakeServer->new(map { $_ => when_told($stray{$_} // $harmless{$_}) } keys %stray, keys %harmless);
+# The first goes, and the second, in the same place, says something.
+my @turns = map { "$flag.$_" } 1 .. 2;
+sub by_turns
+{
+	my ($fake) = @_;
+	my $second = -e $turns[0];
+
+	select undef, undef, undef, 0.05 until -e $turns[$second ? 1 : 0];
+	$fake->send('rubbish') if $second;
+	close $fake->{socket} unless $second;
+	sleep 3600;
+	return;
+}
+my $fake = PgpxFakeServer->new(turns => \&by_turns, map { $_ => when_told($stray{$_} // $harmless{$_}) } keys %stray, keys %harmless);
 my $session = PgpxSession->new($local);    # after it: what forks holds our pipes
 
 sub pool
@@ -133,6 +146,21 @@ foreach my $what (sort keys %harmless)
 	is($session->run("SELECT pgpool.checkin(pgpool.checkout('s_$what'))") . $session->error, '', "s_$what: nor to refuse it");
 	is(pool("s_$what", 'connects, retried'), '1|0', "s_$what: it is the same one");
 }
+
+# --- a place whose connection was watched when it ended
+make_pool($local, $fake, server => 'turns', remote_dbname => 'turns',
+	options => { pool_size => 1, sslmode => PgpxFakeServer::sslmode(), test_period => -1 });
+my @places;
+foreach my $turn (1 .. 2)
+{
+	is($session->run("SELECT pgpool.prewarm('turns', 1, '30 s')") . $session->error, '1', "turns: connection $turn");
+	ok(wait_until($local, "SELECT now() - last_used > '2 s' FROM pgpool.connections WHERE server = 'turns'", 't'), 'turns: is idle, for a while');
+	push @places, $local->safe_psql('postgres', q{SELECT connection FROM pgpool.connections WHERE server = 'turns'});
+	$start = log_clock($local);
+	append_to_file($turns[ $turn - 1 ], '');
+	closed('turns', $turn, $start, $turn == 1 ? 'it ends' : 'what the next one in its place says ends that one');
+}
+is($places[1], $places[0], 'turns: both had the same place');
 
 # --- test_period
 make_pool($local, $remote, server => 'always', options => { pool_size => 1, test_period => 0 });

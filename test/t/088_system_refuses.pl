@@ -159,6 +159,18 @@ check_invariants($local);
 }
 works('one', 'questions and answers');
 
+# --- a login that succeeded and is not wanted: its remote takes no goodbye
+{
+	my $app = PgpxSession->new($local, user => 'app');
+
+	make_pool($local, $remote, server => 'unasked', options => { %quick, host => $remote->host });
+	fail_next($local, 'PQfinish');
+	$app->fails(q{SELECT pgpool.checkout('unasked', '10 s')}, '2F003', qr/must be authenticated by a password/, 'a login without a password is refused, and the goodbye waits for nothing');
+	ok(has_failed($local), 'and could not be sent');
+	$app->quit;
+}
+works('one', 'a goodbye that nobody takes');
+
 # --- signals that come in the middle of a call
 foreach my $function (qw(send recv))
 {
@@ -301,6 +313,31 @@ foreach my $case (
 	is($gone_on->(), 0, 'and none has gone to the next host');
 	hold_logins($local);
 	ok(wait_until($local, sub { threads_of(worker_pid($local)) }, '0 0'), 'their threads end');
+}
+{
+	my $app = PgpxSession->new($local, user => 'app');
+	my $hba = $remote->data_dir . '/pg_hba.conf';
+	my $before = slurp_file($hba);
+	my $log;
+
+	# one that is not asked for a password any more; its remote takes no goodbye
+	like($app->run(q{SELECT pgpool.lock('started', 'b', ttl => '10 min')}), qr/^\d+$/, 'a user has a lock') or diag($app->error);
+	ok(wait_until($local, q{SELECT bool_and(last_ping IS NOT NULL) FROM pgpool.locks}, 't'), 'which is pinged');
+	PgpxFailing::put($hba, "host all all 127.0.0.1/32 trust\n$before");
+	$remote->reload;
+	ok(wait_until($remote, q{SELECT count(*) > 0 FROM pg_hba_file_rules WHERE auth_method = 'trust' AND address IS NOT NULL}, 't'), 'the remote asks for none');
+	hold_logins($local, 'remote_db');
+	$remote->safe_psql('postgres', q{SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity WHERE application_name = 'pgpool_ext lock'});
+	ok(wait_until($local, sub { threads_of(worker_pid($local)) }, '2 0'), 'two log in to ping');
+	$log = -s $local->logfile;
+	fail_next($local, 'PQfinish');
+	hold_logins($local);
+	logs($log, qr/cannot ping the locks of server "started".*\n.*must be authenticated by a password/, 'it is refused, and the goodbye waits for nothing');
+	ok(has_failed($local), 'and could not be sent');
+	PgpxFailing::put($hba, $before);
+	$remote->reload;
+	logs($log, qr/pings the locks of server "started" .* again/, 'with one it pings again');
+	$app->quit;
 }
 is($session->run("SELECT pgpool.lock_valid('started', 'a', $token)"), 't', 'the lock is still held');
 fail_next($local, 'clock_gettime', who => 'session', times => 3);
