@@ -224,6 +224,9 @@ stepped(void *owner, PostgresPollingStatusType status, int sqlstate,
 	char	   *text;
 	bool		full;
 
+	/* before anything ends it: a goodbye must not wait for a remote that does not read */
+	if (PQstatus(w->pg) == CONNECTION_OK)
+		(void) PQsetnonblocking(w->pg, 1);
 	if (failure != NULL)
 	{
 		pgpx_connector_fail(w, sqlstate, failure);
