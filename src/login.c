@@ -14,6 +14,12 @@
  * From the beginning of a step to its end libpq's connection is the thread's, and
  * nobody else asks it for anything, not even for its socket.
  *
+ * Some of it does wait, after all: libpq sends what does not fit into the send buffer
+ * until the remote takes it, and OpenSSL goes on with a handshake for as long as the
+ * remote has something to say in it.  So the socket of a step that is given up is shut
+ * down.  libpq may have left it for the one of the next host meanwhile: with that it does
+ * no more in this step than begin to connect.
+ *
  * A pool has so many steps at once, and those that were given up count: a remote that
  * makes everybody compute gets no more threads than these.  Other logins of the pool
  * wait for them in the order in which they came, as long as connect_timeout allows.
@@ -29,7 +35,10 @@
  */
 #include "worker.h"
 
+#include <fcntl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "lib/ilist.h"
 #include "storage/fd.h"
@@ -68,6 +77,8 @@ struct PgpxLogin
 	PgpxLoginOf of;
 	Whose		whose;
 	struct sockaddr_storage remote; /* of the present step; 0: not connected */
+	int			fd;				/* its socket; -1: none */
+	struct stat socket;			/* .. whose number may be another's later */
 	PGconn	   *pg;
 	PgpxHearing *hearing;
 	PostgresPollingStatusType status;
@@ -255,9 +266,30 @@ find_remote(PgpxLogin *login)
 	socklen_t	len = sizeof(login->remote);
 
 	memset(&login->remote, 0, sizeof(login->remote));
-	if (getpeername(PQsocket(login->pg), (struct sockaddr *) &login->remote,
-					&len) < 0)
+	login->fd = PQsocket(login->pg);
+	if (getpeername(login->fd, (struct sockaddr *) &login->remote, &len) < 0)
 		memset(&login->remote, 0, sizeof(login->remote));
+	if (fstat(login->fd, &login->socket) < 0)
+		login->fd = -1;
+}
+
+/*
+ * Shut the socket of the present step down, so that nothing in it waits.  The thread may
+ * close it at any time, and others get its number: so first have a number of our own
+ * for it, then see what that is.
+ */
+static void
+hang_up(const PgpxLogin *login)
+{
+	struct stat now;
+	int			fd;
+
+	if (login->fd < 0 || (fd = fcntl(login->fd, F_DUPFD_CLOEXEC, 0)) < 0)
+		return;
+	if (fstat(fd, &now) == 0 && now.st_dev == login->socket.st_dev &&
+		now.st_ino == login->socket.st_ino)
+		(void) shutdown(fd, SHUT_RDWR);
+	close(fd);
 }
 
 void
@@ -284,6 +316,8 @@ ended(PgpxTask *task)
 	dlist_delete(&login->node);
 	if (left)
 	{
+		/* and what it says goodbye with goes nowhere */
+		(void) shutdown(PQsocket(login->pg), SHUT_RDWR);
 		PQfinish(login->pg);
 		ReleaseExternalFD();
 		free(login);
@@ -335,6 +369,7 @@ pgpx_login_end(PgpxLogin *login)
 	if (login->state == RUNNING)
 	{
 		login->state = GIVEN_UP;
+		hang_up(login);
 		pgpx_task_in_no_hurry(&login->task);
 		return true;
 	}
