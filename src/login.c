@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * login.c
- *	  A login, step by step, each step in a thread.
+ *	  A login, step by step, each step in a thread; and a cancel request of libpq's.
  *
  * PQconnectPoll does not wait, but it computes what the remote asks for: SCRAM has
  * the remote say how often a hash is to be iterated (RFC 7677; two thousand million
@@ -31,10 +31,15 @@
  * others, who have none, still log in.  And who may make servers has a bound over all
  * of them.
  *
+ * The cancel requests of libpq 17 and later log in, too, as far as TLS goes.  They have
+ * the same bounds, but logins do not count for them, nor they for logins: none waits for
+ * one of the other kind.
+ *
  *-------------------------------------------------------------------------
  */
 #include "worker.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -72,6 +77,7 @@ typedef struct Whose
 struct PgpxLogin
 {
 	PgpxTask	task;
+	const PgpxLoginKind *kind;
 	LoginState	state;
 	dlist_node	node;			/* in steps, unless RESTING */
 	PgpxLoginOf of;
@@ -79,9 +85,10 @@ struct PgpxLogin
 	struct sockaddr_storage remote; /* of the present step; 0: not connected */
 	int			fd;				/* its socket; -1: none */
 	struct stat socket;			/* .. whose number may be another's later */
-	PGconn	   *pg;
+	void	   *libpq;			/* what libpq calls it; the kind knows */
 	PgpxHearing *hearing;
 	PostgresPollingStatusType status;
+	int			error;			/* errno, as the step left it */
 	PgpxLoginStepped stepped;
 	void	   *owner;
 };
@@ -96,8 +103,31 @@ run(PgpxTask *task)
 {
 	PgpxLogin  *login = (PgpxLogin *) task;
 
-	login->status = PQconnectPoll(login->pg);
+	errno = 0;
+	login->status = login->kind->poll(login->libpq);
+	login->error = errno;
 }
+
+static PostgresPollingStatusType
+poll_login(void *pg)
+{
+	return PQconnectPoll(pg);
+}
+
+static int
+socket_of_login(const void *pg)
+{
+	return PQsocket(pg);
+}
+
+static void
+finish_login(void *pg)
+{
+	PQfinish(pg);
+}
+
+static const PgpxLoginKind a_login =
+	{poll_login, socket_of_login, finish_login};
 
 static Whose
 whose_pool(int index)
@@ -114,8 +144,9 @@ whose_pool(int index)
 }
 
 PgpxLogin *
-pgpx_login_begin(PgpxLoginOf of, PGconn *pg, PgpxHearing *hearing,
-				 PgpxLoginStepped stepped, void *owner)
+pgpx_login_begin_as(const PgpxLoginKind *kind, PgpxLoginOf of, void *libpq,
+					PgpxHearing *hearing, PgpxLoginStepped stepped,
+					void *owner)
 {
 	PgpxLogin  *login = calloc(1, sizeof(*login));
 
@@ -123,9 +154,10 @@ pgpx_login_begin(PgpxLoginOf of, PGconn *pg, PgpxHearing *hearing,
 		return NULL;
 	login->task.run = run;
 	login->task.ended = ended;
+	login->kind = kind;
 	login->of = of;
 	login->whose = whose_pool(of.pool);
-	login->pg = pg;
+	login->libpq = libpq;
 	login->hearing = hearing;
 	login->stepped = stepped;
 	login->owner = owner;
@@ -133,11 +165,18 @@ pgpx_login_begin(PgpxLoginOf of, PGconn *pg, PgpxHearing *hearing,
 	return login;
 }
 
+PgpxLogin *
+pgpx_login_begin(PgpxLoginOf of, PGconn *pg, PgpxHearing *hearing,
+				 PgpxLoginStepped stepped, void *owner)
+{
+	return pgpx_login_begin_as(&a_login, of, pg, hearing, stepped, owner);
+}
+
 static bool
 same_told(const PgpxLogin *a, const PgpxLogin *b)
 {
-	return a->of.pool == b->of.pool && a->of.pool_id == b->of.pool_id &&
-		a->of.version == b->of.version;
+	return a->kind == b->kind && a->of.pool == b->of.pool &&
+		a->of.pool_id == b->of.pool_id && a->of.version == b->of.version;
 }
 
 static bool
@@ -176,7 +215,7 @@ count_threads(const PgpxLogin *login)
 		PgpxLogin  *other = dlist_container(PgpxLogin, node, iter.cur);
 		int			left = other->state == GIVEN_UP ? 1 : 0;
 
-		if (other->state == WAITING)
+		if (other->state == WAITING || other->kind != login->kind)
 			continue;
 		n.left_by_all += left;
 		if (!same_user(&other->whose, &login->whose))
@@ -248,7 +287,7 @@ start_next(const Whose *whose)
 	while ((next = next_to_start(whose)) != NULL)
 	{
 		next->state = RUNNING;
-		pgpx_libpq_login_before(next->hearing, next->pg);
+		pgpx_libpq_login_before(next->hearing, next->fd);
 		if (pgpx_task_start(&next->task))
 			continue;
 		next->state = RESTING;
@@ -266,7 +305,7 @@ find_remote(PgpxLogin *login)
 	socklen_t	len = sizeof(login->remote);
 
 	memset(&login->remote, 0, sizeof(login->remote));
-	login->fd = PQsocket(login->pg);
+	login->fd = login->kind->socket(login->libpq);
 	if (getpeername(login->fd, (struct sockaddr *) &login->remote, &len) < 0)
 		memset(&login->remote, 0, sizeof(login->remote));
 	if (fstat(login->fd, &login->socket) < 0)
@@ -317,15 +356,19 @@ ended(PgpxTask *task)
 	if (left)
 	{
 		/* and what it says goodbye with goes nowhere */
-		(void) shutdown(PQsocket(login->pg), SHUT_RDWR);
-		PQfinish(login->pg);
+		(void) shutdown(login->kind->socket(login->libpq), SHUT_RDWR);
+		login->kind->finish(login->libpq);
 		ReleaseExternalFD();
 		free(login);
 	}
 	else
 	{
+		int			fd = login->kind->socket(login->libpq);
+		bool		short_enough = pgpx_libpq_login_after(login->hearing, fd);
+
 		login->state = RESTING;
-		if (pgpx_libpq_login_after(login->hearing, login->pg))
+		errno = login->error;
+		if (short_enough)
 			login->stepped(login->owner, login->status,
 						   ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION,
 						   NULL);
