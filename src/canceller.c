@@ -8,24 +8,28 @@
  * remote has closed the cancel connection, which it does after the signal has
  * been sent, and nobody may send a statement on it before.
  *
- * libpq cancels without blocking from 17 on (PQcancelStart).  Before, we send
- * the request ourselves: 16 bytes to the same address
- * (https://www.postgresql.org/docs/current/protocol-flow.html, "Canceling
- * Requests in Progress").  The key is known to old libpq alone, see find_key.
- * Which way to go is decided by the libpq that runs, not by the
- * one we were built with.
+ * libpq cancels without blocking from 17 on (PQcancelStart), but with TLS it computes
+ * what the remote asks for, so each step is in a thread, as those of logins are
+ * (login.c).  At the worker's end there is a thread for all of a request, which may be
+ * left behind.  Before 17, we send the request ourselves: 16 bytes to the same address
+ * (https://www.postgresql.org/docs/current/protocol-flow.html, "Canceling Requests in
+ * Progress").  The key is known to old libpq alone, see find_key.  Which way to go is
+ * decided by the libpq that runs, not by the one we were built with.
  *
  *-------------------------------------------------------------------------
  */
 #include "worker.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "port/pg_bswap.h"
 #include "storage/fd.h"
+
+#include "task.h"
 
 #define CANCEL_REQUEST_CODE ((1234 << 16) | 5678)
 
@@ -50,6 +54,36 @@ libpq_cancels(void)
 {
 	return PQlibVersion() >= 170000 && PQcancelCreate != NULL;
 }
+
+static PostgresPollingStatusType
+poll_cancel(void *request)
+{
+	return PQcancelPoll(request);
+}
+
+static int
+socket_of_cancel(const void *request)
+{
+	return PQcancelSocket(request);
+}
+
+static void
+finish_cancel(void *request)
+{
+	PQcancelFinish(request);
+}
+
+static const PgpxLoginKind a_cancel =
+	{poll_cancel, socket_of_cancel, finish_cancel};
+
+/* A request at the worker's end.  It is the thread's, and never freed. */
+struct PgpxLastCancel
+{
+	PgpxTask	task;
+	PGcancelConn *request;
+	bool		sent;			/* to be read once it is over */
+	pg_atomic_uint32 over;
+};
 
 /*
  * Up to libpq 16 the key is in what PQgetCancel returns, and that has begun in this
@@ -117,11 +151,14 @@ pgpx_canceller_drop(PgpxWorkerConn *w)
 		return;
 	if (cancel->fd >= 0)
 		pgpx_reactor_forget(cancel->fd);
-	if (cancel->request != NULL)
-		PQcancelFinish(cancel->request);
-	else if (cancel->fd >= 0)
-		close(cancel->fd);
-	ReleaseExternalFD();
+	if (!pgpx_login_end(cancel->login))
+	{
+		if (cancel->request != NULL)
+			PQcancelFinish(cancel->request);
+		else if (cancel->fd >= 0)
+			close(cancel->fd);
+		ReleaseExternalFD();
+	}
 	memset(cancel, 0, sizeof(*cancel));
 	cancel->fd = -1;
 }
@@ -152,8 +189,9 @@ dial(PgpxWorkerConn *w)
 	return true;
 }
 
-uint32
-pgpx_canceller_open(PgpxWorkerConn *w)
+/* Begin a request: the events to wait for; 0: it could not be begun. */
+static uint32
+open_request(PgpxWorkerConn *w)
 {
 	PgpxCancel *cancel = &w->cancel;
 	bool		ok;
@@ -209,33 +247,31 @@ step_request(PgpxWorkerConn *w, bool *ok)
 	return 0;
 }
 
-uint32
-pgpx_canceller_step(PgpxWorkerConn *w, bool *ok)
+/* libpq's: a step of it is over. */
+static void
+stepped(void *owner, PostgresPollingStatusType status, int sqlstate,
+		const char *failure)
 {
+	PgpxWorkerConn *w = owner;
 	PgpxCancel *cancel = &w->cancel;
-	PostgresPollingStatusType status;
-	bool		reset;
+	bool		reset = errno == ECONNRESET;
+	bool		failed = failure != NULL || status == PGRES_POLLING_FAILED;
 
-	if (cancel->request == NULL)
-	{
-		cancel->events = step_request(w, ok);
-		return cancel->events;
-	}
-
-	/* libpq 17 and later: its socket may change from step to step */
-	errno = 0;
-	status = PQcancelPoll(cancel->request);
-	reset = errno == ECONNRESET;
-	cancel->fd = PQcancelSocket(cancel->request);
 	if (PQcancelStatus(cancel->request) == CONNECTION_AWAITING_RESPONSE)
 		cancel->sent = true;
 
 	/* as with our own: who resets it has taken the request */
-	*ok = status == PGRES_POLLING_OK ||
-		(status == PGRES_POLLING_FAILED && cancel->sent && reset);
-	cancel->events = status == PGRES_POLLING_READING ? EPOLLIN :
-		status == PGRES_POLLING_WRITING ? EPOLLOUT : 0;
-	return cancel->events;
+	if (failed || status == PGRES_POLLING_OK)
+	{
+		finish(w, !failed || (failure == NULL && cancel->sent && reset));
+		return;
+	}
+	cancel->events = status == PGRES_POLLING_READING ? EPOLLIN : EPOLLOUT;
+
+	/* it may be another one than before the step */
+	cancel->fd = PQcancelSocket(cancel->request);
+	pgpx_reactor_watch(PGPX_WATCH_CANCEL, w->index, cancel->fd,
+					   cancel->events, true);
 }
 
 void
@@ -243,13 +279,17 @@ pgpx_canceller_start(PgpxWorkerConn *w)
 {
 	PgpxCancel *cancel = &w->cancel;
 	PgpxConn   *conn = &pgpx_conns[w->index];
+	PgpxLoginOf of = {w->pool, w->pool_id, w->version};
 	uint32		events;
 
 	if (cancel->active)
 		return;
 	pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_SENT);
-	events = pgpx_canceller_open(w);
-	if (events == 0)
+	events = open_request(w);
+	if (events != 0 && cancel->request != NULL)
+		cancel->login = pgpx_login_begin_as(&a_cancel, of, cancel->request,
+											&cancel->hearing, stepped, w);
+	if (events == 0 || (cancel->request != NULL && cancel->login == NULL))
 	{
 		finish(w, false);
 		return;
@@ -271,17 +311,96 @@ pgpx_canceller_ready(PgpxWorkerConn *w)
 	if (!cancel->active)
 		return;
 	if (cancel->request != NULL)
+	{
+		/* an event that was under way when a step began */
+		if (cancel->fd < 0)
+			return;
 		pgpx_reactor_forget(cancel->fd);
-	events = pgpx_canceller_step(w, &ok);
+		cancel->fd = -1;
+		pgpx_login_step(cancel->login);
+		return;
+	}
+	events = step_request(w, &ok);
 	if (events == 0)
 		finish(w, ok);
-	else if (cancel->request != NULL || events != before)
+	else if (events != before)
 		pgpx_reactor_watch(PGPX_WATCH_CANCEL, w->index, cancel->fd, events,
-						   cancel->request != NULL);
+						   false);
 }
 
 void
 pgpx_canceller_late(PgpxWorkerConn *w)
 {
 	finish(w, false);
+}
+
+/* In the thread. */
+static void
+run_last(PgpxTask *task)
+{
+	PgpxLastCancel *last = (PgpxLastCancel *) task;
+	struct pollfd ready = {.events = POLLOUT};
+	PostgresPollingStatusType status;
+
+	do
+	{
+		ready.fd = PQcancelSocket(last->request);
+		(void) poll(&ready, 1, -1);
+		status = PQcancelPoll(last->request);
+		if (PQcancelStatus(last->request) == CONNECTION_AWAITING_RESPONSE)
+			last->sent = true;
+		ready.events = status == PGRES_POLLING_READING ? POLLIN : POLLOUT;
+	} while (status != PGRES_POLLING_OK && status != PGRES_POLLING_FAILED);
+	PQcancelFinish(last->request);
+	pg_write_barrier();
+	pg_atomic_write_u32(&last->over, 1);
+}
+
+/* Nobody asks for the ends of threads any more. */
+static void
+ended_last(PgpxTask *task)
+{
+}
+
+uint32
+pgpx_canceller_begin_last(PgpxWorkerConn *w)
+{
+	PgpxCancel *cancel = &w->cancel;
+	PgpxLastCancel *last;
+
+	if (cancel->active)
+		return cancel->events;
+	if (open_request(w) == 0 || cancel->request == NULL)
+		return cancel->events;
+	last = calloc(1, sizeof(*last));
+	if (last == NULL)
+		return 0;
+	last->task.run = run_last;
+	last->task.ended = ended_last;
+	last->request = cancel->request;
+	pg_atomic_init_u32(&last->over, 0);
+	if (!pgpx_task_start(&last->task))
+	{
+		free(last);
+		return 0;
+	}
+	cancel->request = NULL;
+	cancel->fd = -1;
+	cancel->last = last;
+	return cancel->events;
+}
+
+uint32
+pgpx_canceller_step_last(PgpxWorkerConn *w)
+{
+	PgpxCancel *cancel = &w->cancel;
+	bool		ok;
+
+	if (cancel->last == NULL)
+		return cancel->events = step_request(w, &ok);
+	if (pg_atomic_read_u32(&cancel->last->over) == 0)
+		return cancel->events;
+	pg_read_barrier();
+	cancel->sent = cancel->last->sent;
+	return 0;
 }

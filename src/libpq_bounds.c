@@ -63,10 +63,9 @@ pgpx_libpq_drop_notifications(PGconn *pg)
 
 /* What has come and has not been read. */
 static uint64
-bytes_unread(PGconn *pg)
+bytes_unread(int fd)
 {
 	int			unread = 0;
-	int			fd = PQsocket(pg);
 
 	return fd >= 0 && ioctl(fd, FIONREAD, &unread) == 0 ? unread : 0;
 }
@@ -77,12 +76,11 @@ bytes_unread(PGconn *pg)
  * no TCP's.
  */
 static uint64
-bytes_read(PGconn *pg)
+bytes_read(int fd)
 {
 	struct tcp_info info = {0};
 	socklen_t	len = sizeof(info);
-	int			fd = PQsocket(pg);
-	uint64		unread = bytes_unread(pg);
+	uint64		unread = bytes_unread(fd);
 
 	if (fd < 0 || getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &len) < 0 ||
 		info.tcpi_bytes_received < unread)
@@ -97,27 +95,27 @@ pgpx_libpq_login_begin(PgpxHearing *hearing)
 }
 
 void
-pgpx_libpq_login_before(PgpxHearing *hearing, PGconn *pg)
+pgpx_libpq_login_before(PgpxHearing *hearing, int fd)
 {
-	hearing->unread = bytes_unread(pg);
+	hearing->unread = bytes_unread(fd);
 }
 
 bool
-pgpx_libpq_login_after(PgpxHearing *hearing, PGconn *pg)
+pgpx_libpq_login_after(PgpxHearing *hearing, int fd)
 {
-	uint64		unread = bytes_unread(pg);
+	uint64		unread = bytes_unread(fd);
 
 	/* not less than this; TCP knows better */
 	if (hearing->unread > unread)
 		hearing->login += hearing->unread - unread;
-	hearing->taken = bytes_read(pg);
+	hearing->taken = bytes_read(fd);
 	return Max(hearing->login, hearing->taken) <= LOGIN_MAX;
 }
 
 bool
 pgpx_libpq_keeps_much(PgpxHearing *hearing, PGconn *pg, bool taken)
 {
-	uint64		now = bytes_read(pg);
+	uint64		now = bytes_read(PQsocket(pg));
 
 	if (taken)
 		hearing->taken = now;

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * login.c
- *	  A login, step by step, each step in a thread.
+ *	  A login, step by step, each step in a thread; and a cancel request of libpq's.
  *
  * PQconnectPoll does not wait, but it computes what the remote asks for: SCRAM has
  * the remote say how often a hash is to be iterated (RFC 7677; two thousand million
@@ -14,6 +14,12 @@
  * From the beginning of a step to its end libpq's connection is the thread's, and
  * nobody else asks it for anything, not even for its socket.
  *
+ * Some of it does wait, after all: libpq sends what does not fit into the send buffer
+ * until the remote takes it, and OpenSSL goes on with a handshake for as long as the
+ * remote has something to say in it.  So the socket of a step that is given up is shut
+ * down.  libpq may have left it for the one of the next host meanwhile: with that it does
+ * no more in this step than begin to connect.
+ *
  * A pool has so many steps at once, and those that were given up count: a remote that
  * makes everybody compute gets no more threads than these.  Other logins of the pool
  * wait for them in the order in which they came, as long as connect_timeout allows.
@@ -25,11 +31,19 @@
  * others, who have none, still log in.  And who may make servers has a bound over all
  * of them.
  *
+ * The cancel requests of libpq 17 and later log in, too, as far as TLS goes.  They have
+ * the same bounds, but logins do not count for them, nor they for logins: none waits for
+ * one of the other kind.
+ *
  *-------------------------------------------------------------------------
  */
 #include "worker.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "lib/ilist.h"
 #include "storage/fd.h"
@@ -63,14 +77,18 @@ typedef struct Whose
 struct PgpxLogin
 {
 	PgpxTask	task;
+	const PgpxLoginKind *kind;
 	LoginState	state;
 	dlist_node	node;			/* in steps, unless RESTING */
 	PgpxLoginOf of;
 	Whose		whose;
 	struct sockaddr_storage remote; /* of the present step; 0: not connected */
-	PGconn	   *pg;
+	int			fd;				/* its socket; -1: none */
+	struct stat socket;			/* .. whose number may be another's later */
+	void	   *libpq;			/* what libpq calls it; the kind knows */
 	PgpxHearing *hearing;
 	PostgresPollingStatusType status;
+	int			error;			/* errno, as the step left it */
 	PgpxLoginStepped stepped;
 	void	   *owner;
 };
@@ -85,8 +103,31 @@ run(PgpxTask *task)
 {
 	PgpxLogin  *login = (PgpxLogin *) task;
 
-	login->status = PQconnectPoll(login->pg);
+	errno = 0;
+	login->status = login->kind->poll(login->libpq);
+	login->error = errno;
 }
+
+static PostgresPollingStatusType
+poll_login(void *pg)
+{
+	return PQconnectPoll(pg);
+}
+
+static int
+socket_of_login(const void *pg)
+{
+	return PQsocket(pg);
+}
+
+static void
+finish_login(void *pg)
+{
+	PQfinish(pg);
+}
+
+static const PgpxLoginKind a_login =
+	{poll_login, socket_of_login, finish_login};
 
 static Whose
 whose_pool(int index)
@@ -103,8 +144,9 @@ whose_pool(int index)
 }
 
 PgpxLogin *
-pgpx_login_begin(PgpxLoginOf of, PGconn *pg, PgpxHearing *hearing,
-				 PgpxLoginStepped stepped, void *owner)
+pgpx_login_begin_as(const PgpxLoginKind *kind, PgpxLoginOf of, void *libpq,
+					PgpxHearing *hearing, PgpxLoginStepped stepped,
+					void *owner)
 {
 	PgpxLogin  *login = calloc(1, sizeof(*login));
 
@@ -112,9 +154,10 @@ pgpx_login_begin(PgpxLoginOf of, PGconn *pg, PgpxHearing *hearing,
 		return NULL;
 	login->task.run = run;
 	login->task.ended = ended;
+	login->kind = kind;
 	login->of = of;
 	login->whose = whose_pool(of.pool);
-	login->pg = pg;
+	login->libpq = libpq;
 	login->hearing = hearing;
 	login->stepped = stepped;
 	login->owner = owner;
@@ -122,11 +165,18 @@ pgpx_login_begin(PgpxLoginOf of, PGconn *pg, PgpxHearing *hearing,
 	return login;
 }
 
+PgpxLogin *
+pgpx_login_begin(PgpxLoginOf of, PGconn *pg, PgpxHearing *hearing,
+				 PgpxLoginStepped stepped, void *owner)
+{
+	return pgpx_login_begin_as(&a_login, of, pg, hearing, stepped, owner);
+}
+
 static bool
 same_told(const PgpxLogin *a, const PgpxLogin *b)
 {
-	return a->of.pool == b->of.pool && a->of.pool_id == b->of.pool_id &&
-		a->of.version == b->of.version;
+	return a->kind == b->kind && a->of.pool == b->of.pool &&
+		a->of.pool_id == b->of.pool_id && a->of.version == b->of.version;
 }
 
 static bool
@@ -165,7 +215,7 @@ count_threads(const PgpxLogin *login)
 		PgpxLogin  *other = dlist_container(PgpxLogin, node, iter.cur);
 		int			left = other->state == GIVEN_UP ? 1 : 0;
 
-		if (other->state == WAITING)
+		if (other->state == WAITING || other->kind != login->kind)
 			continue;
 		n.left_by_all += left;
 		if (!same_user(&other->whose, &login->whose))
@@ -237,7 +287,7 @@ start_next(const Whose *whose)
 	while ((next = next_to_start(whose)) != NULL)
 	{
 		next->state = RUNNING;
-		pgpx_libpq_login_before(next->hearing, next->pg);
+		pgpx_libpq_login_before(next->hearing, next->fd);
 		if (pgpx_task_start(&next->task))
 			continue;
 		next->state = RESTING;
@@ -255,9 +305,30 @@ find_remote(PgpxLogin *login)
 	socklen_t	len = sizeof(login->remote);
 
 	memset(&login->remote, 0, sizeof(login->remote));
-	if (getpeername(PQsocket(login->pg), (struct sockaddr *) &login->remote,
-					&len) < 0)
+	login->fd = login->kind->socket(login->libpq);
+	if (getpeername(login->fd, (struct sockaddr *) &login->remote, &len) < 0)
 		memset(&login->remote, 0, sizeof(login->remote));
+	if (fstat(login->fd, &login->socket) < 0)
+		login->fd = -1;
+}
+
+/*
+ * Shut the socket of the present step down, so that nothing in it waits.  The thread may
+ * close it at any time, and others get its number: so first have a number of our own
+ * for it, then see what that is.
+ */
+static void
+hang_up(const PgpxLogin *login)
+{
+	struct stat now;
+	int			fd;
+
+	if (login->fd < 0 || (fd = fcntl(login->fd, F_DUPFD_CLOEXEC, 0)) < 0)
+		return;
+	if (fstat(fd, &now) == 0 && now.st_dev == login->socket.st_dev &&
+		now.st_ino == login->socket.st_ino)
+		(void) shutdown(fd, SHUT_RDWR);
+	close(fd);
 }
 
 void
@@ -284,14 +355,20 @@ ended(PgpxTask *task)
 	dlist_delete(&login->node);
 	if (left)
 	{
-		PQfinish(login->pg);
+		/* and what it says goodbye with goes nowhere */
+		(void) shutdown(login->kind->socket(login->libpq), SHUT_RDWR);
+		login->kind->finish(login->libpq);
 		ReleaseExternalFD();
 		free(login);
 	}
 	else
 	{
+		int			fd = login->kind->socket(login->libpq);
+		bool		short_enough = pgpx_libpq_login_after(login->hearing, fd);
+
 		login->state = RESTING;
-		if (pgpx_libpq_login_after(login->hearing, login->pg))
+		errno = login->error;
+		if (short_enough)
 			login->stepped(login->owner, login->status,
 						   ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION,
 						   NULL);
@@ -335,6 +412,7 @@ pgpx_login_end(PgpxLogin *login)
 	if (login->state == RUNNING)
 	{
 		login->state = GIVEN_UP;
+		hang_up(login);
 		pgpx_task_in_no_hurry(&login->task);
 		return true;
 	}

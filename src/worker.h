@@ -54,17 +54,6 @@ typedef enum PgpxWorkerPhase
 	PGPX_PHASE_CLOSING			/* told goodbye; the remote has still to go */
 } PgpxWorkerPhase;
 
-/* A cancel request in flight. */
-typedef struct PgpxCancel
-{
-	bool		active;
-	int			fd;				/* our own, on old libpq; else libpq's */
-	uint32		events;			/* to wait for on it */
-	void	   *request;		/* PGcancelConn, with libpq 17 and later */
-	bool		sent;
-	PgpxTime	deadline;
-} PgpxCancel;
-
 /* How far a connection that was given up in mid-statement has come. */
 typedef struct PgpxEnding
 {
@@ -87,6 +76,21 @@ typedef struct PgpxHearing
 } PgpxHearing;
 
 typedef struct PgpxLogin PgpxLogin;
+typedef struct PgpxLastCancel PgpxLastCancel;
+
+/* A cancel request in flight. */
+typedef struct PgpxCancel
+{
+	bool		active;
+	int			fd;				/* our own, on old libpq; else libpq's */
+	uint32		events;			/* to wait for on it */
+	void	   *request;		/* PGcancelConn, with libpq 17 and later */
+	PgpxLogin  *login;			/* .. and its steps */
+	PgpxHearing hearing;
+	PgpxLastCancel *last;		/* instead of both, at the worker's end */
+	bool		sent;
+	PgpxTime	deadline;
+} PgpxCancel;
 
 /* Where a login may go, each as libpq is told of it; NULL: it is not. */
 typedef struct PgpxHost
@@ -295,7 +299,7 @@ typedef struct PgpxLoginOf
 } PgpxLoginOf;
 
 /*
- * A step has ended, as PQconnectPoll says, or, unless failure is NULL, for this
+ * A step has ended, as libpq says (and errno), or, unless failure is NULL, for this
  * reason.  The owner may end the login in it.
  */
 typedef void (*PgpxLoginStepped)(void *owner, PostgresPollingStatusType status,
@@ -305,6 +309,19 @@ typedef void (*PgpxLoginStepped)(void *owner, PostgresPollingStatusType status,
 extern PgpxLogin *pgpx_login_begin(PgpxLoginOf of, PGconn *pg,
 								   PgpxHearing *hearing,
 								   PgpxLoginStepped stepped, void *owner);
+
+/* The same with what else libpq does step by step: a cancel request (canceller.c). */
+typedef struct PgpxLoginKind
+{
+	PostgresPollingStatusType (*poll)(void *libpq); /* in the thread */
+	int (*socket)(const void *libpq);
+	void (*finish)(void *libpq);
+} PgpxLoginKind;
+
+extern PgpxLogin *pgpx_login_begin_as(const PgpxLoginKind *kind,
+									  PgpxLoginOf of, void *libpq,
+									  PgpxHearing *hearing,
+									  PgpxLoginStepped stepped, void *owner);
 
 /* The socket is ready for it: go on with the login. */
 extern void pgpx_login_step(PgpxLogin *login);
@@ -470,12 +487,12 @@ extern void pgpx_canceller_ready(PgpxWorkerConn *w);
 extern void pgpx_canceller_late(PgpxWorkerConn *w);
 
 /*
- * The same without the reactor, for whoever waits by himself: open a request, go
- * on with it.  Returns the events to wait for on cancel.fd; 0: it is over, and
- * ok says how it went.
+ * The same at the worker's end, without the reactor: begin a request, go on with it.
+ * Returns the events to wait for on cancel.fd (unless that is -1: then it has a thread,
+ * and one looks again); 0: it is over.
  */
-extern uint32 pgpx_canceller_open(PgpxWorkerConn *w);
-extern uint32 pgpx_canceller_step(PgpxWorkerConn *w, bool *ok);
+extern uint32 pgpx_canceller_begin_last(PgpxWorkerConn *w);
+extern uint32 pgpx_canceller_step_last(PgpxWorkerConn *w);
 
 /* Forget a cancel in flight: its connection is being closed. */
 extern void pgpx_canceller_drop(PgpxWorkerConn *w);
@@ -493,8 +510,8 @@ extern void pgpx_libpq_drop_notifications(PGconn *pg);
 
 /* A login begins; around a step of it; false: it is longer than any needs to be. */
 extern void pgpx_libpq_login_begin(PgpxHearing *hearing);
-extern void pgpx_libpq_login_before(PgpxHearing *hearing, PGconn *pg);
-extern bool pgpx_libpq_login_after(PgpxHearing *hearing, PGconn *pg);
+extern void pgpx_libpq_login_before(PgpxHearing *hearing, int fd);
+extern bool pgpx_libpq_login_after(PgpxHearing *hearing, int fd);
 
 /*
  * Input has been consumed, and "taken" tells whether libpq has handed something out:

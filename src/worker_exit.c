@@ -137,7 +137,7 @@ cancelled(PgpxWorkerConn *w)
 static void
 begin_cancel(PgpxWorkerConn *w)
 {
-	if (!w->cancel.active && pgpx_canceller_open(w) == 0)
+	if (pgpx_canceller_begin_last(w) == 0)
 		pgpx_canceller_drop(w);
 }
 
@@ -175,19 +175,20 @@ cancel_what_runs(void)
 				continue;
 			polls[n].fd = w->cancel.fd;
 			polls[n].events = w->cancel.events & EPOLLIN ? POLLIN : POLLOUT;
+			polls[n].revents = 0;
 			polled[n++] = i;
 		}
 		if (!left)
 			break;
-		if (poll(polls, n, LOOK_MS) <= 0)
-			continue;
+		(void) poll(polls, n, LOOK_MS);
 		for (int i = 0; i < n; i++)
 		{
-			bool		ok = false;
+			PgpxWorkerConn *w = &pgpx_wconns[polled[i]];
 
-			if (polls[i].revents != 0 &&
-				pgpx_canceller_step(&pgpx_wconns[polled[i]], &ok) == 0)
-				cancelled(&pgpx_wconns[polled[i]]);
+			/* what a thread does is looked at */
+			if ((polls[i].revents != 0 || polls[i].fd < 0) &&
+				pgpx_canceller_step_last(w) == 0)
+				cancelled(w);
 		}
 	}
 }
@@ -225,6 +226,10 @@ at_exit(int code, Datum arg)
 			last[i].open = false;
 			continue;
 		}
+
+		/* its next step would be the reactor's: it is begun anew */
+		if (w->cancel.request != NULL)
+			pgpx_canceller_drop(w);
 
 		/* while the socket still knows where it leads to */
 		if (last[i].running)

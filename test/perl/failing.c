@@ -11,7 +11,7 @@
  *
  * While the file pgpool_ext.hold has a database's name, PQconnectPoll does not return
  * from a login to it: as if there were a lot to compute, which takes no time away.  The
- * same with a host's name, and getaddrinfo.
+ * same with a host's name, and getaddrinfo; and with "PQcancelPoll", which does not return.
  * A process that pgpool_ext.stand names stands still in its next recv, and makes the file
  * pgpool_ext.stands.PID.
  */
@@ -251,6 +251,18 @@ PQconnectPoll(PGconn *conn)
 	if (is_ours(CALLER))
 		hold(database(conn));
 	return next(conn);
+}
+
+int
+PQcancelPoll(void *request)
+{
+	static int	(*next) (void *);
+
+	if (next == NULL)
+		next = (int (*) (void *)) real("PQcancelPoll");
+	if (is_ours(CALLER))
+		hold("PQcancelPoll");
+	return next(request);
 }
 
 int

@@ -7,6 +7,7 @@ use IO::Socket::INET;
 use PgpxFakeServer qw(failure);
 use PgpxTest;
 use PostgreSQL::Test::Utils;
+use Socket qw(IPPROTO_TCP SOL_SOCKET SO_RCVBUF TCP_MAXSEG);
 use Test::More;
 use Time::HiRes qw(usleep);
 
@@ -75,6 +76,21 @@ $took = seconds {
 };
 like($session->sqlstate, qr/^(?:55P03|08001)$/, 'a shorter timeout of the call goes first');
 cmp_ok($took, '<', 3.5, 'in time');
+
+# --- one that takes nothing of a long login: libpq waits until it does, in a thread, which
+# ends with the attempt
+{
+	my $shut = IO::Socket::INET->new(LocalAddr => '127.0.0.1', ReuseAddr => 1, Proto => 'tcp') or die "no socket: $!";
+
+	setsockopt($shut, SOL_SOCKET, SO_RCVBUF, 1) or die "no small buffer: $!";
+	setsockopt($shut, IPPROTO_TCP, TCP_MAXSEG, 88) or die "no small segments: $!";
+	listen($shut, 64) or die "no listener: $!";
+	make_pool($local, $remote, server => 'shut',
+		options => { port => $shut->sockport, sslmode => 'disable', connect_timeout => '2s', pool_size => 1, tcp_user_timeout => 0, application_name => 'x' x 60_000 });
+	$session->fails(q{SELECT pgpool.checkout('shut', '60 s')}, '08001', qr/within connect_timeout \(2 s\): what the remote server asks for takes longer/, 'a login that the remote does not take: a thread waits');
+	ok(wait_until($local, sub { threads_of(worker_pid($local)) }, '0 0', 30), 'and ends when nobody waits for it');
+	ok(wait_until($local, 'SELECT sum(descriptors) - ' . descriptors_wanted() . ' FROM pgpool.workers', '0', 30), 'with its socket');
+}
 
 # --- one host of several: the others are tried
 my %two = (host => '127.0.0.1,127.0.0.1', pool_size => 3, sslmode => over_tls() ? 'require' : 'disable');

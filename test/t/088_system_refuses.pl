@@ -261,6 +261,45 @@ SKIP:
 	works('one', 'end of the worker');
 }
 
+# --- cancel requests that are libpq's compute, too, with TLS: in threads, of which a pool
+# has four; nobody else waits for them, nor does the worker when it ends
+SKIP:
+{
+	skip 'cancel requests are our own', 1 unless libpq_cancels();
+	my $worker = worker_pid($local);
+	my $threads = sub { return threads_of($worker) };
+	my @callers = map { PgpxSession->new($local) } 1 .. 5;
+
+	make_pool($local, $remote, server => 'cancelled', options => { %quick, pool_size => 5, operation_timeout => '2s' });
+	hold_logins($local, 'PQcancelPoll');
+	$_->start(q{SELECT pgpool.exec('cancelled', 'select pg_sleep(605)')}) foreach @callers;
+	ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE query ~ 'pg_sleep.605' AND state = 'active' AND pid <> pg_backend_pid()}, 5), 'five statements run');
+	$local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $_->pid . ')') foreach @callers;
+	$_->finish(30) foreach @callers;
+	$_->failed('57014', qr/canceling statement/, 'they are cancelled here') foreach @callers;
+	ok(wait_until($local, $threads, '0 4'), 'and their cancel requests given up, four of them in a thread');
+	$session->run(q{SELECT pgpool.reconnect('one')});
+	works('one', 'another pool connects meanwhile');
+	is($threads->(), '0 4', 'all that time they have not ended');
+	hold_logins($local);
+	ok(wait_until($local, $threads, '0 0'), 'then they end');
+	ok(wait_until($local, 'SELECT sum(descriptors) - ' . descriptors_wanted() . ' FROM pgpool.workers', '0', 30), 'with their sockets');
+	$_->quit foreach @callers;
+	works('cancelled', 'the pool has others');
+
+	$session->start(q{SELECT pgpool.exec('one', 'select pg_sleep(606)')});
+	ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE query ~ 'pg_sleep.606' AND state = 'active' AND pid <> pg_backend_pid()}, 1), 'a statement runs');
+	hold_logins($local, 'PQcancelPoll');
+	terminate($local, $worker);
+	ok(wait_until($local, sub { my $pid = worker_pid($local); $pid ne '' && $pid ne $worker ? 1 : 0 }, 1, 30), 'a worker that ends does not wait for its cancel request');
+	hold_logins($local);
+	$session->finish(30);
+	$session->failed('08006', qr/worker was restarted/, 'its lessee is told');
+	$remote->safe_psql('postgres', q{SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity WHERE query ~ 'pg_sleep.60[56]' AND pid <> pg_backend_pid()});
+	works('one', 'and the next worker works');
+	check_invariants($local);
+}
+
 # --- locks: the worker cannot make its own connection, or ask on it; the lock has time
 $session->run(q{SELECT pgpool.lock_setup('started')});
 my $token = $session->run(q{SELECT pgpool.lock('started', 'a', ttl => '10 min')});
