@@ -227,8 +227,16 @@ pgpx_canceller_step(PgpxWorkerConn *w, bool *ok)
 	status = PQcancelPoll(cancel->request);
 	reset = errno == ECONNRESET;
 	cancel->fd = PQcancelSocket(cancel->request);
-	if (PQcancelStatus(cancel->request) == CONNECTION_AWAITING_RESPONSE)
+	if (PQcancelStatus(cancel->request) == CONNECTION_AWAITING_RESPONSE &&
+		!cancel->sent)
+	{
+		/* from here on it reads; it has begun with a PGconn since 17 (fe-cancel.c) */
+		PGconn	   *within = (PGconn *) cancel->request;
+
 		cancel->sent = true;
+		if (PQsocket(within) == cancel->fd)
+			(void) pgpx_tls_claim(within);
+	}
 
 	/* as with our own: who resets it has taken the request */
 	*ok = status == PGRES_POLLING_OK ||
