@@ -149,7 +149,7 @@ pgpx_connector_logged_in(PgpxWorkerConn *w)
 	pgpx_hosts_free(&w->hosts);
 	w->deadline = w->until;
 	pgpx_janitor_due(w->deadline);
-	refusal = pgpx_relay_refusal(w->pg);
+	refusal = pgpx_tls_claim(w->pg);
 	(void) PQsetErrorVerbosity(w->pg, PQERRORS_DEFAULT);
 	pgpx_canceller_find_key(w);
 	if (PQgssEncInUse(w->pg))

@@ -199,9 +199,16 @@ static void
 logged_in(PgpxPinger *p)
 {
 	PgpxConninfo *ci = &pgpx_wpools[p->pool].conninfo;
+	const char *refusal;
 
 	if (overtaken(p))
 		return;
+	refusal = pgpx_tls_claim(p->pg);
+	if (refusal != NULL)
+	{
+		pgpx_pinger_failed(p, refusal);
+		return;
+	}
 	if (ci->need_password && !PQconnectionUsedPassword(p->pg))
 	{
 		pgpx_pinger_failed(p, "A session of a non-superuser must be authenticated by a password, "

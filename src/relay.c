@@ -376,6 +376,7 @@ pgpx_relay_end(PgpxWorkerConn *w)
 	PgpxRelay  *relay = w->relay;
 
 	pgpx_relay_cut(w, false);
+	pgpx_tls_end(&relay->tls);
 	close(relay->pair[0]);
 	close(relay->pair[1]);
 	ReleaseExternalFD();

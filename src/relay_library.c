@@ -1,9 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * relay_library.c
- *	  Is the OpenSSL that relay.c calls the one that libpq calls?
+ *	  Is the OpenSSL that we call the one that libpq calls?  Then its connections
+ *	  are told not to keep the worker's loop.
  *
- * The relay calls functions of OpenSSL on an object that libpq has made.  Two
+ * The worker calls functions of OpenSSL on an object that libpq has made.  Two
  * copies of OpenSSL in one process do not know each other's objects, and calling
  * one's functions on the other's is a crash at best.  It happens where libpq is not the
  * distribution's, or has OpenSSL linked in.
@@ -39,16 +40,30 @@ look_up(void)
 }
 
 const char *
-pgpx_relay_refusal(PGconn *pg)
+pgpx_tls_claim(PGconn *pg)
 {
 	static int	fits = -1;
+	SSL		   *ssl;
 
 	if (!PQsslInUse(pg))
 		return NULL;
-	if (PQsslStruct(pg, "OpenSSL") == NULL)
+	ssl = PQsslStruct(pg, "OpenSSL");
+	if (ssl == NULL)
 		return "The connection uses TLS of another library than OpenSSL, which pgpool_ext cannot relay.";
 	if (fits < 0)
 		fits = look_up();
-	return fits != 0 ? NULL :
-		"libpq uses another OpenSSL than pgpool_ext was linked with, so its TLS cannot be relayed.";
+	if (fits == 0)
+		return "libpq uses another OpenSSL than pgpool_ext was linked with, so its TLS cannot be relayed.";
+
+	/*
+	 * SSL_MODE_AUTO_RETRY, since 1.1.1 OpenSSL's default, lets SSL_read go on after
+	 * a record that is no data (a session ticket, a KeyUpdate), for as long as a
+	 * remote sends nothing else.  libpq takes what it answers without it for "nothing
+	 * has come yet", and the socket tells of what comes behind.
+	 *
+	 * Nor may a remote have the loop compute another handshake.
+	 */
+	SSL_clear_mode(ssl, SSL_MODE_AUTO_RETRY);
+	SSL_set_options(ssl, SSL_OP_NO_RENEGOTIATION);
+	return NULL;
 }

@@ -20,9 +20,18 @@ typedef struct PgpxTlsStream
 	bool		deaf;			/* what is sent is lost */
 	bool		read_wants_write;	/* SSL_read waits for room to send */
 	bool		write_wants_read;
+
+	size_t		piece;
+	size_t		taken;			/* from the socket, by this call */
+	bool		dry;			/* the socket has no more for this call */
+	uint64		heard;			/* bytes of data, so far */
+	uint64		unasked;		/* messages that are no data, so far */
 } PgpxTlsStream;
 
-/* Begin; piece: how much is read at once. */
+/*
+ * Begin, with what pgpx_tls_claim has found to be ours; piece: how much is read at
+ * once.
+ */
 extern void pgpx_tls_begin(PgpxTlsStream *tls, SSL *ssl, size_t piece);
 
 /* Read what is there, so much at most; returns how much it was. */
@@ -33,5 +42,8 @@ extern size_t pgpx_tls_write(PgpxTlsStream *tls, const char *data, size_t len);
 
 /* Nothing more will be sent. */
 extern void pgpx_tls_goodbye(PgpxTlsStream *tls);
+
+/* It is libpq's alone again, and tls may be freed. */
+extern void pgpx_tls_end(PgpxTlsStream *tls);
 
 #endif							/* PGPX_RELAY_TLS_H */

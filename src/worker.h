@@ -476,8 +476,12 @@ extern void pgpx_ending_give_up(PgpxWorkerConn *w);
 
 /* --- relay_library.c ----------------------------------------------------- */
 
-/* Why a connection's TLS cannot be relayed; NULL: it can, or there is none. */
-extern const char *pgpx_relay_refusal(PGconn *pg);
+/*
+ * A login is over, and from now on libpq is asked in the worker's loop: see to it
+ * that what a remote sends does not keep it there.  Returns why the connection's TLS
+ * cannot be used by us; NULL: it can, or there is none.
+ */
+extern const char *pgpx_tls_claim(PGconn *pg);
 
 /* --- canceller.c --------------------------------------------------------- */
 

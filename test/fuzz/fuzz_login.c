@@ -142,7 +142,7 @@ pgpx_relay_begin(PgpxWorkerConn *w)
 }
 
 const char *
-pgpx_relay_refusal(PGconn *pg)
+pgpx_tls_claim(PGconn *pg)
 {
 	return NULL;
 }

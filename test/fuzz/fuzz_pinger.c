@@ -74,6 +74,12 @@ pgpx_steady_to_now(PgpxTime t)
 	return t;
 }
 
+const char *
+pgpx_tls_claim(PGconn *pg)
+{
+	return NULL;
+}
+
 void
 pgpx_reactor_forget(int fd)
 {

@@ -135,6 +135,11 @@ pgpx_tls_goodbye(PgpxTlsStream *tls)
 	tls->deaf = true;
 }
 
+void
+pgpx_tls_end(PgpxTlsStream *tls)
+{
+}
+
 /* --- the reactor ------------------------------------------------------------ */
 
 void

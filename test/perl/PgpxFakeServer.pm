@@ -106,7 +106,7 @@ sub encrypt
 		  or POSIX::_exit(1);
 	}
 	close $_ foreach $socket, $plain;
-	return $mine;
+	return ($mine, $child);
 }
 
 # One connection: log in, then behave.
@@ -118,7 +118,7 @@ sub connection
 
 	if ($code == 80877103 && $ENV{PGPX_TEST_TLS})
 	{
-		$self->{socket} = encrypt($socket);
+		@$self{qw(socket front)} = encrypt($socket);
 		($length, $code) = unpack 'NN', $self->read_bytes(8);
 	}
 	my $packet = $self->read_bytes($length - 8);
@@ -200,6 +200,25 @@ sub send
 
 		POSIX::_exit(0) unless defined $n || $!{EINTR};
 		substr($bytes, 0, $n // 0) = '';
+	}
+	return;
+}
+
+# Over TLS: some messages of it that are no data, in one piece with what is sent next.
+sub update_keys { return kill 'USR1', $_[0]{front}; }
+
+# Over TLS: a flood of such messages; "begun" when the other side takes it in, "taken"
+# when it has done so.  The client says nothing meanwhile.
+sub flood
+{
+	my ($self, $begun, $taken) = @_;
+
+	kill 'USR2', $self->{front};
+	foreach my $file ($begun, $taken)
+	{
+		$self->read_bytes(1);
+		open my $fh, '>', $file or die "open: $!";
+		close $fh;
 	}
 	return;
 }

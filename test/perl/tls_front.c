@@ -9,12 +9,17 @@
  *
  * Each side's end is passed on to the other.  May wait: it has one connection.
  *
+ *	  SIGUSR1	some KeyUpdates, in one piece with what comes next from the plain side
+ *	  SIGUSR2	a flood of them.  The plain side is told "<" when the other side begins to
+ *				take it, and ">" when it has taken it all
+ *
  *-------------------------------------------------------------------------
  */
 #include <openssl/ssl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
+#include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -41,13 +46,44 @@ move_in(SSL *ssl)
 	return true;
 }
 
+/* Send what OpenSSL has made; flood: tell how far it is. */
+static void
+send_out(SSL *ssl, bool flood)
+{
+	char	   *bytes;
+	long		n = BIO_get_mem_data(SSL_get_wbio(ssl), &bytes);
+
+	for (long done = 0, m; done < n; done += m)
+	{
+		m = write(0, bytes + done, n - done < 65536 ? n - done : 65536);
+		if (m <= 0)
+			_exit(0);
+		if (flood && done == 0 && write(1, "<", 1) != 1)
+			_exit(0);
+	}
+	(void) BIO_reset(SSL_get_wbio(ssl));
+	if (flood && write(1, ">", 1) != 1)
+		_exit(0);
+}
+
 /* The other way; false: the end of the plain side. */
 static bool
 move_out(SSL *ssl)
 {
 	int			n = read(1, buffer, sizeof(buffer));
+	bool		ok = n > 0 && SSL_write(ssl, buffer, n) == n;
 
-	return n > 0 && SSL_write(ssl, buffer, n) == n;
+	send_out(ssl, false);
+	return ok;
+}
+
+static void
+update_keys(SSL *ssl, int times)
+{
+	while (times-- > 0)
+		if (SSL_key_update(ssl, SSL_KEY_UPDATE_NOT_REQUESTED) != 1 ||
+			SSL_do_handshake(ssl) != 1)
+			_exit(1);
 }
 
 int
@@ -55,19 +91,38 @@ main(int argc, char **argv)
 {
 	SSL_CTX    *ctx = SSL_CTX_new(TLS_server_method());
 	SSL		   *ssl;
-	struct pollfd fds[2] = {{.fd = 0, .events = POLLIN}, {.fd = 1, .events = POLLIN}};
+	struct pollfd fds[3] = {{.fd = 0, .events = POLLIN}, {.fd = 1, .events = POLLIN}, {.events = POLLIN}};
+	struct signalfd_siginfo asked;
+	sigset_t	asking;
+	int			room = 256 * 1024;
 
 	signal(SIGPIPE, SIG_IGN);
+	sigemptyset(&asking);
+	sigaddset(&asking, SIGUSR1);
+	sigaddset(&asking, SIGUSR2);
+	sigprocmask(SIG_BLOCK, &asking, NULL);
+	fds[2].fd = signalfd(-1, &asking, SFD_CLOEXEC);
 	if (argc != 3 || ctx == NULL ||
 		SSL_CTX_use_certificate_file(ctx, argv[1], SSL_FILETYPE_PEM) != 1 ||
 		SSL_CTX_use_PrivateKey_file(ctx, argv[2], SSL_FILETYPE_PEM) != 1)
 		return 1;
+
+	/* a flood is not to be taken by the kernel instead */
+	setsockopt(0, SOL_SOCKET, SO_SNDBUF, &room, sizeof(room));
 	ssl = SSL_new(ctx);
 	SSL_set_fd(ssl, 0);
 	if (SSL_accept(ssl) != 1)
 		return 1;
-	while (poll(fds, 2, -1) > 0)
+	SSL_set0_wbio(ssl, BIO_new(BIO_s_mem()));
+	while (poll(fds, 3, -1) > 0)
 	{
+		if (fds[2].revents != 0 &&
+			read(fds[2].fd, &asked, sizeof(asked)) == sizeof(asked))
+		{
+			update_keys(ssl, asked.ssi_signo == SIGUSR1 ? 20 : 200 * 1000);
+			if (asked.ssi_signo == SIGUSR2)
+				send_out(ssl, true);
+		}
 		if (fds[0].revents != 0 && !move_in(ssl))
 		{
 			shutdown(1, SHUT_WR);
@@ -76,6 +131,7 @@ main(int argc, char **argv)
 		if (fds[1].revents != 0 && !move_out(ssl))
 		{
 			SSL_shutdown(ssl);
+			send_out(ssl, false);
 			return 0;
 		}
 	}

@@ -73,11 +73,20 @@ my %behaviours = (
 	interval_raw => sub { in_parameter($_[0], IntervalStyle => "\xFF\xFE\x01", ['1 day']) },
 	style_c => sub { in_style($_[0], 'ISO, MDY', ['02/05/2020'], ['02/06/2020'], ['02/07/2020']) },
 
+	# over TLS: messages that are no data, some of which anybody may send
+	start_flood => sub { $_[0]->receive; $_[0]->flood(flood_files('start_flood')) },
+	idle_flood => sub { $_[0]->serve(2); $_[0]->flood(flood_files('idle_flood')); sleep 3600 },
+	leased_flood => sub { $_[0]->receive; $_[0]->flood(flood_files('leased_flood')); sleep 3600 },
+	few => sub { $_[0]->update_keys, $_[0]->serve(1) while 1 },
+
 	login_garbage => { login => sub { $_[0]->send("HTTP/1.1 400 Bad Request\r\n\r\n") } },
 	login_error => { login => sub { $_[0]->send(failure(M => 'go away')) } },
 	login_endless => { login => sub { $_[0]->send(message('R', pack 'N', 0), parameters()) while 1 } },
 	login_parameters => { login => sub { $_[0]->send(message('R', pack 'N', 0)); $_[0]->send(parameters()) while 1 } },
 );
+
+my $folder = PostgreSQL::Test::Utils::tempdir;
+sub flood_files { return map { "$folder/$_[0].$_" } qw(begun taken); }
 
 sub parameters { return message('S', "a\0b\0") x 1000; }
 
@@ -312,6 +321,33 @@ foreach my $what (grep { /^login/ } sort keys %behaviours)
 	$session->failed('08001', qr/could not connect/, "$what: a clear error");
 }
 harmless('wrong logins');
+
+# more of what is no data than the worker reads at once, and it reads it all the same
+SKIP:
+{
+	skip 'without TLS there is nothing but data', 1 if !over_tls();
+	is($session->run(query('s_few'), 20) . $session->error, '1', 'some updates of keys are no harm') foreach 1 .. 4;
+	$session->run(q{ALTER SERVER s_start_flood OPTIONS (SET connect_timeout '60s')});
+	my $other = PgpxSession->new($local);
+	is($other->run(query('good')), '1', 'another pool works');
+	foreach my $what (qw(start_flood idle_flood leased_flood))
+	{
+		my ($begun, $taken) = flood_files($what);
+
+		is($session->run(query("s_$what"), 20), '1', "$what: the answer is right") if $what =~ /idle/;
+		$session->start(query("s_$what")) unless $what =~ /idle/;
+		ok(wait_until($local, sub { -e $begun ? 1 : 0 }, 1), "$what: has begun");
+		is($other->run(query('good')), '1', "$what: another pool works meanwhile");
+		ok(!-e $taken, "$what: .. and has not had to wait for its end");
+		$session->finish(60) unless $what =~ /idle/;
+		$session->failed('08001', qr/could not connect/, "$what: a clear error") if $what =~ /start/;
+		$session->failed('08006', qr/was lost/, "$what: a clear error") if $what =~ /leased/;
+		ok(wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE server = 's_$what'", 0), "$what: the connection is closed");
+		ok(!-e $taken, "$what: .. for that") if $what !~ /start/;
+	}
+	$other->quit;
+	harmless('floods');
+}
 
 $session->quit;
 stats_add_up($local);

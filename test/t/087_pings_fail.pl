@@ -48,7 +48,11 @@ sub endless
 	$ended->();
 }
 
+# over TLS: messages that are no data, instead of an answer
+my @flood_files = map { PostgreSQL::Test::Utils::tempdir . "/flood_$_" } qw(begun taken);
+
 my $fake = PgpxFakeServer->new(
+	flood => fake(sub { $_[0]->receive; $_[0]->flood(@flood_files); sleep }),
 	endless => fake(\&endless),
 	wordless => fake(sub { $_[0]->receive; $_[0]->send(failure(S => 'ERROR', C => 'XX000'), ready()); sleep }),
 	mute => fake(sub { $_[0]->receive; sleep }),
@@ -174,6 +178,18 @@ like($holder->run(q{SELECT pgpool.lock('endless', 'endless', ttl => '6 s')}), qr
 $local->safe_psql('postgres', 'ALTER SERVER endless OPTIONS (' . $fake_host->('endless') . ')');
 $caller->run(q{SELECT pgpool.try_checkout('endless'); SELECT pgpool.checkin_all()});
 ok(wait_until($local, sub { -e $endless_ended ? 1 : 0 }, 1, 30), 'endless: the connection is closed');
+
+SKIP:
+{
+	skip 'without TLS there is nothing but data', 4 if !over_tls();
+	make_pool($local, $remote, server => 'flood', options => { sslmode => PgpxFakeServer::sslmode() });
+	like($holder->run(q{SELECT pgpool.lock('flood', 'flood', ttl => '20 s')}), qr/^\d+$/, 'flood: a lock is held');
+	$local->safe_psql('postgres', 'ALTER SERVER flood OPTIONS (' . $fake_host->('flood') . ')');
+	$caller->run(q{SELECT pgpool.try_checkout('flood'); SELECT pgpool.checkin_all()});
+	ok(wait_until($local, sub { -e $flood_files[0] ? 1 : 0 }, 1, 30), 'flood: has begun');
+	is($caller->run(q{SELECT * FROM pgpool.query('mute', 'select 1') AS t(a int)}) . $caller->error, '1', 'flood: another pool works meanwhile');
+	ok(!-e $flood_files[1], 'flood: .. and has not had to wait for its end');
+}
 
 $_->quit foreach $holder, $caller, $ordinary;
 ok(wait_until($local, 'SELECT count(*) FROM pgpool.locks', 0, 60), 'the locks of those who end are given up');
