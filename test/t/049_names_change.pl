@@ -53,6 +53,8 @@ make_pool($local, $remote, server => 'beside', options => { host => 'nobody.exam
 is(where('beside'), '127.0.0.1', 'a name without an address behind one that has its own');
 make_pool($local, $remote, server => 'own', options => { host => 'no.example,db.example', hostaddr => '127.0.0.1,', port => "$port,1" });
 is(where('own'), '127.0.0.1', 'a name with an address of its own is not looked up');
+make_pool($local, $remote, server => 'addresses', options => { host => '', hostaddr => '127.0.0.9,127.0.0.1' });
+is(where('addresses'), '127.0.0.1', 'addresses alone, of which the second answers');
 make_pool($local, $remote, server => 'uneven', options => { host => 'db.example', hostaddr => ',127.0.0.1' });
 $session->fails("SELECT pgpool.checkout('uneven')", '08001', qr/DETAIL:.*could not match 1 host names to 2 hostaddr values/, 'addresses that are not as many as names');
 
