@@ -189,6 +189,14 @@ $local->safe_psql('postgres', q(ROLLBACK PREPARED 'three'));
 	is($waiter->finish(30) . $waiter->error, '1', '.. and is served');
 	$waiter->quit;
 
+	my $own = q(SELECT count(*) FROM pgpool.pools WHERE server IN ('shard', 'bystander'));
+
+	$other->run(q(BEGIN; ALTER SERVER shard OPTIONS (ADD connect_timeout '8 s'); ALTER SERVER bystander OPTIONS (ADD connect_timeout '8 s')));
+	is($other->run(q(SELECT pgpool.exec(s, 'select 1') FROM unnest('{shard,bystander,shard}'::text[]) AS s)) . $other->error, "1\n1\n1", 'two servers at once');
+	is($local->safe_psql('postgres', $own), '4', '.. through two pools of its own');
+	$other->run('ROLLBACK');
+	ok(wait_until($local, $own, '2'), '.. both of which end with its transaction');
+
 	# a lease that goes on is to what was so when it began
 	$other->run($moved =~ s/pgpool.exec\('shard', 'select 1'\)/pgpool.checkout('shard') AS own/r);
 	$other->run('ROLLBACK');
