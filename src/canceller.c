@@ -331,6 +331,9 @@ pgpx_canceller_ready(PgpxWorkerConn *w)
 void
 pgpx_canceller_late(PgpxWorkerConn *w)
 {
+	/* what a step that is under way has sent nobody knows yet: as if it had */
+	if (w->cancel.login != NULL && pgpx_login_is_running(w->cancel.login))
+		w->cancel.sent = true;
 	finish(w, false);
 }
 

@@ -261,13 +261,20 @@ pgpx_checkout_check_locked(PgpxCheckout *c, PgpxPool *pool)
 	}
 }
 
+/* Who stands where, for a look without locks. */
+typedef struct Standing
+{
+	uint64		lease_id;
+	uint64		number;			/* of the holder's ticket */
+} Standing;
+
 /*
  * Is each place under max_connections leased to a session that waits without a
- * deadline?  Looked at without locks: who is granted one meanwhile does not wait by
- * the time that one is looked at.
+ * deadline?  again: and is that so in the same way as in "seen"?  Two looks that agree
+ * tell of one instant between them; who is served leaves the queue.
  */
 static bool
-all_wait_for_ever(void)
+all_wait_for_ever(Standing *seen, bool again)
 {
 	for (int i = 0; i < pgpx_shared->max_connections; i++)
 	{
@@ -275,12 +282,23 @@ all_wait_for_ever(void)
 		uint64		lease_id = pg_atomic_read_u64(&pgpx_conns[i].lease_id);
 		int			owner = conn->owner_procno;
 		const volatile PgpxTicket *ticket = &pgpx_tickets[Max(owner, 0)];
+		uint64		number;
 
 		if (lease_id == 0 || owner < 0 ||
-			ticket->state != PGPX_TICKET_WAITING || ticket->deadline != 0 ||
+			ticket->state != PGPX_TICKET_WAITING)
+			return false;
+		pg_read_barrier();		/* with that of pgpx_ticket_draw_locked */
+		number = ticket->number;
+		if (ticket->deadline != 0 ||
 			pg_atomic_read_u64(&pgpx_conns[i].lease_id) != lease_id)
 			return false;
+		if (again &&
+			(seen[i].lease_id != lease_id || seen[i].number != number))
+			return false;
+		seen[i].lease_id = lease_id;
+		seen[i].number = number;
 	}
+	pg_memory_barrier();
 	return true;
 }
 
@@ -292,9 +310,21 @@ pgpx_checkout_check_cycle(PgpxCheckout *c, PgpxPool *pool, PgpxTicket *ticket)
 	uint64		lease_id;
 	int			sqlstate;
 	PgpxTime	waited;
+	Standing   *seen;
+	bool		for_ever;
 
-	if (c->deadline != 0 || (own = pgpx_lease_count(0, -1)) == 0 ||
-		!all_wait_for_ever())
+	if (c->deadline != 0 || (own = pgpx_lease_count(0, -1)) == 0)
+		return;
+
+	/* (the ticket is drawn: nothing may throw here but with it given back) */
+	seen = palloc_extended(pgpx_shared->max_connections * sizeof(Standing),
+						   MCXT_ALLOC_NO_OOM);
+	if (seen == NULL)
+		return;
+	for_ever =
+		all_wait_for_ever(seen, false) && all_wait_for_ever(seen, true);
+	pfree(seen);
+	if (!for_ever)
 		return;
 	(void) pgpx_ticket_leave(ticket, PGPX_LEAVE_CANCEL, &conn, &lease_id,
 							 &sqlstate, NULL, &waited);

@@ -49,6 +49,36 @@ pgpx_checkout_refresh(PgpxCheckout *c)
 	return false;
 }
 
+/*
+ * A lease of a transaction's own pool may outlive it, and keeps that pool's place.
+ * Who changes something in each transaction, as one may who has a user mapping, would
+ * get another pool each time, with a pool_size of its own.
+ */
+static void
+refuse_another_own_pool(const PgpxTarget *target)
+{
+	dlist_iter	iter;
+
+	if (!TransactionIdIsValid(target->key.xid))
+		return;
+	dlist_foreach(iter, &pgpx_leases)
+	{
+		PgpxLease  *lease = dlist_container(PgpxLease, node, iter.cur);
+		const PgpxPoolKey *key = &lease->target->key;
+
+		if (TransactionIdIsValid(key->xid) && key->xid != target->key.xid &&
+			key->database == target->key.database &&
+			key->server == target->key.server)
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("options of server \"%s\" were changed in this transaction",
+							NameStr(target->server_name)),
+					 errdetail("Lease " INT64_FORMAT " is from another transaction of this session that had changed them.",
+							   (int64) lease->id),
+					 errhint("Return that lease first, or commit.")));
+	}
+}
+
 PgpxPool *
 pgpx_checkout_lock_pool(PgpxCheckout *c)
 {
@@ -83,7 +113,10 @@ pgpx_checkout_lock_pool(PgpxCheckout *c)
 			};
 
 			uint32		pool_id;
-			int			index = pgpx_pool_find(&ref, &pool_id);
+			int			index;
+
+			refuse_another_own_pool(target);
+			index = pgpx_pool_find(&ref, &pool_id);
 
 			/* what was read, drawn and told was for the former pool */
 			read_at = 0;

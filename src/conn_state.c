@@ -9,7 +9,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "conn_state.h"
+#include "pool.h"
 
 #include "storage/latch.h"
 #include "storage/spin.h"
@@ -277,7 +277,8 @@ pgpx_conn_alloc_locked(PgpxPool *pool)
 void
 pgpx_conn_free_locked(PgpxConn *conn)
 {
-	PgpxServer *server = &pgpx_servers[pgpx_pools[conn->pool].server];
+	PgpxPool   *pool = &pgpx_pools[conn->pool];
+	PgpxServer *server = &pgpx_servers[pool->server];
 	int			before;
 
 	pgpx_conn_set_state(conn, PGPX_CONN_FREE, pgpx_now());
@@ -297,6 +298,7 @@ pgpx_conn_free_locked(PgpxConn *conn)
 	/* pools of any worker may have waited for a place */
 	if (before == pgpx_shared->max_connections)
 		pgpx_worker_wake_all();
+	pgpx_pool_note_end_locked(pool);
 }
 
 void

@@ -47,6 +47,9 @@ static bool databases_changed = false;
 /* this transaction has changed a role, or who is a member of which */
 static bool roles_changed = false;
 
+/* .. or dropped a user mapping */
+static bool mapping_dropped = false;
+
 static ProcessUtility_hook_type prev_process_utility = NULL;
 
 typedef struct PoolRef
@@ -256,6 +259,12 @@ retire(const PoolRef *refs, int n)
 	}
 }
 
+bool
+pgpx_ddl_mapping_dropped(void)
+{
+	return mapping_dropped;
+}
+
 void
 pgpx_ddl_note_own_pool(int pool, uint32 pool_id)
 {
@@ -346,6 +355,7 @@ release_callback(ResourceReleasePhase phase, bool is_commit, bool is_top_level,
 	for (int i = 0; i < ngone; i++)
 		(void) pgpx_server_pause(MyDatabaseId, gone[i], false, false);
 	nown = nstale = ngone = 0;
+	mapping_dropped = false;
 	if (!is_commit)
 		return;
 	if (roles_changed)
@@ -385,6 +395,7 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 
 	roles_changed |= IsA(stmt, AlterRoleStmt) || IsA(stmt, DropRoleStmt) ||
 		IsA(stmt, GrantRoleStmt) || renames || commits;
+	mapping_dropped |= IsA(stmt, DropUserMappingStmt);
 	if (prev_process_utility)
 		prev_process_utility(pstmt, queryString, readOnlyTree, context, params,
 							 queryEnv, dest, qc);

@@ -21,4 +21,10 @@ extern void pgpx_ddl_init(void);
  */
 extern void pgpx_ddl_note_own_pool(int pool, uint32 pool_id);
 
+/*
+ * Has this transaction dropped a user mapping?  Then PUBLIC's may stand in for it, in
+ * which nothing was changed.
+ */
+extern bool pgpx_ddl_mapping_dropped(void);
+
 #endif							/* PGPX_DDL_H */

@@ -232,6 +232,13 @@ typedef struct PgpxUsage
 } PgpxUsage;
 
 /*
+ * pgpx_pool_note_end_locked
+ *		Have the worker forget a transaction's own pool, if that is over and nothing is
+ *		left in it: nobody comes back to it.
+ */
+extern void pgpx_pool_note_end_locked(PgpxPool *pool);
+
+/*
  * pgpx_pool_forget_lessee
  *		What a process has left on connections that it no longer leases is not its
  *		own any more: as if somebody else came, though it may be the same one.

@@ -315,12 +315,7 @@ pgpx_pool_retire_locked(PgpxPool *pool, PgpxWake *wake)
 	for (int i = pool->queue_head; i >= 0; i = pgpx_tickets[i].next)
 		pgpx_wake_add(wake, i);
 
-	/* nobody comes back to it, and no connection's end has the worker look at it */
-	if (TransactionIdIsValid(pool->key.xid) && is_empty_locked(pool))
-	{
-		pg_atomic_fetch_add_u32(&pgpx_shared->pools_ended, 1);
-		pgpx_worker_wake(pool->worker);
-	}
+	pgpx_pool_note_end_locked(pool);
 }
 
 bool
@@ -348,6 +343,16 @@ bool
 pgpx_pool_is_forgettable_locked(const PgpxPool *pool)
 {
 	return is_empty_locked(pool) && pgpx_pool_is_retired_locked(pool);
+}
+
+void
+pgpx_pool_note_end_locked(PgpxPool *pool)
+{
+	if (!TransactionIdIsValid(pool->key.xid) ||
+		!pgpx_pool_is_forgettable_locked(pool))
+		return;
+	pg_atomic_fetch_add_u32(&pgpx_shared->pools_ended, 1);
+	pgpx_worker_wake(pool->worker);
 }
 
 void

@@ -34,6 +34,14 @@ outcome(PgpxTlsStream *tls, int n)
 	}
 }
 
+/* Nothing comes any more, and nobody reads in order to write. */
+static void
+end(PgpxTlsStream *tls)
+{
+	tls->ended = tls->deaf = true;
+	tls->write_wants_read = false;
+}
+
 /*
  * How much a call of pgpx_tls_read may take from the socket, in pieces.  One of
  * data never asks for so much: a piece of it, its records' overhead and what is read
@@ -138,6 +146,9 @@ pgpx_tls_end(PgpxTlsStream *tls)
 {
 	BIO_set_callback_ex(SSL_get_rbio(tls->ssl), NULL);
 	SSL_set_msg_callback(tls->ssl, NULL);
+
+	/* PQfinish must not read what a remote still has to say, without that bound */
+	SSL_set_shutdown(tls->ssl, SSL_SENT_SHUTDOWN | SSL_RECEIVED_SHUTDOWN);
 }
 
 /*
@@ -176,7 +187,7 @@ pgpx_tls_read(PgpxTlsStream *tls, char *data, size_t size)
 		{
 			case WANTS_READ:
 				if (has_flooded(tls))
-					tls->ended = tls->deaf = true;
+					end(tls);
 				else if (!tls->dry)
 					continue;
 				break;
@@ -184,7 +195,7 @@ pgpx_tls_read(PgpxTlsStream *tls, char *data, size_t size)
 				tls->read_wants_write = true;
 				break;
 			case ENDED:
-				tls->ended = tls->deaf = true;
+				end(tls);
 				break;
 		}
 		return len;
@@ -199,6 +210,7 @@ pgpx_tls_write(PgpxTlsStream *tls, const char *data, size_t len)
 	size_t		sent = 0;
 
 	tls->write_wants_read = false;
+	tls->taken = 0;				/* of what it has to read: a call of its own */
 	while (sent < len && !tls->deaf)
 	{
 		int			n;

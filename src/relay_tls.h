@@ -43,7 +43,7 @@ extern size_t pgpx_tls_write(PgpxTlsStream *tls, const char *data, size_t len);
 /* Nothing more will be sent. */
 extern void pgpx_tls_goodbye(PgpxTlsStream *tls);
 
-/* It is libpq's alone again, and tls may be freed. */
+/* It is libpq's alone again, to be freed; and tls may be freed. */
 extern void pgpx_tls_end(PgpxTlsStream *tls);
 
 #endif							/* PGPX_RELAY_TLS_H */

@@ -30,6 +30,7 @@
 #include "utils/builtins.h"
 #include "utils/syscache.h"
 
+#include "ddl.h"
 #include "options.h"
 #include "target_source.h"
 
@@ -368,7 +369,11 @@ read_mapping(PgpxTarget *target, PgpxSource *source, Oid user)
 	mapping = (Form_pg_user_mapping) GETSTRUCT(row);
 	target->key.mapping = mapping->oid;
 	if (!OidIsValid(mapping->umuser))
+	{
 		target->key.local_user = user;
+		if (pgpx_ddl_mapping_dropped())
+			target->key.xid = GetTopTransactionIdIfAny();
+	}
 	source->mapping_options = row_options(USERMAPPINGUSERSERVER, row,
 										  Anum_pg_user_mapping_umoptions);
 	target->fingerprint.mapping_xmin =

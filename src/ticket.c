@@ -100,7 +100,6 @@ pgpx_ticket_draw_locked(PgpxPool *pool, const PgpxHolder *holder,
 	Assert(ticket->state == PGPX_TICKET_NONE);
 
 	ticket->pool = PGPX_POOL_INDEX(pool);
-	ticket->state = PGPX_TICKET_WAITING;
 	ticket->number = number != 0 ? number : ++pool->next_ticket;
 	ticket->options_version = pool->options_version;
 	ticket->pid = holder->pid;
@@ -119,6 +118,10 @@ pgpx_ticket_draw_locked(PgpxPool *pool, const PgpxHolder *holder,
 	ticket->text[0] = '\0';
 	pg_atomic_write_u32(&ticket->offer, ticket->offer_len > 0 ?
 						PGPX_OFFER_OPEN : PGPX_OFFER_NONE);
+
+	/* last: pgpx_checkout_check_cycle looks without the lock */
+	pg_write_barrier();
+	ticket->state = PGPX_TICKET_WAITING;
 
 	queue_insert(pool, ticket);
 	pool->nticket++;
@@ -229,6 +232,7 @@ pgpx_ticket_leave(PgpxTicket *ticket, PgpxLeave how, PgpxConn **conn,
 		memset(PGPX_OFFER_OF(ticket), 0, ticket->offer_len);
 	pool->nticket--;
 	pgpx_stats_waited_locked(pool, *waited);
+	pgpx_pool_note_end_locked(pool);
 	LWLockRelease(pool->lock);
 
 	if (granted != NULL && how == PGPX_LEAVE_CANCEL)

@@ -178,6 +178,8 @@ $local->safe_psql('postgres', q(ROLLBACK PREPARED 'three'));
 	$local->safe_psql('postgres', q(ALTER SERVER shard OPTIONS (SET pool_size '1', ADD on_unavailable 'fail')));
 	$lease = lease($holder, 'shard');
 	my $waiter = PgpxSession->new($local);
+	my $pid;
+
 	$waiter->start(q(SELECT pgpool.exec('shard', 'select 1')));
 	ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '1'), 'a session waits');
 	$other->run("BEGIN; ALTER SERVER shard OPTIONS (SET port '$nobody'); SELECT pgpool.exec('shard', 'select 1')");
@@ -203,10 +205,32 @@ $local->safe_psql('postgres', q(ROLLBACK PREPARED 'three'));
 	is($local->safe_psql('postgres', $pools), '2', 'a lease of the transaction outlives it, and so does the pool');
 	is($other->run(q(SELECT a FROM pgpool.leases AS l, pgpool.query(l.lease, 'show application_name') AS t(a text))) . $other->error,
 		'pgpool_ext moved', '.. and leads where it did');
+	$other->fails("$moved", '55000', qr/DETAIL:.*Lease \d+ is from another transaction of this session that had changed them/, '.. and keeps the next such transaction from a pool of its own');
+	$other->run('ROLLBACK');
 	$other->run('SELECT pgpool.checkin_all()');
 	ok(wait_until($local, $pools, '1'), '.. until it is returned');
 	is($remote->safe_psql('postgres', $there), '0', '.. and its connection closes');
 	$local->safe_psql('postgres', q(ALTER SERVER shard OPTIONS (SET pool_size '2', DROP on_unavailable)));
+
+	# whoever waits for one in vain leaves none behind
+	$local->safe_psql('postgres', q(SELECT pgpool.exec('shard', 'select 1'); SELECT pgpool.pause('shard')));
+	$waiter = PgpxSession->new($local);
+	$pid = $waiter->pid;
+	$waiter->start($moved);
+	ok(wait_until($local, "SELECT count(*) FROM pgpool.waiters WHERE pid = $pid", '1'), 'a transaction waits for a pool of its own');
+	$local->safe_psql('postgres', "SELECT pg_terminate_backend($pid)");
+	ok(wait_until($local, $pools, '1'), '.. and is terminated, and its pool goes');
+	$local->safe_psql('postgres', q(SELECT pgpool.resume('shard')));
+	$waiter->finish(10);
+
+	# what was dropped is no row of one's own, but a change
+	$local->safe_psql('postgres', "CREATE USER MAPPING FOR CURRENT_USER SERVER everybody OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD')");
+	$other->run('BEGIN; DROP USER MAPPING FOR CURRENT_USER SERVER everybody');
+	is($other->run(q(SELECT pgpool.exec('everybody', 'select 1'))) . $other->error, '1', "without one's own mapping it is PUBLIC's");
+	$other->fails(q(SELECT pgpool.lock('everybody', 'a')), '55000', qr/options of server "everybody" were changed in this transaction/, '.. through a pool of its own, too');
+	$other->run('ROLLBACK');
+	ok(wait_until($local, q(SELECT count(*) FROM pgpool.pools WHERE server = 'everybody'), '0'), '.. which ends, too');
+	$local->safe_psql('postgres', 'DROP USER MAPPING FOR CURRENT_USER SERVER everybody');
 }
 
 # --- who asks for as long as it takes asks for what is so by then
