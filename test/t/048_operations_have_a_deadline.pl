@@ -129,17 +129,17 @@ foreach my $server (sort keys %forever)
 	make_pool($local, $endless, server => $server, remote_dbname => $forever{$server},
 		options => { pool_size => 1, sslmode => 'disable', operation_timeout => '3650d', connect_timeout => '3650d' });
 }
-$session->run(join '; ', map { "SELECT pgpool.send(pgpool.checkout('$_'), 'select 1')" } qw(cancelling asked revoked));
+$session->run("SELECT pgpool.send(pgpool.checkout('cancelling'), 'select 1')");
 $session->run("SELECT pgpool.exec('resetting', 'select 1')");
 $session->fails("SELECT pgpool.checkout('connecting', '100 ms')", '55P03', qr/timeout/, 'a login that is not answered');
 foreach my $server (qw(asked revoked))
 {
-	is($session->run("SELECT pgpool.cancel(lease) FROM pgpool.leases WHERE server = '$server'"), 't', "$server: a cancel that is held");
-	is($session->run("SELECT a FROM pgpool.leases, pgpool.result(lease) AS t(a text) WHERE server = '$server'") . $session->error, '1', "$server: and the statement ends");
+	$lease = lease($session, $server);
+	is($session->run("SELECT pgpool.send($lease, 'select 1'), pgpool.cancel($lease)"), '|t', "$server: a cancel that is held");
+	is($session->run("SELECT * FROM pgpool.result($lease) $row") . $session->error, '1', "$server: and the statement ends");
 }
 
 # .. and who waits for the end of that cancel is told when his lease is taken away
-$lease = $session->run(q{SELECT lease FROM pgpool.leases WHERE server = 'revoked'});
 $session->start("SELECT * FROM pgpool.query($lease, 'select 1') $row");
 ok(wait_until($local, 'SELECT wait_event_type FROM pg_stat_activity WHERE pid = ' . $session->pid, 'Extension'), 'revoked: the next statement waits for it');
 is($other->run("SELECT pgpool.terminate($lease)"), 't', 'revoked: the lease is taken away');
