@@ -136,7 +136,7 @@ hear(Said *said, bool believed)
 			break;
 		at += 5 + len;
 		if (said->ready)
-			said->more |= strchr("12TDCIZGHW", type) != NULL;
+			said->more |= type != 0 && strchr("12TDCIZGHW", type) != NULL;
 		else if (type == 'T')
 			hear_columns(said, data, len);
 		else if (type == 'D' && believed)

@@ -334,6 +334,7 @@ my %dlock = (
 	granted_unasked => "\0\0" . head(7) . texts('5', @nulls) . $some . $ready . texts('6', @nulls),
 	granted_with_notice => "\0\0" . $notice . head(7) . texts('5', @nulls) . $some . $ready . $notice,
 	last_words => "\0\0" . head(7) . texts('5', @nulls) . $some . $ready . message('E', "SFATAL\0VFATAL\0C57P01\0Mbye\0\0"),
+	last_words_and_zeros => "\0\0" . head(7) . texts('5', @nulls) . $some . $ready . message('E', "SFATAL\0VFATAL\0C57P01\0Mbye\0\0") . message("\0", "\0" x 8),
 	fatal => "\0\0" . message('E', "SFATAL\0VFATAL\0C57P01\0Mbye\0\0") . $ready,
 	no_command => "\0\0" . head(7) . texts('5', @nulls) . $ready,
 	no_description => "\0\0" . $bound . texts('5', @nulls) . $some . $ready,
