@@ -388,8 +388,11 @@ grow_to(PgpxCheckout *c, int n, bool *more)
 	if (missing > 0)
 		pgpx_pool_grow_locked(pool, missing + connecting);
 	live = pgpx_pool_live_locked(pool);
+
+	/* being opened, or on its way out and about to make room */
 	*more = live < n &&
-		(pool->count[PGPX_CONN_CONNECTING] > 0 || pool->retry_at != 0);
+		(pool->count[PGPX_CONN_CONNECTING] > 0 ||
+		 pool->count[PGPX_CONN_CLOSING] > 0 || pool->retry_at != 0);
 	LWLockRelease(pool->lock);
 	return live;
 }

@@ -254,6 +254,13 @@ $local->safe_psql('postgres', q(ROLLBACK PREPARED 'three'));
 	is($holder->finish(60) . $holder->error, '2', '.. and gets them where the server is by then');
 	is($other->run(q(SELECT pgpool.exec('late', 'select 1'))) . $other->error, '1', '.. and so does another session');
 
+	# those of the former options still have their places while they close
+	my @old = split /\n/, $local->safe_psql('postgres', q(SELECT remote_pid FROM pgpool.connections WHERE server = 'late'));
+	kill 'STOP', @old;
+	$local->safe_psql('postgres', q(ALTER SERVER late OPTIONS (SET connect_timeout '5s')));
+	is($holder->run(q(SELECT pgpool.prewarm('late', 2, '30 s'))) . $holder->error, '2', 'prewarm waits for places that are about to be free');
+	kill 'CONT', @old;
+
 	$local->safe_psql('postgres', qq(ALTER SERVER late OPTIONS (SET port '$nobody')));
 	$holder->start(q(SELECT pgpool.prewarm('late', 2, '30 s')));
 	$goes_on->('prewarm asks again');
