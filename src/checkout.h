@@ -55,6 +55,12 @@ extern void pgpx_checkout_tell(PgpxCheckout *c, int worker, uint64 epoch,
 							   uint64 version);
 
 /*
+ * Leave the queue because of an error.  True: the statement had been sent; it is
+ * cancelled, and may have run: 08006 then, so that nobody repeats it.
+ */
+extern bool pgpx_checkout_leave(PgpxTicket *ticket);
+
+/*
  * pgpx_checkout_wait
  *		Wait for the ticket to be granted.  Returns the connection and fills in
  *		the lease's id; raises what came instead.  NULL: only with only_try; or

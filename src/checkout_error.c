@@ -306,10 +306,6 @@ void
 pgpx_checkout_check_cycle(PgpxCheckout *c, PgpxPool *pool, PgpxTicket *ticket)
 {
 	int			own;
-	PgpxConn   *conn;
-	uint64		lease_id;
-	int			sqlstate;
-	PgpxTime	waited;
 	Standing   *seen;
 	bool		for_ever;
 
@@ -326,8 +322,10 @@ pgpx_checkout_check_cycle(PgpxCheckout *c, PgpxPool *pool, PgpxTicket *ticket)
 	pfree(seen);
 	if (!for_ever)
 		return;
-	(void) pgpx_ticket_leave(ticket, PGPX_LEAVE_CANCEL, &conn, &lease_id,
-							 &sqlstate, NULL, &waited);
+
+	/* a place has come free at last, and with it the statement has gone */
+	if (pgpx_checkout_leave(ticket))
+		pgpx_checkout_raise_lost(c);
 	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
 	pool->stats.deadlocks++;
 	LWLockRelease(pool->lock);

@@ -252,12 +252,8 @@ tell_again(PgpxCheckout *c, PgpxPool *pool, uint64 epoch)
 	return true;
 }
 
-/*
- * Leave the queue because of an error.  True: the statement had been sent; it is
- * cancelled, and may have run.
- */
-static bool
-leave(PgpxTicket *ticket)
+bool
+pgpx_checkout_leave(PgpxTicket *ticket)
 {
 	PgpxConn   *conn;
 	uint64		lease_id;
@@ -305,7 +301,7 @@ pgpx_checkout_wait(PgpxCheckout *c, PgpxPool *pool, PgpxTicket *ticket,
 	PG_CATCH();
 	{
 		PGPX_DEBUG_POINT("cancelled");
-		(void) leave(ticket);
+		(void) pgpx_checkout_leave(ticket);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
@@ -313,7 +309,7 @@ pgpx_checkout_wait(PgpxCheckout *c, PgpxPool *pool, PgpxTicket *ticket,
 	if (*moved)
 	{
 		/* it must not run twice */
-		if (leave(ticket))
+		if (pgpx_checkout_leave(ticket))
 			pgpx_checkout_raise_lost(c);
 		return NULL;
 	}
