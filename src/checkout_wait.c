@@ -116,6 +116,8 @@ pgpx_checkout_lock_pool(PgpxCheckout *c)
 			int			index;
 
 			refuse_another_own_pool(target);
+			if (TransactionIdIsValid(target->key.xid))
+				pgpx_ddl_note_own_pool();
 			index = pgpx_pool_find(&ref, &pool_id);
 
 			/* what was read, drawn and told was for the former pool */
@@ -129,9 +131,6 @@ pgpx_checkout_lock_pool(PgpxCheckout *c)
 						 errmsg("too many pools"),
 						 errdetail("All %d places are in use.", pgpx_shared->max_pools),
 						 errhint("Raise \"pgpool_ext.max_pools\". A server with a PUBLIC user mapping has one pool for each local user.")));
-
-			if (TransactionIdIsValid(target->key.xid))
-				pgpx_ddl_note_own_pool(index, pool_id);
 
 			/* (leases may have the target, too: never -1 in it) */
 			target->pool = index;

@@ -62,9 +62,8 @@ typedef struct PoolRef
 static PoolRef *stale = NULL;	/* [max_pools], TopMemoryContext */
 static int	nstale = 0;
 
-/* pools of this transaction's own, to retire at its end */
-static PoolRef *own = NULL;		/* the same */
-static int	nown = 0;
+/* has this transaction pools of its own, to retire at its end? */
+static bool own_pools = false;
 
 /* dropped servers that are paused, whose records go at commit */
 static Oid *gone = NULL;		/* the same */
@@ -266,18 +265,26 @@ pgpx_ddl_mapping_dropped(void)
 }
 
 void
-pgpx_ddl_note_own_pool(int pool, uint32 pool_id)
+pgpx_ddl_note_own_pool(void)
 {
-	int			i = 0;
+	own_pools = true;
+}
 
-	if (own == NULL)
-		own = MemoryContextAlloc(TopMemoryContext,
-								 pgpx_shared->max_pools * sizeof(PoolRef));
-	while (i < nown && own[i].pool != pool)
-		i++;
-	own[i].pool = pool;
-	own[i].pool_id = pool_id;
-	nown = Max(nown, i + 1);
+/* A look without locks: who else could make a pool with our number, or take it away? */
+static void
+retire_own(void)
+{
+	TransactionId xid = GetTopTransactionIdIfAny();
+
+	for (int i = 0; i < pgpx_shared->max_pools; i++)
+	{
+		PoolRef		ref = {i, pgpx_pools[i].pool_id};
+
+		if (ref.pool_id != 0 && TransactionIdIsValid(xid) &&
+			pgpx_pools[i].key.xid == xid)
+			retire(&ref, 1);
+	}
+	own_pools = false;
 }
 
 /* Is it a database that others' pools may have to follow in? */
@@ -350,11 +357,12 @@ release_callback(ResourceReleasePhase phase, bool is_commit, bool is_top_level,
 	if (phase != RESOURCE_RELEASE_LOCKS || !is_top_level ||
 		pgpx_shared == NULL || !OidIsValid(MyDatabaseId))
 		return;
-	retire(own, nown);
+	if (own_pools)
+		retire_own();
 	retire(stale, nstale);
 	for (int i = 0; i < ngone; i++)
 		(void) pgpx_server_pause(MyDatabaseId, gone[i], false, false);
-	nown = nstale = ngone = 0;
+	nstale = ngone = 0;
 	mapping_dropped = false;
 	if (!is_commit)
 		return;

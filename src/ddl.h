@@ -15,11 +15,11 @@ extern void pgpx_ddl_init(void);
 
 /*
  * pgpx_ddl_note_own_pool
- *		This transaction has a pool of its own, for what it has itself changed: it is
+ *		This transaction makes a pool of its own, for what it has itself changed: it is
  *		retired at its end, in whichever way.  Pools of this kind have its number in
  *		their key, so nobody else finds them.
  */
-extern void pgpx_ddl_note_own_pool(int pool, uint32 pool_id);
+extern void pgpx_ddl_note_own_pool(void);
 
 /*
  * Has this transaction dropped a user mapping?  Then PUBLIC's may stand in for it, in
