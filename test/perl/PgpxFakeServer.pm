@@ -12,7 +12,8 @@
 # has many behaviours, make_servers makes a server for each, which is used as s_NAME.
 #
 # "cancel" is called with the process that a cancel request is for, and with the socket on
-# which it came; {startup} has what the client has said of itself.
+# which it came; {startup} has what the client has said of itself.  {ended}, if it is set, is
+# called when nobody takes in any more what is said.
 #
 # Each connection is a process of its own.  The server ends with the test.  Pools
 # take PgpxFakeServer::sslmode(): the suites over TLS have a tls_front.c in front of
@@ -198,7 +199,11 @@ sub send
 	{
 		my $n = syswrite $self->{socket}, $bytes;
 
-		POSIX::_exit(0) unless defined $n || $!{EINTR};
+		if (!defined $n && !$!{EINTR})
+		{
+			$self->{ended}->() if $self->{ended};
+			POSIX::_exit(0);
+		}
 		substr($bytes, 0, $n // 0) = '';
 	}
 	return;

@@ -45,7 +45,8 @@ sub endless
 	select undef, undef, undef, 0.05;
 
 	# more than a socket takes in at once: what comes along with an answer does not count
-	eval { $self->send(pack('aN', 'N', 1 << 28), 'x' x 32_000_000) };
+	$self->{ended} = $ended;
+	$self->send(pack('aN', 'N', 1 << 28), 'x' x 32_000_000);
 	$self->read_to_end;
 	$ended->();
 }
@@ -176,7 +177,7 @@ is($holder->run("SELECT pgpool.unlock('gone', 'gone', $token{gone})"), 't', 'eac
 # --- between two pings a remote begins a message, and does not come to its end: the worker
 # does not take it in (the lock is lost here, since the remote does not know it)
 make_pool($local, $remote, server => 'endless', options => { sslmode => PgpxFakeServer::sslmode() });
-like($holder->run(q{SELECT pgpool.lock('endless', 'endless', ttl => '6 s')}), qr/^\d+$/, 'endless: a lock is held');
+like($holder->run(q{SELECT pgpool.lock('endless', 'endless', ttl => '10 s')}), qr/^\d+$/, 'endless: a lock is held');
 $local->safe_psql('postgres', 'ALTER SERVER endless OPTIONS (' . $fake_host->('endless') . ')');
 $caller->run(q{SELECT pgpool.try_checkout('endless'); SELECT pgpool.checkin_all()});
 ok(wait_until($local, sub { -e $endless_ended ? 1 : 0 }, 1, 30), 'endless: the connection is closed');
