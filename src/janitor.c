@@ -305,13 +305,19 @@ maintain_pools(PgpxTime now)
 		next_maintenance =
 			Min(next_maintenance,
 				pgpx_pool_maintain(i, pool_id, now, &forgettable));
-		if (forgettable && !pgpx_dlock_any(i, pool_id))
+		if (!forgettable)
+			continue;
+		if (pgpx_dlock_any(i, pool_id))
 		{
-			pgpx_pool_forget(i, pool_id);
-
-			/* now: with nothing else to do there may be no next time for long */
-			forget_former_pool(i);
+			/* nobody tells when the last one has gone */
+			next_maintenance = Min(next_maintenance,
+								   now + PGPX_SWEEP_MS * 1000);
+			continue;
 		}
+		pgpx_pool_forget(i, pool_id);
+
+		/* now: with nothing else to do there may be no next time for long */
+		forget_former_pool(i);
 	}
 }
 

@@ -233,8 +233,8 @@ typedef struct PgpxUsage
 
 /*
  * pgpx_pool_note_end_locked
- *		Have the worker forget a transaction's own pool, if that is over and nothing is
- *		left in it: nobody comes back to it.
+ *		Have the worker forget a pool that is retired, if nothing is left in it: with
+ *		nothing else to do it would keep the pool's secrets for long.
  */
 extern void pgpx_pool_note_end_locked(PgpxPool *pool);
 

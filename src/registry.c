@@ -348,8 +348,7 @@ pgpx_pool_is_forgettable_locked(const PgpxPool *pool)
 void
 pgpx_pool_note_end_locked(PgpxPool *pool)
 {
-	if (!TransactionIdIsValid(pool->key.xid) ||
-		!pgpx_pool_is_forgettable_locked(pool))
+	if (!pgpx_pool_is_forgettable_locked(pool))
 		return;
 	pg_atomic_fetch_add_u32(&pgpx_shared->pools_ended, 1);
 	pgpx_worker_wake(pool->worker);

@@ -387,7 +387,7 @@ typedef struct PgpxShared
 	pg_atomic_uint32 next_pool;
 	pg_atomic_uint64 next_generation;
 	pg_atomic_uint32 databases_changed; /* counts DROP DATABASE and the like */
-	pg_atomic_uint32 pools_ended;	/* counts transactions' own, once they are empty */
+	pg_atomic_uint32 pools_ended;	/* counts those retired, once they are empty */
 	pg_atomic_uint64 next_dlock;	/* requests and places in queues */
 	pg_atomic_uint32 dlocks_changed;	/* counts what the worker has to look at */
 	pg_atomic_uint32 npolling;	/* processes that look, see busy_poll.c */
