@@ -25,6 +25,7 @@
 #include "ddl.h"
 
 #include "access/xact.h"
+#include "catalog/objectaccess.h"
 #include "catalog/pg_user_mapping.h"
 #include "nodes/parsenodes.h"
 #include "storage/proc.h"
@@ -51,6 +52,7 @@ static bool roles_changed = false;
 static bool mapping_dropped = false;
 
 static ProcessUtility_hook_type prev_process_utility = NULL;
+static object_access_hook_type prev_object_access = NULL;
 
 typedef struct PoolRef
 {
@@ -378,6 +380,17 @@ release_callback(ResourceReleasePhase phase, bool is_commit, bool is_top_level,
 	}
 }
 
+/* Whichever statement drops it, be it DROP OWNED. */
+static void
+object_access(ObjectAccessType access, Oid classId, Oid objectId, int subId,
+			  void *arg)
+{
+	if (prev_object_access)
+		prev_object_access(access, classId, objectId, subId, arg);
+	if (access == OAT_DROP && classId == UserMappingRelationId)
+		mapping_dropped = true;
+}
+
 /*
  * DISCARD ALL of a local session returns its leases and releases its locks, as it
  * does with advisory locks: a pooler in front of this server sends it between two clients.
@@ -403,7 +416,6 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 
 	roles_changed |= IsA(stmt, AlterRoleStmt) || IsA(stmt, DropRoleStmt) ||
 		IsA(stmt, GrantRoleStmt) || renames || commits;
-	mapping_dropped |= IsA(stmt, DropUserMappingStmt);
 	if (prev_process_utility)
 		prev_process_utility(pstmt, queryString, readOnlyTree, context, params,
 							 queryEnv, dest, qc);
@@ -430,4 +442,6 @@ pgpx_ddl_init(void)
 	RegisterResourceReleaseCallback(release_callback, NULL);
 	prev_process_utility = ProcessUtility_hook;
 	ProcessUtility_hook = process_utility;
+	prev_object_access = object_access_hook;
+	object_access_hook = object_access;
 }

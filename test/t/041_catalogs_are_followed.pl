@@ -231,6 +231,16 @@ $local->safe_psql('postgres', q(ROLLBACK PREPARED 'three'));
 	$other->run('ROLLBACK');
 	ok(wait_until($local, q(SELECT count(*) FROM pgpool.pools WHERE server = 'everybody'), '0'), '.. which ends, too');
 	$local->safe_psql('postgres', 'DROP USER MAPPING FOR CURRENT_USER SERVER everybody');
+
+	# whatever drops it
+	$local->safe_psql('postgres', 'GRANT USAGE ON FOREIGN SERVER everybody TO PUBLIC');
+	$local->safe_psql('postgres', "CREATE USER MAPPING FOR member SERVER everybody OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD')");
+	$other->run('BEGIN; DROP OWNED BY member; SET LOCAL ROLE member');
+	is($other->run(q(SELECT pgpool.exec('everybody', 'select 1'))) . $other->error, '1', '.. nor with DROP OWNED');
+	$other->run('ROLLBACK');
+	ok(wait_until($local, q(SELECT count(*) FROM pgpool.pools WHERE server = 'everybody'), '0', 20), '.. whose pool ends, too');
+	$local->safe_psql('postgres', 'DROP USER MAPPING FOR member SERVER everybody');
+	$local->safe_psql('postgres', 'REVOKE USAGE ON FOREIGN SERVER everybody FROM PUBLIC');
 }
 
 # --- who asks for as long as it takes asks for what is so by then
