@@ -11,6 +11,7 @@
 #   like($a->finish, qr/^\d+$/);                     # waits for the end
 #   is($a->sqlstate, '');  is($a->error, '');        # of the last run or finish
 #   $a->fails('SELECT 1/0', '22012', qr/division/, 'an error is one');
+#   $a->calm;                                        # no statement_timeout any more
 #   $a->quit;
 package PgpxSession;
 
@@ -142,6 +143,15 @@ sub failed
 
 	ok($ok, $name) or diag("wanted: $sqlstate $pattern\ngot: $self->{text}\n$self->{error}");
 	return $ok;
+}
+
+# No statement_timeout any more.  A short one may hit the statement that lifts it.
+sub calm
+{
+	my ($self) = @_;
+
+	do { $self->run('RESET statement_timeout') } while ($self->sqlstate eq '57014');
+	return;
 }
 
 # psql has ended: its session was.

@@ -57,15 +57,6 @@ sub note_guilty
 	return;
 }
 
-# A timeout may hit the statement that resets it, or the checkin before that.
-sub calm
-{
-	my ($session) = @_;
-
-	$session->run('RESET statement_timeout; SHOW statement_timeout') until $session->{text} eq '0';
-	return;
-}
-
 for my $round (1 .. $rounds)
 {
 	my $ms = 1 + int rand 4;
@@ -80,7 +71,7 @@ for my $round (1 .. $rounds)
 		my $lease = lease($guilty, 'one');
 		$guilty->run("SET statement_timeout = $ms; SELECT pgpool.exec($lease, 'select pg_sleep($length)')");
 		note_guilty($guilty);
-		calm($guilty);
+		$guilty->calm;
 		$guilty->run(join ' ', innocent_statements($lease));
 		check_innocent($guilty, "round $round, same lease");
 		$guilty->run("SELECT pgpool.checkin($lease)");
@@ -92,7 +83,7 @@ for my $round (1 .. $rounds)
 		$innocent->start(join ' ', innocent_statements("'one'"));
 		$guilty->run("SET statement_timeout = $ms; SELECT pgpool.exec($lease, 'select pg_sleep($length)');\nSELECT pgpool.checkin($lease)");
 		note_guilty($guilty);
-		calm($guilty);
+		$guilty->calm;
 		$guilty->run('SELECT pgpool.checkin_all()');
 		$innocent->finish;
 		check_innocent($innocent, "round $round, next lease");
@@ -104,7 +95,7 @@ for my $round (1 .. $rounds)
 		$innocent->start(join ' ', innocent_statements("'one'"));
 		$guilty->run("SET statement_timeout = $ms; SELECT pgpool.exec($lease, 'select pg_sleep($length)')");
 		note_guilty($guilty);
-		calm($guilty);
+		$guilty->calm;
 		$guilty->run("SELECT pgpool.exec($lease, 'select 1'); SELECT pgpool.checkin($lease)");
 		$innocent->finish;
 		check_innocent($innocent, "round $round, next lease after one more statement");

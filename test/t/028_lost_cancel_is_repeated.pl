@@ -208,7 +208,7 @@ foreach my $round (1 .. 10)
 	$other->run("SELECT pgpool.prewarm('polite', 1)");
 	$other->run("SET statement_timeout = '50ms'; SELECT pgpool.exec('polite', 'select pg_sleep(300)')");
 	is($other->sqlstate, '57014', "polite: round $round");
-	$other->run('RESET statement_timeout');
+	$other->calm;
 	wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE server = 'polite'", '0');
 	last if noted('goodbye');
 }

@@ -100,11 +100,11 @@ ok(wait_until($local, 'SELECT count(*) FROM pg_stat_activity WHERE query LIKE $$
 	'drain: one waits for the lease');
 check_in($sessions[0]);
 is($admin->finish(30), 't', 'drain: which comes in');
-$admin->run("SET statement_timeout = '300ms'");
 lever("resume('s1')", '');
 $lease = lease($sessions[0], 's1');
+$admin->run("SET statement_timeout = '300ms'");
 $admin->fails("SELECT pgpool.drain('s1')", '57014', qr/statement timeout/, 'drain: can be cancelled');
-$admin->run('RESET statement_timeout');
+$admin->calm;
 is(pool('s1', 'state, leased'), 'draining|1', 'drain: which does not undo it');
 check_in($sessions[0]);
 is(pool('s1', 'total, closed_drained'), '0|' . pool('s1', 'closed_drained'), 'drain: and closes');

@@ -218,7 +218,8 @@ SKIP:
 		fail_next($local, $function, errno => $errno) unless $function eq 'PQgetCancel';
 		$session->run("SELECT pgpool.exec($lease, 'select pg_sleep(20)')", 30);
 		is($session->sqlstate, '57014', "$function: a statement is cancelled here");
-		$session->run('RESET statement_timeout; SELECT pgpool.checkin_all()', 30);
+		$session->calm;
+		$session->run('SELECT pgpool.checkin_all()', 30);
 		ok(has_failed($local), "$function: it was refused");
 		ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE query ~ 'pg_sleep.20' AND state = 'active' AND pid <> pg_backend_pid()}, 0, 30), "$function: it ends at the remote");
 		is($local->safe_psql('postgres', q{SELECT sum(cancels) FROM pgpool.stats}), $sent, "$function: what could not be sent is not counted")
@@ -234,7 +235,8 @@ SKIP:
 	my $took = seconds
 	{
 		$session->run("SELECT pgpool.exec($lease, 'select pg_sleep(60)')", 60);
-		$session->run('RESET statement_timeout; SELECT pgpool.checkin_all()', 30);
+		$session->calm;
+		$session->run('SELECT pgpool.checkin_all()', 30);
 		ok(has_failed($local), 'a backlog is full: connect says so');
 		ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE query ~ 'pg_sleep.60' AND state = 'active' AND pid <> pg_backend_pid()}, 0, 60), 'the statement ends at the remote');
 	};

@@ -324,7 +324,7 @@ like($session->error, qr/WARNING:.*lock "g".*was given up, but the remote has no
 $session->run(q{SET statement_timeout = '100 ms'});
 $session->fails("SELECT pgpool.unlock('one', 'h', $second)", '57014', qr/statement timeout/, 'who waits for it can be cancelled');
 kill 'CONT', $worker;
-$session->run('RESET statement_timeout');
+$session->calm;
 ok(wait_until($local, 'SELECT count(*) FROM pgpool.locks', 0, 30), 'they are released in the end');
 is($remote->safe_psql('remote_db', q{SELECT count(*) FROM pgpool_lock.locks WHERE state = 'held'}), '0', 'at the remote, too');
 $remote->safe_psql('remote_db', 'DROP SCHEMA pgpool_lock CASCADE');
