@@ -12,6 +12,9 @@ use Test::More;
 
 # What a fake server is told by files.
 my ($ended, $whole) = map { PostgreSQL::Test::Utils::tempdir . $_ } '/ended', '/whole';
+
+# And what it says by one.
+my $halved = PostgreSQL::Test::Utils::tempdir . '/halved';
 my $late = message('N', "SNOTICE\0VNOTICE\0C00000\0Mlate\0\0");
 
 sub said
@@ -22,7 +25,16 @@ sub said
 
 my $fake = PgpxFakeServer->new(
 	# the beginning of a notice behind the answer, and no more
-	half => sub { $_[0]->receive; $_[0]->send($_[0]->answer('1')); select undef, undef, undef, 0.1; $_[0]->send("N\0\0\0\x40SNOT"); sleep },
+	half => sub {
+		my ($fake) = @_;
+
+		$fake->receive;
+		$fake->send($fake->answer('1'));
+		select undef, undef, undef, 0.1;
+		$fake->send("N\0\0\0\x40SNOT");
+		PostgreSQL::Test::Utils::append_to_file($halved, 'x');
+		sleep;
+	},
 	# .. in one piece with it
 	behind => sub { $_[0]->receive; $_[0]->send($_[0]->answer('1') . "N\0\0\0\x40SNOT"); sleep },
 	# .. behind one that was cancelled, late; the rest of it comes later still
@@ -205,7 +217,10 @@ foreach my $how (qw(pg_cancel_backend pg_terminate_backend))
 # --- of an answer, or what comes by itself, only a part
 $session->run(q{SELECT pgpool.checkout('half') AS lease \gset});
 is($session->run(q{SELECT a FROM pgpool.query(:lease, 'select 1') AS t(a int)}), '1', 'an answer');
-$session->run('SELECT pg_sleep(0.3)');
+wait_until($local, sub { -e $halved ? 1 : 0 }, 1) or die 'no half notice';
+
+# over TLS two processes have to pass it on
+$session->run('SELECT pg_sleep(0.3)') if over_tls();
 $session->fails(q{SELECT pgpool.exec(:lease, 'select 1')}, '08006', qr/a message did not end within operation_timeout/i, 'half a notice before a statement: it is waited for, within a bound');
 $session->run('SELECT pgpool.checkin_all()');
 $session->run(q{SELECT pgpool.checkout('behind') AS lease \gset});
