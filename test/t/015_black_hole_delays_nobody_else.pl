@@ -49,7 +49,7 @@ my $took = seconds {
 	# who has had enough can leave
 	my $pid = $more[1]->pid;
 	$local->safe_psql('postgres', "SELECT pg_cancel_backend($pid)");
-	$more[1]->finish(3);
+	$more[1]->finish(30);
 	$more[1]->failed('57014', qr/canceling statement/, 'a cancel ends the wait');
 
 	foreach my $pool (sort keys %stuck)
@@ -186,7 +186,9 @@ like($session->run(q{SELECT pgpool.checkout('awaited', '30 s')}), qr/^\d+$/, 'aw
 like($stuck{silent}->finish(30), qr/^\d+$/, 'awaited: who was there has his, too') or diag($stuck{silent}->error);
 is($local->safe_psql('postgres', q{SELECT connects, connects_failed, closed_stale FROM pgpool.stats WHERE server = 'awaited'}), '2|0|0', 'awaited: none is opened in vain');
 
-$_->start(q{SELECT pgpool.checkout('dropped', '300 ms')}) foreach @more, $stuck{no_backlog};
+$_->start(q{SELECT pgpool.checkout('dropped', '60 s')}) foreach @more, $stuck{no_backlog};
+wait_until($local, connecting('dropped'), '3');
+$local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $_->pid . ')') foreach @more, $stuck{no_backlog};
 $_->finish(30) foreach @more, $stuck{no_backlog};
 is($local->safe_psql('postgres', connecting('dropped')), '3', 'dropped: three attempts without an end');
 $session->run('DROP SERVER dropped CASCADE');

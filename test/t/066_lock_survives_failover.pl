@@ -64,7 +64,7 @@ $other->finish(20);
 # a grant that the replica does not have is none
 my $sender = $primary->safe_psql('postgres', 'SELECT pid FROM pg_stat_replication');
 kill 'STOP', $sender;
-$other->start(q{SELECT pgpool.lock('keeper', 'b', '1 s', '5 s')});
+$other->start(q{SELECT pgpool.lock('keeper', 'b', '5 s', '5 s')});
 usleep(500_000);
 is($other->done, 0, 'while the replica does not confirm, no lock is granted');
 kill 'CONT', $sender;
