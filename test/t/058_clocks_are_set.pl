@@ -61,13 +61,13 @@ foreach my $offset ($hour, -$hour)
 		wait_until($local, "SELECT abs(extract(epoch FROM clock_timestamp()) - @{[ time ]}) < 60");
 		kill 'STOP', $pid if $pid;
 		my $took = seconds {
-			$waiter->start(q{SELECT pgpool.checkout('one', '700 ms')});
+			$waiter->start(q{SELECT pgpool.checkout('one', '2 s')});
 			wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '1');
 			set_clock($offset);
 			$waiter->finish(60);
 		};
 		$waiter->failed('55P03', qr/no free connection|timeout/, "$what: who waits waits for his timeout");
-		cmp_ok($took, '>=', 0.65, "$what: not less");
+		cmp_ok($took, '>=', 1.95, "$what: not less");
 		ok(wait_until($local, "SELECT abs(extract(epoch FROM clock_timestamp()) - @{[ time + $offset ]}) < 60", 't', 20), "$what: it is so");
 		kill 'CONT', $pid if $pid;
 

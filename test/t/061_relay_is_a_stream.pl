@@ -100,22 +100,26 @@ $session->run("SELECT pgpool.checkin($lease)");
 
 # the end of an answer inside OpenSSL, where no event tells of it: the worker finds it
 # all at once, a record of 4 kB in front, and one of its pieces ends in the last record
-# (a pool of its own: the connection is not the first one that has a relay)
+# (a pool of its own: the connection is not the first one that has a relay; a gate, so that
+# the worker is stopped before there is an answer)
 $remote->safe_psql('remote_db', <<'EOT');
 CREATE FUNCTION late(length int) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
-	PERFORM pg_sleep(0.5);
+	PERFORM pg_advisory_xact_lock_shared(7);
 	RAISE NOTICE '%', repeat('n', 4000);
 	RETURN repeat('x', length);
 END $$;
 EOT
+my $gate = PgpxSession->new($remote, dbname => 'remote_db');
 is($session->run("SELECT a FROM pgpool.query('one', 'select 2') $row"), '2', 'the first place is taken');
 $lease = lease($session, 'late');
 foreach my $length (62_000, 63_000, 64_000)
 {
+	$gate->run('SELECT pg_advisory_lock(7)');
 	$session->run("SELECT pgpool.send($lease, 'select late($length)')");
-	wait_until($remote, "SELECT state FROM pg_stat_activity WHERE application_name = 'pgpool_ext/late'", 'active');
+	wait_until($remote, "SELECT wait_event_type FROM pg_stat_activity WHERE application_name = 'pgpool_ext/late'", 'Lock');
 	kill 'STOP', $worker;
+	$gate->run('SELECT pg_advisory_unlock(7)');
 	wait_until($remote, "SELECT state FROM pg_stat_activity WHERE application_name = 'pgpool_ext/late'", 'idle');
 	kill 'CONT', $worker;
 	$session->start("SELECT length(a) FROM pgpool.result($lease) $row");
@@ -147,7 +151,7 @@ ok(wait_until($remote, sub { remote_sessions($remote) }, '0', 20), 'the worker e
 $others[0]->run('SELECT pgpool.checkin_all()');
 is($session->run("SELECT a FROM pgpool.query('one', 'select 7') $row") . $session->error, '7', 'the next worker works');
 
-$_->quit foreach $session, @others;
+$_->quit foreach $session, $gate, @others;
 stats_add_up($local);
 check_invariants($local);
 leak_check($local, $remote);
