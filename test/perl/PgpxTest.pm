@@ -420,7 +420,7 @@ sub one_leased_one_idle
 	$other->run("SELECT pgpool.checkin($second)");
 	return ($lease, map {
 		$local->safe_psql('postgres', "SELECT remote_pid FROM pgpool.connections WHERE server = '$server' AND state IN ($_)")
-	} "'leased'", "'idle', 'owed'");
+	} "'leased'", "'idle', 'owed', 'resetting'");
 }
 
 # A user's session uses a server, which is one assertion: the remote session that is idle then.

@@ -135,7 +135,7 @@ foreach my $server (qw(mine ours))
 		my $kept = lease($renamed, $server);
 
 		is($renamed->run($who), $from, "$server: who logs in at the remote");
-		my $free = $local->safe_psql('postgres', "SELECT remote_pid FROM pgpool.connections WHERE server = '$server' AND state IN ('idle', 'owed')");
+		my $free = $local->safe_psql('postgres', "SELECT remote_pid FROM pgpool.connections WHERE server = '$server' AND state IN ('idle', 'owed', 'resetting')");
 		closes(\%stage, $free, sub { $local->safe_psql($where, $sql) }, "$sql in $where, $server: the free connection closes");
 
 		# who comes to have that name has nothing of the other's, also before the next use
@@ -413,12 +413,17 @@ foreach my $database (qw(tenant1 tenant2))
 }
 
 # --- a connection that is being reset when its rights go is not kept, nor reset for others
-make_pool($local, $remote, server => 'sleepy', options => { pool_size => 1, min_size => 1, reset_command => 'select pg_sleep(3)' });
+my $gate = PgpxSession->new($remote, dbname => 'remote_db');
+$gate->run('SELECT pg_advisory_lock(8)');
+make_pool($local, $remote, server => 'sleepy', options => { pool_size => 1, min_size => 1, operation_timeout => '60 s',
+		reset_command => 'select pg_advisory_xact_lock_shared(8)' });
 is($other->run("SELECT pgpool.exec('sleepy', 'select 1')") . $other->error, '1', 'a reset takes long');
 my $sleepy = "SELECT state FROM pgpool.connections WHERE server = 'sleepy'";
 ok(wait_until($local, $sleepy, 'resetting'), 'and goes on');
 $local->safe_psql('postgres', 'DROP USER MAPPING FOR CURRENT_USER SERVER sleepy');
 is($local->safe_psql('postgres', $sleepy), 'resetting', 'while the user mapping goes');
+$gate->run('SELECT pg_advisory_unlock(8)');
+$gate->quit;
 ok(wait_until($local, $sleepy, '', 60), 'the connection closes when it ends');
 $local->safe_psql('postgres', 'DROP SERVER sleepy CASCADE');
 
@@ -428,9 +433,11 @@ my $tested = "SELECT state FROM pgpool.connections WHERE server = 'tested'";
 my $quiet = $other->run(q{SELECT a FROM pgpool.query('tested', 'select pg_backend_pid()') AS t(a int)});
 ok(wait_until($local, $tested, 'idle'), 'a connection is idle');
 kill 'STOP', $quiet;
-is($other->run(q(SELECT pgpool.try_checkout('tested'))) . $other->error, '', 'a test of it takes long');
-$local->safe_psql('postgres', q(ALTER SERVER tested OPTIONS (ADD application_name 'pgpool_ext tested')));
-is($local->safe_psql('postgres', $tested), 'checking', '.. and goes on while the options change');
+
+# in one go: it is given up after 2 s
+my ($tried, $then) = split /\n/, $other->run(qq(SELECT pgpool.try_checkout('tested'); ALTER SERVER tested OPTIONS (ADD application_name 'pgpool_ext tested'); $tested));
+is($tried . $other->error, '', 'a test of it takes long');
+is($then, 'checking', '.. and goes on while the options change');
 kill 'CONT', $quiet;
 ok(wait_until($local, $tested, '', 30), '.. and the connection closes when it ends');
 $local->safe_psql('postgres', 'DROP SERVER tested CASCADE');

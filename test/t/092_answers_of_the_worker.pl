@@ -122,9 +122,13 @@ make_pool($local, $remote, server => 'tested', options => { pool_size => 1, test
 
 	ok(wait_until($local, q{SELECT state FROM pgpool.connections WHERE server = 'tested'}, 'idle'), 'tested: a connection is idle');
 	kill 'STOP', $pid;
-	is($own->run(q{SELECT pgpool.try_checkout('tested')}) . $own->error, '', 'tested: a try comes to nothing');
-	is($local->safe_psql('postgres', q{SELECT state FROM pgpool.connections WHERE server = 'tested'}), 'checking', 'tested: it is being tested');
-	is($local->safe_psql('postgres', q{SELECT count(*) FROM pgpool.waiters}), 0, 'tested: nobody waits for it');
+
+	# in one go: the test is given up after 2 s
+	my ($tried, $state, $waiting) = split /\n/, $own->run(q{SELECT pgpool.try_checkout('tested');
+		SELECT state FROM pgpool.connections WHERE server = 'tested'; SELECT count(*) FROM pgpool.waiters});
+	is($tried . $own->error, '', 'tested: a try comes to nothing');
+	is($state, 'checking', 'tested: it is being tested');
+	is($waiting, 0, 'tested: nobody waits for it');
 	kill 'CONT', $pid;
 	is($own->run(q{SELECT a FROM pgpool.query('tested', 'select pg_backend_pid()') AS t(a int)}) . $own->error, $pid, 'tested: then it serves');
 	$own->quit;
