@@ -50,8 +50,7 @@ ok( wait_until($local,
 		"SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'pgpool_ext worker' AND pid <> $old_worker",
 		'1'),
 	'a new worker runs');
-is($local->safe_psql('postgres', "SELECT state, restarts FROM pgpool.workers"),
-	'running|1', 'the view shows it');
+ok(wait_until($local, "SELECT state, restarts FROM pgpool.workers", 'running|1'), 'the view shows it');
 
 like($waiters[$_]->finish(20), qr/^\d+$/, "waiter $_ is served by the new worker") foreach 0 .. 1;
 is($waiters[2]->done + $waiters[3]->done, 0, 'the later ones still wait: nobody has overtaken');
