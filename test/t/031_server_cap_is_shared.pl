@@ -5,6 +5,7 @@ use strict;
 use warnings;
 
 use IPC::Run;
+use List::Util qw(min sum);
 use PgpxFakeServer;
 use PgpxTest;
 use PostgreSQL::Test::Utils;
@@ -224,35 +225,44 @@ append_to_file($script, "SELECT a FROM pgpool.query('busy', 'select 1, pg_sleep(
 $remote->safe_psql('postgres', "ALTER ROLE remote_app CONNECTION LIMIT 3");
 $local->safe_psql('postgres', "SELECT pgpool.drain(s, '30 s') FROM unnest('{capped,small}'::text[]) s");
 ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app'", '0'), 'the other servers are drained');
-my (@bench, @out, @err);
 my %clients = (u1 => 12, u2 => 1, u3 => 3);
-foreach my $user (sort keys %clients)
-{
-	push @out, '';
-	push @err, '';
-	push @bench,
-	  IPC::Run::start([ 'pgbench', '-n', '-c', $clients{$user}, '-T', 6, '-f', $script, $local->connstr('postgres') . " user=$user" ],
-		'>', \$out[-1], '2>', \$err[-1]);
-}
 my $watch = PgpxSession->new($remote);
-my ($most, %seen) = (0);
-while (grep { $_->pumpable } @bench)
-{
-	my $now = $watch->run("SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app'");
+my ($most, %done) = (0);
 
-	$most = $now if $now > $most;
-	$_->pump_nb foreach grep { $_->pumpable } @bench;
-	usleep(10_000);
-}
-foreach my $user (sort keys %clients)
+# once more and for longer, where all of them together have done so little that it is the machine
+foreach my $duration (6, 20)
 {
-	my $bench = shift @bench;
+	my (@bench, @out, @err);
 
-	$bench->finish;
-	is($bench->result(0), 0, "$user: ends well") or diag(shift @err);
-	my ($done) = (shift @out) =~ /transactions actually processed: (\d+)/;
-	cmp_ok($done // 0, '>=', 10, "$user: with $clients{$user} clients did $done and did not starve");
+	foreach my $user (sort keys %clients)
+	{
+		push @out, '';
+		push @err, '';
+		push @bench,
+		  IPC::Run::start([ 'pgbench', '-n', '-c', $clients{$user}, '-T', $duration, '-f', $script, $local->connstr('postgres') . " user=$user" ],
+			'>', \$out[-1], '2>', \$err[-1]);
+	}
+	while (grep { $_->pumpable } @bench)
+	{
+		my $now = $watch->run("SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app'");
+
+		$most = $now if $now > $most;
+		$_->pump_nb foreach grep { $_->pumpable } @bench;
+		usleep(10_000);
+	}
+	foreach my $user (sort keys %clients)
+	{
+		my $bench = shift @bench;
+		my ($out, $err) = (\shift @out, \shift @err);
+
+		$bench->finish;
+		is($bench->result(0), 0, "$user: ends well") or diag($$err);
+		$done{$user} = $$out =~ /transactions actually processed: (\d+)/ ? $1 : 0;
+	}
+	note "in $duration s: " . join ', ', map { "$_ $done{$_}" } sort keys %done;
+	last if min(values %done) >= 10 || sum(values %done) > 400;
 }
+cmp_ok($done{$_}, '>=', 10, "$_: with $clients{$_} clients did $done{$_} and did not starve") foreach sort keys %clients;
 cmp_ok($most, '<=', 3, "the remote had $most sessions at most");
 is($local->safe_psql('postgres', "SELECT sum(connects_failed) FROM pgpool.stats WHERE server = 'busy'"),
 	'0', 'and never had to refuse one');

@@ -56,6 +56,7 @@ make_pool($local, $remote, server => 'timed', options => { pool_size => 1, lease
 foreach my $in_query (0, 1)
 {
 	my $what = $in_query ? 'timed, in a query' : 'timed, idle';
+	my $delay = delay_begin();
 
 	$lease = lease($holder, 'timed');
 	my $leased_at = "SELECT leased_at FROM pgpool.leases WHERE lease =";
@@ -64,8 +65,9 @@ foreach my $in_query (0, 1)
 	$holder->start("SELECT pgpool.exec($lease, 'select pg_sleep(300)')") if $in_query;
 	$others[0]->start("SELECT pgpool.checkout('timed', '30 s')");
 	my $next = $others[0]->finish;
+	$delay = delay_end($delay);
 	cmp_ok($others[0]->run("SELECT extract(epoch FROM ($leased_at $next) - '$start')"),
-		'<', 0.7 + 1, "$what: the place is free within a second");
+		'<', 0.7 + 1 + $delay, "$what: the place is free within a second");
 	like($next, qr/^\d+$/, "$what: and the next in the queue has it");
 	my $remote_pid = remote_pid($others[0], $next);
 	isnt($remote_pid, $pid, "$what: with another connection");

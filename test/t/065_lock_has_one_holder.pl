@@ -206,9 +206,11 @@ contend($_) foreach @nodes;
 
 # --- one fault after the other, each while a session of the server has the lock:
 # name, server, how long holders keep it, and what is done to that server, to the
-# session that holds the lock, whose token this is, beside the other server.
+# session that holds the lock, whose token this is, beside the other server, with this
+# worker.  It has to begin before the holder ends by itself, and for some by the ttl
+# earlier.
 my @faults = (
-	[ 'holder ended', 0, 1, sub { my ($node, $pid, $token) = @_;
+	[ 'holder ended', 0, 2, sub { my ($node, $pid, $token) = @_;
 		ok(terminate($node, $pid), 'the session has ended');
 		is(noted($node, $token, 'valid_at_end IS NULL'), 't', 'while it held the lock') } ],
 
@@ -219,8 +221,7 @@ my @faults = (
 		wait_for_others('another one takes it meanwhile', $token, $other);
 		kill 'CONT', reverse @stopped;
 		has_noted($node, $token, 'valid_at_end, fenced', 'f|55000', 'the holder knows of its loss, and its fenced write is refused') } ],
-	[ 'worker stopped', 0, 2.2, sub { my ($node, $pid, $token, $other) = @_;
-		my $worker = worker_pid($node);
+	[ 'worker stopped', 0, 3, sub { my ($node, $pid, $token, $other, $worker) = @_;
 		kill 'STOP', $worker;
 		wait_for_others('another one takes it meanwhile', $token, $other);
 		kill 'CONT', $worker;
@@ -230,7 +231,7 @@ my @faults = (
 		wait_for_others('another one takes it meanwhile', $token, $other);
 		$proxy->tell('pass');
 		has_noted($node, $token, 'valid_at_end, fenced', 'f|55000', 'the holder knows of its loss, and its fenced write is refused') } ],
-	[ 'contender cut off', 0, 2.5, sub { my ($node, $pid, $token) = @_;
+	[ 'contender cut off', 0, 3.5, sub { my ($node, $pid, $token) = @_;
 		$proxy->tell('freeze');
 		usleep(1_500_000);
 		is(later($token, @nodes), 0, 'nobody gets it meanwhile');
@@ -247,17 +248,17 @@ my @faults = (
 	[ 'reply lost', 1, 0.2, sub {
 		$proxy->tell("swallow $question");
 		ok(wait_until($nodes[0], sub { $proxy->tell('look') }, 'pass', 20), 'an answer was lost') } ],
-	[ 'worker ended', 1, 0.4, sub { my ($node) = @_;
-		ok(terminate($node, worker_pid($node)), 'the worker has ended') } ],
+	[ 'worker ended', 1, 0.4, sub { my ($node, $pid, $token, $other, $worker) = @_;
+		ok(terminate($node, $worker), 'the worker has ended') } ],
 	[ 'remote restarted', 0, 0.4, sub { $remote->restart } ],
 	[ 'remote crashed', 1, 0.4, sub { crash($remote) } ],
-	[ 'server restarted', 0, 1, sub { my ($node, $pid, $token) = @_;
+	[ 'server restarted', 0, 2, sub { my ($node, $pid, $token) = @_;
 		started($node, 'restart');
 		is(noted($node, $token, 'valid_at_end IS NULL'), 't', 'while its session held the lock') } ],
-	[ 'server crashed', 1, 1, sub { my ($node, $pid, $token) = @_;
+	[ 'server crashed', 1, 2, sub { my ($node, $pid, $token) = @_;
 		crash($node);
 		is(noted($node, $token, 'valid_at_end IS NULL'), 't', 'while its session held the lock') } ],
-	[ 'holder killed by the system', 0, 1, sub { my ($node, $pid, $token) = @_;
+	[ 'holder killed by the system', 0, 2, sub { my ($node, $pid, $token) = @_;
 		is(kill('KILL', $pid), 1, 'the session is killed');
 		ok(wait_until($node, 'SELECT 1', 1), 'the server is up again');
 		is(noted($node, $token, 'valid_at_end IS NULL'), 't', 'while it held the lock') } ]);
@@ -267,8 +268,7 @@ my @moves = (
 	[ 'clock moved forward by an hour', 0, 2.5, sub { my ($node, $pid, $token) = @_;
 		move_clock($hour);
 		has_noted($node, $token, "valid_at_end, ended - began > '30 min'", 't|t', 'the holder keeps the lock') } ],
-	[ 'clock moved back by an hour, and the worker stopped', 0, 2.5, sub { my ($node, $pid, $token, $other) = @_;
-		my $worker = worker_pid($node);
+	[ 'clock moved back by an hour, and the worker stopped', 0, 3, sub { my ($node, $pid, $token, $other, $worker) = @_;
 		kill 'STOP', $worker;
 		move_clock(0);
 		wait_for_others('another one takes it meanwhile', $token, $other);
@@ -282,9 +282,11 @@ foreach my $fault (@faults)
 	my $node = $nodes[$which];
 
 	note "--- $name";
+	my $worker;
+	wait_until($node, sub { ($worker = worker_pid($node)) ne '' ? 1 : 0 }, 1, 30) or die 'no worker';
 	hold($hold);
 	my ($token, $pid) = wait_for_holder($node, $name, $hold);
-	$do->($node, $pid, $token, $nodes[ 1 - $which ]);
+	$do->($node, $pid, $token, $nodes[ 1 - $which ], $worker);
 	foreach my $other (@nodes)
 	{
 		# sessions that have ended with their server
@@ -304,7 +306,7 @@ foreach my $fault (@faults)
 # --- and the bulk of it, undisturbed but for replies that are lost, and the clock
 my @offsets = ($hour, 0, -$hour);
 my ($lost, $moved) = (0, 0);
-while ($moved < @offsets || (all_acquired() < $wanted && time - $began < 400))
+while ($moved < @offsets || (all_acquired() < $wanted && time - $began < 1200))
 {
 	$proxy->tell("swallow $question"), $lost++ if $proxy->tell('look') eq 'pass';
 	set_clock($nodes[0], $offsets[ $moved % @offsets ]) if clock_library();
