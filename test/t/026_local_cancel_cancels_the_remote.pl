@@ -74,6 +74,18 @@ $session->fails("SELECT * FROM pgpool.query($lease, 'select ''x'', generate_seri
 	'22P02', qr/invalid input syntax/, 'an error in mid-result of an endless result');
 usable('error in an endless result');
 
+# a lease shows what is being cancelled
+$session->start("SELECT pgpool.exec($lease, 'select pg_sleep(300)')");
+ok(wait_until($remote, $running, '1'), 'a statement runs');
+my $stopped = $local->safe_psql('postgres', "SELECT remote_pid FROM pgpool.connections WHERE lease = $lease");
+kill 'STOP', $stopped;
+$local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $session->pid . ')');
+ok(wait_until($local, "SELECT state FROM pgpool.leases WHERE lease = $lease", 'cancelling', 30), 'while the remote has not ended it, it is being cancelled');
+kill 'CONT', $stopped;
+$session->finish(30);
+$session->failed('57014', qr/canceling statement/, 'a cancel ends it');
+usable('a remote that was stopped');
+
 # returned right after a cancel, without one more statement
 $session->run("BEGIN; SET LOCAL statement_timeout = '100ms';\nSELECT pgpool.exec($lease, 'select pg_sleep(300)');\n"
 	  . "ROLLBACK; SELECT pgpool.checkin($lease)");
