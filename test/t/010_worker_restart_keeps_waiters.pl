@@ -30,16 +30,7 @@ ok( wait_until($local,
 		"SELECT count(*) FROM pgpool.leases WHERE state = 'active'", '6'),
 	'queries run on six leases');
 my $old_worker = worker_pid($local);
-my $delay = delay_begin();
 ok(terminate($local, $old_worker), 'the worker ends when it is terminated');
-
-# it has 200 ms for all cancels: if the machine was so late that they may not have been
-# enough, a remote that does not look would be busy for minutes
-if (delay_end($delay, 1) > 0.02)
-{
-	note 'ended there, as the machine was late: '
-	  . $remote->safe_psql('postgres', "SELECT count(pg_terminate_backend(pid, 20000)) FROM pg_stat_activity WHERE query ~ 'pg_sleep.300' AND state = 'active' AND pid <> pg_backend_pid()");
-}
 
 foreach my $session (@busy)
 {

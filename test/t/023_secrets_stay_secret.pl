@@ -144,7 +144,18 @@ $boss->run(q{SELECT pgpool.discard(pgpool.checkout('emptied'))});
 ok(wait_until($local, q{SELECT total FROM pgpool.pools WHERE server = 'emptied'}, 0), 'a pool is empty');
 is($contexts->(), $known + 1, '.. and the worker knows how it would connect');
 $local->safe_psql('postgres', 'DROP SERVER emptied CASCADE');
-ok(wait_until($local, sub { $contexts->() }, $known, 10), '.. until it is dropped');
+ok(wait_until($local, sub { $contexts->() }, $known, 30), '.. until it is dropped');
+
+# a lock is pinged and released with them, also when its server has gone
+make_pool($local, $remote, server => 'locked');
+$boss->run(q{SELECT pgpool.lock_setup('locked')});
+my $owner = PgpxSession->new($local);
+like($owner->run(q{SELECT pgpool.lock('locked', 'a')}), qr/^\d+$/, 'a lock is held');
+$local->safe_psql('postgres', 'DROP SERVER locked CASCADE');
+ok(wait_until($local, q{SELECT count(*) FROM pgpool.connections WHERE server = 'locked'}, 0), '.. whose server is dropped');
+is($contexts->(), $known + 1, '.. and the worker still knows how to connect');
+$owner->quit;
+ok(wait_until($local, sub { $contexts->() }, $known, 30), '.. until it is released');
 $_->quit foreach $boss, $app;
 stats_add_up($local);
 cmp_ok($contexts->(), '>', 0, 'the worker has what pools connect with');
