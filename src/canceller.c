@@ -29,6 +29,7 @@
 #include "port/pg_bswap.h"
 #include "storage/fd.h"
 
+#include "login.h"
 #include "task.h"
 
 #define CANCEL_REQUEST_CODE ((1234 << 16) | 5678)

@@ -22,6 +22,7 @@
 #include "utils/memutils.h"
 
 #include "guc.h"
+#include "login.h"
 
 /* A round trip that leaves nothing behind. */
 #define CHECK_QUERY "SELECT 1"

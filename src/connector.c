@@ -17,6 +17,7 @@
 
 #include "guc.h"
 #include "libpq_text.h"
+#include "login.h"
 
 static void stepped(void *owner, PostgresPollingStatusType status, int sqlstate,
 					const char *failure);

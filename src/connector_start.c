@@ -18,6 +18,7 @@
 #include "mb/pg_wchar.h"
 
 #include "guc.h"
+#include "login.h"
 
 #define NOTE(to, text) \
 	strlcpy(to, (text) != NULL ? (text) : "", sizeof(to))

@@ -14,6 +14,8 @@
 
 #include "utils/memutils.h"
 
+#include "login.h"
+
 /* Ours, at the end: application_name, where to go, the end of the list. */
 #define MAX_OWN 5
 

@@ -10,7 +10,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "worker.h"
+#include "login.h"
 
 #include "lib/stringinfo.h"
 #include "utils/memutils.h"

@@ -37,7 +37,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "worker.h"
+#include "login.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -17,6 +17,8 @@
 
 #include "storage/fd.h"
 
+#include "login.h"
+
 /*
  * A grant or a ping that a crash or failover of the remote could undo is none:
  * two servers would hold the lock.  Nobody else's operators are to be found.  A

@@ -30,6 +30,7 @@
 #include "utils/memutils.h"
 
 #include "guc.h"
+#include "login.h"
 
 int			pgpx_worker_index = -1;
 uint64		pgpx_worker_epoch = 0;

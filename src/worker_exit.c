@@ -21,6 +21,7 @@
 #include "utils/memutils.h"
 
 #include "busy_poll.h"
+#include "login.h"
 #include "task.h"
 
 /* How long all cancels together may take, and when they are sent again. */
