@@ -186,8 +186,7 @@ again:
 		 * Options that came before the grant are seen, since the lock was held
 		 * when the queue was left; those that come now could as well come later.
 		 */
-		c->granted_ours = ticket->granted_version == ticket->options_version;
-		c->stale = !c->granted_ours ||
+		c->stale = ticket->granted_version != ticket->options_version ||
 			pool->options_version != ticket->options_version;
 		return true;
 	}

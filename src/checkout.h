@@ -30,8 +30,7 @@ typedef struct PgpxCheckout
 	PgpxTime	waited;
 	uint64		told_epoch;		/* worker and version that we sent the */
 	uint64		told_version;	/* conninfo for */
-	bool		granted_ours;	/* it was granted under options that we had read */
-	bool		stale;			/* .. or the pool has others than those by now */
+	bool		stale;			/* granted under others than we had read, or there are new ones */
 	const PgpxStatement *statement; /* that it is for; NULL: unknown */
 } PgpxCheckout;
 

@@ -149,7 +149,6 @@ is_late(const PgpxCheckout *c)
 static bool
 renew_target(PgpxCheckout *c, PgpxLease *lease)
 {
-	PgpxFingerprint before = c->target->fingerprint;
 	PgpxPool   *pool;
 	bool		ours;
 
@@ -158,14 +157,6 @@ renew_target(PgpxCheckout *c, PgpxLease *lease)
 	pgpx_target_pin(c->target);
 	pgpx_target_unpin(lease->target);
 	lease->target = c->target;
-	if (c->granted_ours &&
-		memcmp(&before, &c->target->fingerprint, sizeof(before)) == 0)
-	{
-		/* only somebody else has other ones */
-		c->stale = false;
-		return true;
-	}
-
 	pool = pgpx_pool_lock(c->target->pool, c->target->pool_id);
 	if (pool == NULL)
 		return false;
