@@ -352,7 +352,7 @@ condition(PgpxLease *lease, PgpxEnd end, bool may_wait, int *owed,
 	PgpxWire   *wire = &lease->kept->wire;
 	bool		usable = in_step(lease);
 
-	if (usable && !pgpx_wire_at_boundary(wire))
+	if (usable && wire->phase != PGPX_WIRE_IDLE)
 	{
 		*reason = end == PGPX_END_DISCARD ? PGPX_CLOSE_DISCARDED :
 											PGPX_CLOSE_HOLDER_DIED;
@@ -366,6 +366,12 @@ condition(PgpxLease *lease, PgpxEnd end, bool may_wait, int *owed,
 	if (usable && wire->tx != 'I')
 	{
 		*reason = PGPX_CLOSE_HOLDER_DIED;
+		return PGPX_GIVE_CLOSE;
+	}
+	if (usable && !pgpx_wire_at_boundary(wire))
+	{
+		/* half a notice, say: nothing runs that would have to be cancelled */
+		*reason = PGPX_CLOSE_BROKEN;
 		return PGPX_GIVE_CLOSE;
 	}
 	if (!usable || !reset_restores(lease))

@@ -234,6 +234,7 @@ is($session->run(q{SELECT a FROM pgpool.query(:lease, 'select 1') AS t(a int)}),
 $session->fails(q{SET statement_timeout = '300 ms'; SELECT pgpool.exec(:lease, 'select 1')}, '57014', qr/statement timeout/, 'who waits for the rest can leave');
 is($local->safe_psql('postgres', q{SELECT state FROM pgpool.leases WHERE server = 'patient_behind'}), 'idle', 'nothing runs that would have to be cancelled');
 $session->run('RESET statement_timeout; SELECT pgpool.checkin_all()');
+ok(wait_until($local, q{SELECT concat_ws(' ', closed_broken, closed_holder_died, cancels) FROM pgpool.stats WHERE server = 'patient_behind'}, '1 0 0'), '.. nor is anything, when the connection comes back');
 
 # behind the end of a statement that was cancelled: it is waited for, which can be left
 $session->run(q{SELECT pgpool.checkout('patient_late') AS lease \gset});
