@@ -350,6 +350,7 @@ DISCARD ALL;
 SELECT pgpool.exec('locker', 'DROP TABLE pgpool_lock.pings');
 SELECT test.err($$SELECT pgpool.lock('locker', 'a')$$);
 SELECT pgpool.lock_setup('locker');
+SELECT test.wait_for('SELECT count(*) = 0 FROM pgpool.locks');
 SELECT count(pgpool.try_lock('locker', 'many ' || n)) FROM generate_series(1, current_setting('pgpool_ext.max_locks')::int) AS n;
 SELECT test.err($$SELECT pgpool.try_lock('locker', 'one more')$$);
 SELECT pgpool.check_invariants();
