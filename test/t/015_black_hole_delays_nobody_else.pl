@@ -158,6 +158,16 @@ is(accepted(), 1, 'and is asked');
 $local->safe_psql('postgres', q{SELECT pgpool.lock_setup('no_backlog_first')});
 my $token = $session->run(q{SELECT pgpool.lock('no_backlog_first', 'a', ttl => '1 min')});
 ok(wait_until($local, q{SELECT count(*) FROM pgpool.locks WHERE last_ping > '-infinity'}, '1'), 'a lock is pinged where the pool has found its remote');
+
+# after a ping that fails the next one begins at the first host, which drops packets
+my $failed = qr/cannot ping the locks of server "no_backlog_first"/;
+my $again = qr/pings the locks of server "no_backlog_first" of database "postgres" again/;
+my $log = -s $local->logfile;
+$remote->safe_psql('remote_db', 'ALTER TABLE pgpool_lock.locks RENAME expires TO elapses');
+ok(wait_until($local, sub { slurp_file($local->logfile, $log) =~ $failed ? 1 : 0 }, 1), 'a ping fails');
+$remote->safe_psql('remote_db', 'ALTER TABLE pgpool_lock.locks RENAME elapses TO expires');
+ok(wait_until($local, sub { slurp_file($local->logfile, $log) =~ $again ? 1 : 0 }, 1), 'and comes back from a host that drops packets to one that answers');
+is($session->run("SELECT pgpool.lock_valid('no_backlog_first', 'a', $token)"), 't', 'before the lock has run out');
 is($session->run("SELECT pgpool.unlock('no_backlog_first', 'a', $token)") . $session->error, 't', 'and is released');
 $session->run('SELECT pgpool.checkin_all()');
 
