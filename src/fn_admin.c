@@ -215,6 +215,7 @@ pgpx_drain(PG_FUNCTION_ARGS)
 	PgpxTime	deadline = pgpx_arg_deadline(fcinfo, 1);
 
 	pause_servers(servers, true, true);
+	PGPX_DEBUG_POINT("draining");
 	for (;;)
 	{
 		each_pool(servers, drain_action);

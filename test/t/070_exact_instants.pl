@@ -499,6 +499,22 @@ sub released
 	return wait_until($local, "SELECT (SELECT count(*) FROM pgpool.locks) = 0 AND $free", 't', 10) ? '' : "$name: it is not released\n";
 }
 
+# Who drains a pool ends before it has closed anything: the worker does.
+{
+	my ($session, $drains) = map { PgpxSession->new($local) } 1 .. 2;
+
+	make_pool($local, $remote, server => 'drained', options => { idle_timeout => '3s' });
+	disarm();
+	$drains->run("SET pgpool_ext.debug_point = 'draining exit'");
+	$session->run(q{SELECT pgpool.exec('drained', 'select 1')});
+	$drains->run(q{SELECT pgpool.drain('drained', '1 min')});
+	ok(reached('draining'), 'a session is about to close what a pool has');
+	ok(wait_until($local, q{SELECT closed_drained FROM pgpool.stats WHERE server = 'drained'}, 1), 'it ends, and the worker does it');
+	$local->safe_psql('postgres', q{SELECT pgpool.resume('drained')});
+	is($session->run(q{SELECT pgpool.exec('drained', 'select 1')}), '1', 'resumed, the pool works');
+	$_->quit foreach $session, $drains;
+}
+
 # The remote has granted it, and the session ends, or fails, before it has taken that in.
 foreach my $action (qw(error exit))
 {
