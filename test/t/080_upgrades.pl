@@ -49,11 +49,11 @@ done_testing();
 sub everything
 {
 	return split /\n/, $local->safe_psql('postgres', <<'EOT');
-SELECT relname || ' ' || (xpath('/row/n/text()', query_to_xml('SELECT count(*) AS n FROM ' || oid::regclass, false, false, '')))[1]
-FROM pg_class WHERE relnamespace = 'pg_catalog'::regnamespace AND relkind = 'r' AND relname !~ 'statistic|subscription|largeobject'
-UNION ALL SELECT nspname FROM pg_namespace WHERE nspname !~ '^pg_(toast_)?temp'
+SELECT format('SELECT %L || count(*) FROM %s', relname || ' ', oid::regclass)
+FROM pg_class WHERE relnamespace = 'pg_catalog'::regnamespace AND relkind = 'r' AND relname !~ 'statistic|subscription|largeobject' \gexec
+SELECT nspname FROM pg_namespace WHERE nspname !~ '^pg_(toast_)?temp'
 UNION ALL SELECT proname FROM pg_proc WHERE pronamespace <> 'pg_catalog'::regnamespace
-UNION ALL SELECT relname FROM pg_class WHERE relnamespace NOT IN ('pg_catalog'::regnamespace, 'pg_toast'::regnamespace)
+UNION ALL SELECT relname FROM pg_class WHERE relnamespace NOT IN ('pg_catalog'::regnamespace, 'pg_toast'::regnamespace);
 EOT
 }
 
