@@ -58,7 +58,7 @@ endif
 
 .PHONY: all install uninstall installcheck clean distclean
 .PHONY: help deps test test-one demo bench lint format dist deb check-deb
-.PHONY: model model-deep fuzz stress soak coverage analyze check-points
+.PHONY: model model-deep fuzz stress soak mutants coverage analyze check-points
 .PHONY: check-assert check-asan check-ubsan check-valgrind check-versions
 
 help:
@@ -73,6 +73,8 @@ help:
 	@echo "fuzz           SECONDS= of hostile input for each harness"
 	@echo "stress         SECONDS= of random operations and faults; SEED="
 	@echo "soak           HOURS= of load, with a fault every ten seconds"
+	@echo "mutants        take each rule away, and see that a test notices: hours; JOBS="
+	@echo "               test/mutants/run FILE for those of one file"
 	@echo "coverage       which lines of src/ the tests run; SUITES= T="
 	@echo "check-points   what happens at exact instants, in a build with debug points"
 	@echo "check-assert   regress and isolation in a server with assertions, built"
@@ -119,6 +121,10 @@ stress: deps
 HOURS ?= 1
 soak: deps
 	@test/soak/run $(HOURS) $(SEED)
+
+# take rules away: a test has to notice
+mutants: deps
+	@test/mutants/run
 
 coverage: deps
 	@test/coverage/run $(SUITES) $(if $(T),T=$(T))

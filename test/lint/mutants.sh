@@ -1,0 +1,5 @@
+#!/usr/bin/env bash
+# The rules that test/mutants takes away are still in the sources, word for word.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+exec perl test/mutants/mutate.pl check
