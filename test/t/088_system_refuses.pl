@@ -195,6 +195,12 @@ foreach my $function (qw(send recv))
 		is($fresh->run("RESET statement_timeout; SELECT a FROM pgpool.query($lease, 'select pg_backend_pid()') AS t(a int)") . $fresh->error, $pid, "$sql: the lease is as good as before");
 	}
 	is($remote->safe_psql('remote_db', 'SELECT count(*) FROM taken'), '0', 'and nothing has run');
+
+	# nor does anybody wait for the end of a reset of which something is missing
+	fail_next($local, 'send', who => 'session', errno => EAGAIN, times => 1_000_000_000);
+	$fresh->run("SELECT pgpool.checkin($lease)");
+	unlink PgpxFailing::order($local);
+	is($fresh->error . $local->safe_psql('postgres', "SELECT count(*) FROM pgpool.connections WHERE remote_pid = $pid AND state <> 'closing'"), '0', 'a reset that cannot be sent: the connection closes');
 	$fresh->quit;
 }
 
