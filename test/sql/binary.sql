@@ -26,6 +26,10 @@ SET DateStyle = 'German, DMY'; SET IntervalStyle = 'iso_8601'; SET extra_float_d
 CREATE TEMP TABLE third AS SELECT * FROM pgpool.query('fast', :'sql') AS t(:columns);
 RESET DateStyle; RESET IntervalStyle; RESET extra_float_digits; RESET TimeZone; RESET bytea_output;
 SELECT count(*) FROM (SELECT row_number() OVER () AS k, h FROM here h) AS h JOIN (SELECT row_number() OVER () AS k, s FROM third s) AS s USING (k) WHERE h.h *= s.s;
+-- a precision is that of the column here
+\set fine 'select time ''12:00:00.123456'', timestamp ''2026-01-01 12:00:00.987654'', timestamptz ''2026-01-01 12:00:00.987654Z'' from generate_series(1, 1000)'
+SELECT a, b, c AT TIME ZONE 'UTC' AS c, count(*) FROM pgpool.query('fast', :'fine') AS t(a time(2), b timestamp(0), c timestamptz(1)) GROUP BY a, b, c;
+SELECT a, b, c AT TIME ZONE 'UTC' AS c, count(*) FROM pgpool.query('fast', :'fine') AS t(a time(2), b timestamp(0), c timestamptz(1)) GROUP BY a, b, c;
 -- parameters, and query_as
 SELECT sum(a) FROM pgpool.query('fast', 'select generate_series(1, $1::int)', '1000') AS t(a int);
 SELECT sum(a) FROM pgpool.query('fast', 'select generate_series(1, $1::int)', '1000') AS t(a int);

@@ -295,6 +295,24 @@ CREATE SERVER options_other FOREIGN DATA WRAPPER options_wrapper;
 SELECT r.* FROM pg_temp.try_name('options_other') AS r;
 DROP FOREIGN DATA WRAPPER options_wrapper CASCADE;
 
+-- one of a known name, whose options nobody has checked
+CREATE FOREIGN DATA WRAPPER postgres_fdw;
+CREATE SERVER options_other FOREIGN DATA WRAPPER postgres_fdw
+    OPTIONS (replication 'database');
+CREATE USER MAPPING FOR CURRENT_USER SERVER options_other;
+SELECT r.* FROM pg_temp.try_name('options_other') AS r;
+ALTER SERVER options_other
+    OPTIONS (DROP replication, ADD use_scram_passthrough 'true');
+SELECT r.* FROM pg_temp.try_name('options_other') AS r;
+ALTER SERVER options_other OPTIONS (SET use_scram_passthrough 'false');
+ALTER USER MAPPING FOR CURRENT_USER SERVER options_other
+    OPTIONS (ADD use_scram_passthrough 'maybe');
+SELECT r.* FROM pg_temp.try_name('options_other') AS r;
+ALTER USER MAPPING FOR CURRENT_USER SERVER options_other
+    OPTIONS (SET use_scram_passthrough 'false', ADD host '127.0.0.1');
+SELECT r.* FROM pg_temp.try_name('options_other') AS r;
+DROP FOREIGN DATA WRAPPER postgres_fdw CASCADE;
+
 -- no USAGE, no mapping, no password
 SET ROLE regress_pgpool_user;
 SELECT r.* FROM pg_temp.try_name('options_owned') AS r;

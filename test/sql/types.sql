@@ -187,6 +187,7 @@ SHOW datestyle;
 SHOW intervalstyle;
 -- but for instants: which zone an abbreviation means differs from place to place
 SELECT test.err(format('SELECT * FROM pgpool.query(%s, ''select 1, now()'') AS t(a int, b tstzrange[])', :lease));
+SELECT test.err(format('SELECT * FROM pgpool.query(%s, ''select now()'') AS t(a %s)', :lease, type)) FROM unnest('{tstzmultirange,pg_stat_archiver}'::text[]) AS type;
 SELECT * FROM pgpool.query(:lease, 'select ''2026-02-01 12:00+00''::timestamptz at time zone ''utc''') AS t(a timestamp);
 SELECT pgpool.exec(:lease, 'reset datestyle; reset intervalstyle');
 -- another encoding is refused, until the lease is returned

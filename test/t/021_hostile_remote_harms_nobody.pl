@@ -35,10 +35,14 @@ my %answers = (
 	error_empty => [ sub { failure, ready }, 'HV000', qr/without a message/ ],
 	error_success => [ sub { failure(S => 'ERROR', C => '00000', M => 'fine'), ready }, 'HV000', qr/fine/ ],
 	error_strange => [ sub { failure(C => "x\n%s", M => "\xFF%n%s"), ready }, 'HV000', qr/\?%n%s/ ],
+	error_short => [ sub { failure(C => '220', M => 'short'), ready }, 'HV000', qr/short/ ],
+	error_long => [ sub { failure(C => '220011', M => 'long'), ready }, 'HV000', qr/long/ ],
+	error_large => [ sub { failure(M => 'x' . "\xC3\xA9" x 40_000), ready }, 'HV000', qr/ x(?:(?:\xC3\xA9){127}){258}\xC3\xA9$/m ],
 	error_class => [ sub { failure(C => '54000', M => 'too large'), ready }, '54000' ],
 	error_internal => [ sub { failure(C => 'XX000', M => 'unexpected'), ready }, 'XX000' ],
 	error_unended => [ sub { message('E', 'Mno end'), ready }, '(?:HV000|08006)' ],
 	error_fatal => [ sub { failure(S => 'FATAL', V => 'FATAL', C => '57P01', M => 'bye') }, '08006', qr/remote server said: bye/ ],
+	error_last => [ sub { failure(S => 'FATAL', V => 'FATAL', C => '57P01', M => 'bye'), ready }, '08006', qr/remote server said: bye/ ],
 );
 
 # After a right answer, while the connection is nobody's.

@@ -60,16 +60,19 @@ like($log, qr/pgpool_ext connected to server/, 'the log tells of connections');
 like($log, qr/password authentication failed/, 'and of failures');
 unlike($log, qr/\Q$_\E/, 'and of no password') foreach $REMOTE_APP_PASSWORD, $wrong;
 
-SKIP:
+# How many pieces of shared memory, which is a file that some other user of the machine might
+# get at, have this in them?  undef: they cannot be read.
+sub in_shared
 {
-	# Shared memory is a file that some other user of the machine might get at.
-	my @segments = grep { -r } glob '/proc/' . worker_pid($local) . '/maps';
-	skip 'no /proc', 1 unless @segments;
-	my $found = 0;
-	foreach my $line (grep { m{rw-s } } split /\n/, slurp_file($segments[0]))
+	my ($what, $unless) = @_;
+	my $pid = worker_pid($local);
+	my ($found, $read) = (0, 0);
+
+	return if !-r "/proc/$pid/maps";
+	foreach my $line (grep { m{rw-s } } split /\n/, slurp_file("/proc/$pid/maps"))
 	{
 		my ($from, $to) = map { hex } $line =~ /^(\w+)-(\w+)/;
-		my ($pid, $memory) = (worker_pid($local), '');
+		my $memory = '';
 
 		open my $fh, '<:raw', "/proc/$pid/mem" or next;
 		next unless sysseek $fh, $from, 0;
@@ -78,13 +81,34 @@ SKIP:
 			my $tail = substr $memory, -64;
 
 			sysread($fh, $memory, $to - $at < 1 << 20 ? $to - $at : 1 << 20) or last;
+			$read++;
 			$memory = $tail . $memory;
-
-			# the catalog's own pages have it, and they are not ours
-			$found++ if $memory =~ /\Q$wrong\E/ && $memory !~ /password=\Q$wrong\E/;
+			$found++ if $memory =~ /\Q$what\E/ && !(defined $unless && $memory =~ /\Q$unless\E/);
 		}
 	}
-	is($found, 0, 'nor does shared memory');
+	return $read > 0 ? $found : undef;
+}
+
+SKIP:
+{
+	skip 'no /proc', 1 unless defined in_shared($wrong);
+
+	# the catalog's own pages have it, and they are not ours
+	is(in_shared($wrong, "password=$wrong"), 0, 'nor does shared memory');
+
+	# what is laid there for others to send is taken away (in pieces here, since views show queries)
+	my @leases = map { lease($boss, 'shard1') } 1 .. 2;
+	my $waiter = PgpxSession->new($local);
+	my $value = 'for the remote alone';
+
+	$waiter->start(q{SELECT length(a) FROM pgpool.query('shard1', 'select $1', 'for the ' || 'remote alone') AS t(a text)});
+	ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '1'), 'a statement waits with a value');
+	cmp_ok(in_shared($value), '>', 0, '.. which is there for who sends it');
+	$boss->run("SELECT pgpool.checkin($leases[0])");
+	is($waiter->finish(30) . $waiter->error, length $value, '.. and is sent');
+	is(in_shared($value), 0, '.. and is there no more');
+	$boss->run("SELECT pgpool.checkin($leases[1])");
+	$waiter->quit;
 }
 
 # --- who may use what ---------------------------------------------------------

@@ -240,6 +240,15 @@ $local->safe_psql('postgres', q(ROLLBACK PREPARED 'three'));
 	$other->run('ROLLBACK');
 	ok(wait_until($local, q(SELECT count(*) FROM pgpool.pools WHERE server = 'everybody'), '0', 20), '.. whose pool ends, too');
 	$local->safe_psql('postgres', 'DROP USER MAPPING FOR member SERVER everybody');
+
+	# what a role or the wrapper is for now is no other transaction's business either
+	foreach my $own ('ALTER ROLE member SUPERUSER', 'ALTER FOREIGN DATA WRAPPER pgpool_fdw NO VALIDATOR')
+	{
+		$other->run("BEGIN; $own; SET LOCAL ROLE member");
+		is($other->run(q(SELECT pgpool.exec('everybody', 'select 1'))) . $other->error, '1', "$own: its own statement goes");
+		$other->run('ROLLBACK');
+		ok(wait_until($local, q(SELECT count(*) FROM pgpool.pools WHERE server = 'everybody'), '0', 20), '.. through a pool of its own, which ends');
+	}
 	$local->safe_psql('postgres', 'REVOKE USAGE ON FOREIGN SERVER everybody FROM PUBLIC');
 }
 

@@ -22,8 +22,8 @@ my %answers = (
 	reset_twice => [ sub { ($reset) x 2, $_[0]->answer('7') }, '08006' ],
 	rows_of_the_reset => [ sub { message('1', ''), message('2', ''), row('666'), done('SELECT 1'), $_[0]->answer('7') }, '08006' ],
 	answer_of_nobody => [ sub { $reset, ($_[0]->answer('7')) x 2 }, '08006' ],
-	notices => [ sub { message('N', "SWARNING\0C01000\0Mof the one before\0\0"), $reset, $_[0]->answer('7') }, '7' ],
-	changed => [ sub { message('S', "DateStyle\0German, DMY\0"), $reset, $_[0]->answer('7') }, '7' ],
+	notices => [ sub { map({ message('N', "SWARNING\0C01000\0Mof the one before\0\0"), $_ } message('1', ''), message('2', ''), done('DISCARD ALL')), $_[0]->answer('7') }, '7' ],
+	changed => [ sub { message('S', "DateStyle\0German, DMY\0"), $reset, $_[0]->answer('01/02/2020') }, '2020-01-02', 'a date' ],
 	failing => [ sub { $reset, failure(S => 'ERROR', C => '22012', M => 'division by zero'), ready }, '22012' ],
 );
 my $go = PostgreSQL::Test::Utils::tempdir . '/go';
@@ -398,7 +398,7 @@ CREATE USER MAPPING FOR CURRENT_USER SERVER s_$what OPTIONS (user 'somebody', pa
 EOT
 	$lease = lease($first, "s_$what");
 	$first->run("SELECT * FROM pgpool.query($lease, 'select 1') AS t(a text)");
-	$second->start(query("s_$what", 'select 1', 'a text'));
+	$second->start(query("s_$what", 'select 1', $answers{$what} && $answers{$what}[2] || 'a text'));
 	wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '1') or die 'no waiter';
 	$first->run("SELECT pgpool.checkin($lease)");
 	my $got = $second->finish(30);

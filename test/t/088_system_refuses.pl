@@ -195,6 +195,26 @@ foreach my $function (qw(send recv))
 		is($fresh->run("RESET statement_timeout; SELECT a FROM pgpool.query($lease, 'select pg_backend_pid()') AS t(a int)") . $fresh->error, $pid, "$sql: the lease is as good as before");
 	}
 	is($remote->safe_psql('remote_db', 'SELECT count(*) FROM taken'), '0', 'and nothing has run');
+
+	# nor does anybody wait for the end of a reset of which something is missing
+	fail_next($local, 'send', who => 'session', errno => EAGAIN, times => 1_000_000_000);
+	$fresh->run("SELECT pgpool.checkin($lease)");
+	unlink PgpxFailing::order($local);
+	is($fresh->error . $local->safe_psql('postgres', "SELECT count(*) FROM pgpool.connections WHERE remote_pid = $pid AND state <> 'closing'"), '0', 'a reset that cannot be sent: the connection closes');
+
+	# .. or goes on in a session that was to be reset in front of his statement
+	my $waiter = PgpxSession->new($local);
+	make_pool($local, $remote, server => 'single', options => { %quick, pool_size => 1 });
+	$lease = lease($fresh, 'single');
+	$fresh->run("SELECT pgpool.exec($lease, 'set work_mem = ''7MB''')");
+	$waiter->start(q{SELECT a FROM pgpool.query('single', 'show work_mem') AS t(a text)});
+	ok(wait_until($local, q{SELECT count(*) FROM pgpool.waiters WHERE server = 'single'}, '1'), 'a statement is to be sent behind a reset');
+	fail_next($local, 'sendmsg', who => 'session', errno => EAGAIN);
+	$fresh->run("SELECT pgpool.checkin($lease)");
+	is($waiter->finish(60) . $waiter->error, '4MB', 'which cannot be done: it runs in a clean session');
+	ok(has_failed($local), 'for it was refused');
+	$local->safe_psql('postgres', 'DROP SERVER single CASCADE');
+	$waiter->quit;
 	$fresh->quit;
 }
 

@@ -59,6 +59,23 @@ $fanouts[1]->failed('40P01', qr/server "b" would wait for sessions that wait for
 is($fanouts[0]->finish(90) . $fanouts[0]->error, 'a7,b7', 'and the other gets through');
 is($small->safe_psql('postgres', q{SELECT string_agg(server || ' ' || deadlocks, ',' ORDER BY server) FROM pgpool.stats}), 'a 0,b 1', 'which is counted');
 is($small->safe_psql('postgres', 'SELECT sum(leased), sum(waiters) FROM pgpool.pools'), '0|0', 'nothing is left there either');
+
+# one that has a timeout makes room when it is over, at the latest
+lease($_, 'a') foreach @holders;
+$fanouts[0]->run(q{SET pgpool_ext.checkout_timeout = '60s'});
+foreach my $i (0, 1)
+{
+	$fanouts[$i]->start(q{SELECT string_agg(pool || n, ',' ORDER BY pool) FROM pgpool.fanout('{a,b}', 'select 7') AS t(pool text, n int)});
+	ok(wait_until($small, $waiting, $i == 0 ? 'a' : 'a,a'), 'a fan-out waits again, the first one with a timeout');
+}
+$holders[0]->run('SELECT pgpool.checkin_all()');
+ok(wait_until($small, $waiting, 'a,b'), 'that has one connection');
+$holders[1]->run('SELECT pgpool.checkin_all()');
+ok(wait_until($small, $waiting, 'b,b', 20), 'and the other one may wait for it');
+$small->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $fanouts[0]->pid . ')');
+$fanouts[0]->finish(90);
+$fanouts[0]->failed('57014', qr/user request/, 'it ends');
+is($fanouts[1]->finish(90) . $fanouts[1]->error, 'a7,b7', 'and the other gets through');
 $_->quit foreach @holders, @fanouts;
 
 stats_add_up($small);
