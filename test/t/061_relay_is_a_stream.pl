@@ -98,6 +98,17 @@ sleeps('.. from a remote that has gone');
 $session->fails("SELECT count(*) FROM pgpool.result($lease) $row", '08006', qr/was lost/, '.. is an error when it is read');
 $session->run("SELECT pgpool.checkin($lease)");
 
+# --- nor does the remote
+$lease = lease($session, 'one');
+my $backend = $session->run("SELECT a FROM pgpool.query($lease, 'select pg_backend_pid()::text') $row");
+kill 'STOP', $backend;
+$session->start("SELECT a FROM pgpool.query($lease, 'select md5(\$1)', repeat('x', 10000000)) $row");
+ok(wait_until($local, q{SELECT wait_event_type FROM pg_stat_activity WHERE state = 'active' AND pid = } . $session->pid, 'Extension'), 'a session has more to say than its remote takes');
+sleeps('10 MB that the remote does not read');
+kill 'CONT', $backend;
+is($session->finish(60) . $session->error, $local->safe_psql('postgres', q{SELECT md5(repeat('x', 10000000))}), 'when it reads them they are all there');
+$session->run("SELECT pgpool.checkin($lease)");
+
 # the end of an answer inside OpenSSL, where no event tells of it: the worker finds it
 # all at once, a record of 4 kB in front, and one of its pieces ends in the last record
 # (a pool of its own: the connection is not the first one that has a relay; a gate, so that
