@@ -21,6 +21,8 @@ make_pool($local, $remote, server => 'four', options => { sslmode => 'require', 
 my $session = PgpxSession->new($local);
 my @others = map { PgpxSession->new($local) } 1 .. 4;
 my $worker = worker_pid($local);
+my $sockets = sub { return scalar grep { (readlink // '') =~ /^socket:/ } glob "/proc/$worker/fd/*"; };
+my $none_open = $sockets->();
 
 is($session->run("SELECT a FROM pgpool.query('one', 'select 1') $row"), '1', 'the pool works');
 is($local->safe_psql('postgres', "SELECT transport FROM pgpool.pools WHERE server = 'one'"), 'relay', 'by the relay');
@@ -149,6 +151,11 @@ foreach my $way ('pgpool.discard(%s)', 'pgpool.checkin(%s)', 'pg_terminate_backe
 	is($session->run("SELECT a FROM pgpool.query('one', 'select ''mine''') $row") . $session->error, 'mine', "$way: the next one gets his own answer");
 	$leaver->quit;
 }
+
+# --- what is closed leaves nothing in the worker
+is($local->safe_psql('postgres', "SELECT bool_and(pgpool.drain(s, '60 s')) FROM unnest('{one,late,four}'::text[]) s"), 't', 'all connections are closed');
+ok(wait_until($local, $sockets, $none_open), '.. and so are their sockets');
+$local->safe_psql('postgres', 'SELECT pgpool.resume()');
 
 # --- the worker ends, with a stream under way and a lease that is idle
 $lease = lease($others[0], 'four');
