@@ -5,7 +5,8 @@
  *	  it, so the worker believes nothing of it.
  *
  * The first byte says whether a descriptor comes along, and whether the header is
- * made right, so that what is behind it is reached; the rest is the message.
+ * made right, so that what is behind it is reached, but for one field; the rest is the
+ * message.
  *
  *-------------------------------------------------------------------------
  */
@@ -21,6 +22,16 @@
 
 PgpxShared *pgpx_shared = NULL;
 
+/* The lowest number that is free. */
+static int
+next_descriptor(void)
+{
+	int			fd = open("/dev/null", O_RDONLY);
+
+	close(fd);
+	return fd;
+}
+
 int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
@@ -32,6 +43,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	ssize_t		len;
 	int			fd = -1;
 	int			got;
+	int			expected;
 	bool		more;
 
 	if (!ready)
@@ -53,7 +65,16 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		header->life = 7;
 		header->epoch = 3;
 		header->pool = header->pool & 3;
+		if (data[0] & 4)
+			header->life = 6;
+		if (data[0] & 8)
+			header->epoch = 2;
+		if (data[0] & 16)
+			header->pool = data[0] & 32 ? 4 : -1;
+		if (data[0] & 64)
+			header->length++;
 	}
+	expected = next_descriptor();
 	if (data[0] & 2)
 		fd = open("/dev/null", O_RDONLY);
 	FUZZ_CHECK(pgpx_fd_send(pgpx_handoff_session_fd(0), message, size - 1, fd) == 1);
@@ -67,6 +88,16 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	FUZZ_CHECK(len == 0 || len == size - 1);
 	FUZZ_CHECK(len != 0 || got < 0);
 	FUZZ_CHECK(!(data[0] & 2) || len == 0 || got >= 0);
+	header = (PgpxMessageHeader *) buffer;
+	FUZZ_CHECK(len == 0 ||
+			   (len >= sizeof(*header) && header->length == len &&
+				header->life == 7 && header->epoch == 3 &&
+				header->pool >= 0 && header->pool < 4));
+
+	/* what was dropped has left neither a secret behind nor a descriptor */
+	for (size_t i = 0; len == 0 && i < size - 1; i++)
+		FUZZ_CHECK(buffer[i] == 0);
+	FUZZ_CHECK(next_descriptor() == expected + (got >= 0 ? 1 : 0));
 	if (got >= 0)
 		close(got);
 	if (len > 0)
@@ -81,7 +112,9 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 			for (int i = 0; i < conninfo.nparams; i++)
 				sum += strlen(conninfo.keywords[i]) + strlen(conninfo.values[i]);
-			FUZZ_CHECK(sum < len);
+			/* all of it, with what it begins with and a NUL behind each */
+			FUZZ_CHECK(sum + 2 + 2 * conninfo.nparams +
+					   sizeof(*header) + 16 == len);
 		}
 		free(copy);
 	}

@@ -71,7 +71,8 @@ my %wire = (
 );
 put("fuzz_wire/$_", $wire{$_}) foreach sort keys %wire;
 
-# first byte: 1 the header is made right, 2 a descriptor comes along
+# first byte: 1 the header is made right, 2 a descriptor comes along; but for 4 the life,
+# 8 the epoch, 16 the pool (32: too high), 64 the length
 my $header = pack('LLQQlL', 1, 0, 7, 3, 1, 9);
 my $texts = "start\0DISCARD ALL\0host\0h\0password\0p\0";
 my %control = (
@@ -82,6 +83,12 @@ my %control = (
 	socket => "\3" . pack('LLQQlL', 2, 0, 7, 3, 1, 9) . pack('lx4QQQ', 1, 2, 3, 4),
 	old_life => "\0" . pack('LLQQlL', 1, 32, 6, 3, 1, 9),
 	short => "\2abc",
+	other_life => "\7" . $header . pack('QLL', 4, 1, 2) . $texts,
+	other_epoch => "\13" . $header . pack('QLL', 4, 1, 2) . $texts,
+	other_length => "\103" . $header . pack('QLL', 4, 1, 2) . $texts,
+	no_pool => "\23" . $header . pack('QLL', 4, 1, 2) . $texts,
+	no_such_pool => "\63" . $header . pack('QLL', 4, 1, 2) . $texts,
+	something_behind => "\1" . $header . pack('QLL', 4, 1, 2) . $texts . 'x',
 );
 put("fuzz_control/$_", $control{$_}) foreach sort keys %control;
 

@@ -115,6 +115,11 @@ foreach my $server (qw(no_backlog_first names no_standby))
 	  or diag($session->error);
 	is(connects($server), '1|0', "$server: in the same attempt");
 }
+
+# who is logged in has all the time that is left for the start commands, not a host's share
+make_pool($local, $remote, server => 'slow_start', options => { %two, port => $remote->port . ',' . $full->sockport, start_commands => 'select pg_sleep(2)', connect_timeout => '3s' });
+like($session->run(q{SELECT pgpool.checkout('slow_start', '60 s')}), qr/^\d+$/, 'start commands take longer than a host may') or diag($session->error);
+
 $session->fails(q{SELECT pgpool.checkout('no_backlog_both', '60 s')}, '08001', qr/within connect_timeout \(0\.5 s\)/, 'all hosts drop packets: connect_timeout is for all of them');
 
 accepted();

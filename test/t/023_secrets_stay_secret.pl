@@ -156,12 +156,14 @@ $boss->run("RESET ROLE; SELECT pgpool.checkin($lease)");
 
 # a pool that is gone leaves no password with the worker, which has nothing to do then
 my $contexts = sub {
+	my $what = $_[0] // 'conninfo';
 	my $since = -s $local->logfile;
 
 	$local->safe_psql('postgres', 'SELECT pg_log_backend_memory_contexts(' . worker_pid($local) . ')');
 	wait_until($local, sub { slurp_file($local->logfile, $since) =~ /Grand total/ ? 1 : 0 }, 1) or die 'nothing was logged';
-	return scalar(() = slurp_file($local->logfile, $since) =~ /pgpool_ext conninfo/g);
+	return scalar(() = slurp_file($local->logfile, $since) =~ /pgpool_ext $what/g);
 };
+is($contexts->('hosts'), 0, 'of where attempts went nothing is left with the worker');
 my $known = $contexts->();
 make_pool($local, $remote, server => 'emptied');
 $boss->run(q{SELECT pgpool.discard(pgpool.checkout('emptied'))});
@@ -169,6 +171,34 @@ ok(wait_until($local, q{SELECT total FROM pgpool.pools WHERE server = 'emptied'}
 is($contexts->(), $known + 1, '.. and the worker knows how it would connect');
 $local->safe_psql('postgres', 'DROP SERVER emptied CASCADE');
 ok(wait_until($local, sub { $contexts->() }, $known, 30), '.. until it is dropped');
+
+# nor in its memory: one that libpq, which has copies of its own, was never given
+SKIP:
+{
+	my $unsent = 'never sent to anybody';
+	my $found = sub {
+		my $pid = worker_pid($local);
+		my $times = 0;
+
+		open my $memory, '<:raw', "/proc/$pid/mem" or return 'unreadable';
+		foreach my $line (grep { / rw-p / } split /\n/, slurp_file("/proc/$pid/maps"))
+		{
+			my ($from, $to) = map { hex } $line =~ /^(\w+)-(\w+)/;
+
+			sysseek $memory, $from, 0 or next;
+			sysread $memory, my $bytes, $to - $from or next;
+			$times++ while $bytes =~ /\Q$unsent\E/g;
+		}
+		return $times;
+	};
+
+	make_pool($local, $remote, server => 'unfound', password => $unsent, options => { host => 'a,b,c', port => '1,2' });
+	$boss->fails(q{SELECT pgpool.checkout('unfound')}, '08001', qr/could not match 2 port numbers to 3 hosts/, 'a pool that cannot even begin to connect');
+	skip "the worker's memory cannot be read", 2 if $found->() eq 'unreadable';
+	is($found->(), 1, "the worker has the pool's password once");
+	$local->safe_psql('postgres', 'DROP SERVER unfound CASCADE');
+	ok(wait_until($local, $found, 0, 30), '.. and not at all when the pool is gone');
+}
 
 # a lock is pinged and released with them, also when its server has gone
 make_pool($local, $remote, server => 'locked');

@@ -129,7 +129,8 @@ kill 'CONT', $worker;
 like($u2[0]->finish(30), qr/^\d+$/, 'who has waited gets it');
 $_->run('SELECT pgpool.checkin_all()') foreach @u1, $u2[0];
 
-# --- the one that was idle longest gives way
+# --- the one that was idle longest gives way, but not one of another server
+is($local->safe_psql('postgres', "SELECT pgpool.exec('other', 'select 1')"), '1', 'a connection of another server is idle, for longer than all');
 lease($_, 'capped') foreach @u1[ 0, 1 ];
 $u1[1]->run('SELECT pgpool.checkin_all()');
 is($u2[0]->run("SELECT pgpool.exec('capped', 'select 1')"), '1', 'a connection of the second user');
@@ -138,7 +139,9 @@ my @before = split / /, idle_pids();
 is(scalar @before, 3, 'three connections of two users are idle');
 like(lease($u3, 'capped'), qr/^\d+$/, 'a third user comes');
 is(idle_pids(), join(' ', @before[ 1, 2 ]), 'the one that was idle longest gave way');
-is(remote_sessions($remote), '3', 'and the remote has no session more');
+is($local->safe_psql('postgres', "SELECT sum(closed_evicted), sum(total) FROM pgpool.stats JOIN pgpool.pools USING (pool_id) WHERE pools.server = 'other'"), '0|1', 'and that of another server has not');
+is(remote_sessions($remote), '4', 'and the remote has no session more');
+$local->safe_psql('postgres', "SELECT pgpool.reconnect('other')");
 
 # --- waiting for oneself
 foreach my $session (@u2)

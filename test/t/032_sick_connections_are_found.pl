@@ -42,13 +42,15 @@ my %harmless = (
 	notice => PgpxFakeServer::message('N', "SNOTICE\0C00000\0Mhello\0\0"),
 	parameter => PgpxFakeServer::message('S', "TimeZone\0UTC\0"),
 	notification => PgpxFakeServer::message('A', pack 'NZ*Z*', 1, 'channel', 'payload'));
-# The first goes, and the second, in the same place, says something.
+# The first says something harmless and goes, and the second, in the same place, says something.
 my @turns = map { "$flag.$_" } 1 .. 2;
 sub by_turns
 {
 	my ($fake) = @_;
 	my $second = -e $turns[0];
 
+	# not so soon that libpq takes it for a part of the login
+	select(undef, undef, undef, 0.5), $fake->send($harmless{notice}) unless $second;
 	select undef, undef, undef, 0.05 until -e $turns[$second ? 1 : 0];
 	$fake->send('rubbish') if $second;
 	close $fake->{socket} unless $second;

@@ -83,6 +83,28 @@ ok(wait_until($local, sub { $more[0]->run("SELECT pgpool.exec('$mine->[1]', 'sel
 
 is($more[0]->run("SELECT pgpool.unlock('$mine->[1]', 'b', pgpool.lock('$mine->[1]', 'b'))"), 't', 'and so do locks');
 
+# --- cancel requests, more than a worker has descriptors
+{
+	my $server = $theirs->[0];
+	my $worker = $local->safe_psql('postgres', "SELECT w.pid FROM pgpool.workers w JOIN pgpool.pools p USING (worker) WHERE p.server = '$server'");
+	my $sockets = sub { return scalar grep { (readlink // '') =~ /^socket:/ } glob "/proc/$worker/fd/*"; };
+	my $lease = lease($more[0], $server);
+	my $before = $sockets->();
+	my $cancelled = 0;
+
+	$more[0]->run("SELECT pgpool.exec($lease, 'select 1'); SET statement_timeout = '20 ms'");
+	foreach (1 .. 40)
+	{
+		$more[0]->run("SELECT pgpool.exec($lease, 'select pg_sleep(600)')");
+		$cancelled++ if $more[0]->sqlstate eq '57014';
+	}
+	$more[0]->run('RESET statement_timeout');
+	is($cancelled, 40, 'each statement is cancelled');
+	is($more[0]->run("SELECT pgpool.exec($lease, 'select 1')") . $more[0]->error, '1', 'the lease is as good as before');
+	ok(wait_until($local, $sockets, $before), 'and no descriptor of a request is left');
+	$more[0]->run('SELECT pgpool.checkin_all()');
+}
+
 # --- a session: leases of both workers, more than it has descriptors.  (Over TLS a connection
 # takes three of a worker's and one of a session's: a worker has none before a session does.)
 my @leases;

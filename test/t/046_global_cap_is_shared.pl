@@ -10,7 +10,7 @@ use Test::More;
 my $remote = remote_node('remote');
 my $local = local_node('local', conf => ['pgpool_ext.max_connections = 3']);
 make_pool($local, $remote, server => $_, options => { pool_size => 3, reset => 'never' }) foreach qw(a b c);
-my $fake = PgpxFakeServer->new(silent => sub { $_[0]->receive; sleep 3600 });
+my $fake = PgpxFakeServer->new(silent => sub { $_[0]->receive; sleep 3600 }, login => { login => sub { sleep 3600 } });
 my @sessions = map { PgpxSession->new($local) } 1 .. 4;
 
 sub pids
@@ -46,13 +46,17 @@ is($local->safe_psql('postgres', "SELECT string_agg(server || ' ' || closed_evic
 	'a 1, b 1, c 0', 'by giving its connection up');
 $_->run('SELECT pgpool.checkin_all()') foreach @sessions;
 
-# all are given up in mid-statement, and their remote never answers and never goes: its
-# owner's operation_timeout is not for others
+# two are given up in mid-statement, one is being opened for who has left, and their remote never
+# answers and never goes: its owner's timeouts are not for others
 make_pool($local, $fake, server => 'd', remote_dbname => 'silent', options => { pool_size => 3, operation_timeout => '3650d', sslmode => 'disable' });
-$sessions[0]->run(q{SELECT pgpool.send(pgpool.checkout('d', '60 s'), 'select 1')}) foreach 1 .. 3;
+make_pool($local, $fake, server => 'e', remote_dbname => 'login', options => { pool_size => 3, connect_timeout => '3650d', sslmode => 'disable' });
+$sessions[0]->run(q{SELECT pgpool.send(pgpool.checkout('d', '60 s'), 'select 1')}) foreach 1 .. 2;
+$sessions[2]->fails(q{SELECT pgpool.checkout('e', '100 ms')}, '55P03', qr/timeout/, 'nobody waits for a login that is not answered');
 $sessions[0]->quit;
-ok(wait_until($local, q{SELECT count(*) FROM pgpool.connections WHERE server = 'd' AND state = 'cancelling'}, '3'), 'all places are those of a remote that does not answer');
-is($sessions[1]->run(q{SELECT pgpool.exec(pgpool.checkout('a', '60 s'), 'select 1')}, 90) . $sessions[1]->error, '1', 'another pool gets one all the same');
+ok(wait_until($local, q{SELECT string_agg(server || ' ' || state, ', ' ORDER BY server) FROM pgpool.connections WHERE server IN ('d', 'e')}, 'd cancelling, d cancelling, e connecting'),
+	'all places are those of a remote that does not answer');
+is($sessions[1]->run(q{SELECT pgpool.exec(pgpool.checkout('a', '60 s'), 'select 1') FROM generate_series(1, 3)}, 90) . $sessions[1]->error, "1\n1\n1", 'another pool gets them all the same');
+like($local->safe_psql('postgres', q{SELECT last_error FROM pgpool.pools WHERE server = 'e'}), qr/did not end within the time for which its place is kept from others \(10 s\)/, 'and it is said why');
 $sessions[1]->run('SELECT pgpool.checkin_all()');
 
 stats_add_up($local);

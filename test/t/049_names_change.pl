@@ -127,12 +127,13 @@ foreach my $n (1 .. 5)
 	$lost[ $n - 1 ]->failed('08001', qr/DETAIL:.*within connect_timeout \(8 s\)/, "slow$n: the look-up ends with the connect");
 }
 
-# --- not more look-ups than 48 at once of one user
+# --- not more look-ups than 48 at once of one user, and 64 in all
 $session->run(<<"EOT");
 DO \$\$ BEGIN
 	FOR n IN 1 .. 70 LOOP
 		EXECUTE format(\$s\$CREATE SERVER many%s FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host 'many%s.example', port '$port', dbname 'remote_db', connect_timeout '1min')\$s\$, n, n);
-		EXECUTE format('CREATE USER MAPPING FOR CURRENT_USER SERVER many%s OPTIONS (user \$s\$remote_app\$s\$, password \$s\$x\$s\$)', n);
+		EXECUTE format('CREATE USER MAPPING FOR PUBLIC SERVER many%s OPTIONS (user \$s\$remote_app\$s\$, password \$s\$x\$s\$)', n);
+		EXECUTE format('GRANT USAGE ON FOREIGN SERVER many%s TO app', n);
 	END LOOP;
 END \$\$;
 SELECT pgpool.try_checkout('many' || n) FROM generate_series(1, 70) n;
@@ -140,6 +141,9 @@ EOT
 is($session->error, '', 'seventy names are wanted at once');
 my $refused = q{SELECT count(*) FROM pgpool.pools WHERE server ~ 'many' AND last_error ~ 'too many host names are being looked up for this user'};
 ok(wait_until($local, "SELECT ($refused) >= 22", 't', 30), 'some of them are refused: too many look-ups') or diag($local->safe_psql('postgres', $refused));
+$local->safe_psql('postgres', q{SELECT pgpool.try_checkout('many' || n) FROM generate_series(1, 40) n}, extra_params => [ '-U', 'app' ]);
+$refused = q{SELECT count(*) FROM pgpool.pools WHERE local_user = 'app' AND last_error ~ 'too many host names are being looked up(?! for)'};
+ok(wait_until($local, "SELECT ($refused) >= 24", 't', 30), '.. and of another, who wants fewer: there are so many in all') or diag($local->safe_psql('postgres', $refused));
 $log = -s $local->logfile;
 ends();
 logs($log, qr/cannot ping the locks of server "named".*\n.*DETAIL:.*too many host names are being looked up/, 'also for pings');

@@ -21,6 +21,8 @@ make_pool($local, $remote, server => 'four', options => { sslmode => 'require', 
 my $session = PgpxSession->new($local);
 my @others = map { PgpxSession->new($local) } 1 .. 4;
 my $worker = worker_pid($local);
+my $sockets = sub { return scalar grep { (readlink // '') =~ /^socket:/ } glob "/proc/$worker/fd/*"; };
+my $none_open = $sockets->();
 
 is($session->run("SELECT a FROM pgpool.query('one', 'select 1') $row"), '1', 'the pool works');
 is($local->safe_psql('postgres', "SELECT transport FROM pgpool.pools WHERE server = 'one'"), 'relay', 'by the relay');
@@ -98,6 +100,17 @@ sleeps('.. from a remote that has gone');
 $session->fails("SELECT count(*) FROM pgpool.result($lease) $row", '08006', qr/was lost/, '.. is an error when it is read');
 $session->run("SELECT pgpool.checkin($lease)");
 
+# --- nor does the remote
+$lease = lease($session, 'one');
+my $backend = $session->run("SELECT a FROM pgpool.query($lease, 'select pg_backend_pid()::text') $row");
+kill 'STOP', $backend;
+$session->start("SELECT a FROM pgpool.query($lease, 'select md5(\$1)', repeat('x', 10000000)) $row");
+ok(wait_until($local, q{SELECT wait_event_type FROM pg_stat_activity WHERE state = 'active' AND pid = } . $session->pid, 'Extension'), 'a session has more to say than its remote takes');
+sleeps('10 MB that the remote does not read');
+kill 'CONT', $backend;
+is($session->finish(60) . $session->error, $local->safe_psql('postgres', q{SELECT md5(repeat('x', 10000000))}), 'when it reads them they are all there');
+$session->run("SELECT pgpool.checkin($lease)");
+
 # the end of an answer inside OpenSSL, where no event tells of it: the worker finds it
 # all at once, a record of 4 kB in front, and one of its pieces ends in the last record
 # (a pool of its own: the connection is not the first one that has a relay; a gate, so that
@@ -138,6 +151,11 @@ foreach my $way ('pgpool.discard(%s)', 'pgpool.checkin(%s)', 'pg_terminate_backe
 	is($session->run("SELECT a FROM pgpool.query('one', 'select ''mine''') $row") . $session->error, 'mine', "$way: the next one gets his own answer");
 	$leaver->quit;
 }
+
+# --- what is closed leaves nothing in the worker
+is($local->safe_psql('postgres', "SELECT bool_and(pgpool.drain(s, '60 s')) FROM unnest('{one,late,four}'::text[]) s"), 't', 'all connections are closed');
+ok(wait_until($local, $sockets, $none_open), '.. and so are their sockets');
+$local->safe_psql('postgres', 'SELECT pgpool.resume()');
 
 # --- the worker ends, with a stream under way and a lease that is idle
 $lease = lease($others[0], 'four');

@@ -42,6 +42,7 @@ EOT
 my $descriptors = sub { return scalar grep { (readlink // '') =~ /^(?:socket:|anon_inode)/ } glob "/proc/$_[0]/fd/*"; };
 my $mine = $descriptors->($asker->pid);
 my $worker = worker_pid($local);
+my $its = $descriptors->($worker);
 
 kill 'STOP', $worker;
 is($asker->run('SELECT * FROM ask(1000)', 300) . $asker->error, "55P03|500\nnone|500", 'nobody answers: each call ends in its time');
@@ -60,6 +61,7 @@ kill 'CONT', $worker;
 is($asker->finish(60) . $asker->error, '7', 'the worker reads again, and he is served');
 is(worker_pid($local), $worker, 'by the same worker');
 ok(wait_until($local, 'SELECT sum(descriptors) - ' . descriptors_wanted() . ' FROM pgpool.workers', '0'), 'which has no descriptor too many');
+cmp_ok($descriptors->($worker), '<=', $its, '.. nor those that came with the questions');
 cmp_ok($descriptors->($asker->pid), '<=', $mine + 6, 'nor has the session');
 
 $_->quit foreach $owner, $asker;

@@ -133,6 +133,30 @@ foreach my $what (qw(behind_half behind_header))
 	note $got . $session->error;
 }
 
+# --- what the worker reads answers to resets with it gives back, with each reset and with the
+# connection
+my $used = sub {
+	my $since = -s $local->logfile;
+	my $bytes;
+
+	$local->safe_psql('postgres', "SELECT pg_log_backend_memory_contexts($worker)");
+	wait_until($local, sub { ($bytes) = PostgreSQL::Test::Utils::slurp_file($local->logfile, $since) =~ /TopMemoryContext: .* (\d+) used/; defined $bytes ? 1 : 0 }, 1) or die 'nothing was logged';
+	return $bytes;
+};
+my $before;
+foreach my $round (0 .. 5)
+{
+	$before = $used->() if $round == 1;
+	foreach (1 .. 2)
+	{
+		$session->run(query('honest'));
+		ok(wait_until($local, q{SELECT state FROM pgpool.connections WHERE server = 's_honest'}, 'idle'), "round $round: a reset by the worker");
+	}
+	$session->run(q{SELECT pgpool.reconnect('s_honest')});
+	ok(wait_until($local, q{SELECT total FROM pgpool.pools WHERE server = 's_honest'}, 0), "round $round: the connection closes");
+}
+cmp_ok($used->() - $before, '<', 50_000, 'it keeps nothing of them');
+
 is(worker_pid($local), $worker, 'the worker lives');
 is($local->safe_psql('postgres', query('honest')), '1', 'other pools work');
 check_invariants($local, 'the invariants hold');

@@ -8,11 +8,29 @@ use Errno qw(ENOSPC EAGAIN ECONNREFUSED EINTR EMFILE ENOMEM EPIPE ETOOMANYREFS);
 use IO::Select;
 use IO::Socket::INET;
 use PgpxFailing;
+use PgpxFakeServer qw(greeting backend_key ready done);
 use PgpxTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
 PgpxFailing::skip_all_without();
+
+# logs in when it is said so, and writes down what it hears (it would keep the pipes of
+# sessions that are there before it)
+my $journal = PostgreSQL::Test::Utils::tempdir . '/journal';
+my $said = "$journal.said";
+my $fake = PgpxFakeServer->new(overtaken => { login => sub {
+	my ($self) = @_;
+
+	append_to_file($journal, "$$ login\n");
+	select undef, undef, undef, 0.01 until -e $said;
+	$self->send(greeting(), backend_key(), ready());
+	while (my $sql = $self->receive)
+	{
+		append_to_file($journal, "$$ $sql\n");
+		$self->send($sql =~ /^select/ ? $self->answer('1') : (done('DISCARD ALL'), ready()));
+	}
+} });
 my $remote = remote_node('remote');
 my $local = local_node('local', start => 0);
 
@@ -452,6 +470,68 @@ is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'it is re
 	ok(!IO::Select->new($old)->can_read(0.5), 'and nobody has gone where they led to');
 	is($session->run("SELECT pgpool.unlock('moved', 'a', $moved)"), 't', 'the lock is released');
 	$other->run('SELECT pgpool.checkin_all()');
+}
+
+# --- what a pool connects with is changed, and nobody can tell the worker: it does not go
+# where it was told before for those who wait
+{
+	make_pool($local, $remote, server => 'untold', options => { %quick, pool_size => 1 });
+	my $lease = lease($session, 'untold');
+	$session->run("SELECT pgpool.exec($lease, 'select 1')");
+	$other->start(q{SELECT a FROM pgpool.query('untold', 'select current_database()') AS t(a text)});
+	ok(wait_until($local, q{SELECT waiters FROM pgpool.pools WHERE server = 'untold'}, 1), 'untold: one waits');
+	fail_next($local, 'sendmsg', who => 'session', errno => EAGAIN, times => 1_000_000_000);
+	$local->safe_psql('postgres', q{ALTER SERVER untold OPTIONS (SET dbname 'postgres')});
+	is($session->run("SELECT pgpool.checkin($lease)") . $session->error, '', 'untold: the connection of the old options comes in');
+	ok(wait_until($local, q{SELECT total, waiters FROM pgpool.pools WHERE server = 'untold'}, '0|1'), 'untold: and closes');
+	unlink PgpxFailing::order($local);
+	is($other->finish(60) . $other->error, 'postgres', 'untold: who waits is served as the new ones say');
+	is($local->safe_psql('postgres', q{SELECT connects FROM pgpool.stats WHERE server = 'untold'}), '2', 'untold: and none was opened in vain');
+}
+
+# --- they come in the same instant: the worker hears of them and of the end of a look-up, or
+# of a login, at once
+{
+	my $old = IO::Socket::INET->new(Listen => 5, LocalAddr => '127.0.0.1') or die "no socket: $!";
+	my $worker = worker_pid($local);
+	my $busy = PgpxSession->new($local);
+
+	# what is done while the worker stands still, in a recv for another pool, it sees all at once
+	my $at_once = sub {
+		my ($server, $name, $change) = @_;
+
+		ok(wait_until($local, sub { threads_of($worker) }, '1 0'), "$name: is under way");
+		stand_still($local, $worker);
+		$busy->start(q{SELECT pgpool.exec('one', 'select 1')});
+		ok(wait_until($local, sub { stands($local, $worker) }, 1), "$name: the worker has something else to do");
+		$session->run("ALTER SERVER $server OPTIONS ($change)");
+		$session->start("SELECT a FROM pgpool.query('$server', 'select 1') AS t(a int)");
+		ok(wait_until($local, "SELECT waiters FROM pgpool.pools WHERE server = '$server'", 2), "$name: it is told other options");
+		hold_logins($local);
+		ok(wait_until($local, sub { threads_of($worker) }, '0 0'), "$name: and that has ended");
+		stand_still($local);
+		is($session->finish(60) . $session->error, '1', "$name: who has told is served");
+		like($other->finish(60), qr/^\d+$/, "$name: and who was there") or diag($other->error);
+		is($busy->finish(60), '1', "$name: and the other pool's statement has its answer");
+		$_->run('SELECT pgpool.checkin_all()') foreach $session, $other;
+	};
+
+	make_pool($local, $remote, server => 'at_once', options => { %quick, host => 'localhost', port => $old->sockport });
+	hold_logins($local, 'localhost');
+	$other->start(q{SELECT pgpool.checkout('at_once', '1 min')});
+	$at_once->('at_once', 'a look-up', q{SET host '127.0.0.1', SET port '} . $remote->port . q{'});
+	ok(!IO::Select->new($old)->can_read(0.5), 'nobody has gone where it led to');
+
+	make_pool($local, $fake, server => 'overtaken', remote_dbname => 'overtaken', options => { %quick, sslmode => PgpxFakeServer::sslmode() });
+	$other->start(q{SELECT pgpool.checkout('overtaken', '1 min')});
+	ok(wait_until($local, sub { -e $journal ? 1 : 0 }, 1), 'a login begins');
+	hold_logins($local, 'overtaken');
+	append_to_file($said, '');
+	$at_once->('overtaken', 'the end of a login', q{ADD start_commands 'set geqo = on'});
+	my ($first, $rest) = slurp_file($journal) =~ /^(\d+) login\n(.*)/s;
+	unlike($rest, qr/^$first set geqo/m, 'the new start commands are not for it');
+	like($rest, qr/ set geqo/, 'but for the next one');
+	$busy->quit;
 }
 
 # --- look-ups that nobody waits for any more: of one user there are sixteen at most, and

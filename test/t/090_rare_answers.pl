@@ -86,7 +86,7 @@ $local->safe_psql('postgres', "CREATE EXTENSION postgres_fdw; CREATE SERVER othe
 is($session->run(q{SELECT a FROM pgpool.query('other', 'select 5') AS t(a int)}) . $session->error, '5', 'a server of postgres_fdw that leaves GSSAPI encryption to us');
 
 # --- start commands that change what values are read under
-foreach my $case ([ client_encoding => 'latin1' ], [ intervalstyle => 'iso_8601' ])
+foreach my $case ([ client_encoding => 'latin1' ], [ datestyle => 'German, DMY' ], [ intervalstyle => 'iso_8601' ])
 {
 	my ($name, $value) = @$case;
 
