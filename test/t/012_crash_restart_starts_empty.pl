@@ -40,10 +40,12 @@ sub crash
 	return;
 }
 
+my $last; # lease of the lives before
 foreach my $round (1 .. 2)
 {
 	my @sessions = map { PgpxSession->new($local) } 1 .. 6;
 	my @leases = map { lease($_, 'shard1') } @sessions[ 0 .. 4 ];
+	$last = $leases[-1];
 
 	is($sessions[0]->run("SELECT * FROM pgpool.query($leases[0], 'select 1') $row"), '1', 'a lease is idle');
 	$sessions[1]->run("SELECT pgpool.exec($leases[1], 'begin')");
@@ -69,6 +71,7 @@ my $session = PgpxSession->new($local);
 my $first = lease($session, 'shard1');
 $session->fails("SELECT pgpool.checkin(" . ($first + 1000) . ")", '55000', qr/does not exist/,
 	'an id that was not given out is nobody\'s');
+cmp_ok($first, '>', $last, 'nor does an id that was kept over a crash become anybody else\'s');
 $session->run("SELECT pgpool.checkin($first)");
 
 stats_add_up($local);

@@ -69,6 +69,10 @@ my $pid = idle_of($local, $guest, 'everybody', 'guest');
 closes(\%stage, $pid, 'ALTER ROLE guest SUPERUSER', 'ALTER ROLE SUPERUSER: a connection of another identity class');
 $local->safe_psql('postgres', 'ALTER ROLE guest NOSUPERUSER');
 $pid = idle_of($local, $guest, 'everybody', 'guest');
+closes(\%stage, $pid, "CREATE USER MAPPING FOR guest SERVER everybody OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD')",
+	'CREATE USER MAPPING where PUBLIC has one: the connection of PUBLIC\'s closes');
+$local->safe_psql('postgres', 'DROP USER MAPPING FOR guest SERVER everybody');
+$pid = idle_of($local, $guest, 'everybody', 'guest');
 $guest->quit;
 closes(\%stage, $pid, 'DROP OWNED BY guest; DROP ROLE guest', 'DROP ROLE: the connection closes');
 

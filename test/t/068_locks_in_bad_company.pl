@@ -27,6 +27,24 @@ like(slurp_file($remote->logfile), qr/hostile UPDATE of pgpool_ext lock/, 'it ha
 is(join("\n", grep { /^\w+: .*hostile/ } split /\n/, slurp_file($one->logfile)), '', 'which are not in the log, as libpq writes them');
 $remote->safe_psql('remote_db', 'DROP TRIGGER noise ON pgpool_lock.locks');
 
+# --- a user whose transactions are serializable at the remote: a ping that waits for a
+# row which somebody has changed is no error
+$remote->safe_psql('postgres', q{ALTER ROLE remote_app SET default_transaction_isolation = 'serializable'});
+make_pool($one, $remote, server => 'strict');
+my $changer = PgpxSession->new($remote, dbname => 'remote_db');
+$token = $holder->run(q{SELECT pgpool.lock('strict', 'strict', '10 s', '1 min')});
+ok(wait_until($one, 'SELECT last_ping IS NOT NULL FROM pgpool.locks', 't', 10), 'serializable: the worker pings');
+$changer->run(q{BEGIN; UPDATE pgpool_lock.locks SET wanted = NULL WHERE name = 'strict'});
+ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgpool_ext lock' AND wait_event_type = 'Lock'}, '1', 10),
+	'serializable: a ping waits');
+my $changed = $one->safe_psql('postgres', 'SELECT clock_timestamp()');
+$changer->run('COMMIT');
+ok(wait_until($one, "SELECT last_ping > '$changed' FROM pgpool.locks", 't', 10), 'serializable: it is answered');
+unlike(slurp_file($one->logfile), qr/cannot ping the locks of server "strict"/, 'serializable: without an error');
+is($holder->run("SELECT pgpool.unlock('strict', 'strict', $token)"), 't', 'serializable: the lock is released');
+$remote->safe_psql('postgres', 'ALTER ROLE remote_app RESET default_transaction_isolation');
+$changer->quit;
+
 # --- releases without end do not keep pings from being sent; a release takes so long
 # that there is a new one when it has been answered
 $remote->safe_psql('remote_db', <<'EOT');

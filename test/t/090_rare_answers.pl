@@ -274,6 +274,13 @@ EOT
 	is($user->run('SELECT string_agg(server, $$ $$ ORDER BY server) FROM pgpool.pools'), 'p1 p2', 'but one that was used after it');
 	is($user->run("SELECT pgpool.lock_valid('p2', 'of an empty pool', $token), pgpool.unlock('p2', 'of an empty pool', $token)") . $user->error,
 		't|t', 'which keeps the lock');
+
+	# one whose remote was not there leaves nothing of that to the next in its place
+	make_pool($small, $remote, server => 'dead', options => { %options, port => 1, retry_min => '1h', retry_max => '1h' });
+	$user->fails(q{SELECT pgpool.exec('dead', 'select 1')}, '08001', qr/could not connect to server "dead"/, 'a remote that is not there');
+	is($user->run(q{SELECT string_agg(server, ' ' ORDER BY server) FROM pgpool.pools}), 'dead p1', 'its pool has a place');
+	is($user->run(q{SELECT pgpool.exec('p3', 'select 1')}) . $user->error, '1', 'and the next one in it connects at once');
+	is($user->run(q{SELECT string_agg(server, ' ' ORDER BY server) FROM pgpool.pools}), 'p1 p3', 'since it was in it');
 	$user->quit;
 	check_invariants($small);
 	$small->stop('fast');

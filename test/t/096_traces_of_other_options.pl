@@ -67,6 +67,23 @@ is(traces($first), '0', '.. nor are they one\'s own after a DISCARD ALL, as betw
 $first->run("SELECT pgpool.exec('mine', \$\$$LEAVE\$\$)");
 $first->run('DISCARD PLANS');
 is(traces($first), 'left1', '.. but for that they stay');
+
+# who was granted the connection, and gave up before he had its socket, has not become
+# the one whose session it holds
+$first->run("SELECT pgpool.exec('mine', \$\$$LEAVE\$\$)");
+my $third = PgpxSession->new($local);
+my $worker = worker_pid($local);
+kill 'STOP', $worker;
+$third->start("SELECT pgpool.exec('mine', 'select 1')");
+ok(wait_until($local, "SELECT pid = @{[$third->pid]} FROM pgpool.leases WHERE server = 'mine'", 't'), 'on_transfer: another one is granted the connection');
+$local->safe_psql('postgres', "SELECT pg_cancel_backend(@{[$third->pid]})");
+$third->finish;
+$third->failed('57014', qr/canceling statement/, '.. and gives up before it has the socket');
+kill 'CONT', $worker;
+is(traces($third), '0', '.. which does not make the traces its own');
+$third->quit;
+
+$first->run("SELECT pgpool.exec('mine', \$\$$LEAVE\$\$)");
 $local->safe_psql('postgres', "ALTER SERVER mine OPTIONS (SET reset 'always')");
 is(traces($first), '0', 'always: one\'s own traces are gone, too');
 $_->quit foreach $first, $second;
