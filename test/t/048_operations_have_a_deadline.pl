@@ -48,6 +48,10 @@ sub in_time
 	return ok($took > 0.8 && $took < SECONDS, sprintf '%s, after %.1f s', $name, $took);
 }
 
+# --- what nobody has use for may take years, if its options say so: it is looked at in the end
+make_pool($local, $endless, server => 'years', remote_dbname => 'login', options => { pool_size => 1, sslmode => 'disable', connect_timeout => '3650d' });
+$session->fails("SELECT pgpool.checkout('years', '100 ms')", '55P03', qr/timeout/, 'years: a login that is not answered');
+
 # --- a reset that hangs
 make_pool($local, $remote, server => 'reset', options => { pool_size => 1, reset_command => 'select pg_sleep(600)', operation_timeout => '1s' });
 is($session->run("SELECT pgpool.exec('reset', 'select 1')"), '1', 'reset: a call');
@@ -154,6 +158,12 @@ ok(wait_until($local, $states, 'asked cancelling, cancelling cancelling, connect
 $local->safe_psql('postgres', "DROP SERVER $_ CASCADE") foreach sort keys %forever;
 ok(wait_until($local, "SELECT count(*) FROM pgpool.pools WHERE server IS NULL OR server = ANY ('{asked,cancelling,connecting,resetting,revoked}')", '0', 60), 'or for some seconds once the servers are no more');
 $session = PgpxSession->new($local);
+
+# .. which is so long since now, and nobody is in want of its place
+ok(wait_until($local, q{SELECT clock_timestamp() - state_since > '11 s' FROM pgpool.connections WHERE server = 'years'}), 'years: it goes on')
+  or diag($local->safe_psql('postgres', q{SELECT state, state_since FROM pgpool.connections WHERE server = 'years'}));
+$local->safe_psql('postgres', 'DROP SERVER years CASCADE');
+ok(wait_until($local, q{SELECT count(*) FROM pgpool.connections WHERE server = 'years' OR server IS NULL}, '0', 60), 'years: until its server is dropped');
 
 $_->quit foreach $session, $other;
 stats_add_up($local);

@@ -22,6 +22,7 @@ my $fake = PgpxFakeServer->new(
 	nameless => behind(message('S', 'DateStyle')),
 	valueless => behind(message('S', "DateStyle\0ISO")),
 	notice => behind(message('N', "SWARNING\0Mno end")),
+	said => sub { $_[0]->receive; $_[0]->send($_[0]->answer('1') . message('N', "SWARNING\0C01000\0Msaid behind it\0\0")); $_[0]->serve },
 	short => sub { $_[0]->receive; $_[0]->send($_[0]->described, message('D', pack('n', 1) . "\0\0"), done('SELECT 1'), ready()); sleep },
 	stays => sub { $_[0]->serve(1); sleep },
 	notes => behind(join '', map { message('A', $_) } 'x', "\0\0\0\1channel", "\0\0\0\1channel\0payload", "\0\0\0\1\x9F\0\0", "\0\0\0\1channel\0\x9F\0", "\0\0\0\1good\0one\0"),
@@ -35,7 +36,7 @@ my $proxy = PgpxProxy->new($remote->port);
 my $local = local_node('local');
 my %options = (pool_size => 1, retry_min => '10 ms', retry_max => '50 ms');
 make_pool($local, $fake, server => $_, remote_dbname => $_, options => { %options, sslmode => PgpxFakeServer::sslmode(), $_ eq 'start' ? (start_commands => 'select 1') : () })
-  foreach qw(nameless valueless notice short stays notes reset blanks start within deaf);
+  foreach qw(nameless valueless notice said short stays notes reset blanks start within deaf);
 make_pool($local, $remote, server => 'one', options => { %options, pool_size => 3 });
 my ($session, $other) = map { PgpxSession->new($local) } 1 .. 2;
 
@@ -47,6 +48,12 @@ foreach my $case ([ nameless => qr/malformed message/ ], [ valueless => qr/malfo
 	$session->fails("SELECT a FROM pgpool.query('$server', 'select 1') AS t(a int)", '08006', $said, "$server: the connection is given up");
 }
 is($session->run(q{SELECT a FROM pgpool.query('notice', 'select 1') AS t(a int)}) . $session->error, '1', 'a notice without an end: left out');
+$session->run(q{SELECT pgpool.checkout('said') AS lease \gset});
+is($session->run(q{SELECT a FROM pgpool.query(:lease, 'select 1') AS t(a int)}), '1', 'a notice in one piece with the answer');
+my $heard = $session->error;
+$session->run(q{SELECT pgpool.exec(:lease, 'select 1')}); # over TLS it may come a moment later
+like($heard . $session->error, qr/WARNING:.*said behind it/, 'is passed on');
+$session->run('SELECT pgpool.checkin(:lease)');
 $session->run(q{SELECT pgpool.checkout('notes') AS lease \gset});
 is($session->run(q{SELECT a FROM pgpool.query(:lease, 'select 1') AS t(a int)}), '1', 'notifications that are none, before an answer');
 is($session->run('SELECT channel, payload FROM pgpool.notifications(:lease)'), 'good|one', 'that which is one is kept');
