@@ -169,7 +169,7 @@ is(carried('one'), $before, 'are not carried');
 is(behind('own_reset', ['SET a.b = 2'], query('own_reset', 'SHOW a.b', 'a text')), '1', 'nor is any behind a reset of its own');
 is(behind('start', ["SET a.b = 'other'"], query('start', 'SHOW a.b', 'a text')), 'started', 'nor behind start commands');
 is(behind('used', ['SELECT 1'], query('used', 'SELECT 6', 'a int')), '6', 'nor on a connection that has had its uses');
-is(counter('closed_uses', 'used'), '2', 'which is closed');
+ok(wait_until($local, sub { counter('closed_uses', 'used') }, '2'), 'which is closed');
 is(carried($_), '0', "$_: not carried") foreach qw(own_reset start used);
 is(behind('transfer', ["SET a.b = 'other'"], query('transfer', q{SELECT current_setting('a.b', true)}, 'a text')), '',
 	'on_transfer: the next session has a clean one');
