@@ -11,6 +11,8 @@
 # "login" says all by itself, greeting() first, if it likes, and ready().  Where a test
 # has many behaviours, make_servers makes a server for each, which is used as s_NAME.
 #
+# With "folder" it listens at a Unix-domain socket in there, without TLS.
+#
 # "cancel" is called with the process that a cancel request is for, and with the socket on
 # which it came; {startup} has what the client has said of itself.  {ended}, if it is set, is
 # called when nobody takes in any more what is said.
@@ -26,6 +28,7 @@ use warnings;
 use Errno;
 use Exporter 'import';
 use IO::Socket::INET;
+use IO::Socket::UNIX;
 use POSIX ();
 use Socket qw(AF_UNIX IPPROTO_TCP PF_UNSPEC SOCK_STREAM TCP_NODELAY);
 
@@ -36,9 +39,11 @@ my @servers;
 sub new
 {
 	my ($class, %behaviours) = @_;
-	my $listener = IO::Socket::INET->new(Listen => 64, LocalAddr => '127.0.0.1')
-	  or die "no listener: $!";
-	my $self = bless { port => $listener->sockport, names => [ grep { $_ ne 'cancel' } sort keys %behaviours ] }, $class;
+	my $folder = delete $behaviours{folder};
+	my $listener = defined $folder ? IO::Socket::UNIX->new(Listen => 64, Local => "$folder/.s.PGSQL.5432") :
+	  IO::Socket::INET->new(Listen => 64, LocalAddr => '127.0.0.1');
+	die "no listener: $!" unless $listener;
+	my $self = bless { port => defined $folder ? 5432 : $listener->sockport, names => [ grep { $_ ne 'cancel' } sort keys %behaviours ] }, $class;
 
 	$self->{pid} = fork // die "fork: $!";
 	if ($self->{pid} == 0)

@@ -121,6 +121,22 @@ $session->quit;
 stats_add_up($local);
 check_invariants($local);
 
+# a reset that a session has sent, and of which the worker does not know yet: it has stood still
+foreach my $round (1 .. 3)
+{
+	my $reset = PgpxSession->new($local);
+	my $lease = lease($reset, 'resetting');
+	my $worker = worker_pid($local);
+
+	$reset->run("SELECT pgpool.exec($lease, 'select 1')");
+	kill 'STOP', $worker;
+	is($reset->run('SELECT pgpool.checkin_all()'), '1', "reset $round: a connection is returned");
+	kill $_, $worker foreach 'TERM', 'CONT';
+	ok(wait_until($local, sub { my $pid = worker_pid($local); $pid ne '' && $pid ne $worker ? 1 : 0 }, 1), 'the worker ends');
+	nothing_runs("reset $round");
+	$reset->quit;
+}
+
 # one that does not end, and does not go: the worker waits for nobody without end
 $session = PgpxSession->new($local);
 $session->start('SELECT pgpool.exec(' . lease($session, 'endless') . ", 'select pg_sleep(100)')");

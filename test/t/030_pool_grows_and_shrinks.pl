@@ -192,8 +192,13 @@ is(pool('surplus', 'pool_size'), '2', 'surplus: has a size of its own');
 set('default_pool_size', 1);
 becomes('plain', 'pool_size, leased', '1|2', 'a smaller pool leaves leases alone');
 check_invariants($local, 'plain: which is as it should be');
+$sessions[3]->start("SELECT pgpool.checkout('plain', '60 s')");
+becomes('plain', 'leased, waiters', '2|1', 'for which another one has to wait');
 $sessions[1]->run('SELECT pgpool.checkin_all()');
-becomes('plain', 'total, leased', '1|1', 'and closes what comes in');
+becomes('plain', 'total, leased, waiters', '1|1|1', 'and closes what comes in, whoever waits');
+$sessions[0]->run('SELECT pgpool.checkin_all()');
+like($sessions[3]->finish(30), qr/^\d+$/, 'plain: until there is room');
+is(pool('plain', 'total, leased'), '1|1', 'plain: for one');
 set('default_checkout_timeout', "'150ms'");
 ok( wait_until($local, sub { $sessions[2]->run("SET statement_timeout = '10 s'; SELECT pgpool.checkout('plain')"); $sessions[2]->error =~ /(made in|within) 150 ms|0\.150 s/ ? 1 : $sessions[2]->error }, 1),
 	'plain: a checkout waits as long as the setting says');

@@ -390,13 +390,15 @@ $local->safe_psql('postgres', 'DROP SERVER later CASCADE');
 $local->safe_psql('postgres', 'CREATE DATABASE files');
 make_pool($local, $remote, server => 'shard', dbname => 'files');
 $local->safe_psql('files', "CREATE FOREIGN DATA WRAPPER dummy; " . join ';', map { "CREATE SERVER file$_ FOREIGN DATA WRAPPER dummy" } 1 .. 10);
-is($local->safe_psql('files', 'SELECT pgpool.pause(NULL)'), '', 'pause of all servers, more than there are places for pools');
-is($local->safe_psql('files', q(SELECT pgpool.drain(NULL, '10 s'))), 't', '.. and drain');
-is($local->safe_psql('files', q(SELECT pgpool.try_checkout('shard', '') IS NULL)), 't', '.. pauses the one that has a pool');
+my $files = PgpxSession->new($local, dbname => 'files');
+is($files->run('SELECT pgpool.pause(NULL)') . $files->error, '', 'pause of all servers, more than there are places for pools');
+is($files->run(q(SELECT pgpool.drain(NULL, '10 s'))) . $files->error, 't', '.. and drain');
+is($files->run(q(SELECT pgpool.try_checkout('shard', '') IS NULL)), 't', '.. pauses the one that has a pool');
 make_pool($local, $remote, server => 'later');
 is($other->run(q(SELECT pgpool.exec('later', 'select 1'))) . $other->error, '1', '.. and leaves room to others');
 $local->safe_psql('postgres', 'DROP SERVER later CASCADE');
-$local->safe_psql('files', 'SELECT pgpool.resume(NULL)');
+$files->run('SELECT pgpool.resume(NULL)');
+$files->quit;
 $local->safe_psql('postgres', 'DROP DATABASE files');
 
 # --- nor does one whose database is dropped, of as many as can be paused

@@ -201,6 +201,36 @@ foreach my $case ([ worker_starts => 'starting' ], [ worker_ends => 'stopping' ]
 	arm(debug_point => '');
 }
 
+# A lease is given up while its statement runs, and the worker is about to end and looks for
+# work no more.
+{
+	my ($holder, $caller) = map { PgpxSession->new($local) } 1 .. 2;
+	my $running = q{SELECT count(*) FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(601)' AND state = 'active'};
+
+	make_pool($local, $remote, server => 'given_up', options => { pool_size => 1 });
+	$holder->start(q{SELECT pgpool.exec('given_up', 'SELECT pg_sleep(601)')});
+	ok(wait_until($remote, $running, '1'), 'a statement runs');
+	is($caller->run(q{SELECT pgpool.exec('one', 'SELECT 1')}) . $caller->error, '1', 'another pool has a connection');
+	arm(debug_point => 'worker_connects wait');
+
+	# while the worker closes it, it hears of the point
+	ok(wait_until($local, 'SHOW pgpool_ext.debug_point', 'worker_connects wait'), 'the point is armed');
+	is($caller->run(q{SELECT pgpool.drain('one', '30 s')}) . $caller->error, 't', 'which is closed');
+	$caller->run(q{SELECT pgpool.resume('one')});
+	$caller->start(q{SELECT pgpool.exec('one', 'SELECT 1')});
+	ok(reached('worker_connects'), 'the worker connects');
+	$local->safe_psql('postgres', 'SELECT pg_terminate_backend(' . worker_pid($local) . ')');
+	$local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $holder->pid . ')');
+	$holder->finish(30);
+	$holder->failed('57014', qr/canceling statement/, 'meanwhile the holder gives up');
+	go_on('worker_connects');
+	is($caller->finish(60) . $caller->error, '1', 'the next worker serves who waits');
+	ok(wait_until($remote, $running, '0', 10), 'what was given up in front of it is cancelled');
+	arm(debug_point => '');
+	$local->safe_psql('postgres', 'DROP SERVER given_up CASCADE');
+	$_->quit foreach $holder, $caller;
+}
+
 # A connection has been granted with a statement that is just being sent.
 make_pool($local, $proxy, server => 'carry', options => { pool_size => 1, retry_min => '10 ms' });
 $remote->safe_psql('remote_db', 'CREATE TABLE carried (n int); GRANT ALL ON carried TO remote_app');

@@ -4,7 +4,7 @@
 use strict;
 use warnings;
 
-use Errno qw(ENOSPC EAGAIN ECONNREFUSED EINTR EMFILE ENOMEM EPIPE ETOOMANYREFS);
+use Errno qw(ENOSPC EAGAIN ECONNREFUSED EINTR EMFILE ENOMEM EPIPE ETIMEDOUT ETOOMANYREFS);
 use IO::Select;
 use IO::Socket::INET;
 use PgpxFailing;
@@ -240,9 +240,12 @@ foreach my $function (qw(send recv))
 SKIP:
 {
 	skip 'libpq makes cancel requests itself', 1 if libpq_cancels();
-	foreach my $case ([ socket => EMFILE ], [ connect => ECONNREFUSED ], [ PQgetCancel => ENOMEM ], [ send => EINTR ], [ recv => EINTR ], [ send => EPIPE ])
+	foreach my $case ([ socket => EMFILE ], [ connect => ECONNREFUSED ], [ PQgetCancel => ENOMEM ], [ send => EINTR ], [ recv => EINTR ], [ send => EPIPE ], [ recv => ETIMEDOUT ])
 	{
 		my ($function, $errno) = @$case;
+
+		# it would be the relay's over TLS
+		next if $errno == ETIMEDOUT && over_tls();
 
 		$session->run(q{SELECT pgpool.reconnect('one')});
 		if ($function eq 'PQgetCancel')
@@ -252,7 +255,8 @@ SKIP:
 		}
 		my $lease = lease($session, 'one');
 		my $sent = $local->safe_psql('postgres', q{SELECT sum(cancels) FROM pgpool.stats});
-		$session->run("SELECT pgpool.exec($lease, 'select 1'); SET statement_timeout = '200 ms'");
+		my $pid = $session->run("SELECT a FROM pgpool.query($lease, 'select pg_backend_pid()') AS t(a int)");
+		$session->run("SET statement_timeout = '200 ms'");
 		fail_next($local, $function, errno => $errno) unless $function eq 'PQgetCancel';
 		$session->run("SELECT pgpool.exec($lease, 'select pg_sleep(20)')", 30);
 		is($session->sqlstate, '57014', "$function: a statement is cancelled here");
@@ -262,6 +266,10 @@ SKIP:
 		ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE query ~ 'pg_sleep.20' AND state = 'active' AND pid <> pg_backend_pid()}, 0, 30), "$function: it ends at the remote");
 		is($local->safe_psql('postgres', q{SELECT sum(cancels) FROM pgpool.stats}), $sent, "$function: what could not be sent is not counted")
 		  if $function eq 'PQgetCancel';
+
+		# it may come at any time, and hit whoever has the connection by then
+		ok(wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE remote_pid = $pid", 0, 30), 'one that may have been lost on its way: the connection is not used any more')
+		  if $errno == ETIMEDOUT;
 		works('one', $function);
 	}
 
@@ -638,7 +646,22 @@ is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'it is re
 	hold_logins($local);
 	like($_->finish(60), qr/^\d+$/, 'and when their own have ended all log in') or diag($_->error) foreach $session, $other;
 	ok(wait_until($local, $threads, '0 0'), 'nothing is left of them');
-	$_->run('SELECT pgpool.checkin_all()') foreach $session, $other;
+	$_->quit foreach $session, $other;
+
+	# nor of more than a worker has descriptors for
+	$local->append_conf('postgresql.conf', 'max_files_per_process = 130');
+	failing($local, sub { $local->restart });
+	$worker = worker_pid($local);
+	($session, $other) = map { PgpxSession->new($local) } 1 .. 2;
+	$session->run("ALTER SERVER $_ OPTIONS (SET connect_timeout '300ms')") foreach @held;
+	foreach (1 .. 2)
+	{
+		hold_logins($local, 'remote_db', 'template1');
+		$leave_behind->(20, @held);
+		hold_logins($local);
+		ok(wait_until($local, $threads, '0 0'), 'they end');
+	}
+	works('one', 'what they have had open');
 }
 
 # --- never do more processes look for answers (pgpool_ext.busy_poll) than half of the

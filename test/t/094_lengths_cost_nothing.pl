@@ -83,6 +83,8 @@ my %behaviours = (
 my $remote = remote_node('remote');
 my $local = local_node('local');
 my $fake = PgpxFakeServer->new(%behaviours);
+my $folder = PostgreSQL::Test::Utils::tempdir_short;
+my $near = PgpxFakeServer->new(folder => $folder, login_n => $behaviours{login_n});
 make_pool($local, $remote, server => 'good');
 my $session = PgpxSession->new($local);
 $fake->make_servers($session, '20s');
@@ -115,6 +117,11 @@ sub query
 is($session->run(query('honest')), '1', 'a well-behaved one is believed');
 costs_little($_, sub { $session->fails(query($_), '08001', qr/said too much during the login/, "$_: it is told") })
   foreach qw(login_n login_e login_a);
+
+# at a Unix-domain socket, too, which does not tell how much has come
+make_pool($local, $near, server => 's_near', remote_dbname => 'login_n', options => { host => $folder, pool_size => 1, connect_timeout => '20s' });
+costs_little('near', sub { $session->fails(query('near'), '08001', qr/said too much during the login/, 'near: it is told') });
+
 costs_little($_, sub { $session->fails(query($_), '08001', qr/has a message that is too long/, "$_: it is told") })
   foreach qw(start_row start_notice);
 is($session->run(query('start_large')) . $session->error, '1', 'rows that are large, and many, are none of that');
