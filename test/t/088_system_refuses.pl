@@ -648,13 +648,14 @@ is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'it is re
 	ok(wait_until($local, $threads, '0 0'), 'nothing is left of them');
 	$_->quit foreach $session, $other;
 
-	# nor of more than a worker has descriptors for
-	$local->append_conf('postgresql.conf', 'max_files_per_process = 130');
+	# nor of more than a worker has descriptors for: a third of them, at most, for what is
+	# not the server's own, and over TLS a login takes two
+	$local->append_conf('postgresql.conf', 'max_files_per_process = ' . (over_tls() ? 250 : 130));
 	failing($local, sub { $local->restart });
 	$worker = worker_pid($local);
 	($session, $other) = map { PgpxSession->new($local) } 1 .. 2;
 	$session->run("ALTER SERVER $_ OPTIONS (SET connect_timeout '300ms')") foreach @held;
-	foreach (1 .. 2)
+	foreach (1 .. 3)
 	{
 		hold_logins($local, 'remote_db', 'template1');
 		$leave_behind->(20, @held);
