@@ -87,9 +87,11 @@ is($more[0]->run("SELECT pgpool.unlock('$mine->[1]', 'b', pgpool.lock('$mine->[1
 {
 	my $server = $theirs->[0];
 	my $worker = $local->safe_psql('postgres', "SELECT w.pid FROM pgpool.workers w JOIN pgpool.pools p USING (worker) WHERE p.server = '$server'");
-	my $sockets = sub { return scalar grep { (readlink // '') =~ /^socket:/ } glob "/proc/$worker/fd/*"; };
+	my $needed = "SELECT count(*) * @{[ over_tls() ? 3 : 1 ]} FROM pgpool.connections JOIN pgpool.pools USING (server) WHERE worker = (SELECT worker FROM pgpool.pools WHERE server = '$server')";
+	my $more_than_needed = sub {
+		return (grep { (readlink // '') =~ /^socket:/ } glob "/proc/$worker/fd/*") - $local->safe_psql('postgres', $needed);
+	};
 	my $lease = lease($more[0], $server);
-	my $before = $sockets->();
 	my $cancelled = 0;
 
 	$more[0]->run("SELECT pgpool.exec($lease, 'select 1'); SET statement_timeout = '20 ms'");
@@ -101,7 +103,7 @@ is($more[0]->run("SELECT pgpool.unlock('$mine->[1]', 'b', pgpool.lock('$mine->[1
 	$more[0]->run('RESET statement_timeout');
 	is($cancelled, 40, 'each statement is cancelled');
 	is($more[0]->run("SELECT pgpool.exec($lease, 'select 1')") . $more[0]->error, '1', 'the lease is as good as before');
-	ok(wait_until($local, $sockets, $before), 'and no descriptor of a request is left');
+	ok(wait_until($local, $more_than_needed, 4), 'and no descriptor of a request is left, beside the control sockets of both workers');
 	$more[0]->run('SELECT pgpool.checkin_all()');
 }
 
