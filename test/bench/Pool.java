@@ -91,10 +91,11 @@ public class Pool {
             thread.start();
             all.add(thread);
         }
-        while (pool.getHikariPoolMXBean().getThreadsAwaitingConnection() < threads) {
+        // all of them asleep: who is only about to wait would be handed nothing
+        while (pool.getHikariPoolMXBean().getThreadsAwaitingConnection() < threads
+            || all.stream().anyMatch(t -> t.getState() != Thread.State.TIMED_WAITING)) {
             Thread.sleep(20);
         }
-        Thread.sleep(200);
         held.close();
         for (Thread thread : all) {
             thread.join();
