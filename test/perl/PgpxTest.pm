@@ -229,7 +229,37 @@ sub wait_until
 	diag('waited in vain for "' . $expected . '"'
 		  . (ref $what ? '' : " from: $what")
 		  . ', got: ' . ($got // $err // 'nothing'));
+	tell_state($node);
 	return 0;
+}
+
+# Say what a local server does: its sessions and workers, and what waits where.
+sub tell_state
+{
+	my ($node) = @_;
+	my $said;
+
+	eval {
+		$node->psql('postgres', <<'EOT', stdout => \$said, timeout => 10, timed_out => \my $timed_out, on_error_stop => 0);
+SELECT 'process', pid, backend_type, state, wait_event, now() - state_change, left(regexp_replace(query, '\s+', ' ', 'g'), 80) FROM pg_stat_activity
+	WHERE (backend_type = 'client backend' OR backend_type ~ 'pgpool_ext') AND pid <> pg_backend_pid() LIMIT 20;
+SELECT 'worker', worker, pid, state, connections, descriptors FROM pgpool.workers;
+SELECT 'pool', server, state, total, leased, idle, owed, connecting, waiters, last_error FROM pgpool.pools LIMIT 10;
+SELECT 'connection', server, connection, state, now() - state_since, owed, transport, remote_pid, lease, holder_pid FROM pgpool.connections LIMIT 20;
+SELECT 'waiter', server, pid, now() - waiting_since, reason FROM pgpool.waiters LIMIT 20;
+SELECT 'lock', name, token, state, pid, now() - since, now() - last_ping FROM pgpool.locks LIMIT 20;
+EOT
+	};
+	diag($said) if $said;
+
+	# who stands still, and in what
+	foreach my $pid (($said // '') =~ /^process\|(\d+)/mg)
+	{
+		my %process = map { $_ => eval { slurp_file("/proc/$pid/$_") } // '' } qw(stat wchan syscall);
+
+		diag("process $pid: " . ($process{stat} =~ /\) (\w)/ ? $1 : 'gone') . " $process{wchan} $process{syscall}");
+	}
+	return;
 }
 
 # Everything that must add up does: one assertion.
