@@ -129,8 +129,7 @@ must_reset(const PgpxLease *lease, const PgpxConn *conn)
 	if (!conn->dirty || reset == PGPX_RESET_NEVER)
 		return false;
 	return reset == PGPX_RESET_ALWAYS || conn->last_pid != MyProcPid ||
-		conn->last_procno != (int) MyProcNumber ||
-		conn->last_user != lease->user;
+		conn->last_procno != (int) MyProcNumber;
 }
 
 /* Has the checkout's own time run out, and not only that of one step? */

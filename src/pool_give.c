@@ -48,6 +48,8 @@ give_locked(PgpxPool *pool, PgpxConn *conn, PgpxGive give, int owed,
 		pg_atomic_read_u32(&conn->cancel) != PGPX_CANCEL_NONE;
 	PgpxCloseReason retire = retire_reason(pool, conn, now);
 
+	/* whom would it hit?  Only the lessee asks for one, and has not sent a reset then */
+	Assert(!(cancelling && give == PGPX_GIVE_OWED));
 	if (give != PGPX_GIVE_AS_IT_WAS)
 		conn->owed = give == PGPX_GIVE_OWED ? owed : 0;
 	if (give == PGPX_GIVE_DIRTY)
@@ -70,16 +72,9 @@ give_locked(PgpxPool *pool, PgpxConn *conn, PgpxGive give, int owed,
 	}
 	else if (retire != PGPX_CLOSE_NONE)
 		pgpx_pool_close_locked(pool, conn, retire);
-	else if (give == PGPX_GIVE_CANCEL || (cancelling && give != PGPX_GIVE_OWED))
+	else if (give == PGPX_GIVE_CANCEL || cancelling)
 	{
 		conn->close_reason = PGPX_CLOSE_NONE;
-		pgpx_conn_set_state(conn, PGPX_CONN_CANCELLING, now);
-		pgpx_conn_ask_worker(conn, pool->worker);
-	}
-	else if (cancelling)
-	{
-		/* a reset has been sent into a cancel: whom it hits cannot be known */
-		conn->close_reason = PGPX_CLOSE_RESET;
 		pgpx_conn_set_state(conn, PGPX_CONN_CANCELLING, now);
 		pgpx_conn_ask_worker(conn, pool->worker);
 	}
@@ -105,7 +100,6 @@ note_lessee(PgpxConn *conn)
 {
 	conn->last_procno = conn->owner_procno;
 	conn->last_pid = conn->owner_pid;
-	conn->last_user = conn->owner_user;
 }
 
 void

@@ -148,7 +148,6 @@ typedef struct PgpxConn
 
 	int			last_procno;	/* the lessee before; -1: none, or as good as none */
 	int			last_pid;
-	Oid			last_user;
 
 	PgpxTime	state_since;
 	PgpxTime	opened_at;
