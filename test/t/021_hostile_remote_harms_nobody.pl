@@ -34,7 +34,7 @@ my %answers = (
 	error_unknown => [ sub { failure(M => 'oops'), ready }, 'HV000', qr/oops/ ],
 	error_empty => [ sub { failure, ready }, 'HV000', qr/without a message/ ],
 	error_success => [ sub { failure(S => 'ERROR', C => '00000', M => 'fine'), ready }, 'HV000', qr/fine/ ],
-	error_strange => [ sub { failure(C => "x\n%s", M => "\xFF%n%s"), ready }, 'HV000', qr/\?%n%s/ ],
+	error_strange => [ sub { failure(C => "xx\n%s", M => "\xFF%n%s"), ready }, 'HV000', qr/\?%n%s/ ],
 	error_short => [ sub { failure(C => '220', M => 'short'), ready }, 'HV000', qr/short/ ],
 	error_long => [ sub { failure(C => '220011', M => 'long'), ready }, 'HV000', qr/long/ ],
 	error_large => [ sub { failure(M => 'x' . "\xC3\xA9" x 40_000), ready }, 'HV000', qr/ x(?:(?:\xC3\xA9){127}){258}\xC3\xA9$/m ],
