@@ -50,6 +50,7 @@ my %idle = (
 	stray_row => sub { row('666') },
 	stray_answer => sub { $_[0]->answer('666') },
 	stray_error => sub { failure(S => 'FATAL', C => '57P01', M => 'bye') },
+	stray_mild_error => sub { failure(S => 'ERROR', C => '57014', M => 'bye') },
 	stray_garbage => sub { 'rubbish' },
 	stray_notice => sub { message('N', "SNOTICE\0C00000\0Mhello\0\0") x 1000 },
 );
