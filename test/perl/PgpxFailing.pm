@@ -30,7 +30,7 @@ sub skip_all_without
 {
 	my $source = __FILE__ =~ s{PgpxFailing\.pm$}{failing.c}r;
 
-	plan skip_all => 'a sanitizer has its own malloc and must be loaded first' if $ENV{ASAN_OPTIONS};
+	plan skip_all => 'a sanitizer has its own malloc and must be loaded first' if $ENV{PGPX_NO_PRELOAD};
 	$library = PostgreSQL::Test::Utils::tempdir . '/failing.so';
 	plan skip_all => 'there is no compiler here'
 	  if system("cc -shared -fPIC -O1 -Wall -o $library $source -ldl") != 0;

@@ -2,40 +2,20 @@
 # a holder is stopped meanwhile: no connection is as old as that, nobody waits for less
 # or more than his timeout, no lease is held for too long.  Only time that has really
 # passed counts.
-#
-# Needs libfaketime (Debian: libfaketime); PGPX_FAKETIME: where it is.
 use strict;
 use warnings;
 
-use PgpxClock 'clock_library';
+use PgpxClock;
 use PgpxTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $library = clock_library();
-plan skip_all => 'there is no libfaketime here' unless defined $library;
+plan skip_all => $CLOCKS_MISSING unless can_set_clocks();
 
-my $file = PostgreSQL::Test::Utils::tempdir . '/clock';
 my $remote = remote_node('remote');
 my $local = local_node('local', start => 0);
 
-sub set_clock
-{
-	my ($offset) = @_;
-
-	open my $new, '>', "$file.new" or die;
-	printf $new "%+d\n", $offset;
-	close $new;
-	rename "$file.new", $file or die;
-	return;
-}
-
-set_clock(0);
-{
-	local %ENV = (%ENV, LD_PRELOAD => $library, FAKETIME_TIMESTAMP_FILE => $file, FAKETIME_NO_CACHE => 1,
-		FAKETIME_DONT_FAKE_MONOTONIC => 1);
-	$local->start;
-}
+with_clock($local, sub { $local->start });
 make_pool($local, $remote, server => 'three', options => { pool_size => 3, min_size => 0, idle_timeout => '5 min', max_lifetime => '10 min',
 	lease_timeout => '5 min', leak_warning => '5 min', test_period => '5 min' });
 make_pool($local, $remote, server => 'one', options => { pool_size => 1 });
@@ -57,13 +37,13 @@ foreach my $offset ($hour, -$hour)
 		my $what = "clock at $offset" . ($stopped && ", the $stopped stopped meanwhile");
 		my $pid = { worker => $worker, holder => $holder->pid }->{$stopped};
 
-		set_clock(0);
+		set_clock($local, 0);
 		wait_until($local, "SELECT abs(extract(epoch FROM clock_timestamp()) - @{[ time ]}) < 60");
 		kill 'STOP', $pid if $pid;
 		my $took = seconds {
 			$waiter->start(q{SELECT pgpool.checkout('one', '2 s')});
 			wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '1');
-			set_clock($offset);
+			set_clock($local, $offset);
 			$waiter->finish(60);
 		};
 		$waiter->failed('55P03', qr/no free connection|timeout/, "$what: who waits waits for his timeout");

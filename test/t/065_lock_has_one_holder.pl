@@ -35,7 +35,7 @@ sub started
 {
 	my ($node, $how) = @_;
 
-	return $node == $nodes[0] && clock_library() ? with_clock($node, sub { $node->$how }) : $node->$how;
+	return $node == $nodes[0] && can_set_clocks() ? with_clock($node, sub { $node->$how }) : $node->$how;
 }
 
 sub crash
@@ -275,7 +275,7 @@ my @moves = (
 		kill 'CONT', $worker;
 		has_noted($node, $token, "valid_at_end, ended - began < '-30 min'", 'f|t', 'the holder knows of its loss') } ]);
 
-push @faults, @moves if clock_library();
+push @faults, @moves if can_set_clocks();
 foreach my $fault (@faults)
 {
 	my ($name, $which, $hold, $do) = @$fault;
@@ -309,12 +309,12 @@ my ($lost, $moved) = (0, 0);
 while ($moved < @offsets || (all_acquired() < $wanted && time - $began < 1200))
 {
 	$proxy->tell("swallow $question"), $lost++ if $proxy->tell('look') eq 'pass';
-	set_clock($nodes[0], $offsets[ $moved % @offsets ]) if clock_library();
+	set_clock($nodes[0], $offsets[ $moved % @offsets ]) if can_set_clocks();
 	$moved++;
 	usleep(1_000_000);
 }
 $proxy->tell('pass');
-set_clock($nodes[0], 0) if clock_library();
+set_clock($nodes[0], 0) if can_set_clocks();
 $_->safe_psql('postgres', 'UPDATE control SET run = false') foreach @nodes;
 foreach my $session (map { @$_ } values %sessions)
 {
@@ -328,7 +328,7 @@ cmp_ok($acquired[$_], '>', $wanted / 20, "by server $_ many times") foreach 0, 1
 cmp_ok($lost, '>', 0, 'replies were lost meanwhile');
 SKIP:
 {
-	skip 'no clock was moved: there is no libfaketime here', 1 unless clock_library();
+	skip $CLOCKS_MISSING, 1 unless can_set_clocks();
 	cmp_ok($moved, '>', 0, 'and the clock was moved');
 }
 cmp_ok(abs(clocks() - $clocks), '<', 0.001, 'the clock of this machine was not set meanwhile');

@@ -2,8 +2,6 @@
 # happens.  That of the remote: back, the lock stays; forward by more than the ttl,
 # another one can take it at once, which the holder learns from its next ping, the
 # fence refuses it, and tokens rise all the same.
-#
-# Needs libfaketime.
 use strict;
 use warnings;
 
@@ -11,7 +9,7 @@ use PgpxClock;
 use PgpxTest;
 use Test::More;
 
-plan skip_all => 'there is no libfaketime here' unless clock_library();
+plan skip_all => $CLOCKS_MISSING unless can_set_clocks();
 
 my $remote = remote_node('remote');
 my $one = local_node('one');
