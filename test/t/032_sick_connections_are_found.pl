@@ -42,22 +42,23 @@ my %harmless = (
 	notice => PgpxFakeServer::message('N', "SNOTICE\0C00000\0Mhello\0\0"),
 	parameter => PgpxFakeServer::message('S', "TimeZone\0UTC\0"),
 	notification => PgpxFakeServer::message('A', pack 'NZ*Z*', 1, 'channel', 'payload'));
-# The first says something harmless and goes, and the second, in the same place, says something.
-my @turns = map { "$flag.$_" } 1 .. 2;
+# The first says something harmless or nothing, and goes, and the second, in the same
+# place, says something.
+my %turns = map { $_ => [ "$flag.$_.1", "$flag.$_.2" ] } qw(turns turns_leased);
 sub by_turns
 {
-	my ($fake) = @_;
-	my $second = -e $turns[0];
+	my ($name, $fake) = @_;
+	my $second = -e $turns{$name}[0];
 
 	# not so soon that libpq takes it for a part of the login
-	select(undef, undef, undef, 0.5), $fake->send($harmless{notice}) unless $second;
-	select undef, undef, undef, 0.05 until -e $turns[$second ? 1 : 0];
+	select(undef, undef, undef, 0.5), $fake->send($harmless{notice}) if $name eq 'turns' && !$second;
+	select undef, undef, undef, 0.05 until -e $turns{$name}[$second ? 1 : 0];
 	$fake->send('rubbish') if $second;
 	close $fake->{socket} unless $second;
 	sleep 3600;
 	return;
 }
-my $fake = PgpxFakeServer->new(turns => \&by_turns, map { $_ => when_told($stray{$_} // $harmless{$_}) } keys %stray, keys %harmless);
+my $fake = PgpxFakeServer->new((map { my $name = $_; $name => sub { by_turns($name, @_) } } keys %turns), map { $_ => when_told($stray{$_} // $harmless{$_}) } keys %stray, keys %harmless);
 my $session = PgpxSession->new($local);    # after it: what forks holds our pipes
 
 sub pool
@@ -154,19 +155,33 @@ foreach my $what (sort keys %harmless)
 	is(pool("s_$what", 'connects, retried'), '1|0', "s_$what: it is the same one");
 }
 
-# --- a place whose connection was watched when it ended
-make_pool($local, $fake, server => 'turns', remote_dbname => 'turns',
-	options => { pool_size => 1, sslmode => PgpxFakeServer::sslmode(), test_period => -1 });
-my @places;
-foreach my $turn (1 .. 2)
+# --- a place whose connection was watched when it ended, or was leased
+foreach my $name (sort keys %turns)
 {
-	is($session->run("SELECT pgpool.prewarm('turns', 1, '30 s')") . $session->error, '1', "turns: connection $turn");
-	ok(wait_until($local, "SELECT now() - last_used > '2 s' FROM pgpool.connections WHERE server = 'turns'", 't'), 'turns: is idle, for a while');
-	push @places, $local->safe_psql('postgres', q{SELECT connection FROM pgpool.connections WHERE server = 'turns'});
-	closed(sub { append_to_file($turns[ $turn - 1 ], '') },
-		$turn == 1 ? 'it ends' : 'what the next one in its place says ends that one', turns => $turn);
+	my @places;
+
+	make_pool($local, $fake, server => $name, remote_dbname => $name,
+		options => { pool_size => 1, sslmode => PgpxFakeServer::sslmode(), test_period => -1 });
+	foreach my $turn (1 .. 2)
+	{
+		is($session->run("SELECT pgpool.prewarm('$name', 1, '30 s')") . $session->error, '1', "$name: connection $turn");
+		ok(wait_until($local, "SELECT now() - last_used > '2 s' FROM pgpool.connections WHERE server = '$name'", 't'), "$name: is idle, for a while");
+		push @places, $local->safe_psql('postgres', qq{SELECT connection FROM pgpool.connections WHERE server = '$name'});
+		if ($turn == 1 && $name eq 'turns_leased')
+		{
+			my $lease = lease($session, $name);
+
+			append_to_file($turns{$name}[0], '');
+			$session->fails("SELECT pgpool.exec($lease, 'select 1')", '08006', qr/was lost/, "$name: it ends");
+			$session->run('SELECT pgpool.checkin_all()');
+			ok(wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE server = '$name'", '0'), "$name: and is closed");
+			next;
+		}
+		closed(sub { append_to_file($turns{$name}[ $turn - 1 ], '') },
+			$turn == 1 ? 'it ends' : 'what the next one in its place says ends that one', $name => $turn);
+	}
+	is($places[1], $places[0], "$name: both had the same place");
 }
-is($places[1], $places[0], 'turns: both had the same place');
 
 # --- test_period
 make_pool($local, $remote, server => 'always', options => { pool_size => 1, test_period => 0 });
