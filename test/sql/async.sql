@@ -300,6 +300,11 @@ SELECT pgpool.send(:x, 'select repeat(''x'', 30000000)');
 SELECT length(t) FROM pgpool.result(:x) AS r(t text);
 SELECT pgpool.checkin(:x);
 SELECT used_bytes < 15000000 AS little FROM pg_backend_memory_contexts WHERE name = 'TopMemoryContext';
+-- nor does a large statement
+SELECT pgpool.checkout('shards') AS x \gset
+SELECT pgpool.exec(:x, 'select length($1)', repeat('x', 30000000));
+SELECT used_bytes < 15000000 AS little FROM pg_backend_memory_contexts WHERE name = 'TopMemoryContext';
+SELECT pgpool.checkin(:x);
 
 SELECT pgpool.checkin_all();
 SELECT test.drop('shards');
