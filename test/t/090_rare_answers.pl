@@ -167,7 +167,7 @@ $session->run('DROP DOMAIN that_returns; DROP FUNCTION returns_all');
 my $wait_sets = sub { my $pid = $session->pid; return scalar grep { (readlink // '') =~ /eventpoll/ } glob "/proc/$pid/fd/*"; };
 my $had = $wait_sets->();
 $session->fails(q{SELECT * FROM pgpool.fanout('{branch1,branch2}', 'select 1 / length(pg_sleep(0.2)::text)') AS t(s text, x int)}, '22012', qr/division by zero/, 'a fanout fails while it waits');
-is($wait_sets->(), $had, 'and leaves no wait set');
+is($wait_sets->(), $had, 'it leaves no wait set');
 
 # --- what has only begun to come in can be cancelled
 $session->run(q{SELECT pgpool.checkout('branch1') AS lease \gset});
