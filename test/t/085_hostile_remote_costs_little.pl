@@ -174,7 +174,7 @@ foreach my $round (0 .. 5)
 	ok(wait_until($local, q{SELECT total FROM pgpool.pools WHERE server = 's_honest'}, 0), "round $round: the connection closes");
 }
 cmp_ok($used->() - $before, '<', 50_000, 'it keeps nothing of them');
-cmp_ok($mapped->() - $before_mapped, '<', 8, '.. nor stacks of threads');
+cmp_ok($mapped->() - $before_mapped, '<', 16, '.. nor stacks of threads');
 
 is(worker_pid($local), $worker, 'the worker lives');
 is($local->safe_psql('postgres', query('honest')), '1', 'other pools work');
