@@ -29,7 +29,7 @@ my $answer = columns(1) . row('666') . done('SELECT 1') . ready;
 my %behaviours = (
 	honest => sub { $_[0]->serve },
 	row => sub { $_[0]->receive; $_[0]->send($_[0]->described, $claim); hours },
-	talks_first => sub { $_[0]->serve(2); $_[0]->read_bytes(5); my $some = $fine x 20_000; $_[0]->send($some) foreach 1 .. 100; hours },
+	talks_first => sub { $_[0]->serve(1); $_[0]->read_bytes(5); my $some = $fine x 20_000; $_[0]->send($some) foreach 1 .. 100; hours },
 	owed => sub { $_[0]->serve(1); $_[0]->receive; $_[0]->send($claim); hours },
 
 	# the answer to the start commands
@@ -111,7 +111,8 @@ foreach my $params ([], ['x'])
 # --- what is said before a statement has been sent is taken in, so that it can be, but not all
 {
 	my $other = PgpxSession->new($local);
-	my $large = q{SELECT * FROM pgpool.query('s_talks_first', 'select 1 where $1 is null', repeat('x', 20000000)) AS t(a text)};
+	my $lease = lease($other, 's_talks_first');
+	my $large = "SELECT * FROM pgpool.query($lease, 'select 1 where \$1 is null', repeat('x', 20000000)) AS t(a text)";
 
 	is($other->run($large), '1', 'a large parameter');
 	my $cost = costs
