@@ -43,6 +43,9 @@ static bool write_blocked;
 static bool remote_ended;
 static bool remote_broken;
 
+static int	external;			/* descriptors that are counted */
+static int	external_max = 2;
+
 static bool told = true;		/* who waits for an answer has been woken since */
 
 static int	remote_fd;
@@ -172,12 +175,16 @@ pgpx_reactor_forget(int fd)
 bool
 AcquireExternalFD(void)
 {
+	if (external >= external_max)
+		return false;
+	external++;
 	return true;
 }
 
 void
 ReleaseExternalFD(void)
 {
+	external--;
 }
 
 /* (the library's are not linked) */
@@ -384,6 +391,11 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		pgpx_shared->max_connections = 1;
 		pgpx_wconns = calloc(1, sizeof(PgpxWorkerConn));
 		pgpx_conns = calloc(1, sizeof(PgpxConn));
+
+		/* with one descriptor left there is no relay, and it is still left */
+		external_max = 1;
+		FUZZ_CHECK(pgpx_relay_begin(&pgpx_wconns[0]) != NULL && external == 0);
+		external_max = 2;
 	}
 	said = had = written = taken = readable = writable = 0;
 	read_blocked = write_blocked = remote_ended = remote_broken = false;
@@ -408,6 +420,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	else
 		drain(w);
 	pgpx_relay_end(w);
+	FUZZ_CHECK(external == 0);
 	FUZZ_CHECK(remote_events == 0 && local_events == 0);
 	FUZZ_CHECK(!pgpx_relay_has_more());
 	close(pair[0]);

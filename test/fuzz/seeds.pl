@@ -270,6 +270,7 @@ my %relay = (
 	session_ends => "\0\77\6\0\14\377\6\0\3\377\4\0",
 	error_while_sending => "\0\77\3\377\15\377\6\0\4\0",
 	cut => ("\2\377\4\0" x 2) . "\0\77\6\0\377",
+	cut_more => ("\2\377" x 3) . "\4\0\1\377",
 );
 put("fuzz_relay/$_", $relay{$_}) foreach sort keys %relay;
 

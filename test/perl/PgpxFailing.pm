@@ -10,6 +10,7 @@
 #                                        # nor do look-ups of these, if they are hosts
 #   stand_still($node, $session->pid);   # these stand in their next recv, until the next such call
 #   stands($node, $session->pid);        # 1 or 0: does it?
+#   never_pause($node, $session->pid);   # these receive notices without end, until the next such call
 package PgpxFailing;
 
 use strict;
@@ -22,7 +23,7 @@ use Test::More;
 
 use PgpxTest;
 
-our @EXPORT = qw(failing fail_next has_failed hold_logins libpq_cancels stand_still stands);
+our @EXPORT = qw(failing fail_next has_failed hold_logins libpq_cancels never_pause stand_still stands);
 
 my ($library, $number);
 
@@ -82,6 +83,14 @@ sub stand_still
 	my ($node, @pids) = @_;
 
 	put($node->data_dir . '/pgpool_ext.stand', " @pids ");
+	return;
+}
+
+sub never_pause
+{
+	my ($node, @pids) = @_;
+
+	put($node->data_dir . '/pgpool_ext.endless', " @pids ");
 	return;
 }
 

@@ -233,6 +233,15 @@ sub flood
 	return;
 }
 
+# Over TLS 1.2: another handshake; ends with the connection, if the client does not want it.
+sub renegotiate
+{
+	my ($self) = @_;
+
+	kill 'HUP', $self->{front};
+	return $self->read_bytes(1);
+}
+
 # Answer questions as a server would, those for rows with one row of 1.
 sub serve
 {

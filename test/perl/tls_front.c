@@ -12,6 +12,8 @@
  *	  SIGUSR1	some KeyUpdates, in one piece with what comes next from the plain side
  *	  SIGUSR2	a flood of them.  The plain side is told "<" when the other side begins to
  *				take it, and ">" when it has taken it all
+ *	  SIGHUP	TLS 1.2: another handshake is asked for.  The plain side is told "~" when it
+ *				has been made
  *
  *-------------------------------------------------------------------------
  */
@@ -34,7 +36,7 @@ move_in(SSL *ssl)
 		int			n = SSL_read(ssl, buffer, sizeof(buffer));
 
 		if (n <= 0)
-			return false;
+			return SSL_get_error(ssl, n) == SSL_ERROR_WANT_READ;
 		for (int done = 0, m; done < n; done += m)
 		{
 			m = write(1, buffer + done, n - done);
@@ -86,6 +88,26 @@ update_keys(SSL *ssl, int times)
 			_exit(1);
 }
 
+/* Ask for another handshake; what belongs to it goes to the connection at once. */
+static void
+renegotiate(SSL *ssl)
+{
+	SSL_set0_wbio(ssl, BIO_new_socket(0, BIO_NOCLOSE));
+	if (SSL_renegotiate(ssl) != 1 || SSL_do_handshake(ssl) != 1)
+		_exit(1);
+}
+
+/* The first one is the login's, and to ask for another one is the second. */
+static void
+tell_handshake(const SSL *ssl, int where, int ret)
+{
+	static int	n = 0;
+
+	if ((where & SSL_CB_HANDSHAKE_DONE) != 0 &&
+		SSL_version(ssl) == TLS1_2_VERSION && n++ > 1 && write(1, "~", 1) != 1)
+		_exit(0);
+}
+
 int
 main(int argc, char **argv)
 {
@@ -100,6 +122,7 @@ main(int argc, char **argv)
 	sigemptyset(&asking);
 	sigaddset(&asking, SIGUSR1);
 	sigaddset(&asking, SIGUSR2);
+	sigaddset(&asking, SIGHUP);
 	sigprocmask(SIG_BLOCK, &asking, NULL);
 	fds[2].fd = signalfd(-1, &asking, SFD_CLOEXEC);
 	if (argc != 3 || ctx == NULL ||
@@ -111,6 +134,8 @@ main(int argc, char **argv)
 	setsockopt(0, SOL_SOCKET, SO_SNDBUF, &room, sizeof(room));
 	ssl = SSL_new(ctx);
 	SSL_set_fd(ssl, 0);
+	SSL_set_info_callback(ssl, tell_handshake);
+	SSL_clear_mode(ssl, SSL_MODE_AUTO_RETRY);	/* the other way waits */
 	if (SSL_accept(ssl) != 1)
 		return 1;
 	SSL_set0_wbio(ssl, BIO_new(BIO_s_mem()));
@@ -119,7 +144,10 @@ main(int argc, char **argv)
 		if (fds[2].revents != 0 &&
 			read(fds[2].fd, &asked, sizeof(asked)) == sizeof(asked))
 		{
-			update_keys(ssl, asked.ssi_signo == SIGUSR1 ? 20 : 200 * 1000);
+			if (asked.ssi_signo == SIGHUP)
+				renegotiate(ssl);
+			else
+				update_keys(ssl, asked.ssi_signo == SIGUSR1 ? 20 : 200 * 1000);
 			if (asked.ssi_signo == SIGUSR2)
 				send_out(ssl, true);
 		}

@@ -300,6 +300,24 @@ SELECT pgpool.send(:x, 'select repeat(''x'', 30000000)');
 SELECT length(t) FROM pgpool.result(:x) AS r(t text);
 SELECT pgpool.checkin(:x);
 SELECT used_bytes < 15000000 AS little FROM pg_backend_memory_contexts WHERE name = 'TopMemoryContext';
+-- nor does a large statement
+SELECT pgpool.checkout('shards') AS x \gset
+SELECT pgpool.exec(:x, 'select length($1)', repeat('x', 30000000));
+SELECT used_bytes < 15000000 AS little FROM pg_backend_memory_contexts WHERE name = 'TopMemoryContext';
+SELECT pgpool.checkin(:x);
+-- nor do notifications that nobody has asked for
+DO $$
+DECLARE
+	l bigint;
+BEGIN
+	FOR i IN 1 .. 20 LOOP
+		l := pgpool.checkout('shards');
+		PERFORM pgpool.exec(l, 'listen news');
+		PERFORM pgpool.exec(l, 'select count(pg_notify(''news'', i || repeat(''x'', 7000))) from generate_series(1, 140) as i');
+		PERFORM pgpool.checkin(l);
+	END LOOP;
+END $$;
+SELECT used_bytes < 15000000 AS little FROM pg_backend_memory_contexts WHERE name = 'TopMemoryContext';
 
 SELECT pgpool.checkin_all();
 SELECT test.drop('shards');

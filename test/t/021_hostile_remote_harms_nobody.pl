@@ -20,6 +20,7 @@ my %answers = (
 	length_three => [ sub { pack 'aN', '1', 3 }, '08006' ],
 	length_negative => [ sub { pack 'aN', '1', 0xFFFFFFFF }, '08006' ],
 	length_huge => [ sub { pack 'aN', 'E', 0x7FFFFFFF }, '08006' ],
+	length_large => [ sub { pack 'aN', 'N', 0x100001 }, '08006' ],
 	row_huge => [ sub { $_[0]->described, pack 'aN', 'D', 0x7FFFFFFF }, '08006' ],
 	cut_off_row => [ sub { $_[0]->described, substr row('x' x 100), 0, 50 }, '08006' ],
 	cut_off_header => [ sub { $_[0]->described, 'D' }, '08006' ],
@@ -55,13 +56,16 @@ my %idle = (
 	stray_notice => sub { message('N', "SNOTICE\0C00000\0Mhello\0\0") x 1000 },
 );
 my $notice = message('N', "SNOTICE\0C00000\0Mhello\0\0");
+my $folder = PostgreSQL::Test::Utils::tempdir;
 my %behaviours = (
 	honest => sub { $_[0]->serve },
 
 	# the answer to the first reset
-	reset_error => sub { after_reset($_[0], failure(S => 'ERROR', C => '25001', M => 'no'), ready) },
-	reset_in_transaction => sub { after_reset($_[0], done('DISCARD ALL'), message('Z', 'T')) },
+	reset_error => sub { spoilt($_[0], failure(S => 'ERROR', C => '25001', M => 'no'), ready) },
+	reset_in_transaction => sub { spoilt($_[0], done('DISCARD ALL'), message('Z', 'T')) },
+	reset_style => sub { spoilt($_[0], done('DISCARD ALL'), message('S', "DateStyle\0German, DMY\0"), ready) },
 	reset_endless => sub { after_reset($_[0]); $_[0]->send($notice x 1000) while 1 },
+	reset_long => sub { after_reset($_[0], pack 'aN', 'N', 0x100001) },
 	reset_silent => sub { after_reset($_[0]); sleep 3600 },
 
 	# answers without an end, to be left by the session
@@ -69,6 +73,7 @@ my %behaviours = (
 	endless_rows => sub { $_[0]->receive; $_[0]->send($_[0]->described); $_[0]->send(row('x' x 1000) x 60) while 1 },
 	endless_tiny => sub { $_[0]->receive; $_[0]->send($_[0]->described); my $rows = row('') x 100_000; $_[0]->send($rows) while 1 },
 	silent => sub { $_[0]->receive; sleep 3600 },
+	silent_row => sub { $_[0]->receive; $_[0]->send($_[0]->described, row('x')); sleep 3600 },
 	notices => sub { $_[0]->receive; $_[0]->send($notice x 30_000, $_[0]->answer('1')); $_[0]->serve },
 
 	# rows of another DateStyle, at once and bit by bit
@@ -82,6 +87,7 @@ my %behaviours = (
 	start_flood => sub { $_[0]->receive; $_[0]->flood(flood_files('start_flood')) },
 	idle_flood => sub { $_[0]->serve(2); $_[0]->flood(flood_files('idle_flood')); sleep 3600 },
 	leased_flood => sub { $_[0]->receive; $_[0]->flood(flood_files('leased_flood')); sleep 3600 },
+	renegotiates => sub { $_[0]->receive; $_[0]->renegotiate; PostgreSQL::Test::Utils::append_to_file("$folder/renegotiated", 'x'); $_[0]->send($_[0]->answer('1')); sleep 3600 },
 	few => sub { $_[0]->update_keys, $_[0]->serve(1) while 1 },
 
 	login_garbage => { login => sub { $_[0]->send("HTTP/1.1 400 Bad Request\r\n\r\n") } },
@@ -90,7 +96,6 @@ my %behaviours = (
 	login_parameters => { login => sub { $_[0]->send(message('R', pack 'N', 0)); $_[0]->send(parameters()) while 1 } },
 );
 
-my $folder = PostgreSQL::Test::Utils::tempdir;
 sub flood_files { return map { "$folder/$_[0].$_" } qw(begun taken); }
 
 sub parameters { return message('S', "a\0b\0") x 1000; }
@@ -126,6 +131,18 @@ sub after_reset
 	$fake->receive;
 	$fake->send(@answer) if @answer;
 	$fake->serve if @answer;
+	return;
+}
+
+# After such an answer nobody is to ask it anything.
+sub spoilt
+{
+	my ($fake, @answer) = @_;
+
+	$fake->serve(1);
+	$fake->receive;
+	$fake->send(@answer);
+	$fake->send($fake->answer('666')) while defined $fake->receive;
 	return;
 }
 
@@ -252,6 +269,8 @@ foreach my $what (grep { /^stray.*held$/ } sort keys %behaviours)
 }
 harmless('unasked answers on a lease');
 
+# (by what they say, not by the time that they take, where that is not the point)
+$session->run("ALTER SERVER s_$_ OPTIONS (SET operation_timeout '1h')") foreach qw(reset_endless reset_long);
 foreach my $what (grep { /^reset/ } sort keys %behaviours)
 {
 	is($session->run(query("s_$what"), 20) . $session->error, '1', "$what: an answer is right") foreach 1 .. 3;
@@ -267,6 +286,25 @@ foreach my $what (qw(huge_row endless_rows silent))
 	cmp_ok($took, '<', 10, "$what: soon");
 	$session->run('RESET statement_timeout');
 }
+
+# .. and by an error of one's own, soon: what still comes is read within a bound, of bytes
+# where it never pauses, of time where it does
+$session->run("SELECT * FROM pgpool.query('s_silent_row', 'select 1') AS t(a int)", 20);
+$session->failed('22P02', qr/invalid input syntax/, 'silent_row: an error of its own ends it');
+my $heard = q{SELECT bytes_received FROM pgpool.stats WHERE server = 's_endless_tiny'};
+my $before = $local->safe_psql('postgres', $heard);
+$session->run("SELECT * FROM pgpool.query('s_endless_tiny', 'select 1') AS t(a int)", 20);
+$session->failed('22P02', qr/invalid input syntax/, 'endless_tiny: an error of its own ends it');
+cmp_ok($local->safe_psql('postgres', $heard) - $before, '<', 8_000_000, '.. and little more of it is read behind that');
+
+# .. and in flight
+$before = $local->safe_psql('postgres', $heard);
+my $flying = lease($session, 's_endless_tiny');
+$session->run("SELECT pgpool.send($flying, 'select 1')");
+is($session->run("SELECT pgpool.wait($flying, '60 s')"), 't', 'endless_tiny: there is an answer');
+$session->run("SELECT pgpool.checkin($flying)", 20);
+like($session->error, qr/WARNING: .*lease $flying was returned with a statement in flight, which is cancelled/, '.. which may be left');
+cmp_ok($local->safe_psql('postgres', $heard) - $before, '<', 8_000_000, '.. and little more of it is read then');
 
 # a lease that goes on after that: the rest is read for operation_timeout and no longer
 foreach my $what (qw(endless_rows endless_tiny))
@@ -332,6 +370,9 @@ SKIP:
 {
 	skip 'without TLS there is nothing but data', 1 if !over_tls();
 	is($session->run(query('s_few'), 20) . $session->error, '1', 'some updates of keys are no harm') foreach 1 .. 4;
+	$session->run(q{ALTER SERVER s_renegotiates OPTIONS (ADD ssl_max_protocol_version 'TLSv1.2')});
+	$session->fails(query('s_renegotiates'), '08006', qr/was lost/, 'who wants another handshake is left');
+	ok(!-e "$folder/renegotiated", '.. and has not had it');
 	$session->run(q{ALTER SERVER s_start_flood OPTIONS (SET connect_timeout '60s')});
 	my $other = PgpxSession->new($local);
 	is($other->run(query('good')), '1', 'another pool works');

@@ -48,7 +48,7 @@ my $fake = PgpxFakeServer->new(
 # Servers for connections that are given up.  Each writes down what happens to it.
 # A statement of the stubborn one ends at the third request, that of the deaf one
 # when the client says that nothing more will come, that of the endless one never,
-# and the chatty one talks until the third request.  The polite one ends it at the
+# and the chatty one talks until the fifth request, and is not listened to all that time.  The polite one ends it at the
 # first, and waits for the client's goodbye.
 my $journal = PostgreSQL::Test::Utils::tempdir . '/journal';
 
@@ -83,11 +83,12 @@ sub stubborn
 	};
 }
 
+my $spoken = PostgreSQL::Test::Utils::tempdir . '/spoken';
 my $wait = sub { select undef, undef, undef, 0.02 };
 my $given_up = PgpxFakeServer->new(
 	stubborn => stubborn($wait, 3),
 	endless => stubborn($wait, 1_000_000),
-	chatty => stubborn(sub { $_[0]->send(columns(1), (row('x' x 8000)) x 100) }, 3),
+	chatty => stubborn(sub { $_[0]->send(columns(1), (row('x' x 8000)) x 100); append_to_file($spoken, 'x') if noted('request') }, 5),
 	polite => sub {
 		my ($self) = @_;
 		my $cancelled = 0;
@@ -197,6 +198,8 @@ foreach my $kind ('stubborn', 'chatty', 'deaf')
 	next_one_waits_for_the_end($kind, $kind);
 	cmp_ok(noted('request'), '>=', 3, "$kind: the cancel was sent again") unless $kind eq 'deaf';
 }
+# 16 MB for each request, and what the network holds; it is 0.8 MB each time
+cmp_ok(0.8 * -s $spoken, '<', 250, 'chatty: what it says meanwhile is taken in within bounds');
 cmp_ok($local->safe_psql('postgres', "SELECT cancels FROM pgpool.stats WHERE server = 'stubborn'"), '>=', 3,
 	'each request is counted');
 

@@ -29,6 +29,7 @@ my $answer = columns(1) . row('666') . done('SELECT 1') . ready;
 my %behaviours = (
 	honest => sub { $_[0]->serve },
 	row => sub { $_[0]->receive; $_[0]->send($_[0]->described, $claim); hours },
+	talks_first => sub { $_[0]->serve(1); $_[0]->read_bytes(5); my $some = $fine x 20_000; $_[0]->send($some) foreach 1 .. 100; hours },
 	owed => sub { $_[0]->serve(1); $_[0]->receive; $_[0]->send($claim); hours },
 
 	# the answer to the start commands
@@ -106,6 +107,23 @@ foreach my $params ([], ['x'])
 	cmp_ok($cost, '<', 100, '.. which has not been given room');
 	$other->quit;
 }
+
+# --- what is said before a statement has been sent is taken in, so that it can be, but not all
+{
+	my $other = PgpxSession->new($local);
+	my $lease = lease($other, 's_talks_first');
+	my $large = "SELECT * FROM pgpool.query($lease, 'select 1 where \$1 is null', repeat('x', 20000000)) AS t(a text)";
+
+	is($other->run($large), '1', 'a large parameter');
+	my $cost = costs
+	{
+		$other->fails("SET statement_timeout = '1s';\n$large", '57014', qr/statement timeout/, 'a remote that talks, and does not listen');
+	} 'VmHWM', $other->pid;
+
+	cmp_ok($cost, '<', 30, '.. costs little');
+	note "$cost MB";
+	$other->quit;
+}
 check_invariants($local, 'the invariants hold');
 
 # --- what libpq would keep, or print
@@ -134,7 +152,7 @@ foreach my $what (qw(behind_half behind_header))
 }
 
 # --- what the worker reads answers to resets with it gives back, with each reset and with the
-# connection
+# connection, and what a login has its threads for with the login
 my $used = sub {
 	my $since = -s $local->logfile;
 	my $bytes;
@@ -143,10 +161,11 @@ my $used = sub {
 	wait_until($local, sub { ($bytes) = PostgreSQL::Test::Utils::slurp_file($local->logfile, $since) =~ /TopMemoryContext: .* (\d+) used/; defined $bytes ? 1 : 0 }, 1) or die 'nothing was logged';
 	return $bytes;
 };
-my $before;
+my $mapped = sub { return scalar(() = PostgreSQL::Test::Utils::slurp_file("/proc/$worker/maps") =~ /\n/g); };
+my ($before, $before_mapped);
 foreach my $round (0 .. 5)
 {
-	$before = $used->() if $round == 1;
+	($before, $before_mapped) = ($used->(), $mapped->()) if $round == 1;
 	foreach (1 .. 2)
 	{
 		$session->run(query('honest'));
@@ -156,6 +175,7 @@ foreach my $round (0 .. 5)
 	ok(wait_until($local, q{SELECT total FROM pgpool.pools WHERE server = 's_honest'}, 0), "round $round: the connection closes");
 }
 cmp_ok($used->() - $before, '<', 50_000, 'it keeps nothing of them');
+cmp_ok($mapped->() - $before_mapped, '<', 16, '.. nor stacks of threads');
 
 is(worker_pid($local), $worker, 'the worker lives');
 is($local->safe_psql('postgres', query('honest')), '1', 'other pools work');

@@ -19,7 +19,7 @@ PgpxFailing::skip_all_without();
 # sessions that are there before it)
 my $journal = PostgreSQL::Test::Utils::tempdir . '/journal';
 my $said = "$journal.said";
-my $fake = PgpxFakeServer->new(overtaken => { login => sub {
+my $fake = PgpxFakeServer->new(silent => sub { $_[0]->receive; sleep 3600 }, overtaken => { login => sub {
 	my ($self) = @_;
 
 	append_to_file($journal, "$$ login\n");
@@ -195,6 +195,23 @@ foreach my $function (qw(send recv))
 	fail_next($local, $function, who => 'session', errno => EINTR);
 	is($session->run(q{SELECT a FROM pgpool.query('one', 'select 9') AS t(a int)}) . $session->error, '9', "$function: a signal is no end");
 	ok(has_failed($local), "$function: it has come");
+}
+
+# --- a remote that never pauses: neither are its bytes read for ever, nor for all time
+{
+	make_pool($local, $fake, server => 'endless', remote_dbname => 'silent',
+		options => { %quick, operation_timeout => '1 s', notices => 'ignore', sslmode => PgpxFakeServer::sslmode() });
+	my $lease = lease($session, 'endless');
+
+	$session->start("SET statement_timeout = '500 ms'; SELECT pgpool.exec($lease, 'select 1')");
+	ok(wait_until($local, q{SELECT state FROM pgpool.leases WHERE server = 'endless'}, 'active'), 'a statement runs');
+	never_pause($local, $session->pid);
+	$session->finish(30);
+	$session->failed('57014', qr/statement timeout/, 'who talks without a pause: is left');
+	$session->run("RESET statement_timeout; SELECT pgpool.exec($lease, 'select 1')", 30);
+	$session->failed('08006', qr/a cancelled statement did not end within operation_timeout/i, '.. and given up in time');
+	never_pause($local);
+	$session->run("SELECT pgpool.checkin($lease)");
 }
 
 # --- a socket that takes nothing: what was not begun to be sent was never written
@@ -576,7 +593,7 @@ is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'it is re
 	# with a little load some need another attempt to come so far
 	my $leave_behind = sub {
 		my ($wanted, @servers) = @_;
-		my %callers = map { $_ => PgpxSession->new($local) } @servers;
+		my %callers = map { $_ => PgpxSession->new($local, $_ eq 'held4' ? (user => 'app') : ()) } @servers;
 		my %begun;
 
 		ok(wait_until($local, sub {
@@ -605,7 +622,21 @@ is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'it is re
 		return;
 	};
 
+	# in a pool that is in use, and so the same one under other options, what is told now is
+	# not in line behind what was told before
+	make_pool($local, $remote, server => 'in_use', options => \%hasty);
+	my $lease = lease($session, 'in_use');
+	hold_logins($local, 'remote_db');
+	$leave_behind->(4, 'in_use');
+	$session->run(q{ALTER SERVER in_use OPTIONS (SET dbname 'postgres', SET connect_timeout '1min')});
+	is($other->run(q{SELECT a FROM pgpool.query('in_use', 'select 1') AS t(a int)}) . $other->error, '1', 'with other options it connects at once');
+	is($threads->(), '0 4', 'while the others still compute');
+	hold_logins($local);
+	ok(wait_until($local, $threads, '0 0'), 'they end');
+	$session->run("SELECT pgpool.checkin($lease)");
+
 	make_pool($local, $remote, server => $_, options => \%hasty, $_ eq 'held4' ? (remote_dbname => 'template1') : ()) foreach @held;
+	$session->run('ALTER SERVER held4 OWNER TO app; GRANT EXECUTE ON FUNCTION pgpool.prewarm TO app');
 	make_pool($local, $remote, server => 'newcomer', remote_dbname => 'postgres', options => \%quick);
 	hold_logins($local, 'remote_db', 'template1');
 	$leave_behind->(20, @held);
@@ -625,12 +656,12 @@ is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'it is re
 
 	# who may make servers has no bound on them, but one of his own
 	$remote->safe_psql('postgres', 'CREATE DATABASE more_db OWNER remote_app');
-	make_pool($local, $remote, server => $_, remote_dbname => 'more_db', options => \%hasty) foreach map { "more$_" } 0 .. 8;
+	make_pool($local, $remote, server => $_, remote_dbname => 'more_db', options => \%hasty) foreach map { "more$_" } 0 .. 9;
 	make_pool($local, $remote, server => 'of_others', remote_dbname => 'postgres', options => \%quick);
 	hold_logins($local, 'remote_db', 'template1', 'more_db');
-	$leave_behind->(64, map { "more$_" } 0 .. 7);
-	$is_told->('more8', qr/did not end within connect_timeout \(0\.3 s\): too many logins of the pool worker still compute/, 'a server more, and the same user: it has to wait');
-	is($threads->(), '0 64', 'nobody has got another thread');
+	$leave_behind->(68, map { "more$_" } 0 .. 8);
+	$is_told->('more9', qr/did not end within connect_timeout \(0\.3 s\): too many logins of the pool worker still compute/, 'a server more, and the same user: it has to wait');
+	is($threads->(), '0 68', 'nobody has got another thread');
 	is($local->safe_psql('postgres', q{SELECT a FROM pgpool.query('of_others', 'select 1') AS t(a int)}, extra_params => [ '-U', 'app' ]), '1', 'another user can');
 	check_invariants($local);
 	hold_logins($local, 'remote_db', 'template1');
@@ -642,7 +673,7 @@ is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'it is re
 	ok(wait_until($local, q{SELECT sum(connecting) FROM pgpool.pools}, 2), 'two are in line');
 	is($threads->(), '0 32', 'and not more than in line');
 	hold_logins($local, 'remote_db');
-	ok(wait_until($local, $threads, '1 28'), 'threads of another pool end: the worker has room');
+	ok(wait_until($local, $threads, '1 28'), 'threads of another user end: the worker has room');
 	hold_logins($local);
 	like($_->finish(60), qr/^\d+$/, 'and when their own have ended all log in') or diag($_->error) foreach $session, $other;
 	ok(wait_until($local, $threads, '0 0'), 'nothing is left of them');
@@ -710,6 +741,15 @@ SKIP:
 	fail_next($local, 'socketpair', errno => EMFILE);
 	$session->fails(q{SELECT pgpool.checkout('tls', '10 s')}, '53000', qr/the pool worker could not create a socket pair/, 'no socket pair for the relay: who waits is told');
 	works('tls', 'the relay');
+
+	# again and again: what it would have taken is not counted
+	fail_next($local, 'socketpair', errno => EMFILE, times => over_tls() ? 60 : 30);
+	is($session->run(q{SELECT pgpool.drain('tls', '10 s')}), 't', 'the pool is empty');
+	$session->run(q{SELECT pgpool.resume('tls')});
+	ok(wait_until($local, sub { $session->run(q{SELECT pgpool.checkout('tls', '10 s')}); return -e PgpxFailing::order($local) ? 1 : 0 }, 0), 'no socket pair, many times')
+	  or diag($session->error);
+	$session->run('SELECT pgpool.checkin_all()');
+	works('tls', 'the relay, then');
 	ok(wait_until($secret, q{SELECT count(*) FROM pg_stat_activity WHERE application_name ~ 'pgpool_ext'}, 1), 'one connection is there');
 }
 

@@ -163,6 +163,12 @@ $session->fails(q{SELECT * FROM pgpool.fanout('{branch1,branch2}', 'select 1') A
 is($session->run(q{SELECT count(*) FROM pgpool.fanout('{branch1,branch2}', 'select 1') AS t(s text, x int)}), '2', 'and the next fanout works');
 $session->run('DROP DOMAIN that_returns; DROP FUNCTION returns_all');
 
+# .. nor has one that fails while it waits left what it has waited with
+my $wait_sets = sub { my $pid = $session->pid; return scalar grep { (readlink // '') =~ /eventpoll/ } glob "/proc/$pid/fd/*"; };
+my $had = $wait_sets->();
+$session->fails(q{SELECT * FROM pgpool.fanout('{branch1,branch2}', 'select 1 / length(pg_sleep(0.2)::text)') AS t(s text, x int)}, '22012', qr/division by zero/, 'a fanout fails while it waits');
+is($wait_sets->(), $had, 'it leaves no wait set');
+
 # --- what has only begun to come in can be cancelled
 $session->run(q{SELECT pgpool.checkout('branch1') AS lease \gset});
 $session->run(q{SELECT pgpool.send(:lease, 'select i from generate_series(1, 100000000) i')});
@@ -211,6 +217,7 @@ is($session->run(q{SELECT pgpool.checkin_all()}), '0', 'and its lease has been r
 $session->run(q{SELECT pgpool.checkout('one') AS lease \gset});
 $session->run(q{SELECT pgpool.send(:lease, 'select pg_sleep(600)'); SELECT pgpool.checkout('one') AS second \gset});
 $session->run(q{SELECT pgpool.send(:second, 'select pg_sleep(600)')});
+$had = $wait_sets->();
 foreach my $wait ('SELECT pgpool.wait(:lease)', 'SELECT pgpool.wait_any(ARRAY[:lease, :second])')
 {
 	my $waits = q{SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Extension' AND state = 'active' AND pid = } . $session->pid;
@@ -225,6 +232,7 @@ foreach my $wait ('SELECT pgpool.wait(:lease)', 'SELECT pgpool.wait_any(ARRAY[:l
 	$session->finish(30);
 	$session->failed('57014', qr/user request/, "$wait: until it is cancelled");
 }
+is($wait_sets->(), $had, 'and leaves no wait set');
 is($session->run('SELECT pgpool.discard(:lease); SELECT pgpool.discard(:second)') =~ s/\s//gr . $session->error, '', 'the leases can be returned');
 
 # --- one statement in a thousand shapes, and many columns: what is known of results is

@@ -57,6 +57,8 @@ ok(wait_until($local, $kept, 0), 'and its socket with it');
 # --- nobody else waits for it
 $_->start(q{SELECT pgpool.checkout('forever', '1 min')}) foreach @sessions;
 ok(wait_until($local, \&threads, '4 0'), 'a pool has four logins computed at once');
+my @blocked = map { slurp_file($_) =~ /^SigBlk:\s+\w*(\w{8})$/m ? hex $1 : () } grep { !m{/task/$worker/} } glob "/proc/$worker/task/*/status";
+is(scalar(grep { my $mask = $_; 6 == grep { $mask >> ($_ - 1) & 1 } 1, 2, 10, 12, 14, 15 } @blocked), 4, 'in which no signal is handled');
 like($other->run(q{SELECT pgpool.checkout('other', '20 s')}), qr/^\d+$/, 'another pool of the worker connects meanwhile')
   or diag($other->error);
 is($other->run(q{SELECT * FROM pgpool.query('other', 'select 7') AS (x int)}), 7, 'and runs statements');
