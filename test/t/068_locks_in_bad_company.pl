@@ -270,6 +270,21 @@ $blocker->run('ROLLBACK');
 $pinged = $one->safe_psql('postgres', 'SELECT clock_timestamp()');
 ok(wait_until($one, "SELECT last_ping > '$pinged' FROM pgpool.locks WHERE name = 'stuck'", 't', 20), 'and then locks are pinged again');
 $holder->run('DISCARD ALL');
+
+# --- a ping that comes to its row when the lock has run out does not revive it
+like($short->run(q{SELECT pgpool.lock('keeper', 'over', '10 s', '1500 ms')}), qr/^\d+$/, 'a lock with a short ttl');
+my $over = sub { return $remote->safe_psql('remote_db', "SELECT $_[0] FROM pgpool_lock.locks WHERE name = 'over'"); };
+my $pings = q{SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgpool_ext lock'};
+$blocker->run(q{BEGIN; UPDATE pgpool_lock.locks SET wanted = NULL WHERE name = 'over'});
+ok(wait_until($remote, "$pings AND wait_event_type = 'Lock'", 1), 'a ping waits for the row');
+my $expires = $over->('expires');
+ok(wait_until($one, q{SELECT state FROM pgpool.locks WHERE name = 'over'}, 'lost'), 'until the lock is lost');
+ok(wait_until($remote, sub { $over->('expires < clock_timestamp()') }, 't'), 'and has run out at the remote');
+cmp_ok($remote->safe_psql('postgres', "$pings AND wait_event_type = 'Lock'"), '>', 0, 'it still waits');
+$blocker->run('COMMIT');
+ok(wait_until($remote, "$pings AND state = 'active'", 0), 'then it comes to its end');
+is($over->('expires'), $expires, 'without effect');
+$short->run('DISCARD ALL');
 $_->quit foreach $blocker, $short;
 
 $holder->quit;
