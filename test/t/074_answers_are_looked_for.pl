@@ -89,7 +89,7 @@ $third->start("SELECT pgpool.checkout('single', '600 s')");
 ok(wait_until($local, "SELECT waiters FROM pgpool.pools WHERE server = 'single'", '1'), 'another waits');
 my $polled = $local->safe_psql('postgres', "SELECT polled FROM pgpool.stats WHERE server = 'single'");
 $second->run('SET pgpool_ext.busy_poll = 1000');
-$second->run("DO \$\$ BEGIN FOR i IN 1 .. 500 LOOP PERFORM pgpool.exec($held, 'select 1'); END LOOP; END \$\$");
+$second->run("DO \$\$ BEGIN FOR i IN 1 .. 3000 LOOP PERFORM pgpool.exec($held, 'select 1'); END LOOP; END \$\$");
 $second->run("SELECT pgpool.checkin($held)");
 like($third->finish, qr/^\d+$/, 'it gets its turn');
 is($local->safe_psql('postgres', "SELECT polled FROM pgpool.stats WHERE server = 'single'"),
