@@ -498,8 +498,9 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	external_max = INT_MAX;
 	drop_all();
 	fetch_honestly(0);
-	for (int i = 1; had_orphans && i < PGPX_MAX_KEPT; i++)
+	for (int i = 1; had_orphans && i <= PGPX_MAX_KEPT; i++)
 		fetch_honestly(i);
+	FUZZ_CHECK(nsockets <= PGPX_MAX_KEPT);
 	drop_all();
 	for (int i = 0; i < QUESTIONS; i++)
 		forget_question(&questions[i]);

@@ -135,6 +135,20 @@ foreach my $kind (qw(call lease))
 	cmp_ok(remote_sessions($remote), '<=', 4, "$kind: no session too many");
 }
 
+# --- a connection that is at the place of an ended one whose socket a session has kept
+{
+	my $other = PgpxSession->new($local);
+	my $asks = "SELECT * FROM pgpool.query('one', 'select pg_backend_pid()') $row";
+
+	my $former = $session->run($asks);
+	$local->safe_psql('postgres', q{SELECT pgpool.reconnect('one')});
+	ok(wait_until($local, q{SELECT total FROM pgpool.pools WHERE server = 'one'}, '0'), 'a connection is closed');
+	my $latter = $other->run($asks);
+	isnt($latter, $former, 'another session has a new one');
+	is($session->run($asks), $latter, 'and so has the session that has kept the socket of the former: it does not ask by that one');
+	$other->quit;
+}
+
 stats_add_up($local);
 check_invariants($local);
 leak_check($local, $remote);

@@ -13,6 +13,8 @@ my %answers = (
 	text => [ sub { "HTTP/1.1 400 Bad Request\r\n\r\n" }, '08006' ],
 	row_first => [ sub { row('1') }, '08006' ],
 	ready_first => [ sub { ready }, '08006' ],
+	ready_bound => [ sub { message('1', ''), message('2', ''), ready }, '08006' ],
+	ready_rows => [ sub { $_[0]->described, row('1'), ready }, '08006' ],
 	other_columns => [ sub { $_[0]->described, row('1'), columns(2), row('1', '2'),
 		done('SELECT 2'), ready }, '(?:08006|42804)' ],
 	unknown_type => [ sub { message('%', 'x') }, '08006' ],
@@ -49,6 +51,7 @@ my %answers = (
 # After a right answer, while the connection is nobody's.
 my %idle = (
 	stray_row => sub { row('666') },
+	stray_ready => sub { ready },
 	stray_answer => sub { $_[0]->answer('666') },
 	stray_error => sub { failure(S => 'FATAL', C => '57P01', M => 'bye') },
 	stray_mild_error => sub { failure(S => 'ERROR', C => '57014', M => 'bye') },

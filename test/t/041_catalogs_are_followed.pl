@@ -371,6 +371,13 @@ for my $round (1 .. $rounds)
 is($served, $rounds, 'a waiter gets the room that ALTER SERVER makes, every time')
   or diag($other->error);
 
+# --- what is known of an address says nothing of the next one
+make_pool($local, $remote, server => 'moves', options => { port => 1, retry_min => '1h', retry_max => '1h' });
+$other->fails(q{SELECT pgpool.exec('moves', 'select 1')}, '08001', qr/could not connect to server "moves"/, 'a server at a wrong address');
+$local->safe_psql('postgres', "ALTER SERVER moves OPTIONS (SET port '" . $remote->port . "')");
+is($other->run(q{SELECT pgpool.exec('moves', 'select 1')}, 20) . $other->error, '1', 'at another one it is tried at once');
+$local->safe_psql('postgres', 'DROP SERVER moves CASCADE');
+
 # --- a paused server that is dropped leaves nothing behind
 foreach my $n (1 .. 10)
 {

@@ -80,18 +80,19 @@ $session->fails("DO \$\$ BEGIN LOOP PERFORM pgpool.exec($lease, 'select 1'); END
 $session->run('SET statement_timeout = 0');
 is($session->run("SELECT pgpool.exec($lease, 'select 1')"), '1', 'and the lease is fit for use');
 
-# --- not while another waits for a connection of the pool
+# --- not while another waits for a connection of the pool, of which one alone is leased
+make_pool($local, $remote, server => 'single', options => { pool_size => 1 });
 my $second = PgpxSession->new($local);
 my $third = PgpxSession->new($local);
-my $held = lease($second, 'p');
-$third->start("SELECT pgpool.checkout('p', '600 s')");
-ok(wait_until($local, "SELECT waiters FROM pgpool.pools WHERE server = 'p'", '1'), 'another waits');
-my $polled = $local->safe_psql('postgres', "SELECT polled FROM pgpool.stats WHERE server = 'p'");
+my $held = lease($second, 'single');
+$third->start("SELECT pgpool.checkout('single', '600 s')");
+ok(wait_until($local, "SELECT waiters FROM pgpool.pools WHERE server = 'single'", '1'), 'another waits');
+my $polled = $local->safe_psql('postgres', "SELECT polled FROM pgpool.stats WHERE server = 'single'");
 $second->run('SET pgpool_ext.busy_poll = 1000');
-$second->run("DO \$\$ BEGIN FOR i IN 1 .. 500 LOOP PERFORM pgpool.exec($held, 'select 1'); END LOOP; END \$\$");
+$second->run("DO \$\$ BEGIN FOR i IN 1 .. 3000 LOOP PERFORM pgpool.exec($held, 'select 1'); END LOOP; END \$\$");
 $second->run("SELECT pgpool.checkin($held)");
 like($third->finish, qr/^\d+$/, 'it gets its turn');
-is($local->safe_psql('postgres', "SELECT polled FROM pgpool.stats WHERE server = 'p'"),
+is($local->safe_psql('postgres', "SELECT polled FROM pgpool.stats WHERE server = 'single'"),
 	$polled, 'nobody has looked meanwhile');
 $_->quit foreach $second, $third;
 

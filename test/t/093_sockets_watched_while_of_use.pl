@@ -99,6 +99,20 @@ $other->run(sleeps('p'));
 is(watched($other), 1, 'it is among the few now');
 $other->quit;
 
+# --- more than a look takes in have something to say, but not the one that is looked at
+make_pool($local, $remote, server => 'r', options => { pool_size => 12 });
+my @leases = map { lease($sessions[1], 'r') } 1 .. 12;
+$sessions[1]->run("SELECT pgpool.exec($_, 'select 1')") foreach @leases;
+$sessions[1]->run('SELECT pgpool.checkin_all()');
+ok(wait_until($local, q{SELECT idle FROM pgpool.pools WHERE server = 'r'}, 12), 'twelve are idle, whose sockets a session has kept');
+@leases = map { lease($sessions[1], 'r') } 1 .. 12;
+is(watched($sessions[1]), 12, 'it has looked at them');
+my $ends = $local->safe_psql('postgres', "SELECT string_agg(remote_pid::text, ',') FROM pgpool.connections WHERE server = 'r' AND lease <> $leases[11]");
+$remote->safe_psql('postgres', "SELECT pg_terminate_backend(pid, 20000) FROM unnest('{$ends}'::int[]) AS pid");
+is($sessions[1]->run("SELECT pgpool.exec($leases[11], 'select 1')", 20) . $sessions[1]->error, '1', 'eleven of them come to their end, and the twelfth works');
+is(watched($sessions[1]), 1, '.. and only that one is watched');
+$sessions[1]->run('SELECT pgpool.checkin_all()');
+
 $_->quit foreach @sessions;
 leak_check($local, $remote);
 done_testing();

@@ -50,13 +50,28 @@ sub trickle
 	return;
 }
 
+# .. 3 MB, and some more when they have been read.
+sub hesitate
+{
+	my ($fake) = @_;
+
+	while (1)
+	{
+		$fake->send(done('DISCARD ALL'), ready), next if $fake->receive !~ /^select/;
+		$fake->send($fake->described, row('x' x 1000) x 3000);
+		select undef, undef, undef, 0.3;
+		$fake->send(row('x' x 1000) x 10, done('SELECT 3010'), ready());
+	}
+	return;
+}
+
 my $remote = remote_node('remote');
 my $local = local_node('local');
-my $fake = PgpxFakeServer->new(bytes => \&say_binary, trickle => \&trickle);
+my $fake = PgpxFakeServer->new(bytes => \&say_binary, trickle => \&trickle, hesitate => \&hesitate);
 make_pool($local, $remote, server => 's');
 my $session = PgpxSession->new($local);
 
-foreach (qw(bytes trickle))
+foreach (qw(bytes trickle hesitate))
 {
 	$session->run(<<"EOT");
 CREATE SERVER $_ FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host '127.0.0.1', port '${\ $fake->port}', dbname '$_',
@@ -144,6 +159,9 @@ foreach my $round (1 .. 5)
 	$session->calm;
 	is($session->run("SELECT * FROM pgpool.query($lease, 'select 7') AS t(a int)", 90) . $session->error, '7', 'a small one follows');
 }
+
+# what is left to gather need not come to much
+is($session->run(q{SELECT count(*), sum(length(a)) FROM pgpool.query('hesitate', 'select 1') AS t(a text)}, 20) . $session->error, '3010|3010000', 'the rest of a large answer is small');
 
 # what comes bit by bit does not wake the session each time
 SKIP:
