@@ -404,6 +404,14 @@ SELECT test.wait_for('SELECT count(*) = 0 FROM pgpool.locks');
 SELECT pgpool.exec('rooted', 'SET client_min_messages = warning; DROP SCHEMA pgpool_lock, hostile CASCADE');
 SELECT test.drop('misled', 'misled2');
 
+-- what has never answered is not waited for
+SELECT test.server('absent');
+ALTER SERVER absent OPTIONS (SET port '1');
+SET statement_timeout = '30 s';
+SELECT e FROM test.err($$SELECT pgpool.lock('absent', 'a', '1 h')$$) AS e LIMIT 1;
+RESET statement_timeout;
+SELECT test.drop('absent');
+
 -- a schema that somebody else has made first
 SELECT pgpool.exec('rooted', 'CREATE SCHEMA pgpool_lock AUTHORIZATION remote_nobody; GRANT ALL ON SCHEMA pgpool_lock TO PUBLIC');
 SELECT test.err($$SELECT pgpool.lock_setup('locker')$$);
