@@ -64,6 +64,7 @@ my %wire = (
 	field_too_long => "\1\0" . $columns . message('D', pack('n', 2) . pack('N', 0x7fffffff) . '1'),
 	field_negative => "\1\0" . $columns . message('D', pack('n', 2) . pack('N', 0xfffffffe) . '1'),
 	fields_missing => "\1\0" . $columns . message('D', pack('n', 1) . pack('N', 1) . '1'),
+	field_missing => "\1\0" . $columns . message('D', pack('n', 2) . pack('N', 3) . '123'),
 	error_unterminated => "\1\0" . message('E', "SERROR\0Mno"),
 	columns_unterminated => "\1\0" . message('T', pack('n', 3) . 'abc'),
 	second_answer => "\1\0" . $done . $ready . $done . $ready,
