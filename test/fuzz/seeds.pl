@@ -84,6 +84,7 @@ my %control = (
 	socket => "\3" . pack('LLQQlL', 2, 0, 7, 3, 1, 9) . pack('lx4QQQ', 1, 2, 3, 4),
 	old_life => "\0" . pack('LLQQlL', 1, 32, 6, 3, 1, 9),
 	short => "\2abc",
+	header_only => "\1" . $header,
 	other_life => "\7" . $header . pack('QLL', 4, 1, 2) . $texts,
 	other_epoch => "\13" . $header . pack('QLL', 4, 1, 2) . $texts,
 	other_length => "\103" . $header . pack('QLL', 4, 1, 2) . $texts,
@@ -118,6 +119,7 @@ my %errors = (
 	two_refusals => "\x20a failed: FATAL:  28P01: no\nLOCATION:  x\nb failed: FATAL:  3D000: none\nLOCATION:  y\n",
 	false_refusal => "\x18FATAL:  53300:\nERROR:  12345: :  54321: x\n\t two\n",
 	only_blanks => "\x08 \n\t \n",
+	no_room_between => "\x08" . 'x' x 40 . "\ny\n",
 );
 put("fuzz_error/$_", $errors{$_}) foreach sort keys %errors;
 
@@ -311,7 +313,8 @@ my %kept = (
 	let_go => join('', map(pack('C3', 0, $_, 0), 0 .. 70)),
 	other_generation => $fetch . "\0\5\1" . $fetch . "\0",
 	old_generation_leased => $fetch . "\0\4\1\5\1" . $fetch . "\0",
-	old_generation_dropped => $fetch . "\0\4\1\5\1" . $fetch . "\0\7\0",
+	old_generation_dropped => $fetch . "\0\4\1\5\1" . $fetch . "\0\7\0" . "\0\2\0",
+	dropped_when_watched => $fetch . "\0\17\1\3\1" . "\0\2\0\17\2",
 	(map { ("lie_$_" => $fetch . "\21" . chr(1 << $_) . "\0") } 0 .. 6),
 );
 put("fuzz_kept/$_", $kept{$_}) foreach sort keys %kept;
