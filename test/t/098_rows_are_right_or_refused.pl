@@ -9,7 +9,7 @@ use PgpxFakeServer qw(message ready done row);
 use PgpxTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
-use Time::HiRes qw(time);
+use Time::HiRes qw(time usleep);
 
 # "select OID HEX": one row of this type and these bytes, in binary
 sub say_binary
@@ -50,16 +50,20 @@ sub trickle
 	return;
 }
 
-# .. 3 MB, and some more when they have been read.
+# .. 3 MB, and some more when it is told that they have been read.
+my ($sent, $taken) = map { PostgreSQL::Test::Utils::tempdir . "/$_" } qw(sent taken);
+
 sub hesitate
 {
 	my ($fake) = @_;
 
 	while (1)
 	{
-		$fake->send(done('DISCARD ALL'), ready), next if $fake->receive !~ /^select/;
+		my ($round) = $fake->receive =~ /^select (\d+)$/;
+		$fake->send(done('DISCARD ALL'), ready), next unless defined $round;
 		$fake->send($fake->described, row('x' x 1000) x 3000);
-		select undef, undef, undef, 0.3;
+		append_to_file("$sent.$round", 'x');
+		select undef, undef, undef, 0.01 until -e "$taken.$round";
 		$fake->send(row('x' x 1000) x 10, done('SELECT 3010'), ready());
 	}
 	return;
@@ -160,8 +164,16 @@ foreach my $round (1 .. 5)
 	is($session->run("SELECT * FROM pgpool.query($lease, 'select 7') AS t(a int)", 90) . $session->error, '7', 'a small one follows');
 }
 
-# what is left to gather need not come to much
-is($session->run(q{SELECT count(*), sum(length(a)) FROM pgpool.query('hesitate', 'select 1') AS t(a text)}, 20) . $session->error, '3010|3010000', 'the rest of a large answer is small');
+# what is left to gather need not come to much (by chance it has just looked for more, and
+# gathers nothing)
+my $awake = sub { scalar grep { usleep(5000); slurp_file("/proc/$_/stat") !~ /\) S/ } ($session->pid, worker_pid($local)) x 10; };
+foreach my $round (1 .. 10)
+{
+	$session->start("SELECT count(*), sum(length(a)) FROM pgpool.query('hesitate', 'select $round') AS t(a text)");
+	ok(wait_until($local, sub { -e "$sent.$round" && !$awake->() }, 1), "round $round: a large answer has come, but for a little, and been read");
+	append_to_file("$taken.$round", 'x');
+	is($session->finish(20) . $session->error, '3010|3010000', '.. which comes then');
+}
 
 # what comes bit by bit does not wake the session each time
 SKIP:
