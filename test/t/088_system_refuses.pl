@@ -212,6 +212,13 @@ foreach my $function (qw(send recv))
 	$session->failed('08006', qr/a cancelled statement did not end within operation_timeout/i, '.. and given up in time');
 	never_pause($local);
 	$session->run("SELECT pgpool.checkin($lease)");
+
+	$lease = lease($session, 'endless');
+	$session->run("SELECT pgpool.send($lease, 'select 1')");
+	never_pause($local, $session->pid);
+	$session->run("SELECT pgpool.checkin($lease)", 30);
+	like($session->error, qr/WARNING: .*lease $lease was returned with a statement in flight, which is cancelled/, '.. and in flight: is left');
+	never_pause($local);
 }
 
 # --- a socket that takes nothing: what was not begun to be sent was never written
