@@ -51,14 +51,14 @@ $remote->safe_psql('remote_db', <<'EOT');
 CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(0.05); RETURN NULL; END';
 CREATE TRIGGER slow BEFORE UPDATE OF state ON pgpool_lock.locks EXECUTE FUNCTION slow();
 EOT
-$token = $holder->run(q{SELECT pgpool.lock('keeper', 'kept', '10 s', '2 s')});
+$token = $holder->run(q{SELECT pgpool.lock('keeper', 'kept', '10 s', '6 s')});
 my @busy = map { PgpxSession->new($one) } 1 .. 8;
 foreach my $i (0 .. $#busy)
 {
 	$busy[$i]->start(<<"EOT");
 DO \$\$ BEGIN
 	FOR n IN 1 .. 1000000 LOOP
-		EXIT WHEN clock_timestamp() > statement_timestamp() + interval '4 s';
+		EXIT WHEN clock_timestamp() > statement_timestamp() + interval '8 s';
 		PERFORM pgpool.try_lock_xact('keeper', 'busy $i ' || n % 10);
 		COMMIT;
 	END LOOP;
