@@ -433,8 +433,9 @@ $proxy->tell('drop');
 is($session->finish(40) . $session->sqlstate, 'PX001', 'taken: the session has no lock') or diag($session->error);
 ok(wait_until($nodes[0], "SELECT state = 'free' $status = 'taken'", 't', 10), 'taken: it is released');
 
-# the answer comes when the lock has run out, and then there is no connection to ask again
-$granted = grant_unheard('late', q{pgpool.lock('keeper', 'late', '6 s', '1 s')});
+# the answer comes when the lock has run out, but not yet the time of who asks, and then there
+# is no connection to ask again
+$granted = grant_unheard('late', q{pgpool.lock('keeper', 'late', '12 s', '1 s')});
 ok(wait_until($nodes[0], "SELECT state = 'expired' $status = 'late'", 't', 10), 'late: the lock runs out');
 $nodes[1]->safe_psql('postgres', q{SELECT pgpool.pause('keeper')});
 $proxy->tell('pass');
