@@ -44,12 +44,13 @@ my $worker = worker_pid($local);
 my $kept = lease($sessions[0], 'shard1');
 $sessions[0]->run("SELECT pgpool.exec($kept, 'select 1')");
 kill 'STOP', $worker;
+my $delay = delay_begin();
 my $took = seconds {
 	$sessions[1]->fails("SELECT pgpool.checkout('shard1', '700 ms')", '55P03', qr/came free within 700 ms/,
 		'stopped: a checkout that needs the worker times out');
 };
 cmp_ok($took, '>=', 0.7, 'stopped: not too early');
-cmp_ok($took, '<', 0.8 + 2, 'stopped: in time');
+cmp_ok($took, '<', 0.8 + 2 + delay_end($delay, 1), 'stopped: in time');
 is($sessions[1]->run("SELECT pgpool.try_checkout('shard1')"), '', 'stopped: a try gets nothing');
 
 # over TLS it is the worker that passes on what a lease sends
@@ -88,10 +89,11 @@ $admin->run("SELECT pg_terminate_backend($worker)");
 processes_are_gone('no fork: the worker has ended', $worker);
 ok( wait_until($local, sub { slurp_file($local->logfile) =~ /could not fork (?:worker|background worker) process/ ? 1 : 0 }, 1),
 	'no fork: the next one cannot start');
+$delay = delay_begin();
 $took = seconds {
 	$sessions[1]->fails("SELECT pgpool.checkout('shard1', '1 s')", 'PX003', qr/the pool worker does not run/, 'no fork: a checkout says so');
 };
-cmp_ok($took, '<', 1.1 + 2, 'no fork: in time');
+cmp_ok($took, '<', 1.1 + 2 + delay_end($delay, 1), 'no fork: in time');
 is($sessions[1]->run('SELECT state, pid IS NULL FROM pgpool.workers'), 'down|t', 'no fork: the view shows it');
 $sessions[0]->fails("SELECT pgpool.exec($kept, 'select 1')", '08006', qr/worker was restarted/, 'no fork: the lease has ended');
 $sessions[0]->run('SELECT pgpool.checkin_all()');
@@ -205,7 +207,7 @@ $sessions[2]->start("SELECT pgpool.exec('warm', 'select pg_sleep(1)') FROM gener
 ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '1'), 'killed: one waits');
 my @pids = (worker_pid($local), $waiter->pid);
 $postmaster = $local->{_pid};
-my $delay = delay_begin();
+$delay = delay_begin();
 $took = seconds {
 	$local->kill9;
 	processes_are_gone('killed: the worker and who waits end with the postmaster', @pids);

@@ -28,6 +28,10 @@ my $hour = 3600;
 # The length of a question for a lock, at least; others are shorter.
 my $question = 3000;
 
+# Seconds: how long a holder keeps the lock that is interrupted, or told to end; and a ttl
+# within which this machine may stand still for a while.
+my ($long, $patient) = (60, 6);
+
 my @nodes = map { local_node("local$_", start => 0, conf => [ 'restart_after_crash = on', 'fsync = off' ]) } 1 .. 2;
 
 # Start the server, so that its clock can be set if it is the first one.
@@ -56,8 +60,8 @@ $remote->safe_psql('remote_db', 'CREATE TABLE written (id bigserial, token bigin
 $_->safe_psql('postgres', <<'EOT') foreach @nodes;
 CREATE TABLE held (token bigint, began timestamptz, ended timestamptz, up float8, down float8, valid_at_end boolean, hold float8, fenced text);
 CREATE TABLE errors (at timestamptz DEFAULT clock_timestamp(), state text, message text, context text);
-CREATE TABLE control (run boolean, hold float8);
-INSERT INTO control VALUES (true, 0);
+CREATE TABLE control (run boolean, hold float8, ttl interval);
+INSERT INTO control VALUES (true, 0, '1 s');
 
 -- The monotonic clock.
 CREATE FUNCTION uptime() RETURNS float8 LANGUAGE sql VOLATILE AS $$
@@ -66,17 +70,18 @@ $$;
 
 -- Take the lock again and again.  Holders note the time after they got it, and the
 -- last time before which it was valid; who has had it for long writes then, fenced.
--- No pg_sleep: it goes by the time of day.
+-- How long they hold it can be changed meanwhile.  No pg_sleep: it goes by the time of day.
 CREATE PROCEDURE contend() LANGUAGE plpgsql AS $$
 DECLARE
 	t bigint; b timestamptz; e timestamptz; n timestamptz; up float8; last float8; u float8;
-	valid boolean; s text; m text; c text; hold float8;
+	valid boolean; s text; m text; c text; hold float8; asked interval; now_asked interval; now_hold float8;
 BEGIN
 	LOOP
 		EXIT WHEN NOT EXISTS (SELECT FROM control WHERE run);
 		t := NULL;
 		BEGIN
-			t := pgpool.lock('keeper', 'only one', '30 s', '1 s', 'test');
+			SELECT ttl INTO asked FROM control;
+			t := pgpool.lock('keeper', 'only one', '30 s', asked, 'test');
 			b := clock_timestamp();
 			up := uptime();
 			e := b;
@@ -87,7 +92,8 @@ BEGIN
 		END;
 		COMMIT;
 		IF t IS NOT NULL THEN
-			SELECT control.hold INTO hold FROM control;
+			-- not if it was asked for under another ttl
+			SELECT CASE WHEN ttl = asked THEN control.hold ELSE 0 END INTO hold FROM control;
 			INSERT INTO held VALUES (t, b, b, up, up, NULL, hold, NULL);
 			COMMIT;
 			LOOP
@@ -95,7 +101,8 @@ BEGIN
 				u := uptime();
 				valid := pgpool.lock_valid('keeper', 'only one', t);
 				IF valid THEN e := n; last := u; END IF;
-				EXIT WHEN NOT valid OR u >= up + hold;
+				SELECT control.hold, ttl INTO now_hold, now_asked FROM control;
+				EXIT WHEN NOT valid OR u >= up + now_hold OR asked <> now_asked;
 			END LOOP;
 			s := NULL;
 			IF hold > 0 THEN
@@ -141,9 +148,21 @@ sub acquired { return map { $_->safe_psql('postgres', 'SELECT count(*) FROM held
 
 sub all_acquired { my $n = 0; $n += $_ foreach acquired(); return $n; }
 
-sub hold { my ($seconds) = @_; $_->safe_psql('postgres', "UPDATE control SET hold = $seconds") foreach @nodes; return; }
+# How long sessions hold the lock, those of one node or of both, and its ttl.
+sub hold
+{
+	my ($seconds, $ttl, $which) = @_;
 
-# Wait until a session of the node has just got the lock, to hold it so long (and
+	foreach my $node (@nodes)
+	{
+		my $hold = defined $which && $node != $which ? 0 : $seconds;
+
+		$node->safe_psql('postgres', "UPDATE control SET hold = $hold, ttl = '" . ($ttl // 1) . " s'");
+	}
+	return;
+}
+
+# Wait until a session of the node has got the lock, to hold it so long (and
 # not as long as was asked for before it began to wait); the token, and the process.
 sub wait_for_holder
 {
@@ -152,7 +171,7 @@ sub wait_for_holder
 
 	ok( wait_until($node, sub {
 				$who = $node->safe_psql('postgres', qq{SELECT token, pid FROM pgpool.locks JOIN held USING (token)
-					WHERE state = 'held' AND since > clock_timestamp() - interval '0.3 s' AND hold = $hold});
+					WHERE state = 'held' AND hold = $hold});
 				$who =~ /^\d+\|\d+$/ ? 1 : 0 }, 1, 30), "$name: a session of that server holds the lock") or die;
 	return split /\|/, $who;
 }
@@ -188,6 +207,15 @@ sub has_noted
 	return ok(wait_until($node, sub { noted($node, $token, 'valid_at_end IS NOT NULL') eq 't' ? noted($node, $token, $columns) : '' }, $expected, 20), $name);
 }
 
+# Wait until a lock that was not pinged any more would have run out.
+sub outlive
+{
+	my ($name) = @_;
+	my $then = $remote->safe_psql('postgres', "SELECT clock_timestamp() + interval '$patient s'");
+
+	return ok(wait_until($remote, "SELECT clock_timestamp() > '$then'"), $name);
+}
+
 # Move the clock of the first server, and wait until it is so.
 sub move_clock
 {
@@ -197,7 +225,18 @@ sub move_clock
 	return ok(wait_until($nodes[0], "SELECT abs(extract(epoch FROM clock_timestamp()) - @{[ time + $offset ]}) < 60", 't', 10), "the clock is moved to $offset s");
 }
 
-sub clocks { return clock_gettime(CLOCK_REALTIME) - clock_gettime(CLOCK_MONOTONIC); }
+# How far the clocks are apart, as seen when nothing has come between the looks.
+sub clocks
+{
+	while (1)
+	{
+		my $before = clock_gettime(CLOCK_MONOTONIC);
+		my $day = clock_gettime(CLOCK_REALTIME);
+		my $after = clock_gettime(CLOCK_MONOTONIC);
+
+		return $day - $before if $after - $before < 0.0005;
+	}
+}
 
 my $clocks = clocks();
 my $began = time;
@@ -205,38 +244,40 @@ my $since_boot = $began - (split ' ', slurp_file('/proc/uptime'))[0];
 contend($_) foreach @nodes;
 
 # --- one fault after the other, each while a session of the server has the lock:
-# name, server, how long holders keep it, and what is done to that server, to the
+# name, server, how long its sessions keep it, and what is done to that server, to the
 # session that holds the lock, whose token this is, beside the other server, with this
-# worker.  It has to begin before the holder ends by itself, and for some by the ttl
-# earlier.
+# worker; and the ttl, if it is not a second.  Whoever is to be interrupted holds it for so
+# long that this machine can take its time; and who is to keep it all the while, or to have
+# it still when a clock has been set, has a ttl that leaves it that.
 my @faults = (
-	[ 'holder ended', 0, 2, sub { my ($node, $pid, $token) = @_;
+	[ 'holder ended', 0, $long, sub { my ($node, $pid, $token) = @_;
 		ok(terminate($node, $pid), 'the session has ended');
 		is(noted($node, $token, 'valid_at_end IS NULL'), 't', 'while it held the lock') } ],
 
 	# row 45: it is lost before the fenced write, and that is refused
-	[ 'server stopped, and continued after the takeover', 0, 2.2, sub { my ($node, $pid, $token, $other) = @_;
+	[ 'server stopped, and continued after the takeover', 0, $long, sub { my ($node, $pid, $token, $other) = @_;
 		my @stopped = processes($node);
 		kill 'STOP', @stopped;
 		wait_for_others('another one takes it meanwhile', $token, $other);
 		kill 'CONT', reverse @stopped;
 		has_noted($node, $token, 'valid_at_end, fenced', 'f|55000', 'the holder knows of its loss, and its fenced write is refused') } ],
-	[ 'worker stopped', 0, 3, sub { my ($node, $pid, $token, $other, $worker) = @_;
+	[ 'worker stopped', 0, $long, sub { my ($node, $pid, $token, $other, $worker) = @_;
 		kill 'STOP', $worker;
 		wait_for_others('another one takes it meanwhile', $token, $other);
 		kill 'CONT', $worker;
 		has_noted($node, $token, 'valid_at_end', 'f', 'the holder knows of its loss') } ],
-	[ 'holder cut off', 1, 3, sub { my ($node, $pid, $token, $other) = @_;
+	[ 'holder cut off', 1, $long, sub { my ($node, $pid, $token, $other) = @_;
 		$proxy->tell('freeze');
 		wait_for_others('another one takes it meanwhile', $token, $other);
 		$proxy->tell('pass');
 		has_noted($node, $token, 'valid_at_end, fenced', 'f|55000', 'the holder knows of its loss, and its fenced write is refused') } ],
-	[ 'contender cut off', 0, 3.5, sub { my ($node, $pid, $token) = @_;
+	[ 'contender cut off', 0, $long, sub { my ($node, $pid, $token) = @_;
 		$proxy->tell('freeze');
-		usleep(1_500_000);
+		outlive('for longer than the ttl');
 		is(later($token, @nodes), 0, 'nobody gets it meanwhile');
 		$proxy->tell('pass');
-		has_noted($node, $token, 'valid_at_end', 't', 'the holder keeps it') } ],
+		hold(0, $patient);
+		has_noted($node, $token, 'valid_at_end', 't', 'the holder keeps it') }, $patient ],
 	[ 'flapping', 1, 3, sub {
 		foreach (1 .. 4)
 		{
@@ -252,39 +293,41 @@ my @faults = (
 		ok(terminate($node, $worker), 'the worker has ended') } ],
 	[ 'remote restarted', 0, 0.4, sub { $remote->restart } ],
 	[ 'remote crashed', 1, 0.4, sub { crash($remote) } ],
-	[ 'server restarted', 0, 2, sub { my ($node, $pid, $token) = @_;
+	[ 'server restarted', 0, $long, sub { my ($node, $pid, $token) = @_;
 		started($node, 'restart');
 		is(noted($node, $token, 'valid_at_end IS NULL'), 't', 'while its session held the lock') } ],
-	[ 'server crashed', 1, 2, sub { my ($node, $pid, $token) = @_;
+	[ 'server crashed', 1, $long, sub { my ($node, $pid, $token) = @_;
 		crash($node);
 		is(noted($node, $token, 'valid_at_end IS NULL'), 't', 'while its session held the lock') } ],
-	[ 'holder killed by the system', 0, 2, sub { my ($node, $pid, $token) = @_;
+	[ 'holder killed by the system', 0, $long, sub { my ($node, $pid, $token) = @_;
 		is(kill('KILL', $pid), 1, 'the session is killed');
 		ok(wait_until($node, 'SELECT 1', 1), 'the server is up again');
 		is(noted($node, $token, 'valid_at_end IS NULL'), 't', 'while it held the lock') } ]);
 
 # by the time of day a lock would be lost now, and kept for an hour then
 my @moves = (
-	[ 'clock moved forward by an hour', 0, 2.5, sub { my ($node, $pid, $token) = @_;
+	[ 'clock moved forward by an hour', 0, $long, sub { my ($node, $pid, $token) = @_;
 		move_clock($hour);
-		has_noted($node, $token, "valid_at_end, ended - began > '30 min'", 't|t', 'the holder keeps the lock') } ],
-	[ 'clock moved back by an hour, and the worker stopped', 0, 3, sub { my ($node, $pid, $token, $other, $worker) = @_;
+		outlive('for longer than the ttl');
+		hold(0, $patient);
+		has_noted($node, $token, "valid_at_end, ended - began > '30 min'", 't|t', 'the holder keeps the lock') }, $patient ],
+	[ 'clock moved back by an hour, and the worker stopped', 0, $long, sub { my ($node, $pid, $token, $other, $worker) = @_;
 		kill 'STOP', $worker;
 		move_clock(0);
 		wait_for_others('another one takes it meanwhile', $token, $other);
 		kill 'CONT', $worker;
-		has_noted($node, $token, "valid_at_end, ended - began < '-30 min'", 'f|t', 'the holder knows of its loss') } ]);
+		has_noted($node, $token, "valid_at_end, ended - began < '-30 min'", 'f|t', 'the holder knows of its loss') }, $patient ]);
 
 push @faults, @moves if can_set_clocks();
 foreach my $fault (@faults)
 {
-	my ($name, $which, $hold, $do) = @$fault;
+	my ($name, $which, $hold, $do, $ttl) = @$fault;
 	my $node = $nodes[$which];
 
 	note "--- $name";
 	my $worker;
 	wait_until($node, sub { ($worker = worker_pid($node)) ne '' ? 1 : 0 }, 1, 30) or die 'no worker';
-	hold($hold);
+	hold($hold, $ttl, $node);
 	my ($token, $pid) = wait_for_holder($node, $name, $hold);
 	$do->($node, $pid, $token, $nodes[ 1 - $which ], $worker);
 	foreach my $other (@nodes)
@@ -302,6 +345,11 @@ foreach my $fault (@faults)
 	$nodes[0]->psql('postgres', "SELECT pgpool.exec('keeper', 'SELECT pgpool_lock.fence_check(\$1, \$2::bigint)', 'only one', $token)", stderr => \my $refused);
 	like($refused, qr/token $token of lock "only one" is not valid any more/, "$name: the old token is refused");
 }
+
+# some more is written
+hold(0.1);
+ok(wait_until($remote, sub { $remote->safe_psql('remote_db', 'SELECT count(*) > 10 FROM written') }), 'fenced writes');
+hold(0);
 
 # --- and the bulk of it, undisturbed but for replies that are lost, and the clock
 my @offsets = ($hour, 0, -$hour);
@@ -385,8 +433,9 @@ $proxy->tell('drop');
 is($session->finish(40) . $session->sqlstate, 'PX001', 'taken: the session has no lock') or diag($session->error);
 ok(wait_until($nodes[0], "SELECT state = 'free' $status = 'taken'", 't', 10), 'taken: it is released');
 
-# the answer comes when the lock has run out, and then there is no connection to ask again
-$granted = grant_unheard('late', q{pgpool.lock('keeper', 'late', '6 s', '1 s')});
+# the answer comes when the lock has run out, but not yet the time of who asks, and then there
+# is no connection to ask again
+$granted = grant_unheard('late', q{pgpool.lock('keeper', 'late', '12 s', '1 s')});
 ok(wait_until($nodes[0], "SELECT state = 'expired' $status = 'late'", 't', 10), 'late: the lock runs out');
 $nodes[1]->safe_psql('postgres', q{SELECT pgpool.pause('keeper')});
 $proxy->tell('pass');

@@ -23,7 +23,8 @@ foreach my $node ($remote, $one)
 
 my $holder = PgpxSession->new($one);
 my $other = PgpxSession->new($two);
-my $token = $holder->run(q{SELECT pgpool.lock('keeper', 'a', ttl => '3 s')});
+# (a ttl within which this machine may stand still for a while)
+my $token = $holder->run(q{SELECT pgpool.lock('keeper', 'a', ttl => '6 s')});
 my $valid = "SELECT pgpool.lock_valid('keeper', 'a', $token)";
 my $hour = 3600;
 
@@ -31,14 +32,14 @@ foreach my $offset ($hour, -$hour, 0)
 {
 	set_clock($one, $offset);
 	ok(wait_until($one, "SELECT abs(extract(epoch FROM clock_timestamp()) - @{[ time + $offset ]}) < 60", 't', 10), "the clock of the holder's server is set to $offset");
-	is($other->run(q{SELECT pgpool.lock('keeper', 'a', '4 s')}) . $other->sqlstate, '55P03', 'nobody else gets the lock');
+	is($other->run(q{SELECT pgpool.lock('keeper', 'a', '7 s')}) . $other->sqlstate, '55P03', 'nobody else gets the lock');
 	is($holder->run($valid), 't', 'it is valid beyond its ttl');
 }
 
 # --- the remote's, back
 set_clock($remote, -$hour);
 ok(wait_until($remote, "SELECT abs(extract(epoch FROM clock_timestamp()) - @{[ time - $hour ]}) < 60", 't', 10), 'the clock of the remote is set back');
-is($other->run(q{SELECT pgpool.lock('keeper', 'a', '4 s')}) . $other->sqlstate, '55P03', 'nobody else gets the lock');
+is($other->run(q{SELECT pgpool.lock('keeper', 'a', '7 s')}) . $other->sqlstate, '55P03', 'nobody else gets the lock');
 is($holder->run($valid), 't', 'it is valid beyond its ttl');
 is($holder->run("SELECT pgpool.unlock('keeper', 'a', $token)"), 't', 'it is released');
 my $next = $holder->run(q{SELECT pgpool.lock('keeper', 'a', ttl => '2 s')});

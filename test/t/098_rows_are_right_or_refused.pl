@@ -26,7 +26,8 @@ sub say_binary
 	return;
 }
 
-# Rows of 1 kB: first 3 MB at once, then 2,000 one by one.  A file says how long these took.
+# Rows of 1 kB: first 3 MB at once, then 2,000 one by one, each when it is due: where sleeps
+# are too long some follow at once.  A file says how long these took.
 my $trickled = PostgreSQL::Test::Utils::tempdir . '/trickled';
 
 sub trickle
@@ -39,10 +40,12 @@ sub trickle
 		$fake->send($fake->described, row('x' x 1000) x 3000);
 		my $began = time;
 
-		foreach (1 .. 2000)
+		foreach my $i (1 .. 2000)
 		{
+			my $early = $began + 0.0004 * $i - time;
+
 			$fake->send(row('x' x 1000));
-			select undef, undef, undef, 0.0002;
+			select undef, undef, undef, $early if $early > 0;
 		}
 		append_to_file($trickled, (time() - $began) . "\n");
 		$fake->send(done('SELECT 5000'), ready);
