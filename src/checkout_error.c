@@ -239,8 +239,9 @@ pgpx_checkout_check_locked(PgpxCheckout *c, PgpxPool *pool)
 				(errcode(ERRCODE_TOO_MANY_CONNECTIONS),
 				 errmsg("too many sessions wait for a connection to server \"%s\"",
 						NameStr(c->target->server_name)),
-				 errdetail("%d sessions wait, and the server's option \"max_waiters\" is %d.",
-						   waiting, most),
+				 errdetail_plural("%d session waits, and the server's option \"max_waiters\" is %d.",
+								  "%d sessions wait, and the server's option \"max_waiters\" is %d.",
+								  waiting, waiting, most),
 				 errhint("Raise the server's option \"max_waiters\" or \"pool_size\", or return leases earlier.")));
 	}
 

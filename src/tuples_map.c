@@ -133,10 +133,12 @@ pgpx_tuples_map(const PgpxWireMessage *msg, TupleDesc tupdesc, Oid type,
 					(errcode(ERRCODE_DATATYPE_MISMATCH),
 					 errmsg("remote result does not match the column list"),
 					 lead == 0 ?
-					 errdetail("The remote statement returns %d columns, the column list has %d.",
-							   n, wanted) :
-					 errdetail("The remote statement returns %d columns, the column list has %d behind that of the pool.",
-							   n, wanted)));
+					 errdetail_plural("The remote statement returns %d column, the column list has %d.",
+									  "The remote statement returns %d columns, the column list has %d.",
+									  n, n, wanted) :
+					 errdetail_plural("The remote statement returns %d column, the column list has %d behind that of the pool.",
+									  "The remote statement returns %d columns, the column list has %d behind that of the pool.",
+									  n, n, wanted)));
 		if (n != wanted)
 			ereport(ERROR,
 					(errcode(ERRCODE_DATATYPE_MISMATCH),
