@@ -197,7 +197,9 @@ ok(wait_until($two, sub { $watch->run(q{SELECT pgpool.try_lock('keeper', 'restar
 # --- first come, first served
 $holder = PgpxSession->new($one);
 $token = $holder->run(lock_sql('queue'));
-my @waiters = map { PgpxSession->new($one) } 1 .. 5;
+# so many that they do not come in their order by chance
+my @waiters = map { PgpxSession->new($one) } 1 .. 9;
+my @others = 3 .. $#waiters;
 foreach my $i (0 .. $#waiters)
 {
 	$waiters[$i]->start(lock_sql('queue'));
@@ -210,15 +212,26 @@ $waiters[1]->finish;
 $waiters[1]->failed('57014', qr/canceling statement/, 'one of them is cancelled');
 terminate($one, $waiters[2]->pid);
 $holder->run("SELECT pgpool.unlock('keeper', 'queue', $token)");
-foreach my $i (0, 3, 4)
+foreach my $i (0, @others)
 {
 	my $next = $waiters[$i]->finish(10);
 
 	cmp_ok($next, '>', $token, "session $i is next");
-	is(scalar(grep { $_->done } @waiters[ grep { $_ > $i } 3, 4 ]), 0, 'nobody has overtaken it');
+	is(scalar(grep { $_->done } @waiters[ grep { $_ > $i } @others ]), 0, 'nobody has overtaken it');
 	$token = $next;
 	is($waiters[$i]->run("SELECT pgpool.unlock('keeper', 'queue', $token)"), 't', 'it releases it');
 }
+
+# --- the shortest ttl is as long as the pause between pings: it is pinged before.  Not if this
+# machine stands still, so there are several attempts.
+ok(wait_until($one, sub {
+			my $short = $holder->run(lock_sql('short', ttl => '1 s'));
+			my $state = q{SELECT state = 'held', last_ping IS NOT NULL FROM pgpool.locks WHERE name = 'short'};
+			my $now = '';
+
+			wait_until($one, sub { ($now = $one->safe_psql('postgres', $state)) ne 't|f' ? 1 : 0 }, 1);
+			$holder->run("SELECT pgpool.unlock('keeper', 'short', $short)");
+			$now }, 't|t', 60), 'a lock of the shortest ttl is pinged while it is held');
 
 # --- a ping each second, for all locks together, by one connection
 $holder->run(lock_sql("many $_")) foreach 1 .. 20;
