@@ -37,6 +37,9 @@
  * run relay_end: -DNS=2 -DCARRY -DRELAY -DKILLS=1 -DRESETFAILS=1
  * run relay_lost: -DNS=2 -DCARRY -DRELAY -DLOSSES=1
  * run relay_taken: -DNS=2 -DCARRY -DRELAY -DREVOKES=1
+ * run sections: -DNS=2 -DSECTIONS -DINTERRUPTS=1
+ * run sections_outage: -DNS=2 -DSECTIONS -DCONNFAILS=2 -DKILLS=1
+ * run sections_carry: -DNS=2 -DSECTIONS -DCARRY -DINTERRUPTS=1
  *
  * mutant BUG_TIMEOUT: -DNS=2 -DDEADLINES=1
  * mutant BUG_CANCELWAIT: -DNS=2 -DINTERRUPTS=1
@@ -67,6 +70,8 @@
  * mutant BUG_NOTCHECKED: -DNS=2 -DCARRY -DRELAY
  * mutant BUG_NOTTOLD: -DNS=2 -DCARRY -DRELAY -DREVOKES=1
  *
+ * deep sections_restart: -DNS=2 -DSECTIONS -DRESTARTS=1
+ * deep sections_revoke: -DNS=2 -DSECTIONS -DREVOKES=1 -DASKS=1
  * deep queue: -DNS=3 -DDEADLINES=2 -DINTERRUPTS=1 -DKILLS=1
  * deep rounds: -DNS=3 -DROUNDS=2 -DLOSSES=1 -DRESETFAILS=1 -DREVOKES=1
  * deep worker: -DNC=2 -DNS=2 -DROUNDS=2 -DKILLS=1 -DASKS=1 -DCONNFAILS=1 -DRESTARTS=2
@@ -1349,6 +1354,12 @@ inline tick(c)
 	fi
 }
 
+#ifdef SECTIONS
+#define SECTION }; atomic {
+#else
+#define SECTION
+#endif
+
 proctype Worker()
 {
 	byte epochs = 0;
@@ -1372,7 +1383,7 @@ end_sleep:
 		 * of them might as well have come before, or come in the next round,
 		 * as long as the latch is reset before it looks, and it says that it
 		 * sleeps before it looks.  Where a mutant has not that order, it has
-		 * the gap, too.
+		 * the gap, too.  With SECTIONS others come between them, which shows it.
 		 */
 		atomic {
 			(worker_latch || ticking || any_event || len(control) > 0 ||
@@ -1391,6 +1402,7 @@ end_sleep:
 #if NC > 1
 			events_of(1);
 #endif
+			SECTION
 			do
 			:: len(control) > 0 ->
 				control?k;
@@ -1402,10 +1414,12 @@ end_sleep:
 				fi
 			:: len(control) == 0 -> break
 			od;
+			SECTION
 			work_on(0);
 #if NC > 1
 			work_on(1);
 #endif
+			SECTION
 			/* pgpx_janitor_run */
 #ifndef BUG_SLEEP
 			ticking = 0;
@@ -1421,6 +1435,7 @@ end_sleep:
 			:: len(queue) > 0 && retry != 1 -> must_serve = 1
 			:: else
 			fi;
+			SECTION
 			k = 0;
 			if
 			:: must_serve -> must_serve = 0; serve()

@@ -48,6 +48,8 @@ our $REMOTE_SUPER_PASSWORD = 'root secret';
 sub local_node
 {
 	my ($name, %args) = @_;
+
+	known(\%args, qw(conf preload start install bindir init));
 	my $path = $args{install} ? $args{install}->path : $args{bindir} ? dirname($args{bindir}) : undef;
 	my $node = new_node($name, $args{init}, $path ? (install_path => $path) : ());
 
@@ -64,6 +66,8 @@ sub local_node
 sub remote_node
 {
 	my ($name, %args) = @_;
+
+	known(\%args, qw(conf start tls));
 	my $node = new_node($name);
 	my $tls = $args{tls} ? certificate() : defined $args{tls} ? undef : $ENV{PGPX_TEST_TLS};
 	my $host = $tls ? 'hostssl' : 'host';
@@ -90,6 +94,18 @@ EOT
 	$node->safe_psql('postgres', 'CREATE DATABASE remote_db OWNER remote_app');
 	$node->stop unless $args{start} // 1;
 	return $node;
+}
+
+# What a test asks for under another name would be missing from it.
+sub known
+{
+	my ($args, @names) = @_;
+
+	foreach my $name (sort keys %$args)
+	{
+		die "unknown argument: $name" unless grep { $_ eq $name } @names;
+	}
+	return;
 }
 
 sub new_node

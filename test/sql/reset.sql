@@ -59,6 +59,13 @@ SELECT pgpool.exec('always', 'set session authorization remote_app');
 SELECT * FROM pgpool.query('always', 'select current_user, session_user') AS t(c name, s name);
 RESET ROLE;
 
+-- what DISCARD ALL leaves, such as that there was a setting, is the same user's alone
+SELECT pgpool.exec('always', 'select set_config(''my.trace'', ''mine'', false)');
+SELECT trace = '' AS empty FROM pgpool.query('always', 'select current_setting(''my.trace'', true)') AS t(trace text);
+SET ROLE regress_pgpool_app;
+SELECT trace IS NULL AS none FROM pgpool.query('always', 'select current_setting(''my.trace'', true)') AS t(trace text);
+RESET ROLE;
+
 -- session defaults for transactions
 SELECT pgpool.exec('always', 'set default_transaction_read_only = on; set session characteristics as transaction isolation level serializable');
 SELECT * FROM pgpool.query('always', 'select current_setting(''transaction_read_only''), current_setting(''transaction_isolation'')') AS t(r text, i text);

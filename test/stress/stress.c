@@ -1499,6 +1499,8 @@ main(int argc, char **argv)
 		   carried, not_ready, not_sent);
 	if (carried < 10L * rounds)
 		fail(NULL, "next to nothing was carried");
+	if (values < 10L * rounds)
+		fail(NULL, "next to nothing was asked");
 	printf("stress: faults:");
 	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
 		printf("%s %ld %s", i > 0 ? "," : "", faults[i], names[i]);

@@ -65,10 +65,10 @@ cmp_ok($took, '>', 3.9, 'not before the deadline');
 cmp_ok($took, '<', 15, 'and not much later');
 
 is($session->run("SELECT * FROM pgpool.query('good', 'select 7') $row"), '7', 'the other pool works');
+ok(wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE state = 'connecting'", '0', 30), 'the attempts end');
 is($local->safe_psql('postgres', 'SELECT descriptors FROM pgpool.workers'),
 	$local->safe_psql('postgres', 'SELECT ' . descriptors_wanted()),
-	'no descriptor is left of the attempts')
-  if wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE state = 'connecting'", '0', 30);
+	'no descriptor is left of the attempts');
 
 # a timeout of the call that is shorter goes first
 my $delay = delay_begin();

@@ -9,6 +9,7 @@ use Test::More;
 my $remote = remote_node('remote', conf => ['log_min_messages = debug1']);    # tells of an end without goodbye
 my $local = local_node('local', conf => ['max_connections = 150']);
 make_pool($local, $remote, server => 'shard1', options => { pool_size => 4 });
+make_pool($local, $remote, server => 'spare', options => { pool_size => 2 });
 
 # How long the server takes to stop, and how late the machine was meanwhile.
 sub stops
@@ -29,12 +30,16 @@ my @waiters = map { PgpxSession->new($local) } 1 .. 100;
 $_->start("SELECT pgpool.checkout('shard1', '10 min')") foreach @waiters;
 ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '100'), '100 sessions wait');
 is(remote_sessions($remote), 4, 'for four connections');
+is($local->safe_psql('postgres', q{SELECT pgpool.exec('spare', 'select 1')}), '1', 'another pool is used');
+ok(wait_until($local, q{SELECT state FROM pgpool.connections WHERE server = 'spare'}, 'idle'), 'and idle');
 check_invariants($local);
 
+my $log = -s $remote->logfile;
 my ($took, $late) = stops('fast');
 cmp_ok($took, '<', 5 + $late, sprintf 'a fast shutdown takes seconds');
 note sprintf 'it took %.2f s', $took;
 ok(wait_until($remote, sub { remote_sessions($remote) }, '0', 10), 'no session is left at the remote');
+unlike(substr(PostgreSQL::Test::Utils::slurp_file($remote->logfile), $log), qr{pgpool_ext/spare .*(?:EOF|could not|unexpected)}, 'and what was idle has said goodbye');
 $_->finish(10) foreach @waiters;
 is(scalar(grep { !$_->is_gone } @waiters), 0, 'all sessions have ended');
 
@@ -68,7 +73,7 @@ ok(wait_until($remote, sub { remote_sessions($remote) }, '0', 10), 'no session i
 # a smart shutdown waits for the sessions, and not for the pool
 $local->start;
 is($local->safe_psql('postgres', "SELECT pgpool.exec('shard1', 'select 1')"), '1', 'an idle connection is open');
-my $log = -s $remote->logfile;
+$log = -s $remote->logfile;
 ($took, $late) = stops('smart');
 cmp_ok($took, '<', 5 + $late, 'a smart shutdown does not wait for idle connections');
 ok(wait_until($remote, sub { remote_sessions($remote) }, '0', 10), 'no session is left at the remote');

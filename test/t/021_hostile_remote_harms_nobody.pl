@@ -3,7 +3,7 @@
 use strict;
 use warnings;
 
-use PgpxFakeServer qw(message ready done columns row failure);
+use PgpxFakeServer qw(message greeting ready done columns row failure);
 use PgpxTest;
 use Test::More;
 
@@ -95,6 +95,8 @@ my %behaviours = (
 
 	login_garbage => { login => sub { $_[0]->send("HTTP/1.1 400 Bad Request\r\n\r\n") } },
 	login_error => { login => sub { $_[0]->send(failure(M => 'go away')) } },
+	login_no_database => { login => sub { $_[0]->send(message('R', pack 'N', 0), failure(S => 'FATAL', V => 'FATAL', C => '3D000', M => 'no such database')) } },
+	login_no_room => { login => sub { $_[0]->send(greeting(), failure(S => 'FATAL', V => 'FATAL', C => '53300', M => 'no room at all')) } },
 	login_endless => { login => sub { $_[0]->send(message('R', pack 'N', 0), parameters()) while 1 } },
 	login_parameters => { login => sub { $_[0]->send(message('R', pack 'N', 0)); $_[0]->send(parameters()) while 1 } },
 );
@@ -359,12 +361,17 @@ EOT
 }
 harmless('wrong styles');
 
+my %words = (login_error => 'go away', login_no_database => 'no such database', login_no_room => 'no room at all');
 foreach my $what (grep { /^login/ } sort keys %behaviours)
 {
+	my $words = $words{$what} // '';
+
 	$session->start(query("s_$what"));
 	is($local->safe_psql('postgres', query('good')), '1', "$what: another pool works meanwhile");
 	$session->finish(20);
-	$session->failed('08001', qr/could not connect/, "$what: a clear error");
+	$session->failed('08001', qr/could not connect.*\n.*DETAIL:.*$words/, "$what: a clear error");
+	ok(wait_until($local, "SELECT total FROM pgpool.pools WHERE server = 's_$what'", '0'), "$what: its place is empty");
+	is($local->safe_psql('postgres', "SELECT connects, connects_failed > 0, checkouts FROM pgpool.stats WHERE server = 's_$what'"), '0|t|0', "$what: it was lent to nobody");
 }
 harmless('wrong logins');
 

@@ -14,14 +14,15 @@ my $folder = PostgreSQL::Test::Utils::tempdir;
 
 append_to_file("$folder/pg_service.conf", "[evil]\nhost=192.0.2.1\noptions=-c work_mem=111kB\n");
 append_to_file("$folder/pgpass", "*:*:*:*:$REMOTE_APP_PASSWORD\n");
-chmod 0600, "$folder/pgpass";
+append_to_file("$folder/.pgpass", "*:*:*:remote_super:$REMOTE_SUPER_PASSWORD\n");
+chmod 0600, "$folder/pgpass", "$folder/.pgpass";
 {
 	local @ENV{qw(PGHOSTADDR PGHOST PGPORT PGDATABASE PGUSER PGPASSWORD PGPASSFILE PGSERVICE
 		  PGSERVICEFILE PGSYSCONFDIR PGOPTIONS PGAPPNAME PGSSLMODE PGREQUIREPEER PGTZ PGDATESTYLE
-		  PGGEQO PGCLIENTENCODING PGTARGETSESSIONATTRS PGCHANNELBINDING PGCONNECT_TIMEOUT)} = (
+		  PGGEQO PGCLIENTENCODING PGTARGETSESSIONATTRS PGCHANNELBINDING PGCONNECT_TIMEOUT HOME)} = (
 		'192.0.2.1', '192.0.2.2', '1', 'template1', 'nobody', $REMOTE_APP_PASSWORD, "$folder/pgpass", 'evil',
 		"$folder/pg_service.conf", $folder, '-c work_mem=222kB', 'disguise', 'require', 'nobody', 'Asia/Tokyo', 'German',
-		'off', 'SQL_ASCII', 'read-only', 'require', '1');
+		'off', 'SQL_ASCII', 'read-only', 'require', '1', $folder);
 	$local->start;
 }
 make_pool($local, $remote, server => 'shard1');
@@ -55,6 +56,25 @@ EOT
 $session->fails("SELECT pgpool.checkout('bare')", '08001', qr/DETAIL:.*(?:no password|password authentication failed)/,
 	'neither PGPASSWORD nor PGPASSFILE is used');
 unlike($session->error, qr/\Q$REMOTE_APP_PASSWORD/, 'nor shown');
+
+# The .pgpass in the home directory of the server's account is nobody's who needs a password of
+# his own, be there none in his mapping or a wrong one; who needs none shows that it is there.
+{
+	my $app = PgpxSession->new($local, user => 'app');
+	my $who = q{SELECT a FROM pgpool.query('homely', 'select current_user') AS t(a text)};
+
+	$session->run(<<"EOT");
+CREATE SERVER homely FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host '127.0.0.1', port '$port', dbname 'remote_db', retry_min '1ms', retry_max '1ms');
+CREATE USER MAPPING FOR app SERVER homely OPTIONS (user 'remote_super');
+GRANT USAGE ON FOREIGN SERVER homely TO app;
+EOT
+	$app->fails($who, '2F003', qr/password is required/, '.pgpass: none in the mapping');
+	$session->run(q{ALTER USER MAPPING FOR app SERVER homely OPTIONS (ADD password 'wrong')});
+	$app->fails($who, '08001', qr/DETAIL:.*password authentication failed/, '.pgpass: a wrong one');
+	$session->run(q{ALTER USER MAPPING FOR app SERVER homely OPTIONS (DROP password, ADD password_required 'false')});
+	is($app->run($who) . $app->error, 'remote_super', '.pgpass: no password of his own is needed');
+	$app->quit;
+}
 
 # What the server leaves open is libpq's default, not the environment's.
 $session->run("CREATE SERVER vague FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host '127.0.0.1', port '$port');"

@@ -47,7 +47,11 @@ foreach my $session ($boss, $app)
 	{
 		$said .= $session->run("SELECT v::text FROM $view v");
 	}
-	$said .= $session->run('SELECT a::text FROM pg_stat_activity a');
+	foreach my $view (split /\n/, $boss->run(
+			q{SELECT oid::regclass FROM pg_class WHERE relnamespace = 'pg_catalog'::regnamespace AND relkind = 'v' AND relname ~ '^pg_stat'}))
+	{
+		$said .= $session->run("SELECT v::text FROM $view v");
+	}
 	$said .= $session->run("SELECT * FROM pgpool.query($lease, 'select * from nothing') AS t(a int)") . $session->error;
 	$session->run("SELECT pgpool.checkin($lease)");
 }

@@ -249,11 +249,21 @@ make_pool($local, $remote, server => 'burst',
 	options => { port => $listener->sockport, connect_timeout => '10min', pool_size => 8, retry_min => '1min', retry_max => '1d' });
 $_->start(q{SELECT pgpool.checkout('burst', '10 min')}) foreach @sessions[ 0 .. 7 ];
 ok(wait_until($local, q{SELECT connecting FROM pgpool.pools WHERE server = 'burst'}, '8'), 'burst: eight attempts are under way');
+my $nobody = $listener->sockport;
 close $listener;
 $_->finish(60) foreach @sessions[ 0 .. 7 ];
 is(scalar(grep { $_->sqlstate eq '08001' } @sessions[ 0 .. 7 ]), 8, 'burst: all are told');
 ok(wait_until($local, q{SELECT connects_failed FROM pgpool.stats WHERE server = 'burst'}, '8'), 'burst: all attempts have failed');
 is($local->safe_psql('postgres', q{SELECT next_try_at - last_error_at BETWEEN '30 s' AND '61 s' FROM pgpool.pools WHERE server = 'burst'}), 't', 'burst: the pause is that of one failure');
+
+# --- pauses differ by chance, so that pools that were cut off together do not come back together
+foreach my $n (1 .. 10)
+{
+	make_pool($local, $remote, server => "pause$n", options => { port => $nobody, retry_min => '1min', retry_max => '1d' });
+	$sessions[0]->fails("SELECT pgpool.checkout('pause$n', '60 s')", '08001', qr/refused/, "pause: nobody is there for pool $n");
+}
+is($local->safe_psql('postgres', q{SELECT bool_and(p BETWEEN '44 s' AND '61 s'), max(p) - min(p) > '1 s' FROM (SELECT next_try_at - last_error_at AS p FROM pgpool.pools WHERE server ~ '^pause') t}),
+	't|t', 'pause: each has one of its own, up to a quarter shorter');
 
 stats_add_up($local);
 check_invariants($local);

@@ -100,9 +100,9 @@ works('timeout and grant: the pool works');
 }
 
 # Interrupted or terminated in the instant of the grant: it is given on.
-foreach my $case ([ 'cancelled', 'pg_cancel_backend' ], [ 'exit', 'pg_terminate_backend' ])
+foreach my $case ([ 'cancelled', 'pg_cancel_backend', '57014' ], [ 'exit', 'pg_terminate_backend', '57P01' ])
 {
-	my ($point, $function) = @$case;
+	my ($point, $function, $told) = @$case;
 	my ($holder, $waiter, $next) = waiting($point, '60 s');
 
 	$local->safe_psql('postgres', "SELECT $function(" . $waiter->pid . ')');
@@ -113,7 +113,7 @@ foreach my $case ([ 'cancelled', 'pg_cancel_backend' ], [ 'exit', 'pg_terminate_
 	check_invariants($local, "$function: the invariants hold in between");
 	go_on($point);
 	$waiter->finish;
-	like($waiter->error, qr/57014|57P01/, "$function: the caller is told");
+	is($waiter->sqlstate, $told, "$function: the caller is told") or diag($waiter->error);
 	like($next->finish, qr/^\d+$/, "$function: the next one is served");
 	$_->quit foreach $holder, $waiter, $next;
 }
@@ -131,6 +131,7 @@ foreach my $case ([ 'cancelled', 'pg_cancel_backend' ], [ 'exit', 'pg_terminate_
 	go_on('cancelled');
 	like($next->finish, qr/^\d+$/, 'and is served by the one that gives up');
 	$waiter->finish;
+	$waiter->failed('57014', qr/canceling statement/, 'who is told that it was cancelled');
 	$_->quit foreach $holder, $waiter, $next;
 }
 works('cancel and grant: the pool works');
@@ -171,6 +172,16 @@ foreach my $case (
 	my ($point) = $what =~ /^(\w+)/;
 	my $worker = worker_pid($local);
 
+	# one that ends before it has begun leaves alone what there was before it
+	my ($holder, $waiter) = $what =~ /^worker_(?:starts|set_up) (?:exit|error)$/ ? map { PgpxSession->new($local) } 1 .. 2 : ();
+	my $lease;
+
+	if ($holder)
+	{
+		$lease = lease($holder, 'one');
+		$waiter->start(q{SELECT pgpool.checkout('one', '60 s')});
+		wait_until($local, 'SELECT count(*) FROM pgpool.waiters', 1) or die 'no waiter';
+	}
 	arm(debug_point => $what);
 	if ($point =~ /^worker_(?:starts|set_up|ends)$/)
 	{
@@ -182,6 +193,15 @@ foreach my $case (
 		$local->psql('postgres', "SELECT pgpool.exec('one', 'select 1')");
 	}
 	ok(reached($point), "$what: the worker comes there");
+	if ($holder)
+	{
+		check_invariants($local, "$what: the invariants hold without a worker");
+		is($local->safe_psql('postgres', 'SELECT pid FROM pgpool.waiters'), $waiter->pid, "$what: who waited waits on");
+		$holder->fails("SELECT pgpool.exec($lease, 'select 1')", '08006', qr/worker was restarted/, "$what: the lease says what has happened to it");
+		is($holder->run("SELECT pgpool.checkin($lease)") . $holder->error, '', "$what: and is returned");
+		like($waiter->finish, qr/^\d+$/, "$what: the next worker serves who waited");
+		$_->quit foreach $holder, $waiter;
+	}
 	works("$what: the pool works again");
 	check_invariants($local, "$what: the invariants hold");
 }
@@ -449,8 +469,8 @@ my %damages = (
 }
 
 # No memory, in a session: an error, the lease usable or gone, nothing lost.
-my ($failed, $wrong) = (0, '');
-foreach my $n (1 .. 30)
+my ($failed, $wrong, $all) = (0, '', 0);
+foreach my $n (1 .. 500)
 {
 	my $session = PgpxSession->new($local);
 
@@ -461,21 +481,29 @@ foreach my $n (1 .. 30)
 		"SELECT * FROM pgpool.query(:lease, 'select \$1::int, repeat(''x'', 100000) from generate_series(1, 10)', 7) AS t(a int, b text)",
 		"SELECT pgpool.exec(:lease, 'select 1; select 1/0')",
 		"SELECT pgpool.send(:lease, 'select 1')", "SELECT * FROM pgpool.result(:lease) AS t(a int)",
+		"SELECT pgpool.exec(:lease, 'listen oom; notify oom')", "SELECT count(*) FROM pgpool.notifications(:lease)",
 		"SELECT pgpool.checkin(:lease)",
-		"SELECT * FROM pgpool.query('one', 'select 1') AS t(a int)")
+		"SELECT * FROM pgpool.query('one', 'select 1') AS t(a int)",
+		"SELECT * FROM pgpool.fanout('{one}', 'select 1') AS t(pool text, a int)",
+		"BEGIN; SELECT pgpool.exec(pgpool.checkout_xact('one'), 'select 1'); COMMIT",
+		"BEGIN; ALTER SERVER one OPTIONS (ADD idle_timeout '1h'); SELECT pgpool.exec('one', 'select 1'); ROLLBACK",
+		"SELECT count(*) FROM pgpool.pools, pgpool.connections, pgpool.leases, pgpool.waiters, pgpool.stats, pgpool.workers, pgpool.locks")
 	{
 		$session->run($sql);
 		$failed++ if $session->sqlstate eq '53200';
 		$wrong .= "$n: $sql: " . $session->error if $session->sqlstate !~ /^(?:|53200|22012|42601|55000)$/;
 	}
+	$all = 1 if !-e path('oom', 'at');
 	$session->run('RESET pgpool_ext.debug_oom; SELECT pgpool.checkin_all()');
 	$wrong .= "$n: " . $session->error if $session->error ne '';
 	$session->run("SELECT * FROM pgpool.query('one', 'select 1') AS t(a int)");
 	$wrong .= "$n: afterwards: " . $session->error if $session->error ne '';
 	$session->quit;
+	last if $all;
 }
 is($wrong, '', 'no memory in a session: an error, and all is as it was');
 cmp_ok($failed, '>=', 10, "that was $failed times");
+is($all, 1, 'at each of its allocations in turn');
 check_invariants($local);
 
 # .. and where what was remembered of a result is wrong, after which its lease is of use
@@ -503,7 +531,8 @@ is(join(' ', sort keys %ends), '42804 53200', 'both were the end of it');
 
 # .. and in the worker, which ends and starts again.
 my $ended = 0;
-foreach my $n (1 .. 6, 10)
+$all = 0;
+foreach my $n (1 .. 200)
 {
 	arm(debug_oom => $n);
 
@@ -511,9 +540,11 @@ foreach my $n (1 .. 6, 10)
 	my $worker = worker_pid($local);
 	terminate($local, $worker) if $worker ne '';
 	works("no memory for allocation $n of the worker: the pool works again");
-	$ended++ if -e path('oom', 'at');
+	$all = 1, last if !-e path('oom', 'at');
+	$ended++;
 }
 cmp_ok($ended, '>=', 5, "the worker had none $ended times");
+is($all, 1, 'at each of its allocations in turn');
 arm(debug_oom => 0);
 
 # --- distributed locks
@@ -578,7 +609,7 @@ foreach my $action (qw(error exit))
 }
 
 # No memory, at each allocation in turn: the lock is held, or it is not left behind.
-($failed, $wrong) = (0, '');
+($failed, $wrong, $all) = (0, '', 0);
 foreach my $n (1 .. 60)
 {
 	my $session = PgpxSession->new($local);
@@ -593,9 +624,10 @@ foreach my $n (1 .. 60)
 	$session->run("SELECT pgpool.unlock('keeper', 'a', $got)") if $got =~ /^\d+$/;
 	$wrong .= released($n);
 	$session->quit;
-	last if $state eq '' && !-e path('oom', 'at');
+	$all = $n, last if $state eq '' && !-e path('oom', 'at');
 }
 is($wrong, '', 'no memory for a lock: an error, and it is released');
+cmp_ok($all, '>', 1, 'at each of its allocations in turn');
 cmp_ok($failed, '>=', 5, "that was $failed times");
 
 check_invariants($local);

@@ -16,7 +16,7 @@ plan skip_all => 'over TLS in any case, and run without the switch' if over_tls(
 
 my $remote = remote_node('remote', tls => 1);
 my $plain = remote_node('plain');
-my $local = local_node('local', lines => ['pgpool_ext.busy_poll = 1000']);
+my $local = local_node('local', conf => ['pgpool_ext.busy_poll = 1000']);
 make_pool($local, $remote, server => 'relayed', options => { sslmode => 'require', pool_size => 2 });
 make_pool($local, $plain, server => 'direct',
 	options => { sslmode => 'disable', pool_size => int($processors / 2) + 1 });

@@ -28,6 +28,8 @@ sub greets
 my $answer = columns(1) . row('666') . done('SELECT 1') . ready;
 my %behaviours = (
 	honest => sub { $_[0]->serve },
+	notices => sub { $_[0]->receive; my $some = message('N', "SNOTICE\0VNOTICE\0C00000\0Mhello\0\0") x 1000; $_[0]->send($some) foreach 1 .. 100; $_[0]->send($_[0]->answer('1')); $_[0]->serve },
+	notifies => sub { $_[0]->receive; my $some = message('A', pack 'NZ*Z*', 1, 'channel', 'x' x 500) x 1000; $_[0]->send($some) foreach 1 .. 100; $_[0]->send($_[0]->answer('1')); $_[0]->serve },
 	row => sub { $_[0]->receive; $_[0]->send($_[0]->described, $claim); hours },
 	talks_first => sub { $_[0]->serve(1); $_[0]->read_bytes(5); my $some = $fine x 20_000; $_[0]->send($some) foreach 1 .. 100; hours },
 	owed => sub { $_[0]->serve(1); $_[0]->receive; $_[0]->send($claim); hours },
@@ -106,6 +108,27 @@ foreach my $params ([], ['x'])
 
 	cmp_ok($cost, '<', 100, '.. which has not been given room');
 	$other->quit;
+}
+
+# --- a hundred thousand notices, or notifications, go by in front of an answer
+foreach my $what (qw(notices notifies))
+{
+	foreach my $params ([], ['x'])
+	{
+		my $other = PgpxSession->new($local);
+
+		# what it takes for any statement is not counted
+		$other->run('SET client_min_messages = error; ' . query('honest', @$params));
+		my $cost = costs
+		{
+			is($other->run(query($what, @$params), 60) . $other->error, '1', "$what: the answer behind them is right");
+		} 'VmHWM', $other->pid;
+
+		cmp_ok($cost, '<', 30, '.. and they cost little');
+		note "$cost MB";
+		$other->quit;
+		$session->run("SELECT pgpool.reconnect('s_$what')");
+	}
 }
 
 # --- what is said before a statement has been sent is taken in, so that it can be, but not all
