@@ -113,6 +113,23 @@ SKIP:
 	is(in_shared($value), 0, '.. and is there no more');
 	$boss->run("SELECT pgpool.checkin($leases[1])");
 	$waiter->quit;
+
+	# nor is anything left of those that come to nothing
+	my $refused = PgpxSession->new($local);
+
+	make_pool($local, $remote, server => 'few', options => { pool_size => 1, max_waiters => 1 });
+	is($refused->run(q{SELECT pgpool.exec('few', 'select 1')}), '1', 'a session knows the pool');
+	push @leases, lease($boss, 'few');
+	$waiter = PgpxSession->new($local);
+	$waiter->start(q{SELECT length(a) FROM pgpool.query('few', 'select $1', 'of one who ' || 'is ended') AS t(a text)});
+	ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '1'), 'another one waits');
+	$refused->fails(q{SELECT a FROM pgpool.query('few', 'select $1', 'of one who ' || 'is refused') AS t(a text)}, '53300', qr/too many sessions wait/, '.. who has no place in the queue');
+	is(in_shared('of one who is refused'), 0, '.. and leaves nothing there');
+	cmp_ok(in_shared('of one who is ended'), '>', 0, 'what the one before him wants to say is there');
+	ok(terminate($local, $waiter->pid), '.. who is terminated');
+	is(in_shared('of one who is ended'), 0, '.. and it is there no more');
+	$boss->run("SELECT pgpool.checkin($leases[2])");
+	$_->quit foreach $waiter, $refused;
 }
 
 # --- who may use what ---------------------------------------------------------

@@ -162,6 +162,9 @@ is(behind('one', ['SELECT 1'], q{SELECT pgpool.exec('one', 'INSERT INTO log VALU
 	'2', 'several statements');
 is(behind('one', ['SELECT 1'], "SELECT length(a) FROM (" . query('one', q{SELECT '} . 'x' x 3000 . q{'}, 'a text') . ') s'),
 	'3000', 'a long statement');
+is( behind('one', ['SELECT 1'], q{SELECT length(a) FROM pgpool.query('one', 'SELECT } . join('||', map { "\$$_" } 1 .. 250)
+		  . q{', VARIADIC array_fill('x'::text, ARRAY[250])) AS t(a text)}),
+	'250', 'one whose parameters are short, and many');
 is(behind('one', [], query('one', 'SELECT 9', 'a int')), '9', 'behind one who has sent nothing');
 like(behind('one', ['SELECT 1'], "SELECT pgpool.checkout('one')"), qr/^\d+$/, 'a lease');
 $second->run('SELECT pgpool.checkin_all()');
