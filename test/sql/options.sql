@@ -288,6 +288,37 @@ CREATE SERVER options_xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx
 SELECT r.* FROM pg_temp.try_name('options_' || repeat('x', 56)) AS r;
 SELECT r.* FROM pg_temp.try_name(repeat('x', 100000)) AS r;
 DROP SERVER options_xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx;
+-- .. nor to one that this session knows
+CREATE FUNCTION pg_temp.try_lock(name text,
+                                 OUT state text, OUT message text,
+                                 OUT detail text, OUT hint text)
+RETURN pg_temp.try(format('SELECT pgpool.lock(%L, ''a'')', name));
+BEGIN;
+CREATE SERVER options_xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx
+    FOREIGN DATA WRAPPER pgpool_fdw;
+CREATE USER MAPPING FOR CURRENT_USER
+    SERVER options_xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx;
+SELECT r.state, r.message
+  FROM pg_temp.try_lock('options_' || repeat('x', 55)) AS r;
+SELECT r.state, r.message
+  FROM pg_temp.try_lock('options_' || repeat('x', 56)) AS r;
+ROLLBACK;
+
+-- what a session has known of many servers is not kept for ever
+BEGIN;
+DO $$
+BEGIN
+    FOR i IN 1 .. 100 LOOP
+        EXECUTE format('CREATE SERVER options_%s '
+                       'FOREIGN DATA WRAPPER pgpool_fdw', i);
+        EXECUTE format('CREATE USER MAPPING FOR CURRENT_USER '
+                       'SERVER options_%s', i);
+        PERFORM pg_temp.try_lock('options_' || i);
+    END LOOP;
+END $$;
+SELECT count(*) BETWEEN 1 AND 66 AS some
+  FROM pg_backend_memory_contexts WHERE name = 'pgpool_ext target';
+ROLLBACK;
 
 -- a wrapper of another kind
 CREATE FOREIGN DATA WRAPPER options_wrapper;
