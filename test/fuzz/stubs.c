@@ -304,6 +304,18 @@ TEXT_STUB(errhint)
 TEXT_STUB(errcontext_msg)
 
 int
+errdetail_plural(const char *singular, const char *plural, unsigned long n, ...)
+{
+	char		text[8192];
+	va_list		args;
+
+	va_start(args, n);
+	vsnprintf(text, sizeof(text), n == 1 ? singular : plural, args);
+	va_end(args);
+	return 0;
+}
+
+int
 set_errcontext_domain(const char *domain)
 {
 	return 0;
