@@ -21,6 +21,7 @@ SELECT pgpool.exec(:lease, 'select generate_series(1, $1::int)', '5');
 SELECT * FROM pgpool.query(:lease, 'select $1, $2, $3', VARIADIC '{a,NULL,""}'::text[]) AS t(a text, b text, c text);
 SELECT * FROM pgpool.query(:lease, 'select 1', VARIADIC '{}'::text[]) AS t(a int);
 SELECT * FROM pgpool.query(:lease, 'select $1::int + $2::int', VARIADIC '{1,2}'::int[]) AS t(a int);
+SELECT * FROM pgpool.query(:lease, 'select $1::int, $2::int', VARIADIC '{1,NULL}'::int[]) AS t(a int, b int);
 SELECT * FROM pgpool.query(:lease, 'select $1::date + $2::int', VARIADIC ARRAY['2026-11-21', 1::text]) AS t(a date);
 SELECT * FROM pgpool.query(:lease, 'select $1', VARIADIC NULL::text[]) AS t(a text);
 SELECT * FROM pgpool.query(:lease, 'select $1', VARIADIC NULL::int[]) AS t(a text);
@@ -178,6 +179,14 @@ RESET intervalstyle;
 RESET extra_float_digits;
 RESET bytea_output;
 RESET timezone;
+
+-- .. nor does one of them alone change a parameter, to the last bit
+SET extra_float_digits = 0;
+SELECT * FROM pgpool.query(:lease, 'select $1::float8 = 0.1::float8 + 0.2::float8', 0.1::float8 + 0.2::float8) AS t(same bool);
+RESET extra_float_digits;
+SET intervalstyle = 'sql_standard';
+SELECT * FROM pgpool.query(:lease, 'select $1::interval = interval ''-3 days'' - interval ''4 hours''', interval '-3 days' - interval '4 hours') AS t(same bool);
+RESET intervalstyle;
 
 -- nor do those that the lease's user sets on the remote side change a value
 SELECT pgpool.exec(:lease, 'set datestyle = ''SQL, DMY''; set intervalstyle = ''sql_standard''');
