@@ -181,12 +181,15 @@ RESET bytea_output;
 RESET timezone;
 
 -- .. nor does one of them alone change a parameter, to the last bit
+SET datestyle = 'ISO';
+SET intervalstyle = 'postgres';
 SET extra_float_digits = 0;
 SELECT * FROM pgpool.query(:lease, 'select $1::float8 = 0.1::float8 + 0.2::float8', 0.1::float8 + 0.2::float8) AS t(same bool);
 RESET extra_float_digits;
 SET intervalstyle = 'sql_standard';
 SELECT * FROM pgpool.query(:lease, 'select $1::interval = interval ''-3 days'' - interval ''4 hours''', interval '-3 days' - interval '4 hours') AS t(same bool);
 RESET intervalstyle;
+RESET datestyle;
 
 -- nor do those that the lease's user sets on the remote side change a value
 SELECT pgpool.exec(:lease, 'set datestyle = ''SQL, DMY''; set intervalstyle = ''sql_standard''');

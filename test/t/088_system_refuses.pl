@@ -255,6 +255,21 @@ foreach my $function (qw(send recv))
 	$fresh->run("SELECT pgpool.checkin($lease)");
 	is($waiter->finish(60) . $waiter->error, '4MB', 'which cannot be done: it runs in a clean session');
 	ok(has_failed($local), 'for it was refused');
+
+	# nor does the next one find that session, if he is cancelled before he has seen it
+	$lease = lease($fresh, 'single');
+	$fresh->run("SELECT pgpool.exec($lease, 'set work_mem = ''7MB''')");
+	$waiter->start(q{SELECT a FROM pgpool.query('single', 'show work_mem') AS t(a text)});
+	ok(wait_until($local, q{SELECT count(*) FROM pgpool.waiters WHERE server = 'single'}, '1'), 'once more one waits');
+	kill 'STOP', $waiter->pid;
+	fail_next($local, 'sendmsg', who => 'session', errno => EAGAIN);
+	$fresh->run("SELECT pgpool.checkin($lease)");
+	ok(has_failed($local), 'and nothing can be sent');
+	$local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $waiter->pid . ')');
+	kill 'CONT', $waiter->pid;
+	$waiter->finish(60);
+	$waiter->failed('57014', qr/canceling statement/, 'he is cancelled');
+	is($fresh->run(q{SELECT a FROM pgpool.query('single', 'show work_mem') AS t(a text)}) . $fresh->error, '4MB', 'the next one has a clean session');
 	$local->safe_psql('postgres', 'DROP SERVER single CASCADE');
 	$waiter->quit;
 	$fresh->quit;
