@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "mb/pg_wchar.h"
+#include "port/pg_bswap.h"
 
 #include "fuzz.h"
 #include "wire.h"
@@ -100,6 +101,35 @@ decode(PgpxWire *wire, PgpxWireEvent event, const PgpxWireMessage *whole,
 	pfree(exact.data);
 }
 
+/* Once: what is written is as long as it says, wherever the buffer has to grow. */
+static void
+write_all_lengths(void)
+{
+	static bool done = false;
+	char		text[1100];
+
+	for (size_t len = 900; !done && len < sizeof(text); len++)
+	{
+		StringInfoData buf;
+		int			at = 0;
+
+		memset(text, 'x', len);
+		text[len] = '\0';
+		initStringInfo(&buf);
+		pgpx_wire_put_extended(&buf, text, 0, NULL, 0, NULL);
+		while (at + 5 <= buf.len)
+		{
+			uint32		n;
+
+			memcpy(&n, buf.data + at + 1, 4);
+			at += 1 + (int) pg_ntoh32(n);
+		}
+		FUZZ_CHECK(at == buf.len);
+		pfree(buf.data);
+	}
+	done = true;
+}
+
 /* Ask as the first byte says. */
 static void
 ask(PgpxWire *wire, int how)
@@ -142,6 +172,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	int			ncolumns = -1;
 	int			drop;			/* how it ends: 0 with EOF, 2 abandoned, 3 in flight */
 
+	write_all_lengths();
 	if (size < 2 || size > 64 * 1024)
 		return 0;
 	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair) < 0)

@@ -28,6 +28,10 @@ is($lost->{text}, '2', 'the next host of a list is tried') or diag($lost->error)
 is($local->safe_psql('postgres', "SELECT DISTINCT remote_addr FROM pgpool.connections WHERE server = 'named'"),
 	'127.0.0.1', 'the view shows where it led to');
 
+# and addresses are not, also where libpq is to say what is wrong with them
+make_pool($local, $remote, server => 'unmatched', options => { host => '127.0.0.1,127.0.0.1,127.0.0.1', port => '1,2' });
+$session->fails("SELECT pgpool.checkout('unmatched')", '08001', qr/could not match 2 port numbers to 3 hosts/, 'ports that are not as many as addresses');
+
 $_->quit foreach $session, $lost;
 stats_add_up($local);
 check_invariants($local);
