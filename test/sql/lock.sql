@@ -95,6 +95,11 @@ SELECT why ~ '^€{42}$' AS why FROM pgpool.locks;
 SELECT why ~ '^€{42}$' AS why FROM pgpool.lock_status('locker') WHERE name = 'a';
 SELECT pgpool.unlock('locker', 'a', :token);
 
+-- a hundredth of its ttl is left for clocks that do not go at one pace
+SELECT pgpool.lock('locker', 'a', ttl => '1 day') AS token \gset
+SELECT valid_until BETWEEN now() + 0.98 * ttl AND now() + 0.99 * ttl AS sooner FROM pgpool.locks;
+SELECT pgpool.unlock('locker', 'a', :token);
+
 -- pings of servers that have been gone for four days go with the next grant, younger
 -- ones stay
 SELECT pgpool.exec('locker', $$INSERT INTO pgpool_lock.pings VALUES
