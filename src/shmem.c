@@ -245,6 +245,8 @@ shmem_startup(void)
 	pgpx_dlock_waiters = (PgpxDlockWaiter *) p;
 	p += MAXALIGN(mul_size(PGPX_NPROCS, sizeof(PgpxDlockWaiter)));
 	pgpx_dlock_turns = (PgpxDlockTurn *) p;
+	Assert((char *) (pgpx_dlock_turns + PGPX_DLOCK_TURNS) ==
+		   (char *) pgpx_shared + shmem_size());
 
 	if (!found)
 	{

@@ -271,6 +271,24 @@ RESET pgpool_ext.checkout_timeout;
 SELECT pgpool.checkin_all();
 SELECT test.other('other', 'SELECT pgpool.checkin_all()');
 
+-- a session does not grow that asks in vain, also under options that change
+SELECT test.server('again', 'pool_size', '1');
+SELECT pgpool.checkout('again') AS lease \gset
+SELECT pgpool.try_checkout('again') IS NULL AS none_free;
+SELECT used_bytes AS used FROM pg_backend_memory_contexts WHERE name = 'TopMemoryContext' \gset
+SELECT count(pgpool.try_checkout('again')) FROM generate_series(1, 10000);
+SELECT used_bytes - :used < 1000000 AS little FROM pg_backend_memory_contexts WHERE name = 'TopMemoryContext';
+SELECT count(*) AS known FROM pg_backend_memory_contexts WHERE name = 'pgpool_ext target' \gset
+ALTER SERVER again OPTIONS (ADD idle_timeout '1h');
+SELECT pgpool.try_checkout('again') IS NULL AS none_free;
+ALTER SERVER again OPTIONS (SET idle_timeout '2h');
+SELECT pgpool.try_checkout('again') IS NULL AS none_free;
+ALTER SERVER again OPTIONS (DROP idle_timeout);
+SELECT pgpool.try_checkout('again') IS NULL AS none_free;
+SELECT count(*) - :known AS more FROM pg_backend_memory_contexts WHERE name = 'pgpool_ext target';
+SELECT pgpool.checkin(:lease);
+SELECT test.drop('again');
+
 --
 -- max_waiters
 --

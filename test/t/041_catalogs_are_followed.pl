@@ -356,6 +356,8 @@ my $rounds = 50;
 my $served = 0;
 $local->safe_psql('postgres', "ALTER SERVER shard OPTIONS (SET pool_size '1')");
 my $ddl = PgpxSession->new($local);
+my $targets = q(SELECT count(*) FROM pg_backend_memory_contexts WHERE name = 'pgpool_ext target');
+my $known = $other->run($targets);
 for my $round (1 .. $rounds)
 {
 	$lease = lease($holder, 'shard');
@@ -370,6 +372,7 @@ for my $round (1 .. $rounds)
 }
 is($served, $rounds, 'a waiter gets the room that ALTER SERVER makes, every time')
   or diag($other->error);
+cmp_ok($other->run($targets), '<=', $known, '.. and keeps no options that have gone');
 
 # --- what is known of an address says nothing of the next one
 make_pool($local, $remote, server => 'moves', options => { port => 1, retry_min => '1h', retry_max => '1h' });
