@@ -314,6 +314,7 @@ BEGIN
         EXECUTE format('CREATE USER MAPPING FOR CURRENT_USER '
                        'SERVER options_%s', i);
         PERFORM pg_temp.try_lock('options_' || i);
+        PERFORM pg_temp.try_lock('options_1');
     END LOOP;
 END $$;
 SELECT count(*) BETWEEN 1 AND 66 AS some
