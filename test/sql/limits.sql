@@ -43,7 +43,7 @@ SELECT test.wait_for('SELECT count(*) = 0 FROM pgpool.connections WHERE server I
 SELECT test.drop('huge', 'late');
 
 -- settings: what they are, and where they can be set
-SELECT name, setting, unit, context, min_val, vartype FROM pg_settings
+SELECT name, setting, unit, context, min_val, max_val, vartype FROM pg_settings
  WHERE name LIKE 'pgpool\_ext.%' AND name <> 'pgpool_ext.max_connections' ORDER BY name COLLATE "C";
 SELECT count(*) AS without_description FROM pg_settings
  WHERE name LIKE 'pgpool\_ext.%' AND short_desc IS NULL;

@@ -207,6 +207,45 @@ foreach my $case (
 }
 arm(debug_point => '');
 
+# What a worker has not read is for nobody in the next life of shared memory, in which a pool
+# of another server has the number that the one before had.
+{
+	my $asker;
+	my $next_life = sub {
+		my $worker = worker_pid($local);
+
+		kill 'KILL', $worker;
+		return wait_until($local, "SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'pgpool_ext worker' AND pid <> $worker", '1', 60);
+	};
+
+	make_pool($local, $remote, server => 'before', options => { dbname => 'postgres' });
+	make_pool($local, $remote, server => 'after', options => { dbname => 'remote_db' });
+	ok($next_life->(), 'lives: one begins');
+	$asker = PgpxSession->new($local);
+	lease($asker, 'before');
+	foreach my $n (1 .. 3)
+	{
+		is($asker->run(q{SELECT pgpool.exec('before', 'select 1')}) . $asker->error, '1', 'lives: a pool works');
+		kill 'STOP', worker_pid($local) if $n == 3;
+		$local->safe_psql('postgres', 'ALTER SERVER before OPTIONS (' . ($n == 1 ? 'ADD' : 'SET') . " idle_timeout '$n h')");
+	}
+	my $pool = $local->safe_psql('postgres', 'SELECT pool_id FROM pgpool.pools');
+	$asker->start(q{SELECT pgpool.checkout('before', '60 s')});
+	ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', 1), 'lives: the worker is told of its options, and does not read that');
+	arm(debug_point => 'worker_starts wait');
+	ok($next_life->() && reached('worker_starts'), 'lives: the next one begins');
+	$asker->quit;
+	$asker = PgpxSession->new($local);
+	$asker->start(q{SELECT a FROM pgpool.query('after', 'select current_database()') AS t(a text)});
+	ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', 1), 'lives: another pool is asked for');
+	is($local->safe_psql('postgres', 'SELECT pool_id FROM pgpool.pools'), $pool, 'lives: which has the same number');
+	go_on('worker_starts');
+	is($asker->finish(60) . $asker->error, 'remote_db', 'lives: it leads where its own options say');
+	arm(debug_point => '');
+	$asker->quit;
+	$local->safe_psql('postgres', 'DROP SERVER before, after CASCADE');
+}
+
 # What the views say of a worker that starts, or ends.
 foreach my $case ([ worker_starts => 'starting' ], [ worker_ends => 'stopping' ])
 {
