@@ -433,6 +433,14 @@ $proxy->tell('drop');
 is($session->finish(40) . $session->sqlstate, 'PX001', 'taken: the session has no lock') or diag($session->error);
 ok(wait_until($nodes[0], "SELECT state = 'free' $status = 'taken'", 't', 10), 'taken: it is released');
 
+# the answer is on its way for a while: the lock is certain for its ttl since the question
+$granted = grant_unheard('slow', q{pgpool.lock('keeper', 'slow', '30 s', '1 hour')});
+my $asked_before = $nodes[1]->safe_psql('postgres', 'SELECT clock_timestamp()');
+$proxy->tell('pass');
+is($session->finish(40), $granted, 'slow: the session has the lock') or diag($session->error);
+is($session->run("SELECT valid_until < timestamptz '$asked_before' + 0.99 * ttl FROM pgpool.locks WHERE name = 'slow'"), 't', 'slow: not for longer than is certain');
+is($session->run("SELECT pgpool.unlock('keeper', 'slow', $granted)"), 't', 'slow: it releases it');
+
 # the answer comes when the lock has run out, but not yet the time of who asks, and then there
 # is no connection to ask again
 $granted = grant_unheard('late', q{pgpool.lock('keeper', 'late', '12 s', '1 s')});
