@@ -180,6 +180,12 @@ RESET extra_float_digits;
 RESET bytea_output;
 RESET timezone;
 
+-- .. also for what is left of the transaction
+BEGIN;
+SET LOCAL datestyle = 'German, YMD';
+SELECT * FROM pgpool.query(:lease, 'select $1', date '2026-02-01') AS t(a text);
+SHOW datestyle;
+COMMIT;
 -- .. nor does one of them alone change a parameter, to the last bit
 SET datestyle = 'ISO';
 SET intervalstyle = 'postgres';
