@@ -224,7 +224,9 @@ my %login = (
 );
 put("fuzz_login/$_", $login{$_}) foreach sort keys %login;
 
-# first byte: 1 start commands, 2 it logs us in, 4 a release is due, 8 as above
+# first byte: 1 start commands, 2 it logs us in, 4 a release is due, 8 as above, 16 nobody
+# answers then, 32 there are no locks any more after an answer, 64 they have a long ttl,
+# 128 answers come before their questions
 my $set = message('C', "SET\0");
 my $settings = $set x 3 . $columns . message('C', "SELECT 0\0") . $ready;
 my $bound = message('1', '') . message('2', '');
@@ -255,6 +257,14 @@ my %pinger = (
 	login_claim => "\0\377" . $auth . "E\x3f\xff\xff\xff" . 'x' x 50,
 	idle => "\2\377" . $settings . $bound . $request . texts('1') . $done . $ready . $notice . $note . $params,
 	last_words => "\12\377" . $settings . $error,
+	ahead => "\202\377" . $settings . $bound . $request . texts('1') . $done . $ready,
+	idle_words => "\42\377" . $settings . $bound . $request . texts('1') . $done . $ready . $notice . $note . $params,
+	outage => "\20\377" . $error,
+	outage_after_ping => "\122\377" . $settings . $bound . $request . texts('1') . $done . $ready,
+	outage_after_error => "\22\377" . $settings . $error . $ready,
+	last_lock => "\42\377" . $settings . $bound . $request . texts('1') . $done . $ready,
+	last_unanswered => "\42\377" . $settings,
+	last_release => "\46\377" . $settings . $bound . $three . texts('1', 't', 'f') . texts('2', 't', 'f') . $done . $ready,
 );
 put("fuzz_pinger/$_", $pinger{$_}) foreach sort keys %pinger;
 
