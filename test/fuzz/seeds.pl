@@ -38,7 +38,8 @@ my $parsed = message('1', '') . message('2', '');
 my $discarded = message('C', "DISCARD ALL\0");
 
 # first byte: what was asked (0 nothing, 1 simple, 2 extended, 3 a reset, 4 a reset
-# and start commands, 5 owed by a predecessor); second: how the answer is cut
+# and start commands, 5 owed by a predecessor, 6 carried behind a reset, 7 carried,
+# 8 carried, with something before the answer); second: how the answer is cut
 my %wire = (
 	simple => "\1\0" . $columns . $row . $row . $done . $ready,
 	in_pieces => "\1\3" . $columns . $row . $done . $ready,
@@ -69,6 +70,21 @@ my %wire = (
 	columns_unterminated => "\1\0" . message('T', pack('n', 3) . 'abc'),
 	second_answer => "\1\0" . $done . $ready . $done . $ready,
 	row_without_columns => "\1\0" . $row . $done . $ready,
+	ready_among_rows => "\1\0" . $columns . $row . $ready,
+	extended_row_without_columns => "\2\0" . $parsed . $row . $done . $ready,
+	extended_ready_early => "\2\0" . $parsed . $ready,
+	extended_ready_among_rows => "\2\0" . $parsed . $columns . $row . $ready,
+	extended_done_early => "\2\0" . $parsed . $done . $ready,
+	extended_two_results => "\2\0" . $parsed . ($columns . $row . $done) x 2 . $ready,
+	extended_columns_twice => "\2\0" . $parsed . $columns . $columns . $row . $done . $ready,
+	extended_row_late => "\2\0" . $parsed . $columns . $done . $row . $ready,
+	carried => "\6\0" . $parsed . $discarded . $parsed . $columns . $row . $done . $ready . $params,
+	carried_alone => "\7\0" . $parsed . $columns . $row . $done . $ready,
+	carried_to_another => "\10\0" . $parsed . $columns . $row . $done . $ready,
+	carried_words => "\6\0" . (join '', map { $_ . $notice . $note } message('1', ''), message('2', ''), $discarded) . $parsed . $columns . $done . $ready,
+	carried_words_at_once => "\6\0" . $notice . $note . $parsed . $discarded . $parsed . $columns . $done . $ready,
+	carried_error => "\6\0" . $parsed . $error . $ready,
+	carried_ready => "\6\0" . $parsed . $ready,
 );
 put("fuzz_wire/$_", $wire{$_}) foreach sort keys %wire;
 
