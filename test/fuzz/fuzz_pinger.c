@@ -31,6 +31,7 @@ int			pgpx_worker_index = 0;
 static bool release;
 static bool locks_end;
 static bool is_over;
+static uint32 whose;
 static int64 ttl;
 static int	nanswers;
 static int	nexternal;
@@ -119,7 +120,7 @@ pgpx_dlock_expire(int worker)
 int
 pgpx_dlock_next_pool(int worker, int from, uint32 *pool_id)
 {
-	*pool_id = 1;
+	*pool_id = whose;
 	return from == 0 && pgpx_dlock_any(0, 1) ? 0 : -1;
 }
 
@@ -261,6 +262,31 @@ check_end(void)
 	FUZZ_CHECK(!idle || now >= begin + 2 * 1000 * 1000);
 }
 
+/* What is known of another pool that was in this place is not for this one. */
+static void
+check_begin(void)
+{
+	pgpx_wpools[0].pool_id = 2;
+	(void) pgpx_pinger_run();
+	FUZZ_CHECK(!is_up() && remote_nlogins == 0);
+	pgpx_wpools[0].pool_id = 1;
+	pass_time(1000 * 1000);
+	FUZZ_CHECK(is_up());
+	check_deadline();
+}
+
+/* Another pool is in this place, whose locks are not the former remote's. */
+static void
+check_another(void)
+{
+	uint32		attempt = pingers[0]->attempt;
+
+	whose = pgpx_wpools[0].pool_id = 2;
+	(void) pg_atomic_fetch_add_u32(&pgpx_shared->dlocks_changed, 1);
+	(void) pgpx_pinger_run();
+	FUZZ_CHECK(is_up() && pingers[0]->attempt != attempt);
+}
+
 int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
@@ -277,7 +303,6 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		pgpx_pools = calloc(1, sizeof(PgpxPool));
 		pgpx_pools[0].opts.connect_timeout = 20 * 1000;
 		pgpx_wpools = calloc(1, sizeof(PgpxWorkerPool));
-		pgpx_wpools[0].pool_id = 1;
 	}
 	pgpx_wpools[0].conninfo.start_commands = (data[0] & 1) ? "select 1" : "";
 	release = (data[0] & 4) != 0;
@@ -288,10 +313,9 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	now = 1000;
 	pingers = NULL;
 	next_run = 0;
+	whose = 1;
 
-	(void) pgpx_pinger_run();
-	FUZZ_CHECK(is_up());
-	check_deadline();
+	check_begin();
 	remote_accept(&remote, data + 2, size - 2, 1 + 3 * data[1],
 				  (data[0] & 2) != 0);
 
@@ -317,6 +341,8 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		check_end();
 	else if (data[0] & 16)
 		check_outage();
+	else
+		check_another();
 	pgpx_pinger_drop(pingers[0]);
 	remote_task_ends();
 	FUZZ_CHECK(nexternal == 0);
