@@ -21,7 +21,7 @@ sub put
 
 mkdir "$FindBin::Bin/corpus/$_" foreach '',
   qw(fuzz_wire fuzz_control fuzz_options fuzz_error fuzz_validator fuzz_tuples
-  fuzz_login fuzz_pinger fuzz_relay fuzz_kept fuzz_dlock);
+  fuzz_login fuzz_pinger fuzz_relay fuzz_kept fuzz_dlock fuzz_cap);
 
 my $columns = message('T', pack('n', 2)
 	  . "a\0" . pack('NnNnNn', 0, 0, 23, 4, -1, 0)
@@ -422,3 +422,24 @@ my %dlock = (
 	make_empty => "\3\0" . $ready,
 );
 put("fuzz_dlock/$_", $dlock{$_}) foreach sort keys %dlock;
+
+# operations: 0 a token is taken, 1 given back, 2 the steward looks, 3 and names somebody,
+# 4 a pool is no more; which pool, with which limit; since when it waits, 0: it does not
+sub take { my ($pool, $since, $limit) = @_; return pack 'CCC', 0, 4 * ($limit // 1) + $pool, $since; }
+my ($give, $look) = ("\1\0\0", "\2\0\0");
+sub names { my ($pool, $since) = @_; return pack 'CCC', 3, $pool, $since; }
+sub ends { return pack 'CCC', 4, $_[0], 0; }
+my %cap = (
+	no_limit => take(0, 0, 0) x 5,
+	limit => take(0, 0, 2) x 3 . $give . take(1, 0, 2),
+	line => take(0, 0) . take(1, 5) . $give . take(2, 0) . take(2, 9) . take(0, 0) . take(1, 5),
+	older => take(0, 0) . take(1, 5) . take(2, 3) . $give . take(1, 5) . take(2, 3),
+	twice => take(0, 0) . take(1, 5) . take(1, 5) . take(1, 7),
+	named => take(0, 0) . $look . take(1, 5) . names(2, 7) . $give . take(2, 7) . take(1, 5),
+	named_nobody => take(0, 0) . $look . take(1, 5) . names(0, 0) . $look . names(0, 0) . $give . take(2, 7),
+	named_one => take(0, 0) . $look . names(2, 7) . $give . take(1, 9) . take(2, 7),
+	nobody_named => $look . names(0, 0),
+	named_again => take(0, 0) . take(1, 5) . $look . names(1, 0) . take(1, 5) . $give . take(2, 7),
+	ended => take(0, 0) . take(1, 5) . ends(2) . $give . take(2, 9) . ends(1) . take(2, 9),
+);
+put("fuzz_cap/$_", $cap{$_}) foreach sort keys %cap;
