@@ -244,11 +244,12 @@ $blocker->run('ROLLBACK');
 like($busy[0]->finish(20), qr/^\d+$/, 'and is asked again') or diag($busy[0]->error);
 $busy[0]->run('DISCARD ALL');
 
-# --- the options change: who asks whether his lock is valid tells the worker
+# --- the options change: who asks whether his lock is valid tells the worker; much may come
+# of the start commands
 make_pool($one, $remote, server => 'changed');
 $token = $holder->run(q{SELECT pgpool.lock('changed', 'changed', '10 s', '1 min')});
 ok(wait_until($one, q{SELECT last_ping IS NOT NULL FROM pgpool.locks WHERE server = 'changed'}, 't'), 'a lock is pinged');
-$one->safe_psql('postgres', q{ALTER SERVER changed OPTIONS (ADD start_commands 'SET application_name = ''changed''')});
+$one->safe_psql('postgres', q{ALTER SERVER changed OPTIONS (ADD start_commands 'SET application_name = ''changed''; SELECT repeat(''x'', 1000) FROM generate_series(1, 20000)')});
 is($holder->run("SELECT pgpool.lock_valid('changed', 'changed', $token)"), 't', 'it is valid under other options');
 ok(wait_until($remote, q{SELECT count(*) > 0 FROM pg_stat_activity WHERE application_name = 'changed' AND query LIKE '%pgpool_lock.pings%'}, 't', 20), 'and pinged under these');
 is($holder->run("SELECT pgpool.unlock('changed', 'changed', $token)"), 't', 'and released');
@@ -336,6 +337,13 @@ ok(wait_until($remote, "$pings AND wait_event_type = 'Lock'", 't'), 'the next on
 my $until = $short->run(q{SELECT valid_until FROM pgpool.locks WHERE name = 'asked'});
 is($remote->safe_psql('remote_db', "SELECT '$until' < expires FROM pgpool_lock.locks WHERE name = 'asked'"), 't', 'this server believes in it for less long than the remote');
 $blocker->run('COMMIT');
+
+# nor does what is granted at first count from its answer
+$short->run('DISCARD ALL');
+ok(wait_until($one, q{SELECT count(*) FROM pgpool.locks WHERE name = 'asked'}, '0'), 'it is released');
+like($short->run(q{SELECT pgpool.lock('keeper', 'asked', '10 s', '10 s')}), qr/^\d+$/, 'and granted again, which takes long, too');
+$until = $short->run(q{SELECT valid_until FROM pgpool.locks WHERE name = 'asked'});
+is($remote->safe_psql('remote_db', "SELECT '$until' < expires FROM pgpool_lock.locks WHERE name = 'asked'"), 't', 'in which this server believes for less long as well');
 $remote->safe_psql('remote_db', 'DROP TRIGGER thoughtful ON pgpool_lock.locks');
 $short->run('DISCARD ALL');
 $_->quit foreach $blocker, $short;
