@@ -513,7 +513,7 @@ static void
 take(Session *s)
 {
 	static const char *const how[] = {
-		"SELECT pgpool.checkout('s', '10 s', 'stress')",
+		"SELECT pgpool.checkout('s', '2 s', 'stress')",
 		"SELECT pgpool.checkout('s', '1 ms')",
 		"SELECT pgpool.checkout('s', '2 ms')",
 		"SELECT pgpool.checkout('s', '0')",
