@@ -131,7 +131,6 @@ static volatile bool frozen = false;	/* the proxy passes nothing on */
 static volatile int cutting = 0;	/* the proxy cuts: 1 RST, 2 FIN */
 static pthread_barrier_t barrier;
 static pthread_mutex_t conn_mutex[SESSIONS];
-static long faults[16];
 static long own_traces;			/* found where the reset was on_transfer */
 static long not_sent;			/* statements whose time was up before */
 static long not_ready;			/* leases whose time was up before */
@@ -1013,6 +1012,9 @@ listen_at(int port)
 
 /* --- faults ------------------------------------------------------------------ */
 
+#define LOCAL(text) ask(local, local_info, (text), answer, sizeof(answer))
+#define REMOTE(text) ask(remote, remote_info, (text), answer, sizeof(answer))
+
 /* The answer to a question; "" if there is none. */
 static void
 ask(PGconn **conn, const char *info, const char *sql, char *answer, size_t size)
@@ -1039,121 +1041,204 @@ ask(PGconn **conn, const char *info, const char *sql, char *answer, size_t size)
 	}
 }
 
+/*
+ * Each kind, and how often it is dealt among others: in a soak there is less that
+ * only disturbs a session.
+ */
+typedef enum Kind
+{
+	CANCEL,
+	TERMINATE,
+	TAKE_AWAY,
+	KILL_REMOTE,
+	PAUSE,
+	RECONNECT,
+	ALTER,
+	END_WORKER,
+	CUT,
+	FREEZE,
+	DRAIN,
+	RESTART_REMOTE,
+	KINDS
+} Kind;
+
+static const struct
+{
+	const char *name;
+	int			stress;
+	int			soak;
+} kinds[KINDS] = {
+	[CANCEL] = {"cancels", 30, 10},
+	[TERMINATE] = {"terminated", 15, 15},
+	[TAKE_AWAY] = {"taken away", 15, 15},
+	[KILL_REMOTE] = {"remote backends killed", 10, 10},
+	[PAUSE] = {"pauses", 5, 5},
+	[RECONNECT] = {"reconnects", 5, 5},
+	[ALTER] = {"alterations", 5, 5},
+	[END_WORKER] = {"worker ends", 3, 3},
+	[CUT] = {"cuts", 4, 4},
+	[FREEZE] = {"freezes", 4, 4},
+	[DRAIN] = {"drains", 2, 2},
+	[RESTART_REMOTE] = {"remote restarts", 2, 2},
+};
+static long faults[KINDS];		/* that had somebody to hit */
+static Kind order[KINDS];		/* in which the first ones come */
+
+#define ALL_DEALT 20			/* so many faults are enough for each kind to come */
+
+static void
+shuffle_kinds(Session *s)
+{
+	for (int i = 0; i < KINDS; i++)
+	{
+		int			k = roll(s, i + 1);
+
+		order[i] = order[k];
+		order[k] = i;
+	}
+}
+
+static bool
+each_kind_came(void)
+{
+	for (int i = 0; i < KINDS; i++)
+		if (faults[i] == 0)
+			return false;
+	return true;
+}
+
+/* The first kind that has not come yet; by weight once each has. */
+static Kind
+deal(Session *s)
+{
+	int			sum = 0;
+	int			which;
+
+	for (int i = 0; i < KINDS; i++)
+		if (faults[order[i]] == 0)
+			return order[i];
+	for (int i = 0; i < KINDS; i++)
+		sum += fault_each > 0 ? kinds[i].soak : kinds[i].stress;
+	which = roll(s, sum);
+	for (int i = 0;; i++)
+	{
+		which -= fault_each > 0 ? kinds[i].soak : kinds[i].stress;
+		if (which < 0)
+			return i;
+	}
+}
+
+/* What changes nothing leaves the connections as they are. */
+static void
+alter_s(PGconn **local, unsigned new_size, bool new_reset)
+{
+	static unsigned size = 5;
+	char		sql[256];
+	char		answer[1024];
+
+	if (new_size != size || new_reset != on_transfer[options_begun])
+	{
+		if (options_begun + 1 == sizeof(on_transfer) / sizeof(on_transfer[0]))
+			fail(NULL, "too many alterations for one run");
+		on_transfer[options_begun + 1] = new_reset;
+		options_begun++;
+		size = new_size;
+	}
+	snprintf(sql, sizeof(sql), "ALTER SERVER s OPTIONS (SET pool_size '%u', SET reset '%s')",
+			 new_size, new_reset ? "on_transfer" : "always");
+	LOCAL(sql);
+	if (answer[0] != '\0')
+		fail(NULL, "%s: %s", sql, answer);
+	options_ended = options_begun;
+}
+
 static void
 one_fault(Session *s, PGconn **local, PGconn **remote)
 {
 	char		sql[512];
 	char		answer[1024];
 	int			victim = roll(s, SESSIONS);
-	int			what = fault_each > 0 ? 20 + (int) roll(s, 80) : (int) roll(s, 100);
-	int			kind;
+	Kind		kind = deal(s);
+	bool		hit = true;
 
-#define LOCAL(text) ask(local, local_info, (text), answer, sizeof(answer))
-#define REMOTE(text) ask(remote, remote_info, (text), answer, sizeof(answer))
-
-	if (what < 30)
+	switch (kind)
 	{
-		char		error[256];
-		PGcancel   *cancel;
-
-		kind = 0;
-		pthread_mutex_lock(&conn_mutex[victim]);
-		cancel = sessions[victim].conn ? PQgetCancel(sessions[victim].conn) : NULL;
-		pthread_mutex_unlock(&conn_mutex[victim]);
-		if (cancel != NULL)
-			(void) PQcancel(cancel, error, sizeof(error));
-		PQfreeCancel(cancel);
-	}
-	else if (what < 45)
-	{
-		kind = 1;
-		LOCAL("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'stress' AND pid <> pg_backend_pid() ORDER BY random() LIMIT 1");
-	}
-	else if (what < 60)
-	{
-		kind = 2;
-		LOCAL("SELECT pgpool.terminate(lease) FROM pgpool.leases ORDER BY random() LIMIT 1");
-	}
-	else if (what < 70)
-	{
-		kind = 3;
-		REMOTE("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'remote_app' ORDER BY random() LIMIT 1");
-	}
-	else if (what < 75)
-	{
-		kind = 4;
-		LOCAL(roll(s, 2) ? "SELECT pgpool.pause('s')" : "SELECT pgpool.pause('c')");
-		usleep(roll(s, 100 * 1000));
-		LOCAL("SELECT pgpool.resume('s'), pgpool.resume('c')");
-	}
-	else if (what < 80)
-	{
-		kind = 5;
-		LOCAL(roll(s, 2) ? "SELECT pgpool.reconnect('s')" : "SELECT pgpool.reconnect('c')");
-	}
-	else if (what < 85)
-	{
-		kind = 6;
-		if (roll(s, 3) == 0)
-			snprintf(sql, sizeof(sql), "ALTER SERVER c OPTIONS (SET pool_size '%u')",
-					 1 + roll(s, 3));
-		else
-		{
-			static unsigned size = 5;
-			unsigned	new_size = 1 + roll(s, 8);
-			bool		new_reset = roll(s, 3) == 0;
-
-			/* what changes nothing leaves the connections as they are */
-			if (new_size != size || new_reset != on_transfer[options_begun])
+		case CANCEL:
 			{
-				if (options_begun + 1 == sizeof(on_transfer) / sizeof(on_transfer[0]))
-					fail(NULL, "too many alterations for one run");
-				on_transfer[options_begun + 1] = new_reset;
-				options_begun++;
-				size = new_size;
+				char		error[256];
+				PGcancel   *cancel;
+
+				pthread_mutex_lock(&conn_mutex[victim]);
+				cancel = sessions[victim].conn ? PQgetCancel(sessions[victim].conn) : NULL;
+				pthread_mutex_unlock(&conn_mutex[victim]);
+				hit = cancel != NULL && PQcancel(cancel, error, sizeof(error));
+				PQfreeCancel(cancel);
+				break;
 			}
-			snprintf(sql, sizeof(sql), "ALTER SERVER s OPTIONS (SET pool_size '%u', SET reset '%s')",
-					 new_size, new_reset ? "on_transfer" : "always");
-		}
-		LOCAL(sql);
-		if (answer[0] != '\0')
-			fail(NULL, "%s: %s", sql, answer);
-		options_ended = options_begun;
+		case TERMINATE:
+			LOCAL("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'stress' AND pid <> pg_backend_pid() ORDER BY random() LIMIT 1");
+			hit = strcmp(answer, "t") == 0;
+			break;
+		case TAKE_AWAY:
+			LOCAL("SELECT pgpool.terminate(lease) FROM pgpool.leases ORDER BY random() LIMIT 1");
+			hit = strcmp(answer, "t") == 0;
+			break;
+		case KILL_REMOTE:
+			REMOTE("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'remote_app' ORDER BY random() LIMIT 1");
+			hit = strcmp(answer, "t") == 0;
+			break;
+		case PAUSE:
+			LOCAL(roll(s, 2) ? "SELECT pgpool.pause('s')" : "SELECT pgpool.pause('c')");
+			usleep(roll(s, 100 * 1000));
+			LOCAL("SELECT pgpool.resume('s'), pgpool.resume('c')");
+			break;
+		case RECONNECT:
+			LOCAL(roll(s, 2) ? "SELECT pgpool.reconnect('s')" : "SELECT pgpool.reconnect('c')");
+			break;
+		case ALTER:
+			if (roll(s, 3) == 0)
+			{
+				snprintf(sql, sizeof(sql), "ALTER SERVER c OPTIONS (SET pool_size '%u')",
+						 1 + roll(s, 3));
+				LOCAL(sql);
+				if (answer[0] != '\0')
+					fail(NULL, "%s: %s", sql, answer);
+			}
+			else
+			{
+				unsigned	new_size = 1 + roll(s, 8);
+
+				alter_s(local, new_size, roll(s, 3) == 0);
+			}
+			break;
+		case END_WORKER:
+			LOCAL("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'pgpool_ext worker'");
+			hit = strcmp(answer, "t") == 0;
+			break;
+		case CUT:
+			if (roll(s, 2) == 0)
+				spoil_at = roll(s, 1000);	/* within some message */
+			else
+				cutting = 1 + roll(s, 2);
+			break;
+		case FREEZE:
+			frozen = true;
+			usleep(roll(s, (fault_each > 0 ? 3000 : 300) * 1000));
+			frozen = false;
+			break;
+		case DRAIN:
+			LOCAL(roll(s, 2) ? "SELECT pgpool.drain('s', '100 ms')" :
+				  "SELECT pgpool.drain('c', '100 ms')");
+			LOCAL("SELECT pgpool.resume('s'), pgpool.resume('c')");
+			break;
+		case RESTART_REMOTE:
+			if (system(restart_command) != 0)
+				fail(NULL, "the remote does not restart");
+			break;
+		case KINDS:
+			break;
 	}
-	else if (what < 88)
-	{
-		kind = 7;
-		LOCAL("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'pgpool_ext worker'");
-	}
-	else if (what < 92)
-	{
-		kind = 8;
-		if (roll(s, 2) == 0)
-			spoil_at = roll(s, 1000);	/* within some message */
-		else
-			cutting = 1 + roll(s, 2);
-	}
-	else if (what < 96)
-	{
-		kind = 9;
-		frozen = true;
-		usleep(roll(s, (fault_each > 0 ? 3000 : 300) * 1000));
-		frozen = false;
-	}
-	else if (what < 98)
-	{
-		kind = 10;
-		LOCAL(roll(s, 2) ? "SELECT pgpool.drain('s', '100 ms')" :
-			  "SELECT pgpool.drain('c', '100 ms')");
-		LOCAL("SELECT pgpool.resume('s'), pgpool.resume('c')");
-	}
-	else
-	{
-		kind = 11;
-		if (system(restart_command) != 0)
-			fail(NULL, "the remote does not restart");
-	}
-	faults[kind]++;
+	faults[kind] += hit;
 }
 
 /* --- at the barrier ----------------------------------------------------------- */
@@ -1385,14 +1470,12 @@ take_samples(PGconn **local, PGconn **remote)
 int
 main(int argc, char **argv)
 {
-	static const char *const names[] = {"cancels", "terminated", "taken away",
-		"remote backends killed", "pauses", "reconnects", "alterations",
-	"worker ends", "cuts", "freezes", "drains", "remote restarts"};
 	pthread_t	threads[SESSIONS];
 	pthread_t	proxy;
 	Session		chaos = {0};
 	PGconn	   *local;
 	PGconn	   *remote;
+	double		seconds;
 	double		end;
 	long		operations = 0;
 	long		values = 0;
@@ -1406,6 +1489,7 @@ main(int argc, char **argv)
 		return 2;
 	}
 	seed = strtoul(argv[1], NULL, 10);
+	seconds = atof(argv[2]);
 	local_info = argv[3];
 	remote_info = argv[4];
 	proxy_port = atoi(argv[5]);
@@ -1424,6 +1508,7 @@ main(int argc, char **argv)
 	PQclear(PQexec(local, "SET application_name = 'stress faults'"));
 
 	chaos.random = seed * 7919 + 17;
+	shuffle_kinds(&chaos);
 	pthread_barrier_init(&barrier, NULL, SESSIONS + 1);
 	for (int i = 0; i < SESSIONS; i++)
 	{
@@ -1434,7 +1519,7 @@ main(int argc, char **argv)
 	for (int i = 0; i < SESSIONS; i++)
 		pthread_create(&threads[i], NULL, session_main, &sessions[i]);
 
-	end = now() + atof(argv[2]);
+	end = now() + seconds;
 	for (;;)
 	{
 		double		round = now() + (quiet ? QUIET : fault_each > 0 ? 3 * fault_each : ROUGH);
@@ -1502,9 +1587,11 @@ main(int argc, char **argv)
 	if (values < 10L * rounds)
 		fail(NULL, "next to nothing was asked");
 	printf("stress: faults:");
-	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-		printf("%s %ld %s", i > 0 ? "," : "", faults[i], names[i]);
+	for (int i = 0; i < KINDS; i++)
+		printf("%s %ld %s", i > 0 ? "," : "", faults[i], kinds[i].name);
 	printf("\n");
+	if (seconds >= 60 && seconds >= ALL_DEALT * fault_each && !each_kind_came())
+		fail(NULL, "a kind of fault did not come");
 	if (fault_each > 0)
 	{
 		bool		bad = false;
