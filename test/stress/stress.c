@@ -1152,6 +1152,37 @@ alter_s(PGconn **local, unsigned new_size, bool new_reset)
 	options_ended = options_begun;
 }
 
+/*
+ * In a soak the worker and some sessions live from the first fifth of the time on: what
+ * ends them has come often by then, and what they lose slowly is to be seen.
+ */
+#define SPARED 7				/* the first ones of the sessions */
+
+static double spare_from = 0;	/* 0: nobody */
+
+static bool
+sparing(void)
+{
+	return spare_from > 0 && now() >= spare_from && each_kind_came();
+}
+
+/* A session but those that are spared. */
+static void
+terminate_one(PGconn **local, char *answer, size_t size)
+{
+	char		sql[512] = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+		" WHERE application_name = 'stress' AND pid NOT IN (pg_backend_pid()";
+
+	for (int i = 0; i < SPARED && sparing(); i++)
+	{
+		pthread_mutex_lock(&conn_mutex[i]);
+		sprintf(sql + strlen(sql), ", %d", PQbackendPID(sessions[i].conn));
+		pthread_mutex_unlock(&conn_mutex[i]);
+	}
+	strcat(sql, ") ORDER BY random() LIMIT 1");
+	ask(local, local_info, sql, answer, size);
+}
+
 static void
 one_fault(Session *s, PGconn **local, PGconn **remote)
 {
@@ -1161,6 +1192,8 @@ one_fault(Session *s, PGconn **local, PGconn **remote)
 	Kind		kind = deal(s);
 	bool		hit = true;
 
+	while (kind == END_WORKER && sparing())
+		kind = deal(s);
 	switch (kind)
 	{
 		case CANCEL:
@@ -1176,7 +1209,7 @@ one_fault(Session *s, PGconn **local, PGconn **remote)
 				break;
 			}
 		case TERMINATE:
-			LOCAL("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'stress' AND pid <> pg_backend_pid() ORDER BY random() LIMIT 1");
+			terminate_one(local, answer, sizeof(answer));
 			hit = strcmp(answer, "t") == 0;
 			break;
 		case TAKE_AWAY:
@@ -1426,6 +1459,50 @@ static Series series[] = {
 	{.what = "descriptors of a session",.slack = 14},
 };
 
+static Life lives[SPARED + 1];	/* the last one is the worker's */
+
+/* Those that live long, while there are no faults. */
+static void
+watch_lives(PGconn **local)
+{
+	char		answer[1024];
+	int			pid;
+	long		connections;
+
+	if (!sparing())
+		return;
+	for (int i = 0; i < SPARED; i++)
+	{
+		pthread_mutex_lock(&conn_mutex[i]);
+		pid = PQbackendPID(sessions[i].conn);
+		pthread_mutex_unlock(&conn_mutex[i]);
+		add_life(&lives[i], pid, now(), descriptors_of(pid));
+	}
+	LOCAL("SELECT concat_ws(' ', pid, (SELECT count(*) FROM pgpool.connections)) FROM pgpool.workers");
+	if (sscanf(answer, "%d %ld", &pid, &connections) == 2)
+		add_life(&lives[SPARED], pid, now(), descriptors_of(pid) - connections);
+}
+
+static bool
+a_life_grows(double at_least)
+{
+	Growth		growths[SPARED + 1];
+	bool		known = true;
+	bool		bad;
+	char		what[32];
+
+	for (int i = 0; i <= SPARED; i++)
+	{
+		snprintf(what, sizeof(what), i < SPARED ? "session %d" : "worker", i);
+		known &= life_growth(&lives[i], what, now(), at_least, &growths[i]);
+	}
+	if (!known)
+		return true;
+	bad = lives_grow(growths, SPARED, "sessions", SESSION_NOISE, SESSION_DESCRIPTORS);
+	bad |= lives_grow(growths + SPARED, 1, "worker", WORKER_NOISE, WORKER_DESCRIPTORS);
+	return bad;
+}
+
 /* Nobody does anything: how large are they all? */
 static void
 take_samples(PGconn **local, PGconn **remote)
@@ -1496,7 +1573,10 @@ main(int argc, char **argv)
 	remote_port = atoi(argv[6]);
 	restart_command = argv[7];
 	if (argc == 9)
+	{
 		fault_each = atof(argv[8]);
+		spare_from = now() + (seconds / 5 < 3600 ? seconds / 5 : 3600);
+	}
 	printf("stress: seed %lu, %s seconds, %d sessions\n", seed, argv[2], SESSIONS);
 	fflush(stdout);
 
@@ -1530,6 +1610,7 @@ main(int argc, char **argv)
 			if (quiet)
 			{
 				usleep(100 * 1000);
+				watch_lives(&local);
 				continue;
 			}
 			usleep(10 * 1000 + roll(&chaos, 150 * 1000));
@@ -1598,6 +1679,7 @@ main(int argc, char **argv)
 
 		for (size_t i = 0; i < sizeof(series) / sizeof(series[0]); i++)
 			bad |= grows(&series[i]);
+		bad |= a_life_grows(seconds / 2);
 		if (bad)
 			fail(NULL, "something grows");
 	}
