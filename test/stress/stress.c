@@ -51,6 +51,7 @@
 #define SESSIONS 24
 #define ROUGH 5					/* seconds of a round */
 #define QUIET 3
+#define FEW 6					/* sessions, which have the same connections again */
 #define TEXT_MAX 3000
 #define LINKS 256				/* of the proxy */
 
@@ -122,6 +123,7 @@ static double fault_each = 0;	/* seconds; 0: a stress, no soak */
 static volatile bool stop = false;	/* the time is up */
 static volatile bool pausing = false;	/* to the barrier */
 static volatile bool quiet = false; /* nobody but the sessions does anything */
+static volatile bool few = false;	/* only the first sessions use "s" */
 static bool on_transfer[100000]; /* reset of "s", by the number of its options */
 static volatile int options_begun = 0;	/* the newest ones */
 static volatile int options_ended = 0;	/* .. whose ALTER SERVER has ended */
@@ -469,6 +471,7 @@ mark(Session *s)
 
 	s->doing = "mark";
 
+	/* (the lock is the connection's, too: another one may still have ours) */
 	/* who comes back as a new session is another one */
 	snprintf(mine, sizeof(mine), "%ld", s->number + 100 * s->reconnects);
 	res = run(s, NULL, "SELECT a, b, c FROM pgpool.query($1::bigint, 'select pg_backend_pid()::text, coalesce(current_setting(''stress.owner'', true), ''''), (select count(*) from pg_locks where locktype = ''advisory'' and pid = pg_backend_pid())::text') AS t(a text, b text, c text)", 1, values);
@@ -479,19 +482,20 @@ mark(Session *s)
 	{
 		const char *pid = PQgetvalue(res, 0, 0);
 		const char *owner = PQgetvalue(res, 0, 1);
-		bool		own = strcmp(owner, mine) == 0 && may_be_mine(s, pid);
+		bool		may_be_own = may_be_mine(s, pid);
+		bool		own = may_be_own && strcmp(owner, mine) == 0;
 
 		if (owner[0] != '\0' && !own)
 			fail(s, "the session is still that of %s (this is %s, options %d to %d)",
 				 owner, mine, s->taken.from, s->taken.to);
-		if (strcmp(PQgetvalue(res, 0, 2), "0") != 0 && !own)
+		if (strcmp(PQgetvalue(res, 0, 2), "0") != 0 && !may_be_own)
 			fail(s, "the session has somebody's advisory lock");
 		if (own)
 			__atomic_add_fetch(&own_traces, 1, __ATOMIC_RELAXED);
 		snprintf(s->pid, sizeof(s->pid), "%s", pid);
 		PQclear(res);
 		add_mark(s);
-		res = run(s, NULL, "SELECT pgpool.exec($1::bigint, format('select set_config(''stress.owner'', %L, false), pg_advisory_lock(100000 + %s)', $2::text, $2::text))", 2, values);
+		res = run(s, NULL, "SELECT pgpool.exec($1::bigint, format('select set_config(''stress.owner'', %L, false), pg_advisory_lock(%s, pg_backend_pid())', $2::text, $2::text))", 2, values);
 		if (res == NULL)
 			snprintf(s->pid, sizeof(s->pid), "unknown");
 		else
@@ -752,9 +756,9 @@ soil(Session *s)
 {
 	static const char *const how[] = {
 		"SELECT pgpool.exec($1::bigint, 'begin')",
-		"SELECT pgpool.exec($1::bigint, 'create temp table soil (a int)')",
+		"SELECT pgpool.exec($1::bigint, 'create temp table if not exists soil (a int)')",
 		"SELECT pgpool.exec($1::bigint, 'set role remote_app; set extra_float_digits = 0; set DateStyle = ''German''')",
-		"SELECT pgpool.exec($1::bigint, 'listen soil; notify soil; prepare p as select 1')",
+		"SELECT pgpool.exec($1::bigint, 'listen soil; notify soil; deallocate all; prepare p as select 1')",
 		"SELECT pgpool.exec($1::bigint, 'select 1/0')",
 		"SELECT pgpool.exec($1::bigint, 'copy (select 1) to stdout')",
 	};
@@ -766,7 +770,7 @@ soil(Session *s)
 	s->model.statements[0]++;
 	PQclear(run(s, which == 4 ? "22012" : which == 5 ? "0A000" : "25P02",
 				how[which], 1, values));
-	/* a second one of these would be an error, so the lease ends here */
+	/* what was begun is in the way of others, so the lease ends here */
 	if ((which == 0 || which == 1 || which == 3) && s->lease[0] != '\0')
 		give(s, "SELECT pgpool.checkin($1::bigint)");
 }
@@ -777,6 +781,11 @@ one_operation(Session *s)
 	uint32_t	what = roll(s, 100);
 
 	s->operations++;
+	if (few && s->number >= FEW)
+	{
+		call(s);
+		return;
+	}
 	if (s->lease[0] == '\0')
 	{
 		if (what < 40)
@@ -810,13 +819,16 @@ one_operation(Session *s)
 	else
 	{
 		Span		span = begin_span();
+		bool		discard = quiet && roll(s, 2);
 
-		s->doing = "DISCARD ALL";
-		if (simply(s, NULL, "SELECT pgpool.checkin_all()"))
+		s->doing = discard ? "DISCARD ALL" : "SELECT pgpool.checkin_all()";
+		if (simply(s, NULL, s->doing))
 		{
 			s->lease[0] = '\0';
 			end_span(&span);
 			note_given(s, s->pid, span);
+			if (discard)
+				s->nmarks = 0;	/* as a new session */
 		}
 	}
 }
@@ -1128,21 +1140,22 @@ deal(Session *s)
 	}
 }
 
+static unsigned size_of_s = 5;
+
 /* What changes nothing leaves the connections as they are. */
 static void
 alter_s(PGconn **local, unsigned new_size, bool new_reset)
 {
-	static unsigned size = 5;
 	char		sql[256];
 	char		answer[1024];
 
-	if (new_size != size || new_reset != on_transfer[options_begun])
+	if (new_size != size_of_s || new_reset != on_transfer[options_begun])
 	{
 		if (options_begun + 1 == sizeof(on_transfer) / sizeof(on_transfer[0]))
 			fail(NULL, "too many alterations for one run");
 		on_transfer[options_begun + 1] = new_reset;
 		options_begun++;
-		size = new_size;
+		size_of_s = new_size;
 	}
 	snprintf(sql, sizeof(sql), "ALTER SERVER s OPTIONS (SET pool_size '%u', SET reset '%s')",
 			 new_size, new_reset ? "on_transfer" : "always");
@@ -1365,10 +1378,19 @@ read_counters(PGconn **local, int pool, long *counters)
 		fail(NULL, "no counters of %s: %s", servers[pool], answer);
 }
 
-/* A quiet round begins: the pools work again, and all counting starts here. */
+/*
+ * A quiet round begins: the pools work again, and all counting starts here.  In every
+ * other one the reset is on_transfer, and few sessions use "s", so that they find what
+ * they have left, and nobody else does.
+ */
 static void
 begin_quiet(PGconn **local)
 {
+	static int	quiet_rounds = 0;
+
+	few = quiet_rounds++ % 2 == 0;
+	alter_s(local, few ? FEW : size_of_s, few);
+
 	/* a fault that has not come out yet would do so in the quiet */
 	heal = true;
 	while (heal)
@@ -1645,7 +1667,7 @@ main(int argc, char **argv)
 		/* the last round is a quiet one */
 		stop = quiet && now() >= end;
 		if (quiet)
-			quiet = false;
+			quiet = few = false;
 		else
 			begin_quiet(&local);
 		pthread_barrier_wait(&barrier);
@@ -1667,6 +1689,8 @@ main(int argc, char **argv)
 		fail(NULL, "next to nothing was carried");
 	if (values < 10L * rounds)
 		fail(NULL, "next to nothing was asked");
+	if (seconds >= 60 && own_traces == 0)
+		fail(NULL, "nobody has found what he had left");
 	printf("stress: faults:");
 	for (int i = 0; i < KINDS; i++)
 		printf("%s %ld %s", i > 0 ? "," : "", faults[i], kinds[i].name);
