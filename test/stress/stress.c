@@ -6,10 +6,10 @@
  *	  stress SEED SECONDS LOCAL REMOTE PROXY_PORT REMOTE_PORT RESTART [FAULT_EACH]
  *
  * LOCAL and REMOTE are conninfos of superusers, RESTART a shell command that
- * restarts the remote.  The foreign servers "s" and "c" lead to PROXY_PORT, where a
+ * restarts the remote.  The foreign servers "s", "c" and "l" lead to PROXY_PORT, where a
  * thread of this program passes bytes on to REMOTE_PORT, or does not.  On "s" there
  * are leases and calls; on "c", which has few connections, calls alone, so that most
- * of them are carried.
+ * of them are carried; on "l" there are distributed locks.
  *
  * Each thread is a session that does one operation after the other and checks
  * every value to the bit.  A thread of faults cancels, terminates, takes leases
@@ -55,16 +55,17 @@
 #define TEXT_MAX 3000
 #define LINKS 256				/* of the proxy */
 
-/* What a session knows of its own doing, by server: s, c. */
+/* What a session knows of its own doing, by server: s, c; the locks' is not compared. */
 #define POOLS 2
+#define LOCK_POOL 2
 
 typedef struct Model
 {
 	long		leased[POOLS];	/* leases, and calls that had a connection */
 	long		discarded[POOLS];
-	long		late[POOLS];	/* 55P03 after a wait */
-	long		not_ready[POOLS];	/* .. although one was granted */
-	long		none_now[POOLS];	/* .. without one */
+	long		late[POOLS + 1];	/* 55P03 after a wait */
+	long		not_ready[POOLS + 1];	/* .. although one was granted */
+	long		none_now[POOLS + 1];	/* .. without one */
 	long		statements[POOLS];
 	long		failed[POOLS];	/* statements that are errors of the remote */
 } Model;
@@ -393,6 +394,146 @@ call(Session *s)
 		s->model.statements[1]++;
 	}
 	PQclear(res);
+}
+
+/* One call on several servers; in the quiet, where all is counted, on one. */
+static void
+fan_out(Session *s)
+{
+	char		number[32];
+	char		text[TEXT_MAX];
+	const char *values[3] = {quiet ? "{c}" : "{s,c}", number, text};
+	PGresult   *res;
+
+	s->doing = "fanout";
+	s->pool = 1;
+	snprintf(number, sizeof(number), "%lld",
+			 (long long) roll(s, 1u << 31) * roll(s, 1u << 31));
+	random_text(s, text);
+	res = run(s, NULL, "SELECT a, b FROM pgpool.fanout($1::text[], 'select $1::bigint, $2::text', $2::text, $3::text)"
+			  " AS t(server text, a bigint, b text) GROUP BY a, b HAVING count(*) = cardinality($1::text[])", 3, values);
+	if (res != NULL)
+	{
+		compare(s, res, number, text);
+		s->model.leased[1]++;
+		s->model.statements[1]++;
+	}
+	PQclear(res);
+}
+
+/* What is notified on a lease that listens arrives there. */
+static void
+notify(Session *s)
+{
+	char		payload[64];
+	const char *values[2] = {s->lease, payload};
+	PGresult   *res;
+
+	s->doing = "notification";
+	s->pool = 0;
+	snprintf(payload, sizeof(payload), "%d %ld", s->number, s->operations);
+	res = run(s, NULL, "SELECT pgpool.exec($1::bigint, format('listen heard; notify heard, %L', $2::text))", 2, values);
+	if (res == NULL)
+		return;
+	s->model.statements[0]++;
+	PQclear(res);
+	res = run(s, NULL, "SELECT payload FROM pgpool.notifications($1::bigint, '0') WHERE payload = $2", 2, values);
+	if (res != NULL && PQntuples(res) != 1)
+		fail(s, "%d notifications instead of 1", PQntuples(res));
+	s->values += res != NULL;
+	PQclear(res);
+	if (s->lease[0] != '\0')
+	{
+		res = run(s, NULL, "SELECT pgpool.exec($1::bigint, 'unlisten heard')", 1, values);
+		s->model.statements[0] += res != NULL;
+		PQclear(res);
+	}
+}
+
+/* --- distributed locks -------------------------------------------------------- */
+
+#define LOCKS 4
+
+static long newest_token[2 * LOCKS];	/* by lock; the second half are the quiet ones */
+static int	holder[LOCKS];		/* in a quiet round: the session's number + 1 */
+static long locked;				/* in quiet rounds */
+
+static void
+note_token(Session *s, int which, long least, long token)
+{
+	long		newest = __atomic_load_n(&newest_token[which], __ATOMIC_SEQ_CST);
+
+	if (token <= least)
+		fail(s, "lock %d has token %ld, after %ld", which, token, least);
+	while (newest < token &&
+		   !__atomic_compare_exchange_n(&newest_token[which], &newest, token, false,
+										__ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+		;
+}
+
+/* The answer is 't', unless somebody disturbs. */
+static void
+must_be_true(Session *s, const char *sql, const char *const *values)
+{
+	PGresult   *res = run(s, "55000", sql, 2, values);
+
+	if (quiet && res != NULL && strcmp(PQgetvalue(res, 0, 0), "t") != 0)
+		fail(s, "%s", PQgetisnull(res, 0, 0) ? "NULL" : PQgetvalue(res, 0, 0));
+	PQclear(res);
+}
+
+/*
+ * Take a lock, use it and release it.  Tokens rise, come what may; and where nobody
+ * disturbs, so that no lock is lost, one session has it.
+ */
+static void
+lock(Session *s)
+{
+	int			which = roll(s, LOCKS);
+	int			all = which + (quiet ? LOCKS : 0);
+	long		least = __atomic_load_n(&newest_token[all], __ATOMIC_SEQ_CST);
+	char		name[16];
+	char		token[32];
+	const char *values[2] = {name, token};
+	PGconn	   *conn = s->conn;
+	PGresult   *res;
+
+	s->doing = "lock";
+	s->pool = LOCK_POOL;
+	snprintf(name, sizeof(name), "stress %d", all);
+	res = run(s, NULL, "SELECT pgpool.try_lock('l', $1, '10 s')", 1, values);
+	if (res == NULL || PQgetisnull(res, 0, 0))
+	{
+		PQclear(res);
+		return;
+	}
+	snprintf(token, sizeof(token), "%s", PQgetvalue(res, 0, 0));
+	PQclear(res);
+	note_token(s, all, least, atol(token));
+	if (quiet)
+	{
+		int			other = __atomic_exchange_n(&holder[which], s->number + 1, __ATOMIC_SEQ_CST);
+
+		if (other != 0)
+			fail(s, "session %d has lock \"%s\", too", other - 1, name);
+		__atomic_add_fetch(&locked, 1, __ATOMIC_RELAXED);
+	}
+	usleep(roll(s, 3000));
+	must_be_true(s, "SELECT pgpool.lock_valid('l', $1, $2::bigint)", values);
+	if (s->conn == conn && roll(s, 2))
+		must_be_true(s, "SELECT pgpool.exec('l', 'select pgpool_lock.fence_check($1, $2::bigint)', $1, $2) = 1", values);
+	if (quiet)
+		__atomic_store_n(&holder[which], 0, __ATOMIC_SEQ_CST);
+	for (int i = 0; i < 100 && s->conn == conn; i++)
+	{
+		s->doing = "unlock";
+		res = run(s, NULL, "SELECT pgpool.unlock('l', $1, $2::bigint)", 2, values);
+		if (quiet && res != NULL && strcmp(PQgetvalue(res, 0, 0), "t") != 0)
+			fail(s, "lock \"%s\" was not held", name);
+		PQclear(res);
+		if (res != NULL)
+			break;
+	}
 }
 
 /* --- own traces ------------------------------------------------------------- */
@@ -792,14 +933,20 @@ one_operation(Session *s)
 			take(s);
 		else if (what < 60)
 			ask_value(s, false);
-		else if (what < 90)
+		else if (what < 80)
 			call(s);
+		else if (what < 84)
+			fan_out(s);
+		else if (what < 90)
+			lock(s);
 		else
 			transaction(s);
 		return;
 	}
-	if (what < 35)
+	if (what < 32)
 		ask_value(s, true);
+	else if (what < 35)
+		notify(s);
 	else if (what < 50)
 		mark(s);
 	else if (what < 56)
@@ -1317,7 +1464,7 @@ sessions_agree(PGconn **local, PGconn **remote)
 
 	for (double until = now() + 60;; usleep(20 * 1000))
 	{
-		LOCAL("SELECT count(*) FROM pgpool.connections");
+		LOCAL("SELECT count(*) FROM pgpool.connections WHERE server <> 'l'");
 		snprintf(number, sizeof(number), "%.30s", answer);
 		REMOTE("SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app'");
 		if (strcmp(answer, number) == 0)
@@ -1396,7 +1543,8 @@ begin_quiet(PGconn **local)
 	while (heal)
 		usleep(1000);
 	must_become(local, "the pool does not work again",
-				"SELECT pgpool.exec('s', 'select 1') = 1 AND pgpool.exec('c', 'select 1') = 1");
+				"SELECT pgpool.exec('s', 'select 1') = 1 AND pgpool.exec('c', 'select 1') = 1"
+				" AND pgpool.exec('l', 'select 1') = 1");
 	must_become(local, "connections are stuck between two states",
 				"SELECT count(*) = 0 FROM pgpool.connections WHERE state NOT IN ('idle')");
 	for (int pool = 0; pool < POOLS; pool++)
@@ -1609,6 +1757,8 @@ main(int argc, char **argv)
 	PQsetNoticeReceiver(local, ignore_notice, NULL);
 	PQclear(PQexec(local, "SET application_name = 'stress faults'"));
 
+	must_become(&local, "there are no locks", "SELECT pgpool.lock_setup('l') IS NOT NULL");
+
 	chaos.random = seed * 7919 + 17;
 	shuffle_kinds(&chaos);
 	pthread_barrier_init(&barrier, NULL, SESSIONS + 1);
@@ -1683,14 +1833,16 @@ main(int argc, char **argv)
 	}
 	printf("stress: %ld operations, %ld values, %ld refused, %d barriers; own traces: %ld\n",
 		   operations, values, refused, rounds, own_traces);
-	printf("stress: in quiet rounds %ld carried, %ld granted and not ready in time, %ld not sent in time\n",
-		   carried, not_ready, not_sent);
+	printf("stress: in quiet rounds %ld carried, %ld granted and not ready in time, %ld not sent in time, %ld locks\n",
+		   carried, not_ready, not_sent, locked);
 	if (carried < 10L * rounds)
 		fail(NULL, "next to nothing was carried");
 	if (values < 10L * rounds)
 		fail(NULL, "next to nothing was asked");
 	if (seconds >= 60 && own_traces == 0)
 		fail(NULL, "nobody has found what he had left");
+	if (locked < rounds)
+		fail(NULL, "next to nothing was locked");
 	printf("stress: faults:");
 	for (int i = 0; i < KINDS; i++)
 		printf("%s %ld %s", i > 0 ? "," : "", faults[i], kinds[i].name);
