@@ -1266,16 +1266,16 @@ each_kind_came(void)
 	return true;
 }
 
-/* The first kind that has not come yet; by weight once each has. */
+/* One after the other until each has come; then by weight. */
 static Kind
 deal(Session *s)
 {
+	static int	turn = 0;
 	int			sum = 0;
 	int			which;
 
-	for (int i = 0; i < KINDS; i++)
-		if (faults[order[i]] == 0)
-			return order[i];
+	if (!each_kind_came())
+		return order[turn++ % KINDS];
 	for (int i = 0; i < KINDS; i++)
 		sum += fault_each > 0 ? kinds[i].soak : kinds[i].stress;
 	which = roll(s, sum);
