@@ -1243,7 +1243,7 @@ static const struct
 static long faults[KINDS];		/* that had somebody to hit */
 static Kind order[KINDS];		/* in which the first ones come */
 
-#define ALL_DEALT 20			/* so many faults are enough for each kind to come */
+#define ALL_DEALT 40			/* so many faults are enough for each kind to come */
 
 static void
 shuffle_kinds(Session *s)
@@ -1266,7 +1266,10 @@ each_kind_came(void)
 	return true;
 }
 
-/* One after the other until each has come; then by weight. */
+/*
+ * Each once, then by weight; and every other time one that has not come yet, if there
+ * is one: it has had nobody to hit, after whatever came before it.
+ */
 static Kind
 deal(Session *s)
 {
@@ -1274,8 +1277,12 @@ deal(Session *s)
 	int			sum = 0;
 	int			which;
 
-	if (!each_kind_came())
-		return order[turn++ % KINDS];
+	if (turn < KINDS)
+		return order[turn++];
+	if (roll(s, 2) == 0)
+		for (int i = 0; i < KINDS; i++)
+			if (faults[order[i]] == 0)
+				return order[i];
 	for (int i = 0; i < KINDS; i++)
 		sum += fault_each > 0 ? kinds[i].soak : kinds[i].stress;
 	which = roll(s, sum);
