@@ -221,6 +221,7 @@ tell_again(PgpxCheckout *c, PgpxPool *pool, uint64 epoch)
 	uint64		version = 0;
 	uint64		read_at = 0;	/* as above */
 
+	PGPX_DEBUG_POINT("tells");
 	for (int attempt = 0; !current && (attempt < 2 || retired); attempt++)
 	{
 		if (attempt > 0 && !pgpx_checkout_refresh(c))

@@ -97,25 +97,6 @@ take_place(PgpxDlockWait *w, PgpxLease *lease)
 				 errhint("Raise \"pgpool_ext.max_locks\".")));
 }
 
-/* Ask, and see the answer. */
-static void
-ask_on(PgpxDlockWait *w, PgpxLease *lease, int64 patience, PgpxTime until)
-{
-	PG_TRY();
-	{
-		pgpx_dlock_ask(lease, &w->lock, !w->no_wait, patience, until,
-					   &w->answer);
-	}
-	PG_CATCH();
-	{
-		/* a connection to what is not the primary any more is of no use */
-		if (geterrcode() == ERRCODE_READ_ONLY_SQL_TRANSACTION)
-			pgpx_lease_return(lease, PGPX_END_DISCARD, false);
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
-}
-
 /* One question, on a connection of the pool. */
 static void
 ask(PgpxDlockWait *w)
@@ -145,7 +126,8 @@ ask(PgpxDlockWait *w)
 		/* before it is sent: what the remote grants ends later than this says */
 		w->asked = true;
 		w->asked_at = pgpx_steady_now();
-		ask_on(w, lease, patience, until);
+		pgpx_dlock_ask(lease, &w->lock, !w->no_wait, patience, until,
+					   &w->answer);
 		w->asked = false;
 	}
 	PGPX_DEBUG_POINT("lock_answered");

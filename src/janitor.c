@@ -314,6 +314,7 @@ maintain_pools(PgpxTime now)
 								   now + PGPX_SWEEP_MS * 1000);
 			continue;
 		}
+		PGPX_DEBUG_POINT("worker_forgets");
 		pgpx_pool_forget(i, pool_id);
 
 		/* now: with nothing else to do there may be no next time for long */

@@ -28,9 +28,8 @@
 #define RETRY_MIN_US (100 * 1000)
 #define RETRY_MAX_US (1000 * 1000)
 
-/* A statement or a connect of ours may not take longer, nor less, in ms. */
+/* A statement or a connect of ours may not take longer, in ms. */
 #define ANSWER_MAX_MS 10000
-#define ANSWER_MIN_MS 300
 
 /*
  * $1 process, $2 names, $3 requests, $4 tokens.  A lock that has run out is not
@@ -161,7 +160,7 @@ patience(const PgpxPinger *p, const PgpxDlockDue *due)
 	int64		ms = due->nheld > 0 ? due->min_ttl / 3 : ANSWER_MAX_MS / 3;
 
 	ms += ms * p->backoff / RETRY_MIN_US;
-	return Min(Max(ms, ANSWER_MIN_MS), ANSWER_MAX_MS);
+	return Min(ms, ANSWER_MAX_MS);
 }
 
 /* A text as an element of an array's literal. */

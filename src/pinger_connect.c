@@ -13,7 +13,6 @@
 #include "pinger.h"
 
 #include <sys/epoll.h>
-#include <sys/socket.h>
 
 #include "storage/fd.h"
 
@@ -57,9 +56,7 @@ pgpx_pinger_drop(PgpxPinger *p)
 	p->login = NULL;
 	if (p->pg != NULL)
 	{
-		/* a goodbye must not wait for a remote that does not read */
-		if (p->phase > PGPX_PINGER_IDLE && PQsocket(p->pg) >= 0)
-			shutdown(PQsocket(p->pg), SHUT_RDWR);
+		/* its goodbye does not wait: see stepped() */
 		PQfinish(p->pg);
 		p->pg = NULL;
 	}

@@ -106,17 +106,17 @@ pgpx_remote_notice(const PgpxWireMessage *msg, int elevel, const char *server)
 	{
 		const char *s = fields.severity ? fields.severity : "";
 
-		elevel = strcmp(s, "WARNING") == 0 ? WARNING :
+		/* to the client: how much is in our log is not the remote's to say */
+		elevel = strcmp(s, "WARNING") == 0 ? WARNING_CLIENT_ONLY :
 			strcmp(s, "INFO") == 0 ? INFO :
-			strncmp(s, "DEBUG", 5) == 0 ? DEBUG1 :
-			strcmp(s, "LOG") == 0 ? LOG : NOTICE;
+			strncmp(s, "DEBUG", 5) == 0 ? DEBUG1 : NOTICE;
 	}
 	primary = copy_text(fields.primary ? fields.primary : "");
 	detail = copy_text(fields.detail);
 	hint = copy_text(fields.hint);
 	ereport(elevel,
 			(errcode(parse_sqlstate(fields.sqlstate,
-									elevel == WARNING ? ERRCODE_WARNING :
+									elevel >= WARNING ? ERRCODE_WARNING :
 									ERRCODE_SUCCESSFUL_COMPLETION)),
 			 errmsg_internal("%s", primary),
 			 detail ? errdetail_internal("%s", detail) : 0,

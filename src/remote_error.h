@@ -35,8 +35,9 @@ pg_noreturn extern void pgpx_remote_error_raise(const PgpxRemoteError *error,
 
 /*
  * pgpx_remote_notice
- *		Pass a NoticeResponse on: elevel 0 takes the remote's severity, LOG
- *		writes it to the log only.
+ *		Pass a NoticeResponse on: elevel 0 takes the remote's severity, for the
+ *		client (a warning does not come into the log, and what would be for a log
+ *		is a notice); LOG writes it to the log only.
  */
 extern void pgpx_remote_notice(const PgpxWireMessage *msg, int elevel,
 							   const char *server);

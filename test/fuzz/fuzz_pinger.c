@@ -5,8 +5,11 @@
  *	  our settings, to pings and releases.  Between it and us is the real libpq.
  *
  * The first byte: whether there are start commands, whether the remote logs us in
- * before the input begins, whether a release is due instead of a ping, and whether
- * it goes at the end; the second one: in pieces of which size it comes.
+ * before the input begins, whether a release is due instead of a ping, whether it goes
+ * at the end, whether nobody answers from then on, whether there are no locks any more
+ * from the first answer or the end on, whether they have a long ttl, and whether an
+ * answer can come before its question.  The second one: in pieces of which size it
+ * comes.
  *
  *-------------------------------------------------------------------------
  */
@@ -26,7 +29,13 @@ PgpxWorkerPool *pgpx_wpools = NULL;
 int			pgpx_worker_index = 0;
 
 static bool release;
+static bool locks_end;
+static bool is_over;
+static uint32 whose;
+static int64 ttl;
 static int	nanswers;
+static int	nexternal;
+static PgpxTime now;
 
 Size
 mul_size(Size a, Size b)
@@ -48,24 +57,27 @@ LWLockRelease(LWLock *lock)
 bool
 AcquireExternalFD(void)
 {
+	nexternal++;
 	return true;
 }
 
 void
 ReleaseExternalFD(void)
 {
+	FUZZ_CHECK(nexternal > 0);
+	nexternal--;
 }
 
 PgpxTime
 pgpx_now(void)
 {
-	return 1000;
+	return now;
 }
 
 PgpxTime
 pgpx_steady_now(void)
 {
-	return 1000;
+	return now;
 }
 
 PgpxTime
@@ -91,7 +103,13 @@ pgpx_reactor_watch(PgpxWatchKind kind, int index, int fd, uint32 events,
 {
 }
 
-/* --- two locks, for which something is always due ----------------------------- */
+/* --- two locks, for which something is always due, as long as there are any ------ */
+
+bool
+pgpx_dlock_any(int pool, uint32 pool_id)
+{
+	return !locks_end || (nanswers == 0 && !is_over);
+}
 
 PgpxTime
 pgpx_dlock_expire(int worker)
@@ -102,8 +120,8 @@ pgpx_dlock_expire(int worker)
 int
 pgpx_dlock_next_pool(int worker, int from, uint32 *pool_id)
 {
-	*pool_id = 1;
-	return from == 0 ? 0 : -1;
+	*pool_id = whose;
+	return from == 0 && pgpx_dlock_any(0, 1) ? 0 : -1;
 }
 
 void
@@ -112,7 +130,7 @@ pgpx_dlock_due(int pool, uint32 pool_id, PgpxDlockDue *due)
 	memset(due, 0, sizeof(*due));
 	due->nheld = release ? 0 : 2;
 	due->nreleases = release ? 2 : 0;
-	due->min_ttl = 1000;
+	due->min_ttl = ttl;
 }
 
 static int
@@ -150,7 +168,7 @@ check_work(const PgpxDlockWork *work)
 void
 pgpx_dlock_pinged(const PgpxDlockWork *work, bool ours, PgpxTime asked_at)
 {
-	FUZZ_CHECK(!release && asked_at == 1000);
+	FUZZ_CHECK(!release && asked_at == now);
 	check_work(work);
 }
 
@@ -168,18 +186,105 @@ pgpx_dlock_release_failed(int pool, uint32 pool_id, const char *why)
 			   strchr(why, '\n') == NULL);
 }
 
-bool
-pgpx_dlock_any(int pool, uint32 pool_id)
-{
-	return true;
-}
-
 /* --- the harness -------------------------------------------------------------- */
 
 static bool
 is_up(void)
 {
 	return pingers[0]->pg != NULL;
+}
+
+/* What is under way has an end, early enough for another attempt. */
+static void
+check_deadline(void)
+{
+	const PgpxPinger *p = pingers[0];
+	int64		most = 10 * 1000;
+
+	if (p->phase == PGPX_PINGER_NONE || p->phase == PGPX_PINGER_IDLE)
+		return;
+	if (p->backoff == 0 && !release)
+		most = Min(most, p->phase > PGPX_PINGER_IDLE ? ttl / 3 : Max(ttl / 3, 1000));
+	FUZZ_CHECK(p->deadline > now && p->deadline <= now + most * 1000);
+}
+
+/* There may be something to read. */
+static void
+hears(void)
+{
+	bool		idle;
+
+	pgpx_pinger_ready(0, EPOLLIN);
+	remote_task_ends();
+	idle = pingers[0]->phase == PGPX_PINGER_IDLE;
+	(void) pgpx_pinger_run();
+	FUZZ_CHECK(is_up() || !idle);
+	check_deadline();
+}
+
+/* Go to when the pinger wants to look again. */
+static void
+pass_time(PgpxTime most)
+{
+	PgpxTime	next = pgpx_pinger_run();
+
+	FUZZ_CHECK(next > now && next <= now + most);
+	now = next;
+	(void) pgpx_pinger_run();
+}
+
+/* Nobody answers: it tries again for ever, with pauses, and not less and less often. */
+static void
+check_outage(void)
+{
+	for (int i = 0; i < 12; i++)
+	{
+		bool		was_up = is_up();
+
+		check_deadline();
+		pass_time((was_up ? 10 : 1) * 1000 * 1000);
+		FUZZ_CHECK(is_up() != was_up);
+	}
+}
+
+/* There are no locks any more: it waits for the next one, but not for ever. */
+static void
+check_end(void)
+{
+	PgpxTime	begin = now;
+	bool		idle = pingers[0]->phase == PGPX_PINGER_IDLE;
+
+	is_over = true;
+	(void) pg_atomic_fetch_add_u32(&pgpx_shared->dlocks_changed, 1);
+	for (int i = 0; i < 10 && is_up(); i++)
+		pass_time(10 * 1000 * 1000);
+	FUZZ_CHECK(!is_up());
+	FUZZ_CHECK(!idle || now >= begin + 2 * 1000 * 1000);
+}
+
+/* What is known of another pool that was in this place is not for this one. */
+static void
+check_begin(void)
+{
+	pgpx_wpools[0].pool_id = 2;
+	(void) pgpx_pinger_run();
+	FUZZ_CHECK(!is_up() && remote_nlogins == 0);
+	pgpx_wpools[0].pool_id = 1;
+	pass_time(1000 * 1000);
+	FUZZ_CHECK(is_up());
+	check_deadline();
+}
+
+/* Another pool is in this place, whose locks are not the former remote's. */
+static void
+check_another(void)
+{
+	uint32		attempt = pingers[0]->attempt;
+
+	whose = pgpx_wpools[0].pool_id = 2;
+	(void) pg_atomic_fetch_add_u32(&pgpx_shared->dlocks_changed, 1);
+	(void) pgpx_pinger_run();
+	FUZZ_CHECK(is_up() && pingers[0]->attempt != attempt);
 }
 
 int
@@ -196,41 +301,51 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		pgpx_shared->max_locks = 4;
 		strcpy(pgpx_shared->process, "p");
 		pgpx_pools = calloc(1, sizeof(PgpxPool));
-		pgpx_pools[0].opts.connect_timeout = 1000;
+		pgpx_pools[0].opts.connect_timeout = 20 * 1000;
 		pgpx_wpools = calloc(1, sizeof(PgpxWorkerPool));
-		pgpx_wpools[0].pool_id = 1;
 	}
 	pgpx_wpools[0].conninfo.start_commands = (data[0] & 1) ? "select 1" : "";
 	release = (data[0] & 4) != 0;
-	nanswers = remote_nlogins = 0;
+	locks_end = (data[0] & 32) != 0;
+	is_over = false;
+	ttl = (data[0] & 64) != 0 ? 600 * 1000 : 1000;
+	nanswers = nexternal = remote_nlogins = 0;
+	now = 1000;
 	pingers = NULL;
 	next_run = 0;
+	whose = 1;
 
-	(void) pgpx_pinger_run();
-	FUZZ_CHECK(is_up());
+	check_begin();
 	remote_accept(&remote, data + 2, size - 2, 1 + 3 * data[1],
 				  (data[0] & 2) != 0);
 
+	/* libpq forgets nearly all that comes before the question to it */
+	remote.waits = (data[0] & 128) == 0;
+	for (int i = 0; (data[0] & 2) && i < 16 &&
+		 pingers[0]->phase == PGPX_PINGER_CONNECT;
+		 i++)
+		hears();
+
 	/* what it connects once more, after an end, nobody answers */
 	while (is_up() && remote_nlogins == 1 && remote_says(&remote))
-	{
-		pgpx_pinger_ready(0, EPOLLIN);
-		remote_task_ends();
-		(void) pgpx_pinger_run();
-	}
+		hears();
 	if (data[0] & 8)
 		shutdown(remote.fd, SHUT_WR);
 	for (int i = 0; i < 8 && is_up() && remote_nlogins == 1; i++)
-	{
-		pgpx_pinger_ready(0, EPOLLIN);
-		remote_task_ends();
-		(void) pgpx_pinger_run();
-	}
+		hears();
 
-	/* all that was asked about, or nothing */
+	/* all that was asked about, or nothing; and what has failed is not tried at once */
 	FUZZ_CHECK(nanswers % 2 == 0);
+	FUZZ_CHECK(!pingers[0]->failing || !is_up());
+	if (locks_end)
+		check_end();
+	else if (data[0] & 16)
+		check_outage();
+	else
+		check_another();
 	pgpx_pinger_drop(pingers[0]);
 	remote_task_ends();
+	FUZZ_CHECK(nexternal == 0);
 	remote_end(&remote);
 	fuzz_free_all();
 	return 0;

@@ -61,6 +61,7 @@ typedef struct Remote
 	const uint8_t *data;
 	size_t		size;
 	size_t		piece;
+	bool		waits;			/* for the next question, after each answer */
 } Remote;
 
 /* A login without a password, as an honest server has it. */
@@ -109,6 +110,7 @@ remote_accept(Remote *remote, const uint8_t *data, size_t size, size_t piece,
 	remote->data = data;
 	remote->size = size;
 	remote->piece = piece;
+	remote->waits = false;
 	if (greets)
 		(void) send(remote->fd, remote_greeting, sizeof(remote_greeting) - 1,
 					MSG_NOSIGNAL);
@@ -125,6 +127,9 @@ remote_says(Remote *remote)
 		;
 	if (n == 0)
 		return false;
+	for (size_t i = 6; remote->waits && i < n; i++)
+		if (memcmp(remote->data + i - 6, "Z\0\0\0\5", 5) == 0)
+			n = i;
 	(void) send(remote->fd, remote->data, n, MSG_NOSIGNAL);
 	remote->data += n;
 	remote->size -= n;

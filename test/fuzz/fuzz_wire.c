@@ -22,6 +22,12 @@
 
 #define MAX_COLUMNS 1664
 
+/* What has come of the answer to a statement. */
+static bool one_only;			/* it can have one result */
+static bool described;			/* its columns, or that it has none */
+static bool rows;				/* and may be followed by rows */
+static bool ended;				/* the end of the result, or an error */
+
 /* Touch each byte of a text, so that the sanitizer sees the last one. */
 static size_t
 touch(const char *text)
@@ -130,15 +136,54 @@ write_all_lengths(void)
 	done = true;
 }
 
-/* Ask as the first byte says. */
+/* Nothing comes that is not its turn; run.c lives by that. */
 static void
-ask(PgpxWire *wire, int how)
+check_order(const PgpxWire *wire, PgpxWireEvent event)
+{
+	/* nor is anything of what belongs to a reset ahead shown */
+	FUZZ_CHECK(wire->phase != PGPX_WIRE_AHEAD_PARSE &&
+			   wire->phase != PGPX_WIRE_AHEAD_BIND &&
+			   wire->phase != PGPX_WIRE_AHEAD_EXECUTE);
+	switch (event)
+	{
+		case PGPX_EV_ROW_DESCRIPTION:
+		case PGPX_EV_NO_DATA:
+			FUZZ_CHECK(!one_only || (!described && !ended));
+			described = true;
+			rows = event == PGPX_EV_ROW_DESCRIPTION;
+			break;
+		case PGPX_EV_ROW:
+			FUZZ_CHECK(rows && (!one_only || !ended));
+			break;
+		case PGPX_EV_COMMAND:
+			FUZZ_CHECK(!one_only || (described && !ended));
+			ended = true;
+			rows = false;
+			break;
+		case PGPX_EV_ERROR:
+			ended = true;
+			rows = false;
+			break;
+		case PGPX_EV_READY:
+			FUZZ_CHECK(!rows && (!one_only || ended));
+			one_only = false;
+			break;
+		default:
+			break;
+	}
+}
+
+/* Ask as the first byte says; the remote's end of the socket is "remote". */
+static void
+ask(PgpxWire *wire, int how, int remote)
 {
 	static const char *const values[] = {"1", NULL, "three"};
 	static const int16 formats[] = {0, 1, 1};
+	bool		full;
 
+	one_only = described = rows = ended = false;
 	pgpx_wire_begin(wire, 0);
-	switch (how % 6)
+	switch (how % 9)
 	{
 		case 0:
 			break;
@@ -147,6 +192,7 @@ ask(PgpxWire *wire, int how)
 			break;
 		case 2:
 			pgpx_wire_send_extended(wire, "select 1", 3, values, 3, formats);
+			one_only = true;
 			break;
 		case 3:
 			(void) pgpx_wire_send_reset(wire, "DISCARD ALL", NULL);
@@ -157,6 +203,19 @@ ask(PgpxWire *wire, int how)
 		case 5:
 			/* a predecessor's, seen by the next lessee */
 			pgpx_wire_begin(wire, 2);
+			break;
+		case 6:
+		case 7:
+			/* carried here, behind a reset or without one */
+			pgpx_wire_begin_sent(wire, how % 9 == 6, 100);
+			one_only = true;
+			break;
+		case 8:
+			/* what came before it cannot be the answer */
+			(void) send(remote, "1", 1, MSG_DONTWAIT);
+			(void) pgpx_wire_fill(wire, &full);
+			pgpx_wire_begin_sent(wire, false, 100);
+			FUZZ_CHECK(wire->phase == PGPX_WIRE_BROKEN);
 			break;
 	}
 }
@@ -178,7 +237,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, pair) < 0)
 		abort();
 	pgpx_wire_init(&wire, pair[0], PG_UTF8, NULL);
-	ask(&wire, data[0]);
+	ask(&wire, data[0], pair[1]);
 	piece = data[1] % 64 == 0 ? size : data[1] % 64;
 	drop = data[1] >> 6;
 	data += 2;
@@ -216,6 +275,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		if (event != PGPX_EV_NEED_INPUT)
 		{
 			decode(&wire, event, &msg, &ncolumns, owed);
+			check_order(&wire, event);
 			if (event == PGPX_EV_READY)
 			{
 				FUZZ_CHECK(wire.phase == PGPX_WIRE_IDLE);

@@ -21,7 +21,7 @@ sub put
 
 mkdir "$FindBin::Bin/corpus/$_" foreach '',
   qw(fuzz_wire fuzz_control fuzz_options fuzz_error fuzz_validator fuzz_tuples
-  fuzz_login fuzz_pinger fuzz_relay fuzz_kept fuzz_dlock);
+  fuzz_login fuzz_pinger fuzz_relay fuzz_kept fuzz_dlock fuzz_cap);
 
 my $columns = message('T', pack('n', 2)
 	  . "a\0" . pack('NnNnNn', 0, 0, 23, 4, -1, 0)
@@ -38,7 +38,8 @@ my $parsed = message('1', '') . message('2', '');
 my $discarded = message('C', "DISCARD ALL\0");
 
 # first byte: what was asked (0 nothing, 1 simple, 2 extended, 3 a reset, 4 a reset
-# and start commands, 5 owed by a predecessor); second: how the answer is cut
+# and start commands, 5 owed by a predecessor, 6 carried behind a reset, 7 carried,
+# 8 carried, with something before the answer); second: how the answer is cut
 my %wire = (
 	simple => "\1\0" . $columns . $row . $row . $done . $ready,
 	in_pieces => "\1\3" . $columns . $row . $done . $ready,
@@ -69,6 +70,21 @@ my %wire = (
 	columns_unterminated => "\1\0" . message('T', pack('n', 3) . 'abc'),
 	second_answer => "\1\0" . $done . $ready . $done . $ready,
 	row_without_columns => "\1\0" . $row . $done . $ready,
+	ready_among_rows => "\1\0" . $columns . $row . $ready,
+	extended_row_without_columns => "\2\0" . $parsed . $row . $done . $ready,
+	extended_ready_early => "\2\0" . $parsed . $ready,
+	extended_ready_among_rows => "\2\0" . $parsed . $columns . $row . $ready,
+	extended_done_early => "\2\0" . $parsed . $done . $ready,
+	extended_two_results => "\2\0" . $parsed . ($columns . $row . $done) x 2 . $ready,
+	extended_columns_twice => "\2\0" . $parsed . $columns . $columns . $row . $done . $ready,
+	extended_row_late => "\2\0" . $parsed . $columns . $done . $row . $ready,
+	carried => "\6\0" . $parsed . $discarded . $parsed . $columns . $row . $done . $ready . $params,
+	carried_alone => "\7\0" . $parsed . $columns . $row . $done . $ready,
+	carried_to_another => "\10\0" . $parsed . $columns . $row . $done . $ready,
+	carried_words => "\6\0" . (join '', map { $_ . $notice . $note } message('1', ''), message('2', ''), $discarded) . $parsed . $columns . $done . $ready,
+	carried_words_at_once => "\6\0" . $notice . $note . $parsed . $discarded . $parsed . $columns . $done . $ready,
+	carried_error => "\6\0" . $parsed . $error . $ready,
+	carried_ready => "\6\0" . $parsed . $ready,
 );
 put("fuzz_wire/$_", $wire{$_}) foreach sort keys %wire;
 
@@ -224,7 +240,9 @@ my %login = (
 );
 put("fuzz_login/$_", $login{$_}) foreach sort keys %login;
 
-# first byte: 1 start commands, 2 it logs us in, 4 a release is due, 8 as above
+# first byte: 1 start commands, 2 it logs us in, 4 a release is due, 8 as above, 16 nobody
+# answers then, 32 there are no locks any more after an answer, 64 they have a long ttl,
+# 128 answers come before their questions
 my $set = message('C', "SET\0");
 my $settings = $set x 3 . $columns . message('C', "SELECT 0\0") . $ready;
 my $bound = message('1', '') . message('2', '');
@@ -255,6 +273,14 @@ my %pinger = (
 	login_claim => "\0\377" . $auth . "E\x3f\xff\xff\xff" . 'x' x 50,
 	idle => "\2\377" . $settings . $bound . $request . texts('1') . $done . $ready . $notice . $note . $params,
 	last_words => "\12\377" . $settings . $error,
+	ahead => "\202\377" . $settings . $bound . $request . texts('1') . $done . $ready,
+	idle_words => "\42\377" . $settings . $bound . $request . texts('1') . $done . $ready . $notice . $note . $params,
+	outage => "\20\377" . $error,
+	outage_after_ping => "\122\377" . $settings . $bound . $request . texts('1') . $done . $ready,
+	outage_after_error => "\22\377" . $settings . $error . $ready,
+	last_lock => "\42\377" . $settings . $bound . $request . texts('1') . $done . $ready,
+	last_unanswered => "\42\377" . $settings,
+	last_release => "\46\377" . $settings . $bound . $three . texts('1', 't', 'f') . texts('2', 't', 'f') . $done . $ready,
 );
 put("fuzz_pinger/$_", $pinger{$_}) foreach sort keys %pinger;
 
@@ -396,3 +422,24 @@ my %dlock = (
 	make_empty => "\3\0" . $ready,
 );
 put("fuzz_dlock/$_", $dlock{$_}) foreach sort keys %dlock;
+
+# operations: 0 a token is taken, 1 given back, 2 the steward looks, 3 and names somebody,
+# 4 a pool is no more; which pool, with which limit; since when it waits, 0: it does not
+sub take { my ($pool, $since, $limit) = @_; return pack 'CCC', 0, 4 * ($limit // 1) + $pool, $since; }
+my ($give, $look) = ("\1\0\0", "\2\0\0");
+sub names { my ($pool, $since) = @_; return pack 'CCC', 3, $pool, $since; }
+sub ends { return pack 'CCC', 4, $_[0], 0; }
+my %cap = (
+	no_limit => take(0, 0, 0) x 5,
+	limit => take(0, 0, 2) x 3 . $give . take(1, 0, 2),
+	line => take(0, 0) . take(1, 5) . $give . take(2, 0) . take(2, 9) . take(0, 0) . take(1, 5),
+	older => take(0, 0) . take(1, 5) . take(2, 3) . $give . take(1, 5) . take(2, 3),
+	twice => take(0, 0) . take(1, 5) . take(1, 5) . take(1, 7),
+	named => take(0, 0) . $look . take(1, 5) . names(2, 7) . $give . take(2, 7) . take(1, 5),
+	named_nobody => take(0, 0) . $look . take(1, 5) . names(0, 0) . $look . names(0, 0) . $give . take(2, 7),
+	named_one => take(0, 0) . $look . names(2, 7) . $give . take(1, 9) . take(2, 7),
+	nobody_named => $look . names(0, 0),
+	named_again => take(0, 0) . take(1, 5) . $look . names(1, 0) . take(1, 5) . $give . take(2, 7),
+	ended => take(0, 0) . take(1, 5) . ends(2) . $give . take(2, 9) . ends(1) . take(2, 9),
+);
+put("fuzz_cap/$_", $cap{$_}) foreach sort keys %cap;

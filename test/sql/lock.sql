@@ -338,7 +338,7 @@ SELECT test.wait_for('SELECT last_ping IS NOT NULL FROM pgpool.locks');
 SELECT bool_and(pgpool.unlock('nobody', name, token)) FROM pgpool.locks;
 SELECT test.server('frozen', 'options', '-c default_transaction_read_only=on');
 SELECT test.err($$SELECT pgpool.try_lock('frozen', 'a')$$);
-SELECT test.err($$SELECT pgpool.lock('frozen', 'a', '2 s')$$);
+SELECT test.err($$SELECT pgpool.lock('frozen', 'a', '20 s')$$);
 SELECT pgpool.exec('locker', 'ALTER TABLE pgpool_lock.locks RENAME expires TO elapses');
 SELECT test.err($$SELECT pgpool.lock('locker', 'a')$$);
 SELECT test.err($$SELECT pgpool.lock_setup('locker')$$);

@@ -6,10 +6,10 @@
  *	  stress SEED SECONDS LOCAL REMOTE PROXY_PORT REMOTE_PORT RESTART [FAULT_EACH]
  *
  * LOCAL and REMOTE are conninfos of superusers, RESTART a shell command that
- * restarts the remote.  The foreign servers "s" and "c" lead to PROXY_PORT, where a
+ * restarts the remote.  The foreign servers "s", "c" and "l" lead to PROXY_PORT, where a
  * thread of this program passes bytes on to REMOTE_PORT, or does not.  On "s" there
  * are leases and calls; on "c", which has few connections, calls alone, so that most
- * of them are carried.
+ * of them are carried; on "l" there are distributed locks.
  *
  * Each thread is a session that does one operation after the other and checks
  * every value to the bit.  A thread of faults cancels, terminates, takes leases
@@ -51,19 +51,21 @@
 #define SESSIONS 24
 #define ROUGH 5					/* seconds of a round */
 #define QUIET 3
+#define FEW 6					/* sessions, which have the same connections again */
 #define TEXT_MAX 3000
 #define LINKS 256				/* of the proxy */
 
-/* What a session knows of its own doing, by server: s, c. */
+/* What a session knows of its own doing, by server: s, c; the locks' is not compared. */
 #define POOLS 2
+#define LOCK_POOL 2
 
 typedef struct Model
 {
 	long		leased[POOLS];	/* leases, and calls that had a connection */
 	long		discarded[POOLS];
-	long		late[POOLS];	/* 55P03 after a wait */
-	long		not_ready[POOLS];	/* .. although one was granted */
-	long		none_now[POOLS];	/* .. without one */
+	long		late[POOLS + 1];	/* 55P03 after a wait */
+	long		not_ready[POOLS + 1];	/* .. although one was granted */
+	long		none_now[POOLS + 1];	/* .. without one */
 	long		statements[POOLS];
 	long		failed[POOLS];	/* statements that are errors of the remote */
 } Model;
@@ -122,6 +124,7 @@ static double fault_each = 0;	/* seconds; 0: a stress, no soak */
 static volatile bool stop = false;	/* the time is up */
 static volatile bool pausing = false;	/* to the barrier */
 static volatile bool quiet = false; /* nobody but the sessions does anything */
+static volatile bool few = false;	/* only the first sessions use "s" */
 static bool on_transfer[100000]; /* reset of "s", by the number of its options */
 static volatile int options_begun = 0;	/* the newest ones */
 static volatile int options_ended = 0;	/* .. whose ALTER SERVER has ended */
@@ -131,7 +134,6 @@ static volatile bool frozen = false;	/* the proxy passes nothing on */
 static volatile int cutting = 0;	/* the proxy cuts: 1 RST, 2 FIN */
 static pthread_barrier_t barrier;
 static pthread_mutex_t conn_mutex[SESSIONS];
-static long faults[16];
 static long own_traces;			/* found where the reset was on_transfer */
 static long not_sent;			/* statements whose time was up before */
 static long not_ready;			/* leases whose time was up before */
@@ -394,6 +396,146 @@ call(Session *s)
 	PQclear(res);
 }
 
+/* One call on several servers; in the quiet, where all is counted, on one. */
+static void
+fan_out(Session *s)
+{
+	char		number[32];
+	char		text[TEXT_MAX];
+	const char *values[3] = {quiet ? "{c}" : "{s,c}", number, text};
+	PGresult   *res;
+
+	s->doing = "fanout";
+	s->pool = 1;
+	snprintf(number, sizeof(number), "%lld",
+			 (long long) roll(s, 1u << 31) * roll(s, 1u << 31));
+	random_text(s, text);
+	res = run(s, NULL, "SELECT a, b FROM pgpool.fanout($1::text[], 'select $1::bigint, $2::text', $2::text, $3::text)"
+			  " AS t(server text, a bigint, b text) GROUP BY a, b HAVING count(*) = cardinality($1::text[])", 3, values);
+	if (res != NULL)
+	{
+		compare(s, res, number, text);
+		s->model.leased[1]++;
+		s->model.statements[1]++;
+	}
+	PQclear(res);
+}
+
+/* What is notified on a lease that listens arrives there. */
+static void
+notify(Session *s)
+{
+	char		payload[64];
+	const char *values[2] = {s->lease, payload};
+	PGresult   *res;
+
+	s->doing = "notification";
+	s->pool = 0;
+	snprintf(payload, sizeof(payload), "%d %ld", s->number, s->operations);
+	res = run(s, NULL, "SELECT pgpool.exec($1::bigint, format('listen heard; notify heard, %L', $2::text))", 2, values);
+	if (res == NULL)
+		return;
+	s->model.statements[0]++;
+	PQclear(res);
+	res = run(s, NULL, "SELECT payload FROM pgpool.notifications($1::bigint, '0') WHERE payload = $2", 2, values);
+	if (res != NULL && PQntuples(res) != 1)
+		fail(s, "%d notifications instead of 1", PQntuples(res));
+	s->values += res != NULL;
+	PQclear(res);
+	if (s->lease[0] != '\0')
+	{
+		res = run(s, NULL, "SELECT pgpool.exec($1::bigint, 'unlisten heard')", 1, values);
+		s->model.statements[0] += res != NULL;
+		PQclear(res);
+	}
+}
+
+/* --- distributed locks -------------------------------------------------------- */
+
+#define LOCKS 4
+
+static long newest_token[2 * LOCKS];	/* by lock; the second half are the quiet ones */
+static int	holder[LOCKS];		/* in a quiet round: the session's number + 1 */
+static long locked;				/* in quiet rounds */
+
+static void
+note_token(Session *s, int which, long least, long token)
+{
+	long		newest = __atomic_load_n(&newest_token[which], __ATOMIC_SEQ_CST);
+
+	if (token <= least)
+		fail(s, "lock %d has token %ld, after %ld", which, token, least);
+	while (newest < token &&
+		   !__atomic_compare_exchange_n(&newest_token[which], &newest, token, false,
+										__ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+		;
+}
+
+/* The answer is 't', unless somebody disturbs. */
+static void
+must_be_true(Session *s, const char *sql, const char *const *values)
+{
+	PGresult   *res = run(s, "55000", sql, 2, values);
+
+	if (quiet && res != NULL && strcmp(PQgetvalue(res, 0, 0), "t") != 0)
+		fail(s, "%s", PQgetisnull(res, 0, 0) ? "NULL" : PQgetvalue(res, 0, 0));
+	PQclear(res);
+}
+
+/*
+ * Take a lock, use it and release it.  Tokens rise, come what may; and where nobody
+ * disturbs, so that no lock is lost, one session has it.
+ */
+static void
+lock(Session *s)
+{
+	int			which = roll(s, LOCKS);
+	int			all = which + (quiet ? LOCKS : 0);
+	long		least = __atomic_load_n(&newest_token[all], __ATOMIC_SEQ_CST);
+	char		name[16];
+	char		token[32];
+	const char *values[2] = {name, token};
+	PGconn	   *conn = s->conn;
+	PGresult   *res;
+
+	s->doing = "lock";
+	s->pool = LOCK_POOL;
+	snprintf(name, sizeof(name), "stress %d", all);
+	res = run(s, NULL, "SELECT pgpool.try_lock('l', $1, '10 s')", 1, values);
+	if (res == NULL || PQgetisnull(res, 0, 0))
+	{
+		PQclear(res);
+		return;
+	}
+	snprintf(token, sizeof(token), "%s", PQgetvalue(res, 0, 0));
+	PQclear(res);
+	note_token(s, all, least, atol(token));
+	if (quiet)
+	{
+		int			other = __atomic_exchange_n(&holder[which], s->number + 1, __ATOMIC_SEQ_CST);
+
+		if (other != 0)
+			fail(s, "session %d has lock \"%s\", too", other - 1, name);
+		__atomic_add_fetch(&locked, 1, __ATOMIC_RELAXED);
+	}
+	usleep(roll(s, 3000));
+	must_be_true(s, "SELECT pgpool.lock_valid('l', $1, $2::bigint)", values);
+	if (s->conn == conn && roll(s, 2))
+		must_be_true(s, "SELECT pgpool.exec('l', 'select pgpool_lock.fence_check($1, $2::bigint)', $1, $2) = 1", values);
+	if (quiet)
+		__atomic_store_n(&holder[which], 0, __ATOMIC_SEQ_CST);
+	for (int i = 0; i < 100 && s->conn == conn; i++)
+	{
+		s->doing = "unlock";
+		res = run(s, NULL, "SELECT pgpool.unlock('l', $1, $2::bigint)", 2, values);
+		if (quiet && res != NULL && strcmp(PQgetvalue(res, 0, 0), "t") != 0)
+			fail(s, "lock \"%s\" was not held", name);
+		PQclear(res);
+		if (res != NULL)
+			break;
+	}
+}
+
 /* --- own traces ------------------------------------------------------------- */
 
 static Span
@@ -470,6 +612,7 @@ mark(Session *s)
 
 	s->doing = "mark";
 
+	/* (the lock is the connection's, too: another one may still have ours) */
 	/* who comes back as a new session is another one */
 	snprintf(mine, sizeof(mine), "%ld", s->number + 100 * s->reconnects);
 	res = run(s, NULL, "SELECT a, b, c FROM pgpool.query($1::bigint, 'select pg_backend_pid()::text, coalesce(current_setting(''stress.owner'', true), ''''), (select count(*) from pg_locks where locktype = ''advisory'' and pid = pg_backend_pid())::text') AS t(a text, b text, c text)", 1, values);
@@ -480,19 +623,20 @@ mark(Session *s)
 	{
 		const char *pid = PQgetvalue(res, 0, 0);
 		const char *owner = PQgetvalue(res, 0, 1);
-		bool		own = strcmp(owner, mine) == 0 && may_be_mine(s, pid);
+		bool		may_be_own = may_be_mine(s, pid);
+		bool		own = may_be_own && strcmp(owner, mine) == 0;
 
 		if (owner[0] != '\0' && !own)
 			fail(s, "the session is still that of %s (this is %s, options %d to %d)",
 				 owner, mine, s->taken.from, s->taken.to);
-		if (strcmp(PQgetvalue(res, 0, 2), "0") != 0 && !own)
+		if (strcmp(PQgetvalue(res, 0, 2), "0") != 0 && !may_be_own)
 			fail(s, "the session has somebody's advisory lock");
 		if (own)
 			__atomic_add_fetch(&own_traces, 1, __ATOMIC_RELAXED);
 		snprintf(s->pid, sizeof(s->pid), "%s", pid);
 		PQclear(res);
 		add_mark(s);
-		res = run(s, NULL, "SELECT pgpool.exec($1::bigint, format('select set_config(''stress.owner'', %L, false), pg_advisory_lock(100000 + %s)', $2::text, $2::text))", 2, values);
+		res = run(s, NULL, "SELECT pgpool.exec($1::bigint, format('select set_config(''stress.owner'', %L, false), pg_advisory_lock(%s, pg_backend_pid())', $2::text, $2::text))", 2, values);
 		if (res == NULL)
 			snprintf(s->pid, sizeof(s->pid), "unknown");
 		else
@@ -513,7 +657,7 @@ static void
 take(Session *s)
 {
 	static const char *const how[] = {
-		"SELECT pgpool.checkout('s', '10 s', 'stress')",
+		"SELECT pgpool.checkout('s', '2 s', 'stress')",
 		"SELECT pgpool.checkout('s', '1 ms')",
 		"SELECT pgpool.checkout('s', '2 ms')",
 		"SELECT pgpool.checkout('s', '0')",
@@ -753,9 +897,9 @@ soil(Session *s)
 {
 	static const char *const how[] = {
 		"SELECT pgpool.exec($1::bigint, 'begin')",
-		"SELECT pgpool.exec($1::bigint, 'create temp table soil (a int)')",
+		"SELECT pgpool.exec($1::bigint, 'create temp table if not exists soil (a int)')",
 		"SELECT pgpool.exec($1::bigint, 'set role remote_app; set extra_float_digits = 0; set DateStyle = ''German''')",
-		"SELECT pgpool.exec($1::bigint, 'listen soil; notify soil; prepare p as select 1')",
+		"SELECT pgpool.exec($1::bigint, 'listen soil; notify soil; deallocate all; prepare p as select 1')",
 		"SELECT pgpool.exec($1::bigint, 'select 1/0')",
 		"SELECT pgpool.exec($1::bigint, 'copy (select 1) to stdout')",
 	};
@@ -767,7 +911,7 @@ soil(Session *s)
 	s->model.statements[0]++;
 	PQclear(run(s, which == 4 ? "22012" : which == 5 ? "0A000" : "25P02",
 				how[which], 1, values));
-	/* a second one of these would be an error, so the lease ends here */
+	/* what was begun is in the way of others, so the lease ends here */
 	if ((which == 0 || which == 1 || which == 3) && s->lease[0] != '\0')
 		give(s, "SELECT pgpool.checkin($1::bigint)");
 }
@@ -778,20 +922,31 @@ one_operation(Session *s)
 	uint32_t	what = roll(s, 100);
 
 	s->operations++;
+	if (few && s->number >= FEW)
+	{
+		call(s);
+		return;
+	}
 	if (s->lease[0] == '\0')
 	{
 		if (what < 40)
 			take(s);
 		else if (what < 60)
 			ask_value(s, false);
-		else if (what < 90)
+		else if (what < 80)
 			call(s);
+		else if (what < 84)
+			fan_out(s);
+		else if (what < 90)
+			lock(s);
 		else
 			transaction(s);
 		return;
 	}
-	if (what < 35)
+	if (what < 32)
 		ask_value(s, true);
+	else if (what < 35)
+		notify(s);
 	else if (what < 50)
 		mark(s);
 	else if (what < 56)
@@ -811,13 +966,16 @@ one_operation(Session *s)
 	else
 	{
 		Span		span = begin_span();
+		bool		discard = quiet && roll(s, 2);
 
-		s->doing = "DISCARD ALL";
-		if (simply(s, NULL, "SELECT pgpool.checkin_all()"))
+		s->doing = discard ? "DISCARD ALL" : "SELECT pgpool.checkin_all()";
+		if (simply(s, NULL, s->doing))
 		{
 			s->lease[0] = '\0';
 			end_span(&span);
 			note_given(s, s->pid, span);
+			if (discard)
+				s->nmarks = 0;	/* as a new session */
 		}
 	}
 }
@@ -1013,6 +1171,9 @@ listen_at(int port)
 
 /* --- faults ------------------------------------------------------------------ */
 
+#define LOCAL(text) ask(local, local_info, (text), answer, sizeof(answer))
+#define REMOTE(text) ask(remote, remote_info, (text), answer, sizeof(answer))
+
 /* The answer to a question; "" if there is none. */
 static void
 ask(PGconn **conn, const char *info, const char *sql, char *answer, size_t size)
@@ -1039,121 +1200,245 @@ ask(PGconn **conn, const char *info, const char *sql, char *answer, size_t size)
 	}
 }
 
+/*
+ * Each kind, and how often it is dealt among others: in a soak there is less that
+ * only disturbs a session.
+ */
+typedef enum Kind
+{
+	CANCEL,
+	TERMINATE,
+	TAKE_AWAY,
+	KILL_REMOTE,
+	PAUSE,
+	RECONNECT,
+	ALTER,
+	END_WORKER,
+	CUT,
+	FREEZE,
+	DRAIN,
+	RESTART_REMOTE,
+	KINDS
+} Kind;
+
+static const struct
+{
+	const char *name;
+	int			stress;
+	int			soak;
+} kinds[KINDS] = {
+	[CANCEL] = {"cancels", 30, 10},
+	[TERMINATE] = {"terminated", 15, 15},
+	[TAKE_AWAY] = {"taken away", 15, 15},
+	[KILL_REMOTE] = {"remote backends killed", 10, 10},
+	[PAUSE] = {"pauses", 5, 5},
+	[RECONNECT] = {"reconnects", 5, 5},
+	[ALTER] = {"alterations", 5, 5},
+	[END_WORKER] = {"worker ends", 3, 3},
+	[CUT] = {"cuts", 4, 4},
+	[FREEZE] = {"freezes", 4, 4},
+	[DRAIN] = {"drains", 2, 2},
+	[RESTART_REMOTE] = {"remote restarts", 2, 2},
+};
+static long faults[KINDS];		/* that had somebody to hit */
+static Kind order[KINDS];		/* in which the first ones come */
+
+#define ALL_DEALT 40			/* so many faults are enough for each kind to come */
+
+static void
+shuffle_kinds(Session *s)
+{
+	for (int i = 0; i < KINDS; i++)
+	{
+		int			k = roll(s, i + 1);
+
+		order[i] = order[k];
+		order[k] = i;
+	}
+}
+
+static bool
+each_kind_came(void)
+{
+	for (int i = 0; i < KINDS; i++)
+		if (faults[i] == 0)
+			return false;
+	return true;
+}
+
+/*
+ * Each once, then by weight; and every other time one that has not come yet, if there
+ * is one: it has had nobody to hit, after whatever came before it.
+ */
+static Kind
+deal(Session *s)
+{
+	static int	turn = 0;
+	int			sum = 0;
+	int			which;
+
+	if (turn < KINDS)
+		return order[turn++];
+	if (roll(s, 2) == 0)
+		for (int i = 0; i < KINDS; i++)
+			if (faults[order[i]] == 0)
+				return order[i];
+	for (int i = 0; i < KINDS; i++)
+		sum += fault_each > 0 ? kinds[i].soak : kinds[i].stress;
+	which = roll(s, sum);
+	for (int i = 0;; i++)
+	{
+		which -= fault_each > 0 ? kinds[i].soak : kinds[i].stress;
+		if (which < 0)
+			return i;
+	}
+}
+
+static unsigned size_of_s = 5;
+
+/* What changes nothing leaves the connections as they are. */
+static void
+alter_s(PGconn **local, unsigned new_size, bool new_reset)
+{
+	char		sql[256];
+	char		answer[1024];
+
+	if (new_size != size_of_s || new_reset != on_transfer[options_begun])
+	{
+		if (options_begun + 1 == sizeof(on_transfer) / sizeof(on_transfer[0]))
+			fail(NULL, "too many alterations for one run");
+		on_transfer[options_begun + 1] = new_reset;
+		options_begun++;
+		size_of_s = new_size;
+	}
+	snprintf(sql, sizeof(sql), "ALTER SERVER s OPTIONS (SET pool_size '%u', SET reset '%s')",
+			 new_size, new_reset ? "on_transfer" : "always");
+	LOCAL(sql);
+	if (answer[0] != '\0')
+		fail(NULL, "%s: %s", sql, answer);
+	options_ended = options_begun;
+}
+
+/*
+ * In a soak the worker and some sessions live from the first fifth of the time on: what
+ * ends them has come often by then, and what they lose slowly is to be seen.
+ */
+#define SPARED 7				/* the first ones of the sessions */
+
+static double spare_from = 0;	/* 0: nobody */
+
+static bool
+sparing(void)
+{
+	return spare_from > 0 && now() >= spare_from && each_kind_came();
+}
+
+/* A session but those that are spared. */
+static void
+terminate_one(PGconn **local, char *answer, size_t size)
+{
+	char		sql[512] = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+		" WHERE application_name = 'stress' AND pid NOT IN (pg_backend_pid()";
+
+	for (int i = 0; i < SPARED && sparing(); i++)
+	{
+		pthread_mutex_lock(&conn_mutex[i]);
+		sprintf(sql + strlen(sql), ", %d", PQbackendPID(sessions[i].conn));
+		pthread_mutex_unlock(&conn_mutex[i]);
+	}
+	strcat(sql, ") ORDER BY random() LIMIT 1");
+	ask(local, local_info, sql, answer, size);
+}
+
 static void
 one_fault(Session *s, PGconn **local, PGconn **remote)
 {
 	char		sql[512];
 	char		answer[1024];
 	int			victim = roll(s, SESSIONS);
-	int			what = fault_each > 0 ? 20 + (int) roll(s, 80) : (int) roll(s, 100);
-	int			kind;
+	Kind		kind = deal(s);
+	bool		hit = true;
 
-#define LOCAL(text) ask(local, local_info, (text), answer, sizeof(answer))
-#define REMOTE(text) ask(remote, remote_info, (text), answer, sizeof(answer))
-
-	if (what < 30)
+	while (kind == END_WORKER && sparing())
+		kind = deal(s);
+	switch (kind)
 	{
-		char		error[256];
-		PGcancel   *cancel;
-
-		kind = 0;
-		pthread_mutex_lock(&conn_mutex[victim]);
-		cancel = sessions[victim].conn ? PQgetCancel(sessions[victim].conn) : NULL;
-		pthread_mutex_unlock(&conn_mutex[victim]);
-		if (cancel != NULL)
-			(void) PQcancel(cancel, error, sizeof(error));
-		PQfreeCancel(cancel);
-	}
-	else if (what < 45)
-	{
-		kind = 1;
-		LOCAL("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'stress' AND pid <> pg_backend_pid() ORDER BY random() LIMIT 1");
-	}
-	else if (what < 60)
-	{
-		kind = 2;
-		LOCAL("SELECT pgpool.terminate(lease) FROM pgpool.leases ORDER BY random() LIMIT 1");
-	}
-	else if (what < 70)
-	{
-		kind = 3;
-		REMOTE("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'remote_app' ORDER BY random() LIMIT 1");
-	}
-	else if (what < 75)
-	{
-		kind = 4;
-		LOCAL(roll(s, 2) ? "SELECT pgpool.pause('s')" : "SELECT pgpool.pause('c')");
-		usleep(roll(s, 100 * 1000));
-		LOCAL("SELECT pgpool.resume('s'), pgpool.resume('c')");
-	}
-	else if (what < 80)
-	{
-		kind = 5;
-		LOCAL(roll(s, 2) ? "SELECT pgpool.reconnect('s')" : "SELECT pgpool.reconnect('c')");
-	}
-	else if (what < 85)
-	{
-		kind = 6;
-		if (roll(s, 3) == 0)
-			snprintf(sql, sizeof(sql), "ALTER SERVER c OPTIONS (SET pool_size '%u')",
-					 1 + roll(s, 3));
-		else
-		{
-			static unsigned size = 5;
-			unsigned	new_size = 1 + roll(s, 8);
-			bool		new_reset = roll(s, 3) == 0;
-
-			/* what changes nothing leaves the connections as they are */
-			if (new_size != size || new_reset != on_transfer[options_begun])
+		case CANCEL:
 			{
-				if (options_begun + 1 == sizeof(on_transfer) / sizeof(on_transfer[0]))
-					fail(NULL, "too many alterations for one run");
-				on_transfer[options_begun + 1] = new_reset;
-				options_begun++;
-				size = new_size;
+				char		error[256];
+				PGcancel   *cancel;
+
+				pthread_mutex_lock(&conn_mutex[victim]);
+				cancel = sessions[victim].conn ? PQgetCancel(sessions[victim].conn) : NULL;
+				pthread_mutex_unlock(&conn_mutex[victim]);
+				hit = cancel != NULL && PQcancel(cancel, error, sizeof(error));
+				PQfreeCancel(cancel);
+				break;
 			}
-			snprintf(sql, sizeof(sql), "ALTER SERVER s OPTIONS (SET pool_size '%u', SET reset '%s')",
-					 new_size, new_reset ? "on_transfer" : "always");
-		}
-		LOCAL(sql);
-		if (answer[0] != '\0')
-			fail(NULL, "%s: %s", sql, answer);
-		options_ended = options_begun;
+		case TERMINATE:
+			terminate_one(local, answer, sizeof(answer));
+			hit = strcmp(answer, "t") == 0;
+			break;
+		case TAKE_AWAY:
+			LOCAL("SELECT pgpool.terminate(lease) FROM pgpool.leases ORDER BY random() LIMIT 1");
+			hit = strcmp(answer, "t") == 0;
+			break;
+		case KILL_REMOTE:
+			REMOTE("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'remote_app' ORDER BY random() LIMIT 1");
+			hit = strcmp(answer, "t") == 0;
+			break;
+		case PAUSE:
+			LOCAL(roll(s, 2) ? "SELECT pgpool.pause('s')" : "SELECT pgpool.pause('c')");
+			usleep(roll(s, 100 * 1000));
+			LOCAL("SELECT pgpool.resume('s'), pgpool.resume('c')");
+			break;
+		case RECONNECT:
+			LOCAL(roll(s, 2) ? "SELECT pgpool.reconnect('s')" : "SELECT pgpool.reconnect('c')");
+			break;
+		case ALTER:
+			if (roll(s, 3) == 0)
+			{
+				snprintf(sql, sizeof(sql), "ALTER SERVER c OPTIONS (SET pool_size '%u')",
+						 1 + roll(s, 3));
+				LOCAL(sql);
+				if (answer[0] != '\0')
+					fail(NULL, "%s: %s", sql, answer);
+			}
+			else
+			{
+				unsigned	new_size = 1 + roll(s, 8);
+
+				alter_s(local, new_size, roll(s, 3) == 0);
+			}
+			break;
+		case END_WORKER:
+			LOCAL("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'pgpool_ext worker'");
+			hit = strcmp(answer, "t") == 0;
+			break;
+		case CUT:
+			if (roll(s, 2) == 0)
+				spoil_at = roll(s, 1000);	/* within some message */
+			else
+				cutting = 1 + roll(s, 2);
+			break;
+		case FREEZE:
+			frozen = true;
+			usleep(roll(s, (fault_each > 0 ? 3000 : 300) * 1000));
+			frozen = false;
+			break;
+		case DRAIN:
+			LOCAL(roll(s, 2) ? "SELECT pgpool.drain('s', '100 ms')" :
+				  "SELECT pgpool.drain('c', '100 ms')");
+			LOCAL("SELECT pgpool.resume('s'), pgpool.resume('c')");
+			break;
+		case RESTART_REMOTE:
+			if (system(restart_command) != 0)
+				fail(NULL, "the remote does not restart");
+			break;
+		case KINDS:
+			break;
 	}
-	else if (what < 88)
-	{
-		kind = 7;
-		LOCAL("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'pgpool_ext worker'");
-	}
-	else if (what < 92)
-	{
-		kind = 8;
-		if (roll(s, 2) == 0)
-			spoil_at = roll(s, 1000);	/* within some message */
-		else
-			cutting = 1 + roll(s, 2);
-	}
-	else if (what < 96)
-	{
-		kind = 9;
-		frozen = true;
-		usleep(roll(s, (fault_each > 0 ? 3000 : 300) * 1000));
-		frozen = false;
-	}
-	else if (what < 98)
-	{
-		kind = 10;
-		LOCAL(roll(s, 2) ? "SELECT pgpool.drain('s', '100 ms')" :
-			  "SELECT pgpool.drain('c', '100 ms')");
-		LOCAL("SELECT pgpool.resume('s'), pgpool.resume('c')");
-	}
-	else
-	{
-		kind = 11;
-		if (system(restart_command) != 0)
-			fail(NULL, "the remote does not restart");
-	}
-	faults[kind]++;
+	faults[kind] += hit;
 }
 
 /* --- at the barrier ----------------------------------------------------------- */
@@ -1186,7 +1471,7 @@ sessions_agree(PGconn **local, PGconn **remote)
 
 	for (double until = now() + 60;; usleep(20 * 1000))
 	{
-		LOCAL("SELECT count(*) FROM pgpool.connections");
+		LOCAL("SELECT count(*) FROM pgpool.connections WHERE server <> 'l'");
 		snprintf(number, sizeof(number), "%.30s", answer);
 		REMOTE("SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app'");
 		if (strcmp(answer, number) == 0)
@@ -1247,16 +1532,26 @@ read_counters(PGconn **local, int pool, long *counters)
 		fail(NULL, "no counters of %s: %s", servers[pool], answer);
 }
 
-/* A quiet round begins: the pools work again, and all counting starts here. */
+/*
+ * A quiet round begins: the pools work again, and all counting starts here.  In every
+ * other one the reset is on_transfer, and few sessions use "s", so that they find what
+ * they have left, and nobody else does.
+ */
 static void
 begin_quiet(PGconn **local)
 {
+	static int	quiet_rounds = 0;
+
+	few = quiet_rounds++ % 2 == 0;
+	alter_s(local, few ? FEW : size_of_s, few);
+
 	/* a fault that has not come out yet would do so in the quiet */
 	heal = true;
 	while (heal)
 		usleep(1000);
 	must_become(local, "the pool does not work again",
-				"SELECT pgpool.exec('s', 'select 1') = 1 AND pgpool.exec('c', 'select 1') = 1");
+				"SELECT pgpool.exec('s', 'select 1') = 1 AND pgpool.exec('c', 'select 1') = 1"
+				" AND pgpool.exec('l', 'select 1') = 1");
 	must_become(local, "connections are stuck between two states",
 				"SELECT count(*) = 0 FROM pgpool.connections WHERE state NOT IN ('idle')");
 	for (int pool = 0; pool < POOLS; pool++)
@@ -1341,6 +1636,50 @@ static Series series[] = {
 	{.what = "descriptors of a session",.slack = 14},
 };
 
+static Life lives[SPARED + 1];	/* the last one is the worker's */
+
+/* Those that live long, while there are no faults. */
+static void
+watch_lives(PGconn **local)
+{
+	char		answer[1024];
+	int			pid;
+	long		connections;
+
+	if (!sparing())
+		return;
+	for (int i = 0; i < SPARED; i++)
+	{
+		pthread_mutex_lock(&conn_mutex[i]);
+		pid = PQbackendPID(sessions[i].conn);
+		pthread_mutex_unlock(&conn_mutex[i]);
+		add_life(&lives[i], pid, now(), descriptors_of(pid));
+	}
+	LOCAL("SELECT concat_ws(' ', pid, (SELECT count(*) FROM pgpool.connections)) FROM pgpool.workers");
+	if (sscanf(answer, "%d %ld", &pid, &connections) == 2)
+		add_life(&lives[SPARED], pid, now(), descriptors_of(pid) - connections);
+}
+
+static bool
+a_life_grows(double at_least)
+{
+	Growth		growths[SPARED + 1];
+	bool		known = true;
+	bool		bad;
+	char		what[32];
+
+	for (int i = 0; i <= SPARED; i++)
+	{
+		snprintf(what, sizeof(what), i < SPARED ? "session %d" : "worker", i);
+		known &= life_growth(&lives[i], what, now(), at_least, &growths[i]);
+	}
+	if (!known)
+		return true;
+	bad = lives_grow(growths, SPARED, "sessions", SESSION_NOISE, SESSION_DESCRIPTORS);
+	bad |= lives_grow(growths + SPARED, 1, "worker", WORKER_NOISE, WORKER_DESCRIPTORS);
+	return bad;
+}
+
 /* Nobody does anything: how large are they all? */
 static void
 take_samples(PGconn **local, PGconn **remote)
@@ -1385,14 +1724,12 @@ take_samples(PGconn **local, PGconn **remote)
 int
 main(int argc, char **argv)
 {
-	static const char *const names[] = {"cancels", "terminated", "taken away",
-		"remote backends killed", "pauses", "reconnects", "alterations",
-	"worker ends", "cuts", "freezes", "drains", "remote restarts"};
 	pthread_t	threads[SESSIONS];
 	pthread_t	proxy;
 	Session		chaos = {0};
 	PGconn	   *local;
 	PGconn	   *remote;
+	double		seconds;
 	double		end;
 	long		operations = 0;
 	long		values = 0;
@@ -1406,13 +1743,17 @@ main(int argc, char **argv)
 		return 2;
 	}
 	seed = strtoul(argv[1], NULL, 10);
+	seconds = atof(argv[2]);
 	local_info = argv[3];
 	remote_info = argv[4];
 	proxy_port = atoi(argv[5]);
 	remote_port = atoi(argv[6]);
 	restart_command = argv[7];
 	if (argc == 9)
+	{
 		fault_each = atof(argv[8]);
+		spare_from = now() + (seconds / 5 < 3600 ? seconds / 5 : 3600);
+	}
 	printf("stress: seed %lu, %s seconds, %d sessions\n", seed, argv[2], SESSIONS);
 	fflush(stdout);
 
@@ -1423,7 +1764,10 @@ main(int argc, char **argv)
 	PQsetNoticeReceiver(local, ignore_notice, NULL);
 	PQclear(PQexec(local, "SET application_name = 'stress faults'"));
 
+	must_become(&local, "there are no locks", "SELECT pgpool.lock_setup('l') IS NOT NULL");
+
 	chaos.random = seed * 7919 + 17;
+	shuffle_kinds(&chaos);
 	pthread_barrier_init(&barrier, NULL, SESSIONS + 1);
 	for (int i = 0; i < SESSIONS; i++)
 	{
@@ -1434,7 +1778,7 @@ main(int argc, char **argv)
 	for (int i = 0; i < SESSIONS; i++)
 		pthread_create(&threads[i], NULL, session_main, &sessions[i]);
 
-	end = now() + atof(argv[2]);
+	end = now() + seconds;
 	for (;;)
 	{
 		double		round = now() + (quiet ? QUIET : fault_each > 0 ? 3 * fault_each : ROUGH);
@@ -1445,6 +1789,7 @@ main(int argc, char **argv)
 			if (quiet)
 			{
 				usleep(100 * 1000);
+				watch_lives(&local);
 				continue;
 			}
 			usleep(10 * 1000 + roll(&chaos, 150 * 1000));
@@ -1479,7 +1824,7 @@ main(int argc, char **argv)
 		/* the last round is a quiet one */
 		stop = quiet && now() >= end;
 		if (quiet)
-			quiet = false;
+			quiet = few = false;
 		else
 			begin_quiet(&local);
 		pthread_barrier_wait(&barrier);
@@ -1495,22 +1840,29 @@ main(int argc, char **argv)
 	}
 	printf("stress: %ld operations, %ld values, %ld refused, %d barriers; own traces: %ld\n",
 		   operations, values, refused, rounds, own_traces);
-	printf("stress: in quiet rounds %ld carried, %ld granted and not ready in time, %ld not sent in time\n",
-		   carried, not_ready, not_sent);
+	printf("stress: in quiet rounds %ld carried, %ld granted and not ready in time, %ld not sent in time, %ld locks\n",
+		   carried, not_ready, not_sent, locked);
 	if (carried < 10L * rounds)
 		fail(NULL, "next to nothing was carried");
 	if (values < 10L * rounds)
 		fail(NULL, "next to nothing was asked");
+	if (seconds >= 60 && own_traces == 0)
+		fail(NULL, "nobody has found what he had left");
+	if (locked < rounds)
+		fail(NULL, "next to nothing was locked");
 	printf("stress: faults:");
-	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
-		printf("%s %ld %s", i > 0 ? "," : "", faults[i], names[i]);
+	for (int i = 0; i < KINDS; i++)
+		printf("%s %ld %s", i > 0 ? "," : "", faults[i], kinds[i].name);
 	printf("\n");
+	if (seconds >= 60 && seconds >= ALL_DEALT * fault_each && !each_kind_came())
+		fail(NULL, "a kind of fault did not come");
 	if (fault_each > 0)
 	{
 		bool		bad = false;
 
 		for (size_t i = 0; i < sizeof(series) / sizeof(series[0]); i++)
 			bad |= grows(&series[i]);
+		bad |= a_life_grows(seconds / 2);
 		if (bad)
 			fail(NULL, "something grows");
 	}

@@ -77,6 +77,33 @@ ok(terminate($local, worker_pid($local)), 'the worker is terminated again');
 is($local->safe_psql('postgres', "SELECT * FROM pgpool.query('shard1', 'select 8') $row"),
 	'8', 'a checkout while no worker runs waits for the next one');
 
+# --- one who waits all by himself tells each of them anew, while the remote has no room
+{
+	my $alone = PgpxSession->new($local, user => 'app');
+	my $tried = q{SELECT pool_id, connects_failed FROM pgpool.stats WHERE server = 'alone' ORDER BY pool_id DESC LIMIT 1};
+	my $tries = sub {
+		my ($name) = @_;
+		my $before = $local->safe_psql('postgres', $tried);
+
+		return ok(wait_until($local, sub { my $now = $local->safe_psql('postgres', $tried); $now ne '' && $now ne $before && $now !~ /\|0$/ ? 1 : 0 }, 1, 30), "alone: $name");
+	};
+
+	make_pool($local, $remote, server => 'alone', options => { pool_size => 1, retry_min => '10ms', retry_max => '100ms', checkout_timeout => '60s', on_unavailable => 'wait' });
+	$remote->safe_psql('postgres', 'ALTER ROLE remote_app CONNECTION LIMIT 0');
+	$alone->start(q{SELECT pgpool.checkout('alone')});
+	$tries->('he has told the worker, which tries');
+	ok(terminate($local, worker_pid($local)), 'alone: another worker');
+	$tries->('.. which has been told, too');
+	$local->safe_psql('postgres', q{ALTER SERVER alone OPTIONS (ADD notices 'ignore')});
+	$tries->('.. and of other options');
+	$local->safe_psql('postgres', q{BEGIN; DROP USER MAPPING FOR app SERVER alone;}
+		  . q{ CREATE USER MAPPING FOR app SERVER alone OPTIONS (user 'remote_app', password '} . $REMOTE_APP_PASSWORD . q{'); COMMIT});
+	$tries->('.. and of another pool');
+	$remote->safe_psql('postgres', 'ALTER ROLE remote_app CONNECTION LIMIT -1');
+	like($alone->finish(60), qr/^\d+$/, 'alone: he is served when there is room') or diag($alone->error);
+	$alone->quit;
+}
+
 stats_add_up($local);
 check_invariants($local);
 leak_check($local, $remote);

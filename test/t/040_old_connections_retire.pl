@@ -38,6 +38,12 @@ sub log_of
 	return @times;
 }
 
+# --- while all is quiet: of one that comes back without a reset nobody tells the worker, who
+# knows by then when it has to look
+make_pool($local, $remote, server => 'unused', options => { pool_size => 1, max_lifetime => '1s', idle_timeout => '1h' });
+$session->run('SELECT pgpool.checkin(' . lease($session, 'unused') . ')');
+becomes('unused', 'closed_lifetime, total', '1|0', 'it closes when it is old');
+
 # --- not all at once: 20 connections of one age.  Looked at at the end.
 make_pool($local, $remote, server => 'twins', options => { pool_size => 20, max_lifetime => '40s' });
 my $delay = delay_begin();

@@ -178,12 +178,20 @@ foreach my $how (qw(kill immediate))
 
 # --- the remote restarts: locks that can be pinged again in time are kept
 $holder = PgpxSession->new($one);
+# .. and who waits for one goes on
 $token = $holder->run(lock_sql('restart', ttl => '11 s'));
+$watch->start(lock_sql('restart', timeout => '1 h'));
+ok(wait_until($remote, sub { $remote->safe_psql('remote_db', q{SELECT wanted IS NOT NULL FROM pgpool_lock.locks WHERE name = 'restart'}) }, 't'), 'another server wants the lock');
+my $failed = $two->safe_psql('postgres', q{SELECT connects_failed FROM pgpool.stats WHERE server = 'keeper'});
 $remote->stop('immediate');
+ok(wait_until($two, "SELECT connects_failed > $failed FROM pgpool.stats WHERE server = 'keeper'", 't', 30), 'it tries to ask again while the remote is down');
 $remote->start;
 my $ping = $one->safe_psql('postgres', 'SELECT clock_timestamp()');
 ok(wait_until($one, "SELECT last_ping > '$ping' FROM pgpool.locks", 't', 30), 'the worker pings a remote that was restarted');
 is($holder->run("SELECT pgpool.lock_valid('keeper', 'restart', $token)"), 't', 'and the lock is still held');
+$two->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $watch->pid . ')');
+$watch->finish;
+$watch->failed('57014', qr/canceling statement/, 'and still waited for');
 $remote->stop('immediate');
 is($holder->run("SELECT pgpool.unlock('keeper', 'restart', $token)"), '', 'while the remote is down a release cannot be confirmed');
 like($holder->error, qr/WARNING:.*was given up, but the remote has not confirmed it/, 'a warning says so');

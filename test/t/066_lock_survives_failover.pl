@@ -67,6 +67,7 @@ kill 'STOP', $sender;
 $other->start(q{SELECT pgpool.lock('keeper', 'b', '5 s', '5 s')});
 usleep(500_000);
 is($other->done, 0, 'while the replica does not confirm, no lock is granted');
+ok(wait_until($primary, q{SELECT count(*) > 0 FROM pg_stat_activity WHERE application_name = 'pgpool_ext lock' AND wait_event = 'SyncRep'}, 't', 30), 'nor is a ping answered');
 kill 'CONT', $sender;
 $other->finish(20);
 like($other->run(q{SELECT pgpool.lock('keeper', 'c', '20 s', '20 s')}), qr/^\d+$/, 'when it does, locks are granted again')

@@ -235,6 +235,44 @@ $blocker->run('ROLLBACK');
 is($holder->finish(20), 't', 'it has released the lock');
 is($holder->error, '', 'and there is no warning');
 
+# --- a question does not wait at the remote for the row, however long the ttl
+$log = -s $remote->logfile;
+$blocker->run(q{BEGIN; SELECT FROM pgpool_lock.locks WHERE name = 'unheard' FOR NO KEY UPDATE});
+$busy[0]->start(q{SELECT pgpool.lock('keeper', 'unheard', '1 h', '1 day')});
+ok(wait_until($remote, sub { slurp_file($remote->logfile, $log) =~ /canceling statement due to lock timeout/ ? 1 : 0 }, 1, 40), 'a question about a row that is locked comes to its end');
+$blocker->run('ROLLBACK');
+like($busy[0]->finish(20), qr/^\d+$/, 'and is asked again') or diag($busy[0]->error);
+$busy[0]->run('DISCARD ALL');
+
+# --- the options change: who asks whether his lock is valid tells the worker; much may come
+# of the start commands
+make_pool($one, $remote, server => 'changed');
+$token = $holder->run(q{SELECT pgpool.lock('changed', 'changed', '10 s', '1 min')});
+ok(wait_until($one, q{SELECT last_ping IS NOT NULL FROM pgpool.locks WHERE server = 'changed'}, 't'), 'a lock is pinged');
+$one->safe_psql('postgres', q{ALTER SERVER changed OPTIONS (ADD start_commands 'SET application_name = ''changed''; SELECT repeat(''x'', 1000) FROM generate_series(1, 20000)')});
+is($holder->run("SELECT pgpool.lock_valid('changed', 'changed', $token)"), 't', 'it is valid under other options');
+ok(wait_until($remote, q{SELECT count(*) > 0 FROM pg_stat_activity WHERE application_name = 'changed' AND query LIKE '%pgpool_lock.pings%'}, 't', 20), 'and pinged under these');
+is($holder->run("SELECT pgpool.unlock('changed', 'changed', $token)"), 't', 'and released');
+
+# --- a server that has kept a lock among its sessions for a while stands back for another
+# one that wants it, for a third of a second; here each release is told that one does
+$remote->safe_psql('remote_db', <<'EOT');
+CREATE FUNCTION wants() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.wanted := clock_timestamp(); RETURN NEW; END';
+CREATE TRIGGER wants BEFORE UPDATE OF state ON pgpool_lock.locks FOR EACH ROW WHEN (NEW.state = 'free') EXECUTE FUNCTION wants();
+EOT
+$holder->run(<<'EOT', 60);
+DO $$ DECLARE began timestamptz; BEGIN
+	LOOP
+		began := clock_timestamp();
+		IF began > statement_timestamp() + interval '30 s' THEN RAISE 'it never stands back'; END IF;
+		PERFORM pgpool.unlock('keeper', 'wanted', pgpool.lock('keeper', 'wanted', '10 s'));
+		EXIT WHEN clock_timestamp() > began + interval '0.33 s';
+	END LOOP;
+END $$
+EOT
+is($holder->error, '', 'who has had a lock for long stands back for another server');
+$remote->safe_psql('remote_db', 'DROP TRIGGER wants ON pgpool_lock.locks');
+
 # --- a remote that takes longer than locks with a short ttl can wait for, and there is
 # always one of these: they are lost, and others are not
 $token = $holder->run(q{SELECT pgpool.lock('keeper', 'patient', '10 s', '6 s')});
@@ -299,6 +337,13 @@ ok(wait_until($remote, "$pings AND wait_event_type = 'Lock'", 't'), 'the next on
 my $until = $short->run(q{SELECT valid_until FROM pgpool.locks WHERE name = 'asked'});
 is($remote->safe_psql('remote_db', "SELECT '$until' < expires FROM pgpool_lock.locks WHERE name = 'asked'"), 't', 'this server believes in it for less long than the remote');
 $blocker->run('COMMIT');
+
+# nor does what is granted at first count from its answer
+$short->run('DISCARD ALL');
+ok(wait_until($one, q{SELECT count(*) FROM pgpool.locks WHERE name = 'asked'}, '0'), 'it is released');
+like($short->run(q{SELECT pgpool.lock('keeper', 'asked', '10 s', '10 s')}), qr/^\d+$/, 'and granted again, which takes long, too');
+$until = $short->run(q{SELECT valid_until FROM pgpool.locks WHERE name = 'asked'});
+is($remote->safe_psql('remote_db', "SELECT '$until' < expires FROM pgpool_lock.locks WHERE name = 'asked'"), 't', 'in which this server believes for less long as well');
 $remote->safe_psql('remote_db', 'DROP TRIGGER thoughtful ON pgpool_lock.locks');
 $short->run('DISCARD ALL');
 $_->quit foreach $blocker, $short;

@@ -290,6 +290,62 @@ foreach my $case ([ worker_starts => 'starting' ], [ worker_ends => 'stopping' ]
 	$_->quit foreach $holder, $caller;
 }
 
+# A pool has ended, and just when the worker is about to forget it somebody calls.
+{
+	my $caller = PgpxSession->new($local);
+	my $pool = q{SELECT pool_id FROM pgpool.pools WHERE server = 'former'};
+
+	make_pool($local, $remote, server => 'former', options => { pool_size => 1 });
+	arm(debug_point => 'worker_forgets wait');
+	is($caller->run(q{SELECT pgpool.exec('former', 'SELECT 1')}) . $caller->error, '1', 'a pool has a connection');
+	my $before = $local->safe_psql('postgres', $pool);
+	$local->safe_psql('postgres', q{ALTER SERVER former OPTIONS (SET pool_size '2')});
+	ok(reached('worker_forgets'), 'its options change, and it is about to be forgotten');
+	$caller->start(q{SELECT pgpool.exec('former', 'SELECT 1')});
+	ok(wait_until($local, q{SELECT server FROM pgpool.waiters}, 'former'), 'somebody waits in it');
+	go_on('worker_forgets');
+	is($caller->finish(30) . $caller->error, '1', 'who has a connection then');
+	is($local->safe_psql('postgres', $pool), $before, 'of the same pool');
+	check_invariants($local, 'forgets: the invariants hold');
+	arm(debug_point => '');
+	$local->safe_psql('postgres', 'DROP SERVER former CASCADE');
+	$caller->quit;
+}
+
+# Who waits is about to tell a new worker how to connect; meanwhile his statement is carried,
+# and then his user mapping is made anew, which is another pool's: it does not run there again.
+{
+	my ($holder, $next, $waiter) = map { PgpxSession->new($local, user => 'app') } 1 .. 3;
+	my $n = 0;
+
+	disarm();
+	make_pool($local, $remote, server => 'moving', options => { pool_size => 1, retry_min => '10 ms' });
+	$remote->safe_psql('remote_db', 'CREATE TABLE moved (n int); GRANT ALL ON moved TO remote_app');
+	lease($holder, 'moving');
+	$waiter->run(q{SET pgpool_ext.debug_point = 'tells wait'});
+	foreach my $session ($next, $waiter)
+	{
+		$session->start('SELECT pgpool.exec($$moving$$, $$INSERT INTO moved VALUES (' . ++$n . ')$$)');
+		wait_until($local, 'SELECT count(*) FROM pgpool.waiters', $n) or die 'no waiter';
+	}
+	kill 'STOP', $next->pid;
+	terminate($local, worker_pid($local));
+	ok(reached('tells'), 'tells: there is a new worker');
+	kill 'CONT', $next->pid;
+	is($next->finish(30) . $next->error, '1', 'tells: another one has told it');
+	my $rows = 'SELECT string_agg(n::text, $$ $$) FROM moved';
+	ok(wait_until($remote, sub { $remote->safe_psql('remote_db', $rows) }, '1 2'), 'tells: and has carried the statement');
+	$local->safe_psql('postgres', q{BEGIN; DROP USER MAPPING FOR app SERVER moving;}
+		  . qq{ CREATE USER MAPPING FOR app SERVER moving OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD'); COMMIT});
+	go_on('tells');
+	$waiter->finish(30);
+	$waiter->failed('08006', qr/The statement was sent, and its answer cannot be had: it may have run/, 'tells: its owner hears that it may have run');
+	is($remote->safe_psql('remote_db', $rows), '1 2', 'tells: it has run once');
+	check_invariants($local, 'tells: the invariants hold');
+	$_->quit foreach $holder, $next, $waiter;
+	$local->safe_psql('postgres', 'DROP SERVER moving CASCADE');
+}
+
 # A connection has been granted with a statement that is just being sent.
 make_pool($local, $proxy, server => 'carry', options => { pool_size => 1, retry_min => '10 ms' });
 $remote->safe_psql('remote_db', 'CREATE TABLE carried (n int); GRANT ALL ON carried TO remote_app');
@@ -568,10 +624,14 @@ foreach my $n (1 .. 12)
 is($wrong, '', 'no memory when a guess is wrong: an error, and the lease can be used');
 is(join(' ', sort keys %ends), '42804 53200', 'both were the end of it');
 
-# .. and in the worker, which ends and starts again.
+# .. and in the worker, which ends and starts again.  That takes two seconds each time, so it
+# is each fourth allocation, from a random one, or with PGPX_TEST_ALLOCATIONS=all each.
+my $each = ($ENV{PGPX_TEST_ALLOCATIONS} // '') eq 'all' ? 1 : 4;
+my $first = 1 + int rand $each;
 my $ended = 0;
 $all = 0;
-foreach my $n (1 .. 200)
+note "allocations of the worker: each of $each, from $first on";
+foreach my $n (map { $first + $each * $_ } 0 .. 200)
 {
 	arm(debug_oom => $n);
 
@@ -583,7 +643,7 @@ foreach my $n (1 .. 200)
 	$ended++;
 }
 cmp_ok($ended, '>=', 5, "the worker had none $ended times");
-is($all, 1, 'at each of its allocations in turn');
+is($all, 1, 'and then no more');
 arm(debug_oom => 0);
 
 # --- distributed locks

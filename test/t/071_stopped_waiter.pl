@@ -30,7 +30,46 @@ kill 'CONT', $waiter->pid;
 like($waiter->finish, qr/^\d+$/, 'told, it serves the waiter');
 $waiter->run('SELECT pgpool.checkin_all()');
 is($local->safe_psql('postgres', "SELECT a FROM pgpool.query('one', 'select 1') AS t(a int)"), '1', 'the pool works');
-$_->quit foreach $holder, $waiter;
+
+# The options change meanwhile.  Who has not seen those has nothing sent under them.
+$remote->safe_psql('remote_db', 'CREATE TABLE sent (n int); GRANT ALL ON sent TO remote_app');
+make_pool($local, $remote, server => 'two', options => { pool_size => 1, retry_min => '10ms' });
+my $first = PgpxSession->new($local);
+lease($holder, 'two');
+my $n = 0;
+foreach my $session ($first, $waiter)
+{
+	$session->start('SELECT pgpool.exec($$two$$, $$INSERT INTO sent VALUES (' . ++$n . ')$$)');
+	ok(wait_until($local, q{SELECT count(*) FROM pgpool.waiters WHERE server = 'two'}, $n), "$n with a statement");
+}
+kill 'STOP', $waiter->pid;
+$local->safe_psql('postgres', q{ALTER SERVER two OPTIONS (ADD notices 'ignore')});
+$holder->run('SELECT pgpool.checkin_all()');
+is($first->finish . $first->error, '1', 'one who has seen the new options is served');
+ok(wait_until($local, q{SELECT pid FROM pgpool.leases WHERE server = 'two'}, $waiter->pid), 'one who has not is next');
+is($local->safe_psql('postgres', q{SELECT state FROM pgpool.leases WHERE server = 'two'}), 'idle', 'his statement has not been sent');
+is($local->safe_psql('postgres', q{SELECT carried FROM pgpool.stats WHERE server = 'two'}), 0, 'nobody has carried it');
+kill 'CONT', $waiter->pid;
+is($waiter->finish . $waiter->error, '1', 'he sends it himself');
+is($remote->safe_psql('remote_db', 'SELECT string_agg(n::text, $$ $$) FROM sent'), '1 2', 'once');
+
+# They change when he has been granted a connection, which is one of the old ones: somebody
+# else has followed them by then.
+make_pool($local, $remote, server => 'three', options => { pool_size => 1, retry_min => '10ms' });
+my $pid_of = sub { my ($session, $lease) = @_; return $session->run("SELECT a FROM pgpool.query($lease, 'select pg_backend_pid()') AS t(a int)"); };
+my $old = $pid_of->($holder, lease($holder, 'three'));
+$waiter->start(q{SELECT pgpool.checkout('three', '60 s')});
+ok(wait_until($local, q{SELECT count(*) FROM pgpool.waiters WHERE server = 'three'}, 1), 'a waiter');
+kill 'STOP', $waiter->pid;
+$holder->run('SELECT pgpool.checkin_all()');
+ok(wait_until($local, q{SELECT pid FROM pgpool.leases WHERE server = 'three'}, $waiter->pid), 'is granted a connection');
+$local->safe_psql('postgres', q{ALTER SERVER three OPTIONS (ADD notices 'ignore')});
+is($first->run(q{SELECT pgpool.try_checkout('three')}) . $first->error, '', 'the options change, and another one follows them');
+kill 'CONT', $waiter->pid;
+my $new = $waiter->finish;
+like($new, qr/^\d+$/, 'he gets a connection') or diag($waiter->error);
+isnt($pid_of->($waiter, $new), $old, 'of the new options');
+$_->quit foreach $holder, $waiter, $first;
 
 check_invariants($local);
 stats_add_up($local);

@@ -30,6 +30,7 @@ my %behaviours = (
 	honest => sub { $_[0]->serve },
 	notices => sub { $_[0]->receive; my $some = message('N', "SNOTICE\0VNOTICE\0C00000\0Mhello\0\0") x 1000; $_[0]->send($some) foreach 1 .. 100; $_[0]->send($_[0]->answer('1')); $_[0]->serve },
 	notifies => sub { $_[0]->receive; my $some = message('A', pack 'NZ*Z*', 1, 'channel', 'x' x 500) x 1000; $_[0]->send($some) foreach 1 .. 100; $_[0]->send($_[0]->answer('1')); $_[0]->serve },
+	loud => sub { $_[0]->receive; $_[0]->send((map { message('N', "S$_\0V$_\0C00000\0Ma loud $_\0\0") } qw(WARNING LOG)), $_[0]->answer('1')); $_[0]->serve },
 	row => sub { $_[0]->receive; $_[0]->send($_[0]->described, $claim); hours },
 	talks_first => sub { $_[0]->serve(1); $_[0]->read_bytes(5); my $some = $fine x 20_000; $_[0]->send($some) foreach 1 .. 100; hours },
 	owed => sub { $_[0]->serve(1); $_[0]->receive; $_[0]->send($claim); hours },
@@ -129,6 +130,15 @@ foreach my $what (qw(notices notifies))
 		$other->quit;
 		$session->run("SELECT pgpool.reconnect('s_$what')");
 	}
+}
+
+# --- what is for the client is not in the log, as often as the remote says it
+{
+	my $log = -s $local->logfile;
+
+	is($session->run(query('loud')), '1', 'an answer behind a warning and a line for a log');
+	like($session->error, qr/WARNING:.*a loud WARNING.*NOTICE:.*a loud LOG/s, 'the client is told');
+	unlike(substr(PostgreSQL::Test::Utils::slurp_file($local->logfile), $log), qr/a loud/, 'and the log is not');
 }
 
 # --- what is said before a statement has been sent is taken in, so that it can be, but not all

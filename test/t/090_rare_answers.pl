@@ -319,8 +319,26 @@ $session->run(q{SELECT pgpool.lock('one', 'a', '2 s')});
 like($session->error, qr/ERROR: .*token/, 'a token that is none') or diag($session->{text});
 trigger(q{RAISE EXCEPTION 'try again' USING ERRCODE = '40001'});
 $session->fails(q{SELECT pgpool.lock('one', 'b', '700 ms')}, '55P03', qr/lock "b" of server "one" did not come free within 700 ms\nDETAIL:  The remote's last answer: try again/, 'an error that may pass is asked about again');
-trigger(q{RAISE EXCEPTION 'read only' USING ERRCODE = '25006'});
-$session->fails(q{SELECT pgpool.lock('one', 'c', '30 s')}, '25006', qr/read only/, 'one that does not is raised');
+
+# .. a few times, if nobody waits; what is counted here is not rolled back
+$remote->safe_psql('remote_db', 'CREATE SEQUENCE asked; GRANT USAGE ON SEQUENCE asked TO PUBLIC');
+my $asked = sub {
+	my $n = $remote->safe_psql('remote_db', 'SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM asked');
+
+	$remote->safe_psql('remote_db', 'ALTER SEQUENCE asked RESTART');
+	return $n;
+};
+trigger(q{PERFORM nextval('public.asked'); RAISE EXCEPTION 'try again' USING ERRCODE = '40001'});
+$session->fails(q{SELECT pgpool.try_lock('one', 'b')}, '40001', qr/try again/, 'nobody tries for ever who does not wait');
+is($asked->(), 3, 'but three times');
+trigger(q{PERFORM nextval('public.asked'); RAISE LOG 'asked by %', pg_backend_pid(); RAISE EXCEPTION 'read only' USING ERRCODE = '25006'});
+$session->fails(q{SELECT pgpool.lock('one', 'c', '1 h')}, '25006', qr/read only/, 'one that does not is raised');
+is($asked->(), 4, 'but asked about three times more');
+my $log_asked = -s $remote->logfile;
+make_pool($local, $remote, server => 'alone', options => { pool_size => 1, retry_min => '10ms' });
+$session->fails(q{SELECT pgpool.lock('alone', 'c', '1 h')}, '25006', qr/read only/, 'and so by the only connection of a pool');
+my %who = map { $_ => 1 } slurp_file($remote->logfile, $log_asked) =~ /asked by (\d+)/g;
+is(scalar keys %who, 4, 'which is another one each time: the primary may be elsewhere by now');
 trigger(q{RAISE EXCEPTION 'as if lost' USING ERRCODE = '08006'});
 $session->fails(q{SELECT pgpool.lock('one', 'd', '700 ms')}, '08006', qr/as if lost/, 'nor is a remote out of reach a lock that is held');
 $remote->safe_psql('remote_db', 'DROP TRIGGER says ON pgpool_lock.locks');

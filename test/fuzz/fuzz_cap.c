@@ -1,0 +1,114 @@
+/*-------------------------------------------------------------------------
+ *
+ * fuzz_cap.c
+ *	  A cap over several pools, whose sessions and workers ask in every order: who is
+ *	  named gets the next token, before all who wait for less long.
+ *
+ * The input is operations of three bytes: what is done, which pool (and which limit)
+ * it is about, and since when its first ticket waits.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "postgres.h"
+
+#include "fuzz.h"
+
+#include "cap.h"
+
+/* There is one process, and no spinlock is ever taken. */
+int
+s_lock(volatile slock_t *lock, const char *file, int line, const char *func)
+{
+	FUZZ_CHECK(false);
+	return 0;
+}
+
+/* What must be true of a cap, as it has told us. */
+typedef struct Told
+{
+	int			used;
+	int			hungry;			/* -1: nobody */
+	int64		since;			/* of that one */
+	bool		looked;			/* nobody was denied a token since */
+	uint32		named;			/* as it was then */
+} Told;
+
+static void
+take(PgpxCap *cap, Told *told, int limit, int pool, int64 since)
+{
+	bool		owed = told->hungry >= 0 && told->hungry != pool &&
+		(since == 0 || told->since < since);
+	bool		full = limit > 0 && told->used >= limit;
+
+	FUZZ_CHECK(pgpx_cap_is_owed(cap, pool, since) == owed);
+	switch (pgpx_cap_take(cap, limit, pool, since))
+	{
+		case PGPX_TOKEN_TAKEN:
+			FUZZ_CHECK(!owed && !full);
+			told->used++;
+			break;
+		case PGPX_TOKEN_DENIED:
+			FUZZ_CHECK(owed || (full && (since == 0 || told->hungry == pool)));
+			break;
+		case PGPX_TOKEN_DENIED_NAMED:
+			FUZZ_CHECK(!owed && full && since != 0 && told->hungry != pool);
+			told->hungry = pool;
+			told->since = since;
+			told->looked = false;
+			break;
+	}
+}
+
+/* The steward has looked at all pools, and names the hungriest, or nobody. */
+static void
+name(PgpxCap *cap, Told *told, int pool, int64 since)
+{
+	bool		ended = pgpx_cap_name(cap, pool, since, told->named);
+
+	FUZZ_CHECK(ended == (told->looked && since == 0 && told->hungry >= 0));
+	if (!told->looked)
+		return;					/* who was denied one in between stays in line */
+	told->hungry = since == 0 ? -1 : pool;
+	told->since = since;
+}
+
+int
+LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	PgpxCap		cap;
+	Told		told = {0, -1, 0, true, 0};
+
+	pgpx_cap_init(&cap);
+	for (; size >= 3; data += 3, size -= 3)
+	{
+		int			pool = data[1] % 4;
+		uint32		named;
+
+		switch (data[0] % 5)
+		{
+			case 0:
+				take(&cap, &told, data[1] / 4 % 4, pool, data[2]);
+				break;
+			case 1:
+				if (told.used > 0)
+					FUZZ_CHECK(pgpx_cap_give(&cap) == told.used--);
+				break;
+			case 2:
+				(void) pgpx_cap_named(&cap, &told.named);
+				told.looked = true;
+				break;
+			case 3:
+				name(&cap, &told, pool, data[2]);
+				break;
+			case 4:
+				pgpx_cap_forget(&cap, pool);
+				if (told.hungry == pool)
+					told.hungry = -1;
+				break;
+		}
+		FUZZ_CHECK(pgpx_cap_used(&cap, NULL) == told.used);
+		FUZZ_CHECK(pgpx_cap_named(&cap, &named) == told.hungry);
+		FUZZ_CHECK(told.looked == (named == told.named));
+	}
+	return 0;
+}
