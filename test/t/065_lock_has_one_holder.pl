@@ -92,7 +92,7 @@ BEGIN
 		END;
 		COMMIT;
 		IF t IS NOT NULL THEN
-			-- not if it was asked for under another ttl
+			-- not if it was asked for under another ttl, and never for longer than is noted
 			SELECT CASE WHEN ttl = asked THEN control.hold ELSE 0 END INTO hold FROM control;
 			INSERT INTO held VALUES (t, b, b, up, up, NULL, hold, NULL);
 			COMMIT;
@@ -102,7 +102,7 @@ BEGIN
 				valid := pgpool.lock_valid('keeper', 'only one', t);
 				IF valid THEN e := n; last := u; END IF;
 				SELECT control.hold, ttl INTO now_hold, now_asked FROM control;
-				EXIT WHEN NOT valid OR u >= up + now_hold OR asked <> now_asked;
+				EXIT WHEN NOT valid OR u >= up + LEAST(hold, now_hold) OR asked <> now_asked;
 			END LOOP;
 			s := NULL;
 			IF hold > 0 THEN

@@ -79,6 +79,10 @@ foreach my $case (
 	terminate($local, worker_pid($local)) unless $function eq 'epoll_ctl';
 	$session->run(q{SELECT pgpool.resume('one'); SELECT pgpool.try_checkout('one')});
 	logs($log, $said, "$function: the worker says what is missing");
+
+	# a postmaster of 15 that is told of a death just before it goes to sleep sleeps on, up to a
+	# minute, until somebody connects
+	ok(wait_until($local, sub { worker_pid($local) ne '' ? 1 : 0 }, 1, 30), "$function: another one comes");
 	works('one', $function);
 }
 $session->run('SELECT pgpool.checkin_all()');
