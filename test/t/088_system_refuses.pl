@@ -371,7 +371,7 @@ SKIP:
 	ok(wait_until($local, $threads, '0 4'), 'and their cancel requests given up, four of them in a thread');
 	$session->run(q{SELECT pgpool.reconnect('one')});
 	works('one', 'another pool connects meanwhile');
-	is($threads->(), '0 4', 'all that time they have not ended');
+	ok(wait_until($local, $threads, '0 4'), 'all that time they have not ended');
 	hold_logins($local);
 	ok(wait_until($local, $threads, '0 0'), 'then they end');
 	ok(wait_until($local, 'SELECT sum(descriptors) - ' . descriptors_wanted() . ' FROM pgpool.workers', '0', 30), 'with their sockets');
@@ -598,7 +598,7 @@ is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'it is re
 	ok(wait_until($local, sub { $session->run($dead); $session->error =~ $refused ? 1 : 0 }, 1, 60), 'attempts end before their look-ups, until there are too many')
 	  or diag($session->error);
 	is($session->sqlstate, '53000', 'which is an error');
-	is(threads_of($worker), '16 0', 'they are sixteen');
+	ok(wait_until($local, sub { threads_of($worker) }, '16 0'), 'they are sixteen');
 	is($local->safe_psql('postgres', q{SELECT a FROM pgpool.query('alive', 'select 1') AS t(a int)}, extra_params => [ '-U', 'app' ]), '1', 'names of another user are looked up');
 	hold_logins($local, 'held.example');
 	ok(wait_until($local, sub { threads_of($worker) }, '0 0'), 'who was given up looks no further');
@@ -656,7 +656,7 @@ is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'it is re
 	$leave_behind->(4, 'in_use');
 	$session->run(q{ALTER SERVER in_use OPTIONS (SET dbname 'postgres', SET connect_timeout '1min')});
 	is($other->run(q{SELECT a FROM pgpool.query('in_use', 'select 1') AS t(a int)}) . $other->error, '1', 'with other options it connects at once');
-	is($threads->(), '0 4', 'while the others still compute');
+	ok(wait_until($local, $threads, '0 4'), 'while the others still compute');
 	hold_logins($local);
 	ok(wait_until($local, $threads, '0 0'), 'they end');
 	$session->run("SELECT pgpool.checkin($lease)");
@@ -672,11 +672,11 @@ is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'it is re
 	$is_told->('held1', $before_it, 'whatever the pool is told: one more has to wait');
 	$session->run("DROP USER MAPPING FOR CURRENT_USER SERVER held1; CREATE USER MAPPING FOR CURRENT_USER SERVER held1 OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD')");
 	$is_told->('held1', $before_it, 'with a new user mapping, too');
-	is($threads->(), '0 24', 'nobody has got another thread');
+	ok(wait_until($local, $threads, '0 24'), 'nobody has got another thread');
 	$tell_anew->(@held[ 0, 2, 3 ]);
 	$leave_behind->(32, @held[ 2, 3 ]);
 	$is_told->('held0', qr/did not end within connect_timeout \(0\.3 s\): too many logins of the pool worker still compute what remote servers have asked for/, 'the worker is full of them');
-	is($threads->(), '0 32', 'nobody has got another thread');
+	ok(wait_until($local, $threads, '0 32'), 'nobody has got another thread');
 	works('newcomer', 'who has left none behind');
 	check_invariants($local);
 
@@ -687,7 +687,7 @@ is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'it is re
 	hold_logins($local, 'remote_db', 'template1', 'more_db');
 	$leave_behind->(68, map { "more$_" } 0 .. 8);
 	$is_told->('more9', qr/did not end within connect_timeout \(0\.3 s\): too many logins of the pool worker still compute/, 'a server more, and the same user: it has to wait');
-	is($threads->(), '0 68', 'nobody has got another thread');
+	ok(wait_until($local, $threads, '0 68'), 'nobody has got another thread');
 	is($local->safe_psql('postgres', q{SELECT a FROM pgpool.query('of_others', 'select 1') AS t(a int)}, extra_params => [ '-U', 'app' ]), '1', 'another user can');
 	check_invariants($local);
 	hold_logins($local, 'remote_db', 'template1');
@@ -697,7 +697,7 @@ is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'it is re
 	$session->start(q{SELECT pgpool.checkout('held1', '1 min')});
 	$other->start(q{SELECT pgpool.checkout('held0', '1 min')});
 	ok(wait_until($local, q{SELECT sum(connecting) FROM pgpool.pools}, 2), 'two are in line');
-	is($threads->(), '0 32', 'and not more than in line');
+	ok(wait_until($local, $threads, '0 32'), 'and not more than in line');
 	hold_logins($local, 'remote_db');
 	ok(wait_until($local, $threads, '1 28'), 'threads of another user end: the worker has room');
 	hold_logins($local);
