@@ -443,8 +443,9 @@ pgpx_lease_prewarm(const char *server, int n, PgpxTime deadline)
 			live = grow_to(&c, n, &more);
 			if (!more || (deadline != 0 && pgpx_now() >= deadline))
 				break;
-			(void) pgpx_session_wait_latch(pgpx_now() + PREWARM_LOOK_US,
-										   pgpx_wait_event(&wait_event, "PgpoolPrewarm"));
+			(void) pgpx_session_wait_worker(pgpx_pools[c.target->pool].worker,
+											pgpx_now() + PREWARM_LOOK_US,
+											pgpx_wait_event(&wait_event, "PgpoolPrewarm"));
 		}
 	}
 	PG_FINALLY();

@@ -294,8 +294,8 @@ pgpx_checkout_wait(PgpxCheckout *c, PgpxPool *pool, PgpxTicket *ticket,
 			if (pgpx_checkout_must_tell(c, pool, epoch))
 				*moved = !tell_again(c, pool, epoch);
 			else
-				in_time = pgpx_session_wait_latch(c->deadline,
-												  pgpx_wait_event(&wait_event, "PgpoolCheckout"));
+				in_time = pgpx_session_wait_worker(pool->worker, c->deadline,
+												   pgpx_wait_event(&wait_event, "PgpoolCheckout"));
 		}
 	}
 	PG_CATCH();

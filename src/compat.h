@@ -20,6 +20,7 @@
 #include "miscadmin.h"
 #include "storage/latch.h"
 #include "storage/lwlock.h"
+#include "storage/pmsignal.h"
 #include "storage/proc.h"
 #include "utils/acl.h"
 #include "utils/wait_event.h"
@@ -106,6 +107,20 @@ pgpx_release_wait_event_lock(void)
 		HOLD_INTERRUPTS();		/* the release resumes them */
 		LWLockRelease(WaitEventCustomLock);
 	}
+#endif
+}
+
+/*
+ * A worker that has ended is due again.  The postmaster of 15 that is told of an end
+ * between working out how long to sleep and going to sleep (DetermineSleepTime, select)
+ * sleeps for up to a minute all the same, unless a signal or a connection comes; from 16
+ * on it waits on a latch.
+ */
+static inline void
+pgpx_remind_postmaster(void)
+{
+#if PG_VERSION_NUM < 160000
+	SendPostmasterSignal(PMSIGNAL_BACKGROUND_WORKER_CHANGE);
 #endif
 }
 

@@ -14,6 +14,9 @@
 #include "storage/latch.h"
 #include "storage/spin.h"
 
+/* How often a worker that does not run is asked for, however many wait for it. */
+#define REMIND_US (1000 * 1000)
+
 #define BIT(s) (1u << (s))
 
 /* the transition table: from -> set of to */
@@ -347,6 +350,22 @@ pgpx_worker_wake_all(void)
 {
 	for (int i = 0; i < pgpx_shared->nworkers; i++)
 		pgpx_worker_wake(i);
+}
+
+bool
+pgpx_worker_missed(int worker)
+{
+	PgpxWorkerSlot *slot = &pgpx_shared->worker[worker];
+	uint64		now = pgpx_now();
+	uint64		before = pg_atomic_read_u64(&slot->missed_at);
+
+	if (pg_atomic_read_u64(&slot->epoch) != 0)
+		return false;
+
+	if (now - before >= REMIND_US &&
+		pg_atomic_compare_exchange_u64(&slot->missed_at, &before, now))
+		pgpx_remind_postmaster();
+	return true;
 }
 
 void

@@ -175,4 +175,11 @@ extern void pgpx_worker_wake_all(void);
 /* The same for what can wait for the worker's next tick, if it ticks. */
 extern void pgpx_worker_wake_soon(int worker);
 
+/*
+ * pgpx_worker_missed
+ *		Somebody waits for a worker that does not run: see that the postmaster
+ *		starts the next one.  True if it does not run.
+ */
+extern bool pgpx_worker_missed(int worker);
+
 #endif							/* PGPX_CONN_STATE_H */

@@ -144,8 +144,9 @@ await_release(PgpxTarget *target, int place, const PgpxDlock *lock,
 		if (now >= deadline)
 			return false;
 		tell_worker(target, lock);
-		(void) pgpx_session_wait_latch(Min(deadline, now + 1000 * 1000),
-									   pgpx_wait_event(&wait_event, "PgpoolUnlock"));
+		(void) pgpx_session_wait_worker(pgpx_pools[lock->pool].worker,
+										Min(deadline, now + 1000 * 1000),
+										pgpx_wait_event(&wait_event, "PgpoolUnlock"));
 	}
 }
 

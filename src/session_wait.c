@@ -32,6 +32,7 @@
 #include "storage/ipc.h"
 #include "storage/latch.h"
 
+#include "conn_state.h"
 #include "handoff.h"
 
 /* pgpx_session_gather: until so much is there, or so long */
@@ -40,6 +41,9 @@
 
 /* Who waits for the worker looks at least this often whether it is there. */
 #define CONTROL_LOOK_MS 100
+
+/* Who waits for a worker that does not run asks for it this often. */
+#define MISSED_LOOK_US (1000 * 1000)
 
 #define EVENTS_AT_ONCE 8
 
@@ -274,6 +278,20 @@ pgpx_session_wait_latch(PgpxTime deadline, uint32 wait_event)
 		ResetLatch(MyLatch);
 	CHECK_FOR_INTERRUPTS();
 	return true;
+}
+
+bool
+pgpx_session_wait_worker(int worker, PgpxTime deadline, uint32 wait_event)
+{
+	PgpxTime	until = deadline;
+
+	if (pgpx_worker_missed(worker))
+	{
+		until = pgpx_now() + MISSED_LOOK_US;
+		if (deadline != 0 && deadline < until)
+			until = deadline;
+	}
+	return pgpx_session_wait_latch(until, wait_event);
 }
 
 bool

@@ -45,6 +45,10 @@ extern bool pgpx_session_wait(PgpxKept *kept, uint32 events, PgpxTime deadline,
 /* The same without a socket. */
 extern bool pgpx_session_wait_latch(PgpxTime deadline, uint32 wait_event);
 
+/* The same, for something that a worker is to do; it may not run. */
+extern bool pgpx_session_wait_worker(int worker, PgpxTime deadline,
+									 uint32 wait_event);
+
 /*
  * pgpx_session_wait_fd
  *		The same with a descriptor that is seldom waited for, and for "most" ms

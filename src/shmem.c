@@ -180,6 +180,7 @@ init_shared(PgpxShared *shared, LWLockPadded *locks)
 		pg_atomic_init_u32(&worker->descriptors, 0);
 		pg_atomic_init_u64(&worker->polled, 0);
 		pg_atomic_init_u64(&worker->started_at, 0);
+		pg_atomic_init_u64(&worker->missed_at, 0);
 	}
 
 	for (int i = 0; i < pgpx_max_pools; i++)

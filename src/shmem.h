@@ -344,6 +344,7 @@ typedef struct PgpxWorkerSlot
 	pg_atomic_uint32 descriptors;
 	pg_atomic_uint64 polled;	/* rounds without a sleep before, see busy_poll.c */
 	pg_atomic_uint64 started_at;	/* PgpxTime */
+	pg_atomic_uint64 missed_at; /* PgpxTime; see pgpx_worker_missed */
 } PgpxWorkerSlot;
 
 /* Statements whose results are asked for in binary; see formats.c. */

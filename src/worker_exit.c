@@ -71,6 +71,10 @@ pgpx_worker_forget_connections(void)
 				pool->stats.closed[conn->close_reason]++;
 			pgpx_conn_free_locked(conn);
 		}
+
+		/* who waits sees to it that there is another worker */
+		for (int i = pool->queue_head; i >= 0; i = pgpx_tickets[i].next)
+			pgpx_wake_add(&wake, i);
 		LWLockRelease(pool->lock);
 		pgpx_wake_flush(&wake);
 	}

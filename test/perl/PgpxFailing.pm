@@ -10,6 +10,8 @@
 #                                        # nor do look-ups of these, if they are hosts
 #   stand_still($node, $session->pid);   # these stand in their next recv, until the next such call
 #   stands($node, $session->pid);        # 1 or 0: does it?
+#   doze($node, $postmaster);            # .. or, if it is that of 15, before it goes to sleep
+#   dozes($node, $postmaster);
 #   never_pause($node, $session->pid);   # these receive notices without end, until the next such call
 package PgpxFailing;
 
@@ -23,7 +25,7 @@ use Test::More;
 
 use PgpxTest;
 
-our @EXPORT = qw(failing fail_next has_failed hold_logins libpq_cancels never_pause stand_still stands);
+our @EXPORT = qw(doze dozes failing fail_next has_failed hold_logins libpq_cancels never_pause stand_still stands);
 
 my ($library, $number);
 
@@ -99,6 +101,21 @@ sub stands
 	my ($node, $pid) = @_;
 
 	return -e $node->data_dir . "/pgpool_ext.stands.$pid" ? 1 : 0;
+}
+
+sub doze
+{
+	my ($node, @pids) = @_;
+
+	put($node->data_dir . '/pgpool_ext.doze', " @pids ");
+	return;
+}
+
+sub dozes
+{
+	my ($node, $pid) = @_;
+
+	return -e $node->data_dir . "/pgpool_ext.dozes.$pid" ? 1 : 0;
 }
 
 # Whether libpq can send cancel requests without waiting, from 17 on; it may be newer

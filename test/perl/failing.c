@@ -14,7 +14,9 @@
  * same with a host's name, and getaddrinfo; and with "PQcancelPoll", which does not return.
  * A process that pgpool_ext.stand names stands still in its next recv, and makes the file
  * pgpool_ext.stands.PID.  One that pgpool_ext.endless names receives notices without end,
- * and never has to wait for one.
+ * and never has to wait for one.  A postmaster that pgpool_ext.doze names stops, and makes the
+ * file pgpool_ext.dozes.PID, just before it goes to sleep for as long as it has worked out; signals
+ * reach it there.  (That of 15 sleeps in select.)
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -26,6 +28,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/select.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -35,6 +38,7 @@
 #define HOLD "pgpool_ext.hold"
 #define STAND "pgpool_ext.stand"
 #define ENDLESS "pgpool_ext.endless"
+#define DOZE "pgpool_ext.doze"
 
 extern void *__libc_calloc(size_t n, size_t size);
 
@@ -206,6 +210,20 @@ is_named_in(const char *path)
 	return slurp(path, pids, sizeof(pids)) && strstr(pids, pid) != NULL;
 }
 
+static void
+stop_if_named_in(const char *file)
+{
+	char		path[60];
+
+	if (!is_named_in(file))
+		return;
+	snprintf(path, sizeof(path), "%ss.%d", file, (int) getpid());
+	close(open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
+	while (is_named_in(file))
+		usleep(10000);
+	unlink(path);
+}
+
 static ssize_t
 say_notices(char *buf, size_t n)
 {
@@ -228,17 +246,21 @@ recv(int fd, void *buf, size_t n, int flags)
 		next = (ssize_t (*) (int, void *, size_t, int)) real("recv");
 	if (is_ours(CALLER) && (flags & MSG_PEEK) == 0 && is_named_in(ENDLESS))
 		return say_notices(buf, n);
-	if (is_ours(CALLER) && is_named_in(STAND))
-	{
-		char		path[60];
-
-		snprintf(path, sizeof(path), STAND "s.%d", (int) getpid());
-		close(open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0644));
-		while (is_named_in(STAND))
-			usleep(10000);
-		unlink(path);
-	}
+	if (is_ours(CALLER))
+		stop_if_named_in(STAND);
 	return next(fd, buf, n, flags);
+}
+
+int
+select(int nfds, fd_set *r, fd_set *w, fd_set *e, struct timeval *timeout)
+{
+	static int	(*next) (int, fd_set *, fd_set *, fd_set *, struct timeval *);
+
+	if (next == NULL)
+		next = (int (*) (int, fd_set *, fd_set *, fd_set *, struct timeval *)) real("select");
+	if (nfds > 0)
+		stop_if_named_in(DOZE);
+	return next(nfds, r, w, e, timeout);
 }
 
 static void

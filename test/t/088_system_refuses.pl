@@ -7,6 +7,7 @@ use warnings;
 use Errno qw(ENOSPC EAGAIN ECONNREFUSED EINTR EMFILE ENOMEM EPIPE ETIMEDOUT ETOOMANYREFS);
 use IO::Select;
 use IO::Socket::INET;
+use IPC::Run;
 use PgpxFailing;
 use PgpxFakeServer qw(greeting backend_key ready done);
 use PgpxTest;
@@ -33,6 +34,9 @@ my $fake = PgpxFakeServer->new(silent => sub { $_[0]->receive; sleep 3600 }, ove
 } });
 my $remote = remote_node('remote');
 my $local = local_node('local', start => 0);
+
+# its workers would wake the postmaster
+$local->append_conf('postgresql.conf', 'autovacuum = off');
 
 # --- while the server starts
 fail_next($local, 'socketpair', who => 'all', errno => EMFILE);
@@ -86,6 +90,30 @@ foreach my $case (
 	works('one', $function);
 }
 $session->run('SELECT pgpool.checkin_all()');
+
+# --- the postmaster oversleeps the worker's end: who waits for a connection reminds it
+SKIP:
+{
+	skip 'from 16 on a postmaster does not', 1 if $local->safe_psql('postgres', 'SHOW server_version_num') >= 160000;
+	my ($postmaster) = slurp_file($local->data_dir . '/postmaster.pid') =~ /^(\d+)/;
+	my $worker = worker_pid($local);
+	my @leases = map { lease($session, 'one') } 1 .. 2;
+	my ($answer, $error);
+
+	# its only statement: before a second one the server sets timers, which wake it
+	my $waiter = IPC::Run::start([ 'psql', '-XAtq', '-d', $local->connstr('postgres'), '-c', q{SELECT pgpool.checkout('one', '25 s')} ], '>', \$answer, '2>', \$error);
+	ok(wait_until($local, q{SELECT waiters FROM pgpool.pools WHERE server = 'one'}, 1), 'a session waits');
+	doze($local, $postmaster);
+	kill 'HUP', $postmaster;	# it may be there already, and accept nobody
+	ok(wait_until($local, sub { dozes($local, $postmaster) }, 1), 'the postmaster is about to sleep for a minute');
+	$session->run("SELECT pg_terminate_backend($worker)");
+	ok(wait_until($local, sub { -e "/proc/$worker" ? 0 : 1 }, 1), 'the worker ends, and the postmaster has seen it');
+	doze($local);
+	$waiter->finish;
+	like($answer . $error, qr/^\d+$/, 'there is another one, which serves who has waited');
+	$session->run('SELECT pgpool.checkin_all()');
+	works('one', 'after the postmaster has overslept');
+}
 
 # --- a look-up, a login, its start commands cannot be begun
 foreach my $case (
