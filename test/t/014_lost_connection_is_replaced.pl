@@ -25,12 +25,20 @@ sub kill_remote
 	return;
 }
 
+# Over TLS a session sees their end when the worker has.
+sub seen
+{
+	return if !over_tls();
+	return ok(wait_until($local, q{SELECT count(*) FROM pgpool.connections WHERE state IN ('idle', 'owed')}, 0), 'the worker has seen it');
+}
+
 # idle
 foreach my $round (1 .. 20)
 {
 	my @others = map { lease($session, 'three') } 1 .. 3;
 	$session->run('SELECT pgpool.checkin_all()');
 	kill_remote($round % 2);
+	seen() if $round % 2;
 	my $got = $session->run("SELECT * FROM pgpool.query('three', 'select $round') $row");
 	is($got . $session->error, "$round", 'nobody notices what ended while it was idle') if $round % 2;
 
@@ -68,6 +76,7 @@ $session->run('SELECT pgpool.checkin_all()');
 $lease = lease($session, 'one');
 $session->run("SELECT * FROM pgpool.query($lease, 'select 1') $row; SELECT pgpool.checkin($lease)");
 kill_remote(1);
+seen();
 $lease = lease($session, 'one');
 is($session->run("SELECT * FROM pgpool.query($lease, 'select 2') $row") . $session->error, '2',
 	'a lease of a connection that had ended is of a new one');

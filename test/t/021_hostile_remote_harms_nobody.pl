@@ -383,7 +383,7 @@ SKIP:
 	$session->run(q{ALTER SERVER s_renegotiates OPTIONS (ADD ssl_max_protocol_version 'TLSv1.2')});
 	$session->fails(query('s_renegotiates'), '08006', qr/was lost/, 'who wants another handshake is left');
 	ok(!-e "$folder/renegotiated", '.. and has not had it');
-	$session->run(q{ALTER SERVER s_start_flood OPTIONS (SET connect_timeout '60s')});
+	$session->run(q{ALTER SERVER s_start_flood OPTIONS (SET connect_timeout '60s', ADD checkout_timeout '2min')});
 	my $other = PgpxSession->new($local);
 	is($other->run(query('good')), '1', 'another pool works');
 	foreach my $what (qw(start_flood idle_flood leased_flood))
@@ -395,7 +395,7 @@ SKIP:
 		ok(wait_until($local, sub { -e $begun ? 1 : 0 }, 1), "$what: has begun");
 		is($other->run(query('good')), '1', "$what: another pool works meanwhile");
 		ok(!-e $taken, "$what: .. and has not had to wait for its end");
-		$session->finish(60) unless $what =~ /idle/;
+		$session->finish(120) unless $what =~ /idle/;
 		$session->failed('08001', qr/could not connect/, "$what: a clear error") if $what =~ /start/;
 		$session->failed('08006', qr/was lost/, "$what: a clear error") if $what =~ /leased/;
 		ok(wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE server = 's_$what'", 0), "$what: the connection is closed");
