@@ -241,6 +241,10 @@ foreach my $what (grep { /^stray.*(?<!held)$/ } sort keys %behaviours)
 		PostgreSQL::Test::Utils::append_to_file($done, 'x');
 		wait_until($local, sub { -e $said ? 1 : 0 }, 1);
 		unlink $done, $said;
+
+		# over TLS a session sees it when the worker has
+		ok(wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE server = 's_$what' AND state IN ('idle', 'owed')", 0), "$what: the worker has seen it")
+		  if over_tls() && $what !~ /notice/;
 	}
 }
 harmless('unasked answers');
