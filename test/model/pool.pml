@@ -608,6 +608,14 @@ inline forget_connections()
 		fi;
 		conn[num].work = 0
 	};
+
+	/* they see that another worker comes */
+	for (num : 0 .. NS - 1) {
+		if
+		:: ticket[num].state == WAITING -> latch[num] = 1
+		:: else
+		fi
+	};
 	num = 0; i = 0; n = 0
 }
 
