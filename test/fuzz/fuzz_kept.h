@@ -229,6 +229,12 @@ pgpx_wait_event_new(const char *name)
 }
 
 bool
+pgpx_worker_missed(int worker)
+{
+	abort();
+}
+
+bool
 pgpx_busy_poll_is_calm(int pool)
 {
 	abort();

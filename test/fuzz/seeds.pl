@@ -300,6 +300,7 @@ my %relay = (
 	error_while_sending => "\0\77\3\377\15\377\6\0\4\0",
 	cut => ("\2\377\4\0" x 2) . "\0\77\6\0\377",
 	cut_more => ("\2\377" x 3) . "\4\0\1\377",
+	much_at_the_end => pack('H*', '013f060003ff04fffffffffffffefefefefefefefefefefefefefefefefefefefefefefefe003f0c6b0003ff3f05ff063704fefefefefefefefefefefefeff063704fefefefefefe'),
 );
 put("fuzz_relay/$_", $relay{$_}) foreach sort keys %relay;
 
