@@ -198,13 +198,16 @@ check_conns(PgpxCheck *check)
 	return open;
 }
 
-/* Nobody waits while there is a connection that he could have. */
+/*
+ * Nobody waits while there is a connection that he could have; or could have once it
+ * is tested, and not one for each who waits is being tested.
+ */
 static void
 check_served(PgpxCheck *check, int waiting)
 {
 	PgpxPool   *pool = check->pool;
 
-	if (waiting == 0)
+	if (waiting == 0 || pgpx_pool_is_paused(pool))
 		return;
 	for (int i = 0; i < pgpx_shared->max_connections; i++)
 	{
@@ -213,7 +216,12 @@ check_served(PgpxCheck *check, int waiting)
 		if (conn->pool == check->index &&
 			(conn->state == PGPX_CONN_IDLE || conn->state == PGPX_CONN_OWED) &&
 			conn->version == pool->version &&
-			pg_atomic_read_u32(&conn->hung_up) == 0)
+			pg_atomic_read_u32(&conn->hung_up) == 0 &&
+			(pool->count[PGPX_CONN_CHECKING] < waiting ||
+			 conn->state == PGPX_CONN_OWED ||
+			 !pgpx_pool_must_test(pool, conn,
+								  pgpx_pool_waits_since_locked(pool),
+								  pgpx_now())))
 			pgpx_check_fault(check, "%d tickets wait while connection %d is %s",
 							 waiting, i, pgpx_conn_state_name(conn->state));
 	}

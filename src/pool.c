@@ -83,13 +83,9 @@ pgpx_pool_min_size_locked(const PgpxPool *pool)
 	return Min(pool->opts.min_size, pgpx_pool_cap_locked(pool));
 }
 
-/*
- * Has a ready connection been idle for so long that it must be tested?  Not if
- * it was tested just now for somebody who came at "since", whatever the period.
- */
-static bool
-needs_check(const PgpxPool *pool, const PgpxConn *conn, PgpxTime now,
-			PgpxTime since)
+bool
+pgpx_pool_must_test(const PgpxPool *pool, const PgpxConn *conn, PgpxTime since,
+					PgpxTime now)
 {
 	PgpxTime	seen = Max(conn->last_used, conn->last_checked);
 
@@ -113,11 +109,11 @@ fit_locked(PgpxPool *pool, PgpxConn *conn)
 }
 
 /*
- * A ready connection that need not be tested; by strategy.  *untested is the
- * first of those that must.
+ * The first ready connection, by strategy, that must be tested, or that need not be.
+ * Those that are not fit are closed.
  */
 static PgpxConn *
-pick_idle(PgpxPool *pool, PgpxTime since, PgpxTime now, PgpxConn **untested)
+pick_idle(PgpxPool *pool, bool tested, PgpxTime since, PgpxTime now)
 {
 	bool		fifo = pool->opts.strategy == PGPX_STRATEGY_FIFO;
 	int			next;
@@ -127,14 +123,29 @@ pick_idle(PgpxPool *pool, PgpxTime since, PgpxTime now, PgpxConn **untested)
 		PgpxConn   *conn = &pgpx_conns[i];
 
 		next = fifo ? conn->prev : conn->next;
-		if (!fit_locked(pool, conn))
-			continue;
-		if (!needs_check(pool, conn, now, since))
+		if (fit_locked(pool, conn) &&
+			pgpx_pool_must_test(pool, conn, since, now) != tested)
 			return conn;
-		if (*untested == NULL)
-			*untested = conn;
 	}
 	return NULL;
+}
+
+/*
+ * Have ready connections tested for so many who wait since then, or longer: for each
+ * of them one, at the same time.
+ */
+static void
+begin_tests(PgpxPool *pool, int most, PgpxTime since, PgpxTime now)
+{
+	while (pool->count[PGPX_CONN_CHECKING] < most)
+	{
+		PgpxConn   *conn = pick_idle(pool, false, since, now);
+
+		if (conn == NULL)
+			break;
+		pgpx_conn_set_state(conn, PGPX_CONN_CHECKING, now);
+		pgpx_conn_ask_worker(conn, pool->worker);
+	}
 }
 
 PgpxConn *
@@ -142,7 +153,6 @@ pgpx_pool_pick_locked(PgpxPool *pool, int partner, uint64 partner_generation,
 					  PgpxTime since, PgpxTime now)
 {
 	PgpxConn   *mine = NULL;
-	PgpxConn   *untested = NULL;
 	PgpxConn   *ready;
 
 	if (pgpx_pool_is_paused(pool))
@@ -157,9 +167,9 @@ pgpx_pool_pick_locked(PgpxPool *pool, int partner, uint64 partner_generation,
 
 	if (mine != NULL && mine->state == PGPX_CONN_IDLE &&
 		fit_locked(pool, mine) &&
-		!needs_check(pool, mine, now, since))
+		!pgpx_pool_must_test(pool, mine, since, now))
 		return mine;
-	ready = pick_idle(pool, since, now, &untested);
+	ready = pick_idle(pool, true, since, now);
 	if (ready != NULL)
 		return ready;
 
@@ -181,13 +191,8 @@ pgpx_pool_pick_locked(PgpxPool *pool, int partner, uint64 partner_generation,
 			return conn;
 	}
 
-	/* none but untested ones: one test for each who waits for it */
-	if (untested != NULL &&
-		pool->count[PGPX_CONN_CHECKING] < Max(pool->nwaiting, 1))
-	{
-		pgpx_conn_set_state(untested, PGPX_CONN_CHECKING, now);
-		pgpx_conn_ask_worker(untested, pool->worker);
-	}
+	/* none but untested ones */
+	begin_tests(pool, Max(pool->nwaiting, 1), since, now);
 	return NULL;
 }
 
@@ -274,9 +279,14 @@ pgpx_pool_wanted_locked(const PgpxPool *pool, int extra)
 int
 pgpx_pool_grow_locked(PgpxPool *pool, int extra)
 {
-	int			wanted = pgpx_pool_wanted_locked(pool, extra);
+	int			wanted;
 	int			asked = 0;
 
+	/* what is there goes first; who queues behind others has not looked */
+	if (pool->nwaiting > 0 && !pgpx_pool_is_paused(pool))
+		begin_tests(pool, pool->nwaiting,
+					pgpx_pool_waits_since_locked(pool), pgpx_now());
+	wanted = pgpx_pool_wanted_locked(pool, extra);
 	if (wanted == 0)
 		return 0;
 	if (pgpx_pool_must_give_way_locked(pool))

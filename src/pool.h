@@ -160,12 +160,22 @@ extern int	pgpx_pool_min_size_locked(const PgpxPool *pool);
 extern int	pgpx_pool_live_locked(const PgpxPool *pool);
 
 /*
+ * pgpx_pool_must_test
+ *		Has a ready connection been idle for so long that it must be tested first?
+ *		Not if it was tested just now for somebody who came at "since", whatever
+ *		the period.
+ */
+extern bool pgpx_pool_must_test(const PgpxPool *pool, const PgpxConn *conn,
+								PgpxTime since, PgpxTime now);
+
+/*
  * pgpx_pool_pick_locked
  *		The free connection to lease next, NULL if there is none: ready ones
  *		before owed ones, in each the caller's partner first, then by strategy.
  *		since: when the caller came, who is content with a test after it.
  *		now: the clock, as it was read for something else a moment ago.
- *		Connections found to have hung up, or to be stale, are closed on the way.
+ *		Connections found to have hung up, or to be stale, are closed on the way; where
+ *		all that are ready must be tested, that begins.
  */
 extern PgpxConn *pgpx_pool_pick_locked(PgpxPool *pool, int partner,
 									   uint64 partner_generation,
@@ -181,7 +191,8 @@ extern uint64 pgpx_pool_take_locked(PgpxPool *pool, PgpxConn *conn,
 
 /*
  * pgpx_pool_grow_locked
- *		Ask for as many new connections as there are waiters that no connection
+ *		Begin a test for each waiter, of what is ready and must be tested; and ask
+ *		for as many new connections as there are waiters that no connection
  *		now on its way will serve, and "extra" ones, within pool_size and
  *		max_connections, and not while a back-off runs.  Returns how many.
  */

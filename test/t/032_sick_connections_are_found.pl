@@ -210,6 +210,25 @@ ok(wait_until($local, "SELECT state FROM pgpool.connections WHERE server = 'alwa
 like($session->run("SELECT pgpool.try_checkout('always')"), qr/^\d+$/, 'always: a try is worth the test');
 $session->run('SELECT pgpool.checkin_all()');
 
+# --- for each who waits one is tested, at the same time
+make_pool($local, $remote, server => 'several', options => { pool_size => 3, test_period => '300ms' });
+is($session->run("SELECT pgpool.prewarm('several', 3, timeout => '30 s')"), '3', 'several: three connections');
+ok(wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE server = 'several' AND now() - last_used > '1 s'", '3'), 'several: they are idle');
+my @callers = map { PgpxSession->new($local) } 1 .. 3;
+my $tester = worker_pid($local);
+kill 'STOP', $tester;
+foreach my $n (1 .. 3)
+{
+	$callers[ $n - 1 ]->start(query('several'));
+	ok(wait_until($local, "SELECT waiters FROM pgpool.pools WHERE server = 'several'", $n), "several: $n wait");
+	is(pool('several', 'checking'), $n, "several: $n are tested");
+	check_invariants($local, "several: $n wait, the invariants hold");
+}
+kill 'CONT', $tester;
+like($_->finish(60) . $_->error, qr/^\d+$/, 'several: who has waited is served') foreach @callers;
+is(pool('several', 'checks, checks_failed, connects'), '3|0|3', 'several: by what was there');
+$_->quit foreach @callers;
+
 # --- a black hole
 make_pool($local, $remote, server => 'hole',
 	options => { pool_size => 2, test_period => '300ms', operation_timeout => '60s', checkout_timeout => '60s' });

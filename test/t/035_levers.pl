@@ -55,6 +55,7 @@ $sessions[1]->fails("SELECT pgpool.checkout('s1', '200 ms')", '55P03', qr/./, 'a
 waits($sessions[$_], 'paused', "session $_ queues, and the reason is shown") foreach 1 .. 3;
 check_in($sessions[0]);
 is(pool('s1', 'state, leased, waiters'), 'paused|0|3', 'a connection that comes in is given to nobody');
+check_invariants($local, 'pause: which is as it should be');
 is($sessions[0]->run("SELECT * FROM pgpool.query('s2', 'select 2') $row"), '2', 'another server is not paused');
 is($elsewhere->run("SELECT * FROM pgpool.query('s1', 'select 3') $row"), '3', 'nor one of its name in another database');
 lever("resume('s1')", '');
