@@ -81,43 +81,27 @@ sub hold_logins
 	return;
 }
 
-sub stand_still
+# Processes that a file names do what failing.c says of it; those that stop there say so.
+sub name_in
 {
-	my ($node, @pids) = @_;
+	my ($file, $node, @pids) = @_;
 
-	put($node->data_dir . '/pgpool_ext.stand', " @pids ");
+	put($node->data_dir . "/pgpool_ext.$file", " @pids ");
 	return;
 }
 
-sub never_pause
+sub has_stopped
 {
-	my ($node, @pids) = @_;
+	my ($file, $node, $pid) = @_;
 
-	put($node->data_dir . '/pgpool_ext.endless', " @pids ");
-	return;
+	return -e $node->data_dir . "/pgpool_ext.${file}s.$pid" ? 1 : 0;
 }
 
-sub stands
-{
-	my ($node, $pid) = @_;
-
-	return -e $node->data_dir . "/pgpool_ext.stands.$pid" ? 1 : 0;
-}
-
-sub doze
-{
-	my ($node, @pids) = @_;
-
-	put($node->data_dir . '/pgpool_ext.doze', " @pids ");
-	return;
-}
-
-sub dozes
-{
-	my ($node, $pid) = @_;
-
-	return -e $node->data_dir . "/pgpool_ext.dozes.$pid" ? 1 : 0;
-}
+sub stand_still { return name_in(stand => @_); }
+sub stands { return has_stopped(stand => @_); }
+sub doze { return name_in(doze => @_); }
+sub dozes { return has_stopped(doze => @_); }
+sub never_pause { return name_in(endless => @_); }
 
 # Whether libpq can send cancel requests without waiting, from 17 on; it may be newer
 # than the server.
