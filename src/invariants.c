@@ -219,9 +219,9 @@ check_served(PgpxCheck *check, int waiting)
 			pg_atomic_read_u32(&conn->hung_up) == 0 &&
 			(pool->count[PGPX_CONN_CHECKING] < waiting ||
 			 conn->state == PGPX_CONN_OWED ||
-			 !pgpx_pool_must_test(pool, conn,
-								  pgpx_pool_waits_since_locked(pool),
-								  pgpx_now())))
+			 !pgpx_pool_must_test_locked(pool, conn,
+										 pgpx_pool_waits_since_locked(pool),
+										 pgpx_now())))
 			pgpx_check_fault(check, "%d tickets wait while connection %d is %s",
 							 waiting, i, pgpx_conn_state_name(conn->state));
 	}

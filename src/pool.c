@@ -84,8 +84,8 @@ pgpx_pool_min_size_locked(const PgpxPool *pool)
 }
 
 bool
-pgpx_pool_must_test(const PgpxPool *pool, const PgpxConn *conn, PgpxTime since,
-					PgpxTime now)
+pgpx_pool_must_test_locked(const PgpxPool *pool, const PgpxConn *conn,
+						   PgpxTime since, PgpxTime now)
 {
 	PgpxTime	seen = Max(conn->last_used, conn->last_checked);
 
@@ -124,7 +124,7 @@ pick_idle(PgpxPool *pool, bool tested, PgpxTime since, PgpxTime now)
 
 		next = fifo ? conn->prev : conn->next;
 		if (fit_locked(pool, conn) &&
-			pgpx_pool_must_test(pool, conn, since, now) != tested)
+			pgpx_pool_must_test_locked(pool, conn, since, now) != tested)
 			return conn;
 	}
 	return NULL;
@@ -167,7 +167,7 @@ pgpx_pool_pick_locked(PgpxPool *pool, int partner, uint64 partner_generation,
 
 	if (mine != NULL && mine->state == PGPX_CONN_IDLE &&
 		fit_locked(pool, mine) &&
-		!pgpx_pool_must_test(pool, mine, since, now))
+		!pgpx_pool_must_test_locked(pool, mine, since, now))
 		return mine;
 	ready = pick_idle(pool, true, since, now);
 	if (ready != NULL)
@@ -306,6 +306,13 @@ pgpx_pool_grow_locked(PgpxPool *pool, int extra)
 		asked++;
 	}
 	return asked;
+}
+
+void
+pgpx_pool_wake_waiters_locked(const PgpxPool *pool, PgpxWake *wake)
+{
+	for (int i = pool->queue_head; i >= 0; i = pgpx_tickets[i].next)
+		pgpx_wake_add(wake, i);
 }
 
 void

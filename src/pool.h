@@ -160,13 +160,14 @@ extern int	pgpx_pool_min_size_locked(const PgpxPool *pool);
 extern int	pgpx_pool_live_locked(const PgpxPool *pool);
 
 /*
- * pgpx_pool_must_test
+ * pgpx_pool_must_test_locked
  *		Has a ready connection been idle for so long that it must be tested first?
  *		Not if it was tested just now for somebody who came at "since", whatever
  *		the period.
  */
-extern bool pgpx_pool_must_test(const PgpxPool *pool, const PgpxConn *conn,
-								PgpxTime since, PgpxTime now);
+extern bool pgpx_pool_must_test_locked(const PgpxPool *pool,
+									   const PgpxConn *conn, PgpxTime since,
+									   PgpxTime now);
 
 /*
  * pgpx_pool_pick_locked
@@ -200,6 +201,9 @@ extern int	pgpx_pool_grow_locked(PgpxPool *pool, int extra);
 
 /* The same, but that caps over several pools do not count, and nothing is done. */
 extern int	pgpx_pool_wanted_locked(const PgpxPool *pool, int extra);
+
+/* Wake all waiters, who have to look at something again. */
+extern void pgpx_pool_wake_waiters_locked(const PgpxPool *pool, PgpxWake *wake);
 
 /* Hand free connections to the first waiters. */
 extern void pgpx_pool_serve_locked(PgpxPool *pool, PgpxWake *wake);

@@ -231,8 +231,7 @@ pgpx_pool_conninfo_missing(PgpxPool *pool, PgpxConn *conn)
 		end_attempt_locked(conn, false, PGPX_CLOSE_NONE);
 		pool->conninfo_epoch = 0;
 		pool->asked_epoch = pgpx_pool_worker_epoch(pool);
-		for (int i = pool->queue_head; i >= 0; i = pgpx_tickets[i].next)
-			pgpx_wake_add(&wake, i);
+		pgpx_pool_wake_waiters_locked(pool, &wake);
 	}
 	LWLockRelease(pool->lock);
 	pgpx_wake_flush(&wake);

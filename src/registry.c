@@ -312,8 +312,7 @@ pgpx_pool_retire_locked(PgpxPool *pool, PgpxWake *wake)
 	memset(&pool->fingerprint, 0, sizeof(pool->fingerprint));
 	pool->conninfo_epoch = 0;
 	pool->asked_epoch = 0;
-	for (int i = pool->queue_head; i >= 0; i = pgpx_tickets[i].next)
-		pgpx_wake_add(wake, i);
+	pgpx_pool_wake_waiters_locked(pool, wake);
 
 	pgpx_pool_note_end_locked(pool);
 }

@@ -73,8 +73,7 @@ pgpx_worker_forget_connections(void)
 		}
 
 		/* who waits sees to it that there is another worker */
-		for (int i = pool->queue_head; i >= 0; i = pgpx_tickets[i].next)
-			pgpx_wake_add(&wake, i);
+		pgpx_pool_wake_waiters_locked(pool, &wake);
 		LWLockRelease(pool->lock);
 		pgpx_wake_flush(&wake);
 	}
