@@ -85,6 +85,7 @@ take_free_locked(PgpxCheckout *c, PgpxPool *pool, PgpxTime now,
 											 c->target->partner_generation,
 											 c->started, now);
 
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	if (conn == NULL)
 		return NULL;
 

@@ -209,6 +209,7 @@ pgpx_checkout_check_locked(PgpxCheckout *c, PgpxPool *pool)
 	const char *cap;
 	PgpxTime	now;
 
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	if (!c->no_wait && (cap = filled_by_own(pool, &size)) != NULL)
 	{
 		pool->stats.deadlocks++;

@@ -283,6 +283,7 @@ pgpx_conn_free_locked(PgpxConn *conn)
 	PgpxServer *server = &pgpx_servers[pool->server];
 	int			before;
 
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	pgpx_conn_set_state(conn, PGPX_CONN_FREE, pgpx_now());
 	conn->pool = -1;
 	conn->prev = -1;
@@ -312,6 +313,7 @@ pgpx_process_wake(int procno)
 void
 pgpx_conn_let_sleep_locked(PgpxConn *conn, int procno)
 {
+	Assert(LWLockHeldByMeInMode(pgpx_pools[conn->pool].lock, LW_EXCLUSIVE));
 	pg_atomic_write_u32(&conn->to_wake, procno + 1);
 }
 

@@ -148,6 +148,7 @@ pgpx_pool_worker_epoch(const PgpxPool *pool)
 static inline PgpxTime
 pgpx_pool_waits_since_locked(const PgpxPool *pool)
 {
+	Assert(LWLockHeldByMe(pool->lock));
 	return pool->queue_head >= 0 ? pgpx_tickets[pool->queue_head].since : 0;
 }
 

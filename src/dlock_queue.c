@@ -45,6 +45,7 @@ is_in_line(const PgpxDlockWaiter *waiter, uint64 queue, const PgpxPoolKey *key)
 static bool
 is_first_locked(const PgpxDlockWaiter *mine)
 {
+	Assert(LWLockHeldByMe(pgpx_shared->dlock_lock));
 	for (int i = 0; i < pgpx_shared->ntickets; i++)
 		if (pgpx_dlock_waiters[i].number < mine->number &&
 			is_in_line(&pgpx_dlock_waiters[i], mine->queue, &mine->key))
@@ -55,6 +56,7 @@ is_first_locked(const PgpxDlockWaiter *mine)
 void
 pgpx_dlock_add_firsts_locked(uint64 queue, PgpxWake *wake)
 {
+	Assert(LWLockHeldByMeInMode(pgpx_shared->dlock_lock, LW_EXCLUSIVE));
 	for (int i = 0; i < pgpx_shared->ntickets; i++)
 	{
 		PgpxDlockWaiter *waiter = &pgpx_dlock_waiters[i];
@@ -112,6 +114,7 @@ pgpx_dlock_turn_begins_locked(uint64 queue)
 	PgpxDlockTurn *turn = get_turn(queue);
 	PgpxTime	now = pgpx_now();
 
+	Assert(LWLockHeldByMeInMode(pgpx_shared->dlock_lock, LW_EXCLUSIVE));
 	if (turn->queue == queue && turn->since != 0 &&
 		now - turn->last < TURN_US)
 		return;
@@ -126,6 +129,7 @@ pgpx_dlock_turn_ends_locked(uint64 queue, bool wanted)
 	PgpxDlockTurn *turn = get_turn(queue);
 	PgpxTime	now = pgpx_now();
 
+	Assert(LWLockHeldByMeInMode(pgpx_shared->dlock_lock, LW_EXCLUSIVE));
 	if (turn->queue != queue)
 		return;
 	turn->last = now;

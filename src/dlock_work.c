@@ -196,6 +196,7 @@ pgpx_dlock_pinged(const PgpxDlockWork *work, bool ours, PgpxTime asked_at)
 static void
 settle_locked(PgpxDlock *lock, PgpxWake *wake)
 {
+	Assert(LWLockHeldByMeInMode(pgpx_shared->dlock_lock, LW_EXCLUSIVE));
 	lock->settled = true;
 	if (lock->state == PGPX_DLOCK_RELEASING)
 	{

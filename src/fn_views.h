@@ -25,6 +25,9 @@ typedef struct PgpxView
 	PgpxPool	pool;
 	PgpxTime	now;
 	int			live;			/* connections that some session could use */
+	int			total;			/* connections in any state */
+	int			cap;			/* pool_size and max_overflow */
+	int			min_size;		/* within that cap */
 	int			nconns;
 	PgpxConn   *conns;			/* none of them is FREE */
 	int		   *conn_index;		/* their places */

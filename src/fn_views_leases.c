@@ -93,7 +93,7 @@ wait_reason(const PgpxView *view)
 		return "connecting";
 	if (pgpx_pool_is_paused(pool))
 		return "paused";
-	if (pgpx_pool_total_locked(pool) >= pgpx_pool_cap_locked(pool))
+	if (view->total >= view->cap)
 		return "full";
 	if (pgpx_view_backs_off(view))
 		return "unavailable";

@@ -38,9 +38,9 @@ pool_state(const PgpxView *view)
 			is_stale(view, &view->conns[i]))
 			return "stale";
 	if (pool->count[PGPX_CONN_IDLE] + pool->count[PGPX_CONN_OWED] == 0 &&
-		pgpx_pool_total_locked(pool) >= pgpx_pool_cap_locked(pool))
+		view->total >= view->cap)
 		return "full";
-	if (pgpx_pool_total_locked(pool) > pool->opts.pool_size)
+	if (view->total > pool->opts.pool_size)
 		return "overflow";
 	return "ready";
 }
@@ -95,7 +95,6 @@ pgpx_view_pools(PG_FUNCTION_ARGS)
 	while (pgpx_view_next(view))
 	{
 		const PgpxPool *pool = &view->pool;
-		int			total = pgpx_pool_total_locked(pool);
 
 		pgpx_row_pool(&row, pool);
 		pgpx_row_name(&row, NameStr(pool->user_name));
@@ -105,8 +104,8 @@ pgpx_view_pools(PG_FUNCTION_ARGS)
 		row_transport(&row, newest(view));
 		pgpx_row_int(&row, pool->opts.pool_size);
 		pgpx_row_int(&row, pool->opts.max_overflow);
-		pgpx_row_int(&row, pgpx_pool_min_size_locked(pool));
-		pgpx_row_int(&row, total);
+		pgpx_row_int(&row, view->min_size);
+		pgpx_row_int(&row, view->total);
 		pgpx_row_int(&row, pool->count[PGPX_CONN_LEASED]);
 		pgpx_row_int(&row, pool->count[PGPX_CONN_IDLE]);
 		pgpx_row_int(&row, pool->count[PGPX_CONN_OWED]);
@@ -115,7 +114,7 @@ pgpx_view_pools(PG_FUNCTION_ARGS)
 		pgpx_row_int(&row, pool->count[PGPX_CONN_CHECKING]);
 		pgpx_row_int(&row, pool->count[PGPX_CONN_CANCELLING]);
 		pgpx_row_int(&row, pool->count[PGPX_CONN_CLOSING]);
-		pgpx_row_int(&row, Max(total - pool->opts.pool_size, 0));
+		pgpx_row_int(&row, Max(view->total - pool->opts.pool_size, 0));
 		pgpx_row_int(&row, view->nwaiting);
 		if (view->nwaiting > 0)
 			pgpx_row_ms(&row, oldest_wait(view));
@@ -232,7 +231,7 @@ pgpx_view_workers(PG_FUNCTION_ARGS)
 	while (pgpx_view_next(view))
 	{
 		pools[view->pool.worker]++;
-		connections[view->pool.worker] += pgpx_pool_total_locked(&view->pool);
+		connections[view->pool.worker] += view->total;
 		all_pools++;
 	}
 	used = pgpx_cap_used(&pgpx_shared->cap, NULL);

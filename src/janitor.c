@@ -125,14 +125,16 @@ tick(PgpxTime now)
 			pgpx_janitor_due(pool->retry_at);
 			again = true;
 		}
-		else if (pgpx_pool_wanted_locked(pool, 0) > 0)
+		else
 		{
 			PgpxWake	wake = PGPX_WAKE_INIT;
+			bool		wanted;
 
 			LWLockAcquire(pool->lock, LW_EXCLUSIVE);
-			if (pgpx_pool_must_give_way_locked(pool))
+			wanted = pgpx_pool_wanted_locked(pool, 0) > 0;
+			if (wanted && pgpx_pool_must_give_way_locked(pool))
 				again = true;	/* until it is this one's turn */
-			else
+			else if (wanted)
 				pgpx_pool_serve_locked(pool, &wake);
 			LWLockRelease(pool->lock);
 			pgpx_wake_flush(&wake);

@@ -39,6 +39,7 @@ pgpx_pool_total_locked(const PgpxPool *pool)
 {
 	int			total = 0;
 
+	Assert(LWLockHeldByMe(pool->lock));
 	for (int s = PGPX_CONN_FREE + 1; s < PGPX_CONN_NSTATES; s++)
 		total += pool->count[s];
 	return total;
@@ -49,6 +50,7 @@ pgpx_pool_live_locked(const PgpxPool *pool)
 {
 	int			live;
 
+	Assert(LWLockHeldByMe(pool->lock));
 	live = pgpx_pool_total_locked(pool) - pool->count[PGPX_CONN_CONNECTING] -
 		pool->count[PGPX_CONN_CLOSING];
 
@@ -74,12 +76,14 @@ pgpx_pool_live_locked(const PgpxPool *pool)
 int
 pgpx_pool_cap_locked(const PgpxPool *pool)
 {
+	Assert(LWLockHeldByMe(pool->lock));
 	return pool->opts.pool_size + pool->opts.max_overflow;
 }
 
 int
 pgpx_pool_min_size_locked(const PgpxPool *pool)
 {
+	Assert(LWLockHeldByMe(pool->lock));
 	return Min(pool->opts.min_size, pgpx_pool_cap_locked(pool));
 }
 
@@ -89,6 +93,7 @@ pgpx_pool_must_test_locked(const PgpxPool *pool, const PgpxConn *conn,
 {
 	PgpxTime	seen = Max(conn->last_used, conn->last_checked);
 
+	Assert(LWLockHeldByMe(pool->lock));
 	if (pool->opts.test_period < 0 ||
 		now - seen < pool->opts.test_period * 1000)
 		return false;
@@ -99,6 +104,7 @@ pgpx_pool_must_test_locked(const PgpxPool *pool, const PgpxConn *conn,
 static bool
 fit_locked(PgpxPool *pool, PgpxConn *conn)
 {
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	if (conn->version != pool->version)
 		pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_STALE);
 	else if (pg_atomic_read_u32(&conn->hung_up) != 0)
@@ -155,6 +161,7 @@ pgpx_pool_pick_locked(PgpxPool *pool, int partner, uint64 partner_generation,
 	PgpxConn   *mine = NULL;
 	PgpxConn   *ready;
 
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	if (pgpx_pool_is_paused(pool))
 		return NULL;
 	if (partner >= 0)
@@ -202,6 +209,7 @@ pgpx_pool_take_locked(PgpxPool *pool, PgpxConn *conn, const PgpxHolder *holder,
 {
 	uint64		lease_id;
 
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	pgpx_conn_set_state(conn, PGPX_CONN_LEASED, now);
 	lease_id = pg_atomic_fetch_add_u64(&pgpx_shared->next_lease, 1);
 
@@ -241,6 +249,7 @@ pgpx_pool_must_give_way_locked(PgpxPool *pool)
 	int			index = PGPX_POOL_INDEX(pool);
 	PgpxTime	since = pgpx_pool_waits_since_locked(pool);
 
+	Assert(LWLockHeldByMe(pool->lock));
 	return pgpx_cap_is_owed(&pgpx_servers[pool->server].cap, index, since) ||
 		pgpx_cap_is_owed(&pgpx_shared->cap, index, since);
 }
@@ -251,6 +260,8 @@ pgpx_pool_wanted_locked(const PgpxPool *pool, int extra)
 	int			connecting = pool->count[PGPX_CONN_CONNECTING];
 	int			total = pgpx_pool_total_locked(pool);
 	int			wanted;
+
+	Assert(LWLockHeldByMe(pool->lock));
 
 	/*
 	 * What is on its way to be free counts as free: a reset must not make the
@@ -282,6 +293,8 @@ pgpx_pool_grow_locked(PgpxPool *pool, int extra)
 	int			wanted;
 	int			asked = 0;
 
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+
 	/* what is there goes first; who queues behind others has not looked */
 	if (pool->nwaiting > 0 && !pgpx_pool_is_paused(pool))
 		begin_tests(pool, pool->nwaiting,
@@ -311,6 +324,7 @@ pgpx_pool_grow_locked(PgpxPool *pool, int extra)
 void
 pgpx_pool_wake_waiters_locked(const PgpxPool *pool, PgpxWake *wake)
 {
+	Assert(LWLockHeldByMe(pool->lock));
 	for (int i = pool->queue_head; i >= 0; i = pgpx_tickets[i].next)
 		pgpx_wake_add(wake, i);
 }
@@ -318,6 +332,7 @@ pgpx_pool_wake_waiters_locked(const PgpxPool *pool, PgpxWake *wake)
 void
 pgpx_pool_serve_locked(PgpxPool *pool, PgpxWake *wake)
 {
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	while (pool->queue_head >= 0)
 	{
 		PgpxTicket *first = &pgpx_tickets[pool->queue_head];
@@ -338,6 +353,7 @@ pgpx_pool_close_locked(PgpxPool *pool, PgpxConn *conn, PgpxCloseReason reason)
 {
 	PgpxTime	now = pgpx_now();
 
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	Assert(reason != PGPX_CLOSE_NONE);
 	if (reason == PGPX_CLOSE_LIFETIME)
 		pool->last_expired = now;
@@ -349,6 +365,7 @@ pgpx_pool_close_locked(PgpxPool *pool, PgpxConn *conn, PgpxCloseReason reason)
 void
 pgpx_pool_close_free_locked(PgpxPool *pool, PgpxCloseReason reason)
 {
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	while (pool->idle_head >= 0)
 		pgpx_pool_close_locked(pool, &pgpx_conns[pool->idle_head], reason);
 	while (pool->owed_head >= 0)

@@ -4,8 +4,8 @@
  *	  The registry of pools, and all that moves a connection in or out of one.
  *
  * These functions see shared memory only: no socket, no libpq, no catalog.
- * "_locked" functions want the pool's lock held exclusively; the others take
- * it themselves.
+ * Functions named *_locked must be called with the pool's lock held, and assert it:
+ * in exclusive mode, but for those that only read.  The others take it themselves.
  *
  *-------------------------------------------------------------------------
  */

@@ -48,6 +48,8 @@ give_locked(PgpxPool *pool, PgpxConn *conn, PgpxGive give, int owed,
 		pg_atomic_read_u32(&conn->cancel) != PGPX_CANCEL_NONE;
 	PgpxCloseReason retire = retire_reason(pool, conn, now);
 
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+
 	/* whom would it hit?  Only the lessee asks for one, and has not sent a reset then */
 	Assert(!(cancelling && give == PGPX_GIVE_OWED));
 	if (give != PGPX_GIVE_AS_IT_WAS)
@@ -223,6 +225,7 @@ pgpx_pool_revoke_locked(PgpxPool *pool, PgpxConn *conn, PgpxRevoke revoke,
 	};
 	int			owner = conn->owner_procno;
 
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	Assert(conn->state == PGPX_CONN_LEASED && revoke != PGPX_REVOKE_NONE);
 
 	pgpx_stats_lease_locked(pool, pgpx_now() - conn->leased_at, ends[revoke],

@@ -33,6 +33,7 @@ pgpx_pool_may_expire_locked(const PgpxPool *pool, PgpxTime now,
 		(2 * pgpx_pool_cap_locked(pool));
 	PgpxTime	next = pool->last_expired + Min(apart, EXPIRE_APART_US);
 
+	Assert(LWLockHeldByMe(pool->lock));
 	if (pool->last_expired != 0 && now < next)
 	{
 		if (due != NULL)

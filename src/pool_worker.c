@@ -40,6 +40,7 @@ expiry(const PgpxPool *pool, PgpxTime now)
 static void
 ready_locked(PgpxPool *pool, PgpxConn *conn, PgpxTime now)
 {
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	if (conn->version == pool->version)
 		pgpx_conn_set_state(conn, PGPX_CONN_IDLE, now);
 	else
@@ -91,6 +92,7 @@ back_off_locked(PgpxPool *pool, PgpxTime now)
 {
 	double		jitter;
 
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	pool->backoff = pool->backoff == 0 ? pool->opts.retry_min :
 		Min(pool->backoff * 2, pool->opts.retry_max);
 	jitter = 0.75 + pg_prng_double(&pg_global_prng_state) / 4;
@@ -108,6 +110,7 @@ back_off_locked(PgpxPool *pool, PgpxTime now)
 static void
 share_pause_locked(PgpxPool *pool)
 {
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	pool->backoff = Min(pool->backoff + pool->opts.retry_min,
 						pool->opts.retry_max);
 }
@@ -115,6 +118,7 @@ share_pause_locked(PgpxPool *pool)
 bool
 pgpx_pool_is_crowded_out_locked(const PgpxPool *pool)
 {
+	Assert(LWLockHeldByMe(pool->lock));
 	return pool->remote_full &&
 		pgpx_cap_used(&pgpx_servers[pool->server].cap, NULL) >
 		pgpx_pool_total_locked(pool);
@@ -124,6 +128,7 @@ pgpx_pool_is_crowded_out_locked(const PgpxPool *pool)
 static void
 end_attempt_locked(PgpxConn *conn, bool running, PgpxCloseReason reason)
 {
+	Assert(LWLockHeldByMeInMode(pgpx_pools[conn->pool].lock, LW_EXCLUSIVE));
 	if (running)
 	{
 		/* its place is not free before the remote is at rest */

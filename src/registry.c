@@ -33,6 +33,7 @@ pgpx_pool_lock(int index, uint32 pool_id)
 static int
 find_locked(const PgpxPoolKey *key)
 {
+	Assert(LWLockHeldByMe(pgpx_shared->registry_lock));
 	for (int i = 0; i < pgpx_shared->max_pools; i++)
 		if (pgpx_pools[i].pool_id != 0 &&
 			memcmp(&pgpx_pools[i].key, key, sizeof(*key)) == 0)
@@ -50,6 +51,7 @@ find_server_locked(Oid database, Oid server, bool make)
 {
 	int			empty = -1;
 
+	Assert(LWLockHeldByMeInMode(pgpx_shared->registry_lock, LW_EXCLUSIVE));
 	for (int i = 0; i < pgpx_shared->max_pools; i++)
 	{
 		PgpxServer *s = &pgpx_servers[i];
@@ -69,10 +71,14 @@ find_server_locked(Oid database, Oid server, bool make)
 	return empty;
 }
 
-/* A pool of the server is gone, or it has been resumed. */
+/*
+ * A pool of the server is gone, or it has been resumed.  Caller holds the registry
+ * lock exclusively.
+ */
 static void
 leave_server_locked(PgpxServer *s)
 {
+	Assert(LWLockHeldByMeInMode(pgpx_shared->registry_lock, LW_EXCLUSIVE));
 	if (s->npools == 0 && pg_atomic_read_u32(&s->paused) == 0)
 		s->server = s->database = InvalidOid;
 }
@@ -83,6 +89,8 @@ leave_place_locked(PgpxPool *pool)
 {
 	PgpxServer *server = &pgpx_servers[pool->server];
 
+	Assert(LWLockHeldByMeInMode(pgpx_shared->registry_lock, LW_EXCLUSIVE));
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	pgpx_cap_forget(&server->cap, PGPX_POOL_INDEX(pool));
 	pgpx_cap_forget(&pgpx_shared->cap, PGPX_POOL_INDEX(pool));
 	pool->pool_id = 0;
@@ -126,6 +134,7 @@ pgpx_server_list_paused(Oid database, Oid *servers)
 static bool
 is_empty_locked(const PgpxPool *pool)
 {
+	Assert(LWLockHeldByMe(pool->lock));
 	return pgpx_pool_total_locked(pool) == 0 && pool->nticket == 0;
 }
 
@@ -142,6 +151,7 @@ find_place_locked(void)
 	int			best = -1;
 	PgpxTime	best_used = 0;
 
+	Assert(LWLockHeldByMeInMode(pgpx_shared->registry_lock, LW_EXCLUSIVE));
 	for (int i = 0; i < pgpx_shared->max_pools; i++)
 	{
 		PgpxPool   *pool = &pgpx_pools[i];
@@ -253,6 +263,7 @@ bool
 pgpx_pool_is_current_locked(const PgpxPool *pool,
 							const PgpxFingerprint *fingerprint)
 {
+	Assert(LWLockHeldByMe(pool->lock));
 	return memcmp(&pool->fingerprint, fingerprint, sizeof(*fingerprint)) == 0;
 }
 
@@ -260,6 +271,7 @@ bool
 pgpx_pool_leads_to_locked(const PgpxPool *pool, const PgpxConn *conn,
 						  const PgpxFingerprint *fingerprint)
 {
+	Assert(LWLockHeldByMe(pool->lock));
 	return conn->version >= pool->options_version &&
 		pgpx_pool_is_current_locked(pool, fingerprint);
 }
@@ -271,6 +283,7 @@ pgpx_pool_leads_to_locked(const PgpxPool *pool, const PgpxConn *conn,
 static void
 close_old_locked(PgpxPool *pool)
 {
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	pool->version++;
 	pool->version_cap = pgpx_pool_cap_locked(pool);
 
@@ -295,6 +308,7 @@ pgpx_pool_adopt_locked(PgpxPool *pool, const char *server_name,
 					   const PgpxFingerprint *fingerprint,
 					   const PgpxPoolOptions *opts)
 {
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	close_old_locked(pool);
 	pool->options_version = pool->version;
 	namestrcpy(&pool->server_name, server_name);	/* it may have another now */
@@ -307,6 +321,7 @@ pgpx_pool_adopt_locked(PgpxPool *pool, const char *server_name,
 void
 pgpx_pool_retire_locked(PgpxPool *pool, PgpxWake *wake)
 {
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	close_old_locked(pool);
 	pool->options_version = pool->version;
 	memset(&pool->fingerprint, 0, sizeof(pool->fingerprint));
@@ -322,12 +337,14 @@ pgpx_pool_is_retired_locked(const PgpxPool *pool)
 {
 	static const PgpxFingerprint none;
 
+	Assert(LWLockHeldByMe(pool->lock));
 	return memcmp(&pool->fingerprint, &none, sizeof(none)) == 0;
 }
 
 void
 pgpx_pool_reconnect_locked(PgpxPool *pool)
 {
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	close_old_locked(pool);
 }
 
@@ -341,12 +358,14 @@ pgpx_pool_ask_for_databases(void)
 bool
 pgpx_pool_is_forgettable_locked(const PgpxPool *pool)
 {
+	Assert(LWLockHeldByMe(pool->lock));
 	return is_empty_locked(pool) && pgpx_pool_is_retired_locked(pool);
 }
 
 void
 pgpx_pool_note_end_locked(PgpxPool *pool)
 {
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	if (!pgpx_pool_is_forgettable_locked(pool))
 		return;
 	pg_atomic_fetch_add_u32(&pgpx_shared->pools_ended, 1);

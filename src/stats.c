@@ -29,6 +29,7 @@ pgpx_stats_waited_locked(PgpxPool *pool, PgpxTime waited)
 {
 	PgpxStats  *stats = &pool->stats;
 
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	stats->wait_time += waited;
 	stats->max_wait_time = Max(stats->max_wait_time, (uint64) waited);
 	stats->histogram[bucket_of(waited)]++;
@@ -40,6 +41,7 @@ pgpx_stats_lease_locked(PgpxPool *pool, PgpxTime held, PgpxEnd end,
 {
 	PgpxStats  *stats = &pool->stats;
 
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	switch (end)
 	{
 		case PGPX_END_CHECKIN:
@@ -81,6 +83,7 @@ pgpx_stats_connected_locked(PgpxPool *pool, PgpxTime took)
 {
 	PgpxStats  *stats = &pool->stats;
 
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	stats->connects++;
 	stats->connect_time += took;
 	stats->max_connect_time = Max(stats->max_connect_time, (uint64) took);

@@ -142,9 +142,9 @@ pgpx_ticket_grant_locked(PgpxPool *pool, PgpxTicket *ticket, PgpxConn *conn,
 		.why = ticket->why,
 		.application_name = ticket->application_name,
 	};
-
 	PgpxTime	now = pgpx_now();
 
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	queue_remove(pool, ticket);
 	ticket->state = PGPX_TICKET_GRANTED;
 	ticket->granted_at = now;
@@ -159,6 +159,7 @@ void
 pgpx_ticket_fail_locked(PgpxPool *pool, PgpxTicket *ticket, int sqlstate,
 						const char *text, PgpxWake *wake)
 {
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	queue_remove(pool, ticket);
 	ticket->state = PGPX_TICKET_FAILED;
 	ticket->sqlstate = sqlstate;
