@@ -17,6 +17,7 @@
 #include <math.h>
 
 #include "access/reloptions.h"
+#include "catalog/pg_foreign_table.h"
 #include "catalog/pg_user_mapping.h"
 #include "commands/defrem.h"
 #include "lib/stringinfo.h"
@@ -411,6 +412,17 @@ pgpx_fdw_validator(PG_FUNCTION_ARGS)
 		place = PGPX_ON_SERVER;
 	else if (catalog == UserMappingRelationId)
 		place = PGPX_ON_MAPPING;
+
+	/*
+	 * Every CREATE FOREIGN TABLE calls the validator, also one without options.
+	 * Without this error the table would be created, and only reading it would
+	 * fail, because the wrapper has no handler.
+	 */
+	else if (catalog == ForeignTableRelationId)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("foreign-data wrapper \"pgpool_fdw\" does not support foreign tables"),
+				 errhint("Use the function pgpool.query, or create the foreign table on a server of postgres_fdw.")));
 
 	foreach(lc, list)
 	{

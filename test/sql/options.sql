@@ -209,11 +209,15 @@ SELECT r.state, r.message, r.detail, left(r.hint, 55) AS hint
 SELECT r.state, r.message, r.detail, left(r.hint, 55) AS hint
   FROM pg_temp.try_server('POOL_SIZE', '1') AS r;
 
--- wrappers and foreign tables have none
+-- the wrapper has none
 SELECT * FROM pg_temp.try('ALTER FOREIGN DATA WRAPPER pgpool_fdw '
                           'OPTIONS (ADD host ''x'')');
+
+-- foreign tables are refused at once, with and without options
+SELECT * FROM pg_temp.try('CREATE FOREIGN TABLE t (a int) SERVER options_server');
 SELECT * FROM pg_temp.try('CREATE FOREIGN TABLE t (a int) '
                           'SERVER options_server OPTIONS (pool_size ''1'')');
+SELECT * FROM pg_temp.try('IMPORT FOREIGN SCHEMA public FROM SERVER options_server INTO public');
 
 -- ALTER checks the whole set
 SELECT r.* FROM pg_temp.try('ALTER SERVER options_server '
