@@ -392,6 +392,7 @@ RETURNS TABLE (
 	checking pg_catalog.int4,
 	cancelling pg_catalog.int4,
 	closing pg_catalog.int4,
+	available pg_catalog.int4,
 	overflow pg_catalog.int4,
 	waiters pg_catalog.int4,
 	oldest_wait pg_catalog.float8,
@@ -410,7 +411,7 @@ CREATE VIEW pgpool.pools AS
 SELECT
 	f.pool_id, f.database, f.server, f.local_user, f.shared, f.state, f.worker,
 	f.transport, f.tls_version, f.tls_cipher, f.pool_size, f.max_overflow, f.min_size, f.total, f.leased, f.idle, f.owed,
-	f.connecting, f.resetting, f.checking, f.cancelling, f.closing, f.overflow,
+	f.connecting, f.resetting, f.checking, f.cancelling, f.closing, f.available, f.overflow,
 	f.waiters, f.oldest_wait, f.created_at, f.last_checkout,
 	f.unavailable_since, f.last_error, f.last_error_at, f.next_try_at
 FROM pgpool.pools() AS f;
@@ -461,6 +462,8 @@ COMMENT ON COLUMN pgpool.pools.cancelling IS
 'connections without a lease on which a cancel request is in flight, or a statement that was given up has not ended yet';
 COMMENT ON COLUMN pgpool.pools.closing IS
 'connections that are being closed';
+COMMENT ON COLUMN pgpool.pools.available IS
+'open connections that a checkout can lease at once: idle plus owed';
 COMMENT ON COLUMN pgpool.pools.overflow IS
 'connections beyond pool_size';
 COMMENT ON COLUMN pgpool.pools.waiters IS

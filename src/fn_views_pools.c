@@ -19,6 +19,13 @@ is_stale(const PgpxView *view, const PgpxConn *conn)
 	return conn->version != view->pool.version;
 }
 
+/* Returns how many connections a checkout can lease at once. */
+static int
+available_connections(const PgpxPool *pool)
+{
+	return pool->count[PGPX_CONN_IDLE] + pool->count[PGPX_CONN_OWED];
+}
+
 /*
  * The pool in one word: what keeps a checkout from being served comes first.
  */
@@ -114,6 +121,7 @@ pgpx_view_pools(PG_FUNCTION_ARGS)
 		pgpx_row_int(&row, pool->count[PGPX_CONN_CHECKING]);
 		pgpx_row_int(&row, pool->count[PGPX_CONN_CANCELLING]);
 		pgpx_row_int(&row, pool->count[PGPX_CONN_CLOSING]);
+		pgpx_row_int(&row, available_connections(pool));
 		pgpx_row_int(&row, Max(view->total - pool->opts.pool_size, 0));
 		pgpx_row_int(&row, view->nwaiting);
 		if (view->nwaiting > 0)

@@ -64,7 +64,7 @@ INSERT INTO views VALUES
       tls_version text, tls_cipher text, pool_size integer, max_overflow integer,
       min_size integer, total integer, leased integer, idle integer, owed integer,
       connecting integer, resetting integer, checking integer, cancelling integer,
-      closing integer, overflow integer, waiters integer,
+      closing integer, available integer, overflow integer, waiters integer,
       oldest_wait double precision, created_at timestamp with time zone,
       last_checkout timestamp with time zone,
       unavailable_since timestamp with time zone, last_error text,

@@ -135,7 +135,7 @@ SELECT state, total, leased FROM pgpool.pools WHERE server ~ '^views_';
 SELECT why, application_name FROM pgpool.leases ORDER BY lease;
 SELECT test.err($$SELECT pgpool.checkout('views_two', timeout => '0')$$);
 SELECT pgpool.checkin(:second);
-SELECT state, total, leased, idle + owed + resetting AS free
+SELECT state, total, leased, available = idle + owed AS available_sum, available + resetting AS free
   FROM pgpool.pools WHERE server ~ '^views_';
 SELECT test.wait_for($$SELECT idle = 1 FROM pgpool.pools WHERE server = 'views_two'$$);
 SELECT state, stale, lease = :lease AS lease, holder_pid = pg_backend_pid() AS holder,
@@ -241,7 +241,8 @@ SELECT bool_and(checkouts = checkins + discards + reclaimed + terminated + lease
                 closed_evicted + closed_reset + closed_broken + closed_drained + closed_stale +
                 closed_terminated + closed_holder_died + closed_discarded + total) AS connections,
        bool_and(total = leased + idle + owed + connecting + resetting + checking + cancelling +
-                closing) AS total
+                closing) AS total,
+       bool_and(available = idle + owed) AS available
   FROM pgpool.stats s JOIN pgpool.pools USING (pool_id) WHERE s.server ~ '^views_';
 
 -- spans of time, without gaps, each with a bar
