@@ -59,6 +59,35 @@ parse_sqlstate(const char *sqlstate, int otherwise)
 						 sqlstate[4]);
 }
 
+/* The number in a position field: at most nine digits; 0: none. */
+static int
+parse_position(const char *field)
+{
+	size_t		len = field ? strspn(field, "0123456789") : 0;
+
+	return len > 0 && len < 10 && field[len] == '\0' ? atoi(field) : 0;
+}
+
+/*
+ * Is the position inside the text?  An error at the end of the text is reported
+ * one character behind it.
+ */
+static bool
+is_inside(int position, const char *text)
+{
+	int			encoding = GetDatabaseEncoding();
+
+	if (position <= 0)
+		return false;
+	while (--position > 0)
+	{
+		if (*text == '\0')
+			return false;
+		text += pg_encoding_mblen(encoding, text);
+	}
+	return true;
+}
+
 void
 pgpx_remote_error_copy(PgpxRemoteError *error, const PgpxWireMessage *msg)
 {
@@ -78,18 +107,40 @@ pgpx_remote_error_copy(PgpxRemoteError *error, const PgpxWireMessage *msg)
 	error->detail = copy_text(fields.detail);
 	error->hint = copy_text(fields.hint);
 	error->context = copy_text(fields.context);
+	error->position = parse_position(fields.position);
+	error->query = copy_text(fields.query);
+	error->query_position = parse_position(fields.query_position);
 }
 
+/*
+ * The statement is an argument of the local one, so its position is an internal
+ * one for the client, as that of a statement in a function.  A client shows the
+ * internal query in full: then the context does not repeat it.
+ */
 void
-pgpx_remote_error_raise(const PgpxRemoteError *error, const char *sql)
+pgpx_remote_error_raise(const PgpxRemoteError *error, const char *sql,
+						const char *server)
 {
+	const char *query = error->query;
+	int			position = error->query_position;
+
+	if (query == NULL && is_inside(error->position, sql))
+	{
+		query = sql;
+		position = error->position;
+	}
 	ereport(ERROR,
 			(errcode(error->sqlstate),
 			 errmsg_internal("%s", error->primary),
 			 error->detail ? errdetail_internal("%s", error->detail) : 0,
 			 error->hint ? errhint("%s", error->hint) : 0,
+			 query ? internalerrquery(query) : 0,
+			 query && is_inside(position, query) ?
+			 internalerrposition(position) : 0,
 			 error->context ? errcontext("%s", error->context) : 0,
-			 errcontext("remote SQL command: %s", sql)));
+			 errcontext(query == sql ? "remote SQL command on server \"%s\"" :
+						"remote SQL command on server \"%s\": %s",
+						server, sql)));
 }
 
 void

@@ -20,6 +20,9 @@ typedef struct PgpxRemoteError
 	const char *detail;
 	const char *hint;
 	const char *context;
+	int			position;		/* in the statement, in characters; 0: none */
+	const char *query;			/* of a remote function, in which the error is */
+	int			query_position; /* in it */
 } PgpxRemoteError;
 
 /*
@@ -29,9 +32,17 @@ typedef struct PgpxRemoteError
 extern void pgpx_remote_error_copy(PgpxRemoteError *error,
 								   const PgpxWireMessage *msg);
 
-/* Raise it, with its own SQLSTATE and the statement as context. */
+/*
+ * pgpx_remote_error_raise
+ *		Raise a remote error with its own SQLSTATE, the server as context, and the
+ *		statement: as the query that the error position refers to if the remote
+ *		reported one, else in the context.
+ *
+ * sql: the statement as it was sent, valid in the database's encoding.
+ */
 pg_noreturn extern void pgpx_remote_error_raise(const PgpxRemoteError *error,
-												const char *sql);
+												const char *sql,
+												const char *server);
 
 /*
  * pgpx_remote_notice

@@ -248,10 +248,7 @@ read_behind(PgpxRun *run)
 		pgpx_lease_broken(run->lease, wire->broken, NULL);
 }
 
-/*
- * Is what has come in the end of the answer?  Hands on all that is whole in the
- * buffer.
- */
+/* Process each whole message in the buffer; true: the answer has ended. */
 static bool
 step(PgpxRun *run)
 {
@@ -474,7 +471,8 @@ pgpx_run_end(PgpxRun *run)
 	if (run->lease->not_run)
 		return 0;
 	if (run->error.set)
-		pgpx_remote_error_raise(&run->error, run->sql);
+		pgpx_remote_error_raise(&run->error, run->sql,
+								NameStr(run->lease->target->server_name));
 	if (run->empty && !run->any)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),

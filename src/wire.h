@@ -268,6 +268,9 @@ typedef struct PgpxRemoteFields
 	const char *detail;
 	const char *hint;
 	const char *context;
+	const char *position;		/* in the statement, in characters from 1 */
+	const char *query;			/* of a function, in which the error is */
+	const char *query_position; /* in it */
 } PgpxRemoteFields;
 
 extern bool pgpx_wire_parse_error(const PgpxWireMessage *msg,

@@ -182,6 +182,15 @@ pgpx_wire_parse_error(const PgpxWireMessage *msg, PgpxRemoteFields *fields)
 			case 'W':
 				fields->context = p;
 				break;
+			case 'P':
+				fields->position = p;
+				break;
+			case 'q':
+				fields->query = p;
+				break;
+			case 'p':
+				fields->query_position = p;
+				break;
 			default:
 				break;
 		}

@@ -49,12 +49,14 @@ check_error(const PgpxWireMessage *msg)
 	check_text(error.detail);
 	check_text(error.hint);
 	check_text(error.context);
+	check_text(error.query);
+	FUZZ_CHECK(error.position >= 0 && error.query_position >= 0);
 
 	/* it ends the statement, whatever is in it */
 	fuzz_may_throw = true;
 	if (sigsetjmp(fuzz_error, 0) == 0)
 	{
-		pgpx_remote_error_raise(&error, "select 1");
+		pgpx_remote_error_raise(&error, "select 1", "server");
 		FUZZ_CHECK(false);
 	}
 	fuzz_may_throw = false;

@@ -121,6 +121,12 @@ foreach my $i (0 .. $#values)
 # first byte: the encoding, and how long a line may be
 my %errors = (
 	whole => "\xf8SERROR\0VERROR\0C42P01\0Mno\0Dd\0Hh\0Ww\0\0",
+	position => "\xf8SERROR\0C42601\0Mno\0P9\0\0",
+	position_behind => "\xf8SERROR\0C42601\0Mno\0P10\0\0",
+	position_no_number => "\xf8SERROR\0C42601\0Mno\0P1x\0\0",
+	position_too_long => "\xf8SERROR\0C42601\0Mno\0P00000000000000000001\0\0",
+	internal_query => "\xf8SERROR\0C42601\0Mno\0p3\0qabc\xc3\xa4\0\0",
+	internal_query_cut_off => "\xfaSERROR\0C42601\0Mno\0p9\0q\xa4\xa2\xa4\0\0",
 	warning => "\xf8SWARNING\0C01000\0Mwell\0Dd\0Hh\0\0",
 	no_severity => "\xf8C42P01\0Mno\0\0",
 	success => "\xf8SERROR\0C00000\0Mfine\0\0",

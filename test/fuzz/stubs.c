@@ -316,6 +316,18 @@ errdetail_plural(const char *singular, const char *plural, unsigned long n, ...)
 }
 
 int
+internalerrposition(int cursorpos)
+{
+	return 0;
+}
+
+int
+internalerrquery(const char *query)
+{
+	return (int) strlen(query);
+}
+
+int
 set_errcontext_domain(const char *domain)
 {
 	return 0;

@@ -42,6 +42,15 @@ SELECT * FROM pgpool.query(:lease, 'select count(*) from d') AS t(a int);
 SELECT * FROM pgpool.query(:lease, 'select 100 / (10000 - i) from generate_series(1, 20000) as i') AS t(a int);
 -- in SQL of another encoding's letters
 SELECT pgpool.exec(:lease, 'select "größe"');
+-- the position is shown in the statement, counted in characters, or in the remote function's own one
+SELECT pgpool.exec(:lease, E'select ''größe'',\n  nowhere,\n  1');
+SELECT pgpool.exec(:lease, 'select 1; select ''größe'' frm, nowhere');
+SELECT * FROM pgpool.query(:lease, 'select 1 from') AS t(a int);
+SELECT pgpool.exec(:lease, $sql$do $do$ begin perform 'größe', nowhere; end $do$$sql$);
+DO $$
+BEGIN
+	PERFORM pgpool.exec('shard1', 'selec 1');
+END $$;
 -- an empty message, and one that is too long for anybody: cut off between letters
 SELECT pgpool.exec(:lease, $sql$do $do$ begin raise exception ''; end $do$$sql$);
 DO $$
