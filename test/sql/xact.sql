@@ -50,6 +50,17 @@ SELECT * FROM pgpool.query('nowhere', 'select 1') AS t(a int);
 ROLLBACK;
 SELECT test.held();
 
+-- a local READ ONLY transaction lets the remote write; start_commands can forbid it
+BEGIN READ ONLY;
+SELECT pgpool.exec('one', 'insert into xact_log values (''written in READ ONLY'')');
+COMMIT;
+SELECT * FROM pgpool.query('one', 'select what from xact_log where what ~ ''READ ONLY''') AS t(what text);
+SELECT test.server('xact_reader', 'pool_size', '1', 'start_commands', 'SET default_transaction_read_only = on');
+SELECT test.err($$SELECT pgpool.exec('xact_reader', 'insert into xact_log values (''refused'')')$$) FROM generate_series(1, 2);
+SET client_min_messages = warning;
+DROP SERVER xact_reader CASCADE;
+RESET client_min_messages;
+
 -- outside of a transaction block: until the statement ends
 SELECT pgpool.checkout_xact('one') > 0 AS leased;
 SELECT pgpool.checkout_xact('one', '0') > 0 AS leased;
