@@ -30,6 +30,7 @@ functions();
 views();
 options();
 questions();
+dropped_objects();
 
 check_invariants($local);
 leak_check($local, $remote);
@@ -221,6 +222,35 @@ SELECT col_description(attrelid, attnum) FROM pg_attribute
 WHERE attrelid = 'pgpool.$view'::regclass AND attnum > 0 ORDER BY attnum
 EOT
 	}
+	return;
+}
+
+# The query that lists what DROP EXTENSION .. CASCADE would drop lists what the server
+# itself lists in a transaction that is rolled back.
+sub dropped_objects
+{
+	my ($query) = $text{'test/manual/operating.md'} =~ /^```sql\n(WITH RECURSIVE dropped.*?)^```$/ms;
+
+	# (such a foreign table can only be left over from a time without a validator)
+	$local->safe_psql('postgres', <<'EOT');
+ALTER FOREIGN DATA WRAPPER pgpool_fdw NO VALIDATOR;
+CREATE FOREIGN TABLE left_over (a int) SERVER shard1;
+ALTER FOREIGN DATA WRAPPER pgpool_fdw VALIDATOR pgpool.pgpool_fdw_validator;
+CREATE VIEW busy AS SELECT server, leased FROM pgpool.pools;
+CREATE VIEW busiest AS SELECT max(leased) FROM busy;
+CREATE MATERIALIZED VIEW sampled AS SELECT server, leased FROM pgpool.pools;
+CREATE INDEX ON sampled (server);
+CREATE VIEW of_the_left_over AS SELECT a FROM left_over;
+CREATE TABLE leased_once (lease bigint DEFAULT pgpool.checkout('shard1'), pool pgpool.pools, a int);
+CREATE VIEW of_the_column AS SELECT pool FROM leased_once;
+CREATE VIEW that_stays AS SELECT a FROM leased_once;
+CREATE FUNCTION in_sql() RETURNS int LANGUAGE sql BEGIN ATOMIC SELECT pgpool.checkin_all(); END;
+EOT
+	$local->psql('postgres', 'BEGIN; DROP EXTENSION pgpool_ext CASCADE; ROLLBACK', stderr => \my $said);
+	my @expected = $said =~ /drop cascades to (?!\d+ other)(.*)$/mg;
+
+	cmp_ok(scalar @expected, '>', 12, 'DROP EXTENSION .. CASCADE would drop some objects');
+	same([ rows($query) ], [ 'extension pgpool_ext', @expected ], 'and the query of the manual lists them');
 	return;
 }
 
