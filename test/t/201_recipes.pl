@@ -46,6 +46,7 @@ my $session = session();
 my $other = session();
 
 examples();
+autonomous_in_any_database();
 dblink_is_covered();
 my @metrics = metrics();
 
@@ -74,7 +75,7 @@ sub standby
 # One that prints as psql does.
 sub session
 {
-	my $new = PgpxSession->new($local);
+	my $new = PgpxSession->new($local, @_);
 
 	$new->run("\\pset format aligned\n\\pset tuples_only off\n\\set VERBOSITY terse");
 	return $new;
@@ -162,6 +163,20 @@ sub examples
 		}
 	}
 	cmp_ok($n, '>', 25, 'the page has examples');
+	return;
+}
+
+# The recipe of the autonomous transaction works in a database of any name.
+sub autonomous_in_any_database
+{
+	my ($recipe, $shown) = $page =~ /^```sql\n(CREATE SERVER here .*?)^```\n\n```text\n(.*?)^```\n/ms;
+	my $elsewhere;
+
+	$local->safe_psql('postgres', 'CREATE DATABASE "else where"');
+	$elsewhere = session(dbname => 'else where');
+	$elsewhere->run("CREATE EXTENSION pgpool_ext;\n" . at_home($recipe));
+	is(printed($elsewhere), trimmed($shown), 'the autonomous transaction works in another database');
+	$elsewhere->quit;
 	return;
 }
 
