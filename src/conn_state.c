@@ -64,47 +64,54 @@ pgpx_conn_state_name(int state)
 	return state >= 0 && state < PGPX_CONN_NSTATES ? state_names[state] : "?";
 }
 
-/* Unlink from a doubly linked list of connections. */
+/* Is a connection in this state in its pool's LRU list? */
+static bool
+is_in_lru(int state)
+{
+	return state == PGPX_CONN_IDLE || state == PGPX_CONN_OWED;
+}
+
 static void
-list_remove(PgpxConn *conn, int *head, int *tail)
+lru_remove(PgpxPool *pool, PgpxConn *conn)
 {
 	if (conn->prev >= 0)
 		pgpx_conns[conn->prev].next = conn->next;
 	else
-		*head = conn->next;
+		pool->lru_head = conn->next;
 	if (conn->next >= 0)
 		pgpx_conns[conn->next].prev = conn->prev;
 	else
-		*tail = conn->prev;
+		pool->lru_tail = conn->prev;
 	conn->next = conn->prev = -1;
 }
 
+/*
+ * Insert a connection by the time of its last use.  A connection that a session
+ * releases goes to the head.  One that the worker has reset or tested returns to
+ * its place, because neither is a use.
+ */
 static void
-list_push_head(PgpxConn *conn, int *head, int *tail)
+lru_insert(PgpxPool *pool, PgpxConn *conn)
 {
 	int			index = PGPX_CONN_INDEX(conn);
+	int			before = -1;
+	int			after = pool->lru_head;
 
-	conn->prev = -1;
-	conn->next = *head;
-	if (*head >= 0)
-		pgpx_conns[*head].prev = index;
+	while (after >= 0 && pgpx_conns[after].last_used > conn->last_used)
+	{
+		before = after;
+		after = pgpx_conns[after].next;
+	}
+	conn->prev = before;
+	conn->next = after;
+	if (before >= 0)
+		pgpx_conns[before].next = index;
 	else
-		*tail = index;
-	*head = index;
-}
-
-static void
-list_push_tail(PgpxConn *conn, int *head, int *tail)
-{
-	int			index = PGPX_CONN_INDEX(conn);
-
-	conn->next = -1;
-	conn->prev = *tail;
-	if (*tail >= 0)
-		pgpx_conns[*tail].next = index;
+		pool->lru_head = index;
+	if (after >= 0)
+		pgpx_conns[after].prev = index;
 	else
-		*head = index;
-	*tail = index;
+		pool->lru_tail = index;
 }
 
 /*
@@ -176,10 +183,8 @@ pgpx_conn_set_state(PgpxConn *conn, PgpxConnState state, PgpxTime now)
 			 PGPX_CONN_INDEX(conn), pgpx_conn_state_name(conn->state),
 			 pgpx_conn_state_name(state));
 
-	if (conn->state == PGPX_CONN_IDLE)
-		list_remove(conn, &pool->idle_head, &pool->idle_tail);
-	else if (conn->state == PGPX_CONN_OWED)
-		list_remove(conn, &pool->owed_head, &pool->owed_tail);
+	if (is_in_lru(conn->state))
+		lru_remove(pool, conn);
 
 	if (conn->state == PGPX_CONN_LEASED)
 	{
@@ -197,10 +202,8 @@ pgpx_conn_set_state(PgpxConn *conn, PgpxConnState state, PgpxTime now)
 	if (state != PGPX_CONN_FREE)
 		pool->count[state]++;
 
-	if (state == PGPX_CONN_IDLE)
-		list_push_head(conn, &pool->idle_head, &pool->idle_tail);
-	else if (state == PGPX_CONN_OWED)
-		list_push_tail(conn, &pool->owed_head, &pool->owed_tail);
+	if (is_in_lru(state))
+		lru_insert(pool, conn);
 }
 
 /* Reserve a token of a cap for the pool. */

@@ -47,9 +47,9 @@
  * What is true in each state:
  *	FREE		pool = -1; in the free list; worker holds no PGconn for it
  *	CONNECTING	the worker alone knows it; waiters may count on it
- *	IDLE		in the pool's idle list; the remote session is clean (or dirty,
+ *	IDLE		in the pool's LRU list; the remote session is clean (or dirty,
  *				with reset on_transfer or never) and nothing is unread
- *	OWED		in the pool's owed list; "owed" ReadyForQuery are unread
+ *	OWED		in the pool's LRU list; "owed" ReadyForQuery are unread
  *	LEASED		lease_id and owner are set; the lessee alone speaks on it
  *	RESETTING	the worker alone speaks on it
  *	CHECKING	the same

@@ -74,7 +74,7 @@ damage_conns(const char *what)
 	PgpxConn   *idle = conn_in(pool, PGPX_CONN_IDLE, 0);
 	PgpxConn   *leased = conn_in(pool, PGPX_CONN_LEASED, 0);
 	PgpxConn   *second = conn_in(pool, PGPX_CONN_LEASED, 1);
-	PgpxConn   *head = &pgpx_conns[pool->idle_head];
+	PgpxConn   *head = &pgpx_conns[pool->lru_head];
 
 	if (IS("lease_of_idle"))
 		PUT(idle->lease_id, 5);
@@ -108,17 +108,19 @@ damage_conns(const char *what)
 		PUT(pool->stats.partner_hits, OUTSIDE);
 	}
 	else if (IS("list_leads"))
-		PUT(pool->idle_head, OUTSIDE);
+		PUT(pool->lru_head, OUTSIDE);
 	else if (IS("list_state"))
-		PUT(pool->idle_head, PGPX_CONN_INDEX(leased));
+		PUT(pool->lru_head, PGPX_CONN_INDEX(leased));
 	else if (IS("list_link"))
 		PUT(head->prev, PGPX_CONN_INDEX(leased));
+	else if (IS("list_order"))
+		PUT(head->last_used, 1);
 	else if (IS("list_end"))
-		PUT(pool->idle_tail, PGPX_CONN_INDEX(leased));
+		PUT(pool->lru_tail, PGPX_CONN_INDEX(leased));
 	else if (IS("list_short"))
 	{
 		PUT(head->next, -1);
-		PUT(pool->idle_tail, pool->idle_head);
+		PUT(pool->lru_tail, pool->lru_head);
 	}
 	else if (IS("cap"))
 		PUT(pool->version_cap, 1);

@@ -109,49 +109,54 @@ check_conn(PgpxCheck *check, PgpxConn *conn)
 }
 
 /*
- * The list of a state holds exactly the connections in it.  Given that the links
- * are right a walk cannot come to one twice, so counting will do.
+ * The LRU list holds exactly the free connections, in the order of their last use.
+ * Given that the links are right a walk cannot come to one twice, so counting will do.
  */
 static void
-check_list(PgpxCheck *check, PgpxConnState state, int head, int tail,
-		   int expected)
+check_lru(PgpxCheck *check)
 {
-	const char *name = pgpx_conn_state_name(state);
+	const PgpxPool *pool = check->pool;
+	int			expected = pool->count[PGPX_CONN_IDLE] +
+		pool->count[PGPX_CONN_OWED];
 	int			last = -1;
 	int			n = 0;
 
-	for (int i = head; i != -1; i = pgpx_conns[i].next)
+	for (int i = pool->lru_head; i != -1; i = pgpx_conns[i].next)
 	{
 		PgpxConn   *conn;
 
 		if (i < 0 || i >= pgpx_shared->max_connections)
 		{
-			pgpx_check_fault(check, "list of %s connections leads to %d", name, i);
+			pgpx_check_fault(check, "list of free connections leads to %d", i);
 			return;
 		}
 		conn = &pgpx_conns[i];
-		if (conn->pool != check->index || conn->state != state)
+		if (conn->pool != check->index ||
+			(conn->state != PGPX_CONN_IDLE && conn->state != PGPX_CONN_OWED))
 		{
-			pgpx_check_fault(check, "connection %d in the list of %s ones is %s and of pool place %d",
-							 i, name, pgpx_conn_state_name(conn->state),
+			pgpx_check_fault(check, "connection %d in the list of free ones is %s and of pool place %d",
+							 i, pgpx_conn_state_name(conn->state),
 							 conn->pool);
 			return;
 		}
 		if (conn->prev != last)
 		{
-			pgpx_check_fault(check, "connection %d in the list of %s ones is linked to %d before it, not to %d",
-							 i, name, conn->prev, last);
+			pgpx_check_fault(check, "connection %d in the list of free ones is linked to %d before it, not to %d",
+							 i, conn->prev, last);
 			return;
 		}
+		if (last >= 0 && conn->last_used > pgpx_conns[last].last_used)
+			pgpx_check_fault(check, "connection %d in the list of free ones was used later than connection %d before it",
+							 i, last);
 		last = i;
 		n++;
 	}
-	if (tail != last)
-		pgpx_check_fault(check, "list of %s connections ends with %d, not with %d",
-						 name, tail, last);
+	if (pool->lru_tail != last)
+		pgpx_check_fault(check, "list of free connections ends with %d, not with %d",
+						 pool->lru_tail, last);
 	if (n != expected)
-		pgpx_check_fault(check, "list of %s connections has %d, but %d are in that state",
-						 name, n, expected);
+		pgpx_check_fault(check, "list of free connections has %d, but %d are free",
+						 n, expected);
 }
 
 /* Connections by state, and in which lists they are.  Returns how many are open. */
@@ -186,10 +191,7 @@ check_conns(PgpxCheck *check)
 		if (pool->count[s] != count[s])
 			pgpx_check_fault(check, "%d connections are %s, but the pool counts %d",
 							 count[s], pgpx_conn_state_name(s), pool->count[s]);
-	check_list(check, PGPX_CONN_IDLE, pool->idle_head, pool->idle_tail,
-			   count[PGPX_CONN_IDLE]);
-	check_list(check, PGPX_CONN_OWED, pool->owed_head, pool->owed_tail,
-			   count[PGPX_CONN_OWED]);
+	check_lru(check);
 
 	/* those of older options may be more than the new ones allow */
 	if (current > pool->version_cap)

@@ -14,7 +14,6 @@
 #include "stats.h"
 #include "ticket.h"
 
-#define ANSWER_US 200			/* that a reset commonly takes */
 #define FRESH_US (1000 * 1000)	/* how long a test is good for who waits */
 
 void
@@ -115,25 +114,57 @@ fit_locked(PgpxPool *pool, PgpxConn *conn)
 }
 
 /*
- * The first ready connection, by strategy, that must be tested, or that need not be.
- * Those that are not fit are closed.
+ * Must the connection be tested before it is leased?  One whose reset is pending
+ * need not be: the answer to the reset is the test.
+ */
+static bool
+must_test_first(const PgpxPool *pool, const PgpxConn *conn, PgpxTime since,
+				PgpxTime now)
+{
+	return conn->state == PGPX_CONN_IDLE &&
+		pgpx_pool_must_test_locked(pool, conn, since, now);
+}
+
+/*
+ * Return the first free connection, by strategy, that must be tested, or that need
+ * not be.  Connections that are not fit are closed.
  */
 static PgpxConn *
-pick_idle(PgpxPool *pool, bool tested, PgpxTime since, PgpxTime now)
+pick_by_strategy(PgpxPool *pool, bool tested, PgpxTime since, PgpxTime now)
 {
 	bool		fifo = pool->opts.strategy == PGPX_STRATEGY_FIFO;
 	int			next;
 
-	for (int i = fifo ? pool->idle_tail : pool->idle_head; i >= 0; i = next)
+	for (int i = fifo ? pool->lru_tail : pool->lru_head; i >= 0; i = next)
 	{
 		PgpxConn   *conn = &pgpx_conns[i];
 
 		next = fifo ? conn->prev : conn->next;
 		if (fit_locked(pool, conn) &&
-			pgpx_pool_must_test_locked(pool, conn, since, now) != tested)
+			must_test_first(pool, conn, since, now) != tested)
 			return conn;
 	}
 	return NULL;
+}
+
+/*
+ * May a session have the free connection that it used last, before the one that the
+ * strategy prefers?
+ *
+ * With lifo also while its reset is pending: no connection that was used later can
+ * have its answer sooner, and a connection used longer ago must stay cold.  Not in a
+ * pool with surplus connections: sessions that each return to their own would keep
+ * all of them in use, and none would ever reach overflow_ttl.  With fifo only when
+ * there is no answer to wait for, because the connection used longest ago has none.
+ */
+static bool
+may_return_to(const PgpxPool *pool, const PgpxConn *partner)
+{
+	if (pool->opts.strategy == PGPX_STRATEGY_FIFO)
+		return partner->state == PGPX_CONN_IDLE;
+	return (partner->state == PGPX_CONN_IDLE ||
+			partner->state == PGPX_CONN_OWED) &&
+		pgpx_pool_total_locked(pool) <= pool->opts.pool_size;
 }
 
 /*
@@ -145,7 +176,7 @@ begin_tests(PgpxPool *pool, int most, PgpxTime since, PgpxTime now)
 {
 	while (pool->count[PGPX_CONN_CHECKING] < most)
 	{
-		PgpxConn   *conn = pick_idle(pool, false, since, now);
+		PgpxConn   *conn = pick_by_strategy(pool, false, since, now);
 
 		if (conn == NULL)
 			break;
@@ -158,49 +189,26 @@ PgpxConn *
 pgpx_pool_pick_locked(PgpxPool *pool, int partner, uint64 partner_generation,
 					  PgpxTime since, PgpxTime now)
 {
-	PgpxConn   *mine = NULL;
-	PgpxConn   *ready;
+	PgpxConn   *conn;
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	if (pgpx_pool_is_paused(pool))
 		return NULL;
 	if (partner >= 0)
 	{
-		mine = &pgpx_conns[partner];
-		if (mine->pool != PGPX_POOL_INDEX(pool) ||
-			mine->generation != partner_generation)
-			mine = NULL;
-	}
-
-	if (mine != NULL && mine->state == PGPX_CONN_IDLE &&
-		fit_locked(pool, mine) &&
-		!pgpx_pool_must_test_locked(pool, mine, since, now))
-		return mine;
-	ready = pick_idle(pool, true, since, now);
-	if (ready != NULL)
-		return ready;
-
-	/*
-	 * A reset that was sent just now is hardly answered yet: then one that was
-	 * asked longer ago is the better choice, although it is not the partner.
-	 */
-	if (mine != NULL && mine->state == PGPX_CONN_OWED &&
-		(pool->count[PGPX_CONN_OWED] == 1 ||
-		 now - mine->state_since > ANSWER_US) &&
-		fit_locked(pool, mine))
-		return mine;
-	while (pool->owed_head >= 0)
-	{
-		/* the one that was asked longest ago has most likely answered */
-		PgpxConn   *conn = &pgpx_conns[pool->owed_head];
-
-		if (fit_locked(pool, conn))
+		conn = &pgpx_conns[partner];
+		if (conn->pool == PGPX_POOL_INDEX(pool) &&
+			conn->generation == partner_generation &&
+			may_return_to(pool, conn) && fit_locked(pool, conn) &&
+			!must_test_first(pool, conn, since, now))
 			return conn;
 	}
+	conn = pick_by_strategy(pool, true, since, now);
 
-	/* none but untested ones */
-	begin_tests(pool, Max(pool->nwaiting, 1), since, now);
-	return NULL;
+	/* only connections that must be tested are free, if any */
+	if (conn == NULL)
+		begin_tests(pool, Max(pool->nwaiting, 1), since, now);
+	return conn;
 }
 
 uint64
@@ -366,8 +374,6 @@ void
 pgpx_pool_close_free_locked(PgpxPool *pool, PgpxCloseReason reason)
 {
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	while (pool->idle_head >= 0)
-		pgpx_pool_close_locked(pool, &pgpx_conns[pool->idle_head], reason);
-	while (pool->owed_head >= 0)
-		pgpx_pool_close_locked(pool, &pgpx_conns[pool->owed_head], reason);
+	while (pool->lru_head >= 0)
+		pgpx_pool_close_locked(pool, &pgpx_conns[pool->lru_head], reason);
 }

@@ -171,8 +171,9 @@ extern bool pgpx_pool_must_test_locked(const PgpxPool *pool,
 
 /*
  * pgpx_pool_pick_locked
- *		The free connection to lease next, NULL if there is none: ready ones
- *		before owed ones, in each the caller's partner first, then by strategy.
+ *		Return the free connection to lease next, NULL if there is none: the
+ *		caller's last used one where that serves it and the pool, else the first by
+ *		strategy.  A pending reset is no reason to prefer another one with lifo.
  *		since: when the caller came, who is content with a test after it.
  *		now: the clock, as it was read for something else a moment ago.
  *		Connections found to have hung up, or to be stale, are closed on the way; where

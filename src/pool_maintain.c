@@ -44,7 +44,7 @@ pgpx_pool_may_expire_locked(const PgpxPool *pool, PgpxTime now,
 }
 
 /*
- * Why a ready connection should be closed now; NONE, and *due is when the first
+ * Why a free connection should be closed now; NONE, and *due is when the first
  * reason will hold.
  */
 static PgpxCloseReason
@@ -215,7 +215,7 @@ pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *forgettable)
 	total = pgpx_pool_total_locked(pool) - pool->count[PGPX_CONN_CLOSING];
 
 	/* the one that was used longest ago first */
-	for (int i = pool->idle_tail; i >= 0; i = before)
+	for (int i = pool->lru_tail; i >= 0; i = before)
 	{
 		PgpxConn   *conn = &pgpx_conns[i];
 		PgpxCloseReason reason;
@@ -232,7 +232,7 @@ pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *forgettable)
 	}
 
 	/* those in use come back at some time: look now and then */
-	if (total > pool->count[PGPX_CONN_IDLE])
+	if (total > pool->count[PGPX_CONN_IDLE] + pool->count[PGPX_CONN_OWED])
 	{
 		PgpxTime	look = first_expiry(pool);
 

@@ -89,8 +89,7 @@ static void
 init_pool(PgpxPool *pool, LWLock *lock)
 {
 	pool->lock = lock;
-	pool->idle_head = pool->idle_tail = -1;
-	pool->owed_head = pool->owed_tail = -1;
+	pool->lru_head = pool->lru_tail = -1;
 	pool->queue_head = pool->queue_tail = -1;
 }
 

@@ -127,8 +127,8 @@ typedef struct PgpxConn
 	/* protected by the pool lock; of a FREE one by free_mutex */
 	int			state;			/* PgpxConnState; written by pgpx_conn_set_state only */
 	int			pool;			/* index of its pool; -1: FREE */
-	int			next;			/* in the pool's idle or owed list, or free list; -1: end */
-	int			prev;			/* in the pool's idle or owed list */
+	int			next;			/* in the pool's LRU list, or free list; -1: end */
+	int			prev;			/* in the pool's LRU list */
 	uint64		generation;		/* rises with each new remote session in this place */
 	uint64		version;		/* of the pool's options it was opened with */
 	int			owed;			/* ReadyForQuery messages that nobody has read */
@@ -293,10 +293,8 @@ typedef struct PgpxPool
 
 	int			version_cap;	/* the most that this version may ever have had */
 	int			count[PGPX_CONN_NSTATES];	/* connections by state */
-	int			idle_head;		/* IDLE, most recently used first; -1: none */
-	int			idle_tail;
-	int			owed_head;		/* OWED, longest ago first */
-	int			owed_tail;
+	int			lru_head;		/* IDLE and OWED, most recently used first; -1: none */
+	int			lru_tail;
 
 	int			queue_head;		/* tickets, first to be served first; -1: none */
 	int			queue_tail;

@@ -51,7 +51,7 @@ binding_cap(PgpxPool *pool, PgpxTime *since)
 static int
 oldest_free(const PgpxPool *pool)
 {
-	return pool->idle_tail >= 0 ? pool->idle_tail : pool->owed_head;
+	return pool->lru_tail;
 }
 
 /*

@@ -363,15 +363,11 @@ inline pick()
 		:: else
 		fi
 	};
+	/* whichever was used last or first: any of the free ones */
 	for (i : 0 .. NC - 1) {
 		if
-		:: conn[i].state == OWED && k == NOCONN -> k = i
-		:: else
-		fi
-	};
-	for (i : 0 .. NC - 1) {
-		if
-		:: conn[i].state == IDLE -> k = i
+		:: (conn[i].state == IDLE || conn[i].state == OWED) -> k = i
+		:: (conn[i].state == IDLE || conn[i].state == OWED) && k != NOCONN
 		:: else
 		fi
 	}

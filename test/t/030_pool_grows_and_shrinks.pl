@@ -85,6 +85,51 @@ ok(untouched('surplus', 2, '1 s'), 'surplus: the rest is left alone');
 is(pool('surplus', 'total, closed_overflow, closed_idle'), '2|2|0', 'surplus: and stays');
 is(pool('patient', 'total, overflow, state, closed_overflow'), '4|2|overflow|0', 'patient: not before overflow_ttl');
 
+# --- surplus while the pool is in use, with the default reset
+# The connections that a session alone leases are the ones used last, whether their
+# resets have been answered or not; the others age.
+sub used_since
+{
+	my ($server, $since) = @_;
+
+	return $local->safe_psql('postgres', "SELECT count(*) FROM pgpool.connections WHERE server = '$server' AND last_used > '$since'");
+}
+
+make_pool($local, $remote, server => 'burst', options => { pool_size => 2, max_overflow => 28, overflow_ttl => '1s' });
+is($sessions[0]->run(q{SELECT count(pgpool.checkout('burst')) FROM generate_series(1, 30)}), '30', 'burst: 30 connections at once');
+$sessions[0]->run('SELECT pgpool.checkin_all()');
+is($sessions[0]->run(<<'EOT') . $sessions[0]->error, '', 'burst: then one session that calls every 10 ms');
+	DO $$
+	BEGIN
+		FOR i IN 1 .. 1000 LOOP
+			PERFORM pgpool.exec('burst', 'select 1');
+			PERFORM pg_sleep(0.01);
+			EXIT WHEN (SELECT total <= 2 FROM pgpool.pools WHERE server = 'burst');
+		END LOOP;
+	END $$
+EOT
+is(pool('burst', 'total, closed_overflow, closed_idle'), '2|28|0', 'burst: meanwhile the pool shrinks to pool_size');
+
+# Sessions that call in turn do not keep a connection each.
+make_pool($local, $remote, server => 'turns', options => { pool_size => 1, max_overflow => 4, overflow_ttl => '1s' });
+lease($_, 'turns') foreach @sessions;
+$_->run('SELECT pgpool.checkin_all()') foreach @sessions;
+ok( wait_until($local, sub {
+			$_->run(q{SELECT pgpool.exec('turns', 'select 1')}) foreach @sessions;
+			return pool('turns', 'total');
+		}, '1'),
+	'turns: sessions that call one after the other let the pool shrink');
+
+make_pool($local, $remote, server => 'large', options => { pool_size => 40 });
+is($sessions[0]->run(q{SELECT count(pgpool.checkout('large')) FROM generate_series(1, 40)}), '40', 'large: a pool of 40');
+$sessions[0]->run(q{SELECT pgpool.checkin(lease) FROM pgpool.leases WHERE server = 'large' ORDER BY lease % 2, lease});
+becomes('large', 'idle', '40', 'all of them are reset');
+check_invariants($local, 'large: and are in the order of their last use');
+my $since = $local->safe_psql('postgres', 'SELECT clock_timestamp()');
+is($sessions[0]->run(q{SELECT count(pgpool.exec('large', 'select ' || i)) FROM generate_series(1, 500) i}), '500', 'large: 500 calls of one session');
+cmp_ok(used_since('large', $since), '<=', 5, 'large: use few of its connections');
+$local->safe_psql('postgres', q{SELECT pgpool.reconnect('large')});
+
 # --- idle_timeout
 make_pool($local, $remote, server => 'idle',
 	options => { pool_size => 4, min_size => 1, idle_timeout => '300ms' });
