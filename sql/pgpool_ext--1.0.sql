@@ -275,6 +275,50 @@ COMMENT ON FUNCTION pgpool.exec(pg_catalog.text, pg_catalog.text, "any") IS
 'runs one statement with parameters of any types on a connection to a server, leased for this call, drops its rows and returns how many rows it affected or returned';
 
 --
+-- What a statement returns
+--
+
+CREATE FUNCTION pgpool.describe(
+	lease pg_catalog.int8,
+	sql pg_catalog.text)
+RETURNS TABLE (
+	name pg_catalog.text,
+	type pg_catalog.text)
+AS 'MODULE_PATHNAME', 'pgpx_describe_lease'
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 10;
+COMMENT ON FUNCTION pgpool.describe(pg_catalog.int8, pg_catalog.text) IS
+'returns names and types of the columns of a statement, which is parsed on a lease and not executed; its parameters need no values';
+
+CREATE FUNCTION pgpool.describe(
+	pool pg_catalog.text,
+	sql pg_catalog.text)
+RETURNS TABLE (
+	name pg_catalog.text,
+	type pg_catalog.text)
+AS 'MODULE_PATHNAME', 'pgpx_describe_pool'
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 10;
+COMMENT ON FUNCTION pgpool.describe(pg_catalog.text, pg_catalog.text) IS
+'returns names and types of the columns of a statement, which is parsed on a connection to a server, leased for this call, and not executed; its parameters need no values';
+
+CREATE FUNCTION pgpool.column_list(
+	lease pg_catalog.int8,
+	sql pg_catalog.text)
+RETURNS pg_catalog.text
+AS 'MODULE_PATHNAME', 'pgpx_column_list_lease'
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000;
+COMMENT ON FUNCTION pgpool.column_list(pg_catalog.int8, pg_catalog.text) IS
+'returns the column list for query(..) with a statement, which is parsed on a lease and not executed; NULL if it returns no rows';
+
+CREATE FUNCTION pgpool.column_list(
+	pool pg_catalog.text,
+	sql pg_catalog.text)
+RETURNS pg_catalog.text
+AS 'MODULE_PATHNAME', 'pgpx_column_list_pool'
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000;
+COMMENT ON FUNCTION pgpool.column_list(pg_catalog.text, pg_catalog.text) IS
+'returns the column list for query(..) with a statement, which is parsed on a connection to a server, leased for this call, and not executed; NULL if it returns no rows';
+
+--
 -- Statements in flight: send, do something else, take the result
 --
 

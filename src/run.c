@@ -289,7 +289,7 @@ check_answer(PgpxRun *run)
 
 	if (run->lease->not_run)
 		return;
-	if (!run->error.set && !run->any && !run->empty)
+	if (!run->error.set && !run->any && !run->empty && !run->describe)
 	{
 		pgpx_wire_break(wire, malformed);
 		pgpx_lease_broken(run->lease, malformed, NULL);
@@ -452,8 +452,10 @@ pgpx_run_send(PgpxRun *run, int nparams, const char *const *values,
 		lease->offer = PGPX_OFFER_NONE; /* by who had it before us */
 		return;
 	}
-	if (nparams == 0 && run->nformats == 0 &&
-		(several || is_plain_select(run->sql)))
+	if (run->describe)
+		pgpx_wire_send_describe(wire, run->sql);
+	else if (nparams == 0 && run->nformats == 0 &&
+			 (several || is_plain_select(run->sql)))
 		pgpx_wire_send_query(wire, run->sql);
 	else
 		pgpx_wire_send_extended(wire, run->sql, nparams, values, run->nformats,

@@ -13,8 +13,10 @@
 #include "utils/builtins.h"
 #include "utils/lsyscache.h"
 
+#include "column_list.h"
 #include "remote_error.h"
 
+#define LIST_SHOWN 100			/* columns in a hint; of more there is no list */
 #define NAMES_SHOWN 10			/* in a detail; the rest are counted */
 
 /* A list of names for a detail: its heading, the first few, how many more. */
@@ -109,6 +111,27 @@ map_by_name(TupleDesc tupdesc, Oid type, int n, const PgpxColumn *columns,
 			 errhint("Select each column of the type once, in any order; AS gives a column another name.")));
 }
 
+/* The result has n columns, and the column list has another number. */
+static void
+raise_column_list(int n, const PgpxColumn *columns, int wanted, int lead,
+				  const char *lead_name)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_DATATYPE_MISMATCH),
+			 errmsg("remote result does not match the column list"),
+			 lead == 0 ?
+			 errdetail_plural("The remote statement returns %d column, the column list has %d.",
+							  "The remote statement returns %d columns, the column list has %d.",
+							  n, n, wanted) :
+			 errdetail_plural("The remote statement returns %d column, the column list has %d behind that of the pool.",
+							  "The remote statement returns %d columns, the column list has %d behind that of the pool.",
+							  n, n, wanted),
+			 n == 0 ? 0 :
+			 n > LIST_SHOWN ?
+			 errhint("pgpool.column_list returns the column list for a statement.") :
+			 errhint("Use %s.", pgpx_column_list(n, columns, NULL, lead_name))));
+}
+
 int
 pgpx_tuples_map(const PgpxWireMessage *msg, TupleDesc tupdesc, Oid type,
 				int lead, int **map, PgpxColumn **described)
@@ -129,16 +152,8 @@ pgpx_tuples_map(const PgpxWireMessage *msg, TupleDesc tupdesc, Oid type,
 	else
 	{
 		if (n != wanted && !OidIsValid(type))
-			ereport(ERROR,
-					(errcode(ERRCODE_DATATYPE_MISMATCH),
-					 errmsg("remote result does not match the column list"),
-					 lead == 0 ?
-					 errdetail_plural("The remote statement returns %d column, the column list has %d.",
-									  "The remote statement returns %d columns, the column list has %d.",
-									  n, n, wanted) :
-					 errdetail_plural("The remote statement returns %d column, the column list has %d behind that of the pool.",
-									  "The remote statement returns %d columns, the column list has %d behind that of the pool.",
-									  n, n, wanted)));
+			raise_column_list(n, columns, wanted, lead, lead == 0 ? NULL :
+							  NameStr(TupleDescAttr(tupdesc, 0)->attname));
 		if (n != wanted)
 			ereport(ERROR,
 					(errcode(ERRCODE_DATATYPE_MISMATCH),

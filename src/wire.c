@@ -294,7 +294,8 @@ pgpx_wire_abandon(PgpxWire *wire)
 		return;
 	if (wire->out_sent == 0 &&
 		(wire->phase == PGPX_WIRE_IDLE || wire->phase == PGPX_WIRE_SIMPLE ||
-		 wire->phase == PGPX_WIRE_PARSE))
+		 wire->phase == PGPX_WIRE_PARSE ||
+		 wire->phase == PGPX_WIRE_DESCRIBE_PARSE))
 		wire->phase = PGPX_WIRE_IDLE;
 	else
 		pgpx_wire_break(wire, "a statement was interrupted while it was being sent");

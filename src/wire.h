@@ -38,6 +38,9 @@ typedef enum PgpxWirePhase
 	PGPX_WIRE_BIND,
 	PGPX_WIRE_DESCRIBE,
 	PGPX_WIRE_EXECUTE,
+	PGPX_WIRE_DESCRIBE_PARSE,	/* Parse, Describe, Sync were sent */
+	PGPX_WIRE_DESCRIBE_PARAMS,
+	PGPX_WIRE_DESCRIBE_ROWS,
 	PGPX_WIRE_SYNC,				/* done or failed; ReadyForQuery is to come */
 	PGPX_WIRE_COPY_SIMPLE,		/* a COPY that we refuse is running out */
 	PGPX_WIRE_COPY_EXTENDED,
@@ -200,6 +203,12 @@ extern void pgpx_wire_send_extended(PgpxWire *wire, const char *sql,
 									int nformats, const int16 *formats);
 
 /*
+ * pgpx_wire_send_describe
+ *		Parse, Describe (the statement), Sync: nothing is executed.
+ */
+extern void pgpx_wire_send_describe(PgpxWire *wire, const char *sql);
+
+/*
  * pgpx_wire_put_extended
  *		The same messages into a buffer, for somebody else to send.
  */
@@ -250,6 +259,7 @@ typedef struct PgpxColumn
 {
 	const char *name;
 	Oid			type;
+	int32		typmod;
 	int16		format;
 } PgpxColumn;
 

@@ -80,6 +80,17 @@ put_query(StringInfo buf, const char *sql)
 	end_message(buf, at);
 }
 
+static void
+put_parse(StringInfo buf, const char *sql)
+{
+	int			at = begin_message(buf, 'P');
+
+	put_char(buf, '\0');		/* unnamed statement */
+	put(buf, sql, strlen(sql) + 1);
+	put_int16(buf, 0);			/* types: the remote's to infer */
+	end_message(buf, at);
+}
+
 void
 pgpx_wire_send_query(PgpxWire *wire, const char *sql)
 {
@@ -95,12 +106,7 @@ pgpx_wire_put_extended(StringInfo buf, const char *sql, int nparams,
 {
 	int			at;
 
-	at = begin_message(buf, 'P');
-	put_char(buf, '\0');		/* unnamed statement */
-	put(buf, sql, strlen(sql) + 1);
-	put_int16(buf, 0);			/* types: the remote's to infer */
-	end_message(buf, at);
-
+	put_parse(buf, sql);
 	at = begin_message(buf, 'B');
 	put_char(buf, '\0');		/* unnamed portal */
 	put_char(buf, '\0');
@@ -145,6 +151,21 @@ pgpx_wire_send_extended(PgpxWire *wire, const char *sql, int nparams,
 	pgpx_wire_put_extended(begin_output(wire), sql, nparams, values, nformats,
 						   formats);
 	wire->phase = PGPX_WIRE_PARSE;
+}
+
+void
+pgpx_wire_send_describe(PgpxWire *wire, const char *sql)
+{
+	StringInfo	buf = begin_output(wire);
+	int			at;
+
+	Assert(wire->phase == PGPX_WIRE_IDLE);
+	put_parse(buf, sql);
+	at = begin_message(buf, 'D');
+	put(buf, "S", 2);			/* the unnamed statement */
+	end_message(buf, at);
+	end_message(buf, begin_message(buf, 'S'));
+	wire->phase = PGPX_WIRE_DESCRIBE_PARSE;
 }
 
 const char *

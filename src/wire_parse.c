@@ -115,6 +115,7 @@ pgpx_wire_parse_columns(const PgpxWireMessage *msg, int ncolumns,
 		columns[i].name = p;
 		p += len + 1;
 		columns[i].type = (Oid) get_int32(p + 6);
+		columns[i].typmod = get_int32(p + 12);
 		columns[i].format = get_int16(p + 16);
 		p += 18;
 	}

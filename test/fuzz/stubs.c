@@ -315,6 +315,18 @@ errdetail_plural(const char *singular, const char *plural, unsigned long n, ...)
 	return 0;
 }
 
+const char *
+quote_identifier(const char *ident)
+{
+	return ident;
+}
+
+char *
+format_type_extended(Oid type_oid, int32 typemod, bits16 flags)
+{
+	return type_oid % 2 == 0 ? NULL : pstrdup("integer");
+}
+
 int
 internalerrposition(int cursorpos)
 {

@@ -14,7 +14,7 @@ layer_of() {
     handoff) echo 4 ;;
     worker | worker_* | reactor | conninfo | login | connector | connector_* | hosts | connection | steward | canceller | ending | relay | relay_* | libpq_bounds | janitor | pinger | pinger_*) echo 5 worker ;;
     target | target_* | kept | session_wait | checkout | checkout_* | lease | lease_*) echo 5 session ;;
-    params | exec | run | async | fanout | formats | tuples | tuples_* | ddl | dlock_session | dlock_remote | dlock_wait | dlock_question) echo 5 session ;;
+    params | column_list | describe | exec | run | async | fanout | formats | tuples | tuples_* | ddl | dlock_session | dlock_remote | dlock_wait | dlock_question) echo 5 session ;;
     fn_*) echo 6 ;;
     pgpool_ext) echo 7 ;;
     *) return 1 ;;

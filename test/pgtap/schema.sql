@@ -47,6 +47,10 @@ INSERT INTO functions
 SELECT 'send', format('lease bigint, sql text, VARIADIC params %s', params), 'void', true
   FROM unnest(ARRAY['text[] DEFAULT ''{}''::text[]', '"any"']) AS params;
 INSERT INTO functions
+SELECT f.name, format('%s, sql text', first), result, true
+  FROM (VALUES ('describe', 'TABLE(name text, type text)'), ('column_list', 'text')) AS f (name, result),
+       unnest('{lease bigint,pool text}'::text[]) AS first;
+INSERT INTO functions
 SELECT 'fanout', format('pools text[], sql text, VARIADIC params %s', params), 'SETOF record', true
   FROM unnest(ARRAY['text[] DEFAULT ''{}''::text[]', '"any"']) AS params;
 INSERT INTO functions

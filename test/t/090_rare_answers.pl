@@ -18,7 +18,42 @@ sub behind
 	return sub { my ($self) = @_; $self->receive; $self->send($message, $self->answer('1')); $self->serve };
 }
 
+# The answer to a Describe: what follows the description of no parameters.
+sub describes
+{
+	my (@messages) = @_;
+
+	return sub { my ($self) = @_; $self->receive; $self->send(message('1', ''), message('t', pack 'n', 0), @messages, ready()); $self->serve };
+}
+
+# A RowDescription of one column.
+sub column
+{
+	my ($name, $type) = @_;
+
+	return message('T', pack('n', 1) . "$name\0" . pack 'NnNnNn', 0, 0, $type, 65535, 0xFFFFFFFF, 0);
+}
+
+my %descriptions = (
+	d_no_parameters => [ sub { $_[0]->receive; $_[0]->send(message('1', ''), columns(1), ready()); sleep }, '08006', qr/does not fit the protocol/ ],
+	d_executed => [ describes(columns(1), row('1'), done('SELECT 1')), '08006', qr/does not fit the protocol/ ],
+	d_nothing => [ describes(), '08006', qr/does not fit the protocol/ ],
+	d_short => [ describes(message('T', pack 'n', 5)), '08006', qr/malformed/ ],
+	d_many => [ describes(columns(1665)), '54011', qr/has 1665 columns/ ]);
+
 my $fake = PgpxFakeServer->new(
+	(map { $_ => $descriptions{$_}[0] } keys %descriptions),
+	d_name => describes(column("\xFF\"; drop", 25)),
+	d_type => sub {
+		my ($self) = @_;
+
+		$self->receive;
+		$self->send(message('1', ''), message('t', pack 'n', 0), column('a', 70000), ready());
+		$self->receive;
+		$self->send(message('1', ''), message('2', ''), columns(4), row('x', 'y', 'f', '0'), row('x', 'y', 'f', '2'),
+			row('x', 'y', 'f', '-9223372036854775808'), row('x"; y', 'z; --', 't', '1'), done('SELECT 4'), ready());
+		$self->serve;
+	},
 	nameless => behind(message('S', 'DateStyle')),
 	valueless => behind(message('S', "DateStyle\0ISO")),
 	notice => behind(message('N', "SWARNING\0Mno end")),
@@ -36,7 +71,7 @@ my $proxy = PgpxProxy->new($remote->port);
 my $local = local_node('local');
 my %options = (pool_size => 1, retry_min => '10 ms', retry_max => '50 ms');
 make_pool($local, $fake, server => $_, remote_dbname => $_, options => { %options, sslmode => PgpxFakeServer::sslmode(), $_ eq 'start' ? (start_commands => 'select 1') : () })
-  foreach qw(nameless valueless notice said short stays notes reset blanks start within deaf);
+  foreach qw(nameless valueless notice said short stays notes reset blanks start within deaf d_name d_type), keys %descriptions;
 make_pool($local, $remote, server => 'one', options => { %options, pool_size => 3 });
 my ($session, $other) = map { PgpxSession->new($local) } 1 .. 2;
 
@@ -47,6 +82,12 @@ foreach my $case ([ nameless => qr/malformed message/ ], [ valueless => qr/malfo
 
 	$session->fails("SELECT a FROM pgpool.query('$server', 'select 1') AS t(a int)", '08006', $said, "$server: the connection is given up");
 }
+foreach my $server (sort keys %descriptions)
+{
+	$session->fails("SELECT pgpool.column_list('$server', 'select 1')", $descriptions{$server}[1], $descriptions{$server}[2], "$server: a wrong description is an error");
+}
+is($session->run(q{SELECT pgpool.column_list('d_name', 'select 1')}), q{AS t("?""; drop" text)}, 'a name of a column that is no text: it is quoted');
+is($session->run(q{SELECT pgpool.column_list('d_type', 'select 1')}), 'AS t(a "x""; y"."z; --"[])', 'a name of a type that is none: it is quoted');
 is($session->run(q{SELECT a FROM pgpool.query('notice', 'select 1') AS t(a int)}) . $session->error, '1', 'a notice without an end: left out');
 $session->run(q{SELECT pgpool.checkout('said') AS lease \gset});
 is($session->run(q{SELECT a FROM pgpool.query(:lease, 'select 1') AS t(a int)}), '1', 'a notice in one piece with the answer');
