@@ -473,7 +473,7 @@ COMMENT ON COLUMN pgpool.pools.local_user IS
 COMMENT ON COLUMN pgpool.pools.shared IS
 'true: the user mapping is one user''s, and all sessions under that user share the pool; false: the mapping is PUBLIC''s, and the pool is that of one local user';
 COMMENT ON COLUMN pgpool.pools.state IS
-'"draining" and "paused": checkouts queue until resume(); "unavailable": no connection is open, the last attempt has failed, and the pause before the next one still runs; "stale": connections from before a change of options or a reconnect() are still leased; "full": every connection that pool_size and max_overflow allow is there, and none is free; "overflow": there are more than pool_size; "ready": none of these. The first that holds';
+'"damaged": the pool''s state in shared memory is wrong, last_error says how, and checkouts fail until the worker has restarted and rebuilt it; "draining" and "paused": checkouts queue until resume(); "unavailable": no connection is open, the last attempt has failed, and the pause before the next one still runs; "stale": connections from before a change of options or a reconnect() are still leased; "full": every connection that pool_size and max_overflow allow is there, and none is free; "overflow": there are more than pool_size; "ready": none of these. The first that holds';
 COMMENT ON COLUMN pgpool.pools.worker IS
 'worker that owns the connections; see view workers';
 COMMENT ON COLUMN pgpool.pools.transport IS
@@ -734,7 +734,7 @@ COMMENT ON COLUMN pgpool.waiters.deadline IS
 COMMENT ON COLUMN pgpool.waiters.why IS
 'what checkout was told that it is for, cut off after 127 bytes; NULL if nothing; <insufficient privilege> unless you may see it';
 COMMENT ON COLUMN pgpool.waiters.reason IS
-'what the pool waits for: "paused": resume(); "full": a lease to end, since all connections that pool_size and max_overflow allow are there; "connecting": a connection that is being opened; "unavailable": the end of the pause after a failed attempt to connect; "server_cap": a connection of any user''s pool of this server to close, since max_server_connections are there; "global_cap": a connection of any pool to close, since pgpool_ext.max_connections are in use';
+'what the pool waits for: "damaged": the worker to restart, and to rebuild the pool; "paused": resume(); "full": a lease to end, since all connections that pool_size and max_overflow allow are there; "connecting": a connection that is being opened; "unavailable": the end of the pause after a failed attempt to connect; "server_cap": a connection of any user''s pool of this server to close, since max_server_connections are there; "global_cap": a connection of any pool to close, since pgpool_ext.max_connections are in use';
 
 CREATE FUNCTION pgpool.stats()
 RETURNS TABLE (

@@ -91,6 +91,8 @@ take_free_locked(PgpxCheckout *c, PgpxPool *pool, PgpxTime now,
 
 	/* what it has waited for another one, which was dead, is not of this lease */
 	*lease_id = pgpx_pool_take_locked(pool, conn, &c->holder, now, c->waited);
+	if (*lease_id == 0)
+		return NULL;
 	pool->stats.hits++;
 	if (conn == &pgpx_conns[Max(c->target->partner, 0)] &&
 		conn->generation == c->target->partner_generation)

@@ -202,6 +202,22 @@ pgpx_lease_check_endless(void)
 		raise_endless();
 }
 
+/* The pool is locked, and its worker is about to restart. */
+pg_noreturn static void
+raise_damaged(PgpxCheckout *c, PgpxPool *pool)
+{
+	char		text[PGPX_ERROR_LEN];
+
+	strlcpy(text, pool->last_error, sizeof(text));
+	LWLockRelease(pool->lock);
+	ereport(ERROR,
+			(errcode(PGPX_ERRCODE_POOL_DAMAGED),
+			 errmsg("the pool of server \"%s\" is out of service",
+					NameStr(c->target->server_name)),
+			 errdetail("Its state in shared memory is wrong. %s", text),
+			 errhint("The pool worker restarts and rebuilds the pool within seconds; then repeat the call.")));
+}
+
 void
 pgpx_checkout_check_locked(PgpxCheckout *c, PgpxPool *pool)
 {
@@ -210,6 +226,8 @@ pgpx_checkout_check_locked(PgpxCheckout *c, PgpxPool *pool)
 	PgpxTime	now;
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	if (pool->damaged)
+		raise_damaged(c, pool);
 	if (!c->no_wait && (cap = filled_by_own(pool, &size)) != NULL)
 	{
 		pool->stats.deadlocks++;

@@ -3,9 +3,9 @@
  * conn_state.c
  *	  The state machine of a connection: see the picture in conn_state.h.
  *
- * pgpx_conn_set_state is the only writer of PgpxConn.state.  It asserts the edge
- * against one table and moves list membership and counts with it: a change of
- * state means moving between lists.
+ * pgpx_conn_set_state checks each transition against one table and moves list
+ * membership and counts with it: a change of state means moving between lists.
+ * Nothing else writes PgpxConn.state, but pgpx_conn_free_all_locked for a damaged pool.
  *
  *-------------------------------------------------------------------------
  */
@@ -53,9 +53,10 @@ static const char *const state_names[PGPX_CONN_NSTATES] = {
 StaticAssertDecl(PGPX_CONN_NSTATES <= 32, "a set of states must fit 32 bits");
 
 static bool
-edge_allowed(PgpxConnState from, PgpxConnState to)
+edge_allowed(int from, PgpxConnState to)
 {
-	return (edges[from] & BIT(to)) != 0;
+	return from >= 0 && from < PGPX_CONN_NSTATES &&
+		(edges[from] & BIT(to)) != 0;
 }
 
 const char *
@@ -166,22 +167,28 @@ pgpx_conn_statements(PgpxConn *conn)
 		doing_statements(pg_atomic_read_u64(&conn->doing));
 }
 
-void
-pgpx_conn_set_state(PgpxConn *conn, PgpxConnState state, PgpxTime now)
+bool
+pgpx_conn_set_state(PgpxPool *pool, PgpxConn *conn, PgpxConnState state,
+					PgpxTime now)
 {
-	PgpxPool   *pool = &pgpx_pools[conn->pool];
-
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 
 	/*
-	 * A forbidden edge means that the shared state can be trusted no more.
+	 * A forbidden transition means that the shared state of the pool is wrong.
 	 * It is checked in production builds too: the cost is one load, and the
-	 * alternative is one connection in the hands of two.
+	 * alternative is one connection that two sessions have leased.
 	 */
-	if (!edge_allowed(conn->state, state))
-		elog(PANIC, "pgpool_ext: connection %d cannot go from %s to %s",
-			 PGPX_CONN_INDEX(conn), pgpx_conn_state_name(conn->state),
-			 pgpx_conn_state_name(state));
+	if (pool->damaged)
+		return false;
+	if (conn->pool != PGPX_POOL_INDEX(pool) ||
+		!edge_allowed(conn->state, state))
+	{
+		pgpx_pool_condemn_locked(pool, "Connection %d of pool slot %d cannot go from state \"%s\" to \"%s\".",
+								 PGPX_CONN_INDEX(conn), conn->pool,
+								 pgpx_conn_state_name(conn->state),
+								 pgpx_conn_state_name(state));
+		return false;
+	}
 
 	if (is_in_lru(conn->state))
 		lru_remove(pool, conn);
@@ -204,6 +211,7 @@ pgpx_conn_set_state(PgpxConn *conn, PgpxConnState state, PgpxTime now)
 
 	if (is_in_lru(state))
 		lru_insert(pool, conn);
+	return true;
 }
 
 /* Reserve a token of a cap for the pool. */
@@ -219,11 +227,70 @@ take_token(PgpxCap *cap, int limit, PgpxPool *pool)
 	return token == PGPX_TOKEN_TAKEN;
 }
 
+/* Return a connection's token of each cap. */
+static void
+give_tokens(PgpxPool *pool)
+{
+	int			before = pgpx_cap_give(&pgpx_shared->cap);
+
+	pgpx_cap_give(&pgpx_servers[pool->server].cap);
+
+	/* pools of any worker may have waited for a place */
+	if (before == pgpx_shared->max_connections)
+		pgpx_worker_wake_all();
+}
+
+/* Link the free list anew; caller holds free_mutex. */
+static void
+relink_free(void)
+{
+	pgpx_shared->free_head = -1;
+	pgpx_shared->nfree = 0;
+	for (int i = pgpx_shared->max_connections - 1; i >= 0; i--)
+	{
+		PgpxConn   *conn = &pgpx_conns[i];
+
+		/* under free_mutex those without a pool are those in the list */
+		if (conn->pool >= 0)
+			continue;
+		conn->state = PGPX_CONN_FREE;
+		conn->next = pgpx_shared->free_head;
+		pgpx_shared->free_head = i;
+		pgpx_shared->nfree++;
+	}
+}
+
+/*
+ * Remove the first connection from the free list for a pool, which has a token of
+ * each cap, so that there is one.  NULL: the list was damaged, and is linked anew.
+ */
+static PgpxConn *
+pop_free(PgpxPool *pool)
+{
+	PgpxConn   *conn = NULL;
+	int			head;
+
+	SpinLockAcquire(&pgpx_shared->free_mutex);
+	head = pgpx_shared->free_head;
+	if (head >= 0 && head < pgpx_shared->max_connections &&
+		pgpx_conns[head].pool < 0 && pgpx_conns[head].state == PGPX_CONN_FREE)
+	{
+		conn = &pgpx_conns[head];
+		pgpx_shared->free_head = conn->next;
+		pgpx_shared->nfree--;
+		conn->pool = PGPX_POOL_INDEX(pool);
+	}
+	else
+		relink_free();
+	SpinLockRelease(&pgpx_shared->free_mutex);
+	return conn;
+}
+
 PgpxConn *
 pgpx_conn_alloc_locked(PgpxPool *pool)
 {
 	PgpxCap    *cap = &pgpx_servers[pool->server].cap;
-	PgpxConn   *conn = NULL;
+	PgpxConn   *conn;
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	if (!take_token(cap, pool->opts.max_server_connections, pool))
@@ -234,15 +301,15 @@ pgpx_conn_alloc_locked(PgpxPool *pool)
 		return NULL;
 	}
 
-	/* with a token there is one in the list */
-	SpinLockAcquire(&pgpx_shared->free_mutex);
-	conn = &pgpx_conns[pgpx_shared->free_head];
-	pgpx_shared->free_head = conn->next;
-	pgpx_shared->nfree--;
-	SpinLockRelease(&pgpx_shared->free_mutex);
+	conn = pop_free(pool);
+	if (conn == NULL)
+	{
+		give_tokens(pool);
+		pgpx_pool_condemn_locked(pool, "The list of free connection slots led to one that is in use.");
+		return NULL;
+	}
 
 	conn->next = conn->prev = -1;
-	conn->pool = PGPX_POOL_INDEX(pool);
 	conn->generation =
 		pg_atomic_fetch_add_u64(&pgpx_shared->next_generation, 1);
 	conn->version = pool->version;
@@ -275,36 +342,58 @@ pgpx_conn_alloc_locked(PgpxPool *pool)
 	pg_atomic_write_u32(&conn->to_wake, 0);
 	pg_atomic_write_u32(&conn->nwatching, 0);
 
-	pgpx_conn_set_state(conn, PGPX_CONN_CONNECTING, pgpx_now());
-	return conn;
+	return pgpx_conn_set_state(pool, conn, PGPX_CONN_CONNECTING, pgpx_now()) ?
+		conn : NULL;
 }
 
 void
-pgpx_conn_free_locked(PgpxConn *conn)
+pgpx_conn_free_locked(PgpxPool *pool, PgpxConn *conn)
 {
-	PgpxPool   *pool = &pgpx_pools[conn->pool];
-	PgpxServer *server = &pgpx_servers[pool->server];
-	int			before;
-
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	pgpx_conn_set_state(conn, PGPX_CONN_FREE, pgpx_now());
-	conn->pool = -1;
-	conn->prev = -1;
+	if (!pgpx_conn_set_state(pool, conn, PGPX_CONN_FREE, pgpx_now()))
+		return;
 
 	SpinLockAcquire(&pgpx_shared->free_mutex);
+	conn->pool = -1;
+	conn->prev = -1;
 	conn->next = pgpx_shared->free_head;
 	pgpx_shared->free_head = PGPX_CONN_INDEX(conn);
 	pgpx_shared->nfree++;
 	SpinLockRelease(&pgpx_shared->free_mutex);
 
 	/* the tokens last: who has one finds a connection in the list */
-	before = pgpx_cap_give(&pgpx_shared->cap);
-	pgpx_cap_give(&server->cap);
-
-	/* pools of any worker may have waited for a place */
-	if (before == pgpx_shared->max_connections)
-		pgpx_worker_wake_all();
+	give_tokens(pool);
 	pgpx_pool_note_end_locked(pool);
+}
+
+void
+pgpx_conn_free_all_locked(PgpxPool *pool)
+{
+	int			n = 0;
+
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	SpinLockAcquire(&pgpx_shared->free_mutex);
+	for (int i = 0; i < pgpx_shared->max_connections; i++)
+	{
+		PgpxConn   *conn = &pgpx_conns[i];
+
+		if (conn->pool != PGPX_POOL_INDEX(pool))
+			continue;
+		pg_atomic_write_u64(&conn->lease_id, 0);
+		pg_atomic_write_u64(&conn->doing, 0);
+		conn->owner_procno = -1;
+		conn->owner_pid = 0;
+		conn->pool = -1;
+		conn->prev = -1;
+		n++;
+	}
+	relink_free();
+	SpinLockRelease(&pgpx_shared->free_mutex);
+
+	memset(pool->count, 0, sizeof(pool->count));
+	pool->lru_head = pool->lru_tail = -1;
+	while (n-- > 0)
+		give_tokens(pool);
 }
 
 void

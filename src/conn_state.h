@@ -91,12 +91,16 @@ pgpx_conn_cancel_is_lost(PgpxConn *conn)
 
 /*
  * pgpx_conn_set_state
- *		The one writer of a connection's state.  Caller holds the lock of its
- *		pool; an edge that is not in the table is a PANIC.  now becomes
- *		state_since: the clock is read once for all that happens together.
+ *		Move a connection to a new state.  Caller holds the pool's lock exclusively.
+ *		now becomes state_since: the clock is read once for all that happens together.
+ *
+ * Returns false, and changes nothing, if the pool is out of service, or goes out of
+ * service because the transition is not in the table or the connection is another
+ * pool's (pool_damage.c).  Then the caller must neither lease the connection nor put
+ * its slot to another use.
  */
-extern void pgpx_conn_set_state(PgpxConn *conn, PgpxConnState state,
-								PgpxTime now);
+extern bool pgpx_conn_set_state(PgpxPool *pool, PgpxConn *conn,
+								PgpxConnState state, PgpxTime now);
 
 /* Name of a state as the views show it. */
 extern const char *pgpx_conn_state_name(int state);
@@ -105,12 +109,21 @@ extern const char *pgpx_conn_state_name(int state);
  * pgpx_conn_alloc_locked
  *		Take a connection out of the free list for a pool whose lock is held:
  *		FREE -> CONNECTING, with a new generation and a token of each cap.  NULL:
- *		a cap does not allow it; if the pool is the hungriest its worker knows.
+ *		a cap does not allow it (if the pool is the hungriest its worker knows), or
+ *		the free list is damaged.
  */
 extern PgpxConn *pgpx_conn_alloc_locked(PgpxPool *pool);
 
 /* CLOSING -> FREE, back into the free list; caller holds the pool's lock. */
-extern void pgpx_conn_free_locked(PgpxConn *conn);
+extern void pgpx_conn_free_locked(PgpxPool *pool, PgpxConn *conn);
+
+/*
+ * pgpx_conn_free_all_locked
+ *		Return all slots of a pool to the free list, whatever their states are, and
+ *		empty its lists and counts: for the rebuild of a damaged pool.  Nobody may
+ *		use one of its sockets any more.
+ */
+extern void pgpx_conn_free_all_locked(PgpxPool *pool);
 
 /* Index of a connection or pool in its array. */
 #define PGPX_CONN_INDEX(conn)	((int) ((conn) - pgpx_conns))

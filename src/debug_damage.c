@@ -94,6 +94,8 @@ damage_conns(const char *what)
 		PUT(idle->owed, 2);
 	else if (IS("closing"))
 		PUT(idle->state, PGPX_CONN_CLOSING);
+	else if (IS("leased"))
+		PUT(leased->state, PGPX_CONN_IDLE);
 	else if (IS("state"))
 		PUT(idle->state, PGPX_CONN_NSTATES);
 	else if (IS("count"))

@@ -16,5 +16,6 @@
 #define PGPX_ERRCODE_LEASE_TERMINATED	MAKE_SQLSTATE('P', 'X', '0', '0', '1')
 #define PGPX_ERRCODE_LEASE_TIMEOUT		MAKE_SQLSTATE('P', 'X', '0', '0', '2')
 #define PGPX_ERRCODE_WORKER_DOWN		MAKE_SQLSTATE('P', 'X', '0', '0', '3')
+#define PGPX_ERRCODE_POOL_DAMAGED		MAKE_SQLSTATE('P', 'X', '0', '0', '4')
 
 #endif							/* PGPX_ERRCODES_H */

@@ -89,6 +89,8 @@ wait_reason(const PgpxView *view)
 {
 	const PgpxPool *pool = &view->pool;
 
+	if (pool->damaged)
+		return "damaged";
 	if (pool->count[PGPX_CONN_CONNECTING] > 0)
 		return "connecting";
 	if (pgpx_pool_is_paused(pool))

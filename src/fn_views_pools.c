@@ -34,6 +34,8 @@ pool_state(const PgpxView *view)
 {
 	const PgpxPool *pool = &view->pool;
 
+	if (pool->damaged)
+		return "damaged";
 	if (pgpx_pool_is_draining(pool))
 		return "draining";
 	if (pgpx_pool_is_paused(pool))

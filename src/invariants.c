@@ -285,6 +285,8 @@ check_pool(PgpxCheck *check, int index)
 	LWLockAcquire(pool->lock, LW_SHARED);
 	check->pool = pool;
 	check->index = index;
+	if (pool->damaged)
+		pgpx_check_fault(check, "is out of service: %s", pool->last_error);
 	open = check_conns(check);
 	waiting = pgpx_check_tickets(check);
 	check_served(check, waiting);

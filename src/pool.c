@@ -180,7 +180,8 @@ begin_tests(PgpxPool *pool, int most, PgpxTime since, PgpxTime now)
 
 		if (conn == NULL)
 			break;
-		pgpx_conn_set_state(conn, PGPX_CONN_CHECKING, now);
+		if (!pgpx_conn_set_state(pool, conn, PGPX_CONN_CHECKING, now))
+			break;
 		pgpx_conn_ask_worker(conn, pool->worker);
 	}
 }
@@ -192,7 +193,7 @@ pgpx_pool_pick_locked(PgpxPool *pool, int partner, uint64 partner_generation,
 	PgpxConn   *conn;
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	if (pgpx_pool_is_paused(pool))
+	if (pgpx_pool_is_paused(pool) || pool->damaged)
 		return NULL;
 	if (partner >= 0)
 	{
@@ -218,7 +219,8 @@ pgpx_pool_take_locked(PgpxPool *pool, PgpxConn *conn, const PgpxHolder *holder,
 	uint64		lease_id;
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	pgpx_conn_set_state(conn, PGPX_CONN_LEASED, now);
+	if (!pgpx_conn_set_state(pool, conn, PGPX_CONN_LEASED, now))
+		return 0;
 	lease_id = pg_atomic_fetch_add_u64(&pgpx_shared->next_lease, 1);
 
 	conn->owner_procno = holder->procno;
@@ -282,7 +284,7 @@ pgpx_pool_wanted_locked(const PgpxPool *pool, int extra)
 	if (pool->last_checkout != 0 && conninfo_is_known(pool))
 		wanted = Max(wanted, pgpx_pool_min_size_locked(pool) - total);
 	wanted = Min(wanted, pgpx_pool_cap_locked(pool) - total);
-	if (wanted <= 0 || pgpx_pool_is_paused(pool) ||
+	if (wanted <= 0 || pgpx_pool_is_paused(pool) || pool->damaged ||
 		pgpx_pool_conninfo_awaited(pool))
 		return 0;
 	if (pool->retry_at != 0)
@@ -352,22 +354,25 @@ pgpx_pool_serve_locked(PgpxPool *pool, PgpxWake *wake)
 			pgpx_pool_grow_locked(pool, 0);
 			break;
 		}
-		pgpx_ticket_grant_locked(pool, first, conn, wake);
+		if (!pgpx_ticket_grant_locked(pool, first, conn, wake))
+			break;
 	}
 }
 
-void
+bool
 pgpx_pool_close_locked(PgpxPool *pool, PgpxConn *conn, PgpxCloseReason reason)
 {
 	PgpxTime	now = pgpx_now();
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	Assert(reason != PGPX_CLOSE_NONE);
+	if (!pgpx_conn_set_state(pool, conn, PGPX_CONN_CLOSING, now))
+		return false;
 	if (reason == PGPX_CLOSE_LIFETIME)
 		pool->last_expired = now;
-	pgpx_conn_set_state(conn, PGPX_CONN_CLOSING, now);
 	conn->close_reason = reason;
 	pgpx_conn_ask_worker(conn, pool->worker);
+	return true;
 }
 
 void
@@ -375,5 +380,6 @@ pgpx_pool_close_free_locked(PgpxPool *pool, PgpxCloseReason reason)
 {
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	while (pool->lru_head >= 0)
-		pgpx_pool_close_locked(pool, &pgpx_conns[pool->lru_head], reason);
+		if (!pgpx_pool_close_locked(pool, &pgpx_conns[pool->lru_head], reason))
+			return;
 }

@@ -185,7 +185,8 @@ extern PgpxConn *pgpx_pool_pick_locked(PgpxPool *pool, int partner,
 
 /*
  * pgpx_pool_take_locked
- *		Lease a free connection: returns the lease's id, which never repeats.
+ *		Lease a free connection: returns the lease's id, which never repeats; 0 if
+ *		the pool is out of service.
  */
 extern uint64 pgpx_pool_take_locked(PgpxPool *pool, PgpxConn *conn,
 									const PgpxHolder *holder, PgpxTime now,
@@ -303,13 +304,39 @@ extern void pgpx_pool_revoke_locked(PgpxPool *pool, PgpxConn *conn,
 /* Must this pool leave its places to others, who have waited longer? */
 extern bool pgpx_pool_must_give_way_locked(PgpxPool *pool);
 
-/* Send a connection on its way out; the worker closes it. */
-extern void pgpx_pool_close_locked(PgpxPool *pool, PgpxConn *conn,
+/*
+ * pgpx_pool_close_locked
+ *		Have the worker close a connection.  False if the pool is out of service.
+ */
+extern bool pgpx_pool_close_locked(PgpxPool *pool, PgpxConn *conn,
 								   PgpxCloseReason reason);
 
 /* The same with all that are free. */
 extern void pgpx_pool_close_free_locked(PgpxPool *pool,
 										PgpxCloseReason reason);
+
+/* --- pool_damage.c -------------------------------------------------------- */
+
+/*
+ * pgpx_pool_condemn_locked
+ *		Take a pool out of service because its shared state is wrong.  format: a
+ *		sentence that says what is wrong.  The first reason is kept.
+ */
+extern void pgpx_pool_condemn_locked(PgpxPool *pool, const char *format, ...)
+	pg_attribute_printf(2, 3);
+
+/*
+ * pgpx_pool_rebuild_locked
+ *		End all leases of a damaged pool and free all its slots.  The caller is its
+ *		worker, which shuts down every socket of the pool, or none is open.
+ */
+extern void pgpx_pool_rebuild_locked(PgpxPool *pool, PgpxWake *wake);
+
+/* A worker that starts puts its damaged pools back into service, rebuilt. */
+extern void pgpx_pool_restore_damaged(int worker);
+
+/* A worker that restarts because of its damaged pools says in the log why. */
+extern void pgpx_pool_log_damage(int worker);
 
 /* --- pool_worker.c: what the worker has done ------------------------------- */
 

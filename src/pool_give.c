@@ -67,7 +67,7 @@ give_locked(PgpxPool *pool, PgpxConn *conn, PgpxGive give, int owed,
 	{
 		/* CANCELLING with a reason: close when the cancel has been delivered */
 		conn->close_reason = reason;
-		pgpx_conn_set_state(conn, PGPX_CONN_CANCELLING, now);
+		pgpx_conn_set_state(pool, conn, PGPX_CONN_CANCELLING, now);
 		if (!cancelling)
 			pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_ASKED);
 		pgpx_conn_ask_worker(conn, pool->worker);
@@ -77,23 +77,23 @@ give_locked(PgpxPool *pool, PgpxConn *conn, PgpxGive give, int owed,
 	else if (give == PGPX_GIVE_CANCEL || cancelling)
 	{
 		conn->close_reason = PGPX_CLOSE_NONE;
-		pgpx_conn_set_state(conn, PGPX_CONN_CANCELLING, now);
+		pgpx_conn_set_state(pool, conn, PGPX_CONN_CANCELLING, now);
 		pgpx_conn_ask_worker(conn, pool->worker);
 	}
 	else if (give == PGPX_GIVE_RESET)
 	{
 		pool->stats.resets++;
-		pgpx_conn_set_state(conn, PGPX_CONN_RESETTING, now);
+		pgpx_conn_set_state(pool, conn, PGPX_CONN_RESETTING, now);
 		pgpx_conn_ask_worker(conn, pool->worker);
 	}
 	else if (conn->owed > 0)
 	{
-		pgpx_conn_set_state(conn, PGPX_CONN_OWED, now);
+		pgpx_conn_set_state(pool, conn, PGPX_CONN_OWED, now);
 		/* the worker reads the answer in a moment, if nobody else has */
 		pgpx_worker_wake_soon(pool->worker);
 	}
 	else
-		pgpx_conn_set_state(conn, PGPX_CONN_IDLE, now);
+		pgpx_conn_set_state(pool, conn, PGPX_CONN_IDLE, now);
 }
 
 /* Who has not touched it is not the one whose session it holds. */
@@ -127,7 +127,7 @@ pgpx_pool_forget_lessee(int procno, int pid)
 
 /*
  * Lock the pool of a lease; NULL, without the lock, if it was revoked: then its
- * id is gone.  The pool of a leased connection cannot change under its lessee.
+ * id is gone, or the pool is damaged, and the worker revokes all its leases.  The pool of a leased connection cannot change under its lessee.
  */
 static PgpxPool *
 lock_lease(PgpxConn *conn, uint64 lease_id)
@@ -142,7 +142,8 @@ lock_lease(PgpxConn *conn, uint64 lease_id)
 		return NULL;
 	pool = &pgpx_pools[index];
 	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
-	if (conn->pool == index && pg_atomic_read_u64(&conn->lease_id) == lease_id)
+	if (conn->pool == index && !pool->damaged &&
+		pg_atomic_read_u64(&conn->lease_id) == lease_id)
 		return pool;
 	LWLockRelease(pool->lock);
 	return NULL;
@@ -197,14 +198,18 @@ pgpx_pool_carry(PgpxConn *conn, uint64 lease_id,
 
 	conn->last_used = pgpx_now();
 	note_lessee(conn);
+	if (!pgpx_conn_set_state(pool, conn, PGPX_CONN_IDLE, conn->last_used))
+	{
+		LWLockRelease(pool->lock);
+		return NULL;
+	}
 	pgpx_stats_lease_locked(pool, conn->last_used - conn->leased_at,
 							PGPX_END_CHECKIN, usage);
 	conn->owed = 0;
 	conn->dirty = !reset;
-	pgpx_conn_set_state(conn, PGPX_CONN_IDLE, conn->last_used);
 	first->offer_reset = reset;
 	pg_atomic_write_u32(&first->offer, PGPX_OFFER_SENDING);
-	pgpx_ticket_grant_locked(pool, first, conn, &wake);
+	(void) pgpx_ticket_grant_locked(pool, first, conn, &wake);
 	pgpx_conn_do(conn, first->lease_id, PGPX_ACT_ACTIVE, false);
 	if (conn->relayed)
 		pgpx_conn_let_sleep_locked(conn, PGPX_TICKET_INDEX(first));
@@ -226,6 +231,8 @@ pgpx_pool_revoke_locked(PgpxPool *pool, PgpxConn *conn, PgpxRevoke revoke,
 	int			owner = conn->owner_procno;
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	if (pool->damaged)
+		return;					/* its worker is about to revoke all */
 	Assert(conn->state == PGPX_CONN_LEASED && revoke != PGPX_REVOKE_NONE);
 
 	pgpx_stats_lease_locked(pool, pgpx_now() - conn->leased_at, ends[revoke],
@@ -241,7 +248,7 @@ pgpx_pool_revoke_locked(PgpxPool *pool, PgpxConn *conn, PgpxRevoke revoke,
 
 		/* shut down at once; its place is free when the remote is at rest */
 		conn->close_reason = PGPX_CLOSE_TERMINATED;
-		pgpx_conn_set_state(conn, PGPX_CONN_CANCELLING, pgpx_now());
+		pgpx_conn_set_state(pool, conn, PGPX_CONN_CANCELLING, pgpx_now());
 		if ((activity == PGPX_ACT_ACTIVE || activity == PGPX_ACT_CANCELLING) &&
 			pg_atomic_read_u32(&conn->cancel) == PGPX_CANCEL_NONE)
 			pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_ASKED);

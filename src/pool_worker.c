@@ -42,7 +42,7 @@ ready_locked(PgpxPool *pool, PgpxConn *conn, PgpxTime now)
 {
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	if (conn->version == pool->version)
-		pgpx_conn_set_state(conn, PGPX_CONN_IDLE, now);
+		(void) pgpx_conn_set_state(pool, conn, PGPX_CONN_IDLE, now);
 	else
 		pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_STALE);
 }
@@ -126,20 +126,21 @@ pgpx_pool_is_crowded_out_locked(const PgpxPool *pool)
 
 /* An attempt is over; running: its start commands may still be, at the remote. */
 static void
-end_attempt_locked(PgpxConn *conn, bool running, PgpxCloseReason reason)
+end_attempt_locked(PgpxPool *pool, PgpxConn *conn, bool running,
+				   PgpxCloseReason reason)
 {
-	Assert(LWLockHeldByMeInMode(pgpx_pools[conn->pool].lock, LW_EXCLUSIVE));
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	if (running)
 	{
 		/* its place is not free before the remote is at rest */
 		conn->close_reason = reason;
-		pgpx_conn_set_state(conn, PGPX_CONN_CANCELLING, pgpx_now());
+		pgpx_conn_set_state(pool, conn, PGPX_CONN_CANCELLING, pgpx_now());
 		pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_ASKED);
 	}
 	else
 	{
-		pgpx_conn_set_state(conn, PGPX_CONN_CLOSING, pgpx_now());
-		pgpx_conn_free_locked(conn);
+		(void) pgpx_conn_set_state(pool, conn, PGPX_CONN_CLOSING, pgpx_now());
+		pgpx_conn_free_locked(pool, conn);
 	}
 }
 
@@ -160,7 +161,8 @@ pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn, uint64 before,
 			conn->state_since <= pool->last_error_at;
 
 		pool->stats.connects_failed++;
-		end_attempt_locked(conn, how == PGPX_FAILED_RUNNING, PGPX_CLOSE_BROKEN);
+		end_attempt_locked(pool, conn, how == PGPX_FAILED_RUNNING,
+						   PGPX_CLOSE_BROKEN);
 		if (!stale)
 		{
 			pool->last_error_at = pgpx_now();
@@ -218,7 +220,7 @@ pgpx_pool_attempt_outdated(PgpxPool *pool, PgpxConn *conn, bool running)
 	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
 	if (conn->state == PGPX_CONN_CONNECTING)
 	{
-		end_attempt_locked(conn, running, PGPX_CLOSE_STALE);
+		end_attempt_locked(pool, conn, running, PGPX_CLOSE_STALE);
 		pgpx_pool_serve_locked(pool, &wake);
 	}
 	LWLockRelease(pool->lock);
@@ -233,7 +235,7 @@ pgpx_pool_conninfo_missing(PgpxPool *pool, PgpxConn *conn)
 	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
 	if (conn->state == PGPX_CONN_CONNECTING)
 	{
-		end_attempt_locked(conn, false, PGPX_CLOSE_NONE);
+		end_attempt_locked(pool, conn, false, PGPX_CLOSE_NONE);
 		pool->conninfo_epoch = 0;
 		pool->asked_epoch = pgpx_pool_worker_epoch(pool);
 		pgpx_pool_wake_waiters_locked(pool, &wake);
@@ -267,12 +269,10 @@ pgpx_pool_begin_reset(PgpxPool *pool, PgpxConn *conn, int *owed)
 	bool		mine;
 
 	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
-	mine = conn->state == PGPX_CONN_OWED;
+	mine = conn->state == PGPX_CONN_OWED &&
+		pgpx_conn_set_state(pool, conn, PGPX_CONN_RESETTING, pgpx_now());
 	if (mine)
-	{
 		*owed = conn->owed;
-		pgpx_conn_set_state(conn, PGPX_CONN_RESETTING, pgpx_now());
-	}
 	LWLockRelease(pool->lock);
 	return mine;
 }
@@ -293,7 +293,8 @@ pgpx_pool_reset_done(PgpxPool *pool, PgpxConn *conn, bool ok, bool late)
 			if (late)
 			{
 				conn->close_reason = PGPX_CLOSE_RESET;
-				pgpx_conn_set_state(conn, PGPX_CONN_CANCELLING, pgpx_now());
+				pgpx_conn_set_state(pool, conn, PGPX_CONN_CANCELLING,
+									pgpx_now());
 				pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_ASKED);
 				pgpx_conn_ask_worker(conn, pool->worker);
 			}
@@ -354,7 +355,7 @@ pgpx_pool_cancel_done(PgpxPool *pool, PgpxConn *conn, bool sent, bool ok)
 		else
 		{
 			pool->stats.resets++;
-			pgpx_conn_set_state(conn, PGPX_CONN_RESETTING, pgpx_now());
+			pgpx_conn_set_state(pool, conn, PGPX_CONN_RESETTING, pgpx_now());
 		}
 		pgpx_pool_serve_locked(pool, &wake);
 	}
@@ -392,7 +393,7 @@ pgpx_pool_closed(PgpxPool *pool, PgpxConn *conn)
 	{
 		if (conn->opened_at != 0)
 			pool->stats.closed[conn->close_reason]++;
-		pgpx_conn_free_locked(conn);
+		pgpx_conn_free_locked(pool, conn);
 		pgpx_pool_serve_locked(pool, &wake);
 	}
 	LWLockRelease(pool->lock);

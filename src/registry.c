@@ -130,12 +130,13 @@ pgpx_server_list_paused(Oid database, Oid *servers)
 	return n;
 }
 
-/* Has the pool neither connections nor tickets? */
+/* Has the pool neither connections nor tickets?  Of a damaged one nobody knows. */
 static bool
 is_empty_locked(const PgpxPool *pool)
 {
 	Assert(LWLockHeldByMe(pool->lock));
-	return pgpx_pool_total_locked(pool) == 0 && pool->nticket == 0;
+	return pgpx_pool_total_locked(pool) == 0 && pool->nticket == 0 &&
+		!pool->damaged;
 }
 
 /*
@@ -224,6 +225,7 @@ make_pool(PgpxPool *pool, const PgpxPoolRef *ref)
 	pool->last_sqlstate = 0;
 	pool->remote_full = false;
 	pool->last_error[0] = '\0';
+	pool->damaged = false;
 	pool->stats_reset = pool->created_at;
 	memset(&pool->stats, 0, sizeof(pool->stats));
 	LWLockRelease(pool->lock);

@@ -314,6 +314,7 @@ typedef struct PgpxPool
 	int			last_sqlstate;
 	bool		remote_full;	/* the last attempt failed for want of room */
 	char		last_error[PGPX_ERROR_LEN];
+	bool		damaged;		/* out of service: see pool_damage.c */
 
 	PgpxTime	stats_reset;
 	PgpxStats	stats;
@@ -339,6 +340,7 @@ typedef struct PgpxWorkerSlot
 	pg_atomic_uint32 ticking;	/* awake by itself within PGPX_TICK_MS: no need to wake it
 								 * for what can wait that long */
 	pg_atomic_uint32 restarts;
+	pg_atomic_uint32 must_restart;	/* one of its pools is damaged */
 	pg_atomic_uint32 descriptors;
 	pg_atomic_uint64 polled;	/* rounds without a sleep before, see busy_poll.c */
 	pg_atomic_uint64 started_at;	/* PgpxTime */

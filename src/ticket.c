@@ -129,7 +129,7 @@ pgpx_ticket_draw_locked(PgpxPool *pool, const PgpxHolder *holder,
 	return ticket;
 }
 
-void
+bool
 pgpx_ticket_grant_locked(PgpxPool *pool, PgpxTicket *ticket, PgpxConn *conn,
 						 PgpxWake *wake)
 {
@@ -143,16 +143,21 @@ pgpx_ticket_grant_locked(PgpxPool *pool, PgpxTicket *ticket, PgpxConn *conn,
 		.application_name = ticket->application_name,
 	};
 	PgpxTime	now = pgpx_now();
+	uint64		lease_id;
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	lease_id = pgpx_pool_take_locked(pool, conn, &holder, now,
+									 now - ticket->since);
+	if (lease_id == 0)
+		return false;
 	queue_remove(pool, ticket);
 	ticket->state = PGPX_TICKET_GRANTED;
 	ticket->granted_at = now;
 	ticket->granted_version = pool->options_version;
 	ticket->conn = PGPX_CONN_INDEX(conn);
-	ticket->lease_id = pgpx_pool_take_locked(pool, conn, &holder, now,
-											 now - ticket->since);
+	ticket->lease_id = lease_id;
 	pgpx_wake_add(wake, holder.procno);
+	return true;
 }
 
 void

@@ -47,8 +47,11 @@ extern PgpxOffer pgpx_ticket_offered(void);
  */
 extern void pgpx_ticket_sent(PgpxTicket *ticket, PgpxOffer how);
 
-/* WAITING -> GRANTED with a free connection; the pool's serve calls it. */
-extern void pgpx_ticket_grant_locked(PgpxPool *pool, PgpxTicket *ticket,
+/*
+ * WAITING -> GRANTED with a free connection; the pool's serve calls it.  False if
+ * the pool is out of service.
+ */
+extern bool pgpx_ticket_grant_locked(PgpxPool *pool, PgpxTicket *ticket,
 									 PgpxConn *conn, PgpxWake *wake);
 
 /* WAITING -> FAILED. */

@@ -134,6 +134,7 @@ set_up(void)
 
 	/* the one before may not have come to its end */
 	pgpx_worker_forget_connections();
+	pgpx_pool_restore_damaged(pgpx_worker_index);
 
 	pgpx_worker_epoch = pg_atomic_fetch_add_u64(&pgpx_shared->next_epoch, 1);
 	pgpx_worker_exit_init();
@@ -166,7 +167,8 @@ pgpx_worker_main(Datum arg)
 	pgpx_worker_cxt = AllocSetContextCreate(TopMemoryContext, "pgpool_ext loop",
 											ALLOCSET_DEFAULT_SIZES);
 	MemoryContextSwitchTo(pgpx_worker_cxt);
-	while (!ShutdownRequestPending)
+	while (!ShutdownRequestPending &&
+		   pg_atomic_read_u32(&slot->must_restart) == 0)
 	{
 		if (!pgpx_reactor_run_once())
 			continue;
@@ -185,6 +187,9 @@ pgpx_worker_main(Datum arg)
 		}
 		pg_atomic_write_u32(&slot->descriptors, count_descriptors());
 	}
+
+	if (pg_atomic_read_u32(&slot->must_restart) != 0)
+		pgpx_pool_log_damage(pgpx_worker_index);
 
 	/* 1, so that a terminated worker is started again */
 	proc_exit(1);

@@ -55,7 +55,7 @@ pgpx_worker_forget_connections(void)
 			continue;
 		LWLockAcquire(pool->lock, LW_EXCLUSIVE);
 		pool->conninfo_epoch = 0;
-		for (int i = 0; i < pgpx_shared->max_connections; i++)
+		for (int i = 0; i < pgpx_shared->max_connections && !pool->damaged; i++)
 		{
 			PgpxConn   *conn = &pgpx_conns[i];
 
@@ -69,8 +69,11 @@ pgpx_worker_forget_connections(void)
 				pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_BROKEN);
 			if (conn->opened_at != 0)
 				pool->stats.closed[conn->close_reason]++;
-			pgpx_conn_free_locked(conn);
+			pgpx_conn_free_locked(pool, conn);
 		}
+
+		if (pool->damaged)
+			pgpx_pool_rebuild_locked(pool, &wake);
 
 		/* who waits sees to it that there is another worker */
 		pgpx_pool_wake_waiters_locked(pool, &wake);
@@ -96,6 +99,9 @@ is_running(PgpxWorkerConn *w)
 	PgpxConn   *conn = &pgpx_conns[w->index];
 	char		byte;
 
+	/* its states are not to be trusted, and a cancel that hits nothing does no harm */
+	if (pgpx_pools[w->pool].damaged)
+		return true;
 	if (w->phase != PGPX_PHASE_OPEN)
 		return w->phase == PGPX_PHASE_START || w->phase == PGPX_PHASE_RESET ||
 			w->phase == PGPX_PHASE_ENDING;

@@ -564,6 +564,125 @@ my %damages = (
 	$_->quit foreach $holder, $first, $second, $damager;
 }
 
+# A pool whose shared state is wrong goes out of service and is rebuilt; the server goes on.
+{
+	my $node = local_node('damaged', conf => [ 'pgpool_ext.workers = 2', 'pgpool_ext.max_connections = 20' ]);
+
+	make_pool($node, $remote, server => 'damaged', options => { pool_size => 6 });
+	make_pool($node, $remote, server => 'other', options => { pool_size => 1 });
+
+	# two leases and two idle connections of the one, a lease of the other
+	my $prepare = sub {
+		my ($holder, $damager) = map { PgpxSession->new($node) } 1 .. 2;
+		my @leases = map { lease($holder, 'damaged') } 1 .. 4;
+		my $kept = lease($holder, 'other');
+
+		$holder->run("SELECT pgpool.checkin($_)") foreach @leases[ 0, 1 ];
+		wait_until($node, q{SELECT idle FROM pgpool.pools WHERE server = 'damaged'}, '2') or die 'not idle';
+		return ($holder, $damager, $kept, @leases[ 2, 3 ]);
+	};
+	my $state = q{SELECT state FROM pgpool.pools WHERE server = 'damaged'};
+	my $worker_of = q{SELECT w.pid FROM pgpool.workers w JOIN pgpool.pools p ON p.worker = w.worker WHERE p.server = };
+	my $rebuilt = sub {
+		my ($name, $holder, $damager, $kept, @leases) = @_;
+
+		ok(wait_until($node, $state, 'ready', 30), "$name: the pool is back in service");
+		foreach my $lease (@leases)
+		{
+			$holder->run("SELECT pgpool.exec($lease, 'select 1')");
+			$holder->failed('08006', qr/connection of lease $lease was lost/, "$name: a lease of before has ended");
+			$holder->run("SELECT pgpool.checkin($lease)");
+		}
+		is($holder->run("SELECT a FROM pgpool.query($kept, 'select 1') AS t(a int)"), '1', "$name: a lease of the other worker's pool has not");
+		$holder->run("SELECT pgpool.checkin($kept)");
+		is($holder->run(q{SELECT a FROM pgpool.query('damaged', 'select 1') AS t(a int)}), '1', "$name: checkouts are served, in a session that was there before");
+		check_invariants($node, "$name: the invariants hold");
+		stats_add_up($node, "$name: the counters add up");
+		unlike(slurp_file($node->logfile), qr/PANIC|TRAP|was terminated by/, "$name: no process has crashed");
+		$damager->run('RESET pgpool_ext.debug_damage');
+		is($damager->error, '', "$name: all of the damage is gone");
+		$_->quit foreach $holder, $damager;
+	};
+
+	# found by a checkout: what everybody sees until the worker has restarted
+	{
+		my ($holder, $damager, $kept, @leases) = $prepare->();
+		my $waiter = PgpxSession->new($node);
+		my $worker = $node->safe_psql('postgres', "$worker_of 'damaged'");
+		my $log = -s $node->logfile;
+
+		isnt($worker, $node->safe_psql('postgres', "$worker_of 'other'"), 'damage: the two pools have workers of their own');
+		kill 'STOP', $worker;
+		$damager->run(q{SET pgpool_ext.debug_damage = 'closing'});
+
+		# (this session has the sockets, for which it would have to ask the worker)
+		lease($holder, 'damaged');
+		$holder->run(q{SELECT pgpool.checkout('damaged')});
+		$holder->failed('PX004', qr/the pool of server "damaged" is out of service/, 'damage: a checkout that comes upon it fails');
+		like($holder->error, qr/cannot go from state "closing" to "leased".*rebuilds the pool/s, 'damage: and says what is wrong, and what will be');
+		is($node->safe_psql('postgres', $state), 'damaged', 'damage: the view shows it');
+		like($node->safe_psql('postgres', q{SELECT last_error FROM pgpool.pools WHERE server = 'damaged'}), qr/cannot go from/, 'damage: and why');
+		is($node->safe_psql('postgres', q{SELECT count(*) FROM pgpool.leases WHERE server = 'damaged'}), '3', 'damage: no connection is leased beyond those that were');
+		$waiter->run(q{SELECT pgpool.checkout('damaged')});
+		$waiter->failed('PX004', qr/out of service/, 'damage: the next checkout fails at once');
+		$waiter->run(q{SELECT a FROM pgpool.query('damaged', 'select 1') AS t(a int)});
+		$waiter->failed('PX004', qr/out of service/, 'damage: and so does a statement');
+		$waiter->run('SELECT pgpool.check_invariants()');
+		$waiter->failed('XX000', qr/is out of service: Connection \d+/, 'damage: check_invariants says so');
+		is($holder->run("SELECT a FROM pgpool.query($leases[0], 'select 7') AS t(a int)"), '7', 'damage: a lease is of use until then');
+		$holder->run("SELECT pgpool.checkin($leases[0])");
+		is($holder->error, '', 'damage: and comes back without an error');
+		$waiter->run(q{SELECT pgpool.reconnect('damaged'); SELECT pgpool.terminate(lease) FROM pgpool.leases WHERE server = 'damaged'});
+		is($waiter->error, '', 'damage: an administrator can still act');
+		is($node->safe_psql('postgres', $state), 'damaged', 'damage: which changes nothing');
+		kill 'CONT', $worker;
+		$rebuilt->('found by a checkout', $holder, $damager, $kept, $leases[1]);
+		like(slurp_file($node->logfile, $log), qr/WARNING: +the pool of server "damaged" .* is out of service.*has rebuilt the pool of server "damaged"/s, 'damage: the log says both');
+		is($node->safe_psql('postgres', q{SELECT sum(restarts) FROM pgpool.workers}), '1', 'damage: one worker was restarted, once');
+		$waiter->quit;
+	}
+
+	# found where nothing may be thrown: at a checkin, at the end of a session, by the worker
+	foreach my $case (
+		[ 'found at checkin', 'leased', sub { my ($holder, $lease) = @_; $holder->run("SELECT pgpool.checkin($lease)"); is($holder->error, '', 'found at checkin: which has no error'); } ],
+		[ 'found by the worker', 'state', sub { $remote->safe_psql('postgres', q{SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE usename = 'remote_app'}) } ],
+		[ 'found in the free list', 'free_leads', sub { PgpxSession->new($node)->run(q{SELECT pgpool.checkout('damaged', '100 ms') FROM generate_series(1, 4)}) } ])
+	{
+		my ($name, $damage, $act) = @$case;
+		my ($holder, $damager, $kept, @leases) = $prepare->();
+		my $before = $node->safe_psql('postgres', q{SELECT sum(restarts) FROM pgpool.workers});
+
+		$damager->run("SET pgpool_ext.debug_damage = '$damage'");
+		$act->($holder, $leases[0]);
+		ok(wait_until($node, q{SELECT sum(restarts) FROM pgpool.workers}, $before + 1, 30), "$name: the worker restarts");
+		if ($name eq 'found by the worker')
+		{
+			# the other pool's connection has lost its remote, too
+			$holder->run("SELECT pgpool.checkin($kept)");
+			$kept = lease($holder, 'other');
+		}
+		$rebuilt->($name, $holder, $damager, $kept, $leases[1]);
+	}
+
+	# found at the end of a session; a waiter keeps its place in the queue
+	{
+		my ($holder, $damager, $kept) = $prepare->();
+		my ($taker, $waiter) = map { PgpxSession->new($node) } 1 .. 2;
+		my $sound = $holder->run(q{SELECT max(lease) FROM (SELECT lease FROM pgpool.leases WHERE server = 'damaged' ORDER BY connection DESC LIMIT 1) AS l});
+
+		$damager->run(q{SET pgpool_ext.debug_damage = 'leased'});
+		$holder->run("SELECT pgpool.checkin($sound)");
+		$taker->run(q{SELECT pgpool.checkout('damaged') FROM generate_series(1, 5)});
+		$waiter->start(q{SELECT pgpool.checkout('damaged', '1 min')});
+		wait_until($node, 'SELECT count(*) FROM pgpool.waiters', 1) or die 'no waiter';
+		$holder->quit;
+		like($waiter->finish, qr/^\d+$/, 'found at the end of a session: a waiter is served by the next worker');
+		$rebuilt->('found at the end of a session', $taker, $damager, lease($taker, 'other'));
+		$waiter->quit;
+	}
+	$node->stop;
+}
+
 # No memory, in a session: an error, the lease usable or gone, nothing lost.
 my ($failed, $wrong, $all) = (0, '', 0);
 foreach my $n (1 .. 500)
