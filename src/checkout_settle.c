@@ -40,7 +40,7 @@ unsettle(PgpxLease *lease, PgpxGive give)
 		reason = PGPX_CLOSE_RESET;
 
 		/* it may still run over there, and would not see us go */
-		if (kept->wire.phase == PGPX_WIRE_OWED && !kept->wire.eof)
+		if (pgpx_wire_in_reset(&kept->wire) && !kept->wire.eof)
 			give = PGPX_GIVE_CANCEL_CLOSE;
 	}
 	if (give != PGPX_GIVE_AS_IT_WAS && lease->offer == PGPX_OFFER_SENT)
@@ -215,12 +215,13 @@ settle_in(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
 	*touched = true;
 	if (lease->offer == PGPX_OFFER_SENT)
 	{
-		/* the answer is for who runs the statement */
-		pgpx_wire_begin_sent(wire, pgpx_ticket_mine()->offer_reset,
+		/* pgpx_run_read takes the answer */
+		pgpx_wire_begin_sent(wire, lease->id, conn->reset_by,
+							 pgpx_ticket_mine()->offer_reset,
 							 pgpx_ticket_mine()->offer_len);
 		return PGPX_SETTLED;
 	}
-	pgpx_wire_begin(wire, conn->owed);
+	pgpx_wire_begin_reset(wire, lease->id, conn->reset_by, conn->owed);
 	if (conn->owed > 0 && deadline == 0)
 		deadline = step_deadline(c, false);
 	settled = look(lease, deadline);
@@ -234,14 +235,12 @@ settle_in(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
 	deadline = step_deadline(c, false);
 	lease->usage.resets++;
 	pgpx_wire_send_reset(wire, lease->target->reset_command,
-						 lease->target->start_commands);
+						 lease->target->start_commands, false);
 	if (!pgpx_lease_flush(lease, deadline))
 		return PGPX_SETTLED_DEAD;
 	settled = look(lease, deadline);
 	if (settled == PGPX_SETTLED_LATE && !is_late(c))
 		return PGPX_SETTLED_DEAD;
-	if (settled == PGPX_SETTLED)
-		pgpx_wire_begin(wire, 0);
 	return settled;
 }
 
@@ -263,7 +262,7 @@ pgpx_checkout_settle_quickly(PgpxLease *lease)
 		return false;
 	lease->kept = kept;
 	kept->leased = true;
-	pgpx_wire_begin(&kept->wire, 0);
+	pgpx_wire_begin(&kept->wire, lease->id);
 	if (pgpx_session_quiet(kept))
 		return kept->wire.in_start == kept->wire.in_end;
 	return kept->wire.in != NULL && pgpx_wire_fill(&kept->wire, &full) == 0;

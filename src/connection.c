@@ -24,9 +24,6 @@
 #include "guc.h"
 #include "login.h"
 
-/* A round trip that leaves nothing behind. */
-#define CHECK_QUERY "SELECT 1"
-
 /* How long the remote may take to go, once it is told. */
 #define CLOSE_MS 1000
 
@@ -148,6 +145,8 @@ step_reset(PgpxWorkerConn *w)
 static void
 begin(PgpxWorkerConn *w, int owed, int64 timeout)
 {
+	/* no lease has such an id, and a connection never has two workers */
+	static uint64 sender = UINT64CONST(1) << 63;
 	const char *encoding =
 		pgpx_conninfo_param(&pgpx_wpools[w->pool].conninfo, "client_encoding");
 
@@ -157,7 +156,8 @@ begin(PgpxWorkerConn *w, int owed, int64 timeout)
 				   pg_char_to_encoding(encoding),
 				   TopMemoryContext);
 	w->wire_made = true;
-	pgpx_wire_begin(&w->wire, owed);
+	pgpx_wire_begin_reset(&w->wire, sender++, pgpx_conns[w->index].reset_by,
+						  owed);
 	w->phase = PGPX_PHASE_RESET;
 	w->listening = false;
 	w->heard = 0;
@@ -171,7 +171,8 @@ pgpx_connection_reset(PgpxWorkerConn *w, bool send, int owed)
 
 	begin(w, owed, pgpx_pools[w->pool].opts.operation_timeout);
 	if (send)
-		pgpx_wire_send_reset(&w->wire, ci->reset_command, ci->start_commands);
+		pgpx_wire_send_reset(&w->wire, ci->reset_command, ci->start_commands,
+							 false);
 	step_reset(w);
 }
 
@@ -182,7 +183,7 @@ pgpx_connection_check(PgpxWorkerConn *w)
 
 	begin(w, 0, Min(timeout, PGPX_CHECK_MS));
 	w->checking = true;
-	pgpx_wire_send_reset(&w->wire, CHECK_QUERY, NULL);
+	pgpx_wire_send_check(&w->wire);
 	step_reset(w);
 }
 

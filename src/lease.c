@@ -37,8 +37,9 @@ show(PgpxLease *lease, PgpxActivity activity)
 void
 pgpx_lease_rest(PgpxLease *lease)
 {
-	/* one that is broken says so itself */
-	if (lease->kept->wire.tx == 'T')
+	if (lease->kept->wire.phase == PGPX_WIRE_BROKEN)
+		show(lease, PGPX_ACT_BROKEN);
+	else if (lease->kept->wire.tx == 'T')
 		show(lease, PGPX_ACT_TRANSACTION);
 	else if (lease->kept->wire.tx == 'E')
 		show(lease, PGPX_ACT_FAILED);
@@ -328,10 +329,10 @@ static bool
 reset_fits(const PgpxLease *lease)
 {
 	const PgpxWire *wire = &lease->kept->wire;
-	size_t		need = strlen(lease->target->reset_command) +
-		strlen(lease->target->start_commands) + 16;
+	size_t		size = pgpx_wire_reset_size(lease->target->reset_command,
+											lease->target->start_commands);
 
-	return wire->out.data != NULL && (size_t) wire->out.maxlen > need;
+	return wire->out.data != NULL && (size_t) wire->out.maxlen > size;
 }
 
 /* Did the reset leave nothing of the pinned parameters to chance? */
@@ -402,7 +403,7 @@ condition(PgpxLease *lease, PgpxEnd end, bool may_wait, int *owed,
 
 	lease->usage.resets++;
 	*owed = pgpx_wire_send_reset(wire, target->reset_command,
-								 target->start_commands);
+								 target->start_commands, true);
 	if (pgpx_wire_flush(wire) == 1)
 		return PGPX_GIVE_OWED;
 

@@ -8,7 +8,7 @@
  * the side of its ticket.  Who checks a connection in, and finds such a ticket at
  * the head of the queue, grants it and sends, in one system call,
  *
- *		Parse Bind Execute (DISCARD ALL)  Parse Bind Describe Execute Sync
+ *		token  Parse Bind Execute (DISCARD ALL)  Parse Bind Describe Execute Sync
  *
  * and wakes the waiter only then.  While that one is being scheduled the remote
  * works already; most often its first recv() brings the rows.  The remote, too,
@@ -25,8 +25,10 @@
  *	  next reset would clean up: the lease ends with its one statement.)
  *	- only between ReadyForQuery and the next question, with nothing unread, no
  *	  cancel under way, no reason to close the connection;
+ *	- the answer begins with the echo of the returned lease's token, or it is the
+ *	  answer to something else, and the connection closes (wire.h);
  *	- up to the reset's CommandComplete notices, notifications and parameters are
- *	  the predecessor's, and dropped (wire_rules.c);
+ *	  the predecessor's, and dropped (wire.c);
  *	- from the grant to pgpx_ticket_sent nothing can be interrupted here, and the
  *	  waiter's way out of the queue waits for it;
  *	- a waiter that leaves after that leaves as from the middle of a statement: the
@@ -101,23 +103,17 @@ may_go_on(const PgpxLease *lease)
 
 /* Send it all at once, or nothing; what is cut off ends the connection. */
 static PgpxOffer
-send_offer(int fd, bool reset, const PgpxTicket *ticket)
+send_offer(int fd, uint64 lease_id, bool reset, const PgpxTicket *ticket)
 {
-	struct iovec parts[2];
-	struct msghdr msg = {.msg_iov = parts};
-	struct iovec *part = parts;
-	size_t		len = 0;
+	char		prefix[PGPX_WIRE_PREFIX_MAX];
+	size_t		len = pgpx_wire_put_prefix(prefix, lease_id, reset);
+	struct iovec parts[2] = {
+		{.iov_base = prefix, .iov_len = len},
+		{.iov_base = PGPX_OFFER_OF(ticket), .iov_len = ticket->offer_len},
+	};
+	struct msghdr msg = {.msg_iov = parts, .msg_iovlen = lengthof(parts)};
 	ssize_t		sent;
 
-	if (reset)
-	{
-		part->iov_base = unconstify(char *, pgpx_wire_reset_ahead(&len));
-		part->iov_len = len;
-		part++;
-	}
-	part->iov_base = PGPX_OFFER_OF(ticket);
-	part->iov_len = ticket->offer_len;
-	msg.msg_iovlen = part + 1 - parts;
 	do
 		sent = sendmsg(fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL);
 	while (sent < 0 && errno == EINTR);
@@ -130,11 +126,12 @@ send_offer(int fd, bool reset, const PgpxTicket *ticket)
 
 /* Its owner takes nothing before it is told that all has been sent. */
 static void
-send_and_wake(PgpxConn *conn, PgpxTicket *ticket, int fd, bool reset)
+send_and_wake(PgpxConn *conn, PgpxTicket *ticket, int fd, uint64 sender,
+			  bool reset)
 {
 	int			procno = PGPX_TICKET_INDEX(ticket);
 	uint64		lease_id = ticket->lease_id;
-	PgpxOffer	how = send_offer(fd, reset, ticket);
+	PgpxOffer	how = send_offer(fd, sender, reset, ticket);
 
 	PGPX_DEBUG_POINT("sent");
 	pgpx_ticket_sent(ticket, how);
@@ -171,7 +168,7 @@ pgpx_lease_carry(PgpxLease *lease)
 	if (ticket == NULL)
 		return false;
 	PGPX_DEBUG_POINT("carry");
-	send_and_wake(conn, ticket, lease->kept->fd, reset);
+	send_and_wake(conn, ticket, lease->kept->fd, lease->id, reset);
 	lease->target->partner = lease->conn;
 	lease->target->partner_generation = lease->generation;
 	pgpx_lease_forget(lease);

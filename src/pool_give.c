@@ -41,8 +41,8 @@ retire_reason(PgpxPool *pool, PgpxConn *conn, PgpxTime now)
 
 /* LEASED -> what "give" says; the lease's owner is gone after it. */
 static void
-give_locked(PgpxPool *pool, PgpxConn *conn, PgpxGive give, int owed,
-			PgpxCloseReason reason, PgpxTime now)
+give_locked(PgpxPool *pool, PgpxConn *conn, uint64 lease_id, PgpxGive give,
+			int owed, PgpxCloseReason reason, PgpxTime now)
 {
 	bool		cancelling =
 		pg_atomic_read_u32(&conn->cancel) != PGPX_CANCEL_NONE;
@@ -53,7 +53,10 @@ give_locked(PgpxPool *pool, PgpxConn *conn, PgpxGive give, int owed,
 	/* whom would it hit?  Only the lessee asks for one, and has not sent a reset then */
 	Assert(!(cancelling && give == PGPX_GIVE_OWED));
 	if (give != PGPX_GIVE_AS_IT_WAS)
+	{
 		conn->owed = give == PGPX_GIVE_OWED ? owed : 0;
+		conn->reset_by = lease_id;
+	}
 	if (give == PGPX_GIVE_DIRTY)
 		conn->dirty = true;
 	else if (give == PGPX_GIVE_OWED || give == PGPX_GIVE_RESET)
@@ -165,7 +168,7 @@ pgpx_pool_give(PgpxConn *conn, uint64 lease_id, PgpxEnd end, PgpxGive give,
 	pgpx_stats_lease_locked(pool, conn->last_used - conn->leased_at, end,
 							usage);
 
-	give_locked(pool, conn, give, owed, reason, conn->last_used);
+	give_locked(pool, conn, lease_id, give, owed, reason, conn->last_used);
 	pgpx_pool_serve_locked(pool, &wake);
 	LWLockRelease(pool->lock);
 	pgpx_wake_flush(&wake);
@@ -206,6 +209,7 @@ pgpx_pool_carry(PgpxConn *conn, uint64 lease_id,
 	pgpx_stats_lease_locked(pool, conn->last_used - conn->leased_at,
 							PGPX_END_CHECKIN, usage);
 	conn->owed = 0;
+	conn->reset_by = lease_id;
 	conn->dirty = !reset;
 	first->offer_reset = reset;
 	pg_atomic_write_u32(&first->offer, PGPX_OFFER_SENDING);

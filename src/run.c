@@ -35,14 +35,17 @@
 static uint32 wait_query = 0;
 
 /*
- * Is the text one statement that reads?  Then the simple protocol gives the same
- * result for less work on both sides.  (A rule may add results to a statement
- * that writes, which the simple protocol would send along.)
+ * Is the text one statement that reads, or a COPY?  For a statement that reads, the
+ * simple protocol gives the same result for less work on both sides.  (A rule may
+ * add results to a statement that writes, which the simple protocol would send
+ * along.)  A COPY that is refused leaves the lease usable in the simple protocol
+ * only, see the rules of PGPX_WIRE_EXECUTE.
  */
 static bool
-is_plain_select(const char *sql)
+fits_simple_protocol(const char *sql)
 {
-	static const char *const words[] = {"select", "values", "show", "with", "table"};
+	static const char *const words[] = {"select", "values", "show", "with", "table",
+										"copy"};
 
 	if (strchr(sql, ';') != NULL)
 		return false;
@@ -265,7 +268,7 @@ step(PgpxRun *run)
 			read_behind(run);
 			return true;
 		}
-		if (event == PGPX_EV_NOT_RESET)
+		if (event == PGPX_EV_NOT_RUN)
 		{
 			lease->not_run = true;
 			lease->usage.statements--;
@@ -455,7 +458,7 @@ pgpx_run_send(PgpxRun *run, int nparams, const char *const *values,
 	if (run->describe)
 		pgpx_wire_send_describe(wire, run->sql);
 	else if (nparams == 0 && run->nformats == 0 &&
-			 (several || is_plain_select(run->sql)))
+			 (several || fits_simple_protocol(run->sql)))
 		pgpx_wire_send_query(wire, run->sql);
 	else
 		pgpx_wire_send_extended(wire, run->sql, nparams, values, run->nformats,

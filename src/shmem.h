@@ -131,7 +131,8 @@ typedef struct PgpxConn
 	int			prev;			/* in the pool's LRU list */
 	uint64		generation;		/* rises with each new remote session in this place */
 	uint64		version;		/* of the pool's options it was opened with */
-	int			owed;			/* ReadyForQuery messages that nobody has read */
+	int			owed;			/* PGPX_SENT_*: a reset whose answer is unread; 0: none */
+	uint64		reset_by;		/* lease that sent it */
 	bool		dirty;			/* used since the last reset, and no reset is owed */
 	int			close_reason;	/* PgpxCloseReason, while CLOSING or CANCELLING */
 

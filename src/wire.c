@@ -24,7 +24,7 @@
 #define IN_READ_MAX		(256 * 1024)	/* grows to this when reads fill it */
 #define IN_MAX			((size_t) MaxAllocSize + 5) /* the longest message */
 #define SMALL_MESSAGE	(1024 * 1024)	/* bound of all but DataRow and CopyData */
-#define OWED_MAX		(1024 * 1024)	/* bound of the answer to a reset */
+#define DISCARD_MAX		(1024 * 1024)	/* bound of the answer to a reset */
 
 void
 pgpx_wire_init(PgpxWire *wire, int fd, int encoding, MemoryContext cxt)
@@ -57,13 +57,15 @@ assume_start_values(PgpxWire *wire)
 }
 
 void
-pgpx_wire_begin(PgpxWire *wire, int owed)
+pgpx_wire_begin(PgpxWire *wire, uint64 sender)
 {
 	if (wire->phase == PGPX_WIRE_BROKEN)
 		return;
-	wire->phase = owed > 0 ? PGPX_WIRE_OWED : PGPX_WIRE_IDLE;
-	wire->owed = owed;
-	wire->owed_bytes = 0;
+	wire->phase = PGPX_WIRE_IDLE;
+	wire->sender = sender;
+	wire->nflights = PGPX_FLIGHT_FINAL;
+	wire->sent_ahead = false;
+	wire->discarding = false;
 	wire->tx = 'I';
 	wire->bytes_in = 0;
 	wire->bytes_out = 0;
@@ -71,15 +73,60 @@ pgpx_wire_begin(PgpxWire *wire, int owed)
 }
 
 void
-pgpx_wire_begin_sent(PgpxWire *wire, bool reset, size_t bytes)
+pgpx_wire_expect(PgpxWire *wire, uint64 sender, uint32 flight, int part1,
+				 int part2)
+{
+	wire->token.sender = sender;
+	wire->token.flight = flight;
+	wire->parts[0] = part1;
+	wire->parts[1] = part2;
+	wire->parts[2] = PGPX_WIRE_IDLE;
+	wire->part = 0;
+	wire->phase = PGPX_WIRE_TOKEN_PARSE;
+	wire->discarded = 0;
+
+	/* until the echo of a hand-over what comes is the predecessor's */
+	wire->discarding = flight == PGPX_FLIGHT_FINAL || part1 == PGPX_WIRE_IDLE ||
+		pgpx_wire_discards[part1];
+}
+
+void
+pgpx_wire_expect_reset(PgpxWire *wire, uint64 sender, uint32 flight, int reset)
+{
+	int			parts[2] = {PGPX_WIRE_IDLE, PGPX_WIRE_IDLE};
+	int			n = 0;
+
+	if ((reset & PGPX_SENT_DISCARD_ALL) != 0)
+		parts[n++] = PGPX_WIRE_DISCARD_ALL;
+	else if ((reset & PGPX_SENT_RESET) != 0)
+		parts[n++] = PGPX_WIRE_RESET;
+	if ((reset & PGPX_SENT_START) != 0)
+		parts[n++] = PGPX_WIRE_RESET;
+	pgpx_wire_expect(wire, sender, flight, parts[0], parts[1]);
+}
+
+void
+pgpx_wire_begin_reset(PgpxWire *wire, uint64 sender, uint64 reset_by, int reset)
+{
+	pgpx_wire_begin(wire, sender);
+	if (wire->phase != PGPX_WIRE_BROKEN && reset != 0)
+		pgpx_wire_expect_reset(wire, reset_by, PGPX_FLIGHT_FINAL, reset);
+}
+
+void
+pgpx_wire_begin_sent(PgpxWire *wire, uint64 sender, uint64 sent_by, bool reset,
+					 size_t bytes)
 {
 	/* what is in the buffer cannot be the answer */
 	if (wire->in_start != wire->in_end)
 		pgpx_wire_break(wire, "the remote server sent something unasked");
-	pgpx_wire_begin(wire, 0);
+	pgpx_wire_begin(wire, sender);
 	if (wire->phase == PGPX_WIRE_BROKEN)
 		return;
-	wire->phase = reset ? PGPX_WIRE_AHEAD_PARSE : PGPX_WIRE_PARSE;
+	pgpx_wire_expect(wire, sent_by, PGPX_FLIGHT_FINAL,
+					 reset ? PGPX_WIRE_AHEAD_PARSE : PGPX_WIRE_PARSE,
+					 reset ? PGPX_WIRE_PARSE : PGPX_WIRE_IDLE);
+	wire->sent_ahead = true;
 	wire->bytes_out = bytes;
 }
 
@@ -108,6 +155,12 @@ pgpx_wire_params_pinned(const PgpxWire *wire)
 {
 	return !wire->encoding_changed && wire->datestyle_iso &&
 		wire->intervalstyle_postgres;
+}
+
+bool
+pgpx_wire_in_reset(const PgpxWire *wire)
+{
+	return wire->phase != PGPX_WIRE_BROKEN && wire->discarding;
 }
 
 void
@@ -293,10 +346,11 @@ pgpx_wire_abandon(PgpxWire *wire)
 	if (wire->out.data == NULL || wire->out_sent >= wire->out.len)
 		return;
 	if (wire->out_sent == 0 &&
-		(wire->phase == PGPX_WIRE_IDLE || wire->phase == PGPX_WIRE_SIMPLE ||
-		 wire->phase == PGPX_WIRE_PARSE ||
-		 wire->phase == PGPX_WIRE_DESCRIBE_PARSE))
+		(wire->phase == PGPX_WIRE_IDLE || wire->phase == PGPX_WIRE_TOKEN_PARSE))
+	{
 		wire->phase = PGPX_WIRE_IDLE;
+		wire->discarding = false;
+	}
 	else
 		pgpx_wire_break(wire, "a statement was interrupted while it was being sent");
 	resetStringInfo(&wire->out);
@@ -307,8 +361,8 @@ pgpx_wire_abandon(PgpxWire *wire)
 static size_t
 max_length(const PgpxWire *wire, int class)
 {
-	if (wire->phase == PGPX_WIRE_OWED)
-		return OWED_MAX - wire->owed_bytes;
+	if (wire->discarding)
+		return DISCARD_MAX - wire->discarded;
 
 	/* a server's buffer, and the length itself */
 	if (class == M_DATA_ROW || class == M_COPY_DATA)
@@ -325,6 +379,81 @@ note_ready(PgpxWire *wire, const PgpxWireMessage *msg)
 		return false;
 	wire->tx = msg->data[0];
 	return true;
+}
+
+/* Is the message complete and as expected, as far as its rule cannot tell? */
+static bool
+check_message(PgpxWire *wire, int class, const PgpxWireMessage *msg)
+{
+	switch (class)
+	{
+		case M_PARAMETER:
+			return note_parameter(wire, msg->data, msg->len);
+		case M_PARAMETER_DESCRIPTION:
+			return wire->phase != PGPX_WIRE_TOKEN_TYPES ||
+				pgpx_wire_parse_token(msg, &wire->token);
+		case M_COMMAND:
+			/* the only tag that the default reset can have */
+			return (wire->phase != PGPX_WIRE_DISCARD_ALL &&
+					wire->phase != PGPX_WIRE_AHEAD_EXECUTE) ||
+				(msg->type == 'C' && msg->len == sizeof("DISCARD ALL") &&
+				 memcmp(msg->data, "DISCARD ALL", msg->len) == 0);
+		case M_READY:
+			if (!note_ready(wire, msg))
+				return false;
+			if (!wire->discarding)
+				return true;
+			if (wire->tx != 'I')
+				return false;
+
+			/* values could not be read any more */
+			return wire->parts[wire->part] != PGPX_WIRE_IDLE ||
+				pgpx_wire_params_pinned(wire);
+		default:
+			return true;
+	}
+}
+
+/*
+ * An error came in place of the token's echo.  If it is not fatal it may answer
+ * an earlier flight: it is no answer to this one, and its text is shown only to
+ * the holder who sent the earlier flight, too.  A session that ends has answered
+ * all that it has run, hence a statement without an echo has not run.
+ */
+static PgpxWireEvent
+refuse_token(PgpxWire *wire, const PgpxWireMessage *msg)
+{
+	PgpxRemoteFields fields;
+	bool		fatal = pgpx_wire_parse_error(msg, &fields) &&
+		fields.severity != NULL &&
+		(strcmp(fields.severity, "FATAL") == 0 ||
+		 strcmp(fields.severity, "PANIC") == 0);
+
+	pgpx_wire_break(wire, fatal ? "the remote server ended the session" :
+					"the remote server's answer belongs to another statement");
+	if (!wire->discarding)
+		return PGPX_EV_ERROR;
+	return fatal && wire->sent_ahead ? PGPX_EV_NOT_RUN : PGPX_EV_BROKEN;
+}
+
+/* Go to a phase, or to the next part of the flight.  True: the flight is over. */
+static bool
+enter_phase(PgpxWire *wire, int phase)
+{
+	if (phase != PGPX_WIRE_NEXT_PART)
+	{
+		wire->phase = phase;
+		return true;
+	}
+
+	/* the values that a reset ahead restores are reported at the end of all */
+	if (wire->phase == PGPX_WIRE_AHEAD_EXECUTE)
+		assume_start_values(wire);
+	wire->phase = wire->parts[wire->part++];
+	if (wire->phase == PGPX_WIRE_IDLE && wire->part == 1)
+		wire->phase = PGPX_WIRE_RESET_END;	/* nothing but the token */
+	wire->discarding = pgpx_wire_discards[wire->phase];
+	return wire->phase == PGPX_WIRE_IDLE;
 }
 
 PgpxWireEvent
@@ -379,49 +508,36 @@ pgpx_wire_next(PgpxWire *wire, PgpxWireMessage *msg)
 		msg->len = len - 4;
 		wire->in_start += (size_t) len + 1;
 
-		if (class == M_PARAMETER &&
-			!note_parameter(wire, msg->data, msg->len))
-			rule.known = 0;
-		if (class == M_READY && !note_ready(wire, msg))
-			rule.known = 0;
-		if (wire->phase == PGPX_WIRE_OWED)
+		if (wire->discarding)
+			wire->discarded += len;
+		if (!check_message(wire, class, msg))
 		{
-			wire->owed_bytes += len;
-			if (class == M_READY)
-			{
-				if (wire->tx != 'I')
-					rule.known = 0;
-				else if (--wire->owed > 0)
-					continue;
-				else if (!pgpx_wire_params_pinned(wire))
-					rule.known = 0; /* values could not be read any more */
-			}
-		}
-		if (!rule.known)
-		{
-			pgpx_wire_break(wire, wire->phase == PGPX_WIRE_OWED ?
+			pgpx_wire_break(wire, class == M_PARAMETER_DESCRIPTION ?
+							"the remote server's answer belongs to another statement" :
+							wire->discarding ?
 							"the reset was not answered as expected" :
 							"the remote server sent a malformed message");
 			return PGPX_EV_BROKEN;
 		}
 
-		if (rule.event == PGPX_EV_NOT_RESET)
+		if (rule.event == PGPX_EV_NO_ECHO)
+			return refuse_token(wire, msg);
+		if (rule.event == PGPX_EV_NOT_RUN)
 			pgpx_wire_break(wire, "the reset was not answered as expected");
 		else if (rule.next == PGPX_WIRE_BROKEN)
-			pgpx_wire_break(wire, "the remote server ended the session");
-		else
-		{
-			/* what it set back it reports at the end of all */
-			if (wire->phase == PGPX_WIRE_AHEAD_EXECUTE &&
-				rule.next == PGPX_WIRE_PARSE)
-				assume_start_values(wire);
-			wire->phase = rule.next;
-		}
+			pgpx_wire_break(wire, class == M_COPY_IN ?
+							"a COPY FROM STDIN left it uncertain how many answers are to come" :
+							"the remote server ended the session");
+		else if (!enter_phase(wire, rule.next))
+			rule.event = PGPX_EV_NONE;
 
-		if (class == M_COPY_IN)
+		if (class == M_COPY_IN && wire->phase != PGPX_WIRE_BROKEN)
 			pgpx_wire_refuse_copy(wire);
 
-		if (rule.event != PGPX_EV_NONE)
-			return rule.event;
+		/* what comes during a reset is the predecessor's, and dropped */
+		if (rule.event == PGPX_EV_NONE ||
+			(wire->discarding && rule.event != PGPX_EV_NOT_RUN))
+			continue;
+		return rule.event;
 	}
 }

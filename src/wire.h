@@ -29,6 +29,9 @@
 typedef enum PgpxWirePhase
 {
 	PGPX_WIRE_IDLE = 0,			/* at a boundary; nothing is in flight */
+	PGPX_WIRE_TOKEN_PARSE,		/* the echo of the flight's token is to come: */
+	PGPX_WIRE_TOKEN_TYPES,		/* ParseComplete, ParameterDescription, */
+	PGPX_WIRE_TOKEN_NO_DATA,	/* NoData */
 	PGPX_WIRE_SIMPLE,			/* Query was sent */
 	PGPX_WIRE_SIMPLE_ROWS,		/* .. and a result has begun */
 	PGPX_WIRE_AHEAD_PARSE,		/* a reset was sent ahead, in the same Sync */
@@ -42,12 +45,51 @@ typedef enum PgpxWirePhase
 	PGPX_WIRE_DESCRIBE_PARAMS,
 	PGPX_WIRE_DESCRIBE_ROWS,
 	PGPX_WIRE_SYNC,				/* done or failed; ReadyForQuery is to come */
-	PGPX_WIRE_COPY_SIMPLE,		/* a COPY that we refuse is running out */
-	PGPX_WIRE_COPY_EXTENDED,
-	PGPX_WIRE_OWED,				/* answers to a reset are to come */
+	PGPX_WIRE_COPY_SIMPLE,		/* the data of a refused COPY are discarded */
+	PGPX_WIRE_COPY_EXTENDED,	/* the same, of COPY TO STDOUT only */
+	PGPX_WIRE_DISCARD_ALL,		/* Query "DISCARD ALL" was sent */
+	PGPX_WIRE_RESET,			/* Query with another reset command was sent */
+	PGPX_WIRE_RESET_ROWS,		/* .. and one of its results has begun */
+	PGPX_WIRE_RESET_MORE,		/* .. and one of its results has ended */
+	PGPX_WIRE_RESET_END,		/* ReadyForQuery is to come */
 	PGPX_WIRE_BROKEN,			/* out of step or ended; see "broken" */
-	PGPX_WIRE_NPHASES
+	PGPX_WIRE_NPHASES,
+
+	/* in the table of rules: the first phase of the flight's next part */
+	PGPX_WIRE_NEXT_PART = PGPX_WIRE_NPHASES
 } PgpxWirePhase;
+
+/*
+ * A flight is what is sent between two boundaries.  It consists of parts; the
+ * first part is always the token.
+ *
+ * The token is Parse of an empty statement whose parameter types are the three
+ * words below, and Describe of that statement.  The server echoes the types in
+ * ParameterDescription; it does not look them up, plan or run anything.  (See
+ * exec_parse_message and exec_describe_statement_message in postgres.c.)  No
+ * two flights on a connection have the same token, and SQL cannot produce a
+ * ParameterDescription.  The echo therefore proves that everything which an
+ * earlier flight left on the stream has been read, and that what follows is the
+ * answer to this flight.
+ */
+typedef struct PgpxWireToken
+{
+	uint64		sender;			/* lease id, or a number of the worker's */
+	uint32		flight;			/* number of the flight within the lease */
+} PgpxWireToken;
+
+/* The flight that resets the connection at the end of a lease. */
+#define PGPX_FLIGHT_FINAL 0
+
+/* A token's messages and a DISCARD ALL in the extended protocol fit into this. */
+#define PGPX_WIRE_PREFIX_MAX 80
+
+#define PGPX_WIRE_MAX_PARTS 3
+
+/* The parts of a flight that resets a connection, after the token; 0: none. */
+#define PGPX_SENT_DISCARD_ALL	1	/* DISCARD ALL */
+#define PGPX_SENT_RESET			2	/* another reset command */
+#define PGPX_SENT_START			4	/* the start commands, behind either */
 
 typedef enum PgpxWireEvent
 {
@@ -61,10 +103,11 @@ typedef enum PgpxWireEvent
 	PGPX_EV_NOTICE,
 	PGPX_EV_NOTIFICATION,
 	PGPX_EV_COPY,				/* the statement is a COPY; it is being refused */
-	PGPX_EV_NOT_RESET,			/* the reset ahead has failed; what follows has
-								 * not been run, and the stream is broken */
+	PGPX_EV_NOT_RUN,			/* the statement that was sent ahead of the
+								 * checkout has not run; the stream is broken */
 	PGPX_EV_READY,				/* a boundary: the conversation is over */
-	PGPX_EV_BROKEN				/* see "broken" for why */
+	PGPX_EV_BROKEN,				/* see "broken" for why */
+	PGPX_EV_NO_ECHO				/* (internal: an error instead of the token) */
 } PgpxWireEvent;
 
 /* A message; data stays valid until the next call that reads. */
@@ -91,8 +134,14 @@ typedef struct PgpxWire
 
 	int			phase;			/* PgpxWirePhase */
 	char		tx;				/* of the last ReadyForQuery: I, T or E */
-	int			owed;			/* OWED: ReadyForQuery still to come */
-	size_t		owed_bytes;		/* OWED: read so far */
+	uint64		sender;			/* of the tokens of the next flights */
+	uint32		nflights;		/* sent since pgpx_wire_begin */
+	PgpxWireToken token;		/* of the flight whose answer is to come */
+	uint8		parts[PGPX_WIRE_MAX_PARTS]; /* first phases of its parts; IDLE: end */
+	int			part;			/* index of the next one */
+	bool		sent_ahead;		/* the previous holder sent our statement */
+	bool		discarding;		/* this part of the answer is not the holder's */
+	size_t		discarded;		/* bytes of it, so far */
 	const char *broken;			/* BROKEN: why */
 	bool		eof;			/* BROKEN because the stream has ended */
 
@@ -116,16 +165,29 @@ extern void pgpx_wire_free(PgpxWire *wire);
 
 /*
  * pgpx_wire_begin
- *		A new holder: the stream is at a boundary with "owed" answers unread.
+ *		Begin to use a stream that is at a message boundary.
+ *
+ * sender: for the tokens; no other user of this connection may have or have had
+ * the same number.
  */
-extern void pgpx_wire_begin(PgpxWire *wire, int owed);
+extern void pgpx_wire_begin(PgpxWire *wire, uint64 sender);
+
+/*
+ * pgpx_wire_begin_reset
+ *		The same where the answer to a reset is unread.
+ *
+ * reset: what pgpx_wire_send_reset returned to the lease "reset_by" at its end.
+ */
+extern void pgpx_wire_begin_reset(PgpxWire *wire, uint64 sender,
+								  uint64 reset_by, int reset);
 
 /*
  * pgpx_wire_begin_sent
- *		A new holder, whose statement has been sent already, in so many bytes; with
- *		a reset ahead of it, or not.
+ *		The same where the lease "sent_by" has at its end sent our statement, in so
+ *		many bytes, behind a reset or without one.
  */
-extern void pgpx_wire_begin_sent(PgpxWire *wire, bool reset, size_t bytes);
+extern void pgpx_wire_begin_sent(PgpxWire *wire, uint64 sender, uint64 sent_by,
+								 bool reset, size_t bytes);
 
 /* Let go of an input buffer that a large answer has made large; not if in use. */
 extern void pgpx_wire_trim(PgpxWire *wire);
@@ -135,6 +197,9 @@ extern bool pgpx_wire_at_boundary(const PgpxWire *wire);
 
 /* Do the parameters that decoding needs stand at their start values? */
 extern bool pgpx_wire_params_pinned(const PgpxWire *wire);
+
+/* Is the answer to come that of a reset? */
+extern bool pgpx_wire_in_reset(const PgpxWire *wire);
 
 /* Mark the stream as out of step. */
 extern void pgpx_wire_break(PgpxWire *wire, const char *why);
@@ -184,7 +249,7 @@ extern int	pgpx_wire_flush(PgpxWire *wire);
  */
 extern void pgpx_wire_abandon(PgpxWire *wire);
 
-/* --- writer: these append to the output buffer and set the phase ------- */
+/* --- writer: these append a flight to the output buffer and set the phase */
 
 /* Query: one or several statements. */
 extern void pgpx_wire_send_query(PgpxWire *wire, const char *sql);
@@ -210,33 +275,49 @@ extern void pgpx_wire_send_describe(PgpxWire *wire, const char *sql);
 
 /*
  * pgpx_wire_put_extended
- *		The same messages into a buffer, for somebody else to send.
+ *		The same messages, without a token, into a buffer that another session
+ *		sends.
  */
 extern void pgpx_wire_put_extended(StringInfo buf, const char *sql, int nparams,
 								   const char *const *values, int nformats,
 								   const int16 *formats);
 
 /*
- * pgpx_wire_reset_ahead
- *		Parse, Bind and Execute of DISCARD ALL, without a Sync: a statement follows
- *		that must not run if this fails.  The server commits it inside Execute, so
- *		that an error of the statement does not undo it (from 13.8, 14.5, 15.0 on).
+ * pgpx_wire_put_prefix
+ *		Write the beginning of the last flight of the lease "sender", to which the
+ *		next lease's statement is appended: the token and, with "reset", Parse, Bind
+ *		and Execute of DISCARD ALL.  Returns its length.
+ *
+ * There is no Sync between reset and statement, so the server skips the statement
+ * if the reset fails.  The server commits a DISCARD ALL inside Execute, so an error
+ * of the statement does not undo it (from 13.8, 14.5, 15.0 on).
  */
-extern const char *pgpx_wire_reset_ahead(size_t *len);
+extern size_t pgpx_wire_put_prefix(char buf[PGPX_WIRE_PREFIX_MAX],
+								   uint64 sender, bool reset);
 
 /*
  * pgpx_wire_send_reset
- *		The reset command, and the start commands unless empty, each with a
- *		sync of its own.  Returns how many answers are owed.
+ *		Send the reset command and then the start commands; either may be empty.
+ *		Returns PGPX_SENT_* bits; 0: nothing was sent.
+ *
+ * final: the lease ends with this flight, and another reader takes the answer.
  */
 extern int	pgpx_wire_send_reset(PgpxWire *wire, const char *reset_command,
-								 const char *start_commands);
+								 const char *start_commands, bool final);
+
+/* Room that a reset takes in the output buffer, at most. */
+extern size_t pgpx_wire_reset_size(const char *reset_command,
+								   const char *start_commands);
+
+/*
+ * pgpx_wire_send_check
+ *		Send a flight that consists of its token: a round trip without a statement.
+ */
+extern void pgpx_wire_send_check(PgpxWire *wire);
 
 /*
  * pgpx_wire_refuse_copy
- *		CopyFail, as the reader does by itself on COPY FROM STDIN.  In the
- *		extended protocol the server has swallowed the Sync that was sent with
- *		the statement, so one more follows.
+ *		CopyFail.  The reader calls it for COPY FROM STDIN in the simple protocol.
  */
 extern void pgpx_wire_refuse_copy(PgpxWire *wire);
 

@@ -9,6 +9,8 @@
 
 #include "port/pg_bswap.h"
 
+#include "wire_rules.h"
+
 /* As appendBinaryStringInfo, inline: a statement is put together of some thirty. */
 static inline void
 put(StringInfo buf, const void *data, int len)
@@ -91,12 +93,50 @@ put_parse(StringInfo buf, const char *sql)
 	end_message(buf, at);
 }
 
+static void
+put_describe(StringInfo buf)
+{
+	int			at = begin_message(buf, 'D');
+
+	put(buf, "S", 2);			/* the unnamed statement */
+	end_message(buf, at);
+}
+
+/* The token's messages: 28 bytes. */
+static void
+put_token(StringInfo buf, uint64 sender, uint32 flight)
+{
+	int			at = begin_message(buf, 'P');
+
+	put(buf, "", 1);			/* unnamed statement */
+	put(buf, "", 1);			/* no command */
+	put_int16(buf, 3);			/* the types of its parameters */
+	put_int32(buf, (uint32) (sender >> 32));
+	put_int32(buf, (uint32) sender);
+	put_int32(buf, flight);
+	end_message(buf, at);
+	put_describe(buf);
+}
+
+/* Begin a flight of the current holder; returns its number. */
+static uint32
+begin_flight(PgpxWire *wire)
+{
+	uint32		flight = ++wire->nflights;
+
+	Assert(wire->phase == PGPX_WIRE_IDLE);
+	put_token(begin_output(wire), wire->sender, flight);
+	return flight;
+}
+
 void
 pgpx_wire_send_query(PgpxWire *wire, const char *sql)
 {
-	Assert(wire->phase == PGPX_WIRE_IDLE);
-	put_query(begin_output(wire), sql);
-	wire->phase = PGPX_WIRE_SIMPLE;
+	uint32		flight = begin_flight(wire);
+
+	put_query(&wire->out, sql);
+	pgpx_wire_expect(wire, wire->sender, flight, PGPX_WIRE_SIMPLE,
+					 PGPX_WIRE_IDLE);
 }
 
 void
@@ -147,64 +187,83 @@ pgpx_wire_send_extended(PgpxWire *wire, const char *sql, int nparams,
 						const char *const *values, int nformats,
 						const int16 *formats)
 {
-	Assert(wire->phase == PGPX_WIRE_IDLE);
-	pgpx_wire_put_extended(begin_output(wire), sql, nparams, values, nformats,
-						   formats);
-	wire->phase = PGPX_WIRE_PARSE;
+	uint32		flight = begin_flight(wire);
+
+	pgpx_wire_put_extended(&wire->out, sql, nparams, values, nformats, formats);
+	pgpx_wire_expect(wire, wire->sender, flight, PGPX_WIRE_PARSE,
+					 PGPX_WIRE_IDLE);
 }
 
 void
 pgpx_wire_send_describe(PgpxWire *wire, const char *sql)
 {
-	StringInfo	buf = begin_output(wire);
-	int			at;
+	uint32		flight = begin_flight(wire);
+	StringInfo	buf = &wire->out;
 
-	Assert(wire->phase == PGPX_WIRE_IDLE);
 	put_parse(buf, sql);
-	at = begin_message(buf, 'D');
-	put(buf, "S", 2);			/* the unnamed statement */
-	end_message(buf, at);
+	put_describe(buf);
 	end_message(buf, begin_message(buf, 'S'));
-	wire->phase = PGPX_WIRE_DESCRIBE_PARSE;
+	pgpx_wire_expect(wire, wire->sender, flight, PGPX_WIRE_DESCRIBE_PARSE,
+					 PGPX_WIRE_IDLE);
 }
 
-const char *
-pgpx_wire_reset_ahead(size_t *len)
+size_t
+pgpx_wire_put_prefix(char buf[PGPX_WIRE_PREFIX_MAX], uint64 sender, bool reset)
 {
-	static const char messages[] =
+	static const char discard_all[] =
 		"P\0\0\0\023\0DISCARD ALL\0\0\0"
 		"B\0\0\0\014\0\0\0\0\0\0\0\0"
 		"E\0\0\0\011\0\0\0\0\0";
+	StringInfoData out = {.data = buf, .maxlen = PGPX_WIRE_PREFIX_MAX};
 
-	*len = sizeof(messages) - 1;
-	return messages;
+	put_token(&out, sender, PGPX_FLIGHT_FINAL);
+	if (reset)
+		put(&out, discard_all, sizeof(discard_all) - 1);
+	return out.len;
 }
 
 int
 pgpx_wire_send_reset(PgpxWire *wire, const char *reset_command,
-					 const char *start_commands)
+					 const char *start_commands, bool final)
 {
 	StringInfo	buf = begin_output(wire);
-	int			owed = 0;
+	uint32		flight = final ? PGPX_FLIGHT_FINAL : wire->nflights + 1;
+	int			sent = 0;
+
+	if (reset_command[0] != '\0')
+		sent |= pg_strcasecmp(reset_command, "DISCARD ALL") == 0 ?
+			PGPX_SENT_DISCARD_ALL : PGPX_SENT_RESET;
+	if (start_commands[0] != '\0')
+		sent |= PGPX_SENT_START;
+	if (sent == 0)
+		return 0;
 
 	Assert(wire->phase == PGPX_WIRE_IDLE);
-	if (reset_command != NULL && reset_command[0] != '\0')
-	{
+	wire->nflights = flight;
+	put_token(buf, wire->sender, flight);
+	if ((sent & (PGPX_SENT_DISCARD_ALL | PGPX_SENT_RESET)) != 0)
 		put_query(buf, reset_command);
-		owed++;
-	}
-	if (start_commands != NULL && start_commands[0] != '\0')
-	{
+	if ((sent & PGPX_SENT_START) != 0)
 		put_query(buf, start_commands);
-		owed++;
-	}
-	if (owed > 0)
-	{
-		wire->phase = PGPX_WIRE_OWED;
-		wire->owed = owed;
-		wire->owed_bytes = 0;
-	}
-	return owed;
+	pgpx_wire_expect_reset(wire, wire->sender, flight, sent);
+	return sent;
+}
+
+size_t
+pgpx_wire_reset_size(const char *reset_command, const char *start_commands)
+{
+	return PGPX_WIRE_PREFIX_MAX + strlen(reset_command) +
+		strlen(start_commands);
+}
+
+void
+pgpx_wire_send_check(PgpxWire *wire)
+{
+	uint32		flight = begin_flight(wire);
+
+	end_message(&wire->out, begin_message(&wire->out, 'S'));
+	pgpx_wire_expect(wire, wire->sender, flight, PGPX_WIRE_IDLE,
+					 PGPX_WIRE_IDLE);
 }
 
 void
@@ -216,6 +275,4 @@ pgpx_wire_refuse_copy(PgpxWire *wire)
 	appendStringInfoString(buf, "pgpool_ext does not support COPY");
 	put_char(buf, '\0');
 	end_message(buf, at);
-	if (wire->phase == PGPX_WIRE_COPY_EXTENDED)
-		end_message(buf, begin_message(buf, 'S'));
 }

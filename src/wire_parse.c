@@ -11,6 +11,8 @@
 
 #include "port/pg_bswap.h"
 
+#include "wire_rules.h"
+
 static inline int16
 get_int16(const char *p)
 {
@@ -27,6 +29,25 @@ get_int32(const char *p)
 
 	memcpy(&v, p, 4);
 	return (int32) pg_ntoh32(v);
+}
+
+/* Is there no part of the token's echo before a place in the input buffer? */
+static bool
+lacks_token(const PgpxWire *wire, size_t end)
+{
+	size_t		at = wire->in_start;
+
+	if (wire->phase != PGPX_WIRE_TOKEN_PARSE)
+		return wire->phase == PGPX_WIRE_TOKEN_TYPES ||
+			wire->phase == PGPX_WIRE_TOKEN_NO_DATA;
+	while (at < end && strchr("NAS", wire->in[at]) != NULL)
+	{
+		uint32		len;
+
+		memcpy(&len, wire->in + at + 1, sizeof(len));
+		at += (size_t) pg_ntoh32(len) + 1;
+	}
+	return at >= end;
 }
 
 bool
@@ -47,6 +68,10 @@ pgpx_wire_answered(const PgpxWire *wire, size_t *scanned)
 
 		/* the reader says what is wrong with it; COPY waits for its refusal */
 		if (len < 4 || wire->in[at] == 'G')
+			return true;
+
+		/* an error in place of the token's echo breaks the stream */
+		if (wire->in[at] == 'E' && lacks_token(wire, at))
 			return true;
 		if (have < (size_t) len + 1)
 			return false;
@@ -120,6 +145,15 @@ pgpx_wire_parse_columns(const PgpxWireMessage *msg, int ncolumns,
 		p += 18;
 	}
 	return p == end;
+}
+
+bool
+pgpx_wire_parse_token(const PgpxWireMessage *msg, const PgpxWireToken *token)
+{
+	return msg->len == 2 + 3 * 4 && get_int16(msg->data) == 3 &&
+		(uint32) get_int32(msg->data + 2) == (uint32) (token->sender >> 32) &&
+		(uint32) get_int32(msg->data + 6) == (uint32) token->sender &&
+		(uint32) get_int32(msg->data + 10) == token->flight;
 }
 
 int64

@@ -32,7 +32,7 @@ const uint8 pgpx_wire_classes[256] = {
 
 #define R(event_, next_) {1, PGPX_EV_##event_, PGPX_WIRE_##next_}
 
-/* What may come at any time, in every phase but OWED. */
+/* What may come at any time. */
 #define ASYNC(phase_) \
 	[M_NOTICE] = R(NOTICE, phase_), \
 	[M_NOTIFICATION] = R(NOTIFICATION, phase_), \
@@ -42,6 +42,21 @@ const PgpxWireRule pgpx_wire_rules[PGPX_WIRE_NPHASES][M_NCLASSES] = {
 	[PGPX_WIRE_IDLE] = {
 		ASYNC(IDLE),
 		[M_ERROR] = R(ERROR, BROKEN),	/* FATAL: the remote is leaving */
+	},
+	[PGPX_WIRE_TOKEN_PARSE] = {
+		ASYNC(TOKEN_PARSE),
+		[M_PARSE_COMPLETE] = R(NONE, TOKEN_TYPES),
+		[M_ERROR] = R(NO_ECHO, BROKEN),
+	},
+	[PGPX_WIRE_TOKEN_TYPES] = {
+		ASYNC(TOKEN_TYPES),
+		[M_PARAMETER_DESCRIPTION] = R(NONE, TOKEN_NO_DATA),
+		[M_ERROR] = R(NO_ECHO, BROKEN),
+	},
+	[PGPX_WIRE_TOKEN_NO_DATA] = {
+		ASYNC(TOKEN_NO_DATA),
+		[M_NO_DATA] = R(NONE, NEXT_PART),
+		[M_ERROR] = R(NO_ECHO, BROKEN),
 	},
 	[PGPX_WIRE_SIMPLE] = {
 		ASYNC(SIMPLE),
@@ -60,26 +75,19 @@ const PgpxWireRule pgpx_wire_rules[PGPX_WIRE_NPHASES][M_NCLASSES] = {
 		[M_ERROR] = R(ERROR, SIMPLE),
 	},
 	[PGPX_WIRE_AHEAD_PARSE] = {
-		/* the predecessor's: dropped, never shown */
-		[M_NOTICE] = R(NONE, AHEAD_PARSE),
-		[M_NOTIFICATION] = R(NONE, AHEAD_PARSE),
-		[M_PARAMETER] = R(NONE, AHEAD_PARSE),
+		ASYNC(AHEAD_PARSE),
 		[M_PARSE_COMPLETE] = R(NONE, AHEAD_BIND),
-		[M_ERROR] = R(NOT_RESET, BROKEN),
+		[M_ERROR] = R(NOT_RUN, BROKEN),
 	},
 	[PGPX_WIRE_AHEAD_BIND] = {
-		[M_NOTICE] = R(NONE, AHEAD_BIND),
-		[M_NOTIFICATION] = R(NONE, AHEAD_BIND),
-		[M_PARAMETER] = R(NONE, AHEAD_BIND),
+		ASYNC(AHEAD_BIND),
 		[M_BIND_COMPLETE] = R(NONE, AHEAD_EXECUTE),
-		[M_ERROR] = R(NOT_RESET, BROKEN),
+		[M_ERROR] = R(NOT_RUN, BROKEN),
 	},
 	[PGPX_WIRE_AHEAD_EXECUTE] = {
-		[M_NOTICE] = R(NONE, AHEAD_EXECUTE),
-		[M_NOTIFICATION] = R(NONE, AHEAD_EXECUTE),
-		[M_PARAMETER] = R(NONE, AHEAD_EXECUTE),
-		[M_COMMAND] = R(NONE, PARSE),
-		[M_ERROR] = R(NOT_RESET, BROKEN),
+		ASYNC(AHEAD_EXECUTE),
+		[M_COMMAND] = R(NONE, NEXT_PART),
+		[M_ERROR] = R(NOT_RUN, BROKEN),
 	},
 	[PGPX_WIRE_PARSE] = {
 		ASYNC(PARSE),
@@ -102,7 +110,13 @@ const PgpxWireRule pgpx_wire_rules[PGPX_WIRE_NPHASES][M_NCLASSES] = {
 		[M_DATA_ROW] = R(ROW, EXECUTE),
 		[M_COMMAND] = R(COMMAND, SYNC),
 		[M_ERROR] = R(ERROR, SYNC),
-		[M_COPY_IN] = R(COPY, COPY_EXTENDED),
+
+		/*
+		 * The server swallows the Sync that was sent with Execute if it begins
+		 * to read data, and answers it if the COPY fails before.  After a
+		 * CopyFail and another Sync the number of answers would not be known.
+		 */
+		[M_COPY_IN] = R(COPY, BROKEN),
 		[M_COPY_OUT] = R(COPY, COPY_EXTENDED),
 	},
 	[PGPX_WIRE_DESCRIBE_PARSE] = {
@@ -138,14 +152,40 @@ const PgpxWireRule pgpx_wire_rules[PGPX_WIRE_NPHASES][M_NCLASSES] = {
 		[M_COMMAND] = R(COMMAND, SYNC),
 		[M_ERROR] = R(ERROR, SYNC),
 	},
-	[PGPX_WIRE_OWED] = {
-		/* the predecessor's: dropped, never shown */
-		[M_NOTICE] = R(NONE, OWED),
-		[M_NOTIFICATION] = R(NONE, OWED),
-		[M_PARAMETER] = R(NONE, OWED),
-		[M_ROW_DESCRIPTION] = R(NONE, OWED),
-		[M_DATA_ROW] = R(NONE, OWED),
-		[M_COMMAND] = R(NONE, OWED),
-		[M_READY] = R(READY, IDLE),
+	[PGPX_WIRE_DISCARD_ALL] = {
+		ASYNC(DISCARD_ALL),
+		[M_COMMAND] = R(NONE, RESET_END),
 	},
+	[PGPX_WIRE_RESET] = {
+		ASYNC(RESET),
+		[M_ROW_DESCRIPTION] = R(NONE, RESET_ROWS),
+		[M_COMMAND] = R(NONE, RESET_MORE),
+	},
+	[PGPX_WIRE_RESET_ROWS] = {
+		ASYNC(RESET_ROWS),
+		[M_DATA_ROW] = R(NONE, RESET_ROWS),
+		[M_ROW_DESCRIPTION] = R(NONE, RESET_ROWS),	/* of a rule */
+		[M_COMMAND] = R(NONE, RESET_MORE),
+	},
+	[PGPX_WIRE_RESET_MORE] = {
+		ASYNC(RESET_MORE),
+		[M_ROW_DESCRIPTION] = R(NONE, RESET_ROWS),
+		[M_COMMAND] = R(NONE, RESET_MORE),
+		[M_READY] = R(READY, NEXT_PART),
+	},
+	[PGPX_WIRE_RESET_END] = {
+		ASYNC(RESET_END),
+		[M_READY] = R(READY, NEXT_PART),
+	},
+};
+
+const bool	pgpx_wire_discards[PGPX_WIRE_NPHASES] = {
+	[PGPX_WIRE_AHEAD_PARSE] = true,
+	[PGPX_WIRE_AHEAD_BIND] = true,
+	[PGPX_WIRE_AHEAD_EXECUTE] = true,
+	[PGPX_WIRE_DISCARD_ALL] = true,
+	[PGPX_WIRE_RESET] = true,
+	[PGPX_WIRE_RESET_ROWS] = true,
+	[PGPX_WIRE_RESET_MORE] = true,
+	[PGPX_WIRE_RESET_END] = true,
 };

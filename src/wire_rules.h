@@ -45,4 +45,22 @@ extern const uint8 pgpx_wire_classes[256];
 
 extern const PgpxWireRule pgpx_wire_rules[PGPX_WIRE_NPHASES][M_NCLASSES];
 
+/* Is the answer in a phase that of a reset, which is for nobody to see? */
+extern const bool pgpx_wire_discards[PGPX_WIRE_NPHASES];
+
+/*
+ * Prepare for the answer to a flight of these parts, after the token; IDLE: there is
+ * no such part.
+ */
+extern void pgpx_wire_expect(PgpxWire *wire, uint64 sender, uint32 flight,
+							 int part1, int part2);
+
+/* The same for a reset of PGPX_SENT_* bits. */
+extern void pgpx_wire_expect_reset(PgpxWire *wire, uint64 sender, uint32 flight,
+								   int reset);
+
+/* Does a ParameterDescription echo the token? */
+extern bool pgpx_wire_parse_token(const PgpxWireMessage *msg,
+								  const PgpxWireToken *token);
+
 #endif							/* PGPX_WIRE_RULES_H */

@@ -25,6 +25,7 @@
 #include "dlock_remote.h"
 #include "fuzz.h"
 #include "fuzz_dlock.h"
+#include "fuzz_echo.h"
 
 #define NCOLUMNS 7
 
@@ -35,6 +36,7 @@ static size_t stream_size;
 static size_t fed;				/* so much of it has been sent */
 static size_t piece;
 static int	remote_fd;
+static uint32 echoed;			/* flight whose token has been echoed */
 static enum
 {
 	ENDS, CANCELLED, FALLS_SILENT
@@ -46,7 +48,14 @@ pgpx_session_wait(PgpxKept *kept, uint32 events, PgpxTime deadline,
 				  uint32 wait_event)
 {
 	size_t		n = Min(piece, stream_size - fed);
+	const PgpxWire *wire = &kept->wire;
 
+	if (wire->phase == PGPX_WIRE_TOKEN_PARSE && wire->token.flight != echoed)
+	{
+		echoed = wire->token.flight;
+		fuzz_echo(wire, remote_fd);
+		return true;
+	}
 	if (n > 0)
 	{
 		ssize_t		sent = send(remote_fd, stream + fed, n, MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -404,7 +413,8 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	lease.target = &target;
 	lease.scope = PGPX_SCOPE_CALL;
 	pgpx_wire_init(wire, pair[0], PG_UTF8, NULL);
-	pgpx_wire_begin(wire, 0);
+	pgpx_wire_begin(wire, lease.id);
+	echoed = 0;
 
 	fuzz_may_throw = true;
 	done = run_statement(which, (data[0] & 32) != 0);

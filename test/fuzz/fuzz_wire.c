@@ -3,8 +3,8 @@
  * fuzz_wire.c
  *	  What a hostile remote can send to a session, or to the worker.
  *
- * The first byte says what was asked, the second how the answer is cut into
- * pieces; the rest is the stream.  All of it goes through a socket and the reader
+ * The first byte says what was sent and whether the harness echoes the token, the
+ * second how the answer is cut into pieces; the rest is the stream.  All of it goes through a socket and the reader
  * as in run.c and connection.c, and each body through its decoder.
  *
  *-------------------------------------------------------------------------
@@ -18,6 +18,7 @@
 #include "port/pg_bswap.h"
 
 #include "fuzz.h"
+#include "fuzz_echo.h"
 #include "wire.h"
 
 #define MAX_COLUMNS 1664
@@ -37,7 +38,7 @@ touch(const char *text)
 
 static void
 decode(PgpxWire *wire, PgpxWireEvent event, const PgpxWireMessage *whole,
-	   int *ncolumns, bool owed)
+	   int *ncolumns, bool discarding)
 {
 	PgpxWireMessage exact = *whole;
 	const PgpxWireMessage *msg = &exact;
@@ -56,7 +57,8 @@ decode(PgpxWire *wire, PgpxWireEvent event, const PgpxWireMessage *whole,
 	memcpy(exact.data, whole->data, whole->len);
 
 	/* nothing of a predecessor is shown */
-	FUZZ_CHECK(!owed || event == PGPX_EV_READY);
+	FUZZ_CHECK(!discarding || event == PGPX_EV_READY ||
+			   event == PGPX_EV_NOT_RUN || !wire->discarding);
 	switch (event)
 	{
 		case PGPX_EV_ROW_DESCRIPTION:
@@ -173,7 +175,7 @@ check_order(const PgpxWire *wire, PgpxWireEvent event)
 	}
 }
 
-/* Ask as the first byte says; the remote's end of the socket is "remote". */
+/* Send as the first byte says; the remote's end of the socket is "remote". */
 static void
 ask(PgpxWire *wire, int how, int remote)
 {
@@ -182,8 +184,8 @@ ask(PgpxWire *wire, int how, int remote)
 	bool		full;
 
 	one_only = described = rows = ended = false;
-	pgpx_wire_begin(wire, 0);
-	switch (how % 9)
+	pgpx_wire_begin(wire, 1);
+	switch (how % 11)
 	{
 		case 0:
 			break;
@@ -195,29 +197,37 @@ ask(PgpxWire *wire, int how, int remote)
 			one_only = true;
 			break;
 		case 3:
-			(void) pgpx_wire_send_reset(wire, "DISCARD ALL", NULL);
+			(void) pgpx_wire_send_reset(wire, "DISCARD ALL", "", true);
 			break;
 		case 4:
-			(void) pgpx_wire_send_reset(wire, "DISCARD ALL", "SET a.b = 1");
+			(void) pgpx_wire_send_reset(wire, "DISCARD ALL", "SET a.b = 1", false);
 			break;
 		case 5:
 			/* a predecessor's, seen by the next lessee */
-			pgpx_wire_begin(wire, 2);
+			pgpx_wire_begin_reset(wire, 1, 2, PGPX_SENT_RESET | PGPX_SENT_START);
 			break;
 		case 6:
 		case 7:
 			/* carried here, behind a reset or without one */
-			pgpx_wire_begin_sent(wire, how % 9 == 6, 100);
+			pgpx_wire_begin_sent(wire, 1, 2, how % 11 == 6, 100);
 			one_only = true;
 			break;
 		case 8:
 			/* what came before it cannot be the answer */
 			(void) send(remote, "1", 1, MSG_DONTWAIT);
 			(void) pgpx_wire_fill(wire, &full);
-			pgpx_wire_begin_sent(wire, false, 100);
+			pgpx_wire_begin_sent(wire, 1, 2, false, 100);
 			FUZZ_CHECK(wire->phase == PGPX_WIRE_BROKEN);
+			return;
+		case 9:
+			pgpx_wire_send_check(wire);
+			break;
+		case 10:
+			(void) pgpx_wire_send_reset(wire, "RESET ALL", "", false);
 			break;
 	}
+	if (wire->phase == PGPX_WIRE_TOKEN_PARSE && how < 192)
+		fuzz_echo(wire, remote);
 }
 
 int
@@ -248,12 +258,12 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	{
 		PgpxWireMessage msg;
 		PgpxWireEvent event;
-		bool		owed = wire.phase == PGPX_WIRE_OWED;
+		bool		discarding = wire.discarding;
 		bool		full;
 		size_t		n = Min(piece, size - sent);
 
 		/* as with a statement in flight: look first, take nothing before */
-		if (drop == 3 && !owed && sent < size &&
+		if (drop == 3 && !discarding && sent < size &&
 			!pgpx_wire_answered(&wire, &scanned))
 		{
 			if (send(pair[1], data + sent, n, MSG_DONTWAIT) != n)
@@ -274,13 +284,13 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		}
 		if (event != PGPX_EV_NEED_INPUT)
 		{
-			decode(&wire, event, &msg, &ncolumns, owed);
+			decode(&wire, event, &msg, &ncolumns, discarding);
 			check_order(&wire, event);
 			if (event == PGPX_EV_READY)
 			{
 				FUZZ_CHECK(wire.phase == PGPX_WIRE_IDLE);
 				FUZZ_CHECK(strchr("ITE", wire.tx) != NULL);
-				FUZZ_CHECK(!owed || wire.tx == 'I');
+				FUZZ_CHECK(!discarding || wire.tx == 'I');
 			}
 			(void) pgpx_wire_flush(&wire);
 			continue;

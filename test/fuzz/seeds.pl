@@ -37,9 +37,11 @@ my $note = message('A', pack('N', 5) . "channel\0payload\0");
 my $parsed = message('1', '') . message('2', '');
 my $discarded = message('C', "DISCARD ALL\0");
 
-# first byte: what was asked (0 nothing, 1 simple, 2 extended, 3 a reset, 4 a reset
-# and start commands, 5 owed by a predecessor, 6 carried behind a reset, 7 carried,
-# 8 carried, with something before the answer); second: how the answer is cut
+# first byte: what was sent (0 nothing, 1 simple, 2 extended, 3 DISCARD ALL, 4 the same
+# with start commands, 5 another reset with start commands, by a predecessor, 6 pipelined
+# behind a reset, 7 pipelined, 8 pipelined, with something before the answer, 9 a check,
+# 10 another reset; from 192 on the harness does not echo the token); second: how the
+# answer is cut
 my %wire = (
 	simple => "\1\0" . $columns . $row . $row . $done . $ready,
 	in_pieces => "\1\3" . $columns . $row . $done . $ready,
@@ -84,6 +86,10 @@ my %wire = (
 	carried_words => "\6\0" . (join '', map { $_ . $notice . $note } message('1', ''), message('2', ''), $discarded) . $parsed . $columns . $done . $ready,
 	carried_words_at_once => "\6\0" . $notice . $note . $parsed . $discarded . $parsed . $columns . $done . $ready,
 	carried_error => "\6\0" . $parsed . $error . $ready,
+	check => "\11\0" . $ready,
+	own_reset => "\12\0" . $columns . $row . $done . $ready,
+	own_reset_without_end => "\12\0" . $columns . $row . $ready,
+	no_echo => "\305\0" . $columns . $row . $done . $ready,
 	carried_ready => "\6\0" . $parsed . $ready,
 );
 put("fuzz_wire/$_", $wire{$_}) foreach sort keys %wire;

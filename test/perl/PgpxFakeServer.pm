@@ -172,8 +172,9 @@ sub read_to_end
 	return;
 }
 
-# Take in what the client says up to the end of a question: a Query or a Sync.
-# Returns the SQL, and remembers which protocol it came in.
+# Read what the client sends up to a Query or a Sync, and echo the token in front of it
+# unless {mute} is set.  Returns the SQL, and remembers which protocol it came in.
+# Terminate ends the process or, if {stays} is set, returns undef.
 sub receive
 {
 	my ($self) = @_;
@@ -184,9 +185,12 @@ sub receive
 		my ($type, $length) = unpack 'aN', $self->read_bytes(5);
 		my $body = $self->read_bytes($length - 4);
 
+		return if $type eq 'X' && $self->{stays};
 		POSIX::_exit(0) if $type eq 'X';
 		$sql = $body =~ s/\0.*//sr if $type eq 'Q';
 		$sql = (split /\0/, $body)[1] if $type eq 'P';
+		$self->{token} = substr $body, 2 if $type eq 'P' && $body =~ /^\0\0/;
+		$self->send($self->echo) if $type eq 'D' && $body eq "S\0" && !$self->{mute};
 		next unless $type =~ /[QS]/;
 		$self->{extended} = $type eq 'S';
 		return $sql;
@@ -275,6 +279,14 @@ sub greeting
 
 # What a cancel request has to know.
 sub backend_key { return message('K', pack 'NN', $$, 42); }
+
+# The answer to a token: ParseComplete, ParameterDescription, NoData.
+sub echo
+{
+	my ($self) = @_;
+
+	return message('1', '') . message('t', $self->{token}) . message('n', '');
+}
 
 sub ready { return message('Z', 'I'); }
 

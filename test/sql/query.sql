@@ -158,12 +158,52 @@ SELECT pgpool.exec(:lease, 'copy t from stdin');
 SELECT pgpool.exec(:lease, 'select 1');
 SELECT pgpool.exec(:lease, 'rollback');
 SELECT pgpool.checkin(:lease);
+-- in the extended protocol the number of answers to a refused COPY FROM STDIN is not known:
+-- the connection is closed, and the lease is good for checkin only
+SELECT pgpool.checkout('one') AS lease \gset
+SELECT pgpool.exec(:lease, 'create temp table t (a int)');
+SELECT * FROM pgpool.query(:lease, '/* */ copy t from stdin') AS t(a int);
+SELECT state FROM pgpool.leases WHERE lease = :lease;
+SELECT line FROM test.err(format('SELECT pgpool.exec(%s, ''select 1'')', :lease)) AS line;
+SELECT pgpool.checkin(:lease);
+-- .. and no later lease reads its answers, wherever on the remote it has failed
+CREATE FUNCTION pg_temp.after_copy(copy text) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+	lease bigint;
+	value int;
+	refused int := 0;
+	wrong int := 0;
+BEGIN
+	FOR i IN 1 .. 20 LOOP
+		lease := pgpool.checkout('one');
+		PERFORM pgpool.exec(lease, 'create temp table tt (a int)');
+		BEGIN
+			PERFORM * FROM pgpool.query(lease, copy) AS t(a int);
+		EXCEPTION WHEN feature_not_supported THEN
+			refused := refused + 1;
+		END;
+		PERFORM pgpool.checkin(lease);
+		lease := pgpool.checkout('one');
+		FOR j IN 1 .. 3 LOOP
+			SELECT a INTO value FROM pgpool.query(lease, format('select %s', 10 * i + j)) AS t(a int);
+			wrong := wrong + (value IS DISTINCT FROM 10 * i + j)::int;
+		END LOOP;
+		wrong := wrong + (pgpool.exec(lease, 'select generate_series(1, 7)') <> 7)::int;
+		PERFORM pgpool.checkin(lease);
+	END LOOP;
+	RETURN format('%s refused, %s wrong', refused, wrong);
+END $$;
+SELECT pg_temp.after_copy('copy tt from stdin');
+SELECT pg_temp.after_copy('copy tt from stdin (freeze)');
+SELECT pg_temp.after_copy('/* */ copy tt from stdin');
+SELECT pg_temp.after_copy('/* */ copy tt from stdin (freeze)');
+SELECT pg_temp.after_copy('/* */ copy (select 1) to stdout');
 -- without a lease nothing is left of a transaction that a statement begins
 SET client_min_messages = error;	-- a warning tells, with the number of the lease
 SELECT * FROM pgpool.query('one', 'begin') AS t(a int);
 SELECT * FROM pgpool.query_as(0, 'one', 'start transaction');
 RESET client_min_messages;
-SELECT * FROM pgpool.query('one', 'select now() = statement_timestamp()') AS t(alone bool);
+SELECT line FROM test.err($$SELECT pgpool.exec('one', 'savepoint outside_of_a_transaction')$$) AS line;
 SELECT pgpool.exec('one', 'copy (select 1) to stdout');
 SELECT * FROM pgpool.query('one', 'copy pg_class to stdout') AS t(a int);
 SELECT pgpool.exec('one', 'select 1');

@@ -32,6 +32,12 @@ my %answers = (
 	long_row => [ sub { $_[0]->described, message('D', pack 'nNa*', 1, 1, '123') }, '08006' ],
 	no_columns => [ sub { $_[0]->described =~ s/T.*//sr, message('T', '') }, '08006' ],
 	bad_state => [ sub { $_[0]->described, done('SELECT 0'), message('Z', '?') }, '08006' ],
+	token_of_another => [ sub { $_[0]->echo =~ s/(.)(?=n)/chr(1 + ord $1)/ser, $_[0]->answer('1') }, '08006', qr/belongs to another statement/ ],
+	token_cut => [ sub { message('1', ''), message('t', pack 'n', 0), message('n', ''), $_[0]->answer('1') }, '08006', qr/belongs to another statement/ ],
+	token_missing => [ sub { $_[0]->answer('1') }, '08006' ],
+	token_late => [ sub { $_[0]->answer('1'), $_[0]->echo }, '08006' ],
+	token_twice => [ sub { $_[0]->echo, $_[0]->echo, $_[0]->answer('1') }, '08006' ],
+	token_error => [ sub { failure(S => 'ERROR', V => 'ERROR', C => '22012', M => 'of another'), ready }, '08006', qr/remote server said: of another/ ],
 	answer_of_nobody => [ sub { ($_[0]->answer('1')) x 2 }, '08006' ],
 	binary => [ sub { $_[0]->answer("\xFF\xFE") }, '22021' ],
 	error_unknown => [ sub { failure(M => 'oops'), ready }, 'HV000', qr/oops/ ],
@@ -75,6 +81,15 @@ my %behaviours = (
 	reset_error => sub { spoilt($_[0], failure(S => 'ERROR', C => '25001', M => 'no'), ready) },
 	reset_in_transaction => sub { spoilt($_[0], done('DISCARD ALL'), message('Z', 'T')) },
 	reset_style => sub { spoilt($_[0], done('DISCARD ALL'), message('S', "DateStyle\0German, DMY\0"), ready) },
+	reset_rows => sub { spoilt($_[0], PgpxFakeServer::columns(1), row('1'), done('SELECT 1'), ready) },
+	reset_commit => sub { spoilt($_[0], done('COMMIT'), ready) },
+	reset_empty => sub { spoilt($_[0], message('I', ''), ready) },
+	reset_ready => sub { spoilt($_[0], ready) },
+	reset_twice => sub { spoilt($_[0], done('DISCARD ALL'), done('DISCARD ALL'), ready) },
+	reset_no_echo => sub { spoilt_unechoed($_[0], done('DISCARD ALL'), ready) },
+	reset_echo_of_another => sub { spoilt_unechoed($_[0], message('1', ''), message('t', pack 'nN3', 3, 1, 2, 3), message('n', ''), done('DISCARD ALL'), ready) },
+	reset_own_ready => sub { spoilt($_[0], ready) },
+	reset_own_rows => sub { spoilt($_[0], PgpxFakeServer::columns(1), row('1'), ready) },
 	reset_endless => sub { after_reset($_[0]); $_[0]->send($notice x 1000) while 1 },
 	reset_long => sub { after_reset($_[0], pack 'aN', 'N', 0x100001) },
 	reset_silent => sub { after_reset($_[0]); sleep 3600 },
@@ -159,6 +174,20 @@ sub spoilt
 	return;
 }
 
+# The same, and the token of the reset is not echoed.
+sub spoilt_unechoed
+{
+	my ($fake, @answer) = @_;
+
+	$fake->serve(1);
+	$fake->{mute} = 1;
+	$fake->receive;
+	$fake->{mute} = 0;
+	$fake->send(@answer);
+	$fake->send($fake->answer('666')) while defined $fake->receive;
+	return;
+}
+
 foreach my $what (keys %answers)
 {
 	my $say = $answers{$what}[0];
@@ -167,6 +196,7 @@ foreach my $what (keys %answers)
 	$behaviours{$what} = sub {
 		my ($fake) = @_;
 
+		$fake->{mute} = $what =~ /^token/;
 		$fake->receive;
 		$fake->send($say->($fake));
 		$fake->receive unless $what =~ /^cut_off|fatal$/;
@@ -287,6 +317,7 @@ foreach my $what (grep { /^stray.*held$/ } sort keys %behaviours)
 harmless('unasked answers on a lease');
 
 # (by what they say, not by the time that they take, where that is not the point)
+$session->run("ALTER SERVER s_$_ OPTIONS (ADD reset_command 'RESET ALL')") foreach grep { /^reset_own/ } keys %behaviours;
 $session->run("ALTER SERVER s_$_ OPTIONS (SET operation_timeout '1h')") foreach qw(reset_endless reset_long);
 foreach my $what (grep { /^reset/ } sort keys %behaviours)
 {

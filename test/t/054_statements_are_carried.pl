@@ -17,6 +17,11 @@ my %answers = (
 	half => [ sub { message('1', ''), failure(S => 'ERROR', C => '57014', M => 'no'), ready }, '1' ],
 	fatal => [ sub { failure(S => 'FATAL', V => 'FATAL', C => '57P01', M => 'bye') }, '1' ],
 	silent => [ sub { '' }, '08006' ],
+	token_missing => [ sub { $reset, $_[0]->answer('7') }, '08006' ],
+	token_of_another => [ sub { message('1', ''), message('t', pack 'nN3', 3, 1, 2, 3), message('n', ''), $reset, $_[0]->answer('7') }, '08006' ],
+	token_twice => [ sub { $_[0]->echo, $_[0]->echo, $reset, $_[0]->answer('7') }, '08006' ],
+	token_error => [ sub { failure(S => 'ERROR', V => 'ERROR', C => '22012', M => 'of the one before'), ready, $_[0]->echo, $reset, $_[0]->answer('7') }, '08006' ],
+	token_fatal => [ sub { failure(S => 'FATAL', V => 'FATAL', C => '57P01', M => 'bye') }, '1' ],
 	unreset => [ sub { $_[0]->answer('7') }, '08006' ],
 	reset_only => [ sub { $reset, ready }, '08006' ],
 	reset_twice => [ sub { ($reset) x 2, $_[0]->answer('7') }, '08006' ],
@@ -47,8 +52,10 @@ foreach my $what (keys %answers)
 
 		$fake->serve if !mkdir $mark;
 		$fake->serve(1);
+		$fake->{mute} = $what =~ /^token/;
 		$fake->receive;
 		$fake->send($say->($fake));
+		$fake->{mute} = 0;
 		$fake->serve if $what !~ /silent|fatal/;
 	};
 }
@@ -148,15 +155,20 @@ behind('one', ['SELECT 1'], query('one', 'SELEC', 'a int'));
 $second->failed('42601', qr/syntax error/, 'no syntax');
 behind('one', ['SELECT 1'], q{SELECT pgpool.exec('one', '')});
 $second->failed('22023', qr/holds no statement/, 'no statement');
-behind('one', ['SELECT 1'], q{SELECT pgpool.exec('one', 'COPY log FROM STDIN')});
-$second->failed('0A000', qr/COPY/, 'COPY is refused');
+behind('one', ['SELECT 1'], q{SELECT pgpool.exec('one', 'COPY log TO STDOUT')});
+$second->failed('0A000', qr/COPY/, 'COPY TO STDOUT is refused');
 is(counter('closed_broken + closed_reset + closed_holder_died', 'one'), '0', 'no connection was lost');
+
+behind('one', ['SELECT 1'], q{SELECT pgpool.exec('one', 'COPY log FROM STDIN')});
+$second->failed('0A000', qr/COPY/, 'COPY FROM STDIN is refused');
+is($second->run(query('one', 'SELECT 8', 'a int')), '8', 'and the next statement has its own answer');
+is(counter('closed_broken + closed_reset + closed_holder_died', 'one'), '1', 'from another connection');
 
 # (this one costs the connection, should the end of its answer not be there yet)
 behind('one', ['SELECT 1'], query('one', 'SELECT 1, 2', 'a int'));
 $second->failed('42804', qr/column/, 'another number of columns');
 is($second->run(query('one', 'SELECT 8', 'a int')), '8', 'and the pool works on');
-is(carried('one'), '13', 'they were carried too');
+is(carried('one'), '14', 'they were carried too');
 
 # What is not carried works all the same.
 my $before = carried('one');
