@@ -246,10 +246,11 @@ pgpx_checkout_check_locked(PgpxCheckout *c, PgpxPool *pool)
 		LWLockRelease(pool->lock);
 		raise_endless();
 	}
-	if (pool->opts.max_waiters > 0 && !c->no_wait &&
-		pool->nwaiting >= pool->opts.max_waiters)
+	/* a checkout that has had its place in the queue is not refused another one */
+	if (pool->opts.max_waiters > 0 && !c->no_wait && c->number == 0 &&
+		pgpx_pool_queued_locked(pool) >= pool->opts.max_waiters)
 	{
-		int			waiting = pool->nwaiting;
+		int			waiting = pgpx_pool_queued_locked(pool);
 		int			most = pool->opts.max_waiters;
 
 		pool->stats.refused++;

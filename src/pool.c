@@ -331,6 +331,43 @@ pgpx_pool_grow_locked(PgpxPool *pool, int extra)
 	return asked;
 }
 
+/* How many connections the caps over several pools still allow this one. */
+static int
+tokens_left(const PgpxPool *pool)
+{
+	int			limit = pool->opts.max_server_connections;
+	int			left = pgpx_shared->max_connections -
+		pgpx_cap_used(&pgpx_shared->cap, NULL);
+
+	if (limit <= 0)
+		return left;
+	return Min(left,
+			   limit - pgpx_cap_used(&pgpx_servers[pool->server].cap, NULL));
+}
+
+int
+pgpx_pool_queued_locked(PgpxPool *pool)
+{
+	int			coming = pool->count[PGPX_CONN_CONNECTING] +
+		pool->count[PGPX_CONN_RESETTING] + pool->count[PGPX_CONN_CHECKING];
+
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	if (pgpx_pool_is_paused(pool))
+		return pool->nwaiting;
+
+	if (pool->retry_at == 0 && !pgpx_pool_must_give_way_locked(pool))
+	{
+		int			places = pgpx_pool_cap_locked(pool) -
+			pgpx_pool_total_locked(pool);
+
+		/* a connection that closes leaves its place within a second */
+		places = Min(places, tokens_left(pool));
+		places += pool->count[PGPX_CONN_CLOSING];
+		coming += Max(places, 0);
+	}
+	return Max(pool->nwaiting - coming, 0);
+}
+
 void
 pgpx_pool_wake_waiters_locked(const PgpxPool *pool, PgpxWake *wake)
 {

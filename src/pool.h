@@ -204,6 +204,14 @@ extern int	pgpx_pool_grow_locked(PgpxPool *pool, int extra);
 /* The same, but that caps over several pools do not count, and nothing is done. */
 extern int	pgpx_pool_wanted_locked(const PgpxPool *pool, int extra);
 
+/*
+ * pgpx_pool_queued_locked
+ *		Return how many waiters have to wait for a lease to end, because no connection
+ *		is on its way to them: none that is being opened, reset or tested, and no
+ *		place for a new one that is empty or about to be.
+ */
+extern int	pgpx_pool_queued_locked(PgpxPool *pool);
+
 /* Wake all waiters, who have to look at something again. */
 extern void pgpx_pool_wake_waiters_locked(const PgpxPool *pool, PgpxWake *wake);
 

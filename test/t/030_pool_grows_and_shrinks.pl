@@ -210,6 +210,39 @@ foreach my $round (1 .. 60)
 is($served, 3 * 60, 'resized: again and again');
 $sessions[0]->run('SELECT pgpool.checkin_all()');
 
+# --- max_waiters: sessions that the pool has room for are no queue
+my $sixth = PgpxSession->new($local);
+make_pool($local, $remote, server => 'cold',
+	options => { pool_size => 4, max_waiters => 1, start_commands => 'SELECT pg_sleep(1)' });
+$_->start("SELECT pgpool.checkout('cold', '60 s')") foreach @sessions;
+becomes('cold', 'leased + waiters', '5', 'four sessions for whom connections are being opened, and one that waits for a lease');
+$sixth->fails("SELECT pgpool.checkout('cold', '60 s')", '53300', qr/too many sessions wait for a connection to server "cold"/,
+	'cold: one more is refused');
+like($sixth->error, qr/DETAIL:  1 session waits, and the server's option "max_waiters" is 1/, 'cold: with the number of those that wait for a lease');
+ok(wait_until($local, sub { scalar grep { $_->done } @sessions }, 4), 'cold: four are served');
+foreach my $session (sort { $b->done <=> $a->done } @sessions)
+{
+	like($session->finish(30), qr/^\d+$/, 'cold: none of the five is refused') or diag($session->error);
+	$session->run('SELECT pgpool.checkin_all()');
+}
+
+# Connections that close leave their places within a second, and are replaced.
+make_pool($local, $remote, server => 'replaced', options => { pool_size => 4, max_waiters => 1 });
+lease($_, 'replaced') foreach @sessions[ 0 .. 3 ];
+$_->run('SELECT pgpool.checkin_all()') foreach @sessions[ 0 .. 3 ];
+becomes('replaced', 'idle', '4', 'four connections');
+my @backends = split /,/, remote_pids('replaced');
+kill 'STOP', @backends;
+$local->safe_psql('postgres', q{SELECT pgpool.reconnect('replaced')});
+$_->start("SELECT pgpool.checkout('replaced', '60 s')") foreach @sessions[ 0 .. 3 ];
+becomes('replaced', 'leased + waiters', '4', 'sessions that wait while all connections are replaced');
+kill 'CONT', @backends;
+foreach my $session (@sessions[ 0 .. 3 ])
+{
+	like($session->finish(30), qr/^\d+$/, 'replaced: none of them is refused') or diag($session->error);
+}
+$_->run('SELECT pgpool.checkin_all()') foreach @sessions;
+
 # --- the settings, for servers that do not say
 sub set
 {
