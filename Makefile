@@ -1,6 +1,7 @@
 # pgpool_ext: see README.md; "make help" lists the targets.
 #
 #   make && sudo make install     build and install for the server of pg_config
+#   make quick                    a choice of tests, within two minutes
 #   make test                     everything, in private servers
 #   PG_CONFIG=/path/to/pg_config  another server
 #
@@ -57,7 +58,7 @@ clean distclean:
 endif
 
 .PHONY: all install uninstall installcheck clean distclean
-.PHONY: help deps test test-one demo bench lint format dist deb check-deb
+.PHONY: help deps test test-one quick clean-kept demo bench lint format dist deb check-deb
 .PHONY: model model-deep fuzz stress soak mutants coverage analyze check-points
 .PHONY: check-assert check-asan check-ubsan check-valgrind check-versions
 
@@ -67,6 +68,8 @@ help:
 	@echo "deps           install what is missing for the tests, on Debian"
 	@echo "test           lint, packages, model, fuzz, stress, points, regress, isolation,"
 	@echo "               TAP and pgTAP; what uses a remote once more over TLS"
+	@echo "quick          lint, regress, isolation and ten TAP files, within two minutes on"
+	@echo "               two idle processors; \"make test\" is what a change has to pass"
 	@echo "test-one T=x   one test by name"
 	@echo "installcheck   regress, isolation and TAP with the installed extension"
 	@echo "model          search the models; model-deep: larger, for minutes"
@@ -99,7 +102,15 @@ test: deps
 
 test-one: deps
 	@test -n "$(T)" || { echo "usage: make test-one T=name" >&2; exit 2; }
-	@test/run T=$(T)
+	@test/run --keep T=$(T)
+
+quick: deps
+	@test/run --quick
+
+# what quick and test-one have kept between runs
+clean distclean: clean-kept
+clean-kept:
+	@test/kept
 
 model: deps
 	@test/model/run

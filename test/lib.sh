@@ -5,6 +5,7 @@
 #
 # Source it, then call
 #
+#   keep_between_runs       before begin: a private installation that is kept
 #   begin                   work folder, user, clean-up at the end however it comes
 #   build                   make all
 #   private_install         or use_installed; sets bindir
@@ -29,6 +30,7 @@ pg_config=${PG_CONFIG:-pg_config}
 work=         # all files of this run
 bindir=       # where its server's programs are
 port=         # of the server that was started last
+kept=         # what is kept between runs, see keep_between_runs
 child=        # process group of the running step
 keep_logs=no  # yes: copy logs to tmp_check at the end
 
@@ -43,7 +45,43 @@ as_user() {
       env HOME="$work" USER="$run_user" LOGNAME="$run_user" "$@"
   else
     env HOME="$work" "$@"
+  fi 9<&- # the lock of keep_between_runs ends with this script
+}
+
+# The folder in which this checkout and this user keep files between runs.
+kept_folder() {
+  say "${TMPDIR:-/tmp}/pgpool_ext.kept-$(id -u)-$(cksum <<<"$top" | cut -d ' ' -f 1)"
+}
+
+# Keep the private installation and the clusters that initdb creates between runs, in
+# kept_folder: "make quick" and "make test-one" do.  Nothing runs between two runs, and no
+# data of a test is kept: a cluster is copied before it is started for the first time.
+#
+# The folder is made anew if the server, its libraries or this script have changed.  The
+# extension is installed into it in each run.  Two runs of a checkout that keep files
+# exclude each other; "make clean" removes the folder (test/kept).
+keep_between_runs() {
+  local key
+
+  exec 9<"$top/test"
+  if ! flock -n 9; then
+    say "# waiting for another run of quick or test-one in this folder"
+    flock 9
   fi
+  kept=$(kept_folder)
+  key=$(
+    "$pg_config"
+    stat -Lc '%n %Y' "$("$pg_config" --bindir)" "$("$pg_config" --bindir)/postgres" \
+      "$("$pg_config" --pkglibdir)" "$("$pg_config" --sharedir)/extension"
+    cat "$top/test/lib.sh" "$top/test/initdb"
+  )
+  # in a folder for temporary files another user may have created one of that name
+  if [ -O "$kept" ] && [ ! -L "$kept" ] && [ "$(cat "$kept/key" 2>/dev/null)" = "$key" ]; then
+    return 0
+  fi
+  rm -rf "$kept"
+  mkdir -m 755 "$kept"
+  say "$key" >"$kept/key.new"
 }
 
 # Start a command as that user, in a process group of its own: it does not see
@@ -187,11 +225,26 @@ build() {
 # its own, and can be given an extension without installing it (as the
 # temporary installation of PostgreSQL's own "make check").
 private_install() {
-  local root=$work/install real_bin real_lib real_share file
+  local root=${kept:-$work}/install real_bin real_lib real_share file
 
   real_bin=$("$pg_config" --bindir)
   real_lib=$("$pg_config" --pkglibdir)
   real_share=$("$pg_config" --sharedir)
+  if [ -z "$kept" ] || [ ! -f "$kept/key" ]; then
+    copy_installation
+  fi
+  rm -f "$root$real_share/extension/pgpool_ext"*
+  make -C "$top" --no-print-directory -s install "DESTDIR=$root" \
+    >"$work/log/install.log" 2>&1 || {
+    cat "$work/log/install.log"
+    return 1
+  }
+  bindir=$root$real_bin
+  PATH=$bindir:$PATH
+}
+
+# The part of private_install that does not depend on the extension; with its variables.
+copy_installation() {
   mkdir -p "$root$real_bin" "$root$real_lib" "$root$real_share/extension"
   cp -L "$real_bin"/* "$root$real_bin/"
   if [ -n "${PGPX_SERVER_WRAPPER:-}" ]; then
@@ -213,13 +266,13 @@ WRAPPER
       *) ln -s "$file" "$root$file" ;;
     esac
   done
-  make -C "$top" --no-print-directory -s install "DESTDIR=$root" \
-    >"$work/log/install.log" 2>&1 || {
-    cat "$work/log/install.log"
-    return 1
-  }
-  bindir=$root$real_bin
-  PATH=$bindir:$PATH
+  if [ -n "$kept" ]; then
+    mv "$root$real_bin/initdb" "$root$real_bin/initdb.real"
+    install -m 755 "$top/test/initdb" "$root$real_bin/initdb"
+    mkdir "$kept/initdb"
+    [ "$(id -u)" -ne 0 ] || chown "$run_user:" "$kept/initdb"
+    mv "$kept/key.new" "$kept/key"
+  fi
 }
 
 # Use the installation as it is; somebody has called "make install".
@@ -310,12 +363,10 @@ start_remote() {
       "ssl_cert_file = '$PGPX_TEST_TLS/server.crt'"
       "ssl_key_file = '$PGPX_TEST_TLS/server.key'")
   fi
-  printf 'root secret\n' >"$work/tmp/pwfile"
-  chmod 644 "$work/tmp/pwfile"
-  INITDB_OPTS="--username=remote_super --pwfile=$work/tmp/pwfile
-    --auth-local=trust --auth-host=scram-sha-256" \
+  INITDB_OPTS="--username=remote_super --auth-local=trust --auth-host=scram-sha-256" \
     start_server "$name" "listen_addresses = '127.0.0.1'" "${tls[@]}" "$@"
   psql_at "$port" remote_super postgres -q \
+    -c "ALTER ROLE remote_super PASSWORD 'root secret'" \
     -c "CREATE ROLE remote_app LOGIN PASSWORD 'secret of the remote'" \
     -c "CREATE DATABASE remote_db OWNER remote_app"
 }
