@@ -280,8 +280,11 @@ pgpx_pool_wanted_locked(const PgpxPool *pool, int extra)
 	wanted = pool->nwaiting + extra - connecting -
 		pool->count[PGPX_CONN_RESETTING] - pool->count[PGPX_CONN_CHECKING];
 
-	/* from the first use on so many are kept open; a cap beats it */
-	if (pool->last_checkout != 0 && conninfo_is_known(pool))
+	/*
+	 * So many are kept open as soon as the worker knows how to connect, whether the
+	 * checkout that told it was served or not.  A cap beats it.
+	 */
+	if (conninfo_is_known(pool))
 		wanted = Max(wanted, pgpx_pool_min_size_locked(pool) - total);
 	wanted = Min(wanted, pgpx_pool_cap_locked(pool) - total);
 	if (wanted <= 0 || pgpx_pool_is_paused(pool) || pool->damaged ||

@@ -167,6 +167,13 @@ worker_sleeps('warm, after a restart of the worker');
 is($sessions[0]->run("SELECT pgpool.exec('warm', 'select 1')"), '1', 'warm: the next use');
 becomes('warm', 'total, idle', '3|3', 'min_size is back');
 
+# The first call fails, since the remote does not let it in yet.
+make_pool($local, $remote, server => 'late', user => 'late_app', password => 'late',
+	options => { pool_size => 5, min_size => 3, retry_min => '100ms', retry_max => '500ms' });
+$sessions[0]->fails("SELECT pgpool.exec('late', 'select 1')", '08001', qr/could not connect to server "late"/, 'late: the first use fails');
+$remote->safe_psql('postgres', q{CREATE ROLE late_app LOGIN PASSWORD 'late'});
+becomes('late', 'total, idle', '3|3', 'min_size connections are opened once the remote lets them in');
+
 # --- no time at all
 make_pool($local, $remote, server => 'zero', options => { pool_size => 1, max_overflow => 1, overflow_ttl => 0 });
 lease($_, 'zero') foreach @sessions[ 0, 1 ];
