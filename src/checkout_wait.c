@@ -262,7 +262,8 @@ pgpx_checkout_leave(PgpxTicket *ticket)
 
 	return pgpx_ticket_leave(ticket, PGPX_LEAVE_CANCEL, &conn, &lease_id,
 							 &sqlstate, NULL, &waited) == PGPX_TICKET_GRANTED &&
-		pgpx_ticket_offered() == PGPX_OFFER_SENT;
+		(pgpx_ticket_offered() == PGPX_OFFER_SENT ||
+		 pgpx_ticket_offered() == PGPX_OFFER_ABANDONED);
 }
 
 /* Nothing has come of the ticket, or its statement is just being sent. */
@@ -318,6 +319,8 @@ pgpx_checkout_wait(PgpxCheckout *c, PgpxPool *pool, PgpxTicket *ticket,
 	was = pgpx_ticket_leave(ticket,
 		in_time ? PGPX_LEAVE_CLAIM : PGPX_LEAVE_TIMEOUT,
 							&conn, lease_id, &sqlstate, text, &c->waited);
+	if (was == PGPX_TICKET_GRANTED && conn == NULL)
+		pgpx_checkout_raise_lost(c);
 	if (was == PGPX_TICKET_FAILED)
 		pgpx_checkout_raise_unreachable(c, sqlstate, text, 0);
 	if (was != PGPX_TICKET_GRANTED && c->only_try)

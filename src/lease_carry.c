@@ -30,7 +30,8 @@
  *	- up to the reset's CommandComplete notices, notifications and parameters are
  *	  the predecessor's, and dropped (wire.c);
  *	- from the grant to pgpx_ticket_sent nothing can be interrupted here, and the
- *	  waiter's way out of the queue waits for it;
+ *	  waiter's way out of the queue waits for it, for a second: then it leaves as
+ *	  below, and what is sent here later goes to a connection that is being closed;
  *	- a waiter that leaves after that leaves as from the middle of a statement: the
  *	  worker cancels, and closes.
  *
@@ -103,13 +104,13 @@ may_go_on(const PgpxLease *lease)
 
 /* Send it all at once, or nothing; what is cut off ends the connection. */
 static PgpxOffer
-send_offer(int fd, uint64 lease_id, bool reset, const PgpxTicket *ticket)
+send_offer(int fd, uint64 lease_id, bool reset, PgpxCarry *carry)
 {
 	char		prefix[PGPX_WIRE_PREFIX_MAX];
 	size_t		len = pgpx_wire_put_prefix(prefix, lease_id, reset);
 	struct iovec parts[2] = {
 		{.iov_base = prefix, .iov_len = len},
-		{.iov_base = PGPX_OFFER_OF(ticket), .iov_len = ticket->offer_len},
+		{.iov_base = carry->messages, .iov_len = carry->len},
 	};
 	struct msghdr msg = {.msg_iov = parts, .msg_iovlen = lengthof(parts)};
 	ssize_t		sent;
@@ -119,29 +120,32 @@ send_offer(int fd, uint64 lease_id, bool reset, const PgpxTicket *ticket)
 	while (sent < 0 && errno == EINTR);
 	if (sent <= 0)
 		return PGPX_OFFER_FAILED;
-	if ((size_t) sent < len + ticket->offer_len)
+	if ((size_t) sent < len + carry->len)
 		(void) shutdown(fd, SHUT_RDWR);
 	return PGPX_OFFER_SENT;
 }
 
 /* Its owner takes nothing before it is told that all has been sent. */
 static void
-send_and_wake(PgpxConn *conn, PgpxTicket *ticket, int fd, uint64 sender,
+send_and_wake(PgpxConn *conn, PgpxCarry *carry, int fd, uint64 sender,
 			  bool reset)
 {
-	int			procno = PGPX_TICKET_INDEX(ticket);
-	uint64		lease_id = ticket->lease_id;
-	PgpxOffer	how = send_offer(fd, sender, reset, ticket);
+	int			procno = PGPX_TICKET_INDEX(carry->ticket);
+	PgpxOffer	how = send_offer(fd, sender, reset, carry);
+
+	/* values that are nobody else's business */
+	explicit_bzero(carry->messages, carry->len);
 
 	PGPX_DEBUG_POINT("sent");
-	pgpx_ticket_sent(ticket, how);
+	if (!pgpx_ticket_sent(carry, how))
+		return;
 
 	/*
 	 * Before the line above an answer may have come in and have woken it, or its lease
 	 * may have been revoked: then it sleeps again, and nobody else wakes it.
 	 */
 	if (how != PGPX_OFFER_SENT ||
-		!pgpx_conn_sleeps(conn, procno, lease_id))
+		!pgpx_conn_sleeps(conn, procno, carry->lease_id))
 		pgpx_process_wake(procno);
 }
 
@@ -152,7 +156,7 @@ pgpx_lease_carry(PgpxLease *lease)
 	const volatile PgpxPool *pool = &pgpx_pools[lease->target->pool];
 	bool		reset = lease->target->opts.reset != PGPX_RESET_NEVER;
 	PgpxUsage	usage;
-	PgpxTicket *ticket;
+	PgpxCarry	carry;
 
 	/* without the lock: a wrong answer costs the hand-over a round trip */
 	if (pool->nwaiting == 0 || !may_go_on(lease))
@@ -163,12 +167,11 @@ pgpx_lease_carry(PgpxLease *lease)
 	usage.bytes_sent = lease->kept->wire.bytes_out;
 	if (reset)
 		usage.resets++;
-	ticket = pgpx_pool_carry(conn, lease->id, &lease->target->fingerprint,
-							 reset, &usage);
-	if (ticket == NULL)
+	if (!pgpx_pool_carry(conn, lease->id, &lease->target->fingerprint, reset,
+						 &usage, &carry))
 		return false;
 	PGPX_DEBUG_POINT("carry");
-	send_and_wake(conn, ticket, lease->kept->fd, lease->id, reset);
+	send_and_wake(conn, &carry, lease->kept->fd, lease->id, reset);
 	lease->target->partner = lease->conn;
 	lease->target->partner_generation = lease->generation;
 	pgpx_lease_forget(lease);

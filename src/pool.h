@@ -283,6 +283,16 @@ extern bool pgpx_pool_give(PgpxConn *conn, uint64 lease_id, PgpxEnd end,
 						   PgpxGive give, int owed, PgpxCloseReason reason,
 						   const PgpxUsage *usage);
 
+/* What a granter sends for a waiter: its own copy, since the waiter may leave. */
+typedef struct PgpxCarry
+{
+	PgpxTicket *ticket;
+	uint64		lease_id;		/* the waiter's */
+	uint32		offer;			/* PgpxTicket.offer until it is sent */
+	uint32		len;
+	char		messages[PGPX_OFFER_MAX];
+} PgpxCarry;
+
 /*
  * pgpx_pool_carry
  *		End a lease by handing its connection to the first in the queue, who has
@@ -290,13 +300,14 @@ extern bool pgpx_pool_give(PgpxConn *conn, uint64 lease_id, PgpxEnd end,
  *		pgpx_ticket_sent.  reset: it sends a reset ahead of it, or not, as the
  *		options say that the fingerprint stands for.
  *
- * Returns the ticket; NULL if there is none such, or the connection is not to be
- * used again, or the pool's options are no longer the caller's, or not the ticket's,
- * or the lease is not the caller's any more: then nothing is done.
+ * Returns true and fills in *carry; false if there is no such ticket, or the
+ * connection is not to be used again, or the pool's options are no longer the
+ * caller's, or not the ticket's, or the lease is not the caller's any more: then
+ * nothing is done.
  */
-extern PgpxTicket *pgpx_pool_carry(PgpxConn *conn, uint64 lease_id,
-								   const PgpxFingerprint *fingerprint,
-								   bool reset, const PgpxUsage *usage);
+extern bool pgpx_pool_carry(PgpxConn *conn, uint64 lease_id,
+							const PgpxFingerprint *fingerprint, bool reset,
+							const PgpxUsage *usage, PgpxCarry *carry);
 
 /*
  * pgpx_pool_revoke_locked

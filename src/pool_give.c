@@ -175,20 +175,20 @@ pgpx_pool_give(PgpxConn *conn, uint64 lease_id, PgpxEnd end, PgpxGive give,
 	return true;
 }
 
-PgpxTicket *
+bool
 pgpx_pool_carry(PgpxConn *conn, uint64 lease_id,
 				const PgpxFingerprint *fingerprint, bool reset,
-				const PgpxUsage *usage)
+				const PgpxUsage *usage, PgpxCarry *carry)
 {
 	PgpxWake	wake = PGPX_WAKE_INIT;
 	PgpxPool   *pool = lock_lease(conn, lease_id);
 	PgpxTicket *first;
 
 	if (pool == NULL)
-		return NULL;
+		return false;
 	first = pool->queue_head >= 0 ? &pgpx_tickets[pool->queue_head] : NULL;
 	if (first == NULL ||
-		pg_atomic_read_u32(&first->offer) != PGPX_OFFER_OPEN ||
+		pgpx_ticket_offer_state(first) != PGPX_OFFER_OPEN ||
 		first->options_version != pool->options_version ||
 		!pgpx_pool_is_current_locked(pool, fingerprint) ||
 		pgpx_pool_is_paused(pool) ||
@@ -196,7 +196,7 @@ pgpx_pool_carry(PgpxConn *conn, uint64 lease_id,
 		retire_reason(pool, conn, pgpx_now()) != PGPX_CLOSE_NONE)
 	{
 		LWLockRelease(pool->lock);
-		return NULL;
+		return false;
 	}
 
 	conn->last_used = pgpx_now();
@@ -204,7 +204,7 @@ pgpx_pool_carry(PgpxConn *conn, uint64 lease_id,
 	if (!pgpx_conn_set_state(pool, conn, PGPX_CONN_IDLE, conn->last_used))
 	{
 		LWLockRelease(pool->lock);
-		return NULL;
+		return false;
 	}
 	pgpx_stats_lease_locked(pool, conn->last_used - conn->leased_at,
 							PGPX_END_CHECKIN, usage);
@@ -212,15 +212,21 @@ pgpx_pool_carry(PgpxConn *conn, uint64 lease_id,
 	conn->reset_by = lease_id;
 	conn->dirty = !reset;
 	first->offer_reset = reset;
-	pg_atomic_write_u32(&first->offer, PGPX_OFFER_SENDING);
+	carry->ticket = first;
+	carry->offer = PGPX_OFFER_WITH(pg_atomic_read_u32(&first->offer),
+								   PGPX_OFFER_SENDING);
+	carry->len = first->offer_len;
+	memcpy(carry->messages, PGPX_OFFER_OF(first), carry->len);
+	pg_atomic_write_u32(&first->offer, carry->offer);
 	(void) pgpx_ticket_grant_locked(pool, first, conn, &wake);
+	carry->lease_id = first->lease_id;
 	pgpx_conn_do(conn, first->lease_id, PGPX_ACT_ACTIVE, false);
 	if (conn->relayed)
 		pgpx_conn_let_sleep_locked(conn, PGPX_TICKET_INDEX(first));
 	LWLockRelease(pool->lock);
 
-	/* its owner is not woken: pgpx_ticket_sent does that */
-	return first;
+	/* its owner is not woken: the caller does that, once it is sent */
+	return true;
 }
 
 void

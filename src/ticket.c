@@ -13,7 +13,14 @@
 
 #include "stats.h"
 
-#define SENDING_US 20			/* pause between looks whether it is sent */
+/*
+ * A waiter that leaves while its statement is being sent looks so often whether it
+ * has been sent, at first and later, and for so long: the granter does nothing that
+ * waits, but may be stopped, or get no processor.
+ */
+#define SENDING_US 20
+#define SENDING_LATER_US 1000
+#define SENDING_MOST_US (1000 * 1000)
 
 PgpxTicket *
 pgpx_ticket_mine(void)
@@ -42,14 +49,45 @@ pgpx_ticket_offer(const char *messages, size_t len)
 PgpxOffer
 pgpx_ticket_offered(void)
 {
-	return pg_atomic_read_u32(&pgpx_ticket_mine()->offer);
+	return pgpx_ticket_offer_state(pgpx_ticket_mine());
 }
 
-void
-pgpx_ticket_sent(PgpxTicket *ticket, PgpxOffer how)
+bool
+pgpx_ticket_sent(const PgpxCarry *carry, PgpxOffer how)
 {
-	pg_write_barrier();
-	pg_atomic_write_u32(&ticket->offer, how);
+	uint32		expected = carry->offer;
+
+	return pg_atomic_compare_exchange_u32(&carry->ticket->offer, &expected,
+										  PGPX_OFFER_WITH(expected, how));
+}
+
+/*
+ * Wait until what the ticket offers is not being sent.  Called and returns with the
+ * pool's lock held, which is released meanwhile.  False: the offer was abandoned.
+ */
+static bool
+await_sender(PgpxPool *pool, PgpxTicket *ticket)
+{
+	long		pause = SENDING_US;
+	PgpxTime	until = 0;
+
+	while (pgpx_ticket_offer_state(ticket) == PGPX_OFFER_SENDING)
+	{
+		uint32		word = pg_atomic_read_u32(&ticket->offer);
+		uint32		left = PGPX_OFFER_WITH(word, PGPX_OFFER_ABANDONED);
+
+		if (until == 0)
+			until = pgpx_now() + SENDING_MOST_US;
+		else if (pgpx_now() >= until &&
+				 PGPX_OFFER_STATE(word) == PGPX_OFFER_SENDING &&
+				 pg_atomic_compare_exchange_u32(&ticket->offer, &word, left))
+			return false;
+		LWLockRelease(pool->lock);
+		pg_usleep(pause);
+		pause = Min(pause * 2, SENDING_LATER_US);
+		LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+	}
+	return true;
 }
 
 static void
@@ -116,8 +154,11 @@ pgpx_ticket_draw_locked(PgpxPool *pool, const PgpxHolder *holder,
 	ticket->lease_id = 0;
 	ticket->sqlstate = 0;
 	ticket->text[0] = '\0';
-	pg_atomic_write_u32(&ticket->offer, ticket->offer_len > 0 ?
-						PGPX_OFFER_OPEN : PGPX_OFFER_NONE);
+	pg_atomic_write_u32(&ticket->offer,
+						PGPX_OFFER_NEXT(pg_atomic_read_u32(&ticket->offer),
+										ticket->offer_len > 0 ?
+											PGPX_OFFER_OPEN :
+											PGPX_OFFER_NONE));
 
 	/* last: pgpx_checkout_check_cycle looks without the lock */
 	pg_write_barrier();
@@ -187,13 +228,8 @@ pgpx_ticket_leave(PgpxTicket *ticket, PgpxLeave how, PgpxConn **conn,
 		return PGPX_TICKET_NONE;
 
 	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
-	while (pg_atomic_read_u32(&ticket->offer) == PGPX_OFFER_SENDING)
-	{
-		/* the granter reads the offer, and does nothing that waits */
-		LWLockRelease(pool->lock);
-		pg_usleep(SENDING_US);
-		LWLockAcquire(pool->lock, LW_EXCLUSIVE);
-	}
+	if (!await_sender(pool, ticket))
+		how = PGPX_LEAVE_CANCEL;
 	was = ticket->state;
 	*waited = pgpx_now() - ticket->since;
 
@@ -214,7 +250,7 @@ pgpx_ticket_leave(PgpxTicket *ticket, PgpxLeave how, PgpxConn **conn,
 			else
 			{
 				pool->stats.granted++;
-				if (pg_atomic_read_u32(&ticket->offer) == PGPX_OFFER_SENT)
+				if (pgpx_ticket_offered() == PGPX_OFFER_SENT)
 				{
 					pool->stats.carried++;
 					*waited = ticket->granted_at - ticket->since;
@@ -243,7 +279,9 @@ pgpx_ticket_leave(PgpxTicket *ticket, PgpxLeave how, PgpxConn **conn,
 
 	if (granted != NULL && how == PGPX_LEAVE_CANCEL)
 	{
-		PgpxOffer	offer = pg_atomic_read_u32(&ticket->offer);
+		PgpxOffer	offer = pgpx_ticket_offered();
+		bool		sent = offer == PGPX_OFFER_SENT ||
+			offer == PGPX_OFFER_ABANDONED;
 
 		/*
 		 * Given on, if nothing was sent on it.  Between the two lock sections
@@ -252,10 +290,10 @@ pgpx_ticket_leave(PgpxTicket *ticket, PgpxLeave how, PgpxConn **conn,
 		 */
 		PGPX_DEBUG_POINT("given_on");
 		pgpx_pool_give(granted, granted_lease, PGPX_END_RETRIED,
-					   offer == PGPX_OFFER_SENT ? PGPX_GIVE_CANCEL_CLOSE :
+					   sent ? PGPX_GIVE_CANCEL_CLOSE :
 					   offer == PGPX_OFFER_FAILED ? PGPX_GIVE_CLOSE :
 					   PGPX_GIVE_AS_IT_WAS, 0,
-					   offer == PGPX_OFFER_SENT ? PGPX_CLOSE_HOLDER_DIED :
+					   sent ? PGPX_CLOSE_HOLDER_DIED :
 					   PGPX_CLOSE_BROKEN, NULL);
 	}
 	else

@@ -40,12 +40,20 @@ extern void pgpx_ticket_offer(const char *messages, size_t len);
 /* What has become of it: to be asked for after the ticket was left. */
 extern PgpxOffer pgpx_ticket_offered(void);
 
+/* The same of any ticket; of a waiting one under the pool's lock. */
+static inline PgpxOffer
+pgpx_ticket_offer_state(PgpxTicket *ticket)
+{
+	return PGPX_OFFER_STATE(pg_atomic_read_u32(&ticket->offer));
+}
+
 /*
  * pgpx_ticket_sent
  *		The granter has sent what the ticket offered (SENT), or not a byte of it
- *		(FAILED).  Until then its owner waits; and is to be woken.
+ *		(FAILED).  Until then its owner waits; and is to be woken.  False: it has
+ *		left the queue meanwhile, and has its connection closed.
  */
-extern void pgpx_ticket_sent(PgpxTicket *ticket, PgpxOffer how);
+extern bool pgpx_ticket_sent(const PgpxCarry *carry, PgpxOffer how);
 
 /*
  * WAITING -> GRANTED with a free connection; the pool's serve calls it.  False if
@@ -75,6 +83,11 @@ typedef enum PgpxLeave
  * are the caller's (unless how is CANCEL: then it has been given on), FAILED
  * that sqlstate and text say why, WAITING that nothing came.  *waited is how
  * long the ticket stood, in microseconds.  Never throws.
+ *
+ * If the granter is just sending the statement that was offered, this waits for it,
+ * in abort and at exit, too, but for a second only, since the granter may be stopped.
+ * Then the offer is ABANDONED, the connection is cancelled and closed, and GRANTED is
+ * returned without a connection: the statement may have run, or still run.
  */
 extern PgpxTicketState pgpx_ticket_leave(PgpxTicket *ticket, PgpxLeave how,
 										 PgpxConn **conn, uint64 *lease_id,

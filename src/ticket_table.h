@@ -34,8 +34,19 @@ typedef enum PgpxOffer
 	PGPX_OFFER_OPEN,			/* set with the ticket, under the pool lock */
 	PGPX_OFFER_SENDING,			/* set with the grant; the granter is at it */
 	PGPX_OFFER_SENT,			/* set by the granter without the lock */
-	PGPX_OFFER_FAILED			/* the same: not a byte of it has left */
+	PGPX_OFFER_FAILED,			/* the same: not a byte of it has left */
+	PGPX_OFFER_ABANDONED		/* set by the waiter, which has left the queue while
+								 * the granter was stopped: it may be sent, even later */
 } PgpxOffer;
+
+/*
+ * PgpxTicket.offer has the PgpxOffer in its low bits and above them a number that
+ * changes with each ticket, so that a granter that was stopped cannot change the
+ * state of a later offer.
+ */
+#define PGPX_OFFER_STATE(word)	((PgpxOffer) ((word) & 7))
+#define PGPX_OFFER_WITH(word, state)	(((word) & ~UINT32_C(7)) | (state))
+#define PGPX_OFFER_NEXT(word, state)	((((word) | 7) + 1) | (state))
 
 /* Why a lease was ended by somebody else than its holder. */
 typedef enum PgpxRevoke
@@ -79,7 +90,7 @@ typedef struct PgpxTicket
 	char		why[PGPX_WHY_LEN];
 	char		application_name[NAMEDATALEN];
 
-	/* atomic, PgpxOffer: what has become of the statement that waits with it */
+	/* atomic, PGPX_OFFER_STATE: what has become of the statement that waits with it */
 	pg_atomic_uint32 offer;
 	uint32		offer_len;		/* of its bytes in pgpx_offers */
 	bool		offer_reset;	/* SENT: a reset went ahead of it */

@@ -399,6 +399,52 @@ foreach my $case (qw(undisturbed lost cancelled terminated taken))
 	stats_add_up($local, "carry, $case: the counters add up");
 }
 
+# The session that returns the connection is stopped while it sends the waiter's statement, and
+# stays so: the waiter ends all the same, and what is sent later harms nobody.
+foreach my $point (qw(carry sent))
+{
+	foreach my $case (qw(cancelled terminated late))
+	{
+		my ($holder, $waiter, $second) = map { PgpxSession->new($local) } 1 .. 3;
+		my $name = "stopped at $point, $case";
+
+		disarm();
+		$local->safe_psql('postgres', q{SELECT pgpool.reset_stats('carry')});
+		$remote->safe_psql('remote_db', 'TRUNCATE carried');
+		$holder->run("SET pgpool_ext.debug_point = '$point wait'");
+		my $lease = lease($holder, 'carry');
+		$holder->run("SELECT pgpool.exec($lease, 'SELECT 1')");
+		$waiter->run(q{SET pgpool_ext.checkout_timeout = '1 s'}) if $case eq 'late';
+		$waiter->start(q{SELECT pgpool.exec('carry', 'INSERT INTO carried VALUES (1)')});
+		wait_until($local, 'SELECT count(*) FROM pgpool.waiters', 1) or die 'no waiter';
+		$holder->start("SELECT pgpool.checkin($lease)");
+		ok(reached($point), "$name: the connection is granted");
+		$local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $waiter->pid . ')') if $case eq 'cancelled';
+		$local->safe_psql('postgres', 'SELECT pg_terminate_backend(' . $waiter->pid . ')') if $case eq 'terminated';
+		$waiter->finish(60);
+		is($waiter->sqlstate, { cancelled => '57014', terminated => '57P01', late => '08006' }->{$case}, "$name: the waiter ends") or diag($waiter->error);
+		like($waiter->error, qr/it may have run/, "$name: and is told that it may have run") if $case eq 'late';
+
+		# the pool goes on, and so does the same session, with a statement that waits for its turn
+		$waiter = PgpxSession->new($local) if $case eq 'terminated';
+		is($waiter->run(q{SET pgpool_ext.checkout_timeout = '1 min'; SELECT a FROM pgpool.query('carry', 'select 43') AS t(a int)}) . $waiter->error, '43', "$name: the pool serves it again");
+		lease($second, 'carry');
+		$waiter->start(q{SELECT a FROM pgpool.query('carry', 'select 44') AS t(a int)});
+		wait_until($local, 'SELECT count(*) FROM pgpool.waiters', 1) or die 'no waiter';
+		ok(!$holder->done, "$name: the first session still is stopped");
+		go_on($point);
+		is($holder->finish(30) . $holder->error, '', "$name: then it goes on");
+		ok(!$waiter->done, "$name: which is nothing to a statement that was offered later");
+		$second->run(q{SELECT pgpool.checkin_all()});
+		is($waiter->finish(30) . $waiter->error, '44', "$name: that one has its own answer");
+		is($remote->safe_psql('remote_db', 'SELECT count(*) FROM carried'), $point eq 'sent' ? '1' : '0', "$name: how often the first one has run");
+		ok(wait_until($local, q{SELECT leased, waiters FROM pgpool.pools WHERE server = 'carry'}, '0|0'), "$name: nothing is left");
+		check_invariants($local, "$name: the invariants hold");
+		stats_add_up($local, "$name: the counters add up");
+		$_->quit foreach $holder, $waiter, $second;
+	}
+}
+
 # By the relay the answer is there before it is said that the statement was sent: who sleeps
 # until an answer comes in is woken all the same.  So it is if its lease is taken away then.
 {
