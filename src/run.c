@@ -327,14 +327,20 @@ pgpx_run_read(PgpxRun *run)
 {
 	PgpxLease  *lease = run->lease;
 	PgpxTime	pause = CANCEL_AGAIN_US;
+	PgpxTime	deadline = lease->cancelled ? pgpx_now() + pause : 0;
 	uint64		before = lease->kept->wire.bytes_in;
 	ssize_t		n = 0;
 	bool		more = false;
 
 	while (!step(run))
 	{
-		PgpxTime	deadline = lease->cancelled ? pgpx_now() + pause : 0;
-
+		/* rows that keep coming must not delay it: they may have no end */
+		if (deadline != 0 && pgpx_now() >= deadline)
+		{
+			pause *= 2;
+			deadline = pgpx_now() + pause;
+			pgpx_lease_cancel(lease);
+		}
 		if (more)
 			CHECK_FOR_INTERRUPTS();
 		else if (n > 0 && !lease->cancelled &&
@@ -349,13 +355,9 @@ pgpx_run_read(PgpxRun *run)
 			CHECK_FOR_INTERRUPTS();
 			continue;
 		}
-		else if (!pgpx_session_wait(lease->kept, WL_SOCKET_READABLE, deadline,
-									pgpx_wait_event(&wait_query, "PgpoolQuery")) ||
-				 (deadline != 0 && pgpx_now() >= deadline))
-		{
-			pause *= 2;
-			pgpx_lease_cancel(lease);
-		}
+		else
+			(void) pgpx_session_wait(lease->kept, WL_SOCKET_READABLE, deadline,
+									 pgpx_wait_event(&wait_query, "PgpoolQuery"));
 		n = pgpx_wire_fill(&lease->kept->wire, &more);
 	}
 	check_answer(run);

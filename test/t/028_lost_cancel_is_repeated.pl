@@ -49,7 +49,8 @@ my $fake = PgpxFakeServer->new(
 # A statement of the stubborn one ends at the third request, that of the deaf one
 # when the client says that nothing more will come, that of the endless one never,
 # and the chatty one talks until the fifth request, and is not listened to all that time.  The polite one ends it at the
-# first, and waits for the client's goodbye.
+# first, and waits for the client's goodbye.  The streaming one sends a row every 20 ms
+# until the third request.
 my $journal = PostgreSQL::Test::Utils::tempdir . '/journal';
 
 sub note_down { append_to_file($journal, "$_[0]\n"); return; }
@@ -85,9 +86,11 @@ sub stubborn
 
 my $spoken = PostgreSQL::Test::Utils::tempdir . '/spoken';
 my $wait = sub { select undef, undef, undef, 0.02 };
+my $streams = 0;
 my $given_up = PgpxFakeServer->new(
 	stubborn => stubborn($wait, 3),
 	endless => stubborn($wait, 1_000_000),
+	streaming => stubborn(sub { my ($self) = @_; $self->send($streams++ ? () : columns(1), row('x')); $wait->() }, 3),
 	chatty => stubborn(sub { $_[0]->send(columns(1), (row('x' x 8000)) x 100); append_to_file($spoken, 'x') if noted('request') }, 5),
 	polite => sub {
 		my ($self) = @_;
@@ -156,6 +159,18 @@ $session->fails("SET statement_timeout = '200ms'; SELECT * FROM pgpool.query($le
 is($session->run("RESET statement_timeout; SELECT * FROM pgpool.query($lease, 'select 1') $row") . $session->error,
 	'1', 'abrupt: a request whose connection is reset is not lost');
 $session->run("SELECT pgpool.checkin($lease)");
+
+# a statement whose rows keep coming: no pause in them is as long as that between two requests
+unlink $journal;
+make_pool($local, $given_up, server => 'streaming', remote_dbname => 'streaming', options => { pool_size => 1, sslmode => PgpxFakeServer::sslmode() });
+$lease = lease($session, 'streaming');
+$session->run("SET statement_timeout = '60s'; SELECT pgpool.send($lease, 'select sleep')");
+ok(wait_until($local, sub { noted('begin') }, '1', 30), 'streaming: the statement runs');
+is($session->run("SELECT pgpool.cancel($lease)") . $session->error, 't', 'streaming: it is cancelled');
+$session->fails("SELECT count(*) FROM pgpool.result($lease) AS t(a text)", '57014', qr/canceled/,
+	'streaming: the request is sent again while rows come');
+is(noted('request'), 3, 'streaming: until the statement ends');
+$session->run("RESET statement_timeout; SELECT pgpool.checkin($lease)");
 
 # --- given up: a call, a lease discarded in mid-statement, start commands --------
 
