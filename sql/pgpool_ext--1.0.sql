@@ -145,9 +145,125 @@ COMMENT ON FUNCTION pgpool.terminate(pg_catalog.int8) IS
 'ends a lease and shuts its connection down, under the rule of pg_terminate_backend; false if no such lease is out';
 
 --
+-- Parameters.  A statement's parameters are values of any types; the functions
+-- that take some come in three forms, so that each combination of typed values and
+-- untyped ones (literals, parameters of drivers) resolves to one of them:
+--
+--	VARIADIC text[]	texts and untyped values only
+--	VARIADIC param[]	values of built-in types, mixed with untyped ones: each built-in
+--			type has an implicit cast to param, and an untyped value becomes one.  A
+--			parameter that becomes "any" would have no type, which the parser refuses
+--	VARIADIC "any"	values of all other types (enums, composite types, ranges)
+--
+-- Where both of the latter fit, the parser must prefer param[]: its statement is a
+-- text, the preferred string type, and that of "any" a domain, which is not.
+--
+
+CREATE TYPE pgpool.param;
+
+CREATE FUNCTION pgpool.param_in(pg_catalog.cstring)
+RETURNS pgpool.param
+AS 'textin'
+LANGUAGE internal IMMUTABLE STRICT PARALLEL SAFE;
+COMMENT ON FUNCTION pgpool.param_in(pg_catalog.cstring) IS 'I/O';
+
+CREATE FUNCTION pgpool.param_out(pgpool.param)
+RETURNS pg_catalog.cstring
+AS 'textout'
+LANGUAGE internal IMMUTABLE STRICT PARALLEL SAFE;
+COMMENT ON FUNCTION pgpool.param_out(pgpool.param) IS 'I/O';
+
+CREATE FUNCTION pgpool.param_recv(pg_catalog.internal)
+RETURNS pgpool.param
+AS 'textrecv'
+LANGUAGE internal STABLE STRICT PARALLEL SAFE;
+COMMENT ON FUNCTION pgpool.param_recv(pg_catalog.internal) IS 'I/O';
+
+CREATE FUNCTION pgpool.param_send(pgpool.param)
+RETURNS pg_catalog.bytea
+AS 'textsend'
+LANGUAGE internal STABLE STRICT PARALLEL SAFE;
+COMMENT ON FUNCTION pgpool.param_send(pgpool.param) IS 'I/O';
+
+CREATE TYPE pgpool.param (
+	INPUT = pgpool.param_in,
+	OUTPUT = pgpool.param_out,
+	RECEIVE = pgpool.param_recv,
+	SEND = pgpool.param_send,
+	LIKE = pg_catalog.text,
+	CATEGORY = 'S');
+COMMENT ON TYPE pgpool.param IS
+'a parameter of a remote statement: the text of a value of any type';
+
+CREATE DOMAIN pgpool.statement AS pg_catalog.text;
+COMMENT ON DOMAIN pgpool.statement IS
+'a remote statement whose parameters include values of types that are not built in';
+
+CREATE FUNCTION pgpool.param("any")
+RETURNS pgpool.param
+AS 'MODULE_PATHNAME', 'pgpx_param'
+LANGUAGE C STABLE STRICT;
+COMMENT ON FUNCTION pgpool.param("any") IS
+'a value of any type as a parameter of a remote statement: its text, which does not depend on DateStyle, IntervalStyle and extra_float_digits';
+
+CREATE CAST (pg_catalog.text AS pgpool.param) WITHOUT FUNCTION AS IMPLICIT;
+CREATE CAST (pg_catalog.varchar AS pgpool.param) WITHOUT FUNCTION AS IMPLICIT;
+CREATE CAST (pg_catalog.bool AS pgpool.param) WITH INOUT AS IMPLICIT;
+CREATE CAST (pg_catalog.name AS pgpool.param) WITH INOUT AS IMPLICIT;
+CREATE CAST (pg_catalog.bpchar AS pgpool.param) WITH INOUT AS IMPLICIT;
+CREATE CAST (pg_catalog.int2 AS pgpool.param) WITH INOUT AS IMPLICIT;
+CREATE CAST (pg_catalog.int4 AS pgpool.param) WITH INOUT AS IMPLICIT;
+CREATE CAST (pg_catalog.int8 AS pgpool.param) WITH INOUT AS IMPLICIT;
+CREATE CAST (pg_catalog.oid AS pgpool.param) WITH INOUT AS IMPLICIT;
+CREATE CAST (pg_catalog.numeric AS pgpool.param) WITH INOUT AS IMPLICIT;
+CREATE CAST (pg_catalog.bytea AS pgpool.param) WITH INOUT AS IMPLICIT;
+CREATE CAST (pg_catalog.time AS pgpool.param) WITH INOUT AS IMPLICIT;
+CREATE CAST (pg_catalog.timetz AS pgpool.param) WITH INOUT AS IMPLICIT;
+CREATE CAST (pg_catalog.uuid AS pgpool.param) WITH INOUT AS IMPLICIT;
+CREATE CAST (pg_catalog.json AS pgpool.param) WITH INOUT AS IMPLICIT;
+CREATE CAST (pg_catalog.jsonb AS pgpool.param) WITH INOUT AS IMPLICIT;
+CREATE CAST (pg_catalog.xml AS pgpool.param) WITH INOUT AS IMPLICIT;
+CREATE CAST (pg_catalog.inet AS pgpool.param) WITH INOUT AS IMPLICIT;
+CREATE CAST (pg_catalog.cidr AS pgpool.param) WITH INOUT AS IMPLICIT;
+CREATE CAST (pg_catalog.macaddr AS pgpool.param) WITH INOUT AS IMPLICIT;
+CREATE CAST (pg_catalog.bit AS pgpool.param) WITH INOUT AS IMPLICIT;
+CREATE CAST (pg_catalog.varbit AS pgpool.param) WITH INOUT AS IMPLICIT;
+CREATE CAST (pg_catalog.money AS pgpool.param) WITH INOUT AS IMPLICIT;
+CREATE CAST (pg_catalog.bool[] AS pgpool.param) WITH INOUT AS IMPLICIT;
+CREATE CAST (pg_catalog.name[] AS pgpool.param) WITH INOUT AS IMPLICIT;
+CREATE CAST (pg_catalog.text[] AS pgpool.param) WITH INOUT AS IMPLICIT;
+CREATE CAST (pg_catalog.varchar[] AS pgpool.param) WITH INOUT AS IMPLICIT;
+CREATE CAST (pg_catalog.bpchar[] AS pgpool.param) WITH INOUT AS IMPLICIT;
+CREATE CAST (pg_catalog.int2[] AS pgpool.param) WITH INOUT AS IMPLICIT;
+CREATE CAST (pg_catalog.int4[] AS pgpool.param) WITH INOUT AS IMPLICIT;
+CREATE CAST (pg_catalog.int8[] AS pgpool.param) WITH INOUT AS IMPLICIT;
+CREATE CAST (pg_catalog.oid[] AS pgpool.param) WITH INOUT AS IMPLICIT;
+CREATE CAST (pg_catalog.numeric[] AS pgpool.param) WITH INOUT AS IMPLICIT;
+CREATE CAST (pg_catalog.bytea[] AS pgpool.param) WITH INOUT AS IMPLICIT;
+CREATE CAST (pg_catalog.time[] AS pgpool.param) WITH INOUT AS IMPLICIT;
+CREATE CAST (pg_catalog.timetz[] AS pgpool.param) WITH INOUT AS IMPLICIT;
+CREATE CAST (pg_catalog.uuid[] AS pgpool.param) WITH INOUT AS IMPLICIT;
+CREATE CAST (pg_catalog.json[] AS pgpool.param) WITH INOUT AS IMPLICIT;
+CREATE CAST (pg_catalog.jsonb[] AS pgpool.param) WITH INOUT AS IMPLICIT;
+CREATE CAST (pg_catalog.inet[] AS pgpool.param) WITH INOUT AS IMPLICIT;
+CREATE CAST (pg_catalog.cidr[] AS pgpool.param) WITH INOUT AS IMPLICIT;
+
+-- the text of these depends on settings
+CREATE CAST (pg_catalog.float4 AS pgpool.param) WITH FUNCTION pgpool.param("any") AS IMPLICIT;
+CREATE CAST (pg_catalog.float8 AS pgpool.param) WITH FUNCTION pgpool.param("any") AS IMPLICIT;
+CREATE CAST (pg_catalog.date AS pgpool.param) WITH FUNCTION pgpool.param("any") AS IMPLICIT;
+CREATE CAST (pg_catalog.timestamp AS pgpool.param) WITH FUNCTION pgpool.param("any") AS IMPLICIT;
+CREATE CAST (pg_catalog.timestamptz AS pgpool.param) WITH FUNCTION pgpool.param("any") AS IMPLICIT;
+CREATE CAST (pg_catalog.interval AS pgpool.param) WITH FUNCTION pgpool.param("any") AS IMPLICIT;
+CREATE CAST (pg_catalog.float4[] AS pgpool.param) WITH FUNCTION pgpool.param("any") AS IMPLICIT;
+CREATE CAST (pg_catalog.float8[] AS pgpool.param) WITH FUNCTION pgpool.param("any") AS IMPLICIT;
+CREATE CAST (pg_catalog.date[] AS pgpool.param) WITH FUNCTION pgpool.param("any") AS IMPLICIT;
+CREATE CAST (pg_catalog.timestamp[] AS pgpool.param) WITH FUNCTION pgpool.param("any") AS IMPLICIT;
+CREATE CAST (pg_catalog.timestamptz[] AS pgpool.param) WITH FUNCTION pgpool.param("any") AS IMPLICIT;
+CREATE CAST (pg_catalog.interval[] AS pgpool.param) WITH FUNCTION pgpool.param("any") AS IMPLICIT;
+
+--
 -- SQL on a lease, or on a pool: checkout, run and checkin in one call.
--- VARIADIC text[] serves untyped literals and untyped parameters of drivers,
--- VARIADIC "any" typed values.
 --
 
 CREATE FUNCTION pgpool.query(
@@ -163,11 +279,21 @@ COMMENT ON FUNCTION pgpool.query(pg_catalog.int8, pg_catalog.text, pg_catalog.te
 CREATE FUNCTION pgpool.query(
 	lease pg_catalog.int8,
 	sql pg_catalog.text,
+	VARIADIC params pgpool.param[])
+RETURNS SETOF pg_catalog.record
+AS 'MODULE_PATHNAME', 'pgpx_query_lease'
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
+COMMENT ON FUNCTION pgpool.query(pg_catalog.int8, pg_catalog.text, pgpool.param[]) IS
+'runs one statement with parameters of built-in types on a lease and returns its rows; needs a column list, as in FROM pgpool.query(..) AS t(id bigint, name text)';
+
+CREATE FUNCTION pgpool.query(
+	lease pg_catalog.int8,
+	sql pgpool.statement,
 	VARIADIC params "any")
 RETURNS SETOF pg_catalog.record
 AS 'MODULE_PATHNAME', 'pgpx_query_lease_any'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
-COMMENT ON FUNCTION pgpool.query(pg_catalog.int8, pg_catalog.text, "any") IS
+COMMENT ON FUNCTION pgpool.query(pg_catalog.int8, pgpool.statement, "any") IS
 'runs one statement with parameters of any types on a lease and returns its rows; needs a column list, as in FROM pgpool.query(..) AS t(id bigint, name text)';
 
 CREATE FUNCTION pgpool.query(
@@ -183,11 +309,21 @@ COMMENT ON FUNCTION pgpool.query(pg_catalog.text, pg_catalog.text, pg_catalog.te
 CREATE FUNCTION pgpool.query(
 	pool pg_catalog.text,
 	sql pg_catalog.text,
+	VARIADIC params pgpool.param[])
+RETURNS SETOF pg_catalog.record
+AS 'MODULE_PATHNAME', 'pgpx_query_pool'
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
+COMMENT ON FUNCTION pgpool.query(pg_catalog.text, pg_catalog.text, pgpool.param[]) IS
+'runs one statement with parameters of built-in types on a connection to a server, leased for this call, and returns its rows; needs a column list, as in FROM pgpool.query(..) AS t(id bigint, name text)';
+
+CREATE FUNCTION pgpool.query(
+	pool pg_catalog.text,
+	sql pgpool.statement,
 	VARIADIC params "any")
 RETURNS SETOF pg_catalog.record
 AS 'MODULE_PATHNAME', 'pgpx_query_pool_any'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
-COMMENT ON FUNCTION pgpool.query(pg_catalog.text, pg_catalog.text, "any") IS
+COMMENT ON FUNCTION pgpool.query(pg_catalog.text, pgpool.statement, "any") IS
 'runs one statement with parameters of any types on a connection to a server, leased for this call, and returns its rows; needs a column list, as in FROM pgpool.query(..) AS t(id bigint, name text)';
 
 CREATE FUNCTION pgpool.query_as(
@@ -205,11 +341,22 @@ CREATE FUNCTION pgpool.query_as(
 	template pg_catalog.anyelement,
 	lease pg_catalog.int8,
 	sql pg_catalog.text,
+	VARIADIC params pgpool.param[])
+RETURNS SETOF pg_catalog.anyelement
+AS 'MODULE_PATHNAME', 'pgpx_query_as_lease'
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
+COMMENT ON FUNCTION pgpool.query_as(pg_catalog.anyelement, pg_catalog.int8, pg_catalog.text, pgpool.param[]) IS
+'runs one statement with parameters of built-in types on a lease and returns its rows as the template''s type: a row type by the names of its columns, or a scalar';
+
+CREATE FUNCTION pgpool.query_as(
+	template pg_catalog.anyelement,
+	lease pg_catalog.int8,
+	sql pgpool.statement,
 	VARIADIC params "any")
 RETURNS SETOF pg_catalog.anyelement
 AS 'MODULE_PATHNAME', 'pgpx_query_as_lease_any'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
-COMMENT ON FUNCTION pgpool.query_as(pg_catalog.anyelement, pg_catalog.int8, pg_catalog.text, "any") IS
+COMMENT ON FUNCTION pgpool.query_as(pg_catalog.anyelement, pg_catalog.int8, pgpool.statement, "any") IS
 'runs one statement with parameters of any types on a lease and returns its rows as the template''s type: a row type by the names of its columns, or a scalar';
 
 CREATE FUNCTION pgpool.query_as(
@@ -227,11 +374,22 @@ CREATE FUNCTION pgpool.query_as(
 	template pg_catalog.anyelement,
 	pool pg_catalog.text,
 	sql pg_catalog.text,
+	VARIADIC params pgpool.param[])
+RETURNS SETOF pg_catalog.anyelement
+AS 'MODULE_PATHNAME', 'pgpx_query_as_pool'
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
+COMMENT ON FUNCTION pgpool.query_as(pg_catalog.anyelement, pg_catalog.text, pg_catalog.text, pgpool.param[]) IS
+'runs one statement with parameters of built-in types on a connection to a server, leased for this call, and returns its rows as the template''s type: a row type by the names of its columns, or a scalar';
+
+CREATE FUNCTION pgpool.query_as(
+	template pg_catalog.anyelement,
+	pool pg_catalog.text,
+	sql pgpool.statement,
 	VARIADIC params "any")
 RETURNS SETOF pg_catalog.anyelement
 AS 'MODULE_PATHNAME', 'pgpx_query_as_pool_any'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
-COMMENT ON FUNCTION pgpool.query_as(pg_catalog.anyelement, pg_catalog.text, pg_catalog.text, "any") IS
+COMMENT ON FUNCTION pgpool.query_as(pg_catalog.anyelement, pg_catalog.text, pgpool.statement, "any") IS
 'runs one statement with parameters of any types on a connection to a server, leased for this call, and returns its rows as the template''s type: a row type by the names of its columns, or a scalar';
 
 CREATE FUNCTION pgpool.exec(
@@ -247,11 +405,21 @@ COMMENT ON FUNCTION pgpool.exec(pg_catalog.int8, pg_catalog.text, pg_catalog.tex
 CREATE FUNCTION pgpool.exec(
 	lease pg_catalog.int8,
 	sql pg_catalog.text,
+	VARIADIC params pgpool.param[])
+RETURNS pg_catalog.int8
+AS 'MODULE_PATHNAME', 'pgpx_exec_lease'
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000;
+COMMENT ON FUNCTION pgpool.exec(pg_catalog.int8, pg_catalog.text, pgpool.param[]) IS
+'runs one statement with parameters of built-in types on a lease, drops its rows and returns how many rows it affected or returned';
+
+CREATE FUNCTION pgpool.exec(
+	lease pg_catalog.int8,
+	sql pgpool.statement,
 	VARIADIC params "any")
 RETURNS pg_catalog.int8
 AS 'MODULE_PATHNAME', 'pgpx_exec_lease_any'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000;
-COMMENT ON FUNCTION pgpool.exec(pg_catalog.int8, pg_catalog.text, "any") IS
+COMMENT ON FUNCTION pgpool.exec(pg_catalog.int8, pgpool.statement, "any") IS
 'runs one statement with parameters of any types on a lease, drops its rows and returns how many rows it affected or returned';
 
 CREATE FUNCTION pgpool.exec(
@@ -267,11 +435,21 @@ COMMENT ON FUNCTION pgpool.exec(pg_catalog.text, pg_catalog.text, pg_catalog.tex
 CREATE FUNCTION pgpool.exec(
 	pool pg_catalog.text,
 	sql pg_catalog.text,
+	VARIADIC params pgpool.param[])
+RETURNS pg_catalog.int8
+AS 'MODULE_PATHNAME', 'pgpx_exec_pool'
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000;
+COMMENT ON FUNCTION pgpool.exec(pg_catalog.text, pg_catalog.text, pgpool.param[]) IS
+'runs one statement with parameters of built-in types on a connection to a server, leased for this call, drops its rows and returns how many rows it affected or returned';
+
+CREATE FUNCTION pgpool.exec(
+	pool pg_catalog.text,
+	sql pgpool.statement,
 	VARIADIC params "any")
 RETURNS pg_catalog.int8
 AS 'MODULE_PATHNAME', 'pgpx_exec_pool_any'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000;
-COMMENT ON FUNCTION pgpool.exec(pg_catalog.text, pg_catalog.text, "any") IS
+COMMENT ON FUNCTION pgpool.exec(pg_catalog.text, pgpool.statement, "any") IS
 'runs one statement with parameters of any types on a connection to a server, leased for this call, drops its rows and returns how many rows it affected or returned';
 
 --
@@ -335,11 +513,21 @@ COMMENT ON FUNCTION pgpool.send(pg_catalog.int8, pg_catalog.text, pg_catalog.tex
 CREATE FUNCTION pgpool.send(
 	lease pg_catalog.int8,
 	sql pg_catalog.text,
+	VARIADIC params pgpool.param[])
+RETURNS pg_catalog.void
+AS 'MODULE_PATHNAME', 'pgpx_send'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION pgpool.send(pg_catalog.int8, pg_catalog.text, pgpool.param[]) IS
+'sends one statement with parameters of built-in types on a lease and does not wait for its result';
+
+CREATE FUNCTION pgpool.send(
+	lease pg_catalog.int8,
+	sql pgpool.statement,
 	VARIADIC params "any")
 RETURNS pg_catalog.void
 AS 'MODULE_PATHNAME', 'pgpx_send_any'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
-COMMENT ON FUNCTION pgpool.send(pg_catalog.int8, pg_catalog.text, "any") IS
+COMMENT ON FUNCTION pgpool.send(pg_catalog.int8, pgpool.statement, "any") IS
 'sends one statement with parameters of any types on a lease and does not wait for its result';
 
 CREATE FUNCTION pgpool.wait(
@@ -399,11 +587,21 @@ COMMENT ON FUNCTION pgpool.fanout(pg_catalog.text[], pg_catalog.text, pg_catalog
 CREATE FUNCTION pgpool.fanout(
 	pools pg_catalog.text[],
 	sql pg_catalog.text,
+	VARIADIC params pgpool.param[])
+RETURNS SETOF pg_catalog.record
+AS 'MODULE_PATHNAME', 'pgpx_fanout_text'
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
+COMMENT ON FUNCTION pgpool.fanout(pg_catalog.text[], pg_catalog.text, pgpool.param[]) IS
+'runs one statement with parameters of built-in types on a connection to each of several servers at the same time and returns the rows as they come, with the server''s name as first column; needs a column list, as in FROM pgpool.fanout(..) AS t(server text, id bigint)';
+
+CREATE FUNCTION pgpool.fanout(
+	pools pg_catalog.text[],
+	sql pgpool.statement,
 	VARIADIC params "any")
 RETURNS SETOF pg_catalog.record
 AS 'MODULE_PATHNAME', 'pgpx_fanout_any'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
-COMMENT ON FUNCTION pgpool.fanout(pg_catalog.text[], pg_catalog.text, "any") IS
+COMMENT ON FUNCTION pgpool.fanout(pg_catalog.text[], pgpool.statement, "any") IS
 'runs one statement with parameters of any types on a connection to each of several servers at the same time and returns the rows as they come, with the server''s name as first column; needs a column list, as in FROM pgpool.fanout(..) AS t(server text, id bigint)';
 
 --

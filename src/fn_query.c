@@ -3,9 +3,8 @@
  * fn_query.c
  *	  SQL functions: query, query_as and exec, on a lease and on a pool.
  *
- * Each comes twice in SQL, with VARIADIC text[] (untyped literals and drivers'
- * untyped parameters) and with VARIADIC "any" (typed values); here the two
- * differ in how the parameters are read.
+ * Each comes three times in SQL, with VARIADIC text[], param[] and "any" (the
+ * script says why); here the first two are one function.
  *
  *-------------------------------------------------------------------------
  */
@@ -21,6 +20,7 @@
 #include "params.h"
 #include "tuples.h"
 
+PG_FUNCTION_INFO_V1(pgpx_param);
 PG_FUNCTION_INFO_V1(pgpx_query_lease);
 PG_FUNCTION_INFO_V1(pgpx_query_lease_any);
 PG_FUNCTION_INFO_V1(pgpx_query_pool);
@@ -157,6 +157,20 @@ exec(FunctionCallInfo fcinfo, bool by_pool, bool any)
 
 	read_call(fcinfo, 0, by_pool, any, &call);
 	PG_RETURN_INT64((int64) run_call(&call, NULL));
+}
+
+/* param("any") returns param: the cast from types whose text depends on settings */
+Datum
+pgpx_param(PG_FUNCTION_ARGS)
+{
+	Oid			type = get_fn_expr_argtype(fcinfo->flinfo, 0);
+
+	if (!OidIsValid(type))
+		ereport(ERROR,
+				(errcode(ERRCODE_INDETERMINATE_DATATYPE),
+				 errmsg("could not determine data type of parameter $%d", 1)));
+	PG_RETURN_TEXT_P(
+		cstring_to_text(pgpx_params_text(type, PG_GETARG_DATUM(0))));
 }
 
 /* query(lease bigint, sql text, VARIADIC params text[]) returns setof record */

@@ -47,9 +47,12 @@ end_styles(int level)
 		AtEOXact_GUC(true, level);
 }
 
-/* Elements of an array, through the output function of their type. */
+/*
+ * Elements of an array, through the output function of their type.  texts: they are
+ * stored as texts are, whatever their type is called.
+ */
 static void
-from_array(ArrayType *array, PgpxParams *params)
+from_array(ArrayType *array, bool texts, PgpxParams *params)
 {
 	Oid			type = ARR_ELEMTYPE(array);
 	int16		len;
@@ -71,10 +74,10 @@ from_array(ArrayType *array, PgpxParams *params)
 	params->values = NULL;
 	if (ARR_NDIM(array) == 0)
 		return;					/* no parameters: the most common call */
-	if (type == TEXTOID)
+	if (texts || type == TEXTOID)
 	{
 		/* the second most common: nothing of it has to be looked up */
-		deconstruct_array(array, TEXTOID, -1, false, TYPALIGN_INT, &elements,
+		deconstruct_array(array, type, -1, false, TYPALIGN_INT, &elements,
 						  &nulls, &params->n);
 		params->values = palloc0(sizeof(char *) * params->n);
 		for (int i = 0; i < params->n; i++)
@@ -102,7 +105,7 @@ raise_null_array(void)
 			 errmsg("array of parameters must not be null")));
 }
 
-/* Elements of argument "at", a text[]: the VARIADIC text[] form. */
+/* Elements of argument "at", a text[] or param[]. */
 static void
 from_text_array(FunctionCallInfo fcinfo, int at, PgpxParams *params)
 {
@@ -112,7 +115,7 @@ from_text_array(FunctionCallInfo fcinfo, int at, PgpxParams *params)
 		return;
 	if (PG_ARGISNULL(at))
 		raise_null_array();
-	from_array(PG_GETARG_ARRAYTYPE_P(at), params);
+	from_array(PG_GETARG_ARRAYTYPE_P(at), true, params);
 }
 
 /*
@@ -135,7 +138,7 @@ from_any(FunctionCallInfo fcinfo, int at, PgpxParams *params)
 			ereport(ERROR,
 					(errcode(ERRCODE_DATATYPE_MISMATCH),
 					 errmsg("VARIADIC argument must be an array")));
-		from_array(PG_GETARG_ARRAYTYPE_P(at), params);
+		from_array(PG_GETARG_ARRAYTYPE_P(at), false, params);
 		end_styles(level);
 		return;
 	}
@@ -168,4 +171,18 @@ pgpx_params_read(FunctionCallInfo fcinfo, int at, bool any, PgpxParams *params)
 		from_any(fcinfo, at, params);
 	else
 		from_text_array(fcinfo, at, params);
+}
+
+char *
+pgpx_params_text(Oid type, Datum value)
+{
+	int			level = begin_styles();
+	Oid			output;
+	bool		varlena;
+	char	   *text;
+
+	getTypeOutputInfo(type, &output, &varlena);
+	text = OidOutputFunctionCall(output, value);
+	end_styles(level);
+	return text;
 }

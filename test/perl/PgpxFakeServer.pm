@@ -179,6 +179,7 @@ sub receive
 {
 	my ($self) = @_;
 	my $sql = '';
+	my $is_token = 0;
 
 	while (1)
 	{
@@ -189,8 +190,9 @@ sub receive
 		POSIX::_exit(0) if $type eq 'X';
 		$sql = $body =~ s/\0.*//sr if $type eq 'Q';
 		$sql = (split /\0/, $body)[1] if $type eq 'P';
-		$self->{token} = substr $body, 2 if $type eq 'P' && $body =~ /^\0\0/;
-		$self->send($self->echo) if $type eq 'D' && $body eq "S\0" && !$self->{mute};
+		$is_token = $body =~ /^\0\0/ if $type eq 'P';
+		$self->{token} = substr $body, 2 if $type eq 'P' && $is_token;
+		$self->send($self->echo) if $type eq 'D' && $is_token && !$self->{mute};
 		next unless $type =~ /[QS]/;
 		$self->{extended} = $type eq 'S';
 		return $sql;

@@ -52,7 +52,7 @@ SELECT replace(line, E'\\n', E'\\r') FROM (
 		extconfig::text, extcondition::text, obj_description(oid)) AS line
 		FROM pg_extension WHERE extname = 'pgpool_ext'
 	UNION ALL SELECT name || CASE WHEN classid NOT IN ('pg_proc'::regclass, 'pg_class'::regclass,
-			'pg_namespace'::regclass, 'pg_foreign_data_wrapper'::regclass)
+			'pg_namespace'::regclass, 'pg_foreign_data_wrapper'::regclass, 'pg_type'::regclass, 'pg_cast'::regclass)
 		OR EXISTS (SELECT FROM pg_class c WHERE classid = 'pg_class'::regclass AND c.oid = objid AND c.relkind <> 'v')
 		THEN ' | PgpxSchema.pm does not compare such objects' ELSE '' END FROM member
 	UNION ALL SELECT concat_ws(' | ', name, 'comment', a.attname, description)
@@ -66,6 +66,12 @@ SELECT replace(line, E'\\n', E'\\r') FROM (
 			'owner', c.relowner::regrole, c.reloptions::text)
 		FROM member JOIN pg_class c ON member.classid = 'pg_class'::regclass AND c.oid = objid
 		LEFT JOIN init i ON i.classoid = member.classid AND i.objoid = objid
+	UNION ALL SELECT concat_ws(' | ', name, t.typtype, t.typcategory, t.typispreferred, t.typinput, t.typoutput,
+			t.typreceive, t.typsend, t.typlen, t.typbyval, t.typalign, t.typstorage, t.typbasetype::regtype,
+			'owner', t.typowner::regrole)
+		FROM member JOIN pg_type t ON member.classid = 'pg_type'::regclass AND t.oid = objid
+	UNION ALL SELECT concat_ws(' | ', name, c.castmethod, c.castcontext, c.castfunc::regprocedure)
+		FROM member JOIN pg_cast c ON member.classid = 'pg_cast'::regclass AND c.oid = objid
 	UNION ALL SELECT concat_ws(' | ', name, 'rule', pg_get_ruledef(r.oid))
 		FROM member JOIN pg_rewrite r ON member.classid = 'pg_class'::regclass AND r.ev_class = objid
 	UNION ALL SELECT concat_ws(' | ', name, 'column', a.attnum, a.attname, format_type(a.atttypid, a.atttypmod),

@@ -44,21 +44,24 @@ INSERT INTO functions
 SELECT name, 'pool text, name text, ttl interval DEFAULT ''00:01:00''::interval, why text DEFAULT NULL::text', 'bigint', true
   FROM unnest('{try_lock,try_lock_xact}'::text[]) AS name;
 INSERT INTO functions
-SELECT 'send', format('lease bigint, sql text, VARIADIC params %s', params), 'void', true
-  FROM unnest(ARRAY['text[] DEFAULT ''{}''::text[]', '"any"']) AS params;
+SELECT 'send', format('lease bigint, sql %s', params), 'void', true
+  FROM unnest(ARRAY['text, VARIADIC params text[] DEFAULT ''{}''::text[]',
+		'text, VARIADIC params pgpool.param[]', 'pgpool.statement, VARIADIC params "any"']) AS params;
 INSERT INTO functions
 SELECT f.name, format('%s, sql text', first), result, true
   FROM (VALUES ('describe', 'TABLE(name text, type text)'), ('column_list', 'text')) AS f (name, result),
        unnest('{lease bigint,pool text}'::text[]) AS first;
 INSERT INTO functions
-SELECT 'fanout', format('pools text[], sql text, VARIADIC params %s', params), 'SETOF record', true
-  FROM unnest(ARRAY['text[] DEFAULT ''{}''::text[]', '"any"']) AS params;
+SELECT 'fanout', format('pools text[], sql %s', params), 'SETOF record', true
+  FROM unnest(ARRAY['text, VARIADIC params text[] DEFAULT ''{}''::text[]',
+		'text, VARIADIC params pgpool.param[]', 'pgpool.statement, VARIADIC params "any"']) AS params;
 INSERT INTO functions
-SELECT f.name, format('%s%s, sql text, VARIADIC params %s', before, first, params), result, true
+SELECT f.name, format('%s%s, sql %s', before, first, params), result, true
   FROM (VALUES ('query', '', 'SETOF record'), ('exec', '', 'bigint'),
 		('query_as', 'template anyelement, ', 'SETOF anyelement')) AS f (name, before, result),
        unnest('{lease bigint,pool text}'::text[]) AS first,
-       unnest(ARRAY['text[] DEFAULT ''{}''::text[]', '"any"']) AS params;
+       unnest(ARRAY['text, VARIADIC params text[] DEFAULT ''{}''::text[]',
+		'text, VARIADIC params pgpool.param[]', 'pgpool.statement, VARIADIC params "any"']) AS params;
 
 -- All views, each on a function of its name, and their columns.
 CREATE TEMP TABLE views (name text, columns text);
@@ -173,7 +176,8 @@ CREATE TEMP VIEW procs AS
 SELECT p.*, proname::text AS name, pg_get_function_arguments(oid) AS arguments,
        pg_get_function_result(oid) AS result, oid::regprocedure::text AS signature
   FROM pg_proc p
- WHERE pronamespace = 'pgpool'::regnamespace AND proname <> 'pgpool_fdw_validator';
+ WHERE pronamespace = 'pgpool'::regnamespace AND proname <> 'pgpool_fdw_validator'
+   AND proname NOT LIKE 'param%';
 
 SELECT set_eq(
   'SELECT name, arguments, result FROM procs',
@@ -193,6 +197,28 @@ SELECT function_privs_are('pgpool', 'check_invariants', '{}', 'pg_monitor', ARRA
 SELECT is_empty(
   $$SELECT signature FROM procs WHERE proretset AND prorows = 0$$,
   'functions that return sets have an estimate of their rows');
+
+--
+-- Types of parameters
+--
+
+SELECT set_eq(
+  $$SELECT typname::text, typtype::text, typcategory::text, typispreferred FROM pg_type
+     WHERE typnamespace = 'pgpool'::regnamespace AND typrelid = 0 AND typcategory <> 'A'$$,
+  $$VALUES ('param', 'b', 'S', false), ('statement', 'd', 'S', false)$$,
+  'the types of parameters and statements');
+SELECT is_empty(
+  $$SELECT oid::regtype FROM pg_type WHERE typnamespace = 'pgpool'::regnamespace AND typrelid = 0
+     AND typcategory <> 'A' AND obj_description(oid, 'pg_type') IS NULL$$,
+  'each type is described');
+SELECT is_empty(
+  $$SELECT castsource::regtype FROM pg_cast WHERE casttarget = 'pgpool.param'::regtype AND castcontext <> 'i'$$,
+  'each cast to a parameter is implicit');
+SELECT set_eq(
+  $$SELECT proname::text FROM pg_proc WHERE pronamespace = 'pgpool'::regnamespace AND proname LIKE 'param%'
+     AND proisstrict$$,
+  $$VALUES ('param'), ('param_in'), ('param_out'), ('param_recv'), ('param_send')$$,
+  'the functions of type param');
 
 --
 -- Views

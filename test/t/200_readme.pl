@@ -18,7 +18,7 @@ use Test::More;
 my $ADDRESS = "host '10.0.0.7'";
 
 # in the order in which their examples run
-my @pages = ('README.md', map { "test/manual/$_.md" } qw(guide connecting operating views locks errors));
+my @pages = ('README.md', map { "test/manual/$_.md" } qw(guide drivers connecting operating views locks errors));
 my %text = map { $_ => slurp("$FindBin::Bin/../../$_") } @pages;
 my $all = join "\n", @text{@pages};
 my $remote = remote_node('remote');
@@ -140,14 +140,14 @@ sub examples_of
 	return $n;
 }
 
-# The functions that a row of the table stands for: PARAMS are texts or of any types,
-# ON is a lease or a pool, and there may be several in one cell.
+# The functions that a row of the table stands for: PARAMS are texts, of built-in types or
+# of any, for which the statement has a type of its own; ON is a lease or a pool, and there may be several in one cell.
 sub signatures
 {
 	my ($cell) = @_;
 	my @signatures = split /(?<=\)), /, $cell;
 
-	foreach ([ PARAMS => q{VARIADIC params text[] DEFAULT '{}'}, 'VARIADIC params "any"' ],
+	foreach ([ PARAMS => q{VARIADIC params text[] DEFAULT '{}'}, 'VARIADIC params pgpool.param[]', 'VARIADIC params "any"' ],
 		[ ON => 'lease bigint', 'pool text' ])
 	{
 		my ($word, @meanings) = @$_;
@@ -173,7 +173,7 @@ sub functions
 {
 	my @expected = rows(<<'EOT');
 SELECT format('%s(%s) | %s | %s', p.proname,
-	regexp_replace(pg_get_function_arguments(p.oid), '::[a-z]+(\[\])?', '', 'g'),
+	regexp_replace(replace(pg_get_function_arguments(p.oid), 'sql pgpool.statement', 'sql text'), '::[a-z]+(\[\])?', '', 'g'),
 	regexp_replace(pg_get_function_result(p.oid), '^TABLE\(.*', 'TABLE'),
 	CASE WHEN has_function_privilege('public', p.oid, 'EXECUTE') THEN 'PUBLIC' ELSE
 		coalesce((SELECT string_agg(a.grantee::regrole::text, ', ') FROM aclexplode(p.proacl) a
@@ -361,7 +361,7 @@ sub questions
 	my %raises = (
 		'a column definition list is required for functions returning "record"' => q{SELECT * FROM pgpool.query('shard1', 'select 1')},
 		'cannot insert multiple commands into a prepared statement' => q{SELECT * FROM pgpool.query('shard1', 'select 1; select 2') AS t(a int)},
-		'could not determine data type of parameter $1' => q{SELECT pgpool.exec('shard1', 'select $1 is null', NULL::text)},
+		'could not determine data type of parameter $1' => q{PREPARE p (unknown, point) AS SELECT pgpool.exec('shard1', 'select $1, $2', $1, $2)},
 		'function pgpool.query(unknown, unknown, unknown) is not unique' => q{SELECT * FROM pgpool.query('shard1', 'select 1', VARIADIC '{}') AS t(a int)},
 		'could not determine polymorphic type because input has type unknown' => q{SELECT pgpool.query_as(NULL, 'shard1', 'select 1')},
 		'function pgpool.exec(..) does not exist' => q{SELECT pgpool.exec(pool => 'shard1', sql => 'select 1')},
