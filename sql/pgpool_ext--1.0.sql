@@ -1118,7 +1118,7 @@ COMMENT ON COLUMN pgpool.stats.closed_stale IS
 COMMENT ON COLUMN pgpool.stats.closed_terminated IS
 'connections that were closed because their lease was terminated or timed out';
 COMMENT ON COLUMN pgpool.stats.closed_holder_died IS
-'connections whose lease ended in the middle of a statement or of a transaction';
+'connections whose lease ended in the middle of a statement, or with a transaction that could not be rolled back';
 COMMENT ON COLUMN pgpool.stats.closed_discarded IS
 'connections that were closed by discard';
 COMMENT ON COLUMN pgpool.stats.stats_reset IS

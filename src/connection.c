@@ -348,7 +348,7 @@ static const char *const closed_because[PGPX_CLOSE_NREASONS] = {
 	[PGPX_CLOSE_DRAINED] = "An administrator had it closed.",
 	[PGPX_CLOSE_STALE] = "The options have changed.",
 	[PGPX_CLOSE_TERMINATED] = "Its lease was terminated, or has timed out.",
-	[PGPX_CLOSE_HOLDER_DIED] = "Its lease ended in the middle of a statement or of a transaction.",
+	[PGPX_CLOSE_HOLDER_DIED] = "Its lease ended in the middle of a statement, or with a transaction that could not be rolled back.",
 	[PGPX_CLOSE_DISCARDED] = "Its lease was discarded.",
 };
 

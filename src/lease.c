@@ -275,37 +275,6 @@ in_step(const PgpxLease *lease)
 }
 
 /*
- * The lease is about to be returned with a transaction open on it: roll back,
- * which is a round trip that the caller has asked for by forgetting it.  In the
- * middle of an answer nothing can be sent; then its session ends, and with it what
- * is open there.
- */
-static void
-roll_back(PgpxLease *lease)
-{
-	PgpxWire   *wire = &lease->kept->wire;
-
-	ereport(WARNING,
-			(errcode(ERRCODE_WARNING),
-			 errmsg("lease " UINT64_FORMAT " was returned with an open remote transaction, which is rolled back",
-					lease->id)));
-	if (!pgpx_wire_at_boundary(wire))
-		return;
-	lease->in_use = true;
-	PG_TRY();
-	{
-		pgpx_wire_send_query(wire, "ROLLBACK");
-		(void) pgpx_lease_drain(lease, 0, pgpx_lease_operation_deadline(lease),
-								false);
-	}
-	PG_FINALLY();
-	{
-		lease->in_use = false;
-	}
-	PG_END_TRY();
-}
-
-/*
  * The lease is about to be returned with a statement in flight.  If its answer is
  * here, take it off the stream; else it will be cancelled, and the connection
  * closed.
@@ -352,6 +321,9 @@ condition(PgpxLease *lease, PgpxEnd end, bool may_wait, int *owed,
 	PgpxTarget *target = lease->target;
 	PgpxWire   *wire = &lease->kept->wire;
 	bool		usable = in_step(lease);
+	bool		in_transaction = usable && wire->tx != 'I';
+	const char *reset_command = target->reset_command;
+	const char *start_commands = target->start_commands;
 
 	if (usable && wire->phase != PGPX_WIRE_IDLE)
 	{
@@ -364,15 +336,10 @@ condition(PgpxLease *lease, PgpxEnd end, bool may_wait, int *owed,
 		*reason = PGPX_CLOSE_DISCARDED;
 		return PGPX_GIVE_CLOSE;
 	}
-	if (usable && wire->tx != 'I')
-	{
-		*reason = PGPX_CLOSE_HOLDER_DIED;
-		return PGPX_GIVE_CLOSE;
-	}
 	if (usable && !pgpx_wire_at_boundary(wire))
 	{
 		/* half a notice, say: nothing runs that would have to be cancelled */
-		*reason = PGPX_CLOSE_BROKEN;
+		*reason = in_transaction ? PGPX_CLOSE_HOLDER_DIED : PGPX_CLOSE_BROKEN;
 		return PGPX_GIVE_CLOSE;
 	}
 	if (!usable || !reset_restores(lease))
@@ -391,21 +358,38 @@ condition(PgpxLease *lease, PgpxEnd end, bool may_wait, int *owed,
 		*reason = PGPX_CLOSE_BROKEN;
 		return PGPX_GIVE_CLOSE;
 	}
+	if (in_transaction &&
+		(pg_atomic_read_u32(&conn->cancel) != PGPX_CANCEL_NONE ||
+		 (!may_wait && !reset_fits(lease))))
+	{
+		/* no ROLLBACK can be sent */
+		*reason = PGPX_CLOSE_HOLDER_DIED;
+		return PGPX_GIVE_CLOSE;
+	}
 	if (pg_atomic_read_u32(&conn->cancel) != PGPX_CANCEL_NONE)
 		return PGPX_GIVE_CANCEL;
 	if (!lease->sent)
 		return PGPX_GIVE_CLEAN;
 	if (target->opts.reset != PGPX_RESET_ALWAYS)
-		return pgpx_wire_params_pinned(wire) ?
-			PGPX_GIVE_DIRTY : PGPX_GIVE_RESET;
+	{
+		if (!in_transaction)
+			return pgpx_wire_params_pinned(wire) ?
+				PGPX_GIVE_DIRTY : PGPX_GIVE_RESET;
+
+		/* the values that a ROLLBACK restores are not known */
+		if (target->opts.reset == PGPX_RESET_NEVER &&
+			pgpx_wire_params_pinned(wire))
+			reset_command = start_commands = "";
+	}
 	if (!may_wait && !reset_fits(lease))
 		return PGPX_GIVE_RESET;
 
-	lease->usage.resets++;
-	*owed = pgpx_wire_send_reset(wire, target->reset_command,
-								 target->start_commands, true);
+	if (reset_command[0] != '\0')
+		lease->usage.resets++;
+	*owed = pgpx_wire_send_reset(wire, reset_command, start_commands, true);
 	if (pgpx_wire_flush(wire) == 1)
-		return PGPX_GIVE_OWED;
+		return *owed == PGPX_SENT_ROLLBACK ? PGPX_GIVE_ROLLED_BACK :
+											 PGPX_GIVE_OWED;
 
 	/* not a byte of a reset may be missing */
 	pgpx_wire_break(wire, "the reset could not be sent");
@@ -451,7 +435,10 @@ pgpx_lease_return(PgpxLease *lease, PgpxEnd end, bool may_wait)
 		drop_flight(lease);
 	if (may_wait && end == PGPX_END_CHECKIN && in_step(lease) &&
 		kept->wire.tx != 'I')
-		roll_back(lease);
+		ereport(WARNING,
+				(errcode(ERRCODE_WARNING),
+				 errmsg("lease " UINT64_FORMAT " was returned with an open remote transaction, which is rolled back",
+						lease->id)));
 
 	if (end == PGPX_END_CHECKIN && pgpx_lease_carry(lease))
 		return;

@@ -117,8 +117,11 @@ extern void pgpx_lease_tell_worker(PgpxTarget *target);
  * pgpx_lease_return
  *		End a lease.
  *
- * may_wait: a remote transaction that is open is rolled back, with a WARNING;
- * else nothing waits and nothing throws.  The lease is gone afterwards.
+ * A remote transaction that is open is rolled back ahead of the reset; nobody waits
+ * for the answer.  Where the stream is not at a message boundary the connection is
+ * closed.  may_wait: the caller may wait and throw, and an open transaction is
+ * reported by a WARNING; else nothing waits and nothing throws.  The lease is gone
+ * afterwards.
  */
 extern void pgpx_lease_return(PgpxLease *lease, PgpxEnd end, bool may_wait);
 

@@ -237,6 +237,7 @@ typedef enum PgpxGive
 	PGPX_GIVE_CLEAN,			/* idle, nothing owed */
 	PGPX_GIVE_DIRTY,			/* idle, used, and no reset is wanted now */
 	PGPX_GIVE_OWED,				/* the reset has been sent */
+	PGPX_GIVE_ROLLED_BACK,		/* ROLLBACK has been sent, and no reset */
 	PGPX_GIVE_AS_IT_WAS,		/* nothing was read or sent since it was taken */
 	PGPX_GIVE_RESET,			/* the worker is to reset it */
 	PGPX_GIVE_CANCEL,			/* a cancel is in flight; reset it after that */
@@ -274,7 +275,7 @@ extern void pgpx_pool_forget_lessee(int procno, int pid);
  * pgpx_pool_give
  *		End a lease and return its connection.
  *
- * owed: with PGPX_GIVE_OWED, how many ReadyForQuery are owed.  reason: with the
+ * owed: the PGPX_SENT_* bits of what was sent, see wire.h.  reason: with the
  * closing ones, why.  Returns false if the lease was no longer the caller's
  * (revoked meanwhile); then nothing is done.  Never throws, never waits: fit
  * for exit and transaction callbacks.

@@ -54,10 +54,11 @@ give_locked(PgpxPool *pool, PgpxConn *conn, uint64 lease_id, PgpxGive give,
 	Assert(!(cancelling && give == PGPX_GIVE_OWED));
 	if (give != PGPX_GIVE_AS_IT_WAS)
 	{
-		conn->owed = give == PGPX_GIVE_OWED ? owed : 0;
+		conn->owed = give == PGPX_GIVE_OWED || give == PGPX_GIVE_ROLLED_BACK ?
+			owed : 0;
 		conn->reset_by = lease_id;
 	}
-	if (give == PGPX_GIVE_DIRTY)
+	if (give == PGPX_GIVE_DIRTY || give == PGPX_GIVE_ROLLED_BACK)
 		conn->dirty = true;
 	else if (give == PGPX_GIVE_OWED || give == PGPX_GIVE_RESET)
 		conn->dirty = false;

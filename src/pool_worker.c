@@ -285,8 +285,10 @@ pgpx_pool_reset_done(PgpxPool *pool, PgpxConn *conn, bool ok, bool late)
 	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
 	if (conn->state == PGPX_CONN_RESETTING)
 	{
+		/* an answer that was owed may be that of a ROLLBACK alone */
+		if (conn->owed == 0)
+			conn->dirty = false;
 		conn->owed = 0;
-		conn->dirty = false;
 		if (!ok)
 		{
 			pool->stats.resets_failed++;

@@ -74,13 +74,14 @@ pgpx_wire_begin(PgpxWire *wire, uint64 sender)
 
 void
 pgpx_wire_expect(PgpxWire *wire, uint64 sender, uint32 flight, int part1,
-				 int part2)
+				 int part2, int part3)
 {
 	wire->token.sender = sender;
 	wire->token.flight = flight;
 	wire->parts[0] = part1;
 	wire->parts[1] = part2;
-	wire->parts[2] = PGPX_WIRE_IDLE;
+	wire->parts[2] = part3;
+	wire->parts[3] = PGPX_WIRE_IDLE;
 	wire->part = 0;
 	wire->phase = PGPX_WIRE_TOKEN_PARSE;
 	wire->discarded = 0;
@@ -93,16 +94,19 @@ pgpx_wire_expect(PgpxWire *wire, uint64 sender, uint32 flight, int part1,
 void
 pgpx_wire_expect_reset(PgpxWire *wire, uint64 sender, uint32 flight, int reset)
 {
-	int			parts[2] = {PGPX_WIRE_IDLE, PGPX_WIRE_IDLE};
+	int			parts[3] = {PGPX_WIRE_IDLE, PGPX_WIRE_IDLE, PGPX_WIRE_IDLE};
 	int			n = 0;
 
+	if ((reset & PGPX_SENT_ROLLBACK) != 0)
+		parts[n++] = PGPX_WIRE_ROLLBACK;
 	if ((reset & PGPX_SENT_DISCARD_ALL) != 0)
 		parts[n++] = PGPX_WIRE_DISCARD_ALL;
 	else if ((reset & PGPX_SENT_RESET) != 0)
 		parts[n++] = PGPX_WIRE_RESET;
 	if ((reset & PGPX_SENT_START) != 0)
 		parts[n++] = PGPX_WIRE_RESET;
-	pgpx_wire_expect(wire, sender, flight, parts[0], parts[1]);
+	pgpx_wire_expect(wire, sender, flight, parts[0], parts[1],
+					 parts[2]);
 }
 
 void
@@ -125,7 +129,7 @@ pgpx_wire_begin_sent(PgpxWire *wire, uint64 sender, uint64 sent_by, bool reset,
 		return;
 	pgpx_wire_expect(wire, sent_by, PGPX_FLIGHT_FINAL,
 					 reset ? PGPX_WIRE_AHEAD_PARSE : PGPX_WIRE_PARSE,
-					 reset ? PGPX_WIRE_PARSE : PGPX_WIRE_IDLE);
+					 reset ? PGPX_WIRE_PARSE : PGPX_WIRE_IDLE, PGPX_WIRE_IDLE);
 	wire->sent_ahead = true;
 	wire->bytes_out = bytes;
 }
@@ -381,6 +385,14 @@ note_ready(PgpxWire *wire, const PgpxWireMessage *msg)
 	return true;
 }
 
+/* Is it CommandComplete with this tag? */
+static bool
+has_tag(const PgpxWireMessage *msg, const char *tag)
+{
+	return msg->type == 'C' && msg->len == strlen(tag) + 1 &&
+		memcmp(msg->data, tag, msg->len) == 0;
+}
+
 /* Is the message complete and as expected, as far as its rule cannot tell? */
 static bool
 check_message(PgpxWire *wire, int class, const PgpxWireMessage *msg)
@@ -393,11 +405,16 @@ check_message(PgpxWire *wire, int class, const PgpxWireMessage *msg)
 			return wire->phase != PGPX_WIRE_TOKEN_TYPES ||
 				pgpx_wire_parse_token(msg, &wire->token);
 		case M_COMMAND:
-			/* the only tag that the default reset can have */
-			return (wire->phase != PGPX_WIRE_DISCARD_ALL &&
-					wire->phase != PGPX_WIRE_AHEAD_EXECUTE) ||
-				(msg->type == 'C' && msg->len == sizeof("DISCARD ALL") &&
-				 memcmp(msg->data, "DISCARD ALL", msg->len) == 0);
+			switch (wire->phase)
+			{
+				case PGPX_WIRE_ROLLBACK:
+					return has_tag(msg, "ROLLBACK");
+				case PGPX_WIRE_DISCARD_ALL:
+				case PGPX_WIRE_AHEAD_EXECUTE:
+					return has_tag(msg, "DISCARD ALL");
+				default:
+					return true;
+			}
 		case M_READY:
 			if (!note_ready(wire, msg))
 				return false;

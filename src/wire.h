@@ -47,6 +47,7 @@ typedef enum PgpxWirePhase
 	PGPX_WIRE_SYNC,				/* done or failed; ReadyForQuery is to come */
 	PGPX_WIRE_COPY_SIMPLE,		/* the data of a refused COPY are discarded */
 	PGPX_WIRE_COPY_EXTENDED,	/* the same, of COPY TO STDOUT only */
+	PGPX_WIRE_ROLLBACK,			/* Query "ROLLBACK" was sent, by us */
 	PGPX_WIRE_DISCARD_ALL,		/* Query "DISCARD ALL" was sent */
 	PGPX_WIRE_RESET,			/* Query with another reset command was sent */
 	PGPX_WIRE_RESET_ROWS,		/* .. and one of its results has begun */
@@ -84,12 +85,13 @@ typedef struct PgpxWireToken
 /* A token's messages and a DISCARD ALL in the extended protocol fit into this. */
 #define PGPX_WIRE_PREFIX_MAX 80
 
-#define PGPX_WIRE_MAX_PARTS 3
+#define PGPX_WIRE_MAX_PARTS 4
 
 /* The parts of a flight that resets a connection, after the token; 0: none. */
 #define PGPX_SENT_DISCARD_ALL	1	/* DISCARD ALL */
 #define PGPX_SENT_RESET			2	/* another reset command */
 #define PGPX_SENT_START			4	/* the start commands, behind either */
+#define PGPX_SENT_ROLLBACK		8	/* ROLLBACK, in front of them */
 
 typedef enum PgpxWireEvent
 {
@@ -298,6 +300,7 @@ extern size_t pgpx_wire_put_prefix(char buf[PGPX_WIRE_PREFIX_MAX],
 /*
  * pgpx_wire_send_reset
  *		Send the reset command and then the start commands; either may be empty.
+ *		A transaction that is open is rolled back first.
  *		Returns PGPX_SENT_* bits; 0: nothing was sent.
  *
  * final: the lease ends with this flight, and another reader takes the answer.

@@ -136,7 +136,7 @@ pgpx_wire_send_query(PgpxWire *wire, const char *sql)
 
 	put_query(&wire->out, sql);
 	pgpx_wire_expect(wire, wire->sender, flight, PGPX_WIRE_SIMPLE,
-					 PGPX_WIRE_IDLE);
+					 PGPX_WIRE_IDLE, PGPX_WIRE_IDLE);
 }
 
 void
@@ -191,7 +191,7 @@ pgpx_wire_send_extended(PgpxWire *wire, const char *sql, int nparams,
 
 	pgpx_wire_put_extended(&wire->out, sql, nparams, values, nformats, formats);
 	pgpx_wire_expect(wire, wire->sender, flight, PGPX_WIRE_PARSE,
-					 PGPX_WIRE_IDLE);
+					 PGPX_WIRE_IDLE, PGPX_WIRE_IDLE);
 }
 
 void
@@ -204,7 +204,7 @@ pgpx_wire_send_describe(PgpxWire *wire, const char *sql)
 	put_describe(buf);
 	end_message(buf, begin_message(buf, 'S'));
 	pgpx_wire_expect(wire, wire->sender, flight, PGPX_WIRE_DESCRIBE_PARSE,
-					 PGPX_WIRE_IDLE);
+					 PGPX_WIRE_IDLE, PGPX_WIRE_IDLE);
 }
 
 size_t
@@ -228,7 +228,7 @@ pgpx_wire_send_reset(PgpxWire *wire, const char *reset_command,
 {
 	StringInfo	buf = begin_output(wire);
 	uint32		flight = final ? PGPX_FLIGHT_FINAL : wire->nflights + 1;
-	int			sent = 0;
+	int			sent = wire->tx != 'I' ? PGPX_SENT_ROLLBACK : 0;
 
 	if (reset_command[0] != '\0')
 		sent |= pg_strcasecmp(reset_command, "DISCARD ALL") == 0 ?
@@ -241,6 +241,8 @@ pgpx_wire_send_reset(PgpxWire *wire, const char *reset_command,
 	Assert(wire->phase == PGPX_WIRE_IDLE);
 	wire->nflights = flight;
 	put_token(buf, wire->sender, flight);
+	if ((sent & PGPX_SENT_ROLLBACK) != 0)
+		put_query(buf, "ROLLBACK");
 	if ((sent & (PGPX_SENT_DISCARD_ALL | PGPX_SENT_RESET)) != 0)
 		put_query(buf, reset_command);
 	if ((sent & PGPX_SENT_START) != 0)
@@ -263,7 +265,7 @@ pgpx_wire_send_check(PgpxWire *wire)
 
 	end_message(&wire->out, begin_message(&wire->out, 'S'));
 	pgpx_wire_expect(wire, wire->sender, flight, PGPX_WIRE_IDLE,
-					 PGPX_WIRE_IDLE);
+					 PGPX_WIRE_IDLE, PGPX_WIRE_IDLE);
 }
 
 void

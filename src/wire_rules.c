@@ -152,6 +152,10 @@ const PgpxWireRule pgpx_wire_rules[PGPX_WIRE_NPHASES][M_NCLASSES] = {
 		[M_COMMAND] = R(COMMAND, SYNC),
 		[M_ERROR] = R(ERROR, SYNC),
 	},
+	[PGPX_WIRE_ROLLBACK] = {
+		ASYNC(ROLLBACK),
+		[M_COMMAND] = R(NONE, RESET_END),
+	},
 	[PGPX_WIRE_DISCARD_ALL] = {
 		ASYNC(DISCARD_ALL),
 		[M_COMMAND] = R(NONE, RESET_END),
@@ -183,6 +187,7 @@ const bool	pgpx_wire_discards[PGPX_WIRE_NPHASES] = {
 	[PGPX_WIRE_AHEAD_PARSE] = true,
 	[PGPX_WIRE_AHEAD_BIND] = true,
 	[PGPX_WIRE_AHEAD_EXECUTE] = true,
+	[PGPX_WIRE_ROLLBACK] = true,
 	[PGPX_WIRE_DISCARD_ALL] = true,
 	[PGPX_WIRE_RESET] = true,
 	[PGPX_WIRE_RESET_ROWS] = true,

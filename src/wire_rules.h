@@ -53,7 +53,7 @@ extern const bool pgpx_wire_discards[PGPX_WIRE_NPHASES];
  * no such part.
  */
 extern void pgpx_wire_expect(PgpxWire *wire, uint64 sender, uint32 flight,
-							 int part1, int part2);
+							 int part1, int part2, int part3);
 
 /* The same for a reset of PGPX_SENT_* bits. */
 extern void pgpx_wire_expect_reset(PgpxWire *wire, uint64 sender, uint32 flight,

@@ -242,6 +242,45 @@ END $$;
 SELECT * FROM test.one_call();
 
 --
+-- A remote transaction that is open when the local one aborts is rolled back, on the
+-- same connection, whatever the option reset says
+--
+
+CREATE FUNCTION pg_temp.abort_all(sql text) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+	lease bigint;
+	pids int[] := '{}';
+BEGIN
+	FOR i IN 1 .. 20 LOOP
+		BEGIN
+			lease := pgpool.checkout_xact('one');
+			pids := pids || test.remote_pid(lease);
+			PERFORM pgpool.exec(lease, 'begin; insert into xact_log values (''aborted'')');
+			IF sql <> '' THEN
+				PERFORM pgpool.exec(lease, sql);
+			END IF;
+			RAISE EXCEPTION 'abort';
+		EXCEPTION WHEN raise_exception OR division_by_zero THEN
+			-- the next one, or the last check, reads the answer
+		END;
+	END LOOP;
+	RETURN format('%s connections, %s rows, search_path %L',
+		(SELECT count(DISTINCT pid) FROM unnest(pids) AS pid),
+		(SELECT n FROM pgpool.query('one', 'select count(*) from xact_log where what = ''aborted''') AS t(n int)),
+		(SELECT a FROM pgpool.query('one', 'show search_path') AS t(a text)));
+END $$;
+SELECT pg_temp.abort_all('');
+SELECT pg_temp.abort_all('select 1/0');
+SELECT pg_temp.abort_all('set search_path = pg_temp');
+ALTER SERVER one OPTIONS (ADD reset 'on_transfer');
+SELECT pg_temp.abort_all('');
+ALTER SERVER one OPTIONS (SET reset 'never');
+SELECT pgpool.exec('one', 'set search_path = public');
+SELECT pg_temp.abort_all('set search_path = pg_temp');
+ALTER SERVER one OPTIONS (DROP reset);
+SELECT pg_temp.abort_all('');
+
+--
 -- A remote transaction that is still open when the local one commits
 --
 

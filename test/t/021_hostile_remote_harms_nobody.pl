@@ -88,6 +88,8 @@ my %behaviours = (
 	reset_twice => sub { spoilt($_[0], done('DISCARD ALL'), done('DISCARD ALL'), ready) },
 	reset_no_echo => sub { spoilt_unechoed($_[0], done('DISCARD ALL'), ready) },
 	reset_echo_of_another => sub { spoilt_unechoed($_[0], message('1', ''), message('t', pack 'nN3', 3, 1, 2, 3), message('n', ''), done('DISCARD ALL'), ready) },
+	reset_rollback => sub { after_transaction($_[0], done('COMMIT'), ready) },
+	reset_rollback_open => sub { after_transaction($_[0], done('ROLLBACK'), message('Z', 'T')) },
 	reset_own_ready => sub { spoilt($_[0], ready) },
 	reset_own_rows => sub { spoilt($_[0], PgpxFakeServer::columns(1), row('1'), ready) },
 	reset_endless => sub { after_reset($_[0]); $_[0]->send($notice x 1000) while 1 },
@@ -170,6 +172,21 @@ sub spoilt
 	$fake->serve(1);
 	$fake->receive;
 	$fake->send(@answer);
+	$fake->send($fake->answer('666')) while defined $fake->receive;
+	return;
+}
+
+# A statement leaves a transaction open, and its ROLLBACK is answered like this.
+sub after_transaction
+{
+	my ($fake, @answer) = @_;
+
+	$fake->receive;
+	$fake->send($fake->answer('1') =~ s/I$/T/r);
+	$fake->receive;
+	$fake->send(@answer);
+	$fake->receive;
+	$fake->send(done('DISCARD ALL'), ready);
 	$fake->send($fake->answer('666')) while defined $fake->receive;
 	return;
 }
@@ -319,10 +336,12 @@ harmless('unasked answers on a lease');
 # (by what they say, not by the time that they take, where that is not the point)
 $session->run("ALTER SERVER s_$_ OPTIONS (ADD reset_command 'RESET ALL')") foreach grep { /^reset_own/ } keys %behaviours;
 $session->run("ALTER SERVER s_$_ OPTIONS (SET operation_timeout '1h')") foreach qw(reset_endless reset_long);
+$session->run('SET client_min_messages = error');
 foreach my $what (grep { /^reset/ } sort keys %behaviours)
 {
 	is($session->run(query("s_$what"), 20) . $session->error, '1', "$what: an answer is right") foreach 1 .. 3;
 }
+$session->run('RESET client_min_messages');
 harmless('wrong resets');
 
 foreach my $what (qw(huge_row endless_rows silent))

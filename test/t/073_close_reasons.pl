@@ -30,7 +30,7 @@ my %because = (
 	closed_drained => 'An administrator had it closed.',
 	closed_stale => 'The options have changed.',
 	closed_terminated => 'Its lease was terminated, or has timed out.',
-	closed_holder_died => 'Its lease ended in the middle of a statement or of a transaction.',
+	closed_holder_died => 'Its lease ended in the middle of a statement, or with a transaction that could not be rolled back.',
 	closed_discarded => 'Its lease was discarded.');
 
 # One connection of a pool is opened, something happens, and it is closed as that.
@@ -95,7 +95,7 @@ closes_as('closed_holder_died', {}, sub {
 		my $mine = PgpxSession->new($local);
 		my $lease = lease($mine, $_[0]);
 
-		$mine->run("SELECT pgpool.exec($lease, 'begin')");
+		$mine->run("SELECT pgpool.send($lease, 'select pg_sleep(600)')");
 		$mine->quit;
 	});
 closes_as('closed_discarded', {}, sub { my $lease = lease($holder, $_[0]); $holder->run("SELECT pgpool.discard($lease)"); });
