@@ -605,13 +605,13 @@ COMMENT ON FUNCTION pgpool.fanout(pg_catalog.text[], pgpool.statement, "any") IS
 'runs one statement with parameters of any types on a connection to each of several servers at the same time and returns the rows as they come, with the server''s name as first column; needs a column list, as in FROM pgpool.fanout(..) AS t(server text, id bigint)';
 
 --
--- What there is to see: views, each on a function of its name.  All databases are
+-- What there is to see: views, each on a function of its name, which returns a row
+-- type of its own: \df would be as wide as a list of all columns otherwise.  All databases are
 -- shown to everybody; texts of others only to roles with the privileges of
 -- pg_read_all_stats.
 --
 
-CREATE FUNCTION pgpool.pools()
-RETURNS TABLE (
+CREATE TYPE pgpool.pools_row AS (
 	pool_id pg_catalog.int4,
 	database pg_catalog.name,
 	server pg_catalog.name,
@@ -643,7 +643,12 @@ RETURNS TABLE (
 	unavailable_since pg_catalog.timestamptz,
 	last_error pg_catalog.text,
 	last_error_at pg_catalog.timestamptz,
-	next_try_at pg_catalog.timestamptz)
+	next_try_at pg_catalog.timestamptz);
+COMMENT ON TYPE pgpool.pools_row IS
+'row of function pools';
+
+CREATE FUNCTION pgpool.pools()
+RETURNS SETOF pgpool.pools_row
 AS 'MODULE_PATHNAME', 'pgpx_view_pools'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100;
 COMMENT ON FUNCTION pgpool.pools() IS
@@ -725,8 +730,7 @@ COMMENT ON COLUMN pgpool.pools.last_error_at IS
 COMMENT ON COLUMN pgpool.pools.next_try_at IS
 'no attempt to connect is made before this instant; NULL if the last attempt succeeded';
 
-CREATE FUNCTION pgpool.connections()
-RETURNS TABLE (
+CREATE TYPE pgpool.connections_row AS (
 	pool_id pg_catalog.int4,
 	database pg_catalog.name,
 	server pg_catalog.name,
@@ -753,7 +757,12 @@ RETURNS TABLE (
 	last_checked pg_catalog.timestamptz,
 	lease pg_catalog.int8,
 	holder_pid pg_catalog.int4,
-	last_pid pg_catalog.int4)
+	last_pid pg_catalog.int4);
+COMMENT ON TYPE pgpool.connections_row IS
+'row of function connections';
+
+CREATE FUNCTION pgpool.connections()
+RETURNS SETOF pgpool.connections_row
 AS 'MODULE_PATHNAME', 'pgpx_view_connections'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100;
 COMMENT ON FUNCTION pgpool.connections() IS
@@ -826,8 +835,7 @@ COMMENT ON COLUMN pgpool.connections.holder_pid IS
 COMMENT ON COLUMN pgpool.connections.last_pid IS
 'process ID of the session that had leased it before; NULL if none had';
 
-CREATE FUNCTION pgpool.leases()
-RETURNS TABLE (
+CREATE TYPE pgpool.leases_row AS (
 	lease pg_catalog.int8,
 	pool_id pg_catalog.int4,
 	database pg_catalog.name,
@@ -841,7 +849,12 @@ RETURNS TABLE (
 	leased_at pg_catalog.timestamptz,
 	waited pg_catalog.float8,
 	why pg_catalog.text,
-	remote_pid pg_catalog.int4)
+	remote_pid pg_catalog.int4);
+COMMENT ON TYPE pgpool.leases_row IS
+'row of function leases';
+
+CREATE FUNCTION pgpool.leases()
+RETURNS SETOF pgpool.leases_row
 AS 'MODULE_PATHNAME', 'pgpx_view_leases'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100;
 COMMENT ON FUNCTION pgpool.leases() IS
@@ -885,8 +898,7 @@ COMMENT ON COLUMN pgpool.leases.why IS
 COMMENT ON COLUMN pgpool.leases.remote_pid IS
 'process ID of the remote session';
 
-CREATE FUNCTION pgpool.waiters()
-RETURNS TABLE (
+CREATE TYPE pgpool.waiters_row AS (
 	pool_id pg_catalog.int4,
 	database pg_catalog.name,
 	server pg_catalog.name,
@@ -897,7 +909,12 @@ RETURNS TABLE (
 	waiting_since pg_catalog.timestamptz,
 	deadline pg_catalog.timestamptz,
 	why pg_catalog.text,
-	reason pg_catalog.text)
+	reason pg_catalog.text);
+COMMENT ON TYPE pgpool.waiters_row IS
+'row of function waiters';
+
+CREATE FUNCTION pgpool.waiters()
+RETURNS SETOF pgpool.waiters_row
 AS 'MODULE_PATHNAME', 'pgpx_view_waiters'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100;
 COMMENT ON FUNCTION pgpool.waiters() IS
@@ -934,8 +951,7 @@ COMMENT ON COLUMN pgpool.waiters.why IS
 COMMENT ON COLUMN pgpool.waiters.reason IS
 'what the pool waits for: "damaged": the worker to restart, and to rebuild the pool; "paused": resume(); "full": a lease to end, since all connections that pool_size and max_overflow allow are there; "connecting": a connection that is being opened; "unavailable": the end of the pause after a failed attempt to connect; "server_cap": a connection of any user''s pool of this server to close, since max_server_connections are there; "global_cap": a connection of any pool to close, since pgpool_ext.max_connections are in use';
 
-CREATE FUNCTION pgpool.stats()
-RETURNS TABLE (
+CREATE TYPE pgpool.stats_row AS (
 	pool_id pg_catalog.int4,
 	database pg_catalog.name,
 	server pg_catalog.name,
@@ -990,7 +1006,12 @@ RETURNS TABLE (
 	closed_terminated pg_catalog.int8,
 	closed_holder_died pg_catalog.int8,
 	closed_discarded pg_catalog.int8,
-	stats_reset pg_catalog.timestamptz)
+	stats_reset pg_catalog.timestamptz);
+COMMENT ON TYPE pgpool.stats_row IS
+'row of function stats';
+
+CREATE FUNCTION pgpool.stats()
+RETURNS SETOF pgpool.stats_row
 AS 'MODULE_PATHNAME', 'pgpx_view_stats'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100;
 COMMENT ON FUNCTION pgpool.stats() IS
@@ -1124,9 +1145,9 @@ COMMENT ON COLUMN pgpool.stats.closed_discarded IS
 COMMENT ON COLUMN pgpool.stats.stats_reset IS
 'since when the counters count: when the pool was made, or they were set to 0';
 
-CREATE FUNCTION pgpool.wait_histogram()
-RETURNS TABLE (
+CREATE TYPE pgpool.wait_histogram_row AS (
 	pool_id pg_catalog.int4,
+	database pg_catalog.name,
 	server pg_catalog.name,
 	local_user pg_catalog.name,
 	bucket pg_catalog.int4,
@@ -1134,7 +1155,12 @@ RETURNS TABLE (
 	to_us pg_catalog.int8,
 	waits pg_catalog.int8,
 	cumulative pg_catalog.int8,
-	bar pg_catalog.text)
+	bar pg_catalog.text);
+COMMENT ON TYPE pgpool.wait_histogram_row IS
+'row of function wait_histogram';
+
+CREATE FUNCTION pgpool.wait_histogram()
+RETURNS SETOF pgpool.wait_histogram_row
 AS 'MODULE_PATHNAME', 'pgpx_view_wait_histogram'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100;
 COMMENT ON FUNCTION pgpool.wait_histogram() IS
@@ -1142,14 +1168,16 @@ COMMENT ON FUNCTION pgpool.wait_histogram() IS
 
 CREATE VIEW pgpool.wait_histogram AS
 SELECT
-	f.pool_id, f.server, f.local_user, f.bucket, f.from_us, f.to_us, f.waits,
-	f.cumulative, f.bar
+	f.pool_id, f.database, f.server, f.local_user, f.bucket, f.from_us, f.to_us,
+	f.waits, f.cumulative, f.bar
 FROM pgpool.wait_histogram() AS f;
 GRANT SELECT ON pgpool.wait_histogram TO PUBLIC;
 COMMENT ON VIEW pgpool.wait_histogram IS
 'how long checkouts waited that had to wait: each row counts the waits of a span of time, and each span is twice as long as the one before';
 COMMENT ON COLUMN pgpool.wait_histogram.pool_id IS
 'number of the pool, which no other pool gets while the server runs; joins the views';
+COMMENT ON COLUMN pgpool.wait_histogram.database IS
+'database of the foreign server';
 COMMENT ON COLUMN pgpool.wait_histogram.server IS
 'foreign server that the pool leads to';
 COMMENT ON COLUMN pgpool.wait_histogram.local_user IS
@@ -1167,8 +1195,7 @@ COMMENT ON COLUMN pgpool.wait_histogram.cumulative IS
 COMMENT ON COLUMN pgpool.wait_histogram.bar IS
 'waits as a bar; that of the pool''s fullest span has 40 characters';
 
-CREATE FUNCTION pgpool.workers()
-RETURNS TABLE (
+CREATE TYPE pgpool.workers_row AS (
 	worker pg_catalog.int4,
 	pid pg_catalog.int4,
 	state pg_catalog.text,
@@ -1181,7 +1208,12 @@ RETURNS TABLE (
 	connections_used pg_catalog.int4,
 	connections_max pg_catalog.int4,
 	pools_used pg_catalog.int4,
-	pools_max pg_catalog.int4)
+	pools_max pg_catalog.int4);
+COMMENT ON TYPE pgpool.workers_row IS
+'row of function workers';
+
+CREATE FUNCTION pgpool.workers()
+RETURNS SETOF pgpool.workers_row
 AS 'MODULE_PATHNAME', 'pgpx_view_workers'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1;
 COMMENT ON FUNCTION pgpool.workers() IS
@@ -1311,9 +1343,7 @@ REVOKE ALL ON FUNCTION pgpool.lock_force_release(pg_catalog.text, pg_catalog.tex
 COMMENT ON FUNCTION pgpool.lock_force_release(pg_catalog.text, pg_catalog.text) IS
 'frees a distributed lock whoever holds it, and raises its token, so that the holder is refused by fence_check; tells whether it was held';
 
-CREATE FUNCTION pgpool.lock_status(
-	pool pg_catalog.text)
-RETURNS TABLE (
+CREATE TYPE pgpool.lock_status_row AS (
 	name pg_catalog.text,
 	state pg_catalog.text,
 	holder pg_catalog.text,
@@ -1322,14 +1352,19 @@ RETURNS TABLE (
 	since pg_catalog.timestamptz,
 	token pg_catalog.int8,
 	last_ping pg_catalog.timestamptz,
-	expires pg_catalog.timestamptz)
+	expires pg_catalog.timestamptz);
+COMMENT ON TYPE pgpool.lock_status_row IS
+'row of function lock_status';
+
+CREATE FUNCTION pgpool.lock_status(
+	pool pg_catalog.text)
+RETURNS SETOF pgpool.lock_status_row
 AS 'MODULE_PATHNAME', 'pgpx_lock_status'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 20;
 COMMENT ON FUNCTION pgpool.lock_status(pg_catalog.text) IS
 'the locks that a server keeps, of all who take locks there: "held", "expired" (free for whoever asks) or "free"; times are those of the remote';
 
-CREATE FUNCTION pgpool.locks()
-RETURNS TABLE (
+CREATE TYPE pgpool.locks_row AS (
 	database pg_catalog.name,
 	server pg_catalog.name,
 	name pg_catalog.text,
@@ -1342,7 +1377,12 @@ RETURNS TABLE (
 	since pg_catalog.timestamptz,
 	last_ping pg_catalog.timestamptz,
 	valid_until pg_catalog.timestamptz,
-	ttl pg_catalog.interval)
+	ttl pg_catalog.interval);
+COMMENT ON TYPE pgpool.locks_row IS
+'row of function locks';
+
+CREATE FUNCTION pgpool.locks()
+RETURNS SETOF pgpool.locks_row
 AS 'MODULE_PATHNAME', 'pgpx_view_locks'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 10;
 COMMENT ON FUNCTION pgpool.locks() IS

@@ -120,6 +120,7 @@ histogram_rows(PgpxRow *row, const PgpxPool *pool)
 	{
 		cumulative += waits[b];
 		pgpx_row_int(row, (int) pool->pool_id);
+		pgpx_row_name(row, NameStr(pool->database_name));
 		pgpx_row_name(row, NameStr(pool->server_name));
 		pgpx_row_name(row, NameStr(pool->user_name));
 		pgpx_row_int(row, b);

@@ -70,6 +70,9 @@ SELECT replace(line, E'\\n', E'\\r') FROM (
 			t.typreceive, t.typsend, t.typlen, t.typbyval, t.typalign, t.typstorage, t.typbasetype::regtype,
 			'owner', t.typowner::regrole)
 		FROM member JOIN pg_type t ON member.classid = 'pg_type'::regclass AND t.oid = objid
+	UNION ALL SELECT concat_ws(' | ', name, 'attribute', a.attnum, a.attname, format_type(a.atttypid, a.atttypmod))
+		FROM member JOIN pg_type t ON member.classid = 'pg_type'::regclass AND t.oid = objid
+			JOIN pg_attribute a ON a.attrelid = t.typrelid AND a.attnum > 0
 	UNION ALL SELECT concat_ws(' | ', name, c.castmethod, c.castcontext, c.castfunc::regprocedure)
 		FROM member JOIN pg_cast c ON member.classid = 'pg_cast'::regclass AND c.oid = objid
 	UNION ALL SELECT concat_ws(' | ', name, 'rule', pg_get_ruledef(r.oid))

@@ -34,7 +34,7 @@ INSERT INTO functions VALUES
   ('unlock', 'pool text, name text, token bigint', 'boolean', true),
   ('lock_force_release', 'pool text, name text', 'boolean', false),
   ('lock_status', 'pool text',
-   'TABLE(name text, state text, holder text, who text, why text, since timestamp with time zone, token bigint, last_ping timestamp with time zone, expires timestamp with time zone)', true),
+   'SETOF pgpool.lock_status_row', true),
   ('check_invariants', '', 'void', false);
 INSERT INTO functions
 SELECT name, 'pool text, name text, timeout interval DEFAULT NULL::interval, '
@@ -108,7 +108,7 @@ INSERT INTO views VALUES
       closed_broken bigint, closed_drained bigint, closed_stale bigint,
       closed_terminated bigint, closed_holder_died bigint, closed_discarded bigint,
       stats_reset timestamp with time zone'),
-  ('wait_histogram', 'pool_id integer, server name, local_user name, bucket integer, from_us bigint,
+  ('wait_histogram', 'pool_id integer, database name, server name, local_user name, bucket integer, from_us bigint,
       to_us bigint, waits bigint, cumulative bigint, bar text'),
   ('locks', 'database name, server name, name text, token bigint, state text, pid integer,
       user_name name, who text, why text, since timestamp with time zone,
@@ -119,7 +119,7 @@ INSERT INTO views VALUES
       pools_max integer');
 UPDATE views SET columns = regexp_replace(columns, '\s+', ' ', 'g');
 INSERT INTO functions
-SELECT name, '', format('TABLE(%s)', replace(columns, 'position ', '"position" ')), true FROM views;
+SELECT name, '', format('SETOF pgpool.%s_row', name), true FROM views;
 
 --
 -- Extension and schema
@@ -147,7 +147,11 @@ SELECT is_empty(
       SELECT 'pg_proc'::regclass AS classid, oid AS objid FROM pg_proc
        WHERE pronamespace = 'pgpool'::regnamespace
        UNION ALL
-      SELECT 'pg_class'::regclass, oid FROM pg_class WHERE relnamespace = 'pgpool'::regnamespace
+      SELECT 'pg_class'::regclass, oid FROM pg_class
+       WHERE relnamespace = 'pgpool'::regnamespace AND relkind <> 'c'
+       UNION ALL
+      SELECT 'pg_type'::regclass, t.oid FROM pg_type t LEFT JOIN pg_class c ON c.oid = typrelid
+       WHERE typnamespace = 'pgpool'::regnamespace AND typcategory <> 'A' AND relkind IS DISTINCT FROM 'v'
        UNION ALL
       SELECT 'pg_foreign_data_wrapper'::regclass, oid FROM pg_foreign_data_wrapper
        WHERE fdwname = 'pgpool_fdw') AS o
@@ -226,8 +230,21 @@ SELECT set_eq(
 
 SELECT set_eq(
   $$SELECT relname::text, relkind FROM pg_class WHERE relnamespace = 'pgpool'::regnamespace$$,
-  $$SELECT name, 'v'::"char" FROM views$$,
-  'the schema has these views and no other relations');
+  $$SELECT name, 'v'::"char" FROM views UNION ALL SELECT name || '_row', 'c' FROM views
+    UNION ALL SELECT 'lock_status_row', 'c'$$,
+  'the schema has these views, row types for them, and no other relations');
+SELECT is(
+  (SELECT string_agg(format('%s %s', attname, format_type(atttypid, atttypmod)), ', ' ORDER BY attnum)
+     FROM pg_attribute WHERE attrelid = format('pgpool.%s_row', name)::regclass AND attnum > 0),
+  columns, format('row type of view %s', name))
+  FROM views ORDER BY name;
+SELECT is_empty(
+  $$SELECT relname FROM pg_class WHERE relnamespace = 'pgpool'::regnamespace AND relkind = 'c'
+     AND obj_description(reltype, 'pg_type') IS NULL$$,
+  'each row type is described');
+SELECT cmp_ok(
+  (SELECT max(length(result) + length(arguments)) FROM procs), '<', 200,
+  'results and arguments of functions are short enough to be listed');
 SELECT is(
   (SELECT string_agg(format('%s %s', attname, format_type(atttypid, atttypmod)), ', ' ORDER BY attnum)
      FROM pg_attribute WHERE attrelid = ('pgpool.' || name)::regclass AND attnum > 0),

@@ -28,7 +28,7 @@ SELECT count(*) FROM pgpool.connections WHERE server ~ '^views_';
 SELECT count(*) FROM pgpool.leases;
 SELECT count(*) FROM pgpool.waiters;
 SELECT count(*) FROM pgpool.stats WHERE server ~ '^views_';
-SELECT count(*) FROM pgpool.wait_histogram WHERE server ~ '^views_';
+SELECT count(*) FROM pgpool.wait_histogram WHERE database = current_database() AND server ~ '^views_';
 SELECT worker, pid > 0 AS pid, state, started_at < clock_timestamp() AS started,
        restarts >= 0 AS restarts, connections = connections_used AS connections, connections_max,
        pools = pools_used AS pools, pools_max
