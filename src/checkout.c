@@ -366,10 +366,14 @@ pgpx_lease_checkout_for(const char *server, const PgpxStatement *statement)
 						NULL, statement);
 }
 
-/* Ask for what is missing; returns how many are open, *more: more can come. */
+/*
+ * Ask for what is missing, and make room for it under the caps.  Returns how many
+ * are open; *more: more can come.
+ */
 static int
 grow_to(PgpxCheckout *c, int n, bool *more)
 {
+	PgpxCap    *full = NULL;
 	PgpxPool   *pool = pgpx_checkout_lock_pool(c);
 	uint64		epoch = pgpx_pool_worker_epoch(pool);
 	uint64		version = pool->version;
@@ -388,7 +392,13 @@ grow_to(PgpxCheckout *c, int n, bool *more)
 	missing = n - pgpx_pool_total_locked(pool);
 	connecting = pool->count[PGPX_CONN_CONNECTING];
 	if (missing > 0)
+	{
 		pgpx_pool_grow_locked(pool, missing + connecting);
+		missing = n - pgpx_pool_total_locked(pool);
+		connecting = pool->count[PGPX_CONN_CONNECTING];
+	}
+	if (missing > 0 && !pgpx_pool_must_give_way_locked(pool))
+		full = pgpx_pool_binding_cap_locked(pool, missing + connecting);
 	live = pgpx_pool_live_locked(pool);
 
 	/* being opened, or on its way out and about to make room */
@@ -396,6 +406,10 @@ grow_to(PgpxCheckout *c, int n, bool *more)
 		(pool->count[PGPX_CONN_CONNECTING] > 0 ||
 		 pool->count[PGPX_CONN_CLOSING] > 0 || pool->retry_at != 0);
 	LWLockRelease(pool->lock);
+	if (full != NULL &&
+		pgpx_pool_evict(c->target->pool, full != &pgpx_shared->cap,
+						PGPX_EVICT_SURPLUS))
+		*more = true;
 	return live;
 }
 

@@ -444,6 +444,39 @@ extern void pgpx_pool_close(PgpxPool *pool, PgpxConn *conn,
 /* CLOSING -> FREE: the descriptor is gone; replaced if somebody waits. */
 extern void pgpx_pool_closed(PgpxPool *pool, PgpxConn *conn);
 
+/* --- pool_evict.c --------------------------------------------------------- */
+
+/* How long the connections of other pools must be unused to yield to min_size. */
+#define PGPX_EVICT_UNUSED_US (1000 * 1000)
+
+typedef enum PgpxEvict
+{
+	PGPX_EVICT_ANY,				/* for waiters: any free connection */
+	PGPX_EVICT_SURPLUS,			/* for prewarm, and for waiters where there is one: of
+								 * a pool above its min_size */
+	PGPX_EVICT_UNUSED_SURPLUS	/* for min_size: .. unused for a while, too; else it
+								 * and the calls of another pool would take the
+								 * place from each other all the time */
+} PgpxEvict;
+
+/*
+ * pgpx_pool_binding_cap_locked
+ *		Return the cap over several pools that keeps the pool from opening what it
+ *		wants (pgpx_pool_wanted_locked); NULL: none does, or it wants nothing.
+ */
+extern PgpxCap *pgpx_pool_binding_cap_locked(const PgpxPool *pool, int extra);
+
+/*
+ * pgpx_pool_evict
+ *		Close the free connection, in another pool than "beneficiary" and under the
+ *		same cap, that was used longest ago.  same_server: the cap is the server's.
+ *
+ * Returns whether a place is about to come free; one that is closing already counts.
+ * The caller must hold no pool lock.
+ */
+extern bool pgpx_pool_evict(int beneficiary, bool same_server,
+							PgpxEvict which);
+
 /* --- pool_maintain.c ------------------------------------------------------ */
 
 /*

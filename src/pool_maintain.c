@@ -200,6 +200,7 @@ pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *forgettable)
 	PgpxTime	due = PG_INT64_MAX;
 	int			total;
 	int			before;
+	PgpxCap    *full = NULL;	/* it keeps the pool from its min_size */
 	Leak		leaks[LEAKS_AT_ONCE];
 	int			nleaks;
 	NameData	server;
@@ -251,10 +252,19 @@ pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *forgettable)
 		if (pool->retry_at > now &&
 			pgpx_pool_total_locked(pool) < pgpx_pool_min_size_locked(pool))
 			due = Min(due, pool->retry_at);
+
+		/* a remote that could not be reached last time must not cost others theirs */
+		if (pool->retry_at == 0 && !pgpx_pool_must_give_way_locked(pool))
+			full = pgpx_pool_binding_cap_locked(pool, 0);
+		if (full != NULL)
+			due = Min(due, now + PGPX_EVICT_UNUSED_US);
 	}
 	*forgettable = pgpx_pool_is_forgettable_locked(pool);
 	LWLockRelease(pool->lock);
 	pgpx_wake_flush(&wake);
+	if (full != NULL)
+		(void) pgpx_pool_evict(index, full != &pgpx_shared->cap,
+							   PGPX_EVICT_UNUSED_SURPLUS);
 	log_leaks(NameStr(server), NameStr(user), leaks, nleaks);
 	return due;
 }

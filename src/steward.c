@@ -6,7 +6,8 @@
  *
  * A pool with waiters that may not grow because of a cap is hungry.  The one
  * whose first ticket is oldest is named in shared memory, and then
- *	- the connection that has been idle longest in another pool is closed for it,
+ *	- the connection that has been idle longest in another pool is closed for it
+ *	  (pool_evict.c), before any other one of a pool above its min_size,
  *	- a connection that is returned to a younger pool is closed instead of kept,
  *	- a younger pool does not grow.
  * So places go by the age of tickets, and no pool starves.  The sibling pools of a
@@ -26,71 +27,20 @@ binding_cap(PgpxPool *pool, PgpxTime *since)
 {
 	PgpxCap    *cap = NULL;
 
+	*since = 0;
+
 	/* a look without the lock: a round of the worker is to cost little */
 	if (pool->pool_id == 0 || pool->nwaiting == 0)
 		return NULL;
 
 	LWLockAcquire(pool->lock, LW_SHARED);
-	if (pool->queue_head >= 0 && pgpx_pool_wanted_locked(pool, 0) > 0)
+	if (pool->queue_head >= 0)
 	{
-		PgpxCap    *own = &pgpx_servers[pool->server].cap;
-		int			limit = pool->opts.max_server_connections;
-
 		*since = pgpx_tickets[pool->queue_head].since;
-		if (limit > 0 && pgpx_cap_used(own, NULL) >= limit)
-			cap = own;
-		else if (pgpx_cap_used(&pgpx_shared->cap, NULL) >=
-				 pgpx_shared->max_connections)
-			cap = &pgpx_shared->cap;
+		cap = pgpx_pool_binding_cap_locked(pool, 0);
 	}
 	LWLockRelease(pool->lock);
 	return cap;
-}
-
-/* The free connection of a pool that was used longest ago; -1: none is free. */
-static int
-oldest_free(const PgpxPool *pool)
-{
-	return pool->lru_tail;
-}
-
-/*
- * Close the connection that has been idle longest in another pool under the same
- * cap, if one is idle.  One that is closing already is waited for.
- */
-static void
-evict_for(int hungry, bool same_server)
-{
-	PgpxPool   *best = NULL;
-	PgpxTime	best_used = PG_INT64_MAX;
-	int			oldest;
-
-	for (int i = 0; i < pgpx_shared->max_pools; i++)
-	{
-		PgpxPool   *pool = &pgpx_pools[i];
-
-		if (pool->pool_id == 0 || i == hungry ||
-			(same_server && pool->server != pgpx_pools[hungry].server))
-			continue;
-		LWLockAcquire(pool->lock, LW_SHARED);
-		if (pool->count[PGPX_CONN_CLOSING] > 0)
-			best_used = -1;		/* a place is about to come free */
-		oldest = oldest_free(pool);
-		if (oldest >= 0 && pgpx_conns[oldest].last_used < best_used)
-		{
-			best = pool;
-			best_used = pgpx_conns[oldest].last_used;
-		}
-		LWLockRelease(pool->lock);
-	}
-	if (best == NULL || best_used < 0)
-		return;
-
-	LWLockAcquire(best->lock, LW_EXCLUSIVE);
-	oldest = oldest_free(best);
-	if (oldest >= 0)
-		pgpx_pool_close_locked(best, &pgpx_conns[oldest], PGPX_CLOSE_EVICTED);
-	LWLockRelease(best->lock);
 }
 
 /* The hungriest of the pools under a cap; all those of a server, or all. */
@@ -119,7 +69,12 @@ name_hungriest(PgpxCap *cap)
 		cap == &pgpx_shared->cap)
 		pgpx_worker_wake_all();
 	if (hungriest >= 0)
-		evict_for(hungriest, cap != &pgpx_shared->cap);
+	{
+		bool		same_server = cap != &pgpx_shared->cap;
+
+		if (!pgpx_pool_evict(hungriest, same_server, PGPX_EVICT_SURPLUS))
+			(void) pgpx_pool_evict(hungriest, same_server, PGPX_EVICT_ANY);
+	}
 }
 
 /*

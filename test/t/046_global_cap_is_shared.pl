@@ -46,6 +46,30 @@ is($local->safe_psql('postgres', "SELECT string_agg(server || ' ' || closed_evic
 	'a 1, b 1, c 0', 'by giving its connection up');
 $_->run('SELECT pgpool.checkin_all()') foreach @sessions;
 
+# min_size and prewarm make room as well, but not below the min_size of another pool
+sub open_in
+{
+	return $local->safe_psql('postgres', q{SELECT string_agg(server || ' ' || total, ', ' ORDER BY server) FROM pgpool.pools WHERE server IN ('f', 'g')});
+}
+
+lease($sessions[$_], 'a') foreach 0 .. 2;
+$_->run('SELECT pgpool.checkin_all()') foreach @sessions;
+is($local->safe_psql('postgres', q{SELECT total FROM pgpool.pools WHERE server = 'a'}), '3', 'one pool has all connections, and does not use them');
+make_pool($local, $remote, server => 'f', options => { pool_size => 3, min_size => 2, reset => 'never' });
+make_pool($local, $remote, server => 'g', options => { pool_size => 3, reset => 'never' });
+is($sessions[3]->run("SELECT pgpool.exec('f', 'select 1')"), '1', 'a checkout has made room for itself');
+ok(wait_until($local, q{SELECT total, idle FROM pgpool.pools WHERE server = 'f'}, '2|2'), 'min_size makes room for its second connection');
+is($sessions[3]->run(q{SELECT pgpool.prewarm('g', 3, '30 s')}), '1', 'prewarm makes room, but not for more than one');
+is(open_in(), 'f 2, g 1', 'which leaves another pool its min_size');
+is($sessions[3]->run("SELECT pgpool.exec('a', 'select 1')"), '1', 'a checkout, too');
+is($local->safe_psql('postgres', q{SELECT total, closed_evicted FROM pgpool.pools JOIN pgpool.stats USING (pool_id) WHERE pools.server = 'f'}), '2|0', '.. while there is a connection above that of another pool');
+lease($sessions[$_], 'a') foreach 0 .. 2;
+is($local->safe_psql('postgres', q{SELECT total, closed_evicted FROM pgpool.pools JOIN pgpool.stats USING (pool_id) WHERE pools.server = 'f'}), '0|2', 'checkouts take all where there is none');
+$_->run('SELECT pgpool.checkin_all()') foreach @sessions;
+ok(wait_until($local, q{SELECT total, idle FROM pgpool.pools WHERE server = 'f'}, '2|2'), 'min_size makes room again when the others do not use theirs, though nobody calls');
+$local->safe_psql('postgres', "DROP SERVER $_ CASCADE") foreach qw(f g);
+ok(wait_until($local, q{SELECT count(*) FROM pgpool.connections WHERE server IN ('f', 'g')}, '0'), 'they are gone');
+
 # two are given up in mid-statement, one is being opened for who has left, and their remote never
 # answers and never goes: its owner's timeouts are not for others
 make_pool($local, $fake, server => 'd', remote_dbname => 'silent', options => { pool_size => 3, operation_timeout => '3650d', sslmode => 'disable' });
