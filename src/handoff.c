@@ -9,8 +9,6 @@
 
 #include <sys/socket.h>
 
-#include "lib/stringinfo.h"
-
 #include "fdpass.h"
 
 typedef struct ConninfoMessage
@@ -61,40 +59,60 @@ fill_header(PgpxMessageHeader *header, PgpxMessageType type, size_t length,
 	header->pool_id = pool_id;
 }
 
+static size_t
+conninfo_length(const PgpxConninfo *conninfo)
+{
+	size_t		len = sizeof(ConninfoMessage) +
+		strlen(conninfo->start_commands) + 1 +
+		strlen(conninfo->reset_command) + 1;
+
+	for (int i = 0; i < conninfo->nparams; i++)
+		len += strlen(conninfo->keywords[i]) + 1 +
+			strlen(conninfo->values[i]) + 1;
+	return len;
+}
+
+/* Write a string with its NUL; returns where the next one goes. */
+static char *
+put_string(char *at, const char *s)
+{
+	size_t		len = strlen(s) + 1;
+
+	memcpy(at, s, len);
+	return at + len;
+}
+
 int
 pgpx_handoff_send_conninfo(int worker, uint64 epoch, int pool, uint32 pool_id,
 						   const PgpxConninfo *conninfo)
 {
-	StringInfoData buf;
-	ConninfoMessage msg = {0};
+	size_t		len = conninfo_length(conninfo);
+	ConninfoMessage *msg;
+	char	   *at;
 	int			sent;
 
-	initStringInfo(&buf);
-	msg.version = conninfo->version;
-	msg.need_password = conninfo->need_password;
-	msg.nparams = conninfo->nparams;
-	appendBinaryStringInfo(&buf, (char *) &msg, sizeof(msg));
-	appendBinaryStringInfo(&buf, conninfo->start_commands,
-						   strlen(conninfo->start_commands) + 1);
-	appendBinaryStringInfo(&buf, conninfo->reset_command,
-						   strlen(conninfo->reset_command) + 1);
+	if (len > PGPX_MESSAGE_MAX)
+		return -1;
+
+	/* of its size from the start: one that grows would leave copies behind */
+	msg = palloc0(len);
+	fill_header(&msg->header, PGPX_MESSAGE_CONNINFO, len, epoch, pool,
+				pool_id);
+	msg->version = conninfo->version;
+	msg->need_password = conninfo->need_password;
+	msg->nparams = conninfo->nparams;
+	at = (char *) msg + sizeof(*msg);
+	at = put_string(at, conninfo->start_commands);
+	at = put_string(at, conninfo->reset_command);
 	for (int i = 0; i < conninfo->nparams; i++)
 	{
-		appendBinaryStringInfo(&buf, conninfo->keywords[i],
-							   strlen(conninfo->keywords[i]) + 1);
-		appendBinaryStringInfo(&buf, conninfo->values[i],
-							   strlen(conninfo->values[i]) + 1);
+		at = put_string(at, conninfo->keywords[i]);
+		at = put_string(at, conninfo->values[i]);
 	}
-	if (buf.len > PGPX_MESSAGE_MAX)
-		sent = -1;
-	else
-	{
-		fill_header(&((ConninfoMessage *) buf.data)->header,
-					PGPX_MESSAGE_CONNINFO, buf.len, epoch, pool, pool_id);
-		sent = pgpx_fd_send(control[worker][0], buf.data, buf.len, -1);
-	}
-	explicit_bzero(buf.data, buf.len);
-	pfree(buf.data);
+	Assert(at == (char *) msg + len);
+	sent = pgpx_fd_send(control[worker][0], msg, len, -1);
+	explicit_bzero(msg, len);
+	pfree(msg);
 	return sent;
 }
 

@@ -18,14 +18,15 @@
 #include "compat.h"
 
 #include "access/htup_details.h"
-#include "access/reloptions.h"
 #include "access/xact.h"
 #include "catalog/pg_foreign_data_wrapper.h"
 #include "catalog/pg_foreign_server.h"
+#include "catalog/pg_type.h"
 #include "catalog/pg_user_mapping.h"
 #include "commands/defrem.h"
 #include "common/hashfn.h"
 #include "mb/pg_wchar.h"
+#include "nodes/makefuncs.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/syscache.h"
@@ -88,13 +89,79 @@ note_role(PgpxTarget *target, Oid role)
 	ReleaseSysCache(row);
 }
 
+/* Before the memory of options is freed: one of them may be a password. */
+static void
+wipe_options(void *options)
+{
+	ListCell   *lc;
+
+	foreach(lc, (List *) options)
+	{
+		DefElem    *def = lfirst_node(DefElem, lc);
+
+		if (def->arg != NULL && IsA(def->arg, String))
+			explicit_bzero(strVal(def->arg), strlen(strVal(def->arg)));
+	}
+}
+
+/*
+ * As untransformRelOptions, which may make more than one copy of a value, where
+ * wipe_options would miss it.
+ */
+static List *
+options_of_array(ArrayType *array)
+{
+	List	   *options = NIL;
+	Datum	   *texts;
+	int			n;
+
+	deconstruct_array(array, TEXTOID, -1, false, TYPALIGN_INT, &texts, NULL,
+					  &n);
+	for (int i = 0; i < n; i++)
+	{
+		char	   *name = TextDatumGetCString(texts[i]);
+		char	   *value = strchr(name, '=');
+		Node	   *arg = NULL;
+
+		if (value != NULL)
+		{
+			*value = '\0';
+			arg = (Node *) makeString(value + 1);
+		}
+		options = lappend(options, makeDefElem(name, arg, -1));
+	}
+	return options;
+}
+
+/*
+ * The options of a catalog row, in the current memory context, which wipes them when
+ * it is reset.
+ */
 static List *
 row_options(int cacheid, HeapTuple row, AttrNumber attnum)
 {
 	bool		isnull;
 	Datum		options = SysCacheGetAttr(cacheid, row, attnum, &isnull);
+	MemoryContextCallback *callback;
+	ArrayType  *array;
+	List	   *list;
 
-	return isnull ? NIL : untransformRelOptions(options);
+	if (isnull)
+		return NIL;
+	callback = palloc(sizeof(MemoryContextCallback));
+	array = DatumGetArrayTypeP(options);
+	list = options_of_array(array);
+	callback->func = wipe_options;
+	callback->arg = list;
+	MemoryContextRegisterResetCallback(CurrentMemoryContext, callback);
+
+	/* a copy, if the row has it compressed or with a short header */
+	if (array != (ArrayType *) DatumGetPointer(options))
+	{
+		explicit_bzero(array, VARSIZE(array));
+		pfree(array);
+	}
+	return list;
 }
 
 void

@@ -197,8 +197,8 @@ ok(wait_until($local, sub { $contexts->() }, $known, 30), '.. until it is droppe
 SKIP:
 {
 	my $unsent = 'never sent to anybody';
-	my $found = sub {
-		my $pid = worker_pid($local);
+	my $found_in = sub {
+		my ($pid, $secret) = @_;
 		my $times = 0;
 
 		open my $memory, '<:raw', "/proc/$pid/mem" or return 'unreadable';
@@ -208,17 +208,33 @@ SKIP:
 
 			sysseek $memory, $from, 0 or next;
 			sysread $memory, my $bytes, $to - $from or next;
-			$times++ while $bytes =~ /\Q$unsent\E/g;
+			$times++ while $bytes =~ /$secret/g;
 		}
 		return $times;
 	};
+	my $found = sub { return $found_in->(worker_pid($local), qr/\Q$unsent\E/); };
 
 	make_pool($local, $remote, server => 'unfound', password => $unsent, options => { host => 'a,b,c', port => '1,2' });
 	$boss->fails(q{SELECT pgpool.checkout('unfound')}, '08001', qr/could not match 2 port numbers to 3 hosts/, 'a pool that cannot even begin to connect');
-	skip "the worker's memory cannot be read", 2 if $found->() eq 'unreadable';
+	skip "the worker's memory cannot be read", 16 if $found->() eq 'unreadable';
 	is($found->(), 1, "the worker has the pool's password once");
 	$local->safe_psql('postgres', 'DROP SERVER unfound CASCADE');
 	ok(wait_until($local, $found, 0, 30), '.. and not at all when the pool is gone');
+
+	# A session has it from the catalogs, as "password=.."; beside the server's own cache of them
+	# only for as long as it may have to tell a worker again.  Options of each length.
+	foreach my $length (0, 400, 500, 600, 700, 800, 2000)
+	{
+		my $session = PgpxSession->new($local);
+		my $told = "never sent with $length bytes";
+
+		make_pool($local, $remote, server => "long$length", password => $told,
+			options => { host => 'a,b,c', port => '1,2', start_commands => 'SELECT 1 /*' . 'x' x $length . '*/' });
+		$session->fails("SELECT pgpool.checkout('long$length')", '08001', qr/could not match/, "$length bytes: a session tells the worker how to connect");
+		is($found_in->($session->pid, qr/\Q$told\E/) - $found_in->($session->pid, qr/password=\Q$told\E/), 1, ".. and keeps the password once");
+		$local->safe_psql('postgres', "DROP SERVER long$length CASCADE");
+		$session->quit;
+	}
 }
 
 # a lock is pinged and released with them, also when its server has gone
