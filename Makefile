@@ -59,14 +59,14 @@ endif
 
 .PHONY: all install uninstall installcheck clean distclean
 .PHONY: help deps test test-one quick clean-kept demo bench lint format dist deb check-deb
-.PHONY: model model-deep fuzz stress soak mutants coverage analyze check-points
+.PHONY: model model-deep fuzz stress sequences soak mutants coverage analyze check-points
 .PHONY: check-assert check-asan check-ubsan check-valgrind check-versions
 
 help:
 	@echo "all            build $(EXTENSION).so"
 	@echo "install        install it for the server of $(PG_CONFIG); uninstall"
 	@echo "deps           install what is missing for the tests, on Debian"
-	@echo "test           lint, packages, model, fuzz, stress, points, regress, isolation,"
+	@echo "test           lint, packages, model, fuzz, stress, sequences, points, regress, isolation,"
 	@echo "               TAP and pgTAP; what uses a remote once more over TLS"
 	@echo "quick          lint, regress, isolation and ten TAP files, within two minutes on"
 	@echo "               two idle processors; \"make test\" is what a change has to pass"
@@ -75,6 +75,8 @@ help:
 	@echo "model          search the models; model-deep: larger, for minutes"
 	@echo "fuzz           SECONDS= of hostile input for each harness"
 	@echo "stress         SECONDS= of random operations and faults; SEED="
+	@echo "sequences      SECONDS= of generated statements by sessions that share a"
+	@echo "               connection, each answer checked; SEED="
 	@echo "soak           HOURS= of load, with a fault every ten seconds"
 	@echo "mutants        take each rule away, and see that a test notices: hours; JOBS="
 	@echo "               test/mutants/run FILE for those of one file"
@@ -118,7 +120,7 @@ model: deps
 model-deep: deps
 	@test/model/run --deep
 
-# how long fuzz (each harness) and stress go on
+# how long fuzz (each harness), stress and sequences go on
 SECONDS ?= 60
 fuzz: deps
 	@test/fuzz/run $(SECONDS)
@@ -127,6 +129,10 @@ fuzz: deps
 SEED ?=
 stress: deps
 	@test/stress/run $(SECONDS) $(SEED)
+
+# generated statements of all kinds, each answer checked
+sequences: deps
+	@test/sequences/run $(SECONDS) $(SEED)
 
 # load, and a random fault every ten seconds; nothing may grow
 HOURS ?= 1
