@@ -25,6 +25,7 @@
 #include "utils/guc.h"
 
 #include "guc.h"
+#include "option_hint.h"
 #include "option_table.h"
 #include "options.h"
 
@@ -212,32 +213,6 @@ store_value(PgpxPoolOptions *opts, const PgpxOption *option, int64 value)
 		*(int *) field = (int) value;
 }
 
-/* The names that the current user can set in one place, for a hint. */
-static char *
-valid_names(int place)
-{
-	StringInfoData buf;
-	const PQconninfoOption *libpq;
-
-	initStringInfo(&buf);
-	for (const PgpxOption *o = pgpx_option_table; o->name != NULL; o++)
-	{
-		int			flags = pgpx_option_flags(o->name);
-
-		if ((flags & place) && (superuser() || !(flags & PGPX_SUPERUSER)))
-			appendStringInfo(&buf, "%s%s", buf.len > 0 ? ", " : "",
-							 o->name);
-	}
-	for (libpq = pgpx_option_libpq(); libpq->keyword != NULL; libpq++)
-	{
-		if (pgpx_option_find(libpq->keyword) == NULL &&
-			pgpx_options_libpq_allowed(libpq->keyword, superuser(),
-									   place == PGPX_ON_MAPPING))
-			appendStringInfo(&buf, ", %s", libpq->keyword);
-	}
-	return buf.data;
-}
-
 /* Raise HV00D for a name that is not valid in this place (0: nowhere). */
 pg_noreturn static void
 refuse_name(const char *name, int place)
@@ -256,8 +231,7 @@ refuse_name(const char *name, int place)
 			 errhint("This is an option of the server.") :
 			 (flags & PGPX_ON_MAPPING) ?
 			 errhint("This is an option of the user mapping.") :
-			 errhint("Valid options in this context are: %s.",
-					 valid_names(place))));
+			 errhint("%s", pgpx_option_hint(name, place))));
 }
 
 /* Check one option of a server or user mapping for the current user. */

@@ -21,6 +21,7 @@
 #include "miscadmin.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
+#include "utils/varlena.h"
 
 #include "fuzz.h"
 
@@ -314,6 +315,34 @@ errdetail_plural(const char *singular, const char *plural, unsigned long n, ...)
 	va_end(args);
 	return 0;
 }
+
+#if PG_VERSION_NUM >= 160000
+void
+initClosestMatch(ClosestMatchState *state, const char *source, int max_d)
+{
+	state->match = NULL;
+}
+
+void
+updateClosestMatch(ClosestMatchState *state, const char *candidate)
+{
+	state->match = candidate;
+}
+
+const char *
+getClosestMatch(ClosestMatchState *state)
+{
+	return state->match;
+}
+#else
+int
+varstr_levenshtein_less_equal(const char *source, int slen, const char *target,
+							  int tlen, int ins_c, int del_c, int sub_c,
+							  int max_d, bool trusted)
+{
+	return slen > tlen ? slen - tlen : tlen - slen;
+}
+#endif
 
 const char *
 quote_identifier(const char *ident)

@@ -8,7 +8,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 layer_of() {
   case $1 in
     compat | wait_event | guc | errcodes | debug_point) echo 0 ;;
-    options | option_table | shmem | cap | dlock_table | ticket_table) echo 1 ;;
+    options | option_table | option_hint | shmem | cap | dlock_table | ticket_table) echo 1 ;;
     conn_state | busy_poll | pool | pool_* | registry | ticket | stats | invariants | invariants_* | debug_damage | dlock | dlock_queue | dlock_work) echo 2 ;;
     wire | wire_* | fdpass | task | resolver | remote_error | libpq_text) echo 3 ;;
     handoff) echo 4 ;;

@@ -201,13 +201,24 @@ SELECT v.name, v.value, r.state, r.message, r.hint
   ) AS v(n, name, value), pg_temp.try_mapping(name, value) AS r
  ORDER BY n;
 
--- no such option; the whole list depends on libpq's version
+-- no such option: the closest one that the user can set there
+SELECT name, r.state, r.message, r.detail, r.hint
+  FROM unnest('{poolsize,POOL_SIZE,hots,checkout_timout,ldle_timeout,Start_Commands}'::text[]) AS name,
+       pg_temp.try_server(name, 'opensesame') AS r;
+SELECT name, r.state, r.message, r.detail, r.hint
+  FROM unnest('{pasword,username,password_require}'::text[]) AS name,
+       pg_temp.try_mapping(name, 'opensesame') AS r;
+-- what only a superuser can set is named to superusers only
+SELECT r.state, r.message, r.detail, r.hint FROM pg_temp.try_server('sslcrldirs', 'x') AS r;
+SET ROLE regress_pgpool_owner;
+SELECT r.state, r.message, r.detail, left(r.hint, 55) AS hint FROM pg_temp.try_server('sslcrldirs', 'x') AS r;
+RESET ROLE;
+-- none is close: all of them, whose list depends on libpq's version
 SELECT r.state, r.message, r.detail, left(r.hint, 55) AS hint
-  FROM pg_temp.try_server('poolsize', 'opensesame') AS r;
+  FROM unnest(ARRAY['nonsense', 'x', 'client_encodin']) AS name,
+       pg_temp.try_server(name, 'opensesame') AS r;
 SELECT r.state, r.message, r.detail, left(r.hint, 55) AS hint
-  FROM pg_temp.try_mapping('pasword', 'opensesame') AS r;
-SELECT r.state, r.message, r.detail, left(r.hint, 55) AS hint
-  FROM pg_temp.try_server('POOL_SIZE', '1') AS r;
+  FROM pg_temp.try_mapping('nonsense', 'opensesame') AS r;
 
 -- the wrapper has none
 SELECT * FROM pg_temp.try('ALTER FOREIGN DATA WRAPPER pgpool_fdw '
