@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The documents agree with the tree: links lead to a file or heading; the messages in
-# manual/errors.md are those of src/, and all of those are there; what the README's FAQ
+# doc/errors.md are those of src/, and all of those are there; what the README's FAQ
 # explains is a message of src/, or t/200_readme.pl raises it; wait events are those of
 # src/.
 set -euo pipefail
@@ -37,7 +37,7 @@ sub anchors
 	return $anchors{$path};
 }
 
-foreach my $document (glob('*.md */README.md test/*/*.md'))
+foreach my $document (glob('*.md src/README.md doc/*.md test/README.md test/*/*.md'))
 {
 	my $text = slurp($document) =~ s/^```.*?^```$//msgr;
 
@@ -86,7 +86,7 @@ sub found
 }
 
 my $readme = slurp('README.md');
-my $errors = slurp('test/manual/errors.md');
+my $errors = slurp('doc/errors.md');
 my ($faq) = $readme =~ /^## FAQ\n(.*?)^## /ms;
 my $raised = slurp('test/t/200_readme.pl');
 my (%known, $n);
@@ -128,11 +128,11 @@ complain("the FAQ explains no errors") unless $n;
 
 # --- wait events
 my $events = join ' ', sort map { slurp($_) =~ /"(Pgpool[A-Z]\w*)"/g } glob('src/*.c');
-my @told = slurp('test/manual/operating.md') =~ /^\| `(Pgpool\w+)` \|/mg;
+my @told = slurp('doc/operating.md') =~ /^\| `(Pgpool\w+)` \|/mg;
 my $told = join ' ', sort @told;
 
 $events =~ s/\b(\w+)(?: \1\b)+/$1/g;
-complain("wait events: src/ has $events, test/manual/operating.md $told") unless $events eq $told;
+complain("wait events: src/ has $events, doc/operating.md $told") unless $events eq $told;
 
 # --- files
 my $inside = slurp('src/README.md');

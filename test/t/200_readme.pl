@@ -1,4 +1,4 @@
-# README.md and the pages of manual/ say what is so: their tables are those of the
+# README.md and the pages of doc/ say what is so: their tables are those of the
 # server, and their examples run, in their order, in one session.  (Those of the
 # recipes have a test of their own.)  A comment in front of an example says what is
 # different with it:
@@ -18,7 +18,7 @@ use Test::More;
 my $ADDRESS = "host '10.0.0.7'";
 
 # in the order in which their examples run
-my @pages = ('README.md', map { "test/manual/$_.md" } qw(guide drivers connecting operating views locks errors));
+my @pages = ('README.md', map { "doc/$_.md" } qw(guide drivers connecting operating views locks errors));
 my %text = map { $_ => slurp("$FindBin::Bin/../../$_") } @pages;
 my $all = join "\n", @text{@pages};
 my $remote = remote_node('remote');
@@ -229,7 +229,7 @@ EOT
 # itself lists in a transaction that is rolled back.
 sub dropped_objects
 {
-	my ($query) = $text{'test/manual/operating.md'} =~ /^```sql\n(WITH RECURSIVE dropped.*?)^```$/ms;
+	my ($query) = $text{'doc/operating.md'} =~ /^```sql\n(WITH RECURSIVE dropped.*?)^```$/ms;
 
 	# (such a foreign table can only be left over from a time without a validator)
 	$local->safe_psql('postgres', <<'EOT');
