@@ -13,6 +13,8 @@
 #include "remote_error.h"
 #include "ticket.h"
 
+#define DETAIL_LEN 512
+
 /* The answer to "who has them all": the one who has held longest. */
 static void
 holder_detail(PgpxPool *pool, char *buf, size_t size)
@@ -55,12 +57,47 @@ holder_detail(PgpxPool *pool, char *buf, size_t size)
 				 total, waiting);
 }
 
+/*
+ * If a connect has failed because the pool's worker has no descriptor left, append the
+ * figures to a detail.
+ */
+static bool
+add_descriptors(const PgpxPool *pool, const char *reason, char *buf,
+				size_t size)
+{
+	PgpxWorkerSlot *slot = &pgpx_shared->worker[pool->worker];
+	size_t		len = strlen(buf);
+
+	if (strstr(reason, PGPX_NO_DESCRIPTOR) == NULL)
+		return false;
+	snprintf(buf + len, size - len, "%sThe pool worker has too many open descriptors: it uses %u of the %u that it may have for connections.",
+			 len > 0 ? " " : "",
+			 pg_atomic_read_u32(&slot->descriptors),
+			 pg_atomic_read_u32(&slot->max_descriptors));
+	return true;
+}
+
+static int
+hint_descriptors(void)
+{
+	return errhint("Raise \"max_files_per_process\" and the limit of open files of the server's processes, or use fewer connections for a worker.");
+}
+
 void
 pgpx_checkout_raise_unreachable(PgpxCheckout *c, int sqlstate,
 								const char *text, int64 wait_ms)
 {
 	char	   *reason = pgpx_text_clean(pstrdup(text));
+	char		detail[DETAIL_LEN] = "";
 
+	if (add_descriptors(&pgpx_pools[c->target->pool], text, detail,
+						sizeof(detail)))
+		ereport(ERROR,
+				(errcode(sqlstate),
+				 errmsg("could not connect to server \"%s\"",
+						NameStr(c->target->server_name)),
+				 errdetail_internal("%s", detail),
+				 hint_descriptors()));
 	if (sqlstate == ERRCODE_FEATURE_NOT_SUPPORTED)
 		ereport(ERROR,
 				(errcode(sqlstate),
@@ -109,7 +146,8 @@ raise_if_unreachable(PgpxCheckout *c, PgpxPool *pool)
 void
 pgpx_checkout_raise_timeout(PgpxCheckout *c, PgpxPool *pool, bool granted)
 {
-	char		detail[256];
+	char		detail[DETAIL_LEN];
+	bool		no_descriptor = false;
 
 	if (pgpx_pool_worker_epoch(pool) == 0)
 		ereport(ERROR,
@@ -122,7 +160,16 @@ pgpx_checkout_raise_timeout(PgpxCheckout *c, PgpxPool *pool, bool granted)
 		strlcpy(detail, "A connection was granted in time, but was not ready for use in time: its socket or the end of a reset was late.",
 				sizeof(detail));
 	else
+	{
+		char		reason[PGPX_ERROR_LEN] = "";
+
 		holder_detail(pool, detail, sizeof(detail));
+		LWLockAcquire(pool->lock, LW_SHARED);
+		if (pool->unavailable_since != 0)
+			strlcpy(reason, pool->last_error, sizeof(reason));
+		LWLockRelease(pool->lock);
+		no_descriptor = add_descriptors(pool, reason, detail, sizeof(detail));
+	}
 	if (c->no_wait || c->timeout == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
@@ -130,7 +177,8 @@ pgpx_checkout_raise_timeout(PgpxCheckout *c, PgpxPool *pool, bool granted)
 						NameStr(c->target->server_name)),
 				 errdetail_internal("%s", detail),
 				 pgpx_pool_is_paused(pool) ?
-				 errhint("pgpool.resume lets checkouts in again.") : 0));
+				 errhint("pgpool.resume lets checkouts in again.") :
+				 no_descriptor ? hint_descriptors() : 0));
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 			 errmsg("no connection to server \"%s\" came free within " INT64_FORMAT " ms",
@@ -138,6 +186,7 @@ pgpx_checkout_raise_timeout(PgpxCheckout *c, PgpxPool *pool, bool granted)
 			 errdetail_internal("%s", detail),
 			 pgpx_pool_is_paused(pool) ?
 			 errhint("pgpool.resume lets checkouts in again.") :
+			 no_descriptor ? hint_descriptors() :
 			 granted ? errhint("Raise the server's option \"checkout_timeout\".") :
 			 errhint("Raise the server's option \"pool_size\" or \"checkout_timeout\", or return leases earlier.")));
 }

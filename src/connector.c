@@ -84,7 +84,7 @@ log_in(PgpxWorkerConn *w)
 	if (!AcquireExternalFD())
 	{
 		pgpx_connector_fail(w, ERRCODE_INSUFFICIENT_RESOURCES,
-							"the pool worker has too many open descriptors");
+							PGPX_NO_DESCRIPTOR);
 		return;
 	}
 	w->external_fd = true;

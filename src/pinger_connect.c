@@ -91,7 +91,7 @@ start_connect(PgpxPinger *p, PgpxLookup *lookup)
 
 	if (!AcquireExternalFD())
 	{
-		pgpx_pinger_failed(p, "the pool worker has too many open descriptors");
+		pgpx_pinger_failed(p, PGPX_NO_DESCRIPTOR);
 		return;
 	}
 	p->external_fd = true;

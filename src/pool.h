@@ -358,6 +358,9 @@ extern void pgpx_pool_restore_damaged(int worker);
 /* A worker that restarts because of its damaged pools says in the log why. */
 extern void pgpx_pool_log_damage(int worker);
 
+/* Why a connection could not be opened, in last_error; checkout_error.c adds figures. */
+#define PGPX_NO_DESCRIPTOR "the pool worker has too many open descriptors"
+
 /* --- pool_worker.c: what the worker has done ------------------------------- */
 
 /* CONNECTING -> IDLE; the caller has filled in the remote_* fields. */

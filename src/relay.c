@@ -259,7 +259,7 @@ pgpx_relay_begin(PgpxWorkerConn *w)
 		{
 			if (i > 0)
 				ReleaseExternalFD();
-			return "the pool worker has too many open descriptors";
+			return PGPX_NO_DESCRIPTOR;
 		}
 	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0,
 				   pair) < 0)

@@ -343,6 +343,7 @@ typedef struct PgpxWorkerSlot
 	pg_atomic_uint32 restarts;
 	pg_atomic_uint32 must_restart;	/* one of its pools is damaged */
 	pg_atomic_uint32 descriptors;
+	pg_atomic_uint32 max_descriptors;	/* .. that it may have for connections */
 	pg_atomic_uint64 polled;	/* rounds without a sleep before, see busy_poll.c */
 	pg_atomic_uint64 started_at;	/* PgpxTime */
 	pg_atomic_uint64 missed_at; /* PgpxTime; see pgpx_worker_missed */

@@ -17,11 +17,13 @@
 #include "worker.h"
 
 #include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "pgstat.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
+#include "storage/fd.h"
 #include "storage/ipc.h"
 #include "storage/procsignal.h"
 #include "storage/sinval.h"
@@ -105,11 +107,65 @@ count_descriptors(void)
 	return n;
 }
 
+/*
+ * Descriptors that the server's own code needs in a worker: its log, its latch, the
+ * files of catalogs.
+ */
+#define SERVER_FDS 64
+
+/*
+ * Let this process have as many descriptors for connections as max_files_per_process
+ * and the kernel's hard limit allow.
+ *
+ * fd.c lets a process have a third of its descriptors for what is not a file of the
+ * server's, because a session needs the rest for tables.  A worker opens hardly any
+ * file.  The soft limit may be raised because nothing here uses select(), and because
+ * the process starts no other program that could inherit it.
+ */
+static void
+allow_descriptors(PgpxWorkerSlot *slot)
+{
+	struct rlimit limit;
+	int			most = max_files_per_process;
+	int			wanted = pgpx_shared->max_connections;
+	bool		kernel = false; /* is the kernel's limit the lower one? */
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) == 0)
+	{
+		if (limit.rlim_cur < (rlim_t) most)
+		{
+			rlim_t		soft = limit.rlim_cur;
+
+			limit.rlim_cur = Min((rlim_t) most, limit.rlim_max);
+			if (setrlimit(RLIMIT_NOFILE, &limit) < 0)
+				limit.rlim_cur = soft;
+		}
+		kernel = limit.rlim_cur < (rlim_t) most;
+		if (kernel)
+			most = (int) limit.rlim_cur;
+	}
+	most = Max(most - SERVER_FDS, max_safe_fds / 3);
+	max_safe_fds = Max(max_safe_fds, most * 3);
+	pg_atomic_write_u32(&slot->max_descriptors, most);
+
+	if (pgpx_worker_index == 0 && wanted / pgpx_shared->nworkers > most)
+		ereport(WARNING,
+				(errmsg("pool workers cannot open as many connections as \"pgpool_ext.max_connections\" allows"),
+				 errdetail("Workers: %d, descriptors that each may have for connections: %d, of which one over TLS takes three; \"pgpool_ext.max_connections\" is %d.",
+						   pgpx_shared->nworkers, most, wanted),
+				 kernel ?
+				 errhint("Raise the limit of open files of the server's processes (\"ulimit -Hn\") and \"max_files_per_process\" to at least %d.",
+						 wanted + SERVER_FDS) :
+				 errhint("Raise \"max_files_per_process\" to at least %d, or lower \"pgpool_ext.max_connections\".",
+						 wanted + SERVER_FDS)));
+}
+
 static void
 set_up(void)
 {
 	PgpxWorkerSlot *slot = &pgpx_shared->worker[pgpx_worker_index];
 
+	allow_descriptors(slot);
 	pgpx_wconns = MemoryContextAllocZero(TopMemoryContext,
 										 mul_size(pgpx_shared->max_connections,
 												  sizeof(PgpxWorkerConn)));

@@ -7,7 +7,7 @@ use PgpxTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $remote = remote_node('remote');
+my $remote = remote_node('remote', conf => ['max_connections = 200']);
 my $local = local_node('local', conf => [ 'max_files_per_process = 100', 'pgpool_ext.workers = 2' ]);
 my %options = (pool_size => 60, retry_min => '50ms', retry_max => '200ms');
 my $session = PgpxSession->new($local);
@@ -37,6 +37,12 @@ foreach my $holder (@holders)
 	}
 	last if $holder->error;
 }
+like(slurp_file($local->logfile), qr/WARNING:  pool workers cannot open as many connections as "pgpool_ext.max_connections" allows
+.*DETAIL:  Workers: 2, descriptors that each may have for connections: 36, .*"pgpool_ext.max_connections" is 100\.
+.*HINT:  Raise "max_files_per_process" to at least 164/, 'a warning at start says that descriptors will be too few');
+my ($refused) = grep { $_->error } @holders;
+like($refused->error, qr/DETAIL:  .* of .* connections are leased .* The pool worker has too many open descriptors: it uses \d+ of the 36 .*\nHINT:  Raise "max_files_per_process"/,
+	'a checkout that waited for one more says why none was opened');
 cmp_ok($n, '>=', 5, "the worker opens some connections ($n)");
 cmp_ok($n, '<', 48, 'but not as many as the pool might have');
 like($local->safe_psql('postgres', "SELECT last_error FROM pgpool.pools WHERE server = '$mine->[0]'"),
@@ -70,7 +76,7 @@ $local->safe_psql('postgres', "SELECT pgpool.resume('$mine->[1]')");
 my $extra = $holders[-1]->run("SELECT pgpool.checkout('$mine->[0]', '5 s')");
 like($extra, qr/^\d+$/, 'the place is taken by the first pool');
 $more[0]->fails("SELECT pgpool.checkout('$mine->[1]', '3 s')", '53000',
-	qr/could not connect to server "$mine->[1]".*too many open descriptors/s, 'a pool without a connection says that descriptors are missing');
+	qr/could not connect to server "$mine->[1]".*too many open descriptors: it uses \d+ of the 36 .*HINT:  Raise "max_files_per_process"/s, 'a pool without a connection says that descriptors are missing');
 
 # the other worker has its own
 is($more[1]->run("SELECT pgpool.exec('$_', 'select 1')") . $more[1]->error, '1', "$_: of the other worker works") foreach @$theirs;
@@ -139,4 +145,22 @@ is($session->run("SELECT count(*) FROM pg_class WHERE oid = 'pg_class'::regclass
 stats_add_up($local);
 check_invariants($local);
 leak_check($local, $remote);
+
+# --- a soft limit under what the settings allow: a worker raises its own
+is(system('prlimit', '--pid', $$, '--nofile=200:'), 0, 'a soft limit of 200 descriptors');
+my $soft = local_node('soft', conf => [ 'max_files_per_process = 500', 'pgpool_ext.max_connections = 100' ]);
+my $soft_limit = sub {
+	my $worker = worker_pid($soft) or return '';
+
+	return slurp_file("/proc/$worker/limits") =~ /^Max open files +(\d+) /m ? $1 : '';
+};
+
+ok(wait_until($soft, $soft_limit, 500), 'the worker has raised it to max_files_per_process');
+unlike(slurp_file($soft->logfile), qr/WARNING:  pool workers cannot/, 'which is enough');
+make_pool($soft, $remote, server => 'many', options => { pool_size => 90 });
+my @many = map { PgpxSession->new($soft) } 1 .. 2;
+is($_->run(q{SELECT count(pgpool.checkout('many', '60 s')) FROM generate_series(1, 45)}, 90) . $_->error, '45', '45 connections') foreach @many;
+$_->run('SELECT pgpool.checkin_all()') foreach @many;
+check_invariants($soft);
+leak_check($soft, $remote);
 done_testing();
