@@ -162,6 +162,7 @@ init_shared(PgpxShared *shared, LWLockPadded *locks)
 	pg_atomic_init_u64(&shared->next_generation, 1);
 	pg_atomic_init_u32(&shared->databases_changed, 0);
 	pg_atomic_init_u32(&shared->pools_ended, 0);
+	pg_atomic_init_u64(&shared->clock_offset, 0);
 	pg_atomic_init_u64(&shared->next_dlock, 1);
 	pg_atomic_init_u32(&shared->dlocks_changed, 0);
 	pg_atomic_init_u32(&shared->npolling, 0);
@@ -286,8 +287,42 @@ pgpx_now(void)
 	return (PgpxTime) ts.tv_sec * 1000000 + ts.tv_nsec / 1000;
 }
 
+/* A wall clock that moves by less against the monotonic one was not set. */
+#define CLOCK_SET_US 1000
+
+/*
+ * Between the two clocks a process may be interrupted: the pause is added to
+ * *uncertain.
+ */
+static TimestampTz
+measure_clock_offset(PgpxTime *uncertain)
+{
+	PgpxTime	before = pgpx_now();
+	TimestampTz now = GetCurrentTimestamp();
+	PgpxTime	after = pgpx_now();
+
+	*uncertain = after - before;
+	return now - before - *uncertain / 2;
+}
+
+/*
+ * The offset of the wall clock against the monotonic one is kept, and not measured
+ * for each timestamp: one and the same instant would be shown a microsecond apart.
+ */
 TimestampTz
 pgpx_timestamp(PgpxTime t)
 {
-	return GetCurrentTimestamp() + (t - pgpx_now());
+	uint64		kept = pg_atomic_read_u64(&pgpx_shared->clock_offset);
+	PgpxTime	uncertain;
+	TimestampTz offset = measure_clock_offset(&uncertain);
+	int64		moved = offset - (TimestampTz) kept;
+
+	/* of two processes that see that the clock was set, one counts */
+	if (moved < -CLOCK_SET_US - uncertain || moved > CLOCK_SET_US + uncertain)
+	{
+		if (pg_atomic_compare_exchange_u64(&pgpx_shared->clock_offset, &kept,
+										   (uint64) offset))
+			kept = (uint64) offset;
+	}
+	return (TimestampTz) kept + t;
 }

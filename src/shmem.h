@@ -392,6 +392,7 @@ typedef struct PgpxShared
 	pg_atomic_uint32 pools_ended;	/* counts those retired, once they are empty */
 	pg_atomic_uint64 next_dlock;	/* requests and places in queues */
 	pg_atomic_uint32 dlocks_changed;	/* counts what the worker has to look at */
+	pg_atomic_uint64 clock_offset;	/* of the wall clock, see pgpx_timestamp */
 	pg_atomic_uint32 npolling;	/* processes that look, see busy_poll.c */
 
 	/* protected by free_mutex */
@@ -432,7 +433,10 @@ extern void pgpx_shmem_require(void);
 /* Microseconds of the monotonic clock. */
 extern PgpxTime pgpx_now(void);
 
-/* A monotonic instant as a timestamp of the wall clock, as of now. */
+/*
+ * A monotonic instant as a timestamp of the wall clock.  The same value each time,
+ * unless the wall clock is set meanwhile.
+ */
 extern TimestampTz pgpx_timestamp(PgpxTime t);
 
 #endif							/* PGPX_SHMEM_H */

@@ -233,6 +233,23 @@ SELECT server, closed_stale, closed_idle + closed_lifetime + closed_uses + close
 SELECT bool_and(stats_reset BETWEEN created_at - interval '1 s' AND created_at + interval '1 s') AS since
   FROM pgpool.stats JOIN pgpool.pools USING (pool_id);
 
+-- an instant is shown as the same one each time
+DO $$
+DECLARE
+	seen timestamptz[];
+	one timestamptz[];
+BEGIN
+	FOR i IN 1 .. 300 LOOP
+		SELECT array_agg(t ORDER BY t) INTO one FROM (
+			SELECT created_at FROM pgpool.pools WHERE server ~ '^views_' UNION ALL
+			SELECT stats_reset FROM pgpool.stats WHERE server ~ '^views_') AS instants(t);
+		seen := coalesce(seen, one);
+		IF one <> seen THEN
+			RAISE 'round %: % and %', i, seen, one;
+		END IF;
+	END LOOP;
+END $$;
+
 -- the sums of the comment
 SELECT bool_and(checkouts = checkins + discards + reclaimed + terminated + lease_timeouts +
                 retried + leased) AS leases,
