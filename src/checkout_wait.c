@@ -203,9 +203,9 @@ pgpx_checkout_must_tell(const PgpxCheckout *c, const PgpxPool *pool,
 	if (epoch == 0)
 		return false;			/* no worker; the next one wakes who waits */
 	if (pool->conninfo_epoch == epoch &&
-		pool->conninfo_version >= pool->options_version)
+		pool->conninfo_version >= pool->connect_version)
 		return false;
-	return c->told_epoch != epoch || c->told_version < pool->options_version;
+	return c->told_epoch != epoch || c->told_version < pool->connect_version;
 }
 
 /*
@@ -217,18 +217,18 @@ static bool
 tell_again(PgpxCheckout *c, PgpxPool *pool, uint64 epoch)
 {
 	bool		current = false;
-	bool		retired = false;
+	bool		unread = false;
 	uint64		version = 0;
 	uint64		read_at = 0;	/* as above */
 
 	PGPX_DEBUG_POINT("tells");
-	for (int attempt = 0; !current && (attempt < 2 || retired); attempt++)
+	for (int attempt = 0; !current && (attempt < 2 || unread); attempt++)
 	{
 		if (attempt > 0 && !pgpx_checkout_refresh(c))
 			return false;
 		LWLockAcquire(pool->lock, LW_EXCLUSIVE);
-		retired = pgpx_pool_is_retired_locked(pool);
-		if (retired && read_at == pool->options_version)
+		unread = pgpx_pool_needs_options_locked(pool);
+		if (unread && read_at == pool->options_version)
 			pgpx_pool_adopt_locked(pool, NameStr(c->target->server_name),
 								   NameStr(c->target->user_name),
 								   &c->target->fingerprint, &c->target->opts);

@@ -187,7 +187,7 @@ pgpx_connector_open(PgpxWorkerConn *w)
 	w->pool_id = pool->pool_id;
 	w->generation = conn->generation;
 	w->before = pool->next_ticket + 1;
-	version = pool->options_version;
+	version = pool->connect_version;
 	timeout = pool->opts.connect_timeout;
 	LWLockRelease(pool->lock);
 
@@ -201,8 +201,8 @@ pgpx_connector_open(PgpxWorkerConn *w)
 
 	w->version = ci->version;
 	w->started = pgpx_now();
-	pgpx_connection_deadline(w, timeout);
-	w->until = w->deadline;
+	w->until = w->deadline = w->started + timeout * 1000;
+	pgpx_janitor_due(w->deadline);
 	if (pgpx_conninfo_needs_lookup(ci))
 	{
 		const char *why;
@@ -255,6 +255,21 @@ stepped(void *owner, PostgresPollingStatusType status, int sqlstate,
 								 EPOLLIN : EPOLLOUT);
 			break;
 	}
+}
+
+void
+pgpx_connector_renew_timeout(PgpxWorkerConn *w, int64 timeout)
+{
+	PgpxTime	until = w->started + timeout * 1000;
+
+	if (until == w->until)
+		return;
+	w->until = until;
+	if (w->phase == PGPX_PHASE_CONNECT)
+		give_share(w);
+	else
+		w->deadline = until;
+	pgpx_janitor_due(w->deadline);
 }
 
 void

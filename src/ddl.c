@@ -27,6 +27,7 @@
 #include "access/xact.h"
 #include "catalog/objectaccess.h"
 #include "catalog/pg_user_mapping.h"
+#include "foreign/foreign.h"
 #include "nodes/parsenodes.h"
 #include "storage/proc.h"
 #include "storage/procsignal.h"
@@ -39,6 +40,7 @@
 #include "dlock_session.h"
 #include "lease.h"
 #include "pool.h"
+#include "target_read.h"
 #include "target_source.h"
 
 /* set by the callback, which may come at any time: nothing else happens there */
@@ -54,15 +56,31 @@ static bool mapping_dropped = false;
 static ProcessUtility_hook_type prev_process_utility = NULL;
 static object_access_hook_type prev_object_access = NULL;
 
-typedef struct PoolRef
+/* What the catalogs say of a pool's options. */
+typedef enum Verdict
+{
+	SAME,
+	IN_PLACE,					/* it connects as before: the rest can be applied */
+	REPLACED,					/* it connects in another way now */
+	GONE						/* no checkout would find it any more */
+} Verdict;
+
+/* A pool that is to follow the catalogs at commit. */
+typedef struct PoolChange
 {
 	int			pool;
 	uint32		pool_id;
-} PoolRef;
+	Verdict		verdict;
+	NameData	server_name;	/* REPLACED: it may have another now */
 
-/* pools to retire at commit */
-static PoolRef *stale = NULL;	/* [max_pools], TopMemoryContext */
-static int	nstale = 0;
+	/* IN_PLACE */
+	uint64		options_version;	/* the pool's when the catalogs were read */
+	PgpxFingerprint fingerprint;
+	PgpxPoolOptions opts;
+} PoolChange;
+
+static PoolChange *changes = NULL;	/* [max_pools], TopMemoryContext */
+static int	nchanges = 0;
 
 /* has this transaction pools of its own, to retire at its end? */
 static bool own_pools = false;
@@ -83,24 +101,30 @@ databases_callback(Datum arg, int cacheid, uint32 hashvalue)
 	databases_changed = true;
 }
 
-/* Is a server still the one that the options were read from? */
-static bool
-same_server(Oid oid, const uint64 hash[2])
+/*
+ * Compare a server with what the options were read from: its hashes in a
+ * fingerprint, which become those of now.
+ */
+static Verdict
+compare_server(Oid oid, uint64 hash[2], uint64 *settings)
 {
 	HeapTuple	row = SearchSysCache1(FOREIGNSERVEROID, ObjectIdGetDatum(oid));
-	uint64		now[2];
+	uint64		old[2] = {hash[0], hash[1]};
+	uint64		old_settings = *settings;
 
 	if (!HeapTupleIsValid(row))
-		return false;
-	pgpx_source_hash_server(row, now);
+		return GONE;
+	pgpx_source_hash_server(row, hash, settings);
 	ReleaseSysCache(row);
-	return now[0] == hash[0] && now[1] == hash[1];
+	if (hash[0] != old[0] || hash[1] != old[1])
+		return REPLACED;
+	return *settings == old_settings ? SAME : IN_PLACE;
 }
 
-/* The same for the user mapping; says whose it is, and of which server. */
-static bool
-same_mapping(const PgpxPoolKey *key, const PgpxFingerprint *fingerprint,
-			 Oid *user, Oid *server)
+/* The same for the user mapping; sets whose it is, and of which server. */
+static Verdict
+compare_mapping(const PgpxPoolKey *key, const PgpxFingerprint *fingerprint,
+				Oid *user, Oid *server)
 {
 	HeapTuple	row;
 	Form_pg_user_mapping mapping;
@@ -108,7 +132,7 @@ same_mapping(const PgpxPoolKey *key, const PgpxFingerprint *fingerprint,
 
 	row = SearchSysCache1(USERMAPPINGOID, ObjectIdGetDatum(key->mapping));
 	if (!HeapTupleIsValid(row))
-		return false;
+		return GONE;
 	same =
 		HeapTupleHeaderGetRawXmin(row->t_data) == fingerprint->mapping_xmin &&
 		ItemPointerEquals(&row->t_self,
@@ -118,7 +142,21 @@ same_mapping(const PgpxPoolKey *key, const PgpxFingerprint *fingerprint,
 	*user = OidIsValid(mapping->umuser) ? mapping->umuser : key->local_user;
 	*server = mapping->umserver;
 	ReleaseSysCache(row);
-	return same;
+	return same ? SAME : REPLACED;
+}
+
+/* Is "base" the server that the connection options of "oid" come from? */
+static bool
+has_base(Oid oid, Oid base)
+{
+	PgpxServerRow server;
+	const char *name;
+
+	if (!pgpx_source_find_server(oid, &server))
+		return false;
+	name = server.own_wrapper ?
+		pgpx_source_value(server.options, "base_server") : NULL;
+	return base == (name != NULL ? get_foreign_server_oid(name, true) : oid);
 }
 
 static bool
@@ -130,12 +168,14 @@ has_mapping(Oid user, Oid server)
 }
 
 /* Does a role have the name that it had, and is there one? */
-static bool
-same_user(Oid user, uint64 hash)
+static Verdict
+compare_user(Oid user, uint64 hash)
 {
 	const char *name = GetUserNameFromId(user, true);
 
-	return name != NULL && pgpx_source_hash_user(name) == hash;
+	if (name == NULL)
+		return GONE;
+	return pgpx_source_hash_user(name) == hash ? SAME : REPLACED;
 }
 
 /*
@@ -165,67 +205,121 @@ may_use(Oid oid, Oid user)
 	return may;
 }
 
-/* Would a checkout read the same, and be allowed to? */
-static bool
-is_current(const PgpxPoolKey *key, const PgpxFingerprint *fingerprint)
+/* Which of two verdicts counts.  (A macro would ask for each twice.) */
+static inline Verdict
+worse(Verdict a, Verdict b)
 {
-	Oid			user;
-	Oid			base;
+	return a > b ? a : b;
+}
 
-	if (!same_server(key->server, fingerprint->server) ||
-		!same_mapping(key, fingerprint, &user, &base))
-		return false;
-	if (!same_user(user, fingerprint->user) ||
+/*
+ * Would a checkout read the same, and be allowed to?  If the verdict is IN_PLACE,
+ * the fingerprint becomes that of now, and *opts what it stands for.
+ */
+static Verdict
+judge(const PgpxPoolKey *key, PgpxFingerprint *fingerprint,
+	  PgpxPoolOptions *opts)
+{
+	Oid			user = InvalidOid;
+	Oid			base = InvalidOid;
+	Verdict		server;
+	Verdict		verdict = compare_mapping(key, fingerprint, &user, &base);
+
+	if (verdict == GONE)
+		return GONE;
+	server = compare_server(key->server, fingerprint->server,
+							&fingerprint->settings);
+	verdict = worse(verdict, server);
+	verdict = worse(verdict, compare_user(user, fingerprint->user));
+	if (verdict == GONE ||
 		superuser_arg(user) != (key->superuser != 0) ||
 		!may_use(key->server, user))
-		return false;
+		return GONE;
 
 	/* a mapping of one's own goes before PUBLIC's */
 	if (OidIsValid(key->local_user) && has_mapping(user, base))
-		return false;
-	if (base == key->server)
-		return true;
-
-	/* the mapping is another server's: of the one that is the pool's base */
-	return same_server(base, fingerprint->base) &&
-		may_use(base, user) &&
-		!has_mapping(user, key->server) &&
-		!has_mapping(InvalidOid, key->server);
+		return GONE;
+	if (base != key->server)
+	{
+		/* the mapping is another server's: of the one that is the pool's base */
+		verdict = worse(verdict,
+						compare_server(base, fingerprint->base,
+									   &fingerprint->base_settings));
+		if (verdict == GONE || !may_use(base, user) ||
+			has_mapping(user, key->server) ||
+			has_mapping(InvalidOid, key->server))
+			return GONE;
+	}
+	if (verdict == REPLACED && !has_base(key->server, base))
+		return GONE;
+	if (verdict == IN_PLACE &&
+		!pgpx_target_read_settings(key->server, base, opts))
+		return REPLACED;
+	return verdict;
 }
 
-/* Which pools of this database do the catalogs no longer stand behind? */
-static void
-find_stale(void)
+/* Has a server this name?  It becomes the one that it has. */
+static bool
+has_name(Oid oid, NameData *name)
 {
-	if (stale == NULL)
-		stale = MemoryContextAlloc(TopMemoryContext,
-								   pgpx_shared->max_pools * sizeof(PoolRef));
+	HeapTuple	row = SearchSysCache1(FOREIGNSERVEROID, ObjectIdGetDatum(oid));
+	NameData	now;
+	bool		same;
+
+	if (!HeapTupleIsValid(row))
+		return true;
+	now = ((Form_pg_foreign_server) GETSTRUCT(row))->srvname;
+	ReleaseSysCache(row);
+	same = strcmp(NameStr(now), NameStr(*name)) == 0;
+	*name = now;
+	return same;
+}
+
+/* Which pools of this database have to follow the catalogs? */
+static void
+find_changes(void)
+{
+	if (changes == NULL)
+		changes = MemoryContextAlloc(TopMemoryContext,
+									 pgpx_shared->max_pools *
+										 sizeof(PoolChange));
 	if (gone == NULL)
 		gone = MemoryContextAlloc(TopMemoryContext,
 								  pgpx_shared->max_pools * sizeof(Oid));
-	nstale = ngone = 0;
+	nchanges = ngone = 0;
 	AcceptInvalidationMessages();
 	for (int i = 0; i < pgpx_shared->max_pools; i++)
 	{
 		PgpxPool   *pool = &pgpx_pools[i];
+		PoolChange *change = &changes[nchanges];
 		PgpxPoolKey key;
-		PgpxFingerprint fingerprint;
-		uint32		pool_id;
 		bool		retired;
+		bool		gone;
+		bool		renamed;
 
 		LWLockAcquire(pool->lock, LW_SHARED);
-		pool_id = pool->pool_id;
+		change->pool = i;
+		change->pool_id = pool->pool_id;
+		change->options_version = pool->options_version;
+		change->fingerprint = pool->fingerprint;
+		change->server_name = pool->server_name;
 		key = pool->key;
-		fingerprint = pool->fingerprint;
 		retired = pgpx_pool_is_retired_locked(pool);
+		gone = pool->gone;
 		LWLockRelease(pool->lock);
 
 		/* one that is a transaction's own ends with it */
-		if (pool_id == 0 || retired || key.database != MyDatabaseId ||
-			TransactionIdIsValid(key.xid) || is_current(&key, &fingerprint))
+		if (change->pool_id == 0 || key.database != MyDatabaseId ||
+			TransactionIdIsValid(key.xid) || gone)
 			continue;
-		stale[nstale].pool = i;
-		stale[nstale++].pool_id = pool_id;
+		change->verdict = judge(&key, &change->fingerprint, &change->opts);
+
+		/* a pool that is retired already can only be renamed, or lost as well */
+		renamed = change->verdict == REPLACED &&
+			!has_name(key.server, &change->server_name);
+		if (change->verdict == GONE || renamed ||
+			(change->verdict != SAME && !retired))
+			nchanges++;
 	}
 
 	ngone = pgpx_server_list_paused(MyDatabaseId, gone);
@@ -239,25 +333,44 @@ find_stale(void)
 }
 
 /*
- * Others may have heard of the same change and have retired a stale pool since we
- * looked; it may even run under new options by now.  Once more is never wrong: a
- * version more, and who waits reads the catalogs again.  Nor is it always in vain:
- * what was read before our commit did not yet have our change in it.
+ * Apply options that take effect in place.  If another session has changed the pool
+ * since the catalogs were read, either change may be the later one: then the next
+ * checkout, or a waiter, reads the catalogs again.
  */
 static void
-retire(const PoolRef *refs, int n)
+apply_locked(PgpxPool *pool, const PoolChange *change, PgpxWake *wake)
 {
-	for (int i = 0; i < n; i++)
-	{
-		PgpxPool   *pool = pgpx_pool_lock(refs[i].pool, refs[i].pool_id);
-		PgpxWake	wake = PGPX_WAKE_INIT;
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	if (pool->options_version == change->options_version)
+		pgpx_pool_set_options_locked(pool, &change->fingerprint, &change->opts);
+	else if (!pgpx_pool_needs_options_locked(pool) &&
+			 !pgpx_pool_is_current_locked(pool, &change->fingerprint))
+		pgpx_pool_forget_options_locked(pool, wake);
+}
 
-		if (pool == NULL)
-			continue;
-		pgpx_pool_retire_locked(pool, &wake);
-		LWLockRelease(pool->lock);
-		pgpx_wake_flush(&wake);
-	}
+/*
+ * Other sessions may have heard of the same change and have retired the pool since
+ * the catalogs were read; it may even run under new options by now.  To retire it
+ * once more is never wrong: the pool has one version more, and waiters read the
+ * catalogs again.  It may be necessary, too, because options that were read before
+ * our commit do not have our change in them.
+ */
+static void
+follow(const PoolChange *change)
+{
+	PgpxPool   *pool = pgpx_pool_lock(change->pool, change->pool_id);
+	PgpxWake	wake = PGPX_WAKE_INIT;
+
+	if (pool == NULL)
+		return;
+	if (change->verdict == IN_PLACE)
+		apply_locked(pool, change, &wake);
+	else
+		pgpx_pool_retire_locked(pool, change->verdict == GONE, &wake);
+	if (change->verdict == REPLACED)
+		pool->server_name = change->server_name;
+	LWLockRelease(pool->lock);
+	pgpx_wake_flush(&wake);
 }
 
 bool
@@ -280,11 +393,15 @@ retire_own(void)
 
 	for (int i = 0; i < pgpx_shared->max_pools; i++)
 	{
-		PoolRef		ref = {i, pgpx_pools[i].pool_id};
+		PoolChange	change = {
+			.pool = i,
+			.pool_id = pgpx_pools[i].pool_id,
+			.verdict = GONE,
+		};
 
-		if (ref.pool_id != 0 && TransactionIdIsValid(xid) &&
+		if (change.pool_id != 0 && TransactionIdIsValid(xid) &&
 			pgpx_pools[i].key.xid == xid)
-			retire(&ref, 1);
+			follow(&change);
 	}
 	own_pools = false;
 }
@@ -334,12 +451,12 @@ xact_callback(XactEvent event, void *arg)
 			if (objects_changed)
 			{
 				objects_changed = false;
-				find_stale();
+				find_changes();
 			}
 			break;
 		case XACT_EVENT_ABORT:
 		case XACT_EVENT_PREPARE:
-			nstale = ngone = 0;
+			nchanges = ngone = 0;
 			roles_changed = false;
 			break;
 		default:
@@ -361,10 +478,11 @@ release_callback(ResourceReleasePhase phase, bool is_commit, bool is_top_level,
 		return;
 	if (own_pools)
 		retire_own();
-	retire(stale, nstale);
+	for (int i = 0; i < nchanges; i++)
+		follow(&changes[i]);
 	for (int i = 0; i < ngone; i++)
 		(void) pgpx_server_pause(MyDatabaseId, gone[i], false, false);
-	nstale = ngone = 0;
+	nchanges = ngone = 0;
 	mapping_dropped = false;
 	if (!is_commit)
 		return;

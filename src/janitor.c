@@ -260,7 +260,7 @@ look_for_databases(void)
 			continue;
 		LWLockAcquire(pool->lock, LW_EXCLUSIVE);
 		if (pool->key.database == database)
-			pgpx_pool_retire_locked(pool, &wake);
+			pgpx_pool_retire_locked(pool, true, &wake);
 		LWLockRelease(pool->lock);
 		pgpx_wake_flush(&wake);
 	}
@@ -297,7 +297,7 @@ maintain_pools(PgpxTime now)
 	{
 		PgpxPool   *pool = &pgpx_pools[i];
 		uint32		pool_id = pool->pool_id;
-		bool		forgettable;
+		bool		ended;
 
 		forget_former_pool(i);
 
@@ -306,8 +306,8 @@ maintain_pools(PgpxTime now)
 			continue;
 		next_maintenance =
 			Min(next_maintenance,
-				pgpx_pool_maintain(i, pool_id, now, &forgettable));
-		if (!forgettable)
+				pgpx_pool_maintain(i, pool_id, now, &ended));
+		if (!ended)
 			continue;
 		if (pgpx_dlock_any(i, pool_id))
 		{
@@ -319,20 +319,23 @@ maintain_pools(PgpxTime now)
 		PGPX_DEBUG_POINT("worker_forgets");
 		pgpx_pool_forget(i, pool_id);
 
-		/* now: with nothing else to do there may be no next time for long */
-		forget_former_pool(i);
+		/*
+		 * Now: with nothing else to do there may be no next time for long.  If the
+		 * pool stays, the next checkout sends its conninfo anew.
+		 */
+		pgpx_conninfo_forget(i);
 	}
 }
 
 static bool
-have_pools_ended(void)
+have_pools_changed(void)
 {
 	static uint32 seen = 0;
-	uint32		now = pg_atomic_read_u32(&pgpx_shared->pools_ended);
-	bool		ended = now != seen;
+	uint32		now = pg_atomic_read_u32(&pgpx_shared->pools_changed);
+	bool		changed = now != seen;
 
 	seen = now;
-	return ended;
+	return changed;
 }
 
 PgpxTime
@@ -359,7 +362,7 @@ pgpx_janitor_run(bool changed)
 		pgpx_janitor_due(now + PGPX_TICK_MS * 1000);
 	}
 	look_for_databases();
-	if (have_pools_ended() || changed || now >= next_maintenance)
+	if (have_pools_changed() || changed || now >= next_maintenance)
 		maintain_pools(now);
 	next_ping = pgpx_pinger_run();
 	if (now >= next_sweep || next_sweep == PG_INT64_MAX)

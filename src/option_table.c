@@ -42,9 +42,15 @@ static const char *const session_words[] =
 	 NULL};
 static const char *const load_balance_words[] = {"disable", "random", NULL};
 
+/*
+ * The numbers of PgpxPoolOptions are read from shared memory whenever they are
+ * needed, so a change of them takes effect in place.  The other options of the pool
+ * replace its connections: start_commands and reset_command have made the state
+ * that the sessions of free connections are in, base_server says where they lead.
+ */
 #define POOL_OPTION(name, kind, min, max, value, words) \
-	{#name, kind, PGPX_ON_SERVER, offsetof(PgpxPoolOptions, name), \
-	min, max, value, words}
+	{#name, kind, PGPX_ON_SERVER | PGPX_IN_PLACE, \
+	offsetof(PgpxPoolOptions, name), min, max, value, words}
 #define POOL_INT(name, min, max, value) \
 	POOL_OPTION(name, PGPX_KIND_INT, min, max, value, NULL)
 #define POOL_TIME(name, min, value) \
@@ -218,6 +224,17 @@ refusal(const char *name, const PQconninfoOption *libpq)
 		return "This server does not allow the option in connections that it "
 			   "makes itself.";
 	return NULL;
+}
+
+bool
+pgpx_option_is_in_place(const char *name)
+{
+	const PgpxOption *option = pgpx_option_find(name);
+
+	if (option != NULL)
+		return (option->where & PGPX_IN_PLACE) != 0;
+	return find_libpq_option(name) == NULL &&
+		strcmp(name, "use_scram_passthrough") != 0;
 }
 
 const char *

@@ -435,6 +435,16 @@ pgpx_options_follow(PgpxPoolOptions *opts)
 }
 
 bool
+pgpx_options_is_valid(const char *name, const char *value)
+{
+	const PgpxOption *option = pgpx_option_find(name);
+	int64		result;
+
+	return option == NULL ? pgpx_options_is_libpq(name) :
+							parse_value(option, value, &result);
+}
+
+bool
 pgpx_options_apply(PgpxPoolOptions *opts, const char **start_commands,
 				   const char **reset_command, const char *name,
 				   const char *value)

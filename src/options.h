@@ -111,6 +111,13 @@ extern bool pgpx_options_apply(PgpxPoolOptions *opts,
 							   const char *name, const char *value);
 
 /*
+ * pgpx_options_is_valid
+ *		Would pgpx_options_apply take this option, or does the name belong to libpq,
+ *		a mapping or base_server, without an error?  Never raises.
+ */
+extern bool pgpx_options_is_valid(const char *name, const char *value);
+
+/*
  * pgpx_options_libpq_allowed
  *		May a server or mapping pass this libpq option on?
  *

@@ -250,7 +250,7 @@ conninfo_is_known(const PgpxPool *pool)
 {
 	return pool->conninfo_epoch != 0 &&
 		pool->conninfo_epoch == pgpx_pool_worker_epoch(pool) &&
-		pool->conninfo_version >= pool->options_version;
+		pool->conninfo_version >= pool->connect_version;
 }
 
 bool

@@ -77,15 +77,25 @@ extern int	pgpx_pool_find(const PgpxPoolRef *ref, uint32 *pool_id);
 extern bool pgpx_pool_is_current_locked(const PgpxPool *pool,
 										const PgpxFingerprint *fingerprint);
 
-/* The same, and was the connection opened under them? */
+/*
+ * The same, but that options which take effect in place may differ: does the pool
+ * connect as the fingerprint says?
+ */
+extern bool pgpx_pool_connects_alike_locked(const PgpxPool *pool,
+											const PgpxFingerprint *fingerprint);
+
+/* Is the pool current, and was the connection opened as it connects now? */
 extern bool pgpx_pool_leads_to_locked(const PgpxPool *pool,
 									  const PgpxConn *conn,
 									  const PgpxFingerprint *fingerprint);
 
 /*
  * pgpx_pool_adopt_locked
- *		New options: a new version.  Connections of the old one close, those
- *		that are leased at checkin.
+ *		Make options that were read from the catalogs those of the pool.
+ *
+ * If only options changed that take effect in place, connections stay.  Otherwise
+ * the pool has a new version: connections of the old one close, leased ones at
+ * checkin.
  */
 extern void pgpx_pool_adopt_locked(PgpxPool *pool, const char *server_name,
 								   const char *user_name,
@@ -93,19 +103,45 @@ extern void pgpx_pool_adopt_locked(PgpxPool *pool, const char *server_name,
 								   const PgpxPoolOptions *opts);
 
 /*
- * pgpx_pool_retire_locked
- *		The catalogs no longer stand behind the pool's options: connections close
- *		as with new ones, and the next checkout, or who waits, reads the catalogs
- *		again.
+ * pgpx_pool_set_options_locked
+ *		Apply options that take effect in place.
+ *
+ * The fingerprint must agree with the pool's on how to connect.  The worker
+ * enforces the new options in its next round, as after a reload.
  */
-extern void pgpx_pool_retire_locked(PgpxPool *pool, PgpxWake *wake);
+extern void pgpx_pool_set_options_locked(PgpxPool *pool,
+										 const PgpxFingerprint *fingerprint,
+										 const PgpxPoolOptions *opts);
+
+/*
+ * pgpx_pool_forget_options_locked
+ *		Have the next checkout, or a waiter, read the options again; connections
+ *		stay.  For changes in place whose order is not known.
+ */
+extern void pgpx_pool_forget_options_locked(PgpxPool *pool, PgpxWake *wake);
+
+/*
+ * pgpx_pool_retire_locked
+ *		How to connect has changed in the catalogs: connections close as with new
+ *		options, and the next checkout, or a waiter, reads the catalogs again.
+ *
+ * gone: no checkout will find the pool as things are, since its server, its mapping
+ * or its user is gone, or a right is.  It is forgotten, with its statistics, as soon
+ * as it is empty.
+ */
+extern void pgpx_pool_retire_locked(PgpxPool *pool, bool gone, PgpxWake *wake);
 extern bool pgpx_pool_is_retired_locked(const PgpxPool *pool);
+
+/* Must a session read the options from the catalogs before the pool can go on? */
+extern bool pgpx_pool_needs_options_locked(const PgpxPool *pool);
 
 /* Some database was dropped: the workers shall look which pools have lost theirs. */
 extern void pgpx_pool_ask_for_databases(void);
 
-/* Free the place of a pool that is retired and empty. */
-extern bool pgpx_pool_is_forgettable_locked(const PgpxPool *pool);
+/* Is the pool retired and empty?  Then the worker needs none of its secrets. */
+extern bool pgpx_pool_has_ended_locked(const PgpxPool *pool);
+
+/* Free the place of a pool that has ended, if it is gone. */
 extern void pgpx_pool_forget(int index, uint32 pool_id);
 
 /* New connections for old: as with new options, which stay the same. */
@@ -259,8 +295,8 @@ typedef struct PgpxUsage
 
 /*
  * pgpx_pool_note_end_locked
- *		Have the worker forget a pool that is retired, if nothing is left in it: with
- *		nothing else to do it would keep the pool's secrets for long.
+ *		Wake the worker if the pool has ended, so that it wipes the pool's secrets
+ *		at once, and forgets the pool if it is gone.
  */
 extern void pgpx_pool_note_end_locked(PgpxPool *pool);
 
@@ -487,10 +523,18 @@ extern bool pgpx_pool_evict(int beneficiary, bool same_server,
  *		What time brings: connections that have expired, have been idle for too
  *		long or are no longer needed are closed, those that min_size wants are
  *		asked for.  Returns when the next thing is due, PG_INT64_MAX: nothing.
- *		*forgettable: it is retired and empty; see pgpx_pool_forget.
+ *		*ended: it is retired and empty; see pgpx_pool_forget.
  */
 extern PgpxTime pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now,
-								   bool *forgettable);
+								   bool *ended);
+
+/*
+ * pgpx_pool_server_surplus_locked
+ *		How many connections all pools of the server have open beyond
+ *		max_server_connections, if that was lowered: those that are closing already
+ *		do not count.  An estimate, since only this pool is locked.
+ */
+extern int	pgpx_pool_server_surplus_locked(const PgpxPool *pool);
 
 /* May a connection that has expired be closed now, or has another just been? */
 extern bool pgpx_pool_may_expire_locked(const PgpxPool *pool, PgpxTime now,

@@ -43,6 +43,27 @@ pgpx_pool_may_expire_locked(const PgpxPool *pool, PgpxTime now,
 	return true;
 }
 
+int
+pgpx_pool_server_surplus_locked(const PgpxPool *pool)
+{
+	int			cap = pool->opts.max_server_connections;
+	int			surplus;
+
+	Assert(LWLockHeldByMe(pool->lock));
+	if (cap == 0)
+		return 0;
+	surplus = pgpx_cap_used(&pgpx_servers[pool->server].cap, NULL) - cap;
+	for (int i = 0; surplus > 0 && i < pgpx_shared->max_connections; i++)
+	{
+		int			of = pgpx_conns[i].pool;
+
+		if (of >= 0 && pgpx_pools[of].server == pool->server &&
+			pgpx_conns[i].state == PGPX_CONN_CLOSING)
+			surplus--;
+	}
+	return Max(surplus, 0);
+}
+
 /*
  * Why a free connection should be closed now; NONE, and *due is when the first
  * reason will hold.
@@ -193,12 +214,13 @@ log_leaks(const char *server, const char *user, const Leak *leaks, int n)
 }
 
 PgpxTime
-pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *forgettable)
+pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *ended)
 {
 	PgpxPool   *pool = pgpx_pool_lock(index, pool_id);
 	PgpxWake	wake = PGPX_WAKE_INIT;
 	PgpxTime	due = PG_INT64_MAX;
 	int			total;
+	int			surplus;
 	int			before;
 	PgpxCap    *full = NULL;	/* it keeps the pool from its min_size */
 	Leak		leaks[LEAKS_AT_ONCE];
@@ -206,7 +228,7 @@ pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *forgettable)
 	NameData	server;
 	NameData	user;
 
-	*forgettable = false;
+	*ended = false;
 	if (pool == NULL)
 		return PG_INT64_MAX;
 	pgpx_options_follow(&pool->opts);
@@ -215,6 +237,8 @@ pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *forgettable)
 	/* those that are closing are on their way out already */
 	total = pgpx_pool_total_locked(pool) - pool->count[PGPX_CONN_CLOSING];
 
+	surplus = pgpx_pool_server_surplus_locked(pool);
+
 	/* the one that was used longest ago first */
 	for (int i = pool->lru_tail; i >= 0; i = before)
 	{
@@ -222,7 +246,8 @@ pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *forgettable)
 		PgpxCloseReason reason;
 
 		before = conn->prev;
-		reason = reason_to_close(pool, conn, total, now, &due);
+		reason = surplus-- > 0 ? PGPX_CLOSE_EVICTED :
+			reason_to_close(pool, conn, total, now, &due);
 		if (reason == PGPX_CLOSE_NONE)
 			continue;
 		if (reason == PGPX_CLOSE_LIFETIME &&
@@ -259,7 +284,7 @@ pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *forgettable)
 		if (full != NULL)
 			due = Min(due, now + PGPX_EVICT_UNUSED_US);
 	}
-	*forgettable = pgpx_pool_is_forgettable_locked(pool);
+	*ended = pgpx_pool_has_ended_locked(pool);
 	LWLockRelease(pool->lock);
 	pgpx_wake_flush(&wake);
 	if (full != NULL)

@@ -250,7 +250,7 @@ pgpx_pool_conninfo_known(PgpxPool *pool, uint64 epoch, uint64 version)
 	PgpxWake	wake = PGPX_WAKE_INIT;
 
 	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
-	if (version >= pool->options_version)
+	if (version >= pool->connect_version)
 	{
 		pool->conninfo_epoch = epoch;
 		pool->conninfo_version = version;

@@ -178,6 +178,7 @@ work_on(int index)
 	bool		polite;
 	bool		given_up;
 	bool		stale;			/* nothing of the new options goes to it */
+	int64		connect_timeout;
 
 	/*
 	 * The pool of a connection that is not FREE changes only through us; the
@@ -196,6 +197,7 @@ work_on(int index)
 	given_up = state == PGPX_CONN_CANCELLING &&
 		conn->close_reason != PGPX_CLOSE_NONE;
 	stale = conn->version != pool->version;
+	connect_timeout = pool->opts.connect_timeout;
 	LWLockRelease(pool->lock);
 
 	switch (state)
@@ -205,6 +207,8 @@ work_on(int index)
 				pgpx_connector_outdated(w);
 			else if (w->phase == PGPX_PHASE_NONE)
 				pgpx_connector_open(w);
+			else
+				pgpx_connector_renew_timeout(w, connect_timeout);
 			break;
 		case PGPX_CONN_LEASED:
 		case PGPX_CONN_CANCELLING:

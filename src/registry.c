@@ -205,7 +205,9 @@ make_pool(PgpxPool *pool, const PgpxPoolRef *ref)
 	pool->created_at = pgpx_now();
 
 	pool->version++;
-	pool->options_version = pool->version;
+	pool->connect_version = pool->version;
+	pool->options_version++;
+	pool->gone = false;
 	pool->fingerprint = ref->fingerprint;
 	pool->opts = *ref->opts;
 	pool->version_cap = pgpx_pool_cap_locked(pool);
@@ -274,8 +276,37 @@ pgpx_pool_leads_to_locked(const PgpxPool *pool, const PgpxConn *conn,
 						  const PgpxFingerprint *fingerprint)
 {
 	Assert(LWLockHeldByMe(pool->lock));
-	return conn->version >= pool->options_version &&
+	return conn->version >= pool->connect_version &&
 		pgpx_pool_is_current_locked(pool, fingerprint);
+}
+
+bool
+pgpx_pool_connects_alike_locked(const PgpxPool *pool,
+								const PgpxFingerprint *fingerprint)
+{
+	Assert(LWLockHeldByMe(pool->lock));
+	return memcmp(&pool->fingerprint, fingerprint,
+				  offsetof(PgpxFingerprint, settings)) == 0;
+}
+
+bool
+pgpx_pool_needs_options_locked(const PgpxPool *pool)
+{
+	Assert(LWLockHeldByMe(pool->lock));
+	return pool->fingerprint.settings == 0;
+}
+
+/* Have the worker look at the connections that are being opened. */
+static void
+ask_for_connecting_locked(PgpxPool *pool)
+{
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	for (int i = 0; pool->count[PGPX_CONN_CONNECTING] > 0 &&
+		 i < pgpx_shared->max_connections;
+		 i++)
+		if (pgpx_conns[i].pool == PGPX_POOL_INDEX(pool) &&
+			pgpx_conns[i].state == PGPX_CONN_CONNECTING)
+			pgpx_conn_ask_worker(&pgpx_conns[i], pool->worker);
 }
 
 /*
@@ -296,12 +327,7 @@ close_old_locked(PgpxPool *pool)
 	pool->ramp = 0;
 
 	pgpx_pool_close_free_locked(pool, PGPX_CLOSE_STALE);
-	for (int i = 0; pool->count[PGPX_CONN_CONNECTING] > 0 &&
-		 i < pgpx_shared->max_connections;
-		 i++)
-		if (pgpx_conns[i].pool == PGPX_POOL_INDEX(pool) &&
-			pgpx_conns[i].state == PGPX_CONN_CONNECTING)
-			pgpx_conn_ask_worker(&pgpx_conns[i], pool->worker);
+	ask_for_connecting_locked(pool);
 }
 
 void
@@ -311,8 +337,15 @@ pgpx_pool_adopt_locked(PgpxPool *pool, const char *server_name,
 					   const PgpxPoolOptions *opts)
 {
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	if (pgpx_pool_connects_alike_locked(pool, fingerprint))
+	{
+		pgpx_pool_set_options_locked(pool, fingerprint, opts);
+		return;
+	}
 	close_old_locked(pool);
-	pool->options_version = pool->version;
+	pool->connect_version = pool->version;
+	pool->options_version++;
+	pool->gone = false;
 	namestrcpy(&pool->server_name, server_name);	/* it may have another now */
 	namestrcpy(&pool->user_name, user_name);
 	pool->fingerprint = *fingerprint;
@@ -320,16 +353,79 @@ pgpx_pool_adopt_locked(PgpxPool *pool, const char *server_name,
 	pool->version_cap = pgpx_pool_cap_locked(pool);
 }
 
-void
-pgpx_pool_retire_locked(PgpxPool *pool, PgpxWake *wake)
+/* Open connections keep their share of chance in the new max_lifetime. */
+static void
+scale_lifetimes_locked(PgpxPool *pool, int64 before, int64 after)
 {
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	close_old_locked(pool);
-	pool->options_version = pool->version;
-	memset(&pool->fingerprint, 0, sizeof(pool->fingerprint));
+	for (int i = 0; before != after && i < pgpx_shared->max_connections; i++)
+	{
+		PgpxConn   *conn = &pgpx_conns[i];
+
+		if (conn->pool == PGPX_POOL_INDEX(pool) && conn->opened_at != 0 &&
+			conn->expires_at != 0)
+			conn->expires_at = conn->opened_at +
+				(PgpxTime) ((double) (conn->expires_at - conn->opened_at) *
+							after / before);
+	}
+}
+
+void
+pgpx_pool_set_options_locked(PgpxPool *pool, const PgpxFingerprint *fingerprint,
+							 const PgpxPoolOptions *opts)
+{
+	bool		connects =
+		pool->opts.connect_timeout != opts->connect_timeout ||
+		pool->opts.retry_min != opts->retry_min ||
+		pool->opts.retry_max != opts->retry_max;
+
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	Assert(pgpx_pool_connects_alike_locked(pool, fingerprint));
+	scale_lifetimes_locked(pool, pool->opts.max_lifetime, opts->max_lifetime);
+	pool->options_version++;
+	pool->fingerprint = *fingerprint;
+	pool->opts = *opts;
+	pool->version_cap = Max(pool->version_cap, pgpx_pool_cap_locked(pool));
+	if (connects)
+	{
+		/* the pause was made under the old options; attempts have the new timeout */
+		pool->retry_at = 0;
+		pool->backoff = 0;
+		ask_for_connecting_locked(pool);
+	}
+	pg_atomic_fetch_add_u32(&pgpx_shared->pools_changed, 1);
+	pgpx_worker_wake(pool->worker);
+}
+
+/* Waiters read the options when they find that the worker must be told. */
+static void
+ask_waiters_locked(PgpxPool *pool, PgpxWake *wake)
+{
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	pool->conninfo_epoch = 0;
 	pool->asked_epoch = 0;
 	pgpx_pool_wake_waiters_locked(pool, wake);
+}
+
+void
+pgpx_pool_forget_options_locked(PgpxPool *pool, PgpxWake *wake)
+{
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	pool->options_version++;
+	pool->fingerprint.settings = 0;
+	ask_waiters_locked(pool, wake);
+}
+
+void
+pgpx_pool_retire_locked(PgpxPool *pool, bool gone, PgpxWake *wake)
+{
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	close_old_locked(pool);
+	pool->connect_version = pool->version;
+	pool->options_version++;
+	pool->gone = gone;
+	memset(&pool->fingerprint, 0, sizeof(pool->fingerprint));
+	ask_waiters_locked(pool, wake);
 
 	pgpx_pool_note_end_locked(pool);
 }
@@ -358,7 +454,7 @@ pgpx_pool_ask_for_databases(void)
 }
 
 bool
-pgpx_pool_is_forgettable_locked(const PgpxPool *pool)
+pgpx_pool_has_ended_locked(const PgpxPool *pool)
 {
 	Assert(LWLockHeldByMe(pool->lock));
 	return is_empty_locked(pool) && pgpx_pool_is_retired_locked(pool);
@@ -368,9 +464,9 @@ void
 pgpx_pool_note_end_locked(PgpxPool *pool)
 {
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	if (!pgpx_pool_is_forgettable_locked(pool))
+	if (!pgpx_pool_has_ended_locked(pool))
 		return;
-	pg_atomic_fetch_add_u32(&pgpx_shared->pools_ended, 1);
+	pg_atomic_fetch_add_u32(&pgpx_shared->pools_changed, 1);
 	pgpx_worker_wake(pool->worker);
 }
 
@@ -383,7 +479,7 @@ pgpx_pool_forget(int index, uint32 pool_id)
 	pool = pgpx_pool_lock(index, pool_id);
 	if (pool != NULL)
 	{
-		if (pgpx_pool_is_forgettable_locked(pool))
+		if (pool->gone && pgpx_pool_has_ended_locked(pool))
 			leave_place_locked(pool);
 		LWLockRelease(pool->lock);
 	}

@@ -161,7 +161,7 @@ init_shared(PgpxShared *shared, LWLockPadded *locks)
 	pg_atomic_init_u32(&shared->next_pool, 1);
 	pg_atomic_init_u64(&shared->next_generation, 1);
 	pg_atomic_init_u32(&shared->databases_changed, 0);
-	pg_atomic_init_u32(&shared->pools_ended, 0);
+	pg_atomic_init_u32(&shared->pools_changed, 0);
 	pg_atomic_init_u64(&shared->clock_offset, 0);
 	pg_atomic_init_u64(&shared->next_dlock, 1);
 	pg_atomic_init_u32(&shared->dlocks_changed, 0);

@@ -227,6 +227,11 @@ typedef struct PgpxStats
  * to somebody else is no change; of a mapping, which has secrets, the xmin and the
  * place of the row, which change with every update; of the role a hash of its name,
  * as which a mapping without option user logs in.
+ *
+ * All fields before "settings" decide how and as whom to connect: if one of them
+ * changes, connections are replaced.  The two settings fields are hashes of the
+ * options that take effect in place (PGPX_IN_PLACE in option_table.c).  In a pool,
+ * settings is 0 while the options have to be read from the catalogs again.
  */
 typedef struct PgpxFingerprint
 {
@@ -236,6 +241,8 @@ typedef struct PgpxFingerprint
 	TransactionId mapping_xmin;
 	ItemPointerData mapping_tid;
 	uint16		zero[3];		/* compared by memcmp: no padding */
+	uint64		settings;		/* of the server; never 0 when read */
+	uint64		base_settings;	/* of the base server; 0: it has none */
 } PgpxFingerprint;
 
 /* What makes connections interchangeable (all-zero padding: compared by memcmp). */
@@ -285,7 +292,9 @@ typedef struct PgpxPool
 
 	/* protected by lock */
 	uint64		version;		/* connections of another one are stale */
-	uint64		options_version;	/* since which the options have not changed */
+	uint64		connect_version;	/* since which it connects in the same way */
+	uint64		options_version;	/* counts changes of the options of any kind */
+	bool		gone;			/* retired, and its server, mapping or user lost */
 	PgpxFingerprint fingerprint;
 	PgpxPoolOptions opts;
 	uint64		conninfo_epoch; /* epoch of the worker that has the conninfo; 0: none */
@@ -389,7 +398,8 @@ typedef struct PgpxShared
 	pg_atomic_uint32 next_pool;
 	pg_atomic_uint64 next_generation;
 	pg_atomic_uint32 databases_changed; /* counts DROP DATABASE and the like */
-	pg_atomic_uint32 pools_ended;	/* counts those retired, once they are empty */
+	pg_atomic_uint32 pools_changed; /* counts new options in place, and retired
+									 * pools that have become empty */
 	pg_atomic_uint64 next_dlock;	/* requests and places in queues */
 	pg_atomic_uint32 dlocks_changed;	/* counts what the worker has to look at */
 	pg_atomic_uint64 clock_offset;	/* of the wall clock, see pgpx_timestamp */

@@ -122,6 +122,27 @@ take_libpq_option(PgpxTarget *target, const PgpxSource *source,
 	set_param(target, name, value);
 }
 
+/* The one option of the base server that is a number of the pool. */
+static void
+apply_connect_timeout(PgpxPoolOptions *opts, const PgpxServerRow *base,
+					  const char *value)
+{
+	const char *unused;
+	int64		seconds;
+
+	if (base->own_wrapper)
+	{
+		(void) pgpx_options_apply(opts, &unused, &unused, "connect_timeout",
+								  value);
+		return;
+	}
+
+	/* none, for libpq; a pool has always one */
+	seconds = strtol(value, NULL, 10);
+	if (seconds > 0 && seconds <= PG_INT32_MAX)
+		opts->connect_timeout = seconds * 1000;
+}
+
 /* Apply what says where to connect: the base server's, if there is one. */
 static void
 apply_connection_options(PgpxTarget *target, const PgpxSource *source)
@@ -134,23 +155,18 @@ apply_connection_options(PgpxTarget *target, const PgpxSource *source)
 		const char *name = def->defname;
 		const char *value = defGetString(def);
 
-		if (strcmp(name, "connect_timeout") != 0)
-		{
-			if (pgpx_options_is_libpq(name))
-				take_libpq_option(target, source, name, value, false);
-		}
-		else if (source->base.own_wrapper)
-			(void) pgpx_options_apply(&target->opts, &target->start_commands,
-									  &target->reset_command, name, value);
-		else
-		{
-			int64		seconds = strtol(value, NULL, 10);
-
-			/* none, for libpq; a pool has always one */
-			if (seconds > 0 && seconds <= PG_INT32_MAX)
-				target->opts.connect_timeout = seconds * 1000;
-		}
+		if (strcmp(name, "connect_timeout") == 0)
+			apply_connect_timeout(&target->opts, &source->base, value);
+		else if (pgpx_options_is_libpq(name))
+			take_libpq_option(target, source, name, value, false);
 	}
+}
+
+/* One of the two may stand against the default of the other. */
+static void
+fit_together(PgpxPoolOptions *opts)
+{
+	opts->retry_max = Max(opts->retry_max, opts->retry_min);
 }
 
 /* Apply the pool's options, which other wrappers' servers do not have. */
@@ -173,10 +189,52 @@ apply_pool_options(PgpxTarget *target, const PgpxSource *source)
 					 errmsg("invalid option \"%s\" of server \"%s\"",
 							name, source->pool.name)));
 	}
+	fit_together(&target->opts);
+}
 
-	/* one of the two may stand against the default of the other */
-	target->opts.retry_max = Max(target->opts.retry_max,
-								 target->opts.retry_min);
+/* Are all options of a server such as the two functions above take them? */
+static bool
+are_valid(const PgpxServerRow *server)
+{
+	ListCell   *lc;
+
+	foreach(lc, server->own_wrapper ? server->options : NIL)
+	{
+		DefElem    *def = lfirst_node(DefElem, lc);
+
+		if (!pgpx_options_is_valid(def->defname, defGetString(def)))
+			return false;
+	}
+	return true;
+}
+
+bool
+pgpx_target_read_settings(Oid server, Oid base, PgpxPoolOptions *opts)
+{
+	PgpxServerRow pool_row;
+	PgpxServerRow base_row;
+	const char *timeout;
+	const char *unused;
+	ListCell   *lc;
+
+	if (!pgpx_source_find_server(server, &pool_row) ||
+		!pgpx_source_find_server(base, &base_row) || !are_valid(&pool_row) ||
+		!are_valid(&base_row))
+		return false;
+
+	pgpx_options_defaults(opts);
+	timeout = pgpx_source_value(base_row.options, "connect_timeout");
+	if (timeout != NULL)
+		apply_connect_timeout(opts, &base_row, timeout);
+	foreach(lc, pool_row.own_wrapper ? pool_row.options : NIL)
+	{
+		DefElem    *def = lfirst_node(DefElem, lc);
+
+		(void) pgpx_options_apply(opts, &unused, &unused, def->defname,
+								  defGetString(def));
+	}
+	fit_together(opts);
+	return true;
 }
 
 /*

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * target_read.h
- *	  Reads a target from the catalogs, for target.c alone.
+ *	  Reads a target from the catalogs, for target.c and ddl.c.
  *
  *-------------------------------------------------------------------------
  */
@@ -19,5 +19,16 @@
  * the current one.  Errors are those of pgpx_target_get.
  */
 extern void pgpx_target_read(PgpxTarget *target, const char *name, Oid user);
+
+/*
+ * pgpx_target_read_settings
+ *		Read the options of a pool that take effect in place, for ddl.c.
+ *
+ * base: the server with the connection options, the same one if it has no other.
+ * False: there is no such server, or a value is not valid.  Raises nothing on account
+ * of what the rows say, so that a commit cannot fail here.
+ */
+extern bool pgpx_target_read_settings(Oid server, Oid base,
+									  PgpxPoolOptions *opts);
 
 #endif							/* PGPX_TARGET_READ_H */

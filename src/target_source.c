@@ -32,6 +32,7 @@
 #include "utils/syscache.h"
 
 #include "ddl.h"
+#include "option_table.h"
 #include "options.h"
 #include "target_source.h"
 
@@ -121,14 +122,15 @@ options_of_array(ArrayType *array)
 	{
 		char	   *name = TextDatumGetCString(texts[i]);
 		char	   *value = strchr(name, '=');
-		Node	   *arg = NULL;
 
+		/* a row that was written by hand may have none: defGetString would raise */
 		if (value != NULL)
-		{
-			*value = '\0';
-			arg = (Node *) makeString(value + 1);
-		}
-		options = lappend(options, makeDefElem(name, arg, -1));
+			*value++ = '\0';
+		options = lappend(options,
+						  makeDefElem(name,
+									  (Node *) makeString(value != NULL ?
+														  value : pstrdup("")),
+									  -1));
 	}
 	return options;
 }
@@ -164,16 +166,26 @@ row_options(int cacheid, HeapTuple row, AttrNumber attnum)
 	return list;
 }
 
+static bool
+is_supported(const char *wrapper)
+{
+	return strcmp(wrapper, "pgpool_fdw") == 0 ||
+		strcmp(wrapper, "postgres_fdw") == 0 ||
+		strcmp(wrapper, "dblink_fdw") == 0;
+}
+
 void
-pgpx_source_hash_server(HeapTuple row, uint64 hash[2])
+pgpx_source_hash_server(HeapTuple row, uint64 hash[2], uint64 *settings)
 {
 	Form_pg_foreign_server form = (Form_pg_foreign_server) GETSTRUCT(row);
 	HeapTuple	wrapper;
 	StringInfoData buf;
-	bool		isnull;
-	Datum		options;
+	StringInfoData in_place;
+	List	   *options;
+	ListCell   *lc;
 
 	initStringInfo(&buf);
+	initStringInfo(&in_place);
 	appendBinaryStringInfo(&buf, (char *) &form->srvowner, sizeof(Oid));
 	appendStringInfoChar(&buf, superuser_arg(form->srvowner) ? 1 : 0);
 	appendBinaryStringInfo(&buf, NameStr(form->srvname), NAMEDATALEN);
@@ -189,18 +201,61 @@ pgpx_source_hash_server(HeapTuple row, uint64 hash[2])
 		ReleaseSysCache(wrapper);
 	}
 
-	options = SysCacheGetAttr(FOREIGNSERVEROID, row,
-							  Anum_pg_foreign_server_srvoptions, &isnull);
-	if (!isnull)
+	options = row_options(FOREIGNSERVEROID, row,
+						  Anum_pg_foreign_server_srvoptions);
+	foreach(lc, options)
 	{
-		ArrayType  *array = DatumGetArrayTypeP(options);
+		DefElem    *def = lfirst_node(DefElem, lc);
+		const char *value = defGetString(def);
+		StringInfo	to = pgpx_option_is_in_place(def->defname) ? &in_place :
+																 &buf;
 
-		appendBinaryStringInfo(&buf, (char *) array, VARSIZE(array));
+		/* with their terminators: where one text ends and the next begins counts */
+		appendBinaryStringInfo(to, def->defname, strlen(def->defname) + 1);
+		appendBinaryStringInfo(to, value, strlen(value) + 1);
 	}
 	for (int i = 0; i < 2; i++)
 		hash[i] = hash_bytes_extended((unsigned char *) buf.data, buf.len,
 									  i + 1);
+	*settings = hash_bytes_extended((unsigned char *) in_place.data,
+									in_place.len, 1);
+	*settings = Max(*settings, 1);
 	pfree(buf.data);
+	pfree(in_place.data);
+}
+
+bool
+pgpx_source_find_server(Oid oid, PgpxServerRow *server)
+{
+	HeapTuple	row = SearchSysCache1(FOREIGNSERVEROID, ObjectIdGetDatum(oid));
+	Form_pg_foreign_server form;
+	HeapTuple	wrapper;
+	const char *name;
+	bool		supported;
+
+	if (!HeapTupleIsValid(row))
+		return false;
+	form = (Form_pg_foreign_server) GETSTRUCT(row);
+	wrapper = SearchSysCache1(FOREIGNDATAWRAPPEROID,
+							  ObjectIdGetDatum(form->srvfdw));
+	if (!HeapTupleIsValid(wrapper))
+	{
+		ReleaseSysCache(row);
+		return false;
+	}
+	name = NameStr(((Form_pg_foreign_data_wrapper)
+						GETSTRUCT(wrapper))
+					   ->fdwname);
+	supported = is_supported(name);
+	server->oid = oid;
+	server->name = pstrdup(NameStr(form->srvname));
+	server->owner = form->srvowner;
+	server->own_wrapper = strcmp(name, "pgpool_fdw") == 0;
+	server->options = row_options(FOREIGNSERVEROID, row,
+								  Anum_pg_foreign_server_srvoptions);
+	ReleaseSysCache(wrapper);
+	ReleaseSysCache(row);
+	return supported;
 }
 
 uint64
@@ -226,14 +281,6 @@ pgpx_source_value(List *options, const char *name)
 		}
 	}
 	return NULL;
-}
-
-static bool
-is_supported(const char *wrapper)
-{
-	return strcmp(wrapper, "pgpool_fdw") == 0 ||
-		strcmp(wrapper, "postgres_fdw") == 0 ||
-		strcmp(wrapper, "dblink_fdw") == 0;
 }
 
 bool
@@ -325,8 +372,12 @@ read_server(PgpxTarget *target, PgpxServerRow *server, const char *name,
 	server->options = row_options(FOREIGNSERVERNAME, row,
 								  Anum_pg_foreign_server_srvoptions);
 	wrapper = form->srvfdw;
-	pgpx_source_hash_server(row, of != NULL ? target->fingerprint.base :
-											  target->fingerprint.server);
+	if (of != NULL)
+		pgpx_source_hash_server(row, target->fingerprint.base,
+								&target->fingerprint.base_settings);
+	else
+		pgpx_source_hash_server(row, target->fingerprint.server,
+								&target->fingerprint.settings);
 	ReleaseSysCache(row);
 
 	/* what the server may do depends on what its owner is */

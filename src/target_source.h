@@ -49,11 +49,21 @@ extern void pgpx_source_read(PgpxTarget *target, PgpxSource *source,
 
 /*
  * pgpx_source_hash_server
- *		What a server's row says that matters to a pool, as two hashes: name,
- *		owner and whether he is a superuser, wrapper, options.  Not who may use
- *		it: that is asked for whenever it is used.
+ *		Hash what a server's row says that matters to a pool.
+ *
+ * "hash" covers what decides how to connect: name, owner and whether the owner is a
+ * superuser, wrapper, options.  *settings covers the options that take effect in
+ * place, and is never 0.  USAGE is in neither: it is checked at each use.
  */
-extern void pgpx_source_hash_server(HeapTuple row, uint64 hash[2]);
+extern void pgpx_source_hash_server(HeapTuple row, uint64 hash[2],
+									uint64 *settings);
+
+/*
+ * pgpx_source_find_server
+ *		Read the row of a server; false if there is none, or if its wrapper has no
+ *		pools.  Never raises on account of what the row says.
+ */
+extern bool pgpx_source_find_server(Oid oid, PgpxServerRow *server);
 
 /* The name of the role that a pool is for, as a hash. */
 extern uint64 pgpx_source_hash_user(const char *name);

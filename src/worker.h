@@ -271,6 +271,9 @@ extern PGconn *pgpx_conninfo_login(const PgpxConninfo *ci,
 extern void pgpx_connector_open(PgpxWorkerConn *w);
 extern void pgpx_connector_outdated(PgpxWorkerConn *w);
 
+/* An attempt is under way: apply connect_timeout if it has changed meanwhile. */
+extern void pgpx_connector_renew_timeout(PgpxWorkerConn *w, int64 timeout);
+
 /* Nobody waits any more for the name that is being looked up. */
 extern void pgpx_connector_end_lookup(PgpxWorkerConn *w);
 

@@ -143,7 +143,7 @@ SELECT state, stale, lease = :lease AS lease, holder_pid = pg_backend_pid() AS h
   FROM pgpool.connections WHERE server ~ '^views_' ORDER BY generation;
 -- the leases of other options
 RESET ROLE;
-ALTER SERVER views_two OPTIONS (SET pool_size '3');
+ALTER SERVER views_two OPTIONS (SET pool_size '3', ADD application_name 'views');
 SET ROLE regress_views_user;
 SELECT pgpool.exec('views_two', 'select 1');
 SELECT state, pool_size, leased FROM pgpool.pools WHERE server ~ '^views_';

@@ -94,7 +94,7 @@ is($local->safe_psql('postgres', "SELECT * FROM pgpool.query('shard1', 'select 8
 	$tries->('he has told the worker, which tries');
 	ok(terminate($local, worker_pid($local)), 'alone: another worker');
 	$tries->('.. which has been told, too');
-	$local->safe_psql('postgres', q{ALTER SERVER alone OPTIONS (ADD notices 'ignore')});
+	$local->safe_psql('postgres', q{ALTER SERVER alone OPTIONS (ADD application_name 'alone')});
 	$tries->('.. and of other options');
 	$local->safe_psql('postgres', q{BEGIN; DROP USER MAPPING FOR app SERVER alone;}
 		  . q{ CREATE USER MAPPING FOR app SERVER alone OPTIONS (user 'remote_app', password '} . $REMOTE_APP_PASSWORD . q{'); COMMIT});

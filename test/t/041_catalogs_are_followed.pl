@@ -21,11 +21,11 @@ my $bystander = $local->safe_psql('postgres',
 	"SELECT remote_pid FROM pgpool.connections WHERE server = 'bystander'");
 
 # --- what changes, one by one
-takes_effect(\%stage, q(ALTER SERVER shard OPTIONS (ADD connect_timeout '7s')), '');
+takes_effect(\%stage, q(ALTER SERVER shard OPTIONS (ADD start_commands 'SET geqo = off')), '');
 takes_effect(\%stage, q(ALTER SERVER shard OPTIONS (ADD application_name 'pgpool_ext shard')), '');
 is($remote->safe_psql('postgres', q(SELECT count(*) > 0 FROM pg_stat_activity WHERE application_name = 'pgpool_ext shard')),
 	't', 'new connections have the new options');
-takes_effect(\%stage, q(ALTER SERVER shard OPTIONS (DROP connect_timeout, DROP application_name)), '');
+takes_effect(\%stage, q(ALTER SERVER shard OPTIONS (DROP start_commands, DROP application_name)), '');
 takes_effect(\%stage, q(ALTER USER MAPPING FOR CURRENT_USER SERVER shard OPTIONS (SET password 'of yesterday')), '08001');
 like($other->error, qr/password authentication failed/, 'with the reason');
 takes_effect_from_nothing(qq(ALTER USER MAPPING FOR CURRENT_USER SERVER shard OPTIONS (SET password '$REMOTE_APP_PASSWORD')));

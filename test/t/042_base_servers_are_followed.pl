@@ -31,7 +31,7 @@ takes_effect(\%stage, q(ALTER SERVER data OPTIONS (ADD application_name 'pgpool_
 is($remote->safe_psql('postgres', q(SELECT count(*) > 0 FROM pg_stat_activity WHERE application_name = 'pgpool_ext data')),
 	't', 'new connections have the new options');
 takes_effect(\%stage, q(ALTER SERVER data OPTIONS (DROP application_name)), '');
-takes_effect(\%stage, q(ALTER SERVER shard OPTIONS (ADD idle_timeout '1h')), '');
+takes_effect(\%stage, q(ALTER SERVER shard OPTIONS (ADD start_commands 'SET geqo = off')), '');
 takes_effect(\%stage,
 	q(ALTER USER MAPPING FOR CURRENT_USER SERVER data OPTIONS (SET password 'of yesterday')),
 	'08001', qq(ALTER USER MAPPING FOR CURRENT_USER SERVER data OPTIONS (SET password '$REMOTE_APP_PASSWORD')));

@@ -227,7 +227,7 @@ arm(debug_point => '');
 	{
 		is($asker->run(q{SELECT pgpool.exec('before', 'select 1')}) . $asker->error, '1', 'lives: a pool works');
 		kill 'STOP', worker_pid($local) if $n == 3;
-		$local->safe_psql('postgres', 'ALTER SERVER before OPTIONS (' . ($n == 1 ? 'ADD' : 'SET') . " idle_timeout '$n h')");
+		$local->safe_psql('postgres', 'ALTER SERVER before OPTIONS (' . ($n == 1 ? 'ADD' : 'SET') . " application_name 'before $n')");
 	}
 	my $pool = $local->safe_psql('postgres', 'SELECT pool_id FROM pgpool.pools');
 	$asker->start(q{SELECT pgpool.checkout('before', '60 s')});
@@ -299,7 +299,7 @@ foreach my $case ([ worker_starts => 'starting' ], [ worker_ends => 'stopping' ]
 	arm(debug_point => 'worker_forgets wait');
 	is($caller->run(q{SELECT pgpool.exec('former', 'SELECT 1')}) . $caller->error, '1', 'a pool has a connection');
 	my $before = $local->safe_psql('postgres', $pool);
-	$local->safe_psql('postgres', q{ALTER SERVER former OPTIONS (SET pool_size '2')});
+	$local->safe_psql('postgres', q{ALTER SERVER former OPTIONS (ADD application_name 'former')});
 	ok(reached('worker_forgets'), 'its options change, and it is about to be forgotten');
 	$caller->start(q{SELECT pgpool.exec('former', 'SELECT 1')});
 	ok(wait_until($local, q{SELECT server FROM pgpool.waiters}, 'former'), 'somebody waits in it');

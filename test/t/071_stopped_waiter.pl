@@ -43,7 +43,7 @@ foreach my $session ($first, $waiter)
 	ok(wait_until($local, q{SELECT count(*) FROM pgpool.waiters WHERE server = 'two'}, $n), "$n with a statement");
 }
 kill 'STOP', $waiter->pid;
-$local->safe_psql('postgres', q{ALTER SERVER two OPTIONS (ADD notices 'ignore')});
+$local->safe_psql('postgres', q{ALTER SERVER two OPTIONS (ADD application_name 'two')});
 $holder->run('SELECT pgpool.checkin_all()');
 is($first->finish . $first->error, '1', 'one who has seen the new options is served');
 ok(wait_until($local, q{SELECT pid FROM pgpool.leases WHERE server = 'two'}, $waiter->pid), 'one who has not is next');
@@ -63,7 +63,7 @@ ok(wait_until($local, q{SELECT count(*) FROM pgpool.waiters WHERE server = 'thre
 kill 'STOP', $waiter->pid;
 $holder->run('SELECT pgpool.checkin_all()');
 ok(wait_until($local, q{SELECT pid FROM pgpool.leases WHERE server = 'three'}, $waiter->pid), 'is granted a connection');
-$local->safe_psql('postgres', q{ALTER SERVER three OPTIONS (ADD notices 'ignore')});
+$local->safe_psql('postgres', q{ALTER SERVER three OPTIONS (ADD application_name 'three')});
 is($first->run(q{SELECT pgpool.try_checkout('three')}) . $first->error, '', 'the options change, and another one follows them');
 kill 'CONT', $waiter->pid;
 my $new = $waiter->finish;

@@ -86,7 +86,7 @@ closes_as('closed_stale', { pool_size => 2 }, sub {
 		my ($server) = @_;
 
 		lease($_, $server) foreach $holder, $other;
-		$local->safe_psql('postgres', "ALTER SERVER $server OPTIONS (ADD idle_timeout '1h')");
+		$local->safe_psql('postgres', "ALTER SERVER $server OPTIONS (ADD application_name 'changed')");
 		$holder->run('SELECT pgpool.checkin_all()');
 	});
 $other->run('SELECT pgpool.checkin_all()');

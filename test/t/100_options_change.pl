@@ -1,0 +1,238 @@
+# ALTER SERVER: an option that is a number of the pool takes effect in place, any
+# other one replaces the connections.  Each option is tested.  Statistics survive
+# every change, until reset_stats() or DROP SERVER.
+use strict;
+use warnings;
+
+use PgpxTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $remote = remote_node('remote');
+my $local = local_node('local');
+my $holder = PgpxSession->new($local);
+my $other = PgpxSession->new($local);
+my $port = $remote->port;
+
+# A value for each option that takes effect in place.
+my %in_place = (
+	pool_size => 4,
+	max_overflow => 3,
+	overflow_ttl => '7s',
+	min_size => 1,
+	max_server_connections => 9,
+	strategy => 'fifo',
+	checkout_timeout => '3s',
+	max_waiters => 5,
+	idle_timeout => '1h',
+	max_lifetime => '2h',
+	max_uses => 1000,
+	test_period => '1min',
+	connect_timeout => '7s',
+	retry_min => '200ms',
+	retry_max => '3s',
+	on_unavailable => 'wait',
+	reset => 'on_transfer',
+	operation_timeout => '9s',
+	lease_timeout => '1h',
+	leak_warning => '1h',
+	notices => 'ignore');
+
+# .. and for each that replaces connections, which can still be made then.
+my %replaces = (
+	start_commands => 'SET geqo = off',
+	reset_command => 'DISCARD ALL; RESET ALL',
+	hostaddr => '127.0.0.1',
+	application_name => 'changed',
+	fallback_application_name => 'changed',
+	sslmode => over_tls() ? 'require' : 'disable',
+	sslsni => 0,
+	ssl_min_protocol_version => 'TLSv1.2',
+	ssl_max_protocol_version => 'TLSv1.3',
+	channel_binding => 'disable',
+	gssencmode => 'disable',
+	target_session_attrs => 'read-write',
+	keepalives => 1,
+	keepalives_idle => 60,
+	keepalives_interval => 20,
+	keepalives_count => 4,
+	tcp_user_timeout => 40000,
+	options => '-c geqo=off');
+
+# Options that cannot have another value here, or are not in each version of libpq;
+# those for superusers are libpq's, which are all of one class.
+my %untried = map { $_ => 1 } qw(host port dbname base_server require_auth load_balance_hosts);
+
+# --- the lists above are complete
+$holder->run("CREATE EXTENSION pgpool_ext");
+$holder->fails('CREATE SERVER wrong FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (no_such_option $$$$)', 'HV00D', qr/no_such_option/, 'an option that there is not');
+$holder->run('CREATE ROLE maker; GRANT USAGE ON FOREIGN DATA WRAPPER pgpool_fdw TO maker; GRANT CREATE ON DATABASE postgres TO maker');
+$holder->run('SET ROLE maker');
+$holder->fails('CREATE SERVER wrong FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (no_such_option $$$$)', 'HV00D', qr/no_such_option/, '.. for a user');
+my ($valid) = $holder->error =~ /Valid options in this context are: (.*)\./;
+$holder->run('RESET ROLE');
+is(join(' ', sort grep { !exists $in_place{$_} && !exists $replaces{$_} && !$untried{$_} } split /, /, $valid // 'none'), '', 'each option is of a class');
+
+sub numbers
+{
+	my ($server) = @_;
+
+	return $local->safe_psql('postgres', "SELECT checkouts, checkins, connects, statements, stats_reset FROM pgpool.stats WHERE server = '$server'");
+}
+
+sub pids
+{
+	my ($server) = @_;
+
+	return $local->safe_psql('postgres',
+		"SELECT string_agg(remote_pid::text, ' ' ORDER BY remote_pid) FROM pgpool.connections WHERE server = '$server' AND NOT stale AND state <> 'closing'");
+}
+
+# Use two connections, and leave one of them leased.
+sub begin
+{
+	my ($server) = @_;
+	my $lease = lease($holder, $server);
+	my $second = lease($other, $server);
+
+	$holder->run("SELECT pgpool.exec($lease, 'select 1')");
+	$other->run("SELECT pgpool.checkin($second)");
+	return $lease;
+}
+
+# --- options that take effect in place, in a pool and in one that has it as its base
+make_pool($local, $remote, server => 'shard', options => { pool_size => 3 });
+my $lease = begin('shard');
+my $before = pids('shard');
+my $counted = numbers('shard');
+
+foreach my $option (sort keys %in_place)
+{
+	my $value = $in_place{$option};
+	my $verb = $option eq 'pool_size' ? 'SET' : 'ADD';
+
+	$local->safe_psql('postgres', "ALTER SERVER shard OPTIONS ($verb $option '$value')");
+	is(pids('shard') . ' ' . numbers('shard'), "$before $counted", "$option: connections and statistics stay");
+}
+is($holder->run("SELECT pgpool.exec($lease, 'select 1'); SELECT pgpool.checkin($lease)"), "1\n", 'the lease goes on')
+  or diag($holder->error);
+is($holder->run("SELECT pgpool.exec('shard', 'select 1')"), '1', 'a checkout under all of them');
+is(pids('shard'), $before, '.. has the same connections');
+is($local->safe_psql('postgres', "SELECT pool_size, max_overflow, min_size FROM pgpool.pools WHERE server = 'shard'"), '4|3|1', 'the pool has the options');
+$local->safe_psql('postgres', "ALTER SERVER shard OPTIONS (" . join(', ', map { "DROP $_" } sort keys %in_place) . ')');
+is(pids('shard'), $before, 'to drop them keeps the connections, too');
+is($local->safe_psql('postgres', "SELECT pool_size, max_overflow, min_size FROM pgpool.pools WHERE server = 'shard'"), '10|0|0', 'the pool has the defaults');
+
+# --- what they do, without any call
+make_pool($local, $remote, server => 'sized', options => { pool_size => 3, idle_timeout => '1h' });
+sub alter { return $local->safe_psql('postgres', "ALTER SERVER sized OPTIONS ($_[0])"); }
+sub total_becomes
+{
+	my ($n, $name) = @_;
+
+	return ok(wait_until($local, "SELECT total FROM pgpool.pools WHERE server = 'sized'", $n), $name);
+}
+begin('sized');
+alter("ADD min_size '3'");
+total_becomes(3, 'min_size: connections are opened');
+alter("ADD max_server_connections '2'");
+total_becomes(2, 'max_server_connections: a free connection closes');
+$holder->run('SELECT pgpool.checkin_all()');
+alter("SET max_server_connections '1'");
+total_becomes(1, '.. and another one');
+alter("DROP max_server_connections");
+total_becomes(3, '.. and min_size counts again');
+alter("DROP min_size, SET idle_timeout '100ms'");
+total_becomes(0, 'idle_timeout: idle connections close');
+alter("SET idle_timeout '1h', ADD max_lifetime '1h'");
+begin('sized');
+$holder->run('SELECT pgpool.checkin_all()');
+total_becomes(2, 'max_lifetime: two connections');
+alter("SET max_lifetime '100ms'");
+total_becomes(0, '.. expire when it gets shorter');
+alter("DROP max_lifetime");
+lease($holder, 'sized');
+alter("ADD lease_timeout '100ms'");
+ok(wait_until($local, "SELECT leased FROM pgpool.pools WHERE server = 'sized'", 0), 'lease_timeout: a lease that is out ends');
+$holder->run('SELECT pgpool.checkin_all()');
+alter('DROP lease_timeout');
+
+# --- a connection that was left unreset is reset for the next lessee
+alter("SET pool_size '1', ADD reset 'never'");
+$holder->run(q{SELECT pgpool.exec('sized', 'SET geqo = off')});
+my $marked = pids('sized');
+alter("SET reset 'always'");
+is($other->run(q{SELECT geqo FROM pgpool.query('sized', 'SHOW geqo') AS t(geqo text)}), 'on', 'reset: what was left before is not seen');
+is(pids('sized'), $marked, '.. on the same connection');
+
+# --- a base server's connect_timeout, and its numbers, which are not those of the other
+$local->safe_psql('postgres', "CREATE SERVER based FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (base_server 'shard', pool_size '2')");
+begin('based');
+$before = pids('based');
+$counted = numbers('based');
+$local->safe_psql('postgres', "ALTER SERVER shard OPTIONS (ADD connect_timeout '7s', ADD pool_size '5')");
+is(pids('based') . ' ' . numbers('based'), "$before $counted", 'options of a base server that take effect in place');
+$holder->run('SELECT pgpool.checkin_all()');
+
+# --- an attempt that is under way has the new connect_timeout
+make_pool($local, $remote, server => 'slow', options => { pool_size => 1, connect_timeout => '1h', checkout_timeout => '1h', start_commands => 'SELECT pg_sleep(3600)' });
+$other->start("SELECT pgpool.exec('slow', 'select 1')");
+ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(3600)%' AND pid <> pg_backend_pid()", 1), 'an attempt to connect takes long');
+$local->safe_psql('postgres', "ALTER SERVER slow OPTIONS (SET connect_timeout '100ms')");
+like($other->finish(30) . $other->error, qr/start commands did not end within connect_timeout \(0\.1 s\)/, '.. and ends by the new connect_timeout');
+
+# --- two who change options in one instant: the later one counts
+foreach my $round (1 .. 20)
+{
+	$_->[0]->start("ALTER SERVER shard OPTIONS (SET pool_size '$_->[1]')") foreach [ $holder, 2 * $round + 1 ], [ $other, 2 * $round + 2 ];
+	$_->finish foreach $holder, $other;
+}
+ok( wait_until($local,
+		q(SELECT pgpool.exec('shard', 'select 1'), pool_size = (SELECT option_value::int FROM pg_options_to_table((SELECT srvoptions FROM pg_foreign_server WHERE srvname = 'shard')) WHERE option_name = 'pool_size')
+		   FROM pgpool.pools WHERE server = 'shard' AND local_user = current_user), '1|t'),
+	'two sessions change an option again and again: the pool has what the catalogs say');
+
+# --- options that replace connections
+make_pool($local, $remote, server => 'moving', options => { pool_size => 3 });
+foreach my $option (sort keys %replaces)
+{
+	next unless ",$valid, application_name, options," =~ /[, ]$option,/;
+	$lease = begin('moving');
+	$before = pids('moving');
+	my ($count, $reset) = numbers('moving') =~ /^(\d+)\|.*\|(.*)$/;
+
+	$local->safe_psql('postgres', "ALTER SERVER moving OPTIONS (ADD $option '$replaces{$option}')");
+	is(pids('moving'), '', "$option: no connection is used again");
+	is($holder->run("SELECT pgpool.exec($lease, 'select 1'); SELECT pgpool.checkin($lease)"), "1\n", "$option: the lease goes on");
+	ok(wait_until($local, "SELECT total FROM pgpool.pools WHERE server = 'moving'", 0), "$option: the connections close");
+	is(numbers('moving') =~ /^(\d+)\|.*\|(.*)$/ ? "$1 $2" : '', "$count $reset", "$option: statistics stay");
+	is($holder->run("SELECT pgpool.exec('moving', 'select 1')"), '1', "$option: the next use") or diag($holder->error);
+	$local->safe_psql('postgres', "ALTER SERVER moving OPTIONS (DROP $option)");
+}
+
+# --- the same for what is not an option
+foreach my $change (
+	[ 'ALTER SERVER moving RENAME TO moved', 'ALTER SERVER moved RENAME TO moving' ],
+	[ "ALTER USER MAPPING FOR CURRENT_USER SERVER moving OPTIONS (SET user 'remote_super', SET password '$REMOTE_SUPER_PASSWORD')", '' ])
+{
+	my ($sql, $back) = @$change;
+
+	$holder->run("SELECT pgpool.exec('moving', 'select 1')");
+	my ($count, $reset) = numbers('moving') =~ /^(\d+)\|.*\|(.*)$/;
+
+	$local->safe_psql('postgres', $sql);
+	$local->safe_psql('postgres', $back) if $back ne '';
+	is(pids('moving'), '', "$sql: no connection is used again");
+	is(numbers('moving') =~ /^(\d+)\|.*\|(.*)$/ ? "$1 $2" : '', "$count $reset", "$sql: statistics stay");
+}
+$local->safe_psql('postgres', 'SELECT pgpool.reset_stats($$moving$$)');
+like(numbers('moving'), qr/^0\|0\|/, 'reset_stats clears them');
+
+# --- what is gone takes its statistics along
+$local->safe_psql('postgres', 'DROP SERVER moving CASCADE');
+ok(wait_until($local, q(SELECT count(*) FROM pgpool.pools WHERE server = 'moving'), 0), 'DROP SERVER: the pool is gone');
+
+check_invariants($local);
+stats_add_up($local);
+leak_check($local, $remote);
+done_testing();
