@@ -888,7 +888,7 @@ COMMENT ON COLUMN pgpool.leases.application_name IS
 COMMENT ON COLUMN pgpool.leases.scope IS
 'when it ends by itself: "session", "transaction" (checkout_xact) or "call" (query, query_as, exec and fanout with names of servers; a lock''s question)';
 COMMENT ON COLUMN pgpool.leases.state IS
-'"idle"; "active": a statement runs; "in transaction" and "failed": a remote transaction is open, or has failed; "cancelling"; "broken": the connection was lost, and the lease is good for checkin only';
+'"idle"; "active": a statement runs; "in transaction" and "failed": a remote transaction is open, or has failed; "cancelling"; "broken": the connection was lost, and the lease is good for checkin only; it does not count for pool_size any more';
 COMMENT ON COLUMN pgpool.leases.leased_at IS
 'when the connection was leased';
 COMMENT ON COLUMN pgpool.leases.waited IS

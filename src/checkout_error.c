@@ -20,23 +20,24 @@ static void
 holder_detail(PgpxPool *pool, char *buf, size_t size)
 {
 	PgpxConn   *oldest = NULL;
-	int			leased;
+	int			leased = 0;
 	int			total;
 	int			waiting;
 	int			pid = 0;
 	PgpxTime	held = 0;
 
 	LWLockAcquire(pool->lock, LW_SHARED);
-	leased = pool->count[PGPX_CONN_LEASED];
 	total = pgpx_pool_total_locked(pool);
 	waiting = pool->nwaiting;
 	for (int i = 0; i < pgpx_shared->max_connections; i++)
 	{
 		PgpxConn   *conn = &pgpx_conns[i];
 
-		if (conn->pool == PGPX_POOL_INDEX(pool) &&
-			conn->state == PGPX_CONN_LEASED &&
-			(oldest == NULL || conn->leased_at < oldest->leased_at))
+		if (conn->pool != PGPX_POOL_INDEX(pool) || conn->broken ||
+			conn->state != PGPX_CONN_LEASED)
+			continue;
+		leased++;
+		if (oldest == NULL || conn->leased_at < oldest->leased_at)
 			oldest = conn;
 	}
 	if (oldest != NULL)

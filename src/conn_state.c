@@ -157,6 +157,8 @@ pgpx_conn_do(PgpxConn *conn, uint64 lease_id, PgpxActivity activity,
 PgpxActivity
 pgpx_conn_activity(PgpxConn *conn)
 {
+	if (pg_atomic_read_u32(&conn->hung_up) != 0)
+		return PGPX_ACT_BROKEN;
 	return (PgpxActivity) (pg_atomic_read_u64(&conn->doing) & DOING_ACTIVITY);
 }
 
@@ -229,11 +231,13 @@ take_token(PgpxCap *cap, int limit, PgpxPool *pool)
 
 /* Return a connection's token of each cap. */
 static void
-give_tokens(PgpxPool *pool)
+give_tokens(PgpxPool *pool, bool broken)
 {
 	int			before = pgpx_cap_give(&pgpx_shared->cap);
 
-	pgpx_cap_give(&pgpx_servers[pool->server].cap);
+	/* a broken one has given that of the server already */
+	if (!broken)
+		pgpx_cap_give(&pgpx_servers[pool->server].cap);
 
 	/* pools of any worker may have waited for a place */
 	if (before == pgpx_shared->max_connections)
@@ -304,7 +308,7 @@ pgpx_conn_alloc_locked(PgpxPool *pool)
 	conn = pop_free(pool);
 	if (conn == NULL)
 	{
-		give_tokens(pool);
+		give_tokens(pool, false);
 		pgpx_pool_condemn_locked(pool, "The list of free connection slots led to one that is in use.");
 		return NULL;
 	}
@@ -316,6 +320,7 @@ pgpx_conn_alloc_locked(PgpxPool *pool)
 	conn->owed = 0;
 	conn->dirty = false;
 	conn->close_reason = PGPX_CLOSE_NONE;
+	conn->broken = false;
 	conn->owner_procno = -1;
 	conn->owner_pid = 0;
 	conn->last_procno = -1;
@@ -349,9 +354,14 @@ pgpx_conn_alloc_locked(PgpxPool *pool)
 void
 pgpx_conn_free_locked(PgpxPool *pool, PgpxConn *conn)
 {
+	bool		broken;
+
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	if (!pgpx_conn_set_state(pool, conn, PGPX_CONN_FREE, pgpx_now()))
 		return;
+	broken = conn->broken;
+	if (broken)
+		pool->nbroken--;
 
 	SpinLockAcquire(&pgpx_shared->free_mutex);
 	conn->pool = -1;
@@ -362,7 +372,7 @@ pgpx_conn_free_locked(PgpxPool *pool, PgpxConn *conn)
 	SpinLockRelease(&pgpx_shared->free_mutex);
 
 	/* the tokens last: who has one finds a connection in the list */
-	give_tokens(pool);
+	give_tokens(pool, broken);
 	pgpx_pool_note_end_locked(pool);
 }
 
@@ -393,7 +403,8 @@ pgpx_conn_free_all_locked(PgpxPool *pool)
 	memset(pool->count, 0, sizeof(pool->count));
 	pool->lru_head = pool->lru_tail = -1;
 	while (n-- > 0)
-		give_tokens(pool);
+		give_tokens(pool, n < pool->nbroken);
+	pool->nbroken = 0;
 }
 
 void

@@ -253,14 +253,9 @@ pgpx_connection_ready(PgpxWorkerConn *w, uint32 events)
 				look_at_stray_bytes(w);
 			else
 			{
-				/*
-				 * The remote has gone.  A lessee finds it by itself, with
-				 * the remote's last words; nobody else shall get it.
-				 */
-				pg_atomic_write_u32(&conn->hung_up, 1);
 				pgpx_reactor_forget(w->fd);
 				w->fd = -1;
-				pgpx_pool_close(pool, conn, PGPX_CLOSE_BROKEN);
+				pgpx_pool_lost(pool, conn);
 			}
 			break;
 		default:

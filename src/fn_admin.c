@@ -200,7 +200,7 @@ count_connections(List *servers)
 		LWLockAcquire(pool->lock, LW_SHARED);
 		if (pool->pool_id != 0 && pool->key.database == MyDatabaseId &&
 			list_member_oid(servers, pool->key.server))
-			n += pgpx_pool_total_locked(pool);
+			n += pgpx_pool_total_locked(pool) + pool->nbroken;
 		LWLockRelease(pool->lock);
 	}
 	return n;

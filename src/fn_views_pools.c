@@ -114,7 +114,7 @@ pgpx_view_pools(PG_FUNCTION_ARGS)
 		pgpx_row_int(&row, pool->opts.pool_size);
 		pgpx_row_int(&row, pool->opts.max_overflow);
 		pgpx_row_int(&row, view->min_size);
-		pgpx_row_int(&row, view->total);
+		pgpx_row_int(&row, view->total + pool->nbroken);
 		pgpx_row_int(&row, pool->count[PGPX_CONN_LEASED]);
 		pgpx_row_int(&row, pool->count[PGPX_CONN_IDLE]);
 		pgpx_row_int(&row, pool->count[PGPX_CONN_OWED]);
@@ -241,7 +241,8 @@ pgpx_view_workers(PG_FUNCTION_ARGS)
 	while (pgpx_view_next(view))
 	{
 		pools[view->pool.worker]++;
-		connections[view->pool.worker] += view->total;
+		connections[view->pool.worker] +=
+			view->total + view->pool.nbroken;
 		all_pools++;
 	}
 	used = pgpx_cap_used(&pgpx_shared->cap, NULL);

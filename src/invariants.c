@@ -167,6 +167,7 @@ check_conns(PgpxCheck *check)
 	int			count[PGPX_CONN_NSTATES] = {0};
 	int			open = 0;
 	int			current = 0;
+	int			broken = 0;
 
 	for (int i = 0; i < pgpx_shared->max_connections; i++)
 	{
@@ -182,7 +183,9 @@ check_conns(PgpxCheck *check)
 		count[conn->state]++;
 		if (conn->opened_at != 0)
 			open++;
-		if (conn->version == pool->version)
+		if (conn->broken)
+			broken++;
+		else if (conn->version == pool->version)
 			current++;
 		check_conn(check, conn);
 	}
@@ -191,6 +194,9 @@ check_conns(PgpxCheck *check)
 		if (pool->count[s] != count[s])
 			pgpx_check_fault(check, "%d connections are %s, but the pool counts %d",
 							 count[s], pgpx_conn_state_name(s), pool->count[s]);
+	if (pool->nbroken != broken)
+		pgpx_check_fault(check, "%d connections are broken, but the pool counts %d",
+						 broken, pool->nbroken);
 	check_lru(check);
 
 	/* those of older options may be more than the new ones allow */
@@ -292,7 +298,8 @@ check_pool(PgpxCheck *check, int index)
 	check_served(check, waiting);
 	check_counters(check, open);
 	if (pool->pool_id == 0 &&
-		(pgpx_pool_total_locked(pool) != 0 || pool->nticket != 0))
+		(pgpx_pool_total_locked(pool) != 0 || pool->nbroken != 0 ||
+		 pool->nticket != 0))
 		pgpx_check_fault(check, "place %d has no pool, but connections or tickets", index);
 	check->pool = NULL;
 	LWLockRelease(pool->lock);

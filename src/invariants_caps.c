@@ -69,7 +69,7 @@ pgpx_check_caps(PgpxCheck *check)
 
 			LWLockAcquire(pool->lock, LW_SHARED);
 			total = pgpx_pool_total_locked(pool);
-			all.counted += total;
+			all.counted += total + pool->nbroken;
 			if (total > 0)
 				seen[pool->server].counted += total;
 			LWLockRelease(pool->lock);

@@ -79,6 +79,10 @@ pgpx_lease_count(uint32 pool_id, int server)
 		/* one that was taken away fills no place any more */
 		if (pg_atomic_read_u64(&pgpx_conns[lease->conn].lease_id) != lease->id)
 			continue;
+
+		/* a broken one only one under max_connections */
+		if (pgpx_conns[lease->conn].broken && (pool_id != 0 || server >= 0))
+			continue;
 		if ((pool_id == 0 || lease->target->pool_id == pool_id) &&
 			(server < 0 || pgpx_pools[lease->target->pool].server == server))
 			n++;

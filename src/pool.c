@@ -36,7 +36,7 @@ pgpx_wake_flush(PgpxWake *wake)
 int
 pgpx_pool_total_locked(const PgpxPool *pool)
 {
-	int			total = 0;
+	int			total = -pool->nbroken;
 
 	Assert(LWLockHeldByMe(pool->lock));
 	for (int s = PGPX_CONN_FREE + 1; s < PGPX_CONN_NSTATES; s++)
@@ -47,27 +47,27 @@ pgpx_pool_total_locked(const PgpxPool *pool)
 int
 pgpx_pool_live_locked(const PgpxPool *pool)
 {
-	int			live;
+	int			left = pgpx_pool_total_locked(pool);
+	int			live = 0;
 
 	Assert(LWLockHeldByMe(pool->lock));
-	live = pgpx_pool_total_locked(pool) - pool->count[PGPX_CONN_CONNECTING] -
-		pool->count[PGPX_CONN_CLOSING];
 
 	/*
 	 * A leased one whose remote has gone helps nobody when it comes back, nor
 	 * does one that is to be closed after the cancel.
 	 */
-	for (int i = 0; live > 0 && i < pgpx_shared->max_connections; i++)
+	for (int i = 0; left > 0 && i < pgpx_shared->max_connections; i++)
 	{
 		PgpxConn   *conn = &pgpx_conns[i];
 
-		if (conn->pool != PGPX_POOL_INDEX(pool))
+		if (conn->pool != PGPX_POOL_INDEX(pool) || conn->broken)
 			continue;
-		if ((conn->state == PGPX_CONN_LEASED &&
-			 pg_atomic_read_u32(&conn->hung_up) != 0) ||
-			(conn->state == PGPX_CONN_CANCELLING &&
-			 conn->close_reason != PGPX_CLOSE_NONE))
-			live--;
+		left--;
+		if (conn->state != PGPX_CONN_CONNECTING &&
+			conn->state != PGPX_CONN_CLOSING &&
+			!(conn->state == PGPX_CONN_CANCELLING &&
+			  conn->close_reason != PGPX_CLOSE_NONE))
+			live++;
 	}
 	return live;
 }

@@ -183,7 +183,10 @@ pgpx_pool_conninfo_awaited(const PgpxPool *pool)
 
 /* --- pool.c --------------------------------------------------------------- */
 
-/* Connections of the pool in any state: what counts against its size. */
+/*
+ * Connections of the pool in any state, but for broken ones: what counts against its
+ * size.
+ */
 extern int	pgpx_pool_total_locked(const PgpxPool *pool);
 
 /* Most connections that the pool may have: pool_size and max_overflow. */
@@ -475,6 +478,18 @@ extern int	pgpx_pool_cancel_done(PgpxPool *pool, PgpxConn *conn, bool sent,
 
 /* CHECKING -> IDLE if it has answered, else -> CLOSING. */
 extern void pgpx_pool_check_done(PgpxPool *pool, PgpxConn *conn, bool ok);
+
+/*
+ * pgpx_pool_lost
+ *		The remote session of a connection has ended.
+ *
+ * A leased connection stays its holder's, who has the last words of the remote still
+ * to read, but it is broken from now on: it counts neither for the size of the pool
+ * nor for max_server_connections, so that another one can be opened in its stead.
+ * Under max_connections its slot counts until the lease ends.  In any other state it
+ * closes.
+ */
+extern void pgpx_pool_lost(PgpxPool *pool, PgpxConn *conn);
 
 /* any open state -> CLOSING. */
 extern void pgpx_pool_close(PgpxPool *pool, PgpxConn *conn,

@@ -370,6 +370,25 @@ pgpx_pool_cancel_done(PgpxPool *pool, PgpxConn *conn, bool sent, bool ok)
 }
 
 void
+pgpx_pool_lost(PgpxPool *pool, PgpxConn *conn)
+{
+	PgpxWake	wake = PGPX_WAKE_INIT;
+
+	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+	pg_atomic_write_u32(&conn->hung_up, 1);
+	if (conn->state == PGPX_CONN_LEASED && !conn->broken)
+	{
+		conn->broken = true;
+		pool->nbroken++;
+		(void) pgpx_cap_give(&pgpx_servers[pool->server].cap);
+		pgpx_pool_serve_locked(pool, &wake);
+	}
+	LWLockRelease(pool->lock);
+	pgpx_wake_flush(&wake);
+	pgpx_pool_close(pool, conn, PGPX_CLOSE_BROKEN);
+}
+
+void
 pgpx_pool_close(PgpxPool *pool, PgpxConn *conn, PgpxCloseReason reason)
 {
 	PgpxWake	wake = PGPX_WAKE_INIT;

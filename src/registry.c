@@ -135,7 +135,8 @@ static bool
 is_empty_locked(const PgpxPool *pool)
 {
 	Assert(LWLockHeldByMe(pool->lock));
-	return pgpx_pool_total_locked(pool) == 0 && pool->nticket == 0 &&
+	return pgpx_pool_total_locked(pool) == 0 && pool->nbroken == 0 &&
+		pool->nticket == 0 &&
 		!pool->damaged;
 }
 

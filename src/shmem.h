@@ -135,6 +135,7 @@ typedef struct PgpxConn
 	uint64		reset_by;		/* lease that sent it */
 	bool		dirty;			/* used since the last reset, and no reset is owed */
 	int			close_reason;	/* PgpxCloseReason, while CLOSING or CANCELLING */
+	bool		broken;			/* see pgpx_pool_lost */
 
 	int			owner_procno;	/* lessee; -1: none */
 	int			owner_pid;
@@ -303,6 +304,7 @@ typedef struct PgpxPool
 
 	int			version_cap;	/* the most that this version may ever have had */
 	int			count[PGPX_CONN_NSTATES];	/* connections by state */
+	int			nbroken;		/* of these, broken ones */
 	int			lru_head;		/* IDLE and OWED, most recently used first; -1: none */
 	int			lru_tail;
 

@@ -157,7 +157,7 @@ $renamed->quit;
 
 # --- in two phases: the first session that hears of it sees to it
 ($lease, $leased, $idle) = one_leased_one_idle(\%stage);
-$local->safe_psql('postgres', q(BEGIN; ALTER SERVER shard OPTIONS (ADD idle_timeout '1h'); PREPARE TRANSACTION 'two'));
+$local->safe_psql('postgres', q(BEGIN; ALTER SERVER shard OPTIONS (ADD keepalives '1'); PREPARE TRANSACTION 'two'));
 ok(alive(\%stage, $idle), 'PREPARE TRANSACTION: nothing happens');
 closes(\%stage, $idle, q(COMMIT PREPARED 'two'; SELECT 1), 'COMMIT PREPARED: the idle connection closes');
 closes(\%stage, $leased, sub { $holder->run("SELECT pgpool.checkin($lease)") }, 'COMMIT PREPARED: the leased one at checkin');

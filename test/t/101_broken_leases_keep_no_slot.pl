@@ -1,0 +1,110 @@
+# A lease whose remote session has ended: the views show it as broken, another
+# connection takes its slot in the pool, and its holder gets the remote's last words.
+use strict;
+use warnings;
+
+use PgpxTest;
+use Test::More;
+
+my $remote = remote_node('remote');
+my $local = local_node('local');
+my ($holder, $other, $third) = map { PgpxSession->new($local) } 1 .. 3;
+
+# The only lease of a server, used once, whose remote session is terminated.
+sub broken_lease
+{
+	my ($session, $server) = @_;
+	my $lease = lease($session, $server);
+	my $pid = $session->run("SELECT a FROM pgpool.query($lease, 'select pg_backend_pid()') AS t(a int)");
+
+	$remote->safe_psql('postgres', "SELECT pg_terminate_backend($pid)");
+	ok(wait_until($local, "SELECT state FROM pgpool.leases WHERE lease = $lease", 'broken'), "$server: the lease is shown as broken");
+	return $lease;
+}
+
+sub sessions
+{
+	return $remote->safe_psql('postgres', "SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app' AND application_name = 'pgpool_ext/$_[0]'");
+}
+
+sub ends
+{
+	my ($session, $lease, $server) = @_;
+
+	$session->fails("SELECT pgpool.exec($lease, 'select 1')", '08006', qr/terminating connection due to administrator command/, "$server: the holder has the last words of the remote");
+	is($session->run("SELECT pgpool.checkin($lease)") . $session->error, '', "$server: and returns the lease");
+	return;
+}
+
+# --- a newcomer, a waiter, the holder itself
+make_pool($local, $remote, server => 'one', options => { pool_size => 1, checkout_timeout => '60s' });
+my $lease = broken_lease($holder, 'one');
+my $new = lease($other, 'one');
+is($other->run("SELECT pgpool.exec($new, 'select 1')"), '1', 'one: another session has a new connection');
+is(sessions('one'), 1, 'one: the remote has no session more than pool_size');
+check_invariants($local, 'one: a broken lease, and one beside it');
+$third->fails("SELECT pgpool.checkout('one', '200 ms')", '55P03', qr/1 of 1 connections are leased/, 'one: the pool is full');
+ends($holder, $lease, 'one');
+$other->run("SELECT pgpool.checkin($new)");
+is($local->safe_psql('postgres', "SELECT total FROM pgpool.pools WHERE server = 'one'"), 1, 'one: the new connection stays');
+
+my $pid = $holder->run('SELECT a FROM pgpool.query(' . ($lease = lease($holder, 'one')) . ", 'select pg_backend_pid()') AS t(a int)");
+$other->start(q{SELECT pgpool.checkout('one', '60 s') > 0});
+ok(wait_until($local, q{SELECT count(*) FROM pgpool.waiters WHERE server = 'one'}, 1), 'one: a session waits');
+$remote->safe_psql('postgres', "SELECT pg_terminate_backend($pid)");
+is($other->finish(30) . $other->error, 't', 'one: it is served when the holder\'s remote session ends');
+is(sessions('one'), 1, 'one: by the only connection');
+$other->run('SELECT pgpool.checkin_all()');
+is($holder->run(q{SELECT pgpool.exec('one', 'select 1')}) . $holder->error, '1', 'one: the holder of a broken lease can check out, too');
+ends($holder, $lease, 'one');
+
+# --- the cap of the server
+make_pool($local, $remote, server => 'capped', options => { pool_size => 2, max_server_connections => 1 });
+$lease = broken_lease($holder, 'capped');
+$new = lease($other, 'capped');
+is(sessions('capped'), 1, 'capped: one connection');
+$third->fails("SELECT pgpool.checkout('capped', '200 ms')", '55P03', qr/came free within/, 'capped: and no further one');
+check_invariants($local, 'capped: the tokens are right');
+ends($holder, $lease, 'capped');
+check_invariants($local, 'capped: and afterwards');
+$other->run('SELECT pgpool.checkin_all()');
+
+# --- a broken lease that ends otherwise
+$lease = broken_lease($holder, 'one');
+is($local->safe_psql('postgres', "SELECT pgpool.terminate($lease)"), 't', 'one: a broken lease is terminated');
+ok(wait_until($local, q{SELECT count(*) FROM pgpool.leases}, 0), 'one: and gone');
+$holder->fails("SELECT pgpool.exec($lease, 'select 1')", 'PX001', qr/was terminated/, 'one: its holder is told');
+$lease = broken_lease($third, 'one');
+$third->quit;
+ok(wait_until($local, q{SELECT count(*) FROM pgpool.leases}, 0), 'one: a holder of a broken lease ends');
+is($other->run(q{SELECT pgpool.exec('one', 'select 1')}) . $other->error, '1', 'one: the pool works');
+$lease = broken_lease($holder, 'one');
+ok(terminate($local, worker_pid($local)), 'one: the worker ends while a lease is broken');
+is($other->run(q{SELECT pgpool.exec('one', 'select 1')}) . $other->error, '1', 'one: the pool works');
+$holder->fails("SELECT pgpool.exec($lease, 'select 1')", '08006', qr/./, 'one: the holder is told');
+check_invariants($local, 'one: afterwards');
+
+# --- all of a full pool, again and again
+make_pool($local, $remote, server => 'many', options => { pool_size => 4, checkout_timeout => '60s' });
+my @sessions = map { PgpxSession->new($local) } 1 .. 8;
+my $most = 0;
+foreach my $round (1 .. 5)
+{
+	foreach my $half ([ @sessions[ 0 .. 3 ] ], [ @sessions[ 4 .. 7 ] ])
+	{
+		lease($_, 'many') foreach @$half;
+		my $n = sessions('many');
+		$most = $n if $n > $most;
+		$remote->safe_psql('postgres', q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'pgpool_ext/many'});
+		wait_until($local, q{SELECT count(*) FROM pgpool.leases WHERE server = 'many' AND state <> 'broken'}, 0);
+	}
+	$_->run('SELECT pgpool.checkin_all()') foreach @sessions;
+}
+is($most, 4, 'many: never more remote sessions than pool_size');
+ok(wait_until($local, q{SELECT total FROM pgpool.pools WHERE server = 'many'}, 0), 'many: and nothing is left');
+
+stats_add_up($local);
+check_invariants($local);
+$_->quit foreach $holder, $other, @sessions;
+leak_check($local, $remote);
+done_testing();
