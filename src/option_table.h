@@ -15,7 +15,7 @@
 typedef enum PgpxOptionKind
 {
 	PGPX_KIND_INT,				/* as an integer GUC */
-	PGPX_KIND_DURATION,			/* as a GUC with time units; bare: seconds */
+	PGPX_KIND_DURATION,			/* as a GUC with time units, but one is required */
 	PGPX_KIND_WORD,				/* one of "words" */
 	PGPX_KIND_BOOL,
 	PGPX_KIND_TEXT,				/* "max" bytes; if "min" is 1, not blank */

@@ -68,23 +68,28 @@ parse_ports(const PgpxOption *option, const char *value, int64 *result)
 	}
 }
 
+/*
+ * A time has a unit.  A bare number would be seconds to users of libpq, and
+ * milliseconds to users of settings; only those that mean no time have none.
+ */
 static bool
 parse_duration(const PgpxOption *option, const char *value, int64 *result)
 {
-	double		seconds;
+	char	   *rest;
+	double		number = strtod(value, &rest);
 	double		ms;
 
-	if (!parse_real(value, &seconds, GUC_UNIT_S, NULL))
-		return false;
-	if (option->min < 0 && seconds == -1)
+	if (rest != value && rest[strspn(rest, " \t\n\r\f\v")] == '\0')
 	{
-		*result = -1;
-		return true;
+		*result = number == 0 ? 0 : -1;
+		return number == *result && *result >= option->min;
 	}
-	ms = rint(seconds * 1000);
-	if (seconds > 0 && ms < 1)
+	if (!parse_real(value, &number, GUC_UNIT_MS, NULL))
+		return false;
+	ms = rint(number);
+	if (number > 0 && ms < 1)
 		ms = 1;					/* 0 has a meaning of its own */
-	if (seconds < 0 || ms < option->min || ms > option->max)
+	if (number < 0 || ms < option->min || ms > option->max)
 		return false;
 	*result = (int64) ms;
 	return true;
@@ -156,9 +161,8 @@ valid_values(const PgpxOption *option)
 			break;
 		case PGPX_KIND_DURATION:
 			appendStringInfo(&buf,
-							 "Valid values are %sfrom %s to %lldd. Valid units "
-							 "are \"us\", \"ms\", \"s\", \"min\", \"h\", and "
-							 "\"d\"; without one it is seconds.",
+							 "Valid values are %sfrom %s to %lldd, with a unit: "
+							 "\"us\", \"ms\", \"s\", \"min\", \"h\", or \"d\".",
 							 option->min < 0 ? "-1 and " : "",
 							 option->min > 0 ? "1ms" : "0",
 							 (long long) (option->max / MS_PER_DAY));

@@ -49,8 +49,8 @@ SELECT name, value, r.state, r.message
     (8, 'min_size', '0'), (9, 'min_size', '3'),
     (10, 'max_server_connections', '0'), (11, 'max_server_connections', '99'),
     (12, 'strategy', 'lifo'), (13, 'strategy', 'FIFO'),
-    (14, 'checkout_timeout', '0'), (15, 'checkout_timeout', '30'),
-    (16, 'checkout_timeout', '0.5'), (17, 'checkout_timeout', '1.5s'),
+    (14, 'checkout_timeout', '0'), (15, 'checkout_timeout', '30s'),
+    (16, 'checkout_timeout', '0.5s'), (17, 'checkout_timeout', '1.5s'),
     (18, 'checkout_timeout', '1us'), (19, 'checkout_timeout', '250 ms'),
     (20, 'checkout_timeout', '2min'), (21, 'checkout_timeout', '1h'),
     (22, 'checkout_timeout', '3650d'),
@@ -58,8 +58,8 @@ SELECT name, value, r.state, r.message
     (25, 'idle_timeout', '1ms'), (26, 'max_lifetime', '30min'),
     (27, 'max_uses', '0'), (28, 'max_uses', '2147483647'),
     (29, 'test_period', '0'), (30, 'test_period', '-1'),
-    (31, 'test_period', '30'),
-    (32, 'connect_timeout', '5'), (33, 'connect_timeout', '200ms'),
+    (31, 'test_period', ' 0.0 '),
+    (32, 'connect_timeout', '5s'), (33, 'connect_timeout', '200ms'),
     (34, 'retry_min', '100ms'), (35, 'retry_max', '10s'),
     (36, 'on_unavailable', 'fail'), (37, 'on_unavailable', 'Wait'),
     (38, 'start_commands', ''), (39, 'start_commands', 'SET x.y = 1; SELECT 1'),
@@ -100,7 +100,11 @@ SELECT name, left(value, 12) AS value, r.state, r.message
     (40, 'start_commands', repeat('x', 8193)),
     (41, 'operation_timeout', '0'), (42, 'lease_timeout', '-1'),
     (43, 'leak_warning', '-5min'), (44, 'notices', 'warn'),
-    (45, 'base_server', ''), (46, 'base_server', repeat('x', 64))
+    (45, 'base_server', ''), (46, 'base_server', repeat('x', 64)),
+    -- a time without a unit
+    (47, 'test_period', '30'), (48, 'checkout_timeout', '500'),
+    (49, 'checkout_timeout', ' 0.5 '), (50, 'connect_timeout', '5'),
+    (51, 'idle_timeout', '0x10'), (52, 'leak_warning', '-1')
   ) AS v(n, name, value), pg_temp.try_server(name, value) AS r
  ORDER BY n;
 
@@ -236,7 +240,7 @@ SELECT r.* FROM pg_temp.try('ALTER SERVER options_server '
 ALTER SERVER options_server OPTIONS (ADD retry_max '1s');
 ALTER SERVER options_server OPTIONS (ADD retry_min '5s');
 ALTER SERVER options_server OPTIONS (ADD retry_min '5s', SET retry_max '9s');
-ALTER SERVER options_server OPTIONS (SET retry_max '0.1');
+ALTER SERVER options_server OPTIONS (SET retry_max '0.1s');
 ALTER SERVER options_server OPTIONS (DROP retry_max);
 SELECT srvoptions FROM pg_foreign_server WHERE srvname = 'options_server';
 ALTER SERVER options_server OPTIONS (DROP retry_min);
@@ -256,7 +260,7 @@ SET ROLE regress_pgpool_owner;
 SELECT v.name, r.*
   FROM (VALUES (1, 'host', 'x'), (2, 'hostaddr', '::1'), (3, 'port', '1'),
     (4, 'dbname', 'x'), (5, 'pool_size', '2'), (6, 'start_commands', 'x'),
-    (7, 'sslmode', 'require'), (8, 'connect_timeout', '3'),
+    (7, 'sslmode', 'require'), (8, 'connect_timeout', '3s'),
     (9, 'keepalives_idle', '3'), (10, 'application_name', 'x'),
     (11, 'sslrootcert', 'x'), (12, 'sslcrl', 'x'), (13, 'sslcrldir', 'x'),
     (14, 'options', 'x'), (15, 'service', 'x'), (16, 'passfile', 'x'),
