@@ -423,3 +423,16 @@ pgpx_pool_close_free_locked(PgpxPool *pool, PgpxCloseReason reason)
 		if (!pgpx_pool_close_locked(pool, &pgpx_conns[pool->lru_head], reason))
 			return;
 }
+
+void
+pgpx_pool_trim_locked(PgpxPool *pool)
+{
+	int			surplus = pgpx_pool_total_locked(pool) -
+		pool->count[PGPX_CONN_CLOSING] - pgpx_pool_cap_locked(pool);
+
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	for (; surplus > 0 && pool->lru_tail >= 0; surplus--)
+		if (!pgpx_pool_close_locked(pool, &pgpx_conns[pool->lru_tail],
+									PGPX_CLOSE_OVERFLOW))
+			return;
+}

@@ -374,6 +374,12 @@ extern bool pgpx_pool_close_locked(PgpxPool *pool, PgpxConn *conn,
 extern void pgpx_pool_close_free_locked(PgpxPool *pool,
 										PgpxCloseReason reason);
 
+/*
+ * Close what is free beyond pool_size and max_overflow, which were lowered; the least
+ * recently used first.
+ */
+extern void pgpx_pool_trim_locked(PgpxPool *pool);
+
 /* --- pool_damage.c -------------------------------------------------------- */
 
 /*

@@ -233,6 +233,7 @@ pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *ended)
 		return PG_INT64_MAX;
 	pgpx_options_follow(&pool->opts);
 	pool->version_cap = Max(pool->version_cap, pgpx_pool_cap_locked(pool));
+	pgpx_pool_trim_locked(pool);
 
 	/* those that are closing are on their way out already */
 	total = pgpx_pool_total_locked(pool) - pool->count[PGPX_CONN_CLOSING];

@@ -387,6 +387,7 @@ pgpx_pool_set_options_locked(PgpxPool *pool, const PgpxFingerprint *fingerprint,
 	pool->fingerprint = *fingerprint;
 	pool->opts = *opts;
 	pool->version_cap = Max(pool->version_cap, pgpx_pool_cap_locked(pool));
+	pgpx_pool_trim_locked(pool);
 	if (connects)
 	{
 		/* the pause was made under the old options; attempts have the new timeout */
