@@ -204,6 +204,24 @@ pgpx_dlock_question(PgpxDlockWait *w)
 	return answered;
 }
 
+/* The holder before has not released the lock: the log of both servers says so. */
+static void
+log_takeover(const PgpxDlockWait *w)
+{
+	const PgpxDlockAnswer *answer = &w->answer;
+
+	ereport(LOG,
+			(errmsg("pgpool_ext took over lock \"%s\" of server \"%s\" of database \"%s\", token " INT64_FORMAT ", from \"%s\"",
+					w->lock.name, NameStr(w->lock.server_name),
+					NameStr(w->lock.database_name), answer->token,
+					answer->who),
+			 errdetail("It was held%s%s%s since %s, and was not pinged before it expired at %s.",
+					   answer->why ? " for \"" : "",
+					   answer->why ? answer->why : "",
+					   answer->why ? "\"" : "", answer->since,
+					   answer->expires)));
+}
+
 bool
 pgpx_dlock_accept(PgpxDlockWait *w)
 {
@@ -217,5 +235,7 @@ pgpx_dlock_accept(PgpxDlockWait *w)
 	}
 	pgpx_dlock_granted(w->place, w->answer.token, w->asked_at);
 	w->lock.token = w->answer.token;
+	if (w->answer.expired)
+		log_takeover(w);
 	return true;
 }

@@ -121,6 +121,10 @@ static const char setup_sql[] =
  * client has gone.  So a request gets one token; and none after the lock was
  * released, or has run out: who still wants it draws another request ("spent").
  *
+ * With a grant comes the holder before, if the lock was not released but has run
+ * out: as the row was before this statement, hence not certain if several servers
+ * ask at the same instant.  It is for the log only.
+ *
  * The search_path is the user's, and may lead to operators of others: none of these
  * statements leaves it to choose one.
  */
@@ -172,7 +176,10 @@ static const char ask_sql[] =
 	" AND NOT EXISTS (SELECT FROM got)"
 	" FOR NO KEY UPDATE SKIP LOCKED) AS o"
 	" WHERE l.name OPERATOR(pg_catalog.=) o.name) "
-	"SELECT got.token::pg_catalog.text, NULL, NULL, NULL, NULL, NULL, NULL FROM got "
+	"SELECT got.token::pg_catalog.text, o.who, o.why, o.since::pg_catalog.text, o.expires::pg_catalog.text, NULL, NULL"
+	" FROM got LEFT JOIN pgpool_lock.locks AS o ON o.name OPERATOR(pg_catalog.=) $1::pg_catalog.text"
+	" AND o.state OPERATOR(pg_catalog.=) 'held'"
+	" AND NOT (o.process OPERATOR(pg_catalog.=) $2::pg_catalog.text AND o.request OPERATOR(pg_catalog.=) $3::pg_catalog.int8) "
 	"UNION ALL "
 	"SELECT NULL, o.who, o.why, o.since::pg_catalog.text, o.expires::pg_catalog.text,"
 	" (pg_catalog.date_part('epoch', o.expires OPERATOR(pg_catalog.-) pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000::pg_catalog.float8)::pg_catalog.int8::pg_catalog.text,"
@@ -243,7 +250,12 @@ run(PgpxLease *lease, const char *sql, int nparams, const char *const *values,
 	const PgpxSink *sink, PgpxTime deadline, bool *refused)
 {
 	static uint32 wait_event = 0;
-	PgpxRun		run = {.lease = lease, .sql = sql, .sink = sink};
+	PgpxRun		run = {
+		.lease = lease,
+		.sql = sql,
+		.sink = sink,
+		.internal = true,
+	};
 	ErrorContextCallback hint = {
 		.previous = error_context_stack,
 		.callback = add_hint,
@@ -363,7 +375,9 @@ pgpx_dlock_ask(PgpxLease *lease, const PgpxDlock *lock, bool waits,
 		left = number(column(slot, 6));
 		answer->left = Min(left, INT_MAX);	/* fit for microseconds, too */
 		answer->spent = token == NULL && is_true(slot, 7);
-		answer->held = !answer->spent && answer->who != NULL &&
+		answer->expired = answer->token != 0 && answer->who != NULL &&
+			answer->since != NULL && answer->expires != NULL;
+		answer->held = token == NULL && !answer->spent && answer->who != NULL &&
 			answer->since != NULL && answer->expires != NULL &&
 			answer->left > 0;
 	}

@@ -17,7 +17,8 @@ typedef struct PgpxDlockAnswer
 	int64		token;			/* 0: not granted */
 	bool		refused;		/* by an error, so there was no effect */
 	bool		spent;			/* it was, and is over: draw another request */
-	bool		held;			/* what follows is known */
+	bool		expired;		/* granted; what follows is of the holder before */
+	bool		held;			/* not granted; what follows is of the holder */
 	char	   *who;
 	char	   *why;			/* NULL: not said */
 	char	   *since;			/* by the remote's clock and settings */

@@ -124,7 +124,7 @@ pgpx_remote_error_raise(const PgpxRemoteError *error, const char *sql,
 	const char *query = error->query;
 	int			position = error->query_position;
 
-	if (query == NULL && is_inside(error->position, sql))
+	if (query == NULL && sql != NULL && is_inside(error->position, sql))
 	{
 		query = sql;
 		position = error->position;
@@ -138,7 +138,7 @@ pgpx_remote_error_raise(const PgpxRemoteError *error, const char *sql,
 			 query && is_inside(position, query) ?
 			 internalerrposition(position) : 0,
 			 error->context ? errcontext("%s", error->context) : 0,
-			 errcontext(query == sql ? "remote SQL command on server \"%s\"" :
+			 errcontext(sql == NULL || query == sql ? "remote SQL command on server \"%s\"" :
 						"remote SQL command on server \"%s\": %s",
 						server, sql)));
 }

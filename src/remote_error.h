@@ -38,7 +38,8 @@ extern void pgpx_remote_error_copy(PgpxRemoteError *error,
  *		statement: as the query that the error position refers to if the remote
  *		reported one, else in the context.
  *
- * sql: the statement as it was sent, valid in the database's encoding.
+ * sql: the statement as it was sent, valid in the database's encoding; NULL: one of
+ * our own, which is not shown.
  */
 pg_noreturn extern void pgpx_remote_error_raise(const PgpxRemoteError *error,
 												const char *sql,

@@ -478,7 +478,7 @@ pgpx_run_end(PgpxRun *run)
 	if (run->lease->not_run)
 		return 0;
 	if (run->error.set)
-		pgpx_remote_error_raise(&run->error, run->sql,
+		pgpx_remote_error_raise(&run->error, run->internal ? NULL : run->sql,
 								NameStr(run->lease->target->server_name));
 	if (run->empty && !run->any)
 		ereport(ERROR,

@@ -38,6 +38,7 @@ typedef struct PgpxRun
 	PgpxLease  *lease;
 	const char *sql;
 	const PgpxSink *sink;
+	bool		internal;		/* the statement is ours: errors do not show it */
 	bool		describe;		/* only describe its result: nothing is executed */
 	PgpxRemoteError error;
 	int			nformats;		/* of the result's columns; 0: all texts */

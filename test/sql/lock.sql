@@ -9,6 +9,11 @@ GRANT USAGE ON FOREIGN SERVER locker TO regress_pgpool_app;
 SELECT test.err($$SELECT pgpool.lock('locker', 'a')$$);
 SELECT test.err($$SELECT pgpool.try_lock('locker', 'a')$$);
 SELECT test.err($$SELECT * FROM pgpool.lock_status('locker')$$);
+-- the context names the server, and does not show the statement behind the function
+\set SHOW_CONTEXT always
+SELECT pgpool.lock('locker', 'a');
+SELECT * FROM pgpool.lock_status('locker');
+\unset SHOW_CONTEXT
 
 SELECT pgpool.lock_setup('locker');
 SELECT pgpool.lock_setup('locker');

@@ -119,6 +119,10 @@ my $ends = $remote->safe_psql('remote_db', q{SELECT expires FROM pgpool_lock.loc
 my $taken = $watch->run(lock_sql('stopped', ttl => '30 s'));
 cmp_ok($taken, '>', $token, 'after the ttl another server has it, with a higher token');
 is($remote->safe_psql('remote_db', "SELECT since >= '$ends' FROM pgpool_lock.locks WHERE name = 'stopped'"), 't', 'not before');
+my ($pid, $log) = ($holder->pid, slurp_file($two->logfile));
+like($log, qr/LOG: +pgpool_ext took over lock "stopped" of server "keeper" of database "postgres", token $taken, from "[^"]*, PID $pid of [^"]*"/,
+	'its log says from whom');
+unlike($log, qr/took over lock "session"/, 'but not of a lock that was released');
 kill 'CONT', reverse @stopped;
 is($holder->run("SELECT pgpool.lock_valid('keeper', 'stopped', $token)"), 'f', 'the old holder knows, before it writes');
 is($one->safe_psql('postgres', q{SELECT state FROM pgpool.locks WHERE name = 'stopped'}), 'lost', 'and so does the view');
