@@ -66,6 +66,10 @@ SET ROLE regress_pgpool_app;
 SELECT trace IS NULL AS none FROM pgpool.query('always', 'select current_setting(''my.trace'', true)') AS t(trace text);
 RESET ROLE;
 
+-- the schema for temporary tables stays, empty
+SELECT pgpool.exec('always', 'create temp table trace (a int)');
+SELECT * FROM pgpool.query('always', 'select pg_my_temp_schema() <> 0, (select count(*) from pg_class where relnamespace = pg_my_temp_schema())') AS t(schema bool, tables bigint);
+
 -- session defaults for transactions
 SELECT pgpool.exec('always', 'set default_transaction_read_only = on; set session characteristics as transaction isolation level serializable');
 SELECT * FROM pgpool.query('always', 'select current_setting(''transaction_read_only''), current_setting(''transaction_isolation'')') AS t(r text, i text);
