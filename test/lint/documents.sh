@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The documents agree with the tree: links lead to a file or heading; the messages in
-# doc/errors.md are those of src/, and all of those are there; what the README's FAQ
-# explains is a message of src/, or t/200_readme.pl raises it; wait events are those of
-# src/.
+# Compare the documents with the tree.  Each link must lead to a file or heading.
+# doc/errors.md must have all messages of src/ and no others.  Each error that doc/faq.md
+# explains must be a message of src/ or be raised by t/200_readme.pl.  The wait events in
+# doc/operating.md must be those of src/.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -85,9 +85,8 @@ sub found
 	return grep { my $pattern = pattern(s/: %m$//r); $text =~ /^$pattern$/ } keys %message;
 }
 
-my $readme = slurp('README.md');
 my $errors = slurp('doc/errors.md');
-my ($faq) = $readme =~ /^## FAQ\n(.*?)^## /ms;
+my $faq = slurp('doc/faq.md');
 my $raised = slurp('test/t/200_readme.pl');
 my (%known, $n);
 

@@ -1,7 +1,6 @@
-# README.md and the pages of doc/ say what is so: their tables are those of the
-# server, and their examples run, in their order, in one session.  (Those of the
-# recipes have a test of their own.)  A comment in front of an example says what is
-# different with it:
+# Compare README.md and the pages of doc/ with the server: their tables must agree with
+# it, and their examples must run, in their order, in one session.  (201_recipes tests
+# the recipes.)  A comment in front of an example marks an exception:
 #
 #   <!-- example: on the remote server -->          as the role of the examples
 #   <!-- example: by the superuser of the remote server -->
@@ -18,12 +17,13 @@ use Test::More;
 my $ADDRESS = "host '10.0.0.7'";
 
 # in the order in which their examples run
-my @pages = ('README.md', map { "doc/$_.md" } qw(guide drivers connecting operating views locks errors));
+my @pages = ('README.md', map { "doc/$_.md" } qw(guide drivers connecting operating views locks errors reference security limits faq));
 my %text = map { $_ => slurp("$FindBin::Bin/../../$_") } @pages;
 my $all = join "\n", @text{@pages};
 my $remote = remote_node('remote');
 my $local = local_node('local');
 
+all_pages();
 examples();
 settings();
 functions();
@@ -78,6 +78,16 @@ sub rows
 	my ($sql) = @_;
 
 	return split /\n/, $local->safe_psql('postgres', $sql);
+}
+
+# The tests read every page: those of this file and, for the recipes, 201_recipes.
+sub all_pages
+{
+	my @there = map { s{.*/}{}r } glob "$FindBin::Bin/../../doc/*.md";
+	my @read = map { s{.*/}{}r } @pages;
+
+	same([ @read, 'recipes.md' ], \@there, 'the tests read all pages');
+	return;
 }
 
 sub examples
@@ -284,7 +294,7 @@ sub valid_values
 
 	return 'text' if $hint eq '';
 	$hint =~ s/^.*?Valid values (?:are|have):? (?:from )?//;
-	$hint =~ s/(?:, without a unit)?\.(?: Valid units.*)?$//;
+	$hint =~ s{(?:, without a unit|, with a unit: ("\w+",? (?:or )?)*"\w+")?\.(?: Valid units.*)?$}{};
 	$hint =~ s/ and from / and /;
 	$hint =~ s/ and are not empty/, not empty/;
 	return $hint;
@@ -368,7 +378,7 @@ sub questions
 		'invalid input syntax for type interval' => q{SELECT pgpool.checkout('shard1', 'month report')},
 		'permission denied for function pause' => q{SET ROLE web; SELECT pgpool.pause('shard1')},
 		'too many connections for role' => q{SELECT pgpool.checkout('crowded')});
-	my ($faq) = $text{'README.md'} =~ /^## FAQ\n(.*?)^## /ms;
+	my $faq = $text{'doc/faq.md'};
 
 	$faq =~ s/\s+/ /g;
 	$remote->safe_psql('postgres', q{CREATE ROLE crowded LOGIN CONNECTION LIMIT 0 PASSWORD 'secret'});
