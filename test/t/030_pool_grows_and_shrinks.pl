@@ -173,6 +173,10 @@ make_pool($local, $remote, server => 'late', user => 'late_app', password => 'la
 $sessions[0]->fails("SELECT pgpool.exec('late', 'select 1')", '08001', qr/could not connect to server "late"/, 'late: the first use fails');
 $remote->safe_psql('postgres', q{CREATE ROLE late_app LOGIN PASSWORD 'late'});
 becomes('late', 'total, idle', '3|3', 'min_size connections are opened once the remote lets them in');
+$pids = remote_pids('late');
+$local->safe_psql('postgres', q{ALTER SERVER late OPTIONS (SET min_size '4')});
+becomes('late', 'total, idle', '4|4', 'a larger min_size is kept without another checkout');
+is($local->safe_psql('postgres', "SELECT count(*) FROM pgpool.connections WHERE server = 'late' AND remote_pid = ANY ('{$pids}')"), '3', 'late: beside the connections that were open');
 
 # --- no time at all
 make_pool($local, $remote, server => 'zero', options => { pool_size => 1, max_overflow => 1, overflow_ttl => 0 });
