@@ -672,9 +672,9 @@ COMMENT ON COLUMN pgpool.pools.database IS
 COMMENT ON COLUMN pgpool.pools.server IS
 'foreign server that the pool leads to';
 COMMENT ON COLUMN pgpool.pools.local_user IS
-'user of the user mapping; with a mapping for PUBLIC, the local user whose pool it is';
+'user of the user mapping; with a mapping for PUBLIC "public" if it names the remote user, else the local user whose pool it is';
 COMMENT ON COLUMN pgpool.pools.shared IS
-'true: the user mapping is one user''s, and all sessions under that user share the pool; false: the mapping is PUBLIC''s, and the pool is that of one local user';
+'true: all sessions to which the user mapping applies share the pool; false: the mapping is PUBLIC''s and names no remote user, and the pool is that of one local user';
 COMMENT ON COLUMN pgpool.pools.state IS
 '"damaged": the pool''s state in shared memory is wrong, last_error says how, and checkouts fail until the worker has restarted and rebuilt it; "draining" and "paused": checkouts queue until resume(); "unavailable": no connection is open, the last attempt has failed, and the pause before the next one still runs; "stale": connections from before a change of options or a reconnect() are still leased; "full": every connection that pool_size and max_overflow allow is there, and none is free; "overflow": there are more than pool_size; "ready": none of these. The first that holds';
 COMMENT ON COLUMN pgpool.pools.worker IS
@@ -787,7 +787,7 @@ COMMENT ON COLUMN pgpool.connections.database IS
 COMMENT ON COLUMN pgpool.connections.server IS
 'foreign server that the pool leads to';
 COMMENT ON COLUMN pgpool.connections.local_user IS
-'user of the user mapping; with a mapping for PUBLIC, the local user whose pool it is';
+'user of the user mapping; with a mapping for PUBLIC "public" if it names the remote user, else the local user whose pool it is';
 COMMENT ON COLUMN pgpool.connections.connection IS
 'place of the connection, from 0 to pgpool_ext.max_connections - 1; used again by other connections';
 COMMENT ON COLUMN pgpool.connections.generation IS
@@ -1041,7 +1041,7 @@ COMMENT ON COLUMN pgpool.stats.database IS
 COMMENT ON COLUMN pgpool.stats.server IS
 'foreign server that the pool leads to';
 COMMENT ON COLUMN pgpool.stats.local_user IS
-'user of the user mapping; with a mapping for PUBLIC, the local user whose pool it is';
+'user of the user mapping; with a mapping for PUBLIC "public" if it names the remote user, else the local user whose pool it is';
 COMMENT ON COLUMN pgpool.stats.checkouts IS
 'leases that began';
 COMMENT ON COLUMN pgpool.stats.hits IS
@@ -1181,7 +1181,7 @@ COMMENT ON COLUMN pgpool.wait_histogram.database IS
 COMMENT ON COLUMN pgpool.wait_histogram.server IS
 'foreign server that the pool leads to';
 COMMENT ON COLUMN pgpool.wait_histogram.local_user IS
-'user of the user mapping; with a mapping for PUBLIC, the local user whose pool it is';
+'user of the user mapping; with a mapping for PUBLIC "public" if it names the remote user, else the local user whose pool it is';
 COMMENT ON COLUMN pgpool.wait_histogram.bucket IS
 'number of the span';
 COMMENT ON COLUMN pgpool.wait_histogram.from_us IS

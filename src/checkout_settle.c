@@ -12,6 +12,8 @@
  */
 #include "checkout.h"
 
+#include "utils/inval.h"
+
 #include "session_wait.h"
 
 /* Until when a step after the grant may last; sent: the statement runs already. */
@@ -126,7 +128,13 @@ must_reset(const PgpxLease *lease, const PgpxConn *conn)
 {
 	PgpxReset	reset = lease->target->opts.reset;
 
-	if (!conn->dirty || reset == PGPX_RESET_NEVER)
+	if (!conn->dirty)
+		return false;
+
+	/* of a pool that several users share: another user's traces always go */
+	if (conn->last_user != lease->user)
+		return true;
+	if (reset == PGPX_RESET_NEVER)
 		return false;
 	return reset == PGPX_RESET_ALWAYS || conn->last_pid != MyProcPid ||
 		conn->last_procno != (int) MyProcNumber;
@@ -183,6 +191,16 @@ settle_in(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
 		lease->offer == PGPX_OFFER_FAILED;
 	if (lease->offer == PGPX_OFFER_FAILED)
 		return PGPX_SETTLED_DEAD;
+
+	/*
+	 * A pool that several users share stays as it is when one of them loses a right
+	 * while waiting.  Nothing has been sent there: see pgpx_lease_offer.
+	 */
+	if (!OidIsValid(c->target->user))
+	{
+		AcceptInvalidationMessages();
+		c->stale |= !c->target->valid;
+	}
 
 	/* what was sent has to be read where it was sent, under whatever options */
 	if (c->stale && !renew_target(c, lease) &&

@@ -130,7 +130,7 @@ pgpx_checkout_lock_pool(PgpxCheckout *c)
 						(errcode(ERRCODE_TOO_MANY_CONNECTIONS),
 						 errmsg("too many pools"),
 						 errdetail("All %d places are in use.", pgpx_shared->max_pools),
-						 errhint("Raise \"pgpool_ext.max_pools\". A server with a PUBLIC user mapping has one pool for each local user.")));
+						 errhint("Raise \"pgpool_ext.max_pools\". A server whose PUBLIC user mapping does not name the remote user has one pool for each local user.")));
 
 			/* (leases may have the target, too: never -1 in it) */
 			target->pool = index;

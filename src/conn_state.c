@@ -325,6 +325,7 @@ pgpx_conn_alloc_locked(PgpxPool *pool)
 	conn->owner_pid = 0;
 	conn->last_procno = -1;
 	conn->last_pid = 0;
+	conn->last_user = InvalidOid;
 	conn->opened_at = 0;
 	conn->connect_time = 0;
 	conn->last_used = 0;

@@ -129,6 +129,7 @@ compare_mapping(const PgpxPoolKey *key, const PgpxFingerprint *fingerprint,
 	HeapTuple	row;
 	Form_pg_user_mapping mapping;
 	bool		same;
+	bool		lost = false;
 
 	row = SearchSysCache1(USERMAPPINGOID, ObjectIdGetDatum(key->mapping));
 	if (!HeapTupleIsValid(row))
@@ -141,8 +142,12 @@ compare_mapping(const PgpxPoolKey *key, const PgpxFingerprint *fingerprint,
 	mapping = (Form_pg_user_mapping) GETSTRUCT(row);
 	*user = OidIsValid(mapping->umuser) ? mapping->umuser : key->local_user;
 	*server = mapping->umserver;
+	if (!same && !OidIsValid(mapping->umuser) &&
+		pgpx_source_names_user(row) == OidIsValid(key->local_user))
+		lost = true;			/* one pool for all, or one for each, by now */
 	ReleaseSysCache(row);
-	return same ? SAME : REPLACED;
+	return same ? SAME : lost ? GONE :
+								REPLACED;
 }
 
 /* Is "base" the server that the connection options of "oid" come from? */
@@ -171,8 +176,11 @@ has_mapping(Oid user, Oid server)
 static Verdict
 compare_user(Oid user, uint64 hash)
 {
-	const char *name = GetUserNameFromId(user, true);
+	const char *name;
 
+	if (!OidIsValid(user))
+		return SAME;			/* the pool is no single user's */
+	name = GetUserNameFromId(user, true);
 	if (name == NULL)
 		return GONE;
 	return pgpx_source_hash_user(name) == hash ? SAME : REPLACED;
@@ -205,6 +213,17 @@ may_use(Oid oid, Oid user)
 	return may;
 }
 
+/*
+ * May the user of a pool, of this class, still use a server?  Those of a pool for all
+ * local users are asked one by one, at each checkout.
+ */
+static bool
+may_have(Oid user, Oid server, bool superuser)
+{
+	return !OidIsValid(user) ||
+		(superuser_arg(user) == superuser && may_use(server, user));
+}
+
 /* Which of two verdicts counts.  (A macro would ask for each twice.) */
 static inline Verdict
 worse(Verdict a, Verdict b)
@@ -231,9 +250,7 @@ judge(const PgpxPoolKey *key, PgpxFingerprint *fingerprint,
 							&fingerprint->settings);
 	verdict = worse(verdict, server);
 	verdict = worse(verdict, compare_user(user, fingerprint->user));
-	if (verdict == GONE ||
-		superuser_arg(user) != (key->superuser != 0) ||
-		!may_use(key->server, user))
+	if (verdict == GONE || !may_have(user, key->server, key->superuser != 0))
 		return GONE;
 
 	/* a mapping of one's own goes before PUBLIC's */
@@ -245,7 +262,7 @@ judge(const PgpxPoolKey *key, PgpxFingerprint *fingerprint,
 		verdict = worse(verdict,
 						compare_server(base, fingerprint->base,
 									   &fingerprint->base_settings));
-		if (verdict == GONE || !may_use(base, user) ||
+		if (verdict == GONE || !may_have(user, base, key->superuser != 0) ||
 			has_mapping(user, key->server) ||
 			has_mapping(InvalidOid, key->server))
 			return GONE;

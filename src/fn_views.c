@@ -16,9 +16,12 @@
 
 #include <arpa/inet.h>
 
+#include "access/htup_details.h"
 #include "catalog/pg_authid.h"
+#include "catalog/pg_user_mapping.h"
 #include "utils/builtins.h"
 #include "utils/inet.h"
+#include "utils/syscache.h"
 #include "utils/timestamp.h"
 
 #include "remote_error.h"
@@ -126,10 +129,39 @@ pgpx_view_backs_off(const PgpxView *view)
 	return view->pool.retry_at > view->now;
 }
 
+/* Would a user be served by this pool, which all local users share? */
+static bool
+may_use_shared(const PgpxPoolKey *key, Oid user)
+{
+	HeapTuple	row;
+	Oid			server;
+
+	row = SearchSysCache1(USERMAPPINGOID, ObjectIdGetDatum(key->mapping));
+	if (!HeapTupleIsValid(row))
+		return false;
+	server = ((Form_pg_user_mapping) GETSTRUCT(row))->umserver;
+	ReleaseSysCache(row);
+	return !SearchSysCacheExists2(USERMAPPINGUSERSERVER,
+								  ObjectIdGetDatum(user),
+								  ObjectIdGetDatum(server)) &&
+		SearchSysCacheExists1(FOREIGNSERVEROID,
+							  ObjectIdGetDatum(key->server)) &&
+		pgpx_server_aclcheck(key->server, user, ACL_USAGE) == ACLCHECK_OK &&
+		SearchSysCacheExists1(FOREIGNSERVEROID, ObjectIdGetDatum(server)) &&
+		pgpx_server_aclcheck(server, user, ACL_USAGE) == ACLCHECK_OK;
+}
+
 bool
 pgpx_view_sees_pool(const PgpxView *view)
 {
-	return view->sees_all || view->pool.user == view->user;
+	const PgpxPoolKey *key = &view->pool.key;
+
+	if (view->sees_all || view->pool.user == view->user)
+		return true;
+
+	/* of all local users: those who could ask the remote themselves */
+	return !OidIsValid(view->pool.user) && key->database == MyDatabaseId &&
+		key->superuser == 0 && may_use_shared(key, view->user);
 }
 
 bool

@@ -65,6 +65,12 @@ pgpx_lease_offer(const PgpxTarget *target, const PgpxStatement *statement)
 	for (int i = 0; i < statement->nparams && len < PGPX_OFFER_MAX; i++)
 		if (statement->values[i] != NULL)
 			len += strlen(statement->values[i]);
+	/*
+	 * In a pool that several users share, a waiter's rights are checked once more
+	 * after the grant, and the next user may need a reset: nothing is sent before.
+	 */
+	if (!OidIsValid(target->user))
+		return;
 	if (!statement->one || !is_plain(target) || len >= PGPX_OFFER_MAX ||
 		statement->nparams >= PGPX_OFFER_MAX)
 		return;

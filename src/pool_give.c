@@ -107,6 +107,7 @@ note_lessee(PgpxConn *conn)
 {
 	conn->last_procno = conn->owner_procno;
 	conn->last_pid = conn->owner_pid;
+	conn->last_user = conn->owner_user;
 }
 
 void

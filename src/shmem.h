@@ -150,6 +150,7 @@ typedef struct PgpxConn
 
 	int			last_procno;	/* the lessee before; -1: none, or as good as none */
 	int			last_pid;
+	Oid			last_user;
 
 	PgpxTime	state_since;
 	PgpxTime	opened_at;
@@ -252,7 +253,8 @@ typedef struct PgpxPoolKey
 	Oid			database;
 	Oid			server;
 	Oid			mapping;
-	Oid			local_user;		/* InvalidOid unless the mapping is PUBLIC's */
+	Oid			local_user;		/* InvalidOid unless the mapping is PUBLIC's, and
+								 * names no remote user */
 	uint32		superuser;		/* 1: of a superuser */
 	TransactionId xid;			/* which uses what it has itself changed; 0: none does */
 } PgpxPoolKey;
@@ -282,8 +284,8 @@ typedef struct PgpxPool
 	PgpxPoolKey key;
 	NameData	database_name;
 	NameData	server_name;
-	Oid			user;			/* the mapping's; the local one if PUBLIC */
-	NameData	user_name;		/* as it was when the options were read */
+	Oid			user;			/* the mapping's; else key.local_user */
+	NameData	user_name;		/* "public" if that is none; as it was when the options were read */
 	int			server;			/* index of the PgpxServer */
 	int			worker;
 	PgpxTime	created_at;

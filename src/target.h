@@ -21,7 +21,7 @@ typedef struct PgpxTarget
 	MemoryContext cxt;			/* holds this struct and all it points to */
 
 	NameData	server_name;	/* as in the catalog */
-	Oid			user;			/* the mapping's; the local one if PUBLIC */
+	Oid			user;			/* the pool's, InvalidOid: shared by all of PUBLIC */
 	NameData	user_name;
 	PgpxPoolKey key;
 	PgpxFingerprint fingerprint;

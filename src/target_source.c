@@ -486,18 +486,35 @@ read_mapping(PgpxTarget *target, PgpxSource *source, Oid user)
 	note_row(target, row);
 	mapping = (Form_pg_user_mapping) GETSTRUCT(row);
 	target->key.mapping = mapping->oid;
+	source->mapping_options = row_options(USERMAPPINGUSERSERVER, row,
+										  Anum_pg_user_mapping_umoptions);
 	if (!OidIsValid(mapping->umuser))
 	{
-		target->key.local_user = user;
+		if (pgpx_source_value(source->mapping_options, "user") == NULL)
+			target->key.local_user = user;
+		else
+		{
+			/* all local users are one remote user: nothing of ours is in the key */
+			target->user = InvalidOid;
+			namestrcpy(&target->user_name, "public");
+			target->fingerprint.user = 0;
+		}
 		if (pgpx_ddl_mapping_dropped())
 			target->key.xid = GetTopTransactionIdIfAny();
 	}
-	source->mapping_options = row_options(USERMAPPINGUSERSERVER, row,
-										  Anum_pg_user_mapping_umoptions);
 	target->fingerprint.mapping_xmin =
 		HeapTupleHeaderGetRawXmin(row->t_data);
 	target->fingerprint.mapping_tid = row->t_self;
 	ReleaseSysCache(row);
+}
+
+bool
+pgpx_source_names_user(HeapTuple row)
+{
+	List	   *options = row_options(USERMAPPINGOID, row,
+									  Anum_pg_user_mapping_umoptions);
+
+	return pgpx_source_value(options, "user") != NULL;
 }
 
 void

@@ -75,6 +75,12 @@ extern uint64 pgpx_source_hash_user(const char *name);
  */
 extern void pgpx_source_on_change(SyscacheCallbackFunction callback);
 
+/*
+ * Does a row of a user mapping name the remote user?  If it is PUBLIC's, one pool
+ * serves all local users then.
+ */
+extern bool pgpx_source_names_user(HeapTuple row);
+
 /* Can servers of this foreign-data wrapper have pools? */
 extern bool pgpx_source_has_pools(Oid wrapper);
 

@@ -106,7 +106,7 @@ SET ROLE regress_pgpool_first;
 SELECT pid = :pid_b AS own FROM pgpool.query('guarded', 'select pg_backend_pid()') AS t(pid int);
 RESET ROLE;
 
--- a PUBLIC mapping: one pool for each local user
+-- a PUBLIC mapping that names the remote user: one pool, superusers apart
 SELECT test.server('common', 'pool_size', '1');
 DROP USER MAPPING FOR CURRENT_USER SERVER common;
 SELECT test.mapping('PUBLIC', 'common');

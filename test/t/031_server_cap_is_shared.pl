@@ -28,8 +28,7 @@ sub make_capped
 	$local->safe_psql('postgres', <<"EOS");
 CREATE SERVER $name FOREIGN DATA WRAPPER pgpool_fdw
 	OPTIONS (host '127.0.0.1', port '$port', dbname '$dbname', $options);
-CREATE USER MAPPING FOR PUBLIC SERVER $name OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD');
-GRANT USAGE ON FOREIGN SERVER $name TO PUBLIC;
+${\ join '', map { "CREATE USER MAPPING FOR u$_ SERVER $name OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD');\n" } 1 .. 3}GRANT USAGE ON FOREIGN SERVER $name TO PUBLIC;
 EOS
 	return;
 }
@@ -190,7 +189,7 @@ $u2[0]->finish(30);
 unlink $seen;
 append_to_file($seen, '');
 make_capped('lingers', "pool_size '1', max_server_connections '1', reset 'never', sslmode 'disable'", $fake, 'lingers');
-$local->safe_psql('postgres', "ALTER USER MAPPING FOR PUBLIC SERVER lingers OPTIONS (ADD password_required 'false')");
+$local->safe_psql('postgres', "ALTER USER MAPPING FOR u$_ SERVER lingers OPTIONS (ADD password_required 'false')") foreach 1 .. 3;
 foreach my $session ($u1[0], $u2[0], $u1[0])
 {
 	is($session->run("SELECT pgpool.exec('lingers', 'select 1')", 60) . $session->error, '1', 'users take turns at one place');

@@ -47,11 +47,13 @@ my ($app, $member, $guest) = map {
 	$local->safe_psql('postgres', "CREATE ROLE $role LOGIN") if $role ne 'app';
 	PgpxSession->new($local, user => $role);
 } qw(app member guest);
+# a PUBLIC mapping that names no remote user has a pool for each local one
+$remote->safe_psql('postgres', "CREATE ROLE $_ LOGIN PASSWORD '$REMOTE_APP_PASSWORD'") foreach qw(member guest);
 $local->safe_psql('postgres', <<"EOT");
 CREATE ROLE readers;
 GRANT readers TO member;
 CREATE SERVER everybody FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host '127.0.0.1', port '$port', dbname 'remote_db');
-CREATE USER MAPPING FOR PUBLIC SERVER everybody OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD');
+CREATE USER MAPPING FOR PUBLIC SERVER everybody OPTIONS (password '$REMOTE_APP_PASSWORD');
 GRANT USAGE ON FOREIGN SERVER everybody TO readers, guest;
 EOT
 
@@ -228,6 +230,7 @@ $local->safe_psql('postgres', q(ROLLBACK PREPARED 'three'));
 	$waiter->finish(10);
 
 	# what was dropped is no row of one's own, but a change
+	$local->safe_psql('postgres', q(ALTER USER MAPPING FOR PUBLIC SERVER everybody OPTIONS (ADD user 'remote_app')));
 	$local->safe_psql('postgres', "CREATE USER MAPPING FOR CURRENT_USER SERVER everybody OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD')");
 	$other->run('BEGIN; DROP USER MAPPING FOR CURRENT_USER SERVER everybody');
 	is($other->run(q(SELECT pgpool.exec('everybody', 'select 1'))) . $other->error, '1', "without one's own mapping it is PUBLIC's");

@@ -44,6 +44,8 @@ takes_effect(\%stage, "CREATE USER MAPPING FOR CURRENT_USER SERVER shard OPTIONS
 takes_effect(\%stage, 'CREATE USER MAPPING FOR PUBLIC SERVER shard', '22023', 'DROP USER MAPPING FOR PUBLIC SERVER shard');
 
 # --- what a user may
+# a PUBLIC mapping that names no remote user has a pool for each local one
+$remote->safe_psql('postgres', "CREATE ROLE $_ LOGIN PASSWORD '$REMOTE_APP_PASSWORD'") foreach qw(member guest);
 my ($app, $member, $guest) = map {
 	my $role = $_;
 	$local->safe_psql('postgres', "CREATE ROLE $role LOGIN") if $role ne 'app';
@@ -53,7 +55,7 @@ $local->safe_psql('postgres', <<"EOT");
 CREATE ROLE readers;
 GRANT readers TO member;
 CREATE SERVER everybody FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host '127.0.0.1', port '$port', dbname 'remote_db');
-CREATE USER MAPPING FOR PUBLIC SERVER everybody OPTIONS ($credentials);
+CREATE USER MAPPING FOR PUBLIC SERVER everybody OPTIONS (password '$REMOTE_APP_PASSWORD');
 CREATE SERVER through FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (base_server 'everybody');
 GRANT USAGE ON FOREIGN SERVER everybody TO readers, guest;
 GRANT USAGE ON FOREIGN SERVER through TO member, guest;

@@ -1,0 +1,107 @@
+# A user mapping for PUBLIC that names the remote user: one pool serves all local
+# users, with a reset between two of them whatever the option reset is.  A mapping
+# without option user has a pool for each of them.
+use strict;
+use warnings;
+
+use PgpxTest;
+use Test::More;
+
+my $remote = remote_node('remote');
+my $local = local_node('local');
+my $port = $remote->port;
+
+make_pool($local, $remote, server => 'unrelated');
+$local->safe_psql('postgres', join ';', map { "CREATE ROLE $_ LOGIN" } qw(one two three));
+$remote->safe_psql('postgres', "CREATE ROLE $_ LOGIN PASSWORD '$REMOTE_APP_PASSWORD'") foreach qw(one two);
+my ($one, $two, $three) = map { PgpxSession->new($local, user => $_) } qw(one two three);
+my $boss = PgpxSession->new($local);
+
+sub make_public
+{
+	my ($server, $options, $mapping) = @_;
+
+	$local->safe_psql('postgres', <<"EOT");
+CREATE SERVER $server FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host '127.0.0.1', port '$port', dbname 'remote_db', $options);
+CREATE USER MAPPING FOR PUBLIC SERVER $server OPTIONS ($mapping);
+GRANT USAGE ON FOREIGN SERVER $server TO one, two, three;
+EOT
+	return;
+}
+my $identity = "user 'remote_app', password '$REMOTE_APP_PASSWORD'";
+my $pid = sub { return $_[0]->run("SELECT a FROM pgpool.query('$_[1]', 'select pg_backend_pid()') AS t(a int)") . $_[0]->error; };
+my $pools = sub { return $local->safe_psql('postgres', "SELECT string_agg(local_user || ' ' || shared, ',' ORDER BY local_user, pool_id) FROM pgpool.pools WHERE server = '$_[0]'"); };
+
+# --- one pool, with one connection, in turn
+foreach my $reset (qw(always on_transfer never))
+{
+	my $server = "with_$reset";
+
+	make_public($server, "pool_size '1', reset '$reset'", $identity);
+	my $first = $pid->($one, $server);
+	is($pid->($two, $server), $first, "$reset: two users share a connection");
+	is($pools->($server), 'public true', "$reset: there is one pool");
+	$one->run("SELECT pgpool.exec('$server', 'SET work_mem = ''77MB''; CREATE TEMP TABLE mine (); SET ROLE NONE')");
+	is($two->run("SELECT * FROM pgpool.query('$server', 'select current_setting(''work_mem''), count(*) from pg_class where relname = ''mine''') AS t(a text, b int)") . $two->error,
+		'4MB|0', "$reset: what one leaves the other does not find");
+	is($pid->($two, $server), $first, "$reset: .. on the same connection");
+
+	# a statement that waits for the lease of another user
+	my $lease = lease($one, $server);
+	$one->run("SELECT pgpool.exec($lease, 'SET work_mem = ''77MB''')");
+	$two->start("SELECT * FROM pgpool.query('$server', 'show work_mem') AS t(a text)");
+	ok(wait_until($local, "SELECT count(*) FROM pgpool.waiters WHERE server = '$server' AND user_name = 'two'", 1), "$reset: a waiter of another user");
+	is($local->safe_psql('postgres', "SELECT user_name FROM pgpool.leases WHERE server = '$server'"), 'one', "$reset: the lease is shown with its user");
+	$one->run("SELECT pgpool.checkin($lease)");
+	is($two->finish(30) . $two->error, '4MB', "$reset: finds nothing either");
+	is($local->safe_psql('postgres', "SELECT carried FROM pgpool.stats WHERE server = '$server'"), 0, "$reset: its statement was not sent by the other user's session");
+
+	# one session under two users
+	$boss->run("SET ROLE one; SELECT pgpool.exec('$server', 'SET work_mem = ''77MB'''); SET ROLE two");
+	is($boss->run("SELECT * FROM pgpool.query('$server', 'show work_mem') AS t(a text)") . $boss->error, '4MB', "$reset: nor does another user in the same session");
+	$boss->run('RESET ROLE');
+}
+is($one->run(q{SELECT pgpool.exec('with_never', 'SET work_mem = ''77MB''')}) . $one->error, '0', 'never: a user');
+is($one->run(q{SELECT * FROM pgpool.query('with_never', 'show work_mem') AS t(a text)}), '77MB', '.. finds what the same user has left');
+
+# --- superusers apart
+is($boss->run(q{SELECT pgpool.exec('with_always', 'select 1')}) . $boss->error, '1', 'a superuser');
+is($pools->('with_always'), 'public true,public true', '.. has another pool');
+
+# --- rights are those of each user
+my $lease = lease($one, 'with_never');
+$two->start(q{SELECT pgpool.exec('with_never', 'select 1')});
+ok(wait_until($local, q{SELECT count(*) FROM pgpool.waiters WHERE server = 'with_never'}, 1), 'a user waits');
+$local->safe_psql('postgres', 'REVOKE USAGE ON FOREIGN SERVER with_never FROM two');
+is($one->run("SELECT pgpool.exec($lease, 'select 1')") . $one->error, '1', 'a right of it is revoked: the other one goes on');
+$one->run("SELECT pgpool.checkin($lease)");
+$two->finish(30);
+$two->failed('42501', qr/permission denied for foreign server with_never/, '.. the waiter is refused');
+$two->fails(q{SELECT pgpool.exec('with_never', 'select 1')}, '42501', qr/permission denied/, '.. and the next call');
+is($pid->($one, 'with_never') =~ /^\d+$/ ? 1 : 0, 1, '.. but not the other user');
+$lease = lease($one, 'with_never');
+$three->fails("SELECT pgpool.terminate($lease)", '42501', qr/./, 'another user of the pool may not terminate the lease');
+$three->fails("SELECT pgpool.exec($lease, 'select 1')", '42501', qr/belongs to another session/, '.. nor use it');
+my $sees = q{SELECT count(remote_addr) FROM pgpool.connections WHERE server = 'with_never'};
+is($three->run($sees), 1, 'a user of the pool sees where it leads');
+is($two->run($sees), 0, '.. one without the right does not');
+$one->run('SELECT pgpool.checkin_all()');
+
+# --- another mapping counts
+$local->safe_psql('postgres', "CREATE USER MAPPING FOR three SERVER with_always OPTIONS ($identity)");
+is($pid->($three, 'with_always') =~ /^\d+$/ ? 1 : 0, 1, 'a user with a mapping of its own');
+is($pools->('with_always'), 'public true,public true,three true', '.. has a pool of its own');
+$local->safe_psql('postgres', q{ALTER USER MAPPING FOR PUBLIC SERVER with_on_transfer OPTIONS (DROP user)});
+ok(wait_until($local, q{SELECT count(*) FROM pgpool.pools WHERE server = 'with_on_transfer'}, 0), 'the mapping names no remote user any more: the common pool goes');
+is($_->[0]->run(q{SELECT * FROM pgpool.query('with_on_transfer', 'select current_user') AS t(a text)}) . $_->[0]->error, $_->[1], ".. $_->[1] is $_->[1]")
+  foreach [ $one, 'one' ], [ $two, 'two' ];
+is($pools->('with_on_transfer'), 'one false,two false', '.. each has a pool');
+$local->safe_psql('postgres', q{ALTER USER MAPPING FOR PUBLIC SERVER with_on_transfer OPTIONS (ADD user 'remote_app')});
+ok(wait_until($local, q{SELECT count(*) FROM pgpool.pools WHERE server = 'with_on_transfer'}, 0), 'it names one again: these go');
+is($pid->($one, 'with_on_transfer'), $pid->($two, 'with_on_transfer'), '.. and all share one');
+
+check_invariants($local);
+stats_add_up($local);
+$_->quit foreach $one, $two, $three, $boss;
+leak_check($local, $remote);
+done_testing();
