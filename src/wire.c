@@ -63,7 +63,7 @@ pgpx_wire_begin(PgpxWire *wire, uint64 sender)
 		return;
 	wire->phase = PGPX_WIRE_IDLE;
 	wire->sender = sender;
-	wire->nflights = PGPX_FLIGHT_FINAL;
+	wire->nexchanges = PGPX_EXCHANGE_FINAL;
 	wire->sent_ahead = false;
 	wire->discarding = false;
 	wire->tx = 'I';
@@ -73,11 +73,11 @@ pgpx_wire_begin(PgpxWire *wire, uint64 sender)
 }
 
 void
-pgpx_wire_expect(PgpxWire *wire, uint64 sender, uint32 flight, int part1,
+pgpx_wire_expect(PgpxWire *wire, uint64 sender, uint32 exchange, int part1,
 				 int part2, int part3)
 {
 	wire->token.sender = sender;
-	wire->token.flight = flight;
+	wire->token.exchange = exchange;
 	wire->parts[0] = part1;
 	wire->parts[1] = part2;
 	wire->parts[2] = part3;
@@ -87,12 +87,13 @@ pgpx_wire_expect(PgpxWire *wire, uint64 sender, uint32 flight, int part1,
 	wire->discarded = 0;
 
 	/* until the echo of a hand-over what comes is the predecessor's */
-	wire->discarding = flight == PGPX_FLIGHT_FINAL || part1 == PGPX_WIRE_IDLE ||
-		pgpx_wire_discards[part1];
+	wire->discarding = exchange == PGPX_EXCHANGE_FINAL ||
+		part1 == PGPX_WIRE_IDLE || pgpx_wire_discards[part1];
 }
 
 void
-pgpx_wire_expect_reset(PgpxWire *wire, uint64 sender, uint32 flight, int reset)
+pgpx_wire_expect_reset(PgpxWire *wire, uint64 sender, uint32 exchange,
+					   int reset)
 {
 	int			parts[3] = {PGPX_WIRE_IDLE, PGPX_WIRE_IDLE, PGPX_WIRE_IDLE};
 	int			n = 0;
@@ -105,7 +106,7 @@ pgpx_wire_expect_reset(PgpxWire *wire, uint64 sender, uint32 flight, int reset)
 		parts[n++] = PGPX_WIRE_RESET;
 	if ((reset & PGPX_SENT_START) != 0)
 		parts[n++] = PGPX_WIRE_RESET;
-	pgpx_wire_expect(wire, sender, flight, parts[0], parts[1],
+	pgpx_wire_expect(wire, sender, exchange, parts[0], parts[1],
 					 parts[2]);
 }
 
@@ -114,7 +115,7 @@ pgpx_wire_begin_reset(PgpxWire *wire, uint64 sender, uint64 reset_by, int reset)
 {
 	pgpx_wire_begin(wire, sender);
 	if (wire->phase != PGPX_WIRE_BROKEN && reset != 0)
-		pgpx_wire_expect_reset(wire, reset_by, PGPX_FLIGHT_FINAL, reset);
+		pgpx_wire_expect_reset(wire, reset_by, PGPX_EXCHANGE_FINAL, reset);
 }
 
 void
@@ -127,7 +128,7 @@ pgpx_wire_begin_sent(PgpxWire *wire, uint64 sender, uint64 sent_by, bool reset,
 	pgpx_wire_begin(wire, sender);
 	if (wire->phase == PGPX_WIRE_BROKEN)
 		return;
-	pgpx_wire_expect(wire, sent_by, PGPX_FLIGHT_FINAL,
+	pgpx_wire_expect(wire, sent_by, PGPX_EXCHANGE_FINAL,
 					 reset ? PGPX_WIRE_AHEAD_PARSE : PGPX_WIRE_PARSE,
 					 reset ? PGPX_WIRE_PARSE : PGPX_WIRE_IDLE, PGPX_WIRE_IDLE);
 	wire->sent_ahead = true;
@@ -433,8 +434,8 @@ check_message(PgpxWire *wire, int class, const PgpxWireMessage *msg)
 
 /*
  * An error came in place of the token's echo.  If it is not fatal it may answer
- * an earlier flight: it is no answer to this one, and its text is shown only to
- * the holder who sent the earlier flight, too.  A session that ends has answered
+ * an earlier exchange: it is no answer to this one, and its text is shown only to
+ * the holder who sent the earlier exchange, too.  A session that ends has answered
  * all that it has run, hence a statement without an echo has not run.
  */
 static PgpxWireEvent
@@ -453,7 +454,7 @@ refuse_token(PgpxWire *wire, const PgpxWireMessage *msg)
 	return fatal && wire->sent_ahead ? PGPX_EV_NOT_RUN : PGPX_EV_BROKEN;
 }
 
-/* Go to a phase, or to the next part of the flight.  True: the flight is over. */
+/* Go to a phase, or to the next part of the exchange.  True: the exchange is over. */
 static bool
 enter_phase(PgpxWire *wire, int phase)
 {

@@ -29,7 +29,7 @@
 typedef enum PgpxWirePhase
 {
 	PGPX_WIRE_IDLE = 0,			/* at a boundary; nothing is in flight */
-	PGPX_WIRE_TOKEN_PARSE,		/* the echo of the flight's token is to come: */
+	PGPX_WIRE_TOKEN_PARSE,		/* the echo of the exchange's token is to come: */
 	PGPX_WIRE_TOKEN_TYPES,		/* ParseComplete, ParameterDescription, */
 	PGPX_WIRE_TOKEN_NO_DATA,	/* NoData */
 	PGPX_WIRE_SIMPLE,			/* Query was sent */
@@ -56,38 +56,38 @@ typedef enum PgpxWirePhase
 	PGPX_WIRE_BROKEN,			/* out of step or ended; see "broken" */
 	PGPX_WIRE_NPHASES,
 
-	/* in the table of rules: the first phase of the flight's next part */
+	/* in the table of rules: the first phase of the exchange's next part */
 	PGPX_WIRE_NEXT_PART = PGPX_WIRE_NPHASES
 } PgpxWirePhase;
 
 /*
- * A flight is what is sent between two boundaries.  It consists of parts; the
+ * An exchange is what is sent between two boundaries.  It consists of parts; the
  * first part is always the token.
  *
  * The token is Parse of an empty statement whose parameter types are the three
  * words below, and Describe of that statement.  The server echoes the types in
  * ParameterDescription; it does not look them up, plan or run anything.  (See
  * exec_parse_message and exec_describe_statement_message in postgres.c.)  No
- * two flights on a connection have the same token, and SQL cannot produce a
+ * two exchanges on a connection have the same token, and SQL cannot produce a
  * ParameterDescription.  The echo therefore proves that everything which an
- * earlier flight left on the stream has been read, and that what follows is the
- * answer to this flight.
+ * earlier exchange left on the stream has been read, and that what follows is the
+ * answer to this exchange.
  */
 typedef struct PgpxWireToken
 {
 	uint64		sender;			/* lease id, or a number of the worker's */
-	uint32		flight;			/* number of the flight within the lease */
+	uint32		exchange;		/* number of the exchange within the lease */
 } PgpxWireToken;
 
-/* The flight that resets the connection at the end of a lease. */
-#define PGPX_FLIGHT_FINAL 0
+/* The exchange that resets the connection at the end of a lease. */
+#define PGPX_EXCHANGE_FINAL 0
 
 /* A token's messages and a DISCARD ALL in the extended protocol fit into this. */
 #define PGPX_WIRE_PREFIX_MAX 80
 
 #define PGPX_WIRE_MAX_PARTS 4
 
-/* The parts of a flight that resets a connection, after the token; 0: none. */
+/* The parts of an exchange that resets a connection, after the token; 0: none. */
 #define PGPX_SENT_DISCARD_ALL	1	/* DISCARD ALL */
 #define PGPX_SENT_RESET			2	/* another reset command */
 #define PGPX_SENT_START			4	/* the start commands, behind either */
@@ -136,9 +136,9 @@ typedef struct PgpxWire
 
 	int			phase;			/* PgpxWirePhase */
 	char		tx;				/* of the last ReadyForQuery: I, T or E */
-	uint64		sender;			/* of the tokens of the next flights */
-	uint32		nflights;		/* sent since pgpx_wire_begin */
-	PgpxWireToken token;		/* of the flight whose answer is to come */
+	uint64		sender;			/* of the tokens of the next exchanges */
+	uint32		nexchanges;		/* sent since pgpx_wire_begin */
+	PgpxWireToken token;		/* of the exchange whose answer is to come */
 	uint8		parts[PGPX_WIRE_MAX_PARTS]; /* first phases of its parts; IDLE: end */
 	int			part;			/* index of the next one */
 	bool		sent_ahead;		/* the previous holder sent our statement */
@@ -251,7 +251,7 @@ extern int	pgpx_wire_flush(PgpxWire *wire);
  */
 extern void pgpx_wire_abandon(PgpxWire *wire);
 
-/* --- writer: these append a flight to the output buffer and set the phase */
+/* --- writer: these append an exchange to the output buffer and set the phase */
 
 /* Query: one or several statements. */
 extern void pgpx_wire_send_query(PgpxWire *wire, const char *sql);
@@ -286,7 +286,7 @@ extern void pgpx_wire_put_extended(StringInfo buf, const char *sql, int nparams,
 
 /*
  * pgpx_wire_put_prefix
- *		Write the beginning of the last flight of the lease "sender", to which the
+ *		Write the beginning of the last exchange of the lease "sender", to which the
  *		next lease's statement is appended: the token and, with "reset", Parse, Bind
  *		and Execute of DISCARD ALL.  Returns its length.
  *
@@ -303,7 +303,7 @@ extern size_t pgpx_wire_put_prefix(char buf[PGPX_WIRE_PREFIX_MAX],
  *		A transaction that is open is rolled back first.
  *		Returns PGPX_SENT_* bits; 0: nothing was sent.
  *
- * final: the lease ends with this flight, and another reader takes the answer.
+ * final: the lease ends with this exchange, and another reader takes the answer.
  */
 extern int	pgpx_wire_send_reset(PgpxWire *wire, const char *reset_command,
 								 const char *start_commands, bool final);
@@ -314,7 +314,7 @@ extern size_t pgpx_wire_reset_size(const char *reset_command,
 
 /*
  * pgpx_wire_send_check
- *		Send a flight that consists of its token: a round trip without a statement.
+ *		Send an exchange that consists of its token: a round trip without a statement.
  */
 extern void pgpx_wire_send_check(PgpxWire *wire);
 

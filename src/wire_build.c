@@ -104,7 +104,7 @@ put_describe(StringInfo buf)
 
 /* The token's messages: 28 bytes. */
 static void
-put_token(StringInfo buf, uint64 sender, uint32 flight)
+put_token(StringInfo buf, uint64 sender, uint32 exchange)
 {
 	int			at = begin_message(buf, 'P');
 
@@ -113,29 +113,29 @@ put_token(StringInfo buf, uint64 sender, uint32 flight)
 	put_int16(buf, 3);			/* the types of its parameters */
 	put_int32(buf, (uint32) (sender >> 32));
 	put_int32(buf, (uint32) sender);
-	put_int32(buf, flight);
+	put_int32(buf, exchange);
 	end_message(buf, at);
 	put_describe(buf);
 }
 
-/* Begin a flight of the current holder; returns its number. */
+/* Begin an exchange of the current holder; returns its number. */
 static uint32
-begin_flight(PgpxWire *wire)
+begin_exchange(PgpxWire *wire)
 {
-	uint32		flight = ++wire->nflights;
+	uint32		exchange = ++wire->nexchanges;
 
 	Assert(wire->phase == PGPX_WIRE_IDLE);
-	put_token(begin_output(wire), wire->sender, flight);
-	return flight;
+	put_token(begin_output(wire), wire->sender, exchange);
+	return exchange;
 }
 
 void
 pgpx_wire_send_query(PgpxWire *wire, const char *sql)
 {
-	uint32		flight = begin_flight(wire);
+	uint32		exchange = begin_exchange(wire);
 
 	put_query(&wire->out, sql);
-	pgpx_wire_expect(wire, wire->sender, flight, PGPX_WIRE_SIMPLE,
+	pgpx_wire_expect(wire, wire->sender, exchange, PGPX_WIRE_SIMPLE,
 					 PGPX_WIRE_IDLE, PGPX_WIRE_IDLE);
 }
 
@@ -187,23 +187,23 @@ pgpx_wire_send_extended(PgpxWire *wire, const char *sql, int nparams,
 						const char *const *values, int nformats,
 						const int16 *formats)
 {
-	uint32		flight = begin_flight(wire);
+	uint32		exchange = begin_exchange(wire);
 
 	pgpx_wire_put_extended(&wire->out, sql, nparams, values, nformats, formats);
-	pgpx_wire_expect(wire, wire->sender, flight, PGPX_WIRE_PARSE,
+	pgpx_wire_expect(wire, wire->sender, exchange, PGPX_WIRE_PARSE,
 					 PGPX_WIRE_IDLE, PGPX_WIRE_IDLE);
 }
 
 void
 pgpx_wire_send_describe(PgpxWire *wire, const char *sql)
 {
-	uint32		flight = begin_flight(wire);
+	uint32		exchange = begin_exchange(wire);
 	StringInfo	buf = &wire->out;
 
 	put_parse(buf, sql);
 	put_describe(buf);
 	end_message(buf, begin_message(buf, 'S'));
-	pgpx_wire_expect(wire, wire->sender, flight, PGPX_WIRE_DESCRIBE_PARSE,
+	pgpx_wire_expect(wire, wire->sender, exchange, PGPX_WIRE_DESCRIBE_PARSE,
 					 PGPX_WIRE_IDLE, PGPX_WIRE_IDLE);
 }
 
@@ -216,7 +216,7 @@ pgpx_wire_put_prefix(char buf[PGPX_WIRE_PREFIX_MAX], uint64 sender, bool reset)
 		"E\0\0\0\011\0\0\0\0\0";
 	StringInfoData out = {.data = buf, .maxlen = PGPX_WIRE_PREFIX_MAX};
 
-	put_token(&out, sender, PGPX_FLIGHT_FINAL);
+	put_token(&out, sender, PGPX_EXCHANGE_FINAL);
 	if (reset)
 		put(&out, discard_all, sizeof(discard_all) - 1);
 	return out.len;
@@ -227,7 +227,7 @@ pgpx_wire_send_reset(PgpxWire *wire, const char *reset_command,
 					 const char *start_commands, bool final)
 {
 	StringInfo	buf = begin_output(wire);
-	uint32		flight = final ? PGPX_FLIGHT_FINAL : wire->nflights + 1;
+	uint32		exchange = final ? PGPX_EXCHANGE_FINAL : wire->nexchanges + 1;
 	int			sent = wire->tx != 'I' ? PGPX_SENT_ROLLBACK : 0;
 
 	if (reset_command[0] != '\0')
@@ -239,15 +239,15 @@ pgpx_wire_send_reset(PgpxWire *wire, const char *reset_command,
 		return 0;
 
 	Assert(wire->phase == PGPX_WIRE_IDLE);
-	wire->nflights = flight;
-	put_token(buf, wire->sender, flight);
+	wire->nexchanges = exchange;
+	put_token(buf, wire->sender, exchange);
 	if ((sent & PGPX_SENT_ROLLBACK) != 0)
 		put_query(buf, "ROLLBACK");
 	if ((sent & (PGPX_SENT_DISCARD_ALL | PGPX_SENT_RESET)) != 0)
 		put_query(buf, reset_command);
 	if ((sent & PGPX_SENT_START) != 0)
 		put_query(buf, start_commands);
-	pgpx_wire_expect_reset(wire, wire->sender, flight, sent);
+	pgpx_wire_expect_reset(wire, wire->sender, exchange, sent);
 	return sent;
 }
 
@@ -261,10 +261,10 @@ pgpx_wire_reset_size(const char *reset_command, const char *start_commands)
 void
 pgpx_wire_send_check(PgpxWire *wire)
 {
-	uint32		flight = begin_flight(wire);
+	uint32		exchange = begin_exchange(wire);
 
 	end_message(&wire->out, begin_message(&wire->out, 'S'));
-	pgpx_wire_expect(wire, wire->sender, flight, PGPX_WIRE_IDLE,
+	pgpx_wire_expect(wire, wire->sender, exchange, PGPX_WIRE_IDLE,
 					 PGPX_WIRE_IDLE, PGPX_WIRE_IDLE);
 }
 

@@ -153,7 +153,7 @@ pgpx_wire_parse_token(const PgpxWireMessage *msg, const PgpxWireToken *token)
 	return msg->len == 2 + 3 * 4 && get_int16(msg->data) == 3 &&
 		(uint32) get_int32(msg->data + 2) == (uint32) (token->sender >> 32) &&
 		(uint32) get_int32(msg->data + 6) == (uint32) token->sender &&
-		(uint32) get_int32(msg->data + 10) == token->flight;
+		(uint32) get_int32(msg->data + 10) == token->exchange;
 }
 
 int64

@@ -49,15 +49,15 @@ extern const PgpxWireRule pgpx_wire_rules[PGPX_WIRE_NPHASES][M_NCLASSES];
 extern const bool pgpx_wire_discards[PGPX_WIRE_NPHASES];
 
 /*
- * Prepare for the answer to a flight of these parts, after the token; IDLE: there is
+ * Prepare for the answer to an exchange of these parts, after the token; IDLE: there is
  * no such part.
  */
-extern void pgpx_wire_expect(PgpxWire *wire, uint64 sender, uint32 flight,
+extern void pgpx_wire_expect(PgpxWire *wire, uint64 sender, uint32 exchange,
 							 int part1, int part2, int part3);
 
 /* The same for a reset of PGPX_SENT_* bits. */
-extern void pgpx_wire_expect_reset(PgpxWire *wire, uint64 sender, uint32 flight,
-								   int reset);
+extern void pgpx_wire_expect_reset(PgpxWire *wire, uint64 sender,
+								   uint32 exchange, int reset);
 
 /* Does a ParameterDescription echo the token? */
 extern bool pgpx_wire_parse_token(const PgpxWireMessage *msg,

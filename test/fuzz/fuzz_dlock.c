@@ -36,7 +36,7 @@ static size_t stream_size;
 static size_t fed;				/* so much of it has been sent */
 static size_t piece;
 static int	remote_fd;
-static uint32 echoed;			/* flight whose token has been echoed */
+static uint32 echoed;			/* exchange whose token has been echoed */
 static enum
 {
 	ENDS, CANCELLED, FALLS_SILENT
@@ -50,9 +50,9 @@ pgpx_session_wait(PgpxKept *kept, uint32 events, PgpxTime deadline,
 	size_t		n = Min(piece, stream_size - fed);
 	const PgpxWire *wire = &kept->wire;
 
-	if (wire->phase == PGPX_WIRE_TOKEN_PARSE && wire->token.flight != echoed)
+	if (wire->phase == PGPX_WIRE_TOKEN_PARSE && wire->token.exchange != echoed)
 	{
-		echoed = wire->token.flight;
+		echoed = wire->token.exchange;
 		fuzz_echo(wire, remote_fd);
 		return true;
 	}

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * fuzz_echo.h
- *	  The right answer to the token of a flight, see wire.h: without it a harness
+ *	  The right answer to the token of an exchange, see wire.h: without it a harness
  *	  would test little but the reader's refusal.
  *
  *-------------------------------------------------------------------------
@@ -23,7 +23,7 @@ fuzz_echo(const PgpxWire *wire, int remote)
 	uint32		words[3] = {
 		pg_hton32((uint32) (wire->token.sender >> 32)),
 		pg_hton32((uint32) wire->token.sender),
-		pg_hton32(wire->token.flight),
+		pg_hton32(wire->token.exchange),
 	};
 
 	memcpy(answer + 12, words, sizeof(words));

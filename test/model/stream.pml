@@ -3,7 +3,7 @@
  *	  The query phase of the protocol as a model: one stream, leases that follow each
  *	  other on it, and a remote that answers in order.
  *
- * A lease sends one or two flights: a statement in the simple protocol (Query), or one in
+ * A lease sends one or two exchanges: a statement in the simple protocol (Query), or one in
  * the extended protocol (Parse to Execute, and Sync), which may be a COPY FROM STDIN.
  * Behind its last answer it sends the reset and is over; the next lease reads the answer
  * to the reset.
@@ -17,12 +17,12 @@
  * So the number of ReadyForQuery messages is not known to the session.
  *
  * What must hold, whatever happens:
- *	 - an answer is taken only by the flight that it belongs to
+ *	 - an answer is taken only by the exchange that it belongs to
  *	 - a statement runs only in a session that was reset after the lease before
  *
  * There are two rules, and either is enough against COPY:
  *	 - CopyInResponse in the extended protocol breaks the stream
- *	 - a flight begins with a token, whose echo must be the first thing that is read
+ *	 - an exchange begins with a token, whose echo must be the first thing that is read
  * With REPLAY the remote may send an earlier answer once more, so that the second rule
  * has to hold without the first.
  *
@@ -35,7 +35,7 @@
  * mutant BUG_RESET_UNSEEN: -DREPLAY
  *
  *	 COUNTED		 the session refuses the COPY, and counts on one ReadyForQuery
- *	 SAME_ECHO		 the token is the same in each flight
+ *	 SAME_ECHO		 the token is the same in each exchange
  *	 RESET_UNSEEN	 the answer to the reset is read up to ReadyForQuery, whatever it is
  */
 #define LEASES 3
@@ -44,7 +44,7 @@
 mtype = { TOKEN, QUERY, EXTENDED, COPY, RESET, SYNC, COPYFAIL };		/* to the remote */
 mtype = { ECHO, ANSWER, FAILED, COPYIN, READY };						/* from it */
 
-/* each with the number of its flight, and its lease */
+/* each with the number of its exchange, and its lease */
 chan to = [8] of { mtype, byte, byte };
 chan from = [16] of { mtype, byte, byte };
 
@@ -53,10 +53,10 @@ bool skipping = false;	/* to the next Sync, after an error */
 bool copying = false;	/* COPY FROM STDIN waits for data */
 byte dirty = 0;			/* the lease whose traces it has */
 byte replayed = 0;		/* answers sent once more */
-byte last = 0;			/* the flight that was answered last */
+byte last = 0;			/* the exchange that was answered last */
 
 /* the session's side */
-byte number = 0;		/* of the flight */
+byte number = 0;		/* of the exchange */
 byte lease = 0;
 bool closed = false;	/* the stream is broken */
 bool owed = false;		/* the answer to a reset is to be read */
@@ -247,7 +247,7 @@ inline read_answer()
 }
 
 /* One statement. */
-inline flight()
+inline exchange()
 {
 	/* what has come in unasked belongs to no statement */
 	if
@@ -281,10 +281,10 @@ active proctype Session()
 		:: owed -> closed = false; read_reset()
 		:: else
 		fi;
-		flight();
+		exchange();
 		if
 		:: closed
-		:: !closed -> flight()
+		:: !closed -> exchange()
 		:: skip
 		fi;
 
