@@ -10,7 +10,7 @@
 
 EXTENSION   = pgpool_ext
 MODULE_big  = pgpool_ext
-OBJS        = $(patsubst %.c,%.o,$(sort $(wildcard src/*.c)))
+OBJS        = $(patsubst %.c,%.o,$(sort $(wildcard src/*.c src/*/*.c)))
 DATA        = $(wildcard sql/$(EXTENSION)--*.sql)
 PGFILEDESC  = "pgpool_ext - connection pools for outbound connections"
 DISTVERSION = $(shell sed -n 's/^   "version": "\(.*\)",$$/\1/p' META.json)
@@ -20,7 +20,7 @@ comma := ,
 PG_CONFIG ?= pg_config
 export PG_CONFIG
 
-PG_CPPFLAGS  = -I$(shell $(PG_CONFIG) --includedir)
+PG_CPPFLAGS  = -Isrc -I$(shell $(PG_CONFIG) --includedir)
 PG_CFLAGS    = -Wall -Wextra -Wno-unused-parameter -Wno-sign-compare \
 	-Wno-missing-field-initializers
 SHLIB_LINK   = -lpq -lssl -lcrypto
@@ -39,7 +39,7 @@ override with_llvm = no
 include $(PGXS)
 
 # PostgreSQL's headers are not tracked, ours are
-$(OBJS): $(wildcard src/*.h) Makefile
+$(OBJS): $(wildcard src/*/*.h) Makefile
 
 # with the extension as it is installed; "test" needs no installation
 installcheck:

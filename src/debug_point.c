@@ -1,12 +1,22 @@
 /*-------------------------------------------------------------------------
  *
  * debug_point.c
- *	  Places at which a test can stop, end or fail a process: debug_point.h.
+ *	  Debug points, and damage to the shared state for tests of the
+ *	  invariants; nothing in a normal build.
+ *
+ * Puts into shared memory what must not be there, so that a test can see that
+ * check_invariants() finds it: debug_point.h.
+ *
+ * pgpool_ext.debug_damage = 'WHAT' does it, another value undoes it.  Nobody else
+ * may do anything meanwhile.  There has to be a pool of one with two waiters, and
+ * another one with two leases and two idle connections; and two distributed locks.
  *
  *-------------------------------------------------------------------------
  */
 #define PGPX_DEBUG_POINT_C
-#include "compat.h"
+#include "base/compat.h"
+
+#include "base/debug_point.h"
 
 #ifdef PGPX_DEBUG_POINTS
 
@@ -124,6 +134,240 @@ pgpx_debug_allocate(void)
 				(errcode(ERRCODE_OUT_OF_MEMORY), errmsg("out of memory"),
 				 errdetail("Allocation %d of this process fails, for a test.",
 						   oom_at)));
+}
+
+#endif
+
+#ifdef PGPX_DEBUG_POINTS
+
+#include "locks/lock_table.h"
+#include "shared/wait_queue.h"
+
+#define OUTSIDE 100000			/* of every array */
+
+typedef struct Damaged
+{
+	void	   *place;
+	Size		size;
+	int64		was;
+	int64		is;
+} Damaged;
+
+static Damaged damaged[16];
+static int	ndamaged = 0;
+
+static void
+put(void *place, Size size, int64 value)
+{
+	Damaged    *d = &damaged[ndamaged++];
+
+	d->place = place;
+	d->size = size;
+	memcpy(&d->was, place, size);
+	d->is = value;
+	memcpy(place, &d->is, size);
+}
+
+#define PUT(field, value) put(&(field), sizeof(field), (int64) (value))
+#define IS(name) (strcmp(what, name) == 0)
+
+/* The pool that is meant: with so many leases and waiters. */
+static PgpxPool *
+pool_with(int nleased, int nwaiting)
+{
+	for (int i = 0; i < pgpx_shared->max_pools; i++)
+		if (pgpx_pools[i].count[PGPX_CONN_LEASED] == nleased &&
+			pgpx_pools[i].nwaiting == nwaiting)
+			return &pgpx_pools[i];
+	elog(PANIC, "pgpool_ext: there is no pool to damage");
+}
+
+/* Its nth connection in a state. */
+static PgpxConn *
+conn_in(const PgpxPool *pool, int state, int n)
+{
+	for (int i = 0; i < pgpx_shared->max_connections; i++)
+		if (pgpx_conns[i].pool == PGPX_POOL_INDEX(pool) &&
+			pgpx_conns[i].state == state && n-- == 0)
+			return &pgpx_conns[i];
+	elog(PANIC, "pgpool_ext: there is no connection to damage");
+}
+
+static void
+damage_conns(const char *what)
+{
+	PgpxPool   *pool = pool_with(2, 0);
+	PgpxConn   *idle = conn_in(pool, PGPX_CONN_IDLE, 0);
+	PgpxConn   *leased = conn_in(pool, PGPX_CONN_LEASED, 0);
+	PgpxConn   *second = conn_in(pool, PGPX_CONN_LEASED, 1);
+	PgpxConn   *head = &pgpx_conns[pool->lru_head];
+
+	if (IS("lease_of_idle"))
+		PUT(idle->lease_id, 5);
+	else if (IS("lease_to_come"))
+		PUT(leased->lease_id, PG_INT64_MAX);
+	else if (IS("lease_twice"))
+		PUT(leased->lease_id, pg_atomic_read_u64(&second->lease_id));
+	else if (IS("holder"))
+		PUT(leased->owner_pid, 1);
+	else if (IS("generation"))
+		PUT(idle->generation, 0);
+	else if (IS("version"))
+		PUT(idle->version, pool->version + 1);
+	else if (IS("opened"))
+		PUT(idle->opened_at, 0);
+	else if (IS("owed"))
+		PUT(idle->owed, 2);
+	else if (IS("closing"))
+		PUT(idle->state, PGPX_CONN_CLOSING);
+	else if (IS("leased"))
+		PUT(leased->state, PGPX_CONN_IDLE);
+	else if (IS("state"))
+		PUT(idle->state, PGPX_CONN_NSTATES);
+	else if (IS("count"))
+		PUT(pool->count[PGPX_CONN_IDLE], 7);
+	else if (IS("many"))
+	{
+		for (int state = 0; state < PGPX_CONN_NSTATES; state++)
+			PUT(pool->count[state], 7);
+		PUT(pool->stats.checkouts, 0);
+		PUT(pool->stats.waited, OUTSIDE);
+		PUT(pool->stats.connects, 0);
+		PUT(pool->stats.partner_hits, OUTSIDE);
+	}
+	else if (IS("list_leads"))
+		PUT(pool->lru_head, OUTSIDE);
+	else if (IS("list_state"))
+		PUT(pool->lru_head, PGPX_CONN_INDEX(leased));
+	else if (IS("list_link"))
+		PUT(head->prev, PGPX_CONN_INDEX(leased));
+	else if (IS("list_order"))
+		PUT(head->last_used, 1);
+	else if (IS("list_end"))
+		PUT(pool->lru_tail, PGPX_CONN_INDEX(leased));
+	else if (IS("list_short"))
+	{
+		PUT(head->next, -1);
+		PUT(pool->lru_tail, pool->lru_head);
+	}
+	else if (IS("cap"))
+		PUT(pool->version_cap, 1);
+	else if (IS("checkouts"))
+		PUT(pool->stats.checkouts, 0);
+	else if (IS("waited"))
+		PUT(pool->stats.waited, OUTSIDE);
+	else if (IS("histogram"))
+		PUT(pool->stats.histogram[0], OUTSIDE);
+	else if (IS("connects"))
+		PUT(pool->stats.connects, 0);
+	else if (IS("hits"))
+		PUT(pool->stats.hits, OUTSIDE);
+	else if (IS("partner_hits"))
+		PUT(pool->stats.partner_hits, OUTSIDE);
+	else if (IS("closed"))
+		PUT(pool->stats.closed[PGPX_CLOSE_NONE], 1);
+	else if (IS("place"))
+		PUT(pool->pool_id, 0);
+	else if (IS("free_leads"))
+		PUT(pgpx_shared->free_head, PGPX_CONN_INDEX(idle));
+	else if (IS("free_outside"))
+		PUT(pgpx_shared->free_head, -2);
+	else if (IS("free_count"))
+		PUT(pgpx_shared->nfree, 0);
+	else if (IS("free_missing"))
+	{
+		PUT(pgpx_shared->free_head, pgpx_conns[pgpx_shared->free_head].next);
+		PUT(pgpx_shared->nfree, pgpx_shared->nfree - 1);
+	}
+}
+
+static void
+damage_queue(const char *what)
+{
+	PgpxPool   *pool = pool_with(1, 2);
+	PgpxTicket *first = &pgpx_tickets[pool->queue_head];
+	PgpxConn   *idle = conn_in(pool_with(2, 0), PGPX_CONN_IDLE, 0);
+	PgpxConn   *leased = conn_in(pool, PGPX_CONN_LEASED, 0);
+
+	if (IS("queue_leads"))
+		PUT(pool->queue_head, OUTSIDE);
+	else if (IS("queue_state"))
+		PUT(first->state, PGPX_TICKET_FAILED);
+	else if (IS("queue_link"))
+		PUT(first->prev, OUTSIDE);
+	else if (IS("queue_order"))
+		PUT(first->number, PG_INT64_MAX);
+	else if (IS("queue_process"))
+		PUT(first->pid, 1);
+	else if (IS("queue_end"))
+		PUT(pool->queue_tail, pool->queue_head);
+	else if (IS("queue_count"))
+		PUT(pool->nwaiting, 7);
+	else if (IS("tickets"))
+		PUT(pool->nticket, 7);
+	else if (IS("served"))
+	{
+		PUT(idle->pool, PGPX_POOL_INDEX(pool));
+		PUT(idle->version, pool->version);
+	}
+	else if (strncmp(what, "granted", 7) == 0)
+	{
+		PUT(first->state, PGPX_TICKET_GRANTED);
+		PUT(first->conn, IS("granted_outside") ? OUTSIDE : PGPX_CONN_INDEX(leased));
+		PUT(first->lease_id, IS("granted_gone") ? 1 :
+			pg_atomic_read_u64(&leased->lease_id));
+	}
+}
+
+static void
+damage_lock(const char *what)
+{
+	PgpxDlock  *lock = NULL;
+
+	for (int i = 0; lock == NULL; i++)
+		if (pgpx_dlocks[i].state == PGPX_DLOCK_HELD)
+			lock = &pgpx_dlocks[i];
+	if (IS("lock_state"))
+		PUT(lock->state, OUTSIDE);
+	else if (IS("lock_name"))
+		PUT(lock->name[0], 0);
+	else if (IS("lock_owner"))
+		PUT(lock->owner_pid, 1);
+	else if (IS("lock_done"))
+		PUT(lock->state, PGPX_DLOCK_DONE);
+	else if (IS("lock_token"))
+		PUT(lock->token, 0);
+	else if (IS("lock_twice"))
+	{
+		/* the next one gets its name, whose first letter is all of it */
+		PgpxDlock  *next = lock + 1;
+
+		while (next->state != PGPX_DLOCK_HELD)
+			next++;
+		PUT(next->name[0], lock->name[0]);
+	}
+}
+
+void
+pgpx_debug_damage(const char *what)
+{
+	while (ndamaged > 0)
+	{
+		Damaged    *d = &damaged[--ndamaged];
+
+		/* what has been put right meanwhile is left alone */
+		if (memcmp(d->place, &d->is, d->size) == 0)
+			memcpy(d->place, &d->was, d->size);
+	}
+	if (what[0] == '\0')
+		return;
+	damage_conns(what);
+	if (ndamaged == 0)
+		damage_queue(what);
+	if (ndamaged == 0)
+		damage_lock(what);
+	if (ndamaged == 0)
+		elog(PANIC, "pgpool_ext: nobody knows what to damage by \"%s\"", what);
 }
 
 #endif

@@ -10,13 +10,12 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "compat.h"
+#include "base/compat.h"
 
-#include "ddl.h"
-#include "guc.h"
-#include "handoff.h"
-#include "shmem.h"
-#include "worker.h"
+#include "shared/lock_hooks.h"
+#include "protocol/control_message.h"
+#include "session/catalog_invalidation.h"
+#include "worker/worker.h"
 
 #ifdef PG_MODULE_MAGIC_EXT
 PG_MODULE_MAGIC_EXT(.name = "pgpool_ext", .version = "1.0");
@@ -29,6 +28,7 @@ void _PG_init(void);
 void
 _PG_init(void)
 {
+	pgpx_lock_hooks_init();
 	pgpx_guc_init();
 	if (!process_shared_preload_libraries_in_progress)
 		return;

@@ -13,7 +13,7 @@
 
 #include "fuzz.h"
 
-#include "cap.h"
+#include "shared/cap.h"
 
 /* There is one process, and no spinlock is ever taken. */
 int

@@ -16,9 +16,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "fdpass.h"
+#include "shared/shmem.h"
+#include "protocol/control_message.h"
 #include "fuzz.h"
-#include "handoff.h"
 
 PgpxShared *pgpx_shared = NULL;
 

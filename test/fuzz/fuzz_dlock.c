@@ -2,8 +2,8 @@
  *
  * fuzz_dlock.c
  *	  What a hostile remote can make a session believe of distributed locks: its
- *	  answers to the statements of dlock_remote.c, by way of the wire, run.c and
- *	  tuples.c, up to what is taken for a grant.
+ *	  answers to the statements of lock_remote.c, by way of the wire, statement.c and
+ *	  rows.c, up to what is taken for a grant.
  *
  * The first byte says which statement was sent, how it ends when all is said, and
  * whether the rest is the stream itself, or the values of rows in an answer that is
@@ -22,7 +22,7 @@
 
 #include "port/pg_bswap.h"
 
-#include "dlock_remote.h"
+#include "locks/lock_remote.h"
 #include "fuzz.h"
 #include "fuzz_dlock.h"
 #include "fuzz_echo.h"

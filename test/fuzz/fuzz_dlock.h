@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * fuzz_dlock.h
- *	  What is around dlock_remote.c, run.c and tuples.c, for fuzz_dlock.c: rows that
+ *	  What is around lock_remote.c, statement.c and rows.c, for fuzz_dlock.c: rows that
  *	  are kept, types, settings, the lease that the statement runs on.
  *
  * Texts are real; a value of another type is its bytes, and throws when it begins
@@ -23,7 +23,9 @@
 #include "utils/lsyscache.h"
 #include "utils/typcache.h"
 
-#include "dlock_remote.h"
+#include "base/debug_point.h"
+#include "session/lease_stream.h"
+#include "locks/lock_remote.h"
 
 #define NSTATUS 9				/* columns of lock_status: the most there are */
 

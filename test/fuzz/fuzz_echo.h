@@ -13,7 +13,7 @@
 
 #include "port/pg_bswap.h"
 
-#include "wire.h"
+#include "protocol/wire.h"
 
 /* Send ParseComplete, ParameterDescription and NoData to the reader. */
 static void

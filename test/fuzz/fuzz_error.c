@@ -15,8 +15,7 @@
 #include "mb/pg_wchar.h"
 
 #include "fuzz.h"
-#include "libpq_text.h"
-#include "remote_error.h"
+#include "protocol/remote_message.h"
 
 #define TEXT_MAX (64 * 1024)
 

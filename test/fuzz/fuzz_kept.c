@@ -2,7 +2,7 @@
  *
  * fuzz_kept.c
  *	  What a session makes of the answers to "give me the socket of the connection
- *	  that I have leased", whatever comes in their place: kept.c, with the worker
+ *	  that I have leased", whatever comes in their place: socket_cache.c, with the worker
  *	  played by the input.
  *
  * The sockets between the two are real, and so is what is passed over them.  The
@@ -19,11 +19,10 @@
 
 #include <sys/socket.h>
 
-#include "fdpass.h"
+#include "protocol/control_message.h"
+#include "session/socket_cache.h"
 #include "fuzz.h"
 #include "fuzz_kept.h"
-#include "handoff.h"
-#include "session_wait.h"
 
 #define NCONNS (PGPX_MAX_KEPT + 8)
 #define EPOCH 3

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * fuzz_kept.h
- *	  What kept.c and session_wait.c want of the server, for fuzz_kept.c: descriptors
+ *	  What socket_cache.c and socket_cache.c want of the server, for fuzz_kept.c: descriptors
  *	  that are counted and run out, a wait set that cannot be made, interrupts, the
  *	  clock.
  *
@@ -22,7 +22,8 @@
 #include "storage/latch.h"
 #include "storage/shmem.h"
 
-#include "kept.h"
+#include "base/debug_point.h"
+#include "session/socket_cache.h"
 
 #include "storage/ipc.h"
 

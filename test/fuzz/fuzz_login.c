@@ -13,11 +13,13 @@
  */
 #include "postgres.h"
 
+#include "mb/pg_wchar.h"
 #include "storage/lwlock.h"
 
 #include "fuzz.h"
 #include "fuzz_remote.h"
-#include "worker.h"
+#include "worker/connect.h"
+#include "worker/events.h"
 
 /* --- what the connector wants of others ------------------------------------- */
 
@@ -147,7 +149,7 @@ pgpx_tls_claim(PGconn *pg)
 	return NULL;
 }
 
-/* the cancels of canceller.c, of which only the key is looked for here */
+/* the cancels of cancel.c, of which only the key is looked for here */
 void
 pgpx_connection_reset(PgpxWorkerConn *w, bool send, int owed)
 {
@@ -230,4 +232,11 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	remote_end(&remote);
 	fuzz_free_all();
 	return 0;
+}
+
+/* for the parts of remote_message.c that are linked, but not tested here */
+int
+GetDatabaseEncoding(void)
+{
+	return PG_UTF8;
 }

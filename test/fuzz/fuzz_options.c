@@ -16,9 +16,8 @@
 #include "miscadmin.h"
 
 #include "fuzz.h"
-#include "guc.h"
-#include "option_table.h"
-#include "options.h"
+#include "base/settings.h"
+#include "config/options.h"
 
 int			pgpx_default_pool_size = 10;
 int			pgpx_default_max_waiters = 0;

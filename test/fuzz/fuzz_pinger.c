@@ -21,7 +21,7 @@
 #include "fuzz_remote.h"
 
 /* with its static variables, which each input is to find as they are at first */
-#include "pinger.c"
+#include "locks/lock_pinger.c"
 
 PgpxShared *pgpx_shared = NULL;
 PgpxPool   *pgpx_pools = NULL;

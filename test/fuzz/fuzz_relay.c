@@ -20,8 +20,9 @@
 #include <unistd.h>
 
 #include "fuzz.h"
-#include "relay_tls.h"
-#include "worker.h"
+#include "worker/events.h"
+#include "worker/relay.h"
+#include "worker/relay_tls.h"
 
 #define LIMIT (1024 * 1024)		/* bytes in each direction */
 

@@ -16,8 +16,8 @@
 
 #include "libpq-fe.h"
 
-#include "../../src/task.h"
-#include "../../src/worker.h"
+#include "worker/conninfo.h"
+#include "worker/events.h"
 
 /* --- tasks: done at once, here, and over when the harness says so --------------- */
 

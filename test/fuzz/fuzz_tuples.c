@@ -31,9 +31,9 @@
 #include "utils/xml.h"
 
 #include "fuzz.h"
-#include "shmem.h"
-#include "tuples.h"
-#include "tuples_binary.h"
+#include "base/debug_point.h"
+#include "values/binary_input.h"
+#include "values/rows.h"
 
 #define NATTRS 5
 #define ROWTYPE 16384			/* of the attributes below */

@@ -24,9 +24,8 @@
 #include "miscadmin.h"
 
 #include "fuzz.h"
-#include "guc.h"
-#include "option_table.h"
-#include "options.h"
+#include "base/settings.h"
+#include "config/options.h"
 
 #define MAX_OPTIONS 64
 

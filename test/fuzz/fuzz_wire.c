@@ -5,7 +5,7 @@
  *
  * The first byte says what was sent and whether the harness echoes the token, the
  * second how the answer is cut into pieces; the rest is the stream.  All of it goes through a socket and the reader
- * as in run.c and connection.c, and each body through its decoder.
+ * as in statement.c and connection.c, and each body through its decoder.
  *
  *-------------------------------------------------------------------------
  */
@@ -19,7 +19,8 @@
 
 #include "fuzz.h"
 #include "fuzz_echo.h"
-#include "wire.h"
+#include "base/debug_point.h"
+#include "protocol/remote_message.h"
 
 #define MAX_COLUMNS 1664
 
@@ -80,7 +81,7 @@ decode(PgpxWire *wire, PgpxWireEvent event, const PgpxWireMessage *whole,
 			}
 			for (int i = 0; i < *ncolumns; i++)
 			{
-				/* tuples.c puts a NUL behind each value for a moment */
+				/* rows.c puts a NUL behind each value for a moment */
 				if (fields[i].data == NULL)
 					continue;
 				FUZZ_CHECK(fields[i].len >= 0);
@@ -138,7 +139,7 @@ write_all_lengths(void)
 	done = true;
 }
 
-/* Nothing comes that is not its turn; run.c lives by that. */
+/* Nothing comes that is not its turn; statement.c lives by that. */
 static void
 check_order(const PgpxWire *wire, PgpxWireEvent event)
 {
@@ -323,4 +324,11 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	close(pair[1]);
 	fuzz_free_all();
 	return 0;
+}
+
+/* for the parts of remote_message.c that are linked, but not tested here */
+int
+GetDatabaseEncoding(void)
+{
+	return PG_UTF8;
 }

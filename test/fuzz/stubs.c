@@ -402,7 +402,7 @@ ExceptionalCondition(const char *conditionName, FUZZ_ASSERT_TYPE
 	abort();
 }
 
-/* --- parsers of GUCs: the outlines of guc.c ---------------------------------- */
+/* --- parsers of GUCs: the outlines of settings.c ---------------------------------- */
 
 bool
 parse_int(const char *value, int *result, int flags, const char **hintmsg)

@@ -5,7 +5,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 wrong=0
 shopt -s nullglob
-for file in src/*.c src/*.h; do
+for file in src/*.c src/*/*.[ch]; do
   name=$(basename "$file")
   if ! head -n 5 "$file" | tr '\n' '~' | tr '\t' '>' |
     grep -Eq "^/\*-{60,}~ \*~ \* $name~ \*>  [^~]+~"; then

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What src/README.md names is there: files, functions, types, fields; and each
-# file of src/ stands in its table once, in its layer.
+# file of src/ stands in its table once, in its room.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -12,8 +12,8 @@ complain() {
 }
 
 shopt -s nullglob
-headers=(src/*.h)
-sources=(src/*.c "${headers[@]}")
+headers=(src/*/*.h)
+sources=(src/*.c src/*/*.c "${headers[@]}")
 scripts=(sql/*.sql)
 
 # everything between backquotes that may be a name of C
@@ -31,11 +31,12 @@ while read -r name; do
   case $name in
     *.[ch]:*)
       # a function of this file
-      grep -Eqs "^${name#*:}\(" "src/${name%%:*}" ||
+      grep -Eqs "^${name#*:}\(" src/"${name%%:*}" src/*/"${name%%:*}" ||
         complain "$readme names ${name#*:} in ${name%%:*}, where it is not"
       ;;
     *.[ch])
-      [ -f "src/$name" ] || complain "$readme names $name, which is no file of src/"
+      found=(src/"$name"* src/*/"$name"*)
+      [ "${#found[@]}" -gt 0 ] || complain "$readme names $name, which is no file of src/"
       ;;
     Pgpx*.* | pgpool_ext.*)
       # a field, or a setting
@@ -50,24 +51,17 @@ while read -r name; do
   esac
 done < <(named)
 
-# layer_of, which says in which layer a file is
-eval "$(sed -n '/^layer_of() {/,/^}/p' test/lint/layers.sh)"
-
 table=$(sed -n '/^## Files/,/^## What/p' "$readme")
-for file in src/*.c; do
+for file in src/*.c src/*/*.c; do
   name=$(basename "$file")
-  layer=$(awk -F'|' -v row="\`$name\`" '
+  room=$(awk -F'|' -v row="\`$name\`" '
     NF < 4 { next }
-    $2 ~ /[0-9]/ { layer = $2 }
-    index($3, row) { print layer }' <<<"$table")
-  if [ -z "$layer" ] || [ "$(wc -l <<<"$layer")" -ne 1 ]; then
-    complain "$file must stand in the table of $readme, once"
-    continue
-  fi
-  read -r found side <<<"$(layer_of "${name%.c}" || true)"
-  read -r told group <<<"$layer"
-  if [ "$told" != "$found" ] || { [ -n "$side" ] && [ "$side" != "$group" ]; }; then
-    complain "$file is in layer $found $side, and $readme says $told $group"
+    $2 ~ /[a-z]/ { room = $2 }
+    index($3, row) { print room }' <<<"$table" | tr -d ' `/')
+  expected=$(basename "$(dirname "$file")")
+  [ "$expected" != src ] || expected=module
+  if [ "$room" != "$expected" ]; then
+    complain "$file must stand in the table of $readme once, under $expected, not under ${room:-nothing}"
   fi
 done
 

@@ -5,9 +5,9 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 shopt -s nullglob
-files=(src/*.c src/*.h)
+files=(src/*.c src/*/*.[ch])
 hits=$(printf '%s\n' "${files[@]}" |
-  grep -vE '^src/(handoff\.[ch]|worker[a-z_]*\.c|reactor\.c)$' |
+  grep -vE '^src/(protocol/control_message\.[ch]|worker/(worker|event_loop)\.c)$' |
   xargs -r grep -nHE '\<pgpx_handoff_receive\>' || true)
 if [ -n "$hits" ]; then
   printf 'control_reader: only the worker may call pgpx_handoff_receive:\n%s\n' "$hits"

@@ -12,7 +12,8 @@ foreach my $line (<>)
 	chomp $line;
 	next if $line =~ /^(#|$)/;
 	my ($file, $text) = split /: /, $line, 2;
-	my $source = do { local (@ARGV, $/) = "src/$file"; -f "src/$file" ? <> : '' };
+	my ($path) = grep { -f } glob("src/$file src/*/$file");
+	my $source = defined $path ? do { local (@ARGV, $/) = $path; <> } : '';
 
 	# a function, or a line in it
 	if ($text =~ /^(\w+)\(\)(?:: (.*))?$/)

@@ -55,7 +55,7 @@ foreach my $document (glob('*.md src/README.md doc/*.md test/README.md test/*/*.
 # --- messages of src/: format => file
 my %message;
 
-foreach my $path (glob('src/*.c src/*.h'))
+foreach my $path (glob('src/*.c src/*/*.[ch]'))
 {
 	my $text = slurp($path);
 
@@ -126,7 +126,7 @@ foreach my $text ($faq =~ /`(?:ERROR|FATAL|WARNING): (.*?)`/sg)
 complain("the FAQ explains no errors") unless $n;
 
 # --- wait events
-my $events = join ' ', sort map { slurp($_) =~ /"(Pgpool[A-Z]\w*)"/g } glob('src/*.c');
+my $events = join ' ', sort map { slurp($_) =~ /"(Pgpool[A-Z]\w*)"/g } glob('src/*.c src/*/*.c');
 my @told = slurp('doc/operating.md') =~ /^\| `(Pgpool\w+)` \|/mg;
 my $told = join ' ', sort @told;
 
@@ -136,13 +136,13 @@ complain("wait events: src/ has $events, doc/operating.md $told") unless $events
 # --- files
 my $inside = slurp('src/README.md');
 
-foreach my $name (map { basename($_) } glob('src/*.c'))
+foreach my $name (map { basename($_) } glob('src/*.c src/*/*.c'))
 {
 	complain("src/README.md: no row for $name") unless $inside =~ /^\|[^|]*\| `\Q$name\E` \|/m;
 }
 foreach my $name ($inside =~ /^\|[^|]*\| `(\w+\.[ch])` \|/mg)
 {
-	complain("src/README.md: there is no $name") unless -e "src/$name";
+	complain("src/README.md: there is no $name") unless grep { -e } glob("src/$name src/*/$name");
 }
 
 exit $wrong if $wrong;

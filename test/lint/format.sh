@@ -23,7 +23,7 @@ trap 'rm -f "$formatted"' EXIT
 
 wrong=0
 shopt -s nullglob
-for file in src/*.c src/*.h; do
+for file in src/*.c src/*/*.[ch]; do
   perl test/lint/pgindent.pl --before "$file" |
     "$formatter" --style=file --assume-filename="$file" |
     perl test/lint/pgindent.pl --after "$file" >"$formatted"

@@ -1,25 +1,27 @@
 #!/usr/bin/env bash
-# Includes go downward only: src/ is built in layers, and a file includes
-# headers of its own layer or of one below.
+# Includes go downward only: src/ consists of rooms, and a file includes headers of its own
+# room or of a room below.  Each .c file that has a header of its name includes it first.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
-# The layer of a file, and its side where a layer has two that must not meet.
-layer_of() {
+# The height of a room, and its side where two rooms of one height must not meet.
+height_of() {
   case $1 in
-    compat | wait_event | guc | errcodes | debug_point) echo 0 ;;
-    options | option_table | option_hint | shmem | cap | dlock_table | ticket_table) echo 1 ;;
-    conn_state | busy_poll | pool | pool_* | registry | ticket | stats | invariants | invariants_* | debug_damage | dlock | dlock_queue | dlock_work) echo 2 ;;
-    wire | wire_* | fdpass | task | resolver | remote_error | libpq_text) echo 3 ;;
-    handoff) echo 4 ;;
-    worker | worker_* | reactor | conninfo | login | connector | connector_* | hosts | connection | steward | canceller | ending | relay | relay_* | libpq_bounds | janitor | pinger | pinger_*) echo 5 worker ;;
-    target | target_* | kept | session_wait | checkout | checkout_* | lease | lease_*) echo 5 session ;;
-    params | column_list | describe | exec | run | async | fanout | formats | tuples | tuples_* | ddl | dlock_session | dlock_remote | dlock_wait | dlock_question) echo 5 session ;;
-    fn_*) echo 6 ;;
-    pgpool_ext) echo 7 ;;
+    base) echo 0 ;;
+    config) echo 1 ;;
+    shared) echo 2 ;;
+    protocol) echo 3 ;;
+    values) echo 4 ;;
+    session | worker) echo 5 ;;
+    api) echo 6 ;;
+    locks) echo 7 ;;
+    .) echo 8 ;;
     *) return 1 ;;
   esac
 }
+
+# Of locks/, what runs in the worker: it includes headers of worker/, the rest of session/.
+worker_side='^src/locks/lock_pinger\.'
 
 wrong=0
 complain() {
@@ -28,34 +30,51 @@ complain() {
 }
 
 shopt -s nullglob
-for file in src/*.c src/*.h; do
-  name=$(basename "${file%.*}")
-  if ! mine=$(layer_of "$name"); then
-    complain "$file is in no layer: add it to test/lint/layers.sh"
+for file in src/*.[ch] src/*/*.[ch]; do
+  inside=${file#src/}
+  room=$(dirname "$inside")
+  if ! height=$(height_of "$room"); then
+    complain "$file is in no room: add $room to test/lint/layers.sh"
     continue
   fi
-  read -r layer side <<<"$mine"
-  side=${side:-}
+  header=${inside%.c}.h
+  if [ "${file##*.}" = c ] && [ -f "src/$header" ] &&
+    [ "$(sed -n '/^#include/{s/.*"\(.*\)".*/\1/p;q}' "$file")" != "$header" ]; then
+    complain "$file does not include $header first"
+  fi
 
   while read -r included; do
-    [ -f "src/$included" ] || continue # one of PostgreSQL's
-    their=$(layer_of "${included%.h}") || continue # said above
-    read -r their_layer their_side <<<"$their"
-    if [ "$their_layer" -gt "$layer" ]; then
-      complain "$file (layer $layer) includes $included (layer $their_layer)"
-    elif [ "$their_layer" -eq 5 ] && [ "$layer" -eq 5 ] &&
-      [ "$their_side" != "$side" ]; then
-      complain "$file ($side side) includes $included ($their_side side)"
-    elif [ "$layer" -eq 3 ] &&
-      { [ "$included" = shmem.h ] || [ "$their_layer" -eq 2 ]; }; then
-      complain "$file includes $included: layer 3 knows no shared memory"
+    case $included in
+      */*) their=${included%%/*} ;;
+      *) their=. ;;
+    esac
+    if [ ! -f "src/$included" ]; then
+      found=(src/*/"$(basename "$included")")
+      [ "${#found[@]}" -eq 0 ] || [ "$their" != . ] ||
+        complain "$file includes $included without its room"
+      continue # one of PostgreSQL's
+    fi
+    if [ "$(height_of "$their")" -gt "$height" ]; then
+      complain "$file includes $included, which is above it"
+    elif [ "$room,$their" = session,worker ] || [ "$room,$their" = worker,session ]; then
+      complain "$file includes $included: session/ and worker/ meet in shared memory only"
+    elif [ "$room" = protocol ] && [ "$their" = shared ] && [[ $inside != protocol/control_message.* ]]; then
+      complain "$file includes $included: in protocol/ only control_message knows shared memory"
+    elif [ "$room,$their" = locks,worker ] && ! [[ $file =~ $worker_side ]]; then
+      complain "$file includes $included: it does not run in the worker"
+    elif [ "$room,$their" = locks,session ] && [[ $file =~ $worker_side ]]; then
+      complain "$file includes $included: it runs in the worker"
     fi
   done < <(sed -n 's/^#[[:space:]]*include[[:space:]]*"\(.*\)".*/\1/p' "$file")
 
-  if [ "$layer" -eq 2 ] && grep -q 'libpq-fe\.h' "$file"; then
-    complain "$file includes libpq-fe.h: layer 2 knows no libpq"
+  if [ "$room" = shared ] && grep -q 'libpq-fe\.h' "$file"; then
+    complain "$file includes libpq-fe.h: shared/ knows no libpq"
   fi
+  lines=$(wc -l <"$file")
+  [ "$lines" -le 900 ] || complain "$file has $lines lines: more than 900"
 done
+twice=$(for file in src/*.[ch] src/*/*.[ch]; do basename "$file"; done | sort | uniq -d)
+[ -z "$twice" ] || complain "names that are not unique: $twice"
 
 [ "$wrong" -ne 0 ] || echo "layers: ok"
 exit "$wrong"

@@ -5,7 +5,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 wrong=0
 while read -r name; do
-  if ! grep -Eqs "^$name\(" src/*.c; then
+  if ! grep -Eqs "^$name\(" src/*.c src/*/*.c; then
     printf 'model: test/model/README.md names %s, which is no function of src/\n' "$name"
     wrong=1
   fi

@@ -133,7 +133,7 @@
 #define CANCELLING 6
 #define CLOSING 7
 
-/* of a ticket: ticket.h */
+/* of a ticket: wait_queue.h */
 #define NONE 0
 #define WAITING 1
 #define GRANTED 2
@@ -875,7 +875,7 @@ give_up:
 settle:
 	/*
 	 * pgpx_kept_fetch: the worker looks whether the asker is the lessee.  Then
-	 * look() in checkout_settle.c: an owed answer, or nothing at all.
+	 * look() in checkout.c: an owed answer, or nothing at all.
 	 */
 	if
 	:: atomic { mine && reachable && !conn[c].owed && signalled ->
@@ -1256,7 +1256,7 @@ inline events_of(c)
 			:: else
 			fi
 		:: phase[c] == P_ENDING && !flying[c] ->
-			/* ending.c: at rest it is told goodbye; else the cancel comes again */
+			/* abort.c: at rest it is told goodbye; else the cancel comes again */
 			if
 			:: !alive[c] ->
 				close_conn(c);
@@ -1273,7 +1273,7 @@ inline events_of(c)
 	k = 0; n = 0; i = 0; j = 0; num = 0
 }
 
-/* work_on in reactor.c, with read_control before it */
+/* work_on in event_loop.c, with read_control before it */
 inline work_on(c)
 {
 		if
@@ -1342,7 +1342,7 @@ inline work_on(c)
 		k = 0; j = 0
 }
 
-/* tick in janitor.c: what only the clock brings */
+/* tick in maintenance.c: what only the clock brings */
 inline tick(c)
 {
 	if
@@ -1456,7 +1456,7 @@ end_sleep:
 
 #if RESTARTS > 0
 stop:
-	/* at_exit in worker_exit.c */
+	/* at_exit in worker.c */
 	epoch = 0;
 	atomic {
 #ifndef BUG_FORGET

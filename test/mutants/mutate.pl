@@ -58,6 +58,15 @@ sub read_list
 	return;
 }
 
+# The file of src/ that a mutant is in: its name is there once.
+sub path
+{
+	my ($mutant) = @_;
+	my ($path) = grep { -e } "$src/$mutant->{file}", glob "$src/*/$mutant->{file}";
+
+	return $path;
+}
+
 # How often the mutant's lines are in the source.
 sub places
 {
@@ -76,7 +85,7 @@ if ($command eq 'check')
 
 	foreach my $mutant (@mutants)
 	{
-		my $n = -e "$src/$mutant->{file}" ? places($mutant, slurp("$src/$mutant->{file}")) : 0;
+		my $n = defined path($mutant) ? places($mutant, slurp(path($mutant))) : 0;
 
 		complain("$mutant->{where}: $mutant->{name} is there twice") if $seen{ $mutant->{name} }++;
 		complain("$mutant->{where}: $mutant->{name} changes nothing") if $mutant->{before} eq $mutant->{after};
@@ -100,11 +109,11 @@ elsif ($command eq 'list')
 elsif ($command eq 'apply')
 {
 	my ($mutant) = grep { $_->{name} eq $what } @mutants;
-	my $text = slurp("$src/$mutant->{file}");
+	my $text = slurp(path($mutant));
 
 	die "$mutant->{where}: its lines are not once in $mutant->{file}\n" if places($mutant, $text) != 1;
 	$text =~ s/^\Q$mutant->{before}\E/$mutant->{after}/m;
-	open my $out, '>', "$src/$mutant->{file}" or die "$mutant->{file}: $!\n";
+	open my $out, '>', path($mutant) or die "$mutant->{file}: $!\n";
 	print $out $text;
 	close $out or die "$mutant->{file}: $!\n";
 }

@@ -280,7 +280,7 @@ expand(char *to, const char *from, const Statement *st)
 	*to = '\0';
 }
 
-/* As run.c decides it. */
+/* As statement.c decides it. */
 static bool
 fits_simple_protocol(const char *sql)
 {

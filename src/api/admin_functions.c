@@ -1,0 +1,330 @@
+/*-------------------------------------------------------------------------
+ *
+ * admin_functions.c
+ *	  SQL functions: administration.
+ *
+ * They act on all pools of a server in this database; NULL stands for all its
+ * servers.  EXECUTE is not PUBLIC's; besides, one must own the server or have
+ * the privileges of pg_signal_backend: who may ALTER SERVER may pause it.
+ *
+ * SQL function check_invariants: does the shared state add up?
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/compat.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "catalog/pg_authid.h"
+#include "lib/stringinfo.h"
+#include "utils/builtins.h"
+#include "utils/snapmgr.h"
+
+#include "base/debug_point.h"
+#include "shared/invariants.h"
+#include "shared/registry.h"
+#include "session/checkout.h"
+#include "session/server_catalog.h"
+#include "api/arguments.h"
+
+PG_FUNCTION_INFO_V1(pgpx_pause);
+PG_FUNCTION_INFO_V1(pgpx_resume);
+PG_FUNCTION_INFO_V1(pgpx_drain);
+PG_FUNCTION_INFO_V1(pgpx_reconnect);
+PG_FUNCTION_INFO_V1(pgpx_prewarm);
+PG_FUNCTION_INFO_V1(pgpx_reset_stats);
+PG_FUNCTION_INFO_V1(pgpx_terminate);
+
+#define DRAIN_LOOK_US (20 * 1000)	/* how often drain looks */
+
+/*
+ * The servers that a call is about: one, or all that the user may steer; to_pause:
+ * of those that can have pools, since a paused server takes up a place.
+ */
+static List *
+servers_of_call(FunctionCallInfo fcinfo, bool to_pause)
+{
+	Oid			user = GetUserId();
+	bool		signals = has_privs_of_role(user, ROLE_PG_SIGNAL_BACKEND);
+	List	   *servers = NIL;
+	Relation	rel;
+	SysScanDesc scan;
+	HeapTuple	row;
+
+	pgpx_shmem_require();
+	if (!PG_ARGISNULL(0))
+	{
+		char	   *name = text_to_cstring(PG_GETARG_TEXT_PP(0));
+		ForeignServer *server = GetForeignServerByName(name, false);
+
+		pgpx_arg_require_steering(server->serverid, name);
+		return list_make1_oid(server->serverid);
+	}
+
+	rel = table_open(ForeignServerRelationId, AccessShareLock);
+	scan = systable_beginscan(rel, InvalidOid, false, NULL, 0, NULL);
+	while (HeapTupleIsValid(row = systable_getnext(scan)))
+	{
+		Form_pg_foreign_server form =
+			(Form_pg_foreign_server) GETSTRUCT(row);
+
+		if ((signals || pgpx_server_ownercheck(form->oid, user)) &&
+			(!to_pause || pgpx_source_has_pools(form->srvfdw)))
+			servers = lappend_oid(servers, form->oid);
+	}
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+	return servers;
+}
+
+typedef void (*PoolAction)(PgpxPool *pool, PgpxWake *wake);
+
+/* Do something with each pool of these servers, under its lock. */
+static void
+each_pool(List *servers, PoolAction action)
+{
+	for (int i = 0; i < pgpx_shared->max_pools; i++)
+	{
+		PgpxPool   *pool = &pgpx_pools[i];
+		PgpxWake	wake = PGPX_WAKE_INIT;
+
+		LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+		if (pool->pool_id != 0 && pool->key.database == MyDatabaseId &&
+			list_member_oid(servers, pool->key.server))
+			action(pool, &wake);
+		LWLockRelease(pool->lock);
+		pgpx_wake_flush(&wake);
+	}
+	pgpx_worker_wake_all();
+}
+
+/* As with all that is done to pools, an error takes back nothing. */
+static void
+pause_servers(List *servers, bool pause, bool drain)
+{
+	ListCell   *lc;
+
+	foreach(lc, servers)
+	{
+		if (!pgpx_server_pause(MyDatabaseId, lfirst_oid(lc), pause, drain))
+			ereport(ERROR,
+					(errcode(ERRCODE_TOO_MANY_CONNECTIONS),
+					 errmsg("too many pools"),
+					 errdetail("All %d places are in use; a paused server has one, too.",
+							   pgpx_shared->max_pools),
+					 errhint("Raise \"pgpool_ext.max_pools\", or resume servers "
+							 "that need not be paused.")));
+	}
+}
+
+static void
+reset_action(PgpxPool *pool, PgpxWake *wake)
+{
+	PgpxStats	old = pool->stats;
+
+	/* what is still under way is counted as begun, so that the sums add up */
+	memset(&pool->stats, 0, sizeof(pool->stats));
+	pool->stats.checkouts = old.checkouts - old.checkins - old.discards -
+		old.reclaimed - old.terminated - old.lease_timeouts - old.retried;
+	pool->stats.waited = old.waited - old.granted - old.timeouts -
+		old.cancelled - old.failed;
+	pool->stats.connects = old.connects;
+	for (int i = 0; i < PGPX_CLOSE_NREASONS; i++)
+		pool->stats.connects -= old.closed[i];
+	pool->stats_reset = pgpx_now();
+}
+
+/* What is free is closed; what comes in later is closed at its checkin. */
+static void
+drain_action(PgpxPool *pool, PgpxWake *wake)
+{
+	pgpx_pool_close_free_locked(pool, PGPX_CLOSE_DRAINED);
+}
+
+/* Who waits is served; and min_size comes back, whoever waits. */
+static void
+resume_action(PgpxPool *pool, PgpxWake *wake)
+{
+	pgpx_pool_serve_locked(pool, wake);
+	pgpx_pool_grow_locked(pool, 0);
+}
+
+static void
+reconnect_action(PgpxPool *pool, PgpxWake *wake)
+{
+	pgpx_pool_reconnect_locked(pool);
+	pgpx_pool_serve_locked(pool, wake);
+}
+
+/* pause(pool text) returns void */
+Datum
+pgpx_pause(PG_FUNCTION_ARGS)
+{
+	pause_servers(servers_of_call(fcinfo, true), true, false);
+	PG_RETURN_VOID();
+}
+
+/* resume(pool text) returns void */
+Datum
+pgpx_resume(PG_FUNCTION_ARGS)
+{
+	List	   *servers = servers_of_call(fcinfo, false);
+
+	pause_servers(servers, false, false);
+	each_pool(servers, resume_action);
+	PG_RETURN_VOID();
+}
+
+/* reconnect(pool text) returns void */
+Datum
+pgpx_reconnect(PG_FUNCTION_ARGS)
+{
+	each_pool(servers_of_call(fcinfo, false), reconnect_action);
+	PG_RETURN_VOID();
+}
+
+/* reset_stats(pool text) returns void */
+Datum
+pgpx_reset_stats(PG_FUNCTION_ARGS)
+{
+	each_pool(servers_of_call(fcinfo, false), reset_action);
+	PG_RETURN_VOID();
+}
+
+/* Connections of these servers in this database, in any state. */
+static int
+count_connections(List *servers)
+{
+	int			n = 0;
+
+	for (int i = 0; i < pgpx_shared->max_pools; i++)
+	{
+		PgpxPool   *pool = &pgpx_pools[i];
+
+		LWLockAcquire(pool->lock, LW_SHARED);
+		if (pool->pool_id != 0 && pool->key.database == MyDatabaseId &&
+			list_member_oid(servers, pool->key.server))
+			n += pgpx_pool_total_locked(pool) + pool->nbroken;
+		LWLockRelease(pool->lock);
+	}
+	return n;
+}
+
+/* drain(pool text, timeout interval) returns boolean: are all closed? */
+Datum
+pgpx_drain(PG_FUNCTION_ARGS)
+{
+	static uint32 wait_event = 0;
+	List	   *servers = servers_of_call(fcinfo, true);
+	PgpxTime	deadline = pgpx_arg_deadline(fcinfo, 1);
+
+	pause_servers(servers, true, true);
+	PGPX_DEBUG_POINT("draining");
+	for (;;)
+	{
+		each_pool(servers, drain_action);
+		if (count_connections(servers) == 0)
+			PG_RETURN_BOOL(true);
+		if (deadline != 0 && pgpx_now() >= deadline)
+			PG_RETURN_BOOL(false);
+		(void) pgpx_session_wait_latch(pgpx_now() + DRAIN_LOOK_US,
+									   pgpx_wait_event(&wait_event, "PgpoolDrain"));
+	}
+}
+
+/* prewarm(pool text, n integer, timeout interval) returns integer: open ones */
+Datum
+pgpx_prewarm(PG_FUNCTION_ARGS)
+{
+	char	   *server;
+	int			n;
+	PgpxTime	deadline;
+
+	pgpx_shmem_require();
+	server = pgpx_arg_text(fcinfo, 0, "pool");
+	if (PG_ARGISNULL(1))
+		pgpx_arg_raise_null("n");
+	n = PG_GETARG_INT32(1);
+	if (n < 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("n must be zero or positive")));
+	(void) servers_of_call(fcinfo, false);	/* may the user steer it? */
+	deadline = pgpx_arg_deadline(fcinfo, 2);
+	PG_RETURN_INT32(pgpx_lease_prewarm(server, n, deadline));
+}
+
+/* terminate(lease bigint) returns boolean: was it out? */
+Datum
+pgpx_terminate(PG_FUNCTION_ARGS)
+{
+	int64		id;
+	bool		found = false;
+
+	pgpx_shmem_require();
+	id = pgpx_arg_lease(fcinfo, 0);
+	for (int i = 0; id > 0 && i < pgpx_shared->max_connections && !found; i++)
+	{
+		PgpxConn   *conn = &pgpx_conns[i];
+		PgpxWake	wake = PGPX_WAKE_INIT;
+		PgpxPool   *pool;
+		int			index = conn->pool;
+		Oid			owner = conn->owner_user;
+
+		if (index < 0 || pg_atomic_read_u64(&conn->lease_id) != (uint64) id)
+			continue;
+
+		/* pg_terminate_backend's rule */
+		if (superuser_arg(owner) && !superuser())
+			ereport(ERROR,
+					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+					 errmsg("must be a superuser to terminate a superuser's lease")));
+		if (!has_privs_of_role(GetUserId(), owner) &&
+			!has_privs_of_role(GetUserId(), ROLE_PG_SIGNAL_BACKEND))
+			ereport(ERROR,
+					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+					 errmsg("must be a member of the role whose lease is being terminated or member of pg_signal_backend")));
+
+		pool = &pgpx_pools[index];
+		LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+		if (conn->pool == index && conn->owner_user == owner &&
+			pg_atomic_read_u64(&conn->lease_id) == (uint64) id)
+		{
+			pgpx_pool_revoke_locked(pool, conn, PGPX_REVOKE_TERMINATED, &wake);
+			found = true;
+		}
+		LWLockRelease(pool->lock);
+		pgpx_wake_flush(&wake);
+	}
+	PG_RETURN_BOOL(found);
+}
+
+PG_FUNCTION_INFO_V1(pgpx_check_invariants);
+
+/* check_invariants() returns void: XX000 with what does not add up */
+Datum
+pgpx_check_invariants(PG_FUNCTION_ARGS)
+{
+	PgpxFaults *faults;
+	StringInfoData detail;
+	int			described;
+
+	pgpx_shmem_require();
+	faults = palloc(sizeof(PgpxFaults));
+	pgpx_invariants_check(faults);
+	if (faults->n == 0)
+		PG_RETURN_VOID();
+
+	initStringInfo(&detail);
+	described = Min(faults->n, PGPX_FAULTS_MAX);
+	for (int i = 0; i < described; i++)
+		appendStringInfo(&detail, "%s%s", i > 0 ? "\n" : "", faults->text[i]);
+	if (faults->n > described)
+		appendStringInfo(&detail, "\nand %d more", faults->n - described);
+	ereport(ERROR,
+			(errcode(ERRCODE_INTERNAL_ERROR),
+			 errmsg("pgpool_ext: shared state is inconsistent"),
+			 errdetail_internal("%s", detail.data)));
+	PG_RETURN_VOID();
+}

@@ -1,0 +1,130 @@
+/*-------------------------------------------------------------------------
+ *
+ * arguments.c
+ *	  Arguments of the SQL functions: checks that all of them share.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "api/arguments.h"
+
+#include <math.h>
+
+#include "catalog/pg_authid.h"
+#include "utils/builtins.h"
+#include "utils/timestamp.h"
+
+#include "session/checkout.h"
+
+#define TIMEOUT_MAX_MS (INT64CONST(1000) * 86400 * 3650)
+
+void
+pgpx_arg_raise_null(const char *name)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+			 errmsg("%s must not be null", name)));
+}
+
+char *
+pgpx_arg_text_or_null(FunctionCallInfo fcinfo, int at)
+{
+	if (PG_NARGS() <= at || PG_ARGISNULL(at))
+		return NULL;
+	return text_to_cstring(PG_GETARG_TEXT_PP(at));
+}
+
+char *
+pgpx_arg_text(FunctionCallInfo fcinfo, int at, const char *name)
+{
+	if (PG_ARGISNULL(at))
+		pgpx_arg_raise_null(name);
+	return text_to_cstring(PG_GETARG_TEXT_PP(at));
+}
+
+int64
+pgpx_arg_lease(FunctionCallInfo fcinfo, int at)
+{
+	if (PG_ARGISNULL(at))
+		pgpx_arg_raise_null("lease");
+	return PG_GETARG_INT64(at);
+}
+
+double
+pgpx_arg_interval(FunctionCallInfo fcinfo, int at)
+{
+	const Interval *interval = PG_GETARG_INTERVAL_P(at);
+
+	if (PGPX_INTERVAL_NOT_FINITE(interval))
+		return HUGE_VAL;
+	return interval->time / 1000.0 +
+		interval->day * (double) SECS_PER_DAY * 1000.0 +
+		interval->month * (double) DAYS_PER_MONTH * SECS_PER_DAY * 1000.0;
+}
+
+char *
+pgpx_arg_interval_text(FunctionCallInfo fcinfo, int at)
+{
+	return DatumGetCString(
+		DirectFunctionCall1(interval_out, PG_GETARG_DATUM(at)));
+}
+
+/* hint: not translated yet, which costs more than all the rest */
+static int64
+get_timeout(FunctionCallInfo fcinfo, int at, const char *hint)
+{
+	double		ms;
+
+	if (PG_NARGS() <= at || PG_ARGISNULL(at))
+		return PGPX_TIMEOUT_DEFAULT;
+	ms = pgpx_arg_interval(fcinfo, at);
+	if (ms < 0 || ms > TIMEOUT_MAX_MS)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("timeout is out of range"),
+				 errdetail("It is \"%s\", and must be between 0 and 10 years.",
+						   pgpx_arg_interval_text(fcinfo, at)),
+				 errhint("%s", _(hint))));
+	return (int64) ceil(ms);
+}
+
+int64
+pgpx_arg_timeout(FunctionCallInfo fcinfo, int at)
+{
+	return get_timeout(fcinfo, at,
+					   gettext_noop("0 does not wait; NULL takes \"pgpool_ext.checkout_timeout\" or the server's option \"checkout_timeout\"."));
+}
+
+PgpxTime
+pgpx_arg_deadline(FunctionCallInfo fcinfo, int at)
+{
+	int64		timeout = get_timeout(fcinfo, at,
+									  gettext_noop("0 just looks; NULL waits without limit."));
+
+	return timeout == PGPX_TIMEOUT_DEFAULT ? 0 : pgpx_now() + timeout * 1000;
+}
+
+ReturnSetInfo *
+pgpx_arg_column_list(FunctionCallInfo fcinfo, const char *function)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+
+	if (rsinfo == NULL || !IsA(rsinfo, ReturnSetInfo) ||
+		(rsinfo->allowedModes & SFRM_Materialize) == 0 ||
+		rsinfo->expectedDesc == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("%s must be called in FROM with a column list", function),
+				 errhint("Write SELECT * FROM %s(...) AS t(id bigint, name text). To run SQL for its effects use pgpool.exec, which returns the number of rows.",
+						 function)));
+	return rsinfo;
+}
+
+void
+pgpx_arg_require_steering(Oid server, const char *name)
+{
+	Oid			user = GetUserId();
+
+	if (!has_privs_of_role(user, ROLE_PG_SIGNAL_BACKEND) &&
+		!pgpx_server_ownercheck(server, user))
+		aclcheck_error(ACLCHECK_NOT_OWNER, OBJECT_FOREIGN_SERVER, name);
+}

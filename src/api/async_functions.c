@@ -1,0 +1,264 @@
+/*-------------------------------------------------------------------------
+ *
+ * async_functions.c
+ *	  SQL functions: send, wait, wait_any, result, cancel, notifications,
+ *	  fanout.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/compat.h"
+
+#include "catalog/pg_type.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/tuplestore.h"
+
+#include "base/debug_point.h"
+#include "values/params.h"
+#include "session/async.h"
+#include "session/fanout.h"
+#include "session/statement.h"
+#include "api/arguments.h"
+
+PG_FUNCTION_INFO_V1(pgpx_send);
+PG_FUNCTION_INFO_V1(pgpx_send_any);
+PG_FUNCTION_INFO_V1(pgpx_wait);
+PG_FUNCTION_INFO_V1(pgpx_wait_any);
+PG_FUNCTION_INFO_V1(pgpx_result);
+PG_FUNCTION_INFO_V1(pgpx_cancel);
+PG_FUNCTION_INFO_V1(pgpx_notifications);
+PG_FUNCTION_INFO_V1(pgpx_fanout_text);
+PG_FUNCTION_INFO_V1(pgpx_fanout_any);
+
+static Datum
+send_statement(FunctionCallInfo fcinfo, bool any)
+{
+	int64		id;
+	char	   *sql;
+	PgpxParams	params;
+
+	pgpx_shmem_require();
+	id = pgpx_arg_lease(fcinfo, 0);
+	sql = pgpx_arg_text(fcinfo, 1, "sql");
+	pgpx_params_read(fcinfo, 2, any, &params);
+	pgpx_async_send(pgpx_lease_of(id), sql, params.n, params.values);
+	PG_RETURN_VOID();
+}
+
+/* send(lease bigint, sql text, VARIADIC params text[]) returns void */
+Datum
+pgpx_send(PG_FUNCTION_ARGS)
+{
+	return send_statement(fcinfo, false);
+}
+
+/* send(lease bigint, sql text, VARIADIC params "any") returns void */
+Datum
+pgpx_send_any(PG_FUNCTION_ARGS)
+{
+	return send_statement(fcinfo, true);
+}
+
+/* A lease that has a statement in flight. */
+static PgpxLease *
+in_flight(int64 id)
+{
+	PgpxLease  *lease = pgpx_lease_of(id);
+
+	if (lease->flight == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("lease " UINT64_FORMAT " has no statement in flight",
+						lease->id),
+				 errdetail("Nothing was sent, or the result was taken already."),
+				 errhint("Send a statement with pgpool.send first.")));
+	return lease;
+}
+
+/* wait(lease bigint, timeout interval) returns boolean: false, time is up */
+Datum
+pgpx_wait(PG_FUNCTION_ARGS)
+{
+	PgpxLease  *lease;
+	PgpxTime	deadline;
+
+	pgpx_shmem_require();
+	lease = in_flight(pgpx_arg_lease(fcinfo, 0));
+	deadline = pgpx_arg_deadline(fcinfo, 1);
+	PG_RETURN_BOOL(pgpx_async_wait(&lease, 1, deadline) != NULL);
+}
+
+/* wait_any(leases bigint[], timeout interval) returns bigint: NULL, time is up */
+Datum
+pgpx_wait_any(PG_FUNCTION_ARGS)
+{
+	ArrayType  *array;
+	Datum	   *ids;
+	bool	   *nulls;
+	int			n;
+	PgpxLease **leases;
+	PgpxLease  *found;
+
+	pgpx_shmem_require();
+	if (PG_ARGISNULL(0))
+		pgpx_arg_raise_null("leases");
+	array = PG_GETARG_ARRAYTYPE_P(0);
+	deconstruct_array(array, INT8OID, sizeof(int64), FLOAT8PASSBYVAL,
+					  TYPALIGN_DOUBLE, &ids, &nulls, &n);
+	if (n == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("array of leases must not be empty")));
+	leases = palloc(sizeof(PgpxLease *) * n);
+	for (int i = 0; i < n; i++)
+	{
+		if (nulls[i])
+			pgpx_arg_raise_null("lease");
+		leases[i] = in_flight(DatumGetInt64(ids[i]));
+		for (int j = 0; j < i; j++)
+			if (leases[j] == leases[i])
+				ereport(ERROR,
+						(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+						 errmsg("lease " UINT64_FORMAT " is given twice",
+								leases[i]->id),
+						 errdetail("It is element %d and element %d of the array.",
+								   j + 1, i + 1)));
+	}
+	found = pgpx_async_wait(leases, n, pgpx_arg_deadline(fcinfo, 1));
+	if (found == NULL)
+		PG_RETURN_NULL();
+	PG_RETURN_INT64((int64) found->id);
+}
+
+/* result(lease bigint) returns setof record: of the statement that was sent */
+Datum
+pgpx_result(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo;
+	PgpxLease  *lease;
+	PgpxTuples *tuples;
+
+	pgpx_shmem_require();
+	rsinfo = pgpx_arg_column_list(fcinfo, "pgpool.result");
+	lease = in_flight(pgpx_arg_lease(fcinfo, 0));
+	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
+	tuples = pgpx_tuples_begin(rsinfo->setDesc, rsinfo->setResult, InvalidOid);
+	(void) pgpx_async_result(lease, pgpx_tuples_sink(tuples));
+	pgpx_tuples_end(tuples);
+	return (Datum) 0;
+}
+
+/* cancel(lease bigint) returns boolean: false, nothing was running any more */
+Datum
+pgpx_cancel(PG_FUNCTION_ARGS)
+{
+	pgpx_shmem_require();
+	PG_RETURN_BOOL(pgpx_async_cancel(pgpx_lease_of(pgpx_arg_lease(fcinfo, 0))));
+}
+
+/* notifications(lease bigint, timeout interval) returns table */
+Datum
+pgpx_notifications(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	PgpxLease  *lease;
+	PgpxTime	deadline;
+
+	pgpx_shmem_require();
+	lease = pgpx_lease_of(pgpx_arg_lease(fcinfo, 0));
+	if (PG_ARGISNULL(1))
+		pgpx_arg_raise_null("timeout");
+	deadline = pgpx_arg_deadline(fcinfo, 1);
+	pgpx_run_check(lease, 0);
+	InitMaterializedSRF(fcinfo, 0);
+	pgpx_async_notes(lease, deadline);
+	if (lease->notes == NULL)
+		return (Datum) 0;
+
+	for (PgpxNote *note = lease->notes->first; note != NULL; note = note->next)
+	{
+		Datum		values[3];
+		bool		nulls[3] = {false};
+
+		values[0] = CStringGetTextDatum(note->channel);
+		values[1] = CStringGetTextDatum(note->payload);
+		values[2] = Int32GetDatum(note->remote_pid);
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	if (lease->notes->dropped > 0)
+		ereport(WARNING,
+				(errcode(ERRCODE_WARNING),
+				 errmsg("notifications on lease " UINT64_FORMAT " were lost: " UINT64_FORMAT,
+						lease->id, lease->notes->dropped),
+				 errdetail("They could not be read, or more came in than are kept (1 MB) until they are asked for.")));
+	pgpx_notes_drop(lease);
+	return (Datum) 0;
+}
+
+static int
+compare_names(const void *a, const void *b)
+{
+	return strcmp(*(char *const *) a, *(char *const *) b);
+}
+
+/* The names of servers in an array, each once, in the order of their bytes. */
+static char **
+read_servers(ArrayType *array, int *n)
+{
+	Datum	   *names;
+	bool	   *nulls;
+	char	  **servers;
+
+	deconstruct_array(array, TEXTOID, -1, false, TYPALIGN_INT, &names, &nulls,
+					  n);
+	servers = palloc(sizeof(char *) * Max(*n, 1));
+	for (int i = 0; i < *n; i++)
+	{
+		if (nulls[i])
+			pgpx_arg_raise_null("pool");
+		servers[i] = TextDatumGetCString(names[i]);
+	}
+	qsort(servers, *n, sizeof(char *), compare_names);
+	for (int i = 1; i < *n; i++)
+		if (strcmp(servers[i - 1], servers[i]) == 0)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("pool \"%s\" is given twice", servers[i])));
+	return servers;
+}
+
+static Datum
+fanout(FunctionCallInfo fcinfo, bool any)
+{
+	ReturnSetInfo *rsinfo;
+	char	  **servers;
+	int			n;
+	char	   *sql;
+	PgpxParams	params;
+
+	pgpx_shmem_require();
+	rsinfo = pgpx_arg_column_list(fcinfo, "pgpool.fanout");
+	if (PG_ARGISNULL(0))
+		pgpx_arg_raise_null("pools");
+	servers = read_servers(PG_GETARG_ARRAYTYPE_P(0), &n);
+	sql = pgpx_arg_text(fcinfo, 1, "sql");
+	pgpx_params_read(fcinfo, 2, any, &params);
+	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
+	pgpx_fanout(servers, n, sql, params.n, params.values, rsinfo->setDesc,
+				rsinfo->setResult);
+	return (Datum) 0;
+}
+
+/* fanout(pools text[], sql text, VARIADIC params text[]) returns setof record */
+Datum
+pgpx_fanout_text(PG_FUNCTION_ARGS)
+{
+	return fanout(fcinfo, false);
+}
+
+/* fanout(pools text[], sql text, VARIADIC params "any") returns setof record */
+Datum
+pgpx_fanout_any(PG_FUNCTION_ARGS)
+{
+	return fanout(fcinfo, true);
+}

@@ -1,0 +1,447 @@
+/*-------------------------------------------------------------------------
+ *
+ * lease_functions.c
+ *	  SQL functions: checkout, checkin, query, exec, describe.
+ *
+ * Arguments are checked here; the work is done in checkout.c and lease_stream.c.
+ *
+ * SQL functions: query, query_as and exec, on a lease and on a pool.
+ *
+ * Each comes three times in SQL, with VARIADIC text[], param[] and "any" (the
+ * script says why); here the first two are one function.
+ *
+ * SQL functions: describe and column_list, on a lease and on a pool.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/compat.h"
+
+#include "catalog/pg_type.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
+#include "utils/tuplestore.h"
+
+#include "values/params.h"
+#include "session/describe.h"
+#include "session/lease_return.h"
+#include "session/statement.h"
+#include "api/arguments.h"
+
+PG_FUNCTION_INFO_V1(pgpx_checkout);
+PG_FUNCTION_INFO_V1(pgpx_checkout_xact);
+PG_FUNCTION_INFO_V1(pgpx_try_checkout);
+PG_FUNCTION_INFO_V1(pgpx_checkin);
+PG_FUNCTION_INFO_V1(pgpx_discard);
+PG_FUNCTION_INFO_V1(pgpx_checkin_all);
+
+static Datum
+checkout(FunctionCallInfo fcinfo, PgpxScope scope)
+{
+	char	   *server;
+	PgpxLease  *lease;
+
+	pgpx_shmem_require();
+	server = pgpx_arg_text(fcinfo, 0, "pool");
+	lease = pgpx_lease_checkout(server, pgpx_arg_timeout(fcinfo, 1), false,
+								scope,
+								pgpx_arg_text_or_null(fcinfo, 2));
+	PG_RETURN_INT64((int64) lease->id);
+}
+
+/* checkout(pool text, timeout interval, why text) returns bigint */
+Datum
+pgpx_checkout(PG_FUNCTION_ARGS)
+{
+	return checkout(fcinfo, PGPX_SCOPE_SESSION);
+}
+
+/* checkout_xact(pool text, timeout interval, why text) returns bigint */
+Datum
+pgpx_checkout_xact(PG_FUNCTION_ARGS)
+{
+	return checkout(fcinfo, PGPX_SCOPE_TRANSACTION);
+}
+
+/* try_checkout(pool text, why text) returns bigint: NULL if none is free now */
+Datum
+pgpx_try_checkout(PG_FUNCTION_ARGS)
+{
+	char	   *server;
+	PgpxLease  *lease;
+
+	pgpx_shmem_require();
+	server = pgpx_arg_text(fcinfo, 0, "pool");
+	lease = pgpx_lease_checkout(server, 0, true, PGPX_SCOPE_SESSION,
+								pgpx_arg_text_or_null(fcinfo, 1));
+	if (lease == NULL)
+		PG_RETURN_NULL();
+	PG_RETURN_INT64((int64) lease->id);
+}
+
+/* checkin(lease bigint) returns void */
+Datum
+pgpx_checkin(PG_FUNCTION_ARGS)
+{
+	pgpx_shmem_require();
+	pgpx_lease_return(pgpx_lease_for_return(pgpx_arg_lease(fcinfo, 0)),
+					  PGPX_END_CHECKIN, true);
+	PG_RETURN_VOID();
+}
+
+/* discard(lease bigint) returns void: close it instead of keeping it */
+Datum
+pgpx_discard(PG_FUNCTION_ARGS)
+{
+	pgpx_shmem_require();
+	pgpx_lease_return(pgpx_lease_for_return(pgpx_arg_lease(fcinfo, 0)),
+					  PGPX_END_DISCARD, true);
+	PG_RETURN_VOID();
+}
+
+/* checkin_all() returns integer: how many leases were returned */
+Datum
+pgpx_checkin_all(PG_FUNCTION_ARGS)
+{
+	pgpx_shmem_require();
+	PG_RETURN_INT32(pgpx_lease_return_all());
+}
+
+PG_FUNCTION_INFO_V1(pgpx_param);
+PG_FUNCTION_INFO_V1(pgpx_query_lease);
+PG_FUNCTION_INFO_V1(pgpx_query_lease_any);
+PG_FUNCTION_INFO_V1(pgpx_query_pool);
+PG_FUNCTION_INFO_V1(pgpx_query_pool_any);
+PG_FUNCTION_INFO_V1(pgpx_query_as_lease);
+PG_FUNCTION_INFO_V1(pgpx_query_as_lease_any);
+PG_FUNCTION_INFO_V1(pgpx_query_as_pool);
+PG_FUNCTION_INFO_V1(pgpx_query_as_pool_any);
+PG_FUNCTION_INFO_V1(pgpx_exec_lease);
+PG_FUNCTION_INFO_V1(pgpx_exec_lease_any);
+PG_FUNCTION_INFO_V1(pgpx_exec_pool);
+PG_FUNCTION_INFO_V1(pgpx_exec_pool_any);
+
+/* A call's statement, read from its arguments. */
+typedef struct Call
+{
+	bool		by_pool;
+	char	   *server;			/* by_pool */
+	int64		id;				/* else */
+	char	   *sql;
+	PgpxParams	params;
+} Call;
+
+/* The arguments from "at" on: lease or pool, sql, params. */
+static void
+read_call(FunctionCallInfo fcinfo, int at, bool by_pool, bool any, Call *call)
+{
+	pgpx_shmem_require();
+	memset(call, 0, sizeof(*call));
+	call->by_pool = by_pool;
+	if (by_pool)
+		call->server = pgpx_arg_text(fcinfo, at, "pool");
+	else
+		call->id = pgpx_arg_lease(fcinfo, at);
+	call->sql = pgpx_arg_text(fcinfo, at + 1, "sql");
+	pgpx_params_read(fcinfo, at + 2, any, &call->params);
+}
+
+/*
+ * Run it; a lease taken for this call ends with it, at once on an error too:
+ * the transaction's abort would do it as well, but later.
+ */
+static uint64
+run_call(const Call *call, const PgpxSink *sink)
+{
+	PgpxStatement statement = {
+		.sql = call->sql,
+		.nparams = call->params.n,
+		.values = call->params.values,
+		.one = sink != NULL || call->params.n > 0 ||
+			strchr(call->sql, ';') == NULL,
+		.known = sink != NULL && sink->formats != NULL,
+		.shape = sink != NULL ? sink->shape : 0,
+	};
+	PgpxLease  *lease;
+	uint64		rows;
+
+	if (!call->by_pool)
+		return pgpx_exec(pgpx_lease_of(call->id), call->sql, call->params.n,
+						 call->params.values, sink);
+
+again:
+	lease = pgpx_lease_checkout_for(call->server, &statement);
+	PG_TRY();
+	{
+		rows = pgpx_exec(lease, call->sql, call->params.n, call->params.values,
+						 sink);
+	}
+	PG_CATCH();
+	{
+		pgpx_lease_return(lease, PGPX_END_CHECKIN, false);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	if (lease->not_run)
+	{
+		statement.ticket = lease->ticket;
+		statement.pool_id = lease->target->pool_id;
+		statement.deadline = lease->deadline;
+		pgpx_lease_return(lease, PGPX_END_RETRIED, true);
+		goto again;
+	}
+	pgpx_lease_return(lease, PGPX_END_CHECKIN, true);
+	return rows;
+}
+
+/* Run it, and give its rows to the caller of a set-returning function. */
+static Datum
+return_rows(FunctionCallInfo fcinfo, const Call *call, Oid type)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	PgpxTuples *tuples;
+
+	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
+	tuples = pgpx_tuples_begin(rsinfo->setDesc, rsinfo->setResult, type);
+	(void) run_call(call, pgpx_tuples_sink(tuples));
+	pgpx_tuples_end(tuples);
+	return (Datum) 0;
+}
+
+static Datum
+query(FunctionCallInfo fcinfo, bool by_pool, bool any)
+{
+	Call		call;
+
+	(void) pgpx_arg_column_list(fcinfo, "pgpool.query");
+	read_call(fcinfo, 0, by_pool, any, &call);
+	return return_rows(fcinfo, &call, InvalidOid);
+}
+
+/* Only the template's type counts: its value is never looked at. */
+static Datum
+query_as(FunctionCallInfo fcinfo, bool by_pool, bool any)
+{
+	Oid			type = get_fn_expr_argtype(fcinfo->flinfo, 0);
+	Call		call;
+
+	if (!OidIsValid(type) || get_typtype(type) == TYPTYPE_PSEUDO)
+		ereport(ERROR,
+				(errcode(ERRCODE_DATATYPE_MISMATCH),
+				 errmsg("template of pgpool.query_as must not be of type %s",
+						OidIsValid(type) ? format_type_be(type) : "unknown"),
+				 errdetail("Its type gives the columns of the result and their types."),
+				 errhint("Use a NULL of a table's or composite type, as NULL::orders, a value of a scalar type, or pgpool.query with a column list.")));
+
+	read_call(fcinfo, 1, by_pool, any, &call);
+	return return_rows(fcinfo, &call, type);
+}
+
+static Datum
+exec(FunctionCallInfo fcinfo, bool by_pool, bool any)
+{
+	Call		call;
+
+	read_call(fcinfo, 0, by_pool, any, &call);
+	PG_RETURN_INT64((int64) run_call(&call, NULL));
+}
+
+/* param("any") returns param: the cast from types whose text depends on settings */
+Datum
+pgpx_param(PG_FUNCTION_ARGS)
+{
+	Oid			type = get_fn_expr_argtype(fcinfo->flinfo, 0);
+
+	if (!OidIsValid(type))
+		ereport(ERROR,
+				(errcode(ERRCODE_INDETERMINATE_DATATYPE),
+				 errmsg("could not determine data type of parameter $%d", 1)));
+	PG_RETURN_TEXT_P(
+		cstring_to_text(pgpx_params_text(type, PG_GETARG_DATUM(0))));
+}
+
+/* query(lease bigint, sql text, VARIADIC params text[]) returns setof record */
+Datum
+pgpx_query_lease(PG_FUNCTION_ARGS)
+{
+	return query(fcinfo, false, false);
+}
+
+/* query(lease bigint, sql text, VARIADIC params "any") returns setof record */
+Datum
+pgpx_query_lease_any(PG_FUNCTION_ARGS)
+{
+	return query(fcinfo, false, true);
+}
+
+/* query(pool text, sql text, VARIADIC params text[]) returns setof record */
+Datum
+pgpx_query_pool(PG_FUNCTION_ARGS)
+{
+	return query(fcinfo, true, false);
+}
+
+/* query(pool text, sql text, VARIADIC params "any") returns setof record */
+Datum
+pgpx_query_pool_any(PG_FUNCTION_ARGS)
+{
+	return query(fcinfo, true, true);
+}
+
+/* query_as(template anyelement, lease bigint, sql text, VARIADIC params text[]) */
+Datum
+pgpx_query_as_lease(PG_FUNCTION_ARGS)
+{
+	return query_as(fcinfo, false, false);
+}
+
+/* query_as(template anyelement, lease bigint, sql text, VARIADIC params "any") */
+Datum
+pgpx_query_as_lease_any(PG_FUNCTION_ARGS)
+{
+	return query_as(fcinfo, false, true);
+}
+
+/* query_as(template anyelement, pool text, sql text, VARIADIC params text[]) */
+Datum
+pgpx_query_as_pool(PG_FUNCTION_ARGS)
+{
+	return query_as(fcinfo, true, false);
+}
+
+/* query_as(template anyelement, pool text, sql text, VARIADIC params "any") */
+Datum
+pgpx_query_as_pool_any(PG_FUNCTION_ARGS)
+{
+	return query_as(fcinfo, true, true);
+}
+
+/* exec(lease bigint, sql text, VARIADIC params text[]) returns bigint */
+Datum
+pgpx_exec_lease(PG_FUNCTION_ARGS)
+{
+	return exec(fcinfo, false, false);
+}
+
+/* exec(lease bigint, sql text, VARIADIC params "any") returns bigint */
+Datum
+pgpx_exec_lease_any(PG_FUNCTION_ARGS)
+{
+	return exec(fcinfo, false, true);
+}
+
+/* exec(pool text, sql text, VARIADIC params text[]) returns bigint */
+Datum
+pgpx_exec_pool(PG_FUNCTION_ARGS)
+{
+	return exec(fcinfo, true, false);
+}
+
+/* exec(pool text, sql text, VARIADIC params "any") returns bigint */
+Datum
+pgpx_exec_pool_any(PG_FUNCTION_ARGS)
+{
+	return exec(fcinfo, true, true);
+}
+
+PG_FUNCTION_INFO_V1(pgpx_describe_lease);
+PG_FUNCTION_INFO_V1(pgpx_describe_pool);
+PG_FUNCTION_INFO_V1(pgpx_column_list_lease);
+PG_FUNCTION_INFO_V1(pgpx_column_list_pool);
+
+/* Describe the statement of a call, on its lease or on one for the call. */
+static void
+describe_call(FunctionCallInfo fcinfo, bool by_pool,
+			  PgpxDescription *description)
+{
+	PgpxLease  *lease;
+	char	   *server;
+	char	   *sql;
+
+	pgpx_shmem_require();
+	if (!by_pool)
+	{
+		lease = pgpx_lease_of(pgpx_arg_lease(fcinfo, 0));
+		pgpx_describe(lease, pgpx_arg_text(fcinfo, 1, "sql"), description);
+		return;
+	}
+	server = pgpx_arg_text(fcinfo, 0, "pool");
+	sql = pgpx_arg_text(fcinfo, 1, "sql");
+	lease = pgpx_lease_checkout(server, PGPX_TIMEOUT_DEFAULT, false,
+								PGPX_SCOPE_CALL, NULL);
+	PG_TRY();
+	{
+		pgpx_describe(lease, sql, description);
+	}
+	PG_CATCH();
+	{
+		pgpx_lease_return(lease, PGPX_END_CHECKIN, false);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	pgpx_lease_return(lease, PGPX_END_CHECKIN, true);
+}
+
+static Datum
+describe(FunctionCallInfo fcinfo, bool by_pool)
+{
+	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	PgpxDescription description;
+
+	InitMaterializedSRF(fcinfo, 0);
+	describe_call(fcinfo, by_pool, &description);
+	for (int i = 0; i < description.n; i++)
+	{
+		Datum		values[2];
+		bool		nulls[2] = {false};
+
+		values[0] = CStringGetTextDatum(description.columns[i].name);
+		if (description.types[i] != NULL)
+			values[1] = CStringGetTextDatum(description.types[i]);
+		else
+			nulls[1] = true;
+		tuplestore_putvalues(rsinfo->setResult, rsinfo->setDesc, values, nulls);
+	}
+	return (Datum) 0;
+}
+
+static Datum
+column_list(FunctionCallInfo fcinfo, bool by_pool)
+{
+	PgpxDescription description;
+
+	describe_call(fcinfo, by_pool, &description);
+	if (description.n == 0)
+		PG_RETURN_NULL();
+	PG_RETURN_DATUM(CStringGetTextDatum(pgpx_column_list(description.n,
+														 description.columns,
+														 description.types,
+														 NULL)));
+}
+
+/* describe(lease bigint, sql text) returns table (name text, type text) */
+Datum
+pgpx_describe_lease(PG_FUNCTION_ARGS)
+{
+	return describe(fcinfo, false);
+}
+
+/* describe(pool text, sql text) returns table (name text, type text) */
+Datum
+pgpx_describe_pool(PG_FUNCTION_ARGS)
+{
+	return describe(fcinfo, true);
+}
+
+/* column_list(lease bigint, sql text) returns text */
+Datum
+pgpx_column_list_lease(PG_FUNCTION_ARGS)
+{
+	return column_list(fcinfo, false);
+}
+
+/* column_list(pool text, sql text) returns text */
+Datum
+pgpx_column_list_pool(PG_FUNCTION_ARGS)
+{
+	return column_list(fcinfo, true);
+}

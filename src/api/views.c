@@ -1,0 +1,865 @@
+/*-------------------------------------------------------------------------
+ *
+ * views.c
+ *	  SQL functions: the views.
+ *
+ * Takes the registry lock to see which pools there are, then each pool's lock,
+ * one at a time, all in shared mode.  Under them memory is copied and nothing
+ * else is done.
+ *
+ * Names and texts come from sessions of any database, hence in any encoding,
+ * and some from remote servers, which may say anything.
+ *
+ * SQL functions behind the views pools, connections and workers.
+ *
+ * Gauges are counted from the states of the connections, never kept.
+ *
+ * SQL functions behind the views leases and waiters: who has a connection,
+ * and who wants one.
+ *
+ * SQL functions behind the views stats and wait_histogram.
+ *
+ * The counters of a pool are copied at one instant, so that the sums which the
+ * view's comment tells add up in every row.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "api/views.h"
+
+#include <arpa/inet.h>
+
+#include "access/htup_details.h"
+#include "catalog/pg_authid.h"
+#include "catalog/pg_user_mapping.h"
+#include "utils/builtins.h"
+#include "utils/inet.h"
+#include "utils/syscache.h"
+#include "utils/timestamp.h"
+
+#include "base/debug_point.h"
+#include "shared/pool.h"
+#include "shared/registry.h"
+#include "protocol/remote_message.h"
+
+#define HIDDEN "<insufficient privilege>"
+
+/* Room for as many as there can be; what is not used is never touched. */
+static void *
+alloc_array(int n, Size size)
+{
+	return MemoryContextAllocHuge(CurrentMemoryContext, mul_size(n, size));
+}
+
+PgpxView *
+pgpx_view_begin(int what)
+{
+	PgpxView   *view = palloc0(sizeof(PgpxView));
+
+	view->what = what;
+	view->sees_all = has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS);
+	view->user = GetUserId();
+	view->index = alloc_array(pgpx_shared->max_pools, sizeof(int));
+	view->id = alloc_array(pgpx_shared->max_pools, sizeof(uint32));
+	if (what & PGPX_VIEW_CONNS)
+	{
+		view->conns = alloc_array(pgpx_shared->max_connections,
+								  sizeof(PgpxConn));
+		view->conn_index = alloc_array(pgpx_shared->max_connections,
+									   sizeof(int));
+	}
+	if (what & PGPX_VIEW_TICKETS)
+		view->tickets = alloc_array(pgpx_shared->ntickets, sizeof(PgpxTicket));
+
+	LWLockAcquire(pgpx_shared->registry_lock, LW_SHARED);
+	for (int i = 0; i < pgpx_shared->max_pools; i++)
+	{
+		if (pgpx_pools[i].pool_id == 0)
+			continue;
+		view->index[view->npools] = i;
+		view->id[view->npools] = pgpx_pools[i].pool_id;
+		view->npools++;
+	}
+	LWLockRelease(pgpx_shared->registry_lock);
+	return view;
+}
+
+static void
+copy_locked(PgpxView *view, int index)
+{
+	Assert(LWLockHeldByMe(pgpx_pools[index].lock));
+	memcpy(&view->pool, &pgpx_pools[index], sizeof(PgpxPool));
+	view->live = pgpx_pool_live_locked(&pgpx_pools[index]);
+	view->total = pgpx_pool_total_locked(&pgpx_pools[index]);
+	view->cap = pgpx_pool_cap_locked(&pgpx_pools[index]);
+	view->min_size = pgpx_pool_min_size_locked(&pgpx_pools[index]);
+	view->nconns = 0;
+	view->nwaiting = 0;
+
+	if (view->what & PGPX_VIEW_CONNS)
+		for (int i = 0; i < pgpx_shared->max_connections; i++)
+		{
+			if (pgpx_conns[i].pool != index)
+				continue;
+			memcpy(&view->conns[view->nconns], &pgpx_conns[i],
+				   sizeof(PgpxConn));
+			view->conn_index[view->nconns] = i;
+			view->nconns++;
+		}
+
+	if (view->what & PGPX_VIEW_TICKETS)
+		for (int i = pgpx_pools[index].queue_head;
+			 i >= 0 && view->nwaiting < pgpx_shared->ntickets;
+			 i = pgpx_tickets[i].next)
+			memcpy(&view->tickets[view->nwaiting++], &pgpx_tickets[i],
+				   sizeof(PgpxTicket));
+}
+
+bool
+pgpx_view_next(PgpxView *view)
+{
+	while (view->at < view->npools)
+	{
+		int			index = view->index[view->at];
+		uint32		id = view->id[view->at];
+		bool		found;
+
+		view->at++;
+		LWLockAcquire(pgpx_pools[index].lock, LW_SHARED);
+		found = pgpx_pools[index].pool_id == id;
+		if (found)
+			copy_locked(view, index);
+		LWLockRelease(pgpx_pools[index].lock);
+		if (!found)
+			continue;
+
+		view->now = pgpx_now();
+		return true;
+	}
+	return false;
+}
+
+bool
+pgpx_view_backs_off(const PgpxView *view)
+{
+	return view->pool.retry_at > view->now;
+}
+
+/* Would a user be served by this pool, which all local users share? */
+static bool
+may_use_shared(const PgpxPoolKey *key, Oid user)
+{
+	HeapTuple	row;
+	Oid			server;
+
+	row = SearchSysCache1(USERMAPPINGOID, ObjectIdGetDatum(key->mapping));
+	if (!HeapTupleIsValid(row))
+		return false;
+	server = ((Form_pg_user_mapping) GETSTRUCT(row))->umserver;
+	ReleaseSysCache(row);
+	return !SearchSysCacheExists2(USERMAPPINGUSERSERVER,
+								  ObjectIdGetDatum(user),
+								  ObjectIdGetDatum(server)) &&
+		SearchSysCacheExists1(FOREIGNSERVEROID,
+							  ObjectIdGetDatum(key->server)) &&
+		pgpx_server_aclcheck(key->server, user, ACL_USAGE) == ACLCHECK_OK &&
+		SearchSysCacheExists1(FOREIGNSERVEROID, ObjectIdGetDatum(server)) &&
+		pgpx_server_aclcheck(server, user, ACL_USAGE) == ACLCHECK_OK;
+}
+
+bool
+pgpx_view_sees_pool(const PgpxView *view)
+{
+	const PgpxPoolKey *key = &view->pool.key;
+
+	if (view->sees_all || view->pool.user == view->user)
+		return true;
+
+	/* of all local users: those who could ask the remote themselves */
+	return !OidIsValid(view->pool.user) && key->database == MyDatabaseId &&
+		key->superuser == 0 && may_use_shared(key, view->user);
+}
+
+bool
+pgpx_view_sees_role(const PgpxView *view, Oid role)
+{
+	return view->sees_all || has_privs_of_role(GetUserId(), role);
+}
+
+void
+pgpx_row_begin(PgpxRow *row, FunctionCallInfo fcinfo)
+{
+	pgpx_shmem_require();
+	InitMaterializedSRF(fcinfo, 0);
+	row->rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
+	row->zero = pgpx_timestamp(0);
+	row->n = 0;
+}
+
+static void
+add(PgpxRow *row, Datum value, bool null)
+{
+	if (row->n >= PGPX_ROW_COLUMNS)
+		elog(ERROR, "pgpool_ext: a view has more than %d columns", PGPX_ROW_COLUMNS);
+	row->values[row->n] = value;
+	row->nulls[row->n] = null;
+	row->n++;
+}
+
+void
+pgpx_row_null(PgpxRow *row)
+{
+	add(row, (Datum) 0, true);
+}
+
+void
+pgpx_row_bool(PgpxRow *row, bool value)
+{
+	add(row, BoolGetDatum(value), false);
+}
+
+void
+pgpx_row_int(PgpxRow *row, int value)
+{
+	add(row, Int32GetDatum(value), false);
+}
+
+void
+pgpx_row_pid(PgpxRow *row, int pid)
+{
+	add(row, Int32GetDatum(pid), pid == 0);
+}
+
+void
+pgpx_row_bigint(PgpxRow *row, uint64 value)
+{
+	add(row, Int64GetDatum((int64) value), false);
+}
+
+void
+pgpx_row_text(PgpxRow *row, const char *text)
+{
+	if (text == NULL)
+		pgpx_row_null(row);
+	else
+		add(row, CStringGetTextDatum(pgpx_text_clean(pstrdup(text))), false);
+}
+
+void
+pgpx_row_name(PgpxRow *row, const char *name)
+{
+	char	   *clean = pgpx_text_clean(pstrdup(name));
+
+	add(row, DirectFunctionCall1(namein, CStringGetDatum(clean)), false);
+}
+
+void
+pgpx_row_role(PgpxRow *row, Oid role)
+{
+	char	   *name = GetUserNameFromId(role, true);
+
+	if (name == NULL)
+		pgpx_row_null(row);
+	else
+		pgpx_row_name(row, name);
+}
+
+void
+pgpx_row_addr(PgpxRow *row, const char *addr)
+{
+	char		text[PGPX_ADDR_LEN];
+	char		binary[sizeof(struct in6_addr)];
+
+	/* type inet knows no zone of a link-local address */
+	strlcpy(text, addr, sizeof(text));
+	text[strcspn(text, "%")] = '\0';
+	if (inet_pton(AF_INET, text, binary) == 1 ||
+		inet_pton(AF_INET6, text, binary) == 1)
+		add(row, DirectFunctionCall1(inet_in, CStringGetDatum(text)), false);
+	else
+		pgpx_row_null(row);
+}
+
+void
+pgpx_row_secret(PgpxRow *row, bool visible, const char *text)
+{
+	pgpx_row_text(row, visible ? text : HIDDEN);
+}
+
+void
+pgpx_row_instant(PgpxRow *row, PgpxTime t)
+{
+	add(row, TimestampTzGetDatum(row->zero + t), t == 0);
+}
+
+void
+pgpx_row_ms(PgpxRow *row, PgpxTime duration)
+{
+	add(row, Float8GetDatum(duration / 1000.0), false);
+}
+
+void
+pgpx_row_interval(PgpxRow *row, PgpxTime duration)
+{
+	Interval   *interval = palloc0(sizeof(Interval));
+
+	interval->time = duration;
+	add(row, IntervalPGetDatum(interval), false);
+}
+
+void
+pgpx_row_pool(PgpxRow *row, const PgpxPool *pool)
+{
+	pgpx_row_int(row, (int) pool->pool_id);
+	pgpx_row_name(row, NameStr(pool->database_name));
+	pgpx_row_name(row, NameStr(pool->server_name));
+}
+
+void
+pgpx_row_store(PgpxRow *row)
+{
+	/*
+	 * New columns come behind the others.  So a library that is newer than the
+	 * extension's script has more, and those are left out; an older one, that a
+	 * server has loaded which was not restarted after an upgrade, has fewer.
+	 */
+	if (row->n < row->rsinfo->setDesc->natts)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("the server has loaded an older version of the library pgpool_ext"),
+				 errdetail("A view has %d columns, of which it knows %d.",
+						   row->rsinfo->setDesc->natts, row->n),
+				 errhint("Restart the server after an upgrade of pgpool_ext.")));
+	tuplestore_putvalues(row->rsinfo->setResult, row->rsinfo->setDesc,
+						 row->values, row->nulls);
+	row->n = 0;
+}
+
+PG_FUNCTION_INFO_V1(pgpx_view_pools);
+PG_FUNCTION_INFO_V1(pgpx_view_connections);
+PG_FUNCTION_INFO_V1(pgpx_view_workers);
+
+static bool
+is_stale(const PgpxView *view, const PgpxConn *conn)
+{
+	return conn->version != view->pool.version;
+}
+
+/* Returns how many connections a checkout can lease at once. */
+static int
+available_connections(const PgpxPool *pool)
+{
+	return pool->count[PGPX_CONN_IDLE] + pool->count[PGPX_CONN_OWED];
+}
+
+/*
+ * The pool in one word: what keeps a checkout from being served comes first.
+ */
+static const char *
+pool_state(const PgpxView *view)
+{
+	const PgpxPool *pool = &view->pool;
+
+	if (pool->damaged)
+		return "damaged";
+	if (pgpx_pool_is_draining(pool))
+		return "draining";
+	if (pgpx_pool_is_paused(pool))
+		return "paused";
+	if (pgpx_view_backs_off(view) && view->live == 0)
+		return "unavailable";
+	for (int i = 0; i < view->nconns; i++)
+		if (view->conns[i].state == PGPX_CONN_LEASED &&
+			is_stale(view, &view->conns[i]))
+			return "stale";
+	if (pool->count[PGPX_CONN_IDLE] + pool->count[PGPX_CONN_OWED] == 0 &&
+		view->total >= view->cap)
+		return "full";
+	if (view->total > pool->opts.pool_size)
+		return "overflow";
+	return "ready";
+}
+
+/* How long the one who has waited longest waits. */
+static PgpxTime
+oldest_wait(const PgpxView *view)
+{
+	PgpxTime	oldest = view->now;
+
+	for (int i = 0; i < view->nwaiting; i++)
+		oldest = Min(oldest, view->tickets[i].since);
+	return view->now - oldest;
+}
+
+/* The connection that was opened last; NULL: none is open. */
+static PgpxConn *
+newest(PgpxView *view)
+{
+	PgpxConn   *found = NULL;
+
+	for (int i = 0; i < view->nconns; i++)
+		if (view->conns[i].opened_at != 0 &&
+			(found == NULL || view->conns[i].opened_at > found->opened_at))
+			found = &view->conns[i];
+	return found;
+}
+
+/* How a connection (NULL: none) is spoken on. */
+static void
+row_transport(PgpxRow *row, PgpxConn *conn)
+{
+	bool		opened = conn != NULL && conn->opened_at != 0;
+	bool		relayed = opened && conn->relayed;
+
+	/* the worker writes these before it says that the connection is open */
+	pgpx_row_text(row, !opened ? NULL : relayed ? "relay" :
+												  "direct");
+	pgpx_row_text(row, relayed ? conn->tls_version : NULL);
+	pgpx_row_text(row, relayed ? conn->tls_cipher : NULL);
+}
+
+/* pools() returns setof record */
+Datum
+pgpx_view_pools(PG_FUNCTION_ARGS)
+{
+	PgpxRow		row;
+	PgpxView   *view;
+
+	pgpx_row_begin(&row, fcinfo);
+	view = pgpx_view_begin(PGPX_VIEW_CONNS | PGPX_VIEW_TICKETS);
+	while (pgpx_view_next(view))
+	{
+		const PgpxPool *pool = &view->pool;
+
+		pgpx_row_pool(&row, pool);
+		pgpx_row_name(&row, NameStr(pool->user_name));
+		pgpx_row_bool(&row, !OidIsValid(pool->key.local_user));
+		pgpx_row_text(&row, pool_state(view));
+		pgpx_row_int(&row, pool->worker);
+		row_transport(&row, newest(view));
+		pgpx_row_int(&row, pool->opts.pool_size);
+		pgpx_row_int(&row, pool->opts.max_overflow);
+		pgpx_row_int(&row, view->min_size);
+		pgpx_row_int(&row, view->total + pool->nbroken);
+		pgpx_row_int(&row, pool->count[PGPX_CONN_LEASED]);
+		pgpx_row_int(&row, pool->count[PGPX_CONN_IDLE]);
+		pgpx_row_int(&row, pool->count[PGPX_CONN_OWED]);
+		pgpx_row_int(&row, pool->count[PGPX_CONN_CONNECTING]);
+		pgpx_row_int(&row, pool->count[PGPX_CONN_RESETTING]);
+		pgpx_row_int(&row, pool->count[PGPX_CONN_CHECKING]);
+		pgpx_row_int(&row, pool->count[PGPX_CONN_CANCELLING]);
+		pgpx_row_int(&row, pool->count[PGPX_CONN_CLOSING]);
+		pgpx_row_int(&row, available_connections(pool));
+		pgpx_row_int(&row, Max(view->total - pool->opts.pool_size, 0));
+		pgpx_row_int(&row, view->nwaiting);
+		if (view->nwaiting > 0)
+			pgpx_row_ms(&row, oldest_wait(view));
+		else
+			pgpx_row_null(&row);
+		pgpx_row_instant(&row, pool->created_at);
+		pgpx_row_instant(&row, pool->last_checkout);
+		pgpx_row_instant(&row, pool->unavailable_since);
+		pgpx_row_secret(&row, pgpx_view_sees_pool(view),
+						pool->last_error_at != 0 ? pool->last_error : NULL);
+		pgpx_row_instant(&row, pool->last_error_at);
+		pgpx_row_instant(&row, pool->retry_at);
+		pgpx_row_store(&row);
+	}
+	return (Datum) 0;
+}
+
+static void
+connection_row(PgpxRow *row, PgpxView *view, int i)
+{
+	PgpxConn   *conn = &view->conns[i];
+	bool		opened = conn->opened_at != 0;
+	bool		leased = conn->state == PGPX_CONN_LEASED;
+
+	pgpx_row_pool(row, &view->pool);
+	pgpx_row_name(row, NameStr(view->pool.user_name));
+	pgpx_row_int(row, view->conn_index[i]);
+	pgpx_row_bigint(row, conn->generation);
+	pgpx_row_text(row, pgpx_conn_state_name(conn->state));
+	pgpx_row_instant(row, conn->state_since);
+	pgpx_row_bool(row, conn->owed > 0);
+	pgpx_row_bool(row, is_stale(view, conn));
+	row_transport(row, conn);
+	if (opened && pgpx_view_sees_pool(view))
+	{
+		pgpx_row_addr(row, conn->remote_addr);
+		pgpx_row_pid(row, conn->remote_port);
+	}
+	else
+	{
+		pgpx_row_null(row);
+		pgpx_row_null(row);
+	}
+	pgpx_row_pid(row, opened ? conn->remote_pid : 0);
+
+	/* without what the packager says about himself */
+	conn->remote_version[strcspn(conn->remote_version, " ")] = '\0';
+	pgpx_row_text(row, opened && conn->remote_version[0] != '\0' ?
+				  conn->remote_version : NULL);
+	pgpx_row_pid(row, opened ? conn->local_port : 0);
+	pgpx_row_instant(row, conn->opened_at);
+	if (opened)
+		pgpx_row_ms(row, conn->connect_time);
+	else
+		pgpx_row_null(row);
+
+	pgpx_row_instant(row, conn->last_used);
+	pgpx_row_bigint(row, conn->leases);
+	pgpx_row_bigint(row, pgpx_conn_statements(conn));
+	pgpx_row_instant(row, conn->last_checked);
+	if (leased)
+		pgpx_row_bigint(row, pg_atomic_read_u64(&conn->lease_id));
+	else
+		pgpx_row_null(row);
+	pgpx_row_pid(row, leased ? conn->owner_pid : 0);
+	pgpx_row_pid(row, conn->last_pid);
+	pgpx_row_store(row);
+}
+
+/* connections() returns setof record */
+Datum
+pgpx_view_connections(PG_FUNCTION_ARGS)
+{
+	PgpxRow		row;
+	PgpxView   *view;
+
+	pgpx_row_begin(&row, fcinfo);
+	view = pgpx_view_begin(PGPX_VIEW_CONNS);
+	while (pgpx_view_next(view))
+		for (int i = 0; i < view->nconns; i++)
+			connection_row(&row, view, i);
+	return (Datum) 0;
+}
+
+static const char *
+worker_state(PgpxWorkerSlot *slot)
+{
+	switch (pg_atomic_read_u32(&slot->state))
+	{
+		case PGPX_WORKER_STARTING:
+			return "starting";
+		case PGPX_WORKER_RUNNING:
+			return "running";
+		case PGPX_WORKER_STOPPING:
+			return "stopping";
+		default:
+			return "down";
+	}
+}
+
+/* workers() returns setof record */
+Datum
+pgpx_view_workers(PG_FUNCTION_ARGS)
+{
+	PgpxRow		row;
+	PgpxView   *view;
+	int			pools[PGPX_MAX_WORKERS] = {0};
+	int			connections[PGPX_MAX_WORKERS] = {0};
+	int			all_pools = 0;
+	int			used;
+
+	pgpx_row_begin(&row, fcinfo);
+	view = pgpx_view_begin(0);
+	while (pgpx_view_next(view))
+	{
+		pools[view->pool.worker]++;
+		connections[view->pool.worker] +=
+			view->total + view->pool.nbroken;
+		all_pools++;
+	}
+	used = pgpx_cap_used(&pgpx_shared->cap, NULL);
+
+	for (int i = 0; i < pgpx_shared->nworkers; i++)
+	{
+		PgpxWorkerSlot *slot = &pgpx_shared->worker[i];
+		PgpxTime	started_at = pg_atomic_read_u64(&slot->started_at);
+
+		pgpx_row_int(&row, i);
+		pgpx_row_pid(&row, (int) pg_atomic_read_u32(&slot->pid));
+		pgpx_row_text(&row, worker_state(slot));
+		pgpx_row_instant(&row, started_at);
+		pgpx_row_int(&row, (int) pg_atomic_read_u32(&slot->restarts));
+		pgpx_row_int(&row, pools[i]);
+		pgpx_row_int(&row, connections[i]);
+		pgpx_row_int(&row, (int) pg_atomic_read_u32(&slot->descriptors));
+		pgpx_row_bigint(&row, pg_atomic_read_u64(&slot->polled));
+		pgpx_row_int(&row, used);
+		pgpx_row_int(&row, pgpx_shared->max_connections);
+		pgpx_row_int(&row, all_pools);
+		pgpx_row_int(&row, pgpx_shared->max_pools);
+		pgpx_row_store(&row);
+	}
+	return (Datum) 0;
+}
+
+PG_FUNCTION_INFO_V1(pgpx_view_leases);
+PG_FUNCTION_INFO_V1(pgpx_view_waiters);
+
+static const char *
+scope_name(int scope)
+{
+	switch (scope)
+	{
+		case PGPX_SCOPE_SESSION:
+			return "session";
+		case PGPX_SCOPE_TRANSACTION:
+			return "transaction";
+		default:
+			return "call";
+	}
+}
+
+static const char *
+activity_name(PgpxActivity activity)
+{
+	switch (activity)
+	{
+		case PGPX_ACT_IDLE:
+			return "idle";
+		case PGPX_ACT_ACTIVE:
+			return "active";
+		case PGPX_ACT_TRANSACTION:
+			return "in transaction";
+		case PGPX_ACT_FAILED:
+			return "failed";
+		case PGPX_ACT_CANCELLING:
+			return "cancelling";
+		default:
+			return "broken";
+	}
+}
+
+/* leases() returns setof record */
+Datum
+pgpx_view_leases(PG_FUNCTION_ARGS)
+{
+	PgpxRow		row;
+	PgpxView   *view;
+
+	pgpx_row_begin(&row, fcinfo);
+	view = pgpx_view_begin(PGPX_VIEW_CONNS);
+	while (pgpx_view_next(view))
+		for (int i = 0; i < view->nconns; i++)
+		{
+			PgpxConn   *conn = &view->conns[i];
+			bool		visible;
+
+			if (conn->state != PGPX_CONN_LEASED)
+				continue;
+			visible = pgpx_view_sees_role(view, conn->owner_user);
+			pgpx_row_bigint(&row, pg_atomic_read_u64(&conn->lease_id));
+			pgpx_row_pool(&row, &view->pool);
+			pgpx_row_int(&row, view->conn_index[i]);
+			pgpx_row_pid(&row, conn->owner_pid);
+			pgpx_row_role(&row, conn->owner_user);
+			pgpx_row_secret(&row, visible, conn->application_name);
+			pgpx_row_text(&row, scope_name(conn->scope));
+			pgpx_row_text(&row, activity_name(pgpx_conn_activity(conn)));
+			pgpx_row_instant(&row, conn->leased_at);
+			pgpx_row_ms(&row, conn->waited);
+			pgpx_row_secret(&row, visible, conn->why[0] ? conn->why : NULL);
+			pgpx_row_pid(&row, conn->remote_pid);
+			pgpx_row_store(&row);
+		}
+	return (Datum) 0;
+}
+
+/*
+ * Why the waiters of a pool wait.  Is a connection being opened, or about to
+ * be?  If not, what stands in the way?
+ */
+static const char *
+wait_reason(const PgpxView *view)
+{
+	const PgpxPool *pool = &view->pool;
+
+	if (pool->damaged)
+		return "damaged";
+	if (pool->count[PGPX_CONN_CONNECTING] > 0)
+		return "connecting";
+	if (pgpx_pool_is_paused(pool))
+		return "paused";
+	if (view->total >= view->cap)
+		return "full";
+	if (pgpx_view_backs_off(view))
+		return "unavailable";
+	if (pool->opts.max_server_connections > 0 &&
+		pgpx_cap_used(&pgpx_servers[pool->server].cap, NULL) >=
+			pool->opts.max_server_connections)
+		return "server_cap";
+	if (pgpx_cap_used(&pgpx_shared->cap, NULL) >= pgpx_shared->max_connections)
+		return "global_cap";
+	return "connecting";
+}
+
+/* waiters() returns setof record */
+Datum
+pgpx_view_waiters(PG_FUNCTION_ARGS)
+{
+	PgpxRow		row;
+	PgpxView   *view;
+
+	pgpx_row_begin(&row, fcinfo);
+	view = pgpx_view_begin(PGPX_VIEW_TICKETS);
+	while (pgpx_view_next(view))
+		for (int i = 0; i < view->nwaiting; i++)
+		{
+			PgpxTicket *ticket = &view->tickets[i];
+			bool		visible = pgpx_view_sees_role(view, ticket->user);
+
+			pgpx_row_pool(&row, &view->pool);
+			pgpx_row_int(&row, i + 1);
+			pgpx_row_pid(&row, ticket->pid);
+			pgpx_row_role(&row, ticket->user);
+			pgpx_row_secret(&row, visible, ticket->application_name);
+			pgpx_row_instant(&row, ticket->since);
+			pgpx_row_instant(&row, ticket->deadline);
+			pgpx_row_secret(&row, visible, ticket->why[0] ? ticket->why : NULL);
+			pgpx_row_text(&row, wait_reason(view));
+			pgpx_row_store(&row);
+		}
+	return (Datum) 0;
+}
+
+PG_FUNCTION_INFO_V1(pgpx_view_stats);
+PG_FUNCTION_INFO_V1(pgpx_view_wait_histogram);
+
+#define BAR_MAX 40
+
+static void
+stats_row(PgpxRow *row, const PgpxPool *pool)
+{
+	const PgpxStats *stats = &pool->stats;
+
+	pgpx_row_pool(row, pool);
+	pgpx_row_name(row, NameStr(pool->user_name));
+
+	/* checkouts, and what became of those that found no connection free */
+	pgpx_row_bigint(row, stats->checkouts);
+	pgpx_row_bigint(row, stats->hits);
+	pgpx_row_bigint(row, stats->partner_hits);
+	pgpx_row_bigint(row, stats->retried);
+	pgpx_row_bigint(row, stats->grown);
+	pgpx_row_bigint(row, stats->waited);
+	pgpx_row_bigint(row, stats->granted);
+	pgpx_row_bigint(row, stats->carried);
+	pgpx_row_bigint(row, stats->timeouts);
+	pgpx_row_bigint(row, stats->cancelled);
+	pgpx_row_bigint(row, stats->failed);
+	pgpx_row_bigint(row, stats->refused);
+	pgpx_row_bigint(row, stats->unavailable);
+	pgpx_row_bigint(row, stats->deadlocks);
+
+	/* ends of leases */
+	pgpx_row_bigint(row, stats->checkins);
+	pgpx_row_bigint(row, stats->discards);
+	pgpx_row_bigint(row, stats->reclaimed);
+	pgpx_row_bigint(row, stats->terminated);
+	pgpx_row_bigint(row, stats->lease_timeouts);
+	pgpx_row_ms(row, stats->wait_time);
+	pgpx_row_ms(row, stats->max_wait_time);
+	pgpx_row_ms(row, stats->lease_time);
+	pgpx_row_ms(row, stats->max_lease_time);
+
+	/* what was done on them */
+	pgpx_row_bigint(row, stats->statements);
+	pgpx_row_bigint(row, stats->polled);
+	pgpx_row_bigint(row, stats->rows);
+	pgpx_row_bigint(row, stats->errors);
+	pgpx_row_bigint(row, stats->bytes_received);
+	pgpx_row_bigint(row, stats->bytes_sent);
+
+	/* the worker's doings */
+	pgpx_row_bigint(row, stats->connects);
+	pgpx_row_bigint(row, stats->connects_failed);
+	pgpx_row_ms(row, stats->connect_time);
+	pgpx_row_ms(row, stats->max_connect_time);
+	pgpx_row_bigint(row, stats->resets);
+	pgpx_row_bigint(row, stats->resets_failed);
+	pgpx_row_bigint(row, stats->checks);
+	pgpx_row_bigint(row, stats->checks_failed);
+	pgpx_row_bigint(row, stats->cancels);
+	for (int i = PGPX_CLOSE_NONE + 1; i < PGPX_CLOSE_NREASONS; i++)
+		pgpx_row_bigint(row, stats->closed[i]);
+	pgpx_row_instant(row, pool->stats_reset);
+	pgpx_row_store(row);
+}
+
+/* stats() returns setof record */
+Datum
+pgpx_view_stats(PG_FUNCTION_ARGS)
+{
+	PgpxRow		row;
+	PgpxView   *view;
+
+	pgpx_row_begin(&row, fcinfo);
+	view = pgpx_view_begin(0);
+	while (pgpx_view_next(view))
+		stats_row(&row, &view->pool);
+	return (Datum) 0;
+}
+
+/* So many of the fullest bucket's #; at least one where there is a wait. */
+static const char *
+bar(uint64 waits, uint64 fullest)
+{
+	static const char full[BAR_MAX + 1] =
+		"########################################";
+	int			length = 0;
+
+	if (waits > 0)
+		length = Max((int) (waits * (double) BAR_MAX / fullest), 1);
+	return full + BAR_MAX - Min(length, BAR_MAX);
+}
+
+static void
+histogram_rows(PgpxRow *row, const PgpxPool *pool)
+{
+	const uint64 *waits = pool->stats.histogram;
+	uint64		fullest = 0;
+	uint64		cumulative = 0;
+	int			last = -1;
+
+	for (int b = 0; b < PGPX_HISTOGRAM_BUCKETS; b++)
+	{
+		fullest = Max(fullest, waits[b]);
+		if (waits[b] > 0)
+			last = b;
+	}
+
+	for (int b = 0; b <= last; b++)
+	{
+		cumulative += waits[b];
+		pgpx_row_int(row, (int) pool->pool_id);
+		pgpx_row_name(row, NameStr(pool->database_name));
+		pgpx_row_name(row, NameStr(pool->server_name));
+		pgpx_row_name(row, NameStr(pool->user_name));
+		pgpx_row_int(row, b);
+		pgpx_row_bigint(row, b == 0 ? 0 : UINT64CONST(1) << (b - 1));
+		if (b == PGPX_HISTOGRAM_BUCKETS - 1)
+			pgpx_row_null(row);
+		else
+			pgpx_row_bigint(row, UINT64CONST(1) << b);
+		pgpx_row_bigint(row, waits[b]);
+		pgpx_row_bigint(row, cumulative);
+		pgpx_row_text(row, bar(waits[b], fullest));
+		pgpx_row_store(row);
+	}
+}
+
+/* wait_histogram() returns setof record */
+Datum
+pgpx_view_wait_histogram(PG_FUNCTION_ARGS)
+{
+	PgpxRow		row;
+	PgpxView   *view;
+
+	pgpx_row_begin(&row, fcinfo);
+	view = pgpx_view_begin(0);
+	while (pgpx_view_next(view))
+		histogram_rows(&row, &view->pool);
+	return (Datum) 0;
+}

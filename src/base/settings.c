@@ -1,0 +1,150 @@
+/*-------------------------------------------------------------------------
+ *
+ * settings.c
+ *	  Settings (GUCs), and the names of wait events.
+ *
+ * Names of our own for what processes wait for, from PostgreSQL 17 on.
+ *
+ * All libraries of a server share some 127 such names, and the one who comes too
+ * late gets an error: in a worker that would be its end, again and again, and in an
+ * exit callback worse.  A wait without a name is no reason for either.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/settings.h"
+
+#include <limits.h>
+
+#include "utils/guc.h"
+
+#include "base/debug_point.h"
+
+int			pgpx_max_connections = 100;
+int			pgpx_max_pools = 256;
+int			pgpx_max_locks = 100;
+int			pgpx_workers = 1;
+int			pgpx_checkout_timeout = -1;
+int			pgpx_default_pool_size = 10;
+int			pgpx_default_max_waiters = 0;
+int			pgpx_default_checkout_timeout = 30000;
+int			pgpx_log_min_wait = -1;
+int			pgpx_busy_poll = 100;
+bool		pgpx_log_connections = false;
+
+static void
+define_postmaster_settings(void)
+{
+	DefineCustomIntVariable("pgpool_ext.max_connections",
+							"Sets the maximum number of outbound connections over all pools.",
+							"Each pool with distributed locks has one more, which does not count. Sizes shared memory.",
+							&pgpx_max_connections,
+							100, 1, 262143,
+							PGC_POSTMASTER, 0, NULL, NULL, NULL);
+
+	DefineCustomIntVariable("pgpool_ext.max_pools",
+							"Sets the maximum number of pools.",
+							"A server with a PUBLIC user mapping has one pool for each local user of it. Sizes shared memory.",
+							&pgpx_max_pools,
+							256, 1, 65535,
+							PGC_POSTMASTER, 0, NULL, NULL, NULL);
+
+	DefineCustomIntVariable("pgpool_ext.max_locks",
+							"Sets the maximum number of distributed locks that sessions of this server hold or release.",
+							"Sizes shared memory.",
+							&pgpx_max_locks,
+							100, 1, 65535,
+							PGC_POSTMASTER, 0, NULL, NULL, NULL);
+
+	DefineCustomIntVariable("pgpool_ext.workers",
+							"Sets the number of background workers that own the connections.",
+							"The servers are spread over them; all pools of a server have the same worker.",
+							&pgpx_workers,
+							1, 1, PGPX_MAX_WORKERS,
+							PGC_POSTMASTER, 0, NULL, NULL, NULL);
+}
+
+void
+pgpx_guc_init(void)
+{
+	if (process_shared_preload_libraries_in_progress)
+		define_postmaster_settings();
+
+	DefineCustomIntVariable("pgpool_ext.checkout_timeout",
+							"Sets how long a checkout waits for a connection.",
+							"-1 uses the server's option \"checkout_timeout\"; 0 waits for ever. A timeout given in the call goes first.",
+							&pgpx_checkout_timeout,
+							-1, -1, INT_MAX,
+							PGC_USERSET, GUC_UNIT_MS, NULL, NULL, NULL);
+
+	DefineCustomIntVariable("pgpool_ext.busy_poll",
+							"Sets how many microseconds a session looks for an answer before it sleeps.",
+							"So does a worker for what it passes on. 0 sleeps at once. Where looking was in vain it is done more and more rarely.",
+							&pgpx_busy_poll,
+							100, 0, 1000,
+							PGC_USERSET, 0, NULL, NULL, NULL);
+
+	DefineCustomIntVariable("pgpool_ext.default_pool_size",
+							"Sets the \"pool_size\" of servers that do not set it.",
+							"A change applies at once: connections beyond a smaller size close as those of \"max_overflow\" do.",
+							&pgpx_default_pool_size,
+							10, 1, 262143,
+							PGC_SIGHUP, 0, NULL, NULL, NULL);
+
+	DefineCustomIntVariable("pgpool_ext.default_max_waiters",
+							"Sets the \"max_waiters\" of servers that do not set it.",
+							"0 sets no limit.",
+							&pgpx_default_max_waiters,
+							0, 0, INT_MAX,
+							PGC_SIGHUP, 0, NULL, NULL, NULL);
+
+	DefineCustomIntVariable("pgpool_ext.default_checkout_timeout",
+							"Sets the \"checkout_timeout\" of servers that do not set it.",
+							"0 waits for ever.",
+							&pgpx_default_checkout_timeout,
+							30000, 0, INT_MAX,
+							PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
+
+	DefineCustomIntVariable("pgpool_ext.log_min_wait",
+							"Logs each checkout that waited at least this long.",
+							"-1 logs none; 0 logs each one that waited.",
+							&pgpx_log_min_wait,
+							-1, -1, INT_MAX,
+							PGC_SUSET, GUC_UNIT_MS, NULL, NULL, NULL);
+
+	DefineCustomBoolVariable("pgpool_ext.log_connections",
+							 "Logs each outbound connection that is opened, could not be opened, or is closed.",
+							 NULL,
+							 &pgpx_log_connections,
+							 false,
+							 PGC_SIGHUP, 0, NULL, NULL, NULL);
+
+#ifdef PGPX_DEBUG_POINTS
+	pgpx_debug_define();
+#endif
+	MarkGUCPrefixReserved("pgpool_ext");
+}
+
+uint32
+pgpx_wait_event_new(const char *name)
+{
+	MemoryContext context = CurrentMemoryContext;
+	uint32		interrupts = InterruptHoldoffCount;
+	uint32		cancels = QueryCancelHoldoffCount;
+	volatile uint32 event = PG_WAIT_EXTENSION;
+
+	PG_TRY();
+	{
+		event = pgpx_register_wait_event(name);
+	}
+	PG_CATCH();
+	{
+		/* the error comes under the server's lock, and forgets what is held off */
+		MemoryContextSwitchTo(context);
+		pgpx_release_wait_event_lock();
+		InterruptHoldoffCount = interrupts;
+		QueryCancelHoldoffCount = cancels;
+		FlushErrorState();
+	}
+	PG_END_TRY();
+	return event;
+}

@@ -1,0 +1,821 @@
+/*-------------------------------------------------------------------------
+ *
+ * options.c
+ *	  Options of servers and user mappings: their table, the reader, the
+ *	  validator.
+ *
+ * An option of libpq that is not in the table may be set by superusers only, on
+ * the server (a secret: in the user mapping); so an option that a newer libpq
+ * brings is safe by default.  Rules:
+ *
+ * - Ranges are never narrowed and names never removed within a major line, so
+ *	 that old dumps load.
+ * - Nothing here needs shared memory or a preloaded library.
+ *
+ * The hint for an option name that is not valid.
+ *
+ * Reads and checks the options of servers and user mappings.
+ *
+ * The validator of pgpool_fdw is here, and what server_spec.c applies.  Rules:
+ *
+ * - Nothing here needs shared memory: the validator works in a server that has
+ *	 not preloaded the library.
+ * - No error shows a secret: texts are never printed.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "config/options.h"
+
+#include <ctype.h>
+#include <math.h>
+
+#include "access/reloptions.h"
+#include "catalog/pg_foreign_table.h"
+#include "catalog/pg_user_mapping.h"
+#include "commands/defrem.h"
+#include "lib/stringinfo.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+
+#include "base/debug_point.h"
+#include "base/settings.h"
+
+#define MAX_POOL	262143		/* as many as a server can have backends */
+#define MAX_TEXT	8192		/* these travel in one message */
+#define SECOND		INT64CONST(1000)
+#define MINUTE		(60 * SECOND)
+#define MAX_TIME	(3650 * 24 * 60 * MINUTE)
+
+static const char *const strategy_words[] = {"lifo", "fifo", NULL};
+static const char *const reset_words[] =
+	{"always", "on_transfer", "never", NULL};
+static const char *const on_unavailable_words[] = {"fail", "wait", NULL};
+static const char *const notices_words[] = {"forward", "log", "ignore", NULL};
+static const char *const switch_words[] = {"0", "1", NULL};
+static const char *const sslmode_words[] =
+	{"disable", "allow", "prefer", "require", "verify-ca", "verify-full", NULL};
+static const char *const channel_binding_words[] =
+	{"disable", "prefer", "require", NULL};
+static const char *const gssencmode_words[] = {"disable", NULL};
+static const char *const protocol_words[] =
+	{"TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3", NULL};
+static const char *const session_words[] =
+	{"any", "read-write", "read-only", "primary", "standby", "prefer-standby",
+	 NULL};
+static const char *const load_balance_words[] = {"disable", "random", NULL};
+
+/*
+ * The numbers of PgpxPoolOptions are read from shared memory whenever they are
+ * needed, so a change of them takes effect in place.  The other options of the pool
+ * replace its connections: start_commands and reset_command have made the state
+ * that the sessions of free connections are in, base_server says where they lead.
+ */
+#define POOL_OPTION(name, kind, min, max, value, words) \
+	{#name, kind, PGPX_ON_SERVER | PGPX_IN_PLACE, \
+	offsetof(PgpxPoolOptions, name), min, max, value, words}
+#define POOL_INT(name, min, max, value) \
+	POOL_OPTION(name, PGPX_KIND_INT, min, max, value, NULL)
+#define POOL_TIME(name, min, value) \
+	POOL_OPTION(name, PGPX_KIND_DURATION, min, MAX_TIME, value, NULL)
+#define POOL_WORD(name, value) \
+	POOL_OPTION(name, PGPX_KIND_WORD, 0, 0, value, name##_words)
+#define OTHER_TEXT(name, where, min, max) \
+	{name, PGPX_KIND_TEXT, where, -1, min, max, 0}
+#define LIBPQ_TEXT(name, where) \
+	OTHER_TEXT(name, PGPX_LIBPQ | (where), 0, PG_INT64_MAX)
+#define LIBPQ_NUMBER(name, max) \
+	{name, PGPX_KIND_NUMBER, PGPX_LIBPQ | PGPX_ON_SERVER, -1, 0, max, 0}
+#define LIBPQ_WORD(name, words) \
+	{name, PGPX_KIND_WORD, PGPX_LIBPQ | PGPX_ON_SERVER, -1, 0, 0, 0, words}
+
+const PgpxOption pgpx_option_table[] = {
+	/* the pool's */
+	POOL_INT(pool_size, 1, MAX_POOL, 10),
+	POOL_INT(max_overflow, 0, MAX_POOL, 0),
+	POOL_TIME(overflow_ttl, 0, 5 * SECOND),
+	POOL_INT(min_size, 0, MAX_POOL, 0),
+	POOL_INT(max_server_connections, 0, MAX_POOL, 0),
+	POOL_WORD(strategy, PGPX_STRATEGY_LIFO),
+	POOL_TIME(checkout_timeout, 0, 30 * SECOND),
+	POOL_INT(max_waiters, 0, MAX_POOL, 0),
+	POOL_TIME(idle_timeout, 1, 10 * MINUTE),
+	POOL_TIME(max_lifetime, 1, 30 * MINUTE),
+	POOL_INT(max_uses, 0, PG_INT32_MAX, 0),
+	POOL_TIME(test_period, -1, 30 * SECOND),
+	POOL_TIME(connect_timeout, 1, 5 * SECOND),
+	POOL_TIME(retry_min, 1, 100),
+	POOL_TIME(retry_max, 1, 10 * SECOND),
+	POOL_WORD(on_unavailable, PGPX_UNAVAILABLE_FAIL),
+	OTHER_TEXT("start_commands", PGPX_ON_SERVER, 0, MAX_TEXT),
+	POOL_WORD(reset, PGPX_RESET_ALWAYS),
+	OTHER_TEXT("reset_command", PGPX_ON_SERVER, 1, MAX_TEXT),
+	POOL_TIME(operation_timeout, 1, 10 * SECOND),
+	POOL_TIME(lease_timeout, 0, 0),
+	POOL_TIME(leak_warning, 0, 0),
+	POOL_WORD(notices, PGPX_NOTICES_FORWARD),
+	OTHER_TEXT("base_server", PGPX_ON_SERVER, 1, NAMEDATALEN - 1),
+
+	/* libpq's, for everybody who may create a server */
+	LIBPQ_TEXT("host", PGPX_ON_SERVER),
+	LIBPQ_TEXT("hostaddr", PGPX_ON_SERVER),
+	{"port", PGPX_KIND_PORTS, PGPX_LIBPQ | PGPX_ON_SERVER, -1, 1, 65535},
+	LIBPQ_TEXT("dbname", PGPX_ON_SERVER),
+	LIBPQ_TEXT("application_name", PGPX_ON_SERVER),
+	LIBPQ_TEXT("fallback_application_name", PGPX_ON_SERVER),
+	LIBPQ_WORD("sslmode", sslmode_words),
+	LIBPQ_WORD("sslsni", switch_words),
+	LIBPQ_WORD("ssl_min_protocol_version", protocol_words),
+	LIBPQ_WORD("ssl_max_protocol_version", protocol_words),
+	LIBPQ_WORD("channel_binding", channel_binding_words),
+	LIBPQ_TEXT("require_auth", PGPX_ON_SERVER),
+	{"gssencmode", PGPX_KIND_WORD, PGPX_LIBPQ | PGPX_ON_SERVER, -1, 0, 0, 0,
+	 gssencmode_words,
+	 "A connection that GSSAPI encrypts cannot be handed over to another "
+	 "process."},
+	LIBPQ_WORD("target_session_attrs", session_words),
+	LIBPQ_WORD("load_balance_hosts", load_balance_words),
+	LIBPQ_WORD("keepalives", switch_words),
+	LIBPQ_NUMBER("keepalives_idle", 32767), /* the kernel's limits */
+	LIBPQ_NUMBER("keepalives_interval", 32767),
+	LIBPQ_NUMBER("keepalives_count", 127),
+	LIBPQ_NUMBER("tcp_user_timeout", PG_INT32_MAX),
+
+	/* the mapping's */
+	LIBPQ_TEXT("user", PGPX_ON_MAPPING),
+	LIBPQ_TEXT("password", PGPX_ON_MAPPING),
+	{"password_required", PGPX_KIND_BOOL, PGPX_ON_MAPPING, -1, 0, 1, 1},
+	LIBPQ_TEXT("sslcert", PGPX_ON_SERVER | PGPX_ON_MAPPING | PGPX_SUPERUSER),
+	LIBPQ_TEXT("sslkey", PGPX_ON_SERVER | PGPX_ON_MAPPING | PGPX_SUPERUSER),
+	LIBPQ_TEXT("sslpassword", PGPX_ON_MAPPING | PGPX_SUPERUSER),
+	{NULL},
+};
+
+/* Refused to all, with the reason; a name that ends in '_' is a prefix. */
+static const struct
+{
+	const char *name;
+	const char *why;
+}			refused[] = {
+	{"client_encoding",
+	 "A pool's client encoding is always the database's encoding."},
+	{"replication",
+	 "A replication connection cannot be shared."},
+	{"scram_",
+	 "SCRAM keys belong to one session and cannot be shared by a pool."},
+	{"use_scram_passthrough",
+	 "SCRAM keys belong to one session and cannot be shared by a pool."},
+	{"gssdelegation",
+	 "Delegated credentials belong to one session and cannot be shared by a "
+	 "pool."},
+	{"oauth_",
+	 "OAuth tokens belong to one session and cannot be shared by a pool."},
+};
+
+/* Most names differ in the first letter already: a session's first lease asks for many. */
+static inline bool
+same_name(const char *a, const char *b)
+{
+	return a[0] == b[0] && strcmp(a, b) == 0;
+}
+
+const PgpxOption *
+pgpx_option_find(const char *name)
+{
+	for (const PgpxOption *o = pgpx_option_table; o->name != NULL; o++)
+	{
+		if (same_name(o->name, name))
+			return o;
+	}
+	return NULL;
+}
+
+const PQconninfoOption *
+pgpx_option_libpq(void)
+{
+	static PQconninfoOption *list = NULL;
+
+	if (list == NULL)
+	{
+		/*
+		 * Not PQconndefaults: that asks the operating system for our user's
+		 * name and home, in each session anew.
+		 */
+		list = PQconninfoParse("", NULL);
+		if (list == NULL)
+			ereport(ERROR,
+					(errcode(ERRCODE_FDW_OUT_OF_MEMORY),
+					 errmsg("out of memory"),
+					 errdetail("Could not get libpq's default connection "
+							   "options.")));
+	}
+	return list;
+}
+
+static const PQconninfoOption *
+find_libpq_option(const char *name)
+{
+	const PQconninfoOption *o;
+
+	for (o = pgpx_option_libpq(); o->keyword != NULL; o++)
+	{
+		if (same_name(o->keyword, name))
+			return o;
+	}
+	return NULL;
+}
+
+/* libpq: what libpq knows of the option, NULL if nothing. */
+static const char *
+refusal(const char *name, const PQconninfoOption *libpq)
+{
+	for (int i = 0; i < lengthof(refused); i++)
+	{
+		size_t		len = strlen(refused[i].name);
+
+		if (same_name(name, refused[i].name) ||
+			(refused[i].name[len - 1] == '_' &&
+			 strncmp(name, refused[i].name, len) == 0))
+			return refused[i].why;
+	}
+	if (libpq == NULL)
+		return NULL;
+	if (strchr(libpq->dispchar, 'D') != NULL)
+		return "Debug options of libpq cannot be set here.";
+	if (libpqsrv_is_valid_proxy_option != NULL &&
+		!libpqsrv_is_valid_proxy_option(name))
+		return "This server does not allow the option in connections that it "
+			   "makes itself.";
+	return NULL;
+}
+
+bool
+pgpx_option_is_in_place(const char *name)
+{
+	const PgpxOption *option = pgpx_option_find(name);
+
+	if (option != NULL)
+		return (option->where & PGPX_IN_PLACE) != 0;
+	return find_libpq_option(name) == NULL &&
+		strcmp(name, "use_scram_passthrough") != 0;
+}
+
+const char *
+pgpx_option_refusal(const char *name)
+{
+	return refusal(name, find_libpq_option(name));
+}
+
+int
+pgpx_option_flags(const char *name)
+{
+	const PgpxOption *option = pgpx_option_find(name);
+	const PQconninfoOption *libpq;
+
+	if (option != NULL && (option->where & PGPX_LIBPQ) == 0)
+		return option->where;
+	libpq = find_libpq_option(name);
+	if (libpq == NULL || refusal(name, libpq) != NULL)
+		return 0;
+	if (option != NULL)
+		return option->where;
+	return PGPX_LIBPQ | PGPX_SUPERUSER |
+		(strchr(libpq->dispchar, '*') != NULL ?
+		 PGPX_ON_MAPPING : PGPX_ON_SERVER);
+}
+
+bool
+pgpx_options_libpq_allowed(const char *name, bool as_superuser,
+						   bool in_mapping)
+{
+	int			flags = pgpx_option_flags(name);
+
+	return (flags & PGPX_LIBPQ) &&
+		(flags & (in_mapping ? PGPX_ON_MAPPING : PGPX_ON_SERVER)) &&
+		(as_superuser || !(flags & PGPX_SUPERUSER));
+}
+
+bool
+pgpx_options_is_libpq(const char *name)
+{
+	return find_libpq_option(name) != NULL;
+}
+
+#define DISTANCE_MAX 4			/* edits; and at most half of the name */
+
+/* How many options there are at all. */
+static int
+count_names(void)
+{
+	const PQconninfoOption *libpq;
+	int			n = 0;
+
+	for (const PgpxOption *o = pgpx_option_table; o->name != NULL; o++)
+		n++;
+	for (libpq = pgpx_option_libpq(); libpq->keyword != NULL; libpq++)
+		n++;
+	return n;
+}
+
+/* The names that the current user can set in one place; returns how many. */
+static int
+list_valid_names(int place, const char **names)
+{
+	const PQconninfoOption *libpq;
+	int			n = 0;
+
+	for (const PgpxOption *o = pgpx_option_table; o->name != NULL; o++)
+	{
+		int			flags = pgpx_option_flags(o->name);
+
+		if ((flags & place) && (superuser() || !(flags & PGPX_SUPERUSER)))
+			names[n++] = o->name;
+	}
+	for (libpq = pgpx_option_libpq(); libpq->keyword != NULL; libpq++)
+	{
+		if (pgpx_option_find(libpq->keyword) == NULL &&
+			pgpx_options_libpq_allowed(libpq->keyword, superuser(),
+									   place == PGPX_ON_MAPPING))
+			names[n++] = libpq->keyword;
+	}
+	return n;
+}
+
+char *
+pgpx_option_hint(const char *name, int place)
+{
+	const char **names = palloc(sizeof(char *) * count_names());
+	int			n = list_valid_names(place, names);
+	char	   *lower = pstrdup(name);
+	const char *closest;
+	ClosestMatchState match;
+	StringInfoData buf;
+
+	/* a quoted name may be in capitals, which no option has */
+	for (char *p = lower; *p != '\0'; p++)
+		*p = pg_ascii_tolower((unsigned char) *p);
+	initClosestMatch(&match, lower, DISTANCE_MAX);
+	for (int i = 0; i < n; i++)
+		updateClosestMatch(&match, names[i]);
+	closest = getClosestMatch(&match);
+
+	initStringInfo(&buf);
+	if (closest != NULL)
+	{
+		appendStringInfo(&buf, "Perhaps you meant the option \"%s\".", closest);
+		return buf.data;
+	}
+	appendStringInfoString(&buf, "Valid options in this context are: ");
+	for (int i = 0; i < n; i++)
+		appendStringInfo(&buf, "%s%s", i > 0 ? ", " : "", names[i]);
+	appendStringInfoChar(&buf, '.');
+	return buf.data;
+}
+
+#define MS_PER_DAY	INT64CONST(86400000)
+
+PG_FUNCTION_INFO_V1(pgpx_fdw_validator);
+
+/* As libpq reads integers: decimal, blanks around it, no unit. */
+static bool
+parse_number(const char *value, const char *end, int64 min, int64 max,
+			 int64 *result)
+{
+	char	   *rest;
+	long		n;
+
+	errno = 0;
+	n = strtol(value, &rest, 10);
+	if (rest == value || errno != 0)
+		return false;
+	while (rest < end && isspace((unsigned char) *rest))
+		rest++;
+	*result = n;
+	return rest == end && n >= min && n <= max;
+}
+
+/* As libpq reads "port": one for each host, an empty one is the default. */
+static bool
+parse_ports(const PgpxOption *option, const char *value, int64 *result)
+{
+	for (;;)
+	{
+		const char *end = value + strcspn(value, ",");
+
+		if (end > value &&
+			!parse_number(value, end, option->min, option->max, result))
+			return false;
+		if (*end == '\0')
+			return true;
+		value = end + 1;
+	}
+}
+
+/*
+ * A time has a unit.  A bare number would be seconds to users of libpq, and
+ * milliseconds to users of settings; only those that mean no time have none.
+ */
+static bool
+parse_duration(const PgpxOption *option, const char *value, int64 *result)
+{
+	char	   *rest;
+	double		number = strtod(value, &rest);
+	double		ms;
+
+	if (rest != value && rest[strspn(rest, " \t\n\r\f\v")] == '\0')
+	{
+		*result = number == 0 ? 0 : -1;
+		return number == *result && *result >= option->min;
+	}
+	if (!parse_real(value, &number, GUC_UNIT_MS, NULL))
+		return false;
+	ms = rint(number);
+	if (number > 0 && ms < 1)
+		ms = 1;					/* 0 has a meaning of its own */
+	if (number < 0 || ms < option->min || ms > option->max)
+		return false;
+	*result = (int64) ms;
+	return true;
+}
+
+/* Read a value; false if it is not one of the option's. */
+static bool
+parse_value(const PgpxOption *option, const char *value, int64 *result)
+{
+	int			i;
+	bool		b;
+
+	switch (option->kind)
+	{
+		case PGPX_KIND_INT:
+			if (!parse_int(value, &i, 0, NULL))
+				return false;
+			*result = i;
+			return i >= option->min && i <= option->max;
+		case PGPX_KIND_DURATION:
+			return parse_duration(option, value, result);
+		case PGPX_KIND_WORD:
+			for (i = 0; option->words[i] != NULL; i++)
+			{
+				*result = i;
+				if (strcmp(option->words[i], value) == 0 ||
+					((option->where & PGPX_LIBPQ) == 0 &&
+					 pg_strcasecmp(option->words[i], value) == 0))
+					return true;
+			}
+			return false;
+		case PGPX_KIND_BOOL:
+			if (!parse_bool(value, &b))
+				return false;
+			*result = b;
+			return true;
+		case PGPX_KIND_TEXT:
+			*result = 0;
+			return (int64) strlen(value) <= option->max &&
+				(option->min == 0 ||
+				 value[strspn(value, "; \t\n\r\f\v")] != '\0');
+		case PGPX_KIND_NUMBER:
+			return parse_number(value, value + strlen(value),
+								option->min, option->max, result);
+		case PGPX_KIND_PORTS:
+			return parse_ports(option, value, result);
+	}
+	return false;
+}
+
+/* The values that an option can have, as a sentence. */
+static char *
+valid_values(const PgpxOption *option)
+{
+	StringInfoData buf;
+
+	initStringInfo(&buf);
+	if (option->hint != NULL)
+		appendStringInfo(&buf, "%s ", option->hint);
+	switch (option->kind)
+	{
+		case PGPX_KIND_INT:
+		case PGPX_KIND_NUMBER:
+		case PGPX_KIND_PORTS:
+			appendStringInfo(&buf,
+							 "Valid values are from %lld to %lld, without a "
+							 "unit.",
+							 (long long) option->min, (long long) option->max);
+			break;
+		case PGPX_KIND_DURATION:
+			appendStringInfo(&buf,
+							 "Valid values are %sfrom %s to %lldd, with a unit: "
+							 "\"us\", \"ms\", \"s\", \"min\", \"h\", or \"d\".",
+							 option->min < 0 ? "-1 and " : "",
+							 option->min > 0 ? "1ms" : "0",
+							 (long long) (option->max / MS_PER_DAY));
+			break;
+		case PGPX_KIND_WORD:
+			appendStringInfoString(&buf, "Valid values are: ");
+			for (int i = 0; option->words[i] != NULL; i++)
+				appendStringInfo(&buf, "%s%s", i > 0 ? ", " : "",
+								 option->words[i]);
+			appendStringInfoChar(&buf, '.');
+			break;
+		case PGPX_KIND_BOOL:
+			appendStringInfoString(&buf, "Valid values are: true, false.");
+			break;
+		case PGPX_KIND_TEXT:
+			appendStringInfo(&buf, "Valid values have at most %lld bytes%s.",
+							 (long long) option->max,
+							 option->min > 0 ? " and are not empty" : "");
+			break;
+	}
+	return buf.data;
+}
+
+/* Read a value or raise 22023.  Texts are long and may be secret: not shown. */
+static int64
+require_value(const PgpxOption *option, const char *value)
+{
+	int64		result = 0;
+
+	if (parse_value(option, value, &result))
+		return result;
+	if (option->kind == PGPX_KIND_TEXT)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("invalid value for option \"%s\"", option->name),
+				 errhint("%s", valid_values(option))));
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("invalid value for option \"%s\": \"%s\"",
+					option->name, value),
+			 errhint("%s", valid_values(option))));
+}
+
+static void
+store_value(PgpxPoolOptions *opts, const PgpxOption *option, int64 value)
+{
+	char	   *field = (char *) opts + option->offset;
+
+	if (option->kind == PGPX_KIND_DURATION)
+		*(int64 *) field = value;
+	else
+		*(int *) field = (int) value;
+}
+
+/* Raise HV00D for a name that is not valid in this place (0: nowhere). */
+pg_noreturn static void
+refuse_name(const char *name, int place)
+{
+	const char *why = pgpx_option_refusal(name);
+	int			flags = pgpx_option_flags(name);
+
+	ereport(ERROR,
+			(errcode(ERRCODE_FDW_INVALID_OPTION_NAME),
+			 errmsg("invalid option \"%s\"", name),
+			 why != NULL ? errdetail("%s", why) : 0,
+			 place == 0 ?
+			 errhint("Only servers and user mappings have options here.") :
+			 why != NULL ? 0 :
+			 (flags & PGPX_ON_SERVER) ?
+			 errhint("This is an option of the server.") :
+			 (flags & PGPX_ON_MAPPING) ?
+			 errhint("This is an option of the user mapping.") :
+			 errhint("%s", pgpx_option_hint(name, place))));
+}
+
+/* Check one option of a server or user mapping for the current user. */
+static void
+check_option(const char *name, const char *value, int place)
+{
+	const PgpxOption *option = pgpx_option_find(name);
+	int			flags = pgpx_option_flags(name);
+	int64		result = 0;
+
+	if ((flags & place) == 0)
+		refuse_name(name, place);
+	if ((flags & PGPX_SUPERUSER) && !superuser())
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied to set option \"%s\"", name),
+				 errdetail("Only superusers can set this option, or change a "
+						   "server or user mapping that has it.")));
+	if (option != NULL)
+		result = require_value(option, value);
+	pgpx_options_check_hosts(name, value);
+
+	/* as in postgres_fdw: anybody may ask for the stricter rule */
+	if (option != NULL && option->kind == PGPX_KIND_BOOL && result == 0 &&
+		!superuser())
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied to set option \"%s\" to false",
+						name),
+				 errdetail("Only superusers can set this option to false, or "
+						   "change a user mapping where it is false.")));
+}
+
+void
+pgpx_options_check_hosts(const char *name, const char *value)
+{
+	int			n;
+
+	if (strcmp(name, "host") != 0 && strcmp(name, "hostaddr") != 0)
+		return;
+	n = pgpx_options_count(value);
+	if (n > PGPX_MAX_HOSTS)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("too many hosts in option \"%s\"", name),
+				 errdetail("The list has %d hosts, and can have %d.", n,
+						   PGPX_MAX_HOSTS),
+				 errhint("Name fewer hosts, or one name that has all of the addresses.")));
+}
+
+/* The value of a pool's option if it is in the list. */
+static bool
+given(List *list, const char *name, int64 *result)
+{
+	ListCell   *lc;
+
+	foreach(lc, list)
+	{
+		DefElem    *def = lfirst_node(DefElem, lc);
+
+		if (strcmp(def->defname, name) == 0)
+			return parse_value(pgpx_option_find(name), defGetString(def),
+							   result);
+	}
+	return false;
+}
+
+void
+pgpx_options_check_base(List *options)
+{
+	const char *base = NULL;
+	ListCell   *lc;
+
+	foreach(lc, options)
+	{
+		DefElem    *def = lfirst_node(DefElem, lc);
+
+		if (strcmp(def->defname, "base_server") == 0)
+			base = defGetString(def);
+	}
+	if (base == NULL || base[0] == '\0')
+		return;
+	foreach(lc, options)
+	{
+		DefElem    *def = lfirst_node(DefElem, lc);
+		const PgpxOption *option = pgpx_option_find(def->defname);
+
+		if (option != NULL ? (option->where & PGPX_LIBPQ) == 0 :
+			!pgpx_options_is_libpq(def->defname))
+			continue;
+		ereport(ERROR,
+				(errcode(ERRCODE_FDW_INVALID_OPTION_NAME),
+				 errmsg("option \"%s\" cannot be set beside option "
+						"\"base_server\"",
+						def->defname),
+				 errdetail("Connection options and user mappings are those of "
+						   "the base server \"%s\".",
+						   base),
+				 errhint("Set it on server \"%s\", or drop one of the two "
+						 "options.",
+						 base)));
+	}
+}
+
+/* What must fit together is checked where all of it is given. */
+static void
+check_together(List *list)
+{
+	int64		low;
+	int64		high;
+	int64		overflow = 0;
+
+	pgpx_options_check_base(list);
+	if (given(list, "retry_min", &low) && given(list, "retry_max", &high) &&
+		low > high)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("option \"retry_min\" exceeds option \"retry_max\""),
+				 errdetail("\"retry_min\" is %lld ms, \"retry_max\" is %lld "
+						   "ms.",
+						   (long long) low, (long long) high)));
+
+	if (given(list, "min_size", &low) && given(list, "pool_size", &high))
+	{
+		(void) given(list, "max_overflow", &overflow);
+		if (low > high + overflow)
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("option \"min_size\" exceeds the size of the pool"),
+					 errdetail("\"min_size\" is %lld, \"pool_size\" and "
+							   "\"max_overflow\" are %lld together.",
+							   (long long) low,
+							   (long long) (high + overflow))));
+	}
+}
+
+/*
+ * pgpx_fdw_validator
+ *		The validator of pgpool_fdw: (options text[], catalog oid).
+ *
+ * It always sees the whole new set of options, also on ALTER.
+ */
+Datum
+pgpx_fdw_validator(PG_FUNCTION_ARGS)
+{
+	List	   *list = untransformRelOptions(PG_GETARG_DATUM(0));
+	Oid			catalog = PG_GETARG_OID(1);
+	int			place = 0;
+	ListCell   *lc;
+
+	if (catalog == ForeignServerRelationId)
+		place = PGPX_ON_SERVER;
+	else if (catalog == UserMappingRelationId)
+		place = PGPX_ON_MAPPING;
+
+	/*
+	 * Every CREATE FOREIGN TABLE calls the validator, also one without options.
+	 * Without this error the table would be created, and only reading it would
+	 * fail, because the wrapper has no handler.
+	 */
+	else if (catalog == ForeignTableRelationId)
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("foreign-data wrapper \"pgpool_fdw\" does not support foreign tables"),
+				 errhint("Use the function pgpool.query, or create the foreign table on a server of postgres_fdw.")));
+
+	foreach(lc, list)
+	{
+		DefElem    *def = lfirst_node(DefElem, lc);
+
+		check_option(def->defname, defGetString(def), place);
+	}
+	check_together(list);
+	PG_RETURN_VOID();
+}
+
+void
+pgpx_options_defaults(PgpxPoolOptions *opts)
+{
+	memset(opts, 0, sizeof(*opts));
+	for (const PgpxOption *o = pgpx_option_table; o->name != NULL; o++)
+	{
+		if (o->offset >= 0)
+			store_value(opts, o, o->value);
+	}
+	opts->default_pool_size = true;
+	opts->default_max_waiters = true;
+	opts->default_checkout_timeout = true;
+	pgpx_options_follow(opts);
+}
+
+void
+pgpx_options_follow(PgpxPoolOptions *opts)
+{
+	if (opts->default_pool_size)
+		opts->pool_size = pgpx_default_pool_size;
+	if (opts->default_max_waiters)
+		opts->max_waiters = pgpx_default_max_waiters;
+	if (opts->default_checkout_timeout)
+		opts->checkout_timeout = pgpx_default_checkout_timeout;
+}
+
+bool
+pgpx_options_is_valid(const char *name, const char *value)
+{
+	const PgpxOption *option = pgpx_option_find(name);
+	int64		result;
+
+	return option == NULL ? pgpx_options_is_libpq(name) :
+							parse_value(option, value, &result);
+}
+
+bool
+pgpx_options_apply(PgpxPoolOptions *opts, const char **start_commands,
+				   const char **reset_command, const char *name,
+				   const char *value)
+{
+	const PgpxOption *option = pgpx_option_find(name);
+
+	if (option == NULL)
+		return false;
+	if (option->offset >= 0)
+	{
+		store_value(opts, option, require_value(option, value));
+		if (option->offset == offsetof(PgpxPoolOptions, pool_size))
+			opts->default_pool_size = false;
+		else if (option->offset == offsetof(PgpxPoolOptions, max_waiters))
+			opts->default_max_waiters = false;
+		else if (option->offset == offsetof(PgpxPoolOptions, checkout_timeout))
+			opts->default_checkout_timeout = false;
+		return true;
+	}
+	if (strcmp(name, "start_commands") == 0)
+		*start_commands = value;
+	else if (strcmp(name, "reset_command") == 0)
+		*reset_command = value;
+	else
+		return false;
+	(void) require_value(option, value);
+	return true;
+}

@@ -1,0 +1,355 @@
+/*-------------------------------------------------------------------------
+ *
+ * lock_functions.c
+ *	  SQL functions: distributed locks; the hooks that lower rooms call.
+ *
+ * SQL function behind the view locks: the distributed locks of this server.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/compat.h"
+
+#include "utils/builtins.h"
+
+#include "shared/lock_hooks.h"
+#include "session/lease_return.h"
+#include "api/arguments.h"
+#include "api/views.h"
+#include "locks/lock_pinger.h"
+#include "locks/lock_session.h"
+
+PG_FUNCTION_INFO_V1(pgpx_lock_setup);
+PG_FUNCTION_INFO_V1(pgpx_lock);
+PG_FUNCTION_INFO_V1(pgpx_lock_xact);
+PG_FUNCTION_INFO_V1(pgpx_try_lock);
+PG_FUNCTION_INFO_V1(pgpx_try_lock_xact);
+PG_FUNCTION_INFO_V1(pgpx_lock_valid);
+PG_FUNCTION_INFO_V1(pgpx_unlock);
+PG_FUNCTION_INFO_V1(pgpx_lock_force_release);
+PG_FUNCTION_INFO_V1(pgpx_lock_status);
+
+#define TTL_MIN_MS 1000
+#define TTL_MAX_MS (86400 * 1000)
+
+/* A lock's name: not empty, and within what a row of ours can hold. */
+static char *
+arg_name(FunctionCallInfo fcinfo, int at)
+{
+	char	   *name = pgpx_arg_text(fcinfo, at, "name");
+	int			len = strlen(name);
+
+	if (len == 0 || len >= PGPX_DLOCK_NAME_LEN)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("lock name is %s", len == 0 ? "empty" : "too long"),
+				 errdetail("It has %d bytes, and must have between 1 and %d.",
+						   len, PGPX_DLOCK_NAME_LEN - 1)));
+	return name;
+}
+
+static int64
+arg_ttl(FunctionCallInfo fcinfo, int at)
+{
+	double		ms;
+
+	if (PG_ARGISNULL(at))
+		pgpx_arg_raise_null("ttl");
+	ms = pgpx_arg_interval(fcinfo, at);
+	if (ms < TTL_MIN_MS || ms > TTL_MAX_MS)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("ttl is out of range"),
+				 errdetail("It is \"%s\", and must be between 1 second and 1 day.",
+						   pgpx_arg_interval_text(fcinfo, at))));
+	return (int64) ms;
+}
+
+static int64
+arg_token(FunctionCallInfo fcinfo, int at)
+{
+	if (PG_ARGISNULL(at))
+		pgpx_arg_raise_null("token");
+	return PG_GETARG_INT64(at);
+}
+
+/* (pool text, name text, timeout interval, ttl interval, why text) */
+static Datum
+lock(FunctionCallInfo fcinfo, PgpxScope scope)
+{
+	PgpxDlockCall call = {.scope = scope};
+
+	pgpx_shmem_require();
+	call.server = pgpx_arg_text(fcinfo, 0, "pool");
+	call.name = arg_name(fcinfo, 1);
+	call.timeout = pgpx_arg_timeout(fcinfo, 2);
+	call.ttl = arg_ttl(fcinfo, 3);
+	call.why = pgpx_arg_text_or_null(fcinfo, 4);
+	PG_RETURN_INT64(pgpx_dlock_lock(&call));
+}
+
+/* (pool text, name text, ttl interval, why text): NULL if it is another's */
+static Datum
+try_lock(FunctionCallInfo fcinfo, PgpxScope scope)
+{
+	PgpxDlockCall call = {.scope = scope, .only_try = true};
+	int64		token;
+
+	pgpx_shmem_require();
+	call.server = pgpx_arg_text(fcinfo, 0, "pool");
+	call.name = arg_name(fcinfo, 1);
+	call.timeout = PGPX_TIMEOUT_DEFAULT;
+	call.ttl = arg_ttl(fcinfo, 2);
+	call.why = pgpx_arg_text_or_null(fcinfo, 3);
+	token = pgpx_dlock_lock(&call);
+	if (token == 0)
+		PG_RETURN_NULL();
+	PG_RETURN_INT64(token);
+}
+
+/* lock(..) returns bigint: the token */
+Datum
+pgpx_lock(PG_FUNCTION_ARGS)
+{
+	return lock(fcinfo, PGPX_SCOPE_SESSION);
+}
+
+/* lock_xact(..) returns bigint */
+Datum
+pgpx_lock_xact(PG_FUNCTION_ARGS)
+{
+	return lock(fcinfo, PGPX_SCOPE_TRANSACTION);
+}
+
+/* try_lock(..) returns bigint */
+Datum
+pgpx_try_lock(PG_FUNCTION_ARGS)
+{
+	return try_lock(fcinfo, PGPX_SCOPE_SESSION);
+}
+
+/* try_lock_xact(..) returns bigint */
+Datum
+pgpx_try_lock_xact(PG_FUNCTION_ARGS)
+{
+	return try_lock(fcinfo, PGPX_SCOPE_TRANSACTION);
+}
+
+/* lock_valid(pool text, name text, token bigint) returns boolean */
+Datum
+pgpx_lock_valid(PG_FUNCTION_ARGS)
+{
+	char	   *server;
+
+	pgpx_shmem_require();
+	server = pgpx_arg_text(fcinfo, 0, "pool");
+	PG_RETURN_BOOL(pgpx_dlock_valid(server, arg_name(fcinfo, 1),
+									arg_token(fcinfo, 2)));
+}
+
+/* unlock(pool text, name text, token bigint) returns boolean: was it held? */
+Datum
+pgpx_unlock(PG_FUNCTION_ARGS)
+{
+	char	   *server;
+
+	pgpx_shmem_require();
+	server = pgpx_arg_text(fcinfo, 0, "pool");
+	switch (pgpx_dlock_unlock(server, arg_name(fcinfo, 1),
+							  arg_token(fcinfo, 2)))
+	{
+		case PGPX_DLOCK_UNLOCKED:
+			PG_RETURN_BOOL(true);
+		case PGPX_DLOCK_WAS_NOT_HELD:
+			PG_RETURN_BOOL(false);
+		default:
+			PG_RETURN_NULL();
+	}
+}
+
+/*
+ * Do something on a connection of the call's pool, which goes back with the call,
+ * also after an error.
+ */
+static void
+on_lease_for_call(FunctionCallInfo fcinfo,
+				  void (*work)(PgpxLease *lease, void *arg), void *arg)
+{
+	PgpxLease  *lease;
+
+	lease = pgpx_lease_checkout(pgpx_arg_text(fcinfo, 0, "pool"),
+								PGPX_TIMEOUT_DEFAULT, false, PGPX_SCOPE_CALL,
+								NULL);
+	PG_TRY();
+	{
+		work(lease, arg);
+	}
+	PG_CATCH();
+	{
+		pgpx_lease_return(lease, PGPX_END_CHECKIN, false);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	pgpx_lease_return(lease, PGPX_END_CHECKIN, true);
+}
+
+static void
+do_setup(PgpxLease *lease, void *arg)
+{
+	pgpx_dlock_make(lease);
+}
+
+/* lock_setup(pool text) returns void */
+Datum
+pgpx_lock_setup(PG_FUNCTION_ARGS)
+{
+	pgpx_shmem_require();
+	on_lease_for_call(fcinfo, do_setup, NULL);
+	PG_RETURN_VOID();
+}
+
+typedef struct Force
+{
+	const char *name;
+	bool		held;
+} Force;
+
+static void
+do_force(PgpxLease *lease, void *arg)
+{
+	Force	   *force = arg;
+
+	force->held = pgpx_dlock_force(lease, force->name);
+}
+
+/* lock_force_release(pool text, name text) returns boolean: was it held? */
+Datum
+pgpx_lock_force_release(PG_FUNCTION_ARGS)
+{
+	char	   *server;
+	Force		force;
+
+	pgpx_shmem_require();
+	server = pgpx_arg_text(fcinfo, 0, "pool");
+	force.name = arg_name(fcinfo, 1);
+	pgpx_arg_require_steering(GetForeignServerByName(server, false)->serverid,
+							  server);
+	on_lease_for_call(fcinfo, do_force, &force);
+	PG_RETURN_BOOL(force.held);
+}
+
+static void
+do_status(PgpxLease *lease, void *arg)
+{
+	ReturnSetInfo *rsinfo = arg;
+
+	pgpx_dlock_status(lease, rsinfo->setDesc, rsinfo->setResult);
+}
+
+/* lock_status(pool text) returns setof record */
+Datum
+pgpx_lock_status(PG_FUNCTION_ARGS)
+{
+	pgpx_shmem_require();
+	InitMaterializedSRF(fcinfo, 0);
+	on_lease_for_call(fcinfo, do_status, fcinfo->resultinfo);
+	return (Datum) 0;
+}
+
+PG_FUNCTION_INFO_V1(pgpx_view_locks);
+
+static const char *
+state_name(int state)
+{
+	switch (state)
+	{
+		case PGPX_DLOCK_HELD:
+			return "held";
+		case PGPX_DLOCK_LOST:
+			return "lost";
+		default:
+			return "releasing";
+	}
+}
+
+/* locks() returns setof record */
+Datum
+pgpx_view_locks(PG_FUNCTION_ARGS)
+{
+	PgpxRow		row;
+	PgpxDlock	lock;
+
+	pgpx_row_begin(&row, fcinfo);
+	for (int i = 0; i < pgpx_shared->max_locks; i++)
+	{
+		bool		visible;
+		int			state;
+
+		if (!pgpx_dlock_copy(i, &lock) || lock.state == PGPX_DLOCK_ASKED)
+			continue;
+		visible = pgpx_dlock_may_see(&lock);
+
+		/* nobody may have looked at it since it ran out */
+		state = lock.state == PGPX_DLOCK_HELD &&
+				pgpx_steady_now() >= lock.valid_until ?
+			PGPX_DLOCK_LOST : lock.state;
+		pgpx_row_name(&row, NameStr(lock.database_name));
+		pgpx_row_name(&row, NameStr(lock.server_name));
+		pgpx_row_secret(&row, visible, lock.name);
+		if (visible && lock.token != 0)
+			pgpx_row_bigint(&row, lock.token);
+		else
+			pgpx_row_null(&row);
+		pgpx_row_text(&row, state_name(state));
+		pgpx_row_pid(&row, lock.owner_pid);
+		pgpx_row_role(&row, lock.owner_user);
+		pgpx_row_secret(&row, visible, lock.who);
+		pgpx_row_secret(&row, visible, lock.why[0] ? lock.why : NULL);
+		pgpx_row_instant(&row, lock.since);
+		pgpx_row_instant(&row, lock.last_ping);
+		pgpx_row_instant(&row, pgpx_steady_to_now(lock.valid_until));
+		pgpx_row_interval(&row, lock.ttl * 1000);
+		pgpx_row_store(&row);
+	}
+	return (Datum) 0;
+}
+
+/* --- what lower rooms call ------------------------------------------------- */
+
+static Size
+shmem_size(void)
+{
+	Size		size = MAXALIGN(mul_size(pgpx_max_locks, sizeof(PgpxDlock)));
+
+	size = add_size(size,
+					MAXALIGN(mul_size(PGPX_NPROCS, sizeof(PgpxDlockWaiter))));
+	return add_size(size, PGPX_DLOCK_TURNS * sizeof(PgpxDlockTurn));
+}
+
+static void
+shmem_attach(char *at)
+{
+	pgpx_dlocks = (PgpxDlock *) at;
+	at += MAXALIGN(mul_size(pgpx_max_locks, sizeof(PgpxDlock)));
+	pgpx_dlock_waiters = (PgpxDlockWaiter *) at;
+	at += MAXALIGN(mul_size(PGPX_NPROCS, sizeof(PgpxDlockWaiter)));
+	pgpx_dlock_turns = (PgpxDlockTurn *) at;
+}
+
+static const PgpxLockHooks hooks = {
+	.shmem_size = shmem_size,
+	.shmem_attach = shmem_attach,
+	.pool_has_locks = pgpx_dlock_any,
+	.check = pgpx_check_dlocks,
+	.release_all = pgpx_dlock_release_all,
+	.release_abandoned = pgpx_dlock_sweep,
+	.ping = pgpx_pinger_run,
+	.ready = pgpx_pinger_ready,
+	.conninfo_published = pgpx_pinger_conninfo_came,
+	.descriptors = pgpx_pinger_descriptors,
+};
+
+void
+pgpx_lock_hooks_init(void)
+{
+	pgpx_lock_hooks = &hooks;
+}

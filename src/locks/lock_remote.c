@@ -1,0 +1,417 @@
+/*-------------------------------------------------------------------------
+ *
+ * lock_remote.c
+ *	  What a session says to the remote about distributed locks.
+ *
+ * One row is one lock, and one statement one step.  Only the remote's clock is in
+ * them.  The worker's two statements, ping and release, are in lock_pinger.c.
+ *
+ * The token is part of a unique key, so that a statement that changes it locks the
+ * row against those who have it locked FOR KEY SHARE: the transactions that have
+ * called fence_check.  A ping does not change it, and does not wait for them.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "locks/lock_remote.h"
+
+#include "catalog/pg_type.h"
+#include "executor/tuptable.h"
+#include "utils/builtins.h"
+#include "utils/memutils.h"
+
+#include "session/statement.h"
+
+static const char setup_sql[] =
+	"SET LOCAL search_path = pg_catalog, pg_temp;\n"
+	"SET LOCAL client_min_messages = warning;\n"
+	"SELECT pg_catalog.pg_advisory_xact_lock(7301986420915);\n"
+	"DO $setup$\n"
+	"DECLARE\n"
+	"	alien pg_catalog.text;\n"
+	"BEGIN\n"
+	"	SELECT r.rolname INTO alien FROM (\n"
+	"		SELECT n.nspowner FROM pg_catalog.pg_namespace n WHERE n.nspname = 'pgpool_lock'\n"
+	"		UNION ALL SELECT c.relowner FROM pg_catalog.pg_class c\n"
+	"			WHERE c.relnamespace = pg_catalog.to_regnamespace('pgpool_lock') AND c.relname IN ('locks', 'pings')\n"
+	"		UNION ALL SELECT f.proowner FROM pg_catalog.pg_proc f\n"
+	"			WHERE f.pronamespace = pg_catalog.to_regnamespace('pgpool_lock') AND f.proname = 'fence_check') AS o(owner)\n"
+	"		JOIN pg_catalog.pg_roles r ON r.oid = o.owner\n"
+	"		WHERE NOT r.rolsuper AND r.rolname <> current_user LIMIT 1;\n"
+	"	IF FOUND THEN\n"
+	"		RAISE EXCEPTION 'schema pgpool_lock, or what is in it, belongs to role \"%\"', alien\n"
+	"			USING ERRCODE = 'object_not_in_prerequisite_state',\n"
+	"				DETAIL = 'Whoever owns it decides what is run here by the users of locks.';\n"
+	"	END IF;\n"
+	"	IF pg_catalog.to_regnamespace('pgpool_lock') IS NULL THEN\n"
+	"		CREATE SCHEMA pgpool_lock;\n"
+	"	END IF;\n"
+	"	IF pg_catalog.to_regclass('pgpool_lock.locks') IS NULL THEN\n"
+	"		CREATE TABLE pgpool_lock.locks (\n"
+	"			name pg_catalog.text PRIMARY KEY,\n"
+	"			token pg_catalog.int8 NOT NULL,\n"
+	"			state pg_catalog.text NOT NULL CHECK (state IN ('held', 'free')),\n"
+	"			process pg_catalog.text NOT NULL,\n"
+	"			request pg_catalog.int8 NOT NULL,\n"
+	"			who pg_catalog.text NOT NULL,\n"
+	"			why pg_catalog.text,\n"
+	"			since pg_catalog.timestamptz NOT NULL,\n"
+	"			ttl pg_catalog.interval NOT NULL,\n"
+	"			pinged pg_catalog.timestamptz,\n"
+	"			wanted pg_catalog.timestamptz,\n"
+	"			expires pg_catalog.timestamptz NOT NULL,\n"
+	"			UNIQUE (name, token)\n"
+	"		) WITH (fillfactor = 50);\n"
+	"		COMMENT ON TABLE pgpool_lock.locks IS 'distributed locks of pgpool_ext';\n"
+	"	END IF;\n"
+	"	IF pg_catalog.to_regclass('pgpool_lock.pings') IS NULL THEN\n"
+	"		CREATE TABLE pgpool_lock.pings (\n"
+	"			process pg_catalog.text PRIMARY KEY,\n"
+	"			pinged pg_catalog.timestamptz NOT NULL\n"
+	"		) WITH (fillfactor = 50);\n"
+	"		COMMENT ON TABLE pgpool_lock.pings IS 'servers that hold distributed locks of pgpool_ext, or did';\n"
+	"	END IF;\n"
+	"	PERFORM name, token, state, process, request, who, why, since, ttl, pinged, wanted, expires\n"
+	"		FROM pgpool_lock.locks LIMIT 0;\n"
+	"	PERFORM process, pinged FROM pgpool_lock.pings LIMIT 0;\n"
+	"	IF (SELECT pg_catalog.count(*) FROM pg_catalog.pg_index i\n"
+	"			WHERE i.indrelid = pg_catalog.to_regclass('pgpool_lock.locks')\n"
+	"			AND i.indisunique AND i.indisvalid AND i.indpred IS NULL\n"
+	"			AND (SELECT pg_catalog.array_agg(a.attname::pg_catalog.text ORDER BY k.n)\n"
+	"				FROM pg_catalog.unnest(i.indkey::pg_catalog.int2[]) WITH ORDINALITY AS k(attnum, n)\n"
+	"				JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum)\n"
+	"			IN (ARRAY['name'], ARRAY['name', 'token'])) < 2\n"
+	"		OR NOT EXISTS (SELECT FROM pg_catalog.pg_index i\n"
+	"			WHERE i.indrelid = pg_catalog.to_regclass('pgpool_lock.pings') AND i.indisprimary) THEN\n"
+	"		RAISE EXCEPTION 'the tables in schema pgpool_lock lack an index'\n"
+	"			USING ERRCODE = 'object_not_in_prerequisite_state';\n"
+	"	END IF;\n"
+	"	IF pg_catalog.to_regprocedure('pgpool_lock.fence_check(text, bigint)') IS NULL THEN\n"
+	"		CREATE FUNCTION pgpool_lock.fence_check(name pg_catalog.text, token pg_catalog.int8)\n"
+	"		RETURNS pg_catalog.void LANGUAGE plpgsql VOLATILE SECURITY DEFINER\n"
+	"		SET search_path = pg_catalog, pg_temp AS $fence$\n"
+	"		DECLARE\n"
+	"			lock record;\n"
+	"		BEGIN\n"
+	"			SELECT l.token, l.state INTO lock FROM pgpool_lock.locks AS l\n"
+	"				WHERE l.name = fence_check.name FOR KEY SHARE;\n"
+	"			IF NOT FOUND OR lock.state <> 'held' OR lock.token IS DISTINCT FROM fence_check.token THEN\n"
+	"				RAISE EXCEPTION 'token % of lock \"%\" is not valid any more', fence_check.token, fence_check.name\n"
+	"					USING ERRCODE = 'object_not_in_prerequisite_state',\n"
+	"					DETAIL = CASE WHEN lock.token IS NULL THEN 'There is no such lock.'\n"
+	"						WHEN lock.token = fence_check.token THEN 'It was released.'\n"
+	"						ELSE pg_catalog.format('The lock''s token is %s.', lock.token) END;\n"
+	"			END IF;\n"
+	"		END $fence$;\n"
+	"		REVOKE ALL ON FUNCTION pgpool_lock.fence_check(text, bigint) FROM PUBLIC;\n"
+	"		COMMENT ON FUNCTION pgpool_lock.fence_check(text, bigint) IS\n"
+	"			'raises 55000 unless the token is that of the lock now, and keeps the lock from going to another one until the end of the transaction';\n"
+	"	END IF;\n"
+	"END $setup$";
+
+/*
+ * $1 name, $2 process, $3 request, $4 who, $5 why, $6 ttl, $7 lock_timeout, $8: to
+ * be asked for again soon, so that its holder is to know.
+ *
+ * A lock that is held is not even tried, so nobody waits for a row of it.  A grant
+ * that a crash or a failover could undo is none, hence synchronous_commit.
+ *
+ * Who asks again with the same request has not learned what became of the first
+ * time.  Or else this is the first question, executed late, by a backend whose
+ * client has gone.  So a request gets one token; and none after the lock was
+ * released, or has run out: who still wants it draws another request ("spent").
+ *
+ * With a grant comes the holder before, if the lock was not released but has run
+ * out: as the row was before this statement, hence not certain if several servers
+ * ask at the same instant.  It is for the log only.
+ *
+ * The search_path is the user's, and may lead to operators of others: none of these
+ * statements leaves it to choose one.
+ */
+static const char ask_sql[] =
+	"WITH got AS ("
+	"INSERT INTO pgpool_lock.locks AS l"
+	" (name, token, state, process, request, who, why, since, ttl, pinged, expires)"
+	" SELECT $1::pg_catalog.text, (pg_catalog.date_part('epoch', n.now) OPERATOR(pg_catalog.*) 1000000::pg_catalog.float8)::pg_catalog.int8, 'held',"
+	" $2::pg_catalog.text, $3::pg_catalog.int8, $4::pg_catalog.text,"
+	" $5::pg_catalog.text, n.now, $6::pg_catalog.interval, NULL,"
+	" n.now OPERATOR(pg_catalog.+) $6::pg_catalog.interval"
+	" FROM (SELECT pg_catalog.clock_timestamp() AS now) AS n"
+	" WHERE NOT EXISTS (SELECT FROM pgpool_lock.locks AS o"
+	" WHERE o.name OPERATOR(pg_catalog.=) $1::pg_catalog.text AND o.state OPERATOR(pg_catalog.=) 'held'"
+	" AND o.expires OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()"
+	" AND NOT (o.process OPERATOR(pg_catalog.=) $2::pg_catalog.text AND o.request OPERATOR(pg_catalog.=) $3::pg_catalog.int8))"
+	" AND pg_catalog.set_config('lock_timeout', $7::pg_catalog.text, true) IS NOT NULL"
+	" AND CASE WHEN pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.=) ANY ('{off,local,remote_write}'::pg_catalog.text[])"
+	" THEN pg_catalog.set_config('synchronous_commit', 'on', true) ELSE '' END IS NOT NULL"
+	" ON CONFLICT (name) DO UPDATE SET"
+	" token = CASE WHEN l.process OPERATOR(pg_catalog.=) excluded.process AND l.request OPERATOR(pg_catalog.=) excluded.request"
+	" THEN l.token ELSE greatest(l.token OPERATOR(pg_catalog.+) 1::pg_catalog.int8, (pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000000::pg_catalog.float8)::pg_catalog.int8) END,"
+	" state = 'held', process = excluded.process, request = excluded.request,"
+	" who = excluded.who, why = excluded.why,"
+	" since = CASE WHEN l.process OPERATOR(pg_catalog.=) excluded.process AND l.request OPERATOR(pg_catalog.=) excluded.request"
+	" THEN l.since ELSE pg_catalog.clock_timestamp() END,"
+	" ttl = excluded.ttl, pinged = NULL, wanted = NULL,"
+	" expires = pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) excluded.ttl"
+	" WHERE CASE WHEN l.process OPERATOR(pg_catalog.=) excluded.process AND l.request OPERATOR(pg_catalog.=) excluded.request"
+	" THEN l.state OPERATOR(pg_catalog.=) 'held' AND l.expires OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()"
+	" ELSE l.state OPERATOR(pg_catalog.=) 'free' OR l.expires OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp() END"
+	" RETURNING l.token), "
+	"alive AS ("
+	"INSERT INTO pgpool_lock.pings AS p (process, pinged)"
+	" SELECT $2::pg_catalog.text, pg_catalog.clock_timestamp() FROM got"
+	" WHERE NOT EXISTS (SELECT FROM pgpool_lock.pings AS o"
+	" WHERE o.process OPERATOR(pg_catalog.=) $2::pg_catalog.text)"
+	" ON CONFLICT (process) DO NOTHING), "
+	"dead AS ("
+	"DELETE FROM pgpool_lock.pings USING got"
+	" WHERE pings.pinged OPERATOR(pg_catalog.<) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) interval '4 days')"
+	" AND pings.process OPERATOR(pg_catalog.<>) $2::pg_catalog.text), "
+	"wants AS ("
+	"UPDATE pgpool_lock.locks AS l SET wanted = pg_catalog.clock_timestamp()"
+	" FROM (SELECT o.name FROM pgpool_lock.locks AS o"
+	" WHERE $8::pg_catalog.bool AND o.name OPERATOR(pg_catalog.=) $1::pg_catalog.text"
+	" AND o.process OPERATOR(pg_catalog.<>) $2::pg_catalog.text"
+	" AND coalesce(o.wanted OPERATOR(pg_catalog.<) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) interval '0.3 seconds'), true)"
+	" AND NOT EXISTS (SELECT FROM got)"
+	" FOR NO KEY UPDATE SKIP LOCKED) AS o"
+	" WHERE l.name OPERATOR(pg_catalog.=) o.name) "
+	"SELECT got.token::pg_catalog.text, o.who, o.why, o.since::pg_catalog.text, o.expires::pg_catalog.text, NULL, NULL"
+	" FROM got LEFT JOIN pgpool_lock.locks AS o ON o.name OPERATOR(pg_catalog.=) $1::pg_catalog.text"
+	" AND o.state OPERATOR(pg_catalog.=) 'held'"
+	" AND NOT (o.process OPERATOR(pg_catalog.=) $2::pg_catalog.text AND o.request OPERATOR(pg_catalog.=) $3::pg_catalog.int8) "
+	"UNION ALL "
+	"SELECT NULL, o.who, o.why, o.since::pg_catalog.text, o.expires::pg_catalog.text,"
+	" (pg_catalog.date_part('epoch', o.expires OPERATOR(pg_catalog.-) pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000::pg_catalog.float8)::pg_catalog.int8::pg_catalog.text,"
+	" (o.process OPERATOR(pg_catalog.=) $2::pg_catalog.text AND o.request OPERATOR(pg_catalog.=) $3::pg_catalog.int8)::pg_catalog.text"
+	" FROM pgpool_lock.locks AS o WHERE o.name OPERATOR(pg_catalog.=) $1::pg_catalog.text"
+	" AND (o.state OPERATOR(pg_catalog.=) 'held'"
+	" OR (o.process OPERATOR(pg_catalog.=) $2::pg_catalog.text AND o.request OPERATOR(pg_catalog.=) $3::pg_catalog.int8))"
+	" AND NOT EXISTS (SELECT FROM got)";
+
+#define ASK_COLUMNS 7
+
+/*
+ * The token rises, so that fence_check refuses that of the holder from now on, and
+ * its next ping finds nothing.
+ */
+static const char force_sql[] =
+	"WITH was AS (SELECT o.state, o.expires FROM pgpool_lock.locks AS o"
+	" WHERE o.name OPERATOR(pg_catalog.=) $1::pg_catalog.text) "
+	"UPDATE pgpool_lock.locks AS l SET state = 'free',"
+	" token = greatest(l.token OPERATOR(pg_catalog.+) 1::pg_catalog.int8, (pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000000::pg_catalog.float8)::pg_catalog.int8)"
+	" FROM was WHERE l.name OPERATOR(pg_catalog.=) $1::pg_catalog.text"
+	" RETURNING (was.state OPERATOR(pg_catalog.=) 'held' AND was.expires OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp())::pg_catalog.text";
+
+static const char status_sql[] =
+	"SELECT l.name, CASE WHEN l.state OPERATOR(pg_catalog.=) 'free' THEN 'free'"
+	" WHEN l.expires OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp() THEN 'expired' ELSE 'held' END,"
+	" l.process, l.who, l.why, l.since, l.token,"
+	" greatest(l.pinged, p.pinged), l.expires"
+	" FROM pgpool_lock.locks AS l LEFT JOIN pgpool_lock.pings AS p ON p.process OPERATOR(pg_catalog.=) l.process"
+	" ORDER BY l.name";
+
+/* A hint for errors that tell of the tables. */
+static void
+add_hint(void *arg)
+{
+	switch (geterrcode())
+	{
+		case ERRCODE_UNDEFINED_TABLE:
+		case ERRCODE_UNDEFINED_SCHEMA:
+			errhint("Run pgpool.lock_setup once for this server.");
+			break;
+		case ERRCODE_UNDEFINED_COLUMN:
+		case ERRCODE_INVALID_COLUMN_REFERENCE:
+		case ERRCODE_DATATYPE_MISMATCH:
+		case ERRCODE_UNDEFINED_FUNCTION:
+		case ERRCODE_WRONG_OBJECT_TYPE:
+		case ERRCODE_NOT_NULL_VIOLATION:
+		case ERRCODE_CHECK_VIOLATION:
+			errhint("The tables in the remote's schema \"pgpool_lock\" are not as pgpool.lock_setup makes them.");
+			break;
+		case ERRCODE_INSUFFICIENT_PRIVILEGE:
+			errhint("On the remote server the user needs USAGE on schema \"pgpool_lock\", SELECT, INSERT, UPDATE and DELETE on its tables; for pgpool.lock_setup, CREATE on the database.");
+			break;
+		case ERRCODE_READ_ONLY_SQL_TRANSACTION:
+			errhint("Locks need the primary: name all hosts in the server's options \"host\" and \"port\", and set \"target_session_attrs\" to 'read-write'.");
+			break;
+		default:
+			break;
+	}
+}
+
+/*
+ * Run a statement to its end, or to the deadline.  *refused (or NULL): the error is
+ * the remote's own answer, so the statement has had no effect.
+ */
+static void
+run(PgpxLease *lease, const char *sql, int nparams, const char *const *values,
+	const PgpxSink *sink, PgpxTime deadline, bool *refused)
+{
+	static uint32 wait_event = 0;
+	PgpxRun		run = {
+		.lease = lease,
+		.sql = sql,
+		.sink = sink,
+		.internal = true,
+	};
+	ErrorContextCallback hint = {
+		.previous = error_context_stack,
+		.callback = add_hint,
+	};
+
+	error_context_stack = &hint;
+	pgpx_run_check(lease, nparams);
+	PG_TRY();
+	{
+		pgpx_run_send(&run, nparams, values, sink == NULL);
+		while (!pgpx_run_step(&run))
+			if (!pgpx_session_wait(lease->kept, WL_SOCKET_READABLE, deadline,
+								   pgpx_wait_event(&wait_event, "PgpoolLock")))
+				ereport(ERROR,
+						(errcode(ERRCODE_CONNECTION_FAILURE),
+						 errmsg("server \"%s\" has not answered in time",
+								NameStr(lease->target->server_name))));
+	}
+	PG_CATCH();
+	{
+		pgpx_run_failed(&run, false);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	if (refused != NULL)
+		*refused = run.error.set;
+	(void) pgpx_run_end(&run);
+	error_context_stack = hint.previous;
+}
+
+/* The same for one that returns rows of texts. */
+static Tuplestorestate *
+run_texts(PgpxLease *lease, const char *sql, int nparams,
+		  const char *const *values, int ncolumns, PgpxTime deadline,
+		  TupleDesc *tupdesc, bool *refused)
+{
+	Tuplestorestate *store = tuplestore_begin_heap(false, false, work_mem);
+	PgpxTuples *tuples;
+
+	*tupdesc = CreateTemplateTupleDesc(ncolumns);
+	for (int i = 1; i <= ncolumns; i++)
+		TupleDescInitEntry(*tupdesc, i, NULL, TEXTOID, -1, 0);
+	tuples = pgpx_tuples_begin(*tupdesc, store, InvalidOid);
+	run(lease, sql, nparams, values, pgpx_tuples_sink(tuples), deadline,
+		refused);
+	pgpx_tuples_end(tuples);
+	return store;
+}
+
+static char *
+column(TupleTableSlot *slot, int at)
+{
+	bool		isnull;
+	Datum		value = slot_getattr(slot, at, &isnull);
+
+	return isnull ? NULL : TextDatumGetCString(value);
+}
+
+static bool
+is_true(TupleTableSlot *slot, int at)
+{
+	char	   *value = column(slot, at);
+
+	return value != NULL && strcmp(value, "true") == 0;
+}
+
+static int64
+number(const char *text)
+{
+	char	   *end;
+	int64		value;
+
+	if (text == NULL)
+		return 0;
+	errno = 0;
+	value = strtoi64(text, &end, 10);
+	return errno != 0 || *end != '\0' ? 0 : value;
+}
+
+void
+pgpx_dlock_ask(PgpxLease *lease, const PgpxDlock *lock, bool waits,
+			   int64 patience, PgpxTime deadline, PgpxDlockAnswer *answer)
+{
+	const char *values[8];
+	TupleDesc	tupdesc;
+	Tuplestorestate *store;
+	TupleTableSlot *slot;
+
+	values[0] = lock->name;
+	values[1] = pgpx_shared->process;
+	values[2] = psprintf(UINT64_FORMAT, lock->request);
+	values[3] = lock->who;
+	values[4] = lock->why[0] == '\0' ? NULL : lock->why;
+	values[5] = psprintf(INT64_FORMAT " milliseconds", lock->ttl);
+	values[6] = psprintf(INT64_FORMAT, patience);
+	values[7] = waits ? "true" : "false";
+	memset(answer, 0, sizeof(*answer));
+	store = run_texts(lease, ask_sql, 8, values, ASK_COLUMNS, deadline,
+					  &tupdesc, &answer->refused);
+
+	slot = MakeSingleTupleTableSlot(tupdesc, &TTSOpsMinimalTuple);
+	if (tuplestore_gettupleslot(store, true, false, slot))
+	{
+		char	   *token = column(slot, 1);
+		int64		left;
+
+		answer->token = number(token);
+		if (token != NULL && answer->token <= 0)
+			ereport(ERROR,
+					(errcode(ERRCODE_PROTOCOL_VIOLATION),
+					 errmsg("server \"%s\" has granted a lock with token \"%s\"",
+							NameStr(lease->target->server_name), token)));
+		answer->who = column(slot, 2);
+		answer->why = column(slot, 3);
+		answer->since = column(slot, 4);
+		answer->expires = column(slot, 5);
+		left = number(column(slot, 6));
+		answer->left = Min(left, INT_MAX);	/* fit for microseconds, too */
+		answer->spent = token == NULL && is_true(slot, 7);
+		answer->expired = answer->token != 0 && answer->who != NULL &&
+			answer->since != NULL && answer->expires != NULL;
+		answer->held = token == NULL && !answer->spent && answer->who != NULL &&
+			answer->since != NULL && answer->expires != NULL &&
+			answer->left > 0;
+	}
+	ExecDropSingleTupleTableSlot(slot);
+	tuplestore_end(store);
+}
+
+void
+pgpx_dlock_make(PgpxLease *lease)
+{
+	run(lease, setup_sql, 0, NULL, NULL, 0, NULL);
+}
+
+bool
+pgpx_dlock_force(PgpxLease *lease, const char *name)
+{
+	TupleDesc	tupdesc;
+	Tuplestorestate *store;
+	TupleTableSlot *slot;
+	bool		held = false;
+
+	store = run_texts(lease, force_sql, 1, &name, 1, 0, &tupdesc, NULL);
+	slot = MakeSingleTupleTableSlot(tupdesc, &TTSOpsMinimalTuple);
+	if (tuplestore_gettupleslot(store, true, false, slot))
+		held = is_true(slot, 1);
+	ExecDropSingleTupleTableSlot(slot);
+	tuplestore_end(store);
+	return held;
+}
+
+void
+pgpx_dlock_status(PgpxLease *lease, TupleDesc tupdesc, Tuplestorestate *store)
+{
+	PgpxTuples *tuples = pgpx_tuples_begin(tupdesc, store, InvalidOid);
+
+	run(lease, status_sql, 0, NULL, pgpx_tuples_sink(tuples), 0, NULL);
+	pgpx_tuples_end(tuples);
+}

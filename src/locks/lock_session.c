@@ -1,0 +1,818 @@
+/*-------------------------------------------------------------------------
+ *
+ * lock_session.c
+ *	  Distributed locks from the side of sessions: acquire, hold, validate,
+ *	  release.
+ *
+ * Each question is asked in a subtransaction of its own, so that a connection that
+ * is lost in the middle of it ends the question and not the wait.  What the remote
+ * did then is not assumed: the next question has the same request number, and gets
+ * the lock if the one before did; and if none follows, the worker releases it.
+ *
+ * What happens when the process dies at any line: see lock_table.c.
+ *
+ * How a session takes a distributed lock: its turn in this server, the question
+ * to the remote, and again until it is granted or time is up.
+ *
+ * A question that is not answered ends itself and not the wait: lock_session.c.
+ *
+ * What happens when the process dies at any line: see lock_table.c.
+ *
+ * Distributed locks that this session holds: whether they are still its own, and
+ * all the ways they end.
+ *
+ * How one begins is in lock_session.c.  To release one, the session marks it, and
+ * the worker tells the remote: so it is the same for unlock, which waits for that,
+ * and for the ends of transactions and sessions, in which nothing waits and nothing
+ * throws.
+ *
+ * Its callbacks are those of lease.c in shape only: a lease goes back before
+ * the commit, which an open remote transaction can still prevent; a lock is held to
+ * the end of it, and released after.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "locks/lock_session.h"
+
+#include <unistd.h>
+
+#include "access/xact.h"
+#include "catalog/pg_authid.h"
+#include "common/pg_prng.h"
+#include "mb/pg_wchar.h"
+#include "postmaster/postmaster.h"
+#include "storage/ipc.h"
+#include "utils/memutils.h"
+#include "utils/resowner.h"
+
+#include "base/debug_point.h"
+#include "protocol/remote_message.h"
+#include "session/checkout_wait.h"
+#include "session/lease_return.h"
+#include "session/lease_stream.h"
+
+/* How long the remote may wait for transactions that have checked the token. */
+#define PATIENCE_MS 1000
+
+/* The same for a question of one who does not wait himself. */
+#define TRY_PATIENCE_MS 100
+
+/* What is left of the call's time, for a checkout. */
+static int64
+time_left(const PgpxDlockWait *w)
+{
+	if (w->deadline == 0)
+		return PGPX_TIMEOUT_DEFAULT;
+	return Max((w->deadline - pgpx_now()) / 1000, 1);
+}
+
+/* A pool that ends with this transaction cannot go on to ping the lock. */
+void
+pgpx_dlock_set_key(PgpxDlockWait *w, const PgpxTarget *target)
+{
+	if (TransactionIdIsValid(target->key.xid))
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("options of server \"%s\" were changed in this transaction",
+						NameStr(target->server_name)),
+				 errdetail("A distributed lock is pinged under options that others see, too."),
+				 errhint("Commit before you take a lock through the server.")));
+	w->lock.key = target->key;
+	w->lock.queue = pgpx_dlock_queue(target->key.database, target->key.server,
+									 w->lock.name);
+}
+
+void
+pgpx_dlock_give_up(PgpxDlockWait *w)
+{
+	if (w->place < 0)
+		return;
+	if (w->unknown || w->asked || w->answer.token != 0)
+		pgpx_dlock_release(w->place, false);
+	else
+		pgpx_dlock_refused(w->place);
+	w->place = -1;
+	w->unknown = false;
+}
+
+/*
+ * A lease is there: note in shared memory what it is for.  If the catalogs lead to
+ * another pool than before, what was asked through that one is given up: the lock
+ * would be its, and nobody would find it there.
+ */
+static void
+take_place(PgpxDlockWait *w, PgpxLease *lease)
+{
+	PgpxTarget *target = lease->target;
+	PgpxPool   *pool = &pgpx_pools[target->pool];
+
+	if (w->place >= 0 && w->lock.pool_id == target->pool_id)
+		return;
+	pgpx_dlock_give_up(w);
+	if (memcmp(&w->lock.key, &target->key, sizeof(target->key)) != 0)
+	{
+		pgpx_dlock_leave();
+		pgpx_dlock_set_key(w, target);
+		if (!w->no_wait)
+			pgpx_dlock_enter(&w->lock);
+	}
+	w->lock.pool = target->pool;
+	w->lock.pool_id = target->pool_id;
+	w->lock.worker = lease->worker;
+	w->lock.database_name = pool->database_name;
+	w->lock.server_name = pool->server_name;
+	w->place = pgpx_dlock_alloc(&w->lock);
+	if (w->place < 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_TOO_MANY_CONNECTIONS),
+				 errmsg("too many distributed locks"),
+				 errdetail("All %d places are in use.", pgpx_shared->max_locks),
+				 errhint("Raise \"pgpool_ext.max_locks\".")));
+}
+
+/* One question, on a connection of the pool. */
+static void
+ask(PgpxDlockWait *w)
+{
+	PgpxLease  *lease;
+	PgpxTime	until;
+	int64		patience = Min(PATIENCE_MS, w->call->ttl / 4);
+
+	lease = pgpx_lease_checkout(w->call->server, w->no_wait ?
+		PGPX_TIMEOUT_DEFAULT : time_left(w), false, PGPX_SCOPE_CALL,
+								w->lock.why[0] == '\0' ? NULL : w->lock.why);
+	take_place(w, lease);
+	until = pgpx_lease_operation_deadline(lease);
+	if (w->deadline != 0)
+	{
+		until = Min(until, w->deadline + 1000 * PATIENCE_MS);
+		patience = Max(Min(patience, (w->deadline - pgpx_now()) / 1000), 1);
+	}
+	if (w->no_wait)
+		patience = Min(patience, TRY_PATIENCE_MS);
+
+	for (int i = 0; i == 0 || (i == 1 && w->answer.spent); i++)
+	{
+		if (i == 1)
+			pgpx_dlock_renew(w->place, &w->lock);
+
+		/* before it is sent: what the remote grants ends later than this says */
+		w->asked = true;
+		w->asked_at = pgpx_steady_now();
+		pgpx_dlock_ask(lease, &w->lock, !w->no_wait, patience, until,
+					   &w->answer);
+		w->asked = false;
+	}
+	PGPX_DEBUG_POINT("lock_answered");
+	w->reached = true;
+	pgpx_lease_return(lease, PGPX_END_CHECKIN, true);
+}
+
+/* May the question be asked again after this error? */
+static bool
+is_transient(const PgpxDlockWait *w, const ErrorData *error, bool sent)
+{
+	switch (ERRCODE_TO_CATEGORY(error->sqlerrcode))
+	{
+		case ERRCODE_CONNECTION_EXCEPTION:
+			return sent || w->reached || w->unknown;	/* it was there */
+		case ERRCODE_TRANSACTION_ROLLBACK:
+			return sent;
+		default:
+			break;
+	}
+	switch (error->sqlerrcode)
+	{
+		case ERRCODE_LOCK_NOT_AVAILABLE:	/* somebody's who checked the token */
+			return sent;
+		case ERRCODE_READ_ONLY_SQL_TRANSACTION: /* was the primary until now */
+			return sent && w->failures < PGPX_DLOCK_TRIES;
+		default:
+			return false;
+	}
+}
+
+bool
+pgpx_dlock_question(PgpxDlockWait *w)
+{
+	MemoryContext old = MemoryContextSwitchTo(w->cxt);
+	ResourceOwner owner = CurrentResourceOwner;
+	volatile bool answered = true;
+	bool		sent;
+
+	MemoryContextReset(w->cxt);
+	memset(&w->answer, 0, sizeof(w->answer));
+	w->error = NULL;
+	w->asked = false;
+	BeginInternalSubTransaction(NULL);
+	MemoryContextSwitchTo(w->cxt);
+	PG_TRY();
+	{
+		ask(w);
+		ReleaseCurrentSubTransaction();
+	}
+	PG_CATCH();
+	{
+		MemoryContextSwitchTo(w->cxt);
+		w->error = CopyErrorData();
+		FlushErrorState();
+		RollbackAndReleaseCurrentSubTransaction();
+		answered = false;
+
+		/*
+		 * What the remote has refused it has not done.  All other errors are ours,
+		 * and may have come after its grant.
+		 */
+		sent = w->asked;
+		w->asked = false;
+		if ((sent && !w->answer.refused) || w->answer.token != 0)
+			w->unknown = true;
+		if (!is_transient(w, w->error, sent))
+			ReThrowError(w->error);
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(old);
+	CurrentResourceOwner = owner;
+	w->failures = answered ? 0 : w->failures + 1;
+	return answered;
+}
+
+/* The holder before has not released the lock: the log of both servers says so. */
+static void
+log_takeover(const PgpxDlockWait *w)
+{
+	const PgpxDlockAnswer *answer = &w->answer;
+
+	ereport(LOG,
+			(errmsg("pgpool_ext took over lock \"%s\" of server \"%s\" of database \"%s\", token " INT64_FORMAT ", from \"%s\"",
+					w->lock.name, NameStr(w->lock.server_name),
+					NameStr(w->lock.database_name), answer->token,
+					answer->who),
+			 errdetail("It was held%s%s%s since %s, and was not pinged before it expired at %s.",
+					   answer->why ? " for \"" : "",
+					   answer->why ? answer->why : "",
+					   answer->why ? "\"" : "", answer->since,
+					   answer->expires)));
+}
+
+bool
+pgpx_dlock_accept(PgpxDlockWait *w)
+{
+	if (w->answer.token == 0)
+		return false;
+	if (pgpx_steady_now() >=
+		pgpx_dlock_certain_until(w->asked_at, w->lock.ttl))
+	{
+		w->unknown = true;
+		return false;			/* ask again: the request is the same */
+	}
+	pgpx_dlock_granted(w->place, w->answer.token, w->asked_at);
+	w->lock.token = w->answer.token;
+	if (w->answer.expired)
+		log_takeover(w);
+	return true;
+}
+
+/* The pause between two questions, with jitter; doubled. */
+#define PAUSE_MIN_US (20 * 1000)
+
+/* Who waits for a lock of this server looks by itself this often, too. */
+#define LOOK_US (1000 * 1000)
+
+static void
+set_deadline(PgpxDlockWait *w)
+{
+	int64		timeout = w->call->timeout;
+
+	w->started = pgpx_now();
+	w->no_wait = w->call->only_try || timeout == 0;
+	timeout = pgpx_lease_timeout(w->target, timeout);
+	w->timeout = timeout;
+	w->deadline = w->no_wait || timeout == 0 ? 0 :
+		w->started + timeout * 1000;
+}
+
+static void
+clip(char *to, size_t size, const char *from)
+{
+	int			len = strlen(from);
+
+	if (len >= (int) size)
+		len = pg_mbcliplen(from, len, size - 1);
+	memcpy(to, from, len);
+	to[len] = '\0';
+}
+
+/* What is known before the remote is asked. */
+static void
+describe(PgpxDlockWait *w)
+{
+	const PgpxDlockCall *call = w->call;
+	PgpxDlock  *lock = &w->lock;
+	char		host[256] = "";
+
+	memset(lock, 0, sizeof(*lock));
+	(void) gethostname(host, sizeof(host) - 1);
+	strlcpy(lock->name, call->name, sizeof(lock->name));
+	pgpx_dlock_set_key(w, w->target);
+	lock->owner_user = GetUserId();
+	lock->scope = call->scope;
+	lock->subid = GetCurrentSubTransactionId();
+	lock->ttl = call->ttl;
+	clip(lock->who, sizeof(lock->who),
+		 psprintf("%s, PID %d of %s:%d",
+				  GetUserNameFromId(GetUserId(), false), MyProcPid,
+				  pgpx_text_clean(host), PostPortNumber));
+	if (call->why != NULL)
+		clip(lock->why, sizeof(lock->why), call->why);
+}
+
+/* Why not, in numbers and names. */
+static char *
+reason(const PgpxDlockWait *w)
+{
+	if (w->local)
+	{
+		bool		say_why = w->other.why[0] != '\0' &&
+			pgpx_dlock_may_see(&w->other);
+
+		return psprintf("It is held by PID %d of this server%s%s%s since %s.",
+						w->other.owner_pid, say_why ? " for \"" : "",
+						say_why ? w->other.why : "", say_why ? "\"" : "",
+						timestamptz_to_str(pgpx_timestamp(w->other.since)));
+	}
+	if (w->error != NULL)
+		return psprintf("The remote's last answer: %s", w->error->message);
+	if (w->answer.held)
+		return psprintf("It is held by \"%s\"%s%s%s since %s, and expires at %s if it is not pinged.",
+						w->answer.who, w->answer.why ? " for \"" : "",
+						w->answer.why ? w->answer.why : "",
+						w->answer.why ? "\"" : "", w->answer.since,
+						w->answer.expires);
+	return pstrdup("Other sessions of this server wait for it, too.");
+}
+
+pg_noreturn static void
+raise_timeout(PgpxDlockWait *w)
+{
+	if (w->error != NULL &&
+		(ERRCODE_TO_CATEGORY(w->error->sqlerrcode) ==
+			 ERRCODE_CONNECTION_EXCEPTION ||
+		 w->error->sqlerrcode == ERRCODE_READ_ONLY_SQL_TRANSACTION))
+		ReThrowError(w->error);
+	if (w->no_wait)
+		ereport(ERROR,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("lock \"%s\" of server \"%s\" is not free now",
+						w->lock.name, NameStr(w->target->server_name)),
+				 errdetail_internal("%s", reason(w))));
+	ereport(ERROR,
+			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+			 errmsg("lock \"%s\" of server \"%s\" did not come free within " INT64_FORMAT " ms",
+					w->lock.name, NameStr(w->target->server_name), w->timeout),
+			 errdetail_internal("%s", reason(w))));
+}
+
+/* Without waiting: for the sessions before us, nor for the holder. */
+static bool
+try_now(PgpxDlockWait *w)
+{
+	w->local = pgpx_dlock_is_held_here(w->lock.queue, &w->other);
+	if (w->local || pgpx_dlock_has_waiters(&w->lock))
+		return false;
+	while (!pgpx_dlock_question(w))
+		if (w->failures >= PGPX_DLOCK_TRIES ||
+			ERRCODE_TO_CATEGORY(w->error->sqlerrcode) ==
+				ERRCODE_INSUFFICIENT_RESOURCES ||
+			w->error->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE)
+			return false;
+	return pgpx_dlock_accept(w);
+}
+
+/* How long to sleep before the next question. */
+static PgpxTime
+next_pause(const PgpxDlockWait *w, PgpxTime *pause)
+{
+	PgpxTime	sleep;
+
+	sleep = (PgpxTime) (*pause * (0.5 + pg_prng_double(&pg_global_prng_state)));
+	*pause = Min(*pause * 2, PGPX_DLOCK_PAUSE_US);
+	if (w->error == NULL && w->answer.held)
+		sleep = Min(sleep, w->answer.left * 1000 + 1000);
+	return sleep;
+}
+
+static void
+wait_for_turn(PgpxDlockWait *w)
+{
+	static uint32 wait_event = 0;
+	PgpxTime	pause = PAUSE_MIN_US;
+	PgpxTime	next_question = 0;
+
+	for (;;)
+	{
+		PgpxTime	now = pgpx_now();
+		PgpxTime	until = now + LOOK_US;
+
+		if (w->deadline != 0 && now >= w->deadline)
+			raise_timeout(w);
+		if (pgpx_dlock_is_first())
+		{
+			bool		was_local = w->local;
+
+			w->local = pgpx_dlock_is_held_here(w->lock.queue, &w->other);
+			if (!w->local && was_local)
+				next_question = 0;
+			next_question = Max(next_question,
+								pgpx_dlock_stands_back(w->lock.queue));
+			if (!w->local && now >= next_question)
+			{
+				if (pgpx_dlock_question(w) && pgpx_dlock_accept(w))
+					return;
+				now = pgpx_now();
+				next_question = now + next_pause(w, &pause);
+			}
+			if (!w->local)
+				until = next_question;
+		}
+		if (w->deadline != 0)
+			until = Min(until, w->deadline);
+		else
+			pgpx_lease_check_endless();
+		(void) pgpx_session_wait_latch(until,
+									   pgpx_wait_event(&wait_event, "PgpoolLock"));
+	}
+}
+
+int64
+pgpx_dlock_lock(const PgpxDlockCall *call)
+{
+	PgpxDlockWait *volatile w = palloc0(sizeof(PgpxDlockWait));
+	volatile bool granted = false;
+
+	pgpx_dlock_register_callbacks();
+	w->call = call;
+	w->place = -1;
+	w->cxt = AllocSetContextCreate(CurrentMemoryContext, "pgpool_ext lock",
+								   ALLOCSET_DEFAULT_SIZES);
+	w->target = pgpx_target_get(call->server);
+	pgpx_target_pin(w->target);
+	PG_TRY();
+	{
+		set_deadline(w);
+		describe(w);
+		if (pgpx_dlock_holds(w->lock.queue, call->name))
+		{
+			if (!call->only_try)
+				ereport(ERROR,
+						(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
+						 errmsg("lock \"%s\" of server \"%s\" is held by this session",
+								call->name, call->server),
+						 errdetail("It would wait for itself.")));
+		}
+		else if (w->no_wait)
+		{
+			granted = try_now(w);
+			if (!granted && w->failures > 0 &&
+				w->error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
+				ReThrowError(w->error);
+			if (!granted && !call->only_try)
+				raise_timeout(w);
+		}
+		else
+		{
+			pgpx_dlock_enter(&w->lock);
+			wait_for_turn(w);
+			granted = true;
+		}
+	}
+	PG_FINALLY();
+	{
+		if (!granted)
+			pgpx_dlock_give_up(w);
+		pgpx_dlock_leave();
+		pgpx_target_unpin(w->target);
+	}
+	PG_END_TRY();
+	return granted ? w->lock.token : 0;
+}
+
+static bool callbacks_registered = false;
+
+/* A WARNING for a loss that the session has not heard of yet. */
+static void
+warn_of_loss(int place, const PgpxDlock *lock)
+{
+	if (!pgpx_dlock_tell(place, lock->request))
+		return;
+	ereport(WARNING,
+			(errcode(ERRCODE_WARNING),
+			 errmsg("lock \"%s\" of server \"%s\" was lost", lock->name,
+					NameStr(lock->server_name)),
+			 errdetail("Another session may hold it by now; the token was " INT64_FORMAT ".",
+					   lock->token),
+			 errhint("What it protects is safe only where the remote checks the token: see fence_check.")));
+}
+
+static bool
+is_own(const PgpxDlock *lock)
+{
+	return lock->owner_procno == (int) MyProcNumber &&
+		lock->owner_pid == MyProcPid;
+}
+
+bool
+pgpx_dlock_may_see(const PgpxDlock *lock)
+{
+	Oid			user = GetUserId();
+
+	return has_privs_of_role(user, ROLE_PG_READ_ALL_STATS) ||
+		has_privs_of_role(user, lock->owner_user);
+}
+
+/* A worker that was restarted does not know how to ping: tell it. */
+static void
+tell_worker(PgpxTarget *target, const PgpxDlock *lock)
+{
+	PgpxPool   *pool = &pgpx_pools[lock->pool];
+	uint64		epoch = pgpx_pool_worker_epoch(pool);
+
+	if (epoch != 0 && pool->conninfo_epoch != epoch &&
+		!TransactionIdIsValid(target->key.xid))
+		pgpx_lease_tell_worker(target);
+}
+
+/*
+ * Find a lock of the server.  It was taken through the pool that all have, also if
+ * this transaction has one of its own now.
+ */
+static int
+find(const PgpxTarget *target, const char *name, int64 token, PgpxDlock *lock)
+{
+	PgpxPoolKey key = target->key;
+
+	key.xid = InvalidTransactionId;
+	return pgpx_dlock_find(&key, name, token, lock);
+}
+
+bool
+pgpx_dlock_valid(const char *server, const char *name, int64 token)
+{
+	PgpxTarget *target = pgpx_target_get(server);
+	PgpxDlock	lock;
+	int			place = find(target, name, token, &lock);
+
+	if (place < 0)
+		return false;
+	if (lock.state != PGPX_DLOCK_HELD)
+	{
+		if (is_own(&lock))
+			warn_of_loss(place, &lock);
+		return false;
+	}
+	tell_worker(target, &lock);
+	return pgpx_steady_now() < lock.valid_until;
+}
+
+bool
+pgpx_dlock_holds(uint64 queue, const char *name)
+{
+	bool		held = false;
+	PgpxDlock	lock;
+
+	if (pgpx_dlock_nmine == 0)
+		return false;
+	for (int i = -1; (i = pgpx_dlock_mine(i, &lock)) >= 0;)
+	{
+		PgpxDlock	now;
+
+		if (lock.queue != queue ||
+			pgpx_dlock_find(&lock.key, lock.name, lock.token, &now) != i)
+			continue;
+		if (now.state == PGPX_DLOCK_LOST)
+		{
+			warn_of_loss(i, &now);
+			pgpx_dlock_release(i, false);
+		}
+		else if (strcmp(lock.name, name) == 0)
+			held = true;
+	}
+	return held;
+}
+
+/* Wait until the worker has told the remote, or given that up. */
+static bool
+await_release(PgpxTarget *target, int place, const PgpxDlock *lock,
+			  PgpxDlockResult *result)
+{
+	static uint32 wait_event = 0;
+	PgpxTime	deadline = pgpx_now() + target->opts.operation_timeout * 1000;
+
+	for (;;)
+	{
+		PgpxTime	now;
+
+		if (pgpx_dlock_result(place, result))
+			return true;
+		now = pgpx_now();
+		if (now >= deadline)
+			return false;
+		tell_worker(target, lock);
+		(void) pgpx_session_wait_worker(pgpx_pools[lock->pool].worker,
+										Min(deadline, now + 1000 * 1000),
+										pgpx_wait_event(&wait_event, "PgpoolUnlock"));
+	}
+}
+
+/*
+ * One that this session has taken through another pool of the server: its user
+ * mapping was another one then, or so was the user.  -1: there is none.
+ */
+static int
+find_own(PgpxTarget *target, const char *name, int64 token, PgpxDlock *lock)
+{
+	uint64		queue = pgpx_dlock_queue(target->key.database,
+										 target->key.server, name);
+	int			place = -1;
+
+	while ((place = pgpx_dlock_mine(place, lock)) >= 0)
+		if (lock->queue == queue && lock->token == token &&
+			strcmp(lock->name, name) == 0)
+			break;
+	if (place >= 0 && lock->owner_user != GetUserId())
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("lock \"%s\" of server \"%s\" belongs to another user of this session",
+						name, NameStr(target->server_name)),
+				 errdetail("It was taken by \"%s\".",
+						   GetUserNameFromId(lock->owner_user, false))));
+	return place < 0 ? -1 : pgpx_dlock_find(&lock->key, name, token, lock);
+}
+
+PgpxDlockUnlocked
+pgpx_dlock_unlock(const char *server, const char *name, int64 token)
+{
+	PgpxTarget *target = pgpx_target_get(server);
+	PgpxDlockResult result = PGPX_DLOCK_UNKNOWN;
+	PgpxDlock	lock;
+	int			place = find(target, name, token, &lock);
+	volatile bool done = false;
+
+	if (place < 0)
+		place = find_own(target, name, token, &lock);
+	if (place < 0)
+	{
+		ereport(WARNING,
+				(errcode(ERRCODE_WARNING),
+				 errmsg("lock \"%s\" of server \"%s\" is not held with this token",
+						name, NameStr(target->server_name)),
+				 errdetail("Token " INT64_FORMAT " was released, or never given to this server.",
+						   token)));
+		return PGPX_DLOCK_WAS_NOT_HELD;
+	}
+	if (!is_own(&lock))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("lock \"%s\" of server \"%s\" belongs to another session",
+						name, NameStr(target->server_name)),
+				 errdetail("It is held by PID %d.", lock.owner_pid)));
+	if (lock.state == PGPX_DLOCK_LOST)
+	{
+		warn_of_loss(place, &lock);
+		pgpx_dlock_release(place, false);
+		return PGPX_DLOCK_WAS_NOT_HELD;
+	}
+
+	PGPX_DEBUG_POINT("unlock");
+	pgpx_target_pin(target);
+	pgpx_dlock_release(place, true);
+	PG_TRY();
+	{
+		done = await_release(target, place, &lock, &result);
+	}
+	PG_FINALLY();
+	{
+		if (!done)
+			pgpx_dlock_release(place, false);
+		pgpx_target_unpin(target);
+	}
+	PG_END_TRY();
+
+	if (result == PGPX_DLOCK_RELEASED)
+		return PGPX_DLOCK_UNLOCKED;
+	if (result == PGPX_DLOCK_NOT_OURS)
+	{
+		ereport(WARNING,
+				(errcode(ERRCODE_WARNING),
+				 errmsg("lock \"%s\" of server \"%s\" was lost", name, server),
+				 errdetail("At the remote it had run out, or it was taken by force; the token was " INT64_FORMAT ".",
+						   token)));
+		return PGPX_DLOCK_WAS_NOT_HELD;
+	}
+	ereport(WARNING,
+			(errcode(ERRCODE_WARNING),
+			 errmsg("lock \"%s\" of server \"%s\" was given up, but the remote has not confirmed it",
+					name, server),
+			 errdetail("It is free at the latest when its ttl of " INT64_FORMAT " ms has passed.",
+					   lock.ttl)));
+	return PGPX_DLOCK_LEFT_TO_WORKER;
+}
+
+/* Give up those of a scope; of transactions, only those of one subtransaction. */
+static void
+release_scope(PgpxScope scope, SubTransactionId subid)
+{
+	PgpxDlock	lock;
+
+	if (pgpx_dlock_nmine == 0)
+		return;
+	for (int i = -1; (i = pgpx_dlock_mine(i, &lock)) >= 0;)
+		if (lock.scope == scope &&
+			(subid == InvalidSubTransactionId || lock.subid == subid))
+			pgpx_dlock_release(i, false);
+}
+
+void
+pgpx_dlock_release_all(void)
+{
+	release_scope(PGPX_SCOPE_SESSION, InvalidSubTransactionId);
+}
+
+/* Before commit: the last moment at which the session can be told of a loss. */
+static void
+before_commit(bool prepare)
+{
+	PgpxDlock	lock;
+	PgpxDlock	now;
+
+	for (int i = -1; (i = pgpx_dlock_mine(i, &lock)) >= 0;)
+	{
+		if (lock.scope != PGPX_SCOPE_TRANSACTION)
+			continue;
+		if (prepare)
+			ereport(ERROR,
+					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+					 errmsg("cannot PREPARE a transaction that holds lock \"%s\" of server \"%s\"",
+							lock.name, NameStr(lock.server_name)),
+					 errhint("Release it with pgpool.unlock, or take it with pgpool.lock.")));
+		if (pgpx_dlock_find(&lock.key, lock.name, lock.token, &now) == i &&
+			now.state == PGPX_DLOCK_LOST)
+			warn_of_loss(i, &now);
+	}
+}
+
+static void
+xact_callback(XactEvent event, void *arg)
+{
+	if (pgpx_dlock_nmine == 0)
+		return;
+	switch (event)
+	{
+		case XACT_EVENT_PRE_COMMIT:
+			before_commit(false);
+			break;
+		case XACT_EVENT_PRE_PREPARE:
+			before_commit(true);
+			break;
+		case XACT_EVENT_COMMIT:
+		case XACT_EVENT_ABORT:
+			release_scope(PGPX_SCOPE_TRANSACTION, InvalidSubTransactionId);
+			break;
+		default:
+			break;
+	}
+}
+
+static void
+subxact_callback(SubXactEvent event, SubTransactionId mySubid,
+				 SubTransactionId parentSubid, void *arg)
+{
+	if (pgpx_dlock_nmine == 0)
+		return;
+	if (event == SUBXACT_EVENT_COMMIT_SUB)
+		pgpx_dlock_reparent(mySubid, parentSubid);
+	else if (event == SUBXACT_EVENT_ABORT_SUB)
+		release_scope(PGPX_SCOPE_TRANSACTION, mySubid);
+}
+
+/* Whatever is under way: the worker will tell the remote. */
+static void
+exit_callback(int code, Datum arg)
+{
+	PgpxDlock	lock;
+
+	pgpx_dlock_leave();
+	for (int i = -1; (i = pgpx_dlock_mine(i, &lock)) >= 0;)
+		pgpx_dlock_release(i, false);
+}
+
+void
+pgpx_dlock_register_callbacks(void)
+{
+	if (callbacks_registered)
+		return;
+	RegisterXactCallback(xact_callback, NULL);
+	RegisterSubXactCallback(subxact_callback, NULL);
+	on_shmem_exit(exit_callback, (Datum) 0);
+	callbacks_registered = true;
+}

@@ -1,0 +1,870 @@
+/*-------------------------------------------------------------------------
+ *
+ * lock_table.c
+ *	  Distributed locks in shared memory.
+ *
+ * What happens when the process dies at any line: the exit callback of
+ * lock_session.c releases every place that bears the session's mark, and a place
+ * bears it from pgpx_dlock_alloc on, before the remote is asked.  Were that
+ * callback not run, the worker's sweep finds that the owner is gone.
+ *
+ * Who waits for a distributed lock in this server, first come first served in
+ * each pool.
+ *
+ * In the queue of a lock those who came through one pool are a line: its first asks
+ * the remote, the others sleep until they are first.  Pools have a line each, since
+ * a first one who waits for a connection may wait for long, or for ever, and must
+ * keep nobody else from the lock: those of his own pool have no connection either.
+ * Between lines there is no order.  Nor is there between servers, but a server whose
+ * sessions have handed a lock on among themselves for a while stands back if another
+ * one wants it, for as long as that one needs to ask.
+ *
+ * Distributed locks in shared memory, from the worker's side: which run out,
+ * which are to be pinged, which the remote has to be told are free.
+ *
+ * Does what is known of distributed locks add up?
+ *
+ * Under dlock_lock faults are noted and nothing else is done.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "locks/lock_table.h"
+
+#include <time.h>
+
+#include "common/hashfn.h"
+#include "storage/procarray.h"
+
+PgpxDlock  *pgpx_dlocks = NULL;
+PgpxDlockWaiter *pgpx_dlock_waiters = NULL;
+PgpxDlockTurn *pgpx_dlock_turns = NULL;
+
+int			pgpx_dlock_nmine = 0;
+
+PgpxTime
+pgpx_steady_now(void)
+{
+	struct timespec ts;
+
+#ifdef CLOCK_BOOTTIME
+	if (clock_gettime(CLOCK_BOOTTIME, &ts) != 0)
+#endif
+		clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (PgpxTime) ts.tv_sec * 1000000 + ts.tv_nsec / 1000;
+}
+
+PgpxTime
+pgpx_steady_to_now(PgpxTime t)
+{
+	return t == 0 ? 0 : pgpx_now() + (t - pgpx_steady_now());
+}
+
+/*
+ * The remote counts the ttl from when the question reaches it, we from before it
+ * was sent.  A hundredth of it is for clocks that do not go at one pace.
+ */
+PgpxTime
+pgpx_dlock_certain_until(PgpxTime asked_at, int64 ttl)
+{
+	return asked_at + ttl * 1000 - ttl * 10;
+}
+
+/* The worker has something to look at. */
+static void
+tell_worker(int worker)
+{
+	pg_atomic_fetch_add_u32(&pgpx_shared->dlocks_changed, 1);
+	pgpx_worker_wake(worker);
+}
+
+static bool
+is_mine(const PgpxDlock *lock)
+{
+	return lock->state != PGPX_DLOCK_FREE &&
+		lock->owner_procno == (int) MyProcNumber &&
+		lock->owner_pid == MyProcPid &&
+		(lock->state != PGPX_DLOCK_RELEASING || lock->awaited);
+}
+
+int
+pgpx_dlock_alloc(PgpxDlock *lock)
+{
+	int			place = -1;
+
+	lock->state = PGPX_DLOCK_ASKED;
+	lock->request = pg_atomic_fetch_add_u64(&pgpx_shared->next_dlock, 1);
+	lock->owner_procno = MyProcNumber;
+	lock->owner_pid = MyProcPid;
+	lock->since = pgpx_now();
+
+	LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
+	for (int i = 0; i < pgpx_shared->max_locks && place < 0; i++)
+		if (pgpx_dlocks[i].state == PGPX_DLOCK_FREE)
+			place = i;
+	if (place >= 0)
+	{
+		pgpx_dlocks[place] = *lock;
+		pgpx_dlock_nmine++;
+	}
+	LWLockRelease(pgpx_shared->dlock_lock);
+	return place;
+}
+
+void
+pgpx_dlock_renew(int place, PgpxDlock *lock)
+{
+	lock->request = pg_atomic_fetch_add_u64(&pgpx_shared->next_dlock, 1);
+	LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
+	pgpx_dlocks[place].request = lock->request;
+	LWLockRelease(pgpx_shared->dlock_lock);
+}
+
+void
+pgpx_dlock_granted(int place, int64 token, PgpxTime asked_at)
+{
+	PgpxDlock  *lock = &pgpx_dlocks[place];
+	int			worker;
+
+	LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
+	lock->state = PGPX_DLOCK_HELD;
+	lock->token = token;
+	lock->asked_at = asked_at;
+	lock->valid_until = pgpx_dlock_certain_until(asked_at, lock->ttl);
+	lock->since = pgpx_now();
+	worker = lock->worker;
+	pgpx_dlock_turn_begins_locked(lock->queue);
+	LWLockRelease(pgpx_shared->dlock_lock);
+	tell_worker(worker);
+}
+
+void
+pgpx_dlock_refused(int place)
+{
+	LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
+	pgpx_dlocks[place].state = PGPX_DLOCK_FREE;
+	pgpx_dlock_nmine--;
+	LWLockRelease(pgpx_shared->dlock_lock);
+}
+
+/* HELD by this server, in truth or as far as it knows. */
+static bool
+is_held(const PgpxDlock *lock)
+{
+	return lock->state == PGPX_DLOCK_HELD || lock->state == PGPX_DLOCK_LOST;
+}
+
+int
+pgpx_dlock_find(const PgpxPoolKey *key, const char *name, int64 token,
+				PgpxDlock *copy)
+{
+	int			place = -1;
+	bool		lost = false;
+
+	LWLockAcquire(pgpx_shared->dlock_lock, LW_SHARED);
+	for (int i = 0; i < pgpx_shared->max_locks && place < 0; i++)
+	{
+		PgpxDlock  *lock = &pgpx_dlocks[i];
+
+		if (lock->token == token && is_held(lock) &&
+			memcmp(&lock->key, key, sizeof(*key)) == 0 &&
+			strcmp(lock->name, name) == 0)
+		{
+			place = i;
+			*copy = *lock;
+		}
+	}
+	LWLockRelease(pgpx_shared->dlock_lock);
+
+	if (place < 0 || copy->state == PGPX_DLOCK_LOST ||
+		pgpx_steady_now() < copy->valid_until)
+		return place;
+
+	/* a ping may just have been answered; if not, it is too late for one now */
+	LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
+	if (pgpx_dlocks[place].request != copy->request)
+		place = -1;				/* released meanwhile: another lock's place */
+	else
+	{
+		if (pgpx_dlocks[place].state == PGPX_DLOCK_HELD &&
+			pgpx_steady_now() >= pgpx_dlocks[place].valid_until)
+		{
+			pgpx_dlocks[place].state = PGPX_DLOCK_LOST;
+			lost = true;
+		}
+		*copy = pgpx_dlocks[place];
+	}
+	LWLockRelease(pgpx_shared->dlock_lock);
+	if (lost)
+	{
+		pgpx_dlock_log_loss(copy, false);
+		tell_worker(copy->worker);
+	}
+	return place;
+}
+
+void
+pgpx_dlock_log_loss(const PgpxDlock *lock, bool refused)
+{
+	ereport(LOG,
+			(errmsg("pgpool_ext lost lock \"%s\" of server \"%s\" of database \"%s\", token " INT64_FORMAT ", held by PID %d",
+					lock->name, NameStr(lock->server_name),
+					NameStr(lock->database_name), lock->token,
+					lock->owner_pid),
+			 refused ?
+			 errdetail("The remote no longer has it as this session's: it has run out there, or was taken by force.") :
+			 errdetail("No ping was answered within its ttl of " INT64_FORMAT " ms.",
+					   lock->ttl)));
+}
+
+bool
+pgpx_dlock_is_held_here(uint64 queue, PgpxDlock *copy)
+{
+	bool		found = false;
+
+	LWLockAcquire(pgpx_shared->dlock_lock, LW_SHARED);
+	for (int i = 0; i < pgpx_shared->max_locks && !found; i++)
+	{
+		PgpxDlock  *lock = &pgpx_dlocks[i];
+
+		if (lock->queue != queue)
+			continue;
+
+		/*
+		 * One whose grant, if there was one, nobody has heard of does not count:
+		 * it may be of a user whom the remote would never have given it.
+		 */
+		found = (lock->state == PGPX_DLOCK_RELEASING && lock->token != 0) ||
+			(lock->state == PGPX_DLOCK_HELD &&
+			 pgpx_steady_now() < lock->valid_until);
+		if (found)
+			*copy = *lock;
+	}
+	LWLockRelease(pgpx_shared->dlock_lock);
+	return found;
+}
+
+bool
+pgpx_dlock_tell(int place, uint64 request)
+{
+	bool		first = false;
+
+	LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
+	if (pgpx_dlocks[place].request == request)
+	{
+		first = !pgpx_dlocks[place].told;
+		pgpx_dlocks[place].told = true;
+	}
+	LWLockRelease(pgpx_shared->dlock_lock);
+	return first;
+}
+
+void
+pgpx_dlock_release(int place, bool awaited)
+{
+	PgpxDlock  *lock = &pgpx_dlocks[place];
+	int			worker = -1;
+
+	LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
+	if (is_mine(lock))
+	{
+		if (!awaited)
+			pgpx_dlock_nmine--;
+		lock->awaited = awaited;
+
+		/* a ping may have found it gone since the session looked */
+		if (lock->state == PGPX_DLOCK_LOST)
+			lock->result = PGPX_DLOCK_NOT_OURS;
+		if (lock->settled || lock->state == PGPX_DLOCK_DONE)
+			lock->state = awaited ? PGPX_DLOCK_DONE : PGPX_DLOCK_FREE;
+		else
+		{
+			if (lock->state != PGPX_DLOCK_RELEASING)
+			{
+				lock->attempts = 0;
+				lock->retry_at = 0;
+			}
+			lock->state = PGPX_DLOCK_RELEASING;
+			worker = lock->worker;
+		}
+	}
+	LWLockRelease(pgpx_shared->dlock_lock);
+	if (worker >= 0)
+		tell_worker(worker);
+}
+
+bool
+pgpx_dlock_result(int place, PgpxDlockResult *result)
+{
+	bool		done;
+
+	LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
+	done = pgpx_dlocks[place].state == PGPX_DLOCK_DONE;
+	if (done)
+	{
+		*result = (PgpxDlockResult) pgpx_dlocks[place].result;
+		pgpx_dlocks[place].state = PGPX_DLOCK_FREE;
+		pgpx_dlock_nmine--;
+	}
+	LWLockRelease(pgpx_shared->dlock_lock);
+	return done;
+}
+
+int
+pgpx_dlock_mine(int after, PgpxDlock *copy)
+{
+	int			place = -1;
+
+	LWLockAcquire(pgpx_shared->dlock_lock, LW_SHARED);
+	for (int i = after + 1; i < pgpx_shared->max_locks && place < 0; i++)
+		if (is_mine(&pgpx_dlocks[i]))
+		{
+			*copy = pgpx_dlocks[i];
+			place = i;
+		}
+	LWLockRelease(pgpx_shared->dlock_lock);
+	return place;
+}
+
+void
+pgpx_dlock_reparent(SubTransactionId from, SubTransactionId to)
+{
+	LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
+	for (int i = 0; i < pgpx_shared->max_locks; i++)
+		if (is_mine(&pgpx_dlocks[i]) && pgpx_dlocks[i].subid == from)
+			pgpx_dlocks[i].subid = to;
+	LWLockRelease(pgpx_shared->dlock_lock);
+}
+
+bool
+pgpx_dlock_copy(int place, PgpxDlock *copy)
+{
+	LWLockAcquire(pgpx_shared->dlock_lock, LW_SHARED);
+	*copy = pgpx_dlocks[place];
+	LWLockRelease(pgpx_shared->dlock_lock);
+	return copy->state != PGPX_DLOCK_FREE;
+}
+
+/* How long a server may keep a lock among its own sessions. */
+#define TURN_US (1000 * 1000)
+
+/*
+ * One queue for a lock, whoever's pool leads to its server.  Two locks that share
+ * one by chance wait for each other's turn, and nothing else happens.
+ */
+uint64
+pgpx_dlock_queue(Oid database, Oid server, const char *name)
+{
+	uint64		seed = ((uint64) database << 32) | server;
+
+	return hash_bytes_extended((const unsigned char *) name, strlen(name),
+							   seed) |
+		1;
+}
+
+static bool
+is_in_line(const PgpxDlockWaiter *waiter, uint64 queue, const PgpxPoolKey *key)
+{
+	return waiter->number != 0 && waiter->queue == queue &&
+		memcmp(&waiter->key, key, sizeof(*key)) == 0;
+}
+
+static bool
+is_first_locked(const PgpxDlockWaiter *mine)
+{
+	Assert(LWLockHeldByMe(pgpx_shared->dlock_lock));
+	for (int i = 0; i < pgpx_shared->ntickets; i++)
+		if (pgpx_dlock_waiters[i].number < mine->number &&
+			is_in_line(&pgpx_dlock_waiters[i], mine->queue, &mine->key))
+			return false;
+	return true;
+}
+
+void
+pgpx_dlock_add_firsts_locked(uint64 queue, PgpxWake *wake)
+{
+	Assert(LWLockHeldByMeInMode(pgpx_shared->dlock_lock, LW_EXCLUSIVE));
+	for (int i = 0; i < pgpx_shared->ntickets; i++)
+	{
+		PgpxDlockWaiter *waiter = &pgpx_dlock_waiters[i];
+
+		if (waiter->number != 0 && waiter->queue == queue &&
+			is_first_locked(waiter))
+			pgpx_wake_add(wake, i);
+	}
+}
+
+void
+pgpx_dlock_enter(const PgpxDlock *lock)
+{
+	PgpxDlockWaiter *waiter = &pgpx_dlock_waiters[MyProcNumber];
+
+	LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
+	waiter->queue = lock->queue;
+	waiter->key = lock->key;
+	waiter->number = pg_atomic_fetch_add_u64(&pgpx_shared->next_dlock, 1);
+	LWLockRelease(pgpx_shared->dlock_lock);
+}
+
+bool
+pgpx_dlock_is_first(void)
+{
+	bool		first;
+
+	LWLockAcquire(pgpx_shared->dlock_lock, LW_SHARED);
+	first = is_first_locked(&pgpx_dlock_waiters[MyProcNumber]);
+	LWLockRelease(pgpx_shared->dlock_lock);
+	return first;
+}
+
+bool
+pgpx_dlock_has_waiters(const PgpxDlock *lock)
+{
+	bool		any = false;
+
+	LWLockAcquire(pgpx_shared->dlock_lock, LW_SHARED);
+	for (int i = 0; i < pgpx_shared->ntickets && !any; i++)
+		any = is_in_line(&pgpx_dlock_waiters[i], lock->queue, &lock->key);
+	LWLockRelease(pgpx_shared->dlock_lock);
+	return any;
+}
+
+static PgpxDlockTurn *
+get_turn(uint64 queue)
+{
+	return &pgpx_dlock_turns[queue / 2 % PGPX_DLOCK_TURNS];
+}
+
+void
+pgpx_dlock_turn_begins_locked(uint64 queue)
+{
+	PgpxDlockTurn *turn = get_turn(queue);
+	PgpxTime	now = pgpx_now();
+
+	Assert(LWLockHeldByMeInMode(pgpx_shared->dlock_lock, LW_EXCLUSIVE));
+	if (turn->queue == queue && turn->since != 0 &&
+		now - turn->last < TURN_US)
+		return;
+	turn->queue = queue;
+	turn->since = now;
+	turn->stand_back = 0;
+}
+
+void
+pgpx_dlock_turn_ends_locked(uint64 queue, bool wanted)
+{
+	PgpxDlockTurn *turn = get_turn(queue);
+	PgpxTime	now = pgpx_now();
+
+	Assert(LWLockHeldByMeInMode(pgpx_shared->dlock_lock, LW_EXCLUSIVE));
+	if (turn->queue != queue)
+		return;
+	turn->last = now;
+	if (!wanted || turn->since == 0 || now - turn->since < TURN_US)
+		return;
+	turn->since = 0;
+	turn->stand_back = now + PGPX_DLOCK_STAND_BACK_US;
+}
+
+PgpxTime
+pgpx_dlock_stands_back(uint64 queue)
+{
+	PgpxDlockTurn *turn = get_turn(queue);
+	PgpxTime	until;
+
+	LWLockAcquire(pgpx_shared->dlock_lock, LW_SHARED);
+	until = turn->queue == queue ? turn->stand_back : 0;
+	LWLockRelease(pgpx_shared->dlock_lock);
+	return until;
+}
+
+void
+pgpx_dlock_leave(void)
+{
+	PgpxDlockWaiter *waiter = &pgpx_dlock_waiters[MyProcNumber];
+	PgpxWake	wake = PGPX_WAKE_INIT;
+
+	/*
+	 * The firsts of the other lines, too: if this one has got the lock, they need
+	 * not ask the remote for it any more.
+	 */
+	LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
+	if (waiter->number != 0)
+	{
+		waiter->number = 0;
+		pgpx_dlock_add_firsts_locked(waiter->queue, &wake);
+	}
+	LWLockRelease(pgpx_shared->dlock_lock);
+	pgpx_wake_flush(&wake);
+}
+
+/* The pause after the first attempt to release that has failed; doubled. */
+#define RELEASE_PAUSE_US (250 * 1000)
+
+static bool
+is_of(const PgpxDlock *lock, int pool, uint32 pool_id)
+{
+	return lock->state != PGPX_DLOCK_FREE && lock->pool == pool &&
+		lock->pool_id == pool_id;
+}
+
+/* Has the remote to be told that it is free? */
+static bool
+is_to_release(const PgpxDlock *lock)
+{
+	return (lock->state == PGPX_DLOCK_RELEASING ||
+			lock->state == PGPX_DLOCK_LOST) &&
+		!lock->settled;
+}
+
+/* When the next ping is due, on the steady clock. */
+static PgpxTime
+ping_at(const PgpxDlock *lock)
+{
+	return lock->asked_at + Min(PGPX_DLOCK_PING_US, lock->ttl * 1000 / 3);
+}
+
+PgpxTime
+pgpx_dlock_expire(int worker)
+{
+	PgpxTime	next;
+	PgpxDlock	lost;
+	bool		found;
+
+	do
+	{
+		PgpxTime	now = pgpx_steady_now();
+
+		found = false;
+		next = PG_INT64_MAX;
+		LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
+		for (int i = 0; i < pgpx_shared->max_locks && !found; i++)
+		{
+			PgpxDlock  *lock = &pgpx_dlocks[i];
+
+			if (lock->state != PGPX_DLOCK_HELD || lock->worker != worker)
+				continue;
+			if (now < lock->valid_until)
+			{
+				next = Min(next, lock->valid_until);
+				continue;
+			}
+			lock->state = PGPX_DLOCK_LOST;
+			lost = *lock;
+			found = true;
+		}
+		LWLockRelease(pgpx_shared->dlock_lock);
+		if (found)
+			pgpx_dlock_log_loss(&lost, false);
+	} while (found);
+	return next;
+}
+
+int
+pgpx_dlock_next_pool(int worker, int from, uint32 *pool_id)
+{
+	int			pool = -1;
+
+	LWLockAcquire(pgpx_shared->dlock_lock, LW_SHARED);
+	for (int i = 0; i < pgpx_shared->max_locks; i++)
+	{
+		PgpxDlock  *lock = &pgpx_dlocks[i];
+
+		if (lock->state == PGPX_DLOCK_FREE || lock->worker != worker ||
+			lock->pool < from || (pool >= 0 && lock->pool >= pool))
+			continue;
+		pool = lock->pool;
+		*pool_id = lock->pool_id;
+	}
+	LWLockRelease(pgpx_shared->dlock_lock);
+	return pool;
+}
+
+void
+pgpx_dlock_due(int pool, uint32 pool_id, PgpxDlockDue *due)
+{
+	memset(due, 0, sizeof(*due));
+	LWLockAcquire(pgpx_shared->dlock_lock, LW_SHARED);
+	for (int i = 0; i < pgpx_shared->max_locks; i++)
+	{
+		PgpxDlock  *lock = &pgpx_dlocks[i];
+
+		if (!is_of(lock, pool, pool_id))
+			continue;
+		if (lock->state == PGPX_DLOCK_HELD)
+		{
+			PgpxTime	at = ping_at(lock);
+
+			due->nheld++;
+			if (due->ping_at == 0 || at < due->ping_at)
+				due->ping_at = at;
+			if (due->min_ttl == 0 || lock->ttl < due->min_ttl)
+				due->min_ttl = lock->ttl;
+		}
+		else if (is_to_release(lock))
+		{
+			if (due->nreleases++ == 0 || lock->retry_at < due->release_at)
+				due->release_at = lock->retry_at;
+		}
+	}
+	LWLockRelease(pgpx_shared->dlock_lock);
+}
+
+static void
+take(PgpxDlockWork *work, int place)
+{
+	const PgpxDlock *lock = &pgpx_dlocks[place];
+
+	work->place = place;
+	work->request = lock->request;
+	work->token = lock->token;
+	work->ttl = lock->ttl;
+	strlcpy(work->name, lock->name, sizeof(work->name));
+}
+
+int
+pgpx_dlock_to_ping(int pool, uint32 pool_id, PgpxDlockWork *work)
+{
+	int			n = 0;
+
+	LWLockAcquire(pgpx_shared->dlock_lock, LW_SHARED);
+	for (int i = 0; i < pgpx_shared->max_locks; i++)
+		if (is_of(&pgpx_dlocks[i], pool, pool_id) &&
+			pgpx_dlocks[i].state == PGPX_DLOCK_HELD)
+			take(&work[n++], i);
+	LWLockRelease(pgpx_shared->dlock_lock);
+	return n;
+}
+
+int
+pgpx_dlock_to_release(int pool, uint32 pool_id, PgpxDlockWork *work)
+{
+	PgpxTime	now = pgpx_now();
+	int			n = 0;
+
+	LWLockAcquire(pgpx_shared->dlock_lock, LW_SHARED);
+	for (int i = 0; i < pgpx_shared->max_locks; i++)
+		if (is_of(&pgpx_dlocks[i], pool, pool_id) &&
+			is_to_release(&pgpx_dlocks[i]) && pgpx_dlocks[i].retry_at <= now)
+			take(&work[n++], i);
+	LWLockRelease(pgpx_shared->dlock_lock);
+	return n;
+}
+
+void
+pgpx_dlock_pinged(const PgpxDlockWork *work, bool ours, PgpxTime asked_at)
+{
+	PgpxDlock  *lock = &pgpx_dlocks[work->place];
+	PgpxDlock	copy;
+	bool		lost = false;
+
+	LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
+	if (lock->request == work->request && lock->state == PGPX_DLOCK_HELD)
+	{
+		if (ours && pgpx_steady_now() < lock->valid_until)
+		{
+			lock->asked_at = asked_at;
+			lock->valid_until = pgpx_dlock_certain_until(asked_at, lock->ttl);
+			lock->last_ping = pgpx_now();
+		}
+		else
+		{
+			lock->state = PGPX_DLOCK_LOST;
+			lock->settled = !ours;
+			copy = *lock;
+			lost = true;
+		}
+	}
+	LWLockRelease(pgpx_shared->dlock_lock);
+	if (lost)
+		pgpx_dlock_log_loss(&copy, !ours);
+}
+
+/* The remote knows, or will by the clock: wake whom that concerns. */
+static void
+settle_locked(PgpxDlock *lock, PgpxWake *wake)
+{
+	Assert(LWLockHeldByMeInMode(pgpx_shared->dlock_lock, LW_EXCLUSIVE));
+	lock->settled = true;
+	if (lock->state == PGPX_DLOCK_RELEASING)
+	{
+		lock->state = lock->awaited ? PGPX_DLOCK_DONE : PGPX_DLOCK_FREE;
+		if (lock->awaited)
+			pgpx_wake_add(wake, lock->owner_procno);
+	}
+	pgpx_dlock_add_firsts_locked(lock->queue, wake);
+}
+
+void
+pgpx_dlock_released(const PgpxDlockWork *work, bool ours, bool wanted)
+{
+	PgpxDlock  *lock = &pgpx_dlocks[work->place];
+	PgpxWake	wake = PGPX_WAKE_INIT;
+
+	LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
+	if (lock->request == work->request && is_to_release(lock))
+	{
+		if (lock->result == PGPX_DLOCK_UNKNOWN)
+			lock->result = ours ? PGPX_DLOCK_RELEASED :
+				lock->attempts > 0 ? PGPX_DLOCK_UNKNOWN : PGPX_DLOCK_NOT_OURS;
+		settle_locked(lock, &wake);
+		pgpx_dlock_turn_ends_locked(lock->queue, wanted);
+	}
+	LWLockRelease(pgpx_shared->dlock_lock);
+	pgpx_wake_flush(&wake);
+}
+
+/* One lock's attempts are used up: say so. */
+static void
+log_given_up(const PgpxDlock *lock, const char *why)
+{
+	ereport(LOG,
+			(errmsg("pgpool_ext could not release lock \"%s\" of server \"%s\" of database \"%s\"",
+					lock->name, NameStr(lock->server_name),
+					NameStr(lock->database_name)),
+			 errdetail("%d attempts have failed, the last one: %s", lock->attempts,
+					   why),
+			 errhint("The lock is free when its ttl of " INT64_FORMAT " ms has passed at the remote.",
+					 lock->ttl)));
+}
+
+void
+pgpx_dlock_release_failed(int pool, uint32 pool_id, const char *why)
+{
+	PgpxTime	now = pgpx_now();
+
+	for (int i = 0; i < pgpx_shared->max_locks; i++)
+	{
+		PgpxDlock  *lock = &pgpx_dlocks[i];
+		PgpxDlock	copy;
+		bool		given_up = false;
+		PgpxWake	wake = PGPX_WAKE_INIT;
+
+		LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
+		if (is_of(lock, pool, pool_id) && is_to_release(lock) &&
+			lock->retry_at <= now)
+		{
+			lock->attempts++;
+			lock->retry_at = now + (RELEASE_PAUSE_US << lock->attempts) / 2;
+			if (lock->attempts >= PGPX_DLOCK_ATTEMPTS)
+			{
+				copy = *lock;
+				given_up = true;
+				settle_locked(lock, &wake);
+			}
+		}
+		LWLockRelease(pgpx_shared->dlock_lock);
+		if (given_up)
+			log_given_up(&copy, why);
+		pgpx_wake_flush(&wake);
+	}
+}
+
+/* Its session has gone: release it, if it is still the same acquisition. */
+static void
+reclaim(PgpxDlock *lock, const PgpxDlock *seen)
+{
+	bool		mine;
+
+	LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
+	mine = lock->state == seen->state && lock->request == seen->request;
+	if (mine)
+	{
+		lock->awaited = false;
+		lock->state = lock->settled || lock->state == PGPX_DLOCK_DONE ?
+			PGPX_DLOCK_FREE : PGPX_DLOCK_RELEASING;
+	}
+	LWLockRelease(pgpx_shared->dlock_lock);
+	if (mine)
+		pg_atomic_fetch_add_u32(&pgpx_shared->dlocks_changed, 1);
+	if (mine)
+		ereport(LOG,
+				(errmsg("pgpool_ext releases lock \"%s\": its holder with PID %d has gone",
+						seen->name, seen->owner_pid)));
+}
+
+bool
+pgpx_dlock_sweep(int worker)
+{
+	bool		any = false;
+
+	for (int i = 0; i < pgpx_shared->max_locks; i++)
+	{
+		PgpxDlock	lock;
+
+		if (pgpx_dlocks[i].state == PGPX_DLOCK_FREE ||
+			!pgpx_dlock_copy(i, &lock) || lock.worker != worker)
+			continue;
+		any = true;
+
+		/*
+		 * Who is not in the process array any more has run its exit callback,
+		 * if it ever will; a PGPROC keeps the pid until it is used again.
+		 */
+		if ((lock.state != PGPX_DLOCK_RELEASING || lock.awaited) &&
+			BackendPidGetProc(lock.owner_pid) !=
+				GetPGProcByNumber(lock.owner_procno))
+			reclaim(&pgpx_dlocks[i], &lock);
+	}
+	return any;
+}
+
+bool
+pgpx_dlock_any(int pool, uint32 pool_id)
+{
+	bool		any = false;
+
+	LWLockAcquire(pgpx_shared->dlock_lock, LW_SHARED);
+	for (int i = 0; i < pgpx_shared->max_locks && !any; i++)
+		any = is_of(&pgpx_dlocks[i], pool, pool_id);
+	LWLockRelease(pgpx_shared->dlock_lock);
+	return any;
+}
+
+static void
+check_one(PgpxCheck *check, int place, PgpxTime now)
+{
+	PgpxDlock  *lock = &pgpx_dlocks[place];
+	PgpxTime	until;
+	bool		owned = lock->state != PGPX_DLOCK_RELEASING || lock->awaited;
+
+	if (lock->state < PGPX_DLOCK_FREE || lock->state > PGPX_DLOCK_DONE)
+	{
+		pgpx_check_fault(check, "lock at place %d has state %d", place, lock->state);
+		return;
+	}
+	if (lock->name[0] == '\0' || lock->ttl <= 0 || lock->request == 0 ||
+		lock->pool < 0 || lock->pool >= pgpx_shared->max_pools)
+		pgpx_check_fault(check, "lock at place %d lacks a name, a ttl, a request or a pool",
+						 place);
+
+	/* an exit callback gives a lock up before the process is gone */
+	if (owned && !pgpx_check_is_alive(lock->owner_procno, lock->owner_pid))
+		pgpx_check_fault(check, "lock at place %d belongs to PID %d, which does not exist",
+						 place, lock->owner_pid);
+	if (lock->state == PGPX_DLOCK_DONE && !lock->awaited)
+		pgpx_check_fault(check, "lock at place %d waits for a session that does not wait",
+						 place);
+	if (lock->state != PGPX_DLOCK_HELD)
+		return;
+	until = pgpx_dlock_certain_until(lock->asked_at, lock->ttl);
+	if (lock->token <= 0 || lock->asked_at > now || lock->valid_until != until)
+		pgpx_check_fault(check, "lock at place %d is held without a token, or beyond its ttl",
+						 place);
+	for (int i = 0; i < place; i++)
+		if (pgpx_dlocks[i].state == PGPX_DLOCK_HELD &&
+			pgpx_dlocks[i].valid_until > now && lock->valid_until > now &&
+			strcmp(pgpx_dlocks[i].name, lock->name) == 0 &&
+			memcmp(&pgpx_dlocks[i].key, &lock->key, sizeof(lock->key)) == 0)
+			pgpx_check_fault(check, "locks at places %d and %d are one, and both held",
+							 i, place);
+}
+
+void
+pgpx_check_dlocks(PgpxCheck *check)
+{
+	LWLockAcquire(pgpx_shared->dlock_lock, LW_SHARED);
+	for (int i = 0; i < pgpx_shared->max_locks; i++)
+		if (pgpx_dlocks[i].state != PGPX_DLOCK_FREE)
+			check_one(check, i, pgpx_steady_now());
+	LWLockRelease(pgpx_shared->dlock_lock);
+}

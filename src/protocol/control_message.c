@@ -1,0 +1,318 @@
+/*-------------------------------------------------------------------------
+ *
+ * control_message.c
+ *	  Messages and descriptors between sessions and workers.
+ *
+ * Every descriptor that comes in is either handed to the caller or closed.
+ *
+ * What a session and a worker say to each other: see control_message.h.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "protocol/control_message.h"
+
+#include <errno.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "base/debug_point.h"
+#include "shared/shmem.h"
+
+#define MAX_FDS 4				/* room for more than we accept, to close them */
+
+int
+pgpx_fd_send(int sock, const void *data, size_t len, int fd)
+{
+	struct msghdr msg = {0};
+	struct iovec iov;
+	union
+	{
+		struct cmsghdr align;
+		char		buf[CMSG_SPACE(sizeof(int))];
+	}			control;
+	ssize_t		n;
+
+	iov.iov_base = unconstify(void *, data);
+	iov.iov_len = len;
+	msg.msg_iov = &iov;
+	msg.msg_iovlen = 1;
+	if (fd >= 0)
+	{
+		struct cmsghdr *cmsg;
+
+		memset(&control, 0, sizeof(control));
+		msg.msg_control = control.buf;
+		msg.msg_controllen = sizeof(control.buf);
+		cmsg = CMSG_FIRSTHDR(&msg);
+		cmsg->cmsg_level = SOL_SOCKET;
+		cmsg->cmsg_type = SCM_RIGHTS;
+		cmsg->cmsg_len = CMSG_LEN(sizeof(int));
+		memcpy(CMSG_DATA(cmsg), &fd, sizeof(int));
+	}
+
+	do
+		n = sendmsg(sock, &msg, MSG_DONTWAIT | MSG_NOSIGNAL);
+	while (n < 0 && errno == EINTR);
+
+	if (n >= 0)
+		return 1;
+
+	/* ETOOMANYREFS: descriptors in flight; like a full queue it passes */
+	if (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS ||
+		errno == ETOOMANYREFS)
+		return 0;
+	return -1;
+}
+
+ssize_t
+pgpx_fd_recv(int sock, void *data, size_t cap, int *fd)
+{
+	struct msghdr msg = {0};
+	struct iovec iov;
+	union
+	{
+		struct cmsghdr align;
+		char		buf[CMSG_SPACE(sizeof(int) * MAX_FDS)];
+	}			control;
+	struct cmsghdr *cmsg;
+	ssize_t		n;
+	int			nfds = 0;
+
+	*fd = -1;
+	iov.iov_base = data;
+	iov.iov_len = cap;
+	msg.msg_iov = &iov;
+	msg.msg_iovlen = 1;
+	msg.msg_control = control.buf;
+	msg.msg_controllen = sizeof(control.buf);
+
+	do
+		n = recvmsg(sock, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+	while (n < 0 && errno == EINTR);
+
+	if (n < 0)
+		return errno == EAGAIN || errno == EWOULDBLOCK ? 0 : -1;
+
+	for (cmsg = CMSG_FIRSTHDR(&msg); cmsg != NULL; cmsg = CMSG_NXTHDR(&msg,
+																	  cmsg))
+	{
+		int			n_here;
+
+		if (cmsg->cmsg_level != SOL_SOCKET || cmsg->cmsg_type != SCM_RIGHTS)
+			continue;
+		n_here = (cmsg->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+		for (int i = 0; i < n_here; i++)
+		{
+			int			got;
+
+			memcpy(&got, CMSG_DATA(cmsg) + i * sizeof(int), sizeof(int));
+			if (nfds++ == 0)
+				*fd = got;
+			else
+				close(got);
+		}
+	}
+
+	if (n == 0)
+	{
+		if (*fd >= 0)
+			close(*fd);
+		*fd = -1;
+		return -1;
+	}
+	if ((msg.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0 || nfds > 1)
+	{
+		if (*fd >= 0)
+			close(*fd);
+		*fd = -1;
+		return 1;
+	}
+	return n;
+}
+
+typedef struct ConninfoMessage
+{
+	PgpxMessageHeader header;
+	uint64		version;
+	uint32		need_password;
+	uint32		nparams;
+	/* start_commands, reset_command, then keyword and value in turn, each
+	 * with its NUL */
+} ConninfoMessage;
+
+static int	control[PGPX_MAX_WORKERS][2];	/* [0] sessions', [1] the worker's */
+
+void
+pgpx_handoff_init(int nworkers)
+{
+	for (int i = 0; i < nworkers; i++)
+		if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK,
+					   0,
+					   control[i]) < 0)
+			ereport(FATAL,
+					(errcode_for_socket_access(),
+					 errmsg("could not create control socket of pgpool_ext: %m")));
+}
+
+int
+pgpx_handoff_session_fd(int worker)
+{
+	return control[worker][0];
+}
+
+int
+pgpx_handoff_worker_fd(int worker)
+{
+	return control[worker][1];
+}
+
+static void
+fill_header(PgpxMessageHeader *header, PgpxMessageType type, size_t length,
+			uint64 epoch, int pool, uint32 pool_id)
+{
+	header->type = type;
+	header->length = (uint32) length;
+	header->life = pgpx_shared->life;
+	header->epoch = epoch;
+	header->pool = pool;
+	header->pool_id = pool_id;
+}
+
+static size_t
+conninfo_length(const PgpxConninfo *conninfo)
+{
+	size_t		len = sizeof(ConninfoMessage) +
+		strlen(conninfo->start_commands) + 1 +
+		strlen(conninfo->reset_command) + 1;
+
+	for (int i = 0; i < conninfo->nparams; i++)
+		len += strlen(conninfo->keywords[i]) + 1 +
+			strlen(conninfo->values[i]) + 1;
+	return len;
+}
+
+/* Write a string with its NUL; returns where the next one goes. */
+static char *
+put_string(char *at, const char *s)
+{
+	size_t		len = strlen(s) + 1;
+
+	memcpy(at, s, len);
+	return at + len;
+}
+
+int
+pgpx_handoff_send_conninfo(int worker, uint64 epoch, int pool, uint32 pool_id,
+						   const PgpxConninfo *conninfo)
+{
+	size_t		len = conninfo_length(conninfo);
+	ConninfoMessage *msg;
+	char	   *at;
+	int			sent;
+
+	if (len > PGPX_MESSAGE_MAX)
+		return -1;
+
+	/* of its size from the start: one that grows would leave copies behind */
+	msg = palloc0(len);
+	fill_header(&msg->header, PGPX_MESSAGE_CONNINFO, len, epoch, pool,
+				pool_id);
+	msg->version = conninfo->version;
+	msg->need_password = conninfo->need_password;
+	msg->nparams = conninfo->nparams;
+	at = (char *) msg + sizeof(*msg);
+	at = put_string(at, conninfo->start_commands);
+	at = put_string(at, conninfo->reset_command);
+	for (int i = 0; i < conninfo->nparams; i++)
+	{
+		at = put_string(at, conninfo->keywords[i]);
+		at = put_string(at, conninfo->values[i]);
+	}
+	Assert(at == (char *) msg + len);
+	sent = pgpx_fd_send(control[worker][0], msg, len, -1);
+	explicit_bzero(msg, len);
+	pfree(msg);
+	return sent;
+}
+
+int
+pgpx_handoff_send_request(int worker, PgpxSocketRequest *request, int reply_fd)
+{
+	request->header.type = PGPX_MESSAGE_SOCKET;
+	request->header.length = sizeof(*request);
+	request->header.life = pgpx_shared->life;
+	return pgpx_fd_send(control[worker][0], request, sizeof(*request),
+						reply_fd);
+}
+
+ssize_t
+pgpx_handoff_receive(int worker, uint64 epoch, void *buffer, int *fd,
+					 bool *more)
+{
+	ssize_t		len;
+	PgpxMessageHeader *header = buffer;
+
+	*more = false;
+	len = pgpx_fd_recv(control[worker][1], buffer, PGPX_MESSAGE_MAX, fd);
+	if (len <= 0)
+		return 0;
+	*more = true;
+	if (len < (ssize_t) sizeof(*header) || header->length != len ||
+		header->life != pgpx_shared->life || header->epoch != epoch ||
+		header->pool < 0 || header->pool >= pgpx_shared->max_pools)
+	{
+		if (*fd >= 0)
+			close(*fd);
+		*fd = -1;
+		explicit_bzero(buffer, len);	/* it may have a password in it */
+		return 0;
+	}
+	return len;
+}
+
+/* The next NUL-terminated string; NULL if there is none. */
+static const char *
+next_string(char **p, char *end)
+{
+	char	   *s = *p;
+	size_t		len = strnlen(s, end - s);
+
+	if (s + len >= end)
+		return NULL;
+	*p = s + len + 1;
+	return s;
+}
+
+bool
+pgpx_handoff_parse_conninfo(char *buffer, size_t len, PgpxConninfo *conninfo)
+{
+	ConninfoMessage *msg = (ConninfoMessage *) buffer;
+	char	   *p = buffer + sizeof(*msg);
+	char	   *end = buffer + len;
+
+	if (len < sizeof(*msg) || msg->nparams > len)
+		return false;
+	conninfo->version = msg->version;
+	conninfo->need_password = msg->need_password != 0;
+	conninfo->nparams = msg->nparams;
+	conninfo->start_commands = next_string(&p, end);
+	if (conninfo->start_commands == NULL)
+		return false;
+	conninfo->reset_command = next_string(&p, end);
+	if (conninfo->reset_command == NULL)
+		return false;
+
+	conninfo->keywords = palloc0(sizeof(char *) * (msg->nparams + 1));
+	conninfo->values = palloc0(sizeof(char *) * (msg->nparams + 1));
+	for (int i = 0; i < conninfo->nparams; i++)
+	{
+		conninfo->keywords[i] = next_string(&p, end);
+		if (conninfo->keywords[i] == NULL)
+			return false;
+		conninfo->values[i] = next_string(&p, end);
+		if (conninfo->values[i] == NULL)
+			return false;
+	}
+	return p == end;
+}

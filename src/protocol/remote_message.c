@@ -1,0 +1,496 @@
+/*-------------------------------------------------------------------------
+ *
+ * remote_message.c
+ *	  Decoding of the remote's messages; its errors and notices as local ones.
+ *
+ * Everything is checked against the message's length before it is looked at.
+ *
+ * Errors and notices of a remote server, as errors and notices here.
+ *
+ * Every field may be missing, the SQLSTATE too, and every text may be anything.
+ *
+ * What libpq says of a failed login, made fit to be shown.
+ *
+ * Much of it is the remote's own words: a text with a NUL behind it, and nothing
+ * else is known of it.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "protocol/remote_message.h"
+
+#include "mb/pg_wchar.h"
+#include "port/pg_bswap.h"
+#include "utils/elog.h"
+
+#include "base/debug_point.h"
+
+static inline int16
+get_int16(const char *p)
+{
+	uint16		v;
+
+	memcpy(&v, p, 2);
+	return (int16) pg_ntoh16(v);
+}
+
+static inline int32
+get_int32(const char *p)
+{
+	uint32		v;
+
+	memcpy(&v, p, 4);
+	return (int32) pg_ntoh32(v);
+}
+
+/* Is there no part of the token's echo before a place in the input buffer? */
+static bool
+lacks_token(const PgpxWire *wire, size_t end)
+{
+	size_t		at = wire->in_start;
+
+	if (wire->phase != PGPX_WIRE_TOKEN_PARSE)
+		return wire->phase == PGPX_WIRE_TOKEN_TYPES ||
+			wire->phase == PGPX_WIRE_TOKEN_NO_DATA;
+	while (at < end && strchr("NAS", wire->in[at]) != NULL)
+	{
+		uint32		len;
+
+		memcpy(&len, wire->in + at + 1, sizeof(len));
+		at += (size_t) pg_ntoh32(len) + 1;
+	}
+	return at >= end;
+}
+
+bool
+pgpx_wire_answered(const PgpxWire *wire, size_t *scanned)
+{
+	for (;;)
+	{
+		size_t		at = wire->in_start + *scanned;
+		size_t		have = wire->in_end - at;
+		uint32		len;
+
+		if (wire->eof || wire->phase == PGPX_WIRE_BROKEN)
+			return true;
+		if (have < 5)
+			return false;
+		memcpy(&len, wire->in + at + 1, sizeof(len));
+		len = pg_ntoh32(len);
+
+		/* the reader says what is wrong with it; COPY waits for its refusal */
+		if (len < 4 || wire->in[at] == 'G')
+			return true;
+
+		/* an error in place of the token's echo breaks the stream */
+		if (wire->in[at] == 'E' && lacks_token(wire, at))
+			return true;
+		if (have < (size_t) len + 1)
+			return false;
+		if (wire->in[at] == 'Z')
+			return true;
+		*scanned += (size_t) len + 1;
+	}
+}
+
+bool
+pgpx_wire_parse_row(const PgpxWireMessage *msg, int nfields, PgpxField *fields)
+{
+	char	   *p = msg->data;
+	char	   *end = msg->data + msg->len;
+
+	if (msg->len < 2 || get_int16(p) != nfields)
+		return false;
+	p += 2;
+	for (int i = 0; i < nfields; i++)
+	{
+		int32		len;
+
+		if (end - p < 4)
+			return false;
+		len = get_int32(p);
+		p += 4;
+		if (len == -1)
+		{
+			fields[i].data = NULL;
+			fields[i].len = 0;
+			continue;
+		}
+		if (len < 0 || end - p < len)
+			return false;
+		fields[i].data = p;
+		fields[i].len = len;
+		p += len;
+	}
+	return p == end;
+}
+
+int
+pgpx_wire_parse_ncolumns(const PgpxWireMessage *msg)
+{
+	int			n;
+
+	if (msg->len < 2)
+		return -1;
+	n = get_int16(msg->data);
+	return n >= 0 ? n : -1;
+}
+
+bool
+pgpx_wire_parse_columns(const PgpxWireMessage *msg, int ncolumns,
+						PgpxColumn *columns)
+{
+	const char *p = msg->data + 2;
+	const char *end = msg->data + msg->len;
+
+	for (int i = 0; i < ncolumns; i++)
+	{
+		size_t		len = strnlen(p, end - p);
+
+		if (end - p < (ptrdiff_t) len + 1 + 18)
+			return false;
+		columns[i].name = p;
+		p += len + 1;
+		columns[i].type = (Oid) get_int32(p + 6);
+		columns[i].typmod = get_int32(p + 12);
+		columns[i].format = get_int16(p + 16);
+		p += 18;
+	}
+	return p == end;
+}
+
+bool
+pgpx_wire_parse_token(const PgpxWireMessage *msg, const PgpxWireToken *token)
+{
+	return msg->len == 2 + 3 * 4 && get_int16(msg->data) == 3 &&
+		(uint32) get_int32(msg->data + 2) == (uint32) (token->sender >> 32) &&
+		(uint32) get_int32(msg->data + 6) == (uint32) token->sender &&
+		(uint32) get_int32(msg->data + 10) == token->exchange;
+}
+
+int64
+pgpx_wire_parse_command(const PgpxWireMessage *msg)
+{
+	const char *tag = msg->data;
+	const char *p;
+	size_t		len;
+	int64		rows = 0;
+
+	len = strnlen(tag, msg->len);
+	if (len == msg->len)
+		return 0;
+
+	/* "INSERT 0 5", "SELECT 3", "CREATE TABLE": the number at the end */
+	p = tag + len;
+	while (p > tag && p[-1] >= '0' && p[-1] <= '9')
+		p--;
+	if (p == tag || p[-1] != ' ' || tag + len - p > 18)
+		return 0;
+	for (; *p; p++)
+		rows = rows * 10 + (*p - '0');
+	return rows;
+}
+
+bool
+pgpx_wire_parse_error(const PgpxWireMessage *msg, PgpxRemoteFields *fields)
+{
+	const char *p = msg->data;
+	const char *end = msg->data + msg->len;
+	const char *severity = NULL;
+
+	memset(fields, 0, sizeof(*fields));
+	while (p < end && *p != '\0')
+	{
+		char		code = *p++;
+		size_t		len = strnlen(p, end - p);
+
+		if (len == (size_t) (end - p))
+			return false;
+		switch (code)
+		{
+			case 'S':
+				severity = p;
+				break;
+			case 'V':
+				fields->severity = p;
+				break;
+			case 'C':
+				fields->sqlstate = p;
+				break;
+			case 'M':
+				fields->primary = p;
+				break;
+			case 'D':
+				fields->detail = p;
+				break;
+			case 'H':
+				fields->hint = p;
+				break;
+			case 'W':
+				fields->context = p;
+				break;
+			case 'P':
+				fields->position = p;
+				break;
+			case 'q':
+				fields->query = p;
+				break;
+			case 'p':
+				fields->query_position = p;
+				break;
+			default:
+				break;
+		}
+		p += len + 1;
+	}
+	if (fields->severity == NULL)
+		fields->severity = severity;
+	return p < end;
+}
+
+#define TEXT_MAX (64 * 1024)	/* of a field: more is cut off */
+
+char *
+pgpx_text_clean(char *text)
+{
+	int			len = strlen(text);
+	int			valid = pg_encoding_verifymbstr(GetDatabaseEncoding(), text,
+												len);
+
+	/* one that was cut off in mid-character loses that character only */
+	if (valid < len && len - valid < MAX_MULTIBYTE_CHAR_LEN)
+		text[valid] = '\0';
+	else if (valid < len)
+		for (char *p = text; *p; p++)
+			if (IS_HIGHBIT_SET(*p))
+				*p = '?';
+	return text;
+}
+
+static char *
+copy_text(const char *text)
+{
+	size_t		len;
+	char	   *copy;
+
+	if (text == NULL)
+		return NULL;
+	len = strlen(text);
+	if (len > TEXT_MAX)
+		len = TEXT_MAX;
+	copy = pnstrdup(text, len);
+	return pgpx_text_clean(copy);
+}
+
+/* Five of 0-9 and A-Z, and an error's; else the one of FDWs. */
+static int
+parse_sqlstate(const char *sqlstate, int otherwise)
+{
+	if (sqlstate == NULL || strlen(sqlstate) != 5)
+		return otherwise;
+	for (const char *p = sqlstate; *p; p++)
+		if (!((*p >= '0' && *p <= '9') || (*p >= 'A' && *p <= 'Z')))
+			return otherwise;
+	return MAKE_SQLSTATE(sqlstate[0], sqlstate[1], sqlstate[2], sqlstate[3],
+						 sqlstate[4]);
+}
+
+/* The number in a position field: at most nine digits; 0: none. */
+static int
+parse_position(const char *field)
+{
+	size_t		len = field ? strspn(field, "0123456789") : 0;
+
+	return len > 0 && len < 10 && field[len] == '\0' ? atoi(field) : 0;
+}
+
+/*
+ * Is the position inside the text?  An error at the end of the text is reported
+ * one character behind it.
+ */
+static bool
+is_inside(int position, const char *text)
+{
+	int			encoding = GetDatabaseEncoding();
+
+	if (position <= 0)
+		return false;
+	while (--position > 0)
+	{
+		if (*text == '\0')
+			return false;
+		text += pg_encoding_mblen(encoding, text);
+	}
+	return true;
+}
+
+void
+pgpx_remote_error_copy(PgpxRemoteError *error, const PgpxWireMessage *msg)
+{
+	PgpxRemoteFields fields;
+
+	if (!pgpx_wire_parse_error(msg, &fields))
+		memset(&fields, 0, sizeof(fields));
+	error->set = true;
+	error->fatal = fields.severity != NULL &&
+		(strcmp(fields.severity, "FATAL") == 0 ||
+		 strcmp(fields.severity, "PANIC") == 0);
+	error->sqlstate = parse_sqlstate(fields.sqlstate, ERRCODE_FDW_ERROR);
+	if (ERRCODE_TO_CATEGORY(error->sqlstate) == ERRCODE_SUCCESSFUL_COMPLETION)
+		error->sqlstate = ERRCODE_FDW_ERROR;
+	error->primary = fields.primary ? copy_text(fields.primary) :
+		pstrdup("the remote server reported an error without a message");
+	error->detail = copy_text(fields.detail);
+	error->hint = copy_text(fields.hint);
+	error->context = copy_text(fields.context);
+	error->position = parse_position(fields.position);
+	error->query = copy_text(fields.query);
+	error->query_position = parse_position(fields.query_position);
+}
+
+/*
+ * The statement is an argument of the local one, so its position is an internal
+ * one for the client, as that of a statement in a function.  A client shows the
+ * internal query in full: then the context does not repeat it.
+ */
+void
+pgpx_remote_error_raise(const PgpxRemoteError *error, const char *sql,
+						const char *server)
+{
+	const char *query = error->query;
+	int			position = error->query_position;
+
+	if (query == NULL && sql != NULL && is_inside(error->position, sql))
+	{
+		query = sql;
+		position = error->position;
+	}
+	ereport(ERROR,
+			(errcode(error->sqlstate),
+			 errmsg_internal("%s", error->primary),
+			 error->detail ? errdetail_internal("%s", error->detail) : 0,
+			 error->hint ? errhint("%s", error->hint) : 0,
+			 query ? internalerrquery(query) : 0,
+			 query && is_inside(position, query) ?
+			 internalerrposition(position) : 0,
+			 error->context ? errcontext("%s", error->context) : 0,
+			 errcontext(sql == NULL || query == sql ? "remote SQL command on server \"%s\"" :
+						"remote SQL command on server \"%s\": %s",
+						server, sql)));
+}
+
+void
+pgpx_remote_notice(const PgpxWireMessage *msg, int elevel, const char *server)
+{
+	PgpxRemoteFields fields;
+	char	   *primary;
+	char	   *detail;
+	char	   *hint;
+
+	if (!pgpx_wire_parse_error(msg, &fields))
+		return;
+	if (elevel == 0)
+	{
+		const char *s = fields.severity ? fields.severity : "";
+
+		/* to the client: how much is in our log is not the remote's to say */
+		elevel = strcmp(s, "WARNING") == 0 ? WARNING_CLIENT_ONLY :
+			strcmp(s, "INFO") == 0 ? INFO :
+			strncmp(s, "DEBUG", 5) == 0 ? DEBUG1 : NOTICE;
+	}
+	primary = copy_text(fields.primary ? fields.primary : "");
+	detail = copy_text(fields.detail);
+	hint = copy_text(fields.hint);
+	ereport(elevel,
+			(errcode(parse_sqlstate(fields.sqlstate,
+									elevel >= WARNING ? ERRCODE_WARNING :
+									ERRCODE_SUCCESSFUL_COMPLETION)),
+			 errmsg_internal("%s", primary),
+			 detail ? errdetail_internal("%s", detail) : 0,
+			 hint ? errhint("%s", hint) : 0,
+			 elevel == LOG ? errcontext("remote server \"%s\"", server) : 0));
+	pfree(primary);
+	if (detail)
+		pfree(detail);
+	if (hint)
+		pfree(hint);
+}
+
+/* Is this line of libpq's but the mark below the place of an error? */
+static bool
+is_caret(const char *line, size_t len)
+{
+	for (size_t i = 0; i < len; i++)
+		if (line[i] != ' ' && line[i] != '^')
+			return false;
+	return true;
+}
+
+void
+pgpx_libpq_squeeze(char *to, size_t size, const char *from)
+{
+	size_t		n = 0;
+
+	while (*from != '\0')
+	{
+		size_t		len = strcspn(from, "\n");
+
+		if (!is_caret(from, len))
+		{
+			if (n > 0 && n + 3 < size)
+			{
+				to[n++] = ';';
+				to[n++] = ' ';
+			}
+			for (size_t i = 0; i < len && n + 1 < size; i++)
+			{
+				char		c = from[i] == '\t' ? ' ' : from[i];
+
+				if (c != ' ' || (n > 0 && to[n - 1] != ' '))
+					to[n++] = c;
+			}
+			while (n > 0 && to[n - 1] == ' ')
+				n--;
+		}
+		from += len + (from[len] != '\0');
+	}
+	to[n] = '\0';
+}
+
+bool
+pgpx_libpq_take_sqlstates(char *text)
+{
+	static const char letters[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ";
+	bool		full = false;
+	char	   *to = text;
+
+	for (char *line = text; line != NULL && *line != '\0';)
+	{
+		char	   *end = strchr(line, '\n');
+		size_t		len = end != NULL ? end - line + 1 : strlen(line);
+		char	   *next = line + len;
+
+		if (strncmp(line, "LOCATION:  ", 11) != 0)
+		{
+			char	   *code = line;
+
+			/* two blanks before, as libpq writes it: no text of the remote yet */
+			while ((code = memmem(code, next - code, ":  ", 3)) != NULL)
+			{
+				code += 3;
+				if (next - code > 7 && strspn(code, letters) == 5 &&
+					code[5] == ':' && code[6] == ' ')
+				{
+					full = strncmp(code, "53300", 5) == 0;
+					memmove(code, code + 7, next - code - 7);
+					len -= 7;
+					break;
+				}
+			}
+			memmove(to, line, len);
+			to += len;
+		}
+		line = next;
+	}
+	*to = '\0';					/* NOLINT(clang-analyzer-core.*): text is not NULL */
+	return full;
+}

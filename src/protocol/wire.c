@@ -1,0 +1,789 @@
+/*-------------------------------------------------------------------------
+ *
+ * wire.c
+ *	  The reader of the protocol's query phase: phases and rules.
+ *
+ * https://www.postgresql.org/docs/current/protocol-flow.html
+ *
+ * The reader, by the table of wire.c.
+ *
+ * See wire.h for the rules.  The input buffer holds whole messages; a message
+ * is handed out in place, and the place behind it is known before anybody looks
+ * into it, so that an error thrown by a consumer leaves the stream in step.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "protocol/wire.h"
+
+#include <errno.h>
+#include <sys/socket.h>
+
+#include "mb/pg_wchar.h"
+#include "port/pg_bswap.h"
+#include "utils/memutils.h"
+
+#include "base/debug_point.h"
+#include "protocol/remote_message.h"
+
+/* Messages that the table knows. */
+typedef enum PgpxWireClass
+{
+	M_OTHER = 0,
+	M_PARSE_COMPLETE,
+	M_BIND_COMPLETE,
+	M_PARAMETER_DESCRIPTION,
+	M_ROW_DESCRIPTION,
+	M_NO_DATA,
+	M_DATA_ROW,
+	M_COMMAND,					/* CommandComplete, EmptyQueryResponse */
+	M_ERROR,
+	M_NOTICE,
+	M_NOTIFICATION,
+	M_PARAMETER,
+	M_COPY_IN,
+	M_COPY_OUT,
+	M_COPY_DATA,				/* CopyData, CopyDone */
+	M_READY,
+	M_NCLASSES
+} PgpxWireClass;
+
+/* What a message does in a phase: the event it gives and the phase after it. */
+typedef struct PgpxWireRule
+{
+	uint8		known;			/* false: a violation of the protocol */
+	uint8		event;
+	uint8		next;
+} PgpxWireRule;
+
+/* The class of a message, by its type. */
+extern const uint8 pgpx_wire_classes[256];
+
+extern const PgpxWireRule pgpx_wire_rules[PGPX_WIRE_NPHASES][M_NCLASSES];
+
+/* Is the answer in a phase that of a reset, which is for nobody to see? */
+extern const bool pgpx_wire_discards[PGPX_WIRE_NPHASES];
+
+const uint8 pgpx_wire_classes[256] = {
+	['1'] = M_PARSE_COMPLETE,
+	['2'] = M_BIND_COMPLETE,
+	['t'] = M_PARAMETER_DESCRIPTION,
+	['T'] = M_ROW_DESCRIPTION,
+	['n'] = M_NO_DATA,
+	['D'] = M_DATA_ROW,
+	['C'] = M_COMMAND,
+	['I'] = M_COMMAND,
+	['E'] = M_ERROR,
+	['N'] = M_NOTICE,
+	['A'] = M_NOTIFICATION,
+	['S'] = M_PARAMETER,
+	['G'] = M_COPY_IN,
+	['H'] = M_COPY_OUT,
+	['d'] = M_COPY_DATA,
+	['c'] = M_COPY_DATA,
+	['Z'] = M_READY,
+};
+
+#define R(event_, next_) {1, PGPX_EV_##event_, PGPX_WIRE_##next_}
+
+/* What may come at any time. */
+#define ASYNC(phase_) \
+	[M_NOTICE] = R(NOTICE, phase_), \
+	[M_NOTIFICATION] = R(NOTIFICATION, phase_), \
+	[M_PARAMETER] = R(NONE, phase_)
+
+const PgpxWireRule pgpx_wire_rules[PGPX_WIRE_NPHASES][M_NCLASSES] = {
+	[PGPX_WIRE_IDLE] = {
+		ASYNC(IDLE),
+		[M_ERROR] = R(ERROR, BROKEN),	/* FATAL: the remote is leaving */
+	},
+	[PGPX_WIRE_TOKEN_PARSE] = {
+		ASYNC(TOKEN_PARSE),
+		[M_PARSE_COMPLETE] = R(NONE, TOKEN_TYPES),
+		[M_ERROR] = R(NO_ECHO, BROKEN),
+	},
+	[PGPX_WIRE_TOKEN_TYPES] = {
+		ASYNC(TOKEN_TYPES),
+		[M_PARAMETER_DESCRIPTION] = R(NONE, TOKEN_NO_DATA),
+		[M_ERROR] = R(NO_ECHO, BROKEN),
+	},
+	[PGPX_WIRE_TOKEN_NO_DATA] = {
+		ASYNC(TOKEN_NO_DATA),
+		[M_NO_DATA] = R(NONE, NEXT_PART),
+		[M_ERROR] = R(NO_ECHO, BROKEN),
+	},
+	[PGPX_WIRE_SIMPLE] = {
+		ASYNC(SIMPLE),
+		[M_ROW_DESCRIPTION] = R(ROW_DESCRIPTION, SIMPLE_ROWS),
+		[M_COMMAND] = R(COMMAND, SIMPLE),
+		[M_ERROR] = R(ERROR, SIMPLE),
+		[M_COPY_IN] = R(COPY, COPY_SIMPLE),
+		[M_COPY_OUT] = R(COPY, COPY_SIMPLE),
+		[M_READY] = R(READY, IDLE),
+	},
+	[PGPX_WIRE_SIMPLE_ROWS] = {
+		ASYNC(SIMPLE_ROWS),
+		[M_DATA_ROW] = R(ROW, SIMPLE_ROWS),
+		[M_ROW_DESCRIPTION] = R(ROW_DESCRIPTION, SIMPLE_ROWS),	/* of a rule */
+		[M_COMMAND] = R(COMMAND, SIMPLE),
+		[M_ERROR] = R(ERROR, SIMPLE),
+	},
+	[PGPX_WIRE_AHEAD_PARSE] = {
+		ASYNC(AHEAD_PARSE),
+		[M_PARSE_COMPLETE] = R(NONE, AHEAD_BIND),
+		[M_ERROR] = R(NOT_RUN, BROKEN),
+	},
+	[PGPX_WIRE_AHEAD_BIND] = {
+		ASYNC(AHEAD_BIND),
+		[M_BIND_COMPLETE] = R(NONE, AHEAD_EXECUTE),
+		[M_ERROR] = R(NOT_RUN, BROKEN),
+	},
+	[PGPX_WIRE_AHEAD_EXECUTE] = {
+		ASYNC(AHEAD_EXECUTE),
+		[M_COMMAND] = R(NONE, NEXT_PART),
+		[M_ERROR] = R(NOT_RUN, BROKEN),
+	},
+	[PGPX_WIRE_PARSE] = {
+		ASYNC(PARSE),
+		[M_PARSE_COMPLETE] = R(NONE, BIND),
+		[M_ERROR] = R(ERROR, SYNC),
+	},
+	[PGPX_WIRE_BIND] = {
+		ASYNC(BIND),
+		[M_BIND_COMPLETE] = R(NONE, DESCRIBE),
+		[M_ERROR] = R(ERROR, SYNC),
+	},
+	[PGPX_WIRE_DESCRIBE] = {
+		ASYNC(DESCRIBE),
+		[M_ROW_DESCRIPTION] = R(ROW_DESCRIPTION, EXECUTE),
+		[M_NO_DATA] = R(NO_DATA, EXECUTE),
+		[M_ERROR] = R(ERROR, SYNC),
+	},
+	[PGPX_WIRE_EXECUTE] = {
+		ASYNC(EXECUTE),
+		[M_DATA_ROW] = R(ROW, EXECUTE),
+		[M_COMMAND] = R(COMMAND, SYNC),
+		[M_ERROR] = R(ERROR, SYNC),
+
+		/*
+		 * The server swallows the Sync that was sent with Execute if it begins
+		 * to read data, and answers it if the COPY fails before.  After a
+		 * CopyFail and another Sync the number of answers would not be known.
+		 */
+		[M_COPY_IN] = R(COPY, BROKEN),
+		[M_COPY_OUT] = R(COPY, COPY_EXTENDED),
+	},
+	[PGPX_WIRE_DESCRIBE_PARSE] = {
+		ASYNC(DESCRIBE_PARSE),
+		[M_PARSE_COMPLETE] = R(NONE, DESCRIBE_PARAMS),
+		[M_ERROR] = R(ERROR, SYNC),
+	},
+	[PGPX_WIRE_DESCRIBE_PARAMS] = {
+		ASYNC(DESCRIBE_PARAMS),
+		[M_PARAMETER_DESCRIPTION] = R(NONE, DESCRIBE_ROWS),
+		[M_ERROR] = R(ERROR, SYNC),
+	},
+	[PGPX_WIRE_DESCRIBE_ROWS] = {
+		ASYNC(DESCRIBE_ROWS),
+		[M_ROW_DESCRIPTION] = R(ROW_DESCRIPTION, SYNC),
+		[M_NO_DATA] = R(NO_DATA, SYNC),
+		[M_ERROR] = R(ERROR, SYNC),
+	},
+	[PGPX_WIRE_SYNC] = {
+		ASYNC(SYNC),
+		[M_ERROR] = R(ERROR, SYNC), /* a deferred constraint, at the commit */
+		[M_READY] = R(READY, IDLE),
+	},
+	[PGPX_WIRE_COPY_SIMPLE] = {
+		ASYNC(COPY_SIMPLE),
+		[M_COPY_DATA] = R(NONE, COPY_SIMPLE),
+		[M_COMMAND] = R(COMMAND, SIMPLE),
+		[M_ERROR] = R(ERROR, SIMPLE),
+	},
+	[PGPX_WIRE_COPY_EXTENDED] = {
+		ASYNC(COPY_EXTENDED),
+		[M_COPY_DATA] = R(NONE, COPY_EXTENDED),
+		[M_COMMAND] = R(COMMAND, SYNC),
+		[M_ERROR] = R(ERROR, SYNC),
+	},
+	[PGPX_WIRE_ROLLBACK] = {
+		ASYNC(ROLLBACK),
+		[M_COMMAND] = R(NONE, RESET_END),
+	},
+	[PGPX_WIRE_DISCARD_ALL] = {
+		ASYNC(DISCARD_ALL),
+		[M_COMMAND] = R(NONE, RESET_END),
+	},
+	[PGPX_WIRE_RESET] = {
+		ASYNC(RESET),
+		[M_ROW_DESCRIPTION] = R(NONE, RESET_ROWS),
+		[M_COMMAND] = R(NONE, RESET_MORE),
+	},
+	[PGPX_WIRE_RESET_ROWS] = {
+		ASYNC(RESET_ROWS),
+		[M_DATA_ROW] = R(NONE, RESET_ROWS),
+		[M_ROW_DESCRIPTION] = R(NONE, RESET_ROWS),	/* of a rule */
+		[M_COMMAND] = R(NONE, RESET_MORE),
+	},
+	[PGPX_WIRE_RESET_MORE] = {
+		ASYNC(RESET_MORE),
+		[M_ROW_DESCRIPTION] = R(NONE, RESET_ROWS),
+		[M_COMMAND] = R(NONE, RESET_MORE),
+		[M_READY] = R(READY, NEXT_PART),
+	},
+	[PGPX_WIRE_RESET_END] = {
+		ASYNC(RESET_END),
+		[M_READY] = R(READY, NEXT_PART),
+	},
+};
+
+const bool	pgpx_wire_discards[PGPX_WIRE_NPHASES] = {
+	[PGPX_WIRE_AHEAD_PARSE] = true,
+	[PGPX_WIRE_AHEAD_BIND] = true,
+	[PGPX_WIRE_AHEAD_EXECUTE] = true,
+	[PGPX_WIRE_ROLLBACK] = true,
+	[PGPX_WIRE_DISCARD_ALL] = true,
+	[PGPX_WIRE_RESET] = true,
+	[PGPX_WIRE_RESET_ROWS] = true,
+	[PGPX_WIRE_RESET_MORE] = true,
+	[PGPX_WIRE_RESET_END] = true,
+};
+
+#define IN_MIN			(16 * 1024)
+#define IN_READ_MAX		(256 * 1024)	/* grows to this when reads fill it */
+#define IN_MAX			((size_t) MaxAllocSize + 5) /* the longest message */
+#define SMALL_MESSAGE	(1024 * 1024)	/* bound of all but DataRow and CopyData */
+#define DISCARD_MAX		(1024 * 1024)	/* bound of the answer to a reset */
+
+void
+pgpx_wire_init(PgpxWire *wire, int fd, int encoding, MemoryContext cxt)
+{
+	memset(wire, 0, sizeof(*wire));
+	wire->fd = fd;
+	wire->cxt = cxt;
+	wire->encoding = encoding;
+	wire->tx = 'I';
+}
+
+void
+pgpx_wire_free(PgpxWire *wire)
+{
+	if (wire->in != NULL)
+		pfree(wire->in);
+	if (wire->out.data != NULL)
+		pfree(wire->out.data);
+	wire->in = NULL;
+	wire->out.data = NULL;
+}
+
+/* After a reset, before the remote has reported what it changed. */
+static void
+assume_start_values(PgpxWire *wire)
+{
+	wire->encoding_changed = false;
+	wire->datestyle_iso = true;
+	wire->intervalstyle_postgres = true;
+}
+
+void
+pgpx_wire_begin(PgpxWire *wire, uint64 sender)
+{
+	if (wire->phase == PGPX_WIRE_BROKEN)
+		return;
+	wire->phase = PGPX_WIRE_IDLE;
+	wire->sender = sender;
+	wire->nexchanges = PGPX_EXCHANGE_FINAL;
+	wire->sent_ahead = false;
+	wire->discarding = false;
+	wire->tx = 'I';
+	wire->bytes_in = 0;
+	wire->bytes_out = 0;
+	assume_start_values(wire);
+}
+
+void
+pgpx_wire_expect(PgpxWire *wire, uint64 sender, uint32 exchange, int part1,
+				 int part2, int part3)
+{
+	wire->token.sender = sender;
+	wire->token.exchange = exchange;
+	wire->parts[0] = part1;
+	wire->parts[1] = part2;
+	wire->parts[2] = part3;
+	wire->parts[3] = PGPX_WIRE_IDLE;
+	wire->part = 0;
+	wire->phase = PGPX_WIRE_TOKEN_PARSE;
+	wire->discarded = 0;
+
+	/* until the echo of a hand-over what comes is the predecessor's */
+	wire->discarding = exchange == PGPX_EXCHANGE_FINAL ||
+		part1 == PGPX_WIRE_IDLE || pgpx_wire_discards[part1];
+}
+
+void
+pgpx_wire_expect_reset(PgpxWire *wire, uint64 sender, uint32 exchange,
+					   int reset)
+{
+	int			parts[3] = {PGPX_WIRE_IDLE, PGPX_WIRE_IDLE, PGPX_WIRE_IDLE};
+	int			n = 0;
+
+	if ((reset & PGPX_SENT_ROLLBACK) != 0)
+		parts[n++] = PGPX_WIRE_ROLLBACK;
+	if ((reset & PGPX_SENT_DISCARD_ALL) != 0)
+		parts[n++] = PGPX_WIRE_DISCARD_ALL;
+	else if ((reset & PGPX_SENT_RESET) != 0)
+		parts[n++] = PGPX_WIRE_RESET;
+	if ((reset & PGPX_SENT_START) != 0)
+		parts[n++] = PGPX_WIRE_RESET;
+	pgpx_wire_expect(wire, sender, exchange, parts[0], parts[1],
+					 parts[2]);
+}
+
+void
+pgpx_wire_begin_reset(PgpxWire *wire, uint64 sender, uint64 reset_by, int reset)
+{
+	pgpx_wire_begin(wire, sender);
+	if (wire->phase != PGPX_WIRE_BROKEN && reset != 0)
+		pgpx_wire_expect_reset(wire, reset_by, PGPX_EXCHANGE_FINAL, reset);
+}
+
+void
+pgpx_wire_begin_sent(PgpxWire *wire, uint64 sender, uint64 sent_by, bool reset,
+					 size_t bytes)
+{
+	/* what is in the buffer cannot be the answer */
+	if (wire->in_start != wire->in_end)
+		pgpx_wire_break(wire, "the remote server sent something unasked");
+	pgpx_wire_begin(wire, sender);
+	if (wire->phase == PGPX_WIRE_BROKEN)
+		return;
+	pgpx_wire_expect(wire, sent_by, PGPX_EXCHANGE_FINAL,
+					 reset ? PGPX_WIRE_AHEAD_PARSE : PGPX_WIRE_PARSE,
+					 reset ? PGPX_WIRE_PARSE : PGPX_WIRE_IDLE, PGPX_WIRE_IDLE);
+	wire->sent_ahead = true;
+	wire->bytes_out = bytes;
+}
+
+void
+pgpx_wire_trim(PgpxWire *wire)
+{
+	if (wire->in == NULL || wire->in_cap <= IN_READ_MAX ||
+		wire->in_start != wire->in_end)
+		return;
+	pfree(wire->in);
+	wire->in = NULL;
+	wire->in_cap = 0;
+	wire->in_start = wire->in_end = 0;
+}
+
+bool
+pgpx_wire_at_boundary(const PgpxWire *wire)
+{
+	return wire->phase == PGPX_WIRE_IDLE &&
+		wire->in_start == wire->in_end &&
+		wire->out_sent == wire->out.len;
+}
+
+bool
+pgpx_wire_params_pinned(const PgpxWire *wire)
+{
+	return !wire->encoding_changed && wire->datestyle_iso &&
+		wire->intervalstyle_postgres;
+}
+
+bool
+pgpx_wire_in_reset(const PgpxWire *wire)
+{
+	return wire->phase != PGPX_WIRE_BROKEN && wire->discarding;
+}
+
+void
+pgpx_wire_break(PgpxWire *wire, const char *why)
+{
+	if (wire->phase != PGPX_WIRE_BROKEN)
+		wire->broken = why;
+	wire->phase = PGPX_WIRE_BROKEN;
+}
+
+/*
+ * Keep a value for the words of errors, which want text that is valid in any encoding.
+ */
+static void
+keep_value(char *to, size_t size, const char *value)
+{
+	strlcpy(to, value, size);
+	for (; *to != '\0'; to++)
+		if (*to < ' ' || *to > '~')
+			*to = '?';
+}
+
+/*
+ * ParameterStatus: remember those that the decoding of values depends on.
+ * Values are only ever compared or kept in bounded buffers.
+ */
+static bool
+note_parameter(PgpxWire *wire, const char *data, size_t len)
+{
+	const char *value;
+	size_t		name_len = strnlen(data, len);
+
+	if (name_len == len)
+		return false;
+	value = data + name_len + 1;
+	if (strnlen(value, len - name_len - 1) == len - name_len - 1)
+		return false;
+
+	if (strcmp(data, "client_encoding") == 0)
+	{
+		wire->encoding_changed = pg_char_to_encoding(value) != wire->encoding;
+	}
+	else if (strcmp(data, "DateStyle") == 0)
+	{
+		keep_value(wire->datestyle, sizeof(wire->datestyle), value);
+		wire->datestyle_iso = strncmp(value, "ISO", 3) == 0;
+	}
+	else if (strcmp(data, "IntervalStyle") == 0)
+	{
+		keep_value(wire->intervalstyle, sizeof(wire->intervalstyle), value);
+		wire->intervalstyle_postgres = strcmp(value, "postgres") == 0;
+	}
+	return true;
+}
+
+/*
+ * Room in the input buffer for "need" bytes from in_start on.  Who calls must not
+ * take "need" from the remote, which can claim what it likes with five bytes: a
+ * buffer grows with what has come.
+ */
+static void
+reserve_input(PgpxWire *wire, size_t need)
+{
+	size_t		have = wire->in_end - wire->in_start;
+	size_t		cap = Max(wire->in_cap, IN_MIN);
+
+	if (wire->in != NULL && wire->in_start + need <= wire->in_cap)
+		return;
+	if (wire->in != NULL && wire->in_start > 0)
+	{
+		memmove(wire->in, wire->in + wire->in_start, have);
+		wire->in_start = 0;
+		wire->in_end = have;
+	}
+	if (wire->in != NULL && need <= wire->in_cap)
+		return;
+
+	while (cap < need)
+		cap *= 2;
+	cap = Max(need, Min(cap, IN_MAX));
+	if (wire->in == NULL)
+		wire->in = MemoryContextAllocHuge(wire->cxt, cap + 1);
+	else
+		wire->in = repalloc_huge(wire->in, cap + 1);
+	wire->in_cap = cap;
+}
+
+void
+pgpx_wire_make_room(PgpxWire *wire)
+{
+	if (wire->in_start == wire->in_end)
+		wire->in_start = wire->in_end = 0;
+	if (wire->in == NULL || wire->in_end == wire->in_cap)
+		reserve_input(wire, wire->in == NULL ? IN_MIN :
+					  (wire->in_end - wire->in_start) + IN_MIN);
+}
+
+ssize_t
+pgpx_wire_receive(PgpxWire *wire, bool *full)
+{
+	size_t		space = wire->in_cap - wire->in_end;
+	ssize_t		n;
+
+	*full = false;
+	if (wire->phase == PGPX_WIRE_BROKEN)
+		return -1;
+	do
+		n = recv(wire->fd, wire->in + wire->in_end, space, MSG_DONTWAIT);
+	while (n < 0 && errno == EINTR);
+
+	if (n > 0)
+	{
+		wire->in_end += n;
+		wire->bytes_in += n;
+		*full = (size_t) n == space;
+		return n;
+	}
+	if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+		return 0;
+
+	wire->eof = true;
+	return -1;
+}
+
+ssize_t
+pgpx_wire_fill(PgpxWire *wire, bool *full)
+{
+	ssize_t		n;
+
+	*full = false;
+	if (wire->phase == PGPX_WIRE_BROKEN)
+		return -1;
+	pgpx_wire_make_room(wire);
+	n = pgpx_wire_receive(wire, full);
+	if (*full && wire->in_cap < IN_READ_MAX)
+		reserve_input(wire, wire->in_cap + 1);
+	return n;
+}
+
+int
+pgpx_wire_flush(PgpxWire *wire)
+{
+	while (wire->out_sent < wire->out.len)
+	{
+		ssize_t		n = send(wire->fd, wire->out.data + wire->out_sent,
+							 wire->out.len - wire->out_sent,
+							 MSG_DONTWAIT | MSG_NOSIGNAL);
+
+		if (n > 0)
+		{
+			wire->out_sent += n;
+			wire->bytes_out += n;
+			continue;
+		}
+		if (n < 0 && errno == EINTR)
+			continue;
+		if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+			return 0;
+
+		/* what it said before it went may still be read */
+		wire->out_sent = wire->out.len;
+		return -1;
+	}
+	if (wire->out.data != NULL)
+	{
+		/* do not keep the copy of a large statement */
+		if (wire->out.maxlen > IN_READ_MAX)
+		{
+			pfree(wire->out.data);
+			wire->out.data = NULL;
+		}
+		else
+			resetStringInfo(&wire->out);
+	}
+	wire->out.len = 0;
+	wire->out_sent = 0;
+	return 1;
+}
+
+void
+pgpx_wire_abandon(PgpxWire *wire)
+{
+	if (wire->out.data == NULL || wire->out_sent >= wire->out.len)
+		return;
+	if (wire->out_sent == 0 &&
+		(wire->phase == PGPX_WIRE_IDLE || wire->phase == PGPX_WIRE_TOKEN_PARSE))
+	{
+		wire->phase = PGPX_WIRE_IDLE;
+		wire->discarding = false;
+	}
+	else
+		pgpx_wire_break(wire, "a statement was interrupted while it was being sent");
+	resetStringInfo(&wire->out);
+	wire->out_sent = 0;
+}
+
+/* Bound of a message's length, by its class; of an answer that nobody reads, less. */
+static size_t
+max_length(const PgpxWire *wire, int class)
+{
+	if (wire->discarding)
+		return DISCARD_MAX - wire->discarded;
+
+	/* a server's buffer, and the length itself */
+	if (class == M_DATA_ROW || class == M_COPY_DATA)
+		return MaxAllocSize + 4;
+	return SMALL_MESSAGE;
+}
+
+/* ReadyForQuery: the transaction's state, and the end of the conversation. */
+static bool
+note_ready(PgpxWire *wire, const PgpxWireMessage *msg)
+{
+	if (msg->len != 1 ||
+		(msg->data[0] != 'I' && msg->data[0] != 'T' && msg->data[0] != 'E'))
+		return false;
+	wire->tx = msg->data[0];
+	return true;
+}
+
+/* Is it CommandComplete with this tag? */
+static bool
+has_tag(const PgpxWireMessage *msg, const char *tag)
+{
+	return msg->type == 'C' && msg->len == strlen(tag) + 1 &&
+		memcmp(msg->data, tag, msg->len) == 0;
+}
+
+/* Is the message complete and as expected, as far as its rule cannot tell? */
+static bool
+check_message(PgpxWire *wire, int class, const PgpxWireMessage *msg)
+{
+	switch (class)
+	{
+		case M_PARAMETER:
+			return note_parameter(wire, msg->data, msg->len);
+		case M_PARAMETER_DESCRIPTION:
+			return wire->phase != PGPX_WIRE_TOKEN_TYPES ||
+				pgpx_wire_parse_token(msg, &wire->token);
+		case M_COMMAND:
+			switch (wire->phase)
+			{
+				case PGPX_WIRE_ROLLBACK:
+					return has_tag(msg, "ROLLBACK");
+				case PGPX_WIRE_DISCARD_ALL:
+				case PGPX_WIRE_AHEAD_EXECUTE:
+					return has_tag(msg, "DISCARD ALL");
+				default:
+					return true;
+			}
+		case M_READY:
+			if (!note_ready(wire, msg))
+				return false;
+			if (!wire->discarding)
+				return true;
+			if (wire->tx != 'I')
+				return false;
+
+			/* values could not be read any more */
+			return wire->parts[wire->part] != PGPX_WIRE_IDLE ||
+				pgpx_wire_params_pinned(wire);
+		default:
+			return true;
+	}
+}
+
+/*
+ * An error came in place of the token's echo.  If it is not fatal it may answer
+ * an earlier exchange: it is no answer to this one, and its text is shown only to
+ * the holder who sent the earlier exchange, too.  A session that ends has answered
+ * all that it has run, hence a statement without an echo has not run.
+ */
+static PgpxWireEvent
+refuse_token(PgpxWire *wire, const PgpxWireMessage *msg)
+{
+	PgpxRemoteFields fields;
+	bool		fatal = pgpx_wire_parse_error(msg, &fields) &&
+		fields.severity != NULL &&
+		(strcmp(fields.severity, "FATAL") == 0 ||
+		 strcmp(fields.severity, "PANIC") == 0);
+
+	pgpx_wire_break(wire, fatal ? "the remote server ended the session" :
+					"the remote server's answer belongs to another statement");
+	if (!wire->discarding)
+		return PGPX_EV_ERROR;
+	return fatal && wire->sent_ahead ? PGPX_EV_NOT_RUN : PGPX_EV_BROKEN;
+}
+
+/* Go to a phase, or to the next part of the exchange.  True: the exchange is over. */
+static bool
+enter_phase(PgpxWire *wire, int phase)
+{
+	if (phase != PGPX_WIRE_NEXT_PART)
+	{
+		wire->phase = phase;
+		return true;
+	}
+
+	/* the values that a reset ahead restores are reported at the end of all */
+	if (wire->phase == PGPX_WIRE_AHEAD_EXECUTE)
+		assume_start_values(wire);
+	wire->phase = wire->parts[wire->part++];
+	if (wire->phase == PGPX_WIRE_IDLE && wire->part == 1)
+		wire->phase = PGPX_WIRE_RESET_END;	/* nothing but the token */
+	wire->discarding = pgpx_wire_discards[wire->phase];
+	return wire->phase == PGPX_WIRE_IDLE;
+}
+
+PgpxWireEvent
+pgpx_wire_next(PgpxWire *wire, PgpxWireMessage *msg)
+{
+	for (;;)
+	{
+		size_t		have = wire->in_end - wire->in_start;
+		char	   *p = wire->in + wire->in_start;
+		size_t		room;
+		uint32		len;
+		int			class;
+		PgpxWireRule rule;
+
+		if (wire->phase == PGPX_WIRE_BROKEN)
+			return PGPX_EV_BROKEN;
+		if (have < 5)
+		{
+			if (wire->eof)
+			{
+				pgpx_wire_break(wire, "the remote server closed the connection");
+				return PGPX_EV_BROKEN;
+			}
+			return PGPX_EV_NEED_INPUT;
+		}
+
+		class = pgpx_wire_classes[(unsigned char) *p];
+		rule = pgpx_wire_rules[wire->phase][class];
+		memcpy(&len, p + 1, 4);
+		len = pg_ntoh32(len);
+		if (!rule.known || len < 4 || len > max_length(wire, class))
+		{
+			pgpx_wire_break(wire, "the remote server sent a message that does not fit the protocol");
+			return PGPX_EV_BROKEN;
+		}
+		if (have < (size_t) len + 1)
+		{
+			if (wire->eof)
+			{
+				pgpx_wire_break(wire, "the remote server closed the connection in mid-message");
+				return PGPX_EV_BROKEN;
+			}
+
+			/* beyond that it grows when it is full, by as much again */
+			room = Max(wire->in_cap, IN_READ_MAX);
+			reserve_input(wire, Min((size_t) len + 1, room));
+			return PGPX_EV_NEED_INPUT;
+		}
+
+		msg->type = *p;
+		msg->data = p + 5;
+		msg->len = len - 4;
+		wire->in_start += (size_t) len + 1;
+
+		if (wire->discarding)
+			wire->discarded += len;
+		if (!check_message(wire, class, msg))
+		{
+			pgpx_wire_break(wire, class == M_PARAMETER_DESCRIPTION ?
+							"the remote server's answer belongs to another statement" :
+							wire->discarding ?
+							"the reset was not answered as expected" :
+							"the remote server sent a malformed message");
+			return PGPX_EV_BROKEN;
+		}
+
+		if (rule.event == PGPX_EV_NO_ECHO)
+			return refuse_token(wire, msg);
+		if (rule.event == PGPX_EV_NOT_RUN)
+			pgpx_wire_break(wire, "the reset was not answered as expected");
+		else if (rule.next == PGPX_WIRE_BROKEN)
+			pgpx_wire_break(wire, class == M_COPY_IN ?
+							"a COPY FROM STDIN left it uncertain how many answers are to come" :
+							"the remote server ended the session");
+		else if (!enter_phase(wire, rule.next))
+			rule.event = PGPX_EV_NONE;
+
+		if (class == M_COPY_IN && wire->phase != PGPX_WIRE_BROKEN)
+			pgpx_wire_refuse_copy(wire);
+
+		/* what comes during a reset is the predecessor's, and dropped */
+		if (rule.event == PGPX_EV_NONE ||
+			(wire->discarding && rule.event != PGPX_EV_NOT_RUN))
+			continue;
+		return rule.event;
+	}
+}

@@ -1,0 +1,278 @@
+/*-------------------------------------------------------------------------
+ *
+ * wire_writer.c
+ *	  The writer: messages into the output buffer.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "protocol/wire.h"
+
+#include "port/pg_bswap.h"
+
+/* As appendBinaryStringInfo, inline: a statement is put together of some thirty. */
+static inline void
+put(StringInfo buf, const void *data, int len)
+{
+	if (buf->len + len >= buf->maxlen)
+		enlargeStringInfo(buf, len);
+	memcpy(buf->data + buf->len, data, len);
+	buf->len += len;
+	buf->data[buf->len] = '\0';
+}
+
+static inline void
+put_char(StringInfo buf, char c)
+{
+	put(buf, &c, 1);
+}
+
+static inline void
+put_int32(StringInfo buf, uint32 value)
+{
+	value = pg_hton32(value);
+	put(buf, &value, 4);
+}
+
+static inline void
+put_int16(StringInfo buf, uint16 value)
+{
+	value = pg_hton16(value);
+	put(buf, &value, 2);
+}
+
+static StringInfo
+begin_output(PgpxWire *wire)
+{
+	if (wire->out.data == NULL)
+	{
+		MemoryContext old = MemoryContextSwitchTo(wire->cxt);
+
+		initStringInfo(&wire->out);
+		MemoryContextSwitchTo(old);
+		wire->out_sent = 0;
+	}
+	return &wire->out;
+}
+
+/* Start a message; its length is filled in by end_message. */
+static int
+begin_message(StringInfo buf, char type)
+{
+	put_char(buf, type);
+	put_int32(buf, 0);
+	return buf->len - 4;
+}
+
+static void
+end_message(StringInfo buf, int at)
+{
+	uint32		len = pg_hton32((uint32) (buf->len - at));
+
+	memcpy(buf->data + at, &len, 4);
+}
+
+static void
+put_query(StringInfo buf, const char *sql)
+{
+	int			at = begin_message(buf, 'Q');
+
+	put(buf, sql, strlen(sql) + 1);
+	end_message(buf, at);
+}
+
+static void
+put_parse(StringInfo buf, const char *sql)
+{
+	int			at = begin_message(buf, 'P');
+
+	put_char(buf, '\0');		/* unnamed statement */
+	put(buf, sql, strlen(sql) + 1);
+	put_int16(buf, 0);			/* types: the remote's to infer */
+	end_message(buf, at);
+}
+
+static void
+put_describe(StringInfo buf)
+{
+	int			at = begin_message(buf, 'D');
+
+	put(buf, "S", 2);			/* the unnamed statement */
+	end_message(buf, at);
+}
+
+/* The token's messages: 28 bytes. */
+static void
+put_token(StringInfo buf, uint64 sender, uint32 exchange)
+{
+	int			at = begin_message(buf, 'P');
+
+	put(buf, "", 1);			/* unnamed statement */
+	put(buf, "", 1);			/* no command */
+	put_int16(buf, 3);			/* the types of its parameters */
+	put_int32(buf, (uint32) (sender >> 32));
+	put_int32(buf, (uint32) sender);
+	put_int32(buf, exchange);
+	end_message(buf, at);
+	put_describe(buf);
+}
+
+/* Begin an exchange of the current holder; returns its number. */
+static uint32
+begin_exchange(PgpxWire *wire)
+{
+	uint32		exchange = ++wire->nexchanges;
+
+	Assert(wire->phase == PGPX_WIRE_IDLE);
+	put_token(begin_output(wire), wire->sender, exchange);
+	return exchange;
+}
+
+void
+pgpx_wire_send_query(PgpxWire *wire, const char *sql)
+{
+	uint32		exchange = begin_exchange(wire);
+
+	put_query(&wire->out, sql);
+	pgpx_wire_expect(wire, wire->sender, exchange, PGPX_WIRE_SIMPLE,
+					 PGPX_WIRE_IDLE, PGPX_WIRE_IDLE);
+}
+
+void
+pgpx_wire_put_extended(StringInfo buf, const char *sql, int nparams,
+					   const char *const *values, int nformats,
+					   const int16 *formats)
+{
+	int			at;
+
+	put_parse(buf, sql);
+	at = begin_message(buf, 'B');
+	put_char(buf, '\0');		/* unnamed portal */
+	put_char(buf, '\0');
+	put_int16(buf, 0);			/* all parameters are text */
+	put_int16(buf, (uint16) nparams);
+	for (int i = 0; i < nparams; i++)
+	{
+		if (values[i] == NULL)
+			put_int32(buf, (uint32) -1);
+		else
+		{
+			int			len = strlen(values[i]);
+
+			put_int32(buf, len);
+			put(buf, values[i], len);
+		}
+	}
+	put_int16(buf, (uint16) nformats);
+	for (int i = 0; i < nformats; i++)
+		put_int16(buf, (uint16) formats[i]);
+	end_message(buf, at);
+
+	at = begin_message(buf, 'D');
+	put(buf, "P", 2);
+	end_message(buf, at);
+
+	at = begin_message(buf, 'E');
+	put_char(buf, '\0');
+	put_int32(buf, 0);			/* all rows */
+	end_message(buf, at);
+
+	at = begin_message(buf, 'S');
+	end_message(buf, at);
+}
+
+void
+pgpx_wire_send_extended(PgpxWire *wire, const char *sql, int nparams,
+						const char *const *values, int nformats,
+						const int16 *formats)
+{
+	uint32		exchange = begin_exchange(wire);
+
+	pgpx_wire_put_extended(&wire->out, sql, nparams, values, nformats, formats);
+	pgpx_wire_expect(wire, wire->sender, exchange, PGPX_WIRE_PARSE,
+					 PGPX_WIRE_IDLE, PGPX_WIRE_IDLE);
+}
+
+void
+pgpx_wire_send_describe(PgpxWire *wire, const char *sql)
+{
+	uint32		exchange = begin_exchange(wire);
+	StringInfo	buf = &wire->out;
+
+	put_parse(buf, sql);
+	put_describe(buf);
+	end_message(buf, begin_message(buf, 'S'));
+	pgpx_wire_expect(wire, wire->sender, exchange, PGPX_WIRE_DESCRIBE_PARSE,
+					 PGPX_WIRE_IDLE, PGPX_WIRE_IDLE);
+}
+
+size_t
+pgpx_wire_put_prefix(char buf[PGPX_WIRE_PREFIX_MAX], uint64 sender, bool reset)
+{
+	static const char discard_all[] =
+		"P\0\0\0\023\0DISCARD ALL\0\0\0"
+		"B\0\0\0\014\0\0\0\0\0\0\0\0"
+		"E\0\0\0\011\0\0\0\0\0";
+	StringInfoData out = {.data = buf, .maxlen = PGPX_WIRE_PREFIX_MAX};
+
+	put_token(&out, sender, PGPX_EXCHANGE_FINAL);
+	if (reset)
+		put(&out, discard_all, sizeof(discard_all) - 1);
+	return out.len;
+}
+
+int
+pgpx_wire_send_reset(PgpxWire *wire, const char *reset_command,
+					 const char *start_commands, bool final)
+{
+	StringInfo	buf = begin_output(wire);
+	uint32		exchange = final ? PGPX_EXCHANGE_FINAL : wire->nexchanges + 1;
+	int			sent = wire->tx != 'I' ? PGPX_SENT_ROLLBACK : 0;
+
+	if (reset_command[0] != '\0')
+		sent |= pg_strcasecmp(reset_command, "DISCARD ALL") == 0 ?
+			PGPX_SENT_DISCARD_ALL : PGPX_SENT_RESET;
+	if (start_commands[0] != '\0')
+		sent |= PGPX_SENT_START;
+	if (sent == 0)
+		return 0;
+
+	Assert(wire->phase == PGPX_WIRE_IDLE);
+	wire->nexchanges = exchange;
+	put_token(buf, wire->sender, exchange);
+	if ((sent & PGPX_SENT_ROLLBACK) != 0)
+		put_query(buf, "ROLLBACK");
+	if ((sent & (PGPX_SENT_DISCARD_ALL | PGPX_SENT_RESET)) != 0)
+		put_query(buf, reset_command);
+	if ((sent & PGPX_SENT_START) != 0)
+		put_query(buf, start_commands);
+	pgpx_wire_expect_reset(wire, wire->sender, exchange, sent);
+	return sent;
+}
+
+size_t
+pgpx_wire_reset_size(const char *reset_command, const char *start_commands)
+{
+	return PGPX_WIRE_PREFIX_MAX + strlen(reset_command) +
+		strlen(start_commands);
+}
+
+void
+pgpx_wire_send_check(PgpxWire *wire)
+{
+	uint32		exchange = begin_exchange(wire);
+
+	end_message(&wire->out, begin_message(&wire->out, 'S'));
+	pgpx_wire_expect(wire, wire->sender, exchange, PGPX_WIRE_IDLE,
+					 PGPX_WIRE_IDLE, PGPX_WIRE_IDLE);
+}
+
+void
+pgpx_wire_refuse_copy(PgpxWire *wire)
+{
+	StringInfo	buf = begin_output(wire);
+	int			at = begin_message(buf, 'f');
+
+	appendStringInfoString(buf, "pgpool_ext does not support COPY");
+	put_char(buf, '\0');
+	end_message(buf, at);
+}

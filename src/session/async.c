@@ -1,0 +1,216 @@
+/*-------------------------------------------------------------------------
+ *
+ * async.c
+ *	  Statements in flight: waiting for answers and for notifications.
+ *
+ * While a statement is in flight its answer gathers in the stream's buffer, up
+ * to a bound, and nothing of it is looked at but where its messages end.  All
+ * decoding, and so all that can be wrong with it, is left to who takes it.
+ *
+ * Waiting takes no lock and changes nothing: it may be interrupted anywhere.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "session/async.h"
+
+#include "storage/latch.h"
+#include "utils/memutils.h"
+
+#include "base/debug_point.h"
+#include "session/lease_stream.h"
+#include "session/statement.h"
+
+/* So much of an answer is read before somebody asks for it. */
+#define AHEAD_MAX (1024 * 1024)
+
+/* A statement that was sent. */
+typedef struct PgpxFlight
+{
+	PgpxGuess	guess;
+	int			nformats;		/* that were asked for */
+	char		sql[FLEXIBLE_ARRAY_MEMBER];
+} PgpxFlight;
+
+static uint32 wait_answer = 0;
+static uint32 wait_note = 0;
+
+/* Take in what is there; is it the answer? */
+static bool
+is_answered(PgpxLease *lease)
+{
+	PgpxWire   *wire = &lease->kept->wire;
+	bool		more = true;
+
+	while (!pgpx_wire_answered(wire, &lease->scanned) &&
+		   wire->in_end - wire->in_start <= AHEAD_MAX)
+	{
+		if (!more)
+			return false;
+		if (pgpx_wire_fill(wire, &more) == 0)
+			return false;
+	}
+	return true;
+}
+
+static PgpxLease *
+find_answered(PgpxLease *const *leases, int n)
+{
+	for (int i = 0; i < n; i++)
+		if (is_answered(leases[i]))
+			return leases[i];
+	return NULL;
+}
+
+static PgpxLease *
+wait_on(WaitEventSet *waits, PgpxLease *const *leases, int n, PgpxTime deadline)
+{
+	PgpxLease  *found;
+
+	while ((found = find_answered(leases, n)) == NULL)
+	{
+		WaitEvent	occurred[8];
+		long		timeout;
+		int			nevents;
+
+		if (!pgpx_session_time_left(deadline, -1, &timeout))
+			return NULL;
+		nevents = WaitEventSetWait(waits, timeout, occurred, lengthof(occurred),
+								   pgpx_wait_event(&wait_answer, "PgpoolAnswer"));
+		for (int i = 0; i < nevents; i++)
+			if (occurred[i].events & WL_LATCH_SET)
+				ResetLatch(MyLatch);
+		CHECK_FOR_INTERRUPTS();
+	}
+	return found;
+}
+
+/* Wait on the sockets of all of them, by a wait set for the occasion. */
+static PgpxLease *
+wait_for_several(PgpxLease *const *leases, int n, PgpxTime deadline)
+{
+	WaitEventSet *waits = pgpx_create_wait_event_set(n + 2);
+	PgpxLease *volatile found = NULL;
+
+	PG_TRY();
+	{
+		AddWaitEventToSet(waits, WL_LATCH_SET, PGINVALID_SOCKET, MyLatch, NULL);
+		AddWaitEventToSet(waits, WL_EXIT_ON_PM_DEATH, PGINVALID_SOCKET, NULL,
+						  NULL);
+		for (int i = 0; i < n; i++)
+			AddWaitEventToSet(waits, WL_SOCKET_READABLE, leases[i]->kept->fd,
+							  NULL, NULL);
+		found = wait_on(waits, leases, n, deadline);
+	}
+	PG_FINALLY();
+	{
+		FreeWaitEventSet(waits);
+	}
+	PG_END_TRY();
+	return found;
+}
+
+PgpxLease *
+pgpx_async_wait(PgpxLease *const *leases, int n, PgpxTime deadline)
+{
+	if (n > 1)
+		return wait_for_several(leases, n, deadline);
+	while (!is_answered(leases[0]))
+		if (!pgpx_session_wait(leases[0]->kept, WL_SOCKET_READABLE, deadline,
+							   pgpx_wait_event(&wait_answer, "PgpoolAnswer")))
+			return NULL;
+	return leases[0];
+}
+
+bool
+pgpx_async_cancel(PgpxLease *lease)
+{
+	if (lease->flight == NULL)
+		return false;
+
+	/* it also says so of what has only begun to come in, if that is much */
+	if (is_answered(lease) &&
+		pgpx_wire_answered(&lease->kept->wire, &lease->scanned))
+		return false;
+	lease->cancelled = true;
+	pgpx_lease_cancel(lease);
+	return true;
+}
+
+void
+pgpx_async_notes(PgpxLease *lease, PgpxTime deadline)
+{
+	do
+		pgpx_run_look(lease);
+	while (lease->notes == NULL &&
+		   pgpx_session_wait(lease->kept, WL_SOCKET_READABLE, deadline,
+							 pgpx_wait_event(&wait_note, "PgpoolNotification")));
+}
+
+/*
+ * Which types a result will be read into is known when it is taken, not when it
+ * is sent: then what was taken last of this statement decides, for columns that
+ * can be read into any type from binary as from their text.
+ */
+#define FLIGHT_SHAPE UINT64CONST(0x666c69676874)	/* any number will do */
+static const PgpxSink any_sink = {.shape = FLIGHT_SHAPE};
+
+void
+pgpx_async_send(PgpxLease *lease, const char *sql, int nparams,
+				const char *const *values)
+{
+	PgpxRun		run = {.lease = lease, .sink = &any_sink};
+	PgpxFlight *flight;
+	size_t		len = strlen(sql) + 1;
+
+	pgpx_run_check(lease, nparams);
+	flight = MemoryContextAlloc(TopMemoryContext,
+								offsetof(PgpxFlight, sql) + len);
+	memcpy(flight->sql, sql, len);
+	run.sql = flight->sql;
+	PG_TRY();
+	{
+		pgpx_guess_begin(&flight->guess, &run);
+		run.sink = NULL;
+		pgpx_run_send(&run, nparams, values, false);
+	}
+	PG_CATCH();
+	{
+		pfree(flight);
+		run.sink = NULL;
+		pgpx_run_failed(&run, true);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	flight->nformats = run.nformats;
+	lease->flight = flight;
+	lease->scanned = 0;
+	lease->in_use = false;
+}
+
+uint64
+pgpx_async_result(PgpxLease *lease, const PgpxSink *sink)
+{
+	PgpxRun		run = {.lease = lease, .sink = sink};
+	PgpxGuess	guess = lease->flight->guess;
+
+	/* whatever happens now, there is one result of one statement */
+	run.sql = pstrdup(lease->flight->sql);
+	run.nformats = lease->flight->nformats;
+	run.formats = guess.formats;
+	pgpx_lease_land(lease);
+	lease->in_use = true;
+	PG_TRY();
+	{
+		pgpx_run_read(&run);
+	}
+	PG_CATCH();
+	{
+		pgpx_run_failed(&run, true);
+		pgpx_guess_failed(&guess, &run);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	if (!pgpx_guess_was_wrong(&guess, &run, false))
+		pgpx_guess_end(&guess, &run);
+	return pgpx_run_end(&run);
+}

@@ -1,0 +1,782 @@
+/*-------------------------------------------------------------------------
+ *
+ * checkout.c
+ *	  Checkout: lease a free connection, or queue; validate it.
+ *
+ * Order of things, and what happens when the process dies in between:
+ *
+ *	1. memory for the record			nothing shared yet
+ *	2. pool lock: take, or draw a ticket	the exit callback finds the ticket; a
+ *										connection is in the record at once
+ *	3. wait on the latch				ERROR leaves the queue in PG_CATCH, FATAL
+ *										in the exit callback
+ *	4. the socket, and a look at it		the exit callback returns the lease
+ *
+ * The end of a checkout: the socket of the connection that was taken, and a
+ * look at it.
+ *
+ * Runs in sessions only, without a lock.  The lease is in the session's list: if
+ * the process dies here, the exit callback returns it.  What throws gives the
+ * connection back first, as it was if nothing can have been read or written.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "session/checkout.h"
+
+#include "access/xact.h"
+#include "mb/pg_wchar.h"
+#include "utils/guc.h"
+#include "utils/inval.h"
+
+#include "shared/pool_worker.h"
+#include "shared/registry.h"
+#include "session/checkout_wait.h"
+#include "session/lease_return.h"
+#include "session/lease_stream.h"
+
+#define PREWARM_LOOK_US (10 * 1000) /* how often prewarm looks */
+
+int64
+pgpx_lease_timeout(const PgpxTarget *target, int64 timeout)
+{
+	if (timeout != PGPX_TIMEOUT_DEFAULT)
+		return timeout;
+	return pgpx_checkout_timeout >= 0 ? pgpx_checkout_timeout :
+		target->opts.checkout_timeout;
+}
+
+static void
+set_deadline(PgpxCheckout *c, int64 timeout)
+{
+	c->started = pgpx_now();
+	c->no_wait = c->only_try || timeout == 0;
+	timeout = pgpx_lease_timeout(c->target, timeout);
+	c->timeout = timeout;
+	c->deadline = c->no_wait ? c->started :
+		timeout == 0 ? 0 : c->started + timeout * 1000;
+}
+
+/* The pool is locked, and this connection taken: make the lease of it. */
+static inline void
+note_lease(PgpxCheckout *c, PgpxPool *pool, PgpxConn *conn, uint64 lease_id,
+		   PgpxLease *lease)
+{
+	lease->id = lease_id;
+	lease->conn = PGPX_CONN_INDEX(conn);
+	lease->generation = conn->generation;
+	lease->worker = pool->worker;
+	lease->user = c->holder.user;
+	lease->scope = c->holder.scope;
+	lease->subid = GetCurrentSubTransactionId();
+	lease->target = c->target;
+	lease->ticket = c->number;
+	lease->deadline = c->deadline;
+	pgpx_target_pin(c->target);
+	dlist_push_head(&pgpx_leases, &lease->node);
+}
+
+/*
+ * Will this checkout have to queue, as far as can be seen without the lock?  A
+ * wrong answer costs a detour, and nothing else.
+ */
+static inline bool
+others_wait(const PgpxTarget *target)
+{
+	return target->pool >= 0 &&
+		((const volatile PgpxPool *) &pgpx_pools[target->pool])->nwaiting > 0;
+}
+
+/* Lease a free connection of the locked pool, if there is one. */
+static inline PgpxConn *
+take_free_locked(PgpxCheckout *c, PgpxPool *pool, PgpxTime now,
+				 uint64 *lease_id)
+{
+	PgpxConn   *conn = pgpx_pool_pick_locked(pool, c->target->partner,
+											 c->target->partner_generation,
+											 c->started, now);
+
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	if (conn == NULL)
+		return NULL;
+
+	/* what it has waited for another one, which was dead, is not of this lease */
+	*lease_id = pgpx_pool_take_locked(pool, conn, &c->holder, now, c->waited);
+	if (*lease_id == 0)
+		return NULL;
+	pool->stats.hits++;
+	if (conn == &pgpx_conns[Max(c->target->partner, 0)] &&
+		conn->generation == c->target->partner_generation)
+		pool->stats.partner_hits++;
+	return conn;
+}
+
+/*
+ * Take a free connection, or wait for one.  False only with only_try; else the
+ * lease is in the session's list when this returns.
+ */
+static bool
+take(PgpxCheckout *c, PgpxLease *lease)
+{
+	PgpxPool   *pool;
+	PgpxConn   *conn = NULL;
+	uint64		lease_id = 0;
+	uint64		epoch;
+	bool		offered = false;
+
+	pgpx_ticket_offer(NULL, 0);
+	if (c->statement != NULL && !c->no_wait && others_wait(c->target))
+	{
+		offered = true;
+		pgpx_lease_offer(c->target, c->statement);
+	}
+again:
+	pool = pgpx_checkout_lock_pool(c);
+	epoch = pgpx_pool_worker_epoch(pool);
+
+	if (pool->nwaiting == 0 || c->number != 0)
+		conn = take_free_locked(c, pool, pgpx_now(), &lease_id);
+	if (conn == NULL)
+	{
+		PgpxTicket *ticket;
+		bool		moved;
+
+		pgpx_checkout_check_locked(c, pool);
+		if (pgpx_checkout_must_tell(c, pool, epoch))
+		{
+			uint64		version = pool->version;
+
+			LWLockRelease(pool->lock);
+			pgpx_checkout_tell(c, pool->worker, epoch, version);
+			goto again;
+		}
+		if (c->no_wait && pool->count[PGPX_CONN_CHECKING] > 0)
+		{
+			/* one is being tested: that much longer than not at all */
+			c->no_wait = false;
+			c->deadline = c->started + PGPX_CHECKOUT_GRACE_US;
+		}
+		if (c->no_wait)
+		{
+			/* nothing now; but the next one shall find something */
+			pgpx_pool_grow_locked(pool, 1);
+			LWLockRelease(pool->lock);
+			if (c->only_try)
+				return false;
+			pgpx_checkout_raise_timeout(c, pool, false);
+		}
+		if (!offered && c->statement != NULL)
+		{
+			/* not under the lock */
+			offered = true;
+			LWLockRelease(pool->lock);
+			pgpx_lease_offer(c->target, c->statement);
+			goto again;
+		}
+		ticket = pgpx_ticket_draw_locked(pool, &c->holder, c->started,
+										 c->deadline, c->number);
+		c->number = ticket->number;
+		pgpx_pool_grow_locked(pool, 0);
+		if (pool->retry_at != 0)
+			pgpx_worker_wake_soon(pool->worker);
+		LWLockRelease(pool->lock);
+		pgpx_checkout_check_cycle(c, pool, ticket);
+		conn = pgpx_checkout_wait(c, pool, ticket, &lease_id, &moved);
+		if (moved)
+		{
+			/* what was offered has gone with the ticket */
+			pgpx_ticket_offer(NULL, 0);
+			offered = false;
+			goto again;
+		}
+		if (conn == NULL)
+			return false;
+		lease->offer = pgpx_ticket_offered();
+
+		/* nothing below can fail: the lease is found by every way out */
+		note_lease(c, pool, conn, lease_id, lease);
+
+		/*
+		 * Options that came before the grant are seen, since the lock was held
+		 * when the queue was left; those that come now could as well come later.
+		 */
+		c->stale = ticket->granted_version != ticket->options_version ||
+			pool->options_version != ticket->options_version;
+		return true;
+	}
+
+	note_lease(c, pool, conn, lease_id, lease);
+	LWLockRelease(pool->lock);
+	if (offered)
+		pgpx_ticket_offer(NULL, 0); /* it is not needed */
+	return true;
+}
+
+static void
+log_wait(const PgpxCheckout *c)
+{
+	if (pgpx_log_min_wait < 0 || c->waited == 0 ||
+		c->waited < (PgpxTime) pgpx_log_min_wait * 1000)
+		return;
+	ereport(LOG,
+			(errmsg("checkout from server \"%s\" waited for %.3f ms",
+					NameStr(c->target->server_name), c->waited / 1000.0)));
+}
+
+/*
+ * Take and settle until one lives.  NULL only with only_try.  *spare is a record
+ * that is not in use, for the caller to give back.
+ */
+static PgpxLease *
+checkout(PgpxCheckout *c, PgpxLease *taken, PgpxLease *volatile *spare)
+{
+	for (;;)
+	{
+		PgpxLease  *lease = taken;
+		PgpxSettled settled;
+
+		taken = NULL;
+		if (lease == NULL)
+		{
+			*spare = pgpx_lease_alloc();
+			if (!take(c, *spare))
+				return NULL;
+			lease = *spare;
+			*spare = NULL;
+		}
+		settled = pgpx_checkout_settle(c, lease);
+		c->stale = false;
+		switch (settled)
+		{
+			case PGPX_SETTLED:
+				return lease;
+			case PGPX_SETTLED_LATE:
+				if (c->only_try)
+					return NULL;
+				pgpx_checkout_raise_timeout(c, &pgpx_pools[c->target->pool],
+											true);
+				break;
+			case PGPX_SETTLED_DEAD:
+				/* it had died, or leads elsewhere: the next one, unseen */
+				break;
+		}
+	}
+}
+
+/*
+ * The common case: the pool is known and current, nobody waits, a connection is
+ * free, and its socket is here and empty.  Throws nothing once it has the lock,
+ * so it needs no try block.  NULL: do it the long way; if *unsettled is set, go
+ * on with that one.
+ */
+static PgpxLease *
+checkout_quickly(PgpxCheckout *c, PgpxLease *volatile *unsettled)
+{
+	PgpxTarget *target = c->target;
+	PgpxLease  *lease;
+	PgpxConn   *conn = NULL;
+	PgpxPool   *pool;
+	uint64		lease_id = 0;
+
+	if (others_wait(target))
+		return NULL;
+	lease = pgpx_lease_alloc();
+	pool = pgpx_pool_lock(target->pool, target->pool_id);
+	if (pool != NULL)
+	{
+		if (pool->nwaiting == 0 &&
+			pgpx_pool_is_current_locked(pool, &target->fingerprint))
+			conn = take_free_locked(c, pool, c->started, &lease_id);
+		if (conn != NULL)
+			note_lease(c, pool, conn, lease_id, lease);
+		LWLockRelease(pool->lock);
+	}
+	if (conn == NULL)
+	{
+		pgpx_lease_forget(lease);
+		return NULL;
+	}
+	if (pgpx_checkout_settle_quickly(lease))
+		return lease;
+	*unsettled = lease;
+	return NULL;
+}
+
+static PgpxLease *
+checkout_for(const char *server, int64 timeout, bool only_try, PgpxScope scope,
+			 const char *why, const PgpxStatement *statement)
+{
+	PgpxCheckout c;
+	PgpxLease *volatile lease = NULL;
+	PgpxLease *volatile spare = NULL;
+	PgpxLease *volatile taken = NULL;
+
+	pgpx_shmem_require();
+	pgpx_lease_register_callbacks();
+
+	/* by hand: clearing it as a whole is a slow instruction */
+	c.number = 0;
+	c.waited = 0;
+	c.told_epoch = 0;
+	c.told_version = 0;
+	c.stale = false;
+	c.target = pgpx_target_get(server);
+	c.only_try = only_try;
+	c.holder.procno = MyProcNumber;
+	c.holder.pid = MyProcPid;
+	c.holder.user = GetUserId();
+	c.holder.database = MyDatabaseId;
+	c.holder.scope = scope;
+	if (why != NULL && strlen(why) >= PGPX_WHY_LEN)
+		why = pnstrdup(why, pg_mbcliplen(why, strlen(why), PGPX_WHY_LEN - 1));
+	c.holder.why = why;
+	c.holder.application_name = application_name;
+	c.statement = statement;
+	set_deadline(&c, timeout);
+	if (statement != NULL && statement->ticket != 0 &&
+		statement->pool_id == c.target->pool_id)
+	{
+		c.number = statement->ticket;
+		c.deadline = statement->deadline;
+	}
+
+	lease = checkout_quickly(&c, &taken);
+	if (lease != NULL)
+		return lease;
+
+	pgpx_target_pin(c.target);
+	PG_TRY();
+	{
+		lease = checkout(&c, taken, &spare);
+	}
+	PG_FINALLY();
+	{
+		if (spare != NULL)
+			pgpx_lease_forget(spare);
+		pgpx_ticket_offer(NULL, 0);
+		pgpx_target_unpin(c.target);
+	}
+	PG_END_TRY();
+
+	if (lease != NULL)
+		log_wait(&c);
+	return lease;
+}
+
+PgpxLease *
+pgpx_lease_checkout(const char *server, int64 timeout, bool only_try,
+					PgpxScope scope, const char *why)
+{
+	return checkout_for(server, timeout, only_try, scope, why, NULL);
+}
+
+PgpxLease *
+pgpx_lease_checkout_for(const char *server, const PgpxStatement *statement)
+{
+	return checkout_for(server, PGPX_TIMEOUT_DEFAULT, false, PGPX_SCOPE_CALL,
+						NULL, statement);
+}
+
+/*
+ * Ask for what is missing, and make room for it under the caps.  Returns how many
+ * are open; *more: more can come.
+ */
+static int
+grow_to(PgpxCheckout *c, int n, bool *more)
+{
+	PgpxCap    *full = NULL;
+	PgpxPool   *pool = pgpx_checkout_lock_pool(c);
+	uint64		epoch = pgpx_pool_worker_epoch(pool);
+	uint64		version = pool->version;
+	int			live;
+	int			missing;
+	int			connecting;
+
+	if (pgpx_checkout_must_tell(c, pool, epoch))
+	{
+		int			worker = pool->worker;
+
+		LWLockRelease(pool->lock);
+		pgpx_checkout_tell(c, worker, epoch, version);
+		pool = pgpx_checkout_lock_pool(c);
+	}
+	missing = n - pgpx_pool_total_locked(pool);
+	connecting = pool->count[PGPX_CONN_CONNECTING];
+	if (missing > 0)
+	{
+		pgpx_pool_grow_locked(pool, missing + connecting);
+		missing = n - pgpx_pool_total_locked(pool);
+		connecting = pool->count[PGPX_CONN_CONNECTING];
+	}
+	if (missing > 0 && !pgpx_pool_must_give_way_locked(pool))
+		full = pgpx_pool_binding_cap_locked(pool, missing + connecting);
+	live = pgpx_pool_live_locked(pool);
+
+	/* being opened, or on its way out and about to make room */
+	*more = live < n &&
+		(pool->count[PGPX_CONN_CONNECTING] > 0 ||
+		 pool->count[PGPX_CONN_CLOSING] > 0 || pool->retry_at != 0);
+	LWLockRelease(pool->lock);
+	if (full != NULL &&
+		pgpx_pool_evict(c->target->pool, full != &pgpx_shared->cap,
+						PGPX_EVICT_SURPLUS))
+		*more = true;
+	return live;
+}
+
+void
+pgpx_lease_tell_worker(PgpxTarget *target)
+{
+	PgpxCheckout c = {0};
+
+	c.target = target;
+	c.deadline = pgpx_now() + target->opts.operation_timeout * 1000;
+	pgpx_target_pin(c.target);
+	PG_TRY();
+	{
+		PgpxPool   *pool = pgpx_checkout_lock_pool(&c);
+		uint64		epoch = pgpx_pool_worker_epoch(pool);
+		uint64		version = pool->version;
+		int			worker = pool->worker;
+		bool		must = pgpx_checkout_must_tell(&c, pool, epoch);
+
+		LWLockRelease(pool->lock);
+		if (must)
+			pgpx_checkout_tell(&c, worker, epoch, version);
+	}
+	PG_FINALLY();
+	{
+		pgpx_target_unpin(c.target);
+	}
+	PG_END_TRY();
+}
+
+int
+pgpx_lease_prewarm(const char *server, int n, PgpxTime deadline)
+{
+	static uint32 wait_event = 0;
+	PgpxCheckout c = {0};
+	volatile int live = 0;
+
+	pgpx_lease_register_callbacks();
+	c.target = pgpx_target_get(server);
+	c.deadline = deadline;
+	pgpx_target_pin(c.target);
+	PG_TRY();
+	{
+		bool		more = true;
+
+		for (;;)
+		{
+			live = grow_to(&c, n, &more);
+			if (!more || (deadline != 0 && pgpx_now() >= deadline))
+				break;
+			(void) pgpx_session_wait_worker(pgpx_pools[c.target->pool].worker,
+											pgpx_now() + PREWARM_LOOK_US,
+											pgpx_wait_event(&wait_event, "PgpoolPrewarm"));
+		}
+	}
+	PG_FINALLY();
+	{
+		pgpx_target_unpin(c.target);
+	}
+	PG_END_TRY();
+	return live;
+}
+
+/* Until when a step after the grant may last; sent: the statement runs already. */
+static PgpxTime
+step_deadline(const PgpxCheckout *c, bool sent)
+{
+	PgpxTime	now = pgpx_now();
+	PgpxTime	longest = now + c->target->opts.operation_timeout * 1000;
+
+	if (c->deadline == 0 || sent)
+		return longest;
+	return Min(longest, Max(c->deadline, now) + PGPX_CHECKOUT_GRACE_US);
+}
+
+/* Give back what settle_in() could not use; the record is free afterwards. */
+static void
+unsettle(PgpxLease *lease, PgpxGive give)
+{
+	PgpxKept   *kept = lease->kept;
+	PgpxConn   *conn = &pgpx_conns[lease->conn];
+	PgpxCloseReason reason = PGPX_CLOSE_BROKEN;
+
+	if (give == PGPX_GIVE_CLOSE && kept != NULL &&
+		(conn->owed > 0 || lease->usage.resets > 0))
+	{
+		reason = PGPX_CLOSE_RESET;
+
+		/* it may still run over there, and would not see us go */
+		if (pgpx_wire_in_reset(&kept->wire) && !kept->wire.eof)
+			give = PGPX_GIVE_CANCEL_CLOSE;
+	}
+	if (give != PGPX_GIVE_AS_IT_WAS && lease->offer == PGPX_OFFER_SENT)
+	{
+		reason = PGPX_CLOSE_HOLDER_DIED;
+		give = PGPX_GIVE_CANCEL_CLOSE;
+	}
+	pgpx_pool_give(conn, lease->id, PGPX_END_RETRIED, give, 0, reason,
+				   &lease->usage);
+	pgpx_lease_forget(lease);
+	if (kept != NULL && give != PGPX_GIVE_AS_IT_WAS)
+		pgpx_kept_drop(kept);
+}
+
+/* So much may come in that nobody has asked for: a remote that says more does not stop. */
+#define IDLE_MOST (4 * 1024 * 1024)
+
+/*
+ * Look at the stream: read an owed answer; or see that nothing has come in but
+ * what may come at any time.
+ */
+static PgpxSettled
+look(PgpxLease *lease, PgpxTime deadline)
+{
+	static uint32 wait_event = 0;
+	PgpxWire   *wire = &lease->kept->wire;
+	bool		full;
+	ssize_t		n = 0;
+	uint64		start = wire->bytes_in;
+	bool		read = false;	/* there is something new, n bytes of it */
+
+	for (;;)
+	{
+		PgpxWireMessage msg;
+		PgpxWireEvent event;
+
+		if (!read)
+			n = pgpx_wire_fill(wire, &full);
+		read = false;
+		if (n < 0)
+			return PGPX_SETTLED_DEAD;
+		do
+			event = pgpx_wire_next(wire, &msg);
+		while (event == PGPX_EV_NOTICE || event == PGPX_EV_NOTIFICATION);
+
+		if (event == PGPX_EV_READY)
+		{
+			if (pgpx_wire_at_boundary(wire))
+				return PGPX_SETTLED;
+			continue;
+		}
+		if (event != PGPX_EV_NEED_INPUT)
+			return PGPX_SETTLED_DEAD;
+		if (wire->phase == PGPX_WIRE_IDLE)
+		{
+			/* what a remote says that was asked nothing need not have an end */
+			CHECK_FOR_INTERRUPTS();
+			if (wire->bytes_in - start > IDLE_MOST)
+				return PGPX_SETTLED_DEAD;
+			if (n > 0 && full)
+				continue;
+			return pgpx_wire_at_boundary(wire) ? PGPX_SETTLED :
+				PGPX_SETTLED_DEAD;
+		}
+		if (n > 0)
+			continue;
+		n = pgpx_kept_poll(lease->kept, lease->target->pool, &full);
+		read = n != 0;
+		if (!read &&
+			!pgpx_session_wait(lease->kept, WL_SOCKET_READABLE, deadline,
+							   pgpx_wait_event(&wait_event, "PgpoolReset")))
+			return PGPX_SETTLED_LATE;
+	}
+}
+
+/*
+ * Is there something to be taken away that the one before has left?  Our options
+ * decide, and not only with on_transfer: while we waited for this connection those
+ * under which it was left may have gone.
+ */
+static bool
+must_reset(const PgpxLease *lease, const PgpxConn *conn)
+{
+	PgpxReset	reset = lease->target->opts.reset;
+
+	if (!conn->dirty)
+		return false;
+
+	/* of a pool that several users share: another user's traces always go */
+	if (conn->last_user != lease->user)
+		return true;
+	if (reset == PGPX_RESET_NEVER)
+		return false;
+	return reset == PGPX_RESET_ALWAYS || conn->last_pid != MyProcPid ||
+		conn->last_procno != (int) MyProcNumber;
+}
+
+/* Has the checkout's own time run out, and not only that of one step? */
+static bool
+is_late(const PgpxCheckout *c)
+{
+	return c->deadline != 0 && pgpx_now() >= c->deadline;
+}
+
+/*
+ * While we waited others have given the pool new options; the lease is to end
+ * under those, if they are what the catalogs say to us: a transaction sees its own
+ * changes before they are committed, and nobody else may follow it.  False: the
+ * connection is of other options, or the catalogs lead to another pool by now.
+ */
+static bool
+renew_target(PgpxCheckout *c, PgpxLease *lease)
+{
+	PgpxPool   *pool;
+	bool		ours;
+
+	if (!pgpx_checkout_refresh(c))
+		return false;
+	pgpx_target_pin(c->target);
+	pgpx_target_unpin(lease->target);
+	lease->target = c->target;
+	pool = pgpx_pool_lock(c->target->pool, c->target->pool_id);
+	if (pool == NULL)
+		return false;
+	ours = pgpx_pool_leads_to_locked(pool, &pgpx_conns[lease->conn],
+									 &c->target->fingerprint);
+	LWLockRelease(pool->lock);
+	c->stale = !ours;
+	return ours;
+}
+
+/*
+ * Fetch the socket and see that it lives.  *touched tells that the stream may
+ * have been read or written, so that nobody else can take it as it was.
+ */
+static PgpxSettled
+settle_in(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
+{
+	PgpxConn   *conn = &pgpx_conns[lease->conn];
+	PgpxTime	deadline = 0;
+	PgpxWire   *wire;
+	PgpxSettled settled;
+
+	/* what the granter could not send has left the connection in doubt */
+	*touched = lease->offer == PGPX_OFFER_SENT ||
+		lease->offer == PGPX_OFFER_FAILED;
+	if (lease->offer == PGPX_OFFER_FAILED)
+		return PGPX_SETTLED_DEAD;
+
+	/*
+	 * A pool that several users share stays as it is when one of them loses a right
+	 * while waiting.  Nothing has been sent there: see pgpx_lease_offer.
+	 */
+	if (!OidIsValid(c->target->user))
+	{
+		AcceptInvalidationMessages();
+		c->stale |= !c->target->valid;
+	}
+
+	/* what was sent has to be read where it was sent, under whatever options */
+	if (c->stale && !renew_target(c, lease) &&
+		lease->offer != PGPX_OFFER_SENT)
+		return PGPX_SETTLED_DEAD;
+
+	lease->kept = pgpx_kept_find(lease->conn, lease->generation);
+	if (lease->kept == NULL)
+	{
+		PgpxFetch	fetch;
+
+		deadline = step_deadline(c, lease->offer == PGPX_OFFER_SENT);
+		fetch = pgpx_kept_fetch(lease->target->pool, lease->conn,
+								lease->generation,
+								lease->id, deadline, &lease->kept);
+		if (fetch != PGPX_FETCH_OK && lease->offer == PGPX_OFFER_SENT)
+		{
+			pgpx_lease_check_revoked(lease);
+			pgpx_checkout_raise_lost(c);
+		}
+		if (fetch == PGPX_FETCH_GONE ||
+			(fetch == PGPX_FETCH_TIMEOUT && !is_late(c)))
+			return PGPX_SETTLED_DEAD;
+		if (fetch == PGPX_FETCH_TIMEOUT)
+			return PGPX_SETTLED_LATE;
+	}
+
+	lease->kept->leased = true;
+	wire = &lease->kept->wire;
+	*touched = true;
+	if (lease->offer == PGPX_OFFER_SENT)
+	{
+		/* pgpx_run_read takes the answer */
+		pgpx_wire_begin_sent(wire, lease->id, conn->reset_by,
+							 pgpx_ticket_mine()->offer_reset,
+							 pgpx_ticket_mine()->offer_len);
+		return PGPX_SETTLED;
+	}
+	pgpx_wire_begin_reset(wire, lease->id, conn->reset_by, conn->owed);
+	if (conn->owed > 0 && deadline == 0)
+		deadline = step_deadline(c, false);
+	settled = look(lease, deadline);
+	if (settled == PGPX_SETTLED_LATE && !is_late(c))
+		return PGPX_SETTLED_DEAD;	/* the reset took longer than operation_timeout */
+	if (settled == PGPX_SETTLED_LATE && wire->bytes_in == 0)
+		*touched = false;
+	if (settled != PGPX_SETTLED || !must_reset(lease, conn))
+		return settled;
+
+	deadline = step_deadline(c, false);
+	lease->usage.resets++;
+	pgpx_wire_send_reset(wire, lease->target->reset_command,
+						 lease->target->start_commands, false);
+	if (!pgpx_lease_flush(lease, deadline))
+		return PGPX_SETTLED_DEAD;
+	settled = look(lease, deadline);
+	if (settled == PGPX_SETTLED_LATE && !is_late(c))
+		return PGPX_SETTLED_DEAD;
+	return settled;
+}
+
+/*
+ * The common case, in which nothing can be thrown: a socket that is here, owed
+ * nothing, with nothing in it.  One system call.
+ */
+bool
+pgpx_checkout_settle_quickly(PgpxLease *lease)
+{
+	PgpxConn   *conn = &pgpx_conns[lease->conn];
+	PgpxKept   *kept;
+	bool		full;
+
+	if (conn->owed > 0 || conn->dirty)
+		return false;
+	kept = pgpx_kept_find(lease->conn, lease->generation);
+	if (kept == NULL)
+		return false;
+	lease->kept = kept;
+	kept->leased = true;
+	pgpx_wire_begin(&kept->wire, lease->id);
+	if (pgpx_session_quiet(kept))
+		return kept->wire.in_start == kept->wire.in_end;
+	return kept->wire.in != NULL && pgpx_wire_fill(&kept->wire, &full) == 0;
+}
+
+PgpxSettled
+pgpx_checkout_settle(PgpxCheckout *c, PgpxLease *lease)
+{
+	volatile bool touched = false;
+	PgpxSettled settled;
+
+	PG_TRY();
+	{
+		settled = settle_in(c, lease, &touched);
+	}
+	PG_CATCH();
+	{
+		unsettle(lease, touched ? PGPX_GIVE_CLOSE : PGPX_GIVE_AS_IT_WAS);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+
+	if (settled != PGPX_SETTLED)
+	{
+		/* one that leads elsewhere may be right for who waits behind us */
+		bool		fit = settled == PGPX_SETTLED_LATE || c->stale;
+
+		unsettle(lease, fit && !touched ? PGPX_GIVE_AS_IT_WAS :
+				 PGPX_GIVE_CLOSE);
+	}
+	return settled;
+}

@@ -1,0 +1,747 @@
+/*-------------------------------------------------------------------------
+ *
+ * checkout_wait.c
+ *	  Checkout: the wait in the queue, and its errors.
+ *
+ * Runs in sessions only.  No lock is held while it waits; every way out of the
+ * wait leaves the queue through pgpx_ticket_leave.
+ *
+ * Reasons not to wait for a connection, and the errors of a checkout.
+ *
+ * Each tells who holds what, in numbers, and which setting would help.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "session/checkout_wait.h"
+
+#include "commands/dbcommands.h"
+#include "utils/inval.h"
+
+#include "base/debug_point.h"
+#include "base/errcodes.h"
+#include "shared/pool_worker.h"
+#include "shared/registry.h"
+#include "protocol/control_message.h"
+#include "protocol/remote_message.h"
+#include "session/catalog_invalidation.h"
+
+#define MOST_READS 10			/* of catalogs that change each time */
+
+bool
+pgpx_checkout_refresh(PgpxCheckout *c)
+{
+	PgpxTarget *old = c->target;
+	PgpxTarget *fresh;
+	NameData	name = old->server_name;
+	PgpxPoolKey key = old->key;
+	bool		same;
+
+	old->valid = false;
+	fresh = pgpx_target_get(NameStr(name));
+	pgpx_target_pin(fresh);
+	same = memcmp(&key, &fresh->key, sizeof(key)) == 0;
+	if (same && fresh->pool < 0)
+	{
+		/* the old one was pushed out of the cache */
+		fresh->pool = old->pool;
+		fresh->pool_id = old->pool_id;
+	}
+	pgpx_target_unpin(old);
+	c->target = fresh;
+	if (same)
+		return true;
+	c->number = 0;
+	c->told_epoch = 0;
+	c->told_version = 0;
+	return false;
+}
+
+/*
+ * A lease of a transaction's own pool may outlive it, and keeps that pool's place.
+ * Who changes something in each transaction, as one may who has a user mapping, would
+ * get another pool each time, with a pool_size of its own.
+ */
+static void
+refuse_another_own_pool(const PgpxTarget *target)
+{
+	dlist_iter	iter;
+
+	if (!TransactionIdIsValid(target->key.xid))
+		return;
+	dlist_foreach(iter, &pgpx_leases)
+	{
+		PgpxLease  *lease = dlist_container(PgpxLease, node, iter.cur);
+		const PgpxPoolKey *key = &lease->target->key;
+
+		if (TransactionIdIsValid(key->xid) && key->xid != target->key.xid &&
+			key->database == target->key.database &&
+			key->server == target->key.server)
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+					 errmsg("options of server \"%s\" were changed in this transaction",
+							NameStr(target->server_name)),
+					 errdetail("Lease " INT64_FORMAT " is from another transaction of this session that had changed them.",
+							   (int64) lease->id),
+					 errhint("Return that lease first, or commit.")));
+	}
+}
+
+PgpxPool *
+pgpx_checkout_lock_pool(PgpxCheckout *c)
+{
+	uint64		read_at = 0;	/* the options' version before we read ours anew */
+
+	for (;;)
+	{
+		PgpxTarget *target;
+		PgpxPool   *pool;
+
+		/*
+		 * What was changed, dropped or revoked since we have read it is not ours;
+		 * and what was changed while we read it may be half old and half new.
+		 */
+		AcceptInvalidationMessages();
+		for (int i = 0; i < MOST_READS && !c->target->valid; i++)
+			if (!pgpx_checkout_refresh(c))
+				read_at = 0;
+		target = c->target;
+
+		pool = pgpx_pool_lock(target->pool, target->pool_id);
+		if (pool == NULL)
+		{
+			PgpxPoolRef ref = {
+				.key = target->key,
+				.fingerprint = target->fingerprint,
+				.opts = &target->opts,
+				.database_name = get_database_name(MyDatabaseId),
+				.server_name = NameStr(target->server_name),
+				.user = target->user,
+				.user_name = NameStr(target->user_name),
+			};
+
+			uint32		pool_id;
+			int			index;
+
+			refuse_another_own_pool(target);
+			if (TransactionIdIsValid(target->key.xid))
+				pgpx_ddl_note_own_pool();
+			index = pgpx_pool_find(&ref, &pool_id);
+
+			/* what was read, drawn and told was for the former pool */
+			read_at = 0;
+			c->number = 0;
+			c->told_epoch = 0;
+			c->told_version = 0;
+			if (index < 0)
+				ereport(ERROR,
+						(errcode(ERRCODE_TOO_MANY_CONNECTIONS),
+						 errmsg("too many pools"),
+						 errdetail("All %d places are in use.", pgpx_shared->max_pools),
+						 errhint("Raise \"pgpool_ext.max_pools\". A server whose PUBLIC user mapping does not name the remote user has one pool for each local user.")));
+
+			/* (leases may have the target, too: never -1 in it) */
+			target->pool = index;
+			target->pool_id = pool_id;
+			continue;
+		}
+		if (pgpx_pool_is_current_locked(pool, &target->fingerprint))
+			return pool;
+		if (read_at == pool->options_version)
+		{
+			pgpx_pool_adopt_locked(pool, NameStr(target->server_name),
+								   NameStr(target->user_name),
+								   &target->fingerprint, &target->opts);
+			return pool;
+		}
+
+		/*
+		 * Our options differ from those of the pool.  The ones read last are
+		 * right, so look once more before we say so; and once more if somebody has
+		 * changed the pool meanwhile.
+		 */
+		read_at = pool->options_version;
+		LWLockRelease(pool->lock);
+		if (!pgpx_checkout_refresh(c))
+			read_at = 0;
+	}
+}
+
+void
+pgpx_checkout_tell(PgpxCheckout *c, int worker, uint64 epoch, uint64 version)
+{
+	PgpxTarget *target = c->target;
+	PgpxConninfo conninfo = {
+		.version = version,
+		.need_password = target->need_password,
+		.start_commands = target->start_commands,
+		.reset_command = target->reset_command,
+		.nparams = target->nparams,
+		.keywords = target->keywords,
+		.values = target->values,
+	};
+
+	for (;;)
+	{
+		int			sent = pgpx_handoff_send_conninfo(worker, epoch,
+													  target->pool,
+													  target->pool_id,
+													  &conninfo);
+
+		if (sent > 0)
+			break;
+		if (sent < 0)
+			ereport(ERROR,
+					(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
+					 errmsg("options of server \"%s\" are too long",
+							NameStr(target->server_name)),
+					 errdetail("All options together may have %d bytes.",
+							   PGPX_MESSAGE_MAX)));
+		if (!pgpx_session_wait_control(worker, c->deadline))
+			break;
+	}
+	c->told_epoch = epoch;
+	c->told_version = version;
+}
+
+bool
+pgpx_checkout_must_tell(const PgpxCheckout *c, const PgpxPool *pool,
+						uint64 epoch)
+{
+	if (epoch == 0)
+		return false;			/* no worker; the next one wakes who waits */
+	if (pool->conninfo_epoch == epoch &&
+		pool->conninfo_version >= pool->connect_version)
+		return false;
+	return c->told_epoch != epoch || c->told_version < pool->connect_version;
+}
+
+/*
+ * While we wait there is a new worker, or there are new options: tell the worker
+ * and ask for connections again.  Only those whose options are the pool's may
+ * tell them.  False: this is no longer the pool to wait for.
+ */
+static bool
+tell_again(PgpxCheckout *c, PgpxPool *pool, uint64 epoch)
+{
+	bool		current = false;
+	bool		unread = false;
+	uint64		version = 0;
+	uint64		read_at = 0;	/* as above */
+
+	PGPX_DEBUG_POINT("tells");
+	for (int attempt = 0; !current && (attempt < 2 || unread); attempt++)
+	{
+		if (attempt > 0 && !pgpx_checkout_refresh(c))
+			return false;
+		LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+		unread = pgpx_pool_needs_options_locked(pool);
+		if (unread && read_at == pool->options_version)
+			pgpx_pool_adopt_locked(pool, NameStr(c->target->server_name),
+								   NameStr(c->target->user_name),
+								   &c->target->fingerprint, &c->target->opts);
+		read_at = pool->options_version;
+		version = pool->version;
+		current = pgpx_pool_is_current_locked(pool, &c->target->fingerprint);
+		pgpx_ticket_mine()->options_version =
+			current ? pool->options_version : 0;
+		LWLockRelease(pool->lock);
+	}
+
+	/* if it still is not, whoever has set the new options tells them */
+	c->told_epoch = epoch;
+	c->told_version = version;
+	if (!current)
+		return true;
+	pgpx_checkout_tell(c, pool->worker, epoch, version);
+	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+	pgpx_pool_grow_locked(pool, 0);
+	LWLockRelease(pool->lock);
+	return true;
+}
+
+bool
+pgpx_checkout_leave(PgpxTicket *ticket)
+{
+	PgpxConn   *conn;
+	uint64		lease_id;
+	int			sqlstate;
+	PgpxTime	waited;
+
+	return pgpx_ticket_leave(ticket, PGPX_LEAVE_CANCEL, &conn, &lease_id,
+							 &sqlstate, NULL, &waited) == PGPX_TICKET_GRANTED &&
+		(pgpx_ticket_offered() == PGPX_OFFER_SENT ||
+		 pgpx_ticket_offered() == PGPX_OFFER_ABANDONED);
+}
+
+/* Nothing has come of the ticket, or its statement is just being sent. */
+static bool
+stands(const volatile PgpxTicket *ticket)
+{
+	return ticket->state == PGPX_TICKET_WAITING ||
+		pgpx_ticket_offered() == PGPX_OFFER_SENDING;
+}
+
+PgpxConn *
+pgpx_checkout_wait(PgpxCheckout *c, PgpxPool *pool, PgpxTicket *ticket,
+				   uint64 *lease_id, bool *moved)
+{
+	static uint32 wait_event = 0;
+	PgpxTicketState was;
+	PgpxConn   *conn = NULL;
+	int			sqlstate = 0;
+	char		text[PGPX_ERROR_LEN];
+	volatile bool in_time = true;
+
+	*moved = false;
+	PG_TRY();
+	{
+		while (stands(ticket) && in_time && !*moved)
+		{
+			uint64		epoch = pgpx_pool_worker_epoch(pool);
+
+			if (pgpx_checkout_must_tell(c, pool, epoch))
+				*moved = !tell_again(c, pool, epoch);
+			else
+				in_time = pgpx_session_wait_worker(pool->worker, c->deadline,
+												   pgpx_wait_event(&wait_event, "PgpoolCheckout"));
+		}
+	}
+	PG_CATCH();
+	{
+		PGPX_DEBUG_POINT("cancelled");
+		(void) pgpx_checkout_leave(ticket);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+
+	if (*moved)
+	{
+		/* it must not run twice */
+		if (pgpx_checkout_leave(ticket))
+			pgpx_checkout_raise_lost(c);
+		return NULL;
+	}
+	if (!in_time)
+		PGPX_DEBUG_POINT("timed_out");
+	was = pgpx_ticket_leave(ticket,
+		in_time ? PGPX_LEAVE_CLAIM : PGPX_LEAVE_TIMEOUT,
+							&conn, lease_id, &sqlstate, text, &c->waited);
+	if (was == PGPX_TICKET_GRANTED && conn == NULL)
+		pgpx_checkout_raise_lost(c);
+	if (was == PGPX_TICKET_FAILED)
+		pgpx_checkout_raise_unreachable(c, sqlstate, text, 0);
+	if (was != PGPX_TICKET_GRANTED && c->only_try)
+		return NULL;
+	if (was != PGPX_TICKET_GRANTED)
+		pgpx_checkout_raise_timeout(c, pool, false);
+	return conn;
+}
+
+#define DETAIL_LEN 512
+
+/* The answer to "who has them all": the one who has held longest. */
+static void
+holder_detail(PgpxPool *pool, char *buf, size_t size)
+{
+	PgpxConn   *oldest = NULL;
+	int			leased = 0;
+	int			total;
+	int			waiting;
+	int			pid = 0;
+	PgpxTime	held = 0;
+
+	LWLockAcquire(pool->lock, LW_SHARED);
+	total = pgpx_pool_total_locked(pool);
+	waiting = pool->nwaiting;
+	for (int i = 0; i < pgpx_shared->max_connections; i++)
+	{
+		PgpxConn   *conn = &pgpx_conns[i];
+
+		if (conn->pool != PGPX_POOL_INDEX(pool) || conn->broken ||
+			conn->state != PGPX_CONN_LEASED)
+			continue;
+		leased++;
+		if (oldest == NULL || conn->leased_at < oldest->leased_at)
+			oldest = conn;
+	}
+	if (oldest != NULL)
+	{
+		pid = oldest->owner_pid;
+		held = pgpx_now() - oldest->leased_at;
+	}
+	LWLockRelease(pool->lock);
+
+	if (pgpx_pool_is_paused(pool))
+		snprintf(buf, size, "The server is paused. Leases that are out: %d, sessions that wait: %d.",
+				 leased, waiting);
+	else if (oldest != NULL)
+		snprintf(buf, size, "%d of %d connections are leased and %d sessions wait; PID %d has held one for %.3f s.",
+				 leased, total, waiting, pid, held / 1e6);
+	else
+		snprintf(buf, size, "%d connections are open or being opened, none is leased, and %d sessions wait.",
+				 total, waiting);
+}
+
+/*
+ * If a connect has failed because the pool's worker has no descriptor left, append the
+ * figures to a detail.
+ */
+static bool
+add_descriptors(const PgpxPool *pool, const char *reason, char *buf,
+				size_t size)
+{
+	PgpxWorkerSlot *slot = &pgpx_shared->worker[pool->worker];
+	size_t		len = strlen(buf);
+
+	if (strstr(reason, PGPX_NO_DESCRIPTOR) == NULL)
+		return false;
+	snprintf(buf + len, size - len, "%sThe pool worker has too many open descriptors: it uses %u of the %u that it may have for connections.",
+			 len > 0 ? " " : "",
+			 pg_atomic_read_u32(&slot->descriptors),
+			 pg_atomic_read_u32(&slot->max_descriptors));
+	return true;
+}
+
+static int
+hint_descriptors(void)
+{
+	return errhint("Raise \"max_files_per_process\" and the limit of open files of the server's processes, or use fewer connections for a worker.");
+}
+
+void
+pgpx_checkout_raise_unreachable(PgpxCheckout *c, int sqlstate,
+								const char *text, int64 wait_ms)
+{
+	char	   *reason = pgpx_text_clean(pstrdup(text));
+	char		detail[DETAIL_LEN] = "";
+
+	if (add_descriptors(&pgpx_pools[c->target->pool], text, detail,
+						sizeof(detail)))
+		ereport(ERROR,
+				(errcode(sqlstate),
+				 errmsg("could not connect to server \"%s\"",
+						NameStr(c->target->server_name)),
+				 errdetail_internal("%s", detail),
+				 hint_descriptors()));
+	if (sqlstate == ERRCODE_FEATURE_NOT_SUPPORTED)
+		ereport(ERROR,
+				(errcode(sqlstate),
+				 errmsg("connection to server \"%s\" is encrypted in a way that is not supported",
+						NameStr(c->target->server_name)),
+				 errdetail_internal("%s", reason)));
+	if (sqlstate == ERRCODE_S_R_E_PROHIBITED_SQL_STATEMENT_ATTEMPTED)
+		ereport(ERROR,
+				(errcode(sqlstate),
+				 errmsg("password is required"),
+				 errdetail_internal("%s", reason),
+				 errhint("The remote server's authentication method must be changed, or password_required=false set in the user mapping.")));
+
+	/* what this server lacks, memory too, is not the remote's fault */
+	if (ERRCODE_TO_CATEGORY(sqlstate) != ERRCODE_INSUFFICIENT_RESOURCES)
+		sqlstate = ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION;
+	ereport(ERROR,
+			(errcode(sqlstate),
+			 errmsg("could not connect to server \"%s\"",
+					NameStr(c->target->server_name)),
+			 errdetail_internal("%s", reason),
+			 wait_ms > 0 ?
+			 errhint("The next attempt is made in " INT64_FORMAT " ms at the earliest.",
+					 wait_ms) : 0));
+}
+
+/* Raise the last reason if nobody could be served since a connect has failed. */
+static void
+raise_if_unreachable(PgpxCheckout *c, PgpxPool *pool)
+{
+	char		text[PGPX_ERROR_LEN];
+	int			sqlstate;
+	PgpxTime	now = pgpx_now();
+	int64		wait_ms;
+
+	LWLockAcquire(pool->lock, LW_SHARED);
+	sqlstate = pool->unavailable_since != 0 && !pgpx_pool_is_paused(pool) &&
+		pgpx_pool_live_locked(pool) == 0 ? pool->last_sqlstate : 0;
+	strlcpy(text, pool->last_error, sizeof(text));
+	wait_ms = pool->retry_at > now ? (pool->retry_at - now) / 1000 + 1 : 0;
+	LWLockRelease(pool->lock);
+	if (sqlstate != 0)
+		pgpx_checkout_raise_unreachable(c, sqlstate, text, wait_ms);
+}
+
+void
+pgpx_checkout_raise_timeout(PgpxCheckout *c, PgpxPool *pool, bool granted)
+{
+	char		detail[DETAIL_LEN];
+	bool		no_descriptor = false;
+
+	if (pgpx_pool_worker_epoch(pool) == 0)
+		ereport(ERROR,
+				(errcode(PGPX_ERRCODE_WORKER_DOWN),
+				 errmsg("the pool worker does not run"),
+				 errhint("The server starts it again within a second; see the server log, and \"max_worker_processes\".")));
+
+	raise_if_unreachable(c, pool);
+	if (granted)
+		strlcpy(detail, "A connection was granted in time, but was not ready for use in time: its socket or the end of a reset was late.",
+				sizeof(detail));
+	else
+	{
+		char		reason[PGPX_ERROR_LEN] = "";
+
+		holder_detail(pool, detail, sizeof(detail));
+		LWLockAcquire(pool->lock, LW_SHARED);
+		if (pool->unavailable_since != 0)
+			strlcpy(reason, pool->last_error, sizeof(reason));
+		LWLockRelease(pool->lock);
+		no_descriptor = add_descriptors(pool, reason, detail, sizeof(detail));
+	}
+	if (c->no_wait || c->timeout == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+				 errmsg("server \"%s\" has no free connection now",
+						NameStr(c->target->server_name)),
+				 errdetail_internal("%s", detail),
+				 pgpx_pool_is_paused(pool) ?
+				 errhint("pgpool.resume lets checkouts in again.") :
+				 no_descriptor ? hint_descriptors() : 0));
+	ereport(ERROR,
+			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
+			 errmsg("no connection to server \"%s\" came free within " INT64_FORMAT " ms",
+					NameStr(c->target->server_name), c->timeout),
+			 errdetail_internal("%s", detail),
+			 pgpx_pool_is_paused(pool) ?
+			 errhint("pgpool.resume lets checkouts in again.") :
+			 no_descriptor ? hint_descriptors() :
+			 granted ? errhint("Raise the server's option \"checkout_timeout\".") :
+			 errhint("Raise the server's option \"pool_size\" or \"checkout_timeout\", or return leases earlier.")));
+}
+
+/*
+ * The cap that this session's own leases fill, so that nobody else can make room;
+ * NULL if there is none.
+ */
+static const char *
+filled_by_own(const PgpxPool *pool, int *size)
+{
+	*size = pgpx_pool_cap_locked(pool);
+	if (pgpx_lease_count(pool->pool_id, -1) >= *size)
+		return "pool_size";
+	*size = pool->opts.max_server_connections;
+	if (*size > 0 && pgpx_lease_count(0, pool->server) >= *size)
+		return "max_server_connections";
+	*size = pgpx_shared->max_connections;
+	if (pgpx_lease_count(0, -1) >= *size)
+		return "pgpool_ext.max_connections";
+	return NULL;
+}
+
+/*
+ * Does this session hold a lease that others may wait for while it waits?  Those
+ * of a fanout that has not sent yet do not count: all of them are taken in one
+ * order.  (They fill max_connections in any: pgpx_checkout_check_cycle.)
+ */
+static bool
+holds_any(void)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &pgpx_leases)
+	{
+		PgpxLease  *lease = dlist_container(PgpxLease, node, iter.cur);
+
+		if (lease->scope != PGPX_SCOPE_CALL || lease->in_use)
+			return true;
+	}
+	return false;
+}
+
+pg_noreturn static void
+raise_endless(void)
+{
+	int			n = pgpx_lease_count(0, -1);
+
+	ereport(ERROR,
+			(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
+			 errmsg("cannot wait without a timeout while this session holds a lease"),
+			 errdetail_plural("This session holds %d lease. Two sessions that wait for each other would wait for ever.",
+							  "This session holds %d leases. Two sessions that wait for each other would wait for ever.",
+							  n, n),
+			 errhint("Give a timeout, or return the leases first.")));
+}
+
+void
+pgpx_lease_check_endless(void)
+{
+	if (holds_any())
+		raise_endless();
+}
+
+/* The pool is locked, and its worker is about to restart. */
+pg_noreturn static void
+raise_damaged(PgpxCheckout *c, PgpxPool *pool)
+{
+	char		text[PGPX_ERROR_LEN];
+
+	strlcpy(text, pool->last_error, sizeof(text));
+	LWLockRelease(pool->lock);
+	ereport(ERROR,
+			(errcode(PGPX_ERRCODE_POOL_DAMAGED),
+			 errmsg("the pool of server \"%s\" is out of service",
+					NameStr(c->target->server_name)),
+			 errdetail("Its state in shared memory is wrong. %s", text),
+			 errhint("The pool worker restarts and rebuilds the pool within seconds; then repeat the call.")));
+}
+
+void
+pgpx_checkout_check_locked(PgpxCheckout *c, PgpxPool *pool)
+{
+	int			size;
+	const char *cap;
+	PgpxTime	now;
+
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	if (pool->damaged)
+		raise_damaged(c, pool);
+	if (!c->no_wait && (cap = filled_by_own(pool, &size)) != NULL)
+	{
+		pool->stats.deadlocks++;
+		LWLockRelease(pool->lock);
+		ereport(ERROR,
+				(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
+				 errmsg("checkout from server \"%s\" would wait for this session itself",
+						NameStr(c->target->server_name)),
+				 errdetail("This session holds all connections (%d) that \"%s\" allows.",
+						   size, cap),
+				 errhint("Return a lease first, or raise \"%s\".", cap)));
+	}
+	if (c->deadline == 0 && holds_any())
+	{
+		pool->stats.deadlocks++;
+		LWLockRelease(pool->lock);
+		raise_endless();
+	}
+	/* a checkout that has had its place in the queue is not refused another one */
+	if (pool->opts.max_waiters > 0 && !c->no_wait && c->number == 0 &&
+		pgpx_pool_queued_locked(pool) >= pool->opts.max_waiters)
+	{
+		int			waiting = pgpx_pool_queued_locked(pool);
+		int			most = pool->opts.max_waiters;
+
+		pool->stats.refused++;
+		LWLockRelease(pool->lock);
+		ereport(ERROR,
+				(errcode(ERRCODE_TOO_MANY_CONNECTIONS),
+				 errmsg("too many sessions wait for a connection to server \"%s\"",
+						NameStr(c->target->server_name)),
+				 errdetail_plural("%d session waits, and the server's option \"max_waiters\" is %d.",
+								  "%d sessions wait, and the server's option \"max_waiters\" is %d.",
+								  waiting, waiting, most),
+				 errhint("Raise the server's option \"max_waiters\" or \"pool_size\", or return leases earlier.")));
+	}
+
+	now = pgpx_now();
+	if (pool->opts.on_unavailable == PGPX_UNAVAILABLE_FAIL &&
+		pool->retry_at > now && pgpx_pool_live_locked(pool) == 0 &&
+		pool->count[PGPX_CONN_CONNECTING] == 0 &&
+		!pgpx_pool_is_crowded_out_locked(pool))
+	{
+		char		text[PGPX_ERROR_LEN];
+		int			sqlstate = pool->last_sqlstate;
+		int64		wait_ms = (pool->retry_at - now) / 1000 + 1;
+
+		strlcpy(text, pool->last_error, sizeof(text));
+		pool->stats.unavailable++;
+		LWLockRelease(pool->lock);
+		pgpx_checkout_raise_unreachable(c, sqlstate, text, wait_ms);
+	}
+}
+
+/* Who stands where, for a look without locks. */
+typedef struct Standing
+{
+	uint64		lease_id;
+	uint64		number;			/* of the holder's ticket */
+} Standing;
+
+/*
+ * Is each place under max_connections leased to a session that waits without a
+ * deadline?  again: and is that so in the same way as in "seen"?  Two looks that agree
+ * tell of one instant between them; who is served leaves the queue.
+ */
+static bool
+all_wait_for_ever(Standing *seen, bool again)
+{
+	for (int i = 0; i < pgpx_shared->max_connections; i++)
+	{
+		const volatile PgpxConn *conn = &pgpx_conns[i];
+		uint64		lease_id = pg_atomic_read_u64(&pgpx_conns[i].lease_id);
+		int			owner = conn->owner_procno;
+		const volatile PgpxTicket *ticket = &pgpx_tickets[Max(owner, 0)];
+		uint64		number;
+
+		if (lease_id == 0 || owner < 0 ||
+			ticket->state != PGPX_TICKET_WAITING)
+			return false;
+		pg_read_barrier();		/* with that of pgpx_ticket_draw_locked */
+		number = ticket->number;
+		if (ticket->deadline != 0 ||
+			pg_atomic_read_u64(&pgpx_conns[i].lease_id) != lease_id)
+			return false;
+		if (again &&
+			(seen[i].lease_id != lease_id || seen[i].number != number))
+			return false;
+		seen[i].lease_id = lease_id;
+		seen[i].number = number;
+	}
+	pg_memory_barrier();
+	return true;
+}
+
+void
+pgpx_checkout_check_cycle(PgpxCheckout *c, PgpxPool *pool, PgpxTicket *ticket)
+{
+	int			own;
+	Standing   *seen;
+	bool		for_ever;
+
+	if (c->deadline != 0 || (own = pgpx_lease_count(0, -1)) == 0)
+		return;
+
+	/* (the ticket is drawn: nothing may throw here but with it given back) */
+	seen = palloc_extended(pgpx_shared->max_connections * sizeof(Standing),
+						   MCXT_ALLOC_NO_OOM);
+	if (seen == NULL)
+		return;
+	for_ever =
+		all_wait_for_ever(seen, false) && all_wait_for_ever(seen, true);
+	pfree(seen);
+	if (!for_ever)
+		return;
+
+	/* a place has come free at last, and with it the statement has gone */
+	if (pgpx_checkout_leave(ticket))
+		pgpx_checkout_raise_lost(c);
+	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+	pool->stats.deadlocks++;
+	LWLockRelease(pool->lock);
+	ereport(ERROR,
+			(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
+			 errmsg("checkout from server \"%s\" would wait for sessions that wait for this one",
+					NameStr(c->target->server_name)),
+			 errdetail("All connections (%d) that \"%s\" allows are leased to sessions that wait for one more without a timeout; %d of them to this one.",
+					   pgpx_shared->max_connections,
+					   "pgpool_ext.max_connections", own),
+			 errhint("Repeat the call, give a timeout, or raise \"%s\".",
+					 "pgpool_ext.max_connections")));
+}
+
+void
+pgpx_checkout_raise_lost(PgpxCheckout *c)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_CONNECTION_FAILURE),
+			 errmsg("connection to server \"%s\" was lost",
+					NameStr(c->target->server_name)),
+			 errdetail("The statement was sent, and its answer cannot be had: it may have run."),
+			 errhint("See at the remote whether it has run before you repeat it.")));
+}

@@ -1,0 +1,32 @@
+/*-------------------------------------------------------------------------
+ *
+ * describe.h
+ *	  The columns that a remote statement returns, without executing it.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PGPX_DESCRIBE_H
+#define PGPX_DESCRIBE_H
+
+#include "session/lease.h"
+
+typedef struct PgpxDescription
+{
+	int			n;				/* 0: the statement returns no rows */
+	PgpxColumn *columns;		/* names are valid in the database's encoding */
+	char	  **types;			/* their names, see pgpx_describe */
+} PgpxDescription;
+
+/*
+ * pgpx_describe
+ *		Have the remote parse a statement and describe its result.
+ *
+ * Types that are built in are named as format_type does; others by schema and name
+ * in the remote's catalog, which takes a second statement.
+ *
+ * Errors: as of pgpx_exec; 54011 more columns than a row can have.
+ */
+extern void pgpx_describe(PgpxLease *lease, const char *sql,
+						  PgpxDescription *description);
+
+#endif							/* PGPX_DESCRIBE_H */

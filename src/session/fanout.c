@@ -1,0 +1,225 @@
+/*-------------------------------------------------------------------------
+ *
+ * fanout.c
+ *	  One statement on a connection of each of several pools, all at once.
+ *
+ * All leases are of the scope of the call: whatever throws, they go back, and
+ * what runs on them is cancelled.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "session/fanout.h"
+
+#include "storage/latch.h"
+
+#include "base/debug_point.h"
+#include "session/lease_return.h"
+#include "session/statement.h"
+
+/* The share of one server. */
+typedef struct Branch
+{
+	char	   *server;
+	PgpxRun		run;			/* lease NULL: none yet, or returned */
+	PgpxTuples *tuples;
+	PgpxGuess	guess;
+	bool		sent;
+	bool		done;
+} Branch;
+
+/* The server that something is being done for, for the context of errors. */
+static void
+tell_server(void *arg)
+{
+	Branch	   *branch = *(Branch **) arg;
+
+	if (branch != NULL)
+		errcontext("fanout to server \"%s\"", branch->server);
+}
+
+/* What all of them run. */
+typedef struct Statement
+{
+	int			nparams;
+	const char *const *values;
+} Statement;
+
+/* Take in what has come for a branch; raises its error. */
+static void
+advance(Branch *branch, const Statement *statement)
+{
+	branch->done = pgpx_run_step(&branch->run);
+
+	/* this server's DateStyle must not be in force for the rows of the next */
+	pgpx_tuples_end(branch->tuples);
+	if (!branch->done)
+		return;
+	if (pgpx_guess_was_wrong(&branch->guess, &branch->run, true))
+	{
+		branch->done = false;
+		pgpx_run_send(&branch->run, statement->nparams, statement->values,
+					  false);
+		return;
+	}
+	pgpx_guess_end(&branch->guess, &branch->run);
+	(void) pgpx_run_end(&branch->run);
+}
+
+/*
+ * Wait for input of the branches that are not done, and take it in, until one is
+ * done: a wait set cannot lose a member.
+ */
+static void
+wait_and_advance(WaitEventSet *waits, Branch *branches, int n,
+				 const Statement *statement, Branch **current)
+{
+	static uint32 wait_event = 0;
+	bool		done = false;
+
+	AddWaitEventToSet(waits, WL_LATCH_SET, PGINVALID_SOCKET, MyLatch, NULL);
+	AddWaitEventToSet(waits, WL_EXIT_ON_PM_DEATH, PGINVALID_SOCKET, NULL, NULL);
+	for (int i = 0; i < n; i++)
+		if (!branches[i].done)
+			AddWaitEventToSet(waits, WL_SOCKET_READABLE,
+							  branches[i].run.lease->kept->fd, NULL,
+							  &branches[i]);
+	while (!done)
+	{
+		WaitEvent	occurred[16];
+		int			nevents;
+
+		nevents = WaitEventSetWait(waits, -1, occurred, lengthof(occurred),
+								   pgpx_wait_event(&wait_event, "PgpoolFanout"));
+		for (int i = 0; i < nevents; i++)
+		{
+			if (occurred[i].events & WL_LATCH_SET)
+				ResetLatch(MyLatch);
+			if (occurred[i].user_data == NULL)
+				continue;
+			*current = occurred[i].user_data;
+			advance(*current, statement);
+			done |= (*current)->done;
+			*current = NULL;
+		}
+		CHECK_FOR_INTERRUPTS();
+	}
+}
+
+static int
+count_left(const Branch *branches, int n)
+{
+	int			left = 0;
+
+	for (int i = 0; i < n; i++)
+		left += branches[i].done ? 0 : 1;
+	return left;
+}
+
+/* Wait until one of those that are left is done, with a wait set for them. */
+static void
+collect_some(Branch *branches, int n, int left, const Statement *statement,
+			 Branch **current)
+{
+	WaitEventSet *waits = pgpx_create_wait_event_set(left + 2);
+
+	PG_TRY();
+	{
+		wait_and_advance(waits, branches, n, statement, current);
+	}
+	PG_FINALLY();
+	{
+		FreeWaitEventSet(waits);
+	}
+	PG_END_TRY();
+}
+
+static void
+collect(Branch *branches, int n, const Statement *statement, Branch **current)
+{
+	int			left;
+
+	/* something may have come in while the others were sent to */
+	for (int i = 0; i < n; i++)
+	{
+		*current = &branches[i];
+		advance(*current, statement);
+	}
+	*current = NULL;
+	while ((left = count_left(branches, n)) > 0)
+		collect_some(branches, n, left, statement, current);
+}
+
+/* Something was thrown for *current, or between them (NULL). */
+static void
+give_up(Branch *branches, int n, const Branch *current)
+{
+	for (int i = 0; i < n; i++)
+	{
+		Branch	   *branch = &branches[i];
+
+		if (branch->run.lease == NULL)
+			continue;
+		if (branch->sent && !branch->done)
+		{
+			pgpx_run_failed(&branch->run, branch == current);
+			if (branch == current)
+				pgpx_guess_failed(&branch->guess, &branch->run);
+		}
+		pgpx_lease_return(branch->run.lease, PGPX_END_CHECKIN, false);
+		branch->run.lease = NULL;
+	}
+}
+
+void
+pgpx_fanout(char **servers, int n, const char *sql, int nparams,
+			const char *const *values, TupleDesc tupdesc,
+			Tuplestorestate *store)
+{
+	Branch	   *branches = palloc0(sizeof(Branch) * Max(n, 1));
+	Branch	   *current = NULL;
+	Branch	  **which = &current;
+	Statement	statement = {.nparams = nparams, .values = values};
+	ErrorContextCallback where;
+
+	where.callback = tell_server;
+	where.arg = which;
+	where.previous = error_context_stack;
+	error_context_stack = &where;
+	for (int i = 0; i < n; i++)
+	{
+		branches[i].server = servers[i];
+		branches[i].tuples = pgpx_tuples_begin(tupdesc, store, InvalidOid);
+		pgpx_tuples_lead(branches[i].tuples, servers[i]);
+		branches[i].run.sql = sql;
+		branches[i].run.sink = pgpx_tuples_sink(branches[i].tuples);
+	}
+	PG_TRY();
+	{
+		for (int i = 0; i < n; i++)
+		{
+			*which = &branches[i];
+			branches[i].run.lease = pgpx_lease_checkout(servers[i],
+														PGPX_TIMEOUT_DEFAULT,
+														false,
+														PGPX_SCOPE_CALL, NULL);
+			pgpx_run_check(branches[i].run.lease, nparams);
+			pgpx_guess_begin(&branches[i].guess, &branches[i].run);
+		}
+		for (int i = 0; i < n; i++)
+		{
+			*which = &branches[i];
+			branches[i].sent = true;
+			pgpx_run_send(&branches[i].run, nparams, values, false);
+		}
+		collect(branches, n, &statement, which);
+	}
+	PG_CATCH();
+	{
+		give_up(branches, n, *which);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	error_context_stack = where.previous;
+	for (int i = 0; i < n; i++)
+		pgpx_lease_return(branches[i].run.lease, PGPX_END_CHECKIN, true);
+}

@@ -1,0 +1,262 @@
+/*-------------------------------------------------------------------------
+ *
+ * lease_stream.c
+ *	  The stream of a lease: flush, drain, cancel, what broke it.
+ *
+ * See checkout.c for how it begins.  Runs in sessions only.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "session/lease_stream.h"
+
+#include <poll.h>
+
+#include "storage/latch.h"
+#include "utils/builtins.h"
+
+#include "base/errcodes.h"
+
+/* What is taken in of an answer while the statement is still being sent. */
+#define FLUSH_AHEAD_MAX (1024 * 1024)
+
+/* A wait that serves no interrupts looks at the clock this often. */
+#define QUIET_LOOK_MS 1000
+
+/* Tell the views what the lease is doing. */
+static void
+show(PgpxLease *lease, PgpxActivity activity)
+{
+	pgpx_conn_do(&pgpx_conns[lease->conn], lease->id, activity, false);
+}
+
+void
+pgpx_lease_rest(PgpxLease *lease)
+{
+	if (lease->kept->wire.phase == PGPX_WIRE_BROKEN)
+		show(lease, PGPX_ACT_BROKEN);
+	else if (lease->kept->wire.tx == 'T')
+		show(lease, PGPX_ACT_TRANSACTION);
+	else if (lease->kept->wire.tx == 'E')
+		show(lease, PGPX_ACT_FAILED);
+	else
+		show(lease, PGPX_ACT_IDLE);
+}
+
+void
+pgpx_lease_check_revoked(PgpxLease *lease)
+{
+	PgpxConn   *conn = &pgpx_conns[lease->conn];
+	PgpxRevoke	reason;
+
+	if (pg_atomic_read_u64(&conn->lease_id) == lease->id)
+		return;
+
+	reason = pgpx_ticket_revoked((int) MyProcNumber, lease->id);
+	switch (reason)
+	{
+		case PGPX_REVOKE_TERMINATED:
+			ereport(ERROR,
+					(errcode(PGPX_ERRCODE_LEASE_TERMINATED),
+					 errmsg("lease " UINT64_FORMAT " was terminated", lease->id),
+					 errdetail("An administrator has ended it; its connection is closed."),
+					 errhint("Return the lease and check a connection out again.")));
+			break;
+		case PGPX_REVOKE_TIMEOUT:
+			ereport(ERROR,
+					(errcode(PGPX_ERRCODE_LEASE_TIMEOUT),
+					 errmsg("lease " UINT64_FORMAT " has timed out", lease->id),
+					 errdetail("It was held longer than the server's option \"lease_timeout\"; its connection is closed."),
+					 errhint("Return the lease and check a connection out again.")));
+			break;
+		default:
+			ereport(ERROR,
+					(errcode(ERRCODE_CONNECTION_FAILURE),
+					 errmsg("connection of lease " UINT64_FORMAT " was lost", lease->id),
+					 reason == PGPX_REVOKE_WORKER ?
+					 errdetail("The pool worker was restarted.") :
+					 errdetail("The lease was ended, longer ago than other leases of this session that were."),
+					 errhint("Return the lease and check a connection out again.")));
+	}
+}
+
+void
+pgpx_lease_broken(PgpxLease *lease, const char *why, const char *remote_words)
+{
+	/* an end that the worker has brought about has a reason of its own */
+	pgpx_lease_check_revoked(lease);
+
+	if (lease->broken == NULL)
+		lease->broken = why;
+	show(lease, PGPX_ACT_BROKEN);
+	ereport(ERROR,
+			(errcode(ERRCODE_CONNECTION_FAILURE),
+			 errmsg("connection to server \"%s\" was lost",
+					NameStr(lease->target->server_name)),
+			 remote_words ?
+			 errdetail_internal("The remote server said: %s", remote_words) :
+			 errdetail_internal("%c%s.", pg_toupper((unsigned char) why[0]),
+								why + 1),
+			 lease->scope == PGPX_SCOPE_CALL ? 0 :
+			 errhint("Return the lease and check a connection out again.")));
+}
+
+void
+pgpx_lease_check_broken(PgpxLease *lease)
+{
+	const PgpxWire *wire = &lease->kept->wire;
+
+	if (lease->broken != NULL)
+		pgpx_lease_broken(lease, lease->broken, NULL);
+	if (wire->phase == PGPX_WIRE_BROKEN)
+		pgpx_lease_broken(lease, wire->broken, NULL);
+}
+
+void
+pgpx_lease_check_lost_cancel(PgpxLease *lease)
+{
+	PgpxWire   *wire = &lease->kept->wire;
+
+	if (!pgpx_conn_cancel_is_lost(&pgpx_conns[lease->conn]))
+		return;
+	pgpx_wire_break(wire, "a cancel request did not end within operation_timeout");
+	pgpx_lease_broken(lease, wire->broken, NULL);
+}
+
+PgpxTime
+pgpx_lease_operation_deadline(const PgpxLease *lease)
+{
+	return pgpx_now() + lease->target->opts.operation_timeout * 1000;
+}
+
+bool
+pgpx_lease_flush(PgpxLease *lease, PgpxTime deadline)
+{
+	static uint32 wait_event = 0;
+	PgpxKept   *kept = lease->kept;
+	bool		full;
+
+	for (;;)
+	{
+		int			flushed = pgpx_wire_flush(&kept->wire);
+		uint32		events = WL_SOCKET_WRITEABLE;
+
+		if (flushed != 0)
+			return flushed > 0;
+
+		/*
+		 * A remote that cannot get rid of its answer does not read on: take
+		 * in what it says, within a bound.
+		 */
+		if (kept->wire.in_end - kept->wire.in_start < FLUSH_AHEAD_MAX)
+		{
+			events |= WL_SOCKET_READABLE;
+			if (pgpx_wire_fill(&kept->wire, &full) < 0)
+				return false;
+		}
+		if (!pgpx_session_wait(kept, events, deadline,
+							   pgpx_wait_event(&wait_event, "PgpoolQuery")))
+			return false;
+	}
+}
+
+/* Wait for input without serving interrupts; false: the deadline has passed. */
+static bool
+wait_quietly(int fd, PgpxTime deadline)
+{
+	struct pollfd pfd = {.fd = fd, .events = POLLIN};
+	PgpxTime	now = pgpx_now();
+
+	if (now >= deadline)
+		return false;
+	(void) poll(&pfd, 1, (int) Min((deadline - now) / 1000 + 1, QUIET_LOOK_MS));
+	return true;
+}
+
+bool
+pgpx_lease_drain(PgpxLease *lease, size_t bytes, PgpxTime deadline, bool quiet)
+{
+	static uint32 wait_event = 0;
+	PgpxKept   *kept = lease->kept;
+	PgpxWire   *wire = &kept->wire;
+	uint64		start = wire->bytes_in;
+
+	if (quiet ? pgpx_wire_flush(wire) != 1 : !pgpx_lease_flush(lease, deadline))
+		return false;
+	for (;;)
+	{
+		PgpxWireMessage msg;
+		bool		full;
+		ssize_t		n;
+
+		switch (pgpx_wire_next(wire, &msg))
+		{
+			case PGPX_EV_BROKEN:
+				return false;
+			case PGPX_EV_READY:
+				if (pgpx_wire_at_boundary(wire))
+					return true;
+				break;
+			case PGPX_EV_COPY:
+				/* the refusal is in the output buffer */
+				if (pgpx_wire_flush(wire) != 1)
+					return false;
+				break;
+			case PGPX_EV_NOTIFICATION:
+				pgpx_notes_keep(lease, &msg);
+				break;
+			case PGPX_EV_NEED_INPUT:
+				if (wire->phase == PGPX_WIRE_IDLE)
+					return pgpx_wire_at_boundary(wire);
+				if (bytes != 0 && wire->bytes_in - start > bytes)
+					return false;
+				n = pgpx_wire_fill(wire, &full);
+
+				/* a remote that never pauses, where no bytes are the bound */
+				if (n > 0 && bytes == 0)
+				{
+					CHECK_FOR_INTERRUPTS();
+					if (deadline != 0 && pgpx_now() >= deadline)
+						return false;
+				}
+				if (n == 0 &&
+					!(quiet ? wait_quietly(wire->fd, deadline) :
+					  pgpx_session_wait(kept, WL_SOCKET_READABLE, deadline,
+										pgpx_wait_event(&wait_event, "PgpoolDrain"))))
+					return false;
+				break;
+			default:
+				break;
+		}
+	}
+}
+
+void
+pgpx_lease_land(PgpxLease *lease)
+{
+	if (lease->flight != NULL)
+		pfree(lease->flight);
+	lease->flight = NULL;
+	lease->scanned = 0;
+}
+
+void
+pgpx_lease_cancel(PgpxLease *lease)
+{
+	PgpxConn   *conn = &pgpx_conns[lease->conn];
+	PgpxPool   *pool = &pgpx_pools[lease->target->pool];
+	uint32		none = PGPX_CANCEL_NONE;
+	bool		ask;
+
+	/* a lease that is taken away just now must not mark the next one */
+	LWLockAcquire(pool->lock, LW_SHARED);
+	ask = pg_atomic_read_u64(&conn->lease_id) == lease->id;
+	if (ask)
+	{
+		show(lease, PGPX_ACT_CANCELLING);
+		ask = pg_atomic_compare_exchange_u32(&conn->cancel, &none,
+											 PGPX_CANCEL_ASKED);
+	}
+	LWLockRelease(pool->lock);
+	if (ask)
+		pgpx_conn_ask_worker(conn, lease->worker);
+}

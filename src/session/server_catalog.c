@@ -1,0 +1,547 @@
+/*-------------------------------------------------------------------------
+ *
+ * server_catalog.c
+ *	  The rows of the catalogs that a target is made of: server, base server,
+ *	  user mapping; who may use them.
+ *
+ * Rules:
+ *
+ * - Each name is looked up once; from then on everything goes by OID, so that
+ *	 a rename in between cannot mix two servers.
+ * - A row's options and its part of the fingerprint come from one and the same
+ *	 tuple, so that a fingerprint never stands for other options.
+ * - A server with a base server brings nothing that says where to connect, or
+ *	 as whom: what would be ignored is refused.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "session/server_catalog.h"
+
+#include "access/htup_details.h"
+#include "access/xact.h"
+#include "catalog/pg_foreign_data_wrapper.h"
+#include "catalog/pg_foreign_server.h"
+#include "catalog/pg_type.h"
+#include "catalog/pg_user_mapping.h"
+#include "commands/defrem.h"
+#include "common/hashfn.h"
+#include "mb/pg_wchar.h"
+#include "nodes/makefuncs.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/syscache.h"
+
+#include "base/debug_point.h"
+
+bool		pgpx_source_mapping_dropped = false;
+
+/* Whose base a server is, as a detail. */
+static int
+base_detail(const char *of, const char *base)
+{
+	return errdetail("Server \"%s\" has \"%s\" as its base server.", of, base);
+}
+
+/* of: the server whose base it is; NULL: it is nobody's. */
+pg_noreturn static void
+no_such_server(const char *name, const char *of)
+{
+	size_t		len = strlen(name);
+	bool		digits = len > 0 && strspn(name, "0123456789") == len;
+
+	ereport(ERROR,
+			(errcode(ERRCODE_UNDEFINED_OBJECT),
+			 len < NAMEDATALEN ?
+			 errmsg("server \"%s\" does not exist", name) :
+			 errmsg("server \"%.*s...\" does not exist",
+					pg_mbcliplen(name, len, NAMEDATALEN - 1), name),
+			 len >= NAMEDATALEN ?
+			 errdetail("Names have at most %d bytes.", NAMEDATALEN - 1) :
+			 of != NULL ? base_detail(of, name) : 0,
+			 of != NULL ?
+			 errhint("Create it, or change option \"base_server\" of server "
+					 "\"%s\".",
+					 of) :
+			 digits ? errhint("If this is a lease, cast it to bigint.") : 0));
+}
+
+/*
+ * A row that a target is made of: a change of our own may not stay, and is nobody
+ * else's business until then, so it leads to a pool of this transaction's own.
+ */
+static void
+note_row(PgpxTarget *target, HeapTuple row)
+{
+	TransactionId by = HeapTupleHeaderGetXmin(row->t_data);
+
+	if (TransactionIdIsCurrentTransactionId(by))
+		target->key.xid = GetTopTransactionId();
+}
+
+static void
+note_role(PgpxTarget *target, Oid role)
+{
+	HeapTuple	row = SearchSysCache1(AUTHOID, ObjectIdGetDatum(role));
+
+	if (!HeapTupleIsValid(row))
+		return;
+	note_row(target, row);
+	ReleaseSysCache(row);
+}
+
+/* Before the memory of options is freed: one of them may be a password. */
+static void
+wipe_options(void *options)
+{
+	ListCell   *lc;
+
+	foreach(lc, (List *) options)
+	{
+		DefElem    *def = lfirst_node(DefElem, lc);
+
+		if (def->arg != NULL && IsA(def->arg, String))
+			explicit_bzero(strVal(def->arg), strlen(strVal(def->arg)));
+	}
+}
+
+/*
+ * As untransformRelOptions, which may make more than one copy of a value, where
+ * wipe_options would miss it.
+ */
+static List *
+options_of_array(ArrayType *array)
+{
+	List	   *options = NIL;
+	Datum	   *texts;
+	int			n;
+
+	deconstruct_array(array, TEXTOID, -1, false, TYPALIGN_INT, &texts, NULL,
+					  &n);
+	for (int i = 0; i < n; i++)
+	{
+		char	   *name = TextDatumGetCString(texts[i]);
+		char	   *value = strchr(name, '=');
+
+		/* a row that was written by hand may have none: defGetString would raise */
+		if (value != NULL)
+			*value++ = '\0';
+		options = lappend(options,
+						  makeDefElem(name,
+									  (Node *) makeString(value != NULL ?
+														  value : pstrdup("")),
+									  -1));
+	}
+	return options;
+}
+
+/*
+ * The options of a catalog row, in the current memory context, which wipes them when
+ * it is reset.
+ */
+static List *
+row_options(int cacheid, HeapTuple row, AttrNumber attnum)
+{
+	bool		isnull;
+	Datum		options = SysCacheGetAttr(cacheid, row, attnum, &isnull);
+	MemoryContextCallback *callback;
+	ArrayType  *array;
+	List	   *list;
+
+	if (isnull)
+		return NIL;
+	callback = palloc(sizeof(MemoryContextCallback));
+	array = DatumGetArrayTypeP(options);
+	list = options_of_array(array);
+	callback->func = wipe_options;
+	callback->arg = list;
+	MemoryContextRegisterResetCallback(CurrentMemoryContext, callback);
+
+	/* a copy, if the row has it compressed or with a short header */
+	if (array != (ArrayType *) DatumGetPointer(options))
+	{
+		explicit_bzero(array, VARSIZE(array));
+		pfree(array);
+	}
+	return list;
+}
+
+static bool
+is_supported(const char *wrapper)
+{
+	return strcmp(wrapper, "pgpool_fdw") == 0 ||
+		strcmp(wrapper, "postgres_fdw") == 0 ||
+		strcmp(wrapper, "dblink_fdw") == 0;
+}
+
+void
+pgpx_source_hash_server(HeapTuple row, uint64 hash[2], uint64 *settings)
+{
+	Form_pg_foreign_server form = (Form_pg_foreign_server) GETSTRUCT(row);
+	HeapTuple	wrapper;
+	StringInfoData buf;
+	StringInfoData in_place;
+	List	   *options;
+	ListCell   *lc;
+
+	initStringInfo(&buf);
+	initStringInfo(&in_place);
+	appendBinaryStringInfo(&buf, (char *) &form->srvowner, sizeof(Oid));
+	appendStringInfoChar(&buf, superuser_arg(form->srvowner) ? 1 : 0);
+	appendBinaryStringInfo(&buf, NameStr(form->srvname), NAMEDATALEN);
+
+	wrapper = SearchSysCache1(FOREIGNDATAWRAPPEROID,
+							  ObjectIdGetDatum(form->srvfdw));
+	if (HeapTupleIsValid(wrapper))
+	{
+		Form_pg_foreign_data_wrapper w =
+			(Form_pg_foreign_data_wrapper) GETSTRUCT(wrapper);
+
+		appendBinaryStringInfo(&buf, NameStr(w->fdwname), NAMEDATALEN);
+		ReleaseSysCache(wrapper);
+	}
+
+	options = row_options(FOREIGNSERVEROID, row,
+						  Anum_pg_foreign_server_srvoptions);
+	foreach(lc, options)
+	{
+		DefElem    *def = lfirst_node(DefElem, lc);
+		const char *value = defGetString(def);
+		StringInfo	to = pgpx_option_is_in_place(def->defname) ? &in_place :
+																 &buf;
+
+		/* with their terminators: where one text ends and the next begins counts */
+		appendBinaryStringInfo(to, def->defname, strlen(def->defname) + 1);
+		appendBinaryStringInfo(to, value, strlen(value) + 1);
+	}
+	for (int i = 0; i < 2; i++)
+		hash[i] = hash_bytes_extended((unsigned char *) buf.data, buf.len,
+									  i + 1);
+	*settings = hash_bytes_extended((unsigned char *) in_place.data,
+									in_place.len, 1);
+	*settings = Max(*settings, 1);
+	pfree(buf.data);
+	pfree(in_place.data);
+}
+
+bool
+pgpx_source_find_server(Oid oid, PgpxServerRow *server)
+{
+	HeapTuple	row = SearchSysCache1(FOREIGNSERVEROID, ObjectIdGetDatum(oid));
+	Form_pg_foreign_server form;
+	HeapTuple	wrapper;
+	const char *name;
+	bool		supported;
+
+	if (!HeapTupleIsValid(row))
+		return false;
+	form = (Form_pg_foreign_server) GETSTRUCT(row);
+	wrapper = SearchSysCache1(FOREIGNDATAWRAPPEROID,
+							  ObjectIdGetDatum(form->srvfdw));
+	if (!HeapTupleIsValid(wrapper))
+	{
+		ReleaseSysCache(row);
+		return false;
+	}
+	name = NameStr(((Form_pg_foreign_data_wrapper)
+						GETSTRUCT(wrapper))
+					   ->fdwname);
+	supported = is_supported(name);
+	server->oid = oid;
+	server->name = pstrdup(NameStr(form->srvname));
+	server->owner = form->srvowner;
+	server->own_wrapper = strcmp(name, "pgpool_fdw") == 0;
+	server->options = row_options(FOREIGNSERVEROID, row,
+								  Anum_pg_foreign_server_srvoptions);
+	ReleaseSysCache(wrapper);
+	ReleaseSysCache(row);
+	return supported;
+}
+
+uint64
+pgpx_source_hash_user(const char *name)
+{
+	return hash_bytes_extended((const unsigned char *) name, strlen(name), 1);
+}
+
+const char *
+pgpx_source_value(List *options, const char *name)
+{
+	ListCell   *lc;
+
+	foreach(lc, options)
+	{
+		DefElem    *def = lfirst_node(DefElem, lc);
+
+		if (strcmp(def->defname, name) == 0)
+		{
+			const char *value = defGetString(def);
+
+			return value[0] != '\0' ? value : NULL;
+		}
+	}
+	return NULL;
+}
+
+bool
+pgpx_source_has_pools(Oid wrapper)
+{
+	HeapTuple	row = SearchSysCache1(FOREIGNDATAWRAPPEROID,
+									  ObjectIdGetDatum(wrapper));
+	bool		supported;
+
+	if (!HeapTupleIsValid(row))
+		return false;
+	supported = is_supported(
+		NameStr(((Form_pg_foreign_data_wrapper) GETSTRUCT(row))->fdwname));
+	ReleaseSysCache(row);
+	return supported;
+}
+
+static void
+read_wrapper(PgpxTarget *target, PgpxServerRow *server, Oid wrapper)
+{
+	HeapTuple	row;
+	const char *name;
+
+	row = SearchSysCache1(FOREIGNDATAWRAPPEROID, ObjectIdGetDatum(wrapper));
+	if (!HeapTupleIsValid(row))
+		elog(ERROR, "cache lookup failed for foreign-data wrapper %u",
+			 wrapper);
+	note_row(target, row);
+	name = NameStr(((Form_pg_foreign_data_wrapper) GETSTRUCT(row))->fdwname);
+	server->own_wrapper = strcmp(name, "pgpool_fdw") == 0;
+	if (!is_supported(name))
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("server \"%s\" cannot be used as a pool",
+						server->name),
+				 errdetail("Its foreign-data wrapper is \"%s\".", name),
+				 errhint("Create the server for pgpool_fdw, postgres_fdw or "
+						 "dblink_fdw.")));
+	ReleaseSysCache(row);
+}
+
+/* of: the server whose base this one is; NULL: it is the one that was named. */
+static void
+check_usage(const PgpxServerRow *server, Oid user, const PgpxServerRow *of)
+{
+	AclResult	acl = pgpx_server_aclcheck(server->oid, user, ACL_USAGE);
+
+	if (acl != ACLCHECK_OK && of == NULL)
+		aclcheck_error(acl, OBJECT_FOREIGN_SERVER, server->name);
+	else if (acl != ACLCHECK_OK)
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied for foreign server %s",
+						server->name),
+				 base_detail(of->name, server->name),
+				 errhint("Grant USAGE on both servers.")));
+}
+
+pg_noreturn static void
+not_a_base(const PgpxServerRow *server, const char *base, const char *why)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("server \"%s\" cannot be the base server of server \"%s\"",
+					base, server->name),
+			 errdetail("%s", why),
+			 errhint("Set \"base_server\" to the server that has the "
+					 "connection options, or drop it.")));
+}
+
+static void
+read_server(PgpxTarget *target, PgpxServerRow *server, const char *name,
+			Oid user, const PgpxServerRow *of)
+{
+	HeapTuple	row = NULL;
+	Form_pg_foreign_server form;
+	Oid			wrapper;
+
+	/* and none whose name begins like this */
+	if (strlen(name) < NAMEDATALEN)
+		row = SearchSysCache1(FOREIGNSERVERNAME, CStringGetDatum(name));
+	if (!HeapTupleIsValid(row))
+		no_such_server(name, of != NULL ? of->name : NULL);
+	note_row(target, row);
+	form = (Form_pg_foreign_server) GETSTRUCT(row);
+	server->oid = form->oid;
+	server->name = pstrdup(NameStr(form->srvname));
+	server->owner = form->srvowner;
+	server->options = row_options(FOREIGNSERVERNAME, row,
+								  Anum_pg_foreign_server_srvoptions);
+	wrapper = form->srvfdw;
+	if (of != NULL)
+		pgpx_source_hash_server(row, target->fingerprint.base,
+								&target->fingerprint.base_settings);
+	else
+		pgpx_source_hash_server(row, target->fingerprint.server,
+								&target->fingerprint.settings);
+	ReleaseSysCache(row);
+
+	/* what the server may do depends on what its owner is */
+	note_role(target, server->owner);
+	check_usage(server, user, of);
+	if (of != NULL && server->oid == of->oid)
+		not_a_base(of, name, "It is the same server.");
+	read_wrapper(target, server, wrapper);
+}
+
+/* The server that says where to connect: another one, if it has a base. */
+static void
+read_base(PgpxTarget *target, PgpxSource *source, Oid user)
+{
+	const char *name = NULL;
+
+	if (source->pool.own_wrapper)
+		name = pgpx_source_value(source->pool.options, "base_server");
+	if (name == NULL)
+	{
+		source->base = source->pool;
+		return;
+	}
+	read_server(target, &source->base, name, user, &source->pool);
+	if (source->base.own_wrapper &&
+		pgpx_source_value(source->base.options, "base_server") != NULL)
+		not_a_base(&source->pool, name, "It has a base server itself.");
+
+	/* the validator has seen to that, if it was asked */
+	pgpx_options_check_base(source->pool.options);
+}
+
+/* The user mapping of a user, else PUBLIC's. */
+static HeapTuple
+find_mapping(Oid user, Oid server)
+{
+	HeapTuple	row;
+
+	row = SearchSysCache2(USERMAPPINGUSERSERVER, ObjectIdGetDatum(user),
+						  ObjectIdGetDatum(server));
+	if (!HeapTupleIsValid(row))
+		row = SearchSysCache2(USERMAPPINGUSERSERVER,
+							  ObjectIdGetDatum(InvalidOid),
+							  ObjectIdGetDatum(server));
+	return row;
+}
+
+/*
+ * A mapping for a server that has a base says another identity than the one
+ * that would be used.  The validator cannot know: it does not see the server.
+ */
+static void
+refuse_mapping(const PgpxSource *source, const char *user_name, Oid user)
+{
+	HeapTuple	row = find_mapping(user, source->pool.oid);
+	bool		is_public;
+
+	if (!HeapTupleIsValid(row))
+		return;
+	is_public = !OidIsValid(((Form_pg_user_mapping)
+								 GETSTRUCT(row))
+								->umuser);
+	ReleaseSysCache(row);
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+			 errmsg("user mapping for \"%s\" on server \"%s\" cannot be used",
+					is_public ? "public" : user_name, source->pool.name),
+			 errdetail("The server's user mappings are those of its base "
+					   "server \"%s\".",
+					   source->base.name),
+			 errhint("Drop the user mapping; if there is none on server "
+					 "\"%s\", create it there.",
+					 source->base.name)));
+}
+
+/* The local user: his name is the remote one's, if nothing else is said. */
+static void
+read_user(PgpxTarget *target, Oid user)
+{
+	note_role(target, user);
+	target->user = user;
+	namestrcpy(&target->user_name, GetUserNameFromId(user, false));
+	target->fingerprint.user =
+		pgpx_source_hash_user(NameStr(target->user_name));
+}
+
+static void
+read_mapping(PgpxTarget *target, PgpxSource *source, Oid user)
+{
+	const char *user_name = NameStr(target->user_name);
+	bool		based = pgpx_source_is_based(source);
+	HeapTuple	row;
+	Form_pg_user_mapping mapping;
+
+	if (based)
+		refuse_mapping(source, user_name, user);
+	row = find_mapping(user, source->base.oid);
+	if (!HeapTupleIsValid(row))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("user mapping not found for user \"%s\" on server "
+						"\"%s\"",
+						user_name, source->base.name),
+				 based ? base_detail(source->pool.name, source->base.name) : 0,
+				 errhint("Create one with CREATE USER MAPPING.")));
+	note_row(target, row);
+	mapping = (Form_pg_user_mapping) GETSTRUCT(row);
+	target->key.mapping = mapping->oid;
+	source->mapping_options = row_options(USERMAPPINGUSERSERVER, row,
+										  Anum_pg_user_mapping_umoptions);
+	if (!OidIsValid(mapping->umuser))
+	{
+		if (pgpx_source_value(source->mapping_options, "user") == NULL)
+			target->key.local_user = user;
+		else
+		{
+			/* all local users are one remote user: nothing of ours is in the key */
+			target->user = InvalidOid;
+			namestrcpy(&target->user_name, "public");
+			target->fingerprint.user = 0;
+		}
+		if (pgpx_source_mapping_dropped)
+			target->key.xid = GetTopTransactionIdIfAny();
+	}
+	target->fingerprint.mapping_xmin =
+		HeapTupleHeaderGetRawXmin(row->t_data);
+	target->fingerprint.mapping_tid = row->t_self;
+	ReleaseSysCache(row);
+}
+
+bool
+pgpx_source_names_user(HeapTuple row)
+{
+	List	   *options = row_options(USERMAPPINGOID, row,
+									  Anum_pg_user_mapping_umoptions);
+
+	return pgpx_source_value(options, "user") != NULL;
+}
+
+void
+pgpx_source_read(PgpxTarget *target, PgpxSource *source, const char *name,
+				 Oid user)
+{
+	read_server(target, &source->pool, name, user, NULL);
+	namestrcpy(&target->server_name, source->pool.name);
+	read_base(target, source, user);
+
+	target->key.database = MyDatabaseId;
+	target->key.server = source->pool.oid;
+	target->key.superuser = superuser_arg(user) ? 1 : 0;
+	read_user(target, user);
+	read_mapping(target, source, user);
+}
+
+void
+pgpx_source_on_change(SyscacheCallbackFunction callback)
+{
+	static const int caches[] = {
+		FOREIGNSERVEROID,
+		USERMAPPINGOID,
+		FOREIGNDATAWRAPPEROID,
+		AUTHOID,
+		AUTHMEMROLEMEM,
+	};
+
+	for (int i = 0; i < lengthof(caches); i++)
+		CacheRegisterSyscacheCallback(caches[i], callback, (Datum) 0);
+}

@@ -1,0 +1,692 @@
+/*-------------------------------------------------------------------------
+ *
+ * socket_cache.c
+ *	  The sockets that this session has cached, and waiting for them.
+ *
+ * Runs in sessions only.  Takes no lock while it waits.
+ *
+ * What a session sleeps for: its latch, the worker, a kept socket.
+ *
+ * The kept sockets are in an epoll set of this session's own, and that is in its
+ * wait set, which can take nothing out again.
+ *
+ * A socket is shared by all the sessions that have kept it, and each packet that
+ * comes in calls upon every epoll set which has it, whoever it is for: with 60
+ * sessions on one connection that costs more than all else about the packet.  So where
+ * others wait for a connection of the pool, a socket is in the set only while its
+ * lessee waits for an answer.  Else it stays, since others will hardly use it, and the
+ * next look is the cheaper; until this session sleeps for another one, or finds
+ * something that has come in on it.
+ *
+ * But it stays with few of them only: Linux refuses a socket (EINVAL) that 500 sets
+ * have which are in sets themselves, to the worker, too.
+ *
+ * Takes no lock while it waits.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "session/socket_cache.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "mb/pg_wchar.h"
+#include "storage/fd.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "storage/shmem.h"
+#include "utils/memutils.h"
+
+#include "base/debug_point.h"
+#include "shared/conn_state.h"
+#include "protocol/control_message.h"
+
+static PgpxKept **kept_by_conn = NULL;	/* [max_connections] */
+static int	nkept = 0;
+static uint64 use_counter = 0;
+
+static int	reply_pair[2] = {-1, -1};	/* [0] we read, [1] goes to the worker */
+static uint64 last_request = 0;
+
+PgpxKept *
+pgpx_kept_find(int conn, uint64 generation)
+{
+	PgpxKept   *kept;
+
+	if (kept_by_conn == NULL)
+		return NULL;
+	kept = kept_by_conn[conn];
+	if (kept == NULL)
+		return NULL;
+	if (kept->generation != generation)
+	{
+		/* the connection that this was the socket of is gone */
+		if (!kept->leased)
+			pgpx_kept_drop(kept);
+		return NULL;
+	}
+	kept->last_used = ++use_counter;
+	return kept;
+}
+
+void
+pgpx_kept_drop(PgpxKept *kept)
+{
+	pgpx_session_forget(kept);
+	close(kept->fd);
+	ReleaseExternalFD();
+	pgpx_wire_free(&kept->wire);
+	nkept--;
+
+	/* a later generation's may have taken the place */
+	if (kept_by_conn[kept->conn] == kept)
+		kept_by_conn[kept->conn] = NULL;
+	pfree(kept);
+}
+
+/* Who waits for the worker's answer looks at least this often whether it is there. */
+#define REPLY_LOOK_MS 1000
+
+/* Let the least recently used socket go that no lease uses. */
+static bool
+let_one_go(void)
+{
+	PgpxKept   *oldest = NULL;
+
+	for (int i = 0; i < pgpx_shared->max_connections; i++)
+	{
+		PgpxKept   *kept = kept_by_conn[i];
+
+		if (kept != NULL && !kept->leased &&
+			(oldest == NULL || kept->last_used < oldest->last_used))
+			oldest = kept;
+	}
+	if (oldest == NULL)
+		return false;
+	pgpx_kept_drop(oldest);
+	return true;
+}
+
+/* Room for so many more external descriptors, for all of them, or 53000. */
+static void
+acquire_fds(int n)
+{
+	for (int i = 0; i < n; i++)
+		while (!AcquireExternalFD())
+		{
+			if (let_one_go())
+				continue;
+			while (i-- > 0)
+				ReleaseExternalFD();
+			ereport(ERROR,
+					(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+					 errmsg("could not take in the socket of a pooled connection"),
+					 errdetail("This session has too many open descriptors."),
+					 errhint("Return leases, or raise the server's \"max_files_per_process\".")));
+		}
+}
+
+/* Make room for one more socket, and for what waiting for any takes. */
+static void
+make_room(void)
+{
+	int			n = 1 + (pgpx_session_can_wait() ? 0 : PGPX_SESSION_WAIT_FDS);
+
+	while (nkept >= PGPX_MAX_KEPT && let_one_go())
+		;
+	acquire_fds(n);
+	while (n-- > 0)
+		ReleaseExternalFD();
+	pgpx_session_prepare();
+}
+
+static void
+make_reply_pair(void)
+{
+	int			pair[2];
+
+	if (reply_pair[0] >= 0)
+		return;
+	acquire_fds(2);
+	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK,
+				   0, pair) < 0)
+	{
+		ReleaseExternalFD();
+		ReleaseExternalFD();
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+				 errmsg("could not create a socket pair: %m")));
+	}
+	reply_pair[0] = pair[0];
+	reply_pair[1] = pair[1];
+}
+
+/* The pair has come to its end: the next question brings another one. */
+static void
+drop_reply_pair(void)
+{
+	for (int i = 0; i < 2; i++)
+	{
+		close(reply_pair[i]);
+		ReleaseExternalFD();
+		reply_pair[i] = -1;
+	}
+}
+
+ssize_t
+pgpx_kept_poll(PgpxKept *kept, int pool, bool *full)
+{
+	PgpxTime	until;
+	ssize_t		n;
+
+	/* if only one may look, then the worker, who has the answer first */
+	if (pgpx_conns[kept->conn].relayed && pgpx_shared->max_polling < 2)
+		return 0;
+	if (!pgpx_busy_poll_is_calm(pool))
+		return 0;
+	pgpx_wire_make_room(&kept->wire);	/* may throw, so before the place */
+	until = pgpx_busy_poll_begin(&kept->poll);
+	if (until == 0)
+		return 0;
+
+	/*
+	 * Not by the wait set: that may throw, and the place would be lost; and it
+	 * would come back at once for a latch that has been set for long.
+	 */
+	do
+		n = pgpx_wire_receive(&kept->wire, full);
+	while (n == 0 && pgpx_now() < until);
+	pgpx_busy_poll_end(&kept->poll, n != 0);
+	pgpx_busy_poll_leave();
+	return n;
+}
+
+/* A descriptor that came in is not wanted; -1: none did. */
+static void
+drop_received(int fd)
+{
+	if (fd < 0)
+		return;
+	close(fd);
+	ReleaseExternalFD();
+}
+
+/* Keep a socket that has come in; consumes the descriptor, also on an error. */
+static PgpxKept *
+keep(int conn, uint64 generation, int fd)
+{
+	PgpxKept   *kept = MemoryContextAllocExtended(TopMemoryContext,
+												  sizeof(*kept),
+												  MCXT_ALLOC_ZERO |
+													  MCXT_ALLOC_NO_OOM);
+
+	if (kept == NULL)
+	{
+		drop_received(fd);
+		ereport(ERROR,
+				(errcode(ERRCODE_OUT_OF_MEMORY), errmsg("out of memory")));
+	}
+	kept->conn = conn;
+	kept->generation = generation;
+	kept->fd = fd;
+	kept->last_used = ++use_counter;
+	pgpx_wire_init(&kept->wire, fd, GetDatabaseEncoding(), TopMemoryContext);
+	kept_by_conn[conn] = kept;
+	nkept++;
+	return kept;
+}
+
+/* Take in a message of the worker, if one is there: its length, and *fd. */
+static ssize_t
+receive(PgpxReply *reply, int *fd)
+{
+	ssize_t		len;
+
+	/* what comes in is counted before it comes */
+	acquire_fds(1);
+	len = pgpx_fd_recv(reply_pair[0], reply, sizeof(*reply), fd);
+	if (*fd < 0)
+		ReleaseExternalFD();
+	return len;
+}
+
+static bool
+is_answer(const PgpxReply *reply, const PgpxSocketRequest *request)
+{
+	return reply->life == pgpx_shared->life &&
+		reply->request == request->request && reply->conn == request->conn &&
+		reply->generation == request->generation &&
+		reply->lease_id == request->lease_id;
+}
+
+/* False: the deadline has passed. */
+static bool
+wait_for_reply(PgpxTime deadline)
+{
+	static uint32 wait_event = 0;
+
+	return pgpx_session_wait_fd(reply_pair[0], WL_SOCKET_READABLE, deadline,
+								REPLY_LOOK_MS,
+								pgpx_wait_event(&wait_event, "PgpoolSocket"));
+}
+
+PgpxFetch
+pgpx_kept_fetch(int pool_index, int conn, uint64 generation, uint64 lease_id,
+				PgpxTime deadline, PgpxKept **kept)
+{
+	PgpxPool   *pool = &pgpx_pools[pool_index];
+	PgpxSocketRequest request = {0};
+
+	if (kept_by_conn == NULL)
+		kept_by_conn =
+			MemoryContextAllocZero(TopMemoryContext,
+								   mul_size(pgpx_shared->max_connections,
+											sizeof(PgpxKept *)));
+	make_room();
+	make_reply_pair();
+
+	request.header.pool = PGPX_POOL_INDEX(pool);
+	request.header.pool_id = pool->pool_id;
+	request.header.epoch = pgpx_pool_worker_epoch(pool);
+	request.conn = conn;
+	request.generation = generation;
+	request.lease_id = lease_id;
+	request.request = ++last_request;
+
+	for (;;)
+	{
+		int			sent = pgpx_handoff_send_request(pool->worker, &request,
+													 reply_pair[1]);
+
+		if (sent > 0)
+			break;
+		if (sent < 0)
+			return PGPX_FETCH_GONE;
+		if (!pgpx_session_wait_control(pool->worker, deadline))
+			return PGPX_FETCH_TIMEOUT;
+	}
+
+	for (;;)
+	{
+		PgpxReply	reply;
+		int			fd;
+		ssize_t		len = receive(&reply, &fd);
+
+		if (len == sizeof(reply) && is_answer(&reply, &request))
+		{
+			if (!reply.ok || fd < 0)
+			{
+				drop_received(fd);
+				return PGPX_FETCH_GONE;
+			}
+			*kept = keep(conn, generation, fd);
+			return PGPX_FETCH_OK;
+		}
+
+		/* else it is the answer to a question that we have given up */
+		drop_received(fd);
+		if (len < 0)
+		{
+			drop_reply_pair();
+			return PGPX_FETCH_GONE;
+		}
+		if (len > 0)
+			continue;
+
+		/* the worker may have ended with our question unread */
+		if (pg_atomic_read_u64(&pgpx_conns[conn].lease_id) != lease_id)
+			return PGPX_FETCH_GONE;
+		if (!wait_for_reply(deadline))
+			return PGPX_FETCH_TIMEOUT;
+	}
+}
+
+/* pgpx_session_gather: until so much is there, or so long */
+#define GATHER_BYTES (256 * 1024)
+#define GATHER_MS 2
+
+/* Who waits for the worker looks at least this often whether it is there. */
+#define CONTROL_LOOK_MS 100
+
+/* Who waits for a worker that does not run asks for it this often. */
+#define MISSED_LOOK_US (1000 * 1000)
+
+#define EVENTS_AT_ONCE 8
+
+/* So many sessions have a socket in their sets while they do not wait for it. */
+#define WATCHING_MAX 16
+
+static int	sockets = -1;		/* the epoll set */
+static dlist_head watched = DLIST_STATIC_INIT(watched); /* who is in it */
+static WaitEventSet *waits = NULL;	/* latch, postmaster, sockets */
+
+bool
+pgpx_session_can_wait(void)
+{
+	return waits != NULL;
+}
+
+/* The session ends: nothing is left in the count. */
+static void
+exit_callback(int code, Datum arg)
+{
+	dlist_mutable_iter iter;
+
+	dlist_foreach_modify(iter, &watched)
+		pgpx_session_forget(dlist_container(PgpxKept, watched, iter.cur));
+}
+
+void
+pgpx_session_prepare(void)
+{
+	static bool registered = false;
+	WaitEventSet *volatile made = NULL;
+
+	if (waits != NULL)
+		return;
+	if (!registered)
+		on_shmem_exit(exit_callback, (Datum) 0);
+	registered = true;
+	if (sockets < 0)
+	{
+		if (!AcquireExternalFD())
+			ereport(ERROR,
+					(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+					 errmsg("could not wait for pooled connections"),
+					 errdetail("This session has too many open descriptors."),
+					 errhint("Return leases, or raise the server's \"max_files_per_process\".")));
+		sockets = epoll_create1(EPOLL_CLOEXEC);
+		if (sockets < 0)
+		{
+			ReleaseExternalFD();
+			ereport(ERROR,
+					(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+					 errmsg("could not wait for pooled connections: %m")));
+		}
+	}
+	PG_TRY();
+	{
+		made = pgpx_create_wait_event_set(3);
+		AddWaitEventToSet(made, WL_LATCH_SET, PGINVALID_SOCKET, MyLatch, NULL);
+		AddWaitEventToSet(made, WL_EXIT_ON_PM_DEATH, PGINVALID_SOCKET, NULL,
+						  NULL);
+		AddWaitEventToSet(made, WL_SOCKET_READABLE, sockets, NULL, NULL);
+	}
+	PG_CATCH();
+	{
+		if (made != NULL)
+			FreeWaitEventSet(made);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	waits = made;
+}
+
+/*
+ * How many sessions watch the socket.  Those of a connection that has ended are not
+ * counted, and its place may be another's: near enough, as that happens seldom.
+ */
+static void
+count_watching(const PgpxKept *kept, int32 change)
+{
+	PgpxConn   *conn = &pgpx_conns[kept->conn];
+
+	if (*(volatile uint64 *) &conn->generation == kept->generation)
+		pg_atomic_fetch_add_u32(&conn->nwatching, change);
+}
+
+static int
+others_watching(const PgpxKept *kept)
+{
+	return (int32) pg_atomic_read_u32(&pgpx_conns[kept->conn].nwatching) -
+		(kept->events != 0 ? 1 : 0);
+}
+
+/* Have the socket in the set for these events (WL_SOCKET_*); false: errno. */
+static bool
+watch(PgpxKept *kept, uint32 events)
+{
+	struct epoll_event ev = {.data.ptr = kept};
+
+	if (kept->events == events)
+		return true;
+	if (events & WL_SOCKET_READABLE)
+		ev.events |= EPOLLIN;
+	if (events & WL_SOCKET_WRITEABLE)
+		ev.events |= EPOLLOUT;
+	if (epoll_ctl(sockets, kept->events == 0 ? EPOLL_CTL_ADD : EPOLL_CTL_MOD,
+				  kept->fd, &ev) < 0)
+		return false;
+	if (kept->events == 0)
+	{
+		dlist_push_tail(&watched, &kept->watched);
+		count_watching(kept, 1);
+	}
+	kept->events = events;
+	return true;
+}
+
+void
+pgpx_session_forget(PgpxKept *kept)
+{
+	struct epoll_event ev = {0};
+
+	/* a registration belongs to the socket, which others hold too */
+	if (kept->events == 0)
+		return;
+	(void) epoll_ctl(sockets, EPOLL_CTL_DEL, kept->fd, &ev);
+	dlist_delete(&kept->watched);
+	count_watching(kept, -1);
+	kept->events = 0;
+}
+
+/*
+ * Is anything ready on the socket?  What is ready on another one is not for now, and
+ * would be so at each look: most likely another session has that one.
+ */
+static bool
+is_ready(const PgpxKept *kept)
+{
+	struct epoll_event events[EVENTS_AT_ONCE];
+	bool		found = false;
+	int			n;
+
+	do
+	{
+		n = epoll_wait(sockets, events, lengthof(events), 0);
+		for (int i = 0; i < n; i++)
+		{
+			if (events[i].data.ptr == kept)
+				found = true;
+			else
+				pgpx_session_forget(events[i].data.ptr);
+		}
+	} while (n == lengthof(events) && !found);
+	return found;
+}
+
+/*
+ * What comes in on another one would wake this process up, most likely for nothing: not
+ * even the wait set would tell, if whoever it was for has been quicker.
+ */
+static void
+watch_alone(const PgpxKept *kept)
+{
+	dlist_mutable_iter iter;
+
+	dlist_foreach_modify(iter, &watched)
+	{
+		PgpxKept   *other = dlist_container(PgpxKept, watched, iter.cur);
+
+		if (other != kept)
+			pgpx_session_forget(other);
+	}
+}
+
+/* Do others have so much use for it that it had better not be watched for nothing? */
+static bool
+is_sought_after(const PgpxKept *kept)
+{
+	int			pool = *(volatile int *) &pgpx_conns[kept->conn].pool;
+
+	/* without a lock: a wrong answer costs a little time */
+	return others_watching(kept) >= WATCHING_MAX ||
+		(pool >= 0 && *(volatile int *) &pgpx_pools[pool].nwaiting > 0);
+}
+
+void
+pgpx_session_part(PgpxKept *kept)
+{
+	if (kept->events != 0 && is_sought_after(kept))
+		pgpx_session_forget(kept);
+}
+
+bool
+pgpx_session_quiet(PgpxKept *kept)
+{
+	struct pollfd one = {.fd = kept->fd, .events = POLLIN};
+
+	if ((kept->events != 0 || !is_sought_after(kept)) &&
+		watch(kept, WL_SOCKET_READABLE))
+		return !is_ready(kept);
+	return poll(&one, 1, 0) == 0;
+}
+
+bool
+pgpx_session_time_left(PgpxTime deadline, long most, long *ms)
+{
+	PgpxTime	now;
+
+	*ms = most;
+	if (deadline == 0)
+		return true;
+	now = pgpx_now();
+	if (now >= deadline)
+		return false;
+	*ms = (long) Min((deadline - now) / 1000 + 1,
+					 most < 0 ? INT_MAX / 2 : most);
+	return true;
+}
+
+bool
+pgpx_session_wait_latch(PgpxTime deadline, uint32 wait_event)
+{
+	int			events = WL_LATCH_SET | WL_EXIT_ON_PM_DEATH;
+	long		timeout;
+	int			rc;
+
+	if (!pgpx_session_time_left(deadline, -1, &timeout))
+		return false;
+	if (timeout >= 0)
+		events |= WL_TIMEOUT;
+	rc = WaitLatch(MyLatch, events, timeout, wait_event);
+	if (rc & WL_LATCH_SET)
+		ResetLatch(MyLatch);
+	CHECK_FOR_INTERRUPTS();
+	return true;
+}
+
+bool
+pgpx_session_wait_worker(int worker, PgpxTime deadline, uint32 wait_event)
+{
+	PgpxTime	until = deadline;
+
+	if (pgpx_worker_missed(worker))
+	{
+		until = pgpx_now() + MISSED_LOOK_US;
+		if (deadline != 0 && deadline < until)
+			until = deadline;
+	}
+	return pgpx_session_wait_latch(until, wait_event);
+}
+
+bool
+pgpx_session_wait_fd(int fd, uint32 events, PgpxTime deadline, long most,
+					 uint32 wait_event)
+{
+	long		timeout;
+
+	Assert(most >= 0);
+	if (!pgpx_session_time_left(deadline, most, &timeout))
+		return false;
+	if (WaitLatchOrSocket(MyLatch,
+						  WL_LATCH_SET | WL_EXIT_ON_PM_DEATH | WL_TIMEOUT |
+							  events,
+						  fd, timeout, wait_event) &
+		WL_LATCH_SET)
+		ResetLatch(MyLatch);
+	CHECK_FOR_INTERRUPTS();
+	return true;
+}
+
+bool
+pgpx_session_wait_control(int worker, PgpxTime deadline)
+{
+	static uint32 wait_event = 0;
+
+	return pgpx_session_wait_fd(pgpx_handoff_session_fd(worker),
+								WL_SOCKET_WRITEABLE, deadline, CONTROL_LOOK_MS,
+								pgpx_wait_event(&wait_event, "PgpoolControl"));
+}
+
+/* Wait for the socket or the latch; timeout in ms, -1: for ever. */
+static void
+wait_for_events(PgpxKept *kept, uint32 events, long timeout, uint32 wait_event)
+{
+	WaitEvent	occurred[3];
+	int			n;
+
+	if (!watch(kept, events))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
+				 errmsg("could not wait for a pooled connection: %m")));
+	watch_alone(kept);
+	n = WaitEventSetWait(waits, timeout, occurred, lengthof(occurred),
+						 wait_event);
+	for (int i = 0; i < n; i++)
+		if (occurred[i].events & WL_LATCH_SET)
+			ResetLatch(MyLatch);
+}
+
+bool
+pgpx_session_wait(PgpxKept *kept, uint32 events, PgpxTime deadline,
+				  uint32 wait_event)
+{
+	long		timeout;
+
+	if (!pgpx_session_time_left(deadline, -1, &timeout))
+		return false;
+	wait_for_events(kept, events, timeout, wait_event);
+	CHECK_FOR_INTERRUPTS();
+	return true;
+}
+
+/*
+ * The remote sends 8 kB at a time.  Whoever sleeps for the next 8 kB is woken by
+ * each, at the price of both, and takes what could go in larger pieces.
+ *
+ * The mark belongs to the socket, and so to all who hold it: it is there while
+ * this process sleeps and no longer, however that ends.
+ */
+void
+pgpx_session_gather(PgpxKept *kept, uint32 wait_event)
+{
+	int			much = GATHER_BYTES;
+	int			any = 1;
+
+	(void) setsockopt(kept->fd, SOL_SOCKET, SO_RCVLOWAT, &much, sizeof(much));
+	PG_TRY();
+	{
+		wait_for_events(kept, WL_SOCKET_READABLE, GATHER_MS, wait_event);
+	}
+	PG_FINALLY();
+	{
+		(void) setsockopt(kept->fd, SOL_SOCKET, SO_RCVLOWAT, &any,
+						  sizeof(any));
+	}
+	PG_END_TRY();
+	CHECK_FOR_INTERRUPTS();
+}

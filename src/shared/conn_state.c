@@ -1,0 +1,585 @@
+/*-------------------------------------------------------------------------
+ *
+ * conn_state.c
+ *	  The state machine of a connection: see the picture in conn_state.h.
+ *
+ * pgpx_conn_set_state checks each transition against one table and moves list
+ * membership and counts with it: a change of state means moving between lists.
+ * Nothing else writes PgpxConn.state, but pgpx_conn_free_all_locked for a damaged pool.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "shared/conn_state.h"
+
+#include "storage/latch.h"
+#include "storage/spin.h"
+
+#include "shared/wait_queue.h"
+
+/* How often a worker that does not run is asked for, however many wait for it. */
+#define REMIND_US (1000 * 1000)
+
+#define BIT(s) (1u << (s))
+
+/* the transition table: from -> set of to */
+static const uint32 edges[PGPX_CONN_NSTATES] = {
+	[PGPX_CONN_FREE] = BIT(PGPX_CONN_CONNECTING),
+	[PGPX_CONN_CONNECTING] = BIT(PGPX_CONN_IDLE) | BIT(PGPX_CONN_CANCELLING) |
+		BIT(PGPX_CONN_CLOSING),
+	[PGPX_CONN_IDLE] = BIT(PGPX_CONN_LEASED) | BIT(PGPX_CONN_CHECKING) |
+		BIT(PGPX_CONN_CLOSING),
+	[PGPX_CONN_OWED] = BIT(PGPX_CONN_LEASED) | BIT(PGPX_CONN_RESETTING) |
+		BIT(PGPX_CONN_CLOSING),
+	[PGPX_CONN_LEASED] = BIT(PGPX_CONN_IDLE) | BIT(PGPX_CONN_OWED) |
+		BIT(PGPX_CONN_RESETTING) | BIT(PGPX_CONN_CANCELLING) |
+		BIT(PGPX_CONN_CLOSING),
+	[PGPX_CONN_RESETTING] = BIT(PGPX_CONN_IDLE) | BIT(PGPX_CONN_CANCELLING) |
+		BIT(PGPX_CONN_CLOSING),
+	[PGPX_CONN_CHECKING] = BIT(PGPX_CONN_IDLE) | BIT(PGPX_CONN_CLOSING),
+	[PGPX_CONN_CANCELLING] = BIT(PGPX_CONN_RESETTING) | BIT(PGPX_CONN_CLOSING),
+	[PGPX_CONN_CLOSING] = BIT(PGPX_CONN_FREE),
+};
+
+static const char *const state_names[PGPX_CONN_NSTATES] = {
+	[PGPX_CONN_FREE] = "free",
+	[PGPX_CONN_CONNECTING] = "connecting",
+	[PGPX_CONN_IDLE] = "idle",
+	[PGPX_CONN_OWED] = "owed",
+	[PGPX_CONN_LEASED] = "leased",
+	[PGPX_CONN_RESETTING] = "resetting",
+	[PGPX_CONN_CHECKING] = "checking",
+	[PGPX_CONN_CANCELLING] = "cancelling",
+	[PGPX_CONN_CLOSING] = "closing",
+};
+
+StaticAssertDecl(PGPX_CONN_NSTATES <= 32, "a set of states must fit 32 bits");
+
+static bool
+edge_allowed(int from, PgpxConnState to)
+{
+	return from >= 0 && from < PGPX_CONN_NSTATES &&
+		(edges[from] & BIT(to)) != 0;
+}
+
+const char *
+pgpx_conn_state_name(int state)
+{
+	return state >= 0 && state < PGPX_CONN_NSTATES ? state_names[state] : "?";
+}
+
+/* Is a connection in this state in its pool's LRU list? */
+static bool
+is_in_lru(int state)
+{
+	return state == PGPX_CONN_IDLE || state == PGPX_CONN_OWED;
+}
+
+static void
+lru_remove(PgpxPool *pool, PgpxConn *conn)
+{
+	if (conn->prev >= 0)
+		pgpx_conns[conn->prev].next = conn->next;
+	else
+		pool->lru_head = conn->next;
+	if (conn->next >= 0)
+		pgpx_conns[conn->next].prev = conn->prev;
+	else
+		pool->lru_tail = conn->prev;
+	conn->next = conn->prev = -1;
+}
+
+/*
+ * Insert a connection by the time of its last use.  A connection that a session
+ * releases goes to the head.  One that the worker has reset or tested returns to
+ * its place, because neither is a use.
+ */
+static void
+lru_insert(PgpxPool *pool, PgpxConn *conn)
+{
+	int			index = PGPX_CONN_INDEX(conn);
+	int			before = -1;
+	int			after = pool->lru_head;
+
+	while (after >= 0 && pgpx_conns[after].last_used > conn->last_used)
+	{
+		before = after;
+		after = pgpx_conns[after].next;
+	}
+	conn->prev = before;
+	conn->next = after;
+	if (before >= 0)
+		pgpx_conns[before].next = index;
+	else
+		pool->lru_head = index;
+	if (after >= 0)
+		pgpx_conns[after].prev = index;
+	else
+		pool->lru_tail = index;
+}
+
+/*
+ * PgpxConn.doing: the low half of the lease's id, the number of its statements,
+ * the PgpxActivity.  In one word, so that a lessee whose place has just been taken
+ * away cannot write into the next one's.
+ */
+#define DOING_LEASE(lease_id) ((uint64) (uint32) (lease_id) << 32)
+#define DOING_ONE_STATEMENT UINT64CONST(8)
+#define DOING_STATEMENTS UINT64CONST(0xfffffff8)
+#define DOING_ACTIVITY UINT64CONST(7)
+
+static uint64
+doing_statements(uint64 doing)
+{
+	return (doing & DOING_STATEMENTS) / DOING_ONE_STATEMENT;
+}
+
+void
+pgpx_conn_begin_doing(PgpxConn *conn, uint64 lease_id)
+{
+	pg_atomic_write_u64(&conn->doing, DOING_LEASE(lease_id) | PGPX_ACT_IDLE);
+}
+
+void
+pgpx_conn_do(PgpxConn *conn, uint64 lease_id, PgpxActivity activity,
+			 bool statement)
+{
+	uint64		old = pg_atomic_read_u64(&conn->doing);
+	uint64		new;
+
+	do
+	{
+		if (DOING_LEASE(old >> 32) != DOING_LEASE(lease_id))
+			return;
+		new = (old & ~DOING_ACTIVITY) | activity;
+		if (statement && (old & DOING_STATEMENTS) != DOING_STATEMENTS)
+			new += DOING_ONE_STATEMENT;
+	} while (!pg_atomic_compare_exchange_u64(&conn->doing, &old, new));
+}
+
+PgpxActivity
+pgpx_conn_activity(PgpxConn *conn)
+{
+	if (pg_atomic_read_u32(&conn->hung_up) != 0)
+		return PGPX_ACT_BROKEN;
+	return (PgpxActivity) (pg_atomic_read_u64(&conn->doing) & DOING_ACTIVITY);
+}
+
+uint64
+pgpx_conn_statements(PgpxConn *conn)
+{
+	return conn->statements +
+		doing_statements(pg_atomic_read_u64(&conn->doing));
+}
+
+bool
+pgpx_conn_set_state(PgpxPool *pool, PgpxConn *conn, PgpxConnState state,
+					PgpxTime now)
+{
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+
+	/*
+	 * A forbidden transition means that the shared state of the pool is wrong.
+	 * It is checked in production builds too: the cost is one load, and the
+	 * alternative is one connection that two sessions have leased.
+	 */
+	if (pool->damaged)
+		return false;
+	if (conn->pool != PGPX_POOL_INDEX(pool) ||
+		!edge_allowed(conn->state, state))
+	{
+		pgpx_pool_condemn_locked(pool, "Connection %d of pool slot %d cannot go from state \"%s\" to \"%s\".",
+								 PGPX_CONN_INDEX(conn), conn->pool,
+								 pgpx_conn_state_name(conn->state),
+								 pgpx_conn_state_name(state));
+		return false;
+	}
+
+	if (is_in_lru(conn->state))
+		lru_remove(pool, conn);
+
+	if (conn->state == PGPX_CONN_LEASED)
+	{
+		pg_atomic_write_u64(&conn->lease_id, 0);
+		conn->statements +=
+			doing_statements(pg_atomic_exchange_u64(&conn->doing, 0));
+		conn->owner_procno = -1;
+		conn->owner_pid = 0;
+	}
+
+	if (conn->state != PGPX_CONN_FREE)
+		pool->count[conn->state]--;
+	conn->state = state;
+	conn->state_since = now;
+	if (state != PGPX_CONN_FREE)
+		pool->count[state]++;
+
+	if (is_in_lru(state))
+		lru_insert(pool, conn);
+	return true;
+}
+
+/* Reserve a token of a cap for the pool. */
+static bool
+take_token(PgpxCap *cap, int limit, PgpxPool *pool)
+{
+	PgpxToken	token = pgpx_cap_take(cap, limit, PGPX_POOL_INDEX(pool),
+									  pgpx_pool_waits_since_locked(pool));
+
+	/* news for the worker, who sees which connection gives way */
+	if (token == PGPX_TOKEN_DENIED_NAMED)
+		pgpx_worker_wake(pool->worker);
+	return token == PGPX_TOKEN_TAKEN;
+}
+
+/* Return a connection's token of each cap. */
+static void
+give_tokens(PgpxPool *pool, bool broken)
+{
+	int			before = pgpx_cap_give(&pgpx_shared->cap);
+
+	/* a broken one has given that of the server already */
+	if (!broken)
+		pgpx_cap_give(&pgpx_servers[pool->server].cap);
+
+	/* pools of any worker may have waited for a place */
+	if (before == pgpx_shared->max_connections)
+		pgpx_worker_wake_all();
+}
+
+/* Link the free list anew; caller holds free_mutex. */
+static void
+relink_free(void)
+{
+	pgpx_shared->free_head = -1;
+	pgpx_shared->nfree = 0;
+	for (int i = pgpx_shared->max_connections - 1; i >= 0; i--)
+	{
+		PgpxConn   *conn = &pgpx_conns[i];
+
+		/* under free_mutex those without a pool are those in the list */
+		if (conn->pool >= 0)
+			continue;
+		conn->state = PGPX_CONN_FREE;
+		conn->next = pgpx_shared->free_head;
+		pgpx_shared->free_head = i;
+		pgpx_shared->nfree++;
+	}
+}
+
+/*
+ * Remove the first connection from the free list for a pool, which has a token of
+ * each cap, so that there is one.  NULL: the list was damaged, and is linked anew.
+ */
+static PgpxConn *
+pop_free(PgpxPool *pool)
+{
+	PgpxConn   *conn = NULL;
+	int			head;
+
+	SpinLockAcquire(&pgpx_shared->free_mutex);
+	head = pgpx_shared->free_head;
+	if (head >= 0 && head < pgpx_shared->max_connections &&
+		pgpx_conns[head].pool < 0 && pgpx_conns[head].state == PGPX_CONN_FREE)
+	{
+		conn = &pgpx_conns[head];
+		pgpx_shared->free_head = conn->next;
+		pgpx_shared->nfree--;
+		conn->pool = PGPX_POOL_INDEX(pool);
+	}
+	else
+		relink_free();
+	SpinLockRelease(&pgpx_shared->free_mutex);
+	return conn;
+}
+
+PgpxConn *
+pgpx_conn_alloc_locked(PgpxPool *pool)
+{
+	PgpxCap    *cap = &pgpx_servers[pool->server].cap;
+	PgpxConn   *conn;
+
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	if (!take_token(cap, pool->opts.max_server_connections, pool))
+		return NULL;
+	if (!take_token(&pgpx_shared->cap, pgpx_shared->max_connections, pool))
+	{
+		pgpx_cap_give(cap);
+		return NULL;
+	}
+
+	conn = pop_free(pool);
+	if (conn == NULL)
+	{
+		give_tokens(pool, false);
+		pgpx_pool_condemn_locked(pool, "The list of free connection slots led to one that is in use.");
+		return NULL;
+	}
+
+	conn->next = conn->prev = -1;
+	conn->generation =
+		pg_atomic_fetch_add_u64(&pgpx_shared->next_generation, 1);
+	conn->version = pool->version;
+	conn->owed = 0;
+	conn->dirty = false;
+	conn->close_reason = PGPX_CLOSE_NONE;
+	conn->broken = false;
+	conn->owner_procno = -1;
+	conn->owner_pid = 0;
+	conn->last_procno = -1;
+	conn->last_pid = 0;
+	conn->last_user = InvalidOid;
+	conn->opened_at = 0;
+	conn->connect_time = 0;
+	conn->last_used = 0;
+	conn->last_checked = 0;
+	conn->leases = 0;
+	conn->statements = 0;
+	conn->remote_pid = 0;
+	conn->remote_port = 0;
+	conn->local_port = 0;
+	conn->remote_addr[0] = '\0';
+	conn->remote_version[0] = '\0';
+	conn->relayed = false;
+	conn->tls_version[0] = '\0';
+	conn->tls_cipher[0] = '\0';
+	pg_atomic_write_u64(&conn->lease_id, 0);
+	pg_atomic_write_u64(&conn->doing, 0);
+	pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_NONE);
+	pg_atomic_write_u32(&conn->cancel_lost, 0);
+	pg_atomic_write_u32(&conn->hung_up, 0);
+	pg_atomic_write_u32(&conn->to_wake, 0);
+	pg_atomic_write_u32(&conn->nwatching, 0);
+
+	return pgpx_conn_set_state(pool, conn, PGPX_CONN_CONNECTING, pgpx_now()) ?
+		conn : NULL;
+}
+
+void
+pgpx_conn_free_locked(PgpxPool *pool, PgpxConn *conn)
+{
+	bool		broken;
+
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	if (!pgpx_conn_set_state(pool, conn, PGPX_CONN_FREE, pgpx_now()))
+		return;
+	broken = conn->broken;
+	if (broken)
+		pool->nbroken--;
+
+	SpinLockAcquire(&pgpx_shared->free_mutex);
+	conn->pool = -1;
+	conn->prev = -1;
+	conn->next = pgpx_shared->free_head;
+	pgpx_shared->free_head = PGPX_CONN_INDEX(conn);
+	pgpx_shared->nfree++;
+	SpinLockRelease(&pgpx_shared->free_mutex);
+
+	/* the tokens last: who has one finds a connection in the list */
+	give_tokens(pool, broken);
+	pgpx_pool_note_end_locked(pool);
+}
+
+void
+pgpx_conn_free_all_locked(PgpxPool *pool)
+{
+	int			n = 0;
+
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	SpinLockAcquire(&pgpx_shared->free_mutex);
+	for (int i = 0; i < pgpx_shared->max_connections; i++)
+	{
+		PgpxConn   *conn = &pgpx_conns[i];
+
+		if (conn->pool != PGPX_POOL_INDEX(pool))
+			continue;
+		pg_atomic_write_u64(&conn->lease_id, 0);
+		pg_atomic_write_u64(&conn->doing, 0);
+		conn->owner_procno = -1;
+		conn->owner_pid = 0;
+		conn->pool = -1;
+		conn->prev = -1;
+		n++;
+	}
+	relink_free();
+	SpinLockRelease(&pgpx_shared->free_mutex);
+
+	memset(pool->count, 0, sizeof(pool->count));
+	pool->lru_head = pool->lru_tail = -1;
+	while (n-- > 0)
+		give_tokens(pool, n < pool->nbroken);
+	pool->nbroken = 0;
+}
+
+void
+pgpx_process_wake(int procno)
+{
+	SetLatch(&GetPGProcByNumber(procno)->procLatch);
+}
+
+void
+pgpx_conn_let_sleep_locked(PgpxConn *conn, int procno)
+{
+	Assert(LWLockHeldByMeInMode(pgpx_pools[conn->pool].lock, LW_EXCLUSIVE));
+	pg_atomic_write_u32(&conn->to_wake, procno + 1);
+}
+
+bool
+pgpx_conn_sleeps(PgpxConn *conn, int procno, uint64 lease_id)
+{
+	/* with those in SetLatch and ResetLatch: who took either away has seen it sleep */
+	pg_memory_barrier();
+	return pg_atomic_read_u32(&conn->to_wake) == procno + 1 &&
+		pg_atomic_read_u64(&conn->lease_id) == lease_id;
+}
+
+void
+pgpx_conn_wake_up(PgpxConn *conn)
+{
+	uint32		whom;
+
+	if (pg_atomic_read_u32(&conn->to_wake) == 0)
+		return;
+	whom = pg_atomic_exchange_u32(&conn->to_wake, 0);
+	if (whom != 0)
+		pgpx_process_wake(whom - 1);
+}
+
+void
+pgpx_worker_wake(int worker)
+{
+	PgpxWorkerSlot *slot = &pgpx_shared->worker[worker];
+
+	if (pg_atomic_read_u64(&slot->epoch) != 0)
+		pgpx_process_wake((int) pg_atomic_read_u32(&slot->procno));
+}
+
+void
+pgpx_worker_wake_all(void)
+{
+	for (int i = 0; i < pgpx_shared->nworkers; i++)
+		pgpx_worker_wake(i);
+}
+
+bool
+pgpx_worker_missed(int worker)
+{
+	PgpxWorkerSlot *slot = &pgpx_shared->worker[worker];
+	uint64		now = pgpx_now();
+	uint64		before = pg_atomic_read_u64(&slot->missed_at);
+
+	if (pg_atomic_read_u64(&slot->epoch) != 0)
+		return false;
+
+	if (now - before >= REMIND_US &&
+		pg_atomic_compare_exchange_u64(&slot->missed_at, &before, now))
+		pgpx_remind_postmaster();
+	return true;
+}
+
+void
+pgpx_conn_ask_worker(PgpxConn *conn, int worker)
+{
+	int			index = PGPX_CONN_INDEX(conn);
+	int			word = worker * PGPX_WORK_WORDS + index / 32;
+
+	pg_atomic_fetch_or_u32(&pgpx_work_bits[word], 1u << (index % 32));
+	pgpx_worker_wake(worker);
+}
+
+void
+pgpx_worker_wake_soon(int worker)
+{
+	/*
+	 * What the caller has stored comes before the look; pairs with the barrier of
+	 * pgpx_janitor_run, which says that it sleeps before it looks for work.  Else
+	 * each of the two could miss what the other has stored.
+	 */
+	pg_memory_barrier();
+	if (pg_atomic_read_u32(&pgpx_shared->worker[worker].ticking) == 0)
+		pgpx_worker_wake(worker);
+}
+
+void
+pgpx_wake_add(PgpxWake *wake, int procno)
+{
+	if (wake->n < PGPX_WAKE_MAX)
+		wake->procno[wake->n++] = procno;
+	else
+		pgpx_process_wake(procno);
+}
+
+void
+pgpx_wake_flush(PgpxWake *wake)
+{
+	for (int i = 0; i < wake->n; i++)
+		pgpx_process_wake(wake->procno[i]);
+	wake->n = 0;
+}
+
+int
+pgpx_pool_total_locked(const PgpxPool *pool)
+{
+	int			total = -pool->nbroken;
+
+	Assert(LWLockHeldByMe(pool->lock));
+	for (int s = PGPX_CONN_FREE + 1; s < PGPX_CONN_NSTATES; s++)
+		total += pool->count[s];
+	return total;
+}
+
+bool
+pgpx_pool_is_retired_locked(const PgpxPool *pool)
+{
+	static const PgpxFingerprint none;
+
+	Assert(LWLockHeldByMe(pool->lock));
+	return memcmp(&pool->fingerprint, &none, sizeof(none)) == 0;
+}
+
+/* Has the pool neither connections nor tickets?  Of a damaged one nobody knows. */
+bool
+pgpx_pool_is_empty_locked(const PgpxPool *pool)
+{
+	Assert(LWLockHeldByMe(pool->lock));
+	return pgpx_pool_total_locked(pool) == 0 && pool->nbroken == 0 &&
+		pool->nticket == 0 &&
+		!pool->damaged;
+}
+
+bool
+pgpx_pool_has_ended_locked(const PgpxPool *pool)
+{
+	Assert(LWLockHeldByMe(pool->lock));
+	return pgpx_pool_is_empty_locked(pool) && pgpx_pool_is_retired_locked(pool);
+}
+
+void
+pgpx_pool_note_end_locked(PgpxPool *pool)
+{
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	if (!pgpx_pool_has_ended_locked(pool))
+		return;
+	pg_atomic_fetch_add_u32(&pgpx_shared->pools_changed, 1);
+	pgpx_worker_wake(pool->worker);
+}
+
+void
+pgpx_pool_condemn_locked(PgpxPool *pool, const char *format, ...)
+{
+	PgpxWorkerSlot *slot = &pgpx_shared->worker[pool->worker];
+	va_list		args;
+
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	if (pool->damaged)
+		return;
+	pool->damaged = true;
+	va_start(args, format);
+	vsnprintf(pool->last_error, sizeof(pool->last_error), format, args);
+	va_end(args);
+	pool->last_error_at = pgpx_now();
+	pool->last_sqlstate = ERRCODE_DATA_CORRUPTED;
+
+	/* the worker sleeps, or starts later, and then restores the pool */
+	pg_atomic_write_u32(&slot->must_restart, 1);
+	pgpx_worker_wake(pool->worker);
+}

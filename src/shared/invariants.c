@@ -1,0 +1,658 @@
+/*-------------------------------------------------------------------------
+ *
+ * invariants.c
+ *	  Verification of the shared state.
+ *
+ * Each pool is checked under its lock, in shared mode, so that what belongs to
+ * it stands still: its connections, its queue, its counters.  A connection gets
+ * a pool, and loses it, under that pool's lock; so "conn->pool is this one" is
+ * the truth for the connections of the pool and never true for others.
+ *
+ * The free list is nobody's.  Whoever moves a connection in or out of it holds
+ * the pool lock, and for an instant that one is FREE and in no list.  See
+ * check_free for how that is told from one that was lost.
+ *
+ * Shared memory only.  Memory is allocated before the first lock, and what is
+ * found is written into fixed buffers: nothing throws under a lock.
+ *
+ * Does a pool's queue add up?  The tickets' part of invariants.c.
+ *
+ * Runs under the pool's lock; shared memory only.
+ *
+ * Does each connection have its tokens?
+ *
+ * A token and the connection that it is for move in one section under the lock of
+ * their pool.  So a cap whose tokens have not moved while all locks were passed,
+ * and then all connections were counted, has as many out as there are connections.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "shared/invariants.h"
+
+#include "storage/procarray.h"
+#include "storage/spin.h"
+
+#include "base/debug_point.h"
+#include "shared/lock_hooks.h"
+#include "shared/pool.h"
+#include "shared/registry.h"
+
+void
+pgpx_check_fault(PgpxCheck *check, const char *format, ...)
+{
+	PgpxFaults *faults = check->faults;
+	va_list		args;
+	char	   *text;
+	int			used = 0;
+
+	if (faults->n++ >= PGPX_FAULTS_MAX)
+		return;
+	text = faults->text[faults->n - 1];
+	if (check->pool != NULL)
+		used = snprintf(text, PGPX_FAULT_LEN, "pool %u: ",
+						check->pool->pool_id);
+	va_start(args, format);
+	vsnprintf(text + used, PGPX_FAULT_LEN - used, format, args);
+	va_end(args);
+}
+
+/* By the process array: the PGPROC of one that has ended keeps its pid for long. */
+bool
+pgpx_check_is_alive(int procno, int pid)
+{
+	return procno >= 0 && procno < pgpx_shared->ntickets && pid != 0 &&
+		BackendPidGetProc(pid) == GetPGProcByNumber(procno);
+}
+
+static void
+check_lease(PgpxCheck *check, PgpxConn *conn)
+{
+	int			index = PGPX_CONN_INDEX(conn);
+	uint64		lease_id = pg_atomic_read_u64(&conn->lease_id);
+
+	if (conn->state != PGPX_CONN_LEASED)
+	{
+		if (lease_id != 0 || conn->owner_procno != -1 || conn->owner_pid != 0)
+			pgpx_check_fault(check, "connection %d is %s, but has lease " UINT64_FORMAT " and holder %d",
+							 index, pgpx_conn_state_name(conn->state), lease_id,
+							 conn->owner_pid);
+		return;
+	}
+
+	if (lease_id == 0 ||
+		lease_id >= pg_atomic_read_u64(&pgpx_shared->next_lease))
+		pgpx_check_fault(check, "connection %d is leased, but its lease is " UINT64_FORMAT,
+						 index, lease_id);
+	if (!pgpx_check_is_alive(conn->owner_procno, conn->owner_pid))
+		pgpx_check_fault(check, "lease " UINT64_FORMAT " on connection %d belongs to process %d at %d, which does not exist",
+						 lease_id, index, conn->owner_pid, conn->owner_procno);
+	if (check->nleases < pgpx_shared->max_connections)
+		check->leases[check->nleases++] = lease_id;
+}
+
+static void
+check_conn(PgpxCheck *check, PgpxConn *conn)
+{
+	PgpxPool   *pool = check->pool;
+	int			index = PGPX_CONN_INDEX(conn);
+	const char *state = pgpx_conn_state_name(conn->state);
+
+	if (conn->generation == 0 ||
+		conn->generation >= pg_atomic_read_u64(&pgpx_shared->next_generation))
+		pgpx_check_fault(check, "connection %d has generation " UINT64_FORMAT,
+						 index, conn->generation);
+	if (conn->version > pool->version)
+		pgpx_check_fault(check, "connection %d is of version " UINT64_FORMAT ", the pool of " UINT64_FORMAT,
+						 index, conn->version, pool->version);
+	if ((conn->state == PGPX_CONN_CONNECTING && conn->opened_at != 0) ||
+		(conn->state != PGPX_CONN_CONNECTING && conn->opened_at == 0 &&
+		 conn->state != PGPX_CONN_CLOSING &&
+		 (conn->state != PGPX_CONN_CANCELLING ||
+		  conn->close_reason == PGPX_CLOSE_NONE)))
+		pgpx_check_fault(check, "connection %d is %s, but was opened at " INT64_FORMAT,
+						 index, state, conn->opened_at);
+	if ((conn->state == PGPX_CONN_IDLE && conn->owed != 0) ||
+		(conn->state == PGPX_CONN_OWED && conn->owed <= 0))
+		pgpx_check_fault(check, "connection %d is %s, but owes %d answers",
+						 index, state, conn->owed);
+	if (conn->state == PGPX_CONN_CLOSING &&
+		(conn->close_reason <= PGPX_CLOSE_NONE ||
+		 conn->close_reason >= PGPX_CLOSE_NREASONS))
+		pgpx_check_fault(check, "connection %d is closing, but for no reason (%d)",
+						 index, conn->close_reason);
+	check_lease(check, conn);
+}
+
+/*
+ * The LRU list holds exactly the free connections, in the order of their last use.
+ * Given that the links are right a walk cannot come to one twice, so counting will do.
+ */
+static void
+check_lru(PgpxCheck *check)
+{
+	const PgpxPool *pool = check->pool;
+	int			expected = pool->count[PGPX_CONN_IDLE] +
+		pool->count[PGPX_CONN_OWED];
+	int			last = -1;
+	int			n = 0;
+
+	for (int i = pool->lru_head; i != -1; i = pgpx_conns[i].next)
+	{
+		PgpxConn   *conn;
+
+		if (i < 0 || i >= pgpx_shared->max_connections)
+		{
+			pgpx_check_fault(check, "list of free connections leads to %d", i);
+			return;
+		}
+		conn = &pgpx_conns[i];
+		if (conn->pool != check->index ||
+			(conn->state != PGPX_CONN_IDLE && conn->state != PGPX_CONN_OWED))
+		{
+			pgpx_check_fault(check, "connection %d in the list of free ones is %s and of pool place %d",
+							 i, pgpx_conn_state_name(conn->state),
+							 conn->pool);
+			return;
+		}
+		if (conn->prev != last)
+		{
+			pgpx_check_fault(check, "connection %d in the list of free ones is linked to %d before it, not to %d",
+							 i, conn->prev, last);
+			return;
+		}
+		if (last >= 0 && conn->last_used > pgpx_conns[last].last_used)
+			pgpx_check_fault(check, "connection %d in the list of free ones was used later than connection %d before it",
+							 i, last);
+		last = i;
+		n++;
+	}
+	if (pool->lru_tail != last)
+		pgpx_check_fault(check, "list of free connections ends with %d, not with %d",
+						 pool->lru_tail, last);
+	if (n != expected)
+		pgpx_check_fault(check, "list of free connections has %d, but %d are free",
+						 n, expected);
+}
+
+/* Connections by state, and in which lists they are.  Returns how many are open. */
+static int
+check_conns(PgpxCheck *check)
+{
+	PgpxPool   *pool = check->pool;
+	int			count[PGPX_CONN_NSTATES] = {0};
+	int			open = 0;
+	int			current = 0;
+	int			broken = 0;
+
+	for (int i = 0; i < pgpx_shared->max_connections; i++)
+	{
+		PgpxConn   *conn = &pgpx_conns[i];
+
+		if (conn->pool != check->index)
+			continue;
+		if (conn->state <= PGPX_CONN_FREE || conn->state >= PGPX_CONN_NSTATES)
+		{
+			pgpx_check_fault(check, "connection %d is in state %d", i, conn->state);
+			continue;
+		}
+		count[conn->state]++;
+		if (conn->opened_at != 0)
+			open++;
+		if (conn->broken)
+			broken++;
+		else if (conn->version == pool->version)
+			current++;
+		check_conn(check, conn);
+	}
+
+	for (int s = 0; s < PGPX_CONN_NSTATES; s++)
+		if (pool->count[s] != count[s])
+			pgpx_check_fault(check, "%d connections are %s, but the pool counts %d",
+							 count[s], pgpx_conn_state_name(s), pool->count[s]);
+	if (pool->nbroken != broken)
+		pgpx_check_fault(check, "%d connections are broken, but the pool counts %d",
+						 broken, pool->nbroken);
+	check_lru(check);
+
+	/* those of older options may be more than the new ones allow */
+	if (current > pool->version_cap)
+		pgpx_check_fault(check, "%d connections, but pool_size and max_overflow allow %d",
+						 current, pool->version_cap);
+	return open;
+}
+
+/*
+ * Nobody waits while there is a connection that he could have; or could have once it
+ * is tested, and not one for each who waits is being tested.
+ */
+static void
+check_served(PgpxCheck *check, int waiting)
+{
+	PgpxPool   *pool = check->pool;
+
+	if (waiting == 0 || pgpx_pool_is_paused(pool))
+		return;
+	for (int i = 0; i < pgpx_shared->max_connections; i++)
+	{
+		PgpxConn   *conn = &pgpx_conns[i];
+
+		if (conn->pool == check->index &&
+			(conn->state == PGPX_CONN_IDLE || conn->state == PGPX_CONN_OWED) &&
+			conn->version == pool->version &&
+			pg_atomic_read_u32(&conn->hung_up) == 0 &&
+			(pool->count[PGPX_CONN_CHECKING] < waiting ||
+			 conn->state == PGPX_CONN_OWED ||
+			 !pgpx_pool_must_test_locked(pool, conn,
+										 pgpx_pool_waits_since_locked(pool),
+										 pgpx_now())))
+			pgpx_check_fault(check, "%d tickets wait while connection %d is %s",
+							 waiting, i, pgpx_conn_state_name(conn->state));
+	}
+}
+
+static void
+check_sum(PgpxCheck *check, const char *left, uint64 is, const char *right,
+		  uint64 expected)
+{
+	if (is != expected)
+		pgpx_check_fault(check, "%s is " UINT64_FORMAT ", but %s is " UINT64_FORMAT,
+						 left, is, right, expected);
+}
+
+/* What comes in goes out, or is still there. */
+static void
+check_counters(PgpxCheck *check, int open)
+{
+	PgpxPool   *pool = check->pool;
+	const PgpxStats *stats = &pool->stats;
+	uint64		closed = 0;
+	uint64		waits = 0;
+
+	for (int i = 0; i < PGPX_CLOSE_NREASONS; i++)
+		closed += stats->closed[i];
+	for (int b = 0; b < PGPX_HISTOGRAM_BUCKETS; b++)
+		waits += stats->histogram[b];
+
+	check_sum(check, "checkouts", stats->checkouts,
+			  "sum of ended leases and leased connections",
+			  stats->checkins + stats->discards + stats->reclaimed +
+				  stats->terminated + stats->lease_timeouts + stats->retried +
+				  pool->count[PGPX_CONN_LEASED]);
+	check_sum(check, "waited", stats->waited,
+			  "sum of ended waits and tickets",
+			  stats->granted + stats->timeouts + stats->cancelled +
+				  stats->failed + pool->nticket);
+	check_sum(check, "sum of the histogram", waits,
+			  "waited without tickets", stats->waited - pool->nticket);
+	check_sum(check, "connects", stats->connects,
+			  "sum of closed and open connections", closed + open);
+	if (stats->checkouts < stats->hits + stats->granted)
+		pgpx_check_fault(check, "checkouts is " UINT64_FORMAT ", but hits is " UINT64_FORMAT " and granted " UINT64_FORMAT,
+						 stats->checkouts, stats->hits, stats->granted);
+	if (stats->hits < stats->partner_hits)
+		pgpx_check_fault(check, "hits is " UINT64_FORMAT ", but partner_hits is " UINT64_FORMAT,
+						 stats->hits, stats->partner_hits);
+	if (stats->closed[PGPX_CLOSE_NONE] != 0)
+		pgpx_check_fault(check, "connections were closed for no reason");
+}
+
+static void
+check_pool(PgpxCheck *check, int index)
+{
+	PgpxPool   *pool = &pgpx_pools[index];
+	int			open;
+	int			waiting;
+
+	LWLockAcquire(pool->lock, LW_SHARED);
+	check->pool = pool;
+	check->index = index;
+	if (pool->damaged)
+		pgpx_check_fault(check, "is out of service: %s", pool->last_error);
+	open = check_conns(check);
+	waiting = pgpx_check_tickets(check);
+	check_served(check, waiting);
+	check_counters(check, open);
+	if (pool->pool_id == 0 &&
+		(pgpx_pool_total_locked(pool) != 0 || pool->nbroken != 0 ||
+		 pool->nticket != 0))
+		pgpx_check_fault(check, "place %d has no pool, but connections or tickets", index);
+	check->pool = NULL;
+	LWLockRelease(pool->lock);
+}
+
+/*
+ * Walk through the free list.  Of the suspects only those remain that are
+ * missing again and have not been used in between; the first walk suspects all.
+ * Returns how many there are.
+ */
+static int
+walk_free(PgpxCheck *check, bool first)
+{
+	int			max = pgpx_shared->max_connections;
+	int			n = 0;
+	int			counted;
+	int			wrong = -1;
+	int			nsuspects = 0;
+
+	memset(check->in_list, 0, max * sizeof(bool));
+	SpinLockAcquire(&pgpx_shared->free_mutex);
+	for (int i = pgpx_shared->free_head; i != -1 && wrong < 0;)
+	{
+		if (i < 0 || i >= max || check->in_list[i] ||
+			pgpx_conns[i].state != PGPX_CONN_FREE || pgpx_conns[i].pool != -1)
+			wrong = i < 0 ? max : i;
+		else
+		{
+			check->in_list[i] = true;
+			n++;
+			i = pgpx_conns[i].next;
+		}
+	}
+	counted = pgpx_shared->nfree;
+	SpinLockRelease(&pgpx_shared->free_mutex);
+
+	if (wrong >= 0)
+	{
+		pgpx_check_fault(check, "free list leads to connection %d, which is not free or was passed before",
+						 wrong);
+		return 0;
+	}
+	if (n != counted)
+		pgpx_check_fault(check, "%d connections are in the free list, but it counts %d",
+						 n, counted);
+
+	for (int i = 0; i < max; i++)
+	{
+		PgpxSuspect *suspect = &check->suspects[i];
+		PgpxConn   *conn = &pgpx_conns[i];
+		bool		missing = !check->in_list[i] &&
+			conn->state == PGPX_CONN_FREE;
+		bool		same = suspect->generation == conn->generation &&
+			suspect->state_since == conn->state_since;
+
+		suspect->missing = missing &&
+			(first || (suspect->missing && same));
+		suspect->generation = conn->generation;
+		suspect->state_since = conn->state_since;
+		if (suspect->missing)
+			nsuspects++;
+	}
+	return nsuspects;
+}
+
+void
+pgpx_check_pass_locks(void)
+{
+	for (int i = 0; i < pgpx_shared->max_pools; i++)
+	{
+		LWLockAcquire(pgpx_pools[i].lock, LW_SHARED);
+		LWLockRelease(pgpx_pools[i].lock);
+	}
+}
+
+/*
+ * Is a FREE connection in no list?  It is so for an instant when it is given
+ * back, and again when it is taken, both under some pool lock; then it has a new
+ * generation.  So of three walks, with all locks passed in between, at least
+ * one finds a sound connection in the list, or of another generation.
+ */
+static void
+check_free(PgpxCheck *check, int nsuspects)
+{
+	for (int walk = 0; walk < 2 && nsuspects > 0; walk++)
+	{
+		pgpx_check_pass_locks();
+		nsuspects = walk_free(check, false);
+	}
+	if (nsuspects == 0)
+		return;
+	for (int i = 0; i < pgpx_shared->max_connections; i++)
+		if (check->suspects[i].missing)
+			pgpx_check_fault(check, "connection %d is free, but not in the free list", i);
+}
+
+static int
+compare_leases(const void *a, const void *b)
+{
+	uint64		x = *(const uint64 *) a;
+	uint64		y = *(const uint64 *) b;
+
+	return x < y ? -1 : x > y;
+}
+
+/*
+ * No lease is on two connections.  Ids never repeat, so this holds for leases
+ * that were seen at different moments too.
+ */
+static void
+check_leases(PgpxCheck *check)
+{
+	qsort(check->leases, check->nleases, sizeof(uint64), compare_leases);
+	for (int i = 1; i < check->nleases; i++)
+		if (check->leases[i] == check->leases[i - 1])
+			pgpx_check_fault(check, "lease " UINT64_FORMAT " is on two connections",
+							 check->leases[i]);
+}
+
+static void *
+alloc_array(Size size)
+{
+	return MemoryContextAllocHuge(CurrentMemoryContext,
+								  mul_size(pgpx_shared->max_connections, size));
+}
+
+void
+pgpx_invariants_check(PgpxFaults *faults)
+{
+	PgpxCheck	check = {.faults = faults};
+	int			nsuspects;
+
+	memset(faults, 0, sizeof(*faults));
+	check.leases = alloc_array(sizeof(uint64));
+	check.in_list = alloc_array(sizeof(bool));
+	check.suspects = alloc_array(sizeof(PgpxSuspect));
+	memset(check.suspects, 0,
+		   pgpx_shared->max_connections * sizeof(PgpxSuspect));
+
+	nsuspects = walk_free(&check, true);
+	for (int i = 0; i < pgpx_shared->max_pools; i++)
+		check_pool(&check, i);
+	check_free(&check, nsuspects);
+	check_leases(&check);
+	pgpx_check_caps(&check);
+	pgpx_lock_hooks->check(&check);
+
+	pfree(check.leases);
+	pfree(check.in_list);
+	pfree(check.suspects);
+}
+
+/*
+ * A granted ticket has the lease that it says.  Between grant and claim the lease
+ * can be taken away, which the ticket remembers for so many leases of its process;
+ * then the place may be anything's, and what is there was opened after the ticket
+ * was drawn.
+ */
+static void
+check_granted(PgpxCheck *check, PgpxTicket *ticket)
+{
+	int			index = PGPX_TICKET_INDEX(ticket);
+	PgpxConn   *conn;
+
+	if (ticket->conn < 0 || ticket->conn >= pgpx_shared->max_connections)
+	{
+		pgpx_check_fault(check, "ticket %d was granted connection %d", index, ticket->conn);
+		return;
+	}
+
+	conn = &pgpx_conns[ticket->conn];
+	if (conn->pool != check->index)
+		return;
+	if (pg_atomic_read_u64(&conn->lease_id) == ticket->lease_id)
+	{
+		if (conn->state != PGPX_CONN_LEASED || conn->owner_procno != index ||
+			conn->owner_pid != ticket->pid)
+			pgpx_check_fault(check, "ticket %d of process %d was granted lease " UINT64_FORMAT ", which process %d holds",
+							 index, ticket->pid, ticket->lease_id,
+							 conn->owner_pid);
+	}
+	else if (pgpx_ticket_revoked(index, ticket->lease_id) == PGPX_REVOKE_NONE &&
+			 conn->opened_at != 0 &&
+			 conn->opened_at < ticket->since)
+		pgpx_check_fault(check, "ticket %d of process %d was granted lease " UINT64_FORMAT ", but connection %d has lease " UINT64_FORMAT,
+						 index, ticket->pid, ticket->lease_id, ticket->conn,
+						 pg_atomic_read_u64(&conn->lease_id));
+}
+
+/* The queue: links, order, and nobody left out.  Returns its length. */
+static int
+check_queue(PgpxCheck *check)
+{
+	PgpxPool   *pool = check->pool;
+	int			last = -1;
+	int			n = 0;
+
+	for (int i = pool->queue_head; i != -1; i = pgpx_tickets[i].next)
+	{
+		PgpxTicket *ticket;
+
+		if (i < 0 || i >= pgpx_shared->ntickets)
+		{
+			pgpx_check_fault(check, "queue leads to ticket %d", i);
+			return n;
+		}
+		ticket = &pgpx_tickets[i];
+		if (ticket->pool != check->index ||
+			ticket->state != PGPX_TICKET_WAITING)
+		{
+			pgpx_check_fault(check, "ticket %d in the queue is in state %d and of pool place %d",
+							 i, ticket->state, ticket->pool);
+			return n;
+		}
+		if (ticket->prev != last)
+		{
+			pgpx_check_fault(check, "ticket %d in the queue is linked to %d before it, not to %d",
+							 i, ticket->prev, last);
+			return n;
+		}
+		if (last >= 0 && ticket->number <= pgpx_tickets[last].number)
+			pgpx_check_fault(check, "ticket %d with number " UINT64_FORMAT " stands behind number " UINT64_FORMAT,
+							 i, ticket->number, pgpx_tickets[last].number);
+		if (!pgpx_check_is_alive(i, ticket->pid))
+			pgpx_check_fault(check, "ticket %d belongs to process %d, which does not exist",
+							 i, ticket->pid);
+		last = i;
+		n++;
+	}
+	if (pool->queue_tail != last)
+		pgpx_check_fault(check, "queue ends with ticket %d, not with %d",
+						 pool->queue_tail, last);
+	if (pool->nwaiting != n)
+		pgpx_check_fault(check, "%d tickets are in the queue, but the pool counts %d",
+						 n, pool->nwaiting);
+	return n;
+}
+
+int
+pgpx_check_tickets(PgpxCheck *check)
+{
+	PgpxPool   *pool = check->pool;
+	int			waiting = check_queue(check);
+	int			served = 0;
+
+	/*
+	 * WAITING ones are told by the queue alone: a session that queues
+	 * elsewhere may have left this pool's number in its ticket.
+	 */
+	for (int i = 0; i < pgpx_shared->ntickets; i++)
+	{
+		PgpxTicket *ticket = &pgpx_tickets[i];
+
+		if (ticket->pool != check->index ||
+			(ticket->state != PGPX_TICKET_GRANTED &&
+			 ticket->state != PGPX_TICKET_FAILED))
+			continue;
+		served++;
+		if (ticket->state == PGPX_TICKET_GRANTED)
+			check_granted(check, ticket);
+	}
+	if (pool->nticket != waiting + served)
+		pgpx_check_fault(check, "%d tickets wait and %d were served, but the pool counts %d",
+						 waiting, served, pool->nticket);
+	return waiting;
+}
+
+#define ROUNDS 20				/* of looks at caps whose tokens move all the time */
+
+/* What a cap had before the connections were counted. */
+typedef struct PgpxCapSeen
+{
+	bool		done;
+	int			used;
+	uint32		moves;
+	int			counted;
+} PgpxCapSeen;
+
+static void
+look(PgpxCap *cap, PgpxCapSeen *seen)
+{
+	seen->used = pgpx_cap_used(cap, &seen->moves);
+	seen->counted = 0;
+}
+
+static void
+compare(PgpxCheck *check, PgpxCap *cap, PgpxCapSeen *seen, const char *what,
+		int place)
+{
+	uint32		moves;
+
+	if (seen->done)
+		return;
+	pgpx_cap_used(cap, &moves);
+	if (moves != seen->moves)
+		return;
+	seen->done = true;
+	if (seen->used != seen->counted)
+		pgpx_check_fault(check, "%s (place %d) has %d tokens out, but %d connections",
+						 what, place, seen->used, seen->counted);
+}
+
+void
+pgpx_check_caps(PgpxCheck *check)
+{
+	int			n = pgpx_shared->max_pools;
+	PgpxCapSeen all = {0};
+	PgpxCapSeen *seen = palloc0(mul_size(n, sizeof(PgpxCapSeen)));
+	bool		done = false;
+
+	for (int round = 0; round < ROUNDS && !done; round++)
+	{
+		look(&pgpx_shared->cap, &all);
+		for (int i = 0; i < n; i++)
+			look(&pgpx_servers[i].cap, &seen[i]);
+
+		/* who was in the midst of a move has come to its end */
+		pgpx_check_pass_locks();
+		for (int i = 0; i < n; i++)
+		{
+			PgpxPool   *pool = &pgpx_pools[i];
+			int			total;
+
+			LWLockAcquire(pool->lock, LW_SHARED);
+			total = pgpx_pool_total_locked(pool);
+			all.counted += total + pool->nbroken;
+			if (total > 0)
+				seen[pool->server].counted += total;
+			LWLockRelease(pool->lock);
+		}
+
+		compare(check, &pgpx_shared->cap, &all, "max_connections", 0);
+		done = all.done;
+		for (int i = 0; i < n; i++)
+		{
+			compare(check, &pgpx_servers[i].cap, &seen[i], "server", i);
+			done = done && seen[i].done;
+		}
+	}
+	pfree(seen);
+}

@@ -1,0 +1,809 @@
+/*-------------------------------------------------------------------------
+ *
+ * pool.c
+ *	  Connections of a pool: pick, lease, grow, grant, release; counters.
+ *
+ * Shared memory only.  Whoever makes a connection free serves the queue in the
+ * same lock section, so that no connection is free while somebody waits, and a
+ * newcomer never passes a waiter.
+ *
+ * A lease from the pool's side: its end.
+ *
+ * Shared memory only.  Whoever makes a connection free serves the queue in the
+ * same lock section, see pool.c.
+ *
+ * Counters of a pool.
+ *
+ * All are added to under the pool lock, which the caller holds anyway; a lease
+ * counts privately while it runs and hands its sums over at its end.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "shared/pool.h"
+
+#include "port/pg_bitutils.h"
+
+#include "shared/registry.h"
+
+#define EXPIRE_APART_US (1000 * 1000)
+#define FRESH_US (1000 * 1000)	/* how long a test is good for who waits */
+
+int
+pgpx_pool_live_locked(const PgpxPool *pool)
+{
+	int			left = pgpx_pool_total_locked(pool);
+	int			live = 0;
+
+	Assert(LWLockHeldByMe(pool->lock));
+
+	/*
+	 * A leased one whose remote has gone helps nobody when it comes back, nor
+	 * does one that is to be closed after the cancel.
+	 */
+	for (int i = 0; left > 0 && i < pgpx_shared->max_connections; i++)
+	{
+		PgpxConn   *conn = &pgpx_conns[i];
+
+		if (conn->pool != PGPX_POOL_INDEX(pool) || conn->broken)
+			continue;
+		left--;
+		if (conn->state != PGPX_CONN_CONNECTING &&
+			conn->state != PGPX_CONN_CLOSING &&
+			!(conn->state == PGPX_CONN_CANCELLING &&
+			  conn->close_reason != PGPX_CLOSE_NONE))
+			live++;
+	}
+	return live;
+}
+
+int
+pgpx_pool_cap_locked(const PgpxPool *pool)
+{
+	Assert(LWLockHeldByMe(pool->lock));
+	return pool->opts.pool_size + pool->opts.max_overflow;
+}
+
+int
+pgpx_pool_min_size_locked(const PgpxPool *pool)
+{
+	Assert(LWLockHeldByMe(pool->lock));
+	return Min(pool->opts.min_size, pgpx_pool_cap_locked(pool));
+}
+
+bool
+pgpx_pool_must_test_locked(const PgpxPool *pool, const PgpxConn *conn,
+						   PgpxTime since, PgpxTime now)
+{
+	PgpxTime	seen = Max(conn->last_used, conn->last_checked);
+
+	Assert(LWLockHeldByMe(pool->lock));
+	if (pool->opts.test_period < 0 ||
+		now - seen < pool->opts.test_period * 1000)
+		return false;
+	return conn->last_checked < since || now - conn->last_checked > FRESH_US;
+}
+
+/* Is a free connection fit to be leased?  If not it is closed. */
+static bool
+fit_locked(PgpxPool *pool, PgpxConn *conn)
+{
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	if (conn->version != pool->version)
+		pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_STALE);
+	else if (pg_atomic_read_u32(&conn->hung_up) != 0)
+		pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_BROKEN);
+	else
+		return true;
+	return false;
+}
+
+/*
+ * Must the connection be tested before it is leased?  One whose reset is pending
+ * need not be: the answer to the reset is the test.
+ */
+static bool
+must_test_first(const PgpxPool *pool, const PgpxConn *conn, PgpxTime since,
+				PgpxTime now)
+{
+	return conn->state == PGPX_CONN_IDLE &&
+		pgpx_pool_must_test_locked(pool, conn, since, now);
+}
+
+/*
+ * Return the first free connection, by strategy, that must be tested, or that need
+ * not be.  Connections that are not fit are closed.
+ */
+static PgpxConn *
+pick_by_strategy(PgpxPool *pool, bool tested, PgpxTime since, PgpxTime now)
+{
+	bool		fifo = pool->opts.strategy == PGPX_STRATEGY_FIFO;
+	int			next;
+
+	for (int i = fifo ? pool->lru_tail : pool->lru_head; i >= 0; i = next)
+	{
+		PgpxConn   *conn = &pgpx_conns[i];
+
+		next = fifo ? conn->prev : conn->next;
+		if (fit_locked(pool, conn) &&
+			must_test_first(pool, conn, since, now) != tested)
+			return conn;
+	}
+	return NULL;
+}
+
+/*
+ * May a session have the free connection that it used last, before the one that the
+ * strategy prefers?
+ *
+ * With lifo also while its reset is pending: no connection that was used later can
+ * have its answer sooner, and a connection used longer ago must stay cold.  Not in a
+ * pool with surplus connections: sessions that each return to their own would keep
+ * all of them in use, and none would ever reach overflow_ttl.  With fifo only when
+ * there is no answer to wait for, because the connection used longest ago has none.
+ */
+static bool
+may_return_to(const PgpxPool *pool, const PgpxConn *partner)
+{
+	if (pool->opts.strategy == PGPX_STRATEGY_FIFO)
+		return partner->state == PGPX_CONN_IDLE;
+	return (partner->state == PGPX_CONN_IDLE ||
+			partner->state == PGPX_CONN_OWED) &&
+		pgpx_pool_total_locked(pool) <= pool->opts.pool_size;
+}
+
+/*
+ * Have ready connections tested for so many who wait since then, or longer: for each
+ * of them one, at the same time.
+ */
+static void
+begin_tests(PgpxPool *pool, int most, PgpxTime since, PgpxTime now)
+{
+	while (pool->count[PGPX_CONN_CHECKING] < most)
+	{
+		PgpxConn   *conn = pick_by_strategy(pool, false, since, now);
+
+		if (conn == NULL)
+			break;
+		if (!pgpx_conn_set_state(pool, conn, PGPX_CONN_CHECKING, now))
+			break;
+		pgpx_conn_ask_worker(conn, pool->worker);
+	}
+}
+
+PgpxConn *
+pgpx_pool_pick_locked(PgpxPool *pool, int partner, uint64 partner_generation,
+					  PgpxTime since, PgpxTime now)
+{
+	PgpxConn   *conn;
+
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	if (pgpx_pool_is_paused(pool) || pool->damaged)
+		return NULL;
+	if (partner >= 0)
+	{
+		conn = &pgpx_conns[partner];
+		if (conn->pool == PGPX_POOL_INDEX(pool) &&
+			conn->generation == partner_generation &&
+			may_return_to(pool, conn) && fit_locked(pool, conn) &&
+			!must_test_first(pool, conn, since, now))
+			return conn;
+	}
+	conn = pick_by_strategy(pool, true, since, now);
+
+	/* only connections that must be tested are free, if any */
+	if (conn == NULL)
+		begin_tests(pool, Max(pool->nwaiting, 1), since, now);
+	return conn;
+}
+
+uint64
+pgpx_pool_take_locked(PgpxPool *pool, PgpxConn *conn, const PgpxHolder *holder,
+					  PgpxTime now, PgpxTime waited)
+{
+	uint64		lease_id;
+
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	if (!pgpx_conn_set_state(pool, conn, PGPX_CONN_LEASED, now))
+		return 0;
+	lease_id = pg_atomic_fetch_add_u64(&pgpx_shared->next_lease, 1);
+
+	conn->owner_procno = holder->procno;
+	conn->owner_pid = holder->pid;
+	conn->owner_user = holder->user;
+	conn->owner_database = holder->database;
+	conn->scope = holder->scope;
+	strlcpy(conn->why, holder->why ? holder->why : "", sizeof(conn->why));
+	strlcpy(conn->application_name,
+			holder->application_name ? holder->application_name : "",
+			sizeof(conn->application_name));
+	conn->leased_at = conn->state_since;
+	conn->leak_logged = false;
+	conn->waited = waited;
+	conn->leases++;
+	pgpx_conn_begin_doing(conn, lease_id);
+	pg_atomic_write_u64(&conn->lease_id, lease_id);
+
+	pool->last_checkout = conn->state_since;
+	pool->stats.checkouts++;
+	return lease_id;
+}
+
+/* Can the worker connect without a session that tells it how? */
+static bool
+conninfo_is_known(const PgpxPool *pool)
+{
+	return pool->conninfo_epoch != 0 &&
+		pool->conninfo_epoch == pgpx_pool_worker_epoch(pool) &&
+		pool->conninfo_version >= pool->connect_version;
+}
+
+bool
+pgpx_pool_must_give_way_locked(PgpxPool *pool)
+{
+	int			index = PGPX_POOL_INDEX(pool);
+	PgpxTime	since = pgpx_pool_waits_since_locked(pool);
+
+	Assert(LWLockHeldByMe(pool->lock));
+	return pgpx_cap_is_owed(&pgpx_servers[pool->server].cap, index, since) ||
+		pgpx_cap_is_owed(&pgpx_shared->cap, index, since);
+}
+
+int
+pgpx_pool_wanted_locked(const PgpxPool *pool, int extra)
+{
+	int			connecting = pool->count[PGPX_CONN_CONNECTING];
+	int			total = pgpx_pool_total_locked(pool);
+	int			wanted;
+
+	Assert(LWLockHeldByMe(pool->lock));
+
+	/*
+	 * What is on its way to be free counts as free: a reset must not make the
+	 * pool grow.  What is being cancelled will most likely be closed.
+	 */
+	wanted = pool->nwaiting + extra - connecting -
+		pool->count[PGPX_CONN_RESETTING] - pool->count[PGPX_CONN_CHECKING];
+
+	/*
+	 * So many are kept open as soon as the worker knows how to connect, whether the
+	 * checkout that told it was served or not.  A cap beats it.
+	 */
+	if (conninfo_is_known(pool))
+		wanted = Max(wanted, pgpx_pool_min_size_locked(pool) - total);
+	wanted = Min(wanted, pgpx_pool_cap_locked(pool) - total);
+	if (wanted <= 0 || pgpx_pool_is_paused(pool) || pool->damaged ||
+		pgpx_pool_conninfo_awaited(pool))
+		return 0;
+	if (pool->retry_at != 0)
+	{
+		/* one prober: the others follow when it has succeeded */
+		return connecting > 0 || pgpx_now() < pool->retry_at ? 0 : 1;
+	}
+	if (pool->ramp > 0)
+		wanted = Min(wanted, pool->ramp - connecting);
+	return Max(wanted, 0);
+}
+
+int
+pgpx_pool_grow_locked(PgpxPool *pool, int extra)
+{
+	int			wanted;
+	int			asked = 0;
+
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+
+	/* what is there goes first; who queues behind others has not looked */
+	if (pool->nwaiting > 0 && !pgpx_pool_is_paused(pool))
+		begin_tests(pool, pool->nwaiting,
+					pgpx_pool_waits_since_locked(pool), pgpx_now());
+	wanted = pgpx_pool_wanted_locked(pool, extra);
+	if (wanted == 0)
+		return 0;
+	if (pgpx_pool_must_give_way_locked(pool))
+	{
+		/* the worker sees whether the other one is still hungry */
+		pgpx_worker_wake_soon(pool->worker);
+		return 0;
+	}
+	while (asked < wanted)
+	{
+		PgpxConn   *conn = pgpx_conn_alloc_locked(pool);
+
+		if (conn == NULL)
+			break;
+		pgpx_conn_ask_worker(conn, pool->worker);
+		pool->stats.grown++;
+		asked++;
+	}
+	return asked;
+}
+
+/* How many connections the caps over several pools still allow this one. */
+static int
+tokens_left(const PgpxPool *pool)
+{
+	int			limit = pool->opts.max_server_connections;
+	int			left = pgpx_shared->max_connections -
+		pgpx_cap_used(&pgpx_shared->cap, NULL);
+
+	if (limit <= 0)
+		return left;
+	return Min(left,
+			   limit - pgpx_cap_used(&pgpx_servers[pool->server].cap, NULL));
+}
+
+int
+pgpx_pool_queued_locked(PgpxPool *pool)
+{
+	int			coming = pool->count[PGPX_CONN_CONNECTING] +
+		pool->count[PGPX_CONN_RESETTING] + pool->count[PGPX_CONN_CHECKING];
+
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	if (pgpx_pool_is_paused(pool))
+		return pool->nwaiting;
+
+	if (pool->retry_at == 0 && !pgpx_pool_must_give_way_locked(pool))
+	{
+		int			places = pgpx_pool_cap_locked(pool) -
+			pgpx_pool_total_locked(pool);
+
+		/* a connection that closes leaves its place within a second */
+		places = Min(places, tokens_left(pool));
+		places += pool->count[PGPX_CONN_CLOSING];
+		coming += Max(places, 0);
+	}
+	return Max(pool->nwaiting - coming, 0);
+}
+
+void
+pgpx_pool_wake_waiters_locked(const PgpxPool *pool, PgpxWake *wake)
+{
+	Assert(LWLockHeldByMe(pool->lock));
+	for (int i = pool->queue_head; i >= 0; i = pgpx_tickets[i].next)
+		pgpx_wake_add(wake, i);
+}
+
+void
+pgpx_pool_serve_locked(PgpxPool *pool, PgpxWake *wake)
+{
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	while (pool->queue_head >= 0)
+	{
+		PgpxTicket *first = &pgpx_tickets[pool->queue_head];
+		PgpxConn   *conn = pgpx_pool_pick_locked(pool, -1, 0, first->since,
+												 pgpx_now());
+
+		if (conn == NULL)
+		{
+			pgpx_pool_grow_locked(pool, 0);
+			break;
+		}
+		if (!pgpx_ticket_grant_locked(pool, first, conn, wake))
+			break;
+	}
+}
+
+bool
+pgpx_pool_close_locked(PgpxPool *pool, PgpxConn *conn, PgpxCloseReason reason)
+{
+	PgpxTime	now = pgpx_now();
+
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	Assert(reason != PGPX_CLOSE_NONE);
+	if (!pgpx_conn_set_state(pool, conn, PGPX_CONN_CLOSING, now))
+		return false;
+	if (reason == PGPX_CLOSE_LIFETIME)
+		pool->last_expired = now;
+	conn->close_reason = reason;
+	pgpx_conn_ask_worker(conn, pool->worker);
+	return true;
+}
+
+void
+pgpx_pool_close_free_locked(PgpxPool *pool, PgpxCloseReason reason)
+{
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	while (pool->lru_head >= 0)
+		if (!pgpx_pool_close_locked(pool, &pgpx_conns[pool->lru_head], reason))
+			return;
+}
+
+void
+pgpx_pool_trim_locked(PgpxPool *pool)
+{
+	int			surplus = pgpx_pool_total_locked(pool) -
+		pool->count[PGPX_CONN_CLOSING] - pgpx_pool_cap_locked(pool);
+
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	for (; surplus > 0 && pool->lru_tail >= 0; surplus--)
+		if (!pgpx_pool_close_locked(pool, &pgpx_conns[pool->lru_tail],
+									PGPX_CLOSE_OVERFLOW))
+			return;
+}
+
+bool
+pgpx_pool_is_current_locked(const PgpxPool *pool,
+							const PgpxFingerprint *fingerprint)
+{
+	Assert(LWLockHeldByMe(pool->lock));
+	return memcmp(&pool->fingerprint, fingerprint, sizeof(*fingerprint)) == 0;
+}
+
+/*
+ * May a connection that has expired be closed now?  One by one, so that those of
+ * one age are not replaced in one burst; yet fast enough that a pool of many, with
+ * a short lifetime, gets rid of all.  *due is when the next may.
+ */
+bool
+pgpx_pool_may_expire_locked(const PgpxPool *pool, PgpxTime now,
+							PgpxTime *due)
+{
+	PgpxTime	apart = pool->opts.max_lifetime * 1000 /
+		(2 * pgpx_pool_cap_locked(pool));
+	PgpxTime	next = pool->last_expired + Min(apart, EXPIRE_APART_US);
+
+	Assert(LWLockHeldByMe(pool->lock));
+	if (pool->last_expired != 0 && now < next)
+	{
+		if (due != NULL)
+			*due = Min(*due, next);
+		return false;
+	}
+	return true;
+}
+
+int
+pgpx_pool_server_surplus_locked(const PgpxPool *pool)
+{
+	int			cap = pool->opts.max_server_connections;
+	int			surplus;
+
+	Assert(LWLockHeldByMe(pool->lock));
+	if (cap == 0)
+		return 0;
+	surplus = pgpx_cap_used(&pgpx_servers[pool->server].cap, NULL) - cap;
+	for (int i = 0; surplus > 0 && i < pgpx_shared->max_connections; i++)
+	{
+		int			of = pgpx_conns[i].pool;
+
+		if (of >= 0 && pgpx_pools[of].server == pool->server &&
+			pgpx_conns[i].state == PGPX_CONN_CLOSING)
+			surplus--;
+	}
+	return Max(surplus, 0);
+}
+
+/*
+ * Where a connection goes when it comes back: the closing causes first, since
+ * a checkin is where lifetime, size and options are enforced.
+ */
+static PgpxCloseReason
+retire_reason(PgpxPool *pool, PgpxConn *conn, PgpxTime now)
+{
+	if (pg_atomic_read_u32(&conn->hung_up) != 0 ||
+		pgpx_conn_cancel_is_lost(conn))
+		return PGPX_CLOSE_BROKEN;
+	if (conn->version != pool->version)
+		return PGPX_CLOSE_STALE;
+	if (pgpx_pool_is_draining(pool))
+		return PGPX_CLOSE_DRAINED;
+	if (pgpx_pool_total_locked(pool) > pgpx_pool_cap_locked(pool))
+		return PGPX_CLOSE_OVERFLOW;
+	if (pool->opts.max_uses > 0 && conn->leases >= pool->opts.max_uses)
+		return PGPX_CLOSE_USES;
+	if (pgpx_pool_must_give_way_locked(pool) ||
+		pgpx_pool_server_surplus_locked(pool) > 0)
+		return PGPX_CLOSE_EVICTED;
+	if (conn->expires_at != 0 && now >= conn->expires_at &&
+		pgpx_pool_may_expire_locked(pool, now, NULL))
+		return PGPX_CLOSE_LIFETIME;
+	return PGPX_CLOSE_NONE;
+}
+
+/* LEASED -> what "give" says; the lease's owner is gone after it. */
+static void
+give_locked(PgpxPool *pool, PgpxConn *conn, uint64 lease_id, PgpxGive give,
+			int owed, PgpxCloseReason reason, PgpxTime now)
+{
+	bool		cancelling =
+		pg_atomic_read_u32(&conn->cancel) != PGPX_CANCEL_NONE;
+	PgpxCloseReason retire = retire_reason(pool, conn, now);
+
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+
+	/* whom would it hit?  Only the lessee asks for one, and has not sent a reset then */
+	Assert(!(cancelling && give == PGPX_GIVE_OWED));
+	if (give != PGPX_GIVE_AS_IT_WAS)
+	{
+		conn->owed = give == PGPX_GIVE_OWED || give == PGPX_GIVE_ROLLED_BACK ?
+			owed : 0;
+		conn->reset_by = lease_id;
+	}
+	if (give == PGPX_GIVE_DIRTY || give == PGPX_GIVE_ROLLED_BACK)
+		conn->dirty = true;
+	else if (give == PGPX_GIVE_OWED || give == PGPX_GIVE_RESET)
+		conn->dirty = false;
+	if (reason == PGPX_CLOSE_RESET)
+		pool->stats.resets_failed++;
+
+	if (give == PGPX_GIVE_CLOSE)
+		pgpx_pool_close_locked(pool, conn, reason);
+	else if (give == PGPX_GIVE_CANCEL_CLOSE)
+	{
+		/* CANCELLING with a reason: close when the cancel has been delivered */
+		conn->close_reason = reason;
+		pgpx_conn_set_state(pool, conn, PGPX_CONN_CANCELLING, now);
+		if (!cancelling)
+			pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_ASKED);
+		pgpx_conn_ask_worker(conn, pool->worker);
+	}
+	else if (retire != PGPX_CLOSE_NONE)
+		pgpx_pool_close_locked(pool, conn, retire);
+	else if (give == PGPX_GIVE_CANCEL || cancelling)
+	{
+		conn->close_reason = PGPX_CLOSE_NONE;
+		pgpx_conn_set_state(pool, conn, PGPX_CONN_CANCELLING, now);
+		pgpx_conn_ask_worker(conn, pool->worker);
+	}
+	else if (give == PGPX_GIVE_RESET)
+	{
+		pool->stats.resets++;
+		pgpx_conn_set_state(pool, conn, PGPX_CONN_RESETTING, now);
+		pgpx_conn_ask_worker(conn, pool->worker);
+	}
+	else if (conn->owed > 0)
+	{
+		pgpx_conn_set_state(pool, conn, PGPX_CONN_OWED, now);
+		/* the worker reads the answer in a moment, if nobody else has */
+		pgpx_worker_wake_soon(pool->worker);
+	}
+	else
+		pgpx_conn_set_state(pool, conn, PGPX_CONN_IDLE, now);
+}
+
+/* Who has not touched it is not the one whose session it holds. */
+static void
+note_lessee(PgpxConn *conn)
+{
+	conn->last_procno = conn->owner_procno;
+	conn->last_pid = conn->owner_pid;
+	conn->last_user = conn->owner_user;
+}
+
+void
+pgpx_pool_forget_lessee(int procno, int pid)
+{
+	for (int i = 0; i < pgpx_shared->max_connections; i++)
+	{
+		PgpxConn   *conn = &pgpx_conns[i];
+		PgpxPool   *pool;
+		int			index = conn->pool;
+
+		/* only the process itself can become the last lessee meanwhile */
+		if (index < 0 || conn->last_pid != pid || conn->last_procno != procno)
+			continue;
+		pool = &pgpx_pools[index];
+		LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+		if (conn->pool == index && conn->last_pid == pid &&
+			conn->last_procno == procno)
+			conn->last_procno = -1;
+		LWLockRelease(pool->lock);
+	}
+}
+
+/*
+ * Lock the pool of a lease; NULL, without the lock, if it was revoked: then its
+ * id is gone, or the pool is damaged, and the worker revokes all its leases.  The pool of a leased connection cannot change under its lessee.
+ */
+static PgpxPool *
+lock_lease(PgpxConn *conn, uint64 lease_id)
+{
+	PgpxPool   *pool;
+	int			index;
+
+	if (pg_atomic_read_u64(&conn->lease_id) != lease_id)
+		return NULL;
+	index = conn->pool;
+	if (index < 0)
+		return NULL;
+	pool = &pgpx_pools[index];
+	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+	if (conn->pool == index && !pool->damaged &&
+		pg_atomic_read_u64(&conn->lease_id) == lease_id)
+		return pool;
+	LWLockRelease(pool->lock);
+	return NULL;
+}
+
+bool
+pgpx_pool_give(PgpxConn *conn, uint64 lease_id, PgpxEnd end, PgpxGive give,
+			   int owed, PgpxCloseReason reason, const PgpxUsage *usage)
+{
+	PgpxWake	wake = PGPX_WAKE_INIT;
+	PgpxPool   *pool;
+
+	pool = lock_lease(conn, lease_id);
+	if (pool == NULL)
+		return false;
+	conn->last_used = pgpx_now();
+	if (give != PGPX_GIVE_AS_IT_WAS)
+		note_lessee(conn);
+	pgpx_stats_lease_locked(pool, conn->last_used - conn->leased_at, end,
+							usage);
+
+	give_locked(pool, conn, lease_id, give, owed, reason, conn->last_used);
+	pgpx_pool_serve_locked(pool, &wake);
+	LWLockRelease(pool->lock);
+	pgpx_wake_flush(&wake);
+	return true;
+}
+
+bool
+pgpx_pool_carry(PgpxConn *conn, uint64 lease_id,
+				const PgpxFingerprint *fingerprint, bool reset,
+				const PgpxUsage *usage, PgpxCarry *carry)
+{
+	PgpxWake	wake = PGPX_WAKE_INIT;
+	PgpxPool   *pool = lock_lease(conn, lease_id);
+	PgpxTicket *first;
+
+	if (pool == NULL)
+		return false;
+	first = pool->queue_head >= 0 ? &pgpx_tickets[pool->queue_head] : NULL;
+	if (first == NULL ||
+		pgpx_ticket_offer_state(first) != PGPX_OFFER_OPEN ||
+		first->options_version != pool->options_version ||
+		!pgpx_pool_is_current_locked(pool, fingerprint) ||
+		pgpx_pool_is_paused(pool) ||
+		pg_atomic_read_u32(&conn->cancel) != PGPX_CANCEL_NONE ||
+		retire_reason(pool, conn, pgpx_now()) != PGPX_CLOSE_NONE)
+	{
+		LWLockRelease(pool->lock);
+		return false;
+	}
+
+	conn->last_used = pgpx_now();
+	note_lessee(conn);
+	if (!pgpx_conn_set_state(pool, conn, PGPX_CONN_IDLE, conn->last_used))
+	{
+		LWLockRelease(pool->lock);
+		return false;
+	}
+	pgpx_stats_lease_locked(pool, conn->last_used - conn->leased_at,
+							PGPX_END_CHECKIN, usage);
+	conn->owed = 0;
+	conn->reset_by = lease_id;
+	conn->dirty = !reset;
+	first->offer_reset = reset;
+	carry->ticket = first;
+	carry->offer = PGPX_OFFER_WITH(pg_atomic_read_u32(&first->offer),
+								   PGPX_OFFER_SENDING);
+	carry->len = first->offer_len;
+	memcpy(carry->messages, PGPX_OFFER_OF(first), carry->len);
+	pg_atomic_write_u32(&first->offer, carry->offer);
+	(void) pgpx_ticket_grant_locked(pool, first, conn, &wake);
+	carry->lease_id = first->lease_id;
+	pgpx_conn_do(conn, first->lease_id, PGPX_ACT_ACTIVE, false);
+	if (conn->relayed)
+		pgpx_conn_let_sleep_locked(conn, PGPX_TICKET_INDEX(first));
+	LWLockRelease(pool->lock);
+
+	/* its owner is not woken: the caller does that, once it is sent */
+	return true;
+}
+
+void
+pgpx_pool_revoke_locked(PgpxPool *pool, PgpxConn *conn, PgpxRevoke revoke,
+						PgpxWake *wake)
+{
+	static const PgpxEnd ends[] = {
+		[PGPX_REVOKE_WORKER] = PGPX_END_RECLAIMED,
+		[PGPX_REVOKE_TERMINATED] = PGPX_END_TERMINATED,
+		[PGPX_REVOKE_TIMEOUT] = PGPX_END_TIMEOUT,
+	};
+	int			owner = conn->owner_procno;
+
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	if (pool->damaged)
+		return;					/* its worker is about to revoke all */
+	Assert(conn->state == PGPX_CONN_LEASED && revoke != PGPX_REVOKE_NONE);
+
+	pgpx_stats_lease_locked(pool, pgpx_now() - conn->leased_at, ends[revoke],
+							NULL);
+	if (owner >= 0)
+		pgpx_ticket_note_revoked(owner, pg_atomic_read_u64(&conn->lease_id),
+								 revoke);
+	if (revoke == PGPX_REVOKE_WORKER)
+		pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_BROKEN);
+	else
+	{
+		PgpxActivity activity = pgpx_conn_activity(conn);
+
+		/* shut down at once; its place is free when the remote is at rest */
+		conn->close_reason = PGPX_CLOSE_TERMINATED;
+		pgpx_conn_set_state(pool, conn, PGPX_CONN_CANCELLING, pgpx_now());
+		if ((activity == PGPX_ACT_ACTIVE || activity == PGPX_ACT_CANCELLING) &&
+			pg_atomic_read_u32(&conn->cancel) == PGPX_CANCEL_NONE)
+			pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_ASKED);
+		pgpx_conn_ask_worker(conn, pool->worker);
+	}
+	if (owner >= 0)
+		pgpx_wake_add(wake, owner);
+}
+
+/* Bucket of a wait: 0 for under 1 us, then one for each power of two. */
+static int
+bucket_of(PgpxTime waited)
+{
+	int			bucket;
+
+	if (waited < 1)
+		return 0;
+	bucket = pg_leftmost_one_pos64((uint64) waited) + 1;
+	return Min(bucket, PGPX_HISTOGRAM_BUCKETS - 1);
+}
+
+void
+pgpx_stats_waited_locked(PgpxPool *pool, PgpxTime waited)
+{
+	PgpxStats  *stats = &pool->stats;
+
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	stats->wait_time += waited;
+	stats->max_wait_time = Max(stats->max_wait_time, (uint64) waited);
+	stats->histogram[bucket_of(waited)]++;
+}
+
+void
+pgpx_stats_lease_locked(PgpxPool *pool, PgpxTime held, PgpxEnd end,
+						const PgpxUsage *usage)
+{
+	PgpxStats  *stats = &pool->stats;
+
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	switch (end)
+	{
+		case PGPX_END_CHECKIN:
+			stats->checkins++;
+			break;
+		case PGPX_END_DISCARD:
+			stats->discards++;
+			break;
+		case PGPX_END_RECLAIMED:
+			stats->reclaimed++;
+			break;
+		case PGPX_END_RETRIED:
+			stats->retried++;
+			break;
+		case PGPX_END_TERMINATED:
+			stats->terminated++;
+			break;
+		case PGPX_END_TIMEOUT:
+			stats->lease_timeouts++;
+			break;
+	}
+
+	stats->lease_time += held;
+	stats->max_lease_time = Max(stats->max_lease_time, (uint64) held);
+	if (usage != NULL)
+	{
+		stats->statements += usage->statements;
+		stats->polled += usage->polled;
+		stats->rows += usage->rows;
+		stats->errors += usage->errors;
+		stats->bytes_received += usage->bytes_received;
+		stats->bytes_sent += usage->bytes_sent;
+		stats->resets += usage->resets;
+	}
+}
+
+void
+pgpx_stats_connected_locked(PgpxPool *pool, PgpxTime took)
+{
+	PgpxStats  *stats = &pool->stats;
+
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	stats->connects++;
+	stats->connect_time += took;
+	stats->max_connect_time = Max(stats->max_connect_time, (uint64) took);
+}

@@ -1,0 +1,749 @@
+/*-------------------------------------------------------------------------
+ *
+ * pool_worker.c
+ *	  The worker's transitions of connections; maintenance of a pool;
+ *	  eviction.
+ *
+ * Each function is one step of the state machine in conn_state.h: it takes the
+ * pool's lock, moves the connection, serves the queue, wakes who was served.
+ *
+ * What time brings to a pool: expiry, shrinking, min_size, the end of leases
+ * that are held too long.
+ *
+ * Called by the worker.  Decides by the clock and by states, under the pool lock,
+ * and returns when it wants to be called again, so that a pool in which nothing
+ * is due costs nothing.
+ *
+ * Make room under a cap: close the idle connection of another pool that was
+ * used longest ago.
+ *
+ * Shared memory only.  A pool that has waiters may take any connection that nobody
+ * uses (admission.c).  What nobody waits for, min_size and prewarm, takes the surplus
+ * of other pools only: connections above their own min_size.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "shared/pool_worker.h"
+
+#include "common/pg_prng.h"
+#include "utils/timestamp.h"
+
+#include "base/debug_point.h"
+#include "shared/registry.h"
+
+/* A pool whose remote comes and goes is told of in the log not more often. */
+#define TELL_EACH_US (10 * 1000 * 1000)
+
+/*
+ * When a connection that is opened now has to go: max_lifetime less up to a tenth
+ * of it by chance, so that connections of one age do not expire together.
+ */
+static PgpxTime
+expiry(const PgpxPool *pool, PgpxTime now)
+{
+	int64		lifetime = pool->opts.max_lifetime * 1000;
+	int64		jitter = lifetime / 10;
+
+	return now + lifetime -
+		(int64) (pg_prng_double(&pg_global_prng_state) * jitter);
+}
+
+/*
+ * What the worker has done on a connection by itself has gone well.  The options
+ * may have changed, or its rights been taken away, while it was at it.
+ */
+static void
+ready_locked(PgpxPool *pool, PgpxConn *conn, PgpxTime now)
+{
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	if (conn->version == pool->version)
+		(void) pgpx_conn_set_state(pool, conn, PGPX_CONN_IDLE, now);
+	else
+		pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_STALE);
+}
+
+void
+pgpx_pool_opened(PgpxPool *pool, PgpxConn *conn, PgpxTime connect_time)
+{
+	PgpxWake	wake = PGPX_WAKE_INIT;
+	PgpxTime	outage = 0;
+
+	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+	if (conn->state == PGPX_CONN_CONNECTING)
+	{
+		conn->opened_at = pgpx_now();
+		conn->last_used = conn->opened_at;
+		conn->connect_time = connect_time;
+		pgpx_stats_connected_locked(pool, connect_time);
+		if (pool->outage_told && pool->unavailable_since != 0)
+			outage = conn->opened_at - pool->unavailable_since;
+		pool->outage_told = false;
+		pool->unavailable_since = 0;
+		pool->retry_at = 0;
+		pool->backoff = 0;
+		conn->expires_at = expiry(pool, conn->opened_at);
+
+		/* after an outage 1, 2, 4 .. connects at once */
+		if (pool->ramp > 0)
+			pool->ramp = pool->ramp >= pgpx_pool_cap_locked(pool) ? 0 :
+				pool->ramp * 2;
+		ready_locked(pool, conn, pgpx_now());
+		pgpx_pool_serve_locked(pool, &wake);
+	}
+	LWLockRelease(pool->lock);
+	PGPX_DEBUG_POINT("granted");
+	pgpx_wake_flush(&wake);
+	if (outage != 0)
+		ereport(LOG,
+				(errmsg("pgpool_ext connects to server \"%s\" of database \"%s\" for user \"%s\" again, after %.3f s",
+						NameStr(pool->server_name),
+						NameStr(pool->database_name),
+						NameStr(pool->user_name), outage / 1e6)));
+}
+
+/* The pause after this failure: doubled each time, within the pool's bounds. */
+static void
+back_off_locked(PgpxPool *pool, PgpxTime now)
+{
+	double		jitter;
+
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	pool->backoff = pool->backoff == 0 ? pool->opts.retry_min :
+		Min(pool->backoff * 2, pool->opts.retry_max);
+	jitter = 0.75 + pg_prng_double(&pg_global_prng_state) / 4;
+	pool->retry_at = now + (PgpxTime) (pool->backoff * 1000 * jitter);
+	pool->ramp = 1;
+	if (pool->unavailable_since == 0)
+		pool->unavailable_since = now;
+}
+
+/*
+ * Attempts that fail together have one pause, since the remote may have been gone for
+ * a moment only.  If it has not, the next one is doubled from what each of them would
+ * have had, one after the other: their number makes it longer, not their power.
+ */
+static void
+share_pause_locked(PgpxPool *pool)
+{
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	pool->backoff = Min(pool->backoff + pool->opts.retry_min,
+						pool->opts.retry_max);
+}
+
+bool
+pgpx_pool_is_crowded_out_locked(const PgpxPool *pool)
+{
+	Assert(LWLockHeldByMe(pool->lock));
+	return pool->remote_full &&
+		pgpx_cap_used(&pgpx_servers[pool->server].cap, NULL) >
+		pgpx_pool_total_locked(pool);
+}
+
+/* An attempt is over; running: its start commands may still be, at the remote. */
+static void
+end_attempt_locked(PgpxPool *pool, PgpxConn *conn, bool running,
+				   PgpxCloseReason reason)
+{
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	if (running)
+	{
+		/* its place is not free before the remote is at rest */
+		conn->close_reason = reason;
+		pgpx_conn_set_state(pool, conn, PGPX_CONN_CANCELLING, pgpx_now());
+		pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_ASKED);
+	}
+	else
+	{
+		(void) pgpx_conn_set_state(pool, conn, PGPX_CONN_CLOSING, pgpx_now());
+		pgpx_conn_free_locked(pool, conn);
+	}
+}
+
+void
+pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn, uint64 before,
+						 PgpxConnectFailure how, int sqlstate, const char *text)
+{
+	PgpxWake	wake = PGPX_WAKE_INIT;
+	bool		tell = false;
+
+	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+	if (conn->state == PGPX_CONN_CONNECTING)
+	{
+		bool		stale = conn->version != pool->version;
+
+		/* it was under way when the last one failed */
+		bool		together = pool->backoff != 0 &&
+			conn->state_since <= pool->last_error_at;
+
+		pool->stats.connects_failed++;
+		end_attempt_locked(pool, conn, how == PGPX_FAILED_RUNNING,
+						   PGPX_CLOSE_BROKEN);
+		if (!stale)
+		{
+			pool->last_error_at = pgpx_now();
+			pool->last_sqlstate = sqlstate;
+			pool->remote_full = how == PGPX_FAILED_FULL;
+			strlcpy(pool->last_error, text, sizeof(pool->last_error));
+			tell = pool->unavailable_since == 0 &&
+				(pool->outage_told_at == 0 ||
+				 pool->last_error_at - pool->outage_told_at > TELL_EACH_US);
+			if (tell)
+			{
+				pool->outage_told_at = pool->last_error_at;
+				pool->outage_told = true;
+			}
+			if (!together)
+				back_off_locked(pool, pool->last_error_at);
+			else
+				share_pause_locked(pool);
+		}
+
+		/*
+		 * While a live connection is left, the waiters wait for that one.
+		 * Else they learn the reason: those who were there when the attempt
+		 * began, since it was theirs.
+		 */
+		if (!stale && pgpx_pool_live_locked(pool) == 0 &&
+			pool->opts.on_unavailable == PGPX_UNAVAILABLE_FAIL &&
+			!pgpx_pool_is_crowded_out_locked(pool))
+		{
+			while (pool->queue_head >= 0 &&
+				   pgpx_tickets[pool->queue_head].number < before)
+				pgpx_ticket_fail_locked(pool, &pgpx_tickets[pool->queue_head],
+										sqlstate, text, &wake);
+		}
+		pgpx_pool_serve_locked(pool, &wake);
+	}
+	LWLockRelease(pool->lock);
+	pgpx_wake_flush(&wake);
+
+	/* with log_connections each attempt has its line already */
+	if (tell && !pgpx_log_connections)
+		ereport(LOG,
+				(errmsg("pgpool_ext cannot connect to server \"%s\" of database \"%s\" for user \"%s\"",
+						NameStr(pool->server_name),
+						NameStr(pool->database_name),
+						NameStr(pool->user_name)),
+				 errdetail_internal("%s", text)));
+}
+
+void
+pgpx_pool_attempt_outdated(PgpxPool *pool, PgpxConn *conn, bool running)
+{
+	PgpxWake	wake = PGPX_WAKE_INIT;
+
+	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+	if (conn->state == PGPX_CONN_CONNECTING)
+	{
+		end_attempt_locked(pool, conn, running, PGPX_CLOSE_STALE);
+		pgpx_pool_serve_locked(pool, &wake);
+	}
+	LWLockRelease(pool->lock);
+	pgpx_wake_flush(&wake);
+}
+
+void
+pgpx_pool_conninfo_missing(PgpxPool *pool, PgpxConn *conn)
+{
+	PgpxWake	wake = PGPX_WAKE_INIT;
+
+	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+	if (conn->state == PGPX_CONN_CONNECTING)
+	{
+		end_attempt_locked(pool, conn, false, PGPX_CLOSE_NONE);
+		pool->conninfo_epoch = 0;
+		pool->asked_epoch = pgpx_pool_worker_epoch(pool);
+		pgpx_pool_wake_waiters_locked(pool, &wake);
+	}
+	LWLockRelease(pool->lock);
+	pgpx_wake_flush(&wake);
+}
+
+void
+pgpx_pool_conninfo_known(PgpxPool *pool, uint64 epoch, uint64 version)
+{
+	PgpxWake	wake = PGPX_WAKE_INIT;
+
+	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+	if (version >= pool->connect_version)
+	{
+		pool->conninfo_epoch = epoch;
+		pool->conninfo_version = version;
+	}
+
+	/* who waits may have been kept from growing; too old, they are asked anew */
+	pool->asked_epoch = 0;
+	pgpx_pool_serve_locked(pool, &wake);
+	LWLockRelease(pool->lock);
+	pgpx_wake_flush(&wake);
+}
+
+bool
+pgpx_pool_begin_reset(PgpxPool *pool, PgpxConn *conn, int *owed)
+{
+	bool		mine;
+
+	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+	mine = conn->state == PGPX_CONN_OWED &&
+		pgpx_conn_set_state(pool, conn, PGPX_CONN_RESETTING, pgpx_now());
+	if (mine)
+		*owed = conn->owed;
+	LWLockRelease(pool->lock);
+	return mine;
+}
+
+void
+pgpx_pool_reset_done(PgpxPool *pool, PgpxConn *conn, bool ok, bool late)
+{
+	PgpxWake	wake = PGPX_WAKE_INIT;
+
+	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+	if (conn->state == PGPX_CONN_RESETTING)
+	{
+		/* an answer that was owed may be that of a ROLLBACK alone */
+		if (conn->owed == 0)
+			conn->dirty = false;
+		conn->owed = 0;
+		if (!ok)
+		{
+			pool->stats.resets_failed++;
+			if (late)
+			{
+				conn->close_reason = PGPX_CLOSE_RESET;
+				pgpx_conn_set_state(pool, conn, PGPX_CONN_CANCELLING,
+									pgpx_now());
+				pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_ASKED);
+				pgpx_conn_ask_worker(conn, pool->worker);
+			}
+			else
+				pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_RESET);
+		}
+		else
+			ready_locked(pool, conn, pgpx_now());
+		pgpx_pool_serve_locked(pool, &wake);
+	}
+	LWLockRelease(pool->lock);
+	pgpx_wake_flush(&wake);
+}
+
+void
+pgpx_pool_check_done(PgpxPool *pool, PgpxConn *conn, bool ok)
+{
+	PgpxWake	wake = PGPX_WAKE_INIT;
+
+	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+	if (conn->state == PGPX_CONN_CHECKING)
+	{
+		pool->stats.checks++;
+		conn->last_checked = pgpx_now();
+		if (ok)
+			ready_locked(pool, conn, conn->last_checked);
+		else
+		{
+			pool->stats.checks_failed++;
+			pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_BROKEN);
+		}
+		pgpx_pool_serve_locked(pool, &wake);
+	}
+	LWLockRelease(pool->lock);
+	pgpx_wake_flush(&wake);
+}
+
+int
+pgpx_pool_cancel_done(PgpxPool *pool, PgpxConn *conn, bool sent, bool ok)
+{
+	PgpxWake	wake = PGPX_WAKE_INIT;
+	int			state;
+
+	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+	if (sent)
+		pool->stats.cancels++;
+	if (sent && !ok)
+		pg_atomic_write_u32(&conn->cancel_lost, 1);
+	pg_write_barrier();			/* who sees NONE sees that, too */
+	pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_NONE);
+	if (conn->state == PGPX_CONN_CANCELLING &&
+		conn->close_reason == PGPX_CLOSE_NONE)
+	{
+		if (!ok)
+			pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_BROKEN);
+		else if (conn->version != pool->version)
+			pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_STALE);
+		else
+		{
+			pool->stats.resets++;
+			pgpx_conn_set_state(pool, conn, PGPX_CONN_RESETTING, pgpx_now());
+		}
+		pgpx_pool_serve_locked(pool, &wake);
+	}
+	else if (conn->state == PGPX_CONN_LEASED && conn->owner_procno >= 0)
+		pgpx_wake_add(&wake, conn->owner_procno);
+	state = conn->state;
+	LWLockRelease(pool->lock);
+	pgpx_wake_flush(&wake);
+	return state;
+}
+
+void
+pgpx_pool_lost(PgpxPool *pool, PgpxConn *conn)
+{
+	PgpxWake	wake = PGPX_WAKE_INIT;
+
+	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+	pg_atomic_write_u32(&conn->hung_up, 1);
+	if (conn->state == PGPX_CONN_LEASED && !conn->broken)
+	{
+		conn->broken = true;
+		pool->nbroken++;
+		(void) pgpx_cap_give(&pgpx_servers[pool->server].cap);
+		pgpx_pool_serve_locked(pool, &wake);
+	}
+	LWLockRelease(pool->lock);
+	pgpx_wake_flush(&wake);
+	pgpx_pool_close(pool, conn, PGPX_CLOSE_BROKEN);
+}
+
+void
+pgpx_pool_close(PgpxPool *pool, PgpxConn *conn, PgpxCloseReason reason)
+{
+	PgpxWake	wake = PGPX_WAKE_INIT;
+
+	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+	if (conn->state != PGPX_CONN_FREE && conn->state != PGPX_CONN_CLOSING &&
+		conn->state != PGPX_CONN_LEASED)
+	{
+		pgpx_pool_close_locked(pool, conn, reason);
+		pgpx_pool_serve_locked(pool, &wake);
+	}
+	LWLockRelease(pool->lock);
+	pgpx_wake_flush(&wake);
+}
+
+void
+pgpx_pool_closed(PgpxPool *pool, PgpxConn *conn)
+{
+	PgpxWake	wake = PGPX_WAKE_INIT;
+
+	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+	if (conn->state == PGPX_CONN_CLOSING)
+	{
+		if (conn->opened_at != 0)
+			pool->stats.closed[conn->close_reason]++;
+		pgpx_conn_free_locked(pool, conn);
+		pgpx_pool_serve_locked(pool, &wake);
+	}
+	LWLockRelease(pool->lock);
+	pgpx_wake_flush(&wake);
+}
+
+/* Connections of a pool expire one by one, so far apart at most. */
+
+/* How often a pool with connections in use is looked at, at most. */
+#define LOOK_EACH_US (500 * 1000)
+
+/*
+ * Why a free connection should be closed now; NONE, and *due is when the first
+ * reason will hold.
+ */
+static PgpxCloseReason
+reason_to_close(const PgpxPool *pool, const PgpxConn *conn, int total,
+				PgpxTime now, PgpxTime *due)
+{
+	const PgpxPoolOptions *opts = &pool->opts;
+	PgpxTime	idle_until = conn->last_used + opts->idle_timeout * 1000;
+	PgpxTime	overflow_until = conn->last_used + opts->overflow_ttl * 1000;
+
+	if (pgpx_pool_is_draining(pool))
+		return PGPX_CLOSE_DRAINED;
+	if (conn->expires_at != 0)
+	{
+		if (now >= conn->expires_at)
+			return PGPX_CLOSE_LIFETIME;
+		*due = Min(*due, conn->expires_at);
+	}
+	if (total > opts->pool_size)
+	{
+		if (now >= overflow_until)
+			return PGPX_CLOSE_OVERFLOW;
+		*due = Min(*due, overflow_until);
+	}
+	if (total > pgpx_pool_min_size_locked(pool))
+	{
+		if (now >= idle_until)
+			return PGPX_CLOSE_IDLE;
+		*due = Min(*due, idle_until);
+	}
+	return PGPX_CLOSE_NONE;
+}
+
+/* After which idle time a connection that comes back will have to go, in ms. */
+static int64
+soonest(const PgpxPool *pool, int total)
+{
+	if (total > pool->opts.pool_size)
+		return Min(pool->opts.idle_timeout, pool->opts.overflow_ttl);
+	return pool->opts.idle_timeout;
+}
+
+/*
+ * When connections that are in use, or whose reset is owed, will have expired:
+ * nobody tells the worker when they come in.
+ */
+static PgpxTime
+first_expiry(const PgpxPool *pool)
+{
+	PgpxTime	first = PG_INT64_MAX;
+
+	for (int i = 0; i < pgpx_shared->max_connections; i++)
+	{
+		PgpxConn   *conn = &pgpx_conns[i];
+
+		if (conn->pool == PGPX_POOL_INDEX(pool) && conn->opened_at != 0 &&
+			conn->state != PGPX_CONN_IDLE && conn->state != PGPX_CONN_CLOSING &&
+			conn->expires_at != 0)
+			first = Min(first, conn->expires_at);
+	}
+	return first;
+}
+
+/* A lease that was held for long, to be written to the log. */
+typedef struct Leak
+{
+	uint64		lease_id;
+	int			pid;
+	PgpxTime	since;
+	PgpxTime	held;
+	bool		ended;
+	char		why[PGPX_WHY_LEN];
+} Leak;
+
+#define LEAKS_AT_ONCE 8
+
+/*
+ * Leases that are held for too long: told once, and ended.  Returns how many are
+ * in leaks; the rest is for the next time.
+ */
+static int
+look_at_leases(PgpxPool *pool, PgpxTime now, PgpxTime *due, Leak *leaks,
+			   PgpxWake *wake)
+{
+	const PgpxPoolOptions *opts = &pool->opts;
+	int			n = 0;
+
+	if ((opts->lease_timeout == 0 && opts->leak_warning == 0) ||
+		pgpx_pool_total_locked(pool) == 0)
+		return 0;
+
+	/* a checkout does not wake the worker: look so often */
+	*due = Min(*due, now + LOOK_EACH_US);
+	for (int i = 0; i < pgpx_shared->max_connections && n < LEAKS_AT_ONCE; i++)
+	{
+		PgpxConn   *conn = &pgpx_conns[i];
+		PgpxTime	end;
+		PgpxTime	warn;
+
+		if (conn->pool != PGPX_POOL_INDEX(pool) ||
+			conn->state != PGPX_CONN_LEASED)
+			continue;
+		end = opts->lease_timeout == 0 ? PG_INT64_MAX :
+			conn->leased_at + opts->lease_timeout * 1000;
+		warn = opts->leak_warning == 0 || conn->leak_logged ? PG_INT64_MAX :
+			conn->leased_at + opts->leak_warning * 1000;
+		if (now < end && now < warn)
+		{
+			*due = Min(*due, Min(end, warn));
+			continue;
+		}
+
+		leaks[n].lease_id = pg_atomic_read_u64(&conn->lease_id);
+		leaks[n].pid = conn->owner_pid;
+		leaks[n].since = conn->leased_at;
+		leaks[n].held = now - conn->leased_at;
+		leaks[n].ended = now >= end;
+		strlcpy(leaks[n].why, conn->why, sizeof(leaks[n].why));
+		if (leaks[n++].ended)
+			pgpx_pool_revoke_locked(pool, conn, PGPX_REVOKE_TIMEOUT, wake);
+		else
+		{
+			conn->leak_logged = true;
+			*due = Min(*due, end);
+		}
+	}
+	if (n == LEAKS_AT_ONCE)
+		*due = now;
+	return n;
+}
+
+static void
+log_leaks(const char *server, const char *user, const Leak *leaks, int n)
+{
+	for (int i = 0; i < n; i++)
+		ereport(leaks[i].ended ? LOG : WARNING,
+				(errmsg(leaks[i].ended ?
+						"lease " UINT64_FORMAT " on server \"%s\" was ended after %.3f s" :
+						"lease " UINT64_FORMAT " on server \"%s\" has been held for %.3f s",
+						leaks[i].lease_id, server,
+						leaks[i].held / 1e6),
+				 errdetail("Its holder is PID %d, user \"%s\", since %s, why: \"%s\".",
+						   leaks[i].pid, user,
+						   timestamptz_to_str(pgpx_timestamp(leaks[i].since)),
+						   leaks[i].why)));
+}
+
+PgpxTime
+pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *ended)
+{
+	PgpxPool   *pool = pgpx_pool_lock(index, pool_id);
+	PgpxWake	wake = PGPX_WAKE_INIT;
+	PgpxTime	due = PG_INT64_MAX;
+	int			total;
+	int			surplus;
+	int			before;
+	PgpxCap    *full = NULL;	/* it keeps the pool from its min_size */
+	Leak		leaks[LEAKS_AT_ONCE];
+	int			nleaks;
+	NameData	server;
+	NameData	user;
+
+	*ended = false;
+	if (pool == NULL)
+		return PG_INT64_MAX;
+	pgpx_options_follow(&pool->opts);
+	pool->version_cap = Max(pool->version_cap, pgpx_pool_cap_locked(pool));
+	pgpx_pool_trim_locked(pool);
+
+	/* those that are closing are on their way out already */
+	total = pgpx_pool_total_locked(pool) - pool->count[PGPX_CONN_CLOSING];
+
+	surplus = pgpx_pool_server_surplus_locked(pool);
+
+	/* the one that was used longest ago first */
+	for (int i = pool->lru_tail; i >= 0; i = before)
+	{
+		PgpxConn   *conn = &pgpx_conns[i];
+		PgpxCloseReason reason;
+
+		before = conn->prev;
+		reason = surplus-- > 0 ? PGPX_CLOSE_EVICTED :
+			reason_to_close(pool, conn, total, now, &due);
+		if (reason == PGPX_CLOSE_NONE)
+			continue;
+		if (reason == PGPX_CLOSE_LIFETIME &&
+			!pgpx_pool_may_expire_locked(pool, now, &due))
+			continue;
+		pgpx_pool_close_locked(pool, conn, reason);
+		total--;
+	}
+
+	/* those in use come back at some time: look now and then */
+	if (total > pool->count[PGPX_CONN_IDLE] + pool->count[PGPX_CONN_OWED])
+	{
+		PgpxTime	look = first_expiry(pool);
+
+		if (total > pgpx_pool_min_size_locked(pool))
+			look = Min(look, now + soonest(pool, total) * 1000);
+		due = Min(due, Max(look, now + LOOK_EACH_US));
+	}
+	nleaks = look_at_leases(pool, now, &due, leaks, &wake);
+	server = pool->server_name;
+	user = pool->user_name;
+	pgpx_pool_serve_locked(pool, &wake);
+	if (pool->nwaiting == 0)
+	{
+		pgpx_pool_grow_locked(pool, 0);
+		/* min_size comes back after an outage, whether somebody calls or not */
+		if (pool->retry_at > now &&
+			pgpx_pool_total_locked(pool) < pgpx_pool_min_size_locked(pool))
+			due = Min(due, pool->retry_at);
+
+		/* a remote that could not be reached last time must not cost others theirs */
+		if (pool->retry_at == 0 && !pgpx_pool_must_give_way_locked(pool))
+			full = pgpx_pool_binding_cap_locked(pool, 0);
+		if (full != NULL)
+			due = Min(due, now + PGPX_EVICT_UNUSED_US);
+	}
+	*ended = pgpx_pool_has_ended_locked(pool);
+	LWLockRelease(pool->lock);
+	pgpx_wake_flush(&wake);
+	if (full != NULL)
+		(void) pgpx_pool_evict(index, full != &pgpx_shared->cap,
+							   PGPX_EVICT_UNUSED_SURPLUS);
+	log_leaks(NameStr(server), NameStr(user), leaks, nleaks);
+	return due;
+}
+
+PgpxCap *
+pgpx_pool_binding_cap_locked(const PgpxPool *pool, int extra)
+{
+	PgpxCap    *own = &pgpx_servers[pool->server].cap;
+	int			limit = pool->opts.max_server_connections;
+
+	Assert(LWLockHeldByMe(pool->lock));
+	if (pgpx_pool_wanted_locked(pool, extra) == 0)
+		return NULL;
+	if (limit > 0 && pgpx_cap_used(own, NULL) >= limit)
+		return own;
+	if (pgpx_cap_used(&pgpx_shared->cap, NULL) >= pgpx_shared->max_connections)
+		return &pgpx_shared->cap;
+	return NULL;
+}
+
+/*
+ * The free connection of a pool that was used longest ago, if it may be evicted;
+ * -1: there is none.
+ */
+static int
+victim_locked(const PgpxPool *pool, PgpxEvict which, PgpxTime now)
+{
+	int			oldest = pool->lru_tail;
+
+	Assert(LWLockHeldByMe(pool->lock));
+	if (oldest < 0 || which == PGPX_EVICT_ANY)
+		return oldest;
+	if (pgpx_pool_total_locked(pool) - pool->count[PGPX_CONN_CLOSING] <=
+		pgpx_pool_min_size_locked(pool))
+		return -1;
+	if (which == PGPX_EVICT_UNUSED_SURPLUS &&
+		now - pgpx_conns[oldest].last_used < PGPX_EVICT_UNUSED_US)
+		return -1;
+	return oldest;
+}
+
+bool
+pgpx_pool_evict(int beneficiary, bool same_server, PgpxEvict which)
+{
+	PgpxPool   *best = NULL;
+	PgpxTime	best_used = PG_INT64_MAX;
+	PgpxTime	now = pgpx_now();
+	int			oldest;
+
+	for (int i = 0; i < pgpx_shared->max_pools; i++)
+	{
+		PgpxPool   *pool = &pgpx_pools[i];
+
+		if (pool->pool_id == 0 || i == beneficiary ||
+			(same_server && pool->server != pgpx_pools[beneficiary].server))
+			continue;
+		LWLockAcquire(pool->lock, LW_SHARED);
+		if (pool->count[PGPX_CONN_CLOSING] > 0)
+			best_used = -1;		/* a place is about to come free */
+		oldest = victim_locked(pool, which, now);
+		if (oldest >= 0 && pgpx_conns[oldest].last_used < best_used)
+		{
+			best = pool;
+			best_used = pgpx_conns[oldest].last_used;
+		}
+		LWLockRelease(pool->lock);
+	}
+	if (best_used < 0)
+		return true;
+	if (best == NULL)
+		return false;
+
+	LWLockAcquire(best->lock, LW_EXCLUSIVE);
+	oldest = victim_locked(best, which, now);
+	if (oldest >= 0)
+		pgpx_pool_close_locked(best, &pgpx_conns[oldest], PGPX_CLOSE_EVICTED);
+	LWLockRelease(best->lock);
+	return true;
+}

@@ -1,0 +1,558 @@
+/*-------------------------------------------------------------------------
+ *
+ * registry.c
+ *	  Which pools and servers exist: lookup, versions, pause, retirement,
+ *	  repair.
+ *
+ * Takes the registry lock, then a pool lock; never two pool locks at once.
+ *
+ * A pool whose shared state is wrong: it goes out of service, and is rebuilt.
+ *
+ * pgpx_conn_set_state finds the damage: a transition that is not in the table, or a
+ * connection of another pool.  From then on
+ *	- no connection of the pool changes its state, so none is leased twice and no
+ *	  slot is used again;
+ *	- checkouts fail (PX004), and sessions that wait go on waiting;
+ *	- the worker of the pool restarts.  At its end it shuts down every socket, ends
+ *	  every lease (the holder's next call fails with 08006) and frees every slot.  The
+ *	  next worker puts the pool back into service, empty.
+ * Other pools of that worker lose their connections, as with each end of a worker.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "shared/registry.h"
+
+#include "utils/builtins.h"
+
+#include "shared/lock_hooks.h"
+#include "shared/pool.h"
+
+PgpxPool *
+pgpx_pool_lock(int index, uint32 pool_id)
+{
+	PgpxPool   *pool;
+
+	if (index < 0)
+		return NULL;
+	pool = &pgpx_pools[index];
+	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+	if (pool->pool_id == pool_id)
+		return pool;
+	LWLockRelease(pool->lock);
+	return NULL;
+}
+
+/* Caller holds the registry lock in any mode. */
+static int
+find_locked(const PgpxPoolKey *key)
+{
+	Assert(LWLockHeldByMe(pgpx_shared->registry_lock));
+	for (int i = 0; i < pgpx_shared->max_pools; i++)
+		if (pgpx_pools[i].pool_id != 0 &&
+			memcmp(&pgpx_pools[i].key, key, sizeof(*key)) == 0)
+			return i;
+	return -1;
+}
+
+/*
+ * The record of a server; make: one is made if there is none.  -1: all are in use,
+ * which cannot be while there is a place for a pool, unless servers without pools
+ * are paused.  Caller holds the registry lock exclusively.
+ */
+static int
+find_server_locked(Oid database, Oid server, bool make)
+{
+	int			empty = -1;
+
+	Assert(LWLockHeldByMeInMode(pgpx_shared->registry_lock, LW_EXCLUSIVE));
+	for (int i = 0; i < pgpx_shared->max_pools; i++)
+	{
+		PgpxServer *s = &pgpx_servers[i];
+
+		if (s->server == server && s->database == database)
+			return i;
+		if (!OidIsValid(s->server) && empty < 0)
+			empty = i;
+	}
+	if (!make || empty < 0)
+		return -1;
+	pgpx_servers[empty].database = database;
+	pgpx_servers[empty].server = server;
+	pgpx_servers[empty].npools = 0;
+	pg_atomic_write_u32(&pgpx_servers[empty].paused, 0);
+	pg_atomic_write_u32(&pgpx_servers[empty].draining, 0);
+	return empty;
+}
+
+/*
+ * A pool of the server is gone, or it has been resumed.  Caller holds the registry
+ * lock exclusively.
+ */
+static void
+leave_server_locked(PgpxServer *s)
+{
+	Assert(LWLockHeldByMeInMode(pgpx_shared->registry_lock, LW_EXCLUSIVE));
+	if (s->npools == 0 && pg_atomic_read_u32(&s->paused) == 0)
+		s->server = s->database = InvalidOid;
+}
+
+/* The pool gives up its place; caller holds the registry lock and the pool's. */
+static void
+leave_place_locked(PgpxPool *pool)
+{
+	PgpxServer *server = &pgpx_servers[pool->server];
+
+	Assert(LWLockHeldByMeInMode(pgpx_shared->registry_lock, LW_EXCLUSIVE));
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	pgpx_cap_forget(&server->cap, PGPX_POOL_INDEX(pool));
+	pgpx_cap_forget(&pgpx_shared->cap, PGPX_POOL_INDEX(pool));
+	pool->pool_id = 0;
+	server->npools--;
+	leave_server_locked(server);
+}
+
+bool
+pgpx_server_pause(Oid database, Oid server, bool pause, bool drain)
+{
+	int			index;
+
+	LWLockAcquire(pgpx_shared->registry_lock, LW_EXCLUSIVE);
+	index = find_server_locked(database, server, pause);
+	if (index >= 0)
+	{
+		pg_atomic_write_u32(&pgpx_servers[index].paused, pause);
+		pg_atomic_write_u32(&pgpx_servers[index].draining, drain);
+		leave_server_locked(&pgpx_servers[index]);
+	}
+	LWLockRelease(pgpx_shared->registry_lock);
+	return index >= 0 || !pause;
+}
+
+int
+pgpx_server_list_paused(Oid database, Oid *servers)
+{
+	int			n = 0;
+
+	LWLockAcquire(pgpx_shared->registry_lock, LW_SHARED);
+	for (int i = 0; i < pgpx_shared->max_pools; i++)
+		if (OidIsValid(pgpx_servers[i].server) &&
+			pgpx_servers[i].database == database &&
+			pg_atomic_read_u32(&pgpx_servers[i].paused) != 0)
+			servers[n++] = pgpx_servers[i].server;
+	LWLockRelease(pgpx_shared->registry_lock);
+	return n;
+}
+
+/*
+ * An empty place; else the pool that was used longest ago among those that
+ * hold no connection, no ticket and no distributed lock, which is pinged by what
+ * the pool's worker knows of the pool.  Caller holds the registry lock
+ * exclusively.  A pool that gets a ticket after the look is found by its user
+ * to have another id: the place is checked again under its own lock.
+ */
+static int
+find_place_locked(void)
+{
+	int			best = -1;
+	PgpxTime	best_used = 0;
+
+	Assert(LWLockHeldByMeInMode(pgpx_shared->registry_lock, LW_EXCLUSIVE));
+	for (int i = 0; i < pgpx_shared->max_pools; i++)
+	{
+		PgpxPool   *pool = &pgpx_pools[i];
+		bool		unused;
+		PgpxTime	used;
+
+		if (pool->pool_id == 0)
+			return i;
+		LWLockAcquire(pool->lock, LW_SHARED);
+		unused = pgpx_pool_is_empty_locked(pool);
+		used = Max(pool->last_checkout, pool->created_at);
+		LWLockRelease(pool->lock);
+		if (unused && (best < 0 || used < best_used) &&
+			!pgpx_lock_hooks->pool_has_locks(i, pool->pool_id))
+		{
+			best = i;
+			best_used = used;
+		}
+	}
+	return best;
+}
+
+/* Make "place" the pool of "ref"; false if it has come into use meanwhile. */
+static bool
+make_pool(PgpxPool *pool, const PgpxPoolRef *ref)
+{
+	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+	if (pool->pool_id != 0 && !pgpx_pool_is_empty_locked(pool))
+	{
+		LWLockRelease(pool->lock);
+		return false;
+	}
+
+	if (pool->pool_id != 0)
+		leave_place_locked(pool);
+	pool->server = find_server_locked(ref->key.database, ref->key.server, true);
+	if (pool->server < 0)
+	{
+		LWLockRelease(pool->lock);
+		return false;
+	}
+	pgpx_servers[pool->server].npools++;
+	pool->pool_id = pg_atomic_fetch_add_u32(&pgpx_shared->next_pool, 1);
+	pool->key = ref->key;
+	namestrcpy(&pool->database_name, ref->database_name);
+	namestrcpy(&pool->server_name, ref->server_name);
+	pool->user = ref->user;
+	namestrcpy(&pool->user_name, ref->user_name);
+	pool->worker = pool->server % pgpx_shared->nworkers;
+	pool->created_at = pgpx_now();
+
+	pool->version++;
+	pool->connect_version = pool->version;
+	pool->options_version++;
+	pool->gone = false;
+	pool->fingerprint = ref->fingerprint;
+	pool->opts = *ref->opts;
+	pool->version_cap = pgpx_pool_cap_locked(pool);
+	pool->conninfo_epoch = 0;
+	pool->asked_epoch = 0;
+	pool->conninfo_version = 0;
+	pool->next_ticket = 0;
+	pool->last_checkout = 0;
+	pool->last_expired = 0;
+	pool->unavailable_since = 0;
+	pool->outage_told_at = 0;
+	pool->outage_told = false;
+	pool->retry_at = 0;
+	pool->backoff = 0;
+	pool->ramp = 0;
+	pool->last_error_at = 0;
+	pool->last_sqlstate = 0;
+	pool->remote_full = false;
+	pool->last_error[0] = '\0';
+	pool->damaged = false;
+	pool->stats_reset = pool->created_at;
+	memset(&pool->stats, 0, sizeof(pool->stats));
+	LWLockRelease(pool->lock);
+	return true;
+}
+
+int
+pgpx_pool_find(const PgpxPoolRef *ref, uint32 *pool_id)
+{
+	int			index;
+
+	LWLockAcquire(pgpx_shared->registry_lock, LW_SHARED);
+	index = find_locked(&ref->key);
+	if (index >= 0)
+		*pool_id = pgpx_pools[index].pool_id;
+	LWLockRelease(pgpx_shared->registry_lock);
+	if (index >= 0)
+		return index;
+
+	LWLockAcquire(pgpx_shared->registry_lock, LW_EXCLUSIVE);
+	index = find_locked(&ref->key);
+	for (int tries = 0; index < 0 && tries < pgpx_shared->max_pools; tries++)
+	{
+		index = find_place_locked();
+		if (index < 0)
+			break;
+		if (!make_pool(&pgpx_pools[index], ref))
+			index = -1;
+	}
+	if (index >= 0)
+		*pool_id = pgpx_pools[index].pool_id;
+	LWLockRelease(pgpx_shared->registry_lock);
+	return index;
+}
+
+bool
+pgpx_pool_leads_to_locked(const PgpxPool *pool, const PgpxConn *conn,
+						  const PgpxFingerprint *fingerprint)
+{
+	Assert(LWLockHeldByMe(pool->lock));
+	return conn->version >= pool->connect_version &&
+		pgpx_pool_is_current_locked(pool, fingerprint);
+}
+
+bool
+pgpx_pool_connects_alike_locked(const PgpxPool *pool,
+								const PgpxFingerprint *fingerprint)
+{
+	Assert(LWLockHeldByMe(pool->lock));
+	return memcmp(&pool->fingerprint, fingerprint,
+				  offsetof(PgpxFingerprint, settings)) == 0;
+}
+
+bool
+pgpx_pool_needs_options_locked(const PgpxPool *pool)
+{
+	Assert(LWLockHeldByMe(pool->lock));
+	return pool->fingerprint.settings == 0;
+}
+
+/* Have the worker look at the connections that are being opened. */
+static void
+ask_for_connecting_locked(PgpxPool *pool)
+{
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	for (int i = 0; pool->count[PGPX_CONN_CONNECTING] > 0 &&
+		 i < pgpx_shared->max_connections;
+		 i++)
+		if (pgpx_conns[i].pool == PGPX_POOL_INDEX(pool) &&
+			pgpx_conns[i].state == PGPX_CONN_CONNECTING)
+			pgpx_conn_ask_worker(&pgpx_conns[i], pool->worker);
+}
+
+/*
+ * Connections of the version before close, those that are leased at checkin; those
+ * that are being opened are given up by the worker.
+ */
+static void
+close_old_locked(PgpxPool *pool)
+{
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	pool->version++;
+	pool->version_cap = pgpx_pool_cap_locked(pool);
+
+	/* what is known of the old address says nothing about the new one */
+	pool->unavailable_since = 0;
+	pool->retry_at = 0;
+	pool->backoff = 0;
+	pool->ramp = 0;
+
+	pgpx_pool_close_free_locked(pool, PGPX_CLOSE_STALE);
+	ask_for_connecting_locked(pool);
+}
+
+void
+pgpx_pool_adopt_locked(PgpxPool *pool, const char *server_name,
+					   const char *user_name,
+					   const PgpxFingerprint *fingerprint,
+					   const PgpxPoolOptions *opts)
+{
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	if (pgpx_pool_connects_alike_locked(pool, fingerprint))
+	{
+		pgpx_pool_set_options_locked(pool, fingerprint, opts);
+		return;
+	}
+	close_old_locked(pool);
+	pool->connect_version = pool->version;
+	pool->options_version++;
+	pool->gone = false;
+	namestrcpy(&pool->server_name, server_name);	/* it may have another now */
+	namestrcpy(&pool->user_name, user_name);
+	pool->fingerprint = *fingerprint;
+	pool->opts = *opts;
+	pool->version_cap = pgpx_pool_cap_locked(pool);
+}
+
+/* Open connections keep their share of chance in the new max_lifetime. */
+static void
+scale_lifetimes_locked(PgpxPool *pool, int64 before, int64 after)
+{
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	for (int i = 0; before != after && i < pgpx_shared->max_connections; i++)
+	{
+		PgpxConn   *conn = &pgpx_conns[i];
+
+		if (conn->pool == PGPX_POOL_INDEX(pool) && conn->opened_at != 0 &&
+			conn->expires_at != 0)
+			conn->expires_at = conn->opened_at +
+				(PgpxTime) ((double) (conn->expires_at - conn->opened_at) *
+							after / before);
+	}
+}
+
+void
+pgpx_pool_set_options_locked(PgpxPool *pool, const PgpxFingerprint *fingerprint,
+							 const PgpxPoolOptions *opts)
+{
+	bool		connects =
+		pool->opts.connect_timeout != opts->connect_timeout ||
+		pool->opts.retry_min != opts->retry_min ||
+		pool->opts.retry_max != opts->retry_max;
+
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	Assert(pgpx_pool_connects_alike_locked(pool, fingerprint));
+	scale_lifetimes_locked(pool, pool->opts.max_lifetime, opts->max_lifetime);
+	pool->options_version++;
+	pool->fingerprint = *fingerprint;
+	pool->opts = *opts;
+	pool->version_cap = Max(pool->version_cap, pgpx_pool_cap_locked(pool));
+	pgpx_pool_trim_locked(pool);
+	if (connects)
+	{
+		/* the pause was made under the old options; attempts have the new timeout */
+		pool->retry_at = 0;
+		pool->backoff = 0;
+		ask_for_connecting_locked(pool);
+	}
+	pg_atomic_fetch_add_u32(&pgpx_shared->pools_changed, 1);
+	pgpx_worker_wake(pool->worker);
+}
+
+/* Waiters read the options when they find that the worker must be told. */
+static void
+ask_waiters_locked(PgpxPool *pool, PgpxWake *wake)
+{
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	pool->conninfo_epoch = 0;
+	pool->asked_epoch = 0;
+	pgpx_pool_wake_waiters_locked(pool, wake);
+}
+
+void
+pgpx_pool_forget_options_locked(PgpxPool *pool, PgpxWake *wake)
+{
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	pool->options_version++;
+	pool->fingerprint.settings = 0;
+	ask_waiters_locked(pool, wake);
+}
+
+void
+pgpx_pool_retire_locked(PgpxPool *pool, bool gone, PgpxWake *wake)
+{
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	close_old_locked(pool);
+	pool->connect_version = pool->version;
+	pool->options_version++;
+	pool->gone = gone;
+	memset(&pool->fingerprint, 0, sizeof(pool->fingerprint));
+	ask_waiters_locked(pool, wake);
+
+	pgpx_pool_note_end_locked(pool);
+}
+
+void
+pgpx_pool_reconnect_locked(PgpxPool *pool)
+{
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	close_old_locked(pool);
+}
+
+void
+pgpx_pool_ask_for_databases(void)
+{
+	pg_atomic_fetch_add_u32(&pgpx_shared->databases_changed, 1);
+	pgpx_worker_wake_all();
+}
+
+void
+pgpx_pool_forget(int index, uint32 pool_id)
+{
+	PgpxPool   *pool;
+
+	LWLockAcquire(pgpx_shared->registry_lock, LW_EXCLUSIVE);
+	pool = pgpx_pool_lock(index, pool_id);
+	if (pool != NULL)
+	{
+		if (pool->gone && pgpx_pool_has_ended_locked(pool))
+			leave_place_locked(pool);
+		LWLockRelease(pool->lock);
+	}
+	LWLockRelease(pgpx_shared->registry_lock);
+}
+
+/* Count what has ended by force, so that the sums add up. */
+static void
+balance_stats(PgpxStats *stats)
+{
+	uint64		ended = stats->checkins + stats->discards + stats->reclaimed +
+		stats->terminated + stats->lease_timeouts + stats->retried;
+	uint64		closed = 0;
+
+	for (int i = 0; i < PGPX_CLOSE_NREASONS; i++)
+		closed += stats->closed[i];
+	stats->checkouts = Max(stats->checkouts, ended);
+	stats->reclaimed += stats->checkouts - ended;
+	stats->connects = Max(stats->connects, closed);
+	stats->closed[PGPX_CLOSE_BROKEN] += stats->connects - closed;
+}
+
+void
+pgpx_pool_rebuild_locked(PgpxPool *pool, PgpxWake *wake)
+{
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	for (int i = 0; i < pgpx_shared->max_connections; i++)
+	{
+		PgpxConn   *conn = &pgpx_conns[i];
+		uint64		lease_id = pg_atomic_read_u64(&conn->lease_id);
+		int			owner = conn->owner_procno;
+
+		if (conn->pool != PGPX_POOL_INDEX(pool) || lease_id == 0 ||
+			owner < 0 || owner >= pgpx_shared->ntickets)
+			continue;
+		pgpx_ticket_note_revoked(owner, lease_id, PGPX_REVOKE_WORKER);
+		pgpx_wake_add(wake, owner);
+	}
+	pgpx_conn_free_all_locked(pool);
+	balance_stats(&pool->stats);
+	pool->unavailable_since = 0;
+	pool->retry_at = 0;
+	pool->backoff = 0;
+	pool->ramp = 0;
+}
+
+void
+pgpx_pool_restore_damaged(int worker)
+{
+	/* first: what is damaged from here on restarts the worker once more */
+	pg_atomic_write_u32(&pgpx_shared->worker[worker].must_restart, 0);
+	for (int i = 0; i < pgpx_shared->max_pools; i++)
+	{
+		PgpxPool   *pool = &pgpx_pools[i];
+		PgpxWake	wake = PGPX_WAKE_INIT;
+		bool		damaged;
+		NameData	server;
+
+		LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+		damaged = pool->damaged && pool->worker == worker;
+		server = pool->server_name;
+		if (damaged)
+		{
+			pgpx_pool_rebuild_locked(pool, &wake);
+			pool->damaged = false;
+			pgpx_pool_note_end_locked(pool);
+		}
+		LWLockRelease(pool->lock);
+		pgpx_wake_flush(&wake);
+		if (damaged)
+			ereport(LOG,
+					(errmsg("pgpool_ext has rebuilt the pool of server \"%s\"",
+							NameStr(server))));
+	}
+}
+
+void
+pgpx_pool_log_damage(int worker)
+{
+	for (int i = 0; i < pgpx_shared->max_pools; i++)
+	{
+		PgpxPool   *pool = &pgpx_pools[i];
+		bool		damaged;
+		NameData	server;
+		NameData	database;
+		NameData	user;
+		char		text[PGPX_ERROR_LEN];
+
+		LWLockAcquire(pool->lock, LW_SHARED);
+		damaged = pool->damaged && pool->worker == worker;
+		server = pool->server_name;
+		database = pool->database_name;
+		user = pool->user_name;
+		strlcpy(text, pool->last_error, sizeof(text));
+		LWLockRelease(pool->lock);
+		if (damaged)
+			ereport(WARNING,
+					(errcode(ERRCODE_DATA_CORRUPTED),
+					 errmsg("the pool of server \"%s\" of database \"%s\" for user \"%s\" is out of service",
+							NameStr(server), NameStr(database), NameStr(user)),
+					 errdetail("Its state in shared memory is wrong. %s", text),
+					 errhint("The pool worker restarts and rebuilds it; leases of all pools of the worker end. "
+							 "Please report this: it is a bug, or the memory of this machine is defective.")));
+	}
+}

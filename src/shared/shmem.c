@@ -1,0 +1,316 @@
+/*-------------------------------------------------------------------------
+ *
+ * shmem.c
+ *	  The shared memory segment: size, layout, start.
+ *
+ * Called in the postmaster at server start, and again after a crash of any
+ * process: the memory is new then, its "life" is another, and every message and
+ * lease of the life before is refused.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "shared/shmem.h"
+
+#include <time.h>
+
+#include "access/xlog.h"
+#include "storage/ipc.h"
+#include "storage/shmem.h"
+#include "storage/spin.h"
+#include "utils/timestamp.h"
+
+#include "shared/lock_hooks.h"
+#include "shared/wait_queue.h"
+
+#define TRANCHE "pgpool_ext"
+
+PgpxShared *pgpx_shared = NULL;
+PgpxPool   *pgpx_pools = NULL;
+PgpxServer *pgpx_servers = NULL;
+PgpxConn   *pgpx_conns = NULL;
+PgpxTicket *pgpx_tickets = NULL;
+char	   *pgpx_offers = NULL;
+pg_atomic_uint32 *pgpx_work_bits = NULL;
+const PgpxLockHooks *pgpx_lock_hooks = NULL;
+
+static shmem_request_hook_type prev_shmem_request_hook = NULL;
+static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
+
+/*
+ * How often shared memory was made by this postmaster.  Lease ids start at
+ * lives << LIFE_SHIFT, so that an id that a client kept over a crash restart is
+ * stale and not somebody else's.
+ */
+static int	lives = 0;
+
+#define LIFE_SHIFT 48
+
+static int
+work_words(void)
+{
+	return pgpx_workers * PGPX_WORK_WORDS;
+}
+
+static Size
+shmem_size(void)
+{
+	Size		size = MAXALIGN(sizeof(PgpxShared));
+
+	size = add_size(size, MAXALIGN(mul_size(pgpx_max_pools, sizeof(PgpxPool))));
+	size = add_size(size,
+					MAXALIGN(mul_size(pgpx_max_pools, sizeof(PgpxServer))));
+	size = add_size(size,
+					MAXALIGN(mul_size(pgpx_max_connections, sizeof(PgpxConn))));
+	size = add_size(size, MAXALIGN(mul_size(PGPX_NPROCS, sizeof(PgpxTicket))));
+	size = add_size(size, mul_size(PGPX_NPROCS, PGPX_OFFER_MAX));
+	size = add_size(size,
+					MAXALIGN(mul_size(work_words(), sizeof(pg_atomic_uint32))));
+	return add_size(size, pgpx_lock_hooks->shmem_size());
+}
+
+static void
+shmem_request(void)
+{
+	if (prev_shmem_request_hook)
+		prev_shmem_request_hook();
+	RequestAddinShmemSpace(shmem_size());
+	RequestNamedLWLockTranche(TRANCHE, 2 + pgpx_max_pools);
+}
+
+static void
+init_pool(PgpxPool *pool, LWLock *lock)
+{
+	pool->lock = lock;
+	pool->lru_head = pool->lru_tail = -1;
+	pool->queue_head = pool->queue_tail = -1;
+}
+
+static void
+init_conn(PgpxConn *conn)
+{
+	pg_atomic_init_u64(&conn->lease_id, 0);
+	pg_atomic_init_u64(&conn->doing, 0);
+	pg_atomic_init_u32(&conn->cancel, 0);
+	pg_atomic_init_u32(&conn->cancel_lost, 0);
+	pg_atomic_init_u32(&conn->hung_up, 0);
+	pg_atomic_init_u32(&conn->to_wake, 0);
+	pg_atomic_init_u32(&conn->nwatching, 0);
+	conn->pool = -1;
+	conn->prev = -1;
+	conn->owner_procno = -1;
+	conn->last_procno = -1;
+}
+
+static void
+init_ticket(PgpxTicket *ticket)
+{
+	ticket->next = ticket->prev = ticket->conn = -1;
+	pg_atomic_init_u32(&ticket->offer, PGPX_OFFER_NONE);
+	pg_atomic_init_u32(&ticket->nrevoked, 0);
+	for (int i = 0; i < PGPX_REVOKED_KEPT; i++)
+	{
+		pg_atomic_init_u64(&ticket->revoked[i].lease_id, 0);
+		pg_atomic_init_u32(&ticket->revoked[i].reason, PGPX_REVOKE_NONE);
+	}
+}
+
+/*
+ * What this server calls itself in the tables of others: nobody else, and no
+ * other life of it, has the same.
+ */
+static void
+name_process(PgpxShared *shared)
+{
+	uint64		random[2];
+
+	if (!pg_strong_random(random, sizeof(random)))
+		ereport(FATAL,
+				(errcode(ERRCODE_INTERNAL_ERROR),
+				 errmsg("pgpool_ext could not generate a random number")));
+	snprintf(shared->process, sizeof(shared->process),
+			 UINT64_FORMAT "-%08x%08x%08x%08x", GetSystemIdentifier(),
+			 (uint32) (random[0] >> 32), (uint32) random[0],
+			 (uint32) (random[1] >> 32), (uint32) random[1]);
+}
+
+static void
+init_shared(PgpxShared *shared, LWLockPadded *locks)
+{
+	shared->life = (uint64) GetCurrentTimestamp();
+	shared->nworkers = pgpx_workers;
+	shared->max_connections = pgpx_max_connections;
+	shared->max_pools = pgpx_max_pools;
+	shared->ntickets = PGPX_NPROCS;
+	shared->max_locks = pgpx_max_locks;
+	shared->max_polling = Max(sysconf(_SC_NPROCESSORS_ONLN), 0) / 2;
+	shared->registry_lock = &locks[0].lock;
+	shared->dlock_lock = &locks[1].lock;
+	name_process(shared);
+	shared->started_at = pgpx_now();
+
+	pg_atomic_init_u64(&shared->next_lease, ((uint64) lives << LIFE_SHIFT) + 1);
+	pg_atomic_init_u64(&shared->next_epoch, shared->life);
+	pg_atomic_init_u32(&shared->next_pool, 1);
+	pg_atomic_init_u64(&shared->next_generation, 1);
+	pg_atomic_init_u32(&shared->databases_changed, 0);
+	pg_atomic_init_u32(&shared->pools_changed, 0);
+	pg_atomic_init_u64(&shared->clock_offset, 0);
+	pg_atomic_init_u64(&shared->next_dlock, 1);
+	pg_atomic_init_u32(&shared->dlocks_changed, 0);
+	pg_atomic_init_u32(&shared->npolling, 0);
+
+	for (int i = 0; i < PGPX_MAX_WORKERS; i++)
+	{
+		PgpxWorkerSlot *worker = &shared->worker[i];
+
+		pg_atomic_init_u64(&worker->epoch, 0);
+		pg_atomic_init_u32(&worker->state, PGPX_WORKER_DOWN);
+		pg_atomic_init_u32(&worker->procno, 0);
+		pg_atomic_init_u32(&worker->pid, 0);
+		pg_atomic_init_u32(&worker->ticking, 0);
+		pg_atomic_init_u32(&worker->restarts, 0);
+		pg_atomic_init_u32(&worker->must_restart, 0);
+		pg_atomic_init_u32(&worker->descriptors, 0);
+		pg_atomic_init_u32(&worker->max_descriptors, 0);
+		pg_atomic_init_u64(&worker->polled, 0);
+		pg_atomic_init_u64(&worker->started_at, 0);
+		pg_atomic_init_u64(&worker->missed_at, 0);
+	}
+
+	for (int i = 0; i < pgpx_max_pools; i++)
+	{
+		pg_atomic_init_u32(&pgpx_servers[i].paused, 0);
+		pg_atomic_init_u32(&pgpx_servers[i].draining, 0);
+		pgpx_cap_init(&pgpx_servers[i].cap);
+	}
+	for (int i = 0; i < pgpx_max_pools; i++)
+		init_pool(&pgpx_pools[i], &locks[2 + i].lock);
+
+	for (int i = 0; i < pgpx_max_connections; i++)
+	{
+		init_conn(&pgpx_conns[i]);
+		pgpx_conns[i].next = i + 1 < pgpx_max_connections ? i + 1 : -1;
+	}
+	pgpx_cap_init(&shared->cap);
+	SpinLockInit(&shared->free_mutex);
+	SpinLockInit(&shared->formats_mutex);
+	shared->free_head = 0;
+	shared->nfree = pgpx_max_connections;
+
+	for (int i = 0; i < PGPX_NPROCS; i++)
+		init_ticket(&pgpx_tickets[i]);
+
+	for (int i = 0; i < work_words(); i++)
+		pg_atomic_init_u32(&pgpx_work_bits[i], 0);
+}
+
+static void
+shmem_startup(void)
+{
+	bool		found;
+	char	   *p;
+
+	if (prev_shmem_startup_hook)
+		prev_shmem_startup_hook();
+
+	/* reset in case this is a restart within the postmaster */
+	pgpx_shared = NULL;
+
+	LWLockAcquire(AddinShmemInitLock, LW_EXCLUSIVE);
+	p = ShmemInitStruct("pgpool_ext", shmem_size(), &found);
+	if (!found)
+		memset(p, 0, shmem_size());
+
+	pgpx_shared = (PgpxShared *) p;
+	p += MAXALIGN(sizeof(PgpxShared));
+	pgpx_pools = (PgpxPool *) p;
+	p += MAXALIGN(mul_size(pgpx_max_pools, sizeof(PgpxPool)));
+	pgpx_servers = (PgpxServer *) p;
+	p += MAXALIGN(mul_size(pgpx_max_pools, sizeof(PgpxServer)));
+	pgpx_conns = (PgpxConn *) p;
+	p += MAXALIGN(mul_size(pgpx_max_connections, sizeof(PgpxConn)));
+	pgpx_tickets = (PgpxTicket *) p;
+	p += MAXALIGN(mul_size(PGPX_NPROCS, sizeof(PgpxTicket)));
+	pgpx_offers = p;
+	p += mul_size(PGPX_NPROCS, PGPX_OFFER_MAX);
+	pgpx_work_bits = (pg_atomic_uint32 *) p;
+	p += MAXALIGN(mul_size(work_words(), sizeof(pg_atomic_uint32)));
+	pgpx_lock_hooks->shmem_attach(p);
+	Assert(p + pgpx_lock_hooks->shmem_size() ==
+		   (char *) pgpx_shared + shmem_size());
+
+	if (!found)
+	{
+		init_shared(pgpx_shared, GetNamedLWLockTranche(TRANCHE));
+		lives++;
+	}
+	LWLockRelease(AddinShmemInitLock);
+}
+
+void
+pgpx_shmem_init(void)
+{
+	prev_shmem_request_hook = shmem_request_hook;
+	shmem_request_hook = shmem_request;
+	prev_shmem_startup_hook = shmem_startup_hook;
+	shmem_startup_hook = shmem_startup;
+}
+
+void
+pgpx_shmem_require(void)
+{
+	if (pgpx_shared == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("pgpool_ext is not loaded by the server"),
+				 errhint("Add \"pgpool_ext\" to \"shared_preload_libraries\" and restart the server.")));
+}
+
+PgpxTime
+pgpx_now(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (PgpxTime) ts.tv_sec * 1000000 + ts.tv_nsec / 1000;
+}
+
+/* A wall clock that moves by less against the monotonic one was not set. */
+#define CLOCK_SET_US 1000
+
+/*
+ * Between the two clocks a process may be interrupted: the pause is added to
+ * *uncertain.
+ */
+static TimestampTz
+measure_clock_offset(PgpxTime *uncertain)
+{
+	PgpxTime	before = pgpx_now();
+	TimestampTz now = GetCurrentTimestamp();
+	PgpxTime	after = pgpx_now();
+
+	*uncertain = after - before;
+	return now - before - *uncertain / 2;
+}
+
+/*
+ * The offset of the wall clock against the monotonic one is kept, and not measured
+ * for each timestamp: one and the same instant would be shown a microsecond apart.
+ */
+TimestampTz
+pgpx_timestamp(PgpxTime t)
+{
+	uint64		kept = pg_atomic_read_u64(&pgpx_shared->clock_offset);
+	PgpxTime	uncertain;
+	TimestampTz offset = measure_clock_offset(&uncertain);
+	int64		moved = offset - (TimestampTz) kept;
+
+	/* of two processes that see that the clock was set, one counts */
+	if (moved < -CLOCK_SET_US - uncertain || moved > CLOCK_SET_US + uncertain)
+	{
+		if (pg_atomic_compare_exchange_u64(&pgpx_shared->clock_offset, &kept,
+										   (uint64) offset))
+			kept = (uint64) offset;
+	}
+	return (TimestampTz) kept + t;
+}

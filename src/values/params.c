@@ -1,0 +1,189 @@
+/*-------------------------------------------------------------------------
+ *
+ * params.c
+ *	  Arguments of a call as parameters of a remote statement.
+ *
+ * Text of a value depends on DateStyle, IntervalStyle and extra_float_digits;
+ * as postgres_fdw does, values are written in the styles that no setting of the
+ * remote server can misread.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "values/params.h"
+
+#include "catalog/pg_type.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/float.h"
+#include "utils/guc.h"
+#include "utils/lsyscache.h"
+
+#include "base/debug_point.h"
+#include "values/rows.h"
+
+/* 0 if the settings are right as they are, else a level to go back from. */
+static int
+begin_styles(void)
+{
+	int			level;
+
+	if (DateStyle == USE_ISO_DATES && IntervalStyle == INTSTYLE_POSTGRES &&
+		extra_float_digits >= 1)
+		return 0;
+	level = NewGUCNestLevel();
+	if (DateStyle != USE_ISO_DATES)
+		pgpx_styles_set("datestyle", "ISO");
+	if (IntervalStyle != INTSTYLE_POSTGRES)
+		pgpx_styles_set("intervalstyle", "postgres");
+	if (extra_float_digits < 1)
+		pgpx_styles_set("extra_float_digits", "3");
+	return level;
+}
+
+/* On an error the transaction's end gives the settings back. */
+static void
+end_styles(int level)
+{
+	if (level != 0)
+		AtEOXact_GUC(true, level);
+}
+
+/*
+ * Elements of an array, through the output function of their type.  texts: they are
+ * stored as texts are, whatever their type is called.
+ */
+static void
+from_array(ArrayType *array, bool texts, PgpxParams *params)
+{
+	Oid			type = ARR_ELEMTYPE(array);
+	int16		len;
+	bool		byval;
+	char		align;
+	Datum	   *elements;
+	bool	   *nulls;
+	Oid			output;
+	bool		varlena;
+	FmgrInfo	flinfo;
+
+	if (ARR_NDIM(array) > 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("array of parameters must have one dimension"),
+				 errdetail("It has %d.", ARR_NDIM(array))));
+
+	params->n = 0;
+	params->values = NULL;
+	if (ARR_NDIM(array) == 0)
+		return;					/* no parameters: the most common call */
+	if (texts || type == TEXTOID)
+	{
+		/* the second most common: nothing of it has to be looked up */
+		deconstruct_array(array, type, -1, false, TYPALIGN_INT, &elements,
+						  &nulls, &params->n);
+		params->values = palloc0(sizeof(char *) * params->n);
+		for (int i = 0; i < params->n; i++)
+			if (!nulls[i])
+				params->values[i] = TextDatumGetCString(elements[i]);
+		return;
+	}
+
+	get_typlenbyvalalign(type, &len, &byval, &align);
+	deconstruct_array(array, type, len, byval, align, &elements, &nulls,
+					  &params->n);
+	getTypeOutputInfo(type, &output, &varlena);
+	fmgr_info(output, &flinfo);
+	params->values = palloc0(sizeof(char *) * Max(params->n, 1));
+	for (int i = 0; i < params->n; i++)
+		if (!nulls[i])
+			params->values[i] = OutputFunctionCall(&flinfo, elements[i]);
+}
+
+static void
+raise_null_array(void)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_NULL_VALUE_NOT_ALLOWED),
+			 errmsg("array of parameters must not be null")));
+}
+
+/* Elements of argument "at", a text[] or param[]. */
+static void
+from_text_array(FunctionCallInfo fcinfo, int at, PgpxParams *params)
+{
+	params->n = 0;
+	params->values = NULL;
+	if (PG_NARGS() <= at)
+		return;
+	if (PG_ARGISNULL(at))
+		raise_null_array();
+	from_array(PG_GETARG_ARRAYTYPE_P(at), true, params);
+}
+
+/*
+ * Arguments from "at" on, of any types, through their output functions, in the
+ * styles that any server reads; or the elements of an array that was given as
+ * VARIADIC.
+ */
+static void
+from_any(FunctionCallInfo fcinfo, int at, PgpxParams *params)
+{
+	int			level;
+
+	level = begin_styles();
+	if (get_fn_expr_variadic(fcinfo->flinfo))
+	{
+		if (PG_ARGISNULL(at))
+			raise_null_array();
+		if (!OidIsValid(
+				get_base_element_type(get_fn_expr_argtype(fcinfo->flinfo, at))))
+			ereport(ERROR,
+					(errcode(ERRCODE_DATATYPE_MISMATCH),
+					 errmsg("VARIADIC argument must be an array")));
+		from_array(PG_GETARG_ARRAYTYPE_P(at), false, params);
+		end_styles(level);
+		return;
+	}
+
+	params->n = PG_NARGS() - at;
+	params->values = palloc0(sizeof(char *) * Max(params->n, 1));
+	for (int i = 0; i < params->n; i++)
+	{
+		Oid			type = get_fn_expr_argtype(fcinfo->flinfo, at + i);
+		Oid			output;
+		bool		varlena;
+
+		if (!OidIsValid(type))
+			ereport(ERROR,
+					(errcode(ERRCODE_INDETERMINATE_DATATYPE),
+					 errmsg("could not determine data type of parameter $%d", i + 1)));
+		if (PG_ARGISNULL(at + i))
+			continue;
+		getTypeOutputInfo(type, &output, &varlena);
+		params->values[i] = OidOutputFunctionCall(output,
+												  PG_GETARG_DATUM(at + i));
+	}
+	end_styles(level);
+}
+
+void
+pgpx_params_read(FunctionCallInfo fcinfo, int at, bool any, PgpxParams *params)
+{
+	if (any)
+		from_any(fcinfo, at, params);
+	else
+		from_text_array(fcinfo, at, params);
+}
+
+char *
+pgpx_params_text(Oid type, Datum value)
+{
+	int			level = begin_styles();
+	Oid			output;
+	bool		varlena;
+	char	   *text;
+
+	getTypeOutputInfo(type, &output, &varlena);
+	text = OidOutputFunctionCall(output, value);
+	end_styles(level);
+	return text;
+}

@@ -1,0 +1,774 @@
+/*-------------------------------------------------------------------------
+ *
+ * rows.c
+ *	  Rows of a remote result into a tuplestore.
+ *
+ * The remote's DateStyle and IntervalStyle are pinned to what every input
+ * function reads.  Where the lease's user has set another, read as it says.
+ *
+ * Which column of a remote result goes where in a local row.
+ *
+ * Names come from the remote: they are compared as they are, and cleaned before
+ * they are shown.
+ *
+ * Column definition lists for remote results, ready to be pasted.
+ *
+ * Names come from the remote and end up in SQL that a user pastes: each is
+ * cleaned, cut to the length of a name, and quoted.
+ *
+ * Rows of a remote result into a tuplestore.
+ *
+ * Values are converted where they lie in the socket's buffer: a text is checked to
+ * be valid in the database's encoding, ended with a NUL in place, and given to the
+ * column's input function; what came in binary goes to the receive function.  Both
+ * and domain checks run anybody's code; it may throw, and the stream is in step
+ * all the same.  How a column is read is decided by the row description of this
+ * very result, whatever was asked for.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "values/rows.h"
+
+#include "access/htup_details.h"
+#include "access/transam.h"
+#include "access/tupdesc.h"
+#include "catalog/pg_type.h"
+#include "common/hashfn.h"
+#include "mb/pg_wchar.h"
+#include "parser/parse_coerce.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/typcache.h"
+#include "utils/xml.h"
+
+#include "base/debug_point.h"
+#include "protocol/remote_message.h"
+#include "values/binary_input.h"
+
+/* Does the text of a value of this type hold an instant with a time zone? */
+static bool
+holds_instant(Oid type)
+{
+	Oid			inner;
+	bool		found = false;
+
+	check_stack_depth();
+	type = getBaseType(type);
+	if (type == TIMESTAMPTZOID)
+		return true;
+	if (OidIsValid(inner = get_element_type(type)) ||
+		OidIsValid(inner = get_range_subtype(type)) ||
+		OidIsValid(inner = get_multirange_range(type)))
+		return holds_instant(inner);
+	if (type_is_rowtype(type) && type != RECORDOID)
+	{
+		TupleDesc	row = lookup_rowtype_tupdesc(type, -1);
+
+		for (int i = 0; i < row->natts && !found; i++)
+			if (!TupleDescAttr(row, i)->attisdropped)
+				found = holds_instant(TupleDescAttr(row, i)->atttypid);
+		ReleaseTupleDesc(row);
+	}
+	return found;
+}
+
+/*
+ * In all styles but ISO a time zone is an abbreviation, and "IST" may be
+ * Israel's or India's: such values are refused, not guessed.
+ */
+void
+pgpx_styles_check(const PgpxWire *wire, Oid type)
+{
+	if (wire->datestyle_iso || !holds_instant(type))
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+			 errmsg("cannot read values of type %s while DateStyle of the remote session is not ISO",
+					format_type_be(type)),
+			 errdetail("DateStyle is \"%s\", in which abbreviations of time zones are ambiguous.",
+					   wire->datestyle),
+			 errhint("Set DateStyle to ISO on the lease, or return the lease.")));
+}
+
+void
+pgpx_styles_set(const char *name, const char *value)
+{
+	(void) set_config_option(name, value, PGC_USERSET, PGC_S_SESSION,
+							 GUC_ACTION_SAVE, true, 0, false);
+}
+
+int
+pgpx_styles_begin(const PgpxWire *wire)
+{
+	char		datestyle[sizeof(wire->datestyle) + 8];
+	int			level = NewGUCNestLevel();
+
+	if (!wire->datestyle_iso)
+	{
+		/* the order in which dates are written, which need not be that set */
+		strlcpy(datestyle, wire->datestyle, sizeof(datestyle));
+		if (strchr(datestyle, ',') != NULL)
+			*strchr(datestyle, ',') = '\0';
+		strlcat(datestyle, strcmp(datestyle, "German") == 0 ||
+				strstr(wire->datestyle, "DMY") != NULL ? ", DMY" : ", MDY",
+				sizeof(datestyle));
+		pgpx_styles_set("DateStyle", datestyle);
+	}
+	if (!wire->intervalstyle_postgres)
+		pgpx_styles_set("IntervalStyle", wire->intervalstyle);
+	return level;
+}
+
+int
+pgpx_neutral_begin(void)
+{
+	int			level;
+
+	if (Array_nulls && xmloption == XMLOPTION_CONTENT)
+		return 0;
+	level = NewGUCNestLevel();
+	if (!Array_nulls)
+		pgpx_styles_set("array_nulls", "on");
+	if (xmloption != XMLOPTION_CONTENT)
+		pgpx_styles_set("xmloption", "content");
+	return level;
+}
+
+#define LIST_SHOWN 100			/* columns in a hint; of more there is no list */
+#define NAMES_SHOWN 10			/* in a detail; the rest are counted */
+
+/* A list of names for a detail: its heading, the first few, how many more. */
+typedef struct Names
+{
+	const char *heading;
+	StringInfoData text;
+	int			n;
+} Names;
+
+static void
+add_name(Names *names, const char *name)
+{
+	char		copy[NAMEDATALEN];
+
+	if (names->n == 0)
+		initStringInfo(&names->text);
+	if (names->n < NAMES_SHOWN)
+	{
+		strlcpy(copy, name, sizeof(copy));
+		appendStringInfo(&names->text, "%s\"%s\"", names->n == 0 ? "" : ", ",
+						 pgpx_text_clean(copy));
+	}
+	names->n++;
+}
+
+static void
+append_names(StringInfo detail, const Names *names)
+{
+	if (names->n == 0)
+		return;
+	appendStringInfo(detail, "%s%s: %s", detail->len > 0 ? " " : "",
+					 names->heading, names->text.data);
+	if (names->n > NAMES_SHOWN)
+		appendStringInfo(detail, " and %d more", names->n - NAMES_SHOWN);
+	appendStringInfoChar(detail, '.');
+}
+
+/* The attribute of this name, -1: none.  It is often the one at "guess". */
+static int
+find_attribute(TupleDesc tupdesc, const char *name, int guess)
+{
+	for (int i = 0; i < tupdesc->natts; i++)
+	{
+		int			at = (guess + i) % tupdesc->natts;
+		Form_pg_attribute attr = TupleDescAttr(tupdesc, at);
+
+		if (!attr->attisdropped && strcmp(NameStr(attr->attname), name) == 0)
+			return at;
+	}
+	return -1;
+}
+
+static void
+map_by_name(TupleDesc tupdesc, Oid type, int n, const PgpxColumn *columns,
+			int *map)
+{
+	Names		missing = {.heading = "Columns of the type that the remote result does not have"};
+	Names		extra = {.heading = "Columns of the remote result that the type does not have"};
+	Names		twice = {.heading = "Columns that the remote result has more than once"};
+	int		   *found = palloc0(sizeof(int) * Max(tupdesc->natts, 1));
+	int			guess = 0;
+	StringInfoData detail;
+
+	for (int i = 0; i < n; i++)
+	{
+		int			at = find_attribute(tupdesc, columns[i].name, guess);
+
+		map[i] = at;
+		if (at < 0)
+			add_name(&extra, columns[i].name);
+		else if (++found[at] == 2)
+			add_name(&twice, columns[i].name);
+		guess = at + 1;
+	}
+	for (int i = 0; i < tupdesc->natts; i++)
+		if (found[i] == 0 && !TupleDescAttr(tupdesc, i)->attisdropped)
+			add_name(&missing, NameStr(TupleDescAttr(tupdesc, i)->attname));
+	pfree(found);
+	if (missing.n == 0 && extra.n == 0 && twice.n == 0)
+		return;
+
+	initStringInfo(&detail);
+	append_names(&detail, &missing);
+	append_names(&detail, &extra);
+	append_names(&detail, &twice);
+	ereport(ERROR,
+			(errcode(ERRCODE_DATATYPE_MISMATCH),
+			 errmsg("remote result does not match type %s",
+					format_type_be(type)),
+			 errdetail_internal("%s", detail.data),
+			 errhint("Select each column of the type once, in any order; AS gives a column another name.")));
+}
+
+/* The result has n columns, and the column list has another number. */
+static void
+raise_column_list(int n, const PgpxColumn *columns, int wanted, int lead,
+				  const char *lead_name)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_DATATYPE_MISMATCH),
+			 errmsg("remote result does not match the column list"),
+			 lead == 0 ?
+			 errdetail_plural("The remote statement returns %d column, the column list has %d.",
+							  "The remote statement returns %d columns, the column list has %d.",
+							  n, n, wanted) :
+			 errdetail_plural("The remote statement returns %d column, the column list has %d behind that of the pool.",
+							  "The remote statement returns %d columns, the column list has %d behind that of the pool.",
+							  n, n, wanted),
+			 n == 0 ? 0 :
+			 n > LIST_SHOWN ?
+			 errhint("pgpool.column_list returns the column list for a statement.") :
+			 errhint("Use %s.", pgpx_column_list(n, columns, NULL, lead_name))));
+}
+
+int
+pgpx_tuples_map(const PgpxWireMessage *msg, TupleDesc tupdesc, Oid type,
+				int lead, int **map, PgpxColumn **described)
+{
+	int			n = pgpx_wire_parse_ncolumns(msg);
+	int			wanted = tupdesc->natts - lead;
+	PgpxColumn *columns;
+
+	if (n < 0)
+		return -1;
+	columns = palloc(sizeof(PgpxColumn) * Max(n, 1));
+	if (!pgpx_wire_parse_columns(msg, n, columns))
+		return -1;
+
+	*map = palloc(sizeof(int) * Max(n, 1));
+	if (OidIsValid(type) && type_is_rowtype(type))
+		map_by_name(tupdesc, type, n, columns, *map);
+	else
+	{
+		if (n != wanted && !OidIsValid(type))
+			raise_column_list(n, columns, wanted, lead, lead == 0 ? NULL :
+							  NameStr(TupleDescAttr(tupdesc, 0)->attname));
+		if (n != wanted)
+			ereport(ERROR,
+					(errcode(ERRCODE_DATATYPE_MISMATCH),
+					 errmsg("remote result does not match type %s",
+							format_type_be(type)),
+					 errdetail("The remote statement returns %d columns, and the type is not a row type: it takes one.",
+							   n),
+					 errhint("Use a NULL of a table's or composite type as template, or pgpool.query with a column list.")));
+		for (int i = 0; i < n; i++)
+			(*map)[i] = i + lead;
+	}
+	*described = columns;
+	return n;
+}
+
+char *
+pgpx_column_list_type(Oid type, int32 typmod)
+{
+	bits16		flags;
+
+	if (type >= FirstGenbkiObjectId)
+		return NULL;
+	flags = FORMAT_TYPE_TYPEMOD_GIVEN | FORMAT_TYPE_INVALID_AS_NULL;
+	return format_type_extended(type, typmod, flags);
+}
+
+static bool
+is_taken(const NameData *names, int n, const char *name)
+{
+	for (int i = 0; i < n; i++)
+		if (strcmp(NameStr(names[i]), name) == 0)
+			return true;
+	return false;
+}
+
+/* Make names[n] of a remote name: it is no name of those before, and not empty. */
+static void
+make_name(NameData *names, int n, const char *remote)
+{
+	char		base[NAMEDATALEN - 12];
+	char	   *name = NameStr(names[n]);
+
+	strlcpy(name, remote, NAMEDATALEN);
+	if (*pgpx_text_clean(name) == '\0')
+		strlcpy(name, "column", NAMEDATALEN);
+	strlcpy(base, name, sizeof(base));
+	pgpx_text_clean(base);
+	for (int number = 2; is_taken(names, n, name); number++)
+		snprintf(name, NAMEDATALEN, "%s_%d", base, number);
+}
+
+static const char *
+type_name(const PgpxColumn *column, const char *known)
+{
+	const char *name = pgpx_column_list_type(column->type, column->typmod);
+
+	if (name == NULL)
+		return known ? known : "text";
+	return get_typtype(column->type) == TYPTYPE_PSEUDO ? "text" : name;
+}
+
+char *
+pgpx_column_list(int n, const PgpxColumn *columns, char *const *types,
+				 const char *lead)
+{
+	int			first = lead ? 1 : 0;
+	NameData   *names = palloc(sizeof(NameData) * (n + 1));
+	StringInfoData text;
+
+	initStringInfo(&text);
+	appendStringInfoString(&text, "AS t(");
+	if (lead)
+	{
+		strlcpy(NameStr(names[0]), lead, NAMEDATALEN);
+		appendStringInfo(&text, "%s text", quote_identifier(lead));
+	}
+	for (int i = 0; i < n; i++)
+	{
+		make_name(names, first + i, columns[i].name);
+		appendStringInfo(&text, "%s%s %s", first + i > 0 ? ", " : "",
+						 quote_identifier(NameStr(names[first + i])),
+						 type_name(&columns[i], types ? types[i] : NULL));
+	}
+	appendStringInfoChar(&text, ')');
+	pfree(names);
+	return text.data;
+}
+
+/* A column of the remote result. */
+typedef struct Column
+{
+	int			attribute;		/* that it goes to, from 0 */
+	bool		binary;			/* read by the receive function, not the input */
+	bool		plain;			/* its text depends on no setting */
+	PgpxByHand	hand;			/* if binary */
+	FmgrInfo	input;
+	Oid			ioparam;
+	int32		typmod;
+	Oid			bridge;			/* binary of another type than the attribute's */
+} Column;
+
+struct PgpxTuples
+{
+	PgpxSink	sink;
+	TupleDesc	tupdesc;
+	Tuplestorestate *store;
+	Oid			type;			/* of the rows; InvalidOid: a column list */
+	int			lead;			/* attributes in front that are not the remote's */
+	Oid			domain;			/* type, if it is a domain over a row type */
+	void	   *domain_extra;
+	MemoryContext cxt;			/* that this lives in */
+	MemoryContext row_cxt;
+	const PgpxWire *wire;		/* that the result comes on */
+
+	/* of the remote result; -1 and NULL until it has begun */
+	int			ncolumns;
+	Column	   *columns;
+	PgpxField  *fields;
+	int16	   *formats;		/* in which they can be asked for */
+	int		   *gains;			/* what that would save */
+
+	/* of the local row; those of dropped attributes stay NULL */
+	Datum	   *values;
+	bool	   *nulls;
+
+	char	   *borrowed;		/* the byte that holds a NUL of ours; NULL: none */
+	char		behind;			/* what it held before */
+	int			guc_level;		/* 0: no setting was changed */
+
+	/* where an error happens, for its context */
+	int			column;
+	uint64		row;
+};
+
+static bool
+is_same_type(Oid local, Oid remote)
+{
+	return local == remote || getBaseType(local) == remote;
+}
+
+/* How a column of the remote is read into an attribute. */
+static void
+begin_column(Column *column, const PgpxColumn *remote, Form_pg_attribute attr)
+{
+	Oid			function;
+
+	column->typmod = attr->atttypmod;
+	column->binary = remote->format == 1;
+	column->bridge = InvalidOid;
+	column->hand = PGPX_HAND_NONE;
+	if (column->binary && attr->atttypid == remote->type)
+		column->hand = pgpx_by_hand(remote->type, attr->atttypmod);
+	if (!column->binary)
+		getTypeInputInfo(attr->atttypid, &function, &column->ioparam);
+	else if (pgpx_formats_gain(remote->type) == 0)
+		ereport(ERROR,
+				(errcode(ERRCODE_DATATYPE_MISMATCH),
+				 errmsg("column \"%s\" of the remote result has another type than the last time",
+						NameStr(attr->attname)),
+				 errhint("Run the statement again.")));
+	else if (is_same_type(attr->atttypid, remote->type))
+		getTypeBinaryInputInfo(attr->atttypid, &function, &column->ioparam);
+	else
+	{
+		/* it was the same the last time: read it as what it is, by its text */
+		column->bridge = remote->type;
+		getTypeInputInfo(attr->atttypid, &function, &column->ioparam);
+	}
+	fmgr_info(function, &column->input);
+}
+
+static bool
+has_other_styles(const PgpxTuples *t)
+{
+	return !t->wire->datestyle_iso || !t->wire->intervalstyle_postgres;
+}
+
+/* Can the columns be read in the styles that the remote has? */
+static void
+check_styles(const PgpxTuples *t)
+{
+	if (!has_other_styles(t))
+		return;
+	for (int i = 0; i < t->ncolumns; i++)
+	{
+		Column	   *column = &t->columns[i];
+		Form_pg_attribute attr = TupleDescAttr(t->tupdesc, column->attribute);
+
+		/* in binary they do not matter, unless it is made a text here */
+		if (!column->binary || OidIsValid(column->bridge))
+			pgpx_styles_check(t->wire, attr->atttypid);
+	}
+}
+
+/*
+ * Find out which column goes where, and how it is read.  There may be more than
+ * one result: a rule adds some.
+ */
+static bool
+begin_result(void *arg, const PgpxWireMessage *msg, const PgpxWire *wire)
+{
+	PgpxTuples *t = arg;
+	MemoryContext old = MemoryContextSwitchTo(t->cxt);
+	PgpxColumn *remote;
+	int		   *map;
+
+	pgpx_tuples_end(t);
+	if (t->columns != NULL)
+	{
+		pfree(t->columns);
+		pfree(t->fields);
+		pfree(t->formats);
+		pfree(t->gains);
+		t->columns = NULL;
+	}
+	t->ncolumns = pgpx_tuples_map(msg, t->tupdesc, t->type, t->lead, &map,
+								  &remote);
+	if (t->ncolumns < 0)
+	{
+		MemoryContextSwitchTo(old);
+		return false;
+	}
+	t->fields = palloc0(sizeof(PgpxField) * Max(t->ncolumns, 1));
+	t->formats = palloc0(sizeof(int16) * Max(t->ncolumns, 1));
+	t->gains = palloc0(sizeof(int) * Max(t->ncolumns, 1));
+	t->columns = palloc0(sizeof(Column) * Max(t->ncolumns, 1));
+	for (int i = 0; i < t->ncolumns; i++)
+	{
+		Form_pg_attribute attr = TupleDescAttr(t->tupdesc, map[i]);
+
+		begin_column(&t->columns[i], &remote[i], attr);
+		t->columns[i].attribute = map[i];
+		t->columns[i].plain = pgpx_formats_is_plain(remote[i].type);
+		t->gains[i] = pgpx_formats_gain(remote[i].type);
+		t->formats[i] = t->gains[i] > 0 &&
+			is_same_type(attr->atttypid, remote[i].type);
+	}
+	pfree(remote);
+	pfree(map);
+	MemoryContextSwitchTo(old);
+	t->wire = wire;
+	check_styles(t);
+	return true;
+}
+
+static int
+tell_formats(void *arg, bool any, uint64 rows, const int16 **formats)
+{
+	PgpxTuples *t = arg;
+
+	*formats = t->formats;
+	for (int i = 0; any && i < t->ncolumns; i++)
+		if (!t->columns[i].plain)
+			t->formats[i] = 0;
+	return pgpx_formats_choose(t->ncolumns, t->formats, t->gains, rows);
+}
+
+/* The byte behind a value was borrowed for its NUL; also after an error. */
+static void
+give_back(void *arg)
+{
+	PgpxTuples *t = arg;
+
+	if (t->borrowed != NULL)
+		*t->borrowed = t->behind;
+	t->borrowed = NULL;
+}
+
+static void
+tell_where(void *arg)
+{
+	PgpxTuples *t = arg;
+	const char *name = "";
+
+	/* -1: the row as a whole; and a scalar's column has no name */
+	if (t->column >= 0)
+	{
+		int			at = t->columns[t->column].attribute;
+
+		name = NameStr(TupleDescAttr(t->tupdesc, at)->attname);
+	}
+	if (name[0] != '\0')
+		errcontext("column \"%s\" of row " UINT64_FORMAT " of the remote result",
+				   name, t->row);
+	else
+		errcontext("row " UINT64_FORMAT " of the remote result", t->row);
+}
+
+/* The row is whole: check it, and keep it. */
+static void
+put_row(PgpxTuples *t)
+{
+	HeapTuple	tuple;
+
+	if (!OidIsValid(t->domain))
+	{
+		tuplestore_putvalues(t->store, t->tupdesc, t->values, t->nulls);
+		return;
+	}
+	t->column = -1;
+	tuple = heap_form_tuple(t->tupdesc, t->values, t->nulls);
+	domain_check(heap_copy_tuple_as_datum(tuple, t->tupdesc), false, t->domain,
+				 &t->domain_extra, t->cxt);
+	tuplestore_puttuple(t->store, tuple);
+}
+
+/* A binary value, as the text of its own type. */
+static char *
+binary_to_text(Oid type, StringInfo buf)
+{
+	Oid			function;
+	Oid			ioparam;
+	bool		varlena;
+	Datum		value;
+
+	getTypeBinaryInputInfo(type, &function, &ioparam);
+	value = OidReceiveFunctionCall(function, buf, ioparam, -1);
+	getTypeOutputInfo(type, &function, &varlena);
+	return OidOutputFunctionCall(function, value);
+}
+
+/* A value that is not NULL and lies in the buffer, ended with a NUL. */
+static Datum
+read_value(Column *column, const PgpxField *field, int encoding)
+{
+	StringInfoData buf;
+	Datum		value;
+
+	if (!column->binary)
+	{
+		pg_verify_mbstr(encoding, field->data, field->len, false);
+		return InputFunctionCall(&column->input, field->data, column->ioparam,
+								 column->typmod);
+	}
+	buf.data = field->data;
+	buf.len = field->len;
+	buf.maxlen = field->len + 1;
+	buf.cursor = 0;
+	if (OidIsValid(column->bridge))
+		value = InputFunctionCall(&column->input,
+								  binary_to_text(column->bridge, &buf),
+								  column->ioparam, column->typmod);
+	else
+		value = ReceiveFunctionCall(&column->input, &buf, column->ioparam,
+									column->typmod);
+	if (buf.cursor != buf.len)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_BINARY_REPRESENTATION),
+				 errmsg("incorrect binary data format")));
+	return value;
+}
+
+static Datum
+read_null(Column *column)
+{
+	if (column->binary && !OidIsValid(column->bridge))
+		return ReceiveFunctionCall(&column->input, NULL, column->ioparam,
+								   column->typmod);
+	return InputFunctionCall(&column->input, NULL, column->ioparam,
+							 column->typmod);
+}
+
+static bool
+add_row(void *arg, const PgpxWireMessage *msg)
+{
+	PgpxTuples *t = arg;
+	MemoryContext old;
+	int			encoding = GetDatabaseEncoding();
+	ErrorContextCallback where;
+	int			level;
+
+	if (t->ncolumns < 0 || !pgpx_wire_parse_row(msg, t->ncolumns, t->fields))
+		return false;
+
+	where.callback = tell_where;
+	where.arg = t;
+	where.previous = error_context_stack;
+	error_context_stack = &where;
+	t->row++;
+
+	/* they are given back when rows of another remote may come: fanout.c */
+	if (t->guc_level == 0 && has_other_styles(t))
+		t->guc_level = pgpx_styles_begin(t->wire);
+	level = pgpx_neutral_begin();
+	old = MemoryContextSwitchTo(t->row_cxt);
+	for (int i = 0; i < t->ncolumns; i++)
+	{
+		PgpxField  *field = &t->fields[i];
+		Column	   *column = &t->columns[i];
+		int			at = column->attribute;
+
+		t->column = i;
+		if (field->data == NULL)
+		{
+			/* a domain may refuse NULL */
+			t->nulls[at] = true;
+			t->values[at] = read_null(column);
+			continue;
+		}
+		t->nulls[at] = false;
+		if (column->hand != PGPX_HAND_NONE &&
+			pgpx_by_hand_read(column->hand, field, &t->values[at]))
+			continue;
+
+		/* the byte behind is of the next field or message: borrow it */
+		t->borrowed = field->data + field->len;
+		t->behind = *t->borrowed;
+		*t->borrowed = '\0';
+		t->values[at] = read_value(column, field, encoding);
+		give_back(t);
+	}
+	put_row(t);
+	if (level > 0)
+		AtEOXact_GUC(true, level);
+	error_context_stack = where.previous;
+	MemoryContextSwitchTo(old);
+	MemoryContextReset(t->row_cxt);
+	return true;
+}
+
+/* Rows of which types are read? */
+static uint64
+hash_shape(TupleDesc tupdesc, Oid type)
+{
+	uint64		hash = hash_uint32_extended(type, tupdesc->natts);
+
+	for (int i = 0; i < tupdesc->natts; i++)
+		hash = hash_uint32_extended(TupleDescAttr(tupdesc, i)->atttypid, hash);
+	return hash;
+}
+
+PgpxTuples *
+pgpx_tuples_begin(TupleDesc tupdesc, Tuplestorestate *store, Oid type)
+{
+	PgpxTuples *t = palloc0(sizeof(*t));
+
+	t->sink.columns = begin_result;
+	t->sink.row = add_row;
+	t->sink.restore = give_back;
+	t->sink.formats = tell_formats;
+	t->sink.shape = hash_shape(tupdesc, type);
+	t->sink.arg = t;
+	t->tupdesc = tupdesc;
+	t->store = store;
+	t->type = type;
+	if (OidIsValid(type) && type_is_rowtype(type) &&
+		get_typtype(type) == TYPTYPE_DOMAIN)
+		t->domain = type;
+	t->cxt = CurrentMemoryContext;
+	t->row_cxt = AllocSetContextCreate(CurrentMemoryContext, "pgpool_ext row",
+									   ALLOCSET_DEFAULT_SIZES);
+	t->ncolumns = -1;
+	t->values = palloc0(sizeof(Datum) * Max(tupdesc->natts, 1));
+	t->nulls = palloc(sizeof(bool) * Max(tupdesc->natts, 1));
+	memset(t->nulls, true, sizeof(bool) * tupdesc->natts);
+	return t;
+}
+
+void
+pgpx_tuples_lead(PgpxTuples *tuples, char *text)
+{
+	Form_pg_attribute attr = NULL;
+	Oid			input;
+	Oid			ioparam;
+
+	Assert(tuples->ncolumns < 0);
+	if (tuples->tupdesc->natts > 0)
+		attr = TupleDescAttr(tuples->tupdesc, 0);
+	if (attr == NULL || TypeCategory(attr->atttypid) != TYPCATEGORY_STRING)
+		ereport(ERROR,
+				(errcode(ERRCODE_DATATYPE_MISMATCH),
+				 errmsg("column list has no column for the pool"),
+				 attr == NULL ? 0 :
+				 errdetail("Its first column \"%s\" is of type %s.",
+						   NameStr(attr->attname),
+						   format_type_be(attr->atttypid)),
+				 errhint("The first column is the pool's: AS t(pool text, ...).")));
+	getTypeInputInfo(attr->atttypid, &input, &ioparam);
+	tuples->values[0] = OidInputFunctionCall(input, text, ioparam,
+											 attr->atttypmod);
+	tuples->nulls[0] = false;
+	tuples->lead = 1;
+}
+
+const PgpxSink *
+pgpx_tuples_sink(PgpxTuples *tuples)
+{
+	return &tuples->sink;
+}
+
+void
+pgpx_tuples_end(PgpxTuples *tuples)
+{
+	if (tuples->guc_level > 0)
+		AtEOXact_GUC(true, tuples->guc_level);
+	tuples->guc_level = 0;
+}

@@ -1,0 +1,411 @@
+/*-------------------------------------------------------------------------
+ *
+ * cancel.c
+ *	  Cancel requests, without waiting.
+ *
+ * A cancel may hit the next statement of whoever has the connection by then.
+ * So the connection carries a mark (PgpxConn.cancel) from the request until the
+ * remote has closed the cancel connection, which it does after the signal has
+ * been sent, and nobody may send a statement on it before.
+ *
+ * libpq cancels without blocking from 17 on (PQcancelStart), but with TLS it computes
+ * what the remote asks for, so each step is in a thread, as those of logins are
+ * (login.c).  At the worker's end there is a thread for all of a request, which may be
+ * left behind.  Before 17, we send the request ourselves: 16 bytes to the same address
+ * (https://www.postgresql.org/docs/current/protocol-flow.html, "Canceling Requests in
+ * Progress").  The key is known to old libpq alone, see find_key.  Which way to go is
+ * decided by the libpq that runs, not by the one we were built with.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "worker/cancel.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "port/pg_bswap.h"
+#include "storage/fd.h"
+
+#include "shared/pool_worker.h"
+#include "worker/abort.h"
+#include "worker/events.h"
+
+#define CANCEL_REQUEST_CODE ((1234 << 16) | 5678)
+
+#ifndef LIBPQ_HAS_ASYNC_CANCEL
+typedef struct pg_cancel_conn PGcancelConn;
+extern PGcancelConn *PQcancelCreate(PGconn *conn);
+extern int	PQcancelStart(PGcancelConn *cancelConn);
+extern PostgresPollingStatusType PQcancelPoll(PGcancelConn *cancelConn);
+extern ConnStatusType PQcancelStatus(const PGcancelConn *cancelConn);
+extern int	PQcancelSocket(const PGcancelConn *cancelConn);
+extern void PQcancelFinish(PGcancelConn *cancelConn);
+#endif
+#pragma weak PQcancelCreate
+#pragma weak PQcancelStart
+#pragma weak PQcancelPoll
+#pragma weak PQcancelStatus
+#pragma weak PQcancelSocket
+#pragma weak PQcancelFinish
+
+static bool
+libpq_cancels(void)
+{
+	return PQlibVersion() >= 170000 && PQcancelCreate != NULL;
+}
+
+static PostgresPollingStatusType
+poll_cancel(void *request)
+{
+	return PQcancelPoll(request);
+}
+
+static int
+socket_of_cancel(const void *request)
+{
+	return PQcancelSocket(request);
+}
+
+static void
+finish_cancel(void *request)
+{
+	PQcancelFinish(request);
+}
+
+static const PgpxLoginKind a_cancel =
+	{poll_cancel, socket_of_cancel, finish_cancel};
+
+/* A request at the worker's end.  It is the thread's, and never freed. */
+struct PgpxLastCancel
+{
+	PgpxTask	task;
+	PGcancelConn *request;
+	bool		sent;			/* to be read once it is over */
+	pg_atomic_uint32 over;
+};
+
+/*
+ * Up to libpq 16 the key is in what PQgetCancel returns, and that has begun in this
+ * way since 2003 (libpq-int.h, struct pg_cancel).  The other number in it is known,
+ * so it can be seen that it does.  (PQtrace shows the key, too, but is led astray by
+ * what a hostile remote says: login.c.)
+ */
+typedef struct CancelBegin
+{
+	struct
+	{
+		struct sockaddr_storage addr;
+		socklen_t	len;
+	}			to;				/* padded */
+	int			pid;
+	int			key;
+} CancelBegin;
+
+void
+pgpx_canceller_find_key(PgpxWorkerConn *w)
+{
+	CancelBegin begin;
+	PGcancel   *request;
+
+	if (libpq_cancels())
+		return;
+	request = PQgetCancel(w->pg);
+	if (request == NULL)
+		return;
+	memcpy(&begin, request, sizeof(begin));
+	if (begin.pid == PQbackendPID(w->pg) &&
+		begin.to.len <= sizeof(begin.to.addr))
+	{
+		w->cancel_pid = (uint32) begin.pid;
+		w->cancel_key = (uint32) begin.key;
+		w->have_key = true;
+	}
+	explicit_bzero(&begin, sizeof(begin));
+	PQfreeCancel(request);
+}
+
+/* The cancel connection has closed, or there will be none. */
+static void
+finish(PgpxWorkerConn *w, bool ok)
+{
+	PgpxConn   *conn = &pgpx_conns[w->index];
+	PgpxPool   *pool = &pgpx_pools[w->pool];
+	bool		sent = w->cancel.sent;
+	int			state;
+
+	pgpx_canceller_drop(w);
+	state = pgpx_pool_cancel_done(pool, conn, sent, ok);
+	if (w->phase == PGPX_PHASE_ENDING)
+		pgpx_ending_cancelled(w);
+	else if (state == PGPX_CONN_RESETTING)
+		pgpx_connection_reset(w, true, 0);
+}
+
+void
+pgpx_canceller_drop(PgpxWorkerConn *w)
+{
+	PgpxCancel *cancel = &w->cancel;
+
+	if (!cancel->active)
+		return;
+	if (cancel->fd >= 0)
+		pgpx_reactor_forget(cancel->fd);
+	if (!pgpx_login_end(cancel->login))
+	{
+		if (cancel->request != NULL)
+			PQcancelFinish(cancel->request);
+		else if (cancel->fd >= 0)
+			close(cancel->fd);
+		ReleaseExternalFD();
+	}
+	memset(cancel, 0, sizeof(*cancel));
+	cancel->fd = -1;
+}
+
+/* Old libpq: a socket of our own to where the connection goes. */
+static bool
+dial(PgpxWorkerConn *w)
+{
+	PgpxCancel *cancel = &w->cancel;
+	struct sockaddr_storage addr = {0};
+	socklen_t	len = sizeof(addr);
+
+	if (!w->have_key ||
+		getpeername(PQsocket(w->pg), (struct sockaddr *) &addr, &len) < 0)
+		return false;
+	cancel->fd = socket(addr.ss_family,
+						SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	if (cancel->fd < 0)
+		return false;
+
+	/*
+	 * EAGAIN is a failure: a Unix socket whose backlog is full has not begun to
+	 * connect, and says at once and for ever that it can be written to.
+	 */
+	if (connect(cancel->fd, (struct sockaddr *) &addr, len) < 0 &&
+		errno != EINPROGRESS && errno != EINTR)
+		return false;
+	return true;
+}
+
+/* Begin a request: the events to wait for; 0: it could not be begun. */
+static uint32
+open_request(PgpxWorkerConn *w)
+{
+	PgpxCancel *cancel = &w->cancel;
+	bool		ok;
+
+	if (w->pg == NULL || !AcquireExternalFD())
+		return 0;
+	memset(cancel, 0, sizeof(*cancel));
+	cancel->active = true;
+	cancel->fd = -1;
+	if (libpq_cancels())
+	{
+		cancel->request = PQcancelCreate(w->pg);
+		ok = cancel->request != NULL && PQcancelStart(cancel->request) == 1;
+		if (ok)
+			cancel->fd = PQcancelSocket(cancel->request);
+	}
+	else
+		ok = dial(w);
+	cancel->events = ok ? EPOLLOUT : 0;
+	return cancel->events;
+}
+
+/* Our own: send the request, then wait for the remote to close. */
+static uint32
+step_request(PgpxWorkerConn *w, bool *ok)
+{
+	PgpxCancel *cancel = &w->cancel;
+	char		byte;
+	ssize_t		n;
+
+	if (!cancel->sent)
+	{
+		uint32		packet[4];
+
+		packet[0] = pg_hton32(sizeof(packet));
+		packet[1] = pg_hton32(CANCEL_REQUEST_CODE);
+		packet[2] = pg_hton32(w->cancel_pid);
+		packet[3] = pg_hton32(w->cancel_key);
+		n = send(cancel->fd, packet, sizeof(packet),
+				 MSG_DONTWAIT | MSG_NOSIGNAL);
+		explicit_bzero(packet, sizeof(packet));
+		if (n < 0 && (errno == EAGAIN || errno == EINTR || errno == ENOTCONN))
+			return EPOLLOUT;
+		*ok = cancel->sent = n == sizeof(packet);
+		return *ok ? EPOLLIN : 0;
+	}
+
+	/* nothing is ever answered: the remote closes when it has sent the signal */
+	n = recv(cancel->fd, &byte, 1, MSG_DONTWAIT);
+	if (n < 0 && (errno == EAGAIN || errno == EINTR))
+		return EPOLLIN;
+	*ok = n >= 0 || errno == ECONNRESET;	/* else the network has lost it */
+	return 0;
+}
+
+/* libpq's: a step of it is over. */
+static void
+stepped(void *owner, PostgresPollingStatusType status, int sqlstate,
+		const char *failure)
+{
+	PgpxWorkerConn *w = owner;
+	PgpxCancel *cancel = &w->cancel;
+	bool		reset = errno == ECONNRESET;
+	bool		failed = failure != NULL || status == PGRES_POLLING_FAILED;
+
+	if (PQcancelStatus(cancel->request) == CONNECTION_AWAITING_RESPONSE)
+		cancel->sent = true;
+
+	/* as with our own: who resets it has taken the request */
+	if (failed || status == PGRES_POLLING_OK)
+	{
+		finish(w, !failed || (failure == NULL && cancel->sent && reset));
+		return;
+	}
+	cancel->events = status == PGRES_POLLING_READING ? EPOLLIN : EPOLLOUT;
+
+	/* it may be another one than before the step */
+	cancel->fd = PQcancelSocket(cancel->request);
+	pgpx_reactor_watch(PGPX_WATCH_CANCEL, w->index, cancel->fd,
+					   cancel->events, true);
+}
+
+void
+pgpx_canceller_start(PgpxWorkerConn *w)
+{
+	PgpxCancel *cancel = &w->cancel;
+	PgpxConn   *conn = &pgpx_conns[w->index];
+	PgpxLoginOf of = {w->pool, w->pool_id, w->version};
+	uint32		events;
+
+	if (cancel->active)
+		return;
+	pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_SENT);
+	events = open_request(w);
+	if (events != 0 && cancel->request != NULL)
+		cancel->login = pgpx_login_begin_as(&a_cancel, of, cancel->request,
+											&cancel->hearing, stepped, w);
+	if (events == 0 || (cancel->request != NULL && cancel->login == NULL))
+	{
+		finish(w, false);
+		return;
+	}
+	cancel->deadline = pgpx_now() +
+		pgpx_pools[w->pool].opts.operation_timeout * 1000;
+	pgpx_janitor_due(cancel->deadline);
+	pgpx_reactor_watch(PGPX_WATCH_CANCEL, w->index, cancel->fd, events, true);
+}
+
+void
+pgpx_canceller_ready(PgpxWorkerConn *w)
+{
+	PgpxCancel *cancel = &w->cancel;
+	uint32		before = cancel->events;
+	uint32		events;
+	bool		ok = false;
+
+	if (!cancel->active)
+		return;
+	if (cancel->request != NULL)
+	{
+		/* an event that was under way when a step began */
+		if (cancel->fd < 0)
+			return;
+		pgpx_reactor_forget(cancel->fd);
+		cancel->fd = -1;
+		pgpx_login_step(cancel->login);
+		return;
+	}
+	events = step_request(w, &ok);
+	if (events == 0)
+		finish(w, ok);
+	else if (events != before)
+		pgpx_reactor_watch(PGPX_WATCH_CANCEL, w->index, cancel->fd, events,
+						   false);
+}
+
+void
+pgpx_canceller_late(PgpxWorkerConn *w)
+{
+	/* what a step that is under way has sent nobody knows yet: as if it had */
+	if (w->cancel.login != NULL && pgpx_login_is_running(w->cancel.login))
+		w->cancel.sent = true;
+	finish(w, false);
+}
+
+/* In the thread. */
+static void
+run_last(PgpxTask *task)
+{
+	PgpxLastCancel *last = (PgpxLastCancel *) task;
+	struct pollfd ready = {.events = POLLOUT};
+	PostgresPollingStatusType status;
+
+	do
+	{
+		ready.fd = PQcancelSocket(last->request);
+		(void) poll(&ready, 1, -1);
+		status = PQcancelPoll(last->request);
+		if (PQcancelStatus(last->request) == CONNECTION_AWAITING_RESPONSE)
+			last->sent = true;
+		ready.events = status == PGRES_POLLING_READING ? POLLIN : POLLOUT;
+	} while (status != PGRES_POLLING_OK && status != PGRES_POLLING_FAILED);
+	PQcancelFinish(last->request);
+	pg_write_barrier();
+	pg_atomic_write_u32(&last->over, 1);
+}
+
+/* Nobody asks for the ends of threads any more. */
+static void
+ended_last(PgpxTask *task)
+{
+}
+
+uint32
+pgpx_canceller_begin_last(PgpxWorkerConn *w)
+{
+	PgpxCancel *cancel = &w->cancel;
+	PgpxLastCancel *last;
+
+	if (cancel->active)
+		return cancel->events;
+	if (open_request(w) == 0 || cancel->request == NULL)
+		return cancel->events;
+	last = calloc(1, sizeof(*last));
+	if (last == NULL)
+		return 0;
+	last->task.run = run_last;
+	last->task.ended = ended_last;
+	last->request = cancel->request;
+	pg_atomic_init_u32(&last->over, 0);
+	if (!pgpx_task_start(&last->task))
+	{
+		free(last);
+		return 0;
+	}
+	cancel->request = NULL;
+	cancel->fd = -1;
+	cancel->last = last;
+	return cancel->events;
+}
+
+uint32
+pgpx_canceller_step_last(PgpxWorkerConn *w)
+{
+	PgpxCancel *cancel = &w->cancel;
+	bool		ok;
+
+	if (cancel->last == NULL)
+		return cancel->events = step_request(w, &ok);
+	if (pg_atomic_read_u32(&cancel->last->over) == 0)
+		return cancel->events;
+	pg_read_barrier();
+	cancel->sent = cancel->last->sent;
+	return 0;
+}

@@ -1,0 +1,599 @@
+/*-------------------------------------------------------------------------
+ *
+ * connect.c
+ *	  Opening a connection: the attempts, and what precedes its first lease.
+ *
+ * libpq does what is hard: several hosts, authentication, TLS.  Each step of a login
+ * is a call that does not wait, in a thread (login.c), between two events of the
+ * reactor.  What has to be so before it is lent is in connect.c.
+ *
+ * What has to be so between the end of a login and the first lease.
+ *
+ * That the login was one that the pool's user may have, that the start commands have
+ * run, and that the session is as those who read its values expect.  All of it is said
+ * by the remote, and nothing of it is believed without a look.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "worker/connect.h"
+
+#include <netdb.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include "mb/pg_wchar.h"
+#include "storage/fd.h"
+
+#include "base/debug_point.h"
+#include "protocol/remote_message.h"
+#include "worker/abort.h"
+#include "worker/admission.h"
+#include "worker/cancel.h"
+#include "worker/events.h"
+#include "worker/relay.h"
+#include "worker/relay_tls.h"
+
+static void stepped(void *owner, PostgresPollingStatusType status, int sqlstate,
+					const char *failure);
+
+void
+pgpx_connector_give_up(PgpxWorkerConn *w, PgpxConnectFailure how, int sqlstate,
+					   const char *text)
+{
+	bool		running = how == PGPX_FAILED_RUNNING;
+	PgpxPool   *pool = &pgpx_pools[w->pool];
+	PgpxConn   *conn = &pgpx_conns[w->index];
+	char		reason[PGPX_ERROR_LEN];
+
+	pgpx_libpq_squeeze(reason, sizeof(reason), text);
+	if (pgpx_log_connections)
+		ereport(LOG,
+				(errmsg("pgpool_ext could not connect to server \"%s\" of database \"%s\"",
+						NameStr(pool->server_name),
+						NameStr(pool->database_name)),
+				 errdetail_internal("%s", reason)));
+	if (!running)
+		pgpx_connection_drop(w);
+	pgpx_pool_connect_failed(pool, conn, w->before, how, sqlstate, reason);
+	if (running)
+		pgpx_ending_begin(w);
+}
+
+void
+pgpx_connector_fail(PgpxWorkerConn *w, int sqlstate, const char *text)
+{
+	pgpx_connector_give_up(w, PGPX_FAILED, sqlstate, text);
+}
+
+void
+pgpx_connector_refused(PgpxWorkerConn *w, const char *text)
+{
+	pgpx_connector_fail(w, ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION,
+						text);
+}
+
+/*
+ * How long to wait for one of the hosts that are left: as long as for each of the
+ * others, unless that is too short to look again.
+ */
+#define LEAST_SHARE_US (10 * 1000)
+
+static void
+give_share(PgpxWorkerConn *w)
+{
+	PgpxTime	now = pgpx_now();
+	PgpxTime	share = (w->until - now) / w->hosts->n;
+
+	w->deadline = Min(now + Max(share, LEAST_SHARE_US), w->until);
+	pgpx_janitor_due(w->deadline);
+}
+
+/* Begin the login, with the hosts that are left. */
+static void
+log_in(PgpxWorkerConn *w)
+{
+	PgpxConninfo *ci = &pgpx_wpools[w->pool].conninfo;
+	PgpxLoginOf of = {w->pool, w->pool_id, ci->version};
+
+	if (!AcquireExternalFD())
+	{
+		pgpx_connector_fail(w, ERRCODE_INSUFFICIENT_RESOURCES,
+							PGPX_NO_DESCRIPTOR);
+		return;
+	}
+	w->external_fd = true;
+
+	w->pg = pgpx_conninfo_login(ci, w->hosts, NULL);
+	PGPX_DEBUG_POINT("worker_connects");
+	if (w->pg != NULL)
+		w->login = pgpx_login_begin(of, w->pg, &w->hearing, stepped, w);
+	if (w->login == NULL)
+	{
+		pgpx_connector_fail(w, ERRCODE_OUT_OF_MEMORY, "out of memory");
+		return;
+	}
+	if (PQstatus(w->pg) == CONNECTION_BAD)
+	{
+		char	   *text = pstrdup(PQerrorMessage(w->pg));
+
+		pgpx_connector_refused(w, text);
+		pfree(text);
+		return;
+	}
+	(void) PQsetErrorVerbosity(w->pg, PQERRORS_VERBOSE);
+	pgpx_libpq_hush(w->pg);
+	w->phase = PGPX_PHASE_CONNECT;
+	give_share(w);
+	pgpx_connection_watch(w, EPOLLOUT);
+}
+
+/* The parameters are complete. */
+static void
+start_connect(PgpxWorkerConn *w, PgpxLookup *lookup)
+{
+	w->hosts = pgpx_hosts_told(w->pool, lookup);
+	log_in(w);
+}
+
+void
+pgpx_connector_outdated(PgpxWorkerConn *w)
+{
+	bool		running = w->phase == PGPX_PHASE_START;
+	PgpxConn   *conn = &pgpx_conns[w->index];
+
+	if (!running)
+		pgpx_connection_drop(w);
+	pgpx_pool_attempt_outdated(&pgpx_pools[conn->pool], conn, running);
+	if (running)
+		pgpx_ending_begin(w);
+}
+
+bool
+pgpx_connector_overtaken(PgpxWorkerConn *w)
+{
+	if (!pgpx_conninfo_is_another(w->pool, w->pool_id, w->version))
+		return false;
+	pgpx_connector_outdated(w);
+	return true;
+}
+
+static void
+looked_up(PgpxLookup *lookup)
+{
+	uint64		tag = pgpx_lookup_tag(lookup);
+	PgpxWorkerConn *w = &pgpx_wconns[tag >> 32];
+
+	/* the attempt may have been given up meanwhile */
+	if (w->phase != PGPX_PHASE_LOOKUP ||
+		(uint32) w->generation != (uint32) tag || pgpx_connector_overtaken(w))
+		return;
+	if (pgpx_lookup_error(lookup) != NULL)
+		pgpx_connector_refused(w, pgpx_lookup_error(lookup));
+	else
+		start_connect(w, lookup);
+}
+
+static uint64
+lookup_tag(const PgpxWorkerConn *w)
+{
+	return ((uint64) w->index << 32) | (uint32) w->generation;
+}
+
+void
+pgpx_connector_end_lookup(PgpxWorkerConn *w)
+{
+	if (w->phase == PGPX_PHASE_LOOKUP)
+		pgpx_lookup_give_up(looked_up, lookup_tag(w));
+}
+
+void
+pgpx_connector_open(PgpxWorkerConn *w)
+{
+	PgpxConn   *conn = &pgpx_conns[w->index];
+	PgpxPool   *pool;
+	PgpxConninfo *ci;
+	uint64		version;
+	int64		timeout;
+
+	w->pool = conn->pool;
+	pool = &pgpx_pools[w->pool];
+	LWLockAcquire(pool->lock, LW_SHARED);
+	w->pool_id = pool->pool_id;
+	w->generation = conn->generation;
+	w->before = pool->next_ticket + 1;
+	version = pool->connect_version;
+	timeout = pool->opts.connect_timeout;
+	LWLockRelease(pool->lock);
+
+	ci = &pgpx_wpools[w->pool].conninfo;
+	if (pgpx_wpools[w->pool].pool_id != w->pool_id || ci->version < version)
+	{
+		/* a session has to tell; who waits is woken to do so */
+		pgpx_pool_conninfo_missing(pool, conn);
+		return;
+	}
+
+	w->version = ci->version;
+	w->started = pgpx_now();
+	w->until = w->deadline = w->started + timeout * 1000;
+	pgpx_janitor_due(w->deadline);
+	if (pgpx_conninfo_needs_lookup(ci))
+	{
+		const char *why;
+
+		w->phase = PGPX_PHASE_LOOKUP;
+		why = pgpx_conninfo_look_up(w->pool, looked_up, lookup_tag(w));
+		if (why != NULL)
+			pgpx_connector_fail(w, ERRCODE_INSUFFICIENT_RESOURCES, why);
+		return;
+	}
+	start_connect(w, NULL);
+}
+
+/* A step of the login is over. */
+static void
+stepped(void *owner, PostgresPollingStatusType status, int sqlstate,
+		const char *failure)
+{
+	PgpxWorkerConn *w = owner;
+	char	   *text;
+	bool		full;
+
+	/* before anything ends it: a goodbye must not wait for a remote that does not read */
+	if (PQstatus(w->pg) == CONNECTION_OK)
+		(void) PQsetnonblocking(w->pg, 1);
+	if (failure != NULL)
+	{
+		pgpx_connector_fail(w, sqlstate, failure);
+		return;
+	}
+	switch (status)
+	{
+		case PGRES_POLLING_OK:
+			(void) pgpx_login_end(w->login);
+			w->login = NULL;
+			pgpx_connection_watch(w, EPOLLRDHUP | EPOLLET);
+			pgpx_connector_logged_in(w);
+			break;
+		case PGRES_POLLING_FAILED:
+			text = pstrdup(PQerrorMessage(w->pg));
+			full = pgpx_libpq_take_sqlstates(text);
+			pgpx_connector_give_up(w, full ? PGPX_FAILED_FULL : PGPX_FAILED,
+								   sqlstate, text);
+			pfree(text);
+			break;
+		default:
+			if (PQstatus(w->pg) == CONNECTION_STARTED)
+				give_share(w);	/* libpq has gone to another host by itself */
+			pgpx_connection_watch(w, status == PGRES_POLLING_READING ?
+								 EPOLLIN : EPOLLOUT);
+			break;
+	}
+}
+
+void
+pgpx_connector_renew_timeout(PgpxWorkerConn *w, int64 timeout)
+{
+	PgpxTime	until = w->started + timeout * 1000;
+
+	if (until == w->until)
+		return;
+	w->until = until;
+	if (w->phase == PGPX_PHASE_CONNECT)
+		give_share(w);
+	else
+		w->deadline = until;
+	pgpx_janitor_due(w->deadline);
+}
+
+void
+pgpx_connector_step(PgpxWorkerConn *w)
+{
+	if (w->phase != PGPX_PHASE_CONNECT)
+	{
+		pgpx_connector_step_start(w);
+		return;
+	}
+
+	/* libpq may close its socket and open another under the same number */
+	pgpx_reactor_forget(w->fd);
+	w->fd = -1;
+	pgpx_login_step(w->login);
+}
+
+/*
+ * A host's share of connect_timeout is over.  PQconnectPoll knows no deadline, and
+ * cannot be told to go on to the next one: if this one does not even accept, a new
+ * login begins, without it.  Who has accepted may be slow, and has all the time that is
+ * left.  False: there is none.
+ */
+static bool
+try_next_host(PgpxWorkerConn *w)
+{
+	PgpxHosts  *hosts = w->hosts;
+	PgpxTime	until = w->until;
+	const PGconn *pg = pgpx_login_is_running(w->login) ? NULL : w->pg;
+
+	if (w->phase != PGPX_PHASE_CONNECT)
+		return false;
+	if (pgpx_connector_overtaken(w))
+		return true;
+	if (pgpx_now() >= until)
+	{
+		/* the next attempt begins elsewhere, whatever this one has waited for */
+		(void) pgpx_hosts_silent(w->pool, hosts, pg);
+		return false;
+	}
+	if (pg == NULL || w->fd < 0 || PQstatus(pg) != CONNECTION_STARTED ||
+		!pgpx_hosts_silent(w->pool, hosts, pg))
+	{
+		give_share(w);
+		return true;
+	}
+	w->hosts = NULL;
+	pgpx_connection_drop(w);	/* but for these */
+	w->hosts = hosts;
+	log_in(w);
+	return true;
+}
+
+void
+pgpx_connector_too_late(PgpxWorkerConn *w)
+{
+	char		text[PGPX_ERROR_LEN];
+	bool		hurried = pgpx_now() < w->deadline;
+	PgpxConnectFailure how;
+
+	if (!hurried && try_next_host(w))
+		return;
+	snprintf(text, sizeof(text),
+			 "%s did not end within %s (%.3g s)%s.",
+			 w->phase == PGPX_PHASE_LOOKUP ? "The look-up of the host name" :
+			 w->phase == PGPX_PHASE_CONNECT ? "The connection attempt" :
+			 "The start commands",
+			 hurried ? "the time for which its place is kept from others" :
+			 "connect_timeout",
+			 hurried ? PGPX_KEEP_MS / 1000.0 :
+			 pgpx_pools[w->pool].opts.connect_timeout / 1000.0,
+			 pgpx_login_why_late(w->login));
+	how = w->phase == PGPX_PHASE_START ? PGPX_FAILED_RUNNING : PGPX_FAILED;
+	pgpx_connector_give_up(w, how,
+						   ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION,
+						   text);
+}
+
+#define NOTE(to, text) \
+	strlcpy(to, (text) != NULL ? (text) : "", sizeof(to))
+
+/* What the views show of the other end. */
+static void
+note_remote(PgpxWorkerConn *w, PgpxConn *conn)
+{
+	struct sockaddr_storage addr = {0};
+	socklen_t	len = sizeof(addr);
+	char		host[NI_MAXHOST];
+	char		port[NI_MAXSERV];
+	const char *version = PQparameterStatus(w->pg, "server_version");
+	const char *integers = PQparameterStatus(w->pg, "integer_datetimes");
+	int			number = PQserverVersion(w->pg);
+
+	/* times were floats once, and what is no PostgreSQL may not say */
+	conn->binary = integers != NULL && strcmp(integers, "on") == 0 &&
+		number >= 100000;
+
+	/* before, an error of a statement in the same Sync undoes a DISCARD ALL */
+	conn->carries = number >= 150000 || (number >= 140005 && number < 150000) ||
+		(number >= 130008 && number < 140000);
+	conn->remote_pid = PQbackendPID(w->pg);
+	NOTE(conn->remote_version, version);
+	conn->relayed = PQsslInUse(w->pg);
+	NOTE(conn->tls_version, PQsslAttribute(w->pg, "protocol"));
+	NOTE(conn->tls_cipher, PQsslAttribute(w->pg, "cipher"));
+	if (getpeername(PQsocket(w->pg), (struct sockaddr *) &addr, &len) == 0 &&
+		addr.ss_family != AF_UNIX &&
+		getnameinfo((struct sockaddr *) &addr, len, host, sizeof(host), port,
+					sizeof(port), NI_NUMERICHOST | NI_NUMERICSERV) == 0)
+	{
+		strlcpy(conn->remote_addr, host, sizeof(conn->remote_addr));
+		conn->remote_port = atoi(port);
+	}
+	len = sizeof(addr);
+	if (getsockname(PQsocket(w->pg), (struct sockaddr *) &addr, &len) == 0 &&
+		addr.ss_family != AF_UNIX &&
+		getnameinfo((struct sockaddr *) &addr, len, host, sizeof(host), port,
+					sizeof(port), NI_NUMERICHOST | NI_NUMERICSERV) == 0)
+		conn->local_port = atoi(port);
+}
+
+/*
+ * Does the session report the parameters that values are read under?  They were
+ * asked for in the startup packet; a proxy may have dropped them, or the start
+ * commands have changed them.
+ */
+static bool
+params_fit(PgpxWorkerConn *w, char *text, size_t size)
+{
+	PgpxConninfo *ci = &pgpx_wpools[w->pool].conninfo;
+	const char *encoding = PQparameterStatus(w->pg, "client_encoding");
+	const char *datestyle = PQparameterStatus(w->pg, "DateStyle");
+	const char *interval = PQparameterStatus(w->pg, "IntervalStyle");
+	const char *wanted = pgpx_conninfo_param(ci, "client_encoding");
+	const char *name = NULL;
+	const char *value = NULL;
+
+	if (encoding != NULL &&
+		pg_char_to_encoding(encoding) != pg_char_to_encoding(wanted))
+	{
+		name = "client_encoding";
+		value = encoding;
+	}
+	else if (datestyle != NULL && strncmp(datestyle, "ISO", 3) != 0)
+	{
+		name = "DateStyle";
+		value = datestyle;
+		wanted = "ISO";
+	}
+	else if (interval != NULL && strcmp(interval, "postgres") != 0)
+	{
+		name = "IntervalStyle";
+		value = interval;
+		wanted = "postgres";
+	}
+	if (name == NULL)
+		return true;
+	snprintf(text, size, "The remote session runs with %s \"%.40s\" and must run with \"%s\": "
+						 "the start commands have changed it, or a proxy has dropped it.",
+			 name, value, wanted);
+	return false;
+}
+
+/* Logged in and started: the pool may lease it. */
+static void
+opened(PgpxWorkerConn *w)
+{
+	char		text[PGPX_ERROR_LEN];
+	PgpxPool   *pool = &pgpx_pools[w->pool];
+	PgpxConn   *conn = &pgpx_conns[w->index];
+	PgpxTime	took = pgpx_now() - w->started;
+	const char *wrong;
+
+	if (!params_fit(w, text, sizeof(text)))
+	{
+		pgpx_connector_refused(w, text);
+		return;
+	}
+	w->phase = PGPX_PHASE_OPEN;
+	w->deadline = 0;
+	note_remote(w, conn);
+	wrong = PQsslInUse(w->pg) ? pgpx_relay_begin(w) : NULL;
+	if (wrong != NULL)
+	{
+		pgpx_connector_fail(w, ERRCODE_INSUFFICIENT_RESOURCES, wrong);
+		return;
+	}
+	pgpx_connection_watch(w, EPOLLRDHUP | EPOLLET);
+	if (pgpx_log_connections)
+		ereport(LOG,
+				(errmsg("pgpool_ext connected to server \"%s\" of database \"%s\" as connection %d, remote PID %d, in %.3f ms",
+						NameStr(pool->server_name),
+						NameStr(pool->database_name),
+						w->index, conn->remote_pid, took / 1000.0)));
+	pgpx_pool_opened(pool, conn, took);
+}
+
+void
+pgpx_connector_logged_in(PgpxWorkerConn *w)
+{
+	PgpxConninfo *ci = &pgpx_wpools[w->pool].conninfo;
+	const char *refusal;
+
+	if (pgpx_connector_overtaken(w))
+		return;
+	pgpx_hosts_free(&w->hosts);
+	w->deadline = w->until;
+	pgpx_janitor_due(w->deadline);
+	refusal = pgpx_tls_claim(w->pg);
+	(void) PQsetErrorVerbosity(w->pg, PQERRORS_DEFAULT);
+	pgpx_canceller_find_key(w);
+	if (PQgssEncInUse(w->pg))
+	{
+		pgpx_connector_fail(w, ERRCODE_FEATURE_NOT_SUPPORTED,
+							"The connection uses GSS encryption, which pgpool_ext cannot pass on to a session. "
+							"Set the server's option gssencmode 'disable'.");
+		return;
+	}
+	if (refusal != NULL)
+	{
+		pgpx_connector_fail(w, ERRCODE_FEATURE_NOT_SUPPORTED, refusal);
+		return;
+	}
+	if (ci->need_password && !PQconnectionUsedPassword(w->pg))
+	{
+		pgpx_connector_fail(w, ERRCODE_S_R_E_PROHIBITED_SQL_STATEMENT_ATTEMPTED,
+							"A session of a non-superuser must be authenticated by a password, "
+							"and the remote server did not ask for one.");
+		return;
+	}
+	if (PQtransactionStatus(w->pg) != PQTRANS_IDLE)
+	{
+		/* a proxy's, that hands on what another client has left */
+		pgpx_connector_refused(w, "The remote session does not begin outside of a transaction.");
+		return;
+	}
+	if (ci->start_commands[0] == '\0')
+	{
+		opened(w);
+		return;
+	}
+	w->phase = PGPX_PHASE_START;
+	if (!PQsendQuery(w->pg, ci->start_commands))
+	{
+		pgpx_connector_refused(w, PQerrorMessage(w->pg));
+		return;
+	}
+
+	/* their rows are dropped as they come */
+	(void) PQsetSingleRowMode(w->pg);
+	pgpx_connection_watch(w, EPOLLIN | (PQflush(w->pg) == 1 ? EPOLLOUT : 0));
+}
+
+void
+pgpx_connector_step_start(PgpxWorkerConn *w)
+{
+	PGresult   *res;
+	bool		taken = false;
+	int			flushed;
+
+	flushed = PQflush(w->pg);
+	if (flushed < 0 || !PQconsumeInput(w->pg))
+	{
+		char	   *text = pstrdup(PQerrorMessage(w->pg));
+
+		pgpx_connector_refused(w, text);
+		pfree(text);
+		return;
+	}
+	pgpx_libpq_drop_notifications(w->pg);
+	while (!PQisBusy(w->pg))
+	{
+		ExecStatusType status;
+		char		text[PGPX_ERROR_LEN];
+
+		res = PQgetResult(w->pg);
+		if (res == NULL)
+		{
+			if (PQtransactionStatus(w->pg) != PQTRANS_IDLE)
+				pgpx_connector_refused(w, "The start commands left a transaction open.");
+			else
+				opened(w);
+			return;
+		}
+		taken = true;
+		status = PQresultStatus(res);
+		text[0] = '\0';
+		if (status == PGRES_FATAL_ERROR || status == PGRES_BAD_RESPONSE)
+			snprintf(text, sizeof(text), "The start commands failed: %s",
+					 PQresultErrorMessage(res));
+		PQclear(res);
+		if (status != PGRES_COMMAND_OK && status != PGRES_TUPLES_OK &&
+			status != PGRES_SINGLE_TUPLE && status != PGRES_EMPTY_QUERY)
+		{
+			if (status == PGRES_COPY_IN || status == PGRES_COPY_OUT ||
+				status == PGRES_COPY_BOTH)
+				strlcpy(text, "The start commands contain a COPY.", sizeof(text));
+
+			/* COPY FROM STDIN waits for us, and so sees that we go */
+			pgpx_connector_give_up(w,
+					status == PGRES_COPY_OUT ? PGPX_FAILED_RUNNING :
+											   PGPX_FAILED,
+					ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION, text);
+			return;
+		}
+	}
+	if (pgpx_libpq_keeps_much(&w->hearing, w->pg, taken))
+	{
+		pgpx_connector_refused(w, "The answer to the start commands has a message that is too long.");
+		return;
+	}
+	pgpx_connection_watch(w, EPOLLIN | (flushed == 1 ? EPOLLOUT : 0));
+}

@@ -1,0 +1,397 @@
+/*-------------------------------------------------------------------------
+ *
+ * connection.c
+ *	  What the worker does with a connection once libpq has opened it: watch
+ *	  it, reset it, close it.
+ *
+ * On the open socket the worker speaks through wire, as sessions do, and only
+ * while no session has it; libpq is not asked again but for its socket.  With TLS
+ * the socket is one end of a relay, and nothing here differs.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "worker/connection.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include "mb/pg_wchar.h"
+#include "storage/fd.h"
+#include "utils/memutils.h"
+
+#include "worker/abort.h"
+#include "worker/cancel.h"
+#include "worker/connect.h"
+#include "worker/events.h"
+#include "worker/relay.h"
+
+/* How long the remote may take to go, once it is told. */
+#define CLOSE_MS 1000
+
+static void close_now(PgpxWorkerConn *w);
+
+void
+pgpx_connection_drop(PgpxWorkerConn *w)
+{
+	pgpx_canceller_drop(w);
+	pgpx_connector_end_lookup(w);
+	pgpx_hosts_free(&w->hosts);
+	if (w->fd >= 0)
+		pgpx_reactor_forget(w->fd);
+	w->fd = -1;
+	w->events = 0;
+	if (w->relay != NULL)
+		pgpx_relay_end(w);
+	if (pgpx_login_end(w->login))
+	{
+		w->pg = NULL;
+		w->external_fd = false;
+	}
+	w->login = NULL;
+	if (w->pg != NULL)
+	{
+		PQfinish(w->pg);
+		w->pg = NULL;
+	}
+	if (w->wire_made)
+		pgpx_wire_free(&w->wire);
+	w->wire_made = false;
+	if (w->external_fd)
+		ReleaseExternalFD();
+	w->external_fd = false;
+	w->have_key = false;
+	w->cancel_key = 0;
+	w->listening = false;
+	w->heard = 0;
+	w->deadline = 0;
+	w->phase = PGPX_PHASE_NONE;
+}
+
+int
+pgpx_connection_socket(PgpxWorkerConn *w)
+{
+	int			fd = -1;
+
+	if (w->relay != NULL)
+		fd = pgpx_relay_socket(w->relay);
+	return fd >= 0 || w->pg == NULL ? fd : PQsocket(w->pg);
+}
+
+void
+pgpx_connection_watch(PgpxWorkerConn *w, uint32 events)
+{
+	int			fd = pgpx_connection_socket(w);
+
+	if (fd < 0)
+		return;
+	if (w->fd == fd && w->events == events)
+		return;
+	pgpx_reactor_watch(PGPX_WATCH_CONN, w->index, fd, events, w->fd != fd);
+	w->fd = fd;
+	w->events = events;
+}
+
+void
+pgpx_connection_deadline(PgpxWorkerConn *w, int64 ms)
+{
+	w->deadline = pgpx_now() + ms * 1000;
+	pgpx_janitor_due(w->deadline);
+}
+
+/* The worker's own conversation has ended. */
+static void
+finish(PgpxWorkerConn *w, bool ok, bool late)
+{
+	PgpxPool   *pool = &pgpx_pools[w->pool];
+	PgpxConn   *conn = &pgpx_conns[w->index];
+	bool		checking = w->checking;
+
+	w->phase = PGPX_PHASE_OPEN;
+	w->deadline = 0;
+	w->checking = false;
+	if (ok)
+		pgpx_connection_watch(w, EPOLLRDHUP | EPOLLET);
+	if (checking)
+		pgpx_pool_check_done(pool, conn, ok);
+	else
+		pgpx_pool_reset_done(pool, conn, ok, late);
+}
+
+/* Go on with a reset: send what is left, read what is there. */
+static void
+step_reset(PgpxWorkerConn *w)
+{
+	PgpxWireMessage msg;
+	PgpxWireEvent event;
+	bool		full = true;
+	int			flushed;
+
+	flushed = pgpx_wire_flush(&w->wire);
+	for (;;)
+	{
+		event = pgpx_wire_next(&w->wire, &msg);
+		if (event != PGPX_EV_NEED_INPUT)
+			break;
+		if (pgpx_wire_fill(&w->wire, &full) == 0)
+		{
+			pgpx_connection_watch(w, EPOLLIN | (flushed == 0 ? EPOLLOUT : 0));
+			return;
+		}
+	}
+
+	finish(w, event == PGPX_EV_READY && pgpx_wire_at_boundary(&w->wire), false);
+}
+
+/* Begin a conversation of the worker's own on an open connection. */
+static void
+begin(PgpxWorkerConn *w, int owed, int64 timeout)
+{
+	/* no lease has such an id, and a connection never has two workers */
+	static uint64 sender = UINT64CONST(1) << 63;
+	const char *encoding =
+		pgpx_conninfo_param(&pgpx_wpools[w->pool].conninfo, "client_encoding");
+
+	if (w->wire_made)
+		pgpx_wire_free(&w->wire);
+	pgpx_wire_init(&w->wire, pgpx_connection_socket(w),
+				   pg_char_to_encoding(encoding),
+				   TopMemoryContext);
+	w->wire_made = true;
+	pgpx_wire_begin_reset(&w->wire, sender++, pgpx_conns[w->index].reset_by,
+						  owed);
+	w->phase = PGPX_PHASE_RESET;
+	w->listening = false;
+	w->heard = 0;
+	pgpx_connection_deadline(w, timeout);
+}
+
+void
+pgpx_connection_reset(PgpxWorkerConn *w, bool send, int owed)
+{
+	PgpxConninfo *ci = &pgpx_wpools[w->pool].conninfo;
+
+	begin(w, owed, pgpx_pools[w->pool].opts.operation_timeout);
+	if (send)
+		pgpx_wire_send_reset(&w->wire, ci->reset_command, ci->start_commands,
+							 false);
+	step_reset(w);
+}
+
+void
+pgpx_connection_check(PgpxWorkerConn *w)
+{
+	int64		timeout = pgpx_pools[w->pool].opts.operation_timeout;
+
+	begin(w, 0, Min(timeout, PGPX_CHECK_MS));
+	w->checking = true;
+	pgpx_wire_send_check(&w->wire);
+	step_reset(w);
+}
+
+/*
+ * Something has come in on a connection that was quiet.  If it has been leased
+ * meanwhile it is an answer; else only notices, notifications and reported
+ * parameters may come by themselves.  They are left for the next lessee to skip.
+ */
+static void
+look_at_stray_bytes(PgpxWorkerConn *w)
+{
+	PgpxPool   *pool = &pgpx_pools[w->pool];
+	PgpxConn   *conn = &pgpx_conns[w->index];
+	char		first;
+	bool		stray = false;
+
+	w->listening = false;
+	pgpx_connection_watch(w, EPOLLRDHUP | EPOLLET);
+	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+	if (conn->state == PGPX_CONN_IDLE)
+	{
+		/* under the lock nobody can take it, so what is there is nobody's */
+		stray = recv(w->fd, &first, 1, MSG_PEEK | MSG_DONTWAIT) == 1 &&
+			first != 'N' && first != 'A' && first != 'S';
+		/* they stay there: listening again would wake us for ever */
+		w->heard = conn->leases + 1;
+	}
+	if (stray)
+		pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_BROKEN);
+	LWLockRelease(pool->lock);
+}
+
+void
+pgpx_connection_listen(PgpxWorkerConn *w)
+{
+	if (w->listening || w->phase != PGPX_PHASE_OPEN || w->fd < 0 ||
+		w->heard == pgpx_conns[w->index].leases + 1)
+		return;
+	w->listening = true;
+	pgpx_connection_watch(w, EPOLLIN | EPOLLRDHUP | EPOLLONESHOT);
+}
+
+void
+pgpx_connection_ready(PgpxWorkerConn *w, uint32 events)
+{
+	PgpxConn   *conn = &pgpx_conns[w->index];
+	PgpxPool   *pool = &pgpx_pools[w->pool];
+
+	switch (w->phase)
+	{
+		case PGPX_PHASE_CONNECT:
+		case PGPX_PHASE_START:
+			pgpx_connector_step(w);
+			break;
+		case PGPX_PHASE_RESET:
+			step_reset(w);
+			break;
+		case PGPX_PHASE_ENDING:
+			pgpx_ending_ready(w, events);
+			break;
+		case PGPX_PHASE_CLOSING:
+			if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0)
+				close_now(w);
+			break;
+		case PGPX_PHASE_OPEN:
+			if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) == 0)
+				look_at_stray_bytes(w);
+			else
+			{
+				pgpx_reactor_forget(w->fd);
+				w->fd = -1;
+				pgpx_pool_lost(pool, conn);
+			}
+			break;
+		default:
+			break;
+	}
+}
+
+void
+pgpx_connection_late(PgpxWorkerConn *w)
+{
+	switch (w->phase)
+	{
+		case PGPX_PHASE_LOOKUP:
+		case PGPX_PHASE_CONNECT:
+		case PGPX_PHASE_START:
+			pgpx_connector_too_late(w);
+			break;
+		case PGPX_PHASE_RESET:
+			finish(w, false, true);
+			break;
+		case PGPX_PHASE_ENDING:
+			pgpx_ending_late(w);
+			break;
+		case PGPX_PHASE_CLOSING:
+			close_now(w);
+			break;
+		default:
+			w->deadline = 0;
+			break;
+	}
+}
+
+bool
+pgpx_connection_has_gone(PgpxWorkerConn *w, bool assumed)
+{
+	struct tcp_info info;
+	socklen_t	len = sizeof(info);
+
+	if (getsockopt(PQsocket(w->pg), IPPROTO_TCP, TCP_INFO, &info, &len) < 0)
+		return assumed;
+	return info.tcpi_state != TCP_ESTABLISHED &&
+		info.tcpi_state != TCP_FIN_WAIT1 && info.tcpi_state != TCP_FIN_WAIT2;
+}
+
+bool
+pgpx_connection_say_goodbye(PgpxWorkerConn *w)
+{
+	return send(pgpx_connection_socket(w), PGPX_TERMINATE, PGPX_TERMINATE_LEN,
+				MSG_DONTWAIT | MSG_NOSIGNAL) == PGPX_TERMINATE_LEN;
+}
+
+/*
+ * Sessions may hold duplicates of the socket, which a close() would leave open:
+ * shutdown() ends it for all.
+ */
+void
+pgpx_connection_cut(PgpxWorkerConn *w, bool polite)
+{
+	int			fd;
+
+	if (pgpx_login_is_running(w->login))
+		return;
+	if (w->relay != NULL)
+	{
+		pgpx_relay_cut(w, polite);
+		return;
+	}
+	fd = PQsocket(w->pg);
+	if (fd < 0)
+		return;
+	if (polite)
+		(void) pgpx_connection_say_goodbye(w);
+	shutdown(fd, SHUT_RDWR);
+}
+
+/* For the log; the counters closed_* of view stats, in words. */
+static const char *const closed_because[PGPX_CLOSE_NREASONS] = {
+	[PGPX_CLOSE_IDLE] = "Nobody has used it for idle_timeout.",
+	[PGPX_CLOSE_LIFETIME] = "It was older than max_lifetime.",
+	[PGPX_CLOSE_USES] = "It was leased max_uses times.",
+	[PGPX_CLOSE_OVERFLOW] = "There were more than pool_size.",
+	[PGPX_CLOSE_EVICTED] = "It gave way to another pool under the same cap.",
+	[PGPX_CLOSE_RESET] = "It could not be reset for certain.",
+	[PGPX_CLOSE_BROKEN] = "It was lost or out of step, or its remote refused to write.",
+	[PGPX_CLOSE_DRAINED] = "An administrator had it closed.",
+	[PGPX_CLOSE_STALE] = "The options have changed.",
+	[PGPX_CLOSE_TERMINATED] = "Its lease was terminated, or has timed out.",
+	[PGPX_CLOSE_HOLDER_DIED] = "Its lease ended in the middle of a statement, or with a transaction that could not be rolled back.",
+	[PGPX_CLOSE_DISCARDED] = "Its lease was discarded.",
+};
+
+static void
+close_now(PgpxWorkerConn *w)
+{
+	PgpxPool   *pool = &pgpx_pools[w->pool];
+	PgpxConn   *conn = &pgpx_conns[w->index];
+
+	if (w->pg != NULL)
+	{
+		pgpx_connection_cut(w, false);
+		if (pgpx_log_connections)
+			ereport(LOG,
+					(errmsg("pgpool_ext closed connection %d to server \"%s\" of database \"%s\"",
+							w->index, NameStr(pool->server_name),
+							NameStr(pool->database_name)),
+					 conn->opened_at != 0 &&
+					 closed_because[conn->close_reason] != NULL ?
+					 errdetail("%s", closed_because[conn->close_reason]) : 0));
+	}
+	pgpx_connection_drop(w);
+	pgpx_pool_closed(pool, conn);
+}
+
+void
+pgpx_connection_close(PgpxWorkerConn *w, bool polite)
+{
+	if (w->phase == PGPX_PHASE_CLOSING)
+		return;
+
+	/*
+	 * A place is free when the remote has gone, or it would have a session too
+	 * many for a moment, which it may refuse.  Its end of the stream is not
+	 * waited for if it is here already, nor for long.
+	 */
+	if (polite && w->phase == PGPX_PHASE_OPEN && w->fd >= 0 &&
+		pgpx_connection_say_goodbye(w) &&
+		shutdown(w->fd, SHUT_WR) == 0)
+	{
+		w->phase = PGPX_PHASE_CLOSING;
+		w->listening = false;
+		pgpx_connection_deadline(w, CLOSE_MS);
+		pgpx_connection_watch(w, EPOLLRDHUP | EPOLLET);
+		return;
+	}
+	close_now(w);
+}

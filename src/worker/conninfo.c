@@ -1,0 +1,656 @@
+/*-------------------------------------------------------------------------
+ *
+ * conninfo.c
+ *	  How to connect: published parameters, hosts, host name lookups.
+ *
+ * getaddrinfo() blocks, for as long as a dead name server makes it, and libpq
+ * calls it inside PQconnectStart and PQconnectPoll.  So names are looked up in
+ * a thread (events.c has its rules), and libpq is given the addresses (hostaddr)
+ * beside the names.  It takes a name whose own hostaddr is empty for one to be looked
+ * up, whatever stands beside the others.
+ *
+ * Nothing ends a getaddrinfo() that nobody waits for any more; its thread goes no
+ * further than that, and counts until then.  So there are bounds, and a user has
+ * some of his own: who has names looked up that nobody answers for, and gives up
+ * soon, and begins anew, would else take all threads from those who do not.
+ *
+ * What the worker knows of how its pools connect, and how a login begins.
+ *
+ * A session reads the options, which the worker cannot, and sends them; they have
+ * passwords in them, and are kept in private memory that is wiped before it is
+ * freed.  All connections of the worker's to a remote begin here, those of a pool
+ * (connect.c) and those for its locks (lock_pinger.c).
+ *
+ * Where a login may go, and which host is to be tried first.
+ *
+ * PQconnectPoll knows no deadline, so a host that does not even accept would use up
+ * all of connect_timeout, for each attempt.  The caller waits a share of it for each
+ * (connect.c) and says here which one was silent; it stands behind the others then,
+ * for the pool's next logins, too.  The sessions know nothing of this.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "worker/conninfo.h"
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <sys/socket.h>
+
+#include "lib/ilist.h"
+#include "lib/stringinfo.h"
+#include "port/atomics.h"
+#include "utils/memutils.h"
+
+#include "base/debug_point.h"
+#include "shared/lock_hooks.h"
+#include "shared/pool_worker.h"
+#include "worker/events.h"
+#include "worker/worker.h"
+
+/* Threads at once: in all, of a user, and of a user that nobody waits for. */
+#define MAX_RUNNING 64
+#define MAX_OF_USER 48
+#define MAX_LEFT_BEHIND 16
+
+#define TOO_MANY	"too many host names are being looked up"
+#define HOST_LEN 512			/* more than a name may have */
+
+struct PgpxLookup
+{
+	PgpxTask	task;
+	dlist_node	node;
+	PgpxLookupUser user;
+	pg_atomic_uint32 given_up;	/* the thread looks at it, too */
+	PgpxLookupAnswer answer;
+	uint64		tag;
+	char	   *in_host;
+	char	   *in_hostaddr;	/* NULL: none */
+	char	   *in_port;
+	char		error[256];		/* empty: found */
+	char	   *host;
+	char	   *hostaddr;
+	char	   *port;
+};
+
+static dlist_head running = DLIST_STATIC_INIT(running);
+
+static bool
+is_numeric(const char *host)
+{
+	char		address[INET6_ADDRSTRLEN];
+	struct in6_addr addr;
+	size_t		len = strcspn(host, "%");	/* IPv6 may have a scope */
+
+	if (inet_pton(AF_INET, host, &addr) == 1)
+		return true;
+	if (len >= sizeof(address))
+		return false;
+	memcpy(address, host, len);
+	address[len] = '\0';
+	return inet_pton(AF_INET6, address, &addr) == 1;
+}
+
+/*
+ * The next element of a comma-separated list into buf; false if there is none, as
+ * in no list.  What does not fit is cut off: it is too long for a resolver and for
+ * libpq, too.
+ */
+static bool
+next_element(const char **list, char *buf, size_t size)
+{
+	const char *end;
+	size_t		len;
+
+	if (*list == NULL)
+		return false;
+	end = strchrnul(*list, ',');
+	len = Min((size_t) (end - *list), size - 1);
+	memcpy(buf, *list, len);
+	buf[len] = '\0';
+	*list = *end == ',' ? end + 1 : NULL;
+	return true;
+}
+
+/* What libpq asks the resolver for: "host", where there is no "hostaddr". */
+static bool
+is_name(const char *host, const char *addr)
+{
+	return addr[0] == '\0' && host[0] != '\0' && host[0] != '/' &&
+		host[0] != '@' && !is_numeric(host);
+}
+
+bool
+pgpx_lookup_needed(const char *host, const char *hostaddr)
+{
+	char		one[HOST_LEN];
+	char		addr[HOST_LEN] = "";
+
+	if (host == NULL || host[0] == '\0')
+		return false;
+
+	/* as many as hosts, or libpq refuses both before it asks for any */
+	if (hostaddr != NULL &&
+		pgpx_options_count(hostaddr) != pgpx_options_count(host))
+		return false;
+	while (next_element(&host, one, sizeof(one)))
+	{
+		(void) next_element(&hostaddr, addr, sizeof(addr));
+		if (is_name(one, addr))
+			return true;
+	}
+	return false;
+}
+
+/* Append to a malloc'ed comma-separated list; false: out of memory. */
+static bool
+append(char **list, const char *item)
+{
+	size_t		old = *list ? strlen(*list) + 1 : 0;
+	char	   *grown = realloc(*list, old + strlen(item) + 1);
+
+	if (grown == NULL)
+		return false;
+	if (old > 0)
+		grown[old - 1] = ',';
+	strcpy(grown + old, item);
+	*list = grown;
+	return true;
+}
+
+static bool
+add(PgpxLookup *job, const char *host, const char *addr, const char *port)
+{
+	return append(&job->host, host) && append(&job->hostaddr, addr) &&
+		append(&job->port, port);
+}
+
+static void
+look_up(PgpxTask *task)
+{
+	PgpxLookup *job = (PgpxLookup *) task;
+	const char *hosts = job->in_host;
+	const char *hostaddrs = job->in_hostaddr;
+	const char *ports = job->in_port;
+	char		host[HOST_LEN];
+	char		hostaddr[HOST_LEN] = "";
+	char		port[16] = "";
+	int			nhosts = pgpx_options_count(job->in_host);
+	int			nports = pgpx_options_count(job->in_port);
+	int			found = 0;
+
+	/* one port for all, or one for each: as libpq says it */
+	if (nports > 1 && nports != nhosts)
+	{
+		snprintf(job->error, sizeof(job->error),
+				 "could not match %d port numbers to %d hosts", nports, nhosts);
+		return;
+	}
+	while (pg_atomic_read_u32(&job->given_up) == 0 &&
+		   next_element(&hosts, host, sizeof(host)))
+	{
+		struct addrinfo hints = {0};
+		struct addrinfo *list = NULL;
+		int			rc;
+
+		(void) next_element(&hostaddrs, hostaddr, sizeof(hostaddr));
+		(void) next_element(&ports, port, sizeof(port));
+
+		if (!is_name(host, hostaddr))
+		{
+			const char *addr = hostaddr;
+
+			/* libpq takes "host" itself where "hostaddr" is empty */
+			if (addr[0] == '\0' && is_numeric(host))
+				addr = host;
+			if (!add(job, host, addr, port))
+			{
+				/* half a list would have libpq ask for the name */
+				snprintf(job->error, sizeof(job->error), "out of memory");
+				return;
+			}
+			found++;
+			continue;
+		}
+
+		hints.ai_family = AF_UNSPEC;
+		hints.ai_socktype = SOCK_STREAM;
+		rc = getaddrinfo(host, NULL, &hints, &list);
+		if (rc != 0)
+		{
+			if (job->error[0] == '\0')
+				snprintf(job->error, sizeof(job->error),
+						 "could not translate host name \"%.100s\" to address: %s",
+						 host, gai_strerror(rc));
+			continue;
+		}
+		for (struct addrinfo *a = list; a != NULL &&
+			 found < PGPX_MAX_HOSTS;
+			 a = a->ai_next)
+		{
+			char		addr[NI_MAXHOST];
+
+			if (getnameinfo(a->ai_addr, a->ai_addrlen, addr, sizeof(addr),
+							NULL, 0, NI_NUMERICHOST) != 0)
+				continue;
+			if (!add(job, host, addr, port))
+				break;
+			found++;
+		}
+		freeaddrinfo(list);
+	}
+	if (found > 0)
+		job->error[0] = '\0';	/* libpq tries those that were found */
+	else if (job->error[0] == '\0')
+		snprintf(job->error, sizeof(job->error), "no address found");
+}
+
+static void
+free_lookup(PgpxLookup *lookup)
+{
+	free(lookup->in_host);
+	free(lookup->in_hostaddr);
+	free(lookup->in_port);
+	free(lookup->host);
+	free(lookup->hostaddr);
+	free(lookup->port);
+	free(lookup);
+}
+
+static void
+looked_up(PgpxTask *task)
+{
+	PgpxLookup *job = (PgpxLookup *) task;
+
+	dlist_delete(&job->node);
+	if (pg_atomic_read_u32(&job->given_up) == 0)
+		job->answer(job);
+	free_lookup(job);
+}
+
+/* Why there are too many already for one more of this user; NULL: there are not. */
+static const char *
+too_many(const PgpxLookupUser *user)
+{
+	dlist_iter	iter;
+	int			all = 0;
+	int			his = 0;
+	int			left = 0;
+
+	dlist_foreach(iter, &running)
+	{
+		PgpxLookup *other = dlist_container(PgpxLookup, node, iter.cur);
+
+		all++;
+		if (other->user.database != user->database ||
+			strcmp(NameStr(other->user.name), NameStr(user->name)) != 0)
+			continue;
+		his++;
+		left += pg_atomic_read_u32(&other->given_up) != 0 ? 1 : 0;
+	}
+	if (left >= MAX_LEFT_BEHIND)
+		return "too many host names are being looked up for attempts of this user that have ended";
+	if (his >= MAX_OF_USER)
+		return "too many host names are being looked up for this user";
+	return all >= MAX_RUNNING ? TOO_MANY : NULL;
+}
+
+const char *
+pgpx_lookup_start(const PgpxLookupUser *user, const char *host,
+				  const char *hostaddr, const char *port,
+				  PgpxLookupAnswer answer, uint64 tag)
+{
+	const char *why = too_many(user);
+	PgpxLookup *job;
+
+	if (why != NULL)
+		return why;
+	job = calloc(1, sizeof(*job));
+	if (job == NULL)
+		return TOO_MANY;
+	pg_atomic_init_u32(&job->given_up, 0);
+	job->user = *user;
+	job->task.run = look_up;
+	job->task.ended = looked_up;
+	job->answer = answer;
+	job->tag = tag;
+	job->in_host = strdup(host);
+	job->in_hostaddr = hostaddr != NULL ? strdup(hostaddr) : NULL;
+	job->in_port = strdup(port ? port : "");
+	if (job->in_host == NULL || job->in_port == NULL ||
+		(hostaddr != NULL && job->in_hostaddr == NULL) ||
+		!pgpx_task_start(&job->task))
+	{
+		free_lookup(job);
+		return TOO_MANY;
+	}
+	dlist_push_tail(&running, &job->node);
+	return NULL;
+}
+
+void
+pgpx_lookup_give_up(PgpxLookupAnswer answer, uint64 tag)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &running)
+	{
+		PgpxLookup *job = dlist_container(PgpxLookup, node, iter.cur);
+
+		if (job->answer == answer && job->tag == tag)
+			pg_atomic_write_u32(&job->given_up, 1);
+	}
+}
+
+uint64
+pgpx_lookup_tag(const PgpxLookup *lookup)
+{
+	return lookup->tag;
+}
+
+const char *
+pgpx_lookup_error(const PgpxLookup *lookup)
+{
+	return lookup->error[0] != '\0' ? lookup->error : NULL;
+}
+
+const char *
+pgpx_lookup_host(const PgpxLookup *lookup)
+{
+	return lookup->host;
+}
+
+const char *
+pgpx_lookup_hostaddr(const PgpxLookup *lookup)
+{
+	return lookup->hostaddr;
+}
+
+const char *
+pgpx_lookup_port(const PgpxLookup *lookup)
+{
+	return lookup->port;
+}
+
+/* Ours, at the end: application_name, where to go, the end of the list. */
+#define MAX_OWN 5
+
+void
+pgpx_conninfo_forget(int pool)
+{
+	PgpxWorkerPool *wp = &pgpx_wpools[pool];
+
+	if (wp->cxt == NULL)
+		return;
+	explicit_bzero(wp->message, wp->message_len);
+	MemoryContextDelete(wp->cxt);
+	memset(wp, 0, sizeof(*wp));
+}
+
+void
+pgpx_conninfo_wipe_all(void)
+{
+	for (int i = 0; i < pgpx_shared->max_pools; i++)
+		if (pgpx_wpools[i].cxt != NULL)
+			explicit_bzero(pgpx_wpools[i].message, pgpx_wpools[i].message_len);
+}
+
+void
+pgpx_conninfo_take(char *buffer, size_t len)
+{
+	PgpxMessageHeader *header = (PgpxMessageHeader *) buffer;
+	PgpxWorkerPool *wp = &pgpx_wpools[header->pool];
+	MemoryContext cxt;
+	MemoryContext old;
+	char	   *copy;
+	PgpxConninfo conninfo;
+	bool		ok;
+
+	if (pgpx_pools[header->pool].pool_id != header->pool_id)
+		return;
+
+	cxt = AllocSetContextCreate(TopMemoryContext, "pgpool_ext conninfo",
+								ALLOCSET_SMALL_SIZES);
+	old = MemoryContextSwitchTo(cxt);
+	copy = palloc(len);
+	memcpy(copy, buffer, len);
+	ok = pgpx_handoff_parse_conninfo(copy, len, &conninfo);
+	MemoryContextSwitchTo(old);
+	if (!ok ||
+		(wp->pool_id == header->pool_id &&
+		 conninfo.version < wp->conninfo.version))
+	{
+		explicit_bzero(copy, len);
+		MemoryContextDelete(cxt);
+		return;
+	}
+
+	pgpx_conninfo_forget(header->pool);
+	wp->pool_id = header->pool_id;
+	wp->cxt = cxt;
+	wp->message = copy;
+	wp->message_len = len;
+	wp->conninfo = conninfo;
+	pgpx_pool_conninfo_known(&pgpx_pools[header->pool], pgpx_worker_epoch,
+							 conninfo.version);
+	pgpx_lock_hooks->conninfo_published();
+}
+
+const char *
+pgpx_conninfo_param(const PgpxConninfo *ci, const char *name)
+{
+	const char *value = NULL;
+
+	for (int i = 0; i < ci->nparams; i++)
+		if (strcmp(ci->keywords[i], name) == 0)
+			value = ci->values[i];
+	return value;
+}
+
+bool
+pgpx_conninfo_is_another(int pool, uint32 pool_id, uint64 version)
+{
+	return pgpx_wpools[pool].pool_id != pool_id ||
+		pgpx_wpools[pool].conninfo.version != version;
+}
+
+bool
+pgpx_conninfo_needs_lookup(const PgpxConninfo *ci)
+{
+	return pgpx_lookup_needed(pgpx_conninfo_param(ci, "host"),
+							  pgpx_conninfo_param(ci, "hostaddr"));
+}
+
+const char *
+pgpx_conninfo_look_up(int index, PgpxLookupAnswer answer, uint64 tag)
+{
+	const PgpxConninfo *ci = &pgpx_wpools[index].conninfo;
+	PgpxPool   *pool = &pgpx_pools[index];
+	PgpxLookupUser user;
+
+	LWLockAcquire(pool->lock, LW_SHARED);
+	user.database = pool->key.database;
+	user.name = pool->user_name;
+	LWLockRelease(pool->lock);
+	return pgpx_lookup_start(&user, pgpx_conninfo_param(ci, "host"),
+							 pgpx_conninfo_param(ci, "hostaddr"),
+							 pgpx_conninfo_param(ci, "port"), answer, tag);
+}
+
+static bool
+is_place(const char *keyword)
+{
+	return strcmp(keyword, "host") == 0 || strcmp(keyword, "hostaddr") == 0 ||
+		strcmp(keyword, "port") == 0;
+}
+
+PGconn *
+pgpx_conninfo_login(const PgpxConninfo *ci, const PgpxHosts *hosts,
+					const char *application_name)
+{
+	const char **keywords = palloc0(sizeof(char *) * (ci->nparams + MAX_OWN));
+	const char **values = palloc0(sizeof(char *) * (ci->nparams + MAX_OWN));
+	int			n = 0;
+	PGconn	   *pg;
+
+	for (int i = 0; i < ci->nparams; i++)
+	{
+		if (is_place(ci->keywords[i]))
+			continue;
+		keywords[n] = ci->keywords[i];
+		values[n++] = ci->values[i];
+	}
+
+	/* the last one counts */
+	if (application_name != NULL)
+	{
+		keywords[n] = "application_name";
+		values[n++] = application_name;
+	}
+	keywords[n] = "host";
+	values[n++] = pgpx_hosts_join(hosts, offsetof(PgpxHost, host));
+	keywords[n] = "hostaddr";
+	values[n++] = pgpx_hosts_join(hosts, offsetof(PgpxHost, hostaddr));
+	keywords[n] = "port";
+	values[n++] = pgpx_hosts_join(hosts, offsetof(PgpxHost, port));
+	pg = PQconnectStartParams(keywords, values, 0);
+	pfree(keywords);
+	pfree(values);
+	return pg;
+}
+
+/* How long one that was silent stands behind the other hosts of the list. */
+#define SILENT_US (60 * 1000 * 1000)
+
+/* An element of a list that has so many, or one for all. */
+static const char *
+element(const char *list, int i, int total)
+{
+	if (list == NULL || total == 1 || strchr(list, ',') == NULL)
+		return list == NULL ? NULL : pstrdup(list);
+	for (; i > 0; i--)
+		list = strchr(list, ',') + 1;
+	return pnstrdup(list, strcspn(list, ","));
+}
+
+/* For libpq an empty value is none. */
+static const char *
+given(const char *value)
+{
+	return value != NULL && value[0] != '\0' ? value : NULL;
+}
+
+/* How many hosts, as libpq counts them; 1 also for what it will refuse. */
+static int
+count_hosts(const char *host, const char *hostaddr, const char *port)
+{
+	int			n = host != NULL ? pgpx_options_count(host) :
+		hostaddr != NULL ? pgpx_options_count(hostaddr) : 1;
+	int			ports = port != NULL ? pgpx_options_count(port) : 1;
+
+	if ((hostaddr != NULL && pgpx_options_count(hostaddr) != n) ||
+		(ports != 1 && ports != n))
+		return 1;
+	return n;
+}
+
+PgpxHosts *
+pgpx_hosts_told(int pool, const PgpxLookup *lookup)
+{
+	PgpxWorkerPool *wp = &pgpx_wpools[pool];
+	const PgpxConninfo *ci = &wp->conninfo;
+	const char *host = given(lookup ? pgpx_lookup_host(lookup) :
+							 pgpx_conninfo_param(ci, "host"));
+	const char *hostaddr = given(lookup ? pgpx_lookup_hostaddr(lookup) :
+								 pgpx_conninfo_param(ci, "hostaddr"));
+	const char *port = given(lookup ? pgpx_lookup_port(lookup) :
+							 pgpx_conninfo_param(ci, "port"));
+	const char *balance = pgpx_conninfo_param(ci, "load_balance_hosts");
+	MemoryContext cxt = AllocSetContextCreate(TopMemoryContext,
+											  "pgpool_ext hosts",
+											  ALLOCSET_SMALL_SIZES);
+	MemoryContext old = MemoryContextSwitchTo(cxt);
+	PgpxHosts  *hosts = palloc0(sizeof(*hosts));
+	int			n = count_hosts(host, hostaddr, port);
+	int			first = 0;
+
+	/* libpq shuffles them: the next attempt has another order anyway */
+	if (balance != NULL && strcmp(balance, "random") == 0)
+		n = 1;
+	if (pgpx_now() < wp->first_until)
+		first = wp->first % n;
+	hosts->cxt = cxt;
+	hosts->n = hosts->total = n;
+	hosts->each = palloc0(sizeof(PgpxHost) * n);
+	for (int i = 0; i < n; i++)
+	{
+		PgpxHost   *one = &hosts->each[i];
+
+		one->place = (first + i) % n;
+		one->host = element(host, one->place, n);
+		one->hostaddr = element(hostaddr, one->place, n);
+		one->port = element(port, one->place, n);
+	}
+	MemoryContextSwitchTo(old);
+	return hosts;
+}
+
+/* Has libpq been told of it by these words?  It has its own for what was not told. */
+static bool
+is_told(const char *told, const char *says)
+{
+	return given(told) == NULL || (says != NULL && strcmp(told, says) == 0);
+}
+
+/* The one that libpq is at; of two that are the same the first. */
+static int
+find_host(const PgpxHosts *hosts, const PGconn *pg)
+{
+	for (int i = 0; pg != NULL && i < hosts->n; i++)
+		if (is_told(hosts->each[i].host, PQhost(pg)) &&
+			is_told(hosts->each[i].hostaddr, PQhostaddr(pg)) &&
+			is_told(hosts->each[i].port, PQport(pg)))
+			return i;
+	return 0;
+}
+
+bool
+pgpx_hosts_silent(int pool, PgpxHosts *hosts, const PGconn *pg)
+{
+	PgpxWorkerPool *wp = &pgpx_wpools[pool];
+	int			i = find_host(hosts, pg);
+
+	wp->first = (hosts->each[i].place + 1) % hosts->total;
+	wp->first_until = pgpx_now() + SILENT_US;
+	if (hosts->n == 1)
+		return false;
+	hosts->n--;
+	memmove(&hosts->each[i], &hosts->each[i + 1],
+			(hosts->n - i) * sizeof(PgpxHost));
+	return true;
+}
+
+void
+pgpx_hosts_free(PgpxHosts **hosts)
+{
+	if (*hosts != NULL)
+		MemoryContextDelete((*hosts)->cxt);
+	*hosts = NULL;
+}
+
+/* A list for libpq of one of the fields of what is left; NULL: it was not told. */
+const char *
+pgpx_hosts_join(const PgpxHosts *hosts, size_t field)
+{
+	StringInfoData list;
+
+	initStringInfo(&list);
+	for (int i = 0; i < hosts->n; i++)
+	{
+		const char *value = *(const char **) ((char *) &hosts->each[i] + field);
+
+		if (value == NULL)
+			return NULL;
+		appendStringInfo(&list, "%s%s", i > 0 ? "," : "", value);
+	}
+	return list.data;
+}

@@ -1,0 +1,396 @@
+/*-------------------------------------------------------------------------
+ *
+ * event_loop.c
+ *	  The worker's loop: one wait, then everything that is due.
+ *
+ * The server's WaitEventSet knows the latch and the postmaster, but cannot lose
+ * a member; so it holds one epoll descriptor of ours, and that one holds the
+ * control socket, the connections, relays, cancels and pingers, and what tells
+ * that a thread is done.
+ *
+ * An open connection is watched with EPOLLRDHUP alone, edge-triggered: the
+ * answers that lessees read do not wake the worker.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "worker/event_loop.h"
+
+#include <errno.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "utils/memutils.h"
+
+#include "base/debug_point.h"
+#include "shared/busy_poll.h"
+#include "shared/lock_hooks.h"
+#include "worker/abort.h"
+#include "worker/cancel.h"
+#include "worker/connect.h"
+#include "worker/events.h"
+#include "worker/maintenance.h"
+#include "worker/relay.h"
+#include "worker/worker.h"
+
+#define EVENTS_AT_ONCE 64
+#define MESSAGES_AT_ONCE 64		/* of the control socket, between other work */
+
+static WaitEventSet *waits = NULL;
+static PgpxTime next_due = 0;
+static bool more_messages = false;
+static bool relayed = false;	/* nothing else happened last: see look */
+static PgpxBusyPoll polling;
+static bool made_work = false;	/* a connection has changed: see what is due */
+static char *message = NULL;	/* of the control socket; holds secrets */
+
+void
+pgpx_reactor_init(void)
+{
+	int			tasks;
+
+	pgpx_epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+	tasks = pgpx_task_init();
+	if (pgpx_epoll_fd < 0 || tasks < 0)
+		ereport(FATAL,
+				(errcode_for_socket_access(),
+				 errmsg("pgpool_ext could not set its worker up: %m")));
+
+	message = MemoryContextAlloc(TopMemoryContext, PGPX_MESSAGE_MAX);
+	pgpx_reactor_watch(PGPX_WATCH_CONTROL, 0,
+					   pgpx_handoff_worker_fd(pgpx_worker_index), EPOLLIN,
+					   true);
+	pgpx_reactor_watch(PGPX_WATCH_TASK, 0, tasks, EPOLLIN, true);
+
+	waits = pgpx_create_wait_event_set(3);
+	AddWaitEventToSet(waits, WL_LATCH_SET, PGINVALID_SOCKET, MyLatch, NULL);
+	AddWaitEventToSet(waits, WL_EXIT_ON_PM_DEATH, PGINVALID_SOCKET, NULL, NULL);
+	AddWaitEventToSet(waits, WL_SOCKET_READABLE, pgpx_epoll_fd, NULL, NULL);
+}
+
+/* SOCKET: hand it to the lessee, if the asker still is. */
+static void
+serve_socket(const PgpxSocketRequest *request, int reply_fd)
+{
+	PgpxReply	reply = {0};
+	PgpxWorkerConn *w;
+	PgpxConn   *conn;
+	PgpxPool   *pool;
+	int			fd = -1;
+
+	if (reply_fd < 0 || request->conn < 0 ||
+		request->conn >= pgpx_shared->max_connections)
+		return;
+	w = &pgpx_wconns[request->conn];
+	conn = &pgpx_conns[request->conn];
+	pool = &pgpx_pools[request->header.pool];
+
+	LWLockAcquire(pool->lock, LW_SHARED);
+	if (conn->state == PGPX_CONN_LEASED &&
+		conn->pool == request->header.pool &&
+		conn->generation == request->generation &&
+		pg_atomic_read_u64(&conn->lease_id) == request->lease_id &&
+		w->pg != NULL && w->generation == request->generation)
+		fd = pgpx_connection_socket(w);
+	LWLockRelease(pool->lock);
+
+	reply.life = pgpx_shared->life;
+	reply.epoch = pgpx_worker_epoch;
+	reply.conn = request->conn;
+	reply.ok = fd >= 0;
+	reply.generation = request->generation;
+	reply.lease_id = request->lease_id;
+	reply.request = request->request;
+	(void) pgpx_fd_send(reply_fd, &reply, sizeof(reply), fd);
+}
+
+static void
+read_control(void)
+{
+	for (int i = 0; i < MESSAGES_AT_ONCE; i++)
+	{
+		int			fd;
+		ssize_t		len;
+		bool		more;
+		PgpxMessageHeader *header = (PgpxMessageHeader *) message;
+
+		len = pgpx_handoff_receive(pgpx_worker_index, pgpx_worker_epoch,
+								   message,
+								   &fd, &more);
+		if (len == 0 && !more)
+		{
+			more_messages = false;
+			return;
+		}
+		if (len > 0 && header->type == PGPX_MESSAGE_CONNINFO)
+		{
+			pgpx_conninfo_take(message, len);
+			explicit_bzero(message, len);
+		}
+		else if (len == sizeof(PgpxSocketRequest) &&
+				 header->type == PGPX_MESSAGE_SOCKET)
+			serve_socket((PgpxSocketRequest *) message, fd);
+		if (fd >= 0)
+			close(fd);
+	}
+	more_messages = true;
+}
+
+/*
+ * Somebody has asked for something to be done with a connection: do what its
+ * state wants.  Idempotent: the bits say where to look, not what to do.
+ */
+static void
+work_on(int index)
+{
+	PgpxConn   *conn = &pgpx_conns[index];
+	PgpxWorkerConn *w = &pgpx_wconns[index];
+	PgpxPool   *pool;
+	int			pool_index;
+	int			state;
+	bool		polite;
+	bool		given_up;
+	bool		stale;			/* nothing of the new options goes to it */
+	int64		connect_timeout;
+
+	/*
+	 * The pool of a connection that is not FREE changes only through us; the
+	 * place may have gone to a pool of another worker since we were asked.
+	 */
+	pool_index = *(volatile int *) &conn->pool;
+	if (pool_index < 0 || pgpx_pools[pool_index].worker != pgpx_worker_index)
+		return;
+	pool = &pgpx_pools[pool_index];
+	LWLockAcquire(pool->lock, LW_SHARED);
+	state = conn->state;
+	polite = conn->close_reason != PGPX_CLOSE_BROKEN &&
+		conn->close_reason != PGPX_CLOSE_RESET &&
+		conn->close_reason != PGPX_CLOSE_HOLDER_DIED &&
+		conn->close_reason != PGPX_CLOSE_TERMINATED;
+	given_up = state == PGPX_CONN_CANCELLING &&
+		conn->close_reason != PGPX_CLOSE_NONE;
+	stale = conn->version != pool->version;
+	connect_timeout = pool->opts.connect_timeout;
+	LWLockRelease(pool->lock);
+
+	switch (state)
+	{
+		case PGPX_CONN_CONNECTING:
+			if (stale)
+				pgpx_connector_outdated(w);
+			else if (w->phase == PGPX_PHASE_NONE)
+				pgpx_connector_open(w);
+			else
+				pgpx_connector_renew_timeout(w, connect_timeout);
+			break;
+		case PGPX_CONN_LEASED:
+		case PGPX_CONN_CANCELLING:
+			if (given_up)
+			{
+				if (w->phase != PGPX_PHASE_ENDING)
+					pgpx_ending_begin(w);
+			}
+			else if (pg_atomic_read_u32(&conn->cancel) == PGPX_CANCEL_ASKED)
+				pgpx_canceller_start(w);
+			else if (state == PGPX_CONN_CANCELLING && !w->cancel.active)
+			{
+				/* the cancel had ended before the lessee gave it up */
+				if (pgpx_pool_cancel_done(pool, conn, false,
+										  true) == PGPX_CONN_RESETTING)
+					pgpx_connection_reset(w, true, 0);
+			}
+			break;
+		case PGPX_CONN_RESETTING:
+		case PGPX_CONN_CHECKING:
+			if (w->phase != PGPX_PHASE_OPEN)
+				break;
+			if (stale)
+				pgpx_pool_close(pool, conn, PGPX_CLOSE_STALE);
+			else if (state == PGPX_CONN_RESETTING)
+				pgpx_connection_reset(w, true, 0);
+			else
+				pgpx_connection_check(w);
+			break;
+		case PGPX_CONN_CLOSING:
+			pgpx_connection_close(w, polite);
+			break;
+		default:
+			break;
+	}
+}
+
+static void
+do_work(void)
+{
+	int			first = pgpx_worker_index * PGPX_WORK_WORDS;
+
+	for (int word = 0; word < PGPX_WORK_WORDS; word++)
+	{
+		uint32		bits;
+
+		if (pg_atomic_read_u32(&pgpx_work_bits[first + word]) == 0)
+			continue;
+		bits = pg_atomic_exchange_u32(&pgpx_work_bits[first + word], 0);
+		if (bits == 0)
+			continue;
+		made_work = true;
+		read_control();			/* a conninfo is sent before it is needed */
+		for (int bit = 0; bits != 0; bit++, bits >>= 1)
+		{
+			int			index = word * 32 + bit;
+
+			if ((bits & 1) != 0)
+				work_on(index);
+		}
+	}
+}
+
+/* How long to sleep, in ms; -1: until somebody wakes us. */
+static long
+timeout(void)
+{
+	PgpxTime	at = next_due;
+	PgpxTime	now;
+
+	if (more_messages || pgpx_relay_has_more())
+		return 0;
+	if (at == PG_INT64_MAX)
+		return -1;
+	now = pgpx_now();
+	return at <= now ? 0 : (long) Min((at - now) / 1000 + 1, 3600 * 1000);
+}
+
+/* A relay has something to move. */
+static void
+relay(PgpxWorkerConn *w, bool local, uint32 events)
+{
+	/* an event of one that another event of this round has ended */
+	if (w->relay == NULL)
+		return;
+	pgpx_relay_ready(w, local, events);
+
+	/* a tick at the latest wakes who sleeps until an answer comes in */
+	if (pg_atomic_read_u32(&pgpx_conns[w->index].to_wake) != 0)
+		next_due = Min(next_due, pgpx_now() + PGPX_TICK_MS * 1000);
+	relayed &= pgpx_busy_poll_is_calm(w->pool);
+}
+
+/* Handle an event; false: of a relay, which concerns nobody else. */
+static bool
+handle(const struct epoll_event *event)
+{
+	PgpxWorkerConn *w = &pgpx_wconns[event->data.u64 & 0xffffffff];
+
+	switch ((PgpxWatchKind) (event->data.u64 >> 32))
+	{
+		case PGPX_WATCH_RELAY_REMOTE:
+			relay(w, false, event->events);
+			return false;
+		case PGPX_WATCH_RELAY_LOCAL:
+			relay(w, true, event->events);
+			return false;
+		case PGPX_WATCH_CONTROL:
+			read_control();
+			break;
+		case PGPX_WATCH_TASK:
+			made_work = true;
+			pgpx_task_ready();
+			break;
+		case PGPX_WATCH_CONN:
+			made_work = true;
+			if (w->fd >= 0)
+				pgpx_connection_ready(w, event->events);
+			break;
+		case PGPX_WATCH_CANCEL:
+			pgpx_canceller_ready(w);
+			break;
+		case PGPX_WATCH_PINGER:
+			pgpx_lock_hooks->ready((int) (event->data.u64 & 0xffffffff),
+								   event->events);
+			break;
+	}
+	relayed = false;
+	return true;
+}
+
+/*
+ * Look for what the relays wait for, the answer or the next statement, before
+ * going to sleep for it; returns how many events there are.
+ *
+ * The place among those that look is kept from one event to the next: sessions
+ * whose bytes pass through here would look for what they cannot get earlier.
+ */
+static int
+look(struct epoll_event *events)
+{
+	PgpxTime	until;
+	int			n;
+
+	if (!relayed || more_messages || pgpx_relay_has_more() || MyLatch->is_set)
+		return 0;
+	until = pgpx_busy_poll_begin(&polling);
+	if (until == 0)
+		return 0;
+	do
+		n = epoll_wait(pgpx_epoll_fd, events, EVENTS_AT_ONCE, 0);
+	while (n == 0 && !MyLatch->is_set && pgpx_now() < until);
+	if (n > 0 || !MyLatch->is_set)
+		pgpx_busy_poll_end(&polling, n > 0);
+	if (n <= 0)
+		return 0;
+	pg_atomic_fetch_add_u64(&pgpx_shared->worker[pgpx_worker_index].polled, 1);
+	return n;
+}
+
+/* Sleep until something happens or is due; true: not only to relays. */
+static bool
+sleep_until_due(void)
+{
+	static uint32 wait_event = 0;
+	WaitEvent	occurred[3];
+	bool		relaying = pgpx_relay_has_more();
+	bool		all;
+	int			n;
+
+	pgpx_busy_poll_leave();
+	n = WaitEventSetWait(waits, timeout(), occurred, lengthof(occurred),
+						 pgpx_wait_event(&wait_event, "PgpoolWorkerMain"));
+	all = more_messages || (n == 0 && !relaying);
+	for (int i = 0; i < n; i++)
+		if (occurred[i].events & WL_LATCH_SET)
+		{
+			ResetLatch(MyLatch);
+			all = true;
+		}
+	CHECK_FOR_INTERRUPTS();
+	return all;
+}
+
+bool
+pgpx_reactor_run_once(void)
+{
+	struct epoll_event events[EVENTS_AT_ONCE];
+	bool		all = false;	/* there may be more to do than relaying */
+	int			n = look(events);
+
+	if (n == 0)
+	{
+		all = sleep_until_due();
+		n = epoll_wait(pgpx_epoll_fd, events, EVENTS_AT_ONCE, 0);
+	}
+	relayed = n > 0;
+	for (int i = 0; i < n; i++)
+		all |= handle(&events[i]);
+	if (pgpx_relay_has_more())
+		pgpx_relay_go_on();
+	if (!all && pgpx_now() < next_due)
+		return false;
+
+	if (more_messages)
+		read_control();
+	do_work();
+	next_due = pgpx_janitor_run(made_work);
+	made_work = false;
+	return true;
+}

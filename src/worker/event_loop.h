@@ -1,0 +1,21 @@
+/*-------------------------------------------------------------------------
+ *
+ * event_loop.h
+ *	  The event loop of the worker.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PGPX_EVENT_LOOP_H
+#define PGPX_EVENT_LOOP_H
+
+#include "base/compat.h"
+
+extern void pgpx_reactor_init(void);
+
+/*
+ * Wait for something to happen and handle it all.  False: relays have moved
+ * bytes, and nothing else has happened.
+ */
+extern bool pgpx_reactor_run_once(void);
+
+#endif							/* PGPX_EVENT_LOOP_H */

@@ -1,0 +1,189 @@
+/*-------------------------------------------------------------------------
+ *
+ * events.c
+ *	  What may block or take long, beside the worker's loop: in threads.
+ *
+ * Two things do, and neither can be stopped once it has begun: getaddrinfo()
+ * (conninfo.c) and what a remote asks for in a login (login.c).  Each such call is a
+ * thread of its own, and who waits for it can give it up.
+ *
+ * Rules of a thread: all signals are blocked in it; it calls nothing of the server
+ * (no palloc, no ereport, no latch); it works on a malloc'ed task that nobody else
+ * touches until its address comes back through a pipe.  How many run at once is the
+ * caller's to bound.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "worker/events.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "base/debug_point.h"
+
+int			pgpx_epoll_fd = -1;
+PgpxTime	pgpx_next_due = PG_INT64_MAX;
+
+/* libpq, OpenSSL and name services are at home in it */
+#define STACK_SIZE (1024 * 1024)
+
+static int	answers[2] = {-1, -1};
+static bool started = false;	/* any thread, ever */
+
+int
+pgpx_task_init(void)
+{
+	if (pipe2(answers, O_CLOEXEC | O_NONBLOCK) < 0)
+		return -1;
+	return answers[0];
+}
+
+/*
+ * A thread runs only while nothing else wants the processor.  It may hold a mutex then
+ * for as long as others are busy, so the loop must want none that it may have: each task
+ * has its own, which the loop takes for the last time when it lowers the thread, and in
+ * which the thread does not lower itself.
+ */
+static void
+hurry_no_more(pid_t thread)
+{
+	struct sched_param none = {0};
+
+	(void) sched_setscheduler(thread, SCHED_IDLE, &none);
+}
+
+static void *
+thread_main(void *arg)
+{
+	PgpxTask   *task = arg;
+	pid_t		self = (pid_t) syscall(SYS_gettid);
+	bool		in_no_hurry;
+
+	/* who says so later finds the thread, and lowers it */
+	pthread_mutex_lock(&task->mutex);
+	task->thread = self;
+	in_no_hurry = task->in_no_hurry;
+	pthread_mutex_unlock(&task->mutex);
+	if (in_no_hurry)
+		hurry_no_more(self);
+
+	task->run(task);
+
+	pthread_mutex_lock(&task->mutex);
+	task->thread = 0;
+	pthread_mutex_unlock(&task->mutex);
+
+	/* the pointer is what is sent: NOLINTNEXTLINE(bugprone-sizeof-expression) */
+	while (write(answers[1], &task, sizeof(task)) < 0 &&
+		   (errno == EINTR || errno == EAGAIN))
+		usleep(1000);			/* the pipe holds thousands */
+	return NULL;
+}
+
+bool
+pgpx_task_start(PgpxTask *task)
+{
+	pthread_attr_t attr;
+	pthread_t	thread;
+	sigset_t	all;
+	sigset_t	old;
+	int			rc;
+
+	if (answers[1] < 0)
+		return false;
+	pthread_mutex_init(&task->mutex, NULL);
+	task->thread = 0;
+	task->in_no_hurry = false;
+	pthread_attr_init(&attr);
+	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+	pthread_attr_setstacksize(&attr, STACK_SIZE);
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &old);
+	rc = pthread_create(&thread, &attr, thread_main, task);
+	pthread_sigmask(SIG_SETMASK, &old, NULL);
+	pthread_attr_destroy(&attr);
+	if (rc != 0)
+	{
+		pthread_mutex_destroy(&task->mutex);
+		return false;
+	}
+	started = true;
+	return true;
+}
+
+void
+pgpx_task_in_no_hurry(PgpxTask *task)
+{
+	pthread_mutex_lock(&task->mutex);
+	task->in_no_hurry = true;
+	if (task->thread != 0)
+		hurry_no_more(task->thread);
+	pthread_mutex_unlock(&task->mutex);
+}
+
+void
+pgpx_task_ready(void)
+{
+	PgpxTask   *task;
+
+	/* NOLINTNEXTLINE(bugprone-sizeof-expression): as it was sent */
+	while (read(answers[0], &task, sizeof(task)) == sizeof(task))
+	{
+		pthread_mutex_destroy(&task->mutex);	/* its thread has left it */
+		task->ended(task);
+	}
+}
+
+void
+pgpx_task_exit(int code)
+{
+	/* one whose task is over may still be on its way out, through OpenSSL's own */
+	if (!started)
+		return;
+	PGPX_DEBUG_COUNTED();
+	_exit(code);
+}
+
+static uint64
+pack(PgpxWatchKind kind, int index)
+{
+	return ((uint64) kind << 32) | (uint32) index;
+}
+
+void
+pgpx_reactor_watch(PgpxWatchKind kind, int index, int fd, uint32 events,
+				   bool add)
+{
+	struct epoll_event ev = {0};
+
+	ev.events = events;
+	ev.data.u64 = pack(kind, index);
+	if (epoll_ctl(pgpx_epoll_fd, add ? EPOLL_CTL_ADD : EPOLL_CTL_MOD,
+				  fd, &ev) < 0 &&
+		!(add && errno == EEXIST &&
+		  epoll_ctl(pgpx_epoll_fd, EPOLL_CTL_MOD, fd, &ev) == 0))
+		ereport(ERROR,
+				(errcode_for_socket_access(),
+				 errmsg("pgpool_ext could not watch a socket: %m")));
+}
+
+void
+pgpx_reactor_forget(int fd)
+{
+	struct epoll_event ev = {0};
+
+	/* a registration belongs to the socket, which others hold too */
+	if (fd >= 0)
+		epoll_ctl(pgpx_epoll_fd, EPOLL_CTL_DEL, fd, &ev);
+}
+
+void
+pgpx_janitor_due(PgpxTime at)
+{
+	pgpx_next_due = Min(pgpx_next_due, at);
+}

@@ -1,0 +1,373 @@
+/*-------------------------------------------------------------------------
+ *
+ * maintenance.c
+ *	  What the clock brings to the worker: deadlines, owed answers that nobody
+ *	  has read, the end of a back-off, expiry, holders that are gone.
+ *
+ * Run after everything else in each round of the reactor; says when it wants to
+ * run again, so that a worker with nothing to do sleeps.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "worker/maintenance.h"
+
+#include "access/xact.h"
+#include "catalog/pg_database.h"
+#include "storage/latch.h"
+#include "storage/lmgr.h"
+#include "storage/procarray.h"
+#include "utils/syscache.h"
+
+#include "base/debug_point.h"
+#include "shared/lock_hooks.h"
+#include "shared/pool_worker.h"
+#include "shared/registry.h"
+#include "worker/abort.h"
+#include "worker/admission.h"
+#include "worker/cancel.h"
+#include "worker/events.h"
+#include "worker/worker.h"
+
+static PgpxTime next_sweep = PG_INT64_MAX;
+static PgpxTime next_maintenance = PG_INT64_MAX;
+
+void
+pgpx_janitor_maintain(void)
+{
+	next_maintenance = 0;
+	SetLatch(MyLatch);
+}
+
+/*
+ * May what the worker does on a connection for itself take as long as its options
+ * say?  They may say ten years.  Not where these options are no more, or somebody
+ * waits for a place that any connection may have: its owner's remote has said
+ * nothing for long.  Nobody waits for this one, or it would be he who decides.
+ */
+static bool
+overstays(PgpxWorkerConn *w, PgpxTime now)
+{
+	PgpxConn   *conn = &pgpx_conns[w->index];
+	PgpxPool   *pool = &pgpx_pools[w->pool];
+
+	if (conn->state != PGPX_CONN_RESETTING &&
+		conn->state != PGPX_CONN_CANCELLING &&
+		(conn->state != PGPX_CONN_CONNECTING || pool->nwaiting > 0))
+		return false;
+	if (now - conn->state_since < PGPX_KEEP_MS * 1000)
+	{
+		pgpx_janitor_due(conn->state_since + PGPX_KEEP_MS * 1000);
+		return false;
+	}
+	if (conn->version != pool->version ||
+		pgpx_cap_named(&pgpx_shared->cap, NULL) >= 0)
+		return true;
+	pgpx_janitor_due(now + PGPX_LOOK_MS * 1000);
+	return false;
+}
+
+/* One step on towards its end, without waiting any longer. */
+static void
+hurry(PgpxWorkerConn *w)
+{
+	if (w->phase == PGPX_PHASE_ENDING)
+		pgpx_ending_give_up(w);
+	else if (w->phase != PGPX_PHASE_OPEN)
+		pgpx_connection_late(w);
+	else if (w->cancel.active)
+		pgpx_canceller_late(w);
+}
+
+/* Is anything left that only the clock will bring about? */
+static bool
+tick(PgpxTime now)
+{
+	bool		again = false;
+
+	for (int i = 0; i < pgpx_shared->max_connections; i++)
+	{
+		PgpxWorkerConn *w = &pgpx_wconns[i];
+		PgpxConn   *conn = &pgpx_conns[i];
+		int			owed;
+
+		if (w->phase != PGPX_PHASE_NONE && overstays(w, now))
+			hurry(w);
+		if (w->phase != PGPX_PHASE_OPEN)
+			continue;
+
+		/* its statement takes long, or forever: it has deadlines of its own */
+		pgpx_conn_wake_up(conn);
+
+		/* in use: go on ticking, or each checkin would have to wake us */
+		if (now - conn->last_used < PGPX_BUSY_MS * 1000)
+			again = true;
+		else if (conn->state == PGPX_CONN_IDLE)
+			pgpx_connection_listen(w);
+		if (conn->state != PGPX_CONN_OWED)
+			continue;
+		if (now - conn->state_since < PGPX_TICK_MS * 1000)
+			again = true;
+		else if (pgpx_pool_begin_reset(&pgpx_pools[w->pool], conn, &owed))
+			pgpx_connection_reset(w, false, owed);
+	}
+
+	/*
+	 * Somebody waits for a back-off to end, or for a place that a connection of
+	 * another pool has left.
+	 */
+	for (int i = 0; i < pgpx_shared->max_pools; i++)
+	{
+		PgpxPool   *pool = &pgpx_pools[i];
+
+		if (pool->worker != pgpx_worker_index || pool->nwaiting == 0)
+			continue;
+		if (pool->retry_at > now)
+		{
+			pgpx_janitor_due(pool->retry_at);
+			again = true;
+		}
+		else
+		{
+			PgpxWake	wake = PGPX_WAKE_INIT;
+			bool		wanted;
+
+			LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+			wanted = pgpx_pool_wanted_locked(pool, 0) > 0;
+			if (wanted && pgpx_pool_must_give_way_locked(pool))
+				again = true;	/* until it is this one's turn */
+			else if (wanted)
+				pgpx_pool_serve_locked(pool, &wake);
+			LWLockRelease(pool->lock);
+			pgpx_wake_flush(&wake);
+		}
+	}
+	return again;
+}
+
+/*
+ * The second line against a lost lease: a holder that is gone.  The first are
+ * the exit callbacks of the sessions, so this should never find one.
+ */
+static bool
+sweep(void)
+{
+	bool		leases = pgpx_lock_hooks->release_abandoned(pgpx_worker_index);
+
+	for (int i = 0; i < pgpx_shared->max_connections; i++)
+	{
+		PgpxWorkerConn *w = &pgpx_wconns[i];
+		PgpxConn   *conn = &pgpx_conns[i];
+		uint64		lease_id;
+		int			procno;
+		int			pid;
+
+		if (w->phase != PGPX_PHASE_OPEN || conn->state != PGPX_CONN_LEASED)
+			continue;
+		leases = true;
+		LWLockAcquire(pgpx_pools[w->pool].lock, LW_SHARED);
+		lease_id = pg_atomic_read_u64(&conn->lease_id);
+		procno = conn->owner_procno;
+		pid = conn->owner_pid;
+		LWLockRelease(pgpx_pools[w->pool].lock);
+		if (lease_id == 0 || procno < 0 ||
+			BackendPidGetProc(pid) == GetPGProcByNumber(procno))
+			continue;
+		if (pgpx_pool_give(conn, lease_id, PGPX_END_RECLAIMED,
+						   PGPX_GIVE_CANCEL_CLOSE, 0, PGPX_CLOSE_HOLDER_DIED,
+						   NULL))
+			ereport(LOG,
+					(errmsg("pgpool_ext took lease " UINT64_FORMAT " back: its holder with PID %d has gone",
+							lease_id, pid)));
+	}
+	return leases;
+}
+
+static void
+run_due(PgpxTime now)
+{
+	PgpxTime	next = PG_INT64_MAX;
+
+	for (int i = 0; i < pgpx_shared->max_connections; i++)
+	{
+		PgpxWorkerConn *w = &pgpx_wconns[i];
+
+		if (w->cancel.active && now >= w->cancel.deadline)
+			pgpx_canceller_late(w);
+		if (w->deadline != 0 && now >= w->deadline)
+			pgpx_connection_late(w);
+		if (w->cancel.active)
+			next = Min(next, w->cancel.deadline);
+		if (w->deadline != 0)
+			next = Min(next, w->deadline);
+	}
+	pgpx_next_due = next;
+}
+
+/*
+ * Somebody may have pg_database for long, as a VACUUM FULL in line behind a
+ * transaction that has read it.  Who has these locks does not wait for them again; they
+ * go with the transaction.
+ */
+static bool
+may_read_databases(void)
+{
+	return ConditionalLockRelationOid(DatabaseRelationId, AccessShareLock) &&
+		ConditionalLockRelationOid(DatabaseOidIndexId, AccessShareLock);
+}
+
+/* Caller is in a transaction, and may_read_databases. */
+static bool
+database_exists(Oid database)
+{
+	return SearchSysCacheExists1(DATABASEOID, ObjectIdGetDatum(database));
+}
+
+/*
+ * A database was dropped somewhere: pools of databases that are no more retire, and
+ * its servers are no longer paused, which nobody can say any more.
+ */
+static void
+look_for_databases(void)
+{
+	static uint32 seen = 0;
+	static PgpxTime look_at = 0;	/* not before */
+	uint32		now = pg_atomic_read_u32(&pgpx_shared->databases_changed);
+
+	if (now == seen)
+		return;
+	if (pgpx_now() < look_at)
+	{
+		pgpx_janitor_due(look_at);
+		return;
+	}
+	StartTransactionCommand();
+	if (!may_read_databases())
+	{
+		CommitTransactionCommand();
+		MemoryContextSwitchTo(pgpx_worker_cxt);
+		look_at = pgpx_now() + PGPX_LOOK_MS * 1000;
+		pgpx_janitor_due(look_at);
+		return;
+	}
+	seen = now;
+	for (int i = 0; i < pgpx_shared->max_pools; i++)
+	{
+		PgpxPool   *pool = &pgpx_pools[i];
+		PgpxWake	wake = PGPX_WAKE_INIT;
+		Oid			database = pool->key.database;
+
+		if (pool->pool_id == 0 || pool->worker != pgpx_worker_index ||
+			database_exists(database))
+			continue;
+		LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+		if (pool->key.database == database)
+			pgpx_pool_retire_locked(pool, true, &wake);
+		LWLockRelease(pool->lock);
+		pgpx_wake_flush(&wake);
+	}
+
+	/* a look without the lock: of two that do not belong together there is no record */
+	for (int i = 0; i < pgpx_shared->max_pools; i++)
+	{
+		Oid			database = pgpx_servers[i].database;
+		Oid			server = pgpx_servers[i].server;
+
+		if (OidIsValid(database) && OidIsValid(server) &&
+			pg_atomic_read_u32(&pgpx_servers[i].paused) != 0 &&
+			!database_exists(database))
+			(void) pgpx_server_pause(database, server, false, false);
+	}
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(pgpx_worker_cxt);
+}
+
+/* A pool's secrets do not stay for longer than the pool. */
+static void
+forget_former_pool(int i)
+{
+	if (pgpx_wpools[i].cxt != NULL &&
+		pgpx_wpools[i].pool_id != pgpx_pools[i].pool_id)
+		pgpx_conninfo_forget(i);
+}
+
+static void
+maintain_pools(PgpxTime now)
+{
+	next_maintenance = PG_INT64_MAX;
+	for (int i = 0; i < pgpx_shared->max_pools; i++)
+	{
+		PgpxPool   *pool = &pgpx_pools[i];
+		uint32		pool_id = pool->pool_id;
+		bool		ended;
+
+		forget_former_pool(i);
+
+		/* a look without the lock: who takes it sees whether it is still so */
+		if (pool_id == 0 || pool->worker != pgpx_worker_index)
+			continue;
+		next_maintenance =
+			Min(next_maintenance,
+				pgpx_pool_maintain(i, pool_id, now, &ended));
+		if (!ended)
+			continue;
+		if (pgpx_lock_hooks->pool_has_locks(i, pool_id))
+		{
+			/* nobody tells when the last one has gone */
+			next_maintenance = Min(next_maintenance,
+								   now + PGPX_SWEEP_MS * 1000);
+			continue;
+		}
+		PGPX_DEBUG_POINT("worker_forgets");
+		pgpx_pool_forget(i, pool_id);
+
+		/*
+		 * Now: with nothing else to do there may be no next time for long.  If the
+		 * pool stays, the next checkout sends its conninfo anew.
+		 */
+		pgpx_conninfo_forget(i);
+	}
+}
+
+static bool
+have_pools_changed(void)
+{
+	static uint32 seen = 0;
+	uint32		now = pg_atomic_read_u32(&pgpx_shared->pools_changed);
+	bool		changed = now != seen;
+
+	seen = now;
+	return changed;
+}
+
+PgpxTime
+pgpx_janitor_run(bool changed)
+{
+	PgpxWorkerSlot *slot = &pgpx_shared->worker[pgpx_worker_index];
+	PgpxTime	now = pgpx_now();
+	PgpxTime	next_ping;
+	bool		hungry;
+
+	if (now >= pgpx_next_due)
+		run_due(now);
+
+	/*
+	 * Say that we sleep before we look a last time: whoever makes work after
+	 * the look sees that it must wake us.
+	 */
+	pg_atomic_write_u32(&slot->ticking, 0);
+	pg_memory_barrier();
+	hungry = pgpx_steward_run();
+	if (tick(now) || hungry)
+	{
+		pg_atomic_write_u32(&slot->ticking, 1);
+		pgpx_janitor_due(now + PGPX_TICK_MS * 1000);
+	}
+	look_for_databases();
+	if (have_pools_changed() || changed || now >= next_maintenance)
+		maintain_pools(now);
+	next_ping = pgpx_lock_hooks->ping();
+	if (now >= next_sweep || next_sweep == PG_INT64_MAX)
+		next_sweep = sweep() ? now + PGPX_SWEEP_MS * 1000 : PG_INT64_MAX;
+	return Min(Min(pgpx_next_due, next_ping),
+			   Min(next_sweep, next_maintenance));
+}
