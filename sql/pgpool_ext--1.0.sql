@@ -628,7 +628,7 @@ CREATE TYPE pgpool.pools_row AS (
 	total pg_catalog.int4,
 	leased pg_catalog.int4,
 	idle pg_catalog.int4,
-	owed pg_catalog.int4,
+	reset_pending pg_catalog.int4,
 	connecting pg_catalog.int4,
 	resetting pg_catalog.int4,
 	checking pg_catalog.int4,
@@ -657,7 +657,7 @@ COMMENT ON FUNCTION pgpool.pools() IS
 CREATE VIEW pgpool.pools AS
 SELECT
 	f.pool_id, f.database, f.server, f.local_user, f.shared, f.state, f.worker,
-	f.transport, f.tls_version, f.tls_cipher, f.pool_size, f.max_overflow, f.min_size, f.total, f.leased, f.idle, f.owed,
+	f.transport, f.tls_version, f.tls_cipher, f.pool_size, f.max_overflow, f.min_size, f.total, f.leased, f.idle, f.reset_pending,
 	f.connecting, f.resetting, f.checking, f.cancelling, f.closing, f.available, f.overflow,
 	f.waiters, f.oldest_wait, f.created_at, f.last_checkout,
 	f.unavailable_since, f.last_error, f.last_error_at, f.next_try_at
@@ -697,7 +697,7 @@ COMMENT ON COLUMN pgpool.pools.leased IS
 'connections that are leased by sessions';
 COMMENT ON COLUMN pgpool.pools.idle IS
 'connections that are open, clean and free';
-COMMENT ON COLUMN pgpool.pools.owed IS
+COMMENT ON COLUMN pgpool.pools.reset_pending IS
 'connections that are free, but whose answer to the reset sent at checkin has not been read yet';
 COMMENT ON COLUMN pgpool.pools.connecting IS
 'connections that are being opened';
@@ -710,7 +710,7 @@ COMMENT ON COLUMN pgpool.pools.cancelling IS
 COMMENT ON COLUMN pgpool.pools.closing IS
 'connections that are being closed';
 COMMENT ON COLUMN pgpool.pools.available IS
-'open connections that a checkout can lease at once: idle plus owed';
+'open connections that a checkout can lease at once: idle plus reset_pending';
 COMMENT ON COLUMN pgpool.pools.overflow IS
 'connections beyond pool_size';
 COMMENT ON COLUMN pgpool.pools.waiters IS
@@ -739,7 +739,7 @@ CREATE TYPE pgpool.connections_row AS (
 	generation pg_catalog.int8,
 	state pg_catalog.text,
 	state_since pg_catalog.timestamptz,
-	owed pg_catalog.bool,
+	reset_pending pg_catalog.bool,
 	stale pg_catalog.bool,
 	transport pg_catalog.text,
 	tls_version pg_catalog.text,
@@ -771,7 +771,7 @@ COMMENT ON FUNCTION pgpool.connections() IS
 CREATE VIEW pgpool.connections AS
 SELECT
 	f.pool_id, f.database, f.server, f.local_user, f.connection, f.generation,
-	f.state, f.state_since, f.owed, f.stale, f.transport, f.tls_version,
+	f.state, f.state_since, f.reset_pending, f.stale, f.transport, f.tls_version,
 	f.tls_cipher, f.remote_addr,
 	f.remote_port, f.remote_pid, f.remote_version, f.local_port, f.opened_at,
 	f.connect_time, f.last_used, f.leases, f.statements, f.last_checked,
@@ -793,10 +793,10 @@ COMMENT ON COLUMN pgpool.connections.connection IS
 COMMENT ON COLUMN pgpool.connections.generation IS
 'number of the remote session in this place; no two remote sessions have the same';
 COMMENT ON COLUMN pgpool.connections.state IS
-'"connecting", "idle", "owed", "leased", "resetting", "checking", "cancelling" or "closing"; see the columns of view pools';
+'"connecting", "idle", "reset_pending", "leased", "resetting", "checking", "cancelling" or "closing"; see the columns of view pools';
 COMMENT ON COLUMN pgpool.connections.state_since IS
 'since when it is in that state';
-COMMENT ON COLUMN pgpool.connections.owed IS
+COMMENT ON COLUMN pgpool.connections.reset_pending IS
 'true: the answer to a reset that was sent on it has not been read yet';
 COMMENT ON COLUMN pgpool.connections.stale IS
 'true: it was opened with options that have changed since; it closes as soon as it is free';
@@ -958,12 +958,12 @@ CREATE TYPE pgpool.stats_row AS (
 	local_user pg_catalog.name,
 	checkouts pg_catalog.int8,
 	hits pg_catalog.int8,
-	partner_hits pg_catalog.int8,
+	last_used_hits pg_catalog.int8,
 	retried pg_catalog.int8,
 	grown pg_catalog.int8,
 	waited pg_catalog.int8,
 	granted pg_catalog.int8,
-	carried pg_catalog.int8,
+	pipelined pg_catalog.int8,
 	timeouts pg_catalog.int8,
 	cancelled pg_catalog.int8,
 	failed pg_catalog.int8,
@@ -1020,7 +1020,7 @@ COMMENT ON FUNCTION pgpool.stats() IS
 CREATE VIEW pgpool.stats AS
 SELECT
 	f.pool_id, f.database, f.server, f.local_user, f.checkouts, f.hits,
-	f.partner_hits, f.retried, f.grown, f.waited, f.granted, f.carried, f.timeouts,
+	f.last_used_hits, f.retried, f.grown, f.waited, f.granted, f.pipelined, f.timeouts,
 	f.cancelled, f.failed, f.refused, f.unavailable, f.deadlocks, f.checkins,
 	f.discards, f.reclaimed, f.terminated, f.lease_timeouts, f.wait_time,
 	f.max_wait_time, f.lease_time, f.max_lease_time, f.statements, f.polled,
@@ -1046,7 +1046,7 @@ COMMENT ON COLUMN pgpool.stats.checkouts IS
 'leases that began';
 COMMENT ON COLUMN pgpool.stats.hits IS
 'of these: without waiting';
-COMMENT ON COLUMN pgpool.stats.partner_hits IS
+COMMENT ON COLUMN pgpool.stats.last_used_hits IS
 'of these: with the connection that the session had used last';
 COMMENT ON COLUMN pgpool.stats.retried IS
 'leases that ended before their caller saw them: the connection had died while it was idle, or the caller''s time was up';
@@ -1056,7 +1056,7 @@ COMMENT ON COLUMN pgpool.stats.waited IS
 'tickets that were drawn: checkouts that found no connection free';
 COMMENT ON COLUMN pgpool.stats.granted IS
 'of these: got a connection';
-COMMENT ON COLUMN pgpool.stats.carried IS
+COMMENT ON COLUMN pgpool.stats.pipelined IS
 'of these: their statement had been sent, behind the reset, by the session that returned the connection';
 COMMENT ON COLUMN pgpool.stats.timeouts IS
 'of these: got none in time';

@@ -147,7 +147,7 @@ pgpx_debug_allocate(void)
 
 typedef struct Damaged
 {
-	void	   *place;
+	void	   *address;
 	Size		size;
 	int64		was;
 	int64		is;
@@ -157,15 +157,15 @@ static Damaged damaged[16];
 static int	ndamaged = 0;
 
 static void
-put(void *place, Size size, int64 value)
+put(void *address, Size size, int64 value)
 {
 	Damaged    *d = &damaged[ndamaged++];
 
-	d->place = place;
+	d->address = address;
 	d->size = size;
-	memcpy(&d->was, place, size);
+	memcpy(&d->was, address, size);
 	d->is = value;
-	memcpy(place, &d->is, size);
+	memcpy(address, &d->is, size);
 }
 
 #define PUT(field, value) put(&(field), sizeof(field), (int64) (value))
@@ -217,7 +217,7 @@ damage_conns(const char *what)
 	else if (IS("opened"))
 		PUT(idle->opened_at, 0);
 	else if (IS("owed"))
-		PUT(idle->owed, 2);
+		PUT(idle->unread_reset, 2);
 	else if (IS("closing"))
 		PUT(idle->state, PGPX_CONN_CLOSING);
 	else if (IS("leased"))
@@ -233,7 +233,7 @@ damage_conns(const char *what)
 		PUT(pool->stats.checkouts, 0);
 		PUT(pool->stats.waited, OUTSIDE);
 		PUT(pool->stats.connects, 0);
-		PUT(pool->stats.partner_hits, OUTSIDE);
+		PUT(pool->stats.last_used_hits, OUTSIDE);
 	}
 	else if (IS("list_leads"))
 		PUT(pool->lru_head, OUTSIDE);
@@ -263,7 +263,7 @@ damage_conns(const char *what)
 	else if (IS("hits"))
 		PUT(pool->stats.hits, OUTSIDE);
 	else if (IS("partner_hits"))
-		PUT(pool->stats.partner_hits, OUTSIDE);
+		PUT(pool->stats.last_used_hits, OUTSIDE);
 	else if (IS("closed"))
 		PUT(pool->stats.closed[PGPX_CLOSE_NONE], 1);
 	else if (IS("place"))
@@ -285,14 +285,14 @@ static void
 damage_queue(const char *what)
 {
 	PgpxPool   *pool = pool_with(1, 2);
-	PgpxTicket *first = &pgpx_tickets[pool->queue_head];
+	PgpxWaiter *first = &pgpx_waiters[pool->queue_head];
 	PgpxConn   *idle = conn_in(pool_with(2, 0), PGPX_CONN_IDLE, 0);
 	PgpxConn   *leased = conn_in(pool, PGPX_CONN_LEASED, 0);
 
 	if (IS("queue_leads"))
 		PUT(pool->queue_head, OUTSIDE);
 	else if (IS("queue_state"))
-		PUT(first->state, PGPX_TICKET_FAILED);
+		PUT(first->state, PGPX_WAITER_FAILED);
 	else if (IS("queue_link"))
 		PUT(first->prev, OUTSIDE);
 	else if (IS("queue_order"))
@@ -304,7 +304,7 @@ damage_queue(const char *what)
 	else if (IS("queue_count"))
 		PUT(pool->nwaiting, 7);
 	else if (IS("tickets"))
-		PUT(pool->nticket, 7);
+		PUT(pool->nqueued, 7);
 	else if (IS("served"))
 	{
 		PUT(idle->pool, PGPX_POOL_INDEX(pool));
@@ -312,7 +312,7 @@ damage_queue(const char *what)
 	}
 	else if (strncmp(what, "granted", 7) == 0)
 	{
-		PUT(first->state, PGPX_TICKET_GRANTED);
+		PUT(first->state, PGPX_WAITER_GRANTED);
 		PUT(first->conn, IS("granted_outside") ? OUTSIDE : PGPX_CONN_INDEX(leased));
 		PUT(first->lease_id, IS("granted_gone") ? 1 :
 			pg_atomic_read_u64(&leased->lease_id));
@@ -356,8 +356,8 @@ pgpx_debug_damage(const char *what)
 		Damaged    *d = &damaged[--ndamaged];
 
 		/* what has been put right meanwhile is left alone */
-		if (memcmp(d->place, &d->is, d->size) == 0)
-			memcpy(d->place, &d->was, d->size);
+		if (memcmp(d->address, &d->is, d->size) == 0)
+			memcpy(d->address, &d->was, d->size);
 	}
 	if (what[0] == '\0')
 		return;

@@ -29,11 +29,11 @@ void
 _PG_init(void)
 {
 	pgpx_lock_hooks_init();
-	pgpx_guc_init();
+	pgpx_settings_init();
 	if (!process_shared_preload_libraries_in_progress)
 		return;
 	pgpx_shmem_init();
-	pgpx_handoff_init(pgpx_workers);
+	pgpx_control_init(pgpx_workers);
 	pgpx_worker_register();
-	pgpx_ddl_init();
+	pgpx_catalog_invalidation_init();
 }

@@ -36,7 +36,7 @@ PG_FUNCTION_INFO_V1(pgpx_prewarm);
 PG_FUNCTION_INFO_V1(pgpx_reset_stats);
 PG_FUNCTION_INFO_V1(pgpx_terminate);
 
-#define DRAIN_LOOK_US (20 * 1000)	/* how often drain looks */
+#define DRAIN_CHECK_US (20 * 1000)	/* how often drain looks */
 
 /*
  * The servers that a call is about: one, or all that the user may steer; to_pause:
@@ -58,7 +58,7 @@ servers_of_call(FunctionCallInfo fcinfo, bool to_pause)
 		char	   *name = text_to_cstring(PG_GETARG_TEXT_PP(0));
 		ForeignServer *server = GetForeignServerByName(name, false);
 
-		pgpx_arg_require_steering(server->serverid, name);
+		pgpx_arg_require_admin(server->serverid, name);
 		return list_make1_oid(server->serverid);
 	}
 
@@ -70,7 +70,7 @@ servers_of_call(FunctionCallInfo fcinfo, bool to_pause)
 			(Form_pg_foreign_server) GETSTRUCT(row);
 
 		if ((signals || pgpx_server_ownercheck(form->oid, user)) &&
-			(!to_pause || pgpx_source_has_pools(form->srvfdw)))
+			(!to_pause || pgpx_server_catalog_has_pools(form->srvfdw)))
 			servers = lappend_oid(servers, form->oid);
 	}
 	systable_endscan(scan);
@@ -146,7 +146,7 @@ drain_action(PgpxPool *pool, PgpxWake *wake)
 static void
 resume_action(PgpxPool *pool, PgpxWake *wake)
 {
-	pgpx_pool_serve_locked(pool, wake);
+	pgpx_pool_dispatch_locked(pool, wake);
 	pgpx_pool_grow_locked(pool, 0);
 }
 
@@ -154,7 +154,7 @@ static void
 reconnect_action(PgpxPool *pool, PgpxWake *wake)
 {
 	pgpx_pool_reconnect_locked(pool);
-	pgpx_pool_serve_locked(pool, wake);
+	pgpx_pool_dispatch_locked(pool, wake);
 }
 
 /* pause(pool text) returns void */
@@ -228,7 +228,7 @@ pgpx_drain(PG_FUNCTION_ARGS)
 			PG_RETURN_BOOL(true);
 		if (deadline != 0 && pgpx_now() >= deadline)
 			PG_RETURN_BOOL(false);
-		(void) pgpx_session_wait_latch(pgpx_now() + DRAIN_LOOK_US,
+		(void) pgpx_session_wait_latch(pgpx_now() + DRAIN_CHECK_US,
 									   pgpx_wait_event(&wait_event, "PgpoolDrain"));
 	}
 }

@@ -120,7 +120,7 @@ pgpx_arg_column_list(FunctionCallInfo fcinfo, const char *function)
 }
 
 void
-pgpx_arg_require_steering(Oid server, const char *name)
+pgpx_arg_require_admin(Oid server, const char *name)
 {
 	Oid			user = GetUserId();
 

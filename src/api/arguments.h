@@ -40,7 +40,7 @@ extern double pgpx_arg_interval(FunctionCallInfo fcinfo, int at);
 extern char *pgpx_arg_interval_text(FunctionCallInfo fcinfo, int at);
 
 /* 42501 unless the user owns the server, or has pg_signal_backend's privileges. */
-extern void pgpx_arg_require_steering(Oid server, const char *name);
+extern void pgpx_arg_require_admin(Oid server, const char *name);
 
 /* 22004: this one must not be null. */
 pg_noreturn extern void pgpx_arg_raise_null(const char *name);

@@ -61,11 +61,11 @@ pgpx_send_any(PG_FUNCTION_ARGS)
 
 /* A lease that has a statement in flight. */
 static PgpxLease *
-in_flight(int64 id)
+lease_in_flight(int64 id)
 {
 	PgpxLease  *lease = pgpx_lease_of(id);
 
-	if (lease->flight == NULL)
+	if (lease->in_flight == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("lease " UINT64_FORMAT " has no statement in flight",
@@ -83,7 +83,7 @@ pgpx_wait(PG_FUNCTION_ARGS)
 	PgpxTime	deadline;
 
 	pgpx_shmem_require();
-	lease = in_flight(pgpx_arg_lease(fcinfo, 0));
+	lease = lease_in_flight(pgpx_arg_lease(fcinfo, 0));
 	deadline = pgpx_arg_deadline(fcinfo, 1);
 	PG_RETURN_BOOL(pgpx_async_wait(&lease, 1, deadline) != NULL);
 }
@@ -114,7 +114,7 @@ pgpx_wait_any(PG_FUNCTION_ARGS)
 	{
 		if (nulls[i])
 			pgpx_arg_raise_null("lease");
-		leases[i] = in_flight(DatumGetInt64(ids[i]));
+		leases[i] = lease_in_flight(DatumGetInt64(ids[i]));
 		for (int j = 0; j < i; j++)
 			if (leases[j] == leases[i])
 				ereport(ERROR,
@@ -136,15 +136,15 @@ pgpx_result(PG_FUNCTION_ARGS)
 {
 	ReturnSetInfo *rsinfo;
 	PgpxLease  *lease;
-	PgpxTuples *tuples;
+	PgpxRows   *tuples;
 
 	pgpx_shmem_require();
 	rsinfo = pgpx_arg_column_list(fcinfo, "pgpool.result");
-	lease = in_flight(pgpx_arg_lease(fcinfo, 0));
+	lease = lease_in_flight(pgpx_arg_lease(fcinfo, 0));
 	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
-	tuples = pgpx_tuples_begin(rsinfo->setDesc, rsinfo->setResult, InvalidOid);
-	(void) pgpx_async_result(lease, pgpx_tuples_sink(tuples));
-	pgpx_tuples_end(tuples);
+	tuples = pgpx_rows_begin(rsinfo->setDesc, rsinfo->setResult, InvalidOid);
+	(void) pgpx_async_result(lease, pgpx_rows_sink(tuples));
+	pgpx_rows_end(tuples);
 	return (Datum) 0;
 }
 

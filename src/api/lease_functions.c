@@ -159,7 +159,7 @@ run_call(const Call *call, const PgpxSink *sink)
 		.one = sink != NULL || call->params.n > 0 ||
 			strchr(call->sql, ';') == NULL,
 		.known = sink != NULL && sink->formats != NULL,
-		.shape = sink != NULL ? sink->shape : 0,
+		.types_hash = sink != NULL ? sink->types_hash : 0,
 	};
 	PgpxLease  *lease;
 	uint64		rows;
@@ -183,8 +183,8 @@ again:
 	PG_END_TRY();
 	if (lease->not_run)
 	{
-		statement.ticket = lease->ticket;
-		statement.pool_id = lease->target->pool_id;
+		statement.queue_position = lease->queue_position;
+		statement.pool_id = lease->spec->pool_id;
 		statement.deadline = lease->deadline;
 		pgpx_lease_return(lease, PGPX_END_RETRIED, true);
 		goto again;
@@ -198,12 +198,12 @@ static Datum
 return_rows(FunctionCallInfo fcinfo, const Call *call, Oid type)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	PgpxTuples *tuples;
+	PgpxRows   *tuples;
 
 	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
-	tuples = pgpx_tuples_begin(rsinfo->setDesc, rsinfo->setResult, type);
-	(void) run_call(call, pgpx_tuples_sink(tuples));
-	pgpx_tuples_end(tuples);
+	tuples = pgpx_rows_begin(rsinfo->setDesc, rsinfo->setResult, type);
+	(void) run_call(call, pgpx_rows_sink(tuples));
+	pgpx_rows_end(tuples);
 	return (Datum) 0;
 }
 

@@ -67,8 +67,9 @@ pgpx_view_begin(int what)
 		view->conn_index = alloc_array(pgpx_shared->max_connections,
 									   sizeof(int));
 	}
-	if (what & PGPX_VIEW_TICKETS)
-		view->tickets = alloc_array(pgpx_shared->ntickets, sizeof(PgpxTicket));
+	if (what & PGPX_VIEW_WAITERS)
+		view->waiters = alloc_array(pgpx_shared->nwaiter_slots,
+									sizeof(PgpxWaiter));
 
 	LWLockAcquire(pgpx_shared->registry_lock, LW_SHARED);
 	for (int i = 0; i < pgpx_shared->max_pools; i++)
@@ -106,12 +107,12 @@ copy_locked(PgpxView *view, int index)
 			view->nconns++;
 		}
 
-	if (view->what & PGPX_VIEW_TICKETS)
+	if (view->what & PGPX_VIEW_WAITERS)
 		for (int i = pgpx_pools[index].queue_head;
-			 i >= 0 && view->nwaiting < pgpx_shared->ntickets;
-			 i = pgpx_tickets[i].next)
-			memcpy(&view->tickets[view->nwaiting++], &pgpx_tickets[i],
-				   sizeof(PgpxTicket));
+			 i >= 0 && view->nwaiting < pgpx_shared->nwaiter_slots;
+			 i = pgpx_waiters[i].next)
+			memcpy(&view->waiters[view->nwaiting++], &pgpx_waiters[i],
+				   sizeof(PgpxWaiter));
 }
 
 bool
@@ -348,7 +349,7 @@ is_stale(const PgpxView *view, const PgpxConn *conn)
 static int
 available_connections(const PgpxPool *pool)
 {
-	return pool->count[PGPX_CONN_IDLE] + pool->count[PGPX_CONN_OWED];
+	return pool->count[PGPX_CONN_IDLE] + pool->count[PGPX_CONN_RESET_PENDING];
 }
 
 /*
@@ -371,7 +372,9 @@ pool_state(const PgpxView *view)
 		if (view->conns[i].state == PGPX_CONN_LEASED &&
 			is_stale(view, &view->conns[i]))
 			return "stale";
-	if (pool->count[PGPX_CONN_IDLE] + pool->count[PGPX_CONN_OWED] == 0 &&
+	if (pool->count[PGPX_CONN_IDLE] +
+				pool->count[PGPX_CONN_RESET_PENDING] ==
+			0 &&
 		view->total >= view->cap)
 		return "full";
 	if (view->total > pool->opts.pool_size)
@@ -386,7 +389,7 @@ oldest_wait(const PgpxView *view)
 	PgpxTime	oldest = view->now;
 
 	for (int i = 0; i < view->nwaiting; i++)
-		oldest = Min(oldest, view->tickets[i].since);
+		oldest = Min(oldest, view->waiters[i].since);
 	return view->now - oldest;
 }
 
@@ -425,7 +428,7 @@ pgpx_view_pools(PG_FUNCTION_ARGS)
 	PgpxView   *view;
 
 	pgpx_row_begin(&row, fcinfo);
-	view = pgpx_view_begin(PGPX_VIEW_CONNS | PGPX_VIEW_TICKETS);
+	view = pgpx_view_begin(PGPX_VIEW_CONNS | PGPX_VIEW_WAITERS);
 	while (pgpx_view_next(view))
 	{
 		const PgpxPool *pool = &view->pool;
@@ -442,7 +445,7 @@ pgpx_view_pools(PG_FUNCTION_ARGS)
 		pgpx_row_int(&row, view->total + pool->nbroken);
 		pgpx_row_int(&row, pool->count[PGPX_CONN_LEASED]);
 		pgpx_row_int(&row, pool->count[PGPX_CONN_IDLE]);
-		pgpx_row_int(&row, pool->count[PGPX_CONN_OWED]);
+		pgpx_row_int(&row, pool->count[PGPX_CONN_RESET_PENDING]);
 		pgpx_row_int(&row, pool->count[PGPX_CONN_CONNECTING]);
 		pgpx_row_int(&row, pool->count[PGPX_CONN_RESETTING]);
 		pgpx_row_int(&row, pool->count[PGPX_CONN_CHECKING]);
@@ -480,7 +483,7 @@ connection_row(PgpxRow *row, PgpxView *view, int i)
 	pgpx_row_bigint(row, conn->generation);
 	pgpx_row_text(row, pgpx_conn_state_name(conn->state));
 	pgpx_row_instant(row, conn->state_since);
-	pgpx_row_bool(row, conn->owed > 0);
+	pgpx_row_bool(row, conn->unread_reset > 0);
 	pgpx_row_bool(row, is_stale(view, conn));
 	row_transport(row, conn);
 	if (opened && pgpx_view_sees_pool(view))
@@ -703,21 +706,21 @@ pgpx_view_waiters(PG_FUNCTION_ARGS)
 	PgpxView   *view;
 
 	pgpx_row_begin(&row, fcinfo);
-	view = pgpx_view_begin(PGPX_VIEW_TICKETS);
+	view = pgpx_view_begin(PGPX_VIEW_WAITERS);
 	while (pgpx_view_next(view))
 		for (int i = 0; i < view->nwaiting; i++)
 		{
-			PgpxTicket *ticket = &view->tickets[i];
-			bool		visible = pgpx_view_sees_role(view, ticket->user);
+			PgpxWaiter *waiter = &view->waiters[i];
+			bool		visible = pgpx_view_sees_role(view, waiter->user);
 
 			pgpx_row_pool(&row, &view->pool);
 			pgpx_row_int(&row, i + 1);
-			pgpx_row_pid(&row, ticket->pid);
-			pgpx_row_role(&row, ticket->user);
-			pgpx_row_secret(&row, visible, ticket->application_name);
-			pgpx_row_instant(&row, ticket->since);
-			pgpx_row_instant(&row, ticket->deadline);
-			pgpx_row_secret(&row, visible, ticket->why[0] ? ticket->why : NULL);
+			pgpx_row_pid(&row, waiter->pid);
+			pgpx_row_role(&row, waiter->user);
+			pgpx_row_secret(&row, visible, waiter->application_name);
+			pgpx_row_instant(&row, waiter->since);
+			pgpx_row_instant(&row, waiter->deadline);
+			pgpx_row_secret(&row, visible, waiter->why[0] ? waiter->why : NULL);
 			pgpx_row_text(&row, wait_reason(view));
 			pgpx_row_store(&row);
 		}
@@ -740,12 +743,12 @@ stats_row(PgpxRow *row, const PgpxPool *pool)
 	/* checkouts, and what became of those that found no connection free */
 	pgpx_row_bigint(row, stats->checkouts);
 	pgpx_row_bigint(row, stats->hits);
-	pgpx_row_bigint(row, stats->partner_hits);
+	pgpx_row_bigint(row, stats->last_used_hits);
 	pgpx_row_bigint(row, stats->retried);
 	pgpx_row_bigint(row, stats->grown);
 	pgpx_row_bigint(row, stats->waited);
 	pgpx_row_bigint(row, stats->granted);
-	pgpx_row_bigint(row, stats->carried);
+	pgpx_row_bigint(row, stats->pipelined);
 	pgpx_row_bigint(row, stats->timeouts);
 	pgpx_row_bigint(row, stats->cancelled);
 	pgpx_row_bigint(row, stats->failed);

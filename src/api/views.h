@@ -17,7 +17,7 @@
 
 /* What to copy besides the pool itself. */
 #define PGPX_VIEW_CONNS		1
-#define PGPX_VIEW_TICKETS	2
+#define PGPX_VIEW_WAITERS	2
 
 typedef struct PgpxView
 {
@@ -32,7 +32,7 @@ typedef struct PgpxView
 	PgpxConn   *conns;			/* none of them is FREE */
 	int		   *conn_index;		/* their places */
 	int			nwaiting;
-	PgpxTicket *tickets;		/* WAITING, first to be served first */
+	PgpxWaiter *waiters;		/* WAITING, first to be served first */
 
 	/* the caller's privileges */
 	bool		sees_all;		/* has those of pg_read_all_stats */

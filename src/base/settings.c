@@ -64,7 +64,7 @@ define_postmaster_settings(void)
 }
 
 void
-pgpx_guc_init(void)
+pgpx_settings_init(void)
 {
 	if (process_shared_preload_libraries_in_progress)
 		define_postmaster_settings();

@@ -47,11 +47,11 @@ extern int	pgpx_log_min_wait;	/* ms; -1: off */
 extern bool pgpx_log_connections;
 
 /*
- * pgpx_guc_init
+ * pgpx_settings_init
  *		Define all settings; called once by _PG_init.  Those that size shared
  *		memory are defined only while the library is being preloaded, since
  *		they cannot be created after server start.
  */
-extern void pgpx_guc_init(void);
+extern void pgpx_settings_init(void);
 
 #endif							/* PGPX_SETTINGS_H */

@@ -71,7 +71,7 @@ static const char *const load_balance_words[] = {"disable", "random", NULL};
  * that the sessions of free connections are in, base_server says where they lead.
  */
 #define POOL_OPTION(name, kind, min, max, value, words) \
-	{#name, kind, PGPX_ON_SERVER | PGPX_IN_PLACE, \
+	{#name, kind, PGPX_ON_SERVER | PGPX_IN_SLOT, \
 	offsetof(PgpxPoolOptions, name), min, max, value, words}
 #define POOL_INT(name, min, max, value) \
 	POOL_OPTION(name, PGPX_KIND_INT, min, max, value, NULL)
@@ -249,12 +249,12 @@ refusal(const char *name, const PQconninfoOption *libpq)
 }
 
 bool
-pgpx_option_is_in_place(const char *name)
+pgpx_option_is_in_slot(const char *name)
 {
 	const PgpxOption *option = pgpx_option_find(name);
 
 	if (option != NULL)
-		return (option->where & PGPX_IN_PLACE) != 0;
+		return (option->where & PGPX_IN_SLOT) != 0;
 	return find_libpq_option(name) == NULL &&
 		strcmp(name, "use_scram_passthrough") != 0;
 }
@@ -318,7 +318,7 @@ count_names(void)
 
 /* The names that the current user can set in one place; returns how many. */
 static int
-list_valid_names(int place, const char **names)
+list_valid_names(int slot, const char **names)
 {
 	const PQconninfoOption *libpq;
 	int			n = 0;
@@ -327,24 +327,24 @@ list_valid_names(int place, const char **names)
 	{
 		int			flags = pgpx_option_flags(o->name);
 
-		if ((flags & place) && (superuser() || !(flags & PGPX_SUPERUSER)))
+		if ((flags & slot) && (superuser() || !(flags & PGPX_SUPERUSER)))
 			names[n++] = o->name;
 	}
 	for (libpq = pgpx_option_libpq(); libpq->keyword != NULL; libpq++)
 	{
 		if (pgpx_option_find(libpq->keyword) == NULL &&
 			pgpx_options_libpq_allowed(libpq->keyword, superuser(),
-									   place == PGPX_ON_MAPPING))
+									   slot == PGPX_ON_MAPPING))
 			names[n++] = libpq->keyword;
 	}
 	return n;
 }
 
 char *
-pgpx_option_hint(const char *name, int place)
+pgpx_option_hint(const char *name, int slot)
 {
 	const char **names = palloc(sizeof(char *) * count_names());
-	int			n = list_valid_names(place, names);
+	int			n = list_valid_names(slot, names);
 	char	   *lower = pstrdup(name);
 	const char *closest;
 	ClosestMatchState match;
@@ -561,7 +561,7 @@ store_value(PgpxPoolOptions *opts, const PgpxOption *option, int64 value)
 
 /* Raise HV00D for a name that is not valid in this place (0: nowhere). */
 pg_noreturn static void
-refuse_name(const char *name, int place)
+refuse_name(const char *name, int slot)
 {
 	const char *why = pgpx_option_refusal(name);
 	int			flags = pgpx_option_flags(name);
@@ -570,26 +570,26 @@ refuse_name(const char *name, int place)
 			(errcode(ERRCODE_FDW_INVALID_OPTION_NAME),
 			 errmsg("invalid option \"%s\"", name),
 			 why != NULL ? errdetail("%s", why) : 0,
-			 place == 0 ?
+			 slot == 0 ?
 			 errhint("Only servers and user mappings have options here.") :
 			 why != NULL ? 0 :
 			 (flags & PGPX_ON_SERVER) ?
 			 errhint("This is an option of the server.") :
 			 (flags & PGPX_ON_MAPPING) ?
 			 errhint("This is an option of the user mapping.") :
-			 errhint("%s", pgpx_option_hint(name, place))));
+			 errhint("%s", pgpx_option_hint(name, slot))));
 }
 
 /* Check one option of a server or user mapping for the current user. */
 static void
-check_option(const char *name, const char *value, int place)
+check_option(const char *name, const char *value, int slot)
 {
 	const PgpxOption *option = pgpx_option_find(name);
 	int			flags = pgpx_option_flags(name);
 	int64		result = 0;
 
-	if ((flags & place) == 0)
-		refuse_name(name, place);
+	if ((flags & slot) == 0)
+		refuse_name(name, slot);
 	if ((flags & PGPX_SUPERUSER) && !superuser())
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
@@ -725,13 +725,13 @@ pgpx_fdw_validator(PG_FUNCTION_ARGS)
 {
 	List	   *list = untransformRelOptions(PG_GETARG_DATUM(0));
 	Oid			catalog = PG_GETARG_OID(1);
-	int			place = 0;
+	int			slot = 0;
 	ListCell   *lc;
 
 	if (catalog == ForeignServerRelationId)
-		place = PGPX_ON_SERVER;
+		slot = PGPX_ON_SERVER;
 	else if (catalog == UserMappingRelationId)
-		place = PGPX_ON_MAPPING;
+		slot = PGPX_ON_MAPPING;
 
 	/*
 	 * Every CREATE FOREIGN TABLE calls the validator, also one without options.
@@ -748,7 +748,7 @@ pgpx_fdw_validator(PG_FUNCTION_ARGS)
 	{
 		DefElem    *def = lfirst_node(DefElem, lc);
 
-		check_option(def->defname, defGetString(def), place);
+		check_option(def->defname, defGetString(def), slot);
 	}
 	check_together(list);
 	PG_RETURN_VOID();

@@ -172,7 +172,7 @@ typedef enum PgpxOptionKind
 #define PGPX_ON_MAPPING 0x02
 #define PGPX_SUPERUSER	0x04	/* for superusers only */
 #define PGPX_LIBPQ		0x08	/* handed to libpq as it is */
-#define PGPX_IN_PLACE	0x10	/* a change keeps the pool's connections */
+#define PGPX_IN_SLOT	0x10	/* a change keeps the pool's connections */
 
 typedef struct PgpxOption
 {
@@ -198,14 +198,14 @@ extern const PgpxOption *pgpx_option_find(const char *name);
 extern int	pgpx_option_flags(const char *name);
 
 /*
- * pgpx_option_is_in_place
+ * pgpx_option_is_in_slot
  *		Does a change of this option of a server leave its connections as they are?
  *
  * True for the pool's own numbers, and for options of other wrappers that mean
  * nothing to a pool.  False for what decides where a connection leads to, as whom,
  * and in which state its session is.
  */
-extern bool pgpx_option_is_in_place(const char *name);
+extern bool pgpx_option_is_in_slot(const char *name);
 
 /*
  * pgpx_option_refusal
@@ -229,6 +229,6 @@ extern const PQconninfoOption *pgpx_option_libpq(void);
  * place: PGPX_ON_SERVER or PGPX_ON_MAPPING.  Valid is what the current user can set
  * there.
  */
-extern char *pgpx_option_hint(const char *name, int place);
+extern char *pgpx_option_hint(const char *name, int slot);
 
 #endif							/* PGPX_OPTIONS_H */

@@ -195,7 +195,7 @@ on_lease_for_call(FunctionCallInfo fcinfo,
 static void
 do_setup(PgpxLease *lease, void *arg)
 {
-	pgpx_dlock_make(lease);
+	pgpx_dlock_create_tables(lease);
 }
 
 /* lock_setup(pool text) returns void */
@@ -218,7 +218,7 @@ do_force(PgpxLease *lease, void *arg)
 {
 	Force	   *force = arg;
 
-	force->held = pgpx_dlock_force(lease, force->name);
+	force->held = pgpx_dlock_force_release(lease, force->name);
 }
 
 /* lock_force_release(pool text, name text) returns boolean: was it held? */
@@ -231,8 +231,8 @@ pgpx_lock_force_release(PG_FUNCTION_ARGS)
 	pgpx_shmem_require();
 	server = pgpx_arg_text(fcinfo, 0, "pool");
 	force.name = arg_name(fcinfo, 1);
-	pgpx_arg_require_steering(GetForeignServerByName(server, false)->serverid,
-							  server);
+	pgpx_arg_require_admin(GetForeignServerByName(server, false)->serverid,
+						   server);
 	on_lease_for_call(fcinfo, do_force, &force);
 	PG_RETURN_BOOL(force.held);
 }
@@ -344,7 +344,7 @@ static const PgpxLockHooks hooks = {
 	.release_abandoned = pgpx_dlock_sweep,
 	.ping = pgpx_pinger_run,
 	.ready = pgpx_pinger_ready,
-	.conninfo_published = pgpx_pinger_conninfo_came,
+	.conninfo_published = pgpx_pinger_conninfo_published,
 	.descriptors = pgpx_pinger_descriptors,
 };
 

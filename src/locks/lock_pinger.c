@@ -59,9 +59,9 @@ void
 pgpx_pinger_drop(PgpxPinger *p)
 {
 	if (p->phase == PGPX_PINGER_LOOKUP)
-		pgpx_lookup_give_up(pgpx_pinger_looked_up, lookup_tag(p));
+		pgpx_lookup_abandon(pgpx_pinger_looked_up, lookup_tag(p));
 	if (p->fd >= 0)
-		pgpx_reactor_forget(p->fd);
+		pgpx_event_unwatch(p->fd);
 	p->fd = -1;
 	p->events = 0;
 	pgpx_hosts_free(&p->hosts);
@@ -93,7 +93,7 @@ pgpx_pinger_watch(PgpxPinger *p, uint32 events)
 
 	if (fd < 0 || (p->fd == fd && p->events == events))
 		return;
-	pgpx_reactor_watch(PGPX_WATCH_PINGER, p->pool, fd, events, p->fd != fd);
+	pgpx_event_watch(PGPX_WATCH_PINGER, p->pool, fd, events, p->fd != fd);
 	p->fd = fd;
 	p->events = events;
 }
@@ -113,18 +113,18 @@ start_connect(PgpxPinger *p, PgpxLookup *lookup)
 	}
 	p->external_fd = true;
 
-	p->hosts = pgpx_hosts_told(p->pool, lookup);
+	p->hosts = pgpx_hosts_of(p->pool, lookup);
 	p->pg = pgpx_conninfo_login(&pgpx_wpools[p->pool].conninfo, p->hosts,
 								"pgpool_ext lock");
 	if (p->pg != NULL)
-		p->login = pgpx_login_begin(of, p->pg, &p->hearing, stepped, p);
+		p->login = pgpx_login_begin(of, p->pg, &p->accounting, stepped, p);
 	if (p->login == NULL || PQstatus(p->pg) == CONNECTION_BAD)
 	{
 		pgpx_pinger_failed(p, p->login == NULL ? "out of memory" :
 											  PQerrorMessage(p->pg));
 		return;
 	}
-	pgpx_libpq_hush(p->pg);
+	pgpx_libpq_mute_notices(p->pg);
 	p->phase = PGPX_PINGER_CONNECT;
 	pgpx_pinger_watch(p, EPOLLOUT);
 }
@@ -144,8 +144,8 @@ pgpx_pinger_open(PgpxPinger *p, int64 timeout)
 		const char *why;
 
 		p->phase = PGPX_PINGER_LOOKUP;
-		why = pgpx_conninfo_look_up(p->pool, pgpx_pinger_looked_up,
-									lookup_tag(p));
+		why = pgpx_conninfo_start_lookup(p->pool, pgpx_pinger_looked_up,
+										 lookup_tag(p));
 		if (why != NULL)
 			pgpx_pinger_failed(p, why);
 		return true;
@@ -161,7 +161,7 @@ pgpx_pinger_too_late(PgpxPinger *p)
 	if (p->phase == PGPX_PINGER_CONNECT && p->fd >= 0 &&
 		PQstatus(p->pg) == CONNECTION_STARTED &&
 		!pgpx_conninfo_is_another(p->pool, p->pool_id, p->version))
-		(void) pgpx_hosts_silent(p->pool, p->hosts, p->pg);
+		(void) pgpx_hosts_mark_unresponsive(p->pool, p->hosts, p->pg);
 	pgpx_pinger_failed(p, p->phase > PGPX_PINGER_IDLE ?
 		"The remote server did not answer in time." :
 		psprintf("The connection attempt did not end in time%s.",
@@ -175,7 +175,7 @@ overtaken(PgpxPinger *p)
 	if (!pgpx_conninfo_is_another(p->pool, p->pool_id, p->version))
 		return false;
 	pgpx_pinger_drop(p);
-	pgpx_pinger_conninfo_came();
+	pgpx_pinger_conninfo_published();
 	return true;
 }
 
@@ -303,7 +303,7 @@ pgpx_pinger_results(PgpxPinger *p,
 		res = PQgetResult(p->pg);
 		if (res == NULL)
 		{
-			(void) pgpx_libpq_keeps_much(&p->hearing, p->pg, true);
+			(void) pgpx_libpq_buffers_too_much(&p->accounting, p->pg, true);
 			return true;
 		}
 		taken = true;
@@ -323,7 +323,7 @@ pgpx_pinger_results(PgpxPinger *p,
 			return false;
 		}
 	}
-	if (pgpx_libpq_keeps_much(&p->hearing, p->pg, taken))
+	if (pgpx_libpq_buffers_too_much(&p->accounting, p->pg, taken))
 	{
 		pgpx_pinger_failed(p, "The remote server sent a message that is too long.");
 		return false;
@@ -338,7 +338,7 @@ pgpx_pinger_step(PgpxPinger *p)
 	if (p->phase == PGPX_PINGER_CONNECT)
 	{
 		/* libpq may close its socket and open another under the same number */
-		pgpx_reactor_forget(p->fd);
+		pgpx_event_unwatch(p->fd);
 		p->fd = -1;
 		pgpx_login_step(p->login);
 		return;
@@ -424,9 +424,9 @@ get_pinger(int pool, uint32 pool_id)
 		p->ours = MemoryContextAllocHuge(TopMemoryContext,
 										 mul_size(pgpx_shared->max_locks,
 												  sizeof(bool)));
-		p->wanted = MemoryContextAllocHuge(TopMemoryContext,
-										   mul_size(pgpx_shared->max_locks,
-													sizeof(bool)));
+		p->contended = MemoryContextAllocHuge(TopMemoryContext,
+											  mul_size(pgpx_shared->max_locks,
+													   sizeof(bool)));
 		p->pool = pool;
 		p->fd = -1;
 		pingers[pool] = p;
@@ -534,7 +534,7 @@ send_work(PgpxPinger *p, PgpxPingerPhase phase, const char *sql, int64 timeout)
 		appendStringInfo(&tokens, "%c" INT64_FORMAT, separator,
 						 p->work[i].token);
 		p->ours[i] = false;
-		p->wanted[i] = false;
+		p->contended[i] = false;
 	}
 	appendStringInfoChar(&names, '}');
 	appendStringInfoChar(&requests, '}');
@@ -577,7 +577,7 @@ take_rows(PgpxPinger *p, const PGresult *res)
 				continue;
 			p->ours[i] = !release ||
 				strcmp(PQgetvalue(res, row, 1), "t") == 0;
-			p->wanted[i] = release &&
+			p->contended[i] = release &&
 				strcmp(PQgetvalue(res, row, 2), "t") == 0;
 		}
 	}
@@ -608,7 +608,7 @@ step_work(PgpxPinger *p)
 	for (int i = 0; i < p->nwork; i++)
 	{
 		if (release)
-			pgpx_dlock_released(&p->work[i], p->ours[i], p->wanted[i]);
+			pgpx_dlock_released(&p->work[i], p->ours[i], p->contended[i]);
 		else
 			pgpx_dlock_pinged(&p->work[i], p->ours[i], p->asked_at);
 	}
@@ -629,7 +629,7 @@ listen_idle(PgpxPinger *p, uint32 events)
 	}
 	(void) PQisBusy(p->pg);
 	pgpx_libpq_drop_notifications(p->pg);
-	if (pgpx_libpq_keeps_much(&p->hearing, p->pg, false))
+	if (pgpx_libpq_buffers_too_much(&p->accounting, p->pg, false))
 		pgpx_pinger_drop(p);
 }
 
@@ -674,7 +674,7 @@ pgpx_pinger_looked_up(PgpxLookup *lookup)
 }
 
 void
-pgpx_pinger_conninfo_came(void)
+pgpx_pinger_conninfo_published(void)
 {
 	next_run = 0;
 }

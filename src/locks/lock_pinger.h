@@ -22,7 +22,7 @@ extern PgpxTime pgpx_pinger_run(void);
 extern void pgpx_pinger_ready(int index, uint32 events);
 
 /* A session has told how to connect. */
-extern void pgpx_pinger_conninfo_came(void);
+extern void pgpx_pinger_conninfo_published(void);
 
 /* How many sockets the pingers have. */
 extern int	pgpx_pinger_descriptors(void);
@@ -64,9 +64,9 @@ typedef struct PgpxPinger
 	int			nwork;
 	PgpxDlockWork *work;		/* [max_locks] */
 	bool	   *ours;			/* [max_locks] the remote's answer */
-	bool	   *wanted;			/* [max_locks] by another server */
+	bool	   *contended;		/* [max_locks] by another server */
 	char		error[PGPX_ERROR_LEN];	/* "": none so far */
-	PgpxHearing hearing;
+	PgpxInputAccounting accounting;
 } PgpxPinger;
 
 /* Its connection is ready to be used; or, of no use. */

@@ -118,7 +118,7 @@ static const char setup_sql[] =
  * Who asks again with the same request has not learned what became of the first
  * time.  Or else this is the first question, executed late, by a backend whose
  * client has gone.  So a request gets one token; and none after the lock was
- * released, or has run out: who still wants it draws another request ("spent").
+ * released, or has run out: who still wants it draws another request ("already_released").
  *
  * With a grant comes the holder before, if the lock was not released but has run
  * out: as the row was before this statement, hence not certain if several servers
@@ -266,12 +266,12 @@ run(PgpxLease *lease, const char *sql, int nparams, const char *const *values,
 	{
 		pgpx_run_send(&run, nparams, values, sink == NULL);
 		while (!pgpx_run_step(&run))
-			if (!pgpx_session_wait(lease->kept, WL_SOCKET_READABLE, deadline,
+			if (!pgpx_session_wait(lease->sock, WL_SOCKET_READABLE, deadline,
 								   pgpx_wait_event(&wait_event, "PgpoolLock")))
 				ereport(ERROR,
 						(errcode(ERRCODE_CONNECTION_FAILURE),
 						 errmsg("server \"%s\" has not answered in time",
-								NameStr(lease->target->server_name))));
+								NameStr(lease->spec->server_name))));
 	}
 	PG_CATCH();
 	{
@@ -292,15 +292,15 @@ run_texts(PgpxLease *lease, const char *sql, int nparams,
 		  TupleDesc *tupdesc, bool *refused)
 {
 	Tuplestorestate *store = tuplestore_begin_heap(false, false, work_mem);
-	PgpxTuples *tuples;
+	PgpxRows   *tuples;
 
 	*tupdesc = CreateTemplateTupleDesc(ncolumns);
 	for (int i = 1; i <= ncolumns; i++)
 		TupleDescInitEntry(*tupdesc, i, NULL, TEXTOID, -1, 0);
-	tuples = pgpx_tuples_begin(*tupdesc, store, InvalidOid);
-	run(lease, sql, nparams, values, pgpx_tuples_sink(tuples), deadline,
+	tuples = pgpx_rows_begin(*tupdesc, store, InvalidOid);
+	run(lease, sql, nparams, values, pgpx_rows_sink(tuples), deadline,
 		refused);
-	pgpx_tuples_end(tuples);
+	pgpx_rows_end(tuples);
 	return store;
 }
 
@@ -366,17 +366,18 @@ pgpx_dlock_ask(PgpxLease *lease, const PgpxDlock *lock, bool waits,
 			ereport(ERROR,
 					(errcode(ERRCODE_PROTOCOL_VIOLATION),
 					 errmsg("server \"%s\" has granted a lock with token \"%s\"",
-							NameStr(lease->target->server_name), token)));
+							NameStr(lease->spec->server_name), token)));
 		answer->who = column(slot, 2);
 		answer->why = column(slot, 3);
 		answer->since = column(slot, 4);
 		answer->expires = column(slot, 5);
 		left = number(column(slot, 6));
 		answer->left = Min(left, INT_MAX);	/* fit for microseconds, too */
-		answer->spent = token == NULL && is_true(slot, 7);
+		answer->already_released = token == NULL && is_true(slot, 7);
 		answer->expired = answer->token != 0 && answer->who != NULL &&
 			answer->since != NULL && answer->expires != NULL;
-		answer->held = token == NULL && !answer->spent && answer->who != NULL &&
+		answer->held = token == NULL && !answer->already_released &&
+			answer->who != NULL &&
 			answer->since != NULL && answer->expires != NULL &&
 			answer->left > 0;
 	}
@@ -385,13 +386,13 @@ pgpx_dlock_ask(PgpxLease *lease, const PgpxDlock *lock, bool waits,
 }
 
 void
-pgpx_dlock_make(PgpxLease *lease)
+pgpx_dlock_create_tables(PgpxLease *lease)
 {
 	run(lease, setup_sql, 0, NULL, NULL, 0, NULL);
 }
 
 bool
-pgpx_dlock_force(PgpxLease *lease, const char *name)
+pgpx_dlock_force_release(PgpxLease *lease, const char *name)
 {
 	TupleDesc	tupdesc;
 	Tuplestorestate *store;
@@ -410,8 +411,8 @@ pgpx_dlock_force(PgpxLease *lease, const char *name)
 void
 pgpx_dlock_status(PgpxLease *lease, TupleDesc tupdesc, Tuplestorestate *store)
 {
-	PgpxTuples *tuples = pgpx_tuples_begin(tupdesc, store, InvalidOid);
+	PgpxRows   *tuples = pgpx_rows_begin(tupdesc, store, InvalidOid);
 
-	run(lease, status_sql, 0, NULL, pgpx_tuples_sink(tuples), 0, NULL);
-	pgpx_tuples_end(tuples);
+	run(lease, status_sql, 0, NULL, pgpx_rows_sink(tuples), 0, NULL);
+	pgpx_rows_end(tuples);
 }

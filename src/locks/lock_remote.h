@@ -17,7 +17,7 @@ typedef struct PgpxDlockAnswer
 {
 	int64		token;			/* 0: not granted */
 	bool		refused;		/* by an error, so there was no effect */
-	bool		spent;			/* it was, and is over: draw another request */
+	bool		already_released;	/* it was, and is over: draw another request */
 	bool		expired;		/* granted; what follows is of the holder before */
 	bool		held;			/* not granted; what follows is of the holder */
 	char	   *who;
@@ -40,10 +40,10 @@ extern void pgpx_dlock_ask(PgpxLease *lease, const PgpxDlock *lock, bool waits,
 						   PgpxDlockAnswer *answer);
 
 /* Make the tables and fence_check, or see that they are as they should be. */
-extern void pgpx_dlock_make(PgpxLease *lease);
+extern void pgpx_dlock_create_tables(PgpxLease *lease);
 
 /* Free a lock, whoever has it; returns whether somebody had. */
-extern bool pgpx_dlock_force(PgpxLease *lease, const char *name);
+extern bool pgpx_dlock_force_release(PgpxLease *lease, const char *name);
 
 /* The rows of lock_status, all of them texts but for those of its result. */
 extern void pgpx_dlock_status(PgpxLease *lease, TupleDesc tupdesc,

@@ -68,31 +68,31 @@ time_left(const PgpxDlockWait *w)
 
 /* A pool that ends with this transaction cannot go on to ping the lock. */
 void
-pgpx_dlock_set_key(PgpxDlockWait *w, const PgpxTarget *target)
+pgpx_dlock_set_key(PgpxDlockWait *w, const PgpxServerSpec *spec)
 {
-	if (TransactionIdIsValid(target->key.xid))
+	if (TransactionIdIsValid(spec->key.xid))
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("options of server \"%s\" were changed in this transaction",
-						NameStr(target->server_name)),
+						NameStr(spec->server_name)),
 				 errdetail("A distributed lock is pinged under options that others see, too."),
 				 errhint("Commit before you take a lock through the server.")));
-	w->lock.key = target->key;
-	w->lock.queue = pgpx_dlock_queue(target->key.database, target->key.server,
+	w->lock.key = spec->key;
+	w->lock.queue = pgpx_dlock_queue(spec->key.database, spec->key.server,
 									 w->lock.name);
 }
 
 void
-pgpx_dlock_give_up(PgpxDlockWait *w)
+pgpx_dlock_abandon(PgpxDlockWait *w)
 {
-	if (w->place < 0)
+	if (w->slot < 0)
 		return;
-	if (w->unknown || w->asked || w->answer.token != 0)
-		pgpx_dlock_release(w->place, false);
+	if (w->unanswered || w->asked || w->answer.token != 0)
+		pgpx_dlock_release(w->slot, false);
 	else
-		pgpx_dlock_refused(w->place);
-	w->place = -1;
-	w->unknown = false;
+		pgpx_dlock_refused(w->slot);
+	w->slot = -1;
+	w->unanswered = false;
 }
 
 /*
@@ -101,28 +101,28 @@ pgpx_dlock_give_up(PgpxDlockWait *w)
  * would be its, and nobody would find it there.
  */
 static void
-take_place(PgpxDlockWait *w, PgpxLease *lease)
+take_slot(PgpxDlockWait *w, PgpxLease *lease)
 {
-	PgpxTarget *target = lease->target;
-	PgpxPool   *pool = &pgpx_pools[target->pool];
+	PgpxServerSpec *spec = lease->spec;
+	PgpxPool   *pool = &pgpx_pools[spec->pool];
 
-	if (w->place >= 0 && w->lock.pool_id == target->pool_id)
+	if (w->slot >= 0 && w->lock.pool_id == spec->pool_id)
 		return;
-	pgpx_dlock_give_up(w);
-	if (memcmp(&w->lock.key, &target->key, sizeof(target->key)) != 0)
+	pgpx_dlock_abandon(w);
+	if (memcmp(&w->lock.key, &spec->key, sizeof(spec->key)) != 0)
 	{
 		pgpx_dlock_leave();
-		pgpx_dlock_set_key(w, target);
+		pgpx_dlock_set_key(w, spec);
 		if (!w->no_wait)
 			pgpx_dlock_enter(&w->lock);
 	}
-	w->lock.pool = target->pool;
-	w->lock.pool_id = target->pool_id;
+	w->lock.pool = spec->pool;
+	w->lock.pool_id = spec->pool_id;
 	w->lock.worker = lease->worker;
 	w->lock.database_name = pool->database_name;
 	w->lock.server_name = pool->server_name;
-	w->place = pgpx_dlock_alloc(&w->lock);
-	if (w->place < 0)
+	w->slot = pgpx_dlock_alloc(&w->lock);
+	if (w->slot < 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_TOO_MANY_CONNECTIONS),
 				 errmsg("too many distributed locks"),
@@ -141,7 +141,7 @@ ask(PgpxDlockWait *w)
 	lease = pgpx_lease_checkout(w->call->server, w->no_wait ?
 		PGPX_TIMEOUT_DEFAULT : time_left(w), false, PGPX_SCOPE_CALL,
 								w->lock.why[0] == '\0' ? NULL : w->lock.why);
-	take_place(w, lease);
+	take_slot(w, lease);
 	until = pgpx_lease_operation_deadline(lease);
 	if (w->deadline != 0)
 	{
@@ -151,10 +151,10 @@ ask(PgpxDlockWait *w)
 	if (w->no_wait)
 		patience = Min(patience, TRY_PATIENCE_MS);
 
-	for (int i = 0; i == 0 || (i == 1 && w->answer.spent); i++)
+	for (int i = 0; i == 0 || (i == 1 && w->answer.already_released); i++)
 	{
 		if (i == 1)
-			pgpx_dlock_renew(w->place, &w->lock);
+			pgpx_dlock_renew(w->slot, &w->lock);
 
 		/* before it is sent: what the remote grants ends later than this says */
 		w->asked = true;
@@ -175,7 +175,7 @@ is_transient(const PgpxDlockWait *w, const ErrorData *error, bool sent)
 	switch (ERRCODE_TO_CATEGORY(error->sqlerrcode))
 	{
 		case ERRCODE_CONNECTION_EXCEPTION:
-			return sent || w->reached || w->unknown;	/* it was there */
+			return sent || w->reached || w->unanswered; /* it was there */
 		case ERRCODE_TRANSACTION_ROLLBACK:
 			return sent;
 		default:
@@ -193,7 +193,7 @@ is_transient(const PgpxDlockWait *w, const ErrorData *error, bool sent)
 }
 
 bool
-pgpx_dlock_question(PgpxDlockWait *w)
+pgpx_dlock_request(PgpxDlockWait *w)
 {
 	MemoryContext old = MemoryContextSwitchTo(w->cxt);
 	ResourceOwner owner = CurrentResourceOwner;
@@ -226,7 +226,7 @@ pgpx_dlock_question(PgpxDlockWait *w)
 		sent = w->asked;
 		w->asked = false;
 		if ((sent && !w->answer.refused) || w->answer.token != 0)
-			w->unknown = true;
+			w->unanswered = true;
 		if (!is_transient(w, w->error, sent))
 			ReThrowError(w->error);
 	}
@@ -263,10 +263,10 @@ pgpx_dlock_accept(PgpxDlockWait *w)
 	if (pgpx_steady_now() >=
 		pgpx_dlock_certain_until(w->asked_at, w->lock.ttl))
 	{
-		w->unknown = true;
+		w->unanswered = true;
 		return false;			/* ask again: the request is the same */
 	}
-	pgpx_dlock_granted(w->place, w->answer.token, w->asked_at);
+	pgpx_dlock_granted(w->slot, w->answer.token, w->asked_at);
 	w->lock.token = w->answer.token;
 	if (w->answer.expired)
 		log_takeover(w);
@@ -277,7 +277,7 @@ pgpx_dlock_accept(PgpxDlockWait *w)
 #define PAUSE_MIN_US (20 * 1000)
 
 /* Who waits for a lock of this server looks by itself this often, too. */
-#define LOOK_US (1000 * 1000)
+#define CHECK_US (1000 * 1000)
 
 static void
 set_deadline(PgpxDlockWait *w)
@@ -286,7 +286,7 @@ set_deadline(PgpxDlockWait *w)
 
 	w->started = pgpx_now();
 	w->no_wait = w->call->only_try || timeout == 0;
-	timeout = pgpx_lease_timeout(w->target, timeout);
+	timeout = pgpx_lease_timeout(w->spec, timeout);
 	w->timeout = timeout;
 	w->deadline = w->no_wait || timeout == 0 ? 0 :
 		w->started + timeout * 1000;
@@ -314,7 +314,7 @@ describe(PgpxDlockWait *w)
 	memset(lock, 0, sizeof(*lock));
 	(void) gethostname(host, sizeof(host) - 1);
 	strlcpy(lock->name, call->name, sizeof(lock->name));
-	pgpx_dlock_set_key(w, w->target);
+	pgpx_dlock_set_key(w, w->spec);
 	lock->owner_user = GetUserId();
 	lock->scope = call->scope;
 	lock->subid = GetCurrentSubTransactionId();
@@ -364,12 +364,12 @@ raise_timeout(PgpxDlockWait *w)
 		ereport(ERROR,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 				 errmsg("lock \"%s\" of server \"%s\" is not free now",
-						w->lock.name, NameStr(w->target->server_name)),
+						w->lock.name, NameStr(w->spec->server_name)),
 				 errdetail_internal("%s", reason(w))));
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 			 errmsg("lock \"%s\" of server \"%s\" did not come free within " INT64_FORMAT " ms",
-					w->lock.name, NameStr(w->target->server_name), w->timeout),
+					w->lock.name, NameStr(w->spec->server_name), w->timeout),
 			 errdetail_internal("%s", reason(w))));
 }
 
@@ -380,7 +380,7 @@ try_now(PgpxDlockWait *w)
 	w->local = pgpx_dlock_is_held_here(w->lock.queue, &w->other);
 	if (w->local || pgpx_dlock_has_waiters(&w->lock))
 		return false;
-	while (!pgpx_dlock_question(w))
+	while (!pgpx_dlock_request(w))
 		if (w->failures >= PGPX_DLOCK_TRIES ||
 			ERRCODE_TO_CATEGORY(w->error->sqlerrcode) ==
 				ERRCODE_INSUFFICIENT_RESOURCES ||
@@ -407,12 +407,12 @@ wait_for_turn(PgpxDlockWait *w)
 {
 	static uint32 wait_event = 0;
 	PgpxTime	pause = PAUSE_MIN_US;
-	PgpxTime	next_question = 0;
+	PgpxTime	next_request_at = 0;
 
 	for (;;)
 	{
 		PgpxTime	now = pgpx_now();
-		PgpxTime	until = now + LOOK_US;
+		PgpxTime	until = now + CHECK_US;
 
 		if (w->deadline != 0 && now >= w->deadline)
 			raise_timeout(w);
@@ -422,23 +422,23 @@ wait_for_turn(PgpxDlockWait *w)
 
 			w->local = pgpx_dlock_is_held_here(w->lock.queue, &w->other);
 			if (!w->local && was_local)
-				next_question = 0;
-			next_question = Max(next_question,
-								pgpx_dlock_stands_back(w->lock.queue));
-			if (!w->local && now >= next_question)
+				next_request_at = 0;
+			next_request_at = Max(next_request_at,
+								  pgpx_dlock_backs_off(w->lock.queue));
+			if (!w->local && now >= next_request_at)
 			{
-				if (pgpx_dlock_question(w) && pgpx_dlock_accept(w))
+				if (pgpx_dlock_request(w) && pgpx_dlock_accept(w))
 					return;
 				now = pgpx_now();
-				next_question = now + next_pause(w, &pause);
+				next_request_at = now + next_pause(w, &pause);
 			}
 			if (!w->local)
-				until = next_question;
+				until = next_request_at;
 		}
 		if (w->deadline != 0)
 			until = Min(until, w->deadline);
 		else
-			pgpx_lease_check_endless();
+			pgpx_lease_check_unbounded_wait();
 		(void) pgpx_session_wait_latch(until,
 									   pgpx_wait_event(&wait_event, "PgpoolLock"));
 	}
@@ -452,11 +452,11 @@ pgpx_dlock_lock(const PgpxDlockCall *call)
 
 	pgpx_dlock_register_callbacks();
 	w->call = call;
-	w->place = -1;
+	w->slot = -1;
 	w->cxt = AllocSetContextCreate(CurrentMemoryContext, "pgpool_ext lock",
 								   ALLOCSET_DEFAULT_SIZES);
-	w->target = pgpx_target_get(call->server);
-	pgpx_target_pin(w->target);
+	w->spec = pgpx_server_spec_get(call->server);
+	pgpx_server_spec_pin(w->spec);
 	PG_TRY();
 	{
 		set_deadline(w);
@@ -489,9 +489,9 @@ pgpx_dlock_lock(const PgpxDlockCall *call)
 	PG_FINALLY();
 	{
 		if (!granted)
-			pgpx_dlock_give_up(w);
+			pgpx_dlock_abandon(w);
 		pgpx_dlock_leave();
-		pgpx_target_unpin(w->target);
+		pgpx_server_spec_unpin(w->spec);
 	}
 	PG_END_TRY();
 	return granted ? w->lock.token : 0;
@@ -501,9 +501,9 @@ static bool callbacks_registered = false;
 
 /* A WARNING for a loss that the session has not heard of yet. */
 static void
-warn_of_loss(int place, const PgpxDlock *lock)
+warn_of_loss(int slot, const PgpxDlock *lock)
 {
-	if (!pgpx_dlock_tell(place, lock->request))
+	if (!pgpx_dlock_note_reported(slot, lock->request))
 		return;
 	ereport(WARNING,
 			(errcode(ERRCODE_WARNING),
@@ -532,14 +532,14 @@ pgpx_dlock_may_see(const PgpxDlock *lock)
 
 /* A worker that was restarted does not know how to ping: tell it. */
 static void
-tell_worker(PgpxTarget *target, const PgpxDlock *lock)
+publish_conninfo(PgpxServerSpec *spec, const PgpxDlock *lock)
 {
 	PgpxPool   *pool = &pgpx_pools[lock->pool];
-	uint64		epoch = pgpx_pool_worker_epoch(pool);
+	uint64		incarnation = pgpx_pool_worker_incarnation(pool);
 
-	if (epoch != 0 && pool->conninfo_epoch != epoch &&
-		!TransactionIdIsValid(target->key.xid))
-		pgpx_lease_tell_worker(target);
+	if (incarnation != 0 && pool->conninfo_incarnation != incarnation &&
+		!TransactionIdIsValid(spec->key.xid))
+		pgpx_checkout_publish_conninfo(spec);
 }
 
 /*
@@ -547,9 +547,9 @@ tell_worker(PgpxTarget *target, const PgpxDlock *lock)
  * this transaction has one of its own now.
  */
 static int
-find(const PgpxTarget *target, const char *name, int64 token, PgpxDlock *lock)
+find(const PgpxServerSpec *spec, const char *name, int64 token, PgpxDlock *lock)
 {
-	PgpxPoolKey key = target->key;
+	PgpxPoolKey key = spec->key;
 
 	key.xid = InvalidTransactionId;
 	return pgpx_dlock_find(&key, name, token, lock);
@@ -558,19 +558,19 @@ find(const PgpxTarget *target, const char *name, int64 token, PgpxDlock *lock)
 bool
 pgpx_dlock_valid(const char *server, const char *name, int64 token)
 {
-	PgpxTarget *target = pgpx_target_get(server);
+	PgpxServerSpec *spec = pgpx_server_spec_get(server);
 	PgpxDlock	lock;
-	int			place = find(target, name, token, &lock);
+	int			slot = find(spec, name, token, &lock);
 
-	if (place < 0)
+	if (slot < 0)
 		return false;
 	if (lock.state != PGPX_DLOCK_HELD)
 	{
 		if (is_own(&lock))
-			warn_of_loss(place, &lock);
+			warn_of_loss(slot, &lock);
 		return false;
 	}
-	tell_worker(target, &lock);
+	publish_conninfo(spec, &lock);
 	return pgpx_steady_now() < lock.valid_until;
 }
 
@@ -580,9 +580,9 @@ pgpx_dlock_holds(uint64 queue, const char *name)
 	bool		held = false;
 	PgpxDlock	lock;
 
-	if (pgpx_dlock_nmine == 0)
+	if (pgpx_dlock_nown == 0)
 		return false;
-	for (int i = -1; (i = pgpx_dlock_mine(i, &lock)) >= 0;)
+	for (int i = -1; (i = pgpx_dlock_own(i, &lock)) >= 0;)
 	{
 		PgpxDlock	now;
 
@@ -602,22 +602,22 @@ pgpx_dlock_holds(uint64 queue, const char *name)
 
 /* Wait until the worker has told the remote, or given that up. */
 static bool
-await_release(PgpxTarget *target, int place, const PgpxDlock *lock,
+await_release(PgpxServerSpec *spec, int slot, const PgpxDlock *lock,
 			  PgpxDlockResult *result)
 {
 	static uint32 wait_event = 0;
-	PgpxTime	deadline = pgpx_now() + target->opts.operation_timeout * 1000;
+	PgpxTime	deadline = pgpx_now() + spec->opts.operation_timeout * 1000;
 
 	for (;;)
 	{
 		PgpxTime	now;
 
-		if (pgpx_dlock_result(place, result))
+		if (pgpx_dlock_result(slot, result))
 			return true;
 		now = pgpx_now();
 		if (now >= deadline)
 			return false;
-		tell_worker(target, lock);
+		publish_conninfo(spec, lock);
 		(void) pgpx_session_wait_worker(pgpx_pools[lock->pool].worker,
 										Min(deadline, now + 1000 * 1000),
 										pgpx_wait_event(&wait_event, "PgpoolUnlock"));
@@ -629,43 +629,43 @@ await_release(PgpxTarget *target, int place, const PgpxDlock *lock,
  * mapping was another one then, or so was the user.  -1: there is none.
  */
 static int
-find_own(PgpxTarget *target, const char *name, int64 token, PgpxDlock *lock)
+find_own(PgpxServerSpec *spec, const char *name, int64 token, PgpxDlock *lock)
 {
-	uint64		queue = pgpx_dlock_queue(target->key.database,
-										 target->key.server, name);
-	int			place = -1;
+	uint64		queue = pgpx_dlock_queue(spec->key.database,
+										 spec->key.server, name);
+	int			slot = -1;
 
-	while ((place = pgpx_dlock_mine(place, lock)) >= 0)
+	while ((slot = pgpx_dlock_own(slot, lock)) >= 0)
 		if (lock->queue == queue && lock->token == token &&
 			strcmp(lock->name, name) == 0)
 			break;
-	if (place >= 0 && lock->owner_user != GetUserId())
+	if (slot >= 0 && lock->owner_user != GetUserId())
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("lock \"%s\" of server \"%s\" belongs to another user of this session",
-						name, NameStr(target->server_name)),
+						name, NameStr(spec->server_name)),
 				 errdetail("It was taken by \"%s\".",
 						   GetUserNameFromId(lock->owner_user, false))));
-	return place < 0 ? -1 : pgpx_dlock_find(&lock->key, name, token, lock);
+	return slot < 0 ? -1 : pgpx_dlock_find(&lock->key, name, token, lock);
 }
 
 PgpxDlockUnlocked
 pgpx_dlock_unlock(const char *server, const char *name, int64 token)
 {
-	PgpxTarget *target = pgpx_target_get(server);
+	PgpxServerSpec *spec = pgpx_server_spec_get(server);
 	PgpxDlockResult result = PGPX_DLOCK_UNKNOWN;
 	PgpxDlock	lock;
-	int			place = find(target, name, token, &lock);
+	int			slot = find(spec, name, token, &lock);
 	volatile bool done = false;
 
-	if (place < 0)
-		place = find_own(target, name, token, &lock);
-	if (place < 0)
+	if (slot < 0)
+		slot = find_own(spec, name, token, &lock);
+	if (slot < 0)
 	{
 		ereport(WARNING,
 				(errcode(ERRCODE_WARNING),
 				 errmsg("lock \"%s\" of server \"%s\" is not held with this token",
-						name, NameStr(target->server_name)),
+						name, NameStr(spec->server_name)),
 				 errdetail("Token " INT64_FORMAT " was released, or never given to this server.",
 						   token)));
 		return PGPX_DLOCK_WAS_NOT_HELD;
@@ -674,27 +674,27 @@ pgpx_dlock_unlock(const char *server, const char *name, int64 token)
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("lock \"%s\" of server \"%s\" belongs to another session",
-						name, NameStr(target->server_name)),
+						name, NameStr(spec->server_name)),
 				 errdetail("It is held by PID %d.", lock.owner_pid)));
 	if (lock.state == PGPX_DLOCK_LOST)
 	{
-		warn_of_loss(place, &lock);
-		pgpx_dlock_release(place, false);
+		warn_of_loss(slot, &lock);
+		pgpx_dlock_release(slot, false);
 		return PGPX_DLOCK_WAS_NOT_HELD;
 	}
 
 	PGPX_DEBUG_POINT("unlock");
-	pgpx_target_pin(target);
-	pgpx_dlock_release(place, true);
+	pgpx_server_spec_pin(spec);
+	pgpx_dlock_release(slot, true);
 	PG_TRY();
 	{
-		done = await_release(target, place, &lock, &result);
+		done = await_release(spec, slot, &lock, &result);
 	}
 	PG_FINALLY();
 	{
 		if (!done)
-			pgpx_dlock_release(place, false);
-		pgpx_target_unpin(target);
+			pgpx_dlock_release(slot, false);
+		pgpx_server_spec_unpin(spec);
 	}
 	PG_END_TRY();
 
@@ -724,9 +724,9 @@ release_scope(PgpxScope scope, SubTransactionId subid)
 {
 	PgpxDlock	lock;
 
-	if (pgpx_dlock_nmine == 0)
+	if (pgpx_dlock_nown == 0)
 		return;
-	for (int i = -1; (i = pgpx_dlock_mine(i, &lock)) >= 0;)
+	for (int i = -1; (i = pgpx_dlock_own(i, &lock)) >= 0;)
 		if (lock.scope == scope &&
 			(subid == InvalidSubTransactionId || lock.subid == subid))
 			pgpx_dlock_release(i, false);
@@ -745,7 +745,7 @@ before_commit(bool prepare)
 	PgpxDlock	lock;
 	PgpxDlock	now;
 
-	for (int i = -1; (i = pgpx_dlock_mine(i, &lock)) >= 0;)
+	for (int i = -1; (i = pgpx_dlock_own(i, &lock)) >= 0;)
 	{
 		if (lock.scope != PGPX_SCOPE_TRANSACTION)
 			continue;
@@ -764,7 +764,7 @@ before_commit(bool prepare)
 static void
 xact_callback(XactEvent event, void *arg)
 {
-	if (pgpx_dlock_nmine == 0)
+	if (pgpx_dlock_nown == 0)
 		return;
 	switch (event)
 	{
@@ -787,7 +787,7 @@ static void
 subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 				 SubTransactionId parentSubid, void *arg)
 {
-	if (pgpx_dlock_nmine == 0)
+	if (pgpx_dlock_nown == 0)
 		return;
 	if (event == SUBXACT_EVENT_COMMIT_SUB)
 		pgpx_dlock_reparent(mySubid, parentSubid);
@@ -802,7 +802,7 @@ exit_callback(int code, Datum arg)
 	PgpxDlock	lock;
 
 	pgpx_dlock_leave();
-	for (int i = -1; (i = pgpx_dlock_mine(i, &lock)) >= 0;)
+	for (int i = -1; (i = pgpx_dlock_own(i, &lock)) >= 0;)
 		pgpx_dlock_release(i, false);
 }
 

@@ -70,7 +70,7 @@ extern bool pgpx_dlock_holds(uint64 queue, const char *name);
 typedef struct PgpxDlockWait
 {
 	const PgpxDlockCall *call;
-	PgpxTarget *target;			/* pinned */
+	PgpxServerSpec *spec;		/* pinned */
 	PgpxTime	started;
 	int64		timeout;		/* ms, for the error */
 	bool		no_wait;
@@ -78,9 +78,9 @@ typedef struct PgpxDlockWait
 	PgpxDlock	lock;			/* what we ask for */
 
 	/* of the questions */
-	int			place;			/* in shared memory; -1: none yet */
+	int			slot;			/* in shared memory; -1: none yet */
 	bool		asked;			/* a question is out */
-	bool		unknown;		/* one was not answered: the lock may be ours */
+	bool		unanswered;		/* one was not answered: the lock may be ours */
 	PgpxTime	asked_at;
 	bool		reached;		/* the remote has answered once */
 	int			failures;		/* questions in a row that were not answered */
@@ -96,18 +96,18 @@ typedef struct PgpxDlockWait
  * Whose pool leads to the lock, and where it is waited for.  Error 55000: the
  * options were changed in this transaction.
  */
-extern void pgpx_dlock_set_key(PgpxDlockWait *w, const PgpxTarget *target);
+extern void pgpx_dlock_set_key(PgpxDlockWait *w, const PgpxServerSpec *spec);
 
 /*
  * Ask once.  False: it was not answered, and may be asked again; the error is in
  * w->error.  All others are raised, as pgpx_dlock_lock says.
  */
-extern bool pgpx_dlock_question(PgpxDlockWait *w);
+extern bool pgpx_dlock_request(PgpxDlockWait *w);
 
 /* After an answer: the lock is ours, and some of its time is left. */
 extern bool pgpx_dlock_accept(PgpxDlockWait *w);
 
 /* It was not granted, or who knows: nothing is left in shared memory. */
-extern void pgpx_dlock_give_up(PgpxDlockWait *w);
+extern void pgpx_dlock_abandon(PgpxDlockWait *w);
 
 #endif							/* PGPX_LOCK_SESSION_H */

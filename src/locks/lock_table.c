@@ -39,7 +39,7 @@ PgpxDlock  *pgpx_dlocks = NULL;
 PgpxDlockWaiter *pgpx_dlock_waiters = NULL;
 PgpxDlockTurn *pgpx_dlock_turns = NULL;
 
-int			pgpx_dlock_nmine = 0;
+int			pgpx_dlock_nown = 0;
 
 PgpxTime
 pgpx_steady_now(void)
@@ -71,14 +71,14 @@ pgpx_dlock_certain_until(PgpxTime asked_at, int64 ttl)
 
 /* The worker has something to look at. */
 static void
-tell_worker(int worker)
+publish_conninfo(int worker)
 {
 	pg_atomic_fetch_add_u32(&pgpx_shared->dlocks_changed, 1);
 	pgpx_worker_wake(worker);
 }
 
 static bool
-is_mine(const PgpxDlock *lock)
+is_own(const PgpxDlock *lock)
 {
 	return lock->state != PGPX_DLOCK_FREE &&
 		lock->owner_procno == (int) MyProcNumber &&
@@ -89,7 +89,7 @@ is_mine(const PgpxDlock *lock)
 int
 pgpx_dlock_alloc(PgpxDlock *lock)
 {
-	int			place = -1;
+	int			slot = -1;
 
 	lock->state = PGPX_DLOCK_ASKED;
 	lock->request = pg_atomic_fetch_add_u64(&pgpx_shared->next_dlock, 1);
@@ -98,31 +98,31 @@ pgpx_dlock_alloc(PgpxDlock *lock)
 	lock->since = pgpx_now();
 
 	LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
-	for (int i = 0; i < pgpx_shared->max_locks && place < 0; i++)
+	for (int i = 0; i < pgpx_shared->max_locks && slot < 0; i++)
 		if (pgpx_dlocks[i].state == PGPX_DLOCK_FREE)
-			place = i;
-	if (place >= 0)
+			slot = i;
+	if (slot >= 0)
 	{
-		pgpx_dlocks[place] = *lock;
-		pgpx_dlock_nmine++;
+		pgpx_dlocks[slot] = *lock;
+		pgpx_dlock_nown++;
 	}
 	LWLockRelease(pgpx_shared->dlock_lock);
-	return place;
+	return slot;
 }
 
 void
-pgpx_dlock_renew(int place, PgpxDlock *lock)
+pgpx_dlock_renew(int slot, PgpxDlock *lock)
 {
 	lock->request = pg_atomic_fetch_add_u64(&pgpx_shared->next_dlock, 1);
 	LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
-	pgpx_dlocks[place].request = lock->request;
+	pgpx_dlocks[slot].request = lock->request;
 	LWLockRelease(pgpx_shared->dlock_lock);
 }
 
 void
-pgpx_dlock_granted(int place, int64 token, PgpxTime asked_at)
+pgpx_dlock_granted(int slot, int64 token, PgpxTime asked_at)
 {
-	PgpxDlock  *lock = &pgpx_dlocks[place];
+	PgpxDlock  *lock = &pgpx_dlocks[slot];
 	int			worker;
 
 	LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
@@ -134,15 +134,15 @@ pgpx_dlock_granted(int place, int64 token, PgpxTime asked_at)
 	worker = lock->worker;
 	pgpx_dlock_turn_begins_locked(lock->queue);
 	LWLockRelease(pgpx_shared->dlock_lock);
-	tell_worker(worker);
+	publish_conninfo(worker);
 }
 
 void
-pgpx_dlock_refused(int place)
+pgpx_dlock_refused(int slot)
 {
 	LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
-	pgpx_dlocks[place].state = PGPX_DLOCK_FREE;
-	pgpx_dlock_nmine--;
+	pgpx_dlocks[slot].state = PGPX_DLOCK_FREE;
+	pgpx_dlock_nown--;
 	LWLockRelease(pgpx_shared->dlock_lock);
 }
 
@@ -157,11 +157,11 @@ int
 pgpx_dlock_find(const PgpxPoolKey *key, const char *name, int64 token,
 				PgpxDlock *copy)
 {
-	int			place = -1;
+	int			slot = -1;
 	bool		lost = false;
 
 	LWLockAcquire(pgpx_shared->dlock_lock, LW_SHARED);
-	for (int i = 0; i < pgpx_shared->max_locks && place < 0; i++)
+	for (int i = 0; i < pgpx_shared->max_locks && slot < 0; i++)
 	{
 		PgpxDlock  *lock = &pgpx_dlocks[i];
 
@@ -169,37 +169,37 @@ pgpx_dlock_find(const PgpxPoolKey *key, const char *name, int64 token,
 			memcmp(&lock->key, key, sizeof(*key)) == 0 &&
 			strcmp(lock->name, name) == 0)
 		{
-			place = i;
+			slot = i;
 			*copy = *lock;
 		}
 	}
 	LWLockRelease(pgpx_shared->dlock_lock);
 
-	if (place < 0 || copy->state == PGPX_DLOCK_LOST ||
+	if (slot < 0 || copy->state == PGPX_DLOCK_LOST ||
 		pgpx_steady_now() < copy->valid_until)
-		return place;
+		return slot;
 
 	/* a ping may just have been answered; if not, it is too late for one now */
 	LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
-	if (pgpx_dlocks[place].request != copy->request)
-		place = -1;				/* released meanwhile: another lock's place */
+	if (pgpx_dlocks[slot].request != copy->request)
+		slot = -1;				/* released meanwhile: another lock's place */
 	else
 	{
-		if (pgpx_dlocks[place].state == PGPX_DLOCK_HELD &&
-			pgpx_steady_now() >= pgpx_dlocks[place].valid_until)
+		if (pgpx_dlocks[slot].state == PGPX_DLOCK_HELD &&
+			pgpx_steady_now() >= pgpx_dlocks[slot].valid_until)
 		{
-			pgpx_dlocks[place].state = PGPX_DLOCK_LOST;
+			pgpx_dlocks[slot].state = PGPX_DLOCK_LOST;
 			lost = true;
 		}
-		*copy = pgpx_dlocks[place];
+		*copy = pgpx_dlocks[slot];
 	}
 	LWLockRelease(pgpx_shared->dlock_lock);
 	if (lost)
 	{
 		pgpx_dlock_log_loss(copy, false);
-		tell_worker(copy->worker);
+		publish_conninfo(copy->worker);
 	}
-	return place;
+	return slot;
 }
 
 void
@@ -244,37 +244,37 @@ pgpx_dlock_is_held_here(uint64 queue, PgpxDlock *copy)
 }
 
 bool
-pgpx_dlock_tell(int place, uint64 request)
+pgpx_dlock_note_reported(int slot, uint64 request)
 {
 	bool		first = false;
 
 	LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
-	if (pgpx_dlocks[place].request == request)
+	if (pgpx_dlocks[slot].request == request)
 	{
-		first = !pgpx_dlocks[place].told;
-		pgpx_dlocks[place].told = true;
+		first = !pgpx_dlocks[slot].loss_reported;
+		pgpx_dlocks[slot].loss_reported = true;
 	}
 	LWLockRelease(pgpx_shared->dlock_lock);
 	return first;
 }
 
 void
-pgpx_dlock_release(int place, bool awaited)
+pgpx_dlock_release(int slot, bool awaited)
 {
-	PgpxDlock  *lock = &pgpx_dlocks[place];
+	PgpxDlock  *lock = &pgpx_dlocks[slot];
 	int			worker = -1;
 
 	LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
-	if (is_mine(lock))
+	if (is_own(lock))
 	{
 		if (!awaited)
-			pgpx_dlock_nmine--;
+			pgpx_dlock_nown--;
 		lock->awaited = awaited;
 
 		/* a ping may have found it gone since the session looked */
 		if (lock->state == PGPX_DLOCK_LOST)
 			lock->result = PGPX_DLOCK_NOT_OURS;
-		if (lock->settled || lock->state == PGPX_DLOCK_DONE)
+		if (lock->remote_done || lock->state == PGPX_DLOCK_DONE)
 			lock->state = awaited ? PGPX_DLOCK_DONE : PGPX_DLOCK_FREE;
 		else
 		{
@@ -289,40 +289,40 @@ pgpx_dlock_release(int place, bool awaited)
 	}
 	LWLockRelease(pgpx_shared->dlock_lock);
 	if (worker >= 0)
-		tell_worker(worker);
+		publish_conninfo(worker);
 }
 
 bool
-pgpx_dlock_result(int place, PgpxDlockResult *result)
+pgpx_dlock_result(int slot, PgpxDlockResult *result)
 {
 	bool		done;
 
 	LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
-	done = pgpx_dlocks[place].state == PGPX_DLOCK_DONE;
+	done = pgpx_dlocks[slot].state == PGPX_DLOCK_DONE;
 	if (done)
 	{
-		*result = (PgpxDlockResult) pgpx_dlocks[place].result;
-		pgpx_dlocks[place].state = PGPX_DLOCK_FREE;
-		pgpx_dlock_nmine--;
+		*result = (PgpxDlockResult) pgpx_dlocks[slot].result;
+		pgpx_dlocks[slot].state = PGPX_DLOCK_FREE;
+		pgpx_dlock_nown--;
 	}
 	LWLockRelease(pgpx_shared->dlock_lock);
 	return done;
 }
 
 int
-pgpx_dlock_mine(int after, PgpxDlock *copy)
+pgpx_dlock_own(int after, PgpxDlock *copy)
 {
-	int			place = -1;
+	int			slot = -1;
 
 	LWLockAcquire(pgpx_shared->dlock_lock, LW_SHARED);
-	for (int i = after + 1; i < pgpx_shared->max_locks && place < 0; i++)
-		if (is_mine(&pgpx_dlocks[i]))
+	for (int i = after + 1; i < pgpx_shared->max_locks && slot < 0; i++)
+		if (is_own(&pgpx_dlocks[i]))
 		{
 			*copy = pgpx_dlocks[i];
-			place = i;
+			slot = i;
 		}
 	LWLockRelease(pgpx_shared->dlock_lock);
-	return place;
+	return slot;
 }
 
 void
@@ -330,16 +330,16 @@ pgpx_dlock_reparent(SubTransactionId from, SubTransactionId to)
 {
 	LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
 	for (int i = 0; i < pgpx_shared->max_locks; i++)
-		if (is_mine(&pgpx_dlocks[i]) && pgpx_dlocks[i].subid == from)
+		if (is_own(&pgpx_dlocks[i]) && pgpx_dlocks[i].subid == from)
 			pgpx_dlocks[i].subid = to;
 	LWLockRelease(pgpx_shared->dlock_lock);
 }
 
 bool
-pgpx_dlock_copy(int place, PgpxDlock *copy)
+pgpx_dlock_copy(int slot, PgpxDlock *copy)
 {
 	LWLockAcquire(pgpx_shared->dlock_lock, LW_SHARED);
-	*copy = pgpx_dlocks[place];
+	*copy = pgpx_dlocks[slot];
 	LWLockRelease(pgpx_shared->dlock_lock);
 	return copy->state != PGPX_DLOCK_FREE;
 }
@@ -369,12 +369,12 @@ is_in_line(const PgpxDlockWaiter *waiter, uint64 queue, const PgpxPoolKey *key)
 }
 
 static bool
-is_first_locked(const PgpxDlockWaiter *mine)
+is_first_locked(const PgpxDlockWaiter *own)
 {
 	Assert(LWLockHeldByMe(pgpx_shared->dlock_lock));
-	for (int i = 0; i < pgpx_shared->ntickets; i++)
-		if (pgpx_dlock_waiters[i].number < mine->number &&
-			is_in_line(&pgpx_dlock_waiters[i], mine->queue, &mine->key))
+	for (int i = 0; i < pgpx_shared->nwaiter_slots; i++)
+		if (pgpx_dlock_waiters[i].number < own->number &&
+			is_in_line(&pgpx_dlock_waiters[i], own->queue, &own->key))
 			return false;
 	return true;
 }
@@ -383,7 +383,7 @@ void
 pgpx_dlock_add_firsts_locked(uint64 queue, PgpxWake *wake)
 {
 	Assert(LWLockHeldByMeInMode(pgpx_shared->dlock_lock, LW_EXCLUSIVE));
-	for (int i = 0; i < pgpx_shared->ntickets; i++)
+	for (int i = 0; i < pgpx_shared->nwaiter_slots; i++)
 	{
 		PgpxDlockWaiter *waiter = &pgpx_dlock_waiters[i];
 
@@ -422,7 +422,7 @@ pgpx_dlock_has_waiters(const PgpxDlock *lock)
 	bool		any = false;
 
 	LWLockAcquire(pgpx_shared->dlock_lock, LW_SHARED);
-	for (int i = 0; i < pgpx_shared->ntickets && !any; i++)
+	for (int i = 0; i < pgpx_shared->nwaiter_slots && !any; i++)
 		any = is_in_line(&pgpx_dlock_waiters[i], lock->queue, &lock->key);
 	LWLockRelease(pgpx_shared->dlock_lock);
 	return any;
@@ -446,11 +446,11 @@ pgpx_dlock_turn_begins_locked(uint64 queue)
 		return;
 	turn->queue = queue;
 	turn->since = now;
-	turn->stand_back = 0;
+	turn->back_off_until = 0;
 }
 
 void
-pgpx_dlock_turn_ends_locked(uint64 queue, bool wanted)
+pgpx_dlock_turn_ends_locked(uint64 queue, bool contended)
 {
 	PgpxDlockTurn *turn = get_turn(queue);
 	PgpxTime	now = pgpx_now();
@@ -459,20 +459,20 @@ pgpx_dlock_turn_ends_locked(uint64 queue, bool wanted)
 	if (turn->queue != queue)
 		return;
 	turn->last = now;
-	if (!wanted || turn->since == 0 || now - turn->since < TURN_US)
+	if (!contended || turn->since == 0 || now - turn->since < TURN_US)
 		return;
 	turn->since = 0;
-	turn->stand_back = now + PGPX_DLOCK_STAND_BACK_US;
+	turn->back_off_until = now + PGPX_DLOCK_BACK_OFF_US;
 }
 
 PgpxTime
-pgpx_dlock_stands_back(uint64 queue)
+pgpx_dlock_backs_off(uint64 queue)
 {
 	PgpxDlockTurn *turn = get_turn(queue);
 	PgpxTime	until;
 
 	LWLockAcquire(pgpx_shared->dlock_lock, LW_SHARED);
-	until = turn->queue == queue ? turn->stand_back : 0;
+	until = turn->queue == queue ? turn->back_off_until : 0;
 	LWLockRelease(pgpx_shared->dlock_lock);
 	return until;
 }
@@ -513,7 +513,7 @@ is_to_release(const PgpxDlock *lock)
 {
 	return (lock->state == PGPX_DLOCK_RELEASING ||
 			lock->state == PGPX_DLOCK_LOST) &&
-		!lock->settled;
+		!lock->remote_done;
 }
 
 /* When the next ping is due, on the steady clock. */
@@ -610,11 +610,11 @@ pgpx_dlock_due(int pool, uint32 pool_id, PgpxDlockDue *due)
 }
 
 static void
-take(PgpxDlockWork *work, int place)
+take(PgpxDlockWork *work, int slot)
 {
-	const PgpxDlock *lock = &pgpx_dlocks[place];
+	const PgpxDlock *lock = &pgpx_dlocks[slot];
 
-	work->place = place;
+	work->slot = slot;
 	work->request = lock->request;
 	work->token = lock->token;
 	work->ttl = lock->ttl;
@@ -653,7 +653,7 @@ pgpx_dlock_to_release(int pool, uint32 pool_id, PgpxDlockWork *work)
 void
 pgpx_dlock_pinged(const PgpxDlockWork *work, bool ours, PgpxTime asked_at)
 {
-	PgpxDlock  *lock = &pgpx_dlocks[work->place];
+	PgpxDlock  *lock = &pgpx_dlocks[work->slot];
 	PgpxDlock	copy;
 	bool		lost = false;
 
@@ -669,7 +669,7 @@ pgpx_dlock_pinged(const PgpxDlockWork *work, bool ours, PgpxTime asked_at)
 		else
 		{
 			lock->state = PGPX_DLOCK_LOST;
-			lock->settled = !ours;
+			lock->remote_done = !ours;
 			copy = *lock;
 			lost = true;
 		}
@@ -681,10 +681,10 @@ pgpx_dlock_pinged(const PgpxDlockWork *work, bool ours, PgpxTime asked_at)
 
 /* The remote knows, or will by the clock: wake whom that concerns. */
 static void
-settle_locked(PgpxDlock *lock, PgpxWake *wake)
+finish_release_locked(PgpxDlock *lock, PgpxWake *wake)
 {
 	Assert(LWLockHeldByMeInMode(pgpx_shared->dlock_lock, LW_EXCLUSIVE));
-	lock->settled = true;
+	lock->remote_done = true;
 	if (lock->state == PGPX_DLOCK_RELEASING)
 	{
 		lock->state = lock->awaited ? PGPX_DLOCK_DONE : PGPX_DLOCK_FREE;
@@ -695,9 +695,9 @@ settle_locked(PgpxDlock *lock, PgpxWake *wake)
 }
 
 void
-pgpx_dlock_released(const PgpxDlockWork *work, bool ours, bool wanted)
+pgpx_dlock_released(const PgpxDlockWork *work, bool ours, bool contended)
 {
-	PgpxDlock  *lock = &pgpx_dlocks[work->place];
+	PgpxDlock  *lock = &pgpx_dlocks[work->slot];
 	PgpxWake	wake = PGPX_WAKE_INIT;
 
 	LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
@@ -706,8 +706,8 @@ pgpx_dlock_released(const PgpxDlockWork *work, bool ours, bool wanted)
 		if (lock->result == PGPX_DLOCK_UNKNOWN)
 			lock->result = ours ? PGPX_DLOCK_RELEASED :
 				lock->attempts > 0 ? PGPX_DLOCK_UNKNOWN : PGPX_DLOCK_NOT_OURS;
-		settle_locked(lock, &wake);
-		pgpx_dlock_turn_ends_locked(lock->queue, wanted);
+		finish_release_locked(lock, &wake);
+		pgpx_dlock_turn_ends_locked(lock->queue, contended);
 	}
 	LWLockRelease(pgpx_shared->dlock_lock);
 	pgpx_wake_flush(&wake);
@@ -715,7 +715,7 @@ pgpx_dlock_released(const PgpxDlockWork *work, bool ours, bool wanted)
 
 /* One lock's attempts are used up: say so. */
 static void
-log_given_up(const PgpxDlock *lock, const char *why)
+log_abandoned(const PgpxDlock *lock, const char *why)
 {
 	ereport(LOG,
 			(errmsg("pgpool_ext could not release lock \"%s\" of server \"%s\" of database \"%s\"",
@@ -736,7 +736,7 @@ pgpx_dlock_release_failed(int pool, uint32 pool_id, const char *why)
 	{
 		PgpxDlock  *lock = &pgpx_dlocks[i];
 		PgpxDlock	copy;
-		bool		given_up = false;
+		bool		abandoned = false;
 		PgpxWake	wake = PGPX_WAKE_INIT;
 
 		LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
@@ -748,13 +748,13 @@ pgpx_dlock_release_failed(int pool, uint32 pool_id, const char *why)
 			if (lock->attempts >= PGPX_DLOCK_ATTEMPTS)
 			{
 				copy = *lock;
-				given_up = true;
-				settle_locked(lock, &wake);
+				abandoned = true;
+				finish_release_locked(lock, &wake);
 			}
 		}
 		LWLockRelease(pgpx_shared->dlock_lock);
-		if (given_up)
-			log_given_up(&copy, why);
+		if (abandoned)
+			log_abandoned(&copy, why);
 		pgpx_wake_flush(&wake);
 	}
 }
@@ -763,20 +763,20 @@ pgpx_dlock_release_failed(int pool, uint32 pool_id, const char *why)
 static void
 reclaim(PgpxDlock *lock, const PgpxDlock *seen)
 {
-	bool		mine;
+	bool		own;
 
 	LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
-	mine = lock->state == seen->state && lock->request == seen->request;
-	if (mine)
+	own = lock->state == seen->state && lock->request == seen->request;
+	if (own)
 	{
 		lock->awaited = false;
-		lock->state = lock->settled || lock->state == PGPX_DLOCK_DONE ?
+		lock->state = lock->remote_done || lock->state == PGPX_DLOCK_DONE ?
 			PGPX_DLOCK_FREE : PGPX_DLOCK_RELEASING;
 	}
 	LWLockRelease(pgpx_shared->dlock_lock);
-	if (mine)
+	if (own)
 		pg_atomic_fetch_add_u32(&pgpx_shared->dlocks_changed, 1);
-	if (mine)
+	if (own)
 		ereport(LOG,
 				(errmsg("pgpool_ext releases lock \"%s\": its holder with PID %d has gone",
 						seen->name, seen->owner_pid)));
@@ -821,42 +821,42 @@ pgpx_dlock_any(int pool, uint32 pool_id)
 }
 
 static void
-check_one(PgpxCheck *check, int place, PgpxTime now)
+check_one(PgpxCheck *check, int slot, PgpxTime now)
 {
-	PgpxDlock  *lock = &pgpx_dlocks[place];
+	PgpxDlock  *lock = &pgpx_dlocks[slot];
 	PgpxTime	until;
 	bool		owned = lock->state != PGPX_DLOCK_RELEASING || lock->awaited;
 
 	if (lock->state < PGPX_DLOCK_FREE || lock->state > PGPX_DLOCK_DONE)
 	{
-		pgpx_check_fault(check, "lock at place %d has state %d", place, lock->state);
+		pgpx_check_fault(check, "lock at place %d has state %d", slot, lock->state);
 		return;
 	}
 	if (lock->name[0] == '\0' || lock->ttl <= 0 || lock->request == 0 ||
 		lock->pool < 0 || lock->pool >= pgpx_shared->max_pools)
 		pgpx_check_fault(check, "lock at place %d lacks a name, a ttl, a request or a pool",
-						 place);
+						 slot);
 
 	/* an exit callback gives a lock up before the process is gone */
 	if (owned && !pgpx_check_is_alive(lock->owner_procno, lock->owner_pid))
 		pgpx_check_fault(check, "lock at place %d belongs to PID %d, which does not exist",
-						 place, lock->owner_pid);
+						 slot, lock->owner_pid);
 	if (lock->state == PGPX_DLOCK_DONE && !lock->awaited)
 		pgpx_check_fault(check, "lock at place %d waits for a session that does not wait",
-						 place);
+						 slot);
 	if (lock->state != PGPX_DLOCK_HELD)
 		return;
 	until = pgpx_dlock_certain_until(lock->asked_at, lock->ttl);
 	if (lock->token <= 0 || lock->asked_at > now || lock->valid_until != until)
 		pgpx_check_fault(check, "lock at place %d is held without a token, or beyond its ttl",
-						 place);
-	for (int i = 0; i < place; i++)
+						 slot);
+	for (int i = 0; i < slot; i++)
 		if (pgpx_dlocks[i].state == PGPX_DLOCK_HELD &&
 			pgpx_dlocks[i].valid_until > now && lock->valid_until > now &&
 			strcmp(pgpx_dlocks[i].name, lock->name) == 0 &&
 			memcmp(&pgpx_dlocks[i].key, &lock->key, sizeof(lock->key)) == 0)
 			pgpx_check_fault(check, "locks at places %d and %d are one, and both held",
-							 i, place);
+							 i, slot);
 }
 
 void

@@ -89,10 +89,10 @@ typedef struct PgpxDlock
 	PgpxTime	last_ping;		/* 0: none yet */
 	PgpxTime	asked_at;		/* steady: when what was last granted was sent */
 	PgpxTime	valid_until;	/* steady */
-	bool		told;			/* its session knows that it is lost */
+	bool		loss_reported;	/* its session knows that it is lost */
 
 	/* how its release stands: RELEASING, and LOST */
-	bool		settled;		/* the remote need not be told any more */
+	bool		remote_done;	/* the remote need not be told any more */
 	bool		awaited;		/* the session waits for the result */
 	int			attempts;
 	PgpxTime	retry_at;
@@ -118,7 +118,7 @@ typedef struct PgpxDlockTurn
 	uint64		queue;
 	PgpxTime	since;
 	PgpxTime	last;			/* release */
-	PgpxTime	stand_back;		/* until then */
+	PgpxTime	back_off_until; /* until then */
 } PgpxDlockTurn;
 
 extern PgpxDlock *pgpx_dlocks;	/* [max_locks] */
@@ -130,7 +130,7 @@ extern PgpxDlockTurn *pgpx_dlock_turns; /* [PGPX_DLOCK_TURNS] */
 
 /* The longest pause between two questions, and how long to stand back for one. */
 #define PGPX_DLOCK_PAUSE_US (200 * 1000)
-#define PGPX_DLOCK_STAND_BACK_US (350 * 1000)
+#define PGPX_DLOCK_BACK_OFF_US (350 * 1000)
 
 /* How often the worker tries to tell the remote of a release. */
 #define PGPX_DLOCK_ATTEMPTS 3
@@ -157,13 +157,13 @@ extern PgpxTime pgpx_dlock_certain_until(PgpxTime asked_at, int64 ttl);
 extern int	pgpx_dlock_alloc(PgpxDlock *lock);
 
 /* The remote grants nothing to this request any more: go on with another one. */
-extern void pgpx_dlock_renew(int place, PgpxDlock *lock);
+extern void pgpx_dlock_renew(int slot, PgpxDlock *lock);
 
 /* The remote has granted it: HELD.  asked_at: before the question was sent. */
-extern void pgpx_dlock_granted(int place, int64 token, PgpxTime asked_at);
+extern void pgpx_dlock_granted(int slot, int64 token, PgpxTime asked_at);
 
 /* It has not: the place is free. */
-extern void pgpx_dlock_refused(int place);
+extern void pgpx_dlock_refused(int slot);
 
 /*
  * pgpx_dlock_find
@@ -180,7 +180,7 @@ extern bool pgpx_dlock_is_held_here(uint64 queue, PgpxDlock *lock);
 extern void pgpx_dlock_log_loss(const PgpxDlock *lock, bool refused);
 
 /* Remember that its session knows of the loss; false if it did before. */
-extern bool pgpx_dlock_tell(int place, uint64 request);
+extern bool pgpx_dlock_note_reported(int slot, uint64 request);
 
 /*
  * pgpx_dlock_release
@@ -188,14 +188,14 @@ extern bool pgpx_dlock_tell(int place, uint64 request);
  *		session asks for the result, with pgpx_dlock_result, and frees the place.
  *		Throws nothing.
  */
-extern void pgpx_dlock_release(int place, bool awaited);
+extern void pgpx_dlock_release(int slot, bool awaited);
 
 /* True once the release has come to its end; the place is free then. */
-extern bool pgpx_dlock_result(int place, PgpxDlockResult *result);
+extern bool pgpx_dlock_result(int slot, PgpxDlockResult *result);
 
-/* How many places this session has; each of them by pgpx_dlock_mine. */
-extern int	pgpx_dlock_nmine;
-extern int	pgpx_dlock_mine(int after, PgpxDlock *lock);
+/* How many places this session has; each of them by pgpx_dlock_own. */
+extern int	pgpx_dlock_nown;
+extern int	pgpx_dlock_own(int after, PgpxDlock *lock);
 
 /* At the end of a subtransaction: its locks are its parent's. */
 extern void pgpx_dlock_reparent(SubTransactionId from, SubTransactionId to);
@@ -219,10 +219,10 @@ extern void pgpx_dlock_leave(void);
  * meanwhile.
  */
 extern void pgpx_dlock_turn_begins_locked(uint64 queue);
-extern void pgpx_dlock_turn_ends_locked(uint64 queue, bool wanted);
+extern void pgpx_dlock_turn_ends_locked(uint64 queue, bool contended);
 
 /* Until when the sessions of this server do not ask for it; 0: they may. */
-extern PgpxTime pgpx_dlock_stands_back(uint64 queue);
+extern PgpxTime pgpx_dlock_backs_off(uint64 queue);
 
 /* The lock may be free: wake the first of each line. */
 extern void pgpx_dlock_add_firsts_locked(uint64 queue, PgpxWake *wake);
@@ -232,7 +232,7 @@ extern void pgpx_dlock_add_firsts_locked(uint64 queue, PgpxWake *wake);
 /* What the worker has to do with a lock. */
 typedef struct PgpxDlockWork
 {
-	int			place;
+	int			slot;
 	uint64		request;
 	int64		token;
 	int64		ttl;
@@ -267,7 +267,7 @@ extern void pgpx_dlock_pinged(const PgpxDlockWork *work, bool ours,
 
 /* The remote has answered a release; or the attempt has failed. */
 extern void pgpx_dlock_released(const PgpxDlockWork *work, bool ours,
-								bool wanted);
+								bool contended);
 extern void pgpx_dlock_release_failed(int pool, uint32 pool_id,
 									  const char *why);
 
@@ -279,7 +279,7 @@ extern bool pgpx_dlock_any(int pool, uint32 pool_id);
 
 /* --- for views -------------------------------------------------------------- */
 
-extern bool pgpx_dlock_copy(int place, PgpxDlock *lock);
+extern bool pgpx_dlock_copy(int slot, PgpxDlock *lock);
 
 /* Check the distributed locks. */
 extern void pgpx_check_dlocks(PgpxCheck *check);

@@ -144,7 +144,7 @@ typedef struct ConninfoMessage
 static int	control[PGPX_MAX_WORKERS][2];	/* [0] sessions', [1] the worker's */
 
 void
-pgpx_handoff_init(int nworkers)
+pgpx_control_init(int nworkers)
 {
 	for (int i = 0; i < nworkers; i++)
 		if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK,
@@ -156,25 +156,25 @@ pgpx_handoff_init(int nworkers)
 }
 
 int
-pgpx_handoff_session_fd(int worker)
+pgpx_control_session_fd(int worker)
 {
 	return control[worker][0];
 }
 
 int
-pgpx_handoff_worker_fd(int worker)
+pgpx_control_worker_fd(int worker)
 {
 	return control[worker][1];
 }
 
 static void
 fill_header(PgpxMessageHeader *header, PgpxMessageType type, size_t length,
-			uint64 epoch, int pool, uint32 pool_id)
+			uint64 incarnation, int pool, uint32 pool_id)
 {
 	header->type = type;
 	header->length = (uint32) length;
-	header->life = pgpx_shared->life;
-	header->epoch = epoch;
+	header->boot_id = pgpx_shared->boot_id;
+	header->incarnation = incarnation;
 	header->pool = pool;
 	header->pool_id = pool_id;
 }
@@ -203,7 +203,8 @@ put_string(char *at, const char *s)
 }
 
 int
-pgpx_handoff_send_conninfo(int worker, uint64 epoch, int pool, uint32 pool_id,
+pgpx_control_send_conninfo(int worker, uint64 incarnation, int pool,
+						   uint32 pool_id,
 						   const PgpxConninfo *conninfo)
 {
 	size_t		len = conninfo_length(conninfo);
@@ -216,7 +217,7 @@ pgpx_handoff_send_conninfo(int worker, uint64 epoch, int pool, uint32 pool_id,
 
 	/* of its size from the start: one that grows would leave copies behind */
 	msg = palloc0(len);
-	fill_header(&msg->header, PGPX_MESSAGE_CONNINFO, len, epoch, pool,
+	fill_header(&msg->header, PGPX_MESSAGE_CONNINFO, len, incarnation, pool,
 				pool_id);
 	msg->version = conninfo->version;
 	msg->need_password = conninfo->need_password;
@@ -237,17 +238,17 @@ pgpx_handoff_send_conninfo(int worker, uint64 epoch, int pool, uint32 pool_id,
 }
 
 int
-pgpx_handoff_send_request(int worker, PgpxSocketRequest *request, int reply_fd)
+pgpx_control_send_request(int worker, PgpxSocketRequest *request, int reply_fd)
 {
 	request->header.type = PGPX_MESSAGE_SOCKET;
 	request->header.length = sizeof(*request);
-	request->header.life = pgpx_shared->life;
+	request->header.boot_id = pgpx_shared->boot_id;
 	return pgpx_fd_send(control[worker][0], request, sizeof(*request),
 						reply_fd);
 }
 
 ssize_t
-pgpx_handoff_receive(int worker, uint64 epoch, void *buffer, int *fd,
+pgpx_control_receive(int worker, uint64 incarnation, void *buffer, int *fd,
 					 bool *more)
 {
 	ssize_t		len;
@@ -259,7 +260,8 @@ pgpx_handoff_receive(int worker, uint64 epoch, void *buffer, int *fd,
 		return 0;
 	*more = true;
 	if (len < (ssize_t) sizeof(*header) || header->length != len ||
-		header->life != pgpx_shared->life || header->epoch != epoch ||
+		header->boot_id != pgpx_shared->boot_id ||
+		header->incarnation != incarnation ||
 		header->pool < 0 || header->pool >= pgpx_shared->max_pools)
 	{
 		if (*fd >= 0)
@@ -285,7 +287,7 @@ next_string(char **p, char *end)
 }
 
 bool
-pgpx_handoff_parse_conninfo(char *buffer, size_t len, PgpxConninfo *conninfo)
+pgpx_control_parse_conninfo(char *buffer, size_t len, PgpxConninfo *conninfo)
 {
 	ConninfoMessage *msg = (ConninfoMessage *) buffer;
 	char	   *p = buffer + sizeof(*msg);

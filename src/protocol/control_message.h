@@ -67,8 +67,8 @@ typedef struct PgpxMessageHeader
 {
 	uint32		type;
 	uint32		length;			/* of all, this header included */
-	uint64		life;
-	uint64		epoch;
+	uint64		boot_id;
+	uint64		incarnation;
 	int32		pool;
 	uint32		pool_id;
 } PgpxMessageHeader;
@@ -84,8 +84,8 @@ typedef struct PgpxSocketRequest
 
 typedef struct PgpxReply
 {
-	uint64		life;
-	uint64		epoch;
+	uint64		boot_id;
+	uint64		incarnation;
 	int32		conn;
 	int32		ok;				/* 0: refused, the connection is gone */
 	uint64		generation;
@@ -109,41 +109,42 @@ typedef struct PgpxConninfo
 } PgpxConninfo;
 
 /* Make the control sockets; in the postmaster, before any fork. */
-extern void pgpx_handoff_init(int nworkers);
+extern void pgpx_control_init(int nworkers);
 
 /* The end that sessions send into, for waiting until there is room. */
-extern int	pgpx_handoff_session_fd(int worker);
+extern int	pgpx_control_session_fd(int worker);
 
-/* The end that the worker reads; see pgpx_handoff_receive. */
-extern int	pgpx_handoff_worker_fd(int worker);
+/* The end that the worker reads; see pgpx_control_receive. */
+extern int	pgpx_control_worker_fd(int worker);
 
 /*
- * pgpx_handoff_send_conninfo
+ * pgpx_control_send_conninfo
  *		Returns 1 sent, 0 the queue is full (wait and try again), -1 too long.
  */
-extern int	pgpx_handoff_send_conninfo(int worker, uint64 epoch, int pool,
+extern int	pgpx_control_send_conninfo(int worker, uint64 incarnation, int pool,
 									   uint32 pool_id,
 									   const PgpxConninfo *conninfo);
 
 /* Returns 1 sent, 0 the queue is full, -1 it cannot be sent. */
-extern int	pgpx_handoff_send_request(int worker, PgpxSocketRequest *request,
+extern int	pgpx_control_send_request(int worker, PgpxSocketRequest *request,
 									  int reply_fd);
 
 /*
- * pgpx_handoff_receive
+ * pgpx_control_receive
  *		Next message for this worker; only the worker calls this (a lint says
  *		so).  Returns its length; 0 if there is none, or a message of another
  *		life or epoch was dropped (*more tells which).
  */
-extern ssize_t pgpx_handoff_receive(int worker, uint64 epoch, void *buffer,
+extern ssize_t pgpx_control_receive(int worker, uint64 incarnation,
+									void *buffer,
 									int *fd, bool *more);
 
 /*
- * pgpx_handoff_parse_conninfo
+ * pgpx_control_parse_conninfo
  *		Decode a CONNINFO message.  The arrays are palloc'd, the strings point
  *		into the buffer.  False: malformed.
  */
-extern bool pgpx_handoff_parse_conninfo(char *buffer, size_t len,
+extern bool pgpx_control_parse_conninfo(char *buffer, size_t len,
 										PgpxConninfo *conninfo);
 
 #endif							/* PGPX_CONTROL_MESSAGE_H */

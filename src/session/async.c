@@ -24,12 +24,12 @@
 #define AHEAD_MAX (1024 * 1024)
 
 /* A statement that was sent. */
-typedef struct PgpxFlight
+typedef struct PgpxInFlight
 {
-	PgpxGuess	guess;
+	PgpxPrediction prediction;
 	int			nformats;		/* that were asked for */
 	char		sql[FLEXIBLE_ARRAY_MEMBER];
-} PgpxFlight;
+} PgpxInFlight;
 
 static uint32 wait_answer = 0;
 static uint32 wait_note = 0;
@@ -38,7 +38,7 @@ static uint32 wait_note = 0;
 static bool
 is_answered(PgpxLease *lease)
 {
-	PgpxWire   *wire = &lease->kept->wire;
+	PgpxWire   *wire = &lease->sock->wire;
 	bool		more = true;
 
 	while (!pgpx_wire_answered(wire, &lease->scanned) &&
@@ -97,7 +97,7 @@ wait_for_several(PgpxLease *const *leases, int n, PgpxTime deadline)
 		AddWaitEventToSet(waits, WL_EXIT_ON_PM_DEATH, PGINVALID_SOCKET, NULL,
 						  NULL);
 		for (int i = 0; i < n; i++)
-			AddWaitEventToSet(waits, WL_SOCKET_READABLE, leases[i]->kept->fd,
+			AddWaitEventToSet(waits, WL_SOCKET_READABLE, leases[i]->sock->fd,
 							  NULL, NULL);
 		found = wait_on(waits, leases, n, deadline);
 	}
@@ -115,7 +115,7 @@ pgpx_async_wait(PgpxLease *const *leases, int n, PgpxTime deadline)
 	if (n > 1)
 		return wait_for_several(leases, n, deadline);
 	while (!is_answered(leases[0]))
-		if (!pgpx_session_wait(leases[0]->kept, WL_SOCKET_READABLE, deadline,
+		if (!pgpx_session_wait(leases[0]->sock, WL_SOCKET_READABLE, deadline,
 							   pgpx_wait_event(&wait_answer, "PgpoolAnswer")))
 			return NULL;
 	return leases[0];
@@ -124,12 +124,12 @@ pgpx_async_wait(PgpxLease *const *leases, int n, PgpxTime deadline)
 bool
 pgpx_async_cancel(PgpxLease *lease)
 {
-	if (lease->flight == NULL)
+	if (lease->in_flight == NULL)
 		return false;
 
 	/* it also says so of what has only begun to come in, if that is much */
 	if (is_answered(lease) &&
-		pgpx_wire_answered(&lease->kept->wire, &lease->scanned))
+		pgpx_wire_answered(&lease->sock->wire, &lease->scanned))
 		return false;
 	lease->cancelled = true;
 	pgpx_lease_cancel(lease);
@@ -140,9 +140,9 @@ void
 pgpx_async_notes(PgpxLease *lease, PgpxTime deadline)
 {
 	do
-		pgpx_run_look(lease);
+		pgpx_run_poll(lease);
 	while (lease->notes == NULL &&
-		   pgpx_session_wait(lease->kept, WL_SOCKET_READABLE, deadline,
+		   pgpx_session_wait(lease->sock, WL_SOCKET_READABLE, deadline,
 							 pgpx_wait_event(&wait_note, "PgpoolNotification")));
 }
 
@@ -151,38 +151,38 @@ pgpx_async_notes(PgpxLease *lease, PgpxTime deadline)
  * is sent: then what was taken last of this statement decides, for columns that
  * can be read into any type from binary as from their text.
  */
-#define FLIGHT_SHAPE UINT64CONST(0x666c69676874)	/* any number will do */
-static const PgpxSink any_sink = {.shape = FLIGHT_SHAPE};
+#define IN_FLIGHT_TYPES UINT64CONST(0x666c69676874)	/* any number will do */
+static const PgpxSink any_sink = {.types_hash = IN_FLIGHT_TYPES};
 
 void
 pgpx_async_send(PgpxLease *lease, const char *sql, int nparams,
 				const char *const *values)
 {
 	PgpxRun		run = {.lease = lease, .sink = &any_sink};
-	PgpxFlight *flight;
+	PgpxInFlight *in_flight;
 	size_t		len = strlen(sql) + 1;
 
 	pgpx_run_check(lease, nparams);
-	flight = MemoryContextAlloc(TopMemoryContext,
-								offsetof(PgpxFlight, sql) + len);
-	memcpy(flight->sql, sql, len);
-	run.sql = flight->sql;
+	in_flight = MemoryContextAlloc(TopMemoryContext,
+								   offsetof(PgpxInFlight, sql) + len);
+	memcpy(in_flight->sql, sql, len);
+	run.sql = in_flight->sql;
 	PG_TRY();
 	{
-		pgpx_guess_begin(&flight->guess, &run);
+		pgpx_prediction_begin(&in_flight->prediction, &run);
 		run.sink = NULL;
 		pgpx_run_send(&run, nparams, values, false);
 	}
 	PG_CATCH();
 	{
-		pfree(flight);
+		pfree(in_flight);
 		run.sink = NULL;
 		pgpx_run_failed(&run, true);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
-	flight->nformats = run.nformats;
-	lease->flight = flight;
+	in_flight->nformats = run.nformats;
+	lease->in_flight = in_flight;
 	lease->scanned = 0;
 	lease->in_use = false;
 }
@@ -191,13 +191,13 @@ uint64
 pgpx_async_result(PgpxLease *lease, const PgpxSink *sink)
 {
 	PgpxRun		run = {.lease = lease, .sink = sink};
-	PgpxGuess	guess = lease->flight->guess;
+	PgpxPrediction prediction = lease->in_flight->prediction;
 
 	/* whatever happens now, there is one result of one statement */
-	run.sql = pstrdup(lease->flight->sql);
-	run.nformats = lease->flight->nformats;
-	run.formats = guess.formats;
-	pgpx_lease_land(lease);
+	run.sql = pstrdup(lease->in_flight->sql);
+	run.nformats = lease->in_flight->nformats;
+	run.formats = prediction.formats;
+	pgpx_lease_clear_in_flight(lease);
 	lease->in_use = true;
 	PG_TRY();
 	{
@@ -206,11 +206,11 @@ pgpx_async_result(PgpxLease *lease, const PgpxSink *sink)
 	PG_CATCH();
 	{
 		pgpx_run_failed(&run, true);
-		pgpx_guess_failed(&guess, &run);
+		pgpx_prediction_failed(&prediction, &run);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
-	if (!pgpx_guess_was_wrong(&guess, &run, false))
-		pgpx_guess_end(&guess, &run);
+	if (!pgpx_prediction_was_wrong(&prediction, &run, false))
+		pgpx_prediction_end(&prediction, &run);
 	return pgpx_run_end(&run);
 }

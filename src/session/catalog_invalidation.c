@@ -57,7 +57,7 @@ static object_access_hook_type prev_object_access = NULL;
 typedef enum Verdict
 {
 	SAME,
-	IN_PLACE,					/* it connects as before: the rest can be applied */
+	IN_SLOT,					/* it connects as before: the rest can be applied */
 	REPLACED,					/* it connects in another way now */
 	GONE						/* no checkout would find it any more */
 } Verdict;
@@ -70,7 +70,7 @@ typedef struct PoolChange
 	Verdict		verdict;
 	NameData	server_name;	/* REPLACED: it may have another now */
 
-	/* IN_PLACE */
+	/* IN_SLOT */
 	uint64		options_version;	/* the pool's when the catalogs were read */
 	PgpxFingerprint fingerprint;
 	PgpxPoolOptions opts;
@@ -111,11 +111,11 @@ compare_server(Oid oid, uint64 hash[2], uint64 *settings)
 
 	if (!HeapTupleIsValid(row))
 		return GONE;
-	pgpx_source_hash_server(row, hash, settings);
+	pgpx_server_catalog_hash_server(row, hash, settings);
 	ReleaseSysCache(row);
 	if (hash[0] != old[0] || hash[1] != old[1])
 		return REPLACED;
-	return *settings == old_settings ? SAME : IN_PLACE;
+	return *settings == old_settings ? SAME : IN_SLOT;
 }
 
 /* The same for the user mapping; sets whose it is, and of which server. */
@@ -140,7 +140,7 @@ compare_mapping(const PgpxPoolKey *key, const PgpxFingerprint *fingerprint,
 	*user = OidIsValid(mapping->umuser) ? mapping->umuser : key->local_user;
 	*server = mapping->umserver;
 	if (!same && !OidIsValid(mapping->umuser) &&
-		pgpx_source_names_user(row) == OidIsValid(key->local_user))
+		pgpx_server_catalog_names_user(row) == OidIsValid(key->local_user))
 		lost = true;			/* one pool for all, or one for each, by now */
 	ReleaseSysCache(row);
 	return same ? SAME : lost ? GONE :
@@ -154,10 +154,10 @@ has_base(Oid oid, Oid base)
 	PgpxServerRow server;
 	const char *name;
 
-	if (!pgpx_source_find_server(oid, &server))
+	if (!pgpx_server_catalog_find_server(oid, &server))
 		return false;
 	name = server.own_wrapper ?
-		pgpx_source_value(server.options, "base_server") : NULL;
+		pgpx_server_catalog_value(server.options, "base_server") : NULL;
 	return base == (name != NULL ? get_foreign_server_oid(name, true) : oid);
 }
 
@@ -180,7 +180,7 @@ compare_user(Oid user, uint64 hash)
 	name = GetUserNameFromId(user, true);
 	if (name == NULL)
 		return GONE;
-	return pgpx_source_hash_user(name) == hash ? SAME : REPLACED;
+	return pgpx_server_catalog_hash_user(name) == hash ? SAME : REPLACED;
 }
 
 /*
@@ -229,7 +229,7 @@ worse(Verdict a, Verdict b)
 }
 
 /*
- * Would a checkout read the same, and be allowed to?  If the verdict is IN_PLACE,
+ * Would a checkout read the same, and be allowed to?  If the verdict is IN_SLOT,
  * the fingerprint becomes that of now, and *opts what it stands for.
  */
 static Verdict
@@ -266,8 +266,8 @@ judge(const PgpxPoolKey *key, PgpxFingerprint *fingerprint,
 	}
 	if (verdict == REPLACED && !has_base(key->server, base))
 		return GONE;
-	if (verdict == IN_PLACE &&
-		!pgpx_target_read_settings(key->server, base, opts))
+	if (verdict == IN_SLOT &&
+		!pgpx_server_spec_read_settings(key->server, base, opts))
 		return REPLACED;
 	return verdict;
 }
@@ -377,7 +377,7 @@ follow(const PoolChange *change)
 
 	if (pool == NULL)
 		return;
-	if (change->verdict == IN_PLACE)
+	if (change->verdict == IN_SLOT)
 		apply_locked(pool, change, &wake);
 	else
 		pgpx_pool_retire_locked(pool, change->verdict == GONE, &wake);
@@ -388,7 +388,7 @@ follow(const PoolChange *change)
 }
 
 void
-pgpx_ddl_note_own_pool(void)
+pgpx_catalog_note_own_pool(void)
 {
 	own_pools = true;
 }
@@ -434,7 +434,7 @@ has_pools(Oid database)
  * no harm, and who comes later has read what is so now.
  */
 static void
-tell_other_databases(void)
+notify_other_databases(void)
 {
 	for (uint32 i = 0; i < ProcGlobal->allProcCount; i++)
 	{
@@ -491,18 +491,18 @@ release_callback(ResourceReleasePhase phase, bool is_commit, bool is_top_level,
 	for (int i = 0; i < ngone; i++)
 		(void) pgpx_server_pause(MyDatabaseId, gone[i], false, false);
 	nchanges = ngone = 0;
-	pgpx_source_mapping_dropped = false;
+	pgpx_server_catalog_mapping_dropped = false;
 	if (!is_commit)
 		return;
 	if (roles_changed)
 	{
 		roles_changed = false;
-		tell_other_databases();
+		notify_other_databases();
 	}
 	if (databases_changed)
 	{
 		databases_changed = false;
-		pgpx_pool_ask_for_databases();
+		pgpx_pool_request_database_check();
 	}
 }
 
@@ -514,7 +514,7 @@ object_access(ObjectAccessType access, Oid classId, Oid objectId, int subId,
 	if (prev_object_access)
 		prev_object_access(access, classId, objectId, subId, arg);
 	if (access == OAT_DROP && classId == UserMappingRelationId)
-		pgpx_source_mapping_dropped = true;
+		pgpx_server_catalog_mapping_dropped = true;
 }
 
 /*
@@ -551,7 +551,7 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	if (discards)
 	{
 		(void) pgpx_lease_return_all();
-		if (pgpx_lease_were_any())
+		if (pgpx_lease_has_callbacks())
 			pgpx_pool_forget_lessee((int) MyProcNumber, MyProcPid);
 		pgpx_lock_hooks->release_all();
 	}
@@ -560,9 +560,9 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 }
 
 void
-pgpx_ddl_init(void)
+pgpx_catalog_invalidation_init(void)
 {
-	pgpx_source_on_change(objects_callback);
+	pgpx_server_catalog_on_change(objects_callback);
 	CacheRegisterSyscacheCallback(DATABASEOID, databases_callback, (Datum) 0);
 	RegisterXactCallback(xact_callback, NULL);
 	RegisterResourceReleaseCallback(release_callback, NULL);

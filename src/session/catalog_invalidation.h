@@ -11,14 +11,14 @@
 #include "base/compat.h"
 
 /* Hear of catalog changes; in the postmaster, so that every process does. */
-extern void pgpx_ddl_init(void);
+extern void pgpx_catalog_invalidation_init(void);
 
 /*
- * pgpx_ddl_note_own_pool
+ * pgpx_catalog_note_own_pool
  *		This transaction makes a pool of its own, for what it has itself changed: it is
  *		retired at its end, in whichever way.  Pools of this kind have its number in
  *		their key, so nobody else finds them.
  */
-extern void pgpx_ddl_note_own_pool(void);
+extern void pgpx_catalog_note_own_pool(void);
 
 #endif							/* PGPX_CATALOG_INVALIDATION_H */

@@ -34,15 +34,15 @@
 #include "session/lease_return.h"
 #include "session/lease_stream.h"
 
-#define PREWARM_LOOK_US (10 * 1000) /* how often prewarm looks */
+#define PREWARM_CHECK_US (10 * 1000) /* how often prewarm looks */
 
 int64
-pgpx_lease_timeout(const PgpxTarget *target, int64 timeout)
+pgpx_lease_timeout(const PgpxServerSpec *spec, int64 timeout)
 {
 	if (timeout != PGPX_TIMEOUT_DEFAULT)
 		return timeout;
 	return pgpx_checkout_timeout >= 0 ? pgpx_checkout_timeout :
-		target->opts.checkout_timeout;
+		spec->opts.checkout_timeout;
 }
 
 static void
@@ -50,7 +50,7 @@ set_deadline(PgpxCheckout *c, int64 timeout)
 {
 	c->started = pgpx_now();
 	c->no_wait = c->only_try || timeout == 0;
-	timeout = pgpx_lease_timeout(c->target, timeout);
+	timeout = pgpx_lease_timeout(c->spec, timeout);
 	c->timeout = timeout;
 	c->deadline = c->no_wait ? c->started :
 		timeout == 0 ? 0 : c->started + timeout * 1000;
@@ -68,10 +68,10 @@ note_lease(PgpxCheckout *c, PgpxPool *pool, PgpxConn *conn, uint64 lease_id,
 	lease->user = c->holder.user;
 	lease->scope = c->holder.scope;
 	lease->subid = GetCurrentSubTransactionId();
-	lease->target = c->target;
-	lease->ticket = c->number;
+	lease->spec = c->spec;
+	lease->queue_position = c->number;
 	lease->deadline = c->deadline;
-	pgpx_target_pin(c->target);
+	pgpx_server_spec_pin(c->spec);
 	dlist_push_head(&pgpx_leases, &lease->node);
 }
 
@@ -80,10 +80,10 @@ note_lease(PgpxCheckout *c, PgpxPool *pool, PgpxConn *conn, uint64 lease_id,
  * wrong answer costs a detour, and nothing else.
  */
 static inline bool
-others_wait(const PgpxTarget *target)
+others_wait(const PgpxServerSpec *spec)
 {
-	return target->pool >= 0 &&
-		((const volatile PgpxPool *) &pgpx_pools[target->pool])->nwaiting > 0;
+	return spec->pool >= 0 &&
+		((const volatile PgpxPool *) &pgpx_pools[spec->pool])->nwaiting > 0;
 }
 
 /* Lease a free connection of the locked pool, if there is one. */
@@ -91,8 +91,8 @@ static inline PgpxConn *
 take_free_locked(PgpxCheckout *c, PgpxPool *pool, PgpxTime now,
 				 uint64 *lease_id)
 {
-	PgpxConn   *conn = pgpx_pool_pick_locked(pool, c->target->partner,
-											 c->target->partner_generation,
+	PgpxConn   *conn = pgpx_pool_pick_locked(pool, c->spec->last_conn,
+											 c->spec->last_conn_generation,
 											 c->started, now);
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
@@ -100,13 +100,13 @@ take_free_locked(PgpxCheckout *c, PgpxPool *pool, PgpxTime now,
 		return NULL;
 
 	/* what it has waited for another one, which was dead, is not of this lease */
-	*lease_id = pgpx_pool_take_locked(pool, conn, &c->holder, now, c->waited);
+	*lease_id = pgpx_pool_lease_locked(pool, conn, &c->holder, now, c->waited);
 	if (*lease_id == 0)
 		return NULL;
 	pool->stats.hits++;
-	if (conn == &pgpx_conns[Max(c->target->partner, 0)] &&
-		conn->generation == c->target->partner_generation)
-		pool->stats.partner_hits++;
+	if (conn == &pgpx_conns[Max(c->spec->last_conn, 0)] &&
+		conn->generation == c->spec->last_conn_generation)
+		pool->stats.last_used_hits++;
 	return conn;
 }
 
@@ -120,33 +120,33 @@ take(PgpxCheckout *c, PgpxLease *lease)
 	PgpxPool   *pool;
 	PgpxConn   *conn = NULL;
 	uint64		lease_id = 0;
-	uint64		epoch;
-	bool		offered = false;
+	uint64		incarnation;
+	bool		pending = false;
 
-	pgpx_ticket_offer(NULL, 0);
-	if (c->statement != NULL && !c->no_wait && others_wait(c->target))
+	pgpx_pending_statement_set(NULL, 0);
+	if (c->statement != NULL && !c->no_wait && others_wait(c->spec))
 	{
-		offered = true;
-		pgpx_lease_offer(c->target, c->statement);
+		pending = true;
+		pgpx_lease_set_pending(c->spec, c->statement);
 	}
 again:
 	pool = pgpx_checkout_lock_pool(c);
-	epoch = pgpx_pool_worker_epoch(pool);
+	incarnation = pgpx_pool_worker_incarnation(pool);
 
 	if (pool->nwaiting == 0 || c->number != 0)
 		conn = take_free_locked(c, pool, pgpx_now(), &lease_id);
 	if (conn == NULL)
 	{
-		PgpxTicket *ticket;
+		PgpxWaiter *waiter;
 		bool		moved;
 
 		pgpx_checkout_check_locked(c, pool);
-		if (pgpx_checkout_must_tell(c, pool, epoch))
+		if (pgpx_checkout_must_publish(c, pool, incarnation))
 		{
 			uint64		version = pool->version;
 
 			LWLockRelease(pool->lock);
-			pgpx_checkout_tell(c, pool->worker, epoch, version);
+			pgpx_checkout_publish(c, pool->worker, incarnation, version);
 			goto again;
 		}
 		if (c->no_wait && pool->count[PGPX_CONN_CHECKING] > 0)
@@ -164,33 +164,33 @@ again:
 				return false;
 			pgpx_checkout_raise_timeout(c, pool, false);
 		}
-		if (!offered && c->statement != NULL)
+		if (!pending && c->statement != NULL)
 		{
 			/* not under the lock */
-			offered = true;
+			pending = true;
 			LWLockRelease(pool->lock);
-			pgpx_lease_offer(c->target, c->statement);
+			pgpx_lease_set_pending(c->spec, c->statement);
 			goto again;
 		}
-		ticket = pgpx_ticket_draw_locked(pool, &c->holder, c->started,
-										 c->deadline, c->number);
-		c->number = ticket->number;
+		waiter = pgpx_waiter_enqueue_locked(pool, &c->holder, c->started,
+											c->deadline, c->number);
+		c->number = waiter->number;
 		pgpx_pool_grow_locked(pool, 0);
 		if (pool->retry_at != 0)
 			pgpx_worker_wake_soon(pool->worker);
 		LWLockRelease(pool->lock);
-		pgpx_checkout_check_cycle(c, pool, ticket);
-		conn = pgpx_checkout_wait(c, pool, ticket, &lease_id, &moved);
+		pgpx_checkout_check_cycle(c, pool, waiter);
+		conn = pgpx_checkout_wait(c, pool, waiter, &lease_id, &moved);
 		if (moved)
 		{
 			/* what was offered has gone with the ticket */
-			pgpx_ticket_offer(NULL, 0);
-			offered = false;
+			pgpx_pending_statement_set(NULL, 0);
+			pending = false;
 			goto again;
 		}
 		if (conn == NULL)
 			return false;
-		lease->offer = pgpx_ticket_offered();
+		lease->pending_state = pgpx_pending_statement_state();
 
 		/* nothing below can fail: the lease is found by every way out */
 		note_lease(c, pool, conn, lease_id, lease);
@@ -199,15 +199,15 @@ again:
 		 * Options that came before the grant are seen, since the lock was held
 		 * when the queue was left; those that come now could as well come later.
 		 */
-		c->stale = ticket->granted_version != ticket->options_version ||
-			pool->options_version != ticket->options_version;
+		c->stale = waiter->granted_version != waiter->options_version ||
+			pool->options_version != waiter->options_version;
 		return true;
 	}
 
 	note_lease(c, pool, conn, lease_id, lease);
 	LWLockRelease(pool->lock);
-	if (offered)
-		pgpx_ticket_offer(NULL, 0); /* it is not needed */
+	if (pending)
+		pgpx_pending_statement_set(NULL, 0);	/* it is not needed */
 	return true;
 }
 
@@ -219,7 +219,7 @@ log_wait(const PgpxCheckout *c)
 		return;
 	ereport(LOG,
 			(errmsg("checkout from server \"%s\" waited for %.3f ms",
-					NameStr(c->target->server_name), c->waited / 1000.0)));
+					NameStr(c->spec->server_name), c->waited / 1000.0)));
 }
 
 /*
@@ -232,7 +232,7 @@ checkout(PgpxCheckout *c, PgpxLease *taken, PgpxLease *volatile *spare)
 	for (;;)
 	{
 		PgpxLease  *lease = taken;
-		PgpxSettled settled;
+		PgpxValidation validation;
 
 		taken = NULL;
 		if (lease == NULL)
@@ -243,19 +243,19 @@ checkout(PgpxCheckout *c, PgpxLease *taken, PgpxLease *volatile *spare)
 			lease = *spare;
 			*spare = NULL;
 		}
-		settled = pgpx_checkout_settle(c, lease);
+		validation = pgpx_checkout_validate(c, lease);
 		c->stale = false;
-		switch (settled)
+		switch (validation)
 		{
-			case PGPX_SETTLED:
+			case PGPX_VALIDATION_OK:
 				return lease;
-			case PGPX_SETTLED_LATE:
+			case PGPX_VALIDATION_LATE:
 				if (c->only_try)
 					return NULL;
-				pgpx_checkout_raise_timeout(c, &pgpx_pools[c->target->pool],
+				pgpx_checkout_raise_timeout(c, &pgpx_pools[c->spec->pool],
 											true);
 				break;
-			case PGPX_SETTLED_DEAD:
+			case PGPX_VALIDATION_DEAD:
 				/* it had died, or leads elsewhere: the next one, unseen */
 				break;
 		}
@@ -269,22 +269,22 @@ checkout(PgpxCheckout *c, PgpxLease *taken, PgpxLease *volatile *spare)
  * on with that one.
  */
 static PgpxLease *
-checkout_quickly(PgpxCheckout *c, PgpxLease *volatile *unsettled)
+checkout_quickly(PgpxCheckout *c, PgpxLease *volatile *undone)
 {
-	PgpxTarget *target = c->target;
+	PgpxServerSpec *spec = c->spec;
 	PgpxLease  *lease;
 	PgpxConn   *conn = NULL;
 	PgpxPool   *pool;
 	uint64		lease_id = 0;
 
-	if (others_wait(target))
+	if (others_wait(spec))
 		return NULL;
 	lease = pgpx_lease_alloc();
-	pool = pgpx_pool_lock(target->pool, target->pool_id);
+	pool = pgpx_pool_lock(spec->pool, spec->pool_id);
 	if (pool != NULL)
 	{
 		if (pool->nwaiting == 0 &&
-			pgpx_pool_is_current_locked(pool, &target->fingerprint))
+			pgpx_pool_is_current_locked(pool, &spec->fingerprint))
 			conn = take_free_locked(c, pool, c->started, &lease_id);
 		if (conn != NULL)
 			note_lease(c, pool, conn, lease_id, lease);
@@ -295,9 +295,9 @@ checkout_quickly(PgpxCheckout *c, PgpxLease *volatile *unsettled)
 		pgpx_lease_forget(lease);
 		return NULL;
 	}
-	if (pgpx_checkout_settle_quickly(lease))
+	if (pgpx_checkout_validate_quickly(lease))
 		return lease;
-	*unsettled = lease;
+	*undone = lease;
 	return NULL;
 }
 
@@ -316,10 +316,10 @@ checkout_for(const char *server, int64 timeout, bool only_try, PgpxScope scope,
 	/* by hand: clearing it as a whole is a slow instruction */
 	c.number = 0;
 	c.waited = 0;
-	c.told_epoch = 0;
-	c.told_version = 0;
+	c.published_incarnation = 0;
+	c.published_version = 0;
 	c.stale = false;
-	c.target = pgpx_target_get(server);
+	c.spec = pgpx_server_spec_get(server);
 	c.only_try = only_try;
 	c.holder.procno = MyProcNumber;
 	c.holder.pid = MyProcPid;
@@ -332,10 +332,10 @@ checkout_for(const char *server, int64 timeout, bool only_try, PgpxScope scope,
 	c.holder.application_name = application_name;
 	c.statement = statement;
 	set_deadline(&c, timeout);
-	if (statement != NULL && statement->ticket != 0 &&
-		statement->pool_id == c.target->pool_id)
+	if (statement != NULL && statement->queue_position != 0 &&
+		statement->pool_id == c.spec->pool_id)
 	{
-		c.number = statement->ticket;
+		c.number = statement->queue_position;
 		c.deadline = statement->deadline;
 	}
 
@@ -343,7 +343,7 @@ checkout_for(const char *server, int64 timeout, bool only_try, PgpxScope scope,
 	if (lease != NULL)
 		return lease;
 
-	pgpx_target_pin(c.target);
+	pgpx_server_spec_pin(c.spec);
 	PG_TRY();
 	{
 		lease = checkout(&c, taken, &spare);
@@ -352,8 +352,8 @@ checkout_for(const char *server, int64 timeout, bool only_try, PgpxScope scope,
 	{
 		if (spare != NULL)
 			pgpx_lease_forget(spare);
-		pgpx_ticket_offer(NULL, 0);
-		pgpx_target_unpin(c.target);
+		pgpx_pending_statement_set(NULL, 0);
+		pgpx_server_spec_unpin(c.spec);
 	}
 	PG_END_TRY();
 
@@ -385,18 +385,18 @@ grow_to(PgpxCheckout *c, int n, bool *more)
 {
 	PgpxCap    *full = NULL;
 	PgpxPool   *pool = pgpx_checkout_lock_pool(c);
-	uint64		epoch = pgpx_pool_worker_epoch(pool);
+	uint64		incarnation = pgpx_pool_worker_incarnation(pool);
 	uint64		version = pool->version;
 	int			live;
 	int			missing;
 	int			connecting;
 
-	if (pgpx_checkout_must_tell(c, pool, epoch))
+	if (pgpx_checkout_must_publish(c, pool, incarnation))
 	{
 		int			worker = pool->worker;
 
 		LWLockRelease(pool->lock);
-		pgpx_checkout_tell(c, worker, epoch, version);
+		pgpx_checkout_publish(c, worker, incarnation, version);
 		pool = pgpx_checkout_lock_pool(c);
 	}
 	missing = n - pgpx_pool_total_locked(pool);
@@ -407,7 +407,7 @@ grow_to(PgpxCheckout *c, int n, bool *more)
 		missing = n - pgpx_pool_total_locked(pool);
 		connecting = pool->count[PGPX_CONN_CONNECTING];
 	}
-	if (missing > 0 && !pgpx_pool_must_give_way_locked(pool))
+	if (missing > 0 && !pgpx_pool_must_yield_locked(pool))
 		full = pgpx_pool_binding_cap_locked(pool, missing + connecting);
 	live = pgpx_pool_live_locked(pool);
 
@@ -417,35 +417,35 @@ grow_to(PgpxCheckout *c, int n, bool *more)
 		 pool->count[PGPX_CONN_CLOSING] > 0 || pool->retry_at != 0);
 	LWLockRelease(pool->lock);
 	if (full != NULL &&
-		pgpx_pool_evict(c->target->pool, full != &pgpx_shared->cap,
+		pgpx_pool_evict(c->spec->pool, full != &pgpx_shared->cap,
 						PGPX_EVICT_SURPLUS))
 		*more = true;
 	return live;
 }
 
 void
-pgpx_lease_tell_worker(PgpxTarget *target)
+pgpx_checkout_publish_conninfo(PgpxServerSpec *spec)
 {
 	PgpxCheckout c = {0};
 
-	c.target = target;
-	c.deadline = pgpx_now() + target->opts.operation_timeout * 1000;
-	pgpx_target_pin(c.target);
+	c.spec = spec;
+	c.deadline = pgpx_now() + spec->opts.operation_timeout * 1000;
+	pgpx_server_spec_pin(c.spec);
 	PG_TRY();
 	{
 		PgpxPool   *pool = pgpx_checkout_lock_pool(&c);
-		uint64		epoch = pgpx_pool_worker_epoch(pool);
+		uint64		incarnation = pgpx_pool_worker_incarnation(pool);
 		uint64		version = pool->version;
 		int			worker = pool->worker;
-		bool		must = pgpx_checkout_must_tell(&c, pool, epoch);
+		bool		must = pgpx_checkout_must_publish(&c, pool, incarnation);
 
 		LWLockRelease(pool->lock);
 		if (must)
-			pgpx_checkout_tell(&c, worker, epoch, version);
+			pgpx_checkout_publish(&c, worker, incarnation, version);
 	}
 	PG_FINALLY();
 	{
-		pgpx_target_unpin(c.target);
+		pgpx_server_spec_unpin(c.spec);
 	}
 	PG_END_TRY();
 }
@@ -458,9 +458,9 @@ pgpx_lease_prewarm(const char *server, int n, PgpxTime deadline)
 	volatile int live = 0;
 
 	pgpx_lease_register_callbacks();
-	c.target = pgpx_target_get(server);
+	c.spec = pgpx_server_spec_get(server);
 	c.deadline = deadline;
-	pgpx_target_pin(c.target);
+	pgpx_server_spec_pin(c.spec);
 	PG_TRY();
 	{
 		bool		more = true;
@@ -470,14 +470,14 @@ pgpx_lease_prewarm(const char *server, int n, PgpxTime deadline)
 			live = grow_to(&c, n, &more);
 			if (!more || (deadline != 0 && pgpx_now() >= deadline))
 				break;
-			(void) pgpx_session_wait_worker(pgpx_pools[c.target->pool].worker,
-											pgpx_now() + PREWARM_LOOK_US,
+			(void) pgpx_session_wait_worker(pgpx_pools[c.spec->pool].worker,
+											pgpx_now() + PREWARM_CHECK_US,
 											pgpx_wait_event(&wait_event, "PgpoolPrewarm"));
 		}
 	}
 	PG_FINALLY();
 	{
-		pgpx_target_unpin(c.target);
+		pgpx_server_spec_unpin(c.spec);
 	}
 	PG_END_TRY();
 	return live;
@@ -488,40 +488,41 @@ static PgpxTime
 step_deadline(const PgpxCheckout *c, bool sent)
 {
 	PgpxTime	now = pgpx_now();
-	PgpxTime	longest = now + c->target->opts.operation_timeout * 1000;
+	PgpxTime	longest = now + c->spec->opts.operation_timeout * 1000;
 
 	if (c->deadline == 0 || sent)
 		return longest;
 	return Min(longest, Max(c->deadline, now) + PGPX_CHECKOUT_GRACE_US);
 }
 
-/* Give back what settle_in() could not use; the record is free afterwards. */
+/* Give back what validate_and_reset() could not use; the record is free afterwards. */
 static void
-unsettle(PgpxLease *lease, PgpxGive give)
+undo_lease(PgpxLease *lease, PgpxReleaseAction action)
 {
-	PgpxKept   *kept = lease->kept;
+	PgpxCachedSocket *sock = lease->sock;
 	PgpxConn   *conn = &pgpx_conns[lease->conn];
 	PgpxCloseReason reason = PGPX_CLOSE_BROKEN;
 
-	if (give == PGPX_GIVE_CLOSE && kept != NULL &&
-		(conn->owed > 0 || lease->usage.resets > 0))
+	if (action == PGPX_RELEASE_CLOSE && sock != NULL &&
+		(conn->unread_reset > 0 || lease->usage.resets > 0))
 	{
 		reason = PGPX_CLOSE_RESET;
 
 		/* it may still run over there, and would not see us go */
-		if (pgpx_wire_in_reset(&kept->wire) && !kept->wire.eof)
-			give = PGPX_GIVE_CANCEL_CLOSE;
+		if (pgpx_wire_in_reset(&sock->wire) && !sock->wire.eof)
+			action = PGPX_RELEASE_CANCEL_CLOSE;
 	}
-	if (give != PGPX_GIVE_AS_IT_WAS && lease->offer == PGPX_OFFER_SENT)
+	if (action != PGPX_RELEASE_UNCHANGED &&
+		lease->pending_state == PGPX_PENDING_SENT)
 	{
 		reason = PGPX_CLOSE_HOLDER_DIED;
-		give = PGPX_GIVE_CANCEL_CLOSE;
+		action = PGPX_RELEASE_CANCEL_CLOSE;
 	}
-	pgpx_pool_give(conn, lease->id, PGPX_END_RETRIED, give, 0, reason,
-				   &lease->usage);
+	pgpx_pool_release(conn, lease->id, PGPX_END_RETRIED, action, 0, reason,
+					  &lease->usage);
 	pgpx_lease_forget(lease);
-	if (kept != NULL && give != PGPX_GIVE_AS_IT_WAS)
-		pgpx_kept_drop(kept);
+	if (sock != NULL && action != PGPX_RELEASE_UNCHANGED)
+		pgpx_socket_cache_drop(sock);
 }
 
 /* So much may come in that nobody has asked for: a remote that says more does not stop. */
@@ -531,11 +532,11 @@ unsettle(PgpxLease *lease, PgpxGive give)
  * Look at the stream: read an owed answer; or see that nothing has come in but
  * what may come at any time.
  */
-static PgpxSettled
-look(PgpxLease *lease, PgpxTime deadline)
+static PgpxValidation
+poll_socket(PgpxLease *lease, PgpxTime deadline)
 {
 	static uint32 wait_event = 0;
-	PgpxWire   *wire = &lease->kept->wire;
+	PgpxWire   *wire = &lease->sock->wire;
 	bool		full;
 	ssize_t		n = 0;
 	uint64		start = wire->bytes_in;
@@ -550,7 +551,7 @@ look(PgpxLease *lease, PgpxTime deadline)
 			n = pgpx_wire_fill(wire, &full);
 		read = false;
 		if (n < 0)
-			return PGPX_SETTLED_DEAD;
+			return PGPX_VALIDATION_DEAD;
 		do
 			event = pgpx_wire_next(wire, &msg);
 		while (event == PGPX_EV_NOTICE || event == PGPX_EV_NOTIFICATION);
@@ -558,30 +559,30 @@ look(PgpxLease *lease, PgpxTime deadline)
 		if (event == PGPX_EV_READY)
 		{
 			if (pgpx_wire_at_boundary(wire))
-				return PGPX_SETTLED;
+				return PGPX_VALIDATION_OK;
 			continue;
 		}
 		if (event != PGPX_EV_NEED_INPUT)
-			return PGPX_SETTLED_DEAD;
+			return PGPX_VALIDATION_DEAD;
 		if (wire->phase == PGPX_WIRE_IDLE)
 		{
 			/* what a remote says that was asked nothing need not have an end */
 			CHECK_FOR_INTERRUPTS();
 			if (wire->bytes_in - start > IDLE_MOST)
-				return PGPX_SETTLED_DEAD;
+				return PGPX_VALIDATION_DEAD;
 			if (n > 0 && full)
 				continue;
-			return pgpx_wire_at_boundary(wire) ? PGPX_SETTLED :
-				PGPX_SETTLED_DEAD;
+			return pgpx_wire_at_boundary(wire) ? PGPX_VALIDATION_OK :
+				PGPX_VALIDATION_DEAD;
 		}
 		if (n > 0)
 			continue;
-		n = pgpx_kept_poll(lease->kept, lease->target->pool, &full);
+		n = pgpx_socket_cache_poll(lease->sock, lease->spec->pool, &full);
 		read = n != 0;
 		if (!read &&
-			!pgpx_session_wait(lease->kept, WL_SOCKET_READABLE, deadline,
+			!pgpx_session_wait(lease->sock, WL_SOCKET_READABLE, deadline,
 							   pgpx_wait_event(&wait_event, "PgpoolReset")))
-			return PGPX_SETTLED_LATE;
+			return PGPX_VALIDATION_LATE;
 	}
 }
 
@@ -593,7 +594,7 @@ look(PgpxLease *lease, PgpxTime deadline)
 static bool
 must_reset(const PgpxLease *lease, const PgpxConn *conn)
 {
-	PgpxReset	reset = lease->target->opts.reset;
+	PgpxReset	reset = lease->spec->opts.reset;
 
 	if (!conn->dirty)
 		return false;
@@ -621,21 +622,21 @@ is_late(const PgpxCheckout *c)
  * connection is of other options, or the catalogs lead to another pool by now.
  */
 static bool
-renew_target(PgpxCheckout *c, PgpxLease *lease)
+renew_spec(PgpxCheckout *c, PgpxLease *lease)
 {
 	PgpxPool   *pool;
 	bool		ours;
 
 	if (!pgpx_checkout_refresh(c))
 		return false;
-	pgpx_target_pin(c->target);
-	pgpx_target_unpin(lease->target);
-	lease->target = c->target;
-	pool = pgpx_pool_lock(c->target->pool, c->target->pool_id);
+	pgpx_server_spec_pin(c->spec);
+	pgpx_server_spec_unpin(lease->spec);
+	lease->spec = c->spec;
+	pool = pgpx_pool_lock(c->spec->pool, c->spec->pool_id);
 	if (pool == NULL)
 		return false;
-	ours = pgpx_pool_leads_to_locked(pool, &pgpx_conns[lease->conn],
-									 &c->target->fingerprint);
+	ours = pgpx_conn_is_current_locked(pool, &pgpx_conns[lease->conn],
+									   &c->spec->fingerprint);
 	LWLockRelease(pool->lock);
 	c->stale = !ours;
 	return ours;
@@ -645,88 +646,88 @@ renew_target(PgpxCheckout *c, PgpxLease *lease)
  * Fetch the socket and see that it lives.  *touched tells that the stream may
  * have been read or written, so that nobody else can take it as it was.
  */
-static PgpxSettled
-settle_in(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
+static PgpxValidation
+validate_and_reset(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
 {
 	PgpxConn   *conn = &pgpx_conns[lease->conn];
 	PgpxTime	deadline = 0;
 	PgpxWire   *wire;
-	PgpxSettled settled;
+	PgpxValidation validation;
 
 	/* what the granter could not send has left the connection in doubt */
-	*touched = lease->offer == PGPX_OFFER_SENT ||
-		lease->offer == PGPX_OFFER_FAILED;
-	if (lease->offer == PGPX_OFFER_FAILED)
-		return PGPX_SETTLED_DEAD;
+	*touched = lease->pending_state == PGPX_PENDING_SENT ||
+		lease->pending_state == PGPX_PENDING_FAILED;
+	if (lease->pending_state == PGPX_PENDING_FAILED)
+		return PGPX_VALIDATION_DEAD;
 
 	/*
 	 * A pool that several users share stays as it is when one of them loses a right
-	 * while waiting.  Nothing has been sent there: see pgpx_lease_offer.
+	 * while waiting.  Nothing has been sent there: see pgpx_lease_set_pending.
 	 */
-	if (!OidIsValid(c->target->user))
+	if (!OidIsValid(c->spec->user))
 	{
 		AcceptInvalidationMessages();
-		c->stale |= !c->target->valid;
+		c->stale |= !c->spec->valid;
 	}
 
 	/* what was sent has to be read where it was sent, under whatever options */
-	if (c->stale && !renew_target(c, lease) &&
-		lease->offer != PGPX_OFFER_SENT)
-		return PGPX_SETTLED_DEAD;
+	if (c->stale && !renew_spec(c, lease) &&
+		lease->pending_state != PGPX_PENDING_SENT)
+		return PGPX_VALIDATION_DEAD;
 
-	lease->kept = pgpx_kept_find(lease->conn, lease->generation);
-	if (lease->kept == NULL)
+	lease->sock = pgpx_socket_cache_find(lease->conn, lease->generation);
+	if (lease->sock == NULL)
 	{
 		PgpxFetch	fetch;
 
-		deadline = step_deadline(c, lease->offer == PGPX_OFFER_SENT);
-		fetch = pgpx_kept_fetch(lease->target->pool, lease->conn,
-								lease->generation,
-								lease->id, deadline, &lease->kept);
-		if (fetch != PGPX_FETCH_OK && lease->offer == PGPX_OFFER_SENT)
+		deadline = step_deadline(c, lease->pending_state == PGPX_PENDING_SENT);
+		fetch = pgpx_socket_cache_fetch(lease->spec->pool, lease->conn,
+										lease->generation,
+										lease->id, deadline, &lease->sock);
+		if (fetch != PGPX_FETCH_OK && lease->pending_state == PGPX_PENDING_SENT)
 		{
 			pgpx_lease_check_revoked(lease);
 			pgpx_checkout_raise_lost(c);
 		}
 		if (fetch == PGPX_FETCH_GONE ||
 			(fetch == PGPX_FETCH_TIMEOUT && !is_late(c)))
-			return PGPX_SETTLED_DEAD;
+			return PGPX_VALIDATION_DEAD;
 		if (fetch == PGPX_FETCH_TIMEOUT)
-			return PGPX_SETTLED_LATE;
+			return PGPX_VALIDATION_LATE;
 	}
 
-	lease->kept->leased = true;
-	wire = &lease->kept->wire;
+	lease->sock->leased = true;
+	wire = &lease->sock->wire;
 	*touched = true;
-	if (lease->offer == PGPX_OFFER_SENT)
+	if (lease->pending_state == PGPX_PENDING_SENT)
 	{
 		/* pgpx_run_read takes the answer */
 		pgpx_wire_begin_sent(wire, lease->id, conn->reset_by,
-							 pgpx_ticket_mine()->offer_reset,
-							 pgpx_ticket_mine()->offer_len);
-		return PGPX_SETTLED;
+							 pgpx_my_waiter()->pending_reset,
+							 pgpx_my_waiter()->pending_len);
+		return PGPX_VALIDATION_OK;
 	}
-	pgpx_wire_begin_reset(wire, lease->id, conn->reset_by, conn->owed);
-	if (conn->owed > 0 && deadline == 0)
+	pgpx_wire_begin_reset(wire, lease->id, conn->reset_by, conn->unread_reset);
+	if (conn->unread_reset > 0 && deadline == 0)
 		deadline = step_deadline(c, false);
-	settled = look(lease, deadline);
-	if (settled == PGPX_SETTLED_LATE && !is_late(c))
-		return PGPX_SETTLED_DEAD;	/* the reset took longer than operation_timeout */
-	if (settled == PGPX_SETTLED_LATE && wire->bytes_in == 0)
+	validation = poll_socket(lease, deadline);
+	if (validation == PGPX_VALIDATION_LATE && !is_late(c))
+		return PGPX_VALIDATION_DEAD;	/* the reset took longer than operation_timeout */
+	if (validation == PGPX_VALIDATION_LATE && wire->bytes_in == 0)
 		*touched = false;
-	if (settled != PGPX_SETTLED || !must_reset(lease, conn))
-		return settled;
+	if (validation != PGPX_VALIDATION_OK || !must_reset(lease, conn))
+		return validation;
 
 	deadline = step_deadline(c, false);
 	lease->usage.resets++;
-	pgpx_wire_send_reset(wire, lease->target->reset_command,
-						 lease->target->start_commands, false);
+	pgpx_wire_send_reset(wire, lease->spec->reset_command,
+						 lease->spec->start_commands, false);
 	if (!pgpx_lease_flush(lease, deadline))
-		return PGPX_SETTLED_DEAD;
-	settled = look(lease, deadline);
-	if (settled == PGPX_SETTLED_LATE && !is_late(c))
-		return PGPX_SETTLED_DEAD;
-	return settled;
+		return PGPX_VALIDATION_DEAD;
+	validation = poll_socket(lease, deadline);
+	if (validation == PGPX_VALIDATION_LATE && !is_late(c))
+		return PGPX_VALIDATION_DEAD;
+	return validation;
 }
 
 /*
@@ -734,49 +735,50 @@ settle_in(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
  * nothing, with nothing in it.  One system call.
  */
 bool
-pgpx_checkout_settle_quickly(PgpxLease *lease)
+pgpx_checkout_validate_quickly(PgpxLease *lease)
 {
 	PgpxConn   *conn = &pgpx_conns[lease->conn];
-	PgpxKept   *kept;
+	PgpxCachedSocket *sock;
 	bool		full;
 
-	if (conn->owed > 0 || conn->dirty)
+	if (conn->unread_reset > 0 || conn->dirty)
 		return false;
-	kept = pgpx_kept_find(lease->conn, lease->generation);
-	if (kept == NULL)
+	sock = pgpx_socket_cache_find(lease->conn, lease->generation);
+	if (sock == NULL)
 		return false;
-	lease->kept = kept;
-	kept->leased = true;
-	pgpx_wire_begin(&kept->wire, lease->id);
-	if (pgpx_session_quiet(kept))
-		return kept->wire.in_start == kept->wire.in_end;
-	return kept->wire.in != NULL && pgpx_wire_fill(&kept->wire, &full) == 0;
+	lease->sock = sock;
+	sock->leased = true;
+	pgpx_wire_begin(&sock->wire, lease->id);
+	if (pgpx_session_has_no_input(sock))
+		return sock->wire.in_start == sock->wire.in_end;
+	return sock->wire.in != NULL && pgpx_wire_fill(&sock->wire, &full) == 0;
 }
 
-PgpxSettled
-pgpx_checkout_settle(PgpxCheckout *c, PgpxLease *lease)
+PgpxValidation
+pgpx_checkout_validate(PgpxCheckout *c, PgpxLease *lease)
 {
 	volatile bool touched = false;
-	PgpxSettled settled;
+	PgpxValidation validation;
 
 	PG_TRY();
 	{
-		settled = settle_in(c, lease, &touched);
+		validation = validate_and_reset(c, lease, &touched);
 	}
 	PG_CATCH();
 	{
-		unsettle(lease, touched ? PGPX_GIVE_CLOSE : PGPX_GIVE_AS_IT_WAS);
+		undo_lease(lease,
+			touched ? PGPX_RELEASE_CLOSE : PGPX_RELEASE_UNCHANGED);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
 
-	if (settled != PGPX_SETTLED)
+	if (validation != PGPX_VALIDATION_OK)
 	{
 		/* one that leads elsewhere may be right for who waits behind us */
-		bool		fit = settled == PGPX_SETTLED_LATE || c->stale;
+		bool		fit = validation == PGPX_VALIDATION_LATE || c->stale;
 
-		unsettle(lease, fit && !touched ? PGPX_GIVE_AS_IT_WAS :
-				 PGPX_GIVE_CLOSE);
+		undo_lease(lease, fit && !touched ? PGPX_RELEASE_UNCHANGED :
+				 PGPX_RELEASE_CLOSE);
 	}
-	return settled;
+	return validation;
 }

@@ -22,7 +22,7 @@
 #define PGPX_TIMEOUT_DEFAULT (-1)	/* none: GUC, then the server's option */
 
 /* The timeout that counts, in ms: the call's, the GUC's, the option's; 0: none. */
-extern int64 pgpx_lease_timeout(const PgpxTarget *target, int64 timeout);
+extern int64 pgpx_lease_timeout(const PgpxServerSpec *spec, int64 timeout);
 
 /*
  * pgpx_lease_checkout
@@ -31,7 +31,7 @@ extern int64 pgpx_lease_timeout(const PgpxTarget *target, int64 timeout);
  * timeout: milliseconds, 0 not to wait, or PGPX_TIMEOUT_DEFAULT.  only_try:
  * NULL instead of an error when none is free now.  why may be NULL.
  *
- * Errors: those of pgpx_target_get; 55P03 timeout; 53300 queue full, or shared
+ * Errors: those of pgpx_server_spec_get; 55P03 timeout; 53300 queue full, or shared
  * memory used up; 40P01 would wait for itself; 08001 the remote cannot be
  * reached; PX003 the worker does not run.
  */
@@ -50,10 +50,10 @@ typedef struct PgpxStatement
 	const char *const *values;
 	bool		one;			/* it is one statement for sure */
 	bool		known;			/* shape is that of its sink */
-	uint64		shape;
+	uint64		types_hash;
 
 	/* a lease whose statement was not run: wait on under its number */
-	uint64		ticket;
+	uint64		queue_position;
 	uint32		pool_id;
 	PgpxTime	deadline;
 } PgpxStatement;
@@ -74,14 +74,14 @@ extern PgpxLease *pgpx_lease_checkout_for(const char *server,
 extern int	pgpx_lease_prewarm(const char *server, int n, PgpxTime deadline);
 
 /*
- * pgpx_lease_tell_worker
+ * pgpx_checkout_publish_conninfo
  *		Tell the pool's worker how to connect, if it does not know.
  */
-extern void pgpx_lease_tell_worker(PgpxTarget *target);
+extern void pgpx_checkout_publish_conninfo(PgpxServerSpec *spec);
 
 typedef struct PgpxCheckout
 {
-	PgpxTarget *target;			/* pinned */
+	PgpxServerSpec *spec;		/* pinned */
 	PgpxHolder	holder;
 	bool		only_try;
 	PgpxTime	started;
@@ -90,8 +90,8 @@ typedef struct PgpxCheckout
 	PgpxTime	deadline;		/* 0: for ever */
 	uint64		number;			/* of the ticket, to go back to the head */
 	PgpxTime	waited;
-	uint64		told_epoch;		/* worker and version that we sent the */
-	uint64		told_version;	/* conninfo for */
+	uint64		published_incarnation;	/* worker and version that we sent the */
+	uint64		published_version;	/* conninfo for */
 	bool		stale;			/* granted under others than we had read, or there are new ones */
 	const PgpxStatement *statement; /* that it is for; NULL: unknown */
 } PgpxCheckout;
@@ -102,25 +102,25 @@ typedef struct PgpxCheckout
  */
 #define PGPX_CHECKOUT_GRACE_US (100 * 1000)
 
-typedef enum PgpxSettled
+typedef enum PgpxValidation
 {
-	PGPX_SETTLED,
-	PGPX_SETTLED_DEAD,			/* given back; try another one */
-	PGPX_SETTLED_LATE			/* no time left; given back */
-} PgpxSettled;
+	PGPX_VALIDATION_OK,
+	PGPX_VALIDATION_DEAD,		/* given back; try another one */
+	PGPX_VALIDATION_LATE		/* no time left; given back */
+} PgpxValidation;
 
 /*
- * pgpx_checkout_settle
+ * pgpx_checkout_validate
  *		Fetch the socket of a lease that was taken, and see that it lives.  On an
  *		error, too, the lease is given back unless it is settled.
  */
-extern PgpxSettled pgpx_checkout_settle(PgpxCheckout *c, PgpxLease *lease);
+extern PgpxValidation pgpx_checkout_validate(PgpxCheckout *c, PgpxLease *lease);
 
 /*
- * pgpx_checkout_settle_quickly
+ * pgpx_checkout_validate_quickly
  *		The same for a socket that is here and owed nothing, in which nothing can
  *		be thrown.  False: it is to be settled the long way.
  */
-extern bool pgpx_checkout_settle_quickly(PgpxLease *lease);
+extern bool pgpx_checkout_validate_quickly(PgpxLease *lease);
 
 #endif							/* PGPX_CHECKOUT_H */

@@ -4,7 +4,7 @@
  *	  Checkout: the wait in the queue, and its errors.
  *
  * Runs in sessions only.  No lock is held while it waits; every way out of the
- * wait leaves the queue through pgpx_ticket_leave.
+ * wait leaves the queue through pgpx_waiter_dequeue.
  *
  * Reasons not to wait for a connection, and the errors of a checkout.
  *
@@ -30,15 +30,15 @@
 bool
 pgpx_checkout_refresh(PgpxCheckout *c)
 {
-	PgpxTarget *old = c->target;
-	PgpxTarget *fresh;
+	PgpxServerSpec *old = c->spec;
+	PgpxServerSpec *fresh;
 	NameData	name = old->server_name;
 	PgpxPoolKey key = old->key;
 	bool		same;
 
 	old->valid = false;
-	fresh = pgpx_target_get(NameStr(name));
-	pgpx_target_pin(fresh);
+	fresh = pgpx_server_spec_get(NameStr(name));
+	pgpx_server_spec_pin(fresh);
 	same = memcmp(&key, &fresh->key, sizeof(key)) == 0;
 	if (same && fresh->pool < 0)
 	{
@@ -46,13 +46,13 @@ pgpx_checkout_refresh(PgpxCheckout *c)
 		fresh->pool = old->pool;
 		fresh->pool_id = old->pool_id;
 	}
-	pgpx_target_unpin(old);
-	c->target = fresh;
+	pgpx_server_spec_unpin(old);
+	c->spec = fresh;
 	if (same)
 		return true;
 	c->number = 0;
-	c->told_epoch = 0;
-	c->told_version = 0;
+	c->published_incarnation = 0;
+	c->published_version = 0;
 	return false;
 }
 
@@ -62,24 +62,24 @@ pgpx_checkout_refresh(PgpxCheckout *c)
  * get another pool each time, with a pool_size of its own.
  */
 static void
-refuse_another_own_pool(const PgpxTarget *target)
+refuse_another_own_pool(const PgpxServerSpec *spec)
 {
 	dlist_iter	iter;
 
-	if (!TransactionIdIsValid(target->key.xid))
+	if (!TransactionIdIsValid(spec->key.xid))
 		return;
 	dlist_foreach(iter, &pgpx_leases)
 	{
 		PgpxLease  *lease = dlist_container(PgpxLease, node, iter.cur);
-		const PgpxPoolKey *key = &lease->target->key;
+		const PgpxPoolKey *key = &lease->spec->key;
 
-		if (TransactionIdIsValid(key->xid) && key->xid != target->key.xid &&
-			key->database == target->key.database &&
-			key->server == target->key.server)
+		if (TransactionIdIsValid(key->xid) && key->xid != spec->key.xid &&
+			key->database == spec->key.database &&
+			key->server == spec->key.server)
 			ereport(ERROR,
 					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 					 errmsg("options of server \"%s\" were changed in this transaction",
-							NameStr(target->server_name)),
+							NameStr(spec->server_name)),
 					 errdetail("Lease " INT64_FORMAT " is from another transaction of this session that had changed them.",
 							   (int64) lease->id),
 					 errhint("Return that lease first, or commit.")));
@@ -93,7 +93,7 @@ pgpx_checkout_lock_pool(PgpxCheckout *c)
 
 	for (;;)
 	{
-		PgpxTarget *target;
+		PgpxServerSpec *spec;
 		PgpxPool   *pool;
 
 		/*
@@ -101,37 +101,37 @@ pgpx_checkout_lock_pool(PgpxCheckout *c)
 		 * and what was changed while we read it may be half old and half new.
 		 */
 		AcceptInvalidationMessages();
-		for (int i = 0; i < MOST_READS && !c->target->valid; i++)
+		for (int i = 0; i < MOST_READS && !c->spec->valid; i++)
 			if (!pgpx_checkout_refresh(c))
 				read_at = 0;
-		target = c->target;
+		spec = c->spec;
 
-		pool = pgpx_pool_lock(target->pool, target->pool_id);
+		pool = pgpx_pool_lock(spec->pool, spec->pool_id);
 		if (pool == NULL)
 		{
 			PgpxPoolRef ref = {
-				.key = target->key,
-				.fingerprint = target->fingerprint,
-				.opts = &target->opts,
+				.key = spec->key,
+				.fingerprint = spec->fingerprint,
+				.opts = &spec->opts,
 				.database_name = get_database_name(MyDatabaseId),
-				.server_name = NameStr(target->server_name),
-				.user = target->user,
-				.user_name = NameStr(target->user_name),
+				.server_name = NameStr(spec->server_name),
+				.user = spec->user,
+				.user_name = NameStr(spec->user_name),
 			};
 
 			uint32		pool_id;
 			int			index;
 
-			refuse_another_own_pool(target);
-			if (TransactionIdIsValid(target->key.xid))
-				pgpx_ddl_note_own_pool();
+			refuse_another_own_pool(spec);
+			if (TransactionIdIsValid(spec->key.xid))
+				pgpx_catalog_note_own_pool();
 			index = pgpx_pool_find(&ref, &pool_id);
 
 			/* what was read, drawn and told was for the former pool */
 			read_at = 0;
 			c->number = 0;
-			c->told_epoch = 0;
-			c->told_version = 0;
+			c->published_incarnation = 0;
+			c->published_version = 0;
 			if (index < 0)
 				ereport(ERROR,
 						(errcode(ERRCODE_TOO_MANY_CONNECTIONS),
@@ -140,17 +140,17 @@ pgpx_checkout_lock_pool(PgpxCheckout *c)
 						 errhint("Raise \"pgpool_ext.max_pools\". A server whose PUBLIC user mapping does not name the remote user has one pool for each local user.")));
 
 			/* (leases may have the target, too: never -1 in it) */
-			target->pool = index;
-			target->pool_id = pool_id;
+			spec->pool = index;
+			spec->pool_id = pool_id;
 			continue;
 		}
-		if (pgpx_pool_is_current_locked(pool, &target->fingerprint))
+		if (pgpx_pool_is_current_locked(pool, &spec->fingerprint))
 			return pool;
 		if (read_at == pool->options_version)
 		{
-			pgpx_pool_adopt_locked(pool, NameStr(target->server_name),
-								   NameStr(target->user_name),
-								   &target->fingerprint, &target->opts);
+			pgpx_pool_adopt_locked(pool, NameStr(spec->server_name),
+								   NameStr(spec->user_name),
+								   &spec->fingerprint, &spec->opts);
 			return pool;
 		}
 
@@ -167,24 +167,25 @@ pgpx_checkout_lock_pool(PgpxCheckout *c)
 }
 
 void
-pgpx_checkout_tell(PgpxCheckout *c, int worker, uint64 epoch, uint64 version)
+pgpx_checkout_publish(PgpxCheckout *c, int worker, uint64 incarnation,
+					  uint64 version)
 {
-	PgpxTarget *target = c->target;
+	PgpxServerSpec *spec = c->spec;
 	PgpxConninfo conninfo = {
 		.version = version,
-		.need_password = target->need_password,
-		.start_commands = target->start_commands,
-		.reset_command = target->reset_command,
-		.nparams = target->nparams,
-		.keywords = target->keywords,
-		.values = target->values,
+		.need_password = spec->need_password,
+		.start_commands = spec->start_commands,
+		.reset_command = spec->reset_command,
+		.nparams = spec->nparams,
+		.keywords = spec->keywords,
+		.values = spec->values,
 	};
 
 	for (;;)
 	{
-		int			sent = pgpx_handoff_send_conninfo(worker, epoch,
-													  target->pool,
-													  target->pool_id,
+		int			sent = pgpx_control_send_conninfo(worker, incarnation,
+													  spec->pool,
+													  spec->pool_id,
 													  &conninfo);
 
 		if (sent > 0)
@@ -193,26 +194,27 @@ pgpx_checkout_tell(PgpxCheckout *c, int worker, uint64 epoch, uint64 version)
 			ereport(ERROR,
 					(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 					 errmsg("options of server \"%s\" are too long",
-							NameStr(target->server_name)),
+							NameStr(spec->server_name)),
 					 errdetail("All options together may have %d bytes.",
 							   PGPX_MESSAGE_MAX)));
 		if (!pgpx_session_wait_control(worker, c->deadline))
 			break;
 	}
-	c->told_epoch = epoch;
-	c->told_version = version;
+	c->published_incarnation = incarnation;
+	c->published_version = version;
 }
 
 bool
-pgpx_checkout_must_tell(const PgpxCheckout *c, const PgpxPool *pool,
-						uint64 epoch)
+pgpx_checkout_must_publish(const PgpxCheckout *c, const PgpxPool *pool,
+						   uint64 incarnation)
 {
-	if (epoch == 0)
+	if (incarnation == 0)
 		return false;			/* no worker; the next one wakes who waits */
-	if (pool->conninfo_epoch == epoch &&
+	if (pool->conninfo_incarnation == incarnation &&
 		pool->conninfo_version >= pool->connect_version)
 		return false;
-	return c->told_epoch != epoch || c->told_version < pool->connect_version;
+	return c->published_incarnation != incarnation ||
+		c->published_version < pool->connect_version;
 }
 
 /*
@@ -221,7 +223,7 @@ pgpx_checkout_must_tell(const PgpxCheckout *c, const PgpxPool *pool,
  * tell them.  False: this is no longer the pool to wait for.
  */
 static bool
-tell_again(PgpxCheckout *c, PgpxPool *pool, uint64 epoch)
+publish_again(PgpxCheckout *c, PgpxPool *pool, uint64 incarnation)
 {
 	bool		current = false;
 	bool		unread = false;
@@ -236,23 +238,23 @@ tell_again(PgpxCheckout *c, PgpxPool *pool, uint64 epoch)
 		LWLockAcquire(pool->lock, LW_EXCLUSIVE);
 		unread = pgpx_pool_needs_options_locked(pool);
 		if (unread && read_at == pool->options_version)
-			pgpx_pool_adopt_locked(pool, NameStr(c->target->server_name),
-								   NameStr(c->target->user_name),
-								   &c->target->fingerprint, &c->target->opts);
+			pgpx_pool_adopt_locked(pool, NameStr(c->spec->server_name),
+								   NameStr(c->spec->user_name),
+								   &c->spec->fingerprint, &c->spec->opts);
 		read_at = pool->options_version;
 		version = pool->version;
-		current = pgpx_pool_is_current_locked(pool, &c->target->fingerprint);
-		pgpx_ticket_mine()->options_version =
+		current = pgpx_pool_is_current_locked(pool, &c->spec->fingerprint);
+		pgpx_my_waiter()->options_version =
 			current ? pool->options_version : 0;
 		LWLockRelease(pool->lock);
 	}
 
 	/* if it still is not, whoever has set the new options tells them */
-	c->told_epoch = epoch;
-	c->told_version = version;
+	c->published_incarnation = incarnation;
+	c->published_version = version;
 	if (!current)
 		return true;
-	pgpx_checkout_tell(c, pool->worker, epoch, version);
+	pgpx_checkout_publish(c, pool->worker, incarnation, version);
 	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
 	pgpx_pool_grow_locked(pool, 0);
 	LWLockRelease(pool->lock);
@@ -260,33 +262,34 @@ tell_again(PgpxCheckout *c, PgpxPool *pool, uint64 epoch)
 }
 
 bool
-pgpx_checkout_leave(PgpxTicket *ticket)
+pgpx_checkout_dequeue(PgpxWaiter *waiter)
 {
 	PgpxConn   *conn;
 	uint64		lease_id;
 	int			sqlstate;
 	PgpxTime	waited;
 
-	return pgpx_ticket_leave(ticket, PGPX_LEAVE_CANCEL, &conn, &lease_id,
-							 &sqlstate, NULL, &waited) == PGPX_TICKET_GRANTED &&
-		(pgpx_ticket_offered() == PGPX_OFFER_SENT ||
-		 pgpx_ticket_offered() == PGPX_OFFER_ABANDONED);
+	return pgpx_waiter_dequeue(waiter, PGPX_DEQUEUE_CANCEL, &conn, &lease_id,
+							   &sqlstate, NULL,
+							   &waited) == PGPX_WAITER_GRANTED &&
+		(pgpx_pending_statement_state() == PGPX_PENDING_SENT ||
+		 pgpx_pending_statement_state() == PGPX_PENDING_ABANDONED);
 }
 
 /* Nothing has come of the ticket, or its statement is just being sent. */
 static bool
-stands(const volatile PgpxTicket *ticket)
+is_enqueued(const volatile PgpxWaiter *waiter)
 {
-	return ticket->state == PGPX_TICKET_WAITING ||
-		pgpx_ticket_offered() == PGPX_OFFER_SENDING;
+	return waiter->state == PGPX_WAITER_WAITING ||
+		pgpx_pending_statement_state() == PGPX_PENDING_SENDING;
 }
 
 PgpxConn *
-pgpx_checkout_wait(PgpxCheckout *c, PgpxPool *pool, PgpxTicket *ticket,
+pgpx_checkout_wait(PgpxCheckout *c, PgpxPool *pool, PgpxWaiter *waiter,
 				   uint64 *lease_id, bool *moved)
 {
 	static uint32 wait_event = 0;
-	PgpxTicketState was;
+	PgpxWaiterState was;
 	PgpxConn   *conn = NULL;
 	int			sqlstate = 0;
 	char		text[PGPX_ERROR_LEN];
@@ -295,12 +298,12 @@ pgpx_checkout_wait(PgpxCheckout *c, PgpxPool *pool, PgpxTicket *ticket,
 	*moved = false;
 	PG_TRY();
 	{
-		while (stands(ticket) && in_time && !*moved)
+		while (is_enqueued(waiter) && in_time && !*moved)
 		{
-			uint64		epoch = pgpx_pool_worker_epoch(pool);
+			uint64		incarnation = pgpx_pool_worker_incarnation(pool);
 
-			if (pgpx_checkout_must_tell(c, pool, epoch))
-				*moved = !tell_again(c, pool, epoch);
+			if (pgpx_checkout_must_publish(c, pool, incarnation))
+				*moved = !publish_again(c, pool, incarnation);
 			else
 				in_time = pgpx_session_wait_worker(pool->worker, c->deadline,
 												   pgpx_wait_event(&wait_event, "PgpoolCheckout"));
@@ -309,7 +312,7 @@ pgpx_checkout_wait(PgpxCheckout *c, PgpxPool *pool, PgpxTicket *ticket,
 	PG_CATCH();
 	{
 		PGPX_DEBUG_POINT("cancelled");
-		(void) pgpx_checkout_leave(ticket);
+		(void) pgpx_checkout_dequeue(waiter);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
@@ -317,22 +320,22 @@ pgpx_checkout_wait(PgpxCheckout *c, PgpxPool *pool, PgpxTicket *ticket,
 	if (*moved)
 	{
 		/* it must not run twice */
-		if (pgpx_checkout_leave(ticket))
+		if (pgpx_checkout_dequeue(waiter))
 			pgpx_checkout_raise_lost(c);
 		return NULL;
 	}
 	if (!in_time)
 		PGPX_DEBUG_POINT("timed_out");
-	was = pgpx_ticket_leave(ticket,
-		in_time ? PGPX_LEAVE_CLAIM : PGPX_LEAVE_TIMEOUT,
+	was = pgpx_waiter_dequeue(waiter,
+		in_time ? PGPX_DEQUEUE_CLAIM : PGPX_DEQUEUE_TIMEOUT,
 							&conn, lease_id, &sqlstate, text, &c->waited);
-	if (was == PGPX_TICKET_GRANTED && conn == NULL)
+	if (was == PGPX_WAITER_GRANTED && conn == NULL)
 		pgpx_checkout_raise_lost(c);
-	if (was == PGPX_TICKET_FAILED)
+	if (was == PGPX_WAITER_FAILED)
 		pgpx_checkout_raise_unreachable(c, sqlstate, text, 0);
-	if (was != PGPX_TICKET_GRANTED && c->only_try)
+	if (was != PGPX_WAITER_GRANTED && c->only_try)
 		return NULL;
-	if (was != PGPX_TICKET_GRANTED)
+	if (was != PGPX_WAITER_GRANTED)
 		pgpx_checkout_raise_timeout(c, pool, false);
 	return conn;
 }
@@ -415,19 +418,19 @@ pgpx_checkout_raise_unreachable(PgpxCheckout *c, int sqlstate,
 	char	   *reason = pgpx_text_clean(pstrdup(text));
 	char		detail[DETAIL_LEN] = "";
 
-	if (add_descriptors(&pgpx_pools[c->target->pool], text, detail,
+	if (add_descriptors(&pgpx_pools[c->spec->pool], text, detail,
 						sizeof(detail)))
 		ereport(ERROR,
 				(errcode(sqlstate),
 				 errmsg("could not connect to server \"%s\"",
-						NameStr(c->target->server_name)),
+						NameStr(c->spec->server_name)),
 				 errdetail_internal("%s", detail),
 				 hint_descriptors()));
 	if (sqlstate == ERRCODE_FEATURE_NOT_SUPPORTED)
 		ereport(ERROR,
 				(errcode(sqlstate),
 				 errmsg("connection to server \"%s\" is encrypted in a way that is not supported",
-						NameStr(c->target->server_name)),
+						NameStr(c->spec->server_name)),
 				 errdetail_internal("%s", reason)));
 	if (sqlstate == ERRCODE_S_R_E_PROHIBITED_SQL_STATEMENT_ATTEMPTED)
 		ereport(ERROR,
@@ -442,7 +445,7 @@ pgpx_checkout_raise_unreachable(PgpxCheckout *c, int sqlstate,
 	ereport(ERROR,
 			(errcode(sqlstate),
 			 errmsg("could not connect to server \"%s\"",
-					NameStr(c->target->server_name)),
+					NameStr(c->spec->server_name)),
 			 errdetail_internal("%s", reason),
 			 wait_ms > 0 ?
 			 errhint("The next attempt is made in " INT64_FORMAT " ms at the earliest.",
@@ -474,7 +477,7 @@ pgpx_checkout_raise_timeout(PgpxCheckout *c, PgpxPool *pool, bool granted)
 	char		detail[DETAIL_LEN];
 	bool		no_descriptor = false;
 
-	if (pgpx_pool_worker_epoch(pool) == 0)
+	if (pgpx_pool_worker_incarnation(pool) == 0)
 		ereport(ERROR,
 				(errcode(PGPX_ERRCODE_WORKER_DOWN),
 				 errmsg("the pool worker does not run"),
@@ -499,7 +502,7 @@ pgpx_checkout_raise_timeout(PgpxCheckout *c, PgpxPool *pool, bool granted)
 		ereport(ERROR,
 				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 				 errmsg("server \"%s\" has no free connection now",
-						NameStr(c->target->server_name)),
+						NameStr(c->spec->server_name)),
 				 errdetail_internal("%s", detail),
 				 pgpx_pool_is_paused(pool) ?
 				 errhint("pgpool.resume lets checkouts in again.") :
@@ -507,7 +510,7 @@ pgpx_checkout_raise_timeout(PgpxCheckout *c, PgpxPool *pool, bool granted)
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 			 errmsg("no connection to server \"%s\" came free within " INT64_FORMAT " ms",
-					NameStr(c->target->server_name), c->timeout),
+					NameStr(c->spec->server_name), c->timeout),
 			 errdetail_internal("%s", detail),
 			 pgpx_pool_is_paused(pool) ?
 			 errhint("pgpool.resume lets checkouts in again.") :
@@ -570,7 +573,7 @@ raise_endless(void)
 }
 
 void
-pgpx_lease_check_endless(void)
+pgpx_lease_check_unbounded_wait(void)
 {
 	if (holds_any())
 		raise_endless();
@@ -587,7 +590,7 @@ raise_damaged(PgpxCheckout *c, PgpxPool *pool)
 	ereport(ERROR,
 			(errcode(PGPX_ERRCODE_POOL_DAMAGED),
 			 errmsg("the pool of server \"%s\" is out of service",
-					NameStr(c->target->server_name)),
+					NameStr(c->spec->server_name)),
 			 errdetail("Its state in shared memory is wrong. %s", text),
 			 errhint("The pool worker restarts and rebuilds the pool within seconds; then repeat the call.")));
 }
@@ -609,7 +612,7 @@ pgpx_checkout_check_locked(PgpxCheckout *c, PgpxPool *pool)
 		ereport(ERROR,
 				(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
 				 errmsg("checkout from server \"%s\" would wait for this session itself",
-						NameStr(c->target->server_name)),
+						NameStr(c->spec->server_name)),
 				 errdetail("This session holds all connections (%d) that \"%s\" allows.",
 						   size, cap),
 				 errhint("Return a lease first, or raise \"%s\".", cap)));
@@ -632,7 +635,7 @@ pgpx_checkout_check_locked(PgpxCheckout *c, PgpxPool *pool)
 		ereport(ERROR,
 				(errcode(ERRCODE_TOO_MANY_CONNECTIONS),
 				 errmsg("too many sessions wait for a connection to server \"%s\"",
-						NameStr(c->target->server_name)),
+						NameStr(c->spec->server_name)),
 				 errdetail_plural("%d session waits, and the server's option \"max_waiters\" is %d.",
 								  "%d sessions wait, and the server's option \"max_waiters\" is %d.",
 								  waiting, waiting, most),
@@ -657,11 +660,11 @@ pgpx_checkout_check_locked(PgpxCheckout *c, PgpxPool *pool)
 }
 
 /* Who stands where, for a look without locks. */
-typedef struct Standing
+typedef struct WaitsForEver
 {
 	uint64		lease_id;
 	uint64		number;			/* of the holder's ticket */
-} Standing;
+} WaitsForEver;
 
 /*
  * Is each place under max_connections leased to a session that waits without a
@@ -669,22 +672,22 @@ typedef struct Standing
  * tell of one instant between them; who is served leaves the queue.
  */
 static bool
-all_wait_for_ever(Standing *seen, bool again)
+all_wait_for_ever(WaitsForEver *seen, bool again)
 {
 	for (int i = 0; i < pgpx_shared->max_connections; i++)
 	{
 		const volatile PgpxConn *conn = &pgpx_conns[i];
 		uint64		lease_id = pg_atomic_read_u64(&pgpx_conns[i].lease_id);
 		int			owner = conn->owner_procno;
-		const volatile PgpxTicket *ticket = &pgpx_tickets[Max(owner, 0)];
+		const volatile PgpxWaiter *waiter = &pgpx_waiters[Max(owner, 0)];
 		uint64		number;
 
 		if (lease_id == 0 || owner < 0 ||
-			ticket->state != PGPX_TICKET_WAITING)
+			waiter->state != PGPX_WAITER_WAITING)
 			return false;
-		pg_read_barrier();		/* with that of pgpx_ticket_draw_locked */
-		number = ticket->number;
-		if (ticket->deadline != 0 ||
+		pg_read_barrier();		/* with that of pgpx_waiter_enqueue_locked */
+		number = waiter->number;
+		if (waiter->deadline != 0 ||
 			pg_atomic_read_u64(&pgpx_conns[i].lease_id) != lease_id)
 			return false;
 		if (again &&
@@ -698,17 +701,17 @@ all_wait_for_ever(Standing *seen, bool again)
 }
 
 void
-pgpx_checkout_check_cycle(PgpxCheckout *c, PgpxPool *pool, PgpxTicket *ticket)
+pgpx_checkout_check_cycle(PgpxCheckout *c, PgpxPool *pool, PgpxWaiter *waiter)
 {
 	int			own;
-	Standing   *seen;
+	WaitsForEver *seen;
 	bool		for_ever;
 
 	if (c->deadline != 0 || (own = pgpx_lease_count(0, -1)) == 0)
 		return;
 
 	/* (the ticket is drawn: nothing may throw here but with it given back) */
-	seen = palloc_extended(pgpx_shared->max_connections * sizeof(Standing),
+	seen = palloc_extended(pgpx_shared->max_connections * sizeof(WaitsForEver),
 						   MCXT_ALLOC_NO_OOM);
 	if (seen == NULL)
 		return;
@@ -719,7 +722,7 @@ pgpx_checkout_check_cycle(PgpxCheckout *c, PgpxPool *pool, PgpxTicket *ticket)
 		return;
 
 	/* a place has come free at last, and with it the statement has gone */
-	if (pgpx_checkout_leave(ticket))
+	if (pgpx_checkout_dequeue(waiter))
 		pgpx_checkout_raise_lost(c);
 	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
 	pool->stats.deadlocks++;
@@ -727,7 +730,7 @@ pgpx_checkout_check_cycle(PgpxCheckout *c, PgpxPool *pool, PgpxTicket *ticket)
 	ereport(ERROR,
 			(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
 			 errmsg("checkout from server \"%s\" would wait for sessions that wait for this one",
-					NameStr(c->target->server_name)),
+					NameStr(c->spec->server_name)),
 			 errdetail("All connections (%d) that \"%s\" allows are leased to sessions that wait for one more without a timeout; %d of them to this one.",
 					   pgpx_shared->max_connections,
 					   "pgpool_ext.max_connections", own),
@@ -741,7 +744,7 @@ pgpx_checkout_raise_lost(PgpxCheckout *c)
 	ereport(ERROR,
 			(errcode(ERRCODE_CONNECTION_FAILURE),
 			 errmsg("connection to server \"%s\" was lost",
-					NameStr(c->target->server_name)),
+					NameStr(c->spec->server_name)),
 			 errdetail("The statement was sent, and its answer cannot be had: it may have run."),
 			 errhint("See at the remote whether it has run before you repeat it.")));
 }

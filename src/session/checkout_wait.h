@@ -11,11 +11,11 @@
 #include "session/checkout.h"
 
 /*
- * pgpx_lease_check_endless
+ * pgpx_lease_check_unbounded_wait
  *		40P01 if this session holds a lease that others may wait for.  To be called
  *		before it waits without a timeout, whatever for.
  */
-extern void pgpx_lease_check_endless(void);
+extern void pgpx_lease_check_unbounded_wait(void);
 
 /* The pool of the target, locked, under the target's options. */
 extern PgpxPool *pgpx_checkout_lock_pool(PgpxCheckout *c);
@@ -27,18 +27,20 @@ extern PgpxPool *pgpx_checkout_lock_pool(PgpxCheckout *c);
 extern bool pgpx_checkout_refresh(PgpxCheckout *c);
 
 /* Must the conninfo be sent before a connection can be asked for? */
-extern bool pgpx_checkout_must_tell(const PgpxCheckout *c, const PgpxPool *pool,
-									uint64 epoch);
+extern bool pgpx_checkout_must_publish(const PgpxCheckout *c,
+									   const PgpxPool *pool,
+									   uint64 incarnation);
 
 /* Send the conninfo to the pool's worker.  Takes no lock; waits for room. */
-extern void pgpx_checkout_tell(PgpxCheckout *c, int worker, uint64 epoch,
-							   uint64 version);
+extern void pgpx_checkout_publish(PgpxCheckout *c, int worker,
+								  uint64 incarnation,
+								  uint64 version);
 
 /*
  * Leave the queue because of an error.  True: the statement had been sent; it is
  * cancelled, and may have run: 08006 then, so that nobody repeats it.
  */
-extern bool pgpx_checkout_leave(PgpxTicket *ticket);
+extern bool pgpx_checkout_dequeue(PgpxWaiter *waiter);
 
 /*
  * pgpx_checkout_wait
@@ -47,7 +49,7 @@ extern bool pgpx_checkout_leave(PgpxTicket *ticket);
  *		*moved is set, the queue has been left, and the target has another pool.
  */
 extern PgpxConn *pgpx_checkout_wait(PgpxCheckout *c, PgpxPool *pool,
-									PgpxTicket *ticket, uint64 *lease_id,
+									PgpxWaiter *waiter, uint64 *lease_id,
 									bool *moved);
 
 /*
@@ -64,7 +66,7 @@ extern void pgpx_checkout_check_locked(PgpxCheckout *c, PgpxPool *pool);
  *		drawn: of two sessions that do so at once, one at least sees the other's.
  */
 extern void pgpx_checkout_check_cycle(PgpxCheckout *c, PgpxPool *pool,
-									  PgpxTicket *ticket);
+									  PgpxWaiter *waiter);
 
 /* 55P03, or PX003 if the worker does not run.  granted: it was, and then late. */
 pg_noreturn extern void pgpx_checkout_raise_timeout(PgpxCheckout *c,

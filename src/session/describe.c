@@ -95,7 +95,7 @@ name_remote_types(PgpxLease *lease, PgpxDescription *description)
 	TupleDesc	tupdesc = CreateTemplateTupleDesc(4);
 	Tuplestorestate *store;
 	TupleTableSlot *slot;
-	PgpxTuples *tuples;
+	PgpxRows   *tuples;
 
 	if (oids == NULL)
 		return;
@@ -104,9 +104,9 @@ name_remote_types(PgpxLease *lease, PgpxDescription *description)
 	TupleDescInitEntry(tupdesc, 3, "is_array", BOOLOID, -1, 0);
 	TupleDescInitEntry(tupdesc, 4, "at", INT8OID, -1, 0);
 	store = tuplestore_begin_heap(false, false, work_mem);
-	tuples = pgpx_tuples_begin(tupdesc, store, InvalidOid);
-	(void) pgpx_exec(lease, types_sql, 1, &oids, pgpx_tuples_sink(tuples));
-	pgpx_tuples_end(tuples);
+	tuples = pgpx_rows_begin(tupdesc, store, InvalidOid);
+	(void) pgpx_exec(lease, types_sql, 1, &oids, pgpx_rows_sink(tuples));
+	pgpx_rows_end(tuples);
 
 	slot = MakeSingleTupleTableSlot(tupdesc, &TTSOpsMinimalTuple);
 	while (tuplestore_gettupleslot(store, true, false, slot))

@@ -21,15 +21,15 @@ typedef struct Branch
 {
 	char	   *server;
 	PgpxRun		run;			/* lease NULL: none yet, or returned */
-	PgpxTuples *tuples;
-	PgpxGuess	guess;
+	PgpxRows   *tuples;
+	PgpxPrediction prediction;
 	bool		sent;
 	bool		done;
 } Branch;
 
 /* The server that something is being done for, for the context of errors. */
 static void
-tell_server(void *arg)
+add_server_context(void *arg)
 {
 	Branch	   *branch = *(Branch **) arg;
 
@@ -51,17 +51,17 @@ advance(Branch *branch, const Statement *statement)
 	branch->done = pgpx_run_step(&branch->run);
 
 	/* this server's DateStyle must not be in force for the rows of the next */
-	pgpx_tuples_end(branch->tuples);
+	pgpx_rows_end(branch->tuples);
 	if (!branch->done)
 		return;
-	if (pgpx_guess_was_wrong(&branch->guess, &branch->run, true))
+	if (pgpx_prediction_was_wrong(&branch->prediction, &branch->run, true))
 	{
 		branch->done = false;
 		pgpx_run_send(&branch->run, statement->nparams, statement->values,
 					  false);
 		return;
 	}
-	pgpx_guess_end(&branch->guess, &branch->run);
+	pgpx_prediction_end(&branch->prediction, &branch->run);
 	(void) pgpx_run_end(&branch->run);
 }
 
@@ -81,7 +81,7 @@ wait_and_advance(WaitEventSet *waits, Branch *branches, int n,
 	for (int i = 0; i < n; i++)
 		if (!branches[i].done)
 			AddWaitEventToSet(waits, WL_SOCKET_READABLE,
-							  branches[i].run.lease->kept->fd, NULL,
+							  branches[i].run.lease->sock->fd, NULL,
 							  &branches[i]);
 	while (!done)
 	{
@@ -106,21 +106,21 @@ wait_and_advance(WaitEventSet *waits, Branch *branches, int n,
 }
 
 static int
-count_left(const Branch *branches, int n)
+count_remaining(const Branch *branches, int n)
 {
-	int			left = 0;
+	int			remaining = 0;
 
 	for (int i = 0; i < n; i++)
-		left += branches[i].done ? 0 : 1;
-	return left;
+		remaining += branches[i].done ? 0 : 1;
+	return remaining;
 }
 
 /* Wait until one of those that are left is done, with a wait set for them. */
 static void
-collect_some(Branch *branches, int n, int left, const Statement *statement,
+collect_some(Branch *branches, int n, int remaining, const Statement *statement,
 			 Branch **current)
 {
-	WaitEventSet *waits = pgpx_create_wait_event_set(left + 2);
+	WaitEventSet *waits = pgpx_create_wait_event_set(remaining + 2);
 
 	PG_TRY();
 	{
@@ -136,7 +136,7 @@ collect_some(Branch *branches, int n, int left, const Statement *statement,
 static void
 collect(Branch *branches, int n, const Statement *statement, Branch **current)
 {
-	int			left;
+	int			remaining;
 
 	/* something may have come in while the others were sent to */
 	for (int i = 0; i < n; i++)
@@ -145,13 +145,13 @@ collect(Branch *branches, int n, const Statement *statement, Branch **current)
 		advance(*current, statement);
 	}
 	*current = NULL;
-	while ((left = count_left(branches, n)) > 0)
-		collect_some(branches, n, left, statement, current);
+	while ((remaining = count_remaining(branches, n)) > 0)
+		collect_some(branches, n, remaining, statement, current);
 }
 
 /* Something was thrown for *current, or between them (NULL). */
 static void
-give_up(Branch *branches, int n, const Branch *current)
+abandon(Branch *branches, int n, const Branch *current)
 {
 	for (int i = 0; i < n; i++)
 	{
@@ -163,7 +163,7 @@ give_up(Branch *branches, int n, const Branch *current)
 		{
 			pgpx_run_failed(&branch->run, branch == current);
 			if (branch == current)
-				pgpx_guess_failed(&branch->guess, &branch->run);
+				pgpx_prediction_failed(&branch->prediction, &branch->run);
 		}
 		pgpx_lease_return(branch->run.lease, PGPX_END_CHECKIN, false);
 		branch->run.lease = NULL;
@@ -181,17 +181,17 @@ pgpx_fanout(char **servers, int n, const char *sql, int nparams,
 	Statement	statement = {.nparams = nparams, .values = values};
 	ErrorContextCallback where;
 
-	where.callback = tell_server;
+	where.callback = add_server_context;
 	where.arg = which;
 	where.previous = error_context_stack;
 	error_context_stack = &where;
 	for (int i = 0; i < n; i++)
 	{
 		branches[i].server = servers[i];
-		branches[i].tuples = pgpx_tuples_begin(tupdesc, store, InvalidOid);
-		pgpx_tuples_lead(branches[i].tuples, servers[i]);
+		branches[i].tuples = pgpx_rows_begin(tupdesc, store, InvalidOid);
+		pgpx_rows_lead(branches[i].tuples, servers[i]);
 		branches[i].run.sql = sql;
-		branches[i].run.sink = pgpx_tuples_sink(branches[i].tuples);
+		branches[i].run.sink = pgpx_rows_sink(branches[i].tuples);
 	}
 	PG_TRY();
 	{
@@ -203,7 +203,7 @@ pgpx_fanout(char **servers, int n, const char *sql, int nparams,
 														false,
 														PGPX_SCOPE_CALL, NULL);
 			pgpx_run_check(branches[i].run.lease, nparams);
-			pgpx_guess_begin(&branches[i].guess, &branches[i].run);
+			pgpx_prediction_begin(&branches[i].prediction, &branches[i].run);
 		}
 		for (int i = 0; i < n; i++)
 		{
@@ -215,7 +215,7 @@ pgpx_fanout(char **servers, int n, const char *sql, int nparams,
 	}
 	PG_CATCH();
 	{
-		give_up(branches, n, *which);
+		abandon(branches, n, *which);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();

@@ -58,21 +58,21 @@ pgpx_lease_alloc(void)
 void
 pgpx_lease_forget(PgpxLease *lease)
 {
-	if (lease->kept != NULL)
+	if (lease->sock != NULL)
 	{
-		lease->kept->leased = false;
-		pgpx_session_part(lease->kept);
-		pgpx_wire_trim(&lease->kept->wire); /* the socket may stay for long */
+		lease->sock->leased = false;
+		pgpx_session_unregister(lease->sock);
+		pgpx_wire_trim(&lease->sock->wire); /* the socket may stay for long */
 	}
 	if (lease->id != 0)
 		dlist_delete(&lease->node);
-	if (lease->target != NULL)
-		pgpx_target_unpin(lease->target);
-	pgpx_lease_land(lease);
+	if (lease->spec != NULL)
+		pgpx_server_spec_unpin(lease->spec);
+	pgpx_lease_clear_in_flight(lease);
 	pgpx_notes_drop(lease);
 	lease->id = 0;
-	lease->kept = NULL;
-	lease->target = NULL;
+	lease->sock = NULL;
+	lease->spec = NULL;
 	dlist_push_head(&free_records, &lease->node);
 }
 
@@ -93,8 +93,8 @@ pgpx_lease_count(uint32 pool_id, int server)
 		/* a broken one only one under max_connections */
 		if (pgpx_conns[lease->conn].broken && (pool_id != 0 || server >= 0))
 			continue;
-		if ((pool_id == 0 || lease->target->pool_id == pool_id) &&
-			(server < 0 || pgpx_pools[lease->target->pool].server == server))
+		if ((pool_id == 0 || lease->spec->pool_id == pool_id) &&
+			(server < 0 || pgpx_pools[lease->spec->pool].server == server))
 			n++;
 	}
 	return n;
@@ -112,17 +112,17 @@ before_commit(void)
 	dlist_foreach_modify(iter, &pgpx_leases)
 	{
 		PgpxLease  *lease = dlist_container(PgpxLease, node, iter.cur);
-		PgpxWire   *wire = &lease->kept->wire;
+		PgpxWire   *wire = &lease->sock->wire;
 
 		if (lease->scope == PGPX_SCOPE_SESSION)
 			continue;
 
 		/* the hints would not help, and what was open is lost */
-		if (lease->flight != NULL || wire->tx != 'I')
+		if (lease->in_flight != NULL || wire->tx != 'I')
 			pgpx_lease_check_revoked(lease);
 		if (wire->tx != 'I')
 			pgpx_lease_check_broken(lease);
-		if (lease->flight != NULL)
+		if (lease->in_flight != NULL)
 			ereport(ERROR,
 					(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
 					 errmsg("lease " UINT64_FORMAT " has a statement in flight",
@@ -155,8 +155,8 @@ leave_queue(void)
 	int			sqlstate;
 	PgpxTime	waited;
 
-	pgpx_ticket_leave(pgpx_ticket_mine(), PGPX_LEAVE_CANCEL, &conn, &lease_id,
-					  &sqlstate, NULL, &waited);
+	pgpx_waiter_dequeue(pgpx_my_waiter(), PGPX_DEQUEUE_CANCEL, &conn, &lease_id,
+						&sqlstate, NULL, &waited);
 }
 
 static void
@@ -244,14 +244,14 @@ pgpx_lease_register_callbacks(void)
 }
 
 bool
-pgpx_lease_were_any(void)
+pgpx_lease_has_callbacks(void)
 {
 	return callbacks_registered;
 }
 
 /* The error of an id that this session does not hold. */
 pg_noreturn static void
-raise_not_mine(int64 id)
+raise_not_own(int64 id)
 {
 	for (int i = 0; id > 0 && i < pgpx_shared->max_connections; i++)
 		if (pg_atomic_read_u64(&pgpx_conns[i].lease_id) == (uint64) id)
@@ -277,7 +277,7 @@ find(int64 id)
 		if (lease->id == (uint64) id)
 			return lease;
 	}
-	raise_not_mine(id);
+	raise_not_own(id);
 }
 
 /*
@@ -327,11 +327,11 @@ int
 pgpx_lease_return_all(void)
 {
 	dlist_mutable_iter iter;
-	dlist_iter	look;
+	dlist_iter	poll;
 	int			n = 0;
 
-	dlist_foreach(look, &pgpx_leases)
-		check_not_in_use(dlist_container(PgpxLease, node, look.cur));
+	dlist_foreach(poll, &pgpx_leases)
+		check_not_in_use(dlist_container(PgpxLease, node, poll.cur));
 
 	dlist_foreach_modify(iter, &pgpx_leases)
 	{

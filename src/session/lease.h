@@ -21,21 +21,21 @@ typedef struct PgpxLease
 	uint64		id;				/* 0: not in use */
 	int			conn;
 	uint64		generation;
-	PgpxKept   *kept;			/* NULL until it is settled */
-	PgpxTarget *target;			/* pinned */
+	PgpxCachedSocket *sock;		/* NULL until it is settled */
+	PgpxServerSpec *spec;		/* pinned */
 	int			worker;
 	Oid			user;
 	int			scope;			/* PgpxScope */
 	SubTransactionId subid;		/* that took it, or its parents */
 	bool		in_use;			/* a statement runs on it right now */
 	bool		sent;			/* something has been sent on it */
-	int			offer;			/* PgpxOffer: SENT with its one statement, FAILED */
-	uint64		ticket;			/* number that it waited under; 0: did not */
+	int			pending_state;	/* PgpxPendingState: SENT with its one statement, FAILED */
+	uint64		queue_position; /* number that it waited under; 0: did not */
 	PgpxTime	deadline;		/* of its checkout */
 	bool		not_run;		/* its statement: the reset ahead has failed */
 	const char *broken;			/* why it cannot be used any more */
 	bool		read_only;		/* the remote has refused to write */
-	struct PgpxFlight *flight;	/* sent, its result not yet taken; NULL: none */
+	struct PgpxInFlight *in_flight; /* sent, its result not yet taken; NULL: none */
 	size_t		scanned;		/* of its answer, see pgpx_wire_answered */
 	bool		cancelled;		/* a cancel of it was asked for */
 	struct PgpxNotes *notes;	/* notifications that came in; NULL: none */
@@ -80,7 +80,7 @@ extern void pgpx_lease_forget(PgpxLease *lease);
 extern void pgpx_lease_register_callbacks(void);
 
 /* Has this session asked for a lease at any time?  (Then they are registered.) */
-extern bool pgpx_lease_were_any(void);
+extern bool pgpx_lease_has_callbacks(void);
 
 /*
  * pgpx_lease_of

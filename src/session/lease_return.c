@@ -32,7 +32,7 @@
  *	  answer to something else, and the connection closes (wire.h);
  *	- up to the reset's CommandComplete notices, notifications and parameters are
  *	  the predecessor's, and dropped (wire.c);
- *	- from the grant to pgpx_ticket_sent nothing can be interrupted here, and the
+ *	- from the grant to pgpx_pending_statement_sent nothing can be interrupted here, and the
  *	  waiter's way out of the queue waits for it, for a second: then it leaves as
  *	  below, and what is sent here later goes to a connection that is being closed;
  *	- a waiter that leaves after that leaves as from the middle of a statement: the
@@ -55,14 +55,14 @@
 #include "session/lease_stream.h"
 
 /* What of an answer is dropped at checkin rather than the connection. */
-#define FLIGHT_DROP_MAX (1024 * 1024)
+#define IN_FLIGHT_DROP_MAX (1024 * 1024)
 
 /* Does the lease have a stream that can still be used? */
 static bool
 in_step(const PgpxLease *lease)
 {
 	return lease->broken == NULL &&
-		lease->kept->wire.phase != PGPX_WIRE_BROKEN;
+		lease->sock->wire.phase != PGPX_WIRE_BROKEN;
 }
 
 /*
@@ -71,10 +71,10 @@ in_step(const PgpxLease *lease)
  * closed.
  */
 static void
-drop_flight(PgpxLease *lease)
+drop_in_flight(PgpxLease *lease)
 {
-	pgpx_lease_land(lease);
-	if (!pgpx_lease_drain(lease, FLIGHT_DROP_MAX, pgpx_now(), false))
+	pgpx_lease_clear_in_flight(lease);
+	if (!pgpx_lease_drain(lease, IN_FLIGHT_DROP_MAX, pgpx_now(), false))
 		ereport(WARNING,
 				(errcode(ERRCODE_WARNING),
 				 errmsg("lease " UINT64_FORMAT " was returned with a statement in flight, which is cancelled",
@@ -88,9 +88,9 @@ drop_flight(PgpxLease *lease)
 static bool
 reset_fits(const PgpxLease *lease)
 {
-	const PgpxWire *wire = &lease->kept->wire;
-	size_t		size = pgpx_wire_reset_size(lease->target->reset_command,
-											lease->target->start_commands);
+	const PgpxWire *wire = &lease->sock->wire;
+	size_t		size = pgpx_wire_reset_size(lease->spec->reset_command,
+											lease->spec->start_commands);
 
 	return wire->out.data != NULL && (size_t) wire->out.maxlen > size;
 }
@@ -99,45 +99,45 @@ reset_fits(const PgpxLease *lease)
 static bool
 reset_restores(const PgpxLease *lease)
 {
-	return pgpx_wire_params_pinned(&lease->kept->wire) ||
-		lease->target->discards_all;
+	return pgpx_wire_params_pinned(&lease->sock->wire) ||
+		lease->spec->discards_all;
 }
 
 /* In which condition does the connection go back? */
-static PgpxGive
-condition(PgpxLease *lease, PgpxEnd end, bool may_wait, int *owed,
+static PgpxReleaseAction
+condition(PgpxLease *lease, PgpxEnd end, bool may_wait, int *unread_reset,
 		  PgpxCloseReason *reason)
 {
 	PgpxConn   *conn = &pgpx_conns[lease->conn];
-	PgpxTarget *target = lease->target;
-	PgpxWire   *wire = &lease->kept->wire;
+	PgpxServerSpec *spec = lease->spec;
+	PgpxWire   *wire = &lease->sock->wire;
 	bool		usable = in_step(lease);
 	bool		in_transaction = usable && wire->tx != 'I';
-	const char *reset_command = target->reset_command;
-	const char *start_commands = target->start_commands;
+	const char *reset_command = spec->reset_command;
+	const char *start_commands = spec->start_commands;
 
 	if (usable && wire->phase != PGPX_WIRE_IDLE)
 	{
 		*reason = end == PGPX_END_DISCARD ? PGPX_CLOSE_DISCARDED :
 											PGPX_CLOSE_HOLDER_DIED;
-		return PGPX_GIVE_CANCEL_CLOSE;
+		return PGPX_RELEASE_CANCEL_CLOSE;
 	}
 	if (end == PGPX_END_DISCARD)
 	{
 		*reason = PGPX_CLOSE_DISCARDED;
-		return PGPX_GIVE_CLOSE;
+		return PGPX_RELEASE_CLOSE;
 	}
 	if (usable && !pgpx_wire_at_boundary(wire))
 	{
 		/* half a notice, say: nothing runs that would have to be cancelled */
 		*reason = in_transaction ? PGPX_CLOSE_HOLDER_DIED : PGPX_CLOSE_BROKEN;
-		return PGPX_GIVE_CLOSE;
+		return PGPX_RELEASE_CLOSE;
 	}
 	if (!usable || !reset_restores(lease))
 	{
 		*reason = usable || lease->not_run ? PGPX_CLOSE_RESET :
 											 PGPX_CLOSE_BROKEN;
-		return PGPX_GIVE_CLOSE;
+		return PGPX_RELEASE_CLOSE;
 	}
 
 	/*
@@ -147,7 +147,7 @@ condition(PgpxLease *lease, PgpxEnd end, bool may_wait, int *owed,
 	if (lease->read_only)
 	{
 		*reason = PGPX_CLOSE_BROKEN;
-		return PGPX_GIVE_CLOSE;
+		return PGPX_RELEASE_CLOSE;
 	}
 	if (in_transaction &&
 		(pg_atomic_read_u32(&conn->cancel) != PGPX_CANCEL_NONE ||
@@ -155,136 +155,139 @@ condition(PgpxLease *lease, PgpxEnd end, bool may_wait, int *owed,
 	{
 		/* no ROLLBACK can be sent */
 		*reason = PGPX_CLOSE_HOLDER_DIED;
-		return PGPX_GIVE_CLOSE;
+		return PGPX_RELEASE_CLOSE;
 	}
 	if (pg_atomic_read_u32(&conn->cancel) != PGPX_CANCEL_NONE)
-		return PGPX_GIVE_CANCEL;
+		return PGPX_RELEASE_CANCEL;
 	if (!lease->sent)
-		return PGPX_GIVE_CLEAN;
-	if (target->opts.reset != PGPX_RESET_ALWAYS)
+		return PGPX_RELEASE_CLEAN;
+	if (spec->opts.reset != PGPX_RESET_ALWAYS)
 	{
 		if (!in_transaction)
 			return pgpx_wire_params_pinned(wire) ?
-				PGPX_GIVE_DIRTY : PGPX_GIVE_RESET;
+				PGPX_RELEASE_DIRTY : PGPX_RELEASE_RESET;
 
 		/* the values that a ROLLBACK restores are not known */
-		if (target->opts.reset == PGPX_RESET_NEVER &&
+		if (spec->opts.reset == PGPX_RESET_NEVER &&
 			pgpx_wire_params_pinned(wire))
 			reset_command = start_commands = "";
 	}
 	if (!may_wait && !reset_fits(lease))
-		return PGPX_GIVE_RESET;
+		return PGPX_RELEASE_RESET;
 
 	if (reset_command[0] != '\0')
 		lease->usage.resets++;
-	*owed = pgpx_wire_send_reset(wire, reset_command, start_commands, true);
+	*unread_reset = pgpx_wire_send_reset(wire, reset_command, start_commands, true);
 	if (pgpx_wire_flush(wire) == 1)
-		return *owed == PGPX_SENT_ROLLBACK ? PGPX_GIVE_ROLLED_BACK :
-											 PGPX_GIVE_OWED;
+		return *unread_reset == PGPX_SENT_ROLLBACK ? PGPX_RELEASE_ROLLED_BACK :
+											 PGPX_RELEASE_RESET_PENDING;
 
 	/* not a byte of a reset may be missing */
 	pgpx_wire_break(wire, "the reset could not be sent");
 	*reason = PGPX_CLOSE_BROKEN;
-	return PGPX_GIVE_CLOSE;
+	return PGPX_RELEASE_CLOSE;
 }
 
 void
 pgpx_lease_return(PgpxLease *lease, PgpxEnd end, bool may_wait)
 {
 	PgpxConn   *conn = &pgpx_conns[lease->conn];
-	PgpxKept   *kept = lease->kept;
-	PgpxGive	give;
+	PgpxCachedSocket *sock = lease->sock;
+	PgpxReleaseAction action;
 	PgpxCloseReason reason = PGPX_CLOSE_NONE;
-	int			owed = 0;
+	int			unread_reset = 0;
 
 	Assert(lease->id != 0);
 	if (pg_atomic_read_u64(&conn->lease_id) != lease->id)
 	{
 		/* it was taken away; what is left is our end of the socket */
 		pgpx_lease_forget(lease);
-		if (kept != NULL)
-			pgpx_kept_drop(kept);
+		if (sock != NULL)
+			pgpx_socket_cache_drop(sock);
 		return;
 	}
 
-	if (kept == NULL)
+	if (sock == NULL)
 	{
 		/* the process ends while it waits for the socket */
-		if (lease->offer == PGPX_OFFER_SENT)
-			pgpx_pool_give(conn, lease->id, PGPX_END_RECLAIMED,
-						   PGPX_GIVE_CANCEL_CLOSE, 0, PGPX_CLOSE_HOLDER_DIED,
-						   NULL);
+		if (lease->pending_state == PGPX_PENDING_SENT)
+			pgpx_pool_release(conn, lease->id, PGPX_END_RECLAIMED,
+							  PGPX_RELEASE_CANCEL_CLOSE, 0,
+							  PGPX_CLOSE_HOLDER_DIED,
+							  NULL);
 		else
-			pgpx_pool_give(conn, lease->id, PGPX_END_RETRIED,
-						   PGPX_GIVE_AS_IT_WAS, 0, PGPX_CLOSE_NONE, NULL);
+			pgpx_pool_release(conn, lease->id, PGPX_END_RETRIED,
+							  PGPX_RELEASE_UNCHANGED, 0, PGPX_CLOSE_NONE, NULL);
 		pgpx_lease_forget(lease);
 		return;
 	}
 
 	if (may_wait && end == PGPX_END_CHECKIN && lease->broken == NULL &&
-		lease->flight != NULL)
-		drop_flight(lease);
+		lease->in_flight != NULL)
+		drop_in_flight(lease);
 	if (may_wait && end == PGPX_END_CHECKIN && in_step(lease) &&
-		kept->wire.tx != 'I')
+		sock->wire.tx != 'I')
 		ereport(WARNING,
 				(errcode(ERRCODE_WARNING),
 				 errmsg("lease " UINT64_FORMAT " was returned with an open remote transaction, which is rolled back",
 						lease->id)));
 
-	if (end == PGPX_END_CHECKIN && pgpx_lease_carry(lease))
+	if (end == PGPX_END_CHECKIN && pgpx_lease_hand_over(lease))
 		return;
-	give = condition(lease, end, may_wait, &owed, &reason);
-	lease->usage.bytes_received = kept->wire.bytes_in;
-	lease->usage.bytes_sent = kept->wire.bytes_out;
+	action = condition(lease, end, may_wait, &unread_reset, &reason);
+	lease->usage.bytes_received = sock->wire.bytes_in;
+	lease->usage.bytes_sent = sock->wire.bytes_out;
 
-	lease->target->partner = lease->conn;
-	lease->target->partner_generation = lease->generation;
-	pgpx_pool_give(conn, lease->id, end, give, owed, reason, &lease->usage);
+	lease->spec->last_conn = lease->conn;
+	lease->spec->last_conn_generation = lease->generation;
+	pgpx_pool_release(conn, lease->id, end, action, unread_reset, reason,
+					  &lease->usage);
 	pgpx_lease_forget(lease);
-	if (give == PGPX_GIVE_CLOSE || give == PGPX_GIVE_CANCEL_CLOSE)
-		pgpx_kept_drop(kept);
+	if (action == PGPX_RELEASE_CLOSE || action == PGPX_RELEASE_CANCEL_CLOSE)
+		pgpx_socket_cache_drop(sock);
 }
 
 /* Do the options let a reset go ahead of a statement, or want none? */
 static bool
-is_plain(const PgpxTarget *target)
+is_plain(const PgpxServerSpec *spec)
 {
-	return target->opts.reset == PGPX_RESET_NEVER ||
-		(target->start_commands[0] == '\0' && target->discards_all);
+	return spec->opts.reset == PGPX_RESET_NEVER ||
+		(spec->start_commands[0] == '\0' && spec->discards_all);
 }
 
 void
-pgpx_lease_offer(const PgpxTarget *target, const PgpxStatement *statement)
+pgpx_lease_set_pending(const PgpxServerSpec *spec,
+					   const PgpxStatement *statement)
 {
 	int16		formats[PGPX_FORMATS_COLUMNS];
 	PgpxFormatsKey key;
 	StringInfoData buf;
 	size_t		len = strlen(statement->sql);
 
-	for (int i = 0; i < statement->nparams && len < PGPX_OFFER_MAX; i++)
+	for (int i = 0; i < statement->nparams && len < PGPX_PENDING_MAX; i++)
 		if (statement->values[i] != NULL)
 			len += strlen(statement->values[i]);
 	/*
 	 * In a pool that several users share, a waiter's rights are checked once more
 	 * after the grant, and the next user may need a reset: nothing is sent before.
 	 */
-	if (!OidIsValid(target->user))
+	if (!OidIsValid(spec->user))
 		return;
-	if (!statement->one || !is_plain(target) || len >= PGPX_OFFER_MAX ||
-		statement->nparams >= PGPX_OFFER_MAX)
+	if (!statement->one || !is_plain(spec) || len >= PGPX_PENDING_MAX ||
+		statement->nparams >= PGPX_PENDING_MAX)
 		return;
 	if (statement->known)
 	{
 		/* a large result had better come in binary */
-		pgpx_formats_key(&key, target->pool_id, statement->sql,
-						 statement->shape);
+		pgpx_formats_key(&key, spec->pool_id, statement->sql,
+						 statement->types_hash);
 		if (pgpx_formats_find(&key, formats) > 0)
 			return;
 	}
 	initStringInfo(&buf);
 	pgpx_wire_put_extended(&buf, statement->sql, statement->nparams,
 						   statement->values, 0, NULL);
-	pgpx_ticket_offer(buf.data, buf.len);
+	pgpx_pending_statement_set(buf.data, buf.len);
 	pfree(buf.data);
 }
 
@@ -293,29 +296,29 @@ static bool
 may_go_on(const PgpxLease *lease)
 {
 	const PgpxConn *conn = &pgpx_conns[lease->conn];
-	const PgpxWire *wire = &lease->kept->wire;
+	const PgpxWire *wire = &lease->sock->wire;
 	char		byte;
 
 	if (lease->broken != NULL || lease->read_only || !lease->sent ||
 		!pgpx_wire_at_boundary(wire) || wire->tx != 'I' ||
-		!is_plain(lease->target))
+		!is_plain(lease->spec))
 		return false;
-	if (lease->target->opts.reset == PGPX_RESET_NEVER ?
-		!pgpx_wire_params_pinned(wire) : !conn->carries)
+	if (lease->spec->opts.reset == PGPX_RESET_NEVER ?
+		!pgpx_wire_params_pinned(wire) : !conn->can_pipeline)
 		return false;
 	return recv(wire->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 &&
 		(errno == EAGAIN || errno == EWOULDBLOCK);
 }
 
 /* Send it all at once, or nothing; what is cut off ends the connection. */
-static PgpxOffer
-send_offer(int fd, uint64 lease_id, bool reset, PgpxCarry *carry)
+static PgpxPendingState
+send_pending(int fd, uint64 lease_id, bool reset, PgpxHandOver *hand_over)
 {
 	char		prefix[PGPX_WIRE_PREFIX_MAX];
 	size_t		len = pgpx_wire_put_prefix(prefix, lease_id, reset);
 	struct iovec parts[2] = {
 		{.iov_base = prefix, .iov_len = len},
-		{.iov_base = carry->messages, .iov_len = carry->len},
+		{.iov_base = hand_over->messages, .iov_len = hand_over->len},
 	};
 	struct msghdr msg = {.msg_iov = parts, .msg_iovlen = lengthof(parts)};
 	ssize_t		sent;
@@ -324,61 +327,61 @@ send_offer(int fd, uint64 lease_id, bool reset, PgpxCarry *carry)
 		sent = sendmsg(fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL);
 	while (sent < 0 && errno == EINTR);
 	if (sent <= 0)
-		return PGPX_OFFER_FAILED;
-	if ((size_t) sent < len + carry->len)
+		return PGPX_PENDING_FAILED;
+	if ((size_t) sent < len + hand_over->len)
 		(void) shutdown(fd, SHUT_RDWR);
-	return PGPX_OFFER_SENT;
+	return PGPX_PENDING_SENT;
 }
 
 /* Its owner takes nothing before it is told that all has been sent. */
 static void
-send_and_wake(PgpxConn *conn, PgpxCarry *carry, int fd, uint64 sender,
+send_and_wake(PgpxConn *conn, PgpxHandOver *hand_over, int fd, uint64 sender,
 			  bool reset)
 {
-	int			procno = PGPX_TICKET_INDEX(carry->ticket);
-	PgpxOffer	how = send_offer(fd, sender, reset, carry);
+	int			procno = PGPX_WAITER_INDEX(hand_over->waiter);
+	PgpxPendingState how = send_pending(fd, sender, reset, hand_over);
 
 	/* values that are nobody else's business */
-	explicit_bzero(carry->messages, carry->len);
+	explicit_bzero(hand_over->messages, hand_over->len);
 
 	PGPX_DEBUG_POINT("sent");
-	if (!pgpx_ticket_sent(carry, how))
+	if (!pgpx_pending_statement_sent(hand_over, how))
 		return;
 
 	/*
 	 * Before the line above an answer may have come in and have woken it, or its lease
 	 * may have been revoked: then it sleeps again, and nobody else wakes it.
 	 */
-	if (how != PGPX_OFFER_SENT ||
-		!pgpx_conn_sleeps(conn, procno, carry->lease_id))
+	if (how != PGPX_PENDING_SENT ||
+		!pgpx_conn_is_wakeup_deferred(conn, procno, hand_over->lease_id))
 		pgpx_process_wake(procno);
 }
 
 bool
-pgpx_lease_carry(PgpxLease *lease)
+pgpx_lease_hand_over(PgpxLease *lease)
 {
 	PgpxConn   *conn = &pgpx_conns[lease->conn];
-	const volatile PgpxPool *pool = &pgpx_pools[lease->target->pool];
-	bool		reset = lease->target->opts.reset != PGPX_RESET_NEVER;
+	const volatile PgpxPool *pool = &pgpx_pools[lease->spec->pool];
+	bool		reset = lease->spec->opts.reset != PGPX_RESET_NEVER;
 	PgpxUsage	usage;
-	PgpxCarry	carry;
+	PgpxHandOver hand_over;
 
 	/* without the lock: a wrong answer costs the hand-over a round trip */
 	if (pool->nwaiting == 0 || !may_go_on(lease))
 		return false;
 
 	usage = lease->usage;
-	usage.bytes_received = lease->kept->wire.bytes_in;
-	usage.bytes_sent = lease->kept->wire.bytes_out;
+	usage.bytes_received = lease->sock->wire.bytes_in;
+	usage.bytes_sent = lease->sock->wire.bytes_out;
 	if (reset)
 		usage.resets++;
-	if (!pgpx_pool_carry(conn, lease->id, &lease->target->fingerprint, reset,
-						 &usage, &carry))
+	if (!pgpx_pool_hand_over(conn, lease->id, &lease->spec->fingerprint, reset,
+							 &usage, &hand_over))
 		return false;
 	PGPX_DEBUG_POINT("carry");
-	send_and_wake(conn, &carry, lease->kept->fd, lease->id, reset);
-	lease->target->partner = lease->conn;
-	lease->target->partner_generation = lease->generation;
+	send_and_wake(conn, &hand_over, lease->sock->fd, lease->id, reset);
+	lease->spec->last_conn = lease->conn;
+	lease->spec->last_conn_generation = lease->generation;
 	pgpx_lease_forget(lease);
 	return true;
 }

@@ -24,15 +24,15 @@
 extern void pgpx_lease_return(PgpxLease *lease, PgpxEnd end, bool may_wait);
 
 /* Have a statement stand ready for the ticket to be drawn, if that can be. */
-extern void pgpx_lease_offer(const PgpxTarget *target,
-							 const PgpxStatement *statement);
+extern void pgpx_lease_set_pending(const PgpxServerSpec *spec,
+								   const PgpxStatement *statement);
 
 /*
- * pgpx_lease_carry
+ * pgpx_lease_hand_over
  *		End a lease by sending, for the first in the queue, the statement that it
  *		waits with, after a reset.  False: nothing is done; return it as usual.
  *		Never waits, never throws.
  */
-extern bool pgpx_lease_carry(PgpxLease *lease);
+extern bool pgpx_lease_hand_over(PgpxLease *lease);
 
 #endif							/* PGPX_LEASE_RETURN_H */

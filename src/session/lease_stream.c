@@ -20,23 +20,24 @@
 #define FLUSH_AHEAD_MAX (1024 * 1024)
 
 /* A wait that serves no interrupts looks at the clock this often. */
-#define QUIET_LOOK_MS 1000
+#define QUIET_CHECK_MS 1000
 
 /* Tell the views what the lease is doing. */
 static void
 show(PgpxLease *lease, PgpxActivity activity)
 {
-	pgpx_conn_do(&pgpx_conns[lease->conn], lease->id, activity, false);
+	pgpx_conn_set_activity(&pgpx_conns[lease->conn], lease->id, activity,
+						   false);
 }
 
 void
-pgpx_lease_rest(PgpxLease *lease)
+pgpx_lease_report_activity(PgpxLease *lease)
 {
-	if (lease->kept->wire.phase == PGPX_WIRE_BROKEN)
+	if (lease->sock->wire.phase == PGPX_WIRE_BROKEN)
 		show(lease, PGPX_ACT_BROKEN);
-	else if (lease->kept->wire.tx == 'T')
+	else if (lease->sock->wire.tx == 'T')
 		show(lease, PGPX_ACT_TRANSACTION);
-	else if (lease->kept->wire.tx == 'E')
+	else if (lease->sock->wire.tx == 'E')
 		show(lease, PGPX_ACT_FAILED);
 	else
 		show(lease, PGPX_ACT_IDLE);
@@ -51,7 +52,7 @@ pgpx_lease_check_revoked(PgpxLease *lease)
 	if (pg_atomic_read_u64(&conn->lease_id) == lease->id)
 		return;
 
-	reason = pgpx_ticket_revoked((int) MyProcNumber, lease->id);
+	reason = pgpx_waiter_revoked((int) MyProcNumber, lease->id);
 	switch (reason)
 	{
 		case PGPX_REVOKE_TERMINATED:
@@ -91,7 +92,7 @@ pgpx_lease_broken(PgpxLease *lease, const char *why, const char *remote_words)
 	ereport(ERROR,
 			(errcode(ERRCODE_CONNECTION_FAILURE),
 			 errmsg("connection to server \"%s\" was lost",
-					NameStr(lease->target->server_name)),
+					NameStr(lease->spec->server_name)),
 			 remote_words ?
 			 errdetail_internal("The remote server said: %s", remote_words) :
 			 errdetail_internal("%c%s.", pg_toupper((unsigned char) why[0]),
@@ -103,7 +104,7 @@ pgpx_lease_broken(PgpxLease *lease, const char *why, const char *remote_words)
 void
 pgpx_lease_check_broken(PgpxLease *lease)
 {
-	const PgpxWire *wire = &lease->kept->wire;
+	const PgpxWire *wire = &lease->sock->wire;
 
 	if (lease->broken != NULL)
 		pgpx_lease_broken(lease, lease->broken, NULL);
@@ -114,7 +115,7 @@ pgpx_lease_check_broken(PgpxLease *lease)
 void
 pgpx_lease_check_lost_cancel(PgpxLease *lease)
 {
-	PgpxWire   *wire = &lease->kept->wire;
+	PgpxWire   *wire = &lease->sock->wire;
 
 	if (!pgpx_conn_cancel_is_lost(&pgpx_conns[lease->conn]))
 		return;
@@ -125,19 +126,19 @@ pgpx_lease_check_lost_cancel(PgpxLease *lease)
 PgpxTime
 pgpx_lease_operation_deadline(const PgpxLease *lease)
 {
-	return pgpx_now() + lease->target->opts.operation_timeout * 1000;
+	return pgpx_now() + lease->spec->opts.operation_timeout * 1000;
 }
 
 bool
 pgpx_lease_flush(PgpxLease *lease, PgpxTime deadline)
 {
 	static uint32 wait_event = 0;
-	PgpxKept   *kept = lease->kept;
+	PgpxCachedSocket *sock = lease->sock;
 	bool		full;
 
 	for (;;)
 	{
-		int			flushed = pgpx_wire_flush(&kept->wire);
+		int			flushed = pgpx_wire_flush(&sock->wire);
 		uint32		events = WL_SOCKET_WRITEABLE;
 
 		if (flushed != 0)
@@ -147,13 +148,13 @@ pgpx_lease_flush(PgpxLease *lease, PgpxTime deadline)
 		 * A remote that cannot get rid of its answer does not read on: take
 		 * in what it says, within a bound.
 		 */
-		if (kept->wire.in_end - kept->wire.in_start < FLUSH_AHEAD_MAX)
+		if (sock->wire.in_end - sock->wire.in_start < FLUSH_AHEAD_MAX)
 		{
 			events |= WL_SOCKET_READABLE;
-			if (pgpx_wire_fill(&kept->wire, &full) < 0)
+			if (pgpx_wire_fill(&sock->wire, &full) < 0)
 				return false;
 		}
-		if (!pgpx_session_wait(kept, events, deadline,
+		if (!pgpx_session_wait(sock, events, deadline,
 							   pgpx_wait_event(&wait_event, "PgpoolQuery")))
 			return false;
 	}
@@ -168,7 +169,8 @@ wait_quietly(int fd, PgpxTime deadline)
 
 	if (now >= deadline)
 		return false;
-	(void) poll(&pfd, 1, (int) Min((deadline - now) / 1000 + 1, QUIET_LOOK_MS));
+	(void) poll(&pfd, 1,
+				(int) Min((deadline - now) / 1000 + 1, QUIET_CHECK_MS));
 	return true;
 }
 
@@ -176,8 +178,8 @@ bool
 pgpx_lease_drain(PgpxLease *lease, size_t bytes, PgpxTime deadline, bool quiet)
 {
 	static uint32 wait_event = 0;
-	PgpxKept   *kept = lease->kept;
-	PgpxWire   *wire = &kept->wire;
+	PgpxCachedSocket *sock = lease->sock;
+	PgpxWire   *wire = &sock->wire;
 	uint64		start = wire->bytes_in;
 
 	if (quiet ? pgpx_wire_flush(wire) != 1 : !pgpx_lease_flush(lease, deadline))
@@ -220,7 +222,7 @@ pgpx_lease_drain(PgpxLease *lease, size_t bytes, PgpxTime deadline, bool quiet)
 				}
 				if (n == 0 &&
 					!(quiet ? wait_quietly(wire->fd, deadline) :
-					  pgpx_session_wait(kept, WL_SOCKET_READABLE, deadline,
+					  pgpx_session_wait(sock, WL_SOCKET_READABLE, deadline,
 										pgpx_wait_event(&wait_event, "PgpoolDrain"))))
 					return false;
 				break;
@@ -231,11 +233,11 @@ pgpx_lease_drain(PgpxLease *lease, size_t bytes, PgpxTime deadline, bool quiet)
 }
 
 void
-pgpx_lease_land(PgpxLease *lease)
+pgpx_lease_clear_in_flight(PgpxLease *lease)
 {
-	if (lease->flight != NULL)
-		pfree(lease->flight);
-	lease->flight = NULL;
+	if (lease->in_flight != NULL)
+		pfree(lease->in_flight);
+	lease->in_flight = NULL;
 	lease->scanned = 0;
 }
 
@@ -243,7 +245,7 @@ void
 pgpx_lease_cancel(PgpxLease *lease)
 {
 	PgpxConn   *conn = &pgpx_conns[lease->conn];
-	PgpxPool   *pool = &pgpx_pools[lease->target->pool];
+	PgpxPool   *pool = &pgpx_pools[lease->spec->pool];
 	uint32		none = PGPX_CANCEL_NONE;
 	bool		ask;
 
@@ -258,5 +260,5 @@ pgpx_lease_cancel(PgpxLease *lease)
 	}
 	LWLockRelease(pool->lock);
 	if (ask)
-		pgpx_conn_ask_worker(conn, lease->worker);
+		pgpx_conn_notify_worker(conn, lease->worker);
 }

@@ -43,12 +43,12 @@ extern bool pgpx_lease_drain(PgpxLease *lease, size_t bytes, PgpxTime deadline,
 							 bool quiet);
 
 /* The statement in flight, if there is one, is none any more. */
-extern void pgpx_lease_land(PgpxLease *lease);
+extern void pgpx_lease_clear_in_flight(PgpxLease *lease);
 
 /* Ask the worker to cancel what runs on the lease. */
 extern void pgpx_lease_cancel(PgpxLease *lease);
 
 /* Tell the views, after a statement, what the remote transaction's state says. */
-extern void pgpx_lease_rest(PgpxLease *lease);
+extern void pgpx_lease_report_activity(PgpxLease *lease);
 
 #endif							/* PGPX_LEASE_STREAM_H */

@@ -33,7 +33,7 @@
 
 #include "base/debug_point.h"
 
-bool		pgpx_source_mapping_dropped = false;
+bool		pgpx_server_catalog_mapping_dropped = false;
 
 /* Whose base a server is, as a detail. */
 static int
@@ -70,22 +70,22 @@ no_such_server(const char *name, const char *of)
  * else's business until then, so it leads to a pool of this transaction's own.
  */
 static void
-note_row(PgpxTarget *target, HeapTuple row)
+note_row(PgpxServerSpec *spec, HeapTuple row)
 {
 	TransactionId by = HeapTupleHeaderGetXmin(row->t_data);
 
 	if (TransactionIdIsCurrentTransactionId(by))
-		target->key.xid = GetTopTransactionId();
+		spec->key.xid = GetTopTransactionId();
 }
 
 static void
-note_role(PgpxTarget *target, Oid role)
+note_role(PgpxServerSpec *spec, Oid role)
 {
 	HeapTuple	row = SearchSysCache1(AUTHOID, ObjectIdGetDatum(role));
 
 	if (!HeapTupleIsValid(row))
 		return;
-	note_row(target, row);
+	note_row(spec, row);
 	ReleaseSysCache(row);
 }
 
@@ -174,17 +174,17 @@ is_supported(const char *wrapper)
 }
 
 void
-pgpx_source_hash_server(HeapTuple row, uint64 hash[2], uint64 *settings)
+pgpx_server_catalog_hash_server(HeapTuple row, uint64 hash[2], uint64 *settings)
 {
 	Form_pg_foreign_server form = (Form_pg_foreign_server) GETSTRUCT(row);
 	HeapTuple	wrapper;
 	StringInfoData buf;
-	StringInfoData in_place;
+	StringInfoData in_slot;
 	List	   *options;
 	ListCell   *lc;
 
 	initStringInfo(&buf);
-	initStringInfo(&in_place);
+	initStringInfo(&in_slot);
 	appendBinaryStringInfo(&buf, (char *) &form->srvowner, sizeof(Oid));
 	appendStringInfoChar(&buf, superuser_arg(form->srvowner) ? 1 : 0);
 	appendBinaryStringInfo(&buf, NameStr(form->srvname), NAMEDATALEN);
@@ -206,7 +206,7 @@ pgpx_source_hash_server(HeapTuple row, uint64 hash[2], uint64 *settings)
 	{
 		DefElem    *def = lfirst_node(DefElem, lc);
 		const char *value = defGetString(def);
-		StringInfo	to = pgpx_option_is_in_place(def->defname) ? &in_place :
+		StringInfo	to = pgpx_option_is_in_slot(def->defname) ? &in_slot :
 																 &buf;
 
 		/* with their terminators: where one text ends and the next begins counts */
@@ -216,15 +216,15 @@ pgpx_source_hash_server(HeapTuple row, uint64 hash[2], uint64 *settings)
 	for (int i = 0; i < 2; i++)
 		hash[i] = hash_bytes_extended((unsigned char *) buf.data, buf.len,
 									  i + 1);
-	*settings = hash_bytes_extended((unsigned char *) in_place.data,
-									in_place.len, 1);
+	*settings = hash_bytes_extended((unsigned char *) in_slot.data,
+									in_slot.len, 1);
 	*settings = Max(*settings, 1);
 	pfree(buf.data);
-	pfree(in_place.data);
+	pfree(in_slot.data);
 }
 
 bool
-pgpx_source_find_server(Oid oid, PgpxServerRow *server)
+pgpx_server_catalog_find_server(Oid oid, PgpxServerRow *server)
 {
 	HeapTuple	row = SearchSysCache1(FOREIGNSERVEROID, ObjectIdGetDatum(oid));
 	Form_pg_foreign_server form;
@@ -258,13 +258,13 @@ pgpx_source_find_server(Oid oid, PgpxServerRow *server)
 }
 
 uint64
-pgpx_source_hash_user(const char *name)
+pgpx_server_catalog_hash_user(const char *name)
 {
 	return hash_bytes_extended((const unsigned char *) name, strlen(name), 1);
 }
 
 const char *
-pgpx_source_value(List *options, const char *name)
+pgpx_server_catalog_value(List *options, const char *name)
 {
 	ListCell   *lc;
 
@@ -283,7 +283,7 @@ pgpx_source_value(List *options, const char *name)
 }
 
 bool
-pgpx_source_has_pools(Oid wrapper)
+pgpx_server_catalog_has_pools(Oid wrapper)
 {
 	HeapTuple	row = SearchSysCache1(FOREIGNDATAWRAPPEROID,
 									  ObjectIdGetDatum(wrapper));
@@ -298,7 +298,7 @@ pgpx_source_has_pools(Oid wrapper)
 }
 
 static void
-read_wrapper(PgpxTarget *target, PgpxServerRow *server, Oid wrapper)
+read_wrapper(PgpxServerSpec *spec, PgpxServerRow *server, Oid wrapper)
 {
 	HeapTuple	row;
 	const char *name;
@@ -307,7 +307,7 @@ read_wrapper(PgpxTarget *target, PgpxServerRow *server, Oid wrapper)
 	if (!HeapTupleIsValid(row))
 		elog(ERROR, "cache lookup failed for foreign-data wrapper %u",
 			 wrapper);
-	note_row(target, row);
+	note_row(spec, row);
 	name = NameStr(((Form_pg_foreign_data_wrapper) GETSTRUCT(row))->fdwname);
 	server->own_wrapper = strcmp(name, "pgpool_fdw") == 0;
 	if (!is_supported(name))
@@ -351,7 +351,7 @@ not_a_base(const PgpxServerRow *server, const char *base, const char *why)
 }
 
 static void
-read_server(PgpxTarget *target, PgpxServerRow *server, const char *name,
+read_server(PgpxServerSpec *spec, PgpxServerRow *server, const char *name,
 			Oid user, const PgpxServerRow *of)
 {
 	HeapTuple	row = NULL;
@@ -363,7 +363,7 @@ read_server(PgpxTarget *target, PgpxServerRow *server, const char *name,
 		row = SearchSysCache1(FOREIGNSERVERNAME, CStringGetDatum(name));
 	if (!HeapTupleIsValid(row))
 		no_such_server(name, of != NULL ? of->name : NULL);
-	note_row(target, row);
+	note_row(spec, row);
 	form = (Form_pg_foreign_server) GETSTRUCT(row);
 	server->oid = form->oid;
 	server->name = pstrdup(NameStr(form->srvname));
@@ -372,41 +372,41 @@ read_server(PgpxTarget *target, PgpxServerRow *server, const char *name,
 								  Anum_pg_foreign_server_srvoptions);
 	wrapper = form->srvfdw;
 	if (of != NULL)
-		pgpx_source_hash_server(row, target->fingerprint.base,
-								&target->fingerprint.base_settings);
+		pgpx_server_catalog_hash_server(row, spec->fingerprint.base,
+										&spec->fingerprint.base_settings);
 	else
-		pgpx_source_hash_server(row, target->fingerprint.server,
-								&target->fingerprint.settings);
+		pgpx_server_catalog_hash_server(row, spec->fingerprint.server,
+										&spec->fingerprint.settings);
 	ReleaseSysCache(row);
 
 	/* what the server may do depends on what its owner is */
-	note_role(target, server->owner);
+	note_role(spec, server->owner);
 	check_usage(server, user, of);
 	if (of != NULL && server->oid == of->oid)
 		not_a_base(of, name, "It is the same server.");
-	read_wrapper(target, server, wrapper);
+	read_wrapper(spec, server, wrapper);
 }
 
 /* The server that says where to connect: another one, if it has a base. */
 static void
-read_base(PgpxTarget *target, PgpxSource *source, Oid user)
+read_base(PgpxServerSpec *spec, PgpxServerRows *rows, Oid user)
 {
 	const char *name = NULL;
 
-	if (source->pool.own_wrapper)
-		name = pgpx_source_value(source->pool.options, "base_server");
+	if (rows->pool.own_wrapper)
+		name = pgpx_server_catalog_value(rows->pool.options, "base_server");
 	if (name == NULL)
 	{
-		source->base = source->pool;
+		rows->base = rows->pool;
 		return;
 	}
-	read_server(target, &source->base, name, user, &source->pool);
-	if (source->base.own_wrapper &&
-		pgpx_source_value(source->base.options, "base_server") != NULL)
-		not_a_base(&source->pool, name, "It has a base server itself.");
+	read_server(spec, &rows->base, name, user, &rows->pool);
+	if (rows->base.own_wrapper &&
+		pgpx_server_catalog_value(rows->base.options, "base_server") != NULL)
+		not_a_base(&rows->pool, name, "It has a base server itself.");
 
 	/* the validator has seen to that, if it was asked */
-	pgpx_options_check_base(source->pool.options);
+	pgpx_options_check_base(rows->pool.options);
 }
 
 /* The user mapping of a user, else PUBLIC's. */
@@ -429,9 +429,9 @@ find_mapping(Oid user, Oid server)
  * that would be used.  The validator cannot know: it does not see the server.
  */
 static void
-refuse_mapping(const PgpxSource *source, const char *user_name, Oid user)
+refuse_mapping(const PgpxServerRows *rows, const char *user_name, Oid user)
 {
-	HeapTuple	row = find_mapping(user, source->pool.oid);
+	HeapTuple	row = find_mapping(user, rows->pool.oid);
 	bool		is_public;
 
 	if (!HeapTupleIsValid(row))
@@ -443,96 +443,97 @@ refuse_mapping(const PgpxSource *source, const char *user_name, Oid user)
 	ereport(ERROR,
 			(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 			 errmsg("user mapping for \"%s\" on server \"%s\" cannot be used",
-					is_public ? "public" : user_name, source->pool.name),
+					is_public ? "public" : user_name, rows->pool.name),
 			 errdetail("The server's user mappings are those of its base "
 					   "server \"%s\".",
-					   source->base.name),
+					   rows->base.name),
 			 errhint("Drop the user mapping; if there is none on server "
 					 "\"%s\", create it there.",
-					 source->base.name)));
+					 rows->base.name)));
 }
 
 /* The local user: his name is the remote one's, if nothing else is said. */
 static void
-read_user(PgpxTarget *target, Oid user)
+read_user(PgpxServerSpec *spec, Oid user)
 {
-	note_role(target, user);
-	target->user = user;
-	namestrcpy(&target->user_name, GetUserNameFromId(user, false));
-	target->fingerprint.user =
-		pgpx_source_hash_user(NameStr(target->user_name));
+	note_role(spec, user);
+	spec->user = user;
+	namestrcpy(&spec->user_name, GetUserNameFromId(user, false));
+	spec->fingerprint.user =
+		pgpx_server_catalog_hash_user(NameStr(spec->user_name));
 }
 
 static void
-read_mapping(PgpxTarget *target, PgpxSource *source, Oid user)
+read_mapping(PgpxServerSpec *spec, PgpxServerRows *rows, Oid user)
 {
-	const char *user_name = NameStr(target->user_name);
-	bool		based = pgpx_source_is_based(source);
+	const char *user_name = NameStr(spec->user_name);
+	bool		based = pgpx_server_rows_have_base(rows);
 	HeapTuple	row;
 	Form_pg_user_mapping mapping;
 
 	if (based)
-		refuse_mapping(source, user_name, user);
-	row = find_mapping(user, source->base.oid);
+		refuse_mapping(rows, user_name, user);
+	row = find_mapping(user, rows->base.oid);
 	if (!HeapTupleIsValid(row))
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),
 				 errmsg("user mapping not found for user \"%s\" on server "
 						"\"%s\"",
-						user_name, source->base.name),
-				 based ? base_detail(source->pool.name, source->base.name) : 0,
+						user_name, rows->base.name),
+				 based ? base_detail(rows->pool.name, rows->base.name) : 0,
 				 errhint("Create one with CREATE USER MAPPING.")));
-	note_row(target, row);
+	note_row(spec, row);
 	mapping = (Form_pg_user_mapping) GETSTRUCT(row);
-	target->key.mapping = mapping->oid;
-	source->mapping_options = row_options(USERMAPPINGUSERSERVER, row,
-										  Anum_pg_user_mapping_umoptions);
+	spec->key.mapping = mapping->oid;
+	rows->mapping_options = row_options(USERMAPPINGUSERSERVER, row,
+										Anum_pg_user_mapping_umoptions);
 	if (!OidIsValid(mapping->umuser))
 	{
-		if (pgpx_source_value(source->mapping_options, "user") == NULL)
-			target->key.local_user = user;
+		if (pgpx_server_catalog_value(rows->mapping_options, "user") == NULL)
+			spec->key.local_user = user;
 		else
 		{
 			/* all local users are one remote user: nothing of ours is in the key */
-			target->user = InvalidOid;
-			namestrcpy(&target->user_name, "public");
-			target->fingerprint.user = 0;
+			spec->user = InvalidOid;
+			namestrcpy(&spec->user_name, "public");
+			spec->fingerprint.user = 0;
 		}
-		if (pgpx_source_mapping_dropped)
-			target->key.xid = GetTopTransactionIdIfAny();
+		if (pgpx_server_catalog_mapping_dropped)
+			spec->key.xid = GetTopTransactionIdIfAny();
 	}
-	target->fingerprint.mapping_xmin =
+	spec->fingerprint.mapping_xmin =
 		HeapTupleHeaderGetRawXmin(row->t_data);
-	target->fingerprint.mapping_tid = row->t_self;
+	spec->fingerprint.mapping_tid = row->t_self;
 	ReleaseSysCache(row);
 }
 
 bool
-pgpx_source_names_user(HeapTuple row)
+pgpx_server_catalog_names_user(HeapTuple row)
 {
 	List	   *options = row_options(USERMAPPINGOID, row,
 									  Anum_pg_user_mapping_umoptions);
 
-	return pgpx_source_value(options, "user") != NULL;
+	return pgpx_server_catalog_value(options, "user") != NULL;
 }
 
 void
-pgpx_source_read(PgpxTarget *target, PgpxSource *source, const char *name,
-				 Oid user)
+pgpx_server_catalog_read(PgpxServerSpec *spec, PgpxServerRows *rows,
+						 const char *name,
+						 Oid user)
 {
-	read_server(target, &source->pool, name, user, NULL);
-	namestrcpy(&target->server_name, source->pool.name);
-	read_base(target, source, user);
+	read_server(spec, &rows->pool, name, user, NULL);
+	namestrcpy(&spec->server_name, rows->pool.name);
+	read_base(spec, rows, user);
 
-	target->key.database = MyDatabaseId;
-	target->key.server = source->pool.oid;
-	target->key.superuser = superuser_arg(user) ? 1 : 0;
-	read_user(target, user);
-	read_mapping(target, source, user);
+	spec->key.database = MyDatabaseId;
+	spec->key.server = rows->pool.oid;
+	spec->key.superuser = superuser_arg(user) ? 1 : 0;
+	read_user(spec, user);
+	read_mapping(spec, rows, user);
 }
 
 void
-pgpx_source_on_change(SyscacheCallbackFunction callback)
+pgpx_server_catalog_on_change(SyscacheCallbackFunction callback)
 {
 	static const int caches[] = {
 		FOREIGNSERVEROID,

@@ -48,58 +48,58 @@
 #define NO_FILE "/dev/null/none"
 
 static const char *
-find_param(PgpxTarget *target, const char *keyword)
+find_param(PgpxServerSpec *spec, const char *keyword)
 {
-	for (int i = 0; i < target->nparams; i++)
+	for (int i = 0; i < spec->nparams; i++)
 	{
-		if (strcmp(target->keywords[i], keyword) == 0)
-			return target->values[i];
+		if (strcmp(spec->keywords[i], keyword) == 0)
+			return spec->values[i];
 	}
 	return NULL;
 }
 
 /* Set a parameter, over one of this name that is there. */
 static void
-set_param(PgpxTarget *target, const char *keyword, const char *value)
+set_param(PgpxServerSpec *spec, const char *keyword, const char *value)
 {
-	char	   *copy = MemoryContextStrdup(target->cxt, value);
+	char	   *copy = MemoryContextStrdup(spec->cxt, value);
 	char	   *old;
 	int			i;
 
-	for (i = 0; i < target->nparams; i++)
+	for (i = 0; i < spec->nparams; i++)
 	{
-		if (strcmp(target->keywords[i], keyword) == 0)
+		if (strcmp(spec->keywords[i], keyword) == 0)
 			break;
 	}
-	if (i == target->nparams)
+	if (i == spec->nparams)
 	{
-		target->keywords[i] = MemoryContextStrdup(target->cxt, keyword);
-		target->values[i] = copy;
-		target->nparams++;
+		spec->keywords[i] = MemoryContextStrdup(spec->cxt, keyword);
+		spec->values[i] = copy;
+		spec->nparams++;
 		return;
 	}
-	old = unconstify(char *, target->values[i]);
+	old = unconstify(char *, spec->values[i]);
 
 	/* each keyword has a value: NOLINTNEXTLINE(clang-analyzer-core.*) */
 	explicit_bzero(old, strlen(old));
-	target->values[i] = copy;
+	spec->values[i] = copy;
 }
 
 /* Set a parameter if libpq knows it and nobody has set it yet. */
 static void
-default_param(PgpxTarget *target, const char *keyword, const char *value)
+default_param(PgpxServerSpec *spec, const char *keyword, const char *value)
 {
-	if (pgpx_options_is_libpq(keyword) && find_param(target, keyword) == NULL)
-		set_param(target, keyword, value);
+	if (pgpx_options_is_libpq(keyword) && find_param(spec, keyword) == NULL)
+		set_param(spec, keyword, value);
 }
 
 /* Pass an option on to libpq, or say why not. */
 static void
-take_libpq_option(PgpxTarget *target, const PgpxSource *source,
+take_libpq_option(PgpxServerSpec *spec, const PgpxServerRows *rows,
 				  const char *name, const char *value, bool in_mapping)
 {
 	/* a mapping's options were checked against who set them, at DDL time */
-	bool		as_superuser = in_mapping || superuser_arg(source->base.owner);
+	bool		as_superuser = in_mapping || superuser_arg(rows->base.owner);
 
 	if (value[0] == '\0')
 		return;					/* for libpq as if it were not there */
@@ -112,7 +112,7 @@ take_libpq_option(PgpxTarget *target, const PgpxSource *source,
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("server \"%s\" cannot be used as a pool",
-						source->base.name),
+						rows->base.name),
 				 errdetail("A connection that GSSAPI encrypts cannot be handed "
 						   "over to another process."),
 				 errhint("Set \"gssencmode\" to \"disable\" and use "
@@ -121,7 +121,7 @@ take_libpq_option(PgpxTarget *target, const PgpxSource *source,
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("server \"%s\" cannot be used as a pool",
-						source->base.name),
+						rows->base.name),
 				 errdetail("A pool cannot have option \"%s\" in its %s.", name,
 						   in_mapping ? "user mapping" : "server")));
 	if (!as_superuser &&
@@ -130,11 +130,11 @@ take_libpq_option(PgpxTarget *target, const PgpxSource *source,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("permission denied to use option \"%s\" of server "
 						"\"%s\"",
-						name, source->base.name),
+						name, rows->base.name),
 				 errdetail("Its owner \"%s\" is not a superuser.",
-						   GetUserNameFromId(source->base.owner, false))));
+						   GetUserNameFromId(rows->base.owner, false))));
 	pgpx_options_check_hosts(name, value);
-	set_param(target, name, value);
+	set_param(spec, name, value);
 }
 
 /* The one option of the base server that is a number of the pool. */
@@ -160,20 +160,20 @@ apply_connect_timeout(PgpxPoolOptions *opts, const PgpxServerRow *base,
 
 /* Apply what says where to connect: the base server's, if there is one. */
 static void
-apply_connection_options(PgpxTarget *target, const PgpxSource *source)
+apply_connection_options(PgpxServerSpec *spec, const PgpxServerRows *rows)
 {
 	ListCell   *lc;
 
-	foreach(lc, source->base.options)
+	foreach(lc, rows->base.options)
 	{
 		DefElem    *def = lfirst_node(DefElem, lc);
 		const char *name = def->defname;
 		const char *value = defGetString(def);
 
 		if (strcmp(name, "connect_timeout") == 0)
-			apply_connect_timeout(&target->opts, &source->base, value);
+			apply_connect_timeout(&spec->opts, &rows->base, value);
 		else if (pgpx_options_is_libpq(name))
-			take_libpq_option(target, source, name, value, false);
+			take_libpq_option(spec, rows, name, value, false);
 	}
 }
 
@@ -186,25 +186,25 @@ fit_together(PgpxPoolOptions *opts)
 
 /* Apply the pool's options, which other wrappers' servers do not have. */
 static void
-apply_pool_options(PgpxTarget *target, const PgpxSource *source)
+apply_pool_options(PgpxServerSpec *spec, const PgpxServerRows *rows)
 {
 	ListCell   *lc;
 
-	foreach(lc, source->pool.own_wrapper ? source->pool.options : NIL)
+	foreach(lc, rows->pool.own_wrapper ? rows->pool.options : NIL)
 	{
 		DefElem    *def = lfirst_node(DefElem, lc);
 		const char *name = def->defname;
 
-		if (!pgpx_options_apply(&target->opts, &target->start_commands,
-								&target->reset_command, name,
+		if (!pgpx_options_apply(&spec->opts, &spec->start_commands,
+								&spec->reset_command, name,
 								defGetString(def)) &&
 			strcmp(name, "base_server") != 0 && !pgpx_options_is_libpq(name))
 			ereport(ERROR,
 					(errcode(ERRCODE_FDW_INVALID_OPTION_NAME),
 					 errmsg("invalid option \"%s\" of server \"%s\"",
-							name, source->pool.name)));
+							name, rows->pool.name)));
 	}
-	fit_together(&target->opts);
+	fit_together(&spec->opts);
 }
 
 /* Are all options of a server such as the two functions above take them? */
@@ -224,7 +224,7 @@ are_valid(const PgpxServerRow *server)
 }
 
 bool
-pgpx_target_read_settings(Oid server, Oid base, PgpxPoolOptions *opts)
+pgpx_server_spec_read_settings(Oid server, Oid base, PgpxPoolOptions *opts)
 {
 	PgpxServerRow pool_row;
 	PgpxServerRow base_row;
@@ -232,13 +232,14 @@ pgpx_target_read_settings(Oid server, Oid base, PgpxPoolOptions *opts)
 	const char *unused;
 	ListCell   *lc;
 
-	if (!pgpx_source_find_server(server, &pool_row) ||
-		!pgpx_source_find_server(base, &base_row) || !are_valid(&pool_row) ||
+	if (!pgpx_server_catalog_find_server(server, &pool_row) ||
+		!pgpx_server_catalog_find_server(base, &base_row) ||
+		!are_valid(&pool_row) ||
 		!are_valid(&base_row))
 		return false;
 
 	pgpx_options_defaults(opts);
-	timeout = pgpx_source_value(base_row.options, "connect_timeout");
+	timeout = pgpx_server_catalog_value(base_row.options, "connect_timeout");
 	if (timeout != NULL)
 		apply_connect_timeout(opts, &base_row, timeout);
 	foreach(lc, pool_row.own_wrapper ? pool_row.options : NIL)
@@ -258,28 +259,28 @@ pgpx_target_read_settings(Oid server, Oid base, PgpxPoolOptions *opts)
  * only names it as its base must be trusted by one of the two.
  */
 static void
-check_commands(const PgpxSource *source, Oid user)
+check_commands(const PgpxServerRows *rows, Oid user)
 {
 	static const char *const commands[] = {"start_commands", "reset_command"};
 
-	if (!pgpx_source_is_based(source) ||
-		has_privs_of_role(source->pool.owner, source->base.owner) ||
-		has_privs_of_role(source->pool.owner, user))
+	if (!pgpx_server_rows_have_base(rows) ||
+		has_privs_of_role(rows->pool.owner, rows->base.owner) ||
+		has_privs_of_role(rows->pool.owner, user))
 		return;
 	for (int i = 0; i < lengthof(commands); i++)
 	{
-		if (pgpx_source_value(source->pool.options, commands[i]) == NULL)
+		if (pgpx_server_catalog_value(rows->pool.options, commands[i]) == NULL)
 			continue;
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("permission denied to use option \"%s\" of server "
 						"\"%s\"",
-						commands[i], source->pool.name),
+						commands[i], rows->pool.name),
 				 errdetail("Its owner \"%s\" has neither the privileges of the "
 						   "owner of the base server \"%s\" nor those of "
 						   "\"%s\".",
-						   GetUserNameFromId(source->pool.owner, false),
-						   source->base.name,
+						   GetUserNameFromId(rows->pool.owner, false),
+						   rows->base.name,
 						   GetUserNameFromId(user, false)),
 				 errhint("Drop the option, or give the two servers the same "
 						 "owner.")));
@@ -288,38 +289,38 @@ check_commands(const PgpxSource *source, Oid user)
 
 /* Apply the user mapping's options, and find out who needs a password. */
 static void
-apply_mapping_options(PgpxTarget *target, const PgpxSource *source)
+apply_mapping_options(PgpxServerSpec *spec, const PgpxServerRows *rows)
 {
-	const char *required = pgpx_source_value(source->mapping_options,
-											 "password_required");
+	const char *required = pgpx_server_catalog_value(rows->mapping_options,
+													 "password_required");
 	const char *through;
 	bool		value;
 	ListCell   *lc;
 
-	foreach(lc, source->mapping_options)
+	foreach(lc, rows->mapping_options)
 	{
 		DefElem    *def = lfirst_node(DefElem, lc);
 
 		if (pgpx_options_is_libpq(def->defname))
-			take_libpq_option(target, source, def->defname,
+			take_libpq_option(spec, rows, def->defname,
 							  defGetString(def), true);
 	}
 
-	through = pgpx_source_value(source->mapping_options, "use_scram_passthrough");
+	through = pgpx_server_catalog_value(rows->mapping_options, "use_scram_passthrough");
 	if (through == NULL)
-		through = pgpx_source_value(source->base.options, "use_scram_passthrough");
+		through = pgpx_server_catalog_value(rows->base.options, "use_scram_passthrough");
 	if (through != NULL && (!parse_bool(through, &value) || value))
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("server \"%s\" cannot be used as a pool",
-						source->base.name),
+						rows->base.name),
 				 errdetail("With \"use_scram_passthrough\" a connection "
 						   "belongs to one session and cannot be shared.")));
 
-	target->need_password = target->key.superuser == 0 &&
+	spec->need_password = spec->key.superuser == 0 &&
 		(required == NULL || !parse_bool(required, &value) || value);
-	if (target->need_password &&
-		pgpx_source_value(source->mapping_options, "password") == NULL)
+	if (spec->need_password &&
+		pgpx_server_catalog_value(rows->mapping_options, "password") == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_S_R_E_PROHIBITED_SQL_STATEMENT_ATTEMPTED),
 				 errmsg("password is required"),
@@ -333,10 +334,10 @@ apply_mapping_options(PgpxTarget *target, const PgpxSource *source)
  * requires stays required.
  */
 static void
-forbid_tickets(PgpxTarget *target)
+forbid_session_tickets(PgpxServerSpec *spec)
 {
-	static const char *const tickets[] = {"gss", "sspi", "!gss", "!sspi"};
-	const char *wanted = find_param(target, "require_auth");
+	static const char *const waiters[] = {"gss", "sspi", "!gss", "!sspi"};
+	const char *wanted = find_param(spec, "require_auth");
 	char	   *rest = pstrdup(wanted != NULL ? wanted : "");
 	bool		others = rest[0] == '\0' || rest[0] == '!';
 	StringInfoData buf;
@@ -347,91 +348,91 @@ forbid_tickets(PgpxTarget *target)
 		appendStringInfoString(&buf, "!gss,!sspi");
 	while ((method = strsep(&rest, ",")) != NULL)
 	{
-		bool		ticket = method[0] == '\0';
+		bool		waiter = method[0] == '\0';
 
-		for (int i = 0; i < lengthof(tickets); i++)
-			ticket |= strcmp(method, tickets[i]) == 0;
-		if (!ticket)
+		for (int i = 0; i < lengthof(waiters); i++)
+			waiter |= strcmp(method, waiters[i]) == 0;
+		if (!waiter)
 			appendStringInfo(&buf, "%s%s", buf.len > 0 ? "," : "", method);
 	}
 
 	/* nothing is left: whatever logs in so has used no password, and is refused */
-	set_param(target, "require_auth", buf.len > 0 ? buf.data : "none");
+	set_param(spec, "require_auth", buf.len > 0 ? buf.data : "none");
 }
 
 /* What the catalogs leave open, and what a pool needs. */
 static void
-fill_parameters(PgpxTarget *target)
+fill_parameters(PgpxServerSpec *spec)
 {
-	const char *options = find_param(target, "options");
-	const char *name = NameStr(target->server_name);
+	const char *options = find_param(spec, "options");
+	const char *name = NameStr(spec->server_name);
 
 	/* libpq would take the name of the operating system's user */
-	default_param(target, "user", NameStr(target->user_name));
-	default_param(target, "fallback_application_name",
+	default_param(spec, "user", NameStr(spec->user_name));
+	default_param(spec, "fallback_application_name",
 				  psprintf("pgpool_ext/%s", name));
 
 	/* each of the two alone leaves a way to hang */
-	default_param(target, "keepalives", "1");
-	default_param(target, "keepalives_idle", "30");
-	default_param(target, "keepalives_interval", "10");
-	default_param(target, "keepalives_count", "3");
-	default_param(target, "tcp_user_timeout", "30000");
+	default_param(spec, "keepalives", "1");
+	default_param(spec, "keepalives_idle", "30");
+	default_param(spec, "keepalives_interval", "10");
+	default_param(spec, "keepalives_count", "3");
+	default_param(spec, "tcp_user_timeout", "30000");
 
 	/* the one in the home directory is the server's, not this user's */
-	if (target->key.superuser == 0)
-		default_param(target, "sslcert", NO_FILE);
+	if (spec->key.superuser == 0)
+		default_param(spec, "sslcert", NO_FILE);
 
 	/* nor is what else it can log in with; libpq can be told so from 16 on */
-	if (target->need_password && pgpx_options_is_libpq("require_auth"))
-		forbid_tickets(target);
+	if (spec->need_password && pgpx_options_is_libpq("require_auth"))
+		forbid_session_tickets(spec);
 
-	default_param(target, "gssencmode", "disable");
-	set_param(target, "client_encoding", GetDatabaseEncodingName());
-	set_param(target, "options",
+	default_param(spec, "gssencmode", "disable");
+	set_param(spec, "client_encoding", GetDatabaseEncodingName());
+	set_param(spec, "options",
 			  options == NULL ? PINNED_OPTIONS :
 			  psprintf("%s %s", options, PINNED_OPTIONS));
 }
 
 void
-pgpx_target_read(PgpxTarget *target, const char *name, Oid user)
+pgpx_server_spec_read(PgpxServerSpec *spec, const char *name, Oid user)
 {
-	PgpxSource	source = {0};
+	PgpxServerRows rows = {0};
 	int			max_params;
 
-	pgpx_source_read(target, &source, name, user);
-	check_commands(&source, user);
+	pgpx_server_catalog_read(spec, &rows, name, user);
+	check_commands(&rows, user);
 
-	max_params = list_length(source.base.options) +
-		list_length(source.mapping_options) + MAX_OWN_PARAMS;
-	target->keywords = MemoryContextAllocZero(target->cxt,
-											  max_params * sizeof(char *));
-	target->values = MemoryContextAllocZero(target->cxt,
+	max_params = list_length(rows.base.options) +
+		list_length(rows.mapping_options) + MAX_OWN_PARAMS;
+	spec->keywords = MemoryContextAllocZero(spec->cxt,
 											max_params * sizeof(char *));
+	spec->values = MemoryContextAllocZero(spec->cxt,
+										  max_params * sizeof(char *));
 
-	pgpx_options_defaults(&target->opts);
-	apply_connection_options(target, &source);
-	apply_pool_options(target, &source);
-	apply_mapping_options(target, &source);
-	fill_parameters(target);
+	pgpx_options_defaults(&spec->opts);
+	apply_connection_options(spec, &rows);
+	apply_pool_options(spec, &rows);
+	apply_mapping_options(spec, &rows);
+	fill_parameters(spec);
 
-	target->start_commands = MemoryContextStrdup(target->cxt,
-												 target->start_commands);
-	target->reset_command = MemoryContextStrdup(target->cxt,
-												target->reset_command);
-	target->discards_all =
-		pg_strcasecmp(target->reset_command, "DISCARD ALL") == 0;
+	spec->start_commands = MemoryContextStrdup(spec->cxt,
+											   spec->start_commands);
+	spec->reset_command = MemoryContextStrdup(spec->cxt,
+											  spec->reset_command);
+	spec->discards_all =
+		pg_strcasecmp(spec->reset_command, "DISCARD ALL") == 0;
 }
 
 /* More entries than this, and a miss drops those that are out of date. */
-#define MANY_TARGETS 64
+#define MANY_SPECS 64
 
 /* A target is always one of these: the callback must reach every one. */
-typedef struct LiveTarget
+typedef struct LiveSpec
 {
-	PgpxTarget	target;
+	PgpxServerSpec spec;
 	dlist_node	node;
-} LiveTarget;
+} LiveSpec;
 
 typedef struct CacheKey
 {
@@ -442,26 +443,26 @@ typedef struct CacheKey
 typedef struct CacheEntry
 {
 	CacheKey	key;
-	PgpxTarget *target;
+	PgpxServerSpec *spec;
 } CacheEntry;
 
 static HTAB *cache = NULL;
-static dlist_head live_targets = DLIST_STATIC_INIT(live_targets);
+static dlist_head live_specs = DLIST_STATIC_INIT(live_specs);
 static uint64 invalidations = 0;
 
 /* the one that was asked for last, and for whom */
-static PgpxTarget *last_target = NULL;
+static PgpxServerSpec *last_spec = NULL;
 static Oid	last_user = InvalidOid;
 
 /* A catalog that targets are read from has changed. */
 static void
-invalidate_targets(Datum arg, int cacheid, uint32 hashvalue)
+invalidate_specs(Datum arg, int cacheid, uint32 hashvalue)
 {
 	dlist_iter	iter;
 
 	invalidations++;
-	dlist_foreach(iter, &live_targets)
-		dlist_container(LiveTarget, node, iter.cur)->target.valid = false;
+	dlist_foreach(iter, &live_specs)
+		dlist_container(LiveSpec, node, iter.cur)->spec.valid = false;
 }
 
 static void
@@ -474,7 +475,7 @@ init_cache(void)
 	{
 		/* there is no way to take these back, so do not repeat them */
 		registered = true;
-		pgpx_source_on_change(invalidate_targets);
+		pgpx_server_catalog_on_change(invalidate_specs);
 	}
 	if (cache == NULL)
 	{
@@ -488,26 +489,26 @@ init_cache(void)
 
 /* Wipe and free a target that nobody has. */
 static void
-free_target(PgpxTarget *target)
+free_spec(PgpxServerSpec *spec)
 {
-	for (int i = 0; i < target->nparams; i++)
-		explicit_bzero(unconstify(char *, target->values[i]),
-					   strlen(target->values[i]));
-	explicit_bzero(unconstify(char *, target->start_commands),
-				   strlen(target->start_commands));
-	MemoryContextDelete(target->cxt);
+	for (int i = 0; i < spec->nparams; i++)
+		explicit_bzero(unconstify(char *, spec->values[i]),
+					   strlen(spec->values[i]));
+	explicit_bzero(unconstify(char *, spec->start_commands),
+				   strlen(spec->start_commands));
+	MemoryContextDelete(spec->cxt);
 }
 
 /* Take an entry out of the cache and give up the cache's pin. */
 static void
 drop_entry(CacheEntry *entry)
 {
-	PgpxTarget *target = entry->target;
+	PgpxServerSpec *spec = entry->spec;
 
-	if (last_target == target)
-		last_target = NULL;
+	if (last_spec == spec)
+		last_spec = NULL;
 	(void) hash_search(cache, &entry->key, HASH_REMOVE, NULL);
-	pgpx_target_unpin(target);
+	pgpx_server_spec_unpin(spec);
 }
 
 static void
@@ -519,25 +520,25 @@ drop_outdated(void)
 	hash_seq_init(&seq, cache);
 	while ((entry = hash_seq_search(&seq)) != NULL)
 	{
-		if (!entry->target->valid)
+		if (!entry->spec->valid)
 			drop_entry(entry);
 	}
 }
 
 /* A target with all to be filled in, in memory of its own. */
-static LiveTarget *
-new_target(void)
+static LiveSpec *
+new_spec(void)
 {
 	MemoryContext cxt = AllocSetContextCreate(CurrentMemoryContext,
 											  "pgpool_ext target",
 											  ALLOCSET_SMALL_SIZES);
-	LiveTarget *live = MemoryContextAllocZero(cxt, sizeof(LiveTarget));
+	LiveSpec   *live = MemoryContextAllocZero(cxt, sizeof(LiveSpec));
 
-	live->target.cxt = cxt;
-	live->target.start_commands = "";
-	live->target.reset_command = "DISCARD ALL";
-	live->target.pool = -1;
-	live->target.partner = -1;
+	live->spec.cxt = cxt;
+	live->spec.start_commands = "";
+	live->spec.reset_command = "DISCARD ALL";
+	live->spec.pool = -1;
+	live->spec.last_conn = -1;
 	return live;
 }
 
@@ -546,73 +547,73 @@ new_target(void)
  * which is gone afterwards, whatever happens.  What "old" knew of its pool goes
  * on to the new one if that is the same pool.
  */
-static PgpxTarget *
-replace_target(const char *name, const CacheKey *key, CacheEntry *old)
+static PgpxServerSpec *
+replace_spec(const char *name, const CacheKey *key, CacheEntry *old)
 {
 	MemoryContext caller = CurrentMemoryContext;
 	MemoryContext scratch;
-	PgpxTarget	before = {0};
-	LiveTarget *live;
-	PgpxTarget *target;
+	PgpxServerSpec before = {0};
+	LiveSpec   *live;
+	PgpxServerSpec *spec;
 	uint64		started = invalidations;
 
 	if (old != NULL)
 	{
-		before = *old->target;
+		before = *old->spec;
 		drop_entry(old);
 	}
 
-	live = new_target();
-	target = &live->target;
-	scratch = AllocSetContextCreate(target->cxt, "pgpool_ext target read",
+	live = new_spec();
+	spec = &live->spec;
+	scratch = AllocSetContextCreate(spec->cxt, "pgpool_ext target read",
 									ALLOCSET_SMALL_SIZES);
 	PG_TRY();
 	{
 		CacheEntry *entry;
 
 		MemoryContextSwitchTo(scratch);
-		pgpx_target_read(target, name, key->user);
+		pgpx_server_spec_read(spec, name, key->user);
 		MemoryContextSwitchTo(caller);
 		entry = hash_search(cache, key, HASH_ENTER, NULL);
-		entry->target = target;
+		entry->spec = spec;
 	}
 	PG_CATCH();
 	{
-		free_target(target);
+		free_spec(spec);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
 
 	/* nothing below throws */
 	MemoryContextDelete(scratch);
-	MemoryContextSetParent(target->cxt, CacheMemoryContext);
-	dlist_push_tail(&live_targets, &live->node);
-	target->refcount = 1;
-	target->valid = started == invalidations;
-	if (memcmp(&before.key, &target->key, sizeof(PgpxPoolKey)) == 0)
+	MemoryContextSetParent(spec->cxt, CacheMemoryContext);
+	dlist_push_tail(&live_specs, &live->node);
+	spec->refcount = 1;
+	spec->valid = started == invalidations;
+	if (memcmp(&before.key, &spec->key, sizeof(PgpxPoolKey)) == 0)
 	{
-		target->pool = before.pool;
-		target->pool_id = before.pool_id;
-		target->partner = before.partner;
-		target->partner_generation = before.partner_generation;
+		spec->pool = before.pool;
+		spec->pool_id = before.pool_id;
+		spec->last_conn = before.last_conn;
+		spec->last_conn_generation = before.last_conn_generation;
 	}
-	return target;
+	return spec;
 }
 
-PgpxTarget *
-pgpx_target_get(const char *name)
+PgpxServerSpec *
+pgpx_server_spec_get(const char *name)
 {
 	Oid			user = GetUserId();
 	CacheKey	key;
 	CacheEntry *entry;
-	PgpxTarget *target;
+	PgpxServerSpec *spec;
 
 	AcceptInvalidationMessages();
-	if (last_target != NULL && last_target->valid && last_user == user &&
-		strcmp(NameStr(last_target->server_name), name) == 0)
+	if (last_spec != NULL && last_spec->valid && last_user == user &&
+		strcmp(NameStr(last_spec->server_name), name) == 0)
 	{
-		pgpx_options_follow(&last_target->opts);
-		return last_target;
+		pgpx_options_follow(&last_spec->opts);
+		return last_spec;
 	}
 
 	init_cache();
@@ -623,38 +624,38 @@ pgpx_target_get(const char *name)
 	/* a name that is too long is nobody's: that is for the build to say */
 	entry = strlen(name) < NAMEDATALEN ?
 		hash_search(cache, &key, HASH_FIND, NULL) : NULL;
-	if (entry == NULL || !entry->target->valid)
+	if (entry == NULL || !entry->spec->valid)
 	{
-		if (hash_get_num_entries(cache) > MANY_TARGETS)
+		if (hash_get_num_entries(cache) > MANY_SPECS)
 		{
 			drop_outdated();
 			entry = NULL;
 		}
-		target = replace_target(name, &key, entry);
+		spec = replace_spec(name, &key, entry);
 	}
 	else
 	{
-		target = entry->target;
-		pgpx_options_follow(&target->opts);
+		spec = entry->spec;
+		pgpx_options_follow(&spec->opts);
 	}
 
-	last_target = target;
+	last_spec = spec;
 	last_user = user;
-	return target;
+	return spec;
 }
 
 void
-pgpx_target_pin(PgpxTarget *target)
+pgpx_server_spec_pin(PgpxServerSpec *spec)
 {
-	target->refcount++;
+	spec->refcount++;
 }
 
 void
-pgpx_target_unpin(PgpxTarget *target)
+pgpx_server_spec_unpin(PgpxServerSpec *spec)
 {
-	Assert(target->refcount > 0);
-	if (--target->refcount > 0)
+	Assert(spec->refcount > 0);
+	if (--spec->refcount > 0)
 		return;
-	dlist_delete(&((LiveTarget *) target)->node);
-	free_target(target);
+	dlist_delete(&((LiveSpec *) spec)->node);
+	free_spec(spec);
 }

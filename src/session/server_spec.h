@@ -17,7 +17,7 @@
 
 #include "shared/shmem.h"
 
-typedef struct PgpxTarget
+typedef struct PgpxServerSpec
 {
 	int			refcount;		/* the cache's and each lease's */
 	bool		valid;			/* false: the catalogs have changed since */
@@ -44,49 +44,50 @@ typedef struct PgpxTarget
 	uint32		pool_id;
 
 	/* kept by lease_stream.c: the connection of this pool that was used last here */
-	int			partner;		/* index; -1: none */
-	uint64		partner_generation;
-} PgpxTarget;
+	int			last_conn;		/* index; -1: none */
+	uint64		last_conn_generation;
+} PgpxServerSpec;
 
 /*
- * pgpx_target_get
+ * pgpx_server_spec_get
  *		The target of a server for the current user (GetUserId()).
  *
  * Cached in this session; the cache hears of every change of servers, mappings,
  * wrappers, roles and memberships.  The result is valid until the next call of
- * pgpx_target_get; pin it to keep it longer.
+ * pgpx_server_spec_get; pin it to keep it longer.
  *
  * Errors: 22004 (NULL is the caller's to check), 42704 no such server, base
  * server or mapping, 42501 no USAGE, 0A000 wrapper not supported, or an option
  * that a shared connection cannot have, 22023 and HV00D for what does not fit a
  * base server, 2F003 password required.
  */
-extern PgpxTarget *pgpx_target_get(const char *name);
+extern PgpxServerSpec *pgpx_server_spec_get(const char *name);
 
-extern void pgpx_target_pin(PgpxTarget *target);
+extern void pgpx_server_spec_pin(PgpxServerSpec *spec);
 
 /* Give up a pin; never throws. */
-extern void pgpx_target_unpin(PgpxTarget *target);
+extern void pgpx_server_spec_unpin(PgpxServerSpec *spec);
 
 /*
- * pgpx_target_read
+ * pgpx_server_spec_read
  *		Fill in a target for a server and a user, from the catalogs.
  *
  * The target is all zeros but for its memory context and the defaults of its
  * commands.  What it keeps is in that context; what is needed on the way is in
- * the current one.  Errors are those of pgpx_target_get.
+ * the current one.  Errors are those of pgpx_server_spec_get.
  */
-extern void pgpx_target_read(PgpxTarget *target, const char *name, Oid user);
+extern void pgpx_server_spec_read(PgpxServerSpec *spec, const char *name,
+								  Oid user);
 
 /*
- * pgpx_target_read_settings
+ * pgpx_server_spec_read_settings
  *		Read the options of a pool that take effect in place, for catalog_invalidation.c.
  *
  * base: the server with the connection options, the same one if it has no other.
  * False: there is no such server, or a value is not valid.  Raises nothing on account
  * of what the rows say, so that a commit cannot fail here.
  */
-extern bool pgpx_target_read_settings(Oid server, Oid base,
-									  PgpxPoolOptions *opts);
+extern bool pgpx_server_spec_read_settings(Oid server, Oid base,
+										   PgpxPoolOptions *opts);
 
 #endif							/* PGPX_SERVER_SPEC_H */

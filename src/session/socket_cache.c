@@ -44,69 +44,69 @@
 #include "shared/conn_state.h"
 #include "protocol/control_message.h"
 
-static PgpxKept **kept_by_conn = NULL;	/* [max_connections] */
-static int	nkept = 0;
+static PgpxCachedSocket **cached_by_conn = NULL;	/* [max_connections] */
+static int	ncached = 0;
 static uint64 use_counter = 0;
 
 static int	reply_pair[2] = {-1, -1};	/* [0] we read, [1] goes to the worker */
 static uint64 last_request = 0;
 
-PgpxKept *
-pgpx_kept_find(int conn, uint64 generation)
+PgpxCachedSocket *
+pgpx_socket_cache_find(int conn, uint64 generation)
 {
-	PgpxKept   *kept;
+	PgpxCachedSocket *sock;
 
-	if (kept_by_conn == NULL)
+	if (cached_by_conn == NULL)
 		return NULL;
-	kept = kept_by_conn[conn];
-	if (kept == NULL)
+	sock = cached_by_conn[conn];
+	if (sock == NULL)
 		return NULL;
-	if (kept->generation != generation)
+	if (sock->generation != generation)
 	{
 		/* the connection that this was the socket of is gone */
-		if (!kept->leased)
-			pgpx_kept_drop(kept);
+		if (!sock->leased)
+			pgpx_socket_cache_drop(sock);
 		return NULL;
 	}
-	kept->last_used = ++use_counter;
-	return kept;
+	sock->last_used = ++use_counter;
+	return sock;
 }
 
 void
-pgpx_kept_drop(PgpxKept *kept)
+pgpx_socket_cache_drop(PgpxCachedSocket *sock)
 {
-	pgpx_session_forget(kept);
-	close(kept->fd);
+	pgpx_session_forget(sock);
+	close(sock->fd);
 	ReleaseExternalFD();
-	pgpx_wire_free(&kept->wire);
-	nkept--;
+	pgpx_wire_free(&sock->wire);
+	ncached--;
 
 	/* a later generation's may have taken the place */
-	if (kept_by_conn[kept->conn] == kept)
-		kept_by_conn[kept->conn] = NULL;
-	pfree(kept);
+	if (cached_by_conn[sock->conn] == sock)
+		cached_by_conn[sock->conn] = NULL;
+	pfree(sock);
 }
 
 /* Who waits for the worker's answer looks at least this often whether it is there. */
-#define REPLY_LOOK_MS 1000
+#define REPLY_CHECK_MS 1000
 
 /* Let the least recently used socket go that no lease uses. */
 static bool
 let_one_go(void)
 {
-	PgpxKept   *oldest = NULL;
+	PgpxCachedSocket *oldest = NULL;
 
 	for (int i = 0; i < pgpx_shared->max_connections; i++)
 	{
-		PgpxKept   *kept = kept_by_conn[i];
+		PgpxCachedSocket *sock = cached_by_conn[i];
 
-		if (kept != NULL && !kept->leased &&
-			(oldest == NULL || kept->last_used < oldest->last_used))
-			oldest = kept;
+		if (sock != NULL && !sock->leased &&
+			(oldest == NULL || sock->last_used < oldest->last_used))
+			oldest = sock;
 	}
 	if (oldest == NULL)
 		return false;
-	pgpx_kept_drop(oldest);
+	pgpx_socket_cache_drop(oldest);
 	return true;
 }
 
@@ -135,7 +135,7 @@ make_room(void)
 {
 	int			n = 1 + (pgpx_session_can_wait() ? 0 : PGPX_SESSION_WAIT_FDS);
 
-	while (nkept >= PGPX_MAX_KEPT && let_one_go())
+	while (ncached >= PGPX_SOCKET_CACHE_MAX && let_one_go())
 		;
 	acquire_fds(n);
 	while (n-- > 0)
@@ -177,18 +177,18 @@ drop_reply_pair(void)
 }
 
 ssize_t
-pgpx_kept_poll(PgpxKept *kept, int pool, bool *full)
+pgpx_socket_cache_poll(PgpxCachedSocket *sock, int pool, bool *full)
 {
 	PgpxTime	until;
 	ssize_t		n;
 
 	/* if only one may look, then the worker, who has the answer first */
-	if (pgpx_conns[kept->conn].relayed && pgpx_shared->max_polling < 2)
+	if (pgpx_conns[sock->conn].relayed && pgpx_shared->max_polling < 2)
 		return 0;
 	if (!pgpx_busy_poll_is_calm(pool))
 		return 0;
-	pgpx_wire_make_room(&kept->wire);	/* may throw, so before the place */
-	until = pgpx_busy_poll_begin(&kept->poll);
+	pgpx_wire_make_room(&sock->wire);	/* may throw, so before the place */
+	until = pgpx_busy_poll_begin(&sock->poll);
 	if (until == 0)
 		return 0;
 
@@ -197,9 +197,9 @@ pgpx_kept_poll(PgpxKept *kept, int pool, bool *full)
 	 * would come back at once for a latch that has been set for long.
 	 */
 	do
-		n = pgpx_wire_receive(&kept->wire, full);
+		n = pgpx_wire_receive(&sock->wire, full);
 	while (n == 0 && pgpx_now() < until);
-	pgpx_busy_poll_end(&kept->poll, n != 0);
+	pgpx_busy_poll_end(&sock->poll, n != 0);
 	pgpx_busy_poll_leave();
 	return n;
 }
@@ -215,28 +215,28 @@ drop_received(int fd)
 }
 
 /* Keep a socket that has come in; consumes the descriptor, also on an error. */
-static PgpxKept *
+static PgpxCachedSocket *
 keep(int conn, uint64 generation, int fd)
 {
-	PgpxKept   *kept = MemoryContextAllocExtended(TopMemoryContext,
-												  sizeof(*kept),
-												  MCXT_ALLOC_ZERO |
-													  MCXT_ALLOC_NO_OOM);
+	PgpxCachedSocket *sock = MemoryContextAllocExtended(TopMemoryContext,
+														sizeof(*sock),
+														MCXT_ALLOC_ZERO |
+															MCXT_ALLOC_NO_OOM);
 
-	if (kept == NULL)
+	if (sock == NULL)
 	{
 		drop_received(fd);
 		ereport(ERROR,
 				(errcode(ERRCODE_OUT_OF_MEMORY), errmsg("out of memory")));
 	}
-	kept->conn = conn;
-	kept->generation = generation;
-	kept->fd = fd;
-	kept->last_used = ++use_counter;
-	pgpx_wire_init(&kept->wire, fd, GetDatabaseEncoding(), TopMemoryContext);
-	kept_by_conn[conn] = kept;
-	nkept++;
-	return kept;
+	sock->conn = conn;
+	sock->generation = generation;
+	sock->fd = fd;
+	sock->last_used = ++use_counter;
+	pgpx_wire_init(&sock->wire, fd, GetDatabaseEncoding(), TopMemoryContext);
+	cached_by_conn[conn] = sock;
+	ncached++;
+	return sock;
 }
 
 /* Take in a message of the worker, if one is there: its length, and *fd. */
@@ -256,7 +256,7 @@ receive(PgpxReply *reply, int *fd)
 static bool
 is_answer(const PgpxReply *reply, const PgpxSocketRequest *request)
 {
-	return reply->life == pgpx_shared->life &&
+	return reply->boot_id == pgpx_shared->boot_id &&
 		reply->request == request->request && reply->conn == request->conn &&
 		reply->generation == request->generation &&
 		reply->lease_id == request->lease_id;
@@ -269,28 +269,29 @@ wait_for_reply(PgpxTime deadline)
 	static uint32 wait_event = 0;
 
 	return pgpx_session_wait_fd(reply_pair[0], WL_SOCKET_READABLE, deadline,
-								REPLY_LOOK_MS,
+								REPLY_CHECK_MS,
 								pgpx_wait_event(&wait_event, "PgpoolSocket"));
 }
 
 PgpxFetch
-pgpx_kept_fetch(int pool_index, int conn, uint64 generation, uint64 lease_id,
-				PgpxTime deadline, PgpxKept **kept)
+pgpx_socket_cache_fetch(int pool_index, int conn, uint64 generation,
+						uint64 lease_id,
+						PgpxTime deadline, PgpxCachedSocket **sock)
 {
 	PgpxPool   *pool = &pgpx_pools[pool_index];
 	PgpxSocketRequest request = {0};
 
-	if (kept_by_conn == NULL)
-		kept_by_conn =
+	if (cached_by_conn == NULL)
+		cached_by_conn =
 			MemoryContextAllocZero(TopMemoryContext,
 								   mul_size(pgpx_shared->max_connections,
-											sizeof(PgpxKept *)));
+											sizeof(PgpxCachedSocket *)));
 	make_room();
 	make_reply_pair();
 
 	request.header.pool = PGPX_POOL_INDEX(pool);
 	request.header.pool_id = pool->pool_id;
-	request.header.epoch = pgpx_pool_worker_epoch(pool);
+	request.header.incarnation = pgpx_pool_worker_incarnation(pool);
 	request.conn = conn;
 	request.generation = generation;
 	request.lease_id = lease_id;
@@ -298,7 +299,7 @@ pgpx_kept_fetch(int pool_index, int conn, uint64 generation, uint64 lease_id,
 
 	for (;;)
 	{
-		int			sent = pgpx_handoff_send_request(pool->worker, &request,
+		int			sent = pgpx_control_send_request(pool->worker, &request,
 													 reply_pair[1]);
 
 		if (sent > 0)
@@ -322,7 +323,7 @@ pgpx_kept_fetch(int pool_index, int conn, uint64 generation, uint64 lease_id,
 				drop_received(fd);
 				return PGPX_FETCH_GONE;
 			}
-			*kept = keep(conn, generation, fd);
+			*sock = keep(conn, generation, fd);
 			return PGPX_FETCH_OK;
 		}
 
@@ -344,15 +345,15 @@ pgpx_kept_fetch(int pool_index, int conn, uint64 generation, uint64 lease_id,
 	}
 }
 
-/* pgpx_session_gather: until so much is there, or so long */
+/* pgpx_session_wait_for_more: until so much is there, or so long */
 #define GATHER_BYTES (256 * 1024)
 #define GATHER_MS 2
 
 /* Who waits for the worker looks at least this often whether it is there. */
-#define CONTROL_LOOK_MS 100
+#define CONTROL_CHECK_MS 100
 
 /* Who waits for a worker that does not run asks for it this often. */
-#define MISSED_LOOK_US (1000 * 1000)
+#define MISSED_CHECK_US (1000 * 1000)
 
 #define EVENTS_AT_ONCE 8
 
@@ -376,7 +377,8 @@ exit_callback(int code, Datum arg)
 	dlist_mutable_iter iter;
 
 	dlist_foreach_modify(iter, &watched)
-		pgpx_session_forget(dlist_container(PgpxKept, watched, iter.cur));
+		pgpx_session_forget(dlist_container(PgpxCachedSocket, watched,
+											iter.cur));
 }
 
 void
@@ -430,57 +432,57 @@ pgpx_session_prepare(void)
  * counted, and its place may be another's: near enough, as that happens seldom.
  */
 static void
-count_watching(const PgpxKept *kept, int32 change)
+count_watching(const PgpxCachedSocket *sock, int32 change)
 {
-	PgpxConn   *conn = &pgpx_conns[kept->conn];
+	PgpxConn   *conn = &pgpx_conns[sock->conn];
 
-	if (*(volatile uint64 *) &conn->generation == kept->generation)
+	if (*(volatile uint64 *) &conn->generation == sock->generation)
 		pg_atomic_fetch_add_u32(&conn->nwatching, change);
 }
 
 static int
-others_watching(const PgpxKept *kept)
+others_watching(const PgpxCachedSocket *sock)
 {
-	return (int32) pg_atomic_read_u32(&pgpx_conns[kept->conn].nwatching) -
-		(kept->events != 0 ? 1 : 0);
+	return (int32) pg_atomic_read_u32(&pgpx_conns[sock->conn].nwatching) -
+		(sock->events != 0 ? 1 : 0);
 }
 
 /* Have the socket in the set for these events (WL_SOCKET_*); false: errno. */
 static bool
-watch(PgpxKept *kept, uint32 events)
+watch(PgpxCachedSocket *sock, uint32 events)
 {
-	struct epoll_event ev = {.data.ptr = kept};
+	struct epoll_event ev = {.data.ptr = sock};
 
-	if (kept->events == events)
+	if (sock->events == events)
 		return true;
 	if (events & WL_SOCKET_READABLE)
 		ev.events |= EPOLLIN;
 	if (events & WL_SOCKET_WRITEABLE)
 		ev.events |= EPOLLOUT;
-	if (epoll_ctl(sockets, kept->events == 0 ? EPOLL_CTL_ADD : EPOLL_CTL_MOD,
-				  kept->fd, &ev) < 0)
+	if (epoll_ctl(sockets, sock->events == 0 ? EPOLL_CTL_ADD : EPOLL_CTL_MOD,
+				  sock->fd, &ev) < 0)
 		return false;
-	if (kept->events == 0)
+	if (sock->events == 0)
 	{
-		dlist_push_tail(&watched, &kept->watched);
-		count_watching(kept, 1);
+		dlist_push_tail(&watched, &sock->watched);
+		count_watching(sock, 1);
 	}
-	kept->events = events;
+	sock->events = events;
 	return true;
 }
 
 void
-pgpx_session_forget(PgpxKept *kept)
+pgpx_session_forget(PgpxCachedSocket *sock)
 {
 	struct epoll_event ev = {0};
 
 	/* a registration belongs to the socket, which others hold too */
-	if (kept->events == 0)
+	if (sock->events == 0)
 		return;
-	(void) epoll_ctl(sockets, EPOLL_CTL_DEL, kept->fd, &ev);
-	dlist_delete(&kept->watched);
-	count_watching(kept, -1);
-	kept->events = 0;
+	(void) epoll_ctl(sockets, EPOLL_CTL_DEL, sock->fd, &ev);
+	dlist_delete(&sock->watched);
+	count_watching(sock, -1);
+	sock->events = 0;
 }
 
 /*
@@ -488,7 +490,7 @@ pgpx_session_forget(PgpxKept *kept)
  * would be so at each look: most likely another session has that one.
  */
 static bool
-is_ready(const PgpxKept *kept)
+is_ready(const PgpxCachedSocket *sock)
 {
 	struct epoll_event events[EVENTS_AT_ONCE];
 	bool		found = false;
@@ -499,7 +501,7 @@ is_ready(const PgpxKept *kept)
 		n = epoll_wait(sockets, events, lengthof(events), 0);
 		for (int i = 0; i < n; i++)
 		{
-			if (events[i].data.ptr == kept)
+			if (events[i].data.ptr == sock)
 				found = true;
 			else
 				pgpx_session_forget(events[i].data.ptr);
@@ -513,45 +515,46 @@ is_ready(const PgpxKept *kept)
  * even the wait set would tell, if whoever it was for has been quicker.
  */
 static void
-watch_alone(const PgpxKept *kept)
+register_only(const PgpxCachedSocket *sock)
 {
 	dlist_mutable_iter iter;
 
 	dlist_foreach_modify(iter, &watched)
 	{
-		PgpxKept   *other = dlist_container(PgpxKept, watched, iter.cur);
+		PgpxCachedSocket *other = dlist_container(PgpxCachedSocket, watched,
+												  iter.cur);
 
-		if (other != kept)
+		if (other != sock)
 			pgpx_session_forget(other);
 	}
 }
 
 /* Do others have so much use for it that it had better not be watched for nothing? */
 static bool
-is_sought_after(const PgpxKept *kept)
+pool_is_contended(const PgpxCachedSocket *sock)
 {
-	int			pool = *(volatile int *) &pgpx_conns[kept->conn].pool;
+	int			pool = *(volatile int *) &pgpx_conns[sock->conn].pool;
 
 	/* without a lock: a wrong answer costs a little time */
-	return others_watching(kept) >= WATCHING_MAX ||
+	return others_watching(sock) >= WATCHING_MAX ||
 		(pool >= 0 && *(volatile int *) &pgpx_pools[pool].nwaiting > 0);
 }
 
 void
-pgpx_session_part(PgpxKept *kept)
+pgpx_session_unregister(PgpxCachedSocket *sock)
 {
-	if (kept->events != 0 && is_sought_after(kept))
-		pgpx_session_forget(kept);
+	if (sock->events != 0 && pool_is_contended(sock))
+		pgpx_session_forget(sock);
 }
 
 bool
-pgpx_session_quiet(PgpxKept *kept)
+pgpx_session_has_no_input(PgpxCachedSocket *sock)
 {
-	struct pollfd one = {.fd = kept->fd, .events = POLLIN};
+	struct pollfd one = {.fd = sock->fd, .events = POLLIN};
 
-	if ((kept->events != 0 || !is_sought_after(kept)) &&
-		watch(kept, WL_SOCKET_READABLE))
-		return !is_ready(kept);
+	if ((sock->events != 0 || !pool_is_contended(sock)) &&
+		watch(sock, WL_SOCKET_READABLE))
+		return !is_ready(sock);
 	return poll(&one, 1, 0) == 0;
 }
 
@@ -596,7 +599,7 @@ pgpx_session_wait_worker(int worker, PgpxTime deadline, uint32 wait_event)
 
 	if (pgpx_worker_missed(worker))
 	{
-		until = pgpx_now() + MISSED_LOOK_US;
+		until = pgpx_now() + MISSED_CHECK_US;
 		if (deadline != 0 && deadline < until)
 			until = deadline;
 	}
@@ -627,23 +630,24 @@ pgpx_session_wait_control(int worker, PgpxTime deadline)
 {
 	static uint32 wait_event = 0;
 
-	return pgpx_session_wait_fd(pgpx_handoff_session_fd(worker),
-								WL_SOCKET_WRITEABLE, deadline, CONTROL_LOOK_MS,
+	return pgpx_session_wait_fd(pgpx_control_session_fd(worker),
+								WL_SOCKET_WRITEABLE, deadline, CONTROL_CHECK_MS,
 								pgpx_wait_event(&wait_event, "PgpoolControl"));
 }
 
 /* Wait for the socket or the latch; timeout in ms, -1: for ever. */
 static void
-wait_for_events(PgpxKept *kept, uint32 events, long timeout, uint32 wait_event)
+wait_for_events(PgpxCachedSocket *sock, uint32 events, long timeout,
+				uint32 wait_event)
 {
 	WaitEvent	occurred[3];
 	int			n;
 
-	if (!watch(kept, events))
+	if (!watch(sock, events))
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
 				 errmsg("could not wait for a pooled connection: %m")));
-	watch_alone(kept);
+	register_only(sock);
 	n = WaitEventSetWait(waits, timeout, occurred, lengthof(occurred),
 						 wait_event);
 	for (int i = 0; i < n; i++)
@@ -652,14 +656,14 @@ wait_for_events(PgpxKept *kept, uint32 events, long timeout, uint32 wait_event)
 }
 
 bool
-pgpx_session_wait(PgpxKept *kept, uint32 events, PgpxTime deadline,
+pgpx_session_wait(PgpxCachedSocket *sock, uint32 events, PgpxTime deadline,
 				  uint32 wait_event)
 {
 	long		timeout;
 
 	if (!pgpx_session_time_left(deadline, -1, &timeout))
 		return false;
-	wait_for_events(kept, events, timeout, wait_event);
+	wait_for_events(sock, events, timeout, wait_event);
 	CHECK_FOR_INTERRUPTS();
 	return true;
 }
@@ -672,19 +676,19 @@ pgpx_session_wait(PgpxKept *kept, uint32 events, PgpxTime deadline,
  * this process sleeps and no longer, however that ends.
  */
 void
-pgpx_session_gather(PgpxKept *kept, uint32 wait_event)
+pgpx_session_wait_for_more(PgpxCachedSocket *sock, uint32 wait_event)
 {
 	int			much = GATHER_BYTES;
 	int			any = 1;
 
-	(void) setsockopt(kept->fd, SOL_SOCKET, SO_RCVLOWAT, &much, sizeof(much));
+	(void) setsockopt(sock->fd, SOL_SOCKET, SO_RCVLOWAT, &much, sizeof(much));
 	PG_TRY();
 	{
-		wait_for_events(kept, WL_SOCKET_READABLE, GATHER_MS, wait_event);
+		wait_for_events(sock, WL_SOCKET_READABLE, GATHER_MS, wait_event);
 	}
 	PG_FINALLY();
 	{
-		(void) setsockopt(kept->fd, SOL_SOCKET, SO_RCVLOWAT, &any,
+		(void) setsockopt(sock->fd, SOL_SOCKET, SO_RCVLOWAT, &any,
 						  sizeof(any));
 	}
 	PG_END_TRY();

@@ -22,9 +22,9 @@
 
 #include "lib/ilist.h"
 
-#define PGPX_MAX_KEPT 64
+#define PGPX_SOCKET_CACHE_MAX 64
 
-typedef struct PgpxKept
+typedef struct PgpxCachedSocket
 {
 	int			conn;			/* index of the connection */
 	uint64		generation;
@@ -33,12 +33,12 @@ typedef struct PgpxKept
 	dlist_node	watched;		/* among those it has */
 	bool		leased;			/* a lease of this session uses it now */
 	uint64		last_used;
-	PgpxBusyPoll poll;			/* pgpx_kept_poll */
+	PgpxBusyPoll poll;			/* pgpx_socket_cache_poll */
 	PgpxWire	wire;
-} PgpxKept;
+} PgpxCachedSocket;
 
 /* The kept socket of a connection, NULL if there is none of this generation. */
-extern PgpxKept *pgpx_kept_find(int conn, uint64 generation);
+extern PgpxCachedSocket *pgpx_socket_cache_find(int conn, uint64 generation);
 
 typedef enum PgpxFetch
 {
@@ -48,28 +48,30 @@ typedef enum PgpxFetch
 } PgpxFetch;
 
 /*
- * pgpx_kept_fetch
+ * pgpx_socket_cache_fetch
  *		Ask the worker for the socket of a connection leased to this session.
  *
  * Waits until "deadline" (monotonic; 0: for ever); interrupts are served, so it
  * may throw.  Throws 53000 when this session has no descriptor left.
  */
-extern PgpxFetch pgpx_kept_fetch(int pool_index, int conn, uint64 generation,
-								 uint64 lease_id, PgpxTime deadline,
-								 PgpxKept **kept);
+extern PgpxFetch pgpx_socket_cache_fetch(int pool_index, int conn,
+										 uint64 generation,
+										 uint64 lease_id, PgpxTime deadline,
+										 PgpxCachedSocket **sock);
 
 /* Close a kept socket (this process's end only). */
-extern void pgpx_kept_drop(PgpxKept *kept);
+extern void pgpx_socket_cache_drop(PgpxCachedSocket *sock);
 
 /*
- * pgpx_kept_poll
+ * pgpx_socket_cache_poll
  *		Read what comes in within a moment, without going to sleep, if that has
  *		paid of late: at most pgpool_ext.busy_poll microseconds.
  *
  * "pool" is that of the connection.  Returns as pgpx_wire_fill; 0 also where it has
  * not looked.
  */
-extern ssize_t pgpx_kept_poll(PgpxKept *kept, int pool, bool *full);
+extern ssize_t pgpx_socket_cache_poll(PgpxCachedSocket *sock, int pool,
+									  bool *full);
 
 /* External descriptors that a session needs to wait for sockets at all. */
 #define PGPX_SESSION_WAIT_FDS 2
@@ -98,7 +100,8 @@ extern bool pgpx_session_time_left(PgpxTime deadline, long most, long *ms);
  * Returns false when the deadline has passed.  Throws 53000 when the socket cannot
  * be waited for.
  */
-extern bool pgpx_session_wait(PgpxKept *kept, uint32 events, PgpxTime deadline,
+extern bool pgpx_session_wait(PgpxCachedSocket *sock, uint32 events,
+							  PgpxTime deadline,
 							  uint32 wait_event);
 
 /* The same without a socket. */
@@ -117,11 +120,12 @@ extern bool pgpx_session_wait_fd(int fd, uint32 events, PgpxTime deadline,
 								 long most, uint32 wait_event);
 
 /*
- * pgpx_session_gather
+ * pgpx_session_wait_for_more
  *		In the middle of a large answer: wait until much of it has come, for 2 ms
  *		at most.
  */
-extern void pgpx_session_gather(PgpxKept *kept, uint32 wait_event);
+extern void pgpx_session_wait_for_more(PgpxCachedSocket *sock,
+									   uint32 wait_event);
 
 /*
  * pgpx_session_wait_control
@@ -131,23 +135,23 @@ extern void pgpx_session_gather(PgpxKept *kept, uint32 wait_event);
 extern bool pgpx_session_wait_control(int worker, PgpxTime deadline);
 
 /*
- * pgpx_session_quiet
+ * pgpx_session_has_no_input
  *		Has nothing come in on the socket?  False: perhaps.  Never throws, serves
  *		no interrupts.  A fraction of the price of a recv(), where nobody waits for a
  *		connection of the pool.
  */
-extern bool pgpx_session_quiet(PgpxKept *kept);
+extern bool pgpx_session_has_no_input(PgpxCachedSocket *sock);
 
 /*
- * pgpx_session_part
+ * pgpx_session_unregister
  *		The lease of this socket is over.  Never throws.
  */
-extern void pgpx_session_part(PgpxKept *kept);
+extern void pgpx_session_unregister(PgpxCachedSocket *sock);
 
 /*
  * pgpx_session_forget
  *		The socket is about to be closed.  Never throws.
  */
-extern void pgpx_session_forget(PgpxKept *kept);
+extern void pgpx_session_forget(PgpxCachedSocket *sock);
 
 #endif							/* PGPX_SOCKET_CACHE_H */

@@ -71,8 +71,8 @@ static void
 handle_event(PgpxRun *run, PgpxWireEvent event, const PgpxWireMessage *msg)
 {
 	PgpxLease  *lease = run->lease;
-	PgpxWire   *wire = &lease->kept->wire;
-	int			notices = lease->target->opts.notices;
+	PgpxWire   *wire = &lease->sock->wire;
+	int			notices = lease->spec->opts.notices;
 
 	switch (event)
 	{
@@ -109,7 +109,7 @@ handle_event(PgpxRun *run, PgpxWireEvent event, const PgpxWireMessage *msg)
 		case PGPX_EV_NOTICE:
 			if (notices != PGPX_NOTICES_IGNORE)
 				pgpx_remote_notice(msg, notices == PGPX_NOTICES_LOG ? LOG : 0,
-								   NameStr(lease->target->server_name));
+								   NameStr(lease->spec->server_name));
 			break;
 		case PGPX_EV_NOTIFICATION:
 			pgpx_notes_keep(lease, msg);
@@ -133,10 +133,10 @@ handle_event(PgpxRun *run, PgpxWireEvent event, const PgpxWireMessage *msg)
  * would be taken for the answer to the next statement.
  */
 static void
-look(PgpxRun *run)
+poll(PgpxRun *run)
 {
 	PgpxLease  *lease = run->lease;
-	PgpxWire   *wire = &lease->kept->wire;
+	PgpxWire   *wire = &lease->sock->wire;
 	PgpxTime	deadline = 0;
 
 	for (;;)
@@ -162,7 +162,7 @@ look(PgpxRun *run)
 		/* in the middle of a message */
 		if (deadline == 0)
 			deadline = pgpx_lease_operation_deadline(lease);
-		if (!pgpx_session_wait(lease->kept, WL_SOCKET_READABLE, deadline,
+		if (!pgpx_session_wait(lease->sock, WL_SOCKET_READABLE, deadline,
 							   pgpx_wait_event(&wait_query, "PgpoolQuery")))
 		{
 			pgpx_wire_break(wire, "a message did not end within operation_timeout");
@@ -179,7 +179,7 @@ static void
 make_ready(PgpxRun *run)
 {
 	PgpxLease  *lease = run->lease;
-	PgpxWire   *wire = &lease->kept->wire;
+	PgpxWire   *wire = &lease->sock->wire;
 	PgpxConn   *conn = &pgpx_conns[lease->conn];
 	PgpxTime	deadline;
 	PgpxTime	pause = CANCEL_AGAIN_US;
@@ -189,8 +189,9 @@ make_ready(PgpxRun *run)
 	{
 		/* the checkout of a call on a pool has looked just now */
 		if (lease->scope != PGPX_SCOPE_CALL &&
-			!(pgpx_wire_at_boundary(wire) && pgpx_session_quiet(lease->kept)))
-			look(run);
+			!(pgpx_wire_at_boundary(wire) &&
+			  pgpx_session_has_no_input(lease->sock)))
+			poll(run);
 		if (pg_atomic_read_u32(&conn->cancel) == PGPX_CANCEL_NONE)
 		{
 			pgpx_lease_check_lost_cancel(lease);
@@ -208,7 +209,7 @@ make_ready(PgpxRun *run)
 		if (wire->phase == PGPX_WIRE_IDLE)
 		{
 			/* it has ended; what came behind it has not */
-			look(run);
+			poll(run);
 			break;
 		}
 		CHECK_FOR_INTERRUPTS();
@@ -244,7 +245,7 @@ make_ready(PgpxRun *run)
 static void
 read_behind(PgpxRun *run)
 {
-	PgpxWire   *wire = &run->lease->kept->wire;
+	PgpxWire   *wire = &run->lease->sock->wire;
 	PgpxWireMessage msg;
 	PgpxWireEvent event;
 
@@ -260,7 +261,7 @@ static bool
 step(PgpxRun *run)
 {
 	PgpxLease  *lease = run->lease;
-	PgpxWire   *wire = &lease->kept->wire;
+	PgpxWire   *wire = &lease->sock->wire;
 
 	for (;;)
 	{
@@ -292,7 +293,7 @@ step(PgpxRun *run)
 static void
 check_answer(PgpxRun *run)
 {
-	PgpxWire   *wire = &run->lease->kept->wire;
+	PgpxWire   *wire = &run->lease->sock->wire;
 
 	if (run->lease->not_run)
 		return;
@@ -313,7 +314,7 @@ pgpx_run_step(PgpxRun *run)
 {
 	bool		more;
 
-	(void) pgpx_wire_fill(&run->lease->kept->wire, &more);
+	(void) pgpx_wire_fill(&run->lease->sock->wire, &more);
 	if (!step(run))
 		return false;
 	check_answer(run);
@@ -332,7 +333,7 @@ pgpx_run_read(PgpxRun *run)
 	PgpxLease  *lease = run->lease;
 	PgpxTime	pause = CANCEL_AGAIN_US;
 	PgpxTime	deadline = lease->cancelled ? pgpx_now() + pause : 0;
-	uint64		before = lease->kept->wire.bytes_in;
+	uint64		before = lease->sock->wire.bytes_in;
 	ssize_t		n = 0;
 	bool		more = false;
 
@@ -348,11 +349,11 @@ pgpx_run_read(PgpxRun *run)
 		if (more)
 			CHECK_FOR_INTERRUPTS();
 		else if (n > 0 && !lease->cancelled &&
-				 lease->kept->wire.bytes_in - before > LARGE_BYTES)
-			pgpx_session_gather(lease->kept,
-								pgpx_wait_event(&wait_query, "PgpoolQuery"));
-		else if ((n = pgpx_kept_poll(lease->kept, lease->target->pool,
-									 &more)) != 0)
+				 lease->sock->wire.bytes_in - before > LARGE_BYTES)
+			pgpx_session_wait_for_more(lease->sock,
+									   pgpx_wait_event(&wait_query, "PgpoolQuery"));
+		else if ((n = pgpx_socket_cache_poll(lease->sock, lease->spec->pool,
+											 &more)) != 0)
 		{
 			if (n > 0)
 				lease->usage.polled++;
@@ -360,9 +361,9 @@ pgpx_run_read(PgpxRun *run)
 			continue;
 		}
 		else
-			(void) pgpx_session_wait(lease->kept, WL_SOCKET_READABLE, deadline,
+			(void) pgpx_session_wait(lease->sock, WL_SOCKET_READABLE, deadline,
 									 pgpx_wait_event(&wait_query, "PgpoolQuery"));
-		n = pgpx_wire_fill(&lease->kept->wire, &more);
+		n = pgpx_wire_fill(&lease->sock->wire, &more);
 	}
 	check_answer(run);
 }
@@ -374,7 +375,7 @@ pgpx_run_read(PgpxRun *run)
 static void
 clean_up(PgpxLease *lease, bool may_drain)
 {
-	PgpxWire   *wire = &lease->kept->wire;
+	PgpxWire   *wire = &lease->sock->wire;
 	int			code = geterrcode();
 
 	/* a statement that was not sent whole must not run later on */
@@ -414,13 +415,13 @@ pgpx_run_failed(PgpxRun *run, bool may_drain)
 	lease->in_use = false;
 	clean_up(lease, may_drain);
 	if (pgpx_conn_activity(conn) == PGPX_ACT_ACTIVE)
-		pgpx_lease_rest(lease);
+		pgpx_lease_report_activity(lease);
 }
 
 void
 pgpx_run_check(const PgpxLease *lease, int nparams)
 {
-	if (lease->flight != NULL)
+	if (lease->in_flight != NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("lease " UINT64_FORMAT " has a statement in flight",
@@ -440,11 +441,11 @@ pgpx_run_send(PgpxRun *run, int nparams, const char *const *values,
 			  bool several)
 {
 	PgpxLease  *lease = run->lease;
-	PgpxWire   *wire = &lease->kept->wire;
+	PgpxWire   *wire = &lease->sock->wire;
 	PgpxConn   *conn = &pgpx_conns[lease->conn];
 
 	lease->in_use = true;
-	if (lease->offer != PGPX_OFFER_SENT)
+	if (lease->pending_state != PGPX_PENDING_SENT)
 		make_ready(run);
 	if (wire->encoding_changed)
 		ereport(ERROR,
@@ -455,10 +456,10 @@ pgpx_run_send(PgpxRun *run, int nparams, const char *const *values,
 	lease->sent = true;
 	lease->cancelled = false;
 	lease->usage.statements++;
-	pgpx_conn_do(conn, lease->id, PGPX_ACT_ACTIVE, true);
-	if (lease->offer == PGPX_OFFER_SENT)
+	pgpx_conn_set_activity(conn, lease->id, PGPX_ACT_ACTIVE, true);
+	if (lease->pending_state == PGPX_PENDING_SENT)
 	{
-		lease->offer = PGPX_OFFER_NONE; /* by who had it before us */
+		lease->pending_state = PGPX_PENDING_NONE;	/* by who had it before us */
 		return;
 	}
 	if (run->describe)
@@ -478,12 +479,12 @@ uint64
 pgpx_run_end(PgpxRun *run)
 {
 	run->lease->in_use = false;
-	pgpx_lease_rest(run->lease);
+	pgpx_lease_report_activity(run->lease);
 	if (run->lease->not_run)
 		return 0;
 	if (run->error.set)
 		pgpx_remote_error_raise(&run->error, run->internal ? NULL : run->sql,
-								NameStr(run->lease->target->server_name));
+								NameStr(run->lease->spec->server_name));
 	if (run->empty && !run->any)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -492,7 +493,7 @@ pgpx_run_end(PgpxRun *run)
 }
 
 void
-pgpx_run_look(PgpxLease *lease)
+pgpx_run_poll(PgpxLease *lease)
 {
 	PgpxRun		run = {.lease = lease};
 
@@ -509,29 +510,30 @@ pgpx_run_look(PgpxLease *lease)
 }
 
 void
-pgpx_guess_begin(PgpxGuess *guess, PgpxRun *run)
+pgpx_prediction_begin(PgpxPrediction *prediction, PgpxRun *run)
 {
 	PgpxLease  *lease = run->lease;
 
-	guess->on = run->sink != NULL && pgpx_conns[lease->conn].binary;
-	guess->any = guess->on && run->sink->formats == NULL;
+	prediction->on = run->sink != NULL && pgpx_conns[lease->conn].binary;
+	prediction->any = prediction->on && run->sink->formats == NULL;
 	run->nformats = 0;
-	run->formats = guess->formats;
-	if (!guess->on)
+	run->formats = prediction->formats;
+	if (!prediction->on)
 		return;
-	pgpx_formats_key(&guess->key, lease->target->pool_id, run->sql,
-					 run->sink->shape);
+	pgpx_formats_key(&prediction->key, lease->spec->pool_id, run->sql,
+					 run->sink->types_hash);
 
 	/* what was sent for us by another session was sent for texts */
-	if (lease->offer != PGPX_OFFER_SENT)
-		run->nformats = pgpx_formats_find(&guess->key, guess->formats);
+	if (lease->pending_state != PGPX_PENDING_SENT)
+		run->nformats = pgpx_formats_find(&prediction->key,
+										  prediction->formats);
 }
 
 void
-pgpx_guess_failed(PgpxGuess *guess, const PgpxRun *run)
+pgpx_prediction_failed(PgpxPrediction *prediction, const PgpxRun *run)
 {
-	if (guess->on && run->nformats > 0)
-		pgpx_formats_note(&guess->key, 0, NULL);
+	if (prediction->on && run->nformats > 0)
+		pgpx_formats_note(&prediction->key, 0, NULL);
 }
 
 /*
@@ -539,13 +541,14 @@ pgpx_guess_failed(PgpxGuess *guess, const PgpxRun *run)
  * failed with it.
  */
 bool
-pgpx_guess_was_wrong(PgpxGuess *guess, PgpxRun *run, bool may_repeat)
+pgpx_prediction_was_wrong(PgpxPrediction *prediction, PgpxRun *run,
+						  bool may_repeat)
 {
-	if (!guess->on || run->nformats == 0 || !run->error.set ||
+	if (!prediction->on || run->nformats == 0 || !run->error.set ||
 		run->described || run->error.sqlstate != ERRCODE_PROTOCOL_VIOLATION)
 		return false;
-	pgpx_formats_note(&guess->key, 0, NULL);
-	if (may_repeat && run->lease->kept->wire.tx == 'I')
+	pgpx_formats_note(&prediction->key, 0, NULL);
+	if (may_repeat && run->lease->sock->wire.tx == 'I')
 	{
 		run->nformats = 0;
 		memset(&run->error, 0, sizeof(run->error));
@@ -557,30 +560,31 @@ pgpx_guess_was_wrong(PgpxGuess *guess, PgpxRun *run, bool may_repeat)
 	run->error.detail = run->error.primary;
 	run->error.primary =
 		"the remote result has other columns than the last time";
-	run->error.hint = run->lease->kept->wire.tx == 'I' ?
+	run->error.hint = run->lease->sock->wire.tx == 'I' ?
 		"Send the statement again." :
 		"Roll back on the lease, and run the statement again.";
 	return false;
 }
 
 void
-pgpx_guess_end(PgpxGuess *guess, const PgpxRun *run)
+pgpx_prediction_end(PgpxPrediction *prediction, const PgpxRun *run)
 {
 	const int16 *formats = NULL;
 	int			n = 0;
 
-	if (!guess->on)
+	if (!prediction->on)
 		return;
 	if (!run->error.set && run->sink->formats != NULL)
-		n = run->sink->formats(run->sink->arg, guess->any, run->rows, &formats);
+		n = run->sink->formats(run->sink->arg, prediction->any, run->rows,
+							   &formats);
 	if (n != run->nformats ||
 		(n > 0 && memcmp(formats, run->formats, n * sizeof(int16)) != 0))
-		pgpx_formats_note(&guess->key, n, formats);
+		pgpx_formats_note(&prediction->key, n, formats);
 }
 
 static void
 run_once(PgpxRun *run, int nparams, const char *const *values,
-		 PgpxGuess *guess)
+		 PgpxPrediction *prediction)
 {
 	PG_TRY();
 	{
@@ -590,7 +594,7 @@ run_once(PgpxRun *run, int nparams, const char *const *values,
 	PG_CATCH();
 	{
 		pgpx_run_failed(run, true);
-		pgpx_guess_failed(guess, run);
+		pgpx_prediction_failed(prediction, run);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
@@ -600,14 +604,14 @@ uint64
 pgpx_exec(PgpxLease *lease, const char *sql, int nparams,
 		  const char *const *values, const PgpxSink *sink)
 {
-	PgpxGuess	guess;
+	PgpxPrediction prediction;
 	PgpxRun		run = {.lease = lease, .sql = sql, .sink = sink};
 
 	pgpx_run_check(lease, nparams);
-	pgpx_guess_begin(&guess, &run);
+	pgpx_prediction_begin(&prediction, &run);
 	do
-		run_once(&run, nparams, values, &guess);
-	while (pgpx_guess_was_wrong(&guess, &run, true));
-	pgpx_guess_end(&guess, &run);
+		run_once(&run, nparams, values, &prediction);
+	while (pgpx_prediction_was_wrong(&prediction, &run, true));
+	pgpx_prediction_end(&prediction, &run);
 	return pgpx_run_end(&run);
 }

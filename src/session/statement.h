@@ -54,11 +54,11 @@ extern void pgpx_run_failed(PgpxRun *run, bool may_drain);
 extern uint64 pgpx_run_end(PgpxRun *run);
 
 /*
- * pgpx_run_look
+ * pgpx_run_poll
  *		Take in what has come on a lease with nothing in flight: notices are passed
  *		on, notifications kept.  Errors: 08006 if that shows that it is lost.
  */
-extern void pgpx_run_look(PgpxLease *lease);
+extern void pgpx_run_poll(PgpxLease *lease);
 
 /*
  * pgpx_exec
@@ -89,18 +89,19 @@ extern uint64 pgpx_exec(PgpxLease *lease, const char *sql, int nparams,
  *				is to be sent again.  Where it cannot be, it is an error instead
  *	end			remember what is worth to be asked for in binary the next time
  */
-typedef struct PgpxGuess
+typedef struct PgpxPrediction
 {
 	bool		on;
 	bool		any;			/* into which types is not known before */
 	PgpxFormatsKey key;
 	int16		formats[PGPX_FORMATS_COLUMNS];
-} PgpxGuess;
+} PgpxPrediction;
 
-extern void pgpx_guess_begin(PgpxGuess *guess, PgpxRun *run);
-extern void pgpx_guess_failed(PgpxGuess *guess, const PgpxRun *run);
-extern bool pgpx_guess_was_wrong(PgpxGuess *guess, PgpxRun *run,
-								 bool may_repeat);
-extern void pgpx_guess_end(PgpxGuess *guess, const PgpxRun *run);
+extern void pgpx_prediction_begin(PgpxPrediction *prediction, PgpxRun *run);
+extern void pgpx_prediction_failed(PgpxPrediction *prediction,
+								   const PgpxRun *run);
+extern bool pgpx_prediction_was_wrong(PgpxPrediction *prediction, PgpxRun *run,
+									  bool may_repeat);
+extern void pgpx_prediction_end(PgpxPrediction *prediction, const PgpxRun *run);
 
 #endif							/* PGPX_STATEMENT_H */

@@ -29,7 +29,7 @@
 /* One wait in 1024 is looked for at least. */
 #define MISSES_MAX 10
 
-static bool placed = false;		/* this process is one of npolling */
+static bool has_slot = false;	/* this process is one of npolling */
 
 bool
 pgpx_busy_poll_is_calm(int pool)
@@ -50,7 +50,7 @@ pgpx_busy_poll_begin(PgpxBusyPoll *poll)
 	}
 	if (pgpx_busy_poll == 0)
 		return 0;
-	if (!placed)
+	if (!has_slot)
 	{
 		if (pg_atomic_fetch_add_u32(&pgpx_shared->npolling, 1) >=
 			pgpx_shared->max_polling)
@@ -58,7 +58,7 @@ pgpx_busy_poll_begin(PgpxBusyPoll *poll)
 			pg_atomic_fetch_sub_u32(&pgpx_shared->npolling, 1);
 			return 0;
 		}
-		placed = true;
+		has_slot = true;
 	}
 	return pgpx_now() + pgpx_busy_poll;
 }
@@ -76,8 +76,8 @@ pgpx_busy_poll_end(PgpxBusyPoll *poll, bool found)
 void
 pgpx_busy_poll_leave(void)
 {
-	if (!placed)
+	if (!has_slot)
 		return;
-	placed = false;
+	has_slot = false;
 	pg_atomic_fetch_sub_u32(&pgpx_shared->npolling, 1);
 }

@@ -20,8 +20,8 @@ pgpx_cap_init(PgpxCap *cap)
 	SpinLockInit(&cap->mutex);
 	cap->used = 0;
 	cap->moves = 0;
-	cap->hungry = -1;
-	cap->named = 0;
+	cap->starved = -1;
+	cap->next_in_line = 0;
 	pg_atomic_init_u64(&cap->since, 0);
 }
 
@@ -29,36 +29,36 @@ pgpx_cap_init(PgpxCap *cap)
  * Is the token another pool's, that has waited longer?  Caller holds the spinlock.
  */
 static bool
-is_owed(PgpxCap *cap, int pool, int64 since)
+has_older(PgpxCap *cap, int pool, int64 since)
 {
 	int64		oldest = (int64) pg_atomic_read_u64(&cap->since);
 
-	return oldest != 0 && cap->hungry != pool &&
+	return oldest != 0 && cap->starved != pool &&
 		(since == 0 || oldest < since);
 }
 
 PgpxToken
-pgpx_cap_take(PgpxCap *cap, int limit, int pool, int64 since)
+pgpx_cap_acquire(PgpxCap *cap, int limit, int pool, int64 since)
 {
 	PgpxToken	token = PGPX_TOKEN_DENIED;
 
 	SpinLockAcquire(&cap->mutex);
-	if (!is_owed(cap, pool, since))
+	if (!has_older(cap, pool, since))
 	{
 		if (limit <= 0 || cap->used < limit)
 		{
 			cap->used++;
 			cap->moves++;
-			token = PGPX_TOKEN_TAKEN;
+			token = PGPX_TOKEN_ACQUIRED;
 		}
 		else if (since != 0 &&
-				 (cap->hungry != pool ||
+				 (cap->starved != pool ||
 				  (int64) pg_atomic_read_u64(&cap->since) == 0))
 		{
-			cap->hungry = pool;
-			cap->named++;
+			cap->starved = pool;
+			cap->next_in_line++;
 			pg_atomic_write_u64(&cap->since, (uint64) since);
-			token = PGPX_TOKEN_DENIED_NAMED;
+			token = PGPX_TOKEN_DENIED_NEXT;
 		}
 	}
 	SpinLockRelease(&cap->mutex);
@@ -66,7 +66,7 @@ pgpx_cap_take(PgpxCap *cap, int limit, int pool, int64 since)
 }
 
 int
-pgpx_cap_give(PgpxCap *cap)
+pgpx_cap_release(PgpxCap *cap)
 {
 	int			before;
 
@@ -92,42 +92,43 @@ pgpx_cap_used(PgpxCap *cap, uint32 *moves)
 }
 
 bool
-pgpx_cap_is_owed(PgpxCap *cap, int pool, int64 since)
+pgpx_cap_has_older(PgpxCap *cap, int pool, int64 since)
 {
-	bool		owed;
+	bool		unread_reset;
 
 	/* each checkin asks: nearly always nobody is hungry */
 	if (pg_atomic_read_u64(&cap->since) == 0)
 		return false;
 	SpinLockAcquire(&cap->mutex);
-	owed = is_owed(cap, pool, since);
+	unread_reset = has_older(cap, pool, since);
 	SpinLockRelease(&cap->mutex);
-	return owed;
+	return unread_reset;
 }
 
 int
-pgpx_cap_named(PgpxCap *cap, uint32 *named)
+pgpx_cap_next_in_line(PgpxCap *cap, uint32 *next_in_line)
 {
 	int			pool;
 
 	SpinLockAcquire(&cap->mutex);
-	pool = pg_atomic_read_u64(&cap->since) != 0 ? cap->hungry : -1;
-	if (named != NULL)
-		*named = cap->named;
+	pool = pg_atomic_read_u64(&cap->since) != 0 ? cap->starved : -1;
+	if (next_in_line != NULL)
+		*next_in_line = cap->next_in_line;
 	SpinLockRelease(&cap->mutex);
 	return pool;
 }
 
 bool
-pgpx_cap_name(PgpxCap *cap, int pool, int64 since, uint32 named)
+pgpx_cap_set_next_in_line(PgpxCap *cap, int pool, int64 since,
+						  uint32 next_in_line)
 {
 	bool		ended = false;
 
 	SpinLockAcquire(&cap->mutex);
-	if (cap->named == named)
+	if (cap->next_in_line == next_in_line)
 	{
 		ended = since == 0 && pg_atomic_read_u64(&cap->since) != 0;
-		cap->hungry = pool;
+		cap->starved = pool;
 		pg_atomic_write_u64(&cap->since, (uint64) since);
 	}
 	SpinLockRelease(&cap->mutex);
@@ -138,7 +139,7 @@ void
 pgpx_cap_forget(PgpxCap *cap, int pool)
 {
 	SpinLockAcquire(&cap->mutex);
-	if (cap->hungry == pool)
+	if (cap->starved == pool)
 		pg_atomic_write_u64(&cap->since, 0);
 	SpinLockRelease(&cap->mutex);
 }

@@ -26,8 +26,8 @@ typedef struct PgpxCap
 	/* protected by mutex */
 	int			used;			/* tokens that are out */
 	uint32		moves;			/* of tokens, either way */
-	int			hungry;			/* the pool that has waited longest for one */
-	uint32		named;			/* how often one was named when it was denied */
+	int			starved;		/* the pool that has waited longest for one */
+	uint32		next_in_line;	/* how often one was named when it was denied */
 
 	/* written under mutex: since when its first ticket waits; 0: none is hungry */
 	pg_atomic_uint64 since;
@@ -35,39 +35,41 @@ typedef struct PgpxCap
 
 typedef enum PgpxToken
 {
-	PGPX_TOKEN_TAKEN,
+	PGPX_TOKEN_ACQUIRED,
 	PGPX_TOKEN_DENIED,
-	PGPX_TOKEN_DENIED_NAMED		/* .. and the pool is the hungriest now, as of now */
+	PGPX_TOKEN_DENIED_NEXT		/* .. and the pool is the hungriest now, as of now */
 } PgpxToken;
 
 extern void pgpx_cap_init(PgpxCap *cap);
 
 /*
- * pgpx_cap_take
+ * pgpx_cap_acquire
  *		Reserve a token for a pool whose first ticket waits since then (0: it has
  *		none).  limit: how many may be out, 0: any number.
  */
-extern PgpxToken pgpx_cap_take(PgpxCap *cap, int limit, int pool, int64 since);
+extern PgpxToken pgpx_cap_acquire(PgpxCap *cap, int limit, int pool,
+								  int64 since);
 
 /* Give a token back; returns how many were out before. */
-extern int	pgpx_cap_give(PgpxCap *cap);
+extern int	pgpx_cap_release(PgpxCap *cap);
 
 /* How many tokens are out, and a number that changes with each that moves. */
 extern int	pgpx_cap_used(PgpxCap *cap, uint32 *moves);
 
 /* Has another pool waited longer for a token than one whose ticket is so old? */
-extern bool pgpx_cap_is_owed(PgpxCap *cap, int pool, int64 since);
+extern bool pgpx_cap_has_older(PgpxCap *cap, int pool, int64 since);
 
-/* The hungriest pool; -1: none.  *named is for pgpx_cap_name. */
-extern int	pgpx_cap_named(PgpxCap *cap, uint32 *named);
+/* The hungriest pool; -1: none.  *named is for pgpx_cap_set_next_in_line. */
+extern int	pgpx_cap_next_in_line(PgpxCap *cap, uint32 *next_in_line);
 
 /*
- * pgpx_cap_name
+ * pgpx_cap_set_next_in_line
  *		Name the hungriest of all, or with 0 nobody, after a look at all.  Not if
- *		one was denied a token since "named": that one has asked for another look.
+ *		one was denied a token since "next_in_line": that one has asked for another look.
  *		Returns whether somebody was named and nobody is now.
  */
-extern bool pgpx_cap_name(PgpxCap *cap, int pool, int64 since, uint32 named);
+extern bool pgpx_cap_set_next_in_line(PgpxCap *cap, int pool, int64 since,
+									  uint32 next_in_line);
 
 /* The pool is no more: it need not be left anything. */
 extern void pgpx_cap_forget(PgpxCap *cap, int pool);

@@ -28,9 +28,10 @@ static const uint32 edges[PGPX_CONN_NSTATES] = {
 		BIT(PGPX_CONN_CLOSING),
 	[PGPX_CONN_IDLE] = BIT(PGPX_CONN_LEASED) | BIT(PGPX_CONN_CHECKING) |
 		BIT(PGPX_CONN_CLOSING),
-	[PGPX_CONN_OWED] = BIT(PGPX_CONN_LEASED) | BIT(PGPX_CONN_RESETTING) |
+	[PGPX_CONN_RESET_PENDING] =
+		BIT(PGPX_CONN_LEASED) | BIT(PGPX_CONN_RESETTING) |
 		BIT(PGPX_CONN_CLOSING),
-	[PGPX_CONN_LEASED] = BIT(PGPX_CONN_IDLE) | BIT(PGPX_CONN_OWED) |
+	[PGPX_CONN_LEASED] = BIT(PGPX_CONN_IDLE) | BIT(PGPX_CONN_RESET_PENDING) |
 		BIT(PGPX_CONN_RESETTING) | BIT(PGPX_CONN_CANCELLING) |
 		BIT(PGPX_CONN_CLOSING),
 	[PGPX_CONN_RESETTING] = BIT(PGPX_CONN_IDLE) | BIT(PGPX_CONN_CANCELLING) |
@@ -44,7 +45,7 @@ static const char *const state_names[PGPX_CONN_NSTATES] = {
 	[PGPX_CONN_FREE] = "free",
 	[PGPX_CONN_CONNECTING] = "connecting",
 	[PGPX_CONN_IDLE] = "idle",
-	[PGPX_CONN_OWED] = "owed",
+	[PGPX_CONN_RESET_PENDING] = "reset_pending",
 	[PGPX_CONN_LEASED] = "leased",
 	[PGPX_CONN_RESETTING] = "resetting",
 	[PGPX_CONN_CHECKING] = "checking",
@@ -71,7 +72,7 @@ pgpx_conn_state_name(int state)
 static bool
 is_in_lru(int state)
 {
-	return state == PGPX_CONN_IDLE || state == PGPX_CONN_OWED;
+	return state == PGPX_CONN_IDLE || state == PGPX_CONN_RESET_PENDING;
 }
 
 static void
@@ -122,38 +123,39 @@ lru_insert(PgpxPool *pool, PgpxConn *conn)
  * the PgpxActivity.  In one word, so that a lessee whose place has just been taken
  * away cannot write into the next one's.
  */
-#define DOING_LEASE(lease_id) ((uint64) (uint32) (lease_id) << 32)
-#define DOING_ONE_STATEMENT UINT64CONST(8)
-#define DOING_STATEMENTS UINT64CONST(0xfffffff8)
-#define DOING_ACTIVITY UINT64CONST(7)
+#define ACTIVITY_LEASE(lease_id) ((uint64) (uint32) (lease_id) << 32)
+#define ACTIVITY_ONE_STATEMENT UINT64CONST(8)
+#define ACTIVITY_STATEMENTS UINT64CONST(0xfffffff8)
+#define ACTIVITY_STATE UINT64CONST(7)
 
 static uint64
-doing_statements(uint64 doing)
+activity_statements(uint64 activity_word)
 {
-	return (doing & DOING_STATEMENTS) / DOING_ONE_STATEMENT;
+	return (activity_word & ACTIVITY_STATEMENTS) / ACTIVITY_ONE_STATEMENT;
 }
 
 void
-pgpx_conn_begin_doing(PgpxConn *conn, uint64 lease_id)
+pgpx_conn_begin_activity(PgpxConn *conn, uint64 lease_id)
 {
-	pg_atomic_write_u64(&conn->doing, DOING_LEASE(lease_id) | PGPX_ACT_IDLE);
+	pg_atomic_write_u64(&conn->activity_word,
+						ACTIVITY_LEASE(lease_id) | PGPX_ACT_IDLE);
 }
 
 void
-pgpx_conn_do(PgpxConn *conn, uint64 lease_id, PgpxActivity activity,
-			 bool statement)
+pgpx_conn_set_activity(PgpxConn *conn, uint64 lease_id, PgpxActivity activity,
+					   bool statement)
 {
-	uint64		old = pg_atomic_read_u64(&conn->doing);
+	uint64		old = pg_atomic_read_u64(&conn->activity_word);
 	uint64		new;
 
 	do
 	{
-		if (DOING_LEASE(old >> 32) != DOING_LEASE(lease_id))
+		if (ACTIVITY_LEASE(old >> 32) != ACTIVITY_LEASE(lease_id))
 			return;
-		new = (old & ~DOING_ACTIVITY) | activity;
-		if (statement && (old & DOING_STATEMENTS) != DOING_STATEMENTS)
-			new += DOING_ONE_STATEMENT;
-	} while (!pg_atomic_compare_exchange_u64(&conn->doing, &old, new));
+		new = (old & ~ACTIVITY_STATE) | activity;
+		if (statement && (old & ACTIVITY_STATEMENTS) != ACTIVITY_STATEMENTS)
+			new += ACTIVITY_ONE_STATEMENT;
+	} while (!pg_atomic_compare_exchange_u64(&conn->activity_word, &old, new));
 }
 
 PgpxActivity
@@ -161,14 +163,15 @@ pgpx_conn_activity(PgpxConn *conn)
 {
 	if (pg_atomic_read_u32(&conn->hung_up) != 0)
 		return PGPX_ACT_BROKEN;
-	return (PgpxActivity) (pg_atomic_read_u64(&conn->doing) & DOING_ACTIVITY);
+	return (PgpxActivity) (pg_atomic_read_u64(&conn->activity_word) &
+						   ACTIVITY_STATE);
 }
 
 uint64
 pgpx_conn_statements(PgpxConn *conn)
 {
 	return conn->statements +
-		doing_statements(pg_atomic_read_u64(&conn->doing));
+		activity_statements(pg_atomic_read_u64(&conn->activity_word));
 }
 
 bool
@@ -201,7 +204,8 @@ pgpx_conn_set_state(PgpxPool *pool, PgpxConn *conn, PgpxConnState state,
 	{
 		pg_atomic_write_u64(&conn->lease_id, 0);
 		conn->statements +=
-			doing_statements(pg_atomic_exchange_u64(&conn->doing, 0));
+			activity_statements(pg_atomic_exchange_u64(&conn->activity_word,
+													   0));
 		conn->owner_procno = -1;
 		conn->owner_pid = 0;
 	}
@@ -222,24 +226,24 @@ pgpx_conn_set_state(PgpxPool *pool, PgpxConn *conn, PgpxConnState state,
 static bool
 take_token(PgpxCap *cap, int limit, PgpxPool *pool)
 {
-	PgpxToken	token = pgpx_cap_take(cap, limit, PGPX_POOL_INDEX(pool),
-									  pgpx_pool_waits_since_locked(pool));
+	PgpxToken	token = pgpx_cap_acquire(cap, limit, PGPX_POOL_INDEX(pool),
+										 pgpx_pool_waits_since_locked(pool));
 
 	/* news for the worker, who sees which connection gives way */
-	if (token == PGPX_TOKEN_DENIED_NAMED)
+	if (token == PGPX_TOKEN_DENIED_NEXT)
 		pgpx_worker_wake(pool->worker);
-	return token == PGPX_TOKEN_TAKEN;
+	return token == PGPX_TOKEN_ACQUIRED;
 }
 
 /* Return a connection's token of each cap. */
 static void
-give_tokens(PgpxPool *pool, bool broken)
+release_tokens(PgpxPool *pool, bool broken)
 {
-	int			before = pgpx_cap_give(&pgpx_shared->cap);
+	int			before = pgpx_cap_release(&pgpx_shared->cap);
 
 	/* a broken one has given that of the server already */
 	if (!broken)
-		pgpx_cap_give(&pgpx_servers[pool->server].cap);
+		pgpx_cap_release(&pgpx_servers[pool->server].cap);
 
 	/* pools of any worker may have waited for a place */
 	if (before == pgpx_shared->max_connections)
@@ -303,14 +307,14 @@ pgpx_conn_alloc_locked(PgpxPool *pool)
 		return NULL;
 	if (!take_token(&pgpx_shared->cap, pgpx_shared->max_connections, pool))
 	{
-		pgpx_cap_give(cap);
+		pgpx_cap_release(cap);
 		return NULL;
 	}
 
 	conn = pop_free(pool);
 	if (conn == NULL)
 	{
-		give_tokens(pool, false);
+		release_tokens(pool, false);
 		pgpx_pool_condemn_locked(pool, "The list of free connection slots led to one that is in use.");
 		return NULL;
 	}
@@ -319,7 +323,7 @@ pgpx_conn_alloc_locked(PgpxPool *pool)
 	conn->generation =
 		pg_atomic_fetch_add_u64(&pgpx_shared->next_generation, 1);
 	conn->version = pool->version;
-	conn->owed = 0;
+	conn->unread_reset = 0;
 	conn->dirty = false;
 	conn->close_reason = PGPX_CLOSE_NONE;
 	conn->broken = false;
@@ -343,11 +347,11 @@ pgpx_conn_alloc_locked(PgpxPool *pool)
 	conn->tls_version[0] = '\0';
 	conn->tls_cipher[0] = '\0';
 	pg_atomic_write_u64(&conn->lease_id, 0);
-	pg_atomic_write_u64(&conn->doing, 0);
+	pg_atomic_write_u64(&conn->activity_word, 0);
 	pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_NONE);
 	pg_atomic_write_u32(&conn->cancel_lost, 0);
 	pg_atomic_write_u32(&conn->hung_up, 0);
-	pg_atomic_write_u32(&conn->to_wake, 0);
+	pg_atomic_write_u32(&conn->deferred_wakeup, 0);
 	pg_atomic_write_u32(&conn->nwatching, 0);
 
 	return pgpx_conn_set_state(pool, conn, PGPX_CONN_CONNECTING, pgpx_now()) ?
@@ -375,7 +379,7 @@ pgpx_conn_free_locked(PgpxPool *pool, PgpxConn *conn)
 	SpinLockRelease(&pgpx_shared->free_mutex);
 
 	/* the tokens last: who has one finds a connection in the list */
-	give_tokens(pool, broken);
+	release_tokens(pool, broken);
 	pgpx_pool_note_end_locked(pool);
 }
 
@@ -393,7 +397,7 @@ pgpx_conn_free_all_locked(PgpxPool *pool)
 		if (conn->pool != PGPX_POOL_INDEX(pool))
 			continue;
 		pg_atomic_write_u64(&conn->lease_id, 0);
-		pg_atomic_write_u64(&conn->doing, 0);
+		pg_atomic_write_u64(&conn->activity_word, 0);
 		conn->owner_procno = -1;
 		conn->owner_pid = 0;
 		conn->pool = -1;
@@ -406,7 +410,7 @@ pgpx_conn_free_all_locked(PgpxPool *pool)
 	memset(pool->count, 0, sizeof(pool->count));
 	pool->lru_head = pool->lru_tail = -1;
 	while (n-- > 0)
-		give_tokens(pool, n < pool->nbroken);
+		release_tokens(pool, n < pool->nbroken);
 	pool->nbroken = 0;
 }
 
@@ -417,29 +421,29 @@ pgpx_process_wake(int procno)
 }
 
 void
-pgpx_conn_let_sleep_locked(PgpxConn *conn, int procno)
+pgpx_conn_defer_wakeup_locked(PgpxConn *conn, int procno)
 {
 	Assert(LWLockHeldByMeInMode(pgpx_pools[conn->pool].lock, LW_EXCLUSIVE));
-	pg_atomic_write_u32(&conn->to_wake, procno + 1);
+	pg_atomic_write_u32(&conn->deferred_wakeup, procno + 1);
 }
 
 bool
-pgpx_conn_sleeps(PgpxConn *conn, int procno, uint64 lease_id)
+pgpx_conn_is_wakeup_deferred(PgpxConn *conn, int procno, uint64 lease_id)
 {
 	/* with those in SetLatch and ResetLatch: who took either away has seen it sleep */
 	pg_memory_barrier();
-	return pg_atomic_read_u32(&conn->to_wake) == procno + 1 &&
+	return pg_atomic_read_u32(&conn->deferred_wakeup) == procno + 1 &&
 		pg_atomic_read_u64(&conn->lease_id) == lease_id;
 }
 
 void
-pgpx_conn_wake_up(PgpxConn *conn)
+pgpx_conn_deliver_wakeup(PgpxConn *conn)
 {
 	uint32		whom;
 
-	if (pg_atomic_read_u32(&conn->to_wake) == 0)
+	if (pg_atomic_read_u32(&conn->deferred_wakeup) == 0)
 		return;
-	whom = pg_atomic_exchange_u32(&conn->to_wake, 0);
+	whom = pg_atomic_exchange_u32(&conn->deferred_wakeup, 0);
 	if (whom != 0)
 		pgpx_process_wake(whom - 1);
 }
@@ -449,7 +453,7 @@ pgpx_worker_wake(int worker)
 {
 	PgpxWorkerSlot *slot = &pgpx_shared->worker[worker];
 
-	if (pg_atomic_read_u64(&slot->epoch) != 0)
+	if (pg_atomic_read_u64(&slot->incarnation) != 0)
 		pgpx_process_wake((int) pg_atomic_read_u32(&slot->procno));
 }
 
@@ -467,7 +471,7 @@ pgpx_worker_missed(int worker)
 	uint64		now = pgpx_now();
 	uint64		before = pg_atomic_read_u64(&slot->missed_at);
 
-	if (pg_atomic_read_u64(&slot->epoch) != 0)
+	if (pg_atomic_read_u64(&slot->incarnation) != 0)
 		return false;
 
 	if (now - before >= REMIND_US &&
@@ -477,7 +481,7 @@ pgpx_worker_missed(int worker)
 }
 
 void
-pgpx_conn_ask_worker(PgpxConn *conn, int worker)
+pgpx_conn_notify_worker(PgpxConn *conn, int worker)
 {
 	int			index = PGPX_CONN_INDEX(conn);
 	int			word = worker * PGPX_WORK_WORDS + index / 32;
@@ -491,7 +495,7 @@ pgpx_worker_wake_soon(int worker)
 {
 	/*
 	 * What the caller has stored comes before the look; pairs with the barrier of
-	 * pgpx_janitor_run, which says that it sleeps before it looks for work.  Else
+	 * pgpx_maintenance_run, which says that it sleeps before it looks for work.  Else
 	 * each of the two could miss what the other has stored.
 	 */
 	pg_memory_barrier();
@@ -542,7 +546,7 @@ pgpx_pool_is_empty_locked(const PgpxPool *pool)
 {
 	Assert(LWLockHeldByMe(pool->lock));
 	return pgpx_pool_total_locked(pool) == 0 && pool->nbroken == 0 &&
-		pool->nticket == 0 &&
+		pool->nqueued == 0 &&
 		!pool->damaged;
 }
 

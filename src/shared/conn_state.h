@@ -14,7 +14,7 @@
  *	   |                     |   checkin| | |   \  resets     |   | answer is
  *	   |                     |  + reset | | |    \            |   | wrong, late
  *	   |                     |          v | |     \           |   |
- *	   |                     |         OWED-|------\----------+   |
+ *	   |                     |         RESET_PENDING-|------\----------+   |
  *	   |                     |           |  |holder \  moment     |
  *	   |                     |           |  |died,   v later      |
  *	   |                     |           |  |cancel  CHECKING     |
@@ -30,12 +30,12 @@
  *												pgpx_pool_conninfo_missing,
  *												pgpx_pool_attempt_outdated
  * CONNECTING -> CANCELLING	worker, start commands late		"
- * IDLE, OWED -> LEASED		session or worker		pgpx_pool_take_locked
- * LEASED -> IDLE, OWED		session					pgpx_pool_give, pgpx_pool_carry
- * LEASED -> RESETTING		session					pgpx_pool_give
- * LEASED -> CANCELLING		who ends the lease		pgpx_pool_give,
+ * IDLE, RESET_PENDING -> LEASED		session or worker		pgpx_pool_lease_locked
+ * LEASED -> IDLE, RESET_PENDING		session					pgpx_pool_release, pgpx_pool_hand_over
+ * LEASED -> RESETTING		session					pgpx_pool_release
+ * LEASED -> CANCELLING		who ends the lease		pgpx_pool_release,
  * LEASED -> CLOSING			"					pgpx_pool_revoke_locked
- * OWED -> RESETTING		worker					pgpx_pool_begin_reset
+ * RESET_PENDING -> RESETTING		worker					pgpx_pool_begin_reset
  * RESETTING -> IDLE		worker					pgpx_pool_reset_done
  * RESETTING -> CANCELLING	worker, when late		pgpx_pool_reset_done
  * CANCELLING -> RESETTING	worker					pgpx_pool_cancel_done
@@ -49,7 +49,7 @@
  *	CONNECTING	the worker alone knows it; waiters may count on it
  *	IDLE		in the pool's LRU list; the remote session is clean (or dirty,
  *				with reset on_transfer or never) and nothing is unread
- *	OWED		in the pool's LRU list; "owed" ReadyForQuery are unread
+ *	RESET_PENDING		in the pool's LRU list; "unread_reset" ReadyForQuery are unread
  *	LEASED		lease_id and owner are set; the lessee alone speaks on it
  *	RESETTING	the worker alone speaks on it
  *	CHECKING	the same
@@ -129,49 +129,50 @@ extern void pgpx_conn_free_all_locked(PgpxPool *pool);
 #define PGPX_POOL_INDEX(pool)	((int) ((pool) - pgpx_pools))
 
 /*
- * pgpx_conn_do
+ * pgpx_conn_set_activity
  *		What a lessee says of its lease: what it does, and that it sends a
  *		statement.  Nothing happens if the lease is no longer this connection's.
  *
  * begin_doing comes with the lease, under the pool lock; the two others are for
  * the views, and for who ends a lease.
  */
-extern void pgpx_conn_begin_doing(PgpxConn *conn, uint64 lease_id);
-extern void pgpx_conn_do(PgpxConn *conn, uint64 lease_id,
-						 PgpxActivity activity, bool statement);
+extern void pgpx_conn_begin_activity(PgpxConn *conn, uint64 lease_id);
+extern void pgpx_conn_set_activity(PgpxConn *conn, uint64 lease_id,
+								   PgpxActivity activity, bool statement);
 extern PgpxActivity pgpx_conn_activity(PgpxConn *conn);
 extern uint64 pgpx_conn_statements(PgpxConn *conn);
 
 /*
- * pgpx_conn_ask_worker
+ * pgpx_conn_notify_worker
  *		Tell the connection's worker that there is something to do for it.
  *		No lock needed; may be called under the pool lock.
  */
-extern void pgpx_conn_ask_worker(PgpxConn *conn, int worker);
+extern void pgpx_conn_notify_worker(PgpxConn *conn, int worker);
 
 /* Epoch of the worker that owns a pool's connections; 0: it does not run. */
 static inline uint64
-pgpx_pool_worker_epoch(const PgpxPool *pool)
+pgpx_pool_worker_incarnation(const PgpxPool *pool)
 {
-	return pg_atomic_read_u64(&pgpx_shared->worker[pool->worker].epoch);
+	return pg_atomic_read_u64(&pgpx_shared->worker[pool->worker].incarnation);
 }
 
 /* Set the latch of a process, by its number. */
 extern void pgpx_process_wake(int procno);
 
 /*
- * pgpx_conn_let_sleep_locked
+ * pgpx_conn_defer_wakeup_locked
  *		The lessee of a relayed connection, which a statement is being sent for,
  *		sleeps on: the worker wakes it when an answer comes in, or within two
  *		ticks; whoever takes its lease away wakes it, too.
- * pgpx_conn_sleeps
+ * pgpx_conn_is_wakeup_deferred
  *		Is that still to come?
- * pgpx_conn_wake_up
+ * pgpx_conn_deliver_wakeup
  *		Wake it, if it is.
  */
-extern void pgpx_conn_let_sleep_locked(PgpxConn *conn, int procno);
-extern bool pgpx_conn_sleeps(PgpxConn *conn, int procno, uint64 lease_id);
-extern void pgpx_conn_wake_up(PgpxConn *conn);
+extern void pgpx_conn_defer_wakeup_locked(PgpxConn *conn, int procno);
+extern bool pgpx_conn_is_wakeup_deferred(PgpxConn *conn, int procno,
+										 uint64 lease_id);
+extern void pgpx_conn_deliver_wakeup(PgpxConn *conn);
 
 /* Set the latch of a worker, if it runs; of all that run. */
 extern void pgpx_worker_wake(int worker);

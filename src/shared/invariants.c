@@ -60,7 +60,7 @@ pgpx_check_fault(PgpxCheck *check, const char *format, ...)
 bool
 pgpx_check_is_alive(int procno, int pid)
 {
-	return procno >= 0 && procno < pgpx_shared->ntickets && pid != 0 &&
+	return procno >= 0 && procno < pgpx_shared->nwaiter_slots && pid != 0 &&
 		BackendPidGetProc(pid) == GetPGProcByNumber(procno);
 }
 
@@ -111,10 +111,10 @@ check_conn(PgpxCheck *check, PgpxConn *conn)
 		  conn->close_reason == PGPX_CLOSE_NONE)))
 		pgpx_check_fault(check, "connection %d is %s, but was opened at " INT64_FORMAT,
 						 index, state, conn->opened_at);
-	if ((conn->state == PGPX_CONN_IDLE && conn->owed != 0) ||
-		(conn->state == PGPX_CONN_OWED && conn->owed <= 0))
+	if ((conn->state == PGPX_CONN_IDLE && conn->unread_reset != 0) ||
+		(conn->state == PGPX_CONN_RESET_PENDING && conn->unread_reset <= 0))
 		pgpx_check_fault(check, "connection %d is %s, but owes %d answers",
-						 index, state, conn->owed);
+						 index, state, conn->unread_reset);
 	if (conn->state == PGPX_CONN_CLOSING &&
 		(conn->close_reason <= PGPX_CLOSE_NONE ||
 		 conn->close_reason >= PGPX_CLOSE_NREASONS))
@@ -132,7 +132,7 @@ check_lru(PgpxCheck *check)
 {
 	const PgpxPool *pool = check->pool;
 	int			expected = pool->count[PGPX_CONN_IDLE] +
-		pool->count[PGPX_CONN_OWED];
+		pool->count[PGPX_CONN_RESET_PENDING];
 	int			last = -1;
 	int			n = 0;
 
@@ -147,7 +147,8 @@ check_lru(PgpxCheck *check)
 		}
 		conn = &pgpx_conns[i];
 		if (conn->pool != check->index ||
-			(conn->state != PGPX_CONN_IDLE && conn->state != PGPX_CONN_OWED))
+			(conn->state != PGPX_CONN_IDLE &&
+			 conn->state != PGPX_CONN_RESET_PENDING))
 		{
 			pgpx_check_fault(check, "connection %d in the list of free ones is %s and of pool place %d",
 							 i, pgpx_conn_state_name(conn->state),
@@ -237,11 +238,12 @@ check_served(PgpxCheck *check, int waiting)
 		PgpxConn   *conn = &pgpx_conns[i];
 
 		if (conn->pool == check->index &&
-			(conn->state == PGPX_CONN_IDLE || conn->state == PGPX_CONN_OWED) &&
+			(conn->state == PGPX_CONN_IDLE ||
+			 conn->state == PGPX_CONN_RESET_PENDING) &&
 			conn->version == pool->version &&
 			pg_atomic_read_u32(&conn->hung_up) == 0 &&
 			(pool->count[PGPX_CONN_CHECKING] < waiting ||
-			 conn->state == PGPX_CONN_OWED ||
+			 conn->state == PGPX_CONN_RESET_PENDING ||
 			 !pgpx_pool_must_test_locked(pool, conn,
 										 pgpx_pool_waits_since_locked(pool),
 										 pgpx_now())))
@@ -281,17 +283,17 @@ check_counters(PgpxCheck *check, int open)
 	check_sum(check, "waited", stats->waited,
 			  "sum of ended waits and tickets",
 			  stats->granted + stats->timeouts + stats->cancelled +
-				  stats->failed + pool->nticket);
+				  stats->failed + pool->nqueued);
 	check_sum(check, "sum of the histogram", waits,
-			  "waited without tickets", stats->waited - pool->nticket);
+			  "waited without tickets", stats->waited - pool->nqueued);
 	check_sum(check, "connects", stats->connects,
 			  "sum of closed and open connections", closed + open);
 	if (stats->checkouts < stats->hits + stats->granted)
 		pgpx_check_fault(check, "checkouts is " UINT64_FORMAT ", but hits is " UINT64_FORMAT " and granted " UINT64_FORMAT,
 						 stats->checkouts, stats->hits, stats->granted);
-	if (stats->hits < stats->partner_hits)
-		pgpx_check_fault(check, "hits is " UINT64_FORMAT ", but partner_hits is " UINT64_FORMAT,
-						 stats->hits, stats->partner_hits);
+	if (stats->hits < stats->last_used_hits)
+		pgpx_check_fault(check, "hits is " UINT64_FORMAT ", but last_used_hits is " UINT64_FORMAT,
+						 stats->hits, stats->last_used_hits);
 	if (stats->closed[PGPX_CLOSE_NONE] != 0)
 		pgpx_check_fault(check, "connections were closed for no reason");
 }
@@ -309,12 +311,12 @@ check_pool(PgpxCheck *check, int index)
 	if (pool->damaged)
 		pgpx_check_fault(check, "is out of service: %s", pool->last_error);
 	open = check_conns(check);
-	waiting = pgpx_check_tickets(check);
+	waiting = pgpx_check_waiters(check);
 	check_served(check, waiting);
 	check_counters(check, open);
 	if (pool->pool_id == 0 &&
 		(pgpx_pool_total_locked(pool) != 0 || pool->nbroken != 0 ||
-		 pool->nticket != 0))
+		 pool->nqueued != 0))
 		pgpx_check_fault(check, "place %d has no pool, but connections or tickets", index);
 	check->pool = NULL;
 	LWLockRelease(pool->lock);
@@ -474,33 +476,33 @@ pgpx_invariants_check(PgpxFaults *faults)
  * was drawn.
  */
 static void
-check_granted(PgpxCheck *check, PgpxTicket *ticket)
+check_granted(PgpxCheck *check, PgpxWaiter *waiter)
 {
-	int			index = PGPX_TICKET_INDEX(ticket);
+	int			index = PGPX_WAITER_INDEX(waiter);
 	PgpxConn   *conn;
 
-	if (ticket->conn < 0 || ticket->conn >= pgpx_shared->max_connections)
+	if (waiter->conn < 0 || waiter->conn >= pgpx_shared->max_connections)
 	{
-		pgpx_check_fault(check, "ticket %d was granted connection %d", index, ticket->conn);
+		pgpx_check_fault(check, "ticket %d was granted connection %d", index, waiter->conn);
 		return;
 	}
 
-	conn = &pgpx_conns[ticket->conn];
+	conn = &pgpx_conns[waiter->conn];
 	if (conn->pool != check->index)
 		return;
-	if (pg_atomic_read_u64(&conn->lease_id) == ticket->lease_id)
+	if (pg_atomic_read_u64(&conn->lease_id) == waiter->lease_id)
 	{
 		if (conn->state != PGPX_CONN_LEASED || conn->owner_procno != index ||
-			conn->owner_pid != ticket->pid)
+			conn->owner_pid != waiter->pid)
 			pgpx_check_fault(check, "ticket %d of process %d was granted lease " UINT64_FORMAT ", which process %d holds",
-							 index, ticket->pid, ticket->lease_id,
+							 index, waiter->pid, waiter->lease_id,
 							 conn->owner_pid);
 	}
-	else if (pgpx_ticket_revoked(index, ticket->lease_id) == PGPX_REVOKE_NONE &&
+	else if (pgpx_waiter_revoked(index, waiter->lease_id) == PGPX_REVOKE_NONE &&
 			 conn->opened_at != 0 &&
-			 conn->opened_at < ticket->since)
+			 conn->opened_at < waiter->since)
 		pgpx_check_fault(check, "ticket %d of process %d was granted lease " UINT64_FORMAT ", but connection %d has lease " UINT64_FORMAT,
-						 index, ticket->pid, ticket->lease_id, ticket->conn,
+						 index, waiter->pid, waiter->lease_id, waiter->conn,
 						 pg_atomic_read_u64(&conn->lease_id));
 }
 
@@ -512,35 +514,35 @@ check_queue(PgpxCheck *check)
 	int			last = -1;
 	int			n = 0;
 
-	for (int i = pool->queue_head; i != -1; i = pgpx_tickets[i].next)
+	for (int i = pool->queue_head; i != -1; i = pgpx_waiters[i].next)
 	{
-		PgpxTicket *ticket;
+		PgpxWaiter *waiter;
 
-		if (i < 0 || i >= pgpx_shared->ntickets)
+		if (i < 0 || i >= pgpx_shared->nwaiter_slots)
 		{
 			pgpx_check_fault(check, "queue leads to ticket %d", i);
 			return n;
 		}
-		ticket = &pgpx_tickets[i];
-		if (ticket->pool != check->index ||
-			ticket->state != PGPX_TICKET_WAITING)
+		waiter = &pgpx_waiters[i];
+		if (waiter->pool != check->index ||
+			waiter->state != PGPX_WAITER_WAITING)
 		{
 			pgpx_check_fault(check, "ticket %d in the queue is in state %d and of pool place %d",
-							 i, ticket->state, ticket->pool);
+							 i, waiter->state, waiter->pool);
 			return n;
 		}
-		if (ticket->prev != last)
+		if (waiter->prev != last)
 		{
 			pgpx_check_fault(check, "ticket %d in the queue is linked to %d before it, not to %d",
-							 i, ticket->prev, last);
+							 i, waiter->prev, last);
 			return n;
 		}
-		if (last >= 0 && ticket->number <= pgpx_tickets[last].number)
+		if (last >= 0 && waiter->number <= pgpx_waiters[last].number)
 			pgpx_check_fault(check, "ticket %d with number " UINT64_FORMAT " stands behind number " UINT64_FORMAT,
-							 i, ticket->number, pgpx_tickets[last].number);
-		if (!pgpx_check_is_alive(i, ticket->pid))
+							 i, waiter->number, pgpx_waiters[last].number);
+		if (!pgpx_check_is_alive(i, waiter->pid))
 			pgpx_check_fault(check, "ticket %d belongs to process %d, which does not exist",
-							 i, ticket->pid);
+							 i, waiter->pid);
 		last = i;
 		n++;
 	}
@@ -554,7 +556,7 @@ check_queue(PgpxCheck *check)
 }
 
 int
-pgpx_check_tickets(PgpxCheck *check)
+pgpx_check_waiters(PgpxCheck *check)
 {
 	PgpxPool   *pool = check->pool;
 	int			waiting = check_queue(check);
@@ -564,21 +566,21 @@ pgpx_check_tickets(PgpxCheck *check)
 	 * WAITING ones are told by the queue alone: a session that queues
 	 * elsewhere may have left this pool's number in its ticket.
 	 */
-	for (int i = 0; i < pgpx_shared->ntickets; i++)
+	for (int i = 0; i < pgpx_shared->nwaiter_slots; i++)
 	{
-		PgpxTicket *ticket = &pgpx_tickets[i];
+		PgpxWaiter *waiter = &pgpx_waiters[i];
 
-		if (ticket->pool != check->index ||
-			(ticket->state != PGPX_TICKET_GRANTED &&
-			 ticket->state != PGPX_TICKET_FAILED))
+		if (waiter->pool != check->index ||
+			(waiter->state != PGPX_WAITER_GRANTED &&
+			 waiter->state != PGPX_WAITER_FAILED))
 			continue;
 		served++;
-		if (ticket->state == PGPX_TICKET_GRANTED)
-			check_granted(check, ticket);
+		if (waiter->state == PGPX_WAITER_GRANTED)
+			check_granted(check, waiter);
 	}
-	if (pool->nticket != waiting + served)
+	if (pool->nqueued != waiting + served)
 		pgpx_check_fault(check, "%d tickets wait and %d were served, but the pool counts %d",
-						 waiting, served, pool->nticket);
+						 waiting, served, pool->nqueued);
 	return waiting;
 }
 
@@ -594,7 +596,7 @@ typedef struct PgpxCapSeen
 } PgpxCapSeen;
 
 static void
-look(PgpxCap *cap, PgpxCapSeen *seen)
+read_cap(PgpxCap *cap, PgpxCapSeen *seen)
 {
 	seen->used = pgpx_cap_used(cap, &seen->moves);
 	seen->counted = 0;
@@ -602,7 +604,7 @@ look(PgpxCap *cap, PgpxCapSeen *seen)
 
 static void
 compare(PgpxCheck *check, PgpxCap *cap, PgpxCapSeen *seen, const char *what,
-		int place)
+		int slot)
 {
 	uint32		moves;
 
@@ -614,7 +616,7 @@ compare(PgpxCheck *check, PgpxCap *cap, PgpxCapSeen *seen, const char *what,
 	seen->done = true;
 	if (seen->used != seen->counted)
 		pgpx_check_fault(check, "%s (place %d) has %d tokens out, but %d connections",
-						 what, place, seen->used, seen->counted);
+						 what, slot, seen->used, seen->counted);
 }
 
 void
@@ -627,9 +629,9 @@ pgpx_check_caps(PgpxCheck *check)
 
 	for (int round = 0; round < ROUNDS && !done; round++)
 	{
-		look(&pgpx_shared->cap, &all);
+		read_cap(&pgpx_shared->cap, &all);
 		for (int i = 0; i < n; i++)
-			look(&pgpx_servers[i].cap, &seen[i]);
+			read_cap(&pgpx_servers[i].cap, &seen[i]);
 
 		/* who was in the midst of a move has come to its end */
 		pgpx_check_pass_locks();

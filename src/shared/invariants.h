@@ -65,6 +65,6 @@ extern void pgpx_check_pass_locks(void);
 extern void pgpx_check_caps(PgpxCheck *check);
 
 /* Check all tickets of the pool.  Returns how many are in its queue. */
-extern int	pgpx_check_tickets(PgpxCheck *check);
+extern int	pgpx_check_waiters(PgpxCheck *check);
 
 #endif							/* PGPX_INVARIANTS_H */

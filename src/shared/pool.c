@@ -142,12 +142,12 @@ pick_by_strategy(PgpxPool *pool, bool tested, PgpxTime since, PgpxTime now)
  * there is no answer to wait for, because the connection used longest ago has none.
  */
 static bool
-may_return_to(const PgpxPool *pool, const PgpxConn *partner)
+may_return_to(const PgpxPool *pool, const PgpxConn *last_conn)
 {
 	if (pool->opts.strategy == PGPX_STRATEGY_FIFO)
-		return partner->state == PGPX_CONN_IDLE;
-	return (partner->state == PGPX_CONN_IDLE ||
-			partner->state == PGPX_CONN_OWED) &&
+		return last_conn->state == PGPX_CONN_IDLE;
+	return (last_conn->state == PGPX_CONN_IDLE ||
+			last_conn->state == PGPX_CONN_RESET_PENDING) &&
 		pgpx_pool_total_locked(pool) <= pool->opts.pool_size;
 }
 
@@ -166,12 +166,13 @@ begin_tests(PgpxPool *pool, int most, PgpxTime since, PgpxTime now)
 			break;
 		if (!pgpx_conn_set_state(pool, conn, PGPX_CONN_CHECKING, now))
 			break;
-		pgpx_conn_ask_worker(conn, pool->worker);
+		pgpx_conn_notify_worker(conn, pool->worker);
 	}
 }
 
 PgpxConn *
-pgpx_pool_pick_locked(PgpxPool *pool, int partner, uint64 partner_generation,
+pgpx_pool_pick_locked(PgpxPool *pool, int last_conn,
+					  uint64 last_conn_generation,
 					  PgpxTime since, PgpxTime now)
 {
 	PgpxConn   *conn;
@@ -179,11 +180,11 @@ pgpx_pool_pick_locked(PgpxPool *pool, int partner, uint64 partner_generation,
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	if (pgpx_pool_is_paused(pool) || pool->damaged)
 		return NULL;
-	if (partner >= 0)
+	if (last_conn >= 0)
 	{
-		conn = &pgpx_conns[partner];
+		conn = &pgpx_conns[last_conn];
 		if (conn->pool == PGPX_POOL_INDEX(pool) &&
-			conn->generation == partner_generation &&
+			conn->generation == last_conn_generation &&
 			may_return_to(pool, conn) && fit_locked(pool, conn) &&
 			!must_test_first(pool, conn, since, now))
 			return conn;
@@ -197,8 +198,8 @@ pgpx_pool_pick_locked(PgpxPool *pool, int partner, uint64 partner_generation,
 }
 
 uint64
-pgpx_pool_take_locked(PgpxPool *pool, PgpxConn *conn, const PgpxHolder *holder,
-					  PgpxTime now, PgpxTime waited)
+pgpx_pool_lease_locked(PgpxPool *pool, PgpxConn *conn, const PgpxHolder *holder,
+					   PgpxTime now, PgpxTime waited)
 {
 	uint64		lease_id;
 
@@ -220,7 +221,7 @@ pgpx_pool_take_locked(PgpxPool *pool, PgpxConn *conn, const PgpxHolder *holder,
 	conn->leak_logged = false;
 	conn->waited = waited;
 	conn->leases++;
-	pgpx_conn_begin_doing(conn, lease_id);
+	pgpx_conn_begin_activity(conn, lease_id);
 	pg_atomic_write_u64(&conn->lease_id, lease_id);
 
 	pool->last_checkout = conn->state_since;
@@ -232,20 +233,20 @@ pgpx_pool_take_locked(PgpxPool *pool, PgpxConn *conn, const PgpxHolder *holder,
 static bool
 conninfo_is_known(const PgpxPool *pool)
 {
-	return pool->conninfo_epoch != 0 &&
-		pool->conninfo_epoch == pgpx_pool_worker_epoch(pool) &&
+	return pool->conninfo_incarnation != 0 &&
+		pool->conninfo_incarnation == pgpx_pool_worker_incarnation(pool) &&
 		pool->conninfo_version >= pool->connect_version;
 }
 
 bool
-pgpx_pool_must_give_way_locked(PgpxPool *pool)
+pgpx_pool_must_yield_locked(PgpxPool *pool)
 {
 	int			index = PGPX_POOL_INDEX(pool);
 	PgpxTime	since = pgpx_pool_waits_since_locked(pool);
 
 	Assert(LWLockHeldByMe(pool->lock));
-	return pgpx_cap_is_owed(&pgpx_servers[pool->server].cap, index, since) ||
-		pgpx_cap_is_owed(&pgpx_shared->cap, index, since);
+	return pgpx_cap_has_older(&pgpx_servers[pool->server].cap, index, since) ||
+		pgpx_cap_has_older(&pgpx_shared->cap, index, since);
 }
 
 int
@@ -299,7 +300,7 @@ pgpx_pool_grow_locked(PgpxPool *pool, int extra)
 	wanted = pgpx_pool_wanted_locked(pool, extra);
 	if (wanted == 0)
 		return 0;
-	if (pgpx_pool_must_give_way_locked(pool))
+	if (pgpx_pool_must_yield_locked(pool))
 	{
 		/* the worker sees whether the other one is still hungry */
 		pgpx_worker_wake_soon(pool->worker);
@@ -311,7 +312,7 @@ pgpx_pool_grow_locked(PgpxPool *pool, int extra)
 
 		if (conn == NULL)
 			break;
-		pgpx_conn_ask_worker(conn, pool->worker);
+		pgpx_conn_notify_worker(conn, pool->worker);
 		pool->stats.grown++;
 		asked++;
 	}
@@ -342,15 +343,15 @@ pgpx_pool_queued_locked(PgpxPool *pool)
 	if (pgpx_pool_is_paused(pool))
 		return pool->nwaiting;
 
-	if (pool->retry_at == 0 && !pgpx_pool_must_give_way_locked(pool))
+	if (pool->retry_at == 0 && !pgpx_pool_must_yield_locked(pool))
 	{
-		int			places = pgpx_pool_cap_locked(pool) -
+		int			slots = pgpx_pool_cap_locked(pool) -
 			pgpx_pool_total_locked(pool);
 
 		/* a connection that closes leaves its place within a second */
-		places = Min(places, tokens_left(pool));
-		places += pool->count[PGPX_CONN_CLOSING];
-		coming += Max(places, 0);
+		slots = Min(slots, tokens_left(pool));
+		slots += pool->count[PGPX_CONN_CLOSING];
+		coming += Max(slots, 0);
 	}
 	return Max(pool->nwaiting - coming, 0);
 }
@@ -359,17 +360,17 @@ void
 pgpx_pool_wake_waiters_locked(const PgpxPool *pool, PgpxWake *wake)
 {
 	Assert(LWLockHeldByMe(pool->lock));
-	for (int i = pool->queue_head; i >= 0; i = pgpx_tickets[i].next)
+	for (int i = pool->queue_head; i >= 0; i = pgpx_waiters[i].next)
 		pgpx_wake_add(wake, i);
 }
 
 void
-pgpx_pool_serve_locked(PgpxPool *pool, PgpxWake *wake)
+pgpx_pool_dispatch_locked(PgpxPool *pool, PgpxWake *wake)
 {
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	while (pool->queue_head >= 0)
 	{
-		PgpxTicket *first = &pgpx_tickets[pool->queue_head];
+		PgpxWaiter *first = &pgpx_waiters[pool->queue_head];
 		PgpxConn   *conn = pgpx_pool_pick_locked(pool, -1, 0, first->since,
 												 pgpx_now());
 
@@ -378,7 +379,7 @@ pgpx_pool_serve_locked(PgpxPool *pool, PgpxWake *wake)
 			pgpx_pool_grow_locked(pool, 0);
 			break;
 		}
-		if (!pgpx_ticket_grant_locked(pool, first, conn, wake))
+		if (!pgpx_waiter_grant_locked(pool, first, conn, wake))
 			break;
 	}
 }
@@ -395,7 +396,7 @@ pgpx_pool_close_locked(PgpxPool *pool, PgpxConn *conn, PgpxCloseReason reason)
 	if (reason == PGPX_CLOSE_LIFETIME)
 		pool->last_expired = now;
 	conn->close_reason = reason;
-	pgpx_conn_ask_worker(conn, pool->worker);
+	pgpx_conn_notify_worker(conn, pool->worker);
 	return true;
 }
 
@@ -491,7 +492,7 @@ retire_reason(PgpxPool *pool, PgpxConn *conn, PgpxTime now)
 		return PGPX_CLOSE_OVERFLOW;
 	if (pool->opts.max_uses > 0 && conn->leases >= pool->opts.max_uses)
 		return PGPX_CLOSE_USES;
-	if (pgpx_pool_must_give_way_locked(pool) ||
+	if (pgpx_pool_must_yield_locked(pool) ||
 		pgpx_pool_server_surplus_locked(pool) > 0)
 		return PGPX_CLOSE_EVICTED;
 	if (conn->expires_at != 0 && now >= conn->expires_at &&
@@ -500,10 +501,11 @@ retire_reason(PgpxPool *pool, PgpxConn *conn, PgpxTime now)
 	return PGPX_CLOSE_NONE;
 }
 
-/* LEASED -> what "give" says; the lease's owner is gone after it. */
+/* LEASED -> what "action" says; the lease's owner is gone after it. */
 static void
-give_locked(PgpxPool *pool, PgpxConn *conn, uint64 lease_id, PgpxGive give,
-			int owed, PgpxCloseReason reason, PgpxTime now)
+release_locked(PgpxPool *pool, PgpxConn *conn, uint64 lease_id,
+			   PgpxReleaseAction action,
+			   int unread_reset, PgpxCloseReason reason, PgpxTime now)
 {
 	bool		cancelling =
 		pg_atomic_read_u32(&conn->cancel) != PGPX_CANCEL_NONE;
@@ -512,48 +514,50 @@ give_locked(PgpxPool *pool, PgpxConn *conn, uint64 lease_id, PgpxGive give,
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 
 	/* whom would it hit?  Only the lessee asks for one, and has not sent a reset then */
-	Assert(!(cancelling && give == PGPX_GIVE_OWED));
-	if (give != PGPX_GIVE_AS_IT_WAS)
+	Assert(!(cancelling && action == PGPX_RELEASE_RESET_PENDING));
+	if (action != PGPX_RELEASE_UNCHANGED)
 	{
-		conn->owed = give == PGPX_GIVE_OWED || give == PGPX_GIVE_ROLLED_BACK ?
-			owed : 0;
+		conn->unread_reset = action == PGPX_RELEASE_RESET_PENDING ||
+			action == PGPX_RELEASE_ROLLED_BACK ?
+			unread_reset : 0;
 		conn->reset_by = lease_id;
 	}
-	if (give == PGPX_GIVE_DIRTY || give == PGPX_GIVE_ROLLED_BACK)
+	if (action == PGPX_RELEASE_DIRTY || action == PGPX_RELEASE_ROLLED_BACK)
 		conn->dirty = true;
-	else if (give == PGPX_GIVE_OWED || give == PGPX_GIVE_RESET)
+	else if (action == PGPX_RELEASE_RESET_PENDING ||
+			 action == PGPX_RELEASE_RESET)
 		conn->dirty = false;
 	if (reason == PGPX_CLOSE_RESET)
 		pool->stats.resets_failed++;
 
-	if (give == PGPX_GIVE_CLOSE)
+	if (action == PGPX_RELEASE_CLOSE)
 		pgpx_pool_close_locked(pool, conn, reason);
-	else if (give == PGPX_GIVE_CANCEL_CLOSE)
+	else if (action == PGPX_RELEASE_CANCEL_CLOSE)
 	{
 		/* CANCELLING with a reason: close when the cancel has been delivered */
 		conn->close_reason = reason;
 		pgpx_conn_set_state(pool, conn, PGPX_CONN_CANCELLING, now);
 		if (!cancelling)
 			pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_ASKED);
-		pgpx_conn_ask_worker(conn, pool->worker);
+		pgpx_conn_notify_worker(conn, pool->worker);
 	}
 	else if (retire != PGPX_CLOSE_NONE)
 		pgpx_pool_close_locked(pool, conn, retire);
-	else if (give == PGPX_GIVE_CANCEL || cancelling)
+	else if (action == PGPX_RELEASE_CANCEL || cancelling)
 	{
 		conn->close_reason = PGPX_CLOSE_NONE;
 		pgpx_conn_set_state(pool, conn, PGPX_CONN_CANCELLING, now);
-		pgpx_conn_ask_worker(conn, pool->worker);
+		pgpx_conn_notify_worker(conn, pool->worker);
 	}
-	else if (give == PGPX_GIVE_RESET)
+	else if (action == PGPX_RELEASE_RESET)
 	{
 		pool->stats.resets++;
 		pgpx_conn_set_state(pool, conn, PGPX_CONN_RESETTING, now);
-		pgpx_conn_ask_worker(conn, pool->worker);
+		pgpx_conn_notify_worker(conn, pool->worker);
 	}
-	else if (conn->owed > 0)
+	else if (conn->unread_reset > 0)
 	{
-		pgpx_conn_set_state(pool, conn, PGPX_CONN_OWED, now);
+		pgpx_conn_set_state(pool, conn, PGPX_CONN_RESET_PENDING, now);
 		/* the worker reads the answer in a moment, if nobody else has */
 		pgpx_worker_wake_soon(pool->worker);
 	}
@@ -616,8 +620,10 @@ lock_lease(PgpxConn *conn, uint64 lease_id)
 }
 
 bool
-pgpx_pool_give(PgpxConn *conn, uint64 lease_id, PgpxEnd end, PgpxGive give,
-			   int owed, PgpxCloseReason reason, const PgpxUsage *usage)
+pgpx_pool_release(PgpxConn *conn, uint64 lease_id, PgpxEnd end,
+				  PgpxReleaseAction action,
+				  int unread_reset, PgpxCloseReason reason,
+				  const PgpxUsage *usage)
 {
 	PgpxWake	wake = PGPX_WAKE_INIT;
 	PgpxPool   *pool;
@@ -626,32 +632,33 @@ pgpx_pool_give(PgpxConn *conn, uint64 lease_id, PgpxEnd end, PgpxGive give,
 	if (pool == NULL)
 		return false;
 	conn->last_used = pgpx_now();
-	if (give != PGPX_GIVE_AS_IT_WAS)
+	if (action != PGPX_RELEASE_UNCHANGED)
 		note_lessee(conn);
 	pgpx_stats_lease_locked(pool, conn->last_used - conn->leased_at, end,
 							usage);
 
-	give_locked(pool, conn, lease_id, give, owed, reason, conn->last_used);
-	pgpx_pool_serve_locked(pool, &wake);
+	release_locked(pool, conn, lease_id, action, unread_reset, reason,
+				   conn->last_used);
+	pgpx_pool_dispatch_locked(pool, &wake);
 	LWLockRelease(pool->lock);
 	pgpx_wake_flush(&wake);
 	return true;
 }
 
 bool
-pgpx_pool_carry(PgpxConn *conn, uint64 lease_id,
-				const PgpxFingerprint *fingerprint, bool reset,
-				const PgpxUsage *usage, PgpxCarry *carry)
+pgpx_pool_hand_over(PgpxConn *conn, uint64 lease_id,
+					const PgpxFingerprint *fingerprint, bool reset,
+					const PgpxUsage *usage, PgpxHandOver *hand_over)
 {
 	PgpxWake	wake = PGPX_WAKE_INIT;
 	PgpxPool   *pool = lock_lease(conn, lease_id);
-	PgpxTicket *first;
+	PgpxWaiter *first;
 
 	if (pool == NULL)
 		return false;
-	first = pool->queue_head >= 0 ? &pgpx_tickets[pool->queue_head] : NULL;
+	first = pool->queue_head >= 0 ? &pgpx_waiters[pool->queue_head] : NULL;
 	if (first == NULL ||
-		pgpx_ticket_offer_state(first) != PGPX_OFFER_OPEN ||
+		pgpx_waiter_pending_state(first) != PGPX_PENDING_OPEN ||
 		first->options_version != pool->options_version ||
 		!pgpx_pool_is_current_locked(pool, fingerprint) ||
 		pgpx_pool_is_paused(pool) ||
@@ -671,21 +678,22 @@ pgpx_pool_carry(PgpxConn *conn, uint64 lease_id,
 	}
 	pgpx_stats_lease_locked(pool, conn->last_used - conn->leased_at,
 							PGPX_END_CHECKIN, usage);
-	conn->owed = 0;
+	conn->unread_reset = 0;
 	conn->reset_by = lease_id;
 	conn->dirty = !reset;
-	first->offer_reset = reset;
-	carry->ticket = first;
-	carry->offer = PGPX_OFFER_WITH(pg_atomic_read_u32(&first->offer),
-								   PGPX_OFFER_SENDING);
-	carry->len = first->offer_len;
-	memcpy(carry->messages, PGPX_OFFER_OF(first), carry->len);
-	pg_atomic_write_u32(&first->offer, carry->offer);
-	(void) pgpx_ticket_grant_locked(pool, first, conn, &wake);
-	carry->lease_id = first->lease_id;
-	pgpx_conn_do(conn, first->lease_id, PGPX_ACT_ACTIVE, false);
+	first->pending_reset = reset;
+	hand_over->waiter = first;
+	hand_over->pending_state =
+		PGPX_PENDING_WITH(pg_atomic_read_u32(&first->pending_state),
+						  PGPX_PENDING_SENDING);
+	hand_over->len = first->pending_len;
+	memcpy(hand_over->messages, PGPX_PENDING_OF(first), hand_over->len);
+	pg_atomic_write_u32(&first->pending_state, hand_over->pending_state);
+	(void) pgpx_waiter_grant_locked(pool, first, conn, &wake);
+	hand_over->lease_id = first->lease_id;
+	pgpx_conn_set_activity(conn, first->lease_id, PGPX_ACT_ACTIVE, false);
 	if (conn->relayed)
-		pgpx_conn_let_sleep_locked(conn, PGPX_TICKET_INDEX(first));
+		pgpx_conn_defer_wakeup_locked(conn, PGPX_WAITER_INDEX(first));
 	LWLockRelease(pool->lock);
 
 	/* its owner is not woken: the caller does that, once it is sent */
@@ -711,7 +719,7 @@ pgpx_pool_revoke_locked(PgpxPool *pool, PgpxConn *conn, PgpxRevoke revoke,
 	pgpx_stats_lease_locked(pool, pgpx_now() - conn->leased_at, ends[revoke],
 							NULL);
 	if (owner >= 0)
-		pgpx_ticket_note_revoked(owner, pg_atomic_read_u64(&conn->lease_id),
+		pgpx_waiter_note_revoked(owner, pg_atomic_read_u64(&conn->lease_id),
 								 revoke);
 	if (revoke == PGPX_REVOKE_WORKER)
 		pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_BROKEN);
@@ -725,7 +733,7 @@ pgpx_pool_revoke_locked(PgpxPool *pool, PgpxConn *conn, PgpxRevoke revoke,
 		if ((activity == PGPX_ACT_ACTIVE || activity == PGPX_ACT_CANCELLING) &&
 			pg_atomic_read_u32(&conn->cancel) == PGPX_CANCEL_NONE)
 			pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_ASKED);
-		pgpx_conn_ask_worker(conn, pool->worker);
+		pgpx_conn_notify_worker(conn, pool->worker);
 	}
 	if (owner >= 0)
 		pgpx_wake_add(wake, owner);

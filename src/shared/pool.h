@@ -49,18 +49,18 @@ extern bool pgpx_pool_must_test_locked(const PgpxPool *pool,
  *		Connections found to have hung up, or to be stale, are closed on the way; where
  *		all that are ready must be tested, that begins.
  */
-extern PgpxConn *pgpx_pool_pick_locked(PgpxPool *pool, int partner,
-									   uint64 partner_generation,
+extern PgpxConn *pgpx_pool_pick_locked(PgpxPool *pool, int last_conn,
+									   uint64 last_conn_generation,
 									   PgpxTime since, PgpxTime now);
 
 /*
- * pgpx_pool_take_locked
+ * pgpx_pool_lease_locked
  *		Lease a free connection: returns the lease's id, which never repeats; 0 if
  *		the pool is out of service.
  */
-extern uint64 pgpx_pool_take_locked(PgpxPool *pool, PgpxConn *conn,
-									const PgpxHolder *holder, PgpxTime now,
-									PgpxTime waited);
+extern uint64 pgpx_pool_lease_locked(PgpxPool *pool, PgpxConn *conn,
+									 const PgpxHolder *holder, PgpxTime now,
+									 PgpxTime waited);
 
 /*
  * pgpx_pool_grow_locked
@@ -86,7 +86,7 @@ extern int	pgpx_pool_queued_locked(PgpxPool *pool);
 extern void pgpx_pool_wake_waiters_locked(const PgpxPool *pool, PgpxWake *wake);
 
 /* Hand free connections to the first waiters. */
-extern void pgpx_pool_serve_locked(PgpxPool *pool, PgpxWake *wake);
+extern void pgpx_pool_dispatch_locked(PgpxPool *pool, PgpxWake *wake);
 
 /* How a lease ends; each has its counter. */
 typedef enum PgpxEnd
@@ -100,18 +100,18 @@ typedef enum PgpxEnd
 } PgpxEnd;
 
 /* In which condition the connection comes back. */
-typedef enum PgpxGive
+typedef enum PgpxReleaseAction
 {
-	PGPX_GIVE_CLEAN,			/* idle, nothing owed */
-	PGPX_GIVE_DIRTY,			/* idle, used, and no reset is wanted now */
-	PGPX_GIVE_OWED,				/* the reset has been sent */
-	PGPX_GIVE_ROLLED_BACK,		/* ROLLBACK has been sent, and no reset */
-	PGPX_GIVE_AS_IT_WAS,		/* nothing was read or sent since it was taken */
-	PGPX_GIVE_RESET,			/* the worker is to reset it */
-	PGPX_GIVE_CANCEL,			/* a cancel is in flight; reset it after that */
-	PGPX_GIVE_CANCEL_CLOSE,		/* the worker is to cancel and then close */
-	PGPX_GIVE_CLOSE
-} PgpxGive;
+	PGPX_RELEASE_CLEAN,			/* idle, nothing owed */
+	PGPX_RELEASE_DIRTY,			/* idle, used, and no reset is wanted now */
+	PGPX_RELEASE_RESET_PENDING, /* the reset has been sent */
+	PGPX_RELEASE_ROLLED_BACK,	/* ROLLBACK has been sent, and no reset */
+	PGPX_RELEASE_UNCHANGED,		/* nothing was read or sent since it was taken */
+	PGPX_RELEASE_RESET,			/* the worker is to reset it */
+	PGPX_RELEASE_CANCEL,		/* a cancel is in flight; reset it after that */
+	PGPX_RELEASE_CANCEL_CLOSE,	/* the worker is to cancel and then close */
+	PGPX_RELEASE_CLOSE
+} PgpxReleaseAction;
 
 /* What was done on the lease, to add to the pool's counters. */
 typedef struct PgpxUsage
@@ -133,7 +133,7 @@ typedef struct PgpxUsage
 extern void pgpx_pool_forget_lessee(int procno, int pid);
 
 /*
- * pgpx_pool_give
+ * pgpx_pool_release
  *		End a lease and return its connection.
  *
  * owed: the PGPX_SENT_* bits of what was sent, see wire.h.  reason: with the
@@ -141,15 +141,16 @@ extern void pgpx_pool_forget_lessee(int procno, int pid);
  * (revoked meanwhile); then nothing is done.  Never throws, never waits: fit
  * for exit and transaction callbacks.
  */
-extern bool pgpx_pool_give(PgpxConn *conn, uint64 lease_id, PgpxEnd end,
-						   PgpxGive give, int owed, PgpxCloseReason reason,
-						   const PgpxUsage *usage);
+extern bool pgpx_pool_release(PgpxConn *conn, uint64 lease_id, PgpxEnd end,
+							  PgpxReleaseAction action, int unread_reset,
+							  PgpxCloseReason reason,
+							  const PgpxUsage *usage);
 
 /*
- * pgpx_pool_carry
+ * pgpx_pool_hand_over
  *		End a lease by handing its connection to the first in the queue, who has
  *		offered a statement: the caller sends that now, and then calls
- *		pgpx_ticket_sent.  reset: it sends a reset ahead of it, or not, as the
+ *		pgpx_pending_statement_sent.  reset: it sends a reset ahead of it, or not, as the
  *		options say that the fingerprint stands for.
  *
  * Returns true and fills in *carry; false if there is no such ticket, or the
@@ -157,9 +158,10 @@ extern bool pgpx_pool_give(PgpxConn *conn, uint64 lease_id, PgpxEnd end,
  * caller's, or not the ticket's, or the lease is not the caller's any more: then
  * nothing is done.
  */
-extern bool pgpx_pool_carry(PgpxConn *conn, uint64 lease_id,
-							const PgpxFingerprint *fingerprint, bool reset,
-							const PgpxUsage *usage, PgpxCarry *carry);
+extern bool pgpx_pool_hand_over(PgpxConn *conn, uint64 lease_id,
+								const PgpxFingerprint *fingerprint, bool reset,
+								const PgpxUsage *usage,
+								PgpxHandOver *hand_over);
 
 /*
  * pgpx_pool_revoke_locked
@@ -171,7 +173,7 @@ extern void pgpx_pool_revoke_locked(PgpxPool *pool, PgpxConn *conn,
 									PgpxRevoke revoke, PgpxWake *wake);
 
 /* Must this pool leave its places to others, who have waited longer? */
-extern bool pgpx_pool_must_give_way_locked(PgpxPool *pool);
+extern bool pgpx_pool_must_yield_locked(PgpxPool *pool);
 
 /*
  * pgpx_pool_close_locked

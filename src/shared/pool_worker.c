@@ -32,7 +32,7 @@
 #include "shared/registry.h"
 
 /* A pool whose remote comes and goes is told of in the log not more often. */
-#define TELL_EACH_US (10 * 1000 * 1000)
+#define LOG_EACH_US (10 * 1000 * 1000)
 
 /*
  * When a connection that is opened now has to go: max_lifetime less up to a tenth
@@ -75,9 +75,9 @@ pgpx_pool_opened(PgpxPool *pool, PgpxConn *conn, PgpxTime connect_time)
 		conn->last_used = conn->opened_at;
 		conn->connect_time = connect_time;
 		pgpx_stats_connected_locked(pool, connect_time);
-		if (pool->outage_told && pool->unavailable_since != 0)
+		if (pool->outage_logged && pool->unavailable_since != 0)
 			outage = conn->opened_at - pool->unavailable_since;
-		pool->outage_told = false;
+		pool->outage_logged = false;
 		pool->unavailable_since = 0;
 		pool->retry_at = 0;
 		pool->backoff = 0;
@@ -88,7 +88,7 @@ pgpx_pool_opened(PgpxPool *pool, PgpxConn *conn, PgpxTime connect_time)
 			pool->ramp = pool->ramp >= pgpx_pool_cap_locked(pool) ? 0 :
 				pool->ramp * 2;
 		ready_locked(pool, conn, pgpx_now());
-		pgpx_pool_serve_locked(pool, &wake);
+		pgpx_pool_dispatch_locked(pool, &wake);
 	}
 	LWLockRelease(pool->lock);
 	PGPX_DEBUG_POINT("granted");
@@ -164,7 +164,7 @@ pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn, uint64 before,
 						 PgpxConnectFailure how, int sqlstate, const char *text)
 {
 	PgpxWake	wake = PGPX_WAKE_INIT;
-	bool		tell = false;
+	bool		log_outage = false;
 
 	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
 	if (conn->state == PGPX_CONN_CONNECTING)
@@ -184,13 +184,13 @@ pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn, uint64 before,
 			pool->last_sqlstate = sqlstate;
 			pool->remote_full = how == PGPX_FAILED_FULL;
 			strlcpy(pool->last_error, text, sizeof(pool->last_error));
-			tell = pool->unavailable_since == 0 &&
-				(pool->outage_told_at == 0 ||
-				 pool->last_error_at - pool->outage_told_at > TELL_EACH_US);
-			if (tell)
+			log_outage = pool->unavailable_since == 0 &&
+				(pool->outage_logged_at == 0 ||
+				 pool->last_error_at - pool->outage_logged_at > LOG_EACH_US);
+			if (log_outage)
 			{
-				pool->outage_told_at = pool->last_error_at;
-				pool->outage_told = true;
+				pool->outage_logged_at = pool->last_error_at;
+				pool->outage_logged = true;
 			}
 			if (!together)
 				back_off_locked(pool, pool->last_error_at);
@@ -208,17 +208,17 @@ pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn, uint64 before,
 			!pgpx_pool_is_crowded_out_locked(pool))
 		{
 			while (pool->queue_head >= 0 &&
-				   pgpx_tickets[pool->queue_head].number < before)
-				pgpx_ticket_fail_locked(pool, &pgpx_tickets[pool->queue_head],
+				   pgpx_waiters[pool->queue_head].number < before)
+				pgpx_waiter_fail_locked(pool, &pgpx_waiters[pool->queue_head],
 										sqlstate, text, &wake);
 		}
-		pgpx_pool_serve_locked(pool, &wake);
+		pgpx_pool_dispatch_locked(pool, &wake);
 	}
 	LWLockRelease(pool->lock);
 	pgpx_wake_flush(&wake);
 
 	/* with log_connections each attempt has its line already */
-	if (tell && !pgpx_log_connections)
+	if (log_outage && !pgpx_log_connections)
 		ereport(LOG,
 				(errmsg("pgpool_ext cannot connect to server \"%s\" of database \"%s\" for user \"%s\"",
 						NameStr(pool->server_name),
@@ -236,7 +236,7 @@ pgpx_pool_attempt_outdated(PgpxPool *pool, PgpxConn *conn, bool running)
 	if (conn->state == PGPX_CONN_CONNECTING)
 	{
 		end_attempt_locked(pool, conn, running, PGPX_CLOSE_STALE);
-		pgpx_pool_serve_locked(pool, &wake);
+		pgpx_pool_dispatch_locked(pool, &wake);
 	}
 	LWLockRelease(pool->lock);
 	pgpx_wake_flush(&wake);
@@ -251,8 +251,8 @@ pgpx_pool_conninfo_missing(PgpxPool *pool, PgpxConn *conn)
 	if (conn->state == PGPX_CONN_CONNECTING)
 	{
 		end_attempt_locked(pool, conn, false, PGPX_CLOSE_NONE);
-		pool->conninfo_epoch = 0;
-		pool->asked_epoch = pgpx_pool_worker_epoch(pool);
+		pool->conninfo_incarnation = 0;
+		pool->asked_incarnation = pgpx_pool_worker_incarnation(pool);
 		pgpx_pool_wake_waiters_locked(pool, &wake);
 	}
 	LWLockRelease(pool->lock);
@@ -260,36 +260,36 @@ pgpx_pool_conninfo_missing(PgpxPool *pool, PgpxConn *conn)
 }
 
 void
-pgpx_pool_conninfo_known(PgpxPool *pool, uint64 epoch, uint64 version)
+pgpx_pool_conninfo_known(PgpxPool *pool, uint64 incarnation, uint64 version)
 {
 	PgpxWake	wake = PGPX_WAKE_INIT;
 
 	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
 	if (version >= pool->connect_version)
 	{
-		pool->conninfo_epoch = epoch;
+		pool->conninfo_incarnation = incarnation;
 		pool->conninfo_version = version;
 	}
 
 	/* who waits may have been kept from growing; too old, they are asked anew */
-	pool->asked_epoch = 0;
-	pgpx_pool_serve_locked(pool, &wake);
+	pool->asked_incarnation = 0;
+	pgpx_pool_dispatch_locked(pool, &wake);
 	LWLockRelease(pool->lock);
 	pgpx_wake_flush(&wake);
 }
 
 bool
-pgpx_pool_begin_reset(PgpxPool *pool, PgpxConn *conn, int *owed)
+pgpx_pool_begin_reset(PgpxPool *pool, PgpxConn *conn, int *unread_reset)
 {
-	bool		mine;
+	bool		began;
 
 	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
-	mine = conn->state == PGPX_CONN_OWED &&
+	began = conn->state == PGPX_CONN_RESET_PENDING &&
 		pgpx_conn_set_state(pool, conn, PGPX_CONN_RESETTING, pgpx_now());
-	if (mine)
-		*owed = conn->owed;
+	if (began)
+		*unread_reset = conn->unread_reset;
 	LWLockRelease(pool->lock);
-	return mine;
+	return began;
 }
 
 void
@@ -301,9 +301,9 @@ pgpx_pool_reset_done(PgpxPool *pool, PgpxConn *conn, bool ok, bool late)
 	if (conn->state == PGPX_CONN_RESETTING)
 	{
 		/* an answer that was owed may be that of a ROLLBACK alone */
-		if (conn->owed == 0)
+		if (conn->unread_reset == 0)
 			conn->dirty = false;
-		conn->owed = 0;
+		conn->unread_reset = 0;
 		if (!ok)
 		{
 			pool->stats.resets_failed++;
@@ -313,14 +313,14 @@ pgpx_pool_reset_done(PgpxPool *pool, PgpxConn *conn, bool ok, bool late)
 				pgpx_conn_set_state(pool, conn, PGPX_CONN_CANCELLING,
 									pgpx_now());
 				pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_ASKED);
-				pgpx_conn_ask_worker(conn, pool->worker);
+				pgpx_conn_notify_worker(conn, pool->worker);
 			}
 			else
 				pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_RESET);
 		}
 		else
 			ready_locked(pool, conn, pgpx_now());
-		pgpx_pool_serve_locked(pool, &wake);
+		pgpx_pool_dispatch_locked(pool, &wake);
 	}
 	LWLockRelease(pool->lock);
 	pgpx_wake_flush(&wake);
@@ -343,7 +343,7 @@ pgpx_pool_check_done(PgpxPool *pool, PgpxConn *conn, bool ok)
 			pool->stats.checks_failed++;
 			pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_BROKEN);
 		}
-		pgpx_pool_serve_locked(pool, &wake);
+		pgpx_pool_dispatch_locked(pool, &wake);
 	}
 	LWLockRelease(pool->lock);
 	pgpx_wake_flush(&wake);
@@ -374,7 +374,7 @@ pgpx_pool_cancel_done(PgpxPool *pool, PgpxConn *conn, bool sent, bool ok)
 			pool->stats.resets++;
 			pgpx_conn_set_state(pool, conn, PGPX_CONN_RESETTING, pgpx_now());
 		}
-		pgpx_pool_serve_locked(pool, &wake);
+		pgpx_pool_dispatch_locked(pool, &wake);
 	}
 	else if (conn->state == PGPX_CONN_LEASED && conn->owner_procno >= 0)
 		pgpx_wake_add(&wake, conn->owner_procno);
@@ -395,8 +395,8 @@ pgpx_pool_lost(PgpxPool *pool, PgpxConn *conn)
 	{
 		conn->broken = true;
 		pool->nbroken++;
-		(void) pgpx_cap_give(&pgpx_servers[pool->server].cap);
-		pgpx_pool_serve_locked(pool, &wake);
+		(void) pgpx_cap_release(&pgpx_servers[pool->server].cap);
+		pgpx_pool_dispatch_locked(pool, &wake);
 	}
 	LWLockRelease(pool->lock);
 	pgpx_wake_flush(&wake);
@@ -413,7 +413,7 @@ pgpx_pool_close(PgpxPool *pool, PgpxConn *conn, PgpxCloseReason reason)
 		conn->state != PGPX_CONN_LEASED)
 	{
 		pgpx_pool_close_locked(pool, conn, reason);
-		pgpx_pool_serve_locked(pool, &wake);
+		pgpx_pool_dispatch_locked(pool, &wake);
 	}
 	LWLockRelease(pool->lock);
 	pgpx_wake_flush(&wake);
@@ -430,7 +430,7 @@ pgpx_pool_closed(PgpxPool *pool, PgpxConn *conn)
 		if (conn->opened_at != 0)
 			pool->stats.closed[conn->close_reason]++;
 		pgpx_conn_free_locked(pool, conn);
-		pgpx_pool_serve_locked(pool, &wake);
+		pgpx_pool_dispatch_locked(pool, &wake);
 	}
 	LWLockRelease(pool->lock);
 	pgpx_wake_flush(&wake);
@@ -439,7 +439,7 @@ pgpx_pool_closed(PgpxPool *pool, PgpxConn *conn)
 /* Connections of a pool expire one by one, so far apart at most. */
 
 /* How often a pool with connections in use is looked at, at most. */
-#define LOOK_EACH_US (500 * 1000)
+#define CHECK_EACH_US (500 * 1000)
 
 /*
  * Why a free connection should be closed now; NONE, and *due is when the first
@@ -524,8 +524,8 @@ typedef struct Leak
  * in leaks; the rest is for the next time.
  */
 static int
-look_at_leases(PgpxPool *pool, PgpxTime now, PgpxTime *due, Leak *leaks,
-			   PgpxWake *wake)
+check_leases(PgpxPool *pool, PgpxTime now, PgpxTime *due, Leak *leaks,
+			 PgpxWake *wake)
 {
 	const PgpxPoolOptions *opts = &pool->opts;
 	int			n = 0;
@@ -535,7 +535,7 @@ look_at_leases(PgpxPool *pool, PgpxTime now, PgpxTime *due, Leak *leaks,
 		return 0;
 
 	/* a checkout does not wake the worker: look so often */
-	*due = Min(*due, now + LOOK_EACH_US);
+	*due = Min(*due, now + CHECK_EACH_US);
 	for (int i = 0; i < pgpx_shared->max_connections && n < LEAKS_AT_ONCE; i++)
 	{
 		PgpxConn   *conn = &pgpx_conns[i];
@@ -636,18 +636,19 @@ pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *ended)
 	}
 
 	/* those in use come back at some time: look now and then */
-	if (total > pool->count[PGPX_CONN_IDLE] + pool->count[PGPX_CONN_OWED])
+	if (total > pool->count[PGPX_CONN_IDLE] +
+			pool->count[PGPX_CONN_RESET_PENDING])
 	{
-		PgpxTime	look = first_expiry(pool);
+		PgpxTime	next_check = first_expiry(pool);
 
 		if (total > pgpx_pool_min_size_locked(pool))
-			look = Min(look, now + soonest(pool, total) * 1000);
-		due = Min(due, Max(look, now + LOOK_EACH_US));
+			next_check = Min(next_check, now + soonest(pool, total) * 1000);
+		due = Min(due, Max(next_check, now + CHECK_EACH_US));
 	}
-	nleaks = look_at_leases(pool, now, &due, leaks, &wake);
+	nleaks = check_leases(pool, now, &due, leaks, &wake);
 	server = pool->server_name;
 	user = pool->user_name;
-	pgpx_pool_serve_locked(pool, &wake);
+	pgpx_pool_dispatch_locked(pool, &wake);
 	if (pool->nwaiting == 0)
 	{
 		pgpx_pool_grow_locked(pool, 0);
@@ -657,7 +658,7 @@ pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *ended)
 			due = Min(due, pool->retry_at);
 
 		/* a remote that could not be reached last time must not cost others theirs */
-		if (pool->retry_at == 0 && !pgpx_pool_must_give_way_locked(pool))
+		if (pool->retry_at == 0 && !pgpx_pool_must_yield_locked(pool))
 			full = pgpx_pool_binding_cap_locked(pool, 0);
 		if (full != NULL)
 			due = Min(due, now + PGPX_EVICT_UNUSED_US);

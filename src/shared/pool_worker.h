@@ -55,15 +55,16 @@ extern void pgpx_pool_attempt_outdated(PgpxPool *pool, PgpxConn *conn,
 extern void pgpx_pool_conninfo_missing(PgpxPool *pool, PgpxConn *conn);
 
 /* The worker has taken in the conninfo of a version: who waits is served. */
-extern void pgpx_pool_conninfo_known(PgpxPool *pool, uint64 epoch,
+extern void pgpx_pool_conninfo_known(PgpxPool *pool, uint64 incarnation,
 									 uint64 version);
 
 /*
  * pgpx_pool_begin_reset
- *		OWED -> RESETTING, so that the worker reads the answer; false if it is
- *		not OWED any more.  *owed is how many answers.
+ *		RESET_PENDING -> RESETTING, so that the worker reads the answer; false if it is
+ *		not RESET_PENDING any more.  *owed is how many answers.
  */
-extern bool pgpx_pool_begin_reset(PgpxPool *pool, PgpxConn *conn, int *owed);
+extern bool pgpx_pool_begin_reset(PgpxPool *pool, PgpxConn *conn,
+								  int *unread_reset);
 
 /*
  * RESETTING -> IDLE if ok, else -> CLOSING; by way of CANCELLING if it was late,

@@ -98,7 +98,7 @@ leave_server_locked(PgpxServer *s)
 
 /* The pool gives up its place; caller holds the registry lock and the pool's. */
 static void
-leave_place_locked(PgpxPool *pool)
+free_slot_locked(PgpxPool *pool)
 {
 	PgpxServer *server = &pgpx_servers[pool->server];
 
@@ -151,7 +151,7 @@ pgpx_server_list_paused(Oid database, Oid *servers)
  * to have another id: the place is checked again under its own lock.
  */
 static int
-find_place_locked(void)
+find_slot_locked(void)
 {
 	int			best = -1;
 	PgpxTime	best_used = 0;
@@ -179,7 +179,7 @@ find_place_locked(void)
 	return best;
 }
 
-/* Make "place" the pool of "ref"; false if it has come into use meanwhile. */
+/* Make "slot" the pool of "ref"; false if it has come into use meanwhile. */
 static bool
 make_pool(PgpxPool *pool, const PgpxPoolRef *ref)
 {
@@ -191,7 +191,7 @@ make_pool(PgpxPool *pool, const PgpxPoolRef *ref)
 	}
 
 	if (pool->pool_id != 0)
-		leave_place_locked(pool);
+		free_slot_locked(pool);
 	pool->server = find_server_locked(ref->key.database, ref->key.server, true);
 	if (pool->server < 0)
 	{
@@ -215,15 +215,15 @@ make_pool(PgpxPool *pool, const PgpxPoolRef *ref)
 	pool->fingerprint = ref->fingerprint;
 	pool->opts = *ref->opts;
 	pool->version_cap = pgpx_pool_cap_locked(pool);
-	pool->conninfo_epoch = 0;
-	pool->asked_epoch = 0;
+	pool->conninfo_incarnation = 0;
+	pool->asked_incarnation = 0;
 	pool->conninfo_version = 0;
-	pool->next_ticket = 0;
+	pool->next_position = 0;
 	pool->last_checkout = 0;
 	pool->last_expired = 0;
 	pool->unavailable_since = 0;
-	pool->outage_told_at = 0;
-	pool->outage_told = false;
+	pool->outage_logged_at = 0;
+	pool->outage_logged = false;
 	pool->retry_at = 0;
 	pool->backoff = 0;
 	pool->ramp = 0;
@@ -255,7 +255,7 @@ pgpx_pool_find(const PgpxPoolRef *ref, uint32 *pool_id)
 	index = find_locked(&ref->key);
 	for (int tries = 0; index < 0 && tries < pgpx_shared->max_pools; tries++)
 	{
-		index = find_place_locked();
+		index = find_slot_locked();
 		if (index < 0)
 			break;
 		if (!make_pool(&pgpx_pools[index], ref))
@@ -268,8 +268,8 @@ pgpx_pool_find(const PgpxPoolRef *ref, uint32 *pool_id)
 }
 
 bool
-pgpx_pool_leads_to_locked(const PgpxPool *pool, const PgpxConn *conn,
-						  const PgpxFingerprint *fingerprint)
+pgpx_conn_is_current_locked(const PgpxPool *pool, const PgpxConn *conn,
+							const PgpxFingerprint *fingerprint)
 {
 	Assert(LWLockHeldByMe(pool->lock));
 	return conn->version >= pool->connect_version &&
@@ -302,7 +302,7 @@ ask_for_connecting_locked(PgpxPool *pool)
 		 i++)
 		if (pgpx_conns[i].pool == PGPX_POOL_INDEX(pool) &&
 			pgpx_conns[i].state == PGPX_CONN_CONNECTING)
-			pgpx_conn_ask_worker(&pgpx_conns[i], pool->worker);
+			pgpx_conn_notify_worker(&pgpx_conns[i], pool->worker);
 }
 
 /*
@@ -399,8 +399,8 @@ static void
 ask_waiters_locked(PgpxPool *pool, PgpxWake *wake)
 {
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	pool->conninfo_epoch = 0;
-	pool->asked_epoch = 0;
+	pool->conninfo_incarnation = 0;
+	pool->asked_incarnation = 0;
 	pgpx_pool_wake_waiters_locked(pool, wake);
 }
 
@@ -435,7 +435,7 @@ pgpx_pool_reconnect_locked(PgpxPool *pool)
 }
 
 void
-pgpx_pool_ask_for_databases(void)
+pgpx_pool_request_database_check(void)
 {
 	pg_atomic_fetch_add_u32(&pgpx_shared->databases_changed, 1);
 	pgpx_worker_wake_all();
@@ -451,7 +451,7 @@ pgpx_pool_forget(int index, uint32 pool_id)
 	if (pool != NULL)
 	{
 		if (pool->gone && pgpx_pool_has_ended_locked(pool))
-			leave_place_locked(pool);
+			free_slot_locked(pool);
 		LWLockRelease(pool->lock);
 	}
 	LWLockRelease(pgpx_shared->registry_lock);
@@ -484,9 +484,9 @@ pgpx_pool_rebuild_locked(PgpxPool *pool, PgpxWake *wake)
 		int			owner = conn->owner_procno;
 
 		if (conn->pool != PGPX_POOL_INDEX(pool) || lease_id == 0 ||
-			owner < 0 || owner >= pgpx_shared->ntickets)
+			owner < 0 || owner >= pgpx_shared->nwaiter_slots)
 			continue;
-		pgpx_ticket_note_revoked(owner, lease_id, PGPX_REVOKE_WORKER);
+		pgpx_waiter_note_revoked(owner, lease_id, PGPX_REVOKE_WORKER);
 		pgpx_wake_add(wake, owner);
 	}
 	pgpx_conn_free_all_locked(pool);

@@ -46,9 +46,9 @@ extern bool pgpx_pool_connects_alike_locked(const PgpxPool *pool,
 											const PgpxFingerprint *fingerprint);
 
 /* Is the pool current, and was the connection opened as it connects now? */
-extern bool pgpx_pool_leads_to_locked(const PgpxPool *pool,
-									  const PgpxConn *conn,
-									  const PgpxFingerprint *fingerprint);
+extern bool pgpx_conn_is_current_locked(const PgpxPool *pool,
+										const PgpxConn *conn,
+										const PgpxFingerprint *fingerprint);
 
 /*
  * pgpx_pool_adopt_locked
@@ -96,7 +96,7 @@ extern void pgpx_pool_retire_locked(PgpxPool *pool, bool gone, PgpxWake *wake);
 extern bool pgpx_pool_needs_options_locked(const PgpxPool *pool);
 
 /* Some database was dropped: the workers shall look which pools have lost theirs. */
-extern void pgpx_pool_ask_for_databases(void);
+extern void pgpx_pool_request_database_check(void);
 
 /* Free the place of a pool that has ended, if it is gone. */
 extern void pgpx_pool_forget(int index, uint32 pool_id);
@@ -134,8 +134,8 @@ pgpx_pool_is_draining(const PgpxPool *pool)
 static inline bool
 pgpx_pool_conninfo_awaited(const PgpxPool *pool)
 {
-	return pool->asked_epoch != 0 &&
-		pool->asked_epoch == pgpx_pool_worker_epoch(pool);
+	return pool->asked_incarnation != 0 &&
+		pool->asked_incarnation == pgpx_pool_worker_incarnation(pool);
 }
 
 /*

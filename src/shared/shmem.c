@@ -4,7 +4,7 @@
  *	  The shared memory segment: size, layout, start.
  *
  * Called in the postmaster at server start, and again after a crash of any
- * process: the memory is new then, its "life" is another, and every message and
+ * process: the memory is new then, its "boot_id" is another, and every message and
  * lease of the life before is refused.
  *
  *-------------------------------------------------------------------------
@@ -28,8 +28,8 @@ PgpxShared *pgpx_shared = NULL;
 PgpxPool   *pgpx_pools = NULL;
 PgpxServer *pgpx_servers = NULL;
 PgpxConn   *pgpx_conns = NULL;
-PgpxTicket *pgpx_tickets = NULL;
-char	   *pgpx_offers = NULL;
+PgpxWaiter *pgpx_waiters = NULL;
+char	   *pgpx_pending_statements = NULL;
 pg_atomic_uint32 *pgpx_work_bits = NULL;
 const PgpxLockHooks *pgpx_lock_hooks = NULL;
 
@@ -38,12 +38,12 @@ static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
 
 /*
  * How often shared memory was made by this postmaster.  Lease ids start at
- * lives << LIFE_SHIFT, so that an id that a client kept over a crash restart is
+ * lives << BOOT_SHIFT, so that an id that a client kept over a crash restart is
  * stale and not somebody else's.
  */
-static int	lives = 0;
+static int	boots = 0;
 
-#define LIFE_SHIFT 48
+#define BOOT_SHIFT 48
 
 static int
 work_words(void)
@@ -61,8 +61,8 @@ shmem_size(void)
 					MAXALIGN(mul_size(pgpx_max_pools, sizeof(PgpxServer))));
 	size = add_size(size,
 					MAXALIGN(mul_size(pgpx_max_connections, sizeof(PgpxConn))));
-	size = add_size(size, MAXALIGN(mul_size(PGPX_NPROCS, sizeof(PgpxTicket))));
-	size = add_size(size, mul_size(PGPX_NPROCS, PGPX_OFFER_MAX));
+	size = add_size(size, MAXALIGN(mul_size(PGPX_NPROCS, sizeof(PgpxWaiter))));
+	size = add_size(size, mul_size(PGPX_NPROCS, PGPX_PENDING_MAX));
 	size = add_size(size,
 					MAXALIGN(mul_size(work_words(), sizeof(pg_atomic_uint32))));
 	return add_size(size, pgpx_lock_hooks->shmem_size());
@@ -89,11 +89,11 @@ static void
 init_conn(PgpxConn *conn)
 {
 	pg_atomic_init_u64(&conn->lease_id, 0);
-	pg_atomic_init_u64(&conn->doing, 0);
+	pg_atomic_init_u64(&conn->activity_word, 0);
 	pg_atomic_init_u32(&conn->cancel, 0);
 	pg_atomic_init_u32(&conn->cancel_lost, 0);
 	pg_atomic_init_u32(&conn->hung_up, 0);
-	pg_atomic_init_u32(&conn->to_wake, 0);
+	pg_atomic_init_u32(&conn->deferred_wakeup, 0);
 	pg_atomic_init_u32(&conn->nwatching, 0);
 	conn->pool = -1;
 	conn->prev = -1;
@@ -102,15 +102,15 @@ init_conn(PgpxConn *conn)
 }
 
 static void
-init_ticket(PgpxTicket *ticket)
+init_waiter(PgpxWaiter *waiter)
 {
-	ticket->next = ticket->prev = ticket->conn = -1;
-	pg_atomic_init_u32(&ticket->offer, PGPX_OFFER_NONE);
-	pg_atomic_init_u32(&ticket->nrevoked, 0);
-	for (int i = 0; i < PGPX_REVOKED_KEPT; i++)
+	waiter->next = waiter->prev = waiter->conn = -1;
+	pg_atomic_init_u32(&waiter->pending_state, PGPX_PENDING_NONE);
+	pg_atomic_init_u32(&waiter->nrevoked, 0);
+	for (int i = 0; i < PGPX_REVOKED_MAX; i++)
 	{
-		pg_atomic_init_u64(&ticket->revoked[i].lease_id, 0);
-		pg_atomic_init_u32(&ticket->revoked[i].reason, PGPX_REVOKE_NONE);
+		pg_atomic_init_u64(&waiter->revoked[i].lease_id, 0);
+		pg_atomic_init_u32(&waiter->revoked[i].reason, PGPX_REVOKE_NONE);
 	}
 }
 
@@ -136,11 +136,11 @@ name_process(PgpxShared *shared)
 static void
 init_shared(PgpxShared *shared, LWLockPadded *locks)
 {
-	shared->life = (uint64) GetCurrentTimestamp();
+	shared->boot_id = (uint64) GetCurrentTimestamp();
 	shared->nworkers = pgpx_workers;
 	shared->max_connections = pgpx_max_connections;
 	shared->max_pools = pgpx_max_pools;
-	shared->ntickets = PGPX_NPROCS;
+	shared->nwaiter_slots = PGPX_NPROCS;
 	shared->max_locks = pgpx_max_locks;
 	shared->max_polling = Max(sysconf(_SC_NPROCESSORS_ONLN), 0) / 2;
 	shared->registry_lock = &locks[0].lock;
@@ -148,8 +148,8 @@ init_shared(PgpxShared *shared, LWLockPadded *locks)
 	name_process(shared);
 	shared->started_at = pgpx_now();
 
-	pg_atomic_init_u64(&shared->next_lease, ((uint64) lives << LIFE_SHIFT) + 1);
-	pg_atomic_init_u64(&shared->next_epoch, shared->life);
+	pg_atomic_init_u64(&shared->next_lease, ((uint64) boots << BOOT_SHIFT) + 1);
+	pg_atomic_init_u64(&shared->next_incarnation, shared->boot_id);
 	pg_atomic_init_u32(&shared->next_pool, 1);
 	pg_atomic_init_u64(&shared->next_generation, 1);
 	pg_atomic_init_u32(&shared->databases_changed, 0);
@@ -163,7 +163,7 @@ init_shared(PgpxShared *shared, LWLockPadded *locks)
 	{
 		PgpxWorkerSlot *worker = &shared->worker[i];
 
-		pg_atomic_init_u64(&worker->epoch, 0);
+		pg_atomic_init_u64(&worker->incarnation, 0);
 		pg_atomic_init_u32(&worker->state, PGPX_WORKER_DOWN);
 		pg_atomic_init_u32(&worker->procno, 0);
 		pg_atomic_init_u32(&worker->pid, 0);
@@ -198,7 +198,7 @@ init_shared(PgpxShared *shared, LWLockPadded *locks)
 	shared->nfree = pgpx_max_connections;
 
 	for (int i = 0; i < PGPX_NPROCS; i++)
-		init_ticket(&pgpx_tickets[i]);
+		init_waiter(&pgpx_waiters[i]);
 
 	for (int i = 0; i < work_words(); i++)
 		pg_atomic_init_u32(&pgpx_work_bits[i], 0);
@@ -229,10 +229,10 @@ shmem_startup(void)
 	p += MAXALIGN(mul_size(pgpx_max_pools, sizeof(PgpxServer)));
 	pgpx_conns = (PgpxConn *) p;
 	p += MAXALIGN(mul_size(pgpx_max_connections, sizeof(PgpxConn)));
-	pgpx_tickets = (PgpxTicket *) p;
-	p += MAXALIGN(mul_size(PGPX_NPROCS, sizeof(PgpxTicket)));
-	pgpx_offers = p;
-	p += mul_size(PGPX_NPROCS, PGPX_OFFER_MAX);
+	pgpx_waiters = (PgpxWaiter *) p;
+	p += MAXALIGN(mul_size(PGPX_NPROCS, sizeof(PgpxWaiter)));
+	pgpx_pending_statements = p;
+	p += mul_size(PGPX_NPROCS, PGPX_PENDING_MAX);
 	pgpx_work_bits = (pg_atomic_uint32 *) p;
 	p += MAXALIGN(mul_size(work_words(), sizeof(pg_atomic_uint32)));
 	pgpx_lock_hooks->shmem_attach(p);
@@ -242,7 +242,7 @@ shmem_startup(void)
 	if (!found)
 	{
 		init_shared(pgpx_shared, GetNamedLWLockTranche(TRANCHE));
-		lives++;
+		boots++;
 	}
 	LWLockRelease(AddinShmemInitLock);
 }
@@ -300,17 +300,17 @@ measure_clock_offset(PgpxTime *uncertain)
 TimestampTz
 pgpx_timestamp(PgpxTime t)
 {
-	uint64		kept = pg_atomic_read_u64(&pgpx_shared->clock_offset);
+	uint64		sock = pg_atomic_read_u64(&pgpx_shared->clock_offset);
 	PgpxTime	uncertain;
 	TimestampTz offset = measure_clock_offset(&uncertain);
-	int64		moved = offset - (TimestampTz) kept;
+	int64		moved = offset - (TimestampTz) sock;
 
 	/* of two processes that see that the clock was set, one counts */
 	if (moved < -CLOCK_SET_US - uncertain || moved > CLOCK_SET_US + uncertain)
 	{
-		if (pg_atomic_compare_exchange_u64(&pgpx_shared->clock_offset, &kept,
+		if (pg_atomic_compare_exchange_u64(&pgpx_shared->clock_offset, &sock,
 										   (uint64) offset))
-			kept = (uint64) offset;
+			sock = (uint64) offset;
 	}
-	return (TimestampTz) kept + t;
+	return (TimestampTz) sock + t;
 }

@@ -6,7 +6,7 @@
  *
  * Shared memory holds no password, no pointer and no descriptor: only indices,
  * generations, states, names and counters; and, while it waits, the statement of
- * a call on a pool (pgpx_offers).  Instants are microseconds of the
+ * a call on a pool (pgpx_pending_statements).  Instants are microseconds of the
  * monotonic clock (pgpx_now); views turn them into timestamps.
  *
  * Who waits is in wait_queue.h, the distributed locks are in lock_table.h: they
@@ -63,7 +63,7 @@ typedef enum PgpxConnState
 	PGPX_CONN_FREE = 0,			/* in the free list, of no pool */
 	PGPX_CONN_CONNECTING,		/* reserved; the worker opens it */
 	PGPX_CONN_IDLE,				/* open, clean, nobody's */
-	PGPX_CONN_OWED,				/* open, nobody's, reset sent and not answered */
+	PGPX_CONN_RESET_PENDING,	/* open, nobody's, reset sent and not answered */
 	PGPX_CONN_LEASED,			/* a session's */
 	PGPX_CONN_RESETTING,		/* the worker resets it, or reads an owed answer */
 	PGPX_CONN_CHECKING,			/* the worker tests it */
@@ -116,11 +116,11 @@ typedef struct PgpxConn
 {
 	/* atomic */
 	pg_atomic_uint64 lease_id;	/* 0: not leased.  Written under the pool lock */
-	pg_atomic_uint64 doing;		/* what the lessee says it does: see conn_state.h */
+	pg_atomic_uint64 activity_word; /* what the lessee says it does: see conn_state.h */
 	pg_atomic_uint32 cancel;	/* PGPX_CANCEL_*: see conn_state.h */
 	pg_atomic_uint32 cancel_lost;	/* a request may still hit it: see conn_state.h */
 	pg_atomic_uint32 hung_up;	/* the worker has seen the remote's FIN or RST */
-	pg_atomic_uint32 to_wake;	/* see pgpx_conn_let_sleep_locked */
+	pg_atomic_uint32 deferred_wakeup;	/* see pgpx_conn_defer_wakeup_locked */
 	pg_atomic_uint32 nwatching; /* sessions that watch its socket: socket_cache.c */
 
 	/* protected by the pool lock; of a FREE one by free_mutex */
@@ -130,7 +130,7 @@ typedef struct PgpxConn
 	int			prev;			/* in the pool's LRU list */
 	uint64		generation;		/* rises with each new remote session in this place */
 	uint64		version;		/* of the pool's options it was opened with */
-	int			owed;			/* PGPX_SENT_*: a reset whose answer is unread; 0: none */
+	int			unread_reset;	/* PGPX_SENT_*: a reset whose answer is unread; 0: none */
 	uint64		reset_by;		/* lease that sent it */
 	bool		dirty;			/* used since the last reset, and no reset is owed */
 	int			close_reason;	/* PgpxCloseReason, while CLOSING or CANCELLING */
@@ -169,7 +169,7 @@ typedef struct PgpxConn
 	char		tls_version[PGPX_TLS_LEN];
 	char		tls_cipher[PGPX_TLS_LEN];
 	bool		binary;			/* values may be asked for in binary */
-	bool		carries;		/* a reset may share a Sync with a statement */
+	bool		can_pipeline;	/* a reset may share a Sync with a statement */
 } PgpxConn;
 
 #define PGPX_HISTOGRAM_BUCKETS 32	/* bucket b: waits of [2^(b-1), 2^b) us; 0: under 1 us */
@@ -182,12 +182,12 @@ typedef struct PgpxStats
 {
 	uint64		checkouts;
 	uint64		hits;			/* no wait */
-	uint64		partner_hits;	/* of these: the connection this session used last */
+	uint64		last_used_hits; /* of these: the connection this session used last */
 	uint64		retried;		/* ended at once: the connection had died while idle */
 	uint64		grown;			/* connections asked for */
 	uint64		waited;			/* tickets drawn */
 	uint64		granted;		/* tickets that became leases */
-	uint64		carried;		/* of these: their statement had been sent */
+	uint64		pipelined;		/* of these: their statement had been sent */
 	uint64		timeouts;
 	uint64		cancelled;
 	uint64		failed;			/* tickets that got the remote's reason */
@@ -231,7 +231,7 @@ typedef struct PgpxStats
  *
  * All fields before "settings" decide how and as whom to connect: if one of them
  * changes, connections are replaced.  The two settings fields are hashes of the
- * options that take effect in place (PGPX_IN_PLACE in options.c).  In a pool,
+ * options that take effect in place (PGPX_IN_SLOT in options.c).  In a pool,
  * settings is 0 while the options have to be read from the catalogs again.
  */
 typedef struct PgpxFingerprint
@@ -299,27 +299,27 @@ typedef struct PgpxPool
 	bool		gone;			/* retired, and its server, mapping or user lost */
 	PgpxFingerprint fingerprint;
 	PgpxPoolOptions opts;
-	uint64		conninfo_epoch; /* epoch of the worker that has the conninfo; 0: none */
+	uint64		conninfo_incarnation;	/* epoch of the worker that has the conninfo; 0: none */
 	uint64		conninfo_version;	/* and of which version it is */
-	uint64		asked_epoch;	/* of the worker that has asked who waits for it */
+	uint64		asked_incarnation;	/* of the worker that has asked who waits for it */
 
 	int			version_cap;	/* the most that this version may ever have had */
 	int			count[PGPX_CONN_NSTATES];	/* connections by state */
 	int			nbroken;		/* of these, broken ones */
-	int			lru_head;		/* IDLE and OWED, most recently used first; -1: none */
+	int			lru_head;		/* IDLE and RESET_PENDING, most recently used first; -1: none */
 	int			lru_tail;
 
 	int			queue_head;		/* tickets, first to be served first; -1: none */
 	int			queue_tail;
 	int			nwaiting;		/* WAITING tickets */
-	int			nticket;		/* tickets of this pool in any state but NONE */
-	uint64		next_ticket;
+	int			nqueued;		/* tickets of this pool in any state but NONE */
+	uint64		next_position;
 
 	PgpxTime	last_checkout;
 	PgpxTime	last_expired;	/* the last close by max_lifetime */
 	PgpxTime	unavailable_since;	/* first of the failed connects in a row; 0: none */
-	PgpxTime	outage_told_at; /* when the log had a line about it last; 0: never */
-	bool		outage_told;	/* .. and the end of that one is to be told, too */
+	PgpxTime	outage_logged_at;	/* when the log had a line about it last; 0: never */
+	bool		outage_logged;	/* .. and the end of that one is to be told, too */
 	PgpxTime	retry_at;		/* no connect before this instant; 0: at any time */
 	int64		backoff;		/* ms, the last pause between connects; 0: none */
 	int			ramp;			/* connects at once after an outage; 0: any number */
@@ -342,11 +342,11 @@ typedef enum PgpxWorkerState
 } PgpxWorkerState;
 
 /*
- * One pool worker.  "epoch" is 0 while none runs and changes with every start.
+ * One pool worker.  "incarnation" is 0 while none runs and changes with every start.
  */
 typedef struct PgpxWorkerSlot
 {
-	pg_atomic_uint64 epoch;
+	pg_atomic_uint64 incarnation;
 	pg_atomic_uint32 state;		/* PgpxWorkerState */
 	pg_atomic_uint32 procno;	/* whose latch to set; valid while epoch is not 0 */
 	pg_atomic_uint32 pid;
@@ -370,7 +370,7 @@ typedef struct PgpxFormatsKey
 	uint32		pool_id;
 	uint32		length;			/* of the statement's text */
 	uint64		text[2];		/* hashes of it */
-	uint64		shape;			/* hash of the local columns' types */
+	uint64		types_hash;		/* hash of the local columns' types */
 } PgpxFormatsKey;
 
 typedef struct PgpxFormats
@@ -383,11 +383,11 @@ typedef struct PgpxFormats
 typedef struct PgpxShared
 {
 	/* set at start-up, then constant */
-	uint64		life;			/* of this shared memory: in every message */
+	uint64		boot_id;		/* of this shared memory: in every message */
 	int			nworkers;
 	int			max_connections;
 	int			max_pools;
-	int			ntickets;
+	int			nwaiter_slots;
 	int			max_locks;
 	uint32		max_polling;	/* half the processors */
 	LWLock	   *registry_lock;
@@ -397,7 +397,7 @@ typedef struct PgpxShared
 
 	/* atomic */
 	pg_atomic_uint64 next_lease;
-	pg_atomic_uint64 next_epoch;
+	pg_atomic_uint64 next_incarnation;
 	pg_atomic_uint32 next_pool;
 	pg_atomic_uint64 next_generation;
 	pg_atomic_uint32 databases_changed; /* counts DROP DATABASE and the like */

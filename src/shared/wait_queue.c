@@ -23,43 +23,44 @@
 #define SENDING_LATER_US 1000
 #define SENDING_MOST_US (1000 * 1000)
 
-PgpxTicket *
-pgpx_ticket_mine(void)
+PgpxWaiter *
+pgpx_my_waiter(void)
 {
-	return &pgpx_tickets[MyProcNumber];
+	return &pgpx_waiters[MyProcNumber];
 }
 
 void
-pgpx_ticket_offer(const char *messages, size_t len)
+pgpx_pending_statement_set(const char *messages, size_t len)
 {
-	PgpxTicket *ticket = pgpx_ticket_mine();
+	PgpxWaiter *waiter = pgpx_my_waiter();
 
-	Assert(ticket->state == PGPX_TICKET_NONE);
+	Assert(waiter->state == PGPX_WAITER_NONE);
 
 	/* values that are nobody else's business */
-	if (ticket->offer_len > 0)
-		memset(PGPX_OFFER_OF(ticket), 0, ticket->offer_len);
-	ticket->offer_len = 0;
-	if (len > PGPX_OFFER_MAX)
+	if (waiter->pending_len > 0)
+		memset(PGPX_PENDING_OF(waiter), 0, waiter->pending_len);
+	waiter->pending_len = 0;
+	if (len > PGPX_PENDING_MAX)
 		return;
 	if (len > 0)
-		memcpy(PGPX_OFFER_OF(ticket), messages, len);
-	ticket->offer_len = len;
+		memcpy(PGPX_PENDING_OF(waiter), messages, len);
+	waiter->pending_len = len;
 }
 
-PgpxOffer
-pgpx_ticket_offered(void)
+PgpxPendingState
+pgpx_pending_statement_state(void)
 {
-	return pgpx_ticket_offer_state(pgpx_ticket_mine());
+	return pgpx_waiter_pending_state(pgpx_my_waiter());
 }
 
 bool
-pgpx_ticket_sent(const PgpxCarry *carry, PgpxOffer how)
+pgpx_pending_statement_sent(const PgpxHandOver *hand_over, PgpxPendingState how)
 {
-	uint32		expected = carry->offer;
+	uint32		expected = hand_over->pending_state;
 
-	return pg_atomic_compare_exchange_u32(&carry->ticket->offer, &expected,
-										  PGPX_OFFER_WITH(expected, how));
+	return pg_atomic_compare_exchange_u32(&hand_over->waiter->pending_state,
+										  &expected,
+										  PGPX_PENDING_WITH(expected, how));
 }
 
 /*
@@ -67,21 +68,22 @@ pgpx_ticket_sent(const PgpxCarry *carry, PgpxOffer how)
  * pool's lock held, which is released meanwhile.  False: the offer was abandoned.
  */
 static bool
-await_sender(PgpxPool *pool, PgpxTicket *ticket)
+await_sender(PgpxPool *pool, PgpxWaiter *waiter)
 {
 	long		pause = SENDING_US;
 	PgpxTime	until = 0;
 
-	while (pgpx_ticket_offer_state(ticket) == PGPX_OFFER_SENDING)
+	while (pgpx_waiter_pending_state(waiter) == PGPX_PENDING_SENDING)
 	{
-		uint32		word = pg_atomic_read_u32(&ticket->offer);
-		uint32		left = PGPX_OFFER_WITH(word, PGPX_OFFER_ABANDONED);
+		uint32		word = pg_atomic_read_u32(&waiter->pending_state);
+		uint32		left = PGPX_PENDING_WITH(word, PGPX_PENDING_ABANDONED);
 
 		if (until == 0)
 			until = pgpx_now() + SENDING_MOST_US;
 		else if (pgpx_now() >= until &&
-				 PGPX_OFFER_STATE(word) == PGPX_OFFER_SENDING &&
-				 pg_atomic_compare_exchange_u32(&ticket->offer, &word, left))
+				 PGPX_PENDING_STATE(word) == PGPX_PENDING_SENDING &&
+				 pg_atomic_compare_exchange_u32(&waiter->pending_state, &word,
+												left))
 			return false;
 		LWLockRelease(pool->lock);
 		pg_usleep(pause);
@@ -92,197 +94,198 @@ await_sender(PgpxPool *pool, PgpxTicket *ticket)
 }
 
 static void
-queue_insert(PgpxPool *pool, PgpxTicket *ticket)
+queue_insert(PgpxPool *pool, PgpxWaiter *waiter)
 {
-	int			index = PGPX_TICKET_INDEX(ticket);
+	int			index = PGPX_WAITER_INDEX(waiter);
 	int			after = pool->queue_tail;
 
 	/* nearly always the tail; a number drawn before goes towards the head */
-	while (after >= 0 && pgpx_tickets[after].number > ticket->number)
-		after = pgpx_tickets[after].prev;
+	while (after >= 0 && pgpx_waiters[after].number > waiter->number)
+		after = pgpx_waiters[after].prev;
 
-	ticket->prev = after;
-	ticket->next = after >= 0 ? pgpx_tickets[after].next : pool->queue_head;
-	if (ticket->next >= 0)
-		pgpx_tickets[ticket->next].prev = index;
+	waiter->prev = after;
+	waiter->next = after >= 0 ? pgpx_waiters[after].next : pool->queue_head;
+	if (waiter->next >= 0)
+		pgpx_waiters[waiter->next].prev = index;
 	else
 		pool->queue_tail = index;
 	if (after >= 0)
-		pgpx_tickets[after].next = index;
+		pgpx_waiters[after].next = index;
 	else
 		pool->queue_head = index;
 	pool->nwaiting++;
 }
 
 static void
-queue_remove(PgpxPool *pool, PgpxTicket *ticket)
+queue_remove(PgpxPool *pool, PgpxWaiter *waiter)
 {
-	if (ticket->prev >= 0)
-		pgpx_tickets[ticket->prev].next = ticket->next;
+	if (waiter->prev >= 0)
+		pgpx_waiters[waiter->prev].next = waiter->next;
 	else
-		pool->queue_head = ticket->next;
-	if (ticket->next >= 0)
-		pgpx_tickets[ticket->next].prev = ticket->prev;
+		pool->queue_head = waiter->next;
+	if (waiter->next >= 0)
+		pgpx_waiters[waiter->next].prev = waiter->prev;
 	else
-		pool->queue_tail = ticket->prev;
-	ticket->next = ticket->prev = -1;
+		pool->queue_tail = waiter->prev;
+	waiter->next = waiter->prev = -1;
 	pool->nwaiting--;
 }
 
-PgpxTicket *
-pgpx_ticket_draw_locked(PgpxPool *pool, const PgpxHolder *holder,
-						PgpxTime since, PgpxTime deadline, uint64 number)
+PgpxWaiter *
+pgpx_waiter_enqueue_locked(PgpxPool *pool, const PgpxHolder *holder,
+						   PgpxTime since, PgpxTime deadline, uint64 number)
 {
-	PgpxTicket *ticket = pgpx_ticket_mine();
+	PgpxWaiter *waiter = pgpx_my_waiter();
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	Assert(ticket->state == PGPX_TICKET_NONE);
+	Assert(waiter->state == PGPX_WAITER_NONE);
 
-	ticket->pool = PGPX_POOL_INDEX(pool);
-	ticket->number = number != 0 ? number : ++pool->next_ticket;
-	ticket->options_version = pool->options_version;
-	ticket->pid = holder->pid;
-	ticket->user = holder->user;
-	ticket->database = holder->database;
-	ticket->scope = holder->scope;
-	ticket->since = since;
-	ticket->deadline = deadline;
-	strlcpy(ticket->why, holder->why ? holder->why : "", sizeof(ticket->why));
-	strlcpy(ticket->application_name,
+	waiter->pool = PGPX_POOL_INDEX(pool);
+	waiter->number = number != 0 ? number : ++pool->next_position;
+	waiter->options_version = pool->options_version;
+	waiter->pid = holder->pid;
+	waiter->user = holder->user;
+	waiter->database = holder->database;
+	waiter->scope = holder->scope;
+	waiter->since = since;
+	waiter->deadline = deadline;
+	strlcpy(waiter->why, holder->why ? holder->why : "", sizeof(waiter->why));
+	strlcpy(waiter->application_name,
 			holder->application_name ? holder->application_name : "",
-			sizeof(ticket->application_name));
-	ticket->conn = -1;
-	ticket->lease_id = 0;
-	ticket->sqlstate = 0;
-	ticket->text[0] = '\0';
-	pg_atomic_write_u32(&ticket->offer,
-						PGPX_OFFER_NEXT(pg_atomic_read_u32(&ticket->offer),
-										ticket->offer_len > 0 ?
-											PGPX_OFFER_OPEN :
-											PGPX_OFFER_NONE));
+			sizeof(waiter->application_name));
+	waiter->conn = -1;
+	waiter->lease_id = 0;
+	waiter->sqlstate = 0;
+	waiter->text[0] = '\0';
+	pg_atomic_write_u32(&waiter->pending_state,
+						PGPX_PENDING_NEXT(
+								pg_atomic_read_u32(&waiter->pending_state),
+										waiter->pending_len > 0 ?
+											PGPX_PENDING_OPEN :
+											PGPX_PENDING_NONE));
 
 	/* last: pgpx_checkout_check_cycle looks without the lock */
 	pg_write_barrier();
-	ticket->state = PGPX_TICKET_WAITING;
+	waiter->state = PGPX_WAITER_WAITING;
 
-	queue_insert(pool, ticket);
-	pool->nticket++;
+	queue_insert(pool, waiter);
+	pool->nqueued++;
 	pool->stats.waited++;
-	return ticket;
+	return waiter;
 }
 
 bool
-pgpx_ticket_grant_locked(PgpxPool *pool, PgpxTicket *ticket, PgpxConn *conn,
+pgpx_waiter_grant_locked(PgpxPool *pool, PgpxWaiter *waiter, PgpxConn *conn,
 						 PgpxWake *wake)
 {
 	PgpxHolder	holder = {
-		.procno = PGPX_TICKET_INDEX(ticket),
-		.pid = ticket->pid,
-		.user = ticket->user,
-		.database = ticket->database,
-		.scope = ticket->scope,
-		.why = ticket->why,
-		.application_name = ticket->application_name,
+		.procno = PGPX_WAITER_INDEX(waiter),
+		.pid = waiter->pid,
+		.user = waiter->user,
+		.database = waiter->database,
+		.scope = waiter->scope,
+		.why = waiter->why,
+		.application_name = waiter->application_name,
 	};
 	PgpxTime	now = pgpx_now();
 	uint64		lease_id;
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	lease_id = pgpx_pool_take_locked(pool, conn, &holder, now,
-									 now - ticket->since);
+	lease_id = pgpx_pool_lease_locked(pool, conn, &holder, now,
+									  now - waiter->since);
 	if (lease_id == 0)
 		return false;
-	queue_remove(pool, ticket);
-	ticket->state = PGPX_TICKET_GRANTED;
-	ticket->granted_at = now;
-	ticket->granted_version = pool->options_version;
-	ticket->conn = PGPX_CONN_INDEX(conn);
-	ticket->lease_id = lease_id;
+	queue_remove(pool, waiter);
+	waiter->state = PGPX_WAITER_GRANTED;
+	waiter->granted_at = now;
+	waiter->granted_version = pool->options_version;
+	waiter->conn = PGPX_CONN_INDEX(conn);
+	waiter->lease_id = lease_id;
 	pgpx_wake_add(wake, holder.procno);
 	return true;
 }
 
 void
-pgpx_ticket_fail_locked(PgpxPool *pool, PgpxTicket *ticket, int sqlstate,
+pgpx_waiter_fail_locked(PgpxPool *pool, PgpxWaiter *waiter, int sqlstate,
 						const char *text, PgpxWake *wake)
 {
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	queue_remove(pool, ticket);
-	ticket->state = PGPX_TICKET_FAILED;
-	ticket->sqlstate = sqlstate;
-	strlcpy(ticket->text, text, sizeof(ticket->text));
-	pgpx_wake_add(wake, PGPX_TICKET_INDEX(ticket));
+	queue_remove(pool, waiter);
+	waiter->state = PGPX_WAITER_FAILED;
+	waiter->sqlstate = sqlstate;
+	strlcpy(waiter->text, text, sizeof(waiter->text));
+	pgpx_wake_add(wake, PGPX_WAITER_INDEX(waiter));
 }
 
-PgpxTicketState
-pgpx_ticket_leave(PgpxTicket *ticket, PgpxLeave how, PgpxConn **conn,
-				  uint64 *lease_id, int *sqlstate, char *text,
-				  PgpxTime *waited)
+PgpxWaiterState
+pgpx_waiter_dequeue(PgpxWaiter *waiter, PgpxDequeue how, PgpxConn **conn,
+					uint64 *lease_id, int *sqlstate, char *text,
+					PgpxTime *waited)
 {
-	PgpxPool   *pool = &pgpx_pools[ticket->pool];
-	PgpxTicketState was;
+	PgpxPool   *pool = &pgpx_pools[waiter->pool];
+	PgpxWaiterState was;
 	PgpxConn   *granted = NULL;
 	uint64		granted_lease = 0;
 
 	/* only this process makes or ends its ticket: no lock to look at it */
-	if (ticket->state == PGPX_TICKET_NONE)
-		return PGPX_TICKET_NONE;
+	if (waiter->state == PGPX_WAITER_NONE)
+		return PGPX_WAITER_NONE;
 
 	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
-	if (!await_sender(pool, ticket))
-		how = PGPX_LEAVE_CANCEL;
-	was = ticket->state;
-	*waited = pgpx_now() - ticket->since;
+	if (!await_sender(pool, waiter))
+		how = PGPX_DEQUEUE_CANCEL;
+	was = waiter->state;
+	*waited = pgpx_now() - waiter->since;
 
 	switch (was)
 	{
-		case PGPX_TICKET_WAITING:
-			queue_remove(pool, ticket);
-			if (how == PGPX_LEAVE_TIMEOUT)
+		case PGPX_WAITER_WAITING:
+			queue_remove(pool, waiter);
+			if (how == PGPX_DEQUEUE_TIMEOUT)
 				pool->stats.timeouts++;
 			else
 				pool->stats.cancelled++;
 			break;
-		case PGPX_TICKET_GRANTED:
-			granted = &pgpx_conns[ticket->conn];
-			granted_lease = ticket->lease_id;
-			if (how == PGPX_LEAVE_CANCEL)
+		case PGPX_WAITER_GRANTED:
+			granted = &pgpx_conns[waiter->conn];
+			granted_lease = waiter->lease_id;
+			if (how == PGPX_DEQUEUE_CANCEL)
 				pool->stats.cancelled++;
 			else
 			{
 				pool->stats.granted++;
-				if (pgpx_ticket_offered() == PGPX_OFFER_SENT)
+				if (pgpx_pending_statement_state() == PGPX_PENDING_SENT)
 				{
-					pool->stats.carried++;
-					*waited = ticket->granted_at - ticket->since;
+					pool->stats.pipelined++;
+					*waited = waiter->granted_at - waiter->since;
 				}
 			}
 			break;
-		case PGPX_TICKET_FAILED:
-			if (how == PGPX_LEAVE_CANCEL)
+		case PGPX_WAITER_FAILED:
+			if (how == PGPX_DEQUEUE_CANCEL)
 				pool->stats.cancelled++;
 			else
 				pool->stats.failed++;
-			*sqlstate = ticket->sqlstate;
+			*sqlstate = waiter->sqlstate;
 			if (text != NULL)
-				strlcpy(text, ticket->text, PGPX_ERROR_LEN);
+				strlcpy(text, waiter->text, PGPX_ERROR_LEN);
 			break;
 		default:
 			break;
 	}
-	ticket->state = PGPX_TICKET_NONE;
-	if (ticket->offer_len > 0)	/* the length is still asked for */
-		memset(PGPX_OFFER_OF(ticket), 0, ticket->offer_len);
-	pool->nticket--;
+	waiter->state = PGPX_WAITER_NONE;
+	if (waiter->pending_len > 0)	/* the length is still asked for */
+		memset(PGPX_PENDING_OF(waiter), 0, waiter->pending_len);
+	pool->nqueued--;
 	pgpx_stats_waited_locked(pool, *waited);
 	pgpx_pool_note_end_locked(pool);
 	LWLockRelease(pool->lock);
 
-	if (granted != NULL && how == PGPX_LEAVE_CANCEL)
+	if (granted != NULL && how == PGPX_DEQUEUE_CANCEL)
 	{
-		PgpxOffer	offer = pgpx_ticket_offered();
-		bool		sent = offer == PGPX_OFFER_SENT ||
-			offer == PGPX_OFFER_ABANDONED;
+		PgpxPendingState pending_state = pgpx_pending_statement_state();
+		bool		sent = pending_state == PGPX_PENDING_SENT ||
+			pending_state == PGPX_PENDING_ABANDONED;
 
 		/*
 		 * Given on, if nothing was sent on it.  Between the two lock sections
@@ -290,10 +293,11 @@ pgpx_ticket_leave(PgpxTicket *ticket, PgpxLeave how, PgpxConn **conn,
 		 * it then.
 		 */
 		PGPX_DEBUG_POINT("given_on");
-		pgpx_pool_give(granted, granted_lease, PGPX_END_RETRIED,
-					   sent ? PGPX_GIVE_CANCEL_CLOSE :
-					   offer == PGPX_OFFER_FAILED ? PGPX_GIVE_CLOSE :
-					   PGPX_GIVE_AS_IT_WAS, 0,
+		pgpx_pool_release(granted, granted_lease, PGPX_END_RETRIED,
+					   sent ? PGPX_RELEASE_CANCEL_CLOSE :
+					   pending_state == PGPX_PENDING_FAILED ?
+						PGPX_RELEASE_CLOSE :
+					   PGPX_RELEASE_UNCHANGED, 0,
 					   sent ? PGPX_CLOSE_HOLDER_DIED :
 					   PGPX_CLOSE_BROKEN, NULL);
 	}
@@ -306,14 +310,14 @@ pgpx_ticket_leave(PgpxTicket *ticket, PgpxLeave how, PgpxConn **conn,
 }
 
 void
-pgpx_ticket_note_revoked(int procno, uint64 lease_id, PgpxRevoke reason)
+pgpx_waiter_note_revoked(int procno, uint64 lease_id, PgpxRevoke reason)
 {
-	PgpxTicket *ticket = &pgpx_tickets[procno];
+	PgpxWaiter *waiter = &pgpx_waiters[procno];
 	PgpxRevoked *revoked;
 
 	/* two pools may do this at once: atomic, not under one lock */
-	revoked = &ticket->revoked[pg_atomic_fetch_add_u32(&ticket->nrevoked, 1) %
-							   PGPX_REVOKED_KEPT];
+	revoked = &waiter->revoked[pg_atomic_fetch_add_u32(&waiter->nrevoked, 1) %
+							   PGPX_REVOKED_MAX];
 	pg_atomic_write_u64(&revoked->lease_id, 0);
 	pg_write_barrier();
 	pg_atomic_write_u32(&revoked->reason, reason);
@@ -323,12 +327,12 @@ pgpx_ticket_note_revoked(int procno, uint64 lease_id, PgpxRevoke reason)
 }
 
 PgpxRevoke
-pgpx_ticket_revoked(int procno, uint64 lease_id)
+pgpx_waiter_revoked(int procno, uint64 lease_id)
 {
 	pg_read_barrier();
-	for (int i = 0; i < PGPX_REVOKED_KEPT; i++)
+	for (int i = 0; i < PGPX_REVOKED_MAX; i++)
 	{
-		PgpxRevoked *revoked = &pgpx_tickets[procno].revoked[i];
+		PgpxRevoked *revoked = &pgpx_waiters[procno].revoked[i];
 
 		if (pg_atomic_read_u64(&revoked->lease_id) == lease_id)
 		{

@@ -38,7 +38,7 @@
 
 void
 pgpx_formats_key(PgpxFormatsKey *key, uint32 pool_id, const char *sql,
-				 uint64 shape)
+				 uint64 types_hash)
 {
 	size_t		length = strlen(sql);
 	const unsigned char *text = (const unsigned char *) sql;
@@ -48,13 +48,14 @@ pgpx_formats_key(PgpxFormatsKey *key, uint32 pool_id, const char *sql,
 	key->length = (uint32) length;
 	key->text[0] = hash_bytes_extended(text, (int) length, 0);
 	key->text[1] = hash_bytes_extended(text, (int) length, 1);
-	key->shape = shape;
+	key->types_hash = types_hash;
 }
 
 static PgpxFormats *
 slot_of(const PgpxFormatsKey *key)
 {
-	return &pgpx_shared->formats[(key->text[0] ^ key->shape ^ key->pool_id) %
+	return &pgpx_shared->formats[(key->text[0] ^ key->types_hash ^
+								  key->pool_id) %
 								 PGPX_FORMATS_SLOTS];
 }
 

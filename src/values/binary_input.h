@@ -24,7 +24,7 @@
 
 /* The key of a statement of a pool; shape is the sink's. */
 extern void pgpx_formats_key(PgpxFormatsKey *key, uint32 pool_id,
-							 const char *sql, uint64 shape);
+							 const char *sql, uint64 types_hash);
 
 /*
  * pgpx_formats_find

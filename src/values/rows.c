@@ -176,13 +176,13 @@ append_names(StringInfo detail, const Names *names)
 	appendStringInfoChar(detail, '.');
 }
 
-/* The attribute of this name, -1: none.  It is often the one at "guess". */
+/* The attribute of this name, -1: none.  It is often the one at "prediction". */
 static int
-find_attribute(TupleDesc tupdesc, const char *name, int guess)
+find_attribute(TupleDesc tupdesc, const char *name, int prediction)
 {
 	for (int i = 0; i < tupdesc->natts; i++)
 	{
-		int			at = (guess + i) % tupdesc->natts;
+		int			at = (prediction + i) % tupdesc->natts;
 		Form_pg_attribute attr = TupleDescAttr(tupdesc, at);
 
 		if (!attr->attisdropped && strcmp(NameStr(attr->attname), name) == 0)
@@ -199,19 +199,19 @@ map_by_name(TupleDesc tupdesc, Oid type, int n, const PgpxColumn *columns,
 	Names		extra = {.heading = "Columns of the remote result that the type does not have"};
 	Names		twice = {.heading = "Columns that the remote result has more than once"};
 	int		   *found = palloc0(sizeof(int) * Max(tupdesc->natts, 1));
-	int			guess = 0;
+	int			prediction = 0;
 	StringInfoData detail;
 
 	for (int i = 0; i < n; i++)
 	{
-		int			at = find_attribute(tupdesc, columns[i].name, guess);
+		int			at = find_attribute(tupdesc, columns[i].name, prediction);
 
 		map[i] = at;
 		if (at < 0)
 			add_name(&extra, columns[i].name);
 		else if (++found[at] == 2)
 			add_name(&twice, columns[i].name);
-		guess = at + 1;
+		prediction = at + 1;
 	}
 	for (int i = 0; i < tupdesc->natts; i++)
 		if (found[i] == 0 && !TupleDescAttr(tupdesc, i)->attisdropped)
@@ -254,8 +254,8 @@ raise_column_list(int n, const PgpxColumn *columns, int wanted, int lead,
 }
 
 int
-pgpx_tuples_map(const PgpxWireMessage *msg, TupleDesc tupdesc, Oid type,
-				int lead, int **map, PgpxColumn **described)
+pgpx_rows_map(const PgpxWireMessage *msg, TupleDesc tupdesc, Oid type,
+			  int lead, int **map, PgpxColumn **described)
 {
 	int			n = pgpx_wire_parse_ncolumns(msg);
 	int			wanted = tupdesc->natts - lead;
@@ -376,7 +376,7 @@ typedef struct Column
 	Oid			bridge;			/* binary of another type than the attribute's */
 } Column;
 
-struct PgpxTuples
+struct PgpxRows
 {
 	PgpxSink	sink;
 	TupleDesc	tupdesc;
@@ -447,14 +447,14 @@ begin_column(Column *column, const PgpxColumn *remote, Form_pg_attribute attr)
 }
 
 static bool
-has_other_styles(const PgpxTuples *t)
+has_other_styles(const PgpxRows *t)
 {
 	return !t->wire->datestyle_iso || !t->wire->intervalstyle_postgres;
 }
 
 /* Can the columns be read in the styles that the remote has? */
 static void
-check_styles(const PgpxTuples *t)
+check_styles(const PgpxRows *t)
 {
 	if (!has_other_styles(t))
 		return;
@@ -476,12 +476,12 @@ check_styles(const PgpxTuples *t)
 static bool
 begin_result(void *arg, const PgpxWireMessage *msg, const PgpxWire *wire)
 {
-	PgpxTuples *t = arg;
+	PgpxRows   *t = arg;
 	MemoryContext old = MemoryContextSwitchTo(t->cxt);
 	PgpxColumn *remote;
 	int		   *map;
 
-	pgpx_tuples_end(t);
+	pgpx_rows_end(t);
 	if (t->columns != NULL)
 	{
 		pfree(t->columns);
@@ -490,8 +490,8 @@ begin_result(void *arg, const PgpxWireMessage *msg, const PgpxWire *wire)
 		pfree(t->gains);
 		t->columns = NULL;
 	}
-	t->ncolumns = pgpx_tuples_map(msg, t->tupdesc, t->type, t->lead, &map,
-								  &remote);
+	t->ncolumns = pgpx_rows_map(msg, t->tupdesc, t->type, t->lead, &map,
+								&remote);
 	if (t->ncolumns < 0)
 	{
 		MemoryContextSwitchTo(old);
@@ -521,9 +521,9 @@ begin_result(void *arg, const PgpxWireMessage *msg, const PgpxWire *wire)
 }
 
 static int
-tell_formats(void *arg, bool any, uint64 rows, const int16 **formats)
+report_formats(void *arg, bool any, uint64 rows, const int16 **formats)
 {
-	PgpxTuples *t = arg;
+	PgpxRows   *t = arg;
 
 	*formats = t->formats;
 	for (int i = 0; any && i < t->ncolumns; i++)
@@ -534,9 +534,9 @@ tell_formats(void *arg, bool any, uint64 rows, const int16 **formats)
 
 /* The byte behind a value was borrowed for its NUL; also after an error. */
 static void
-give_back(void *arg)
+hand_back(void *arg)
 {
-	PgpxTuples *t = arg;
+	PgpxRows   *t = arg;
 
 	if (t->borrowed != NULL)
 		*t->borrowed = t->behind;
@@ -544,9 +544,9 @@ give_back(void *arg)
 }
 
 static void
-tell_where(void *arg)
+add_context(void *arg)
 {
-	PgpxTuples *t = arg;
+	PgpxRows   *t = arg;
 	const char *name = "";
 
 	/* -1: the row as a whole; and a scalar's column has no name */
@@ -565,7 +565,7 @@ tell_where(void *arg)
 
 /* The row is whole: check it, and keep it. */
 static void
-put_row(PgpxTuples *t)
+put_row(PgpxRows *t)
 {
 	HeapTuple	tuple;
 
@@ -640,7 +640,7 @@ read_null(Column *column)
 static bool
 add_row(void *arg, const PgpxWireMessage *msg)
 {
-	PgpxTuples *t = arg;
+	PgpxRows   *t = arg;
 	MemoryContext old;
 	int			encoding = GetDatabaseEncoding();
 	ErrorContextCallback where;
@@ -649,7 +649,7 @@ add_row(void *arg, const PgpxWireMessage *msg)
 	if (t->ncolumns < 0 || !pgpx_wire_parse_row(msg, t->ncolumns, t->fields))
 		return false;
 
-	where.callback = tell_where;
+	where.callback = add_context;
 	where.arg = t;
 	where.previous = error_context_stack;
 	error_context_stack = &where;
@@ -684,7 +684,7 @@ add_row(void *arg, const PgpxWireMessage *msg)
 		t->behind = *t->borrowed;
 		*t->borrowed = '\0';
 		t->values[at] = read_value(column, field, encoding);
-		give_back(t);
+		hand_back(t);
 	}
 	put_row(t);
 	if (level > 0)
@@ -697,7 +697,7 @@ add_row(void *arg, const PgpxWireMessage *msg)
 
 /* Rows of which types are read? */
 static uint64
-hash_shape(TupleDesc tupdesc, Oid type)
+hash_types(TupleDesc tupdesc, Oid type)
 {
 	uint64		hash = hash_uint32_extended(type, tupdesc->natts);
 
@@ -706,16 +706,16 @@ hash_shape(TupleDesc tupdesc, Oid type)
 	return hash;
 }
 
-PgpxTuples *
-pgpx_tuples_begin(TupleDesc tupdesc, Tuplestorestate *store, Oid type)
+PgpxRows *
+pgpx_rows_begin(TupleDesc tupdesc, Tuplestorestate *store, Oid type)
 {
-	PgpxTuples *t = palloc0(sizeof(*t));
+	PgpxRows   *t = palloc0(sizeof(*t));
 
 	t->sink.columns = begin_result;
 	t->sink.row = add_row;
-	t->sink.restore = give_back;
-	t->sink.formats = tell_formats;
-	t->sink.shape = hash_shape(tupdesc, type);
+	t->sink.restore = hand_back;
+	t->sink.formats = report_formats;
+	t->sink.types_hash = hash_types(tupdesc, type);
 	t->sink.arg = t;
 	t->tupdesc = tupdesc;
 	t->store = store;
@@ -734,7 +734,7 @@ pgpx_tuples_begin(TupleDesc tupdesc, Tuplestorestate *store, Oid type)
 }
 
 void
-pgpx_tuples_lead(PgpxTuples *tuples, char *text)
+pgpx_rows_lead(PgpxRows *tuples, char *text)
 {
 	Form_pg_attribute attr = NULL;
 	Oid			input;
@@ -760,13 +760,13 @@ pgpx_tuples_lead(PgpxTuples *tuples, char *text)
 }
 
 const PgpxSink *
-pgpx_tuples_sink(PgpxTuples *tuples)
+pgpx_rows_sink(PgpxRows *tuples)
 {
 	return &tuples->sink;
 }
 
 void
-pgpx_tuples_end(PgpxTuples *tuples)
+pgpx_rows_end(PgpxRows *tuples)
 {
 	if (tuples->guc_level > 0)
 		AtEOXact_GUC(true, tuples->guc_level);

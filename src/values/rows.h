@@ -38,7 +38,7 @@ typedef struct PgpxSink
 	 * any: also if the next time they are read into other types.
 	 */
 	int (*formats)(void *arg, bool any, uint64 rows, const int16 **formats);
-	uint64		shape;			/* hash of the types that rows are read into */
+	uint64		types_hash;		/* hash of the types that rows are read into */
 	void	   *arg;
 } PgpxSink;
 
@@ -68,7 +68,7 @@ extern int	pgpx_styles_begin(const PgpxWire *wire);
 extern int	pgpx_neutral_begin(void);
 
 /*
- * pgpx_tuples_map
+ * pgpx_rows_map
  *		For each column of a RowDescription the index of the attribute of tupdesc
  *		that it goes to; each attribute that is not dropped has one.
  *
@@ -82,35 +82,35 @@ extern int	pgpx_neutral_begin(void);
  * *columns, what the message says of them, are made in the current memory
  * context.  42804 if the columns do not fit.
  */
-extern int	pgpx_tuples_map(const PgpxWireMessage *msg, TupleDesc tupdesc,
-							Oid type, int lead, int **map,
-							PgpxColumn **columns);
+extern int	pgpx_rows_map(const PgpxWireMessage *msg, TupleDesc tupdesc,
+						  Oid type, int lead, int **map,
+						  PgpxColumn **columns);
 
-typedef struct PgpxTuples PgpxTuples;
+typedef struct PgpxRows PgpxRows;
 
 /*
- * pgpx_tuples_begin
+ * pgpx_rows_begin
  *		Rows of this shape into this tuplestore, which spills to disk beyond
  *		work_mem.  Lives in the current memory context.
  *
  * type: that the rows are of, InvalidOid for a column list; it decides which
  * column of the remote result goes where (rows.h).
  */
-extern PgpxTuples *pgpx_tuples_begin(TupleDesc tupdesc, Tuplestorestate *store,
-									 Oid type);
+extern PgpxRows *pgpx_rows_begin(TupleDesc tupdesc, Tuplestorestate *store,
+								 Oid type);
 
 /*
- * pgpx_tuples_lead
+ * pgpx_rows_lead
  *		Before any rows: the first attribute is not of the remote, it is this text
  *		in each row.  42804 if there is none; the errors of its type's input.
  */
-extern void pgpx_tuples_lead(PgpxTuples *tuples, char *text);
+extern void pgpx_rows_lead(PgpxRows *tuples, char *text);
 
 /* The sink to give to pgpx_exec. */
-extern const PgpxSink *pgpx_tuples_sink(PgpxTuples *tuples);
+extern const PgpxSink *pgpx_rows_sink(PgpxRows *tuples);
 
 /* Give settings back that were changed for the conversion; also on errors. */
-extern void pgpx_tuples_end(PgpxTuples *tuples);
+extern void pgpx_rows_end(PgpxRows *tuples);
 
 /*
  * pgpx_column_list_type

@@ -42,7 +42,7 @@ static const int pauses[] = {100, 250, 1000};
 
 /* Type, length and state of a transaction. */
 #define READY_LEN 6
-StaticAssertDecl(sizeof(((PgpxEnding *) NULL)->tail) == READY_LEN,
+StaticAssertDecl(sizeof(((PgpxAbort *) NULL)->tail) == READY_LEN,
 				 "a ReadyForQuery must fit");
 
 /* It has gone, or the time is up. */
@@ -57,7 +57,7 @@ end(PgpxWorkerConn *w)
 		/* it was sent all the same, or may have been */
 		bool		sent = w->cancel.sent;
 
-		pgpx_canceller_drop(w);
+		pgpx_cancel_drop(w);
 		(void) pgpx_pool_cancel_done(pool, conn, sent, true);
 	}
 	pgpx_pool_close(pool, conn, conn->close_reason);
@@ -66,8 +66,8 @@ end(PgpxWorkerConn *w)
 static void
 wake_at(PgpxWorkerConn *w, PgpxTime at)
 {
-	w->deadline = Min(at, w->ending.until);
-	pgpx_janitor_due(w->deadline);
+	w->deadline = Min(at, w->aborting.until);
+	pgpx_event_due_at(w->deadline);
 }
 
 /*
@@ -75,31 +75,31 @@ wake_at(PgpxWorkerConn *w, PgpxTime at)
  * begin: a lessee that died may have left half of one.
  */
 static void
-say_goodbye(PgpxWorkerConn *w, bool at_boundary)
+send_terminate(PgpxWorkerConn *w, bool at_boundary)
 {
-	if (w->ending.goodbye)
+	if (w->aborting.terminate_sent)
 		return;
-	w->ending.goodbye = true;
+	w->aborting.terminate_sent = true;
 	if (at_boundary)
-		(void) pgpx_connection_say_goodbye(w);
+		(void) pgpx_connection_send_terminate(w);
 	shutdown(pgpx_connection_socket(w), SHUT_WR);
 }
 
 /* Keep the last bytes of the stream. */
 static void
-keep_tail(PgpxEnding *ending, const char *data, size_t len)
+keep_tail(PgpxAbort *aborting, const char *data, size_t len)
 {
 	size_t		n = Min(len, READY_LEN);
 
-	memmove(ending->tail, ending->tail + n, READY_LEN - n);
-	memcpy(ending->tail + READY_LEN - n, data + len - n, n);
+	memmove(aborting->tail, aborting->tail + n, READY_LEN - n);
+	memcpy(aborting->tail + READY_LEN - n, data + len - n, n);
 }
 
 static bool
-looks_ready(const PgpxEnding *ending)
+is_at_ready(const PgpxAbort *aborting)
 {
-	return memcmp(ending->tail, "Z\0\0\0\5", 5) == 0 &&
-		strchr("ITE", ending->tail[5]) != NULL;
+	return memcmp(aborting->tail, "Z\0\0\0\5", 5) == 0 &&
+		strchr("ITE", aborting->tail[5]) != NULL;
 }
 
 /*
@@ -109,18 +109,18 @@ looks_ready(const PgpxEnding *ending)
 static void
 watch(PgpxWorkerConn *w)
 {
-	pgpx_connection_watch(w, w->ending.cut ? EPOLLRDHUP | EPOLLET : EPOLLIN);
+	pgpx_connection_watch(w, w->aborting.cut ? EPOLLRDHUP | EPOLLET : EPOLLIN);
 }
 
 static bool
 is_over(PgpxWorkerConn *w)
 {
-	return w->ending.cut && !w->cancel.active &&
-		pgpx_connection_has_gone(w, w->ending.cancels > 1);
+	return w->aborting.cut && !w->cancel.active &&
+		pgpx_connection_is_gone(w, w->aborting.cancels > 1);
 }
 
 void
-pgpx_ending_begin(PgpxWorkerConn *w)
+pgpx_abort_begin(PgpxWorkerConn *w)
 {
 	PgpxConn   *conn = &pgpx_conns[w->index];
 
@@ -129,58 +129,58 @@ pgpx_ending_begin(PgpxWorkerConn *w)
 		end(w);
 		return;
 	}
-	w->phase = PGPX_PHASE_ENDING;
+	w->phase = PGPX_PHASE_ABORT;
 	w->listening = false;
-	memset(&w->ending, 0, sizeof(w->ending));
-	w->ending.budget = BYTES_A_CANCEL;
-	w->ending.until = pgpx_now() +
+	memset(&w->aborting, 0, sizeof(w->aborting));
+	w->aborting.budget = BYTES_A_CANCEL;
+	w->aborting.until = pgpx_now() +
 		pgpx_pools[w->pool].opts.operation_timeout * 1000;
-	wake_at(w, w->ending.until);
+	wake_at(w, w->aborting.until);
 
 	/* a cancel finds its way by a socket that is still connected */
 	if (pg_atomic_read_u32(&conn->cancel) == PGPX_CANCEL_ASKED)
-		pgpx_canceller_start(w);
+		pgpx_cancel_start(w);
 	if (conn->close_reason == PGPX_CLOSE_TERMINATED)
 	{
-		w->ending.cut = w->ending.goodbye = true;
+		w->aborting.cut = w->aborting.terminate_sent = true;
 		pgpx_connection_cut(w, false);
 	}
 	watch(w);
-	if (!w->cancel.active && w->ending.cancels == 0)
-		pgpx_ending_cancelled(w);	/* before it was given up, or none is needed */
+	if (!w->cancel.active && w->aborting.cancels == 0)
+		pgpx_abort_cancelled(w);	/* before it was given up, or none is needed */
 }
 
 void
-pgpx_ending_cancelled(PgpxWorkerConn *w)
+pgpx_abort_cancelled(PgpxWorkerConn *w)
 {
-	PgpxEnding *ending = &w->ending;
-	int			pause = pauses[Min(ending->cancels, lengthof(pauses) - 1)];
+	PgpxAbort  *aborting = &w->aborting;
+	int			pause = pauses[Min(aborting->cancels, lengthof(pauses) - 1)];
 
-	if (++ending->cancels > 1)
-		say_goodbye(w, false);
+	if (++aborting->cancels > 1)
+		send_terminate(w, false);
 	if (is_over(w))
 	{
 		end(w);
 		return;
 	}
-	ending->budget = BYTES_A_CANCEL;
+	aborting->budget = BYTES_A_CANCEL;
 	watch(w);
 	wake_at(w, pgpx_now() + pause * 1000);
 }
 
 void
-pgpx_ending_ready(PgpxWorkerConn *w, uint32 events)
+pgpx_abort_ready(PgpxWorkerConn *w, uint32 events)
 {
 	static char buffer[READ_BYTES];
-	PgpxEnding *ending = &w->ending;
+	PgpxAbort  *aborting = &w->aborting;
 
-	if (ending->cut)
+	if (aborting->cut)
 	{
 		if (is_over(w))
 			end(w);
 		return;
 	}
-	for (int i = 0; i < READS_AT_ONCE && ending->budget > 0; i++)
+	for (int i = 0; i < READS_AT_ONCE && aborting->budget > 0; i++)
 	{
 		ssize_t		n = recv(pgpx_connection_socket(w), buffer,
 							 sizeof(buffer), MSG_DONTWAIT);
@@ -194,11 +194,11 @@ pgpx_ending_ready(PgpxWorkerConn *w, uint32 events)
 			end(w);
 			return;
 		}
-		keep_tail(ending, buffer, n);
-		ending->budget -= Min(ending->budget, (size_t) n);
+		keep_tail(aborting, buffer, n);
+		aborting->budget -= Min(aborting->budget, (size_t) n);
 	}
 
-	if (ending->budget == 0)
+	if (aborting->budget == 0)
 	{
 		/* it talks and talks: let it wait for the next cancel */
 		if (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR))
@@ -206,25 +206,25 @@ pgpx_ending_ready(PgpxWorkerConn *w, uint32 events)
 		else
 			pgpx_connection_watch(w, EPOLLRDHUP | EPOLLET);
 	}
-	else if (looks_ready(ending))
-		say_goodbye(w, true);
+	else if (is_at_ready(aborting))
+		send_terminate(w, true);
 }
 
 void
-pgpx_ending_give_up(PgpxWorkerConn *w)
+pgpx_abort_abandon(PgpxWorkerConn *w)
 {
 	w->deadline = 0;
 	end(w);
 }
 
 void
-pgpx_ending_late(PgpxWorkerConn *w)
+pgpx_abort_late(PgpxWorkerConn *w)
 {
-	if (pgpx_now() >= w->ending.until || is_over(w))
+	if (pgpx_now() >= w->aborting.until || is_over(w))
 	{
-		pgpx_ending_give_up(w);
+		pgpx_abort_abandon(w);
 		return;
 	}
-	wake_at(w, w->ending.until);
-	pgpx_canceller_start(w);
+	wake_at(w, w->aborting.until);
+	pgpx_cancel_start(w);
 }

@@ -39,7 +39,7 @@ binding_cap(PgpxPool *pool, PgpxTime *since)
 	LWLockAcquire(pool->lock, LW_SHARED);
 	if (pool->queue_head >= 0)
 	{
-		*since = pgpx_tickets[pool->queue_head].since;
+		*since = pgpx_waiters[pool->queue_head].since;
 		cap = pgpx_pool_binding_cap_locked(pool, 0);
 	}
 	LWLockRelease(pool->lock);
@@ -52,9 +52,9 @@ name_hungriest(PgpxCap *cap)
 {
 	PgpxTime	oldest = 0;
 	int			hungriest = -1;
-	uint32		named;
+	uint32		next_in_line;
 
-	(void) pgpx_cap_named(cap, &named);
+	(void) pgpx_cap_next_in_line(cap, &next_in_line);
 	for (int i = 0; i < pgpx_shared->max_pools; i++)
 	{
 		PgpxTime	since;
@@ -68,7 +68,7 @@ name_hungriest(PgpxCap *cap)
 	}
 
 	/* pools of other workers may have stood back for the one that is fed */
-	if (pgpx_cap_name(cap, hungriest, oldest, named) &&
+	if (pgpx_cap_set_next_in_line(cap, hungriest, oldest, next_in_line) &&
 		cap == &pgpx_shared->cap)
 		pgpx_worker_wake_all();
 	if (hungriest >= 0)
@@ -85,13 +85,13 @@ name_hungriest(PgpxCap *cap)
  * name still holds the others back; then the next one is named.
  */
 static void
-feed(int index, PgpxCap *cap)
+admit(int index, PgpxCap *cap)
 {
 	PgpxPool   *pool = &pgpx_pools[index];
 	PgpxWake	wake = PGPX_WAKE_INIT;
 
 	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
-	pgpx_pool_serve_locked(pool, &wake);
+	pgpx_pool_dispatch_locked(pool, &wake);
 	LWLockRelease(pool->lock);
 	pgpx_wake_flush(&wake);
 	name_hungriest(cap);
@@ -105,7 +105,7 @@ static bool
 is_anothers(const PgpxPool *pool)
 {
 	return pool->pool_id != 0 && pool->worker != pgpx_worker_index &&
-		pool->nwaiting > 0 && pgpx_pool_worker_epoch(pool) != 0;
+		pool->nwaiting > 0 && pgpx_pool_worker_incarnation(pool) != 0;
 }
 
 /*
@@ -116,21 +116,22 @@ is_anothers(const PgpxPool *pool)
 static void
 check_name(PgpxCap *cap)
 {
-	int			named = pgpx_cap_named(cap, NULL);
+	int			next_in_line = pgpx_cap_next_in_line(cap, NULL);
 	PgpxTime	since;
 
-	if (named < 0 || binding_cap(&pgpx_pools[named], &since) == cap)
+	if (next_in_line < 0 ||
+		binding_cap(&pgpx_pools[next_in_line], &since) == cap)
 		return;
-	if (is_anothers(&pgpx_pools[named]))
-		pgpx_worker_wake(pgpx_pools[named].worker);
+	if (is_anothers(&pgpx_pools[next_in_line]))
+		pgpx_worker_wake(pgpx_pools[next_in_line].worker);
 	else
 		name_hungriest(cap);
 }
 
 bool
-pgpx_steward_run(void)
+pgpx_admission_run(void)
 {
-	bool		hungry = false;
+	bool		starved = false;
 
 	for (int i = 0; i < pgpx_shared->max_pools; i++)
 	{
@@ -146,13 +147,13 @@ pgpx_steward_run(void)
 		cap = binding_cap(pool, &since);
 		if (cap != NULL)
 		{
-			hungry = true;
+			starved = true;
 			name_hungriest(cap);
 		}
-		if (cap != own && pgpx_cap_named(own, NULL) == i)
-			feed(i, own);
-		if (cap != all && pgpx_cap_named(all, NULL) == i)
-			feed(i, all);
+		if (cap != own && pgpx_cap_next_in_line(own, NULL) == i)
+			admit(i, own);
+		if (cap != all && pgpx_cap_next_in_line(all, NULL) == i)
+			admit(i, all);
 	}
 
 	/* a server's pools are those of the worker of its record's number */
@@ -160,5 +161,5 @@ pgpx_steward_run(void)
 		 i += pgpx_shared->nworkers)
 		check_name(&pgpx_servers[i].cap);
 	check_name(&pgpx_shared->cap);
-	return hungry;
+	return starved;
 }

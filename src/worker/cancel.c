@@ -105,7 +105,7 @@ typedef struct CancelBegin
 } CancelBegin;
 
 void
-pgpx_canceller_find_key(PgpxWorkerConn *w)
+pgpx_cancel_find_key(PgpxWorkerConn *w)
 {
 	CancelBegin begin;
 	PGcancel   *request;
@@ -136,23 +136,23 @@ finish(PgpxWorkerConn *w, bool ok)
 	bool		sent = w->cancel.sent;
 	int			state;
 
-	pgpx_canceller_drop(w);
+	pgpx_cancel_drop(w);
 	state = pgpx_pool_cancel_done(pool, conn, sent, ok);
-	if (w->phase == PGPX_PHASE_ENDING)
-		pgpx_ending_cancelled(w);
+	if (w->phase == PGPX_PHASE_ABORT)
+		pgpx_abort_cancelled(w);
 	else if (state == PGPX_CONN_RESETTING)
 		pgpx_connection_reset(w, true, 0);
 }
 
 void
-pgpx_canceller_drop(PgpxWorkerConn *w)
+pgpx_cancel_drop(PgpxWorkerConn *w)
 {
 	PgpxCancel *cancel = &w->cancel;
 
 	if (!cancel->active)
 		return;
 	if (cancel->fd >= 0)
-		pgpx_reactor_forget(cancel->fd);
+		pgpx_event_unwatch(cancel->fd);
 	if (!pgpx_login_end(cancel->login))
 	{
 		if (cancel->request != NULL)
@@ -272,12 +272,12 @@ stepped(void *owner, PostgresPollingStatusType status, int sqlstate,
 
 	/* it may be another one than before the step */
 	cancel->fd = PQcancelSocket(cancel->request);
-	pgpx_reactor_watch(PGPX_WATCH_CANCEL, w->index, cancel->fd,
-					   cancel->events, true);
+	pgpx_event_watch(PGPX_WATCH_CANCEL, w->index, cancel->fd,
+					 cancel->events, true);
 }
 
 void
-pgpx_canceller_start(PgpxWorkerConn *w)
+pgpx_cancel_start(PgpxWorkerConn *w)
 {
 	PgpxCancel *cancel = &w->cancel;
 	PgpxConn   *conn = &pgpx_conns[w->index];
@@ -290,7 +290,7 @@ pgpx_canceller_start(PgpxWorkerConn *w)
 	events = open_request(w);
 	if (events != 0 && cancel->request != NULL)
 		cancel->login = pgpx_login_begin_as(&a_cancel, of, cancel->request,
-											&cancel->hearing, stepped, w);
+											&cancel->accounting, stepped, w);
 	if (events == 0 || (cancel->request != NULL && cancel->login == NULL))
 	{
 		finish(w, false);
@@ -298,12 +298,12 @@ pgpx_canceller_start(PgpxWorkerConn *w)
 	}
 	cancel->deadline = pgpx_now() +
 		pgpx_pools[w->pool].opts.operation_timeout * 1000;
-	pgpx_janitor_due(cancel->deadline);
-	pgpx_reactor_watch(PGPX_WATCH_CANCEL, w->index, cancel->fd, events, true);
+	pgpx_event_due_at(cancel->deadline);
+	pgpx_event_watch(PGPX_WATCH_CANCEL, w->index, cancel->fd, events, true);
 }
 
 void
-pgpx_canceller_ready(PgpxWorkerConn *w)
+pgpx_cancel_ready(PgpxWorkerConn *w)
 {
 	PgpxCancel *cancel = &w->cancel;
 	uint32		before = cancel->events;
@@ -317,7 +317,7 @@ pgpx_canceller_ready(PgpxWorkerConn *w)
 		/* an event that was under way when a step began */
 		if (cancel->fd < 0)
 			return;
-		pgpx_reactor_forget(cancel->fd);
+		pgpx_event_unwatch(cancel->fd);
 		cancel->fd = -1;
 		pgpx_login_step(cancel->login);
 		return;
@@ -326,12 +326,12 @@ pgpx_canceller_ready(PgpxWorkerConn *w)
 	if (events == 0)
 		finish(w, ok);
 	else if (events != before)
-		pgpx_reactor_watch(PGPX_WATCH_CANCEL, w->index, cancel->fd, events,
-						   false);
+		pgpx_event_watch(PGPX_WATCH_CANCEL, w->index, cancel->fd, events,
+						 false);
 }
 
 void
-pgpx_canceller_late(PgpxWorkerConn *w)
+pgpx_cancel_late(PgpxWorkerConn *w)
 {
 	/* what a step that is under way has sent nobody knows yet: as if it had */
 	if (w->cancel.login != NULL && pgpx_login_is_running(w->cancel.login))
@@ -368,7 +368,7 @@ ended_last(PgpxTask *task)
 }
 
 uint32
-pgpx_canceller_begin_last(PgpxWorkerConn *w)
+pgpx_cancel_begin_last(PgpxWorkerConn *w)
 {
 	PgpxCancel *cancel = &w->cancel;
 	PgpxLastCancel *last;
@@ -396,7 +396,7 @@ pgpx_canceller_begin_last(PgpxWorkerConn *w)
 }
 
 uint32
-pgpx_canceller_step_last(PgpxWorkerConn *w)
+pgpx_cancel_step_last(PgpxWorkerConn *w)
 {
 	PgpxCancel *cancel = &w->cancel;
 	bool		ok;

@@ -37,8 +37,8 @@ static void stepped(void *owner, PostgresPollingStatusType status, int sqlstate,
 					const char *failure);
 
 void
-pgpx_connector_give_up(PgpxWorkerConn *w, PgpxConnectFailure how, int sqlstate,
-					   const char *text)
+pgpx_connect_abandon(PgpxWorkerConn *w, PgpxConnectFailure how, int sqlstate,
+					 const char *text)
 {
 	bool		running = how == PGPX_FAILED_RUNNING;
 	PgpxPool   *pool = &pgpx_pools[w->pool];
@@ -56,20 +56,20 @@ pgpx_connector_give_up(PgpxWorkerConn *w, PgpxConnectFailure how, int sqlstate,
 		pgpx_connection_drop(w);
 	pgpx_pool_connect_failed(pool, conn, w->before, how, sqlstate, reason);
 	if (running)
-		pgpx_ending_begin(w);
+		pgpx_abort_begin(w);
 }
 
 void
-pgpx_connector_fail(PgpxWorkerConn *w, int sqlstate, const char *text)
+pgpx_connect_fail(PgpxWorkerConn *w, int sqlstate, const char *text)
 {
-	pgpx_connector_give_up(w, PGPX_FAILED, sqlstate, text);
+	pgpx_connect_abandon(w, PGPX_FAILED, sqlstate, text);
 }
 
 void
-pgpx_connector_refused(PgpxWorkerConn *w, const char *text)
+pgpx_connect_refused(PgpxWorkerConn *w, const char *text)
 {
-	pgpx_connector_fail(w, ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION,
-						text);
+	pgpx_connect_fail(w, ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION,
+					  text);
 }
 
 /*
@@ -79,13 +79,13 @@ pgpx_connector_refused(PgpxWorkerConn *w, const char *text)
 #define LEAST_SHARE_US (10 * 1000)
 
 static void
-give_share(PgpxWorkerConn *w)
+set_share(PgpxWorkerConn *w)
 {
 	PgpxTime	now = pgpx_now();
 	PgpxTime	share = (w->until - now) / w->hosts->n;
 
 	w->deadline = Min(now + Max(share, LEAST_SHARE_US), w->until);
-	pgpx_janitor_due(w->deadline);
+	pgpx_event_due_at(w->deadline);
 }
 
 /* Begin the login, with the hosts that are left. */
@@ -97,8 +97,8 @@ log_in(PgpxWorkerConn *w)
 
 	if (!AcquireExternalFD())
 	{
-		pgpx_connector_fail(w, ERRCODE_INSUFFICIENT_RESOURCES,
-							PGPX_NO_DESCRIPTOR);
+		pgpx_connect_fail(w, ERRCODE_INSUFFICIENT_RESOURCES,
+						  PGPX_NO_DESCRIPTOR);
 		return;
 	}
 	w->external_fd = true;
@@ -106,24 +106,24 @@ log_in(PgpxWorkerConn *w)
 	w->pg = pgpx_conninfo_login(ci, w->hosts, NULL);
 	PGPX_DEBUG_POINT("worker_connects");
 	if (w->pg != NULL)
-		w->login = pgpx_login_begin(of, w->pg, &w->hearing, stepped, w);
+		w->login = pgpx_login_begin(of, w->pg, &w->accounting, stepped, w);
 	if (w->login == NULL)
 	{
-		pgpx_connector_fail(w, ERRCODE_OUT_OF_MEMORY, "out of memory");
+		pgpx_connect_fail(w, ERRCODE_OUT_OF_MEMORY, "out of memory");
 		return;
 	}
 	if (PQstatus(w->pg) == CONNECTION_BAD)
 	{
 		char	   *text = pstrdup(PQerrorMessage(w->pg));
 
-		pgpx_connector_refused(w, text);
+		pgpx_connect_refused(w, text);
 		pfree(text);
 		return;
 	}
 	(void) PQsetErrorVerbosity(w->pg, PQERRORS_VERBOSE);
-	pgpx_libpq_hush(w->pg);
+	pgpx_libpq_mute_notices(w->pg);
 	w->phase = PGPX_PHASE_CONNECT;
-	give_share(w);
+	set_share(w);
 	pgpx_connection_watch(w, EPOLLOUT);
 }
 
@@ -131,12 +131,12 @@ log_in(PgpxWorkerConn *w)
 static void
 start_connect(PgpxWorkerConn *w, PgpxLookup *lookup)
 {
-	w->hosts = pgpx_hosts_told(w->pool, lookup);
+	w->hosts = pgpx_hosts_of(w->pool, lookup);
 	log_in(w);
 }
 
 void
-pgpx_connector_outdated(PgpxWorkerConn *w)
+pgpx_connect_outdated(PgpxWorkerConn *w)
 {
 	bool		running = w->phase == PGPX_PHASE_START;
 	PgpxConn   *conn = &pgpx_conns[w->index];
@@ -145,15 +145,15 @@ pgpx_connector_outdated(PgpxWorkerConn *w)
 		pgpx_connection_drop(w);
 	pgpx_pool_attempt_outdated(&pgpx_pools[conn->pool], conn, running);
 	if (running)
-		pgpx_ending_begin(w);
+		pgpx_abort_begin(w);
 }
 
 bool
-pgpx_connector_overtaken(PgpxWorkerConn *w)
+pgpx_connect_overtaken(PgpxWorkerConn *w)
 {
 	if (!pgpx_conninfo_is_another(w->pool, w->pool_id, w->version))
 		return false;
-	pgpx_connector_outdated(w);
+	pgpx_connect_outdated(w);
 	return true;
 }
 
@@ -165,10 +165,10 @@ looked_up(PgpxLookup *lookup)
 
 	/* the attempt may have been given up meanwhile */
 	if (w->phase != PGPX_PHASE_LOOKUP ||
-		(uint32) w->generation != (uint32) tag || pgpx_connector_overtaken(w))
+		(uint32) w->generation != (uint32) tag || pgpx_connect_overtaken(w))
 		return;
 	if (pgpx_lookup_error(lookup) != NULL)
-		pgpx_connector_refused(w, pgpx_lookup_error(lookup));
+		pgpx_connect_refused(w, pgpx_lookup_error(lookup));
 	else
 		start_connect(w, lookup);
 }
@@ -180,14 +180,14 @@ lookup_tag(const PgpxWorkerConn *w)
 }
 
 void
-pgpx_connector_end_lookup(PgpxWorkerConn *w)
+pgpx_connect_end_lookup(PgpxWorkerConn *w)
 {
 	if (w->phase == PGPX_PHASE_LOOKUP)
-		pgpx_lookup_give_up(looked_up, lookup_tag(w));
+		pgpx_lookup_abandon(looked_up, lookup_tag(w));
 }
 
 void
-pgpx_connector_open(PgpxWorkerConn *w)
+pgpx_connect_open(PgpxWorkerConn *w)
 {
 	PgpxConn   *conn = &pgpx_conns[w->index];
 	PgpxPool   *pool;
@@ -200,7 +200,7 @@ pgpx_connector_open(PgpxWorkerConn *w)
 	LWLockAcquire(pool->lock, LW_SHARED);
 	w->pool_id = pool->pool_id;
 	w->generation = conn->generation;
-	w->before = pool->next_ticket + 1;
+	w->before = pool->next_position + 1;
 	version = pool->connect_version;
 	timeout = pool->opts.connect_timeout;
 	LWLockRelease(pool->lock);
@@ -216,15 +216,15 @@ pgpx_connector_open(PgpxWorkerConn *w)
 	w->version = ci->version;
 	w->started = pgpx_now();
 	w->until = w->deadline = w->started + timeout * 1000;
-	pgpx_janitor_due(w->deadline);
+	pgpx_event_due_at(w->deadline);
 	if (pgpx_conninfo_needs_lookup(ci))
 	{
 		const char *why;
 
 		w->phase = PGPX_PHASE_LOOKUP;
-		why = pgpx_conninfo_look_up(w->pool, looked_up, lookup_tag(w));
+		why = pgpx_conninfo_start_lookup(w->pool, looked_up, lookup_tag(w));
 		if (why != NULL)
-			pgpx_connector_fail(w, ERRCODE_INSUFFICIENT_RESOURCES, why);
+			pgpx_connect_fail(w, ERRCODE_INSUFFICIENT_RESOURCES, why);
 		return;
 	}
 	start_connect(w, NULL);
@@ -244,7 +244,7 @@ stepped(void *owner, PostgresPollingStatusType status, int sqlstate,
 		(void) PQsetnonblocking(w->pg, 1);
 	if (failure != NULL)
 	{
-		pgpx_connector_fail(w, sqlstate, failure);
+		pgpx_connect_fail(w, sqlstate, failure);
 		return;
 	}
 	switch (status)
@@ -253,18 +253,18 @@ stepped(void *owner, PostgresPollingStatusType status, int sqlstate,
 			(void) pgpx_login_end(w->login);
 			w->login = NULL;
 			pgpx_connection_watch(w, EPOLLRDHUP | EPOLLET);
-			pgpx_connector_logged_in(w);
+			pgpx_connect_logged_in(w);
 			break;
 		case PGRES_POLLING_FAILED:
 			text = pstrdup(PQerrorMessage(w->pg));
 			full = pgpx_libpq_take_sqlstates(text);
-			pgpx_connector_give_up(w, full ? PGPX_FAILED_FULL : PGPX_FAILED,
+			pgpx_connect_abandon(w, full ? PGPX_FAILED_FULL : PGPX_FAILED,
 								   sqlstate, text);
 			pfree(text);
 			break;
 		default:
 			if (PQstatus(w->pg) == CONNECTION_STARTED)
-				give_share(w);	/* libpq has gone to another host by itself */
+				set_share(w);	/* libpq has gone to another host by itself */
 			pgpx_connection_watch(w, status == PGRES_POLLING_READING ?
 								 EPOLLIN : EPOLLOUT);
 			break;
@@ -272,7 +272,7 @@ stepped(void *owner, PostgresPollingStatusType status, int sqlstate,
 }
 
 void
-pgpx_connector_renew_timeout(PgpxWorkerConn *w, int64 timeout)
+pgpx_connect_renew_timeout(PgpxWorkerConn *w, int64 timeout)
 {
 	PgpxTime	until = w->started + timeout * 1000;
 
@@ -280,23 +280,23 @@ pgpx_connector_renew_timeout(PgpxWorkerConn *w, int64 timeout)
 		return;
 	w->until = until;
 	if (w->phase == PGPX_PHASE_CONNECT)
-		give_share(w);
+		set_share(w);
 	else
 		w->deadline = until;
-	pgpx_janitor_due(w->deadline);
+	pgpx_event_due_at(w->deadline);
 }
 
 void
-pgpx_connector_step(PgpxWorkerConn *w)
+pgpx_connect_step(PgpxWorkerConn *w)
 {
 	if (w->phase != PGPX_PHASE_CONNECT)
 	{
-		pgpx_connector_step_start(w);
+		pgpx_connect_step_start(w);
 		return;
 	}
 
 	/* libpq may close its socket and open another under the same number */
-	pgpx_reactor_forget(w->fd);
+	pgpx_event_unwatch(w->fd);
 	w->fd = -1;
 	pgpx_login_step(w->login);
 }
@@ -316,18 +316,18 @@ try_next_host(PgpxWorkerConn *w)
 
 	if (w->phase != PGPX_PHASE_CONNECT)
 		return false;
-	if (pgpx_connector_overtaken(w))
+	if (pgpx_connect_overtaken(w))
 		return true;
 	if (pgpx_now() >= until)
 	{
 		/* the next attempt begins elsewhere, whatever this one has waited for */
-		(void) pgpx_hosts_silent(w->pool, hosts, pg);
+		(void) pgpx_hosts_mark_unresponsive(w->pool, hosts, pg);
 		return false;
 	}
 	if (pg == NULL || w->fd < 0 || PQstatus(pg) != CONNECTION_STARTED ||
-		!pgpx_hosts_silent(w->pool, hosts, pg))
+		!pgpx_hosts_mark_unresponsive(w->pool, hosts, pg))
 	{
-		give_share(w);
+		set_share(w);
 		return true;
 	}
 	w->hosts = NULL;
@@ -338,7 +338,7 @@ try_next_host(PgpxWorkerConn *w)
 }
 
 void
-pgpx_connector_too_late(PgpxWorkerConn *w)
+pgpx_connect_too_late(PgpxWorkerConn *w)
 {
 	char		text[PGPX_ERROR_LEN];
 	bool		hurried = pgpx_now() < w->deadline;
@@ -353,13 +353,13 @@ pgpx_connector_too_late(PgpxWorkerConn *w)
 			 "The start commands",
 			 hurried ? "the time for which its place is kept from others" :
 			 "connect_timeout",
-			 hurried ? PGPX_KEEP_MS / 1000.0 :
+			 hurried ? PGPX_CONTENDED_KEEP_MS / 1000.0 :
 			 pgpx_pools[w->pool].opts.connect_timeout / 1000.0,
 			 pgpx_login_why_late(w->login));
 	how = w->phase == PGPX_PHASE_START ? PGPX_FAILED_RUNNING : PGPX_FAILED;
-	pgpx_connector_give_up(w, how,
-						   ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION,
-						   text);
+	pgpx_connect_abandon(w, how,
+						 ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION,
+						 text);
 }
 
 #define NOTE(to, text) \
@@ -382,7 +382,8 @@ note_remote(PgpxWorkerConn *w, PgpxConn *conn)
 		number >= 100000;
 
 	/* before, an error of a statement in the same Sync undoes a DISCARD ALL */
-	conn->carries = number >= 150000 || (number >= 140005 && number < 150000) ||
+	conn->can_pipeline = number >= 150000 ||
+		(number >= 140005 && number < 150000) ||
 		(number >= 130008 && number < 140000);
 	conn->remote_pid = PQbackendPID(w->pg);
 	NOTE(conn->remote_version, version);
@@ -459,7 +460,7 @@ opened(PgpxWorkerConn *w)
 
 	if (!params_fit(w, text, sizeof(text)))
 	{
-		pgpx_connector_refused(w, text);
+		pgpx_connect_refused(w, text);
 		return;
 	}
 	w->phase = PGPX_PHASE_OPEN;
@@ -468,7 +469,7 @@ opened(PgpxWorkerConn *w)
 	wrong = PQsslInUse(w->pg) ? pgpx_relay_begin(w) : NULL;
 	if (wrong != NULL)
 	{
-		pgpx_connector_fail(w, ERRCODE_INSUFFICIENT_RESOURCES, wrong);
+		pgpx_connect_fail(w, ERRCODE_INSUFFICIENT_RESOURCES, wrong);
 		return;
 	}
 	pgpx_connection_watch(w, EPOLLRDHUP | EPOLLET);
@@ -482,42 +483,42 @@ opened(PgpxWorkerConn *w)
 }
 
 void
-pgpx_connector_logged_in(PgpxWorkerConn *w)
+pgpx_connect_logged_in(PgpxWorkerConn *w)
 {
 	PgpxConninfo *ci = &pgpx_wpools[w->pool].conninfo;
 	const char *refusal;
 
-	if (pgpx_connector_overtaken(w))
+	if (pgpx_connect_overtaken(w))
 		return;
 	pgpx_hosts_free(&w->hosts);
 	w->deadline = w->until;
-	pgpx_janitor_due(w->deadline);
+	pgpx_event_due_at(w->deadline);
 	refusal = pgpx_tls_claim(w->pg);
 	(void) PQsetErrorVerbosity(w->pg, PQERRORS_DEFAULT);
-	pgpx_canceller_find_key(w);
+	pgpx_cancel_find_key(w);
 	if (PQgssEncInUse(w->pg))
 	{
-		pgpx_connector_fail(w, ERRCODE_FEATURE_NOT_SUPPORTED,
-							"The connection uses GSS encryption, which pgpool_ext cannot pass on to a session. "
-							"Set the server's option gssencmode 'disable'.");
+		pgpx_connect_fail(w, ERRCODE_FEATURE_NOT_SUPPORTED,
+						  "The connection uses GSS encryption, which pgpool_ext cannot pass on to a session. "
+						  "Set the server's option gssencmode 'disable'.");
 		return;
 	}
 	if (refusal != NULL)
 	{
-		pgpx_connector_fail(w, ERRCODE_FEATURE_NOT_SUPPORTED, refusal);
+		pgpx_connect_fail(w, ERRCODE_FEATURE_NOT_SUPPORTED, refusal);
 		return;
 	}
 	if (ci->need_password && !PQconnectionUsedPassword(w->pg))
 	{
-		pgpx_connector_fail(w, ERRCODE_S_R_E_PROHIBITED_SQL_STATEMENT_ATTEMPTED,
-							"A session of a non-superuser must be authenticated by a password, "
-							"and the remote server did not ask for one.");
+		pgpx_connect_fail(w, ERRCODE_S_R_E_PROHIBITED_SQL_STATEMENT_ATTEMPTED,
+						  "A session of a non-superuser must be authenticated by a password, "
+						  "and the remote server did not ask for one.");
 		return;
 	}
 	if (PQtransactionStatus(w->pg) != PQTRANS_IDLE)
 	{
 		/* a proxy's, that hands on what another client has left */
-		pgpx_connector_refused(w, "The remote session does not begin outside of a transaction.");
+		pgpx_connect_refused(w, "The remote session does not begin outside of a transaction.");
 		return;
 	}
 	if (ci->start_commands[0] == '\0')
@@ -528,7 +529,7 @@ pgpx_connector_logged_in(PgpxWorkerConn *w)
 	w->phase = PGPX_PHASE_START;
 	if (!PQsendQuery(w->pg, ci->start_commands))
 	{
-		pgpx_connector_refused(w, PQerrorMessage(w->pg));
+		pgpx_connect_refused(w, PQerrorMessage(w->pg));
 		return;
 	}
 
@@ -538,7 +539,7 @@ pgpx_connector_logged_in(PgpxWorkerConn *w)
 }
 
 void
-pgpx_connector_step_start(PgpxWorkerConn *w)
+pgpx_connect_step_start(PgpxWorkerConn *w)
 {
 	PGresult   *res;
 	bool		taken = false;
@@ -549,7 +550,7 @@ pgpx_connector_step_start(PgpxWorkerConn *w)
 	{
 		char	   *text = pstrdup(PQerrorMessage(w->pg));
 
-		pgpx_connector_refused(w, text);
+		pgpx_connect_refused(w, text);
 		pfree(text);
 		return;
 	}
@@ -563,7 +564,7 @@ pgpx_connector_step_start(PgpxWorkerConn *w)
 		if (res == NULL)
 		{
 			if (PQtransactionStatus(w->pg) != PQTRANS_IDLE)
-				pgpx_connector_refused(w, "The start commands left a transaction open.");
+				pgpx_connect_refused(w, "The start commands left a transaction open.");
 			else
 				opened(w);
 			return;
@@ -583,16 +584,16 @@ pgpx_connector_step_start(PgpxWorkerConn *w)
 				strlcpy(text, "The start commands contain a COPY.", sizeof(text));
 
 			/* COPY FROM STDIN waits for us, and so sees that we go */
-			pgpx_connector_give_up(w,
+			pgpx_connect_abandon(w,
 					status == PGRES_COPY_OUT ? PGPX_FAILED_RUNNING :
 											   PGPX_FAILED,
 					ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION, text);
 			return;
 		}
 	}
-	if (pgpx_libpq_keeps_much(&w->hearing, w->pg, taken))
+	if (pgpx_libpq_buffers_too_much(&w->accounting, w->pg, taken))
 	{
-		pgpx_connector_refused(w, "The answer to the start commands has a message that is too long.");
+		pgpx_connect_refused(w, "The answer to the start commands has a message that is too long.");
 		return;
 	}
 	pgpx_connection_watch(w, EPOLLIN | (flushed == 1 ? EPOLLOUT : 0));

@@ -35,11 +35,11 @@ static void close_now(PgpxWorkerConn *w);
 void
 pgpx_connection_drop(PgpxWorkerConn *w)
 {
-	pgpx_canceller_drop(w);
-	pgpx_connector_end_lookup(w);
+	pgpx_cancel_drop(w);
+	pgpx_connect_end_lookup(w);
 	pgpx_hosts_free(&w->hosts);
 	if (w->fd >= 0)
-		pgpx_reactor_forget(w->fd);
+		pgpx_event_unwatch(w->fd);
 	w->fd = -1;
 	w->events = 0;
 	if (w->relay != NULL)
@@ -64,7 +64,7 @@ pgpx_connection_drop(PgpxWorkerConn *w)
 	w->have_key = false;
 	w->cancel_key = 0;
 	w->listening = false;
-	w->heard = 0;
+	w->strays_at_use = 0;
 	w->deadline = 0;
 	w->phase = PGPX_PHASE_NONE;
 }
@@ -88,7 +88,7 @@ pgpx_connection_watch(PgpxWorkerConn *w, uint32 events)
 		return;
 	if (w->fd == fd && w->events == events)
 		return;
-	pgpx_reactor_watch(PGPX_WATCH_CONN, w->index, fd, events, w->fd != fd);
+	pgpx_event_watch(PGPX_WATCH_CONN, w->index, fd, events, w->fd != fd);
 	w->fd = fd;
 	w->events = events;
 }
@@ -97,7 +97,7 @@ void
 pgpx_connection_deadline(PgpxWorkerConn *w, int64 ms)
 {
 	w->deadline = pgpx_now() + ms * 1000;
-	pgpx_janitor_due(w->deadline);
+	pgpx_event_due_at(w->deadline);
 }
 
 /* The worker's own conversation has ended. */
@@ -146,7 +146,7 @@ step_reset(PgpxWorkerConn *w)
 
 /* Begin a conversation of the worker's own on an open connection. */
 static void
-begin(PgpxWorkerConn *w, int owed, int64 timeout)
+begin(PgpxWorkerConn *w, int unread_reset, int64 timeout)
 {
 	/* no lease has such an id, and a connection never has two workers */
 	static uint64 sender = UINT64CONST(1) << 63;
@@ -160,19 +160,19 @@ begin(PgpxWorkerConn *w, int owed, int64 timeout)
 				   TopMemoryContext);
 	w->wire_made = true;
 	pgpx_wire_begin_reset(&w->wire, sender++, pgpx_conns[w->index].reset_by,
-						  owed);
+						  unread_reset);
 	w->phase = PGPX_PHASE_RESET;
 	w->listening = false;
-	w->heard = 0;
+	w->strays_at_use = 0;
 	pgpx_connection_deadline(w, timeout);
 }
 
 void
-pgpx_connection_reset(PgpxWorkerConn *w, bool send, int owed)
+pgpx_connection_reset(PgpxWorkerConn *w, bool send, int unread_reset)
 {
 	PgpxConninfo *ci = &pgpx_wpools[w->pool].conninfo;
 
-	begin(w, owed, pgpx_pools[w->pool].opts.operation_timeout);
+	begin(w, unread_reset, pgpx_pools[w->pool].opts.operation_timeout);
 	if (send)
 		pgpx_wire_send_reset(&w->wire, ci->reset_command, ci->start_commands,
 							 false);
@@ -196,7 +196,7 @@ pgpx_connection_check(PgpxWorkerConn *w)
  * parameters may come by themselves.  They are left for the next lessee to skip.
  */
 static void
-look_at_stray_bytes(PgpxWorkerConn *w)
+check_stray_bytes(PgpxWorkerConn *w)
 {
 	PgpxPool   *pool = &pgpx_pools[w->pool];
 	PgpxConn   *conn = &pgpx_conns[w->index];
@@ -212,7 +212,7 @@ look_at_stray_bytes(PgpxWorkerConn *w)
 		stray = recv(w->fd, &first, 1, MSG_PEEK | MSG_DONTWAIT) == 1 &&
 			first != 'N' && first != 'A' && first != 'S';
 		/* they stay there: listening again would wake us for ever */
-		w->heard = conn->leases + 1;
+		w->strays_at_use = conn->leases + 1;
 	}
 	if (stray)
 		pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_BROKEN);
@@ -223,7 +223,7 @@ void
 pgpx_connection_listen(PgpxWorkerConn *w)
 {
 	if (w->listening || w->phase != PGPX_PHASE_OPEN || w->fd < 0 ||
-		w->heard == pgpx_conns[w->index].leases + 1)
+		w->strays_at_use == pgpx_conns[w->index].leases + 1)
 		return;
 	w->listening = true;
 	pgpx_connection_watch(w, EPOLLIN | EPOLLRDHUP | EPOLLONESHOT);
@@ -239,13 +239,13 @@ pgpx_connection_ready(PgpxWorkerConn *w, uint32 events)
 	{
 		case PGPX_PHASE_CONNECT:
 		case PGPX_PHASE_START:
-			pgpx_connector_step(w);
+			pgpx_connect_step(w);
 			break;
 		case PGPX_PHASE_RESET:
 			step_reset(w);
 			break;
-		case PGPX_PHASE_ENDING:
-			pgpx_ending_ready(w, events);
+		case PGPX_PHASE_ABORT:
+			pgpx_abort_ready(w, events);
 			break;
 		case PGPX_PHASE_CLOSING:
 			if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0)
@@ -253,10 +253,10 @@ pgpx_connection_ready(PgpxWorkerConn *w, uint32 events)
 			break;
 		case PGPX_PHASE_OPEN:
 			if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) == 0)
-				look_at_stray_bytes(w);
+				check_stray_bytes(w);
 			else
 			{
-				pgpx_reactor_forget(w->fd);
+				pgpx_event_unwatch(w->fd);
 				w->fd = -1;
 				pgpx_pool_lost(pool, conn);
 			}
@@ -274,13 +274,13 @@ pgpx_connection_late(PgpxWorkerConn *w)
 		case PGPX_PHASE_LOOKUP:
 		case PGPX_PHASE_CONNECT:
 		case PGPX_PHASE_START:
-			pgpx_connector_too_late(w);
+			pgpx_connect_too_late(w);
 			break;
 		case PGPX_PHASE_RESET:
 			finish(w, false, true);
 			break;
-		case PGPX_PHASE_ENDING:
-			pgpx_ending_late(w);
+		case PGPX_PHASE_ABORT:
+			pgpx_abort_late(w);
 			break;
 		case PGPX_PHASE_CLOSING:
 			close_now(w);
@@ -292,7 +292,7 @@ pgpx_connection_late(PgpxWorkerConn *w)
 }
 
 bool
-pgpx_connection_has_gone(PgpxWorkerConn *w, bool assumed)
+pgpx_connection_is_gone(PgpxWorkerConn *w, bool assumed)
 {
 	struct tcp_info info;
 	socklen_t	len = sizeof(info);
@@ -304,7 +304,7 @@ pgpx_connection_has_gone(PgpxWorkerConn *w, bool assumed)
 }
 
 bool
-pgpx_connection_say_goodbye(PgpxWorkerConn *w)
+pgpx_connection_send_terminate(PgpxWorkerConn *w)
 {
 	return send(pgpx_connection_socket(w), PGPX_TERMINATE, PGPX_TERMINATE_LEN,
 				MSG_DONTWAIT | MSG_NOSIGNAL) == PGPX_TERMINATE_LEN;
@@ -315,7 +315,7 @@ pgpx_connection_say_goodbye(PgpxWorkerConn *w)
  * shutdown() ends it for all.
  */
 void
-pgpx_connection_cut(PgpxWorkerConn *w, bool polite)
+pgpx_connection_cut(PgpxWorkerConn *w, bool graceful)
 {
 	int			fd;
 
@@ -323,14 +323,14 @@ pgpx_connection_cut(PgpxWorkerConn *w, bool polite)
 		return;
 	if (w->relay != NULL)
 	{
-		pgpx_relay_cut(w, polite);
+		pgpx_relay_cut(w, graceful);
 		return;
 	}
 	fd = PQsocket(w->pg);
 	if (fd < 0)
 		return;
-	if (polite)
-		(void) pgpx_connection_say_goodbye(w);
+	if (graceful)
+		(void) pgpx_connection_send_terminate(w);
 	shutdown(fd, SHUT_RDWR);
 }
 
@@ -373,7 +373,7 @@ close_now(PgpxWorkerConn *w)
 }
 
 void
-pgpx_connection_close(PgpxWorkerConn *w, bool polite)
+pgpx_connection_close(PgpxWorkerConn *w, bool graceful)
 {
 	if (w->phase == PGPX_PHASE_CLOSING)
 		return;
@@ -383,8 +383,8 @@ pgpx_connection_close(PgpxWorkerConn *w, bool polite)
 	 * many for a moment, which it may refuse.  Its end of the stream is not
 	 * waited for if it is here already, nor for long.
 	 */
-	if (polite && w->phase == PGPX_PHASE_OPEN && w->fd >= 0 &&
-		pgpx_connection_say_goodbye(w) &&
+	if (graceful && w->phase == PGPX_PHASE_OPEN && w->fd >= 0 &&
+		pgpx_connection_send_terminate(w) &&
 		shutdown(w->fd, SHUT_WR) == 0)
 	{
 		w->phase = PGPX_PHASE_CLOSING;

@@ -31,20 +31,20 @@ typedef enum PgpxWorkerPhase
 	PGPX_PHASE_START,			/* the start commands run */
 	PGPX_PHASE_OPEN,			/* quiet: nobody's or a session's */
 	PGPX_PHASE_RESET,			/* an answer to a reset is being read */
-	PGPX_PHASE_ENDING,			/* given up in mid-statement: see abort.c */
+	PGPX_PHASE_ABORT,			/* given up in mid-statement: see abort.c */
 	PGPX_PHASE_CLOSING			/* told goodbye; the remote has still to go */
 } PgpxWorkerPhase;
 
 /* How far a connection that was given up in mid-statement has come. */
-typedef struct PgpxEnding
+typedef struct PgpxAbort
 {
 	PgpxTime	until;			/* then it is closed as it is */
 	int			cancels;		/* that have been sent */
 	size_t		budget;			/* bytes to read before the next one */
-	bool		goodbye;		/* the remote was told that we go */
+	bool		terminate_sent; /* the remote was told that we go */
 	bool		cut;			/* shut down for all: a holder had the socket */
 	char		tail[6];		/* what it said last */
-} PgpxEnding;
+} PgpxAbort;
 
 typedef struct PgpxRelay PgpxRelay;
 typedef struct PgpxLastCancel PgpxLastCancel;
@@ -57,7 +57,7 @@ typedef struct PgpxCancel
 	uint32		events;			/* to wait for on it */
 	void	   *request;		/* PGcancelConn, with libpq 17 and later */
 	PgpxLogin  *login;			/* .. and its steps */
-	PgpxHearing hearing;
+	PgpxInputAccounting accounting;
 	PgpxLastCancel *last;		/* instead of both, at the worker's end */
 	bool		sent;
 	PgpxTime	deadline;
@@ -87,15 +87,15 @@ typedef struct PgpxWorkerConn
 	PgpxWire	wire;			/* in phase RESET */
 	bool		checking;		/* phase RESET is a test */
 	bool		listening;		/* watched for bytes that nobody asked for */
-	uint64		heard;			/* harmless ones wait since that use; 0: none */
+	uint64		strays_at_use;	/* harmless ones wait since that use; 0: none */
 	bool		wire_made;
 
 	bool		have_key;
 	uint32		cancel_pid;
 	uint32		cancel_key;
-	PgpxHearing hearing;
+	PgpxInputAccounting accounting;
 	PgpxCancel	cancel;
-	PgpxEnding	ending;
+	PgpxAbort	aborting;
 } PgpxWorkerConn;
 
 extern PgpxWorkerConn *pgpx_wconns; /* [max_connections] */
@@ -113,7 +113,8 @@ extern void pgpx_connection_ready(PgpxWorkerConn *w, uint32 events);
 extern void pgpx_connection_late(PgpxWorkerConn *w);
 
 /* RESETTING: send a reset (send true) or only read the owed answers. */
-extern void pgpx_connection_reset(PgpxWorkerConn *w, bool send, int owed);
+extern void pgpx_connection_reset(PgpxWorkerConn *w, bool send,
+								  int unread_reset);
 
 /* CHECKING: a round trip. */
 extern void pgpx_connection_check(PgpxWorkerConn *w);
@@ -128,19 +129,19 @@ extern void pgpx_connection_listen(PgpxWorkerConn *w);
  * CLOSING: end it for all who hold its socket.  polite says goodbye first,
  * which only a stream at a boundary may be told.
  */
-extern void pgpx_connection_close(PgpxWorkerConn *w, bool polite);
+extern void pgpx_connection_close(PgpxWorkerConn *w, bool graceful);
 
 /*
  * Has the remote ended its side of a socket that is shut down, so that nothing can
  * be read any more?  TCP knows; of another socket what the caller assumes.
  */
-extern bool pgpx_connection_has_gone(PgpxWorkerConn *w, bool assumed);
+extern bool pgpx_connection_is_gone(PgpxWorkerConn *w, bool assumed);
 
 /* Terminate, where a message may begin; true: it was sent. */
-extern bool pgpx_connection_say_goodbye(PgpxWorkerConn *w);
+extern bool pgpx_connection_send_terminate(PgpxWorkerConn *w);
 
 /* Shut its socket down for all who hold it; politely: say goodbye first. */
-extern void pgpx_connection_cut(PgpxWorkerConn *w, bool polite);
+extern void pgpx_connection_cut(PgpxWorkerConn *w, bool graceful);
 
 /* Which events an open connection is watched for. */
 extern void pgpx_connection_watch(PgpxWorkerConn *w, uint32 events);

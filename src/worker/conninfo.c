@@ -50,7 +50,7 @@
 /* Threads at once: in all, of a user, and of a user that nobody waits for. */
 #define MAX_RUNNING 64
 #define MAX_OF_USER 48
-#define MAX_LEFT_BEHIND 16
+#define MAX_ABANDONED 16
 
 #define TOO_MANY	"too many host names are being looked up"
 #define HOST_LEN 512			/* more than a name may have */
@@ -60,7 +60,7 @@ struct PgpxLookup
 	PgpxTask	task;
 	dlist_node	node;
 	PgpxLookupUser user;
-	pg_atomic_uint32 given_up;	/* the thread looks at it, too */
+	pg_atomic_uint32 abandoned; /* the thread looks at it, too */
 	PgpxLookupAnswer answer;
 	uint64		tag;
 	char	   *in_host;
@@ -185,7 +185,7 @@ look_up(PgpxTask *task)
 				 "could not match %d port numbers to %d hosts", nports, nhosts);
 		return;
 	}
-	while (pg_atomic_read_u32(&job->given_up) == 0 &&
+	while (pg_atomic_read_u32(&job->abandoned) == 0 &&
 		   next_element(&hosts, host, sizeof(host)))
 	{
 		struct addrinfo hints = {0};
@@ -262,7 +262,7 @@ looked_up(PgpxTask *task)
 	PgpxLookup *job = (PgpxLookup *) task;
 
 	dlist_delete(&job->node);
-	if (pg_atomic_read_u32(&job->given_up) == 0)
+	if (pg_atomic_read_u32(&job->abandoned) == 0)
 		job->answer(job);
 	free_lookup(job);
 }
@@ -285,9 +285,9 @@ too_many(const PgpxLookupUser *user)
 			strcmp(NameStr(other->user.name), NameStr(user->name)) != 0)
 			continue;
 		his++;
-		left += pg_atomic_read_u32(&other->given_up) != 0 ? 1 : 0;
+		left += pg_atomic_read_u32(&other->abandoned) != 0 ? 1 : 0;
 	}
-	if (left >= MAX_LEFT_BEHIND)
+	if (left >= MAX_ABANDONED)
 		return "too many host names are being looked up for attempts of this user that have ended";
 	if (his >= MAX_OF_USER)
 		return "too many host names are being looked up for this user";
@@ -307,7 +307,7 @@ pgpx_lookup_start(const PgpxLookupUser *user, const char *host,
 	job = calloc(1, sizeof(*job));
 	if (job == NULL)
 		return TOO_MANY;
-	pg_atomic_init_u32(&job->given_up, 0);
+	pg_atomic_init_u32(&job->abandoned, 0);
 	job->user = *user;
 	job->task.run = look_up;
 	job->task.ended = looked_up;
@@ -328,7 +328,7 @@ pgpx_lookup_start(const PgpxLookupUser *user, const char *host,
 }
 
 void
-pgpx_lookup_give_up(PgpxLookupAnswer answer, uint64 tag)
+pgpx_lookup_abandon(PgpxLookupAnswer answer, uint64 tag)
 {
 	dlist_iter	iter;
 
@@ -337,7 +337,7 @@ pgpx_lookup_give_up(PgpxLookupAnswer answer, uint64 tag)
 		PgpxLookup *job = dlist_container(PgpxLookup, node, iter.cur);
 
 		if (job->answer == answer && job->tag == tag)
-			pg_atomic_write_u32(&job->given_up, 1);
+			pg_atomic_write_u32(&job->abandoned, 1);
 	}
 }
 
@@ -413,7 +413,7 @@ pgpx_conninfo_take(char *buffer, size_t len)
 	old = MemoryContextSwitchTo(cxt);
 	copy = palloc(len);
 	memcpy(copy, buffer, len);
-	ok = pgpx_handoff_parse_conninfo(copy, len, &conninfo);
+	ok = pgpx_control_parse_conninfo(copy, len, &conninfo);
 	MemoryContextSwitchTo(old);
 	if (!ok ||
 		(wp->pool_id == header->pool_id &&
@@ -430,7 +430,7 @@ pgpx_conninfo_take(char *buffer, size_t len)
 	wp->message = copy;
 	wp->message_len = len;
 	wp->conninfo = conninfo;
-	pgpx_pool_conninfo_known(&pgpx_pools[header->pool], pgpx_worker_epoch,
+	pgpx_pool_conninfo_known(&pgpx_pools[header->pool], pgpx_worker_incarnation,
 							 conninfo.version);
 	pgpx_lock_hooks->conninfo_published();
 }
@@ -461,7 +461,7 @@ pgpx_conninfo_needs_lookup(const PgpxConninfo *ci)
 }
 
 const char *
-pgpx_conninfo_look_up(int index, PgpxLookupAnswer answer, uint64 tag)
+pgpx_conninfo_start_lookup(int index, PgpxLookupAnswer answer, uint64 tag)
 {
 	const PgpxConninfo *ci = &pgpx_wpools[index].conninfo;
 	PgpxPool   *pool = &pgpx_pools[index];
@@ -477,7 +477,7 @@ pgpx_conninfo_look_up(int index, PgpxLookupAnswer answer, uint64 tag)
 }
 
 static bool
-is_place(const char *keyword)
+is_slot(const char *keyword)
 {
 	return strcmp(keyword, "host") == 0 || strcmp(keyword, "hostaddr") == 0 ||
 		strcmp(keyword, "port") == 0;
@@ -494,7 +494,7 @@ pgpx_conninfo_login(const PgpxConninfo *ci, const PgpxHosts *hosts,
 
 	for (int i = 0; i < ci->nparams; i++)
 	{
-		if (is_place(ci->keywords[i]))
+		if (is_slot(ci->keywords[i]))
 			continue;
 		keywords[n] = ci->keywords[i];
 		values[n++] = ci->values[i];
@@ -554,7 +554,7 @@ count_hosts(const char *host, const char *hostaddr, const char *port)
 }
 
 PgpxHosts *
-pgpx_hosts_told(int pool, const PgpxLookup *lookup)
+pgpx_hosts_of(int pool, const PgpxLookup *lookup)
 {
 	PgpxWorkerPool *wp = &pgpx_wpools[pool];
 	const PgpxConninfo *ci = &wp->conninfo;
@@ -585,10 +585,10 @@ pgpx_hosts_told(int pool, const PgpxLookup *lookup)
 	{
 		PgpxHost   *one = &hosts->each[i];
 
-		one->place = (first + i) % n;
-		one->host = element(host, one->place, n);
-		one->hostaddr = element(hostaddr, one->place, n);
-		one->port = element(port, one->place, n);
+		one->slot = (first + i) % n;
+		one->host = element(host, one->slot, n);
+		one->hostaddr = element(hostaddr, one->slot, n);
+		one->port = element(port, one->slot, n);
 	}
 	MemoryContextSwitchTo(old);
 	return hosts;
@@ -596,9 +596,10 @@ pgpx_hosts_told(int pool, const PgpxLookup *lookup)
 
 /* Has libpq been told of it by these words?  It has its own for what was not told. */
 static bool
-is_told(const char *told, const char *says)
+is_reported(const char *published, const char *says)
 {
-	return given(told) == NULL || (says != NULL && strcmp(told, says) == 0);
+	return given(published) == NULL ||
+		(says != NULL && strcmp(published, says) == 0);
 }
 
 /* The one that libpq is at; of two that are the same the first. */
@@ -606,20 +607,20 @@ static int
 find_host(const PgpxHosts *hosts, const PGconn *pg)
 {
 	for (int i = 0; pg != NULL && i < hosts->n; i++)
-		if (is_told(hosts->each[i].host, PQhost(pg)) &&
-			is_told(hosts->each[i].hostaddr, PQhostaddr(pg)) &&
-			is_told(hosts->each[i].port, PQport(pg)))
+		if (is_reported(hosts->each[i].host, PQhost(pg)) &&
+			is_reported(hosts->each[i].hostaddr, PQhostaddr(pg)) &&
+			is_reported(hosts->each[i].port, PQport(pg)))
 			return i;
 	return 0;
 }
 
 bool
-pgpx_hosts_silent(int pool, PgpxHosts *hosts, const PGconn *pg)
+pgpx_hosts_mark_unresponsive(int pool, PgpxHosts *hosts, const PGconn *pg)
 {
 	PgpxWorkerPool *wp = &pgpx_wpools[pool];
 	int			i = find_host(hosts, pg);
 
-	wp->first = (hosts->each[i].place + 1) % hosts->total;
+	wp->first = (hosts->each[i].slot + 1) % hosts->total;
 	wp->first_until = pgpx_now() + SILENT_US;
 	if (hosts->n == 1)
 		return false;

@@ -51,7 +51,7 @@ extern const char *pgpx_lookup_start(const PgpxLookupUser *user,
 									 uint64 tag);
 
 /* Nobody waits for it any more: it ends with the name that it is at. */
-extern void pgpx_lookup_give_up(PgpxLookupAnswer answer, uint64 tag);
+extern void pgpx_lookup_abandon(PgpxLookupAnswer answer, uint64 tag);
 
 extern uint64 pgpx_lookup_tag(const PgpxLookup *lookup);
 
@@ -69,7 +69,7 @@ extern const char *pgpx_lookup_port(const PgpxLookup *lookup);
 /* Where a login may go, each as libpq is told of it; NULL: it is not. */
 typedef struct PgpxHost
 {
-	int			place;			/* in the list that was told */
+	int			slot;			/* in the list that was told */
 	const char *host;
 	const char *hostaddr;
 	const char *port;
@@ -114,8 +114,8 @@ extern bool pgpx_conninfo_is_another(int pool, uint32 pool_id, uint64 version);
 
 /* Is the resolver to be asked first?  Ask it; returns why it cannot be, or NULL. */
 extern bool pgpx_conninfo_needs_lookup(const PgpxConninfo *ci);
-extern const char *pgpx_conninfo_look_up(int pool, PgpxLookupAnswer answer,
-										 uint64 tag);
+extern const char *pgpx_conninfo_start_lookup(int pool, PgpxLookupAnswer answer,
+											  uint64 tag);
 
 /*
  * Begin a login.  application_name: ours instead of the one that was told, unless
@@ -126,16 +126,17 @@ extern PGconn *pgpx_conninfo_login(const PgpxConninfo *ci,
 								   const char *application_name);
 
 /*
- * pgpx_hosts_told
+ * pgpx_hosts_of
  *		Where a login may go, as the look-up says if there was one.  Not first one
  *		that was silent a short while ago.
- * pgpx_hosts_silent
+ * pgpx_hosts_mark_unresponsive
  *		The one that libpq is at does not answer (NULL: it cannot be asked; then the
  *		first): for a while others begin behind it.  Returns whether any but this
  *		one are left.
  */
-extern PgpxHosts *pgpx_hosts_told(int pool, const PgpxLookup *lookup);
-extern bool pgpx_hosts_silent(int pool, PgpxHosts *hosts, const PGconn *pg);
+extern PgpxHosts *pgpx_hosts_of(int pool, const PgpxLookup *lookup);
+extern bool pgpx_hosts_mark_unresponsive(int pool, PgpxHosts *hosts,
+										 const PGconn *pg);
 
 /* Free them, and forget where they were; NULL is none. */
 extern void pgpx_hosts_free(PgpxHosts **hosts);

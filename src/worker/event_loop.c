@@ -46,7 +46,7 @@ static bool made_work = false;	/* a connection has changed: see what is due */
 static char *message = NULL;	/* of the control socket; holds secrets */
 
 void
-pgpx_reactor_init(void)
+pgpx_event_loop_init(void)
 {
 	int			tasks;
 
@@ -58,10 +58,10 @@ pgpx_reactor_init(void)
 				 errmsg("pgpool_ext could not set its worker up: %m")));
 
 	message = MemoryContextAlloc(TopMemoryContext, PGPX_MESSAGE_MAX);
-	pgpx_reactor_watch(PGPX_WATCH_CONTROL, 0,
-					   pgpx_handoff_worker_fd(pgpx_worker_index), EPOLLIN,
-					   true);
-	pgpx_reactor_watch(PGPX_WATCH_TASK, 0, tasks, EPOLLIN, true);
+	pgpx_event_watch(PGPX_WATCH_CONTROL, 0,
+					 pgpx_control_worker_fd(pgpx_worker_index), EPOLLIN,
+					 true);
+	pgpx_event_watch(PGPX_WATCH_TASK, 0, tasks, EPOLLIN, true);
 
 	waits = pgpx_create_wait_event_set(3);
 	AddWaitEventToSet(waits, WL_LATCH_SET, PGINVALID_SOCKET, MyLatch, NULL);
@@ -95,8 +95,8 @@ serve_socket(const PgpxSocketRequest *request, int reply_fd)
 		fd = pgpx_connection_socket(w);
 	LWLockRelease(pool->lock);
 
-	reply.life = pgpx_shared->life;
-	reply.epoch = pgpx_worker_epoch;
+	reply.boot_id = pgpx_shared->boot_id;
+	reply.incarnation = pgpx_worker_incarnation;
 	reply.conn = request->conn;
 	reply.ok = fd >= 0;
 	reply.generation = request->generation;
@@ -115,7 +115,7 @@ read_control(void)
 		bool		more;
 		PgpxMessageHeader *header = (PgpxMessageHeader *) message;
 
-		len = pgpx_handoff_receive(pgpx_worker_index, pgpx_worker_epoch,
+		len = pgpx_control_receive(pgpx_worker_index, pgpx_worker_incarnation,
 								   message,
 								   &fd, &more);
 		if (len == 0 && !more)
@@ -149,8 +149,8 @@ work_on(int index)
 	PgpxPool   *pool;
 	int			pool_index;
 	int			state;
-	bool		polite;
-	bool		given_up;
+	bool		graceful;
+	bool		abandoned;
 	bool		stale;			/* nothing of the new options goes to it */
 	int64		connect_timeout;
 
@@ -164,11 +164,11 @@ work_on(int index)
 	pool = &pgpx_pools[pool_index];
 	LWLockAcquire(pool->lock, LW_SHARED);
 	state = conn->state;
-	polite = conn->close_reason != PGPX_CLOSE_BROKEN &&
+	graceful = conn->close_reason != PGPX_CLOSE_BROKEN &&
 		conn->close_reason != PGPX_CLOSE_RESET &&
 		conn->close_reason != PGPX_CLOSE_HOLDER_DIED &&
 		conn->close_reason != PGPX_CLOSE_TERMINATED;
-	given_up = state == PGPX_CONN_CANCELLING &&
+	abandoned = state == PGPX_CONN_CANCELLING &&
 		conn->close_reason != PGPX_CLOSE_NONE;
 	stale = conn->version != pool->version;
 	connect_timeout = pool->opts.connect_timeout;
@@ -178,21 +178,21 @@ work_on(int index)
 	{
 		case PGPX_CONN_CONNECTING:
 			if (stale)
-				pgpx_connector_outdated(w);
+				pgpx_connect_outdated(w);
 			else if (w->phase == PGPX_PHASE_NONE)
-				pgpx_connector_open(w);
+				pgpx_connect_open(w);
 			else
-				pgpx_connector_renew_timeout(w, connect_timeout);
+				pgpx_connect_renew_timeout(w, connect_timeout);
 			break;
 		case PGPX_CONN_LEASED:
 		case PGPX_CONN_CANCELLING:
-			if (given_up)
+			if (abandoned)
 			{
-				if (w->phase != PGPX_PHASE_ENDING)
-					pgpx_ending_begin(w);
+				if (w->phase != PGPX_PHASE_ABORT)
+					pgpx_abort_begin(w);
 			}
 			else if (pg_atomic_read_u32(&conn->cancel) == PGPX_CANCEL_ASKED)
-				pgpx_canceller_start(w);
+				pgpx_cancel_start(w);
 			else if (state == PGPX_CONN_CANCELLING && !w->cancel.active)
 			{
 				/* the cancel had ended before the lessee gave it up */
@@ -213,7 +213,7 @@ work_on(int index)
 				pgpx_connection_check(w);
 			break;
 		case PGPX_CONN_CLOSING:
-			pgpx_connection_close(w, polite);
+			pgpx_connection_close(w, graceful);
 			break;
 		default:
 			break;
@@ -271,7 +271,7 @@ relay(PgpxWorkerConn *w, bool local, uint32 events)
 	pgpx_relay_ready(w, local, events);
 
 	/* a tick at the latest wakes who sleeps until an answer comes in */
-	if (pg_atomic_read_u32(&pgpx_conns[w->index].to_wake) != 0)
+	if (pg_atomic_read_u32(&pgpx_conns[w->index].deferred_wakeup) != 0)
 		next_due = Min(next_due, pgpx_now() + PGPX_TICK_MS * 1000);
 	relayed &= pgpx_busy_poll_is_calm(w->pool);
 }
@@ -303,7 +303,7 @@ handle(const struct epoll_event *event)
 				pgpx_connection_ready(w, event->events);
 			break;
 		case PGPX_WATCH_CANCEL:
-			pgpx_canceller_ready(w);
+			pgpx_cancel_ready(w);
 			break;
 		case PGPX_WATCH_PINGER:
 			pgpx_lock_hooks->ready((int) (event->data.u64 & 0xffffffff),
@@ -322,7 +322,7 @@ handle(const struct epoll_event *event)
  * whose bytes pass through here would look for what they cannot get earlier.
  */
 static int
-look(struct epoll_event *events)
+poll(struct epoll_event *events)
 {
 	PgpxTime	until;
 	int			n;
@@ -368,11 +368,11 @@ sleep_until_due(void)
 }
 
 bool
-pgpx_reactor_run_once(void)
+pgpx_event_loop_run_once(void)
 {
 	struct epoll_event events[EVENTS_AT_ONCE];
 	bool		all = false;	/* there may be more to do than relaying */
-	int			n = look(events);
+	int			n = poll(events);
 
 	if (n == 0)
 	{
@@ -390,7 +390,7 @@ pgpx_reactor_run_once(void)
 	if (more_messages)
 		read_control();
 	do_work();
-	next_due = pgpx_janitor_run(made_work);
+	next_due = pgpx_maintenance_run(made_work);
 	made_work = false;
 	return true;
 }

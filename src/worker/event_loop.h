@@ -10,12 +10,12 @@
 
 #include "base/compat.h"
 
-extern void pgpx_reactor_init(void);
+extern void pgpx_event_loop_init(void);
 
 /*
  * Wait for something to happen and handle it all.  False: relays have moved
  * bytes, and nothing else has happened.
  */
-extern bool pgpx_reactor_run_once(void);
+extern bool pgpx_event_loop_run_once(void);
 
 #endif							/* PGPX_EVENT_LOOP_H */

@@ -50,7 +50,7 @@ pgpx_task_init(void)
  * which the thread does not lower itself.
  */
 static void
-hurry_no_more(pid_t thread)
+lower_priority(pid_t thread)
 {
 	struct sched_param none = {0};
 
@@ -62,15 +62,15 @@ thread_main(void *arg)
 {
 	PgpxTask   *task = arg;
 	pid_t		self = (pid_t) syscall(SYS_gettid);
-	bool		in_no_hurry;
+	bool		low_priority;
 
 	/* who says so later finds the thread, and lowers it */
 	pthread_mutex_lock(&task->mutex);
 	task->thread = self;
-	in_no_hurry = task->in_no_hurry;
+	low_priority = task->low_priority;
 	pthread_mutex_unlock(&task->mutex);
-	if (in_no_hurry)
-		hurry_no_more(self);
+	if (low_priority)
+		lower_priority(self);
 
 	task->run(task);
 
@@ -98,7 +98,7 @@ pgpx_task_start(PgpxTask *task)
 		return false;
 	pthread_mutex_init(&task->mutex, NULL);
 	task->thread = 0;
-	task->in_no_hurry = false;
+	task->low_priority = false;
 	pthread_attr_init(&attr);
 	pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
 	pthread_attr_setstacksize(&attr, STACK_SIZE);
@@ -117,12 +117,12 @@ pgpx_task_start(PgpxTask *task)
 }
 
 void
-pgpx_task_in_no_hurry(PgpxTask *task)
+pgpx_task_lower_priority(PgpxTask *task)
 {
 	pthread_mutex_lock(&task->mutex);
-	task->in_no_hurry = true;
+	task->low_priority = true;
 	if (task->thread != 0)
-		hurry_no_more(task->thread);
+		lower_priority(task->thread);
 	pthread_mutex_unlock(&task->mutex);
 }
 
@@ -156,8 +156,8 @@ pack(PgpxWatchKind kind, int index)
 }
 
 void
-pgpx_reactor_watch(PgpxWatchKind kind, int index, int fd, uint32 events,
-				   bool add)
+pgpx_event_watch(PgpxWatchKind kind, int index, int fd, uint32 events,
+				 bool add)
 {
 	struct epoll_event ev = {0};
 
@@ -173,7 +173,7 @@ pgpx_reactor_watch(PgpxWatchKind kind, int index, int fd, uint32 events,
 }
 
 void
-pgpx_reactor_forget(int fd)
+pgpx_event_unwatch(int fd)
 {
 	struct epoll_event ev = {0};
 
@@ -183,7 +183,7 @@ pgpx_reactor_forget(int fd)
 }
 
 void
-pgpx_janitor_due(PgpxTime at)
+pgpx_event_due_at(PgpxTime at)
 {
 	pgpx_next_due = Min(pgpx_next_due, at);
 }

@@ -26,12 +26,12 @@ typedef enum PgpxWatchKind
 } PgpxWatchKind;
 
 /* Watch a descriptor (add), or change what it is watched for; watch it no more. */
-extern void pgpx_reactor_watch(PgpxWatchKind kind, int index, int fd,
-							   uint32 events, bool add);
-extern void pgpx_reactor_forget(int fd);
+extern void pgpx_event_watch(PgpxWatchKind kind, int index, int fd,
+							 uint32 events, bool add);
+extern void pgpx_event_unwatch(int fd);
 
 /* Something is due at this instant. */
-extern void pgpx_janitor_due(PgpxTime at);
+extern void pgpx_event_due_at(PgpxTime at);
 
 /*
  * The first member of what a thread works on.  That is malloc'ed, and nobody else
@@ -44,7 +44,7 @@ struct PgpxTask
 	void (*ended)(PgpxTask *task);	/* in the loop; it frees the task */
 	pthread_mutex_t mutex;		/* of the two below */
 	pid_t		thread;			/* that runs it now; 0: none */
-	bool		in_no_hurry;	/* pgpx_task_in_no_hurry was called */
+	bool		low_priority;	/* pgpx_task_lower_priority was called */
 };
 
 /* The descriptor that becomes readable when a task has ended; -1 on error. */
@@ -57,7 +57,7 @@ extern bool pgpx_task_start(PgpxTask *task);
  * Nobody waits for it any more, and it cannot be stopped: its thread shall run only
  * while nothing else wants the processor.
  */
-extern void pgpx_task_in_no_hurry(PgpxTask *task);
+extern void pgpx_task_lower_priority(PgpxTask *task);
 
 /* Call "ended" of those that have. */
 extern void pgpx_task_ready(void);

@@ -83,7 +83,7 @@
 #define MAX_AT_ADDRESS 8
 
 /* In the worker, for those who have left threads behind; and of a user, at all. */
-#define MAX_LEFT_BEHIND 32
+#define MAX_ABANDONED 32
 #define MAX_OF_USER 64
 
 typedef enum LoginState
@@ -91,16 +91,16 @@ typedef enum LoginState
 	RESTING = 0,				/* the remote is to say something */
 	WAITING,					/* for other steps of the pool */
 	RUNNING,					/* in a thread */
-	GIVEN_UP					/* the same, and nobody waits for it */
+	ABANDONED					/* the same, and nobody waits for it */
 } LoginState;
 
 /* Who logs in: what does not change with options, nor with another user mapping. */
-typedef struct Whose
+typedef struct Owner
 {
 	Oid			database;
 	Oid			server;
 	NameData	user;
-} Whose;
+} Owner;
 
 struct PgpxLogin
 {
@@ -109,12 +109,12 @@ struct PgpxLogin
 	LoginState	state;
 	dlist_node	node;			/* in steps, unless RESTING */
 	PgpxLoginOf of;
-	Whose		whose;
+	Owner		pool_owner;
 	struct sockaddr_storage remote; /* of the present step; 0: not connected */
 	int			fd;				/* its socket; -1: none */
 	struct stat socket;			/* .. whose number may be another's later */
 	void	   *libpq;			/* what libpq calls it; the kind knows */
-	PgpxHearing *hearing;
+	PgpxInputAccounting *accounting;
 	PostgresPollingStatusType status;
 	int			error;			/* errno, as the step left it */
 	PgpxLoginStepped stepped;
@@ -157,23 +157,23 @@ finish_login(void *pg)
 static const PgpxLoginKind a_login =
 	{poll_login, socket_of_login, finish_login};
 
-static Whose
-whose_pool(int index)
+static Owner
+owner_of_pool(int index)
 {
 	PgpxPool   *pool = &pgpx_pools[index];
-	Whose		whose;
+	Owner		pool_owner;
 
 	LWLockAcquire(pool->lock, LW_SHARED);
-	whose.database = pool->key.database;
-	whose.server = pool->key.server;
-	whose.user = pool->user_name;
+	pool_owner.database = pool->key.database;
+	pool_owner.server = pool->key.server;
+	pool_owner.user = pool->user_name;
 	LWLockRelease(pool->lock);
-	return whose;
+	return pool_owner;
 }
 
 PgpxLogin *
 pgpx_login_begin_as(const PgpxLoginKind *kind, PgpxLoginOf of, void *libpq,
-					PgpxHearing *hearing, PgpxLoginStepped stepped,
+					PgpxInputAccounting *accounting, PgpxLoginStepped stepped,
 					void *owner)
 {
 	PgpxLogin  *login = calloc(1, sizeof(*login));
@@ -184,31 +184,31 @@ pgpx_login_begin_as(const PgpxLoginKind *kind, PgpxLoginOf of, void *libpq,
 	login->task.ended = ended;
 	login->kind = kind;
 	login->of = of;
-	login->whose = whose_pool(of.pool);
+	login->pool_owner = owner_of_pool(of.pool);
 	login->libpq = libpq;
-	login->hearing = hearing;
+	login->accounting = accounting;
 	login->stepped = stepped;
 	login->owner = owner;
-	pgpx_libpq_login_begin(hearing);
+	pgpx_libpq_login_begin(accounting);
 	return login;
 }
 
 PgpxLogin *
-pgpx_login_begin(PgpxLoginOf of, PGconn *pg, PgpxHearing *hearing,
+pgpx_login_begin(PgpxLoginOf of, PGconn *pg, PgpxInputAccounting *accounting,
 				 PgpxLoginStepped stepped, void *owner)
 {
-	return pgpx_login_begin_as(&a_login, of, pg, hearing, stepped, owner);
+	return pgpx_login_begin_as(&a_login, of, pg, accounting, stepped, owner);
 }
 
 static bool
-same_told(const PgpxLogin *a, const PgpxLogin *b)
+has_same_conninfo(const PgpxLogin *a, const PgpxLogin *b)
 {
 	return a->kind == b->kind && a->of.pool == b->of.pool &&
 		a->of.pool_id == b->of.pool_id && a->of.version == b->of.version;
 }
 
 static bool
-same_user(const Whose *a, const Whose *b)
+same_user(const Owner *a, const Owner *b)
 {
 	return a->database == b->database &&
 		strcmp(NameStr(a->user), NameStr(b->user)) == 0;
@@ -223,13 +223,13 @@ same_remote(const PgpxLogin *a, const PgpxLogin *b)
 /* The threads that a login has to do with: all, and those that were given up. */
 typedef struct Threads
 {
-	int			told;			/* its pool's, for what was told */
-	int			told_left;
+	int			same_conninfo;	/* its pool's, for what was told */
+	int			same_abandoned;
 	int			remote;			/* its user's on its server, at this address */
 	int			running;		/* .. that somebody waits for */
-	int			left;
+	int			abandoned;
 	int			user;			/* its user's */
-	int			left_by_all;	/* the worker's */
+	int			all_abandoned;	/* the worker's */
 } Threads;
 
 static Threads
@@ -241,34 +241,34 @@ count_threads(const PgpxLogin *login)
 	dlist_foreach(iter, &steps)
 	{
 		PgpxLogin  *other = dlist_container(PgpxLogin, node, iter.cur);
-		int			left = other->state == GIVEN_UP ? 1 : 0;
+		int			abandoned = other->state == ABANDONED ? 1 : 0;
 
 		if (other->state == WAITING || other->kind != login->kind)
 			continue;
-		n.left_by_all += left;
-		if (!same_user(&other->whose, &login->whose))
+		n.all_abandoned += abandoned;
+		if (!same_user(&other->pool_owner, &login->pool_owner))
 			continue;
 		n.user++;
-		if (other->whose.server != login->whose.server)
+		if (other->pool_owner.server != login->pool_owner.server)
 			continue;
-		n.running += 1 - left;
-		n.left += left;
+		n.running += 1 - abandoned;
+		n.abandoned += abandoned;
 		if (same_remote(other, login))
 			n.remote++;
-		if (same_told(other, login))
+		if (has_same_conninfo(other, login))
 		{
-			n.told++;
-			n.told_left += left;
+			n.same_conninfo++;
+			n.same_abandoned += abandoned;
 		}
 	}
 	return n;
 }
 
 static bool
-too_many_left(const Threads *n)
+too_many_abandoned(const Threads *n)
 {
 	return n->user >= MAX_OF_USER ||
-		(n->left > 0 && n->left_by_all + n->running >= MAX_LEFT_BEHIND);
+		(n->abandoned > 0 && n->all_abandoned + n->running >= MAX_ABANDONED);
 }
 
 static bool
@@ -276,13 +276,13 @@ may_start(const PgpxLogin *login)
 {
 	Threads		n = count_threads(login);
 
-	return n.told < MAX_STEPS && n.remote < MAX_AT_ADDRESS &&
-		!too_many_left(&n);
+	return n.same_conninfo < MAX_STEPS && n.remote < MAX_AT_ADDRESS &&
+		!too_many_abandoned(&n);
 }
 
 /* The first that waits and need not, of one user, or (NULL) of all. */
 static PgpxLogin *
-next_to_start(const Whose *whose)
+next_to_start(const Owner *pool_owner)
 {
 	PgpxLogin  *stuck = NULL;
 	dlist_iter	iter;
@@ -292,11 +292,11 @@ next_to_start(const Whose *whose)
 		PgpxLogin  *login = dlist_container(PgpxLogin, node, iter.cur);
 
 		if (login->state != WAITING ||
-			(whose != NULL && !same_user(&login->whose, whose)))
+			(pool_owner != NULL && !same_user(&login->pool_owner, pool_owner)))
 			continue;
 
 		/* those of a pool stand behind each other, mostly: not one by one */
-		if (stuck != NULL && same_told(login, stuck) &&
+		if (stuck != NULL && has_same_conninfo(login, stuck) &&
 			same_remote(login, stuck))
 			continue;
 		if (may_start(login))
@@ -308,14 +308,14 @@ next_to_start(const Whose *whose)
 
 /* A step has ended, or a login has come: who is next? */
 static void
-start_next(const Whose *whose)
+start_next(const Owner *pool_owner)
 {
 	PgpxLogin  *next;
 
-	while ((next = next_to_start(whose)) != NULL)
+	while ((next = next_to_start(pool_owner)) != NULL)
 	{
 		next->state = RUNNING;
-		pgpx_libpq_login_before(next->hearing, next->fd);
+		pgpx_libpq_login_before(next->accounting, next->fd);
 		if (pgpx_task_start(&next->task))
 			continue;
 		next->state = RESTING;
@@ -362,14 +362,14 @@ hang_up(const PgpxLogin *login)
 void
 pgpx_login_step(PgpxLogin *login)
 {
-	Whose		whose = login->whose;
+	Owner		pool_owner = login->pool_owner;
 
 	if (login->state != RESTING)
 		return;
 	login->state = WAITING;
 	find_remote(login);
 	dlist_push_tail(&steps, &login->node);
-	start_next(&whose);
+	start_next(&pool_owner);
 }
 
 /* A step is over, in the loop. */
@@ -377,11 +377,11 @@ static void
 ended(PgpxTask *task)
 {
 	PgpxLogin  *login = (PgpxLogin *) task;
-	Whose		whose = login->whose;
-	bool		left = login->state == GIVEN_UP;
+	Owner		pool_owner = login->pool_owner;
+	bool		abandoned = login->state == ABANDONED;
 
 	dlist_delete(&login->node);
-	if (left)
+	if (abandoned)
 	{
 		/* and what it says goodbye with goes nowhere */
 		(void) shutdown(login->kind->socket(login->libpq), SHUT_RDWR);
@@ -392,7 +392,8 @@ ended(PgpxTask *task)
 	else
 	{
 		int			fd = login->kind->socket(login->libpq);
-		bool		short_enough = pgpx_libpq_login_after(login->hearing, fd);
+		bool		short_enough = pgpx_libpq_login_after(login->accounting,
+														  fd);
 
 		login->state = RESTING;
 		errno = login->error;
@@ -407,7 +408,7 @@ ended(PgpxTask *task)
 	}
 
 	/* one less that was left behind may be what others wait for */
-	start_next(left ? NULL : &whose);
+	start_next(abandoned ? NULL : &pool_owner);
 }
 
 bool
@@ -425,9 +426,9 @@ pgpx_login_why_late(const PgpxLogin *login)
 		return "";
 	n = count_threads(login);
 	if (login->state == WAITING &&
-		(n.told_left >= MAX_STEPS || n.remote >= MAX_AT_ADDRESS))
+		(n.same_abandoned >= MAX_STEPS || n.remote >= MAX_AT_ADDRESS))
 		return ": logins before it still compute what the remote server has asked for";
-	if (login->state == WAITING && too_many_left(&n))
+	if (login->state == WAITING && too_many_abandoned(&n))
 		return ": too many logins of the pool worker still compute what remote servers have asked for";
 	return ": what the remote server asks for takes longer to compute";
 }
@@ -439,9 +440,9 @@ pgpx_login_end(PgpxLogin *login)
 		return false;
 	if (login->state == RUNNING)
 	{
-		login->state = GIVEN_UP;
+		login->state = ABANDONED;
 		hang_up(login);
-		pgpx_task_in_no_hurry(&login->task);
+		pgpx_task_lower_priority(&login->task);
 		return true;
 	}
 	if (login->state == WAITING)
@@ -457,7 +458,7 @@ pgpx_login_descriptors(void)
 	int			n = 0;
 
 	dlist_foreach(iter, &steps)
-		if (dlist_container(PgpxLogin, node, iter.cur)->state == GIVEN_UP)
+		if (dlist_container(PgpxLogin, node, iter.cur)->state == ABANDONED)
 			n++;
 	return n;
 }
@@ -474,7 +475,7 @@ drop_notice(void *arg, const PGresult *res)
 }
 
 void
-pgpx_libpq_hush(PGconn *pg)
+pgpx_libpq_mute_notices(PGconn *pg)
 {
 	(void) PQsetNoticeReceiver(pg, drop_notice, NULL);
 }
@@ -516,35 +517,36 @@ bytes_read(int fd)
 }
 
 void
-pgpx_libpq_login_begin(PgpxHearing *hearing)
+pgpx_libpq_login_begin(PgpxInputAccounting *accounting)
 {
-	memset(hearing, 0, sizeof(*hearing));
+	memset(accounting, 0, sizeof(*accounting));
 }
 
 void
-pgpx_libpq_login_before(PgpxHearing *hearing, int fd)
+pgpx_libpq_login_before(PgpxInputAccounting *accounting, int fd)
 {
-	hearing->unread = bytes_unread(fd);
+	accounting->unread = bytes_unread(fd);
 }
 
 bool
-pgpx_libpq_login_after(PgpxHearing *hearing, int fd)
+pgpx_libpq_login_after(PgpxInputAccounting *accounting, int fd)
 {
 	uint64		unread = bytes_unread(fd);
 
 	/* not less than this; TCP knows better */
-	if (hearing->unread > unread)
-		hearing->login += hearing->unread - unread;
-	hearing->taken = bytes_read(fd);
-	return Max(hearing->login, hearing->taken) <= LOGIN_MAX;
+	if (accounting->unread > unread)
+		accounting->login += accounting->unread - unread;
+	accounting->taken = bytes_read(fd);
+	return Max(accounting->login, accounting->taken) <= LOGIN_MAX;
 }
 
 bool
-pgpx_libpq_keeps_much(PgpxHearing *hearing, PGconn *pg, bool taken)
+pgpx_libpq_buffers_too_much(PgpxInputAccounting *accounting, PGconn *pg,
+							bool taken)
 {
 	uint64		now = bytes_read(PQsocket(pg));
 
 	if (taken)
-		hearing->taken = now;
-	return now > hearing->taken + MESSAGE_MAX;
+		accounting->taken = now;
+	return now > accounting->taken + MESSAGE_MAX;
 }

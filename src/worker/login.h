@@ -13,40 +13,41 @@
 #include "libpq-fe.h"
 
 /* What libpq hears while it is it that reads; see login.c. */
-typedef struct PgpxHearing
+typedef struct PgpxInputAccounting
 {
 	uint64		login;			/* bytes of the login that lay ready */
 	uint64		unread;			/* .. and lay so before this step of it */
 	uint64		taken;			/* bytes until something was handed out */
-} PgpxHearing;
+} PgpxInputAccounting;
 
 typedef struct PgpxLogin PgpxLogin;
 
 /* Drop notices, which libpq would print. */
-extern void pgpx_libpq_hush(PGconn *pg);
+extern void pgpx_libpq_mute_notices(PGconn *pg);
 
 /* Drop notifications, which libpq would keep; where input has been consumed. */
 extern void pgpx_libpq_drop_notifications(PGconn *pg);
 
 /* A login begins; around a step of it; false: it is longer than any needs to be. */
-extern void pgpx_libpq_login_begin(PgpxHearing *hearing);
-extern void pgpx_libpq_login_before(PgpxHearing *hearing, int fd);
-extern bool pgpx_libpq_login_after(PgpxHearing *hearing, int fd);
+extern void pgpx_libpq_login_begin(PgpxInputAccounting *accounting);
+extern void pgpx_libpq_login_before(PgpxInputAccounting *accounting, int fd);
+extern bool pgpx_libpq_login_after(PgpxInputAccounting *accounting, int fd);
 
 /*
  * Input has been consumed, and "taken" tells whether libpq has handed something out:
  * does it keep more than a message of an honest remote takes?
  */
-extern bool pgpx_libpq_keeps_much(PgpxHearing *hearing, PGconn *pg, bool taken);
+extern bool pgpx_libpq_buffers_too_much(PgpxInputAccounting *accounting,
+										PGconn *pg, bool taken);
 
 /* libpq has begun to connect (pgpx_conninfo_login).  NULL: no memory. */
 extern PgpxLogin *pgpx_login_begin(PgpxLoginOf of, PGconn *pg,
-								   PgpxHearing *hearing,
+								   PgpxInputAccounting *accounting,
 								   PgpxLoginStepped stepped, void *owner);
 
 extern PgpxLogin *pgpx_login_begin_as(const PgpxLoginKind *kind,
 									  PgpxLoginOf of, void *libpq,
-									  PgpxHearing *hearing,
+									  PgpxInputAccounting *accounting,
 									  PgpxLoginStepped stepped, void *owner);
 
 /* The socket is ready for it: go on with the login. */

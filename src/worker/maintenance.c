@@ -32,7 +32,7 @@ static PgpxTime next_sweep = PG_INT64_MAX;
 static PgpxTime next_maintenance = PG_INT64_MAX;
 
 void
-pgpx_janitor_maintain(void)
+pgpx_maintenance_request(void)
 {
 	next_maintenance = 0;
 	SetLatch(MyLatch);
@@ -45,7 +45,7 @@ pgpx_janitor_maintain(void)
  * nothing for long.  Nobody waits for this one, or it would be he who decides.
  */
 static bool
-overstays(PgpxWorkerConn *w, PgpxTime now)
+exceeds_time(PgpxWorkerConn *w, PgpxTime now)
 {
 	PgpxConn   *conn = &pgpx_conns[w->index];
 	PgpxPool   *pool = &pgpx_pools[w->pool];
@@ -54,28 +54,28 @@ overstays(PgpxWorkerConn *w, PgpxTime now)
 		conn->state != PGPX_CONN_CANCELLING &&
 		(conn->state != PGPX_CONN_CONNECTING || pool->nwaiting > 0))
 		return false;
-	if (now - conn->state_since < PGPX_KEEP_MS * 1000)
+	if (now - conn->state_since < PGPX_CONTENDED_KEEP_MS * 1000)
 	{
-		pgpx_janitor_due(conn->state_since + PGPX_KEEP_MS * 1000);
+		pgpx_event_due_at(conn->state_since + PGPX_CONTENDED_KEEP_MS * 1000);
 		return false;
 	}
 	if (conn->version != pool->version ||
-		pgpx_cap_named(&pgpx_shared->cap, NULL) >= 0)
+		pgpx_cap_next_in_line(&pgpx_shared->cap, NULL) >= 0)
 		return true;
-	pgpx_janitor_due(now + PGPX_LOOK_MS * 1000);
+	pgpx_event_due_at(now + PGPX_CONTENDED_CHECK_MS * 1000);
 	return false;
 }
 
 /* One step on towards its end, without waiting any longer. */
 static void
-hurry(PgpxWorkerConn *w)
+shorten_deadline(PgpxWorkerConn *w)
 {
-	if (w->phase == PGPX_PHASE_ENDING)
-		pgpx_ending_give_up(w);
+	if (w->phase == PGPX_PHASE_ABORT)
+		pgpx_abort_abandon(w);
 	else if (w->phase != PGPX_PHASE_OPEN)
 		pgpx_connection_late(w);
 	else if (w->cancel.active)
-		pgpx_canceller_late(w);
+		pgpx_cancel_late(w);
 }
 
 /* Is anything left that only the clock will bring about? */
@@ -88,27 +88,28 @@ tick(PgpxTime now)
 	{
 		PgpxWorkerConn *w = &pgpx_wconns[i];
 		PgpxConn   *conn = &pgpx_conns[i];
-		int			owed;
+		int			unread_reset;
 
-		if (w->phase != PGPX_PHASE_NONE && overstays(w, now))
-			hurry(w);
+		if (w->phase != PGPX_PHASE_NONE && exceeds_time(w, now))
+			shorten_deadline(w);
 		if (w->phase != PGPX_PHASE_OPEN)
 			continue;
 
 		/* its statement takes long, or forever: it has deadlines of its own */
-		pgpx_conn_wake_up(conn);
+		pgpx_conn_deliver_wakeup(conn);
 
 		/* in use: go on ticking, or each checkin would have to wake us */
 		if (now - conn->last_used < PGPX_BUSY_MS * 1000)
 			again = true;
 		else if (conn->state == PGPX_CONN_IDLE)
 			pgpx_connection_listen(w);
-		if (conn->state != PGPX_CONN_OWED)
+		if (conn->state != PGPX_CONN_RESET_PENDING)
 			continue;
 		if (now - conn->state_since < PGPX_TICK_MS * 1000)
 			again = true;
-		else if (pgpx_pool_begin_reset(&pgpx_pools[w->pool], conn, &owed))
-			pgpx_connection_reset(w, false, owed);
+		else if (pgpx_pool_begin_reset(&pgpx_pools[w->pool], conn,
+									   &unread_reset))
+			pgpx_connection_reset(w, false, unread_reset);
 	}
 
 	/*
@@ -123,7 +124,7 @@ tick(PgpxTime now)
 			continue;
 		if (pool->retry_at > now)
 		{
-			pgpx_janitor_due(pool->retry_at);
+			pgpx_event_due_at(pool->retry_at);
 			again = true;
 		}
 		else
@@ -133,10 +134,10 @@ tick(PgpxTime now)
 
 			LWLockAcquire(pool->lock, LW_EXCLUSIVE);
 			wanted = pgpx_pool_wanted_locked(pool, 0) > 0;
-			if (wanted && pgpx_pool_must_give_way_locked(pool))
+			if (wanted && pgpx_pool_must_yield_locked(pool))
 				again = true;	/* until it is this one's turn */
 			else if (wanted)
-				pgpx_pool_serve_locked(pool, &wake);
+				pgpx_pool_dispatch_locked(pool, &wake);
 			LWLockRelease(pool->lock);
 			pgpx_wake_flush(&wake);
 		}
@@ -172,9 +173,10 @@ sweep(void)
 		if (lease_id == 0 || procno < 0 ||
 			BackendPidGetProc(pid) == GetPGProcByNumber(procno))
 			continue;
-		if (pgpx_pool_give(conn, lease_id, PGPX_END_RECLAIMED,
-						   PGPX_GIVE_CANCEL_CLOSE, 0, PGPX_CLOSE_HOLDER_DIED,
-						   NULL))
+		if (pgpx_pool_release(conn, lease_id, PGPX_END_RECLAIMED,
+							  PGPX_RELEASE_CANCEL_CLOSE, 0,
+							  PGPX_CLOSE_HOLDER_DIED,
+							  NULL))
 			ereport(LOG,
 					(errmsg("pgpool_ext took lease " UINT64_FORMAT " back: its holder with PID %d has gone",
 							lease_id, pid)));
@@ -192,7 +194,7 @@ run_due(PgpxTime now)
 		PgpxWorkerConn *w = &pgpx_wconns[i];
 
 		if (w->cancel.active && now >= w->cancel.deadline)
-			pgpx_canceller_late(w);
+			pgpx_cancel_late(w);
 		if (w->deadline != 0 && now >= w->deadline)
 			pgpx_connection_late(w);
 		if (w->cancel.active)
@@ -227,17 +229,17 @@ database_exists(Oid database)
  * its servers are no longer paused, which nobody can say any more.
  */
 static void
-look_for_databases(void)
+check_databases(void)
 {
 	static uint32 seen = 0;
-	static PgpxTime look_at = 0;	/* not before */
+	static PgpxTime next_database_check = 0;	/* not before */
 	uint32		now = pg_atomic_read_u32(&pgpx_shared->databases_changed);
 
 	if (now == seen)
 		return;
-	if (pgpx_now() < look_at)
+	if (pgpx_now() < next_database_check)
 	{
-		pgpx_janitor_due(look_at);
+		pgpx_event_due_at(next_database_check);
 		return;
 	}
 	StartTransactionCommand();
@@ -245,8 +247,8 @@ look_for_databases(void)
 	{
 		CommitTransactionCommand();
 		MemoryContextSwitchTo(pgpx_worker_cxt);
-		look_at = pgpx_now() + PGPX_LOOK_MS * 1000;
-		pgpx_janitor_due(look_at);
+		next_database_check = pgpx_now() + PGPX_CONTENDED_CHECK_MS * 1000;
+		pgpx_event_due_at(next_database_check);
 		return;
 	}
 	seen = now;
@@ -340,12 +342,12 @@ have_pools_changed(void)
 }
 
 PgpxTime
-pgpx_janitor_run(bool changed)
+pgpx_maintenance_run(bool changed)
 {
 	PgpxWorkerSlot *slot = &pgpx_shared->worker[pgpx_worker_index];
 	PgpxTime	now = pgpx_now();
 	PgpxTime	next_ping;
-	bool		hungry;
+	bool		starved;
 
 	if (now >= pgpx_next_due)
 		run_due(now);
@@ -356,13 +358,13 @@ pgpx_janitor_run(bool changed)
 	 */
 	pg_atomic_write_u32(&slot->ticking, 0);
 	pg_memory_barrier();
-	hungry = pgpx_steward_run();
-	if (tick(now) || hungry)
+	starved = pgpx_admission_run();
+	if (tick(now) || starved)
 	{
 		pg_atomic_write_u32(&slot->ticking, 1);
-		pgpx_janitor_due(now + PGPX_TICK_MS * 1000);
+		pgpx_event_due_at(now + PGPX_TICK_MS * 1000);
 	}
-	look_for_databases();
+	check_databases();
 	if (have_pools_changed() || changed || now >= next_maintenance)
 		maintain_pools(now);
 	next_ping = pgpx_lock_hooks->ping();

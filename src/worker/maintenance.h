@@ -17,12 +17,12 @@
 #define PGPX_SWEEP_MS 5000
 
 /* Look at all pools in the next round: the settings have changed. */
-extern void pgpx_janitor_maintain(void);
+extern void pgpx_maintenance_request(void);
 
 /*
  * Do what is due; changed tells that connections have changed state.  Returns
  * when it wants to run again, PG_INT64_MAX: when something has happened.
  */
-extern PgpxTime pgpx_janitor_run(bool changed);
+extern PgpxTime pgpx_maintenance_run(bool changed);
 
 #endif							/* PGPX_MAINTENANCE_H */

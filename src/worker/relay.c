@@ -14,7 +14,7 @@
  * byte stream keeps its order, so that what a lease leaves unread is in front of
  * what the next one gets, as on a direct socket.
  *
- * Never waits.  What one side does not take is kept, up to PIECE bytes, and
+ * Never waits.  What one side does not take is kept, up to CHUNK bytes, and
  * until it is gone nothing more is read from the other side: a slow reader slows
  * the writer.  An event moves one piece, so that who streams leaves time to the
  * others.  A descriptor that is not waited for is not in the epoll set at all:
@@ -42,15 +42,15 @@
 #include "worker/relay_tls.h"
 
 /* What is moved at once, and kept at most, in each direction. */
-#define PIECE (64 * 1024)
+#define CHUNK (64 * 1024)
 
 /* What one side has said and the other has not taken. */
-typedef struct Rest
+typedef struct Unsent
 {
-	char	   *data;			/* [PIECE], while there is any */
+	char	   *data;			/* [CHUNK], while there is any */
 	size_t		start;
 	size_t		end;
-} Rest;
+} Unsent;
 
 struct PgpxRelay
 {
@@ -60,16 +60,16 @@ struct PgpxRelay
 	uint32		remote_events;	/* as registered; 0: not in the epoll set */
 	uint32		local_events;
 
-	Rest		inward;			/* to the session */
-	Rest		outward;		/* to the remote */
+	Unsent		inward;			/* to the session */
+	Unsent		outward;		/* to the remote */
 
 	bool		more;			/* tls.pending, and it may be moved */
 	bool		local_ended;
-	bool		local_deaf;
+	bool		local_write_closed;
 };
 
 static int	nmore = 0;			/* relays that have "more" */
-static char piece[PIECE];
+static char chunk[CHUNK];
 
 static void
 set_more(PgpxRelay *relay, bool more)
@@ -81,28 +81,28 @@ set_more(PgpxRelay *relay, bool more)
 }
 
 static bool
-is_empty(const Rest *rest)
+is_empty(const Unsent *unsent)
 {
-	return rest->start == rest->end;
+	return unsent->start == unsent->end;
 }
 
 static void
-drop(Rest *rest)
+drop(Unsent *unsent)
 {
-	if (rest->data != NULL)
-		pfree(rest->data);
-	memset(rest, 0, sizeof(*rest));
+	if (unsent->data != NULL)
+		pfree(unsent->data);
+	memset(unsent, 0, sizeof(*unsent));
 }
 
 static void
-keep(Rest *rest, const char *data, size_t len)
+keep(Unsent *unsent, const char *data, size_t len)
 {
-	Assert(is_empty(rest) && len <= PIECE);
-	if (rest->data == NULL)
-		rest->data = MemoryContextAlloc(TopMemoryContext, PIECE);
-	memcpy(rest->data, data, len);
-	rest->start = 0;
-	rest->end = len;
+	Assert(is_empty(unsent) && len <= CHUNK);
+	if (unsent->data == NULL)
+		unsent->data = MemoryContextAlloc(TopMemoryContext, CHUNK);
+	memcpy(unsent->data, data, len);
+	unsent->start = 0;
+	unsent->end = len;
 }
 
 /* Errors of the pair that mean: not now, epoll will tell. */
@@ -118,7 +118,7 @@ write_local(PgpxRelay *relay, const char *data, size_t len)
 {
 	size_t		sent = 0;
 
-	while (sent < len && !relay->local_deaf)
+	while (sent < len && !relay->local_write_closed)
 	{
 		ssize_t		n = send(relay->pair[1], data + sent, len - sent,
 							 MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -128,7 +128,7 @@ write_local(PgpxRelay *relay, const char *data, size_t len)
 		else if (n < 0 && is_passing(errno))
 			return sent;
 		else
-			relay->local_deaf = true;
+			relay->local_write_closed = true;
 	}
 	return len;
 }
@@ -138,28 +138,28 @@ static void
 move_inward(PgpxWorkerConn *w)
 {
 	PgpxRelay  *relay = w->relay;
-	Rest	   *rest = &relay->inward;
+	Unsent	   *unsent = &relay->inward;
 
-	if (!is_empty(rest))
+	if (!is_empty(unsent))
 	{
-		rest->start += write_local(relay, rest->data + rest->start,
-								   rest->end - rest->start);
-		if (!is_empty(rest))
+		unsent->start += write_local(relay, unsent->data + unsent->start,
+									 unsent->end - unsent->start);
+		if (!is_empty(unsent))
 			return;
-		drop(rest);
+		drop(unsent);
 	}
 	else if (!relay->tls.ended)
 	{
-		size_t		len = pgpx_tls_read(&relay->tls, piece, PIECE);
-		size_t		sent = write_local(relay, piece, len);
+		size_t		len = pgpx_tls_read(&relay->tls, chunk, CHUNK);
+		size_t		sent = write_local(relay, chunk, len);
 
 		if (len > 0 || relay->tls.ended)
-			pgpx_conn_wake_up(&pgpx_conns[w->index]);
+			pgpx_conn_deliver_wakeup(&pgpx_conns[w->index]);
 		if (relay->tls.ended)
 			drop(&relay->outward);
 		if (sent < len)
 		{
-			keep(rest, piece + sent, len - sent);
+			keep(unsent, chunk + sent, len - sent);
 			return;
 		}
 	}
@@ -172,9 +172,9 @@ move_inward(PgpxWorkerConn *w)
 
 /* The session has said its last word, and the remote has it. */
 static void
-say_goodbye(PgpxRelay *relay)
+send_terminate(PgpxRelay *relay)
 {
-	pgpx_tls_goodbye(&relay->tls);
+	pgpx_tls_close_notify(&relay->tls);
 	shutdown(relay->remote, SHUT_WR);
 }
 
@@ -182,26 +182,27 @@ say_goodbye(PgpxRelay *relay)
 static void
 move_outward(PgpxRelay *relay)
 {
-	Rest	   *rest = &relay->outward;
+	Unsent	   *unsent = &relay->outward;
 
-	if (!is_empty(rest))
+	if (!is_empty(unsent))
 	{
-		rest->start += pgpx_tls_write(&relay->tls, rest->data + rest->start,
-									  rest->end - rest->start);
-		if (!is_empty(rest))
+		unsent->start += pgpx_tls_write(&relay->tls,
+										unsent->data + unsent->start,
+										unsent->end - unsent->start);
+		if (!is_empty(unsent))
 			return;
-		drop(rest);
+		drop(unsent);
 	}
-	else if (!relay->local_ended && !relay->tls.deaf)
+	else if (!relay->local_ended && !relay->tls.write_closed)
 	{
-		ssize_t		n = recv(relay->pair[1], piece, PIECE, MSG_DONTWAIT);
+		ssize_t		n = recv(relay->pair[1], chunk, CHUNK, MSG_DONTWAIT);
 		size_t		sent;
 
 		if (n > 0)
 		{
-			sent = pgpx_tls_write(&relay->tls, piece, n);
+			sent = pgpx_tls_write(&relay->tls, chunk, n);
 			if (sent < (size_t) n)
-				keep(rest, piece + sent, n - sent);
+				keep(unsent, chunk + sent, n - sent);
 			return;
 		}
 		if (n < 0 && is_passing(errno))
@@ -209,7 +210,7 @@ move_outward(PgpxRelay *relay)
 		relay->local_ended = true;
 	}
 	if (relay->local_ended)
-		say_goodbye(relay);
+		send_terminate(relay);
 }
 
 /* Have a descriptor in the epoll set for what it is waited for, or not at all. */
@@ -219,9 +220,9 @@ watch(PgpxWatchKind kind, int index, int fd, uint32 *registered, uint32 events)
 	if (*registered == events)
 		return;
 	if (events == 0)
-		pgpx_reactor_forget(fd);
+		pgpx_event_unwatch(fd);
 	else
-		pgpx_reactor_watch(kind, index, fd, events, *registered == 0);
+		pgpx_event_watch(kind, index, fd, events, *registered == 0);
 	*registered = events;
 }
 
@@ -239,7 +240,8 @@ watch_both(PgpxWorkerConn *w)
 	if ((!is_empty(&relay->outward) && !relay->tls.write_wants_read) ||
 		relay->tls.read_wants_write)
 		remote |= EPOLLOUT;
-	if (is_empty(&relay->outward) && !relay->local_ended && !relay->tls.deaf)
+	if (is_empty(&relay->outward) && !relay->local_ended &&
+		!relay->tls.write_closed)
 		local |= EPOLLIN;
 	if (!is_empty(&relay->inward))
 		local |= EPOLLOUT;
@@ -277,10 +279,10 @@ pgpx_relay_begin(PgpxWorkerConn *w)
 	relay->pair[0] = pair[0];
 	relay->pair[1] = pair[1];
 
-	pgpx_tls_begin(&relay->tls, ssl, PIECE);
+	pgpx_tls_begin(&relay->tls, ssl, CHUNK);
 
 	/* libpq's socket is the relay's now */
-	pgpx_reactor_forget(w->fd);
+	pgpx_event_unwatch(w->fd);
 	w->fd = -1;
 	w->relay = relay;
 
@@ -345,7 +347,7 @@ pgpx_relay_go_on(void)
 }
 
 void
-pgpx_relay_cut(PgpxWorkerConn *w, bool polite)
+pgpx_relay_cut(PgpxWorkerConn *w, bool graceful)
 {
 	PgpxRelay  *relay = w->relay;
 
@@ -353,11 +355,11 @@ pgpx_relay_cut(PgpxWorkerConn *w, bool polite)
 		return;
 	if (w->fd == relay->pair[0])
 	{
-		pgpx_reactor_forget(w->fd);
+		pgpx_event_unwatch(w->fd);
 		w->fd = -1;
 	}
 	drop(&relay->inward);
-	if (polite && is_empty(&relay->outward))
+	if (graceful && is_empty(&relay->outward))
 		(void) pgpx_tls_write(&relay->tls, PGPX_TERMINATE, PGPX_TERMINATE_LEN);
 	drop(&relay->outward);
 	set_more(relay, false);
@@ -368,7 +370,7 @@ pgpx_relay_cut(PgpxWorkerConn *w, bool polite)
 
 	/* who has a duplicate of this end sees it end */
 	shutdown(relay->pair[0], SHUT_RDWR);
-	say_goodbye(relay);
+	send_terminate(relay);
 	shutdown(relay->remote, SHUT_RDWR);
 	relay->remote = -1;
 }

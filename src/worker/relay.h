@@ -28,7 +28,7 @@ extern bool pgpx_relay_has_more(void);
 extern void pgpx_relay_go_on(void);
 
 /* Shut both sides down; politely: with a goodbye to the remote. */
-extern void pgpx_relay_cut(PgpxWorkerConn *w, bool polite);
+extern void pgpx_relay_cut(PgpxWorkerConn *w, bool graceful);
 
 /* Free it, before libpq's connection. */
 extern void pgpx_relay_end(PgpxWorkerConn *w);

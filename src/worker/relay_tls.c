@@ -99,7 +99,7 @@ outcome(PgpxTlsStream *tls, int n)
 static void
 end(PgpxTlsStream *tls)
 {
-	tls->ended = tls->deaf = true;
+	tls->ended = tls->write_closed = true;
 	tls->write_wants_read = false;
 }
 
@@ -108,7 +108,7 @@ end(PgpxTlsStream *tls)
  * data never asks for so much: a piece of it, its records' overhead and what is read
  * ahead are less.
  */
-#define MOST_PIECES 2
+#define MAX_CHUNKS 2
 
 /* How often it may call SSL_read: a piece of data in records of one byte. */
 #define MOST_READS 256
@@ -123,7 +123,7 @@ end(PgpxTlsStream *tls)
 static bool
 has_flooded(const PgpxTlsStream *tls)
 {
-	return tls->unasked > MOST_UNASKED + tls->heard / tls->piece;
+	return tls->unasked > MOST_UNASKED + tls->data_bytes / tls->chunk;
 }
 
 static void
@@ -148,7 +148,7 @@ on_read(BIO *bio, int oper, const char *argp, size_t len, int argi, long argl,
 	PgpxTlsStream *tls = (PgpxTlsStream *) BIO_get_callback_arg(bio);
 
 	if (oper == BIO_CB_READ &&
-		(tls->taken >= MOST_PIECES * tls->piece || has_flooded(tls)))
+		(tls->taken >= MAX_CHUNKS * tls->chunk || has_flooded(tls)))
 	{
 		tls->dry = true;
 		BIO_clear_retry_flags(bio);
@@ -166,7 +166,7 @@ on_read(BIO *bio, int oper, const char *argp, size_t len, int argi, long argl,
 }
 
 void
-pgpx_tls_begin(PgpxTlsStream *tls, SSL *ssl, size_t piece)
+pgpx_tls_begin(PgpxTlsStream *tls, SSL *ssl, size_t chunk)
 {
 	BIO		   *bio = SSL_get_rbio(ssl);
 
@@ -191,11 +191,11 @@ pgpx_tls_begin(PgpxTlsStream *tls, SSL *ssl, size_t piece)
 	 */
 	SSL_set_mode(ssl, SSL_MODE_ENABLE_PARTIAL_WRITE);
 	SSL_set_mode(ssl, SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
-	SSL_set_default_read_buffer_len(ssl, piece);
+	SSL_set_default_read_buffer_len(ssl, chunk);
 	(void) SSL_free_buffers(ssl);	/* to be made in that size */
 	SSL_set_read_ahead(ssl, 1);
 	tls->ssl = ssl;
-	tls->piece = piece;
+	tls->chunk = chunk;
 	BIO_set_callback_arg(bio, (char *) tls);
 	BIO_set_callback_ex(bio, on_read);
 	SSL_set_msg_callback_arg(ssl, tls);
@@ -237,7 +237,7 @@ pgpx_tls_read(PgpxTlsStream *tls, char *data, size_t size)
 		if (n > 0)
 		{
 			len += n;
-			tls->heard += n;
+			tls->data_bytes += n;
 
 			/* what is in the kernel's buffer, epoll will tell */
 			if (!SSL_has_pending(tls->ssl))
@@ -272,7 +272,7 @@ pgpx_tls_write(PgpxTlsStream *tls, const char *data, size_t len)
 
 	tls->write_wants_read = false;
 	tls->taken = 0;				/* of what it has to read: a call of its own */
-	while (sent < len && !tls->deaf)
+	while (sent < len && !tls->write_closed)
 	{
 		int			n;
 
@@ -292,7 +292,7 @@ pgpx_tls_write(PgpxTlsStream *tls, const char *data, size_t len)
 				return sent;
 			case ENDED:
 				/* what it said before it went may still be read */
-				tls->deaf = true;
+				tls->write_closed = true;
 				tls->pending = true;
 				break;
 		}
@@ -301,12 +301,12 @@ pgpx_tls_write(PgpxTlsStream *tls, const char *data, size_t len)
 }
 
 void
-pgpx_tls_goodbye(PgpxTlsStream *tls)
+pgpx_tls_close_notify(PgpxTlsStream *tls)
 {
-	if (!tls->deaf)
+	if (!tls->write_closed)
 	{
 		ERR_clear_error();
 		(void) SSL_shutdown(tls->ssl);
 	}
-	tls->deaf = true;
+	tls->write_closed = true;
 }

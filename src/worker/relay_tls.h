@@ -26,14 +26,14 @@ typedef struct PgpxTlsStream
 	SSL		   *ssl;			/* libpq's */
 	bool		pending;		/* more is inside OpenSSL, unseen by epoll */
 	bool		ended;			/* nothing will come any more */
-	bool		deaf;			/* what is sent is lost */
+	bool		write_closed;	/* what is sent is lost */
 	bool		read_wants_write;	/* SSL_read waits for room to send */
 	bool		write_wants_read;
 
-	size_t		piece;
+	size_t		chunk;
 	size_t		taken;			/* from the socket, by this call */
 	bool		dry;			/* the socket has no more for this call */
-	uint64		heard;			/* bytes of data, so far */
+	uint64		data_bytes;		/* bytes of data, so far */
 	uint64		unasked;		/* messages that are no data, so far */
 } PgpxTlsStream;
 
@@ -41,7 +41,7 @@ typedef struct PgpxTlsStream
  * Begin, with what pgpx_tls_claim has found to be ours; piece: how much is read at
  * once.
  */
-extern void pgpx_tls_begin(PgpxTlsStream *tls, SSL *ssl, size_t piece);
+extern void pgpx_tls_begin(PgpxTlsStream *tls, SSL *ssl, size_t chunk);
 
 /* Read what is there, so much at most; returns how much it was. */
 extern size_t pgpx_tls_read(PgpxTlsStream *tls, char *data, size_t size);
@@ -50,7 +50,7 @@ extern size_t pgpx_tls_read(PgpxTlsStream *tls, char *data, size_t size);
 extern size_t pgpx_tls_write(PgpxTlsStream *tls, const char *data, size_t len);
 
 /* Nothing more will be sent. */
-extern void pgpx_tls_goodbye(PgpxTlsStream *tls);
+extern void pgpx_tls_close_notify(PgpxTlsStream *tls);
 
 /* It is libpq's alone again, to be freed; and tls may be freed. */
 extern void pgpx_tls_end(PgpxTlsStream *tls);

@@ -53,7 +53,7 @@
 #include "worker/maintenance.h"
 
 int			pgpx_worker_index = -1;
-uint64		pgpx_worker_epoch = 0;
+uint64		pgpx_worker_incarnation = 0;
 MemoryContext pgpx_worker_cxt = NULL;
 PgpxWorkerConn *pgpx_wconns = NULL;
 PgpxWorkerPool *pgpx_wpools = NULL;
@@ -210,13 +210,14 @@ set_up(void)
 	pgpx_worker_forget_connections();
 	pgpx_pool_restore_damaged(pgpx_worker_index);
 
-	pgpx_worker_epoch = pg_atomic_fetch_add_u64(&pgpx_shared->next_epoch, 1);
+	pgpx_worker_incarnation =
+		pg_atomic_fetch_add_u64(&pgpx_shared->next_incarnation, 1);
 	pgpx_worker_exit_init();
 	PGPX_DEBUG_POINT("worker_set_up");
-	pgpx_reactor_init();
+	pgpx_event_loop_init();
 
 	pg_atomic_write_u32(&slot->state, PGPX_WORKER_RUNNING);
-	pg_atomic_write_u64(&slot->epoch, pgpx_worker_epoch);
+	pg_atomic_write_u64(&slot->incarnation, pgpx_worker_incarnation);
 }
 
 void
@@ -244,7 +245,7 @@ pgpx_worker_main(Datum arg)
 	while (!ShutdownRequestPending &&
 		   pg_atomic_read_u32(&slot->must_restart) == 0)
 	{
-		if (!pgpx_reactor_run_once())
+		if (!pgpx_event_loop_run_once())
 			continue;
 		MemoryContextReset(pgpx_worker_cxt);
 
@@ -252,7 +253,7 @@ pgpx_worker_main(Datum arg)
 		{
 			ConfigReloadPending = false;
 			ProcessConfigFile(PGC_SIGHUP);
-			pgpx_janitor_maintain();	/* pools follow the settings */
+			pgpx_maintenance_request(); /* pools follow the settings */
 		}
 		if (catchupInterruptPending)
 		{
@@ -274,7 +275,7 @@ pgpx_worker_main(Datum arg)
 #define AGAIN_US (60 * 1000)
 
 /* How often it is looked who has gone. */
-#define LOOK_MS 10
+#define CHECK_MS 10
 
 /* What is to be known of a connection at the end. */
 typedef struct Last
@@ -299,7 +300,7 @@ pgpx_worker_forget_connections(void)
 		if (pool->worker != pgpx_worker_index)
 			continue;
 		LWLockAcquire(pool->lock, LW_EXCLUSIVE);
-		pool->conninfo_epoch = 0;
+		pool->conninfo_incarnation = 0;
 		for (int i = 0; i < pgpx_shared->max_connections && !pool->damaged; i++)
 		{
 			PgpxConn   *conn = &pgpx_conns[i];
@@ -349,14 +350,14 @@ is_running(PgpxWorkerConn *w)
 		return true;
 	if (w->phase != PGPX_PHASE_OPEN)
 		return w->phase == PGPX_PHASE_START || w->phase == PGPX_PHASE_RESET ||
-			w->phase == PGPX_PHASE_ENDING;
+			w->phase == PGPX_PHASE_ABORT;
 	switch (conn->state)
 	{
 		case PGPX_CONN_LEASED:
 			return is_active(conn);
 		case PGPX_CONN_CANCELLING:
 			return true;
-		case PGPX_CONN_OWED:
+		case PGPX_CONN_RESET_PENDING:
 			/* the reset, if nothing of its answer is there */
 			return recv(pgpx_connection_socket(w), &byte, 1,
 						MSG_PEEK | MSG_DONTWAIT) < 0;
@@ -370,7 +371,7 @@ has_gone(PgpxWorkerConn *w)
 {
 	Last	   *l = &last[w->index];
 
-	return pgpx_connection_has_gone(w, l->cancelled || !l->running);
+	return pgpx_connection_is_gone(w, l->cancelled || !l->running);
 }
 
 /* A request that has come to its end is counted, if its pool is still there. */
@@ -381,7 +382,7 @@ cancelled(PgpxWorkerConn *w)
 	bool		sent = w->cancel.sent;
 
 	last[w->index].cancelled = true;
-	pgpx_canceller_drop(w);
+	pgpx_cancel_drop(w);
 	if (pool == NULL)
 		return;
 	if (sent)
@@ -392,8 +393,8 @@ cancelled(PgpxWorkerConn *w)
 static void
 begin_cancel(PgpxWorkerConn *w)
 {
-	if (pgpx_canceller_begin_last(w) == 0)
-		pgpx_canceller_drop(w);
+	if (pgpx_cancel_begin_last(w) == 0)
+		pgpx_cancel_drop(w);
 }
 
 /* Send what has been begun; who has not gone after a while gets another one. */
@@ -435,14 +436,14 @@ cancel_what_runs(void)
 		}
 		if (!left)
 			break;
-		(void) poll(polls, n, LOOK_MS);
+		(void) poll(polls, n, CHECK_MS);
 		for (int i = 0; i < n; i++)
 		{
 			PgpxWorkerConn *w = &pgpx_wconns[polled[i]];
 
 			/* what a thread does is looked at */
 			if ((polls[i].revents != 0 || polls[i].fd < 0) &&
-				pgpx_canceller_step_last(w) == 0)
+				pgpx_cancel_step_last(w) == 0)
 				cancelled(w);
 		}
 	}
@@ -455,7 +456,7 @@ at_exit(int code, Datum arg)
 
 	pgpx_busy_poll_leave();
 	pg_atomic_write_u32(&slot->state, PGPX_WORKER_STOPPING);
-	pg_atomic_write_u64(&slot->epoch, 0);
+	pg_atomic_write_u64(&slot->incarnation, 0);
 	memset(last, 0, pgpx_shared->max_connections * sizeof(Last));
 	for (int i = 0; i < pgpx_shared->max_connections; i++)
 	{
@@ -484,7 +485,7 @@ at_exit(int code, Datum arg)
 
 		/* its next step would be the reactor's: it is begun anew */
 		if (w->cancel.request != NULL)
-			pgpx_canceller_drop(w);
+			pgpx_cancel_drop(w);
 
 		/* while the socket still knows where it leads to */
 		if (last[i].running)

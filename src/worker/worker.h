@@ -15,7 +15,7 @@
 #include "base/compat.h"
 
 extern int	pgpx_worker_index;	/* which worker this is */
-extern uint64 pgpx_worker_epoch;
+extern uint64 pgpx_worker_incarnation;
 extern MemoryContext pgpx_worker_cxt;	/* reset after each round */
 
 /* Register the workers and set their slots up; called by _PG_init. */

@@ -27,32 +27,32 @@ s_lock(volatile slock_t *lock, const char *file, int line, const char *func)
 typedef struct Told
 {
 	int			used;
-	int			hungry;			/* -1: nobody */
+	int			starved;			/* -1: nobody */
 	int64		since;			/* of that one */
 	bool		looked;			/* nobody was denied a token since */
-	uint32		named;			/* as it was then */
+	uint32		next_in_line;			/* as it was then */
 } Told;
 
 static void
 take(PgpxCap *cap, Told *told, int limit, int pool, int64 since)
 {
-	bool		owed = told->hungry >= 0 && told->hungry != pool &&
+	bool		unread_reset = told->starved >= 0 && told->starved != pool &&
 		(since == 0 || told->since < since);
 	bool		full = limit > 0 && told->used >= limit;
 
-	FUZZ_CHECK(pgpx_cap_is_owed(cap, pool, since) == owed);
-	switch (pgpx_cap_take(cap, limit, pool, since))
+	FUZZ_CHECK(pgpx_cap_has_older(cap, pool, since) == unread_reset);
+	switch (pgpx_cap_acquire(cap, limit, pool, since))
 	{
-		case PGPX_TOKEN_TAKEN:
-			FUZZ_CHECK(!owed && !full);
+		case PGPX_TOKEN_ACQUIRED:
+			FUZZ_CHECK(!unread_reset && !full);
 			told->used++;
 			break;
 		case PGPX_TOKEN_DENIED:
-			FUZZ_CHECK(owed || (full && (since == 0 || told->hungry == pool)));
+			FUZZ_CHECK(unread_reset || (full && (since == 0 || told->starved == pool)));
 			break;
-		case PGPX_TOKEN_DENIED_NAMED:
-			FUZZ_CHECK(!owed && full && since != 0 && told->hungry != pool);
-			told->hungry = pool;
+		case PGPX_TOKEN_DENIED_NEXT:
+			FUZZ_CHECK(!unread_reset && full && since != 0 && told->starved != pool);
+			told->starved = pool;
 			told->since = since;
 			told->looked = false;
 			break;
@@ -63,12 +63,12 @@ take(PgpxCap *cap, Told *told, int limit, int pool, int64 since)
 static void
 name(PgpxCap *cap, Told *told, int pool, int64 since)
 {
-	bool		ended = pgpx_cap_name(cap, pool, since, told->named);
+	bool		ended = pgpx_cap_set_next_in_line(cap, pool, since, told->next_in_line);
 
-	FUZZ_CHECK(ended == (told->looked && since == 0 && told->hungry >= 0));
+	FUZZ_CHECK(ended == (told->looked && since == 0 && told->starved >= 0));
 	if (!told->looked)
 		return;					/* who was denied one in between stays in line */
-	told->hungry = since == 0 ? -1 : pool;
+	told->starved = since == 0 ? -1 : pool;
 	told->since = since;
 }
 
@@ -82,7 +82,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	for (; size >= 3; data += 3, size -= 3)
 	{
 		int			pool = data[1] % 4;
-		uint32		named;
+		uint32		next_in_line;
 
 		switch (data[0] % 5)
 		{
@@ -91,10 +91,10 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 				break;
 			case 1:
 				if (told.used > 0)
-					FUZZ_CHECK(pgpx_cap_give(&cap) == told.used--);
+					FUZZ_CHECK(pgpx_cap_release(&cap) == told.used--);
 				break;
 			case 2:
-				(void) pgpx_cap_named(&cap, &told.named);
+				(void) pgpx_cap_next_in_line(&cap, &told.next_in_line);
 				told.looked = true;
 				break;
 			case 3:
@@ -102,13 +102,13 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 				break;
 			case 4:
 				pgpx_cap_forget(&cap, pool);
-				if (told.hungry == pool)
-					told.hungry = -1;
+				if (told.starved == pool)
+					told.starved = -1;
 				break;
 		}
 		FUZZ_CHECK(pgpx_cap_used(&cap, NULL) == told.used);
-		FUZZ_CHECK(pgpx_cap_named(&cap, &named) == told.hungry);
-		FUZZ_CHECK(told.looked == (named == told.named));
+		FUZZ_CHECK(pgpx_cap_next_in_line(&cap, &next_in_line) == told.starved);
+		FUZZ_CHECK(told.looked == (next_in_line == told.next_in_line));
 	}
 	return 0;
 }

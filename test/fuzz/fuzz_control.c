@@ -49,9 +49,9 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (!ready)
 	{
 		pgpx_shared = calloc(1, sizeof(PgpxShared));
-		pgpx_shared->life = 7;
+		pgpx_shared->boot_id = 7;
 		pgpx_shared->max_pools = 4;
-		pgpx_handoff_init(1);
+		pgpx_control_init(1);
 		ready = true;
 	}
 	if (size < 2 || size > PGPX_MESSAGE_MAX)
@@ -62,13 +62,13 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if ((data[0] & 1) && size - 1 >= sizeof(*header))
 	{
 		header->length = size - 1;
-		header->life = 7;
-		header->epoch = 3;
+		header->boot_id = 7;
+		header->incarnation = 3;
 		header->pool = header->pool & 3;
 		if (data[0] & 4)
-			header->life = 6;
+			header->boot_id = 6;
 		if (data[0] & 8)
-			header->epoch = 2;
+			header->incarnation = 2;
 		if (data[0] & 16)
 			header->pool = data[0] & 32 ? 4 : -1;
 		if (data[0] & 64)
@@ -77,13 +77,13 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	expected = next_descriptor();
 	if (data[0] & 2)
 		fd = open("/dev/null", O_RDONLY);
-	FUZZ_CHECK(pgpx_fd_send(pgpx_handoff_session_fd(0), message, size - 1, fd) == 1);
+	FUZZ_CHECK(pgpx_fd_send(pgpx_control_session_fd(0), message, size - 1, fd) == 1);
 	if (fd >= 0)
 		close(fd);
 
 	/* the worker's buffer, exactly as large as what it may read of it */
 	buffer = malloc(PGPX_MESSAGE_MAX);
-	len = pgpx_handoff_receive(0, 3, buffer, &got, &more);
+	len = pgpx_control_receive(0, 3, buffer, &got, &more);
 	FUZZ_CHECK(more);
 	FUZZ_CHECK(len == 0 || len == size - 1);
 	FUZZ_CHECK(len != 0 || got < 0);
@@ -91,7 +91,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	header = (PgpxMessageHeader *) buffer;
 	FUZZ_CHECK(len == 0 ||
 			   (len >= sizeof(*header) && header->length == len &&
-				header->life == 7 && header->epoch == 3 &&
+				header->boot_id == 7 && header->incarnation == 3 &&
 				header->pool >= 0 && header->pool < 4));
 
 	/* what was dropped has left neither a secret behind nor a descriptor */
@@ -105,7 +105,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		char	   *copy = malloc(len);
 
 		memcpy(copy, buffer, len);
-		if (pgpx_handoff_parse_conninfo(copy, len, &conninfo))
+		if (pgpx_control_parse_conninfo(copy, len, &conninfo))
 		{
 			size_t		sum = strlen(conninfo.start_commands) +
 				strlen(conninfo.reset_command);
@@ -118,7 +118,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		}
 		free(copy);
 	}
-	len = pgpx_handoff_receive(0, 3, buffer, &got, &more);
+	len = pgpx_control_receive(0, 3, buffer, &got, &more);
 	FUZZ_CHECK(len == 0 && !more);
 	free(buffer);
 	free(message);

@@ -34,7 +34,7 @@
 static const uint8_t *stream;
 static size_t stream_size;
 static size_t fed;				/* so much of it has been sent */
-static size_t piece;
+static size_t chunk;
 static int	remote_fd;
 static uint32 echoed;			/* exchange whose token has been echoed */
 static enum
@@ -44,11 +44,11 @@ static enum
 
 /* Somebody waits for more. */
 bool
-pgpx_session_wait(PgpxKept *kept, uint32 events, PgpxTime deadline,
+pgpx_session_wait(PgpxCachedSocket *sock, uint32 events, PgpxTime deadline,
 				  uint32 wait_event)
 {
-	size_t		n = Min(piece, stream_size - fed);
-	const PgpxWire *wire = &kept->wire;
+	size_t		n = Min(chunk, stream_size - fed);
+	const PgpxWire *wire = &sock->wire;
 
 	if (wire->phase == PGPX_WIRE_TOKEN_PARSE && wire->token.exchange != echoed)
 	{
@@ -192,8 +192,8 @@ token_of(const uint8_t *text, int len)
 
 /* --- the harness ------------------------------------------------------------------- */
 
-static PgpxKept kept;
-static PgpxTarget target;
+static PgpxCachedSocket sock;
+static PgpxServerSpec spec;
 static PgpxLease lease;
 
 static void
@@ -232,10 +232,10 @@ ask(bool waits)
 	FUZZ_CHECK(answer.token >= 0);
 	FUZZ_CHECK(answer.token == (said.value[0] == NULL ? 0 : token_of(said.value[0], said.len[0])));
 	FUZZ_CHECK((answer.token != 0) == (said.value[0] != NULL));
-	FUZZ_CHECK(answer.spent == (answer.token == 0 && is_text(&said, 6, "true")));
+	FUZZ_CHECK(answer.already_released == (answer.token == 0 && is_text(&said, 6, "true")));
 	if (answer.held)
 	{
-		FUZZ_CHECK(!answer.spent && said.value[1] != NULL && said.value[3] != NULL &&
+		FUZZ_CHECK(!answer.already_released && said.value[1] != NULL && said.value[3] != NULL &&
 				   said.value[4] != NULL);
 		/* callers reckon with it in microseconds */
 		FUZZ_CHECK(answer.left > 0 && answer.left < PG_INT64_MAX / 1000000);
@@ -279,7 +279,7 @@ run_statement(int which, bool waits)
 	switch (which)
 	{
 		case 1:
-			held = pgpx_dlock_force(&lease, "a lock");
+			held = pgpx_dlock_force_release(&lease, "a lock");
 			hear(&said, true);
 			FUZZ_CHECK(said.rows == 0 || (said.ncolumns == 1 && said.fields == 1));
 			FUZZ_CHECK(held == is_text(&said, 0, "true"));
@@ -288,7 +288,7 @@ run_statement(int which, bool waits)
 			show_status();
 			return true;
 		case 3:
-			pgpx_dlock_make(&lease);
+			pgpx_dlock_create_tables(&lease);
 			hear(&said, false);
 			break;
 	}
@@ -374,7 +374,7 @@ make_stream(int which, const uint8_t *data, size_t size)
 int
 LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	PgpxWire   *wire = &kept.wire;
+	PgpxWire   *wire = &sock.wire;
 	int			pair[2];
 	int			which;
 	int			left;
@@ -391,7 +391,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	}
 	which = data[0] & 3;
 	end = (data[0] >> 2 & 3) % 3;
-	piece = data[1] == 0 ? size * 2 + 1024 : data[1] * data[1];
+	chunk = data[1] == 0 ? size * 2 + 1024 : data[1] * data[1];
 	if ((data[0] & 16) != 0 && which != 3)
 		honest = make_stream(which, data + 2, size - 2);
 	else
@@ -406,11 +406,11 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	nrows = 0;
 	levels = 0;
 	now_us = 1;
-	memset(&kept, 0, sizeof(kept));
+	memset(&sock, 0, sizeof(sock));
 	memset(&lease, 0, sizeof(lease));
 	lease.id = 1;
-	lease.kept = &kept;
-	lease.target = &target;
+	lease.sock = &sock;
+	lease.spec = &spec;
 	lease.scope = PGPX_SCOPE_CALL;
 	pgpx_wire_init(wire, pair[0], PG_UTF8, NULL);
 	pgpx_wire_begin(wire, lease.id);

@@ -398,7 +398,7 @@ pgpx_lease_broken(PgpxLease *lease, const char *why, const char *remote_words)
 void
 pgpx_lease_check_broken(PgpxLease *lease)
 {
-	const PgpxWire *wire = &lease->kept->wire;
+	const PgpxWire *wire = &lease->sock->wire;
 
 	if (lease->broken != NULL)
 		pgpx_lease_broken(lease, lease->broken, NULL);
@@ -419,7 +419,7 @@ pgpx_lease_check_revoked(PgpxLease *lease)
 bool
 pgpx_lease_flush(PgpxLease *lease, PgpxTime deadline)
 {
-	return pgpx_wire_flush(&lease->kept->wire) == 1;
+	return pgpx_wire_flush(&lease->sock->wire) == 1;
 }
 
 void
@@ -429,7 +429,7 @@ pgpx_lease_cancel(PgpxLease *lease)
 }
 
 void
-pgpx_lease_rest(PgpxLease *lease)
+pgpx_lease_report_activity(PgpxLease *lease)
 {
 }
 
@@ -439,7 +439,7 @@ pgpx_notes_keep(PgpxLease *lease, const PgpxWireMessage *msg)
 }
 
 void
-pgpx_conn_do(PgpxConn *conn, uint64 lease_id, PgpxActivity activity,
+pgpx_conn_set_activity(PgpxConn *conn, uint64 lease_id, PgpxActivity activity,
 			 bool statement)
 {
 }
@@ -456,8 +456,8 @@ pgpx_conn_activity(PgpxConn *conn)
 NEVER(bool, pgpx_lease_drain, PgpxLease *lease, size_t bytes, PgpxTime deadline, bool quiet)
 NEVER(PgpxTime, pgpx_lease_operation_deadline, const PgpxLease *lease)
 NEVER(bool, pgpx_session_wait_latch, PgpxTime deadline, uint32 wait_event)
-NEVER(void, pgpx_session_gather, PgpxKept *kept, uint32 wait_event)
-NEVER(ssize_t, pgpx_kept_poll, PgpxKept *kept, int pool, bool *full)
-NEVER(bool, pgpx_session_quiet, PgpxKept *kept)
+NEVER(void, pgpx_session_wait_for_more, PgpxCachedSocket *sock, uint32 wait_event)
+NEVER(ssize_t, pgpx_socket_cache_poll, PgpxCachedSocket *sock, int pool, bool *full)
+NEVER(bool, pgpx_session_has_no_input, PgpxCachedSocket *sock)
 
 #endif							/* FUZZ_DLOCK_H */

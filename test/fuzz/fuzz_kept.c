@@ -24,8 +24,8 @@
 #include "fuzz.h"
 #include "fuzz_kept.h"
 
-#define NCONNS (PGPX_MAX_KEPT + 8)
-#define EPOCH 3
+#define NCONNS (PGPX_SOCKET_CACHE_MAX + 8)
+#define INCARNATION 3
 #define QUESTIONS 4				/* that the worker remembers */
 #define ORPHANS 8
 
@@ -36,7 +36,7 @@ static size_t input_left;
 
 typedef struct Socket
 {
-	PgpxKept   *kept;			/* NULL: none */
+	PgpxCachedSocket   *sock;			/* NULL: none */
 	uint64		generation;
 	ino_t		ino;
 } Socket;
@@ -94,7 +94,7 @@ read_questions(void)
 	ssize_t		len;
 	int			fd;
 
-	while ((len = pgpx_handoff_receive(0, EPOCH, buffer, &fd, &more)) > 0)
+	while ((len = pgpx_control_receive(0, INCARNATION, buffer, &fd, &more)) > 0)
 	{
 		FUZZ_CHECK(len == sizeof(PgpxSocketRequest) && fd >= 0);
 		forget_question(&questions[QUESTIONS - 1]);
@@ -112,8 +112,8 @@ honest_reply(const PgpxSocketRequest *request)
 	PgpxReply	reply;
 
 	memset(&reply, 0, sizeof(reply));
-	reply.life = request->header.life;
-	reply.epoch = request->header.epoch;
+	reply.boot_id = request->header.boot_id;
+	reply.incarnation = request->header.incarnation;
 	reply.conn = request->conn;
 	reply.ok = 1;
 	reply.generation = request->generation;
@@ -140,8 +140,8 @@ answer(int which, int lies, int len, int nfds)
 		return;
 	right = (lies & ~(1 << 1 | 1 << 6)) == 0 && len == sizeof(reply) &&
 		nfds <= 1 && question->request.lease_id == asking;
-	reply.life ^= lies & 1 << 0;
-	reply.epoch ^= lies & 1 << 1;
+	reply.boot_id ^= lies & 1 << 0;
+	reply.incarnation ^= lies & 1 << 1;
 	reply.conn ^= lies & 1 << 2;
 	reply.generation ^= lies & 1 << 3;
 	reply.lease_id ^= lies & 1 << 4;
@@ -227,10 +227,10 @@ happen(void)
 
 /* The session waits for an answer. */
 int
-WaitLatchOrSocket(Latch *latch, int events, pgsocket sock, long timeout,
+WaitLatchOrSocket(Latch *latch, int events, pgsocket test_sock, long timeout,
 				  uint32 wait_event)
 {
-	FUZZ_CHECK((events & WL_SOCKET_READABLE) != 0 && sock >= 0);
+	FUZZ_CHECK((events & WL_SOCKET_READABLE) != 0 && test_sock >= 0);
 	FUZZ_CHECK((events & WL_TIMEOUT) == 0 || timeout > 0);
 	read_questions();
 	now++;
@@ -247,11 +247,11 @@ WaitLatchOrSocket(Latch *latch, int events, pgsocket sock, long timeout,
 static void
 drop_socket(Socket *s)
 {
-	if (s->kept == NULL)
+	if (s->sock == NULL)
 		return;
-	FUZZ_CHECK(ino_of(s->kept->fd) == s->ino);
-	pgpx_kept_drop(s->kept);
-	s->kept = NULL;
+	FUZZ_CHECK(ino_of(s->sock->fd) == s->ino);
+	pgpx_socket_cache_drop(s->sock);
+	s->sock = NULL;
 	nsockets--;
 }
 
@@ -262,21 +262,21 @@ look_for_lost(bool for_room)
 	for (int i = 0; i < NCONNS; i++)
 	{
 		Socket	   *s = &sockets[i];
-		PgpxKept   *kept;
+		PgpxCachedSocket   *sock;
 
-		if (s->kept == NULL)
+		if (s->sock == NULL)
 			continue;
-		kept = pgpx_kept_find(i, s->generation);
-		FUZZ_CHECK(kept == NULL || (kept == s->kept && ino_of(kept->fd) == s->ino));
-		if (kept != NULL)
+		sock = pgpx_socket_cache_find(i, s->generation);
+		FUZZ_CHECK(sock == NULL || (sock == s->sock && ino_of(sock->fd) == s->ino));
+		if (sock != NULL)
 			continue;
 		FUZZ_CHECK(for_room);
-		s->kept = NULL;
+		s->sock = NULL;
 		nsockets--;
 	}
 	for (int i = 0; i < ORPHANS; i++)
-		FUZZ_CHECK(orphans[i].kept == NULL ||
-				   ino_of(orphans[i].kept->fd) == orphans[i].ino);
+		FUZZ_CHECK(orphans[i].sock == NULL ||
+				   ino_of(orphans[i].sock->fd) == orphans[i].ino);
 }
 
 /* The connection's generation is over; one that is leased stays until its end. */
@@ -285,21 +285,21 @@ end_generation(int conn)
 {
 	Socket	   *s = &sockets[conn];
 
-	if (s->kept != NULL && s->kept->leased)
+	if (s->sock != NULL && s->sock->leased)
 	{
 		int			i = 0;
 
-		while (i < ORPHANS && orphans[i].kept != NULL)
+		while (i < ORPHANS && orphans[i].sock != NULL)
 			i++;
 		if (i == ORPHANS)
 			return false;
 		orphans[i] = *s;
 		had_orphans = true;
 	}
-	else if (s->kept != NULL)
+	else if (s->sock != NULL)
 		nsockets--;				/* closed by the look below */
-	s->kept = NULL;
-	FUZZ_CHECK(pgpx_kept_find(conn, ++generations[conn]) == NULL);
+	s->sock = NULL;
+	FUZZ_CHECK(pgpx_socket_cache_find(conn, ++generations[conn]) == NULL);
 	return true;
 }
 
@@ -307,12 +307,12 @@ static void
 fetch(int conn)
 {
 	volatile PgpxFetch result = PGPX_FETCH_GONE;
-	PgpxKept   *volatile kept = NULL;
-	PgpxKept   *found = NULL;
+	PgpxCachedSocket   *volatile sock = NULL;
+	PgpxCachedSocket   *found = NULL;
 	volatile bool thrown = false;
 	int			before = nsockets;
 
-	if (pgpx_kept_find(conn, generations[conn]) != NULL)
+	if (pgpx_socket_cache_find(conn, generations[conn]) != NULL)
 		return;
 	asking = ++next_lease;
 	pg_atomic_write_u64(&pgpx_conns[conn].lease_id, asking);
@@ -321,9 +321,9 @@ fetch(int conn)
 	fuzz_may_throw = true;
 	if (sigsetjmp(fuzz_error, 0) == 0)
 	{
-		result = pgpx_kept_fetch(0, conn, generations[conn], asking, deadline,
+		result = pgpx_socket_cache_fetch(0, conn, generations[conn], asking, deadline,
 								 &found);
-		kept = found;
+		sock = found;
 	}
 	else
 		thrown = true;
@@ -335,10 +335,10 @@ fetch(int conn)
 	else if (result == PGPX_FETCH_OK)
 	{
 		FUZZ_CHECK(answered && granted);
-		FUZZ_CHECK(kept->fd >= 0 && ino_of(kept->fd) == granted_ino);
-		FUZZ_CHECK(kept->conn == conn && kept->generation == generations[conn]);
-		FUZZ_CHECK(!kept->leased && (fcntl(kept->fd, F_GETFD) & FD_CLOEXEC));
-		sockets[conn].kept = kept;
+		FUZZ_CHECK(sock->fd >= 0 && ino_of(sock->fd) == granted_ino);
+		FUZZ_CHECK(sock->conn == conn && sock->generation == generations[conn]);
+		FUZZ_CHECK(!sock->leased && (fcntl(sock->fd, F_GETFD) & FD_CLOEXEC));
+		sockets[conn].sock = sock;
 		sockets[conn].generation = generations[conn];
 		sockets[conn].ino = granted_ino;
 		nsockets++;
@@ -356,21 +356,21 @@ fetch(int conn)
 		FUZZ_CHECK(!answered && now >= deadline);
 	asking = 0;
 	InterruptPending = false;
-	look_for_lost(refused || before >= PGPX_MAX_KEPT);
+	look_for_lost(refused || before >= PGPX_SOCKET_CACHE_MAX);
 	FUZZ_CHECK(external == nsockets + PGPX_SESSION_WAIT_FDS ||
 			   external == nsockets + PGPX_SESSION_WAIT_FDS + 2);
 }
 
 /* A look at it, as before a lease or after one; nobody is at its other end. */
 static void
-look_at(PgpxKept *kept, bool sought_after)
+next_check(PgpxCachedSocket *sock, bool sought_after)
 {
-	if (kept == NULL)
+	if (sock == NULL)
 		return;
 	pgpx_pools[0].nwaiting = sought_after ? 1 : 0;
-	FUZZ_CHECK(!pgpx_session_quiet(kept));
-	pgpx_session_part(kept);
-	FUZZ_CHECK(!sought_after || kept->events == 0);
+	FUZZ_CHECK(!pgpx_session_has_no_input(sock));
+	pgpx_session_unregister(sock);
+	FUZZ_CHECK(!sought_after || sock->events == 0);
 }
 
 static void
@@ -382,9 +382,9 @@ fetch_honestly(int conn)
 	input = &honest;
 	input_left = 1;
 	fetch(conn);
-	if (again && sockets[conn].kept == NULL)
+	if (again && sockets[conn].sock == NULL)
 		fetch_honestly(conn);
-	FUZZ_CHECK(sockets[conn].kept != NULL);
+	FUZZ_CHECK(sockets[conn].sock != NULL);
 }
 
 static void
@@ -417,13 +417,13 @@ set_up(void)
 	pgpx_shared = calloc(1, sizeof(PgpxShared));
 	pgpx_pools = calloc(1, sizeof(PgpxPool));
 	pgpx_conns = calloc(NCONNS, sizeof(PgpxConn));
-	pgpx_shared->life = 7;
+	pgpx_shared->boot_id = 7;
 	pgpx_shared->max_pools = 1;
 	pgpx_shared->max_connections = NCONNS;
-	pg_atomic_init_u64(&pgpx_shared->worker[0].epoch, EPOCH);
+	pg_atomic_init_u64(&pgpx_shared->worker[0].incarnation, INCARNATION);
 	for (int i = 0; i < QUESTIONS; i++)
 		questions[i].fd = -1;
-	pgpx_handoff_init(1);
+	pgpx_control_init(1);
 	external_max = INT_MAX;
 
 	/* what stays is there in the end, however often it could not be had */
@@ -475,8 +475,8 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 				drop_socket(&sockets[conn]);
 				break;
 			case 4:
-				if (sockets[conn].kept != NULL)
-					sockets[conn].kept->leased = (op & 128) == 0;
+				if (sockets[conn].sock != NULL)
+					sockets[conn].sock->leased = (op & 128) == 0;
 				break;
 			case 5:
 				(void) end_generation(conn);
@@ -486,7 +486,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 				break;
 			case 7:
 				if ((op & 8) != 0)
-					look_at(sockets[conn].kept, (op & 128) != 0);
+					next_check(sockets[conn].sock, (op & 128) != 0);
 				else
 					drop_socket(&orphans[conn % ORPHANS]);
 				break;
@@ -497,9 +497,9 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	external_max = INT_MAX;
 	drop_all();
 	fetch_honestly(0);
-	for (int i = 1; had_orphans && i <= PGPX_MAX_KEPT; i++)
+	for (int i = 1; had_orphans && i <= PGPX_SOCKET_CACHE_MAX; i++)
 		fetch_honestly(i);
-	FUZZ_CHECK(nsockets <= PGPX_MAX_KEPT);
+	FUZZ_CHECK(nsockets <= PGPX_SOCKET_CACHE_MAX);
 	drop_all();
 	for (int i = 0; i < QUESTIONS; i++)
 		forget_question(&questions[i]);

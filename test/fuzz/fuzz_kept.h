@@ -7,8 +7,8 @@
  *
  *-------------------------------------------------------------------------
  */
-#ifndef FUZZ_KEPT_H
-#define FUZZ_KEPT_H
+#ifndef FUZZ_CACHED_H
+#define FUZZ_CACHED_H
 
 #include <fcntl.h>
 #include <poll.h>
@@ -72,7 +72,7 @@ ReleaseExternalFD(void)
 static int
 count_fds(void)
 {
-	struct pollfd fds[8 * PGPX_MAX_KEPT];
+	struct pollfd fds[8 * PGPX_SOCKET_CACHE_MAX];
 	int			n = 0;
 
 	for (int i = 0; i < lengthof(fds); i++)
@@ -257,4 +257,4 @@ pgpx_busy_poll_leave(void)
 {
 }
 
-#endif							/* FUZZ_KEPT_H */
+#endif							/* FUZZ_CACHED_H */

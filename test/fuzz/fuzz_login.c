@@ -88,7 +88,7 @@ pgpx_conninfo_param(const PgpxConninfo *ci, const char *name)
 }
 
 void
-pgpx_ending_begin(PgpxWorkerConn *w)
+pgpx_abort_begin(PgpxWorkerConn *w)
 {
 	pgpx_connection_drop(w);
 }
@@ -127,12 +127,12 @@ pgpx_pool_opened(PgpxPool *pool, PgpxConn *conn, PgpxTime connect_time)
 }
 
 void
-pgpx_reactor_forget(int fd)
+pgpx_event_unwatch(int fd)
 {
 }
 
 void
-pgpx_reactor_watch(PgpxWatchKind kind, int index, int fd, uint32 events,
+pgpx_event_watch(PgpxWatchKind kind, int index, int fd, uint32 events,
 				   bool add)
 {
 }
@@ -151,17 +151,17 @@ pgpx_tls_claim(PGconn *pg)
 
 /* the cancels of cancel.c, of which only the key is looked for here */
 void
-pgpx_connection_reset(PgpxWorkerConn *w, bool send, int owed)
+pgpx_connection_reset(PgpxWorkerConn *w, bool send, int unread_reset)
 {
 }
 
 void
-pgpx_ending_cancelled(PgpxWorkerConn *w)
+pgpx_abort_cancelled(PgpxWorkerConn *w)
 {
 }
 
 void
-pgpx_janitor_due(PgpxTime at)
+pgpx_event_due_at(PgpxTime at)
 {
 }
 
@@ -203,19 +203,19 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	pgpx_wpools[0].conninfo.need_password = (data[0] & 2) != 0;
 	nopened = nfailed = 0;
 
-	pgpx_connector_open(w);
+	pgpx_connect_open(w);
 	remote_accept(&remote, data + 2, size - 2, 1 + 3 * data[1],
 				  (data[0] & 4) != 0);
 	while (is_connecting(w) && remote_says(&remote))
 	{
-		pgpx_connector_step(w);
+		pgpx_connect_step(w);
 		remote_task_ends();
 	}
 	if (data[0] & 8)
 		shutdown(remote.fd, SHUT_WR);
 	for (int i = 0; i < 8 && is_connecting(w); i++)
 	{
-		pgpx_connector_step(w);
+		pgpx_connect_step(w);
 		if (data[0] & 16)
 			break;				/* given up in the middle of a step */
 		remote_task_ends();
@@ -223,7 +223,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (is_connecting(w))
 	{
 		FUZZ_CHECK(nopened + nfailed == 0);
-		pgpx_connector_too_late(w);
+		pgpx_connect_too_late(w);
 	}
 	FUZZ_CHECK(nopened + nfailed == 1);
 	pgpx_connection_drop(w);

@@ -31,7 +31,7 @@ int			pgpx_worker_index = 0;
 static bool release;
 static bool locks_end;
 static bool is_over;
-static uint32 whose;
+static uint32 owner;
 static int64 ttl;
 static int	nanswers;
 static int	nexternal;
@@ -93,12 +93,12 @@ pgpx_tls_claim(PGconn *pg)
 }
 
 void
-pgpx_reactor_forget(int fd)
+pgpx_event_unwatch(int fd)
 {
 }
 
 void
-pgpx_reactor_watch(PgpxWatchKind kind, int index, int fd, uint32 events,
+pgpx_event_watch(PgpxWatchKind kind, int index, int fd, uint32 events,
 				   bool add)
 {
 }
@@ -120,7 +120,7 @@ pgpx_dlock_expire(int worker)
 int
 pgpx_dlock_next_pool(int worker, int from, uint32 *pool_id)
 {
-	*pool_id = whose;
+	*pool_id = owner;
 	return from == 0 && pgpx_dlock_any(0, 1) ? 0 : -1;
 }
 
@@ -281,7 +281,7 @@ check_another(void)
 {
 	uint32		attempt = pingers[0]->attempt;
 
-	whose = pgpx_wpools[0].pool_id = 2;
+	owner = pgpx_wpools[0].pool_id = 2;
 	(void) pg_atomic_fetch_add_u32(&pgpx_shared->dlocks_changed, 1);
 	(void) pgpx_pinger_run();
 	FUZZ_CHECK(is_up() && pingers[0]->attempt != attempt);
@@ -313,7 +313,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	now = 1000;
 	pingers = NULL;
 	next_run = 0;
-	whose = 1;
+	owner = 1;
 
 	check_begin();
 	remote_accept(&remote, data + 2, size - 2, 1 + 3 * data[1],

@@ -56,15 +56,15 @@ static uint32 local_events;
 
 /* The bytes of a stream by their place in it. */
 static char
-byte_at(size_t place, bool inward)
+byte_at(size_t slot, bool inward)
 {
-	return (char) (place * 31 + place / 251 + (inward ? 7 : 0));
+	return (char) (slot * 31 + slot / 251 + (inward ? 7 : 0));
 }
 
 /* --- TLS ------------------------------------------------------------------- */
 
 void
-pgpx_tls_begin(PgpxTlsStream *tls, SSL *ssl, size_t piece)
+pgpx_tls_begin(PgpxTlsStream *tls, SSL *ssl, size_t chunk)
 {
 	memset(tls, 0, sizeof(*tls));
 }
@@ -78,7 +78,7 @@ pgpx_tls_read(PgpxTlsStream *tls, char *data, size_t size)
 	tls->pending = false;
 	if (remote_broken)
 	{
-		tls->ended = tls->deaf = true;
+		tls->ended = tls->write_closed = true;
 		return 0;
 	}
 	if (read_blocked)
@@ -95,7 +95,7 @@ pgpx_tls_read(PgpxTlsStream *tls, char *data, size_t size)
 	if (n == size)
 		tls->pending = true;
 	else if (remote_ended)
-		tls->ended = tls->deaf = true;
+		tls->ended = tls->write_closed = true;
 	return n;
 }
 
@@ -105,11 +105,11 @@ pgpx_tls_write(PgpxTlsStream *tls, const char *data, size_t len)
 	size_t		n;
 
 	tls->write_wants_read = false;
-	if (tls->deaf)
+	if (tls->write_closed)
 		return len;
 	if (remote_broken)
 	{
-		tls->deaf = tls->pending = true;
+		tls->write_closed = tls->pending = true;
 		return len;
 	}
 	if (write_blocked)
@@ -128,15 +128,15 @@ pgpx_tls_write(PgpxTlsStream *tls, const char *data, size_t len)
 }
 
 void
-pgpx_conn_wake_up(PgpxConn *conn)
+pgpx_conn_deliver_wakeup(PgpxConn *conn)
 {
 	told = true;
 }
 
 void
-pgpx_tls_goodbye(PgpxTlsStream *tls)
+pgpx_tls_close_notify(PgpxTlsStream *tls)
 {
-	tls->deaf = true;
+	tls->write_closed = true;
 }
 
 void
@@ -147,7 +147,7 @@ pgpx_tls_end(PgpxTlsStream *tls)
 /* --- the reactor ------------------------------------------------------------ */
 
 void
-pgpx_reactor_watch(PgpxWatchKind kind, int index, int fd, uint32 events,
+pgpx_event_watch(PgpxWatchKind kind, int index, int fd, uint32 events,
 				   bool add)
 {
 	bool		remote = kind == PGPX_WATCH_RELAY_REMOTE;
@@ -163,7 +163,7 @@ pgpx_reactor_watch(PgpxWatchKind kind, int index, int fd, uint32 events,
 }
 
 void
-pgpx_reactor_forget(int fd)
+pgpx_event_unwatch(int fd)
 {
 	uint32	   *registered = fd == remote_fd ? &remote_events : &local_events;
 

@@ -33,7 +33,7 @@ pgpx_task_start(PgpxTask *task)
 }
 
 void
-pgpx_task_in_no_hurry(PgpxTask *task)
+pgpx_task_lower_priority(PgpxTask *task)
 {
 	FUZZ_CHECK(task == remote_task);
 }
@@ -60,7 +60,7 @@ typedef struct Remote
 	int			fd;
 	const uint8_t *data;
 	size_t		size;
-	size_t		piece;
+	size_t		chunk;
 	bool		waits;			/* for the next question, after each answer */
 } Remote;
 
@@ -102,14 +102,14 @@ pgpx_conninfo_login(const PgpxConninfo *ci, const PgpxHosts *hosts,
 
 /* After libpq's connect(), which does not wait here. */
 static void
-remote_accept(Remote *remote, const uint8_t *data, size_t size, size_t piece,
+remote_accept(Remote *remote, const uint8_t *data, size_t size, size_t chunk,
 			  bool greets)
 {
 	remote->fd = accept4(remote_listener, NULL, NULL, SOCK_NONBLOCK);
 	FUZZ_CHECK(remote->fd >= 0);
 	remote->data = data;
 	remote->size = size;
-	remote->piece = piece;
+	remote->chunk = chunk;
 	remote->waits = false;
 	if (greets)
 		(void) send(remote->fd, remote_greeting, sizeof(remote_greeting) - 1,
@@ -120,7 +120,7 @@ remote_accept(Remote *remote, const uint8_t *data, size_t size, size_t piece,
 static bool
 remote_says(Remote *remote)
 {
-	size_t		n = Min(remote->piece, remote->size);
+	size_t		n = Min(remote->chunk, remote->size);
 	char		heard[4096];
 
 	while (recv(remote->fd, heard, sizeof(heard), MSG_DONTWAIT) > 0)
@@ -149,7 +149,7 @@ remote_end(Remote *remote)
 /* --- there is one host, and its name is not looked up --------------------------- */
 
 PgpxHosts *
-pgpx_hosts_told(int pool, const PgpxLookup *lookup)
+pgpx_hosts_of(int pool, const PgpxLookup *lookup)
 {
 	static PgpxHosts one = {.n = 1, .total = 1};
 
@@ -157,7 +157,7 @@ pgpx_hosts_told(int pool, const PgpxLookup *lookup)
 }
 
 bool
-pgpx_hosts_silent(int pool, PgpxHosts *hosts, const PGconn *pg)
+pgpx_hosts_mark_unresponsive(int pool, PgpxHosts *hosts, const PGconn *pg)
 {
 	return false;
 }
@@ -169,13 +169,13 @@ pgpx_hosts_free(PgpxHosts **hosts)
 }
 
 const char *
-pgpx_conninfo_look_up(int index, PgpxLookupAnswer answer, uint64 tag)
+pgpx_conninfo_start_lookup(int index, PgpxLookupAnswer answer, uint64 tag)
 {
 	return NULL;
 }
 
 void
-pgpx_lookup_give_up(PgpxLookupAnswer answer, uint64 tag)
+pgpx_lookup_abandon(PgpxLookupAnswer answer, uint64 tag)
 {
 }
 

@@ -340,9 +340,9 @@ make_tupdesc(int natts, bool with_dropped)
 
 /* Hand a message to the sink; true to go on. */
 static bool
-hand_over(PgpxTuples *tuples, const PgpxWire *wire, PgpxWireMessage *msg)
+hand_over(PgpxRows *tuples, const PgpxWire *wire, PgpxWireMessage *msg)
 {
-	const PgpxSink *sink = pgpx_tuples_sink(tuples);
+	const PgpxSink *sink = pgpx_rows_sink(tuples);
 	char	   *before = palloc(msg->len + 1);
 	volatile bool ok = false;
 	const int16 *formats;
@@ -376,7 +376,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	static const Oid types[] = {InvalidOid, ROWTYPE, ROWDOMAIN, TEXTOID};
 	PgpxWire	wire = {0};
-	PgpxTuples *tuples;
+	PgpxRows *tuples;
 	Oid			type;
 	int			natts;
 
@@ -395,7 +395,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	size -= 2;
 	levels = 0;
 	rows = 0;
-	tuples = pgpx_tuples_begin(make_tupdesc(natts, type == ROWTYPE), NULL, type);
+	tuples = pgpx_rows_begin(make_tupdesc(natts, type == ROWTYPE), NULL, type);
 	while (size >= 3)
 	{
 		PgpxWireMessage msg = {.type = data[0] & 1 ? 'T' : 'D'};
@@ -416,7 +416,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		if (!ok)
 			break;
 	}
-	pgpx_tuples_end(tuples);
+	pgpx_rows_end(tuples);
 	fuzz_free_all();
 	return 0;
 }

@@ -237,7 +237,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	PgpxWire	wire;
 	int			pair[2];
 	size_t		sent = 0;
-	size_t		piece;
+	size_t		chunk;
 	size_t		scanned = 0;
 	int			ncolumns = -1;
 	int			drop;			/* how it ends: 0 with EOF, 2 abandoned, 3 in flight */
@@ -249,7 +249,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		abort();
 	pgpx_wire_init(&wire, pair[0], PG_UTF8, NULL);
 	ask(&wire, data[0], pair[1]);
-	piece = data[1] % 64 == 0 ? size : data[1] % 64;
+	chunk = data[1] % 64 == 0 ? size : data[1] % 64;
 	drop = data[1] >> 6;
 	data += 2;
 	size -= 2;
@@ -261,7 +261,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		PgpxWireEvent event;
 		bool		discarding = wire.discarding;
 		bool		full;
-		size_t		n = Min(piece, size - sent);
+		size_t		n = Min(chunk, size - sent);
 
 		/* as with a statement in flight: look first, take nothing before */
 		if (drop == 3 && !discarding && sent < size &&

@@ -336,7 +336,7 @@ getClosestMatch(ClosestMatchState *state)
 }
 #else
 int
-varstr_levenshtein_less_equal(const char *source, int slen, const char *target,
+varstr_levenshtein_less_equal(const char *source, int slen, const char *spec,
 							  int tlen, int ins_c, int del_c, int sub_c,
 							  int max_d, bool trusted)
 {

@@ -127,7 +127,7 @@
 #define FREE 0
 #define CONNECTING 1
 #define IDLE 2
-#define OWED 3
+#define RESET_PENDING 3
 #define LEASED 4
 #define RESETTING 5
 #define CANCELLING 6
@@ -139,7 +139,7 @@
 #define GRANTED 2
 #define FAILED 3
 
-/* what a waiter offers to have sent: PgpxOffer; -DCARRY */
+/* what a waiter offers to have sent: PgpxPendingState; -DCARRY */
 #define OPEN 1
 #define SENDING 2
 #define SENT_ON 3
@@ -162,7 +162,7 @@
 #define BAD (NS + 2)		/* the answer to a reset that has failed */
 #define AHEAD (NS + 3)		/* + s: a reset and, behind it, the statement of s */
 
-/* how a connection is given: PgpxGive */
+/* how a connection is given: PgpxReleaseAction */
 #define G_CLEAN 0
 #define G_OWED 1
 #define G_AS_IT_WAS 2
@@ -297,7 +297,7 @@ inline wake_worker()
 	fi
 }
 
-/* pgpx_conn_ask_worker */
+/* pgpx_conn_notify_worker */
 inline ask_worker(c)
 {
 	conn[c].work = 1;
@@ -357,7 +357,7 @@ inline pick()
 	k = NOCONN;
 	for (i : 0 .. NC - 1) {
 		if
-		:: (conn[i].state == IDLE || conn[i].state == OWED) &&
+		:: (conn[i].state == IDLE || conn[i].state == RESET_PENDING) &&
 			(conn[i].hung || conn[i].old) ->
 			close_conn(i)
 		:: else
@@ -366,21 +366,21 @@ inline pick()
 	/* whichever was used last or first: any of the free ones */
 	for (i : 0 .. NC - 1) {
 		if
-		:: (conn[i].state == IDLE || conn[i].state == OWED) -> k = i
-		:: (conn[i].state == IDLE || conn[i].state == OWED) && k != NOCONN
+		:: (conn[i].state == IDLE || conn[i].state == RESET_PENDING) -> k = i
+		:: (conn[i].state == IDLE || conn[i].state == RESET_PENDING) && k != NOCONN
 		:: else
 		fi
 	}
 }
 
 /*
- * pgpx_pool_take_locked.  A session has one lease at a time, so its number stands
+ * pgpx_pool_lease_locked.  A session has one lease at a time, so its number stands
  * for the lease's id; "holds" is whether its socket leads to the remote session
  * that is in the place now: the generation.
  */
 inline take_conn(c, s)
 {
-	assert(conn[c].state == IDLE || conn[c].state == OWED);
+	assert(conn[c].state == IDLE || conn[c].state == RESET_PENDING);
 	conn[c].state = LEASED;
 	conn[c].owner = s;
 	conn[c].busy = 0;
@@ -461,7 +461,7 @@ inline assert_first(s)
 	}
 }
 
-/* pgpx_pool_serve_locked with pgpx_ticket_grant_locked */
+/* pgpx_pool_dispatch_locked with pgpx_waiter_grant_locked */
 inline serve()
 {
 	do
@@ -483,7 +483,7 @@ inline serve()
 	k = 0; i = 0; j = 0; n = 0; num = 0
 }
 
-/* give_locked and pgpx_pool_give */
+/* give_locked and pgpx_pool_release */
 inline give(c, how)
 {
 	if
@@ -534,7 +534,7 @@ inline give(c, how)
 				clear_lease(c);
 				if
 				:: conn[c].owed ->
-					conn[c].state = OWED;
+					conn[c].state = RESET_PENDING;
 #ifndef BUG_TICK
 					if
 					:: !ticking -> wake_worker()
@@ -685,13 +685,13 @@ take:
 		:: retry == 1 && k == 0 && n == 0 -> k = 0; n = 0; goto again
 		:: else
 		fi;
-		/* pgpx_checkout_must_tell */
+		/* pgpx_checkout_must_publish */
 		k = 0; n = 0; i = 0;
 		if
 		:: epoch != 0 && conninfo_epoch != epoch && told != epoch -> goto tell
 		:: else
 		fi;
-		/* pgpx_ticket_draw_locked */
+		/* pgpx_waiter_enqueue_locked */
 		next_number();
 		if
 		:: arrival[s] == 0 -> arrival[s] = num
@@ -760,7 +760,7 @@ wait:
 	fi;
 
 tell:
-	/* pgpx_checkout_tell: the control socket may be full */
+	/* pgpx_checkout_publish: the control socket may be full */
 	if
 	:: atomic { len(control) < NS -> told = epoch; control!told; goto take }
 	:: atomic { len(control) == NS && signalled -> interrupted[s] = 0; goto again }
@@ -778,7 +778,7 @@ tell_again:
 	atomic { grow(); num = 0; n = 0; i = 0; goto wait };
 
 claim:
-	/* pgpx_ticket_leave(CLAIM) */
+	/* pgpx_waiter_dequeue(CLAIM) */
 	atomic {
 		may_leave;
 		if
@@ -802,7 +802,7 @@ claim:
 	};
 
 timed_out:
-	/* pgpx_ticket_leave(TIMEOUT): a grant in the meantime is taken */
+	/* pgpx_waiter_dequeue(TIMEOUT): a grant in the meantime is taken */
 #ifdef BUG_TIMEOUT
 	if
 	:: ticket[s].state != WAITING -> goto claim
@@ -832,7 +832,7 @@ timed_out:
 #endif
 
 give_up:
-	/* pgpx_ticket_leave(CANCEL), from PG_CATCH or from the exit callback */
+	/* pgpx_waiter_dequeue(CANCEL), from PG_CATCH or from the exit callback */
 	atomic {
 		may_leave;
 		c = NOCONN;
@@ -874,7 +874,7 @@ give_up:
 
 settle:
 	/*
-	 * pgpx_kept_fetch: the worker looks whether the asker is the lessee.  Then
+	 * pgpx_socket_cache_fetch: the worker looks whether the asker is the lessee.  Then
 	 * look() in checkout.c: an owed answer, or nothing at all.
 	 */
 	if
@@ -987,13 +987,13 @@ answer:
 
 back:
 #ifdef CARRY
-	/* pgpx_lease_carry: without the lock, may_go_on */
+	/* pgpx_lease_hand_over: without the lock, may_go_on */
 	if
 	:: atomic { mine && used && reachable && len(out[c]) == 0 && len(in[c]) == 0 &&
 		len(queue) > 0 -> true }
 	:: goto no_carry
 	fi;
-	/* pgpx_pool_carry */
+	/* pgpx_pool_hand_over */
 	atomic {
 		got = NOBODY;
 		if
@@ -1030,7 +1030,7 @@ back:
 		fi
 	};
 #ifdef RELAY
-	/* send_offer, pgpx_ticket_sent, still_sleeps */
+	/* send_offer, pgpx_pending_statement_sent, still_sleeps */
 	atomic {
 		if
 		:: reachable -> in[c]!(AHEAD + got); how = SENT_ON
@@ -1053,7 +1053,7 @@ back:
 		goto next
 	};
 #endif
-	/* send_offer, pgpx_ticket_sent: one call, nothing can be interrupted */
+	/* send_offer, pgpx_pending_statement_sent: one call, nothing can be interrupted */
 	atomic {
 		if
 		:: reachable -> in[c]!(AHEAD + got); offer[got] = SENT_ON
@@ -1087,7 +1087,7 @@ no_carry:
 #endif
 	:: atomic { mine && used && !reachable -> how = G_CLOSE }
 	fi;
-	/* .. then pgpx_pool_give */
+	/* .. then pgpx_pool_release */
 	then = T_NEXT;
 
 giving:
@@ -1130,7 +1130,7 @@ done:
 #define any_event (event(0) || event(1))
 #endif
 
-/* pgpx_canceller_start */
+/* pgpx_cancel_start */
 inline start_cancel(c)
 {
 	conn[c].cancel = SENT;
@@ -1168,7 +1168,7 @@ inline events_of(c)
 	:: flying[c] == 2 -> cancel_done(c)
 #if CANCELLOSSES > 0
 	:: may_lose(c) ->
-		/* pgpx_canceller_late, and pgpx_pool_cancel_done with ok false */
+		/* pgpx_cancel_late, and pgpx_pool_cancel_done with ok false */
 		b_cancelloss--;
 		stray[c] = 1;
 		stray_target[c] = target[c];
@@ -1249,7 +1249,7 @@ inline events_of(c)
 			/* pgpx_connection_ready: EPOLLRDHUP */
 			conn[c].hung = 1;
 			if
-			:: conn[c].state == IDLE || conn[c].state == OWED ||
+			:: conn[c].state == IDLE || conn[c].state == RESET_PENDING ||
 				conn[c].state == RESETTING || conn[c].state == CANCELLING ->
 				close_conn(c);
 				must_serve = 1
@@ -1281,7 +1281,7 @@ inline work_on(c)
 			conn[c].work = 0;
 			do
 			:: len(control) > 0 ->
-				/* pgpx_handoff_receive and take_conninfo */
+				/* pgpx_control_receive and take_conninfo */
 				control?k;
 				if
 				:: k == epoch ->
@@ -1298,7 +1298,7 @@ inline work_on(c)
 		:: k == 1 && conn[c].state == CONNECTING && phase[c] == P_NONE ->
 			if
 			:: knows ->
-				/* pgpx_connector_open */
+				/* pgpx_connect_open */
 				phase[c] = P_CONNECT;
 				next_number();
 				before[c] = num;
@@ -1317,7 +1317,7 @@ inline work_on(c)
 			fi
 		:: k == 1 && conn[c].state == CANCELLING && conn[c].reason &&
 			phase[c] != P_ENDING && phase[c] != P_CLOSING ->
-			/* pgpx_ending_begin */
+			/* pgpx_abort_begin */
 			phase[c] = P_ENDING;
 			if
 			:: conn[c].cancel == ASKED -> start_cancel(c)
@@ -1346,7 +1346,7 @@ inline work_on(c)
 inline tick(c)
 {
 	if
-	:: conn[c].state == OWED && phase[c] == P_OPEN ->
+	:: conn[c].state == RESET_PENDING && phase[c] == P_OPEN ->
 		if
 		:: ticking = 1				/* its moment has not come */
 		:: true ->
@@ -1381,7 +1381,7 @@ start:
 	:: true ->
 end_sleep:
 		/*
-		 * A round of pgpx_reactor_run_once: sleep, reset the latch, look at
+		 * A round of pgpx_event_loop_run_once: sleep, reset the latch, look at
 		 * sockets and work bits, say that it sleeps, look a last time.  One
 		 * atomic, although it is many sections in C: what comes between two
 		 * of them might as well have come before, or come in the next round,
@@ -1424,7 +1424,7 @@ end_sleep:
 			work_on(1);
 #endif
 			SECTION
-			/* pgpx_janitor_run */
+			/* pgpx_maintenance_run */
 #ifndef BUG_SLEEP
 			ticking = 0;
 #endif

@@ -260,8 +260,8 @@ sub tell_state
 SELECT 'process', pid, backend_type, state, wait_event, now() - state_change, left(regexp_replace(query, '\s+', ' ', 'g'), 80) FROM pg_stat_activity
 	WHERE (backend_type = 'client backend' OR backend_type ~ 'pgpool_ext') AND pid <> pg_backend_pid() LIMIT 20;
 SELECT 'worker', worker, pid, state, connections, descriptors FROM pgpool.workers;
-SELECT 'pool', server, state, total, leased, idle, owed, connecting, waiters, last_error FROM pgpool.pools LIMIT 10;
-SELECT 'connection', server, connection, state, now() - state_since, owed, transport, remote_pid, lease, holder_pid FROM pgpool.connections LIMIT 20;
+SELECT 'pool', server, state, total, leased, idle, reset_pending, connecting, waiters, last_error FROM pgpool.pools LIMIT 10;
+SELECT 'connection', server, connection, state, now() - state_since, reset_pending, transport, remote_pid, lease, holder_pid FROM pgpool.connections LIMIT 20;
 SELECT 'waiter', server, pid, now() - waiting_since, reason FROM pgpool.waiters LIMIT 20;
 SELECT 'lock', name, token, state, pid, now() - since, now() - last_ping FROM pgpool.locks LIMIT 20;
 EOT
@@ -466,7 +466,7 @@ sub one_leased_one_idle
 	$other->run("SELECT pgpool.checkin($second)");
 	return ($lease, map {
 		$local->safe_psql('postgres', "SELECT remote_pid FROM pgpool.connections WHERE server = '$server' AND state IN ($_)")
-	} "'leased'", "'idle', 'owed', 'resetting'");
+	} "'leased'", "'idle', 'reset_pending', 'resetting'");
 }
 
 # A user's session uses a server, which is one assertion: the remote session that is idle then.

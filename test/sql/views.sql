@@ -46,14 +46,14 @@ SELECT pgpool.checkout('views_two', why => 'to be seen') AS lease \gset
 SELECT database = current_database() AS database, server, local_user, shared,
        state, worker, pool_size, max_overflow, min_size
   FROM pgpool.pools WHERE server ~ '^views_';
-SELECT total, leased, idle, owed, connecting, resetting, checking, cancelling,
+SELECT total, leased, idle, reset_pending, connecting, resetting, checking, cancelling,
        closing, overflow, waiters, oldest_wait
   FROM pgpool.pools WHERE server ~ '^views_';
 SELECT created_at <= last_checkout AS created, last_checkout <= clock_timestamp() AS used,
        unavailable_since, last_error, last_error_at, next_try_at
   FROM pgpool.pools WHERE server ~ '^views_';
 SELECT server, local_user, connection >= 0 AS connection, generation > 0 AS generation,
-       state, state_since >= opened_at AS since, owed, stale,
+       state, state_since >= opened_at AS since, reset_pending, stale,
        transport = current_setting('pgpx_test.transport') AS transport
   FROM pgpool.connections WHERE server ~ '^views_';
 SELECT host(remote_addr) = current_setting('pgpx_test.remote_host') AS addr,
@@ -135,7 +135,7 @@ SELECT state, total, leased FROM pgpool.pools WHERE server ~ '^views_';
 SELECT why, application_name FROM pgpool.leases ORDER BY lease;
 SELECT test.err($$SELECT pgpool.checkout('views_two', timeout => '0')$$);
 SELECT pgpool.checkin(:second);
-SELECT state, total, leased, available = idle + owed AS available_sum, available + resetting AS free
+SELECT state, total, leased, available = idle + reset_pending AS available_sum, available + resetting AS free
   FROM pgpool.pools WHERE server ~ '^views_';
 SELECT test.wait_for($$SELECT idle = 1 FROM pgpool.pools WHERE server = 'views_two'$$);
 SELECT state, stale, lease = :lease AS lease, holder_pid = pg_backend_pid() AS holder,
@@ -213,7 +213,7 @@ SELECT test.wait_for('SELECT NOT EXISTS (SELECT FROM pgpool.leases)');
 --
 
 SELECT test.wait_for($$SELECT NOT EXISTS (SELECT FROM pgpool.pools WHERE server ~ '^views_' AND
-    owed + connecting + resetting + cancelling + closing > 0)$$);
+    reset_pending + connecting + resetting + cancelling + closing > 0)$$);
 SELECT server, local_user, checkouts, hits, grown, waited, granted, timeouts, cancelled,
        failed, refused, unavailable, deadlocks
   FROM pgpool.stats WHERE server ~ '^views_' ORDER BY server;
@@ -257,9 +257,9 @@ SELECT bool_and(checkouts = checkins + discards + reclaimed + terminated + lease
        bool_and(connects = closed_idle + closed_lifetime + closed_uses + closed_overflow +
                 closed_evicted + closed_reset + closed_broken + closed_drained + closed_stale +
                 closed_terminated + closed_holder_died + closed_discarded + total) AS connections,
-       bool_and(total = leased + idle + owed + connecting + resetting + checking + cancelling +
+       bool_and(total = leased + idle + reset_pending + connecting + resetting + checking + cancelling +
                 closing) AS total,
-       bool_and(available = idle + owed) AS available
+       bool_and(available = idle + reset_pending) AS available
   FROM pgpool.stats s JOIN pgpool.pools USING (pool_id) WHERE s.server ~ '^views_';
 
 -- spans of time, without gaps, each with a bar

@@ -1522,7 +1522,7 @@ read_counters(PGconn **local, int pool, long *counters)
 
 	snprintf(sql, sizeof(sql), "SELECT concat_ws(' ', sum(checkouts - retried), sum(discards),"
 			 " sum(timeouts), sum(statements), sum(errors),"
-			 " sum(cancelled + failed + terminated + lease_timeouts), sum(granted), sum(carried),"
+			 " sum(cancelled + failed + terminated + lease_timeouts), sum(granted), sum(pipelined),"
 			 " sum(retried))"
 			 " FROM pgpool.stats WHERE server = '%s'", servers[pool]);
 	LOCAL(sql);

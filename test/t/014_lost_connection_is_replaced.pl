@@ -29,7 +29,7 @@ sub kill_remote
 sub seen
 {
 	return if !over_tls();
-	return ok(wait_until($local, q{SELECT count(*) FROM pgpool.connections WHERE state IN ('idle', 'owed')}, 0), 'the worker has seen it');
+	return ok(wait_until($local, q{SELECT count(*) FROM pgpool.connections WHERE state IN ('idle', 'reset_pending')}, 0), 'the worker has seen it');
 }
 
 # idle

@@ -298,7 +298,7 @@ foreach my $what (grep { /^stray.*(?<!held)$/ } sort keys %behaviours)
 		unlink $done, $said;
 
 		# over TLS a session sees it when the worker has
-		ok(wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE server = 's_$what' AND state IN ('idle', 'owed')", 0), "$what: the worker has seen it")
+		ok(wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE server = 's_$what' AND state IN ('idle', 'reset_pending')", 0), "$what: the worker has seen it")
 		  if over_tls() && $what !~ /notice/;
 	}
 }

@@ -145,7 +145,7 @@ $app->fails("SELECT pgpool.checkout('trusting')", '2F003', qr/password is requir
 	'a remote that trusts is refused to a non-superuser');
 $app->fails("SELECT * FROM pgpool.query('trusting', 'select 1') AS t(a int)", '2F003', qr/password is required/, 'in a call, too');
 is($boss->run("SELECT * FROM pgpool.query('trusting', 'select 1') AS t(a int)"), '1', 'a superuser may use it');
-is($boss->run("SELECT idle + owed + resetting FROM pgpool.pools WHERE server = 'trusting' AND total > 0"), '1', 'his connection is open');
+is($boss->run("SELECT idle + reset_pending + resetting FROM pgpool.pools WHERE server = 'trusting' AND total > 0"), '1', 'his connection is open');
 $app->fails("SELECT pgpool.checkout('trusting')", '2F003', qr/password is required/, 'and is not leased to anybody else');
 
 # with one mapping for all, too

@@ -230,7 +230,7 @@ foreach my $round (1 .. 10)
 	$other->calm;
 
 	# it stays if nothing was sent in that time
-	wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE server = 'polite' AND state NOT IN ('idle', 'owed')", '0');
+	wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE server = 'polite' AND state NOT IN ('idle', 'reset_pending')", '0');
 	last if noted('goodbye');
 }
 is(noted('goodbye'), 1, 'polite: the remote is told goodbye');

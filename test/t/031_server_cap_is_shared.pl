@@ -77,7 +77,7 @@ sub connections
 sub idle_pids
 {
 	return $local->safe_psql('postgres',
-		"SELECT string_agg(remote_pid::text, ' ' ORDER BY last_used) FROM pgpool.connections WHERE server = 'capped' AND state IN ('idle', 'owed')");
+		"SELECT string_agg(remote_pid::text, ' ' ORDER BY last_used) FROM pgpool.connections WHERE server = 'capped' AND state IN ('idle', 'reset_pending')");
 }
 
 make_capped('capped', "pool_size '3', max_server_connections '3'");

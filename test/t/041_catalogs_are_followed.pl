@@ -141,7 +141,7 @@ foreach my $server (qw(mine ours))
 		my $kept = lease($renamed, $server);
 
 		is($renamed->run($who), $from, "$server: who logs in at the remote");
-		my $free = $local->safe_psql('postgres', "SELECT remote_pid FROM pgpool.connections WHERE server = '$server' AND state IN ('idle', 'owed', 'resetting')");
+		my $free = $local->safe_psql('postgres', "SELECT remote_pid FROM pgpool.connections WHERE server = '$server' AND state IN ('idle', 'reset_pending', 'resetting')");
 		closes(\%stage, $free, sub { $local->safe_psql($where, $sql) }, "$sql in $where, $server: the free connection closes");
 
 		# who comes to have that name has nothing of the other's, also before the next use

@@ -80,7 +80,7 @@ sub carried
 {
 	my ($server) = @_;
 
-	return $local->safe_psql('postgres', "SELECT carried FROM pgpool.stats WHERE server = '$server'");
+	return $local->safe_psql('postgres', "SELECT pipelined FROM pgpool.stats WHERE server = '$server'");
 }
 
 sub counter
@@ -360,14 +360,14 @@ wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '2');
 $third->run($mapping->('one'));
 is($second->finish(30), '21', 'who waits moves on to the pool of the new mapping') or diag($second->error);
 is($fourth->finish(30), '22', 'and so does the next') or diag($fourth->error);
-ok(wait_until($local, "SELECT max(carried) FROM pgpool.stats WHERE server = 'one' AND pool_id = (SELECT max(pool_id) FROM pgpool.stats)", '1'),
+ok(wait_until($local, "SELECT max(pipelined) FROM pgpool.stats WHERE server = 'one' AND pool_id = (SELECT max(pool_id) FROM pgpool.stats)", '1'),
 	'whose statement was carried there');
 $first->run("SELECT pgpool.checkin($lease)");
 
 # A pool that is never idle lets its connections retire.
 $third->start("SELECT pgpool.exec('aging', 'SELECT pg_sleep(0.001)') FROM generate_series(1, 100000)");
 $fourth->start("SELECT pgpool.exec('aging', 'SELECT pg_sleep(0.001)') FROM generate_series(1, 100000)");
-ok(wait_until($local, "SELECT closed_lifetime >= 2 AND carried > 100 FROM pgpool.stats WHERE server = 'aging'"), 'max_lifetime ends connections that are always wanted');
+ok(wait_until($local, "SELECT closed_lifetime >= 2 AND pipelined > 100 FROM pgpool.stats WHERE server = 'aging'"), 'max_lifetime ends connections that are always wanted');
 $local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $_->pid . ')'), $_->finish(30) foreach $third, $fourth;
 $fourth->quit;
 

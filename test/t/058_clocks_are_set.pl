@@ -53,7 +53,7 @@ foreach my $offset ($hour, -$hour)
 
 		# the worker has something to do, and looks at all it has
 		is($other->run(q{SELECT pgpool.exec('three', 'SELECT 1')}), '1', "$what: the pool is used");
-		wait_until($local, q{SELECT owed FROM pgpool.pools WHERE server = 'three'}, '0');
+		wait_until($local, q{SELECT reset_pending FROM pgpool.pools WHERE server = 'three'}, '0');
 		is($local->safe_psql('postgres', $there), $pids, "$what: all connections are those of before");
 		is($holder->run("SELECT * FROM pgpool.query($leases[2], 'SELECT pg_backend_pid()') AS t(a int)") . $holder->error, $pids[2], "$what: the lease goes on");
 	}

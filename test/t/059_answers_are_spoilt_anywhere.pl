@@ -98,7 +98,7 @@ $proxy->tell('pass');
 my $asleep = q{SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(600)%' AND usename = 'remote_app' AND state = 'active'};
 my $sleep = query("'way'", q{'select 1, pg_sleep(600)::text'});
 $session->run("SELECT pgpool.exec('way', 'select 1')");
-wait_until($local, "SELECT idle > 0 AND owed = 0 FROM pgpool.pools WHERE server = 'way'");
+wait_until($local, "SELECT idle > 0 AND reset_pending = 0 FROM pgpool.pools WHERE server = 'way'");
 $session->start($sleep);
 ok(wait_until($remote, $asleep, '1'), 'half: a statement runs');
 $proxy->tell('half 0');
@@ -124,7 +124,7 @@ $session->run("SELECT pgpool.exec('way', 'select 1')");
 $proxy->tell(over_tls() ? 'hold all' : 'hold');
 $session->fails("SET statement_timeout = '500 ms'; $sleep", '57014', qr/statement timeout/, 'hold: who waits can leave');
 $session->run('RESET statement_timeout');
-ok(wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE server = 'way' AND state NOT IN ('idle', 'owed')", '0', 20),
+ok(wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE server = 'way' AND state NOT IN ('idle', 'reset_pending')", '0', 20),
 	'hold: the place is free after operation_timeout');
 $proxy->tell('pass');
 is($session->run(query("'way'", $asked{simple}[0])) . $session->error, $asked{simple}[1], 'hold: and of use again');
@@ -135,7 +135,7 @@ $remote->safe_psql('postgres', q{SELECT pg_terminate_backend(pid) FROM pg_stat_a
 foreach my $fault ('garbage 0', 'reset 0')
 {
 	$session->run("SELECT pgpool.exec('way', 'select 1')");
-	wait_until($local, "SELECT owed FROM pgpool.pools WHERE server = 'way'", '0');
+	wait_until($local, "SELECT reset_pending FROM pgpool.pools WHERE server = 'way'", '0');
 	$proxy->tell($fault);
 	$remote->safe_psql('postgres', q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'pgpool_ext/way'});
 	ok(wait_until($local, "SELECT total FROM pgpool.pools WHERE server = 'way'", '0'), "$fault while idle: it is closed");

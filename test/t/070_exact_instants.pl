@@ -354,7 +354,7 @@ $remote->safe_psql('remote_db', 'CREATE TABLE carried (n int); GRANT ALL ON carr
 # statement, whatever it does then.  After a statement of that length none is set.
 my %waiter_by_relay = map { $_ => PgpxSession->new($local) } qw(answered taken);
 $_->start('SELECT pg_sleep(11)') foreach values %waiter_by_relay;
-my $carried = q{SELECT carried, errors, leased, waiters FROM pgpool.stats JOIN pgpool.pools USING (pool_id) WHERE pools.server = 'carry'};
+my $carried = q{SELECT pipelined, errors, leased, waiters FROM pgpool.stats JOIN pgpool.pools USING (pool_id) WHERE pools.server = 'carry'};
 foreach my $case (qw(undisturbed lost cancelled terminated taken))
 {
 	my ($holder, $waiter) = map { PgpxSession->new($local) } 1 .. 2;
@@ -488,7 +488,7 @@ foreach my $point (qw(carry sent))
 		is($waiter->finish(30) . $waiter->sqlstate, $case eq 'taken' ? 'PX001' : '43', "sent, $case: the next one is told") or diag($waiter->error);
 		kill 'CONT', $worker;
 		$_->quit foreach $holder, $waiter;
-		is($local->safe_psql('postgres', q{SELECT carried FROM pgpool.stats WHERE server = 'relayed'}), '1', "sent, $case: it was carried");
+		is($local->safe_psql('postgres', q{SELECT pipelined FROM pgpool.stats WHERE server = 'relayed'}), '1', "sent, $case: it was carried");
 		disarm();
 	}
 	$local->safe_psql('postgres', "SELECT pgpool.drain('$_', '10 s')") foreach qw(relayed beside);
@@ -552,7 +552,7 @@ my %damages = (
 	list_end => qr/list of free connections ends with/, list_short => qr/list of free connections has 1, but 2/,
 	cap => qr/4 connections, but pool_size and max_overflow allow 1/, checkouts => qr/checkouts is 0, but/, waited => qr/waited is 100000, but/,
 	histogram => qr/sum of the histogram is/, connects => qr/connects is 0, but/, hits => qr/checkouts is \d+, but hits is 100000/,
-	partner_hits => qr/but partner_hits is 100000/, closed => qr/closed for no reason/, place => qr/has no pool, but connections or tickets/,
+	partner_hits => qr/but last_used_hits is 100000/, closed => qr/closed for no reason/, place => qr/has no pool, but connections or tickets/,
 	free_leads => qr/free list leads to/, free_outside => qr/free list leads to/, free_count => qr/in the free list, but it counts 0/,
 	free_missing => qr/is free, but not in the free list/, served => qr/2 tickets wait while connection \d+ is idle/,
 	queue_leads => qr/queue leads to ticket 100000/, queue_state => qr/in the queue is in state/, queue_link => qr/in the queue is linked to 100000/,

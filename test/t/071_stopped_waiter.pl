@@ -48,7 +48,7 @@ $holder->run('SELECT pgpool.checkin_all()');
 is($first->finish . $first->error, '1', 'one who has seen the new options is served');
 ok(wait_until($local, q{SELECT pid FROM pgpool.leases WHERE server = 'two'}, $waiter->pid), 'one who has not is next');
 is($local->safe_psql('postgres', q{SELECT state FROM pgpool.leases WHERE server = 'two'}), 'idle', 'his statement has not been sent');
-is($local->safe_psql('postgres', q{SELECT carried FROM pgpool.stats WHERE server = 'two'}), 0, 'nobody has carried it');
+is($local->safe_psql('postgres', q{SELECT pipelined FROM pgpool.stats WHERE server = 'two'}), 0, 'nobody has carried it');
 kill 'CONT', $waiter->pid;
 is($waiter->finish . $waiter->error, '1', 'he sends it himself');
 is($remote->safe_psql('remote_db', 'SELECT string_agg(n::text, $$ $$) FROM sent'), '1 2', 'once');

@@ -226,7 +226,7 @@ $session->run('SELECT pgpool.checkin_all()');
 $session->run(q{SELECT pgpool.checkout('behind') AS lease \gset});
 $session->run(q{SELECT pgpool.send(:lease, 'select 1'); SELECT pgpool.wait(:lease)});
 is($session->run('SELECT pgpool.checkin(:lease)'), '', 'half a notice behind an answer that nobody takes');
-is($local->safe_psql('postgres', q{SELECT count(*) FROM pgpool.connections WHERE server = 'behind' AND state IN ('idle', 'owed')}), '0', 'its connection is not kept');
+is($local->safe_psql('postgres', q{SELECT count(*) FROM pgpool.connections WHERE server = 'behind' AND state IN ('idle', 'reset_pending')}), '0', 'its connection is not kept');
 
 # .. and behind one that somebody takes: the wait for the rest can be left, and nothing is cancelled
 $session->run(q{SELECT pgpool.checkout('patient_behind') AS lease \gset});

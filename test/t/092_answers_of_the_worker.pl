@@ -107,7 +107,7 @@ make_pool($local, $remote, server => 'owed', options => { pool_size => 1, operat
 	kill 'STOP', $worker, $pid;
 	is($own->run("SELECT pgpool.checkin($lease)") . $own->error, '', 'owed: a reset is sent');
 	$own->fails(q{SELECT pgpool.checkout('owed', '500 ms')}, '55P03', qr/no connection to server "owed" came free/, 'owed: its answer does not come in time');
-	is($local->safe_psql('postgres', q{SELECT state FROM pgpool.connections WHERE server = 'owed'}), 'owed', 'owed: the connection is kept');
+	is($local->safe_psql('postgres', q{SELECT state FROM pgpool.connections WHERE server = 'owed'}), 'reset_pending', 'owed: the connection is kept');
 	kill 'CONT', $worker, $pid;
 	is($own->run(q{SELECT a FROM pgpool.query('owed', 'select pg_backend_pid()') AS t(a int)}) . $own->error, $pid, 'owed: and serves the next one');
 	$own->quit;

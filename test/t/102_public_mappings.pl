@@ -54,7 +54,7 @@ foreach my $reset (qw(always on_transfer never))
 	is($local->safe_psql('postgres', "SELECT user_name FROM pgpool.leases WHERE server = '$server'"), 'one', "$reset: the lease is shown with its user");
 	$one->run("SELECT pgpool.checkin($lease)");
 	is($two->finish(30) . $two->error, '4MB', "$reset: finds nothing either");
-	is($local->safe_psql('postgres', "SELECT carried FROM pgpool.stats WHERE server = '$server'"), 0, "$reset: its statement was not sent by the other user's session");
+	is($local->safe_psql('postgres', "SELECT pipelined FROM pgpool.stats WHERE server = '$server'"), 0, "$reset: its statement was not sent by the other user's session");
 
 	# one session under two users
 	$boss->run("SET ROLE one; SELECT pgpool.exec('$server', 'SET work_mem = ''77MB'''); SET ROLE two");
