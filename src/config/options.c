@@ -71,7 +71,7 @@ static const char *const load_balance_words[] = {"disable", "random", NULL};
  * that the sessions of free connections are in, base_server says where they lead.
  */
 #define POOL_OPTION(name, kind, min, max, value, words) \
-	{#name, kind, PGPX_ON_SERVER | PGPX_IN_SLOT, \
+	{#name, kind, PGPX_ON_SERVER | PGPX_IN_PLACE, \
 	offsetof(PgpxPoolOptions, name), min, max, value, words}
 #define POOL_INT(name, min, max, value) \
 	POOL_OPTION(name, PGPX_KIND_INT, min, max, value, NULL)
@@ -249,12 +249,12 @@ refusal(const char *name, const PQconninfoOption *libpq)
 }
 
 bool
-pgpx_option_is_in_slot(const char *name)
+pgpx_option_is_in_place(const char *name)
 {
 	const PgpxOption *option = pgpx_option_find(name);
 
 	if (option != NULL)
-		return (option->where & PGPX_IN_SLOT) != 0;
+		return (option->where & PGPX_IN_PLACE) != 0;
 	return find_libpq_option(name) == NULL &&
 		strcmp(name, "use_scram_passthrough") != 0;
 }

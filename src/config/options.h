@@ -172,7 +172,7 @@ typedef enum PgpxOptionKind
 #define PGPX_ON_MAPPING 0x02
 #define PGPX_SUPERUSER	0x04	/* for superusers only */
 #define PGPX_LIBPQ		0x08	/* handed to libpq as it is */
-#define PGPX_IN_SLOT	0x10	/* a change keeps the pool's connections */
+#define PGPX_IN_PLACE	0x10	/* a change keeps the pool's connections */
 
 typedef struct PgpxOption
 {
@@ -198,14 +198,14 @@ extern const PgpxOption *pgpx_option_find(const char *name);
 extern int	pgpx_option_flags(const char *name);
 
 /*
- * pgpx_option_is_in_slot
+ * pgpx_option_is_in_place
  *		Does a change of this option of a server leave its connections as they are?
  *
  * True for the pool's own numbers, and for options of other wrappers that mean
  * nothing to a pool.  False for what decides where a connection leads to, as whom,
  * and in which state its session is.
  */
-extern bool pgpx_option_is_in_slot(const char *name);
+extern bool pgpx_option_is_in_place(const char *name);
 
 /*
  * pgpx_option_refusal

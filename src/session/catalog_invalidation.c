@@ -57,7 +57,7 @@ static object_access_hook_type prev_object_access = NULL;
 typedef enum Verdict
 {
 	SAME,
-	IN_SLOT,					/* it connects as before: the rest can be applied */
+	IN_PLACE,					/* it connects as before: the rest can be applied */
 	REPLACED,					/* it connects in another way now */
 	GONE						/* no checkout would find it any more */
 } Verdict;
@@ -70,7 +70,7 @@ typedef struct PoolChange
 	Verdict		verdict;
 	NameData	server_name;	/* REPLACED: it may have another now */
 
-	/* IN_SLOT */
+	/* IN_PLACE */
 	uint64		options_version;	/* the pool's when the catalogs were read */
 	PgpxFingerprint fingerprint;
 	PgpxPoolOptions opts;
@@ -115,7 +115,7 @@ compare_server(Oid oid, uint64 hash[2], uint64 *settings)
 	ReleaseSysCache(row);
 	if (hash[0] != old[0] || hash[1] != old[1])
 		return REPLACED;
-	return *settings == old_settings ? SAME : IN_SLOT;
+	return *settings == old_settings ? SAME : IN_PLACE;
 }
 
 /* The same for the user mapping; sets whose it is, and of which server. */
@@ -229,7 +229,7 @@ worse(Verdict a, Verdict b)
 }
 
 /*
- * Would a checkout read the same, and be allowed to?  If the verdict is IN_SLOT,
+ * Would a checkout read the same, and be allowed to?  If the verdict is IN_PLACE,
  * the fingerprint becomes that of now, and *opts what it stands for.
  */
 static Verdict
@@ -266,7 +266,7 @@ judge(const PgpxPoolKey *key, PgpxFingerprint *fingerprint,
 	}
 	if (verdict == REPLACED && !has_base(key->server, base))
 		return GONE;
-	if (verdict == IN_SLOT &&
+	if (verdict == IN_PLACE &&
 		!pgpx_server_spec_read_settings(key->server, base, opts))
 		return REPLACED;
 	return verdict;
@@ -377,7 +377,7 @@ follow(const PoolChange *change)
 
 	if (pool == NULL)
 		return;
-	if (change->verdict == IN_SLOT)
+	if (change->verdict == IN_PLACE)
 		apply_locked(pool, change, &wake);
 	else
 		pgpx_pool_retire_locked(pool, change->verdict == GONE, &wake);

@@ -206,7 +206,7 @@ pgpx_server_catalog_hash_server(HeapTuple row, uint64 hash[2], uint64 *settings)
 	{
 		DefElem    *def = lfirst_node(DefElem, lc);
 		const char *value = defGetString(def);
-		StringInfo	to = pgpx_option_is_in_slot(def->defname) ? &in_slot :
+		StringInfo	to = pgpx_option_is_in_place(def->defname) ? &in_slot :
 																 &buf;
 
 		/* with their terminators: where one text ends and the next begins counts */

@@ -231,7 +231,7 @@ typedef struct PgpxStats
  *
  * All fields before "settings" decide how and as whom to connect: if one of them
  * changes, connections are replaced.  The two settings fields are hashes of the
- * options that take effect in place (PGPX_IN_SLOT in options.c).  In a pool,
+ * options that take effect in place (PGPX_IN_PLACE in options.c).  In a pool,
  * settings is 0 while the options have to be read from the catalogs again.
  */
 typedef struct PgpxFingerprint
