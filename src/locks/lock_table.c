@@ -1,30 +1,27 @@
 /*-------------------------------------------------------------------------
  *
  * lock_table.c
- *	  Distributed locks in shared memory.
+ *	  Table of the distributed locks that this server holds or requests.
  *
- * What happens when the process dies at any line: the exit callback of
- * lock_session.c releases every place that bears the session's mark, and a place
- * bears it from pgpx_dlock_alloc on, before the remote is asked.  Were that
- * callback not run, the worker's sweep finds that the owner is gone.
+ * Process exit: the exit callback of lock_session.c releases every slot that
+ * the session owns.  A slot has an owner from pgpx_dlock_alloc on, before the
+ * request is sent to the remote.  If the callback did not run, the worker's
+ * sweep (pgpx_dlock_sweep) finds that the owner no longer exists.
  *
- * Who waits for a distributed lock in this server, first come first served in
- * each pool.
+ * Queues: the waiters of this server for a lock form one queue for each pool,
+ * first come, first served.  The first waiter of a queue requests the lock
+ * from the remote; the others sleep until they are first.  Each pool has its
+ * own queue because its first waiter may wait for a connection for a long time
+ * or without limit, and must not keep waiters of other pools from the lock.
+ * Waiters of the same pool have no connection either.  There is no order
+ * between queues.
  *
- * In the queue of a lock those who came through one pool are a line: its first asks
- * the remote, the others sleep until they are first.  Pools have a line each, since
- * a first one who waits for a connection may wait for long, or for ever, and must
- * keep nobody else from the lock: those of his own pool have no connection either.
- * Between lines there is no order.  Nor is there between servers, but a server whose
- * sessions have handed a lock on among themselves for a while stands back if another
- * one wants it, for as long as that one needs to ask.
+ * There is no order between servers either.  A server whose sessions have
+ * handed a lock to each other for TURN_US backs off if another server has
+ * requested it, long enough for that server to repeat its request.
  *
- * Distributed locks in shared memory, from the worker's side: which run out,
- * which are to be pinged, which the remote has to be told are free.
- *
- * Does what is known of distributed locks add up?
- *
- * Under dlock_lock faults are noted and nothing else is done.
+ * Verification (pgpx_check_dlocks): under dlock_lock, inconsistencies are only
+ * recorded.
  *
  *-------------------------------------------------------------------------
  */
@@ -60,8 +57,9 @@ pgpx_steady_to_now(PgpxTime t)
 }
 
 /*
- * The remote counts the ttl from when the question reaches it, we from before it
- * was sent.  A hundredth of it is for clocks that do not go at one pace.
+ * The ttl starts at the remote when it receives the request, and here before
+ * the request is sent, so the validity ends here first.  One percent of the
+ * ttl is subtracted because the two clocks may run at different rates.
  */
 PgpxTime
 pgpx_dlock_certain_until(PgpxTime asked_at, int64 ttl)
@@ -69,7 +67,7 @@ pgpx_dlock_certain_until(PgpxTime asked_at, int64 ttl)
 	return asked_at + ttl * 1000 - ttl * 10;
 }
 
-/* The worker has something to look at. */
+/* Wake the worker because its locks have changed. */
 static void
 publish_conninfo(int worker)
 {
@@ -146,7 +144,7 @@ pgpx_dlock_refused(int slot)
 	LWLockRelease(pgpx_shared->dlock_lock);
 }
 
-/* HELD by this server, in truth or as far as it knows. */
+/* Is the lock held by this server, or was it held and lost? */
 static bool
 is_held(const PgpxDlock *lock)
 {
@@ -179,10 +177,10 @@ pgpx_dlock_find(const PgpxPoolKey *key, const char *name, int64 token,
 		pgpx_steady_now() < copy->valid_until)
 		return slot;
 
-	/* a ping may just have been answered; if not, it is too late for one now */
+	/* recheck: a ping may just have extended it; otherwise it has expired */
 	LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
 	if (pgpx_dlocks[slot].request != copy->request)
-		slot = -1;				/* released meanwhile: another lock's place */
+		slot = -1;				/* released; slot was reused */
 	else
 	{
 		if (pgpx_dlocks[slot].state == PGPX_DLOCK_HELD &&
@@ -230,8 +228,9 @@ pgpx_dlock_is_held_here(uint64 queue, PgpxDlock *copy)
 			continue;
 
 		/*
-		 * One whose grant, if there was one, nobody has heard of does not count:
-		 * it may be of a user whom the remote would never have given it.
+		 * A release without a token does not count, because no session has
+		 * seen the grant, if there was one.  The lock may be requested by a
+		 * user to whom the remote would never grant it.
 		 */
 		found = (lock->state == PGPX_DLOCK_RELEASING && lock->token != 0) ||
 			(lock->state == PGPX_DLOCK_HELD &&
@@ -271,7 +270,7 @@ pgpx_dlock_release(int slot, bool awaited)
 			pgpx_dlock_nown--;
 		lock->awaited = awaited;
 
-		/* a ping may have found it gone since the session looked */
+		/* a ping may have marked it lost since the session's last check */
 		if (lock->state == PGPX_DLOCK_LOST)
 			lock->result = PGPX_DLOCK_NOT_OURS;
 		if (lock->remote_done || lock->state == PGPX_DLOCK_DONE)
@@ -344,12 +343,15 @@ pgpx_dlock_copy(int slot, PgpxDlock *copy)
 	return copy->state != PGPX_DLOCK_FREE;
 }
 
-/* How long a server may keep a lock among its own sessions. */
+/*
+ * How long a server may hand a lock to its own sessions before it backs off.
+ */
 #define TURN_US (1000 * 1000)
 
 /*
- * One queue for a lock, whoever's pool leads to its server.  Two locks that share
- * one by chance wait for each other's turn, and nothing else happens.
+ * The hash depends on the server and not on the pool, so that waiters of all
+ * pools of a server share it.  If two locks have the same hash, their waiters
+ * queue together, which only delays them.
  */
 uint64
 pgpx_dlock_queue(Oid database, Oid server, const char *name)
@@ -484,8 +486,8 @@ pgpx_dlock_leave(void)
 	PgpxWake	wake = PGPX_WAKE_INIT;
 
 	/*
-	 * The firsts of the other lines, too: if this one has got the lock, they need
-	 * not ask the remote for it any more.
+	 * Wake the first waiters of the other pools' queues, too: if this session
+	 * acquired the lock, they must not request it from the remote any more.
 	 */
 	LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
 	if (waiter->number != 0)
@@ -497,7 +499,10 @@ pgpx_dlock_leave(void)
 	pgpx_wake_flush(&wake);
 }
 
-/* The pause after the first attempt to release that has failed; doubled. */
+/*
+ * Pause after the first failed attempt to release; doubled after each further
+ * one.
+ */
 #define RELEASE_PAUSE_US (250 * 1000)
 
 static bool
@@ -507,7 +512,7 @@ is_of(const PgpxDlock *lock, int pool, uint32 pool_id)
 		lock->pool_id == pool_id;
 }
 
-/* Has the remote to be told that it is free? */
+/* Does the remote still need a release of this lock? */
 static bool
 is_to_release(const PgpxDlock *lock)
 {
@@ -516,7 +521,7 @@ is_to_release(const PgpxDlock *lock)
 		!lock->remote_done;
 }
 
-/* When the next ping is due, on the steady clock. */
+/* Returns the steady time at which the next ping is due. */
 static PgpxTime
 ping_at(const PgpxDlock *lock)
 {
@@ -679,7 +684,10 @@ pgpx_dlock_pinged(const PgpxDlockWork *work, bool ours, PgpxTime asked_at)
 		pgpx_dlock_log_loss(&copy, !ours);
 }
 
-/* The remote knows, or will by the clock: wake whom that concerns. */
+/*
+ * End a release, because the remote has confirmed it or the lock will expire
+ * there: wake the owner if it waits, and the first waiters.
+ */
 static void
 finish_release_locked(PgpxDlock *lock, PgpxWake *wake)
 {
@@ -713,7 +721,7 @@ pgpx_dlock_released(const PgpxDlockWork *work, bool ours, bool contended)
 	pgpx_wake_flush(&wake);
 }
 
-/* One lock's attempts are used up: say so. */
+/* Log that all attempts to release a lock have failed. */
 static void
 log_abandoned(const PgpxDlock *lock, const char *why)
 {
@@ -759,7 +767,10 @@ pgpx_dlock_release_failed(int pool, uint32 pool_id, const char *why)
 	}
 }
 
-/* Its session has gone: release it, if it is still the same acquisition. */
+/*
+ * Release the lock of a session that no longer exists, unless the slot has
+ * changed since the copy *seen was made.
+ */
 static void
 reclaim(PgpxDlock *lock, const PgpxDlock *seen)
 {
@@ -797,8 +808,8 @@ pgpx_dlock_sweep(int worker)
 		any = true;
 
 		/*
-		 * Who is not in the process array any more has run its exit callback,
-		 * if it ever will; a PGPROC keeps the pid until it is used again.
+		 * A process that is no longer in the process array has run its exit
+		 * callback or never will.  A PGPROC keeps its pid until it is reused.
 		 */
 		if ((lock.state != PGPX_DLOCK_RELEASING || lock.awaited) &&
 			BackendPidGetProc(lock.owner_pid) !=
@@ -837,7 +848,7 @@ check_one(PgpxCheck *check, int slot, PgpxTime now)
 		pgpx_check_fault(check, "lock at place %d lacks a name, a ttl, a request or a pool",
 						 slot);
 
-	/* an exit callback gives a lock up before the process is gone */
+	/* the exit callback releases a lock before the process is gone */
 	if (owned && !pgpx_check_is_alive(lock->owner_procno, lock->owner_pid))
 		pgpx_check_fault(check, "lock at place %d belongs to PID %d, which does not exist",
 						 slot, lock->owner_pid);

@@ -1,29 +1,35 @@
 /*-------------------------------------------------------------------------
  *
  * lock_table.h
- *	  Distributed locks in shared memory.
+ *	  Table of the distributed locks that this server holds or requests.
  *
- * A lock is a row of a table on a remote server; see lock_remote.c.  Here is who
- * of this server holds it, until when that is certain, and what the worker has
- * still to tell the remote.  All of it is protected by PgpxShared.dlock_lock; see
- * the lock table in shmem.h.
+ * A distributed lock is a row of a table on a remote server; see
+ * lock_remote.c.  The table in shared memory records for each lock the session
+ * of this server that holds it, the time until which it is certainly valid,
+ * and the release that the worker still has to send.  PgpxShared.dlock_lock
+ * protects everything in this file; see the lock order in shmem.h.  The
+ * functions acquire dlock_lock and no other lock, and none of them
+ * communicates with a remote server.
  *
- *	 FREE --alloc--> ASKED --granted--> HELD --unlock, end of scope--> RELEASING
- *					   |				 |								  |
- *					   |				 '--not certain any more--> LOST  |
- *					   |											  |	  |
- *					   '--no answer: the remote may have granted it---|---+
- *									  the worker has told the remote  |	  |
- *	 FREE <-- the session has seen the result -- DONE <-- awaited ----|---+
- *	   ^------------------------------------ nobody waits ------------'---'
+ * State transitions of an entry:
  *
- * HELD becomes LOST by the clock, whoever looks first: the worker, or the session
- * in lock_valid.  It never becomes HELD again.
+ * FREE      -> ASKED      the session is about to request the lock
+ * ASKED     -> HELD       the remote granted it
+ * ASKED     -> FREE       the remote refused it
+ * ASKED     -> RELEASING  no answer: the remote may have granted it
+ * HELD      -> RELEASING  unlock, or end of the lock's scope
+ * HELD      -> LOST       the validity expired, or the remote rejected a ping
+ * LOST      -> RELEASING  the session released it
+ * LOST      -> DONE, FREE the same, if the remote needs no release any more
+ * RELEASING -> DONE       the release ended, and the session awaits its result
+ * RELEASING -> FREE       the release ended, and no session waits for it
+ * DONE      -> FREE       the session has read the result
  *
- * Distributed locks in shared memory: who of this server holds which.
+ * The entry of a session that no longer exists becomes RELEASING, or FREE if
+ * the remote needs no release.
  *
- * See lock_table.h for the states.  Takes dlock_lock and no other; nothing here
- * speaks with a remote.
+ * The first process that notices the expiry changes HELD to LOST: the worker,
+ * or a session in pgpx_dlock_find.  A LOST lock never becomes HELD again.
  *
  *-------------------------------------------------------------------------
  */
@@ -39,31 +45,34 @@
 typedef enum PgpxDlockState
 {
 	PGPX_DLOCK_FREE = 0,
-	PGPX_DLOCK_ASKED,			/* the remote is being asked, or has not answered */
+	PGPX_DLOCK_ASKED,			/* request sent, or answer lost */
 	PGPX_DLOCK_HELD,
-	PGPX_DLOCK_LOST,			/* somebody else may have it */
-	PGPX_DLOCK_RELEASING,		/* given up here; the worker tells the remote */
-	PGPX_DLOCK_DONE				/* .. has told, and the session waits to hear it */
+	PGPX_DLOCK_LOST,			/* another session may hold it */
+	PGPX_DLOCK_RELEASING,		/* released here; not yet at the remote */
+	PGPX_DLOCK_DONE				/* released; result not yet read */
 } PgpxDlockState;
 
-/* What became of a release. */
+/* Result of a release. */
 typedef enum PgpxDlockResult
 {
-	PGPX_DLOCK_UNKNOWN = 0,		/* the remote has not said */
-	PGPX_DLOCK_RELEASED,		/* it was this session's until then */
-	PGPX_DLOCK_NOT_OURS			/* it was somebody else's, or nobody's */
+	PGPX_DLOCK_UNKNOWN = 0,		/* the remote did not confirm */
+	PGPX_DLOCK_RELEASED,		/* held by this session until then */
+	PGPX_DLOCK_NOT_OURS			/* no longer held by this session */
 } PgpxDlockResult;
 
 /*
- * Instants of the steady clock go on while the machine sleeps; they are for what
- * is certain and what is not.  The others are those of pgpx_now.
+ * An entry of the table.
+ *
+ * Times marked "steady" are those of pgpx_steady_now.  That clock advances
+ * while the machine is suspended, so the validity of a lock is computed with
+ * it.  All other times are those of pgpx_now.
  */
 typedef struct PgpxDlock
 {
 	int			state;			/* PgpxDlockState; see above */
-	uint64		request;		/* of this acquisition; never repeats in a life */
+	uint64		request;		/* unique for each acquisition */
 
-	/* what it is a lock on */
+	/* the locked resource */
 	PgpxPoolKey key;
 	int			pool;
 	uint32		pool_id;
@@ -71,9 +80,9 @@ typedef struct PgpxDlock
 	NameData	database_name;
 	NameData	server_name;
 	char		name[PGPX_DLOCK_NAME_LEN];
-	uint64		queue;			/* stands for the lock, whoever's pool leads there */
+	uint64		queue;			/* pgpx_dlock_queue: same for all pools */
 
-	/* whose it is */
+	/* the owner */
 	int			owner_procno;
 	int			owner_pid;
 	Oid			owner_user;
@@ -82,35 +91,40 @@ typedef struct PgpxDlock
 	char		who[PGPX_DLOCK_WHO_LEN];
 	char		why[PGPX_WHY_LEN];
 
-	/* how it stands */
+	/* the grant */
 	int64		token;			/* 0: not known */
 	int64		ttl;			/* ms */
 	PgpxTime	since;
 	PgpxTime	last_ping;		/* 0: none yet */
-	PgpxTime	asked_at;		/* steady: when what was last granted was sent */
+	PgpxTime	asked_at;		/* steady: last granted request sent */
 	PgpxTime	valid_until;	/* steady */
-	bool		loss_reported;	/* its session knows that it is lost */
+	bool		loss_reported;	/* the session was warned */
 
-	/* how its release stands: RELEASING, and LOST */
-	bool		remote_done;	/* the remote need not be told any more */
+	/* the release, in states RELEASING and LOST */
+	bool		remote_done;	/* the remote needs no release */
 	bool		awaited;		/* the session waits for the result */
 	int			attempts;
 	PgpxTime	retry_at;
 	int			result;			/* PgpxDlockResult */
 } PgpxDlock;
 
-/* A session waits for one lock at a time: at the index of its PGPROC. */
+/*
+ * A session waiting for a lock.  It waits for one lock at a time, so the array
+ * is indexed by MyProcNumber.
+ */
 typedef struct PgpxDlockWaiter
 {
-	uint64		number;			/* rises; 0: does not wait */
-	uint64		queue;			/* for this lock */
-	PgpxPoolKey key;			/* through this pool: the line that it stands in */
+	uint64		number;			/* queue position, ascending; 0: unused */
+	uint64		queue;			/* pgpx_dlock_queue of the lock */
+	PgpxPoolKey key;			/* waiters of one pool form a queue */
 } PgpxDlockWaiter;
 
 /*
- * How long this server has had a lock in turn: its own sessions hand it on faster
- * than another server can ask for it, so they stand back when it wants it.  Found
- * by the queue; another lock may take the place, which costs fairness and no more.
+ * How long this server has held a lock without interruption, for fairness
+ * between servers.  Sessions of one server hand a lock to each other faster
+ * than another server can request it, so they back off when another server has
+ * requested it.  Entries are found by a hash of the queue.  Another lock may
+ * overwrite an entry, which costs only fairness.
  */
 #define PGPX_DLOCK_TURNS 128
 typedef struct PgpxDlockTurn
@@ -122,114 +136,152 @@ typedef struct PgpxDlockTurn
 } PgpxDlockTurn;
 
 extern PgpxDlock *pgpx_dlocks;	/* [max_locks] */
-extern PgpxDlockWaiter *pgpx_dlock_waiters; /* [ntickets], by MyProcNumber */
+extern PgpxDlockWaiter *pgpx_dlock_waiters; /* by MyProcNumber */
 extern PgpxDlockTurn *pgpx_dlock_turns; /* [PGPX_DLOCK_TURNS] */
 
-/* Locks are pinged so often, or three times in their ttl. */
+/* Ping interval of a lock; a third of its ttl if that is shorter. */
 #define PGPX_DLOCK_PING_US (1000 * 1000)
 
-/* The longest pause between two questions, and how long to stand back for one. */
+/* Longest pause between two lock requests, and how long sessions back off. */
 #define PGPX_DLOCK_PAUSE_US (200 * 1000)
 #define PGPX_DLOCK_BACK_OFF_US (350 * 1000)
 
-/* How often the worker tries to tell the remote of a release. */
+/* Attempts of the worker to release a lock at the remote. */
 #define PGPX_DLOCK_ATTEMPTS 3
 
 /*
- * Microseconds of a clock that only rises, at the pace of real time, and does not
- * stop while the machine is suspended.
+ * Returns the time of the steady clock, in microseconds.  It is monotonic,
+ * runs at the pace of real time and does not stop while the machine is
+ * suspended.
  */
 extern PgpxTime pgpx_steady_now(void);
 
-/* A steady instant as one of pgpx_now. */
+/* Converts a steady time to one of pgpx_now; 0 stays 0. */
 extern PgpxTime pgpx_steady_to_now(PgpxTime t);
 
-/* Until when a grant that was asked for at this instant is certain. */
+/*
+ * Returns the steady time until which a grant is certainly valid.  asked_at:
+ * the steady time before the request was sent.  ttl: in ms.
+ */
 extern PgpxTime pgpx_dlock_certain_until(PgpxTime asked_at, int64 ttl);
 
 /* --- for sessions ---------------------------------------------------------- */
 
 /*
  * pgpx_dlock_alloc
- *		Note that this session is about to ask for a lock.  Fills in the request
- *		and the owner; returns its place, -1 if all are taken.
+ *		Records in shared memory that this session is about to request a lock.
+ *		Sets state, request number, owner and start time in *lock; the caller
+ *		has set the other fields.  Returns the slot, or -1 if all slots are in
+ *		use.
  */
 extern int	pgpx_dlock_alloc(PgpxDlock *lock);
 
-/* The remote grants nothing to this request any more: go on with another one. */
+/*
+ * Assigns a new request number, because the remote no longer grants the old
+ * one.
+ */
 extern void pgpx_dlock_renew(int slot, PgpxDlock *lock);
 
-/* The remote has granted it: HELD.  asked_at: before the question was sent. */
+/* Records a grant.  asked_at: the steady time before the request was sent. */
 extern void pgpx_dlock_granted(int slot, int64 token, PgpxTime asked_at);
 
-/* It has not: the place is free. */
+/* Frees the slot of a request that the remote refused. */
 extern void pgpx_dlock_refused(int slot);
 
 /*
  * pgpx_dlock_find
- *		The lock of this key, name and token, HELD or LOST as of now; *lock is a copy.
- *		-1: this server has no such lock.  A lock that has run out is LOST from here on.
+ *		Finds the HELD or LOST lock with this key, name and token and copies it
+ *		to *lock.  Returns its slot, or -1 if this server has no such lock.  A
+ *		lock whose validity has expired is marked LOST first.
  */
 extern int	pgpx_dlock_find(const PgpxPoolKey *key, const char *name,
 							int64 token, PgpxDlock *lock);
 
-/* Does this server hold a lock of this queue, or is it about to release it? */
+/*
+ * Does a session of this server hold a lock of this queue, or is its release
+ * still pending?  If so, copies it to *lock.
+ */
 extern bool pgpx_dlock_is_held_here(uint64 queue, PgpxDlock *lock);
 
-/* The log's line; refused: the remote has said so, and not the clock. */
+/*
+ * Logs the loss of a lock.  refused: the remote rejected a ping; otherwise the
+ * validity expired.
+ */
 extern void pgpx_dlock_log_loss(const PgpxDlock *lock, bool refused);
 
-/* Remember that its session knows of the loss; false if it did before. */
+/*
+ * Records that the owner was warned of the loss.  Returns false if it was
+ * already warned, or if the slot has another request now.
+ */
 extern bool pgpx_dlock_note_reported(int slot, uint64 request);
 
 /*
  * pgpx_dlock_release
- *		Give a lock of this session up; the worker tells the remote.  awaited: the
- *		session asks for the result, with pgpx_dlock_result, and frees the place.
- *		Throws nothing.
+ *		Releases a lock of this session; the worker sends the release to the
+ *		remote.  awaited: the session polls the result with pgpx_dlock_result,
+ *		which frees the slot.  Raises no error.
  */
 extern void pgpx_dlock_release(int slot, bool awaited);
 
-/* True once the release has come to its end; the place is free then. */
+/*
+ * Reads the result of an awaited release and frees the slot.  Returns false if
+ * the release has not ended.
+ */
 extern bool pgpx_dlock_result(int slot, PgpxDlockResult *result);
 
-/* How many places this session has; each of them by pgpx_dlock_own. */
+/*
+ * Number of slots of this session, and an iterator over them: pgpx_dlock_own
+ * copies the first own lock after slot "after" and returns its slot, or -1.
+ */
 extern int	pgpx_dlock_nown;
 extern int	pgpx_dlock_own(int after, PgpxDlock *lock);
 
-/* At the end of a subtransaction: its locks are its parent's. */
+/* Transfers the locks of a committed subtransaction to its parent. */
 extern void pgpx_dlock_reparent(SubTransactionId from, SubTransactionId to);
 
-/* --- the queue of those who wait, in this server ---------------------------- */
+/* --- queue of waiters in this server --------------------------------------- */
 
 extern uint64 pgpx_dlock_queue(Oid database, Oid server, const char *name);
 
-/* Stand in line for a lock, through the pool of its key; is it this one's turn? */
+/*
+ * Enqueues this session for a lock, in the queue of the pool in lock->key.
+ * Then pgpx_dlock_is_first: is this session the first waiter of that queue?
+ */
 extern void pgpx_dlock_enter(const PgpxDlock *lock);
 extern bool pgpx_dlock_is_first(void);
 
-/* Does anybody stand in the line that this lock would be waited for in? */
+/* Does the queue in which this lock would be waited for have waiters? */
 extern bool pgpx_dlock_has_waiters(const PgpxDlock *lock);
 
-/* Leave the line, and wake who is first now.  Throws nothing. */
+/*
+ * Dequeues this session, if it is queued, and wakes the waiters that are first
+ * now.  Raises no error.
+ */
 extern void pgpx_dlock_leave(void);
 
 /*
- * The lock is being granted, or released; wanted: another server has asked for it
- * meanwhile.
+ * Record that a lock is granted, or released, for fairness between servers.
+ * contended: another server has requested the lock meanwhile.  The caller must
+ * hold dlock_lock exclusively.
  */
 extern void pgpx_dlock_turn_begins_locked(uint64 queue);
 extern void pgpx_dlock_turn_ends_locked(uint64 queue, bool contended);
 
-/* Until when the sessions of this server do not ask for it; 0: they may. */
+/*
+ * Returns the time until which sessions of this server must not request the
+ * lock; 0 or a time in the past: they may.
+ */
 extern PgpxTime pgpx_dlock_backs_off(uint64 queue);
 
-/* The lock may be free: wake the first of each line. */
+/*
+ * Adds the first waiter of each pool's queue to *wake, because the lock may be
+ * free.  The caller must hold dlock_lock exclusively.
+ */
 extern void pgpx_dlock_add_firsts_locked(uint64 queue, PgpxWake *wake);
 
 /* --- for the worker --------------------------------------------------------- */
 
-/* What the worker has to do with a lock. */
+/* A lock to ping or to release. */
 typedef struct PgpxDlockWork
 {
 	int			slot;
@@ -239,49 +291,70 @@ typedef struct PgpxDlockWork
 	char		name[PGPX_DLOCK_NAME_LEN];
 } PgpxDlockWork;
 
-/* What is to be done for the locks of one pool. */
+/* Pending work for the locks of one pool. */
 typedef struct PgpxDlockDue
 {
 	int			nheld;
-	int			nreleases;		/* to be told, now or later */
-	int64		min_ttl;		/* ms, of those; 0: none */
-	PgpxTime	ping_at;		/* steady: the next one is due; 0: none */
-	PgpxTime	release_at;		/* pgpx_now: the next one is due; 0: none */
+	int			nreleases;		/* pending, due now or later */
+	int64		min_ttl;		/* ms, of the held locks; 0: none */
+	PgpxTime	ping_at;		/* steady: next ping; 0: none */
+	PgpxTime	release_at;		/* pgpx_now: next release */
 } PgpxDlockDue;
 
-/* Look after this worker's locks: those that run out are lost.  When again? */
+/*
+ * Marks the expired locks of this worker's pools LOST.  Returns the steady
+ * time of the next expiry, PG_INT64_MAX if there is none.
+ */
 extern PgpxTime pgpx_dlock_expire(int worker);
 
-/* The next pool from this index on that has locks of this worker; -1: none. */
+/*
+ * Returns the first pool with an index of at least "from" that has locks of
+ * this worker, or -1.
+ */
 extern int	pgpx_dlock_next_pool(int worker, int from, uint32 *pool_id);
 extern void pgpx_dlock_due(int pool, uint32 pool_id, PgpxDlockDue *due);
 
-/* The locks to ping, or the releases that are due; at most max_locks. */
+/*
+ * Fill in the locks to ping, or the releases that are due.  Return their
+ * number, which is at most max_locks.
+ */
 extern int	pgpx_dlock_to_ping(int pool, uint32 pool_id, PgpxDlockWork *work);
 extern int	pgpx_dlock_to_release(int pool, uint32 pool_id,
 								  PgpxDlockWork *work);
 
-/* The remote has answered a ping that was sent at this instant. */
+/*
+ * Records the answer to a ping.  ours: the remote extended the lock.
+ * asked_at: the steady time before the ping was sent.
+ */
 extern void pgpx_dlock_pinged(const PgpxDlockWork *work, bool ours,
 							  PgpxTime asked_at);
 
-/* The remote has answered a release; or the attempt has failed. */
+/*
+ * Record the answer to a release, or a failed attempt of all releases of a
+ * pool that are due.  contended: another server has requested the lock.  why:
+ * for the log.
+ */
 extern void pgpx_dlock_released(const PgpxDlockWork *work, bool ours,
 								bool contended);
 extern void pgpx_dlock_release_failed(int pool, uint32 pool_id,
 									  const char *why);
 
-/* Release the locks of holders that are gone; true: there are locks. */
+/*
+ * Releases the locks of sessions that no longer exist.  Returns whether the
+ * worker has any locks.
+ */
 extern bool pgpx_dlock_sweep(int worker);
 
 /* Has the pool any locks? */
 extern bool pgpx_dlock_any(int pool, uint32 pool_id);
 
-/* --- for views -------------------------------------------------------------- */
+/*
+ * --- for views --------------------------------------------------------------
+ */
 
 extern bool pgpx_dlock_copy(int slot, PgpxDlock *lock);
 
-/* Check the distributed locks. */
+/* Verifies the table of locks and records inconsistencies in *check. */
 extern void pgpx_check_dlocks(PgpxCheck *check);
 
 #endif							/* PGPX_LOCK_TABLE_H */
