@@ -51,7 +51,7 @@ while read -r name; do
   esac
 done < <(named)
 
-table=$(sed -n '/^## Files/,/^## What/p' "$readme")
+table=$(sed -n '/^## Rooms/,/^## Locks/p' "$readme")
 for file in src/*.c src/*/*.c; do
   name=$(basename "$file")
   room=$(awk -F'|' -v row="\`$name\`" '
