@@ -13,11 +13,13 @@
 
 /*
  * pgpx_async_send, pgpx_async_result
- *		pgpx_exec in two halves, with whatever the caller does in between.
+ *		pgpx_exec split in two, so that the caller can do other work in
+ *		between.
  *
- * After a send the lease has a statement in flight, until its result has been
- * taken or has failed.  One statement; a sink of NULL drops its rows.  Both
- * may wait, the first for a remote that does not read.
+ * After a send the lease has a statement in flight, until its result was read
+ * or has failed. sql must be a single statement.  With a NULL sink its rows are
+ * dropped.  Both functions may wait; a send waits if the remote does not read.
+ * Errors: as of pgpx_exec.
  */
 extern void pgpx_async_send(PgpxLease *lease, const char *sql, int nparams,
 							const char *const *values);
@@ -25,26 +27,29 @@ extern uint64 pgpx_async_result(PgpxLease *lease, const PgpxSink *sink);
 
 /*
  * pgpx_async_wait
- *		Wait until one of the leases has its answer: to its end, or so much of it
- *		that the remote waits for us to take it.
+ *		Wait until the answer for one of the leases is complete, or until so
+ *		much of it has arrived that the remote waits for it to be read.
  *
- * Each must have a statement in flight.  deadline: monotonic, 0: none; one that
- * has passed just looks.  NULL: the time is up.  With several, those that come
- * first in the array come first.
+ * Each lease must have a statement in flight. deadline is monotonic, 0: none;
+ * one in the past means to poll once.  Returns NULL at the deadline.  If
+ * several leases are ready, the first in the array is returned.
  *
- * Errors: 53000 no descriptor left (with more than one).
+ * Errors: 53000 no descriptor left (with more than one lease).
  */
 extern PgpxLease *pgpx_async_wait(PgpxLease *const *leases, int n,
 								  PgpxTime deadline);
 
-/* Have the worker cancel what is in flight.  False: nothing was to cancel. */
+/*
+ * Request that the worker cancel the statement in flight.  Returns false if
+ * there was nothing to cancel.
+ */
 extern bool pgpx_async_cancel(PgpxLease *lease);
 
 /*
  * pgpx_async_notes
- *		Wait until a notification is there, or until the deadline.
+ *		Wait until a notification arrives, or until the deadline.
  *
- * The lease must have nothing in flight.  Errors: 08006.
+ * The lease must have no statement in flight.  Errors: 08006.
  */
 extern void pgpx_async_notes(PgpxLease *lease, PgpxTime deadline);
 

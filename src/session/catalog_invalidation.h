@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * catalog_invalidation.h
- *	  Pools follow the catalogs: ALTER, DROP and REVOKE take effect at commit.
+ *	  Apply catalog changes to pools: ALTER, DROP and REVOKE take effect
+ *	  at commit.
  *
  *-------------------------------------------------------------------------
  */
@@ -10,14 +11,20 @@
 
 #include "base/compat.h"
 
-/* Hear of catalog changes; in the postmaster, so that every process does. */
+/*
+ * Register for catalog changes.  Called in the postmaster, so that every
+ * process inherits it.
+ */
 extern void pgpx_catalog_invalidation_init(void);
 
 /*
  * pgpx_catalog_note_own_pool
- *		This transaction makes a pool of its own, for what it has itself changed: it is
- *		retired at its end, in whichever way.  Pools of this kind have its number in
- *		their key, so nobody else finds them.
+ *		Record that this transaction creates a private pool, for objects that
+ *		it has changed itself.
+ *
+ * The pool is retired at the end of the transaction, whether it commits or
+ * aborts.  Its key contains the transaction id, so no other session can find
+ * it.
  */
 extern void pgpx_catalog_note_own_pool(void);
 

@@ -3,21 +3,19 @@
  * checkout.c
  *	  Checkout: lease a free connection, or queue; validate it.
  *
- * Order of things, and what happens when the process dies in between:
+ * Runs in sessions only.  Order of the steps, and what cleans up if the
+ * process exits in a step:
  *
- *	1. memory for the record			nothing shared yet
- *	2. pool lock: take, or draw a ticket	the exit callback finds the ticket; a
- *										connection is in the record at once
- *	3. wait on the latch				ERROR leaves the queue in PG_CATCH, FATAL
- *										in the exit callback
- *	4. the socket, and a look at it		the exit callback returns the lease
+ *	1. allocate the lease record		nothing is shared yet
+ *	2. under the pool lock: lease a		the exit callback finds the waiter; a
+ *	   connection, or enqueue			connection is in the record at once
+ *	3. wait on the latch				ERROR leaves the queue in PG_CATCH,
+ *										FATAL in the exit callback
+ *	4. fetch the socket and validate	the exit callback returns the lease
  *
- * The end of a checkout: the socket of the connection that was taken, and a
- * look at it.
- *
- * Runs in sessions only, without a lock.  The lease is in the session's list: if
- * the process dies here, the exit callback returns it.  What throws gives the
- * connection back first, as it was if nothing can have been read or written.
+ * Step 4 holds no lock.  The lease is in the session's list by then.  On
+ * an error the connection is released before the error propagates:
+ * unchanged if nothing can have been read or written, closed otherwise.
  *
  *-------------------------------------------------------------------------
  */
@@ -34,7 +32,7 @@
 #include "session/lease_return.h"
 #include "session/lease_stream.h"
 
-#define PREWARM_CHECK_US (10 * 1000) /* how often prewarm looks */
+#define PREWARM_CHECK_US (10 * 1000) /* poll interval of prewarm */
 
 int64
 pgpx_lease_timeout(const PgpxServerSpec *spec, int64 timeout)
@@ -56,7 +54,11 @@ set_deadline(PgpxCheckout *c, int64 timeout)
 		timeout == 0 ? 0 : c->started + timeout * 1000;
 }
 
-/* The pool is locked, and this connection taken: make the lease of it. */
+/*
+ * Make the lease record of a connection that was just leased, and add it to the
+ * session's list.  Cannot fail.  The pool is locked unless the connection was
+ * granted.
+ */
 static inline void
 note_lease(PgpxCheckout *c, PgpxPool *pool, PgpxConn *conn, uint64 lease_id,
 		   PgpxLease *lease)
@@ -76,8 +78,8 @@ note_lease(PgpxCheckout *c, PgpxPool *pool, PgpxConn *conn, uint64 lease_id,
 }
 
 /*
- * Will this checkout have to queue, as far as can be seen without the lock?  A
- * wrong answer costs a detour, and nothing else.
+ * Check without the lock whether the pool has waiters.  A stale answer only
+ * means taking the slower path.
  */
 static inline bool
 others_wait(const PgpxServerSpec *spec)
@@ -86,7 +88,9 @@ others_wait(const PgpxServerSpec *spec)
 		((const volatile PgpxPool *) &pgpx_pools[spec->pool])->nwaiting > 0;
 }
 
-/* Lease a free connection of the locked pool, if there is one. */
+/*
+ * Lease a free connection of the locked pool.  Returns NULL if there is none.
+ */
 static inline PgpxConn *
 take_free_locked(PgpxCheckout *c, PgpxPool *pool, PgpxTime now,
 				 uint64 *lease_id)
@@ -99,7 +103,7 @@ take_free_locked(PgpxCheckout *c, PgpxPool *pool, PgpxTime now,
 	if (conn == NULL)
 		return NULL;
 
-	/* what it has waited for another one, which was dead, is not of this lease */
+	/* time waited for an earlier, dead connection is not this lease's */
 	*lease_id = pgpx_pool_lease_locked(pool, conn, &c->holder, now, c->waited);
 	if (*lease_id == 0)
 		return NULL;
@@ -111,8 +115,8 @@ take_free_locked(PgpxCheckout *c, PgpxPool *pool, PgpxTime now,
 }
 
 /*
- * Take a free connection, or wait for one.  False only with only_try; else the
- * lease is in the session's list when this returns.
+ * Lease a free connection, or wait for one.  Returns false only with only_try.
+ * Otherwise the lease is in the session's list on return.
  */
 static bool
 take(PgpxCheckout *c, PgpxLease *lease)
@@ -151,13 +155,13 @@ again:
 		}
 		if (c->no_wait && pool->count[PGPX_CONN_CHECKING] > 0)
 		{
-			/* one is being tested: that much longer than not at all */
+			/* a test is running: wait as long as the grace period allows */
 			c->no_wait = false;
 			c->deadline = c->started + PGPX_CHECKOUT_GRACE_US;
 		}
 		if (c->no_wait)
 		{
-			/* nothing now; but the next one shall find something */
+			/* none is free now; request one for a later checkout */
 			pgpx_pool_grow_locked(pool, 1);
 			LWLockRelease(pool->lock);
 			if (c->only_try)
@@ -166,7 +170,7 @@ again:
 		}
 		if (!pending && c->statement != NULL)
 		{
-			/* not under the lock */
+			/* allocates memory, so not under the lock */
 			pending = true;
 			LWLockRelease(pool->lock);
 			pgpx_lease_set_pending(c->spec, c->statement);
@@ -183,7 +187,7 @@ again:
 		conn = pgpx_checkout_wait(c, pool, waiter, &lease_id, &moved);
 		if (moved)
 		{
-			/* what was offered has gone with the ticket */
+			/* the pending statement was for the waiter that has left */
 			pgpx_pending_statement_set(NULL, 0);
 			pending = false;
 			goto again;
@@ -192,12 +196,13 @@ again:
 			return false;
 		lease->pending_state = pgpx_pending_statement_state();
 
-		/* nothing below can fail: the lease is found by every way out */
+		/* nothing below can fail, and every cleanup finds the lease */
 		note_lease(c, pool, conn, lease_id, lease);
 
 		/*
-		 * Options that came before the grant are seen, since the lock was held
-		 * when the queue was left; those that come now could as well come later.
+		 * Options that were changed before the grant are seen here, because
+		 * leaving the queue acquired the lock.  A later change may as well have
+		 * come after the checkout.
 		 */
 		c->stale = waiter->granted_version != waiter->options_version ||
 			pool->options_version != waiter->options_version;
@@ -223,8 +228,9 @@ log_wait(const PgpxCheckout *c)
 }
 
 /*
- * Take and settle until one lives.  NULL only with only_try.  *spare is a record
- * that is not in use, for the caller to give back.
+ * Lease and validate until a connection is alive.  Returns NULL only with
+ * only_try. *spare receives a record that is not in use, for the caller to free
+ * on an error. taken: a lease to validate first; NULL: none.
  */
 static PgpxLease *
 checkout(PgpxCheckout *c, PgpxLease *taken, PgpxLease *volatile *spare)
@@ -256,17 +262,18 @@ checkout(PgpxCheckout *c, PgpxLease *taken, PgpxLease *volatile *spare)
 											true);
 				break;
 			case PGPX_VALIDATION_DEAD:
-				/* it had died, or leads elsewhere: the next one, unseen */
+				/* dead, or made with other options: try another one */
 				break;
 		}
 	}
 }
 
 /*
- * The common case: the pool is known and current, nobody waits, a connection is
- * free, and its socket is here and empty.  Throws nothing once it has the lock,
- * so it needs no try block.  NULL: do it the long way; if *unsettled is set, go
- * on with that one.
+ * The common case: the pool is known and current and has no waiters, a
+ * connection is free, and its socket is cached and has no input.  Throws
+ * nothing once it has the lock, so it needs no PG_TRY block.  Returns NULL if
+ * the slow path must be taken.  If *undone is set then, the slow path must
+ * validate that lease.
  */
 static PgpxLease *
 checkout_quickly(PgpxCheckout *c, PgpxLease *volatile *undone)
@@ -313,7 +320,7 @@ checkout_for(const char *server, int64 timeout, bool only_try, PgpxScope scope,
 	pgpx_shmem_require();
 	pgpx_lease_register_callbacks();
 
-	/* by hand: clearing it as a whole is a slow instruction */
+	/* assign the fields one by one: memset of the struct is slow */
 	c.number = 0;
 	c.waited = 0;
 	c.published_incarnation = 0;
@@ -377,8 +384,9 @@ pgpx_lease_checkout_for(const char *server, const PgpxStatement *statement)
 }
 
 /*
- * Ask for what is missing, and make room for it under the caps.  Returns how many
- * are open; *more: more can come.
+ * Request the missing connections, and evict others where a cap is full.
+ * Returns the number of open connections.  Sets *more if the number can still
+ * grow.
  */
 static int
 grow_to(PgpxCheckout *c, int n, bool *more)
@@ -411,7 +419,7 @@ grow_to(PgpxCheckout *c, int n, bool *more)
 		full = pgpx_pool_binding_cap_locked(pool, missing + connecting);
 	live = pgpx_pool_live_locked(pool);
 
-	/* being opened, or on its way out and about to make room */
+	/* connections being opened, or closing ones that will make room */
 	*more = live < n &&
 		(pool->count[PGPX_CONN_CONNECTING] > 0 ||
 		 pool->count[PGPX_CONN_CLOSING] > 0 || pool->retry_at != 0);
@@ -483,7 +491,10 @@ pgpx_lease_prewarm(const char *server, int n, PgpxTime deadline)
 	return live;
 }
 
-/* Until when a step after the grant may last; sent: the statement runs already. */
+/*
+ * Return the deadline for a step after the grant. sent: the statement is
+ * already running on the connection.
+ */
 static PgpxTime
 step_deadline(const PgpxCheckout *c, bool sent)
 {
@@ -495,7 +506,7 @@ step_deadline(const PgpxCheckout *c, bool sent)
 	return Min(longest, Max(c->deadline, now) + PGPX_CHECKOUT_GRACE_US);
 }
 
-/* Give back what validate_and_reset() could not use; the record is free afterwards. */
+/* Release a connection that could not be validated, and free the record. */
 static void
 undo_lease(PgpxLease *lease, PgpxReleaseAction action)
 {
@@ -508,7 +519,7 @@ undo_lease(PgpxLease *lease, PgpxReleaseAction action)
 	{
 		reason = PGPX_CLOSE_RESET;
 
-		/* it may still run over there, and would not see us go */
+		/* the reset may still run there, and would not notice a close */
 		if (pgpx_wire_in_reset(&sock->wire) && !sock->wire.eof)
 			action = PGPX_RELEASE_CANCEL_CLOSE;
 	}
@@ -525,12 +536,14 @@ undo_lease(PgpxLease *lease, PgpxReleaseAction action)
 		pgpx_socket_cache_drop(sock);
 }
 
-/* So much may come in that nobody has asked for: a remote that says more does not stop. */
+/*
+ * Limit on unsolicited input, because a remote that sends more may never stop.
+ */
 #define IDLE_MOST (4 * 1024 * 1024)
 
 /*
- * Look at the stream: read an owed answer; or see that nothing has come in but
- * what may come at any time.
+ * Read pending input: the answer of a pending reset, or only messages that may
+ * arrive at any time.  Anything else means that the connection is dead.
  */
 static PgpxValidation
 poll_socket(PgpxLease *lease, PgpxTime deadline)
@@ -540,7 +553,7 @@ poll_socket(PgpxLease *lease, PgpxTime deadline)
 	bool		full;
 	ssize_t		n = 0;
 	uint64		start = wire->bytes_in;
-	bool		read = false;	/* there is something new, n bytes of it */
+	bool		read = false;	/* the loop has already read n bytes */
 
 	for (;;)
 	{
@@ -566,7 +579,7 @@ poll_socket(PgpxLease *lease, PgpxTime deadline)
 			return PGPX_VALIDATION_DEAD;
 		if (wire->phase == PGPX_WIRE_IDLE)
 		{
-			/* what a remote says that was asked nothing need not have an end */
+			/* unsolicited input may be endless */
 			CHECK_FOR_INTERRUPTS();
 			if (wire->bytes_in - start > IDLE_MOST)
 				return PGPX_VALIDATION_DEAD;
@@ -587,9 +600,9 @@ poll_socket(PgpxLease *lease, PgpxTime deadline)
 }
 
 /*
- * Is there something to be taken away that the one before has left?  Our options
- * decide, and not only with on_transfer: while we waited for this connection those
- * under which it was left may have gone.
+ * Does the connection need a reset before it is used? Our options decide,
+ * whatever the value of reset: the options under which the connection was
+ * released may have changed while we waited for it.
  */
 static bool
 must_reset(const PgpxLease *lease, const PgpxConn *conn)
@@ -599,7 +612,7 @@ must_reset(const PgpxLease *lease, const PgpxConn *conn)
 	if (!conn->dirty)
 		return false;
 
-	/* of a pool that several users share: another user's traces always go */
+	/* in a shared pool, always remove the state of another user */
 	if (conn->last_user != lease->user)
 		return true;
 	if (reset == PGPX_RESET_NEVER)
@@ -608,7 +621,7 @@ must_reset(const PgpxLease *lease, const PgpxConn *conn)
 		conn->last_procno != (int) MyProcNumber;
 }
 
-/* Has the checkout's own time run out, and not only that of one step? */
+/* Has the deadline of the checkout passed, rather than only that of a step? */
 static bool
 is_late(const PgpxCheckout *c)
 {
@@ -616,10 +629,11 @@ is_late(const PgpxCheckout *c)
 }
 
 /*
- * While we waited others have given the pool new options; the lease is to end
- * under those, if they are what the catalogs say to us: a transaction sees its own
- * changes before they are committed, and nobody else may follow it.  False: the
- * connection is of other options, or the catalogs lead to another pool by now.
+ * Other sessions changed the pool's options while we waited.  Move the lease to
+ * the new options if the catalogs show the same options to us.  They need not,
+ * since a transaction sees its own changes before they are committed, and no
+ * other session may use those.  Returns false if the connection was made with
+ * other options, or if the spec now has another pool.
  */
 static bool
 renew_spec(PgpxCheckout *c, PgpxLease *lease)
@@ -643,8 +657,9 @@ renew_spec(PgpxCheckout *c, PgpxLease *lease)
 }
 
 /*
- * Fetch the socket and see that it lives.  *touched tells that the stream may
- * have been read or written, so that nobody else can take it as it was.
+ * Fetch the socket, validate the connection and reset it if necessary.  Sets
+ * *touched when the stream may have been read or written.  Then the connection
+ * must not be released unchanged.
  */
 static PgpxValidation
 validate_and_reset(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
@@ -654,15 +669,16 @@ validate_and_reset(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
 	PgpxWire   *wire;
 	PgpxValidation validation;
 
-	/* what the granter could not send has left the connection in doubt */
+	/* a hand-over that failed leaves the connection in doubt */
 	*touched = lease->pending_state == PGPX_PENDING_SENT ||
 		lease->pending_state == PGPX_PENDING_FAILED;
 	if (lease->pending_state == PGPX_PENDING_FAILED)
 		return PGPX_VALIDATION_DEAD;
 
 	/*
-	 * A pool that several users share stays as it is when one of them loses a right
-	 * while waiting.  Nothing has been sent there: see pgpx_lease_set_pending.
+	 * The pool of a PUBLIC mapping does not change when one of its users loses
+	 * a right while waiting, so check again.  No statement was sent ahead in
+	 * such a pool: see pgpx_lease_set_pending.
 	 */
 	if (!OidIsValid(c->spec->user))
 	{
@@ -670,7 +686,7 @@ validate_and_reset(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
 		c->stale |= !c->spec->valid;
 	}
 
-	/* what was sent has to be read where it was sent, under whatever options */
+	/* a statement already sent must be read here, whatever the options */
 	if (c->stale && !renew_spec(c, lease) &&
 		lease->pending_state != PGPX_PENDING_SENT)
 		return PGPX_VALIDATION_DEAD;
@@ -701,7 +717,7 @@ validate_and_reset(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
 	*touched = true;
 	if (lease->pending_state == PGPX_PENDING_SENT)
 	{
-		/* pgpx_run_read takes the answer */
+		/* pgpx_run_read reads the answer */
 		pgpx_wire_begin_sent(wire, lease->id, conn->reset_by,
 							 pgpx_my_waiter()->pending_reset,
 							 pgpx_my_waiter()->pending_len);
@@ -712,7 +728,8 @@ validate_and_reset(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
 		deadline = step_deadline(c, false);
 	validation = poll_socket(lease, deadline);
 	if (validation == PGPX_VALIDATION_LATE && !is_late(c))
-		return PGPX_VALIDATION_DEAD;	/* the reset took longer than operation_timeout */
+		return PGPX_VALIDATION_DEAD;	/* the reset exceeded
+										 * operation_timeout */
 	if (validation == PGPX_VALIDATION_LATE && wire->bytes_in == 0)
 		*touched = false;
 	if (validation != PGPX_VALIDATION_OK || !must_reset(lease, conn))
@@ -730,10 +747,7 @@ validate_and_reset(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
 	return validation;
 }
 
-/*
- * The common case, in which nothing can be thrown: a socket that is here, owed
- * nothing, with nothing in it.  One system call.
- */
+/* One system call. */
 bool
 pgpx_checkout_validate_quickly(PgpxLease *lease)
 {
@@ -774,7 +788,7 @@ pgpx_checkout_validate(PgpxCheckout *c, PgpxLease *lease)
 
 	if (validation != PGPX_VALIDATION_OK)
 	{
-		/* one that leads elsewhere may be right for who waits behind us */
+		/* with other options it may still suit the next waiter */
 		bool		fit = validation == PGPX_VALIDATION_LATE || c->stale;
 
 		undo_lease(lease, fit && !touched ? PGPX_RELEASE_UNCHANGED :

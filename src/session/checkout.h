@@ -3,13 +3,12 @@
  * checkout.h
  *	  Checkout: lease a free connection, or queue; validate it.
  *
- * A checkout from inside: what its files share.
+ * Shared by the two files of a checkout:
  *
- *	  checkout.c		take a free connection, or queue
- *	  checkout.c	its socket, and a look whether it lives
- *	  checkout_wait.c	the pool of a target, the conninfo for its worker, the
- *						wait for one's turn
- *	  checkout_wait.c	reasons not to wait, and errors
+ *	  checkout.c		lease a free connection or enqueue a waiter, fetch the
+ *						socket, validate and reset
+ *	  checkout_wait.c	find the pool of a server spec, publish the conninfo,
+ *						wait in the queue, raise the errors
  *
  *-------------------------------------------------------------------------
  */
@@ -18,41 +17,47 @@
 
 #include "session/lease.h"
 
-/* Which timeout a call has given. */
-#define PGPX_TIMEOUT_DEFAULT (-1)	/* none: GUC, then the server's option */
+/* Value of a timeout argument that the caller did not specify. */
+#define PGPX_TIMEOUT_DEFAULT (-1)	/* use the GUC, else the server's option */
 
-/* The timeout that counts, in ms: the call's, the GUC's, the option's; 0: none. */
+/*
+ * Return the effective checkout timeout in ms: the call's, else the GUC's, else
+ * the server option's.  0: no timeout; if the call passed 0: do not wait.
+ */
 extern int64 pgpx_lease_timeout(const PgpxServerSpec *spec, int64 timeout);
 
 /*
  * pgpx_lease_checkout
  *		Lease a connection of a server's pool for the current user.
  *
- * timeout: milliseconds, 0 not to wait, or PGPX_TIMEOUT_DEFAULT.  only_try:
- * NULL instead of an error when none is free now.  why may be NULL.
+ * timeout is in milliseconds; 0 means do not wait, PGPX_TIMEOUT_DEFAULT means
+ * the GUC or the server's option.  With only_try the function returns NULL
+ * instead of an error when no connection is free. why is the purpose that the
+ * views show; it may be NULL.
  *
- * Errors: those of pgpx_server_spec_get; 55P03 timeout; 53300 queue full, or shared
- * memory used up; 40P01 would wait for itself; 08001 the remote cannot be
- * reached; PX003 the worker does not run.
+ * Errors: those of pgpx_server_spec_get; 55P03 timeout; 53300 queue full or
+ * shared memory exhausted; 40P01 the session would wait for itself; 08001 the
+ * remote cannot be reached; PX003 the worker is not running.
  */
 extern PgpxLease *pgpx_lease_checkout(const char *server, int64 timeout,
 									  bool only_try, PgpxScope scope,
 									  const char *why);
 
 /*
- * The statement that a lease of scope CALL is for.  While the checkout waits its
- * turn, who returns a connection may send it: then pgpx_run_send finds it sent.
+ * The statement for which a lease of scope CALL is taken.  While the checkout
+ * waits in the queue, a session that returns a connection may send the
+ * statement (pipelined hand-over). pgpx_run_send then finds it already sent.
  */
 typedef struct PgpxStatement
 {
 	const char *sql;
 	int			nparams;
 	const char *const *values;
-	bool		one;			/* it is one statement for sure */
-	bool		known;			/* shape is that of its sink */
+	bool		one;			/* certainly a single statement */
+	bool		known;			/* the row type is that of its sink */
 	uint64		types_hash;
 
-	/* a lease whose statement was not run: wait on under its number */
+	/* set to retry a statement that did not run: keep its queue position */
 	uint64		queue_position;
 	uint32		pool_id;
 	PgpxTime	deadline;
@@ -60,22 +65,27 @@ typedef struct PgpxStatement
 
 /*
  * pgpx_lease_checkout_for
- *		The same for one statement, with the timeout of the GUC or the server.
+ *		Lease a connection for one statement, with scope CALL.
+ *
+ * The timeout is that of the GUC or the server.  Errors: as of
+ * pgpx_lease_checkout.
  */
 extern PgpxLease *pgpx_lease_checkout_for(const char *server,
 										  const PgpxStatement *statement);
 
 /*
  * pgpx_lease_prewarm
- *		Have the current user's pool of a server open n connections, within its
- *		caps.  Waits until they are open or the deadline (0: none) has passed;
- *		returns how many are open.  Errors as of a checkout.
+ *		Have the current user's pool of a server open n connections, within
+ *		its caps.
+ *
+ * Waits until they are open or the deadline (monotonic, 0: none) has passed.
+ * Returns the number of open connections.  Errors: as of pgpx_lease_checkout.
  */
 extern int	pgpx_lease_prewarm(const char *server, int n, PgpxTime deadline);
 
 /*
  * pgpx_checkout_publish_conninfo
- *		Tell the pool's worker how to connect, if it does not know.
+ *		Send the conninfo to the pool's worker unless the worker has it.
  */
 extern void pgpx_checkout_publish_conninfo(PgpxServerSpec *spec);
 
@@ -87,39 +97,45 @@ typedef struct PgpxCheckout
 	PgpxTime	started;
 	int64		timeout;		/* ms, for the error; 0: did not wait */
 	bool		no_wait;
-	PgpxTime	deadline;		/* 0: for ever */
-	uint64		number;			/* of the ticket, to go back to the head */
+	PgpxTime	deadline;		/* 0: none */
+	uint64		number;			/* queue position, to requeue at the head; 0:
+								 * none */
 	PgpxTime	waited;
-	uint64		published_incarnation;	/* worker and version that we sent the */
-	uint64		published_version;	/* conninfo for */
-	bool		stale;			/* granted under others than we had read, or there are new ones */
-	const PgpxStatement *statement; /* that it is for; NULL: unknown */
+	uint64		published_incarnation;	/* worker incarnation and version for */
+	uint64		published_version;	/* which we published the conninfo */
+	bool		stale;			/* the pool's options changed since we read
+								 * them */
+	const PgpxStatement *statement; /* to run on the lease; NULL: unknown */
 } PgpxCheckout;
 
 /*
- * How long a checkout goes on after its deadline with a connection that it has
- * been given: for the hand-over of the socket, or an answer that is owed.
+ * Extra time that a checkout has after its deadline once a connection was
+ * granted.  It covers the transfer of the socket or the answer of a pending
+ * reset.
  */
 #define PGPX_CHECKOUT_GRACE_US (100 * 1000)
 
 typedef enum PgpxValidation
 {
 	PGPX_VALIDATION_OK,
-	PGPX_VALIDATION_DEAD,		/* given back; try another one */
-	PGPX_VALIDATION_LATE		/* no time left; given back */
+	PGPX_VALIDATION_DEAD,		/* released; retry with another connection */
+	PGPX_VALIDATION_LATE		/* deadline passed; released */
 } PgpxValidation;
 
 /*
  * pgpx_checkout_validate
- *		Fetch the socket of a lease that was taken, and see that it lives.  On an
- *		error, too, the lease is given back unless it is settled.
+ *		Fetch the socket of a new lease, check that the connection is alive,
+ *		and reset it if necessary.
+ *
+ * On any result but OK, and on an error, the lease has been released.
  */
 extern PgpxValidation pgpx_checkout_validate(PgpxCheckout *c, PgpxLease *lease);
 
 /*
  * pgpx_checkout_validate_quickly
- *		The same for a socket that is here and owed nothing, in which nothing can
- *		be thrown.  False: it is to be settled the long way.
+ *		Validate a lease whose socket is cached and that needs no reset.
+ *
+ * Never throws.  Returns false if the lease needs pgpx_checkout_validate.
  */
 extern bool pgpx_checkout_validate_quickly(PgpxLease *lease);
 

@@ -12,41 +12,71 @@
 
 /*
  * pgpx_lease_check_unbounded_wait
- *		40P01 if this session holds a lease that others may wait for.  To be called
- *		before it waits without a timeout, whatever for.
+ *		Raise 40P01 if this session holds a lease that another session may
+ *		wait for.
+ *
+ * To be called before any wait without a timeout.
  */
 extern void pgpx_lease_check_unbounded_wait(void);
 
-/* The pool of the target, locked, under the target's options. */
+/*
+ * pgpx_checkout_lock_pool
+ *		Find or create the pool of the server spec and lock it exclusively,
+ *		with the spec's options in effect.
+ *
+ * Reads the catalogs again if the spec is out of date or its options differ
+ * from the pool's.  Errors: those of pgpx_server_spec_get; 53300 too many
+ * pools; 55000 this session holds a lease of another transaction's private
+ * pool.
+ */
 extern PgpxPool *pgpx_checkout_lock_pool(PgpxCheckout *c);
 
 /*
- * Read the catalogs again.  False: they now lead to another pool, where nothing
- * of what was drawn and told counts.
+ * pgpx_checkout_refresh
+ *		Read the catalogs again and replace the checkout's spec.
+ *
+ * Returns false if the spec now has another pool.  Then the queue position and
+ * the published conninfo, which were for the old pool, are reset.
  */
 extern bool pgpx_checkout_refresh(PgpxCheckout *c);
 
-/* Must the conninfo be sent before a connection can be asked for? */
+/*
+ * Must the conninfo be published before a connection can be requested? The
+ * caller must hold the pool lock or tolerate a stale answer.
+ */
 extern bool pgpx_checkout_must_publish(const PgpxCheckout *c,
 									   const PgpxPool *pool,
 									   uint64 incarnation);
 
-/* Send the conninfo to the pool's worker.  Takes no lock; waits for room. */
+/*
+ * pgpx_checkout_publish
+ *		Send the conninfo to the pool's worker.
+ *
+ * Acquires no lock.  Waits for room in the control socket, at most until the
+ * checkout's deadline.  Errors: 54000 the options are too long.
+ */
 extern void pgpx_checkout_publish(PgpxCheckout *c, int worker,
 								  uint64 incarnation,
 								  uint64 version);
 
 /*
- * Leave the queue because of an error.  True: the statement had been sent; it is
- * cancelled, and may have run: 08006 then, so that nobody repeats it.
+ * pgpx_checkout_dequeue
+ *		Leave the queue because of an error.
+ *
+ * Returns true if the pending statement was already sent.  It is cancelled
+ * then, but it may have run.  The caller must raise 08006 so that the statement
+ * is not repeated.
  */
 extern bool pgpx_checkout_dequeue(PgpxWaiter *waiter);
 
 /*
  * pgpx_checkout_wait
- *		Wait for the ticket to be granted.  Returns the connection and fills in
- *		the lease's id; raises what came instead.  NULL: only with only_try; or
- *		*moved is set, the queue has been left, and the target has another pool.
+ *		Wait for the waiter to be granted a connection, and leave the queue.
+ *
+ * Returns the connection and sets *lease_id.  Returns NULL with only_try when
+ * none was granted, or with *moved set: then the waiter has left the queue
+ * because the spec now has another pool.  Any other outcome is raised as an
+ * error.
  */
 extern PgpxConn *pgpx_checkout_wait(PgpxCheckout *c, PgpxPool *pool,
 									PgpxWaiter *waiter, uint64 *lease_id,
@@ -54,32 +84,48 @@ extern PgpxConn *pgpx_checkout_wait(PgpxCheckout *c, PgpxPool *pool,
 
 /*
  * pgpx_checkout_check_locked
- *		Raise the reason not to queue, if there is one.  The lock is held, and
- *		given up before an error is raised.
+ *		Raise an error if there is a reason not to enqueue.
+ *
+ * The caller must hold the pool lock exclusively.  It is released before an
+ * error is raised.
+ *
+ * Errors: PX004 pool damaged; 40P01 the session would wait for itself, or for
+ * ever while it holds a lease; 53300 queue full; those of
+ * pgpx_checkout_raise_unreachable.
  */
 extern void pgpx_checkout_check_locked(PgpxCheckout *c, PgpxPool *pool);
 
 /*
  * pgpx_checkout_check_cycle
- *		Leave the queue and raise 40P01 if all that could make room wait for ever, and
- *		this session is one of them.  To be called without a lock once the ticket is
- *		drawn: of two sessions that do so at once, one at least sees the other's.
+ *		Leave the queue and raise 40P01 if every connection under
+ *		max_connections is leased to a session that waits without a timeout,
+ *		this one included.
+ *
+ * To be called without a lock, after the waiter has been enqueued.  If two
+ * sessions do so at once, at least one of them sees the other's waiter.
  */
 extern void pgpx_checkout_check_cycle(PgpxCheckout *c, PgpxPool *pool,
 									  PgpxWaiter *waiter);
 
-/* 55P03, or PX003 if the worker does not run.  granted: it was, and then late. */
+/*
+ * Raise 55P03, or PX003 if the worker is not running. granted: a connection was
+ * granted in time, but was not ready in time.
+ */
 pg_noreturn extern void pgpx_checkout_raise_timeout(PgpxCheckout *c,
 													PgpxPool *pool,
 													bool granted);
 
-/* 08001, or what else the connect's failure was. */
+/*
+ * Raise 08001, or the SQLSTATE of the failed connection attempt where the cause
+ * is on this server or in its settings. wait_ms: time to the next attempt; 0:
+ * unknown.
+ */
 pg_noreturn extern void pgpx_checkout_raise_unreachable(PgpxCheckout *c,
 														int sqlstate,
 														const char *text,
 														int64 wait_ms);
 
-/* 08006: the statement was sent, and the answer cannot be had. */
+/* Raise 08006: the statement was sent, but its answer cannot be read. */
 pg_noreturn extern void pgpx_checkout_raise_lost(PgpxCheckout *c);
 
 #endif							/* PGPX_CHECKOUT_WAIT_H */

@@ -13,15 +13,15 @@
 typedef struct PgpxDescription
 {
 	int			n;				/* 0: the statement returns no rows */
-	PgpxColumn *columns;		/* names are valid in the database's encoding */
-	char	  **types;			/* their names, see pgpx_describe */
+	PgpxColumn *columns;		/* names are valid in the database encoding */
+	char	  **types;			/* type names, see pgpx_describe */
 } PgpxDescription;
 
 /*
  * pgpx_describe
  *		Have the remote parse a statement and describe its result.
  *
- * Types that are built in are named as format_type does; others by schema and name
+ * Built-in types are named as by format_type.  Others have the schema and name
  * in the remote's catalog, which takes a second statement.
  *
  * Errors: as of pgpx_exec; 54011 more columns than a row can have.

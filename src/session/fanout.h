@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * fanout.h
- *	  One statement on a connection of each of several pools, all at once.
+ *	  Run one statement on a connection of each of several pools,
+ *	  concurrently.
  *
  *-------------------------------------------------------------------------
  */
@@ -12,14 +13,14 @@
 
 /*
  * pgpx_fanout
- *		Lease a connection of each server, send sql on all of them, and put the
- *		rows into the store as they come, the server's name first.
+ *		Lease a connection of each server, send sql on all of them, and store
+ *		the rows as they arrive, with the server's name as first column.
  *
- * The servers are leased in the order that is given, which has to be the same for
- * all callers: no two of them can then wait for each other.
+ * Servers are leased in the given order.  All callers must use the same order,
+ * so that no two of them can wait for each other.
  *
  * Errors: those of a checkout and of pgpx_exec, with the server in the context.
- * The first one ends the call: the other statements are cancelled.
+ * The first error ends the call: the other statements are cancelled.
  */
 extern void pgpx_fanout(char **servers, int n, const char *sql, int nparams,
 						const char *const *values, TupleDesc tupdesc,

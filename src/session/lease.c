@@ -4,22 +4,23 @@
  *	  The leases of this session, the callbacks that end them, and their
  *	  notifications.
  *
- * A lease ends with its scope: at checkin, at the end of the transaction or
- * subtransaction that took it, at the end of the call, and at the latest with
- * the session.  In commit, abort and exit callbacks nothing waits and nothing
- * throws: a stream at a boundary goes back as at checkin, all else is the
- * worker's to cancel and to close.
+ * A lease ends with its scope: at checkin, at the end of the transaction
+ * or subtransaction that owns it, at the end of the call, and at the
+ * latest with the session.  Commit, abort and exit callbacks must not
+ * wait; abort and exit callbacks must not throw either.  A connection
+ * whose stream is at a message boundary is released there as at checkin.
+ * The worker cancels and closes any other.
  *
- * At the end of a process ShutdownPostgres aborts the transaction in a
- * before_shmem_exit callback; ours is an on_shmem_exit callback, so it finds
- * what is left after that.  Were the order the other one, the abort would find
- * an empty list: both are harmless.  Either leaves the queue first.
+ * At process exit ShutdownPostgres aborts the transaction in a
+ * before_shmem_exit callback.  Our on_shmem_exit callback runs later and
+ * ends the leases that remain.  The reverse order would be harmless too:
+ * the abort would find an empty list.  Both callbacks leave the queue
+ * first.
  *
- * Notifications that come in on a lease, until somebody asks for them.
- *
- * They come whenever the remote likes, also while a result is drained after an
- * error or in a place where nothing may throw.  The remote decides how many they
- * are, so they are kept within a bound, and what is dropped is counted.
+ * Notifications that arrive on a lease are queued until a caller reads
+ * them.  They can arrive at any time, also while a result is drained after
+ * an error, where nothing may throw.  The remote determines their number,
+ * so the queue is bounded, and dropped notifications are counted.
  *
  *-------------------------------------------------------------------------
  */
@@ -37,7 +38,7 @@
 
 dlist_head	pgpx_leases = DLIST_STATIC_INIT(pgpx_leases);
 
-/* records that were used before: a checkout seldom needs memory */
+/* recycled records, so that a checkout rarely allocates memory */
 static dlist_head free_records = DLIST_STATIC_INIT(free_records);
 static bool callbacks_registered = false;
 
@@ -62,7 +63,8 @@ pgpx_lease_forget(PgpxLease *lease)
 	{
 		lease->sock->leased = false;
 		pgpx_session_unregister(lease->sock);
-		pgpx_wire_trim(&lease->sock->wire); /* the socket may stay for long */
+		pgpx_wire_trim(&lease->sock->wire); /* the socket may stay cached for
+											 * long */
 	}
 	if (lease->id != 0)
 		dlist_delete(&lease->node);
@@ -86,11 +88,11 @@ pgpx_lease_count(uint32 pool_id, int server)
 	{
 		PgpxLease  *lease = dlist_container(PgpxLease, node, iter.cur);
 
-		/* one that was taken away fills no place any more */
+		/* a revoked lease does not occupy a slot of the pool */
 		if (pg_atomic_read_u64(&pgpx_conns[lease->conn].lease_id) != lease->id)
 			continue;
 
-		/* a broken one only one under max_connections */
+		/* a broken connection counts only for max_connections */
 		if (pgpx_conns[lease->conn].broken && (pool_id != 0 || server >= 0))
 			continue;
 		if ((pool_id == 0 || lease->spec->pool_id == pool_id) &&
@@ -101,8 +103,9 @@ pgpx_lease_count(uint32 pool_id, int server)
 }
 
 /*
- * Before commit or prepare: interrupts work and an error aborts the local
- * transaction, so this is where an open remote one can still be refused.
+ * Before commit or prepare: interrupts are served here and an error aborts the
+ * local transaction.  So this is the last point at which a lease with an open
+ * remote transaction can be refused.
  */
 static void
 before_commit(void)
@@ -117,7 +120,7 @@ before_commit(void)
 		if (lease->scope == PGPX_SCOPE_SESSION)
 			continue;
 
-		/* the hints would not help, and what was open is lost */
+		/* the hints would not help here, and the open work is lost */
 		if (lease->in_flight != NULL || wire->tx != 'I')
 			pgpx_lease_check_revoked(lease);
 		if (wire->tx != 'I')
@@ -130,7 +133,7 @@ before_commit(void)
 					 errdetail("A lease taken with checkout_xact ends with the local transaction, and what is in flight on it would be cancelled."),
 					 errhint("Take its result with pgpool.result before the local transaction ends.")));
 
-		/* in the middle of an answer it is what the one before has said */
+		/* in mid-answer, tx is the state after the previous statement */
 		if (wire->tx != 'I')
 			ereport(ERROR,
 					(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
@@ -143,9 +146,10 @@ before_commit(void)
 }
 
 /*
- * The queue before the leases.  A process that ends while it waits has its ticket
- * still when its transaction is aborted (no other abort finds one): what it offers
- * must not go out on a lease of its own, and a grant in the meantime is given on.
+ * Leave the queue before the leases are returned.  A process that exits while
+ * it waits still has its waiter when its transaction is aborted (no other abort
+ * finds one).  Its pending statement must not be sent on one of its own leases,
+ * and a connection granted in the meantime must be handed on.
  */
 static void
 leave_queue(void)
@@ -249,7 +253,7 @@ pgpx_lease_has_callbacks(void)
 	return callbacks_registered;
 }
 
-/* The error of an id that this session does not hold. */
+/* Raise the error for an id that this session does not hold. */
 pg_noreturn static void
 raise_not_own(int64 id)
 {
@@ -281,8 +285,8 @@ find(int64 id)
 }
 
 /*
- * A lease of a call is in use until the call is over: one of several of fanout's may be
- * done while a row of another one is converted.
+ * A lease of scope CALL is in use until the call is over.  A fanout holds
+ * several: one may be complete while a row of another one is being converted.
  */
 static void
 check_not_in_use(PgpxLease *lease)
@@ -342,9 +346,9 @@ pgpx_lease_return_all(void)
 	return n;
 }
 
-#define NOTES_MAX (1024 * 1024) /* bytes, of one lease */
+#define NOTES_MAX (1024 * 1024) /* bytes, per lease */
 
-/* Memory or NULL. */
+/* Allocate zeroed memory.  Returns NULL if there is none. */
 static void *
 get_memory(size_t size)
 {
@@ -353,8 +357,9 @@ get_memory(size_t size)
 }
 
 /*
- * NotificationResponse: process, channel, payload
+ * Copy a NotificationResponse: process, channel, payload
  * (https://www.postgresql.org/docs/current/protocol-message-formats.html).
+ * Returns NULL if it is malformed, larger than room, or if there is no memory.
  */
 static PgpxNote *
 copy_note(const PgpxWireMessage *msg, size_t room)
@@ -396,7 +401,7 @@ pgpx_notes_keep(PgpxLease *lease, const PgpxWireMessage *msg)
 	PgpxNotes  *notes = lease->notes;
 	PgpxNote   *note;
 
-	/* nobody can ask for those of a lease that ends with its call */
+	/* no caller can read those of a lease that ends with its call */
 	if (lease->scope == PGPX_SCOPE_CALL)
 		return;
 	if (notes == NULL)

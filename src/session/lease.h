@@ -21,28 +21,33 @@ typedef struct PgpxLease
 	uint64		id;				/* 0: not in use */
 	int			conn;
 	uint64		generation;
-	PgpxCachedSocket *sock;		/* NULL until it is settled */
+	PgpxCachedSocket *sock;		/* NULL until it is fetched */
 	PgpxServerSpec *spec;		/* pinned */
 	int			worker;
 	Oid			user;
 	int			scope;			/* PgpxScope */
-	SubTransactionId subid;		/* that took it, or its parents */
-	bool		in_use;			/* a statement runs on it right now */
-	bool		sent;			/* something has been sent on it */
-	int			pending_state;	/* PgpxPendingState: SENT with its one statement, FAILED */
-	uint64		queue_position; /* number that it waited under; 0: did not */
+	SubTransactionId subid;		/* subtransaction that owns the lease */
+	bool		in_use;			/* a statement is running on it */
+	bool		sent;			/* a statement was sent during this lease */
+	int			pending_state;	/* PgpxPendingState: SENT, FAILED */
+	uint64		queue_position; /* position it was granted at; 0: did not
+								 * wait */
 	PgpxTime	deadline;		/* of its checkout */
-	bool		not_run;		/* its statement: the reset ahead has failed */
-	const char *broken;			/* why it cannot be used any more */
-	bool		read_only;		/* the remote has refused to write */
-	struct PgpxInFlight *in_flight; /* sent, its result not yet taken; NULL: none */
-	size_t		scanned;		/* of its answer, see pgpx_wire_answered */
-	bool		cancelled;		/* a cancel of it was asked for */
-	struct PgpxNotes *notes;	/* notifications that came in; NULL: none */
+	bool		not_run;		/* its statement did not run: the preceding
+								 * reset failed */
+	const char *broken;			/* why it is unusable; NULL: usable */
+	bool		read_only;		/* the remote refused a write */
+	struct PgpxInFlight *in_flight; /* statement in flight; NULL: none */
+	size_t		scanned;		/* bytes of its answer, see
+								 * pgpx_wire_answered */
+	bool		cancelled;		/* its cancel was requested */
+	struct PgpxNotes *notes;	/* pending notifications; NULL: none */
 	PgpxUsage	usage;
 } PgpxLease;
 
-/* A notification, in the memory of the list that it is in. */
+/*
+ * A notification.  It is allocated as one chunk, with its channel and payload.
+ */
 typedef struct PgpxNote
 {
 	struct PgpxNote *next;
@@ -56,54 +61,71 @@ typedef struct PgpxNotes
 	PgpxNote   *first;
 	PgpxNote  **last;
 	size_t		bytes;
-	uint64		dropped;		/* for want of room, since the last look */
+	uint64		dropped;		/* for lack of space, since the last read */
 } PgpxNotes;
 
 /*
- * Keep a notification for pgpool.notifications, within a bound.  Throws nothing:
- * one that cannot be kept, or that is malformed, is dropped and counted.
+ * pgpx_notes_keep
+ *		Queue a notification for pgpool.notifications.
+ *
+ * The queue of a lease is bounded.  A notification that is malformed, that
+ * exceeds the bound or for which no memory is available is dropped and counted.
+ * Never throws.
  */
 extern void pgpx_notes_keep(PgpxLease *lease, const PgpxWireMessage *msg);
 
-/* Free what is kept. */
+/* Free all queued notifications. */
 extern void pgpx_notes_drop(PgpxLease *lease);
 
-extern dlist_head pgpx_leases;	/* of this session */
+extern dlist_head pgpx_leases;	/* leases of this session */
 
-/* A record that is not in the list yet: to put a lease into it cannot fail. */
+/*
+ * Allocate a lease record outside the list.  Adding it to the list cannot fail.
+ */
 extern PgpxLease *pgpx_lease_alloc(void);
 
-/* Take a lease out of the list, if it is in it; the record is used again. */
+/*
+ * pgpx_lease_forget
+ *		Remove a lease from the list, if it is there, and recycle its record.
+ *
+ * Releases only what this process keeps for the lease.  The shared state is
+ * released by pgpx_pool_release.
+ */
 extern void pgpx_lease_forget(PgpxLease *lease);
 
-/* Register exit and transaction callbacks, once. */
+/* Register the exit and transaction callbacks. Further calls do nothing. */
 extern void pgpx_lease_register_callbacks(void);
 
-/* Has this session asked for a lease at any time?  (Then they are registered.) */
+/* Has this session registered the callbacks, i.e. ever requested a lease? */
 extern bool pgpx_lease_has_callbacks(void);
 
 /*
  * pgpx_lease_of
- *		A lease by its id, for use by the current user.
+ *		Find a lease of this session by its id, for use by the current user.
  *
- * Errors: 55000 stale or in use, 42501 of another session or user; 08006 or
- * PX00n if it was taken away.
+ * Errors: 55000 stale or in use, 42501 owned by another session or user; 08006
+ * or PX00n if the lease was revoked.
  */
 extern PgpxLease *pgpx_lease_of(int64 id);
 
 /*
  * pgpx_lease_for_return
- *		The same for giving it back: by the session, whatever the user; one that
- *		was taken away is returned too.
+ *		Find a lease of this session by its id, to return it.
+ *
+ * As pgpx_lease_of, but any user of the session may return the lease, and a
+ * revoked lease is found too.
  */
 extern PgpxLease *pgpx_lease_for_return(int64 id);
 
-/* Return all leases of session and transaction scope.  Returns how many. */
+/*
+ * Return all leases of session and transaction scope.  Returns their number.
+ * Errors: 55000 if a lease is in use; then none is returned.
+ */
 extern int	pgpx_lease_return_all(void);
 
 /*
- * How many leases this session holds: of a pool, by its id (0: any), of a server,
- * by the index of its record (-1: any).
+ * Count the leases of this session, optionally of one pool (by its id; 0: any)
+ * or of one server (by the index of its record; -1: any).
  */
 extern int	pgpx_lease_count(uint32 pool_id, int server);
 

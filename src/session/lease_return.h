@@ -13,25 +13,33 @@
 
 /*
  * pgpx_lease_return
- *		End a lease.
+ *		End a lease.  The record is released.
  *
- * A remote transaction that is open is rolled back ahead of the reset; nobody waits
- * for the answer.  Where the stream is not at a message boundary the connection is
- * closed.  may_wait: the caller may wait and throw, and an open transaction is
- * reported by a WARNING; else nothing waits and nothing throws.  The lease is gone
- * afterwards.
+ * An open remote transaction is rolled back before the reset.  The caller does
+ * not wait for the answer.  If the stream is not at a message boundary, the
+ * connection is closed.
+ *
+ * may_wait: the function may wait and raise errors, and it reports an open
+ * transaction or a statement in flight with a WARNING. Without it the function
+ * neither waits nor throws.
  */
 extern void pgpx_lease_return(PgpxLease *lease, PgpxEnd end, bool may_wait);
 
-/* Have a statement stand ready for the ticket to be drawn, if that can be. */
+/*
+ * Prepare the statement for a pipelined hand-over to the waiter that is about
+ * to be enqueued.  Does nothing if the statement or the options do not allow
+ * it.
+ */
 extern void pgpx_lease_set_pending(const PgpxServerSpec *spec,
 								   const PgpxStatement *statement);
 
 /*
  * pgpx_lease_hand_over
- *		End a lease by sending, for the first in the queue, the statement that it
- *		waits with, after a reset.  False: nothing is done; return it as usual.
- *		Never waits, never throws.
+ *		End a lease by a pipelined hand-over: send the pending statement of
+ *		the first waiter, after a reset, and grant it the connection.
+ *
+ * Returns false if that is not possible.  Nothing has been done then, and the
+ * caller must return the lease as usual.  Never waits, never throws.
  */
 extern bool pgpx_lease_hand_over(PgpxLease *lease);
 

@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * lease_stream.h
- *	  The stream of a lease: flush, drain, cancel, what broke it.
+ *	  The stream of a lease: flush, drain, cancel, and errors that broke
+ *	  it.
  *
  *-------------------------------------------------------------------------
  */
@@ -10,45 +11,55 @@
 
 #include "session/lease.h"
 
-/* Raise what took the lease away, if something did. */
+/* Raise the reason for which the lease was revoked, if it was. */
 extern void pgpx_lease_check_revoked(PgpxLease *lease);
 
-/* The lease cannot be used any more: raise 08006 now and at each later use. */
+/*
+ * Mark the lease as unusable and raise 08006, now and at each later use. why
+ * must be a constant string; remote_words may be NULL.
+ */
 pg_noreturn extern void pgpx_lease_broken(PgpxLease *lease, const char *why,
 										  const char *remote_words);
 
-/* Raise that again, if it is so. */
+/* Raise that error again if the lease was marked. */
 extern void pgpx_lease_check_broken(PgpxLease *lease);
 
 /*
- * Before a statement, when no cancel is on its way that we know of: end the lease if
- * one was lost.  It may still come, and nobody can tell when.
+ * Mark the lease as broken if one of its cancel requests was lost.  To be
+ * called before a statement, when no cancel is known to be under way.  A lost
+ * cancel request may still arrive at any time and hit the new statement.
  */
 extern void pgpx_lease_check_lost_cancel(PgpxLease *lease);
 
-/* Until when an operation of our own may last that begins now. */
+/* Return the deadline for an internal operation that begins now. */
 extern PgpxTime pgpx_lease_operation_deadline(const PgpxLease *lease);
 
-/* Send what the wire has; waits, serves interrupts.  False: stream broken. */
+/*
+ * Send the contents of the output buffer.  Waits and serves interrupts.
+ * Returns false if the stream is broken.
+ */
 extern bool pgpx_lease_flush(PgpxLease *lease, PgpxTime deadline);
 
 /*
  * pgpx_lease_drain
- *		Read and drop until the stream is at a boundary.
+ *		Read and discard input until the stream is at a message boundary.
  *
- * Bounded by bytes (0: unbounded) and the deadline.  quiet: no interrupts are
- * served, nothing is thrown.  True if the boundary was reached.
+ * Reads at most the given number of bytes (0: unbounded), until the deadline.
+ * quiet: serve no interrupts and throw nothing.  Returns true if the boundary
+ * was reached.
  */
 extern bool pgpx_lease_drain(PgpxLease *lease, size_t bytes, PgpxTime deadline,
 							 bool quiet);
 
-/* The statement in flight, if there is one, is none any more. */
+/* Clear the statement in flight, if there is one. */
 extern void pgpx_lease_clear_in_flight(PgpxLease *lease);
 
-/* Ask the worker to cancel what runs on the lease. */
+/* Request that the worker cancel the statement that runs on the lease. */
 extern void pgpx_lease_cancel(PgpxLease *lease);
 
-/* Tell the views, after a statement, what the remote transaction's state says. */
+/*
+ * After a statement, report the state of the remote transaction to the views.
+ */
 extern void pgpx_lease_report_activity(PgpxLease *lease);
 
 #endif							/* PGPX_LEASE_STREAM_H */

@@ -1,8 +1,9 @@
 /*-------------------------------------------------------------------------
  *
  * server_catalog.h
- *	  The rows of the catalogs that a target is made of, for server_spec.c,
- *	  and for catalog_invalidation.c, which sees whether they are still the same.
+ *	  The catalog rows from which a server spec is built, for
+ *	  server_spec.c, and for catalog_invalidation.c, which checks whether
+ *	  they have changed.
  *
  *-------------------------------------------------------------------------
  */
@@ -14,20 +15,20 @@
 #include "access/htup.h"
 #include "utils/inval.h"
 
-/* A server, as its row says. */
+/* A row of pg_foreign_server. */
 typedef struct PgpxServerRow
 {
 	Oid			oid;
 	const char *name;
 	Oid			owner;
-	bool		own_wrapper;	/* pgpool_fdw */
+	bool		own_wrapper;	/* its wrapper is pgpool_fdw */
 	List	   *options;
 } PgpxServerRow;
 
 typedef struct PgpxServerRows
 {
-	PgpxServerRow pool;			/* as it was named: the pool's options */
-	PgpxServerRow base;			/* libpq's options: base_server, or the same one */
+	PgpxServerRow pool;			/* the named server: options of the pool */
+	PgpxServerRow base;			/* base_server, or the same: libpq's options */
 	List	   *mapping_options;	/* of the base */
 } PgpxServerRows;
 
@@ -39,57 +40,63 @@ pgpx_server_rows_have_base(const PgpxServerRows *rows)
 
 /*
  * pgpx_server_catalog_read
- *		Look up server, base server and user mapping, and see that the user may.
+ *		Look up server, base server and user mapping, and check the user's
+ *		permissions.
  *
- * Fills in *source (in the current memory context), and the names, the key and
- * the fingerprint of the target.  Errors are those of pgpx_server_spec_get.
+ * Fills in *rows (allocated in the current memory context), and the names, the
+ * key and the fingerprint of the spec.  Errors are those of
+ * pgpx_server_spec_get.
  */
 extern void pgpx_server_catalog_read(PgpxServerSpec *spec, PgpxServerRows *rows,
 									 const char *name, Oid user);
 
 /*
  * pgpx_server_catalog_hash_server
- *		Hash what a server's row says that matters to a pool.
+ *		Hash the contents of a server's row that matter to a pool.
  *
- * "hash" covers what decides how to connect: name, owner and whether the owner is a
- * superuser, wrapper, options.  *settings covers the options that take effect in
- * place, and is never 0.  USAGE is in neither: it is checked at each use.
+ * "hash" covers how to connect: name, owner and whether the owner is a
+ * superuser, wrapper, options. *settings covers the options that take effect in
+ * place, and is never 0.  Neither covers USAGE, which is checked at each use.
  */
 extern void pgpx_server_catalog_hash_server(HeapTuple row, uint64 hash[2],
 											uint64 *settings);
 
 /*
  * pgpx_server_catalog_find_server
- *		Read the row of a server; false if there is none, or if its wrapper has no
- *		pools.  Never raises on account of what the row says.
+ *		Read the row of a server.  Returns false if it does not exist, or if
+ *		its wrapper cannot have pools.  Never raises an error because of the
+ *		contents of the row.
  */
 extern bool pgpx_server_catalog_find_server(Oid oid, PgpxServerRow *server);
 
-/* The name of the role that a pool is for, as a hash. */
+/* Hash the name of the role that a pool is for. */
 extern uint64 pgpx_server_catalog_hash_user(const char *name);
 
 /*
  * pgpx_server_catalog_on_change
- *		Have a callback called when a catalog changes that any of this is read
- *		from.  It cannot be taken back.
+ *		Register a callback for changes of any catalog from which a spec is
+ *		read.  It cannot be unregistered.
  */
 extern void pgpx_server_catalog_on_change(SyscacheCallbackFunction callback);
 
 /*
- * Does a row of a user mapping name the remote user?  If it is PUBLIC's, one pool
- * serves all local users then.
+ * Does a row of a user mapping name the remote user? If it is the mapping of
+ * PUBLIC, one pool then serves all local users.
  */
 extern bool pgpx_server_catalog_names_user(HeapTuple row);
 
 /* Can servers of this foreign-data wrapper have pools? */
 extern bool pgpx_server_catalog_has_pools(Oid wrapper);
 
-/* The value of an option; NULL if it is not there or empty, as for libpq. */
+/*
+ * Return the value of an option, or NULL if it is missing or empty, which is
+ * the same for libpq.
+ */
 extern const char *pgpx_server_catalog_value(List *options, const char *name);
 
 /*
- * This transaction has dropped a user mapping: PUBLIC's may be used in its place, in
- * which nothing was changed.
+ * This transaction has dropped a user mapping.  The mapping of PUBLIC may be
+ * used in its place although that one was not changed.
  */
 extern bool pgpx_server_catalog_mapping_dropped;
 

@@ -3,14 +3,15 @@
  * socket_cache.h
  *	  The sockets that this session has cached, and waiting for them.
  *
- * A socket is passed once and kept: while the connection's generation is the
- * same, a later lease of it needs no message to the worker.  Each counts as an
- * external descriptor; when they run out, the least recently used one that is not
- * leased is let go.  Waiting for them is socket_cache.c's.
+ * The worker passes a socket to the session once, and the session caches
+ * it.  As long as the connection's generation is the same, a later lease
+ * of it needs no message to the worker.  Each cached socket counts as an
+ * external descriptor.  When descriptors run out, the least recently used
+ * socket without a lease is closed.
  *
- * What a session sleeps for: its latch, the worker, a kept socket.
- *
- * Those that wait serve interrupts afterwards, and so may throw.
+ * A session can wait for its latch, for the worker and for a cached
+ * socket.  The wait functions serve interrupts after the wait, so they can
+ * throw.
  *
  *-------------------------------------------------------------------------
  */
@@ -29,100 +30,112 @@ typedef struct PgpxCachedSocket
 	int			conn;			/* index of the connection */
 	uint64		generation;
 	int			fd;
-	uint32		events;			/* for which socket_cache.c has it; 0: it has not */
-	dlist_node	watched;		/* among those it has */
-	bool		leased;			/* a lease of this session uses it now */
+	uint32		events;			/* registered events in socket_cache.c; 0:
+								 * none */
+	dlist_node	watched;		/* link in its list of registered sockets */
+	bool		leased;			/* a lease of this session is using it */
 	uint64		last_used;
-	PgpxBusyPoll poll;			/* pgpx_socket_cache_poll */
+	PgpxBusyPoll poll;			/* state of pgpx_socket_cache_poll */
 	PgpxWire	wire;
 } PgpxCachedSocket;
 
-/* The kept socket of a connection, NULL if there is none of this generation. */
+/*
+ * Return the cached socket of a connection, or NULL if there is none of this
+ * generation.
+ */
 extern PgpxCachedSocket *pgpx_socket_cache_find(int conn, uint64 generation);
 
 typedef enum PgpxFetch
 {
 	PGPX_FETCH_OK,
-	PGPX_FETCH_GONE,			/* the worker does not have it any more */
+	PGPX_FETCH_GONE,			/* the worker no longer has the connection */
 	PGPX_FETCH_TIMEOUT
 } PgpxFetch;
 
 /*
  * pgpx_socket_cache_fetch
- *		Ask the worker for the socket of a connection leased to this session.
+ *		Request the socket of a connection that is leased to this session
+ *		from the worker.
  *
- * Waits until "deadline" (monotonic; 0: for ever); interrupts are served, so it
- * may throw.  Throws 53000 when this session has no descriptor left.
+ * Waits until the deadline (monotonic; 0: none) and serves interrupts, so it
+ * may throw.  Errors: 53000 this session has no descriptor left.
  */
 extern PgpxFetch pgpx_socket_cache_fetch(int pool_index, int conn,
 										 uint64 generation,
 										 uint64 lease_id, PgpxTime deadline,
 										 PgpxCachedSocket **sock);
 
-/* Close a kept socket (this process's end only). */
+/* Close this process's descriptor of a cached socket. */
 extern void pgpx_socket_cache_drop(PgpxCachedSocket *sock);
 
 /*
  * pgpx_socket_cache_poll
- *		Read what comes in within a moment, without going to sleep, if that has
- *		paid of late: at most pgpool_ext.busy_poll microseconds.
+ *		Busy-poll for input without sleeping, for at most
+ *		pgpool_ext.busy_poll microseconds, if polling has been worthwhile
+ *		recently.
  *
- * "pool" is that of the connection.  Returns as pgpx_wire_fill; 0 also where it has
- * not looked.
+ * pool is the index of the connection's pool.  Returns as pgpx_wire_fill; 0
+ * also if it did not poll.
  */
 extern ssize_t pgpx_socket_cache_poll(PgpxCachedSocket *sock, int pool,
 									  bool *full);
 
-/* External descriptors that a session needs to wait for sockets at all. */
+/*
+ * External descriptors that a session needs for waiting, besides the sockets.
+ */
 #define PGPX_SESSION_WAIT_FDS 2
 
-/* Are they there? */
+/* Has the session acquired them? */
 extern bool pgpx_session_can_wait(void);
 
 /*
  * pgpx_session_prepare
- *		Get them, before the first socket is kept.  Throws 53000 where it cannot.
+ *		Acquire them, before the first socket is cached.  Errors: 53000.
  */
 extern void pgpx_session_prepare(void);
 
 /*
  * pgpx_session_time_left
- *		How long to wait until a deadline (0: none), in ms, and not longer than
- *		"most" (-1: as long as need be).  False: it has passed.
+ *		Compute how long to wait until a deadline (0: none), in ms, at most
+ *		"most" (-1: no limit).  Returns false if the deadline has passed.
  */
 extern bool pgpx_session_time_left(PgpxTime deadline, long most, long *ms);
 
 /*
  * pgpx_session_wait
- *		Wait until the socket is ready for "events" (WL_SOCKET_*), until this
- *		process's latch is set, or until the deadline; at times for nothing.
+ *		Wait until the socket is ready for "events" (WL_SOCKET_*), until the
+ *		latch of this process is set, or until the deadline.  Spurious
+ *		returns are possible.
  *
- * Returns false when the deadline has passed.  Throws 53000 when the socket cannot
- * be waited for.
+ * Returns false if the deadline has passed.  Errors: 53000 the socket cannot be
+ * registered.
  */
 extern bool pgpx_session_wait(PgpxCachedSocket *sock, uint32 events,
 							  PgpxTime deadline,
 							  uint32 wait_event);
 
-/* The same without a socket. */
+/* Wait in the same way without a socket. */
 extern bool pgpx_session_wait_latch(PgpxTime deadline, uint32 wait_event);
 
-/* The same, for something that a worker is to do; it may not run. */
+/*
+ * Wait in the same way for an action of the worker.  If it is not running,
+ * wakes up regularly and requests it.
+ */
 extern bool pgpx_session_wait_worker(int worker, PgpxTime deadline,
 									 uint32 wait_event);
 
 /*
  * pgpx_session_wait_fd
- *		The same with a descriptor that is seldom waited for, and for "most" ms
- *		(never -1) at a time.
+ *		Wait in the same way for a descriptor that is rarely waited for, and
+ *		at most "most" ms (never -1) at a time.
  */
 extern bool pgpx_session_wait_fd(int fd, uint32 events, PgpxTime deadline,
 								 long most, uint32 wait_event);
 
 /*
  * pgpx_session_wait_for_more
- *		In the middle of a large answer: wait until much of it has come, for 2 ms
- *		at most.
+ *		In the middle of a large answer: wait until much of it has arrived,
+ *		for at most 2 ms.
  */
 extern void pgpx_session_wait_for_more(PgpxCachedSocket *sock,
 									   uint32 wait_event);
@@ -130,27 +143,29 @@ extern void pgpx_session_wait_for_more(PgpxCachedSocket *sock,
 /*
  * pgpx_session_wait_control
  *		Wait for room in the worker's control socket, which is full.  Returns
- *		false when the deadline has passed.
+ *		false if the deadline has passed.
  */
 extern bool pgpx_session_wait_control(int worker, PgpxTime deadline);
 
 /*
  * pgpx_session_has_no_input
- *		Has nothing come in on the socket?  False: perhaps.  Never throws, serves
- *		no interrupts.  A fraction of the price of a recv(), where nobody waits for a
- *		connection of the pool.
+ *		Is there no input on the socket? False means that there may be some.
+ *
+ * Never throws and serves no interrupts.  If the pool has no waiters, it costs
+ * a fraction of a recv().
  */
 extern bool pgpx_session_has_no_input(PgpxCachedSocket *sock);
 
 /*
  * pgpx_session_unregister
- *		The lease of this socket is over.  Never throws.
+ *		Unregister the socket of a lease that ends, if the pool is contended.
+ *		Never throws.
  */
 extern void pgpx_session_unregister(PgpxCachedSocket *sock);
 
 /*
  * pgpx_session_forget
- *		The socket is about to be closed.  Never throws.
+ *		Unregister a socket, e.g. before it is closed.  Never throws.
  */
 extern void pgpx_session_forget(PgpxCachedSocket *sock);
 

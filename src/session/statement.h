@@ -17,61 +17,76 @@ typedef struct PgpxRun
 	PgpxLease  *lease;
 	const char *sql;
 	const PgpxSink *sink;
-	bool		internal;		/* the statement is ours: errors do not show it */
-	bool		describe;		/* only describe its result: nothing is executed */
+	bool		internal;		/* issued by the extension: errors do not
+								 * show its text */
+	bool		describe;		/* describe the result only, do not execute */
 	PgpxRemoteError error;
-	int			nformats;		/* of the result's columns; 0: all texts */
+	int			nformats;		/* of the result columns; 0: all text */
 	const int16 *formats;
-	bool		described;		/* so it was accepted, and may have run */
-	bool		empty;			/* no statement was in it */
-	bool		any;			/* a statement was in it */
+	bool		described;		/* the remote accepted it, so it may have run */
+	bool		empty;			/* the string contained no statement */
+	bool		any;			/* the string contained a statement */
 	uint64		rows;
 } PgpxRun;
 
-/* May a statement with so many parameters go out on the lease?  55000, 54000. */
+/*
+ * Check that a statement with nparams parameters can be sent on the lease.
+ * Errors: 55000, 54000.
+ */
 extern void pgpx_run_check(const PgpxLease *lease, int nparams);
 
-/* Send it; several: without parameters there may be several statements. */
+/*
+ * Send the statement.  With several, and without parameters, the string may
+ * contain several statements.
+ */
 extern void pgpx_run_send(PgpxRun *run, int nparams, const char *const *values,
 						  bool several);
 
-/* Take in what has come, without waiting; true: the answer is whole. */
+/*
+ * Process the available input without waiting.  Returns true when the answer is
+ * complete.
+ */
 extern bool pgpx_run_step(PgpxRun *run);
 
-/* Wait for the answer and take it in, to its end. */
+/* Wait for the answer and process it to its end. */
 extern void pgpx_run_read(PgpxRun *run);
 
 /*
- * In PG_CATCH around these: leave the lease in order.  may_drain: what is left
- * of the answer may be read if it is little, else it is cancelled.
+ * Clean up the lease after an error; to be called in PG_CATCH around the
+ * functions above. may_drain: read the rest of the answer if it is short,
+ * otherwise cancel the statement.
  */
 extern void pgpx_run_failed(PgpxRun *run, bool may_drain);
 
 /*
- * After the last step: raise the remote's error, or return the rows' number; 0 if
- * the lease is not_run.
+ * Finish after the last step: raise the remote's error, or return the number of
+ * rows.  Returns 0 if the lease is not_run.
  */
 extern uint64 pgpx_run_end(PgpxRun *run);
 
 /*
  * pgpx_run_poll
- *		Take in what has come on a lease with nothing in flight: notices are passed
- *		on, notifications kept.  Errors: 08006 if that shows that it is lost.
+ *		Read pending input of a lease that has no statement in flight.
+ *
+ * Notices are reported, notifications are queued.  Errors: 08006 if the input
+ * shows that the connection is lost.
  */
 extern void pgpx_run_poll(PgpxLease *lease);
 
 /*
  * pgpx_exec
- *		Run sql on a lease and wait for its end.
+ *		Run sql on a lease and wait for its completion.
  *
- * With a sink: one statement, its rows go to the sink.
- * Without one: rows are dropped, and without parameters there may be several
- * statements.  Returns the number of rows affected or returned, summed up.
+ * With a sink, sql must be a single statement, and its rows go to the sink.
+ * Without one, rows are dropped, and sql may contain several statements unless
+ * it has parameters.  Returns the number of rows affected or returned, summed
+ * over all statements.
  *
- * If the lease is not_run afterwards, nothing was: discard it, and take another.
+ * If the lease is not_run afterwards, the statement was not executed.  The
+ * caller must discard the lease and retry on another one.
  *
- * On any error the lease is left at a boundary, or being cancelled, or broken;
- * what the caller does with it is the caller's.
+ * On an error the lease is at a message boundary, or a cancel is under way, or
+ * the lease is broken.  The caller decides whether to return it.
  *
  * Errors: the remote's; 08006 connection lost; 0A000 COPY; 22023 no statement;
  * 54000 too many parameters.
@@ -80,19 +95,20 @@ extern uint64 pgpx_exec(PgpxLease *lease, const char *sql, int nparams,
 						const char *const *values, const PgpxSink *sink);
 
 /*
- * A guess at the formats of a statement's result, by what it has returned before:
+ * Prediction of the result formats of a statement, from its earlier results:
  *
- *	begin		before it is sent: which formats to ask for
- *	failed		something was thrown in between, which may be due to it
- *	was_wrong	the answer is whole: the remote has refused the statement, before it
- *				ran, since its result has other columns than the last time.  True: it
- *				is to be sent again.  Where it cannot be, it is an error instead
- *	end			remember what is worth to be asked for in binary the next time
+ *	begin		before the statement is sent: choose the formats to request
+ *	failed		after an error, which the prediction may have caused
+ *	was_wrong	after the answer is complete: true if the remote refused the
+ *				statement before running it because its columns differ from the
+ *				last time, and it must be sent again.  Raises an error instead
+ *				if may_repeat is false
+ *	end			remember the formats to request in binary the next time
  */
 typedef struct PgpxPrediction
 {
 	bool		on;
-	bool		any;			/* into which types is not known before */
+	bool		any;			/* the target types are not known in advance */
 	PgpxFormatsKey key;
 	int16		formats[PGPX_FORMATS_COLUMNS];
 } PgpxPrediction;
