@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * abort.h
- *	  Connections whose lease ended in the middle of a statement.
+ *	  Abort of connections whose lease ended in the middle of a statement.
  *
  *-------------------------------------------------------------------------
  */
@@ -11,17 +11,21 @@
 #include "worker/connection.h"
 
 /*
- * CANCELLING, to be closed: cancel what runs, again and again, until the remote
- * has gone or operation_timeout is up; then close.
+ * CANCELLING, to be closed: cancels the running statement, repeatedly, until
+ * the remote has closed its side or operation_timeout has passed; then closes
+ * the connection.
  */
 extern void pgpx_abort_begin(PgpxWorkerConn *w);
 
-/* Its cancel connection has closed; its socket is ready; its pause is over. */
+/*
+ * Continue the abort: the cancel connection has closed; the connection's
+ * socket has events; the pause before the next cancel request is over.
+ */
 extern void pgpx_abort_cancelled(PgpxWorkerConn *w);
 extern void pgpx_abort_ready(PgpxWorkerConn *w, uint32 events);
 extern void pgpx_abort_late(PgpxWorkerConn *w);
 
-/* Close it as it is. */
+/* Closes the connection at once, in whatever state the remote is. */
 extern void pgpx_abort_abandon(PgpxWorkerConn *w);
 
 #endif							/* PGPX_ABORT_H */

@@ -11,13 +11,17 @@
 #include "base/compat.h"
 
 /*
- * How long a place is kept, whatever the options say, that others want; and how
- * often it is looked whether they do.
+ * PGPX_CONTENDED_KEEP_MS: the worker's own operation on a connection may
+ * occupy a contended slot for this long, whatever the options say.
+ * PGPX_CONTENDED_CHECK_MS: interval at which it checks for contention.
  */
 #define PGPX_CONTENDED_KEEP_MS 10000
 #define PGPX_CONTENDED_CHECK_MS 1000
 
-/* See which pools a cap keeps hungry, and find them places.  True if any is. */
+/*
+ * Finds the pools that a cap starves, and evicts connections of other pools for
+ * them.  Returns true if any pool of this worker is starved.
+ */
 extern bool pgpx_admission_run(void);
 
 #endif							/* PGPX_ADMISSION_H */

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * cancel.h
- *	  Cancel requests.
+ *	  Nonblocking cancel requests.
  *
  *-------------------------------------------------------------------------
  */
@@ -10,23 +10,30 @@
 
 #include "worker/connection.h"
 
-/* Begin to cancel what runs on a connection. */
+/*
+ * Start a cancel request for the statement that runs on a connection; handle
+ * events on its socket; handle its deadline.
+ */
 extern void pgpx_cancel_start(PgpxWorkerConn *w);
 extern void pgpx_cancel_ready(PgpxWorkerConn *w);
 extern void pgpx_cancel_late(PgpxWorkerConn *w);
 
 /*
- * The same at the worker's end, without the reactor: begin a request, go on with it.
- * Returns the events to wait for on cancel.fd (unless that is -1: then it has a thread,
- * and one looks again); 0: it is over.
+ * The same while the worker exits, without the event loop: start a request,
+ * and continue it.  Both return the events to wait for on cancel.fd, or 0
+ * when the request is finished.  If cancel.fd is -1 a thread runs the request
+ * and the caller has to poll.
  */
 extern uint32 pgpx_cancel_begin_last(PgpxWorkerConn *w);
 extern uint32 pgpx_cancel_step_last(PgpxWorkerConn *w);
 
-/* Forget a cancel in flight: its connection is being closed. */
+/* Drops a cancel request in flight because its connection is being closed. */
 extern void pgpx_cancel_drop(PgpxWorkerConn *w);
 
-/* The login is over: note the cancel key, which old libpq has and does not tell. */
+/*
+ * Records the cancel key after a login.  libpq before 17 has the key but no
+ * function that returns it.
+ */
 extern void pgpx_cancel_find_key(PgpxWorkerConn *w);
 
 #endif							/* PGPX_CANCEL_H */

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * connect.h
- *	  Opening a connection: the attempts, and what precedes its first lease.
+ *	  Connection attempts: login, start commands, checks before the first lease.
  *
  *-------------------------------------------------------------------------
  */
@@ -11,23 +11,35 @@
 #include "shared/pool_worker.h"
 #include "worker/connection.h"
 
-/* CONNECTING: begin to open it; or give up, since the pool has another version. */
+/*
+ * CONNECTING: starts the attempt; or drops it, since the pool has another
+ * version.
+ */
 extern void pgpx_connect_open(PgpxWorkerConn *w);
 extern void pgpx_connect_outdated(PgpxWorkerConn *w);
 
-/* An attempt is under way: apply connect_timeout if it has changed meanwhile. */
+/* Applies a changed connect_timeout (ms) to an attempt that is in progress. */
 extern void pgpx_connect_renew_timeout(PgpxWorkerConn *w, int64 timeout);
 
-/* Nobody waits any more for the name that is being looked up. */
+/* Abandons the attempt's host name lookup, if one is in progress. */
 extern void pgpx_connect_end_lookup(PgpxWorkerConn *w);
 
-/* Go on with opening it; or give up, since the deadline has passed. */
+/*
+ * Continues the attempt after an event on its socket; handles its deadline,
+ * which fails the attempt or continues it with the next host.
+ */
 extern void pgpx_connect_step(PgpxWorkerConn *w);
 extern void pgpx_connect_too_late(PgpxWorkerConn *w);
 
 /*
- * The attempt has failed: text is the reason for those who wait.  It is dropped, or
- * ended elsewhere if something runs in it.  "refused": with the SQLSTATE that most have.
+ * pgpx_connect_abandon
+ *		Fails the attempt: "text" is the reason that waiters receive.  Drops the
+ *		connection, or aborts it if a statement may be running on it
+ *		(PGPX_FAILED_RUNNING).
+ * pgpx_connect_fail
+ *		The same for PGPX_FAILED.
+ * pgpx_connect_refused
+ *		The same with the SQLSTATE of most failures, 08001.
  */
 extern void pgpx_connect_abandon(PgpxWorkerConn *w, PgpxConnectFailure how,
 								 int sqlstate, const char *text);
@@ -36,15 +48,19 @@ extern void pgpx_connect_fail(PgpxWorkerConn *w, int sqlstate,
 extern void pgpx_connect_refused(PgpxWorkerConn *w, const char *text);
 
 /*
- * Have other options come since it was begun?  Then it is given up: the password and
- * the start commands of the new ones are not for the old ones' host.
+ * Drops the attempt and returns true if other options were published since it
+ * started.  The password and start commands of the new options are not meant
+ * for the host of the old ones.
  */
 extern bool pgpx_connect_overtaken(PgpxWorkerConn *w);
 
-/* The login is done: is it one that we may use?  Then on to the start commands. */
+/*
+ * After the login: checks whether it is acceptable, then runs the start
+ * commands.
+ */
 extern void pgpx_connect_logged_in(PgpxWorkerConn *w);
 
-/* Something came while they run. */
+/* Continues the start commands after an event on the socket. */
 extern void pgpx_connect_step_start(PgpxWorkerConn *w);
 
 #endif							/* PGPX_CONNECT_H */

@@ -1,7 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * connection.h
- *	  Connections of the worker: watch, reset, check, close.
+ *	  An open connection in the worker: watch, reset, check and close it.
+ *
+ * PgpxWorkerConn is the worker's private counterpart of a PgpxConn slot, at the
+ * same index.  It owns the PGconn.
  *
  *-------------------------------------------------------------------------
  */
@@ -13,37 +16,40 @@
 
 #include "libpq-fe.h"
 
-/* How soon the worker reads an owed answer that nobody else has read. */
+/*
+ * After this time the worker itself reads the answer to a pending reset,
+ * unless a session has leased the connection and read it.
+ */
 #define PGPX_TICK_MS 100
 
-/* Deadline of a test, unless operation_timeout is shorter. */
+/* Deadline of a check, unless operation_timeout is shorter. */
 #define PGPX_CHECK_MS 2000
 
-/* The message that says goodbye: type, length, nothing. */
+/* The protocol's Terminate message: type and length. */
 #define PGPX_TERMINATE "X\0\0\0\4"
 #define PGPX_TERMINATE_LEN 5
 
 typedef enum PgpxWorkerPhase
 {
 	PGPX_PHASE_NONE = 0,		/* no PGconn */
-	PGPX_PHASE_LOOKUP,			/* a thread looks the host name up */
+	PGPX_PHASE_LOOKUP,			/* a thread resolves the host name */
 	PGPX_PHASE_CONNECT,			/* the login: see login.c */
-	PGPX_PHASE_START,			/* the start commands run */
-	PGPX_PHASE_OPEN,			/* quiet: nobody's or a session's */
-	PGPX_PHASE_RESET,			/* an answer to a reset is being read */
-	PGPX_PHASE_ABORT,			/* given up in mid-statement: see abort.c */
-	PGPX_PHASE_CLOSING			/* told goodbye; the remote has still to go */
+	PGPX_PHASE_START,			/* the start commands are running */
+	PGPX_PHASE_OPEN,			/* idle or leased; the worker sends nothing */
+	PGPX_PHASE_RESET,			/* the answer to a reset or check is read */
+	PGPX_PHASE_ABORT,			/* aborting a statement: see abort.c */
+	PGPX_PHASE_CLOSING			/* Terminate sent, remote has not closed yet */
 } PgpxWorkerPhase;
 
-/* How far a connection that was given up in mid-statement has come. */
+/* Progress of aborting a connection; see abort.c. */
 typedef struct PgpxAbort
 {
-	PgpxTime	until;			/* then it is closed as it is */
-	int			cancels;		/* that have been sent */
-	size_t		budget;			/* bytes to read before the next one */
-	bool		terminate_sent; /* the remote was told that we go */
-	bool		cut;			/* shut down for all: a holder had the socket */
-	char		tail[6];		/* what it said last */
+	PgpxTime	until;			/* deadline: then the connection is closed */
+	int			cancels;		/* number of requests sent */
+	size_t		budget;			/* bytes to read before the next request */
+	bool		terminate_sent; /* write side closed, perhaps after Terminate */
+	bool		cut;			/* shut down: the former holder has it */
+	char		tail[6];		/* last bytes that the remote sent */
 } PgpxAbort;
 
 typedef struct PgpxRelay PgpxRelay;
@@ -53,12 +59,12 @@ typedef struct PgpxLastCancel PgpxLastCancel;
 typedef struct PgpxCancel
 {
 	bool		active;
-	int			fd;				/* our own, on old libpq; else libpq's */
-	uint32		events;			/* to wait for on it */
+	int			fd;				/* ours with libpq before 17; else libpq's */
+	uint32		events;			/* epoll events to wait for */
 	void	   *request;		/* PGcancelConn, with libpq 17 and later */
 	PgpxLogin  *login;			/* .. and its steps */
 	PgpxInputAccounting accounting;
-	PgpxLastCancel *last;		/* instead of both, at the worker's end */
+	PgpxLastCancel *last;		/* replaces both while the worker exits */
 	bool		sent;
 	PgpxTime	deadline;
 } PgpxCancel;
@@ -72,22 +78,22 @@ typedef struct PgpxWorkerConn
 	uint32		pool_id;
 
 	PGconn	   *pg;
-	uint64		version;		/* of the conninfo that it is opened with */
+	uint64		version;		/* of the conninfo it was opened with */
 	PgpxLogin  *login;			/* in phase CONNECT */
-	PgpxRelay  *relay;			/* TLS: between the remote and the lessees */
+	PgpxRelay  *relay;			/* with TLS: between remote and sessions */
 	int			fd;				/* registered in the epoll set; -1: none */
 	uint32		events;			/* as registered */
-	bool		external_fd;	/* AcquireExternalFD is owed a release */
+	bool		external_fd;	/* holds an AcquireExternalFD reservation */
 	PgpxTime	started;
 	PgpxTime	deadline;		/* of the phase; 0: none */
 	PgpxHosts  *hosts;			/* in phase CONNECT */
-	PgpxTime	until;			/* in CONNECT: of all of it, not of a host's share */
-	uint64		before;			/* tickets older than the attempt have numbers
-								 * under this */
+	PgpxTime	until;			/* end of connect_timeout, for all hosts */
+	uint64		before;			/* waiters enqueued before the attempt have
+								 * positions below this */
 	PgpxWire	wire;			/* in phase RESET */
-	bool		checking;		/* phase RESET is a test */
-	bool		listening;		/* watched for bytes that nobody asked for */
-	uint64		strays_at_use;	/* harmless ones wait since that use; 0: none */
+	bool		checking;		/* phase RESET is a check */
+	bool		listening;		/* watched for unsolicited bytes */
+	uint64		strays_at_use;	/* leases + 1 when some were found; 0: none */
 	bool		wire_made;
 
 	bool		have_key;
@@ -101,55 +107,70 @@ typedef struct PgpxWorkerConn
 extern PgpxWorkerConn *pgpx_wconns; /* [max_connections] */
 
 /*
- * The socket that lessees get, and that the worker speaks on; -1: none.  libpq's
- * own, or the sessions' end of a relay.
+ * Returns the socket that sessions receive and on which the worker itself
+ * speaks: libpq's own or, with TLS, the sessions' end of the relay's socket
+ * pair.  Returns -1 if there is none.
  */
 extern int	pgpx_connection_socket(PgpxWorkerConn *w);
 
-/* Its socket is ready. */
+/* Handles epoll events on the connection's socket. */
 extern void pgpx_connection_ready(PgpxWorkerConn *w, uint32 events);
 
-/* The deadline of its phase has passed. */
+/* Handles the expiry of the phase's deadline. */
 extern void pgpx_connection_late(PgpxWorkerConn *w);
 
-/* RESETTING: send a reset (send true) or only read the owed answers. */
+/*
+ * RESETTING: starts a reset (send is true), or only reads the unread_reset
+ * answers to resets that a session has sent.
+ */
 extern void pgpx_connection_reset(PgpxWorkerConn *w, bool send,
 								  int unread_reset);
 
-/* CHECKING: a round trip. */
+/* CHECKING: starts a round trip to the remote. */
 extern void pgpx_connection_check(PgpxWorkerConn *w);
 
 /*
- * Watch a quiet connection for bytes that come by themselves.  Once: the first
- * answer to a lessee ends it, so that a busy one does not wake the worker.
+ * Watches an idle connection for unsolicited bytes.  The watch is one-shot:
+ * the first answer to a session ends it, so that a busy connection does not
+ * wake the worker.
  */
 extern void pgpx_connection_listen(PgpxWorkerConn *w);
 
 /*
- * CLOSING: end it for all who hold its socket.  polite says goodbye first,
- * which only a stream at a boundary may be told.
+ * CLOSING: ends the connection for all processes that hold its socket.  With
+ * graceful, sends Terminate first.  That is allowed only at a message boundary.
  */
 extern void pgpx_connection_close(PgpxWorkerConn *w, bool graceful);
 
 /*
- * Has the remote ended its side of a socket that is shut down, so that nothing can
- * be read any more?  TCP knows; of another socket what the caller assumes.
+ * Tests whether the remote has closed its side of a socket that was shut down,
+ * so that nothing more can be read.  TCP reports it.  For any other kind of
+ * socket the result is "assumed".
  */
 extern bool pgpx_connection_is_gone(PgpxWorkerConn *w, bool assumed);
 
-/* Terminate, where a message may begin; true: it was sent. */
+/*
+ * Sends Terminate without blocking.  The stream must be at a message boundary.
+ * Returns true if all of the message was sent.
+ */
 extern bool pgpx_connection_send_terminate(PgpxWorkerConn *w);
 
-/* Shut its socket down for all who hold it; politely: say goodbye first. */
+/*
+ * Shuts the socket down for all processes that hold it.  With graceful, sends
+ * Terminate first.
+ */
 extern void pgpx_connection_cut(PgpxWorkerConn *w, bool graceful);
 
-/* Which events an open connection is watched for. */
+/* Sets the epoll events for which an open connection is watched. */
 extern void pgpx_connection_watch(PgpxWorkerConn *w, uint32 events);
 
-/* The phase has to end within this many milliseconds. */
+/* Sets the deadline of the phase, in milliseconds from now. */
 extern void pgpx_connection_deadline(PgpxWorkerConn *w, int64 ms);
 
-/* Free what belongs to a connection; the socket ends for this process. */
+/*
+ * Frees all that the connection owns in this process, and closes the worker's
+ * socket.
+ */
 extern void pgpx_connection_drop(PgpxWorkerConn *w);
 
 #endif							/* PGPX_CONNECTION_H */

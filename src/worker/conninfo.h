@@ -3,11 +3,10 @@
  * conninfo.h
  *	  How to connect: published parameters, hosts, host name lookups.
  *
- * How libpq connects without the worker waiting for it: conninfo.c says where to,
- * login.c goes the way.
+ * Used by all files of the worker that open something: connections, lock
+ * pingers and cancel requests.  conninfo.c decides where to connect, login.c
+ * performs the login.  Neither lets the worker block.
  *
- * For those of the worker's files that open something: connections, the pings of
- * locks, and cancel requests.
  *
  *-------------------------------------------------------------------------
  */
@@ -23,16 +22,23 @@ typedef struct PgpxLookup PgpxLookup;
 
 /*
  * pgpx_lookup_needed
- *		Does libpq's "host" (a list) name anything that the resolver would be
- *		asked for: not empty, no socket directory, no numeric address, and none
- *		beside it in "hostaddr" (NULL, or a list in which elements may be empty)?
+ *		Tests whether libpq's "host" (a list) has an element that must be
+ *		resolved: one that is not empty, not a socket directory, not a numeric
+ *		address, and has no address in "hostaddr" (NULL, or a list whose
+ *		elements may be empty).
  */
 extern bool pgpx_lookup_needed(const char *host, const char *hostaddr);
 
-/* Called in the loop; what it is told of is freed after it. */
+/*
+ * Receives the result of a lookup.  Called in the event loop; "lookup" is
+ * freed when it returns.
+ */
 typedef void (*PgpxLookupAnswer)(PgpxLookup *lookup);
 
-/* For whom: a user of a database, whatever servers he makes. */
+/*
+ * The user on whose behalf names are resolved: a role in a database, for all
+ * its servers.
+ */
 typedef struct PgpxLookupUser
 {
 	Oid			database;
@@ -41,46 +47,56 @@ typedef struct PgpxLookupUser
 
 /*
  * pgpx_lookup_start
- *		Look up a list of hosts, of those that have no address in hostaddr, with
- *		its list of ports.  Returns NULL, or why not: no thread could be started,
- *		or too many are running.  tag comes back with the answer.
+ *		Starts to resolve the elements of the list "host" that have no address
+ *		in "hostaddr"; "port" is the list of ports.  Returns NULL, or the
+ *		reason why it could not start: no thread could be started, or too many
+ *		are running.  The answer carries "tag".
  */
 extern const char *pgpx_lookup_start(const PgpxLookupUser *user,
 									 const char *host, const char *hostaddr,
 									 const char *port, PgpxLookupAnswer answer,
 									 uint64 tag);
 
-/* Nobody waits for it any more: it ends with the name that it is at. */
+/*
+ * Abandons a lookup: its thread ends after the name that it is resolving, and
+ * "answer" is not called.
+ */
 extern void pgpx_lookup_abandon(PgpxLookupAnswer answer, uint64 tag);
 
 extern uint64 pgpx_lookup_tag(const PgpxLookup *lookup);
 
-/* NULL, or why nothing was found. */
+/* Returns the reason why no address was found, or NULL. */
 extern const char *pgpx_lookup_error(const PgpxLookup *lookup);
 
 /*
- * Lists for libpq's host, hostaddr and port, of equal length: each host once
- * for each of its addresses, in the order the resolver gave, or with its own.
+ * Lists of equal length for libpq's host, hostaddr and port.  A resolved host
+ * appears once for each of its addresses, in the resolver's order; any other
+ * host once, with the address it has.
  */
 extern const char *pgpx_lookup_host(const PgpxLookup *lookup);
 extern const char *pgpx_lookup_hostaddr(const PgpxLookup *lookup);
 extern const char *pgpx_lookup_port(const PgpxLookup *lookup);
 
-/* Where a login may go, each as libpq is told of it; NULL: it is not. */
+/*
+ * A candidate host of a login, as passed to libpq; a NULL field is not passed.
+ */
 typedef struct PgpxHost
 {
-	int			slot;			/* in the list that was told */
+	int			slot;			/* in the published list */
 	const char *host;
 	const char *hostaddr;
 	const char *port;
 } PgpxHost;
 
-/* The first to be tried first.  What libpq goes through by itself is one. */
+/*
+ * The candidate hosts of a login, in the order in which they are tried.  A
+ * list that libpq goes through by itself counts as one.
+ */
 typedef struct PgpxHosts
 {
 	MemoryContext cxt;
-	int			n;				/* that are left */
-	int			total;			/* in the list that was told */
+	int			n;				/* number of hosts left */
+	int			total;			/* .. in the published list */
 	PgpxHost   *each;
 } PgpxHosts;
 
@@ -92,34 +108,43 @@ typedef struct PgpxWorkerPool
 	char	   *message;		/* the strings; wiped before it is freed */
 	size_t		message_len;
 	PgpxConninfo conninfo;
-	int			first;			/* of the hosts, to begin with */
-	PgpxTime	first_until;	/* .. so long; then with the first in the list */
+	int			first;			/* slot of the host to try first */
+	PgpxTime	first_until;	/* .. until then; later slot 0 */
 } PgpxWorkerPool;
 
 extern PgpxWorkerPool *pgpx_wpools; /* [max_pools] */
 
-/* A session has told how to connect: keep it. */
+/* Stores the conninfo that a session has published (a CONNINFO message). */
 extern void pgpx_conninfo_take(char *message, size_t len);
 
-/* Wipe what is kept of a pool in this place; or of all, at the worker's end. */
+/*
+ * Wipe the conninfo of the pool at this index; of all pools, as the worker
+ * exits.
+ */
 extern void pgpx_conninfo_forget(int pool);
 extern void pgpx_conninfo_wipe_all(void);
 
-/* The value of a connection parameter, NULL if it is not given. */
+/* Returns the value of a connection parameter, NULL if it is not set. */
 extern const char *pgpx_conninfo_param(const PgpxConninfo *ci,
 									   const char *name);
 
-/* Has something else been told since, or nothing to this pool? */
+/*
+ * Tests whether the stored conninfo differs from this version, or is missing
+ * for this pool.
+ */
 extern bool pgpx_conninfo_is_another(int pool, uint32 pool_id, uint64 version);
 
-/* Is the resolver to be asked first?  Ask it; returns why it cannot be, or NULL. */
+/*
+ * Test whether host names must be resolved first; start to resolve them.  The
+ * second returns NULL, or the reason why the lookup could not start.
+ */
 extern bool pgpx_conninfo_needs_lookup(const PgpxConninfo *ci);
 extern const char *pgpx_conninfo_start_lookup(int pool, PgpxLookupAnswer answer,
 											  uint64 tag);
 
 /*
- * Begin a login.  application_name: ours instead of the one that was told, unless
- * NULL.  NULL: no memory.
+ * Starts a login (PQconnectStartParams).  application_name, unless NULL,
+ * replaces the published one.  Returns NULL if out of memory.
  */
 extern PGconn *pgpx_conninfo_login(const PgpxConninfo *ci,
 								   const PgpxHosts *hosts,
@@ -127,27 +152,30 @@ extern PGconn *pgpx_conninfo_login(const PgpxConninfo *ci,
 
 /*
  * pgpx_hosts_of
- *		Where a login may go, as the look-up says if there was one.  Not first one
- *		that was silent a short while ago.
+ *		Returns the candidate hosts of a login, from the lookup's result if
+ *		there was one.  A host that was unresponsive a short while ago is not
+ *		the first.
  * pgpx_hosts_mark_unresponsive
- *		The one that libpq is at does not answer (NULL: it cannot be asked; then the
- *		first): for a while others begin behind it.  Returns whether any but this
- *		one are left.
+ *		Removes the host that libpq is trying from the list, since it does not
+ *		answer (pg is NULL if libpq cannot be asked: then the first).  For a
+ *		while, logins of the pool start with the host behind it.  Returns
+ *		whether other hosts are left; the last one is not removed.
  */
 extern PgpxHosts *pgpx_hosts_of(int pool, const PgpxLookup *lookup);
 extern bool pgpx_hosts_mark_unresponsive(int pool, PgpxHosts *hosts,
 										 const PGconn *pg);
 
-/* Free them, and forget where they were; NULL is none. */
+/* Frees the hosts and sets the pointer to NULL.  NULL is allowed. */
 extern void pgpx_hosts_free(PgpxHosts **hosts);
 
 /*
- * A list for libpq of a field of what is left, by its offset in PgpxHost; NULL: it
- * was not told.  In the current memory context.
+ * Returns a list for libpq of one field, given by its offset in PgpxHost, of
+ * the hosts that are left; NULL if the field was not published.  Allocated in
+ * the current memory context.
  */
 extern const char *pgpx_hosts_join(const PgpxHosts *hosts, size_t field);
 
-/* Whose logins wait for each other: a pool's, by what was told at a time. */
+/* Logins that wait for each other: those of one pool with the same conninfo. */
 typedef struct PgpxLoginOf
 {
 	int			pool;
@@ -156,13 +184,17 @@ typedef struct PgpxLoginOf
 } PgpxLoginOf;
 
 /*
- * A step has ended, as libpq says (and errno), or, unless failure is NULL, for this
- * reason.  The owner may end the login in it.
+ * Called when a step of a login has ended.  status is libpq's result, and
+ * errno is as libpq left it; or, unless failure is NULL, the login has failed
+ * for that reason with that SQLSTATE.  The owner may end the login in it.
  */
 typedef void (*PgpxLoginStepped)(void *owner, PostgresPollingStatusType status,
 								 int sqlstate, const char *failure);
 
-/* The same with what else libpq does step by step: a cancel request (cancel.c). */
+/*
+ * libpq's functions for an operation that proceeds in steps: a login, or a
+ * cancel request (cancel.c).
+ */
 typedef struct PgpxLoginKind
 {
 	PostgresPollingStatusType (*poll)(void *libpq); /* in the thread */

@@ -13,8 +13,8 @@
 extern void pgpx_event_loop_init(void);
 
 /*
- * Wait for something to happen and handle it all.  False: relays have moved
- * bytes, and nothing else has happened.
+ * Waits for events and handles them.  Returns false if relays have moved
+ * bytes and nothing else has happened.
  */
 extern bool pgpx_event_loop_run_once(void);
 

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * events.h
- *	  What wakes the event loop: sockets, deadlines, and the ends of threads.
+ *	  Event sources of the event loop: sockets, deadlines, finished threads.
  *
  *-------------------------------------------------------------------------
  */
@@ -13,11 +13,11 @@
 #include <pthread.h>
 #include <sys/types.h>
 
-/* What an epoll event is about. */
+/* The kind of an epoll event. */
 typedef enum PgpxWatchKind
 {
 	PGPX_WATCH_CONTROL = 1,
-	PGPX_WATCH_TASK,			/* threads have ended */
+	PGPX_WATCH_TASK,			/* threads have finished */
 	PGPX_WATCH_CONN,
 	PGPX_WATCH_CANCEL,
 	PGPX_WATCH_RELAY_REMOTE,	/* a relay's TLS connection */
@@ -25,50 +25,58 @@ typedef enum PgpxWatchKind
 	PGPX_WATCH_PINGER
 } PgpxWatchKind;
 
-/* Watch a descriptor (add), or change what it is watched for; watch it no more. */
+/*
+ * Add a descriptor to the epoll set (add is true), or change its events;
+ * remove it. pgpx_event_watch raises an error if epoll refuses.
+ */
 extern void pgpx_event_watch(PgpxWatchKind kind, int index, int fd,
 							 uint32 events, bool add);
 extern void pgpx_event_unwatch(int fd);
 
-/* Something is due at this instant. */
+/* Makes the event loop run at this time at the latest. */
 extern void pgpx_event_due_at(PgpxTime at);
 
 /*
- * The first member of what a thread works on.  That is malloc'ed, and nobody else
- * touches it from pgpx_task_start until "ended" is called.
+ * The first member of the malloc'ed object that a thread works on.  From
+ * pgpx_task_start until the call of "ended" only the thread may touch the
+ * object, except for the fields that the mutex protects.
  */
 typedef struct PgpxTask PgpxTask;
 struct PgpxTask
 {
-	void (*run)(PgpxTask *task);	/* in the thread */
-	void (*ended)(PgpxTask *task);	/* in the loop; it frees the task */
-	pthread_mutex_t mutex;		/* of the two below */
-	pid_t		thread;			/* that runs it now; 0: none */
+	void (*run)(PgpxTask *task);	/* called in the thread */
+	void (*ended)(PgpxTask *task);	/* called in the loop; frees the task */
+	pthread_mutex_t mutex;		/* protects the two below */
+	pid_t		thread;			/* that runs the task; 0: none */
 	bool		low_priority;	/* pgpx_task_lower_priority was called */
 };
 
-/* The descriptor that becomes readable when a task has ended; -1 on error. */
+/*
+ * Sets up the pipe for finished tasks.  Returns the descriptor that becomes
+ * readable when a task has finished, or -1 on error.
+ */
 extern int	pgpx_task_init(void);
 
-/* Run it; false: no thread could be started. */
+/* Starts a thread for the task.  Returns false if that is impossible. */
 extern bool pgpx_task_start(PgpxTask *task);
 
 /*
- * Nobody waits for it any more, and it cannot be stopped: its thread shall run only
- * while nothing else wants the processor.
+ * Lowers the priority of a task that is abandoned but cannot be stopped: its
+ * thread runs only while the processor is otherwise idle.
  */
 extern void pgpx_task_lower_priority(PgpxTask *task);
 
-/* Call "ended" of those that have. */
+/* Calls "ended" for each task that has finished. */
 extern void pgpx_task_ready(void);
 
 /*
- * At the very end of the process, before exit(): what exit() tears down may be in
- * use by a thread.  Ends the process at once, if there was one.
+ * Ends the process with _exit() if it ever started a thread; otherwise
+ * returns. Called at the very end, before exit(), because a thread may still
+ * use what exit() tears down.
  */
 extern void pgpx_task_exit(int code);
 
-/* The epoll set of the event loop; when it must run the next time at the latest. */
+/* The epoll set of the event loop; the time when the loop must run again. */
 extern int	pgpx_epoll_fd;
 extern PgpxTime pgpx_next_due;
 

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * login.h
- *	  Logins, step by step in threads, and bounds on libpq's memory.
+ *	  Logins, performed in threads step by step, and bounds on libpq's memory.
  *
  *-------------------------------------------------------------------------
  */
@@ -12,35 +12,47 @@
 
 #include "libpq-fe.h"
 
-/* What libpq hears while it is it that reads; see login.c. */
+/* How many bytes libpq has read; see login.c. */
 typedef struct PgpxInputAccounting
 {
-	uint64		login;			/* bytes of the login that lay ready */
-	uint64		unread;			/* .. and lay so before this step of it */
-	uint64		taken;			/* bytes until something was handed out */
+	uint64		login;			/* bytes of the login that were ready to read */
+	uint64		unread;			/* .. that were unread before this step */
+	uint64		taken;			/* bytes read at its last result */
 } PgpxInputAccounting;
 
 typedef struct PgpxLogin PgpxLogin;
 
-/* Drop notices, which libpq would print. */
+/* Drops notices, which libpq would print to stderr. */
 extern void pgpx_libpq_mute_notices(PGconn *pg);
 
-/* Drop notifications, which libpq would keep; where input has been consumed. */
+/*
+ * Frees notifications, which libpq would accumulate.  Called after
+ * PQconsumeInput.
+ */
 extern void pgpx_libpq_drop_notifications(PGconn *pg);
 
-/* A login begins; around a step of it; false: it is longer than any needs to be. */
+/*
+ * Input accounting of a login: start it; call before and after each step.
+ * pgpx_libpq_login_after returns false if the login has received more bytes
+ * than any login needs.
+ */
 extern void pgpx_libpq_login_begin(PgpxInputAccounting *accounting);
 extern void pgpx_libpq_login_before(PgpxInputAccounting *accounting, int fd);
 extern bool pgpx_libpq_login_after(PgpxInputAccounting *accounting, int fd);
 
 /*
- * Input has been consumed, and "taken" tells whether libpq has handed something out:
- * does it keep more than a message of an honest remote takes?
+ * Tests, after input was consumed, whether libpq buffers more than a message
+ * of an honest remote takes.  "taken" says whether libpq has returned a
+ * result since the last call.
  */
 extern bool pgpx_libpq_buffers_too_much(PgpxInputAccounting *accounting,
 										PGconn *pg, bool taken);
 
-/* libpq has begun to connect (pgpx_conninfo_login).  NULL: no memory. */
+/*
+ * Manages a login that pgpx_conninfo_login has started: "stepped" is called
+ * after each step.  Returns NULL if out of memory.  The second function does
+ * the same for another kind of operation.
+ */
 extern PgpxLogin *pgpx_login_begin(PgpxLoginOf of, PGconn *pg,
 								   PgpxInputAccounting *accounting,
 								   PgpxLoginStepped stepped, void *owner);
@@ -50,25 +62,29 @@ extern PgpxLogin *pgpx_login_begin_as(const PgpxLoginKind *kind,
 									  PgpxInputAccounting *accounting,
 									  PgpxLoginStepped stepped, void *owner);
 
-/* The socket is ready for it: go on with the login. */
+/* Runs the next step; called when libpq's socket is ready. */
 extern void pgpx_login_step(PgpxLogin *login);
 
-/* Is libpq's connection in use by a thread?  Then nobody may touch it. */
+/*
+ * Tests whether a thread is using the PGconn.  If so, nothing else may touch
+ * it.
+ */
 extern bool pgpx_login_is_running(const PgpxLogin *login);
 
 /*
- * To be added to "it did not end in time": what it computes, or waits for.  "": it
- * waits for the remote.
+ * Returns text to append to "it did not end in time": the computation, or the
+ * other logins, that delayed the login.  "" if it was waiting for the remote.
  */
 extern const char *pgpx_login_why_late(const PgpxLogin *login);
 
 /*
- * It is over, or nobody waits for it any more.  True: a thread is at work, and
- * libpq's connection and its external descriptor are no longer the caller's.
+ * Ends the management of a login that is complete or abandoned.  Returns true
+ * if a thread is running a step: then the thread owns the PGconn and its
+ * external descriptor, and the caller must not release either.
  */
 extern bool pgpx_login_end(PgpxLogin *login);
 
-/* How many sockets those have that were given up. */
+/* Returns the number of sockets that abandoned logins still hold. */
 extern int	pgpx_login_descriptors(void);
 
 #endif							/* PGPX_LOGIN_H */

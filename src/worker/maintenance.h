@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * maintenance.h
- *	  Timers of the worker: deadlines, resets, expiry, holders that are gone.
+ *	  Timers of the worker: deadlines, resets, expiry, abandoned leases.
  *
  *-------------------------------------------------------------------------
  */
@@ -10,18 +10,22 @@
 
 #include "shared/shmem.h"
 
-/* How long after the last checkin it goes on looking by itself. */
+/* The worker keeps ticking for this long after the last use of a connection. */
 #define PGPX_BUSY_MS 1000
 
-/* How often it compares the holders of leases with the living processes. */
+/* Interval at which lease holders are compared with the living processes. */
 #define PGPX_SWEEP_MS 5000
 
-/* Look at all pools in the next round: the settings have changed. */
+/*
+ * Requests maintenance of all pools in the next round: the settings have
+ * changed.
+ */
 extern void pgpx_maintenance_request(void);
 
 /*
- * Do what is due; changed tells that connections have changed state.  Returns
- * when it wants to run again, PG_INT64_MAX: when something has happened.
+ * Does everything that is due.  "changed" says that connections have changed
+ * state. Returns the time of the next run, PG_INT64_MAX if only an event makes
+ * one necessary.
  */
 extern PgpxTime pgpx_maintenance_run(bool changed);
 

@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * relay.h
- *	  The relay between a TLS connection and the socket pair that stands for
- *	  it.
+ *	  The relay between a TLS connection and the socket pair that sessions use
+ *	  in its place.
  *
  *-------------------------------------------------------------------------
  */
@@ -12,25 +12,32 @@
 #include "worker/connection.h"
 
 /*
- * Give a TLS connection that libpq has opened a socket for its lessees.  Returns
- * what has failed, or NULL.
+ * Creates the relay of a TLS connection that libpq has opened.  Returns NULL,
+ * or the error.
  */
 extern const char *pgpx_relay_begin(PgpxWorkerConn *w);
 
-/* That socket; -1 after the cut. */
+/*
+ * Returns the end of the pair that sessions use; -1 after pgpx_relay_cut.
+ */
 extern int	pgpx_relay_socket(const PgpxRelay *relay);
 
-/* One of its descriptors is ready: the sessions' side, or the remote's. */
+/* Handles events on one of its descriptors: the local end or the remote's. */
 extern void pgpx_relay_ready(PgpxWorkerConn *w, bool local, uint32 events);
 
-/* Some have more to move than epoll knows; move it, a piece each. */
+/*
+ * Test whether any relay has bytes to move of which epoll does not know; move
+ * one chunk of each.
+ */
 extern bool pgpx_relay_has_more(void);
 extern void pgpx_relay_go_on(void);
 
-/* Shut both sides down; politely: with a goodbye to the remote. */
+/*
+ * Shuts both sides down.  With graceful, sends Terminate to the remote first.
+ */
 extern void pgpx_relay_cut(PgpxWorkerConn *w, bool graceful);
 
-/* Free it, before libpq's connection. */
+/* Frees the relay.  Must be called before PQfinish. */
 extern void pgpx_relay_end(PgpxWorkerConn *w);
 
 #endif							/* PGPX_RELAY_H */

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * relay_tls.h
- *	  A TLS connection as a byte stream that does not block.
+ *	  A TLS connection as a nonblocking byte stream.
  *
  *-------------------------------------------------------------------------
  */
@@ -15,44 +15,50 @@
 #include "libpq-fe.h"
 
 /*
- * A login is over, and from now on libpq is asked in the worker's loop: see to it
- * that what a remote sends does not keep it there.  Returns why the connection's TLS
- * cannot be used by us; NULL: it can, or there is none.
+ * Prepares a connection whose login is complete for calls in the event loop,
+ * so that the remote's messages cannot keep libpq busy there.  Returns the
+ * reason why the connection's TLS cannot be relayed; NULL if it can, or if the
+ * connection has none.
  */
 extern const char *pgpx_tls_claim(PGconn *pg);
 
 typedef struct PgpxTlsStream
 {
 	SSL		   *ssl;			/* libpq's */
-	bool		pending;		/* more is inside OpenSSL, unseen by epoll */
-	bool		ended;			/* nothing will come any more */
-	bool		write_closed;	/* what is sent is lost */
-	bool		read_wants_write;	/* SSL_read waits for room to send */
+	bool		pending;		/* OpenSSL holds bytes unseen by epoll */
+	bool		ended;			/* nothing more will be received */
+	bool		write_closed;	/* bytes that are sent are discarded */
+	bool		read_wants_write;	/* SSL_read must send first */
 	bool		write_wants_read;
 
 	size_t		chunk;
-	size_t		taken;			/* from the socket, by this call */
-	bool		dry;			/* the socket has no more for this call */
-	uint64		data_bytes;		/* bytes of data, so far */
-	uint64		unasked;		/* messages that are no data, so far */
+	size_t		taken;			/* bytes this call has read from the socket */
+	bool		dry;			/* no more from the socket in this call */
+	uint64		data_bytes;		/* bytes of data received */
+	uint64		unasked;		/* messages without data received */
 } PgpxTlsStream;
 
 /*
- * Begin, with what pgpx_tls_claim has found to be ours; piece: how much is read at
- * once.
+ * Starts the stream on libpq's SSL object.  pgpx_tls_claim must have accepted
+ * the connection.  chunk is the number of bytes to read at once.
  */
 extern void pgpx_tls_begin(PgpxTlsStream *tls, SSL *ssl, size_t chunk);
 
-/* Read what is there, so much at most; returns how much it was. */
+/* Reads at most "size" bytes that are available; returns the number read. */
 extern size_t pgpx_tls_read(PgpxTlsStream *tls, char *data, size_t size);
 
-/* Send; returns how much was taken, all of it if nobody listens any more. */
+/*
+ * Sends; returns the number of bytes accepted, all of them if the write side is
+ * closed.
+ */
 extern size_t pgpx_tls_write(PgpxTlsStream *tls, const char *data, size_t len);
 
-/* Nothing more will be sent. */
+/* Sends close_notify and closes the write side. */
 extern void pgpx_tls_close_notify(PgpxTlsStream *tls);
 
-/* It is libpq's alone again, to be freed; and tls may be freed. */
+/*
+ * Ends the stream: libpq may free its SSL object, and the caller may free tls.
+ */
 extern void pgpx_tls_end(PgpxTlsStream *tls);
 
 #endif							/* PGPX_RELAY_TLS_H */
