@@ -127,12 +127,13 @@ foreach my $n (1 .. 5)
 	$lost[ $n - 1 ]->failed('08001', qr/DETAIL:.*within connect_timeout \(8 s\)/, "slow$n: the look-up ends with the connect");
 }
 
-# --- not more look-ups than 48 at once of one user, and 64 in all
+# --- not more look-ups than 48 at once of one user, and 64 in all.  The mapping names no
+# remote user, so that each local user has pools of its own
 $session->run(<<"EOT");
 DO \$\$ BEGIN
 	FOR n IN 1 .. 70 LOOP
 		EXECUTE format(\$s\$CREATE SERVER many%s FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host 'many%s.example', port '$port', dbname 'remote_db', connect_timeout '1min')\$s\$, n, n);
-		EXECUTE format('CREATE USER MAPPING FOR PUBLIC SERVER many%s OPTIONS (user \$s\$remote_app\$s\$, password \$s\$x\$s\$)', n);
+		EXECUTE format('CREATE USER MAPPING FOR PUBLIC SERVER many%s OPTIONS (password \$s\$x\$s\$)', n);
 		EXECUTE format('GRANT USAGE ON FOREIGN SERVER many%s TO app', n);
 	END LOOP;
 END \$\$;
