@@ -1,9 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * lock_functions.c
- *	  SQL functions: distributed locks; the hooks that lower rooms call.
- *
- * SQL function behind the view locks: the distributed locks of this server.
+ *	  SQL functions on distributed locks, the view "locks", and the hooks
+ *	  through which lower layers call the functions of locks/.
  *
  *-------------------------------------------------------------------------
  */
@@ -31,7 +30,10 @@ PG_FUNCTION_INFO_V1(pgpx_lock_status);
 #define TTL_MIN_MS 1000
 #define TTL_MAX_MS (86400 * 1000)
 
-/* A lock's name: not empty, and within what a row of ours can hold. */
+/*
+ * Returns the argument "name"; 22023 if it is empty or too long for a
+ * PgpxDlock.
+ */
 static char *
 arg_name(FunctionCallInfo fcinfo, int at)
 {
@@ -87,7 +89,9 @@ lock(FunctionCallInfo fcinfo, PgpxScope scope)
 	PG_RETURN_INT64(pgpx_dlock_lock(&call));
 }
 
-/* (pool text, name text, ttl interval, why text): NULL if it is another's */
+/*
+ * (pool text, name text, ttl interval, why text): NULL if the lock is not free
+ */
 static Datum
 try_lock(FunctionCallInfo fcinfo, PgpxScope scope)
 {
@@ -167,8 +171,8 @@ pgpx_unlock(PG_FUNCTION_ARGS)
 }
 
 /*
- * Do something on a connection of the call's pool, which goes back with the call,
- * also after an error.
+ * Call work() with a connection of the pool in the first argument, and return
+ * the connection afterwards, also after an error.
  */
 static void
 on_lease_for_call(FunctionCallInfo fcinfo,
@@ -288,7 +292,7 @@ pgpx_view_locks(PG_FUNCTION_ARGS)
 			continue;
 		visible = pgpx_dlock_may_see(&lock);
 
-		/* nobody may have looked at it since it ran out */
+		/* no process may have marked it lost since it expired */
 		state = lock.state == PGPX_DLOCK_HELD &&
 				pgpx_steady_now() >= lock.valid_until ?
 			PGPX_DLOCK_LOST : lock.state;
@@ -313,7 +317,7 @@ pgpx_view_locks(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
-/* --- what lower rooms call ------------------------------------------------- */
+/* --- hooks for lower layers --------------------------------------------- */
 
 static Size
 shmem_size(void)

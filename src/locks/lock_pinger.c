@@ -1,23 +1,21 @@
 /*-------------------------------------------------------------------------
  *
  * lock_pinger.c
- *	  The worker's connections for distributed locks: pings and releases.
+ *	  Pinger: the worker's connections that ping and release distributed locks.
  *
- * Like those of the pool (connect.c): the same parameters, the same rule about
- * passwords, the same start commands.  They stay in this process, so that libpq
- * speaks on them to the end.  Each step is a call that does not wait; those of the
- * login happen in threads (login.c).
+ * Connections: the parameters, the password check and the start commands are
+ * those of the pool's connections (connect.c).  The connections stay in this
+ * process, so libpq is used on them until they are closed.  Every step is a
+ * call that does not block; the login runs in threads (login.c).
  *
- * Pings for the locks that this server holds, and releases.
+ * Validity: the validity of a ping's grant starts here before the ping is
+ * sent, and at the remote later, so it ends here first.  A lock that the
+ * answer does not name is lost.  A lock whose validity expires before the
+ * answer arrives is lost, too, whatever the answer says.
  *
- * The instant from which a ping's grant counts is taken before it is sent, and the
- * remote counts from later on; so what this server believes ends before what the
- * remote grants.  A lock that the answer does not name is lost; so is one whose
- * time is up while no answer comes, whatever the answer will say.
- *
- * What happens when the worker dies at any line: the next one knows from shared
- * memory what is held and what is to be released, and knows how to connect as soon
- * as a session tells it; until then the locks run out.
+ * Worker exit: the next worker finds the locks to ping and to release in
+ * shared memory.  It can connect as soon as a session publishes the conninfo;
+ * until then the validity of the locks runs out.
  *
  *-------------------------------------------------------------------------
  */
@@ -36,10 +34,13 @@
 #include "worker/worker.h"
 
 /*
- * A grant or a ping that a crash or failover of the remote could undo is none:
- * two servers would hold the lock.  Nobody else's operators are to be found.  A
- * statement that we have given up does not wait for a row for ever: the remote would
- * have one more of them with each new attempt.
+ * Settings of a connection:
+ *
+ * - synchronous_commit, because a crash or failover of the remote must not
+ *   undo a grant or a ping: two servers would hold the lock.
+ * - search_path, because operators of other users must not be found.
+ * - lock_timeout, because an abandoned statement must not wait for a row
+ *   forever: each new attempt would add one more at the remote.
  */
 #define SETTINGS \
 	"SET search_path = pg_catalog, pg_temp; " \
@@ -73,7 +74,7 @@ pgpx_pinger_drop(PgpxPinger *p)
 	p->login = NULL;
 	if (p->pg != NULL)
 	{
-		/* its goodbye does not wait: see stepped() */
+		/* sending Terminate does not block: see stepped() */
 		PQfinish(p->pg);
 		p->pg = NULL;
 	}
@@ -157,7 +158,10 @@ pgpx_pinger_open(PgpxPinger *p, int64 timeout)
 void
 pgpx_pinger_too_late(PgpxPinger *p)
 {
-	/* a host that has accepted is only slow, or we are: a thread computes, or waits */
+	/*
+	 * A host that has accepted the connection is not unresponsive: it is slow,
+	 * or this process is, or a login thread is busy.
+	 */
 	if (p->phase == PGPX_PINGER_CONNECT && p->fd >= 0 &&
 		PQstatus(p->pg) == CONNECTION_STARTED &&
 		!pgpx_conninfo_is_another(p->pool, p->pool_id, p->version))
@@ -168,7 +172,10 @@ pgpx_pinger_too_late(PgpxPinger *p)
 				 pgpx_login_why_late(p->login)));
 }
 
-/* As in connect.c: what was told since is not for the host of what was before. */
+/*
+ * Drop the connection if a newer conninfo was published, because what follows
+ * in the login applies to the host of the old one.  As in connect.c.
+ */
 static bool
 overtaken(PgpxPinger *p)
 {
@@ -190,7 +197,7 @@ pgpx_pinger_looked_up_one(PgpxPinger *p, PgpxLookup *lookup)
 		start_connect(p, lookup);
 }
 
-/* A statement is on its way; its rows are taken as they come, not all kept. */
+/* A statement was sent: read its rows one by one instead of buffering all. */
 void
 pgpx_pinger_sent(PgpxPinger *p)
 {
@@ -198,7 +205,7 @@ pgpx_pinger_sent(PgpxPinger *p)
 	pgpx_pinger_watch(p, EPOLLIN | (PQflush(p->pg) == 1 ? EPOLLOUT : 0));
 }
 
-/* Send one of the statements that come before the first ping. */
+/* Send one of the statements that precede the first ping. */
 static void
 send_setting(PgpxPinger *p, PgpxPingerPhase phase, const char *sql)
 {
@@ -210,7 +217,10 @@ send_setting(PgpxPinger *p, PgpxPingerPhase phase, const char *sql)
 		pgpx_pinger_sent(p);
 }
 
-/* The login is done: is it one that we may use? */
+/*
+ * The login is complete: check that the connection may be used, then send the
+ * start commands.
+ */
 static void
 logged_in(PgpxPinger *p)
 {
@@ -237,14 +247,14 @@ logged_in(PgpxPinger *p)
 		send_setting(p, PGPX_PINGER_PREPARE, SETTINGS);
 }
 
-/* A step of the login is over. */
+/* Callback at the end of a step of the login. */
 static void
 stepped(void *owner, PostgresPollingStatusType status, int sqlstate,
 		const char *failure)
 {
 	PgpxPinger *p = owner;
 
-	/* as in connect.c: before anything ends it */
+	/* as in connect.c: before any path closes the connection */
 	if (PQstatus(p->pg) == CONNECTION_OK)
 		(void) PQsetnonblocking(p->pg, 1);
 	if (failure != NULL)
@@ -285,8 +295,9 @@ pgpx_pinger_results(PgpxPinger *p,
 	if (flushed < 0 || !PQconsumeInput(p->pg))
 	{
 		/*
-		 * One that was good until now, as after a restart of the remote: another
-		 * one tells whether anything is wrong.  Only once without an answer.
+		 * The connection worked before, so the remote may have restarted.  A
+		 * new connection shows whether there is a fault; a failure is reported
+		 * only if the connection has not answered a ping or release yet.
 		 */
 		if (p->answered)
 			pgpx_pinger_drop(p);
@@ -299,7 +310,7 @@ pgpx_pinger_results(PgpxPinger *p,
 	{
 		ExecStatusType status;
 
-		/* the end comes after the commit; until then nothing is certain */
+		/* nothing is certain before the end, which follows the commit */
 		res = PQgetResult(p->pg);
 		if (res == NULL)
 		{
@@ -337,7 +348,7 @@ pgpx_pinger_step(PgpxPinger *p)
 {
 	if (p->phase == PGPX_PINGER_CONNECT)
 	{
-		/* libpq may close its socket and open another under the same number */
+		/* libpq may reopen its socket under the same number */
 		pgpx_event_unwatch(p->fd);
 		p->fd = -1;
 		pgpx_login_step(p->login);
@@ -355,19 +366,20 @@ pgpx_pinger_step(PgpxPinger *p)
 		pgpx_pinger_ready_to_work(p);
 }
 
-/* A connection is kept for so long after the last lock. */
+/* Idle time after the last lock until the connection is closed. */
 #define IDLE_US (5 * 1000 * 1000)
 
-/* The pause after a failure; doubled. */
+/* Pause after a failure; doubled after each further one. */
 #define RETRY_MIN_US (100 * 1000)
 #define RETRY_MAX_US (1000 * 1000)
 
-/* A statement or a connect of ours may not take longer, in ms. */
+/* Upper limit for a statement or a connection attempt, in ms. */
 #define ANSWER_MAX_MS 10000
 
 /*
- * $1 process, $2 names, $3 requests, $4 tokens.  A lock that has run out is not
- * revived: its holder has been told.
+ * Ping locks.  Parameters: $1 process, $2 names, $3 requests, $4 tokens.  An
+ * expired lock is not extended, because its holder may have been told of the
+ * loss.
  */
 static const char ping_sql[] =
 	"WITH ours AS ("
@@ -388,8 +400,9 @@ static const char ping_sql[] =
 	"SELECT request FROM ours";
 
 /*
- * The same parameters; token 0 is one that the session has never learned.  A lock
- * that is free already was released by this statement: its answer was lost.
+ * Release locks; parameters as for a ping.  Token 0 matches any token: the
+ * session never received the one of its request.  A row that is free already
+ * was released by an earlier attempt whose answer was lost.
  */
 static const char release_sql[] =
 	"UPDATE pgpool_lock.locks AS l SET state = 'free'"
@@ -401,7 +414,7 @@ static const char release_sql[] =
 	" RETURNING l.request, l.expires OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp(),"
 	" l.wanted OPERATOR(pg_catalog.>) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) interval '1 second')";
 
-static PgpxPinger **pingers = NULL; /* [max_pools], made when needed */
+static PgpxPinger **pingers = NULL; /* [max_pools], allocated on demand */
 static PgpxTime next_run = 0;
 static uint32 seen_changes = 0;
 
@@ -448,13 +461,16 @@ pgpx_pinger_failed(PgpxPinger *p, const char *why)
 	char		text[PGPX_ERROR_LEN];
 	PgpxPool   *pool = &pgpx_pools[p->pool];
 
-	/* the text may be the connection's, or ours; one line of it is enough */
+	/* copy, because the text may be part of the connection; join its lines */
 	strlcpy(text, why, sizeof(text));
 	for (char *c = text; *c != '\0'; c++)
 		if (*c == '\n')
 			*c = ' ';
 
-	/* one that lets us in and cannot ping, a standby, say, is no place to begin at */
+	/*
+	 * do not try a host first that accepts the login but no ping, such as a
+	 * standby
+	 */
 	if (p->phase >= PGPX_PINGER_START &&
 		!pgpx_conninfo_is_another(p->pool, p->pool_id, p->version))
 		pgpx_wpools[p->pool].first_until = 0;
@@ -484,9 +500,9 @@ pgpx_pinger_ready_to_work(PgpxPinger *p)
 }
 
 /*
- * How long an answer may take: there must be time for another attempt.  Longer after
- * failures: a lock with a short ttl shall not have those with a long one lost, whose
- * remote is merely slow.
+ * Returns the timeout of a statement in ms.  It leaves time for another
+ * attempt.  It grows after failures, because a lock with a short ttl must not
+ * cause the loss of locks with a long one if the remote is merely slow.
  */
 static int64
 patience(const PgpxPinger *p, const PgpxDlockDue *due)
@@ -497,7 +513,7 @@ patience(const PgpxPinger *p, const PgpxDlockDue *due)
 	return Min(ms, ANSWER_MAX_MS);
 }
 
-/* A text as an element of an array's literal. */
+/* Append a text as an element of an array literal. */
 static void
 append_element(StringInfo buf, const char *text)
 {
@@ -548,7 +564,7 @@ send_work(PgpxPinger *p, PgpxPingerPhase phase, const char *sql, int64 timeout)
 	p->error[0] = '\0';
 	p->deadline = pgpx_now() + timeout * 1000;
 
-	/* before it is sent: what the remote grants ends later than this says */
+	/* taken before sending, so the validity here ends before the remote's */
 	p->asked_at = pgpx_steady_now();
 	if (!PQsendQueryParams(p->pg, sql, 4, NULL, values, NULL, NULL, 0))
 		pgpx_pinger_failed(p, PQerrorMessage(p->pg));
@@ -556,7 +572,10 @@ send_work(PgpxPinger *p, PgpxPingerPhase phase, const char *sql, int64 timeout)
 		pgpx_pinger_sent(p);
 }
 
-/* The rows name the requests that are ours, or were until now. */
+/*
+ * Row callback: the rows name the requests that are, or were until now, held
+ * by this server.
+ */
 static void
 take_rows(PgpxPinger *p, const PGresult *res)
 {
@@ -593,7 +612,7 @@ step_work(PgpxPinger *p)
 		return;
 	if (p->error[0] != '\0')
 	{
-		/* read-only, tables gone: another connection may find it better */
+		/* read-only or missing tables: another host may do better */
 		pgpx_pinger_failed(p, p->error);
 		return;
 	}
@@ -617,7 +636,7 @@ step_work(PgpxPinger *p)
 	pgpx_pinger_ready_to_work(p);
 }
 
-/* Nothing is under way: a notice, a parameter, or its end. */
+/* Read the input of an idle connection: a notice, a parameter, or its end. */
 static void
 listen_idle(PgpxPinger *p, uint32 events)
 {
@@ -692,7 +711,9 @@ pgpx_pinger_descriptors(void)
 	return n;
 }
 
-/* Do what is due for a pool with locks; returns when to look again. */
+/*
+ * Send what is due for a pool with locks.  Returns the time of the next run.
+ */
 static PgpxTime
 run_pool(PgpxPinger *p)
 {
@@ -707,9 +728,9 @@ run_pool(PgpxPinger *p)
 	if (p->phase == PGPX_PINGER_IDLE &&
 		pgpx_wpools[p->pool].pool_id == p->pool_id &&
 		pgpx_wpools[p->pool].conninfo.version > p->version)
-		pgpx_pinger_drop(p);	/* it may lead elsewhere by now */
+		pgpx_pinger_drop(p);	/* host may differ */
 
-	/* pings first: there may be a new release whenever one has been answered */
+	/* pings first: releases can arrive at any rate and must not delay them */
 	if (p->phase == PGPX_PINGER_IDLE && ping_at <= now)
 	{
 		p->nwork = pgpx_dlock_to_ping(p->pool, p->pool_id, p->work);
@@ -737,15 +758,18 @@ run_pool(PgpxPinger *p)
 	}
 
 	if (p->deadline != 0)
-		return p->deadline;		/* what is under way comes first */
+		return p->deadline;		/* wait for that first */
 	if (due.nheld == 0 && due.nreleases == 0)
-		return PG_INT64_MAX;	/* close_idle looks after it */
+		return PG_INT64_MAX;	/* close_idle closes it */
 	if (due.nreleases > 0)
 		ping_at = Min(ping_at, due.release_at);
 	return p->phase == PGPX_PINGER_NONE ? Max(ping_at, p->retry_at) : ping_at;
 }
 
-/* Connections that nobody needs any more. */
+/*
+ * Close the connections of pools without locks.  Returns the time of the next
+ * run.
+ */
 static PgpxTime
 close_idle(PgpxTime now)
 {
@@ -765,7 +789,7 @@ close_idle(PgpxTime now)
 		else if (p->phase == PGPX_PINGER_IDLE)
 			next = Min(next, Max(p->used_at + IDLE_US, now + RETRY_MAX_US));
 		else if (p->deadline != 0 && now >= p->deadline)
-			pgpx_pinger_drop(p);	/* of a pool whose locks have all gone */
+			pgpx_pinger_drop(p);	/* its pool has no locks */
 		else if (p->deadline != 0)
 			next = Min(next, p->deadline);
 	}
@@ -784,7 +808,7 @@ pgpx_pinger_run(void)
 		return next_run;
 	seen_changes = changes;
 
-	/* first what has run out: it must not be pinged any more */
+	/* expire first: an expired lock must not be pinged */
 	expires = pgpx_dlock_expire(pgpx_worker_index);
 	next_run = expires == PG_INT64_MAX ? expires : pgpx_steady_to_now(expires);
 	for (pool = 0;; pool++)

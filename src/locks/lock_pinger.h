@@ -1,11 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * lock_pinger.h
- *	  The worker's connections for distributed locks: pings and releases.
+ *	  Pinger: the worker's connections that ping and release distributed locks.
  *
- * One for each pool that has locks, beside the connections of the pool: it pings
- * all of them with one statement, and tells of releases.  It is opened when there
- * is something to say, and closed some seconds after the last lock.
+ * Each pool that has locks has one pinger connection, beside the pool's
+ * connections.  It pings all locks of the pool with one statement, and sends
+ * their releases.  It is opened when a ping or release is due, and closed some
+ * seconds after the last lock.
  *
  *-------------------------------------------------------------------------
  */
@@ -17,23 +18,26 @@
 
 #include "libpq-fe.h"
 
-/* Ping and release locks where that is due.  Returns when it is due again. */
+/*
+ * Sends the pings and releases that are due.  Returns the time (pgpx_now) at
+ * which the next one is due.
+ */
 extern PgpxTime pgpx_pinger_run(void);
 extern void pgpx_pinger_ready(int index, uint32 events);
 
-/* A session has told how to connect. */
+/* Runs the pingers again, because a session has published a conninfo. */
 extern void pgpx_pinger_conninfo_published(void);
 
-/* How many sockets the pingers have. */
+/* Returns the number of sockets of the pingers. */
 extern int	pgpx_pinger_descriptors(void);
 
 typedef enum PgpxPingerPhase
 {
 	PGPX_PINGER_NONE = 0,		/* no PGconn */
-	PGPX_PINGER_LOOKUP,			/* a thread looks the host name up */
+	PGPX_PINGER_LOOKUP,			/* a thread resolves the host name */
 	PGPX_PINGER_CONNECT,		/* the login: see login.c */
 	PGPX_PINGER_START,			/* the start commands run */
-	PGPX_PINGER_PREPARE,		/* our own settings */
+	PGPX_PINGER_PREPARE,		/* SETTINGS run */
 	PGPX_PINGER_IDLE,
 	PGPX_PINGER_PING,
 	PGPX_PINGER_RELEASE
@@ -41,55 +45,68 @@ typedef enum PgpxPingerPhase
 
 typedef struct PgpxPinger
 {
-	int			pool;			/* index: the pinger's own, too */
+	int			pool;			/* index of the pool and the pinger */
 	uint32		pool_id;
 	PgpxPingerPhase phase;
-	uint32		attempt;		/* tells one connection from the next */
+	uint32		attempt;		/* number of the connection attempt */
 	uint64		version;		/* of the conninfo */
 	PGconn	   *pg;
 	PgpxLogin  *login;			/* in phase CONNECT */
-	PgpxHosts  *hosts;			/* the same */
+	PgpxHosts  *hosts;			/* in phase CONNECT */
 	int			fd;				/* in the epoll set; -1: none */
 	uint32		events;
 	bool		external_fd;
 	PgpxTime	deadline;		/* of the phase; 0: none */
-	bool		answered;		/* a statement about locks, in this connection */
-	PgpxTime	used_at;		/* since when it is idle */
+	bool		answered;		/* a ping or release on this connection */
+	PgpxTime	used_at;		/* start of idle time */
 	PgpxTime	retry_at;		/* after a failure */
 	int64		backoff;		/* us */
-	bool		failing;		/* the log has been told */
+	bool		failing;		/* the failure was logged */
 
-	/* the statement that is under way */
+	/* the statement in flight */
 	PgpxTime	asked_at;		/* steady */
 	int			nwork;
 	PgpxDlockWork *work;		/* [max_locks] */
-	bool	   *ours;			/* [max_locks] the remote's answer */
-	bool	   *contended;		/* [max_locks] by another server */
+	bool	   *ours;			/* still held, says the remote */
+	bool	   *contended;		/* requested by another server */
 	char		error[PGPX_ERROR_LEN];	/* "": none so far */
 	PgpxInputAccounting accounting;
 } PgpxPinger;
 
-/* Its connection is ready to be used; or, of no use. */
+/*
+ * The connection is ready for statements; or it failed and is closed.  A
+ * failure is logged once, counts as a failed attempt of all releases that are
+ * due, and delays the next connection attempt.  why: for the log.
+ */
 extern void pgpx_pinger_ready_to_work(PgpxPinger *p);
 extern void pgpx_pinger_failed(PgpxPinger *p, const char *why);
 
-/* A look-up has ended. */
+/* Callback at the end of a host name lookup. */
 extern void pgpx_pinger_looked_up(PgpxLookup *lookup);
 
-/* Begin to open it; false: nobody has told how to. */
+/*
+ * Starts to open the connection.  timeout: in ms.  Returns false if no session
+ * has published the pool's conninfo.
+ */
 extern bool pgpx_pinger_open(PgpxPinger *p, int64 timeout);
 extern void pgpx_pinger_step(PgpxPinger *p);
 extern void pgpx_pinger_looked_up_one(PgpxPinger *p, PgpxLookup *lookup);
 extern void pgpx_pinger_drop(PgpxPinger *p);
 
-/* What is under way has not ended in time: the next attempt is at another host. */
+/*
+ * Handles an expired deadline: closes the connection, and marks a host that
+ * has not accepted it as unresponsive, so that the next attempt uses another
+ * host.
+ */
 extern void pgpx_pinger_too_late(PgpxPinger *p);
 extern void pgpx_pinger_watch(PgpxPinger *p, uint32 events);
 extern void pgpx_pinger_sent(PgpxPinger *p);
 
 /*
- * Take in what has come of a statement's results.  True: it has ended, well or, if
- * "error" is set, not.  False: wait for more; or the connection is lost.
+ * Reads the results of the statement that have arrived, and calls "row" (or
+ * NULL) for each.  Returns true if the statement has ended; "error" is set if
+ * it failed.  Returns false if more input is needed, or if the connection is
+ * lost.
  */
 extern bool pgpx_pinger_results(PgpxPinger *p,
 								void (*row)(PgpxPinger *p,

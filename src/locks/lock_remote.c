@@ -1,14 +1,17 @@
 /*-------------------------------------------------------------------------
  *
  * lock_remote.c
- *	  What a session says to the remote about distributed locks.
+ *	  Statements on distributed locks that a session sends to the remote
+ *	  server.
  *
- * One row is one lock, and one statement one step.  Only the remote's clock is in
- * them.  The worker's two statements, ping and release, are in lock_pinger.c.
+ * Each lock is one row of pgpool_lock.locks, and each operation one statement.
+ * The statements use only the remote's clock.  The worker's statements, ping
+ * and release, are in lock_pinger.c.
  *
- * The token is part of a unique key, so that a statement that changes it locks the
- * row against those who have it locked FOR KEY SHARE: the transactions that have
- * called fence_check.  A ping does not change it, and does not wait for them.
+ * The token is part of a unique key.  A statement that changes it therefore
+ * conflicts with FOR KEY SHARE row locks, which transactions hold that have
+ * called fence_check.  A ping does not change the token and does not wait for
+ * them.
  *
  *-------------------------------------------------------------------------
  */
@@ -109,23 +112,27 @@ static const char setup_sql[] =
 	"END $setup$";
 
 /*
- * $1 name, $2 process, $3 request, $4 who, $5 why, $6 ttl, $7 lock_timeout, $8: to
- * be asked for again soon, so that its holder is to know.
+ * Request a lock.  Parameters: $1 name, $2 process, $3 request, $4 who, $5
+ * why, $6 ttl, $7 lock_timeout, $8 the request will be repeated soon, so
+ * record in "wanted" that another server requests the lock.
  *
- * A lock that is held is not even tried, so nobody waits for a row of it.  A grant
- * that a crash or a failover could undo is none, hence synchronous_commit.
+ * The statement does not try to update the row of a lock that is held, so it
+ * does not wait for a row lock then. synchronous_commit is raised because a
+ * crash or a failover must not undo a grant.
  *
- * Who asks again with the same request has not learned what became of the first
- * time.  Or else this is the first question, executed late, by a backend whose
- * client has gone.  So a request gets one token; and none after the lock was
- * released, or has run out: who still wants it draws another request ("already_released").
+ * If the request number is that of the current holder, the answer to the first
+ * request was lost, or this is the first request, executed late by a backend
+ * whose client is gone.  A request therefore has one token.  It has none after
+ * the lock was released or has expired: the session then needs a new request
+ * number (already_released).
  *
- * With a grant comes the holder before, if the lock was not released but has run
- * out: as the row was before this statement, hence not certain if several servers
- * ask at the same instant.  It is for the log only.
+ * A grant returns the previous holder, if the lock had expired and was not
+ * released.  The row is the one before this statement, so the holder is not
+ * certain if several servers request the lock at the same time.  It is used
+ * only for the log.
  *
- * The search_path is the user's, and may lead to operators of others: none of these
- * statements leaves it to choose one.
+ * The search_path is the user's and may contain operators of other users, so
+ * these statements qualify every operator that is resolved through it.
  */
 static const char ask_sql[] =
 	"WITH got AS ("
@@ -191,8 +198,8 @@ static const char ask_sql[] =
 #define ASK_COLUMNS 7
 
 /*
- * The token rises, so that fence_check refuses that of the holder from now on, and
- * its next ping finds nothing.
+ * Release a lock regardless of its holder.  The token increases, so that
+ * fence_check rejects the holder's token and its next ping finds no row.
  */
 static const char force_sql[] =
 	"WITH was AS (SELECT o.state, o.expires FROM pgpool_lock.locks AS o"
@@ -210,7 +217,9 @@ static const char status_sql[] =
 	" FROM pgpool_lock.locks AS l LEFT JOIN pgpool_lock.pings AS p ON p.process OPERATOR(pg_catalog.=) l.process"
 	" ORDER BY l.name";
 
-/* A hint for errors that tell of the tables. */
+/*
+ * Error context callback: adds a hint to errors about the tables of the locks.
+ */
 static void
 add_hint(void *arg)
 {
@@ -241,8 +250,8 @@ add_hint(void *arg)
 }
 
 /*
- * Run a statement to its end, or to the deadline.  *refused (or NULL): the error is
- * the remote's own answer, so the statement has had no effect.
+ * Run a statement until it ends or the deadline passes. *refused (or NULL):
+ * the error came from the remote, so the statement had no effect.
  */
 static void
 run(PgpxLease *lease, const char *sql, int nparams, const char *const *values,
@@ -285,7 +294,7 @@ run(PgpxLease *lease, const char *sql, int nparams, const char *const *values,
 	error_context_stack = hint.previous;
 }
 
-/* The same for one that returns rows of texts. */
+/* The same for a statement that returns text columns. */
 static Tuplestorestate *
 run_texts(PgpxLease *lease, const char *sql, int nparams,
 		  const char *const *values, int ncolumns, PgpxTime deadline,
@@ -372,7 +381,7 @@ pgpx_dlock_ask(PgpxLease *lease, const PgpxDlock *lock, bool waits,
 		answer->since = column(slot, 4);
 		answer->expires = column(slot, 5);
 		left = number(column(slot, 6));
-		answer->left = Min(left, INT_MAX);	/* fit for microseconds, too */
+		answer->left = Min(left, INT_MAX);	/* in microseconds it fits, too */
 		answer->already_released = token == NULL && is_true(slot, 7);
 		answer->expired = answer->token != 0 && answer->who != NULL &&
 			answer->since != NULL && answer->expires != NULL;

@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * lock_remote.h
- *	  What a session says to the remote about distributed locks: the
- *	  statements.
+ *	  Statements on distributed locks that a session sends to the remote
+ *	  server.
  *
  *-------------------------------------------------------------------------
  */
@@ -12,40 +12,45 @@
 #include "session/lease.h"
 #include "locks/lock_table.h"
 
-/* The remote's answer to who asks for a lock. */
+/* The remote's answer to a lock request. */
 typedef struct PgpxDlockAnswer
 {
 	int64		token;			/* 0: not granted */
-	bool		refused;		/* by an error, so there was no effect */
-	bool		already_released;	/* it was, and is over: draw another request */
-	bool		expired;		/* granted; what follows is of the holder before */
-	bool		held;			/* not granted; what follows is of the holder */
+	bool		refused;		/* error, so no effect */
+	bool		already_released;	/* needs a new request number */
+	bool		expired;		/* granted; rest: previous holder */
+	bool		held;			/* not granted; rest: the holder */
 	char	   *who;
-	char	   *why;			/* NULL: not said */
-	char	   *since;			/* by the remote's clock and settings */
+	char	   *why;			/* or NULL */
+	char	   *since;			/* in the remote's clock and DateStyle */
 	char	   *expires;
-	int64		left;			/* ms until then, INT_MAX at most */
+	int64		left;			/* ms until "expires", INT_MAX at most */
 } PgpxDlockAnswer;
 
 /*
  * pgpx_dlock_ask
- *		Ask for a lock; granted or not, the answer says.
+ *		Requests a lock; *answer tells whether it was granted.
  *
- * waits: it will be asked for again.  patience: how long the remote may wait for
- * transactions that have checked the token before, in ms.  deadline: of the answer;
- * then 08006, and the outcome is not known.
+ *		waits: the request will be repeated, so the holder's server is
+ *		informed.  patience: lock_timeout at the remote in ms, for transactions
+ *		that have called fence_check.  deadline: of the answer; if it passes,
+ *		08006 is raised and the outcome is unknown.  Raises the remote's
+ *		errors.
  */
 extern void pgpx_dlock_ask(PgpxLease *lease, const PgpxDlock *lock, bool waits,
 						   int64 patience, PgpxTime deadline,
 						   PgpxDlockAnswer *answer);
 
-/* Make the tables and fence_check, or see that they are as they should be. */
+/*
+ * Creates the tables and fence_check at the remote, or verifies existing ones.
+ * Raises the remote's errors.
+ */
 extern void pgpx_dlock_create_tables(PgpxLease *lease);
 
-/* Free a lock, whoever has it; returns whether somebody had. */
+/* Releases a lock regardless of its holder.  Returns whether it was held. */
 extern bool pgpx_dlock_force_release(PgpxLease *lease, const char *name);
 
-/* The rows of lock_status, all of them texts but for those of its result. */
+/* Puts the rows of lock_status into "store", with the columns of "tupdesc". */
 extern void pgpx_dlock_status(PgpxLease *lease, TupleDesc tupdesc,
 							  Tuplestorestate *store);
 

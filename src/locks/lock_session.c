@@ -1,34 +1,26 @@
 /*-------------------------------------------------------------------------
  *
  * lock_session.c
- *	  Distributed locks from the side of sessions: acquire, hold, validate,
- *	  release.
+ *	  Distributed locks of a session: acquire, validate, release.
  *
- * Each question is asked in a subtransaction of its own, so that a connection that
- * is lost in the middle of it ends the question and not the wait.  What the remote
- * did then is not assumed: the next question has the same request number, and gets
- * the lock if the one before did; and if none follows, the worker releases it.
+ * Acquisition: the session waits in the queue of its server until it is first,
+ * and then sends requests to the remote until the lock is granted or the
+ * timeout expires.  Each request runs in a subtransaction of its own, so that
+ * a lost connection ends the request and not the acquisition.  The session
+ * does not assume what the remote did with a request whose answer is lost.
+ * The next request has the same request number, and acquires the lock if the
+ * lost request did.  If no request follows, the worker releases the lock.
  *
- * What happens when the process dies at any line: see lock_table.c.
+ * Release: the session marks the lock in shared memory, and the worker sends
+ * the release to the remote.  All releases work this way: unlock, which waits
+ * for the result, and the ends of transactions and sessions, in which nothing
+ * may wait or raise an error.
  *
- * How a session takes a distributed lock: its turn in this server, the question
- * to the remote, and again until it is granted or time is up.
+ * The transaction callbacks differ from those of lease.c: a lease is returned
+ * before the commit, which an open remote transaction can still prevent.  A
+ * lock is held until the end of the commit and released after it.
  *
- * A question that is not answered ends itself and not the wait: lock_session.c.
- *
- * What happens when the process dies at any line: see lock_table.c.
- *
- * Distributed locks that this session holds: whether they are still its own, and
- * all the ways they end.
- *
- * How one begins is in lock_session.c.  To release one, the session marks it, and
- * the worker tells the remote: so it is the same for unlock, which waits for that,
- * and for the ends of transactions and sessions, in which nothing waits and nothing
- * throws.
- *
- * Its callbacks are those of lease.c in shape only: a lease goes back before
- * the commit, which an open remote transaction can still prevent; a lock is held to
- * the end of it, and released after.
+ * Process exit: see lock_table.c.
  *
  *-------------------------------------------------------------------------
  */
@@ -51,13 +43,17 @@
 #include "session/lease_return.h"
 #include "session/lease_stream.h"
 
-/* How long the remote may wait for transactions that have checked the token. */
+/*
+ * lock_timeout at the remote, for transactions that have called fence_check.
+ */
 #define PATIENCE_MS 1000
 
-/* The same for a question of one who does not wait himself. */
+/* The same for an acquisition without wait. */
 #define TRY_PATIENCE_MS 100
 
-/* What is left of the call's time, for a checkout. */
+/*
+ * Returns the remaining time of the call in ms, as the timeout of a checkout.
+ */
 static int64
 time_left(const PgpxDlockWait *w)
 {
@@ -66,7 +62,10 @@ time_left(const PgpxDlockWait *w)
 	return Max((w->deadline - pgpx_now()) / 1000, 1);
 }
 
-/* A pool that ends with this transaction cannot go on to ping the lock. */
+/*
+ * A pool whose options are uncommitted ends with this transaction, and could
+ * not ping the lock afterwards.
+ */
 void
 pgpx_dlock_set_key(PgpxDlockWait *w, const PgpxServerSpec *spec)
 {
@@ -96,9 +95,10 @@ pgpx_dlock_abandon(PgpxDlockWait *w)
 }
 
 /*
- * A lease is there: note in shared memory what it is for.  If the catalogs lead to
- * another pool than before, what was asked through that one is given up: the lock
- * would be its, and nobody would find it there.
+ * Allocate the slot of the lock, once its pool is known from a lease.  If the
+ * catalogs resolve to another pool than for the previous request, abandon that
+ * request: the lock would have the key of the previous pool, and
+ * pgpx_dlock_find would not find it under the new one.
  */
 static void
 take_slot(PgpxDlockWait *w, PgpxLease *lease)
@@ -130,7 +130,11 @@ take_slot(PgpxDlockWait *w, PgpxLease *lease)
 				 errhint("Raise \"pgpool_ext.max_locks\".")));
 }
 
-/* One question, on a connection of the pool. */
+/*
+ * Send one request on a connection of the pool.  If the remote answers that
+ * the request number was granted and released before, repeat once with a new
+ * number.
+ */
 static void
 ask(PgpxDlockWait *w)
 {
@@ -156,7 +160,9 @@ ask(PgpxDlockWait *w)
 		if (i == 1)
 			pgpx_dlock_renew(w->slot, &w->lock);
 
-		/* before it is sent: what the remote grants ends later than this says */
+		/*
+		 * taken before sending, so the validity here ends before the remote's
+		 */
 		w->asked = true;
 		w->asked_at = pgpx_steady_now();
 		pgpx_dlock_ask(lease, &w->lock, !w->no_wait, patience, until,
@@ -168,14 +174,16 @@ ask(PgpxDlockWait *w)
 	pgpx_lease_return(lease, PGPX_END_CHECKIN, true);
 }
 
-/* May the question be asked again after this error? */
+/*
+ * May the request be repeated after this error? sent: the request was sent.
+ */
 static bool
 is_transient(const PgpxDlockWait *w, const ErrorData *error, bool sent)
 {
 	switch (ERRCODE_TO_CATEGORY(error->sqlerrcode))
 	{
 		case ERRCODE_CONNECTION_EXCEPTION:
-			return sent || w->reached || w->unanswered; /* it was there */
+			return sent || w->reached || w->unanswered; /* was reachable */
 		case ERRCODE_TRANSACTION_ROLLBACK:
 			return sent;
 		default:
@@ -183,9 +191,9 @@ is_transient(const PgpxDlockWait *w, const ErrorData *error, bool sent)
 	}
 	switch (error->sqlerrcode)
 	{
-		case ERRCODE_LOCK_NOT_AVAILABLE:	/* somebody's who checked the token */
+		case ERRCODE_LOCK_NOT_AVAILABLE:	/* fence_check holds it */
 			return sent;
-		case ERRCODE_READ_ONLY_SQL_TRANSACTION: /* was the primary until now */
+		case ERRCODE_READ_ONLY_SQL_TRANSACTION: /* just demoted? */
 			return sent && w->failures < PGPX_DLOCK_TRIES;
 		default:
 			return false;
@@ -220,8 +228,8 @@ pgpx_dlock_request(PgpxDlockWait *w)
 		answered = false;
 
 		/*
-		 * What the remote has refused it has not done.  All other errors are ours,
-		 * and may have come after its grant.
+		 * An error from the remote means that the statement had no effect.
+		 * All other errors are local and may have occurred after the grant.
 		 */
 		sent = w->asked;
 		w->asked = false;
@@ -237,7 +245,10 @@ pgpx_dlock_request(PgpxDlockWait *w)
 	return answered;
 }
 
-/* The holder before has not released the lock: the log of both servers says so. */
+/*
+ * Log that the lock was acquired from a holder that did not release it.  The
+ * server of that holder logs the loss.
+ */
 static void
 log_takeover(const PgpxDlockWait *w)
 {
@@ -264,7 +275,7 @@ pgpx_dlock_accept(PgpxDlockWait *w)
 		pgpx_dlock_certain_until(w->asked_at, w->lock.ttl))
 	{
 		w->unanswered = true;
-		return false;			/* ask again: the request is the same */
+		return false;			/* retry with the same request number */
 	}
 	pgpx_dlock_granted(w->slot, w->answer.token, w->asked_at);
 	w->lock.token = w->answer.token;
@@ -273,10 +284,13 @@ pgpx_dlock_accept(PgpxDlockWait *w)
 	return true;
 }
 
-/* The pause between two questions, with jitter; doubled. */
+/* First pause between two requests; doubled, with jitter. */
 #define PAUSE_MIN_US (20 * 1000)
 
-/* Who waits for a lock of this server looks by itself this often, too. */
+/*
+ * Waiters also check this often whether a session of this server still holds
+ * the lock, without being woken.
+ */
 #define CHECK_US (1000 * 1000)
 
 static void
@@ -303,7 +317,7 @@ clip(char *to, size_t size, const char *from)
 	to[len] = '\0';
 }
 
-/* What is known before the remote is asked. */
+/* Fill in the fields of the lock that are known before the first request. */
 static void
 describe(PgpxDlockWait *w)
 {
@@ -327,7 +341,7 @@ describe(PgpxDlockWait *w)
 		clip(lock->why, sizeof(lock->why), call->why);
 }
 
-/* Why not, in numbers and names. */
+/* Returns the detail of the error for a lock that was not acquired. */
 static char *
 reason(const PgpxDlockWait *w)
 {
@@ -373,7 +387,10 @@ raise_timeout(PgpxDlockWait *w)
 			 errdetail_internal("%s", reason(w))));
 }
 
-/* Without waiting: for the sessions before us, nor for the holder. */
+/*
+ * Acquire without wait: fails if a session of this server holds the lock or
+ * waits for it.
+ */
 static bool
 try_now(PgpxDlockWait *w)
 {
@@ -389,7 +406,7 @@ try_now(PgpxDlockWait *w)
 	return pgpx_dlock_accept(w);
 }
 
-/* How long to sleep before the next question. */
+/* Returns the time to sleep before the next request, and doubles *pause. */
 static PgpxTime
 next_pause(const PgpxDlockWait *w, PgpxTime *pause)
 {
@@ -499,7 +516,7 @@ pgpx_dlock_lock(const PgpxDlockCall *call)
 
 static bool callbacks_registered = false;
 
-/* A WARNING for a loss that the session has not heard of yet. */
+/* Raise a WARNING for the loss of a lock, once for each lock. */
 static void
 warn_of_loss(int slot, const PgpxDlock *lock)
 {
@@ -530,7 +547,7 @@ pgpx_dlock_may_see(const PgpxDlock *lock)
 		has_privs_of_role(user, lock->owner_user);
 }
 
-/* A worker that was restarted does not know how to ping: tell it. */
+/* A restarted worker has no conninfo to ping with: publish it. */
 static void
 publish_conninfo(PgpxServerSpec *spec, const PgpxDlock *lock)
 {
@@ -543,8 +560,8 @@ publish_conninfo(PgpxServerSpec *spec, const PgpxDlock *lock)
 }
 
 /*
- * Find a lock of the server.  It was taken through the pool that all have, also if
- * this transaction has one of its own now.
+ * Find a lock of the server.  It was acquired through the pool with committed
+ * options, even if this transaction has a pool of its own now.
  */
 static int
 find(const PgpxServerSpec *spec, const char *name, int64 token, PgpxDlock *lock)
@@ -600,7 +617,10 @@ pgpx_dlock_holds(uint64 queue, const char *name)
 	return held;
 }
 
-/* Wait until the worker has told the remote, or given that up. */
+/*
+ * Wait until the worker has released the lock at the remote, or all its
+ * attempts have failed.  Returns false if operation_timeout expires first.
+ */
 static bool
 await_release(PgpxServerSpec *spec, int slot, const PgpxDlock *lock,
 			  PgpxDlockResult *result)
@@ -625,8 +645,9 @@ await_release(PgpxServerSpec *spec, int slot, const PgpxDlock *lock,
 }
 
 /*
- * One that this session has taken through another pool of the server: its user
- * mapping was another one then, or so was the user.  -1: there is none.
+ * Find a lock that this session acquired through another pool of the server,
+ * because it had another user mapping or another user then.  Returns -1 if
+ * there is none.
  */
 static int
 find_own(PgpxServerSpec *spec, const char *name, int64 token, PgpxDlock *lock)
@@ -718,7 +739,10 @@ pgpx_dlock_unlock(const char *server, const char *name, int64 token)
 	return PGPX_DLOCK_LEFT_TO_WORKER;
 }
 
-/* Give up those of a scope; of transactions, only those of one subtransaction. */
+/*
+ * Release the locks of a scope; with a valid subid, only those of that
+ * subtransaction.
+ */
 static void
 release_scope(PgpxScope scope, SubTransactionId subid)
 {
@@ -738,7 +762,10 @@ pgpx_dlock_release_all(void)
 	release_scope(PGPX_SCOPE_SESSION, InvalidSubTransactionId);
 }
 
-/* Before commit: the last moment at which the session can be told of a loss. */
+/*
+ * Warn of lost locks before the commit, because the session cannot be warned
+ * later.  PREPARE is an error.
+ */
 static void
 before_commit(bool prepare)
 {
@@ -795,7 +822,7 @@ subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 		release_scope(PGPX_SCOPE_TRANSACTION, mySubid);
 }
 
-/* Whatever is under way: the worker will tell the remote. */
+/* Release all locks and leave the queue; the worker sends the releases. */
 static void
 exit_callback(int code, Datum arg)
 {

@@ -1,12 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * lock_session.h
- *	  Distributed locks from the side of sessions: acquire, hold, validate,
- *	  release.
+ *	  Distributed locks of a session: acquire, validate, release.
  *
- * What a session knows while it takes a distributed lock.
- *
- * It is lock_session.c's; lock_session.c writes what the questions are about.
+ * PgpxDlockWait is the state of an acquisition in progress.  It is private to
+ * lock_session.c.
  *
  *-------------------------------------------------------------------------
  */
@@ -28,10 +26,13 @@ typedef struct PgpxDlockCall
 
 /*
  * pgpx_dlock_lock
- *		Take a lock; returns its token, 0 only with only_try.
+ *		Acquires a lock and returns its token.  Returns 0 only with only_try,
+ *		if the lock is not free now.
  *
- * Errors: those of a checkout and of the remote; 55P03 held by another until the
- * timeout; 40P01 held by this session; 53300 all places used up.
+ *		Raises the errors of a checkout and of the remote; 55P03 if another
+ *		session holds the lock until the timeout; 40P01 if this session holds
+ *		it; 53300 if all slots of the lock table are in use; 55000 if the
+ *		options of the server were changed in this transaction.
  */
 extern int64 pgpx_dlock_lock(const PgpxDlockCall *call);
 
@@ -42,29 +43,44 @@ typedef enum PgpxDlockUnlocked
 	PGPX_DLOCK_LEFT_TO_WORKER	/* with a WARNING */
 } PgpxDlockUnlocked;
 
-/* Release a lock of this session.  42501 if it is another's of this server. */
+/*
+ * Releases a lock of this session and waits for the remote's confirmation, for
+ * operation_timeout at most.  Raises 42501 if another session of this server
+ * holds the lock, or if this session acquired it as another user.
+ */
 extern PgpxDlockUnlocked pgpx_dlock_unlock(const char *server,
 										   const char *name, int64 token);
 
-/* Is it certain that this server holds it? */
+/*
+ * Is it certain that this server holds the lock?  Raises a WARNING, once, if
+ * the lock was acquired by this session and is lost.
+ */
 extern bool pgpx_dlock_valid(const char *server, const char *name,
 							 int64 token);
 
-/* Release all locks that do not end with a transaction, without waiting. */
+/* Releases all locks of session scope without waiting for the remote. */
 extern void pgpx_dlock_release_all(void);
 
-/* May the current user see what a lock is, and what for? */
+/*
+ * May the current user see the name, token, owner text and purpose of a lock?
+ */
 extern bool pgpx_dlock_may_see(const PgpxDlock *lock);
 
-/* --- what its files share ---------------------------------------------------- */
+/* --- private to lock_session.c ------------------------------------------- */
 
 /* Register exit and transaction callbacks, once. */
 extern void pgpx_dlock_register_callbacks(void);
 
-/* Does this session hold the lock?  Those of its queue that are lost make room. */
+/*
+ * Does this session hold the lock?  Also releases its locks of the same queue
+ * that are lost, with a WARNING.
+ */
 extern bool pgpx_dlock_holds(uint64 queue, const char *name);
 
-/* How often a question without a wait is repeated if its answer was lost. */
+/*
+ * Failed requests in a row that end an acquisition without wait, or one whose
+ * remote server is read-only.
+ */
 #define PGPX_DLOCK_TRIES 3
 
 typedef struct PgpxDlockWait
@@ -74,40 +90,47 @@ typedef struct PgpxDlockWait
 	PgpxTime	started;
 	int64		timeout;		/* ms, for the error */
 	bool		no_wait;
-	PgpxTime	deadline;		/* 0: for ever */
-	PgpxDlock	lock;			/* what we ask for */
+	PgpxTime	deadline;		/* 0: no limit */
+	PgpxDlock	lock;			/* the lock to acquire */
 
-	/* of the questions */
-	int			slot;			/* in shared memory; -1: none yet */
-	bool		asked;			/* a question is out */
-	bool		unanswered;		/* one was not answered: the lock may be ours */
+	/* the lock requests */
+	int			slot;			/* in the lock table; -1: none */
+	bool		asked;			/* a request is outstanding */
+	bool		unanswered;		/* an answer was lost: may be granted */
 	PgpxTime	asked_at;
-	bool		reached;		/* the remote has answered once */
-	int			failures;		/* questions in a row that were not answered */
-	MemoryContext cxt;			/* of what the last question brought: */
+	bool		reached;		/* the remote has answered before */
+	int			failures;		/* unanswered requests in a row */
+	MemoryContext cxt;			/* of the last request's result: */
 	PgpxDlockAnswer answer;
 	ErrorData  *error;			/* NULL: none */
 
-	bool		local;			/* it is another session's of this server */
-	PgpxDlock	other;			/* that one's lock */
+	bool		local;			/* held by a session of this server */
+	PgpxDlock	other;			/* that session's lock */
 } PgpxDlockWait;
 
 /*
- * Whose pool leads to the lock, and where it is waited for.  Error 55000: the
- * options were changed in this transaction.
+ * Sets the pool key of the lock and its queue.  Raises 55000 if the options of
+ * the server were changed in this transaction.
  */
 extern void pgpx_dlock_set_key(PgpxDlockWait *w, const PgpxServerSpec *spec);
 
 /*
- * Ask once.  False: it was not answered, and may be asked again; the error is in
- * w->error.  All others are raised, as pgpx_dlock_lock says.
+ * Sends one lock request and reads the answer.  Returns false if the request
+ * failed and may be repeated; the error is in w->error.  Raises all other
+ * errors, see pgpx_dlock_lock.
  */
 extern bool pgpx_dlock_request(PgpxDlockWait *w);
 
-/* After an answer: the lock is ours, and some of its time is left. */
+/*
+ * Records a grant in shared memory.  Returns false if the remote did not grant
+ * the lock, or if the validity of the grant has expired already.
+ */
 extern bool pgpx_dlock_accept(PgpxDlockWait *w);
 
-/* It was not granted, or who knows: nothing is left in shared memory. */
+/*
+ * Ends an acquisition without a lock: frees the slot, or releases the lock if
+ * the remote may have granted it.
+ */
 extern void pgpx_dlock_abandon(PgpxDlockWait *w);
 
 #endif							/* PGPX_LOCK_SESSION_H */

@@ -165,7 +165,9 @@ extern PgpxTime pgpx_steady_to_now(PgpxTime t);
  */
 extern PgpxTime pgpx_dlock_certain_until(PgpxTime asked_at, int64 ttl);
 
-/* --- for sessions ---------------------------------------------------------- */
+/*
+ * --- for sessions ---------------------------------------------------------
+ */
 
 /*
  * pgpx_dlock_alloc
@@ -239,7 +241,9 @@ extern int	pgpx_dlock_own(int after, PgpxDlock *lock);
 /* Transfers the locks of a committed subtransaction to its parent. */
 extern void pgpx_dlock_reparent(SubTransactionId from, SubTransactionId to);
 
-/* --- queue of waiters in this server --------------------------------------- */
+/*
+ * --- queue of waiters in this server --------------------------------------
+ */
 
 extern uint64 pgpx_dlock_queue(Oid database, Oid server, const char *name);
 
@@ -279,7 +283,9 @@ extern PgpxTime pgpx_dlock_backs_off(uint64 queue);
  */
 extern void pgpx_dlock_add_firsts_locked(uint64 queue, PgpxWake *wake);
 
-/* --- for the worker --------------------------------------------------------- */
+/*
+ * --- for the worker -------------------------------------------------------
+ */
 
 /* A lock to ping or to release. */
 typedef struct PgpxDlockWork
@@ -349,7 +355,7 @@ extern bool pgpx_dlock_sweep(int worker);
 extern bool pgpx_dlock_any(int pool, uint32 pool_id);
 
 /*
- * --- for views --------------------------------------------------------------
+ * --- for views ------------------------------------------------------------
  */
 
 extern bool pgpx_dlock_copy(int slot, PgpxDlock *lock);
