@@ -3,12 +3,11 @@
  * checkout_wait.c
  *	  Checkout: the wait in the queue, and its errors.
  *
- * Runs in sessions only.  No lock is held while it waits; every way out of the
- * wait leaves the queue through pgpx_waiter_dequeue.
+ * Runs in sessions only.  No lock is held during the wait.  Every way out
+ * of the wait leaves the queue through pgpx_waiter_dequeue.
  *
- * Reasons not to wait for a connection, and the errors of a checkout.
- *
- * Each tells who holds what, in numbers, and which setting would help.
+ * Each error reports the holders in numbers and names the setting that
+ * would help.
  *
  *-------------------------------------------------------------------------
  */
@@ -25,7 +24,7 @@
 #include "protocol/remote_message.h"
 #include "session/catalog_invalidation.h"
 
-#define MOST_READS 10			/* of catalogs that change each time */
+#define MOST_READS 10			/* attempts, if the catalogs change each time */
 
 bool
 pgpx_checkout_refresh(PgpxCheckout *c)
@@ -42,7 +41,7 @@ pgpx_checkout_refresh(PgpxCheckout *c)
 	same = memcmp(&key, &fresh->key, sizeof(key)) == 0;
 	if (same && fresh->pool < 0)
 	{
-		/* the old one was pushed out of the cache */
+		/* the old one was evicted from the cache */
 		fresh->pool = old->pool;
 		fresh->pool_id = old->pool_id;
 	}
@@ -57,9 +56,11 @@ pgpx_checkout_refresh(PgpxCheckout *c)
 }
 
 /*
- * A lease of a transaction's own pool may outlive it, and keeps that pool's place.
- * Who changes something in each transaction, as one may who has a user mapping, would
- * get another pool each time, with a pool_size of its own.
+ * Raise an error if this session holds a lease of another transaction's private
+ * pool for the same server.  Such a lease may outlive its transaction and keeps
+ * the pool's slot in use.  Without this check a user who changes an object in
+ * each transaction, e.g. the own user mapping, would get another pool each
+ * time, with a pool_size of its own.
  */
 static void
 refuse_another_own_pool(const PgpxServerSpec *spec)
@@ -89,7 +90,7 @@ refuse_another_own_pool(const PgpxServerSpec *spec)
 PgpxPool *
 pgpx_checkout_lock_pool(PgpxCheckout *c)
 {
-	uint64		read_at = 0;	/* the options' version before we read ours anew */
+	uint64		read_at = 0;	/* options_version before we read ours again */
 
 	for (;;)
 	{
@@ -97,8 +98,9 @@ pgpx_checkout_lock_pool(PgpxCheckout *c)
 		PgpxPool   *pool;
 
 		/*
-		 * What was changed, dropped or revoked since we have read it is not ours;
-		 * and what was changed while we read it may be half old and half new.
+		 * Discard a spec that was changed, dropped or revoked since it was
+		 * read.  A spec that changed while it was read may be half old and half
+		 * new.
 		 */
 		AcceptInvalidationMessages();
 		for (int i = 0; i < MOST_READS && !c->spec->valid; i++)
@@ -127,7 +129,7 @@ pgpx_checkout_lock_pool(PgpxCheckout *c)
 				pgpx_catalog_note_own_pool();
 			index = pgpx_pool_find(&ref, &pool_id);
 
-			/* what was read, drawn and told was for the former pool */
+			/* the former pool's options version, position and conninfo */
 			read_at = 0;
 			c->number = 0;
 			c->published_incarnation = 0;
@@ -139,7 +141,7 @@ pgpx_checkout_lock_pool(PgpxCheckout *c)
 						 errdetail("All %d places are in use.", pgpx_shared->max_pools),
 						 errhint("Raise \"pgpool_ext.max_pools\". A server whose PUBLIC user mapping does not name the remote user has one pool for each local user.")));
 
-			/* (leases may have the target, too: never -1 in it) */
+			/* (leases may share the spec, so never set it to -1) */
 			spec->pool = index;
 			spec->pool_id = pool_id;
 			continue;
@@ -155,9 +157,9 @@ pgpx_checkout_lock_pool(PgpxCheckout *c)
 		}
 
 		/*
-		 * Our options differ from those of the pool.  The ones read last are
-		 * right, so look once more before we say so; and once more if somebody has
-		 * changed the pool meanwhile.
+		 * Our options differ from the pool's.  The ones read last are right, so
+		 * read the catalogs again before adopting ours, and once more if
+		 * another session changed the pool in the meantime.
 		 */
 		read_at = pool->options_version;
 		LWLockRelease(pool->lock);
@@ -209,7 +211,7 @@ pgpx_checkout_must_publish(const PgpxCheckout *c, const PgpxPool *pool,
 						   uint64 incarnation)
 {
 	if (incarnation == 0)
-		return false;			/* no worker; the next one wakes who waits */
+		return false;			/* no worker; the next one wakes the waiters */
 	if (pool->conninfo_incarnation == incarnation &&
 		pool->conninfo_version >= pool->connect_version)
 		return false;
@@ -218,9 +220,9 @@ pgpx_checkout_must_publish(const PgpxCheckout *c, const PgpxPool *pool,
 }
 
 /*
- * While we wait there is a new worker, or there are new options: tell the worker
- * and ask for connections again.  Only those whose options are the pool's may
- * tell them.  False: this is no longer the pool to wait for.
+ * The worker restarted or the options changed while we waited.  Publish the
+ * conninfo and request connections again.  Only a session whose options are the
+ * pool's may publish.  Returns false if the spec now has another pool.
  */
 static bool
 publish_again(PgpxCheckout *c, PgpxPool *pool, uint64 incarnation)
@@ -228,7 +230,7 @@ publish_again(PgpxCheckout *c, PgpxPool *pool, uint64 incarnation)
 	bool		current = false;
 	bool		unread = false;
 	uint64		version = 0;
-	uint64		read_at = 0;	/* as above */
+	uint64		read_at = 0;	/* as in pgpx_checkout_lock_pool */
 
 	PGPX_DEBUG_POINT("tells");
 	for (int attempt = 0; !current && (attempt < 2 || unread); attempt++)
@@ -249,7 +251,7 @@ publish_again(PgpxCheckout *c, PgpxPool *pool, uint64 incarnation)
 		LWLockRelease(pool->lock);
 	}
 
-	/* if it still is not, whoever has set the new options tells them */
+	/* if not current, the session that set the new options publishes them */
 	c->published_incarnation = incarnation;
 	c->published_version = version;
 	if (!current)
@@ -276,7 +278,7 @@ pgpx_checkout_dequeue(PgpxWaiter *waiter)
 		 pgpx_pending_statement_state() == PGPX_PENDING_ABANDONED);
 }
 
-/* Nothing has come of the ticket, or its statement is just being sent. */
+/* Is the waiter still waiting, or is its statement just being sent? */
 static bool
 is_enqueued(const volatile PgpxWaiter *waiter)
 {
@@ -319,7 +321,7 @@ pgpx_checkout_wait(PgpxCheckout *c, PgpxPool *pool, PgpxWaiter *waiter,
 
 	if (*moved)
 	{
-		/* it must not run twice */
+		/* the statement must not run twice */
 		if (pgpx_checkout_dequeue(waiter))
 			pgpx_checkout_raise_lost(c);
 		return NULL;
@@ -342,7 +344,10 @@ pgpx_checkout_wait(PgpxCheckout *c, PgpxPool *pool, PgpxWaiter *waiter,
 
 #define DETAIL_LEN 512
 
-/* The answer to "who has them all": the one who has held longest. */
+/*
+ * Describe the use of the pool for an error detail, with the holder that has
+ * had its connection longest.
+ */
 static void
 holder_detail(PgpxPool *pool, char *buf, size_t size)
 {
@@ -386,8 +391,8 @@ holder_detail(PgpxPool *pool, char *buf, size_t size)
 }
 
 /*
- * If a connect has failed because the pool's worker has no descriptor left, append the
- * figures to a detail.
+ * If a connection attempt failed because the pool's worker has no descriptor
+ * left, append the numbers to a detail and return true.
  */
 static bool
 add_descriptors(const PgpxPool *pool, const char *reason, char *buf,
@@ -439,7 +444,7 @@ pgpx_checkout_raise_unreachable(PgpxCheckout *c, int sqlstate,
 				 errdetail_internal("%s", reason),
 				 errhint("The remote server's authentication method must be changed, or password_required=false set in the user mapping.")));
 
-	/* what this server lacks, memory too, is not the remote's fault */
+	/* lack of resources on this server, also of memory, keeps its SQLSTATE */
 	if (ERRCODE_TO_CATEGORY(sqlstate) != ERRCODE_INSUFFICIENT_RESOURCES)
 		sqlstate = ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION;
 	ereport(ERROR,
@@ -452,7 +457,10 @@ pgpx_checkout_raise_unreachable(PgpxCheckout *c, int sqlstate,
 					 wait_ms) : 0));
 }
 
-/* Raise the last reason if nobody could be served since a connect has failed. */
+/*
+ * Raise the last connection error if the pool has been unavailable since and
+ * has no connection.
+ */
 static void
 raise_if_unreachable(PgpxCheckout *c, PgpxPool *pool)
 {
@@ -520,8 +528,9 @@ pgpx_checkout_raise_timeout(PgpxCheckout *c, PgpxPool *pool, bool granted)
 }
 
 /*
- * The cap that this session's own leases fill, so that nobody else can make room;
- * NULL if there is none.
+ * Return the name of the cap that this session's own leases fill, so that no
+ * other session can make room, and its value in *size.  Returns NULL if there
+ * is none.
  */
 static const char *
 filled_by_own(const PgpxPool *pool, int *size)
@@ -539,9 +548,10 @@ filled_by_own(const PgpxPool *pool, int *size)
 }
 
 /*
- * Does this session hold a lease that others may wait for while it waits?  Those
- * of a fanout that has not sent yet do not count: all of them are taken in one
- * order.  (They fill max_connections in any: pgpx_checkout_check_cycle.)
+ * Does this session hold a lease that another session may wait for while this
+ * one waits? Leases of a fanout that has not sent its statements do not count,
+ * because all fanouts lease in the same order.  (In any order they can fill
+ * max_connections: see pgpx_checkout_check_cycle.)
  */
 static bool
 holds_any(void)
@@ -579,7 +589,7 @@ pgpx_lease_check_unbounded_wait(void)
 		raise_endless();
 }
 
-/* The pool is locked, and its worker is about to restart. */
+/* The caller holds the pool lock.  The pool's worker is about to restart. */
 pg_noreturn static void
 raise_damaged(PgpxCheckout *c, PgpxPool *pool)
 {
@@ -623,7 +633,7 @@ pgpx_checkout_check_locked(PgpxCheckout *c, PgpxPool *pool)
 		LWLockRelease(pool->lock);
 		raise_endless();
 	}
-	/* a checkout that has had its place in the queue is not refused another one */
+	/* a checkout that was already in the queue is not refused */
 	if (pool->opts.max_waiters > 0 && !c->no_wait && c->number == 0 &&
 		pgpx_pool_queued_locked(pool) >= pool->opts.max_waiters)
 	{
@@ -659,17 +669,20 @@ pgpx_checkout_check_locked(PgpxCheckout *c, PgpxPool *pool)
 	}
 }
 
-/* Who stands where, for a look without locks. */
+/* A lease and its waiting holder, as read without locks. */
 typedef struct WaitsForEver
 {
 	uint64		lease_id;
-	uint64		number;			/* of the holder's ticket */
+	uint64		number;			/* of the holder's waiter */
 } WaitsForEver;
 
 /*
- * Is each place under max_connections leased to a session that waits without a
- * deadline?  again: and is that so in the same way as in "seen"?  Two looks that agree
- * tell of one instant between them; who is served leaves the queue.
+ * Is every slot under max_connections leased to a session that waits without a
+ * deadline?
+ *
+ * Fills in "seen".  With again, the result must also equal the one in "seen".
+ * Two equal passes prove that the state existed at one instant between them,
+ * because a waiter that is granted a connection leaves the queue.
  */
 static bool
 all_wait_for_ever(WaitsForEver *seen, bool again)
@@ -685,7 +698,8 @@ all_wait_for_ever(WaitsForEver *seen, bool again)
 		if (lease_id == 0 || owner < 0 ||
 			waiter->state != PGPX_WAITER_WAITING)
 			return false;
-		pg_read_barrier();		/* with that of pgpx_waiter_enqueue_locked */
+		pg_read_barrier();		/* pairs with the one in
+								 * pgpx_waiter_enqueue_locked */
 		number = waiter->number;
 		if (waiter->deadline != 0 ||
 			pg_atomic_read_u64(&pgpx_conns[i].lease_id) != lease_id)
@@ -710,7 +724,7 @@ pgpx_checkout_check_cycle(PgpxCheckout *c, PgpxPool *pool, PgpxWaiter *waiter)
 	if (c->deadline != 0 || (own = pgpx_lease_count(0, -1)) == 0)
 		return;
 
-	/* (the ticket is drawn: nothing may throw here but with it given back) */
+	/* (the waiter is enqueued: an error here would have to dequeue it) */
 	seen = palloc_extended(pgpx_shared->max_connections * sizeof(WaitsForEver),
 						   MCXT_ALLOC_NO_OOM);
 	if (seen == NULL)
@@ -721,7 +735,7 @@ pgpx_checkout_check_cycle(PgpxCheckout *c, PgpxPool *pool, PgpxWaiter *waiter)
 	if (!for_ever)
 		return;
 
-	/* a place has come free at last, and with it the statement has gone */
+	/* if a connection was granted at last, the statement was sent with it */
 	if (pgpx_checkout_dequeue(waiter))
 		pgpx_checkout_raise_lost(c);
 	LWLockAcquire(pool->lock, LW_EXCLUSIVE);

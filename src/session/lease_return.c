@@ -4,39 +4,46 @@
  *	  The end of a lease: reset and release, or a pipelined hand-over to a
  *	  waiter.
  *
- * A hand-over without a round trip: who returns a connection sends the next
- * one's statement along with the reset.
+ * A pipelined hand-over saves a round trip: the session that returns a
+ * connection sends the next session's statement together with the reset.
  *
- * A waiter that will run one statement offers its messages in shared memory, at
- * the side of its ticket.  Who checks a connection in, and finds such a ticket at
- * the head of the queue, grants it and sends, in one system call,
+ * A waiter that will run a single statement stores its messages in shared
+ * memory, next to its queue entry.  A session that returns a connection
+ * and finds such a waiter at the head of the queue grants it the
+ * connection and sends, in one system call,
  *
- *		token  Parse Bind Execute (DISCARD ALL)  Parse Bind Describe Execute Sync
+ *		token Parse Bind Execute (DISCARD ALL)  Parse Bind Describe Execute Sync
  *
- * and wakes the waiter only then.  While that one is being scheduled the remote
- * works already; most often its first recv() brings the rows.  The remote, too,
- * is woken once instead of twice.  Behind a relay the waiter is woken once, too: by the
- * worker, when the answer comes in.
+ * Only then it wakes the waiter.  The remote is already working while the
+ * waiter is being scheduled; usually its first recv() returns the rows.
+ * The remote, too, is woken once instead of twice.  Behind a relay the
+ * wakeup is deferred: the worker wakes the waiter when the answer arrives.
  *
- * What makes it sound:
- *	- one Sync: if the reset fails, the server skips what follows up to the Sync,
- *	  so nothing ever runs in an unclean session.  The statement is known not to
- *	  have run, and its owner waits on, at the head of the queue;
- *	- only a literal DISCARD ALL without start commands: it commits inside Execute,
- *	  any other would be undone by an error of the statement.  (Where a server is
- *	  too old for that, we send nothing ahead.  Were it undone all the same, the
- *	  next reset would clean up: the lease ends with its one statement.)
- *	- only between ReadyForQuery and the next question, with nothing unread, no
- *	  cancel under way, no reason to close the connection;
- *	- the answer begins with the echo of the returned lease's token, or it is the
- *	  answer to something else, and the connection closes (wire.h);
- *	- up to the reset's CommandComplete notices, notifications and parameters are
- *	  the predecessor's, and dropped (wire.c);
- *	- from the grant to pgpx_pending_statement_sent nothing can be interrupted here, and the
- *	  waiter's way out of the queue waits for it, for a second: then it leaves as
- *	  below, and what is sent here later goes to a connection that is being closed;
- *	- a waiter that leaves after that leaves as from the middle of a statement: the
- *	  worker cancels, and closes.
+ * Rules that make it safe:
+ * - There is one Sync.  If the reset fails, the server skips all messages
+ *   up to the Sync, so no statement ever runs in an unclean session.  The
+ *   statement is known not to have run, and its owner waits again at the
+ *   head of the queue.
+ * - The reset must be a literal DISCARD ALL without start commands.  It
+ *   commits inside Execute; an error of the statement would undo any other
+ *   reset.  (If the server is too old for that, no statement is sent
+ *   ahead.  If it were undone all the same, the next reset would clean up,
+ *   because the lease ends with its one statement.)
+ * - The stream must be at a message boundary, with nothing unread.  No
+ *   cancel may be under way, and there must be no reason to close the
+ *   connection.
+ * - The answer must begin with the echo of the returned lease's token.
+ *   Otherwise it is the answer to something else, and the connection is
+ *   closed (wire.h).
+ * - Up to the CommandComplete of the reset, notices, notifications and
+ *   parameters are from the previous lease, and are dropped (wire.c).
+ * - From the grant to pgpx_pending_statement_sent the sender cannot be
+ *   interrupted.  A waiter that leaves the queue waits for that, for up to
+ *   a second.  After that it leaves as described in the next rule, and a
+ *   statement sent later goes to a connection that is being closed.
+ * - A waiter that leaves after the statement was sent leaves as in the
+ *   middle of a statement: the worker cancels it and closes the
+ *   connection.
  *
  *-------------------------------------------------------------------------
  */
@@ -54,10 +61,13 @@
 #include "values/binary_input.h"
 #include "session/lease_stream.h"
 
-/* What of an answer is dropped at checkin rather than the connection. */
+/*
+ * Limit on the answer to discard at checkin.  Beyond it the connection is
+ * closed instead.
+ */
 #define IN_FLIGHT_DROP_MAX (1024 * 1024)
 
-/* Does the lease have a stream that can still be used? */
+/* Does the lease have a stream that is still usable? */
 static bool
 in_step(const PgpxLease *lease)
 {
@@ -66,9 +76,9 @@ in_step(const PgpxLease *lease)
 }
 
 /*
- * The lease is about to be returned with a statement in flight.  If its answer is
- * here, take it off the stream; else it will be cancelled, and the connection
- * closed.
+ * The lease is about to be returned with a statement in flight.  If its answer
+ * has arrived, drain it.  Otherwise the statement will be cancelled and the
+ * connection closed.
  */
 static void
 drop_in_flight(PgpxLease *lease)
@@ -82,7 +92,7 @@ drop_in_flight(PgpxLease *lease)
 }
 
 /*
- * Can the reset be put into the output buffer without allocating memory?  In a
+ * Can the reset be added to the output buffer without allocating memory? In a
  * callback nothing may throw.
  */
 static bool
@@ -95,7 +105,7 @@ reset_fits(const PgpxLease *lease)
 	return wire->out.data != NULL && (size_t) wire->out.maxlen > size;
 }
 
-/* Did the reset leave nothing of the pinned parameters to chance? */
+/* Is every pinned parameter certain to have its value after the reset? */
 static bool
 reset_restores(const PgpxLease *lease)
 {
@@ -103,7 +113,10 @@ reset_restores(const PgpxLease *lease)
 		lease->spec->discards_all;
 }
 
-/* In which condition does the connection go back? */
+/*
+ * Determine the release action for the connection, and send the reset if it
+ * needs one now.
+ */
 static PgpxReleaseAction
 condition(PgpxLease *lease, PgpxEnd end, bool may_wait, int *unread_reset,
 		  PgpxCloseReason *reason)
@@ -129,7 +142,7 @@ condition(PgpxLease *lease, PgpxEnd end, bool may_wait, int *unread_reset,
 	}
 	if (usable && !pgpx_wire_at_boundary(wire))
 	{
-		/* half a notice, say: nothing runs that would have to be cancelled */
+		/* part of a notice, for example: no statement is running */
 		*reason = in_transaction ? PGPX_CLOSE_HOLDER_DIED : PGPX_CLOSE_BROKEN;
 		return PGPX_RELEASE_CLOSE;
 	}
@@ -141,8 +154,8 @@ condition(PgpxLease *lease, PgpxEnd end, bool may_wait, int *unread_reset,
 	}
 
 	/*
-	 * The remote may have become a standby: a new connection goes where names,
-	 * hosts and target_session_attrs lead to now.
+	 * The remote may have become a standby.  A new connection is made to the
+	 * server that names, hosts and target_session_attrs select now.
 	 */
 	if (lease->read_only)
 	{
@@ -182,7 +195,7 @@ condition(PgpxLease *lease, PgpxEnd end, bool may_wait, int *unread_reset,
 		return *unread_reset == PGPX_SENT_ROLLBACK ? PGPX_RELEASE_ROLLED_BACK :
 											 PGPX_RELEASE_RESET_PENDING;
 
-	/* not a byte of a reset may be missing */
+	/* a partially sent reset is not usable */
 	pgpx_wire_break(wire, "the reset could not be sent");
 	*reason = PGPX_CLOSE_BROKEN;
 	return PGPX_RELEASE_CLOSE;
@@ -200,7 +213,7 @@ pgpx_lease_return(PgpxLease *lease, PgpxEnd end, bool may_wait)
 	Assert(lease->id != 0);
 	if (pg_atomic_read_u64(&conn->lease_id) != lease->id)
 	{
-		/* it was taken away; what is left is our end of the socket */
+		/* the lease was revoked; only our descriptor of the socket is left */
 		pgpx_lease_forget(lease);
 		if (sock != NULL)
 			pgpx_socket_cache_drop(sock);
@@ -209,7 +222,7 @@ pgpx_lease_return(PgpxLease *lease, PgpxEnd end, bool may_wait)
 
 	if (sock == NULL)
 	{
-		/* the process ends while it waits for the socket */
+		/* the process exits while it waits for the socket */
 		if (lease->pending_state == PGPX_PENDING_SENT)
 			pgpx_pool_release(conn, lease->id, PGPX_END_RECLAIMED,
 							  PGPX_RELEASE_CANCEL_CLOSE, 0,
@@ -247,7 +260,9 @@ pgpx_lease_return(PgpxLease *lease, PgpxEnd end, bool may_wait)
 		pgpx_socket_cache_drop(sock);
 }
 
-/* Do the options let a reset go ahead of a statement, or want none? */
+/*
+ * Do the options allow a reset to be sent ahead of a statement, or need none?
+ */
 static bool
 is_plain(const PgpxServerSpec *spec)
 {
@@ -268,8 +283,9 @@ pgpx_lease_set_pending(const PgpxServerSpec *spec,
 		if (statement->values[i] != NULL)
 			len += strlen(statement->values[i]);
 	/*
-	 * In a pool that several users share, a waiter's rights are checked once more
-	 * after the grant, and the next user may need a reset: nothing is sent before.
+	 * In the pool of a PUBLIC mapping nothing is sent before the waiter runs,
+	 * because its rights are checked again after the grant, and the next user
+	 * may need a reset.
 	 */
 	if (!OidIsValid(spec->user))
 		return;
@@ -278,7 +294,7 @@ pgpx_lease_set_pending(const PgpxServerSpec *spec,
 		return;
 	if (statement->known)
 	{
-		/* a large result had better come in binary */
+		/* a large result is better requested in binary */
 		pgpx_formats_key(&key, spec->pool_id, statement->sql,
 						 statement->types_hash);
 		if (pgpx_formats_find(&key, formats) > 0)
@@ -291,7 +307,10 @@ pgpx_lease_set_pending(const PgpxServerSpec *spec,
 	pfree(buf.data);
 }
 
-/* Is the stream where another may go on, and nothing in it? */
+/*
+ * Can a statement of another session follow on the stream? It must be at a
+ * message boundary with no pending input.
+ */
 static bool
 may_go_on(const PgpxLease *lease)
 {
@@ -310,7 +329,10 @@ may_go_on(const PgpxLease *lease)
 		(errno == EAGAIN || errno == EWOULDBLOCK);
 }
 
-/* Send it all at once, or nothing; what is cut off ends the connection. */
+/*
+ * Send all in one call without blocking.  Returns FAILED if nothing was sent.
+ * After a partial send the socket is shut down.
+ */
 static PgpxPendingState
 send_pending(int fd, uint64 lease_id, bool reset, PgpxHandOver *hand_over)
 {
@@ -333,7 +355,10 @@ send_pending(int fd, uint64 lease_id, bool reset, PgpxHandOver *hand_over)
 	return PGPX_PENDING_SENT;
 }
 
-/* Its owner takes nothing before it is told that all has been sent. */
+/*
+ * Send the pending statement, and wake its owner, which reads nothing before it
+ * is informed that the send is complete.
+ */
 static void
 send_and_wake(PgpxConn *conn, PgpxHandOver *hand_over, int fd, uint64 sender,
 			  bool reset)
@@ -341,7 +366,7 @@ send_and_wake(PgpxConn *conn, PgpxHandOver *hand_over, int fd, uint64 sender,
 	int			procno = PGPX_WAITER_INDEX(hand_over->waiter);
 	PgpxPendingState how = send_pending(fd, sender, reset, hand_over);
 
-	/* values that are nobody else's business */
+	/* the values are private to their owner */
 	explicit_bzero(hand_over->messages, hand_over->len);
 
 	PGPX_DEBUG_POINT("sent");
@@ -349,8 +374,9 @@ send_and_wake(PgpxConn *conn, PgpxHandOver *hand_over, int fd, uint64 sender,
 		return;
 
 	/*
-	 * Before the line above an answer may have come in and have woken it, or its lease
-	 * may have been revoked: then it sleeps again, and nobody else wakes it.
+	 * Before that call the waiter may have been woken by an answer or by a
+	 * revocation of its lease.  It went to sleep again then, and no other
+	 * process wakes it.
 	 */
 	if (how != PGPX_PENDING_SENT ||
 		!pgpx_conn_is_wakeup_deferred(conn, procno, hand_over->lease_id))
@@ -366,7 +392,7 @@ pgpx_lease_hand_over(PgpxLease *lease)
 	PgpxUsage	usage;
 	PgpxHandOver hand_over;
 
-	/* without the lock: a wrong answer costs the hand-over a round trip */
+	/* without the lock: a stale answer costs the hand-over a round trip */
 	if (pool->nwaiting == 0 || !may_go_on(lease))
 		return false;
 

@@ -1,9 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * lease_stream.c
- *	  The stream of a lease: flush, drain, cancel, what broke it.
+ *	  The stream of a lease: flush, drain, cancel, and errors that broke
+ *	  it.
  *
- * See checkout.c for how it begins.  Runs in sessions only.
+ * Runs in sessions only.  See checkout.c for the beginning of a lease.
  *
  *-------------------------------------------------------------------------
  */
@@ -16,13 +17,13 @@
 
 #include "base/errcodes.h"
 
-/* What is taken in of an answer while the statement is still being sent. */
+/* Limit on the input to buffer while the statement is still being sent. */
 #define FLUSH_AHEAD_MAX (1024 * 1024)
 
-/* A wait that serves no interrupts looks at the clock this often. */
+/* Interval at which a wait without interrupts checks the clock. */
 #define QUIET_CHECK_MS 1000
 
-/* Tell the views what the lease is doing. */
+/* Publish the activity of the lease to the views. */
 static void
 show(PgpxLease *lease, PgpxActivity activity)
 {
@@ -83,7 +84,7 @@ pgpx_lease_check_revoked(PgpxLease *lease)
 void
 pgpx_lease_broken(PgpxLease *lease, const char *why, const char *remote_words)
 {
-	/* an end that the worker has brought about has a reason of its own */
+	/* if the worker ended the lease, report that reason instead */
 	pgpx_lease_check_revoked(lease);
 
 	if (lease->broken == NULL)
@@ -145,8 +146,8 @@ pgpx_lease_flush(PgpxLease *lease, PgpxTime deadline)
 			return flushed > 0;
 
 		/*
-		 * A remote that cannot get rid of its answer does not read on: take
-		 * in what it says, within a bound.
+		 * A remote that is blocked sending its answer does not read, so read
+		 * its input, within a bound.
 		 */
 		if (sock->wire.in_end - sock->wire.in_start < FLUSH_AHEAD_MAX)
 		{
@@ -160,7 +161,10 @@ pgpx_lease_flush(PgpxLease *lease, PgpxTime deadline)
 	}
 }
 
-/* Wait for input without serving interrupts; false: the deadline has passed. */
+/*
+ * Wait for input without serving interrupts.  Returns false if the deadline has
+ * passed.
+ */
 static bool
 wait_quietly(int fd, PgpxTime deadline)
 {
@@ -213,7 +217,7 @@ pgpx_lease_drain(PgpxLease *lease, size_t bytes, PgpxTime deadline, bool quiet)
 					return false;
 				n = pgpx_wire_fill(wire, &full);
 
-				/* a remote that never pauses, where no bytes are the bound */
+				/* the remote may never pause, and there is no bound on bytes */
 				if (n > 0 && bytes == 0)
 				{
 					CHECK_FOR_INTERRUPTS();
@@ -249,7 +253,10 @@ pgpx_lease_cancel(PgpxLease *lease)
 	uint32		none = PGPX_CANCEL_NONE;
 	bool		ask;
 
-	/* a lease that is taken away just now must not mark the next one */
+	/*
+	 * under the lock, so that a concurrent revocation cannot make us mark the
+	 * next lease of the connection
+	 */
 	LWLockAcquire(pool->lock, LW_SHARED);
 	ask = pg_atomic_read_u64(&conn->lease_id) == lease->id;
 	if (ask)

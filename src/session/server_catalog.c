@@ -1,17 +1,16 @@
 /*-------------------------------------------------------------------------
  *
  * server_catalog.c
- *	  The rows of the catalogs that a target is made of: server, base server,
- *	  user mapping; who may use them.
+ *	  The catalog rows from which a server spec is built (server, base
+ *	  server, user mapping), and the permissions to use them.
  *
  * Rules:
- *
- * - Each name is looked up once; from then on everything goes by OID, so that
- *	 a rename in between cannot mix two servers.
- * - A row's options and its part of the fingerprint come from one and the same
- *	 tuple, so that a fingerprint never stands for other options.
- * - A server with a base server brings nothing that says where to connect, or
- *	 as whom: what would be ignored is refused.
+ * - Each name is looked up once, and only OIDs are used after that.  So a
+ *   concurrent rename cannot mix two servers.
+ * - A row's options and its part of the fingerprint are read from the same
+ *   tuple.  So a fingerprint never identifies other options.
+ * - A server with a base server must not have connection options or a user
+ *   mapping.  They would be ignored, so they are refused.
  *
  *-------------------------------------------------------------------------
  */
@@ -35,14 +34,14 @@
 
 bool		pgpx_server_catalog_mapping_dropped = false;
 
-/* Whose base a server is, as a detail. */
+/* Add an error detail with the server that names this base. */
 static int
 base_detail(const char *of, const char *base)
 {
 	return errdetail("Server \"%s\" has \"%s\" as its base server.", of, base);
 }
 
-/* of: the server whose base it is; NULL: it is nobody's. */
+/* of: the server that names it as its base; NULL: none. */
 pg_noreturn static void
 no_such_server(const char *name, const char *of)
 {
@@ -66,8 +65,9 @@ no_such_server(const char *name, const char *of)
 }
 
 /*
- * A row that a target is made of: a change of our own may not stay, and is nobody
- * else's business until then, so it leads to a pool of this transaction's own.
+ * Check whether the current transaction has changed a row of the spec.  Such a
+ * change may be rolled back, and other sessions must not see it before commit.
+ * So the spec gets a pool that is private to this transaction.
  */
 static void
 note_row(PgpxServerSpec *spec, HeapTuple row)
@@ -89,7 +89,7 @@ note_role(PgpxServerSpec *spec, Oid role)
 	ReleaseSysCache(row);
 }
 
-/* Before the memory of options is freed: one of them may be a password. */
+/* Wipe options before their memory is freed, because one may be a password. */
 static void
 wipe_options(void *options)
 {
@@ -105,8 +105,8 @@ wipe_options(void *options)
 }
 
 /*
- * As untransformRelOptions, which may make more than one copy of a value, where
- * wipe_options would miss it.
+ * As untransformRelOptions, but with one copy of each value only: that function
+ * may make more, which wipe_options would miss.
  */
 static List *
 options_of_array(ArrayType *array)
@@ -122,7 +122,9 @@ options_of_array(ArrayType *array)
 		char	   *name = TextDatumGetCString(texts[i]);
 		char	   *value = strchr(name, '=');
 
-		/* a row that was written by hand may have none: defGetString would raise */
+		/*
+		 * a row written by hand may have no value, and defGetString would raise
+		 */
 		if (value != NULL)
 			*value++ = '\0';
 		options = lappend(options,
@@ -135,8 +137,8 @@ options_of_array(ArrayType *array)
 }
 
 /*
- * The options of a catalog row, in the current memory context, which wipes them when
- * it is reset.
+ * Return the options of a catalog row, in the current memory context, which
+ * wipes them when it is reset.
  */
 static List *
 row_options(int cacheid, HeapTuple row, AttrNumber attnum)
@@ -156,7 +158,7 @@ row_options(int cacheid, HeapTuple row, AttrNumber attnum)
 	callback->arg = list;
 	MemoryContextRegisterResetCallback(CurrentMemoryContext, callback);
 
-	/* a copy, if the row has it compressed or with a short header */
+	/* a copy, if the datum is compressed or has a short header */
 	if (array != (ArrayType *) DatumGetPointer(options))
 	{
 		explicit_bzero(array, VARSIZE(array));
@@ -209,7 +211,7 @@ pgpx_server_catalog_hash_server(HeapTuple row, uint64 hash[2], uint64 *settings)
 		StringInfo	to = pgpx_option_is_in_place(def->defname) ? &in_slot :
 																 &buf;
 
-		/* with their terminators: where one text ends and the next begins counts */
+		/* with terminators, to separate the strings unambiguously */
 		appendBinaryStringInfo(to, def->defname, strlen(def->defname) + 1);
 		appendBinaryStringInfo(to, value, strlen(value) + 1);
 	}
@@ -321,7 +323,7 @@ read_wrapper(PgpxServerSpec *spec, PgpxServerRow *server, Oid wrapper)
 	ReleaseSysCache(row);
 }
 
-/* of: the server whose base this one is; NULL: it is the one that was named. */
+/* of: the server that names this one as its base; NULL: none. */
 static void
 check_usage(const PgpxServerRow *server, Oid user, const PgpxServerRow *of)
 {
@@ -358,7 +360,7 @@ read_server(PgpxServerSpec *spec, PgpxServerRow *server, const char *name,
 	Form_pg_foreign_server form;
 	Oid			wrapper;
 
-	/* and none whose name begins like this */
+	/* a longer name would be truncated and could match another server */
 	if (strlen(name) < NAMEDATALEN)
 		row = SearchSysCache1(FOREIGNSERVERNAME, CStringGetDatum(name));
 	if (!HeapTupleIsValid(row))
@@ -379,7 +381,7 @@ read_server(PgpxServerSpec *spec, PgpxServerRow *server, const char *name,
 										&spec->fingerprint.settings);
 	ReleaseSysCache(row);
 
-	/* what the server may do depends on what its owner is */
+	/* the server's permissions depend on the attributes of its owner */
 	note_role(spec, server->owner);
 	check_usage(server, user, of);
 	if (of != NULL && server->oid == of->oid)
@@ -387,7 +389,10 @@ read_server(PgpxServerSpec *spec, PgpxServerRow *server, const char *name,
 	read_wrapper(spec, server, wrapper);
 }
 
-/* The server that says where to connect: another one, if it has a base. */
+/*
+ * Read the server with the connection options: the base server, if there is
+ * one.
+ */
 static void
 read_base(PgpxServerSpec *spec, PgpxServerRows *rows, Oid user)
 {
@@ -405,11 +410,14 @@ read_base(PgpxServerSpec *spec, PgpxServerRows *rows, Oid user)
 		pgpx_server_catalog_value(rows->base.options, "base_server") != NULL)
 		not_a_base(&rows->pool, name, "It has a base server itself.");
 
-	/* the validator has seen to that, if it was asked */
+	/* the validator has checked this, if it was called */
 	pgpx_options_check_base(rows->pool.options);
 }
 
-/* The user mapping of a user, else PUBLIC's. */
+/*
+ * Find the user mapping of a user, else that of PUBLIC. Returns NULL if there
+ * is none.
+ */
 static HeapTuple
 find_mapping(Oid user, Oid server)
 {
@@ -425,8 +433,9 @@ find_mapping(Oid user, Oid server)
 }
 
 /*
- * A mapping for a server that has a base says another identity than the one
- * that would be used.  The validator cannot know: it does not see the server.
+ * Raise an error if a server with a base server has a user mapping of its own.
+ * That mapping would name another identity than the one used.  The validator
+ * cannot check this, because it does not see the server.
  */
 static void
 refuse_mapping(const PgpxServerRows *rows, const char *user_name, Oid user)
@@ -452,7 +461,7 @@ refuse_mapping(const PgpxServerRows *rows, const char *user_name, Oid user)
 					 rows->base.name)));
 }
 
-/* The local user: his name is the remote one's, if nothing else is said. */
+/* Read the local user.  Its name is the default of the remote user name. */
 static void
 read_user(PgpxServerSpec *spec, Oid user)
 {
@@ -493,7 +502,10 @@ read_mapping(PgpxServerSpec *spec, PgpxServerRows *rows, Oid user)
 			spec->key.local_user = user;
 		else
 		{
-			/* all local users are one remote user: nothing of ours is in the key */
+			/*
+			 * all local users share one remote user, so the key has no local
+			 * user
+			 */
 			spec->user = InvalidOid;
 			namestrcpy(&spec->user_name, "public");
 			spec->fingerprint.user = 0;

@@ -1,25 +1,24 @@
 /*-------------------------------------------------------------------------
  *
  * server_spec.c
- *	  Server specs: the resolved catalog entries of a server for a user, and
- *	  their cache.
+ *	  Server specs: the resolved catalog entries of a server for a user,
+ *	  and their cache.
  *
- * Rules:
+ * A server spec contains all that a checkout needs to know of a server.
+ * Rules for building one:
+ * - Options for libpq are checked again here, because another wrapper may
+ *   have validated them, and the server may have had another owner when
+ *   they were set.
+ * - The password comes from the user mapping, or there is none.
  *
- * - What goes to libpq is checked again here: a wrapper may have had another
- *	 validator, and the server another owner, when the options were set.
- * - A password comes from the user mapping or not at all.
- *
- * From a server's name to everything a checkout needs to know of it.
- *
- * Targets are cached in this session by name and current user.  Rules:
- *
- * - The invalidation callback comes at any time, also in the middle of a build
- *	 or in abort: it sets flags and does nothing else.
- * - A change that comes during a build marks the result as out of date: the
- *	 next caller builds again, and so does a checkout before it gives a pool
- *	 options which may be half old and half new.
- * - Secrets live in a target's own memory and are wiped with it.
+ * Specs are cached in this session by server name and current user.  Rules
+ * of the cache:
+ * - The invalidation callback can be called at any time, also during a
+ *   build or in abort.  So it only sets flags.
+ * - A change during a build marks the result as invalid.  The next caller
+ *   builds it again.  A checkout also does so before it applies options to
+ *   a pool, because they may be half old and half new.
+ * - Secrets are in the spec's own memory context and are wiped with it.
  *
  *-------------------------------------------------------------------------
  */
@@ -37,14 +36,14 @@
 #include "base/debug_point.h"
 #include "session/server_catalog.h"
 
-/* Parameters that fill_parameters() adds of its own, and the end. */
+/* Parameters that fill_parameters() adds, and the terminator. */
 #define MAX_OWN_PARAMS 16
 
-/* What a DISCARD ALL returns to, and pgpx_wire_begin assumes. */
+/* DISCARD ALL resets to these values, and pgpx_wire_begin assumes them. */
 #define PINNED_OPTIONS \
 	"-c datestyle=ISO -c intervalstyle=postgres -c extra_float_digits=3"
 
-/* Where no file can be: libpq goes on without. */
+/* A path at which no file can exist; libpq then continues without the file. */
 #define NO_FILE "/dev/null/none"
 
 static const char *
@@ -58,7 +57,7 @@ find_param(PgpxServerSpec *spec, const char *keyword)
 	return NULL;
 }
 
-/* Set a parameter, over one of this name that is there. */
+/* Set a parameter, replacing any earlier value. */
 static void
 set_param(PgpxServerSpec *spec, const char *keyword, const char *value)
 {
@@ -85,7 +84,7 @@ set_param(PgpxServerSpec *spec, const char *keyword, const char *value)
 	spec->values[i] = copy;
 }
 
-/* Set a parameter if libpq knows it and nobody has set it yet. */
+/* Set a parameter if libpq knows it and it is not set yet. */
 static void
 default_param(PgpxServerSpec *spec, const char *keyword, const char *value)
 {
@@ -93,18 +92,18 @@ default_param(PgpxServerSpec *spec, const char *keyword, const char *value)
 		set_param(spec, keyword, value);
 }
 
-/* Pass an option on to libpq, or say why not. */
+/* Pass an option on to libpq, or raise the reason why that is not allowed. */
 static void
 take_libpq_option(PgpxServerSpec *spec, const PgpxServerRows *rows,
 				  const char *name, const char *value, bool in_mapping)
 {
-	/* a mapping's options were checked against who set them, at DDL time */
+	/* DDL has checked a mapping's options against the user who set them */
 	bool		as_superuser = in_mapping || superuser_arg(rows->base.owner);
 
 	if (value[0] == '\0')
-		return;					/* for libpq as if it were not there */
+		return;					/* libpq treats it as missing */
 
-	/* of a wrapper that knows it: "prefer" leaves the choice to us */
+	/* of another wrapper: "prefer" leaves the choice to us */
 	if (strcmp(name, "gssencmode") == 0 && strcmp(value, "require") != 0)
 		return;
 
@@ -137,7 +136,10 @@ take_libpq_option(PgpxServerSpec *spec, const PgpxServerRows *rows,
 	set_param(spec, name, value);
 }
 
-/* The one option of the base server that is a number of the pool. */
+/*
+ * Apply connect_timeout, the only option of the base server that is a setting
+ * of the pool.
+ */
 static void
 apply_connect_timeout(PgpxPoolOptions *opts, const PgpxServerRow *base,
 					  const char *value)
@@ -152,13 +154,16 @@ apply_connect_timeout(PgpxPoolOptions *opts, const PgpxServerRow *base,
 		return;
 	}
 
-	/* none, for libpq; a pool has always one */
+	/* 0 means none in libpq, but a pool always has a timeout */
 	seconds = strtol(value, NULL, 10);
 	if (seconds > 0 && seconds <= PG_INT32_MAX)
 		opts->connect_timeout = seconds * 1000;
 }
 
-/* Apply what says where to connect: the base server's, if there is one. */
+/*
+ * Apply the connection options, which are those of the base server if there is
+ * one.
+ */
 static void
 apply_connection_options(PgpxServerSpec *spec, const PgpxServerRows *rows)
 {
@@ -177,14 +182,17 @@ apply_connection_options(PgpxServerSpec *spec, const PgpxServerRows *rows)
 	}
 }
 
-/* One of the two may stand against the default of the other. */
+/*
+ * Make the options consistent.  A single one of the two may conflict with the
+ * default of the other.
+ */
 static void
 fit_together(PgpxPoolOptions *opts)
 {
 	opts->retry_max = Max(opts->retry_max, opts->retry_min);
 }
 
-/* Apply the pool's options, which other wrappers' servers do not have. */
+/* Apply the pool's options.  Servers of other wrappers have none. */
 static void
 apply_pool_options(PgpxServerSpec *spec, const PgpxServerRows *rows)
 {
@@ -207,7 +215,7 @@ apply_pool_options(PgpxServerSpec *spec, const PgpxServerRows *rows)
 	fit_together(&spec->opts);
 }
 
-/* Are all options of a server such as the two functions above take them? */
+/* Are all options of a server valid for the two functions above? */
 static bool
 are_valid(const PgpxServerRow *server)
 {
@@ -254,9 +262,11 @@ pgpx_server_spec_read_settings(Oid server, Oid base, PgpxPoolOptions *opts)
 }
 
 /*
- * The commands run as whoever the base server's mapping says.  Its owner could
- * set them there, and the user can run what he likes; the owner of a server that
- * only names it as its base must be trusted by one of the two.
+ * Check that the owner of the pool's server may set commands.  The commands run
+ * as the remote user of the base server's mapping.  The owner of the base
+ * server could set them there, and the user can run any statement.  The owner
+ * of a server that only names it as its base must have the privileges of one of
+ * the two.
  */
 static void
 check_commands(const PgpxServerRows *rows, Oid user)
@@ -287,7 +297,9 @@ check_commands(const PgpxServerRows *rows, Oid user)
 	}
 }
 
-/* Apply the user mapping's options, and find out who needs a password. */
+/*
+ * Apply the user mapping's options, and determine whether a password is needed.
+ */
 static void
 apply_mapping_options(PgpxServerSpec *spec, const PgpxServerRows *rows)
 {
@@ -329,9 +341,9 @@ apply_mapping_options(PgpxServerSpec *spec, const PgpxServerRows *rows)
 }
 
 /*
- * The Kerberos tickets of the server's account are not this user's: libpq would
- * answer with one before it is known that no password was asked for.  What the owner
- * requires stays required.
+ * Forbid authentication with Kerberos tickets of the server's account, which
+ * are not this user's.  Otherwise libpq would use one before it is known that
+ * the remote requests no password.  An owner's require_auth stays in force.
  */
 static void
 forbid_session_tickets(PgpxServerSpec *spec)
@@ -356,34 +368,34 @@ forbid_session_tickets(PgpxServerSpec *spec)
 			appendStringInfo(&buf, "%s%s", buf.len > 0 ? "," : "", method);
 	}
 
-	/* nothing is left: whatever logs in so has used no password, and is refused */
+	/* if no method is left, a login used no password, and is refused */
 	set_param(spec, "require_auth", buf.len > 0 ? buf.data : "none");
 }
 
-/* What the catalogs leave open, and what a pool needs. */
+/* Add the defaults, and the parameters that a pool needs. */
 static void
 fill_parameters(PgpxServerSpec *spec)
 {
 	const char *options = find_param(spec, "options");
 	const char *name = NameStr(spec->server_name);
 
-	/* libpq would take the name of the operating system's user */
+	/* libpq would use the name of the operating system user */
 	default_param(spec, "user", NameStr(spec->user_name));
 	default_param(spec, "fallback_application_name",
 				  psprintf("pgpool_ext/%s", name));
 
-	/* each of the two alone leaves a way to hang */
+	/* keepalives or tcp_user_timeout alone would leave a way to hang */
 	default_param(spec, "keepalives", "1");
 	default_param(spec, "keepalives_idle", "30");
 	default_param(spec, "keepalives_interval", "10");
 	default_param(spec, "keepalives_count", "3");
 	default_param(spec, "tcp_user_timeout", "30000");
 
-	/* the one in the home directory is the server's, not this user's */
+	/* the certificate in the home directory is the server's, not this user's */
 	if (spec->key.superuser == 0)
 		default_param(spec, "sslcert", NO_FILE);
 
-	/* nor is what else it can log in with; libpq can be told so from 16 on */
+	/* nor are its other credentials; libpq 16 and later can exclude them */
 	if (spec->need_password && pgpx_options_is_libpq("require_auth"))
 		forbid_session_tickets(spec);
 
@@ -424,10 +436,10 @@ pgpx_server_spec_read(PgpxServerSpec *spec, const char *name, Oid user)
 		pg_strcasecmp(spec->reset_command, "DISCARD ALL") == 0;
 }
 
-/* More entries than this, and a miss drops those that are out of date. */
+/* With more entries than this, a cache miss drops the invalid ones. */
 #define MANY_SPECS 64
 
-/* A target is always one of these: the callback must reach every one. */
+/* Every spec is one of these, because the callback must reach every spec. */
 typedef struct LiveSpec
 {
 	PgpxServerSpec spec;
@@ -450,11 +462,13 @@ static HTAB *cache = NULL;
 static dlist_head live_specs = DLIST_STATIC_INIT(live_specs);
 static uint64 invalidations = 0;
 
-/* the one that was asked for last, and for whom */
+/* the spec returned last, and its user */
 static PgpxServerSpec *last_spec = NULL;
 static Oid	last_user = InvalidOid;
 
-/* A catalog that targets are read from has changed. */
+/*
+ * Invalidate all specs, because a catalog from which they are read has changed.
+ */
 static void
 invalidate_specs(Datum arg, int cacheid, uint32 hashvalue)
 {
@@ -473,7 +487,7 @@ init_cache(void)
 
 	if (!registered)
 	{
-		/* there is no way to take these back, so do not repeat them */
+		/* callbacks cannot be unregistered, so register them once */
 		registered = true;
 		pgpx_server_catalog_on_change(invalidate_specs);
 	}
@@ -487,7 +501,7 @@ init_cache(void)
 	}
 }
 
-/* Wipe and free a target that nobody has. */
+/* Wipe and free an unpinned spec. */
 static void
 free_spec(PgpxServerSpec *spec)
 {
@@ -499,7 +513,7 @@ free_spec(PgpxServerSpec *spec)
 	MemoryContextDelete(spec->cxt);
 }
 
-/* Take an entry out of the cache and give up the cache's pin. */
+/* Remove an entry from the cache and release the cache's pin. */
 static void
 drop_entry(CacheEntry *entry)
 {
@@ -525,7 +539,7 @@ drop_outdated(void)
 	}
 }
 
-/* A target with all to be filled in, in memory of its own. */
+/* Create an empty spec in a memory context of its own. */
 static LiveSpec *
 new_spec(void)
 {
@@ -543,9 +557,9 @@ new_spec(void)
 }
 
 /*
- * Build a target and put it into the cache, in the place of "old" (NULL: none),
- * which is gone afterwards, whatever happens.  What "old" knew of its pool goes
- * on to the new one if that is the same pool.
+ * Build a spec and add it to the cache, in place of "old" (NULL: none). "old"
+ * is removed in any case, even on an error.  If the pool is the same, the new
+ * spec inherits what "old" knew of it.
  */
 static PgpxServerSpec *
 replace_spec(const char *name, const CacheKey *key, CacheEntry *old)
@@ -621,7 +635,7 @@ pgpx_server_spec_get(const char *name)
 	strlcpy(NameStr(key.name), name, NAMEDATALEN);
 	key.user = user;
 
-	/* a name that is too long is nobody's: that is for the build to say */
+	/* no server has a longer name; the build raises the error */
 	entry = strlen(name) < NAMEDATALEN ?
 		hash_search(cache, &key, HASH_FIND, NULL) : NULL;
 	if (entry == NULL || !entry->spec->valid)

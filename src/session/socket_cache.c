@@ -3,25 +3,25 @@
  * socket_cache.c
  *	  The sockets that this session has cached, and waiting for them.
  *
- * Runs in sessions only.  Takes no lock while it waits.
+ * Runs in sessions only.  Holds no lock while it waits.
  *
- * What a session sleeps for: its latch, the worker, a kept socket.
+ * The session has an epoll set of its own for the cached sockets.  That
+ * epoll set is registered in the session's WaitEventSet, from which
+ * nothing can be removed.
  *
- * The kept sockets are in an epoll set of this session's own, and that is in its
- * wait set, which can take nothing out again.
- *
- * A socket is shared by all the sessions that have kept it, and each packet that
- * comes in calls upon every epoll set which has it, whoever it is for: with 60
- * sessions on one connection that costs more than all else about the packet.  So where
- * others wait for a connection of the pool, a socket is in the set only while its
- * lessee waits for an answer.  Else it stays, since others will hardly use it, and the
- * next look is the cheaper; until this session sleeps for another one, or finds
- * something that has come in on it.
- *
- * But it stays with few of them only: Linux refuses a socket (EINVAL) that 500 sets
- * have which are in sets themselves, to the worker, too.
- *
- * Takes no lock while it waits.
+ * All sessions that have cached the socket of a connection share it.  An
+ * incoming packet wakes every epoll set in which the socket is registered,
+ * whichever session it is for.  With 60 sessions on one connection that
+ * costs more than all other processing of the packet.  Therefore:
+ * - If the pool has waiters, a socket is registered only while its lessee
+ *   waits for an answer.
+ * - Otherwise it stays registered, because other sessions will rarely use
+ *   it and the next check is cheaper.  It is unregistered when this
+ *   session sleeps for another socket, or finds input on it that it does
+ *   not wait for.
+ * - A socket stays registered in few sessions only, because Linux refuses
+ *   (EINVAL, also to the worker) to register a socket that is in 500 epoll
+ *   sets which are themselves in epoll sets.
  *
  *-------------------------------------------------------------------------
  */
@@ -48,7 +48,8 @@ static PgpxCachedSocket **cached_by_conn = NULL;	/* [max_connections] */
 static int	ncached = 0;
 static uint64 use_counter = 0;
 
-static int	reply_pair[2] = {-1, -1};	/* [0] we read, [1] goes to the worker */
+static int	reply_pair[2] = {-1, -1};	/* [0] we read, [1] is passed to the
+										 * worker */
 static uint64 last_request = 0;
 
 PgpxCachedSocket *
@@ -63,7 +64,7 @@ pgpx_socket_cache_find(int conn, uint64 generation)
 		return NULL;
 	if (sock->generation != generation)
 	{
-		/* the connection that this was the socket of is gone */
+		/* the connection of this socket is closed */
 		if (!sock->leased)
 			pgpx_socket_cache_drop(sock);
 		return NULL;
@@ -81,16 +82,19 @@ pgpx_socket_cache_drop(PgpxCachedSocket *sock)
 	pgpx_wire_free(&sock->wire);
 	ncached--;
 
-	/* a later generation's may have taken the place */
+	/* a socket of a later generation may have replaced it */
 	if (cached_by_conn[sock->conn] == sock)
 		cached_by_conn[sock->conn] = NULL;
 	pfree(sock);
 }
 
-/* Who waits for the worker's answer looks at least this often whether it is there. */
+/* Maximum interval between checks for the worker's reply, in ms. */
 #define REPLY_CHECK_MS 1000
 
-/* Let the least recently used socket go that no lease uses. */
+/*
+ * Close the least recently used socket without a lease.  Returns false if there
+ * is none.
+ */
 static bool
 let_one_go(void)
 {
@@ -110,7 +114,10 @@ let_one_go(void)
 	return true;
 }
 
-/* Room for so many more external descriptors, for all of them, or 53000. */
+/*
+ * Reserve n external descriptors.  Raises 53000, with none reserved, if that
+ * fails.
+ */
 static void
 acquire_fds(int n)
 {
@@ -129,7 +136,7 @@ acquire_fds(int n)
 		}
 }
 
-/* Make room for one more socket, and for what waiting for any takes. */
+/* Make room for one more socket, and for the descriptors needed for waiting. */
 static void
 make_room(void)
 {
@@ -164,7 +171,7 @@ make_reply_pair(void)
 	reply_pair[1] = pair[1];
 }
 
-/* The pair has come to its end: the next question brings another one. */
+/* Close the pair after it has failed.  The next request creates another one. */
 static void
 drop_reply_pair(void)
 {
@@ -182,19 +189,23 @@ pgpx_socket_cache_poll(PgpxCachedSocket *sock, int pool, bool *full)
 	PgpxTime	until;
 	ssize_t		n;
 
-	/* if only one may look, then the worker, who has the answer first */
+	/*
+	 * if only one process may poll, prefer the worker, which sees the answer
+	 * first
+	 */
 	if (pgpx_conns[sock->conn].relayed && pgpx_shared->max_polling < 2)
 		return 0;
 	if (!pgpx_busy_poll_is_calm(pool))
 		return 0;
-	pgpx_wire_make_room(&sock->wire);	/* may throw, so before the place */
+	pgpx_wire_make_room(&sock->wire);	/* may throw, so before a polling
+										 * slot is taken */
 	until = pgpx_busy_poll_begin(&sock->poll);
 	if (until == 0)
 		return 0;
 
 	/*
-	 * Not by the wait set: that may throw, and the place would be lost; and it
-	 * would come back at once for a latch that has been set for long.
+	 * Do not use the wait set.  It may throw, and the polling slot would be
+	 * lost.  Also, it would return at once if the latch was already set.
 	 */
 	do
 		n = pgpx_wire_receive(&sock->wire, full);
@@ -204,7 +215,7 @@ pgpx_socket_cache_poll(PgpxCachedSocket *sock, int pool, bool *full)
 	return n;
 }
 
-/* A descriptor that came in is not wanted; -1: none did. */
+/* Close a received descriptor that is not wanted. -1: none was received. */
 static void
 drop_received(int fd)
 {
@@ -214,7 +225,7 @@ drop_received(int fd)
 	ReleaseExternalFD();
 }
 
-/* Keep a socket that has come in; consumes the descriptor, also on an error. */
+/* Cache a received socket.  Consumes the descriptor, also on an error. */
 static PgpxCachedSocket *
 keep(int conn, uint64 generation, int fd)
 {
@@ -239,13 +250,16 @@ keep(int conn, uint64 generation, int fd)
 	return sock;
 }
 
-/* Take in a message of the worker, if one is there: its length, and *fd. */
+/*
+ * Receive a reply of the worker, if there is one.  Returns its length and sets
+ * *fd.
+ */
 static ssize_t
 receive(PgpxReply *reply, int *fd)
 {
 	ssize_t		len;
 
-	/* what comes in is counted before it comes */
+	/* a descriptor must be reserved before it is received */
 	acquire_fds(1);
 	len = pgpx_fd_recv(reply_pair[0], reply, sizeof(*reply), fd);
 	if (*fd < 0)
@@ -262,7 +276,7 @@ is_answer(const PgpxReply *reply, const PgpxSocketRequest *request)
 		reply->lease_id == request->lease_id;
 }
 
-/* False: the deadline has passed. */
+/* Returns false if the deadline has passed. */
 static bool
 wait_for_reply(PgpxTime deadline)
 {
@@ -327,7 +341,7 @@ pgpx_socket_cache_fetch(int pool_index, int conn, uint64 generation,
 			return PGPX_FETCH_OK;
 		}
 
-		/* else it is the answer to a question that we have given up */
+		/* otherwise it replies to an earlier request that was abandoned */
 		drop_received(fd);
 		if (len < 0)
 		{
@@ -337,7 +351,7 @@ pgpx_socket_cache_fetch(int pool_index, int conn, uint64 generation,
 		if (len > 0)
 			continue;
 
-		/* the worker may have ended with our question unread */
+		/* the worker may have exited without reading our request */
 		if (pg_atomic_read_u64(&pgpx_conns[conn].lease_id) != lease_id)
 			return PGPX_FETCH_GONE;
 		if (!wait_for_reply(deadline))
@@ -345,24 +359,25 @@ pgpx_socket_cache_fetch(int pool_index, int conn, uint64 generation,
 	}
 }
 
-/* pgpx_session_wait_for_more: until so much is there, or so long */
+/* pgpx_session_wait_for_more: wait for this many bytes, at most this long */
 #define GATHER_BYTES (256 * 1024)
 #define GATHER_MS 2
 
-/* Who waits for the worker looks at least this often whether it is there. */
+/* Maximum interval between checks for room in the control socket, in ms. */
 #define CONTROL_CHECK_MS 100
 
-/* Who waits for a worker that does not run asks for it this often. */
+/* Interval at which a session requests a worker that is not running. */
 #define MISSED_CHECK_US (1000 * 1000)
 
 #define EVENTS_AT_ONCE 8
 
-/* So many sessions have a socket in their sets while they do not wait for it. */
+/* Maximum number of sessions that keep a socket registered without waiting. */
 #define WATCHING_MAX 16
 
 static int	sockets = -1;		/* the epoll set */
-static dlist_head watched = DLIST_STATIC_INIT(watched); /* who is in it */
-static WaitEventSet *waits = NULL;	/* latch, postmaster, sockets */
+static dlist_head watched = DLIST_STATIC_INIT(watched); /* the sockets
+														 * registered in it */
+static WaitEventSet *waits = NULL;	/* latch, postmaster, epoll set */
 
 bool
 pgpx_session_can_wait(void)
@@ -370,7 +385,7 @@ pgpx_session_can_wait(void)
 	return waits != NULL;
 }
 
-/* The session ends: nothing is left in the count. */
+/* At exit, subtract this session from the counts of registered sessions. */
 static void
 exit_callback(int code, Datum arg)
 {
@@ -428,8 +443,9 @@ pgpx_session_prepare(void)
 }
 
 /*
- * How many sessions watch the socket.  Those of a connection that has ended are not
- * counted, and its place may be another's: near enough, as that happens seldom.
+ * Adjust the number of sessions in which the socket is registered.  Sessions
+ * that hold a socket of a closed connection are not counted, and its slot may
+ * have been reused.  The count is close enough, because that is rare.
  */
 static void
 count_watching(const PgpxCachedSocket *sock, int32 change)
@@ -447,7 +463,10 @@ others_watching(const PgpxCachedSocket *sock)
 		(sock->events != 0 ? 1 : 0);
 }
 
-/* Have the socket in the set for these events (WL_SOCKET_*); false: errno. */
+/*
+ * Register the socket for these events (WL_SOCKET_*).  Returns false and sets
+ * errno on failure.
+ */
 static bool
 watch(PgpxCachedSocket *sock, uint32 events)
 {
@@ -476,7 +495,9 @@ pgpx_session_forget(PgpxCachedSocket *sock)
 {
 	struct epoll_event ev = {0};
 
-	/* a registration belongs to the socket, which others hold too */
+	/*
+	 * the registration is of the socket itself, which other processes hold too
+	 */
 	if (sock->events == 0)
 		return;
 	(void) epoll_ctl(sockets, EPOLL_CTL_DEL, sock->fd, &ev);
@@ -486,8 +507,9 @@ pgpx_session_forget(PgpxCachedSocket *sock)
 }
 
 /*
- * Is anything ready on the socket?  What is ready on another one is not for now, and
- * would be so at each look: most likely another session has that one.
+ * Is the socket ready? Other sockets that are ready are unregistered, because
+ * they would be reported at each check.  Most likely another session has leased
+ * those.
  */
 static bool
 is_ready(const PgpxCachedSocket *sock)
@@ -511,8 +533,9 @@ is_ready(const PgpxCachedSocket *sock)
 }
 
 /*
- * What comes in on another one would wake this process up, most likely for nothing: not
- * even the wait set would tell, if whoever it was for has been quicker.
+ * Unregister all other sockets.  Input on them would wake this process, most
+ * likely for nothing: if the session that the input is for reads it first, the
+ * wait set does not even report it.
  */
 static void
 register_only(const PgpxCachedSocket *sock)
@@ -529,13 +552,16 @@ register_only(const PgpxCachedSocket *sock)
 	}
 }
 
-/* Do others have so much use for it that it had better not be watched for nothing? */
+/*
+ * Do other sessions use the socket so much that it should be registered only
+ * while this one waits for it?
+ */
 static bool
 pool_is_contended(const PgpxCachedSocket *sock)
 {
 	int			pool = *(volatile int *) &pgpx_conns[sock->conn].pool;
 
-	/* without a lock: a wrong answer costs a little time */
+	/* without a lock: a stale answer costs only a little time */
 	return others_watching(sock) >= WATCHING_MAX ||
 		(pool >= 0 && *(volatile int *) &pgpx_pools[pool].nwaiting > 0);
 }
@@ -635,7 +661,7 @@ pgpx_session_wait_control(int worker, PgpxTime deadline)
 								pgpx_wait_event(&wait_event, "PgpoolControl"));
 }
 
-/* Wait for the socket or the latch; timeout in ms, -1: for ever. */
+/* Wait for the socket or the latch. timeout is in ms, -1: none. */
 static void
 wait_for_events(PgpxCachedSocket *sock, uint32 events, long timeout,
 				uint32 wait_event)
@@ -669,11 +695,11 @@ pgpx_session_wait(PgpxCachedSocket *sock, uint32 events, PgpxTime deadline,
 }
 
 /*
- * The remote sends 8 kB at a time.  Whoever sleeps for the next 8 kB is woken by
- * each, at the price of both, and takes what could go in larger pieces.
+ * The remote sends 8 kB at a time.  Waking up for each 8 kB costs both sides
+ * time and prevents larger reads.
  *
- * The mark belongs to the socket, and so to all who hold it: it is there while
- * this process sleeps and no longer, however that ends.
+ * SO_RCVLOWAT is an attribute of the socket, which other processes share.  So
+ * it is set only while this process sleeps, and reset however the wait ends.
  */
 void
 pgpx_session_wait_for_more(PgpxCachedSocket *sock, uint32 wait_event)

@@ -3,14 +3,14 @@
  * statement.c
  *	  A statement on a lease: send, read, errors.
  *
- * The rule after an error in mid-result: a value that could not be converted
- * leaves the rest to be drained, within a bound; beyond the bound, and after an
- * interrupt, the worker cancels.  A lease that is not at a boundary then drains
- * at its next use, or is broken.
+ * pgpx_exec runs a statement in the steps pgpx_run_*, and predicts the
+ * result formats.
  *
- * Run SQL on a lease, from its being sent to its end.
- *
- * The steps are statement.c's; here is what is known of the result before.
+ * After an error in the middle of a result, the stream must be brought
+ * back to a message boundary.  If a value could not be converted, the rest
+ * of the result is drained, within a bound.  Beyond the bound, and after
+ * an interrupt, the worker cancels the statement.  A lease that is still
+ * not at a boundary drains at its next use, or is broken.
  *
  *-------------------------------------------------------------------------
  */
@@ -23,27 +23,29 @@
 #include "values/binary_input.h"
 #include "session/lease_stream.h"
 
-#define MAX_PARAMS 65535		/* of Bind */
+#define MAX_PARAMS 65535		/* limit of a Bind message */
 
-/* What an error in mid-result may still read, before it is given up. */
+/* Bounds of the input to drain after an error in the middle of a result. */
 #define DRAIN_BYTES (1024 * 1024)
 #define DRAIN_US (50 * 1000)
 #define CANCEL_BYTES (16 * 1024 * 1024)
 
-/* An answer of which so much has come is a large one. */
+/* An answer with more bytes than this is large. */
 #define LARGE_BYTES (1024 * 1024)
 
-/* After which pause a cancel is sent again; doubled each time. */
+/* Initial interval between repeated cancel requests; doubled each time. */
 #define CANCEL_AGAIN_US (250 * 1000)
 
 static uint32 wait_query = 0;
 
 /*
- * Is the text one statement that reads, or a COPY?  For a statement that reads, the
- * simple protocol gives the same result for less work on both sides.  (A rule may
- * add results to a statement that writes, which the simple protocol would send
- * along.)  A COPY that is refused leaves the lease usable in the simple protocol
- * only, see the rules of PGPX_WIRE_EXECUTE.
+ * Is the text a single statement that reads, or a COPY?
+ *
+ * For a statement that reads, the simple protocol gives the same result for
+ * less work on both sides.  (A rule may add results to a statement that writes,
+ * and the simple protocol would return them too.) After a refused COPY the
+ * lease stays usable only in the simple protocol, see the rules of
+ * PGPX_WIRE_EXECUTE.
  */
 static bool
 fits_simple_protocol(const char *sql)
@@ -128,9 +130,10 @@ handle_event(PgpxRun *run, PgpxWireEvent event, const PgpxWireMessage *msg)
 }
 
 /*
- * What has come in since the last answer?  Notices, notifications and parameters
- * may come at any time, and the last words of a remote that goes.  Anything else
- * would be taken for the answer to the next statement.
+ * Process the input that arrived since the last answer.  Notices,
+ * notifications, parameters and the final error of a closing remote may arrive
+ * at any time.  Any other message breaks the lease, because it would be taken
+ * for the answer to the next statement.
  */
 static void
 poll(PgpxRun *run)
@@ -172,8 +175,8 @@ poll(PgpxRun *run)
 }
 
 /*
- * Make the stream ready for a statement: what was interrupted before has to
- * come to its end first, and so has a cancel, or it would hit the new one.
+ * Make the stream ready for a statement.  An interrupted statement must end
+ * first, and so must a cancel request, because it could hit the new statement.
  */
 static void
 make_ready(PgpxRun *run)
@@ -187,7 +190,7 @@ make_ready(PgpxRun *run)
 	pgpx_lease_check_broken(lease);
 	if (wire->phase == PGPX_WIRE_IDLE)
 	{
-		/* the checkout of a call on a pool has looked just now */
+		/* the checkout of a lease of scope CALL has just validated it */
 		if (lease->scope != PGPX_SCOPE_CALL &&
 			!(pgpx_wire_at_boundary(wire) &&
 			  pgpx_session_has_no_input(lease->sock)))
@@ -208,7 +211,7 @@ make_ready(PgpxRun *run)
 			break;
 		if (wire->phase == PGPX_WIRE_IDLE)
 		{
-			/* it has ended; what came behind it has not */
+			/* the answer is complete, the message after it is not */
 			poll(run);
 			break;
 		}
@@ -220,12 +223,12 @@ make_ready(PgpxRun *run)
 			pgpx_lease_broken(lease, wire->broken, NULL);
 		}
 
-		/* a cancel that comes before its statement is lost */
+		/* a cancel that arrives before its statement has no effect */
 		pgpx_lease_cancel(lease);
 	}
 	while (pg_atomic_read_u32(&conn->cancel) != PGPX_CANCEL_NONE)
 	{
-		/* who takes the lease away wakes us, once; nobody else does then */
+		/* a revocation wakes us, and only once */
 		pgpx_lease_check_revoked(lease);
 		if (!pgpx_session_wait_latch(deadline,
 									 pgpx_wait_event(&wait_query, "PgpoolQuery")))
@@ -238,9 +241,9 @@ make_ready(PgpxRun *run)
 }
 
 /*
- * The answer is whole.  What came in with it may be notices, or the remote's last
- * words, which the next use finds.  More than that, and nobody can tell whose
- * answer this was.
+ * The answer is complete.  Process the notices that arrived with it.  The next
+ * use reports an end of the stream.  Anything else breaks the lease, because
+ * the answer may have been for another statement.
  */
 static void
 read_behind(PgpxRun *run)
@@ -256,7 +259,10 @@ read_behind(PgpxRun *run)
 		pgpx_lease_broken(run->lease, wire->broken, NULL);
 }
 
-/* Process each whole message in the buffer; true: the answer has ended. */
+/*
+ * Process each complete message in the buffer.  Returns true if the answer has
+ * ended.
+ */
 static bool
 step(PgpxRun *run)
 {
@@ -289,7 +295,7 @@ step(PgpxRun *run)
 	}
 }
 
-/* The answer is whole: does it make sense? */
+/* The answer is complete: raise an error if it is malformed or fatal. */
 static void
 check_answer(PgpxRun *run)
 {
@@ -322,10 +328,12 @@ pgpx_run_step(PgpxRun *run)
 }
 
 /*
- * Read until the boundary.  A cancel that was asked for and came before its
- * statement is lost, so it is asked for again.  What comes of a large answer is
- * left to gather, unless nothing has come of late.  Before each sleep it is looked
- * whether something comes at once, where that is likely to pay (busy_poll.c).
+ * Read to the message boundary.
+ *
+ * A cancel that arrived before its statement had no effect, so it is requested
+ * again.  The input of a large answer is left to accumulate, unless none has
+ * arrived recently.  Before each sleep the session busy-polls where that is
+ * likely to be worthwhile (busy_poll.c).
  */
 void
 pgpx_run_read(PgpxRun *run)
@@ -339,7 +347,7 @@ pgpx_run_read(PgpxRun *run)
 
 	while (!step(run))
 	{
-		/* rows that keep coming must not delay it: they may have no end */
+		/* also while rows keep arriving, because they may never end */
 		if (deadline != 0 && pgpx_now() >= deadline)
 		{
 			pause *= 2;
@@ -369,8 +377,8 @@ pgpx_run_read(PgpxRun *run)
 }
 
 /*
- * Something was thrown while the stream was in mid-answer.  Bring it to a
- * boundary if that is cheap, else have the worker cancel.
+ * Clean up after an error in the middle of an answer.  Drain the stream to a
+ * message boundary if that is cheap, otherwise have the worker cancel.
  */
 static void
 clean_up(PgpxLease *lease, bool may_drain)
@@ -378,10 +386,10 @@ clean_up(PgpxLease *lease, bool may_drain)
 	PgpxWire   *wire = &lease->sock->wire;
 	int			code = geterrcode();
 
-	/* a statement that was not sent whole must not run later on */
+	/* a partially sent statement must not run later */
 	pgpx_wire_abandon(wire);
 
-	/* at a boundary, also with part of a notice behind it, nothing runs */
+	/* at a boundary, even before part of a notice, nothing is running */
 	if (wire->phase == PGPX_WIRE_BROKEN || wire->phase == PGPX_WIRE_IDLE)
 		return;
 	if (may_drain && code != ERRCODE_QUERY_CANCELED &&
@@ -393,8 +401,8 @@ clean_up(PgpxLease *lease, bool may_drain)
 	pgpx_lease_cancel(lease);
 
 	/*
-	 * A remote that cannot get rid of its rows does not see a cancel: let it,
-	 * for a moment.  (Where only a call's connection is at stake, it closes.)
+	 * A remote that is blocked sending rows does not process a cancel, so drain
+	 * for a moment.  (Not for scope CALL: that connection is closed anyway.)
 	 */
 	if (may_drain && code == ERRCODE_QUERY_CANCELED &&
 		lease->scope != PGPX_SCOPE_CALL)
@@ -411,7 +419,7 @@ pgpx_run_failed(PgpxRun *run, bool may_drain)
 	if (run->sink != NULL)
 		run->sink->restore(run->sink->arg);
 
-	/* what may run out of memory comes after it */
+	/* before the steps that may run out of memory */
 	lease->in_use = false;
 	clean_up(lease, may_drain);
 	if (pgpx_conn_activity(conn) == PGPX_ACT_ACTIVE)
@@ -459,7 +467,8 @@ pgpx_run_send(PgpxRun *run, int nparams, const char *const *values,
 	pgpx_conn_set_activity(conn, lease->id, PGPX_ACT_ACTIVE, true);
 	if (lease->pending_state == PGPX_PENDING_SENT)
 	{
-		lease->pending_state = PGPX_PENDING_NONE;	/* by who had it before us */
+		lease->pending_state = PGPX_PENDING_NONE;	/* sent by the previous
+													 * holder */
 		return;
 	}
 	if (run->describe)
@@ -471,7 +480,7 @@ pgpx_run_send(PgpxRun *run, int nparams, const char *const *values,
 		pgpx_wire_send_extended(wire, run->sql, nparams, values, run->nformats,
 								run->formats);
 
-	/* a stream that cannot be sent into may still tell why */
+	/* the remote may still send the reason of a failed send */
 	(void) pgpx_lease_flush(lease, 0);
 }
 
@@ -523,7 +532,7 @@ pgpx_prediction_begin(PgpxPrediction *prediction, PgpxRun *run)
 	pgpx_formats_key(&prediction->key, lease->spec->pool_id, run->sql,
 					 run->sink->types_hash);
 
-	/* what was sent for us by another session was sent for texts */
+	/* a statement sent by another session requests text */
 	if (lease->pending_state != PGPX_PENDING_SENT)
 		run->nformats = pgpx_formats_find(&prediction->key,
 										  prediction->formats);
@@ -537,8 +546,8 @@ pgpx_prediction_failed(PgpxPrediction *prediction, const PgpxRun *run)
 }
 
 /*
- * Nothing is lost by running it again, unless a transaction of the remote has
- * failed with it.
+ * Repeating the statement is safe, unless the failure has aborted an open
+ * remote transaction.
  */
 bool
 pgpx_prediction_was_wrong(PgpxPrediction *prediction, PgpxRun *run,
@@ -555,7 +564,7 @@ pgpx_prediction_was_wrong(PgpxPrediction *prediction, PgpxRun *run,
 		return true;
 	}
 
-	/* nothing may be thrown here: the lease is in use until pgpx_run_end */
+	/* do not throw here: the lease is in use until pgpx_run_end */
 	run->error.sqlstate = ERRCODE_DATATYPE_MISMATCH;
 	run->error.detail = run->error.primary;
 	run->error.primary =
