@@ -1,10 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * compat.h
- *	  The one place that knows server and libpq versions.
+ *	  Differences between server and libpq versions.
  *
- * Wrappers carry the newest server's signature (18) and supply it on the older
- * ones (15 to 17), so that no other file tests PG_VERSION_NUM; a lint says so.
+ * Wrappers have the interface of the newest server (18) and provide it on older
+ * servers (15 to 17).  No other file tests PG_VERSION_NUM; the lint versions
+ * checks it.
  *
  *-------------------------------------------------------------------------
  */
@@ -52,14 +53,14 @@
 #define MyProcNumber (MyProc->pgprocno)
 #endif
 
-/* For SendProcSignal: find it by its process's number. */
+/* Backend argument of SendProcSignal: find the process by its PID. */
 #if PG_VERSION_NUM >= 170000
 #define PGPX_ANY_BACKEND INVALID_PROC_NUMBER
 #else
 #define PGPX_ANY_BACKEND InvalidBackendId
 #endif
 
-/* Number of processes that can wait on a latch: GetPGProcByNumber(0..n-1). */
+/* Number of PGPROCs of processes with a latch: GetPGProcByNumber(0..n-1). */
 #define PGPX_NPROCS (MaxBackends + NUM_AUXILIARY_PROCS)
 
 static inline WaitEventSet *
@@ -72,7 +73,11 @@ pgpx_create_wait_event_set(int nevents)
 #endif
 }
 
-/* For pgpx_wait_event_new alone. */
+/*
+ * Registers the name of a wait event and returns its id.  Only
+ * pgpx_wait_event_new may call this, because an error leaves the server's lock
+ * held.  Servers before 17 have one wait event for all extensions.
+ */
 static inline uint32
 pgpx_register_wait_event(const char *name)
 {
@@ -84,23 +89,24 @@ pgpx_register_wait_event(const char *name)
 #endif
 }
 
+/* Releases the lock that an error in pgpx_register_wait_event leaves held. */
 static inline void
 pgpx_release_wait_event_lock(void)
 {
 #if PG_VERSION_NUM >= 170000
 	if (LWLockHeldByMe(WaitEventCustomLock))
 	{
-		HOLD_INTERRUPTS();		/* the release resumes them */
+		HOLD_INTERRUPTS();		/* LWLockRelease resumes them */
 		LWLockRelease(WaitEventCustomLock);
 	}
 #endif
 }
 
 /*
- * A worker that has ended is due again.  The postmaster of 15 that is told of an end
- * between working out how long to sleep and going to sleep (DetermineSleepTime, select)
- * sleeps for up to a minute all the same, unless a signal or a connection comes; from 16
- * on it waits on a latch.
+ * Wakes the postmaster so that it restarts a worker that has ended.  The
+ * postmaster of 15 can miss the end of a worker: if SIGCHLD arrives between
+ * DetermineSleepTime and select, it sleeps for up to a minute, unless another
+ * signal or a connection arrives.  From 16 on it waits on a latch.
  */
 static inline void
 pgpx_remind_postmaster(void)
@@ -110,7 +116,7 @@ pgpx_remind_postmaster(void)
 #endif
 }
 
-/* 16 introduced these: the closest of several names within max_d edits. */
+/* From 16 on in the server: the closest of several names within max_d edits. */
 #if PG_VERSION_NUM < 160000
 typedef struct ClosestMatchState
 {
@@ -135,7 +141,7 @@ updateClosestMatch(ClosestMatchState *state, const char *candidate)
 	size_t		len = strlen(state->source);
 	int			d;
 
-	/* varstr_levenshtein raises an error for longer names */
+	/* varstr_levenshtein raises an error for names over 255 bytes */
 	if (len == 0 || len > 255 || strlen(candidate) > 255)
 		return;
 	d = varstr_levenshtein_less_equal(state->source, (int) len, candidate,
@@ -177,8 +183,9 @@ pgpx_server_ownercheck(Oid serverid, Oid roleid)
 }
 
 /*
- * True where an interval is infinite: 17 introduced such values.  Before, they are taken
- * for very long ones where they come in binary, and are an error in text.
+ * Infinite intervals exist from 17 on.  Older servers read one in binary as a
+ * very long interval and reject it in text, so intervals are not requested in
+ * binary there.
  */
 #if PG_VERSION_NUM >= 170000
 #define PGPX_INTERVAL_NOT_FINITE(i) INTERVAL_NOT_FINITE(i)
@@ -189,9 +196,10 @@ pgpx_server_ownercheck(Oid serverid, Oid roleid)
 #endif
 
 /*
- * 15.20 and its sister minor releases export the list of libpq options that
- * are safe in server-side proxies.  Weak, so that an older minor still loads
- * the library; test the pointer before use.
+ * Returns whether an option of libpq is safe in connections that the server
+ * makes.  15.20 and the minor releases of that date introduced it.  The symbol
+ * is weak so that an older minor release can load the library; the caller must
+ * test the pointer before use.
  */
 extern bool libpqsrv_is_valid_proxy_option(const char *keyword)
 	__attribute__((weak));

@@ -1,20 +1,27 @@
 /*-------------------------------------------------------------------------
  *
  * debug_point.h
- *	  Places at which a test can stop, end or fail a process.
+ *	  Points at which tests stop, end or fail a process.
  *
- * Only with -DPGPX_DEBUG_POINTS ("make check-points"); a normal build has
- * nothing of it, neither code nor settings.
+ * They exist only with -DPGPX_DEBUG_POINTS ("make check-points").  A normal
+ * build has neither their code nor their settings.
  *
- * pgpool_ext.debug_point = 'NAME ACTION' does once what it says: the file
- * pgpool_ext.NAME.at in the data directory tells that the point was reached, and
- * while it is there nothing is done again.  Actions: wait (until there is a file
- * pgpool_ext.NAME.go; deaf to interrupts), error, exit, crash.
+ * pgpool_ext.debug_point = 'NAME ACTION' performs the action once, when a
+ * process reaches the point NAME.  The process then creates the file
+ * pgpool_ext.NAME.at in the data directory; while that file exists, the action
+ * is not performed again.  Actions:
  *
- * pgpool_ext.debug_oom = N lets the Nth allocation of our own code fail, counted
- * from the setting or the start of the process, once, as above (oom.at).
+ *		wait	blocks until the file pgpool_ext.NAME.go exists; ignores
+ *				interrupts
+ *		error	raises an error
+ *		exit	exits the process
+ *		crash	aborts the process
  *
- * No point is under a lock.
+ * pgpool_ext.debug_oom = N makes the Nth allocation of this extension's code
+ * fail, once (file oom.at, as above).  The count starts when the setting is
+ * assigned or the process starts.
+ *
+ * No debug point may be placed where a lock is held.
  *
  *-------------------------------------------------------------------------
  */
@@ -32,12 +39,12 @@ extern void pgpx_debug_damage(const char *what);
 
 #define PGPX_DEBUG_POINT(name) pgpx_debug_point(name)
 
-/* Before an _exit(): what gcov has counted would be lost. */
+/* Saves the counters of gcov, which _exit() would discard. */
 extern void pgpx_debug_counted(void);
 
 #define PGPX_DEBUG_COUNTED() pgpx_debug_counted()
 
-/* Each allocation asks first; a macro does not expand itself again. */
+/* Counts each allocation first.  A macro does not expand its own name again. */
 #ifndef PGPX_DEBUG_POINT_C
 #define palloc(size) (pgpx_debug_allocate(), palloc(size))
 #define palloc0(size) (pgpx_debug_allocate(), palloc0(size))

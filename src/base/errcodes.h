@@ -1,10 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * errcodes.h
- *	  SQLSTATEs of our own.
+ *	  The SQLSTATEs of this extension.
  *
- * Not of class 57P: client pools take those as news about their own, healthy
- * session to this server, and would close it.
+ * They are not 57P0x, because client-side pools treat those as errors of their
+ * own session to this server and would close that healthy session.
  *
  *-------------------------------------------------------------------------
  */

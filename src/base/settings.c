@@ -3,11 +3,11 @@
  * settings.c
  *	  Settings (GUCs), and the names of wait events.
  *
- * Names of our own for what processes wait for, from PostgreSQL 17 on.
- *
- * All libraries of a server share some 127 such names, and the one who comes too
- * late gets an error: in a worker that would be its end, again and again, and in an
- * exit callback worse.  A wait without a name is no reason for either.
+ * From PostgreSQL 17 on, waits have names of this extension.  All libraries of
+ * a server share about 127 such names, and the server raises an error for each
+ * name beyond that.  pgpx_wait_event_new catches the error, because a missing
+ * name must not terminate a worker, which would fail again after each restart,
+ * or disturb an exit callback.
  *
  *-------------------------------------------------------------------------
  */
@@ -138,7 +138,10 @@ pgpx_wait_event_new(const char *name)
 	}
 	PG_CATCH();
 	{
-		/* the error comes under the server's lock, and forgets what is held off */
+		/*
+		 * The error is raised while the server's lock is held, and it resets
+		 * the counters of held-off interrupts.
+		 */
 		MemoryContextSwitchTo(context);
 		pgpx_release_wait_event_lock();
 		InterruptHoldoffCount = interrupts;

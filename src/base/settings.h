@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * settings.h
- *	  The settings pgpool_ext.*.
+ *	  The settings pgpool_ext.*, and the names of wait events.
  *
  *-------------------------------------------------------------------------
  */
@@ -11,12 +11,16 @@
 #include "base/compat.h"
 
 /*
- * Wait events with names of our own from 17 on.  The id is looked up at first
- * use, since that needs shared memory; if there is no room for one more name it is
- * that of all extensions.
+ * pgpx_wait_event_new
+ *		Registers the name of a wait event and returns its id.  Raises no error.
+ *
+ * Before 17, or if the server has no room for another name, the id is that of
+ * the wait event Extension.  Callers use pgpx_wait_event, which registers the
+ * name at first use, because registration needs shared memory.
  */
 extern uint32 pgpx_wait_event_new(const char *name);
 
+/* Returns the id of a wait event; *cache keeps it, and is 0 before first use. */
 static inline uint32
 pgpx_wait_event(uint32 *cache, const char *name)
 {
@@ -27,20 +31,20 @@ pgpx_wait_event(uint32 *cache, const char *name)
 
 #define PGPX_MAX_WORKERS 8
 
-/* fixed at server start; they size shared memory */
+/* fixed at server start, because they size shared memory */
 extern int	pgpx_max_connections;
 extern int	pgpx_max_pools;
 extern int	pgpx_max_locks;
 extern int	pgpx_workers;
 
-/* any user */
-extern int	pgpx_checkout_timeout;	/* ms; -1: the pool's; 0: for ever */
+/* settable by any user */
+extern int	pgpx_checkout_timeout;	/* ms; -1: the pool's; 0: no limit */
 extern int	pgpx_busy_poll;		/* us; 0: never */
 
 /* defaults of server options */
 extern int	pgpx_default_pool_size;
 extern int	pgpx_default_max_waiters;
-extern int	pgpx_default_checkout_timeout;	/* ms; 0: for ever */
+extern int	pgpx_default_checkout_timeout;	/* ms; 0: no limit */
 
 /* logging */
 extern int	pgpx_log_min_wait;	/* ms; -1: off */
@@ -48,9 +52,10 @@ extern bool pgpx_log_connections;
 
 /*
  * pgpx_settings_init
- *		Define all settings; called once by _PG_init.  Those that size shared
- *		memory are defined only while the library is being preloaded, since
- *		they cannot be created after server start.
+ *		Defines all settings; called once, by _PG_init.
+ *
+ * The settings that size shared memory are defined only while the library is
+ * being preloaded, because they cannot be created after server start.
  */
 extern void pgpx_settings_init(void);
 

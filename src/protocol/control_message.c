@@ -3,9 +3,8 @@
  * control_message.c
  *	  Messages and descriptors between sessions and workers.
  *
- * Every descriptor that comes in is either handed to the caller or closed.
- *
- * What a session and a worker say to each other: see control_message.h.
+ * See control_message.h for the messages.  Every received descriptor is either
+ * passed to the caller or closed.
  *
  *-------------------------------------------------------------------------
  */
@@ -19,7 +18,7 @@
 #include "base/debug_point.h"
 #include "shared/shmem.h"
 
-#define MAX_FDS 4				/* room for more than we accept, to close them */
+#define MAX_FDS 4				/* more than accepted, to close the others */
 
 int
 pgpx_fd_send(int sock, const void *data, size_t len, int fd)
@@ -58,7 +57,7 @@ pgpx_fd_send(int sock, const void *data, size_t len, int fd)
 	if (n >= 0)
 		return 1;
 
-	/* ETOOMANYREFS: descriptors in flight; like a full queue it passes */
+	/* ETOOMANYREFS: descriptors in flight; temporary, like a full queue */
 	if (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS ||
 		errno == ETOOMANYREFS)
 		return 0;
@@ -137,11 +136,11 @@ typedef struct ConninfoMessage
 	uint64		version;
 	uint32		need_password;
 	uint32		nparams;
-	/* start_commands, reset_command, then keyword and value in turn, each
-	 * with its NUL */
+	/* followed by start_commands, reset_command, and a keyword and value for
+	 * each parameter, all with their NUL */
 } ConninfoMessage;
 
-static int	control[PGPX_MAX_WORKERS][2];	/* [0] sessions', [1] the worker's */
+static int	control[PGPX_MAX_WORKERS][2];	/* [0] sessions' end, [1] worker's */
 
 void
 pgpx_control_init(int nworkers)
@@ -192,7 +191,7 @@ conninfo_length(const PgpxConninfo *conninfo)
 	return len;
 }
 
-/* Write a string with its NUL; returns where the next one goes. */
+/* Copy a string with its NUL; returns the address behind it. */
 static char *
 put_string(char *at, const char *s)
 {
@@ -215,7 +214,7 @@ pgpx_control_send_conninfo(int worker, uint64 incarnation, int pool,
 	if (len > PGPX_MESSAGE_MAX)
 		return -1;
 
-	/* of its size from the start: one that grows would leave copies behind */
+	/* no StringInfo: its growth would leave copies of secrets in memory */
 	msg = palloc0(len);
 	fill_header(&msg->header, PGPX_MESSAGE_CONNINFO, len, incarnation, pool,
 				pool_id);
@@ -267,13 +266,13 @@ pgpx_control_receive(int worker, uint64 incarnation, void *buffer, int *fd,
 		if (*fd >= 0)
 			close(*fd);
 		*fd = -1;
-		explicit_bzero(buffer, len);	/* it may have a password in it */
+		explicit_bzero(buffer, len);	/* it may contain a password */
 		return 0;
 	}
 	return len;
 }
 
-/* The next NUL-terminated string; NULL if there is none. */
+/* Returns the next NUL-terminated string, NULL if there is none. */
 static const char *
 next_string(char **p, char *end)
 {

@@ -3,30 +3,30 @@
  * control_message.h
  *	  Messages and descriptors between sessions and workers.
  *
- * unix(7), SCM_RIGHTS.  Nothing here waits.
- *
- * What a session and a worker say to each other.
+ * Descriptors are passed with SCM_RIGHTS, see unix(7).  No function here
+ * blocks.
  *
  *	  session -> worker, over the worker's control socket, which every process
- *	  of the server has inherited and only the worker reads:
+ *	  of the server inherits and only the worker reads:
  *
- *		CONNINFO	the parameters of a pool, secrets included, for the worker's
- *					private memory.  No answer; idempotent.
- *		SOCKET		"give me the socket of the connection that I have leased",
- *					with the descriptor on which the answer is to come.
+ *		CONNINFO	publishes the connection parameters of a pool, secrets
+ *					included; the worker keeps them in private memory.
+ *					Idempotent and without a reply.
+ *		SOCKET		requests the socket of a connection that the session has
+ *					leased.  Carries the descriptor for the reply.
  *
  *	  worker -> session, over that descriptor:
  *
  *		PgpxReply, with the socket.
  *
- * The control socket outlives a crash restart with its old messages: each
- * carries the life of shared memory and the epoch of the worker, and one that
- * does not match is dropped, its descriptor closed.  So is a reply that does
- * not match the question.
+ * The control socket and its unread messages survive a crash restart.  So each
+ * message carries the boot id of shared memory and the incarnation of the
+ * worker.  The worker drops a message in which either does not match, and
+ * closes its descriptor.  The session does the same with a reply that does not
+ * match its request.
  *
- * Each SOCKET question brings a descriptor of its own instead of one for the
- * session's life: the worker then keeps no descriptor for a session at all,
- * however many there are.
+ * Each SOCKET request carries a descriptor of its own.  So the worker keeps no
+ * descriptor per session, whatever the number of sessions.
  *
  *-------------------------------------------------------------------------
  */
@@ -37,21 +37,22 @@
 
 /*
  * pgpx_fd_send
- *		Send a message, with descriptor fd unless it is -1.
+ *		Sends a message, with descriptor fd unless fd is -1.
  *
- * Returns 1 when sent, 0 when the queue is full, -1 when the peer is gone or
- * the message cannot be sent at all (errno tells).
+ * Returns 1 if the message was sent; 0 if the socket's queue is full; -1, with
+ * errno set, if the peer is gone or the message cannot be sent at all.
  */
 extern int	pgpx_fd_send(int sock, const void *data, size_t len, int fd);
 
 /*
  * pgpx_fd_recv
- *		Receive a message and its descriptor (*fd is -1 without one), which is
- *		close-on-exec.
+ *		Receives a message of at most cap bytes and its descriptor.
  *
- * Returns the length, 0 if nothing is there, -1 on an error or at the end of
- * the stream.  A truncated message, or more than one descriptor, counts as a
- * message of length 1: no valid message is that short.
+ * *fd is set to the descriptor, which is close-on-exec, or to -1 if the message
+ * has none.  Returns the length; 0 if no message is available; -1 on an error
+ * or at the end of the stream.  A truncated message, or one with more than one
+ * descriptor, is reported as length 1, and its descriptors are closed.  No
+ * valid message is that short.
  */
 extern ssize_t pgpx_fd_recv(int sock, void *data, size_t cap, int *fd);
 
@@ -66,7 +67,7 @@ typedef enum PgpxMessageType
 typedef struct PgpxMessageHeader
 {
 	uint32		type;
-	uint32		length;			/* of all, this header included */
+	uint32		length;			/* of the message, including this header */
 	uint64		boot_id;
 	uint64		incarnation;
 	int32		pool;
@@ -87,15 +88,15 @@ typedef struct PgpxReply
 	uint64		boot_id;
 	uint64		incarnation;
 	int32		conn;
-	int32		ok;				/* 0: refused, the connection is gone */
+	int32		ok;				/* 0: refused, the connection no longer exists */
 	uint64		generation;
 	uint64		lease_id;
 	uint64		request;
 } PgpxReply;
 
 /*
- * The parameters of one version of a pool.  Strings point into the message, or
- * into the target they came from.
+ * The connection parameters of one version of a pool.  Strings point into the
+ * received message or into the server spec.
  */
 typedef struct PgpxConninfo
 {
@@ -108,32 +109,49 @@ typedef struct PgpxConninfo
 	const char **values;
 } PgpxConninfo;
 
-/* Make the control sockets; in the postmaster, before any fork. */
+/*
+ * Creates the control sockets.  Must be called in the postmaster before any
+ * fork.  Raises FATAL if a socket pair cannot be created.
+ */
 extern void pgpx_control_init(int nworkers);
 
-/* The end that sessions send into, for waiting until there is room. */
+/* The sessions' end; a session waits on it until the queue has room. */
 extern int	pgpx_control_session_fd(int worker);
 
-/* The end that the worker reads; see pgpx_control_receive. */
+/* The worker's end; see pgpx_control_receive. */
 extern int	pgpx_control_worker_fd(int worker);
 
 /*
  * pgpx_control_send_conninfo
- *		Returns 1 sent, 0 the queue is full (wait and try again), -1 too long.
+ *		Publishes the connection parameters of a pool to a worker.
+ *
+ * Returns 1 if the message was sent; 0 if the queue is full, in which case the
+ * caller waits and retries; -1 if the message is longer than PGPX_MESSAGE_MAX
+ * or cannot be sent.
  */
 extern int	pgpx_control_send_conninfo(int worker, uint64 incarnation, int pool,
 									   uint32 pool_id,
 									   const PgpxConninfo *conninfo);
 
-/* Returns 1 sent, 0 the queue is full, -1 it cannot be sent. */
+/*
+ * pgpx_control_send_request
+ *		Requests the socket of a leased connection from a worker.
+ *
+ * The caller fills in *request except for the header's type, length and boot
+ * id.  reply_fd: the descriptor on which the worker replies.  Returns 1 if the
+ * request was sent, 0 if the queue is full, -1 if it cannot be sent.
+ */
 extern int	pgpx_control_send_request(int worker, PgpxSocketRequest *request,
 									  int reply_fd);
 
 /*
  * pgpx_control_receive
- *		Next message for this worker; only the worker calls this (a lint says
- *		so).  Returns its length; 0 if there is none, or a message of another
- *		life or epoch was dropped (*more tells which).
+ *		Receives the next message for this worker.
+ *
+ * Only the worker may call this; the lint control_reader checks it.  buffer has
+ * PGPX_MESSAGE_MAX bytes.  Returns the message's length.  Returns 0 with *more
+ * false if there is none, and 0 with *more true if a malformed message, or one
+ * of another boot or incarnation, was dropped.
  */
 extern ssize_t pgpx_control_receive(int worker, uint64 incarnation,
 									void *buffer,
@@ -141,8 +159,9 @@ extern ssize_t pgpx_control_receive(int worker, uint64 incarnation,
 
 /*
  * pgpx_control_parse_conninfo
- *		Decode a CONNINFO message.  The arrays are palloc'd, the strings point
- *		into the buffer.  False: malformed.
+ *		Parses a CONNINFO message; returns false if it is malformed.
+ *
+ * The arrays are palloc'd; the strings point into the buffer.
  */
 extern bool pgpx_control_parse_conninfo(char *buffer, size_t len,
 										PgpxConninfo *conninfo);

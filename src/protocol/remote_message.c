@@ -3,16 +3,11 @@
  * remote_message.c
  *	  Decoding of the remote's messages; its errors and notices as local ones.
  *
- * Everything is checked against the message's length before it is looked at.
- *
- * Errors and notices of a remote server, as errors and notices here.
- *
- * Every field may be missing, the SQLSTATE too, and every text may be anything.
- *
- * What libpq says of a failed login, made fit to be shown.
- *
- * Much of it is the remote's own words: a text with a NUL behind it, and nothing
- * else is known of it.
+ * - Every field is checked against the message's length before it is read.
+ * - In errors and notices every field may be missing, including the SQLSTATE,
+ *	 and a text may have any contents and any encoding.
+ * - Messages of libpq about a failed login contain texts of the remote.  They
+ *	 end with a NUL; the code assumes nothing else about them.
  *
  *-------------------------------------------------------------------------
  */
@@ -42,7 +37,10 @@ get_int32(const char *p)
 	return (int32) pg_ntoh32(v);
 }
 
-/* Is there no part of the token's echo before a place in the input buffer? */
+/*
+ * Returns true if the token's echo is still expected and, for the first message
+ * of the echo, no part of it precedes position "end" of the input buffer.
+ */
 static bool
 lacks_token(const PgpxWire *wire, size_t end)
 {
@@ -77,7 +75,7 @@ pgpx_wire_answered(const PgpxWire *wire, size_t *scanned)
 		memcpy(&len, wire->in + at + 1, sizeof(len));
 		len = pg_ntoh32(len);
 
-		/* the reader says what is wrong with it; COPY waits for its refusal */
+		/* the reader reports a bad length; COPY blocks until it is refused */
 		if (len < 4 || wire->in[at] == 'G')
 			return true;
 
@@ -179,7 +177,7 @@ pgpx_wire_parse_command(const PgpxWireMessage *msg)
 	if (len == msg->len)
 		return 0;
 
-	/* "INSERT 0 5", "SELECT 3", "CREATE TABLE": the number at the end */
+	/* "INSERT 0 5", "SELECT 3", "CREATE TABLE": parse the number at the end */
 	p = tag + len;
 	while (p > tag && p[-1] >= '0' && p[-1] <= '9')
 		p--;
@@ -247,7 +245,7 @@ pgpx_wire_parse_error(const PgpxWireMessage *msg, PgpxRemoteFields *fields)
 	return p < end;
 }
 
-#define TEXT_MAX (64 * 1024)	/* of a field: more is cut off */
+#define TEXT_MAX (64 * 1024)	/* bytes of a field; the rest is cut off */
 
 char *
 pgpx_text_clean(char *text)
@@ -256,7 +254,7 @@ pgpx_text_clean(char *text)
 	int			valid = pg_encoding_verifymbstr(GetDatabaseEncoding(), text,
 												len);
 
-	/* one that was cut off in mid-character loses that character only */
+	/* a text that was cut off within a character loses that character only */
 	if (valid < len && len - valid < MAX_MULTIBYTE_CHAR_LEN)
 		text[valid] = '\0';
 	else if (valid < len)
@@ -281,7 +279,7 @@ copy_text(const char *text)
 	return pgpx_text_clean(copy);
 }
 
-/* Five of 0-9 and A-Z, and an error's; else the one of FDWs. */
+/* Parse an SQLSTATE, five of 0-9 and A-Z; returns "otherwise" if it is not. */
 static int
 parse_sqlstate(const char *sqlstate, int otherwise)
 {
@@ -294,7 +292,7 @@ parse_sqlstate(const char *sqlstate, int otherwise)
 						 sqlstate[4]);
 }
 
-/* The number in a position field: at most nine digits; 0: none. */
+/* Parse a position field of at most nine digits; 0 if missing or invalid. */
 static int
 parse_position(const char *field)
 {
@@ -304,8 +302,8 @@ parse_position(const char *field)
 }
 
 /*
- * Is the position inside the text?  An error at the end of the text is reported
- * one character behind it.
+ * Returns true if the position is inside the text or one character behind it,
+ * which is where an error at the end of the text is reported.
  */
 static bool
 is_inside(int position, const char *text)
@@ -348,9 +346,10 @@ pgpx_remote_error_copy(PgpxRemoteError *error, const PgpxWireMessage *msg)
 }
 
 /*
- * The statement is an argument of the local one, so its position is an internal
- * one for the client, as that of a statement in a function.  A client shows the
- * internal query in full: then the context does not repeat it.
+ * The remote statement is an argument of the local one.  So the error position
+ * is reported as an internal position, as for a statement in a function.  A
+ * client shows the internal query in full; therefore the context does not
+ * repeat it.
  */
 void
 pgpx_remote_error_raise(const PgpxRemoteError *error, const char *sql,
@@ -392,7 +391,7 @@ pgpx_remote_notice(const PgpxWireMessage *msg, int elevel, const char *server)
 	{
 		const char *s = fields.severity ? fields.severity : "";
 
-		/* to the client: how much is in our log is not the remote's to say */
+		/* client only: the remote must not decide how much is logged here */
 		elevel = strcmp(s, "WARNING") == 0 ? WARNING_CLIENT_ONLY :
 			strcmp(s, "INFO") == 0 ? INFO :
 			strncmp(s, "DEBUG", 5) == 0 ? DEBUG1 : NOTICE;
@@ -415,7 +414,7 @@ pgpx_remote_notice(const PgpxWireMessage *msg, int elevel, const char *server)
 		pfree(hint);
 }
 
-/* Is this line of libpq's but the mark below the place of an error? */
+/* True if the line only marks an error position below the line before it. */
 static bool
 is_caret(const char *line, size_t len)
 {
@@ -473,7 +472,10 @@ pgpx_libpq_take_sqlstates(char *text)
 		{
 			char	   *code = line;
 
-			/* two blanks before, as libpq writes it: no text of the remote yet */
+			/*
+			 * libpq writes two blanks before the SQLSTATE.  The first match
+			 * therefore precedes any text of the remote.
+			 */
 			while ((code = memmem(code, next - code, ":  ", 3)) != NULL)
 			{
 				code += 3;

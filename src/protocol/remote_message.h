@@ -3,7 +3,8 @@
  * remote_message.h
  *	  Decoding of the remote's messages; its errors and notices as local ones.
  *
- * Errors and notices of a remote server, as errors and notices here.
+ * The pgpx_wire_parse_* functions decode the body of one message and return
+ * false if it is malformed.  Texts that they return point into the message.
  *
  *-------------------------------------------------------------------------
  */
@@ -12,49 +13,59 @@
 
 #include "protocol/wire.h"
 
-/* The first lines of a message, on one line of less than "size" bytes. */
+/*
+ * pgpx_libpq_squeeze
+ *		Copies a message of libpq to one line of less than "size" bytes.
+ *
+ * Lines are joined with "; ", runs of blanks and tabs become one blank, and
+ * lines that only mark an error position are left out.
+ */
 extern void pgpx_libpq_squeeze(char *to, size_t size, const char *from);
 
 /*
  * pgpx_libpq_take_sqlstates
- *		Make a verbose message what it is by default, in place; true if the remote
- *		has no room for one more.
+ *		Removes from a verbose message, in place, what a default one lacks.
  *
- * libpq tells the SQLSTATE of a refused login in verbose messages only:
- * "severity:  SQLSTATE: text" with a line "LOCATION: .." behind it.
+ * Returns true if the SQLSTATE is 53300 (too_many_connections).  libpq reports
+ * the SQLSTATE of a rejected login in verbose messages only, as "severity:
+ * SQLSTATE: text" followed by a line "LOCATION: ..".
  */
 extern bool pgpx_libpq_take_sqlstates(char *text);
 
-/* A copy of what the remote said, in the current memory context. */
+/* A copy of an ErrorResponse, allocated in the current memory context. */
 typedef struct PgpxRemoteError
 {
 	bool		set;
-	bool		fatal;			/* the remote has ended its session with it */
+	bool		fatal;			/* the remote session has ended with it */
 	int			sqlstate;
 	const char *primary;
 	const char *detail;
 	const char *hint;
 	const char *context;
 	int			position;		/* in the statement, in characters; 0: none */
-	const char *query;			/* of a remote function, in which the error is */
-	int			query_position; /* in it */
+	const char *query;			/* internal query in which the error occurred */
+	int			query_position; /* in the internal query; 0: none */
 } PgpxRemoteError;
 
 /*
  * pgpx_remote_error_copy
- *		Copy an ErrorResponse; texts are made valid in the database's encoding.
+ *		Copies an ErrorResponse.
+ *
+ * The texts are made valid in the database's encoding.  A malformed message
+ * yields an error with a default message and SQLSTATE.
  */
 extern void pgpx_remote_error_copy(PgpxRemoteError *error,
 								   const PgpxWireMessage *msg);
 
 /*
  * pgpx_remote_error_raise
- *		Raise a remote error with its own SQLSTATE, the server as context, and the
- *		statement: as the query that the error position refers to if the remote
- *		reported one, else in the context.
+ *		Raises a remote error with its own SQLSTATE and the server as context.
  *
- * sql: the statement as it was sent, valid in the database's encoding; NULL: one of
- * our own, which is not shown.
+ * The statement is reported as the internal query if the remote reported an
+ * error position in it, else in the context.
+ *
+ * sql: the statement as it was sent, valid in the database's encoding; NULL for
+ * a statement that this extension sent by itself, which is not shown.
  */
 pg_noreturn extern void pgpx_remote_error_raise(const PgpxRemoteError *error,
 												const char *sql,
@@ -62,46 +73,56 @@ pg_noreturn extern void pgpx_remote_error_raise(const PgpxRemoteError *error,
 
 /*
  * pgpx_remote_notice
- *		Pass a NoticeResponse on: elevel 0 takes the remote's severity, for the
- *		client (a warning does not come into the log, and what would be for a log
- *		is a notice); LOG writes it to the log only.
+ *		Reports a NoticeResponse of the remote.
+ *
+ * elevel LOG writes it to the server log only.  elevel 0 sends it to the client
+ * with the remote's severity: a warning is not written to the server log, and a
+ * severity that is meant for a log becomes NOTICE.
  */
 extern void pgpx_remote_notice(const PgpxWireMessage *msg, int elevel,
 							   const char *server);
 
 /*
  * pgpx_text_clean
- *		A text of unknown encoding made valid in the database's encoding: as it
- *		is if it is valid, else with ? for what is not ASCII.  In place.
+ *		Makes a text of unknown encoding valid in the database's encoding.
+ *
+ * Works in place and returns the text.  A valid text stays as it is; a last
+ * character that is cut off is removed; in any other invalid text each byte
+ * that is not ASCII becomes "?".
  */
 extern char *pgpx_text_clean(char *text);
 
 /*
  * pgpx_wire_answered
- *		Is the answer whole in the buffer, or is nothing more to come before
- *		something is done about it?  Nothing is taken from the buffer.
+ *		Returns whether the buffer holds all of the answer that will come.
  *
- * *scanned: how much has been looked at; 0 when the question is sent.
+ * True if the answer is complete, or if no more input comes before the caller
+ * acts on what is there.  Consumes nothing from the buffer.
+ *
+ * *scanned: number of bytes already checked; the caller sets it to 0 when it
+ * sends the statement.
  */
 extern bool pgpx_wire_answered(const PgpxWire *wire, size_t *scanned);
 
-/* Fields of a DataRow; there must be exactly nfields. */
+/* Parses a DataRow; false unless it has exactly nfields fields. */
 extern bool pgpx_wire_parse_row(const PgpxWireMessage *msg, int nfields,
 								PgpxField *fields);
 
-/* Number of columns of a RowDescription, -1: malformed. */
+/* Returns the number of columns of a RowDescription, -1 if malformed. */
 extern int	pgpx_wire_parse_ncolumns(const PgpxWireMessage *msg);
 
+/* Parses a RowDescription; ncolumns is from pgpx_wire_parse_ncolumns. */
 extern bool pgpx_wire_parse_columns(const PgpxWireMessage *msg, int ncolumns,
 									PgpxColumn *columns);
 
-/* Rows that CommandComplete tells of; 0 for a utility command. */
+/* Returns the row count of a CommandComplete; 0 if its tag has none. */
 extern int64 pgpx_wire_parse_command(const PgpxWireMessage *msg);
 
+/* Parses an ErrorResponse or NoticeResponse. */
 extern bool pgpx_wire_parse_error(const PgpxWireMessage *msg,
 								  PgpxRemoteFields *fields);
 
-/* Does a ParameterDescription echo the token? */
+/* Returns whether a ParameterDescription echoes the token. */
 extern bool pgpx_wire_parse_token(const PgpxWireMessage *msg,
 								  const PgpxWireToken *token);
 

@@ -5,11 +5,12 @@
  *
  * https://www.postgresql.org/docs/current/protocol-flow.html
  *
- * The reader, by the table of wire.c.
+ * See wire.h for the rules.  The tables below state which message may arrive in
+ * which phase, which event it causes and which phase follows.
  *
- * See wire.h for the rules.  The input buffer holds whole messages; a message
- * is handed out in place, and the place behind it is known before anybody looks
- * into it, so that an error thrown by a consumer leaves the stream in step.
+ * A message is returned in place, once all of it is in the input buffer.  The
+ * reader moves past the message before it returns it, so the stream stays in
+ * sync if the caller raises an error while it processes the message.
  *
  *-------------------------------------------------------------------------
  */
@@ -25,7 +26,7 @@
 #include "base/debug_point.h"
 #include "protocol/remote_message.h"
 
-/* Messages that the table knows. */
+/* Classes of messages, the columns of the table. */
 typedef enum PgpxWireClass
 {
 	M_OTHER = 0,
@@ -47,20 +48,20 @@ typedef enum PgpxWireClass
 	M_NCLASSES
 } PgpxWireClass;
 
-/* What a message does in a phase: the event it gives and the phase after it. */
+/* The effect of a message in a phase: its event and the phase after it. */
 typedef struct PgpxWireRule
 {
-	uint8		known;			/* false: a violation of the protocol */
+	uint8		known;			/* false: the message violates the protocol */
 	uint8		event;
 	uint8		next;
 } PgpxWireRule;
 
-/* The class of a message, by its type. */
+/* The class of a message, indexed by its type byte. */
 extern const uint8 pgpx_wire_classes[256];
 
 extern const PgpxWireRule pgpx_wire_rules[PGPX_WIRE_NPHASES][M_NCLASSES];
 
-/* Is the answer in a phase that of a reset, which is for nobody to see? */
+/* True for the phases of a reset, whose answer is discarded. */
 extern const bool pgpx_wire_discards[PGPX_WIRE_NPHASES];
 
 const uint8 pgpx_wire_classes[256] = {
@@ -85,7 +86,7 @@ const uint8 pgpx_wire_classes[256] = {
 
 #define R(event_, next_) {1, PGPX_EV_##event_, PGPX_WIRE_##next_}
 
-/* What may come at any time. */
+/* The messages that may arrive at any time. */
 #define ASYNC(phase_) \
 	[M_NOTICE] = R(NOTICE, phase_), \
 	[M_NOTIFICATION] = R(NOTIFICATION, phase_), \
@@ -94,7 +95,7 @@ const uint8 pgpx_wire_classes[256] = {
 const PgpxWireRule pgpx_wire_rules[PGPX_WIRE_NPHASES][M_NCLASSES] = {
 	[PGPX_WIRE_IDLE] = {
 		ASYNC(IDLE),
-		[M_ERROR] = R(ERROR, BROKEN),	/* FATAL: the remote is leaving */
+		[M_ERROR] = R(ERROR, BROKEN),	/* FATAL: the remote session ends */
 	},
 	[PGPX_WIRE_TOKEN_PARSE] = {
 		ASYNC(TOKEN_PARSE),
@@ -165,9 +166,10 @@ const PgpxWireRule pgpx_wire_rules[PGPX_WIRE_NPHASES][M_NCLASSES] = {
 		[M_ERROR] = R(ERROR, SYNC),
 
 		/*
-		 * The server swallows the Sync that was sent with Execute if it begins
-		 * to read data, and answers it if the COPY fails before.  After a
-		 * CopyFail and another Sync the number of answers would not be known.
+		 * The server discards the Sync that was sent with Execute if it has
+		 * begun to read COPY data, and answers that Sync if the COPY fails
+		 * earlier.  So after CopyFail and another Sync the number of
+		 * ReadyForQuery messages would be unknown.
 		 */
 		[M_COPY_IN] = R(COPY, BROKEN),
 		[M_COPY_OUT] = R(COPY, COPY_EXTENDED),
@@ -251,8 +253,8 @@ const bool	pgpx_wire_discards[PGPX_WIRE_NPHASES] = {
 #define IN_MIN			(16 * 1024)
 #define IN_READ_MAX		(256 * 1024)	/* grows to this when reads fill it */
 #define IN_MAX			((size_t) MaxAllocSize + 5) /* the longest message */
-#define SMALL_MESSAGE	(1024 * 1024)	/* bound of all but DataRow and CopyData */
-#define DISCARD_MAX		(1024 * 1024)	/* bound of the answer to a reset */
+#define SMALL_MESSAGE	(1024 * 1024)	/* limit except for DataRow, CopyData */
+#define DISCARD_MAX		(1024 * 1024)	/* limit of the answer to a reset */
 
 void
 pgpx_wire_init(PgpxWire *wire, int fd, int encoding, MemoryContext cxt)
@@ -275,7 +277,10 @@ pgpx_wire_free(PgpxWire *wire)
 	wire->out.data = NULL;
 }
 
-/* After a reset, before the remote has reported what it changed. */
+/*
+ * Assume that the tracked parameters have their start values, as after a reset.
+ * The remote then reports those that differ.
+ */
 static void
 assume_start_values(PgpxWire *wire)
 {
@@ -314,7 +319,10 @@ pgpx_wire_expect(PgpxWire *wire, uint64 sender, uint32 exchange, int part1,
 	wire->phase = PGPX_WIRE_TOKEN_PARSE;
 	wire->discarded = 0;
 
-	/* until the echo of a hand-over what comes is the predecessor's */
+	/*
+	 * Until the echo of a hand-over arrives, the input belongs to the previous
+	 * holder and is discarded.
+	 */
 	wire->discarding = exchange == PGPX_EXCHANGE_FINAL ||
 		part1 == PGPX_WIRE_IDLE || pgpx_wire_discards[part1];
 }
@@ -350,7 +358,7 @@ void
 pgpx_wire_begin_sent(PgpxWire *wire, uint64 sender, uint64 sent_by, bool reset,
 					 size_t bytes)
 {
-	/* what is in the buffer cannot be the answer */
+	/* bytes that were buffered before cannot be the answer */
 	if (wire->in_start != wire->in_end)
 		pgpx_wire_break(wire, "the remote server sent something unasked");
 	pgpx_wire_begin(wire, sender);
@@ -405,7 +413,8 @@ pgpx_wire_break(PgpxWire *wire, const char *why)
 }
 
 /*
- * Keep a value for the words of errors, which want text that is valid in any encoding.
+ * Copy a value for use in error messages.  The result is printable ASCII, which
+ * is valid in every encoding.
  */
 static void
 keep_value(char *to, size_t size, const char *value)
@@ -417,8 +426,9 @@ keep_value(char *to, size_t size, const char *value)
 }
 
 /*
- * ParameterStatus: remember those that the decoding of values depends on.
- * Values are only ever compared or kept in bounded buffers.
+ * Note the parameters in a ParameterStatus that the decoding of values depends
+ * on.  Values are only compared, or copied to bounded buffers.  Returns false
+ * if the message is malformed.
  */
 static bool
 note_parameter(PgpxWire *wire, const char *data, size_t len)
@@ -450,9 +460,11 @@ note_parameter(PgpxWire *wire, const char *data, size_t len)
 }
 
 /*
- * Room in the input buffer for "need" bytes from in_start on.  Who calls must not
- * take "need" from the remote, which can claim what it likes with five bytes: a
- * buffer grows with what has come.
+ * Make room in the input buffer for "need" bytes from in_start on.
+ *
+ * The caller must bound "need" and must not use a length that the remote
+ * claimed, because five bytes can claim any length.  The buffer may grow only
+ * in proportion to the input that was received.
  */
 static void
 reserve_input(PgpxWire *wire, size_t need)
@@ -553,7 +565,7 @@ pgpx_wire_flush(PgpxWire *wire)
 		if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
 			return 0;
 
-		/* what it said before it went may still be read */
+		/* messages that the remote sent before can still be read */
 		wire->out_sent = wire->out.len;
 		return -1;
 	}
@@ -590,20 +602,23 @@ pgpx_wire_abandon(PgpxWire *wire)
 	wire->out_sent = 0;
 }
 
-/* Bound of a message's length, by its class; of an answer that nobody reads, less. */
+/*
+ * Return the maximum length of a message of a class.  While an answer is
+ * discarded, all of it together is limited to DISCARD_MAX.
+ */
 static size_t
 max_length(const PgpxWire *wire, int class)
 {
 	if (wire->discarding)
 		return DISCARD_MAX - wire->discarded;
 
-	/* a server's buffer, and the length itself */
+	/* the largest buffer of a server, and the length word */
 	if (class == M_DATA_ROW || class == M_COPY_DATA)
 		return MaxAllocSize + 4;
 	return SMALL_MESSAGE;
 }
 
-/* ReadyForQuery: the transaction's state, and the end of the conversation. */
+/* Note the transaction status of a ReadyForQuery; false if malformed. */
 static bool
 note_ready(PgpxWire *wire, const PgpxWireMessage *msg)
 {
@@ -614,7 +629,7 @@ note_ready(PgpxWire *wire, const PgpxWireMessage *msg)
 	return true;
 }
 
-/* Is it CommandComplete with this tag? */
+/* True if the message is CommandComplete with this tag. */
 static bool
 has_tag(const PgpxWireMessage *msg, const char *tag)
 {
@@ -622,7 +637,10 @@ has_tag(const PgpxWireMessage *msg, const char *tag)
 		memcmp(msg->data, tag, msg->len) == 0;
 }
 
-/* Is the message complete and as expected, as far as its rule cannot tell? */
+/*
+ * Check the contents of a message, which the table of rules cannot.  Returns
+ * false if the message is malformed or is not the expected one.
+ */
 static bool
 check_message(PgpxWire *wire, int class, const PgpxWireMessage *msg)
 {
@@ -652,7 +670,7 @@ check_message(PgpxWire *wire, int class, const PgpxWireMessage *msg)
 			if (wire->tx != 'I')
 				return false;
 
-			/* values could not be read any more */
+			/* after the last part the values must be readable */
 			return wire->parts[wire->part] != PGPX_WIRE_IDLE ||
 				pgpx_wire_params_pinned(wire);
 		default:
@@ -661,10 +679,13 @@ check_message(PgpxWire *wire, int class, const PgpxWireMessage *msg)
 }
 
 /*
- * An error came in place of the token's echo.  If it is not fatal it may answer
- * an earlier exchange: it is no answer to this one, and its text is shown only to
- * the holder who sent the earlier exchange, too.  A session that ends has answered
- * all that it has run, hence a statement without an echo has not run.
+ * Handle an error that arrived in place of the token's echo.
+ *
+ * The stream is marked as broken.  An error that is not fatal may answer an
+ * earlier exchange.  So it is not the answer to this one, and its text is shown
+ * only if the current holder also sent the earlier exchange.  A remote session
+ * that ends has answered every statement that it executed; hence a statement
+ * whose token was not echoed was not executed.
  */
 static PgpxWireEvent
 refuse_token(PgpxWire *wire, const PgpxWireMessage *msg)
@@ -682,7 +703,11 @@ refuse_token(PgpxWire *wire, const PgpxWireMessage *msg)
 	return fatal && wire->sent_ahead ? PGPX_EV_NOT_RUN : PGPX_EV_BROKEN;
 }
 
-/* Go to a phase, or to the next part of the exchange.  True: the exchange is over. */
+/*
+ * Enter a phase, or for PGPX_WIRE_NEXT_PART the next part of the exchange.
+ * Returns false if a part has ended and another one follows, in which case the
+ * message causes no event.
+ */
 static bool
 enter_phase(PgpxWire *wire, int phase)
 {
@@ -692,12 +717,12 @@ enter_phase(PgpxWire *wire, int phase)
 		return true;
 	}
 
-	/* the values that a reset ahead restores are reported at the end of all */
+	/* the remote reports the restored values only at the exchange's end */
 	if (wire->phase == PGPX_WIRE_AHEAD_EXECUTE)
 		assume_start_values(wire);
 	wire->phase = wire->parts[wire->part++];
 	if (wire->phase == PGPX_WIRE_IDLE && wire->part == 1)
-		wire->phase = PGPX_WIRE_RESET_END;	/* nothing but the token */
+		wire->phase = PGPX_WIRE_RESET_END;	/* the token is the only part */
 	wire->discarding = pgpx_wire_discards[wire->phase];
 	return wire->phase == PGPX_WIRE_IDLE;
 }
@@ -743,7 +768,7 @@ pgpx_wire_next(PgpxWire *wire, PgpxWireMessage *msg)
 				return PGPX_EV_BROKEN;
 			}
 
-			/* beyond that it grows when it is full, by as much again */
+			/* beyond "room" the buffer doubles, and only when it is full */
 			room = Max(wire->in_cap, IN_READ_MAX);
 			reserve_input(wire, Min((size_t) len + 1, room));
 			return PGPX_EV_NEED_INPUT;
@@ -780,7 +805,7 @@ pgpx_wire_next(PgpxWire *wire, PgpxWireMessage *msg)
 		if (class == M_COPY_IN && wire->phase != PGPX_WIRE_BROKEN)
 			pgpx_wire_refuse_copy(wire);
 
-		/* what comes during a reset is the predecessor's, and dropped */
+		/* input during a reset belongs to the previous holder: discard it */
 		if (rule.event == PGPX_EV_NONE ||
 			(wire->discarding && rule.event != PGPX_EV_NOT_RUN))
 			continue;

@@ -5,18 +5,18 @@
  *
  * https://www.postgresql.org/docs/current/protocol-message-formats.html
  *
- * A connection that libpq has logged in is a byte stream; whoever holds its
- * socket at a message boundary can speak on it.  This module does, for sessions
- * on leased sockets and for the worker.  It never waits: it says when it wants
- * input, and the caller waits as befits it.
+ * A connection that libpq has logged in is a byte stream.  Any process that
+ * holds its socket at a message boundary can run the protocol on it.  This
+ * module does so for sessions, on leased sockets, and for the worker.
  *
- * Everything that comes in is hostile: lengths are bounded and checked before
- * use, the order of messages is checked against one table (wire.c), and at any
- * doubt the stream is broken for good: nothing is ever repaired.
- *
- * No shared memory, no catalogs, no latch: fit for a fuzzer.
- *
- * What may come in which phase of a conversation: for the reader only.
+ * - No function blocks.  The reader reports that it needs input, and the caller
+ *	 waits in its own way.
+ * - All input is treated as hostile.  Lengths are bounded and checked before
+ *	 use, and the order of messages is checked against one table (wire.c).  A
+ *	 stream that violates the protocol is marked as broken and stays broken; no
+ *	 code tries to resynchronize it.
+ * - The module uses no shared memory, no catalogs and no latch, so that a
+ *	 fuzzer can run it.
  *
  *-------------------------------------------------------------------------
  */
@@ -27,11 +27,11 @@
 
 #include "lib/stringinfo.h"
 
-/* Where in a conversation the stream is. */
+/* What the reader expects next on the stream. */
 typedef enum PgpxWirePhase
 {
-	PGPX_WIRE_IDLE = 0,			/* at a boundary; nothing is in flight */
-	PGPX_WIRE_TOKEN_PARSE,		/* the echo of the exchange's token is to come: */
+	PGPX_WIRE_IDLE = 0,			/* at a boundary; no exchange is in flight */
+	PGPX_WIRE_TOKEN_PARSE,		/* the echo of the token is expected: */
 	PGPX_WIRE_TOKEN_TYPES,		/* ParseComplete, ParameterDescription, */
 	PGPX_WIRE_TOKEN_NO_DATA,	/* NoData */
 	PGPX_WIRE_SIMPLE,			/* Query was sent */
@@ -46,59 +46,59 @@ typedef enum PgpxWirePhase
 	PGPX_WIRE_DESCRIBE_PARSE,	/* Parse, Describe, Sync were sent */
 	PGPX_WIRE_DESCRIBE_PARAMS,
 	PGPX_WIRE_DESCRIBE_ROWS,
-	PGPX_WIRE_SYNC,				/* done or failed; ReadyForQuery is to come */
+	PGPX_WIRE_SYNC,				/* done or failed; ReadyForQuery is expected */
 	PGPX_WIRE_COPY_SIMPLE,		/* the data of a refused COPY are discarded */
-	PGPX_WIRE_COPY_EXTENDED,	/* the same, of COPY TO STDOUT only */
-	PGPX_WIRE_ROLLBACK,			/* Query "ROLLBACK" was sent, by us */
+	PGPX_WIRE_COPY_EXTENDED,	/* the same, for COPY TO STDOUT only */
+	PGPX_WIRE_ROLLBACK,			/* the ROLLBACK of a reset was sent */
 	PGPX_WIRE_DISCARD_ALL,		/* Query "DISCARD ALL" was sent */
 	PGPX_WIRE_RESET,			/* Query with another reset command was sent */
 	PGPX_WIRE_RESET_ROWS,		/* .. and one of its results has begun */
 	PGPX_WIRE_RESET_MORE,		/* .. and one of its results has ended */
-	PGPX_WIRE_RESET_END,		/* ReadyForQuery is to come */
-	PGPX_WIRE_BROKEN,			/* out of step or ended; see "broken" */
+	PGPX_WIRE_RESET_END,		/* ReadyForQuery is expected */
+	PGPX_WIRE_BROKEN,			/* out of sync or ended; see "broken" */
 	PGPX_WIRE_NPHASES,
 
-	/* in the table of rules: the first phase of the exchange's next part */
+	/* only in the table of rules: first phase of the exchange's next part */
 	PGPX_WIRE_NEXT_PART = PGPX_WIRE_NPHASES
 } PgpxWirePhase;
 
 /*
- * An exchange is what is sent between two boundaries.  It consists of parts; the
- * first part is always the token.
+ * An exchange is the set of messages sent between two message boundaries.  It
+ * consists of parts; the first part is always the token.
  *
  * The token is Parse of an empty statement whose parameter types are the three
  * words below, and Describe of that statement.  The server echoes the types in
  * ParameterDescription; it does not look them up, plan or run anything.  (See
  * exec_parse_message and exec_describe_statement_message in postgres.c.)  No
  * two exchanges on a connection have the same token, and SQL cannot produce a
- * ParameterDescription.  The echo therefore proves that everything which an
- * earlier exchange left on the stream has been read, and that what follows is the
- * answer to this exchange.
+ * ParameterDescription.  The echo therefore proves that all output of earlier
+ * exchanges has been read from the stream, and that the following messages
+ * answer this exchange.
  */
 typedef struct PgpxWireToken
 {
-	uint64		sender;			/* lease id, or a number of the worker's */
+	uint64		sender;			/* lease id, or a number chosen by the worker */
 	uint32		exchange;		/* number of the exchange within the lease */
 } PgpxWireToken;
 
 /* The exchange that resets the connection at the end of a lease. */
 #define PGPX_EXCHANGE_FINAL 0
 
-/* A token's messages and a DISCARD ALL in the extended protocol fit into this. */
+/* Room for a token's messages and DISCARD ALL in the extended protocol. */
 #define PGPX_WIRE_PREFIX_MAX 80
 
 #define PGPX_WIRE_MAX_PARTS 4
 
-/* The parts of an exchange that resets a connection, after the token; 0: none. */
+/* The parts, after the token, of an exchange that resets a connection. */
 #define PGPX_SENT_DISCARD_ALL	1	/* DISCARD ALL */
 #define PGPX_SENT_RESET			2	/* another reset command */
-#define PGPX_SENT_START			4	/* the start commands, behind either */
-#define PGPX_SENT_ROLLBACK		8	/* ROLLBACK, in front of them */
+#define PGPX_SENT_START			4	/* the start commands, after either */
+#define PGPX_SENT_ROLLBACK		8	/* ROLLBACK, before all others */
 
 typedef enum PgpxWireEvent
 {
-	PGPX_EV_NONE = 0,			/* (internal: go on) */
-	PGPX_EV_NEED_INPUT,			/* nothing whole is in the buffer */
+	PGPX_EV_NONE = 0,			/* (internal: continue) */
+	PGPX_EV_NEED_INPUT,			/* the buffer has no complete message */
 	PGPX_EV_ROW_DESCRIPTION,
 	PGPX_EV_NO_DATA,			/* the statement returns no rows */
 	PGPX_EV_ROW,
@@ -107,14 +107,14 @@ typedef enum PgpxWireEvent
 	PGPX_EV_NOTICE,
 	PGPX_EV_NOTIFICATION,
 	PGPX_EV_COPY,				/* the statement is a COPY; it is being refused */
-	PGPX_EV_NOT_RUN,			/* the statement that was sent ahead of the
-								 * checkout has not run; the stream is broken */
-	PGPX_EV_READY,				/* a boundary: the conversation is over */
-	PGPX_EV_BROKEN,				/* see "broken" for why */
+	PGPX_EV_NOT_RUN,			/* the statement that the previous holder sent
+								 * was not executed; the stream is broken */
+	PGPX_EV_READY,				/* message boundary: the exchange is over */
+	PGPX_EV_BROKEN,				/* "broken" has the reason */
 	PGPX_EV_NO_ECHO				/* (internal: an error instead of the token) */
 } PgpxWireEvent;
 
-/* A message; data stays valid until the next call that reads. */
+/* A message; data is valid until the next call that reads from the stream. */
 typedef struct PgpxWireMessage
 {
 	char		type;
@@ -126,30 +126,30 @@ typedef struct PgpxWire
 {
 	int			fd;
 	MemoryContext cxt;			/* holds the buffers */
-	int			encoding;		/* that client_encoding has to be */
+	int			encoding;		/* the required client_encoding */
 
-	char	   *in;				/* [in_cap + 1]: one spare byte behind */
+	char	   *in;				/* [in_cap + 1]: one spare byte at the end */
 	size_t		in_cap;
-	size_t		in_start;		/* first byte not yet handed out */
+	size_t		in_start;		/* first byte not yet consumed */
 	size_t		in_end;
 
 	StringInfoData out;
 	size_t		out_sent;
 
 	int			phase;			/* PgpxWirePhase */
-	char		tx;				/* of the last ReadyForQuery: I, T or E */
-	uint64		sender;			/* of the tokens of the next exchanges */
-	uint32		nexchanges;		/* sent since pgpx_wire_begin */
-	PgpxWireToken token;		/* of the exchange whose answer is to come */
+	char		tx;				/* status of the last ReadyForQuery: I, T, E */
+	uint64		sender;			/* sender in the tokens of the next exchanges */
+	uint32		nexchanges;		/* exchanges sent since pgpx_wire_begin */
+	PgpxWireToken token;		/* of the exchange whose answer is expected */
 	uint8		parts[PGPX_WIRE_MAX_PARTS]; /* first phases of its parts; IDLE: end */
-	int			part;			/* index of the next one */
-	bool		sent_ahead;		/* the previous holder sent our statement */
-	bool		discarding;		/* this part of the answer is not the holder's */
-	size_t		discarded;		/* bytes of it, so far */
-	const char *broken;			/* BROKEN: why */
-	bool		eof;			/* BROKEN because the stream has ended */
+	int			part;			/* index of the next part */
+	bool		sent_ahead;		/* the previous holder sent this statement */
+	bool		discarding;		/* this part of the answer is for no caller */
+	size_t		discarded;		/* bytes discarded of this exchange */
+	const char *broken;			/* BROKEN: the reason */
+	bool		eof;			/* the stream has ended or failed */
 
-	/* what the remote reported last of the parameters that decoding needs */
+	/* last reported values of the parameters that decoding depends on */
 	bool		encoding_changed;
 	bool		datestyle_iso;
 	bool		intervalstyle_postgres;
@@ -160,103 +160,128 @@ typedef struct PgpxWire
 	uint64		bytes_out;
 } PgpxWire;
 
-/* Set up for a socket; buffers are made when first needed. */
+/*
+ * pgpx_wire_init
+ *		Initializes *wire for a socket.
+ *
+ * encoding: the client_encoding that the remote session must have.  The buffers
+ * are allocated in cxt at first use.
+ */
 extern void pgpx_wire_init(PgpxWire *wire, int fd, int encoding,
 						   MemoryContext cxt);
 
-/* Free the buffers (not the socket). */
+/* Frees the buffers; the socket stays open. */
 extern void pgpx_wire_free(PgpxWire *wire);
 
 /*
  * pgpx_wire_begin
- *		Begin to use a stream that is at a message boundary.
+ *		Begins to use a stream that is at a message boundary.
  *
- * sender: for the tokens; no other user of this connection may have or have had
- * the same number.
+ * sender: the sender in this user's tokens.  It must differ from that of every
+ * other user of this connection, past or present.
  */
 extern void pgpx_wire_begin(PgpxWire *wire, uint64 sender);
 
 /*
  * pgpx_wire_begin_reset
- *		The same where the answer to a reset is unread.
+ *		Begins to use a stream on which the answer to a reset is unread.
  *
- * reset: what pgpx_wire_send_reset returned to the lease "reset_by" at its end.
+ * reset: the value that pgpx_wire_send_reset returned to the lease "reset_by"
+ * at its end; 0 if no reset was sent.
  */
 extern void pgpx_wire_begin_reset(PgpxWire *wire, uint64 sender,
 								  uint64 reset_by, int reset);
 
 /*
  * pgpx_wire_begin_sent
- *		The same where the lease "sent_by" has at its end sent our statement, in so
- *		many bytes, behind a reset or without one.
+ *		Begins to use a stream on which the lease "sent_by" has, at its end,
+ *		already sent the caller's statement.
+ *
+ * reset: a DISCARD ALL was sent before the statement.  bytes: the number of
+ * bytes sent.
  */
 extern void pgpx_wire_begin_sent(PgpxWire *wire, uint64 sender, uint64 sent_by,
 								 bool reset, size_t bytes);
 
-/* Let go of an input buffer that a large answer has made large; not if in use. */
+/* Frees an input buffer that a large answer has enlarged, if it is empty. */
 extern void pgpx_wire_trim(PgpxWire *wire);
 
-/* At a boundary, nothing buffered in either direction, and not broken. */
+/* True at a message boundary with nothing buffered in either direction. */
 extern bool pgpx_wire_at_boundary(const PgpxWire *wire);
 
-/* Do the parameters that decoding needs stand at their start values? */
+/* True if the parameters that decoding depends on have their start values. */
 extern bool pgpx_wire_params_pinned(const PgpxWire *wire);
 
-/* Is the answer to come that of a reset? */
+/* True while the expected answer is that of a reset. */
 extern bool pgpx_wire_in_reset(const PgpxWire *wire);
 
-/* Mark the stream as out of step. */
+/* Marks the stream as broken.  The first reason is kept and is not copied. */
 extern void pgpx_wire_break(PgpxWire *wire, const char *why);
 
 /*
  * pgpx_wire_next
- *		The next event that is whole in the buffer.
+ *		Consumes messages from the buffer up to the next event and returns it.
+ *
+ * *msg is the message of the event.  PGPX_EV_NEED_INPUT if the buffer has no
+ * complete message.  May raise an out-of-memory error.
  */
 extern PgpxWireEvent pgpx_wire_next(PgpxWire *wire, PgpxWireMessage *msg);
 
 /*
  * pgpx_wire_fill
- *		Read what is there, without waiting.  Returns the number of bytes; 0 if
- *		nothing is there; -1 at the end of the stream or on an error, which
- *		breaks it.  *full tells that more may be there at once.
+ *		Reads the available input into the buffer without blocking.
+ *
+ * Returns the number of bytes read; 0 if none is available; -1 at the end of
+ * the stream or on an error.  After -1, pgpx_wire_next returns the complete
+ * messages in the buffer and then PGPX_EV_BROKEN.  *full is true if the read
+ * filled the buffer, so that more input may be available.
  */
 extern ssize_t pgpx_wire_fill(PgpxWire *wire, bool *full);
 
 /*
- * The two halves of it: room, which may throw, and one read into the room that
- * there is, which does not.
+ * pgpx_wire_make_room, pgpx_wire_receive
+ *		The two steps of pgpx_wire_fill.
+ *
+ * pgpx_wire_make_room allocates buffer space and may raise an out-of-memory
+ * error.  pgpx_wire_receive reads once into the existing space and raises no
+ * error.
  */
 extern void pgpx_wire_make_room(PgpxWire *wire);
 extern ssize_t pgpx_wire_receive(PgpxWire *wire, bool *full);
 
 /*
  * pgpx_wire_flush
- *		Send what is buffered, without waiting: 1 all sent, 0 some is left, -1 the
- *		remote takes no more, and what it has said may still be read.
+ *		Sends the output buffer without blocking.
+ *
+ * Returns 1 if all was sent; 0 if bytes are left; -1 if the socket accepts no
+ * more output.  After -1 the messages that the remote sent can still be read.
  */
 extern int	pgpx_wire_flush(PgpxWire *wire);
 
 /*
  * pgpx_wire_abandon
- *		What is in the output buffer shall not be sent any more.  If none of it
- *		has been, it is as if it had never been written; a message that was cut
- *		off breaks the stream.
+ *		Discards the unsent part of the output buffer.
+ *
+ * If no byte of the exchange has been sent, the stream is again at the boundary
+ * before it.  Otherwise the stream is marked as broken, because the remote has
+ * received a part of it.
  */
 extern void pgpx_wire_abandon(PgpxWire *wire);
 
 /* --- writer: these append an exchange to the output buffer and set the phase */
 
-/* Query: one or several statements. */
+/* Sends Query with one or several statements. */
 extern void pgpx_wire_send_query(PgpxWire *wire, const char *sql);
 
 /*
  * pgpx_wire_send_extended
- *		Parse, Bind, Describe, Execute, Sync: one statement.
+ *		Sends one statement as Parse, Bind, Describe, Execute, Sync.
  *
- * Parameters are texts, NULL for SQL's NULL, their types left to the remote.
- * nparams is at most 65535.  formats: of the result's columns, 0 text, 1 binary;
- * none of them: all are text.  If there are some, there must be as many as the
- * result has columns, or the remote refuses before it runs the statement.
+ * values: the parameters as texts, NULL for SQL's NULL; the remote infers their
+ * types.  nparams is at most 65535.  formats: for each column of the result 0
+ * for text or 1 for binary.  nformats is 0 (all columns in text) or the number
+ * of columns of the result; with any other number the remote rejects the
+ * statement before it executes it.
  */
 extern void pgpx_wire_send_extended(PgpxWire *wire, const char *sql,
 									int nparams, const char *const *values,
@@ -264,14 +289,14 @@ extern void pgpx_wire_send_extended(PgpxWire *wire, const char *sql,
 
 /*
  * pgpx_wire_send_describe
- *		Parse, Describe (the statement), Sync: nothing is executed.
+ *		Sends Parse, Describe of the statement, Sync; executes nothing.
  */
 extern void pgpx_wire_send_describe(PgpxWire *wire, const char *sql);
 
 /*
  * pgpx_wire_put_extended
- *		The same messages, without a token, into a buffer that another session
- *		sends.
+ *		Writes the messages of pgpx_wire_send_extended, without a token, into a
+ *		buffer that another session sends.
  */
 extern void pgpx_wire_put_extended(StringInfo buf, const char *sql, int nparams,
 								   const char *const *values, int nformats,
@@ -279,41 +304,47 @@ extern void pgpx_wire_put_extended(StringInfo buf, const char *sql, int nparams,
 
 /*
  * pgpx_wire_put_prefix
- *		Write the beginning of the last exchange of the lease "sender", to which the
- *		next lease's statement is appended: the token and, with "reset", Parse, Bind
- *		and Execute of DISCARD ALL.  Returns its length.
+ *		Writes the beginning of the last exchange of the lease "sender" and
+ *		returns its length.
  *
- * There is no Sync between reset and statement, so the server skips the statement
- * if the reset fails.  The server commits a DISCARD ALL inside Execute, so an error
- * of the statement does not undo it (from 13.8, 14.5, 15.0 on).
+ * The caller appends the statement of the next lease.  The beginning is the
+ * token and, with "reset", Parse, Bind and Execute of DISCARD ALL.
+ *
+ * There is no Sync between reset and statement, so the server skips the
+ * statement if the reset fails.  The server commits a DISCARD ALL inside
+ * Execute, so an error of the statement does not undo it (from 13.8, 14.5, 15.0
+ * on).
  */
 extern size_t pgpx_wire_put_prefix(char buf[PGPX_WIRE_PREFIX_MAX],
 								   uint64 sender, bool reset);
 
 /*
  * pgpx_wire_send_reset
- *		Send the reset command and then the start commands; either may be empty.
- *		A transaction that is open is rolled back first.
- *		Returns PGPX_SENT_* bits; 0: nothing was sent.
+ *		Sends ROLLBACK if a transaction is open, then the reset command, then
+ *		the start commands.
  *
- * final: the lease ends with this exchange, and another reader takes the answer.
+ * Either command may be empty.  final: the lease ends with this exchange, and
+ * another process reads the answer.  Returns PGPX_SENT_* bits; 0 if nothing was
+ * sent.
  */
 extern int	pgpx_wire_send_reset(PgpxWire *wire, const char *reset_command,
 								 const char *start_commands, bool final);
 
-/* Room that a reset takes in the output buffer, at most. */
+/* Returns an upper bound of the size of a reset in the output buffer. */
 extern size_t pgpx_wire_reset_size(const char *reset_command,
 								   const char *start_commands);
 
 /*
  * pgpx_wire_send_check
- *		Send an exchange that consists of its token: a round trip without a statement.
+ *		Sends an exchange of the token alone: a round trip without a statement.
  */
 extern void pgpx_wire_send_check(PgpxWire *wire);
 
 /*
  * pgpx_wire_refuse_copy
- *		CopyFail.  The reader calls it for COPY FROM STDIN in the simple protocol.
+ *		Sends CopyFail.
+ *
+ * The reader calls it for COPY FROM STDIN in the simple protocol.
  */
 extern void pgpx_wire_refuse_copy(PgpxWire *wire);
 
@@ -321,7 +352,7 @@ extern void pgpx_wire_refuse_copy(PgpxWire *wire);
 
 typedef struct PgpxField
 {
-	char	   *data;			/* not terminated; NULL: SQL's NULL */
+	char	   *data;			/* not NUL-terminated; NULL for SQL's NULL */
 	int			len;
 } PgpxField;
 
@@ -333,28 +364,31 @@ typedef struct PgpxColumn
 	int16		format;
 } PgpxColumn;
 
-/* Fields of ErrorResponse and NoticeResponse; NULL where missing. */
+/* Fields of ErrorResponse and NoticeResponse; NULL if missing. */
 typedef struct PgpxRemoteFields
 {
-	const char *severity;		/* never translated, if the remote gives it */
+	const char *severity;		/* untranslated if the remote sent that */
 	const char *sqlstate;
 	const char *primary;
 	const char *detail;
 	const char *hint;
 	const char *context;
 	const char *position;		/* in the statement, in characters from 1 */
-	const char *query;			/* of a function, in which the error is */
-	const char *query_position; /* in it */
+	const char *query;			/* internal query in which the error occurred */
+	const char *query_position; /* in the internal query */
 } PgpxRemoteFields;
 
 /*
- * Prepare for the answer to an exchange of these parts, after the token; IDLE: there is
- * no such part.
+ * pgpx_wire_expect
+ *		Prepares the reader for the answer to an exchange.
+ *
+ * part1 to part3: the first phases of the parts after the token;
+ * PGPX_WIRE_IDLE for a part that does not exist.
  */
 extern void pgpx_wire_expect(PgpxWire *wire, uint64 sender, uint32 exchange,
 							 int part1, int part2, int part3);
 
-/* The same for a reset of PGPX_SENT_* bits. */
+/* The same for a reset; "reset" has PGPX_SENT_* bits. */
 extern void pgpx_wire_expect_reset(PgpxWire *wire, uint64 sender,
 								   uint32 exchange, int reset);
 

@@ -1,7 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * wire_writer.c
- *	  The writer: messages into the output buffer.
+ *	  The writer: messages to the remote.
+ *
+ * All functions append to the output buffer; pgpx_wire_flush sends it.  See
+ * wire.h for the rules.
  *
  *-------------------------------------------------------------------------
  */
@@ -9,7 +12,10 @@
 
 #include "port/pg_bswap.h"
 
-/* As appendBinaryStringInfo, inline: a statement is put together of some thirty. */
+/*
+ * Append to the buffer, as appendBinaryStringInfo does.  This is inline because
+ * a statement takes about thirty calls.
+ */
 static inline void
 put(StringInfo buf, const void *data, int len)
 {
@@ -54,7 +60,7 @@ begin_output(PgpxWire *wire)
 	return &wire->out;
 }
 
-/* Start a message; its length is filled in by end_message. */
+/* Start a message; end_message, given the result, fills in the length. */
 static int
 begin_message(StringInfo buf, char type)
 {
@@ -87,7 +93,7 @@ put_parse(StringInfo buf, const char *sql)
 
 	put_char(buf, '\0');		/* unnamed statement */
 	put(buf, sql, strlen(sql) + 1);
-	put_int16(buf, 0);			/* types: the remote's to infer */
+	put_int16(buf, 0);			/* no types: the remote infers them */
 	end_message(buf, at);
 }
 
@@ -100,15 +106,15 @@ put_describe(StringInfo buf)
 	end_message(buf, at);
 }
 
-/* The token's messages: 28 bytes. */
+/* Append the token's messages, 28 bytes. */
 static void
 put_token(StringInfo buf, uint64 sender, uint32 exchange)
 {
 	int			at = begin_message(buf, 'P');
 
 	put(buf, "", 1);			/* unnamed statement */
-	put(buf, "", 1);			/* no command */
-	put_int16(buf, 3);			/* the types of its parameters */
+	put(buf, "", 1);			/* empty query string */
+	put_int16(buf, 3);			/* number of parameter types */
 	put_int32(buf, (uint32) (sender >> 32));
 	put_int32(buf, (uint32) sender);
 	put_int32(buf, exchange);
@@ -116,7 +122,7 @@ put_token(StringInfo buf, uint64 sender, uint32 exchange)
 	put_describe(buf);
 }
 
-/* Begin an exchange of the current holder; returns its number. */
+/* Begin an exchange of the current holder, and return its number. */
 static uint32
 begin_exchange(PgpxWire *wire)
 {
