@@ -15,7 +15,7 @@
  *				interrupts
  *		error	raises an error
  *		exit	exits the process
- *		crash	aborts the process
+ *		crash	kills the process with SIGKILL
  *
  * pgpool_ext.debug_oom = N makes the Nth allocation of this extension's code
  * fail, once (file oom.at, as above).  The count starts when the setting is

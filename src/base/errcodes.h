@@ -3,8 +3,9 @@
  * errcodes.h
  *	  The SQLSTATEs of this extension.
  *
- * They are not 57P0x, because client-side pools treat those as errors of their
- * own session to this server and would close that healthy session.
+ * They do not begin with 57P, because client-side pools take such an error to
+ * concern their own session to this server, and would close that healthy
+ * session.
  *
  *-------------------------------------------------------------------------
  */

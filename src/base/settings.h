@@ -20,7 +20,7 @@
  */
 extern uint32 pgpx_wait_event_new(const char *name);
 
-/* Returns the id of a wait event; *cache keeps it, and is 0 before first use. */
+/* Returns the id of a wait event and keeps it in *cache, initially 0. */
 static inline uint32
 pgpx_wait_event(uint32 *cache, const char *name)
 {

@@ -4,22 +4,22 @@
  *	  Results in binary: which columns are requested so, and how they are
  *	  read.
  *
- * The formats go out with the statement, before anything is known of its result.
- * So a statement is run with texts first.  If it has returned so many rows that it
- * would have paid, and some of its columns are of a type that is the same here and
- * there, all sessions ask for these in binary from then on.
+ * The formats of the result are sent with the statement, before its columns are
+ * known.  So a statement is first executed with a result in text.  If it had so
+ * many rows that binary would have been cheaper, and some columns are of a type
+ * that is the same on both sides, all sessions request these columns in binary
+ * from then on.
  *
- * What is remembered is a guess, and nothing relies on it: the row description of
- * each execution says which format and which type its columns have, and they are
- * read by that.  So it is a table without chains in shared memory, in which a
- * statement takes the place of another that falls on it.
- *
- * Binary values that are read without their receive functions.
- *
- * In a result of numbers the calls of these functions, and the buffer that they
- * want, cost more than what they do.  So values of a few types are read by hand,
- * if they are what every server sends.  Nothing is refused here: what is odd goes
- * to the receive function, which knows what to say.
+ * - The recorded formats are a prediction, and correctness does not depend on
+ *	 them.  The row description of each execution reports the format and type of
+ *	 each column, and the column is read by these.
+ * - Therefore the formats are in a table in shared memory without chains: a
+ *	 statement replaces another one with the same slot.
+ * - Values of a few types are read without their receive functions.  In a
+ *	 result of numbers the call of a receive function, and the buffer that it
+ *	 needs, cost more than the conversion.
+ * - This file raises no error for an invalid value.  Such a value is passed to
+ *	 the receive function, which reports the error.
  *
  *-------------------------------------------------------------------------
  */
@@ -66,7 +66,10 @@ pgpx_formats_find(const PgpxFormatsKey *key,
 	PgpxFormats *slot = slot_of(key);
 	PgpxFormats found;
 
-	/* most statements are not in it: a wrong answer does no harm */
+	/*
+	 * Check without the lock first, since most statements are not in the
+	 * table.  A stale answer only means a result in text.
+	 */
 	if (slot->key.text[0] != key->text[0])
 		return 0;
 	SpinLockAcquire(&pgpx_shared->formats_mutex);
@@ -96,7 +99,7 @@ pgpx_formats_note(const PgpxFormatsKey *key, int n, const int16 *formats)
 	SpinLockRelease(&pgpx_shared->formats_mutex);
 }
 
-/* As test/bench/formats has measured; of arrays, of those of two elements. */
+/* Measured by test/bench/formats; arrays with two elements. */
 int
 pgpx_formats_gain(Oid type)
 {
@@ -174,14 +177,17 @@ pgpx_formats_is_plain(Oid type)
 }
 
 /*
- * A server makes the values of a row in 8 kB that it has at hand, and takes 1 kB
- * for each that it sends in binary, however short.  From the eighth on it asks the
- * system for memory, and gives it back, for each row; that costs as much as the
- * texts of three small numbers.
+ * Clear the formats of a few small numbers if the server then needs no
+ * additional memory.
+ *
+ * A server builds the values of a row in a memory block of 8 kB, and uses 1 kB
+ * for each value that it sends in binary, however short it is.  From the eighth
+ * value on it allocates and frees another block for each row, which costs as
+ * much as sending three small numbers in text.
  */
-#define AT_HAND 7
-#define WORTH 3
-#define SMALL 20				/* gain of such numbers */
+#define AT_HAND 7				/* binary values that fit into the first block */
+#define WORTH 3					/* small numbers in text for one more block */
+#define SMALL 20				/* gain of a small number, in ns */
 
 static void
 spare_room(int n, int16 *formats, const int *gains)
@@ -234,7 +240,7 @@ pgpx_by_hand(Oid type, int32 typmod)
 		case DATEOID:
 			return PGPX_HAND_DATE;
 		case TIMEOID:
-			/* of a precision, it has to be rounded */
+			/* a value for a column with a precision must be rounded */
 			return typmod < 0 ? PGPX_HAND_TIME : PGPX_HAND_NONE;
 		case TIMESTAMPOID:
 		case TIMESTAMPTZOID:

@@ -4,7 +4,7 @@
  *	  Results in binary: which columns are requested so, and how they are
  *	  read.
  *
- * Binary values that are read without their receive functions.
+ * See binary_input.c for the rules.
  *
  *-------------------------------------------------------------------------
  */
@@ -15,60 +15,73 @@
 #include "protocol/wire.h"
 
 /*
- * Binary costs a call so many ns to begin with, of both sides: Parse, Bind and
- * Describe instead of Query.  A result that has less to gain comes as text.
+ * Fixed cost of a binary result per call, in ns, of both sides together: Parse,
+ * Bind and Describe replace Query.  A result that would gain less is requested
+ * in text.
  */
 #ifndef PGPX_FORMATS_WORTH		/* test/bench/formats: 1 */
 #define PGPX_FORMATS_WORTH 6000
 #endif
 
-/* The key of a statement of a pool; shape is the sink's. */
+/*
+ * Computes the key of a statement of a pool.  types_hash is that of the
+ * PgpxSink.
+ */
 extern void pgpx_formats_key(PgpxFormatsKey *key, uint32 pool_id,
 							 const char *sql, uint64 types_hash);
 
 /*
  * pgpx_formats_find
- *		The formats to ask for, 0 text, 1 binary, and how many columns the result
- *		had; 0: nothing is known, or nothing is to be gained.
+ *		Looks up which formats to request for a statement.
+ *
+ * Sets formats, 0 for text and 1 for binary, and returns the number of columns
+ * that the result had.  Returns 0 if the statement is not in the table, and its
+ * result is then requested in text.
  */
 extern int	pgpx_formats_find(const PgpxFormatsKey *key,
 							  int16 formats[PGPX_FORMATS_COLUMNS]);
 
 /*
  * pgpx_formats_note
- *		Remember them for all sessions; n 0: forget what was remembered.  Throws
- *		nothing.
+ *		Records the formats of the n columns of a statement for all sessions.
+ *
+ * n 0 removes the entry.  With more than PGPX_FORMATS_COLUMNS columns the
+ * function has no effect.  Raises no error.
  */
 extern void pgpx_formats_note(const PgpxFormatsKey *key, int n,
 							  const int16 *formats);
 
 /*
  * pgpx_formats_gain
- *		By how many ns a value of a type is cheaper in binary, of both sides
- *		together; 0: it has to come as text.
+ *		Returns by how many ns a value of a type is cheaper in binary than in
+ *		text, of both sides together; 0 if it must be requested in text.
  *
- * The others are types whose binary form says the same as their text, on every
- * server, whatever the settings of either are.  Texts are not among them: their
- * binary form is the same bytes, and the receive functions take these to be in the
- * encoding of the local session's client.  Nor are types whose OID is not fixed.
+ * The result is positive only for types whose binary form has the same meaning
+ * as their text on every server, whatever the settings of either side are.
+ * Text types return 0: their binary form has the same bytes, and their receive
+ * functions expect the encoding of the local session's client.  Types without a
+ * fixed OID return 0, too.
  */
 extern int	pgpx_formats_gain(Oid type);
 
-/* Of these, those whose text is the same under all settings. */
+/* True for those of these types whose text depends on no setting. */
 extern bool pgpx_formats_is_plain(Oid type);
 
 /*
  * pgpx_formats_choose
- *		Of n columns, some of which could be asked for in binary, leave those that
- *		are cheaper so in a result of so many rows.  gains: of each, by its type.
- *		Returns n; 0: none is.
+ *		Chooses the columns to request in binary.
+ *
+ * formats: 1 for each of the n columns that could be requested in binary; the
+ * function clears those that are cheaper in text.  gains: pgpx_formats_gain of
+ * each column's type.  rows: the number of rows of the result.  Returns n, or 0
+ * if the whole result is cheaper in text.
  */
 extern int	pgpx_formats_choose(int n, int16 *formats, const int *gains,
 								uint64 rows);
 
 typedef enum PgpxByHand
 {
-	PGPX_HAND_NONE = 0,			/* by the receive function */
+	PGPX_HAND_NONE = 0,			/* use the receive function */
 	PGPX_HAND_BOOL,
 	PGPX_HAND_INT2,
 	PGPX_HAND_INT4,				/* and float4 */
@@ -79,13 +92,21 @@ typedef enum PgpxByHand
 	PGPX_HAND_UUID
 } PgpxByHand;
 
-/* How values of a type are read; not of a domain, which has checks. */
+/*
+ * pgpx_by_hand
+ *		Returns how binary values of a type are read without its receive
+ *		function.
+ *
+ * The type must not be a domain, because a domain has checks.
+ */
 extern PgpxByHand pgpx_by_hand(Oid type, int32 typmod);
 
 /*
  * pgpx_by_hand_read
- *		Read a value that is not NULL.  False: it is not what it should be, and
- *		the receive function says so.
+ *		Reads a binary value that is not NULL.
+ *
+ * Returns false for PGPX_HAND_NONE and for an invalid value.  The caller then
+ * calls the receive function, which reports the error.
  */
 extern bool pgpx_by_hand_read(PgpxByHand hand, const PgpxField *field,
 							  Datum *value);

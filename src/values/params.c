@@ -3,9 +3,9 @@
  * params.c
  *	  Arguments of a call as parameters of a remote statement.
  *
- * Text of a value depends on DateStyle, IntervalStyle and extra_float_digits;
- * as postgres_fdw does, values are written in the styles that no setting of the
- * remote server can misread.
+ * The text of a value depends on DateStyle, IntervalStyle and
+ * extra_float_digits.  As in postgres_fdw, values are written in styles that
+ * the remote server reads correctly whatever its settings are.
  *
  *-------------------------------------------------------------------------
  */
@@ -21,7 +21,10 @@
 #include "base/debug_point.h"
 #include "values/rows.h"
 
-/* 0 if the settings are right as they are, else a level to go back from. */
+/*
+ * Set the styles for the output of parameters.  Returns the GUC nest level for
+ * end_styles, or 0 if the settings are already right.
+ */
 static int
 begin_styles(void)
 {
@@ -40,7 +43,7 @@ begin_styles(void)
 	return level;
 }
 
-/* On an error the transaction's end gives the settings back. */
+/* Restore the settings.  After an error the transaction's end does this. */
 static void
 end_styles(int level)
 {
@@ -49,8 +52,9 @@ end_styles(int level)
 }
 
 /*
- * Elements of an array, through the output function of their type.  texts: they are
- * stored as texts are, whatever their type is called.
+ * Convert the elements of an array to parameters, with the output function of
+ * their type.  texts: the elements have the storage of text, whatever their
+ * type is.
  */
 static void
 from_array(ArrayType *array, bool texts, PgpxParams *params)
@@ -77,7 +81,7 @@ from_array(ArrayType *array, bool texts, PgpxParams *params)
 		return;					/* no parameters: the most common call */
 	if (texts || type == TEXTOID)
 	{
-		/* the second most common: nothing of it has to be looked up */
+		/* the second most common call: needs no catalog lookup */
 		deconstruct_array(array, type, -1, false, TYPALIGN_INT, &elements,
 						  &nulls, &params->n);
 		params->values = palloc0(sizeof(char *) * params->n);
@@ -106,7 +110,7 @@ raise_null_array(void)
 			 errmsg("array of parameters must not be null")));
 }
 
-/* Elements of argument "at", a text[] or param[]. */
+/* Convert the elements of argument "at", a text[] or param[]. */
 static void
 from_text_array(FunctionCallInfo fcinfo, int at, PgpxParams *params)
 {
@@ -120,9 +124,8 @@ from_text_array(FunctionCallInfo fcinfo, int at, PgpxParams *params)
 }
 
 /*
- * Arguments from "at" on, of any types, through their output functions, in the
- * styles that any server reads; or the elements of an array that was given as
- * VARIADIC.
+ * Convert the arguments from "at" on, of any types, with their output
+ * functions; or the elements of an array that was passed as VARIADIC.
  */
 static void
 from_any(FunctionCallInfo fcinfo, int at, PgpxParams *params)

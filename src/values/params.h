@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * params.h
- *	  Arguments of a call as parameters of a remote statement: texts.
+ *	  Arguments of a call as parameters, in text, of a remote statement.
  *
  *-------------------------------------------------------------------------
  */
@@ -18,17 +18,22 @@ typedef struct PgpxParams
 
 /*
  * pgpx_params_read
- *		The parameters of a call: its arguments from "at" on.
+ *		Converts the arguments of a call, from number "at" on, to parameters.
  *
- * any: the function was declared with VARIADIC "any" there, else with text[] or
- * param[], whose elements are stored as texts are.
+ * any: the function is declared with VARIADIC "any" at this position; otherwise
+ * with text[] or param[], whose elements have the storage of text.
+ *
+ * The result is allocated in the current memory context.  Raises 22004 if the
+ * array is NULL, 22023 if it has several dimensions, 42P18 if the type of an
+ * argument is unknown, and the errors of the output functions.
  */
 extern void pgpx_params_read(FunctionCallInfo fcinfo, int at, bool any,
 							 PgpxParams *params);
 
 /*
  * pgpx_params_text
- *		The text of a value, in the styles that no setting of a remote can misread.
+ *		Returns the text of a value, in styles that every remote reads correctly
+ *		whatever its settings are.
  */
 extern char *pgpx_params_text(Oid type, Datum value);
 
