@@ -1,62 +1,80 @@
 /*-------------------------------------------------------------------------
  *
  * conn_state.h
- *	  The state machine of a connection, and the one function that drives it.
+ *	  The state machine of a connection, and the function that drives it.
  *
  *	           reserve            ok
  *	  FREE ------------> CONNECTING ---> IDLE <-------------------+
  *	   ^                     |            |  ^                    |
- *	   |                     |      lease |  | checkin,           | answer is
- *	   |                fail |            |  | nothing sent       | right
+ *	   |                     |      lease |  | checkin,           | answer
+ *	   |                fail |            |  | nothing sent       | as expected
  *	   |                     |            v  |                    |
  *	   |                     |          LEASED ----------> RESETTING
  *	   |                     |          | ^ |  \   worker     ^   |
- *	   |                     |   checkin| | |   \  resets     |   | answer is
- *	   |                     |  + reset | | |    \            |   | wrong, late
+ *	   |                     |   checkin| | |   \  resets     |   | answer
+ *	   |                     |  + reset | | |    \            |   | wrong or late
  *	   |                     |          v | |     \           |   |
- *	   |                     |         RESET_PENDING-|------\----------+   |
- *	   |                     |           |  |holder \  moment     |
- *	   |                     |           |  |died,   v later      |
- *	   |                     |           |  |cancel  CHECKING     |
- *	   |                     |           |  v                     |
- *	   |                     |           | CANCELLING             |
- *	   |     closed          v           v  v                     v
+ *	   |                     |    RESET_  --|------\----------+   |
+ *	   |                     |    PENDING   |holder \  tick      |
+ *	   |                     |           |  |died,   v           |
+ *	   |                     |           |  |cancel  CHECKING    |
+ *	   |                     |           |  v                    |
+ *	   |                     |           | CANCELLING            |
+ *	   |     closed          v           v  v                    v
  *	   +-------------------- CLOSING <----------------------------+
  *
- * Transition				Performed by			Function
- * FREE -> CONNECTING		session or worker		pgpx_pool_grow_locked
- * CONNECTING -> IDLE		worker					pgpx_pool_opened
- * CONNECTING -> CLOSING	worker					pgpx_pool_connect_failed,
- *												pgpx_pool_conninfo_missing,
- *												pgpx_pool_attempt_outdated
- * CONNECTING -> CANCELLING	worker, start commands late		"
- * IDLE, RESET_PENDING -> LEASED		session or worker		pgpx_pool_lease_locked
- * LEASED -> IDLE, RESET_PENDING		session					pgpx_pool_release, pgpx_pool_hand_over
- * LEASED -> RESETTING		session					pgpx_pool_release
- * LEASED -> CANCELLING		who ends the lease		pgpx_pool_release,
- * LEASED -> CLOSING			"					pgpx_pool_revoke_locked
- * RESET_PENDING -> RESETTING		worker					pgpx_pool_begin_reset
- * RESETTING -> IDLE		worker					pgpx_pool_reset_done
- * RESETTING -> CANCELLING	worker, when late		pgpx_pool_reset_done
- * CANCELLING -> RESETTING	worker					pgpx_pool_cancel_done
- * CANCELLING -> CLOSING	worker, remote at rest	pgpx_pool_close
- * any open -> CLOSING		who finds it wrong		pgpx_pool_close_locked
- * CLOSING -> FREE			worker					pgpx_pool_closed
- * CHECKING is entered from and left to IDLE (test_period).
+ * FREE -> CONNECTING
+ *		by a session or the worker: pgpx_pool_grow_locked
+ * CONNECTING -> IDLE
+ *		by the worker: pgpx_pool_opened
+ * CONNECTING -> CLOSING
+ *		by the worker: pgpx_pool_connect_failed, pgpx_pool_conninfo_missing,
+ *		pgpx_pool_attempt_outdated
+ * CONNECTING -> CANCELLING
+ *		by the worker, if the start commands may still run:
+ *		pgpx_pool_connect_failed, pgpx_pool_attempt_outdated
+ * IDLE, RESET_PENDING -> LEASED
+ *		by a session or the worker: pgpx_pool_lease_locked
+ * LEASED -> IDLE
+ *		by the session: pgpx_pool_release, pgpx_pool_hand_over
+ * LEASED -> RESET_PENDING, RESETTING
+ *		by the session: pgpx_pool_release
+ * LEASED -> CANCELLING, CLOSING
+ *		by the process that ends the lease: pgpx_pool_release,
+ *		pgpx_pool_revoke_locked
+ * RESET_PENDING -> RESETTING
+ *		by the worker: pgpx_pool_begin_reset
+ * RESETTING -> IDLE
+ *		by the worker: pgpx_pool_reset_done
+ * RESETTING -> CANCELLING
+ *		by the worker, if the answer is late: pgpx_pool_reset_done
+ * CANCELLING -> RESETTING
+ *		by the worker: pgpx_pool_cancel_done
+ * CANCELLING -> CLOSING
+ *		by the worker: pgpx_pool_cancel_done, or pgpx_pool_close once the remote
+ *		is idle
+ * any open state -> CLOSING
+ *		by the process that finds a reason to close: pgpx_pool_close_locked
+ * CLOSING -> FREE
+ *		by the worker: pgpx_pool_closed
+ * IDLE -> CHECKING -> IDLE
+ *		the test of test_period: pgpx_pool_pick_locked, pgpx_pool_check_done
  *
- * What is true in each state:
- *	FREE		pool = -1; in the free list; worker holds no PGconn for it
- *	CONNECTING	the worker alone knows it; waiters may count on it
- *	IDLE		in the pool's LRU list; the remote session is clean (or dirty,
- *				with reset on_transfer or never) and nothing is unread
- *	RESET_PENDING		in the pool's LRU list; "unread_reset" ReadyForQuery are unread
- *	LEASED		lease_id and owner are set; the lessee alone speaks on it
- *	RESETTING	the worker alone speaks on it
- *	CHECKING	the same
- *	CANCELLING	nobody speaks on it; leasable again only after the cancel
- *				connection has closed.  With a close_reason it was given up in
- *				mid-statement, and is closed when the remote is at rest
- *	CLOSING		nobody may touch the socket but the worker, which closes it
+ * Properties of each state:
+ *	FREE		pool is -1; the connection is in the free list; the worker has no
+ *				PGconn for it
+ *	CONNECTING	only the worker uses it; waiters may count on it
+ *	IDLE		in the pool's LRU list; no answer is unread; the remote session is
+ *				clean, or dirty with reset on_transfer or never
+ *	RESET_PENDING	in the pool's LRU list; the answers in "unread_reset" are unread
+ *	LEASED		lease_id and owner are set; only the lessee uses the socket
+ *	RESETTING	only the worker uses the socket
+ *	CHECKING	only the worker uses the socket
+ *	CANCELLING	no process sends on the socket.  The connection can be leased again
+ *				only after the cancel connection has closed.  With a close_reason,
+ *				it was aborted during a statement and is closed when the remote
+ *				is idle
+ *	CLOSING		only the worker uses the socket, and closes it
  *
  *-------------------------------------------------------------------------
  */
@@ -66,37 +84,40 @@
 #include "shared/shmem.h"
 
 /*
- * PgpxConn.cancel: the mark that keeps a connection from being used while a
- * cancel could still hit it.  ASKED is set by the lessee, SENT by the worker,
- * NONE by the worker once the cancel connection has closed.
+ * PgpxConn.cancel prevents the use of a connection while a cancel request
+ * could still hit it.  The lessee sets ASKED, the worker sets SENT, and the
+ * worker sets NONE once the cancel connection has closed.
  *
- * A request that was sent, and has not ended within operation_timeout, lies in a
- * queue of the remote's and may be carried out at any later time.  Then the mark is
- * NONE, so that the running statement can be cancelled anew, and PgpxConn.cancel_lost
- * is set for as long as this remote session lives: no statement is begun on it any
- * more, and it is closed when it is given back.
+ * A request that was sent but has not completed within operation_timeout may
+ * be queued at the remote and take effect at any later time.  Then the worker
+ * sets NONE, so that the running statement can be cancelled again, and sets
+ * PgpxConn.cancel_lost for the rest of this remote session.  No further
+ * statement is started on it, and it is closed when its lease ends.
  */
 #define PGPX_CANCEL_NONE	0
 #define PGPX_CANCEL_ASKED	1
 #define PGPX_CANCEL_SENT	2
 
-/* Has a cancel been lost?  Asked after the mark was seen to be NONE. */
+/* Return whether a cancel was lost. Call it after reading PGPX_CANCEL_NONE. */
 static inline bool
 pgpx_conn_cancel_is_lost(PgpxConn *conn)
 {
-	pg_read_barrier();			/* with that in pgpx_pool_cancel_done */
+	pg_read_barrier();			/* pairs with the one in
+								 * pgpx_pool_cancel_done */
 	return pg_atomic_read_u32(&conn->cancel_lost) != 0;
 }
 
 /*
  * pgpx_conn_set_state
- *		Move a connection to a new state.  Caller holds the pool's lock exclusively.
- *		now becomes state_since: the clock is read once for all that happens together.
+ *		Move a connection to a new state.
  *
- * Returns false, and changes nothing, if the pool is out of service, or goes out of
- * service because the transition is not in the table or the connection is another
- * pool's (registry.c).  Then the caller must neither lease the connection nor put
- * its slot to another use.
+ * The caller must hold the pool lock exclusively. "now" becomes state_since:
+ * the caller reads the clock once for all that happens together.
+ *
+ * Returns false and changes nothing if the pool is out of service.  The pool
+ * goes out of service here (registry.c) if the transition is not in the table
+ * or the connection belongs to another pool.  On false the caller must
+ * neither lease the connection nor reuse its slot.
  */
 extern bool pgpx_conn_set_state(PgpxPool *pool, PgpxConn *conn,
 								PgpxConnState state, PgpxTime now);
@@ -106,21 +127,28 @@ extern const char *pgpx_conn_state_name(int state);
 
 /*
  * pgpx_conn_alloc_locked
- *		Take a connection out of the free list for a pool whose lock is held:
- *		FREE -> CONNECTING, with a new generation and a token of each cap.  NULL:
- *		a cap does not allow it (if the pool is the hungriest its worker knows), or
- *		the free list is damaged.
+ *		Allocate a connection slot for the pool: FREE -> CONNECTING, with a
+ *		new generation and a token of each cap.
+ *
+ * The caller must hold the pool lock exclusively.  Returns NULL if a cap does
+ * not allow another connection, or if the free list is damaged.  If the
+ * denied pool becomes next in line at that cap, its worker is woken.
  */
 extern PgpxConn *pgpx_conn_alloc_locked(PgpxPool *pool);
 
-/* CLOSING -> FREE, back into the free list; caller holds the pool's lock. */
+/*
+ * Return a connection to the free list: CLOSING -> FREE.  The caller must
+ * hold the pool lock.
+ */
 extern void pgpx_conn_free_locked(PgpxPool *pool, PgpxConn *conn);
 
 /*
  * pgpx_conn_free_all_locked
- *		Return all slots of a pool to the free list, whatever their states are, and
- *		empty its lists and counts: for the rebuild of a damaged pool.  Nobody may
- *		use one of its sockets any more.
+ *		Return all slots of a pool to the free list, whatever their states,
+ *		and empty its lists and counts.
+ *
+ * Used to rebuild a damaged pool.  No process may use one of its sockets any
+ * more.
  */
 extern void pgpx_conn_free_all_locked(PgpxPool *pool);
 
@@ -130,11 +158,12 @@ extern void pgpx_conn_free_all_locked(PgpxPool *pool);
 
 /*
  * pgpx_conn_set_activity
- *		What a lessee says of its lease: what it does, and that it sends a
- *		statement.  Nothing happens if the lease is no longer this connection's.
+ *		Publish the activity of a lease, and count a statement if "statement"
+ *		is set.  Does nothing if the connection has another lease by now.
  *
- * begin_doing comes with the lease, under the pool lock; the two others are for
- * the views, and for who ends a lease.
+ * pgpx_conn_begin_activity starts the record of a new lease; the caller must
+ * hold the pool lock. pgpx_conn_activity and pgpx_conn_statements read it for
+ * the views and for processes that end a lease.
  */
 extern void pgpx_conn_begin_activity(PgpxConn *conn, uint64 lease_id);
 extern void pgpx_conn_set_activity(PgpxConn *conn, uint64 lease_id,
@@ -144,12 +173,13 @@ extern uint64 pgpx_conn_statements(PgpxConn *conn);
 
 /*
  * pgpx_conn_notify_worker
- *		Tell the connection's worker that there is something to do for it.
- *		No lock needed; may be called under the pool lock.
+ *		Mark the connection for its worker and wake the worker.
+ *
+ * Needs no lock; may be called under the pool lock.
  */
 extern void pgpx_conn_notify_worker(PgpxConn *conn, int worker);
 
-/* Epoch of the worker that owns a pool's connections; 0: it does not run. */
+/* Return the incarnation of the worker of a pool; 0: it is not running. */
 static inline uint64
 pgpx_pool_worker_incarnation(const PgpxPool *pool)
 {
@@ -161,36 +191,39 @@ extern void pgpx_process_wake(int procno);
 
 /*
  * pgpx_conn_defer_wakeup_locked
- *		The lessee of a relayed connection, which a statement is being sent for,
- *		sleeps on: the worker wakes it when an answer comes in, or within two
- *		ticks; whoever takes its lease away wakes it, too.
+ *		Defer the wakeup of the new lessee of a relayed connection whose
+ *		pending statement is being sent.  The worker wakes it when the answer
+ *		arrives, or within two ticks; a process that revokes its lease wakes
+ *		it, too.
  * pgpx_conn_is_wakeup_deferred
- *		Is that still to come?
+ *		Return whether that wakeup is still to be delivered.
  * pgpx_conn_deliver_wakeup
- *		Wake it, if it is.
+ *		Wake the lessee if its wakeup is deferred.
  */
 extern void pgpx_conn_defer_wakeup_locked(PgpxConn *conn, int procno);
 extern bool pgpx_conn_is_wakeup_deferred(PgpxConn *conn, int procno,
 										 uint64 lease_id);
 extern void pgpx_conn_deliver_wakeup(PgpxConn *conn);
 
-/* Set the latch of a worker, if it runs; of all that run. */
+/* Set the latch of one worker, or of all, if running. */
 extern void pgpx_worker_wake(int worker);
 extern void pgpx_worker_wake_all(void);
 
-/* The same for what can wait for the worker's next tick, if it ticks. */
+/*
+ * Wake a worker for work that can wait until its next tick: not if it ticks.
+ */
 extern void pgpx_worker_wake_soon(int worker);
 
 /*
  * pgpx_worker_missed
- *		Somebody waits for a worker that does not run: see that the postmaster
- *		starts the next one.  True if it does not run.
+ *		Return whether the worker is not running.  If so, remind the
+ *		postmaster to start it, at most once a second.
  */
 extern bool pgpx_worker_missed(int worker);
 
 /*
- * Latches to set once the lock has been given up: a SetLatch is a kernel call,
- * and the lock is every session's.
+ * Latches to set after the pool lock is released, because SetLatch is a
+ * system call and all sessions of the pool need the lock.
  */
 #define PGPX_WAKE_MAX 8
 typedef struct PgpxWake
@@ -201,37 +234,43 @@ typedef struct PgpxWake
 
 #define PGPX_WAKE_INIT {0}
 
-/* Remember to wake a process; when the list is full, wake it at once. */
+/* Add a process to wake; if the list is full, wake the process at once. */
 extern void pgpx_wake_add(PgpxWake *wake, int procno);
 extern void pgpx_wake_flush(PgpxWake *wake);
 
 extern bool pgpx_pool_is_retired_locked(const PgpxPool *pool);
 
-/* Is the pool retired and empty?  Then the worker needs none of its secrets. */
+/* Is the pool retired and empty? Then the worker needs none of its secrets. */
 extern bool pgpx_pool_has_ended_locked(const PgpxPool *pool);
 
 /*
- * Connections of the pool in any state, but for broken ones: what counts against its
- * size.
+ * Count the connections of the pool in any state, without broken ones.  This
+ * number counts against the size of the pool.
  */
 extern int	pgpx_pool_total_locked(const PgpxPool *pool);
 
 /*
  * pgpx_pool_note_end_locked
- *		Wake the worker if the pool has ended, so that it wipes the pool's secrets
- *		at once, and forgets the pool if it is gone.
+ *		Wake the worker if the pool is retired and empty, so that the worker
+ *		wipes the pool's secrets at once and removes the pool if it is gone.
  */
 extern void pgpx_pool_note_end_locked(PgpxPool *pool);
 
 /*
  * pgpx_pool_condemn_locked
- *		Take a pool out of service because its shared state is wrong.  format: a
- *		sentence that says what is wrong.  The first reason is kept.
+ *		Take a pool out of service because its shared state is wrong, and have
+ *		its worker restart.
+ *
+ * format: a sentence that describes the fault.  The first fault is recorded,
+ * later ones are ignored.
  */
 extern void pgpx_pool_condemn_locked(PgpxPool *pool, const char *format, ...)
 	pg_attribute_printf(2, 3);
 
-/* No connection, no waiter: the pool may be forgotten once it is retired. */
+/*
+ * Has the pool neither connection nor waiter?  Then it may be removed once
+ * retired.
+ */
 extern bool pgpx_pool_is_empty_locked(const PgpxPool *pool);
 
 #endif							/* PGPX_CONN_STATE_H */

@@ -1,38 +1,42 @@
 /*-------------------------------------------------------------------------
  *
  * shmem.h
- *	  What the processes share: pools, connections, workers; and the table of
- *	  the locks that protect all of it.
+ *	  The state that all processes share (pools, connections, workers), and
+ *	  the order of the locks that protect it.
  *
- * Shared memory holds no password, no pointer and no descriptor: only indices,
- * generations, states, names and counters; and, while it waits, the statement of
- * a call on a pool (pgpx_pending_statements).  Instants are microseconds of the
- * monotonic clock (pgpx_now); views turn them into timestamps.
+ * Shared memory contains indices, generations, states, names and counters.  It
+ * contains no password, no pointer and no descriptor.  It also contains the
+ * statement of a pool call while that call waits (pgpx_pending_statements).
+ * Times are microseconds of the monotonic clock (pgpx_now); views convert them
+ * to timestamps.
  *
- * Who waits is in wait_queue.h, the distributed locks are in lock_table.h: they
- * lie in the same segment.
+ * The same segment contains the waiters (wait_queue.h) and the distributed
+ * locks (lock_table.h).
  *
- * THE LOCK TABLE.  Taken downward only, never two of a kind:
+ * Lock order.  A process acquires locks downward in this table only, and never
+ * holds two locks of one kind:
  *
  *	1. registry lock	LWLock, one		which pools exist and under which key.
- *										Shared to look one up, exclusive to make
- *										or forget one.
- *	2. pool lock		LWLock, a pool	everything in PgpxPool below "protected by
- *										lock", every connection whose "pool" is
- *										this pool, every ticket whose "pool" is
- *										this pool.
- *	3. a cap's mutex	spinlock, a		the tokens of a cap, and who is hungry for
- *						server, and		one (cap.h).  That of the server first,
- *						one for all		then that for all, one after the other.
+ *										Shared for a lookup, exclusive to create
+ *										or remove a pool.
+ *	2. pool lock		LWLock, per		the fields of PgpxPool below "protected
+ *						pool			by lock", and every connection and waiter
+ *										whose "pool" is this pool.
+ *	3. cap mutex		spinlock, per	the tokens of a cap, and the pool that is
+ *						server, and		next in line for one (cap.h).  First the
+ *						one for all		server's, then the one for all; the first
+ *										is released before the second is acquired.
  *	4. free_mutex		spinlock, one	the list of FREE connections.
- *	-  formats_mutex	spinlock, one	what is known of results; taken alone.
- *	-  dlock_lock		LWLock, one		distributed locks (lock_table.h); taken
- *										alone, or under the registry lock alone.
- *										Checks of invariants ask the server's
+ *	-  formats_mutex	spinlock, one	the cache of result formats; acquired
+ *										alone.
+ *	-  dlock_lock		LWLock, one		distributed locks (lock_table.h); acquired
+ *										alone or under the registry lock.  The
+ *										invariant checks query the server's
  *										process array under it.
  *
- * Under any of them: no libpq call, no ereport(ERROR), no sleep, no socket.
- * The only kernel call is SetLatch.  Fields said to be atomic need no lock.
+ * A process that holds any of them makes no libpq call, raises no ERROR, does
+ * not sleep and does not touch a socket.  Its only system call is SetLatch.
+ * Fields marked as atomic need no lock.
  *
  *-------------------------------------------------------------------------
  */
@@ -48,31 +52,34 @@
 #include "storage/lwlock.h"
 #include "storage/s_lock.h"
 
-#define PGPX_WHY_LEN 128		/* bytes of "why" that are kept, with the NUL */
-#define PGPX_ERROR_LEN 512		/* bytes of a remote's reason that are kept */
+#define PGPX_WHY_LEN 128		/* bytes of "why" that are stored, with the
+								 * NUL */
+#define PGPX_ERROR_LEN 512		/* bytes of an error message that are stored */
 #define PGPX_ADDR_LEN 48
 #define PGPX_VERSION_LEN 64
 #define PGPX_TLS_LEN 48
 #define PGPX_PROCESS_LEN 64
 
-typedef int64 PgpxTime;			/* microseconds, monotonic; 0: none */
+typedef int64 PgpxTime;			/* microseconds, monotonic clock; 0: none */
 
-/* See conn_state.h for the picture of the state machine. */
+/* conn_state.h has the diagram of the state machine. */
 typedef enum PgpxConnState
 {
-	PGPX_CONN_FREE = 0,			/* in the free list, of no pool */
-	PGPX_CONN_CONNECTING,		/* reserved; the worker opens it */
-	PGPX_CONN_IDLE,				/* open, clean, nobody's */
-	PGPX_CONN_RESET_PENDING,	/* open, nobody's, reset sent and not answered */
-	PGPX_CONN_LEASED,			/* a session's */
-	PGPX_CONN_RESETTING,		/* the worker resets it, or reads an owed answer */
+	PGPX_CONN_FREE = 0,			/* in the free list, without a pool */
+	PGPX_CONN_CONNECTING,		/* slot reserved; the worker connects */
+	PGPX_CONN_IDLE,				/* open, clean, not leased */
+	PGPX_CONN_RESET_PENDING,	/* open, not leased, reset sent, answer
+								 * unread */
+	PGPX_CONN_LEASED,			/* leased to a session */
+	PGPX_CONN_RESETTING,		/* the worker resets it or reads the pending
+								 * answer */
 	PGPX_CONN_CHECKING,			/* the worker tests it */
-	PGPX_CONN_CANCELLING,		/* no lessee any more; a cancel is in flight */
-	PGPX_CONN_CLOSING,			/* the worker is to close it */
+	PGPX_CONN_CANCELLING,		/* lease ended; a cancel is in flight */
+	PGPX_CONN_CLOSING,			/* the worker has to close it */
 	PGPX_CONN_NSTATES
 } PgpxConnState;
 
-/* Why a connection was closed; each has a counter. */
+/* Reason for closing a connection; each has a counter. */
 typedef enum PgpxCloseReason
 {
 	PGPX_CLOSE_NONE = 0,
@@ -81,12 +88,14 @@ typedef enum PgpxCloseReason
 	PGPX_CLOSE_USES,
 	PGPX_CLOSE_OVERFLOW,
 	PGPX_CLOSE_EVICTED,
-	PGPX_CLOSE_RESET,			/* a reset failed, or was answered wrongly */
-	PGPX_CLOSE_BROKEN,			/* lost, out of step, or the worker ended */
+	PGPX_CLOSE_RESET,			/* a reset failed or had an unexpected
+								 * answer */
+	PGPX_CLOSE_BROKEN,			/* lost, out of sync, or the worker exited */
 	PGPX_CLOSE_DRAINED,
-	PGPX_CLOSE_STALE,			/* options have changed */
+	PGPX_CLOSE_STALE,			/* opened with older options */
 	PGPX_CLOSE_TERMINATED,
-	PGPX_CLOSE_HOLDER_DIED,		/* returned in mid-query or in a transaction */
+	PGPX_CLOSE_HOLDER_DIED,		/* returned during a query or in a
+								 * transaction */
 	PGPX_CLOSE_DISCARDED,
 	PGPX_CLOSE_NREASONS
 } PgpxCloseReason;
@@ -98,7 +107,7 @@ typedef enum PgpxScope
 	PGPX_SCOPE_CALL				/* query('pool', ..) and exec('pool', ..) */
 } PgpxScope;
 
-/* What the lessee says it does; shown in the view leases. */
+/* Activity that the lessee reports; shown in the view leases. */
 typedef enum PgpxActivity
 {
 	PGPX_ACT_IDLE = 0,
@@ -116,27 +125,34 @@ typedef struct PgpxConn
 {
 	/* atomic */
 	pg_atomic_uint64 lease_id;	/* 0: not leased.  Written under the pool lock */
-	pg_atomic_uint64 activity_word; /* what the lessee says it does: see conn_state.h */
+	pg_atomic_uint64 activity_word; /* activity and statement count, see
+									 * conn_state.c */
 	pg_atomic_uint32 cancel;	/* PGPX_CANCEL_*: see conn_state.h */
-	pg_atomic_uint32 cancel_lost;	/* a request may still hit it: see conn_state.h */
-	pg_atomic_uint32 hung_up;	/* the worker has seen the remote's FIN or RST */
+	pg_atomic_uint32 cancel_lost;	/* a cancel may still arrive, see
+									 * conn_state.h */
+	pg_atomic_uint32 hung_up;	/* the worker has seen a FIN or RST */
 	pg_atomic_uint32 deferred_wakeup;	/* see pgpx_conn_defer_wakeup_locked */
-	pg_atomic_uint32 nwatching; /* sessions that watch its socket: socket_cache.c */
+	pg_atomic_uint32 nwatching; /* sessions that have its socket cached, see
+								 * socket_cache.c */
 
-	/* protected by the pool lock; of a FREE one by free_mutex */
-	int			state;			/* PgpxConnState; written by pgpx_conn_set_state only */
+	/* protected by the pool lock; by free_mutex while FREE */
+	int			state;			/* PgpxConnState; written only by
+								 * pgpx_conn_set_state and conn_state.c */
 	int			pool;			/* index of its pool; -1: FREE */
 	int			next;			/* in the pool's LRU list, or free list; -1: end */
 	int			prev;			/* in the pool's LRU list */
-	uint64		generation;		/* rises with each new remote session in this place */
-	uint64		version;		/* of the pool's options it was opened with */
-	int			unread_reset;	/* PGPX_SENT_*: a reset whose answer is unread; 0: none */
-	uint64		reset_by;		/* lease that sent it */
-	bool		dirty;			/* used since the last reset, and no reset is owed */
+	uint64		generation;		/* increases with each new remote session of
+								 * this slot */
+	uint64		version;		/* pool version at the time of the connect */
+	int			unread_reset;	/* PGPX_SENT_* bits of a reset whose answer
+								 * is unread; 0: none */
+	uint64		reset_by;		/* lease id of the sender of that reset */
+	bool		dirty;			/* used since the last reset, and no reset
+								 * is pending */
 	int			close_reason;	/* PgpxCloseReason, while CLOSING or CANCELLING */
 	bool		broken;			/* see pgpx_pool_lost */
 
-	int			owner_procno;	/* lessee; -1: none */
+	int			owner_procno;	/* PGPROC number of the lessee; -1: none */
 	int			owner_pid;
 	Oid			owner_user;
 	Oid			owner_database;
@@ -144,59 +160,63 @@ typedef struct PgpxConn
 	char		why[PGPX_WHY_LEN];
 	char		application_name[NAMEDATALEN];
 	PgpxTime	leased_at;
-	bool		leak_logged;	/* leak_warning has been given for this lease */
+	bool		leak_logged;	/* leak_warning was logged for this lease */
 	PgpxTime	waited;			/* duration */
 
-	int			last_procno;	/* the lessee before; -1: none, or as good as none */
+	int			last_procno;	/* previous lessee; -1: none, or forgotten */
 	int			last_pid;
 	Oid			last_user;
 
 	PgpxTime	state_since;
 	PgpxTime	opened_at;
-	PgpxTime	expires_at;		/* by max_lifetime, with its jitter; 0: never */
+	PgpxTime	expires_at;		/* max_lifetime with jitter; 0: never */
 	PgpxTime	connect_time;	/* duration */
 	PgpxTime	last_used;
 	PgpxTime	last_checked;
 	uint64		leases;			/* uses of this generation */
-	uint64		statements;		/* of the leases that have ended */
+	uint64		statements;		/* of ended leases */
 
 	int			remote_pid;
 	int			remote_port;
 	int			local_port;
 	char		remote_addr[PGPX_ADDR_LEN];
 	char		remote_version[PGPX_VERSION_LEN];
-	bool		relayed;		/* TLS, through the worker */
+	bool		relayed;		/* TLS; the worker relays the bytes */
 	char		tls_version[PGPX_TLS_LEN];
 	char		tls_cipher[PGPX_TLS_LEN];
-	bool		binary;			/* values may be asked for in binary */
+	bool		binary;			/* values may be requested in binary format */
 	bool		can_pipeline;	/* a reset may share a Sync with a statement */
 } PgpxConn;
 
 #define PGPX_HISTOGRAM_BUCKETS 32	/* bucket b: waits of [2^(b-1), 2^b) us; 0: under 1 us */
 
 /*
- * Counters of a pool.  Only ever added to, under the pool lock; times are
- * microseconds.  The comments of view stats say what each means.
+ * Counters of a pool.  They only increase, under the pool lock.  Times are in
+ * microseconds.  The comments of the view stats define each counter.
  */
 typedef struct PgpxStats
 {
 	uint64		checkouts;
 	uint64		hits;			/* no wait */
-	uint64		last_used_hits; /* of these: the connection this session used last */
-	uint64		retried;		/* ended at once: the connection had died while idle */
-	uint64		grown;			/* connections asked for */
-	uint64		waited;			/* tickets drawn */
-	uint64		granted;		/* tickets that became leases */
-	uint64		pipelined;		/* of these: their statement had been sent */
+	uint64		last_used_hits; /* hits on the last used connection of the
+								 * session */
+	uint64		retried;		/* leases ended at once because the idle
+								 * connection had died */
+	uint64		grown;			/* connections requested from the worker */
+	uint64		waited;			/* checkouts that were enqueued */
+	uint64		granted;		/* waiters that received a lease */
+	uint64		pipelined;		/* granted waiters whose pending statement
+								 * was already sent */
 	uint64		timeouts;
 	uint64		cancelled;
-	uint64		failed;			/* tickets that got the remote's reason */
+	uint64		failed;			/* waiters that failed because the connect
+								 * failed */
 	uint64		refused;		/* queue full */
-	uint64		unavailable;	/* refused for a back-off that still runs */
-	uint64		deadlocks;		/* would have waited for themselves, or for ever */
+	uint64		unavailable;	/* refused during a back-off */
+	uint64		deadlocks;		/* refused because the wait could never end */
 	uint64		checkins;
 	uint64		discards;
-	uint64		reclaimed;		/* holder died, or the worker ended */
+	uint64		reclaimed;		/* the holder died, or the worker exited */
 	uint64		terminated;
 	uint64		lease_timeouts;
 	uint64		wait_time;
@@ -204,16 +224,17 @@ typedef struct PgpxStats
 	uint64		lease_time;
 	uint64		max_lease_time;
 	uint64		statements;
-	uint64		polled;			/* waits that ended without a sleep */
+	uint64		polled;			/* waits that busy polling ended without a
+								 * sleep */
 	uint64		rows;
 	uint64		errors;
 	uint64		bytes_received;
 	uint64		bytes_sent;
-	uint64		connects;		/* that succeeded */
+	uint64		connects;		/* successful connects */
 	uint64		connects_failed;
 	uint64		connect_time;
 	uint64		max_connect_time;
-	uint64		resets;			/* sent, by whomever */
+	uint64		resets;			/* sent by sessions or by the worker */
 	uint64		resets_failed;
 	uint64		checks;
 	uint64		checks_failed;
@@ -223,16 +244,21 @@ typedef struct PgpxStats
 } PgpxStats;
 
 /*
- * What the options were read from: equal fingerprints mean equal options.  Of a
- * server it has hashes of what counts, which everybody may read, so that a GRANT
- * to somebody else is no change; of a mapping, which has secrets, the xmin and the
- * place of the row, which change with every update; of the role a hash of its name,
- * as which a mapping without option user logs in.
+ * Fingerprint of the catalog rows from which the options of a pool were read.
+ * Equal fingerprints mean equal options.
  *
- * All fields before "settings" decide how and as whom to connect: if one of them
- * changes, connections are replaced.  The two settings fields are hashes of the
- * options that take effect in place (PGPX_IN_PLACE in options.c).  In a pool,
- * settings is 0 while the options have to be read from the catalogs again.
+ * For a server it has hashes of the options that matter.  They may be hashes
+ * because every user may read server options; a GRANT to another user then
+ * does not count as a change.  For a user mapping, which contains secrets, it
+ * has the xmin and the position of the row, which change with every update.
+ * For the role it has a hash of the name, because a mapping without the
+ * option "user" logs in under that name.
+ *
+ * The fields before "settings" decide where and as which user to connect: if
+ * one of them changes, connections are replaced.  The two settings fields are
+ * hashes of the options that take effect in place (PGPX_IN_PLACE in
+ * options.c).  In a pool, settings is 0 while the options must be read from
+ * the catalogs again.
  */
 typedef struct PgpxFingerprint
 {
@@ -241,50 +267,57 @@ typedef struct PgpxFingerprint
 	uint64		user;
 	TransactionId mapping_xmin;
 	ItemPointerData mapping_tid;
-	uint16		zero[3];		/* compared by memcmp: no padding */
-	uint64		settings;		/* of the server; never 0 when read */
+	uint16		zero[3];		/* explicit padding, since memcmp compares
+								 * it */
+	uint64		settings;		/* of the server; never 0 once read */
 	uint64		base_settings;	/* of the base server; 0: it has none */
 } PgpxFingerprint;
 
-/* What makes connections interchangeable (all-zero padding: compared by memcmp). */
+/*
+ * Key of a pool: connections with equal keys are interchangeable.  Compared
+ * by memcmp, so padding is zero.
+ */
 typedef struct PgpxPoolKey
 {
 	Oid			database;
 	Oid			server;
 	Oid			mapping;
-	Oid			local_user;		/* InvalidOid unless the mapping is PUBLIC's, and
-								 * names no remote user */
-	uint32		superuser;		/* 1: of a superuser */
-	TransactionId xid;			/* which uses what it has itself changed; 0: none does */
+	Oid			local_user;		/* InvalidOid unless the mapping is that of
+								 * PUBLIC and names no remote user */
+	uint32		superuser;		/* 1: the local user is a superuser */
+	TransactionId xid;			/* transaction that uses its own uncommitted
+								 * catalog changes; 0: none */
 } PgpxPoolKey;
 
 /*
- * What the pools of one foreign server share.  A place is taken with the first
- * pool, or the first pause, and left with the last.
+ * State that the pools of one foreign server share.  The slot is occupied
+ * with the first pool or pause, and freed with the last.
  */
 typedef struct PgpxServer
 {
 	/* protected by the registry lock */
 	Oid			database;
-	Oid			server;			/* InvalidOid: this place is empty */
+	Oid			server;			/* InvalidOid: this slot is empty */
 	int			npools;
 
 	/* atomic */
-	pg_atomic_uint32 paused;	/* checkouts queue, leases go on */
-	pg_atomic_uint32 draining;	/* .. and what is free is closed */
+	pg_atomic_uint32 paused;	/* checkouts are enqueued, existing leases
+								 * continue */
+	pg_atomic_uint32 draining;	/* also close free connections */
 
-	PgpxCap		cap;			/* max_server_connections; it has its own lock */
+	PgpxCap		cap;			/* max_server_connections; has its own lock */
 } PgpxServer;
 
 typedef struct PgpxPool
 {
 	/* protected by the registry lock together with the pool lock */
-	uint32		pool_id;		/* never repeats; 0: this place is empty */
+	uint32		pool_id;		/* never reused; 0: this slot is empty */
 	PgpxPoolKey key;
 	NameData	database_name;
 	NameData	server_name;
-	Oid			user;			/* the mapping's; else key.local_user */
-	NameData	user_name;		/* "public" if that is none; as it was when the options were read */
+	Oid			user;			/* user of the mapping; else key.local_user */
+	NameData	user_name;		/* "public" without a user; as of the last
+								 * catalog lookup */
 	int			server;			/* index of the PgpxServer */
 	int			worker;
 	PgpxTime	created_at;
@@ -293,41 +326,52 @@ typedef struct PgpxPool
 	LWLock	   *lock;
 
 	/* protected by lock */
-	uint64		version;		/* connections of another one are stale */
-	uint64		connect_version;	/* since which it connects in the same way */
-	uint64		options_version;	/* counts changes of the options of any kind */
-	bool		gone;			/* retired, and its server, mapping or user lost */
+	uint64		version;		/* connections of another version are stale */
+	uint64		connect_version;	/* the oldest version that connects in
+									 * the same way */
+	uint64		options_version;	/* incremented with every change of the
+									 * options */
+	bool		gone;			/* retired because its server, mapping or
+								 * user was dropped, or a privilege revoked */
 	PgpxFingerprint fingerprint;
 	PgpxPoolOptions opts;
-	uint64		conninfo_incarnation;	/* epoch of the worker that has the conninfo; 0: none */
-	uint64		conninfo_version;	/* and of which version it is */
-	uint64		asked_incarnation;	/* of the worker that has asked who waits for it */
+	uint64		conninfo_incarnation;	/* incarnation of the worker that
+										 * has the conninfo; 0: none */
+	uint64		conninfo_version;	/* pool version of that conninfo */
+	uint64		asked_incarnation;	/* incarnation of the worker that
+									 * requested the conninfo from the
+									 * waiters; 0: none */
 
-	int			version_cap;	/* the most that this version may ever have had */
+	int			version_cap;	/* highest cap that this version has had */
 	int			count[PGPX_CONN_NSTATES];	/* connections by state */
-	int			nbroken;		/* of these, broken ones */
+	int			nbroken;		/* broken connections among them */
 	int			lru_head;		/* IDLE and RESET_PENDING, most recently used first; -1: none */
 	int			lru_tail;
 
-	int			queue_head;		/* tickets, first to be served first; -1: none */
+	int			queue_head;		/* waiters in queue order; -1: none */
 	int			queue_tail;
-	int			nwaiting;		/* WAITING tickets */
-	int			nqueued;		/* tickets of this pool in any state but NONE */
+	int			nwaiting;		/* waiters in state WAITING */
+	int			nqueued;		/* waiters of this pool in any state but
+								 * NONE */
 	uint64		next_position;
 
 	PgpxTime	last_checkout;
 	PgpxTime	last_expired;	/* the last close by max_lifetime */
-	PgpxTime	unavailable_since;	/* first of the failed connects in a row; 0: none */
-	PgpxTime	outage_logged_at;	/* when the log had a line about it last; 0: never */
-	bool		outage_logged;	/* .. and the end of that one is to be told, too */
-	PgpxTime	retry_at;		/* no connect before this instant; 0: at any time */
-	int64		backoff;		/* ms, the last pause between connects; 0: none */
-	int			ramp;			/* connects at once after an outage; 0: any number */
+	PgpxTime	unavailable_since;	/* first of the current run of failed
+									 * connects; 0: none */
+	PgpxTime	outage_logged_at;	/* time of the last log message about an
+									 * outage; 0: never */
+	bool		outage_logged;	/* that outage was logged, so log its end */
+	PgpxTime	retry_at;		/* no connect before this time; 0: no limit */
+	int64		backoff;		/* ms, last pause between connects; 0: none */
+	int			ramp;			/* limit of concurrent connects after an
+								 * outage; 0: none */
 	PgpxTime	last_error_at;
 	int			last_sqlstate;
-	bool		remote_full;	/* the last attempt failed for want of room */
+	bool		remote_full;	/* the remote refused the last connect
+								 * because it was full */
 	char		last_error[PGPX_ERROR_LEN];
-	bool		damaged;		/* out of service: see registry.c */
+	bool		damaged;		/* out of service, see registry.c */
 
 	PgpxTime	stats_reset;
 	PgpxStats	stats;
@@ -342,48 +386,55 @@ typedef enum PgpxWorkerState
 } PgpxWorkerState;
 
 /*
- * One pool worker.  "incarnation" is 0 while none runs and changes with every start.
+ * One pool worker. "incarnation" is 0 while none runs, and new with every
+ * start.
  */
 typedef struct PgpxWorkerSlot
 {
 	pg_atomic_uint64 incarnation;
 	pg_atomic_uint32 state;		/* PgpxWorkerState */
-	pg_atomic_uint32 procno;	/* whose latch to set; valid while epoch is not 0 */
+	pg_atomic_uint32 procno;	/* process whose latch to set; valid while
+								 * incarnation is not 0 */
 	pg_atomic_uint32 pid;
-	pg_atomic_uint32 ticking;	/* awake by itself within PGPX_TICK_MS: no need to wake it
-								 * for what can wait that long */
+	pg_atomic_uint32 ticking;	/* the worker wakes by itself within
+								 * PGPX_TICK_MS, so work that can wait that
+								 * long needs no wakeup */
 	pg_atomic_uint32 restarts;
 	pg_atomic_uint32 must_restart;	/* one of its pools is damaged */
 	pg_atomic_uint32 descriptors;
-	pg_atomic_uint32 max_descriptors;	/* .. that it may have for connections */
-	pg_atomic_uint64 polled;	/* rounds without a sleep before, see busy_poll.c */
+	pg_atomic_uint32 max_descriptors;	/* limit for connections */
+	pg_atomic_uint64 polled;	/* rounds without a sleep, see busy_poll.c */
 	pg_atomic_uint64 started_at;	/* PgpxTime */
 	pg_atomic_uint64 missed_at; /* PgpxTime; see pgpx_worker_missed */
 } PgpxWorkerSlot;
 
-/* Statements whose results are asked for in binary; see binary_input.c. */
+/*
+ * Cache of statements whose results are requested in binary; see
+ * binary_input.c.
+ */
 #define PGPX_FORMATS_SLOTS 512
-#define PGPX_FORMATS_COLUMNS 128	/* results with more stay text */
+#define PGPX_FORMATS_COLUMNS 128	/* results with more columns stay text */
 
 typedef struct PgpxFormatsKey
 {
 	uint32		pool_id;
 	uint32		length;			/* of the statement's text */
-	uint64		text[2];		/* hashes of it */
-	uint64		types_hash;		/* hash of the local columns' types */
+	uint64		text[2];		/* hashes of the text */
+	uint64		types_hash;		/* hash of the types of the local columns */
 } PgpxFormatsKey;
 
 typedef struct PgpxFormats
 {
 	PgpxFormatsKey key;
 	int			ncolumns;
-	uint64		binary[PGPX_FORMATS_COLUMNS / 64];	/* a bit for each column */
+	uint64		binary[PGPX_FORMATS_COLUMNS / 64];	/* one bit per column */
 } PgpxFormats;
 
 typedef struct PgpxShared
 {
 	/* set at start-up, then constant */
-	uint64		boot_id;		/* of this shared memory: in every message */
+	uint64		boot_id;		/* identifies this shared memory; part of
+								 * every message */
 	int			nworkers;
 	int			max_connections;
 	int			max_pools;
@@ -392,7 +443,8 @@ typedef struct PgpxShared
 	uint32		max_polling;	/* half the processors */
 	LWLock	   *registry_lock;
 	LWLock	   *dlock_lock;
-	char		process[PGPX_PROCESS_LEN];	/* this life of this server, to others */
+	char		process[PGPX_PROCESS_LEN];	/* name of this server run for
+											 * other servers */
 	PgpxTime	started_at;
 
 	/* atomic */
@@ -400,24 +452,29 @@ typedef struct PgpxShared
 	pg_atomic_uint64 next_incarnation;
 	pg_atomic_uint32 next_pool;
 	pg_atomic_uint64 next_generation;
-	pg_atomic_uint32 databases_changed; /* counts DROP DATABASE and the like */
-	pg_atomic_uint32 pools_changed; /* counts new options in place, and retired
-									 * pools that have become empty */
-	pg_atomic_uint64 next_dlock;	/* requests and places in queues */
-	pg_atomic_uint32 dlocks_changed;	/* counts what the worker has to look at */
-	pg_atomic_uint64 clock_offset;	/* of the wall clock, see pgpx_timestamp */
-	pg_atomic_uint32 npolling;	/* processes that look, see busy_poll.c */
+	pg_atomic_uint32 databases_changed; /* incremented by DROP DATABASE and
+										 * similar */
+	pg_atomic_uint32 pools_changed; /* incremented when options change in
+									 * place and when a retired pool becomes
+									 * empty */
+	pg_atomic_uint64 next_dlock;	/* numbers lock requests and queue
+									 * positions */
+	pg_atomic_uint32 dlocks_changed;	/* incremented when the worker has
+										 * to check the locks */
+	pg_atomic_uint64 clock_offset;	/* offset of the wall clock, see
+									 * pgpx_timestamp */
+	pg_atomic_uint32 npolling;	/* processes that busy poll, see busy_poll.c */
 
 	/* protected by free_mutex */
 	slock_t		free_mutex;
 	int			free_head;
 	int			nfree;
 
-	PgpxCap		cap;			/* max_connections; it has its own lock */
+	PgpxCap		cap;			/* max_connections; has its own lock */
 
 	PgpxWorkerSlot worker[PGPX_MAX_WORKERS];
 
-	/* protected by formats_mutex, which is taken alone */
+	/* protected by formats_mutex */
 	slock_t		formats_mutex;
 	PgpxFormats formats[PGPX_FORMATS_SLOTS];
 } PgpxShared;
@@ -429,8 +486,8 @@ extern PgpxServer *pgpx_servers;	/* [max_pools] */
 extern PgpxConn *pgpx_conns;	/* [max_connections] */
 
 /*
- * A bit for each connection that has something for its worker to do: set by
- * anybody, taken by that worker.  Each worker has PGPX_WORK_WORDS of its own.
+ * One bit per connection that needs work by its worker.  Any process sets it,
+ * and that worker clears it.  Each worker has PGPX_WORK_WORDS words.
  */
 extern pg_atomic_uint32 *pgpx_work_bits;	/* [nworkers * PGPX_WORK_WORDS] */
 #define PGPX_WORK_WORDS (pgpx_max_connections / 32 + 1)
@@ -439,16 +496,17 @@ extern void pgpx_shmem_init(void);
 
 /*
  * pgpx_shmem_require
- *		Raise 55000 with a hint unless the library was preloaded.
+ *		Raise ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE unless the library was
+ *		preloaded.
  */
 extern void pgpx_shmem_require(void);
 
-/* Microseconds of the monotonic clock. */
+/* Return the monotonic clock in microseconds. */
 extern PgpxTime pgpx_now(void);
 
 /*
- * A monotonic instant as a timestamp of the wall clock.  The same value each time,
- * unless the wall clock is set meanwhile.
+ * Convert a monotonic time to a timestamp of the wall clock.  The result for
+ * one time does not change unless the wall clock is set.
  */
 extern TimestampTz pgpx_timestamp(PgpxTime t);
 
