@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * busy_poll.h
- *	  Looking for what is about to come, before going to sleep for it.
+ *	  Busy polling: checking for input for a short time before sleeping.
  *
  *-------------------------------------------------------------------------
  */
@@ -10,33 +10,33 @@
 
 #include "shared/shmem.h"
 
-/* What looking has come to so far; all zero in the beginning. */
+/* Record of the success of busy polling; all zero at the start. */
 typedef struct PgpxBusyPoll
 {
-	int			misses;			/* in a row, less the hits among them */
-	int			skip;			/* waits until it is tried again */
+	int			misses;			/* score: misses add 2, hits subtract 1 */
+	int			skip;			/* waits to skip before polling again */
 } PgpxBusyPoll;
 
 /*
  * pgpx_busy_poll_is_calm
- *		Are the processors likely to have time for who looks for an answer of this
- *		pool?  Takes no lock: what it tells may be a moment old.
+ *		Are the processors likely to have time for busy polling on this pool?
+ *		Reads without a lock, so the result may be stale.
  */
 extern bool pgpx_busy_poll_is_calm(int pool);
 
 /*
  * pgpx_busy_poll_begin
- *		May this process look now, and until when?  0: it shall go to sleep.
+ *		Return until when this process may poll; 0: it must sleep at once.
  *
- * Otherwise it has a place among those that look, until pgpx_busy_poll_leave:
- * it must not throw meanwhile.
+ * If the result is not 0, the process has one of the polling slots until it
+ * calls pgpx_busy_poll_leave, and must not raise an error until then.
  */
 extern PgpxTime pgpx_busy_poll_begin(PgpxBusyPoll *poll);
 
-/* It has found something, or not. */
+/* Record whether polling found input. */
 extern void pgpx_busy_poll_end(PgpxBusyPoll *poll, bool found);
 
-/* This process looks no longer; nothing if it did not. */
+/* Release the polling slot, if this process has one. */
 extern void pgpx_busy_poll_leave(void);
 
 #endif							/* PGPX_BUSY_POLL_H */

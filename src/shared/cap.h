@@ -1,13 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * cap.h
- *	  A cap over several pools: max_server_connections over those of a server,
- *	  max_connections over all.
+ *	  A cap over several pools: max_server_connections for the pools of a
+ *	  server, max_connections for all pools.
  *
- * A connection has a token of each, which is reserved before the worker connects
- * and given back when it has really closed.  Whoever is denied one for a ticket
- * stands in line by the age of that ticket: the pool with the oldest is named
- * here, and as long as its name stands nobody younger gets a token.
+ * Each connection has a token of each cap.  The token is acquired before the
+ * worker connects and released after the connection has closed.  A pool that is
+ * denied a token for a waiter competes by the age of that waiter: the cap
+ * records the pool with the oldest waiter as next in line, and while it is
+ * recorded no pool with a younger waiter gets a token.
  *
  *-------------------------------------------------------------------------
  */
@@ -24,12 +25,16 @@ typedef struct PgpxCap
 	slock_t		mutex;
 
 	/* protected by mutex */
-	int			used;			/* tokens that are out */
-	uint32		moves;			/* of tokens, either way */
-	int			starved;		/* the pool that has waited longest for one */
-	uint32		next_in_line;	/* how often one was named when it was denied */
+	int			used;			/* tokens in use */
+	uint32		moves;			/* incremented by each acquire and release */
+	int			starved;		/* the pool that is next in line */
+	uint32		next_in_line;	/* incremented when a denied pool becomes
+								 * next in line */
 
-	/* written under mutex: since when its first ticket waits; 0: none is hungry */
+	/*
+	 * written under mutex: start of the wait of the first waiter of that
+	 * pool; 0: no pool is next in line
+	 */
 	pg_atomic_uint64 since;
 } PgpxCap;
 
@@ -37,41 +42,50 @@ typedef enum PgpxToken
 {
 	PGPX_TOKEN_ACQUIRED,
 	PGPX_TOKEN_DENIED,
-	PGPX_TOKEN_DENIED_NEXT		/* .. and the pool is the hungriest now, as of now */
+	PGPX_TOKEN_DENIED_NEXT		/* denied, and the pool has become next in
+								 * line */
 } PgpxToken;
 
 extern void pgpx_cap_init(PgpxCap *cap);
 
 /*
  * pgpx_cap_acquire
- *		Reserve a token for a pool whose first ticket waits since then (0: it has
- *		none).  limit: how many may be out, 0: any number.
+ *		Acquire a token for a pool.
+ *
+ * limit: the number of tokens; 0: no limit. since: start of the wait of the
+ * first waiter of the pool; 0: it has no waiter.
  */
 extern PgpxToken pgpx_cap_acquire(PgpxCap *cap, int limit, int pool,
 								  int64 since);
 
-/* Give a token back; returns how many were out before. */
+/* Release a token; returns how many were in use before. */
 extern int	pgpx_cap_release(PgpxCap *cap);
 
-/* How many tokens are out, and a number that changes with each that moves. */
+/* Return the tokens in use. *moves changes with each acquire and release. */
 extern int	pgpx_cap_used(PgpxCap *cap, uint32 *moves);
 
-/* Has another pool waited longer for a token than one whose ticket is so old? */
+/* Is another pool next in line whose waiter is older than "since"? */
 extern bool pgpx_cap_has_older(PgpxCap *cap, int pool, int64 since);
 
-/* The hungriest pool; -1: none.  *named is for pgpx_cap_set_next_in_line. */
+/*
+ * Return the pool that is next in line; -1: none.  Pass *next_in_line to
+ * pgpx_cap_set_next_in_line.
+ */
 extern int	pgpx_cap_next_in_line(PgpxCap *cap, uint32 *next_in_line);
 
 /*
  * pgpx_cap_set_next_in_line
- *		Name the hungriest of all, or with 0 nobody, after a look at all.  Not if
- *		one was denied a token since "next_in_line": that one has asked for another look.
- *		Returns whether somebody was named and nobody is now.
+ *		Record a pool as next in line, or none with since 0, after all pools
+ *		were checked.
+ *
+ * Does nothing if another pool became next in line by a denial since
+ * "next_in_line" was read, because that denial requested another check.
+ * Returns whether a pool was next in line and none is now.
  */
 extern bool pgpx_cap_set_next_in_line(PgpxCap *cap, int pool, int64 since,
 									  uint32 next_in_line);
 
-/* The pool is no more: it need not be left anything. */
+/* Remove the pool as next in line, because it no longer exists. */
 extern void pgpx_cap_forget(PgpxCap *cap, int pool);
 
 #endif							/* PGPX_CAP_H */

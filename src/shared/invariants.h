@@ -10,29 +10,32 @@
 
 #include "shared/shmem.h"
 
-#define PGPX_FAULTS_MAX 10		/* so many are described */
+#define PGPX_FAULTS_MAX 10		/* faults with a description */
 #define PGPX_FAULT_LEN 200
 
 typedef struct PgpxFaults
 {
-	int			n;				/* found, described or not */
+	int			n;				/* faults found, with or without a
+								 * description */
 	char		text[PGPX_FAULTS_MAX][PGPX_FAULT_LEN];
 } PgpxFaults;
 
 /*
  * pgpx_invariants_check
- *		Check all pools, connections, tickets, the free list, the tokens of caps and
- *		the distributed locks.
+ *		Verify all pools, connections, waiters, the free list, the tokens of
+ *		the caps and the distributed locks.  Describes the inconsistencies in
+ *		*faults.
  *
- * What is legal for a moment is not reported: see invariants.c for why.  Holds
- * each pool's lock for a look at all connections and tickets, so it is for tests
- * and for doubt, not for monitoring.
+ * States that are legal for a moment are not reported, see invariants.c.
+ * Each pool lock is held in shared mode while all connections and waiters are
+ * scanned, so the function is for tests and troubleshooting, not for
+ * monitoring.
  */
 extern void pgpx_invariants_check(PgpxFaults *faults);
 
-/* --- what the files of invariants share ---------------------- */
+/* --- shared by the invariant checks ---------------------- */
 
-/* A connection that is FREE and was not in the free list. */
+/* A FREE connection that a walk did not find in the free list. */
 typedef struct PgpxSuspect
 {
 	bool		missing;
@@ -43,28 +46,30 @@ typedef struct PgpxSuspect
 typedef struct PgpxCheck
 {
 	PgpxFaults *faults;
-	PgpxPool   *pool;			/* the one that is locked; NULL: none */
-	int			index;			/* its place */
+	PgpxPool   *pool;			/* the locked pool; NULL: none */
+	int			index;			/* its index */
 	int			nleases;
-	uint64	   *leases;			/* [max_connections] those that were seen */
-	bool	   *in_list;		/* [max_connections] of the free list */
+	uint64	   *leases;			/* lease ids that were seen */
+	bool	   *in_list;		/* found in the free list */
 	PgpxSuspect *suspects;		/* [max_connections] */
 } PgpxCheck;
 
-/* Note what does not add up; tells the pool, if one is locked. */
+/* Record a fault, with the id of the locked pool if there is one. */
 extern void pgpx_check_fault(PgpxCheck *check, const char *format, ...)
 	pg_attribute_printf(2, 3);
 
-/* Does the process that a lease or a ticket belongs to exist? */
+/* Does the process of a lease or a waiter exist? */
 extern bool pgpx_check_is_alive(int procno, int pid);
 
-/* Whoever held a pool lock when this was called has released it at its return. */
+/*
+ * Wait until every process that held a pool lock at the call has released it.
+ */
 extern void pgpx_check_pass_locks(void);
 
 /* Check the tokens of the caps over several pools. */
 extern void pgpx_check_caps(PgpxCheck *check);
 
-/* Check all tickets of the pool.  Returns how many are in its queue. */
+/* Check all waiters of the pool. Returns the length of its queue. */
 extern int	pgpx_check_waiters(PgpxCheck *check);
 
 #endif							/* PGPX_INVARIANTS_H */

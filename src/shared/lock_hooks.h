@@ -1,11 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * lock_hooks.h
- *	  What the rest of the extension calls of the distributed locks.
+ *	  The functions of the distributed locks that the rest of the extension
+ *	  calls.
  *
- * The distributed locks (locks/) are built on top of the pools.  The few functions
- * of theirs that lower rooms call are reached through this table, so that the pools
- * can be read without them.
+ * The distributed locks (locks/) are built on top of the pools.  Lower folders
+ * call their few functions through this table, so that the pools do not depend
+ * on the locks.
  *
  *-------------------------------------------------------------------------
  */
@@ -16,7 +17,10 @@
 
 typedef struct PgpxLockHooks
 {
-	/* in the postmaster and each process: the locks' share of the segment */
+	/*
+	 * in the postmaster and each process: the part of the segment for the
+	 * locks
+	 */
 	Size (*shmem_size)(void);
 	void (*shmem_attach)(char *at);
 
@@ -28,9 +32,15 @@ typedef struct PgpxLockHooks
 	void (*release_all)(void);
 
 	/*
-	 * in a worker: release the locks of processes that are gone (true: there are
-	 * locks); ping and release where that is due, and return when it is due again;
-	 * a socket is ready; parameters of a pool were published; number of sockets
+	 * In a worker:
+	 *
+	 * - release_abandoned releases the locks of processes that no longer
+	 *   exist, and returns whether there are locks.
+	 * - ping pings and releases what is due, and returns when it is due
+	 *   again.
+	 * - ready handles a socket that is ready.
+	 * - conninfo_published handles published parameters of a pool.
+	 * - descriptors returns the number of sockets.
 	 */
 	bool (*release_abandoned)(int worker);
 	PgpxTime (*ping)(void);

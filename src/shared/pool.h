@@ -1,13 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * pool.h
- *	  Connections of a pool: pick, lease, grow, grant, release; counters.
+ *	  The connections of a pool: pick, lease, grow, grant, release; counters.
  *
- * These functions see shared memory only: no socket, no libpq, no catalog.
- * Functions named *_locked must be called with the pool's lock held, and assert it:
- * in exclusive mode, but for those that only read.  The others take it themselves.
+ * These functions use shared memory only: no socket, no libpq, no catalog.
+ * Functions named *_locked must be called with the pool lock held, and assert
+ * it: in exclusive mode, except for functions that only read.  The other
+ * functions acquire the lock themselves.
  *
- * Counters of a pool.  They only grow; gauges are computed from states.
+ * The counters of a pool only increase.  Gauges are computed from states.
  *
  *-------------------------------------------------------------------------
  */
@@ -16,24 +17,26 @@
 
 #include "shared/wait_queue.h"
 
-/* Does the pool run under the options that this fingerprint stands for? */
+/* Does the pool have the options of this fingerprint? */
 extern bool pgpx_pool_is_current_locked(const PgpxPool *pool,
 										const PgpxFingerprint *fingerprint);
 
-/* Most connections that the pool may have: pool_size and max_overflow. */
+/* Return the cap of the pool: pool_size plus max_overflow. */
 extern int	pgpx_pool_cap_locked(const PgpxPool *pool);
 
-/* What min_size comes to under that cap. */
+/* Return min_size, limited by that cap. */
 extern int	pgpx_pool_min_size_locked(const PgpxPool *pool);
 
-/* Connections that are open: some session could use them sooner or later. */
+/* Count the open connections that a session can use now or later. */
 extern int	pgpx_pool_live_locked(const PgpxPool *pool);
 
 /*
  * pgpx_pool_must_test_locked
- *		Has a ready connection been idle for so long that it must be tested first?
- *		Not if it was tested just now for somebody who came at "since", whatever
- *		the period.
+ *		Has a ready connection been idle for so long (test_period) that it
+ *		must be tested before use?
+ *
+ * since: start of the checkout.  A test that was made after it, at most a
+ * second ago, is recent enough, whatever the period is.
  */
 extern bool pgpx_pool_must_test_locked(const PgpxPool *pool,
 									   const PgpxConn *conn, PgpxTime since,
@@ -41,13 +44,18 @@ extern bool pgpx_pool_must_test_locked(const PgpxPool *pool,
 
 /*
  * pgpx_pool_pick_locked
- *		Return the free connection to lease next, NULL if there is none: the
- *		caller's last used one where that serves it and the pool, else the first by
- *		strategy.  A pending reset is no reason to prefer another one with lifo.
- *		since: when the caller came, who is content with a test after it.
- *		now: the clock, as it was read for something else a moment ago.
- *		Connections found to have hung up, or to be stale, are closed on the way; where
- *		all that are ready must be tested, that begins.
+ *		Return the free connection to lease next; NULL if there is none.
+ *
+ * The choice is the caller's last used connection if the strategy allows it,
+ * else the first one in the order of the strategy.  With lifo a pending reset
+ * does not make a connection less preferred.
+ *
+ * since: start of the checkout; a test made after it is recent enough. now:
+ * the clock, which the caller has read a moment ago.
+ *
+ * Free connections that were closed by the remote or are stale are closed on
+ * the way.  If every free connection must be tested first, the tests are
+ * started and NULL is returned.
  */
 extern PgpxConn *pgpx_pool_pick_locked(PgpxPool *pool, int last_conn,
 									   uint64 last_conn_generation,
@@ -55,8 +63,10 @@ extern PgpxConn *pgpx_pool_pick_locked(PgpxPool *pool, int last_conn,
 
 /*
  * pgpx_pool_lease_locked
- *		Lease a free connection: returns the lease's id, which never repeats; 0 if
- *		the pool is out of service.
+ *		Lease a free connection.  Returns the lease id, which is never reused;
+ *		0 if the pool is out of service.
+ *
+ * waited: duration of the wait, in microseconds.
  */
 extern uint64 pgpx_pool_lease_locked(PgpxPool *pool, PgpxConn *conn,
 									 const PgpxHolder *holder, PgpxTime now,
@@ -64,60 +74,75 @@ extern uint64 pgpx_pool_lease_locked(PgpxPool *pool, PgpxConn *conn,
 
 /*
  * pgpx_pool_grow_locked
- *		Begin a test for each waiter, of what is ready and must be tested; and ask
- *		for as many new connections as there are waiters that no connection
- *		now on its way will serve, and "extra" ones, within pool_size and
- *		max_connections, and not while a back-off runs.  Returns how many.
+ *		Start tests and connects for the waiters.  Returns the number of
+ *		connects that were requested from the worker.
+ *
+ * - One test per waiter of a free connection that must be tested.
+ * - One connect per waiter that no connection now on its way will serve, and
+ *   "extra" more.
+ *
+ * Connects stay within pool_size plus max_overflow and within the caps over
+ * several pools, and none is requested during a back-off.
  */
 extern int	pgpx_pool_grow_locked(PgpxPool *pool, int extra);
 
-/* The same, but that caps over several pools do not count, and nothing is done. */
+/*
+ * Return how many connects the pool would request, disregarding the caps over
+ * several pools.  Changes nothing.
+ */
 extern int	pgpx_pool_wanted_locked(const PgpxPool *pool, int extra);
 
 /*
  * pgpx_pool_queued_locked
- *		Return how many waiters have to wait for a lease to end, because no connection
- *		is on its way to them: none that is being opened, reset or tested, and no
- *		place for a new one that is empty or about to be.
+ *		Return how many waiters must wait until a lease ends, because no
+ *		connection is on its way to them: none is being opened, reset or
+ *		tested for them, and no slot for a new one is free or about to become
+ *		free.
  */
 extern int	pgpx_pool_queued_locked(PgpxPool *pool);
 
-/* Wake all waiters, who have to look at something again. */
+/* Wake all waiters of the pool, so that they check its state again. */
 extern void pgpx_pool_wake_waiters_locked(const PgpxPool *pool, PgpxWake *wake);
 
-/* Hand free connections to the first waiters. */
+/* Grant free connections to waiters in queue order; grow if none is free. */
 extern void pgpx_pool_dispatch_locked(PgpxPool *pool, PgpxWake *wake);
 
-/* How a lease ends; each has its counter. */
+/* End of a lease; each kind has a counter. */
 typedef enum PgpxEnd
 {
 	PGPX_END_CHECKIN,
 	PGPX_END_DISCARD,
-	PGPX_END_RECLAIMED,			/* the holder ended without a checkin */
-	PGPX_END_RETRIED,			/* it had died while idle; nobody has used it */
+	PGPX_END_RECLAIMED,			/* the holder exited without a checkin */
+	PGPX_END_RETRIED,			/* the connection had died while idle, or
+								 * the lease was never used */
 	PGPX_END_TERMINATED,
 	PGPX_END_TIMEOUT
 } PgpxEnd;
 
-/* In which condition the connection comes back. */
+/*
+ * Release action: the condition of the connection and what the worker has to
+ * do.
+ */
 typedef enum PgpxReleaseAction
 {
-	PGPX_RELEASE_CLEAN,			/* idle, nothing owed */
-	PGPX_RELEASE_DIRTY,			/* idle, used, and no reset is wanted now */
+	PGPX_RELEASE_CLEAN,			/* idle, no reset pending */
+	PGPX_RELEASE_DIRTY,			/* idle, used, no reset needed now */
 	PGPX_RELEASE_RESET_PENDING, /* the reset has been sent */
 	PGPX_RELEASE_ROLLED_BACK,	/* ROLLBACK has been sent, and no reset */
-	PGPX_RELEASE_UNCHANGED,		/* nothing was read or sent since it was taken */
-	PGPX_RELEASE_RESET,			/* the worker is to reset it */
-	PGPX_RELEASE_CANCEL,		/* a cancel is in flight; reset it after that */
-	PGPX_RELEASE_CANCEL_CLOSE,	/* the worker is to cancel and then close */
+	PGPX_RELEASE_UNCHANGED,		/* nothing was read or sent during the lease */
+	PGPX_RELEASE_RESET,			/* the worker has to reset it */
+	PGPX_RELEASE_CANCEL,		/* a cancel is in flight; reset after it */
+	PGPX_RELEASE_CANCEL_CLOSE,	/* the worker has to cancel and then close
+								 * it */
 	PGPX_RELEASE_CLOSE
 } PgpxReleaseAction;
 
-/* What was done on the lease, to add to the pool's counters. */
+/* Work of one lease, added to the counters of the pool at its end. */
 typedef struct PgpxUsage
 {
 	uint64		statements;
-	uint64		polled;			/* waits without a sleep */
+	uint64		polled;			/* waits that busy polling ended without a
+								 * sleep */
 	uint64		rows;
 	uint64		errors;
 	uint64		bytes_received;
@@ -127,19 +152,25 @@ typedef struct PgpxUsage
 
 /*
  * pgpx_pool_forget_lessee
- *		What a process has left on connections that it no longer leases is not its
- *		own any more: as if somebody else came, though it may be the same one.
+ *		Clear the process as the last lessee of every connection that it no
+ *		longer leases.  The session state that it left there then counts as
+ *		that of another session, even if the same process leases the
+ *		connection again.
  */
 extern void pgpx_pool_forget_lessee(int procno, int pid);
 
 /*
  * pgpx_pool_release
- *		End a lease and return its connection.
+ *		End a lease and release its connection with "action", then grant free
+ *		connections to waiters.
  *
- * owed: the PGPX_SENT_* bits of what was sent, see wire.h.  reason: with the
- * closing ones, why.  Returns false if the lease was no longer the caller's
- * (revoked meanwhile); then nothing is done.  Never throws, never waits: fit
- * for exit and transaction callbacks.
+ * unread_reset: the PGPX_SENT_* bits of the commands that were sent, see
+ * wire.h. reason: the close reason, for actions that close. usage may be
+ * NULL.
+ *
+ * Returns false, and does nothing, if the lease was revoked meanwhile.
+ * Raises no error and does not block, so exit and transaction callbacks may
+ * call it.
  */
 extern bool pgpx_pool_release(PgpxConn *conn, uint64 lease_id, PgpxEnd end,
 							  PgpxReleaseAction action, int unread_reset,
@@ -148,15 +179,20 @@ extern bool pgpx_pool_release(PgpxConn *conn, uint64 lease_id, PgpxEnd end,
 
 /*
  * pgpx_pool_hand_over
- *		End a lease by handing its connection to the first in the queue, who has
- *		offered a statement: the caller sends that now, and then calls
- *		pgpx_pending_statement_sent.  reset: it sends a reset ahead of it, or not, as the
- *		options say that the fingerprint stands for.
+ *		End a lease and grant its connection to the first waiter, whose
+ *		pending statement the caller sends.  After sending it, or failing to,
+ *		the caller calls pgpx_pending_statement_sent.
  *
- * Returns true and fills in *carry; false if there is no such ticket, or the
- * connection is not to be used again, or the pool's options are no longer the
- * caller's, or not the ticket's, or the lease is not the caller's any more: then
- * nothing is done.
+ * fingerprint: that of the options by which the caller decided about "reset".
+ * reset: the caller sends a reset ahead of the statement.
+ *
+ * Returns true and fills in *hand_over.  Returns false, and does nothing, if
+ *
+ * - the first waiter has no pending statement, or there is no waiter,
+ * - the connection must not be used again,
+ * - the pool is paused or its options are not those of the caller or of the
+ *   waiter, or
+ * - the lease was revoked.
  */
 extern bool pgpx_pool_hand_over(PgpxConn *conn, uint64 lease_id,
 								const PgpxFingerprint *fingerprint, bool reset,
@@ -165,69 +201,83 @@ extern bool pgpx_pool_hand_over(PgpxConn *conn, uint64 lease_id,
 
 /*
  * pgpx_pool_revoke_locked
- *		Take a lease away from its holder: the connection goes to CANCELLING, to
- *		be closed, or to CLOSING if the worker ends; the holder finds the reason
- *		at its next call.
+ *		Revoke a lease.
+ *
+ * The connection goes to CLOSING if the worker exits, else to CANCELLING with
+ * a close reason.  The holder finds the reason at its next call.
  */
 extern void pgpx_pool_revoke_locked(PgpxPool *pool, PgpxConn *conn,
 									PgpxRevoke revoke, PgpxWake *wake);
 
-/* Must this pool leave its places to others, who have waited longer? */
+/* Must this pool yield tokens to another pool whose first waiter is older? */
 extern bool pgpx_pool_must_yield_locked(PgpxPool *pool);
 
 /*
  * pgpx_pool_close_locked
- *		Have the worker close a connection.  False if the pool is out of service.
+ *		Have the worker close a connection.  Returns false if the pool is out
+ *		of service.
  */
 extern bool pgpx_pool_close_locked(PgpxPool *pool, PgpxConn *conn,
 								   PgpxCloseReason reason);
 
-/* The same with all that are free. */
+/* Have the worker close all free connections of the pool. */
 extern void pgpx_pool_close_free_locked(PgpxPool *pool,
 										PgpxCloseReason reason);
 
 /*
- * Close what is free beyond pool_size and max_overflow, which were lowered; the least
- * recently used first.
+ * Close free connections beyond pool_size plus max_overflow after these were
+ * lowered, least recently used first.
  */
 extern void pgpx_pool_trim_locked(PgpxPool *pool);
 
-/* Why a connection could not be opened, in last_error; checkout_wait.c adds figures. */
+/*
+ * Value of last_error when the worker has no descriptor; checkout_wait.c adds
+ * numbers.
+ */
 #define PGPX_NO_DESCRIPTOR "the pool worker has too many open descriptors"
 
-/* How long the connections of other pools must be unused to yield to min_size. */
+/*
+ * How long connections of other pools must be unused to be evicted for
+ * min_size.
+ */
 #define PGPX_EVICT_UNUSED_US (1000 * 1000)
 
 typedef enum PgpxEvict
 {
 	PGPX_EVICT_ANY,				/* for waiters: any free connection */
-	PGPX_EVICT_SURPLUS,			/* for prewarm, and for waiters where there is one: of
-								 * a pool above its min_size */
-	PGPX_EVICT_UNUSED_SURPLUS	/* for min_size: .. unused for a while, too; else it
-								 * and the calls of another pool would take the
-								 * place from each other all the time */
+	PGPX_EVICT_SURPLUS,			/* for prewarm, and preferred for waiters: a
+								 * free connection of a pool above its
+								 * min_size */
+	PGPX_EVICT_UNUSED_SURPLUS	/* for min_size: such a connection that is
+								 * also unused for a while; otherwise
+								 * min_size and the calls of another pool
+								 * would evict each other continually */
 } PgpxEvict;
 
 /*
  * pgpx_pool_server_surplus_locked
- *		How many connections all pools of the server have open beyond
- *		max_server_connections, if that was lowered: those that are closing already
- *		do not count.  An estimate, since only this pool is locked.
+ *		Return how many open connections all pools of the server have beyond
+ *		max_server_connections, after it was lowered.  Connections that are
+ *		closing do not count.  The result is an estimate because only this
+ *		pool is locked.
  */
 extern int	pgpx_pool_server_surplus_locked(const PgpxPool *pool);
 
-/* May a connection that has expired be closed now, or has another just been? */
+/*
+ * May an expired connection be closed now?  Not if another one expired just
+ * before; then *due is lowered to the time when it may. due may be NULL.
+ */
 extern bool pgpx_pool_may_expire_locked(const PgpxPool *pool, PgpxTime now,
 										PgpxTime *due);
 
-/* A checkout stood in the queue for this long. */
+/* Count a checkout that waited this long. */
 extern void pgpx_stats_waited_locked(PgpxPool *pool, PgpxTime waited);
 
-/* A lease has ended after this long. */
+/* Count a lease that ended after this long. */
 extern void pgpx_stats_lease_locked(PgpxPool *pool, PgpxTime held,
 									PgpxEnd end, const PgpxUsage *usage);
 
-/* A connect has succeeded after this long. */
+/* Count a successful connect that took this long. */
 extern void pgpx_stats_connected_locked(PgpxPool *pool, PgpxTime took);
 
 #endif							/* PGPX_POOL_H */

@@ -3,20 +3,23 @@
  * wait_queue.h
  *	  The queue of waiters of a pool.
  *
- * What happens to a ticket, and who does it, is in wait_queue.h.  With it wait the
- * statement that its session offers to have sent (lease_return.c), and, since no
- * other place is the process's own, the news of its leases that others have ended.
+ * Waiters are served in the order in which they were enqueued.
  *
- * The queue of a pool: first come, first served.
+ *	  NONE --enqueue--> WAITING --grant--> GRANTED --dequeue--> NONE
+ *	                      |  \                          ^
+ *	                      |   +---fail--> FAILED -------+
+ *	                      +----------- dequeue ---------+
  *
- *	  NONE --draw--> WAITING --grant--> GRANTED --leave--> NONE
- *	                    |  \                        ^
- *	                    |   +---fail--> FAILED -----+
- *	                    +----------- leave ---------+
+ * Only its own process enqueues and dequeues a waiter.  The process that frees
+ * a connection, or finds that the connect failed, sets GRANTED or FAILED under
+ * the pool lock.  Every end of a wait goes through pgpx_waiter_dequeue: timeout,
+ * cancel, terminate and exit, too.
  *
- * A ticket is made and ended by its own process only; grant and failure come
- * from whoever frees a connection, under the pool lock.  All ends go through
- * pgpx_waiter_dequeue: timeout, cancel, terminate and exit too.
+ * A waiter also carries
+ *	- the pending statement, which a releasing session may send for it
+ *	  (lease_return.c);
+ *	- the reasons why leases of its process were revoked.  They are stored here
+ *	  because the waiter is the only shared slot that belongs to the process.
  *
  *-------------------------------------------------------------------------
  */
@@ -29,48 +32,53 @@ typedef enum PgpxWaiterState
 {
 	PGPX_WAITER_NONE = 0,
 	PGPX_WAITER_WAITING,		/* in the pool's queue */
-	PGPX_WAITER_GRANTED,		/* "conn" is LEASED to its session */
-	PGPX_WAITER_FAILED			/* the connect failed; sqlstate and text say why */
+	PGPX_WAITER_GRANTED,		/* "conn" is LEASED to the session of the
+								 * waiter */
+	PGPX_WAITER_FAILED			/* the connect failed; see sqlstate and text */
 } PgpxWaiterState;
 
 /*
- * A waiter that will run one statement may offer it: who returns a connection
- * then sends it along with the reset, see lease_return.c.
+ * A waiter that will run one statement may publish it as pending.  The
+ * session that releases a connection then sends it together with the reset,
+ * see lease_return.c.
  */
 #define PGPX_PENDING_MAX 2048		/* bytes of messages */
 
 typedef enum PgpxPendingState
 {
 	PGPX_PENDING_NONE = 0,
-	PGPX_PENDING_OPEN,			/* set with the ticket, under the pool lock */
-	PGPX_PENDING_SENDING,		/* set with the grant; the granter is at it */
+	PGPX_PENDING_OPEN,			/* set when enqueued, under the pool lock */
+	PGPX_PENDING_SENDING,		/* set with the grant; the granter is
+								 * sending it */
 	PGPX_PENDING_SENT,			/* set by the granter without the lock */
-	PGPX_PENDING_FAILED,		/* the same: not a byte of it has left */
-	PGPX_PENDING_ABANDONED		/* set by the waiter, which has left the queue while
-								 * the granter was stopped: it may be sent, even later */
+	PGPX_PENDING_FAILED,		/* set by the granter without the lock: no
+								 * byte of it was sent */
+	PGPX_PENDING_ABANDONED		/* set by the waiter when it left the queue
+								 * while the granter did not respond: it may
+								 * be sent, even later */
 } PgpxPendingState;
 
 /*
- * PgpxWaiter.offer has the PgpxPendingState in its low bits and above them a number that
- * changes with each ticket, so that a granter that was stopped cannot change the
- * state of a later offer.
+ * PgpxWaiter.pending_state has the PgpxPendingState in its low bits and above
+ * them a number that changes with each wait.  So a granter that was stopped
+ * cannot change the state of a later pending statement.
  */
 #define PGPX_PENDING_STATE(word)	((PgpxPendingState) ((word) & 7))
 #define PGPX_PENDING_WITH(word, state)	(((word) & ~UINT32_C(7)) | (state))
 #define PGPX_PENDING_NEXT(word, state)	((((word) | 7) + 1) | (state))
 
-/* Why a lease was ended by somebody else than its holder. */
+/* Reason why a lease was revoked. */
 typedef enum PgpxRevoke
 {
 	PGPX_REVOKE_NONE = 0,
-	PGPX_REVOKE_WORKER,			/* the worker has ended */
+	PGPX_REVOKE_WORKER,			/* the worker exited */
 	PGPX_REVOKE_TERMINATED,
 	PGPX_REVOKE_TIMEOUT
 } PgpxRevoke;
 
 /*
- * A lease that was ended so.  Kept with its holder, since the place of the
- * connection may be another one's before the holder asks.
+ * A revoked lease.  It is recorded with its holder, because the slot of the
+ * connection may be reused before the holder looks for the reason.
  */
 #define PGPX_REVOKED_MAX 16
 typedef struct PgpxRevoked
@@ -80,9 +88,10 @@ typedef struct PgpxRevoked
 } PgpxRevoked;
 
 /*
- * A session waits in one queue at a time, so each process has one ticket, at
- * the index of its PGPROC.  Its own process makes and ends it; others move it
- * from WAITING to GRANTED or FAILED.  All under the lock of "pool".
+ * A waiter.  A session waits in one queue at a time, so each process has one
+ * PgpxWaiter, at the index of its PGPROC.  Its own process enqueues and
+ * dequeues it; other processes move it from WAITING to GRANTED or FAILED.
+ * All of this happens under the lock of "pool".
  */
 typedef struct PgpxWaiter
 {
@@ -90,8 +99,9 @@ typedef struct PgpxWaiter
 	int			pool;
 	int			next;			/* in the pool's queue; -1: end */
 	int			prev;
-	uint64		number;			/* rises along the queue */
-	uint64		options_version;	/* the pool's when its options were seen to be ours */
+	uint64		number;			/* queue position; increases along the queue */
+	uint64		options_version;	/* options_version of the pool when this
+									 * session enqueued */
 	int			pid;
 	Oid			user;
 	Oid			database;
@@ -101,34 +111,35 @@ typedef struct PgpxWaiter
 	char		why[PGPX_WHY_LEN];
 	char		application_name[NAMEDATALEN];
 
-	/* atomic, PGPX_PENDING_STATE: what has become of the statement that waits with it */
+	/* atomic: state of the pending statement, see PGPX_PENDING_STATE */
 	pg_atomic_uint32 pending_state;
-	uint32		pending_len;	/* of its bytes in pgpx_pending_statements */
-	bool		pending_reset;	/* SENT: a reset went ahead of it */
+	uint32		pending_len;	/* bytes of it in pgpx_pending_statements */
+	bool		pending_reset;	/* SENT: a reset was sent ahead of it */
 
 	PgpxTime	granted_at;		/* GRANTED */
-	uint64		granted_version;	/* GRANTED: the pool's options_version then */
+	uint64		granted_version;	/* GRANTED: options_version of the pool
+									 * at that time */
 	int			conn;			/* GRANTED: index of the connection */
 	uint64		lease_id;		/* GRANTED: the lease */
 	int			sqlstate;		/* FAILED */
 	char		text[PGPX_ERROR_LEN];	/* FAILED: in the database's encoding or ASCII */
 
-	/* atomic: the process's last leases that others have ended, in a ring */
+	/* atomic: ring of the revoked leases of this process */
 	pg_atomic_uint32 nrevoked;
 	PgpxRevoked revoked[PGPX_REVOKED_MAX];
 } PgpxWaiter;
 
-extern PgpxWaiter *pgpx_waiters;	/* [ntickets], by MyProcNumber */
-extern char *pgpx_pending_statements;	/* [ntickets][PGPX_PENDING_MAX], of who waits */
+extern PgpxWaiter *pgpx_waiters;	/* [nwaiter_slots], by MyProcNumber */
+extern char *pgpx_pending_statements;	/* [nwaiter_slots][PGPX_PENDING_MAX] */
 
-/* Index of a ticket in its array. */
+/* Index of a waiter in its array. */
 #define PGPX_WAITER_INDEX(t)	((int) ((t) - pgpx_waiters))
 
-/* Where the statement that waits with a ticket lies. */
+/* Address of the pending statement of a waiter. */
 #define PGPX_PENDING_OF(t) \
 	(pgpx_pending_statements + (Size) ((t) - pgpx_waiters) * PGPX_PENDING_MAX)
 
-/* Since when the first in a pool's queue waits; 0: nobody does. */
+/* Return the start of the wait of the first waiter; 0: there is no waiter. */
 static inline PgpxTime
 pgpx_pool_waits_since_locked(const PgpxPool *pool)
 {
@@ -136,7 +147,7 @@ pgpx_pool_waits_since_locked(const PgpxPool *pool)
 	return pool->queue_head >= 0 ? pgpx_waiters[pool->queue_head].since : 0;
 }
 
-/* Who takes a lease, or waits for one. */
+/* Holder of a lease, or waiter for one. */
 typedef struct PgpxHolder
 {
 	int			procno;
@@ -148,21 +159,27 @@ typedef struct PgpxHolder
 	const char *application_name;	/* or NULL */
 } PgpxHolder;
 
-/* What a granter sends for a waiter: its own copy, since the waiter may leave. */
+/*
+ * A pending statement that the granter sends: a copy, because the waiter may
+ * leave.
+ */
 typedef struct PgpxHandOver
 {
 	PgpxWaiter *waiter;
 	uint64		lease_id;		/* the waiter's */
-	uint32		pending_state;	/* PgpxWaiter.offer until it is sent */
+	uint32		pending_state;	/* value of PgpxWaiter.pending_state until
+								 * it is sent */
 	uint32		len;
 	char		messages[PGPX_PENDING_MAX];
 } PgpxHandOver;
 
 /*
  * pgpx_waiter_enqueue_locked
- *		Queue this process, with what it has offered.  number 0 draws the next
- *		one; a number drawn before (a granted connection that proved dead) goes
- *		back to the head.
+ *		Enqueue this process, with its pending statement.
+ *
+ * number: 0 for the next queue position.  A session whose granted connection
+ * proved dead passes its earlier position, and returns to the head of the
+ * queue. since, deadline: microseconds; deadline 0: none.
  */
 extern PgpxWaiter *pgpx_waiter_enqueue_locked(PgpxPool *pool,
 											  const PgpxHolder *holder,
@@ -171,15 +188,16 @@ extern PgpxWaiter *pgpx_waiter_enqueue_locked(PgpxPool *pool,
 
 /*
  * pgpx_pending_statement_set
- *		Have a statement stand ready for the ticket that is drawn next, if it is
- *		short enough: PGPX_PENDING_MAX bytes of messages that end with a Sync.
+ *		Set the pending statement for the next wait of this process: messages
+ *		that end with a Sync.  It is cleared if it is longer than
+ *		PGPX_PENDING_MAX bytes.
  */
 extern void pgpx_pending_statement_set(const char *messages, size_t len);
 
-/* What has become of it: to be asked for after the ticket was left. */
+/* Return the state of the pending statement. Call it after the dequeue. */
 extern PgpxPendingState pgpx_pending_statement_state(void);
 
-/* The same of any ticket; of a waiting one under the pool's lock. */
+/* The same for any waiter; for one that waits, under the pool lock. */
 static inline PgpxPendingState
 pgpx_waiter_pending_state(PgpxWaiter *waiter)
 {
@@ -188,16 +206,19 @@ pgpx_waiter_pending_state(PgpxWaiter *waiter)
 
 /*
  * pgpx_pending_statement_sent
- *		The granter has sent what the ticket offered (SENT), or not a byte of it
- *		(FAILED).  Until then its owner waits; and is to be woken.  False: it has
- *		left the queue meanwhile, and has its connection closed.
+ *		Report that the granter has sent the pending statement (SENT) or no
+ *		byte of it (FAILED).  Until then the waiter waits; the caller wakes
+ *		it.
+ *
+ * Returns false if the waiter has abandoned the statement and left the queue;
+ * it has its connection closed.
  */
 extern bool pgpx_pending_statement_sent(const PgpxHandOver *hand_over,
 										PgpxPendingState how);
 
 /*
- * WAITING -> GRANTED with a free connection; the pool's serve calls it.  False if
- * the pool is out of service.
+ * WAITING -> GRANTED with a free connection.  Returns false if the pool is
+ * out of service.
  */
 extern bool pgpx_waiter_grant_locked(PgpxPool *pool, PgpxWaiter *waiter,
 									 PgpxConn *conn, PgpxWake *wake);
@@ -209,25 +230,31 @@ extern void pgpx_waiter_fail_locked(PgpxPool *pool, PgpxWaiter *waiter,
 
 typedef enum PgpxDequeue
 {
-	PGPX_DEQUEUE_CLAIM,			/* take what was granted */
-	PGPX_DEQUEUE_TIMEOUT,		/* time is up; a grant in the meantime is taken */
-	PGPX_DEQUEUE_CANCEL			/* ERROR, cancel, terminate, exit: a grant in the
-								 * meantime is given on */
+	PGPX_DEQUEUE_CLAIM,			/* take the granted connection */
+	PGPX_DEQUEUE_TIMEOUT,		/* timeout; a grant in the meantime is taken */
+	PGPX_DEQUEUE_CANCEL			/* ERROR, cancel, terminate, exit: a grant
+								 * in the meantime is released */
 } PgpxDequeue;
 
 /*
  * pgpx_waiter_dequeue
- *		The one way out of the queue.
+ *		End the wait of this process.  This is the only way out of the queue.
  *
- * Returns the state that the ticket had: GRANTED means that *conn and *lease_id
- * are the caller's (unless how is CANCEL: then it has been given on), FAILED
- * that sqlstate and text say why, WAITING that nothing came.  *waited is how
- * long the ticket stood, in microseconds.  Never throws.
+ * Returns the state that the waiter had:
  *
- * If the granter is just sending the statement that was offered, this waits for it,
- * in abort and at exit, too, but for a second only, since the granter may be stopped.
- * Then the offer is ABANDONED, the connection is cancelled and closed, and GRANTED is
- * returned without a connection: the statement may have run, or still run.
+ * - GRANTED: *conn and *lease_id are the caller's.  With PGPX_DEQUEUE_CANCEL
+ *   the connection has been released instead.
+ * - FAILED: sqlstate and text have the reason.
+ * - WAITING: nothing was granted.
+ * - NONE: the process was not enqueued.
+ *
+ * *waited is the duration of the wait, in microseconds.  Raises no error.
+ *
+ * While the granter is sending the pending statement, the function waits for
+ * it, also in abort and at exit.  It waits for one second at most, because
+ * the granter may be stopped.  After that the statement is ABANDONED, the
+ * connection is cancelled and closed, and GRANTED is returned without a
+ * connection: the statement may have run, or may still run.
  */
 extern PgpxWaiterState pgpx_waiter_dequeue(PgpxWaiter *waiter, PgpxDequeue how,
 										   PgpxConn **conn, uint64 *lease_id,
@@ -235,15 +262,16 @@ extern PgpxWaiterState pgpx_waiter_dequeue(PgpxWaiter *waiter, PgpxDequeue how,
 										   PgpxTime *waited);
 
 /*
- * Why a lease of this process was ended by somebody else; NONE: it was not, or
- * it was longer ago than PGPX_REVOKED_MAX others of the process.  To be noted
- * before the lease's id is cleared, and asked for after that has been seen.
+ * Record and return the reason why a lease of a process was revoked.  NONE:
+ * it was not, or PGPX_REVOKED_MAX later leases of the process were revoked,
+ * too.  Record the reason before the lease id is cleared; read it after
+ * seeing the id cleared.
  */
 extern void pgpx_waiter_note_revoked(int procno, uint64 lease_id,
 									 PgpxRevoke reason);
 extern PgpxRevoke pgpx_waiter_revoked(int procno, uint64 lease_id);
 
-/* This process's ticket. */
+/* Return the waiter of this process. */
 extern PgpxWaiter *pgpx_my_waiter(void);
 
 #endif							/* PGPX_WAIT_QUEUE_H */
