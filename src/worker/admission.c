@@ -1,18 +1,22 @@
 /*-------------------------------------------------------------------------
  *
  * admission.c
- *	  Who gets a place when a cap binds: max_server_connections over the pools
- *	  of a server, max_connections over all pools.
+ *	  Eviction and admission when a cap binds: max_server_connections for the
+ *	  pools of a server, max_connections for all pools.
  *
- * A pool with waiters that may not grow because of a cap is hungry.  The one
- * whose first ticket is oldest is named in shared memory, and then
- *	- the connection that has been idle longest in another pool is closed for it
- *	  (pool_worker.c), before any other one of a pool above its min_size,
- *	- a connection that is returned to a younger pool is closed instead of kept,
+ * A pool is starved if it has waiters and a cap keeps it from growing.  Of
+ * the starved pools under a cap, the one whose first waiter is oldest is next
+ * in line. This is published in shared memory (PgpxCap).  Then
+ *	- the connection that has been idle longest in another pool is evicted for
+ *	it
+ *	  (pool_worker.c); connections of pools above their min_size go first,
+ *	- a connection that is released to a younger pool is closed instead of kept,
  *	- a younger pool does not grow.
- * So places go by the age of tickets, and no pool starves.  The sibling pools of a
- * server have one worker, so one process decides.  (The least recently used over
- * all groups gives way: as in Cloudflare's pingora, pingora-pool.)
+ *
+ * So slots are assigned by the age of waiters, and no pool starves for ever.
+ * The sibling pools of a server have one worker, so one process decides.
+ * (Eviction of the least recently used over all groups: as in Cloudflare's
+ * pingora, pingora-pool.)
  *
  *-------------------------------------------------------------------------
  */
@@ -22,8 +26,9 @@
 #include "worker/worker.h"
 
 /*
- * Which cap keeps this pool's waiters from the connections that it would open for
- * them, and since when the first of them waits; NULL: none.
+ * Returns the cap that keeps this pool from opening connections for its
+ * waiters, or NULL.  Sets *since to the time at which the first waiter was
+ * enqueued.
  */
 static PgpxCap *
 binding_cap(PgpxPool *pool, PgpxTime *since)
@@ -32,7 +37,7 @@ binding_cap(PgpxPool *pool, PgpxTime *since)
 
 	*since = 0;
 
-	/* a look without the lock: a round of the worker is to cost little */
+	/* check without the lock first, to keep a round of the worker cheap */
 	if (pool->pool_id == 0 || pool->nwaiting == 0)
 		return NULL;
 
@@ -46,7 +51,10 @@ binding_cap(PgpxPool *pool, PgpxTime *since)
 	return cap;
 }
 
-/* The hungriest of the pools under a cap; all those of a server, or all. */
+/*
+ * Makes the starved pool with the oldest waiter next in line under a cap, and
+ * evicts a connection for it.
+ */
 static void
 name_hungriest(PgpxCap *cap)
 {
@@ -67,7 +75,7 @@ name_hungriest(PgpxCap *cap)
 		}
 	}
 
-	/* pools of other workers may have stood back for the one that is fed */
+	/* pools of other workers may have yielded to the pool that was admitted */
 	if (pgpx_cap_set_next_in_line(cap, hungriest, oldest, next_in_line) &&
 		cap == &pgpx_shared->cap)
 		pgpx_worker_wake_all();
@@ -81,8 +89,9 @@ name_hungriest(PgpxCap *cap)
 }
 
 /*
- * The cap no longer keeps the named pool from growing.  It grows now, while its
- * name still holds the others back; then the next one is named.
+ * The cap no longer keeps the next-in-line pool from growing: grows it, and
+ * then selects the next pool.  In this order, because the others still yield
+ * to the pool while it grows.
  */
 static void
 admit(int index, PgpxCap *cap)
@@ -98,8 +107,9 @@ admit(int index, PgpxCap *cap)
 }
 
 /*
- * Is a pool another worker's, who has it grow while its name still stands?  To
- * take the name away before would give its place to who has just freed it.
+ * Tests whether the pool is another worker's, which grows it while it is still
+ * next in line.  Clearing the entry before that would give the slot to the
+ * pool that has just freed it.
  */
 static bool
 is_anothers(const PgpxPool *pool)
@@ -109,9 +119,10 @@ is_anothers(const PgpxPool *pool)
 }
 
 /*
- * A name whose pool is not kept back by that cap any more, or is no more: its last
- * waiter may have left, and its place been taken, since we looked.  Nobody else
- * would find it, and it would hold others back for ever.
+ * Replaces a stale next-in-line entry of a cap: its pool is no longer starved
+ * by this cap, or no longer exists.  This happens when its last waiter
+ * leaves, and its record is reused, after the pools were checked.  No other
+ * code would find the entry, and it would hold up the other pools for ever.
  */
 static void
 check_name(PgpxCap *cap)
@@ -156,7 +167,7 @@ pgpx_admission_run(void)
 			admit(i, all);
 	}
 
-	/* a server's pools are those of the worker of its record's number */
+	/* pools of a server belong to the worker that its record's index selects */
 	for (int i = pgpx_worker_index; i < pgpx_shared->max_pools;
 		 i += pgpx_shared->nworkers)
 		check_name(&pgpx_servers[i].cap);

@@ -1,15 +1,15 @@
 /*-------------------------------------------------------------------------
  *
  * event_loop.c
- *	  The worker's loop: one wait, then everything that is due.
+ *	  The worker's event loop: one wait, then everything that is due.
  *
- * The server's WaitEventSet knows the latch and the postmaster, but cannot lose
- * a member; so it holds one epoll descriptor of ours, and that one holds the
- * control socket, the connections, relays, cancels and pingers, and what tells
- * that a thread is done.
+ * The server's WaitEventSet handles the latch and the postmaster's death, but
+ * cannot remove a member.  So it contains an epoll descriptor of ours.  That
+ * epoll set contains the control socket, the sockets of connections, relays,
+ * cancels and lock pingers, and the pipe that reports finished threads.
  *
- * An open connection is watched with EPOLLRDHUP alone, edge-triggered: the
- * answers that lessees read do not wake the worker.
+ * An open connection is watched with EPOLLRDHUP alone, edge-triggered, so that
+ * the answers that sessions read do not wake the worker.
  *
  *-------------------------------------------------------------------------
  */
@@ -35,15 +35,15 @@
 #include "worker/worker.h"
 
 #define EVENTS_AT_ONCE 64
-#define MESSAGES_AT_ONCE 64		/* of the control socket, between other work */
+#define MESSAGES_AT_ONCE 64		/* from the control socket, per round */
 
 static WaitEventSet *waits = NULL;
 static PgpxTime next_due = 0;
 static bool more_messages = false;
-static bool relayed = false;	/* nothing else happened last: see look */
+static bool relayed = false;	/* only relays had events: see poll() */
 static PgpxBusyPoll polling;
-static bool made_work = false;	/* a connection has changed: see what is due */
-static char *message = NULL;	/* of the control socket; holds secrets */
+static bool made_work = false;	/* a connection changed: run maintenance */
+static char *message = NULL;	/* from the control socket; has secrets */
 
 void
 pgpx_event_loop_init(void)
@@ -69,7 +69,7 @@ pgpx_event_loop_init(void)
 	AddWaitEventToSet(waits, WL_SOCKET_READABLE, pgpx_epoll_fd, NULL, NULL);
 }
 
-/* SOCKET: hand it to the lessee, if the asker still is. */
+/* SOCKET: hands the socket to the session, if it still holds the lease. */
 static void
 serve_socket(const PgpxSocketRequest *request, int reply_fd)
 {
@@ -138,8 +138,8 @@ read_control(void)
 }
 
 /*
- * Somebody has asked for something to be done with a connection: do what its
- * state wants.  Idempotent: the bits say where to look, not what to do.
+ * Does what the state of a connection requires, after its work bit was set.
+ * Idempotent: the bit names the connection, not the work.
  */
 static void
 work_on(int index)
@@ -151,12 +151,12 @@ work_on(int index)
 	int			state;
 	bool		graceful;
 	bool		abandoned;
-	bool		stale;			/* nothing of the new options goes to it */
+	bool		stale;			/* must receive nothing of the new options */
 	int64		connect_timeout;
 
 	/*
-	 * The pool of a connection that is not FREE changes only through us; the
-	 * place may have gone to a pool of another worker since we were asked.
+	 * Only this worker changes the pool of a connection that is not FREE.  The
+	 * slot may have passed to a pool of another worker since the bit was set.
 	 */
 	pool_index = *(volatile int *) &conn->pool;
 	if (pool_index < 0 || pgpx_pools[pool_index].worker != pgpx_worker_index)
@@ -195,7 +195,7 @@ work_on(int index)
 				pgpx_cancel_start(w);
 			else if (state == PGPX_CONN_CANCELLING && !w->cancel.active)
 			{
-				/* the cancel had ended before the lessee gave it up */
+				/* the cancel finished before the session released it */
 				if (pgpx_pool_cancel_done(pool, conn, false,
 										  true) == PGPX_CONN_RESETTING)
 					pgpx_connection_reset(w, true, 0);
@@ -235,7 +235,7 @@ do_work(void)
 		if (bits == 0)
 			continue;
 		made_work = true;
-		read_control();			/* a conninfo is sent before it is needed */
+		read_control();			/* the conninfo precedes the work bit */
 		for (int bit = 0; bits != 0; bit++, bits >>= 1)
 		{
 			int			index = word * 32 + bit;
@@ -246,7 +246,7 @@ do_work(void)
 	}
 }
 
-/* How long to sleep, in ms; -1: until somebody wakes us. */
+/* Returns how long to sleep, in ms; -1: until the latch is set. */
 static long
 timeout(void)
 {
@@ -261,22 +261,25 @@ timeout(void)
 	return at <= now ? 0 : (long) Min((at - now) / 1000 + 1, 3600 * 1000);
 }
 
-/* A relay has something to move. */
+/* Handles events on one of a relay's descriptors. */
 static void
 relay(PgpxWorkerConn *w, bool local, uint32 events)
 {
-	/* an event of one that another event of this round has ended */
+	/* another event of this round has ended the relay */
 	if (w->relay == NULL)
 		return;
 	pgpx_relay_ready(w, local, events);
 
-	/* a tick at the latest wakes who sleeps until an answer comes in */
+	/* a tick delivers a deferred wakeup at the latest */
 	if (pg_atomic_read_u32(&pgpx_conns[w->index].deferred_wakeup) != 0)
 		next_due = Min(next_due, pgpx_now() + PGPX_TICK_MS * 1000);
 	relayed &= pgpx_busy_poll_is_calm(w->pool);
 }
 
-/* Handle an event; false: of a relay, which concerns nobody else. */
+/*
+ * Handles an event.  Returns false for a relay's, which needs nothing else
+ * done.
+ */
 static bool
 handle(const struct epoll_event *event)
 {
@@ -315,11 +318,12 @@ handle(const struct epoll_event *event)
 }
 
 /*
- * Look for what the relays wait for, the answer or the next statement, before
- * going to sleep for it; returns how many events there are.
+ * Busy-polls for the events that relays wait for, the answer or the next
+ * statement, before the worker sleeps.  Returns the number of events.
  *
- * The place among those that look is kept from one event to the next: sessions
- * whose bytes pass through here would look for what they cannot get earlier.
+ * The worker keeps its busy-poll slot from one event to the next, because
+ * sessions whose bytes pass through the worker could not receive them earlier
+ * by polling.
  */
 static int
 poll(struct epoll_event *events)
@@ -343,7 +347,10 @@ poll(struct epoll_event *events)
 	return n;
 }
 
-/* Sleep until something happens or is due; true: not only to relays. */
+/*
+ * Sleeps until an event or a due time.  Returns true unless only relays have
+ * work.
+ */
 static bool
 sleep_until_due(void)
 {

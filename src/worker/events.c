@@ -1,16 +1,19 @@
 /*-------------------------------------------------------------------------
  *
  * events.c
- *	  What may block or take long, beside the worker's loop: in threads.
+ *	  The worker's epoll set, its due time, and threads for calls that block.
  *
- * Two things do, and neither can be stopped once it has begun: getaddrinfo()
- * (conninfo.c) and what a remote asks for in a login (login.c).  Each such call is a
- * thread of its own, and who waits for it can give it up.
+ * Two kinds of calls block or take long and cannot be interrupted:
+ * getaddrinfo() (conninfo.c), and the steps of a login, in which libpq
+ * computes what the remote asks for (login.c).  Each such call runs in a
+ * thread of its own.  Its owner can abandon it.
  *
- * Rules of a thread: all signals are blocked in it; it calls nothing of the server
- * (no palloc, no ereport, no latch); it works on a malloc'ed task that nobody else
- * touches until its address comes back through a pipe.  How many run at once is the
- * caller's to bound.
+ * Rules for the code in a thread:
+ *	- All signals are blocked.
+ *	- It calls no function of the server: no palloc, no ereport, no latch.
+ *	- It works on a malloc'ed task that no other code touches until the task's
+ *	  address comes back through a pipe.
+ * The caller limits the number of threads.
  *
  *-------------------------------------------------------------------------
  */
@@ -29,11 +32,11 @@
 int			pgpx_epoll_fd = -1;
 PgpxTime	pgpx_next_due = PG_INT64_MAX;
 
-/* libpq, OpenSSL and name services are at home in it */
+/* Enough for libpq, OpenSSL and name service modules. */
 #define STACK_SIZE (1024 * 1024)
 
 static int	answers[2] = {-1, -1};
-static bool started = false;	/* any thread, ever */
+static bool started = false;	/* true once any thread was started */
 
 int
 pgpx_task_init(void)
@@ -44,10 +47,13 @@ pgpx_task_init(void)
 }
 
 /*
- * A thread runs only while nothing else wants the processor.  It may hold a mutex then
- * for as long as others are busy, so the loop must want none that it may have: each task
- * has its own, which the loop takes for the last time when it lowers the thread, and in
- * which the thread does not lower itself.
+ * Makes a thread run only while the processor is otherwise idle.
+ *
+ * Such a thread may then hold a mutex for as long as other processes are busy,
+ * so the loop must not need a mutex that the thread can hold.  Hence each
+ * task has a mutex of its own.  The loop takes it for the last time when it
+ * lowers the thread's priority, and the thread does not lower its own priority
+ * while it holds it.
  */
 static void
 lower_priority(pid_t thread)
@@ -64,7 +70,7 @@ thread_main(void *arg)
 	pid_t		self = (pid_t) syscall(SYS_gettid);
 	bool		low_priority;
 
-	/* who says so later finds the thread, and lowers it */
+	/* from here on, pgpx_task_lower_priority finds the thread */
 	pthread_mutex_lock(&task->mutex);
 	task->thread = self;
 	low_priority = task->low_priority;
@@ -142,7 +148,9 @@ pgpx_task_ready(void)
 void
 pgpx_task_exit(int code)
 {
-	/* one whose task is over may still be on its way out, through OpenSSL's own */
+	/*
+	 * a finished task's thread may still be exiting, through OpenSSL's cleanup
+	 */
 	if (!started)
 		return;
 	PGPX_DEBUG_COUNTED();
@@ -177,7 +185,10 @@ pgpx_event_unwatch(int fd)
 {
 	struct epoll_event ev = {0};
 
-	/* a registration belongs to the socket, which others hold too */
+	/*
+	 * remove it explicitly: other processes hold the socket, so close() does
+	 * not
+	 */
 	if (fd >= 0)
 		epoll_ctl(pgpx_epoll_fd, EPOLL_CTL_DEL, fd, &ev);
 }

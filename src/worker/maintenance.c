@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * maintenance.c
- *	  What the clock brings to the worker: deadlines, owed answers that nobody
- *	  has read, the end of a back-off, expiry, holders that are gone.
+ *	  Timers of the worker: deadlines, unread resets, back-off, expiry,
+ *	  abandoned leases.
  *
- * Run after everything else in each round of the reactor; says when it wants to
- * run again, so that a worker with nothing to do sleeps.
+ * Runs after everything else in each round of the event loop, and returns when
+ * it must run again, so that an idle worker sleeps.
  *
  *-------------------------------------------------------------------------
  */
@@ -39,10 +39,14 @@ pgpx_maintenance_request(void)
 }
 
 /*
- * May what the worker does on a connection for itself take as long as its options
- * say?  They may say ten years.  Not where these options are no more, or somebody
- * waits for a place that any connection may have: its owner's remote has said
- * nothing for long.  Nobody waits for this one, or it would be he who decides.
+ * Tests whether the worker's own operation on a connection has occupied its
+ * slot for too long, although the options still allow it (they may allow ten
+ * years).
+ *
+ * The limit is PGPX_CONTENDED_KEEP_MS.  It applies if the options have been
+ * replaced since, or if a pool waits for a slot under max_connections, because
+ * the remote has not answered for that long.  It does not apply to an attempt
+ * for which sessions wait: then the waiters' deadlines decide.
  */
 static bool
 exceeds_time(PgpxWorkerConn *w, PgpxTime now)
@@ -66,7 +70,7 @@ exceeds_time(PgpxWorkerConn *w, PgpxTime now)
 	return false;
 }
 
-/* One step on towards its end, without waiting any longer. */
+/* Ends the current operation on a connection as if its deadline had passed. */
 static void
 shorten_deadline(PgpxWorkerConn *w)
 {
@@ -78,7 +82,11 @@ shorten_deadline(PgpxWorkerConn *w)
 		pgpx_cancel_late(w);
 }
 
-/* Is anything left that only the clock will bring about? */
+/*
+ * Does the periodic work on connections and pools.  Returns true if the
+ * worker must tick again, because something is left that no event will
+ * announce.
+ */
 static bool
 tick(PgpxTime now)
 {
@@ -95,10 +103,12 @@ tick(PgpxTime now)
 		if (w->phase != PGPX_PHASE_OPEN)
 			continue;
 
-		/* its statement takes long, or forever: it has deadlines of its own */
+		/* the statement may never end; the session then applies its deadlines */
 		pgpx_conn_deliver_wakeup(conn);
 
-		/* in use: go on ticking, or each checkin would have to wake us */
+		/*
+		 * in use: keep ticking, or each checkin would have to wake the worker
+		 */
 		if (now - conn->last_used < PGPX_BUSY_MS * 1000)
 			again = true;
 		else if (conn->state == PGPX_CONN_IDLE)
@@ -113,8 +123,8 @@ tick(PgpxTime now)
 	}
 
 	/*
-	 * Somebody waits for a back-off to end, or for a place that a connection of
-	 * another pool has left.
+	 * Pools whose waiters wait for a back-off to end, or for a slot that a
+	 * connection of another pool has freed.
 	 */
 	for (int i = 0; i < pgpx_shared->max_pools; i++)
 	{
@@ -146,8 +156,11 @@ tick(PgpxTime now)
 }
 
 /*
- * The second line against a lost lease: a holder that is gone.  The first are
- * the exit callbacks of the sessions, so this should never find one.
+ * Releases leases whose holder no longer exists.  Returns whether any lease
+ * is left.
+ *
+ * This is a second safeguard.  The exit callbacks of the sessions are the
+ * first, so it should never find one.
  */
 static bool
 sweep(void)
@@ -206,9 +219,12 @@ run_due(PgpxTime now)
 }
 
 /*
- * Somebody may have pg_database for long, as a VACUUM FULL in line behind a
- * transaction that has read it.  Who has these locks does not wait for them again; they
- * go with the transaction.
+ * Locks pg_database and its index for reading, without waiting.
+ *
+ * Another session may hold a lock on pg_database for long, for example a
+ * VACUUM FULL that is queued behind a transaction that has read it.  Lookups
+ * in the same transaction do not wait for these locks again.  They are
+ * released with the transaction.
  */
 static bool
 may_read_databases(void)
@@ -217,7 +233,7 @@ may_read_databases(void)
 		ConditionalLockRelationOid(DatabaseOidIndexId, AccessShareLock);
 }
 
-/* Caller is in a transaction, and may_read_databases. */
+/* The caller is in a transaction in which may_read_databases returned true. */
 static bool
 database_exists(Oid database)
 {
@@ -225,14 +241,14 @@ database_exists(Oid database)
 }
 
 /*
- * A database was dropped somewhere: pools of databases that are no more retire, and
- * its servers are no longer paused, which nobody can say any more.
+ * After a DROP DATABASE: retires the pools of databases that no longer exist,
+ * and resumes their paused servers, because no session can do so any more.
  */
 static void
 check_databases(void)
 {
 	static uint32 seen = 0;
-	static PgpxTime next_database_check = 0;	/* not before */
+	static PgpxTime next_database_check = 0;	/* not before this time */
 	uint32		now = pg_atomic_read_u32(&pgpx_shared->databases_changed);
 
 	if (now == seen)
@@ -268,7 +284,7 @@ check_databases(void)
 		pgpx_wake_flush(&wake);
 	}
 
-	/* a look without the lock: of two that do not belong together there is no record */
+	/* unlocked read: if the two do not match, no record has this key */
 	for (int i = 0; i < pgpx_shared->max_pools; i++)
 	{
 		Oid			database = pgpx_servers[i].database;
@@ -283,7 +299,7 @@ check_databases(void)
 	MemoryContextSwitchTo(pgpx_worker_cxt);
 }
 
-/* A pool's secrets do not stay for longer than the pool. */
+/* Wipes the conninfo if the pool that it was for no longer exists. */
 static void
 forget_former_pool(int i)
 {
@@ -304,7 +320,7 @@ maintain_pools(PgpxTime now)
 
 		forget_former_pool(i);
 
-		/* a look without the lock: who takes it sees whether it is still so */
+		/* unlocked read: pgpx_pool_maintain checks again under the lock */
 		if (pool_id == 0 || pool->worker != pgpx_worker_index)
 			continue;
 		next_maintenance =
@@ -314,7 +330,7 @@ maintain_pools(PgpxTime now)
 			continue;
 		if (pgpx_lock_hooks->pool_has_locks(i, pool_id))
 		{
-			/* nobody tells when the last one has gone */
+			/* no event reports that the last lock is gone */
 			next_maintenance = Min(next_maintenance,
 								   now + PGPX_SWEEP_MS * 1000);
 			continue;
@@ -323,8 +339,8 @@ maintain_pools(PgpxTime now)
 		pgpx_pool_forget(i, pool_id);
 
 		/*
-		 * Now: with nothing else to do there may be no next time for long.  If the
-		 * pool stays, the next checkout sends its conninfo anew.
+		 * Wipe it now, because an idle worker may not run again for long.  If
+		 * the pool still exists, the next checkout sends its conninfo again.
 		 */
 		pgpx_conninfo_forget(i);
 	}
@@ -353,8 +369,8 @@ pgpx_maintenance_run(bool changed)
 		run_due(now);
 
 	/*
-	 * Say that we sleep before we look a last time: whoever makes work after
-	 * the look sees that it must wake us.
+	 * Publish that the worker sleeps before the last check for work: a process
+	 * that creates work after the check then sees that it must wake the worker.
 	 */
 	pg_atomic_write_u32(&slot->ticking, 0);
 	pg_memory_barrier();

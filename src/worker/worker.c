@@ -3,22 +3,24 @@
  * worker.c
  *	  The pool worker: registration, start, signals, end.
  *
- * It has no database: a worker in one could not serve the others and would
- * stand in the way of DROP DATABASE.  It is in the process array all the same,
- * so that it shows in pg_stat_activity and answers procsignal barriers.
+ * A worker has no database.  In one it could not serve the others, and it would
+ * block DROP DATABASE.  It is in the process array all the same, so that it
+ * appears in pg_stat_activity and answers procsignal barriers.
  *
- * It ends with exit code 1 whenever it ends, so that the postmaster starts the
- * next one.  That one begins with no connection: those of the one before have
- * ended with it, and the leases on them are taken away, which their holders
- * learn at their next call.  Waiters keep their places and their deadlines.
+ * A worker always exits with code 1, so that the postmaster starts the next
+ * one. The next worker starts without connections: those of its predecessor
+ * ended with it.  The leases on them are revoked, which the holders learn at
+ * their next call. Waiters keep their queue positions and their deadlines.
  *
- * The end of the pool worker, however it comes: every socket ends for all who
- * hold it, the shared state says so, and what runs is cancelled.
+ * At exit, for whatever reason, the worker shuts down each socket for all
+ * processes that hold it, updates the shared state, and cancels running
+ * statements.
  *
- * A backend that runs a statement does not notice that its client has gone, and
- * the next worker would open connections beside it.  So each gets a cancel
- * request.  That is a wait, and it holds up a shutdown of the server: it has a
- * bound, common to all connections, and ends as soon as all remotes have gone.
+ * The cancels are necessary because a backend that runs a statement does not
+ * notice that its client has gone, and the next worker would open connections
+ * beside it. Waiting for them delays a shutdown of the server.  So the wait
+ * has one limit for all connections together, and ends as soon as all remotes
+ * have closed.
  *
  *-------------------------------------------------------------------------
  */
@@ -87,9 +89,11 @@ pgpx_worker_register(void)
 }
 
 /*
- * libpq takes what the options leave open from the environment, which here is
- * the one in which somebody started the server: a PGHOSTADDR or PGSERVICE there
- * would reach every pool.
+ * Removes the variables that libpq reads from the environment.
+ *
+ * libpq takes parameters that the options do not set from the environment.
+ * Here that is the environment in which the server was started: a PGHOSTADDR
+ * or PGSERVICE in it would apply to every pool.
  */
 static void
 clean_environment(void)
@@ -126,19 +130,19 @@ count_descriptors(void)
 }
 
 /*
- * Descriptors that the server's own code needs in a worker: its log, its latch, the
- * files of catalogs.
+ * Descriptors reserved for the server's own code in a worker: its log, its
+ * latch, catalog files.
  */
 #define SERVER_FDS 64
 
 /*
- * Let this process have as many descriptors for connections as max_files_per_process
- * and the kernel's hard limit allow.
+ * Raises the number of descriptors that this process may use for connections,
+ * as far as max_files_per_process and the kernel's hard limit allow.
  *
- * fd.c lets a process have a third of its descriptors for what is not a file of the
- * server's, because a session needs the rest for tables.  A worker opens hardly any
- * file.  The soft limit may be raised because nothing here uses select(), and because
- * the process starts no other program that could inherit it.
+ * fd.c allows a process a third of its descriptors for external use, because a
+ * session needs the rest for tables.  A worker opens hardly any file.
+ * Raising the soft limit is safe because nothing here uses select(), and
+ * because the process starts no other program that could inherit the limit.
  */
 static void
 allow_descriptors(PgpxWorkerSlot *slot)
@@ -206,7 +210,7 @@ set_up(void)
 
 	PGPX_DEBUG_POINT("worker_starts");
 
-	/* the one before may not have come to its end */
+	/* the previous worker may have died before its exit callback ran */
 	pgpx_worker_forget_connections();
 	pgpx_pool_restore_damaged(pgpx_worker_index);
 
@@ -266,28 +270,31 @@ pgpx_worker_main(Datum arg)
 	if (pg_atomic_read_u32(&slot->must_restart) != 0)
 		pgpx_pool_log_damage(pgpx_worker_index);
 
-	/* 1, so that a terminated worker is started again */
+	/* exit code 1: the postmaster restarts the worker */
 	proc_exit(1);
 }
 
-/* How long all cancels together may take, and when they are sent again. */
+/*
+ * How long, in microseconds, all cancels together may take at exit, and after
+ * what time they are repeated.
+ */
 #define EXIT_US (200 * 1000)
 #define AGAIN_US (60 * 1000)
 
-/* How often it is looked who has gone. */
+/* Interval, in ms, of the check which remotes have closed. */
 #define CHECK_MS 10
 
-/* What is to be known of a connection at the end. */
+/* State of a connection while the worker exits. */
 typedef struct Last
 {
-	bool		open;			/* somebody's, or a statement may be running */
+	bool		open;			/* leased, or running */
 	bool		running;		/* a statement may be running */
-	bool		cancelled;		/* a request has come to its end */
+	bool		cancelled;		/* a cancel request has finished */
 } Last;
 
 static Last *last = NULL;		/* [max_connections] */
 static struct pollfd *polls = NULL;
-static int *polled = NULL;		/* whose they are */
+static int *polled = NULL;		/* their indexes of connections */
 
 void
 pgpx_worker_forget_connections(void)
@@ -321,14 +328,14 @@ pgpx_worker_forget_connections(void)
 		if (pool->damaged)
 			pgpx_pool_rebuild_locked(pool, &wake);
 
-		/* who waits sees to it that there is another worker */
+		/* the waiters make sure that another worker is running */
 		pgpx_pool_wake_waiters_locked(pool, &wake);
 		LWLockRelease(pool->lock);
 		pgpx_wake_flush(&wake);
 	}
 }
 
-/* Does the holder of a lease say that a statement is under way? */
+/* Tests whether the holder's activity says that a statement is in flight. */
 static bool
 is_active(PgpxConn *conn)
 {
@@ -338,14 +345,17 @@ is_active(PgpxConn *conn)
 		activity == PGPX_ACT_BROKEN;
 }
 
-/* Before the shared state is cleared: may a statement be running there? */
+/*
+ * Tests whether a statement may be running on the connection.  Must be called
+ * before the shared state is cleared.
+ */
 static bool
 is_running(PgpxWorkerConn *w)
 {
 	PgpxConn   *conn = &pgpx_conns[w->index];
 	char		byte;
 
-	/* its states are not to be trusted, and a cancel that hits nothing does no harm */
+	/* its states cannot be trusted; a superfluous cancel is harmless */
 	if (pgpx_pools[w->pool].damaged)
 		return true;
 	if (w->phase != PGPX_PHASE_OPEN)
@@ -358,7 +368,7 @@ is_running(PgpxWorkerConn *w)
 		case PGPX_CONN_CANCELLING:
 			return true;
 		case PGPX_CONN_RESET_PENDING:
-			/* the reset, if nothing of its answer is there */
+			/* the reset is running if none of its answer has arrived */
 			return recv(pgpx_connection_socket(w), &byte, 1,
 						MSG_PEEK | MSG_DONTWAIT) < 0;
 		default:
@@ -374,7 +384,10 @@ has_gone(PgpxWorkerConn *w)
 	return pgpx_connection_is_gone(w, l->cancelled || !l->running);
 }
 
-/* A request that has come to its end is counted, if its pool is still there. */
+/*
+ * A cancel request has finished: drops it, and counts it if its pool still
+ * exists.
+ */
 static void
 cancelled(PgpxWorkerConn *w)
 {
@@ -397,7 +410,11 @@ begin_cancel(PgpxWorkerConn *w)
 		pgpx_cancel_drop(w);
 }
 
-/* Send what has been begun; who has not gone after a while gets another one. */
+/*
+ * Completes the cancel requests that were started, and repeats them after
+ * AGAIN_US where the remote has not closed.  Returns after EXIT_US at the
+ * latest.
+ */
 static void
 cancel_what_runs(void)
 {
@@ -441,7 +458,7 @@ cancel_what_runs(void)
 		{
 			PgpxWorkerConn *w = &pgpx_wconns[polled[i]];
 
-			/* what a thread does is looked at */
+			/* a thread has no descriptor here: poll it */
 			if ((polls[i].revents != 0 || polls[i].fd < 0) &&
 				pgpx_cancel_step_last(w) == 0)
 				cancelled(w);
@@ -470,7 +487,7 @@ at_exit(int code, Datum arg)
 
 	PGPX_DEBUG_POINT("worker_ends");
 
-	/* first say why, so that a holder who sees its socket end knows it */
+	/* revoke first: a holder that sees its socket end then finds the reason */
 	pgpx_worker_forget_connections();
 	for (int i = 0; i < pgpx_shared->max_connections; i++)
 	{
@@ -483,17 +500,20 @@ at_exit(int code, Datum arg)
 			continue;
 		}
 
-		/* its next step would be the reactor's: it is begun anew */
+		/* its next step would need the event loop: start a new request below */
 		if (w->cancel.request != NULL)
 			pgpx_cancel_drop(w);
 
-		/* while the socket still knows where it leads to */
+		/* must precede the cut: the request needs the peer's address */
 		if (last[i].running)
 			begin_cancel(w);
 		pgpx_connection_cut(w, w->phase == PGPX_PHASE_OPEN && !last[i].open);
 	}
 
-	/* also what holders began until their leases were taken, but then not at once */
+	/*
+	 * Repeats also cover statements that holders started before their leases
+	 * were revoked.
+	 */
 	cancel_what_runs();
 	pgpx_conninfo_wipe_all();
 
@@ -503,9 +523,9 @@ at_exit(int code, Datum arg)
 }
 
 /*
- * The very end.  What was registered before comes after it, and is lost with _exit:
- * of the server's that is smgrshutdown, which closes files that a worker without a
- * database does not have.
+ * The last exit callback.  Callbacks that were registered earlier run later,
+ * so _exit() skips them.  Of the server's own that is smgrshutdown, which
+ * closes files that a worker without a database does not have.
  */
 static void
 at_last(int code, Datum arg)
@@ -518,7 +538,7 @@ pgpx_worker_exit_init(void)
 {
 	int			n = pgpx_shared->max_connections;
 
-	/* at the end nothing may be allocated */
+	/* exit callbacks must not allocate memory */
 	last = MemoryContextAllocZero(TopMemoryContext, mul_size(n, sizeof(Last)));
 	polls = MemoryContextAllocZero(TopMemoryContext,
 								   mul_size(n, sizeof(struct pollfd)));
