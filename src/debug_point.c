@@ -1,15 +1,17 @@
 /*-------------------------------------------------------------------------
  *
  * debug_point.c
- *	  Debug points, and damage to the shared state for tests of the
- *	  invariants; nothing in a normal build.
+ *	  Debug points, and damage to the shared state for tests of the invariants.
+ *	  A normal build compiles none of it.
  *
- * Puts into shared memory what must not be there, so that a test can see that
- * check_invariants() finds it: debug_point.h.
+ * SET pgpool_ext.debug_damage = 'NAME' stores an inconsistent value in shared
+ * memory, so that a test can verify that check_invariants() reports it; see
+ * debug_point.h.  Another value restores the state.  No other session may use
+ * pools meanwhile.
  *
- * pgpool_ext.debug_damage = 'WHAT' does it, another value undoes it.  Nobody else
- * may do anything meanwhile.  There has to be a pool of one with two waiters, and
- * another one with two leases and two idle connections; and two distributed locks.
+ * The damage needs these objects: a pool with one lease and two waiters,
+ * another pool with two leases and two idle connections, and two distributed
+ * locks.
  *
  *-------------------------------------------------------------------------
  */
@@ -28,7 +30,10 @@
 #include "storage/ipc.h"
 #include "utils/guc.h"
 
-/* Tests that compare all settings with a list are to pass here, too. */
+/*
+ * Hidden, because tests that compare all settings with a list must pass here,
+ * too.
+ */
 #define HIDDEN (GUC_NO_SHOW_ALL | GUC_NOT_IN_SAMPLE)
 
 static char *armed = NULL;
@@ -72,7 +77,10 @@ file_of(char *path, const char *name, const char *suffix)
 	snprintf(path, MAXPGPATH, "pgpool_ext.%s.%s", name, suffix);
 }
 
-/* Is it the first time?  Then say that we are here. */
+/*
+ * Creates the file NAME.at, which tells the test that a process has reached
+ * the point.  Returns false if the file exists: a point acts only once.
+ */
 static bool
 arrive(const char *name)
 {
@@ -143,7 +151,7 @@ pgpx_debug_allocate(void)
 #include "locks/lock_table.h"
 #include "shared/wait_queue.h"
 
-#define OUTSIDE 100000			/* of every array */
+#define OUTSIDE 100000			/* index outside every array */
 
 typedef struct Damaged
 {
@@ -171,7 +179,7 @@ put(void *address, Size size, int64 value)
 #define PUT(field, value) put(&(field), sizeof(field), (int64) (value))
 #define IS(name) (strcmp(what, name) == 0)
 
-/* The pool that is meant: with so many leases and waiters. */
+/* Returns the pool with these numbers of leases and waiters. */
 static PgpxPool *
 pool_with(int nleased, int nwaiting)
 {
@@ -182,7 +190,7 @@ pool_with(int nleased, int nwaiting)
 	elog(PANIC, "pgpool_ext: there is no pool to damage");
 }
 
-/* Its nth connection in a state. */
+/* Returns the nth connection of the pool in a state. */
 static PgpxConn *
 conn_in(const PgpxPool *pool, int state, int n)
 {
@@ -339,7 +347,10 @@ damage_lock(const char *what)
 		PUT(lock->token, 0);
 	else if (IS("lock_twice"))
 	{
-		/* the next one gets its name, whose first letter is all of it */
+		/*
+		 * Copy the name to the next lock.  Names have one character, so the
+		 * first byte is enough.
+		 */
 		PgpxDlock  *next = lock + 1;
 
 		while (next->state != PGPX_DLOCK_HELD)
@@ -355,7 +366,7 @@ pgpx_debug_damage(const char *what)
 	{
 		Damaged    *d = &damaged[--ndamaged];
 
-		/* what has been put right meanwhile is left alone */
+		/* leave a value alone that was changed meanwhile */
 		if (memcmp(d->address, &d->is, d->size) == 0)
 			memcpy(d->address, &d->was, d->size);
 	}

@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * pgpool_ext.c
- *	  The module: what is set up when the server loads it, and nothing else.
+ *	  Entry point of the module: initialization when the server loads it.
  *
- * Preloaded, it sizes shared memory, makes the control sockets and registers
- * the workers.  Loaded into a session of a server that has not preloaded it
- * (pg_restore, pg_upgrade), it does none of that: the validator works, and every
- * other function raises 55000.
+ * In a server that preloads the library, it reserves shared memory, creates
+ * the control sockets and registers the workers.  In a session of a server
+ * that does not preload it (pg_restore, pg_upgrade), it does none of that: the
+ * validator works, and every other function raises 55000.
  *
  *-------------------------------------------------------------------------
  */

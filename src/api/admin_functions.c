@@ -1,13 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * admin_functions.c
- *	  SQL functions: administration.
+ *	  SQL functions for administration, and check_invariants.
  *
- * They act on all pools of a server in this database; NULL stands for all its
- * servers.  EXECUTE is not PUBLIC's; besides, one must own the server or have
- * the privileges of pg_signal_backend: who may ALTER SERVER may pause it.
- *
- * SQL function check_invariants: does the shared state add up?
+ * The functions act on all pools of a server in this database, or of all
+ * servers if the argument is NULL.  EXECUTE is not granted to PUBLIC.
+ * Besides, the caller must own the server or have the privileges of
+ * pg_signal_backend, because a user who may ALTER a server may also pause it.
  *
  *-------------------------------------------------------------------------
  */
@@ -36,11 +35,12 @@ PG_FUNCTION_INFO_V1(pgpx_prewarm);
 PG_FUNCTION_INFO_V1(pgpx_reset_stats);
 PG_FUNCTION_INFO_V1(pgpx_terminate);
 
-#define DRAIN_CHECK_US (20 * 1000)	/* how often drain looks */
+#define DRAIN_CHECK_US (20 * 1000)	/* polling interval of drain */
 
 /*
- * The servers that a call is about: one, or all that the user may steer; to_pause:
- * of those that can have pools, since a paused server takes up a place.
+ * Returns the servers that a call acts on: the server in the first argument,
+ * or all servers that the user may administer if it is NULL.  to_pause: only
+ * servers that can have pools, because a paused server occupies a slot.
  */
 static List *
 servers_of_call(FunctionCallInfo fcinfo, bool to_pause)
@@ -80,7 +80,10 @@ servers_of_call(FunctionCallInfo fcinfo, bool to_pause)
 
 typedef void (*PoolAction)(PgpxPool *pool, PgpxWake *wake);
 
-/* Do something with each pool of these servers, under its lock. */
+/*
+ * Call action() for each pool of these servers with the pool lock held
+ * exclusively.
+ */
 static void
 each_pool(List *servers, PoolAction action)
 {
@@ -99,7 +102,10 @@ each_pool(List *servers, PoolAction action)
 	pgpx_worker_wake_all();
 }
 
-/* As with all that is done to pools, an error takes back nothing. */
+/*
+ * Pause or resume servers.  An error does not undo what was done before it, as
+ * for all actions on pools.
+ */
 static void
 pause_servers(List *servers, bool pause, bool drain)
 {
@@ -123,7 +129,10 @@ reset_action(PgpxPool *pool, PgpxWake *wake)
 {
 	PgpxStats	old = pool->stats;
 
-	/* what is still under way is counted as begun, so that the sums add up */
+	/*
+	 * keep the starts of unfinished operations, so that the documented sums
+	 * hold
+	 */
 	memset(&pool->stats, 0, sizeof(pool->stats));
 	pool->stats.checkouts = old.checkouts - old.checkins - old.discards -
 		old.reclaimed - old.terminated - old.lease_timeouts - old.retried;
@@ -135,14 +144,16 @@ reset_action(PgpxPool *pool, PgpxWake *wake)
 	pool->stats_reset = pgpx_now();
 }
 
-/* What is free is closed; what comes in later is closed at its checkin. */
+/* Close all unused connections; a leased one is closed at its checkin. */
 static void
 drain_action(PgpxPool *pool, PgpxWake *wake)
 {
 	pgpx_pool_close_free_locked(pool, PGPX_CLOSE_DRAINED);
 }
 
-/* Who waits is served; and min_size comes back, whoever waits. */
+/*
+ * Dispatch waiters, and open connections up to min_size regardless of waiters.
+ */
 static void
 resume_action(PgpxPool *pool, PgpxWake *wake)
 {
@@ -192,7 +203,10 @@ pgpx_reset_stats(PG_FUNCTION_ARGS)
 	PG_RETURN_VOID();
 }
 
-/* Connections of these servers in this database, in any state. */
+/*
+ * Returns the number of connections of these servers in this database, in any
+ * state.
+ */
 static int
 count_connections(List *servers)
 {
@@ -250,12 +264,12 @@ pgpx_prewarm(PG_FUNCTION_ARGS)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("n must be zero or positive")));
-	(void) servers_of_call(fcinfo, false);	/* may the user steer it? */
+	(void) servers_of_call(fcinfo, false);	/* check privileges */
 	deadline = pgpx_arg_deadline(fcinfo, 2);
 	PG_RETURN_INT32(pgpx_lease_prewarm(server, n, deadline));
 }
 
-/* terminate(lease bigint) returns boolean: was it out? */
+/* terminate(lease bigint) returns boolean: was the lease active? */
 Datum
 pgpx_terminate(PG_FUNCTION_ARGS)
 {
@@ -275,7 +289,7 @@ pgpx_terminate(PG_FUNCTION_ARGS)
 		if (index < 0 || pg_atomic_read_u64(&conn->lease_id) != (uint64) id)
 			continue;
 
-		/* pg_terminate_backend's rule */
+		/* same rule as pg_terminate_backend */
 		if (superuser_arg(owner) && !superuser())
 			ereport(ERROR,
 					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
@@ -302,7 +316,7 @@ pgpx_terminate(PG_FUNCTION_ARGS)
 
 PG_FUNCTION_INFO_V1(pgpx_check_invariants);
 
-/* check_invariants() returns void: XX000 with what does not add up */
+/* check_invariants() returns void: raises XX000 with all inconsistencies */
 Datum
 pgpx_check_invariants(PG_FUNCTION_ARGS)
 {

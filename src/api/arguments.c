@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * arguments.c
- *	  Arguments of the SQL functions: checks that all of them share.
+ *	  Reads and checks the arguments of the SQL functions.
  *
  *-------------------------------------------------------------------------
  */
@@ -68,7 +68,7 @@ pgpx_arg_interval_text(FunctionCallInfo fcinfo, int at)
 		DirectFunctionCall1(interval_out, PG_GETARG_DATUM(at)));
 }
 
-/* hint: not translated yet, which costs more than all the rest */
+/* hint: untranslated, because translating it costs more than the rest */
 static int64
 get_timeout(FunctionCallInfo fcinfo, int at, const char *hint)
 {

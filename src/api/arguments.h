@@ -1,10 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * arguments.h
- *	  Arguments of the SQL functions: checks that all of them share.
+ *	  Reads and checks the arguments of the SQL functions.
  *
- * No function is STRICT: a NULL where a value is needed is an error, not a
- * silent NULL.
+ * No SQL function is STRICT: a NULL where a value is required raises an error
+ * instead of returning NULL.
+ *
+ * Parameter "at" is the index of the argument.
  *
  *-------------------------------------------------------------------------
  */
@@ -13,42 +15,54 @@
 
 #include "shared/shmem.h"
 
-/* A text argument as a C string; 22004 if it is NULL. */
+/*
+ * Returns a text argument as a C string; 22004 if it is NULL.  name: for the
+ * error.
+ */
 extern char *pgpx_arg_text(FunctionCallInfo fcinfo, int at, const char *name);
 
-/* The same, NULL if it is NULL. */
+/* The same; returns NULL if the argument is NULL or missing. */
 extern char *pgpx_arg_text_or_null(FunctionCallInfo fcinfo, int at);
 
-/* A lease's id; 22004 if it is NULL. */
+/* Returns the id of a lease; 22004 if it is NULL. */
 extern int64 pgpx_arg_lease(FunctionCallInfo fcinfo, int at);
 
 /*
  * pgpx_arg_timeout
- *		An interval in milliseconds, PGPX_TIMEOUT_DEFAULT if it is NULL; 22023 if
- *		it is negative, infinite or out of range.  Rounded up, so that only 0
- *		means not to wait.
+ *		Returns an interval in milliseconds, or PGPX_TIMEOUT_DEFAULT if it is
+ *		NULL.  Rounds up, so that only an interval of 0 means not to wait.
+ *		Raises 22023 if it is negative, infinite or out of range.
  */
 extern int64 pgpx_arg_timeout(FunctionCallInfo fcinfo, int at);
 
-/* The same as the end of a wait that begins now; NULL has none: 0. */
+/*
+ * The same as the deadline of a wait that starts now; 0 (no limit) if it is
+ * NULL.
+ */
 extern PgpxTime pgpx_arg_deadline(FunctionCallInfo fcinfo, int at);
 
-/* An interval, not NULL, in milliseconds, beyond any range if it is infinite. */
+/*
+ * Returns an interval, which must not be NULL, in milliseconds; HUGE_VAL if it
+ * is infinite.
+ */
 extern double pgpx_arg_interval(FunctionCallInfo fcinfo, int at);
 
-/* The same for an error text. */
+/* Returns the same interval as text, for an error message. */
 extern char *pgpx_arg_interval_text(FunctionCallInfo fcinfo, int at);
 
-/* 42501 unless the user owns the server, or has pg_signal_backend's privileges. */
+/*
+ * Raises 42501 unless the current user owns the server or has the privileges
+ * of pg_signal_backend.  name: of the server, for the error.
+ */
 extern void pgpx_arg_require_admin(Oid server, const char *name);
 
-/* 22004: this one must not be null. */
+/* Raises 22004 for an argument that must not be null. */
 pg_noreturn extern void pgpx_arg_raise_null(const char *name);
 
 /*
  * pgpx_arg_column_list
- *		The call of a function that returns records, with what the column list of
- *		its FROM clause says; 0A000 if it has none.
+ *		Returns the ReturnSetInfo of a call in FROM with a column list.  Raises
+ *		0A000 if the call has no column list.  function: for the error.
  */
 extern ReturnSetInfo *pgpx_arg_column_list(FunctionCallInfo fcinfo,
 										   const char *function);

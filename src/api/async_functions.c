@@ -59,7 +59,10 @@ pgpx_send_any(PG_FUNCTION_ARGS)
 	return send_statement(fcinfo, true);
 }
 
-/* A lease that has a statement in flight. */
+/*
+ * Returns a lease of this session.  Raises 55000 if no statement is in flight
+ * on it.
+ */
 static PgpxLease *
 lease_in_flight(int64 id)
 {
@@ -75,7 +78,7 @@ lease_in_flight(int64 id)
 	return lease;
 }
 
-/* wait(lease bigint, timeout interval) returns boolean: false, time is up */
+/* wait(lease bigint, timeout interval) returns boolean: false if timed out */
 Datum
 pgpx_wait(PG_FUNCTION_ARGS)
 {
@@ -88,7 +91,10 @@ pgpx_wait(PG_FUNCTION_ARGS)
 	PG_RETURN_BOOL(pgpx_async_wait(&lease, 1, deadline) != NULL);
 }
 
-/* wait_any(leases bigint[], timeout interval) returns bigint: NULL, time is up */
+/*
+ * wait_any(leases bigint[], timeout interval) returns bigint: NULL if timed
+ * out
+ */
 Datum
 pgpx_wait_any(PG_FUNCTION_ARGS)
 {
@@ -148,7 +154,7 @@ pgpx_result(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
-/* cancel(lease bigint) returns boolean: false, nothing was running any more */
+/* cancel(lease bigint) returns boolean: false if no statement was running */
 Datum
 pgpx_cancel(PG_FUNCTION_ARGS)
 {
@@ -201,7 +207,10 @@ compare_names(const void *a, const void *b)
 	return strcmp(*(char *const *) a, *(char *const *) b);
 }
 
-/* The names of servers in an array, each once, in the order of their bytes. */
+/*
+ * Returns the server names in an array, sorted by bytes.  Raises 22023 for a
+ * duplicate and 22004 for a NULL.
+ */
 static char **
 read_servers(ArrayType *array, int *n)
 {

@@ -1,16 +1,15 @@
 /*-------------------------------------------------------------------------
  *
  * lease_functions.c
- *	  SQL functions: checkout, checkin, query, exec, describe.
+ *	  SQL functions on a lease or a pool: checkout, checkin, query, query_as,
+ *	  exec, describe, column_list.
  *
- * Arguments are checked here; the work is done in checkout.c and lease_stream.c.
+ * The functions here check the arguments; checkout.c and lease_stream.c do the
+ * work.
  *
- * SQL functions: query, query_as and exec, on a lease and on a pool.
- *
- * Each comes three times in SQL, with VARIADIC text[], param[] and "any" (the
- * script says why); here the first two are one function.
- *
- * SQL functions: describe and column_list, on a lease and on a pool.
+ * query, query_as and exec exist in three SQL variants, with VARIADIC text[],
+ * param[] and "any"; the extension script gives the reason.  The first two
+ * variants share a C function.
  *
  *-------------------------------------------------------------------------
  */
@@ -88,7 +87,10 @@ pgpx_checkin(PG_FUNCTION_ARGS)
 	PG_RETURN_VOID();
 }
 
-/* discard(lease bigint) returns void: close it instead of keeping it */
+/*
+ * discard(lease bigint) returns void: closes the connection instead of reusing
+ * it
+ */
 Datum
 pgpx_discard(PG_FUNCTION_ARGS)
 {
@@ -125,12 +127,12 @@ typedef struct Call
 {
 	bool		by_pool;
 	char	   *server;			/* by_pool */
-	int64		id;				/* else */
+	int64		id;				/* !by_pool: of the lease */
 	char	   *sql;
 	PgpxParams	params;
 } Call;
 
-/* The arguments from "at" on: lease or pool, sql, params. */
+/* Read the arguments from index "at" on: lease or pool, sql, params. */
 static void
 read_call(FunctionCallInfo fcinfo, int at, bool by_pool, bool any, Call *call)
 {
@@ -146,8 +148,9 @@ read_call(FunctionCallInfo fcinfo, int at, bool by_pool, bool any, Call *call)
 }
 
 /*
- * Run it; a lease taken for this call ends with it, at once on an error too:
- * the transaction's abort would do it as well, but later.
+ * Execute the statement of a call and return its number of rows.  A lease
+ * acquired for the call is returned at the end of it.  After an error it is
+ * returned at once; the abort of the transaction would return it later.
  */
 static uint64
 run_call(const Call *call, const PgpxSink *sink)
@@ -193,7 +196,10 @@ again:
 	return rows;
 }
 
-/* Run it, and give its rows to the caller of a set-returning function. */
+/*
+ * Execute the statement of a call and return its rows from a set-returning
+ * function.
+ */
 static Datum
 return_rows(FunctionCallInfo fcinfo, const Call *call, Oid type)
 {
@@ -217,7 +223,7 @@ query(FunctionCallInfo fcinfo, bool by_pool, bool any)
 	return return_rows(fcinfo, &call, InvalidOid);
 }
 
-/* Only the template's type counts: its value is never looked at. */
+/* Only the type of the template is used, not its value. */
 static Datum
 query_as(FunctionCallInfo fcinfo, bool by_pool, bool any)
 {
@@ -245,7 +251,10 @@ exec(FunctionCallInfo fcinfo, bool by_pool, bool any)
 	PG_RETURN_INT64((int64) run_call(&call, NULL));
 }
 
-/* param("any") returns param: the cast from types whose text depends on settings */
+/*
+ * param("any") returns param: cast from types whose text form depends on
+ * settings
+ */
 Datum
 pgpx_param(PG_FUNCTION_ARGS)
 {
@@ -348,7 +357,10 @@ PG_FUNCTION_INFO_V1(pgpx_describe_pool);
 PG_FUNCTION_INFO_V1(pgpx_column_list_lease);
 PG_FUNCTION_INFO_V1(pgpx_column_list_pool);
 
-/* Describe the statement of a call, on its lease or on one for the call. */
+/*
+ * Describe the statement of a call, on its lease or on one acquired for the
+ * call.
+ */
 static void
 describe_call(FunctionCallInfo fcinfo, bool by_pool,
 			  PgpxDescription *description)

@@ -1,26 +1,20 @@
 /*-------------------------------------------------------------------------
  *
  * views.c
- *	  SQL functions: the views.
+ *	  SQL functions behind the views pools, connections, workers, leases,
+ *	  waiters, stats and wait_histogram.
  *
- * Takes the registry lock to see which pools there are, then each pool's lock,
- * one at a time, all in shared mode.  Under them memory is copied and nothing
- * else is done.
+ * Locks: the iterator acquires the registry lock to list the pools, and then
+ * the lock of each pool, one at a time, all in shared mode.  Under a lock it
+ * only copies memory.
  *
- * Names and texts come from sessions of any database, hence in any encoding,
- * and some from remote servers, which may say anything.
+ * Texts: names and texts come from sessions of any database, so they can be in
+ * any encoding.  Some come from remote servers, so they can contain anything.
  *
- * SQL functions behind the views pools, connections and workers.
+ * Gauges are computed from the states of the connections and not stored.
  *
- * Gauges are counted from the states of the connections, never kept.
- *
- * SQL functions behind the views leases and waiters: who has a connection,
- * and who wants one.
- *
- * SQL functions behind the views stats and wait_histogram.
- *
- * The counters of a pool are copied at one instant, so that the sums which the
- * view's comment tells add up in every row.
+ * The counters of a pool are copied at one instant, so that the sums
+ * documented in the comment on the view hold in every row.
  *
  *-------------------------------------------------------------------------
  */
@@ -43,7 +37,7 @@
 
 #define HIDDEN "<insufficient privilege>"
 
-/* Room for as many as there can be; what is not used is never touched. */
+/* Allocate an array of the maximum size; unused pages are never touched. */
 static void *
 alloc_array(int n, Size size)
 {
@@ -145,7 +139,9 @@ pgpx_view_backs_off(const PgpxView *view)
 	return view->pool.retry_at > view->now;
 }
 
-/* Would a user be served by this pool, which all local users share? */
+/*
+ * May a user check out connections of this pool, which all local users share?
+ */
 static bool
 may_use_shared(const PgpxPoolKey *key, Oid user)
 {
@@ -175,7 +171,10 @@ pgpx_view_sees_pool(const PgpxView *view)
 	if (view->sees_all || view->pool.user == view->user)
 		return true;
 
-	/* of all local users: those who could ask the remote themselves */
+	/*
+	 * A pool of all local users: users who may connect to the remote
+	 * themselves.
+	 */
 	return !OidIsValid(view->pool.user) && key->database == MyDatabaseId &&
 		key->superuser == 0 && may_use_shared(key, view->user);
 }
@@ -270,7 +269,7 @@ pgpx_row_addr(PgpxRow *row, const char *addr)
 	char		text[PGPX_ADDR_LEN];
 	char		binary[sizeof(struct in6_addr)];
 
-	/* type inet knows no zone of a link-local address */
+	/* type inet does not support the zone of a link-local address */
 	strlcpy(text, addr, sizeof(text));
 	text[strcspn(text, "%")] = '\0';
 	if (inet_pton(AF_INET, text, binary) == 1 ||
@@ -319,9 +318,10 @@ void
 pgpx_row_store(PgpxRow *row)
 {
 	/*
-	 * New columns come behind the others.  So a library that is newer than the
-	 * extension's script has more, and those are left out; an older one, that a
-	 * server has loaded which was not restarted after an upgrade, has fewer.
+	 * New columns are appended.  A library that is newer than the extension's
+	 * script fills more columns than the view has, and the surplus is left
+	 * out.  An older library, loaded by a server that was not restarted after
+	 * an upgrade, fills fewer.
 	 */
 	if (row->n < row->rsinfo->setDesc->natts)
 		ereport(ERROR,
@@ -353,7 +353,8 @@ available_connections(const PgpxPool *pool)
 }
 
 /*
- * The pool in one word: what keeps a checkout from being served comes first.
+ * Returns the state of a pool.  A state that keeps a checkout from being
+ * granted takes precedence.
  */
 static const char *
 pool_state(const PgpxView *view)
@@ -382,7 +383,7 @@ pool_state(const PgpxView *view)
 	return "ready";
 }
 
-/* How long the one who has waited longest waits. */
+/* Returns the wait time of the waiter that has waited longest. */
 static PgpxTime
 oldest_wait(const PgpxView *view)
 {
@@ -393,7 +394,7 @@ oldest_wait(const PgpxView *view)
 	return view->now - oldest;
 }
 
-/* The connection that was opened last; NULL: none is open. */
+/* Returns the connection that was opened last, or NULL if none is open. */
 static PgpxConn *
 newest(PgpxView *view)
 {
@@ -406,14 +407,14 @@ newest(PgpxView *view)
 	return found;
 }
 
-/* How a connection (NULL: none) is spoken on. */
+/* Append the columns on the transport of a connection (NULL: none). */
 static void
 row_transport(PgpxRow *row, PgpxConn *conn)
 {
 	bool		opened = conn != NULL && conn->opened_at != 0;
 	bool		relayed = opened && conn->relayed;
 
-	/* the worker writes these before it says that the connection is open */
+	/* the worker sets these fields before it sets opened_at */
 	pgpx_row_text(row, !opened ? NULL : relayed ? "relay" :
 												  "direct");
 	pgpx_row_text(row, relayed ? conn->tls_version : NULL);
@@ -498,7 +499,7 @@ connection_row(PgpxRow *row, PgpxView *view, int i)
 	}
 	pgpx_row_pid(row, opened ? conn->remote_pid : 0);
 
-	/* without what the packager says about himself */
+	/* cut the packager's addition to the version */
 	conn->remote_version[strcspn(conn->remote_version, " ")] = '\0';
 	pgpx_row_text(row, opened && conn->remote_version[0] != '\0' ?
 				  conn->remote_version : NULL);
@@ -671,8 +672,8 @@ pgpx_view_leases(PG_FUNCTION_ARGS)
 }
 
 /*
- * Why the waiters of a pool wait.  Is a connection being opened, or about to
- * be?  If not, what stands in the way?
+ * Returns the reason for which the waiters of a pool wait: a connection is
+ * being opened, or is about to be, or the first condition that prevents it.
  */
 static const char *
 wait_reason(const PgpxView *view)
@@ -740,7 +741,7 @@ stats_row(PgpxRow *row, const PgpxPool *pool)
 	pgpx_row_pool(row, pool);
 	pgpx_row_name(row, NameStr(pool->user_name));
 
-	/* checkouts, and what became of those that found no connection free */
+	/* checkouts, and the outcomes of those that found no idle connection */
 	pgpx_row_bigint(row, stats->checkouts);
 	pgpx_row_bigint(row, stats->hits);
 	pgpx_row_bigint(row, stats->last_used_hits);
@@ -767,7 +768,7 @@ stats_row(PgpxRow *row, const PgpxPool *pool)
 	pgpx_row_ms(row, stats->lease_time);
 	pgpx_row_ms(row, stats->max_lease_time);
 
-	/* what was done on them */
+	/* activity on leased connections */
 	pgpx_row_bigint(row, stats->statements);
 	pgpx_row_bigint(row, stats->polled);
 	pgpx_row_bigint(row, stats->rows);
@@ -775,7 +776,7 @@ stats_row(PgpxRow *row, const PgpxPool *pool)
 	pgpx_row_bigint(row, stats->bytes_received);
 	pgpx_row_bigint(row, stats->bytes_sent);
 
-	/* the worker's doings */
+	/* activity of the worker */
 	pgpx_row_bigint(row, stats->connects);
 	pgpx_row_bigint(row, stats->connects_failed);
 	pgpx_row_ms(row, stats->connect_time);
@@ -805,7 +806,10 @@ pgpx_view_stats(PG_FUNCTION_ARGS)
 	return (Datum) 0;
 }
 
-/* So many of the fullest bucket's #; at least one where there is a wait. */
+/*
+ * Returns a bar in proportion to the fullest bucket, with at least one # if
+ * the bucket is not empty.
+ */
 static const char *
 bar(uint64 waits, uint64 fullest)
 {

@@ -1,12 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * views.h
- *	  What the functions behind the views share: a walk over the pools that
- *	  copies, and a row that is filled from left to right.
+ *	  Helpers of the functions behind the views: an iterator over the pools,
+ *	  and a row that is filled column by column.
  *
- * A pool is copied with its connections and tickets under its lock, in shared
- * mode, into memory that was allocated before; so what a row says was true at
- * one instant.  Tuples are built when the lock has been given up.
+ * The iterator copies a pool, with its connections and waiters if requested,
+ * under the pool lock in shared mode.  A row is therefore consistent.  The
+ * memory is allocated before the lock is acquired, and tuples are built after
+ * it is released.
  *
  *-------------------------------------------------------------------------
  */
@@ -15,27 +16,27 @@
 
 #include "shared/wait_queue.h"
 
-/* What to copy besides the pool itself. */
+/* What the iterator copies besides the pool. */
 #define PGPX_VIEW_CONNS		1
 #define PGPX_VIEW_WAITERS	2
 
 typedef struct PgpxView
 {
-	/* the pool at hand, as it was at one instant */
+	/* the current pool, as of one instant */
 	PgpxPool	pool;
 	PgpxTime	now;
-	int			live;			/* connections that some session could use */
+	int			live;			/* connections usable for a session */
 	int			total;			/* connections in any state */
 	int			cap;			/* pool_size and max_overflow */
 	int			min_size;		/* within that cap */
 	int			nconns;
 	PgpxConn   *conns;			/* none of them is FREE */
-	int		   *conn_index;		/* their places */
+	int		   *conn_index;		/* their indexes */
 	int			nwaiting;
-	PgpxWaiter *waiters;		/* WAITING, first to be served first */
+	PgpxWaiter *waiters;		/* in state WAITING, in queue order */
 
 	/* the caller's privileges */
-	bool		sees_all;		/* has those of pg_read_all_stats */
+	bool		sees_all;		/* as pg_read_all_stats */
 	Oid			user;
 
 	/* private to views.c */
@@ -46,19 +47,22 @@ typedef struct PgpxView
 	uint32	   *id;
 } PgpxView;
 
-/* Begin a walk over all pools that exist now; what: PGPX_VIEW_*. */
+/*
+ * Starts an iteration over all pools that exist now.  what: a mask of
+ * PGPX_VIEW_*.
+ */
 extern PgpxView *pgpx_view_begin(int what);
 
-/* Copy the next pool; false at the end. */
+/* Copies the next pool; returns false at the end. */
 extern bool pgpx_view_next(PgpxView *view);
 
 /* Is a back-off after a failed connect running? */
 extern bool pgpx_view_backs_off(const PgpxView *view);
 
-/* May the caller see texts and addresses of the pool at hand? */
+/* May the caller see the texts and addresses of the current pool? */
 extern bool pgpx_view_sees_pool(const PgpxView *view);
 
-/* May the caller see the texts of a row that belongs to this role? */
+/* May the caller see the texts of a row whose owner is this role? */
 extern bool pgpx_view_sees_role(const PgpxView *view, Oid role);
 
 #define PGPX_ROW_COLUMNS 64
@@ -74,34 +78,46 @@ typedef struct PgpxRow
 
 /*
  * pgpx_row_begin
- *		Begin the result of a set-returning function; 55000 unless the library
- *		was preloaded.
+ *		Starts the result of a set-returning function.  Raises 55000 unless the
+ *		library was preloaded.
  */
 extern void pgpx_row_begin(PgpxRow *row, FunctionCallInfo fcinfo);
 
-/* The next column.  Texts may be in any encoding, and are made valid. */
+/*
+ * Append the next column.  A text may be in any encoding; invalid bytes are
+ * replaced.
+ */
 extern void pgpx_row_null(PgpxRow *row);
 extern void pgpx_row_bool(PgpxRow *row, bool value);
 extern void pgpx_row_int(PgpxRow *row, int value);
 extern void pgpx_row_pid(PgpxRow *row, int pid);	/* NULL if it is 0 */
 extern void pgpx_row_bigint(PgpxRow *row, uint64 value);
-extern void pgpx_row_text(PgpxRow *row, const char *text);	/* NULL if it is */
+extern void pgpx_row_text(PgpxRow *row, const char *text);	/* or NULL */
 extern void pgpx_row_name(PgpxRow *row, const char *name);
-extern void pgpx_row_role(PgpxRow *row, Oid role);	/* NULL if it was dropped */
-extern void pgpx_row_addr(PgpxRow *row, const char *addr);	/* NULL if it is none */
+extern void pgpx_row_role(PgpxRow *row, Oid role);	/* NULL if dropped */
+extern void pgpx_row_addr(PgpxRow *row, const char *addr);	/* or NULL */
 
-/* A text that not everybody may see. */
+/*
+ * A text that only privileged users may see: "<insufficient privilege>" for
+ * others.
+ */
 extern void pgpx_row_secret(PgpxRow *row, bool visible, const char *text);
 
-/* An instant as timestamptz, NULL if it is 0; a duration as milliseconds. */
+/*
+ * A time as timestamptz, NULL if it is 0; a duration as float8 in
+ * milliseconds, or as an interval.
+ */
 extern void pgpx_row_instant(PgpxRow *row, PgpxTime t);
 extern void pgpx_row_ms(PgpxRow *row, PgpxTime duration);
 extern void pgpx_row_interval(PgpxRow *row, PgpxTime duration);
 
-/* The columns that say which pool it is. */
+/* Appends the columns that identify the pool. */
 extern void pgpx_row_pool(PgpxRow *row, const PgpxPool *pool);
 
-/* All columns are there: put the row into the result. */
+/*
+ * Stores the complete row in the result.  Raises 55000 if the view has more
+ * columns than the loaded library fills.
+ */
 extern void pgpx_row_store(PgpxRow *row);
 
 #endif							/* PGPX_VIEWS_H */
