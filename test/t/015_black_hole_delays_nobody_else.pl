@@ -131,7 +131,7 @@ ok(wait_until($local, sub { $session->run(q{SELECT pgpool.checkout('silent_first
 is(connects('silent_first'), '1|1', 'at once');
 like($session->run(q{SELECT pgpool.checkout('silent_first', '60 s')}), qr/^\d+$/, 'the following one, too');
 is(accepted(), 0, 'nobody has asked the first one again');
-$session->run(q{SELECT pgpool.checkin_all(); ALTER SERVER silent_first OPTIONS (SET connect_timeout '900ms')});
+$session->run(q{SELECT pgpool.checkin_all(); ALTER SERVER silent_first OPTIONS (SET connect_timeout '900ms', ADD application_name 'changed')});
 $session->fails(q{SELECT pgpool.checkout('silent_first', '60 s')}, '08001', qr/within connect_timeout \(0\.9 s\)/, 'with other options the first host is the first again');
 is(accepted(), 1, 'and is asked');
 
