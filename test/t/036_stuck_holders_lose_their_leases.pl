@@ -94,6 +94,7 @@ $lease = lease($holder, 'timed');
 $pid = remote_pid($holder, $lease);
 $remote->safe_psql('postgres', "SELECT pg_terminate_backend($pid)");
 like(lease($others[0], 'timed'), qr/^\d+$/, 'timed: a stuck holder of a lost connection keeps nobody out');
+ok(wait_until($local, "SELECT count(*) FROM pgpool.leases WHERE lease = $lease", '0'), 'timed: its lease ends too');
 $holder->fails("SELECT pgpool.exec($lease, 'select 1')", 'PX002', qr/has timed out/, 'timed: and is told');
 $_->run('SELECT pgpool.checkin_all()') foreach $holder, $others[0];
 
