@@ -193,7 +193,7 @@ foreach my $mode (qw(fast immediate smart))
 	@sessions = map { PgpxSession->new($local) } 1 .. 4;
 	is($local->safe_psql('postgres', 'SELECT count(*) FROM pgpool.pools'), '0', "$mode: no pool before its first use");
 	is(remote_sessions($remote), 0, "$mode: nor a connection");
-	is($sessions[2]->run("SELECT pgpool.prewarm('warm', 2, '30 s')"), '2', "$mode: prewarm opens some");
+	is($sessions[2]->run("SELECT pgpool.prewarm('shard1', 2, '30 s')"), '2', "$mode: prewarm opens some");
 	is($sessions[2]->run(query($_)), '1', "$mode: a query") foreach qw(warm shard1);
 	ok(wait_until($local, "SELECT total FROM pgpool.pools WHERE server = 'warm'", '3'), "$mode: min_size comes with the first use");
 	$last = lease($sessions[0], 'shard1');
