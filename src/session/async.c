@@ -3,11 +3,12 @@
  * async.c
  *	  Statements in flight: waiting for answers and for notifications.
  *
- * While a statement is in flight its answer gathers in the stream's buffer, up
- * to a bound, and nothing of it is looked at but where its messages end.  All
- * decoding, and so all that can be wrong with it, is left to who takes it.
+ * While a statement is in flight, its answer accumulates in the stream's
+ * buffer, up to a bound.  Only the ends of its messages are located.  All
+ * decoding, and so any error in it, is left to pgpx_async_result.
  *
- * Waiting takes no lock and changes nothing: it may be interrupted anywhere.
+ * Waiting for an answer acquires no lock and changes no shared state, so
+ * it may be interrupted anywhere.
  *
  *-------------------------------------------------------------------------
  */
@@ -20,21 +21,24 @@
 #include "session/lease_stream.h"
 #include "session/statement.h"
 
-/* So much of an answer is read before somebody asks for it. */
+/* Limit on the input to read before the caller requests the result. */
 #define AHEAD_MAX (1024 * 1024)
 
 /* A statement that was sent. */
 typedef struct PgpxInFlight
 {
 	PgpxPrediction prediction;
-	int			nformats;		/* that were asked for */
+	int			nformats;		/* number of formats requested */
 	char		sql[FLEXIBLE_ARRAY_MEMBER];
 } PgpxInFlight;
 
 static uint32 wait_answer = 0;
 static uint32 wait_note = 0;
 
-/* Take in what is there; is it the answer? */
+/*
+ * Read pending input.  Returns true if the answer is complete, or if so much of
+ * it has arrived that it must be read first.
+ */
 static bool
 is_answered(PgpxLease *lease)
 {
@@ -84,7 +88,7 @@ wait_on(WaitEventSet *waits, PgpxLease *const *leases, int n, PgpxTime deadline)
 	return found;
 }
 
-/* Wait on the sockets of all of them, by a wait set for the occasion. */
+/* Wait on the sockets of all leases, with a temporary wait set. */
 static PgpxLease *
 wait_for_several(PgpxLease *const *leases, int n, PgpxTime deadline)
 {
@@ -127,7 +131,7 @@ pgpx_async_cancel(PgpxLease *lease)
 	if (lease->in_flight == NULL)
 		return false;
 
-	/* it also says so of what has only begun to come in, if that is much */
+	/* is_answered is also true for an incomplete answer that is large */
 	if (is_answered(lease) &&
 		pgpx_wire_answered(&lease->sock->wire, &lease->scanned))
 		return false;
@@ -147,11 +151,12 @@ pgpx_async_notes(PgpxLease *lease, PgpxTime deadline)
 }
 
 /*
- * Which types a result will be read into is known when it is taken, not when it
- * is sent: then what was taken last of this statement decides, for columns that
- * can be read into any type from binary as from their text.
+ * The types into which a result is read are known when it is read, not when the
+ * statement is sent.  So the prediction uses the previous result of this
+ * statement, and only for columns that can be converted from binary to any type
+ * as from their text.
  */
-#define IN_FLIGHT_TYPES UINT64CONST(0x666c69676874)	/* any number will do */
+#define IN_FLIGHT_TYPES UINT64CONST(0x666c69676874)	/* an arbitrary constant */
 static const PgpxSink any_sink = {.types_hash = IN_FLIGHT_TYPES};
 
 void
@@ -193,7 +198,7 @@ pgpx_async_result(PgpxLease *lease, const PgpxSink *sink)
 	PgpxRun		run = {.lease = lease, .sink = sink};
 	PgpxPrediction prediction = lease->in_flight->prediction;
 
-	/* whatever happens now, there is one result of one statement */
+	/* after this the lease has no statement in flight, even on an error */
 	run.sql = pstrdup(lease->in_flight->sql);
 	run.nformats = lease->in_flight->nformats;
 	run.formats = prediction.formats;

@@ -1,24 +1,28 @@
 /*-------------------------------------------------------------------------
  *
  * catalog_invalidation.c
- *	  Pools follow the catalogs: ALTER, DROP and REVOKE take effect at commit.
+ *	  Apply catalog changes to pools: ALTER, DROP and REVOKE take effect
+ *	  at commit.
  *
- * The worker is in no database and cannot see servers and user mappings change.
- * But every session of the server has this library, and is told of catalog
- * changes, its own first of all.  So the session that changes something compares
- * its database's pools with the catalogs just before it commits, when it can
- * still read them, and retires those that differ when it has committed: idle
- * connections close at once, leased ones at checkin.  It does so after others
- * have been told of the change: a waiter that is woken reads the catalogs again,
- * and with what its caches said before it would take the old options for the new.
+ * The worker is not connected to a database, so it cannot see changes of
+ * servers and user mappings.  But every session has this library loaded
+ * and receives catalog invalidations, including those of its own changes.
+ * Just before a session commits such a change, while it can still read the
+ * catalogs, it compares the pools of its database with them.  After the
+ * commit it retires the pools that differ: idle connections close at once,
+ * leased ones at checkin.  That must be after the invalidations were sent
+ * to the other sessions.  A woken waiter reads the catalogs again, and
+ * with stale caches it would take the old options for the new ones.
  *
- * Sessions that hear of the change later do the same, which finds nothing left.
- * Roles belong to all databases, though, and nobody here can read the servers of
- * another one: sessions that are there are woken to hear of it now.
+ * Sessions that receive the invalidation later do the same and normally
+ * find nothing left to do.  Roles, however, belong to all databases, and a
+ * session cannot read the servers of another database.  So the sessions of
+ * other databases are signalled to process their invalidations at once.
  *
- * A transaction that uses what it has itself changed may never commit it: it has a
- * pool of its own for that, which is retired at its end.  Nobody else sees what is
- * not committed, nor is sent where it leads.
+ * A transaction that uses an object that it has changed itself may never
+ * commit the change.  It has a private pool for that, which is retired at
+ * its end.  No other session can see the uncommitted change, nor use a
+ * connection made with it.
  *
  *-------------------------------------------------------------------------
  */
@@ -43,35 +47,39 @@
 #include "session/lease.h"
 #include "session/server_catalog.h"
 
-/* set by the callback, which may come at any time: nothing else happens there */
+/* set by the callback, which may be called at any time and does only that */
 static bool objects_changed = false;
 static bool databases_changed = false;
 
-/* this transaction has changed a role, or who is a member of which */
+/* this transaction has changed a role or a role membership */
 static bool roles_changed = false;
 
 static ProcessUtility_hook_type prev_process_utility = NULL;
 static object_access_hook_type prev_object_access = NULL;
 
-/* What the catalogs say of a pool's options. */
+/*
+ * Result of comparing a pool's options with the catalogs, in order of severity.
+ */
 typedef enum Verdict
 {
 	SAME,
-	IN_PLACE,					/* it connects as before: the rest can be applied */
-	REPLACED,					/* it connects in another way now */
-	GONE						/* no checkout would find it any more */
+	IN_PLACE,					/* connects as before; the new options can be
+								 * applied */
+	REPLACED,					/* connects in another way now */
+	GONE						/* no checkout would find the pool any more */
 } Verdict;
 
-/* A pool that is to follow the catalogs at commit. */
+/* A change to apply to a pool at commit. */
 typedef struct PoolChange
 {
 	int			pool;
 	uint32		pool_id;
 	Verdict		verdict;
-	NameData	server_name;	/* REPLACED: it may have another now */
+	NameData	server_name;	/* REPLACED: the current name */
 
 	/* IN_PLACE */
-	uint64		options_version;	/* the pool's when the catalogs were read */
+	uint64		options_version;	/* of the pool, when the catalogs were
+									 * read */
 	PgpxFingerprint fingerprint;
 	PgpxPoolOptions opts;
 } PoolChange;
@@ -79,11 +87,11 @@ typedef struct PoolChange
 static PoolChange *changes = NULL;	/* [max_pools], TopMemoryContext */
 static int	nchanges = 0;
 
-/* has this transaction pools of its own, to retire at its end? */
+/* has this transaction private pools, to be retired at its end? */
 static bool own_pools = false;
 
-/* dropped servers that are paused, whose records go at commit */
-static Oid *gone = NULL;		/* the same */
+/* dropped servers that are paused; their records are removed at commit */
+static Oid *gone = NULL;		/* [max_pools], TopMemoryContext */
 static int	ngone = 0;
 
 static void
@@ -99,8 +107,8 @@ databases_callback(Datum arg, int cacheid, uint32 hashvalue)
 }
 
 /*
- * Compare a server with what the options were read from: its hashes in a
- * fingerprint, which become those of now.
+ * Compare a server's row with the hashes in a fingerprint, and update the
+ * hashes.
  */
 static Verdict
 compare_server(Oid oid, uint64 hash[2], uint64 *settings)
@@ -118,7 +126,10 @@ compare_server(Oid oid, uint64 hash[2], uint64 *settings)
 	return *settings == old_settings ? SAME : IN_PLACE;
 }
 
-/* The same for the user mapping; sets whose it is, and of which server. */
+/*
+ * Compare the user mapping with a fingerprint.  Sets *user and *server to those
+ * of the mapping.
+ */
 static Verdict
 compare_mapping(const PgpxPoolKey *key, const PgpxFingerprint *fingerprint,
 				Oid *user, Oid *server)
@@ -141,13 +152,14 @@ compare_mapping(const PgpxPoolKey *key, const PgpxFingerprint *fingerprint,
 	*server = mapping->umserver;
 	if (!same && !OidIsValid(mapping->umuser) &&
 		pgpx_server_catalog_names_user(row) == OidIsValid(key->local_user))
-		lost = true;			/* one pool for all, or one for each, by now */
+		lost = true;			/* changed between one pool for all users and
+								 * one for each */
 	ReleaseSysCache(row);
 	return same ? SAME : lost ? GONE :
 								REPLACED;
 }
 
-/* Is "base" the server that the connection options of "oid" come from? */
+/* Is "base" the server that provides the connection options of "oid"? */
 static bool
 has_base(Oid oid, Oid base)
 {
@@ -169,14 +181,14 @@ has_mapping(Oid user, Oid server)
 								 ObjectIdGetDatum(server));
 }
 
-/* Does a role have the name that it had, and is there one? */
+/* Does the role still exist, with the name that the hash was made from? */
 static Verdict
 compare_user(Oid user, uint64 hash)
 {
 	const char *name;
 
 	if (!OidIsValid(user))
-		return SAME;			/* the pool is no single user's */
+		return SAME;			/* the pool is shared by several users */
 	name = GetUserNameFromId(user, true);
 	if (name == NULL)
 		return GONE;
@@ -184,9 +196,10 @@ compare_user(Oid user, uint64 hash)
 }
 
 /*
- * May the user use a server?  By its row, which is held: it may be dropped meanwhile,
- * which the server's own check, that reads it again, has an error for.  This here must
- * not fail a commit that has nothing to do with it.
+ * Does the user have USAGE on a server? Checks the ACL of a row that it holds.
+ * pg_foreign_server_aclcheck would read the row again and raise an error if the
+ * server is dropped concurrently.  That must not fail a commit that has nothing
+ * to do with it.
  */
 static bool
 may_use(Oid oid, Oid user)
@@ -211,8 +224,8 @@ may_use(Oid oid, Oid user)
 }
 
 /*
- * May the user of a pool, of this class, still use a server?  Those of a pool for all
- * local users are asked one by one, at each checkout.
+ * May the user of a pool with this superuser flag still use a server? For a
+ * pool that is shared by all local users, each checkout checks its own user.
  */
 static bool
 may_have(Oid user, Oid server, bool superuser)
@@ -221,7 +234,7 @@ may_have(Oid user, Oid server, bool superuser)
 		(superuser_arg(user) == superuser && may_use(server, user));
 }
 
-/* Which of two verdicts counts.  (A macro would ask for each twice.) */
+/* Return the more severe verdict.  (A macro would evaluate each twice.) */
 static inline Verdict
 worse(Verdict a, Verdict b)
 {
@@ -229,8 +242,9 @@ worse(Verdict a, Verdict b)
 }
 
 /*
- * Would a checkout read the same, and be allowed to?  If the verdict is IN_PLACE,
- * the fingerprint becomes that of now, and *opts what it stands for.
+ * Would a checkout read the same catalog contents, and be permitted to use the
+ * pool? If the verdict is IN_PLACE, *fingerprint is updated to the current rows
+ * and *opts is set to the matching options.
  */
 static Verdict
 judge(const PgpxPoolKey *key, PgpxFingerprint *fingerprint,
@@ -250,12 +264,12 @@ judge(const PgpxPoolKey *key, PgpxFingerprint *fingerprint,
 	if (verdict == GONE || !may_have(user, key->server, key->superuser != 0))
 		return GONE;
 
-	/* a mapping of one's own goes before PUBLIC's */
+	/* a user's own mapping takes precedence over that of PUBLIC */
 	if (OidIsValid(key->local_user) && has_mapping(user, base))
 		return GONE;
 	if (base != key->server)
 	{
-		/* the mapping is another server's: of the one that is the pool's base */
+		/* the mapping is on another server, which is the base of the pool's */
 		verdict = worse(verdict,
 						compare_server(base, fingerprint->base,
 									   &fingerprint->base_settings));
@@ -272,7 +286,7 @@ judge(const PgpxPoolKey *key, PgpxFingerprint *fingerprint,
 	return verdict;
 }
 
-/* Has a server this name?  It becomes the one that it has. */
+/* Does the server have this name? *name is updated to the current one. */
 static bool
 has_name(Oid oid, NameData *name)
 {
@@ -289,7 +303,7 @@ has_name(Oid oid, NameData *name)
 	return same;
 }
 
-/* Which pools of this database have to follow the catalogs? */
+/* Find the pools of this database that must follow the catalogs. */
 static void
 find_changes(void)
 {
@@ -322,13 +336,13 @@ find_changes(void)
 		gone = pool->gone;
 		LWLockRelease(pool->lock);
 
-		/* one that is a transaction's own ends with it */
+		/* a transaction's private pool ends with the transaction */
 		if (change->pool_id == 0 || key.database != MyDatabaseId ||
 			TransactionIdIsValid(key.xid) || gone)
 			continue;
 		change->verdict = judge(&key, &change->fingerprint, &change->opts);
 
-		/* a pool that is retired already can only be renamed, or lost as well */
+		/* a retired pool can only be renamed, or become GONE */
 		renamed = change->verdict == REPLACED &&
 			!has_name(key.server, &change->server_name);
 		if (change->verdict == GONE || renamed ||
@@ -347,9 +361,9 @@ find_changes(void)
 }
 
 /*
- * Apply options that take effect in place.  If another session has changed the pool
- * since the catalogs were read, either change may be the later one: then the next
- * checkout, or a waiter, reads the catalogs again.
+ * Apply options that take effect in place.  If another session has changed the
+ * pool since the catalogs were read, either change may be the later one.  Then
+ * the next checkout, or a waiter, must read the catalogs again.
  */
 static void
 apply_locked(PgpxPool *pool, const PoolChange *change, PgpxWake *wake)
@@ -363,11 +377,13 @@ apply_locked(PgpxPool *pool, const PoolChange *change, PgpxWake *wake)
 }
 
 /*
- * Other sessions may have heard of the same change and have retired the pool since
- * the catalogs were read; it may even run under new options by now.  To retire it
- * once more is never wrong: the pool has one version more, and waiters read the
- * catalogs again.  It may be necessary, too, because options that were read before
- * our commit do not have our change in them.
+ * Apply a change to its pool.
+ *
+ * Another session may have processed the same change and retired the pool since
+ * the catalogs were read.  The pool may even have new options by now.  Retiring
+ * it again is always safe: it only adds a version, and waiters read the
+ * catalogs again.  It may also be necessary, because options that were read
+ * before our commit do not contain our change.
  */
 static void
 follow(const PoolChange *change)
@@ -393,7 +409,10 @@ pgpx_catalog_note_own_pool(void)
 	own_pools = true;
 }
 
-/* A look without locks: who else could make a pool with our number, or take it away? */
+/*
+ * Retire this transaction's private pools.  Reads without locks, because no
+ * other session can create or remove a pool with our transaction id.
+ */
 static void
 retire_own(void)
 {
@@ -414,7 +433,7 @@ retire_own(void)
 	own_pools = false;
 }
 
-/* Is it a database that others' pools may have to follow in? */
+/* Does another database have pools that may have to follow the catalogs? */
 static bool
 has_pools(Oid database)
 {
@@ -428,10 +447,11 @@ has_pools(Oid database)
 }
 
 /*
- * Have the sessions of other databases with pools hear of what has changed, as if
- * they had fallen behind with such news: who is idle begins a transaction and ends
- * it, and looks at its pools then.  A look without locks: to wake one too many does
- * no harm, and who comes later has read what is so now.
+ * Signal the sessions of other databases with pools to process their
+ * invalidations, as if they had fallen behind.  An idle session then runs an
+ * empty transaction, at whose end it compares its pools with the catalogs.
+ * Reads without locks: a superfluous signal is harmless, and a session that
+ * connects later reads the current catalogs.
  */
 static void
 notify_other_databases(void)
@@ -473,9 +493,10 @@ xact_callback(XactEvent event, void *arg)
 }
 
 /*
- * The transaction has ended and, if it has committed, has told the other sessions to
- * forget what they know of the catalogs.  Not before: who is woken reads them at
- * once, and would take the old options for the new ones.
+ * Apply the changes at the end of the transaction.  If it has committed, it has
+ * sent its invalidations to the other sessions by this phase.  An earlier
+ * wakeup would be wrong: a woken waiter reads the catalogs at once, and would
+ * take the old options for the new ones.
  */
 static void
 release_callback(ResourceReleasePhase phase, bool is_commit, bool is_top_level,
@@ -506,7 +527,10 @@ release_callback(ResourceReleasePhase phase, bool is_commit, bool is_top_level,
 	}
 }
 
-/* Whichever statement drops it, be it DROP OWNED. */
+/*
+ * Record a dropped user mapping.  This hook covers all statements, also DROP
+ * OWNED.
+ */
 static void
 object_access(ObjectAccessType access, Oid classId, Oid objectId, int subId,
 			  void *arg)
@@ -518,11 +542,13 @@ object_access(ObjectAccessType access, Oid classId, Oid objectId, int subId,
 }
 
 /*
- * DISCARD ALL of a local session returns its leases and releases its locks, as it
- * does with advisory locks: a pooler in front of this server sends it between two clients.
- * Who comes next is another one to connections that are reset only then.
+ * DISCARD ALL of a local session returns its leases and releases its locks, as
+ * it does with advisory locks, because a pooler in front of this server sends
+ * it between two clients.  The next client counts as another session for
+ * connections that are reset only on transfer.
  *
- * COMMIT PREPARED commits changes that were another transaction's, of roles, too.
+ * COMMIT PREPARED commits the changes of another transaction, which may be of
+ * roles too.
  */
 static void
 process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
@@ -532,7 +558,7 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 {
 	Node	   *stmt = pstmt->utilityStmt;
 
-	/* the end of a transaction may free the statement: look before */
+	/* check first, because the end of a transaction may free the statement */
 	bool		discards = IsA(stmt, DiscardStmt) &&
 		((DiscardStmt *) stmt)->target == DISCARD_ALL;
 	bool		commits = IsA(stmt, TransactionStmt) &&

@@ -18,7 +18,7 @@
 #include "base/debug_point.h"
 #include "session/statement.h"
 
-/* Schema and name of types, those of the element for an array. */
+/* Schema and name of types; for an array those of its element type. */
 static const char types_sql[] =
 	"SELECT n.nspname::pg_catalog.text, coalesce(e.typname, t.typname)::pg_catalog.text, e.oid IS NOT NULL, o.at"
 	" FROM pg_catalog.unnest($1::pg_catalog.oid[]) WITH ORDINALITY AS o(oid, at)"
@@ -26,7 +26,7 @@ static const char types_sql[] =
 	" LEFT JOIN pg_catalog.pg_type AS e ON e.typarray OPERATOR(pg_catalog.=) t.oid"
 	" JOIN pg_catalog.pg_namespace AS n ON n.oid OPERATOR(pg_catalog.=) coalesce(e.typnamespace, t.typnamespace)";
 
-/* Copy a RowDescription: its message does not outlive the call. */
+/* Copy a RowDescription, because its message does not outlive the call. */
 static bool
 note_columns(void *arg, const PgpxWireMessage *msg, const PgpxWire *wire)
 {
@@ -62,8 +62,9 @@ restore_nothing(void *arg)
 }
 
 /*
- * The OIDs of types that have no name yet, as an array's text; NULL: none.  which:
- * the columns that they are of, in the same order.
+ * Return the OIDs of the types without a name so far, as the text of an array;
+ * NULL if there are none. which[] receives the indexes of their columns, in the
+ * same order.
  */
 static char *
 list_unnamed_types(const PgpxDescription *description, int *which)
@@ -84,8 +85,8 @@ list_unnamed_types(const PgpxDescription *description, int *which)
 }
 
 /*
- * Name the types that are not built in.  Schema and name are quoted here: they end
- * up in SQL that a user pastes, and the remote may answer anything.
+ * Name the types that are not built in.  Schema and name are quoted here,
+ * because the user pastes them into SQL, and the remote may return any text.
  */
 static void
 name_remote_types(PgpxLease *lease, PgpxDescription *description)

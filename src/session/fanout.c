@@ -1,10 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * fanout.c
- *	  One statement on a connection of each of several pools, all at once.
+ *	  Run one statement on a connection of each of several pools,
+ *	  concurrently.
  *
- * All leases are of the scope of the call: whatever throws, they go back, and
- * what runs on them is cancelled.
+ * All leases have the scope of the call.  On any error they are returned,
+ * and the statements that run on them are cancelled.
  *
  *-------------------------------------------------------------------------
  */
@@ -16,18 +17,18 @@
 #include "session/lease_return.h"
 #include "session/statement.h"
 
-/* The share of one server. */
+/* The state of one server. */
 typedef struct Branch
 {
 	char	   *server;
-	PgpxRun		run;			/* lease NULL: none yet, or returned */
+	PgpxRun		run;			/* lease NULL: not yet leased, or returned */
 	PgpxRows   *tuples;
 	PgpxPrediction prediction;
 	bool		sent;
 	bool		done;
 } Branch;
 
-/* The server that something is being done for, for the context of errors. */
+/* Add the server being processed to the context of an error. */
 static void
 add_server_context(void *arg)
 {
@@ -37,20 +38,20 @@ add_server_context(void *arg)
 		errcontext("fanout to server \"%s\"", branch->server);
 }
 
-/* What all of them run. */
+/* The parameters of the statement, common to all branches. */
 typedef struct Statement
 {
 	int			nparams;
 	const char *const *values;
 } Statement;
 
-/* Take in what has come for a branch; raises its error. */
+/* Process the available input of a branch.  Raises its error. */
 static void
 advance(Branch *branch, const Statement *statement)
 {
 	branch->done = pgpx_run_step(&branch->run);
 
-	/* this server's DateStyle must not be in force for the rows of the next */
+	/* this server's DateStyle must not apply to rows of the next one */
 	pgpx_rows_end(branch->tuples);
 	if (!branch->done)
 		return;
@@ -66,8 +67,9 @@ advance(Branch *branch, const Statement *statement)
 }
 
 /*
- * Wait for input of the branches that are not done, and take it in, until one is
- * done: a wait set cannot lose a member.
+ * Wait for input of the incomplete branches and process it, until at least one
+ * branch is complete.  Then the caller must create another wait set, because
+ * members cannot be removed from one.
  */
 static void
 wait_and_advance(WaitEventSet *waits, Branch *branches, int n,
@@ -115,7 +117,7 @@ count_remaining(const Branch *branches, int n)
 	return remaining;
 }
 
-/* Wait until one of those that are left is done, with a wait set for them. */
+/* Wait until one of the remaining branches is complete. */
 static void
 collect_some(Branch *branches, int n, int remaining, const Statement *statement,
 			 Branch **current)
@@ -138,7 +140,7 @@ collect(Branch *branches, int n, const Statement *statement, Branch **current)
 {
 	int			remaining;
 
-	/* something may have come in while the others were sent to */
+	/* input may have arrived while the other branches were sent */
 	for (int i = 0; i < n; i++)
 	{
 		*current = &branches[i];
@@ -149,7 +151,7 @@ collect(Branch *branches, int n, const Statement *statement, Branch **current)
 		collect_some(branches, n, remaining, statement, current);
 }
 
-/* Something was thrown for *current, or between them (NULL). */
+/* Clean up after an error, which was for *current, or for no branch (NULL). */
 static void
 abandon(Branch *branches, int n, const Branch *current)
 {
