@@ -1,24 +1,30 @@
 /*-------------------------------------------------------------------------
  *
  * abort.c
- *	  The end of a connection on which something may still run.
+ *	  Abort of connections on which a statement may still be running.
  *
- * A backend that runs a statement does not notice that its client has gone, and
- * one that has not quite begun it, or is between two messages, forgets a cancel
- * request.  So the connection keeps its place in the pool, the cancel is sent
- * again after a pause, and the remote is listened to: what it says is thrown
- * away, since one that cannot get rid of its answer does not see the cancel.
- * Once it is at rest it is told goodbye, and its end of the stream is its proof
- * that it has gone.  All within operation_timeout.
+ * A backend that runs a statement does not notice that its client has gone.
+ * And a backend that has not quite started the statement, or is between two
+ * messages, ignores a cancel request.  Therefore:
+ *	- The connection keeps its slot in the pool during the abort.
+ *	- The cancel is repeated after a pause.
+ *	- The answer is read and discarded, because a backend that is blocked in
+ *	  sending does not process the cancel.
+ *	- When the remote seems to be ready for query, Terminate is sent.  The end
+ *	of
+ *	  its stream then proves that the backend has exited.
+ * The abort takes operation_timeout at most.
  *
- * Where in its answer the remote is, only the lessee knew; that it ends in what
- * looks like a ReadyForQuery is a hint and no more.  After a second cancel the
- * remote is told that nothing will come any more, whatever it has said: what a
- * session took in and did not read will not be said again.  That is not done at
- * once, for a proxy's sake, which forgets whom to cancel when its client goes.
+ * Only the session knew the position in the answer's stream, so an answer that
+ * ends like a ReadyForQuery is only a hint.  After the second cancel the
+ * write side is closed in any case, because a ReadyForQuery that the session
+ * received but did not process will not come again.  This is not done at
+ * once, because a proxy forgets which backend to cancel when its client
+ * disconnects.
  *
- * A lease that was taken away has a holder who may be reading: that socket is shut
- * down for all at once, and TCP is asked whether the remote has gone.
+ * If the lease was terminated, its holder may still be reading.  Then the
+ * socket is shut down for all processes at once, and TCP is asked whether the
+ * remote has closed.
  *
  *-------------------------------------------------------------------------
  */
@@ -32,20 +38,22 @@
 #include "worker/cancel.h"
 #include "worker/events.h"
 
-/* The pauses before a cancel is sent again, in ms; the last one from then on. */
+/*
+ * Pauses before a cancel is repeated, in ms; the last one applies from then on.
+ */
 static const int pauses[] = {100, 250, 1000};
 
-/* What is read at once, and between two cancels. */
+/* Bytes per read, reads per event, and bytes to read between two cancels. */
 #define READ_BYTES (64 * 1024)
 #define READS_AT_ONCE 4
 #define BYTES_A_CANCEL (16 * 1024 * 1024)
 
-/* Type, length and state of a transaction. */
+/* Length of a ReadyForQuery: type, length, transaction status. */
 #define READY_LEN 6
 StaticAssertDecl(sizeof(((PgpxAbort *) NULL)->tail) == READY_LEN,
 				 "a ReadyForQuery must fit");
 
-/* It has gone, or the time is up. */
+/* Ends the abort: the remote has closed, or the time is up. */
 static void
 end(PgpxWorkerConn *w)
 {
@@ -54,7 +62,7 @@ end(PgpxWorkerConn *w)
 
 	if (w->cancel.active)
 	{
-		/* it was sent all the same, or may have been */
+		/* the request was sent, or may have been: count it */
 		bool		sent = w->cancel.sent;
 
 		pgpx_cancel_drop(w);
@@ -71,8 +79,9 @@ wake_at(PgpxWorkerConn *w, PgpxTime at)
 }
 
 /*
- * Nothing will come any more.  A Terminate may be sent only where a message may
- * begin: a lessee that died may have left half of one.
+ * Closes the write side, after Terminate if at_boundary.  Terminate is
+ * allowed only at a message boundary: a session that died may have left half a
+ * message.
  */
 static void
 send_terminate(PgpxWorkerConn *w, bool at_boundary)
@@ -85,7 +94,7 @@ send_terminate(PgpxWorkerConn *w, bool at_boundary)
 	shutdown(pgpx_connection_socket(w), SHUT_WR);
 }
 
-/* Keep the last bytes of the stream. */
+/* Records the last bytes of the stream. */
 static void
 keep_tail(PgpxAbort *aborting, const char *data, size_t len)
 {
@@ -103,8 +112,9 @@ is_at_ready(const PgpxAbort *aborting)
 }
 
 /*
- * A socket that is shut down tells nothing: each change of its state is a reason
- * to ask.  Its end may also come from what the remote still had to say.
+ * Watches the socket.  A socket that is shut down reports no end of stream,
+ * so each change of its state is a reason to ask TCP.  The state may also
+ * change because the remote sends the rest of its answer.
  */
 static void
 watch(PgpxWorkerConn *w)
@@ -137,7 +147,7 @@ pgpx_abort_begin(PgpxWorkerConn *w)
 		pgpx_pools[w->pool].opts.operation_timeout * 1000;
 	wake_at(w, w->aborting.until);
 
-	/* a cancel finds its way by a socket that is still connected */
+	/* the request needs the peer's address, so it must precede the cut */
 	if (pg_atomic_read_u32(&conn->cancel) == PGPX_CANCEL_ASKED)
 		pgpx_cancel_start(w);
 	if (conn->close_reason == PGPX_CLOSE_TERMINATED)
@@ -147,7 +157,7 @@ pgpx_abort_begin(PgpxWorkerConn *w)
 	}
 	watch(w);
 	if (!w->cancel.active && w->aborting.cancels == 0)
-		pgpx_abort_cancelled(w);	/* before it was given up, or none is needed */
+		pgpx_abort_cancelled(w);	/* finished earlier, or none is needed */
 }
 
 void
@@ -200,7 +210,7 @@ pgpx_abort_ready(PgpxWorkerConn *w, uint32 events)
 
 	if (aborting->budget == 0)
 	{
-		/* it talks and talks: let it wait for the next cancel */
+		/* the remote keeps sending: stop reading until the next cancel */
 		if (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR))
 			end(w);
 		else

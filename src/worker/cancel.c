@@ -1,20 +1,25 @@
 /*-------------------------------------------------------------------------
  *
  * cancel.c
- *	  Cancel requests, without waiting.
+ *	  Nonblocking cancel requests.
  *
- * A cancel may hit the next statement of whoever has the connection by then.
- * So the connection carries a mark (PgpxConn.cancel) from the request until the
- * remote has closed the cancel connection, which it does after the signal has
- * been sent, and nobody may send a statement on it before.
+ * A cancel may hit the next statement of whichever session has the connection
+ * by then.  So PgpxConn.cancel marks the connection from the request until
+ * the remote has closed the cancel connection, which it does after it has sent
+ * the signal.  No process may send a statement on the connection before that.
  *
- * libpq cancels without blocking from 17 on (PQcancelStart), but with TLS it computes
- * what the remote asks for, so each step is in a thread, as those of logins are
- * (login.c).  At the worker's end there is a thread for all of a request, which may be
- * left behind.  Before 17, we send the request ourselves: 16 bytes to the same address
- * (https://www.postgresql.org/docs/current/protocol-flow.html, "Canceling Requests in
- * Progress").  The key is known to old libpq alone, see find_key.  Which way to go is
- * decided by the libpq that runs, not by the one we were built with.
+ * libpq 17 and later cancels without blocking (PQcancelStart).  But with TLS
+ * it computes what the remote asks for, so each step runs in a thread, as in a
+ * login (login.c).  While the worker exits, one thread runs a whole request,
+ * and may be abandoned.
+ *
+ * Before libpq 17 the worker sends the request itself: 16 bytes to the same
+ * address (https://www.postgresql.org/docs/current/protocol-flow.html,
+ * "Canceling Requests in Progress").  Only the old libpq knows the key, see
+ * pgpx_cancel_find_key.
+ *
+ * The libpq that is loaded at run time decides between the two, not the one
+ * that the extension was built with.
  *
  *-------------------------------------------------------------------------
  */
@@ -78,20 +83,25 @@ finish_cancel(void *request)
 static const PgpxLoginKind a_cancel =
 	{poll_cancel, socket_of_cancel, finish_cancel};
 
-/* A request at the worker's end.  It is the thread's, and never freed. */
+/*
+ * A request sent while the worker exits.  The thread owns it; it is never
+ * freed.
+ */
 struct PgpxLastCancel
 {
 	PgpxTask	task;
 	PGcancelConn *request;
-	bool		sent;			/* to be read once it is over */
+	bool		sent;			/* valid once "over" is set */
 	pg_atomic_uint32 over;
 };
 
 /*
- * Up to libpq 16 the key is in what PQgetCancel returns, and that has begun in this
- * way since 2003 (libpq-int.h, struct pg_cancel).  The other number in it is known,
- * so it can be seen that it does.  (PQtrace shows the key, too, but is led astray by
- * what a hostile remote says: login.c.)
+ * The beginning of the struct that PQgetCancel returns.
+ *
+ * Up to libpq 16 that struct contains the key.  It has begun in this way
+ * since 2003 (libpq-int.h, struct pg_cancel).  The PID beside the key is
+ * known, so the layout can be verified.  PQtrace would show the key, too, but
+ * a hostile remote can make it read beyond its buffer: see login.c.
  */
 typedef struct CancelBegin
 {
@@ -127,7 +137,7 @@ pgpx_cancel_find_key(PgpxWorkerConn *w)
 	PQfreeCancel(request);
 }
 
-/* The cancel connection has closed, or there will be none. */
+/* Ends a request: the cancel connection has closed, or could not be opened. */
 static void
 finish(PgpxWorkerConn *w, bool ok)
 {
@@ -165,7 +175,7 @@ pgpx_cancel_drop(PgpxWorkerConn *w)
 	cancel->fd = -1;
 }
 
-/* Old libpq: a socket of our own to where the connection goes. */
+/* Before libpq 17: connects a socket of our own to the connection's peer. */
 static bool
 dial(PgpxWorkerConn *w)
 {
@@ -182,8 +192,8 @@ dial(PgpxWorkerConn *w)
 		return false;
 
 	/*
-	 * EAGAIN is a failure: a Unix socket whose backlog is full has not begun to
-	 * connect, and says at once and for ever that it can be written to.
+	 * EAGAIN is a failure: a Unix-domain socket whose peer's backlog is full
+	 * has not started to connect, and polls as writable at once and for ever.
 	 */
 	if (connect(cancel->fd, (struct sockaddr *) &addr, len) < 0 &&
 		errno != EINPROGRESS && errno != EINTR)
@@ -191,7 +201,9 @@ dial(PgpxWorkerConn *w)
 	return true;
 }
 
-/* Begin a request: the events to wait for; 0: it could not be begun. */
+/*
+ * Starts a request.  Returns the events to wait for; 0 if it could not start.
+ */
 static uint32
 open_request(PgpxWorkerConn *w)
 {
@@ -216,7 +228,11 @@ open_request(PgpxWorkerConn *w)
 	return cancel->events;
 }
 
-/* Our own: send the request, then wait for the remote to close. */
+/*
+ * Before libpq 17: sends the request, then waits for the remote to close.
+ * Returns the events to wait for; 0 when the request is finished, and sets
+ * *ok.
+ */
 static uint32
 step_request(PgpxWorkerConn *w, bool *ok)
 {
@@ -241,7 +257,7 @@ step_request(PgpxWorkerConn *w, bool *ok)
 		return *ok ? EPOLLIN : 0;
 	}
 
-	/* nothing is ever answered: the remote closes when it has sent the signal */
+	/* there is no answer: the remote closes when it has sent the signal */
 	n = recv(cancel->fd, &byte, 1, MSG_DONTWAIT);
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return EPOLLIN;
@@ -249,7 +265,7 @@ step_request(PgpxWorkerConn *w, bool *ok)
 	return 0;
 }
 
-/* libpq's: a step of it is over. */
+/* From libpq 17: a step of the request has ended. */
 static void
 stepped(void *owner, PostgresPollingStatusType status, int sqlstate,
 		const char *failure)
@@ -262,7 +278,7 @@ stepped(void *owner, PostgresPollingStatusType status, int sqlstate,
 	if (PQcancelStatus(cancel->request) == CONNECTION_AWAITING_RESPONSE)
 		cancel->sent = true;
 
-	/* as with our own: who resets it has taken the request */
+	/* as before libpq 17: a remote that resets has received the request */
 	if (failed || status == PGRES_POLLING_OK)
 	{
 		finish(w, !failed || (failure == NULL && cancel->sent && reset));
@@ -270,7 +286,7 @@ stepped(void *owner, PostgresPollingStatusType status, int sqlstate,
 	}
 	cancel->events = status == PGRES_POLLING_READING ? EPOLLIN : EPOLLOUT;
 
-	/* it may be another one than before the step */
+	/* the step may have replaced the socket */
 	cancel->fd = PQcancelSocket(cancel->request);
 	pgpx_event_watch(PGPX_WATCH_CANCEL, w->index, cancel->fd,
 					 cancel->events, true);
@@ -314,7 +330,7 @@ pgpx_cancel_ready(PgpxWorkerConn *w)
 		return;
 	if (cancel->request != NULL)
 	{
-		/* an event that was under way when a step began */
+		/* an event that was pending when a step started */
 		if (cancel->fd < 0)
 			return;
 		pgpx_event_unwatch(cancel->fd);
@@ -333,13 +349,13 @@ pgpx_cancel_ready(PgpxWorkerConn *w)
 void
 pgpx_cancel_late(PgpxWorkerConn *w)
 {
-	/* what a step that is under way has sent nobody knows yet: as if it had */
+	/* it is unknown what a running step has sent: assume that it sent it */
 	if (w->cancel.login != NULL && pgpx_login_is_running(w->cancel.login))
 		w->cancel.sent = true;
 	finish(w, false);
 }
 
-/* In the thread. */
+/* Runs in the thread. */
 static void
 run_last(PgpxTask *task)
 {
@@ -361,7 +377,7 @@ run_last(PgpxTask *task)
 	pg_atomic_write_u32(&last->over, 1);
 }
 
-/* Nobody asks for the ends of threads any more. */
+/* Never called: at exit the loop no longer collects finished threads. */
 static void
 ended_last(PgpxTask *task)
 {

@@ -1,17 +1,16 @@
 /*-------------------------------------------------------------------------
  *
  * connect.c
- *	  Opening a connection: the attempts, and what precedes its first lease.
+ *	  Connection attempts: login, start commands, checks before the first lease.
  *
- * libpq does what is hard: several hosts, authentication, TLS.  Each step of a login
- * is a call that does not wait, in a thread (login.c), between two events of the
- * reactor.  What has to be so before it is lent is in connect.c.
+ * libpq does the difficult part: several hosts, authentication, TLS.  Each
+ * step of a login is a nonblocking call in a thread (login.c), between two
+ * events of the event loop.
  *
- * What has to be so between the end of a login and the first lease.
- *
- * That the login was one that the pool's user may have, that the start commands have
- * run, and that the session is as those who read its values expect.  All of it is said
- * by the remote, and nothing of it is believed without a look.
+ * Before the first lease the worker checks that the pool's user may use this
+ * login, runs the start commands, and checks that the session has the
+ * parameters under which values are parsed.  All of that is reported by the
+ * remote, which is not trusted.
  *
  *-------------------------------------------------------------------------
  */
@@ -73,8 +72,9 @@ pgpx_connect_refused(PgpxWorkerConn *w, const char *text)
 }
 
 /*
- * How long to wait for one of the hosts that are left: as long as for each of the
- * others, unless that is too short to look again.
+ * Sets the deadline for the host that is being tried: an equal share of the
+ * time left for each host left, but at least LEAST_SHARE_US (microseconds), so
+ * that there is time for one more poll.
  */
 #define LEAST_SHARE_US (10 * 1000)
 
@@ -88,7 +88,7 @@ set_share(PgpxWorkerConn *w)
 	pgpx_event_due_at(w->deadline);
 }
 
-/* Begin the login, with the hosts that are left. */
+/* Starts a login with the hosts that are left. */
 static void
 log_in(PgpxWorkerConn *w)
 {
@@ -127,7 +127,7 @@ log_in(PgpxWorkerConn *w)
 	pgpx_connection_watch(w, EPOLLOUT);
 }
 
-/* The parameters are complete. */
+/* Starts the first login, when the addresses are known. */
 static void
 start_connect(PgpxWorkerConn *w, PgpxLookup *lookup)
 {
@@ -163,7 +163,7 @@ looked_up(PgpxLookup *lookup)
 	uint64		tag = pgpx_lookup_tag(lookup);
 	PgpxWorkerConn *w = &pgpx_wconns[tag >> 32];
 
-	/* the attempt may have been given up meanwhile */
+	/* the attempt may have been dropped in the meantime */
 	if (w->phase != PGPX_PHASE_LOOKUP ||
 		(uint32) w->generation != (uint32) tag || pgpx_connect_overtaken(w))
 		return;
@@ -208,7 +208,7 @@ pgpx_connect_open(PgpxWorkerConn *w)
 	ci = &pgpx_wpools[w->pool].conninfo;
 	if (pgpx_wpools[w->pool].pool_id != w->pool_id || ci->version < version)
 	{
-		/* a session has to tell; who waits is woken to do so */
+		/* a session must send the conninfo: this wakes the waiters to do so */
 		pgpx_pool_conninfo_missing(pool, conn);
 		return;
 	}
@@ -230,7 +230,7 @@ pgpx_connect_open(PgpxWorkerConn *w)
 	start_connect(w, NULL);
 }
 
-/* A step of the login is over. */
+/* A step of the login has ended. */
 static void
 stepped(void *owner, PostgresPollingStatusType status, int sqlstate,
 		const char *failure)
@@ -239,7 +239,10 @@ stepped(void *owner, PostgresPollingStatusType status, int sqlstate,
 	char	   *text;
 	bool		full;
 
-	/* before anything ends it: a goodbye must not wait for a remote that does not read */
+	/*
+	 * Set this before anything can end the connection: sending Terminate must
+	 * not wait for a remote that does not read.
+	 */
 	if (PQstatus(w->pg) == CONNECTION_OK)
 		(void) PQsetnonblocking(w->pg, 1);
 	if (failure != NULL)
@@ -295,17 +298,20 @@ pgpx_connect_step(PgpxWorkerConn *w)
 		return;
 	}
 
-	/* libpq may close its socket and open another under the same number */
+	/* libpq may close its socket and open another with the same number */
 	pgpx_event_unwatch(w->fd);
 	w->fd = -1;
 	pgpx_login_step(w->login);
 }
 
 /*
- * A host's share of connect_timeout is over.  PQconnectPoll knows no deadline, and
- * cannot be told to go on to the next one: if this one does not even accept, a new
- * login begins, without it.  Who has accepted may be slow, and has all the time that is
- * left.  False: there is none.
+ * Handles the end of a host's share of connect_timeout.  Returns false if all
+ * of connect_timeout is used up.
+ *
+ * PQconnectPoll has no deadline, and no function makes it go on to the next
+ * host.  So if this host has not even accepted the connection, a new login
+ * starts without it. A host that has accepted may be slow: it gets a new share
+ * of the time left.
  */
 static bool
 try_next_host(PgpxWorkerConn *w)
@@ -320,7 +326,7 @@ try_next_host(PgpxWorkerConn *w)
 		return true;
 	if (pgpx_now() >= until)
 	{
-		/* the next attempt begins elsewhere, whatever this one has waited for */
+		/* let the next attempt start with another host, whatever the cause */
 		(void) pgpx_hosts_mark_unresponsive(w->pool, hosts, pg);
 		return false;
 	}
@@ -331,7 +337,7 @@ try_next_host(PgpxWorkerConn *w)
 		return true;
 	}
 	w->hosts = NULL;
-	pgpx_connection_drop(w);	/* but for these */
+	pgpx_connection_drop(w);	/* keeps the hosts */
 	w->hosts = hosts;
 	log_in(w);
 	return true;
@@ -365,7 +371,7 @@ pgpx_connect_too_late(PgpxWorkerConn *w)
 #define NOTE(to, text) \
 	strlcpy(to, (text) != NULL ? (text) : "", sizeof(to))
 
-/* What the views show of the other end. */
+/* Records the properties of the remote that the views show and sessions use. */
 static void
 note_remote(PgpxWorkerConn *w, PgpxConn *conn)
 {
@@ -377,11 +383,14 @@ note_remote(PgpxWorkerConn *w, PgpxConn *conn)
 	const char *integers = PQparameterStatus(w->pg, "integer_datetimes");
 	int			number = PQserverVersion(w->pg);
 
-	/* times were floats once, and what is no PostgreSQL may not say */
+	/* old servers had float timestamps; other products may not report it */
 	conn->binary = integers != NULL && strcmp(integers, "on") == 0 &&
 		number >= 100000;
 
-	/* before, an error of a statement in the same Sync undoes a DISCARD ALL */
+	/*
+	 * In older versions an error of a statement in the same Sync undoes a
+	 * DISCARD ALL.
+	 */
 	conn->can_pipeline = number >= 150000 ||
 		(number >= 140005 && number < 150000) ||
 		(number >= 130008 && number < 140000);
@@ -407,9 +416,10 @@ note_remote(PgpxWorkerConn *w, PgpxConn *conn)
 }
 
 /*
- * Does the session report the parameters that values are read under?  They were
- * asked for in the startup packet; a proxy may have dropped them, or the start
- * commands have changed them.
+ * Tests whether the session reports the parameters under which values are
+ * parsed. They were requested in the startup packet, but a proxy may have
+ * dropped them, or the start commands may have changed them.  If not, writes
+ * the error to text.
  */
 static bool
 params_fit(PgpxWorkerConn *w, char *text, size_t size)
@@ -448,7 +458,7 @@ params_fit(PgpxWorkerConn *w, char *text, size_t size)
 	return false;
 }
 
-/* Logged in and started: the pool may lease it. */
+/* Login and start commands are complete: makes the connection available. */
 static void
 opened(PgpxWorkerConn *w)
 {
@@ -517,7 +527,7 @@ pgpx_connect_logged_in(PgpxWorkerConn *w)
 	}
 	if (PQtransactionStatus(w->pg) != PQTRANS_IDLE)
 	{
-		/* a proxy's, that hands on what another client has left */
+		/* a proxy may pass on a transaction that another client left open */
 		pgpx_connect_refused(w, "The remote session does not begin outside of a transaction.");
 		return;
 	}
@@ -533,7 +543,9 @@ pgpx_connect_logged_in(PgpxWorkerConn *w)
 		return;
 	}
 
-	/* their rows are dropped as they come */
+	/*
+	 * single rows are freed as they arrive, so libpq does not accumulate them
+	 */
 	(void) PQsetSingleRowMode(w->pg);
 	pgpx_connection_watch(w, EPOLLIN | (PQflush(w->pg) == 1 ? EPOLLOUT : 0));
 }
@@ -583,7 +595,10 @@ pgpx_connect_step_start(PgpxWorkerConn *w)
 				status == PGRES_COPY_BOTH)
 				strlcpy(text, "The start commands contain a COPY.", sizeof(text));
 
-			/* COPY FROM STDIN waits for us, and so sees that we go */
+			/*
+			 * COPY FROM STDIN waits for the client, and so notices that it is
+			 * gone
+			 */
 			pgpx_connect_abandon(w,
 					status == PGRES_COPY_OUT ? PGPX_FAILED_RUNNING :
 											   PGPX_FAILED,

@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * connection.c
- *	  What the worker does with a connection once libpq has opened it: watch
- *	  it, reset it, close it.
+ *	  An open connection in the worker: watch, reset, check and close it.
  *
- * On the open socket the worker speaks through wire, as sessions do, and only
- * while no session has it; libpq is not asked again but for its socket.  With TLS
- * the socket is one end of a relay, and nothing here differs.
+ * On an open socket the worker speaks the protocol through wire.c, as sessions
+ * do, and only while no session holds the connection.  libpq is then used
+ * only for its socket.  With TLS the socket is one end of a relay's socket
+ * pair; nothing here depends on that.
  *
  *-------------------------------------------------------------------------
  */
@@ -27,7 +27,7 @@
 #include "worker/events.h"
 #include "worker/relay.h"
 
-/* How long the remote may take to go, once it is told. */
+/* How long, in ms, to wait for the remote to close after Terminate. */
 #define CLOSE_MS 1000
 
 static void close_now(PgpxWorkerConn *w);
@@ -100,7 +100,7 @@ pgpx_connection_deadline(PgpxWorkerConn *w, int64 ms)
 	pgpx_event_due_at(w->deadline);
 }
 
-/* The worker's own conversation has ended. */
+/* A reset or check has ended; "late" if it timed out. */
 static void
 finish(PgpxWorkerConn *w, bool ok, bool late)
 {
@@ -119,7 +119,7 @@ finish(PgpxWorkerConn *w, bool ok, bool late)
 		pgpx_pool_reset_done(pool, conn, ok, late);
 }
 
-/* Go on with a reset: send what is left, read what is there. */
+/* Continues a reset or check: sends pending bytes, reads what has arrived. */
 static void
 step_reset(PgpxWorkerConn *w)
 {
@@ -144,11 +144,11 @@ step_reset(PgpxWorkerConn *w)
 	finish(w, event == PGPX_EV_READY && pgpx_wire_at_boundary(&w->wire), false);
 }
 
-/* Begin a conversation of the worker's own on an open connection. */
+/* Starts a reset or check of the worker's own; timeout is in ms. */
 static void
 begin(PgpxWorkerConn *w, int unread_reset, int64 timeout)
 {
-	/* no lease has such an id, and a connection never has two workers */
+	/* distinct from all lease ids; a connection never has two workers */
 	static uint64 sender = UINT64CONST(1) << 63;
 	const char *encoding =
 		pgpx_conninfo_param(&pgpx_wpools[w->pool].conninfo, "client_encoding");
@@ -191,9 +191,10 @@ pgpx_connection_check(PgpxWorkerConn *w)
 }
 
 /*
- * Something has come in on a connection that was quiet.  If it has been leased
- * meanwhile it is an answer; else only notices, notifications and reported
- * parameters may come by themselves.  They are left for the next lessee to skip.
+ * Handles bytes that arrived on an idle connection.  If it has been leased in
+ * the meantime they are an answer.  Otherwise only notices, notifications and
+ * parameter reports are allowed; the next session skips them.  Any other
+ * message closes the connection.
  */
 static void
 check_stray_bytes(PgpxWorkerConn *w)
@@ -208,10 +209,10 @@ check_stray_bytes(PgpxWorkerConn *w)
 	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
 	if (conn->state == PGPX_CONN_IDLE)
 	{
-		/* under the lock nobody can take it, so what is there is nobody's */
+		/* nothing can lease it under the lock, so the bytes are unsolicited */
 		stray = recv(w->fd, &first, 1, MSG_PEEK | MSG_DONTWAIT) == 1 &&
 			first != 'N' && first != 'A' && first != 'S';
-		/* they stay there: listening again would wake us for ever */
+		/* they stay unread: another watch would fire at once, for ever */
 		w->strays_at_use = conn->leases + 1;
 	}
 	if (stray)
@@ -311,8 +312,8 @@ pgpx_connection_send_terminate(PgpxWorkerConn *w)
 }
 
 /*
- * Sessions may hold duplicates of the socket, which a close() would leave open:
- * shutdown() ends it for all.
+ * Uses shutdown(), which ends the socket for all processes.  A close() would
+ * leave it open in sessions that hold duplicates.
  */
 void
 pgpx_connection_cut(PgpxWorkerConn *w, bool graceful)
@@ -334,7 +335,7 @@ pgpx_connection_cut(PgpxWorkerConn *w, bool graceful)
 	shutdown(fd, SHUT_RDWR);
 }
 
-/* For the log; the counters closed_* of view stats, in words. */
+/* For the log: the reasons that view stats counts in closed_*. */
 static const char *const closed_because[PGPX_CLOSE_NREASONS] = {
 	[PGPX_CLOSE_IDLE] = "Nobody has used it for idle_timeout.",
 	[PGPX_CLOSE_LIFETIME] = "It was older than max_lifetime.",
@@ -379,9 +380,10 @@ pgpx_connection_close(PgpxWorkerConn *w, bool graceful)
 		return;
 
 	/*
-	 * A place is free when the remote has gone, or it would have a session too
-	 * many for a moment, which it may refuse.  Its end of the stream is not
-	 * waited for if it is here already, nor for long.
+	 * The slot stays in use until the remote has closed.  Otherwise the
+	 * remote would for a moment have one session too many, which it may
+	 * refuse.  Do not wait if its end of stream has already arrived, and not
+	 * for longer than CLOSE_MS.
 	 */
 	if (graceful && w->phase == PGPX_PHASE_OPEN && w->fd >= 0 &&
 		pgpx_connection_send_terminate(w) &&

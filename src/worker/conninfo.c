@@ -3,30 +3,29 @@
  * conninfo.c
  *	  How to connect: published parameters, hosts, host name lookups.
  *
- * getaddrinfo() blocks, for as long as a dead name server makes it, and libpq
- * calls it inside PQconnectStart and PQconnectPoll.  So names are looked up in
- * a thread (events.c has its rules), and libpq is given the addresses (hostaddr)
- * beside the names.  It takes a name whose own hostaddr is empty for one to be looked
- * up, whatever stands beside the others.
+ * Published parameters: a session reads the options, which the worker cannot,
+ * and sends them.  They contain passwords, so they are kept in private memory
+ * that is wiped before it is freed.  All connections of the worker to a
+ * remote start here, those of a pool (connect.c) and those for its locks
+ * (lock_pinger.c).
  *
- * Nothing ends a getaddrinfo() that nobody waits for any more; its thread goes no
- * further than that, and counts until then.  So there are bounds, and a user has
- * some of his own: who has names looked up that nobody answers for, and gives up
- * soon, and begins anew, would else take all threads from those who do not.
+ * Host name lookups: getaddrinfo() blocks for as long as a dead name server
+ * makes it, and libpq calls it inside PQconnectStart and PQconnectPoll.  So a
+ * thread resolves the names (events.c has the rules), and libpq receives the
+ * addresses (hostaddr) beside the names.  libpq resolves each name whose own
+ * hostaddr is empty, whatever the other elements have.
  *
- * What the worker knows of how its pools connect, and how a login begins.
+ * An abandoned getaddrinfo() cannot be interrupted.  Its thread ends when the
+ * call returns, and counts until then.  So the number of threads is limited,
+ * and each user has a lower limit.  Otherwise a user who starts lookups that
+ * no name server answers, abandons them soon and starts again would take all
+ * threads from other users.
  *
- * A session reads the options, which the worker cannot, and sends them; they have
- * passwords in them, and are kept in private memory that is wiped before it is
- * freed.  All connections of the worker's to a remote begin here, those of a pool
- * (connect.c) and those for its locks (lock_pinger.c).
- *
- * Where a login may go, and which host is to be tried first.
- *
- * PQconnectPoll knows no deadline, so a host that does not even accept would use up
- * all of connect_timeout, for each attempt.  The caller waits a share of it for each
- * (connect.c) and says here which one was silent; it stands behind the others then,
- * for the pool's next logins, too.  The sessions know nothing of this.
+ * Hosts: PQconnectPoll has no deadline, so a host that does not even accept
+ * would use up all of connect_timeout in each attempt.  The caller
+ * (connect.c) waits a share of it for each host and reports unresponsive hosts
+ * here.  Such a host is then tried after the others, also in the pool's next
+ * logins.  Sessions do not see this.
  *
  *-------------------------------------------------------------------------
  */
@@ -47,26 +46,26 @@
 #include "worker/events.h"
 #include "worker/worker.h"
 
-/* Threads at once: in all, of a user, and of a user that nobody waits for. */
+/* Limits of threads: in all, of one user, and abandoned ones of one user. */
 #define MAX_RUNNING 64
 #define MAX_OF_USER 48
 #define MAX_ABANDONED 16
 
 #define TOO_MANY	"too many host names are being looked up"
-#define HOST_LEN 512			/* more than a name may have */
+#define HOST_LEN 512			/* longer than any host name */
 
 struct PgpxLookup
 {
 	PgpxTask	task;
 	dlist_node	node;
 	PgpxLookupUser user;
-	pg_atomic_uint32 abandoned; /* the thread looks at it, too */
+	pg_atomic_uint32 abandoned; /* also read in the thread */
 	PgpxLookupAnswer answer;
 	uint64		tag;
 	char	   *in_host;
 	char	   *in_hostaddr;	/* NULL: none */
 	char	   *in_port;
-	char		error[256];		/* empty: found */
+	char		error[256];		/* empty: no error */
 	char	   *host;
 	char	   *hostaddr;
 	char	   *port;
@@ -91,9 +90,10 @@ is_numeric(const char *host)
 }
 
 /*
- * The next element of a comma-separated list into buf; false if there is none, as
- * in no list.  What does not fit is cut off: it is too long for a resolver and for
- * libpq, too.
+ * Copies the next element of a comma-separated list into buf and advances
+ * *list. Returns false at the end, or if *list is NULL.  An element that does
+ * not fit is truncated; it would be too long for a resolver and for libpq,
+ * too.
  */
 static bool
 next_element(const char **list, char *buf, size_t size)
@@ -111,7 +111,7 @@ next_element(const char **list, char *buf, size_t size)
 	return true;
 }
 
-/* What libpq asks the resolver for: "host", where there is no "hostaddr". */
+/* Tests whether libpq would resolve this element of "host". */
 static bool
 is_name(const char *host, const char *addr)
 {
@@ -128,7 +128,9 @@ pgpx_lookup_needed(const char *host, const char *hostaddr)
 	if (host == NULL || host[0] == '\0')
 		return false;
 
-	/* as many as hosts, or libpq refuses both before it asks for any */
+	/*
+	 * if the numbers differ, libpq refuses both lists before it resolves a name
+	 */
 	if (hostaddr != NULL &&
 		pgpx_options_count(hostaddr) != pgpx_options_count(host))
 		return false;
@@ -141,7 +143,7 @@ pgpx_lookup_needed(const char *host, const char *hostaddr)
 	return false;
 }
 
-/* Append to a malloc'ed comma-separated list; false: out of memory. */
+/* Appends to a malloc'ed comma-separated list; false if out of memory. */
 static bool
 append(char **list, const char *item)
 {
@@ -178,7 +180,7 @@ look_up(PgpxTask *task)
 	int			nports = pgpx_options_count(job->in_port);
 	int			found = 0;
 
-	/* one port for all, or one for each: as libpq says it */
+	/* one port for all hosts or one for each; libpq's error message */
 	if (nports > 1 && nports != nhosts)
 	{
 		snprintf(job->error, sizeof(job->error),
@@ -199,12 +201,12 @@ look_up(PgpxTask *task)
 		{
 			const char *addr = hostaddr;
 
-			/* libpq takes "host" itself where "hostaddr" is empty */
+			/* libpq uses "host" itself where "hostaddr" is empty */
 			if (addr[0] == '\0' && is_numeric(host))
 				addr = host;
 			if (!add(job, host, addr, port))
 			{
-				/* half a list would have libpq ask for the name */
+				/* an incomplete list would make libpq resolve the name */
 				snprintf(job->error, sizeof(job->error), "out of memory");
 				return;
 			}
@@ -239,7 +241,7 @@ look_up(PgpxTask *task)
 		freeaddrinfo(list);
 	}
 	if (found > 0)
-		job->error[0] = '\0';	/* libpq tries those that were found */
+		job->error[0] = '\0';	/* libpq tries the addresses that were found */
 	else if (job->error[0] == '\0')
 		snprintf(job->error, sizeof(job->error), "no address found");
 }
@@ -267,7 +269,10 @@ looked_up(PgpxTask *task)
 	free_lookup(job);
 }
 
-/* Why there are too many already for one more of this user; NULL: there are not. */
+/*
+ * Returns the reason why this user may not start another lookup, NULL if he
+ * may.
+ */
 static const char *
 too_many(const PgpxLookupUser *user)
 {
@@ -371,7 +376,7 @@ pgpx_lookup_port(const PgpxLookup *lookup)
 	return lookup->port;
 }
 
-/* Ours, at the end: application_name, where to go, the end of the list. */
+/* Parameters that pgpx_conninfo_login adds, and the end of the list. */
 #define MAX_OWN 5
 
 void
@@ -500,7 +505,7 @@ pgpx_conninfo_login(const PgpxConninfo *ci, const PgpxHosts *hosts,
 		values[n++] = ci->values[i];
 	}
 
-	/* the last one counts */
+	/* of equal keywords libpq uses the last */
 	if (application_name != NULL)
 	{
 		keywords[n] = "application_name";
@@ -518,10 +523,10 @@ pgpx_conninfo_login(const PgpxConninfo *ci, const PgpxHosts *hosts,
 	return pg;
 }
 
-/* How long one that was silent stands behind the other hosts of the list. */
+/* How long, in microseconds, an unresponsive host is tried after the others. */
 #define SILENT_US (60 * 1000 * 1000)
 
-/* An element of a list that has so many, or one for all. */
+/* Copies element i of a list of "total" elements, or of one element for all. */
 static const char *
 element(const char *list, int i, int total)
 {
@@ -532,14 +537,14 @@ element(const char *list, int i, int total)
 	return pnstrdup(list, strcspn(list, ","));
 }
 
-/* For libpq an empty value is none. */
+/* Returns NULL for an empty value, as libpq treats it. */
 static const char *
 given(const char *value)
 {
 	return value != NULL && value[0] != '\0' ? value : NULL;
 }
 
-/* How many hosts, as libpq counts them; 1 also for what it will refuse. */
+/* Counts the hosts as libpq does; 1 also for lists that libpq will refuse. */
 static int
 count_hosts(const char *host, const char *hostaddr, const char *port)
 {
@@ -573,7 +578,7 @@ pgpx_hosts_of(int pool, const PgpxLookup *lookup)
 	int			n = count_hosts(host, hostaddr, port);
 	int			first = 0;
 
-	/* libpq shuffles them: the next attempt has another order anyway */
+	/* libpq shuffles them, so the next attempt has another order anyway */
 	if (balance != NULL && strcmp(balance, "random") == 0)
 		n = 1;
 	if (pgpx_now() < wp->first_until)
@@ -594,7 +599,10 @@ pgpx_hosts_of(int pool, const PgpxLookup *lookup)
 	return hosts;
 }
 
-/* Has libpq been told of it by these words?  It has its own for what was not told. */
+/*
+ * Tests whether libpq reports the published value.  A value that was not
+ * published matches any, because libpq uses a default.
+ */
 static bool
 is_reported(const char *published, const char *says)
 {
@@ -602,7 +610,7 @@ is_reported(const char *published, const char *says)
 		(says != NULL && strcmp(published, says) == 0);
 }
 
-/* The one that libpq is at; of two that are the same the first. */
+/* Returns the host that libpq is trying; the first of equal ones. */
 static int
 find_host(const PgpxHosts *hosts, const PGconn *pg)
 {
@@ -638,7 +646,7 @@ pgpx_hosts_free(PgpxHosts **hosts)
 	*hosts = NULL;
 }
 
-/* A list for libpq of one of the fields of what is left; NULL: it was not told. */
+/* A list for libpq of one field of the hosts left; NULL if not published. */
 const char *
 pgpx_hosts_join(const PgpxHosts *hosts, size_t field)
 {
