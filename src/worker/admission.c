@@ -6,7 +6,7 @@
  *
  * A pool is starved if it has waiters and a cap keeps it from growing.  Of
  * the starved pools under a cap, the one whose first waiter is oldest is next
- * in line. This is published in shared memory (PgpxCap).  Then
+ * in line.  This is published in shared memory (PgpxCap).  Then
  *	- the connection that has been idle longest in another pool is evicted for
  *	it
  *	  (pool_worker.c); connections of pools above their min_size go first,

@@ -310,7 +310,7 @@ pgpx_connect_step(PgpxWorkerConn *w)
  *
  * PQconnectPoll has no deadline, and no function makes it go on to the next
  * host.  So if this host has not even accepted the connection, a new login
- * starts without it. A host that has accepted may be slow: it gets a new share
+ * starts without it.  A host that has accepted may be slow: it gets a new share
  * of the time left.
  */
 static bool
@@ -417,7 +417,7 @@ note_remote(PgpxWorkerConn *w, PgpxConn *conn)
 
 /*
  * Tests whether the session reports the parameters under which values are
- * parsed. They were requested in the startup packet, but a proxy may have
+ * parsed.  They were requested in the startup packet, but a proxy may have
  * dropped them, or the start commands may have changed them.  If not, writes
  * the error to text.
  */

@@ -91,7 +91,7 @@ is_numeric(const char *host)
 
 /*
  * Copies the next element of a comma-separated list into buf and advances
- * *list. Returns false at the end, or if *list is NULL.  An element that does
+ * *list.  Returns false at the end, or if *list is NULL.  An element that does
  * not fit is truncated; it would be too long for a resolver and for libpq,
  * too.
  */

@@ -71,7 +71,7 @@ extern void pgpx_task_ready(void);
 
 /*
  * Ends the process with _exit() if it ever started a thread; otherwise
- * returns. Called at the very end, before exit(), because a thread may still
+ * returns.  Called at the very end, before exit(), because a thread may still
  * use what exit() tears down.
  */
 extern void pgpx_task_exit(int code);

@@ -1,64 +1,72 @@
 /*-------------------------------------------------------------------------
  *
  * login.c
- *	  Logins, step by step in threads, and bounds on libpq's memory.
+ *	  Logins, performed in threads step by step, and bounds on libpq's memory.
  *
- * PQconnectPoll does not wait, but it computes what the remote asks for: SCRAM has
- * the remote say how often a hash is to be iterated (RFC 7677; two thousand million
- * times are ten minutes), TLS how large its numbers are.  In the worker's loop that
- * would hold up all other pools.  So it happens in a thread (events.c has the rules), and
- * a login that is given up in the middle of a step is left to it: nothing can stop
- * that, so it goes on only while nothing else wants the processor, and frees what
- * it has at its end.
+ * Threads.  PQconnectPoll does not block, but it computes what the remote
+ * asks for.  In SCRAM the remote chooses the number of hash iterations (RFC
+ * 7677; two thousand million take ten minutes), in TLS the size of its
+ * numbers.  In the event loop that would hold up all other pools.  So each
+ * step runs in a thread (events.c has the rules).  A login that is abandoned
+ * during a step is left to the thread: the computation cannot be interrupted,
+ * so it continues at a priority at which it runs only while the processor is
+ * otherwise idle, and the login is freed when it ends.
  *
- * From the beginning of a step to its end libpq's connection is the thread's, and
- * nobody else asks it for anything, not even for its socket.
+ * From the start of a step to its end the thread owns the PGconn.  No other
+ * code may call a function on it, not even PQsocket.
  *
- * Some of it does wait, after all: libpq sends what does not fit into the send buffer
- * until the remote takes it, and OpenSSL goes on with a handshake for as long as the
- * remote has something to say in it.  So the socket of a step that is given up is shut
- * down.  libpq may have left it for the one of the next host meanwhile: with that it does
- * no more in this step than begin to connect.
+ * Some steps do block.  libpq sends what does not fit into the send buffer
+ * until the remote accepts it, and OpenSSL continues a handshake for as long
+ * as the remote sends messages of it.  So the socket of an abandoned step is
+ * shut down.  libpq may have replaced it by the socket for the next host in
+ * the meantime.  In that case it only starts to connect in this step.
  *
- * A pool has so many steps at once, and those that were given up count: a remote that
- * makes everybody compute gets no more threads than these.  Other logins of the pool
- * wait for them in the order in which they came, as long as connect_timeout allows.
- * Who has changed the options of the pool does not wait for what was told before, so
- * that nobody is in line behind what has been mended.  But who may change a user
- * mapping can do that again and again, or make a new one, which is a new pool.  So
- * one user's logins from a server to one address have a bound whatever was told, and
- * those who have left threads behind leave no more once there are many in the worker:
- * others, who have none, still log in.  And who may make servers has a bound over all
- * of them.
+ * Limits on threads:
+ *	- The steps of one pool that run at once, abandoned ones included, are
+ *	  limited.  So a remote that asks every login for a long computation gets
+ *	  no more threads.  Other logins of the pool wait in order of arrival, as
+ *	  long as connect_timeout allows.
+ *	- This limit counts logins with the same conninfo only.  After a change of
+ *	  options a login does not wait behind those with the old options, so that
+ *	  a fixed configuration works at once.
+ *	- But a user who may change a user mapping can change it again and again, or
+ *	  create a new one, which is a new pool.  So the logins of one user on one
+ *	  server to one address are limited whatever their conninfo.
+ *	- If many threads in the worker are abandoned, users who have abandoned
+ *	  threads get no new ones.  Users who have none can still log in.
+ *	- A user who may create servers has a limit for all of them together.
  *
- * The cancel requests of libpq 17 and later log in, too, as far as TLS goes.  They have
- * the same bounds, but logins do not count for them, nor they for logins: none waits for
- * one of the other kind.
+ * The cancel requests of libpq 17 and later perform the TLS part of a login,
+ * too.  They have the same limits, but are counted separately, so that neither
+ * kind waits for the other.
  *
- * What a remote can make libpq do in the worker while libpq reads: bounded.
+ * Memory.  libpq trusts the server that it talks to, so the worker bounds
+ * what a remote can make it store:
+ *	- Notices: libpq prints them to stderr, which is the log.  They are dropped.
+ *	- Reported parameters, notifications, and rows: libpq stores them until the
+ *	  caller fetches the result.  Where statements run, rows are fetched one
+ *	  at a time (PQsetSingleRowMode) and dropped.
+ *	- Message lengths: libpq allocates 1 GB for a message that announces this
+ *	  length, and stores the message until it is complete.  An allocation is
+ *	  only address space until it is used.  So the bound is on the bytes
+ *	  received since libpq last returned something.
  *
- * libpq trusts the server that it talks to.  It prints notices to stderr, which is
- * the log, whatever is in them; it keeps each reported parameter, each notification,
- * and each row until somebody asks for the result.  Rows are taken one at a time
- * (PQsetSingleRowMode) where statements run, and thrown away.
+ * TCP reports these bytes, with TLS and without.  If a remote sends faster
+ * than libpq reads, some dozen MB more may arrive, because libpq reads for as
+ * long as there is input.  A Unix-domain socket does not report them.  There
+ * the bytes that are ready before each step of the login are counted, and
+ * after the login nothing is: a process that can listen there runs on this
+ * machine.
  *
- * And it believes lengths: it makes room for a message of 1 GB because it is told
- * that one comes, and keeps what comes of it until it is whole.  Room is only
- * addresses, as long as nothing is in it; so what is bounded is how many bytes have
- * come since libpq has last handed something out.  TCP tells, with TLS as without.
- * (Where a remote sends faster than libpq reads, that may be some dozen MB more: it
- * reads on for as long as there is something.)
- * (A Unix-domain socket does not: there it is what lay ready before each step of the
- * login, and later on nothing.  Who can listen there is on this machine.)
+ * The worker does not use PQtrace, because libpq prints messages before it has
+ * checked them, and a length in one can make it read beyond its buffer.
  *
- * Nor is libpq asked to trace what a remote says (PQtrace): what it prints of a message
- * it has not checked, and a length in one can lead it beyond the end of its memory.
- *
- * It also reads ahead.  What comes in behind the answer that it waits for it drops,
- * if it is a whole message; the beginning of one stays with it, and the rest comes to
- * wire, which is out of step then and breaks the stream.  Nothing of libpq's tells
- * that something is left, so nothing is done about it here: an honest remote says
- * nothing there, and what another one says is not believed in any case.
+ * Read-ahead.  libpq also receives bytes behind the answer that it waits
+ * for.  It discards complete messages.  The beginning of an incomplete one
+ * stays in its buffer, and the rest is read by wire.c, which then is out of
+ * step and breaks the stream.  No function of libpq reports the remainder, so
+ * nothing is done about it here: an honest remote sends nothing at that point,
+ * and a dishonest one is not believed in any case.
  *
  *-------------------------------------------------------------------------
  */
@@ -78,23 +86,29 @@
 
 #include "worker/events.h"
 
-/* Threads at once: of a pool, by what was told; and of a user, at one address. */
+/*
+ * Limits of threads that run at once: for a pool with the same conninfo; for a
+ * user at one address.
+ */
 #define MAX_STEPS 4
 #define MAX_AT_ADDRESS 8
 
-/* In the worker, for those who have left threads behind; and of a user, at all. */
+/*
+ * Limits of threads: in the worker, for users who have abandoned threads; of a
+ * user in all.
+ */
 #define MAX_ABANDONED 32
 #define MAX_OF_USER 64
 
 typedef enum LoginState
 {
-	RESTING = 0,				/* the remote is to say something */
-	WAITING,					/* for other steps of the pool */
-	RUNNING,					/* in a thread */
-	ABANDONED					/* the same, and nobody waits for it */
+	RESTING = 0,				/* waits for the remote */
+	WAITING,					/* waits for other steps of the pool */
+	RUNNING,					/* a thread runs the step */
+	ABANDONED					/* the same, but the owner has ended it */
 } LoginState;
 
-/* Who logs in: what does not change with options, nor with another user mapping. */
+/* The user; unaffected by changes of options or by another user mapping. */
 typedef struct Owner
 {
 	Oid			database;
@@ -110,13 +124,13 @@ struct PgpxLogin
 	dlist_node	node;			/* in steps, unless RESTING */
 	PgpxLoginOf of;
 	Owner		pool_owner;
-	struct sockaddr_storage remote; /* of the present step; 0: not connected */
+	struct sockaddr_storage remote; /* peer in this step; 0: not connected */
 	int			fd;				/* its socket; -1: none */
-	struct stat socket;			/* .. whose number may be another's later */
-	void	   *libpq;			/* what libpq calls it; the kind knows */
+	struct stat socket;			/* identifies it, since fd may be reused */
+	void	   *libpq;			/* libpq's object, of the type for "kind" */
 	PgpxInputAccounting *accounting;
 	PostgresPollingStatusType status;
-	int			error;			/* errno, as the step left it */
+	int			error;			/* errno after the step */
 	PgpxLoginStepped stepped;
 	void	   *owner;
 };
@@ -125,7 +139,7 @@ static dlist_head steps = DLIST_STATIC_INIT(steps);
 
 static void ended(PgpxTask *task);
 
-/* In the thread. */
+/* Runs in the thread. */
 static void
 run(PgpxTask *task)
 {
@@ -220,13 +234,13 @@ same_remote(const PgpxLogin *a, const PgpxLogin *b)
 	return memcmp(&a->remote, &b->remote, sizeof(a->remote)) == 0;
 }
 
-/* The threads that a login has to do with: all, and those that were given up. */
+/* Numbers of threads that limit a login, of its kind. */
 typedef struct Threads
 {
-	int			same_conninfo;	/* its pool's, for what was told */
+	int			same_conninfo;	/* of its pool with its conninfo */
 	int			same_abandoned;
-	int			remote;			/* its user's on its server, at this address */
-	int			running;		/* .. that somebody waits for */
+	int			remote;			/* its user's on its server and address */
+	int			running;		/* .. on its server, not abandoned */
 	int			abandoned;
 	int			user;			/* its user's */
 	int			all_abandoned;	/* the worker's */
@@ -280,7 +294,9 @@ may_start(const PgpxLogin *login)
 		!too_many_abandoned(&n);
 }
 
-/* The first that waits and need not, of one user, or (NULL) of all. */
+/*
+ * Returns the first waiting login that may start, of one user or (NULL) of all.
+ */
 static PgpxLogin *
 next_to_start(const Owner *pool_owner)
 {
@@ -295,7 +311,7 @@ next_to_start(const Owner *pool_owner)
 			(pool_owner != NULL && !same_user(&login->pool_owner, pool_owner)))
 			continue;
 
-		/* those of a pool stand behind each other, mostly: not one by one */
+		/* skip logins that the same limits block, rather than count again */
 		if (stuck != NULL && has_same_conninfo(login, stuck) &&
 			same_remote(login, stuck))
 			continue;
@@ -306,7 +322,9 @@ next_to_start(const Owner *pool_owner)
 	return NULL;
 }
 
-/* A step has ended, or a login has come: who is next? */
+/*
+ * Starts the waiting logins that may start; after a step's end or a new step.
+ */
 static void
 start_next(const Owner *pool_owner)
 {
@@ -326,7 +344,10 @@ start_next(const Owner *pool_owner)
 	}
 }
 
-/* Whom libpq is about to listen to.  While it is not connected nobody makes it work. */
+/*
+ * Records the peer and the socket of the next step.  An unconnected socket
+ * has no peer: then no remote can make libpq compute anything.
+ */
 static void
 find_remote(PgpxLogin *login)
 {
@@ -341,9 +362,10 @@ find_remote(PgpxLogin *login)
 }
 
 /*
- * Shut the socket of the present step down, so that nothing in it waits.  The thread may
- * close it at any time, and others get its number: so first have a number of our own
- * for it, then see what that is.
+ * Shuts down the socket of the current step, so that no call in it blocks.
+ * The thread may close the socket at any time, and its number may be reused.
+ * So this duplicates the descriptor first, and then verifies that it is the
+ * same socket.
  */
 static void
 hang_up(const PgpxLogin *login)
@@ -372,7 +394,7 @@ pgpx_login_step(PgpxLogin *login)
 	start_next(&pool_owner);
 }
 
-/* A step is over, in the loop. */
+/* Called in the event loop when a step has ended. */
 static void
 ended(PgpxTask *task)
 {
@@ -383,7 +405,7 @@ ended(PgpxTask *task)
 	dlist_delete(&login->node);
 	if (abandoned)
 	{
-		/* and what it says goodbye with goes nowhere */
+		/* the remote must not receive what PQfinish sends */
 		(void) shutdown(login->kind->socket(login->libpq), SHUT_RDWR);
 		login->kind->finish(login->libpq);
 		ReleaseExternalFD();
@@ -407,7 +429,7 @@ ended(PgpxTask *task)
 						   "The remote server said too much during the login.");
 	}
 
-	/* one less that was left behind may be what others wait for */
+	/* one abandoned thread less may allow logins of all users to start */
 	start_next(abandoned ? NULL : &pool_owner);
 }
 
@@ -463,10 +485,10 @@ pgpx_login_descriptors(void)
 	return n;
 }
 
-/* Of a login: some fifty times what one takes. */
+/* Bytes received in a login: about fifty times what a login needs. */
 #define LOGIN_MAX (256 * 1024)
 
-/* Of one message, later on. */
+/* Bytes of one message, after the login. */
 #define MESSAGE_MAX (1024 * 1024)
 
 static void
@@ -489,7 +511,7 @@ pgpx_libpq_drop_notifications(PGconn *pg)
 		PQfreemem(note);
 }
 
-/* What has come and has not been read. */
+/* Returns the number of bytes that have arrived and are unread. */
 static uint64
 bytes_unread(int fd)
 {
@@ -499,9 +521,9 @@ bytes_unread(int fd)
 }
 
 /*
- * How many bytes this end has read of what the other one has sent, in the messages
- * that are not whole yet, too.  0 where the kernel does not tell: a socket that is
- * no TCP's.
+ * Returns how many bytes this end has read from the socket, those of
+ * incomplete messages included.  Returns 0 where the kernel does not report
+ * it, which is any socket but a TCP one.
  */
 static uint64
 bytes_read(int fd)
@@ -533,7 +555,7 @@ pgpx_libpq_login_after(PgpxInputAccounting *accounting, int fd)
 {
 	uint64		unread = bytes_unread(fd);
 
-	/* not less than this; TCP knows better */
+	/* a lower bound; TCP's number is exact */
 	if (accounting->unread > unread)
 		accounting->login += accounting->unread - unread;
 	accounting->taken = bytes_read(fd);

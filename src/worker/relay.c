@@ -1,28 +1,30 @@
 /*-------------------------------------------------------------------------
  *
  * relay.c
- *	  Bytes between a session and a TLS connection, whose keys cannot be
- *	  handed over.
+ *	  The relay between a TLS connection and the socket pair that sessions use
+ *	  in its place, because the keys of TLS cannot be handed over.
  *
  *	  session <--> pair[0] ==== pair[1] <--> relay <--> SSL <--> remote
  *
- * The connection has a socket pair for as long as it lives.  pair[0] stands for
- * its socket from the moment libpq has done its work: it is what is handed to
- * lessees, watched, reset and shut down, as the remote's own socket is where
- * there is no TLS.  Behind it the relay moves bytes, whoever has the other end,
- * in every state until the connection is closed.  It does not look into them: a
- * byte stream keeps its order, so that what a lease leaves unread is in front of
- * what the next one gets, as on a direct socket.
+ * A TLS connection has a socket pair for as long as it exists.  Once libpq
+ * has opened the connection, pair[0] takes the place of its socket: it is
+ * handed to sessions, watched, reset and shut down, as the remote's own socket
+ * is without TLS.  The relay moves bytes between pair[1] and the remote,
+ * whichever process holds pair[0], in every state until the connection is
+ * closed.  It does not interpret the bytes.  A byte stream keeps its order,
+ * so bytes that one lease leaves unread precede those of the next lease, as on
+ * a direct socket.
  *
- * Never waits.  What one side does not take is kept, up to CHUNK bytes, and
- * until it is gone nothing more is read from the other side: a slow reader slows
- * the writer.  An event moves one piece, so that who streams leaves time to the
- * others.  A descriptor that is not waited for is not in the epoll set at all:
- * EPOLLHUP cannot be masked and would come for ever.
+ * The relay never blocks.  Bytes that one side does not accept are stored,
+ * CHUNK bytes at most, and until they are sent nothing more is read from the
+ * other side.  So a slow reader slows down the writer.  An event moves one
+ * chunk, so that a stream leaves time for other connections.  A descriptor
+ * for which no event is awaited is removed from the epoll set, because
+ * EPOLLHUP cannot be masked and would fire for ever.
  *
- * Ends go on as well: the remote's after all it has said, a shutdown() of pair[0] as
- * the end of what the remote is told.  libpq is given the connection back only
- * when that is shut down.
+ * Ends of stream are relayed as well: the remote's after all its bytes, and a
+ * shutdown() of pair[0] as the end of the bytes to the remote.  libpq uses the
+ * connection again only when its socket is shut down.
  *
  *-------------------------------------------------------------------------
  */
@@ -41,13 +43,13 @@
 #include "worker/events.h"
 #include "worker/relay_tls.h"
 
-/* What is moved at once, and kept at most, in each direction. */
+/* Bytes moved at once, and stored at most, in each direction. */
 #define CHUNK (64 * 1024)
 
-/* What one side has said and the other has not taken. */
+/* Bytes that one side has sent and the other has not accepted. */
 typedef struct Unsent
 {
-	char	   *data;			/* [CHUNK], while there is any */
+	char	   *data;			/* [CHUNK], NULL if empty */
 	size_t		start;
 	size_t		end;
 } Unsent;
@@ -55,7 +57,7 @@ typedef struct Unsent
 struct PgpxRelay
 {
 	PgpxTlsStream tls;			/* to the remote */
-	int			remote;			/* its socket, libpq's; -1: shut down */
+	int			remote;			/* libpq's socket; -1: shut down */
 	int			pair[2];		/* [0] the sessions' end, [1] ours */
 	uint32		remote_events;	/* as registered; 0: not in the epoll set */
 	uint32		local_events;
@@ -63,7 +65,7 @@ struct PgpxRelay
 	Unsent		inward;			/* to the session */
 	Unsent		outward;		/* to the remote */
 
-	bool		more;			/* tls.pending, and it may be moved */
+	bool		more;			/* tls.pending, and inward is empty */
 	bool		local_ended;
 	bool		local_write_closed;
 };
@@ -105,14 +107,17 @@ keep(Unsent *unsent, const char *data, size_t len)
 	unsent->end = len;
 }
 
-/* Errors of the pair that mean: not now, epoll will tell. */
+/* Tests for an errno of the pair that means: retry when epoll reports it. */
 static bool
 is_passing(int error)
 {
 	return error == EAGAIN || error == EWOULDBLOCK || error == EINTR;
 }
 
-/* Send to the session; returns how much it has taken. */
+/*
+ * Sends to the session.  Returns the number of bytes accepted, all of them if
+ * the session has closed its end.
+ */
 static size_t
 write_local(PgpxRelay *relay, const char *data, size_t len)
 {
@@ -133,7 +138,10 @@ write_local(PgpxRelay *relay, const char *data, size_t len)
 	return len;
 }
 
-/* From the remote to the session, which may wait to be woken by the first of it. */
+/*
+ * Moves bytes from the remote to the session.  Delivers the deferred wakeup
+ * of a session that sleeps until the first byte.
+ */
 static void
 move_inward(PgpxWorkerConn *w)
 {
@@ -165,12 +173,12 @@ move_inward(PgpxWorkerConn *w)
 	}
 	if (relay->tls.ended)
 	{
-		/* nothing more is read of what it says: it shall know at its next send */
+		/* its bytes are no longer read: make its next send fail */
 		shutdown(relay->pair[1], SHUT_RDWR);
 	}
 }
 
-/* The session has said its last word, and the remote has it. */
+/* Relays the session's end of stream, after all its bytes have been sent. */
 static void
 send_terminate(PgpxRelay *relay)
 {
@@ -178,7 +186,7 @@ send_terminate(PgpxRelay *relay)
 	shutdown(relay->remote, SHUT_WR);
 }
 
-/* From the session to the remote. */
+/* Moves bytes from the session to the remote. */
 static void
 move_outward(PgpxRelay *relay)
 {
@@ -213,7 +221,7 @@ move_outward(PgpxRelay *relay)
 		send_terminate(relay);
 }
 
-/* Have a descriptor in the epoll set for what it is waited for, or not at all. */
+/* Registers a descriptor for these events; removes it if there are none. */
 static void
 watch(PgpxWatchKind kind, int index, int fd, uint32 *registered, uint32 events)
 {
@@ -281,12 +289,12 @@ pgpx_relay_begin(PgpxWorkerConn *w)
 
 	pgpx_tls_begin(&relay->tls, ssl, CHUNK);
 
-	/* libpq's socket is the relay's now */
+	/* from now on the relay uses libpq's socket */
 	pgpx_event_unwatch(w->fd);
 	w->fd = -1;
 	w->relay = relay;
 
-	/* what came in with the last answer to libpq */
+	/* bytes that arrived with the last answer to libpq */
 	move_inward(w);
 	watch_both(w);
 	return NULL;
@@ -303,7 +311,7 @@ pgpx_relay_ready(PgpxWorkerConn *w, bool local, uint32 events)
 {
 	PgpxRelay  *relay = w->relay;
 
-	/* an event of a descriptor that another one of this round has ended */
+	/* another event of this round has ended or cut the relay */
 	if (relay == NULL || relay->remote < 0)
 		return;
 	if (local)
@@ -368,7 +376,7 @@ pgpx_relay_cut(PgpxWorkerConn *w, bool graceful)
 	watch(PGPX_WATCH_RELAY_LOCAL, w->index, relay->pair[1],
 		  &relay->local_events, 0);
 
-	/* who has a duplicate of this end sees it end */
+	/* processes with a duplicate of pair[0] see an end of stream */
 	shutdown(relay->pair[0], SHUT_RDWR);
 	send_terminate(relay);
 	shutdown(relay->remote, SHUT_RDWR);

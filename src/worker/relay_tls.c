@@ -1,21 +1,19 @@
 /*-------------------------------------------------------------------------
  *
  * relay_tls.c
- *	  A TLS connection as a byte stream that does not block.
+ *	  A TLS connection as a nonblocking byte stream.
  *
- * The worker calls functions of OpenSSL on an object that libpq has made.  Two
- * copies of OpenSSL in one process do not know each other's objects, and calling
- * one's functions on the other's is a crash at best.  It happens where libpq is not the
- * distribution's, or has OpenSSL linked in.
+ * relay.c uses it.  The worker calls OpenSSL on an object that libpq has
+ * created.  There may be two copies of OpenSSL in one process, where libpq is
+ * not the distribution's or is linked with OpenSSL statically.  A function of
+ * one copy crashes, at best, on an object of the other.
  *
- * So: whose function does the dynamic linker find for libpq, and is it ours?  The
- * one that is asked for is one that no wrapper (of those that write down keys, or
- * count) has a reason to replace.
+ * So look_up checks whether the dynamic linker resolves the same function for
+ * libpq as for this extension.  It checks a function that wrappers (those
+ * that log keys, or count calls) have no reason to replace.
  *
- * A TLS connection of libpq's as a byte stream that never waits.
- *
- * See relay.c for who uses it.  OpenSSL's queue of errors is emptied before each
- * call: what somebody else has left in it would be taken for ours.
+ * OpenSSL's error queue is cleared before each call, because errors that other
+ * code has left in it would be mistaken for the call's own.
  *
  *-------------------------------------------------------------------------
  */
@@ -38,7 +36,7 @@ look_up(void)
 	if (libpq == NULL)
 		return false;
 
-	/* in libpq, and in what it was linked with */
+	/* searches libpq and the libraries it was linked with */
 	theirs = dlsym(libpq, "SSL_has_pending");
 	(void) dlclose(libpq);
 	return theirs == (void *) SSL_has_pending;
@@ -61,24 +59,25 @@ pgpx_tls_claim(PGconn *pg)
 		return "libpq uses another OpenSSL than pgpool_ext was linked with, so its TLS cannot be relayed.";
 
 	/*
-	 * SSL_MODE_AUTO_RETRY, since 1.1.1 OpenSSL's default, lets SSL_read go on after
-	 * a record that is no data (a session ticket, a KeyUpdate), for as long as a
-	 * remote sends nothing else.  libpq takes what it answers without it for "nothing
-	 * has come yet", and the socket tells of what comes behind.
+	 * With SSL_MODE_AUTO_RETRY, the default since OpenSSL 1.1.1, SSL_read
+	 * continues after a record without data (a session ticket, a KeyUpdate),
+	 * for as long as a remote sends nothing else.  Without it SSL_read
+	 * returns.  libpq treats that result as "no data yet", and epoll reports
+	 * the bytes that follow.
 	 *
-	 * Nor may a remote have the loop compute another handshake.
+	 * A remote must not make the loop compute another handshake either.
 	 */
 	SSL_clear_mode(ssl, SSL_MODE_AUTO_RETRY);
 	SSL_set_options(ssl, SSL_OP_NO_RENEGOTIATION);
 	return NULL;
 }
 
-/* What a call of OpenSSL has come to. */
+/* Result of an OpenSSL call that did not succeed. */
 typedef enum Outcome
 {
 	WANTS_READ,
 	WANTS_WRITE,
-	ENDED						/* by either side, or by an attack: all the same */
+	ENDED						/* closed by either side, or an error */
 } Outcome;
 
 static Outcome
@@ -95,7 +94,9 @@ outcome(PgpxTlsStream *tls, int n)
 	}
 }
 
-/* Nothing comes any more, and nobody reads in order to write. */
+/*
+ * Ends both directions: nothing more is received, and writes cannot progress.
+ */
 static void
 end(PgpxTlsStream *tls)
 {
@@ -104,19 +105,19 @@ end(PgpxTlsStream *tls)
 }
 
 /*
- * How much a call of pgpx_tls_read may take from the socket, in pieces.  One of
- * data never asks for so much: a piece of it, its records' overhead and what is read
- * ahead are less.
+ * How many chunks a call of pgpx_tls_read may take from the socket.  A chunk
+ * of data never needs that many: the data, its records' overhead and the
+ * read-ahead are less.
  */
 #define MAX_CHUNKS 2
 
-/* How often it may call SSL_read: a piece of data in records of one byte. */
+/* How often a call may call SSL_read; a remote can send records of one byte. */
 #define MOST_READS 256
 
 /*
- * How many messages that are no data a remote may send, besides one for each piece of
- * data.  Honest ones send a few session tickets at first, and a KeyUpdate for each
- * some GB.
+ * How many messages without data a remote may send, in addition to one for
+ * each chunk of data.  Honest remotes send a few session tickets at first,
+ * and a KeyUpdate every few GB.
  */
 #define MOST_UNASKED 256
 
@@ -137,9 +138,9 @@ count_message(int write_p, int version, int content_type, const void *buf,
 }
 
 /*
- * OpenSSL is about to read from the socket, or has.  The socket has no more to say
- * in a call that has taken enough: "later" is all that ends an SSL_read that finds no
- * data.
+ * BIO callback, before and after each read from the socket.  It refuses the
+ * read, as if the socket were empty, in a call that has taken enough: this
+ * "retry" is the only way to end an SSL_read that finds no data.
  */
 static long
 on_read(BIO *bio, int oper, const char *argp, size_t len, int argi, long argl,
@@ -171,28 +172,30 @@ pgpx_tls_begin(PgpxTlsStream *tls, SSL *ssl, size_t chunk)
 	BIO		   *bio = SSL_get_rbio(ssl);
 
 	/*
-	 * A record that is half sent may be completed from another buffer: what the
-	 * relay could not send it copies.  (libpq has set the first of the
-	 * modes, or not, by its version.)
+	 * Write modes: a partly sent record may be completed from another buffer,
+	 * because the relay copies the bytes that it could not send.  (libpq sets
+	 * the first of the modes, or not, depending on its version.)
 	 *
-	 * read_ahead: a whole piece comes with one recv(), not with two for each record, a
-	 * header and a body.  libpq leaves it off, so nothing is read ahead when it
-	 * hands the object over, and the buffer of the size of one record can be
-	 * dropped for a larger one (SSL_free_buffers refuses if something is in it, and
-	 * the old size then stays: slower, not wrong).
+	 * read_ahead: one recv() then reads a whole chunk, instead of two for each
+	 * record, for header and body.  libpq leaves it off, so nothing is
+	 * buffered when libpq hands the object over, and the buffer of the size of
+	 * one record can be replaced by a larger one.  If the buffer is not empty
+	 * SSL_free_buffers refuses and the old size remains, which is slower but
+	 * correct.
 	 *
-	 * SSL_read goes on after a record that is no data (a session ticket, a
-	 * KeyUpdate) for as long as something of what was read ahead is left, be it the
-	 * beginning of a record, and reads more behind it: a remote that sends
-	 * nothing else keeps it for ever.  And it returns with WANT_READ after such
-	 * a record where it has something left that it does not count (from 3.2 on, what it
-	 * has read ahead of a KeyUpdate).  So the socket is looked at in front of OpenSSL:
-	 * on_read ends the one, and tells whether WANT_READ is to be believed.
+	 * Callback: after a record without data (a session ticket, a KeyUpdate)
+	 * SSL_read continues for as long as read-ahead bytes are left, even the
+	 * beginning of a record, and reads more behind them.  A remote that sends
+	 * nothing else keeps it busy for ever.  SSL_read also returns WANT_READ
+	 * after such a record while it holds bytes that it does not count (from
+	 * 3.2 on, those read ahead of a KeyUpdate).  So on_read controls the
+	 * reads from the socket: it ends the former, and records whether WANT_READ
+	 * means that the socket is empty.
 	 */
 	SSL_set_mode(ssl, SSL_MODE_ENABLE_PARTIAL_WRITE);
 	SSL_set_mode(ssl, SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
 	SSL_set_default_read_buffer_len(ssl, chunk);
-	(void) SSL_free_buffers(ssl);	/* to be made in that size */
+	(void) SSL_free_buffers(ssl);	/* reallocated with that size */
 	SSL_set_read_ahead(ssl, 1);
 	tls->ssl = ssl;
 	tls->chunk = chunk;
@@ -208,16 +211,17 @@ pgpx_tls_end(PgpxTlsStream *tls)
 	BIO_set_callback_ex(SSL_get_rbio(tls->ssl), NULL);
 	SSL_set_msg_callback(tls->ssl, NULL);
 
-	/* PQfinish must not read what a remote still has to say, without that bound */
+	/* PQfinish must not read more from the remote, without on_read's bound */
 	SSL_set_shutdown(tls->ssl, SSL_SENT_SHUTDOWN | SSL_RECEIVED_SHUTDOWN);
 }
 
 /*
- * epoll says nothing of bytes that OpenSSL has: unless more is pending, there must be
- * none but the beginning of a record when this returns, the rest of which comes by the
- * socket.  So it is once the socket was asked and had no more, or has been refused
- * (what is there then, epoll tells again).  Asking SSL_has_pending then would
- * not do, since it counts that beginning: the worker would spin.
+ * epoll does not report bytes that OpenSSL holds.  So on return, unless
+ * "pending" is set, OpenSSL must hold nothing but the beginning of a record,
+ * whose rest will arrive by the socket.  That is so once a read found the
+ * socket empty, or on_read refused one; epoll reports bytes that are still in
+ * the socket again.  SSL_has_pending cannot be used to test it, because it
+ * counts that beginning, and the worker would spin.
  */
 size_t
 pgpx_tls_read(PgpxTlsStream *tls, char *data, size_t size)
@@ -239,7 +243,7 @@ pgpx_tls_read(PgpxTlsStream *tls, char *data, size_t size)
 			len += n;
 			tls->data_bytes += n;
 
-			/* what is in the kernel's buffer, epoll will tell */
+			/* epoll reports what is still in the kernel's buffer */
 			if (!SSL_has_pending(tls->ssl))
 				return len;
 			continue;
@@ -271,7 +275,7 @@ pgpx_tls_write(PgpxTlsStream *tls, const char *data, size_t len)
 	size_t		sent = 0;
 
 	tls->write_wants_read = false;
-	tls->taken = 0;				/* of what it has to read: a call of its own */
+	tls->taken = 0;				/* SSL_write may read: count it separately */
 	while (sent < len && !tls->write_closed)
 	{
 		int			n;
@@ -291,7 +295,7 @@ pgpx_tls_write(PgpxTlsStream *tls, const char *data, size_t len)
 			case WANTS_WRITE:
 				return sent;
 			case ENDED:
-				/* what it said before it went may still be read */
+				/* what it sent before it closed can still be read */
 				tls->write_closed = true;
 				tls->pending = true;
 				break;

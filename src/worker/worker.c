@@ -8,9 +8,9 @@
  * appears in pg_stat_activity and answers procsignal barriers.
  *
  * A worker always exits with code 1, so that the postmaster starts the next
- * one. The next worker starts without connections: those of its predecessor
+ * one.  The next worker starts without connections: those of its predecessor
  * ended with it.  The leases on them are revoked, which the holders learn at
- * their next call. Waiters keep their queue positions and their deadlines.
+ * their next call.  Waiters keep their queue positions and their deadlines.
  *
  * At exit, for whatever reason, the worker shuts down each socket for all
  * processes that hold it, updates the shared state, and cancels running
@@ -18,7 +18,7 @@
  *
  * The cancels are necessary because a backend that runs a statement does not
  * notice that its client has gone, and the next worker would open connections
- * beside it. Waiting for them delays a shutdown of the server.  So the wait
+ * beside it.  Waiting for them delays a shutdown of the server.  So the wait
  * has one limit for all connections together, and ends as soon as all remotes
  * have closed.
  *
