@@ -78,8 +78,9 @@ file_of(char *path, const char *name, const char *suffix)
 }
 
 /*
- * Creates the file NAME.at, which tells the test that a process has reached
- * the point.  Returns false if the file exists: a point acts only once.
+ * Creates the file pgpool_ext.NAME.at, which shows the test that a process has
+ * reached the point.  Returns false if the file exists, because a point acts
+ * only once.
  */
 static bool
 arrive(const char *name)

@@ -148,9 +148,13 @@ read_call(FunctionCallInfo fcinfo, int at, bool by_pool, bool any, Call *call)
 }
 
 /*
- * Execute the statement of a call and return its number of rows.  A lease
- * acquired for the call is returned at the end of it.  After an error it is
- * returned at once; the abort of the transaction would return it later.
+ * Execute the statement of a call and return its number of rows.
+ *
+ * A lease acquired for the call is returned at the end of it.  After an error
+ * it is returned at once; the abort of the transaction would return it later.
+ *
+ * If a pipelined statement was not executed (lease->not_run), the call checks
+ * out again, with the queue position and the deadline of the first attempt.
  */
 static uint64
 run_call(const Call *call, const PgpxSink *sink)

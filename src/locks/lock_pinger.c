@@ -378,8 +378,8 @@ pgpx_pinger_step(PgpxPinger *p)
 
 /*
  * Ping locks.  Parameters: $1 process, $2 names, $3 requests, $4 tokens.  An
- * expired lock is not extended, because its holder may have been told of the
- * loss.
+ * expired lock is not extended, because its holder may have been warned of
+ * the loss.
  */
 static const char ping_sql[] =
 	"WITH ours AS ("

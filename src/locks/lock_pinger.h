@@ -23,6 +23,8 @@
  * which the next one is due.
  */
 extern PgpxTime pgpx_pinger_run(void);
+
+/* Handles epoll events on the socket of the pinger with this index. */
 extern void pgpx_pinger_ready(int index, uint32 events);
 
 /* Runs the pingers again, because a session has published a conninfo. */
@@ -67,7 +69,7 @@ typedef struct PgpxPinger
 	PgpxTime	asked_at;		/* steady */
 	int			nwork;
 	PgpxDlockWork *work;		/* [max_locks] */
-	bool	   *ours;			/* still held, says the remote */
+	bool	   *ours;			/* extended or released */
 	bool	   *contended;		/* requested by another server */
 	char		error[PGPX_ERROR_LEN];	/* "": none so far */
 	PgpxInputAccounting accounting;
@@ -89,8 +91,14 @@ extern void pgpx_pinger_looked_up(PgpxLookup *lookup);
  * has published the pool's conninfo.
  */
 extern bool pgpx_pinger_open(PgpxPinger *p, int64 timeout);
+
+/* Continues the login, or the statements that precede the first ping. */
 extern void pgpx_pinger_step(PgpxPinger *p);
+
+/* Continues with the result of this pinger's lookup. */
 extern void pgpx_pinger_looked_up_one(PgpxPinger *p, PgpxLookup *lookup);
+
+/* Closes the connection, if any, without waiting; the phase is NONE then. */
 extern void pgpx_pinger_drop(PgpxPinger *p);
 
 /*
@@ -99,7 +107,11 @@ extern void pgpx_pinger_drop(PgpxPinger *p);
  * host.
  */
 extern void pgpx_pinger_too_late(PgpxPinger *p);
+
+/* Registers the connection's socket for these epoll events. */
 extern void pgpx_pinger_watch(PgpxPinger *p, uint32 events);
+
+/* Flushes a statement that was sent and watches the socket for its result. */
 extern void pgpx_pinger_sent(PgpxPinger *p);
 
 /*

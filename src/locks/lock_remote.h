@@ -29,13 +29,13 @@ typedef struct PgpxDlockAnswer
 
 /*
  * pgpx_dlock_ask
- *		Requests a lock; *answer tells whether it was granted.
+ *		Requests a lock. answer->token shows whether it was granted.
  *
- *		waits: the request will be repeated, so the holder's server is
- *		informed.  patience: lock_timeout at the remote in ms, for transactions
- *		that have called fence_check.  deadline: of the answer; if it passes,
- *		08006 is raised and the outcome is unknown.  Raises the remote's
- *		errors.
+ *		waits: the request will be repeated, so the remote records that another
+ *		server requests the lock.  patience: lock_timeout at the remote in ms,
+ *		for transactions that have called fence_check.  deadline: of the
+ *		answer; if it passes, 08006 is raised and the outcome is unknown.
+ *		Raises the remote's errors.
  */
 extern void pgpx_dlock_ask(PgpxLease *lease, const PgpxDlock *lock, bool waits,
 						   int64 patience, PgpxTime deadline,

@@ -63,8 +63,8 @@ time_left(const PgpxDlockWait *w)
 }
 
 /*
- * A pool whose options are uncommitted ends with this transaction, and could
- * not ping the lock afterwards.
+ * A pool with uncommitted server options ends with this transaction, so it
+ * could not ping the lock afterwards.
  */
 void
 pgpx_dlock_set_key(PgpxDlockWait *w, const PgpxServerSpec *spec)
