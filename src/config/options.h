@@ -5,11 +5,7 @@
  *	  validator.
  *
  * One table in options.c serves the validator of pgpool_fdw, the reader of
- * resolved options and the list of valid names in error texts.
- *
- * The table of options behind options.h, for options.c alone.
- *
- * The hint for an option name that is not valid.
+ * resolved options, and the hints that name valid options.
  *
  *-------------------------------------------------------------------------
  */
@@ -48,8 +44,8 @@ typedef enum PgpxNotices
 } PgpxNotices;
 
 /*
- * The pool's numbers, as they stand in shared memory.  Durations are
- * milliseconds (int64).  No text, no secret, no pointer.
+ * The numeric options of a pool, as stored in shared memory.  Durations are in
+ * milliseconds (int64).  The struct has no texts, secrets or pointers.
  */
 typedef struct PgpxPoolOptions
 {
@@ -57,14 +53,14 @@ typedef struct PgpxPoolOptions
 	int			max_overflow;
 	int64		overflow_ttl;
 	int			min_size;
-	int			max_server_connections; /* 0: none */
+	int			max_server_connections; /* 0: no limit */
 	int			strategy;		/* PgpxStrategy */
-	int64		checkout_timeout;	/* 0: for ever */
+	int64		checkout_timeout;	/* 0: no limit */
 	int			max_waiters;	/* 0: no limit */
 	int64		idle_timeout;
 	int64		max_lifetime;
 	int			max_uses;		/* 0: no limit */
-	int64		test_period;	/* 0: every time; -1: never */
+	int64		test_period;	/* 0: at each checkout; -1: never */
 	int64		connect_timeout;
 	int64		retry_min;
 	int64		retry_max;
@@ -75,13 +71,13 @@ typedef struct PgpxPoolOptions
 	int64		leak_warning;	/* 0: off */
 	int			notices;		/* PgpxNotices */
 
-	/* not set: they follow the settings */
+	/* true if the option is not set, so that it follows the GUC */
 	bool		default_pool_size;
 	bool		default_max_waiters;
 	bool		default_checkout_timeout;
 } PgpxPoolOptions;
 
-/* Elements of a list as libpq's "host" is one: separated by commas, maybe empty. */
+/* Returns the number of elements of a list like libpq's "host". */
 static inline int
 pgpx_options_count(const char *list)
 {
@@ -95,21 +91,23 @@ pgpx_options_count(const char *list)
 
 /*
  * pgpx_options_defaults
- *		Fill in the defaults: the GUC's where there is one, else the table's.
+ *		Sets all options to their defaults: the GUC's where one exists, else the
+ *		table's.
  */
 extern void pgpx_options_defaults(PgpxPoolOptions *opts);
 
-/* What follows a setting becomes what the setting says now. */
+/* Sets the options that follow a GUC to its current value. */
 extern void pgpx_options_follow(PgpxPoolOptions *opts);
 
 /*
  * pgpx_options_apply
- *		Apply one pool option by name to *opts, or to *start_commands and
- *		*reset_command (pointers into value, not copied).
+ *		Stores the value of one pool option in *opts, *start_commands or
+ *		*reset_command.
  *
- * Returns false when the name is not a pool option (it is libpq's, a mapping's,
- * or base_server).  The value has passed the validator at DDL time; one that
- * does not parse raises 22023 all the same.
+ * *start_commands and *reset_command are set to value, which is not copied.
+ * Returns false if the name is not a pool option (but one of libpq, of a user
+ * mapping, or base_server).  Raises 22023 if the value is invalid, although the validator
+ * has checked it at DDL time.
  */
 extern bool pgpx_options_apply(PgpxPoolOptions *opts,
 							   const char **start_commands,
@@ -118,37 +116,42 @@ extern bool pgpx_options_apply(PgpxPoolOptions *opts,
 
 /*
  * pgpx_options_is_valid
- *		Would pgpx_options_apply take this option, or does the name belong to libpq,
- *		a mapping or base_server, without an error?  Never raises.
+ *		Returns true if pgpx_options_apply would raise no error for this option.
+ *
+ * Also true for names of libpq, whose values are not checked; false for unknown
+ * names.  Raises no error for an invalid value.
  */
 extern bool pgpx_options_is_valid(const char *name, const char *value);
 
 /*
  * pgpx_options_libpq_allowed
- *		May a server or mapping pass this libpq option on?
+ *		Returns true if a server or mapping may set this option of libpq.
  *
- * as_superuser: the one who set it (or owns the server) is a superuser.
- * in_mapping: it stands in a user mapping.  Debug options, client_encoding,
- * replication and options that an administrator of this server has not vetted
- * (libpqsrv_is_valid_proxy_option, where the server has it) are refused to all.
+ * as_superuser: the user who set it, or the owner of the server, is a
+ * superuser.  in_mapping: the option is set in a user mapping.  Debug options,
+ * client_encoding, replication and the other names in the table "refused" are
+ * rejected for all users, and so are options that this server does not allow in
+ * connections of its own (libpqsrv_is_valid_proxy_option, where it exists).
  */
 extern bool pgpx_options_libpq_allowed(const char *name, bool as_superuser,
 									   bool in_mapping);
 
 /*
  * pgpx_options_check_base
- *		Refuse connection options beside base_server: they would be ignored.
+ *		Raises HV00D for a connection option on a server that has base_server,
+ *		because the option would be ignored.
  *
- * options: all options of a server of pgpool_fdw (DefElem).  Raises HV00D.
+ * options: all options of a server of pgpool_fdw, as DefElems.
  */
 extern void pgpx_options_check_base(List *options);
 
 /*
  * pgpx_options_check_hosts
- *		Refuse more hosts than PGPX_MAX_HOSTS in a list of libpq's.
+ *		Raises 22023 if "host" or "hostaddr" has more than PGPX_MAX_HOSTS hosts.
  *
- * libpq goes through all of them in one call, if it is refused by each at once.
- * Raises 22023.
+ * libpq tries all hosts within one call if each rejects the connection at once,
+ * so the number of hosts bounds the time of that call.  Other options are
+ * ignored.
  */
 #define PGPX_MAX_HOSTS 64
 extern void pgpx_options_check_hosts(const char *name, const char *value);
@@ -159,19 +162,19 @@ extern bool pgpx_options_is_libpq(const char *name);
 typedef enum PgpxOptionKind
 {
 	PGPX_KIND_INT,				/* as an integer GUC */
-	PGPX_KIND_DURATION,			/* as a GUC with time units, but one is required */
+	PGPX_KIND_DURATION,			/* as a GUC in ms, but the unit is required */
 	PGPX_KIND_WORD,				/* one of "words" */
 	PGPX_KIND_BOOL,
-	PGPX_KIND_TEXT,				/* "max" bytes; if "min" is 1, not blank */
+	PGPX_KIND_TEXT,				/* at most "max" bytes; not blank if "min" > 0 */
 	PGPX_KIND_NUMBER,			/* libpq's integer: decimal, no unit */
 	PGPX_KIND_PORTS				/* libpq's list of port numbers */
 } PgpxOptionKind;
 
-/* Where an option may stand, and whose it is. */
+/* Where an option may be set, by whom, and for what. */
 #define PGPX_ON_SERVER	0x01
 #define PGPX_ON_MAPPING 0x02
 #define PGPX_SUPERUSER	0x04	/* for superusers only */
-#define PGPX_LIBPQ		0x08	/* handed to libpq as it is */
+#define PGPX_LIBPQ		0x08	/* passed to libpq unchanged */
 #define PGPX_IN_PLACE	0x10	/* a change keeps the pool's connections */
 
 typedef struct PgpxOption
@@ -183,51 +186,56 @@ typedef struct PgpxOption
 	int64		min;			/* durations: ms */
 	int64		max;
 	int64		value;			/* the default */
-	const char *const *words;	/* in the order of their C enum */
-	const char *hint;			/* more about its values; NULL: nothing */
+	const char *const *words;	/* valid words, in the order of the C enum */
+	const char *hint;			/* additional hint on its values, or NULL */
 } PgpxOption;
 
 extern const PgpxOption pgpx_option_table[];
+
+/* Returns the table's entry of an option, NULL if there is none. */
 extern const PgpxOption *pgpx_option_find(const char *name);
 
 /*
  * pgpx_option_flags
- *		Where an option may stand; 0 if there is none of this name, or if it
- *		is refused to all.
+ *		Returns the flags of an option: where it may be set, and by whom.
+ *
+ * Returns 0 if the option is unknown or is rejected for all users.
  */
 extern int	pgpx_option_flags(const char *name);
 
 /*
  * pgpx_option_is_in_place
- *		Does a change of this option of a server leave its connections as they are?
+ *		Returns true if a change of this server option keeps the connections.
  *
- * True for the pool's own numbers, and for options of other wrappers that mean
- * nothing to a pool.  False for what decides where a connection leads to, as whom,
- * and in which state its session is.
+ * True for the numeric options of the pool, and for options of other wrappers
+ * that have no meaning for a pool.  False for options that determine the remote
+ * server, the remote user, or the state of the remote session.
  */
 extern bool pgpx_option_is_in_place(const char *name);
 
 /*
  * pgpx_option_refusal
- *		Why nobody may set an option, as a sentence; NULL if that is not so.
+ *		Returns, as a sentence, why an option is rejected for all users; NULL if
+ *		it is not.
  */
 extern const char *pgpx_option_refusal(const char *name);
 
 /*
  * pgpx_option_libpq
- *		libpq's own list, ended by a NULL keyword.
+ *		Returns the list of libpq's options, ended by a NULL keyword.
  *
- * Fetched once in a process.  It has names and no values.
+ * The list is fetched once per process.  It has the names, but no values.
+ * Raises HV001 if memory is exhausted.
  */
 extern const PQconninfoOption *pgpx_option_libpq(void);
 
 /*
  * pgpx_option_hint
- *		A sentence that names the valid option closest to a mistyped one, or all valid
- *		ones if none is close.
+ *		Returns a hint for an invalid option name: the closest valid name, or
+ *		all valid names if none is close.
  *
- * place: PGPX_ON_SERVER or PGPX_ON_MAPPING.  Valid is what the current user can set
- * there.
+ * slot: PGPX_ON_SERVER or PGPX_ON_MAPPING.  Valid names are those that the
+ * current user can set there.
  */
 extern char *pgpx_option_hint(const char *name, int slot);
 

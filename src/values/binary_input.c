@@ -185,7 +185,7 @@ pgpx_formats_is_plain(Oid type)
  * value on it allocates and frees another block for each row, which costs as
  * much as sending three small numbers in text.
  */
-#define AT_HAND 7				/* binary values that fit into the first block */
+#define AT_HAND 7				/* binary values in the first block */
 #define WORTH 3					/* small numbers in text for one more block */
 #define SMALL 20				/* gain of a small number, in ns */
 

@@ -3,27 +3,22 @@
  * rows.c
  *	  Rows of a remote result into a tuplestore.
  *
- * The remote's DateStyle and IntervalStyle are pinned to what every input
- * function reads.  Where the lease's user has set another, read as it says.
- *
- * Which column of a remote result goes where in a local row.
- *
- * Names come from the remote: they are compared as they are, and cleaned before
- * they are shown.
- *
- * Column definition lists for remote results, ready to be pasted.
- *
- * Names come from the remote and end up in SQL that a user pastes: each is
- * cleaned, cut to the length of a name, and quoted.
- *
- * Rows of a remote result into a tuplestore.
- *
- * Values are converted where they lie in the socket's buffer: a text is checked to
- * be valid in the database's encoding, ended with a NUL in place, and given to the
- * column's input function; what came in binary goes to the receive function.  Both
- * and domain checks run anybody's code; it may throw, and the stream is in step
- * all the same.  How a column is read is decided by the row description of this
- * very result, whatever was asked for.
+ * - Values are converted in place in the input buffer.  A text is verified to
+ *	 be valid in the database's encoding, terminated with a NUL in place, and
+ *	 passed to the column's input function.  A binary value is passed to the
+ *	 receive function, or is read by binary_input.c.
+ * - Input functions, receive functions and domain checks can be user code and
+ *	 can raise errors.  The stream stays in sync all the same, because the
+ *	 reader has already moved past the message.
+ * - The row description of the result at hand decides how a column is read,
+ *	 whatever format was requested.
+ * - A remote session starts with a DateStyle and an IntervalStyle that every
+ *	 input function reads.  If the user of the lease has set another style,
+ *	 values are read in that style.
+ * - Column names come from the remote.  They are compared byte by byte, and
+ *	 made valid in the database's encoding before they are shown.
+ * - A column definition list ends up in SQL that a user pastes.  So each name in
+ *	 it is made valid, cut to NAMEDATALEN, and quoted.
  *
  *-------------------------------------------------------------------------
  */
@@ -48,7 +43,7 @@
 #include "protocol/remote_message.h"
 #include "values/binary_input.h"
 
-/* Does the text of a value of this type hold an instant with a time zone? */
+/* True if texts of this type contain a timestamp with time zone. */
 static bool
 holds_instant(Oid type)
 {
@@ -76,8 +71,8 @@ holds_instant(Oid type)
 }
 
 /*
- * In all styles but ISO a time zone is an abbreviation, and "IST" may be
- * Israel's or India's: such values are refused, not guessed.
+ * In all styles but ISO a time zone is an abbreviation, which is ambiguous:
+ * "IST" can be Israel's or India's.  So such values are rejected.
  */
 void
 pgpx_styles_check(const PgpxWire *wire, Oid type)
@@ -108,7 +103,10 @@ pgpx_styles_begin(const PgpxWire *wire)
 
 	if (!wire->datestyle_iso)
 	{
-		/* the order in which dates are written, which need not be that set */
+		/*
+		 * Set the order in which the style writes dates.  It can differ from
+		 * the order in the remote's DateStyle.
+		 */
 		strlcpy(datestyle, wire->datestyle, sizeof(datestyle));
 		if (strchr(datestyle, ',') != NULL)
 			*strchr(datestyle, ',') = '\0';
@@ -137,10 +135,10 @@ pgpx_neutral_begin(void)
 	return level;
 }
 
-#define LIST_SHOWN 100			/* columns in a hint; of more there is no list */
+#define LIST_SHOWN 100			/* columns in a hint; with more, no list */
 #define NAMES_SHOWN 10			/* in a detail; the rest are counted */
 
-/* A list of names for a detail: its heading, the first few, how many more. */
+/* A list of names for an error detail: the first few, and the number of all. */
 typedef struct Names
 {
 	const char *heading;
@@ -176,7 +174,10 @@ append_names(StringInfo detail, const Names *names)
 	appendStringInfoChar(detail, '.');
 }
 
-/* The attribute of this name, -1: none.  It is often the one at "prediction". */
+/*
+ * Return the index of the attribute with this name, -1 if there is none.  The
+ * search starts at "prediction", where the attribute usually is.
+ */
 static int
 find_attribute(TupleDesc tupdesc, const char *name, int prediction)
 {
@@ -232,7 +233,7 @@ map_by_name(TupleDesc tupdesc, Oid type, int n, const PgpxColumn *columns,
 			 errhint("Select each column of the type once, in any order; AS gives a column another name.")));
 }
 
-/* The result has n columns, and the column list has another number. */
+/* Raise 42804: the result has n columns, the column list has "wanted". */
 static void
 raise_column_list(int n, const PgpxColumn *columns, int wanted, int lead,
 				  const char *lead_name)
@@ -310,7 +311,7 @@ is_taken(const NameData *names, int n, const char *name)
 	return false;
 }
 
-/* Make names[n] of a remote name: it is no name of those before, and not empty. */
+/* Set names[n] from a remote name; not empty, and unequal to earlier ones. */
 static void
 make_name(NameData *names, int n, const char *remote)
 {
@@ -366,14 +367,14 @@ pgpx_column_list(int n, const PgpxColumn *columns, char *const *types,
 /* A column of the remote result. */
 typedef struct Column
 {
-	int			attribute;		/* that it goes to, from 0 */
-	bool		binary;			/* read by the receive function, not the input */
+	int			attribute;		/* index of the local attribute, from 0 */
+	bool		binary;			/* in binary, read by the receive function */
 	bool		plain;			/* its text depends on no setting */
-	PgpxByHand	hand;			/* if binary */
+	PgpxByHand	hand;			/* how to read it without that function */
 	FmgrInfo	input;
 	Oid			ioparam;
 	int32		typmod;
-	Oid			bridge;			/* binary of another type than the attribute's */
+	Oid			bridge;			/* type of a binary value, if another */
 } Column;
 
 struct PgpxRows
@@ -382,29 +383,29 @@ struct PgpxRows
 	TupleDesc	tupdesc;
 	Tuplestorestate *store;
 	Oid			type;			/* of the rows; InvalidOid: a column list */
-	int			lead;			/* attributes in front that are not the remote's */
+	int			lead;			/* number of leading attributes, not remote */
 	Oid			domain;			/* type, if it is a domain over a row type */
 	void	   *domain_extra;
-	MemoryContext cxt;			/* that this lives in */
+	MemoryContext cxt;			/* holds this struct */
 	MemoryContext row_cxt;
-	const PgpxWire *wire;		/* that the result comes on */
+	const PgpxWire *wire;		/* stream of the result */
 
-	/* of the remote result; -1 and NULL until it has begun */
+	/* columns of the remote result; -1 and NULL until it has begun */
 	int			ncolumns;
 	Column	   *columns;
 	PgpxField  *fields;
-	int16	   *formats;		/* in which they can be asked for */
-	int		   *gains;			/* what that would save */
+	int16	   *formats;		/* formats in which they can be requested */
+	int		   *gains;			/* pgpx_formats_gain of their types */
 
-	/* of the local row; those of dropped attributes stay NULL */
+	/* the local row; dropped attributes stay NULL */
 	Datum	   *values;
 	bool	   *nulls;
 
-	char	   *borrowed;		/* the byte that holds a NUL of ours; NULL: none */
-	char		behind;			/* what it held before */
+	char	   *borrowed;		/* byte overwritten with a NUL; NULL: none */
+	char		behind;			/* its original value */
 	int			guc_level;		/* 0: no setting was changed */
 
-	/* where an error happens, for its context */
+	/* current position, for the context of errors */
 	int			column;
 	uint64		row;
 };
@@ -415,7 +416,7 @@ is_same_type(Oid local, Oid remote)
 	return local == remote || getBaseType(local) == remote;
 }
 
-/* How a column of the remote is read into an attribute. */
+/* Determine how a remote column is read into an attribute. */
 static void
 begin_column(Column *column, const PgpxColumn *remote, Form_pg_attribute attr)
 {
@@ -439,7 +440,10 @@ begin_column(Column *column, const PgpxColumn *remote, Form_pg_attribute attr)
 		getTypeBinaryInputInfo(attr->atttypid, &function, &column->ioparam);
 	else
 	{
-		/* it was the same the last time: read it as what it is, by its text */
+		/*
+		 * The types were the same at the last execution, when binary was
+		 * chosen, and now differ.  Convert the value by way of its text.
+		 */
 		column->bridge = remote->type;
 		getTypeInputInfo(attr->atttypid, &function, &column->ioparam);
 	}
@@ -452,7 +456,7 @@ has_other_styles(const PgpxRows *t)
 	return !t->wire->datestyle_iso || !t->wire->intervalstyle_postgres;
 }
 
-/* Can the columns be read in the styles that the remote has? */
+/* Raise 0A000 if a column cannot be read in the remote's styles. */
 static void
 check_styles(const PgpxRows *t)
 {
@@ -463,15 +467,15 @@ check_styles(const PgpxRows *t)
 		Column	   *column = &t->columns[i];
 		Form_pg_attribute attr = TupleDescAttr(t->tupdesc, column->attribute);
 
-		/* in binary they do not matter, unless it is made a text here */
+		/* a binary value has no style, unless it is converted to text here */
 		if (!column->binary || OidIsValid(column->bridge))
 			pgpx_styles_check(t->wire, attr->atttypid);
 	}
 }
 
 /*
- * Find out which column goes where, and how it is read.  There may be more than
- * one result: a rule adds some.
+ * Map the columns of a result and determine how each is read.  A statement can
+ * have more than one result, because rules can add some.
  */
 static bool
 begin_result(void *arg, const PgpxWireMessage *msg, const PgpxWire *wire)
@@ -532,7 +536,7 @@ report_formats(void *arg, bool any, uint64 rows, const int16 **formats)
 	return pgpx_formats_choose(t->ncolumns, t->formats, t->gains, rows);
 }
 
-/* The byte behind a value was borrowed for its NUL; also after an error. */
+/* Restore the byte behind a value that holds its NUL; also after an error. */
 static void
 hand_back(void *arg)
 {
@@ -549,7 +553,7 @@ add_context(void *arg)
 	PgpxRows   *t = arg;
 	const char *name = "";
 
-	/* -1: the row as a whole; and a scalar's column has no name */
+	/* -1: the row as a whole; the column of a scalar type has no name */
 	if (t->column >= 0)
 	{
 		int			at = t->columns[t->column].attribute;
@@ -563,7 +567,7 @@ add_context(void *arg)
 		errcontext("row " UINT64_FORMAT " of the remote result", t->row);
 }
 
-/* The row is whole: check it, and keep it. */
+/* Check a complete row against its domain, and store it. */
 static void
 put_row(PgpxRows *t)
 {
@@ -581,7 +585,7 @@ put_row(PgpxRows *t)
 	tuplestore_puttuple(t->store, tuple);
 }
 
-/* A binary value, as the text of its own type. */
+/* Convert a binary value to the text of its own type. */
 static char *
 binary_to_text(Oid type, StringInfo buf)
 {
@@ -596,7 +600,7 @@ binary_to_text(Oid type, StringInfo buf)
 	return OidOutputFunctionCall(function, value);
 }
 
-/* A value that is not NULL and lies in the buffer, ended with a NUL. */
+/* Convert a value in the buffer, not NULL and terminated with a NUL. */
 static Datum
 read_value(Column *column, const PgpxField *field, int encoding)
 {
@@ -655,7 +659,7 @@ add_row(void *arg, const PgpxWireMessage *msg)
 	error_context_stack = &where;
 	t->row++;
 
-	/* they are given back when rows of another remote may come: fanout.c */
+	/* restored before rows of another remote can arrive, see fanout.c */
 	if (t->guc_level == 0 && has_other_styles(t))
 		t->guc_level = pgpx_styles_begin(t->wire);
 	level = pgpx_neutral_begin();
@@ -669,7 +673,7 @@ add_row(void *arg, const PgpxWireMessage *msg)
 		t->column = i;
 		if (field->data == NULL)
 		{
-			/* a domain may refuse NULL */
+			/* a domain can reject NULL */
 			t->nulls[at] = true;
 			t->values[at] = read_null(column);
 			continue;
@@ -679,7 +683,10 @@ add_row(void *arg, const PgpxWireMessage *msg)
 			pgpx_by_hand_read(column->hand, field, &t->values[at]))
 			continue;
 
-		/* the byte behind is of the next field or message: borrow it */
+		/*
+		 * The byte behind the value belongs to the next field or message.
+		 * Overwrite it with a NUL for the time of the conversion.
+		 */
 		t->borrowed = field->data + field->len;
 		t->behind = *t->borrowed;
 		*t->borrowed = '\0';
@@ -695,7 +702,7 @@ add_row(void *arg, const PgpxWireMessage *msg)
 	return true;
 }
 
-/* Rows of which types are read? */
+/* Returns a hash of the types into which rows are read. */
 static uint64
 hash_types(TupleDesc tupdesc, Oid type)
 {

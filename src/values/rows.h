@@ -3,13 +3,14 @@
  * rows.h
  *	  Rows of a remote result into a tuplestore.
  *
- * Settings of either side that decide how the text of a value is read.
+ * pgpx_styles_*, pgpx_neutral_begin: the settings of both sides that determine
+ * how the text of a value is read.
  *
- * Which column of a remote result goes where in a local row.
+ * pgpx_rows_map: the mapping of remote columns to local attributes.
  *
- * Rows of a remote result into a tuplestore.
+ * pgpx_rows_*: the conversion of rows.
  *
- * Column definition lists for remote results, ready to be pasted.
+ * pgpx_column_list*: column definition lists for remote results.
  *
  *-------------------------------------------------------------------------
  */
@@ -21,21 +22,27 @@
 #include "access/tupdesc.h"
 #include "utils/tuplestore.h"
 
-/* What becomes of the rows. */
+/* The consumer of the rows of a result. */
 typedef struct PgpxSink
 {
-	/* a result begins, a row; false: malformed.  Unfit ones are errors */
+	/*
+	 * Called for the row description and for each row.  They return false if
+	 * the message is malformed, and raise an error if a result or a value does
+	 * not fit.
+	 */
 	bool (*columns)(void *arg, const PgpxWireMessage *msg,
 					const PgpxWire *wire);
 	bool (*row)(void *arg, const PgpxWireMessage *msg);
 
-	/* one of them has thrown: put back what it changed in the message */
+	/* called if one of them raised an error: restores the message's bytes */
 	void (*restore)(void *arg);
 
 	/*
-	 * After a result of so many rows: which of its columns had better come in
-	 * binary, and how many it had; 0: none had.  NULL: only texts can be read.
-	 * any: also if the next time they are read into other types.
+	 * Called after a result: reports which of its columns are cheaper in
+	 * binary.  rows: the number of rows of the result.  any: the next execution
+	 * may read the columns into other types.  Sets *formats and returns the
+	 * number of columns, or 0 if none is cheaper.  NULL if the sink reads text
+	 * only.
 	 */
 	int (*formats)(void *arg, bool any, uint64 rows, const int16 **formats);
 	uint64		types_hash;		/* hash of the types that rows are read into */
@@ -44,43 +51,52 @@ typedef struct PgpxSink
 
 /*
  * pgpx_styles_check
- *		Can texts of the remote be read as this type?  0A000 if not: its DateStyle
- *		is not ISO, and they hold time zones.
+ *		Raises 0A000 if texts of the remote cannot be read as this type.
+ *
+ * That is the case if the remote's DateStyle is not ISO and values of the type
+ * contain a time zone.
  */
 extern void pgpx_styles_check(const PgpxWire *wire, Oid type);
 
-/* Set a setting here, until the level that was begun before ends (AtEOXact_GUC). */
+/* Sets a local setting until the current GUC nest level ends (AtEOXact_GUC). */
 extern void pgpx_styles_set(const char *name, const char *value);
 
 /*
  * pgpx_styles_begin
- *		Set the styles here to what the remote's texts are in.  Returns the level
- *		to go back from with AtEOXact_GUC.
+ *		Sets the local styles to those of the remote's texts.
+ *
+ * Returns the GUC nest level that the caller must end with AtEOXact_GUC.
  */
 extern int	pgpx_styles_begin(const PgpxWire *wire);
 
 /*
  * pgpx_neutral_begin
- *		Set aside what would change or refuse a value here, for one row: between
- *		rows other code runs, and results of other leases are read.  Returns a
- *		level as above, 0 if all is as it should be.
+ *		Overrides the local settings that would change or reject a value.
+ *
+ * The caller must end the override after each row, because other code runs
+ * between rows and results of other leases are read there.  Returns a GUC nest
+ * level as pgpx_styles_begin does, or 0 if no setting had to be changed.
  */
 extern int	pgpx_neutral_begin(void);
 
 /*
  * pgpx_rows_map
- *		For each column of a RowDescription the index of the attribute of tupdesc
- *		that it goes to; each attribute that is not dropped has one.
+ *		Maps each column of a RowDescription to an attribute of tupdesc.
  *
- * type InvalidOid: tupdesc is a column list, and columns go by their place.  A
- * row type: they go by their names, in any order.  Any other type: tupdesc is
- * its one attribute, whatever the column is called.
+ * Every attribute that is not dropped and not a leading one has one column.
+ * type determines the mapping:
  *
- * lead: so many attributes come first that are not of the remote.
+ *		InvalidOid	tupdesc is a column list; columns are mapped by position
+ *		a row type	columns are mapped by name, in any order
+ *		other types	tupdesc has one attribute, which has the one column,
+ *					whatever its name is
  *
- * Returns the number of columns, -1 if the message is malformed; *map and
- * *columns, what the message says of them, are made in the current memory
- * context.  42804 if the columns do not fit.
+ * lead: number of leading attributes that do not come from the remote.
+ *
+ * Returns the number of columns, or -1 if the message is malformed.  *map
+ * (indexes of attributes, from 0) and *columns (the parsed description) are
+ * allocated in the current memory context.  Raises 42804 if the columns do not
+ * match.
  */
 extern int	pgpx_rows_map(const PgpxWireMessage *msg, TupleDesc tupdesc,
 						  Oid type, int lead, int **map,
@@ -90,44 +106,54 @@ typedef struct PgpxRows PgpxRows;
 
 /*
  * pgpx_rows_begin
- *		Rows of this shape into this tuplestore, which spills to disk beyond
- *		work_mem.  Lives in the current memory context.
+ *		Begins to convert rows of tupdesc into a tuplestore.
  *
- * type: that the rows are of, InvalidOid for a column list; it decides which
- * column of the remote result goes where (rows.h).
+ * The tuplestore spills to disk beyond work_mem.  The result is allocated in
+ * the current memory context.  type: the type of the rows, InvalidOid for a
+ * column list; see pgpx_rows_map.
  */
 extern PgpxRows *pgpx_rows_begin(TupleDesc tupdesc, Tuplestorestate *store,
 								 Oid type);
 
 /*
  * pgpx_rows_lead
- *		Before any rows: the first attribute is not of the remote, it is this text
- *		in each row.  42804 if there is none; the errors of its type's input.
+ *		Sets the first attribute of every row to a text of the caller.
+ *
+ * Must be called before the result begins.  Raises 42804 if the first attribute
+ * is missing or not of a string type, and the errors of its input function.
  */
 extern void pgpx_rows_lead(PgpxRows *tuples, char *text);
 
-/* The sink to give to pgpx_exec. */
+/* Returns the sink for pgpx_exec. */
 extern const PgpxSink *pgpx_rows_sink(PgpxRows *tuples);
 
-/* Give settings back that were changed for the conversion; also on errors. */
+/*
+ * Restores the settings that the conversion changed.  The caller must call it
+ * if the remote reported an error, too.  After a local error the abort of the
+ * transaction restores the settings.
+ */
 extern void pgpx_rows_end(PgpxRows *tuples);
 
 /*
  * pgpx_column_list_type
- *		The name of a built-in type as format_type gives it, NULL for any other
- *		type: only built-in types have the same OID on every server.
+ *		Returns the name of a built-in type as format_type does.
+ *
+ * Returns NULL for any other type, because only built-in types have the same
+ * OID on every server.
  */
 extern char *pgpx_column_list_type(Oid type, int32 typmod);
 
 /*
  * pgpx_column_list
- *		The column definition list AS t(name type, ..) for a remote result.
+ *		Returns the column definition list AS t(name type, ..) for a remote
+ *		result.
  *
- * types: the names of types that are not built in; NULL, or an element NULL: not
- * known, the list says text, from which every type can be read.  So it does for
- * pseudo-types, which no column can have.  lead: name of a text column in front;
- * NULL: none.  A name that is empty is replaced, one that was there before gets a
- * number.
+ * types: for each column the name of its type if it is not built in.  If types
+ * or an element is NULL, the name is unknown and the list has text, since every
+ * type can be read as text.  Pseudo-types, which no column can have, become
+ * text as well.  lead: name of a leading column of type text; NULL for none.
+ *
+ * An empty column name is replaced; a repeated one gets a number appended.
  */
 extern char *pgpx_column_list(int n, const PgpxColumn *columns,
 							  char *const *types, const char *lead);
