@@ -92,6 +92,9 @@ check_invariants($local);
 
 # --- no more threads, whoever tries
 $local->safe_psql('postgres', q{ALTER SERVER forever OPTIONS (SET connect_timeout '500ms'); SELECT pgpool.resume('forever')});
+$other->fails(q{SELECT pgpool.checkout('forever', '10 s')}, '08001', qr/did not end within connect_timeout \(0\.5 s\): logins before it still compute what the remote server has asked for/, 'an option that takes effect in place: one more has to wait');
+is(threads(), '0 4', '.. and has no thread');
+$local->safe_psql('postgres', q{ALTER SERVER forever OPTIONS (ADD application_name 'again')});
 my @again = map { PgpxSession->new($local) } 1 .. 6;
 $_->start(q{SELECT pgpool.checkout('forever', '10 s')}) foreach @again;
 $_->finish foreach @again;
