@@ -117,7 +117,7 @@ static const char setup_sql[] =
  * record in "wanted" that another server requests the lock.
  *
  * The statement does not try to update the row of a lock that is held, so it
- * does not wait for a row lock then. synchronous_commit is raised because a
+ * does not wait for a row lock then.  It raises synchronous_commit, because a
  * crash or a failover must not undo a grant.
  *
  * If the request number is that of the current holder, the answer to the first
@@ -250,7 +250,7 @@ add_hint(void *arg)
 }
 
 /*
- * Run a statement until it ends or the deadline passes. *refused (or NULL):
+ * Run a statement until it ends or the deadline passes.  *refused (or NULL):
  * the error came from the remote, so the statement had no effect.
  */
 static void

@@ -175,7 +175,7 @@ ask(PgpxDlockWait *w)
 }
 
 /*
- * May the request be repeated after this error? sent: the request was sent.
+ * May the request be repeated after this error?  sent: the request was sent.
  */
 static bool
 is_transient(const PgpxDlockWait *w, const ErrorData *error, bool sent)
@@ -193,7 +193,7 @@ is_transient(const PgpxDlockWait *w, const ErrorData *error, bool sent)
 	{
 		case ERRCODE_LOCK_NOT_AVAILABLE:	/* fence_check holds it */
 			return sent;
-		case ERRCODE_READ_ONLY_SQL_TRANSACTION: /* just demoted? */
+		case ERRCODE_READ_ONLY_SQL_TRANSACTION: /* a primary until now */
 			return sent && w->failures < PGPX_DLOCK_TRIES;
 		default:
 			return false;

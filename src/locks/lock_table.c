@@ -228,9 +228,9 @@ pgpx_dlock_is_held_here(uint64 queue, PgpxDlock *copy)
 			continue;
 
 		/*
-		 * A release without a token does not count, because no session has
-		 * seen the grant, if there was one.  The lock may be requested by a
-		 * user to whom the remote would never grant it.
+		 * A release without a token does not count as held, because no
+		 * session has seen a grant.  Its user may be one to whom the remote
+		 * would never grant the lock.
 		 */
 		found = (lock->state == PGPX_DLOCK_RELEASING && lock->token != 0) ||
 			(lock->state == PGPX_DLOCK_HELD &&

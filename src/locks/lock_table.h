@@ -45,7 +45,7 @@
 typedef enum PgpxDlockState
 {
 	PGPX_DLOCK_FREE = 0,
-	PGPX_DLOCK_ASKED,			/* request sent, or answer lost */
+	PGPX_DLOCK_ASKED,			/* being requested, or answer lost */
 	PGPX_DLOCK_HELD,
 	PGPX_DLOCK_LOST,			/* another session may hold it */
 	PGPX_DLOCK_RELEASING,		/* released here; not yet at the remote */
@@ -96,7 +96,7 @@ typedef struct PgpxDlock
 	int64		ttl;			/* ms */
 	PgpxTime	since;
 	PgpxTime	last_ping;		/* 0: none yet */
-	PgpxTime	asked_at;		/* steady: last granted request sent */
+	PgpxTime	asked_at;		/* steady: last granted request or ping */
 	PgpxTime	valid_until;	/* steady */
 	bool		loss_reported;	/* the session was warned */
 
