@@ -4,23 +4,17 @@
  *	  Options of servers and user mappings: their table, the reader, the
  *	  validator.
  *
- * An option of libpq that is not in the table may be set by superusers only, on
- * the server (a secret: in the user mapping); so an option that a newer libpq
- * brings is safe by default.  Rules:
+ * The validator of pgpool_fdw checks options at DDL time; server_spec.c applies
+ * them.
  *
- * - Ranges are never narrowed and names never removed within a major line, so
- *	 that old dumps load.
- * - Nothing here needs shared memory or a preloaded library.
- *
- * The hint for an option name that is not valid.
- *
- * Reads and checks the options of servers and user mappings.
- *
- * The validator of pgpool_fdw is here, and what server_spec.c applies.  Rules:
- *
- * - Nothing here needs shared memory: the validator works in a server that has
- *	 not preloaded the library.
- * - No error shows a secret: texts are never printed.
+ * - Only superusers may set an option of libpq that is not in the table.  They
+ *	 set it on the server, or in the user mapping if it is a secret.  So an
+ *	 option that a newer libpq introduces is safe by default.
+ * - Within a major version no range is narrowed and no name is removed, so that
+ *	 old dumps can be restored.
+ * - No function here uses shared memory, because the validator must work in a
+ *	 server that has not preloaded the library.
+ * - No error shows a secret: values of the kind TEXT are never printed.
  *
  *-------------------------------------------------------------------------
  */
@@ -40,8 +34,8 @@
 #include "base/debug_point.h"
 #include "base/settings.h"
 
-#define MAX_POOL	262143		/* as many as a server can have backends */
-#define MAX_TEXT	8192		/* these travel in one message */
+#define MAX_POOL	262143		/* maximum number of backends of a server */
+#define MAX_TEXT	8192		/* both texts are sent in one message */
 #define SECOND		INT64CONST(1000)
 #define MINUTE		(60 * SECOND)
 #define MAX_TIME	(3650 * 24 * 60 * MINUTE)
@@ -65,10 +59,11 @@ static const char *const session_words[] =
 static const char *const load_balance_words[] = {"disable", "random", NULL};
 
 /*
- * The numbers of PgpxPoolOptions are read from shared memory whenever they are
- * needed, so a change of them takes effect in place.  The other options of the pool
- * replace its connections: start_commands and reset_command have made the state
- * that the sessions of free connections are in, base_server says where they lead.
+ * The numbers of PgpxPoolOptions are read from shared memory at each use, so a
+ * change of them takes effect in place.  A change of any other option of the
+ * pool replaces its connections: start_commands and reset_command have
+ * determined the state of the remote sessions, and base_server determines the
+ * remote server.
  */
 #define POOL_OPTION(name, kind, min, max, value, words) \
 	{#name, kind, PGPX_ON_SERVER | PGPX_IN_PLACE, \
@@ -89,7 +84,7 @@ static const char *const load_balance_words[] = {"disable", "random", NULL};
 	{name, PGPX_KIND_WORD, PGPX_LIBPQ | PGPX_ON_SERVER, -1, 0, 0, 0, words}
 
 const PgpxOption pgpx_option_table[] = {
-	/* the pool's */
+	/* pool options */
 	POOL_INT(pool_size, 1, MAX_POOL, 10),
 	POOL_INT(max_overflow, 0, MAX_POOL, 0),
 	POOL_TIME(overflow_ttl, 0, 5 * SECOND),
@@ -115,7 +110,7 @@ const PgpxOption pgpx_option_table[] = {
 	POOL_WORD(notices, PGPX_NOTICES_FORWARD),
 	OTHER_TEXT("base_server", PGPX_ON_SERVER, 1, NAMEDATALEN - 1),
 
-	/* libpq's, for everybody who may create a server */
+	/* libpq options, for every user who can create a server */
 	LIBPQ_TEXT("host", PGPX_ON_SERVER),
 	LIBPQ_TEXT("hostaddr", PGPX_ON_SERVER),
 	{"port", PGPX_KIND_PORTS, PGPX_LIBPQ | PGPX_ON_SERVER, -1, 1, 65535},
@@ -140,7 +135,7 @@ const PgpxOption pgpx_option_table[] = {
 	LIBPQ_NUMBER("keepalives_count", 127),
 	LIBPQ_NUMBER("tcp_user_timeout", PG_INT32_MAX),
 
-	/* the mapping's */
+	/* options of user mappings, some of servers as well */
 	LIBPQ_TEXT("user", PGPX_ON_MAPPING),
 	LIBPQ_TEXT("password", PGPX_ON_MAPPING),
 	{"password_required", PGPX_KIND_BOOL, PGPX_ON_MAPPING, -1, 0, 1, 1},
@@ -150,7 +145,10 @@ const PgpxOption pgpx_option_table[] = {
 	{NULL},
 };
 
-/* Refused to all, with the reason; a name that ends in '_' is a prefix. */
+/*
+ * Options that are rejected for all users, and the reasons.  A name that ends
+ * in '_' is a prefix.
+ */
 static const struct
 {
 	const char *name;
@@ -171,7 +169,10 @@ static const struct
 	 "OAuth tokens belong to one session and cannot be shared by a pool."},
 };
 
-/* Most names differ in the first letter already: a session's first lease asks for many. */
+/*
+ * Compare two names.  Checking the first letter separately avoids most calls of
+ * strcmp; the first lease of a session does many comparisons.
+ */
 static inline bool
 same_name(const char *a, const char *b)
 {
@@ -197,8 +198,8 @@ pgpx_option_libpq(void)
 	if (list == NULL)
 	{
 		/*
-		 * Not PQconndefaults: that asks the operating system for our user's
-		 * name and home, in each session anew.
+		 * PQconndefaults is not used, because it asks the operating system
+		 * for the user's name and home directory, again in each session.
 		 */
 		list = PQconninfoParse("", NULL);
 		if (list == NULL)
@@ -224,7 +225,10 @@ find_libpq_option(const char *name)
 	return NULL;
 }
 
-/* libpq: what libpq knows of the option, NULL if nothing. */
+/*
+ * Return why an option is rejected for all users, NULL if it is not.  libpq:
+ * the entry of the option in libpq's list, NULL if there is none.
+ */
 static const char *
 refusal(const char *name, const PQconninfoOption *libpq)
 {
@@ -302,7 +306,7 @@ pgpx_options_is_libpq(const char *name)
 
 #define DISTANCE_MAX 4			/* edits; and at most half of the name */
 
-/* How many options there are at all. */
+/* Returns an upper bound of the number of valid names. */
 static int
 count_names(void)
 {
@@ -316,7 +320,10 @@ count_names(void)
 	return n;
 }
 
-/* The names that the current user can set in one place; returns how many. */
+/*
+ * List the names that the current user can set; slot: PGPX_ON_SERVER or
+ * PGPX_ON_MAPPING.  Returns their number.
+ */
 static int
 list_valid_names(int slot, const char **names)
 {
@@ -350,7 +357,7 @@ pgpx_option_hint(const char *name, int slot)
 	ClosestMatchState match;
 	StringInfoData buf;
 
-	/* a quoted name may be in capitals, which no option has */
+	/* a quoted name can have capitals, valid names are in lower case */
 	for (char *p = lower; *p != '\0'; p++)
 		*p = pg_ascii_tolower((unsigned char) *p);
 	initClosestMatch(&match, lower, DISTANCE_MAX);
@@ -375,7 +382,7 @@ pgpx_option_hint(const char *name, int slot)
 
 PG_FUNCTION_INFO_V1(pgpx_fdw_validator);
 
-/* As libpq reads integers: decimal, blanks around it, no unit. */
+/* Parse an integer as libpq does: decimal, blanks around it, no unit. */
 static bool
 parse_number(const char *value, const char *end, int64 min, int64 max,
 			 int64 *result)
@@ -393,7 +400,7 @@ parse_number(const char *value, const char *end, int64 min, int64 max,
 	return rest == end && n >= min && n <= max;
 }
 
-/* As libpq reads "port": one for each host, an empty one is the default. */
+/* Parse "port" as libpq does: one for each host; empty means the default. */
 static bool
 parse_ports(const PgpxOption *option, const char *value, int64 *result)
 {
@@ -411,8 +418,9 @@ parse_ports(const PgpxOption *option, const char *value, int64 *result)
 }
 
 /*
- * A time has a unit.  A bare number would be seconds to users of libpq, and
- * milliseconds to users of settings; only those that mean no time have none.
+ * Parse a duration, which must have a unit.  Users of libpq would take a bare
+ * number for seconds, and users of GUCs for milliseconds.  Only 0 and -1 need
+ * no unit.
  */
 static bool
 parse_duration(const PgpxOption *option, const char *value, int64 *result)
@@ -430,14 +438,14 @@ parse_duration(const PgpxOption *option, const char *value, int64 *result)
 		return false;
 	ms = rint(number);
 	if (number > 0 && ms < 1)
-		ms = 1;					/* 0 has a meaning of its own */
+		ms = 1;					/* because 0 has a special meaning */
 	if (number < 0 || ms < option->min || ms > option->max)
 		return false;
 	*result = (int64) ms;
 	return true;
 }
 
-/* Read a value; false if it is not one of the option's. */
+/* Parse a value; false if it is not valid for the option. */
 static bool
 parse_value(const PgpxOption *option, const char *value, int64 *result)
 {
@@ -482,7 +490,7 @@ parse_value(const PgpxOption *option, const char *value, int64 *result)
 	return false;
 }
 
-/* The values that an option can have, as a sentence. */
+/* Returns a sentence that states the valid values of an option. */
 static char *
 valid_values(const PgpxOption *option)
 {
@@ -528,7 +536,10 @@ valid_values(const PgpxOption *option)
 	return buf.data;
 }
 
-/* Read a value or raise 22023.  Texts are long and may be secret: not shown. */
+/*
+ * Parse a value, and raise 22023 if it is invalid.  The error does not show
+ * texts, because they are long and can be secret.
+ */
 static int64
 require_value(const PgpxOption *option, const char *value)
 {
@@ -559,7 +570,7 @@ store_value(PgpxPoolOptions *opts, const PgpxOption *option, int64 value)
 		*(int *) field = (int) value;
 }
 
-/* Raise HV00D for a name that is not valid in this place (0: nowhere). */
+/* Raise HV00D for a name that is not valid in this slot (0: no slot is). */
 pg_noreturn static void
 refuse_name(const char *name, int slot)
 {
@@ -600,7 +611,7 @@ check_option(const char *name, const char *value, int slot)
 		result = require_value(option, value);
 	pgpx_options_check_hosts(name, value);
 
-	/* as in postgres_fdw: anybody may ask for the stricter rule */
+	/* as in postgres_fdw, every user may set the stricter value */
 	if (option != NULL && option->kind == PGPX_KIND_BOOL && result == 0 &&
 		!superuser())
 		ereport(ERROR,
@@ -628,7 +639,7 @@ pgpx_options_check_hosts(const char *name, const char *value)
 				 errhint("Name fewer hosts, or one name that has all of the addresses.")));
 }
 
-/* The value of a pool's option if it is in the list. */
+/* Look up a pool option in the list; false if it is missing or invalid. */
 static bool
 given(List *list, const char *name, int64 *result)
 {
@@ -682,7 +693,7 @@ pgpx_options_check_base(List *options)
 	}
 }
 
-/* What must fit together is checked where all of it is given. */
+/* Check options against each other, as far as the list sets them. */
 static void
 check_together(List *list)
 {
@@ -718,7 +729,7 @@ check_together(List *list)
  * pgpx_fdw_validator
  *		The validator of pgpool_fdw: (options text[], catalog oid).
  *
- * It always sees the whole new set of options, also on ALTER.
+ * The server passes the complete new set of options, on ALTER as well.
  */
 Datum
 pgpx_fdw_validator(PG_FUNCTION_ARGS)
@@ -734,9 +745,9 @@ pgpx_fdw_validator(PG_FUNCTION_ARGS)
 		slot = PGPX_ON_MAPPING;
 
 	/*
-	 * Every CREATE FOREIGN TABLE calls the validator, also one without options.
-	 * Without this error the table would be created, and only reading it would
-	 * fail, because the wrapper has no handler.
+	 * CREATE FOREIGN TABLE calls the validator even without options.  Without
+	 * this error the table would be created and would fail only when it is
+	 * read, because the wrapper has no handler.
 	 */
 	else if (catalog == ForeignTableRelationId)
 		ereport(ERROR,

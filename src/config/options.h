@@ -77,7 +77,7 @@ typedef struct PgpxPoolOptions
 	bool		default_checkout_timeout;
 } PgpxPoolOptions;
 
-/* Returns the number of elements of a list like libpq's "host". */
+/* Returns the number of elements of a comma-separated list, empty ones too. */
 static inline int
 pgpx_options_count(const char *list)
 {
@@ -106,8 +106,8 @@ extern void pgpx_options_follow(PgpxPoolOptions *opts);
  *
  * *start_commands and *reset_command are set to value, which is not copied.
  * Returns false if the name is not a pool option (but one of libpq, of a user
- * mapping, or base_server).  Raises 22023 if the value is invalid, although the validator
- * has checked it at DDL time.
+ * mapping, or base_server).  Raises 22023 if the value is invalid, although the
+ * validator has checked it at DDL time.
  */
 extern bool pgpx_options_apply(PgpxPoolOptions *opts,
 							   const char **start_commands,
@@ -165,7 +165,7 @@ typedef enum PgpxOptionKind
 	PGPX_KIND_DURATION,			/* as a GUC in ms, but the unit is required */
 	PGPX_KIND_WORD,				/* one of "words" */
 	PGPX_KIND_BOOL,
-	PGPX_KIND_TEXT,				/* at most "max" bytes; not blank if "min" > 0 */
+	PGPX_KIND_TEXT,				/* up to "max" bytes; not blank if "min" > 0 */
 	PGPX_KIND_NUMBER,			/* libpq's integer: decimal, no unit */
 	PGPX_KIND_PORTS				/* libpq's list of port numbers */
 } PgpxOptionKind;

@@ -17,8 +17,8 @@
  *	 values are read in that style.
  * - Column names come from the remote.  They are compared byte by byte, and
  *	 made valid in the database's encoding before they are shown.
- * - A column definition list ends up in SQL that a user pastes.  So each name in
- *	 it is made valid, cut to NAMEDATALEN, and quoted.
+ * - A column definition list ends up in SQL that a user pastes.  So each name
+ *	 in it is made valid, cut to NAMEDATALEN, and quoted.
  *
  *-------------------------------------------------------------------------
  */
