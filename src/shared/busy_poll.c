@@ -1,35 +1,36 @@
 /*-------------------------------------------------------------------------
  *
  * busy_poll.c
- *	  Looking for what is about to come, before going to sleep for it: who
- *	  may, and for how long (pgpool_ext.busy_poll).
+ *	  Busy polling: which processes check for input before they sleep, and for
+ *	  how long (pgpool_ext.busy_poll).
  *
- * A sleep and its wake-up cost about as much as a short statement, most of it
- * where an idle processor has to be woken: so a process looks for an answer for
- * about as long as they would take, before it sleeps.
+ * A sleep and its wakeup cost about as much as a short statement, most of it
+ * when an idle processor has to be woken.  Therefore a process polls for an
+ * answer for about that long before it sleeps.
  *
- * In vain that is a waste, and where the remote wants this very processor a
- * delay.  So after each miss in a row four times as many waits go without a look
- * (a remote that is a network away misses always, and is hardly ever looked for),
- * and never do more processes look than half the processors there are.
+ * Polling without success wastes time, and delays a remote server that needs the
+ * same processor.  Two rules limit that:
+ *	- After each consecutive miss, four times as many waits skip polling.  A remote
+ *	  server across a network always misses and is hardly ever polled for.
+ *	- At most half as many processes poll as there are processors.
  *
- * Nor where others have work for the processors: while somebody waits for a
- * connection of the pool, or more of its connections are leased than processes
- * may look, looking costs more than it wins (with 8 sessions on 2 processors some
- * percent of their transactions).
+ * A process does not poll either while a session waits for a connection of the
+ * pool, or while more connections of the pool are leased than processes may poll.
+ * Other processes need the processors then, and polling costs more than it gains
+ * (with 8 sessions on 2 processors a few percent of the transactions).
  *
- * A place in pgpx_shared->npolling is counted, not owned: who has one must give
- * it back whatever happens.  A process that is killed takes the shared memory
- * with it.
+ * A slot in pgpx_shared->npolling is counted, not owned.  A process that has one
+ * must release it in every case.  If a process is killed, the server recreates
+ * shared memory.
  *
  *-------------------------------------------------------------------------
  */
 #include "shared/busy_poll.h"
 
-/* One wait in 1024 is looked for at least. */
+/* Poll in at least one of 1024 waits. */
 #define MISSES_MAX 10
 
-static bool has_slot = false;	/* this process is one of npolling */
+static bool has_slot = false;	/* this process is counted in npolling */
 
 bool
 pgpx_busy_poll_is_calm(int pool)

@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * cap.c
- *	  A cap over several pools: its tokens, and who is to have the next.
+ *	  A cap over several pools: its tokens, and the pool that is next in line.
  *
- * Shared memory only.  To be denied a token and to stand in line for one is one
- * step under the cap's spinlock, so nobody younger gets a token that comes free in
- * between.  Who is named stays so until the worker (admission.c) finds that the cap
- * no longer holds it back.
+ * Shared memory only.  A refused pool is recorded as next in line in the same
+ * critical section, under the cap's spinlock.  So no pool with a younger waiter
+ * gets a token that is released in between.  The pool remains next in line until
+ * the worker (admission.c) finds that the cap no longer holds it back.
  *
  *-------------------------------------------------------------------------
  */
@@ -26,7 +26,8 @@ pgpx_cap_init(PgpxCap *cap)
 }
 
 /*
- * Is the token another pool's, that has waited longer?  Caller holds the spinlock.
+ * Is another pool next in line, with an older waiter?  The caller must hold
+ * the spinlock.
  */
 static bool
 has_older(PgpxCap *cap, int pool, int64 since)
@@ -96,7 +97,7 @@ pgpx_cap_has_older(PgpxCap *cap, int pool, int64 since)
 {
 	bool		unread_reset;
 
-	/* each checkin asks: nearly always nobody is hungry */
+	/* each checkin calls this, and nearly always no pool is next in line */
 	if (pg_atomic_read_u64(&cap->since) == 0)
 		return false;
 	SpinLockAcquire(&cap->mutex);

@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * conn_state.c
- *	  The state machine of a connection: see the picture in conn_state.h.
+ *	  The state machine of a connection; conn_state.h has the diagram.
  *
- * pgpx_conn_set_state checks each transition against one table and moves list
- * membership and counts with it: a change of state means moving between lists.
- * Nothing else writes PgpxConn.state, but pgpx_conn_free_all_locked for a damaged pool.
+ * pgpx_conn_set_state checks each transition against one table, and updates list
+ * membership and counts with it.  No other function writes PgpxConn.state, except
+ * those that rebuild the free list of a damaged pool.
  *
  *-------------------------------------------------------------------------
  */
@@ -16,7 +16,7 @@
 
 #include "shared/wait_queue.h"
 
-/* How often a worker that does not run is asked for, however many wait for it. */
+/* Minimum interval between reminders that a worker is not running. */
 #define REMIND_US (1000 * 1000)
 
 #define BIT(s) (1u << (s))
@@ -90,9 +90,9 @@ lru_remove(PgpxPool *pool, PgpxConn *conn)
 }
 
 /*
- * Insert a connection by the time of its last use.  A connection that a session
- * releases goes to the head.  One that the worker has reset or tested returns to
- * its place, because neither is a use.
+ * Insert a connection by the time of its last use.  A connection that a
+ * session releases goes to the head.  A connection that the worker has reset
+ * or tested returns to its position, because neither is a use.
  */
 static void
 lru_insert(PgpxPool *pool, PgpxConn *conn)
@@ -119,9 +119,10 @@ lru_insert(PgpxPool *pool, PgpxConn *conn)
 }
 
 /*
- * PgpxConn.doing: the low half of the lease's id, the number of its statements,
- * the PgpxActivity.  In one word, so that a lessee whose place has just been taken
- * away cannot write into the next one's.
+ * PgpxConn.activity_word: the low half of the lease id, the number of
+ * statements of the lease, and the PgpxActivity.  They share one word so that
+ * a lessee whose lease was just revoked cannot write into the record of the
+ * next lease.
  */
 #define ACTIVITY_LEASE(lease_id) ((uint64) (uint32) (lease_id) << 32)
 #define ACTIVITY_ONE_STATEMENT UINT64CONST(8)
@@ -229,7 +230,7 @@ take_token(PgpxCap *cap, int limit, PgpxPool *pool)
 	PgpxToken	token = pgpx_cap_acquire(cap, limit, PGPX_POOL_INDEX(pool),
 										 pgpx_pool_waits_since_locked(pool));
 
-	/* news for the worker, who sees which connection gives way */
+	/* the worker decides which connection to evict */
 	if (token == PGPX_TOKEN_DENIED_NEXT)
 		pgpx_worker_wake(pool->worker);
 	return token == PGPX_TOKEN_ACQUIRED;
@@ -241,16 +242,16 @@ release_tokens(PgpxPool *pool, bool broken)
 {
 	int			before = pgpx_cap_release(&pgpx_shared->cap);
 
-	/* a broken one has given that of the server already */
+	/* a broken connection has released the token of the server already */
 	if (!broken)
 		pgpx_cap_release(&pgpx_servers[pool->server].cap);
 
-	/* pools of any worker may have waited for a place */
+	/* pools of any worker may wait for a slot */
 	if (before == pgpx_shared->max_connections)
 		pgpx_worker_wake_all();
 }
 
-/* Link the free list anew; caller holds free_mutex. */
+/* Rebuild the free list. The caller must hold free_mutex. */
 static void
 relink_free(void)
 {
@@ -260,7 +261,10 @@ relink_free(void)
 	{
 		PgpxConn   *conn = &pgpx_conns[i];
 
-		/* under free_mutex those without a pool are those in the list */
+		/*
+		 * under free_mutex, exactly the connections without a pool are in the
+		 * list
+		 */
 		if (conn->pool >= 0)
 			continue;
 		conn->state = PGPX_CONN_FREE;
@@ -271,8 +275,9 @@ relink_free(void)
 }
 
 /*
- * Remove the first connection from the free list for a pool, which has a token of
- * each cap, so that there is one.  NULL: the list was damaged, and is linked anew.
+ * Remove the first connection from the free list for a pool.  The pool has a
+ * token of each cap, so there is one.  Returns NULL if the list was damaged;
+ * the list has been rebuilt then.
  */
 static PgpxConn *
 pop_free(PgpxPool *pool)
@@ -378,7 +383,9 @@ pgpx_conn_free_locked(PgpxPool *pool, PgpxConn *conn)
 	pgpx_shared->nfree++;
 	SpinLockRelease(&pgpx_shared->free_mutex);
 
-	/* the tokens last: who has one finds a connection in the list */
+	/*
+	 * tokens last: a process with a token must find a connection in the list
+	 */
 	release_tokens(pool, broken);
 	pgpx_pool_note_end_locked(pool);
 }
@@ -430,7 +437,10 @@ pgpx_conn_defer_wakeup_locked(PgpxConn *conn, int procno)
 bool
 pgpx_conn_is_wakeup_deferred(PgpxConn *conn, int procno, uint64 lease_id)
 {
-	/* with those in SetLatch and ResetLatch: who took either away has seen it sleep */
+	/*
+	 * pairs with those in SetLatch and ResetLatch: a process that has cleared
+	 * either has seen this one sleep
+	 */
 	pg_memory_barrier();
 	return pg_atomic_read_u32(&conn->deferred_wakeup) == procno + 1 &&
 		pg_atomic_read_u64(&conn->lease_id) == lease_id;
@@ -494,9 +504,10 @@ void
 pgpx_worker_wake_soon(int worker)
 {
 	/*
-	 * What the caller has stored comes before the look; pairs with the barrier of
-	 * pgpx_maintenance_run, which says that it sleeps before it looks for work.  Else
-	 * each of the two could miss what the other has stored.
+	 * The stores of the caller precede the read of "ticking".  Pairs with the
+	 * barrier of pgpx_maintenance_run, which clears "ticking" before it
+	 * checks for work.  Otherwise each of the two could miss what the other
+	 * has stored.
 	 */
 	pg_memory_barrier();
 	if (pg_atomic_read_u32(&pgpx_shared->worker[worker].ticking) == 0)
@@ -540,7 +551,10 @@ pgpx_pool_is_retired_locked(const PgpxPool *pool)
 	return memcmp(&pool->fingerprint, &none, sizeof(none)) == 0;
 }
 
-/* Has the pool neither connections nor tickets?  Of a damaged one nobody knows. */
+/*
+ * Has the pool neither connections nor waiters?  Of a damaged pool this is
+ * unknown, so false.
+ */
 bool
 pgpx_pool_is_empty_locked(const PgpxPool *pool)
 {
@@ -583,7 +597,7 @@ pgpx_pool_condemn_locked(PgpxPool *pool, const char *format, ...)
 	pool->last_error_at = pgpx_now();
 	pool->last_sqlstate = ERRCODE_DATA_CORRUPTED;
 
-	/* the worker sleeps, or starts later, and then restores the pool */
+	/* the worker restarts, now or at its next start, and restores the pool */
 	pg_atomic_write_u32(&slot->must_restart, 1);
 	pgpx_worker_wake(pool->worker);
 }

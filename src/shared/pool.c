@@ -1,21 +1,15 @@
 /*-------------------------------------------------------------------------
  *
  * pool.c
- *	  Connections of a pool: pick, lease, grow, grant, release; counters.
+ *	  The connections of a pool: pick, lease, grow, grant, release; counters.
  *
- * Shared memory only.  Whoever makes a connection free serves the queue in the
- * same lock section, so that no connection is free while somebody waits, and a
- * newcomer never passes a waiter.
+ * Shared memory only.  A process that frees a connection grants it to a waiter
+ * in the same critical section.  So no connection is free while a session waits
+ * for it, and a new checkout never overtakes a waiter.
  *
- * A lease from the pool's side: its end.
- *
- * Shared memory only.  Whoever makes a connection free serves the queue in the
- * same lock section, see pool.c.
- *
- * Counters of a pool.
- *
- * All are added to under the pool lock, which the caller holds anyway; a lease
- * counts privately while it runs and hands its sums over at its end.
+ * Counters are incremented under the pool lock, which the caller holds anyway.
+ * A session counts the work of a lease privately and adds its totals at the end
+ * of the lease.
  *
  *-------------------------------------------------------------------------
  */
@@ -26,7 +20,8 @@
 #include "shared/registry.h"
 
 #define EXPIRE_APART_US (1000 * 1000)
-#define FRESH_US (1000 * 1000)	/* how long a test is good for who waits */
+#define FRESH_US (1000 * 1000)	/* how long a test counts as recent for a
+								 * waiter */
 
 int
 pgpx_pool_live_locked(const PgpxPool *pool)
@@ -37,8 +32,8 @@ pgpx_pool_live_locked(const PgpxPool *pool)
 	Assert(LWLockHeldByMe(pool->lock));
 
 	/*
-	 * A leased one whose remote has gone helps nobody when it comes back, nor
-	 * does one that is to be closed after the cancel.
+	 * Skip connections that no session can use later: a leased connection
+	 * that is broken, and one that is closed after its cancel.
 	 */
 	for (int i = 0; left > 0 && i < pgpx_shared->max_connections; i++)
 	{
@@ -83,7 +78,7 @@ pgpx_pool_must_test_locked(const PgpxPool *pool, const PgpxConn *conn,
 	return conn->last_checked < since || now - conn->last_checked > FRESH_US;
 }
 
-/* Is a free connection fit to be leased?  If not it is closed. */
+/* Can a free connection be leased? If not, close it. */
 static bool
 fit_locked(PgpxPool *pool, PgpxConn *conn)
 {
@@ -110,8 +105,10 @@ must_test_first(const PgpxPool *pool, const PgpxConn *conn, PgpxTime since,
 }
 
 /*
- * Return the first free connection, by strategy, that must be tested, or that need
- * not be.  Connections that are not fit are closed.
+ * Return the first free connection in the order of the strategy: with
+ * "tested" one that can be leased without a test, else one that must be
+ * tested first.  Stale connections and those that the remote closed are
+ * closed on the way.
  */
 static PgpxConn *
 pick_by_strategy(PgpxPool *pool, bool tested, PgpxTime since, PgpxTime now)
@@ -132,14 +129,17 @@ pick_by_strategy(PgpxPool *pool, bool tested, PgpxTime since, PgpxTime now)
 }
 
 /*
- * May a session have the free connection that it used last, before the one that the
+ * May a session get its last used connection instead of the one that the
  * strategy prefers?
  *
- * With lifo also while its reset is pending: no connection that was used later can
- * have its answer sooner, and a connection used longer ago must stay cold.  Not in a
- * pool with surplus connections: sessions that each return to their own would keep
- * all of them in use, and none would ever reach overflow_ttl.  With fifo only when
- * there is no answer to wait for, because the connection used longest ago has none.
+ * With lifo: also while its reset is pending, because a connection that was
+ * used later cannot have its answer sooner, and a connection used longer ago
+ * must stay unused.  Not in a pool with surplus connections: sessions that
+ * each return to their own connection would keep all of them in use, and none
+ * would reach overflow_ttl.
+ *
+ * With fifo: only if no reset is pending, because the connection used longest
+ * ago has none.
  */
 static bool
 may_return_to(const PgpxPool *pool, const PgpxConn *last_conn)
@@ -152,8 +152,8 @@ may_return_to(const PgpxPool *pool, const PgpxConn *last_conn)
 }
 
 /*
- * Have ready connections tested for so many who wait since then, or longer: for each
- * of them one, at the same time.
+ * Start tests of ready connections until "most" are being tested, one for
+ * each waiter. since: start of the longest wait.
  */
 static void
 begin_tests(PgpxPool *pool, int most, PgpxTime since, PgpxTime now)
@@ -191,7 +191,7 @@ pgpx_pool_pick_locked(PgpxPool *pool, int last_conn,
 	}
 	conn = pick_by_strategy(pool, true, since, now);
 
-	/* only connections that must be tested are free, if any */
+	/* if any connection is free, it must be tested */
 	if (conn == NULL)
 		begin_tests(pool, Max(pool->nwaiting, 1), since, now);
 	return conn;
@@ -229,7 +229,7 @@ pgpx_pool_lease_locked(PgpxPool *pool, PgpxConn *conn, const PgpxHolder *holder,
 	return lease_id;
 }
 
-/* Can the worker connect without a session that tells it how? */
+/* Does the worker have the conninfo, so that no session must publish it? */
 static bool
 conninfo_is_known(const PgpxPool *pool)
 {
@@ -259,15 +259,17 @@ pgpx_pool_wanted_locked(const PgpxPool *pool, int extra)
 	Assert(LWLockHeldByMe(pool->lock));
 
 	/*
-	 * What is on its way to be free counts as free: a reset must not make the
-	 * pool grow.  What is being cancelled will most likely be closed.
+	 * Connections that are about to become free count as free, so that a
+	 * reset does not make the pool grow.  Connections that are being
+	 * cancelled do not count, because most of them will be closed.
 	 */
 	wanted = pool->nwaiting + extra - connecting -
 		pool->count[PGPX_CONN_RESETTING] - pool->count[PGPX_CONN_CHECKING];
 
 	/*
-	 * So many are kept open as soon as the worker knows how to connect, whether the
-	 * checkout that told it was served or not.  A cap beats it.
+	 * Keep min_size connections open as soon as the worker has the conninfo,
+	 * even if the checkout that published it was not served.  The cap takes
+	 * precedence.
 	 */
 	if (conninfo_is_known(pool))
 		wanted = Max(wanted, pgpx_pool_min_size_locked(pool) - total);
@@ -277,7 +279,7 @@ pgpx_pool_wanted_locked(const PgpxPool *pool, int extra)
 		return 0;
 	if (pool->retry_at != 0)
 	{
-		/* one prober: the others follow when it has succeeded */
+		/* one connect as a probe; more follow once it has succeeded */
 		return connecting > 0 || pgpx_now() < pool->retry_at ? 0 : 1;
 	}
 	if (pool->ramp > 0)
@@ -293,7 +295,10 @@ pgpx_pool_grow_locked(PgpxPool *pool, int extra)
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 
-	/* what is there goes first; who queues behind others has not looked */
+	/*
+	 * existing connections first: a session that queues behind others has not
+	 * tried to pick one
+	 */
 	if (pool->nwaiting > 0 && !pgpx_pool_is_paused(pool))
 		begin_tests(pool, pool->nwaiting,
 					pgpx_pool_waits_since_locked(pool), pgpx_now());
@@ -302,7 +307,7 @@ pgpx_pool_grow_locked(PgpxPool *pool, int extra)
 		return 0;
 	if (pgpx_pool_must_yield_locked(pool))
 	{
-		/* the worker sees whether the other one is still hungry */
+		/* the worker checks whether the other pool still needs the token */
 		pgpx_worker_wake_soon(pool->worker);
 		return 0;
 	}
@@ -319,7 +324,7 @@ pgpx_pool_grow_locked(PgpxPool *pool, int extra)
 	return asked;
 }
 
-/* How many connections the caps over several pools still allow this one. */
+/* Return how many more connections the caps over several pools allow. */
 static int
 tokens_left(const PgpxPool *pool)
 {
@@ -348,7 +353,7 @@ pgpx_pool_queued_locked(PgpxPool *pool)
 		int			slots = pgpx_pool_cap_locked(pool) -
 			pgpx_pool_total_locked(pool);
 
-		/* a connection that closes leaves its place within a second */
+		/* a closing connection frees its slot within a second */
 		slots = Min(slots, tokens_left(pool));
 		slots += pool->count[PGPX_CONN_CLOSING];
 		coming += Max(slots, 0);
@@ -431,9 +436,9 @@ pgpx_pool_is_current_locked(const PgpxPool *pool,
 }
 
 /*
- * May a connection that has expired be closed now?  One by one, so that those of
- * one age are not replaced in one burst; yet fast enough that a pool of many, with
- * a short lifetime, gets rid of all.  *due is when the next may.
+ * Connections expire one by one, so that connections of one age are not
+ * replaced in one burst.  The interval is short enough that a large pool with
+ * a short lifetime replaces all of them in time.
  */
 bool
 pgpx_pool_may_expire_locked(const PgpxPool *pool, PgpxTime now,
@@ -475,8 +480,9 @@ pgpx_pool_server_surplus_locked(const PgpxPool *pool)
 }
 
 /*
- * Where a connection goes when it comes back: the closing causes first, since
- * a checkin is where lifetime, size and options are enforced.
+ * Return the reason to close a connection at its release, or NONE.  Lifetime,
+ * size and options are enforced at checkin, so they precede the release
+ * action.
  */
 static PgpxCloseReason
 retire_reason(PgpxPool *pool, PgpxConn *conn, PgpxTime now)
@@ -501,7 +507,7 @@ retire_reason(PgpxPool *pool, PgpxConn *conn, PgpxTime now)
 	return PGPX_CLOSE_NONE;
 }
 
-/* LEASED -> what "action" says; the lease's owner is gone after it. */
+/* Perform a release action: LEASED -> another state. This clears the owner. */
 static void
 release_locked(PgpxPool *pool, PgpxConn *conn, uint64 lease_id,
 			   PgpxReleaseAction action,
@@ -513,7 +519,10 @@ release_locked(PgpxPool *pool, PgpxConn *conn, uint64 lease_id,
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 
-	/* whom would it hit?  Only the lessee asks for one, and has not sent a reset then */
+	/*
+	 * only the lessee requests a cancel, and it sends no reset then: else the
+	 * cancel could hit the reset
+	 */
 	Assert(!(cancelling && action == PGPX_RELEASE_RESET_PENDING));
 	if (action != PGPX_RELEASE_UNCHANGED)
 	{
@@ -534,7 +543,7 @@ release_locked(PgpxPool *pool, PgpxConn *conn, uint64 lease_id,
 		pgpx_pool_close_locked(pool, conn, reason);
 	else if (action == PGPX_RELEASE_CANCEL_CLOSE)
 	{
-		/* CANCELLING with a reason: close when the cancel has been delivered */
+		/* with a close reason: close once the cancel was delivered */
 		conn->close_reason = reason;
 		pgpx_conn_set_state(pool, conn, PGPX_CONN_CANCELLING, now);
 		if (!cancelling)
@@ -558,14 +567,17 @@ release_locked(PgpxPool *pool, PgpxConn *conn, uint64 lease_id,
 	else if (conn->unread_reset > 0)
 	{
 		pgpx_conn_set_state(pool, conn, PGPX_CONN_RESET_PENDING, now);
-		/* the worker reads the answer in a moment, if nobody else has */
+		/* the worker reads the answer soon, unless a lessee does */
 		pgpx_worker_wake_soon(pool->worker);
 	}
 	else
 		pgpx_conn_set_state(pool, conn, PGPX_CONN_IDLE, now);
 }
 
-/* Who has not touched it is not the one whose session it holds. */
+/*
+ * Record the owner as the last lessee.  Only if it sent something: else the
+ * session state is that of the lessee before.
+ */
 static void
 note_lessee(PgpxConn *conn)
 {
@@ -583,7 +595,10 @@ pgpx_pool_forget_lessee(int procno, int pid)
 		PgpxPool   *pool;
 		int			index = conn->pool;
 
-		/* only the process itself can become the last lessee meanwhile */
+		/*
+		 * only this process could set itself as the last lessee, so checking
+		 * without the lock is safe
+		 */
 		if (index < 0 || conn->last_pid != pid || conn->last_procno != procno)
 			continue;
 		pool = &pgpx_pools[index];
@@ -596,8 +611,10 @@ pgpx_pool_forget_lessee(int procno, int pid)
 }
 
 /*
- * Lock the pool of a lease; NULL, without the lock, if it was revoked: then its
- * id is gone, or the pool is damaged, and the worker revokes all its leases.  The pool of a leased connection cannot change under its lessee.
+ * Lock the pool of a lease.  Returns NULL, without the lock, if the lease was
+ * revoked, or if the pool is damaged, since then its worker revokes all
+ * leases.  The pool of a leased connection does not change while the lease
+ * lasts.
  */
 static PgpxPool *
 lock_lease(PgpxConn *conn, uint64 lease_id)
@@ -696,7 +713,10 @@ pgpx_pool_hand_over(PgpxConn *conn, uint64 lease_id,
 		pgpx_conn_defer_wakeup_locked(conn, PGPX_WAITER_INDEX(first));
 	LWLockRelease(pool->lock);
 
-	/* its owner is not woken: the caller does that, once it is sent */
+	/*
+	 * do not flush "wake": the caller wakes the waiter once the statement is
+	 * sent
+	 */
 	return true;
 }
 
@@ -713,7 +733,7 @@ pgpx_pool_revoke_locked(PgpxPool *pool, PgpxConn *conn, PgpxRevoke revoke,
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	if (pool->damaged)
-		return;					/* its worker is about to revoke all */
+		return;					/* its worker is about to revoke all leases */
 	Assert(conn->state == PGPX_CONN_LEASED && revoke != PGPX_REVOKE_NONE);
 
 	pgpx_stats_lease_locked(pool, pgpx_now() - conn->leased_at, ends[revoke],
@@ -727,7 +747,10 @@ pgpx_pool_revoke_locked(PgpxPool *pool, PgpxConn *conn, PgpxRevoke revoke,
 	{
 		PgpxActivity activity = pgpx_conn_activity(conn);
 
-		/* shut down at once; its place is free when the remote is at rest */
+		/*
+		 * the worker shuts it down at once; its slot is free when the remote
+		 * is idle
+		 */
 		conn->close_reason = PGPX_CLOSE_TERMINATED;
 		pgpx_conn_set_state(pool, conn, PGPX_CONN_CANCELLING, pgpx_now());
 		if ((activity == PGPX_ACT_ACTIVE || activity == PGPX_ACT_CANCELLING) &&
@@ -739,7 +762,10 @@ pgpx_pool_revoke_locked(PgpxPool *pool, PgpxConn *conn, PgpxRevoke revoke,
 		pgpx_wake_add(wake, owner);
 }
 
-/* Bucket of a wait: 0 for under 1 us, then one for each power of two. */
+/*
+ * Histogram bucket of a wait: 0 for less than 1 us, then one for each power
+ * of two.
+ */
 static int
 bucket_of(PgpxTime waited)
 {

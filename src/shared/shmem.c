@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * shmem.c
- *	  The shared memory segment: size, layout, start.
+ *	  The shared memory segment: size, layout, initialization.
  *
- * Called in the postmaster at server start, and again after a crash of any
- * process: the memory is new then, its "boot_id" is another, and every message and
- * lease of the life before is refused.
+ * The postmaster calls this at server start, and again after the crash of any
+ * process.  The memory is new then and has another boot_id, so every message and
+ * lease of the earlier run is refused.
  *
  *-------------------------------------------------------------------------
  */
@@ -37,9 +37,9 @@ static shmem_request_hook_type prev_shmem_request_hook = NULL;
 static shmem_startup_hook_type prev_shmem_startup_hook = NULL;
 
 /*
- * How often shared memory was made by this postmaster.  Lease ids start at
- * lives << BOOT_SHIFT, so that an id that a client kept over a crash restart is
- * stale and not somebody else's.
+ * Number of times that this postmaster has created shared memory.  Lease ids
+ * start at boots << BOOT_SHIFT, so that an id that a client kept across a
+ * crash restart is stale and cannot be the id of another lease.
  */
 static int	boots = 0;
 
@@ -115,8 +115,8 @@ init_waiter(PgpxWaiter *waiter)
 }
 
 /*
- * What this server calls itself in the tables of others: nobody else, and no
- * other life of it, has the same.
+ * Generate the name of this server run for the tables of other servers.  It
+ * is unique across servers and across restarts.
  */
 static void
 name_process(PgpxShared *shared)
@@ -275,12 +275,16 @@ pgpx_now(void)
 	return (PgpxTime) ts.tv_sec * 1000000 + ts.tv_nsec / 1000;
 }
 
-/* A wall clock that moves by less against the monotonic one was not set. */
+/*
+ * Microseconds of difference between the clocks from which on the wall clock
+ * counts as set.
+ */
 #define CLOCK_SET_US 1000
 
 /*
- * Between the two clocks a process may be interrupted: the pause is added to
- * *uncertain.
+ * Measure the offset of the wall clock to the monotonic clock.  The process
+ * may be interrupted between reading the two; *uncertain is the time that
+ * passed.
  */
 static TimestampTz
 measure_clock_offset(PgpxTime *uncertain)
@@ -294,8 +298,8 @@ measure_clock_offset(PgpxTime *uncertain)
 }
 
 /*
- * The offset of the wall clock against the monotonic one is kept, and not measured
- * for each timestamp: one and the same instant would be shown a microsecond apart.
+ * The offset is stored instead of measured for each timestamp, because
+ * otherwise one time would be shown with values that differ by microseconds.
  */
 TimestampTz
 pgpx_timestamp(PgpxTime t)
@@ -305,7 +309,9 @@ pgpx_timestamp(PgpxTime t)
 	TimestampTz offset = measure_clock_offset(&uncertain);
 	int64		moved = offset - (TimestampTz) sock;
 
-	/* of two processes that see that the clock was set, one counts */
+	/*
+	 * if two processes see that the clock was set, one stores the new offset
+	 */
 	if (moved < -CLOCK_SET_US - uncertain || moved > CLOCK_SET_US + uncertain)
 	{
 		if (pg_atomic_compare_exchange_u64(&pgpx_shared->clock_offset, &sock,

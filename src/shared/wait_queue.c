@@ -1,11 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * wait_queue.c
- *	  The queue of a pool: see the picture in wait_queue.h.
+ *	  The queue of waiters of a pool; wait_queue.h has the diagram.
  *
- * Shared memory only.  The rule that every pool has broken at least once: a
- * ticket that was granted while its owner was timing out or being cancelled is
- * either taken or given on, never forgotten.  Hence one way out, under the lock.
+ * Shared memory only.  A connection that was granted while its waiter was timing
+ * out or being cancelled must either be taken or be released, or it leaks.
+ * Therefore pgpx_waiter_dequeue is the only way out of the queue, and it decides
+ * under the pool lock.
  *
  *-------------------------------------------------------------------------
  */
@@ -15,9 +16,9 @@
 #include "shared/pool.h"
 
 /*
- * A waiter that leaves while its statement is being sent looks so often whether it
- * has been sent, at first and later, and for so long: the granter does nothing that
- * waits, but may be stopped, or get no processor.
+ * How often a leaving waiter checks whether its pending statement was sent
+ * (first and maximum interval), and for how long.  The granter does nothing
+ * that blocks, but it may be stopped or not be scheduled.
  */
 #define SENDING_US 20
 #define SENDING_LATER_US 1000
@@ -36,7 +37,7 @@ pgpx_pending_statement_set(const char *messages, size_t len)
 
 	Assert(waiter->state == PGPX_WAITER_NONE);
 
-	/* values that are nobody else's business */
+	/* clear the previous statement: it may contain private values */
 	if (waiter->pending_len > 0)
 		memset(PGPX_PENDING_OF(waiter), 0, waiter->pending_len);
 	waiter->pending_len = 0;
@@ -64,8 +65,9 @@ pgpx_pending_statement_sent(const PgpxHandOver *hand_over, PgpxPendingState how)
 }
 
 /*
- * Wait until what the ticket offers is not being sent.  Called and returns with the
- * pool's lock held, which is released meanwhile.  False: the offer was abandoned.
+ * Wait until the pending statement is not being sent.  The caller must hold
+ * the pool lock, which is released during the wait.  Returns false if the
+ * statement was abandoned.
  */
 static bool
 await_sender(PgpxPool *pool, PgpxWaiter *waiter)
@@ -99,7 +101,9 @@ queue_insert(PgpxPool *pool, PgpxWaiter *waiter)
 	int			index = PGPX_WAITER_INDEX(waiter);
 	int			after = pool->queue_tail;
 
-	/* nearly always the tail; a number drawn before goes towards the head */
+	/*
+	 * nearly always the tail; an earlier queue position goes towards the head
+	 */
 	while (after >= 0 && pgpx_waiters[after].number > waiter->number)
 		after = pgpx_waiters[after].prev;
 
@@ -164,7 +168,7 @@ pgpx_waiter_enqueue_locked(PgpxPool *pool, const PgpxHolder *holder,
 											PGPX_PENDING_OPEN :
 											PGPX_PENDING_NONE));
 
-	/* last: pgpx_checkout_check_cycle looks without the lock */
+	/* last, because pgpx_checkout_check_cycle reads without the lock */
 	pg_write_barrier();
 	waiter->state = PGPX_WAITER_WAITING;
 
@@ -227,7 +231,10 @@ pgpx_waiter_dequeue(PgpxWaiter *waiter, PgpxDequeue how, PgpxConn **conn,
 	PgpxConn   *granted = NULL;
 	uint64		granted_lease = 0;
 
-	/* only this process makes or ends its ticket: no lock to look at it */
+	/*
+	 * only this process enqueues and dequeues its waiter, so no lock is
+	 * needed
+	 */
 	if (waiter->state == PGPX_WAITER_NONE)
 		return PGPX_WAITER_NONE;
 
@@ -288,9 +295,9 @@ pgpx_waiter_dequeue(PgpxWaiter *waiter, PgpxDequeue how, PgpxConn **conn,
 			pending_state == PGPX_PENDING_ABANDONED;
 
 		/*
-		 * Given on, if nothing was sent on it.  Between the two lock sections
-		 * it is LEASED to a process that has no ticket: nobody else can want
-		 * it then.
+		 * Release the connection, unchanged if nothing was sent on it.
+		 * Between the two critical sections the connection is LEASED to a
+		 * process that does not wait; no other process can want it then.
 		 */
 		PGPX_DEBUG_POINT("given_on");
 		pgpx_pool_release(granted, granted_lease, PGPX_END_RETRIED,
@@ -315,7 +322,7 @@ pgpx_waiter_note_revoked(int procno, uint64 lease_id, PgpxRevoke reason)
 	PgpxWaiter *waiter = &pgpx_waiters[procno];
 	PgpxRevoked *revoked;
 
-	/* two pools may do this at once: atomic, not under one lock */
+	/* atomic, because two pools may do this at once under different locks */
 	revoked = &waiter->revoked[pg_atomic_fetch_add_u32(&waiter->nrevoked, 1) %
 							   PGPX_REVOKED_MAX];
 	pg_atomic_write_u64(&revoked->lease_id, 0);
