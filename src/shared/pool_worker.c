@@ -1,25 +1,24 @@
 /*-------------------------------------------------------------------------
  *
  * pool_worker.c
- *	  The worker's transitions of connections; maintenance of a pool;
- *	  eviction.
+ *	  The worker's part of a pool: its connection state transitions,
+ *	  maintenance, and eviction.
  *
- * Each function is one step of the state machine in conn_state.h: it takes the
- * pool's lock, moves the connection, serves the queue, wakes who was served.
+ * Only the worker calls these functions, except for eviction.  Shared memory only.
  *
- * What time brings to a pool: expiry, shrinking, min_size, the end of leases
- * that are held too long.
+ * Transitions.  Each function is one step of the state machine in conn_state.h: it
+ * acquires the pool lock, changes the state, serves the waiters, releases the lock
+ * and wakes the waiters that were served.
  *
- * Called by the worker.  Decides by the clock and by states, under the pool lock,
- * and returns when it wants to be called again, so that a pool in which nothing
- * is due costs nothing.
+ * Maintenance: expiry, shrinking, min_size, and the end of leases that are held too
+ * long.  It decides by the clock and by states, under the pool lock, and returns
+ * when it must be called again, so that a pool in which nothing is due costs
+ * nothing.
  *
- * Make room under a cap: close the idle connection of another pool that was
- * used longest ago.
- *
- * Shared memory only.  A pool that has waiters may take any connection that nobody
- * uses (admission.c).  What nobody waits for, min_size and prewarm, takes the surplus
- * of other pools only: connections above their own min_size.
+ * Eviction makes room under a cap: it closes the least recently used free connection
+ * of another pool.  A pool that has waiters may evict any free connection
+ * (admission.c).  min_size and prewarm, for which no session waits, may only evict
+ * surplus connections: those of pools above their own min_size.
  *
  *-------------------------------------------------------------------------
  */
@@ -31,12 +30,13 @@
 #include "base/debug_point.h"
 #include "shared/registry.h"
 
-/* A pool whose remote comes and goes is told of in the log not more often. */
+/* Minimum interval between log messages about outages of a pool. */
 #define LOG_EACH_US (10 * 1000 * 1000)
 
 /*
- * When a connection that is opened now has to go: max_lifetime less up to a tenth
- * of it by chance, so that connections of one age do not expire together.
+ * Return when a connection that is opened now expires: after max_lifetime
+ * less a random part of up to a tenth, so that connections of one age do not
+ * expire together.
  */
 static PgpxTime
 expiry(const PgpxPool *pool, PgpxTime now)
@@ -49,8 +49,8 @@ expiry(const PgpxPool *pool, PgpxTime now)
 }
 
 /*
- * What the worker has done on a connection by itself has gone well.  The options
- * may have changed, or its rights been taken away, while it was at it.
+ * Make a connection idle after the worker's work on it succeeded.  Close it
+ * instead if the options have changed or privileges were revoked meanwhile.
  */
 static void
 ready_locked(PgpxPool *pool, PgpxConn *conn, PgpxTime now)
@@ -83,7 +83,7 @@ pgpx_pool_opened(PgpxPool *pool, PgpxConn *conn, PgpxTime connect_time)
 		pool->backoff = 0;
 		conn->expires_at = expiry(pool, conn->opened_at);
 
-		/* after an outage 1, 2, 4 .. connects at once */
+		/* after an outage 1, 2, 4 .. concurrent connects */
 		if (pool->ramp > 0)
 			pool->ramp = pool->ramp >= pgpx_pool_cap_locked(pool) ? 0 :
 				pool->ramp * 2;
@@ -101,7 +101,10 @@ pgpx_pool_opened(PgpxPool *pool, PgpxConn *conn, PgpxTime connect_time)
 						NameStr(pool->user_name), outage / 1e6)));
 }
 
-/* The pause after this failure: doubled each time, within the pool's bounds. */
+/*
+ * Set the pause after a failure: doubled each time, within the bounds of the
+ * pool.
+ */
 static void
 back_off_locked(PgpxPool *pool, PgpxTime now)
 {
@@ -118,9 +121,10 @@ back_off_locked(PgpxPool *pool, PgpxTime now)
 }
 
 /*
- * Attempts that fail together have one pause, since the remote may have been gone for
- * a moment only.  If it has not, the next one is doubled from what each of them would
- * have had, one after the other: their number makes it longer, not their power.
+ * Share the pause of an earlier failure.  Attempts that fail together have
+ * one pause, because the remote may have been unreachable for a moment only.
+ * If it still is, the next pause is doubled from the sum of retry_min over
+ * these attempts: their number makes it longer linearly, not exponentially.
  */
 static void
 share_pause_locked(PgpxPool *pool)
@@ -139,7 +143,10 @@ pgpx_pool_is_crowded_out_locked(const PgpxPool *pool)
 		pgpx_pool_total_locked(pool);
 }
 
-/* An attempt is over; running: its start commands may still be, at the remote. */
+/*
+ * End a connect attempt. running: its start commands may still run at the
+ * remote.
+ */
 static void
 end_attempt_locked(PgpxPool *pool, PgpxConn *conn, bool running,
 				   PgpxCloseReason reason)
@@ -147,7 +154,7 @@ end_attempt_locked(PgpxPool *pool, PgpxConn *conn, bool running,
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	if (running)
 	{
-		/* its place is not free before the remote is at rest */
+		/* its slot is not free before the remote is idle */
 		conn->close_reason = reason;
 		pgpx_conn_set_state(pool, conn, PGPX_CONN_CANCELLING, pgpx_now());
 		pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_ASKED);
@@ -171,7 +178,7 @@ pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn, uint64 before,
 	{
 		bool		stale = conn->version != pool->version;
 
-		/* it was under way when the last one failed */
+		/* already under way when the last attempt failed */
 		bool		together = pool->backoff != 0 &&
 			conn->state_since <= pool->last_error_at;
 
@@ -199,9 +206,9 @@ pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn, uint64 before,
 		}
 
 		/*
-		 * While a live connection is left, the waiters wait for that one.
-		 * Else they learn the reason: those who were there when the attempt
-		 * began, since it was theirs.
+		 * While a live connection is left, the waiters wait for it.
+		 * Otherwise those that were enqueued when the attempt began fail with
+		 * its error, because it was made for them.
 		 */
 		if (!stale && pgpx_pool_live_locked(pool) == 0 &&
 			pool->opts.on_unavailable == PGPX_UNAVAILABLE_FAIL &&
@@ -217,7 +224,7 @@ pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn, uint64 before,
 	LWLockRelease(pool->lock);
 	pgpx_wake_flush(&wake);
 
-	/* with log_connections each attempt has its line already */
+	/* with log_connections each attempt is logged already */
 	if (log_outage && !pgpx_log_connections)
 		ereport(LOG,
 				(errmsg("pgpool_ext cannot connect to server \"%s\" of database \"%s\" for user \"%s\"",
@@ -271,7 +278,10 @@ pgpx_pool_conninfo_known(PgpxPool *pool, uint64 incarnation, uint64 version)
 		pool->conninfo_version = version;
 	}
 
-	/* who waits may have been kept from growing; too old, they are asked anew */
+	/*
+	 * the waiters may not have been able to grow the pool; if this version is
+	 * too old, they are asked again
+	 */
 	pool->asked_incarnation = 0;
 	pgpx_pool_dispatch_locked(pool, &wake);
 	LWLockRelease(pool->lock);
@@ -300,7 +310,7 @@ pgpx_pool_reset_done(PgpxPool *pool, PgpxConn *conn, bool ok, bool late)
 	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
 	if (conn->state == PGPX_CONN_RESETTING)
 	{
-		/* an answer that was owed may be that of a ROLLBACK alone */
+		/* a pending answer may be that of a ROLLBACK alone */
 		if (conn->unread_reset == 0)
 			conn->dirty = false;
 		conn->unread_reset = 0;
@@ -360,7 +370,8 @@ pgpx_pool_cancel_done(PgpxPool *pool, PgpxConn *conn, bool sent, bool ok)
 		pool->stats.cancels++;
 	if (sent && !ok)
 		pg_atomic_write_u32(&conn->cancel_lost, 1);
-	pg_write_barrier();			/* who sees NONE sees that, too */
+	pg_write_barrier();			/* a process that sees NONE must see
+								 * cancel_lost, too */
 	pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_NONE);
 	if (conn->state == PGPX_CONN_CANCELLING &&
 		conn->close_reason == PGPX_CLOSE_NONE)
@@ -436,14 +447,12 @@ pgpx_pool_closed(PgpxPool *pool, PgpxConn *conn)
 	pgpx_wake_flush(&wake);
 }
 
-/* Connections of a pool expire one by one, so far apart at most. */
-
-/* How often a pool with connections in use is looked at, at most. */
+/* Minimum interval between checks of a pool with connections in use. */
 #define CHECK_EACH_US (500 * 1000)
 
 /*
- * Why a free connection should be closed now; NONE, and *due is when the first
- * reason will hold.
+ * Return the reason to close a free connection now.  If NONE, *due is lowered
+ * to the time when the first reason will apply.
  */
 static PgpxCloseReason
 reason_to_close(const PgpxPool *pool, const PgpxConn *conn, int total,
@@ -476,7 +485,9 @@ reason_to_close(const PgpxPool *pool, const PgpxConn *conn, int total,
 	return PGPX_CLOSE_NONE;
 }
 
-/* After which idle time a connection that comes back will have to go, in ms. */
+/*
+ * Return the idle time, in ms, after which a released connection must close.
+ */
 static int64
 soonest(const PgpxPool *pool, int total)
 {
@@ -486,8 +497,8 @@ soonest(const PgpxPool *pool, int total)
 }
 
 /*
- * When connections that are in use, or whose reset is owed, will have expired:
- * nobody tells the worker when they come in.
+ * Return when the first connection that is not idle expires.  The worker
+ * needs the time because checkins do not notify it.
  */
 static PgpxTime
 first_expiry(const PgpxPool *pool)
@@ -506,7 +517,7 @@ first_expiry(const PgpxPool *pool)
 	return first;
 }
 
-/* A lease that was held for long, to be written to the log. */
+/* A lease that was held for too long, to be logged. */
 typedef struct Leak
 {
 	uint64		lease_id;
@@ -520,8 +531,9 @@ typedef struct Leak
 #define LEAKS_AT_ONCE 8
 
 /*
- * Leases that are held for too long: told once, and ended.  Returns how many are
- * in leaks; the rest is for the next time.
+ * Find leases that are held for too long: log each once (leak_warning) and
+ * revoke it after lease_timeout.  Returns the number of entries in leaks;
+ * further leases are left to the next call.
  */
 static int
 check_leases(PgpxPool *pool, PgpxTime now, PgpxTime *due, Leak *leaks,
@@ -534,7 +546,7 @@ check_leases(PgpxPool *pool, PgpxTime now, PgpxTime *due, Leak *leaks,
 		pgpx_pool_total_locked(pool) == 0)
 		return 0;
 
-	/* a checkout does not wake the worker: look so often */
+	/* a checkout does not wake the worker, so check at this interval */
 	*due = Min(*due, now + CHECK_EACH_US);
 	for (int i = 0; i < pgpx_shared->max_connections && n < LEAKS_AT_ONCE; i++)
 	{
@@ -599,7 +611,8 @@ pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *ended)
 	int			total;
 	int			surplus;
 	int			before;
-	PgpxCap    *full = NULL;	/* it keeps the pool from its min_size */
+	PgpxCap    *full = NULL;	/* the cap that keeps the pool below
+								 * min_size */
 	Leak		leaks[LEAKS_AT_ONCE];
 	int			nleaks;
 	NameData	server;
@@ -612,12 +625,12 @@ pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *ended)
 	pool->version_cap = Max(pool->version_cap, pgpx_pool_cap_locked(pool));
 	pgpx_pool_trim_locked(pool);
 
-	/* those that are closing are on their way out already */
+	/* without connections that are closing already */
 	total = pgpx_pool_total_locked(pool) - pool->count[PGPX_CONN_CLOSING];
 
 	surplus = pgpx_pool_server_surplus_locked(pool);
 
-	/* the one that was used longest ago first */
+	/* least recently used first */
 	for (int i = pool->lru_tail; i >= 0; i = before)
 	{
 		PgpxConn   *conn = &pgpx_conns[i];
@@ -635,7 +648,7 @@ pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *ended)
 		total--;
 	}
 
-	/* those in use come back at some time: look now and then */
+	/* connections in use are released at some time: check at intervals */
 	if (total > pool->count[PGPX_CONN_IDLE] +
 			pool->count[PGPX_CONN_RESET_PENDING])
 	{
@@ -652,12 +665,12 @@ pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *ended)
 	if (pool->nwaiting == 0)
 	{
 		pgpx_pool_grow_locked(pool, 0);
-		/* min_size comes back after an outage, whether somebody calls or not */
+		/* min_size is restored after an outage, even without a checkout */
 		if (pool->retry_at > now &&
 			pgpx_pool_total_locked(pool) < pgpx_pool_min_size_locked(pool))
 			due = Min(due, pool->retry_at);
 
-		/* a remote that could not be reached last time must not cost others theirs */
+		/* an unreachable remote must not cost other pools their connections */
 		if (pool->retry_at == 0 && !pgpx_pool_must_yield_locked(pool))
 			full = pgpx_pool_binding_cap_locked(pool, 0);
 		if (full != NULL)
@@ -690,8 +703,8 @@ pgpx_pool_binding_cap_locked(const PgpxPool *pool, int extra)
 }
 
 /*
- * The free connection of a pool that was used longest ago, if it may be evicted;
- * -1: there is none.
+ * Return the least recently used free connection of a pool if it may be
+ * evicted, -1 if there is none.
  */
 static int
 victim_locked(const PgpxPool *pool, PgpxEvict which, PgpxTime now)

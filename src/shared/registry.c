@@ -1,22 +1,22 @@
 /*-------------------------------------------------------------------------
  *
  * registry.c
- *	  Which pools and servers exist: lookup, versions, pause, retirement,
+ *	  The registry of pools and servers: lookup, versions, pause, retirement,
  *	  repair.
  *
- * Takes the registry lock, then a pool lock; never two pool locks at once.
+ * These functions acquire the registry lock before a pool lock, and never hold two
+ * pool locks.
  *
- * A pool whose shared state is wrong: it goes out of service, and is rebuilt.
- *
- * pgpx_conn_set_state finds the damage: a transition that is not in the table, or a
- * connection of another pool.  From then on
+ * Damaged pools.  A pool whose shared state is wrong goes out of service and is
+ * rebuilt.  pgpx_conn_set_state detects the damage: a transition that is not in the
+ * table, or a connection of another pool.  From then on
  *	- no connection of the pool changes its state, so none is leased twice and no
- *	  slot is used again;
- *	- checkouts fail (PX004), and sessions that wait go on waiting;
- *	- the worker of the pool restarts.  At its end it shuts down every socket, ends
+ *	  slot is reused;
+ *	- checkouts fail (PX004), and waiting sessions continue to wait;
+ *	- the worker of the pool restarts.  At its exit it shuts down every socket, ends
  *	  every lease (the holder's next call fails with 08006) and frees every slot.  The
  *	  next worker puts the pool back into service, empty.
- * Other pools of that worker lose their connections, as with each end of a worker.
+ * Other pools of that worker lose their connections, as with each exit of a worker.
  *
  *-------------------------------------------------------------------------
  */
@@ -42,7 +42,7 @@ pgpx_pool_lock(int index, uint32 pool_id)
 	return NULL;
 }
 
-/* Caller holds the registry lock in any mode. */
+/* The caller must hold the registry lock in any mode. */
 static int
 find_locked(const PgpxPoolKey *key)
 {
@@ -55,9 +55,10 @@ find_locked(const PgpxPoolKey *key)
 }
 
 /*
- * The record of a server; make: one is made if there is none.  -1: all are in use,
- * which cannot be while there is a place for a pool, unless servers without pools
- * are paused.  Caller holds the registry lock exclusively.
+ * Return the index of the slot of a server; with "make", allocate one if
+ * there is none. -1: all slots are in use.  That cannot happen while there is
+ * a slot for a pool, unless servers without pools are paused.  The caller
+ * must hold the registry lock exclusively.
  */
 static int
 find_server_locked(Oid database, Oid server, bool make)
@@ -85,8 +86,8 @@ find_server_locked(Oid database, Oid server, bool make)
 }
 
 /*
- * A pool of the server is gone, or it has been resumed.  Caller holds the registry
- * lock exclusively.
+ * Free the slot of a server if it has no pool and is not paused.  The caller
+ * must hold the registry lock exclusively.
  */
 static void
 leave_server_locked(PgpxServer *s)
@@ -96,7 +97,10 @@ leave_server_locked(PgpxServer *s)
 		s->server = s->database = InvalidOid;
 }
 
-/* The pool gives up its place; caller holds the registry lock and the pool's. */
+/*
+ * Free the slot of a pool.  The caller must hold the registry lock and the
+ * pool lock.
+ */
 static void
 free_slot_locked(PgpxPool *pool)
 {
@@ -144,11 +148,13 @@ pgpx_server_list_paused(Oid database, Oid *servers)
 }
 
 /*
- * An empty place; else the pool that was used longest ago among those that
- * hold no connection, no ticket and no distributed lock, which is pinged by what
- * the pool's worker knows of the pool.  Caller holds the registry lock
- * exclusively.  A pool that gets a ticket after the look is found by its user
- * to have another id: the place is checked again under its own lock.
+ * Return an empty slot, or else the least recently used pool that has no
+ * connection, no waiter and no distributed lock.  A distributed lock keeps
+ * the pool because its pings use the worker's conninfo of the pool.
+ *
+ * The caller must hold the registry lock exclusively.  A pool may come into
+ * use after this check, so the caller checks again under the pool lock.  A
+ * session that enqueues later finds that the slot has another pool id.
  */
 static int
 find_slot_locked(void)
@@ -179,7 +185,10 @@ find_slot_locked(void)
 	return best;
 }
 
-/* Make "slot" the pool of "ref"; false if it has come into use meanwhile. */
+/*
+ * Create the pool of "ref" in a slot.  Returns false if the slot has come
+ * into use meanwhile.
+ */
 static bool
 make_pool(PgpxPool *pool, const PgpxPoolRef *ref)
 {
@@ -292,7 +301,7 @@ pgpx_pool_needs_options_locked(const PgpxPool *pool)
 	return pool->fingerprint.settings == 0;
 }
 
-/* Have the worker look at the connections that are being opened. */
+/* Have the worker check the connections that are being opened. */
 static void
 ask_for_connecting_locked(PgpxPool *pool)
 {
@@ -306,8 +315,8 @@ ask_for_connecting_locked(PgpxPool *pool)
 }
 
 /*
- * Connections of the version before close, those that are leased at checkin; those
- * that are being opened are given up by the worker.
+ * Start a new version: close free connections of the old one.  Leased ones
+ * close at checkin, and the worker abandons those that are being opened.
  */
 static void
 close_old_locked(PgpxPool *pool)
@@ -316,7 +325,7 @@ close_old_locked(PgpxPool *pool)
 	pool->version++;
 	pool->version_cap = pgpx_pool_cap_locked(pool);
 
-	/* what is known of the old address says nothing about the new one */
+	/* the failures of the old address do not apply to the new one */
 	pool->unavailable_since = 0;
 	pool->retry_at = 0;
 	pool->backoff = 0;
@@ -349,7 +358,10 @@ pgpx_pool_adopt_locked(PgpxPool *pool, const char *server_name,
 	pool->version_cap = pgpx_pool_cap_locked(pool);
 }
 
-/* Open connections keep their share of chance in the new max_lifetime. */
+/*
+ * Scale the expiry of open connections to the new max_lifetime, with the same
+ * jitter.
+ */
 static void
 scale_lifetimes_locked(PgpxPool *pool, int64 before, int64 after)
 {
@@ -385,7 +397,10 @@ pgpx_pool_set_options_locked(PgpxPool *pool, const PgpxFingerprint *fingerprint,
 	pgpx_pool_trim_locked(pool);
 	if (connects)
 	{
-		/* the pause was made under the old options; attempts have the new timeout */
+		/*
+		 * the pause followed the old options; running attempts get the new
+		 * timeout
+		 */
 		pool->retry_at = 0;
 		pool->backoff = 0;
 		ask_for_connecting_locked(pool);
@@ -394,7 +409,10 @@ pgpx_pool_set_options_locked(PgpxPool *pool, const PgpxFingerprint *fingerprint,
 	pgpx_worker_wake(pool->worker);
 }
 
-/* Waiters read the options when they find that the worker must be told. */
+/*
+ * Wake the waiters: they read the options when they find that the worker
+ * lacks the conninfo.
+ */
 static void
 ask_waiters_locked(PgpxPool *pool, PgpxWake *wake)
 {
@@ -457,7 +475,10 @@ pgpx_pool_forget(int index, uint32 pool_id)
 	LWLockRelease(pgpx_shared->registry_lock);
 }
 
-/* Count what has ended by force, so that the sums add up. */
+/*
+ * Count leases and connections that the rebuild ended, so that the sums of
+ * the counters agree.
+ */
 static void
 balance_stats(PgpxStats *stats)
 {
@@ -500,7 +521,7 @@ pgpx_pool_rebuild_locked(PgpxPool *pool, PgpxWake *wake)
 void
 pgpx_pool_restore_damaged(int worker)
 {
-	/* first: what is damaged from here on restarts the worker once more */
+	/* first, so that damage detected from here on restarts the worker again */
 	pg_atomic_write_u32(&pgpx_shared->worker[worker].must_restart, 0);
 	for (int i = 0; i < pgpx_shared->max_pools; i++)
 	{

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * registry.h
- *	  Which pools and servers exist: lookup, versions, pause, retirement,
+ *	  The registry of pools and servers: lookup, versions, pause, retirement,
  *	  repair.
  *
  *-------------------------------------------------------------------------
@@ -11,7 +11,7 @@
 
 #include "shared/conn_state.h"
 
-/* What a checkout asks the registry for. */
+/* The pool that a checkout requests from the registry. */
 typedef struct PgpxPoolRef
 {
 	PgpxPoolKey key;
@@ -25,38 +25,40 @@ typedef struct PgpxPoolRef
 
 /*
  * pgpx_pool_lock
- *		Lock pool "index" if it still is the one with this id.
+ *		Lock pool "index" exclusively if it still has this id.
  *
- * Returns NULL, without the lock, if it is another by now.
+ * Returns NULL, without the lock, if the slot has another pool by now.
  */
 extern PgpxPool *pgpx_pool_lock(int index, uint32 pool_id);
 
 /*
  * pgpx_pool_find
- *		Find or make the pool of a key.  Returns its index and sets *pool_id;
- *		-1 if the registry is full of pools that are in use.
+ *		Find or create the pool of a key.  Returns its index and sets
+ *		*pool_id; -1 if all slots of the registry are in use.
  */
 extern int	pgpx_pool_find(const PgpxPoolRef *ref, uint32 *pool_id);
 
 /*
- * The same, but that options which take effect in place may differ: does the pool
- * connect as the fingerprint says?
+ * Does the pool connect as the fingerprint says?  Options that take effect in
+ * place may differ.
  */
 extern bool pgpx_pool_connects_alike_locked(const PgpxPool *pool,
 											const PgpxFingerprint *fingerprint);
 
-/* Is the pool current, and was the connection opened as it connects now? */
+/*
+ * Is the pool current, and was the connection opened the way it connects now?
+ */
 extern bool pgpx_conn_is_current_locked(const PgpxPool *pool,
 										const PgpxConn *conn,
 										const PgpxFingerprint *fingerprint);
 
 /*
  * pgpx_pool_adopt_locked
- *		Make options that were read from the catalogs those of the pool.
+ *		Set the options of the pool to those read from the catalogs.
  *
- * If only options changed that take effect in place, connections stay.  Otherwise
- * the pool has a new version: connections of the old one close, leased ones at
- * checkin.
+ * If only options that take effect in place have changed, connections stay.
+ * Otherwise the pool gets a new version: connections of the old version are
+ * closed, leased ones at checkin.
  */
 extern void pgpx_pool_adopt_locked(PgpxPool *pool, const char *server_name,
 								   const char *user_name,
@@ -76,45 +78,59 @@ extern void pgpx_pool_set_options_locked(PgpxPool *pool,
 
 /*
  * pgpx_pool_forget_options_locked
- *		Have the next checkout, or a waiter, read the options again; connections
- *		stay.  For changes in place whose order is not known.
+ *		Make the next checkout, or a waiter, read the options again.
+ *		Connections stay.  For changes in place whose order is unknown.
  */
 extern void pgpx_pool_forget_options_locked(PgpxPool *pool, PgpxWake *wake);
 
 /*
  * pgpx_pool_retire_locked
- *		How to connect has changed in the catalogs: connections close as with new
- *		options, and the next checkout, or a waiter, reads the catalogs again.
+ *		Retire a pool because the catalogs have changed how it connects.
+ *		Connections are closed as after an option change, and the next
+ *		checkout, or a waiter, reads the catalogs again.
  *
- * gone: no checkout will find the pool as things are, since its server, its mapping
- * or its user is gone, or a right is.  It is forgotten, with its statistics, as soon
- * as it is empty.
+ * gone: no checkout can find the pool now, because its server, mapping or
+ * user was dropped or a privilege was revoked.  It is removed, with its
+ * statistics, as soon as it is empty.
  */
 extern void pgpx_pool_retire_locked(PgpxPool *pool, bool gone, PgpxWake *wake);
 
-/* Must a session read the options from the catalogs before the pool can go on? */
+/*
+ * Must a session read the options from the catalogs before the pool can
+ * continue?
+ */
 extern bool pgpx_pool_needs_options_locked(const PgpxPool *pool);
 
-/* Some database was dropped: the workers shall look which pools have lost theirs. */
+/*
+ * After DROP DATABASE: have the workers check which pools have lost their
+ * database.
+ */
 extern void pgpx_pool_request_database_check(void);
 
-/* Free the place of a pool that has ended, if it is gone. */
+/* Remove a retired and empty pool, if it is gone. */
 extern void pgpx_pool_forget(int index, uint32 pool_id);
 
-/* New connections for old: as with new options, which stay the same. */
+/*
+ * Replace all connections, as after an option change, with the same options.
+ */
 extern void pgpx_pool_reconnect_locked(PgpxPool *pool);
 
 /*
  * pgpx_server_pause
- *		Pause or resume all pools of a server, also those to come.  drain: what
- *		is free is closed, too.  False: there is no place to keep that in.
+ *		Pause or resume all pools of a server, including future ones.
+ *
+ * drain: also close free connections.  Returns false if there is no slot to
+ * record the pause.
  */
 extern bool pgpx_server_pause(Oid database, Oid server, bool pause, bool drain);
 
-/* The paused servers of a database, at most max_pools; how many they are. */
+/*
+ * Store the paused servers of a database, at most max_pools, and return their
+ * number.
+ */
 extern int	pgpx_server_list_paused(Oid database, Oid *servers);
 
-/* Do checkouts from this pool queue, whatever is free? */
+/* Are checkouts from this pool enqueued, even if a connection is free? */
 static inline bool
 pgpx_pool_is_paused(const PgpxPool *pool)
 {
@@ -128,8 +144,9 @@ pgpx_pool_is_draining(const PgpxPool *pool)
 }
 
 /*
- * Has the worker asked those who wait to tell it the conninfo, and nobody has done
- * so yet?  It would only find out the same again, and again.
+ * Has the worker requested the conninfo from the waiters without an answer so
+ * far?  Then further connects are useless, because each would find the
+ * conninfo missing.
  */
 static inline bool
 pgpx_pool_conninfo_awaited(const PgpxPool *pool)
@@ -140,15 +157,20 @@ pgpx_pool_conninfo_awaited(const PgpxPool *pool)
 
 /*
  * pgpx_pool_rebuild_locked
- *		End all leases of a damaged pool and free all its slots.  The caller is its
- *		worker, which shuts down every socket of the pool, or none is open.
+ *		End all leases of a damaged pool and free all its slots.
+ *
+ * The caller must be the worker of the pool, which shuts down every socket of
+ * it, or no socket of it may be open.
  */
 extern void pgpx_pool_rebuild_locked(PgpxPool *pool, PgpxWake *wake);
 
-/* A worker that starts puts its damaged pools back into service, rebuilt. */
+/*
+ * Rebuild the damaged pools of a starting worker and put them back into
+ * service.
+ */
 extern void pgpx_pool_restore_damaged(int worker);
 
-/* A worker that restarts because of its damaged pools says in the log why. */
+/* Log why a worker restarts because of damaged pools. */
 extern void pgpx_pool_log_damage(int worker);
 
 #endif							/* PGPX_REGISTRY_H */
