@@ -3,27 +3,22 @@
  * invariants.c
  *	  Verification of the shared state.
  *
- * Each pool is checked under its lock, in shared mode, so that what belongs to
- * it stands still: its connections, its queue, its counters.  A connection gets
- * a pool, and loses it, under that pool's lock; so "conn->pool is this one" is
- * the truth for the connections of the pool and never true for others.
+ * Shared memory only.  Memory is allocated before the first lock is acquired, and
+ * faults are written into fixed buffers, so no error is raised under a lock.
  *
- * The free list is nobody's.  Whoever moves a connection in or out of it holds
- * the pool lock, and for an instant that one is FREE and in no list.  See
- * check_free for how that is told from one that was lost.
+ * Pools.  Each pool is checked under its lock, in shared mode, so that its
+ * connections, queue and counters do not change.  A connection enters and leaves a
+ * pool under that pool's lock.  So "conn->pool is this pool" is reliable for the
+ * connections of the pool, and never true for other connections.
  *
- * Shared memory only.  Memory is allocated before the first lock, and what is
- * found is written into fixed buffers: nothing throws under a lock.
+ * Free list.  It belongs to no pool.  A process that moves a connection in or out
+ * of it holds a pool lock, and for an instant the connection is FREE and in no
+ * list.  check_free describes how that is distinguished from a lost connection.
  *
- * Does a pool's queue add up?  The tickets' part of invariants.c.
- *
- * Runs under the pool's lock; shared memory only.
- *
- * Does each connection have its tokens?
- *
- * A token and the connection that it is for move in one section under the lock of
- * their pool.  So a cap whose tokens have not moved while all locks were passed,
- * and then all connections were counted, has as many out as there are connections.
+ * Caps.  A token and its connection are acquired and released in one critical
+ * section under the lock of their pool.  Therefore, if the tokens of a cap did not
+ * change while all locks were passed and all connections were then counted, the cap
+ * has as many tokens in use as there are connections.
  *
  *-------------------------------------------------------------------------
  */
@@ -56,7 +51,10 @@ pgpx_check_fault(PgpxCheck *check, const char *format, ...)
 	va_end(args);
 }
 
-/* By the process array: the PGPROC of one that has ended keeps its pid for long. */
+/*
+ * Uses the process array, because the PGPROC of an exited process keeps its
+ * pid for long.
+ */
 bool
 pgpx_check_is_alive(int procno, int pid)
 {
@@ -124,8 +122,9 @@ check_conn(PgpxCheck *check, PgpxConn *conn)
 }
 
 /*
- * The LRU list holds exactly the free connections, in the order of their last use.
- * Given that the links are right a walk cannot come to one twice, so counting will do.
+ * Check that the LRU list contains exactly the free connections, in the order
+ * of their last use.  If all links are right, a walk cannot reach a
+ * connection twice, so counting suffices.
  */
 static void
 check_lru(PgpxCheck *check)
@@ -175,7 +174,10 @@ check_lru(PgpxCheck *check)
 						 n, expected);
 }
 
-/* Connections by state, and in which lists they are.  Returns how many are open. */
+/*
+ * Check the states, counts and lists of the connections.  Returns how many
+ * are open.
+ */
 static int
 check_conns(PgpxCheck *check)
 {
@@ -215,7 +217,7 @@ check_conns(PgpxCheck *check)
 						 broken, pool->nbroken);
 	check_lru(check);
 
-	/* those of older options may be more than the new ones allow */
+	/* connections of older versions may exceed the new cap */
 	if (current > pool->version_cap)
 		pgpx_check_fault(check, "%d connections, but pool_size and max_overflow allow %d",
 						 current, pool->version_cap);
@@ -223,8 +225,9 @@ check_conns(PgpxCheck *check)
 }
 
 /*
- * Nobody waits while there is a connection that he could have; or could have once it
- * is tested, and not one for each who waits is being tested.
+ * Check that no session waits while it could have a connection: one that is
+ * free, or one that must be tested while fewer connections than waiters are
+ * being tested.
  */
 static void
 check_served(PgpxCheck *check, int waiting)
@@ -261,7 +264,7 @@ check_sum(PgpxCheck *check, const char *left, uint64 is, const char *right,
 						 left, is, right, expected);
 }
 
-/* What comes in goes out, or is still there. */
+/* Check that starts equal ends plus what is still present. */
 static void
 check_counters(PgpxCheck *check, int open)
 {
@@ -323,9 +326,9 @@ check_pool(PgpxCheck *check, int index)
 }
 
 /*
- * Walk through the free list.  Of the suspects only those remain that are
- * missing again and have not been used in between; the first walk suspects all.
- * Returns how many there are.
+ * Walk the free list.  The first walk suspects every FREE connection that is
+ * not in the list.  A later walk keeps only the suspects that are missing
+ * again and were not used in between.  Returns the number of suspects.
  */
 static int
 walk_free(PgpxCheck *check, bool first)
@@ -393,10 +396,11 @@ pgpx_check_pass_locks(void)
 }
 
 /*
- * Is a FREE connection in no list?  It is so for an instant when it is given
- * back, and again when it is taken, both under some pool lock; then it has a new
- * generation.  So of three walks, with all locks passed in between, at least
- * one finds a sound connection in the list, or of another generation.
+ * Report FREE connections that are in no list.  A connection is in no list
+ * for an instant when it is freed and again when it is allocated, both under
+ * a pool lock, and an allocation gives it a new generation.  So at least one
+ * of three walks, with all locks passed in between, finds a sound connection
+ * in the list or with another generation.
  */
 static void
 check_free(PgpxCheck *check, int nsuspects)
@@ -423,8 +427,8 @@ compare_leases(const void *a, const void *b)
 }
 
 /*
- * No lease is on two connections.  Ids never repeat, so this holds for leases
- * that were seen at different moments too.
+ * Check that no lease is on two connections.  Lease ids are never reused, so
+ * this holds for leases that were seen at different times, too.
  */
 static void
 check_leases(PgpxCheck *check)
@@ -470,10 +474,12 @@ pgpx_invariants_check(PgpxFaults *faults)
 }
 
 /*
- * A granted ticket has the lease that it says.  Between grant and claim the lease
- * can be taken away, which the ticket remembers for so many leases of its process;
- * then the place may be anything's, and what is there was opened after the ticket
- * was drawn.
+ * Check that a granted waiter has the lease that it records.
+ *
+ * The lease can be revoked between grant and dequeue.  Then the reason is
+ * recorded with the waiter, for the last PGPX_REVOKED_MAX leases of its
+ * process, and the slot may have been reused by a connection that was opened
+ * after the wait began.
  */
 static void
 check_granted(PgpxCheck *check, PgpxWaiter *waiter)
@@ -506,7 +512,10 @@ check_granted(PgpxCheck *check, PgpxWaiter *waiter)
 						 pg_atomic_read_u64(&conn->lease_id));
 }
 
-/* The queue: links, order, and nobody left out.  Returns its length. */
+/*
+ * Check the links, the order and the processes of the queue.  Returns its
+ * length.
+ */
 static int
 check_queue(PgpxCheck *check)
 {
@@ -563,8 +572,8 @@ pgpx_check_waiters(PgpxCheck *check)
 	int			served = 0;
 
 	/*
-	 * WAITING ones are told by the queue alone: a session that queues
-	 * elsewhere may have left this pool's number in its ticket.
+	 * Only the queue identifies WAITING waiters: a session that is about to
+	 * enqueue elsewhere may have left the index of this pool in its waiter.
 	 */
 	for (int i = 0; i < pgpx_shared->nwaiter_slots; i++)
 	{
@@ -584,9 +593,10 @@ pgpx_check_waiters(PgpxCheck *check)
 	return waiting;
 }
 
-#define ROUNDS 20				/* of looks at caps whose tokens move all the time */
+#define ROUNDS 20				/* attempts to read caps whose tokens keep
+								 * changing */
 
-/* What a cap had before the connections were counted. */
+/* Tokens of a cap before the connections were counted. */
 typedef struct PgpxCapSeen
 {
 	bool		done;
@@ -633,7 +643,7 @@ pgpx_check_caps(PgpxCheck *check)
 		for (int i = 0; i < n; i++)
 			read_cap(&pgpx_servers[i].cap, &seen[i]);
 
-		/* who was in the midst of a move has come to its end */
+		/* wait for processes that are acquiring or releasing a token */
 		pgpx_check_pass_locks();
 		for (int i = 0; i < n; i++)
 		{
