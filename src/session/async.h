@@ -30,7 +30,7 @@ extern uint64 pgpx_async_result(PgpxLease *lease, const PgpxSink *sink);
  *		Wait until the answer for one of the leases is complete, or until so
  *		much of it has arrived that the remote waits for it to be read.
  *
- * Each lease must have a statement in flight. deadline is monotonic, 0: none;
+ * Each lease must have a statement in flight.  deadline is monotonic, 0: none;
  * one in the past means to poll once.  Returns NULL at the deadline.  If
  * several leases are ready, the first in the array is returned.
  *

@@ -6,12 +6,12 @@
  * Runs in sessions only.  Order of the steps, and what cleans up if the
  * process exits in a step:
  *
- *	1. allocate the lease record		nothing is shared yet
+ *	1.  allocate the lease record		nothing is shared yet
  *	2. under the pool lock: lease a		the exit callback finds the waiter; a
  *	   connection, or enqueue			connection is in the record at once
- *	3. wait on the latch				ERROR leaves the queue in PG_CATCH,
+ *	3.  wait on the latch				ERROR leaves the queue in PG_CATCH,
  *										FATAL in the exit callback
- *	4. fetch the socket and validate	the exit callback returns the lease
+ *	4.  fetch the socket and validate	the exit callback returns the lease
  *
  * Step 4 holds no lock.  The lease is in the session's list by then.  On
  * an error the connection is released before the error propagates:
@@ -229,8 +229,8 @@ log_wait(const PgpxCheckout *c)
 
 /*
  * Lease and validate until a connection is alive.  Returns NULL only with
- * only_try. *spare receives a record that is not in use, for the caller to free
- * on an error. taken: a lease to validate first; NULL: none.
+ * only_try.  *spare is a record that is not in use, or NULL; the caller must free
+ * it, also on an error.  taken: a lease to validate first; NULL: none.
  */
 static PgpxLease *
 checkout(PgpxCheckout *c, PgpxLease *taken, PgpxLease *volatile *spare)
@@ -492,7 +492,7 @@ pgpx_lease_prewarm(const char *server, int n, PgpxTime deadline)
 }
 
 /*
- * Return the deadline for a step after the grant. sent: the statement is
+ * Return the deadline for a step after the grant.  sent: the statement is
  * already running on the connection.
  */
 static PgpxTime

@@ -32,7 +32,7 @@ extern int64 pgpx_lease_timeout(const PgpxServerSpec *spec, int64 timeout);
  *
  * timeout is in milliseconds; 0 means do not wait, PGPX_TIMEOUT_DEFAULT means
  * the GUC or the server's option.  With only_try the function returns NULL
- * instead of an error when no connection is free. why is the purpose that the
+ * instead of an error when no connection is free.  why is the purpose that the
  * views show; it may be NULL.
  *
  * Errors: those of pgpx_server_spec_get; 55P03 timeout; 53300 queue full or
@@ -46,7 +46,7 @@ extern PgpxLease *pgpx_lease_checkout(const char *server, int64 timeout,
 /*
  * The statement for which a lease of scope CALL is taken.  While the checkout
  * waits in the queue, a session that returns a connection may send the
- * statement (pipelined hand-over). pgpx_run_send then finds it already sent.
+ * statement (pipelined hand-over).  pgpx_run_send then finds it already sent.
  */
 typedef struct PgpxStatement
 {
@@ -54,7 +54,7 @@ typedef struct PgpxStatement
 	int			nparams;
 	const char *const *values;
 	bool		one;			/* certainly a single statement */
-	bool		known;			/* the row type is that of its sink */
+	bool		known;			/* types_hash is set: formats can be predicted */
 	uint64		types_hash;
 
 	/* set to retry a statement that did not run: keep its queue position */

@@ -59,8 +59,8 @@ pgpx_checkout_refresh(PgpxCheckout *c)
  * Raise an error if this session holds a lease of another transaction's private
  * pool for the same server.  Such a lease may outlive its transaction and keeps
  * the pool's slot in use.  Without this check a user who changes an object in
- * each transaction, e.g. the own user mapping, would get another pool each
- * time, with a pool_size of its own.
+ * each transaction, e.g. a user mapping, would get another pool each time, with
+ * a pool_size of its own.
  */
 static void
 refuse_another_own_pool(const PgpxServerSpec *spec)

@@ -117,7 +117,7 @@ pg_noreturn extern void pgpx_checkout_raise_timeout(PgpxCheckout *c,
 
 /*
  * Raise 08001, or the SQLSTATE of the failed connection attempt where the cause
- * is on this server or in its settings. wait_ms: time to the next attempt; 0:
+ * is on this server or in its settings.  wait_ms: time to the next attempt; 0:
  * unknown.
  */
 pg_noreturn extern void pgpx_checkout_raise_unreachable(PgpxCheckout *c,

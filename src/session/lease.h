@@ -93,7 +93,7 @@ extern PgpxLease *pgpx_lease_alloc(void);
  */
 extern void pgpx_lease_forget(PgpxLease *lease);
 
-/* Register the exit and transaction callbacks. Further calls do nothing. */
+/* Register the exit and transaction callbacks.  Further calls do nothing. */
 extern void pgpx_lease_register_callbacks(void);
 
 /* Has this session registered the callbacks, i.e. ever requested a lease? */

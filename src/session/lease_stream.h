@@ -15,8 +15,8 @@
 extern void pgpx_lease_check_revoked(PgpxLease *lease);
 
 /*
- * Mark the lease as unusable and raise 08006, now and at each later use. why
- * must be a constant string; remote_words may be NULL.
+ * Mark the lease as unusable and raise 08006, now and at each later use.  why
+ * must outlive the lease; remote_words may be NULL.
  */
 pg_noreturn extern void pgpx_lease_broken(PgpxLease *lease, const char *why,
 										  const char *remote_words);

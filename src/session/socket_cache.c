@@ -366,7 +366,7 @@ pgpx_socket_cache_fetch(int pool_index, int conn, uint64 generation,
 /* Maximum interval between checks for room in the control socket, in ms. */
 #define CONTROL_CHECK_MS 100
 
-/* Interval at which a session requests a worker that is not running. */
+/* Interval at which a session checks for a worker that is not running. */
 #define MISSED_CHECK_US (1000 * 1000)
 
 #define EVENTS_AT_ONCE 8
@@ -661,7 +661,7 @@ pgpx_session_wait_control(int worker, PgpxTime deadline)
 								pgpx_wait_event(&wait_event, "PgpoolControl"));
 }
 
-/* Wait for the socket or the latch. timeout is in ms, -1: none. */
+/* Wait for the socket or the latch.  timeout is in ms, -1: none. */
 static void
 wait_for_events(PgpxCachedSocket *sock, uint32 events, long timeout,
 				uint32 wait_event)

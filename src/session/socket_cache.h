@@ -85,12 +85,13 @@ extern ssize_t pgpx_socket_cache_poll(PgpxCachedSocket *sock, int pool,
  */
 #define PGPX_SESSION_WAIT_FDS 2
 
-/* Has the session acquired them? */
+/* Has the session acquired these descriptors? */
 extern bool pgpx_session_can_wait(void);
 
 /*
  * pgpx_session_prepare
- *		Acquire them, before the first socket is cached.  Errors: 53000.
+ *		Acquire the descriptors for waiting, before the first socket is cached.
+ *		Errors: 53000.
  */
 extern void pgpx_session_prepare(void);
 
@@ -118,8 +119,8 @@ extern bool pgpx_session_wait(PgpxCachedSocket *sock, uint32 events,
 extern bool pgpx_session_wait_latch(PgpxTime deadline, uint32 wait_event);
 
 /*
- * Wait in the same way for an action of the worker.  If it is not running,
- * wakes up regularly and requests it.
+ * Wait in the same way for an action of the worker.  If it is not running, ask
+ * the postmaster to start it, at most once a second.
  */
 extern bool pgpx_session_wait_worker(int worker, PgpxTime deadline,
 									 uint32 wait_event);

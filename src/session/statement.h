@@ -53,7 +53,7 @@ extern void pgpx_run_read(PgpxRun *run);
 
 /*
  * Clean up the lease after an error; to be called in PG_CATCH around the
- * functions above. may_drain: read the rest of the answer if it is short,
+ * functions above.  may_drain: read the rest of the answer if it is short,
  * otherwise cancel the statement.
  */
 extern void pgpx_run_failed(PgpxRun *run, bool may_drain);
