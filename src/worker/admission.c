@@ -90,7 +90,7 @@ name_hungriest(PgpxCap *cap)
 
 /*
  * The cap no longer keeps the next-in-line pool from growing: grows it, and
- * then selects the next pool.  In this order, because the others still yield
+ * then selects the next pool.  In this order, because other pools still yield
  * to the pool while it grows.
  */
 static void

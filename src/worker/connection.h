@@ -17,8 +17,9 @@
 #include "libpq-fe.h"
 
 /*
- * After this time the worker itself reads the answer to a pending reset,
- * unless a session has leased the connection and read it.
+ * Interval of the worker's tick, in ms.  After this time the worker itself
+ * reads the answer to a pending reset, unless a session has leased the
+ * connection and read it.
  */
 #define PGPX_TICK_MS 100
 

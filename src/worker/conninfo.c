@@ -270,8 +270,7 @@ looked_up(PgpxTask *task)
 }
 
 /*
- * Returns the reason why this user may not start another lookup, NULL if he
- * may.
+ * Returns the reason why this user may not start another lookup, or NULL.
  */
 static const char *
 too_many(const PgpxLookupUser *user)

@@ -150,7 +150,7 @@ allow_descriptors(PgpxWorkerSlot *slot)
 	struct rlimit limit;
 	int			most = max_files_per_process;
 	int			wanted = pgpx_shared->max_connections;
-	bool		kernel = false; /* is the kernel's limit the lower one? */
+	bool		kernel = false; /* the kernel's limit is the lower one */
 
 	if (getrlimit(RLIMIT_NOFILE, &limit) == 0)
 	{
