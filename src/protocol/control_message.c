@@ -140,7 +140,7 @@ typedef struct ConninfoMessage
 	 * each parameter, all with their NUL */
 } ConninfoMessage;
 
-static int	control[PGPX_MAX_WORKERS][2];	/* [0] sessions' end, [1] worker's */
+static int	control[PGPX_MAX_WORKERS][2];	/* [0] sessions', [1] worker's */
 
 void
 pgpx_control_init(int nworkers)

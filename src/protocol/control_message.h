@@ -88,7 +88,7 @@ typedef struct PgpxReply
 	uint64		boot_id;
 	uint64		incarnation;
 	int32		conn;
-	int32		ok;				/* 0: refused, the connection no longer exists */
+	int32		ok;				/* 0: refused, the connection is gone */
 	uint64		generation;
 	uint64		lease_id;
 	uint64		request;

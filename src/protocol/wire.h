@@ -39,7 +39,7 @@ typedef enum PgpxWirePhase
 	PGPX_WIRE_AHEAD_PARSE,		/* a reset was sent ahead, in the same Sync */
 	PGPX_WIRE_AHEAD_BIND,
 	PGPX_WIRE_AHEAD_EXECUTE,
-	PGPX_WIRE_PARSE,			/* Parse, Bind, Describe, Execute, Sync were sent */
+	PGPX_WIRE_PARSE,			/* Parse .. Execute, Sync were sent */
 	PGPX_WIRE_BIND,
 	PGPX_WIRE_DESCRIBE,
 	PGPX_WIRE_EXECUTE,
@@ -106,7 +106,7 @@ typedef enum PgpxWireEvent
 	PGPX_EV_ERROR,
 	PGPX_EV_NOTICE,
 	PGPX_EV_NOTIFICATION,
-	PGPX_EV_COPY,				/* the statement is a COPY; it is being refused */
+	PGPX_EV_COPY,				/* the statement is a COPY, which is refused */
 	PGPX_EV_NOT_RUN,			/* the statement that the previous holder sent
 								 * was not executed; the stream is broken */
 	PGPX_EV_READY,				/* message boundary: the exchange is over */
@@ -141,7 +141,7 @@ typedef struct PgpxWire
 	uint64		sender;			/* sender in the tokens of the next exchanges */
 	uint32		nexchanges;		/* exchanges sent since pgpx_wire_begin */
 	PgpxWireToken token;		/* of the exchange whose answer is expected */
-	uint8		parts[PGPX_WIRE_MAX_PARTS]; /* first phases of its parts; IDLE: end */
+	uint8		parts[PGPX_WIRE_MAX_PARTS]; /* their first phases; IDLE: end */
 	int			part;			/* index of the next part */
 	bool		sent_ahead;		/* the previous holder sent this statement */
 	bool		discarding;		/* this part of the answer is for no caller */
