@@ -103,7 +103,7 @@ tick(PgpxTime now)
 		if (w->phase != PGPX_PHASE_OPEN)
 			continue;
 
-		/* the statement may never end; the session then applies its deadlines */
+		/* the statement may never end; the woken session has deadlines */
 		pgpx_conn_deliver_wakeup(conn);
 
 		/*
