@@ -123,9 +123,8 @@ back_off_locked(PgpxPool *pool, PgpxTime now)
 /*
  * Share the pause of an earlier failure.  Attempts that fail together have
  * one pause, because the remote may have been unreachable for a moment only.
- * If it
- * still is, the next pause is doubled from the back-off plus retry_min for
- * each further attempt: their number makes it longer linearly, not
+ * If it still is, the next pause is doubled from the back-off plus retry_min
+ * for each further attempt: their number makes it longer linearly, not
  * exponentially.
  */
 static void
