@@ -100,6 +100,8 @@ SELECT who, test.pid('oltp') AS third FROM test.who('oltp') \gset
 SELECT :'who' AS who;
 RESET ROLE;
 SELECT :second = :third AS same, :first <> :second AS other;
+-- the pool of the mapping that was dropped goes when its connection has closed
+SELECT test.wait_for($$SELECT count(*) = 0 FROM pgpool.pools WHERE server = 'oltp' AND local_user = 'regress_pgpool_first'$$);
 -- PUBLIC's mapping names the remote user: one pool, superusers apart, as on the base itself
 SELECT server, local_user, total > 0 AS used FROM pgpool.pools
  WHERE server IN ('data', 'oltp') ORDER BY server, local_user;
