@@ -69,7 +69,7 @@ pgpx_dlock_certain_until(PgpxTime asked_at, int64 ttl)
 
 /* Wake the worker because its locks have changed. */
 static void
-publish_conninfo(int worker)
+wake_lock_worker(int worker)
 {
 	pg_atomic_fetch_add_u32(&pgpx_shared->dlocks_changed, 1);
 	pgpx_worker_wake(worker);
@@ -132,7 +132,7 @@ pgpx_dlock_granted(int slot, int64 token, PgpxTime asked_at)
 	worker = lock->worker;
 	pgpx_dlock_turn_begins_locked(lock->queue);
 	LWLockRelease(pgpx_shared->dlock_lock);
-	publish_conninfo(worker);
+	wake_lock_worker(worker);
 }
 
 void
@@ -195,7 +195,7 @@ pgpx_dlock_find(const PgpxPoolKey *key, const char *name, int64 token,
 	if (lost)
 	{
 		pgpx_dlock_log_loss(copy, false);
-		publish_conninfo(copy->worker);
+		wake_lock_worker(copy->worker);
 	}
 	return slot;
 }
@@ -288,7 +288,7 @@ pgpx_dlock_release(int slot, bool awaited)
 	}
 	LWLockRelease(pgpx_shared->dlock_lock);
 	if (worker >= 0)
-		publish_conninfo(worker);
+		wake_lock_worker(worker);
 }
 
 bool

@@ -181,12 +181,12 @@ pgpx_server_catalog_hash_server(HeapTuple row, uint64 hash[2], uint64 *settings)
 	Form_pg_foreign_server form = (Form_pg_foreign_server) GETSTRUCT(row);
 	HeapTuple	wrapper;
 	StringInfoData buf;
-	StringInfoData in_slot;
+	StringInfoData in_place;
 	List	   *options;
 	ListCell   *lc;
 
 	initStringInfo(&buf);
-	initStringInfo(&in_slot);
+	initStringInfo(&in_place);
 	appendBinaryStringInfo(&buf, (char *) &form->srvowner, sizeof(Oid));
 	appendStringInfoChar(&buf, superuser_arg(form->srvowner) ? 1 : 0);
 	appendBinaryStringInfo(&buf, NameStr(form->srvname), NAMEDATALEN);
@@ -208,7 +208,7 @@ pgpx_server_catalog_hash_server(HeapTuple row, uint64 hash[2], uint64 *settings)
 	{
 		DefElem    *def = lfirst_node(DefElem, lc);
 		const char *value = defGetString(def);
-		StringInfo	to = pgpx_option_is_in_place(def->defname) ? &in_slot :
+		StringInfo	to = pgpx_option_is_in_place(def->defname) ? &in_place :
 																 &buf;
 
 		/* with terminators, to separate the strings unambiguously */
@@ -218,11 +218,11 @@ pgpx_server_catalog_hash_server(HeapTuple row, uint64 hash[2], uint64 *settings)
 	for (int i = 0; i < 2; i++)
 		hash[i] = hash_bytes_extended((unsigned char *) buf.data, buf.len,
 									  i + 1);
-	*settings = hash_bytes_extended((unsigned char *) in_slot.data,
-									in_slot.len, 1);
+	*settings = hash_bytes_extended((unsigned char *) in_place.data,
+									in_place.len, 1);
 	*settings = Max(*settings, 1);
 	pfree(buf.data);
-	pfree(in_slot.data);
+	pfree(in_place.data);
 }
 
 bool

@@ -348,7 +348,7 @@ apply_mapping_options(PgpxServerSpec *spec, const PgpxServerRows *rows)
 static void
 forbid_session_tickets(PgpxServerSpec *spec)
 {
-	static const char *const waiters[] = {"gss", "sspi", "!gss", "!sspi"};
+	static const char *const methods[] = {"gss", "sspi", "!gss", "!sspi"};
 	const char *wanted = find_param(spec, "require_auth");
 	char	   *rest = pstrdup(wanted != NULL ? wanted : "");
 	bool		others = rest[0] == '\0' || rest[0] == '!';
@@ -360,11 +360,11 @@ forbid_session_tickets(PgpxServerSpec *spec)
 		appendStringInfoString(&buf, "!gss,!sspi");
 	while ((method = strsep(&rest, ",")) != NULL)
 	{
-		bool		waiter = method[0] == '\0';
+		bool		uses_ticket = method[0] == '\0';
 
-		for (int i = 0; i < lengthof(waiters); i++)
-			waiter |= strcmp(method, waiters[i]) == 0;
-		if (!waiter)
+		for (int i = 0; i < lengthof(methods); i++)
+			uses_ticket |= strcmp(method, methods[i]) == 0;
+		if (!uses_ticket)
 			appendStringInfo(&buf, "%s%s", buf.len > 0 ? "," : "", method);
 	}
 

@@ -95,15 +95,15 @@ pgpx_cap_used(PgpxCap *cap, uint32 *moves)
 bool
 pgpx_cap_has_older(PgpxCap *cap, int pool, int64 since)
 {
-	bool		unread_reset;
+	bool		older;
 
 	/* each checkin calls this, and nearly always no pool is next in line */
 	if (pg_atomic_read_u64(&cap->since) == 0)
 		return false;
 	SpinLockAcquire(&cap->mutex);
-	unread_reset = has_older(cap, pool, since);
+	older = has_older(cap, pool, since);
 	SpinLockRelease(&cap->mutex);
-	return unread_reset;
+	return older;
 }
 
 int
