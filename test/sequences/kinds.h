@@ -206,13 +206,13 @@ static const Kind kinds[] = {
 	{"endless in parse", ENDLESS, NULL, "select a from locked where a = '%u'", "!57014", NULL},
 	{"endless in bind", ENDLESS, NULL, "select slow_immutable()", "!57014", NULL},
 	{"endless in bind, with a parameter", ENDLESS | PARAM, NULL, "select slow_immutable() || $1", "!57014", NULL},
-	{"endless in execute", ENDLESS, NULL, "select pg_sleep(60)::text || '%u'", "!57014", NULL},
-	{"endless between rows", ENDLESS, NULL, "select '%u' || pg_sleep(case when i > 300 then 60 else 0 end) from generate_series(1, 1000) i", "!57014", NULL},
+	{"endless in execute", ENDLESS, NULL, "select pg_sleep(600)::text || '%u'", "!57014", NULL},
+	{"endless between rows", ENDLESS, NULL, "select '%u' || pg_sleep(case when i > 300 then 600 else 0 end) from generate_series(1, 1000) i", "!57014", NULL},
 	{"endless rows", ENDLESS, NULL, "select '%u' || i from (select generate_series(1, 1000000000)) x(i)", "!57014", NULL},
 	{"endless in a trigger", ENDLESS, NULL, "insert into before_sleep values ('%u')", "!57014", NULL},
 	{"endless at commit", ENDLESS | ALONE, NULL, "insert into commit_sleep values ('%u')", "!57014", NULL},
-	{"endless in several", ENDLESS | ALONE, NULL, "select 1; select pg_sleep(60); select 2", "!57014", MULTI},
-	{"endless COPY", ENDLESS, NULL, "copy (select pg_sleep(60)) to stdout", "!0A000|57014", NULL},
+	{"endless in several", ENDLESS | ALONE, NULL, "select 1; select pg_sleep(600); select 2", "!57014", MULTI},
+	{"endless COPY", ENDLESS, NULL, "copy (select pg_sleep(600)) to stdout", "!0A000|57014", NULL},
 	{"endless lock of COPY", ENDLESS, NULL, "copy locked from stdin", "!57014", NULL},
 };
 

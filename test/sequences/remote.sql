@@ -16,7 +16,7 @@ CREATE RULE more AS ON INSERT TO ruled DO ALSO SELECT 'by the rule' UNION ALL SE
 CREATE TABLE guarded (a text);
 ALTER TABLE guarded ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
 CREATE FUNCTION slow_immutable() RETURNS text IMMUTABLE LANGUAGE plpgsql AS
-	'begin perform pg_sleep(60); return ''slept''; end';
+	'begin perform pg_sleep(600); return ''slept''; end';
 CREATE FUNCTION noisy_immutable(a text) RETURNS text IMMUTABLE LANGUAGE plpgsql AS
 	'begin raise notice ''in the planner: %'', a; perform set_config(''application_name'', a, false); return a; end';
 CREATE FUNCTION fatal_immutable() RETURNS text IMMUTABLE LANGUAGE plpgsql AS
@@ -36,7 +36,7 @@ CREATE PROCEDURE commits_and_fails(a text) LANGUAGE plpgsql AS
 CREATE FUNCTION acts() RETURNS trigger LANGUAGE plpgsql AS $$
 begin
 	if tg_table_name ~ 'sleep' then
-		perform pg_sleep(60);
+		perform pg_sleep(600);
 	elsif tg_table_name ~ 'fatal' then
 		perform pg_terminate_backend(pg_backend_pid());
 		perform pg_sleep(1);

@@ -45,7 +45,8 @@
 #define EPISODES 30				/* of a round */
 #define OPERATIONS 60			/* of a session in a round in which all run at once */
 #define LOG 20					/* operations of a session that a failure shows */
-#define LONGEST 15				/* seconds of one operation; less than operation_timeout */
+#define LONGEST 60				/* ticks of the watcher in one operation: a hang; less than
+								 * the timeouts of the pools, which would end some hangs */
 #define TEXT 1024
 
 /* By which function a statement is run; the last five take a pool. */
@@ -94,7 +95,7 @@ typedef struct Session
 	bool		aborted;		/* .. that has failed */
 	char		log[LOG][300];
 	int			nlog;
-	volatile time_t since;		/* of the operation that runs; 0: none */
+	volatile long operation;	/* number of the operation that runs; 0: none */
 	char		sqlstate[6];
 	char		message[400];
 } Session;
@@ -111,6 +112,8 @@ static volatile long closes;	/* connections that may have been closed in this ro
 static volatile long statements;
 static volatile bool noisy;		/* settings of the remote change, too */
 static volatile bool stop;
+static volatile int longest;	/* ticks of the watcher in one operation */
+static volatile double latest;	/* seconds by which a tick of the watcher was late */
 static long used[NKINDS][WAYS];
 
 static double
@@ -207,7 +210,7 @@ finish(Session *s)
 		PQclear(res);
 		res = next;
 	}
-	s->since = 0;
+	s->operation = 0;
 	status = PQresultStatus(res);
 	field = PQresultErrorField(res, PG_DIAG_SQLSTATE);
 	snprintf(s->sqlstate, sizeof(s->sqlstate), "%s", field ? field : "");
@@ -228,8 +231,7 @@ finish(Session *s)
 static void
 start(Session *s, const char *sql, int n, const char *const *values)
 {
-	s->since = time(NULL);
-	statements++;
+	s->operation = __sync_add_and_fetch(&statements, 1);
 	if (!PQsendQueryParams(s->conn, sql, n, NULL, values, NULL, NULL, 0))
 		fail(s, "cannot send: %s", PQerrorMessage(s->conn));
 }
@@ -1046,17 +1048,79 @@ make_noise(void *arg)
 	return NULL;
 }
 
+/*
+ * Print the state of leases, connections, waiters and server processes, for a hang.
+ * SIGALRM ends the process if this hangs, too.
+ */
+static void
+print_state(void)
+{
+	static const char *const queries[] = {
+		"select pid, state, wait_event_type, wait_event, left(query, 80) as query"
+		" from pg_stat_activity where pid <> pg_backend_pid()",
+		"select * from pgpool.leases",
+		"select * from pgpool.waiters",
+		"select * from pgpool.connections",
+		"select pgpool.check_invariants()",
+	};
+	PQprintOpt	options = {.header = 1,.align = 1,.expanded = 1,.fieldSep = (char *) "|"};
+	PGconn	   *conn;
+
+	alarm(30);
+	conn = connect_to(local_info);
+	for (size_t i = 0; i < sizeof(queries) / sizeof(queries[0]); i++)
+	{
+		PGresult   *res = PQexec(conn, queries[i]);
+
+		printf("%s\n", queries[i]);
+		if (PQresultStatus(res) == PGRES_TUPLES_OK)
+			PQprint(stdout, res, &options);
+		else
+			printf("%s", PQerrorMessage(conn));
+		PQclear(res);
+		fflush(stdout);
+	}
+	alarm(0);
+}
+
+/*
+ * Fail when an operation hangs.  The limit is in ticks of this thread, not in seconds of a
+ * clock: if the machine, or this process, is stopped for a while, or its clock is set, that
+ * counts as one tick.  So no operation is blamed for time in which it could not run.
+ */
 static void *
 watch(void *arg)
 {
-	for (;; sleep(1))
+	long		operations[SESSIONS] = {0};
+	int			ticks[SESSIONS] = {0};
+	double		before = now();
+
+	for (;;)
+	{
+		double		tick;
+
+		sleep(1);
+		tick = now();
+		if (tick - before - 1 > latest)
+			latest = tick - before - 1;
+		before = tick;
 		for (int i = 0; i < SESSIONS; i++)
 		{
-			time_t		since = sessions[i].since;
+			long		operation = sessions[i].operation;
 
-			if (since != 0 && time(NULL) - since > LONGEST)
-				fail(&sessions[i], "an operation takes longer than %d s", LONGEST);
+			ticks[i] = operation != 0 && operation == operations[i] ? ticks[i] + 1 : 0;
+			operations[i] = operation;
+			if (ticks[i] > longest)
+				longest = ticks[i];
+			if (ticks[i] <= LONGEST)
+				continue;
+			printf("sequences: session %d, pool %s: an operation hangs\n", i, sessions[i].pool);
+			fflush(stdout);
+			print_state();
+			fail(&sessions[i], "an operation has not ended within %d s; this process was late by up to %.1f s",
+				 LONGEST, latest);
 		}
+	}
 	return NULL;
 }
 
@@ -1114,7 +1178,7 @@ main(int argc, char **argv)
 	double		began = now();
 	int			rounds = 0;
 	int			unused = 0;
-	char		carried[32];
+	char		pipelined[32];
 
 	if (argc < 6)
 		return 2;
@@ -1147,8 +1211,8 @@ main(int argc, char **argv)
 	}
 	stop = true;
 	pthread_join(noise, NULL);
-	value_of(&observer, carried, sizeof(carried),
-			 "select coalesce(sum(carried), 0) from pgpool.stats", 0, NULL);
+	value_of(&observer, pipelined, sizeof(pipelined),
+			 "select coalesce(sum(pipelined), 0) from pgpool.stats", 0, NULL);
 	for (int k = 0; k < NKINDS; k++)
 	{
 		long		n = 0;
@@ -1157,7 +1221,9 @@ main(int argc, char **argv)
 			n += used[k][w];
 		unused += n == 0;
 	}
-	printf("sequences: %ld calls in %d rounds, %.0f s; %s statements were carried; %d kinds were not used\n",
-		   statements, rounds, now() - began, carried, unused);
+	printf("sequences: %ld calls in %d rounds, %.0f s; %s statements were pipelined; %d kinds were not used\n",
+		   statements, rounds, now() - began, pipelined, unused);
+	printf("sequences: the longest call took up to %d s; this process was late by up to %.1f s\n",
+		   longest + 1, latest);
 	return 0;
 }
