@@ -1,6 +1,6 @@
 /*
  * A library that takes all names of wait events that a server has, before any other
- * library can: see 056_wait_events_have_names.pl.
+ * library can: see 056_wait_events.pl.
  */
 #include "postgres.h"
 
