@@ -1,6 +1,12 @@
 #!/usr/bin/env perl
-# The list of mutants (*.mutants), read and applied: mutate.pl check | list [WHAT] |
-# apply NAME.  WHAT: a part of a name, or a file of src/.  See README.md for the form.
+# Reads the list of mutants (*.mutants), checks it against the sources, and applies a mutant:
+#
+#   mutate.pl check          verify the list
+#   mutate.pl list [WHAT]    print the mutants; WHAT: a part of a name, or a file of src/
+#   mutate.pl apply NAME     change the source file
+#
+# README.md describes the form of the list.  The text of a mutant is compared with the source
+# token by token, so that neither white space nor comments matter.
 use strict;
 use warnings;
 
@@ -26,7 +32,34 @@ sub complain
 	return;
 }
 
-# NAME FILE: TESTS, and lines that begin with ' ' (stay), '-' (go), '+' (come).
+# Return the tokens of C source text as [text, start, end].  Comments are skipped.
+sub tokens
+{
+	my ($text) = @_;
+	my @tokens;
+
+	while ($text =~ m{\G(?:\s+|\\\n|/\*.*?\*/|//[^\n]*)*
+		("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|\w+|->|\+\+|--|<<=|>>=|<<|>>|\.\.\.|\#\#|[-+*/%&|^<>=!]=|&&|\|\||\S)}gsx)
+	{
+		push @tokens, [ $1, $-[1], $+[1] ];
+	}
+	return @tokens;
+}
+
+# Return where a function begins and ends in the text of its file.  '-' is the whole file.
+sub extent
+{
+	my ($text, $function) = @_;
+
+	return (0, length $text) if $function eq '-';
+	return ($-[0], $+[0]) if $text =~ /^\Q$function\E\([^;{]*?\n\{\n.*?^\}$/ms;
+	return;
+}
+
+# A list has entries of two lines or more:
+#
+#   NAME FILE FUNCTION: TESTS
+#   <tab> drop TOKENS         or         OLD => NEW
 sub read_list
 {
 	my ($file) = @_;
@@ -36,15 +69,14 @@ sub read_list
 	foreach (split /\n/, slurp($file))
 	{
 		$line++;
-		if (/^(\w+) (\w+\.[ch]): (.+)$/)
+		if (/^(\w+) (\w+\.[ch]) (\w+|-): (.+)$/)
 		{
-			$mutant = { name => $1, file => $2, tests => $3, before => '', after => '', where => basename($file) . ":$line" };
+			$mutant = { name => $1, file => $2, function => $3, tests => $4, rule => '', where => basename($file) . ":$line" };
 			push @mutants, $mutant;
 		}
-		elsif ($mutant && /^([-+ ])(.*)$/)
+		elsif ($mutant && /^\t(.*)$/)
 		{
-			$mutant->{before} .= "$2\n" if $1 ne '+';
-			$mutant->{after} .= "$2\n" if $1 ne '-';
+			$mutant->{rule} .= ' ' . $1;
 		}
 		elsif (/^#|^$/)
 		{
@@ -52,13 +84,13 @@ sub read_list
 		}
 		else
 		{
-			complain(basename($file) . ":$line: cannot be read");
+			complain(basename($file) . ":$line: the line is not part of an entry");
 		}
 	}
 	return;
 }
 
-# The file of src/ that a mutant is in: its name is there once.
+# The path of a mutant's file, whose name is unique in src/.
 sub path
 {
 	my ($mutant) = @_;
@@ -67,13 +99,29 @@ sub path
 	return $path;
 }
 
-# How often the mutant's lines are in the source.
+# Return the ranges of the text that a mutant replaces, and the replacement.
 sub places
 {
 	my ($mutant, $text) = @_;
-	my $n = () = "\n$text" =~ /(?<=\n)\Q$mutant->{before}\E/g;
+	my ($begin, $end) = extent($text, $mutant->{function});
+	my ($old, $new) = split /\s=>(?:\s|$)/, $mutant->{rule}, 2;
+	my (@ranges, @old, @all);
 
-	return $n;
+	return ([], '') if !defined $begin;
+	if (!defined $new)
+	{
+		$new = '';
+		$old =~ s/^\s*drop\s//;
+	}
+	@old = map { $_->[0] } tokens($old);
+	return ([], '') if !@old;
+	@all = tokens(substr($text, $begin, $end - $begin));
+	for my $i (0 .. $#all - $#old)
+	{
+		next if grep { $all[ $i + $_ ][0] ne $old[$_] } 0 .. $#old;
+		push @ranges, [ $begin + $all[$i][1], $begin + $all[ $i + $#old ][2] ];
+	}
+	return (\@ranges, $new);
 }
 
 read_list($_) foreach glob "$here/*.mutants";
@@ -85,11 +133,12 @@ if ($command eq 'check')
 
 	foreach my $mutant (@mutants)
 	{
-		my $n = defined path($mutant) ? places($mutant, slurp(path($mutant))) : 0;
+		my $path = path($mutant);
+		my ($ranges) = defined $path ? places($mutant, slurp($path)) : [];
 
-		complain("$mutant->{where}: $mutant->{name} is there twice") if $seen{ $mutant->{name} }++;
-		complain("$mutant->{where}: $mutant->{name} changes nothing") if $mutant->{before} eq $mutant->{after};
-		complain("$mutant->{where}: $mutant->{name}: its lines are $n times in $mutant->{file}") if $n != 1;
+		complain("$mutant->{where}: $mutant->{name} is in the list twice") if $seen{ $mutant->{name} }++;
+		complain("$mutant->{where}: $mutant->{name}: the tokens occur " . @$ranges . " times in $mutant->{function} of $mutant->{file}")
+		  if @$ranges != 1;
 		foreach my $test ($mutant->{tests} =~ /T=(\w+)/g)
 		{
 			complain("$mutant->{where}: $mutant->{name}: there is no test $test")
@@ -110,9 +159,10 @@ elsif ($command eq 'apply')
 {
 	my ($mutant) = grep { $_->{name} eq $what } @mutants;
 	my $text = slurp(path($mutant));
+	my ($ranges, $new) = places($mutant, $text);
 
-	die "$mutant->{where}: its lines are not once in $mutant->{file}\n" if places($mutant, $text) != 1;
-	$text =~ s/^\Q$mutant->{before}\E/$mutant->{after}/m;
+	die "$mutant->{where}: the tokens do not occur exactly once\n" if @$ranges != 1;
+	substr($text, $ranges->[0][0], $ranges->[0][1] - $ranges->[0][0]) = $new;
 	open my $out, '>', path($mutant) or die "$mutant->{file}: $!\n";
 	print $out $text;
 	close $out or die "$mutant->{file}: $!\n";
