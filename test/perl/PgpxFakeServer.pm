@@ -1,25 +1,25 @@
-# A remote server that misbehaves: it logs everybody in without a password and
-# then does what the database in the startup packet says.
+# A fake remote server. It accepts any user without a password, and then behaves as the
+# database name in the startup packet selects.
 #
 #   my $fake = PgpxFakeServer->new(
-#       honest => sub { $_[0]->serve },            # a well-behaved one
-#       silent => sub { $_[0]->receive; sleep },   # takes the query, says nothing
+#      honest => sub { $_[0]->serve },            # answers correctly
+#      silent => sub { $_[0]->receive; sleep },   # reads the query, does not answer
 #       rude => { login => sub { $_[0]->send('HTTP/1.1 400') } },
 #       old => { version => '14.4', do => sub { $_[0]->serve } });
 #   make_pool($local, $fake, server => 's', remote_dbname => 'honest');
 #
-# "login" says all by itself, greeting() first, if it likes, and ready().  Where a test
-# has many behaviours, make_servers makes a server for each, which is used as s_NAME.
+# "login" sends everything itself, for example greeting() and ready(). make_servers
+# makes a foreign server s_NAME for each behaviour.
 #
-# With "folder" it listens at a Unix-domain socket in there, without TLS.
+# With "folder" the server listens on a Unix-domain socket in that folder, without TLS.
 #
-# "cancel" is called with the process that a cancel request is for, and with the socket on
-# which it came; {startup} has what the client has said of itself.  {ended}, if it is set, is
-# called when nobody takes in any more what is said.
+# "cancel" is called with the process ID in a cancel request and the socket on which it
+# came. {startup} has the parameters of the startup packet. {ended}, if set, is called
+# when the client has closed the connection while the server sends.
 #
-# Each connection is a process of its own.  The server ends with the test.  Pools
-# take PgpxFakeServer::sslmode(): the suites over TLS have a tls_front.c in front of
-# each connection.
+# Each connection is served by a process of its own. The server ends with the test.
+# Pools set sslmode to PgpxFakeServer::sslmode(): in the suites over TLS a tls_front.c
+# stands in front of each connection.
 package PgpxFakeServer;
 
 use strict;
@@ -48,7 +48,7 @@ sub new
 	$self->{pid} = fork // die "fork: $!";
 	if ($self->{pid} == 0)
 	{
-		# _exit: what the test does at its end is not to be done here
+		# _exit skips the END blocks of the test
 		setpgrp;
 		$SIG{CHLD} = 'IGNORE';
 		while (my $socket = $listener->accept)
@@ -56,7 +56,7 @@ sub new
 			my $child = fork // POSIX::_exit(1);
 
 			close($socket), next if $child;
-			# as a real server: nothing is held back
+			# send at once, as a real server does
 			setsockopt $socket, IPPROTO_TCP, TCP_NODELAY, 1;
 			eval { connection($socket, \%behaviours) };
 			POSIX::_exit(0);
@@ -72,8 +72,8 @@ sub port { return $_[0]->{port}; }
 
 sub sslmode { return $ENV{PGPX_TEST_TLS} ? 'require' : 'disable'; }
 
-# A server s_NAME of one connection for each behaviour, with a user mapping of the
-# session's user; those whose name begins with "start" have start commands.
+# Create a server s_NAME with one connection for each behaviour, and a user mapping for
+# the session's user. Servers whose names begin with "start" have start commands.
 sub make_servers
 {
 	my ($self, $session, $timeout) = @_;
@@ -92,8 +92,8 @@ EOT
 	return;
 }
 
-# TLS was asked for: from now on the connection's bytes come through a process that
-# has it.
+# After an SSLRequest: from now on the connection's bytes pass through a process that
+# does TLS.
 sub encrypt
 {
 	my ($socket) = @_;
@@ -115,7 +115,7 @@ sub encrypt
 	return ($mine, $child);
 }
 
-# One connection: log in, then behave.
+# Serve one connection: log in, then call the behaviour.
 sub connection
 {
 	my ($socket, $behaviours) = @_;
@@ -129,7 +129,7 @@ sub connection
 	}
 	my $packet = $self->read_bytes($length - 8);
 
-	# a cancel request: the process that it is for
+	# a cancel request: call the hook with the process ID
 	$behaviours->{cancel}->(unpack('N', $packet), $socket) if $code == 80877102 && $behaviours->{cancel};
 	return if $code != 196608;
 
@@ -162,7 +162,7 @@ sub read_bytes
 	return $bytes;
 }
 
-# Take in and drop what the client says, until it says no more.
+# Read and discard what the client sends, until it closes the connection.
 sub read_to_end
 {
 	my ($self) = @_;
@@ -205,7 +205,7 @@ sub send
 
 	my $bytes = join '', @messages;
 
-	# a signal may come in between
+	# a signal may interrupt the write
 	while (length $bytes)
 	{
 		my $n = syswrite $self->{socket}, $bytes;
@@ -220,11 +220,13 @@ sub send
 	return;
 }
 
-# Over TLS: some messages of it that are no data, in one piece with what is sent next.
+# Over TLS: send some TLS messages that carry no data, in one segment with the next
+# data.
 sub update_keys { return kill 'USR1', $_[0]{front}; }
 
-# Over TLS: a flood of such messages; "begun" when the other side takes it in, "taken"
-# when it has done so.  The client says nothing meanwhile.
+# Over TLS: send a flood of such messages. Create the file $begun when the client begins
+# to read them, and $taken when it has read them all. The client sends nothing
+# meanwhile.
 sub flood
 {
 	my ($self, $begun, $taken) = @_;
@@ -239,7 +241,7 @@ sub flood
 	return;
 }
 
-# Over TLS 1.2: another handshake; ends with the connection, if the client does not want it.
+# Over TLS 1.2: request a renegotiation. The connection ends if the client refuses.
 sub renegotiate
 {
 	my ($self) = @_;
@@ -248,7 +250,8 @@ sub renegotiate
 	return $self->read_bytes(1);
 }
 
-# Answer questions as a server would, those for rows with one row of 1.
+# Answer queries as a server would: a SELECT with one row of 1, other commands with the
+# tag of DISCARD ALL.
 sub serve
 {
 	my ($self, $times) = @_;
@@ -269,7 +272,7 @@ sub message
 	return pack('aN', $type, 4 + length $body) . $body;
 }
 
-# What a server says to whom it asks for no password, up to the key.
+# The messages after the login without a password, up to the BackendKeyData.
 sub greeting
 {
 	my ($version) = @_;
@@ -279,7 +282,7 @@ sub greeting
 		[ DateStyle => 'ISO, MDY' ], [ standard_conforming_strings => 'on' ]);
 }
 
-# What a cancel request has to know.
+# BackendKeyData, which a cancel request needs.
 sub backend_key { return message('K', pack 'NN', $$, 42); }
 
 # The answer to a token: ParseComplete, ParameterDescription, NoData.
@@ -294,7 +297,7 @@ sub ready { return message('Z', 'I'); }
 
 sub done { return message('C', "$_[0]\0"); }
 
-# The beginning of the answer to a question for rows: one column of text.
+# The beginning of the answer to a SELECT: one column of type text.
 sub described
 {
 	my ($self) = @_;
@@ -302,7 +305,7 @@ sub described
 	return ($self->{extended} ? message('1', '') . message('2', '') : '') . columns(1);
 }
 
-# A RowDescription of columns of text.
+# A RowDescription of $n columns of type text.
 sub columns
 {
 	my ($n) = @_;

@@ -1,17 +1,17 @@
-# A session that stays: a psql of its own, so that a test can hold leases, wait
-# and be killed in several sessions at once.
+# A psql session that stays connected, so that a test can hold leases, wait, and be
+# terminated in several sessions at once.
 #
 #   use PgpxSession;
 #
 #   my $a = PgpxSession->new($local);                # or user => 'app', dbname => ...
 #   is($a->run("SELECT 1"), '1');
-#   $a->start("SELECT pgpool.checkout('shard1')");   # does not wait
+#  $a->start("SELECT pgpool.checkout('shard1')");   # does not wait
 #   ...
-#   ok($a->done);                                    # at this moment
+#  ok($a->done);                                    # has it ended yet?
 #   like($a->finish, qr/^\d+$/);                     # waits for the end
 #   is($a->sqlstate, '');  is($a->error, '');        # of the last run or finish
-#   $a->fails('SELECT 1/0', '22012', qr/division/, 'an error is one');
-#   $a->calm;                                        # no statement_timeout any more
+#  $a->fails('SELECT 1/0', '22012', qr/division/, 'division by zero fails');
+#  $a->calm;                                        # reset statement_timeout
 #   $a->quit;
 package PgpxSession;
 
@@ -25,7 +25,7 @@ use Symbol 'gensym';
 use Test::More;
 use Time::HiRes qw(time);
 
-# Sessions that a test has not ended are ended with it.
+# sessions that END has to terminate unless the test did
 my @sessions;
 
 sub new
@@ -36,7 +36,7 @@ sub new
 		'-d', $connstr . ($args{user} ? " user=$args{user}" : ''), '-f', '-');
 	my $self = bless { err => gensym, text => '', error => '', marks => 0 }, $class;
 
-	# a session that was killed is no reason to end the test
+	# a session that was killed must not end the test
 	$SIG{PIPE} = 'IGNORE';
 	$self->{psql} = open3($self->{in}, $self->{out}, $self->{err}, @command);
 	$self->{read} = IO::Select->new($self->{out}, $self->{err});
@@ -48,10 +48,10 @@ sub new
 	return $self;
 }
 
-# The process at the server.
+# process ID of the backend
 sub pid { return $_[0]->{backend}; }
 
-# Send SQL or psql's commands, and do not wait for the end.
+# Send SQL or psql commands without waiting for the end.
 sub start
 {
 	my ($self, $sql) = @_;
@@ -63,7 +63,7 @@ sub start
 	return;
 }
 
-# Take in what psql has written so far; wait at most so long for more.
+# Read psql's output so far; wait at most $timeout seconds for more.
 sub take_in
 {
 	my ($self, $timeout) = @_;
@@ -86,7 +86,7 @@ sub is_complete
 	return $self->{text} =~ /^\Q$self->{mark}\E\n/m && $self->{error} =~ /^\Q$self->{mark}\E\n/m;
 }
 
-# Has it come to its end, or psql to its own?
+# True if the statement, or psql itself, has ended.
 sub done
 {
 	my ($self) = @_;
@@ -95,14 +95,14 @@ sub done
 	return $self->is_complete ? 1 : 0;
 }
 
-# Wait for the end of what was started: returns its rows.
+# Wait for the end of the started statement and return its rows.
 sub finish
 {
 	my ($self, $timeout) = @_;
 	my $end = time() + ($timeout // $PostgreSQL::Test::Utils::timeout_default);
 
 	$self->take_in(1) until $self->is_complete || time() > $end;
-	die "the session did not come to an end in time: $self->{text} $self->{error}"
+	die "the statement did not end in time: $self->{text} $self->{error}"
 	  unless $self->is_complete;
 	s/^\Q$self->{mark}\E\n//m foreach $self->{text}, $self->{error};
 	chomp $self->{text};
@@ -117,7 +117,7 @@ sub run
 	return $self->finish($timeout);
 }
 
-# What the last run said beside its rows: errors, warnings and notices.
+# Stderr of the last run: errors, warnings and notices.
 sub error { return $_[0]->{error}; }
 
 # SQLSTATE of its first error, or ''.
@@ -126,7 +126,7 @@ sub sqlstate
 	return $_[0]->{error} =~ /(?:ERROR|FATAL):  (\w{5}):/ ? $1 : '';
 }
 
-# One assertion: SQL fails with a SQLSTATE and a text.
+# Assert that SQL fails with a SQLSTATE and a message.
 sub fails
 {
 	my ($self, $sql, $sqlstate, $pattern, $name) = @_;
@@ -135,7 +135,7 @@ sub fails
 	return $self->failed($sqlstate, $pattern, $name);
 }
 
-# The same for what was finished before.
+# The same for a statement that finish has waited for.
 sub failed
 {
 	my ($self, $sqlstate, $pattern, $name) = @_;
@@ -145,7 +145,7 @@ sub failed
 	return $ok;
 }
 
-# No statement_timeout any more.  A short one may hit the statement that lifts it.
+# Reset statement_timeout. A short timeout may cancel the RESET itself, hence the loop.
 sub calm
 {
 	my ($self) = @_;
@@ -154,7 +154,7 @@ sub calm
 	return;
 }
 
-# psql has ended: its session was.
+# True if psql has ended, and so its session.
 sub is_gone { return $_[0]->{read}->count == 0; }
 
 sub quit

@@ -1,6 +1,6 @@
-# Helpers for TAP tests: a local server with the pool, a remote one that it
-# connects to over TCP with SCRAM, waiting for what is to come true, and the
-# checks that each test ends with.
+# Helpers for TAP tests: a local server with the extension, a remote server that it
+# connects to over TCP with SCRAM, waiting for a condition, and the checks at the end of
+# each test.
 #
 #   use PgpxTest;
 #
@@ -43,8 +43,8 @@ our $REMOTE_SUPER_PASSWORD = 'root secret';
 #   conf => [lines]   appended to postgresql.conf
 #   preload => 0      without shared_preload_libraries
 #   start => 0        do not start it
-#   install => ...    of an installation of its own, see PgpxInstall.pm
-#   bindir => folder  of another server's programs; init => [options of initdb]
+#  install => ...    use a separate installation, see PgpxInstall.pm
+#  bindir => folder  the programs of another server; init => [options of initdb]
 sub local_node
 {
 	my ($name, %args) = @_;
@@ -58,11 +58,10 @@ sub local_node
 	return configure($node, %args);
 }
 
-# A server as on another machine: SCRAM over TCP on 127.0.0.1; over TLS alone if
-# PGPX_TEST_TLS names a folder with a certificate (tls => 0: not even then; tls => 1:
-# always, with a certificate of its own).  The tests' own
-# sessions go through its private socket.  Database remote_db, role remote_app,
-# superuser remote_super.  conf and start as above.
+# A server as on another machine: SCRAM over TCP on 127.0.0.1. If PGPX_TEST_TLS names a
+# folder with a certificate, it accepts TLS only (tls => 0: never; tls => 1: always,
+# with a certificate of its own). The tests' own sessions use its private socket.
+# Database remote_db, role remote_app, superuser remote_super. conf and start as above.
 sub remote_node
 {
 	my ($name, %args) = @_;
@@ -96,7 +95,7 @@ EOT
 	return $node;
 }
 
-# What a test asks for under another name would be missing from it.
+# Reject unknown arguments, which would otherwise be ignored silently.
 sub known
 {
 	my ($args, @names) = @_;
@@ -131,14 +130,14 @@ sub configure
 	return $node;
 }
 
-# Extension, foreign server and user mappings: of the superuser, and of the
-# ordinary role app, which may use the server.  Existing ones of extension and
-# role are kept.
+# Create the extension, a foreign server, and user mappings for the superuser and for
+# the ordinary role app, which may use the server. An existing extension and role are
+# kept.
 #   server => name     default: remote
-#   dbname => name     the local database; default: postgres
+#  dbname => name     local database; default: postgres
 #   remote_dbname      default: remote_db
 #   options => {...}   of the server, beside host, port and dbname
-#   user, password     at the remote; default: remote_app's
+#  user, password     on the remote server; default: remote_app's
 sub make_pool
 {
 	my ($local, $remote, %args) = @_;
@@ -165,7 +164,7 @@ EOT
 	return;
 }
 
-# A folder with a certificate that nobody verifies.
+# Returns a folder with a self-signed certificate.
 sub certificate
 {
 	my $folder = PostgreSQL::Test::Utils::tempdir();
@@ -177,20 +176,21 @@ sub certificate
 	return $folder;
 }
 
-# Do remote nodes want TLS, so that the worker relays?
+# True if remote servers require TLS, so that the worker relays.
 sub over_tls
 {
 	return defined $ENV{PGPX_TEST_TLS};
 }
 
-# SQL: how many descriptors workers need for the connections that there are.
+# SQL expression: the number of file descriptors that the workers need for the existing
+# connections.
 sub descriptors_wanted
 {
 	return q{(SELECT coalesce(sum(CASE transport WHEN 'relay' THEN 3 ELSE 1 END), 0)}
 	  . q{ FROM pgpool.connections WHERE state <> 'connecting')};
 }
 
-# A text as a literal of SQL.
+# Quotes a text as an SQL literal.
 sub quote
 {
 	my ($value) = @_;
@@ -199,7 +199,7 @@ sub quote
 	return "'$value'";
 }
 
-# How many sessions of the pool the remote has.
+# The number of sessions that pools have on the remote server.
 sub remote_sessions
 {
 	my ($remote) = @_;
@@ -213,9 +213,9 @@ sub sessions_query
 	  . " WHERE application_name LIKE 'pgpool_ext%' AND backend_type = 'client backend'";
 }
 
-# Ask again until the answer is the expected one, for at most so many seconds.
-# $what: SQL for the node, or a function.  Returns whether it became true; says
-# what it saw last if not.
+# Poll until the result equals the expected one, at most for $timeout seconds. $what is
+# SQL for the node, or a function. Returns true on success; otherwise prints the last
+# result.
 sub wait_until
 {
 	my ($node, $what, $expected, $timeout) = @_;
@@ -231,10 +231,11 @@ sub wait_until
 		}
 		else
 		{
-			# a psql that is turned away may be gone before it has been written to
+			# psql may have exited before its input was written, if the server refused
+			# the connection
 			my $status = eval { $node->psql('postgres', $what, stdout => \$got, stderr => \$err) };
 
-			# an answer that came with an error is none
+			# ignore a result that came with an error
 			$got = undef if !defined $status || $status != 0;
 			$err = $@ if !defined $status;
 		}
@@ -242,14 +243,14 @@ sub wait_until
 		last if time() > $end;
 		usleep(50_000);
 	}
-	diag('waited in vain for "' . $expected . '"'
+	diag('timed out waiting for "' . $expected . '"'
 		  . (ref $what ? '' : " from: $what")
 		  . ', got: ' . ($got // $err // 'nothing'));
 	tell_state($node);
 	return 0;
 }
 
-# Say what a local server does: its sessions and workers, and what waits where.
+# Print the sessions and workers of a local server and their wait events.
 sub tell_state
 {
 	my ($node) = @_;
@@ -268,7 +269,7 @@ EOT
 	};
 	diag($said) if $said;
 
-	# who stands still, and in what
+	# kernel state of each process
 	foreach my $pid (($said // '') =~ /^process\|(\d+)/mg)
 	{
 		my %process = map { $_ => eval { slurp_file("/proc/$pid/$_") } // '' } qw(stat wchan syscall);
@@ -278,7 +279,7 @@ EOT
 	return;
 }
 
-# Everything that must add up does: one assertion.
+# Assert that the shared state is consistent.
 sub check_invariants
 {
 	my ($node, $name) = @_;
@@ -286,10 +287,10 @@ sub check_invariants
 	my $status = $node->psql('postgres', 'SELECT pgpool.check_invariants()',
 		stderr => \$err);
 
-	return is($status == 0 ? '' : $err || 'failed', '', $name // 'the invariants hold');
+	return is($status == 0 ? '' : $err || 'failed', '', $name // 'invariants hold');
 }
 
-# The counters of every pool explain each other: one assertion.
+# Assert that the counters of every pool are consistent with each other.
 sub stats_add_up
 {
 	my ($node, $name) = @_;
@@ -308,10 +309,10 @@ WHERE s.checkouts <> s.checkins + s.discards + s.reclaimed + s.retried
 		+ s.closed_holder_died + s.closed_discarded + o.open
 EOT
 
-	return is($wrong, '', $name // 'the counters add up');
+	return is($wrong, '', $name // 'counters add up');
 }
 
-# The process of the pool worker; '' while none runs.
+# The process ID of the pool worker; '' while none runs.
 sub worker_pid
 {
 	my ($local) = @_;
@@ -320,8 +321,8 @@ sub worker_pid
 		"SELECT pid FROM pg_stat_activity WHERE backend_type = 'pgpool_ext worker'");
 }
 
-# A worker's other threads, by how they are scheduled: those that somebody waits for,
-# and those that run only while nothing else does.
+# Counts the other threads of a worker by scheduling policy: normal threads, and threads
+# with idle priority.
 sub threads_of
 {
 	my ($worker) = @_;
@@ -347,7 +348,7 @@ sub terminate
 		"SELECT count(*) FROM pg_stat_activity WHERE pid = $pid", '0');
 }
 
-# A session's lease of a server.
+# Checks out a connection; returns the lease id.
 sub lease
 {
 	my ($session, $server) = @_;
@@ -357,7 +358,7 @@ sub lease
 	return $lease;
 }
 
-# How long a function takes.  Only ever compare it with a generous bound.
+# Measures a function in seconds. Compare the result only with a generous bound.
 sub seconds(&)
 {
 	my ($function) = @_;
@@ -367,10 +368,9 @@ sub seconds(&)
 	return time() - $start;
 }
 
-# How late this machine is with anything: by how much the longest of many short
-# sleeps was too long, from one call to the other.  A bound in seconds has to allow
-# that beside itself, at each of the steps that it is about: some ten where it is
-# about several processes and a connect.
+# Measure how late this machine is: the longest oversleep among many short sleeps
+# between delay_begin and delay_end. A time bound has to add this delay once for each
+# step that it covers, about ten steps if several processes and a connect are involved.
 sub delay_begin
 {
 	pipe my $read, my $write or die "pipe: $!";
@@ -381,7 +381,7 @@ sub delay_begin
 	{
 		my ($late, $stop) = (0, 0);
 
-		# sessions end when nobody has their pipes any more
+		# sessions end only when no process has their pipes open
 		POSIX::close($_) foreach grep { $_ != fileno $write } 3 .. 255;
 		$SIG{TERM} = sub { $stop = 1 };
 		syswrite $write, '-';
@@ -398,7 +398,7 @@ sub delay_begin
 	}
 	close $write;
 
-	# before, a signal would be the test's, whose end stops all servers
+	# wait for the handler; an earlier signal would run the test's own END block
 	sysread $read, my $ready, 1;
 	return { pid => $pid, read => $read };
 }
@@ -414,8 +414,8 @@ sub delay_end
 	return ($steps // 10) * $late;
 }
 
-# The clock of a node's log, in seconds of the day, and when it had the lines that
-# match: so what takes a moment is measured without the time that it takes to look.
+# log_clock: the current time of a node's log, in seconds of the day. log_times: the
+# times of the matching log lines. Events can so be timed without the delay of polling.
 sub log_clock
 {
 	my ($node) = @_;
@@ -432,9 +432,9 @@ sub log_times
 	  split /\n/, slurp_file($node->logfile);
 }
 
-# By the log of a remote, with log_connections, since it has come up: how often more
-# of a pool's connects were under way than one, two, four, .. as they succeed; and
-# how many did.
+# Evaluates the log of a remote server with log_connections since its last start.
+# Returns how often more connection attempts of a pool were under way than the limit 1,
+# 2, 4, .. (doubled by each success) allows, and the number of successes.
 sub connects_of
 {
 	my ($remote, $server) = @_;
@@ -451,10 +451,12 @@ sub connects_of
 	return ($too_many, $in);
 }
 
-# For tests of what changes under a pool of two.  A stage is: the nodes local, with
-# log_connections, and remote; the sessions holder and other; the name of the server.
+# Helpers for tests of changes under a pool of two connections. A stage is a hash: the
+# nodes local (with log_connections) and remote, the sessions holder and other, the
+# server's name.
 
-# One connection leased by the holder, one idle: the lease, and the remote processes.
+# One connection is leased by the holder, one is idle. Returns the lease and the remote
+# process IDs.
 sub one_leased_one_idle
 {
 	my ($stage) = @_;
@@ -469,7 +471,8 @@ sub one_leased_one_idle
 	} "'leased'", "'idle', 'reset_pending', 'resetting'");
 }
 
-# A user's session uses a server, which is one assertion: the remote session that is idle then.
+# Assert that a user's session can use a server. Returns the remote process ID of the
+# connection, which is idle then.
 sub idle_of
 {
 	my ($local, $session, $server, $user) = @_;
@@ -479,7 +482,7 @@ sub idle_of
 		"SELECT remote_pid FROM pgpool.connections WHERE server = '$server' AND local_user = '$user'");
 }
 
-# Is a session of the remote there?
+# True if a remote session exists.
 sub alive
 {
 	my ($stage, $pid) = @_;
@@ -487,9 +490,9 @@ sub alive
 	return $stage->{remote}->safe_psql('postgres', "SELECT count(*) FROM pg_stat_activity WHERE pid = $pid") eq '1';
 }
 
-# One assertion: SQL, or a function, makes the worker close the connection to a remote
-# session within a second (and what this machine is late), by the log, so that nobody
-# calls a function here.
+# Assert that SQL, or a function, makes the worker close the connection to a remote
+# session within a second plus the measured delay of this machine. The time is taken
+# from the log, because a call of a function could itself cause the close.
 sub closes
 {
 	my ($stage, $pid, $what, $name) = @_;
@@ -501,7 +504,7 @@ sub closes
 
 	ref $what ? $what->() : $local->safe_psql('postgres', $what);
 	my $closed = wait_until($local, sub {
-			# the last one: a place is used again
+			# take the last line, because slots are reused
 			my $at = (log_times($local, "closed connection $connection to server"))[-1] // return 0;
 
 			$took = $at - $since;
@@ -512,12 +515,12 @@ sub closes
 	my $gone = wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE pid = $pid", '0', 30);
 
 	ok($closed && $gone && $took < 1 + $late, $name)
-	  or diag(sprintf 'closed: %d, after %.3f s, allowed %.3f s, gone at the remote: %d', $closed, $took, 1 + $late, $gone);
+	  or diag(sprintf 'closed: %d, after %.3f s, allowed %.3f s, gone on the remote server: %d', $closed, $took, 1 + $late, $gone);
 	return;
 }
 
-# SQL closes what is idle, and what is leased when it comes in; $next is the SQLSTATE
-# of the next use, '' for none.  $back undoes it.
+# Assert that SQL closes the idle connection at once and the leased one at checkin.
+# $next is the SQLSTATE of the next use ('' for success). $back undoes the change.
 sub takes_effect
 {
 	my ($stage, $sql, $next, $back) = @_;
@@ -525,20 +528,20 @@ sub takes_effect
 	my ($lease, $leased, $idle) = one_leased_one_idle($stage);
 
 	$local->safe_psql('postgres', "BEGIN; $sql; ROLLBACK");
-	ok(alive($stage, $idle), "$sql, rolled back: nothing happens");
-	closes($stage, $idle, $sql, "$sql: the idle connection closes");
-	is($holder->run("SELECT pgpool.exec($lease, 'select 1')"), '1', "$sql: the lease goes on");
-	closes($stage, $leased, sub { $holder->run("SELECT pgpool.checkin($lease)") }, "$sql: and closes at checkin");
+	ok(alive($stage, $idle), "$sql, rolled back: idle connection stays open");
+	closes($stage, $idle, $sql, "$sql: idle connection closes");
+	is($holder->run("SELECT pgpool.exec($lease, 'select 1')"), '1', "$sql: lease stays usable");
+	closes($stage, $leased, sub { $holder->run("SELECT pgpool.checkin($lease)") }, "$sql: leased connection closes at checkin");
 	$other->run("SELECT pgpool.exec('$server', 'select 1')");
-	is($other->sqlstate, $next, "$sql: the next use");
+	is($other->sqlstate, $next, "$sql: result of the next use");
 	return unless defined $back;
 	$local->safe_psql('postgres', $back);
-	is($other->run("SELECT pgpool.exec('$server', 'select 1')"), '1', "$back: the next use");
+	is($other->run("SELECT pgpool.exec('$server', 'select 1')"), '1', "$back: next use succeeds");
 	return;
 }
 
-# Nothing is left behind: no lease, no waiter, and after the local server has
-# stopped no session at the remote (undef: do not ask).  Stops the local server.
+# Assert that no lease and no waiter is left and, after the local server has stopped, no
+# session on the remote server (not checked if undef). Stops the local server.
 sub leak_check
 {
 	my ($local, $remote, $timeout) = @_;
@@ -550,7 +553,7 @@ sub leak_check
 		'no waiter is left');
 	$local->stop('fast');
 	ok(wait_until($remote, sessions_query(), '0', $timeout),
-		'no session is left at the remote')
+		'no session is left on the remote server')
 	  if defined $remote;
 	return;
 }

@@ -1,5 +1,5 @@
-# The runner of the TAP files (perl/tap.pl) counts passed, failed and skipped assertions,
-# and a file that is skipped as a whole as one skip.
+# The runner of TAP files (perl/tap.pl) counts passed, failed and skipped assertions. A
+# file that is skipped as a whole counts as one skip.
 use strict;
 use warnings;
 
@@ -10,7 +10,7 @@ use Test::More;
 
 my $folder = PostgreSQL::Test::Utils::tempdir();
 
-# Writes the TAP files, runs them, and returns the three counts.
+# Write the TAP files, run them, and return the three counts.
 sub counts_of
 {
 	my %content = @_;
@@ -29,5 +29,5 @@ is( counts_of(
 		whole => 'plan skip_all => "not here";'),
 	'3 0 4',
 	'skipped assertions are not counted as passed');
-is(counts_of(fails => 'ok(0); ok(1); done_testing();', dies => 'die;'), '1 2 0', 'a file that dies is one failure');
+is(counts_of(fails => 'ok(0); ok(1); done_testing();', dies => 'die;'), '1 2 0', 'a file that dies counts as one failure');
 done_testing();

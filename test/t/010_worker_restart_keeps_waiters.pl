@@ -1,6 +1,6 @@
-# The pool worker is terminated with leases out and sessions waiting: the leases
-# end with a clear error, the waiters keep their places and are served by the
-# next worker, and no counter loses anything.
+# Restart of the pool worker while leases are held and sessions wait: the leases fail
+# with a clear error, the waiters keep their queue positions and are served by the next
+# worker, and the counters stay consistent.
 use strict;
 use warnings;
 
@@ -23,61 +23,62 @@ foreach my $i (0 .. $#waiters)
 		"session $i waits");
 }
 
-# some leases are idle at the end of the worker, and some in a query
+# at the end of the worker some leases are idle, and some execute a query
 my @busy = map { PgpxSession->new($local) } 1 .. 6;
 $_->start('SELECT * FROM pgpool.query(' . lease($_, 'shard2') . ", 'select 1 from pg_sleep(300)') $row") foreach @busy;
 ok( wait_until($local,
 		"SELECT count(*) FROM pgpool.leases WHERE state = 'active'", '6'),
-	'queries run on six leases');
+	'six leases execute a query');
 my $old_worker = worker_pid($local);
-ok(terminate($local, $old_worker), 'the worker ends when it is terminated');
+ok(terminate($local, $old_worker), 'worker exits when it is terminated');
 
 foreach my $session (@busy)
 {
 	$session->finish(10);
 	$session->failed('08006', qr/worker was restarted/,
-		'a lease in mid-query fails and says that the worker was restarted');
-	is($session->run('SELECT pgpool.checkin_all()'), '1', 'it can be returned');
+		'lease with a running query fails and reports the restart of the worker');
+	is($session->run('SELECT pgpool.checkin_all()'), '1', 'failed lease can be returned');
 }
 $holders[0]->fails("SELECT * FROM pgpool.query($leases[0], 'select 1') $row",
-	'08006', qr/worker was restarted/, 'the idle lease fails at its next use, and says so');
+	'08006', qr/worker was restarted/, 'idle lease fails at its next use and reports the restart');
 $holders[0]->fails("SELECT * FROM pgpool.query($leases[0], 'select 1') $row",
-	'08006', qr/worker was restarted/, 'and at the one after');
-$holders[$_]->run("SELECT pgpool.checkin($leases[$_])"), is($holders[$_]->error, '', 'lost leases can be returned')
+	'08006', qr/worker was restarted/, 'idle lease fails again at the use after that');
+$holders[$_]->run("SELECT pgpool.checkin($leases[$_])"), is($holders[$_]->error, '', 'lost lease can be returned')
   foreach 0 .. 1;
 
 ok( wait_until($local,
 		"SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'pgpool_ext worker' AND pid <> $old_worker",
 		'1'),
-	'a new worker runs');
-ok(wait_until($local, "SELECT state, restarts FROM pgpool.workers", 'running|1'), 'the view shows it');
+	'new worker runs');
+ok(wait_until($local, "SELECT state, restarts FROM pgpool.workers", 'running|1'), 'pgpool.workers shows the restart');
 
-like($waiters[$_]->finish(20), qr/^\d+$/, "waiter $_ is served by the new worker") foreach 0 .. 1;
-is($waiters[2]->done + $waiters[3]->done, 0, 'the later ones still wait: nobody has overtaken');
+like($waiters[$_]->finish(20), qr/^\d+$/, "waiter $_ is granted a connection by the new worker") foreach 0 .. 1;
+is($waiters[2]->done + $waiters[3]->done, 0, 'later waiters still wait');
 is($local->safe_psql('postgres', 'SELECT string_agg(pid::text, $$,$$ ORDER BY position) FROM pgpool.waiters'),
-	join(',', map { $_->pid } @waiters[ 2, 3 ]), 'in their order');
+	join(',', map { $_->pid } @waiters[ 2, 3 ]), 'waiters keep their order');
 $waiters[1]->run('SELECT pgpool.checkin_all()');
-like($waiters[2]->finish(20), qr/^\d+$/, 'the third is next');
-is($waiters[3]->done, 0, 'before the fourth');
+like($waiters[2]->finish(20), qr/^\d+$/, 'third waiter is granted the next connection');
+is($waiters[3]->done, 0, 'fourth waiter still waits');
 $waiters[0]->run('SELECT pgpool.checkin_all()');
-like($waiters[3]->finish(20), qr/^\d+$/, 'which comes last');
+like($waiters[3]->finish(20), qr/^\d+$/, 'fourth waiter is granted a connection last');
 $_->run('SELECT pgpool.checkin_all()') foreach @waiters;
 
 foreach my $session (@holders, @waiters, @busy)
 {
 	is($session->run("SELECT * FROM pgpool.query('shard1', 'select 7') $row"),
-		'7', 'a session from before the restart works');
+		'7', 'session that was connected before the restart works');
 }
-cmp_ok(remote_sessions($remote), '<=', 2, 'the remote has no session too many');
+cmp_ok(remote_sessions($remote), '<=', 2, 'remote server has no more sessions than pool_size');
 is($local->safe_psql('postgres', "SELECT checkouts, checkins, reclaimed, waited - granted FROM pgpool.stats WHERE server = 'shard1'"),
 	'18|16|2|0', 'every lease is counted once');
 
-# once more, with nothing out: who comes next does not notice
-ok(terminate($local, worker_pid($local)), 'the worker is terminated again');
+# again without leases: the next caller notices nothing
+ok(terminate($local, worker_pid($local)), 'worker can be terminated again');
 is($local->safe_psql('postgres', "SELECT * FROM pgpool.query('shard1', 'select 8') $row"),
-	'8', 'a checkout while no worker runs waits for the next one');
+	'8', 'checkout while no worker runs waits for the next worker');
 
-# --- one who waits all by himself tells each of them anew, while the remote has no room
+# --- a single waiter publishes its conninfo to each new worker, while the remote server
+# refuses connections
 {
 	my $alone = PgpxSession->new($local, user => 'app');
 	my $tried = q{SELECT pool_id, connects_failed FROM pgpool.stats WHERE server = 'alone' ORDER BY pool_id DESC LIMIT 1};
@@ -91,16 +92,16 @@ is($local->safe_psql('postgres', "SELECT * FROM pgpool.query('shard1', 'select 8
 	make_pool($local, $remote, server => 'alone', options => { pool_size => 1, retry_min => '10ms', retry_max => '100ms', checkout_timeout => '60s', on_unavailable => 'wait' });
 	$remote->safe_psql('postgres', 'ALTER ROLE remote_app CONNECTION LIMIT 0');
 	$alone->start(q{SELECT pgpool.checkout('alone')});
-	$tries->('he has told the worker, which tries');
-	ok(terminate($local, worker_pid($local)), 'alone: another worker');
-	$tries->('.. which has been told, too');
+	$tries->('worker knows the conninfo and tries to connect');
+	ok(terminate($local, worker_pid($local)), 'alone: worker exits');
+	$tries->('new worker has the conninfo, too');
 	$local->safe_psql('postgres', q{ALTER SERVER alone OPTIONS (ADD application_name 'alone')});
-	$tries->('.. and of other options');
+	$tries->('conninfo with changed options is published');
 	$local->safe_psql('postgres', q{BEGIN; DROP USER MAPPING FOR app SERVER alone;}
 		  . q{ CREATE USER MAPPING FOR app SERVER alone OPTIONS (user 'remote_app', password '} . $REMOTE_APP_PASSWORD . q{'); COMMIT});
-	$tries->('.. and of another pool');
+	$tries->('conninfo of the new user mapping is published');
 	$remote->safe_psql('postgres', 'ALTER ROLE remote_app CONNECTION LIMIT -1');
-	like($alone->finish(60), qr/^\d+$/, 'alone: he is served when there is room') or diag($alone->error);
+	like($alone->finish(60), qr/^\d+$/, 'alone: waiter is granted a connection when the remote server accepts one') or diag($alone->error);
 	$alone->quit;
 }
 

@@ -1,6 +1,5 @@
-# A backend that is terminated with a lease gives its connection back: at once if
-# the lease was idle, and after a cancel if a query ran.  Nothing of it goes on at
-# the remote.
+# A backend that is terminated releases its leased connection: at once if the lease was
+# idle, after a cancel if a query ran. Nothing keeps running on the remote server.
 use strict;
 use warnings;
 
@@ -16,8 +15,8 @@ $remote->safe_psql('remote_db',
 my $row = 'AS t(a int)';
 my $heir = PgpxSession->new($local);
 
-# Terminate a holder: its connection must come free within a second (and what this
-# machine is late), by the clock of the server.
+# Terminate a holder. By the server's clock its connection must be free within a second,
+# plus the measured delay of this machine.
 sub dies
 {
 	my ($holder, $what) = @_;
@@ -28,22 +27,22 @@ sub dies
 	$heir->run('SELECT pg_terminate_backend(' . $holder->pid . ')');
 	$lease = $heir->run("SELECT pgpool.checkout('shard1', '20 s')");
 	$delay = delay_end($delay);
-	like($lease, qr/^\d+$/, "$what: the connection comes free");
+	like($lease, qr/^\d+$/, "$what: connection becomes free");
 	cmp_ok($heir->run("SELECT extract(epoch FROM leased_at - '$since') FROM pgpool.leases WHERE lease = $lease"),
 		'<', 1 + $delay, "$what: within a second");
-	is($heir->run("SELECT * FROM pgpool.query($lease, 'select 5') $row"), '5', "$what: and works");
+	is($heir->run("SELECT * FROM pgpool.query($lease, 'select 5') $row"), '5', "$what: connection works");
 	$heir->run("SELECT pgpool.checkin($lease)");
 	ok( wait_until($remote,
 			"SELECT count(*) FROM pg_stat_activity WHERE query ~ 'sleep|generate_series|from t'"
 			  . " AND backend_type = 'client backend' AND pid <> pg_backend_pid() AND state <> 'idle'",
 			'0', 5),
-		"$what: nothing of it runs at the remote");
+		"$what: no statement of the holder runs on the remote server");
 	is($local->safe_psql('postgres', 'SELECT count(*) FROM pgpool.leases'), '0', "$what: no lease is left");
-	check_invariants($local, "$what: the invariants hold");
+	check_invariants($local, "$what: invariants hold");
 	return;
 }
 
-# The holder has begun what it is to be killed in.
+# Wait until the holder's statement runs on the remote server.
 sub runs_at_remote
 {
 	my ($pattern) = @_;
@@ -51,54 +50,54 @@ sub runs_at_remote
 	return ok( wait_until($remote,
 			"SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND pid <> pg_backend_pid() AND query ~ '$pattern'",
 			'1'),
-		"the remote runs $pattern");
+		"remote server executes $pattern");
 }
 
 my $holder = PgpxSession->new($local);
 lease($holder, 'shard1');
-dies($holder, 'an unused lease');
+dies($holder, 'unused lease');
 
 $holder = PgpxSession->new($local);
 my $lease = lease($holder, 'shard1');
-is($holder->run("SELECT * FROM pgpool.query($lease, 'select 1') $row"), '1', 'a lease is used');
-dies($holder, 'an idle lease');
+is($holder->run("SELECT * FROM pgpool.query($lease, 'select 1') $row"), '1', 'lease is used');
+dies($holder, 'idle lease');
 
 $holder = PgpxSession->new($local);
 $lease = lease($holder, 'shard1');
 $holder->run("SELECT pgpool.exec($lease, 'begin'); SELECT pgpool.exec($lease, 'update t set a = 2')");
-dies($holder, 'an open transaction');
+dies($holder, 'open transaction');
 is($remote->safe_psql('remote_db', 'SELECT a FROM t FOR UPDATE NOWAIT'), '1',
-	'which is rolled back, with its locks');
+	'open transaction is rolled back, and its locks are released');
 
 $holder = PgpxSession->new($local);
 $lease = lease($holder, 'shard1');
 $holder->start("SELECT * FROM pgpool.query($lease, 'select 1 from pg_sleep(300)') $row");
 runs_at_remote('pg_sleep');
-dies($holder, 'a lease in mid-query');
+dies($holder, 'lease with a running query');
 
 $holder = PgpxSession->new($local);
 $holder->start("SELECT * FROM pgpool.query('shard1', 'select 1 from pg_sleep(300)') $row");
 runs_at_remote('pg_sleep');
-dies($holder, 'a call in mid-query');
+dies($holder, 'call with a running query');
 
 $holder = PgpxSession->new($local);
 $holder->start("SELECT count(*) FROM pgpool.query('shard1', 'select generate_series(1, 1000000000)') $row");
 ok( wait_until($remote,
 		"SELECT count(*) FROM pg_stat_activity WHERE query ~ 'generate_series' AND pid <> pg_backend_pid()",
 		'1'),
-	'a large result is on its way');
-dies($holder, 'a call in mid-result');
+	'remote server sends a large result');
+dies($holder, 'call in the middle of a result');
 
 $holder = PgpxSession->new($local);
 $holder->start("BEGIN; SELECT pgpool.checkout_xact('shard1') AS lease \\gset\nSELECT pgpool.exec(:lease, 'select pg_sleep(300)')");
 runs_at_remote('pg_sleep');
-dies($holder, 'a transaction lease in mid-query');
+dies($holder, 'transaction lease with a running query');
 
-# a client that just goes away is no different
+# the same for a client that disconnects
 $holder = PgpxSession->new($local);
 lease($holder, 'shard1');
 $holder->quit;
-is($heir->run("SELECT * FROM pgpool.query('shard1', 'select 6') $row"), '6', 'a client that has left leaves nothing');
+is($heir->run("SELECT * FROM pgpool.query('shard1', 'select 6') $row"), '6', 'disconnected client leaves no lease');
 
 stats_add_up($local);
 leak_check($local, $remote);

@@ -1,6 +1,6 @@
-# The remote server stops and starts: while it is down a checkout fails with
-# 08001 and the reason, afterwards it works again, and the remote never has more
-# sessions than the pool is large.
+# Restart of the remote server. While it is down a checkout fails with 08001 and the
+# reason. Afterwards checkouts succeed, and the remote server never has more sessions
+# than pool_size.
 use strict;
 use warnings;
 
@@ -24,46 +24,46 @@ foreach my $mode (qw(fast immediate))
 	ok( wait_until($remote,
 			"SELECT count(*) FROM pg_stat_activity WHERE query = 'select pg_sleep(300)' AND state = 'active'",
 			'1'),
-		"$mode: one connection is in a query");
+		"$mode: one connection executes a query");
 
 	$remote->stop($mode);
 	$sessions[2]->finish(10);
-	$sessions[2]->failed('08006', qr/connection to server "shard1" was lost/, "$mode: the query fails");
+	$sessions[2]->failed('08006', qr/connection to server "shard1" was lost/, "$mode: query fails");
 	$sessions[1]->fails("SELECT * FROM pgpool.query($leases[1], 'select 1') $row",
-		'08006', qr/connection to server "shard1" was lost/, "$mode: an idle lease fails at its next use");
+		'08006', qr/connection to server "shard1" was lost/, "$mode: idle lease fails at its next use");
 	my $delay = delay_begin();
 	my $took = seconds {
 		$sessions[0]->fails("SELECT pgpool.checkout('shard1', '8 s')", '08001',
-			qr/DETAIL:.*(?:refused|shutting down)/, "$mode: a checkout tells the reason");
+			qr/DETAIL:.*(?:refused|shutting down)/, "$mode: checkout reports the reason");
 	};
-	cmp_ok($took, '<', 1 + delay_end($delay), "$mode: at once, without waiting for leases that are lost");
-	$sessions[$_]->run("SELECT pgpool.checkin($leases[$_])"), is($sessions[$_]->error, '', "$mode: a lost lease can be returned")
+	cmp_ok($took, '<', 1 + delay_end($delay), "$mode: checkout does not wait for lost leases");
+	$sessions[$_]->run("SELECT pgpool.checkin($leases[$_])"), is($sessions[$_]->error, '', "$mode: lost lease can be returned")
 	  foreach 1, 2;
 
-	# all at once: each gets the reason, whether it had to wait or came too soon
+	# concurrent calls: each reports the reason, whether it waited or failed at once
 	$_->start($query) foreach @sessions;
-	$_->finish(30), $_->failed('08001', qr/DETAIL:.*refused/, "$mode: everyone gets the reason") foreach @sessions;
-	check_invariants($local, "$mode: the invariants hold while the remote is down");
+	$_->finish(30), $_->failed('08001', qr/DETAIL:.*refused/, "$mode: every session reports the reason") foreach @sessions;
+	check_invariants($local, "$mode: invariants hold while the remote server is down");
 	is($local->safe_psql('postgres', 'SELECT unavailable_since IS NOT NULL FROM pgpool.pools'),
-		't', "$mode: the view shows it");
+		't', "$mode: pgpool.pools shows since when the remote server is unavailable");
 
 	$remote->start;
-	ok(wait_until($local, $query, '1', 30), "$mode: afterwards it works again");
+	ok(wait_until($local, $query, '1', 30), "$mode: checkout succeeds after the restart");
 	$_->start($query) foreach @sessions;
-	is($_->finish(30), '1', "$mode: for everyone") foreach @sessions;
-	cmp_ok(remote_sessions($remote), '<=', 3, "$mode: with no session too many");
+	is($_->finish(30), '1', "$mode: query of every session succeeds") foreach @sessions;
+	cmp_ok(remote_sessions($remote), '<=', 3, "$mode: remote server has no more sessions than pool_size");
 	is($local->safe_psql('postgres', 'SELECT unavailable_since IS NULL FROM pgpool.pools'),
-		't', "$mode: the view shows that, too");
+		't', "$mode: pgpool.pools shows the remote server as available");
 	$_->quit foreach @sessions;
 }
 
-# A remote that is down from the start is no different.
+# The same for a remote server that was down from the start.
 $remote->stop;
 my $early = PgpxSession->new($local);
 make_pool($local, $remote, server => 'shard2');
-$early->fails("SELECT pgpool.checkout('shard2')", '08001', qr/DETAIL:.*refused/, 'the first checkout of all tells the reason');
+$early->fails("SELECT pgpool.checkout('shard2')", '08001', qr/DETAIL:.*refused/, 'first checkout of a pool reports the reason');
 $remote->start;
-ok(wait_until($local, "SELECT * FROM pgpool.query('shard2', 'select 2') $row", '2', 30), 'and works later');
+ok(wait_until($local, "SELECT * FROM pgpool.query('shard2', 'select 2') $row", '2', 30), 'pool works when the remote server has started');
 
 stats_add_up($local);
 check_invariants($local);

@@ -1,5 +1,5 @@
-# A remote backend ends: while its connection is idle nobody notices, in use the
-# lessee gets 08006, and who waits gets a new connection in its place.
+# The end of a remote backend. An idle connection is replaced without an error. A lease
+# fails with 08006. A waiter is granted a new connection.
 use strict;
 use warnings;
 
@@ -20,19 +20,19 @@ sub kill_remote
 	my ($gone) = @_;
 
 	$remote->safe_psql('postgres', "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE $ours");
-	ok(wait_until($remote, sub { remote_sessions($remote) }, '0'), 'the remote sessions are gone')
+	ok(wait_until($remote, sub { remote_sessions($remote) }, '0'), 'remote sessions have ended')
 	  if $gone;
 	return;
 }
 
-# Over TLS a session sees their end when the worker has.
+# Over TLS a session notices the end only after the worker has.
 sub seen
 {
 	return if !over_tls();
-	return ok(wait_until($local, q{SELECT count(*) FROM pgpool.connections WHERE state IN ('idle', 'reset_pending')}, 0), 'the worker has seen it');
+	return ok(wait_until($local, q{SELECT count(*) FROM pgpool.connections WHERE state IN ('idle', 'reset_pending')}, 0), 'worker has noticed the end');
 }
 
-# idle
+# idle connections
 foreach my $round (1 .. 20)
 {
 	my @others = map { lease($session, 'three') } 1 .. 3;
@@ -40,13 +40,13 @@ foreach my $round (1 .. 20)
 	kill_remote($round % 2);
 	seen() if $round % 2;
 	my $got = $session->run("SELECT * FROM pgpool.query('three', 'select $round') $row");
-	is($got . $session->error, "$round", 'nobody notices what ended while it was idle') if $round % 2;
+	is($got . $session->error, "$round", 'connection that ended while idle is replaced without an error') if $round % 2;
 
-	# without waiting for the end, a query may still have met the old session
-	like($got . $session->sqlstate, qr/^(?:$round|08006)$/, 'an answer or a clear error') unless $round % 2;
+	# the query may still have used the session that was about to end
+	like($got . $session->sqlstate, qr/^(?:$round|08006)$/, 'query returns a row or fails with 08006') unless $round % 2;
 }
-# The worker sees it end, too; but a session must see it even if the worker has
-# not had the time.  Over TLS it cannot: what it sees comes through the worker.
+# A session must notice the end even before the worker does. Over TLS it cannot, because
+# it sees the end only through the worker.
 my $lease = lease($session, 'one');
 $session->run("SELECT pgpool.checkin($lease)");
 my $worker = worker_pid($local);
@@ -58,10 +58,10 @@ if (over_tls())
 	$lease = $session->finish(20);
 	$session->start("SELECT * FROM pgpool.query($lease, 'select 1') $row");
 	kill 'CONT', $worker;
-	is($session->finish(20) . $session->sqlstate, '08006', 'over TLS: an error, if the worker was slow');
+	is($session->finish(20) . $session->sqlstate, '08006', 'over TLS: query fails if the worker has not noticed the end');
 	$session->run("SELECT pgpool.checkin($lease)");
 	$lease = lease($session, 'one');
-	is($session->run("SELECT * FROM pgpool.query($lease, 'select 1') $row"), '1', 'over TLS: and then another connection');
+	is($session->run("SELECT * FROM pgpool.query($lease, 'select 1') $row"), '1', 'over TLS: next lease has a new connection');
 }
 else
 {
@@ -69,7 +69,7 @@ else
 	kill 'CONT', $worker;
 	$lease = $session->finish(20);
 	is($session->run("SELECT * FROM pgpool.query($lease, 'select 1') $row") . $session->error, '1',
-		'nobody notices, even if the worker was slow');
+		'session notices the end before the worker');
 }
 $session->run('SELECT pgpool.checkin_all()');
 
@@ -79,30 +79,30 @@ kill_remote(1);
 seen();
 $lease = lease($session, 'one');
 is($session->run("SELECT * FROM pgpool.query($lease, 'select 2') $row") . $session->error, '2',
-	'a lease of a connection that had ended is of a new one');
+	'lease after the end of the only connection has a new one');
 
-# in use
+# leased connections
 kill_remote(1);
 $session->fails("SELECT * FROM pgpool.query($lease, 'select 3') $row", '08006',
-	qr/remote server said: terminating connection/, 'an idle lease fails with the last words of the remote');
-$session->fails("SELECT * FROM pgpool.query($lease, 'select 3') $row", '08006', qr/lost/, 'and stays lost');
-is($session->run("SELECT pgpool.checkin($lease)") . $session->error, '', 'it can be returned');
+	qr/remote server said: terminating connection/, 'idle lease fails with the last message of the remote server');
+$session->fails("SELECT * FROM pgpool.query($lease, 'select 3') $row", '08006', qr/lost/, 'lease stays lost');
+is($session->run("SELECT pgpool.checkin($lease)") . $session->error, '', 'lost lease can be returned');
 
-# in a query, on a lease and in a call
+# during a query, on a lease and in a call
 $lease = lease($session, 'one');
 foreach my $where ($lease, "'one'")
 {
 	$session->start("SELECT * FROM pgpool.query($where, 'select 1 from pg_sleep(300)') $row");
 	ok( wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE $ours AND query ~ 'pg_sleep' AND state = 'active'", '1'),
-		'a query runs');
+		'query runs');
 	kill_remote(0);
 	$session->finish(10);
-	$session->failed('08006', qr/remote server said: terminating connection/, 'it fails with the last words of the remote');
+	$session->failed('08006', qr/remote server said: terminating connection/, 'query fails with the last message of the remote server');
 	$session->run('SELECT pgpool.checkin_all()');
 }
-is($session->run("SELECT * FROM pgpool.query('one', 'select 4') $row") . $session->error, '4', 'the next one works');
+is($session->run("SELECT * FROM pgpool.query('one', 'select 4') $row") . $session->error, '4', 'next call works');
 
-# the same with a remote that has no last words
+# the same if the remote server sends no last message
 my $pid = $session->run("SELECT * FROM pgpool.query('one', 'select pg_backend_pid()') $row");
 $remote->append_conf('postgresql.conf', 'restart_after_crash = on');
 $remote->restart;
@@ -110,14 +110,14 @@ $lease = lease($session, 'one');
 $pid = $session->run("SELECT * FROM pgpool.query($lease, 'select pg_backend_pid()') $row");
 $session->start("SELECT * FROM pgpool.query($lease, 'select 1 from pg_sleep(300)') $row");
 ok( wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE pid = $pid AND query ~ 'pg_sleep' AND state = 'active'", '1'),
-	'a query runs');
+	'query runs');
 kill 'KILL', $pid;
 $session->finish(10);
-$session->failed('08006', qr/lost/, 'a killed remote backend is a lost connection');
+$session->failed('08006', qr/lost/, 'SIGKILL of the remote backend is reported as a lost connection');
 $session->run('SELECT pgpool.checkin_all()');
-ok(wait_until($local, "SELECT * FROM pgpool.query('one', 'select 5') $row", '5', 30), 'which is replaced when the remote is back');
+ok(wait_until($local, "SELECT * FROM pgpool.query('one', 'select 5') $row", '5', 30), 'connection is replaced when the remote server has recovered');
 
-# while others wait
+# while other sessions wait
 foreach my $kind (qw(call lease))
 {
 	my @waiters = map { PgpxSession->new($local) } 1 .. 2;
@@ -126,35 +126,35 @@ foreach my $kind (qw(call lease))
 	$session->start('SELECT * FROM pgpool.query('
 		  . ($kind eq 'lease' ? $lease : "'one'") . ", 'select 1 from pg_sleep(300)') $row");
 	ok( wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE $ours AND query ~ 'pg_sleep' AND state = 'active'", '1'),
-		"$kind: one is in a query");
+		"$kind: one session executes a query");
 	foreach my $i (0, 1)
 	{
 		$waiters[$i]->start("SELECT pgpool.checkout('one', '60 s')");
-		ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', $i + 1), "$kind: another one waits");
+		ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', $i + 1), "$kind: another session waits");
 	}
 	kill_remote(0);
 	$session->finish(10);
-	$session->failed('08006', qr/lost/, "$kind: the holder gets the error");
+	$session->failed('08006', qr/lost/, "$kind: holder gets the error");
 	$session->run("SELECT pgpool.checkin($lease)") if $kind eq 'lease';
-	like($waiters[0]->finish(20), qr/^\d+$/, "$kind: the first waiter gets a new connection");
-	is($waiters[1]->done, 0, "$kind: before the second");
+	like($waiters[0]->finish(20), qr/^\d+$/, "$kind: first waiter is granted a new connection");
+	is($waiters[1]->done, 0, "$kind: second waiter still waits");
 	$waiters[0]->run('SELECT pgpool.checkin_all()');
-	like($waiters[1]->finish(20), qr/^\d+$/, "$kind: which gets it then");
+	like($waiters[1]->finish(20), qr/^\d+$/, "$kind: second waiter is granted a connection next");
 	$_->quit foreach @waiters;
-	cmp_ok(remote_sessions($remote), '<=', 4, "$kind: no session too many");
+	cmp_ok(remote_sessions($remote), '<=', 4, "$kind: remote server has no more sessions than allowed");
 }
 
-# --- a connection that is at the place of an ended one whose socket a session has kept
+# --- a new connection in the slot of a closed one whose socket a session has cached
 {
 	my $other = PgpxSession->new($local);
 	my $asks = "SELECT * FROM pgpool.query('one', 'select pg_backend_pid()') $row";
 
 	my $former = $session->run($asks);
 	$local->safe_psql('postgres', q{SELECT pgpool.reconnect('one')});
-	ok(wait_until($local, q{SELECT total FROM pgpool.pools WHERE server = 'one'}, '0'), 'a connection is closed');
+	ok(wait_until($local, q{SELECT total FROM pgpool.pools WHERE server = 'one'}, '0'), 'connection is closed');
 	my $latter = $other->run($asks);
-	isnt($latter, $former, 'another session has a new one');
-	is($session->run($asks), $latter, 'and so has the session that has kept the socket of the former: it does not ask by that one');
+	isnt($latter, $former, 'another session has a new connection');
+	is($session->run($asks), $latter, 'session does not use the cached socket of the closed connection');
 	$other->quit;
 }
 

@@ -1,5 +1,5 @@
-# A remote that accepts and never answers, and one that does not even accept:
-# a checkout fails at the pool's own deadline, and meanwhile other pools work.
+# A remote server that accepts and never answers, and one that drops connection
+# attempts: a checkout fails at connect_timeout, and other pools work meanwhile.
 use strict;
 use warnings;
 
@@ -14,7 +14,7 @@ use Time::HiRes qw(usleep);
 my $remote = remote_node('remote');
 my $local = local_node('local');
 
-# The kernel accepts on behalf of a listener, who then never says a word.
+# The kernel accepts on behalf of a listener that never answers.
 my $silent = IO::Socket::INET->new(Listen => 64, LocalAddr => '127.0.0.1')
   or die "no listener: $!";
 
@@ -39,48 +39,48 @@ my @more = map { PgpxSession->new($local) } 1 .. 2;
 my $took = seconds {
 	$stuck{$_}->start("SELECT pgpool.checkout('$_', '60 s')") foreach keys %stuck;
 	$_->start("SELECT pgpool.checkout('silent', '60 s')") foreach @more;
-	ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '4'), 'four sessions wait for a black hole');
+	ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '4'), 'four sessions wait for unresponsive servers');
 
-	# the first of these opens a connection, which is the worker's work too
+	# the first of these opens a connection, which needs the worker, too
 	is($session->run("SELECT * FROM pgpool.query('good', 'select $_') $row") . $session->error,
-		$_, 'another pool answers') foreach 1 .. 20;
-	is($stuck{$_}->done, 0, "while $_ does not") foreach sort keys %stuck;
+		$_, 'another pool works') foreach 1 .. 20;
+	is($stuck{$_}->done, 0, "$_: session still waits") foreach sort keys %stuck;
 
-	# who has had enough can leave
+	# a waiter can be cancelled
 	my $pid = $more[1]->pid;
 	$local->safe_psql('postgres', "SELECT pg_cancel_backend($pid)");
 	$more[1]->finish(30);
-	$more[1]->failed('57014', qr/canceling statement/, 'a cancel ends the wait');
+	$more[1]->failed('57014', qr/canceling statement/, 'cancel ends the wait');
 
 	foreach my $pool (sort keys %stuck)
 	{
 		$stuck{$pool}->finish(30);
 		$stuck{$pool}->failed('08001', qr/DETAIL:.*within connect_timeout \(4 s\)/,
-			"$pool: the deadline is the pool's own");
+			"$pool: deadline is connect_timeout");
 	}
 	$more[0]->finish(30);
-	$more[0]->failed('08001', qr/connect_timeout/, 'the others of the pool get the reason, too');
+	$more[0]->failed('08001', qr/connect_timeout/, 'other waiters of the pool get the reason, too');
 };
-cmp_ok($took, '>', 3.9, 'not before the deadline');
-cmp_ok($took, '<', 15, 'and not much later');
+cmp_ok($took, '>', 3.9, 'attempt lasts until the deadline');
+cmp_ok($took, '<', 15, 'attempt ends soon after the deadline');
 
-is($session->run("SELECT * FROM pgpool.query('good', 'select 7') $row"), '7', 'the other pool works');
-ok(wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE state = 'connecting'", '0', 30), 'the attempts end');
+is($session->run("SELECT * FROM pgpool.query('good', 'select 7') $row"), '7', 'other pool still works');
+ok(wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE state = 'connecting'", '0', 30), 'attempts end');
 is($local->safe_psql('postgres', 'SELECT descriptors FROM pgpool.workers'),
 	$local->safe_psql('postgres', 'SELECT ' . descriptors_wanted()),
-	'no descriptor is left of the attempts');
+	'attempts leave no file descriptor open');
 
-# a timeout of the call that is shorter goes first
+# a shorter timeout of the call applies first
 my $delay = delay_begin();
 $took = seconds {
 	$session->run("SELECT pgpool.checkout('silent', '500 ms')");
 };
 $delay = delay_end($delay, 1);
-like($session->sqlstate, qr/^(?:55P03|08001)$/, 'a shorter timeout of the call goes first');
-cmp_ok($took, '<', 3.5 + $delay, 'in time');
+like($session->sqlstate, qr/^(?:55P03|08001)$/, 'shorter timeout of the call applies first');
+cmp_ok($took, '<', 3.5 + $delay, 'checkout times out in time');
 
-# --- one that takes nothing of a long login: libpq waits until it does, in a thread, which
-# ends with the attempt
+# --- a remote server that does not read a long startup packet: libpq waits in a thread,
+# which ends with the attempt
 {
 	my $shut = IO::Socket::INET->new(LocalAddr => '127.0.0.1', ReuseAddr => 1, Proto => 'tcp') or die "no socket: $!";
 
@@ -89,12 +89,12 @@ cmp_ok($took, '<', 3.5 + $delay, 'in time');
 	listen($shut, 64) or die "no listener: $!";
 	make_pool($local, $remote, server => 'shut',
 		options => { port => $shut->sockport, sslmode => 'disable', connect_timeout => '2s', pool_size => 1, tcp_user_timeout => 0, application_name => 'x' x 60_000 });
-	$session->fails(q{SELECT pgpool.checkout('shut', '60 s')}, '08001', qr/within connect_timeout \(2 s\): what the remote server asks for takes longer/, 'a login that the remote does not take: a thread waits');
-	ok(wait_until($local, sub { threads_of(worker_pid($local)) }, '0 0', 30), 'and ends when nobody waits for it');
-	ok(wait_until($local, 'SELECT sum(descriptors) - ' . descriptors_wanted() . ' FROM pgpool.workers', '0', 30), 'with its socket');
+	$session->fails(q{SELECT pgpool.checkout('shut', '60 s')}, '08001', qr/within connect_timeout \(2 s\): what the remote server asks for takes longer/, 'startup packet that the remote server does not read: a thread waits');
+	ok(wait_until($local, sub { threads_of(worker_pid($local)) }, '0 0', 30), 'thread ends with the attempt');
+	ok(wait_until($local, 'SELECT sum(descriptors) - ' . descriptors_wanted() . ' FROM pgpool.workers', '0', 30), 'socket of the attempt is closed');
 }
 
-# --- one host of several: the others are tried
+# --- several hosts: after a failure the next one is tried
 my %two = (host => '127.0.0.1,127.0.0.1', pool_size => 3, sslmode => over_tls() ? 'require' : 'disable');
 make_pool($local, $remote, server => 'no_backlog_first', options => { %two, port => $full->sockport . ',' . $remote->port });
 make_pool($local, $remote, server => 'no_standby', options => { %two, target_session_attrs => 'prefer-standby', port => $remote->port . ',' . $full->sockport });
@@ -113,72 +113,75 @@ sub connects { return $local->safe_psql('postgres', "SELECT connects, connects_f
 
 foreach my $server (qw(no_backlog_first names no_standby))
 {
-	like($session->run("SELECT pgpool.checkout('$server', '60 s')"), qr/^\d+$/, "$server: a host that drops packets has its share of connect_timeout, and the next one is tried")
+	like($session->run("SELECT pgpool.checkout('$server', '60 s')"), qr/^\d+$/, "$server: host that drops packets has its share of connect_timeout, then the next host is tried")
 	  or diag($session->error);
-	is(connects($server), '1|0', "$server: in the same attempt");
+	is(connects($server), '1|0', "$server: both hosts are tried in one attempt");
 }
 
-# who is logged in has all the time that is left for the start commands, not a host's share
+# after the login the start commands may take all remaining time, not only the host's
+# share
 make_pool($local, $remote, server => 'slow_start', options => { %two, port => $remote->port . ',' . $full->sockport, start_commands => 'select pg_sleep(2)', connect_timeout => '3s' });
-like($session->run(q{SELECT pgpool.checkout('slow_start', '60 s')}), qr/^\d+$/, 'start commands take longer than a host may') or diag($session->error);
+like($session->run(q{SELECT pgpool.checkout('slow_start', '60 s')}), qr/^\d+$/, 'start commands may take longer than the share of a host') or diag($session->error);
 
-$session->fails(q{SELECT pgpool.checkout('no_backlog_both', '60 s')}, '08001', qr/within connect_timeout \(0\.5 s\)/, 'all hosts drop packets: connect_timeout is for all of them');
+$session->fails(q{SELECT pgpool.checkout('no_backlog_both', '60 s')}, '08001', qr/within connect_timeout \(0\.5 s\)/, 'all hosts drop packets: connect_timeout covers all of them');
 
 accepted();
-$session->fails(q{SELECT pgpool.checkout('silent_first', '60 s')}, '08001', qr/within connect_timeout \(1 s\)/, 'a host that accepts and says nothing has all of connect_timeout');
-is(accepted(), 1, 'it was asked');
-ok(wait_until($local, sub { $session->run(q{SELECT pgpool.checkout('silent_first', '60 s')}) =~ /^\d+$/ ? 1 : 0 }, 1), 'and the next attempt begins at the next host');
-is(connects('silent_first'), '1|1', 'at once');
-like($session->run(q{SELECT pgpool.checkout('silent_first', '60 s')}), qr/^\d+$/, 'the following one, too');
-is(accepted(), 0, 'nobody has asked the first one again');
+$session->fails(q{SELECT pgpool.checkout('silent_first', '60 s')}, '08001', qr/within connect_timeout \(1 s\)/, 'host that accepts and does not answer uses up connect_timeout');
+is(accepted(), 1, 'first host was tried');
+ok(wait_until($local, sub { $session->run(q{SELECT pgpool.checkout('silent_first', '60 s')}) =~ /^\d+$/ ? 1 : 0 }, 1), 'next attempt begins with the next host');
+is(connects('silent_first'), '1|1', 'next attempt succeeds');
+like($session->run(q{SELECT pgpool.checkout('silent_first', '60 s')}), qr/^\d+$/, 'following attempt succeeds, too');
+is(accepted(), 0, 'first host is not tried again');
 $session->run(q{SELECT pgpool.checkin_all(); ALTER SERVER silent_first OPTIONS (SET connect_timeout '900ms', ADD application_name 'changed')});
-$session->fails(q{SELECT pgpool.checkout('silent_first', '60 s')}, '08001', qr/within connect_timeout \(0\.9 s\)/, 'with other options the first host is the first again');
-is(accepted(), 1, 'and is asked');
+$session->fails(q{SELECT pgpool.checkout('silent_first', '60 s')}, '08001', qr/within connect_timeout \(0\.9 s\)/, 'changed options make the first host the first again');
+is(accepted(), 1, 'first host is tried');
 
-# the first host says after most of its share that it is not ready: libpq goes on to the second
-# one by itself, which drops one packet, and has a share of its own, not what is left of that
+# The first host reports, late in its share, that it is starting up. libpq itself goes
+# on to the second host, which drops one packet. The second host has a share of its own,
+# not the rest of the first one's.
 {
 	my ($starting, $dropping) = map { IO::Socket::INET->new(Listen => $_, LocalAddr => '127.0.0.1') or die "no listener: $!" } 5, 0;
 	my ($first_port, $second_port) = map { $_->sockport } $starting, $dropping;
 	my $hangs = sprintf ':%04X 02 ', $second_port;
 
-	# (of those that have gone again one stays in the backlog)
+	# (one of the closed connections stays in the backlog)
 	$_->close foreach map { IO::Socket::INET->new(PeerAddr => '127.0.0.1', PeerPort => $second_port, Blocking => 0) } 1 .. 8;
 	$_->blocking(0) foreach $starting, $dropping;
 	make_pool($local, $remote, server => 'starting_first', options => { %two, sslmode => 'disable', port => "$first_port,$second_port", connect_timeout => '12s' });
 	$session->start(q{SELECT pgpool.checkout('starting_first', '60 s')});
 	my $asked;
-	ok(wait_until($local, sub { ($asked = $starting->accept) ? 1 : 0 }, 1, 20), 'a host that is not ready is asked');
+	ok(wait_until($local, sub { ($asked = $starting->accept) ? 1 : 0 }, 1, 20), 'host that is starting up is tried');
 	usleep(5_500_000);
 	$asked->syswrite(failure(S => 'FATAL', V => 'FATAL', C => '57P03', M => 'the database system is starting up'));
-	ok(wait_until($local, sub { slurp_file('/proc/net/tcp') =~ /$hangs/ ? 1 : 0 }, 1, 30), 'it says so: the next one is asked, and drops a packet');
+	ok(wait_until($local, sub { slurp_file('/proc/net/tcp') =~ /$hangs/ ? 1 : 0 }, 1, 30), 'next host is tried after its answer, and drops a packet');
 	1 while $dropping->accept;
 	my $second;
-	ok(wait_until($local, sub { ($second = $dropping->accept) ? 1 : 0 }, 1, 20), 'the packet that follows is in time');
+	ok(wait_until($local, sub { ($second = $dropping->accept) ? 1 : 0 }, 1, 20), q{second packet arrives within the second host's share});
 	close $_ foreach grep { defined } $second, $dropping;
-	ok(!$starting->accept, 'and nobody has asked the first one again');
+	ok(!$starting->accept, 'first host is not tried again');
 	close $starting;
 	$session->finish(60);
-	$session->failed('08001', qr/port $first_port failed: .*starting up.*port $second_port failed: /s, 'who waits has the reasons of both');
+	$session->failed('08001', qr/port $first_port failed: .*starting up.*port $second_port failed: /s, 'waiter gets the reasons of both hosts');
 }
 
 $local->safe_psql('postgres', q{SELECT pgpool.lock_setup('no_backlog_first')});
 my $token = $session->run(q{SELECT pgpool.lock('no_backlog_first', 'a', ttl => '1 min')});
-ok(wait_until($local, q{SELECT count(*) FROM pgpool.locks WHERE last_ping > '-infinity'}, '1'), 'a lock is pinged where the pool has found its remote');
+ok(wait_until($local, q{SELECT count(*) FROM pgpool.locks WHERE last_ping > '-infinity'}, '1'), 'lock is pinged at the host that the pool has found');
 
-# after a ping that fails the next one begins at the first host, which drops packets
+# after a failed ping the next one begins with the first host, which drops packets
 my $failed = qr/cannot ping the locks of server "no_backlog_first"/;
 my $again = qr/pings the locks of server "no_backlog_first" of database "postgres" again/;
 my $log = -s $local->logfile;
 $remote->safe_psql('remote_db', 'ALTER TABLE pgpool_lock.locks RENAME expires TO elapses');
-ok(wait_until($local, sub { slurp_file($local->logfile, $log) =~ $failed ? 1 : 0 }, 1), 'a ping fails');
+ok(wait_until($local, sub { slurp_file($local->logfile, $log) =~ $failed ? 1 : 0 }, 1), 'ping fails');
 $remote->safe_psql('remote_db', 'ALTER TABLE pgpool_lock.locks RENAME elapses TO expires');
-ok(wait_until($local, sub { slurp_file($local->logfile, $log) =~ $again ? 1 : 0 }, 1), 'and comes back from a host that drops packets to one that answers');
-is($session->run("SELECT pgpool.lock_valid('no_backlog_first', 'a', $token)"), 't', 'before the lock has run out');
-is($session->run("SELECT pgpool.unlock('no_backlog_first', 'a', $token)") . $session->error, 't', 'and is released');
+ok(wait_until($local, sub { slurp_file($local->logfile, $log) =~ $again ? 1 : 0 }, 1), 'ping moves from a host that drops packets to one that answers');
+is($session->run("SELECT pgpool.lock_valid('no_backlog_first', 'a', $token)"), 't', 'ping succeeds before the lock expires');
+is($session->run("SELECT pgpool.unlock('no_backlog_first', 'a', $token)") . $session->error, 't', 'lock is released');
 $session->run('SELECT pgpool.checkin_all()');
 
-# --- attempts of options that have been changed hold up nobody, and hold no place
+# --- connection attempts with outdated options do not delay sessions and do not occupy
+# slots
 my %long = (port => $silent->sockport, connect_timeout => '3650d', pool_size => 3);
 make_pool($local, $remote, server => 'mended', options => { %long, pool_size => 1 });
 make_pool($local, $remote, server => 'awaited', options => \%long);
@@ -186,30 +189,30 @@ make_pool($local, $remote, server => 'starting', options => { pool_size => 1, co
 make_pool($local, $remote, server => 'dropped', options => \%long);
 sub connecting { return "SELECT count(*) FROM pgpool.connections WHERE server = '$_[0]' AND state = 'connecting'"; }
 
-$session->fails("SELECT pgpool.checkout('$_', '100 ms')", '55P03', qr/timeout/, "$_: an attempt without an end") foreach qw(mended starting);
-ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE query = 'select pg_sleep(600)'}, '1'), 'starting: its start commands run');
+$session->fails("SELECT pgpool.checkout('$_', '100 ms')", '55P03', qr/timeout/, "$_: attempt does not end") foreach qw(mended starting);
+ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE query = 'select pg_sleep(600)'}, '1'), 'starting: start commands run');
 $session->run(q{ALTER SERVER mended OPTIONS (SET port '} . $remote->port . q{'); ALTER SERVER starting OPTIONS (SET start_commands '')});
 foreach my $server (qw(mended starting))
 {
-	like($session->run("SELECT pgpool.checkout('$server', '30 s')"), qr/^\d+$/, "$server: another one begins when the options are others") or diag($session->error);
-	is(connects($server), '1|0', "$server: and is the only one");
+	like($session->run("SELECT pgpool.checkout('$server', '30 s')"), qr/^\d+$/, "$server: attempt with the new options begins") or diag($session->error);
+	is(connects($server), '1|0', "$server: only one attempt is counted");
 }
-ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE query = 'select pg_sleep(600)'}, '0'), 'starting: they run no more');
+ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE query = 'select pg_sleep(600)'}, '0'), 'starting: outdated start commands are cancelled');
 
 $stuck{silent}->start(q{SELECT pgpool.checkout('awaited', '60 s')});
-ok(wait_until($local, connecting('awaited'), '1'), 'awaited: one waits for an attempt');
+ok(wait_until($local, connecting('awaited'), '1'), 'awaited: session waits for an attempt');
 $session->run(q{ALTER SERVER awaited OPTIONS (SET port '} . $remote->port . q{')});
-like($session->run(q{SELECT pgpool.checkout('awaited', '30 s')}), qr/^\d+$/, 'awaited: others come with other options') or diag($session->error);
-like($stuck{silent}->finish(30), qr/^\d+$/, 'awaited: who was there has his, too') or diag($stuck{silent}->error);
-is($local->safe_psql('postgres', q{SELECT connects, connects_failed, closed_stale FROM pgpool.stats WHERE server = 'awaited'}), '2|0|0', 'awaited: none is opened in vain');
+like($session->run(q{SELECT pgpool.checkout('awaited', '30 s')}), qr/^\d+$/, 'awaited: attempt with the new options succeeds') or diag($session->error);
+like($stuck{silent}->finish(30), qr/^\d+$/, 'awaited: earlier waiter is granted a connection, too') or diag($stuck{silent}->error);
+is($local->safe_psql('postgres', q{SELECT connects, connects_failed, closed_stale FROM pgpool.stats WHERE server = 'awaited'}), '2|0|0', 'awaited: no superfluous connection is opened');
 
 $_->start(q{SELECT pgpool.checkout('dropped', '60 s')}) foreach @more, $stuck{no_backlog};
 wait_until($local, connecting('dropped'), '3');
 $local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $_->pid . ')') foreach @more, $stuck{no_backlog};
 $_->finish(30) foreach @more, $stuck{no_backlog};
-is($local->safe_psql('postgres', connecting('dropped')), '3', 'dropped: three attempts without an end');
+is($local->safe_psql('postgres', connecting('dropped')), '3', 'dropped: three attempts do not end');
 $session->run('DROP SERVER dropped CASCADE');
-ok(wait_until($local, q{SELECT count(*) FROM pgpool.connections WHERE server = 'dropped'}, '0', 30), 'dropped: they end with their server');
+ok(wait_until($local, q{SELECT count(*) FROM pgpool.connections WHERE server = 'dropped'}, '0', 30), 'dropped: attempts end with DROP SERVER');
 $_->run('SELECT pgpool.checkin_all()') foreach $session, $stuck{silent};
 
 stats_add_up($local);

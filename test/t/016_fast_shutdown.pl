@@ -1,17 +1,18 @@
-# A fast or immediate shutdown with 100 sessions waiting, and others holding, takes
-# seconds at most, and no session is left at the remote.
+# A fast or immediate shutdown with holders and 100 waiters takes a few seconds at most,
+# and leaves no session on the remote server.
 use strict;
 use warnings;
 
 use PgpxTest;
 use Test::More;
 
-my $remote = remote_node('remote', conf => ['log_min_messages = debug1']);    # tells of an end without goodbye
+my $remote = remote_node('remote', conf => ['log_min_messages = debug1']);    # logs a connection that ends without Terminate
 my $local = local_node('local', conf => ['max_connections = 150']);
 make_pool($local, $remote, server => 'shard1', options => { pool_size => 4 });
 make_pool($local, $remote, server => 'spare', options => { pool_size => 2 });
 
-# How long the server takes to stop, and how late the machine was meanwhile.
+# Stop the server. Returns the seconds that it took and the measured delay of this
+# machine.
 sub stops
 {
 	my ($how) = @_;
@@ -29,24 +30,24 @@ $holders[2]->run("SELECT pgpool.exec($leases[2], 'begin')");
 my @waiters = map { PgpxSession->new($local) } 1 .. 100;
 $_->start("SELECT pgpool.checkout('shard1', '10 min')") foreach @waiters;
 ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '100'), '100 sessions wait');
-is(remote_sessions($remote), 4, 'for four connections');
+is(remote_sessions($remote), 4, 'remote server has four sessions');
 is($local->safe_psql('postgres', q{SELECT pgpool.exec('spare', 'select 1')}), '1', 'another pool is used');
-ok(wait_until($local, q{SELECT state FROM pgpool.connections WHERE server = 'spare'}, 'idle'), 'and idle');
+ok(wait_until($local, q{SELECT state FROM pgpool.connections WHERE server = 'spare'}, 'idle'), 'connection of the other pool is idle');
 check_invariants($local);
 
 my $log = -s $remote->logfile;
 my ($took, $late) = stops('fast');
-cmp_ok($took, '<', 5 + $late, sprintf 'a fast shutdown takes seconds');
-note sprintf 'it took %.2f s', $took;
-ok(wait_until($remote, sub { remote_sessions($remote) }, '0', 10), 'no session is left at the remote');
-unlike(substr(PostgreSQL::Test::Utils::slurp_file($remote->logfile), $log), qr{pgpool_ext/spare .*(?:EOF|could not|unexpected)}, 'and what was idle has said goodbye');
+cmp_ok($took, '<', 5 + $late, sprintf 'fast shutdown takes seconds');
+note sprintf 'shutdown took %.2f s', $took;
+ok(wait_until($remote, sub { remote_sessions($remote) }, '0', 10), 'no session is left on the remote server');
+unlike(substr(PostgreSQL::Test::Utils::slurp_file($remote->logfile), $log), qr{pgpool_ext/spare .*(?:EOF|could not|unexpected)}, 'idle connections end with Terminate');
 $_->finish(10) foreach @waiters;
 is(scalar(grep { !$_->is_gone } @waiters), 0, 'all sessions have ended');
 
 unlike(PostgreSQL::Test::Utils::slurp_file($local->logfile), qr/PANIC|TRAP|terminated by signal|was terminated by/,
-	'nothing crashed');
+	'no process crashed');
 
-# an immediate one
+# immediate shutdown
 $local->start;
 $_->quit foreach @holders, @waiters;
 @holders = map { PgpxSession->new($local) } 1 .. 4;
@@ -55,29 +56,29 @@ lease($_, 'shard1') foreach @holders;
 $_->start("SELECT pgpool.checkout('shard1', '10 min')") foreach @waiters;
 ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '100'), '100 sessions wait again');
 ($took, $late) = stops('immediate');
-cmp_ok($took, '<', 5 + $late, sprintf 'an immediate shutdown takes seconds (%.2f)', $took);
-ok(wait_until($remote, sub { remote_sessions($remote) }, '0', 10), 'no session is left at the remote');
+cmp_ok($took, '<', 5 + $late, sprintf 'immediate shutdown takes seconds (%.2f)', $took);
+ok(wait_until($remote, sub { remote_sessions($remote) }, '0', 10), 'no session is left on the remote server after an immediate shutdown');
 $_->finish(10) foreach @waiters;
-is(scalar(grep { !$_->is_gone } @waiters), 0, 'all sessions have ended');
+is(scalar(grep { !$_->is_gone } @waiters), 0, 'all sessions have ended after an immediate shutdown');
 $_->quit foreach @holders, @waiters;
 
-# and again with a session in a remote query, and the worker just busy
+# fast shutdown while sessions execute remote queries and the worker is busy
 $local->start;
 my @busy = map { PgpxSession->new($local) } 1 .. 20;
 $_->start("SELECT pgpool.exec('shard1', 'select pg_sleep(0.01)') FROM generate_series(1, 100000)") foreach @busy;
 ok(wait_until($local, 'SELECT sum(checkouts) > 50 FROM pgpool.stats', 't'), 'sessions are busy');
 ($took, $late) = stops('fast');
-cmp_ok($took, '<', 5 + $late, 'a fast shutdown of a busy server takes seconds');
-ok(wait_until($remote, sub { remote_sessions($remote) }, '0', 10), 'no session is left at the remote');
+cmp_ok($took, '<', 5 + $late, 'fast shutdown of a busy server takes seconds');
+ok(wait_until($remote, sub { remote_sessions($remote) }, '0', 10), 'busy sessions leave no session on the remote server');
 
-# a smart shutdown waits for the sessions, and not for the pool
+# a smart shutdown waits for the sessions, not for the pool
 $local->start;
-is($local->safe_psql('postgres', "SELECT pgpool.exec('shard1', 'select 1')"), '1', 'an idle connection is open');
+is($local->safe_psql('postgres', "SELECT pgpool.exec('shard1', 'select 1')"), '1', 'idle connection is open');
 $log = -s $remote->logfile;
 ($took, $late) = stops('smart');
-cmp_ok($took, '<', 5 + $late, 'a smart shutdown does not wait for idle connections');
-ok(wait_until($remote, sub { remote_sessions($remote) }, '0', 10), 'no session is left at the remote');
-unlike(substr(PostgreSQL::Test::Utils::slurp_file($remote->logfile), $log), qr/EOF|could not|unexpected/, 'and it has been told goodbye');
+cmp_ok($took, '<', 5 + $late, 'smart shutdown does not wait for idle connections');
+ok(wait_until($remote, sub { remote_sessions($remote) }, '0', 10), 'no session is left on the remote server after a smart shutdown');
+unlike(substr(PostgreSQL::Test::Utils::slurp_file($remote->logfile), $log), qr/EOF|could not|unexpected/, 'idle connection ends with Terminate');
 
 $local->start;
 check_invariants($local);
