@@ -115,105 +115,195 @@ take_free_locked(PgpxCheckout *c, PgpxPool *pool, PgpxTime now,
 }
 
 /*
+ * Lease a free connection of the locked pool and record the lease, unless
+ * waiters are ahead of this checkout.  Returns false if none was leased.
+ */
+static bool
+lease_free_locked(PgpxCheckout *c, PgpxPool *pool, PgpxLease *lease)
+{
+	PgpxConn   *conn = NULL;
+	uint64		lease_id = 0;
+
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	if (pool->nwaiting == 0 || c->number != 0)
+		conn = take_free_locked(c, pool, pgpx_now(), &lease_id);
+	if (conn == NULL)
+		return false;
+	note_lease(c, pool, conn, lease_id, lease);
+	return true;
+}
+
+/*
+ * Publish the conninfo if the pool's worker lacks it.  The pool is locked.
+ * Returns true if the lock was released for that; then the checkout must begin
+ * again.
+ */
+static bool
+publish_if_missing(PgpxCheckout *c, PgpxPool *pool)
+{
+	uint64		incarnation = pgpx_pool_worker_incarnation(pool);
+	uint64		version = pool->version;
+	int			worker = pool->worker;
+
+	if (!pgpx_checkout_must_publish(c, pool, incarnation))
+		return false;
+	LWLockRelease(pool->lock);
+	pgpx_checkout_publish(c, worker, incarnation, version);
+	return true;
+}
+
+/*
+ * Prepare the statement for a pipelined hand-over.  To be called without the
+ * lock, because it allocates memory.
+ */
+static void
+set_pending(PgpxCheckout *c)
+{
+	c->pending = true;
+	pgpx_lease_set_pending(c->spec, c->statement);
+}
+
+/* Withdraw it: the statement must not be sent for a later waiter. */
+static void
+clear_pending(PgpxCheckout *c)
+{
+	if (c->pending)
+		pgpx_pending_statement_set(NULL, 0);
+	c->pending = false;
+}
+
+/*
+ * No connection is free, and the checkout must not wait.  Request one for a
+ * later checkout.  The pool is locked; releases the lock.
+ */
+static void
+leave_without_wait(PgpxCheckout *c, PgpxPool *pool)
+{
+	pgpx_pool_grow_locked(pool, 1);
+	LWLockRelease(pool->lock);
+	if (!c->only_try)
+		pgpx_checkout_raise_timeout(c, pool, false);
+}
+
+/* Enqueue this session in the locked pool, and request connections. */
+static PgpxWaiter *
+enqueue_locked(PgpxCheckout *c, PgpxPool *pool)
+{
+	PgpxWaiter *waiter;
+
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	waiter = pgpx_waiter_enqueue_locked(pool, &c->holder, c->started,
+										c->deadline, c->number);
+	c->number = waiter->number;
+	pgpx_pool_grow_locked(pool, 0);
+	if (pool->retry_at != 0)
+		pgpx_worker_wake_soon(pool->worker);
+	return waiter;
+}
+
+typedef enum Attempt
+{
+	ATTEMPT_LEASED,				/* the lease is in the session's list */
+	ATTEMPT_NONE,				/* only_try: no connection is free */
+	ATTEMPT_AGAIN				/* the pool may be another one by now */
+} Attempt;
+
+/*
+ * Wait until the waiter is granted a connection, and record the lease.  To be
+ * called without a lock.
+ */
+static Attempt
+wait_for_grant(PgpxCheckout *c, PgpxPool *pool, PgpxWaiter *waiter,
+			   PgpxLease *lease)
+{
+	PgpxConn   *conn;
+	uint64		lease_id;
+	bool		moved;
+
+	pgpx_checkout_check_cycle(c, pool, waiter);
+	conn = pgpx_checkout_wait(c, pool, waiter, &lease_id, &moved);
+	if (moved)
+	{
+		/* the pending statement was for the waiter that has left */
+		clear_pending(c);
+		return ATTEMPT_AGAIN;
+	}
+	if (conn == NULL)
+		return ATTEMPT_NONE;
+	lease->pending_state = pgpx_pending_statement_state();
+
+	/* nothing below can fail, and every cleanup finds the lease */
+	note_lease(c, pool, conn, lease_id, lease);
+
+	/*
+	 * Options that were changed before the grant are seen here, because leaving
+	 * the queue acquired the lock.  A later change may as well have come after
+	 * the checkout.
+	 */
+	c->stale = waiter->granted_version != waiter->options_version ||
+		pool->options_version != waiter->options_version;
+	return ATTEMPT_LEASED;
+}
+
+/*
+ * Attempt to lease a connection: a free one, or one that is granted after a
+ * wait.  Acquires the pool lock, and releases it before a wait, an error or the
+ * return.
+ */
+static Attempt
+attempt(PgpxCheckout *c, PgpxLease *lease)
+{
+	PgpxPool   *pool = pgpx_checkout_lock_pool(c);
+	PgpxWaiter *waiter;
+
+	if (lease_free_locked(c, pool, lease))
+	{
+		LWLockRelease(pool->lock);
+		clear_pending(c);		/* it is not needed */
+		return ATTEMPT_LEASED;
+	}
+	pgpx_checkout_check_locked(c, pool);
+	if (publish_if_missing(c, pool))
+		return ATTEMPT_AGAIN;
+	if (c->no_wait && pool->count[PGPX_CONN_CHECKING] > 0)
+	{
+		/* a test is running: wait as long as the grace period allows */
+		c->no_wait = false;
+		c->deadline = c->started + PGPX_CHECKOUT_GRACE_US;
+	}
+	if (c->no_wait)
+	{
+		leave_without_wait(c, pool);
+		return ATTEMPT_NONE;
+	}
+	if (c->statement != NULL && !c->pending)
+	{
+		LWLockRelease(pool->lock);
+		set_pending(c);
+		return ATTEMPT_AGAIN;
+	}
+	waiter = enqueue_locked(c, pool);
+	LWLockRelease(pool->lock);
+	return wait_for_grant(c, pool, waiter, lease);
+}
+
+/*
  * Lease a free connection, or wait for one.  Returns false only with only_try.
  * Otherwise the lease is in the session's list on return.
  */
 static bool
 take(PgpxCheckout *c, PgpxLease *lease)
 {
-	PgpxPool   *pool;
-	PgpxConn   *conn = NULL;
-	uint64		lease_id = 0;
-	uint64		incarnation;
-	bool		pending = false;
+	Attempt		outcome;
 
 	pgpx_pending_statement_set(NULL, 0);
+	c->pending = false;
 	if (c->statement != NULL && !c->no_wait && others_wait(c->spec))
-	{
-		pending = true;
-		pgpx_lease_set_pending(c->spec, c->statement);
-	}
-again:
-	pool = pgpx_checkout_lock_pool(c);
-	incarnation = pgpx_pool_worker_incarnation(pool);
-
-	if (pool->nwaiting == 0 || c->number != 0)
-		conn = take_free_locked(c, pool, pgpx_now(), &lease_id);
-	if (conn == NULL)
-	{
-		PgpxWaiter *waiter;
-		bool		moved;
-
-		pgpx_checkout_check_locked(c, pool);
-		if (pgpx_checkout_must_publish(c, pool, incarnation))
-		{
-			uint64		version = pool->version;
-
-			LWLockRelease(pool->lock);
-			pgpx_checkout_publish(c, pool->worker, incarnation, version);
-			goto again;
-		}
-		if (c->no_wait && pool->count[PGPX_CONN_CHECKING] > 0)
-		{
-			/* a test is running: wait as long as the grace period allows */
-			c->no_wait = false;
-			c->deadline = c->started + PGPX_CHECKOUT_GRACE_US;
-		}
-		if (c->no_wait)
-		{
-			/* none is free now; request one for a later checkout */
-			pgpx_pool_grow_locked(pool, 1);
-			LWLockRelease(pool->lock);
-			if (c->only_try)
-				return false;
-			pgpx_checkout_raise_timeout(c, pool, false);
-		}
-		if (!pending && c->statement != NULL)
-		{
-			/* allocates memory, so not under the lock */
-			pending = true;
-			LWLockRelease(pool->lock);
-			pgpx_lease_set_pending(c->spec, c->statement);
-			goto again;
-		}
-		waiter = pgpx_waiter_enqueue_locked(pool, &c->holder, c->started,
-											c->deadline, c->number);
-		c->number = waiter->number;
-		pgpx_pool_grow_locked(pool, 0);
-		if (pool->retry_at != 0)
-			pgpx_worker_wake_soon(pool->worker);
-		LWLockRelease(pool->lock);
-		pgpx_checkout_check_cycle(c, pool, waiter);
-		conn = pgpx_checkout_wait(c, pool, waiter, &lease_id, &moved);
-		if (moved)
-		{
-			/* the pending statement was for the waiter that has left */
-			pgpx_pending_statement_set(NULL, 0);
-			pending = false;
-			goto again;
-		}
-		if (conn == NULL)
-			return false;
-		lease->pending_state = pgpx_pending_statement_state();
-
-		/* nothing below can fail, and every cleanup finds the lease */
-		note_lease(c, pool, conn, lease_id, lease);
-
-		/*
-		 * Options that were changed before the grant are seen here, because
-		 * leaving the queue acquired the lock.  A later change may as well have
-		 * come after the checkout.
-		 */
-		c->stale = waiter->granted_version != waiter->options_version ||
-			pool->options_version != waiter->options_version;
-		return true;
-	}
-
-	note_lease(c, pool, conn, lease_id, lease);
-	LWLockRelease(pool->lock);
-	if (pending)
-		pgpx_pending_statement_set(NULL, 0);	/* it is not needed */
-	return true;
+		set_pending(c);			/* saves an attempt */
+	do
+		outcome = attempt(c, lease);
+	while (outcome == ATTEMPT_AGAIN);
+	return outcome == ATTEMPT_LEASED;
 }
 
 static void
@@ -393,20 +483,12 @@ grow_to(PgpxCheckout *c, int n, bool *more)
 {
 	PgpxCap    *full = NULL;
 	PgpxPool   *pool = pgpx_checkout_lock_pool(c);
-	uint64		incarnation = pgpx_pool_worker_incarnation(pool);
-	uint64		version = pool->version;
 	int			live;
 	int			missing;
 	int			connecting;
 
-	if (pgpx_checkout_must_publish(c, pool, incarnation))
-	{
-		int			worker = pool->worker;
-
-		LWLockRelease(pool->lock);
-		pgpx_checkout_publish(c, worker, incarnation, version);
+	if (publish_if_missing(c, pool))
 		pool = pgpx_checkout_lock_pool(c);
-	}
 	missing = n - pgpx_pool_total_locked(pool);
 	connecting = pool->count[PGPX_CONN_CONNECTING];
 	if (missing > 0)
@@ -442,14 +524,9 @@ pgpx_checkout_publish_conninfo(PgpxServerSpec *spec)
 	PG_TRY();
 	{
 		PgpxPool   *pool = pgpx_checkout_lock_pool(&c);
-		uint64		incarnation = pgpx_pool_worker_incarnation(pool);
-		uint64		version = pool->version;
-		int			worker = pool->worker;
-		bool		must = pgpx_checkout_must_publish(&c, pool, incarnation);
 
-		LWLockRelease(pool->lock);
-		if (must)
-			pgpx_checkout_publish(&c, worker, incarnation, version);
+		if (!publish_if_missing(&c, pool))
+			LWLockRelease(pool->lock);
 	}
 	PG_FINALLY();
 	{

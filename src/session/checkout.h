@@ -106,6 +106,7 @@ typedef struct PgpxCheckout
 	bool		stale;			/* the pool's options changed since we read
 								 * them */
 	const PgpxStatement *statement; /* to run on the lease; NULL: unknown */
+	bool		pending;		/* prepared for a pipelined hand-over */
 } PgpxCheckout;
 
 /*
