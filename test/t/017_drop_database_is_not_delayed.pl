@@ -48,7 +48,7 @@ like($sessions[2]->finish(10), qr/^\d+$/, 'waiter is granted the connection of a
 $admin->run('CREATE DATABASE tenant');
 make_pool($local, $remote, server => 'shard1', dbname => 'tenant');
 is($local->safe_psql('tenant', "SELECT pgpool.exec('shard1', 'select 1')"), '1', 'database has a pool');
-drops('a database with an open connection of its pool', 'a database with an open connection of its pool');
+drops('a database with an open connection of its pool', 'tenant');
 
 # pg_database is locked when the worker checks which databases still exist. New sessions
 # would wait for that lock, so these are connected before.

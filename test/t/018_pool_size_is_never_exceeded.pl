@@ -1,5 +1,5 @@
-# 200 sessions share 8 connections: every answer is the right one, and the remote
-# never sees a ninth session.
+# 200 sessions share 8 connections. Every answer is correct, and the remote server never
+# has a ninth session.
 use strict;
 use warnings;
 
@@ -15,12 +15,13 @@ my $remote = remote_node('remote');
 my $local = local_node('local', conf => ["max_connections = $clients", 'superuser_reserved_connections = 0',
 	'max_connections = 220']);
 
-# the remote would refuse a ninth session, and the pool would count that
+# the remote server refuses a ninth session, which the pool would count
 $remote->safe_psql('postgres', 'ALTER ROLE remote_app CONNECTION LIMIT 8');
 make_pool($local, $remote, server => 'shard1',
 	options => { pool_size => 8, checkout_timeout => '120s' });
 
-# A number of its own in each question: an answer to somebody else's is an error.
+# Each query has a number of its own, so that the answer to another query raises an
+# error.
 my $script = PostgreSQL::Test::Utils::tempdir . '/query.sql';
 append_to_file($script, <<'EOT');
 \set n random(1, 1000000000)
@@ -48,19 +49,19 @@ while ($bench->pumpable)
 $bench->finish;
 
 my $all = $clients * $each;
-is($bench->result(0), 0, 'pgbench ends well') or diag($err);
+is($bench->result(0), 0, 'pgbench succeeds') or diag($err);
 like($out, qr/number of transactions actually processed: $all\/$all/, 'all transactions are done');
-unlike($out, qr/failed transactions: [1-9]/, 'none failed');
-cmp_ok($most, '<=', 8, "the remote had $most sessions at most, in $samples looks");
-cmp_ok($most, '>=', 2, 'and more than one');
+unlike($out, qr/failed transactions: [1-9]/, 'no transaction failed');
+cmp_ok($most, '<=', 8, "remote server had $most sessions at most, in $samples samples");
+cmp_ok($most, '>=', 2, 'remote server had more than one session');
 is($local->safe_psql('postgres',
 		'SELECT checkouts, checkins, statements, rows, errors, connects_failed FROM pgpool.stats'),
-	"$all|$all|$all|$all|0|0", 'each is counted once, and no connect was refused');
+	"$all|$all|$all|$all|0|0", 'each call is counted once, and no connection attempt was refused');
 is($local->safe_psql('postgres', 'SELECT waited - granted, timeouts, cancelled, failed FROM pgpool.stats'),
-	'0|0|0|0', 'everyone who waited was served');
+	'0|0|0|0', 'every waiter was granted a connection');
 is($local->safe_psql('postgres', 'SELECT max(cumulative) = (SELECT granted FROM pgpool.stats) FROM pgpool.wait_histogram'),
-	't', 'and is in the histogram');
-cmp_ok($local->safe_psql('postgres', 'SELECT waited FROM pgpool.stats'), '>', 0, 'some did wait');
+	't', 'histogram contains every waiter');
+cmp_ok($local->safe_psql('postgres', 'SELECT waited FROM pgpool.stats'), '>', 0, 'some sessions had to wait');
 
 stats_add_up($local);
 check_invariants($local);

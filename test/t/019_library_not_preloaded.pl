@@ -1,6 +1,6 @@
-# Without shared_preload_libraries: CREATE EXTENSION, CREATE SERVER, the validator
-# and a restore work, as they must for pg_upgrade, and all else says 55000 and
-# names the setting.
+# Without shared_preload_libraries, CREATE EXTENSION, CREATE SERVER, the validator and a
+# restore work, because pg_upgrade needs them. Everything else fails with 55000 and a
+# hint that names the setting.
 use strict;
 use warnings;
 
@@ -11,7 +11,7 @@ use Test::More;
 my $local = local_node('local', preload => 0);
 my $session = PgpxSession->new($local);
 
-is($session->run('CREATE EXTENSION pgpool_ext') . $session->error, '', 'the extension can be created');
+is($session->run('CREATE EXTENSION pgpool_ext') . $session->error, '', 'extension can be created');
 $session->run(<<'EOT');
 CREATE ROLE app LOGIN;
 CREATE SERVER shard1 FOREIGN DATA WRAPPER pgpool_fdw
@@ -21,12 +21,12 @@ CREATE USER MAPPING FOR PUBLIC SERVER shard1 OPTIONS (user 'other', password 'al
 GRANT USAGE ON FOREIGN SERVER shard1 TO app;
 CREATE SERVER batch FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (base_server 'shard1', pool_size '2');
 EOT
-is($session->error, '', 'a server can be created');
-$session->fails("ALTER SERVER shard1 OPTIONS (SET pool_size 'many')", '22023', qr/pool_size/, 'the validator works: a wrong value');
-$session->fails("ALTER SERVER shard1 OPTIONS (ADD pool_sise '1')", 'HV00D', qr/pool_sise/, 'a wrong name');
-$session->fails("ALTER USER MAPPING FOR app SERVER shard1 OPTIONS (ADD pool_size '1')", 'HV00D', qr/pool_size/, 'a wrong place');
+is($session->error, '', 'server can be created');
+$session->fails("ALTER SERVER shard1 OPTIONS (SET pool_size 'many')", '22023', qr/pool_size/, 'validator rejects a wrong value');
+$session->fails("ALTER SERVER shard1 OPTIONS (ADD pool_sise '1')", 'HV00D', qr/pool_sise/, 'validator rejects an unknown option');
+$session->fails("ALTER USER MAPPING FOR app SERVER shard1 OPTIONS (ADD pool_size '1')", 'HV00D', qr/pool_size/, 'validator rejects a server option in a user mapping');
 
-# Every function and every view.
+# every function and every view
 my $quiet = "set client_min_messages = error;\n";
 my @functions = split /\n/, $session->run(<<'EOT');
 SELECT format('SELECT * FROM %s(%s)%s', p.oid::regproc, (
@@ -38,37 +38,37 @@ SELECT format('SELECT * FROM %s(%s)%s', p.oid::regproc, (
 FROM pg_proc p
 WHERE p.pronamespace = 'pgpool'::regnamespace AND p.proname <> 'pgpool_fdw_validator' AND p.proname NOT LIKE 'param%'
 EOT
-cmp_ok(scalar @functions, '>', 20, 'there are functions');
+cmp_ok(scalar @functions, '>', 20, 'list of functions is complete');
 my @views = split /\n/, $session->run(
 	"SELECT 'SELECT * FROM ' || oid::regclass FROM pg_class WHERE relnamespace = 'pgpool'::regnamespace AND relkind = 'v'");
-cmp_ok(scalar @views, '>=', 7, 'there are views');
+cmp_ok(scalar @views, '>=', 7, 'list of views is complete');
 $session->fails($quiet . $_, '55000', qr/HINT:.*shared_preload_libraries/, "55000: $_") foreach @functions, @views;
-$session->fails("SELECT pgpool.checkout('shard1')", '55000', qr/HINT:.*shared_preload_libraries/, 'with arguments, too');
+$session->fails("SELECT pgpool.checkout('shard1')", '55000', qr/HINT:.*shared_preload_libraries/, 'checkout with arguments fails with 55000');
 
-# A dump of it, restored where it is not preloaded either.
+# a dump, restored into a database of the same server
 my $dump = PostgreSQL::Test::Utils::tempdir . '/dump';
 my $options = q{SELECT srvname, o FROM pg_foreign_server, unnest(srvoptions) AS o
 	UNION ALL SELECT usename, o FROM pg_user_mappings, unnest(umoptions) AS o ORDER BY 1, 2};
 my $before = $local->safe_psql('postgres', $options);
-$local->command_ok([ 'pg_dump', '-Fc', '-f', $dump, $local->connstr('postgres') ], 'the database can be dumped');
+$local->command_ok([ 'pg_dump', '-Fc', '-f', $dump, $local->connstr('postgres') ], 'database can be dumped');
 $session->run('CREATE DATABASE restored');
-$local->command_ok([ 'pg_restore', '-e', '-d', $local->connstr('restored'), $dump ], 'and restored');
-is($local->safe_psql('restored', $options), $before, 'with all options of servers and mappings');
-is($session->run('DROP EXTENSION pgpool_ext CASCADE; SELECT count(*) FROM pg_foreign_server'), '0', 'the extension can be dropped');
+$local->command_ok([ 'pg_restore', '-e', '-d', $local->connstr('restored'), $dump ], 'dump can be restored');
+is($local->safe_psql('restored', $options), $before, 'restored servers and mappings have all options');
+is($session->run('DROP EXTENSION pgpool_ext CASCADE; SELECT count(*) FROM pg_foreign_server'), '0', 'extension can be dropped');
 $session->quit;
 
-# Then somebody edits postgresql.conf.
+# now the library is preloaded
 my $remote = remote_node('remote');
 my $port = $remote->port;
 $local->append_conf('postgresql.conf', "shared_preload_libraries = 'pgpool_ext'");
 $local->restart;
-is( $local->safe_psql('restored', <<"EOT"), '1', 'preloaded, the restored database has a pool');
+is( $local->safe_psql('restored', <<"EOT"), '1', 'pool of the restored database works once the library is preloaded');
 ALTER SERVER shard1 OPTIONS (SET host '127.0.0.1', ADD port '$port', SET dbname 'remote_db');
 ALTER USER MAPPING FOR PUBLIC SERVER shard1 OPTIONS (SET user 'remote_app', SET password '$REMOTE_APP_PASSWORD');
 SELECT pgpool.exec('shard1', 'select 1');
 EOT
 is($local->safe_psql('restored', "SELECT pgpool.exec('batch', 'select 1')"), '1',
-	'so has a server that was restored before its base');
+	'server that was restored before its base server works');
 $local->safe_psql('postgres', 'CREATE EXTENSION pgpool_ext');
 check_invariants($local);
 leak_check($local, $remote);

@@ -1,7 +1,6 @@
-# A cancel that arrives late hits whoever has the connection by then, unless the
-# pool sees to it.  A session is cancelled around the end of its query, 1000 times
-# on a pool of one: neither the next session's statements nor its own next one are
-# ever cancelled.
+# A cancel request that arrives late could cancel a statement of the next lease. A
+# session is cancelled around the end of its query, 1000 times on a pool of one. Neither
+# the next session's statements nor its own next statement may be cancelled.
 use strict;
 use warnings;
 
@@ -26,7 +25,8 @@ my $seed = $ENV{PGPX_TEST_SEED} // time;
 note "seed $seed (PGPX_TEST_SEED)";
 srand $seed;
 
-# Statements of the innocent: each long enough to be hit, and told apart.
+# Statements of the session that is not cancelled: each lasts long enough to be hit by a
+# late request, and returns a number of its own.
 my $number = 0;
 
 sub innocent_statements
@@ -36,7 +36,7 @@ sub innocent_statements
 	return map { ++$number; "SELECT * FROM pgpool.query($where, 'select $number from pg_sleep(0.0005)') $row;" } 1 .. 2;
 }
 
-# What the innocent ones have said is to be their numbers, and nothing else.
+# The session must have received its numbers and no error.
 sub check_innocent
 {
 	my ($session, $what) = @_;
@@ -67,7 +67,7 @@ for my $round (1 .. $rounds)
 
 	if ($kind == 0)
 	{
-		# a lease: its own next statements
+		# the same session's next statements on the lease
 		my $lease = lease($guilty, 'one');
 		$guilty->run("SET statement_timeout = $ms; SELECT pgpool.exec($lease, 'select pg_sleep($length)')");
 		note_guilty($guilty);
@@ -78,7 +78,7 @@ for my $round (1 .. $rounds)
 	}
 	elsif ($kind == 1)
 	{
-		# a lease that goes on to the next session at once
+		# a lease that the next session acquires at once
 		my $lease = lease($guilty, 'one');
 		$innocent->start(join ' ', innocent_statements("'one'"));
 		$guilty->run("SET statement_timeout = $ms; SELECT pgpool.exec($lease, 'select pg_sleep($length)');\nSELECT pgpool.checkin($lease)");
@@ -90,7 +90,7 @@ for my $round (1 .. $rounds)
 	}
 	elsif ($kind == 2)
 	{
-		# a lease that was made ready again before it goes on
+		# one more statement on the lease before it is returned
 		my $lease = lease($guilty, 'one');
 		$innocent->start(join ' ', innocent_statements("'one'"));
 		$guilty->run("SET statement_timeout = $ms; SELECT pgpool.exec($lease, 'select pg_sleep($length)')");
@@ -112,21 +112,22 @@ for my $round (1 .. $rounds)
 		$innocent->finish;
 		check_innocent($innocent, "round $round, next call");
 
-		# a cancel that came when the call was over is the local session's
+		# a cancel that came after the end of the call hits the local session's next
+		# statement
 		$guilty->run('SELECT 1');
 	}
 }
 
-is(scalar @wrong, 0, "in $rounds rounds nobody innocent was cancelled")
+is(scalar @wrong, 0, "no statement of another session was cancelled in $rounds rounds")
   or diag(join "\n", @wrong[ 0 .. ($#wrong > 4 ? 4 : $#wrong) ]);
-cmp_ok($count{cancelled}, '>', $rounds / 20, "in $count{cancelled} of them somebody was");
-cmp_ok($count{undisturbed}, '>', $rounds / 20, "and in $count{undisturbed} the query ended before");
+cmp_ok($count{cancelled}, '>', $rounds / 20, "$count{cancelled} queries were cancelled");
+cmp_ok($count{undisturbed}, '>', $rounds / 20, "$count{undisturbed} queries ended before the cancel");
 note 'connections opened: ' . $local->safe_psql('postgres', 'SELECT connects FROM pgpool.stats');
-cmp_ok(remote_sessions($remote), '<=', 1, 'the remote has one session at most');
+cmp_ok(remote_sessions($remote), '<=', 1, 'remote server has one session at most');
 
-# --- a request that still lies in the remote's queue when its time is up, and is
-# carried out later: the remote's postmaster is stopped meanwhile, its sessions are not.
-# (libpq 17 and later asks for TLS first, and has sent no request as long as it has none.)
+# --- a request that is still in the remote server's accept queue at operation_timeout
+# and is executed later: the remote postmaster is stopped meanwhile, its sessions are
+# not. (libpq 17 and later first negotiates TLS, and sends no request before that.)
 make_pool($local, $remote, server => 'stopped', options => { pool_size => 1, operation_timeout => '1s', connect_timeout => '100s',
 	libpq_cancels() ? (sslmode => 'disable') : () });
 my ($postmaster) = split /\n/, slurp_file($remote->data_dir . '/postmaster.pid');
@@ -142,9 +143,9 @@ foreach my $next ($ENV{PGPX_TEST_TLS} && libpq_cancels() ? () : ('the same lease
 	my $cancels = $local->safe_psql('postgres', "SELECT cancels FROM pgpool.stats WHERE server = 'stopped'");
 
 	kill 'STOP', $postmaster;
-	is($guilty->run("SELECT pgpool.send($lease, 'select 7 from pg_sleep(0.3)'), pgpool.cancel($lease)"), '|t', "$next: a statement is cancelled");
-	is($guilty->run("SELECT * FROM pgpool.result($lease) $row") . $guilty->error, '7', "$next: and ends by itself");
-	ok(wait_until($local, "SELECT cancels FROM pgpool.stats WHERE server = 'stopped'", $cancels + 1), "$next: the time of the request is up");
+	is($guilty->run("SELECT pgpool.send($lease, 'select 7 from pg_sleep(0.3)'), pgpool.cancel($lease)"), '|t', "$next: statement is cancelled");
+	is($guilty->run("SELECT * FROM pgpool.result($lease) $row") . $guilty->error, '7', "$next: statement ends by itself");
+	ok(wait_until($local, "SELECT cancels FROM pgpool.stats WHERE server = 'stopped'", $cancels + 1), "$next: cancel request has timed out");
 	if ($next eq 'the same lease')
 	{
 		$innocent->start('SELECT 8');
@@ -157,15 +158,15 @@ foreach my $next ($ENV{PGPX_TEST_TLS} && libpq_cancels() ? () : ('the same lease
 			: "SELECT a FROM pgpool.checkout('stopped') l, pgpool.query(l, '$later') $row");
 	}
 
-	# it runs already, or waits for another connection, or has failed
+	# the statement already runs, or waits for another connection, or has failed
 	my $under_way = q{SELECT EXISTS (SELECT FROM pgpool.waiters) OR EXISTS (SELECT FROM pgpool.leases WHERE state = 'active')};
 	my $failed = sub { $next eq 'the same lease' && $guilty->done };
-	ok(wait_until($local, sub { $failed->() ? 't' : $local->safe_psql('postgres', $under_way) }), "$next: it is used on");
+	ok(wait_until($local, sub { $failed->() ? 't' : $local->safe_psql('postgres', $under_way) }), "$next: connection is used again");
 	kill 'CONT', $postmaster;
 	$_->finish foreach $guilty, $innocent;
-	$guilty->failed('08006', qr/was lost\nDETAIL:  A cancel request did not end within operation_timeout\./, "$next: is of no use any more")
+	$guilty->failed('08006', qr/was lost\nDETAIL:  A cancel request did not end within operation_timeout\./, "$next: lease is unusable")
 	  if $next eq 'the same lease';
-	is($innocent->{text} . $innocent->error, '8', "$next: nobody innocent is cancelled");
+	is($innocent->{text} . $innocent->error, '8', "$next: statement of the other session is not cancelled");
 	$_->run('SELECT pgpool.checkin_all()') foreach $guilty, $innocent;
 }
 $_->quit foreach $guilty, $innocent, $canceller;

@@ -1,5 +1,5 @@
-# Whatever a remote sends, the session gets a clear error or can leave, the worker
-# lives, and other pools work.
+# Whatever a remote server sends, the session gets a clear error or can be cancelled,
+# the worker survives, and other pools work.
 use strict;
 use warnings;
 
@@ -7,7 +7,8 @@ use PgpxFakeServer qw(message greeting ready done columns row failure);
 use PgpxTest;
 use Test::More;
 
-# Answers to the first question after the login: what comes of it at the session.
+# Answers to the first query after the login, and the error that each causes in the
+# session.
 my %answers = (
 	garbage => [ sub { map { chr rand 256 } 1 .. 10_000 }, '08006' ],
 	text => [ sub { "HTTP/1.1 400 Bad Request\r\n\r\n" }, '08006' ],
@@ -62,7 +63,7 @@ my %answers = (
 	error_last => [ sub { failure(S => 'FATAL', V => 'FATAL', C => '57P01', M => 'bye'), ready }, '08006', qr/remote server said: bye/ ],
 );
 
-# After a right answer, while the connection is nobody's.
+# Messages after a correct answer, while the connection is not leased.
 my %idle = (
 	stray_row => sub { row('666') },
 	stray_ready => sub { ready },
@@ -77,7 +78,7 @@ my $folder = PostgreSQL::Test::Utils::tempdir;
 my %behaviours = (
 	honest => sub { $_[0]->serve },
 
-	# the answer to the first reset
+	# answers to the first reset
 	reset_error => sub { spoilt($_[0], failure(S => 'ERROR', C => '25001', M => 'no'), ready) },
 	reset_in_transaction => sub { spoilt($_[0], done('DISCARD ALL'), message('Z', 'T')) },
 	reset_style => sub { spoilt($_[0], done('DISCARD ALL'), message('S', "DateStyle\0German, DMY\0"), ready) },
@@ -96,7 +97,7 @@ my %behaviours = (
 	reset_long => sub { after_reset($_[0], pack 'aN', 'N', 0x100001) },
 	reset_silent => sub { after_reset($_[0]); sleep 3600 },
 
-	# answers without an end, to be left by the session
+	# endless answers, which the session must be able to abandon
 	huge_row => sub { $_[0]->receive; $_[0]->send($_[0]->described, pack 'aN', 'D', 0x3FFFF000); sleep 3600 },
 	endless_rows => sub { $_[0]->receive; $_[0]->send($_[0]->described); $_[0]->send(row('x' x 1000) x 60) while 1 },
 	endless_tiny => sub { $_[0]->receive; $_[0]->send($_[0]->described); my $rows = row('') x 100_000; $_[0]->send($rows) while 1 },
@@ -104,14 +105,14 @@ my %behaviours = (
 	silent_row => sub { $_[0]->receive; $_[0]->send($_[0]->described, row('x')); sleep 3600 },
 	notices => sub { $_[0]->receive; $_[0]->send($notice x 30_000, $_[0]->answer('1')); $_[0]->serve },
 
-	# rows of another DateStyle, at once and bit by bit
+	# rows in another DateStyle, sent at once and in pieces
 	style_a => sub { in_style($_[0], 'German, DMY', ['01.02.2020']) },
 	style_b => sub { in_style($_[0], 'German, DMY', ['02.02.2020'], ['03.02.2020'], ['04.02.2020']) },
 	style_raw => sub { in_parameter($_[0], DateStyle => "\xFF\xFE\x01", ['02.02.2020']) },
 	interval_raw => sub { in_parameter($_[0], IntervalStyle => "\xFF\xFE\x01", ['1 day']) },
 	style_c => sub { in_style($_[0], 'ISO, MDY', ['02/05/2020'], ['02/06/2020'], ['02/07/2020']) },
 
-	# over TLS: messages that are no data, some of which anybody may send
+	# over TLS: records without data, some of which any server may send
 	start_flood => sub { $_[0]->receive; $_[0]->flood(flood_files('start_flood')) },
 	idle_flood => sub { $_[0]->serve(2); $_[0]->flood(flood_files('idle_flood')); sleep 3600 },
 	leased_flood => sub { $_[0]->receive; $_[0]->flood(flood_files('leased_flood')); sleep 3600 },
@@ -164,7 +165,8 @@ sub after_reset
 	return;
 }
 
-# After such an answer nobody is to ask it anything.
+# Answer the reset like this. Any later query gets a wrong answer, so that its use is
+# detected.
 sub spoilt
 {
 	my ($fake, @answer) = @_;
@@ -176,7 +178,7 @@ sub spoilt
 	return;
 }
 
-# A statement leaves a transaction open, and its ROLLBACK is answered like this.
+# A statement leaves a transaction open. Its ROLLBACK is answered like this.
 sub after_transaction
 {
 	my ($fake, @answer) = @_;
@@ -191,7 +193,7 @@ sub after_transaction
 	return;
 }
 
-# The same, and the token of the reset is not echoed.
+# Like spoilt, but without the echo of the reset's token.
 sub spoilt_unechoed
 {
 	my ($fake, @answer) = @_;
@@ -209,7 +211,7 @@ foreach my $what (keys %answers)
 {
 	my $say = $answers{$what}[0];
 
-	# a real one would wait for the next question, unless it has ended
+	# a real server waits for the next query, unless its process has exited
 	$behaviours{$what} = sub {
 		my ($fake) = @_;
 
@@ -224,7 +226,7 @@ foreach my $what (keys %idle)
 {
 	my $say = $idle{$what};
 
-	# behind the answer to the reset, some time later, and where there is none
+	# behind the answer to the reset, some time later, and without a reset
 	$behaviours{"${what}_behind"} = sub {
 		my ($fake) = @_;
 
@@ -253,7 +255,7 @@ $fake->make_servers($session, '2s');
 $session->run("ALTER SERVER s_$_ OPTIONS (ADD reset 'never')") foreach grep { /unreset/ } keys %behaviours;
 my $worker = worker_pid($local);
 
-# A question; with a parameter it goes in the extended protocol.
+# A query. With a parameter it uses the extended protocol.
 sub query
 {
 	my ($server, @params) = @_;
@@ -266,13 +268,13 @@ sub harmless
 {
 	my ($what) = @_;
 
-	is(worker_pid($local), $worker, "$what: the worker lives");
+	is(worker_pid($local), $worker, "$what: worker survives");
 	is($local->safe_psql('postgres', query('good')), '1', "$what: another pool works");
-	check_invariants($local, "$what: the invariants hold");
+	check_invariants($local, "$what: invariants hold");
 	return;
 }
 
-is($session->run(query('s_honest')), '1', 'a well-behaved one is believed') foreach 1 .. 3;
+is($session->run(query('s_honest')), '1', 'correct answer is accepted') foreach 1 .. 3;
 
 foreach my $what (sort keys %answers)
 {
@@ -281,8 +283,8 @@ foreach my $what (sort keys %answers)
 	foreach my $params ([], ['x'])
 	{
 		$session->run(query("s_$what", @$params), 20);
-		like($session->sqlstate, qr/^$sqlstate$/, "$what: a clear error") or diag($session->error);
-		like($session->error, $pattern, "$what: with the reason") if $pattern;
+		like($session->sqlstate, qr/^$sqlstate$/, "$what: query fails with the expected SQLSTATE") or diag($session->error);
+		like($session->error, $pattern, "$what: error names the reason") if $pattern;
 	}
 }
 harmless('wrong answers');
@@ -291,20 +293,20 @@ foreach my $what (grep { /^stray.*(?<!held)$/ } sort keys %behaviours)
 {
 	foreach my $round (1 .. 3)
 	{
-		is($session->run(query("s_$what"), 20) . $session->error, '1', "$what: no answer but the right one");
+		is($session->run(query("s_$what"), 20) . $session->error, '1', "$what: only the correct answer is returned");
 		next if $what =~ /behind/ || ($round > 1 && $what =~ /notice/);
 		PostgreSQL::Test::Utils::append_to_file($done, 'x');
 		wait_until($local, sub { -e $said ? 1 : 0 }, 1);
 		unlink $done, $said;
 
-		# over TLS a session sees it when the worker has
-		ok(wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE server = 's_$what' AND state IN ('idle', 'reset_pending')", 0), "$what: the worker has seen it")
+		# over TLS a session notices the end only after the worker has
+		ok(wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE server = 's_$what' AND state IN ('idle', 'reset_pending')", 0), "$what: worker has noticed the message")
 		  if over_tls() && $what !~ /notice/;
 	}
 }
-harmless('unasked answers');
+harmless('unsolicited answers');
 
-# while it is leased: the next statement must not take it for its own answer
+# during a lease: the next statement must not take the message for its own answer
 foreach my $what (grep { /^stray.*held$/ } sort keys %behaviours)
 {
 	foreach my $params ([], ['x'])
@@ -312,82 +314,83 @@ foreach my $what (grep { /^stray.*held$/ } sort keys %behaviours)
 		my $lease = lease($session, "s_$what");
 		my $query = query("s_$what", @$params) =~ s/'s_$what'/$lease/r;
 
-		is($session->run($query, 20) . $session->error, '1', "$what: the first answer");
+		is($session->run($query, 20) . $session->error, '1', "$what: first answer is correct");
 		PostgreSQL::Test::Utils::append_to_file($done, 'x');
-		ok(wait_until($local, sub { -e $said ? 1 : 0 }, 1), "$what: it has been said");
+		ok(wait_until($local, sub { -e $said ? 1 : 0 }, 1), "$what: unsolicited message has been sent");
 		unlink $done, $said;
 		if ($what =~ /notice/)
 		{
-			is($session->run("SET client_min_messages = error;\n$query;\nRESET client_min_messages", 20), '1', "$what: is none");
+			is($session->run("SET client_min_messages = error;\n$query;\nRESET client_min_messages", 20), '1', "$what: notice is not taken for an answer");
 		}
 		else
 		{
-			$session->fails($query, '08006', qr/connection to server "s_$what" was lost/, "$what: is not the next one");
+			$session->fails($query, '08006', qr/connection to server "s_$what" was lost/, "$what: message is not taken for the next answer");
 		}
-		like($session->error, qr/The remote server said: bye/, "$what: with its words") if $what =~ /error/;
-		$session->fails($query, '08006', qr/was lost/, "$what: nor the one after that") if $what !~ /notice/;
+		like($session->error, qr/The remote server said: bye/, "$what: error has the remote server's message") if $what =~ /error/;
+		$session->fails($query, '08006', qr/was lost/, "$what: lease stays unusable") if $what !~ /notice/;
 
-		# each connection says it once
+		# each connection sends its message once
 		$session->run("SELECT pgpool.discard($lease)");
 	}
 }
-harmless('unasked answers on a lease');
+harmless('unsolicited answers on a lease');
 
-# (by what they say, not by the time that they take, where that is not the point)
+# (long timeouts: these answers must be rejected for their content, not for the time
+# that they take)
 $session->run("ALTER SERVER s_$_ OPTIONS (ADD reset_command 'RESET ALL')") foreach grep { /^reset_own/ } keys %behaviours;
 $session->run("ALTER SERVER s_$_ OPTIONS (SET operation_timeout '1h')") foreach qw(reset_endless reset_long);
 $session->run('SET client_min_messages = error');
 foreach my $what (grep { /^reset/ } sort keys %behaviours)
 {
-	is($session->run(query("s_$what"), 20) . $session->error, '1', "$what: an answer is right") foreach 1 .. 3;
+	is($session->run(query("s_$what"), 20) . $session->error, '1', "$what: query after the reset returns the correct answer") foreach 1 .. 3;
 }
 $session->run('RESET client_min_messages');
-harmless('wrong resets');
+harmless('wrong answers to a reset');
 
 foreach my $what (qw(huge_row endless_rows silent))
 {
 	my $took = seconds {
 		$session->fails("SET statement_timeout = '1s';\n" . query("s_$what"), '57014', qr/statement timeout/,
-			"$what: can be left");
+			"$what: query can be cancelled");
 	};
-	cmp_ok($took, '<', 10, "$what: soon");
+	cmp_ok($took, '<', 10, "$what: cancel takes effect soon");
 	$session->run('RESET statement_timeout');
 }
 
-# .. and by an error of one's own, soon: what still comes is read within a bound, of bytes
-# where it never pauses, of time where it does
+# The same after a local error. The rest of the result is read within bounds: of bytes
+# if it never pauses, of time if it does.
 $session->run("SELECT * FROM pgpool.query('s_silent_row', 'select 1') AS t(a int)", 20);
-$session->failed('22P02', qr/invalid input syntax/, 'silent_row: an error of its own ends it');
+$session->failed('22P02', qr/invalid input syntax/, 'silent_row: local error ends the query');
 my $heard = q{SELECT bytes_received FROM pgpool.stats WHERE server = 's_endless_tiny'};
 my $before = $local->safe_psql('postgres', $heard);
 $session->run("SELECT * FROM pgpool.query('s_endless_tiny', 'select 1') AS t(a int)", 20);
-$session->failed('22P02', qr/invalid input syntax/, 'endless_tiny: an error of its own ends it');
-cmp_ok($local->safe_psql('postgres', $heard) - $before, '<', 8_000_000, '.. and little more of it is read behind that');
+$session->failed('22P02', qr/invalid input syntax/, 'endless_tiny: local error ends the query');
+cmp_ok($local->safe_psql('postgres', $heard) - $before, '<', 8_000_000, 'endless_tiny: little more of the result is read');
 
-# .. and in flight
+# the same for a statement in flight
 $before = $local->safe_psql('postgres', $heard);
 my $flying = lease($session, 's_endless_tiny');
 $session->run("SELECT pgpool.send($flying, 'select 1')");
-is($session->run("SELECT pgpool.wait($flying, '60 s')"), 't', 'endless_tiny: there is an answer');
+is($session->run("SELECT pgpool.wait($flying, '60 s')"), 't', 'endless_tiny: answer of a statement in flight arrives');
 $session->run("SELECT pgpool.checkin($flying)", 20);
-like($session->error, qr/WARNING: .*lease $flying was returned with a statement in flight, which is cancelled/, '.. which may be left');
-cmp_ok($local->safe_psql('postgres', $heard) - $before, '<', 8_000_000, '.. and little more of it is read then');
+like($session->error, qr/WARNING: .*lease $flying was returned with a statement in flight, which is cancelled/, 'endless_tiny: lease can be returned with the statement in flight');
+cmp_ok($local->safe_psql('postgres', $heard) - $before, '<', 8_000_000, 'endless_tiny: little more of the result is read at checkin');
 
-# a lease that goes on after that: the rest is read for operation_timeout and no longer
+# a lease that is used again: the rest is read for operation_timeout at most
 foreach my $what (qw(endless_rows endless_tiny))
 {
 	my $lease = lease($session, "s_$what");
 	my $query = query("s_$what") =~ s/'s_$what'/$lease/r;
 
-	$session->fails("SET statement_timeout = '500ms';\n$query", '57014', qr/statement timeout/, "$what: can be left on a lease");
+	$session->fails("SET statement_timeout = '500ms';\n$query", '57014', qr/statement timeout/, "$what: query on a lease can be cancelled");
 	$session->run('RESET statement_timeout');
 	my $took = seconds {
-		$session->fails($query, '08006', qr/was lost/, "$what: is given up");
+		$session->fails($query, '08006', qr/was lost/, "$what: lease is lost");
 	};
-	cmp_ok($took, '<', 10, "$what: soon");
+	cmp_ok($took, '<', 10, "$what: loss is reported soon");
 	$session->run("SELECT pgpool.checkin($lease)");
 }
-is($session->run("SET client_min_messages = error;\n" . query('s_notices')), '1', 'a flood of notices goes by');
+is($session->run("SET client_min_messages = error;\n" . query('s_notices')), '1', 'query survives a flood of notices');
 harmless('endless answers');
 
 is( $session->run(<<'EOT', 20) . $session->error,
@@ -399,9 +402,10 @@ COMMIT;
 EOT
 	join(', ', 's_style_a 2020-02-01', (map { "s_style_b 2020-02-0$_" } 2 .. 4), (map { "s_style_c 2020-02-0$_" } 5 .. 7))
 	  . "\nISO, MDY",
-	'each server is read in its own DateStyle');
+	'rows of each server are read in its own DateStyle');
 
-# what is no style is an error, in whose words only text is, that can be kept
+# An unknown style is an error. Its message must be valid text, so that it can be
+# stored.
 $session->run('CREATE TABLE kept (msg text)');
 foreach ([ style_raw => 'date', qr/"DateStyle": "\?\?\?/ ], [ interval_raw => 'interval', qr/"IntervalStyle": "\?\?\?"/ ])
 {
@@ -418,10 +422,10 @@ EXCEPTION WHEN OTHERS THEN
 	INSERT INTO kept VALUES (concat_ws(' ', SQLERRM, detail));
 END \$\$
 EOT
-	like($session->run(q{SELECT convert_from(convert_to(msg, 'UTF8'), 'UTF8') FROM kept; TRUNCATE kept}), $pattern, "$what: its error is text")
+	like($session->run(q{SELECT convert_from(convert_to(msg, 'UTF8'), 'UTF8') FROM kept; TRUNCATE kept}), $pattern, "$what: error message is valid text")
 	  or diag($session->error);
 }
-harmless('wrong styles');
+harmless('unknown styles');
 
 my %words = (login_error => 'go away', login_no_database => 'no such database', login_no_room => 'no room at all');
 foreach my $what (grep { /^login/ } sort keys %behaviours)
@@ -431,20 +435,20 @@ foreach my $what (grep { /^login/ } sort keys %behaviours)
 	$session->start(query("s_$what"));
 	is($local->safe_psql('postgres', query('good')), '1', "$what: another pool works meanwhile");
 	$session->finish(20);
-	$session->failed('08001', qr/could not connect.*\n.*DETAIL:.*$words/, "$what: a clear error");
-	ok(wait_until($local, "SELECT total FROM pgpool.pools WHERE server = 's_$what'", '0'), "$what: its place is empty");
-	is($local->safe_psql('postgres', "SELECT connects, connects_failed > 0, checkouts FROM pgpool.stats WHERE server = 's_$what'"), '0|t|0', "$what: it was lent to nobody");
+	$session->failed('08001', qr/could not connect.*\n.*DETAIL:.*$words/, "$what: checkout reports the reason");
+	ok(wait_until($local, "SELECT total FROM pgpool.pools WHERE server = 's_$what'", '0'), "$what: slot is free");
+	is($local->safe_psql('postgres', "SELECT connects, connects_failed > 0, checkouts FROM pgpool.stats WHERE server = 's_$what'"), '0|t|0', "$what: connection was never leased");
 }
-harmless('wrong logins');
+harmless('failed logins');
 
-# more of what is no data than the worker reads at once, and it reads it all the same
+# more records without data than the worker reads at once
 SKIP:
 {
-	skip 'without TLS there is nothing but data', 1 if !over_tls();
-	is($session->run(query('s_few'), 20) . $session->error, '1', 'some updates of keys are no harm') foreach 1 .. 4;
+	skip 'TLS records without data need TLS', 1 if !over_tls();
+	is($session->run(query('s_few'), 20) . $session->error, '1', 'connection survives some key updates') foreach 1 .. 4;
 	$session->run(q{ALTER SERVER s_renegotiates OPTIONS (ADD ssl_max_protocol_version 'TLSv1.2')});
-	$session->fails(query('s_renegotiates'), '08006', qr/was lost/, 'who wants another handshake is left');
-	ok(!-e "$folder/renegotiated", '.. and has not had it');
+	$session->fails(query('s_renegotiates'), '08006', qr/was lost/, 'connection closes if the remote server requests a renegotiation');
+	ok(!-e "$folder/renegotiated", 'renegotiation does not take place');
 	$session->run(q{ALTER SERVER s_start_flood OPTIONS (SET connect_timeout '60s', ADD checkout_timeout '2min')});
 	my $other = PgpxSession->new($local);
 	is($other->run(query('good')), '1', 'another pool works');
@@ -452,23 +456,23 @@ SKIP:
 	{
 		my ($begun, $taken) = flood_files($what);
 
-		is($session->run(query("s_$what"), 20), '1', "$what: the answer is right") if $what =~ /idle/;
+		is($session->run(query("s_$what"), 20), '1', "$what: answer is correct") if $what =~ /idle/;
 		$session->start(query("s_$what")) unless $what =~ /idle/;
-		ok(wait_until($local, sub { -e $begun ? 1 : 0 }, 1), "$what: has begun");
-		is($other->run(query('good')), '1', "$what: another pool works meanwhile");
-		ok(!-e $taken, "$what: .. and has not had to wait for its end");
+		ok(wait_until($local, sub { -e $begun ? 1 : 0 }, 1), "$what: flood has begun");
+		is($other->run(query('good')), '1', "$what: another pool works during the flood");
+		ok(!-e $taken, "$what: other pool did not wait for the end of the flood");
 		$session->finish(120) unless $what =~ /idle/;
-		$session->failed('08001', qr/could not connect/, "$what: a clear error") if $what =~ /start/;
-		$session->failed('08006', qr/was lost/, "$what: a clear error") if $what =~ /leased/;
-		ok(wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE server = 's_$what'", 0), "$what: the connection is closed");
-		ok(!-e $taken, "$what: .. for that") if $what !~ /start/;
+		$session->failed('08001', qr/could not connect/, "$what: checkout fails") if $what =~ /start/;
+		$session->failed('08006', qr/was lost/, "$what: lease is lost") if $what =~ /leased/;
+		ok(wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE server = 's_$what'", 0), "$what: connection is closed");
+		ok(!-e $taken, "$what: connection closes before the flood has been read") if $what !~ /start/;
 	}
 	$other->quit;
-	harmless('floods');
+	harmless('floods of TLS records');
 }
 
 $session->quit;
 stats_add_up($local);
 leak_check($local, $remote);
-unlike(PostgreSQL::Test::Utils::slurp_file($local->logfile), qr/PANIC|TRAP|was terminated by/, 'nothing crashed');
+unlike(PostgreSQL::Test::Utils::slurp_file($local->logfile), qr/PANIC|TRAP|was terminated by/, 'no process crashed');
 done_testing();

@@ -1,5 +1,5 @@
-# What the environment of whoever started the server says of libpq does not reach
-# the pool's connections: no address, no options, no service, no password.
+# libpq's environment variables of the postmaster do not affect the pool's connections:
+# neither address, options, service nor password.
 use strict;
 use warnings;
 
@@ -27,11 +27,11 @@ chmod 0600, "$folder/pgpass", "$folder/.pgpass";
 }
 make_pool($local, $remote, server => 'shard1');
 
-# (it would keep the pipes of sessions that are there before it)
+# (the fake server would otherwise inherit the pipes of sessions)
 my $asked = PgpxFakeServer->new(gss => { login => sub { $_[0]->send(message('R', pack 'N', 7)); $_[0]->read_to_end } });
 my $session = PgpxSession->new($local);
 is($session->run("SELECT * FROM pgpool.query('shard1', 'select 1') AS t(a int)") . $session->error,
-	'1', 'the connection goes where the server says');
+	'1', 'connection uses the address of the foreign server');
 my %wanted = (
 	application_name => qr/^pgpool_ext/,
 	client_encoding => qr/^UTF8$/,
@@ -42,12 +42,12 @@ my %wanted = (
 foreach my $name (sort keys %wanted)
 {
 	like($session->run("SELECT * FROM pgpool.query('shard1', 'show $name') AS t(a text)"),
-		$wanted{$name}, "$name is not that of the environment");
+		$wanted{$name}, "$name is not taken from the environment");
 }
 is($session->run("SELECT * FROM pgpool.query('shard1', 'select current_user::text, current_database()::text') AS t(a text, b text)"),
-	'remote_app|remote_db', 'nor are user and database');
+	'remote_app|remote_db', 'user and database are not taken from the environment');
 
-# A superuser's mapping may lack a password: none is to come from outside.
+# A superuser's mapping may lack a password. None is taken from the environment.
 my $port = $remote->port;
 $session->run(<<"EOT");
 CREATE SERVER bare FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host '127.0.0.1', port '$port', dbname 'remote_db');
@@ -55,10 +55,11 @@ CREATE USER MAPPING FOR CURRENT_USER SERVER bare OPTIONS (user 'remote_app');
 EOT
 $session->fails("SELECT pgpool.checkout('bare')", '08001', qr/DETAIL:.*(?:no password|password authentication failed)/,
 	'neither PGPASSWORD nor PGPASSFILE is used');
-unlike($session->error, qr/\Q$REMOTE_APP_PASSWORD/, 'nor shown');
+unlike($session->error, qr/\Q$REMOTE_APP_PASSWORD/, 'error does not show the password');
 
-# The .pgpass in the home directory of the server's account is nobody's who needs a password of
-# his own, be there none in his mapping or a wrong one; who needs none shows that it is there.
+# The .pgpass file in the home directory of the server's account is not used for users
+# who need a password of their own, whether the mapping has none or a wrong one. A user
+# who needs none shows that the file is found.
 {
 	my $app = PgpxSession->new($local, user => 'app');
 	my $who = q{SELECT a FROM pgpool.query('homely', 'select current_user') AS t(a text)};
@@ -68,22 +69,23 @@ CREATE SERVER homely FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host '127.0.0.1', 
 CREATE USER MAPPING FOR app SERVER homely OPTIONS (user 'remote_super');
 GRANT USAGE ON FOREIGN SERVER homely TO app;
 EOT
-	$app->fails($who, '2F003', qr/password is required/, '.pgpass: none in the mapping');
+	$app->fails($who, '2F003', qr/password is required/, '.pgpass is not used for a mapping without a password');
 	$session->run(q{ALTER USER MAPPING FOR app SERVER homely OPTIONS (ADD password 'wrong')});
-	$app->fails($who, '08001', qr/DETAIL:.*password authentication failed/, '.pgpass: a wrong one');
+	$app->fails($who, '08001', qr/DETAIL:.*password authentication failed/, '.pgpass is not used for a mapping with a wrong password');
 	$session->run(q{ALTER USER MAPPING FOR app SERVER homely OPTIONS (DROP password, ADD password_required 'false')});
-	is($app->run($who) . $app->error, 'remote_super', '.pgpass: no password of his own is needed');
+	is($app->run($who) . $app->error, 'remote_super', '.pgpass is used if no password is required');
 	$app->quit;
 }
 
-# What the server leaves open is libpq's default, not the environment's.
+# An option that the server does not set has libpq's default, not the environment's
+# value.
 $session->run("CREATE SERVER vague FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host '127.0.0.1', port '$port');"
 	  . "CREATE USER MAPPING FOR CURRENT_USER SERVER vague OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD')");
 $session->fails("SELECT pgpool.checkout('vague')", '08001', qr/database "remote_app" does not exist/,
-	'a database that is not given is that of the user\'s name');
+	q{default database is that of the user's name});
 
-# Nor do the Kerberos tickets of the server's account reach who must use a password, whatever
-# the remote asks for: libpq can be told so from 16 on.
+# Kerberos tickets of the server's account are not used for users who need a password,
+# whatever the remote server requests. libpq supports this from version 16 on.
 SKIP:
 {
 	$session->run(q(CREATE SERVER asked FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (require_auth 'gss')));
@@ -98,7 +100,7 @@ SKIP:
 		$session->run("ALTER SERVER gss OPTIONS (SET require_auth '$wanted')") if $wanted ne '';
 		$session->run('ALTER SERVER gss OPTIONS (DROP require_auth)') if $wanted eq '';
 		$app->fails(q(SELECT pgpool.checkout('gss', '20 s')), '08001', qr/authentication method requirement .* failed: server requested GSSAPI/,
-			"require_auth '$wanted': GSSAPI is not answered where a password is needed");
+			"require_auth '$wanted': GSSAPI request is refused for a user who needs a password");
 	}
 	$app->quit;
 }

@@ -1,5 +1,5 @@
-# No password shows in a log line, a view or an error text; and a connection that
-# was made without one, or by a superuser's right alone, is nobody else's.
+# No password appears in a log line, a view or an error message. A connection that was
+# made without one, or by superuser privilege, is not leased to other users.
 use strict;
 use warnings;
 
@@ -20,7 +20,7 @@ my $boss = PgpxSession->new($local);
 my $app = PgpxSession->new($local, user => 'app');
 my $said = '';
 
-# --- what can be read ---------------------------------------------------------
+# --- what users can read --------------------------------------------------------
 
 $boss->run(<<"EOT");
 CREATE SERVER mistaken FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host '127.0.0.1', port '$port', dbname 'remote_db');
@@ -34,14 +34,14 @@ foreach my $session ($boss, $app)
 {
 	my $lease = lease($session, 'shard1');
 
-	is($session->run("SELECT * FROM pgpool.query($lease, 'select 1') AS t(a int)"), '1', 'a connection with a password works');
+	is($session->run("SELECT * FROM pgpool.query($lease, 'select 1') AS t(a int)"), '1', 'connection with a password works');
 	$session->fails("SELECT pgpool.checkout('mistaken')", '08001',
-		qr/DETAIL:.*password authentication failed/, 'a wrong password is refused');
+		qr/DETAIL:.*password authentication failed/, 'wrong password is refused');
 	$said .= $session->error;
-	$session->fails("SELECT pgpool.checkout('nowhere')", '08001', qr/DETAIL:.*refused/, 'and a wrong address');
+	$session->fails("SELECT pgpool.checkout('nowhere')", '08001', qr/DETAIL:.*refused/, 'wrong address is reported');
 	$said .= $session->error;
 
-	# everything that there is to see, while the lease is out
+	# all views, while a connection is leased
 	foreach my $view (split /\n/, $boss->run(
 			"SELECT oid::regclass FROM pg_class WHERE relnamespace = 'pgpool'::regnamespace AND relkind = 'v'"))
 	{
@@ -55,17 +55,17 @@ foreach my $session ($boss, $app)
 	$said .= $session->run("SELECT * FROM pgpool.query($lease, 'select * from nothing') AS t(a int)") . $session->error;
 	$session->run("SELECT pgpool.checkin($lease)");
 }
-like($said, qr/shard1/, 'there is something to see');
-unlike($said, qr/\Q$_\E/, 'and no password in it') foreach $REMOTE_APP_PASSWORD, $wrong;
+like($said, qr/shard1/, 'views show the pool');
+unlike($said, qr/\Q$_\E/, 'views and errors show no password') foreach $REMOTE_APP_PASSWORD, $wrong;
 
-# The passwords of CREATE USER MAPPING are the only ones that anybody has said.
+# The only occurrences of passwords are the CREATE USER MAPPING commands.
 my $log = slurp_file($local->logfile);
-like($log, qr/pgpool_ext connected to server/, 'the log tells of connections');
-like($log, qr/password authentication failed/, 'and of failures');
-unlike($log, qr/\Q$_\E/, 'and of no password') foreach $REMOTE_APP_PASSWORD, $wrong;
+like($log, qr/pgpool_ext connected to server/, 'log reports connections');
+like($log, qr/password authentication failed/, 'log reports failures');
+unlike($log, qr/\Q$_\E/, 'log contains no password') foreach $REMOTE_APP_PASSWORD, $wrong;
 
-# How many pieces of shared memory, which is a file that some other user of the machine might
-# get at, have this in them?  undef: they cannot be read.
+# Counts the chunks of shared memory (which other users of the machine might be able to
+# read) that contain $what, and not $unless. Returns undef if the memory cannot be read.
 sub in_shared
 {
 	my ($what, $unless) = @_;
@@ -97,85 +97,87 @@ SKIP:
 {
 	skip 'no /proc', 1 unless defined in_shared($wrong);
 
-	# the catalog's own pages have it, and they are not ours
-	is(in_shared($wrong, "password=$wrong"), 0, 'nor does shared memory');
+	# (the catalog's pages in shared buffers contain the mapping's password)
+	is(in_shared($wrong, "password=$wrong"), 0, 'shared memory contains no password');
 
-	# what is laid there for others to send is taken away (in pieces here, since views show queries)
+	# a pending statement is wiped after use (the text is in two pieces here because
+	# views show queries)
 	my @leases = map { lease($boss, 'shard1') } 1 .. 2;
 	my $waiter = PgpxSession->new($local);
 	my $value = 'for the remote alone';
 
 	$waiter->start(q{SELECT length(a) FROM pgpool.query('shard1', 'select $1', 'for the ' || 'remote alone') AS t(a text)});
-	ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '1'), 'a statement waits with a value');
-	cmp_ok(in_shared($value), '>', 0, '.. which is there for who sends it');
+	ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '1'), 'statement with a parameter waits');
+	cmp_ok(in_shared($value), '>', 0, 'parameter is in shared memory for the session that will send it');
 	$boss->run("SELECT pgpool.checkin($leases[0])");
-	is($waiter->finish(30) . $waiter->error, length $value, '.. and is sent');
-	is(in_shared($value), 0, '.. and is there no more');
+	is($waiter->finish(30) . $waiter->error, length $value, 'pending statement is executed');
+	is(in_shared($value), 0, 'parameter is wiped from shared memory');
 	$boss->run("SELECT pgpool.checkin($leases[1])");
 	$waiter->quit;
 
-	# nor is anything left of those that come to nothing
+	# the same for statements that are never sent
 	my $refused = PgpxSession->new($local);
 
 	make_pool($local, $remote, server => 'few', options => { pool_size => 1, max_waiters => 1 });
-	is($refused->run(q{SELECT pgpool.exec('few', 'select 1')}), '1', 'a session knows the pool');
+	is($refused->run(q{SELECT pgpool.exec('few', 'select 1')}), '1', 'session knows the pool');
 	push @leases, lease($boss, 'few');
 	$waiter = PgpxSession->new($local);
 	$waiter->start(q{SELECT length(a) FROM pgpool.query('few', 'select $1', 'of one who ' || 'is ended') AS t(a text)});
-	ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '1'), 'another one waits');
-	$refused->fails(q{SELECT a FROM pgpool.query('few', 'select $1', 'of one who ' || 'is refused') AS t(a text)}, '53300', qr/too many sessions wait/, '.. who has no place in the queue');
-	is(in_shared('of one who is refused'), 0, '.. and leaves nothing there');
-	cmp_ok(in_shared('of one who is ended'), '>', 0, 'what the one before him wants to say is there');
-	ok(terminate($local, $waiter->pid), '.. who is terminated');
-	is(in_shared('of one who is ended'), 0, '.. and it is there no more');
+	ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '1'), 'another session waits');
+	$refused->fails(q{SELECT a FROM pgpool.query('few', 'select $1', 'of one who ' || 'is refused') AS t(a text)}, '53300', qr/too many sessions wait/, 'session is refused because the queue is full');
+	is(in_shared('of one who is refused'), 0, 'parameter of the refused session is not in shared memory');
+	cmp_ok(in_shared('of one who is ended'), '>', 0, 'parameter of the waiter is in shared memory');
+	ok(terminate($local, $waiter->pid), 'waiter is terminated');
+	is(in_shared('of one who is ended'), 0, 'parameter of the terminated waiter is wiped');
 	$boss->run("SELECT pgpool.checkin($leases[2])");
 	$_->quit foreach $waiter, $refused;
 }
 
-# --- who may use what ---------------------------------------------------------
+# --- privileges -------------------------------------------------------------------
 
-# A remote that asks for no password: whoever is not a superuser must not use it,
-# even with a password in the mapping.
+# A remote server that requests no password must not be used by a non-superuser, even if
+# the mapping has a password.
 my $trusting = remote_node('trusting');
 unlink $trusting->data_dir . '/pg_hba.conf';
 $trusting->append_conf('pg_hba.conf', "local all all trust\nhost all all 127.0.0.1/32 trust\n");
 $trusting->reload;
 make_pool($local, $trusting, server => 'trusting');
 $app->fails("SELECT pgpool.checkout('trusting')", '2F003', qr/password is required/,
-	'a remote that trusts is refused to a non-superuser');
-$app->fails("SELECT * FROM pgpool.query('trusting', 'select 1') AS t(a int)", '2F003', qr/password is required/, 'in a call, too');
-is($boss->run("SELECT * FROM pgpool.query('trusting', 'select 1') AS t(a int)"), '1', 'a superuser may use it');
-is($boss->run("SELECT idle + reset_pending + resetting FROM pgpool.pools WHERE server = 'trusting' AND total > 0"), '1', 'his connection is open');
-$app->fails("SELECT pgpool.checkout('trusting')", '2F003', qr/password is required/, 'and is not leased to anybody else');
+	'remote server with trust authentication is refused to a non-superuser');
+$app->fails("SELECT * FROM pgpool.query('trusting', 'select 1') AS t(a int)", '2F003', qr/password is required/, 'remote server with trust authentication is refused in a call');
+is($boss->run("SELECT * FROM pgpool.query('trusting', 'select 1') AS t(a int)"), '1', 'superuser may use a remote server with trust authentication');
+is($boss->run("SELECT idle + reset_pending + resetting FROM pgpool.pools WHERE server = 'trusting' AND total > 0"), '1', 'connection of the superuser is open');
+$app->fails("SELECT pgpool.checkout('trusting')", '2F003', qr/password is required/, 'connection of the superuser is not leased to another user');
 
-# with one mapping for all, too
+# the same with one mapping for PUBLIC
 $boss->run(<<"EOT");
 CREATE SERVER for_all FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host '127.0.0.1', port '${\ $trusting->port}', dbname 'remote_db');
 CREATE USER MAPPING FOR PUBLIC SERVER for_all OPTIONS (user 'remote_app', password 'of no use');
 GRANT USAGE ON FOREIGN SERVER for_all TO app;
 EOT
-is($boss->run("SELECT * FROM pgpool.query('for_all', 'select 1') AS t(a int)"), '1', 'a superuser may use a mapping for PUBLIC');
+is($boss->run("SELECT * FROM pgpool.query('for_all', 'select 1') AS t(a int)"), '1', 'superuser may use a mapping for PUBLIC');
 $app->fails("SELECT pgpool.checkout('for_all')", '2F003', qr/password is required/,
-	'but his connection is not leased to anybody else');
+	q{superuser's connection is not leased to another user});
 $boss->run('SET ROLE app');
-$boss->fails("SELECT pgpool.checkout('for_all')", '2F003', qr/password is required/, 'nor to the same session under another role');
+$boss->fails("SELECT pgpool.checkout('for_all')", '2F003', qr/password is required/, q{superuser's connection is not leased to the same session under another role});
 $boss->run('RESET ROLE');
 
-# a mapping without a password is of no use to a non-superuser
+# a non-superuser cannot use a mapping without a password
 $boss->run("ALTER USER MAPPING FOR app SERVER shard1 OPTIONS (DROP password)");
-$app->fails("SELECT pgpool.checkout('shard1')", '2F003', qr/password is required/, 'a password must come from the mapping');
+$app->fails("SELECT pgpool.checkout('shard1')", '2F003', qr/password is required/, 'mapping of a non-superuser must have a password');
 $boss->run("REVOKE USAGE ON FOREIGN SERVER mistaken FROM app");
-$app->fails("SELECT pgpool.checkout('mistaken')", '42501', qr/permission denied/, 'and USAGE of the server is needed');
+$app->fails("SELECT pgpool.checkout('mistaken')", '42501', qr/permission denied/, 'USAGE on the server is required');
 
-# a lease is its session's and its user's
+# a lease belongs to one session and one user
 my $lease = lease($boss, 'shard1');
-$app->fails("SELECT pgpool.exec($lease, 'select 1')", '42501', qr/another session/, 'a lease cannot be used by another session');
-$app->fails("SELECT pgpool.checkin($lease)", '42501', qr/another session/, 'or returned');
+$app->fails("SELECT pgpool.exec($lease, 'select 1')", '42501', qr/another session/, 'lease cannot be used by another session');
+$app->fails("SELECT pgpool.checkin($lease)", '42501', qr/another session/, 'lease cannot be returned by another session');
 $boss->fails("SET ROLE app;\nSELECT pgpool.exec($lease, 'select 1')", '42501', qr/another user/,
-	'or used by another user of its session');
+	'lease cannot be used by another user of its session');
 $boss->run("RESET ROLE; SELECT pgpool.checkin($lease)");
 
-# a pool that is gone leaves no password with the worker, which has nothing to do then
+# the worker forgets the conninfo of a pool that no longer exists, even if it is
+# otherwise idle
 my $contexts = sub {
 	my $what = $_[0] // 'conninfo';
 	my $since = -s $local->logfile;
@@ -184,16 +186,17 @@ my $contexts = sub {
 	wait_until($local, sub { slurp_file($local->logfile, $since) =~ /Grand total/ ? 1 : 0 }, 1) or die 'nothing was logged';
 	return scalar(() = slurp_file($local->logfile, $since) =~ /pgpool_ext $what/g);
 };
-is($contexts->('hosts'), 0, 'of where attempts went nothing is left with the worker');
+is($contexts->('hosts'), 0, 'worker keeps no list of hosts after the attempts');
 my $known = $contexts->();
 make_pool($local, $remote, server => 'emptied');
 $boss->run(q{SELECT pgpool.discard(pgpool.checkout('emptied'))});
-ok(wait_until($local, q{SELECT total FROM pgpool.pools WHERE server = 'emptied'}, 0), 'a pool is empty');
-is($contexts->(), $known + 1, '.. and the worker knows how it would connect');
+ok(wait_until($local, q{SELECT total FROM pgpool.pools WHERE server = 'emptied'}, 0), 'pool is empty');
+is($contexts->(), $known + 1, 'worker keeps the conninfo of an empty pool');
 $local->safe_psql('postgres', 'DROP SERVER emptied CASCADE');
-ok(wait_until($local, sub { $contexts->() }, $known, 30), '.. until it is dropped');
+ok(wait_until($local, sub { $contexts->() }, $known, 30), 'worker forgets the conninfo when the server is dropped');
 
-# nor in its memory: one that libpq, which has copies of its own, was never given
+# the password is wiped from the worker's memory (this one was never passed to libpq,
+# which keeps copies)
 SKIP:
 {
 	my $unsent = 'never sent to anybody';
@@ -215,14 +218,15 @@ SKIP:
 	my $found = sub { return $found_in->(worker_pid($local), qr/\Q$unsent\E/); };
 
 	make_pool($local, $remote, server => 'unfound', password => $unsent, options => { host => 'a,b,c', port => '1,2' });
-	$boss->fails(q{SELECT pgpool.checkout('unfound')}, '08001', qr/could not match 2 port numbers to 3 hosts/, 'a pool that cannot even begin to connect');
-	skip "the worker's memory cannot be read", 16 if $found->() eq 'unreadable';
-	is($found->(), 1, "the worker has the pool's password once");
+	$boss->fails(q{SELECT pgpool.checkout('unfound')}, '08001', qr/could not match 2 port numbers to 3 hosts/, 'connection attempt fails before libpq gets the password');
+	skip "the worker's memory cannot be read", 16 if $found->() eq q{worker's memory cannot be read};
+	is($found->(), 1, "worker has the pool's password once");
 	$local->safe_psql('postgres', 'DROP SERVER unfound CASCADE');
-	ok(wait_until($local, $found, 0, 30), '.. and not at all when the pool is gone');
+	ok(wait_until($local, $found, 0, 30), q{password is wiped from the worker's memory when the pool is dropped});
 
-	# A session has it from the catalogs, as "password=.."; beside the server's own cache of them
-	# only for as long as it may have to tell a worker again.  Options of each length.
+	# A session reads the password from the catalogs as "password=..". Beside the
+	# server's catalog cache it keeps a copy only while it may have to publish it again.
+	# Options of several lengths.
 	foreach my $length (0, 400, 500, 600, 700, 800, 2000)
 	{
 		my $session = PgpxSession->new($local);
@@ -230,30 +234,31 @@ SKIP:
 
 		make_pool($local, $remote, server => "long$length", password => $told,
 			options => { host => 'a,b,c', port => '1,2', start_commands => 'SELECT 1 /*' . 'x' x $length . '*/' });
-		$session->fails("SELECT pgpool.checkout('long$length')", '08001', qr/could not match/, "$length bytes: a session tells the worker how to connect");
-		is($found_in->($session->pid, qr/\Q$told\E/) - $found_in->($session->pid, qr/password=\Q$told\E/), 1, ".. and keeps the password once");
+		$session->fails("SELECT pgpool.checkout('long$length')", '08001', qr/could not match/, "$length bytes: session publishes the conninfo");
+		is($found_in->($session->pid, qr/\Q$told\E/) - $found_in->($session->pid, qr/password=\Q$told\E/), 1, "$length bytes: session keeps one copy of the password");
 		$local->safe_psql('postgres', "DROP SERVER long$length CASCADE");
 		$session->quit;
 	}
 }
 
-# a lock is pinged and released with them, also when its server has gone
+# the conninfo is kept for a lock, which is pinged and released even after its server
+# was dropped
 make_pool($local, $remote, server => 'locked');
 $boss->run(q{SELECT pgpool.lock_setup('locked')});
 my $owner = PgpxSession->new($local);
-like($owner->run(q{SELECT pgpool.lock('locked', 'a')}), qr/^\d+$/, 'a lock is held');
+like($owner->run(q{SELECT pgpool.lock('locked', 'a')}), qr/^\d+$/, 'lock is held');
 $local->safe_psql('postgres', 'DROP SERVER locked CASCADE');
-ok(wait_until($local, q{SELECT count(*) FROM pgpool.connections WHERE server = 'locked'}, 0), '.. whose server is dropped');
-is($contexts->(), $known + 1, '.. and the worker still knows how to connect');
+ok(wait_until($local, q{SELECT count(*) FROM pgpool.connections WHERE server = 'locked'}, 0), q{connections close when the lock's server is dropped});
+is($contexts->(), $known + 1, 'worker keeps the conninfo for the lock');
 $owner->quit;
-ok(wait_until($local, sub { $contexts->() }, $known, 30), '.. until it is released');
+ok(wait_until($local, sub { $contexts->() }, $known, 30), 'worker forgets the conninfo when the lock is released');
 $_->quit foreach $boss, $app;
 stats_add_up($local);
-cmp_ok($contexts->(), '>', 0, 'the worker has what pools connect with');
+cmp_ok($contexts->(), '>', 0, 'worker keeps the conninfo of pools');
 $local->safe_psql('postgres', 'DROP EXTENSION pgpool_ext CASCADE');
-ok(wait_until($local, sub { $contexts->() }, 0, 30), 'and no more when they are gone');
+ok(wait_until($local, sub { $contexts->() }, 0, 30), 'worker forgets the conninfo when the extension is dropped');
 $local->safe_psql('postgres', 'CREATE EXTENSION pgpool_ext');
 check_invariants($local);
 leak_check($local, $remote);
-is(remote_sessions($trusting), 0, 'nor at the other one');
+is(remote_sessions($trusting), 0, 'no session is left on the other remote server');
 done_testing();

@@ -1,5 +1,5 @@
-# A session that ends while it waits, however it ends, leaves the queue, and those
-# behind it are served as if it had never been there.
+# A session that ends while it waits, in whatever way, leaves the queue. The waiters
+# behind it keep their order.
 use strict;
 use warnings;
 
@@ -13,7 +13,7 @@ make_pool($local, $remote, server => 'one', options => { pool_size => 1 });
 my $holder = PgpxSession->new($local);
 my $lease = lease($holder, 'one');
 
-# Queue sessions, in this order.
+# Enqueue sessions in this order.
 sub queue
 {
 	my ($n) = @_;
@@ -33,31 +33,31 @@ sub order
 }
 
 my @waiters = queue(6);
-is(order(), join(',', map { $_->pid } @waiters), 'six sessions wait in their order');
+is(order(), join(',', map { $_->pid } @waiters), 'six sessions wait in order');
 
-# the first is terminated, one is cancelled, one's time is up
-ok(terminate($local, $waiters[0]->pid), 'the first is terminated');
+# one waiter is terminated, one is cancelled
+ok(terminate($local, $waiters[0]->pid), 'first waiter is terminated');
 $waiters[0]->finish(10);
-ok($waiters[0]->is_gone, 'its session has ended');
-is(order(), join(',', map { $_->pid } @waiters[ 1 .. 5 ]), 'it has left the queue');
+ok($waiters[0]->is_gone, 'session of the first waiter has ended');
+is(order(), join(',', map { $_->pid } @waiters[ 1 .. 5 ]), 'first waiter has left the queue');
 $local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $waiters[2]->pid . ')');
 $waiters[2]->finish(10);
-$waiters[2]->failed('57014', qr/canceling statement/, 'the third is cancelled');
-is(order(), join(',', map { $_->pid } @waiters[ 1, 3, 4, 5 ]), 'and has left the queue');
-ok(terminate($local, $waiters[5]->pid), 'the last is terminated');
-is(order(), join(',', map { $_->pid } @waiters[ 1, 3, 4 ]), 'and has left the queue');
-check_invariants($local, 'the invariants hold with a queue');
+$waiters[2]->failed('57014', qr/canceling statement/, 'third waiter is cancelled');
+is(order(), join(',', map { $_->pid } @waiters[ 1, 3, 4, 5 ]), 'third waiter has left the queue');
+ok(terminate($local, $waiters[5]->pid), 'last waiter is terminated');
+is(order(), join(',', map { $_->pid } @waiters[ 1, 3, 4 ]), 'last waiter has left the queue');
+check_invariants($local, 'invariants hold with a queue');
 
-# the holder goes, too: the next one is served at once
+# the holder ends, too: the next waiter is granted the connection at once
 my $delay = delay_begin();
 my $took = seconds {
-	ok(terminate($local, $holder->pid), 'the holder is terminated');
-	like($waiters[1]->finish(20), qr/^\d+$/, 'the next waiter is served');
+	ok(terminate($local, $holder->pid), 'holder is terminated');
+	like($waiters[1]->finish(20), qr/^\d+$/, 'next waiter is granted a connection');
 };
-cmp_ok($took, '<', 3 + delay_end($delay, 3), 'soon');
-is($waiters[3]->done + $waiters[4]->done, 0, 'and nobody else');
+cmp_ok($took, '<', 3 + delay_end($delay, 3), 'grant follows soon');
+is($waiters[3]->done + $waiters[4]->done, 0, 'other waiters still wait');
 
-# A lease that goes on to one who dies, or has had enough, at the same moment.
+# A grant to a waiter that is terminated or cancelled at the same moment.
 $_->run('SELECT pgpool.checkin_all()'), $_->quit foreach @waiters[ 1, 3, 4 ];
 $holder = PgpxSession->new($local);
 my $next = PgpxSession->new($local);
@@ -86,13 +86,13 @@ foreach my $round (1 .. 100)
 	$served++ if $next->finish(20) =~ /^\d+$/;
 	$next->run('SELECT pgpool.checkin_all()');
 }
-is($served, 100, 'who is behind a dying one is served');
-note "of the dying, $fate{served} were served before";
-check_invariants($local, 'the invariants hold');
-is($local->safe_psql('postgres', 'SELECT timeouts, failed FROM pgpool.stats'), '0|0', 'nobody waited in vain');
+is($served, 100, 'waiter behind a session that ends is granted the connection');
+note "of the sessions that ended, $fate{served} were granted a connection before";
+check_invariants($local, 'invariants hold after the races');
+is($local->safe_psql('postgres', 'SELECT timeouts, failed FROM pgpool.stats'), '0|0', 'no waiter timed out or failed');
 
-# It waits with a statement, which could go out on the lease that ends with its own
-# transaction: it ends, and sends nothing.
+# A waiter with a pending statement is terminated. Its own lease is returned during its
+# exit, but the pending statement must not be sent on it.
 make_pool($local, $remote, server => 'two', options => { pool_size => 2 });
 $remote->safe_psql('remote_db', 'CREATE TABLE log (n int); GRANT ALL ON log TO remote_app');
 lease($holder, 'two');
@@ -102,16 +102,16 @@ foreach my $level ('transaction', 'savepoint')
 
 	$victim->run('BEGIN');
 	$victim->run('SAVEPOINT s') if $level eq 'savepoint';
-	is($victim->run("SELECT pgpool.exec(pgpool.checkout_xact('two'), 'select 1')"), '1', "$level: it holds a lease");
+	is($victim->run("SELECT pgpool.exec(pgpool.checkout_xact('two'), 'select 1')"), '1', "$level: session holds a lease");
 	$victim->start(q{SELECT pgpool.exec('two', 'insert into log values (1)')});
-	ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '1'), "$level: and waits with a statement");
-	ok(terminate($local, $victim->pid), "$level: it is terminated");
+	ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '1'), "$level: session waits with a pending statement");
+	ok(terminate($local, $victim->pid), "$level: session is terminated");
 	$victim->finish(10);
-	ok($victim->is_gone, "$level: its session has ended");
+	ok($victim->is_gone, "$level: session has ended");
 	is($local->safe_psql('postgres', "SELECT checkins, closed_holder_died FROM pgpool.stats WHERE server = 'two'"),
-		$level eq 'transaction' ? '1|0' : '2|0', "$level: its lease was returned, with nothing on it");
-	ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app' AND state = 'active'}, '0'), "$level: nothing runs over there");
-	is($remote->safe_psql('remote_db', 'SELECT count(*) FROM log'), '0', "$level: and the statement has not run");
+		$level eq 'transaction' ? '1|0' : '2|0', "$level: lease was returned without a statement on it");
+	ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app' AND state = 'active'}, '0'), "$level: nothing runs on the remote server");
+	is($remote->safe_psql('remote_db', 'SELECT count(*) FROM log'), '0', "$level: pending statement was not executed");
 }
 $holder->run('SELECT pgpool.checkin_all()');
 

@@ -1,6 +1,6 @@
-# A lease of checkout_xact ends with the transaction that took it: at commit,
-# abort, PREPARE TRANSACTION, and when its savepoint is rolled back.  The prepared
-# transaction neither keeps it nor touches it later.
+# A lease of checkout_xact ends with its transaction: at commit, abort, PREPARE
+# TRANSACTION, and when its savepoint is rolled back. A prepared transaction neither
+# keeps the lease nor uses it later.
 use strict;
 use warnings;
 
@@ -17,7 +17,7 @@ my $session = PgpxSession->new($local);
 my $other = PgpxSession->new($local);
 my $take = "SELECT pgpool.checkout_xact('one', '10 s') AS lease \\gset\n";
 
-# The one connection is free for another session.
+# Assert that another session can use the only connection.
 sub is_free
 {
 	my ($name) = @_;
@@ -34,47 +34,47 @@ sub is_held
 }
 
 $session->run("BEGIN; $take SELECT pgpool.exec(:lease, 'insert into t values (1)')");
-is_held('a transaction holds its lease');
-is($session->run('COMMIT') . $session->error, '', 'commit');
-is_free('and has returned it then');
+is_held('transaction holds its lease');
+is($session->run('COMMIT') . $session->error, '', 'transaction commits');
+is_free('commit returns the lease');
 
 $session->run("BEGIN; $take ROLLBACK");
-is_free('rollback returns it');
+is_free('rollback returns the lease');
 $session->run("BEGIN; $take SELECT 1/0;\nCOMMIT");
-is_free('an error returns it');
+is_free('error returns the lease');
 $session->run("BEGIN; $take SELECT pgpool.exec(:lease, 'select 1/0')");
-is_free('an error of the remote returns it, before the ROLLBACK comes');
+is_free('remote error returns the lease before ROLLBACK');
 $session->run('ROLLBACK');
 
 # PREPARE TRANSACTION
 $session->run("BEGIN; $take SELECT pgpool.exec(:lease, 'insert into t values (2)'); INSERT INTO local_t VALUES (2);
 PREPARE TRANSACTION 'p'");
-is($session->error, '', 'a transaction that used a lease can be prepared');
-is_free('which returns the lease');
-is($remote->safe_psql('remote_db', 'SELECT count(*) FROM t WHERE a = 2'), '1', 'the remote does not wait for it');
-is($other->run("COMMIT PREPARED 'p'; SELECT a FROM local_t") . $other->error, '2', 'another session may commit it');
+is($session->error, '', 'transaction that used a lease can be prepared');
+is_free('PREPARE TRANSACTION returns the lease');
+is($remote->safe_psql('remote_db', 'SELECT count(*) FROM t WHERE a = 2'), '1', 'remote changes are committed at once');
+is($other->run("COMMIT PREPARED 'p'; SELECT a FROM local_t") . $other->error, '2', 'another session can commit the prepared transaction');
 is($session->run("BEGIN; $take PREPARE TRANSACTION 'q';
-ROLLBACK PREPARED 'q'") . $session->error, '', 'or roll it back');
-is_free('the lease is not touched again');
+ROLLBACK PREPARED 'q'") . $session->error, '', 'prepared transaction can be rolled back');
+is_free('rollback of a prepared transaction does not affect the pool');
 
-# A session lease is none of the transaction's business.
+# a session lease is independent of the transaction
 my $lease = lease($session, 'one');
 $session->run("BEGIN; SELECT pgpool.exec($lease, 'select 1'); PREPARE TRANSACTION 'r'");
-is_held('a session lease is kept over PREPARE TRANSACTION');
-is($session->run("SELECT pgpool.exec($lease, 'select 1')") . $session->error, '1', 'and works on');
+is_held('session lease is kept by PREPARE TRANSACTION');
+is($session->run("SELECT pgpool.exec($lease, 'select 1')") . $session->error, '1', 'session lease stays usable');
 $session->run("ROLLBACK PREPARED 'r'; SELECT pgpool.checkin($lease)");
 
-# What is open at the remote cannot be kept, so it is refused before the commit.
+# an open remote transaction cannot be kept, so it is an error before the commit
 foreach my $end ('COMMIT', "PREPARE TRANSACTION 's'")
 {
 	$session->fails("BEGIN; $take SELECT pgpool.exec(:lease, 'begin'); SELECT pgpool.exec(:lease, 'insert into t values (3)');\n$end",
-		'25001', qr/open remote transaction/, "$end with an open remote transaction is refused");
-	is_free('and the lease returned');
-	is($remote->safe_psql('remote_db', 'SELECT count(*) FROM t WHERE a = 3'), '0', 'rolled back at the remote');
+		'25001', qr/open remote transaction/, "$end with an open remote transaction fails");
+	is_free('failed commit returns the lease');
+	is($remote->safe_psql('remote_db', 'SELECT count(*) FROM t WHERE a = 3'), '0', 'remote transaction is rolled back');
 }
 
-# .. also where a statement in it was left in the middle of its answer, and where nothing
-# is left of it because the connection was lost
+# The same if a remote statement was abandoned in the middle of its answer, and if the
+# connection was lost.
 $local->safe_psql('postgres', <<'EOT');
 CREATE FUNCTION attempt(lease bigint, sql text) RETURNS text LANGUAGE plpgsql AS $$
 BEGIN
@@ -86,12 +86,13 @@ END $$
 EOT
 my $open = "$take SELECT pgpool.exec(:lease, 'begin'); SELECT pgpool.exec(:lease, 'insert into t values (4)');\n";
 
-# The next statement on the lease fails, and the transaction here goes on.
+# Assert that the next statement on the lease fails, and that the local transaction
+# continues.
 sub is_swallowed
 {
 	my ($sql, $sqlstate, $name) = @_;
 
-	return is($session->run("SELECT attempt(:lease, \$\$$sql\$\$)"), $sqlstate, "$name: an error is swallowed");
+	return is($session->run("SELECT attempt(:lease, \$\$$sql\$\$)"), $sqlstate, "$name: error is caught");
 }
 
 foreach my $rows (10, 1_000_000)
@@ -102,15 +103,15 @@ foreach my $rows (10, 1_000_000)
 	{
 		$session->run("BEGIN; $open");
 		is_swallowed($some, '22P02', "$rows rows");
-		$session->fails($end, '25001', qr/open remote transaction/, "$rows rows: $end is refused");
-		is_free('and the lease returned');
+		$session->fails($end, '25001', qr/open remote transaction/, "$rows rows: $end fails");
+		is_free('failed commit returns the lease');
 	}
 	$session->run("BEGIN; $open");
 	is_swallowed($some, '22P02', "$rows rows");
 	$session->run('SELECT pgpool.checkin(:lease)');
-	like($session->error, qr/WARNING:.*was returned with an open remote transaction/, "$rows rows: a checkin warns");
-	is($session->run('COMMIT') . $session->error, '', "$rows rows: and then there is nothing to refuse");
-	is_free('and the lease returned');
+	like($session->error, qr/WARNING:.*was returned with an open remote transaction/, "$rows rows: checkin of an open remote transaction warns");
+	is($session->run('COMMIT') . $session->error, '', "$rows rows: commit succeeds after the checkin");
+	is_free('lease is returned');
 }
 foreach my $what ('open', 'returned', 'none')
 {
@@ -122,27 +123,27 @@ foreach my $what ('open', 'returned', 'none')
 	$session->run('SELECT pgpool.checkin(:lease)') if $what eq 'returned';
 	if ($what eq 'open')
 	{
-		$session->fails('COMMIT', '08006', qr/connection to server "one" was lost/, 'COMMIT with a remote transaction that was lost is refused');
+		$session->fails('COMMIT', '08006', qr/connection to server "one" was lost/, 'COMMIT fails if the open remote transaction was lost');
 	}
 	else
 	{
-		is($session->run('COMMIT') . $session->error, '', "lost, $what: COMMIT is not refused");
+		is($session->run('COMMIT') . $session->error, '', "lost, $what: COMMIT succeeds");
 	}
-	is_free('and the lease returned');
+	is_free('lease is returned');
 }
-is($remote->safe_psql('remote_db', 'SELECT count(*) FROM t WHERE a = 4'), '0', 'all of them rolled back at the remote');
-is($session->run('SELECT count(*) FROM pg_prepared_xacts'), '0', 'nothing is left prepared');
+is($remote->safe_psql('remote_db', 'SELECT count(*) FROM t WHERE a = 4'), '0', 'all remote transactions were rolled back');
+is($session->run('SELECT count(*) FROM pg_prepared_xacts'), '0', 'no prepared transaction is left');
 
 # Savepoints
 $session->run("BEGIN; SAVEPOINT a; $take ROLLBACK TO a");
-is_free('rollback to the savepoint returns it');
+is_free('rollback to the savepoint returns the lease');
 $session->run("SAVEPOINT b; $take RELEASE b");
-is_held('release of the savepoint keeps it');
-is($session->run("SELECT pgpool.exec(:lease, 'select 1')") . $session->error, '1', 'and it works on');
+is_held('release of the savepoint keeps the lease');
+is($session->run("SELECT pgpool.exec(:lease, 'select 1')") . $session->error, '1', 'kept lease stays usable');
 $session->run('ROLLBACK TO a');
-is_free('until the savepoint around that one is rolled back');
+is_free('rollback to the outer savepoint returns the lease');
 $session->run("SAVEPOINT c; SAVEPOINT d; $take RELEASE d; RELEASE c; COMMIT");
-is_free('or the transaction ends');
+is_free('end of the transaction returns the lease of a released savepoint');
 $session->run(<<"EOT");
 DO \$\$
 BEGIN
@@ -155,8 +156,8 @@ BEGIN
 	END LOOP;
 END \$\$
 EOT
-is($session->error, '', 'an exception block returns it, 200 times over');
-is_free('and at the end');
+is($session->error, '', 'exception block returns its lease, 200 times');
+is_free('no lease is left after the exception blocks');
 
 $_->quit foreach $session, $other;
 stats_add_up($local);

@@ -1,5 +1,5 @@
-# statement_timeout, a cancel and an error in mid-result end the remote query, too,
-# and a lease can be used afterwards.
+# statement_timeout, a cancel, and an error in the middle of a result end the remote
+# query, too. The lease can be used afterwards.
 use strict;
 use warnings;
 
@@ -21,10 +21,10 @@ sub usable
 {
 	my ($what) = @_;
 
-	ok(wait_until($remote, $running, '0', 10), "$what: the remote query has ended");
+	ok(wait_until($remote, $running, '0', 10), "$what: remote query has ended");
 	is($session->run("SELECT * FROM pgpool.query($lease, 'select pg_backend_pid()') $row") . $session->error,
-		$remote_pid, "$what: the lease works on, on the same remote session");
-	check_invariants($local, "$what: the invariants hold");
+		$remote_pid, "$what: lease stays usable on the same remote session");
+	check_invariants($local, "$what: invariants hold");
 	return;
 }
 
@@ -41,73 +41,73 @@ foreach my $sql ("SELECT pgpool.exec($lease, 'select pg_sleep(300)')",
 	"SELECT pgpool.exec($lease, 'select 1; select pg_sleep(300); select 2')")
 {
 	$session->start($sql);
-	ok(wait_until($remote, $running, '1'), 'a query runs at the remote');
+	ok(wait_until($remote, $running, '1'), 'query runs on the remote server');
 	$local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $session->pid . ')');
 	$session->finish(10);
-	$session->failed('57014', qr/canceling statement/, 'a cancel ends it');
+	$session->failed('57014', qr/canceling statement/, 'cancel ends the query');
 	usable('cancel');
 }
 
-# right behind each other, without a look in between
+# the next statement follows the cancelled one at once
 foreach my $round (1 .. 20)
 {
 	$session->run("BEGIN; SET LOCAL statement_timeout = '20ms';\nSELECT pgpool.exec($lease, 'select pg_sleep(300)');\nROLLBACK;");
-	is($session->sqlstate, '57014', 'cancelled');
-	is($session->run("SELECT * FROM pgpool.query($lease, 'select $round') $row") . $session->error, $round, 'and used at once');
+	is($session->sqlstate, '57014', 'statement is cancelled');
+	is($session->run("SELECT * FROM pgpool.query($lease, 'select $round') $row") . $session->error, $round, 'lease can be used at once');
 }
 
-# in a remote transaction: it has failed, and can be rolled back
+# in a remote transaction, which fails and can be rolled back
 $session->run("SELECT pgpool.exec($lease, 'begin')");
 $session->fails("SET statement_timeout = '200ms'; SELECT pgpool.exec($lease, 'select pg_sleep(300)')",
-	'57014', qr/statement timeout/, 'a cancel in a remote transaction');
+	'57014', qr/statement timeout/, 'statement_timeout ends a query in a remote transaction');
 $session->run('RESET statement_timeout');
-$session->fails("SELECT pgpool.exec($lease, 'select 1')", '25P02', qr/current transaction is aborted/, 'leaves it failed');
-is($session->run("SELECT pgpool.exec($lease, 'rollback')") . $session->error, '0', 'to be rolled back');
+$session->fails("SELECT pgpool.exec($lease, 'select 1')", '25P02', qr/current transaction is aborted/, 'remote transaction has failed');
+is($session->run("SELECT pgpool.exec($lease, 'rollback')") . $session->error, '0', 'remote transaction can be rolled back');
 usable('remote transaction');
 
 # a value that cannot be converted, in the middle of a small and of an endless result
 $session->fails("SELECT * FROM pgpool.query($lease,
 	'select case when i = 5 then ''x'' else ''1'' end from generate_series(1, 10) i') $row",
-	'22P02', qr/invalid input syntax/, 'an error in mid-result');
-usable('error in mid-result');
+	'22P02', qr/invalid input syntax/, 'local error ends a small result');
+usable('error in the middle of a result');
 $session->fails("SELECT * FROM pgpool.query($lease, 'select ''x'', generate_series(1, 1000000000)') AS t(a int, b int)",
-	'22P02', qr/invalid input syntax/, 'an error in mid-result of an endless result');
+	'22P02', qr/invalid input syntax/, 'local error ends an endless result');
 usable('error in an endless result');
 
-# a lease shows what is being cancelled
+# pgpool.leases shows a cancel that is not yet complete
 $session->start("SELECT pgpool.exec($lease, 'select pg_sleep(300)')");
-ok(wait_until($remote, $running, '1'), 'a statement runs');
+ok(wait_until($remote, $running, '1'), 'statement runs');
 my $stopped = $local->safe_psql('postgres', "SELECT remote_pid FROM pgpool.connections WHERE lease = $lease");
 kill 'STOP', $stopped;
 $local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $session->pid . ')');
-ok(wait_until($local, "SELECT state FROM pgpool.leases WHERE lease = $lease", 'cancelling', 30), 'while the remote has not ended it, it is being cancelled');
+ok(wait_until($local, "SELECT state FROM pgpool.leases WHERE lease = $lease", 'cancelling', 30), 'lease is shown as cancelling until the remote statement has ended');
 kill 'CONT', $stopped;
 $session->finish(30);
-$session->failed('57014', qr/canceling statement/, 'a cancel ends it');
-usable('a remote that was stopped');
+$session->failed('57014', qr/canceling statement/, 'cancel ends the statement');
+usable('stopped remote backend');
 
-# returned right after a cancel, without one more statement
+# checkin right after a cancel
 $session->run("BEGIN; SET LOCAL statement_timeout = '100ms';\nSELECT pgpool.exec($lease, 'select pg_sleep(300)');\n"
 	  . "ROLLBACK; SELECT pgpool.checkin($lease)");
-is($session->sqlstate, '57014', 'a lease is returned right after a cancel');
-is($session->run("SELECT * FROM pgpool.query('one', 'select 1') $row") . $session->error, '1', 'the pool works on');
-ok(wait_until($remote, $running, '0', 10), 'the remote query has ended');
+is($session->sqlstate, '57014', 'statement is cancelled before its lease is returned');
+is($session->run("SELECT * FROM pgpool.query('one', 'select 1') $row") . $session->error, '1', 'pool works after the checkin');
+ok(wait_until($remote, $running, '0', 10), 'remote query has ended after the checkin');
 
 # --- a call -------------------------------------------------------------------
 
 $session->fails("SET statement_timeout = '300ms'; SELECT pgpool.exec('one', 'select pg_sleep(300)')",
-	'57014', qr/statement timeout/, 'a call ends by statement_timeout');
-ok(wait_until($remote, $running, '0', 10), 'the remote query has ended');
+	'57014', qr/statement timeout/, 'statement_timeout ends a call');
+ok(wait_until($remote, $running, '0', 10), 'remote query of the call has ended');
 is($session->run("RESET statement_timeout; SELECT * FROM pgpool.query('one', 'select 2') $row") . $session->error,
-	'2', 'the pool works on');
+	'2', 'pool works after a timeout of a call');
 
 $session->start("SELECT pgpool.exec('one', 'select pg_sleep(300)')");
-ok(wait_until($remote, $running, '1'), 'a call runs');
+ok(wait_until($remote, $running, '1'), 'call runs');
 $local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $session->pid . ')');
 $session->finish(10);
-$session->failed('57014', qr/canceling statement/, 'a cancel ends it');
-ok(wait_until($remote, $running, '0', 10), 'the remote query has ended');
-is($session->run("SELECT * FROM pgpool.query('one', 'select 3') $row") . $session->error, '3', 'the pool works on');
+$session->failed('57014', qr/canceling statement/, 'cancel ends the call');
+ok(wait_until($remote, $running, '0', 10), 'remote query of the cancelled call has ended');
+is($session->run("SELECT * FROM pgpool.query('one', 'select 3') $row") . $session->error, '3', 'pool works after a cancelled call');
 cmp_ok($local->safe_psql('postgres', 'SELECT cancels FROM pgpool.stats'), '>', 20, 'cancels are counted');
 
 $session->quit;

@@ -1,5 +1,5 @@
-# Host names are looked up; one that does not exist is a clear error and delays
-# nobody.
+# Host names are looked up. A name that does not exist is reported and delays no other
+# session.
 use strict;
 use warnings;
 
@@ -18,19 +18,19 @@ make_pool($local, $remote, server => 'several', options => { host => 'no-such-ho
 my $session = PgpxSession->new($local);
 my $lost = PgpxSession->new($local);
 
-is($session->run("SELECT * FROM pgpool.query('named', 'select 1') $row") . $session->error, '1', 'a host name is looked up');
+is($session->run("SELECT * FROM pgpool.query('named', 'select 1') $row") . $session->error, '1', 'host name is looked up');
 $lost->start("SELECT pgpool.checkout('unknown', '30 s')");
-is($session->run("SELECT * FROM pgpool.query('named', 'select $_') $row"), $_, 'while one is looked up others work') foreach 1 .. 5;
+is($session->run("SELECT * FROM pgpool.query('named', 'select $_') $row"), $_, 'other pools work during a lookup') foreach 1 .. 5;
 $lost->finish(20);
-$lost->failed('08001', qr/DETAIL:.*no-such-host\.invalid/, 'a host name that does not exist is a clear error');
+$lost->failed('08001', qr/DETAIL:.*no-such-host\.invalid/, 'unknown host name is reported');
 $lost->run("SELECT * FROM pgpool.query('several', 'select 2') $row", 40);
-is($lost->{text}, '2', 'the next host of a list is tried') or diag($lost->error);
+is($lost->{text}, '2', 'next host of the list is tried') or diag($lost->error);
 is($local->safe_psql('postgres', "SELECT DISTINCT remote_addr FROM pgpool.connections WHERE server = 'named'"),
-	'127.0.0.1', 'the view shows where it led to');
+	'127.0.0.1', 'pgpool.connections shows the address');
 
-# and addresses are not, also where libpq is to say what is wrong with them
+# addresses are not looked up, and libpq reports a wrong combination
 make_pool($local, $remote, server => 'unmatched', options => { host => '127.0.0.1,127.0.0.1,127.0.0.1', port => '1,2' });
-$session->fails("SELECT pgpool.checkout('unmatched')", '08001', qr/could not match 2 port numbers to 3 hosts/, 'ports that are not as many as addresses');
+$session->fails("SELECT pgpool.checkout('unmatched')", '08001', qr/could not match 2 port numbers to 3 hosts/, 'mismatched numbers of ports and addresses are reported');
 
 $_->quit foreach $session, $lost;
 stats_add_up($local);

@@ -1,7 +1,7 @@
-# A backend that has not quite begun a statement, or is between two messages,
-# forgets a cancel request.  So it is sent again, until the statement ends: a lease
-# is usable after a local cancel, even if the remote did not hear the first request,
-# and a connection that was given up keeps its place until the remote is at rest.
+# A backend that is about to begin a statement, or is between two messages, ignores a
+# cancel request. The request is therefore repeated until the statement ends. A lease is
+# usable after a local cancel even if the remote server ignored the first request. An
+# abandoned connection occupies its slot until its statement has ended.
 use strict;
 use warnings;
 
@@ -13,7 +13,7 @@ use Test::More;
 
 my $requests = PostgreSQL::Test::Utils::tempdir . '/requests';
 
-# Ends a statement at the second request only.
+# ends a statement at the second request only
 my $fake = PgpxFakeServer->new(
 	forgetful => sub {
 		my ($self) = @_;
@@ -45,12 +45,13 @@ my $fake = PgpxFakeServer->new(
 		kill 'USR1', $pid if -s $requests > 1;
 	});
 
-# Servers for connections that are given up.  Each writes down what happens to it.
-# A statement of the stubborn one ends at the third request, that of the deaf one
-# when the client says that nothing more will come, that of the endless one never,
-# and the chatty one talks until the fifth request, and is not listened to all that time.  The polite one ends it at the
-# first, and waits for the client's goodbye.  The streaming one sends a row every 20 ms
-# until the third request.
+# Behaviours for abandoned connections. Each writes events to the journal.
+#  stubborn: its statement ends at the third request
+#  deaf: its statement ends when the client shuts down its side
+#  endless: its statement never ends
+#  chatty: sends data until the fifth request
+#  polite: ends the statement at the first request, and waits for Terminate
+#  streaming: sends a row every 20 ms until the third request
 my $journal = PostgreSQL::Test::Utils::tempdir . '/journal';
 
 sub note_down { append_to_file($journal, "$_[0]\n"); return; }
@@ -123,7 +124,7 @@ my $given_up = PgpxFakeServer->new(
 	},
 	cancel => sub { kill 'USR1', $_[0] });
 
-# Does what a cancel request asks for, and resets its connection instead of closing it.
+# Executes the cancel request, and resets its connection instead of closing it.
 my $abrupt = PgpxFakeServer->new(
 	abrupt => stubborn($wait, 1),
 	cancel => sub {
@@ -141,38 +142,39 @@ my $lease = lease($session, 'one');
 my $row = 'AS t(a int)';
 $session->fails("SET statement_timeout = '200ms'; SELECT * FROM pgpool.query($lease, 'select pg_sleep(300)') $row",
 	'57014', qr/statement timeout/, 'statement_timeout ends the local statement');
-is(-s $requests, 1, 'the remote has got a request') if wait_until($local, sub { -s $requests ? 1 : 0 }, 1);
+is(-s $requests, 1, 'remote server has received a request') if wait_until($local, sub { -s $requests ? 1 : 0 }, 1);
 my $took = seconds {
 	is($session->run("RESET statement_timeout; SELECT * FROM pgpool.query($lease, 'select 1') $row") . $session->error,
-		'1', 'the lease works on, although the remote has not heard it');
+		'1', 'lease stays usable although the first request was ignored');
 };
-cmp_ok($took, '<', 9, 'before operation_timeout');
-cmp_ok(-s $requests, '>', 1, 'since it was sent again');
+cmp_ok($took, '<', 9, 'lease is usable before operation_timeout');
+cmp_ok(-s $requests, '>', 1, 'request was repeated');
 
 $session->run("SELECT pgpool.checkin($lease)");
 
-# one whose connection is reset was delivered: the lease is as good as before
+# a request whose connection is reset was delivered, so the lease stays usable
 make_pool($local, $abrupt, server => 'abrupt', remote_dbname => 'abrupt', options => { pool_size => 1, sslmode => 'disable' });
 $lease = lease($session, 'abrupt');
 $session->fails("SET statement_timeout = '200ms'; SELECT * FROM pgpool.query($lease, 'select pg_sleep(300)') $row",
 	'57014', qr/statement timeout/, 'abrupt: statement_timeout ends the local statement');
 is($session->run("RESET statement_timeout; SELECT * FROM pgpool.query($lease, 'select 1') $row") . $session->error,
-	'1', 'abrupt: a request whose connection is reset is not lost');
+	'1', 'abrupt: request counts as delivered if its connection is reset');
 $session->run("SELECT pgpool.checkin($lease)");
 
-# a statement whose rows keep coming: no pause in them is as long as that between two requests
+# a statement that sends rows all the time, without a pause as long as that between two
+# requests
 unlink $journal;
 make_pool($local, $given_up, server => 'streaming', remote_dbname => 'streaming', options => { pool_size => 1, sslmode => PgpxFakeServer::sslmode() });
 $lease = lease($session, 'streaming');
 $session->run("SET statement_timeout = '60s'; SELECT pgpool.send($lease, 'select sleep')");
-ok(wait_until($local, sub { noted('begin') }, '1', 30), 'streaming: the statement runs');
-is($session->run("SELECT pgpool.cancel($lease)") . $session->error, 't', 'streaming: it is cancelled');
+ok(wait_until($local, sub { noted('begin') }, '1', 30), 'streaming: statement runs');
+is($session->run("SELECT pgpool.cancel($lease)") . $session->error, 't', 'streaming: statement is cancelled');
 $session->fails("SELECT count(*) FROM pgpool.result($lease) AS t(a text)", '57014', qr/canceled/,
-	'streaming: the request is sent again while rows come');
-is(noted('request'), 3, 'streaming: until the statement ends');
+	'streaming: request is repeated while rows arrive');
+is(noted('request'), 3, 'streaming: request is repeated until the statement ends');
 $session->run("RESET statement_timeout; SELECT pgpool.checkin($lease)");
 
-# --- given up: a call, a lease discarded in mid-statement, start commands --------
+# --- abandoned: a call, a discarded lease with a running statement, start commands
 
 my $other = PgpxSession->new($local);
 
@@ -187,19 +189,19 @@ sub scenario
 	return;
 }
 
-# Its place is taken until the statement has ended: who comes next waits, and is
-# served as soon as it has.
+# Assert that the slot stays occupied until the statement has ended, and that the next
+# session is granted a connection then.
 sub next_one_waits_for_the_end
 {
 	my ($kind, $what) = @_;
 	my $took = seconds {
 		is($other->run("SELECT * FROM pgpool.query('$kind', 'select 1') $row", 40) . $other->error,
-			'1', "$what: the next one is served");
+			'1', "$what: next session is granted a connection");
 	};
 	is(join(' ', grep { /login|begin|end/ } split /\n/, slurp_file($journal)),
-		'login begin end login', "$what: on a new connection, and not before the statement has ended");
-	cmp_ok($took, '<', 30, "$what: then at once");
-	check_invariants($local, "$what: the invariants hold");
+		'login begin end login', "$what: new connection is opened only after the end of the statement");
+	cmp_ok($took, '<', 30, "$what: connection is granted at once then");
+	check_invariants($local, "$what: invariants hold");
 	return;
 }
 
@@ -211,71 +213,71 @@ foreach my $kind ('stubborn', 'chatty', 'deaf')
 		'57014', qr/statement timeout/, "$kind: statement_timeout ends a call");
 	$session->run('RESET statement_timeout');
 	next_one_waits_for_the_end($kind, $kind);
-	cmp_ok(noted('request'), '>=', 3, "$kind: the cancel was sent again") unless $kind eq 'deaf';
+	cmp_ok(noted('request'), '>=', 3, "$kind: cancel request was repeated") unless $kind eq 'deaf';
 }
-# 16 MB for each request, and what the network holds; it is 0.8 MB each time
-cmp_ok(0.8 * -s $spoken, '<', 250, 'chatty: what it says meanwhile is taken in within bounds');
+# 16 MB for each request, plus socket buffers; the server counts chunks of 0.8 MB
+cmp_ok(0.8 * -s $spoken, '<', 250, 'chatty: amount of data read meanwhile is bounded');
 cmp_ok($local->safe_psql('postgres', "SELECT cancels FROM pgpool.stats WHERE server = 'stubborn'"), '>=', 3,
 	'each request is counted');
 
-# one that has said that it is ready hears a goodbye; one try will do, since it may
-# take so long to say so that the socket is shut down before
+# A connection that becomes ready ends with Terminate. One success in ten attempts is
+# enough, because the answer may arrive after the socket was shut down.
 scenario('polite');
 foreach my $round (1 .. 10)
 {
-	# the login first: it may take longer than that
+	# log in first, because the login may take longer than the timeout
 	$other->run("SELECT pgpool.prewarm('polite', 1)");
 	$other->run("SET statement_timeout = '50ms'; SELECT pgpool.exec('polite', 'select pg_sleep(300)')");
-	is($other->sqlstate, '57014', "polite: round $round");
+	is($other->sqlstate, '57014', "polite: call times out in round $round");
 	$other->calm;
 
-	# it stays if nothing was sent in that time
+	# the connection stays open if nothing was sent before the timeout
 	wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE server = 'polite' AND state NOT IN ('idle', 'reset_pending')", '0');
 	last if noted('goodbye');
 }
-is(noted('goodbye'), 1, 'polite: the remote is told goodbye');
+is(noted('goodbye'), 1, 'polite: connection ends with Terminate');
 
-# one that does not end at all: the place is free after operation_timeout, and
-# the requests become rare
+# a statement that never ends: the slot is free after operation_timeout, and the
+# requests become rare
 scenario('endless', operation_timeout => '5s');
 $session->run("SELECT pgpool.prewarm('endless', 1)");
 $session->fails("SET statement_timeout = '1s'; SELECT * FROM pgpool.query('endless', 'select pg_sleep(300)') $row",
 	'57014', qr/statement timeout/, 'endless: statement_timeout ends a call');
 $session->run('RESET statement_timeout');
 is($local->safe_psql('postgres', "SELECT cancelling, total, state FROM pgpool.pools WHERE server = 'endless'"),
-	'1|1|full', 'endless: the place is taken');
+	'1|1|full', 'endless: slot is occupied');
 $other->start("SELECT * FROM pgpool.query('endless', 'select 1') $row");
 is($session->run("SELECT * FROM pgpool.query('stubborn', 'select 1') $row") . $session->error, '1',
-	'endless: the worker serves other pools meanwhile');
-is($other->finish(30) . $other->error, '1', 'endless: the next one is served after operation_timeout');
-cmp_ok(noted('request'), '>=', 3, 'endless: the cancel was sent again');
-cmp_ok(noted('request'), '<=', 9, 'endless: after longer and longer pauses');
+	'endless: worker serves other pools meanwhile');
+is($other->finish(30) . $other->error, '1', 'endless: next session is granted a connection after operation_timeout');
+cmp_ok(noted('request'), '>=', 3, 'endless: cancel request was repeated');
+cmp_ok(noted('request'), '<=', 9, 'endless: pauses between requests grow');
 
-# a reset that is late goes the same way
+# a reset that does not end in time
 scenario('stubborn', reset_command => 'select sleep', operation_timeout => '5s');
-is($session->run("SELECT * FROM pgpool.query('stubborn', 'select 1') $row") . $session->error, '1', 'a reset hangs');
-ok(wait_until($local, sub { noted('end') }, '1', 30), 'it is cancelled, until it has ended');
-cmp_ok(noted('request'), '>=', 3, 'again and again');
+is($session->run("SELECT * FROM pgpool.query('stubborn', 'select 1') $row") . $session->error, '1', 'reset does not end');
+ok(wait_until($local, sub { noted('end') }, '1', 30), 'reset is cancelled until it has ended');
+cmp_ok(noted('request'), '>=', 3, 'cancel of the reset is repeated');
 check_invariants($local);
 
 # start commands
 scenario('stubborn', start_commands => 'select sleep', connect_timeout => '2s', retry_min => '1ms', retry_max => '1ms');
 $session->fails("SELECT pgpool.checkout('stubborn', '30s')", '08001', qr/start commands did not end/,
-	'start commands hang');
-ok(wait_until($local, sub { noted('end') }, '1', 30), 'they are cancelled, until they have ended');
-is(noted('login'), 1, 'before another connection is opened');
+	'start commands do not end');
+ok(wait_until($local, sub { noted('end') }, '1', 30), 'start commands are cancelled until they have ended');
+is(noted('login'), 1, 'no other connection is opened before that');
 
 scenario('endless', start_commands => 'select sleep', connect_timeout => '2s', retry_min => '60s', retry_max => '60s');
 my $error_after = seconds {
 	$session->fails("SELECT pgpool.checkout('endless', '50s')", '08001', qr/start commands did not end/,
-		'start commands hang for ever');
+		'start commands never end');
 };
-cmp_ok($error_after, '<', 30, 'who waits has the error long before operation_timeout');
+cmp_ok($error_after, '<', 30, 'waiter gets the error long before operation_timeout');
 is($local->safe_psql('postgres', "SELECT cancelling, total, state FROM pgpool.pools WHERE server = 'endless'"),
-	'1|1|unavailable', 'while the place is taken, and the pool is known to be of no use');
+	'1|1|unavailable', 'slot is occupied and the pool is shown as unavailable');
 $session->fails("SELECT pgpool.checkout('endless', '50s')", '08001', qr/start commands did not end/,
-	'who comes next has the error, too');
-check_invariants($local, 'start commands: the invariants hold');
+	'next session gets the error, too');
+check_invariants($local, 'start commands: invariants hold');
 
 $_->quit foreach $session, $other;
 stats_add_up($local);

@@ -1,6 +1,6 @@
-# The worker ends while leases, calls, resets and start commands run at a remote that
-# does not look whether its client is still there: they are cancelled, so that the
-# remote never has more sessions than pool_size, and a shutdown leaves nothing.
+# The worker ends while leases, calls, resets and start commands run on a remote server
+# that does not check its client connections. They are cancelled, so that the remote
+# server never has more sessions than pool_size and a shutdown leaves none.
 use strict;
 use warnings;
 
@@ -9,8 +9,8 @@ use PgpxTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-# A remote whose statement ends at the second request; the pool's first is lost.  Requests
-# are counted in the journal: of two signals a process that was late would see one.
+# A remote server whose statement ends at the second request; the first one is ignored.
+# Requests are counted in the journal, because two signals may be merged into one.
 my $journal = PostgreSQL::Test::Utils::tempdir . '/journal';
 my $fake = PgpxFakeServer->new(
 	forgetful => sub {
@@ -44,9 +44,9 @@ make_pool($local, $remote, server => 'resetting',
 make_pool($local, $fake, server => $_, remote_dbname => $_, options => { pool_size => 1, sslmode => PgpxFakeServer::sslmode() })
   foreach 'forgetful', 'endless';
 
-is($remote->safe_psql('postgres', 'SHOW client_connection_check_interval'), '0', 'the remote does not look by itself');
+is($remote->safe_psql('postgres', 'SHOW client_connection_check_interval'), '0', 'remote server does not check its client connections');
 
-# the remote would refuse a session too many, and say so
+# the remote server would refuse a superfluous session and log that
 $remote->safe_psql('postgres', "CREATE ROLE two LOGIN PASSWORD 'two' CONNECTION LIMIT 2");
 $local->safe_psql('postgres', "ALTER USER MAPPING FOR CURRENT_USER SERVER two OPTIONS (SET user 'two', SET password 'two')");
 
@@ -54,7 +54,7 @@ my $running = "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND 
 
 my @sessions;
 
-# Let many things run: two leases in a query, one idle lease, start commands, a reset.
+# Run several things: two leases with a query, one idle lease, start commands, a reset.
 sub busy
 {
 	my ($what) = @_;
@@ -67,7 +67,7 @@ sub busy
 	$sessions[4]->run("SELECT pgpool.exec('resetting', 'select 1')");
 	$sessions[5]->start("SELECT pgpool.exec('two', 'select 1')");
 	ok(wait_until($remote, $running, '4'), "$what: leases, start commands and a reset run");
-	ok(wait_until($local, "SELECT count(*) FROM pgpool.waiters WHERE server = 'two'", '1'), "$what: and one waits");
+	ok(wait_until($local, "SELECT count(*) FROM pgpool.waiters WHERE server = 'two'", '1'), "$what: one session waits");
 	return;
 }
 
@@ -75,7 +75,7 @@ sub nothing_runs
 {
 	my ($what) = @_;
 
-	ok(wait_until($remote, $running, '0', 10), "$what: nothing runs any more");
+	ok(wait_until($remote, $running, '0', 10), "$what: nothing runs on the remote server");
 	return;
 }
 
@@ -84,44 +84,46 @@ sub nothing_runs
 foreach my $round (1 .. 3)
 {
 	busy("round $round");
-	ok(terminate($local, worker_pid($local)), 'the worker is terminated');
+	ok(terminate($local, worker_pid($local)), 'worker is terminated');
 	foreach my $session (@sessions[ 0, 1 ])
 	{
 		$session->finish(10);
-		$session->failed('08006', qr/worker was restarted/, 'the lease fails and says why, not with the cancel');
+		$session->failed('08006', qr/worker was restarted/, 'lease reports the restart of the worker instead of the cancel');
 		$session->run('SELECT pgpool.checkin_all()');
 	}
-	is($sessions[5]->finish(30) . $sessions[5]->error, '1', 'the one who waited is served by the next worker');
+	is($sessions[5]->finish(30) . $sessions[5]->error, '1', 'waiter is granted a connection by the next worker');
 	$local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $sessions[3]->pid . ')');
 	$sessions[3]->finish(10);
 	$sessions[2]->run('SELECT pgpool.checkin_all()');
 
-	# what the next worker has begun for the one who waited for start commands
-	ok(terminate($local, worker_pid($local)), 'and again');
+	# the next worker has opened a connection for the session that waits for start
+	# commands
+	ok(terminate($local, worker_pid($local)), 'worker is terminated again');
 	nothing_runs("round $round");
 	$_->quit foreach @sessions;
 }
-unlike(slurp_file($remote->logfile), qr/too many connections/, 'the remote never had a session too many');
-cmp_ok($local->safe_psql('postgres', 'SELECT sum(cancels) FROM pgpool.stats'), '>=', 12, 'the cancels are counted');
+unlike(slurp_file($remote->logfile), qr/too many connections/, 'remote server never had a superfluous session');
+cmp_ok($local->safe_psql('postgres', 'SELECT sum(cancels) FROM pgpool.stats'), '>=', 12, 'cancels are counted');
 
-# one that comes too early is lost
+# a cancel request that arrives too early is ignored
 my $session = PgpxSession->new($local);
 $session->start('SELECT pgpool.exec(' . lease($session, 'forgetful') . ", 'select pg_sleep(100)')");
-ok(wait_until($local, sub { -e $journal ? slurp_file($journal) : '' }, "begin\n"), 'a statement begins');
+ok(wait_until($local, sub { -e $journal ? slurp_file($journal) : '' }, "begin\n"), 'statement begins');
 my $delay = delay_begin();
-ok(terminate($local, worker_pid($local)), 'the worker is terminated');
-ok(wait_until($local, sub { slurp_file($journal) =~ /^end$/m ? 1 : 0 }, 1, 10), 'a cancel that is lost is sent again');
+ok(terminate($local, worker_pid($local)), 'worker is terminated while the statement begins');
+ok(wait_until($local, sub { slurp_file($journal) =~ /^end$/m ? 1 : 0 }, 1, 10), 'ignored cancel request is repeated');
 
-# one more comes before the end if that is late
+# one more request is possible if the end of the statement is noticed late
 my $more = delay_end($delay, 1) < 0.03 ? 1 : 2;
-like(slurp_file($journal), qr/^begin\nrequest\nrequest\n(request\n){0,$more}end\n/, '.. until the statement has ended');
+like(slurp_file($journal), qr/^begin\nrequest\nrequest\n(request\n){0,$more}end\n/, 'no request is sent after the end of the statement');
 $session->finish(10);
-$session->failed('08006', qr/worker was restarted/, 'the lease fails');
+$session->failed('08006', qr/worker was restarted/, 'lease of the forgetful server fails');
 $session->quit;
 stats_add_up($local);
 check_invariants($local);
 
-# a reset that a session has sent, and of which the worker does not know yet: it has stood still
+# a reset that a session has sent while the worker was stopped, so that the worker does
+# not know of it
 foreach my $round (1 .. 3)
 {
 	my $reset = PgpxSession->new($local);
@@ -130,21 +132,21 @@ foreach my $round (1 .. 3)
 
 	$reset->run("SELECT pgpool.exec($lease, 'select 1')");
 	kill 'STOP', $worker;
-	is($reset->run('SELECT pgpool.checkin_all()'), '1', "reset $round: a connection is returned");
+	is($reset->run('SELECT pgpool.checkin_all()'), '1', "reset $round: connection is returned");
 	kill $_, $worker foreach 'TERM', 'CONT';
-	ok(wait_until($local, sub { my $pid = worker_pid($local); $pid ne '' && $pid ne $worker ? 1 : 0 }, 1), 'the worker ends');
+	ok(wait_until($local, sub { my $pid = worker_pid($local); $pid ne '' && $pid ne $worker ? 1 : 0 }, 1), "reset $round: worker exits");
 	nothing_runs("reset $round");
 	$reset->quit;
 }
 
-# one that does not end, and does not go: the worker waits for nobody without end
+# a statement that never ends: the wait of the worker is bounded
 $session = PgpxSession->new($local);
 $session->start('SELECT pgpool.exec(' . lease($session, 'endless') . ", 'select pg_sleep(100)')");
-ok(wait_until($local, sub { slurp_file($journal) =~ /endless/ ? 1 : 0 }, 1), 'a statement begins that does not end');
-my $took = seconds { ok(terminate($local, worker_pid($local)), 'the worker is terminated') };
-cmp_ok($took, '<', 10, 'and ends all the same');
+ok(wait_until($local, sub { slurp_file($journal) =~ /endless/ ? 1 : 0 }, 1), 'endless statement begins');
+my $took = seconds { ok(terminate($local, worker_pid($local)), 'worker is terminated during an endless statement') };
+cmp_ok($took, '<', 10, 'worker exits in spite of the endless statement');
 $session->finish(10);
-$session->failed('08006', qr/worker was restarted/, 'the lease fails');
+$session->failed('08006', qr/worker was restarted/, 'lease of the endless statement fails');
 $session->quit;
 
 # --- the server is shut down ----------------------------------------------------
@@ -152,17 +154,17 @@ $session->quit;
 busy('fast shutdown');
 my @waiters = map { PgpxSession->new($local) } 1 .. 40;
 $_->start("SELECT pgpool.checkout('two', '10 min')") foreach @waiters;
-ok(wait_until($local, "SELECT count(*) FROM pgpool.waiters WHERE server = 'two'", '41'), 'and many wait');
+ok(wait_until($local, "SELECT count(*) FROM pgpool.waiters WHERE server = 'two'", '41'), 'many sessions wait');
 $took = seconds { $local->stop('fast') };
-cmp_ok($took, '<', 10, 'a fast shutdown takes seconds');
-note sprintf 'it took %.2f s', $took;
+cmp_ok($took, '<', 10, 'fast shutdown takes seconds');
+note sprintf 'shutdown took %.2f s', $took;
 nothing_runs('fast shutdown');
-ok(wait_until($remote, sub { remote_sessions($remote) }, '0', 10), 'no session is left at the remote');
+ok(wait_until($remote, sub { remote_sessions($remote) }, '0', 10), 'no session is left on the remote server');
 $_->quit foreach @sessions, @waiters;
 
 $local->start;
-is($local->safe_psql('postgres', "SELECT pgpool.exec('two', 'select 1')"), '1', 'the pool works after a restart');
-unlike(slurp_file($local->logfile), qr/PANIC|TRAP|terminated by signal/, 'nothing crashed');
+is($local->safe_psql('postgres', "SELECT pgpool.exec('two', 'select 1')"), '1', 'pool works after a restart');
+unlike(slurp_file($local->logfile), qr/PANIC|TRAP|terminated by signal/, 'no process crashed');
 
 check_invariants($local);
 leak_check($local, $remote);

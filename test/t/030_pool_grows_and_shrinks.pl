@@ -1,6 +1,6 @@
 # A pool grows under load and shrinks without it, as its options say: pool_size,
-# max_overflow and overflow_ttl, idle_timeout, min_size; and changing them takes
-# effect while it is in use.
+# max_overflow and overflow_ttl, idle_timeout, min_size. Changes of the options take
+# effect while the pool is in use.
 use strict;
 use warnings;
 
@@ -11,7 +11,7 @@ use Test::More;
 my $remote = remote_node('remote');
 my $local = local_node('local');
 
-# Columns of a pool become so.
+# Wait until columns of a pool have the expected values.
 sub becomes
 {
 	my ($server, $columns, $expected, $name) = @_;
@@ -28,7 +28,7 @@ sub pool
 		"SELECT $columns FROM pgpool.pools JOIN pgpool.stats USING (pool_id, server) WHERE server = '$server'");
 }
 
-# Nobody has touched the pool's connections for so long.
+# Wait until $n connections of the pool have been unused for longer than $time.
 sub untouched
 {
 	my ($server, $n, $time) = @_;
@@ -52,7 +52,7 @@ sub ticks
 	return $stat[11] + $stat[12];
 }
 
-# The worker does next to nothing in a second in which nothing happens.
+# Assert that the worker uses almost no CPU in a second without activity.
 sub worker_sleeps
 {
 	my ($what) = @_;
@@ -60,7 +60,7 @@ sub worker_sleeps
 	my $before = ticks($worker);
 
 	$local->safe_psql('postgres', 'SELECT pg_sleep(1)');
-	return cmp_ok(ticks($worker) - $before, '<', 20, "$what: the worker sleeps");
+	return cmp_ok(ticks($worker) - $before, '<', 20, "$what: worker sleeps");
 }
 
 my @sessions = map { PgpxSession->new($local) } 1 .. 5;
@@ -73,21 +73,21 @@ make_pool($local, $remote, server => 'patient',
 foreach my $server (qw(patient surplus))
 {
 	lease($_, $server) foreach @sessions[ 0 .. 3 ];
-	check_invariants($local, "$server: with all of them, the invariants hold");
-	is(pool($server, 'total, leased, overflow, state'), '4|4|2|full', "$server: the pool grows to pool_size and max_overflow");
+	check_invariants($local, "$server: invariants hold with all connections leased");
+	is(pool($server, 'total, leased, overflow, state'), '4|4|2|full', "$server: pool grows to pool_size plus max_overflow");
 	$sessions[4]->fails("SELECT pgpool.checkout('$server', '300 ms')", '55P03',
-		qr/4 of 4 connections are leased/, "$server: and no further");
-	check_invariants($local, "$server: which is as it should be");
+		qr/4 of 4 connections are leased/, "$server: pool grows no further");
+	check_invariants($local, "$server: invariants hold after the timeout");
 	$_->run('SELECT pgpool.checkin_all()') foreach @sessions;
 }
-becomes('surplus', 'total, idle, overflow', '2|2|0', 'what is over pool_size closes after overflow_ttl');
-ok(untouched('surplus', 2, '1 s'), 'surplus: the rest is left alone');
-is(pool('surplus', 'total, closed_overflow, closed_idle'), '2|2|0', 'surplus: and stays');
-is(pool('patient', 'total, overflow, state, closed_overflow'), '4|2|overflow|0', 'patient: not before overflow_ttl');
+becomes('surplus', 'total, idle, overflow', '2|2|0', 'connections above pool_size close after overflow_ttl');
+ok(untouched('surplus', 2, '1 s'), 'surplus: remaining connections are unused');
+is(pool('surplus', 'total, closed_overflow, closed_idle'), '2|2|0', 'surplus: remaining connections stay open');
+is(pool('patient', 'total, overflow, state, closed_overflow'), '4|2|overflow|0', 'patient: connections stay open before overflow_ttl');
 
-# --- surplus while the pool is in use, with the default reset
-# The connections that a session alone leases are the ones used last, whether their
-# resets have been answered or not; the others age.
+# --- overflow while the pool is in use, with the default reset
+# A single session always leases the connections that were used last, whether their
+# resets have been answered or not. The other connections age.
 sub used_since
 {
 	my ($server, $since) = @_;
@@ -96,9 +96,9 @@ sub used_since
 }
 
 make_pool($local, $remote, server => 'burst', options => { pool_size => 2, max_overflow => 28, overflow_ttl => '1s' });
-is($sessions[0]->run(q{SELECT count(pgpool.checkout('burst')) FROM generate_series(1, 30)}), '30', 'burst: 30 connections at once');
+is($sessions[0]->run(q{SELECT count(pgpool.checkout('burst')) FROM generate_series(1, 30)}), '30', 'burst: 30 connections are opened at once');
 $sessions[0]->run('SELECT pgpool.checkin_all()');
-is($sessions[0]->run(<<'EOT') . $sessions[0]->error, '', 'burst: then one session that calls every 10 ms');
+is($sessions[0]->run(<<'EOT') . $sessions[0]->error, '', 'burst: one session calls every 10 ms');
 	DO $$
 	BEGIN
 		FOR i IN 1 .. 1000 LOOP
@@ -108,9 +108,9 @@ is($sessions[0]->run(<<'EOT') . $sessions[0]->error, '', 'burst: then one sessio
 		END LOOP;
 	END $$
 EOT
-is(pool('burst', 'total, closed_overflow, closed_idle'), '2|28|0', 'burst: meanwhile the pool shrinks to pool_size');
+is(pool('burst', 'total, closed_overflow, closed_idle'), '2|28|0', 'burst: pool shrinks to pool_size meanwhile');
 
-# Sessions that call in turn do not keep a connection each.
+# sessions that call in turn do not each keep a connection
 make_pool($local, $remote, server => 'turns', options => { pool_size => 1, max_overflow => 4, overflow_ttl => '1s' });
 lease($_, 'turns') foreach @sessions;
 $_->run('SELECT pgpool.checkin_all()') foreach @sessions;
@@ -118,16 +118,16 @@ ok( wait_until($local, sub {
 			$_->run(q{SELECT pgpool.exec('turns', 'select 1')}) foreach @sessions;
 			return pool('turns', 'total');
 		}, '1'),
-	'turns: sessions that call one after the other let the pool shrink');
+	'turns: pool shrinks while sessions call one after the other');
 
 make_pool($local, $remote, server => 'large', options => { pool_size => 40 });
-is($sessions[0]->run(q{SELECT count(pgpool.checkout('large')) FROM generate_series(1, 40)}), '40', 'large: a pool of 40');
+is($sessions[0]->run(q{SELECT count(pgpool.checkout('large')) FROM generate_series(1, 40)}), '40', 'large: pool has 40 connections');
 $sessions[0]->run(q{SELECT pgpool.checkin(lease) FROM pgpool.leases WHERE server = 'large' ORDER BY lease % 2, lease});
-becomes('large', 'idle', '40', 'all of them are reset');
-check_invariants($local, 'large: and are in the order of their last use');
+becomes('large', 'idle', '40', 'all connections are reset');
+check_invariants($local, 'large: connections are in the order of their last use');
 my $since = $local->safe_psql('postgres', 'SELECT clock_timestamp()');
-is($sessions[0]->run(q{SELECT count(pgpool.exec('large', 'select ' || i)) FROM generate_series(1, 500) i}), '500', 'large: 500 calls of one session');
-cmp_ok(used_since('large', $since), '<=', 5, 'large: use few of its connections');
+is($sessions[0]->run(q{SELECT count(pgpool.exec('large', 'select ' || i)) FROM generate_series(1, 500) i}), '500', 'large: one session makes 500 calls');
+cmp_ok(used_since('large', $since), '<=', 5, 'large: calls use few connections');
 $local->safe_psql('postgres', q{SELECT pgpool.reconnect('large')});
 
 # --- idle_timeout
@@ -136,18 +136,18 @@ make_pool($local, $remote, server => 'idle',
 lease($_, 'idle') foreach @sessions[ 0 .. 2 ];
 ok(wait_until($local, "SELECT count(*) FROM pgpool.leases WHERE server = 'idle' AND now() - leased_at > '1 s'", '3'),
 	'idle: three leases are held for longer than idle_timeout');
-is(pool('idle', 'total, leased'), '3|3', 'idle: which does not matter to them');
+is(pool('idle', 'total, leased'), '3|3', 'idle: idle_timeout does not affect leases');
 $_->run('SELECT pgpool.checkin_all()') foreach @sessions;
-becomes('idle', 'total, idle', '1|1', 'what is over min_size closes after idle_timeout');
-ok(untouched('idle', 1, '1 s'), 'idle: min_size is left alone');
-is(pool('idle', 'total, closed_idle, closed_overflow'), '1|2|0', 'idle: and stays');
+becomes('idle', 'total, idle', '1|1', 'connections above min_size close after idle_timeout');
+ok(untouched('idle', 1, '1 s'), 'idle: min_size connections are unused');
+is(pool('idle', 'total, closed_idle, closed_overflow'), '1|2|0', 'idle: min_size connections stay open');
 
 # --- min_size
 make_pool($local, $remote, server => 'warm',
 	options => { pool_size => 5, min_size => 3, retry_min => '100ms', retry_max => '500ms' });
-is(pool('warm', 'count(*)'), '0', 'warm: nothing is opened before the first use');
-is($sessions[0]->run("SELECT pgpool.exec('warm', 'select 1')"), '1', 'warm: the first use');
-becomes('warm', 'total, idle', '3|3', 'min_size connections are opened after it');
+is(pool('warm', 'count(*)'), '0', 'warm: no connection is opened before the first use');
+is($sessions[0]->run("SELECT pgpool.exec('warm', 'select 1')"), '1', 'warm: first call succeeds');
+becomes('warm', 'total, idle', '3|3', 'min_size connections are opened after the first call');
 my $pids = remote_pids('warm');
 $remote->safe_psql('postgres', "SELECT pg_terminate_backend(p) FROM unnest('{$pids}'::int[]) p");
 ok( wait_until($local,
@@ -157,56 +157,56 @@ worker_sleeps('warm, with min_size connections');
 $pids = remote_pids('warm');
 $local->safe_psql('postgres', "SELECT pgpool.reconnect('warm')");
 ok( wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE server = 'warm' AND remote_pid = ANY ('{$pids}')", '0'),
-	'warm: reconnect closes them');
+	'warm: reconnect closes all connections');
 worker_sleeps('warm, after reconnect');
-is($sessions[0]->run("SELECT pgpool.exec('warm', 'select 1')"), '1', 'warm: the next use');
-becomes('warm', 'total, idle', '3|3', 'min_size is back');
-ok(terminate($local, worker_pid($local)), 'warm: the worker is terminated');
-ok(wait_until($local, 'SELECT state FROM pgpool.workers', 'running'), 'warm: and there is a new one');
+is($sessions[0]->run("SELECT pgpool.exec('warm', 'select 1')"), '1', 'warm: call after reconnect succeeds');
+becomes('warm', 'total, idle', '3|3', 'min_size connections are open again after reconnect');
+ok(terminate($local, worker_pid($local)), 'warm: worker is terminated');
+ok(wait_until($local, 'SELECT state FROM pgpool.workers', 'running'), 'warm: new worker runs');
 worker_sleeps('warm, after a restart of the worker');
-is($sessions[0]->run("SELECT pgpool.exec('warm', 'select 1')"), '1', 'warm: the next use');
-becomes('warm', 'total, idle', '3|3', 'min_size is back');
+is($sessions[0]->run("SELECT pgpool.exec('warm', 'select 1')"), '1', 'warm: call after the restart succeeds');
+becomes('warm', 'total, idle', '3|3', 'min_size connections are open again after the restart');
 
-# The first call fails, since the remote does not let it in yet.
+# the first call fails because the role does not exist yet on the remote server
 make_pool($local, $remote, server => 'late', user => 'late_app', password => 'late',
 	options => { pool_size => 5, min_size => 3, retry_min => '100ms', retry_max => '500ms' });
-$sessions[0]->fails("SELECT pgpool.exec('late', 'select 1')", '08001', qr/could not connect to server "late"/, 'late: the first use fails');
+$sessions[0]->fails("SELECT pgpool.exec('late', 'select 1')", '08001', qr/could not connect to server "late"/, 'late: first call fails');
 $remote->safe_psql('postgres', q{CREATE ROLE late_app LOGIN PASSWORD 'late'});
-becomes('late', 'total, idle', '3|3', 'min_size connections are opened once the remote lets them in');
+becomes('late', 'total, idle', '3|3', 'min_size connections are opened when the login succeeds');
 $pids = remote_pids('late');
 $local->safe_psql('postgres', q{ALTER SERVER late OPTIONS (SET min_size '4')});
-becomes('late', 'total, idle', '4|4', 'a larger min_size is kept without another checkout');
-is($local->safe_psql('postgres', "SELECT count(*) FROM pgpool.connections WHERE server = 'late' AND remote_pid = ANY ('{$pids}')"), '3', 'late: beside the connections that were open');
+becomes('late', 'total, idle', '4|4', 'larger min_size takes effect without another checkout');
+is($local->safe_psql('postgres', "SELECT count(*) FROM pgpool.connections WHERE server = 'late' AND remote_pid = ANY ('{$pids}')"), '3', 'late: open connections are kept');
 
-# --- no time at all
+# --- overflow_ttl 0
 make_pool($local, $remote, server => 'zero', options => { pool_size => 1, max_overflow => 1, overflow_ttl => 0 });
 lease($_, 'zero') foreach @sessions[ 0, 1 ];
 worker_sleeps('zero, with leases');
 $_->run('SELECT pgpool.checkin_all()') foreach @sessions;
 becomes('zero', 'total, idle', '1|1', 'overflow_ttl 0 closes at once');
 
-# --- resize
+# --- changes of pool_size
 make_pool($local, $remote, server => 'resized', options => { pool_size => 1 });
 lease($sessions[0], 'resized');
 $sessions[$_]->start("SELECT pgpool.checkout('resized', '60 s')") foreach 1, 2;
-becomes('resized', 'pool_size, total, waiters', '1|1|2', 'two wait for the only connection');
+becomes('resized', 'pool_size, total, waiters', '1|1|2', 'two sessions wait for the only connection');
 $local->safe_psql('postgres', "ALTER SERVER resized OPTIONS (SET pool_size '3')");
-like($sessions[$_]->finish(30), qr/^\d+$/, "resized: a larger pool serves waiter $_ at once") foreach 1, 2;
-is(pool('resized', 'pool_size, leased'), '3|3', 'resized: beside the lease that was out');
+like($sessions[$_]->finish(30), qr/^\d+$/, "resized: larger pool_size grants a connection to waiter $_ at once") foreach 1, 2;
+is(pool('resized', 'pool_size, leased'), '3|3', 'resized: earlier lease is kept');
 $local->safe_psql('postgres', "ALTER SERVER resized OPTIONS (SET pool_size '1')");
 is($_->run('SELECT pgpool.exec(lease, $$select 1$$) FROM pgpool.leases WHERE pid = pg_backend_pid()'), '1',
-	'resized: a lease outlives a smaller pool') foreach @sessions[ 0 .. 2 ];
+	'resized: lease is kept when pool_size becomes smaller') foreach @sessions[ 0 .. 2 ];
 $sessions[3]->start("SELECT pgpool.checkout('resized', '60 s')");
-becomes('resized', 'pool_size, leased, waiters', '1|3|1', 'there is no room for another');
+becomes('resized', 'pool_size, leased, waiters', '1|3|1', 'new session waits because the pool is too large');
 $sessions[0]->run('SELECT pgpool.checkin_all()');
-becomes('resized', 'leased, total, waiters', '2|2|1', 'what comes in closes');
+becomes('resized', 'leased, total, waiters', '2|2|1', 'connection above pool_size closes at checkin');
 $_->run('SELECT pgpool.checkin_all()') foreach @sessions[ 1, 2 ];
-like($sessions[3]->finish(30), qr/^\d+$/, 'resized: until there is room');
-becomes('resized', 'pool_size, leased, total', '1|1|1', 'in a pool of the new size');
+like($sessions[3]->finish(30), qr/^\d+$/, 'resized: waiter is granted a connection when there is room');
+becomes('resized', 'pool_size, leased, total', '1|1|1', 'pool has the new size');
 $sessions[3]->run('SELECT pgpool.checkin_all()');
 
-# The waiters are woken by a commit whose news of the catalogs has not reached
-# them yet: they read the new options all the same.
+# The waiters are woken by a commit whose invalidation messages have not reached them
+# yet. They must read the new options nevertheless.
 lease($sessions[0], 'resized');
 my $served = 0;
 foreach my $round (1 .. 60)
@@ -218,43 +218,43 @@ foreach my $round (1 .. 60)
 	$sessions[4]->run("ALTER SERVER resized OPTIONS (SET pool_size '1')");
 	last if $served != 3 * $round;
 }
-is($served, 3 * 60, 'resized: again and again');
+is($served, 3 * 60, 'resized: woken waiters always use the new options');
 $sessions[0]->run('SELECT pgpool.checkin_all()');
 
-# --- max_waiters: sessions that the pool has room for are no queue
+# --- max_waiters: sessions for which connections are being opened do not count
 my $sixth = PgpxSession->new($local);
 make_pool($local, $remote, server => 'cold',
 	options => { pool_size => 4, max_waiters => 1, start_commands => 'SELECT pg_sleep(1)' });
 $_->start("SELECT pgpool.checkout('cold', '60 s')") foreach @sessions;
-becomes('cold', 'leased + waiters', '5', 'four sessions for whom connections are being opened, and one that waits for a lease');
+becomes('cold', 'leased + waiters', '5', 'four sessions wait for new connections, and one waits for a lease');
 $sixth->fails("SELECT pgpool.checkout('cold', '60 s')", '53300', qr/too many sessions wait for a connection to server "cold"/,
-	'cold: one more is refused');
-like($sixth->error, qr/DETAIL:  1 session waits, and the server's option "max_waiters" is 1/, 'cold: with the number of those that wait for a lease');
-ok(wait_until($local, sub { scalar grep { $_->done } @sessions }, 4), 'cold: four are served');
+	'cold: one more session is refused');
+like($sixth->error, qr/DETAIL:  1 session waits, and the server's option "max_waiters" is 1/, 'cold: error has the number of sessions that wait for a lease');
+ok(wait_until($local, sub { scalar grep { $_->done } @sessions }, 4), 'cold: four sessions are granted connections');
 foreach my $session (sort { $b->done <=> $a->done } @sessions)
 {
-	like($session->finish(30), qr/^\d+$/, 'cold: none of the five is refused') or diag($session->error);
+	like($session->finish(30), qr/^\d+$/, 'cold: all five sessions are granted connections') or diag($session->error);
 	$session->run('SELECT pgpool.checkin_all()');
 }
 
-# Connections that close leave their places within a second, and are replaced.
+# Connections that close free their slots within a second, and are replaced.
 make_pool($local, $remote, server => 'replaced', options => { pool_size => 4, max_waiters => 1 });
 lease($_, 'replaced') foreach @sessions[ 0 .. 3 ];
 $_->run('SELECT pgpool.checkin_all()') foreach @sessions[ 0 .. 3 ];
-becomes('replaced', 'idle', '4', 'four connections');
+becomes('replaced', 'idle', '4', 'pool has four connections');
 my @backends = split /,/, remote_pids('replaced');
 kill 'STOP', @backends;
 $local->safe_psql('postgres', q{SELECT pgpool.reconnect('replaced')});
 $_->start("SELECT pgpool.checkout('replaced', '60 s')") foreach @sessions[ 0 .. 3 ];
-becomes('replaced', 'leased + waiters', '4', 'sessions that wait while all connections are replaced');
+becomes('replaced', 'leased + waiters', '4', 'sessions wait while all connections are replaced');
 kill 'CONT', @backends;
 foreach my $session (@sessions[ 0 .. 3 ])
 {
-	like($session->finish(30), qr/^\d+$/, 'replaced: none of them is refused') or diag($session->error);
+	like($session->finish(30), qr/^\d+$/, 'replaced: waiting session is granted a connection') or diag($session->error);
 }
 $_->run('SELECT pgpool.checkin_all()') foreach @sessions;
 
-# --- the settings, for servers that do not say
+# --- settings, for servers that do not set the option
 sub set
 {
 	my ($name, $value) = @_;
@@ -266,31 +266,31 @@ sub set
 
 make_pool($local, $remote, server => 'plain');
 my $lease = lease($sessions[0], 'plain');
-is(pool('plain', 'pool_size'), '10', 'plain: as the setting says');
+is(pool('plain', 'pool_size'), '10', q{plain: pool_size is the setting's default});
 set('default_pool_size', 1);
-becomes('plain', 'pool_size', '1', 'and as it says after a reload, without any call');
+becomes('plain', 'pool_size', '1', 'changed setting takes effect after a reload, without a call');
 $sessions[1]->start("SELECT pgpool.checkout('plain', '60 s')");
-becomes('plain', 'total, waiters', '1|1', 'there is no room for another');
+becomes('plain', 'total, waiters', '1|1', 'session waits because the pool is full');
 set('default_max_waiters', 1);
 ok( wait_until($local, sub { $sessions[2]->run("SELECT pgpool.checkout('plain', '200 ms')"); $sessions[2]->sqlstate }, '53300'),
-	'plain: nor in the queue, once it has a limit');
+	'plain: session is refused when the queue has a limit');
 set('default_pool_size', 2);
-like($sessions[1]->finish(30), qr/^\d+$/, 'plain: a larger pool serves who waits');
-is($sessions[0]->run("SELECT pgpool.exec($lease, 'select 1')"), '1', 'plain: beside the lease that was out');
-is(pool('surplus', 'pool_size'), '2', 'surplus: has a size of its own');
+like($sessions[1]->finish(30), qr/^\d+$/, 'plain: larger default grants a connection to the waiter');
+is($sessions[0]->run("SELECT pgpool.exec($lease, 'select 1')"), '1', 'plain: earlier lease is kept');
+is(pool('surplus', 'pool_size'), '2', 'surplus: pool_size of the server takes precedence');
 set('default_pool_size', 1);
-becomes('plain', 'pool_size, leased', '1|2', 'a smaller pool leaves leases alone');
-check_invariants($local, 'plain: which is as it should be');
+becomes('plain', 'pool_size, leased', '1|2', 'smaller default does not affect leases');
+check_invariants($local, 'plain: invariants hold');
 $sessions[3]->start("SELECT pgpool.checkout('plain', '60 s')");
-becomes('plain', 'leased, waiters', '2|1', 'for which another one has to wait');
+becomes('plain', 'leased, waiters', '2|1', 'new session waits because the pool is too large');
 $sessions[1]->run('SELECT pgpool.checkin_all()');
-becomes('plain', 'total, leased, waiters', '1|1|1', 'and closes what comes in, whoever waits');
+becomes('plain', 'total, leased, waiters', '1|1|1', 'connection above pool_size closes at checkin although a session waits');
 $sessions[0]->run('SELECT pgpool.checkin_all()');
-like($sessions[3]->finish(30), qr/^\d+$/, 'plain: until there is room');
-is(pool('plain', 'total, leased'), '1|1', 'plain: for one');
+like($sessions[3]->finish(30), qr/^\d+$/, 'plain: waiter is granted a connection when there is room');
+is(pool('plain', 'total, leased'), '1|1', 'plain: pool has the new size');
 set('default_checkout_timeout', "'150ms'");
 ok( wait_until($local, sub { $sessions[2]->run("SET statement_timeout = '10 s'; SELECT pgpool.checkout('plain')"); $sessions[2]->error =~ /(made in|within) 150 ms|0\.150 s/ ? 1 : $sessions[2]->error }, 1),
-	'plain: a checkout waits as long as the setting says');
+	'plain: checkout waits as long as the setting says');
 $_->run('SELECT pgpool.checkin_all()') foreach @sessions;
 
 stats_add_up($local);

@@ -1,6 +1,6 @@
-# max_server_connections caps the pools of all users of a server together: the
-# remote never sees more, the connection that was idle longest gives way, and
-# places go by the age of waiters, so that no user starves.
+# max_server_connections limits the pools of all users of a server together. The remote
+# server never has more sessions, the connection that was idle longest is evicted, and
+# slots are granted by the age of waiters, so that no user starves.
 use strict;
 use warnings;
 
@@ -17,7 +17,7 @@ my $local = local_node('local');
 make_pool($local, $remote, server => 'other');
 $local->safe_psql('postgres', join ';', map { "CREATE ROLE u$_ LOGIN" } 1 .. 3);
 
-# A server with a PUBLIC mapping: a pool for each role.
+# A server with a user mapping, and so a pool, for each role.
 sub make_capped
 {
 	my ($name, $options, $fake, $dbname) = @_;
@@ -48,11 +48,11 @@ sub waits
 
 	$session->start("SELECT pgpool.checkout('$server', '60 s')");
 	ok(wait_until($local, "SELECT reason FROM pgpool.waiters WHERE pid = $pid", $reason, 30), $name)
-	  or die "who should wait does not, so there is nothing to see\n";
+	  or die "session does not wait\n";
 	return;
 }
 
-# The worker has next to nothing to do in a second in which nothing happens.
+# Assert that the worker is almost idle in a second without activity.
 sub worker_sleeps
 {
 	my ($what) = @_;
@@ -62,8 +62,8 @@ sub worker_sleeps
 	my ($before, $began) = ($ticks->(), $slept->());
 
 	$local->safe_psql('postgres', 'SELECT pg_sleep(1)');
-	cmp_ok($ticks->() - $before, '<', 20, "$what: the worker sleeps");
-	return cmp_ok($slept->() - $began, '>=', 3, "$what: and looks now and then");
+	cmp_ok($ticks->() - $before, '<', 20, "$what: worker sleeps");
+	return cmp_ok($slept->() - $began, '>=', 3, "$what: worker wakes now and then");
 }
 
 sub connections
@@ -85,86 +85,87 @@ my @u1 = map { PgpxSession->new($local, user => 'u1') } 1 .. 4;
 my @u2 = map { PgpxSession->new($local, user => 'u2') } 1 .. 2;
 my $u3 = PgpxSession->new($local, user => 'u3');
 
-# --- one user has all places
+# --- one user has all connections
 my @leases = map { lease($_, 'capped') } @u1[ 0 .. 2 ];
-waits($u2[0], 'capped', 'server_cap', 'another user waits for the cap of the server');
-waits($u1[3], 'capped', 'full', 'and, after that, one more of the first');
-is($u2[1]->run("SELECT pgpool.try_checkout('capped')"), '', 'a try gets nothing');
+waits($u2[0], 'capped', 'server_cap', q{another user waits because of the server's cap});
+waits($u1[3], 'capped', 'full', 'another session of the first user waits after it');
+is($u2[1]->run("SELECT pgpool.try_checkout('capped')"), '', 'try_checkout returns NULL');
 $u1[0]->run("SELECT pgpool.checkin($leases[0])");
-like($u2[0]->finish(30), qr/^\d+$/, 'what comes in gives way to the pool whose waiter came first');
-is($u1[3]->done, 0, 'not to the waiter of its own');
-is(pools('capped', 'local_user, leased, total, waiters'), "u1|2|2|1\nu2|1|1|0", 'the cap is kept');
+like($u2[0]->finish(30), qr/^\d+$/, 'returned connection is evicted for the pool with the oldest waiter');
+is($u1[3]->done, 0, 'younger waiter of the same pool still waits');
+is(pools('capped', 'local_user, leased, total, waiters'), "u1|2|2|1\nu2|1|1|0", 'cap is kept');
 $u2[0]->run('SELECT pgpool.checkin_all()');
-like($u1[3]->finish(30), qr/^\d+$/, 'who is served next');
-is(remote_sessions($remote), '3', 'the remote has as many sessions as the cap says');
+like($u1[3]->finish(30), qr/^\d+$/, 'younger waiter is granted a connection next');
+is(remote_sessions($remote), '3', 'remote server has as many sessions as the cap allows');
 is($local->safe_psql('postgres', "SELECT sum(closed_evicted), sum(timeouts) FROM pgpool.stats WHERE server = 'capped'"),
-	'2|0', 'two connections gave way, and nobody waited in vain');
+	'2|0', 'two connections were evicted, and no waiter timed out');
 $_->run('SELECT pgpool.checkin_all()') foreach @u1;
 
-# --- the age of the first ticket counts, not who the pool belongs to
+# --- the age of a pool's first waiter decides, whatever the pool
 @leases = map { lease($_, 'capped') } @u1[ 0 .. 2 ];
-waits($u3, 'capped', 'server_cap', 'the third user waits');
-waits($u2[0], 'capped', 'server_cap', 'then the second');
-waits($u1[3], 'capped', 'full', 'then the first');
-worker_sleeps('three pools wait for one cap');
+waits($u3, 'capped', 'server_cap', 'third user waits');
+waits($u2[0], 'capped', 'server_cap', 'second user waits behind the third');
+waits($u1[3], 'capped', 'full', 'first user waits behind the second');
+worker_sleeps('three pools wait because of one cap');
 foreach my $case ([ $u1[0], $u3, 'third' ], [ $u1[1], $u2[0], 'second' ], [ $u3, $u1[3], 'first' ])
 {
 	my ($returns, $next, $name) = @$case;
 
 	$returns->run('SELECT pgpool.checkin_all()');
-	like($next->finish(30), qr/^\d+$/, "a place comes free: it is the $name user's");
+	like($next->finish(30), qr/^\d+$/, "free slot is granted to the $name user");
 }
 $_->run('SELECT pgpool.checkin_all()') foreach @u1, $u2[0], $u3;
 
-# --- who was denied a place stands in line at once, not when the worker has looked
+# --- a refused pool is recorded as next in line at once, not by the worker later
 @leases = map { lease($_, 'capped') } @u1[ 0 .. 2 ];
 my $worker = worker_pid($local);
 kill 'STOP', $worker;
-waits($u2[0], 'capped', 'server_cap', 'the worker is stopped: another user waits');
+waits($u2[0], 'capped', 'server_cap', 'another user waits while the worker is stopped');
 $u1[0]->run("SELECT pgpool.checkin($leases[0])");
-is(connections('capped', 'u1'), 'closing|1 leased|2', 'what comes in then closes for him');
-is($u1[3]->run("SELECT pgpool.try_checkout('capped')"), '', 'and nobody younger gets its place');
+is(connections('capped', 'u1'), 'closing|1 leased|2', 'returned connection closes for the other user');
+is($u1[3]->run("SELECT pgpool.try_checkout('capped')"), '', 'younger session cannot use the slot');
 kill 'CONT', $worker;
-like($u2[0]->finish(30), qr/^\d+$/, 'who has waited gets it');
+like($u2[0]->finish(30), qr/^\d+$/, 'waiter is granted a connection when the worker continues');
 $_->run('SELECT pgpool.checkin_all()') foreach @u1, $u2[0];
 
-# --- the one that was idle longest gives way, but not one of another server
-is($local->safe_psql('postgres', "SELECT pgpool.exec('other', 'select 1')"), '1', 'a connection of another server is idle, for longer than all');
+# --- the connection that was idle longest is evicted, but none of another server
+is($local->safe_psql('postgres', "SELECT pgpool.exec('other', 'select 1')"), '1', 'connection of another server is idle for longest');
 lease($_, 'capped') foreach @u1[ 0, 1 ];
 $u1[1]->run('SELECT pgpool.checkin_all()');
-is($u2[0]->run("SELECT pgpool.exec('capped', 'select 1')"), '1', 'a connection of the second user');
+is($u2[0]->run("SELECT pgpool.exec('capped', 'select 1')"), '1', 'second user opens a connection');
 $u1[0]->run('SELECT pgpool.checkin_all()');
 my @before = split / /, idle_pids();
 is(scalar @before, 3, 'three connections of two users are idle');
-like(lease($u3, 'capped'), qr/^\d+$/, 'a third user comes');
-is(idle_pids(), join(' ', @before[ 1, 2 ]), 'the one that was idle longest gave way');
-is($local->safe_psql('postgres', "SELECT sum(closed_evicted), sum(total) FROM pgpool.stats JOIN pgpool.pools USING (pool_id) WHERE pools.server = 'other'"), '0|1', 'and that of another server has not');
-is(remote_sessions($remote), '4', 'and the remote has no session more');
+like(lease($u3, 'capped'), qr/^\d+$/, 'third user is granted a connection');
+is(idle_pids(), join(' ', @before[ 1, 2 ]), 'connection that was idle longest is evicted');
+is($local->safe_psql('postgres', "SELECT sum(closed_evicted), sum(total) FROM pgpool.stats JOIN pgpool.pools USING (pool_id) WHERE pools.server = 'other'"), '0|1', 'connection of another server is not evicted');
+is(remote_sessions($remote), '4', 'remote server has no additional session');
 $local->safe_psql('postgres', "SELECT pgpool.reconnect('other')");
 
-# --- waiting for oneself
+# --- a session that would wait for itself
 foreach my $session (@u2)
 {
 	$session->run("SELECT pgpool.checkin_all()");
 }
 $u3->run("SELECT pgpool.checkout('capped', '30 s'), pgpool.checkout('capped', '30 s')");
-is($u3->error, '', 'a session takes all places of the server');
+is($u3->error, '', 'session leases all connections of the server');
 $local->safe_psql('postgres', "ALTER SERVER capped OPTIONS (SET pool_size '9')");
 $u3->run('SELECT pgpool.checkin_all()');
 $u3->run("SELECT pgpool.checkout('capped', '30 s')") foreach 1 .. 3;
 $u3->fails("SELECT pgpool.checkout('capped', '5 s')", '40P01', qr/wait for this session itself/,
-	'and one more would wait for itself, which is said at once');
+	'further checkout would wait for its own session and fails at once');
 $u3->run('SELECT pgpool.checkin_all()');
 
-# --- a cap beats min_size
+# --- the cap takes precedence over min_size
 make_capped('small', "pool_size '5', min_size '5', max_server_connections '2'");
-is($_->run("SELECT pgpool.exec('small', 'select 1')"), '1', 'a pool whose min_size is over the cap is used')
+is($_->run("SELECT pgpool.exec('small', 'select 1')"), '1', 'pool whose min_size exceeds the cap works')
   foreach $u1[0], $u2[0], $u3, $u1[0];
 ok( wait_until($local, "SELECT sum(total), sum(connecting + closing) FROM pgpool.pools WHERE server = 'small'", '2|0'),
-	'the cap beats min_size');
+	'cap takes precedence over min_size');
 
-# --- a place is taken before the connect begins, and free when the connection is
-# really closed: the remote, which says what it sees, lets an end take its time
+# --- A slot is occupied before the connection attempt begins, and free when the
+# connection has really closed. The fake server writes events to a file, and delays its
+# close.
 my $seen = PostgreSQL::Test::Utils::tempdir . '/seen';
 my $fake = PgpxFakeServer->new(
 	dark => { login => sub { append_to_file($seen, "dark\n"); sleep 3600 } },
@@ -180,11 +181,11 @@ my $fake = PgpxFakeServer->new(
 append_to_file($seen, '');
 make_capped('dark', "pool_size '1', max_server_connections '1', connect_timeout '3s', retry_min '60s', retry_max '60s', sslmode 'disable'", $fake, 'dark');
 $u1[0]->start("SELECT pgpool.checkout('dark', '60 s')");
-ok(wait_until($local, sub { slurp_file($seen) }, "dark\n"), 'a connect is under way');
-waits($u2[0], 'dark', 'server_cap', 'it has the place already, so another user waits');
+ok(wait_until($local, sub { slurp_file($seen) }, "dark\n"), 'connection attempt is in progress');
+waits($u2[0], 'dark', 'server_cap', 'attempt occupies the slot, so another user waits');
 $u1[0]->finish(30);
-$u1[0]->failed('08001', qr/within connect_timeout/, 'it comes to nothing');
-ok(wait_until($local, sub { slurp_file($seen) }, "dark\ndark\n"), 'and then another connect is made');
+$u1[0]->failed('08001', qr/within connect_timeout/, 'attempt times out');
+ok(wait_until($local, sub { slurp_file($seen) }, "dark\ndark\n"), 'next attempt begins then');
 $u2[0]->finish(30);
 unlink $seen;
 append_to_file($seen, '');
@@ -192,11 +193,11 @@ make_capped('lingers', "pool_size '1', max_server_connections '1', reset 'never'
 $local->safe_psql('postgres', "ALTER USER MAPPING FOR u$_ SERVER lingers OPTIONS (ADD password_required 'false')") foreach 1 .. 3;
 foreach my $session ($u1[0], $u2[0], $u1[0])
 {
-	is($session->run("SELECT pgpool.exec('lingers', 'select 1')", 60) . $session->error, '1', 'users take turns at one place');
+	is($session->run("SELECT pgpool.exec('lingers', 'select 1')", 60) . $session->error, '1', 'users are granted the only slot in turn');
 }
-is(slurp_file($seen), "comes\ngoes\n" x 2 . "comes\n", 'one does not come before the other has really gone');
+is(slurp_file($seen), "comes\ngoes\n" x 2 . "comes\n", 'connection is opened only after the previous one has closed');
 
-# --- who waits for a cap, and is gone before it is his turn, keeps nobody out
+# --- a waiter whose pool is dropped while it waits for a cap does not block others
 foreach my $round (1 .. 20)
 {
 	make_capped('gone', "pool_size '2', max_server_connections '1'");
@@ -211,20 +212,20 @@ foreach my $round (1 .. 20)
 	$local->safe_psql('postgres', 'SET client_min_messages = error; DROP SERVER gone CASCADE');
 	last if $u3->error ne '';
 }
-is($u3->error, '', 'who waits for a cap, and is gone before it is his turn, keeps nobody out');
+is($u3->error, '', 'waiter of a dropped pool does not block the cap');
 
-# --- load: nobody gets more than the cap, nobody starves
+# --- load: the cap is never exceeded, and no user starves
 make_capped('busy', "pool_size '3', max_server_connections '3', checkout_timeout '60s'");
 my $script = PostgreSQL::Test::Utils::tempdir . '/query.sql';
 append_to_file($script, "SELECT a FROM pgpool.query('busy', 'select 1, pg_sleep(0.002)') AS t(a int, b text);\n");
 $remote->safe_psql('postgres', "ALTER ROLE remote_app CONNECTION LIMIT 3");
 $local->safe_psql('postgres', "SELECT pgpool.drain(s, '30 s') FROM unnest('{capped,small}'::text[]) s");
-ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app'", '0'), 'the other servers are drained');
+ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app'", '0'), 'other servers are drained');
 my %clients = (u1 => 12, u2 => 1, u3 => 3);
 my $watch = PgpxSession->new($remote);
 my ($most, %done) = (0);
 
-# once more and for longer, where all of them together have done so little that it is the machine
+# repeat for longer if the machine was so slow that all clients together did little
 foreach my $duration (6, 20)
 {
 	my (@bench, @out, @err);
@@ -251,16 +252,16 @@ foreach my $duration (6, 20)
 		my ($out, $err) = (\shift @out, \shift @err);
 
 		$bench->finish;
-		is($bench->result(0), 0, "$user: ends well") or diag($$err);
+		is($bench->result(0), 0, "$user: pgbench succeeds") or diag($$err);
 		$done{$user} = $$out =~ /transactions actually processed: (\d+)/ ? $1 : 0;
 	}
 	note "in $duration s: " . join ', ', map { "$_ $done{$_}" } sort keys %done;
 	last if min(values %done) >= 10 || sum(values %done) > 400;
 }
-cmp_ok($done{$_}, '>=', 10, "$_: with $clients{$_} clients did $done{$_} and did not starve") foreach sort keys %clients;
-cmp_ok($most, '<=', 3, "the remote had $most sessions at most");
+cmp_ok($done{$_}, '>=', 10, "$_: $clients{$_} clients made $done{$_} calls and did not starve") foreach sort keys %clients;
+cmp_ok($most, '<=', 3, "remote server had $most sessions at most");
 is($local->safe_psql('postgres', "SELECT sum(connects_failed) FROM pgpool.stats WHERE server = 'busy'"),
-	'0', 'and never had to refuse one');
+	'0', 'no connection attempt was refused');
 $local->safe_psql('postgres', 'SELECT pgpool.resume()');
 
 stats_add_up($local);
