@@ -1,14 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * checkout.h
- *	  Checkout: lease a free connection, or queue; validate it.
- *
- * Shared by the two files of a checkout:
- *
- *	  checkout.c		lease a free connection or enqueue a waiter, fetch the
- *						socket, validate and reset
- *	  checkout_wait.c	find the pool of a server spec, publish the conninfo,
- *						wait in the queue, raise the errors
+ *	  Checkout: its steps, from the server's name to a lease.
  *
  *-------------------------------------------------------------------------
  */
@@ -82,62 +75,5 @@ extern PgpxLease *pgpx_lease_checkout_for(const char *server,
  * Returns the number of open connections.  Errors: as of pgpx_lease_checkout.
  */
 extern int	pgpx_lease_prewarm(const char *server, int n, PgpxTime deadline);
-
-/*
- * pgpx_checkout_publish_conninfo
- *		Send the conninfo to the pool's worker unless the worker has it.
- */
-extern void pgpx_checkout_publish_conninfo(PgpxServerSpec *spec);
-
-typedef struct PgpxCheckout
-{
-	PgpxServerSpec *spec;		/* pinned */
-	PgpxHolder	holder;
-	bool		only_try;
-	PgpxTime	started;
-	int64		timeout;		/* ms, for the error; 0: did not wait */
-	bool		no_wait;
-	PgpxTime	deadline;		/* 0: none */
-	uint64		number;			/* queue position, to requeue at the head; 0:
-								 * none */
-	PgpxTime	waited;
-	uint64		published_incarnation;	/* worker incarnation and version for */
-	uint64		published_version;	/* which we published the conninfo */
-	bool		stale;			/* the pool's options changed since we read
-								 * them */
-	const PgpxStatement *statement; /* to run on the lease; NULL: unknown */
-	bool		pending;		/* prepared for a pipelined hand-over */
-} PgpxCheckout;
-
-/*
- * Extra time that a checkout has after its deadline once a connection was
- * granted.  It covers the transfer of the socket or the answer of a pending
- * reset.
- */
-#define PGPX_CHECKOUT_GRACE_US (100 * 1000)
-
-typedef enum PgpxValidation
-{
-	PGPX_VALIDATION_OK,
-	PGPX_VALIDATION_DEAD,		/* released; retry with another connection */
-	PGPX_VALIDATION_LATE		/* deadline passed; released */
-} PgpxValidation;
-
-/*
- * pgpx_checkout_validate
- *		Fetch the socket of a new lease, check that the connection is alive,
- *		and reset it if necessary.
- *
- * On any result but OK, and on an error, the lease has been released.
- */
-extern PgpxValidation pgpx_checkout_validate(PgpxCheckout *c, PgpxLease *lease);
-
-/*
- * pgpx_checkout_validate_quickly
- *		Validate a lease whose socket is cached and that needs no reset.
- *
- * Never throws.  Returns false if the lease needs pgpx_checkout_validate.
- */
-extern bool pgpx_checkout_validate_quickly(PgpxLease *lease);
 
 #endif							/* PGPX_CHECKOUT_H */

@@ -8,7 +8,7 @@
 #ifndef PGPX_CHECKOUT_WAIT_H
 #define PGPX_CHECKOUT_WAIT_H
 
-#include "session/checkout.h"
+#include "session/checkout_pool.h"
 
 /*
  * pgpx_lease_check_unbounded_wait
@@ -18,46 +18,6 @@
  * To be called before any wait without a timeout.
  */
 extern void pgpx_lease_check_unbounded_wait(void);
-
-/*
- * pgpx_checkout_lock_pool
- *		Find or create the pool of the server spec and lock it exclusively,
- *		with the spec's options in effect.
- *
- * Reads the catalogs again if the spec is out of date or its options differ
- * from the pool's.  Errors: those of pgpx_server_spec_get; 53300 too many
- * pools; 55000 this session holds a lease of another transaction's private
- * pool.
- */
-extern PgpxPool *pgpx_checkout_lock_pool(PgpxCheckout *c);
-
-/*
- * pgpx_checkout_refresh
- *		Read the catalogs again and replace the checkout's spec.
- *
- * Returns false if the spec now has another pool.  Then the queue position and
- * the published conninfo, which were for the old pool, are reset.
- */
-extern bool pgpx_checkout_refresh(PgpxCheckout *c);
-
-/*
- * Must the conninfo be published before a connection can be requested? The
- * caller must hold the pool lock or tolerate a stale answer.
- */
-extern bool pgpx_checkout_must_publish(const PgpxCheckout *c,
-									   const PgpxPool *pool,
-									   uint64 incarnation);
-
-/*
- * pgpx_checkout_publish
- *		Send the conninfo to the pool's worker.
- *
- * Acquires no lock.  Waits for room in the control socket, at most until the
- * checkout's deadline.  Errors: 54000 the options are too long.
- */
-extern void pgpx_checkout_publish(PgpxCheckout *c, int worker,
-								  uint64 incarnation,
-								  uint64 version);
 
 /*
  * pgpx_checkout_dequeue
