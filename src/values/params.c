@@ -11,6 +11,7 @@
  */
 #include "values/params.h"
 
+#include "access/transam.h"
 #include "catalog/pg_type.h"
 #include "utils/array.h"
 #include "utils/builtins.h"
@@ -21,17 +22,13 @@
 #include "base/debug_point.h"
 #include "values/rows.h"
 
-/*
- * Set the styles for the output of parameters.  Returns the GUC nest level for
- * end_styles, or 0 if the settings are already right.
- */
-static int
-begin_styles(void)
+int
+pgpx_params_begin_styles(bool catalog_path)
 {
 	int			level;
 
-	if (DateStyle == USE_ISO_DATES && IntervalStyle == INTSTYLE_POSTGRES &&
-		extra_float_digits >= 1)
+	if (!catalog_path && DateStyle == USE_ISO_DATES &&
+		IntervalStyle == INTSTYLE_POSTGRES && extra_float_digits >= 1)
 		return 0;
 	level = NewGUCNestLevel();
 	if (DateStyle != USE_ISO_DATES)
@@ -40,15 +37,44 @@ begin_styles(void)
 		pgpx_styles_set("intervalstyle", "postgres");
 	if (extra_float_digits < 1)
 		pgpx_styles_set("extra_float_digits", "3");
+	if (catalog_path)
+		pgpx_styles_set("search_path", "pg_catalog");
 	return level;
 }
 
-/* Restore the settings.  After an error the transaction's end does this. */
-static void
-end_styles(int level)
+void
+pgpx_params_end_styles(int level)
 {
 	if (level != 0)
 		AtEOXact_GUC(true, level);
+}
+
+bool
+pgpx_params_need_catalog_path(Oid type)
+{
+	Oid			element;
+
+	type = getBaseType(type);
+	if (OidIsValid(element = get_element_type(type)))
+		type = getBaseType(element);
+	switch (type)
+	{
+		case REGPROCOID:
+		case REGPROCEDUREOID:
+		case REGOPEROID:
+		case REGOPERATOROID:
+		case REGCLASSOID:
+		case REGTYPEOID:
+		case REGCONFIGOID:
+		case REGDICTIONARYOID:
+		case REGCOLLATIONOID:
+			return true;
+		default:
+			break;
+	}
+
+	/* other types can contain one of these, or call any function */
+	return type >= FirstGenbkiObjectId && get_typtype(type) != TYPTYPE_ENUM;
 }
 
 /*
@@ -132,7 +158,7 @@ from_any(FunctionCallInfo fcinfo, int at, PgpxParams *params)
 {
 	int			level;
 
-	level = begin_styles();
+	level = pgpx_params_begin_styles(false);
 	if (get_fn_expr_variadic(fcinfo->flinfo))
 	{
 		if (PG_ARGISNULL(at))
@@ -143,7 +169,7 @@ from_any(FunctionCallInfo fcinfo, int at, PgpxParams *params)
 					(errcode(ERRCODE_DATATYPE_MISMATCH),
 					 errmsg("VARIADIC argument must be an array")));
 		from_array(PG_GETARG_ARRAYTYPE_P(at), false, params);
-		end_styles(level);
+		pgpx_params_end_styles(level);
 		return;
 	}
 
@@ -165,7 +191,7 @@ from_any(FunctionCallInfo fcinfo, int at, PgpxParams *params)
 		params->values[i] = OidOutputFunctionCall(output,
 												  PG_GETARG_DATUM(at + i));
 	}
-	end_styles(level);
+	pgpx_params_end_styles(level);
 }
 
 void
@@ -180,13 +206,13 @@ pgpx_params_read(FunctionCallInfo fcinfo, int at, bool any, PgpxParams *params)
 char *
 pgpx_params_text(Oid type, Datum value)
 {
-	int			level = begin_styles();
+	int			level = pgpx_params_begin_styles(false);
 	Oid			output;
 	bool		varlena;
 	char	   *text;
 
 	getTypeOutputInfo(type, &output, &varlena);
 	text = OidOutputFunctionCall(output, value);
-	end_styles(level);
+	pgpx_params_end_styles(level);
 	return text;
 }

@@ -37,4 +37,26 @@ extern void pgpx_params_read(FunctionCallInfo fcinfo, int at, bool any,
  */
 extern char *pgpx_params_text(Oid type, Datum value);
 
+/*
+ * pgpx_params_begin_styles
+ *		Sets DateStyle, IntervalStyle and extra_float_digits so that every
+ *		remote reads the texts of output functions correctly.
+ *
+ * catalog_path: also sets search_path to pg_catalog; see
+ * pgpx_params_need_catalog_path.  Returns a GUC nest level for
+ * pgpx_params_end_styles, or 0 if the settings are already right.  After an
+ * error the end of the transaction restores the settings.
+ */
+extern int	pgpx_params_begin_styles(bool catalog_path);
+extern void pgpx_params_end_styles(int level);
+
+/*
+ * pgpx_params_need_catalog_path
+ *		Returns whether the text of a value can depend on search_path.
+ *
+ * A regclass, for example, is written with its schema if search_path does not
+ * contain that schema.
+ */
+extern bool pgpx_params_need_catalog_path(Oid type);
+
 #endif							/* PGPX_PARAMS_H */
