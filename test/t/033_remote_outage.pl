@@ -1,7 +1,8 @@
-# Outage drill: 50 sessions in a loop while the remote stops and starts again.
-# Every call ends in time and tells the reason, the first success comes soon after
-# the remote is back, and it never sees more sessions than pool_size, nor a burst.
-# PGPX_TEST_OUTAGE: how many seconds it is down (default 20).
+# 50 sessions call in a loop while the remote server stops and starts. Every call ends
+# in time and reports the reason. The first success follows soon after the restart. The
+# remote server never has more sessions than pool_size, and no burst of connection
+# attempts.
+# PGPX_TEST_OUTAGE: seconds that it is down (default 20).
 use strict;
 use warnings;
 
@@ -15,7 +16,7 @@ my $down = $ENV{PGPX_TEST_OUTAGE} // 20;
 my $clients = 50;
 my $size = 5;
 my $retry_max = 2;
-my $timeout = 10;    # longer than the machine may stand still: then nobody's time is up
+my $timeout = 10;    # longer than the machine may stand still, so that no call times out
 my $remote = remote_node('remote', conf => ['log_connections = on']);
 my $local = local_node('local');
 make_pool($local, $remote, server => 'shard1',
@@ -24,10 +25,10 @@ make_pool($local, $remote, server => 'patient',
 	options => { pool_size => $size, on_unavailable => 'wait', checkout_timeout => '1500ms', retry_max => "${retry_max}s" });
 make_pool($local, $remote, server => 'warm', options => { pool_size => $size, min_size => 2, retry_max => "${retry_max}s" });
 $remote->safe_psql('postgres', "ALTER ROLE remote_app CONNECTION LIMIT @{[ $size + $size + 2 ]}");
-is($local->safe_psql('postgres', "SELECT pgpool.exec('warm', 'select 1')"), '1', 'a pool with min_size is used');
-ok(wait_until($local, "SELECT idle FROM pgpool.pools WHERE server = 'warm'", '2'), 'and is open');
+is($local->safe_psql('postgres', "SELECT pgpool.exec('warm', 'select 1')"), '1', 'pool with min_size is used');
+ok(wait_until($local, "SELECT idle FROM pgpool.pools WHERE server = 'warm'", '2'), 'pool with min_size is open');
 
-# What each call came to: when it ended, how long it took, its SQLSTATE and detail.
+# for each call: when it ended, how long it took, its SQLSTATE and detail
 $local->safe_psql('postgres', <<'EOT');
 CREATE UNLOGGED TABLE calls (server text, ended timestamptz, took interval, late interval, state text, detail text, value int);
 CREATE TABLE stop ();
@@ -70,25 +71,25 @@ $_->start(q{CALL loop_until_stopped('shard1')}) foreach @sessions;
 my @patient = map { PgpxSession->new($local) } 1 .. 5;
 $_->start(q{CALL loop_until_stopped('patient')}) foreach @patient;
 my $endless = PgpxSession->new($local);
-ok(wait_until($local, "SELECT count(*) > 500 FROM calls WHERE state = '00000'", 't'), "$clients sessions are at work");
+ok(wait_until($local, "SELECT count(*) > 500 FROM calls WHERE state = '00000'", 't'), "$clients sessions make calls");
 
 my $stopped = now();
 $remote->stop('fast');
 my $gone = now();
-ok( wait_until($local, "SELECT now() - '$gone' > '$down s'", 't'), "the remote is down for $down s");
+ok( wait_until($local, "SELECT now() - '$gone' > '$down s'", 't'), "remote server is down for $down s");
 is($local->safe_psql('postgres', "SELECT last_error <> '', next_try_at IS NOT NULL, now() - last_error_at < '1 min' FROM pgpool.pools WHERE server = 'shard1'"),
-	't|t|t', 'the view tells the error, its time and that of the next try');
+	't|t|t', 'pgpool.pools shows the error, its time, and the time of the next attempt');
 cmp_ok($local->safe_psql('postgres', "SELECT connects_failed FROM pgpool.stats WHERE server = 'shard1'"), '<=', 12 + 2 * $down,
-	'attempts are few, while there are thousands of calls');
-check_invariants($local, 'the invariants hold during the outage');
+	'connection attempts are few although there are thousands of calls');
+check_invariants($local, 'invariants hold during the outage');
 is(scalar(grep { $_->done } @sessions, @patient), 0, 'all sessions are still in their loops');
 $endless->start("SELECT pgpool.exec(pgpool.checkout('patient', '10 min'), 'select 1'), pgpool.checkin_all()");
 ok(wait_until($local, "SELECT reason FROM pgpool.waiters WHERE server = 'patient' AND deadline > now() + '1 min'", 'unavailable', 30),
-	'one waits for as long as it takes');
+	'one session waits with a long timeout');
 ok( wait_until($local,
 		"SELECT count(*) FROM pgpool.pools WHERE server IN ('shard1', 'patient') AND next_try_at BETWEEN now() - interval '1 s' AND now() + interval '3 s'",
 		'2'),
-	'the next try is in retry_max at most');
+	'next attempt follows within retry_max');
 
 my $starting = now();
 $remote->start;
@@ -104,104 +105,107 @@ while (time() < $end)
 	$most = $seen if $seen > $most;
 	usleep(5_000);
 }
-ok(wait_until($local, "SELECT count(*) > 200 FROM calls WHERE ended > '$back' AND state = '00000'", 't'), 'they work again');
+ok(wait_until($local, "SELECT count(*) > 200 FROM calls WHERE ended > '$back' AND state = '00000'", 't'), 'calls succeed again');
 $local->safe_psql('postgres', 'DROP TABLE stop');
 $_->finish(60) foreach @sessions, @patient, $endless;
-is(join('', map { $_->error } @sessions, @patient, $endless), '', 'all come to their end');
-is($endless->{text}, '1|1', 'who waited for it was served');
+is(join('', map { $_->error } @sessions, @patient, $endless), '', 'all sessions end without an error');
+is($endless->{text}, '1|1', 'session with a long timeout was granted a connection');
 
-# --- every call
-note 'calls by what they came to: ' . $local->safe_psql('postgres', 'SELECT string_agg(s, $$, $$) FROM (SELECT state || $$ $$ || count(*) FROM calls GROUP BY state) AS t(s)');
-is(calls("count(*)", "state NOT IN ('00000', '08001', '08006', '55P03')"), '0', 'no call fails in another way')
+# --- evaluation of the calls
+note 'calls by SQLSTATE: ' . $local->safe_psql('postgres', 'SELECT string_agg(s, $$, $$) FROM (SELECT state || $$ $$ || count(*) FROM calls GROUP BY state) AS t(s)');
+is(calls("count(*)", "state NOT IN ('00000', '08001', '08006', '55P03')"), '0', 'no call fails with another SQLSTATE')
   or diag(calls("string_agg(DISTINCT state || ' ' || detail, '; ')", "state NOT IN ('00000', '08001', '08006', '55P03')"));
 
-# as much as the same machine was late with anything else meanwhile: with a sleep that
-# followed a call, or (where calls succeed, no sleep does) with those beside all of them
+# The measured delay of this machine: of a sleep that followed a failed call, or
+# (successful calls are not followed by a sleep) of sleeps in parallel with all calls.
 my $late = $local->safe_psql('postgres', 'SELECT greatest(max(late), ' . delay_end($delay, 1) . " * interval '1 s') FROM calls");
 is(calls('count(*)', "state = '08006' AND ended NOT BETWEEN '$stopped' AND '$gone'::timestamptz + '2 s' + '$late'"), '0',
-	'connections were lost at its beginning only');
-is(calls('count(*)', "state = '55P03'"), '0', 'nobody waited in vain');
-cmp_ok(calls('count(*)', "state = '08001'"), '>', 50, 'many calls tell that the remote cannot be reached');
+	'connections were lost only at the beginning of the outage');
+is(calls('count(*)', "state = '55P03'"), '0', 'no call timed out');
+cmp_ok(calls('count(*)', "state = '08001'"), '>', 50, 'many calls report that the remote server cannot be reached');
 
-# (the last ones are what libpq says of a connect that lies in the backlog when the remote goes,
-# in plain text and over TLS, and libpq 18 of TLS that is closed in the middle)
+# (the last patterns are libpq's messages for an attempt that is in the backlog when the
+# server stops, in plain text and over TLS, and libpq 18's for a TLS connection that is
+# closed)
 my $unknown = q{state = '08001' AND detail !~ 'refused|shutting down|starting up|closed the connection|terminating|}
   . q{reset by peer|Broken pipe|EOF detected|unexpected eof'};
-is(calls('count(*)', $unknown), '0', 'with the reason') or diag(calls("string_agg(DISTINCT detail, '; ')", $unknown));
+is(calls('count(*)', $unknown), '0', 'failed calls have a known reason') or diag(calls("string_agg(DISTINCT detail, '; ')", $unknown));
 
-# 100 ms, and as much as the machine was late
+# 100 ms, plus the delay of the machine
 my %limit = (shard1 => "$timeout s", patient => '1500 ms');
-note "a sleep of 20 ms took up to $late longer";
+note "sleep of 20 ms took up to $late longer";
 foreach my $server (sort keys %limit)
 {
-	note "$server: longest call " . calls('max(took)', 'true', $server);
+	note "$server: longest call took " . calls('max(took)', 'true', $server);
 	is(calls('count(*)', "took > '$limit{$server}'::interval + '100 ms' + '$late'", $server), '0',
-		"$server: every call ends within its timeout and 100 ms");
+		"$server: every call ends within its timeout plus 100 ms");
 }
-# whose time is up when the remote is back, but not yet with a connection for each,
-# has waited for those who were before it
+# A waiter that times out after the restart, before there is a connection for each, was
+# waiting behind earlier waiters.
 my $other = "state NOT IN ('00000', '08001', '08006') AND NOT (state = '55P03' AND ended > '$starting')";
-is(calls('count(*)', $other, 'patient'), '0', 'patient: no call fails in another way')
+is(calls('count(*)', $other, 'patient'), '0', 'patient: no call fails with another SQLSTATE')
   or diag(calls("string_agg(ended - '$stopped' || ' ' || took || ' ' || state || ' ' || detail, '; ')", $other, 'patient'));
 is(calls("count(*) > 4, min(took) >= '1490 ms'", "state = '08001' AND ended > '$gone'::timestamptz + '5 s'", 'patient'), 't|t',
-	'patient: on_unavailable wait does wait, and then has the reason');
-is(calls('count(*)', $unknown, 'patient'), '0', 'patient: of the remote')
+	q{patient: on_unavailable 'wait' waits, and then reports the reason});
+is(calls('count(*)', $unknown, 'patient'), '0', 'patient: failed calls have a known reason')
   or diag(calls("string_agg(DISTINCT detail, '; ')", $unknown, 'patient'));
-is(calls("count(*) > 1000", "state = '08001' AND took < '50 ms'"), 't', 'shard1: on_unavailable fail does not');
+is(calls("count(*) > 1000", "state = '08001' AND took < '50 ms'"), 't', q{shard1: on_unavailable 'fail' does not wait});
 my $first = calls("extract(epoch FROM min(ended) - '$back')", "state = '00000' AND ended > '$back'");
-note "first success after $first s";
-# a few processes and a connect each: ten times as much as a sleep was late
+note "first success followed after $first s";
+# several processes and a connect: ten times the delay of one sleep
 my $later = $local->safe_psql('postgres', "SELECT extract(epoch FROM 10 * interval '$late')");
-cmp_ok($first, '<', $retry_max + 1 + $later, 'the first success comes within retry_max and a second');
-is(calls('count(*)', "state <> '00000' AND ended > '$back'::timestamptz + '6 s' + 10 * interval '$late'"), '0', 'after that no call fails');
+cmp_ok($first, '<', $retry_max + 1 + $later, 'first success follows within retry_max plus a second');
+is(calls('count(*)', "state <> '00000' AND ended > '$back'::timestamptz + '6 s' + 10 * interval '$late'"), '0', 'no call fails after that');
 
-# --- the remote
-cmp_ok($most, '<=', $size, "the remote saw $most sessions of the pool at most, in $samples looks");
-is($local->safe_psql('postgres', "SELECT count(*) FROM pgpool.pools WHERE total > pool_size"), '0', 'no pool is too large');
+# --- the remote server
+cmp_ok($most, '<=', $size, "remote server had $most sessions of the pool at most, in $samples samples");
+is($local->safe_psql('postgres', "SELECT count(*) FROM pgpool.pools WHERE total > pool_size"), '0', 'no pool exceeds pool_size');
 
 foreach my $server (qw(shard1 patient warm))
 {
 	my ($too_many, $in) = connects_of($remote, $server);
 
-	is($too_many, 0, "$server: connects come one, two, four at a time");
-	cmp_ok($in, '<=', $size, "$server: and not more than the pool is large ($in)");
-	cmp_ok($in, '>=', 2, "$server: but more than one");
+	is($too_many, 0, "$server: connection attempts come one, two, four at a time");
+	cmp_ok($in, '<=', $size, "$server: attempts do not exceed pool_size ($in)");
+	cmp_ok($in, '>=', 2, "$server: more than one connection is opened");
 }
 ok(wait_until($local, "SELECT idle, unavailable_since IS NULL FROM pgpool.pools WHERE server = 'warm'", '2|t', 60),
-	'min_size has come back with the remote, without any call');
+	'min_size connections are open again without a call');
 is($local->safe_psql('postgres', "SELECT waited - granted - failed, timeouts, cancelled FROM pgpool.stats WHERE server = 'shard1'"),
-	'0|0|0', 'each who waited was served or told');
+	'0|0|0', 'every waiter was granted a connection or got an error');
 is($local->safe_psql('postgres', "SELECT unavailable > 0, connects_failed > 0 FROM pgpool.stats WHERE server = 'shard1'"),
-	't|t', 'who came during a pause was told at once');
+	't|t', 'calls during a pause between attempts fail at once');
 
-# --- a wrong password does not hammer
+# --- a wrong password causes few attempts
 sub attempts { return scalar(() = slurp_file($remote->logfile) =~ /password authentication failed for user "remote_app"/g); }
 
-is($local->safe_psql('postgres', "SELECT pgpool.drain(NULL, '30 s')"), 't', 'the pools are drained');
+is($local->safe_psql('postgres', "SELECT pgpool.drain(NULL, '30 s')"), 't', 'pools are drained before the wrong password');
 $local->safe_psql('postgres', 'SELECT pgpool.resume(); TRUNCATE calls; CREATE TABLE stop ()');
 
-# the pool with min_size has its connections, and so makes no attempts that would be counted
-ok(wait_until($local, "SELECT idle FROM pgpool.pools WHERE server = 'warm'", '2'), 'another pool has its connections');
+# the pool with min_size has its connections, so it makes no attempts that would be
+# counted
+ok(wait_until($local, "SELECT idle FROM pgpool.pools WHERE server = 'warm'", '2'), 'other pool has its connections');
 $remote->safe_psql('postgres', "ALTER ROLE remote_app PASSWORD 'another'");
 my $before = attempts();
 my $began = time();
 $_->start(q{CALL loop_until_stopped('shard1')}) foreach @sessions;
-ok(wait_until($local, "SELECT now() - min(ended) > '6 s' FROM calls", 't'), 'many sessions with a wrong password, for 6 s');
+ok(wait_until($local, "SELECT now() - min(ended) > '6 s' FROM calls", 't'), 'many sessions call with a wrong password for 6 s');
 my ($tried, $span) = (attempts() - $before, time() - $began);
 $remote->safe_psql('postgres', "ALTER ROLE remote_app PASSWORD '$REMOTE_APP_PASSWORD'");
-# a pause of 100 ms, doubled each time until it is retry_max, each a quarter shorter at most
-cmp_ok($tried, '<=', 6 + $span / (0.75 * $retry_max), "wrong password: the remote saw $tried attempts in $span s");
-cmp_ok($tried, '>=', 2, 'wrong password: but more than one');
+# the pause starts with 100 ms and doubles up to retry_max, each up to a quarter shorter
+cmp_ok($tried, '<=', 6 + $span / (0.75 * $retry_max), "wrong password: remote server had $tried attempts in $span s");
+cmp_ok($tried, '>=', 2, 'wrong password: there is more than one attempt');
 cmp_ok(calls('count(*)', "state = '08001' AND detail ~ 'password authentication failed for user'"), '>', 500,
-	'wrong password: while hundreds of calls are told why');
-ok(wait_until($local, "SELECT count(*) > 0 FROM calls WHERE state = '00000'", 't', 30), 'wrong password: once it is right the pool works');
+	'wrong password: hundreds of calls report the reason');
+ok(wait_until($local, "SELECT count(*) > 0 FROM calls WHERE state = '00000'", 't', 30), 'wrong password: pool works when the password is right again');
 $local->safe_psql('postgres', 'DROP TABLE stop');
 $_->finish(60) foreach @sessions;
 
-# --- the remote has no room for more: who has a connection in the pool waits for it
+# --- the remote server accepts no more connections: sessions of a pool that has some
+# wait
 $local->safe_psql('postgres', 'SET client_min_messages = error; DROP SERVER warm CASCADE');
-is($local->safe_psql('postgres', "SELECT pgpool.drain(NULL, '30 s')"), 't', 'the pools are drained');
-ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app'", '0'), 'also over there');
+is($local->safe_psql('postgres', "SELECT pgpool.drain(NULL, '30 s')"), 't', 'pools are drained before the limit');
+ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app'", '0'), 'remote server has no session of the pools');
 $local->safe_psql('postgres', 'SELECT pgpool.resume()');
 $remote->safe_psql('postgres', 'ALTER ROLE remote_app CONNECTION LIMIT 2');
 sub refusals { return scalar(() = slurp_file($remote->logfile) =~ /too many connections for role "remote_app"/g); }
@@ -209,61 +213,61 @@ $before = refusals();
 $began = time();
 my @leases = map { lease($_, 'shard1') } @sessions[ 0, 1 ];
 $_->start("SELECT pgpool.checkin(pgpool.checkout('shard1', '60 s'))") foreach @sessions[ 2 .. 9 ];
-ok(wait_until($local, "SELECT count(*) FROM pgpool.waiters WHERE now() - waiting_since > '5 s'", '8'), 'no room: eight wait, and do not fail');
-is(scalar(grep { $_->done } @sessions[ 2 .. 9 ]), 0, 'no room: for seconds');
+ok(wait_until($local, "SELECT count(*) FROM pgpool.waiters WHERE now() - waiting_since > '5 s'", '8'), 'no room: eight sessions wait and do not fail');
+is(scalar(grep { $_->done } @sessions[ 2 .. 9 ]), 0, 'no room: sessions wait for seconds');
 ($tried, $span) = (refusals() - $before, time() - $began);
-cmp_ok($tried, '<=', 6 + $span / (0.75 * $retry_max), "no room: the remote saw $tried attempts in $span s");
-cmp_ok($tried, '<', 2 * $span, 'no room: which is less than two in a second');
-cmp_ok($tried, '>=', 1, 'no room: and refused');
+cmp_ok($tried, '<=', 6 + $span / (0.75 * $retry_max), "no room: remote server had $tried attempts in $span s");
+cmp_ok($tried, '<', 2 * $span, 'no room: attempts are fewer than two per second');
+cmp_ok($tried, '>=', 1, 'no room: at least one attempt was refused');
 $sessions[0]->run('SELECT pgpool.checkin_all()');
 $_->finish(30) foreach @sessions[ 2 .. 9 ];
-is(join('', map { $_->error } @sessions[ 2 .. 9 ]), '', 'no room: what comes in serves them one after the other');
+is(join('', map { $_->error } @sessions[ 2 .. 9 ]), '', 'no room: returned connections are granted to the waiters');
 $_->run('SELECT pgpool.checkin_all()') foreach @sessions;
 
-# --- or another pool of the server has them: its user waits for room, too
-is($local->safe_psql('postgres', "SELECT pgpool.drain(NULL, '30 s')"), 't', 'the pools are drained again');
-ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app'", '0'), 'also over there');
+# --- the connections belong to another pool of the server: sessions wait, too
+is($local->safe_psql('postgres', "SELECT pgpool.drain(NULL, '30 s')"), 't', 'pools are drained again');
+ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app'", '0'), 'remote server again has no session of the pools');
 $local->safe_psql('postgres', 'SELECT pgpool.resume(), pgpool.reconnect()');
 @leases = map { lease($_, 'shard1') } @sessions[ 0, 1 ];
 my $app = PgpxSession->new($local, user => 'app');
 $app->start("SELECT pgpool.checkin(pgpool.checkout('shard1', '60 s'))");
 $before = refusals();
-ok(wait_until($local, sub { refusals() > $before + 2 ? 1 : 0 }, 1), 'no room for another pool: it tries');
-ok(!$app->done, 'no room for another pool: its user waits');
+ok(wait_until($local, sub { refusals() > $before + 2 ? 1 : 0 }, 1), 'no room for another pool: worker tries to connect');
+ok(!$app->done, 'no room for another pool: session waits');
 my $latest = PgpxSession->new($local, user => 'app');
 $latest->fails("SELECT pgpool.checkout('shard1', '200 ms')", '08001', qr/too many connections for role "remote_app"/,
-	'no room for another pool: who comes later waits too, and has the reason then');
-like($latest->error, qr/FATAL: too many connections for role "remote_app"$/m, 'no room for another pool: in the words of libpq');
+	'no room for another pool: later session waits until its timeout and reports the reason');
+like($latest->error, qr/FATAL: too many connections for role "remote_app"$/m, q{no room for another pool: error has libpq's message});
 $sessions[0]->run("SELECT pgpool.discard($leases[0])");
-is($app->finish(30) . $app->error, '', 'no room for another pool: until there is room');
+is($app->finish(30) . $app->error, '', 'no room for another pool: session is granted a connection when there is room');
 $_->run('SELECT pgpool.checkin_all()') foreach @sessions;
-is($local->safe_psql('postgres', "SELECT pgpool.drain(NULL, '30 s')"), 't', 'the pools are drained once more');
+is($local->safe_psql('postgres', "SELECT pgpool.drain(NULL, '30 s')"), 't', 'pools are drained once more');
 $local->safe_psql('postgres', 'SELECT pgpool.resume(), pgpool.reconnect()');
 $remote->safe_psql('postgres', 'ALTER ROLE remote_app CONNECTION LIMIT 0');
-$sessions[0]->fails("SELECT pgpool.checkout('shard1', '60 s')", '08001', qr/too many connections for role/, 'no room, and nobody who could make some: an error at once');
+$sessions[0]->fails("SELECT pgpool.checkout('shard1', '60 s')", '08001', qr/too many connections for role/, 'no room and no connection of the server: checkout fails at once');
 $remote->safe_psql('postgres', 'ALTER ROLE remote_app CONNECTION LIMIT -1');
 
-# --- attempts that were under way together are one failure
+# --- simultaneous attempts that fail count as one failure
 my $listener = IO::Socket::INET->new(Listen => 64, LocalAddr => '127.0.0.1') or die "no listener: $!";
 make_pool($local, $remote, server => 'burst',
 	options => { port => $listener->sockport, connect_timeout => '10min', pool_size => 8, retry_min => '1min', retry_max => '1d' });
 $_->start(q{SELECT pgpool.checkout('burst', '10 min')}) foreach @sessions[ 0 .. 7 ];
-ok(wait_until($local, q{SELECT connecting FROM pgpool.pools WHERE server = 'burst'}, '8'), 'burst: eight attempts are under way');
+ok(wait_until($local, q{SELECT connecting FROM pgpool.pools WHERE server = 'burst'}, '8'), 'burst: eight attempts are in progress');
 my $nobody = $listener->sockport;
 close $listener;
 $_->finish(60) foreach @sessions[ 0 .. 7 ];
-is(scalar(grep { $_->sqlstate eq '08001' } @sessions[ 0 .. 7 ]), 8, 'burst: all are told');
+is(scalar(grep { $_->sqlstate eq '08001' } @sessions[ 0 .. 7 ]), 8, 'burst: all sessions get an error');
 ok(wait_until($local, q{SELECT connects_failed FROM pgpool.stats WHERE server = 'burst'}, '8'), 'burst: all attempts have failed');
-is($local->safe_psql('postgres', q{SELECT next_try_at - last_error_at BETWEEN '30 s' AND '61 s' FROM pgpool.pools WHERE server = 'burst'}), 't', 'burst: the pause is that of one failure');
+is($local->safe_psql('postgres', q{SELECT next_try_at - last_error_at BETWEEN '30 s' AND '61 s' FROM pgpool.pools WHERE server = 'burst'}), 't', 'burst: pause is that after one failure');
 
-# --- pauses differ by chance, so that pools that were cut off together do not come back together
+# --- pauses are random, so that pools do not reconnect at the same time
 foreach my $n (1 .. 10)
 {
 	make_pool($local, $remote, server => "pause$n", options => { port => $nobody, retry_min => '1min', retry_max => '1d' });
-	$sessions[0]->fails("SELECT pgpool.checkout('pause$n', '60 s')", '08001', qr/refused/, "pause: nobody is there for pool $n");
+	$sessions[0]->fails("SELECT pgpool.checkout('pause$n', '60 s')", '08001', qr/refused/, "pause: connection of pool $n is refused");
 }
 is($local->safe_psql('postgres', q{SELECT bool_and(p BETWEEN '44 s' AND '61 s'), max(p) - min(p) > '1 s' FROM (SELECT next_try_at - last_error_at AS p FROM pgpool.pools WHERE server ~ '^pause') t}),
-	't|t', 'pause: each has one of its own, up to a quarter shorter');
+	't|t', 'pause: pauses differ and are up to a quarter shorter');
 
 stats_add_up($local);
 check_invariants($local);

@@ -1,7 +1,7 @@
-# Options that nobody sees in a result: which idle connection is leased first
-# (strategy), what the sockets of the worker are set to (keepalives and
-# tcp_user_timeout, on by default, as each alone leaves a way to hang), and the
-# pauses between connects that fail (retry_min, retry_max).
+# Options whose effect is not visible in a result: which idle connection is leased first
+# (strategy), the socket options of the worker (keepalives and tcp_user_timeout, both on
+# by default, because either alone leaves a way to hang), and the pauses between failed
+# connection attempts (retry_min, retry_max).
 use strict;
 use warnings;
 
@@ -19,26 +19,26 @@ my %tcp = (keepalives_idle => 4, keepalives_interval => 5, keepalives_count => 6
 my $remote = remote_node('remote');
 my $local = local_node('local');
 
-# --- strategy: another session than the one that has used them
+# --- strategy: seen by a session that has not used the connections
 foreach my $case ([ 'lifo', {}, 2 ], [ 'lifo_said', { strategy => 'lifo' }, 2 ], [ 'fifo', { strategy => 'fifo' }, 0 ])
 {
 	my ($server, $options, $wanted) = @$case;
 	my $first = PgpxSession->new($local);
 
-	# without a reset all that is free is idle, in the order of the checkins
+	# without a reset, free connections are idle in the order of their checkin
 	make_pool($local, $remote, server => $server, options => { pool_size => 3, reset => 'never', %$options });
 	my @leases = map { lease($first, $server) } 1 .. 3;
 	my @pids = map { $first->run("SELECT pid FROM pgpool.query($_, 'select pg_backend_pid()') AS t(pid int)") } @leases;
 	$first->run("SELECT pgpool.checkin($_)") foreach @leases;
 	my $second = PgpxSession->new($local);
 	is($second->run("SELECT pid FROM pgpool.query('$server', 'select pg_backend_pid()') AS t(pid int)"),
-		$pids[$wanted], "$server: the connection that came in " . ($wanted ? 'last' : 'first') . ' is leased first');
+		$pids[$wanted], "$server: connection that was returned " . ($wanted ? 'last' : 'first') . ' is leased first');
 	is($first->run("SELECT pid FROM pgpool.query('$server', 'select pg_backend_pid()') AS t(pid int)"),
-		$pids[2], "$server: but the session's own last one before all others");
+		$pids[2], "$server: session leases its own last used connection first");
 	$_->quit foreach $first, $second;
 }
 
-# --- sockets: a duplicate of the worker's, found by its port
+# --- sockets: duplicate the worker's socket, which is found by its port
 sub worker_socket
 {
 	my ($server) = @_;
@@ -46,7 +46,7 @@ sub worker_socket
 	my $port = $local->safe_psql('postgres', "SELECT local_port FROM pgpool.connections WHERE server = '$server'");
 	my $hex = sprintf ':%04X', $port;
 
-	# others on this machine may use the same port, to another address
+	# other sockets of this machine may use the same port with another address
 	my %sockets = map { ('socket:[' . (split)[9] . ']' => 1) } grep { (split)[1] =~ /$hex$/ }
 	  split /\n/, slurp_file('/proc/net/tcp');
 	my ($fd) = grep { $sockets{ readlink("/proc/$pid/fd/$_") // '' } }
@@ -78,29 +78,29 @@ foreach my $server (sort keys %cases)
 	my ($options, $keepalive, $values) = @{ $cases{$server} };
 
 	make_pool($local, $remote, server => $server, options => $options);
-	is($local->safe_psql('postgres', "SELECT pgpool.exec('$server', 'select 1')"), '1', "$server: has a connection");
+	is($local->safe_psql('postgres', "SELECT pgpool.exec('$server', 'select 1')"), '1', "$server: connection is open");
   SKIP:
 	{
 		my $socket = worker_socket($server);
 
-		skip "the worker's sockets cannot be looked at: $!", 1 + keys %$values unless $socket;
-		is(option($socket, SOL_SOCKET, SO_KEEPALIVE), $keepalive, "$server: keepalives");
-		is(option($socket, IPPROTO_TCP, $tcp{$_}), $values->{$_}, "$server: $_") foreach sort keys %$values;
+		skip "worker's sockets cannot be duplicated: $!", 1 + keys %$values unless $socket;
+		is(option($socket, SOL_SOCKET, SO_KEEPALIVE), $keepalive, "$server: SO_KEEPALIVE has the option's value");
+		is(option($socket, IPPROTO_TCP, $tcp{$_}), $values->{$_}, "$server: socket has the option's $_") foreach sort keys %$values;
 	}
 }
 
-# --- pauses between connects, as the view tells them: nobody listens there
+# --- pauses between attempts to connect to a closed port, as shown in pgpool.pools
 my $listener = IO::Socket::INET->new(Listen => 1, LocalAddr => '127.0.0.1') or die "no listener: $!";
 my $nobody = $listener->sockport;
 my $session = PgpxSession->new($local);
 close $listener;
 my $pause = 'extract(epoch FROM next_try_at - last_error_at)';
 
-# each is up to a quarter shorter than it would be without chance
+# each pause is up to a quarter shorter, at random
 make_pool($local, $remote, server => 'slow', options => { port => $nobody, retry_min => '8s', retry_max => '20s' });
-$session->fails("SELECT pgpool.checkout('slow')", '08001', qr/refused/, 'slow: nobody listens');
+$session->fails("SELECT pgpool.checkout('slow')", '08001', qr/refused/, 'slow: connection is refused');
 is($local->safe_psql('postgres', "SELECT $pause BETWEEN 5.9 AND 8.1 FROM pgpool.pools WHERE server = 'slow'"),
-	't', 'slow: the first pause is retry_min')
+	't', 'slow: first pause is retry_min')
   or diag($local->safe_psql('postgres', "SELECT $pause FROM pgpool.pools WHERE server = 'slow'"));
 make_pool($local, $remote, server => 'quick',
 	options => { port => $nobody, retry_min => '20ms', retry_max => '400ms', on_unavailable => 'wait' });
@@ -113,7 +113,7 @@ while (@pauses < 3)
 
 	push @pauses, $seen if $seen ne '';
 }
-is(scalar(grep { $_ < 0.299 || $_ > 0.401 } @pauses), 0, 'quick: no pause is longer than retry_max, however often it was doubled') or diag("@pauses");
+is(scalar(grep { $_ < 0.299 || $_ > 0.401 } @pauses), 0, 'quick: doubled pauses do not exceed retry_max') or diag("@pauses");
 $local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $session->pid . ')');
 $session->finish(30);
 $session->quit;

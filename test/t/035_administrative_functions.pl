@@ -1,5 +1,5 @@
-# The administrator's levers: pause, resume, drain, reconnect, prewarm, reset_stats,
-# terminate; and who may pull them.
+# Administrative functions: pause, resume, drain, reconnect, prewarm, reset_stats,
+# terminate. For privileges see 045.
 use strict;
 use warnings;
 
@@ -49,79 +49,79 @@ sub check_in { $_->run('SELECT pgpool.checkin_all()') foreach @_; return; }
 # --- pause
 my $lease = lease($sessions[0], 's1');
 lever("pause('s1')", '');
-is($sessions[0]->run("SELECT * FROM pgpool.query($lease, 'select 1') $row"), '1', 'pause: a lease goes on');
-is($sessions[1]->run("SELECT pgpool.try_checkout('s1')"), '', 'a try gets nothing');
-$sessions[1]->fails("SELECT pgpool.checkout('s1', '200 ms')", '55P03', qr/./, 'a timeout still holds');
-waits($sessions[$_], 'paused', "session $_ queues, and the reason is shown") foreach 1 .. 3;
+is($sessions[0]->run("SELECT * FROM pgpool.query($lease, 'select 1') $row"), '1', 'pause: lease stays usable');
+is($sessions[1]->run("SELECT pgpool.try_checkout('s1')"), '', 'pause: try_checkout returns NULL');
+$sessions[1]->fails("SELECT pgpool.checkout('s1', '200 ms')", '55P03', qr/./, 'pause: timeout applies');
+waits($sessions[$_], 'paused', "session $_ waits, and the reason is shown") foreach 1 .. 3;
 check_in($sessions[0]);
-is(pool('s1', 'state, leased, waiters'), 'paused|0|3', 'a connection that comes in is given to nobody');
-check_invariants($local, 'pause: which is as it should be');
+is(pool('s1', 'state, leased, waiters'), 'paused|0|3', 'pause: returned connection is not granted');
+check_invariants($local, 'pause: invariants hold');
 is($sessions[0]->run("SELECT * FROM pgpool.query('s2', 'select 2') $row"), '2', 'another server is not paused');
-is($elsewhere->run("SELECT * FROM pgpool.query('s1', 'select 3') $row"), '3', 'nor one of its name in another database');
+is($elsewhere->run("SELECT * FROM pgpool.query('s1', 'select 3') $row"), '3', 'server of the same name in another database is not paused');
 lever("resume('s1')", '');
-like($sessions[$_]->finish(30), qr/^\d+$/, "resume: session $_ is served") foreach 1, 2;
-is($sessions[3]->done, 0, 'in their order');
+like($sessions[$_]->finish(30), qr/^\d+$/, "resume: session $_ is granted a connection") foreach 1, 2;
+is($sessions[3]->done, 0, 'resume: last session still waits');
 check_in(@sessions[ 1, 2 ]);
-like($sessions[3]->finish(30), qr/^\d+$/, 'and then the last');
+like($sessions[3]->finish(30), qr/^\d+$/, 'resume: last session is granted a connection next');
 check_in($sessions[3]);
 
-# all servers at once, and one that nobody has used yet
+# all servers at once, and a server that has no pool yet
 lever('pause()', '', 'pause of all servers');
-is(pool($_, 'state'), 'paused', "pause: $_ is") foreach qw(s1 s2);
+is(pool($_, 'state'), 'paused', "pause: server $_ is paused") foreach qw(s1 s2);
 lever("resume('s2')", '');
-is(pool('s1', 'state') . pool('s2', 'state'), 'pausedready', 'resume: one of them');
+is(pool('s1', 'state') . pool('s2', 'state'), 'pausedready', 'resume: one server is ready, the other stays paused');
 lever('resume()', '', 'resume of all servers');
-is($sessions[0]->run("SELECT * FROM pgpool.query('s2', 'select 2') $row"), '2', 'which serve again');
+is($sessions[0]->run("SELECT * FROM pgpool.query('s2', 'select 2') $row"), '2', 'resume: server works again');
 make_pool($local, $remote, server => 'unused', options => { pool_size => 2, min_size => 2 });
-lever("pause('unused')", '', 'pause: before there is a pool');
+lever("pause('unused')", '', 'pause: server without a pool can be paused');
 $sessions[0]->start("SELECT * FROM pgpool.query('unused', 'select 4') $row");
-ok(wait_until($local, "SELECT reason FROM pgpool.waiters WHERE server = 'unused'", 'paused'), 'pause: its first checkout queues');
-is(pool('unused', 'total, connecting'), '0|0', 'pause: and nothing is opened for it');
+ok(wait_until($local, "SELECT reason FROM pgpool.waiters WHERE server = 'unused'", 'paused'), 'pause: first checkout waits');
+is(pool('unused', 'total, connecting'), '0|0', 'pause: no connection is opened');
 lever("resume('unused')", '');
-is($sessions[0]->finish(30), '4', 'resume: and is served');
-ok(wait_until($local, "SELECT idle FROM pgpool.pools WHERE server = 'unused'", '2'), 'min_size connections are there');
-lever("drain('unused', '30 s')", 't', 'drain: against min_size');
-is($local->safe_psql('postgres', "SELECT pg_sleep(1), total FROM pgpool.pools WHERE server = 'unused'"), '|0', 'drain: nothing is opened again');
+is($sessions[0]->finish(30), '4', 'resume: first checkout succeeds');
+ok(wait_until($local, "SELECT idle FROM pgpool.pools WHERE server = 'unused'", '2'), 'resume: min_size connections are open');
+lever("drain('unused', '30 s')", 't', 'drain: min_size does not keep connections open');
+is($local->safe_psql('postgres', "SELECT pg_sleep(1), total FROM pgpool.pools WHERE server = 'unused'"), '|0', 'drain: no connection is opened again');
 lever("resume('unused')", '');
-ok(wait_until($local, "SELECT idle FROM pgpool.pools WHERE server = 'unused'", '2'), 'resume: min_size comes back');
+ok(wait_until($local, "SELECT idle FROM pgpool.pools WHERE server = 'unused'", '2'), 'resume: min_size connections are open again');
 
 # --- drain
-my $took = seconds { lever("drain('s1', '30 s')", 't', 'drain: an idle pool is drained') };
-cmp_ok($took, '<', 10, 'drain: soon');
-is(pool('s1', 'state, total'), 'draining|0', 'drain: all are closed');
+my $took = seconds { lever("drain('s1', '30 s')", 't', 'drain: idle pool is drained') };
+cmp_ok($took, '<', 10, 'drain: idle pool is drained soon');
+is(pool('s1', 'state, total'), 'draining|0', 'drain: all connections are closed');
 ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'pgpool_ext/s%'", '2'),
-	'drain: also at the remote, where those of others stay');
-waits($sessions[0], 'paused', 'drain: a checkout queues');
-lever("resume('s1')", '', 'resume undoes drain');
-like($lease = $sessions[0]->finish(30), qr/^\d+$/, 'and serves who waits');
-lever("drain('s1', '500 ms')", 'f', 'drain: false if a lease is out at the timeout');
-is($sessions[0]->run("SELECT * FROM pgpool.query($lease, 'select 1') $row"), '1', 'drain: the lease goes on');
+	'drain: remote sessions have ended, those of other pools remain');
+waits($sessions[0], 'paused', 'drain: checkout waits');
+lever("resume('s1')", '', 'resume ends drain');
+like($lease = $sessions[0]->finish(30), qr/^\d+$/, 'resume: waiter is granted a connection');
+lever("drain('s1', '500 ms')", 'f', 'drain returns false if a connection is leased at the timeout');
+is($sessions[0]->run("SELECT * FROM pgpool.query($lease, 'select 1') $row"), '1', 'drain: lease stays usable');
 $admin->start("SELECT pgpool.drain('s1', '60 s')");
 ok(wait_until($local, 'SELECT count(*) FROM pg_stat_activity WHERE query LIKE $$SELECT pgpool.drain%$$ AND state = $$active$$', '1'),
-	'drain: one waits for the lease');
+	'drain: drain waits for the lease');
 check_in($sessions[0]);
-is($admin->finish(30), 't', 'drain: which comes in');
+is($admin->finish(30), 't', 'drain: drain succeeds at checkin');
 lever("resume('s1')", '');
 $lease = lease($sessions[0], 's1');
 $admin->run("SET statement_timeout = '300ms'");
-$admin->fails("SELECT pgpool.drain('s1')", '57014', qr/statement timeout/, 'drain: can be cancelled');
+$admin->fails("SELECT pgpool.drain('s1')", '57014', qr/statement timeout/, 'drain can be cancelled');
 $admin->calm;
-is(pool('s1', 'state, leased'), 'draining|1', 'drain: which does not undo it');
+is(pool('s1', 'state, leased'), 'draining|1', 'drain: pool is still draining after the cancel');
 check_in($sessions[0]);
-ok(wait_until($local, "SELECT total FROM pgpool.pools WHERE server = 's1' AND database = 'postgres'", '0'), 'drain: and closes');
-cmp_ok(pool('s1', 'closed_drained'), '>=', 2, 'drain: counted as that');
+ok(wait_until($local, "SELECT total FROM pgpool.pools WHERE server = 's1' AND database = 'postgres'", '0'), 'drain: connection closes at checkin');
+cmp_ok(pool('s1', 'closed_drained'), '>=', 2, 'drain: closed connections are counted');
 lever("resume('s1')", '');
 
 # --- prewarm
 lever("prewarm('s1', 2, '30 s')", '2');
-is(pool('s1', 'total, idle'), '2|2', 'prewarm: the connections are open');
-lever("prewarm('s1', 9, '30 s')", '2', 'prewarm: but not more than pool_size');
-lever("prewarm('s1', 1, '30 s')", '2', 'prewarm: fewer are there already');
-lever("prewarm('s1', 0)", '2', 'prewarm: of none');
+is(pool('s1', 'total, idle'), '2|2', 'prewarm: connections are open');
+lever("prewarm('s1', 9, '30 s')", '2', 'prewarm: number is limited by pool_size');
+lever("prewarm('s1', 1, '30 s')", '2', 'prewarm: connections beyond the number are kept');
+lever("prewarm('s1', 0)", '2', 'prewarm: 0 opens none');
 lever("pause('unused')", '');
 lever("reconnect('unused')", '');
-ok(wait_until($local, "SELECT total FROM pgpool.pools WHERE server = 'unused'", '0'), 'reconnect: also while it is paused');
-lever("prewarm('unused', 2, '300 ms')", '0', 'prewarm: none while it is paused');
+ok(wait_until($local, "SELECT total FROM pgpool.pools WHERE server = 'unused'", '0'), 'reconnect: idle connections of a paused server close');
+lever("prewarm('unused', 2, '300 ms')", '0', 'prewarm: none is opened while the server is paused');
 lever("resume('unused')", '');
 
 # --- bad input
@@ -140,8 +140,8 @@ my %bad = (
 	"prewarm('s1', 1, '-1 s')" => [ '22023', qr/timeout is out of range/ ],
 	'terminate(NULL)' => [ '22004', qr/lease must not be null/ ]);
 $admin->fails("SELECT pgpool.$_", $bad{$_}[0], $bad{$_}[1], "bad input: $_") foreach sort keys %bad;
-lever("terminate($_)", 'f', "terminate: no such lease $_") foreach 0, -1, '9223372036854775807';
-is(pool('s1', 'state'), 'ready', 'bad input: has done nothing');
+lever("terminate($_)", 'f', "terminate: lease $_ does not exist") foreach 0, -1, '9223372036854775807';
+is(pool('s1', 'state'), 'ready', 'bad input: state of the pool is unchanged');
 
 # --- reconnect
 $lease = lease($sessions[0], 's1');
@@ -149,24 +149,24 @@ my $pids = $local->safe_psql('postgres', "SELECT string_agg(remote_pid::text, ',
 my $mine = $sessions[0]->run("SELECT * FROM pgpool.query($lease, 'select pg_backend_pid()') $row");
 lever("reconnect('s1')", '');
 ok(wait_until($remote, "SELECT string_agg(pid::text, ',') FROM pg_stat_activity WHERE pid = ANY ('{$pids}')", $mine),
-	'reconnect: an idle connection closes at once');
-is($sessions[0]->run("SELECT * FROM pgpool.query($lease, 'select 1') $row"), '1', 'reconnect: a lease goes on');
+	'reconnect: idle connection closes at once');
+is($sessions[0]->run("SELECT * FROM pgpool.query($lease, 'select 1') $row"), '1', 'reconnect: lease stays usable');
 check_in($sessions[0]);
-ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE pid = ANY ('{$pids}')", '0'), 'reconnect: and closes at checkin');
+ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE pid = ANY ('{$pids}')", '0'), 'reconnect: leased connection closes at checkin');
 unlike(",$pids,", qr/,@{[ $sessions[0]->run("SELECT * FROM pgpool.query('s1', 'select pg_backend_pid()') $row") ]},/,
-	'reconnect: the next one is new');
+	'reconnect: next connection is new');
 
 # --- reset_stats
 lease($sessions[0], 's1');
 lever("reset_stats('s1')", '');
-is(pool('s1', 'checkouts, checkins, connects, waited, closed_stale, statements'), '1|0|1|0|0|0', 'reset_stats: what is under way stays');
-cmp_ok(pool('s2', 'checkouts'), '>', 0, 'reset_stats: other servers keep theirs');
-stats_add_up($local, 'reset_stats: the sums still add up');
+is(pool('s1', 'checkouts, checkins, connects, waited, closed_stale, statements'), '1|0|1|0|0|0', 'reset_stats: values of leases in progress are kept');
+cmp_ok(pool('s2', 'checkouts'), '>', 0, 'reset_stats: counters of other servers are kept');
+stats_add_up($local, 'reset_stats: counters add up');
 check_in($sessions[0]);
-is(pool('s1', 'checkouts, checkins'), '1|1', 'reset_stats: and go on');
+is(pool('s1', 'checkouts, checkins'), '1|1', 'reset_stats: counters continue');
 lever("reset_stats()", '');
 is(pool('s2', 'checkouts') . pool('s1', "extract(epoch FROM now() - stats_reset) < 60"), '0t', 'reset_stats of all servers');
-cmp_ok(pool('s1', 'checkouts', 'elsewhere'), '>', 0, 'is about this database only');
+cmp_ok(pool('s1', 'checkouts', 'elsewhere'), '>', 0, 'reset_stats: counters of another database are kept');
 
 # --- terminate
 foreach my $in_query (0, 1)
@@ -176,21 +176,21 @@ foreach my $in_query (0, 1)
 
 	$pids = $local->safe_psql('postgres', "SELECT remote_pid FROM pgpool.leases WHERE lease = $leases[0]");
 	$sessions[2]->start("SELECT pgpool.checkout('s1', '60 s')");
-	ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '1'), 'terminate: one waits');
+	ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '1'), 'terminate: session waits');
 	$holders[0]->start("SELECT pgpool.exec($leases[0], 'select pg_sleep(300)')") if $in_query;
 	ok(wait_until($local, "SELECT state FROM pgpool.leases WHERE lease = $leases[0]", $in_query ? 'active' : 'idle'),
-		'terminate: the lease is ' . ($in_query ? 'in a query' : 'idle'));
+		'terminate: lease is ' . ($in_query ? 'executing a query' : 'idle'));
 	lever("terminate($leases[0])", 't');
 	$in_query ? $holders[0]->finish(30) : $holders[0]->run("SELECT pgpool.exec($leases[0], 'select 1')");
-	$holders[0]->failed('PX001', qr/./, 'terminate: its holder is told');
-	like($sessions[2]->finish(30), qr/^\d+$/, 'terminate: the place is free');
-	is($holders[1]->run("SELECT pgpool.exec($leases[1], 'select 1')"), '1', 'terminate: another lease goes on');
-	ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE pid = $pids", '0'), 'terminate: the remote session has ended');
-	lever("terminate($leases[0])", 'f', 'terminate: a second time there is nothing to do');
+	$holders[0]->failed('PX001', qr/./, 'terminate: holder gets the error');
+	like($sessions[2]->finish(30), qr/^\d+$/, 'terminate: slot is free');
+	is($holders[1]->run("SELECT pgpool.exec($leases[1], 'select 1')"), '1', 'terminate: another lease stays usable');
+	ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE pid = $pids", '0'), 'terminate: remote session has ended');
+	lever("terminate($leases[0])", 'f', 'terminate: second call returns false');
 	check_in(@sessions);
-	is($_->error, '', 'terminate: a terminated lease can be returned') foreach $holders[0];
+	is($_->error, '', 'terminate: terminated lease can be returned') foreach $holders[0];
 }
-is(pool('s1', 'terminated, closed_terminated'), '2|2', 'terminate: is counted');
+is(pool('s1', 'terminated, closed_terminated'), '2|2', 'terminate: terminated leases are counted');
 
 stats_add_up($local);
 check_invariants($local);

@@ -1,7 +1,7 @@
-# Who holds a lease for too long: leak_warning tells it once in the log,
-# lease_timeout and terminate end the lease.  The place is free at once, the
-# holder's next call says what happened, also when the place has long been
-# somebody else's, and never do two sessions have one connection.
+# Leases that are held too long: leak_warning logs a warning once, lease_timeout and
+# terminate end the lease. The slot is free at once. The holder's next call reports what
+# happened, even if the slot has been leased again. Two sessions never share a
+# connection.
 use strict;
 use warnings;
 
@@ -34,25 +34,25 @@ sub remote_pid { return $_[0]->run("SELECT pid FROM pgpool.query($_[1], 'select 
 
 # --- leak_warning
 make_pool($local, $remote, server => 'leaky', options => { pool_size => 4, leak_warning => '400ms' });
-is($holder->run("SELECT pgpool.checkin(pgpool.checkout('leaky'))") . $holder->error, '', 'leaky: a lease that comes back in time');
+is($holder->run("SELECT pgpool.checkin(pgpool.checkout('leaky'))") . $holder->error, '', 'leaky: lease is returned in time');
 my $lease = $holder->run("SELECT pgpool.checkout('leaky', why => 'month report')");
 my $pid = $holder->pid;
 ok( wait_until($local, sub { logged("WARNING:  lease $lease on server \"leaky\" has been held for \\d") }, 1),
-	'leaky: a lease that is held for too long is told in the log');
+	'leaky: lease that is held too long is logged');
 my $user = $local->safe_psql('postgres', 'SELECT current_user');
 like(slurp_file($local->logfile),
 	qr/lease $lease .*\n.*DETAIL:  Its holder is PID $pid, user "$user", since \d{4}-.*, why: "month report"\.\n/,
-	'leaky: with the holder, his user, since when, and why');
+	'leaky: log has the holder, the user, the time and the reason');
 my $another = lease($holder, 'leaky');
-ok( wait_until($local, sub { logged("lease $another on server \"leaky\" has been held") }, 1), 'leaky: another lease');
+ok( wait_until($local, sub { logged("lease $another on server \"leaky\" has been held") }, 1), 'leaky: another lease is logged');
 ok( wait_until($local, "SELECT now() - leased_at > '3 s' FROM pgpool.leases WHERE lease = $lease"),
-	'leaky: the first is held for seven times as long');
-is(logged('has been held for'), 2, 'leaky: each is told once, and that of before not at all');
-like(remote_pid($holder, $lease), qr/^\d+$/, 'leaky: a warning does not end a lease');
-is($holder->run('SELECT pgpool.checkin_all()'), '2', 'leaky: they are returned');
+	'leaky: first lease is held for seven times leak_warning');
+is(logged('has been held for'), 2, 'leaky: each lease is logged once, and the returned lease not at all');
+like(remote_pid($holder, $lease), qr/^\d+$/, 'leaky: warning does not end the lease');
+is($holder->run('SELECT pgpool.checkin_all()'), '2', 'leaky: leases can be returned');
 
-# --- lease_timeout, of an idle lease and of one in a query
-# (it has to last for what is done with a lease, the next one's too)
+# --- lease_timeout of an idle lease and of one with a running query (it must be long
+# enough for the steps below, also those on the next lease)
 make_pool($local, $remote, server => 'timed', options => { pool_size => 1, lease_timeout => '2s' });
 foreach my $in_query (0, 1)
 {
@@ -68,47 +68,47 @@ foreach my $in_query (0, 1)
 	my $next = $others[0]->finish;
 	$delay = delay_end($delay);
 	cmp_ok($others[0]->run("SELECT extract(epoch FROM ($leased_at $next) - '$start')"),
-		'<', 2 + 1 + $delay, "$what: the place is free within a second");
-	like($next, qr/^\d+$/, "$what: and the next in the queue has it");
+		'<', 2 + 1 + $delay, "$what: slot is free within a second");
+	like($next, qr/^\d+$/, "$what: next waiter is granted a connection");
 	my $remote_pid = remote_pid($others[0], $next);
-	isnt($remote_pid, $pid, "$what: with another connection");
+	isnt($remote_pid, $pid, "$what: connection is another one");
 	$in_query ? $holder->finish(30) : $holder->run("SELECT pgpool.exec($lease, 'select 1')");
-	$holder->failed('PX002', qr/lease $lease has timed out/, "$what: the holder is told");
-	$holder->fails("SELECT pgpool.exec($lease, 'select 1')", 'PX002', qr/lease $lease has timed out/, "$what: each time");
-	is(remote_pid($others[0], $next), $remote_pid, "$what: which is nothing to the next one");
+	$holder->failed('PX002', qr/lease $lease has timed out/, "$what: holder gets the error");
+	$holder->fails("SELECT pgpool.exec($lease, 'select 1')", 'PX002', qr/lease $lease has timed out/, "$what: holder gets the error at each call");
+	is(remote_pid($others[0], $next), $remote_pid, "$what: next lease is not affected");
 	$holder->run("SELECT pgpool.checkin($lease)");
-	is($holder->error, '', "$what: the old lease can be returned");
+	is($holder->error, '', "$what: ended lease can be returned");
 	is($local->safe_psql('postgres', "SELECT lease FROM pgpool.leases WHERE server = 'timed'"), $next,
-		"$what: which does not return the new one");
-	ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE pid = $pid", '0'), "$what: the remote session has ended");
+		"$what: checkin of the ended lease does not return the new one");
+	ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE pid = $pid", '0'), "$what: remote session has ended");
 	$others[0]->run('SELECT pgpool.checkin_all()');
-	is(logged("LOG:  lease $lease on server \"timed\" was ended after"), 1, "$what: one line in the log");
+	is(logged("LOG:  lease $lease on server \"timed\" was ended after"), 1, "$what: end of the lease is logged once");
 }
-is(stats('timed', 'lease_timeouts, closed_terminated, terminated'), '2|2|0', 'timed: each is counted');
+is(stats('timed', 'lease_timeouts, closed_terminated, terminated'), '2|2|0', 'timed: each timeout is counted');
 
-# a lease that ends with its transaction, and one whose connection has gone
+# a lease of transaction scope, and one whose connection is lost
 $holder->run("BEGIN; SELECT pgpool.checkout_xact('timed')");
-ok(wait_until($local, "SELECT lease_timeouts FROM pgpool.stats WHERE server = 'timed'", '3'), 'timed: a lease of a transaction ends too');
-is($holder->run("SELECT 7; COMMIT") . $holder->error, '7', 'timed: which the transaction survives');
+ok(wait_until($local, "SELECT lease_timeouts FROM pgpool.stats WHERE server = 'timed'", '3'), 'timed: lease of transaction scope ends, too');
+is($holder->run("SELECT 7; COMMIT") . $holder->error, '7', 'timed: transaction continues');
 $lease = lease($holder, 'timed');
 $pid = remote_pid($holder, $lease);
 $remote->safe_psql('postgres', "SELECT pg_terminate_backend($pid)");
-like(lease($others[0], 'timed'), qr/^\d+$/, 'timed: a stuck holder of a lost connection keeps nobody out');
-ok(wait_until($local, "SELECT count(*) FROM pgpool.leases WHERE lease = $lease", '0'), 'timed: its lease ends too');
-$holder->fails("SELECT pgpool.exec($lease, 'select 1')", 'PX002', qr/has timed out/, 'timed: and is told');
+like(lease($others[0], 'timed'), qr/^\d+$/, 'timed: slot of a lost connection is free although its holder keeps the lease');
+ok(wait_until($local, "SELECT count(*) FROM pgpool.leases WHERE lease = $lease", '0'), 'timed: lease of the lost connection ends, too');
+$holder->fails("SELECT pgpool.exec($lease, 'select 1')", 'PX002', qr/has timed out/, 'timed: holder of the lost connection gets the error');
 $_->run('SELECT pgpool.checkin_all()') foreach $holder, $others[0];
 
-# --- the time in the queue is none of the lease's, also if what comes of it is dead and
-# another connection is taken
+# --- lease_timeout does not include the time in the queue, even if the granted
+# connection is dead and is replaced
 SKIP:
 {
-	skip 'over TLS the worker, which stands still, is asked', 2 if over_tls();
+	skip 'over TLS the worker must run', 2 if over_tls();
 	make_pool($local, $remote, server => 'waited', options => { pool_size => 2 });
 	my @used = map { lease($holder, 'waited') } 1 .. 2;
 	my @pids = map { remote_pid($holder, $_) } @used;
 	my $worker = worker_pid($local);
 
-	# the one that came back last is the first to be taken
+	# the connection that was returned last is granted first
 	foreach my $n (0, 1)
 	{
 		$holder->run("SELECT pgpool.checkin($used[$n])");
@@ -122,14 +122,14 @@ SKIP:
 	my $resumed = $others[0]->run('SELECT clock_timestamp()');
 	$others[0]->run(q{SELECT pgpool.resume('waited')});
 	$lease = $holder->finish(30);
-	is(remote_pid($holder, $lease), $pids[0], 'waited: the first connection is dead, the other one is taken');
+	is(remote_pid($holder, $lease), $pids[0], 'waited: granted connection is dead, and is replaced by the other one');
 	is( $others[0]->run("SELECT leased_at > timestamptz '$resumed' - interval '1 s' FROM pgpool.leases WHERE lease = $lease"),
-		't', 'waited: the lease begins when it has it');
+		't', 'waited: lease begins when the connection is granted');
 	kill 'CONT', $worker;
 	$holder->run('SELECT pgpool.checkin_all()');
 }
 
-# --- terminate, and the place is used again before the holder looks
+# --- terminate; the slot is leased again before the holder's next call
 make_pool($local, $remote, server => 'ended', options => { pool_size => 1 });
 my @ended;
 foreach my $round (1 .. 5)
@@ -137,18 +137,18 @@ foreach my $round (1 .. 5)
 	push @ended, lease($holder, 'ended');
 	$pid = remote_pid($holder, $ended[-1]);
 	$others[0]->start("SELECT pgpool.checkout('ended', '30 s')");
-	ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '1'), "ended $round: one waits");
-	is($others[1]->run("SELECT pgpool.terminate($ended[-1])"), 't', "ended $round: the lease is terminated");
+	ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '1'), "ended $round: session waits");
+	is($others[1]->run("SELECT pgpool.terminate($ended[-1])"), 't', "ended $round: lease is terminated");
 	my $next = $others[0]->finish(30);
-	like($next, qr/^\d+$/, "ended $round: the next has the place");
-	isnt(remote_pid($others[0], $next), $pid, "ended $round: with a connection of its own");
+	like($next, qr/^\d+$/, "ended $round: waiter is granted a connection");
+	isnt(remote_pid($others[0], $next), $pid, "ended $round: connection is another one");
 	$others[0]->run('SELECT pgpool.checkin_all()');
 }
-$holder->fails("SELECT pgpool.exec($_, 'select 1')", 'PX001', qr/lease $_ was terminated/, "ended: the holder of lease $_ is told, late as it is")
+$holder->fails("SELECT pgpool.exec($_, 'select 1')", 'PX001', qr/lease $_ was terminated/, "ended: holder of lease $_ gets the error later")
   foreach @ended;
-is($holder->run('SELECT pgpool.checkin_all()') . $holder->error, '5', 'ended: all can be returned');
+is($holder->run('SELECT pgpool.checkin_all()') . $holder->error, '5', 'ended: all terminated leases can be returned');
 
-# the place is free within a second, by the clock of the server
+# by the server's clock the slot is free within a second
 foreach my $in_query (0, 1)
 {
 	my $what = $in_query ? 'ended, in a query' : 'ended, idle';
@@ -158,21 +158,21 @@ foreach my $in_query (0, 1)
 	$holder->start("SELECT pgpool.exec($lease, 'select pg_sleep(300)')") if $in_query;
 	$others[0]->start("SELECT pgpool.checkout('ended', '30 s')");
 	ok( wait_until($local, "SELECT waiters, (SELECT state FROM pgpool.leases WHERE lease = $lease) FROM pgpool.pools WHERE server = 'ended'",
-			'1|' . ($in_query ? 'active' : 'idle')), "$what: one waits");
+			'1|' . ($in_query ? 'active' : 'idle')), "$what: session waits");
 	my $delay = delay_begin();
 	my ($began, $done) = split /\|/, $others[1]->run("SELECT clock_timestamp(), pgpool.terminate($lease)");
 	my $next = $others[0]->finish(30);
 	$delay = delay_end($delay);
-	is($done, 't', "$what: the lease is terminated");
+	is($done, 't', "$what: lease is terminated");
 	my $took = $others[0]->run("SELECT extract(epoch FROM leased_at - '$began') FROM pgpool.leases WHERE lease = $next");
-	cmp_ok($took, '<', 1 + $delay, "$what: the place is free within a second ($took s)");
+	cmp_ok($took, '<', 1 + $delay, "$what: slot is free within a second ($took s)");
 	$in_query ? $holder->finish(30) : $holder->run("SELECT pgpool.exec($lease, 'select 1')");
-	$holder->failed('PX001', qr/lease $lease was terminated/, "$what: the holder is told");
-	ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE pid = $pid", '0'), "$what: the remote session has ended");
+	$holder->failed('PX001', qr/lease $lease was terminated/, "$what: holder gets the error");
+	ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE pid = $pid", '0'), "$what: remote session has ended");
 	$_->run('SELECT pgpool.checkin_all()') foreach $holder, $others[0];
 }
 
-# while it comes back by itself: one end, whichever comes first
+# terminate and checkin at the same time: the lease ends once
 foreach my $round (1 .. 40)
 {
 	$lease = lease($holder, 'ended');
@@ -180,31 +180,31 @@ foreach my $round (1 .. 40)
 	$others[1]->run("SELECT pgpool.terminate($lease)");
 	$holder->finish(30);
 }
-is(stats('ended', 'checkouts - checkins - terminated, leased'), '0|0', 'ended: a lease has one end');
+is(stats('ended', 'checkouts - checkins - terminated, leased'), '0|0', 'ended: each lease ends once');
 
-# a session that never looks: the reasons of the last ones are kept
+# the reasons of a limited number of ended leases are kept
 @ended = ();
 foreach my $round (1 .. 20)
 {
 	push @ended, lease($holder, 'ended');
 	$others[1]->run("SELECT pgpool.terminate($ended[-1])");
 }
-$holder->fails("SELECT pgpool.exec($ended[$_], 'select 1')", 'PX001', qr/was terminated/, "ended: of twenty, $_") foreach 4, 19;
+$holder->fails("SELECT pgpool.exec($ended[$_], 'select 1')", 'PX001', qr/was terminated/, "ended: reason of lease $_ of twenty is kept") foreach 4, 19;
 $holder->fails("SELECT pgpool.exec($ended[0], 'select 1')", '08006', qr/connection of lease $ended[0] was lost/,
-	'ended: of the others only that they are lost');
-is($holder->run('SELECT pgpool.checkin_all()'), '20', 'ended: all can be returned');
+	'ended: older leases are reported as lost');
+is($holder->run('SELECT pgpool.checkin_all()'), '20', 'ended: all twenty leases can be returned');
 
-# --- a local DISCARD ALL
+# --- DISCARD ALL in the local session
 $lease = lease($holder, 'ended');
 $holder->run("SELECT pgpool.exec($lease, 'create temp table left_behind ()')");
 $holder->run('DISCARD ALL');
-is($holder->error, '', 'DISCARD ALL: works with a lease out');
-is($local->safe_psql('postgres', 'SELECT count(*) FROM pgpool.leases'), '0', 'DISCARD ALL: returns it');
-$holder->fails("SELECT pgpool.exec($lease, 'select 1')", '55000', qr/lease $lease does not exist/, 'DISCARD ALL: it is gone');
+is($holder->error, '', 'DISCARD ALL succeeds while a lease is held');
+is($local->safe_psql('postgres', 'SELECT count(*) FROM pgpool.leases'), '0', 'DISCARD ALL returns the lease');
+$holder->fails("SELECT pgpool.exec($lease, 'select 1')", '55000', qr/lease $lease does not exist/, 'DISCARD ALL: lease does not exist any more');
 is($holder->run(q{SELECT a FROM pgpool.query('ended', 'select to_regclass(''left_behind'') is null') AS t(a bool)}),
-	't', 'DISCARD ALL: and the connection is as new');
+	't', 'DISCARD ALL: connection was reset');
 $lease = lease($holder, 'ended');
-$holder->run($_), is($local->safe_psql('postgres', 'SELECT count(*) FROM pgpool.leases'), '1', "$_: does not")
+$holder->run($_), is($local->safe_psql('postgres', 'SELECT count(*) FROM pgpool.leases'), '1', "$_ does not return the lease")
   foreach 'DISCARD PLANS', 'DISCARD TEMP', 'DISCARD SEQUENCES', 'RESET ALL';
 $holder->run('SELECT pgpool.checkin_all()');
 

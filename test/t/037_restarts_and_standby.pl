@@ -1,6 +1,6 @@
-# Restarts: of the pool worker, also while the server cannot fork and while it is
-# stopped; of the server, in each way it can end; the standby of the local server;
-# a database that is dropped.
+# Restarts: of the pool worker, also while the server cannot fork and while the worker
+# is stopped; of the server in each shutdown mode. A standby of the local server. A
+# dropped database.
 use strict;
 use warnings;
 
@@ -19,7 +19,7 @@ my @sessions = map { PgpxSession->new($local) } 1 .. 4;
 
 sub query { return "SELECT a FROM pgpool.query('$_[0]', 'select 1') $row"; }
 
-# A process that has ended is one, even if whoever is to notice takes his time.
+# A zombie has ended, even if its parent has not reaped it yet.
 sub running
 {
 	my ($pid) = @_;
@@ -37,9 +37,9 @@ sub processes_are_gone
 	return is(scalar(grep { running($_) } @pids), 0, $name);
 }
 
-# --- the worker is stopped, as by a debugger: checkouts keep their time
-is($sessions[0]->run(query('warm')), '1', 'a pool with min_size is used');
-ok(wait_until($local, "SELECT idle FROM pgpool.pools WHERE server = 'warm'", '3'), 'and open');
+# --- the worker is stopped, as by a debugger: checkouts time out in time
+is($sessions[0]->run(query('warm')), '1', 'pool with min_size is used');
+ok(wait_until($local, "SELECT idle FROM pgpool.pools WHERE server = 'warm'", '3'), 'pool with min_size is open');
 my $worker = worker_pid($local);
 my $kept = lease($sessions[0], 'shard1');
 $sessions[0]->run("SELECT pgpool.exec($kept, 'select 1')");
@@ -47,35 +47,35 @@ kill 'STOP', $worker;
 my $delay = delay_begin();
 my $took = seconds {
 	$sessions[1]->fails("SELECT pgpool.checkout('shard1', '700 ms')", '55P03', qr/came free within 700 ms/,
-		'stopped: a checkout that needs the worker times out');
+		'stopped: checkout that needs the worker times out');
 };
-cmp_ok($took, '>=', 0.7, 'stopped: not too early');
-cmp_ok($took, '<', 0.8 + 2 + delay_end($delay, 1), 'stopped: in time');
-is($sessions[1]->run("SELECT pgpool.try_checkout('shard1')"), '', 'stopped: a try gets nothing');
+cmp_ok($took, '>=', 0.7, 'stopped: timeout is not too early');
+cmp_ok($took, '<', 0.8 + 2 + delay_end($delay, 1), 'stopped: timeout is in time');
+is($sessions[1]->run("SELECT pgpool.try_checkout('shard1')"), '', 'stopped: try_checkout returns NULL');
 
-# over TLS it is the worker that passes on what a lease sends
+# over TLS the worker relays what a lease sends
 $sessions[0]->start("SELECT a FROM pgpool.query($kept, 'select 7') $row");
 unless (over_tls())
 {
-	is($sessions[0]->finish(30), '7', 'stopped: a lease works without the worker');
+	is($sessions[0]->finish(30), '7', 'stopped: lease works without the worker');
 	$sessions[0]->run("SELECT pgpool.checkin($kept)");
-	is($sessions[0]->run(query('shard1')), '1', 'stopped: and so does its session with the connection that it knows');
+	is($sessions[0]->run(query('shard1')), '1', 'stopped: session can lease its cached connection again');
 }
 $sessions[$_]->start("SELECT pgpool.checkout('shard1', '60 s')") foreach 1, 2;
 $local->safe_psql('postgres', 'SELECT pg_sleep(1.5)');
-is($sessions[1]->done + $sessions[2]->done, 0, 'stopped: others wait');
+is($sessions[1]->done + $sessions[2]->done, 0, 'stopped: other sessions wait');
 is($sessions[0]->done, 0, 'stopped: over TLS a lease waits, too') if over_tls();
 kill 'CONT', $worker;
 if (over_tls())
 {
-	is($sessions[0]->finish(30), '7', 'continued: the lease goes on');
+	is($sessions[0]->finish(30), '7', 'continued: lease continues');
 	$sessions[0]->run("SELECT pgpool.checkin($kept)");
 }
-like($sessions[$_]->finish(30), qr/^\d+$/, 'continued: and are served') foreach 1, 2;
-is(worker_pid($local), $worker, 'continued: by the same worker');
+like($sessions[$_]->finish(30), qr/^\d+$/, 'continued: waiter is granted a connection') foreach 1, 2;
+is(worker_pid($local), $worker, 'continued: worker is the same process');
 is($local->safe_psql('postgres', "SELECT sum(closed_idle + closed_lifetime + closed_broken) FROM pgpool.stats"), '0',
-	'continued: which closes nothing for the time it has missed');
-check_invariants($local, 'continued: the invariants hold');
+	'continued: no connection is closed because of the missed time');
+check_invariants($local, 'continued: invariants hold');
 $_->run('SELECT pgpool.checkin_all()') foreach @sessions;
 
 # --- the worker ends, and the server cannot fork for a while
@@ -84,25 +84,25 @@ $worker = worker_pid($local);
 $kept = lease($sessions[0], 'shard1');
 my $admin = PgpxSession->new($local);
 my ($limit) = `prlimit --nproc --output SOFT --noheadings --pid $postmaster` =~ /(\S+)/;
-is(system("prlimit --nproc=1: --pid $postmaster"), 0, 'no fork: the server can fork no more');
+is(system("prlimit --nproc=1: --pid $postmaster"), 0, 'no fork: server cannot fork');
 $admin->run("SELECT pg_terminate_backend($worker)");
-processes_are_gone('no fork: the worker has ended', $worker);
+processes_are_gone('no fork: worker has ended', $worker);
 ok( wait_until($local, sub { slurp_file($local->logfile) =~ /could not fork (?:worker|background worker) process/ ? 1 : 0 }, 1),
-	'no fork: the next one cannot start');
+	'no fork: next worker cannot start');
 $delay = delay_begin();
 $took = seconds {
-	$sessions[1]->fails("SELECT pgpool.checkout('shard1', '1 s')", 'PX003', qr/the pool worker does not run/, 'no fork: a checkout says so');
+	$sessions[1]->fails("SELECT pgpool.checkout('shard1', '1 s')", 'PX003', qr/the pool worker does not run/, 'no fork: checkout reports that no worker runs');
 };
-cmp_ok($took, '<', 1.1 + 2 + delay_end($delay, 1), 'no fork: in time');
-is($sessions[1]->run('SELECT state, pid IS NULL FROM pgpool.workers'), 'down|t', 'no fork: the view shows it');
-$sessions[0]->fails("SELECT pgpool.exec($kept, 'select 1')", '08006', qr/worker was restarted/, 'no fork: the lease has ended');
+cmp_ok($took, '<', 1.1 + 2 + delay_end($delay, 1), 'no fork: error is in time');
+is($sessions[1]->run('SELECT state, pid IS NULL FROM pgpool.workers'), 'down|t', 'no fork: pgpool.workers shows it');
+$sessions[0]->fails("SELECT pgpool.exec($kept, 'select 1')", '08006', qr/worker was restarted/, 'no fork: lease has ended');
 $sessions[0]->run('SELECT pgpool.checkin_all()');
 $sessions[2]->start("SELECT pgpool.checkout('shard1', '120 s')");
 $sessions[3]->start("SELECT pgpool.checkout('warm', '120 s')");
-ok(wait_until($local, sub { $admin->run('SELECT count(*) FROM pgpool.waiters') }, '2'), 'no fork: who waits waits on');
-is(system("prlimit --nproc=$limit: --pid $postmaster"), 0, 'it can fork again');
-like($sessions[$_]->finish(150), qr/^\d+$/, 'a worker starts by itself, and serves who waits') foreach 2, 3;
-ok(wait_until($local, "SELECT total FROM pgpool.pools WHERE server = 'warm'", '3'), 'min_size is back with the first call');
+ok(wait_until($local, sub { $admin->run('SELECT count(*) FROM pgpool.waiters') }, '2'), 'no fork: waiters keep waiting');
+is(system("prlimit --nproc=$limit: --pid $postmaster"), 0, 'server can fork again');
+like($sessions[$_]->finish(150), qr/^\d+$/, 'worker starts by itself, and waiter is granted a connection') foreach 2, 3;
+ok(wait_until($local, "SELECT total FROM pgpool.pools WHERE server = 'warm'", '3'), 'min_size connections are open after the first call');
 $_->run('SELECT pgpool.checkin_all()') foreach @sessions;
 $admin->quit;
 stats_add_up($local);
@@ -111,13 +111,13 @@ check_invariants($local);
 # --- DROP DATABASE: its pools are closed and forgotten
 $local->safe_psql('postgres', 'CREATE DATABASE tenant');
 make_pool($local, $remote, server => 'tenants', dbname => 'tenant', options => { pool_size => 3, min_size => 3 });
-is($local->safe_psql('tenant', 'SELECT pgpool.prewarm($$tenants$$, 3, $$30 s$$)'), '3', 'tenant: a pool of another database');
+is($local->safe_psql('tenant', 'SELECT pgpool.prewarm($$tenants$$, 3, $$30 s$$)'), '3', 'tenant: pool of another database is open');
 $local->safe_psql('tenant', q{SELECT pgpool.pause('tenants')});
 $local->safe_psql('postgres', 'DROP DATABASE tenant');
 ok( wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgpool_ext/tenants'", '0', 10),
-	'tenant: its connections are closed with it');
-ok(wait_until($local, "SELECT count(*) FROM pgpool.pools WHERE database = 'tenant'", '0', 10), 'tenant: its pool is forgotten');
-is($local->safe_psql('postgres', "SELECT count(*) FROM pgpool.pools WHERE state <> 'ready'"), '0', 'tenant: others are not');
+	'tenant: connections close with DROP DATABASE');
+ok(wait_until($local, "SELECT count(*) FROM pgpool.pools WHERE database = 'tenant'", '0', 10), 'tenant: pool is forgotten');
+is($local->safe_psql('postgres', "SELECT count(*) FROM pgpool.pools WHERE state <> 'ready'"), '0', 'tenant: other pools are not affected');
 
 # --- a standby of the local server
 $local->backup('base');
@@ -125,42 +125,42 @@ my $standby = PostgreSQL::Test::Cluster->new('standby');
 $standby->init_from_backup($local, 'base', has_streaming => 1);
 $standby->start;
 my @there = map { PgpxSession->new($standby) } 1 .. 3;
-is($there[0]->run('SELECT pg_is_in_recovery()'), 't', 'standby: it is one');
-is($there[0]->run(query('shard1')) . $there[0]->error, '1', 'standby: a query through a pool of its own');
+is($there[0]->run('SELECT pg_is_in_recovery()'), 't', 'standby: server is in recovery');
+is($there[0]->run(query('shard1')) . $there[0]->error, '1', 'standby: query uses a pool of its own');
 my $lease = lease($there[0], 'shard1');
-is($there[0]->run("SELECT pgpool.exec($lease, 'select 1')"), '1', 'standby: a lease');
+is($there[0]->run("SELECT pgpool.exec($lease, 'select 1')"), '1', 'standby: lease works');
 is($there[0]->run("BEGIN; SELECT a FROM pgpool.query(pgpool.checkout_xact('shard1'), 'select 2') $row; COMMIT"), '2',
-	'standby: of a transaction');
-is($there[1]->run('SELECT server, leased FROM pgpool.pools'), 'shard1|1', 'standby: views');
-is($there[1]->run("SELECT pgpool.pause('shard1')") . $there[1]->error, '', 'standby: pause');
+	'standby: lease of transaction scope works');
+is($there[1]->run('SELECT server, leased FROM pgpool.pools'), 'shard1|1', 'standby: views show the pool');
+is($there[1]->run("SELECT pgpool.pause('shard1')") . $there[1]->error, '', 'standby: pause works');
 $there[2]->start(query('shard1'));
-ok(wait_until($standby, 'SELECT reason FROM pgpool.waiters', 'paused'), 'standby: who comes waits');
-is($there[1]->run("SELECT pgpool.resume('shard1')") . $there[1]->error, '', 'standby: resume');
-is($there[2]->finish(30), '1', 'standby: is served');
-is($there[1]->run("SELECT pgpool.terminate($lease)") . $there[1]->error, 't', 'standby: terminate');
-$there[0]->fails("SELECT pgpool.exec($lease, 'select 1')", 'PX001', qr/was terminated/, 'standby: its holder is told');
+ok(wait_until($standby, 'SELECT reason FROM pgpool.waiters', 'paused'), 'standby: checkout of a paused server waits');
+is($there[1]->run("SELECT pgpool.resume('shard1')") . $there[1]->error, '', 'standby: resume works');
+is($there[2]->finish(30), '1', 'standby: waiter is granted a connection');
+is($there[1]->run("SELECT pgpool.terminate($lease)") . $there[1]->error, 't', 'standby: terminate works');
+$there[0]->fails("SELECT pgpool.exec($lease, 'select 1')", 'PX001', qr/was terminated/, 'standby: holder gets the error');
 $there[0]->run('SELECT pgpool.checkin_all()');
-is($there[1]->run("SELECT pgpool.drain('shard1', '30 s')") . $there[1]->error, 't', 'standby: drain');
+is($there[1]->run("SELECT pgpool.drain('shard1', '30 s')") . $there[1]->error, 't', 'standby: drain works');
 $there[1]->run('SELECT pgpool.resume()');
-is($there[1]->run("SELECT pgpool.prewarm('shard1', 2, '30 s')") . $there[1]->error, '2', 'standby: prewarm');
-is($there[1]->run("SELECT pgpool.reconnect('shard1'), pgpool.reset_stats()") . $there[1]->error, '|', 'standby: reconnect, reset_stats');
+is($there[1]->run("SELECT pgpool.prewarm('shard1', 2, '30 s')") . $there[1]->error, '2', 'standby: prewarm works');
+is($there[1]->run("SELECT pgpool.reconnect('shard1'), pgpool.reset_stats()") . $there[1]->error, '|', 'standby: reconnect and reset_stats work');
 
-# what the primary changes
+# changes of the primary are followed
 $local->safe_psql('postgres', "ALTER SERVER shard1 OPTIONS (SET pool_size '1')");
 $local->wait_for_catchup($standby);
-is($there[1]->run(query('shard1')), '1', 'standby: a call after a change of options on the primary');
-is($there[1]->run('SELECT pool_size FROM pgpool.pools'), '1', 'standby: has the new ones');
+is($there[1]->run(query('shard1')), '1', 'standby: call succeeds after a change of options on the primary');
+is($there[1]->run('SELECT pool_size FROM pgpool.pools'), '1', 'standby: new options apply');
 $local->safe_psql('postgres', "ALTER SERVER shard1 OPTIONS (SET pool_size '2')");
 
-# it becomes a primary in use
+# promotion while the pool is in use
 $lease = lease($there[0], 'shard1');
 $standby->promote;
-is($there[0]->run("SELECT pg_is_in_recovery(), pgpool.exec($lease, 'select 1')"), 'f|1', 'standby: a lease outlives the promotion');
+is($there[0]->run("SELECT pg_is_in_recovery(), pgpool.exec($lease, 'select 1')"), 'f|1', 'standby: lease survives the promotion');
 $there[0]->run('SELECT pgpool.checkin_all()');
 $_->quit foreach @there;
-stats_add_up($standby, 'standby: the counters add up');
-check_invariants($standby, 'standby: the invariants hold');
-is(scalar(() = slurp_file($standby->logfile) =~ /PANIC|TRAP|terminated by signal/g), 0, 'standby: nothing has crashed');
+stats_add_up($standby, 'standby: counters add up');
+check_invariants($standby, 'standby: invariants hold');
+is(scalar(() = slurp_file($standby->logfile) =~ /PANIC|TRAP|terminated by signal/g), 0, 'standby: no process crashed');
 $standby->stop('fast');
 
 # --- restarts of the server
@@ -170,32 +170,32 @@ foreach my $mode (qw(fast immediate smart))
 	$sessions[1]->run("SELECT pgpool.checkout('shard1')");
 	my $waiter = PgpxSession->new($local);
 	$waiter->start("SELECT pgpool.checkout('shard1', '10 min')");
-	ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '1'), "$mode: two hold, and one waits");
+	ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '1'), "$mode: two sessions hold leases, and one waits");
 	my @pids = (worker_pid($local), map { $_->pid } @sessions, $waiter);
 	if ($mode eq 'smart')
 	{
-		# it waits for sessions, and then not for the pool
+		# the server waits for its sessions, and then not for the pool
 		kill 'TERM', $local->{_pid};
 		$_->quit foreach @sessions[ 1 .. 3 ];
 		kill 'TERM', $waiter->pid;
 		$sessions[0]->quit;
-		processes_are_gone("$mode: the server ends with the last session", $local->{_pid});
+		processes_are_gone("$mode: server ends with the last session", $local->{_pid});
 		$local->_update_pid(0);
 	}
 	else
 	{
 		$took = seconds { $local->stop($mode) };
-		cmp_ok($took, '<', 10, "$mode: the server ends soon");
+		cmp_ok($took, '<', 10, "$mode: server ends soon");
 	}
-	processes_are_gone("$mode: the worker and all sessions have ended", @pids);
-	ok(wait_until($remote, sub { remote_sessions($remote) }, '0', 10), "$mode: no session is left at the remote");
+	processes_are_gone("$mode: worker and all sessions have ended", @pids);
+	ok(wait_until($remote, sub { remote_sessions($remote) }, '0', 10), "$mode: no session is left on the remote server");
 	$local->start;
 	@sessions = map { PgpxSession->new($local) } 1 .. 4;
-	is($local->safe_psql('postgres', 'SELECT count(*) FROM pgpool.pools'), '0', "$mode: no pool before its first use");
-	is(remote_sessions($remote), 0, "$mode: nor a connection");
-	is($sessions[2]->run("SELECT pgpool.prewarm('shard1', 2, '30 s')"), '2', "$mode: prewarm opens some");
-	is($sessions[2]->run(query($_)), '1', "$mode: a query") foreach qw(warm shard1);
-	ok(wait_until($local, "SELECT total FROM pgpool.pools WHERE server = 'warm'", '3'), "$mode: min_size comes with the first use");
+	is($local->safe_psql('postgres', 'SELECT count(*) FROM pgpool.pools'), '0', "$mode: no pool exists before its first use");
+	is(remote_sessions($remote), 0, "$mode: no connection exists before the first use");
+	is($sessions[2]->run("SELECT pgpool.prewarm('shard1', 2, '30 s')"), '2', "$mode: prewarm opens connections");
+	is($sessions[2]->run(query($_)), '1', "$mode: query succeeds") foreach qw(warm shard1);
+	ok(wait_until($local, "SELECT total FROM pgpool.pools WHERE server = 'warm'", '3'), "$mode: min_size connections are open after the first use");
 	$last = lease($sessions[0], 'shard1');
 }
 
@@ -204,21 +204,21 @@ my $waiter = PgpxSession->new($local);
 lease($sessions[1], 'shard1');
 $waiter->start("SELECT pgpool.checkout('shard1', '10 min')");
 $sessions[2]->start("SELECT pgpool.exec('warm', 'select pg_sleep(1)') FROM generate_series(1, 1000)");
-ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '1'), 'killed: one waits');
+ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '1'), 'killed: session waits');
 my @pids = (worker_pid($local), $waiter->pid);
 $postmaster = $local->{_pid};
 $delay = delay_begin();
 $took = seconds {
 	$local->kill9;
-	processes_are_gone('killed: the worker and who waits end with the postmaster', @pids);
+	processes_are_gone('killed: worker and waiter end with the postmaster', @pids);
 };
-cmp_ok($took, '<', 1 + delay_end($delay), "killed: within a second ($took s)");
+cmp_ok($took, '<', 1 + delay_end($delay), "killed: processes end within a second ($took s)");
 $_->quit foreach @sessions, $waiter;
-ok(wait_until($remote, sub { remote_sessions($remote) }, '0', 30), 'killed: no session is left at the remote');
-# as long as nobody has noticed their end, a new postmaster takes the old one for alive
+ok(wait_until($remote, sub { remote_sessions($remote) }, '0', 30), 'killed: no session is left on the remote server');
+# a new postmaster takes the old processes for alive until they have been reaped
 wait_until($local, sub { kill(0, $postmaster, @pids) ? 1 : 0 }, 0, 60);
-ok(wait_until($local, sub { $local->start(fail_ok => 1) }, '1', 60), 'killed: the server starts again');
-is($local->safe_psql('postgres', query('shard1')), '1', 'killed: and its pools work');
+ok(wait_until($local, sub { $local->start(fail_ok => 1) }, '1', 60), 'killed: server starts again');
+is($local->safe_psql('postgres', query('shard1')), '1', 'killed: pools work');
 
 stats_add_up($local);
 check_invariants($local);

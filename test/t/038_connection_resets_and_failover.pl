@@ -1,7 +1,7 @@
-# A network that resets connections again and again: nothing hangs, no answer is
-# another's, and afterwards all is as before.  And a remote that turns read-only
-# while another one becomes the primary.
-# PGPX_TEST_STORM: for how many seconds it goes on (default 15; 1800 for a proper one).
+# A network that resets connections again and again: nothing hangs, no answer belongs to
+# another statement, and afterwards everything works. And a remote server that becomes
+# read-only while another one becomes the primary.
+# PGPX_TEST_STORM: seconds that the resets go on (default 15; use 1800 for a long run).
 use strict;
 use warnings;
 
@@ -36,7 +36,7 @@ if ($child == 0)
 		close $socket;
 	};
 
-	# _exit: what the test does at its end is not to be done here
+	# _exit skips the END blocks of the test
 	$SIG{PIPE} = 'IGNORE';
 	while (getppid() != 1)
 	{
@@ -105,9 +105,9 @@ my @sessions = map { PgpxSession->new($local) } 1 .. 14;
 my $watch = PgpxSession->new($local);
 $_->start(q{CALL loop_until_stopped('stormy')}) foreach @sessions[ 0 .. 11 ];
 $_->start(q{CALL loop_until_stopped('calm')}) foreach @sessions[ 12, 13 ];
-ok(wait_until($local, q{SELECT count(*) > 200 FROM calls WHERE server = 'stormy' AND state = '00000'}, 't'), 'sessions are at work');
+ok(wait_until($local, q{SELECT count(*) > 200 FROM calls WHERE server = 'stormy' AND state = '00000'}, 't'), 'sessions make calls');
 
-# What came of the calls since the last time; the table stays small.
+# Sum up the calls since the last time, and keep the table small.
 sub sum_up
 {
 	return $local->safe_psql('postgres', <<'EOT');
@@ -129,58 +129,58 @@ while (time() - $began < $storm || $rounds < @lengths)
 	$recovered++ if wait_until($local, q{SELECT count(*) > 20 FROM calls WHERE server = 'stormy' AND state = '00000'}, 't', 20);
 	$kept++ if $watch->run('SELECT pgpool.check_invariants()') . $watch->error eq '';
 }
-is($recovered, $rounds, "after each of $rounds storms calls succeed");
-is($kept, $rounds, 'and the invariants hold');
-check_invariants($local, 'the invariants hold in the middle of it');
+is($recovered, $rounds, "calls succeed after each of $rounds storms");
+is($kept, $rounds, 'invariants hold after each storm');
+check_invariants($local, 'invariants hold during the calls');
 $local->safe_psql('postgres', 'DROP TABLE stop');
 $_->finish(30) foreach @sessions;
-is(join('', map { $_->error } @sessions), '', 'all sessions come to their end');
+is(join('', map { $_->error } @sessions), '', 'all sessions end without an error');
 sum_up();
 
 note $local->safe_psql('postgres', q{SELECT string_agg(concat_ws(' ', server, state, n), ', ') FROM (SELECT server, state, sum(calls) AS n FROM sums GROUP BY 1, 2) c});
 is($local->safe_psql('postgres', q{SELECT count(*) FROM sums WHERE server = 'stormy' AND state NOT IN ('00000', '08001', '08006')}),
-	'0', 'every call succeeds, or says that it has no connection')
+	'0', 'every call succeeds or reports a connection error')
   or diag($local->safe_psql('postgres', q{SELECT DISTINCT state, message FROM sums WHERE server = 'stormy'}));
 is($local->safe_psql('postgres', q{SELECT count(*) FROM sums WHERE state = 'wrong'}), '0', 'no answer is wrong');
 my $longest = $local->safe_psql('postgres', 'SELECT max(longest) FROM sums');
-note "the longest call took $longest";
-is($local->safe_psql('postgres', "SELECT '$longest' < '12 s'::interval"), 't', 'no call hangs: each ends within its checkout_timeout');
-cmp_ok($local->safe_psql('postgres', q{SELECT sum(calls) FROM sums WHERE state <> '00000'}), '>', 20, 'many calls were hit');
-is($local->safe_psql('postgres', q{SELECT count(*) FROM sums WHERE server = 'calm' AND state <> '00000'}), '0', 'another pool was not');
-ok(wait_until($local, 'SELECT sum(leased + waiters + connecting + closing + cancelling) FROM pgpool.pools', '0', 20), 'nothing is left under way');
-is($local->safe_psql('postgres', q{SELECT count(*) FROM pgpool.pools WHERE total > pool_size}), '0', 'no pool has grown too large');
+note "longest call took $longest";
+is($local->safe_psql('postgres', "SELECT '$longest' < '12 s'::interval"), 't', 'every call ends within checkout_timeout');
+cmp_ok($local->safe_psql('postgres', q{SELECT sum(calls) FROM sums WHERE state <> '00000'}), '>', 20, 'many calls were hit by a reset');
+is($local->safe_psql('postgres', q{SELECT count(*) FROM sums WHERE server = 'calm' AND state <> '00000'}), '0', 'no call of another pool failed');
+ok(wait_until($local, 'SELECT sum(leased + waiters + connecting + closing + cancelling) FROM pgpool.pools', '0', 20), 'nothing is left in progress');
+is($local->safe_psql('postgres', q{SELECT count(*) FROM pgpool.pools WHERE total > pool_size}), '0', 'no pool exceeds pool_size');
 ok( wait_until($local, 'SELECT descriptors - ' . descriptors_wanted() . ' FROM pgpool.workers', '0', 20),
-	'the worker has no descriptor too many');
-ok(wait_until($remote, "SELECT count(*) <= 6 FROM pg_stat_activity WHERE application_name LIKE 'pgpool_ext%'", 't', 20), 'nor the remote a session');
+	'worker has no superfluous file descriptor');
+ok(wait_until($remote, "SELECT count(*) <= 6 FROM pg_stat_activity WHERE application_name LIKE 'pgpool_ext%'", 't', 20), 'remote server has no superfluous session');
 
-# --- the primary becomes another one
+# --- another server becomes the primary
 $_->safe_psql('remote_db', 'CREATE TABLE written (n int); GRANT ALL ON written TO remote_app') foreach $remote, $other;
 $other->append_conf('postgresql.conf', 'default_transaction_read_only = on');
 $other->reload;
-ok(wait_until($other, 'SHOW default_transaction_read_only', 'on'), 'one of two remotes is read-only');
+ok(wait_until($other, 'SHOW default_transaction_read_only', 'on'), 'one of two remote servers is read-only');
 my %both = (host => '127.0.0.1,127.0.0.1', port => $remote->port . ',' . $other->port, target_session_attrs => 'read-write', pool_size => 2);
 make_pool($local, $remote, server => 'lever', options => {%both});
 make_pool($local, $remote, server => 'evicted', options => {%both});
 make_pool($local, $remote, server => 'lifetime', options => { %both, max_lifetime => '2s' });
 my $session = $sessions[0];
 sub insert { return "SELECT pgpool.exec('$_[0]', 'insert into written values (1)')"; }
-is($session->run(insert($_)) . $session->error, '1', "$_: writes go to the primary") foreach qw(lever lifetime evicted);
-is($remote->safe_psql('remote_db', 'SELECT count(*) FROM written'), '3', 'the first one');
+is($session->run(insert($_)) . $session->error, '1', "$_: write goes to the primary") foreach qw(lever lifetime evicted);
+is($remote->safe_psql('remote_db', 'SELECT count(*) FROM written'), '3', 'first server is the primary');
 
 $remote->append_conf('postgresql.conf', 'default_transaction_read_only = on');
 $other->append_conf('postgresql.conf', 'default_transaction_read_only = off');
 $_->reload foreach $remote, $other;
-ok(wait_until($_->[0], 'SHOW default_transaction_read_only', $_->[1]), 'the roles have changed') foreach [ $remote, 'on' ], [ $other, 'off' ];
+ok(wait_until($_->[0], 'SHOW default_transaction_read_only', $_->[1]), 'roles are exchanged') foreach [ $remote, 'on' ], [ $other, 'off' ];
 $session->run(insert('lever'));
-is($session->sqlstate, '25006', 'lever: the old primary refuses a write, and the caller has its SQLSTATE');
+is($session->sqlstate, '25006', 'lever: old primary refuses a write, and the caller gets its SQLSTATE');
 $session->run("SELECT pgpool.reconnect('lever')");
-$session->fails(insert('evicted'), '25006', qr/read-only/, 'evicted: another pool has to find out, too');
-is($session->run(insert('evicted')) . $session->error, '1', 'evicted: which has closed the connection, so that the next write goes to the new one');
+$session->fails(insert('evicted'), '25006', qr/read-only/, 'evicted: another pool gets the error, too');
+is($session->run(insert('evicted')) . $session->error, '1', 'evicted: connection was closed, so the next write goes to the new primary');
 is($local->safe_psql('postgres', "SELECT connects, closed_broken, closed_stale FROM pgpool.stats WHERE server = 'evicted'"), '2|1|0',
-	'evicted: without a lever');
-is($session->run(insert('lever')) . $session->error, '1', 'lever: after reconnect the next write succeeds');
-ok(wait_until($local, sub { $session->run(insert('lifetime')) }, '1', 20), 'lifetime: by itself after max_lifetime');
-is($other->safe_psql('remote_db', 'SELECT count(*) FROM written'), '3', 'at the new primary');
+	'evicted: no administrative function was called');
+is($session->run(insert('lever')) . $session->error, '1', 'lever: next write after reconnect succeeds');
+ok(wait_until($local, sub { $session->run(insert('lifetime')) }, '1', 20), 'lifetime: write succeeds after max_lifetime');
+is($other->safe_psql('remote_db', 'SELECT count(*) FROM written'), '3', 'writes went to the new primary');
 
 stats_add_up($local);
 check_invariants($local);

@@ -1,6 +1,6 @@
-# A lease that is taken away, by an administrator or by lease_timeout, is over at the
-# remote, too, although its holder keeps the socket and the remote does not look
-# whether its client is still there: the place is free when the remote is at rest.
+# A lease that is revoked, by terminate or by lease_timeout, also ends its statement on
+# the remote server, although the holder keeps the socket and the remote server does not
+# check its client connections. The slot is free when the statement has ended.
 use strict;
 use warnings;
 
@@ -9,8 +9,8 @@ use PgpxTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-# Each writes down what happens to it.  A statement of the stubborn one ends at the
-# second request, and the rude one does not go when it is told goodbye.
+# Each behaviour writes events to the journal. The statement of "stubborn" ends at the
+# second cancel request. "rude" does not close after Terminate.
 my $journal = PostgreSQL::Test::Utils::tempdir . '/journal';
 
 sub note_down { append_to_file($journal, "$_[0]\n"); return; }
@@ -56,7 +56,7 @@ make_pool($local, $remote, server => 'timed', options => { pool_size => 1, lease
 make_pool($local, $fake, server => 'stubborn', remote_dbname => 'stubborn', options => {%fake_options});
 make_pool($local, $fake, server => 'rude', remote_dbname => 'rude', options => {%fake_options});
 
-# the remote would refuse a session too many, and say so
+# the remote server would refuse a superfluous session and log that
 $remote->safe_psql('postgres', "CREATE ROLE $_ LOGIN PASSWORD '$_' CONNECTION LIMIT 1"),
   $local->safe_psql('postgres', "ALTER USER MAPPING FOR CURRENT_USER SERVER $_ OPTIONS (SET user '$_', SET password '$_')")
   foreach 'one', 'timed';
@@ -69,57 +69,56 @@ foreach my $round (1 .. 5)
 	my $lease = lease($holder, 'one');
 
 	$holder->start("SELECT pgpool.exec($lease, 'select pg_sleep(300)')");
-	ok(wait_until($remote, $running, '1'), 'a statement runs');
+	ok(wait_until($remote, $running, '1'), 'statement runs');
 	$next->start("SELECT * FROM pgpool.query('one', 'select 1') $row");
-	ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '1'), 'and one waits');
-	is($local->safe_psql('postgres', "SELECT pgpool.terminate($lease)"), 't', 'the lease is terminated');
+	ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '1'), 'session waits');
+	is($local->safe_psql('postgres', "SELECT pgpool.terminate($lease)"), 't', 'lease is terminated');
 	$holder->finish(30);
-	$holder->failed('PX001', qr/was terminated/, 'its holder learns it at once');
-	is($next->finish(30) . $next->error, '1', 'the next one is served');
-	is($remote->safe_psql('postgres', $running), '0', 'when the statement has ended at the remote');
+	$holder->failed('PX001', qr/was terminated/, 'holder gets the error at once');
+	is($next->finish(30) . $next->error, '1', 'waiter is granted a connection');
+	is($remote->safe_psql('postgres', $running), '0', 'statement had ended on the remote server before that');
 	$holder->run('SELECT pgpool.checkin_all()');
 }
 
-# with nothing running, idle and in a transaction
+# without a running statement: idle, and in a transaction
 foreach my $sql ('select 1', 'begin')
 {
 	my $lease = lease($holder, 'one');
 
 	$holder->run("SELECT pgpool.exec($lease, '$sql')");
 	$local->safe_psql('postgres', "SELECT pgpool.terminate($lease)");
-	is($next->run("SELECT * FROM pgpool.query('one', 'select 1') $row") . $next->error, '1', "$sql: the next one is served");
-	$holder->fails("SELECT pgpool.exec($lease, 'select 1')", 'PX001', qr/was terminated/, "$sql: the holder learns it");
+	is($next->run("SELECT * FROM pgpool.query('one', 'select 1') $row") . $next->error, '1', "$sql: next session is granted a connection");
+	$holder->fails("SELECT pgpool.exec($lease, 'select 1')", 'PX001', qr/was terminated/, "$sql: holder gets the error");
 	$holder->run('SELECT pgpool.checkin_all()');
 }
 
 my $lease = lease($holder, 'timed');
 $holder->start("SELECT pgpool.exec($lease, 'select pg_sleep(300)')");
-ok(wait_until($remote, $running, '1'), 'a statement runs on a lease with a timeout');
+ok(wait_until($remote, $running, '1'), 'statement runs on a lease with a timeout');
 $holder->finish(30);
-$holder->failed('PX002', qr/has timed out/, 'its holder learns it');
-is($next->run("SELECT * FROM pgpool.query('timed', 'select 1') $row") . $next->error, '1', 'the next one is served');
-is($remote->safe_psql('postgres', $running), '0', 'when the statement has ended at the remote');
+$holder->failed('PX002', qr/has timed out/, 'holder gets the error of the timeout');
+is($next->run("SELECT * FROM pgpool.query('timed', 'select 1') $row") . $next->error, '1', 'next session is granted a connection after the timeout');
+is($remote->safe_psql('postgres', $running), '0', 'timed out statement had ended on the remote server before that');
 $holder->run('SELECT pgpool.checkin_all()');
-unlike(slurp_file($remote->logfile), qr/too many connections/, 'the remote never had a session too many');
+unlike(slurp_file($remote->logfile), qr/too many connections/, 'remote server never had a superfluous session');
 
-# a cancel that is lost is sent again
+# a cancel request that is ignored is repeated
 $lease = lease($holder, 'stubborn');
 $holder->start("SELECT pgpool.exec($lease, 'select pg_sleep(300)')");
-ok(wait_until($local, sub { noted() }, 'login begin'), 'a statement runs');
+ok(wait_until($local, sub { noted() }, 'login begin'), 'stubborn statement runs');
 $local->safe_psql('postgres', "SELECT pgpool.terminate($lease)");
 $holder->finish(30);
-$holder->failed('PX001', qr/was terminated/, 'its holder learns it before it has ended');
-is($next->run("SELECT * FROM pgpool.query('stubborn', 'select 1') $row", 40) . $next->error, '1', 'the next one is served');
-is(noted(), 'login begin end login', 'when it has ended');
+$holder->failed('PX001', qr/was terminated/, 'holder gets the error before the statement has ended');
+is($next->run("SELECT * FROM pgpool.query('stubborn', 'select 1') $row", 40) . $next->error, '1', 'next session is granted a connection after an ignored cancel request');
+is(noted(), 'login begin end login', 'stubborn statement had ended before that');
 $holder->run('SELECT pgpool.checkin_all()');
 
-# a connection that is closed is closed for all: a session keeps its socket for the
-# next time
+# when a connection closes, the socket that a session has cached is shut down, too
 unlink $journal;
-is($holder->run("SELECT * FROM pgpool.query('rude', 'select 1') $row") . $holder->error, '1', 'a session has the socket');
-ok(wait_until($local, sub { noted() }, 'served'), 'and has returned the lease');
+is($holder->run("SELECT * FROM pgpool.query('rude', 'select 1') $row") . $holder->error, '1', 'session has the socket in its cache');
+ok(wait_until($local, sub { noted() }, 'served'), 'lease was returned');
 $local->safe_psql('postgres', "SELECT pgpool.reconnect('rude')");
-ok(wait_until($local, sub { noted() }, 'served end of stream', 30), 'the stream ends when the worker closes the connection');
+ok(wait_until($local, sub { noted() }, 'served end of stream', 30), 'stream ends when the worker closes the connection');
 
 $_->quit foreach $holder, $next;
 stats_add_up($local);

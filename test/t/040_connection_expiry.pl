@@ -1,6 +1,6 @@
-# max_uses and max_lifetime: a connection that is used up or old is replaced, while
-# it is idle or when it comes back, never under a lease; and connections of one
-# age do not all go at once.
+# max_uses and max_lifetime: an expired connection is replaced while it is idle or at
+# checkin, never during a lease. Connections of equal age do not expire at the same
+# time.
 use strict;
 use warnings;
 
@@ -24,7 +24,8 @@ sub becomes
 		"$server: $name");
 }
 
-# When the log says that connections of servers were opened or closed, in seconds.
+# times in seconds at which connections of servers were opened or closed, according to
+# the log
 sub log_of
 {
 	my ($what, $servers) = @_;
@@ -38,18 +39,18 @@ sub log_of
 	return @times;
 }
 
-# --- while all is quiet: of one that comes back without a reset nobody tells the worker, who
-# knows by then when it has to look
+# --- without other activity: the worker is not woken by a checkin without a reset, and
+# must have a timer for the expiry
 make_pool($local, $remote, server => 'unused', options => { pool_size => 1, max_lifetime => '1s', idle_timeout => '1h' });
 $session->run('SELECT pgpool.checkin(' . lease($session, 'unused') . ')');
-becomes('unused', 'closed_lifetime, total', '1|0', 'it closes when it is old');
+becomes('unused', 'closed_lifetime, total', '1|0', 'idle connection closes at max_lifetime');
 
-# --- not all at once: 20 connections of one age.  Looked at at the end.
+# --- 20 connections of equal age must not expire together (evaluated at the end)
 make_pool($local, $remote, server => 'twins', options => { pool_size => 20, max_lifetime => '40s' });
 my $delay = delay_begin();
 is($session->run("SELECT pgpool.prewarm('twins', 20, '60 s')"), '20', 'twins: 20 connections are opened');
 
-# as many, used all the time: they expire at checkin
+# the same with connections that are used all the time, which expire at checkin
 make_pool($local, $remote, server => 'busy', options => { pool_size => 20, max_lifetime => '40s' });
 my @busy = map { PgpxSession->new($local) } 1 .. 20;
 is($session->run("SELECT pgpool.prewarm('busy', 20, '60 s')"), '20', 'busy: 20 connections are opened');
@@ -74,41 +75,41 @@ my @pids = map { $session->run("SELECT pid FROM pgpool.query('used', 'select pg_
 my %uses;
 $uses{$_}++ foreach @pids;
 is(join(' ', map { $uses{$_} } grep { defined } ($pids[0], $pids[3], $pids[6])), '3 3 1',
-	'used: a connection is replaced after max_uses leases') or diag("@pids");
-becomes('used', 'closed_uses, connects, total', '2|3|1', 'and counted');
+	'used: connection is replaced after max_uses leases') or diag("@pids");
+becomes('used', 'closed_uses, connects, total', '2|3|1', 'replaced connections are counted');
 
 # --- max_lifetime
 make_pool($local, $remote, server => 'aged', options => { pool_size => 1, max_lifetime => '500ms' });
 my $lease = lease($session, 'aged');
 my $pid = $session->run("SELECT pid FROM pgpool.query($lease, 'select pg_backend_pid()') $row");
 ok(wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE server = 'aged' AND now() - opened_at > '1500 ms'", '1'),
-	'aged: a lease is held beyond max_lifetime');
-is($session->run("SELECT pid FROM pgpool.query($lease, 'select pg_backend_pid()') $row"), $pid, 'aged: and still works');
+	'aged: lease is held beyond max_lifetime');
+is($session->run("SELECT pid FROM pgpool.query($lease, 'select pg_backend_pid()') $row"), $pid, 'aged: lease stays usable');
 $session->run("SELECT pgpool.checkin($lease)");
-becomes('aged', 'closed_lifetime, total', '1|0', 'it closes at checkin');
-isnt($session->run("SELECT pid FROM pgpool.query('aged', 'select pg_backend_pid()') $row"), $pid, 'aged: and is replaced');
-becomes('aged', 'closed_lifetime, total', '2|0', 'which closes while it is idle');
+becomes('aged', 'closed_lifetime, total', '1|0', 'connection closes at checkin');
+isnt($session->run("SELECT pid FROM pgpool.query('aged', 'select pg_backend_pid()') $row"), $pid, 'aged: connection is replaced');
+becomes('aged', 'closed_lifetime, total', '2|0', 'new connection closes while it is idle');
 
-# --- by chance: pools of one connection each, which know nothing of each other
+# --- random expiry in pools of one connection each
 make_pool($local, $remote, server => "cousin$_", options => { pool_size => 1, max_lifetime => '10s' }) foreach 1 .. 10;
 my $standstill = delay_begin();
-is($session->run("SELECT pgpool.exec('cousin$_', 'select 1')"), '1', "cousin $_ is opened") foreach 1 .. 10;
-ok(wait_until($local, "SELECT sum(closed_lifetime) FROM pgpool.stats WHERE server ~ 'cousin'", '10'), 'cousins: all expire');
+is($session->run("SELECT pgpool.exec('cousin$_', 'select 1')"), '1', "cousin $_: connection is opened") foreach 1 .. 10;
+ok(wait_until($local, "SELECT sum(closed_lifetime) FROM pgpool.stats WHERE server ~ 'cousin'", '10'), 'cousins: all connections expire');
 $standstill = delay_end($standstill, 1);
 my %born = map { @$_ } log_of('connected to', 'cousin\d+');
 my %died = map { @$_ } log_of('closed connection', 'cousin\d+');
 my @ages = sort { $a <=> $b } map { $died{$_} - $born{$_} } keys %born;
 note "ages: @ages";
-cmp_ok($ages[0], '>', 8.9, 'cousins: none before nine tenths of max_lifetime');
-# what has expired while the machine stood still closes when it goes on
-cmp_ok(min(@ages[ 5 .. 9 ]) - $ages[0], '>', 0.05 - $standstill, 'cousins: at ages that differ');
-cmp_ok($ages[0], '<', 10 + $standstill, 'cousins: nor does chance make them older');
+cmp_ok($ages[0], '>', 8.9, 'cousins: none expires before nine tenths of max_lifetime');
+# connections that expired while the machine stood still close together
+cmp_ok(min(@ages[ 5 .. 9 ]) - $ages[0], '>', 0.05 - $standstill, 'cousins: ages differ');
+cmp_ok($ages[0], '<', 10 + $standstill, 'cousins: none is older than max_lifetime');
 
-# --- the 20 of the beginning
+# --- the 20 connections of the beginning
 foreach my $server (qw(twins busy))
 {
 	ok(wait_until($local, "SELECT closed_lifetime >= 20 FROM pgpool.stats WHERE server = '$server'", 't', 120),
-		"$server: all expire");
+		"$server: all connections expire");
 }
 $delay = delay_end($delay, 1);
 foreach my $server (qw(twins busy))
@@ -118,13 +119,13 @@ foreach my $server (qw(twins busy))
 	my @gaps = sort { $a <=> $b } map { $closed[$_] - $closed[ $_ - 1 ] } 1 .. 19;
 	note sprintf '%s: opened within %.3f s, closed within %.3f s, least gap %.3f s', $server, max(@opened) - min(@opened),
 	  max(@closed) - min(@closed), $gaps[0];
-	cmp_ok(max(@opened) - min(@opened), '<', 3 + $late, "$server: they are of equal age");
+	cmp_ok(max(@opened) - min(@opened), '<', 3 + $late, "$server: connections are of equal age");
 	cmp_ok($closed[0] - $opened[0], '>', 35.9, "$server: none expires before nine tenths of max_lifetime");
-	# the worker closes a little later than it decides, and as late as the machine is
-	cmp_ok($gaps[0], '>', 0.8 - $delay, "$server: no two in the same second");
+	# the close follows the decision with the delay of the machine
+	cmp_ok($gaps[0], '>', 0.8 - $delay, "$server: no two expire in the same second");
 }
-$_->finish(60), is($_->error, '', 'busy: a session ends well') foreach @busy;
-is($local->safe_psql('postgres', "SELECT timeouts, failed FROM pgpool.stats WHERE server = 'busy'"), '0|0', 'busy: nobody has noticed');
+$_->finish(60), is($_->error, '', 'busy: session ends without an error') foreach @busy;
+is($local->safe_psql('postgres', "SELECT timeouts, failed FROM pgpool.stats WHERE server = 'busy'"), '0|0', 'busy: no call timed out or failed');
 
 stats_add_up($local);
 check_invariants($local);

@@ -1,6 +1,6 @@
-# Changes of the catalogs take effect when they commit, without anybody calling a
-# function of ours: idle connections of the old version close, leased ones live
-# until they come in, waiters get the new options.
+# Changes of the catalogs take effect at commit without a call of the extension: idle
+# connections of the old version close at once, leased ones at checkin, and waiters use
+# the new options.
 use strict;
 use warnings;
 
@@ -20,34 +20,34 @@ $other->run("SELECT pgpool.exec('bystander', 'select 1')");
 my $bystander = $local->safe_psql('postgres',
 	"SELECT remote_pid FROM pgpool.connections WHERE server = 'bystander'");
 
-# --- what changes, one by one
+# --- changes of servers and user mappings
 takes_effect(\%stage, q(ALTER SERVER shard OPTIONS (ADD start_commands 'SET geqo = off')), '');
 takes_effect(\%stage, q(ALTER SERVER shard OPTIONS (ADD application_name 'pgpool_ext shard')), '');
 is($remote->safe_psql('postgres', q(SELECT count(*) > 0 FROM pg_stat_activity WHERE application_name = 'pgpool_ext shard')),
 	't', 'new connections have the new options');
 takes_effect(\%stage, q(ALTER SERVER shard OPTIONS (DROP start_commands, DROP application_name)), '');
 takes_effect(\%stage, q(ALTER USER MAPPING FOR CURRENT_USER SERVER shard OPTIONS (SET password 'of yesterday')), '08001');
-like($other->error, qr/password authentication failed/, 'with the reason');
+like($other->error, qr/password authentication failed/, 'error has the reason');
 takes_effect_from_nothing(qq(ALTER USER MAPPING FOR CURRENT_USER SERVER shard OPTIONS (SET password '$REMOTE_APP_PASSWORD')));
 takes_effect(\%stage, q(DROP USER MAPPING FOR CURRENT_USER SERVER shard), '42704');
 takes_effect_from_nothing(qq(CREATE USER MAPPING FOR CURRENT_USER SERVER shard OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD')));
 
-# Where there is no connection to close, it is the next use that shows it.
+# Without a connection to close, the next use shows the effect.
 sub takes_effect_from_nothing
 {
 	my ($sql) = @_;
 
 	$local->safe_psql('postgres', $sql);
-	return is($other->run("SELECT pgpool.exec('shard', 'select 1')"), '1', "$sql: the next use");
+	return is($other->run("SELECT pgpool.exec('shard', 'select 1')"), '1', "$sql: next use succeeds");
 }
 
-# --- what a user may
+# --- privileges
 my ($app, $member, $guest) = map {
 	my $role = $_;
 	$local->safe_psql('postgres', "CREATE ROLE $role LOGIN") if $role ne 'app';
 	PgpxSession->new($local, user => $role);
 } qw(app member guest);
-# a PUBLIC mapping that names no remote user has a pool for each local one
+# a PUBLIC mapping that names no remote user has a pool for each local user
 $remote->safe_psql('postgres', "CREATE ROLE $_ LOGIN PASSWORD '$REMOTE_APP_PASSWORD'") foreach qw(member guest);
 $local->safe_psql('postgres', <<"EOT");
 CREATE ROLE readers;
@@ -64,21 +64,21 @@ foreach my $case (
 	my ($session, $server, $user, $sql) = @$case;
 	my $pid = idle_of($local, $session, $server, $user);
 
-	closes(\%stage, $pid, $sql, "$sql: the idle connection closes");
-	$session->fails("SELECT pgpool.exec('$server', 'select 1')", '42501', qr/permission denied for foreign server $server/, "$sql: the next use");
+	closes(\%stage, $pid, $sql, "$sql: idle connection closes");
+	$session->fails("SELECT pgpool.exec('$server', 'select 1')", '42501', qr/permission denied for foreign server $server/, "$sql: next use fails");
 }
 my $pid = idle_of($local, $guest, 'everybody', 'guest');
-closes(\%stage, $pid, 'ALTER ROLE guest SUPERUSER', 'ALTER ROLE SUPERUSER: a connection of another identity class');
+closes(\%stage, $pid, 'ALTER ROLE guest SUPERUSER', 'ALTER ROLE SUPERUSER: connection of the non-superuser closes');
 $local->safe_psql('postgres', 'ALTER ROLE guest NOSUPERUSER');
 $pid = idle_of($local, $guest, 'everybody', 'guest');
 closes(\%stage, $pid, "CREATE USER MAPPING FOR guest SERVER everybody OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD')",
-	'CREATE USER MAPPING where PUBLIC has one: the connection of PUBLIC\'s closes');
+	'CREATE USER MAPPING: connection by the PUBLIC mapping closes');
 $local->safe_psql('postgres', 'DROP USER MAPPING FOR guest SERVER everybody');
 $pid = idle_of($local, $guest, 'everybody', 'guest');
 $guest->quit;
-closes(\%stage, $pid, 'DROP OWNED BY guest; DROP ROLE guest', 'DROP ROLE: the connection closes');
+closes(\%stage, $pid, 'DROP OWNED BY guest; DROP ROLE guest', 'DROP ROLE: connection closes');
 
-# --- rights of others are no change
+# --- privileges of other roles have no effect
 my ($lease, $leased, $idle) = one_leased_one_idle(\%stage);
 $local->safe_psql('postgres', $_)
   foreach 'GRANT USAGE ON FOREIGN SERVER shard TO readers', 'GRANT USAGE ON FOREIGN SERVER shard TO app WITH GRANT OPTION',
@@ -87,9 +87,10 @@ $local->safe_psql('postgres', $_)
 $holder->run("SELECT pgpool.checkin($lease)");
 $_->run("SELECT pgpool.checkin(pgpool.checkout('shard'))") foreach $holder, $other;
 is($local->safe_psql('postgres', "SELECT string_agg(remote_pid::text, ' ' ORDER BY remote_pid) FROM pgpool.connections WHERE server = 'shard' AND local_user = current_user"),
-	join(' ', sort { $a <=> $b } $leased, $idle), 'GRANT to others, and the same options again: the connections stay');
+	join(' ', sort { $a <=> $b } $leased, $idle), 'GRANT to others and unchanged options: connections stay open');
 
-# --- the owner of a server may set what others may not, as long as he may
+# --- options that only a superuser may set require that the server's owner is a
+# superuser
 $local->safe_psql('postgres', <<"EOT");
 CREATE ROLE boss SUPERUSER;
 CREATE SERVER owned FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host '127.0.0.1', port '$port', dbname 'remote_db', options '-c work_mem=7MB');
@@ -98,14 +99,14 @@ CREATE USER MAPPING FOR app SERVER owned OPTIONS (user 'remote_app', password '$
 GRANT USAGE ON FOREIGN SERVER owned TO app;
 EOT
 $pid = idle_of($local, $app, 'owned', 'app');
-closes(\%stage, $pid, 'ALTER ROLE boss NOSUPERUSER', 'ALTER ROLE NOSUPERUSER of an owner: the idle connection closes');
+closes(\%stage, $pid, 'ALTER ROLE boss NOSUPERUSER', 'ALTER ROLE NOSUPERUSER of an owner: idle connection closes');
 $app->fails("SELECT pgpool.exec('owned', 'select 1')", '42501', qr/permission denied to use option "options".*owner "boss" is not a superuser/s,
-	'ALTER ROLE NOSUPERUSER of an owner: the next use');
+	'ALTER ROLE NOSUPERUSER of an owner: next use fails');
 $local->safe_psql('postgres', 'ALTER ROLE boss SUPERUSER');
 $pid = idle_of($local, $app, 'owned', 'app');
-closes(\%stage, $pid, "ALTER SERVER owned OWNER TO CURRENT_USER", 'ALTER SERVER OWNER: the idle connection closes');
+closes(\%stage, $pid, "ALTER SERVER owned OWNER TO CURRENT_USER", 'ALTER SERVER OWNER: idle connection closes');
 
-# --- roles are every database's: the change is made in another one
+# --- roles are shared by all databases: the change is made in another one
 $local->safe_psql('postgres', 'CREATE DATABASE elsewhere');
 foreach my $case (
 	[ $app, 'shard', 'app', 'GRANT USAGE ON FOREIGN SERVER shard TO app', 'ALTER ROLE app SUPERUSER', 'ALTER ROLE app NOSUPERUSER' ],
@@ -116,11 +117,12 @@ foreach my $case (
 
 	$local->safe_psql('postgres', $before);
 	$pid = idle_of($local, $session, $server, $user);
-	closes(\%stage, $pid, sub { $local->safe_psql('elsewhere', $sql) }, "$sql in another database: the idle connection closes");
+	closes(\%stage, $pid, sub { $local->safe_psql('elsewhere', $sql) }, "$sql in another database: idle connection closes");
 	$local->safe_psql('elsewhere', $_) foreach @after;
 }
 
-# --- a role is renamed: without option user in its mapping it has another name at the remote
+# --- ALTER ROLE RENAME: without option user in its mapping the role has another remote
+# name
 $remote->safe_psql('postgres', "CREATE ROLE $_ LOGIN PASSWORD 'of both'") foreach qw(before after);
 $local->safe_psql('postgres', <<"EOT");
 CREATE ROLE before LOGIN;
@@ -140,43 +142,46 @@ foreach my $server (qw(mine ours))
 		my $who = "SELECT a FROM pgpool.query('$server', 'select current_user') AS t(a text)";
 		my $kept = lease($renamed, $server);
 
-		is($renamed->run($who), $from, "$server: who logs in at the remote");
+		is($renamed->run($who), $from, "$server: remote user has the role's name");
 		my $free = $local->safe_psql('postgres', "SELECT remote_pid FROM pgpool.connections WHERE server = '$server' AND state IN ('idle', 'reset_pending', 'resetting')");
-		closes(\%stage, $free, sub { $local->safe_psql($where, $sql) }, "$sql in $where, $server: the free connection closes");
+		closes(\%stage, $free, sub { $local->safe_psql($where, $sql) }, "$sql in $where, $server: free connection closes");
 
-		# who comes to have that name has nothing of the other's, also before the next use
+		# a new role of the old name must not see the connections, even before the next
+		# use
 		$local->safe_psql('postgres', "CREATE ROLE $from LOGIN");
 		my $seen = "SELECT count(remote_addr) FROM pgpool.connections WHERE server = '$server'";
-		is($local->safe_psql('postgres', "SET ROLE $from; $seen"), '0', "$server: a role that now has the old name does not see where they lead");
-		is($local->safe_psql('postgres', "SET ROLE $to; $seen"), '1', "$server: the one who has been renamed does");
-		is($renamed->run($who) . $renamed->error, $to, "$sql in $where, $server: the next use has the new name");
-		is($local->safe_psql('postgres', "SELECT local_user FROM pgpool.pools WHERE server = '$server'"), $to, "$server: so have the views");
+		is($local->safe_psql('postgres', "SET ROLE $from; $seen"), '0', "$server: new role of the old name does not see the remote address");
+		is($local->safe_psql('postgres', "SET ROLE $to; $seen"), '1', "$server: renamed role sees the remote address");
+		is($renamed->run($who) . $renamed->error, $to, "$sql in $where, $server: next use has the new name");
+		is($local->safe_psql('postgres', "SELECT local_user FROM pgpool.pools WHERE server = '$server'"), $to, "$server: views show the new name");
 		$renamed->run("SELECT pgpool.checkin($kept)");
 		$local->safe_psql('postgres', "DROP ROLE $from");
 	}
 }
 $renamed->quit;
 
-# --- in two phases: the first session that hears of it sees to it
+# --- two-phase commit: the first session that receives the invalidation retires the
+# pool
 ($lease, $leased, $idle) = one_leased_one_idle(\%stage);
 $local->safe_psql('postgres', q(BEGIN; ALTER SERVER shard OPTIONS (ADD keepalives '1'); PREPARE TRANSACTION 'two'));
-ok(alive(\%stage, $idle), 'PREPARE TRANSACTION: nothing happens');
-closes(\%stage, $idle, q(COMMIT PREPARED 'two'; SELECT 1), 'COMMIT PREPARED: the idle connection closes');
-closes(\%stage, $leased, sub { $holder->run("SELECT pgpool.checkin($lease)") }, 'COMMIT PREPARED: the leased one at checkin');
+ok(alive(\%stage, $idle), 'PREPARE TRANSACTION: connection stays open');
+closes(\%stage, $idle, q(COMMIT PREPARED 'two'; SELECT 1), 'COMMIT PREPARED: idle connection closes');
+closes(\%stage, $leased, sub { $holder->run("SELECT pgpool.checkin($lease)") }, 'COMMIT PREPARED: leased connection closes at checkin');
 
-# --- what a transaction has changed counts for itself, until it ends without a commit
+# --- an uncommitted change applies to its own transaction only
 my $moved = q(BEGIN; ALTER SERVER shard OPTIONS (ADD application_name 'pgpool_ext moved'); SELECT pgpool.exec('shard', 'select 1'));
 my $there = q(SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgpool_ext moved');
 foreach my $end ('ROLLBACK', q(PREPARE TRANSACTION 'three'))
 {
-	is($other->run($moved) . $other->error, '1', "$end: its own statement goes");
-	is($remote->safe_psql('postgres', $there), '1', "$end: where the change says");
+	is($other->run($moved) . $other->error, '1', "$end: statement of the changing transaction succeeds");
+	is($remote->safe_psql('postgres', $there), '1', "$end: statement uses the changed options");
 	$other->run($end);
-	ok(wait_until($remote, $there, '0'), "$end: no connection of it is left");
+	ok(wait_until($remote, $there, '0'), "$end: connection with the changed options closes");
 }
 $local->safe_psql('postgres', q(ROLLBACK PREPARED 'three'));
 
-# .. through a pool of its own, which is no business of those who wait for the other
+# the changing transaction has a pool of its own, which does not affect waiters of the
+# other one
 {
 	my $pools = q(SELECT count(*) FROM pgpool.pools WHERE server = 'shard');
 	my $nobody = PostgreSQL::Test::Cluster::get_free_port();
@@ -187,82 +192,82 @@ $local->safe_psql('postgres', q(ROLLBACK PREPARED 'three'));
 	my $pid;
 
 	$waiter->start(q(SELECT pgpool.exec('shard', 'select 1')));
-	ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '1'), 'a session waits');
+	ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '1'), 'session waits');
 	$other->run("BEGIN; ALTER SERVER shard OPTIONS (SET port '$nobody'); SELECT pgpool.exec('shard', 'select 1')");
-	$other->failed('08001', qr/could not connect/, 'another one has changed the port, and finds nobody there, through a pool of its own');
+	$other->failed('08001', qr/could not connect/, 'own pool of another session with a changed port fails to connect');
 	$other->run('ROLLBACK');
-	ok(wait_until($local, $pools, '1'), '.. which ends with its transaction');
-	is($local->safe_psql('postgres', 'SELECT count(*) FROM pgpool.waiters'), '1', '.. and the first one waits as before');
+	ok(wait_until($local, $pools, '1'), 'own pool ends with its transaction');
+	is($local->safe_psql('postgres', 'SELECT count(*) FROM pgpool.waiters'), '1', 'first session still waits');
 	$holder->run("SELECT pgpool.checkin($lease)");
-	is($waiter->finish(30) . $waiter->error, '1', '.. and is served');
+	is($waiter->finish(30) . $waiter->error, '1', 'first session is granted a connection');
 	$waiter->quit;
 
 	my $own = q(SELECT count(*) FROM pgpool.pools WHERE server IN ('shard', 'bystander'));
 
 	$other->run(q(BEGIN; ALTER SERVER shard OPTIONS (ADD connect_timeout '8 s'); ALTER SERVER bystander OPTIONS (ADD connect_timeout '8 s')));
-	is($other->run(q(SELECT pgpool.exec(s, 'select 1') FROM unnest('{shard,bystander,shard}'::text[]) AS s)) . $other->error, "1\n1\n1", 'two servers at once');
-	is($local->safe_psql('postgres', $own), '4', '.. through two pools of its own');
+	is($other->run(q(SELECT pgpool.exec(s, 'select 1') FROM unnest('{shard,bystander,shard}'::text[]) AS s)) . $other->error, "1\n1\n1", 'transaction that changed two servers can use both');
+	is($local->safe_psql('postgres', $own), '4', 'transaction has two pools of its own');
 	$other->run('ROLLBACK');
-	ok(wait_until($local, $own, '2'), '.. both of which end with its transaction');
+	ok(wait_until($local, $own, '2'), 'both pools end with the transaction');
 
-	# a lease that goes on is to what was so when it began
+	# a session lease from such a transaction keeps its connection and its options
 	$other->run($moved =~ s/pgpool.exec\('shard', 'select 1'\)/pgpool.checkout('shard') AS own/r);
 	$other->run('ROLLBACK');
-	is($local->safe_psql('postgres', $pools), '2', 'a lease of the transaction outlives it, and so does the pool');
+	is($local->safe_psql('postgres', $pools), '2', 'lease and pool survive the transaction');
 	is($other->run(q(SELECT a FROM pgpool.leases AS l, pgpool.query(l.lease, 'show application_name') AS t(a text))) . $other->error,
-		'pgpool_ext moved', '.. and leads where it did');
-	$other->fails("$moved", '55000', qr/DETAIL:.*Lease \d+ is from another transaction of this session that had changed them/, '.. and keeps the next such transaction from a pool of its own');
+		'pgpool_ext moved', 'lease still uses the changed options');
+	$other->fails("$moved", '55000', qr/DETAIL:.*Lease \d+ is from another transaction of this session that had changed them/, 'lease keeps the next such transaction from having a pool of its own');
 	$other->run('ROLLBACK');
 	$other->run('SELECT pgpool.checkin_all()');
-	ok(wait_until($local, $pools, '1'), '.. until it is returned');
-	is($remote->safe_psql('postgres', $there), '0', '.. and its connection closes');
+	ok(wait_until($local, $pools, '1'), 'pool ends when the lease is returned');
+	is($remote->safe_psql('postgres', $there), '0', 'connection of the own pool closes');
 	$local->safe_psql('postgres', q(ALTER SERVER shard OPTIONS (SET pool_size '2', DROP on_unavailable)));
 
-	# whoever waits for one in vain leaves none behind
+	# a terminated waiter leaves no pool of its own behind
 	$local->safe_psql('postgres', q(SELECT pgpool.exec('shard', 'select 1'); SELECT pgpool.pause('shard')));
 	$waiter = PgpxSession->new($local);
 	$pid = $waiter->pid;
 	$waiter->start($moved);
-	ok(wait_until($local, "SELECT count(*) FROM pgpool.waiters WHERE pid = $pid", '1'), 'a transaction waits for a pool of its own');
+	ok(wait_until($local, "SELECT count(*) FROM pgpool.waiters WHERE pid = $pid", '1'), 'transaction waits for its own pool');
 	$local->safe_psql('postgres', "SELECT pg_terminate_backend($pid)");
-	ok(wait_until($local, $pools, '1'), '.. and is terminated, and its pool goes');
+	ok(wait_until($local, $pools, '1'), 'own pool ends when the waiter is terminated');
 	$local->safe_psql('postgres', q(SELECT pgpool.resume('shard')));
 	$waiter->finish(10);
 
-	# what was dropped is no row of one's own, but a change
+	# a dropped user mapping is an uncommitted change, too
 	$local->safe_psql('postgres', q(ALTER USER MAPPING FOR PUBLIC SERVER everybody OPTIONS (ADD user 'remote_app')));
 	$local->safe_psql('postgres', "CREATE USER MAPPING FOR CURRENT_USER SERVER everybody OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD')");
 	$other->run('BEGIN; DROP USER MAPPING FOR CURRENT_USER SERVER everybody');
-	is($other->run(q(SELECT pgpool.exec('everybody', 'select 1'))) . $other->error, '1', "without one's own mapping it is PUBLIC's");
-	$other->fails(q(SELECT pgpool.lock('everybody', 'a')), '55000', qr/options of server "everybody" were changed in this transaction/, '.. through a pool of its own, too');
+	is($other->run(q(SELECT pgpool.exec('everybody', 'select 1'))) . $other->error, '1', "without its own mapping the session uses that of PUBLIC");
+	$other->fails(q(SELECT pgpool.lock('everybody', 'a')), '55000', qr/options of server "everybody" were changed in this transaction/, 'session uses a pool of its own after the drop');
 	$other->run('ROLLBACK');
-	ok(wait_until($local, q(SELECT count(*) FROM pgpool.pools WHERE server = 'everybody'), '0'), '.. which ends, too');
+	ok(wait_until($local, q(SELECT count(*) FROM pgpool.pools WHERE server = 'everybody'), '0'), 'own pool ends with the transaction');
 	$local->safe_psql('postgres', 'DROP USER MAPPING FOR CURRENT_USER SERVER everybody');
 
-	# whatever drops it
+	# the same for DROP OWNED
 	$local->safe_psql('postgres', 'GRANT USAGE ON FOREIGN SERVER everybody TO PUBLIC');
 	$local->safe_psql('postgres', "CREATE USER MAPPING FOR member SERVER everybody OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD')");
 	$other->run('BEGIN; DROP OWNED BY member; SET LOCAL ROLE member');
-	is($other->run(q(SELECT pgpool.exec('everybody', 'select 1'))) . $other->error, '1', '.. nor with DROP OWNED');
+	is($other->run(q(SELECT pgpool.exec('everybody', 'select 1'))) . $other->error, '1', 'DROP OWNED: session uses the mapping of PUBLIC');
 	$other->run('ROLLBACK');
-	ok(wait_until($local, q(SELECT count(*) FROM pgpool.pools WHERE server = 'everybody'), '0', 20), '.. whose pool ends, too');
+	ok(wait_until($local, q(SELECT count(*) FROM pgpool.pools WHERE server = 'everybody'), '0', 20), 'DROP OWNED: own pool ends with the transaction');
 	$local->safe_psql('postgres', 'DROP USER MAPPING FOR member SERVER everybody');
 
-	# what a role or the wrapper is for now is no other transaction's business either
+	# the same for uncommitted changes of a role or of the wrapper
 	foreach my $own ('ALTER ROLE member SUPERUSER', 'ALTER FOREIGN DATA WRAPPER pgpool_fdw NO VALIDATOR')
 	{
 		$other->run("BEGIN; $own; SET LOCAL ROLE member");
-		is($other->run(q(SELECT pgpool.exec('everybody', 'select 1'))) . $other->error, '1', "$own: its own statement goes");
+		is($other->run(q(SELECT pgpool.exec('everybody', 'select 1'))) . $other->error, '1', "$own: statement of the changing transaction succeeds");
 		$other->run('ROLLBACK');
-		ok(wait_until($local, q(SELECT count(*) FROM pgpool.pools WHERE server = 'everybody'), '0', 20), '.. through a pool of its own, which ends');
+		ok(wait_until($local, q(SELECT count(*) FROM pgpool.pools WHERE server = 'everybody'), '0', 20), "$own: own pool ends with the transaction");
 	}
 	$local->safe_psql('postgres', 'REVOKE USAGE ON FOREIGN SERVER everybody FROM PUBLIC');
 }
 
-# --- who asks for as long as it takes asks for what is so by then
+# --- prewarm follows changes of the options while it waits
 {
 	my $nobody = PostgreSQL::Test::Cluster::get_free_port();
-	# (the pool, with its counters, may be another one after each change)
+	# (the pool and its counters may be replaced at each change)
 	my $failed = sub { scalar(() = slurp_file($local->logfile) =~ /could not connect to server "late"/g) };
 	my $goes_on = sub {
 		my ($name) = @_;
@@ -273,33 +278,34 @@ $local->safe_psql('postgres', q(ROLLBACK PREPARED 'three'));
 
 	make_pool($local, $remote, server => 'late', options => { port => $nobody, pool_size => 2, retry_min => '10 ms', retry_max => '20 ms' });
 	$holder->start(q(SELECT pgpool.prewarm('late', 2, '30 s')));
-	$goes_on->('prewarm asks for connections that nobody accepts');
+	$goes_on->('prewarm waits for connections that are refused');
 	$local->safe_psql('postgres', q(ALTER SERVER late OPTIONS (ADD connect_timeout '3s')));
-	$goes_on->('.. under other options, too');
+	$goes_on->('prewarm waits on after a change of an option');
 	$local->safe_psql('postgres', qq(ALTER SERVER late OPTIONS (SET port '$port')));
-	is($holder->finish(60) . $holder->error, '2', '.. and gets them where the server is by then');
-	is($other->run(q(SELECT pgpool.exec('late', 'select 1'))) . $other->error, '1', '.. and so does another session');
+	is($holder->finish(60) . $holder->error, '2', 'prewarm succeeds when the server has the right port');
+	is($other->run(q(SELECT pgpool.exec('late', 'select 1'))) . $other->error, '1', 'another session can use the server');
 
-	# those of the former options still have their places while they close
+	# connections with the former options occupy their slots while they close
 	my @old = split /\n/, $local->safe_psql('postgres', q(SELECT remote_pid FROM pgpool.connections WHERE server = 'late'));
 	kill 'STOP', @old;
 	$local->safe_psql('postgres', q(ALTER SERVER late OPTIONS (SET connect_timeout '5s')));
-	is($holder->run(q(SELECT pgpool.prewarm('late', 2, '30 s'))) . $holder->error, '2', 'prewarm waits for places that are about to be free');
+	is($holder->run(q(SELECT pgpool.prewarm('late', 2, '30 s'))) . $holder->error, '2', 'prewarm waits for slots that are about to be free');
 	kill 'CONT', @old;
 
 	$local->safe_psql('postgres', qq(ALTER SERVER late OPTIONS (SET port '$nobody')));
 	$holder->start(q(SELECT pgpool.prewarm('late', 2, '30 s')));
-	$goes_on->('prewarm asks again');
+	$goes_on->('prewarm waits again');
 	$local->safe_psql('postgres', q(ALTER SERVER late OPTIONS (SET connect_timeout '4s')));
-	$goes_on->('.. under other options');
+	$goes_on->('prewarm waits on after another change');
 	$local->safe_psql('postgres', q(DROP USER MAPPING FOR CURRENT_USER SERVER late));
 	$holder->finish(60);
-	$holder->failed('42704', qr/user mapping not found/, '.. and not with a mapping that is gone');
-	ok(wait_until($local, q(SELECT count(*) FROM pgpool.connections WHERE server = 'late'), '0'), '.. nor does the worker go on');
+	$holder->failed('42704', qr/user mapping not found/, 'prewarm fails when its user mapping is dropped');
+	ok(wait_until($local, q(SELECT count(*) FROM pgpool.connections WHERE server = 'late'), '0'), 'worker stops its attempts');
 }
 
-# --- what prewarm has asked for is not there for one whose rights have gone meanwhile: be it
-# still on its way then, or open before the worker has heard of it
+# --- connections that prewarm has requested close if the user loses its privileges
+# meanwhile, whether they are still being opened, or are open without the worker knowing
+# it yet
 {
 	my $gate = PgpxSession->new($remote, dbname => 'remote_db');
 	my $at_gate = q(SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted);
@@ -313,27 +319,28 @@ $local->safe_psql('postgres', q(ROLLBACK PREPARED 'three'));
 	{
 		$local->safe_psql('postgres', 'GRANT USAGE ON FOREIGN SERVER gated TO app');
 		$app->start(q(SELECT pgpool.prewarm('gated', 2, '20 s')));
-		ok(wait_until($remote, $at_gate, '2'), "$when: prewarm has asked for connections");
+		ok(wait_until($remote, $at_gate, '2'), "$when: prewarm has requested connections");
 		if ($when eq 'just open')
 		{
 			kill 'STOP', $worker;
 			$gate->run('SELECT pg_advisory_unlock(7)');
 			ok(wait_until($remote, q(SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgpool_ext/gated' AND state = 'idle'), '2'),
-				"$when: which the remote lets in");
+				"$when: remote server has accepted the connections");
 		}
 		$local->safe_psql('postgres', 'REVOKE USAGE ON FOREIGN SERVER gated FROM app');
 		$app->finish(60);
-		$app->failed('42501', qr/permission denied for foreign server gated/, "$when: the right to the server goes, which prewarm says");
+		$app->failed('42501', qr/permission denied for foreign server gated/, "$when: prewarm reports the lost privilege");
 		kill 'CONT', $worker;
-		ok(wait_until($local, q(SELECT count(*) FROM pgpool.connections WHERE server = 'gated'), '0', 30), "$when: and no connection stays");
-		is(scalar(() = slurp_file($local->logfile) =~ /could not connect to server "gated"/g), 0, "$when: which is no failure");
-		is($remote->safe_psql('postgres', $at_gate), '0', "$when: nor does one wait at the remote");
+		ok(wait_until($local, q(SELECT count(*) FROM pgpool.connections WHERE server = 'gated'), '0', 30), "$when: no connection stays open");
+		is(scalar(() = slurp_file($local->logfile) =~ /could not connect to server "gated"/g), 0, "$when: no failure is logged");
+		is($remote->safe_psql('postgres', $at_gate), '0', "$when: no login waits on the remote server");
 	}
 	$gate->quit;
 	$local->safe_psql('postgres', 'REVOKE pg_signal_backend FROM app; REVOKE EXECUTE ON FUNCTION pgpool.prewarm FROM app; DROP SERVER gated CASCADE');
 }
 
-# --- a change that comes between two rows of it: never half of each
+# --- server and mapping change between the reads of the two catalogs: no mixture is
+# used
 $remote->safe_psql('postgres', q(CREATE ROLE newcomer LOGIN PASSWORD 'of the new one'));
 make_pool($local, $remote, server => 'torn');
 {
@@ -347,14 +354,14 @@ make_pool($local, $remote, server => 'torn');
 	is($changer->error, '', 'server and mapping change together');
 	$reader->start(q(SELECT a FROM pgpool.query('torn', $$select current_user || '@' || current_database()$$) AS t(a text)));
 	ok(wait_until($local, "SELECT count(*) FROM pg_locks WHERE pid = $pid AND NOT granted AND relation = 'pg_user_mapping'::regclass", '1'),
-		'.. between the look at one and at the other');
+		'session reads one catalog before the change and the other one after it');
 	$changer->run('COMMIT');
-	is($reader->finish . $reader->error, 'newcomer@postgres', '.. and nobody logs in to the old one as the new one says');
+	is($reader->finish . $reader->error, 'newcomer@postgres', 'session connects with the new server and the new mapping');
 	$_->quit foreach $reader, $changer;
 }
 $local->safe_psql('postgres', 'DROP SERVER torn CASCADE');
 
-# --- waiters get the new options, whichever is faster, the waiter or the commit
+# --- waiters use the new options, whether the waiter or the commit comes first
 my $rounds = 50;
 my $served = 0;
 $local->safe_psql('postgres', "ALTER SERVER shard OPTIONS (SET pool_size '1')");
@@ -373,18 +380,18 @@ for my $round (1 .. $rounds)
 	$_->run('SELECT pgpool.checkin_all()') foreach $holder, $other;
 	$ddl->run("ALTER SERVER shard OPTIONS (SET pool_size '1')");
 }
-is($served, $rounds, 'a waiter gets the room that ALTER SERVER makes, every time')
+is($served, $rounds, 'waiter is granted the slot that ALTER SERVER adds, every time')
   or diag($other->error);
-cmp_ok($other->run($targets), '<=', $known, '.. and keeps no options that have gone');
+cmp_ok($other->run($targets), '<=', $known, 'session does not keep outdated options');
 
-# --- what is known of an address says nothing of the next one
+# --- back-off at one address does not apply to the next one
 make_pool($local, $remote, server => 'moves', options => { port => 1, retry_min => '1h', retry_max => '1h' });
-$other->fails(q{SELECT pgpool.exec('moves', 'select 1')}, '08001', qr/could not connect to server "moves"/, 'a server at a wrong address');
+$other->fails(q{SELECT pgpool.exec('moves', 'select 1')}, '08001', qr/could not connect to server "moves"/, 'server at a wrong address fails');
 $local->safe_psql('postgres', "ALTER SERVER moves OPTIONS (SET port '" . $remote->port . "')");
-is($other->run(q{SELECT pgpool.exec('moves', 'select 1')}, 20) . $other->error, '1', 'at another one it is tried at once');
+is($other->run(q{SELECT pgpool.exec('moves', 'select 1')}, 20) . $other->error, '1', 'attempt at the new address is made at once');
 $local->safe_psql('postgres', 'DROP SERVER moves CASCADE');
 
-# --- a paused server that is dropped leaves nothing behind
+# --- a dropped server that was paused leaves nothing behind
 foreach my $n (1 .. 10)
 {
 	make_pool($local, $remote, server => "paused$n");
@@ -393,28 +400,28 @@ foreach my $n (1 .. 10)
 	$local->safe_psql('postgres', "DROP SERVER paused$n CASCADE");
 }
 make_pool($local, $remote, server => 'later');
-is($other->run("SELECT pgpool.exec('later', 'select 1')"), '1', 'paused servers that are dropped leave their places');
+is($other->run("SELECT pgpool.exec('later', 'select 1')"), '1', 'dropped servers that were paused free their slots');
 $local->safe_psql('postgres', "SELECT pgpool.pause('later'); ALTER SERVER later OPTIONS (ADD pool_size '2')");
-is($other->run("SELECT pgpool.try_checkout('later', '') IS NULL"), 't', 'one that changes stays paused');
-$other->fails("SELECT pgpool.checkout('later', '300 ms')", '55P03', qr/paused/, 'for those who wait, too');
+is($other->run("SELECT pgpool.try_checkout('later', '') IS NULL"), 't', 'changed server stays paused');
+$other->fails("SELECT pgpool.checkout('later', '300 ms')", '55P03', qr/paused/, 'changed server stays paused for waiters');
 $local->safe_psql('postgres', 'DROP SERVER later CASCADE');
 
-# --- nor do those that can have no pool, when all are paused
+# --- pause of all servers skips those that cannot have a pool
 $local->safe_psql('postgres', 'CREATE DATABASE files');
 make_pool($local, $remote, server => 'shard', dbname => 'files');
 $local->safe_psql('files', "CREATE FOREIGN DATA WRAPPER dummy; " . join ';', map { "CREATE SERVER file$_ FOREIGN DATA WRAPPER dummy" } 1 .. 10);
 my $files = PgpxSession->new($local, dbname => 'files');
-is($files->run('SELECT pgpool.pause(NULL)') . $files->error, '', 'pause of all servers, more than there are places for pools');
-is($files->run(q(SELECT pgpool.drain(NULL, '10 s'))) . $files->error, 't', '.. and drain');
-is($files->run(q(SELECT pgpool.try_checkout('shard', '') IS NULL)), 't', '.. pauses the one that has a pool');
+is($files->run('SELECT pgpool.pause(NULL)') . $files->error, '', 'pause of all servers succeeds although they outnumber the slots for pools');
+is($files->run(q(SELECT pgpool.drain(NULL, '10 s'))) . $files->error, 't', 'drain of all servers succeeds');
+is($files->run(q(SELECT pgpool.try_checkout('shard', '') IS NULL)), 't', 'server with a pool is paused');
 make_pool($local, $remote, server => 'later');
-is($other->run(q(SELECT pgpool.exec('later', 'select 1'))) . $other->error, '1', '.. and leaves room to others');
+is($other->run(q(SELECT pgpool.exec('later', 'select 1'))) . $other->error, '1', 'other servers still have room');
 $local->safe_psql('postgres', 'DROP SERVER later CASCADE');
 $files->run('SELECT pgpool.resume(NULL)');
 $files->quit;
 $local->safe_psql('postgres', 'DROP DATABASE files');
 
-# --- nor does one whose database is dropped, of as many as can be paused
+# --- a dropped database frees the slots of its paused servers
 my $paused;
 foreach my $database (qw(tenant1 tenant2))
 {
@@ -427,50 +434,51 @@ foreach my $database (qw(tenant1 tenant2))
 		$paused = 0;
 		$paused++ while $paused < 9 && $tenant->run('SELECT pgpool.pause($$paused' . ($paused + 1) . '$$)') . $tenant->error eq '';
 		ok($paused > 0 && $paused < 9, "$paused servers can be paused");
-		$tenant->failed('53300', qr/too many pools\nDETAIL:  All 8 places are in use; a paused server has one, too\./, 'one more is refused');
-		$tenant->fails('SELECT pgpool.pause(NULL)', '53300', qr/too many pools/, 'and all of them');
-		$tenant->fails("SELECT pgpool.drain('paused9', '1 s')", '53300', qr/too many pools/, 'and to drain it');
-		is($tenant->run("SELECT pgpool.resume('paused9')") . $tenant->error, '', 'it can be resumed');
+		$tenant->failed('53300', qr/too many pools\nDETAIL:  All 8 places are in use; a paused server has one, too\./, 'pause of one more server is refused');
+		$tenant->fails('SELECT pgpool.pause(NULL)', '53300', qr/too many pools/, 'pause of all servers is refused');
+		$tenant->fails("SELECT pgpool.drain('paused9', '1 s')", '53300', qr/too many pools/, 'drain of one more server is refused');
+		is($tenant->run("SELECT pgpool.resume('paused9')") . $tenant->error, '', 'resume of one more server succeeds');
 	}
 	else
 	{
-		ok(wait_until($local, sub { $tenant->run("SELECT pgpool.pause('paused' || n) FROM generate_series(1, $paused) n"); $tenant->error }, ''), 'once their database is dropped as many others can');
+		ok(wait_until($local, sub { $tenant->run("SELECT pgpool.pause('paused' || n) FROM generate_series(1, $paused) n"); $tenant->error }, ''), 'the same number can be paused when the database is dropped');
 	}
 	$tenant->quit;
 	$local->safe_psql('postgres', "DROP DATABASE $database");
 }
 
-# --- a connection that is being reset when its rights go is not kept, nor reset for others
+# --- a connection whose user mapping is dropped during its reset closes after the reset
 my $gate = PgpxSession->new($remote, dbname => 'remote_db');
 $gate->run('SELECT pg_advisory_lock(8)');
 make_pool($local, $remote, server => 'sleepy', options => { pool_size => 1, min_size => 1, operation_timeout => '60 s',
 		reset_command => 'select pg_advisory_xact_lock_shared(8)' });
-is($other->run("SELECT pgpool.exec('sleepy', 'select 1')") . $other->error, '1', 'a reset takes long');
+is($other->run("SELECT pgpool.exec('sleepy', 'select 1')") . $other->error, '1', 'call succeeds before a long reset');
 my $sleepy = "SELECT state FROM pgpool.connections WHERE server = 'sleepy'";
-ok(wait_until($local, $sleepy, 'resetting'), 'and goes on');
+ok(wait_until($local, $sleepy, 'resetting'), 'reset is in progress');
 $local->safe_psql('postgres', 'DROP USER MAPPING FOR CURRENT_USER SERVER sleepy');
-is($local->safe_psql('postgres', $sleepy), 'resetting', 'while the user mapping goes');
+is($local->safe_psql('postgres', $sleepy), 'resetting', 'reset goes on while the user mapping is dropped');
 $gate->run('SELECT pg_advisory_unlock(8)');
 $gate->quit;
-ok(wait_until($local, $sleepy, '', 60), 'the connection closes when it ends');
+ok(wait_until($local, $sleepy, '', 60), 'connection closes when the reset ends');
 $local->safe_psql('postgres', 'DROP SERVER sleepy CASCADE');
 
-# nor is one that is being tested
+# the same during a test of the connection
 make_pool($local, $remote, server => 'tested', options => { pool_size => 1, test_period => '1ms', operation_timeout => '10 min' });
 my $tested = "SELECT state FROM pgpool.connections WHERE server = 'tested'";
 my $quiet = $other->run(q{SELECT a FROM pgpool.query('tested', 'select pg_backend_pid()') AS t(a int)});
-ok(wait_until($local, $tested, 'idle'), 'a connection is idle');
+ok(wait_until($local, $tested, 'idle'), 'connection is idle');
 kill 'STOP', $quiet;
 
-# in one go: it is given up after 2 s
+# in one go, because the test fails after 2 s
 my ($tried, $then) = split /\n/, $other->run(qq(SELECT pgpool.try_checkout('tested'); ALTER SERVER tested OPTIONS (ADD application_name 'pgpool_ext tested'); $tested));
-is($tried . $other->error, '', 'a test of it takes long');
-is($then, 'checking', '.. and goes on while the options change');
+is($tried . $other->error, '', 'test of the connection takes long');
+is($then, 'checking', 'test goes on while the options change');
 kill 'CONT', $quiet;
-ok(wait_until($local, $tested, '', 30), '.. and the connection closes when it ends');
+ok(wait_until($local, $tested, '', 30), 'connection closes when the test ends');
 $local->safe_psql('postgres', 'DROP SERVER tested CASCADE');
 
-# the worker has not begun it: what the new options say is not for the connection of the old
+# a reset that the worker has not begun: new start commands are not sent on the old
+# connection
 $remote->safe_psql('remote_db', 'CREATE TABLE started (pid int DEFAULT pg_backend_pid()); GRANT ALL ON started TO remote_app');
 make_pool($local, $remote, server => 'busy', options => { pool_size => 1, reset => 'on_transfer' });
 $lease = lease($holder, 'busy');
@@ -479,28 +487,28 @@ $holder->run("SELECT pgpool.exec($lease, 'SET datestyle TO german')");
 my $worker = worker_pid($local);
 kill 'STOP', $worker;
 $holder->run("SELECT pgpool.checkin($lease)");
-is($local->safe_psql('postgres', "SELECT state FROM pgpool.connections WHERE server = 'busy'"), 'resetting', 'the worker is to reset a connection');
+is($local->safe_psql('postgres', "SELECT state FROM pgpool.connections WHERE server = 'busy'"), 'resetting', 'worker is about to reset a connection');
 $local->safe_psql('postgres', "ALTER SERVER busy OPTIONS (ADD start_commands 'insert into started default values')");
 $other->start("SELECT pgpool.exec('busy', 'select 1')");
-ok(wait_until($local, "SELECT count(*) FROM pgpool.waiters WHERE server = 'busy'", '1'), 'and somebody comes with other options');
+ok(wait_until($local, "SELECT count(*) FROM pgpool.waiters WHERE server = 'busy'", '1'), 'session waits with other options');
 kill 'CONT', $worker;
-is($other->finish(60) . $other->error, '1', 'who is served');
-isnt($old, '', 'by another connection than the old one');
-is($remote->safe_psql('remote_db', "SELECT count(*) FROM started WHERE pid = $old"), '0', 'to which the new start commands were not sent');
+is($other->finish(60) . $other->error, '1', 'session is granted a connection');
+isnt($old, '', 'connection is a new one');
+is($remote->safe_psql('remote_db', "SELECT count(*) FROM started WHERE pid = $old"), '0', 'new start commands were not sent on the old connection');
 $local->safe_psql('postgres', 'DROP SERVER busy CASCADE');
 
-# --- the end of it all
+# --- DROP SERVER and DROP EXTENSION
 ($lease, $leased) = (lease($holder, 'shard'), undef);
 $leased = $local->safe_psql('postgres',
 	"SELECT remote_pid FROM pgpool.connections WHERE server = 'shard' AND state = 'leased'");
 $local->safe_psql('postgres', 'DROP SERVER shard CASCADE');
-is($holder->run("SELECT pgpool.exec($lease, 'select 1')"), '1', 'DROP SERVER: the lease goes on');
-$other->fails("SELECT pgpool.exec('shard', 'select 1')", '42704', qr/server "shard" does not exist/, 'DROP SERVER: the next use');
-closes(\%stage, $leased, sub { $holder->run("SELECT pgpool.checkin($lease)") }, 'DROP SERVER: its connection closes at checkin');
-ok(alive(\%stage, $bystander), 'another server has not noticed any of this');
+is($holder->run("SELECT pgpool.exec($lease, 'select 1')"), '1', 'DROP SERVER: lease stays usable');
+$other->fails("SELECT pgpool.exec('shard', 'select 1')", '42704', qr/server "shard" does not exist/, 'DROP SERVER: next use fails');
+closes(\%stage, $leased, sub { $holder->run("SELECT pgpool.checkin($lease)") }, 'DROP SERVER: leased connection closes at checkin');
+ok(alive(\%stage, $bystander), 'connection of another server was not affected');
 check_invariants($local);
 stats_add_up($local);
-closes(\%stage, $bystander, 'DROP EXTENSION pgpool_ext CASCADE', 'DROP EXTENSION: the connections of all its servers close');
+closes(\%stage, $bystander, 'DROP EXTENSION pgpool_ext CASCADE', 'DROP EXTENSION: connections of all servers close');
 $local->safe_psql('postgres', 'CREATE EXTENSION pgpool_ext');
 leak_check($local, $remote);
 done_testing();

@@ -1,7 +1,6 @@
-# Changes of a base server, and of its user mappings, take effect when they commit,
-# as those of the server itself do: idle connections of the old version close,
-# leased ones live until they come in, waiters get what is so now, also if that is
-# another pool.
+# Changes of a base server and of its user mappings take effect at commit, like those of
+# the server itself: idle connections of the old version close at once, leased ones at
+# checkin, and waiters use the new options, even if they lead to another pool.
 use strict;
 use warnings;
 
@@ -26,7 +25,7 @@ $other->run("SELECT pgpool.exec('bystander', 'select 1')");
 my $bystander = $local->safe_psql('postgres',
 	"SELECT remote_pid FROM pgpool.connections WHERE server = 'bystander'");
 
-# --- what changes, one by one
+# --- changes of servers and user mappings
 takes_effect(\%stage, q(ALTER SERVER data OPTIONS (ADD application_name 'pgpool_ext data')), '');
 is($remote->safe_psql('postgres', q(SELECT count(*) > 0 FROM pg_stat_activity WHERE application_name = 'pgpool_ext data')),
 	't', 'new connections have the new options');
@@ -43,8 +42,8 @@ takes_effect(\%stage, "CREATE USER MAPPING FOR CURRENT_USER SERVER shard OPTIONS
 	'22023', 'DROP USER MAPPING FOR CURRENT_USER SERVER shard');
 takes_effect(\%stage, 'CREATE USER MAPPING FOR PUBLIC SERVER shard', '22023', 'DROP USER MAPPING FOR PUBLIC SERVER shard');
 
-# --- what a user may
-# a PUBLIC mapping that names no remote user has a pool for each local one
+# --- privileges
+# a PUBLIC mapping that names no remote user has a pool for each local user
 $remote->safe_psql('postgres', "CREATE ROLE $_ LOGIN PASSWORD '$REMOTE_APP_PASSWORD'") foreach qw(member guest);
 my ($app, $member, $guest) = map {
 	my $role = $_;
@@ -68,54 +67,55 @@ foreach my $case (
 	my ($session, $server, $user, $base, $sql) = @$case;
 	my $pid = idle_of($local, $session, $server, $user);
 
-	closes(\%stage, $pid, $sql, "$sql: the idle connection closes");
-	$session->fails("SELECT pgpool.exec('$server', 'select 1')", '42501', qr/permission denied for foreign server $base/, "$sql: the next use");
+	closes(\%stage, $pid, $sql, "$sql: idle connection closes");
+	$session->fails("SELECT pgpool.exec('$server', 'select 1')", '42501', qr/permission denied for foreign server $base/, "$sql: next use fails");
 }
 $local->safe_psql('postgres', 'GRANT USAGE ON FOREIGN SERVER data TO app');
 my $pid = idle_of($local, $app, 'shard', 'app');
-closes(\%stage, $pid, 'REVOKE USAGE ON FOREIGN SERVER shard FROM app', 'REVOKE USAGE ON FOREIGN SERVER shard FROM app: the idle connection closes');
+closes(\%stage, $pid, 'REVOKE USAGE ON FOREIGN SERVER shard FROM app', 'REVOKE USAGE ON FOREIGN SERVER shard FROM app: idle connection closes');
 $pid = idle_of($local, $guest, 'through', 'guest');
-closes(\%stage, $pid, 'ALTER ROLE guest SUPERUSER', 'ALTER ROLE SUPERUSER: a connection of another identity class');
+closes(\%stage, $pid, 'ALTER ROLE guest SUPERUSER', 'ALTER ROLE SUPERUSER: connection of the non-superuser closes');
 $local->safe_psql('postgres', 'ALTER ROLE guest NOSUPERUSER');
 $pid = idle_of($local, $guest, 'through', 'guest');
 my $public = idle_of($local, $guest, 'everybody', 'guest');
-closes(\%stage, $pid, "CREATE USER MAPPING FOR guest SERVER everybody OPTIONS ($credentials)", 'CREATE USER MAPPING for somebody whose pool was by PUBLIC\'s: the idle connection closes');
-ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE pid = $public", '0'), 'and that of the base itself');
+closes(\%stage, $pid, "CREATE USER MAPPING FOR guest SERVER everybody OPTIONS ($credentials)", 'CREATE USER MAPPING for a user who used that of PUBLIC: idle connection closes');
+ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE pid = $public", '0'), 'idle connection of the base server closes, too');
 $pid = idle_of($local, $guest, 'through', 'guest');
-closes(\%stage, $pid, 'DROP USER MAPPING FOR guest SERVER everybody', 'DROP USER MAPPING: back to that of PUBLIC');
+closes(\%stage, $pid, 'DROP USER MAPPING FOR guest SERVER everybody', 'DROP USER MAPPING: connection by the own mapping closes');
 $pid = idle_of($local, $guest, 'through', 'guest');
 $guest->quit;
-closes(\%stage, $pid, 'DROP OWNED BY guest; DROP ROLE guest', 'DROP ROLE: the connection closes');
+closes(\%stage, $pid, 'DROP OWNED BY guest; DROP ROLE guest', 'DROP ROLE: connection closes');
 
-# --- in two phases: the first session that hears of it sees to it
+# --- two-phase commit: the first session that receives the invalidation retires the
+# pool
 my ($lease, $leased, $idle) = one_leased_one_idle(\%stage);
 $local->safe_psql('postgres', q(BEGIN; ALTER SERVER data OPTIONS (ADD keepalives '1'); PREPARE TRANSACTION 'two'));
-ok(alive(\%stage, $idle), 'PREPARE TRANSACTION: nothing happens');
-closes(\%stage, $idle, q(COMMIT PREPARED 'two'; SELECT 1), 'COMMIT PREPARED: the idle connection closes');
-closes(\%stage, $leased, sub { $holder->run("SELECT pgpool.checkin($lease)") }, 'COMMIT PREPARED: the leased one at checkin');
+ok(alive(\%stage, $idle), 'PREPARE TRANSACTION: connection stays open');
+closes(\%stage, $idle, q(COMMIT PREPARED 'two'; SELECT 1), 'COMMIT PREPARED: idle connection closes');
+closes(\%stage, $leased, sub { $holder->run("SELECT pgpool.checkin($lease)") }, 'COMMIT PREPARED: leased connection closes at checkin');
 
-# --- waiters: the pool is full, and stays so; the change makes it another one
+# --- waiters of a full pool: the change leads them to another pool
 $local->safe_psql('postgres', "ALTER SERVER shard OPTIONS (SET pool_size '1')");
 $local->safe_psql('postgres', "ALTER SERVER plain OPTIONS (ADD pool_size '1')");
 
-# $server's only connection is leased, and $other waits for one, while $sql
-# commits.  What becomes of it: '' is a lease, else an SQLSTATE and its texts.
+# The only connection of $server is leased and $other waits while $sql commits.
+# $expected is '' for a lease, else an SQLSTATE with its message.
 sub waiter_sees
 {
 	my ($server, $sql, $expected, $texts) = @_;
 	my $own = lease($holder, $server);
 
 	$other->start("SELECT pgpool.checkout('$server', '60 s')");
-	ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '1'), "somebody waits for $server");
+	ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '1'), "session waits for $server");
 	$local->safe_psql('postgres', $sql);
 	my $answer = $other->finish(30);
-	is($other->sqlstate, $expected, "$sql: who waits") or diag($other->error);
-	like($other->error, $texts, "$sql: with the names of both") if defined $texts;
+	is($other->sqlstate, $expected, "$sql: result of the waiter") or diag($other->error);
+	like($other->error, $texts, "$sql: error names both servers") if defined $texts;
 	if ($expected eq '')
 	{
-		is($other->run("SELECT pgpool.exec($answer, 'select 1')"), '1', 'it has a lease that works');
+		is($other->run("SELECT pgpool.exec($answer, 'select 1')"), '1', 'lease of the new pool works');
 		is($local->safe_psql('postgres', "SELECT count(*) FROM pgpool.leases WHERE server = '$server'"),
-			'2', 'while that of the former pool is still out');
+			'2', 'lease of the former pool is still held');
 	}
 	check_invariants($local);
 	$_->run('SELECT pgpool.checkin_all()') foreach $holder, $other;
@@ -132,7 +132,7 @@ waiter_sees('shard', 'ALTER SERVER data RENAME TO renamed', '42704',
 	qr/"data" does not exist.*DETAIL:  Server "shard" has "data" as its base server/s);
 $local->safe_psql('postgres', 'ALTER SERVER renamed RENAME TO data');
 
-# a pool that was left by who waited there can be used again
+# a pool that its waiters have left can be used again
 my $rounds = 20;
 my $served = 0;
 my $ddl = PgpxSession->new($local);
@@ -146,18 +146,18 @@ for my $round (1 .. $rounds)
 	$served++;
 	$_->run('SELECT pgpool.checkin_all()') foreach $holder, $other;
 }
-is($served, $rounds, 'a waiter goes over to another base, every time')
+is($served, $rounds, 'waiter moves to the pool of another base server, every time')
   or diag($other->error);
 
-# --- the end of it all
+# --- DROP SERVER
 $lease = lease($holder, 'shard');
 $leased = $local->safe_psql('postgres',
 	"SELECT remote_pid FROM pgpool.connections WHERE server = 'shard' AND state = 'leased'");
 $local->safe_psql('postgres', 'DROP SERVER data CASCADE');
-is($holder->run("SELECT pgpool.exec($lease, 'select 1')"), '1', 'DROP SERVER: the lease goes on');
-$other->fails("SELECT pgpool.exec('shard', 'select 1')", '42704', qr/server "data" does not exist/, 'DROP SERVER: the next use');
-closes(\%stage, $leased, sub { $holder->run("SELECT pgpool.checkin($lease)") }, 'DROP SERVER: its connection closes at checkin');
-ok(alive(\%stage, $bystander), 'a server with another base has not noticed any of this');
+is($holder->run("SELECT pgpool.exec($lease, 'select 1')"), '1', 'DROP SERVER: lease stays usable');
+$other->fails("SELECT pgpool.exec('shard', 'select 1')", '42704', qr/server "data" does not exist/, 'DROP SERVER: next use fails');
+closes(\%stage, $leased, sub { $holder->run("SELECT pgpool.checkin($lease)") }, 'DROP SERVER: leased connection closes at checkin');
+ok(alive(\%stage, $bystander), 'connection of a server with another base was not affected');
 stats_add_up($local);
 $_->quit foreach $holder, $other, $app, $member, $ddl;
 check_invariants($local);

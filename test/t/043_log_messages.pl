@@ -1,6 +1,6 @@
-# What the server's log says of the pool: one line for each event, none for what is
-# switched off, and not one for each call while a remote is down.  (The lines about
-# leases that are held for too long: 036.)
+# Messages of pools in the server's log: one line for each event, none for what is
+# switched off, and not one for each call while a remote server is down. (For messages
+# on leases that are held too long see 036.)
 use strict;
 use warnings;
 
@@ -16,7 +16,7 @@ my $start = 0;
 
 make_pool($local, $remote, server => $_, options => {%options}) foreach qw(quiet noted down flapping);
 
-# The messages since the last "mark" that fit, each with its detail.
+# The messages since the last mark() that match, each with its detail.
 sub lines
 {
 	my ($pattern) = @_;
@@ -35,7 +35,7 @@ sub set
 	return wait_until($local, sub { $session->run("SHOW $name") }, $value);
 }
 
-# Somebody waits for a lease of a holder for so long.
+# Let the session wait for the holder's lease for at least $time.
 sub wait_for_lease
 {
 	my ($server, $time) = @_;
@@ -48,41 +48,41 @@ sub wait_for_lease
 	return;
 }
 
-# --- as it comes, the log has nothing to say of what goes well
+# --- defaults
 lease($holder, 'quiet');
 wait_for_lease('quiet', '400 ms');
 $session->run("SELECT pgpool.reconnect('quiet')");
-ok(wait_until($local, "SELECT total FROM pgpool.pools WHERE server = 'quiet'", '0'), 'a connection is opened, waited for, and closed');
-is(join('', lines(qr/quiet/)), '', 'by default there is no line about it');
+ok(wait_until($local, "SELECT total FROM pgpool.pools WHERE server = 'quiet'", '0'), 'connection is opened, waited for, and closed');
+is(join('', lines(qr/quiet/)), '', 'nothing is logged by default');
 
 # --- log_min_wait
-ok(set('pgpool_ext.log_min_wait', '300ms'), 'log_min_wait 300ms');
+ok(set('pgpool_ext.log_min_wait', '300ms'), 'log_min_wait is set to 300ms');
 mark();
 lease($holder, 'noted');
 wait_for_lease('noted', '400 ms');
 $session->run("SELECT pgpool.checkin(pgpool.checkout('noted'))") foreach 1 .. 20;
-ok(wait_until($local, sub { scalar lines(qr/waited/) }, 1), 'one checkout has waited for longer');
-like((lines(qr/waited/))[0], qr/LOG:  checkout from server "noted" waited for ([4-9]\d\d|\d{4,})\.\d{3} ms\n/, 'and how long');
-ok(set('pgpool_ext.log_min_wait', '1min'), 'log_min_wait 1min');
+ok(wait_until($local, sub { scalar lines(qr/waited/) }, 1), 'checkout that waited longer than log_min_wait is logged');
+like((lines(qr/waited/))[0], qr/LOG:  checkout from server "noted" waited for ([4-9]\d\d|\d{4,})\.\d{3} ms\n/, 'message has the duration');
+ok(set('pgpool_ext.log_min_wait', '1min'), 'log_min_wait is set to 1min');
 mark();
 lease($holder, 'noted');
 wait_for_lease('noted', '400 ms');
-is(scalar lines(qr/waited/), 0, 'then it is not told');
-ok(set('pgpool_ext.log_min_wait', '-1'), 'log_min_wait -1');
+is(scalar lines(qr/waited/), 0, 'shorter wait is not logged');
+ok(set('pgpool_ext.log_min_wait', '-1'), 'log_min_wait is set to -1');
 
 # --- log_connections
-ok(set('pgpool_ext.log_connections', 'on'), 'log_connections on');
-is($local->safe_psql('postgres', 'SELECT pgpool.drain(NULL, $$10 s$$)'), 't', 'all are drained');
+ok(set('pgpool_ext.log_connections', 'on'), 'log_connections is set to on');
+is($local->safe_psql('postgres', 'SELECT pgpool.drain(NULL, $$10 s$$)'), 't', 'all pools are drained');
 $local->safe_psql('postgres', 'SELECT pgpool.resume()');
 mark();
-is($session->run("SELECT pgpool.exec('noted', 'select 1')"), '1', 'a connection is opened') foreach 1 .. 5;
+is($session->run("SELECT pgpool.exec('noted', 'select 1')"), '1', 'connection is opened') foreach 1 .. 5;
 $session->run("SELECT pgpool.reconnect('noted')");
-ok(wait_until($local, sub { scalar lines(qr/pgpool_ext closed connection/) }, 1), 'and closed');
-is(scalar lines(qr/pgpool_ext connected to/), 1, 'one line for each');
+ok(wait_until($local, sub { scalar lines(qr/pgpool_ext closed connection/) }, 1), 'connection is closed');
+is(scalar lines(qr/pgpool_ext connected to/), 1, 'one connection is logged once');
 like((lines(qr/connected to/))[0],
 	qr/LOG:  pgpool_ext connected to server "noted" of database "postgres" as connection \d+, remote PID \d+, in \d+\.\d{3} ms\n/,
-	'with what it is about');
-unlike(slurp_file($local->logfile), qr/\Q$REMOTE_APP_PASSWORD/, 'but no password');
+	'message has server, database, connection and PID');
+unlike(slurp_file($local->logfile), qr/\Q$REMOTE_APP_PASSWORD/, 'log contains no password');
 $remote->stop;
 mark();
 my @many = map { PgpxSession->new($local) } 1 .. 8;
@@ -93,16 +93,16 @@ foreach my $round (1 .. 20)
 }
 my $failed = $local->safe_psql('postgres', "SELECT connects_failed FROM pgpool.stats WHERE server = 'noted'");
 my @lines = lines(qr/LOG:  pgpool_ext could not connect to server "noted"/);
-cmp_ok(scalar @lines, '>=', 1, 'attempts that fail are told');
-cmp_ok(scalar @lines, '<=', $failed + 1, "one line for an attempt ($failed), not for each of 160 calls");
-like($lines[0], qr/DETAIL:  .*refused/, 'with the reason');
-is(scalar lines(qr/cannot connect to server "noted"/), 0, 'and not a second one for the outage');
+cmp_ok(scalar @lines, '>=', 1, 'failed attempts are logged');
+cmp_ok(scalar @lines, '<=', $failed + 1, "one line is logged for each attempt ($failed), not for each of 160 calls");
+like($lines[0], qr/DETAIL:  .*refused/, 'message has the reason');
+is(scalar lines(qr/cannot connect to server "noted"/), 0, 'outage is not logged in addition');
 $remote->start;
-ok(wait_until($local, sub { $session->run("SELECT pgpool.exec('noted', 'select 1')") }, '1', 30), 'the remote is back');
-ok(set('pgpool_ext.log_connections', 'off'), 'log_connections off');
+ok(wait_until($local, sub { $session->run("SELECT pgpool.exec('noted', 'select 1')") }, '1', 30), 'remote server works again');
+ok(set('pgpool_ext.log_connections', 'off'), 'log_connections is set to off');
 
-# --- outages, which are told in any case
-is($session->run("SELECT pgpool.exec('down', 'select 1')"), '1', 'a pool is in use');
+# --- outages, which are always logged
+is($session->run("SELECT pgpool.exec('down', 'select 1')"), '1', 'pool is in use');
 mark();
 $remote->stop;
 foreach my $round (1 .. 20)
@@ -115,16 +115,16 @@ ok( wait_until($local, sub {
 			$session->run("SELECT connects_failed >= 3 FROM pgpool.stats WHERE server = 'down'");
 		}, 't'), 'several attempts fail');
 $remote->start;
-ok(wait_until($local, sub { $session->run("SELECT pgpool.exec('down', 'select 1')") }, '1', 30), 'the remote is back');
+ok(wait_until($local, sub { $session->run("SELECT pgpool.exec('down', 'select 1')") }, '1', 30), 'remote server works again after the outage');
 @lines = lines(qr/server "down"/);
 @lines = grep { /LOG:/ } @lines;
-is(scalar @lines, 2, 'an outage has two lines') or diag("@lines");
+is(scalar @lines, 2, 'outage is logged with two lines') or diag("@lines");
 my $user = $local->safe_psql('postgres', 'SELECT current_user');
 like($lines[0], qr/LOG:  pgpool_ext cannot connect to server "down" of database "postgres" for user "$user"\n.*DETAIL:  .*refused/,
-	'its beginning, with the reason');
-like($lines[1], qr/LOG:  pgpool_ext connects to server "down" of database "postgres" for user "$user" again, after \d+\.\d{3} s\n/, 'and its end');
+	'first line has the reason');
+like($lines[1], qr/LOG:  pgpool_ext connects to server "down" of database "postgres" for user "$user" again, after \d+\.\d{3} s\n/, 'second line has the duration');
 
-# one that comes and goes
+# a remote server that fails again and again
 mark();
 my $span = seconds
 {
@@ -139,8 +139,8 @@ my $span = seconds
 	}
 };
 
-# two lines each time, which is every 10 s
-cmp_ok(scalar(lines(qr/LOG:  .*server "flapping"/)), '<=', $span < 20 ? 4 : 2 * (1 + int($span / 10)), 'a remote that comes and goes is told of now and then only');
+# two lines each time, at most every 10 s
+cmp_ok(scalar(lines(qr/LOG:  .*server "flapping"/)), '<=', $span < 20 ? 4 : 2 * (1 + int($span / 10)), 'repeated outages are logged only every 10 s');
 
 $_->run('SELECT pgpool.checkin_all()') foreach @many, $session;
 stats_add_up($local);

@@ -1,6 +1,6 @@
-# Who may pull the levers: the superuser grants them, and the owner of the server or
-# a member of pg_signal_backend may use them; terminate goes by the rule of
-# pg_terminate_backend.
+# Privileges of administrative functions: a superuser grants EXECUTE, and the owner of
+# the server or a member of pg_signal_backend may call them. terminate follows the rule
+# of pg_terminate_backend.
 use strict;
 use warnings;
 
@@ -34,68 +34,68 @@ sub call
 
 is($super->run("SELECT pgpool.exec('$_', 'select 1')"), '1', "$_ is used") foreach qw(owned foreign_);
 
-# not PUBLIC's
+# not granted to PUBLIC
 foreach my $lever (@levers)
 {
-	$session{$_}->fails(call($lever, 'owned'), '42501', qr/permission denied for function $lever/, "$lever: $_ has not been granted it")
+	$session{$_}->fails(call($lever, 'owned'), '42501', qr/permission denied for function $lever/, "$lever: $_ has no EXECUTE privilege")
 	  foreach qw(nobody app owner signaller);
 }
 $session{nobody}->fails("SELECT pgpool.prewarm('owned', 1)", '42501', qr/permission denied for function prewarm/,
-	'prewarm: has not been granted');
+	'prewarm: nobody has no EXECUTE privilege');
 
-# granted, but it takes more
+# EXECUTE alone is not enough
 $local->safe_psql('postgres', "GRANT EXECUTE ON FUNCTION pgpool.$_(text" . ($_ eq 'drain' ? ', interval' : '') . ') TO PUBLIC') foreach @levers;
 $local->safe_psql('postgres', 'GRANT EXECUTE ON FUNCTION pgpool.prewarm(text, int, interval) TO PUBLIC');
 foreach my $lever (@levers)
 {
-	$session{$_}->fails(call($lever, 'owned'), '42501', qr/must be owner of foreign server owned/, "$lever: $_ may not, with EXECUTE alone")
+	$session{$_}->fails(call($lever, 'owned'), '42501', qr/must be owner of foreign server owned/, "$lever: EXECUTE alone is not enough for $_")
 	  foreach qw(nobody app);
 	$session{owner}->run(call($lever, 'owned'));
-	is($session{owner}->error, '', "$lever: the owner of the server may");
-	$session{owner}->fails(call($lever, 'foreign_'), '42501', qr/must be owner of foreign server foreign_/, "$lever: but not with another's");
-	$session{signaller}->run(call($lever, $_)), is($session{signaller}->error, '', "$lever: a member of pg_signal_backend may with $_")
+	is($session{owner}->error, '', "$lever: owner of the server succeeds");
+	$session{owner}->fails(call($lever, 'foreign_'), '42501', qr/must be owner of foreign server foreign_/, "$lever: owner of another server fails");
+	$session{signaller}->run(call($lever, $_)), is($session{signaller}->error, '', "$lever: member of pg_signal_backend succeeds with $_")
 	  foreach qw(owned foreign_);
-	$session{nobody}->fails(call($lever, 'nowhere'), '42704', qr/server "nowhere" does not exist/, "$lever: of a server that is not there");
+	$session{nobody}->fails(call($lever, 'nowhere'), '42704', qr/server "nowhere" does not exist/, "$lever: unknown server fails");
 }
 
-# NULL: those that one may
+# NULL: all servers on which the caller has the privilege
 my $states = "SELECT string_agg(server || ' ' || state, ',' ORDER BY server) FROM pgpool.pools";
 $super->run(call('resume'));
 $session{owner}->run(call('pause'));
-is($local->safe_psql('postgres', $states), 'foreign_ ready,owned paused', 'NULL: the owner pauses his servers only');
+is($local->safe_psql('postgres', $states), 'foreign_ ready,owned paused', 'NULL: owner pauses only his own servers');
 $session{nobody}->run(call('resume'));
-is($session{nobody}->error . $local->safe_psql('postgres', $states), 'foreign_ ready,owned paused', 'NULL: an ordinary role resumes none');
+is($session{nobody}->error . $local->safe_psql('postgres', $states), 'foreign_ ready,owned paused', 'NULL: ordinary role resumes none');
 $session{signaller}->run(call('pause'));
-is($local->safe_psql('postgres', $states), 'foreign_ paused,owned paused', 'NULL: who may signal pauses all');
+is($local->safe_psql('postgres', $states), 'foreign_ paused,owned paused', 'NULL: member of pg_signal_backend pauses all');
 $super->run(call('resume'));
-is($local->safe_psql('postgres', $states), 'foreign_ ready,owned ready', 'NULL: the superuser resumes all');
+is($local->safe_psql('postgres', $states), 'foreign_ ready,owned ready', 'NULL: superuser resumes all');
 
-# prewarm takes this, and what a checkout takes
-$session{$_}->fails("SELECT pgpool.prewarm('owned', 2, '30 s')", '42501', qr/must be owner of foreign server owned/, "prewarm: $_ may not, with EXECUTE alone")
+# prewarm needs this privilege, and those of a checkout
+$session{$_}->fails("SELECT pgpool.prewarm('owned', 2, '30 s')", '42501', qr/must be owner of foreign server owned/, "prewarm: EXECUTE alone is not enough for $_")
   foreach qw(nobody app);
-$session{signaller}->fails("SELECT pgpool.prewarm('owned', 1)", '42501', qr/permission denied for foreign server/, 'prewarm: USAGE is needed');
+$session{signaller}->fails("SELECT pgpool.prewarm('owned', 1)", '42501', qr/permission denied for foreign server/, 'prewarm: USAGE is required');
 $local->safe_psql('postgres', 'GRANT pg_signal_backend TO app');
-is($session{app}->run("SELECT pgpool.prewarm('owned', 2, '30 s')") . $session{app}->error, '2', 'prewarm: of a pool of one\'s own');
+is($session{app}->run("SELECT pgpool.prewarm('owned', 2, '30 s')") . $session{app}->error, '2', 'prewarm: member of pg_signal_backend succeeds with his own pool');
 $local->safe_psql('postgres', 'REVOKE pg_signal_backend FROM app');
-is($super->run("SELECT pgpool.prewarm('foreign_', 1, '30 s')") . $super->error, '1', 'prewarm: the superuser may');
+is($super->run("SELECT pgpool.prewarm('foreign_', 1, '30 s')") . $super->error, '1', 'prewarm: superuser succeeds');
 
 # terminate
 my $lease = lease($super, 'owned');
-$session{$_}->fails("SELECT pgpool.terminate($lease)", '42501', qr/must be a superuser/, "terminate: $_ may not end a superuser's lease")
+$session{$_}->fails("SELECT pgpool.terminate($lease)", '42501', qr/must be a superuser/, "terminate: $_ cannot end a superuser's lease")
   foreach qw(nobody app owner signaller);
-is($super->run("SELECT pgpool.terminate($lease)"), 't', 'terminate: he may');
+is($super->run("SELECT pgpool.terminate($lease)"), 't', 'terminate: superuser succeeds');
 $super->run('SELECT pgpool.checkin_all()');
 foreach my $who (qw(app friend signaller))
 {
 	$lease = lease($session{app}, 'owned');
-	$session{$_}->fails("SELECT pgpool.terminate($lease)", '42501', qr/must be a member of the role/, "terminate: $_ may not end another's")
+	$session{$_}->fails("SELECT pgpool.terminate($lease)", '42501', qr/must be a member of the role/, "terminate: $_ cannot end the lease of another user")
 	  foreach qw(nobody owner);
-	is($session{$who}->run("SELECT pgpool.terminate($lease)"), 't', "terminate: $who may");
-	$session{app}->fails("SELECT pgpool.exec($lease, 'select 1')", 'PX001', qr/./, 'terminate: the holder is told');
+	is($session{$who}->run("SELECT pgpool.terminate($lease)"), 't', "terminate: $who succeeds");
+	$session{app}->fails("SELECT pgpool.exec($lease, 'select 1')", 'PX001', qr/./, 'terminate: holder gets the error');
 	$session{app}->run('SELECT pgpool.checkin_all()');
 }
-is($session{nobody}->run("SELECT pgpool.terminate($_)"), 'f', "terminate: no such lease $_") foreach $lease, 0, -1, 9_223_372_036_854_775_807;
-$super->fails('SELECT pgpool.terminate(NULL)', '22004', qr/null/, 'terminate: of nothing');
+is($session{nobody}->run("SELECT pgpool.terminate($_)"), 'f', "terminate: lease $_ does not exist") foreach $lease, 0, -1, 9_223_372_036_854_775_807;
+$super->fails('SELECT pgpool.terminate(NULL)', '22004', qr/null/, 'terminate: NULL is refused');
 
 stats_add_up($local);
 check_invariants($local);

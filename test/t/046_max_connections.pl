@@ -1,5 +1,5 @@
-# pgpool_ext.max_connections caps the pools of all servers together: when it is
-# reached, the connection that was idle longest, of whatever pool, gives way.
+# pgpool_ext.max_connections limits the pools of all servers together. At the limit, the
+# connection that has been idle longest, of any pool, is evicted.
 use strict;
 use warnings;
 
@@ -21,32 +21,32 @@ sub pids
 		"SELECT string_agg(remote_pid::text, ',' ORDER BY last_used) FROM pgpool.connections WHERE server = '$server'");
 }
 
-# a has two idle ones, and b one that was used after them
+# a has two idle connections, and b one that was used after them
 my @leases = map { lease($sessions[$_], 'a') } 0, 1;
 $sessions[$_]->run('SELECT pgpool.checkin_all()') foreach 0, 1;
-is($sessions[2]->run("SELECT pgpool.exec('b', 'select 1')"), '1', 'the third connection is of another server');
+is($sessions[2]->run("SELECT pgpool.exec('b', 'select 1')"), '1', 'third connection belongs to another server');
 my ($oldest, $other) = split /,/, pids('a');
 my $b = pids('b');
 
-is($sessions[3]->run("SELECT pgpool.exec('c', 'select 1')"), '1', 'a fourth is asked for, by a third server');
-is(pids('a'), $other, 'the one that was idle longest gives way');
-is(pids('b'), $b, 'and no other');
-ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE pid = $oldest", '0'), 'it has ended over there');
+is($sessions[3]->run("SELECT pgpool.exec('c', 'select 1')"), '1', 'third server opens a connection at the limit');
+is(pids('a'), $other, 'connection that was idle longest is evicted');
+is(pids('b'), $b, 'no other connection is evicted');
+ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE pid = $oldest", '0'), 'remote session of the evicted connection has ended');
 is($local->safe_psql('postgres', "SELECT string_agg(server || ' ' || closed_evicted, ', ' ORDER BY server) FROM pgpool.stats"),
-	'a 1, b 0, c 0', 'the view tells the reason');
-is($local->safe_psql('postgres', 'SELECT connections_used, connections_max FROM pgpool.workers'), '3|3', 'there are no more than the cap');
+	'a 1, b 0, c 0', 'evictions are counted');
+is($local->safe_psql('postgres', 'SELECT connections_used, connections_max FROM pgpool.workers'), '3|3', 'number of connections equals the limit');
 
-# nothing is idle: the newcomer waits, and is told why; who comes in gives way
+# no connection is idle: the session waits with the reason shown, and a checkin evicts
 @leases = (lease($sessions[0], 'a'), lease($sessions[1], 'b'), lease($sessions[2], 'c'));
 $sessions[3]->start("SELECT pgpool.exec(pgpool.checkout('c', '60 s'), 'select 1')");
-ok(wait_until($local, 'SELECT server, reason FROM pgpool.waiters', 'c|global_cap'), 'all are leased: the reason is shown');
+ok(wait_until($local, 'SELECT server, reason FROM pgpool.waiters', 'c|global_cap'), 'waiter of a full server shows the reason');
 $sessions[1]->run('SELECT pgpool.checkin_all()');
-is($sessions[3]->finish(30), '1', 'a checkin into another pool makes room');
+is($sessions[3]->finish(30), '1', 'checkin into another pool frees a slot');
 is($local->safe_psql('postgres', "SELECT string_agg(server || ' ' || closed_evicted, ', ' ORDER BY server) FROM pgpool.stats"),
-	'a 1, b 1, c 0', 'by giving its connection up');
+	'a 1, b 1, c 0', 'returned connection was evicted');
 $_->run('SELECT pgpool.checkin_all()') foreach @sessions;
 
-# min_size and prewarm make room as well, but not below the min_size of another pool
+# min_size and prewarm evict as well, but not below the min_size of another pool
 sub open_in
 {
 	return $local->safe_psql('postgres', q{SELECT string_agg(server || ' ' || total, ', ' ORDER BY server) FROM pgpool.pools WHERE server IN ('f', 'g')});
@@ -54,33 +54,34 @@ sub open_in
 
 lease($sessions[$_], 'a') foreach 0 .. 2;
 $_->run('SELECT pgpool.checkin_all()') foreach @sessions;
-is($local->safe_psql('postgres', q{SELECT total FROM pgpool.pools WHERE server = 'a'}), '3', 'one pool has all connections, and does not use them');
+is($local->safe_psql('postgres', q{SELECT total FROM pgpool.pools WHERE server = 'a'}), '3', 'one pool has all connections, idle');
 make_pool($local, $remote, server => 'f', options => { pool_size => 3, min_size => 2, reset => 'never' });
 make_pool($local, $remote, server => 'g', options => { pool_size => 3, reset => 'never' });
-is($sessions[3]->run("SELECT pgpool.exec('f', 'select 1')"), '1', 'a checkout has made room for itself');
-ok(wait_until($local, q{SELECT total, idle FROM pgpool.pools WHERE server = 'f'}, '2|2'), 'min_size makes room for its second connection');
-is($sessions[3]->run(q{SELECT pgpool.prewarm('g', 3, '30 s')}), '1', 'prewarm makes room, but not for more than one');
-is(open_in(), 'f 2, g 1', 'which leaves another pool its min_size');
-is($sessions[3]->run("SELECT pgpool.exec('a', 'select 1')"), '1', 'a checkout, too');
-is($local->safe_psql('postgres', q{SELECT total, closed_evicted FROM pgpool.pools JOIN pgpool.stats USING (pool_id) WHERE pools.server = 'f'}), '2|0', '.. while there is a connection above that of another pool');
+is($sessions[3]->run("SELECT pgpool.exec('f', 'select 1')"), '1', 'checkout evicts a connection');
+ok(wait_until($local, q{SELECT total, idle FROM pgpool.pools WHERE server = 'f'}, '2|2'), 'min_size evicts for the second connection');
+is($sessions[3]->run(q{SELECT pgpool.prewarm('g', 3, '30 s')}), '1', 'prewarm evicts one connection only');
+is(open_in(), 'f 2, g 1', 'prewarm keeps the min_size of another pool');
+is($sessions[3]->run("SELECT pgpool.exec('a', 'select 1')"), '1', 'checkout evicts a connection again');
+is($local->safe_psql('postgres', q{SELECT total, closed_evicted FROM pgpool.pools JOIN pgpool.stats USING (pool_id) WHERE pools.server = 'f'}), '2|0', 'checkout keeps the min_size of another pool while there are other connections');
 lease($sessions[$_], 'a') foreach 0 .. 2;
-is($local->safe_psql('postgres', q{SELECT total, closed_evicted FROM pgpool.pools JOIN pgpool.stats USING (pool_id) WHERE pools.server = 'f'}), '0|2', 'checkouts take all where there is none');
+is($local->safe_psql('postgres', q{SELECT total, closed_evicted FROM pgpool.pools JOIN pgpool.stats USING (pool_id) WHERE pools.server = 'f'}), '0|2', 'checkouts evict below min_size if there are no other connections');
 $_->run('SELECT pgpool.checkin_all()') foreach @sessions;
-ok(wait_until($local, q{SELECT total, idle FROM pgpool.pools WHERE server = 'f'}, '2|2'), 'min_size makes room again when the others do not use theirs, though nobody calls');
+ok(wait_until($local, q{SELECT total, idle FROM pgpool.pools WHERE server = 'f'}, '2|2'), 'min_size evicts again when connections of other pools are idle, without a call');
 $local->safe_psql('postgres', "DROP SERVER $_ CASCADE") foreach qw(f g);
-ok(wait_until($local, q{SELECT count(*) FROM pgpool.connections WHERE server IN ('f', 'g')}, '0'), 'they are gone');
+ok(wait_until($local, q{SELECT count(*) FROM pgpool.connections WHERE server IN ('f', 'g')}, '0'), 'connections of dropped servers have closed');
 
-# two are given up in mid-statement, one is being opened for who has left, and their remote never
-# answers and never goes: its owner's timeouts are not for others
+# Two connections are abandoned with a running statement, and one is being opened for a
+# session that has left. Their remote server never answers. The timeouts of their owner
+# do not delay other pools.
 make_pool($local, $fake, server => 'd', remote_dbname => 'silent', options => { pool_size => 3, operation_timeout => '3650d', sslmode => 'disable' });
 make_pool($local, $fake, server => 'e', remote_dbname => 'login', options => { pool_size => 3, connect_timeout => '3650d', sslmode => 'disable' });
 $sessions[0]->run(q{SELECT pgpool.send(pgpool.checkout('d', '60 s'), 'select 1')}) foreach 1 .. 2;
-$sessions[2]->fails(q{SELECT pgpool.checkout('e', '100 ms')}, '55P03', qr/timeout/, 'nobody waits for a login that is not answered');
+$sessions[2]->fails(q{SELECT pgpool.checkout('e', '100 ms')}, '55P03', qr/timeout/, 'session does not wait for the unanswered login');
 $sessions[0]->quit;
 ok(wait_until($local, q{SELECT string_agg(server || ' ' || state, ', ' ORDER BY server) FROM pgpool.connections WHERE server IN ('d', 'e')}, 'd cancelling, d cancelling, e connecting'),
-	'all places are those of a remote that does not answer');
-is($sessions[1]->run(q{SELECT pgpool.exec(pgpool.checkout('a', '60 s'), 'select 1') FROM generate_series(1, 3)}, 90) . $sessions[1]->error, "1\n1\n1", 'another pool gets them all the same');
-like($local->safe_psql('postgres', q{SELECT last_error FROM pgpool.pools WHERE server = 'e'}), qr/did not end within the time for which its place is kept from others \(10 s\)/, 'and it is said why');
+	'all slots are occupied by the unresponsive remote server');
+is($sessions[1]->run(q{SELECT pgpool.exec(pgpool.checkout('a', '60 s'), 'select 1') FROM generate_series(1, 3)}, 90) . $sessions[1]->error, "1\n1\n1", 'another pool is granted all slots');
+like($local->safe_psql('postgres', q{SELECT last_error FROM pgpool.pools WHERE server = 'e'}), qr/did not end within the time for which its place is kept from others \(10 s\)/, 'reason is shown');
 $sessions[1]->run('SELECT pgpool.checkin_all()');
 
 stats_add_up($local);

@@ -1,7 +1,6 @@
-# A remote whose packets are lost, without a word from anybody: who runs a statement
-# there is told in time, who asks for a connection has an answer within his timeout,
-# idle connections are not taken for good ones, other pools do not notice, and once
-# packets come through again the pools work again by themselves.
+# Loss of all packets to and from a remote server: a running statement fails in time, a
+# checkout ends within its timeout, idle connections are tested, and other pools are not
+# affected. When packets pass again the pools recover by themselves.
 use strict;
 use warnings;
 
@@ -13,13 +12,13 @@ use Time::HiRes qw(time usleep);
 PgpxNetwork::skip_all_without();
 my $network = PgpxNetwork->new;
 
-# the remote finds by itself which of its sessions have no client any more
+# the remote server detects sessions without a client itself
 my $far = $network->remote_node('far',
 	conf => [ 'tcp_keepalives_idle = 1', 'tcp_keepalives_interval = 1', 'tcp_user_timeout = 3000', 'client_connection_check_interval = 500' ]);
 my $near = remote_node('near');
 my $local = local_node('local');
 
-# Each pool shows one thing; all else could take minutes.
+# Each pool shows one option; all other timeouts are minutes.
 my %late = (host => $network->address, keepalives_idle => 600, tcp_user_timeout => 600_000, connect_timeout => '600s',
 	test_period => -1, retry_max => '1s', pool_size => 4);
 my %pools = (
@@ -41,18 +40,18 @@ sub stats
 	return $local->safe_psql('postgres', "SELECT sum($columns) FROM pgpool.stats WHERE server = '$server'");
 }
 
-# --- all is well
+# --- the network works
 my %session = map { $_ => PgpxSession->new($local) } sort keys %pools, 'other', 'prewarm';
 my %lease = map { $_ => lease($session{$_}, $_) } qw(keepalive user_timeout statement);
-is($session{$_}->run("SELECT pgpool.exec($lease{$_}, 'select 1')"), '1', "$_: a lease works") foreach sort keys %lease;
+is($session{$_}->run("SELECT pgpool.exec($lease{$_}, 'select 1')"), '1', "$_: lease works") foreach sort keys %lease;
 is($session{prewarm}->run("SELECT pgpool.prewarm('tested', 2, '60 s')"), '2', 'tested: two connections are open');
-is($session{$_}->run("SELECT pgpool.exec('$_', 'select 1')"), '1', "$_: works") foreach qw(other idle);
+is($session{$_}->run("SELECT pgpool.exec('$_', 'select 1')"), '1', "$_: pool works") foreach qw(other idle);
 ok(wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE server IN ('tested', 'idle') AND state = 'idle'", '3'),
-	'tested, idle: nobody uses them');
+	'tested, idle: connections are idle');
 $session{keepalive}->start("SELECT pgpool.exec($lease{keepalive}, 'select pg_sleep(600)')");
-ok(wait_until($far, "SELECT count(*) FROM pg_stat_activity WHERE query = 'select pg_sleep(600)'", '1'), 'keepalive: a statement is running');
+ok(wait_until($far, "SELECT count(*) FROM pg_stat_activity WHERE query = 'select pg_sleep(600)'", '1'), 'keepalive: statement runs');
 
-# What a checkout comes to, and how late it is, on one clock.
+# the result of a checkout and its delay, by one clock
 $local->safe_psql('postgres', <<'EOT');
 CREATE FUNCTION try(server text, timeout interval, OUT state text, OUT late interval) LANGUAGE plpgsql AS $$
 DECLARE
@@ -66,7 +65,7 @@ EXCEPTION WHEN OTHERS THEN
 END $$;
 EOT
 
-# --- the cable is cut
+# --- the network is cut
 my $delay = delay_begin();
 $network->cut;
 my $began = time();
@@ -80,8 +79,8 @@ SELECT string_agg(DISTINCT state, ' '), extract(epoch FROM max(late))
 FROM generate_series(1, 5) n, LATERAL try('$_', '600 ms' + n * '1 us'::interval)
 EOT
 
-# each comes to its end, and another pool is at work: the last of them takes some
-# six seconds, and what ignores an option half a minute
+# Each statement must end while another pool works. The last one takes about six
+# seconds; one that ignores its option takes half a minute.
 my @wait = qw(keepalive user_timeout statement tested connected asked idle patient);
 my %took;
 my $served = 0;
@@ -91,35 +90,35 @@ while (keys %took < @wait && time() - $began < 25)
 	$took{$_} = time() - $began foreach grep { !$took{$_} && $session{$_}->done } @wait;
 	usleep(20_000);
 }
-cmp_ok($served, '>', 20, "another pool has served $served statements meanwhile");
-is($session{other}->error, '', 'without an error');
-ok($took{$_}, sprintf '%s: comes to its end, after %.1f s', $_, $took{$_} // -1) && $session{$_}->finish foreach @wait;
-$session{$_}->failed('08006', qr/connection to server "$_" was lost/, "$_: its holder is told that the connection is lost")
+cmp_ok($served, '>', 20, "another pool executed $served statements meanwhile");
+is($session{other}->error, '', 'other pool reports no error');
+ok($took{$_}, sprintf '%s: statement ends, after %.1f s', $_, $took{$_} // -1) && $session{$_}->finish foreach @wait;
+$session{$_}->failed('08006', qr/connection to server "$_" was lost/, "$_: holder gets the error that the connection is lost")
   foreach qw(keepalive user_timeout);
-$session{statement}->failed('57014', qr/statement timeout/, 'statement: a timeout of the local statement does not wait for the network');
-$session{$_}->failed('08001', qr/DETAIL:.*within connect_timeout \(2 s\)/, "$_: a connect ends at connect_timeout") foreach qw(tested connected);
+$session{statement}->failed('57014', qr/statement timeout/, 'statement: local statement_timeout does not wait for the network');
+$session{$_}->failed('08001', qr/DETAIL:.*within connect_timeout \(2 s\)/, "$_: connection attempt ends at connect_timeout") foreach qw(tested connected);
 $delay = delay_end($delay, 3);
 foreach my $server (qw(asked idle patient))
 {
 	my ($states, $late) = split /\|/, $session{$server}->{text};
 
-	like($states, qr/^(?:08001|55P03|08001 55P03)$/, "$server: each checkout ends");
-	cmp_ok($late, '<', 0.1 + $delay, "$server: within its timeout and 100 ms, whatever the network does ($late s)");
+	like($states, qr/^(?:08001|55P03|08001 55P03)$/, "$server: each checkout fails");
+	cmp_ok($late, '<', 0.1 + $delay, "$server: delay beyond the timeout is below 100 ms ($late s)");
 }
-is(stats('tested', 'checks_failed'), '2', 'tested: the test of test_period has found both');
-is(stats('tested', 'retried'), '0', 'tested: before anybody had one of them');
-check_invariants($local, 'the invariants hold without a network');
+is(stats('tested', 'checks_failed'), '2', 'tested: tests of test_period have found both connections');
+is(stats('tested', 'retried'), '0', 'tested: no lost connection was leased');
+check_invariants($local, 'invariants hold without a network');
 
-# --- it is whole again
+# --- the network works again
 $_->run('SELECT pgpool.checkin_all()') foreach values %session;
 $network->mend;
 foreach my $server (sort keys %pools)
 {
-	ok(wait_until($local, sub { $session{$server}->run("SELECT pgpool.exec('$server', 'select 1')") }, '1', 60), "$server: works again");
+	ok(wait_until($local, sub { $session{$server}->run("SELECT pgpool.exec('$server', 'select 1')") }, '1', 60), "$server: pool works again");
 }
-is(stats('other', 'connects + 10 * connects_failed + 10 * retried'), '1', 'other: has not noticed');
+is(stats('other', 'connects + 10 * connects_failed + 10 * retried'), '1', 'other: pool was not affected');
 ok( wait_until($local, 'SELECT descriptors - ' . descriptors_wanted() . ' FROM pgpool.workers', '0', 60),
-	'the worker has no descriptor too many');
+	'worker has no superfluous file descriptor');
 
 stats_add_up($local);
 check_invariants($local);

@@ -1,6 +1,6 @@
-# operation_timeout: what the pool does on a connection for itself ends by then, be
-# it a reset that hangs, an answer that does not come, or a cancel that is taken and
-# never carried out.  All of it with a second, where the default would be ten.
+# operation_timeout bounds what the pool itself does on a connection: a reset that does
+# not end, an answer that does not arrive, a cancel request that is accepted and never
+# executed. The tests use one second instead of the default of ten.
 use strict;
 use warnings;
 
@@ -15,7 +15,7 @@ my $remote = remote_node('remote');
 my $local = local_node('local', conf => ['pgpool_ext.log_connections = on']);
 my $row = 'AS t(a text)';
 
-# What a lease is interrupted in never ends, and a cancel request is held for ever.
+# The statement never ends, and the cancel connection stays open.
 my $silent = sub {
 	my ($fake) = @_;
 
@@ -40,7 +40,7 @@ my $endless = PgpxFakeServer->new(silent => $silent, slow => $slow,
 my %fakes = (held => $fake, deaf => $deaf);
 my ($session, $other) = map { PgpxSession->new($local) } 1 .. 2;
 
-# One assertion: it comes in time, on the clock of the server.
+# Assert that an operation took about a second, by the server's clock.
 sub in_time
 {
 	my ($took, $name) = @_;
@@ -48,24 +48,25 @@ sub in_time
 	return ok($took > 0.8 && $took < SECONDS, sprintf '%s, after %.1f s', $name, $took);
 }
 
-# --- what nobody has use for may take years, if its options say so: it is looked at in the end
+# --- a connection that no session needs may take years if its options allow it (checked
+# at the end)
 make_pool($local, $endless, server => 'years', remote_dbname => 'login', options => { pool_size => 1, sslmode => 'disable', connect_timeout => '3650d' });
-$session->fails("SELECT pgpool.checkout('years', '100 ms')", '55P03', qr/timeout/, 'years: a login that is not answered');
+$session->fails("SELECT pgpool.checkout('years', '100 ms')", '55P03', qr/timeout/, 'years: login is not answered');
 
-# --- a reset that hangs
+# --- a reset that does not end
 make_pool($local, $remote, server => 'reset', options => { pool_size => 1, reset_command => 'select pg_sleep(600)', operation_timeout => '1s' });
-is($session->run("SELECT pgpool.exec('reset', 'select 1')"), '1', 'reset: a call');
+is($session->run("SELECT pgpool.exec('reset', 'select 1')"), '1', 'reset: call succeeds');
 my $start = log_clock($local);
 my $pid = $local->safe_psql('postgres', 'SELECT remote_pid FROM pgpool.connections');
 my @closed;
 wait_until($local, sub { @closed = log_times($local, 'closed connection \d+ to server "reset"'); scalar @closed }, '1', 60);
-in_time(($closed[0] // 'inf') - $start, 'reset: the worker closes the connection');
-ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE pid = $pid", '0'), 'reset: and it has ended at the remote');
+in_time(($closed[0] // 'inf') - $start, 'reset: worker closes the connection');
+ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE pid = $pid", '0'), 'reset: remote session has ended');
 $session->run("SELECT pgpool.exec('reset', 'select 1')");
-my $took = seconds { is($session->run("SELECT pgpool.exec('reset', 'select 1')") . $session->error, '1', 'reset: whoever comes meanwhile is served') };
-in_time($took, 'reset: with another connection');
+my $took = seconds { is($session->run("SELECT pgpool.exec('reset', 'select 1')") . $session->error, '1', 'reset: session during the reset is granted a connection') };
+in_time($took, 'reset: session waits until operation_timeout');
 
-# --- who goes on with a lease after an interrupt, and who comes next
+# --- the next statement on a lease after an interrupt, and the next session
 foreach my $server (sort keys %fakes)
 {
 	make_pool($local, $fakes{$server}, server => $server, remote_dbname => 'silent',
@@ -73,39 +74,39 @@ foreach my $server (sort keys %fakes)
 	my $lease = lease($session, $server);
 	my $query = "SELECT * FROM pgpool.query($lease, 'select 1') $row";
 
-	$session->fails("SET statement_timeout = '300ms'; $query", '57014', qr/statement timeout/, "$server: a statement is interrupted");
+	$session->fails("SET statement_timeout = '300ms'; $query", '57014', qr/statement timeout/, "$server: statement times out");
 	$session->run('RESET statement_timeout');
 	$other->start("SELECT pgpool.checkout('$server', '60 s')");
-	$took = seconds { $session->fails($query, '08006', qr/was lost/, "$server: the lease is of no use any more") };
-	in_time($took, "$server: which is said");
+	$took = seconds { $session->fails($query, '08006', qr/was lost/, "$server: lease is unusable") };
+	in_time($took, "$server: error is reported at operation_timeout");
 	$took = seconds {
 		$session->run("SELECT pgpool.checkin($lease)");
-		like($other->finish(60), qr/^\d+$/, "$server: and the next one has a connection");
+		like($other->finish(60), qr/^\d+$/, "$server: next session is granted a connection");
 	};
-	cmp_ok($took, '<', SECONDS, sprintf '%s: soon after it was returned (%.1f s)', $server, $took);
+	cmp_ok($took, '<', SECONDS, sprintf '%s: grant follows soon after checkin (%.1f s)', $server, $took);
 	$other->run('SELECT pgpool.checkin_all()');
 
-	# a call, whose connection is the worker's to end
+	# a call, whose connection the worker has to abort
 	$session->fails("SET statement_timeout = '300ms'; SELECT * FROM pgpool.query('$server', 'select 1') $row",
-		'57014', qr/statement timeout/, "$server: a call is interrupted");
+		'57014', qr/statement timeout/, "$server: call times out");
 	$session->run('RESET statement_timeout');
-	$took = seconds { like(lease($other, $server), qr/^\d+$/, "$server: the place is taken, and comes free") };
-	in_time($took, "$server: by then");
+	$took = seconds { like(lease($other, $server), qr/^\d+$/, "$server: slot is occupied until the call is aborted") };
+	in_time($took, "$server: slot is free at operation_timeout");
 	$other->run('SELECT pgpool.checkin_all()');
 }
 
-# --- a cancel that is held, of a statement that has ended by itself
+# --- a cancel request that does not end, for a statement that ends by itself
 make_pool($local, $fake, server => 'late', remote_dbname => 'slow', options => { pool_size => 1, sslmode => 'disable', operation_timeout => '1s' });
 my $lease = lease($session, 'late');
 my $began = time();
-is($session->run("SELECT pgpool.send($lease, 'select 1'), pgpool.cancel($lease)"), '|t', 'late: a statement is cancelled');
-is($session->run("SELECT * FROM pgpool.result($lease) $row") . $session->error, '1', 'late: and ends before the cancel does');
+is($session->run("SELECT pgpool.send($lease, 'select 1'), pgpool.cancel($lease)"), '|t', 'late: statement is cancelled');
+is($session->run("SELECT * FROM pgpool.result($lease) $row") . $session->error, '1', 'late: statement ends before the cancel request');
 $session->run("SELECT pgpool.checkin($lease)");
-like(lease($other, 'late'), qr/^\d+$/, 'late: nobody has the connection as long as it could hit him');
-in_time(time() - $began, 'late: until its time is up');
+like(lease($other, 'late'), qr/^\d+$/, 'late: connection is not leased while the cancel request could hit the next statement');
+in_time(time() - $began, 'late: slot is free at operation_timeout');
 $other->run('SELECT pgpool.checkin_all()');
 
-# .. and the lease is returned when the cancel's time is up: it may still come
+# the lease is returned after the cancel request has timed out; it may still be executed
 my $place = "SELECT local_port FROM pgpool.connections WHERE server = 'late'";
 foreach my $next ('own statement', 'lease', 'call')
 {
@@ -113,20 +114,20 @@ foreach my $next ('own statement', 'lease', 'call')
 	my $port = $local->safe_psql('postgres', $place);
 	my $cancels = $local->safe_psql('postgres', "SELECT cancels FROM pgpool.stats WHERE server = 'late'");
 
-	is($session->run("SELECT pgpool.send($lease, 'select 1'), pgpool.cancel($lease)"), '|t', "next $next: a statement is cancelled");
-	is($session->run("SELECT * FROM pgpool.result($lease) $row") . $session->error, '1', "next $next: and ends before the cancel does");
-	ok(wait_until($local, "SELECT cancels FROM pgpool.stats WHERE server = 'late'", $cancels + 1), "next $next: whose time is up");
-	$session->fails("SELECT * FROM pgpool.query($lease, 'select 1') $row", '08006', qr/A cancel request did not end within operation_timeout/, 'the lease is of no use any more')
+	is($session->run("SELECT pgpool.send($lease, 'select 1'), pgpool.cancel($lease)"), '|t', "next $next: statement is cancelled");
+	is($session->run("SELECT * FROM pgpool.result($lease) $row") . $session->error, '1', "next $next: statement ends before the cancel request");
+	ok(wait_until($local, "SELECT cancels FROM pgpool.stats WHERE server = 'late'", $cancels + 1), "next $next: cancel request times out");
+	$session->fails("SELECT * FROM pgpool.query($lease, 'select 1') $row", '08006', qr/A cancel request did not end within operation_timeout/, 'lease is unusable after a lost cancel request')
 	  if $next eq 'own statement';
 	$session->run("SELECT pgpool.checkin($lease)");
 	is($other->run($next eq 'call' ? "SELECT * FROM pgpool.query('late', 'select 1') $row"
-			: "SELECT a FROM pgpool.checkout('late') l, pgpool.query(l, 'select 1') $row") . $other->error, '1', "next $next: who comes next is served");
-	isnt($local->safe_psql('postgres', $place), $port, "next $next: on another connection");
+			: "SELECT a FROM pgpool.checkout('late') l, pgpool.query(l, 'select 1') $row") . $other->error, '1', "next $next: next session is granted a connection");
+	isnt($local->safe_psql('postgres', $place), $port, "next $next: connection is another one");
 	$other->run('SELECT pgpool.checkin_all()');
 }
 
-# --- an operation_timeout of years, and a remote that never answers and never goes: ten
-# seconds after its server was dropped the place is free
+# --- an operation_timeout of years with a remote server that never answers: the slot is
+# free ten seconds after its server is dropped
 my %forever = (cancelling => 'silent', resetting => 'first', asked => 'slow', connecting => 'login', revoked => 'slow');
 foreach my $server (sort keys %forever)
 {
@@ -135,35 +136,35 @@ foreach my $server (sort keys %forever)
 }
 $session->run("SELECT pgpool.send(pgpool.checkout('cancelling'), 'select 1')");
 $session->run("SELECT pgpool.exec('resetting', 'select 1')");
-$session->fails("SELECT pgpool.checkout('connecting', '100 ms')", '55P03', qr/timeout/, 'a login that is not answered');
+$session->fails("SELECT pgpool.checkout('connecting', '100 ms')", '55P03', qr/timeout/, 'login is not answered');
 foreach my $server (qw(asked revoked))
 {
 	$lease = lease($session, $server);
-	is($session->run("SELECT pgpool.send($lease, 'select 1'), pgpool.cancel($lease)"), '|t', "$server: a cancel that is held");
-	is($session->run("SELECT * FROM pgpool.result($lease) $row") . $session->error, '1', "$server: and the statement ends");
+	is($session->run("SELECT pgpool.send($lease, 'select 1'), pgpool.cancel($lease)"), '|t', "$server: cancel request does not end");
+	is($session->run("SELECT * FROM pgpool.result($lease) $row") . $session->error, '1', "$server: statement ends");
 }
 
-# .. and who waits for the end of that cancel is told when his lease is taken away
+# a session that waits for the end of the cancel request gets the error of terminate
 $session->start("SELECT * FROM pgpool.query($lease, 'select 1') $row");
-ok(wait_until($local, 'SELECT wait_event_type FROM pg_stat_activity WHERE pid = ' . $session->pid, 'Extension'), 'revoked: the next statement waits for it');
-is($other->run("SELECT pgpool.terminate($lease)"), 't', 'revoked: the lease is taken away');
+ok(wait_until($local, 'SELECT wait_event_type FROM pg_stat_activity WHERE pid = ' . $session->pid, 'Extension'), 'revoked: next statement waits for the cancel request');
+is($other->run("SELECT pgpool.terminate($lease)"), 't', 'revoked: lease is terminated');
 my $ended = wait_until($local, sub { $session->done }, '1', 60);
-ok($ended, 'revoked: which ends the wait');
+ok($ended, 'revoked: wait ends');
 $local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $session->pid . ')') if !$ended;
 $session->finish(30);
-$session->failed('PX001', qr/was terminated/, 'revoked: with that reason');
+$session->failed('PX001', qr/was terminated/, 'revoked: error has the reason');
 $session->quit;
 my $states = q{SELECT string_agg(server || ' ' || state, ', ' ORDER BY server) FROM pgpool.connections WHERE server = ANY ('{asked,cancelling,connecting,resetting,revoked}')};
-ok(wait_until($local, $states, 'asked cancelling, cancelling cancelling, connecting connecting, resetting resetting, revoked cancelling'), 'for ten years');
+ok(wait_until($local, $states, 'asked cancelling, cancelling cancelling, connecting connecting, resetting resetting, revoked cancelling'), 'connections are kept by the long timeout');
 $local->safe_psql('postgres', "DROP SERVER $_ CASCADE") foreach sort keys %forever;
-ok(wait_until($local, "SELECT count(*) FROM pgpool.pools WHERE server IS NULL OR server = ANY ('{asked,cancelling,connecting,resetting,revoked}')", '0', 60), 'or for some seconds once the servers are no more');
+ok(wait_until($local, "SELECT count(*) FROM pgpool.pools WHERE server IS NULL OR server = ANY ('{asked,cancelling,connecting,resetting,revoked}')", '0', 60), 'connections are closed some seconds after DROP SERVER');
 $session = PgpxSession->new($local);
 
-# .. which is so long since now, and nobody is in want of its place
-ok(wait_until($local, q{SELECT clock_timestamp() - state_since > '11 s' FROM pgpool.connections WHERE server = 'years'}), 'years: it goes on')
+# ten seconds have passed, and no session needs the slot
+ok(wait_until($local, q{SELECT clock_timestamp() - state_since > '11 s' FROM pgpool.connections WHERE server = 'years'}), 'years: attempt goes on')
   or diag($local->safe_psql('postgres', q{SELECT state, state_since FROM pgpool.connections WHERE server = 'years'}));
 $local->safe_psql('postgres', 'DROP SERVER years CASCADE');
-ok(wait_until($local, q{SELECT count(*) FROM pgpool.connections WHERE server = 'years' OR server IS NULL}, '0', 60), 'years: until its server is dropped');
+ok(wait_until($local, q{SELECT count(*) FROM pgpool.connections WHERE server = 'years' OR server IS NULL}, '0', 60), 'years: attempt ends with DROP SERVER');
 
 $_->quit foreach $session, $other;
 stats_add_up($local);

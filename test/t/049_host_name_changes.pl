@@ -1,5 +1,5 @@
-# Names are looked up for each connect, so that one that leads elsewhere is followed;
-# and a name server that does not answer delays those alone who want its names.
+# Host names are looked up for each connection attempt, so that changes are followed. A
+# name server that does not answer delays only the pools that need it.
 use strict;
 use warnings;
 
@@ -19,46 +19,46 @@ my $beside = PgpxSession->new($control);
 
 sub where { return $session->run("SELECT a FROM pgpool.query('$_[0]', 'select inet_server_addr()') AS t(a inet)") . $session->error; }
 
-# --- a name that leads elsewhere
+# --- a name whose address changes
 $network->hosts('db.example' => '127.0.0.1');
 make_pool($local, $remote, server => 'named', options => { host => 'db.example', pool_size => 2 });
-is(where('named'), '127.0.0.1', 'a name leads somewhere');
+is(where('named'), '127.0.0.1', 'name is resolved');
 $network->hosts('db.example' => '127.0.0.2');
-is(where('named'), '127.0.0.1', 'it leads elsewhere: an open connection stays');
+is(where('named'), '127.0.0.1', 'open connection stays after a change of the address');
 my $lease = lease($session, 'named');
-is(where('named'), '127.0.0.2', 'a new one goes there');
+is(where('named'), '127.0.0.2', 'new connection uses the new address');
 $session->run('SELECT pgpool.checkin_all()');
 $network->hosts('db.example' => '127.0.0.3');
 $session->run("SELECT pgpool.reconnect('named')");
-is(where('named'), '127.0.0.3', 'and all of them after reconnect');
+is(where('named'), '127.0.0.3', 'all connections use the new address after reconnect');
 $network->hosts();
 $session->run("SELECT pgpool.reconnect('named')");
 $session->run("SELECT pgpool.checkout('named')");
-is($session->sqlstate, '08001', 'a name that is gone is an error');
-like($session->error, qr/DETAIL:.*db\.example/, 'which tells the name');
+is($session->sqlstate, '08001', 'unknown name is an error');
+like($session->error, qr/DETAIL:.*db\.example/, 'error has the name');
 $network->hosts('db.example' => '127.0.0.1');
-ok(wait_until($local, sub { where('named') }, '127.0.0.1', 30), 'until it is back');
+ok(wait_until($local, sub { where('named') }, '127.0.0.1', 30), 'pool works when the name is known again');
 
 # --- lists of names, ports and addresses
 my $port = $remote->port;
 $network->hosts('db.example' => '127.0.0.1', 'nobody.example' => '127.0.0.9');
 make_pool($local, $remote, server => 'listed', options => { host => 'nobody.example,db.example', port => "$port,$port" });
-is(where('listed'), '127.0.0.1', 'the second name of a list');
+is(where('listed'), '127.0.0.1', 'second name of a list is used');
 make_pool($local, $remote, server => 'mixed', options => { host => '127.0.0.9,db.example' });
-is(where('mixed'), '127.0.0.1', 'a name behind an address, with one port for both');
+is(where('mixed'), '127.0.0.1', 'name behind an address is used, with one port for both');
 make_pool($local, $remote, server => 'unmatched', options => { host => 'db.example,nobody.example,db.example', port => "$port,$port" });
-$session->fails("SELECT pgpool.checkout('unmatched')", '08001', qr/DETAIL:.*could not match 2 port numbers to 3 hosts/, 'ports that are not as many as names');
+$session->fails("SELECT pgpool.checkout('unmatched')", '08001', qr/DETAIL:.*could not match 2 port numbers to 3 hosts/, 'mismatched numbers of ports and names are reported');
 
 make_pool($local, $remote, server => 'beside', options => { host => 'nobody.example,db.example', hostaddr => '127.0.0.9,' });
-is(where('beside'), '127.0.0.1', 'a name without an address behind one that has its own');
+is(where('beside'), '127.0.0.1', 'name without an address behind one with an address is used');
 make_pool($local, $remote, server => 'own', options => { host => 'no.example,db.example', hostaddr => '127.0.0.1,', port => "$port,1" });
-is(where('own'), '127.0.0.1', 'a name with an address of its own is not looked up');
+is(where('own'), '127.0.0.1', 'name with an address is not looked up');
 make_pool($local, $remote, server => 'addresses', options => { host => '', hostaddr => '127.0.0.9,127.0.0.1' });
-is(where('addresses'), '127.0.0.1', 'addresses alone, of which the second answers');
+is(where('addresses'), '127.0.0.1', 'second address of a list without names is used');
 make_pool($local, $remote, server => 'uneven', options => { host => 'db.example', hostaddr => ',127.0.0.1' });
-$session->fails("SELECT pgpool.checkout('uneven')", '08001', qr/DETAIL:.*could not match 1 host names to 2 hostaddr values/, 'addresses that are not as many as names');
+$session->fails("SELECT pgpool.checkout('uneven')", '08001', qr/DETAIL:.*could not match 1 host names to 2 hostaddr values/, 'mismatched numbers of addresses and names are reported');
 
-# --- the connection for pings of locks finds its way in the same way
+# --- the connection for lock pings resolves names in the same way
 sub ends
 {
 	return $remote->safe_psql('postgres', q{SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity WHERE application_name = 'pgpool_ext lock'});
@@ -73,15 +73,15 @@ sub logs
 
 $session->run(q{SELECT pgpool.lock_setup('named')});
 my $token = $session->run(q{SELECT pgpool.lock('named', 'a', ttl => '5 min')});
-ok(wait_until($local, 'SELECT last_ping IS NOT NULL FROM pgpool.locks', 't'), 'a lock at a server with a name is pinged');
+ok(wait_until($local, 'SELECT last_ping IS NOT NULL FROM pgpool.locks', 't'), 'lock of a server with a host name is pinged');
 my $log = -s $local->logfile;
 $network->hosts();
 ends();
-logs($log, qr/cannot ping the locks of server "named".*\n.*DETAIL:.*db\.example/, 'a name that is gone: the log has it');
+logs($log, qr/cannot ping the locks of server "named".*\n.*DETAIL:.*db\.example/, 'unknown name in a ping is logged');
 $network->hosts('db.example' => '127.0.0.2');
-logs($log, qr/pings the locks of server "named" .* again/, 'it is back: the lock is pinged again');
+logs($log, qr/pings the locks of server "named" .* again/, 'lock is pinged again when the name is known');
 
-# --- a name server that does not answer: its packets are lost
+# --- a name server that does not answer because its packets are lost
 $network->hosts('good.example' => '127.0.0.1', 'db.example' => '127.0.0.1');
 $network->cut;
 $network->resolver($network->address);
@@ -89,16 +89,16 @@ make_pool($local, $remote, server => 'good', options => { host => 'good.example'
 make_pool($control, $remote, server => 'good', options => { pool_size => 3 });
 make_pool($local, $remote, server => "slow$_", options => { host => "slow$_.example", connect_timeout => '8s', pool_size => 3 }) foreach 1 .. 3;
 
-# libpq must not be the one to look up what stands behind a name that is too long
+# libpq itself must not look up the name behind one that is too long
 make_pool($local, $remote, server => 'slow4', options => { host => 'x' x 600 . ',slow4.example', connect_timeout => '8s', pool_size => 3 });
 
-# nor one without an address behind others that have theirs
+# nor a name without an address in front of one with an address
 make_pool($local, $remote, server => 'slow5', options => { host => 'slow5.example,x', hostaddr => ',127.0.0.9', connect_timeout => '8s', pool_size => 3 });
 my @lost = map { PgpxSession->new($local) } 1 .. 5;
 
-# each opens a connection, which is the worker's work, with a name of its own; in turn
-# with another server, whose worker has no name to look up; the others begin meanwhile.
-# What the machine is late need not be the same for both: two processes and a worker.
+# The worker opens connections with a name of its own, in turn with another server whose
+# worker has no names to look up. The slow look-ups begin meanwhile. The delay of the
+# machine may differ between the two servers: two processes and a worker are involved.
 my $open = q{SELECT pgpool.discard(pgpool.checkout('good', '10 s'))};
 my ($opened, $longest, $usual, $rounds, $end) = (0, 0, 0, 0, time() + 2.5);
 my $delay = delay_begin();
@@ -115,20 +115,20 @@ while (time() < $end || ($opened <= 10 && time() < $end + 3))
 	$usual = $there if $there > $usual;
 }
 $delay = delay_end($delay, 3);
-is($local->safe_psql('postgres', "SELECT count(*) FROM pgpool.connections WHERE server ~ 'slow' AND state = 'connecting'"), '5', 'five names are looked up');
-is(scalar(grep { $_->done } @lost), 0, 'for seconds');
-cmp_ok($opened, '>', 10, "meanwhile another pool has opened $opened connections");
-is($beside->error, '', 'the other server opens them, too');
+is($local->safe_psql('postgres', "SELECT count(*) FROM pgpool.connections WHERE server ~ 'slow' AND state = 'connecting'"), '5', 'five names are being looked up');
+is(scalar(grep { $_->done } @lost), 0, 'look-ups last for seconds');
+cmp_ok($opened, '>', 10, "another pool has opened $opened connections meanwhile");
+is($beside->error, '', 'other server opens connections without an error');
 cmp_ok($longest, '<', 0.2 + $usual + $delay,
-	sprintf 'the longest took %.3f s, with the other server %.3f s: the worker was not held up for 200 ms', $longest, $usual);
+	sprintf 'longest took %.3f s, with the other server %.3f s: worker was not blocked for 200 ms', $longest, $usual);
 foreach my $n (1 .. 5)
 {
 	$lost[ $n - 1 ]->finish(60);
-	$lost[ $n - 1 ]->failed('08001', qr/DETAIL:.*within connect_timeout \(8 s\)/, "slow$n: the look-up ends with the connect");
+	$lost[ $n - 1 ]->failed('08001', qr/DETAIL:.*within connect_timeout \(8 s\)/, "slow$n: look-up ends at connect_timeout");
 }
 
-# --- not more look-ups than 48 at once of one user, and 64 in all.  The mapping names no
-# remote user, so that each local user has pools of its own
+# --- at most 48 simultaneous look-ups of one user, and 64 in all; the mapping names no
+# remote user, so each local user has pools of its own
 $session->run(<<"EOT");
 DO \$\$ BEGIN
 	FOR n IN 1 .. 70 LOOP
@@ -139,16 +139,16 @@ DO \$\$ BEGIN
 END \$\$;
 SELECT pgpool.try_checkout('many' || n) FROM generate_series(1, 70) n;
 EOT
-is($session->error, '', 'seventy names are wanted at once');
+is($session->error, '', 'seventy names are requested at once');
 my $refused = q{SELECT count(*) FROM pgpool.pools WHERE server ~ 'many' AND last_error ~ 'too many host names are being looked up for this user'};
-ok(wait_until($local, "SELECT ($refused) >= 22", 't', 30), 'some of them are refused: too many look-ups') or diag($local->safe_psql('postgres', $refused));
+ok(wait_until($local, "SELECT ($refused) >= 22", 't', 30), 'superfluous look-ups of one user are refused') or diag($local->safe_psql('postgres', $refused));
 $local->safe_psql('postgres', q{SELECT pgpool.try_checkout('many' || n) FROM generate_series(1, 40) n}, extra_params => [ '-U', 'app' ]);
 $refused = q{SELECT count(*) FROM pgpool.pools WHERE local_user = 'app' AND last_error ~ 'too many host names are being looked up(?! for)'};
-ok(wait_until($local, "SELECT ($refused) >= 24", 't', 30), '.. and of another, who wants fewer: there are so many in all') or diag($local->safe_psql('postgres', $refused));
+ok(wait_until($local, "SELECT ($refused) >= 24", 't', 30), 'superfluous look-ups of all users are refused') or diag($local->safe_psql('postgres', $refused));
 $log = -s $local->logfile;
 ends();
-logs($log, qr/cannot ping the locks of server "named".*\n.*DETAIL:.*too many host names are being looked up/, 'also for pings');
-is($session->run(qq{SELECT pgpool.lock_valid('named', 'a', $token)}), 't', 'the lock has time until then');
+logs($log, qr/cannot ping the locks of server "named".*\n.*DETAIL:.*too many host names are being looked up/, 'refused look-up in a ping is logged');
+is($session->run(qq{SELECT pgpool.lock_valid('named', 'a', $token)}), 't', 'lock is still valid');
 
 $_->quit foreach $session, $beside, @lost;
 $control->stop('fast');
