@@ -13,6 +13,7 @@
 #include "utils/builtins.h"
 #include "utils/timestamp.h"
 
+#include "values/params.h"
 #include "session/checkout.h"
 
 #define TIMEOUT_MAX_MS (INT64CONST(1000) * 86400 * 3650)
@@ -39,6 +40,14 @@ pgpx_arg_text(FunctionCallInfo fcinfo, int at, const char *name)
 	if (PG_ARGISNULL(at))
 		pgpx_arg_raise_null(name);
 	return text_to_cstring(PG_GETARG_TEXT_PP(at));
+}
+
+void
+pgpx_arg_statement(FunctionCallInfo fcinfo, int at, bool any,
+				   PgpxStatement *statement)
+{
+	statement->sql = pgpx_arg_text(fcinfo, at, "sql");
+	pgpx_params_read(fcinfo, at + 1, any, statement);
 }
 
 int64

@@ -14,6 +14,7 @@
 #define PGPX_ARGUMENTS_H
 
 #include "shared/shmem.h"
+#include "protocol/wire.h"
 
 /*
  * Returns a text argument as a C string; 22004 if it is NULL.  name: for the
@@ -23,6 +24,13 @@ extern char *pgpx_arg_text(FunctionCallInfo fcinfo, int at, const char *name);
 
 /* The same; returns NULL if the argument is NULL or missing. */
 extern char *pgpx_arg_text_or_null(FunctionCallInfo fcinfo, int at);
+
+/*
+ * Reads a statement: its text from argument "at", which must not be NULL, and
+ * its parameters from the arguments behind it; any: as of pgpx_params_read.
+ */
+extern void pgpx_arg_statement(FunctionCallInfo fcinfo, int at, bool any,
+							   PgpxStatement *statement);
 
 /* Returns the id of a lease; 22004 if it is NULL. */
 extern int64 pgpx_arg_lease(FunctionCallInfo fcinfo, int at);

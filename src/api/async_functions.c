@@ -14,7 +14,6 @@
 #include "utils/tuplestore.h"
 
 #include "base/debug_point.h"
-#include "values/params.h"
 #include "session/async.h"
 #include "session/fanout.h"
 #include "session/statement.h"
@@ -34,14 +33,12 @@ static Datum
 send_statement(FunctionCallInfo fcinfo, bool any)
 {
 	int64		id;
-	char	   *sql;
-	PgpxParams	params;
+	PgpxStatement statement;
 
 	pgpx_shmem_require();
 	id = pgpx_arg_lease(fcinfo, 0);
-	sql = pgpx_arg_text(fcinfo, 1, "sql");
-	pgpx_params_read(fcinfo, 2, any, &params);
-	pgpx_async_send(pgpx_lease_of(id), sql, params.n, params.values);
+	pgpx_arg_statement(fcinfo, 1, any, &statement);
+	pgpx_async_send(pgpx_lease_of(id), &statement);
 	PG_RETURN_VOID();
 }
 
@@ -175,7 +172,7 @@ pgpx_notifications(PG_FUNCTION_ARGS)
 	if (PG_ARGISNULL(1))
 		pgpx_arg_raise_null("timeout");
 	deadline = pgpx_arg_deadline(fcinfo, 1);
-	pgpx_run_check(lease, 0);
+	pgpx_run_check(lease, NULL);
 	InitMaterializedSRF(fcinfo, 0);
 	pgpx_async_notes(lease, deadline);
 	if (lease->notes == NULL)
@@ -242,19 +239,16 @@ fanout(FunctionCallInfo fcinfo, bool any)
 	ReturnSetInfo *rsinfo;
 	char	  **servers;
 	int			n;
-	char	   *sql;
-	PgpxParams	params;
+	PgpxStatement statement;
 
 	pgpx_shmem_require();
 	rsinfo = pgpx_arg_column_list(fcinfo, "pgpool.fanout");
 	if (PG_ARGISNULL(0))
 		pgpx_arg_raise_null("pools");
 	servers = read_servers(PG_GETARG_ARRAYTYPE_P(0), &n);
-	sql = pgpx_arg_text(fcinfo, 1, "sql");
-	pgpx_params_read(fcinfo, 2, any, &params);
+	pgpx_arg_statement(fcinfo, 1, any, &statement);
 	InitMaterializedSRF(fcinfo, MAT_SRF_USE_EXPECTED_DESC);
-	pgpx_fanout(servers, n, sql, params.n, params.values, rsinfo->setDesc,
-				rsinfo->setResult);
+	pgpx_fanout(servers, n, &statement, rsinfo->setDesc, rsinfo->setResult);
 	return (Datum) 0;
 }
 

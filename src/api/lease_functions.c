@@ -128,8 +128,7 @@ typedef struct Call
 	bool		by_pool;
 	char	   *server;			/* by_pool */
 	int64		id;				/* !by_pool: of the lease */
-	char	   *sql;
-	PgpxParams	params;
+	PgpxStatement statement;
 } Call;
 
 /* Read the arguments from index "at" on: lease or pool, sql, params. */
@@ -143,61 +142,62 @@ read_call(FunctionCallInfo fcinfo, int at, bool by_pool, bool any, Call *call)
 		call->server = pgpx_arg_text(fcinfo, at, "pool");
 	else
 		call->id = pgpx_arg_lease(fcinfo, at);
-	call->sql = pgpx_arg_text(fcinfo, at + 1, "sql");
-	pgpx_params_read(fcinfo, at + 2, any, &call->params);
+	pgpx_arg_statement(fcinfo, at + 1, any, &call->statement);
 }
 
 /*
- * Execute the statement of a call and return its number of rows.
+ * Execute a statement on a lease that is acquired for it, and return its number
+ * of rows.
  *
- * A lease acquired for the call is returned at the end of it.  After an error
- * it is returned at once; the abort of the transaction would return it later.
- *
- * If a pipelined statement was not executed (lease->not_run), the call checks
- * out again, with the queue position and the deadline of the first attempt.
+ * The lease is returned at the end.  After an error it is returned at once; the
+ * abort of the transaction would return it later.  If a pipelined statement was
+ * not executed (lease->not_run), it is repeated on another lease, with the
+ * queue position and the deadline of the first checkout.
  */
+static uint64
+run_on_pool(const char *server, const PgpxStatement *statement,
+			const PgpxSink *sink)
+{
+	PgpxPendingStatement pending = {
+		.statement = statement,
+		.single = sink != NULL || statement->nparams > 0 ||
+			strchr(statement->sql, ';') == NULL,
+		.predictable = sink != NULL && sink->formats != NULL,
+		.types_hash = sink != NULL ? sink->types_hash : 0,
+	};
+	PgpxRetry	retry = {0};
+
+	for (;;)
+	{
+		PgpxLease  *lease = pgpx_lease_checkout_for(server, &pending, &retry);
+		uint64		rows;
+
+		PG_TRY();
+		{
+			rows = pgpx_exec(lease, statement, sink);
+		}
+		PG_CATCH();
+		{
+			pgpx_lease_return(lease, PGPX_END_CHECKIN, false);
+			PG_RE_THROW();
+		}
+		PG_END_TRY();
+		if (!lease->not_run)
+		{
+			pgpx_lease_return(lease, PGPX_END_CHECKIN, true);
+			return rows;
+		}
+		pgpx_lease_retry(lease, &retry);
+	}
+}
+
+/* Execute the statement of a call and return its number of rows. */
 static uint64
 run_call(const Call *call, const PgpxSink *sink)
 {
-	PgpxStatement statement = {
-		.sql = call->sql,
-		.nparams = call->params.n,
-		.values = call->params.values,
-		.one = sink != NULL || call->params.n > 0 ||
-			strchr(call->sql, ';') == NULL,
-		.known = sink != NULL && sink->formats != NULL,
-		.types_hash = sink != NULL ? sink->types_hash : 0,
-	};
-	PgpxLease  *lease;
-	uint64		rows;
-
-	if (!call->by_pool)
-		return pgpx_exec(pgpx_lease_of(call->id), call->sql, call->params.n,
-						 call->params.values, sink);
-
-again:
-	lease = pgpx_lease_checkout_for(call->server, &statement);
-	PG_TRY();
-	{
-		rows = pgpx_exec(lease, call->sql, call->params.n, call->params.values,
-						 sink);
-	}
-	PG_CATCH();
-	{
-		pgpx_lease_return(lease, PGPX_END_CHECKIN, false);
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
-	if (lease->not_run)
-	{
-		statement.queue_position = lease->queue_position;
-		statement.pool_id = lease->spec->pool_id;
-		statement.deadline = lease->deadline;
-		pgpx_lease_return(lease, PGPX_END_RETRIED, true);
-		goto again;
-	}
-	pgpx_lease_return(lease, PGPX_END_CHECKIN, true);
-	return rows;
+	if (call->by_pool)
+		return run_on_pool(call->server, &call->statement, sink);
+	return pgpx_exec(pgpx_lease_of(call->id), &call->statement, sink);
 }
 
 /*
@@ -371,22 +371,23 @@ describe_call(FunctionCallInfo fcinfo, bool by_pool,
 {
 	PgpxLease  *lease;
 	char	   *server;
-	char	   *sql;
+	PgpxStatement statement = {0};
 
 	pgpx_shmem_require();
 	if (!by_pool)
 	{
 		lease = pgpx_lease_of(pgpx_arg_lease(fcinfo, 0));
-		pgpx_describe(lease, pgpx_arg_text(fcinfo, 1, "sql"), description);
+		statement.sql = pgpx_arg_text(fcinfo, 1, "sql");
+		pgpx_describe(lease, &statement, description);
 		return;
 	}
 	server = pgpx_arg_text(fcinfo, 0, "pool");
-	sql = pgpx_arg_text(fcinfo, 1, "sql");
+	statement.sql = pgpx_arg_text(fcinfo, 1, "sql");
 	lease = pgpx_lease_checkout(server, PGPX_TIMEOUT_DEFAULT, false,
 								PGPX_SCOPE_CALL, NULL);
 	PG_TRY();
 	{
-		pgpx_describe(lease, sql, description);
+		pgpx_describe(lease, &statement, description);
 	}
 	PG_CATCH();
 	{

@@ -254,13 +254,13 @@ add_hint(void *arg)
  * the error came from the remote, so the statement had no effect.
  */
 static void
-run(PgpxLease *lease, const char *sql, int nparams, const char *const *values,
-	const PgpxSink *sink, PgpxTime deadline, bool *refused)
+run(PgpxLease *lease, const PgpxStatement *statement, const PgpxSink *sink,
+	PgpxTime deadline, bool *refused)
 {
 	static uint32 wait_event = 0;
 	PgpxRun		run = {
 		.lease = lease,
-		.sql = sql,
+		.statement = statement,
 		.sink = sink,
 		.internal = true,
 	};
@@ -270,10 +270,10 @@ run(PgpxLease *lease, const char *sql, int nparams, const char *const *values,
 	};
 
 	error_context_stack = &hint;
-	pgpx_run_check(lease, nparams);
+	pgpx_run_check(lease, statement);
 	PG_TRY();
 	{
-		pgpx_run_send(&run, nparams, values, sink == NULL);
+		pgpx_run_send(&run, sink == NULL);
 		while (!pgpx_run_step(&run))
 			if (!pgpx_session_wait(lease->sock, WL_SOCKET_READABLE, deadline,
 								   pgpx_wait_event(&wait_event, "PgpoolLock")))
@@ -296,9 +296,8 @@ run(PgpxLease *lease, const char *sql, int nparams, const char *const *values,
 
 /* The same for a statement that returns text columns. */
 static Tuplestorestate *
-run_texts(PgpxLease *lease, const char *sql, int nparams,
-		  const char *const *values, int ncolumns, PgpxTime deadline,
-		  TupleDesc *tupdesc, bool *refused)
+run_texts(PgpxLease *lease, const PgpxStatement *statement, int ncolumns,
+		  PgpxTime deadline, TupleDesc *tupdesc, bool *refused)
 {
 	Tuplestorestate *store = tuplestore_begin_heap(false, false, work_mem);
 	PgpxRows   *tuples;
@@ -307,8 +306,7 @@ run_texts(PgpxLease *lease, const char *sql, int nparams,
 	for (int i = 1; i <= ncolumns; i++)
 		TupleDescInitEntry(*tupdesc, i, NULL, TEXTOID, -1, 0);
 	tuples = pgpx_rows_begin(*tupdesc, store, InvalidOid);
-	run(lease, sql, nparams, values, pgpx_rows_sink(tuples), deadline,
-		refused);
+	run(lease, statement, pgpx_rows_sink(tuples), deadline, refused);
 	pgpx_rows_end(tuples);
 	return store;
 }
@@ -348,6 +346,7 @@ pgpx_dlock_ask(PgpxLease *lease, const PgpxDlock *lock, bool waits,
 			   int64 patience, PgpxTime deadline, PgpxDlockAnswer *answer)
 {
 	const char *values[8];
+	PgpxStatement statement = {ask_sql, lengthof(values), values};
 	TupleDesc	tupdesc;
 	Tuplestorestate *store;
 	TupleTableSlot *slot;
@@ -361,8 +360,8 @@ pgpx_dlock_ask(PgpxLease *lease, const PgpxDlock *lock, bool waits,
 	values[6] = psprintf(INT64_FORMAT, patience);
 	values[7] = waits ? "true" : "false";
 	memset(answer, 0, sizeof(*answer));
-	store = run_texts(lease, ask_sql, 8, values, ASK_COLUMNS, deadline,
-					  &tupdesc, &answer->refused);
+	store = run_texts(lease, &statement, ASK_COLUMNS, deadline, &tupdesc,
+					  &answer->refused);
 
 	slot = MakeSingleTupleTableSlot(tupdesc, &TTSOpsMinimalTuple);
 	if (tuplestore_gettupleslot(store, true, false, slot))
@@ -397,18 +396,21 @@ pgpx_dlock_ask(PgpxLease *lease, const PgpxDlock *lock, bool waits,
 void
 pgpx_dlock_create_tables(PgpxLease *lease)
 {
-	run(lease, setup_sql, 0, NULL, NULL, 0, NULL);
+	PgpxStatement statement = {.sql = setup_sql};
+
+	run(lease, &statement, NULL, 0, NULL);
 }
 
 bool
 pgpx_dlock_force_release(PgpxLease *lease, const char *name)
 {
+	PgpxStatement statement = {force_sql, 1, &name};
 	TupleDesc	tupdesc;
 	Tuplestorestate *store;
 	TupleTableSlot *slot;
 	bool		held = false;
 
-	store = run_texts(lease, force_sql, 1, &name, 1, 0, &tupdesc, NULL);
+	store = run_texts(lease, &statement, 1, 0, &tupdesc, NULL);
 	slot = MakeSingleTupleTableSlot(tupdesc, &TTSOpsMinimalTuple);
 	if (tuplestore_gettupleslot(store, true, false, slot))
 		held = is_true(slot, 1);
@@ -421,7 +423,8 @@ void
 pgpx_dlock_status(PgpxLease *lease, TupleDesc tupdesc, Tuplestorestate *store)
 {
 	PgpxRows   *tuples = pgpx_rows_begin(tupdesc, store, InvalidOid);
+	PgpxStatement statement = {.sql = status_sql};
 
-	run(lease, status_sql, 0, NULL, pgpx_rows_sink(tuples), 0, NULL);
+	run(lease, &statement, pgpx_rows_sink(tuples), 0, NULL);
 	pgpx_rows_end(tuples);
 }

@@ -114,6 +114,17 @@ typedef enum PgpxWireEvent
 	PGPX_EV_NO_ECHO				/* (internal: an error instead of the token) */
 } PgpxWireEvent;
 
+/*
+ * A statement with its parameters.  They are texts, or NULL for SQL's NULL; the
+ * remote infers their types.
+ */
+typedef struct PgpxStatement
+{
+	const char *sql;
+	int			nparams;		/* at most 65535 can be sent */
+	const char *const *values;
+} PgpxStatement;
+
 /* A message; data is valid until the next call that reads from the stream. */
 typedef struct PgpxWireMessage
 {
@@ -277,14 +288,12 @@ extern void pgpx_wire_send_query(PgpxWire *wire, const char *sql);
  * pgpx_wire_send_extended
  *		Sends one statement as Parse, Bind, Describe, Execute, Sync.
  *
- * values: the parameters as texts, NULL for SQL's NULL; the remote infers their
- * types.  nparams is at most 65535.  formats: for each column of the result 0
- * for text or 1 for binary.  nformats is 0 (all columns in text) or the number
- * of columns of the result; with any other number the remote rejects the
- * statement before it executes it.
+ * formats: for each column of the result 0 for text or 1 for binary.  nformats
+ * is 0 (all columns in text) or the number of columns of the result; with any
+ * other number the remote rejects the statement before it executes it.
  */
-extern void pgpx_wire_send_extended(PgpxWire *wire, const char *sql,
-									int nparams, const char *const *values,
+extern void pgpx_wire_send_extended(PgpxWire *wire,
+									const PgpxStatement *statement,
 									int nformats, const int16 *formats);
 
 /*
@@ -298,9 +307,9 @@ extern void pgpx_wire_send_describe(PgpxWire *wire, const char *sql);
  *		Writes the messages of pgpx_wire_send_extended, without a token, into a
  *		buffer that another session sends.
  */
-extern void pgpx_wire_put_extended(StringInfo buf, const char *sql, int nparams,
-								   const char *const *values, int nformats,
-								   const int16 *formats);
+extern void pgpx_wire_put_extended(StringInfo buf,
+								   const PgpxStatement *statement,
+								   int nformats, const int16 *formats);
 
 /*
  * pgpx_wire_put_prefix

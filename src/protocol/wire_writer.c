@@ -144,28 +144,29 @@ pgpx_wire_send_query(PgpxWire *wire, const char *sql)
 }
 
 void
-pgpx_wire_put_extended(StringInfo buf, const char *sql, int nparams,
-					   const char *const *values, int nformats,
-					   const int16 *formats)
+pgpx_wire_put_extended(StringInfo buf, const PgpxStatement *statement,
+					   int nformats, const int16 *formats)
 {
 	int			at;
 
-	put_parse(buf, sql);
+	put_parse(buf, statement->sql);
 	at = begin_message(buf, 'B');
 	put_char(buf, '\0');		/* unnamed portal */
 	put_char(buf, '\0');
 	put_int16(buf, 0);			/* all parameters are text */
-	put_int16(buf, (uint16) nparams);
-	for (int i = 0; i < nparams; i++)
+	put_int16(buf, (uint16) statement->nparams);
+	for (int i = 0; i < statement->nparams; i++)
 	{
-		if (values[i] == NULL)
+		const char *value = statement->values[i];
+
+		if (value == NULL)
 			put_int32(buf, (uint32) -1);
 		else
 		{
-			int			len = strlen(values[i]);
+			int			len = strlen(value);
 
 			put_int32(buf, len);
-			put(buf, values[i], len);
+			put(buf, value, len);
 		}
 	}
 	put_int16(buf, (uint16) nformats);
@@ -187,13 +188,12 @@ pgpx_wire_put_extended(StringInfo buf, const char *sql, int nparams,
 }
 
 void
-pgpx_wire_send_extended(PgpxWire *wire, const char *sql, int nparams,
-						const char *const *values, int nformats,
-						const int16 *formats)
+pgpx_wire_send_extended(PgpxWire *wire, const PgpxStatement *statement,
+						int nformats, const int16 *formats)
 {
 	uint32		exchange = begin_exchange(wire);
 
-	pgpx_wire_put_extended(&wire->out, sql, nparams, values, nformats, formats);
+	pgpx_wire_put_extended(&wire->out, statement, nformats, formats);
 	pgpx_wire_expect(wire, wire->sender, exchange, PGPX_WIRE_PARSE,
 					 PGPX_WIRE_IDLE, PGPX_WIRE_IDLE);
 }

@@ -160,23 +160,25 @@ pgpx_async_notes(PgpxLease *lease, PgpxTime deadline)
 static const PgpxSink any_sink = {.types_hash = IN_FLIGHT_TYPES};
 
 void
-pgpx_async_send(PgpxLease *lease, const char *sql, int nparams,
-				const char *const *values)
+pgpx_async_send(PgpxLease *lease, const PgpxStatement *statement)
 {
-	PgpxRun		run = {.lease = lease, .sink = &any_sink};
+	PgpxRun		run = {
+		.lease = lease,
+		.statement = statement,
+		.sink = &any_sink,
+	};
 	PgpxInFlight *in_flight;
-	size_t		len = strlen(sql) + 1;
+	size_t		len = strlen(statement->sql) + 1;
 
-	pgpx_run_check(lease, nparams);
+	pgpx_run_check(lease, statement);
 	in_flight = MemoryContextAlloc(TopMemoryContext,
 								   offsetof(PgpxInFlight, sql) + len);
-	memcpy(in_flight->sql, sql, len);
-	run.sql = in_flight->sql;
+	memcpy(in_flight->sql, statement->sql, len);
 	PG_TRY();
 	{
 		pgpx_prediction_begin(&in_flight->prediction, &run);
 		run.sink = NULL;
-		pgpx_run_send(&run, nparams, values, false);
+		pgpx_run_send(&run, false);
 	}
 	PG_CATCH();
 	{
@@ -195,11 +197,11 @@ pgpx_async_send(PgpxLease *lease, const char *sql, int nparams,
 uint64
 pgpx_async_result(PgpxLease *lease, const PgpxSink *sink)
 {
-	PgpxRun		run = {.lease = lease, .sink = sink};
+	PgpxStatement statement = {.sql = pstrdup(lease->in_flight->sql)};
+	PgpxRun		run = {.lease = lease, .statement = &statement, .sink = sink};
 	PgpxPrediction prediction = lease->in_flight->prediction;
 
 	/* after this the lease has no statement in flight, even on an error */
-	run.sql = pstrdup(lease->in_flight->sql);
 	run.nformats = lease->in_flight->nformats;
 	run.formats = prediction.formats;
 	pgpx_lease_clear_in_flight(lease);

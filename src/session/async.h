@@ -17,12 +17,11 @@
  *		between.
  *
  * After a send the lease has a statement in flight, until its result was read
- * or has failed. sql must be a single statement.  With a NULL sink its rows are
+ * or has failed.  Its text must be a single statement.  With a NULL sink its rows are
  * dropped.  Both functions may wait; a send waits if the remote does not read.
  * Errors: as of pgpx_exec.
  */
-extern void pgpx_async_send(PgpxLease *lease, const char *sql, int nparams,
-							const char *const *values);
+extern void pgpx_async_send(PgpxLease *lease, const PgpxStatement *statement);
 extern uint64 pgpx_async_result(PgpxLease *lease, const PgpxSink *sink);
 
 /*

@@ -380,7 +380,8 @@ checkout_quickly(PgpxCheckout *c, PgpxLease *volatile *undone)
 
 static PgpxLease *
 checkout_for(const char *server, int64 timeout, bool only_try, PgpxScope scope,
-			 const char *why, const PgpxStatement *statement)
+			 const char *why, const PgpxPendingStatement *statement,
+			 const PgpxRetry *retry)
 {
 	PgpxCheckout c;
 	PgpxLease *volatile lease = NULL;
@@ -409,11 +410,11 @@ checkout_for(const char *server, int64 timeout, bool only_try, PgpxScope scope,
 	c.holder.application_name = application_name;
 	c.statement = statement;
 	set_deadline(&c, timeout);
-	if (statement != NULL && statement->queue_position != 0 &&
-		statement->pool_id == c.spec->pool_id)
+	if (retry != NULL && retry->queue_position != 0 &&
+		retry->pool_id == c.spec->pool_id)
 	{
-		c.number = statement->queue_position;
-		c.deadline = statement->deadline;
+		c.number = retry->queue_position;
+		c.deadline = retry->deadline;
 	}
 
 	lease = checkout_quickly(&c, &taken);
@@ -443,14 +444,24 @@ PgpxLease *
 pgpx_lease_checkout(const char *server, int64 timeout, bool only_try,
 					PgpxScope scope, const char *why)
 {
-	return checkout_for(server, timeout, only_try, scope, why, NULL);
+	return checkout_for(server, timeout, only_try, scope, why, NULL, NULL);
 }
 
 PgpxLease *
-pgpx_lease_checkout_for(const char *server, const PgpxStatement *statement)
+pgpx_lease_checkout_for(const char *server, const PgpxPendingStatement *pending,
+						const PgpxRetry *retry)
 {
 	return checkout_for(server, PGPX_TIMEOUT_DEFAULT, false, PGPX_SCOPE_CALL,
-						NULL, statement);
+						NULL, pending, retry);
+}
+
+void
+pgpx_lease_retry(PgpxLease *lease, PgpxRetry *retry)
+{
+	retry->pool_id = lease->spec->pool_id;
+	retry->queue_position = lease->queue_position;
+	retry->deadline = lease->deadline;
+	pgpx_lease_return(lease, PGPX_END_RETRIED, true);
 }
 
 /*

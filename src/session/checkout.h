@@ -41,30 +41,40 @@ extern PgpxLease *pgpx_lease_checkout(const char *server, int64 timeout,
  * waits in the queue, a session that returns a connection may send the
  * statement (pipelined hand-over).  pgpx_run_send then finds it already sent.
  */
-typedef struct PgpxStatement
+typedef struct PgpxPendingStatement
 {
-	const char *sql;
-	int			nparams;
-	const char *const *values;
-	bool		one;			/* certainly a single statement */
-	bool		known;			/* types_hash is set: formats can be predicted */
+	const PgpxStatement *statement;
+	bool		single;			/* certainly a single statement */
+	bool		predictable;	/* types_hash is set: formats can be predicted */
 	uint64		types_hash;
+} PgpxPendingStatement;
 
-	/* set to retry a statement that did not run: keep its queue position */
-	uint64		queue_position;
+/* Where a checkout was in the queue, for the next one of the same call. */
+typedef struct PgpxRetry
+{
 	uint32		pool_id;
+	uint64		queue_position; /* 0: this is the first checkout */
 	PgpxTime	deadline;
-} PgpxStatement;
+} PgpxRetry;
 
 /*
  * pgpx_lease_checkout_for
  *		Lease a connection for one statement, with scope CALL.
  *
- * The timeout is that of the GUC or the server.  Errors: as of
- * pgpx_lease_checkout.
+ * The timeout is that of the GUC or the server.  After a lease whose statement
+ * did not run (lease->not_run), the next checkout keeps its queue position and
+ * deadline, see pgpx_lease_retry.  Errors: as of pgpx_lease_checkout.
  */
 extern PgpxLease *pgpx_lease_checkout_for(const char *server,
-										  const PgpxStatement *statement);
+										  const PgpxPendingStatement *pending,
+										  const PgpxRetry *retry);
+
+/*
+ * pgpx_lease_retry
+ *		End a lease whose statement did not run, and fill in *retry for the
+ *		next checkout.
+ */
+extern void pgpx_lease_retry(PgpxLease *lease, PgpxRetry *retry);
 
 /*
  * pgpx_lease_prewarm

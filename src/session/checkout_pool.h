@@ -27,7 +27,8 @@ typedef struct PgpxCheckout
 	uint64		published_version;	/* which we published the conninfo */
 	bool		stale;			/* the pool's options changed since we read
 								 * them */
-	const PgpxStatement *statement; /* to run on the lease; NULL: unknown */
+	const PgpxPendingStatement *statement;	/* to run on the lease; NULL:
+											 * unknown */
 	bool		pending;		/* prepared for a pipelined hand-over */
 } PgpxCheckout;
 

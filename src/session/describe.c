@@ -93,6 +93,7 @@ name_remote_types(PgpxLease *lease, PgpxDescription *description)
 {
 	int		   *which = palloc0(sizeof(int) * Max(description->n, 1));
 	const char *oids = list_unnamed_types(description, which);
+	PgpxStatement statement = {types_sql, 1, &oids};
 	TupleDesc	tupdesc = CreateTemplateTupleDesc(4);
 	Tuplestorestate *store;
 	TupleTableSlot *slot;
@@ -106,7 +107,7 @@ name_remote_types(PgpxLease *lease, PgpxDescription *description)
 	TupleDescInitEntry(tupdesc, 4, "at", INT8OID, -1, 0);
 	store = tuplestore_begin_heap(false, false, work_mem);
 	tuples = pgpx_rows_begin(tupdesc, store, InvalidOid);
-	(void) pgpx_exec(lease, types_sql, 1, &oids, pgpx_rows_sink(tuples));
+	(void) pgpx_exec(lease, &statement, pgpx_rows_sink(tuples));
 	pgpx_rows_end(tuples);
 
 	slot = MakeSingleTupleTableSlot(tupdesc, &TTSOpsMinimalTuple);
@@ -134,7 +135,8 @@ name_remote_types(PgpxLease *lease, PgpxDescription *description)
 }
 
 void
-pgpx_describe(PgpxLease *lease, const char *sql, PgpxDescription *description)
+pgpx_describe(PgpxLease *lease, const PgpxStatement *statement,
+			  PgpxDescription *description)
 {
 	PgpxSink	sink = {
 		.columns = note_columns,
@@ -143,16 +145,16 @@ pgpx_describe(PgpxLease *lease, const char *sql, PgpxDescription *description)
 	};
 	PgpxRun		run = {
 		.lease = lease,
-		.sql = sql,
+		.statement = statement,
 		.sink = &sink,
 		.describe = true,
 	};
 
 	description->n = 0;
-	pgpx_run_check(lease, 0);
+	pgpx_run_check(lease, statement);
 	PG_TRY();
 	{
-		pgpx_run_send(&run, 0, NULL, false);
+		pgpx_run_send(&run, false);
 		pgpx_run_read(&run);
 	}
 	PG_CATCH();

@@ -38,16 +38,9 @@ add_server_context(void *arg)
 		errcontext("fanout to server \"%s\"", branch->server);
 }
 
-/* The parameters of the statement, common to all branches. */
-typedef struct Statement
-{
-	int			nparams;
-	const char *const *values;
-} Statement;
-
 /* Process the available input of a branch.  Raises its error. */
 static void
-advance(Branch *branch, const Statement *statement)
+advance(Branch *branch)
 {
 	branch->done = pgpx_run_step(&branch->run);
 
@@ -58,8 +51,7 @@ advance(Branch *branch, const Statement *statement)
 	if (pgpx_prediction_was_wrong(&branch->prediction, &branch->run, true))
 	{
 		branch->done = false;
-		pgpx_run_send(&branch->run, statement->nparams, statement->values,
-					  false);
+		pgpx_run_send(&branch->run, false);
 		return;
 	}
 	pgpx_prediction_end(&branch->prediction, &branch->run);
@@ -73,7 +65,7 @@ advance(Branch *branch, const Statement *statement)
  */
 static void
 wait_and_advance(WaitEventSet *waits, Branch *branches, int n,
-				 const Statement *statement, Branch **current)
+				 Branch **current)
 {
 	static uint32 wait_event = 0;
 	bool		done = false;
@@ -99,7 +91,7 @@ wait_and_advance(WaitEventSet *waits, Branch *branches, int n,
 			if (occurred[i].user_data == NULL)
 				continue;
 			*current = occurred[i].user_data;
-			advance(*current, statement);
+			advance(*current);
 			done |= (*current)->done;
 			*current = NULL;
 		}
@@ -119,14 +111,13 @@ count_remaining(const Branch *branches, int n)
 
 /* Wait until one of the remaining branches is complete. */
 static void
-collect_some(Branch *branches, int n, int remaining, const Statement *statement,
-			 Branch **current)
+collect_some(Branch *branches, int n, int remaining, Branch **current)
 {
 	WaitEventSet *waits = pgpx_create_wait_event_set(remaining + 2);
 
 	PG_TRY();
 	{
-		wait_and_advance(waits, branches, n, statement, current);
+		wait_and_advance(waits, branches, n, current);
 	}
 	PG_FINALLY();
 	{
@@ -136,7 +127,7 @@ collect_some(Branch *branches, int n, int remaining, const Statement *statement,
 }
 
 static void
-collect(Branch *branches, int n, const Statement *statement, Branch **current)
+collect(Branch *branches, int n, Branch **current)
 {
 	int			remaining;
 
@@ -144,11 +135,11 @@ collect(Branch *branches, int n, const Statement *statement, Branch **current)
 	for (int i = 0; i < n; i++)
 	{
 		*current = &branches[i];
-		advance(*current, statement);
+		advance(*current);
 	}
 	*current = NULL;
 	while ((remaining = count_remaining(branches, n)) > 0)
-		collect_some(branches, n, remaining, statement, current);
+		collect_some(branches, n, remaining, current);
 }
 
 /* Clean up after an error, which was for *current, or for no branch (NULL). */
@@ -173,14 +164,12 @@ abandon(Branch *branches, int n, const Branch *current)
 }
 
 void
-pgpx_fanout(char **servers, int n, const char *sql, int nparams,
-			const char *const *values, TupleDesc tupdesc,
-			Tuplestorestate *store)
+pgpx_fanout(char **servers, int n, const PgpxStatement *statement,
+			TupleDesc tupdesc, Tuplestorestate *store)
 {
 	Branch	   *branches = palloc0(sizeof(Branch) * Max(n, 1));
 	Branch	   *current = NULL;
 	Branch	  **which = &current;
-	Statement	statement = {.nparams = nparams, .values = values};
 	ErrorContextCallback where;
 
 	where.callback = add_server_context;
@@ -192,7 +181,7 @@ pgpx_fanout(char **servers, int n, const char *sql, int nparams,
 		branches[i].server = servers[i];
 		branches[i].tuples = pgpx_rows_begin(tupdesc, store, InvalidOid);
 		pgpx_rows_lead(branches[i].tuples, servers[i]);
-		branches[i].run.sql = sql;
+		branches[i].run.statement = statement;
 		branches[i].run.sink = pgpx_rows_sink(branches[i].tuples);
 	}
 	PG_TRY();
@@ -204,16 +193,16 @@ pgpx_fanout(char **servers, int n, const char *sql, int nparams,
 														PGPX_TIMEOUT_DEFAULT,
 														false,
 														PGPX_SCOPE_CALL, NULL);
-			pgpx_run_check(branches[i].run.lease, nparams);
+			pgpx_run_check(branches[i].run.lease, statement);
 			pgpx_prediction_begin(&branches[i].prediction, &branches[i].run);
 		}
 		for (int i = 0; i < n; i++)
 		{
 			*which = &branches[i];
 			branches[i].sent = true;
-			pgpx_run_send(&branches[i].run, nparams, values, false);
+			pgpx_run_send(&branches[i].run, false);
 		}
-		collect(branches, n, &statement, which);
+		collect(branches, n, which);
 	}
 	PG_CATCH();
 	{

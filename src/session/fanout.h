@@ -9,12 +9,12 @@
 #ifndef PGPX_FANOUT_H
 #define PGPX_FANOUT_H
 
-#include "base/compat.h"
+#include "protocol/wire.h"
 
 /*
  * pgpx_fanout
- *		Lease a connection of each server, send sql on all of them, and store
- *		the rows as they arrive, with the server's name as first column.
+ *		Lease a connection of each server, send the statement on all of them,
+ *		and store the rows as they arrive, with the server's name as first column.
  *
  * Servers are leased in the given order.  All callers must use the same order,
  * so that no two of them can wait for each other.
@@ -22,8 +22,7 @@
  * Errors: those of a checkout and of pgpx_exec, with the server in the context.
  * The first error ends the call: the other statements are cancelled.
  */
-extern void pgpx_fanout(char **servers, int n, const char *sql, int nparams,
-						const char *const *values, TupleDesc tupdesc,
-						Tuplestorestate *store);
+extern void pgpx_fanout(char **servers, int n, const PgpxStatement *statement,
+						TupleDesc tupdesc, Tuplestorestate *store);
 
 #endif							/* PGPX_FANOUT_H */

@@ -272,8 +272,9 @@ is_plain(const PgpxServerSpec *spec)
 
 void
 pgpx_lease_set_pending(const PgpxServerSpec *spec,
-					   const PgpxStatement *statement)
+					   const PgpxPendingStatement *pending)
 {
+	const PgpxStatement *statement = pending->statement;
 	int16		formats[PGPX_FORMATS_COLUMNS];
 	PgpxFormatsKey key;
 	StringInfoData buf;
@@ -289,20 +290,19 @@ pgpx_lease_set_pending(const PgpxServerSpec *spec,
 	 */
 	if (!OidIsValid(spec->user))
 		return;
-	if (!statement->one || !is_plain(spec) || len >= PGPX_PENDING_MAX ||
+	if (!pending->single || !is_plain(spec) || len >= PGPX_PENDING_MAX ||
 		statement->nparams >= PGPX_PENDING_MAX)
 		return;
-	if (statement->known)
+	if (pending->predictable)
 	{
 		/* a large result is better requested in binary */
 		pgpx_formats_key(&key, spec->pool_id, statement->sql,
-						 statement->types_hash);
+						 pending->types_hash);
 		if (pgpx_formats_find(&key, formats) > 0)
 			return;
 	}
 	initStringInfo(&buf);
-	pgpx_wire_put_extended(&buf, statement->sql, statement->nparams,
-						   statement->values, 0, NULL);
+	pgpx_wire_put_extended(&buf, statement, 0, NULL);
 	pgpx_pending_statement_set(buf.data, buf.len);
 	pfree(buf.data);
 }

@@ -31,7 +31,7 @@ extern void pgpx_lease_return(PgpxLease *lease, PgpxEnd end, bool may_wait);
  * it.
  */
 extern void pgpx_lease_set_pending(const PgpxServerSpec *spec,
-								   const PgpxStatement *statement);
+								   const PgpxPendingStatement *pending);
 
 /*
  * pgpx_lease_hand_over

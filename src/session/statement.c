@@ -427,7 +427,7 @@ pgpx_run_failed(PgpxRun *run, bool may_drain)
 }
 
 void
-pgpx_run_check(const PgpxLease *lease, int nparams)
+pgpx_run_check(const PgpxLease *lease, const PgpxStatement *statement)
 {
 	if (lease->in_flight != NULL)
 		ereport(ERROR,
@@ -435,19 +435,19 @@ pgpx_run_check(const PgpxLease *lease, int nparams)
 				 errmsg("lease " UINT64_FORMAT " has a statement in flight",
 						lease->id),
 				 errhint("Take its result with pgpool.result first.")));
-	if (nparams > MAX_PARAMS)
+	if (statement != NULL && statement->nparams > MAX_PARAMS)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 				 errmsg("too many parameters"),
 				 errdetail("There are %d parameters; the protocol allows %d.",
-						   nparams, MAX_PARAMS),
+						   statement->nparams, MAX_PARAMS),
 				 errhint("Pass the values as one array, and unnest it in the statement.")));
 }
 
 void
-pgpx_run_send(PgpxRun *run, int nparams, const char *const *values,
-			  bool several)
+pgpx_run_send(PgpxRun *run, bool several)
 {
+	const PgpxStatement *statement = run->statement;
 	PgpxLease  *lease = run->lease;
 	PgpxWire   *wire = &lease->sock->wire;
 	PgpxConn   *conn = &pgpx_conns[lease->conn];
@@ -472,13 +472,12 @@ pgpx_run_send(PgpxRun *run, int nparams, const char *const *values,
 		return;
 	}
 	if (run->describe)
-		pgpx_wire_send_describe(wire, run->sql);
-	else if (nparams == 0 && run->nformats == 0 &&
-			 (several || fits_simple_protocol(run->sql)))
-		pgpx_wire_send_query(wire, run->sql);
+		pgpx_wire_send_describe(wire, statement->sql);
+	else if (statement->nparams == 0 && run->nformats == 0 &&
+			 (several || fits_simple_protocol(statement->sql)))
+		pgpx_wire_send_query(wire, statement->sql);
 	else
-		pgpx_wire_send_extended(wire, run->sql, nparams, values, run->nformats,
-								run->formats);
+		pgpx_wire_send_extended(wire, statement, run->nformats, run->formats);
 
 	/* the remote may still send the reason of a failed send */
 	(void) pgpx_lease_flush(lease, 0);
@@ -492,7 +491,8 @@ pgpx_run_end(PgpxRun *run)
 	if (run->lease->not_run)
 		return 0;
 	if (run->error.set)
-		pgpx_remote_error_raise(&run->error, run->internal ? NULL : run->sql,
+		pgpx_remote_error_raise(&run->error,
+								run->internal ? NULL : run->statement->sql,
 								NameStr(run->lease->spec->server_name));
 	if (run->empty && !run->any)
 		ereport(ERROR,
@@ -529,8 +529,8 @@ pgpx_prediction_begin(PgpxPrediction *prediction, PgpxRun *run)
 	run->formats = prediction->formats;
 	if (!prediction->on)
 		return;
-	pgpx_formats_key(&prediction->key, lease->spec->pool_id, run->sql,
-					 run->sink->types_hash);
+	pgpx_formats_key(&prediction->key, lease->spec->pool_id,
+					 run->statement->sql, run->sink->types_hash);
 
 	/* a statement sent by another session requests text */
 	if (lease->pending_state != PGPX_PENDING_SENT)
@@ -592,12 +592,11 @@ pgpx_prediction_end(PgpxPrediction *prediction, const PgpxRun *run)
 }
 
 static void
-run_once(PgpxRun *run, int nparams, const char *const *values,
-		 PgpxPrediction *prediction)
+run_once(PgpxRun *run, PgpxPrediction *prediction)
 {
 	PG_TRY();
 	{
-		pgpx_run_send(run, nparams, values, run->sink == NULL);
+		pgpx_run_send(run, run->sink == NULL);
 		pgpx_run_read(run);
 	}
 	PG_CATCH();
@@ -610,16 +609,16 @@ run_once(PgpxRun *run, int nparams, const char *const *values,
 }
 
 uint64
-pgpx_exec(PgpxLease *lease, const char *sql, int nparams,
-		  const char *const *values, const PgpxSink *sink)
+pgpx_exec(PgpxLease *lease, const PgpxStatement *statement,
+		  const PgpxSink *sink)
 {
 	PgpxPrediction prediction;
-	PgpxRun		run = {.lease = lease, .sql = sql, .sink = sink};
+	PgpxRun		run = {.lease = lease, .statement = statement, .sink = sink};
 
-	pgpx_run_check(lease, nparams);
+	pgpx_run_check(lease, statement);
 	pgpx_prediction_begin(&prediction, &run);
 	do
-		run_once(&run, nparams, values, &prediction);
+		run_once(&run, &prediction);
 	while (pgpx_prediction_was_wrong(&prediction, &run, true));
 	pgpx_prediction_end(&prediction, &run);
 	return pgpx_run_end(&run);

@@ -15,7 +15,7 @@
 typedef struct PgpxRun
 {
 	PgpxLease  *lease;
-	const char *sql;
+	const PgpxStatement *statement;
 	const PgpxSink *sink;
 	bool		internal;		/* issued by the extension: errors do not
 								 * show its text */
@@ -30,17 +30,17 @@ typedef struct PgpxRun
 } PgpxRun;
 
 /*
- * Check that a statement with nparams parameters can be sent on the lease.
- * Errors: 55000, 54000.
+ * Check that no statement is in flight on the lease, and that this one (NULL:
+ * none) can be sent.  Errors: 55000, 54000.
  */
-extern void pgpx_run_check(const PgpxLease *lease, int nparams);
+extern void pgpx_run_check(const PgpxLease *lease,
+						   const PgpxStatement *statement);
 
 /*
- * Send the statement.  With several, and without parameters, the string may
+ * Send the statement.  With several, and without parameters, its text may
  * contain several statements.
  */
-extern void pgpx_run_send(PgpxRun *run, int nparams, const char *const *values,
-						  bool several);
+extern void pgpx_run_send(PgpxRun *run, bool several);
 
 /*
  * Process the available input without waiting.  Returns true when the answer is
@@ -75,11 +75,11 @@ extern void pgpx_run_poll(PgpxLease *lease);
 
 /*
  * pgpx_exec
- *		Run sql on a lease and wait for its completion.
+ *		Run a statement on a lease and wait for its completion.
  *
- * With a sink, sql must be a single statement, and its rows go to the sink.
- * Without one, rows are dropped, and sql may contain several statements unless
- * it has parameters.  Returns the number of rows affected or returned, summed
+ * With a sink, its text must be a single statement, and its rows go to the
+ * sink.  Without one, rows are dropped, and the text may contain several
+ * statements unless there are parameters.  Returns the number of rows affected or returned, summed
  * over all statements.
  *
  * If the lease is not_run afterwards, the statement was not executed.  The
@@ -91,8 +91,8 @@ extern void pgpx_run_poll(PgpxLease *lease);
  * Errors: the remote's; 08006 connection lost; 0A000 COPY; 22023 no statement;
  * 54000 too many parameters.
  */
-extern uint64 pgpx_exec(PgpxLease *lease, const char *sql, int nparams,
-						const char *const *values, const PgpxSink *sink);
+extern uint64 pgpx_exec(PgpxLease *lease, const PgpxStatement *statement,
+						const PgpxSink *sink);
 
 /*
  * Prediction of the result formats of a statement, from its earlier results:

@@ -83,7 +83,7 @@ pgpx_params_need_catalog_path(Oid type)
  * type is.
  */
 static void
-from_array(ArrayType *array, bool texts, PgpxParams *params)
+from_array(ArrayType *array, bool texts, PgpxStatement *statement)
 {
 	Oid			type = ARR_ELEMTYPE(array);
 	int16		len;
@@ -91,6 +91,7 @@ from_array(ArrayType *array, bool texts, PgpxParams *params)
 	char		align;
 	Datum	   *elements;
 	bool	   *nulls;
+	const char **values;
 	Oid			output;
 	bool		varlena;
 	FmgrInfo	flinfo;
@@ -101,31 +102,33 @@ from_array(ArrayType *array, bool texts, PgpxParams *params)
 				 errmsg("array of parameters must have one dimension"),
 				 errdetail("It has %d.", ARR_NDIM(array))));
 
-	params->n = 0;
-	params->values = NULL;
+	statement->nparams = 0;
+	statement->values = NULL;
 	if (ARR_NDIM(array) == 0)
 		return;					/* no parameters: the most common call */
 	if (texts || type == TEXTOID)
 	{
 		/* the second most common call: needs no catalog lookup */
 		deconstruct_array(array, type, -1, false, TYPALIGN_INT, &elements,
-						  &nulls, &params->n);
-		params->values = palloc0(sizeof(char *) * params->n);
-		for (int i = 0; i < params->n; i++)
+						  &nulls, &statement->nparams);
+		values = palloc0(sizeof(char *) * statement->nparams);
+		for (int i = 0; i < statement->nparams; i++)
 			if (!nulls[i])
-				params->values[i] = TextDatumGetCString(elements[i]);
+				values[i] = TextDatumGetCString(elements[i]);
+		statement->values = values;
 		return;
 	}
 
 	get_typlenbyvalalign(type, &len, &byval, &align);
 	deconstruct_array(array, type, len, byval, align, &elements, &nulls,
-					  &params->n);
+					  &statement->nparams);
 	getTypeOutputInfo(type, &output, &varlena);
 	fmgr_info(output, &flinfo);
-	params->values = palloc0(sizeof(char *) * Max(params->n, 1));
-	for (int i = 0; i < params->n; i++)
+	values = palloc0(sizeof(char *) * Max(statement->nparams, 1));
+	for (int i = 0; i < statement->nparams; i++)
 		if (!nulls[i])
-			params->values[i] = OutputFunctionCall(&flinfo, elements[i]);
+			values[i] = OutputFunctionCall(&flinfo, elements[i]);
+	statement->values = values;
 }
 
 static void
@@ -138,15 +141,15 @@ raise_null_array(void)
 
 /* Convert the elements of argument "at", a text[] or param[]. */
 static void
-from_text_array(FunctionCallInfo fcinfo, int at, PgpxParams *params)
+from_text_array(FunctionCallInfo fcinfo, int at, PgpxStatement *statement)
 {
-	params->n = 0;
-	params->values = NULL;
+	statement->nparams = 0;
+	statement->values = NULL;
 	if (PG_NARGS() <= at)
 		return;
 	if (PG_ARGISNULL(at))
 		raise_null_array();
-	from_array(PG_GETARG_ARRAYTYPE_P(at), true, params);
+	from_array(PG_GETARG_ARRAYTYPE_P(at), true, statement);
 }
 
 /*
@@ -154,11 +157,11 @@ from_text_array(FunctionCallInfo fcinfo, int at, PgpxParams *params)
  * functions; or the elements of an array that was passed as VARIADIC.
  */
 static void
-from_any(FunctionCallInfo fcinfo, int at, PgpxParams *params)
+from_any(FunctionCallInfo fcinfo, int at, PgpxStatement *statement)
 {
-	int			level;
+	int			level = pgpx_params_begin_styles(false);
+	const char **values;
 
-	level = pgpx_params_begin_styles(false);
 	if (get_fn_expr_variadic(fcinfo->flinfo))
 	{
 		if (PG_ARGISNULL(at))
@@ -168,14 +171,14 @@ from_any(FunctionCallInfo fcinfo, int at, PgpxParams *params)
 			ereport(ERROR,
 					(errcode(ERRCODE_DATATYPE_MISMATCH),
 					 errmsg("VARIADIC argument must be an array")));
-		from_array(PG_GETARG_ARRAYTYPE_P(at), false, params);
+		from_array(PG_GETARG_ARRAYTYPE_P(at), false, statement);
 		pgpx_params_end_styles(level);
 		return;
 	}
 
-	params->n = PG_NARGS() - at;
-	params->values = palloc0(sizeof(char *) * Max(params->n, 1));
-	for (int i = 0; i < params->n; i++)
+	statement->nparams = PG_NARGS() - at;
+	values = palloc0(sizeof(char *) * Max(statement->nparams, 1));
+	for (int i = 0; i < statement->nparams; i++)
 	{
 		Oid			type = get_fn_expr_argtype(fcinfo->flinfo, at + i);
 		Oid			output;
@@ -188,19 +191,20 @@ from_any(FunctionCallInfo fcinfo, int at, PgpxParams *params)
 		if (PG_ARGISNULL(at + i))
 			continue;
 		getTypeOutputInfo(type, &output, &varlena);
-		params->values[i] = OidOutputFunctionCall(output,
-												  PG_GETARG_DATUM(at + i));
+		values[i] = OidOutputFunctionCall(output, PG_GETARG_DATUM(at + i));
 	}
+	statement->values = values;
 	pgpx_params_end_styles(level);
 }
 
 void
-pgpx_params_read(FunctionCallInfo fcinfo, int at, bool any, PgpxParams *params)
+pgpx_params_read(FunctionCallInfo fcinfo, int at, bool any,
+				 PgpxStatement *statement)
 {
 	if (any)
-		from_any(fcinfo, at, params);
+		from_any(fcinfo, at, statement);
 	else
-		from_text_array(fcinfo, at, params);
+		from_text_array(fcinfo, at, statement);
 }
 
 char *

@@ -8,17 +8,12 @@
 #ifndef PGPX_PARAMS_H
 #define PGPX_PARAMS_H
 
-#include "base/compat.h"
-
-typedef struct PgpxParams
-{
-	int			n;
-	const char **values;		/* NULL for SQL's NULL */
-} PgpxParams;
+#include "protocol/wire.h"
 
 /*
  * pgpx_params_read
- *		Converts the arguments of a call, from number "at" on, to parameters.
+ *		Converts the arguments of a call, from number "at" on, to the
+ *		parameters of a statement.
  *
  * any: the function is declared with VARIADIC "any" at this position; otherwise
  * with text[] or param[], whose elements have the storage of text.
@@ -28,7 +23,7 @@ typedef struct PgpxParams
  * argument is unknown, and the errors of the output functions.
  */
 extern void pgpx_params_read(FunctionCallInfo fcinfo, int at, bool any,
-							 PgpxParams *params);
+							 PgpxStatement *statement);
 
 /*
  * pgpx_params_text

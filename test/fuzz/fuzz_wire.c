@@ -119,13 +119,14 @@ write_all_lengths(void)
 
 	for (size_t len = 900; !done && len < sizeof(text); len++)
 	{
+		PgpxStatement statement = {.sql = text};
 		StringInfoData buf;
 		int			at = 0;
 
 		memset(text, 'x', len);
 		text[len] = '\0';
 		initStringInfo(&buf);
-		pgpx_wire_put_extended(&buf, text, 0, NULL, 0, NULL);
+		pgpx_wire_put_extended(&buf, &statement, 0, NULL);
 		while (at + 5 <= buf.len)
 		{
 			uint32		n;
@@ -181,6 +182,7 @@ static void
 ask(PgpxWire *wire, int how, int remote)
 {
 	static const char *const values[] = {"1", NULL, "three"};
+	static const PgpxStatement statement = {"select 1", 3, values};
 	static const int16 formats[] = {0, 1, 1};
 	bool		full;
 
@@ -194,7 +196,7 @@ ask(PgpxWire *wire, int how, int remote)
 			pgpx_wire_send_query(wire, "select 1");
 			break;
 		case 2:
-			pgpx_wire_send_extended(wire, "select 1", 3, values, 3, formats);
+			pgpx_wire_send_extended(wire, &statement, 3, formats);
 			one_only = true;
 			break;
 		case 3:
