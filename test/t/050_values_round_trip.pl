@@ -1,5 +1,5 @@
-# Whatever a SELECT gives here, it gives through the pool, to the bit: as result
-# and as parameter, whatever the settings of both sessions are.
+# Every value has the same binary form through the pool as locally, as result and as
+# parameter, whatever the settings of both sessions.
 use strict;
 use warnings;
 
@@ -7,7 +7,7 @@ use PgpxCompare;
 use PgpxTest;
 use Test::More;
 
-# In GB, as far as the system tells.
+# Free memory in GB, as far as known.
 sub free_memory
 {
 	open my $file, '<', '/proc/meminfo' or return 0;
@@ -34,7 +34,7 @@ ALTER TABLE old DROP COLUMN gone, DROP COLUMN also_gone, ADD COLUMN c date DEFAU
 INSERT INTO old VALUES (1, 'x', '2026-11-21'), (NULL, '', '0044-03-15 BC');
 EOT
 
-# Values of one type, and the array of all of them.
+# values of each type; the array of all of them is tested, too
 my %values = (
 	bool => [qw(true false)],
 	'"char"' => [ "'a'", "''", "'\\351'", "'\\\\'" ],
@@ -144,7 +144,7 @@ my %values = (
 	'int4range[]' => [ "ARRAY['[1,5)'::int4range, 'empty', NULL]" ],
 	'box[]' => ["'{(3,4),(1,2);(5,6),(3,4)}'"]);
 
-# a server that was built without libxml has the type, but no value of it
+# a server built without libxml has the type but no value of it
 my $has_xml = $both->safe_psql('same', "SELECT setting LIKE '%--with-libxml%' FROM pg_config WHERE name = 'CONFIGURE'") eq 't';
 delete $values{xml} unless $has_xml;
 
@@ -155,12 +155,12 @@ foreach my $type (sort keys %values)
 
 	$values .= "SELECT $_;\n" foreach @all, "CAST(NULL AS $type)";
 
-	# a composite type's array, those of pseudo-arrays have none
+	# a composite type's array is included; pseudo-arrays have none
 	$values .= 'SELECT ARRAY[' . join(', ', @all, "CAST(NULL AS $type)") . "];\n"
 	  unless $type =~ /\[\]|^moods$|vector$/;
 }
 
-# All settings that values can depend on, in which of the sessions.
+# all settings on which the text of a value depends, and the sessions that have them
 my @settings = (
 	[ '' => '' ],
 	[ '' => "SET bytea_output = 'escape'; SET timezone = 'UTC';" ],
@@ -173,7 +173,7 @@ my @settings = (
 	map { [ '' => "SET timezone = 'Asia/Kolkata'; SET datestyle = '$_';" ] }
 	  map { my $style = $_; map { "$style, $_" } qw(MDY DMY YMD) } qw(SQL Postgres German));
 
-# no style but ISO tells which zone "IST" is in
+# only the ISO style tells which zone "IST" is in
 my $instants = qr/timestamptz|tstz|nested/;
 
 foreach (@settings)
@@ -182,18 +182,18 @@ foreach (@settings)
 	my $there = $where ne 'here' && $setting =~ /datestyle = '[SPG]/;
 	my $script = $setting =~ /document/ ? $values =~ s/CAST\(('(?:text)?') AS xml\)/xmlparse(content $1)/gr : $values;
 	my $result = compare($both, "$setting\n$script", echo => 1, settings => $where);
-	my $name = 'values: ' . ($setting eq '' ? 'as they are' : $setting =~ s/SET //gr) . ($where && " $where");
+	my $name = 'values: ' . ($setting eq '' ? 'default settings' : $setting =~ s/SET //gr) . ($where && " $where");
 
 	is(join("\n", @{ $result->{differs} }), '', $name);
-	is(join("\n", @{ $result->{unanswered} }), '', "$name: all of them") or diag($result->{error});
+	is(join("\n", @{ $result->{unanswered} }), '', "$name: every query is answered") or diag($result->{error});
 	is(join("\n", grep { !$there || !/$instants/ } map { @$_ } values %{ $result->{skipped} }),
-		'', "$name: none is skipped" . ($there ? ', but for instants' : ''));
+		'', "$name: no query is skipped" . ($there ? ' except instants' : ''));
 	is(join(', ', grep { !/^same(?: parameter| text| unlike dblink|: again|: text again)?$|^skipped$/ } sort keys %{ $result->{count} }),
-		'', "$name: none is an error");
-	cmp_ok($result->{count}{same}, '>', 300, "$name: these were many");
+		'', "$name: no query fails");
+	cmp_ok($result->{count}{same}, '>', 300, "$name: many queries were compared");
 }
 
-# Settings here that would change how a value is read.
+# local settings that would change how a value is read
 foreach my $setting ("SET array_nulls = off;", $has_xml ? "SET xmloption = 'document';" : ())
 {
 	my $xml = $has_xml ? "SELECT xmlparse(content 'text'), xmlparse(content ''), ARRAY[xmlparse(content 'x<a/>')];" : '';
@@ -202,11 +202,11 @@ $setting
 SELECT ARRAY[1, NULL], ARRAY['a', NULL, 'NULL'], ARRAY[NULL::timestamptz];
 $xml
 EOT
-	is_deeply($result->{differs}, [], "values with: $setting");
-	is_deeply($result->{count}, { 'same unlike dblink' => 1, $has_xml ? (same => 1) : (), 'same: again' => $has_xml ? 2 : 1 }, 'both of them');
+	is_deeply($result->{differs}, [], "values with$setting");
+	is_deeply($result->{count}, { 'same unlike dblink' => 1, $has_xml ? (same => 1) : (), 'same: again' => $has_xml ? 2 : 1 }, 'both queries were compared');
 }
 
-# Rows and columns of all shapes.
+# rows and columns of different shapes
 my $result = compare($both, <<'EOT');
 SELECT;
 SELECT FROM generate_series(1, 1000);
@@ -228,32 +228,33 @@ SELECT CASE WHEN i = 5000 THEN 1 / (i - 5000) ELSE i END FROM generate_series(1,
 SELECT 'sad'::mood, 'none'::mood;
 SELECT - 'NaN'::float8;
 EOT
-is(join("\n", @{ $result->{differs} }, @{ $result->{unanswered} }), '', 'rows of all shapes');
+is(join("\n", @{ $result->{differs} }, @{ $result->{unanswered} }), '', 'rows of different shapes are the same');
 is_deeply($result->{count}, { same => 14, 'same error' => 3, 'same without rows' => 1, 'same: again' => 7,
-		'same text' => 1 }, 'all of them were compared, the sign of a NaN in binary')
+		'same text' => 1 }, 'all queries were compared, the sign of a NaN in binary')
   or diag(explain($result));
 $result = compare($both, 'SELECT ' . join(', ', map { $_ % 7 ? "$_ AS c$_" : "NULL::text AS c$_" } 1 .. 1600) . ';');
-is_deeply($result->{count}, { same => 1 }, 'as many columns as there can be') or diag(explain($result));
+is_deeply($result->{count}, { same => 1 }, 'maximum number of columns is supported') or diag(explain($result));
 
-# What cannot be sent as one value is an error, and nothing is lost.
+# A value that cannot be sent is an error, and the lease stays usable.
 my $session = PgpxSession->new($both, dbname => 'same');
 my $lease = lease($session, 'same');
-# the timeout, here and there, is for the short ones; within the transaction it would come back
+# the timeouts are for short statements; a timeout set in the transaction would be
+# rolled back
 $session->run("SET statement_timeout = 0; SELECT pgpool.exec($lease, 'set statement_timeout = 0')");
 $session->run("SELECT pgpool.exec($lease, 'begin; create temp table kept as select 7 as a')");
 $session->fails("SELECT * FROM pgpool.query($lease, 'select repeat(''x'', 550000000)::bytea') AS t(a bytea)",
-	'XX000', qr/invalid memory alloc request size/, 'more than 1 GB as text');
+	'XX000', qr/invalid memory alloc request size/, 'value of more than 1 GB as text fails');
 $session->run("SELECT pgpool.exec($lease, 'rollback; create temp table kept as select 7 as a')");
-is($session->run("SELECT * FROM pgpool.query($lease, 'select a from kept') AS t(a int)"), '7', 'the lease works on');
+is($session->run("SELECT * FROM pgpool.query($lease, 'select a from kept') AS t(a int)"), '7', 'lease stays usable after the error');
 
-# The largest value that a server can send; it takes 3 GB here and 3 GB there.
+# the largest value that a server can send takes 3 GB on each side
 SKIP:
 {
-	skip('less than 8 GB of memory are free', 1) if free_memory() < 8;
+	skip('less than 8 GB of memory is free', 1) if free_memory() < 8;
 	is( $session->run("SELECT length(a) FROM pgpool.query($lease, 'select repeat(''x'', 1073741800)') AS t(a text)") . $session->error,
-		'1073741800', 'a value of 1 GB');
+		'1073741800', 'value of 1 GB is received');
 }
-is($session->run("SELECT * FROM pgpool.query($lease, 'select a from kept') AS t(a int)"), '7', 'the lease works on');
+is($session->run("SELECT * FROM pgpool.query($lease, 'select a from kept') AS t(a int)"), '7', 'lease stays usable after a large value');
 $session->run("SELECT pgpool.checkin($lease)");
 $session->quit;
 

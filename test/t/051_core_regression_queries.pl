@@ -1,6 +1,6 @@
-# The SELECTs of PostgreSQL's own regression suite return through the pool what
-# they return locally, to the bit.  The suite is part of PostgreSQL's source:
-# PGPX_PG_SOURCE says where that is unpacked.
+# The SELECTs of PostgreSQL's regression suite return the same binary results through
+# the pool as locally. The suite is part of PostgreSQL's source; PGPX_PG_SOURCE names
+# the folder of the source.
 use strict;
 use warnings;
 
@@ -8,8 +8,7 @@ use PgpxCompare;
 use PgpxTest;
 use Test::More;
 
-# With what others need in front of them, and in the order in which the suite
-# can run them.
+# files that others depend on come first; the order is one in which the suite can run
 my @files = qw(
   test_setup boolean char name varchar text int2 int4 int8 oid float4 float8 bit
   numeric uuid enum money rangetypes multirangetypes pg_lsn regproc point lseg
@@ -34,7 +33,7 @@ sub suite
 }
 
 my $suite = suite()
-  or plan skip_all => 'the regression suite of PostgreSQL is not here: set PGPX_PG_SOURCE to the source';
+  or plan skip_all => q{PostgreSQL's regression suite was not found: set PGPX_PG_SOURCE to the source folder};
 
 my $both = compare_node('both');
 my %total;
@@ -47,8 +46,8 @@ foreach my $file (grep { -r "$suite/sql/$_.sql" } @files)
 	my $result = compare($both, $script, environment => {
 			PG_ABS_SRCDIR => $suite, PG_ABS_BUILDDIR => $suite, PG_LIBDIR => $suite, PG_DLSUFFIX => '.so' });
 
-	is(join("\n", @{ $result->{differs} }), '', "$file: as it is here");
-	is(join("\n", @{ $result->{unanswered} }), '', "$file: all of it") or diag($result->{error});
+	is(join("\n", @{ $result->{differs} }), '', "$file: results are the same as locally");
+	is(join("\n", @{ $result->{unanswered} }), '', "$file: every query is answered") or diag($result->{error});
 	note("$file: ", join ', ', map { "$_: $result->{count}{$_}" } sort keys %{ $result->{count} });
 	foreach my $why (sort keys %{ $result->{skipped} })
 	{

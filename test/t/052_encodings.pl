@@ -1,6 +1,6 @@
-# Every encoding that a server can have, here with a remote in UTF8 and there with a
-# database in UTF8 here: each character arrives as what it is, one that the other
-# side does not have is an error, and nothing is lost by it.
+# Every server encoding, locally with a remote server in UTF8, and remotely with a local
+# database in UTF8: each character arrives unchanged. A character that the other
+# encoding lacks is an error after which the lease stays usable.
 use strict;
 use warnings;
 
@@ -9,14 +9,14 @@ use Test::More;
 
 my $both = remote_node('both', conf => ["shared_preload_libraries = 'pgpool_ext'"]);
 
-# All but UTF8 itself, and SQL_ASCII and MULE_INTERNAL, which have no conversion.
+# all encodings except UTF8, SQL_ASCII, and MULE_INTERNAL, which has no conversion
 my @encodings = qw(EUC_JP EUC_CN EUC_KR EUC_TW EUC_JIS_2004 LATIN1 LATIN2 LATIN3 LATIN4
   LATIN5 LATIN6 LATIN7 LATIN8 LATIN9 LATIN10 WIN1250 WIN1251 WIN1252 WIN1253 WIN1254
   WIN1255 WIN1256 WIN1257 WIN1258 WIN866 WIN874 KOI8R KOI8U ISO_8859_5 ISO_8859_6
   ISO_8859_7 ISO_8859_8);
 
-# The database in UTF8, here and there.  Table chars has the characters of each
-# encoding: those of the alphabets, and a part of the others.
+# The database in UTF8 is used as local and as remote one. Table chars has the
+# characters of each encoding: its alphabets, and a part of the others.
 $both->safe_psql('postgres', 'CREATE EXTENSION pgpool_ext; CREATE DATABASE utf8 OWNER remote_super');
 $both->safe_psql('utf8', <<'EOT');
 CREATE EXTENSION pgpool_ext;
@@ -61,83 +61,84 @@ foreach my $encoding (@encodings)
 {
 	my $name = lc $encoding;
 
-	# --- here in this encoding, there in UTF8 ----------------------------------
-	# The bytes of UTF8, as bytea, are what is compared with: they are not converted
-	# on the way.
+	# --- local database in this encoding, remote one in UTF8
+	# The UTF8 bytes are received as bytea, which is not converted, and serve as the
+	# reference.
 	my $here = PgpxSession->new($both, dbname => $name);
 	my $lease = lease($here, 'utf8');
 	my $rows = "pgpool.query($lease, 'select s, convert_to(s, ''UTF8''), length(s) from chars where encoding = ''$encoding''') AS t(s text, b bytea, n int)";
 
 	is($here->run("SELECT s = convert_from(b, 'UTF8') AND length(s) = n AND n > 150 FROM $rows") . $here->error,
-		't', "$encoding here: a result");
+		't', "$encoding local: result");
 	is( $here->run("SELECT same FROM $rows, pgpool.query($lease, 'select \$1 = s from chars where encoding = \$2', s, '$encoding') AS p(same bool)") . $here->error,
-		't', "$encoding here: a parameter");
+		't', "$encoding local: parameter");
 	is( $here->run("SELECT same FROM $rows, pgpool.query($lease, 'select s = ' || quote_literal(s) || ' from chars where encoding = ''$encoding''') AS p(same bool)") . $here->error,
-		't', "$encoding here: the text of a statement");
+		't', "$encoding local: text of a statement");
 	is( $here->run("SELECT list = array[s, s] FROM $rows, pgpool.query_as(NULL::text[], $lease, 'select \$1::text[]', array[s, s]) AS p(list)") . $here->error,
-		't', "$encoding here: an array");
+		't', "$encoding local: array");
 
 	my $char = $here->run("SELECT substr(s, n - 1, 1) FROM $rows");
 	$here->run("CREATE TYPE named AS (\"a$char\" int, \"$char\" text)");
 	is( $here->run("SELECT \"$char\" = '$char' FROM pgpool.query_as(NULL::named, $lease, 'select ''$char'' as \"$char\", 1 as \"a$char\"')") . $here->error,
-		't', "$encoding here: names of columns");
+		't', "$encoding local: column names");
 	$here->fails("SELECT pgpool.exec($lease, 'do \$\$ begin raise exception ''<$char>'' using errcode = ''23505''; end \$\$')",
-		'23505', qr/<\Q$char\E>/, "$encoding here: an error's text");
+		'23505', qr/<\Q$char\E>/, "$encoding local: error message");
 
-	# what there is not here
+	# a character that the local encoding lacks
 	my $missing = "pgpool.query($lease, 'select missing, 1 from chars where encoding = ''$encoding''') AS t(s text, n int)";
 	$here->fails("SELECT * FROM $missing", '22P05', qr/has no equivalent in encoding "$encoding"/,
-		"$encoding here: a character that only UTF8 has");
+		"$encoding local: character that only UTF8 has fails");
 	$here->fails("SELECT pgpool.exec($lease, 'do \$\$ begin raise exception ''<%>'', (select missing from chars where encoding = ''$encoding'') using errcode = ''23505''; end \$\$')",
-		'22P05', qr/has no equivalent in encoding "$encoding"/, "$encoding here: such an error");
+		'22P05', qr/has no equivalent in encoding "$encoding"/, "$encoding local: such a character in an error message fails");
 	is($here->run("SELECT s = convert_from(b, 'UTF8') FROM $rows") . $here->error,
-		't', "$encoding here: the lease works on");
+		't', "$encoding local: lease stays usable");
 	$here->run("SELECT pgpool.checkin($lease)");
 	$here->quit;
 
-	# --- here in UTF8, there in this encoding ----------------------------------
+	# --- local database in UTF8, remote one in this encoding
 	$here = PgpxSession->new($both, dbname => 'utf8');
 	$lease = lease($here, $name);
 	is( $here->run("SELECT t.s = chars.s FROM chars, pgpool.query($lease, 'select convert_from(\$1, ''UTF8'')', convert_to(s, 'UTF8')) AS t(s text) WHERE encoding = '$encoding'") . $here->error,
-		't', "$encoding there: a result");
+		't', "$encoding remote: result");
 	is( $here->run("SELECT same FROM chars, pgpool.query($lease, 'select \$1 = convert_from(\$2, ''UTF8'')', s::text, convert_to(s, 'UTF8')) AS t(same bool) WHERE encoding = '$encoding'") . $here->error,
-		't', "$encoding there: a parameter");
+		't', "$encoding remote: parameter");
 	$here->fails("SELECT t.s FROM chars, pgpool.query($lease, 'select \$1', missing) AS t(s text) WHERE encoding = '$encoding'",
-		'22P05', qr/has no equivalent in encoding "$encoding"/, "$encoding there: a character that only UTF8 has");
+		'22P05', qr/has no equivalent in encoding "$encoding"/, "$encoding remote: character that only UTF8 has fails");
 	is($here->run("SELECT * FROM pgpool.query($lease, 'show server_encoding') AS t(s text)") . $here->error,
-		$encoding, "$encoding there: the lease works on");
+		$encoding, "$encoding remote: lease stays usable");
 	$here->run("SELECT pgpool.checkin($lease)");
 	$here->quit;
 }
 
-# SQL_ASCII knows no characters: bytes pass, and are looked at where there are rules.
+# SQL_ASCII does not convert: bytes are passed on, and validated by the other side's
+# encoding
 my $ascii = PgpxSession->new($both, dbname => 'sql_ascii');
 is($ascii->run("SELECT s = convert_from(b, 'SQL_ASCII') FROM pgpool.query('utf8', 'select s, convert_to(s, ''UTF8'') from chars where encoding = ''EUC_JP''') AS t(s text, b bytea)") . $ascii->error,
-	't', 'SQL_ASCII here: the bytes of UTF8');
+	't', 'SQL_ASCII local: UTF8 bytes are passed on');
 $ascii->fails("SELECT * FROM pgpool.query('utf8', 'select \$1', E'\\xe4'::text) AS t(s text)",
-	'22021', qr/invalid byte sequence for encoding "UTF8"/, 'SQL_ASCII here: bytes that are none');
+	'22021', qr/invalid byte sequence for encoding "UTF8"/, 'SQL_ASCII local: invalid UTF8 fails');
 $ascii->quit;
 my $utf8 = PgpxSession->new($both, dbname => 'utf8');
 my $lease = lease($utf8, 'sql_ascii');
 is($utf8->run("SELECT chars.s = t.s FROM chars, pgpool.query($lease, 'select \$1', s) AS t(s text) WHERE encoding = 'EUC_JP'") . $utf8->error,
-	't', 'SQL_ASCII there: the bytes of UTF8');
+	't', 'SQL_ASCII remote: UTF8 bytes are passed on');
 $utf8->fails("SELECT * FROM pgpool.query($lease, 'select ''x'', E''a\\xe4\\xf6''') AS t(a text, b text)",
-	'22021', qr/invalid byte sequence for encoding "UTF8": 0xe4 0xf6/, 'SQL_ASCII there: bytes that are none');
+	'22021', qr/invalid byte sequence for encoding "UTF8": 0xe4 0xf6/, 'SQL_ASCII remote: invalid UTF8 in a value fails');
 $utf8->fails("SELECT * FROM pgpool.query_as('a'::text, $lease, 'select ''x'' as \"a\xe4\"')",
-	'22021', qr/invalid byte sequence/, 'SQL_ASCII there: a statement that is none');
+	'22021', qr/invalid byte sequence/, 'SQL_ASCII remote: invalid UTF8 in a statement fails');
 $utf8->fails("SELECT * FROM pgpool.query($lease, 'do \$\$ begin raise exception E''<a\\xe4\\xf6>'' using errcode = ''23505''; end \$\$') AS t(a text)",
-	'22021', qr/invalid byte sequence for encoding "UTF8": 0xe4 0xf6/, 'SQL_ASCII there: such an error');
+	'22021', qr/invalid byte sequence for encoding "UTF8": 0xe4 0xf6/, 'SQL_ASCII remote: invalid UTF8 in an error message fails');
 is($utf8->run("SELECT * FROM pgpool.query($lease, 'select 7') AS t(a int)") . $utf8->error,
-	'7', 'SQL_ASCII there: the lease works on');
+	'7', 'SQL_ASCII remote: lease stays usable');
 $utf8->run("SELECT pgpool.checkin($lease)");
 
-# no conversion: nobody gets that far
+# without a conversion the connection attempt fails
 $utf8->fails("SELECT pgpool.checkout('mule_internal')", '08001',
-	qr/could not connect .*conversion between UTF8 and MULE_INTERNAL is not supported/s, 'MULE_INTERNAL there');
+	qr/could not connect .*conversion between UTF8 and MULE_INTERNAL is not supported/s, 'MULE_INTERNAL remote: connection attempt fails');
 $utf8->quit;
 my $mule = PgpxSession->new($both, dbname => 'mule_internal');
 $mule->fails("SELECT pgpool.checkout('utf8')", '08001',
-	qr/could not connect .*conversion between MULE_INTERNAL and UTF8 is not supported/s, 'MULE_INTERNAL here');
+	qr/could not connect .*conversion between MULE_INTERNAL and UTF8 is not supported/s, 'MULE_INTERNAL local: connection attempt fails');
 $mule->quit;
 
 check_invariants($both);

@@ -1,5 +1,5 @@
-# A result that is larger than memory should be: it spills to disk, the session
-# stays small, and it can be left at any moment.
+# A result larger than the memory of a session: it spills to disk, the session stays
+# small, and the query can be cancelled at any time.
 use strict;
 use warnings;
 
@@ -16,7 +16,7 @@ my $session = PgpxSession->new($local);
 my $rows = 1_000_000;
 my $large = "select i, repeat(''x'', 1000) from generate_series(1, $rows) as i";
 
-# The most memory that the session has had, in MB.
+# The peak memory of the session in MB.
 sub most_memory
 {
 	my ($session) = @_;
@@ -28,27 +28,27 @@ sub most_memory
 
 $session->run("SELECT pgpool.exec('s', 'select 1')");
 my $before = most_memory($session);
-foreach my $round ('as text', 'in binary, where it can be')
+foreach my $round ('as text', 'in binary where possible')
 {
 	is($session->run("SELECT count(*), sum(i), sum(length(x)) FROM pgpool.query('s', '$large') AS t(i int, x text)", 300),
-		"$rows|500000500000|1000000000", "1 GB passes, $round");
+		"$rows|500000500000|1000000000", "1 GB is received $round");
 	my $grown = most_memory($session) - $before;
-	cmp_ok($grown, '<', 64, sprintf('%s: the session has grown by %.1f MB', $round, $grown));
+	cmp_ok($grown, '<', 64, sprintf('%s: session has grown by %.1f MB', $round, $grown));
 }
 is($session->run("SELECT count(*), sum(length(x)) FROM pgpool.fanout('{s}', '$large') AS t(pool text, i int, x text)", 300),
-	"$rows|1000000000", '1 GB passes by fanout');
+	"$rows|1000000000", '1 GB is received by fanout');
 my $lease = lease($session, 's');
 $session->run("SELECT pgpool.send($lease, '$large')");
-is($session->run("SELECT pgpool.wait($lease, '60 s')"), 't', 'sent: there is an answer before it is whole');
+is($session->run("SELECT pgpool.wait($lease, '60 s')"), 't', 'send: first rows arrive before the result is complete');
 is($session->run("SELECT count(*), sum(length(x)) FROM pgpool.result($lease) AS t(i int, x text)", 300),
-	"$rows|1000000000", 'sent: 1 GB passes');
+	"$rows|1000000000", 'send: 1 GB is received');
 my $grown = most_memory($session) - $before;
-cmp_ok($grown, '<', 64, sprintf('by fanout and result: the session has grown by %.1f MB', $grown));
+cmp_ok($grown, '<', 64, sprintf('fanout and result: session has grown by %.1f MB', $grown));
 
-# as with any set-returning function
+# like any set-returning function
 is($session->run("SELECT i FROM pgpool.query($lease, 'select i from generate_series(1, 100000) as i') AS t(i int) LIMIT 3 OFFSET 5"),
-	"6\n7\n8", 'LIMIT and OFFSET');
-is($session->run(<<"EOT"), "1\n2\n100000\n99999", 'a cursor, forward and back');
+	"6\n7\n8", 'LIMIT and OFFSET apply');
+is($session->run(<<"EOT"), "1\n2\n100000\n99999", 'cursor moves forward and back');
 BEGIN;
 DECLARE c SCROLL CURSOR FOR SELECT i FROM pgpool.query($lease, 'select i from generate_series(1, 100000) as i') AS t(i int);
 FETCH 2 FROM c;
@@ -56,9 +56,9 @@ FETCH LAST FROM c;
 FETCH PRIOR FROM c;
 COMMIT;
 EOT
-is($session->run("SELECT pgpool.exec($lease, 'select 1')"), '1', 'the lease is as good as before');
+is($session->run("SELECT pgpool.exec($lease, 'select 1')"), '1', 'lease stays usable after large results');
 
-# left in the middle
+# cancelled in the middle of the result
 foreach my $how ("pgpool.query('s', '$large') AS t(i int, x text)", "pgpool.query($lease, '$large') AS t(i int, x text)",
 	"pgpool.fanout('{s}', '$large') AS t(pool text, i int, x text)")
 {
@@ -66,19 +66,19 @@ foreach my $how ("pgpool.query('s', '$large') AS t(i int, x text)", "pgpool.quer
 
 	$session->start("SELECT count(*) FROM $how");
 	ok(wait_until($remote, "SELECT count(*) > 0 FROM pg_stat_activity WHERE query LIKE '%repeat(%' AND state = 'active' AND now() - query_start > '200 ms' AND pid <> pg_backend_pid()", 't'),
-		"$name, ..): rows are coming in");
+		"$name, ..): rows are being received");
 	my $delay = delay_begin();
 	$local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $session->pid . ')');
 	my $start = time();
 	$session->finish(30);
 	my $took = time() - $start;
-	cmp_ok($took, '<', 0.1 + delay_end($delay), sprintf('%s, ..): cancelled within 100 ms (%.0f ms)', $name, $took * 1000));
-	is($session->sqlstate, '57014', "$name, ..): cancelled in the middle");
+	cmp_ok($took, '<', 0.1 + delay_end($delay), sprintf('%s, ..): cancel takes effect within 100 ms (%.0f ms)', $name, $took * 1000));
+	is($session->sqlstate, '57014', "$name, ..): query fails in the middle of the result");
 	ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%repeat(%' AND state = 'active' AND pid <> pg_backend_pid()", '0', 5),
-		"$name, ..): over there, too");
+		"$name, ..): remote query has ended");
 }
-is($session->run("SELECT pgpool.exec($lease, 'select 1')"), '1', 'the lease is as good as before');
-is($session->run("SELECT pgpool.exec('s', 'select 1')"), '1', 'so is the pool');
+is($session->run("SELECT pgpool.exec($lease, 'select 1')"), '1', 'lease stays usable after cancels');
+is($session->run("SELECT pgpool.exec('s', 'select 1')"), '1', 'pool works after cancels');
 $session->run('SELECT pgpool.checkin_all()');
 $session->quit;
 is($local->safe_psql('postgres', "SELECT count(*) FROM pg_ls_tmpdir()"), '0', 'no temporary file is left');

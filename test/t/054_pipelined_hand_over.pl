@@ -1,6 +1,7 @@
-# Who returns a connection sends the statement of the first in the queue along
-# with the reset: it runs in a clean session or not at all, whatever its owner, its
-# predecessor, the remote or an administrator do in the meantime.
+# Pipelined hand-over: the session that returns a connection sends the first waiter's
+# pending statement together with the reset. The statement runs in a clean session or
+# not at all, whatever happens meanwhile to its owner, the predecessor, the remote
+# server, or the pool.
 use strict;
 use warnings;
 
@@ -8,8 +9,8 @@ use PgpxFakeServer qw(message ready done columns row failure);
 use PgpxTest;
 use Test::More;
 
-# Remotes of our own making: what each answers to a statement that was carried, and
-# what comes of it.
+# Fake remote servers: the answer of each to a pipelined statement, and the expected
+# result.
 my $reset = message('1', '') . message('2', '') . done('DISCARD ALL');
 my %answers = (
 	right => [ sub { $reset, $_[0]->answer('7') }, '7' ],
@@ -46,7 +47,7 @@ foreach my $what (keys %answers)
 	my $say = $answers{$what}[0];
 	my $mark = PostgreSQL::Test::Utils::tempdir . "/$what";
 
-	# the first connection alone
+	# only the first connection answers like this
 	$behaviours{$what} = sub {
 		my ($fake) = @_;
 
@@ -90,8 +91,8 @@ sub counter
 	return $local->safe_psql('postgres', "SELECT $name FROM pgpool.stats WHERE server = '$server'");
 }
 
-# $waiter runs SQL that has to wait while $holder has the connection, on which
-# $before is run.  Nobody has been answered when this returns.
+# $waiter starts SQL that has to wait while $holder holds the connection, on which
+# $before is executed. Returns when $waiter waits.
 sub queue_behind
 {
 	my ($server, $before, $waiter, $sql) = @_;
@@ -103,14 +104,14 @@ sub queue_behind
 	return $lease;
 }
 
-# The same, and the connection goes on.
+# The same, and the lease is returned. Returns the result of the waiter.
 sub behind
 {
 	my ($server, $before, $sql) = @_;
 	my $lease = queue_behind($server, $before, $second, $sql);
 
 	$first->run("SELECT pgpool.checkin($lease)");
-	is($first->error, '', 'the predecessor has returned its lease');
+	is($first->error, '', 'predecessor has returned its lease');
 	return $second->finish(30);
 }
 
@@ -121,9 +122,9 @@ sub query
 	return "SELECT * FROM pgpool.query('$server', \$\$$sql\$\$) AS t($columns)";
 }
 
-# The statement is sent by the one before, in a session that is clean.
-is(behind('one', ['SELECT 1'], query('one', 'SELECT 7', 'a int')), '7', 'a statement is answered');
-is(carried('one'), '1', 'it was carried');
+# the predecessor sends the statement, which runs in a clean session
+is(behind('one', ['SELECT 1'], query('one', 'SELECT 7', 'a int')), '7', 'pending statement is answered');
+is(carried('one'), '1', 'statement was pipelined');
 my @traces = (
 	'SET search_path = pg_temp', 'CREATE TEMP TABLE trace (a int)', 'PREPARE trace AS SELECT 1', 'LISTEN trace',
 	'SELECT pg_advisory_lock(7)', "SET DateStyle = 'German'", "SET statement_timeout = '1 h'"
@@ -133,87 +134,87 @@ SELECT concat_ws(',', current_setting('search_path'), to_regclass('pg_temp.trace
 	(SELECT count(*) FROM pg_listening_channels()), (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'),
 	current_setting('statement_timeout'), date '2020-02-01')
 EOT
-	'"$user", public,0,0,0,0,2020-02-01', 'it finds nothing of the session before');
+	'"$user", public,0,0,0,0,2020-02-01', 'statement finds no traces of the predecessor');
 is(behind('one', ["SET DateStyle = 'German'"], query('one', "SELECT date '2020-02-03', now() > '2020-01-01'", 'a date, b bool')),
-	'2020-02-03|t', 'and its values are read as they are written');
-is(carried('one'), '3', 'both were carried');
+	'2020-02-03|t', 'values are read with the right DateStyle');
+is(carried('one'), '3', 'both statements were pipelined');
 
-# Parameters, NULL, many rows, no rows, utility statements, errors.
+# parameters, NULL, many rows, no rows, utility statements, errors
 is(behind('one', ['SELECT 1'], q{SELECT * FROM pgpool.query('one', 'SELECT $1, $2::text, $3::int', 'a', NULL, 5) AS t(a text, b text, c int)}),
-	'a||5', 'parameters');
+	'a||5', 'parameters are sent');
 is(behind('one', ['SELECT 1'], 'SELECT count(*), sum(a) FROM (' . query('one', 'SELECT generate_series(1, 100000)', 'a int') . ') s'),
-	'100000|5000050000', 'many rows');
-is(behind('one', ['SELECT 1'], q{SELECT pgpool.exec('one', 'INSERT INTO log SELECT generate_series(1, 3)')}), '3', 'rows affected');
-is(behind('one', ['SELECT 1'], q{SELECT pgpool.exec('one', 'TRUNCATE log')}), '0', 'a utility statement');
-is(behind('one', ['SELECT 1'], q{SELECT pgpool.exec('one', 'VACUUM log')}), '0', 'one that no transaction may have around it');
-is($second->error, '', 'no error');
-is(carried('one'), '8', 'all were carried');
+	'100000|5000050000', 'many rows are received');
+is(behind('one', ['SELECT 1'], q{SELECT pgpool.exec('one', 'INSERT INTO log SELECT generate_series(1, 3)')}), '3', 'number of affected rows is returned');
+is(behind('one', ['SELECT 1'], q{SELECT pgpool.exec('one', 'TRUNCATE log')}), '0', 'utility statement succeeds');
+is(behind('one', ['SELECT 1'], q{SELECT pgpool.exec('one', 'VACUUM log')}), '0', 'statement that cannot run in a transaction succeeds');
+is($second->error, '', 'statements report no error');
+is(carried('one'), '8', 'all statements were pipelined');
 behind('one', ['SET search_path = pg_temp'], query('one', 'SELECT 1 / 0', 'a int'));
-$second->failed('22012', qr/division by zero/, 'its error is its own');
-is($second->run(query('one', 'SHOW search_path', 'a text')), '"$user", public', 'and the reset is not undone by it');
+$second->failed('22012', qr/division by zero/, 'error of the statement is reported');
+is($second->run(query('one', 'SHOW search_path', 'a text')), '"$user", public', 'error does not undo the reset');
 behind('one', ['SELECT 1'], query('one', 'SELEC', 'a int'));
-$second->failed('42601', qr/syntax error/, 'no syntax');
+$second->failed('42601', qr/syntax error/, 'syntax error is reported');
 behind('one', ['SELECT 1'], q{SELECT pgpool.exec('one', '')});
-$second->failed('22023', qr/holds no statement/, 'no statement');
+$second->failed('22023', qr/holds no statement/, 'empty statement is refused');
 behind('one', ['SELECT 1'], q{SELECT pgpool.exec('one', 'COPY log TO STDOUT')});
 $second->failed('0A000', qr/COPY/, 'COPY TO STDOUT is refused');
 is(counter('closed_broken + closed_reset + closed_holder_died', 'one'), '0', 'no connection was lost');
 
 behind('one', ['SELECT 1'], q{SELECT pgpool.exec('one', 'COPY log FROM STDIN')});
 $second->failed('0A000', qr/COPY/, 'COPY FROM STDIN is refused');
-is($second->run(query('one', 'SELECT 8', 'a int')), '8', 'and the next statement has its own answer');
-is(counter('closed_broken + closed_reset + closed_holder_died', 'one'), '1', 'from another connection');
+is($second->run(query('one', 'SELECT 8', 'a int')), '8', 'next statement gets its own answer');
+is(counter('closed_broken + closed_reset + closed_holder_died', 'one'), '1', 'next statement used another connection');
 
-# (this one costs the connection, should the end of its answer not be there yet)
+# (the connection closes if the end of the answer has not arrived yet)
 behind('one', ['SELECT 1'], query('one', 'SELECT 1, 2', 'a int'));
-$second->failed('42804', qr/column/, 'another number of columns');
-is($second->run(query('one', 'SELECT 8', 'a int')), '8', 'and the pool works on');
-is(carried('one'), '14', 'they were carried too');
+$second->failed('42804', qr/column/, 'wrong number of columns is reported');
+is($second->run(query('one', 'SELECT 8', 'a int')), '8', 'pool works after the error');
+is(carried('one'), '14', 'these statements were pipelined, too');
 
-# What is not carried works all the same.
+# statements that are not pipelined succeed as well
 my $before = carried('one');
 is(behind('one', ['SELECT 1'], q{SELECT pgpool.exec('one', 'INSERT INTO log VALUES (1); INSERT INTO log VALUES (2)')}),
-	'2', 'several statements');
+	'2', 'several statements succeed');
 is(behind('one', ['SELECT 1'], "SELECT length(a) FROM (" . query('one', q{SELECT '} . 'x' x 3000 . q{'}, 'a text') . ') s'),
-	'3000', 'a long statement');
+	'3000', 'long statement succeeds');
 is( behind('one', ['SELECT 1'], q{SELECT length(a) FROM pgpool.query('one', 'SELECT } . join('||', map { "\$$_" } 1 .. 250)
 		  . q{', VARIADIC array_fill('x'::text, ARRAY[250])) AS t(a text)}),
-	'250', 'one whose parameters are short, and many');
-is(behind('one', [], query('one', 'SELECT 9', 'a int')), '9', 'behind one who has sent nothing');
-like(behind('one', ['SELECT 1'], "SELECT pgpool.checkout('one')"), qr/^\d+$/, 'a lease');
+	'250', 'statement with many short parameters succeeds');
+is(behind('one', [], query('one', 'SELECT 9', 'a int')), '9', 'statement after an unused lease succeeds');
+like(behind('one', ['SELECT 1'], "SELECT pgpool.checkout('one')"), qr/^\d+$/, 'lease is granted');
 $second->run('SELECT pgpool.checkin_all()');
-is(carried('one'), $before, 'are not carried');
-is(behind('own_reset', ['SET a.b = 2'], query('own_reset', 'SHOW a.b', 'a text')), '1', 'nor is any behind a reset of its own');
-is(behind('start', ["SET a.b = 'other'"], query('start', 'SHOW a.b', 'a text')), 'started', 'nor behind start commands');
-is(behind('used', ['SELECT 1'], query('used', 'SELECT 6', 'a int')), '6', 'nor on a connection that has had its uses');
-ok(wait_until($local, sub { counter('closed_uses', 'used') }, '2'), 'which is closed');
-is(carried($_), '0', "$_: not carried") foreach qw(own_reset start used);
+is(carried('one'), $before, 'none of these was pipelined');
+is(behind('own_reset', ['SET a.b = 2'], query('own_reset', 'SHOW a.b', 'a text')), '1', 'own reset command: statement succeeds without pipelining');
+is(behind('start', ["SET a.b = 'other'"], query('start', 'SHOW a.b', 'a text')), 'started', 'start commands: statement succeeds without pipelining');
+is(behind('used', ['SELECT 1'], query('used', 'SELECT 6', 'a int')), '6', 'max_uses: statement succeeds without pipelining');
+ok(wait_until($local, sub { counter('closed_uses', 'used') }, '2'), 'connection is closed at max_uses');
+is(carried($_), '0', "$_: no statement was pipelined") foreach qw(own_reset start used);
 is(behind('transfer', ["SET a.b = 'other'"], query('transfer', q{SELECT current_setting('a.b', true)}, 'a text')), '',
-	'on_transfer: the next session has a clean one');
-is(behind('never', ["SET a.b = 'other'"], query('never', 'SHOW a.b', 'a text')), 'other', 'never: it has the one that was left');
-is(carried($_), '1', "$_: carried") foreach qw(transfer never);
+	'on_transfer: next session finds a clean session');
+is(behind('never', ["SET a.b = 'other'"], query('never', 'SHOW a.b', 'a text')), 'other', 'never: next session finds the unreset session');
+is(carried($_), '1', "$_: statement was pipelined") foreach qw(transfer never);
 
-# A statement of large results that is known comes in binary, and is not carried.
+# a statement whose large result is requested in binary is not pipelined
 my $large = 'SELECT count(*) FROM (' . query('one', 'SELECT generate_series(1, 1000)', 'a int') . ') s';
 $second->run($large) foreach 1, 2;
 $before = carried('one');
-is(behind('one', ['SELECT 1'], $large), '1000', 'a large result that is known');
-is(carried('one'), $before, 'is asked for in binary, by its owner');
+is(behind('one', ['SELECT 1'], $large), '1000', 'large result is received');
+is(carried('one'), $before, 'statement was not pipelined');
 
-# The reset fails: the statement has not run, and runs on another connection.
+# the reset fails: the statement has not run, and runs on another connection
 my $tables = 'DO $d$BEGIN FOR i IN 1 .. 400 LOOP EXECUTE \'CREATE TEMP TABLE t\' || i || \' (a int)\'; END LOOP; END$d$';
 $remote->safe_psql('remote_db', 'TRUNCATE log');
 my $failed = counter('closed_reset', 'one');
 is(behind('one', [ $tables, "SET statement_timeout = '1 ms'" ], q{SELECT pgpool.exec('one', 'INSERT INTO log VALUES (42)')}),
-	'1', 'behind a reset that fails a statement is run');
-is($second->error, '', 'its owner sees nothing of that');
-is($remote->safe_psql('remote_db', 'SELECT string_agg(n::text, chr(44)) FROM log'), '42', 'it has run once');
-is(counter('closed_reset', 'one'), $failed + 1, 'on another connection');
-is(counter('resets_failed', 'one'), '1', 'and the failed reset is counted');
+	'1', 'statement behind a failed reset succeeds');
+is($second->error, '', 'owner of the statement gets no error');
+is($remote->safe_psql('remote_db', 'SELECT string_agg(n::text, chr(44)) FROM log'), '42', 'statement ran once');
+is(counter('closed_reset', 'one'), $failed + 1, 'connection of the failed reset was closed');
+is(counter('resets_failed', 'one'), '1', 'failed reset is counted');
 
-# In the same way its place in the queue is kept: the next one comes after it.  (Unless it
-# is kept from running, where it gives up the one and stands in line again, for as long as
-# a login takes: not each time.)
+# The waiter keeps its queue position: the next one is granted a connection after it.
+# (If the waiter cannot run at once it enqueues again for as long as a login takes,
+# hence the retry.)
 my $lease;
 ok(wait_until($local, sub {
 	$remote->safe_psql('remote_db', 'TRUNCATE log');
@@ -222,35 +223,35 @@ ok(wait_until($local, sub {
 	$third->start(q{SELECT pgpool.exec('one', 'INSERT INTO log SELECT count(*) FROM log')});
 	wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '2');
 	$first->run("SELECT pgpool.checkin($lease)");
-	$_->finish(30), is($_->error, '', 'no error') foreach $second, $third;
+	$_->finish(30), is($_->error, '', 'both statements succeed') foreach $second, $third;
 	return $remote->safe_psql('remote_db', 'SELECT string_agg(n::text, chr(44) ORDER BY ctid) FROM log');
-}, '1,1', 20), 'in their order');
+}, '1,1', 20), 'statement behind a failed reset keeps its queue position');
 
-# The connection has died in its holder's hands, and not even the worker has seen
-# it: the next one does not either.
+# The connection ends during the lease before the worker notices: the waiter is granted
+# another one.
 $lease = queue_behind('one', ['SELECT 1'], $second, query('one', 'SELECT 10', 'a int'));
 my $worker = worker_pid($local);
 kill 'STOP', $worker;
 is($remote->safe_psql('remote_db', q{SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity WHERE application_name = 'pgpool_ext/one'}),
-	't', 'the remote session ends while it is held');
+	't', 'remote session ends while the connection is leased');
 $first->run("SELECT pgpool.checkin($lease)");
 kill 'CONT', $worker;
-is($second->finish(30), '10', 'a connection that died while it was held is replaced') or diag($second->error);
+is($second->finish(30), '10', 'connection that ended during the lease is replaced') or diag($second->error);
 
-# A cancel that is still on its way must not hit the next one's statement.  (Over
-# TLS nothing moves while the worker is stopped.)
+# A late cancel request must not hit the next session's statement. (Over TLS nothing is
+# sent while the worker is stopped.)
 if (!over_tls())
 {
 	$lease = queue_behind('one', ['SELECT 1'], $second, query('one', 'SELECT 14 FROM pg_sleep(1)', 'a int'));
 	kill 'STOP', $worker;
 	is($first->run("SELECT pgpool.send($lease, 'SELECT 3 FROM pg_sleep(0.1)'); SELECT pgpool.cancel($lease); SELECT * FROM pgpool.result($lease) AS t(a int); "
-		  . "SELECT pgpool.checkin($lease)"), "\nt\n3\n", 'a statement ends before the cancel is sent');
+		  . "SELECT pgpool.checkin($lease)"), "\nt\n3\n", 'statement ends before its cancel request is sent');
 	kill 'CONT', $worker;
-	is($second->finish(30), '14', 'and the next one is not hit') or diag($second->error);
+	is($second->finish(30), '14', 'statement of the next session is not cancelled') or diag($second->error);
 }
 
-# A statement that was sent by somebody else is its owner's: cancel, terminate,
-# the administrator, the worker, the remote.
+# A pipelined statement belongs to its owner: it ends by cancel, timeout, terminate, the
+# administrative function, the end of the worker, and the end of the remote session.
 my $sleep = query('one', 'SELECT 1 FROM pg_sleep(600)', 'a int');
 my $asleep = q{SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(600)%' AND usename = 'remote_app' AND state = 'active'};
 my %ends = (
@@ -270,15 +271,15 @@ foreach my $how (sort keys %ends)
 	$lease = queue_behind('one', ['SELECT 1'], $victim, $sleep);
 	$first->run("SELECT pgpool.checkin($lease)");
 	wait_until($remote, $asleep, '1', 20, 'remote_db') if $how ne 'timeout';
-	# counted by its owner, when it wakes up: behind a relay at the next tick at the latest
-	ok(wait_until($local, sub { carried('one') }, $before + 1, 20), "$how: the statement was carried");
+	# its owner counts it when it wakes, behind a relay at the next tick at the latest
+	ok(wait_until($local, sub { carried('one') }, $before + 1, 20), "$how: statement was pipelined");
 	$third->run($end->($victim));
-	is($third->error, '', "$how: done");
+	is($third->error, '', "$how: action succeeds");
 	$victim->finish(30);
-	$victim->failed($sqlstate, qr/./, "$how: its owner is told") if $sqlstate;
-	ok($victim->is_gone, "$how: its owner has gone") if !$sqlstate;
-	ok(wait_until($remote, $asleep, '0'), "$how: nothing runs on over there");
-	is($third->run(query('one', "SELECT '$how'", 'a text')), $how, "$how: the next has its own answer");
+	$victim->failed($sqlstate, qr/./, "$how: owner gets the error") if $sqlstate;
+	ok($victim->is_gone, "$how: owner has ended") if !$sqlstate;
+	ok(wait_until($remote, $asleep, '0'), "$how: nothing runs on the remote server");
+	is($third->run(query('one', "SELECT '$how'", 'a text')), $how, "$how: next statement gets its own answer");
 	$victim->quit;
 }
 $lease = queue_behind('one', ['SELECT 1'], $second, $sleep);
@@ -286,22 +287,22 @@ $first->run("SELECT pgpool.checkin($lease)");
 wait_until($remote, $asleep, '1');
 $remote->safe_psql('remote_db', q{SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(600)%' AND usename = 'remote_app'});
 $second->finish(30);
-$second->failed('08006', qr/was lost/, 'the remote ends it: it may have run, so it is not run again');
+$second->failed('08006', qr/was lost/, 'lost connection is reported, and the statement is not repeated');
 
-# Not even awake, and the lease is taken away: what runs on it ends.
+# the lease is revoked while its owner is stopped: the statement is cancelled
 $lease = queue_behind('one', ['SELECT 1'], $second, $sleep);
 kill 'STOP', $second->pid;
 $first->run("SELECT pgpool.checkin($lease)");
-ok(wait_until($remote, $asleep, '1'), 'the statement of a session runs that is not awake');
-is($third->run('SELECT state FROM pgpool.leases'), 'active', 'as the view says');
-is($third->run('SELECT pgpool.terminate(lease) FROM pgpool.leases'), 't', 'its lease is taken away');
-ok(wait_until($remote, $asleep, '0'), 'the statement ends');
+ok(wait_until($remote, $asleep, '1'), 'statement of a stopped session runs');
+is($third->run('SELECT state FROM pgpool.leases'), 'active', 'lease is shown as active');
+is($third->run('SELECT pgpool.terminate(lease) FROM pgpool.leases'), 't', 'lease is terminated');
+ok(wait_until($remote, $asleep, '0'), 'statement ends');
 kill 'CONT', $second->pid;
 $second->finish(30);
-$second->failed('PX001', qr/was terminated/, 'and the session is told');
+$second->failed('PX001', qr/was terminated/, 'stopped session gets the error');
 
-# The socket has to be fetched first, which takes a worker: who is cancelled then
-# leaves a statement that runs.
+# The owner needs a socket from the worker first. A cancel meanwhile leaves a running
+# statement, which has to be cancelled.
 if (!over_tls())
 {
 	my $newcomer = PgpxSession->new($local);
@@ -309,32 +310,32 @@ if (!over_tls())
 	$worker = worker_pid($local);
 	kill 'STOP', $worker;
 	$first->run("SELECT pgpool.checkin($lease)");
-	ok(wait_until($remote, $asleep, '1'), 'the statement of a session runs that has no socket');
+	ok(wait_until($remote, $asleep, '1'), 'statement of a session without a socket runs');
 	$third->run('SELECT pg_cancel_backend(' . $newcomer->pid . ')');
 	$newcomer->finish(30);
-	$newcomer->failed('57014', qr/canceling statement/, 'it is cancelled');
+	$newcomer->failed('57014', qr/canceling statement/, 'session is cancelled');
 	kill 'CONT', $worker;
-	ok(wait_until($remote, $asleep, '0'), 'and so is what it has left');
+	ok(wait_until($remote, $asleep, '0'), 'abandoned statement is cancelled');
 	$newcomer->quit;
 }
 
-# A pool that is paused, or has new options, hands nothing over.
+# a pool that is paused or has new options does not pipeline
 $lease = queue_behind('one', ['SELECT 1'], $second, query('one', 'SELECT 11', 'a int'));
 $third->run("SELECT pgpool.pause('one')");
 $before = carried('one');
 $first->run("SELECT pgpool.checkin($lease)");
-is($local->safe_psql('postgres', 'SELECT count(*) FROM pgpool.waiters'), '1', 'paused: it waits');
+is($local->safe_psql('postgres', 'SELECT count(*) FROM pgpool.waiters'), '1', 'paused: session waits');
 $third->run("SELECT pgpool.resume('one')");
-is($second->finish(30), '11', 'resumed: it runs');
+is($second->finish(30), '11', 'resumed: statement runs');
 $lease = queue_behind('one', ['SELECT 1'], $second, query('one', 'SHOW a.b', 'a text'));
 $third->run("ALTER SERVER one OPTIONS (ADD start_commands 'SET a.b = 5')");
 $first->run("SELECT pgpool.checkin($lease)");
-is($second->finish(30), '5', 'new options: it runs under them');
-is(carried('one'), $before, 'and neither was carried');
+is($second->finish(30), '5', 'new options: statement runs with them');
+is(carried('one'), $before, 'neither statement was pipelined');
 $third->run('ALTER SERVER one OPTIONS (DROP start_commands)');
 
-# The mapping changes when the statement has been sent, and its owner is not awake:
-# it has run once, and its answer is taken where it is.
+# The mapping changes after the statement was sent, while its owner is stopped: it has
+# run once, and its answer is used.
 my $mapping = sub {
 	my ($server) = @_;
 	my $options = $local->safe_psql('postgres', "SELECT string_agg(format('%I %L', option_name, option_value), ', ') FROM pg_user_mappings, pg_options_to_table(umoptions) WHERE srvname = '$server' AND usename = CURRENT_USER");
@@ -345,34 +346,34 @@ $remote->safe_psql('remote_db', 'TRUNCATE log');
 $lease = queue_behind('one', ['SELECT 1'], $second, q{SELECT pgpool.exec('one', 'INSERT INTO log VALUES (5)')});
 kill 'STOP', $second->pid;
 $first->run("SELECT pgpool.checkin($lease)");
-ok(wait_until($remote, sub { $remote->safe_psql('remote_db', 'SELECT count(*) FROM log') }, '1'), 'a statement has run, its owner is not awake');
+ok(wait_until($remote, sub { $remote->safe_psql('remote_db', 'SELECT count(*) FROM log') }, '1'), 'statement has run while its owner is stopped');
 $third->run($mapping->('one'));
-is($third->error, '', 'his mapping is another');
+is($third->error, '', 'user mapping is replaced');
 kill 'CONT', $second->pid;
-is($second->finish(30), '1', 'he has its answer') or diag($second->error);
-is($remote->safe_psql('remote_db', 'SELECT count(*) FROM log'), '1', 'and it has run once');
+is($second->finish(30), '1', 'owner gets the answer') or diag($second->error);
+is($remote->safe_psql('remote_db', 'SELECT count(*) FROM log'), '1', 'statement ran once only');
 
-# Who waits moves to another pool with what he has offered.
+# a waiter moves to another pool with its pending statement
 $lease = queue_behind('one', ['SELECT 1'], $second, query('one', 'SELECT 21 FROM pg_sleep(0.2)', 'a int'));
 my $fourth = PgpxSession->new($local);
 $fourth->start(query('one', 'SELECT 22 FROM pg_sleep(0.2)', 'a int'));
 wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '2');
 $third->run($mapping->('one'));
-is($second->finish(30), '21', 'who waits moves on to the pool of the new mapping') or diag($second->error);
-is($fourth->finish(30), '22', 'and so does the next') or diag($fourth->error);
+is($second->finish(30), '21', 'waiter moves to the pool of the new mapping') or diag($second->error);
+is($fourth->finish(30), '22', 'next waiter moves, too') or diag($fourth->error);
 ok(wait_until($local, "SELECT max(pipelined) FROM pgpool.stats WHERE server = 'one' AND pool_id = (SELECT max(pool_id) FROM pgpool.stats)", '1'),
-	'whose statement was carried there');
+	q{next waiter's statement was pipelined in the new pool});
 $first->run("SELECT pgpool.checkin($lease)");
 
-# A pool that is never idle lets its connections retire.
+# connections expire in a pool that is never idle
 $third->start("SELECT pgpool.exec('aging', 'SELECT pg_sleep(0.001)') FROM generate_series(1, 100000)");
 $fourth->start("SELECT pgpool.exec('aging', 'SELECT pg_sleep(0.001)') FROM generate_series(1, 100000)");
-ok(wait_until($local, "SELECT closed_lifetime >= 2 AND pipelined > 100 FROM pgpool.stats WHERE server = 'aging'"), 'max_lifetime ends connections that are always wanted');
+ok(wait_until($local, "SELECT closed_lifetime >= 2 AND pipelined > 100 FROM pgpool.stats WHERE server = 'aging'"), 'max_lifetime applies to connections that are always in use');
 $local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $_->pid . ')'), $_->finish(30) foreach $third, $fourth;
 $fourth->quit;
 
-# Who waits while the options change, and somebody else tells the pool, returns the
-# connection under the new ones.
+# A waiter is stopped while the options change and another session publishes them. It
+# must return its connection under the new options.
 foreach my $next (query('never', q{SELECT current_setting('a.trace', true)}, 'a text'), q{SELECT pgpool.checkout('never')})
 {
 	$third->run("ALTER SERVER never OPTIONS (SET reset 'never')");
@@ -382,34 +383,34 @@ foreach my $next (query('never', q{SELECT current_setting('a.trace', true)}, 'a 
 	$third->start($next);
 	wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '2');
 
-	# and the worker has been told: it takes what it is sent in turn
+	# the worker processes its messages in order, so it has the new options now
 	my $after = PgpxSession->new($local);
 	is($after->run(query('transfer', 'SELECT 1', 'a int')), '1', 'another pool works');
 	$after->quit;
 	kill 'CONT', $second->pid;
 	$first->run("SELECT pgpool.checkin($lease)");
-	is($second->finish(30), 'left', 'the first in the queue is served under new options');
+	is($second->finish(30), 'left', 'first waiter is granted a connection under new options');
 	my $got = $third->finish(30);
 	$got = $third->run("SELECT * FROM pgpool.query($got, 'SELECT current_setting(''a.trace'', true)') AS t(a text)") if $next =~ /checkout/;
-	is($got, '', 'and resets under them: the second finds no traces');
+	is($got, '', 'first waiter resets under the new options: second waiter finds no traces');
 	$third->run('SELECT pgpool.checkin_all()');
 }
 
-# What one offers must not be in force for its next, other wait.
+# a pending statement must not remain when its session leaves the queue
 $lease = queue_behind('one', ['SELECT 1'], $second, "SET statement_timeout = '500 ms'; " . query('one', 'SELECT 12', 'a int'));
 $second->finish(30);
-$second->failed('57014', qr/statement timeout/, 'one who has offered leaves the queue');
+$second->failed('57014', qr/statement timeout/, 'session with a pending statement leaves the queue');
 $second->run('RESET statement_timeout');
 $second->start("SELECT pgpool.checkout('one')");
 wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '1');
 $before = carried('one');
 $first->run("SELECT pgpool.exec($lease, 'SELECT 1'); SELECT pgpool.checkin($lease)");
-like(my $other = $second->finish(30), qr/^\d+$/, 'and comes back for a lease');
-is(carried('one'), $before, 'on which nothing was sent');
-is($second->run("SELECT * FROM pgpool.query($other, 'SELECT 13') AS t(a int)"), '13', 'it has the answers of its own statements') or diag($second->error);
+like(my $other = $second->finish(30), qr/^\d+$/, 'session enqueues again for a lease');
+is(carried('one'), $before, 'no statement was sent on the lease');
+is($second->run("SELECT * FROM pgpool.query($other, 'SELECT 13') AS t(a int)"), '13', 'session gets the answers of its own statements') or diag($second->error);
 $second->run('SELECT pgpool.checkin_all()');
 
-# Whatever a remote answers, and where it is too old to answer rightly.
+# all answers of fake servers, and versions that are too old for pipelining
 foreach my $what (grep { $_ ne 'gone' } sort keys %behaviours)
 {
 	my $wanted = $answers{$what} ? $answers{$what}[1] : '1';
@@ -425,14 +426,15 @@ EOT
 	wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '1') or die 'no waiter';
 	$first->run("SELECT pgpool.checkin($lease)");
 	my $got = $second->finish(30);
-	is($second->sqlstate || $got, $wanted, "$what: $wanted") or diag($got . $second->error);
-	unlike($second->error, qr/of the one before/, "$what: nothing of the one before");
-	is(carried("s_$what"), $what eq 'old' ? '0' : '1', "$what: " . ($what eq 'old' ? 'not carried' : 'carried'));
-	is($second->run(query("s_$what", 'select 1', 'a text')), '1', "$what: and the next is answered");
+	is($second->sqlstate || $got, $wanted, "$what: result is $wanted") or diag($got . $second->error);
+	unlike($second->error, qr/of the one before/, "$what: no message of the predecessor is reported");
+	is(carried("s_$what"), $what eq 'old' ? '0' : '1', "$what: " . ($what eq 'old' ? 'statement was not pipelined' : 'statement was pipelined'));
+	is($second->run(query("s_$what", 'select 1', 'a text')), '1', "$what: next statement is answered");
 	$first->run("DROP SERVER s_$what CASCADE");
 }
 
-# Has the end of a connection to it come in, that nobody has answered (CLOSE_WAIT)?
+# True if a connection to the fake server is in CLOSE_WAIT, that is, its end has
+# arrived.
 sub end_has_come
 {
 	my $port = sprintf ':%04X', $fake->port;
@@ -440,7 +442,7 @@ sub end_has_come
 	return PostgreSQL::Test::Utils::slurp_file('/proc/net/tcp') =~ /$port 08 / ? 't' : 'f';
 }
 
-# A remote that has gone without a word, and nobody has seen it.
+# the remote server has closed the connection, and no process has noticed
 $first->run(<<"EOT");
 CREATE SERVER s_gone FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host '127.0.0.1', port '${\ $fake->port}', dbname 'gone', sslmode 'disable', pool_size '1');
 CREATE USER MAPPING FOR CURRENT_USER SERVER s_gone OPTIONS (user 'somebody', password 'something');
@@ -454,12 +456,11 @@ PostgreSQL::Test::Utils::append_to_file($go, 'x');
 wait_until($local, \&end_has_come) or die 'the end does not arrive';
 $first->run("SELECT pgpool.checkin($lease)");
 kill 'CONT', worker_pid($local);
-is($second->finish(30), '1', 'a remote that has gone is replaced, unseen') or diag($second->error);
+is($second->finish(30), '1', 'closed connection is replaced without an error') or diag($second->error);
 $first->run('DROP SERVER s_gone CASCADE');
 
-# All of it at once, with cancels at any moment: everybody has his own answer, in a
-# session without traces, or none.  How many cancels come while the crowd runs is the
-# machine's affair, so it runs again until they were many.
+# Many calls with cancels at random moments: each session gets its own answer, in a
+# session without traces, or an error. Repeated until there were many cancels.
 make_pool($local, $remote, server => 'crowded', options => { pool_size => 2 });
 $local->safe_psql('postgres', <<'EOT');
 CREATE SEQUENCE answered;
@@ -503,24 +504,24 @@ foreach (1 .. 10)
 	last if $cancelled > 100;
 }
 note join ', ', map { "$_: $said{$_}" } sort keys %said;
-delete @said{ 'right', '57014' };    # a cancel between two rounds ends all of them
-is(join('; ', keys %said), '', 'nobody has an answer of another, or finds traces');
+delete @said{ 'right', '57014' };    # a cancel between two rounds ends the loop
+is(join('; ', keys %said), '', q{no session gets another session's answer or finds traces});
 my $carried = carried('crowded');
-note "$answered answered, $cancelled cancelled, $carried carried";
-cmp_ok($answered, '>', 100, 'many were answered');
-cmp_ok($cancelled, '>', 100, 'many were cancelled');
-cmp_ok($carried, '>', 100, 'many were carried');
-cmp_ok(remote_sessions($remote), '<=', 8, 'and the remote never has more sessions than places');
+note "$answered answered, $cancelled cancelled, $carried pipelined";
+cmp_ok($answered, '>', 100, 'many calls were answered');
+cmp_ok($cancelled, '>', 100, 'many calls were cancelled');
+cmp_ok($carried, '>', 100, 'many statements were pipelined');
+cmp_ok(remote_sessions($remote), '<=', 8, 'remote server never has more sessions than slots');
 
-# Among calls alone, too, all go by one connection.
+# without cancels all calls use one connection
 foreach my $reset (qw(always on_transfer never))
 {
 	make_pool($local, $remote, server => "calm_$reset", options => { pool_size => 1, reset => $reset });
 	$_->start("DO \$\$ BEGIN FOR i IN 1 .. 100 LOOP PERFORM a FROM pgpool.query('calm_$reset', 'SELECT 1') AS t(a int); END LOOP; END \$\$")
 	  foreach @crowd;
 	is(join('', map { $_->finish . $_->error } @crowd), '', "reset $reset: all calls are answered");
-	is(counter('connects', "calm_$reset"), '1', '.. on one connection');
-	cmp_ok(carried("calm_$reset"), '>', 50, '.. on which most were carried');
+	is(counter('connects', "calm_$reset"), '1', "reset $reset: one connection was used");
+	cmp_ok(carried("calm_$reset"), '>', 50, "reset $reset: most statements were pipelined");
 }
 
 $_->quit foreach @crowd, $first, $second, $third;

@@ -1,7 +1,7 @@
-# Many sessions wait for a remote that is down: when it is back they are served in
-# the order in which they came, by connections that come one, two, four at a time
-# and are never more than the pool is large.
-# PGPX_TEST_WAITERS: how many (default 1000).
+# Many sessions wait for a remote server that is down. When it is back they are granted
+# connections in queue order. Connections are opened one, two, four at a time, and never
+# exceed pool_size.
+# PGPX_TEST_WAITERS: number of sessions (default 1000).
 use strict;
 use warnings;
 
@@ -25,7 +25,7 @@ EOT
 my $script = PostgreSQL::Test::Utils::tempdir . '/wait.sql';
 append_to_file($script, "INSERT INTO got SELECT pg_backend_pid(), pgpool.checkout('wanted');\nSELECT pgpool.checkin_all();\n");
 
-# the first of them one after the other, so that it is known who came when
+# the first sessions enqueue one after the other, so that their order is known
 my @first = map { PgpxSession->new($local) } 1 .. 5;
 foreach my $n (0 .. $#first)
 {
@@ -33,7 +33,7 @@ foreach my $n (0 .. $#first)
 	wait_until($local, 'SELECT count(*) FROM pgpool.waiters', $n + 1);
 }
 
-# no more to one program than it may have descriptors
+# several pgbench processes, because of the limit of file descriptors
 my (@bench, @out);
 for (my $left = $waiters - @first; $left > 0; $left -= 250)
 {
@@ -42,7 +42,7 @@ for (my $left = $waiters - @first; $left > 0; $left -= 250)
 	push @out, '';
 	push @bench, IPC::Run::start([ 'pgbench', '-n', '-c', $clients, '-j', 2, '-t', 1, '-f', $script, $local->connstr('postgres') ], '&>', \$out[-1]);
 }
-ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', $waiters), "$waiters sessions wait for a remote that is down");
+ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', $waiters), "$waiters sessions wait for a remote server that is down");
 check_invariants($local);
 $local->safe_psql('postgres', 'INSERT INTO came SELECT pid, position FROM pgpool.waiters');
 my $tried = 0;
@@ -53,8 +53,8 @@ my $span = seconds
 	$tried = $local->safe_psql('postgres', 'SELECT connects_failed FROM pgpool.stats') - $failed;
 };
 
-# pauses are retry_max, each a quarter shorter at most
-cmp_ok($tried, '<=', 2 + $span / 0.75, "which is tried now and then only: $tried attempts in $span s");
+# pauses are retry_max, each up to a quarter shorter
+cmp_ok($tried, '<=', 2 + $span / 0.75, "connection attempts are few: $tried in $span s");
 
 $remote->start;
 my $watch = PgpxSession->new($remote);
@@ -70,21 +70,21 @@ while (grep { $_->pumpable } @bench)
 foreach my $n (0 .. $#bench)
 {
 	$bench[$n]->finish;
-	is($bench[$n]->result(0), 0, 'they come to their end') or diag($out[$n]);
+	is($bench[$n]->result(0), 0, 'pgbench succeeds') or diag($out[$n]);
 }
 $_->finish(60) foreach @first;
 is($local->safe_psql('postgres', q{SELECT string_agg(pid::text, ' ' ORDER BY lease) FROM (SELECT * FROM got ORDER BY lease LIMIT 5) t}),
-	join(' ', map { $_->pid } @first), 'who came first was served first');
-is($local->safe_psql('postgres', 'SELECT count(*), count(DISTINCT lease) FROM got'), "$waiters|$waiters", 'each has had its lease');
-is($local->safe_psql('postgres', <<'EOT'), '0', 'in the order in which they came');
+	join(' ', map { $_->pid } @first), 'first sessions were granted connections first');
+is($local->safe_psql('postgres', 'SELECT count(*), count(DISTINCT lease) FROM got'), "$waiters|$waiters", 'every session had its own lease');
+is($local->safe_psql('postgres', <<'EOT'), '0', 'grants follow the queue order');
 SELECT count(*) FROM (SELECT row_number() OVER (ORDER BY place) - row_number() OVER (ORDER BY lease) AS moved
 	FROM came JOIN got USING (pid)) t WHERE moved <> 0
 EOT
 my ($too_many, $in) = connects_of($remote, 'wanted');
-is($too_many, 0, 'connects come one, two, four at a time');
-cmp_ok($in, '<=', $size, "never more than the pool is large ($in)");
-cmp_ok($most, '<=', $size, "nor are the remote's sessions ($most)");
-is($local->safe_psql('postgres', 'SELECT waited - granted, timeouts, failed FROM pgpool.stats'), '0|0|0', 'the counters say so');
+is($too_many, 0, 'connection attempts come one, two, four at a time');
+cmp_ok($in, '<=', $size, "connections do not exceed pool_size ($in)");
+cmp_ok($most, '<=', $size, "remote sessions do not exceed pool_size ($most)");
+is($local->safe_psql('postgres', 'SELECT waited - granted, timeouts, failed FROM pgpool.stats'), '0|0|0', 'counters agree');
 
 $_->quit foreach $watch, @first;
 stats_add_up($local);

@@ -1,6 +1,5 @@
-# What a session waits for shows in pg_stat_activity: by a name of its own from
-# PostgreSQL 17 on, as "Extension" before, and where other libraries have taken all
-# names that there are.
+# Wait events in pg_stat_activity: own names from PostgreSQL 17 on, "Extension" before,
+# and also when other libraries have used up all names.
 use strict;
 use warnings;
 
@@ -9,7 +8,7 @@ use PgpxTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-# it never answers: the kernel takes the connections
+# never answers; the kernel accepts the connections
 my $silent = IO::Socket::INET->new(Listen => 64, LocalAddr => '127.0.0.1') or die "no listener: $!";
 my $silent_port = $silent->sockport;
 my $remote = remote_node('remote');
@@ -38,11 +37,11 @@ sub waits
 	my $shown = 'Extension/' . ($named ? $name : 'Extension');
 
 	ok(wait_until($local, "SELECT wait_event_type || '/' || wait_event FROM pg_stat_activity WHERE pid = $pid", $shown, 30),
-		"$name shows as $shown");
+		"wait event $name is shown as $shown");
 	return;
 }
 
-# One assertion: SQL waits, with this name; a cancel, or what is given, ends it.
+# Assert that SQL waits with this event; a cancel, or $end, ends the wait.
 sub shows
 {
 	my ($name, $sql, $end) = @_;
@@ -53,7 +52,7 @@ sub shows
 	return $session->finish(30);
 }
 
-# a lease of the only connection, which nobody else may have
+# the only connection is leased
 my $lease = lease($holder, 'one');
 shows('PgpoolCheckout', q{SELECT pgpool.checkout('one', '300 s')});
 shows('PgpoolDrain', q{SELECT pgpool.drain('one', '300 s')});
@@ -72,8 +71,8 @@ $lease = lease($session, 'two');
 shows('PgpoolNotification', "SELECT * FROM pgpool.notifications($lease, '300 s')");
 $session->run("SELECT pgpool.checkin($lease)");
 
-# the reset that was sent at checkin takes long: in one message, before the worker
-# takes it over
+# The reset that was sent at checkin takes long. Both calls are in one message, so that
+# the worker does not take over the reset.
 $lease = lease($session, 'slow');
 $session->run("SELECT pgpool.exec($lease, 'select 1')");
 shows('PgpoolReset', "SELECT pgpool.checkin($lease)\\; SELECT pgpool.checkout('slow', '300 s')");
@@ -81,20 +80,20 @@ shows('PgpoolReset', "SELECT pgpool.checkin($lease)\\; SELECT pgpool.checkout('s
 my $token = $holder->run(q{SELECT pgpool.lock('two', 'mine')});
 shows('PgpoolLock', q{SELECT pgpool.lock('two', 'mine', '300 s')});
 
-# a worker that does nothing
+# an idle worker
 my $worker = worker_pid($local);
 waits($worker, 'PgpoolWorkerMain');
 $lease = lease($holder, 'one');
 $holder->run("SELECT pgpool.exec($lease, 'select 1'); SELECT pgpool.checkin($lease)");
-ok(wait_until($local, q{SELECT state FROM pgpool.connections WHERE server = 'one'}, 'idle'), 'a connection is idle');
+ok(wait_until($local, q{SELECT state FROM pgpool.connections WHERE server = 'one'}, 'idle'), 'connection is idle');
 kill 'STOP', $worker;
 shows('PgpoolSocket', q{SELECT pgpool.checkout('one', '300 s')});
 $holder->start("SELECT pgpool.unlock('two', 'mine', $token)");
 waits($holder->pid, 'PgpoolUnlock');
 kill 'CONT', $worker;
-is($holder->finish(30), 't', 'the worker goes on: the lock is released');
+is($holder->finish(30), 't', 'lock is released when the worker continues');
 
-# what it has to know of a pool, told until there is no room for one more message
+# messages to the worker until its control socket is full
 kill 'STOP', $worker;
 $session->run(<<'EOT');
 DO $$ BEGIN
@@ -110,10 +109,10 @@ $_->quit foreach $holder, $session;
 check_invariants($local);
 leak_check($local, $remote);
 
-# --- all names are taken: the server has 127 of them for all libraries
+# --- all names are used up: the server has 127 of them for all libraries
 SKIP:
 {
-	skip 'waits have no names before PostgreSQL 17', 1 unless $named;
+	skip 'wait events have no names before PostgreSQL 17', 1 unless $named;
 	my $headers = $ENV{PGPX_INCLUDE_SERVER} // `pg_config --includedir-server`;
 	chomp $headers;
 	my $library = PostgreSQL::Test::Utils::tempdir . '/wait_events.so';
@@ -123,23 +122,23 @@ SKIP:
 	  if system("cc -shared -fPIC -I $headers -o $library $source") != 0;
 	chmod 0755, $library;
 	my $full = local_node('full', preload => 0, conf => ["shared_preload_libraries = '$library, pgpool_ext'"]);
-	like(slurp_file($full->logfile), qr/12\d names of wait events are taken/, 'another library has taken all names');
+	like(slurp_file($full->logfile), qr/12\d names of wait events are taken/, 'another library has used up all names');
 	make_pool($full, $remote, server => 'one', options => { pool_size => 1 });
 	my $waiter = PgpxSession->new($full);
-	is($waiter->run(q{SELECT pgpool.exec('one', 'select 1')}) . $waiter->error, '1', 'no names: a pool works');
+	is($waiter->run(q{SELECT pgpool.exec('one', 'select 1')}) . $waiter->error, '1', 'no names: pool works');
 	$waiter->start(q{SELECT pgpool.exec('one', 'select pg_sleep(300)')});
 	foreach my $pid (worker_pid($full), $waiter->pid)
 	{
 		ok( wait_until($full, "SELECT wait_event_type || '/' || wait_event FROM pg_stat_activity WHERE pid = $pid", 'Extension/Extension', 30),
-			'no names: a wait shows as that of an extension');
+			'no names: wait is shown as "Extension"');
 	}
 	$full->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $waiter->pid . ')');
 	$waiter->finish(30);
-	is($waiter->sqlstate, '57014', 'no names: a wait can be cancelled');
-	is($waiter->run(q{SELECT pgpool.exec('one', 'select 1')}) . $waiter->error, '1', 'no names: and the next one works');
-	is($full->safe_psql('postgres', 'SELECT restarts FROM pgpool.workers'), '0', 'no names: the worker has not ended for it');
+	is($waiter->sqlstate, '57014', 'no names: wait can be cancelled');
+	is($waiter->run(q{SELECT pgpool.exec('one', 'select 1')}) . $waiter->error, '1', 'no names: next call succeeds');
+	is($full->safe_psql('postgres', 'SELECT restarts FROM pgpool.workers'), '0', 'no names: worker was not restarted');
 	$waiter->quit;
-	check_invariants($full, 'no names: the invariants hold');
+	check_invariants($full, 'no names: invariants hold');
 	leak_check($full, $remote);
 }
 done_testing();

@@ -1,7 +1,6 @@
-# The clock of the local server is set, forward and back by an hour, and the worker or
-# a holder is stopped meanwhile: no connection is as old as that, nobody waits for less
-# or more than his timeout, no lease is held for too long.  Only time that has really
-# passed counts.
+# The clock of the local server is set forward and back by an hour, also while the
+# worker or a holder is stopped. No connection expires, no waiter times out early or
+# late, and no lease times out. Only time that has really passed counts.
 use strict;
 use warnings;
 
@@ -34,7 +33,7 @@ foreach my $offset ($hour, -$hour)
 {
 	foreach my $stopped ('', 'worker', 'holder')
 	{
-		my $what = "clock at $offset" . ($stopped && ", the $stopped stopped meanwhile");
+		my $what = "clock at $offset" . ($stopped && ", with a stopped $stopped");
 		my $pid = { worker => $worker, holder => $holder->pid }->{$stopped};
 
 		set_clock($local, 0);
@@ -46,23 +45,23 @@ foreach my $offset ($hour, -$hour)
 			set_clock($local, $offset);
 			$waiter->finish(60);
 		};
-		$waiter->failed('55P03', qr/no free connection|timeout/, "$what: who waits waits for his timeout");
-		cmp_ok($took, '>=', 1.95, "$what: not less");
-		ok(wait_until($local, "SELECT abs(extract(epoch FROM clock_timestamp()) - @{[ time + $offset ]}) < 60", 't', 20), "$what: it is so");
+		$waiter->failed('55P03', qr/no free connection|timeout/, "$what: waiter times out");
+		cmp_ok($took, '>=', 1.95, "$what: timeout is not too early");
+		ok(wait_until($local, "SELECT abs(extract(epoch FROM clock_timestamp()) - @{[ time + $offset ]}) < 60", 't', 20), "$what: clock is set");
 		kill 'CONT', $pid if $pid;
 
-		# the worker has something to do, and looks at all it has
-		is($other->run(q{SELECT pgpool.exec('three', 'SELECT 1')}), '1', "$what: the pool is used");
+		# the worker is woken, and checks all its deadlines
+		is($other->run(q{SELECT pgpool.exec('three', 'SELECT 1')}), '1', "$what: pool is used");
 		wait_until($local, q{SELECT reset_pending FROM pgpool.pools WHERE server = 'three'}, '0');
-		is($local->safe_psql('postgres', $there), $pids, "$what: all connections are those of before");
-		is($holder->run("SELECT * FROM pgpool.query($leases[2], 'SELECT pg_backend_pid()') AS t(a int)") . $holder->error, $pids[2], "$what: the lease goes on");
+		is($local->safe_psql('postgres', $there), $pids, "$what: no connection was replaced");
+		is($holder->run("SELECT * FROM pgpool.query($leases[2], 'SELECT pg_backend_pid()') AS t(a int)") . $holder->error, $pids[2], "$what: lease stays usable");
 	}
 }
 
 is($local->safe_psql('postgres', q{SELECT closed_idle, closed_lifetime, lease_timeouts FROM pgpool.stats WHERE server = 'three'}), '0|0|0',
-	'none was too old, no lease too long');
-unlike(slurp_file($local->logfile), qr/has been held/, 'nor does the log say so');
-is(worker_pid($local), $worker, 'and the worker is the same');
+	'no connection expired, and no lease timed out');
+unlike(slurp_file($local->logfile), qr/has been held/, 'no long lease is logged');
+is(worker_pid($local), $worker, 'worker was not restarted');
 
 $_->run('SELECT pgpool.checkin_all()') foreach $holder, $other;
 $_->quit foreach $holder, $waiter, $other;

@@ -1,6 +1,6 @@
-# The network ends, or falsifies, an answer at each of its bytes: the session gets
-# an error or, when all of it has come, the right rows; and the pool works on.  And
-# what else a network does: it is late, stops, ends in one direction, loses cancels.
+# The network truncates or corrupts an answer at each of its bytes: the session gets an
+# error or, if the answer was complete, the right rows, and the pool works on. Also:
+# delays, no traffic at all, the end of one direction, lost cancel requests.
 use strict;
 use warnings;
 
@@ -16,7 +16,7 @@ my $session = PgpxSession->new($local);
 make_pool($local, $proxy, server => 'way', options => { pool_size => 2, operation_timeout => '1 s' });
 make_pool($local, $remote, server => 'other');
 
-# one statement goes in the simple protocol, one in the extended
+# one statement uses the simple protocol, one the extended protocol
 my %asked = (
 	simple => [ q{'select 7, ''aé'' union all select 8, null'}, "7|aé\n8|" ],
 	extended => [ q{'select 100 + g, $1 from generate_series(1, 2) g', 'xyz'}, "101|xyz\n102|xyz" ],
@@ -29,7 +29,7 @@ sub query
 	return "SELECT * FROM pgpool.query($where, $sql) AS t(a int, b text)";
 }
 
-# What is wrong with what comes of a statement whose answer is spoilt, '' for nothing.
+# Describes what went wrong with a statement whose answer is spoilt, '' for nothing.
 sub spoilt
 {
 	my ($kind, $fault, $complete) = @_;
@@ -40,7 +40,7 @@ sub spoilt
 	$proxy->tell($fault);
 	my $got = $session->run(query($lease, $sql), 30);
 	$wrong .= " got \"$got\"" if $got ne ($complete ? $rows : '');
-	# 22021: garbage in a value, before it is seen that the rest is missing
+	# 22021: garbage in a value is found before the missing rest
 	$wrong .= ' said ' . $session->error if $session->sqlstate !~ ($complete ? qr/^$/ : $fault =~ /garbage/ ? qr/^(?:08006|08P01|22021)$/ : qr/^(?:08006|08P01)$/);
 	$proxy->tell('pass');
 	$session->run("SELECT pgpool.checkin($lease)");
@@ -59,25 +59,25 @@ foreach my $kind (sort keys %asked)
 
 	$session->run(query($lease, $sql));
 	$proxy->tell('pass');
-	is($session->run(query($lease, $sql)), $rows, "$kind: the answer");
+	is($session->run(query($lease, $sql)), $rows, "$kind: answer is correct");
 	my $length = $proxy->tell('count');
 	$session->run("SELECT pgpool.checkin($lease)");
-	cmp_ok($length, '>', 80, "$kind: has $length bytes");
+	cmp_ok($length, '>', 80, "$kind: answer has $length bytes");
 
-	# each byte for one of them, for the others some, and the end
+	# all positions for one kind of fault; for the others some positions and the end
 	my @some = grep { $_ % 9 == 0 || $_ > $length - 7 } 0 .. $length - 1;
 	my %where = (cut => $kind eq 'simple' ? \@some : [ 0 .. $length - 1 ], reset => \@some, half => \@some, garbage => \@some);
 
 	foreach my $fault (sort keys %where)
 	{
-		is(join('', map { spoilt($kind, "$fault $_", 0) } @{ $where{$fault} }), '', "$kind, $fault: no row, and the next one is answered");
-		is(spoilt($kind, "$fault $length", 1), '', "$kind, $fault: all rows, if all of it has come") if $fault eq 'cut';
+		is(join('', map { spoilt($kind, "$fault $_", 0) } @{ $where{$fault} }), '', "$kind, $fault: no row is returned, and the next statement is answered");
+		is(spoilt($kind, "$fault $length", 1), '', "$kind, $fault: all rows are returned if the answer was complete") if $fault eq 'cut';
 	}
 }
-is(worker_pid($local), $worker, 'the worker has lived through it all');
+is(worker_pid($local), $worker, 'worker was not restarted by truncated answers');
 check_invariants($local);
 
-# In one call, the answer to the reset of before, and that of the statement.
+# one call reads the answer to the previous reset, and that to the statement
 my $spoilt = sub {
 	my ($n) = @_;
 
@@ -87,63 +87,64 @@ my $spoilt = sub {
 	$proxy->tell('pass');
 	return $got eq $asked{extended}[1] && !$session->error || $got eq '' && $session->sqlstate eq '08006' ? '' : "$n: $got " . $session->error;
 };
-is(join('', map { $spoilt->(10 * $_) } 1 .. 20), '', 'behind a reset: the right rows, or the connection was lost');
+is(join('', map { $spoilt->(10 * $_) } 1 .. 20), '', 'behind a reset: right rows or a lost connection');
 
-# Late is not wrong.
+# a delay is not an error
 $proxy->tell('delay 20');
-is($session->run(query("'way'", $asked{$_}[0])), $asked{$_}[1], "delay, $_: the right rows") foreach sort keys %asked;
+is($session->run(query("'way'", $asked{$_}[0])), $asked{$_}[1], "delay, $_: rows are right") foreach sort keys %asked;
 $proxy->tell('pass');
 
-# One direction has ended, the statement runs on over there: not for long.
+# one direction has ended while the statement runs on the remote server
 my $asleep = q{SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(600)%' AND usename = 'remote_app' AND state = 'active'};
 my $sleep = query("'way'", q{'select 1, pg_sleep(600)::text'});
 $session->run("SELECT pgpool.exec('way', 'select 1')");
 wait_until($local, "SELECT idle > 0 AND reset_pending = 0 FROM pgpool.pools WHERE server = 'way'");
 $session->start($sleep);
-ok(wait_until($remote, $asleep, '1'), 'half: a statement runs');
+ok(wait_until($remote, $asleep, '1'), 'half: statement runs');
 $proxy->tell('half 0');
 $remote->safe_psql('postgres', q{SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(600)%' AND usename = 'remote_app'});
 $session->finish(30);
-$session->failed('08006', qr/was lost/, 'half: of an answer that does not come');
-ok(wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE server = 'way' AND state <> 'idle'", '0'), 'half: the connection is closed');
+$session->failed('08006', qr/was lost/, 'half: statement fails as lost');
+ok(wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE server = 'way' AND state <> 'idle'", '0'), 'half: connection is closed');
 $proxy->tell('pass');
 
-# Nothing comes through.
+# no byte is passed on
 my $took = seconds {
 	$proxy->tell('freeze');
-	$session->fails("SET statement_timeout = '500 ms'; $sleep", '57014', qr/statement timeout/, 'freeze: who waits can leave');
+	$session->fails("SET statement_timeout = '500 ms'; $sleep", '57014', qr/statement timeout/, 'freeze: statement can be cancelled');
 	is($session->run('RESET statement_timeout; ' . query("'other'", $asked{simple}[0])), $asked{simple}[1], 'freeze: another pool works');
 };
-cmp_ok($took, '<', 20, 'freeze: soon');
+cmp_ok($took, '<', 20, 'freeze: cancel takes effect soon');
 $proxy->tell('pass');
-ok(wait_until($local, "SELECT * FROM pgpool.query('way', 'select 7') AS t(a int)", '7'), 'freeze: and when it is over this one does');
-ok(wait_until($remote, $asleep, '0'), 'freeze: nothing runs on over there');
+ok(wait_until($local, "SELECT * FROM pgpool.query('way', 'select 7') AS t(a int)", '7'), 'freeze: pool works again afterwards');
+ok(wait_until($remote, $asleep, '0'), 'freeze: nothing runs on the remote server');
 
-# A cancel is taken in and kept.  From libpq 17 on it is in TLS, if the connection is.
+# Cancel requests are accepted and not passed on. From libpq 17 on they use TLS if the
+# connection does.
 $session->run("SELECT pgpool.exec('way', 'select 1')");
 $proxy->tell(over_tls() ? 'hold all' : 'hold');
-$session->fails("SET statement_timeout = '500 ms'; $sleep", '57014', qr/statement timeout/, 'hold: who waits can leave');
+$session->fails("SET statement_timeout = '500 ms'; $sleep", '57014', qr/statement timeout/, 'hold: statement times out');
 $session->run('RESET statement_timeout');
 ok(wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE server = 'way' AND state NOT IN ('idle', 'reset_pending')", '0', 20),
-	'hold: the place is free after operation_timeout');
+	'hold: slot is free after operation_timeout');
 $proxy->tell('pass');
-is($session->run(query("'way'", $asked{simple}[0])) . $session->error, $asked{simple}[1], 'hold: and of use again');
-is($local->safe_psql('postgres', 'SELECT sum(descriptors) - ' . descriptors_wanted() . ' FROM pgpool.workers'), '0', 'hold: no descriptor is left');
+is($session->run(query("'way'", $asked{simple}[0])) . $session->error, $asked{simple}[1], 'hold: pool works again');
+is($local->safe_psql('postgres', 'SELECT sum(descriptors) - ' . descriptors_wanted() . ' FROM pgpool.workers'), '0', 'hold: no file descriptor is left open');
 $remote->safe_psql('postgres', q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(600)%' AND usename = 'remote_app'});
 
-# Garbage for nobody, and a RST.
+# garbage and RST on an idle connection
 foreach my $fault ('garbage 0', 'reset 0')
 {
 	$session->run("SELECT pgpool.exec('way', 'select 1')");
 	wait_until($local, "SELECT reset_pending FROM pgpool.pools WHERE server = 'way'", '0');
 	$proxy->tell($fault);
 	$remote->safe_psql('postgres', q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'pgpool_ext/way'});
-	ok(wait_until($local, "SELECT total FROM pgpool.pools WHERE server = 'way'", '0'), "$fault while idle: it is closed");
+	ok(wait_until($local, "SELECT total FROM pgpool.pools WHERE server = 'way'", '0'), "$fault while idle: connection is closed");
 	$proxy->tell('pass');
-	is($session->run(query("'way'", $asked{simple}[0])) . $session->error, $asked{simple}[1], "$fault while idle: nobody notices");
+	is($session->run(query("'way'", $asked{simple}[0])) . $session->error, $asked{simple}[1], "$fault while idle: next call succeeds");
 }
 
-is(worker_pid($local), $worker, 'the worker has lived through it all');
+is(worker_pid($local), $worker, 'worker was not restarted');
 $session->quit;
 stats_add_up($local);
 check_invariants($local);

@@ -1,6 +1,7 @@
-# Somebody guesses leases: stale ones, those of others, numbers near and far.  Each
-# call is an error, the leases of others go on, nothing is counted, and nothing left.
-# PGPX_TEST_GUESSES=1000000 for more of them.
+# Invalid lease ids: stale ones, those of other sessions, near and distant numbers. Each
+# call fails, the leases of others are not affected, nothing is counted, and nothing is
+# left behind.
+# PGPX_TEST_GUESSES: number of guesses (default 20000).
 use strict;
 use warnings;
 
@@ -17,13 +18,13 @@ my @leases = map { lease($holder, 'three') } 1 .. 3;
 my @pids = map { $holder->run("SELECT * FROM pgpool.query($_, 'SELECT pg_backend_pid()') AS t(a int)") } @leases;
 $holder->run("SELECT pgpool.send($leases[1], 'SELECT 42, pg_sleep(0)::text')");
 
-# One that is the guesser's own, and returned: he knows what they look like.
+# The guesser had a lease of its own, so it knows what ids look like.
 my $stats = q{SELECT checkouts, checkins, discards, reclaimed, terminated FROM pgpool.stats WHERE local_user <> 'app'};
 my $before = $local->safe_psql('postgres', $stats);
 $guesser->run(q{SELECT pgpool.checkout('three') AS own \gset} . "\nSELECT pgpool.checkin(:own);\nSELECT pgpool.checkin(:own)");
-is($guesser->sqlstate, '55000', 'twice is once too often');
+is($guesser->sqlstate, '55000', 'second checkin of a lease fails');
 my $own = $guesser->run("SELECT :own");
-like($own, qr/^\d+$/, 'a lease is a number');
+like($own, qr/^\d+$/, 'lease id is a number');
 
 $guesser->run(<<'EOT');
 CREATE FUNCTION pg_temp.guess(guesses int, known bigint[]) RETURNS TABLE (what text, said text, n bigint) LANGUAGE plpgsql AS $f$
@@ -60,19 +61,19 @@ BEGIN
 	RETURN QUERY SELECT h.what, h.said, count(*) FROM heard h WHERE h.said NOT IN ('55000', '42501') GROUP BY 1, 2;
 END $f$;
 EOT
-is($guesser->error, '', 'somebody guesses');
-is($guesser->run("SELECT * FROM pg_temp.guess($guesses, ARRAY[$own, " . join(', ', @leases) . '])', 600) . $guesser->error, '', "$guesses guesses are errors");
-is($guesser->run('SELECT count(DISTINCT what) FROM heard'), '10', 'of each kind');
+is($guesser->error, '', 'function that guesses is created');
+is($guesser->run("SELECT * FROM pg_temp.guess($guesses, ARRAY[$own, " . join(', ', @leases) . '])', 600) . $guesser->error, '', "$guesses guesses fail");
+is($guesser->run('SELECT count(DISTINCT what) FROM heard'), '10', 'every function is called');
 
-is($local->safe_psql('postgres', $stats), $before, 'nothing has happened to the leases of another');
-is($holder->run("SELECT a FROM pgpool.result($leases[1]) AS t(a int, b text)") . $holder->error, '42', 'what was sent on one is answered');
-is(join(' ', map { $holder->run("SELECT * FROM pgpool.query($_, 'SELECT pg_backend_pid()') AS t(a int)") } @leases), "@pids", 'and they are what they were');
+is($local->safe_psql('postgres', $stats), $before, 'leases of the other session are not affected');
+is($holder->run("SELECT a FROM pgpool.result($leases[1]) AS t(a int, b text)") . $holder->error, '42', 'statement in flight on one of them is answered');
+is(join(' ', map { $holder->run("SELECT * FROM pgpool.query($_, 'SELECT pg_backend_pid()') AS t(a int)") } @leases), "@pids", 'leases have the same remote sessions');
 
-# his own, in the hands of the same session under another name
+# the right ids in the same session under another role
 $holder->run('SET ROLE app');
-$holder->fails("SELECT pgpool.exec($leases[0], 'SELECT 1')", '42501', qr/belongs to another user/, 'nor are they those of another user of the session');
+$holder->fails("SELECT pgpool.exec($leases[0], 'SELECT 1')", '42501', qr/belongs to another user/, 'lease of another user of the same session is refused');
 $holder->run('RESET ROLE');
-is($holder->run('SELECT pgpool.checkin_all()') . $holder->error, '3', 'they are returned');
+is($holder->run('SELECT pgpool.checkin_all()') . $holder->error, '3', 'leases can be returned');
 
 $_->quit foreach $holder, $guesser;
 stats_add_up($local);

@@ -1,6 +1,6 @@
-# A distributed lock ends with its holder, however that ends: at once if only the
-# session does, after the ttl if its whole server does.  A holder that cannot ping
-# knows of its loss before another one has the lock, and the fence refuses it.
+# A distributed lock ends with its holder: at once if only the session ends, after the
+# ttl if its whole server does. A holder that cannot ping knows of the loss before
+# another session acquires the lock, and the fence refuses its token.
 use strict;
 use warnings;
 
@@ -35,7 +35,7 @@ sub fenced_write
 	  . "SELECT pgpool.exec(:lease, 'COMMIT'); COMMIT";
 }
 
-# When a lock came free, by the clock of all servers here.
+# the time at which a lock became free, by the clock that all servers share here
 $remote->safe_psql('remote_db', <<'EOT');
 CREATE TABLE freed (name text, at timestamptz);
 CREATE FUNCTION note_freed() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS
@@ -46,7 +46,7 @@ EOT
 
 my $watch = PgpxSession->new($two);
 
-# --- sessions that end, in every way: the lock is free within a second
+# --- a session ends in different ways: the lock is free within a second
 foreach my $how (qw(quit terminate query transaction waiting))
 {
 	my $holder = PgpxSession->new($one);
@@ -54,110 +54,112 @@ foreach my $how (qw(quit terminate query transaction waiting))
 
 	$holder->run('BEGIN') if $how eq 'transaction';
 	$token = $holder->run(lock_sql('session') =~ s/pgpool\.lock/$how eq 'transaction' ? 'pgpool.lock_xact' : 'pgpool.lock'/er);
-	like($token, qr/^\d+$/, "$how: a session holds the lock") or diag($holder->error);
-	is($watch->run(q{SELECT pgpool.try_lock('keeper', 'session')}), '', "$how: another server does not get it");
+	like($token, qr/^\d+$/, "$how: session holds the lock") or diag($holder->error);
+	is($watch->run(q{SELECT pgpool.try_lock('keeper', 'session')}), '', "$how: session of another server cannot acquire it");
 	if ($how eq 'waiting')
 	{
-		like($watch->run(lock_sql('other')), qr/^\d+$/, "$how: another lock is the watcher's");
+		like($watch->run(lock_sql('other')), qr/^\d+$/, "$how: watcher holds another lock");
 		$holder->start(lock_sql('other'));
 
-		# it has asked the remote, and waits for its next turn
+		# the session has sent its request, and waits for its next turn
 		ok(wait_until($one, 'SELECT count(*) FROM pg_stat_activity WHERE wait_event_type IS NOT NULL AND state = \'active\' AND pid = ' . $holder->pid, '1'),
-			"$how: it waits");
+			"$how: session waits");
 	}
 	$holder->start('SELECT pg_sleep(60)') if $how eq 'query';
 	my $delay = delay_begin();
 	my $took = seconds
 	{
 		$how eq 'quit' ? $holder->quit : terminate($one, $holder->pid);
-		ok(wait_until($two, q{SELECT state = 'free' FROM pgpool.lock_status('keeper') WHERE name = 'session'}, 't'), "$how: it is free");
+		ok(wait_until($two, q{SELECT state = 'free' FROM pgpool.lock_status('keeper') WHERE name = 'session'}, 't'), "$how: lock becomes free");
 	};
 	$delay = delay_end($delay);
-	cmp_ok($took, '<', 1.5 + $delay, "$how: at once");
+	cmp_ok($took, '<', 1.5 + $delay, "$how: lock is free at once");
 
-	# from the very end of the session, which comes after what it does for its locks
+	# measured from the very end of the session, which follows its own release of locks
 	my @ended;
 	wait_until($one, sub { @ended = log_times($one, '\\[' . $holder->pid . '\\].* disconnection: '); scalar @ended }, 1, 10);
 	my $freed = $remote->safe_psql('remote_db', "SELECT extract(epoch FROM (max(at) AT TIME ZONE '" . $one->safe_psql('postgres', 'SHOW log_timezone') . "')::time) FROM freed WHERE name = 'session'");
 	my $later = $freed - ($ended[0] // 0);
 	$later -= 86400 if $later > 43200;
-	cmp_ok($later, '<', 1 + $delay, "$how: within a second of the end of the session");
-	cmp_ok($watch->run(lock_sql('session')), '>', $token, "$how: its token has risen");
+	cmp_ok($later, '<', 1 + $delay, "$how: lock is free within a second of the end of the session");
+	cmp_ok($watch->run(lock_sql('session')), '>', $token, "$how: next token is higher");
 	$watch->run('DISCARD ALL');
 	check_invariants($one);
 }
 
-# --- the worker is restarted: the session's next call has it ping again
+# --- restart of the worker: the next call of the session makes the new worker ping
 my $holder = PgpxSession->new($one);
 my $token = $holder->run(lock_sql('kept', ttl => '5 s'));
-ok(wait_until($one, 'SELECT last_ping IS NOT NULL FROM pgpool.locks', 't'), 'the worker pings');
-ok(terminate($one, worker_pid($one)), 'the worker ends');
-is($holder->run("SELECT pgpool.lock_valid('keeper', 'kept', $token)"), 't', 'the lock is still held');
-ok(wait_until($one, sub { worker_pid($one) ne '' }, 1), 'the next worker runs');
+ok(wait_until($one, 'SELECT last_ping IS NOT NULL FROM pgpool.locks', 't'), 'worker pings');
+ok(terminate($one, worker_pid($one)), 'worker exits');
+is($holder->run("SELECT pgpool.lock_valid('keeper', 'kept', $token)"), 't', 'lock is still held');
+ok(wait_until($one, sub { worker_pid($one) ne '' }, 1), 'next worker runs');
 foreach (1 .. 60)
 {
 	last if $holder->run("SELECT pgpool.lock_valid('keeper', 'kept', $token)") ne 't';
 	usleep(100_000);
 }
-is($holder->run("SELECT pgpool.lock_valid('keeper', 'kept', $token)"), 't', 'a session that calls in keeps its lock beyond the ttl');
-ok(terminate($one, worker_pid($one)), 'the worker ends again');
-ok(wait_until($one, q{SELECT state FROM pgpool.locks}, 'lost', 30), 'the lock of a session that is silent runs out');
+is($holder->run("SELECT pgpool.lock_valid('keeper', 'kept', $token)"), 't', 'session that makes calls keeps its lock beyond the ttl');
+ok(terminate($one, worker_pid($one)), 'worker exits again');
+ok(wait_until($one, q{SELECT state FROM pgpool.locks}, 'lost', 30), 'lock of a session that makes no calls expires');
 $holder->run("SELECT pgpool.lock_valid('keeper', 'kept', $token)");
-like($holder->error, qr/WARNING:.*lock "kept" of server "keeper" was lost/, 'it is told by a warning');
-is($holder->run("SELECT pgpool.lock_valid('keeper', 'kept', $token)"), 'f', 'the lock is not valid');
-is($holder->error, '', 'it is told once');
-like(slurp_file($one->logfile), qr/pgpool_ext lost lock "kept" of server "keeper"/, 'and by a line in the log');
-is($holder->run("SELECT pgpool.unlock('keeper', 'kept', $token)"), 'f', 'unlock tells it, too');
+like($holder->error, qr/WARNING:.*lock "kept" of server "keeper" was lost/, 'loss is reported by a warning');
+is($holder->run("SELECT pgpool.lock_valid('keeper', 'kept', $token)"), 'f', 'lost lock is not valid');
+is($holder->error, '', 'warning is raised once');
+like(slurp_file($one->logfile), qr/pgpool_ext lost lock "kept" of server "keeper"/, 'loss is logged');
+is($holder->run("SELECT pgpool.unlock('keeper', 'kept', $token)"), 'f', 'unlock reports the loss');
 
-# --- a whole server is stopped; the lock is taken over; it goes on (row 45)
+# --- a whole server is stopped, the lock is taken over, and the server continues (row
+# 45)
 $token = $holder->run(lock_sql('stopped', ttl => '3 s'));
 $holder->run(fenced_write('stopped', $token));
-is($holder->error, '', 'a fenced write with the token succeeds') or diag($holder->error);
+is($holder->error, '', 'fenced write with the token succeeds') or diag($holder->error);
 my @stopped = processes($one);
 kill 'STOP', @stopped;
 my $ends = $remote->safe_psql('remote_db', q{SELECT expires FROM pgpool_lock.locks WHERE name = 'stopped'});
 my $taken = $watch->run(lock_sql('stopped', ttl => '30 s'));
-cmp_ok($taken, '>', $token, 'after the ttl another server has it, with a higher token');
-is($remote->safe_psql('remote_db', "SELECT since >= '$ends' FROM pgpool_lock.locks WHERE name = 'stopped'"), 't', 'not before');
+cmp_ok($taken, '>', $token, 'another server acquires the lock after the ttl, with a higher token');
+is($remote->safe_psql('remote_db', "SELECT since >= '$ends' FROM pgpool_lock.locks WHERE name = 'stopped'"), 't', 'lock is not acquired before its expiry');
 my ($pid, $log) = ($holder->pid, slurp_file($two->logfile));
 like($log, qr/LOG: +pgpool_ext took over lock "stopped" of server "keeper" of database "postgres", token $taken, from "[^"]*, PID $pid of [^"]*"/,
-	'its log says from whom');
-unlike($log, qr/took over lock "session"/, 'but not of a lock that was released');
+	'log names the former holder');
+unlike($log, qr/took over lock "session"/, 'acquisition of a released lock is not logged as a takeover');
 kill 'CONT', reverse @stopped;
-is($holder->run("SELECT pgpool.lock_valid('keeper', 'stopped', $token)"), 'f', 'the old holder knows, before it writes');
-is($one->safe_psql('postgres', q{SELECT state FROM pgpool.locks WHERE name = 'stopped'}), 'lost', 'and so does the view');
+is($holder->run("SELECT pgpool.lock_valid('keeper', 'stopped', $token)"), 'f', 'former holder knows of the loss before it writes');
+is($one->safe_psql('postgres', q{SELECT state FROM pgpool.locks WHERE name = 'stopped'}), 'lost', 'view shows the loss');
 $holder->fails(fenced_write('stopped', $token), '55000', qr/token $token of lock "stopped" is not valid any more/,
-	'a fenced write with the old token is refused');
+	'fenced write with the old token is refused');
 $holder->run('ROLLBACK');
 $watch->run(fenced_write('stopped', $taken));
-is($watch->error, '', 'that of the new holder succeeds');
+is($watch->error, '', 'fenced write of the new holder succeeds');
 is($remote->safe_psql('remote_db', 'SELECT string_agg(token::text, $$ $$) FROM written'), "$token $taken", 'nothing else was written');
-is($watch->run("SELECT pgpool.lock_valid('keeper', 'stopped', $taken)"), 't', 'the new holder keeps it');
+is($watch->run("SELECT pgpool.lock_valid('keeper', 'stopped', $taken)"), 't', 'new holder keeps the lock');
 
-# --- the token of another server: of no use here but to the fence, which has no holder
-is($holder->run("SELECT pgpool.lock_valid('keeper', 'stopped', $taken)"), 'f', 'a token of another server: not valid here');
-is($holder->run("SELECT pgpool.unlock('keeper', 'stopped', $taken)"), 'f', 'it releases nothing');
+# --- a token of another server is useless except for the fence, which does not check
+# the holder
+is($holder->run("SELECT pgpool.lock_valid('keeper', 'stopped', $taken)"), 'f', 'token of another server is not valid');
+is($holder->run("SELECT pgpool.unlock('keeper', 'stopped', $taken)"), 'f', 'token of another server releases nothing');
 like($holder->error, qr/WARNING:.*lock "stopped" of server "keeper" is not held with this token\n.*Token $taken was released, or never given to this server/,
-	'which a warning says');
+	'warning reports the foreign token');
 $holder->fails("SELECT pgpool.exec('keeper', 'SELECT pgpool_lock.fence_check(\$1, \$2::bigint)', 'nowhere', $taken)", '55000',
-	qr/token $taken of lock "nowhere" is not valid any more\nDETAIL:  There is no such lock/, 'nor is it the token of a lock that is not there');
-is($watch->run("SELECT pgpool.lock_valid('keeper', 'stopped', $taken)"), 't', 'its holder still has it');
-is($remote->safe_psql('remote_db', q{SELECT state FROM pgpool_lock.locks WHERE name = 'stopped'}), 'held', 'at the remote, too');
+	qr/token $taken of lock "nowhere" is not valid any more\nDETAIL:  There is no such lock/, 'fence refuses a token of an unknown lock');
+is($watch->run("SELECT pgpool.lock_valid('keeper', 'stopped', $taken)"), 't', 'holder still has the lock');
+is($remote->safe_psql('remote_db', q{SELECT state FROM pgpool_lock.locks WHERE name = 'stopped'}), 'held', 'lock is still held on the remote server');
 $watch->run('DISCARD ALL');
 
-# --- only the session is stopped: its server lives and keeps the lock
+# --- only the session is stopped: its server pings and keeps the lock
 $token = $holder->run(lock_sql('asleep', ttl => '3 s'));
 $holder->start('SELECT pg_sleep(0.5)');
 kill 'STOP', $holder->pid;
-is($watch->run(lock_sql('asleep', timeout => '5 s')), '', 'a stopped session keeps its lock beyond the ttl');
-is($watch->sqlstate, '55P03', 'others are told that it is held');
-like($watch->error, qr/is held by ".*, PID @{[ $holder->pid ]} of .*" since/, 'and by whom');
+is($watch->run(lock_sql('asleep', timeout => '5 s')), '', 'stopped session keeps its lock beyond the ttl');
+is($watch->sqlstate, '55P03', 'other sessions time out');
+like($watch->error, qr/is held by ".*, PID @{[ $holder->pid ]} of .*" since/, 'error names the holder');
 kill 'CONT', $holder->pid;
 $holder->finish;
-is($holder->run("SELECT pgpool.lock_valid('keeper', 'asleep', $token)"), 't', 'and it is still valid');
-is($holder->run("SELECT pgpool.unlock('keeper', 'asleep', $token)"), 't', 'until it is released');
+is($holder->run("SELECT pgpool.lock_valid('keeper', 'asleep', $token)"), 't', 'lock is still valid');
+is($holder->run("SELECT pgpool.unlock('keeper', 'asleep', $token)"), 't', 'lock can be released');
 
-# --- a process is killed, the server crashes: after the ttl
+# --- SIGKILL and a crash of the server: the lock is free after the ttl
 foreach my $how (qw(kill immediate))
 {
 	$holder = PgpxSession->new($one);
@@ -170,46 +172,46 @@ foreach my $how (qw(kill immediate))
 	{
 		$one->stop('immediate');
 	}
-	is($watch->run(q{SELECT pgpool.try_lock('keeper', 'crash')}), '', "$how: the lock outlives the server's crash");
+	is($watch->run(q{SELECT pgpool.try_lock('keeper', 'crash')}), '', "$how: lock survives the crash of the server");
 	my $expires = $remote->safe_psql('remote_db', q{SELECT expires FROM pgpool_lock.locks WHERE name = 'crash'});
-	cmp_ok($watch->run(lock_sql('crash', timeout => '30 s')), '>', $token, "$how: and is free when the ttl is over");
-	is($remote->safe_psql('remote_db', "SELECT since >= '$expires' FROM pgpool_lock.locks WHERE name = 'crash'"), 't', "$how: not before");
+	cmp_ok($watch->run(lock_sql('crash', timeout => '30 s')), '>', $token, "$how: lock is free after the ttl");
+	is($remote->safe_psql('remote_db', "SELECT since >= '$expires' FROM pgpool_lock.locks WHERE name = 'crash'"), 't', "$how: lock is not free before its expiry");
 	$watch->run('DISCARD ALL');
 	$one->start if $how eq 'immediate';
-	ok(wait_until($one, 'SELECT count(*) FROM pgpool.locks', '0'), "$how: the server knows of no lock afterwards");
+	ok(wait_until($one, 'SELECT count(*) FROM pgpool.locks', '0'), "$how: server knows of no lock after the crash");
 	check_invariants($one);
 }
 
-# --- the remote restarts: locks that can be pinged again in time are kept
+# --- restart of the remote server: locks that are pinged again in time are kept
 $holder = PgpxSession->new($one);
-# .. and who waits for one goes on
+# .. and waiters keep waiting
 $token = $holder->run(lock_sql('restart', ttl => '11 s'));
 $watch->start(lock_sql('restart', timeout => '1 h'));
-ok(wait_until($remote, sub { $remote->safe_psql('remote_db', q{SELECT wanted IS NOT NULL FROM pgpool_lock.locks WHERE name = 'restart'}) }, 't'), 'another server wants the lock');
+ok(wait_until($remote, sub { $remote->safe_psql('remote_db', q{SELECT wanted IS NOT NULL FROM pgpool_lock.locks WHERE name = 'restart'}) }, 't'), 'another server requests the lock');
 my $failed = $two->safe_psql('postgres', q{SELECT connects_failed FROM pgpool.stats WHERE server = 'keeper'});
 $remote->stop('immediate');
-ok(wait_until($two, "SELECT connects_failed > $failed FROM pgpool.stats WHERE server = 'keeper'", 't', 30), 'it tries to ask again while the remote is down');
+ok(wait_until($two, "SELECT connects_failed > $failed FROM pgpool.stats WHERE server = 'keeper'", 't', 30), 'waiter retries while the remote server is down');
 $remote->start;
 my $ping = $one->safe_psql('postgres', 'SELECT clock_timestamp()');
-ok(wait_until($one, "SELECT last_ping > '$ping' FROM pgpool.locks", 't', 30), 'the worker pings a remote that was restarted');
-is($holder->run("SELECT pgpool.lock_valid('keeper', 'restart', $token)"), 't', 'and the lock is still held');
+ok(wait_until($one, "SELECT last_ping > '$ping' FROM pgpool.locks", 't', 30), 'worker pings the restarted remote server');
+is($holder->run("SELECT pgpool.lock_valid('keeper', 'restart', $token)"), 't', 'lock is still held after the restart');
 $two->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $watch->pid . ')');
 $watch->finish;
-$watch->failed('57014', qr/canceling statement/, 'and still waited for');
+$watch->failed('57014', qr/canceling statement/, 'waiter still waits');
 $remote->stop('immediate');
-is($holder->run("SELECT pgpool.unlock('keeper', 'restart', $token)"), '', 'while the remote is down a release cannot be confirmed');
-like($holder->error, qr/WARNING:.*was given up, but the remote has not confirmed it/, 'a warning says so');
-like(slurp_file($one->logfile), qr/could not release lock "restart".*\n.*3 attempts have failed/, 'and the log after three attempts');
-is($one->safe_psql('postgres', 'SELECT count(*) FROM pgpool.locks'), '0', 'it is not held any more');
-$holder->fails(lock_sql('restart'), '08001', qr/could not connect to server "keeper"/, 'no lock without a remote');
-is($one->safe_psql('postgres', 'SELECT count(*) FROM pgpool.locks'), '0', 'nothing is left of the question');
+is($holder->run("SELECT pgpool.unlock('keeper', 'restart', $token)"), '', 'release cannot be confirmed while the remote server is down');
+like($holder->error, qr/WARNING:.*was given up, but the remote has not confirmed it/, 'warning reports the unconfirmed release');
+like(slurp_file($one->logfile), qr/could not release lock "restart".*\n.*3 attempts have failed/, 'log reports it after three attempts');
+is($one->safe_psql('postgres', 'SELECT count(*) FROM pgpool.locks'), '0', 'lock is not held any more');
+$holder->fails(lock_sql('restart'), '08001', qr/could not connect to server "keeper"/, 'lock cannot be acquired without a remote server');
+is($one->safe_psql('postgres', 'SELECT count(*) FROM pgpool.locks'), '0', 'failed request leaves nothing behind');
 $remote->start;
-ok(wait_until($two, sub { $watch->run(q{SELECT pgpool.try_lock('keeper', 'restart') > 0}) }, 't', 60), 'the lock is free after its ttl');
+ok(wait_until($two, sub { $watch->run(q{SELECT pgpool.try_lock('keeper', 'restart') > 0}) }, 't', 60), 'lock is free after its ttl');
 
-# --- first come, first served
+# --- queue order
 $holder = PgpxSession->new($one);
 $token = $holder->run(lock_sql('queue'));
-# so many that they do not come in their order by chance
+# enough sessions to exclude the right order by chance
 my @waiters = map { PgpxSession->new($one) } 1 .. 9;
 my @others = 3 .. $#waiters;
 foreach my $i (0 .. $#waiters)
@@ -218,24 +220,24 @@ foreach my $i (0 .. $#waiters)
 	ok(wait_until($one, "SELECT wait_event_type FROM pg_stat_activity WHERE pid = @{[ $waiters[$i]->pid ]}", 'Extension'), "session $i waits");
 	usleep(100_000);
 }
-is($holder->run(q{SELECT pgpool.try_lock('keeper', 'queue')}), '', 'a session cannot take its own lock twice');
+is($holder->run(q{SELECT pgpool.try_lock('keeper', 'queue')}), '', 'session cannot acquire its own lock twice');
 $one->safe_psql('postgres', "SELECT pg_cancel_backend(@{[ $waiters[1]->pid ]})");
 $waiters[1]->finish;
-$waiters[1]->failed('57014', qr/canceling statement/, 'one of them is cancelled');
+$waiters[1]->failed('57014', qr/canceling statement/, 'one waiter is cancelled');
 terminate($one, $waiters[2]->pid);
 $holder->run("SELECT pgpool.unlock('keeper', 'queue', $token)");
 foreach my $i (0, @others)
 {
 	my $next = $waiters[$i]->finish(10);
 
-	cmp_ok($next, '>', $token, "session $i is next");
-	is(scalar(grep { $_->done } @waiters[ grep { $_ > $i } @others ]), 0, 'nobody has overtaken it');
+	cmp_ok($next, '>', $token, "session $i is granted the lock");
+	is(scalar(grep { $_->done } @waiters[ grep { $_ > $i } @others ]), 0, 'later waiters still wait');
 	$token = $next;
-	is($waiters[$i]->run("SELECT pgpool.unlock('keeper', 'queue', $token)"), 't', 'it releases it');
+	is($waiters[$i]->run("SELECT pgpool.unlock('keeper', 'queue', $token)"), 't', "session $i releases the lock");
 }
 
-# --- the shortest ttl is as long as the pause between pings: it is pinged before.  Not if this
-# machine stands still, so there are several attempts.
+# --- The shortest ttl equals the interval of pings; the lock must be pinged before it
+# expires. Repeated, because this machine may stand still.
 ok(wait_until($one, sub {
 			my $short = $holder->run(lock_sql('short', ttl => '1 s'));
 			my $state = q{SELECT state = 'held', last_ping IS NOT NULL FROM pgpool.locks WHERE name = 'short'};
@@ -243,18 +245,18 @@ ok(wait_until($one, sub {
 
 			wait_until($one, sub { ($now = $one->safe_psql('postgres', $state)) ne 't|f' ? 1 : 0 }, 1);
 			$holder->run("SELECT pgpool.unlock('keeper', 'short', $short)");
-			$now }, 't|t', 60), 'a lock of the shortest ttl is pinged while it is held');
+			$now }, 't|t', 60), 'lock with the shortest ttl is pinged in time');
 
-# --- a ping each second, for all locks together, by one connection
+# --- one ping per second for all locks together, on one connection
 $holder->run(lock_sql("many $_")) foreach 1 .. 20;
 is($remote->safe_psql('postgres', q{SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgpool_ext lock'}) <= 2 ? 1 : 0,
 	1, 'each server has one connection for pings');
-ok(wait_until($one, 'SELECT descriptors - ' . descriptors_wanted() . ' FROM pgpool.workers', '1', 20), 'which counts as a descriptor');
-ok(wait_until($one, q{SELECT bool_and(last_ping IS NOT NULL) AND max(last_ping) - min(last_ping) < '0.1 s' FROM pgpool.locks}, 't'), 'one ping is for all');
+ok(wait_until($one, 'SELECT descriptors - ' . descriptors_wanted() . ' FROM pgpool.workers', '1', 20), 'connection for pings counts as a file descriptor');
+ok(wait_until($one, q{SELECT bool_and(last_ping IS NOT NULL) AND max(last_ping) - min(last_ping) < '0.1 s' FROM pgpool.locks}, 't'), 'one ping covers all locks');
 $_->run('DISCARD ALL') foreach $holder, $watch;
-ok(wait_until($one, 'SELECT count(*) FROM pgpool.locks', '0'), 'all are released');
-ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgpool_ext lock'}, '0', 20), 'and the connections close after a while');
-ok(wait_until($one, 'SELECT descriptors - ' . descriptors_wanted() . ' FROM pgpool.workers', '0', 20), 'with their descriptors');
+ok(wait_until($one, 'SELECT count(*) FROM pgpool.locks', '0'), 'all locks are released');
+ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgpool_ext lock'}, '0', 20), 'connections for pings close after a while');
+ok(wait_until($one, 'SELECT descriptors - ' . descriptors_wanted() . ' FROM pgpool.workers', '0', 20), 'file descriptors of pings are closed');
 
 check_invariants($_) foreach $one, $two;
 stats_add_up($_) foreach $one, $two;

@@ -1,13 +1,14 @@
-# Two servers contend for a lock on a third one, while holders, servers, clocks,
-# network and the remote fail in every way: at no instant two sessions believe that
-# they hold it, tokens rise, and what is fenced takes no token after a later one.
+# Two servers contend for a lock on a third one, while holders, servers, clocks, the
+# network and the remote server fail in different ways. Two sessions never believe that
+# they hold the lock at the same time, tokens increase, and a fenced write never has a
+# lower token than an earlier one.
 #
-# Each holder notes when it got the lock, and the last instant before which lock_valid
-# was true: by the monotonic clock of this machine, which has hundredths of a second
-# (/proc/uptime), and by the time of day, which has microseconds.  That of the first
-# server is moved by hours, which are taken out again.
+# Each holder records when it acquired the lock, and the last time before which
+# lock_valid was true. Times are taken by the monotonic clock of this machine
+# (/proc/uptime, hundredths of a second) and by the time of day (microseconds). The
+# first server's time of day is moved by hours, which are subtracted again.
 #
-# PGPX_LOCK_ACQUISITIONS: how many; default 10000, over TLS 2000.
+# PGPX_LOCK_ACQUISITIONS: number of acquisitions (default 10000, over TLS 2000).
 use strict;
 use warnings;
 
@@ -25,16 +26,16 @@ my $remote = remote_node('remote', conf => [ 'restart_after_crash = on', 'max_co
 my $proxy = PgpxProxy->new($remote->port);
 my $hour = 3600;
 
-# The length of a question for a lock, at least; others are shorter.
+# the minimum length of a lock request; other messages are shorter
 my $question = 3000;
 
-# Seconds: how long a holder keeps the lock that is interrupted, or told to end; and a ttl
-# within which this machine may stand still for a while.
+# Seconds: how long a holder that will be interrupted keeps the lock; and a ttl within
+# which this machine may stand still.
 my ($long, $patient) = (60, 6);
 
 my @nodes = map { local_node("local$_", start => 0, conf => [ 'restart_after_crash = on', 'fsync = off' ]) } 1 .. 2;
 
-# Start the server, so that its clock can be set if it is the first one.
+# Start the server; the first one has a clock that can be set.
 sub started
 {
 	my ($node, $how) = @_;
@@ -143,12 +144,12 @@ sub contend
 	return;
 }
 
-# How often the lock was taken, here and there.
+# the number of acquisitions by each server
 sub acquired { return map { $_->safe_psql('postgres', 'SELECT count(*) FROM held') } @nodes; }
 
 sub all_acquired { my $n = 0; $n += $_ foreach acquired(); return $n; }
 
-# How long sessions hold the lock, those of one node or of both, and its ttl.
+# Set how long sessions of one node, or of both, hold the lock, and its ttl.
 sub hold
 {
 	my ($seconds, $ttl, $which) = @_;
@@ -162,8 +163,8 @@ sub hold
 	return;
 }
 
-# Wait until a session of the node has got the lock, to hold it so long (and
-# not as long as was asked for before it began to wait); the token, and the process.
+# Wait until a session of the node has acquired the lock with the hold time that was set
+# last. Returns the token and the process ID.
 sub wait_for_holder
 {
 	my ($node, $name, $hold) = @_;
@@ -176,7 +177,7 @@ sub wait_for_holder
 	return split /\|/, $who;
 }
 
-# Have these servers got the lock after this token?
+# True if one of these servers has acquired the lock after this token.
 sub later
 {
 	my ($token, @at) = @_;
@@ -191,7 +192,7 @@ sub wait_for_others
 	return ok(wait_until($nodes[0], sub { later($token, @at) }, 1, 30), $name);
 }
 
-# What the session with this token has noted, in the columns of "held".
+# Columns of "held" recorded by the session with this token.
 sub noted
 {
 	my ($node, $token, $columns) = @_;
@@ -199,7 +200,7 @@ sub noted
 	return $node->safe_psql('postgres', "SELECT $columns FROM held WHERE token = $token");
 }
 
-# One assertion: the holder came to the end of its time, and noted this.
+# Assert that the holder has finished and recorded these values.
 sub has_noted
 {
 	my ($node, $token, $columns, $expected, $name) = @_;
@@ -207,7 +208,7 @@ sub has_noted
 	return ok(wait_until($node, sub { noted($node, $token, 'valid_at_end IS NOT NULL') eq 't' ? noted($node, $token, $columns) : '' }, $expected, 20), $name);
 }
 
-# Wait until a lock that was not pinged any more would have run out.
+# Wait until a lock without pings would have expired.
 sub outlive
 {
 	my ($name) = @_;
@@ -216,16 +217,16 @@ sub outlive
 	return ok(wait_until($remote, "SELECT clock_timestamp() > '$then'"), $name);
 }
 
-# Move the clock of the first server, and wait until it is so.
+# Set the clock of the first server, and wait until it applies.
 sub move_clock
 {
 	my ($offset) = @_;
 
 	set_clock($nodes[0], $offset);
-	return ok(wait_until($nodes[0], "SELECT abs(extract(epoch FROM clock_timestamp()) - @{[ time + $offset ]}) < 60", 't', 10), "the clock is moved to $offset s");
+	return ok(wait_until($nodes[0], "SELECT abs(extract(epoch FROM clock_timestamp()) - @{[ time + $offset ]}) < 60", 't', 10), "clock is set to $offset s");
 }
 
-# How far the clocks are apart, as seen when nothing has come between the looks.
+# The difference of the two clocks, read without an interruption in between.
 sub clocks
 {
 	while (1)
@@ -243,41 +244,40 @@ my $began = time;
 my $since_boot = $began - (split ' ', slurp_file('/proc/uptime'))[0];
 contend($_) foreach @nodes;
 
-# --- one fault after the other, each while a session of the server has the lock:
-# name, server, how long its sessions keep it, and what is done to that server, to the
-# session that holds the lock, whose token this is, beside the other server, with this
-# worker; and the ttl, if it is not a second.  Whoever is to be interrupted holds it for so
-# long that this machine can take its time; and who is to keep it all the while, or to have
-# it still when a clock has been set, has a ttl that leaves it that.
+# --- Faults, one after the other, each while a session of the server holds the lock:
+# name, server, hold time, action, ttl (default 1 s). The action gets the server, the
+# holder's PID and token, the other server, and the worker. A holder that will be
+# interrupted holds the lock long enough for a slow machine. A holder that must keep it,
+# or still have it when a clock has been set, has a sufficient ttl.
 my @faults = (
 	[ 'holder ended', 0, $long, sub { my ($node, $pid, $token) = @_;
-		ok(terminate($node, $pid), 'the session has ended');
-		is(noted($node, $token, 'valid_at_end IS NULL'), 't', 'while it held the lock') } ],
+		ok(terminate($node, $pid), 'session has ended');
+		is(noted($node, $token, 'valid_at_end IS NULL'), 't', 'lock was held at that time') } ],
 
-	# row 45: it is lost before the fenced write, and that is refused
+	# row 45: the lock is lost before the fenced write, which is refused
 	[ 'server stopped, and continued after the takeover', 0, $long, sub { my ($node, $pid, $token, $other) = @_;
 		my @stopped = processes($node);
 		kill 'STOP', @stopped;
-		wait_for_others('another one takes it meanwhile', $token, $other);
+		wait_for_others('other server acquires the lock meanwhile', $token, $other);
 		kill 'CONT', reverse @stopped;
-		has_noted($node, $token, 'valid_at_end, fenced', 'f|55000', 'the holder knows of its loss, and its fenced write is refused') } ],
+		has_noted($node, $token, 'valid_at_end, fenced', 'f|55000', 'holder knows of the loss, and its fenced write is refused') } ],
 	[ 'worker stopped', 0, $long, sub { my ($node, $pid, $token, $other, $worker) = @_;
 		kill 'STOP', $worker;
-		wait_for_others('another one takes it meanwhile', $token, $other);
+		wait_for_others('other server acquires the lock meanwhile', $token, $other);
 		kill 'CONT', $worker;
-		has_noted($node, $token, 'valid_at_end', 'f', 'the holder knows of its loss') } ],
+		has_noted($node, $token, 'valid_at_end', 'f', 'holder knows of the loss') } ],
 	[ 'holder cut off', 1, $long, sub { my ($node, $pid, $token, $other) = @_;
 		$proxy->tell('freeze');
-		wait_for_others('another one takes it meanwhile', $token, $other);
+		wait_for_others('other server acquires the lock meanwhile', $token, $other);
 		$proxy->tell('pass');
-		has_noted($node, $token, 'valid_at_end, fenced', 'f|55000', 'the holder knows of its loss, and its fenced write is refused') } ],
+		has_noted($node, $token, 'valid_at_end, fenced', 'f|55000', 'holder knows of the loss, and its fenced write is refused') } ],
 	[ 'contender cut off', 0, $long, sub { my ($node, $pid, $token) = @_;
 		$proxy->tell('freeze');
-		outlive('for longer than the ttl');
-		is(later($token, @nodes), 0, 'nobody gets it meanwhile');
+		outlive('time longer than the ttl passes');
+		is(later($token, @nodes), 0, 'no session acquires the lock meanwhile');
 		$proxy->tell('pass');
 		hold(0, $patient);
-		has_noted($node, $token, 'valid_at_end', 't', 'the holder keeps it') }, $patient ],
+		has_noted($node, $token, 'valid_at_end', 't', 'holder keeps the lock') }, $patient ],
 	[ 'flapping', 1, 3, sub {
 		foreach (1 .. 4)
 		{
@@ -288,35 +288,36 @@ my @faults = (
 		} } ],
 	[ 'reply lost', 1, 0.2, sub {
 		$proxy->tell("swallow $question");
-		ok(wait_until($nodes[0], sub { $proxy->tell('look') }, 'pass', 20), 'an answer was lost') } ],
+		ok(wait_until($nodes[0], sub { $proxy->tell('look') }, 'pass', 20), 'answer was lost') } ],
 	[ 'worker ended', 1, 0.4, sub { my ($node, $pid, $token, $other, $worker) = @_;
-		ok(terminate($node, $worker), 'the worker has ended') } ],
+		ok(terminate($node, $worker), 'worker has ended') } ],
 	[ 'remote restarted', 0, 0.4, sub { $remote->restart } ],
 	[ 'remote crashed', 1, 0.4, sub { crash($remote) } ],
 	[ 'server restarted', 0, $long, sub { my ($node, $pid, $token) = @_;
 		started($node, 'restart');
-		is(noted($node, $token, 'valid_at_end IS NULL'), 't', 'while its session held the lock') } ],
+		is(noted($node, $token, 'valid_at_end IS NULL'), 't', 'session held the lock at that time') } ],
 	[ 'server crashed', 1, $long, sub { my ($node, $pid, $token) = @_;
 		crash($node);
-		is(noted($node, $token, 'valid_at_end IS NULL'), 't', 'while its session held the lock') } ],
+		is(noted($node, $token, 'valid_at_end IS NULL'), 't', 'session held the lock at that time') } ],
 	[ 'holder killed by the system', 0, $long, sub { my ($node, $pid, $token) = @_;
-		is(kill('KILL', $pid), 1, 'the session is killed');
-		ok(wait_until($node, 'SELECT 1', 1), 'the server is up again');
-		is(noted($node, $token, 'valid_at_end IS NULL'), 't', 'while it held the lock') } ]);
+		is(kill('KILL', $pid), 1, 'session is killed');
+		ok(wait_until($node, 'SELECT 1', 1), 'server is up again');
+		is(noted($node, $token, 'valid_at_end IS NULL'), 't', 'session held the lock at that time') } ]);
 
-# by the time of day a lock would be lost now, and kept for an hour then
+# by the time of day the lock would be lost in the first case, and kept for an hour in
+# the second
 my @moves = (
 	[ 'clock moved forward by an hour', 0, $long, sub { my ($node, $pid, $token) = @_;
 		move_clock($hour);
-		outlive('for longer than the ttl');
+		outlive('time longer than the ttl passes');
 		hold(0, $patient);
-		has_noted($node, $token, "valid_at_end, ended - began > '30 min'", 't|t', 'the holder keeps the lock') }, $patient ],
+		has_noted($node, $token, "valid_at_end, ended - began > '30 min'", 't|t', 'holder keeps the lock') }, $patient ],
 	[ 'clock moved back by an hour, and the worker stopped', 0, $long, sub { my ($node, $pid, $token, $other, $worker) = @_;
 		kill 'STOP', $worker;
 		move_clock(0);
-		wait_for_others('another one takes it meanwhile', $token, $other);
+		wait_for_others('other server acquires the lock meanwhile', $token, $other);
 		kill 'CONT', $worker;
-		has_noted($node, $token, "valid_at_end, ended - began < '-30 min'", 'f|t', 'the holder knows of its loss') }, $patient ]);
+		has_noted($node, $token, "valid_at_end, ended - began < '-30 min'", 'f|t', 'holder knows of the loss') }, $patient ]);
 
 push @faults, @moves if can_set_clocks();
 foreach my $fault (@faults)
@@ -332,7 +333,7 @@ foreach my $fault (@faults)
 	$do->($node, $pid, $token, $nodes[ 1 - $which ], $worker);
 	foreach my $other (@nodes)
 	{
-		# sessions that have ended with their server
+		# sessions that ended with their server
 		foreach my $session (@{ $sessions{ $other->name } })
 		{
 			next unless $session->done;
@@ -341,17 +342,17 @@ foreach my $fault (@faults)
 		}
 	}
 	hold(0);
-	wait_for_others("$name: others get it afterwards", $token, @nodes);
+	wait_for_others("$name: lock is acquired again afterwards", $token, @nodes);
 	$nodes[0]->psql('postgres', "SELECT pgpool.exec('keeper', 'SELECT pgpool_lock.fence_check(\$1, \$2::bigint)', 'only one', $token)", stderr => \my $refused);
-	like($refused, qr/token $token of lock "only one" is not valid any more/, "$name: the old token is refused");
+	like($refused, qr/token $token of lock "only one" is not valid any more/, "$name: old token is refused");
 }
 
-# some more is written
+# some more fenced writes
 hold(0.1);
-ok(wait_until($remote, sub { $remote->safe_psql('remote_db', 'SELECT count(*) > 10 FROM written') }), 'fenced writes');
+ok(wait_until($remote, sub { $remote->safe_psql('remote_db', 'SELECT count(*) > 10 FROM written') }), 'fenced writes succeed');
 hold(0);
 
-# --- and the bulk of it, undisturbed but for replies that are lost, and the clock
+# --- the remaining acquisitions, with lost replies and clock changes only
 my @offsets = ($hour, 0, -$hour);
 my ($lost, $moved) = (0, 0);
 while ($moved < @offsets || (all_acquired() < $wanted && time - $began < 1200))
@@ -367,21 +368,21 @@ $_->safe_psql('postgres', 'UPDATE control SET run = false') foreach @nodes;
 foreach my $session (map { @$_ } values %sessions)
 {
 	$session->finish(60);
-	is($session->error, '', 'a session comes to its end');
+	is($session->error, '', 'session ends without an error');
 }
 my @acquired = acquired();
 note "acquisitions: @acquired in " . int(time - $began) . " s, lost replies: $lost, moves of the clock: $moved";
-cmp_ok($acquired[0] + $acquired[1], '>=', $wanted, 'the lock was taken so often');
-cmp_ok($acquired[$_], '>', $wanted / 20, "by server $_ many times") foreach 0, 1;
+cmp_ok($acquired[0] + $acquired[1], '>=', $wanted, 'lock was acquired often enough');
+cmp_ok($acquired[$_], '>', $wanted / 20, "server $_ acquired the lock many times") foreach 0, 1;
 cmp_ok($lost, '>', 0, 'replies were lost meanwhile');
 SKIP:
 {
 	skip $CLOCKS_MISSING, 1 unless can_set_clocks();
-	cmp_ok($moved, '>', 0, 'and the clock was moved');
+	cmp_ok($moved, '>', 0, 'clock was set meanwhile');
 }
-cmp_ok(abs(clocks() - $clocks), '<', 0.001, 'the clock of this machine was not set meanwhile');
+cmp_ok(abs(clocks() - $clocks), '<', 0.001, 'clock of this machine was not set meanwhile');
 
-# --- answers that are lost, one by one: the lock is got, and not left behind
+# --- single lost answers: the lock is acquired, and not left behind
 my $session = PgpxSession->new($nodes[1]);
 my $status = q{FROM pgpool.lock_status('keeper') WHERE name};
 
@@ -389,19 +390,20 @@ foreach my $call (q{pgpool.lock('keeper', 'lost answer', '10 s', '1 hour')}, q{p
 {
 	$proxy->tell("swallow $question");
 	my $token = $session->run("SELECT $call");
-	like($token, qr/^\d+$/, "$call: asked again, it is granted") or diag($session->error);
-	is($proxy->tell('look'), 'pass', 'the first answer was lost');
-	is($nodes[0]->safe_psql('postgres', "SELECT token $status = 'lost answer' AND state = 'held'"), $token, 'the token is the last one');
-	is($session->run("SELECT pgpool.unlock('keeper', 'lost answer', $token)"), 't', 'it can be released');
+	like($token, qr/^\d+$/, "$call: repeated request is granted") or diag($session->error);
+	is($proxy->tell('look'), 'pass', 'first answer was lost');
+	is($nodes[0]->safe_psql('postgres', "SELECT token $status = 'lost answer' AND state = 'held'"), $token, 'token is the last one');
+	is($session->run("SELECT pgpool.unlock('keeper', 'lost answer', $token)"), 't', 'lock can be released');
 }
 $proxy->tell('mute');
 $session->run(q{SELECT pgpool.lock('keeper', 'no answer', '1 s', '1 hour')});
-like($session->sqlstate, qr/^(08006|08001|55P03)$/, 'who gets no answer in time has no lock') or diag($session->error);
+like($session->sqlstate, qr/^(08006|08001|55P03)$/, 'session without an answer times out without a lock') or diag($session->error);
 $proxy->tell('pass');
 ok(wait_until($nodes[0], "SELECT coalesce(bool_and(state = 'free'), true) $status = 'no answer'", 't', 10),
-	'if it was granted all the same, it is released');
+	'lock that was granted nevertheless is released');
 
-# Ask, and keep the answer back once the remote has granted the lock: its token.
+# Send a request, and keep back the answer once the remote server has granted the lock.
+# Returns the token.
 sub grant_unheard
 {
 	my ($name, $how) = @_;
@@ -409,50 +411,50 @@ sub grant_unheard
 
 	$proxy->tell("keep $question");
 	$session->start("SELECT $how");
-	ok(wait_until($nodes[0], sub { $proxy->tell('look') }, 'kept', 10), "$name: the remote has answered");
+	ok(wait_until($nodes[0], sub { $proxy->tell('look') }, 'kept', 10), "$name: remote server has answered");
 	ok( wait_until($nodes[0], sub {
 				$token = $nodes[0]->safe_psql('postgres', "SELECT token $status = '$name' AND state = 'held'");
-				$token =~ /^\d+$/ ? 1 : 0 }, 1, 10), "$name: and granted the lock");
+				$token =~ /^\d+$/ ? 1 : 0 }, 1, 10), "$name: remote server has granted the lock");
 	return $token;
 }
 
-# the remote crashes after the grant and before the reply (row 46): the outcome is
-# asked for, and not assumed
+# the remote server crashes after the grant and before the reply (row 46): the outcome
+# is requested again, not assumed
 my $granted = grant_unheard('crash', q{pgpool.lock('keeper', 'crash', '30 s', '1 hour')});
 $remote->stop('immediate');
 $proxy->tell('drop');
 usleep(500_000);
 $remote->start;
-is($session->finish(40), $granted, 'crash: the session has what the remote had granted, under the same token') or diag($session->error);
-is($session->run("SELECT pgpool.lock_valid('keeper', 'crash', $granted), pgpool.unlock('keeper', 'crash', $granted)"), 't|t', 'crash: it holds it, and releases it');
+is($session->finish(40), $granted, 'crash: session acquires the lock with the token that was granted') or diag($session->error);
+is($session->run("SELECT pgpool.lock_valid('keeper', 'crash', $granted), pgpool.unlock('keeper', 'crash', $granted)"), 't|t', 'crash: lock is valid and can be released');
 
-# its lease is taken from the session: no lost connection, but the lock is not left behind
+# the session's lease is terminated: the lock is not left behind
 $granted = grant_unheard('taken', q{pgpool.lock('keeper', 'taken', '30 s', '1 hour')});
-is($nodes[1]->safe_psql('postgres', 'SELECT pgpool.terminate(lease) FROM pgpool.leases'), 't', 'taken: its lease is ended');
+is($nodes[1]->safe_psql('postgres', 'SELECT pgpool.terminate(lease) FROM pgpool.leases'), 't', 'taken: lease is terminated');
 $proxy->tell('drop');
-is($session->finish(40) . $session->sqlstate, 'PX001', 'taken: the session has no lock') or diag($session->error);
-ok(wait_until($nodes[0], "SELECT state = 'free' $status = 'taken'", 't', 10), 'taken: it is released');
+is($session->finish(40) . $session->sqlstate, 'PX001', 'taken: session has no lock') or diag($session->error);
+ok(wait_until($nodes[0], "SELECT state = 'free' $status = 'taken'", 't', 10), 'taken: lock is released');
 
-# the answer is on its way for a while: the lock is certain for its ttl since the question
+# the answer is delayed: the ttl counts from the request
 $granted = grant_unheard('slow', q{pgpool.lock('keeper', 'slow', '30 s', '1 hour')});
 my $asked_before = $nodes[1]->safe_psql('postgres', 'SELECT clock_timestamp()');
 $proxy->tell('pass');
-is($session->finish(40), $granted, 'slow: the session has the lock') or diag($session->error);
-is($session->run("SELECT valid_until < timestamptz '$asked_before' + 0.99 * ttl FROM pgpool.locks WHERE name = 'slow'"), 't', 'slow: not for longer than is certain');
-is($session->run("SELECT pgpool.unlock('keeper', 'slow', $granted)"), 't', 'slow: it releases it');
+is($session->finish(40), $granted, 'slow: session has the lock') or diag($session->error);
+is($session->run("SELECT valid_until < timestamptz '$asked_before' + 0.99 * ttl FROM pgpool.locks WHERE name = 'slow'"), 't', 'slow: lock is not valid for longer than is certain');
+is($session->run("SELECT pgpool.unlock('keeper', 'slow', $granted)"), 't', 'slow: lock can be released');
 
-# the answer comes when the lock has run out, but not yet the time of who asks, and then there
-# is no connection to ask again
+# the answer arrives after the lock has expired but before the session's timeout, and
+# then no connection is free to ask again
 $granted = grant_unheard('late', q{pgpool.lock('keeper', 'late', '12 s', '1 s')});
-ok(wait_until($nodes[0], "SELECT state = 'expired' $status = 'late'", 't', 10), 'late: the lock runs out');
+ok(wait_until($nodes[0], "SELECT state = 'expired' $status = 'late'", 't', 10), 'late: lock expires');
 $nodes[1]->safe_psql('postgres', q{SELECT pgpool.pause('keeper')});
 $proxy->tell('pass');
-is($session->finish(40) . $session->sqlstate, '55P03', 'late: the session has no lock') or diag($session->error);
-ok(wait_until($nodes[0], "SELECT state = 'free' $status = 'late'", 't', 10), 'late: it is released');
+is($session->finish(40) . $session->sqlstate, '55P03', 'late: session has no lock') or diag($session->error);
+ok(wait_until($nodes[0], "SELECT state = 'free' $status = 'late'", 't', 10), 'late: lock is released');
 $nodes[1]->safe_psql('postgres', q{SELECT pgpool.resume('keeper')});
 $session->quit;
 
-# --- the log of all holders
+# --- evaluation of all acquisitions
 my @held;
 foreach my $node (@nodes)
 {
@@ -461,16 +463,16 @@ foreach my $node (@nodes)
 	{
 		my ($token, $from, $to, $up, $down, $valid) = split /\|/, $row, -1;
 
-		# the hours by which the clock was moved
+		# subtract the hours by which the clock was moved
 		$_ -= $hour * POSIX::floor(($_ - $began) / $hour + 0.5) foreach $from, $to;
 		push @held, { token => $token, day => [ $from, $to ], mono => [ $up, $down ], valid => $valid, text => "$token $from-$to $up-$down " . $node->name };
 	}
 }
 
-# they are read one after the other, and whole servers are stopped: no hour is left, or
-# one too many is gone
+# the two clocks are read one after the other, and servers are stopped in between; an
+# hour too many or too few would be seen
 is(join("\n", map { $_->{text} } grep { abs($_->{day}[0] - $_->{mono}[0] - $since_boot) > 60 || abs($_->{day}[1] - $_->{mono}[1] - $since_boot) > 60 } @held), '',
-	'the two clocks agree, but for the moment between them');
+	'both clocks agree');
 foreach my $clock (qw(day mono))
 {
 	my @by_time = sort { $a->{$clock}[0] <=> $b->{$clock}[0] || $a->{token} <=> $b->{token} } @held;
@@ -483,20 +485,20 @@ foreach my $clock (qw(day mono))
 		push @overlaps, "$before->{text} and $after->{text}" if $before->{$clock}[1] > $after->{$clock}[0];
 		push @falls, "$before->{text} and $after->{text}" if $before->{token} >= $after->{token};
 	}
-	is(join("\n", @overlaps), '', "no two sessions held it at the same time ($clock)");
-	is(join("\n", @falls), '', "tokens rise with each acquisition ($clock)");
+	is(join("\n", @overlaps), '', "no two sessions held the lock at the same time ($clock)");
+	is(join("\n", @falls), '', "tokens increase with each acquisition ($clock)");
 }
 my $highest = (sort { $a <=> $b } map { $_->{token} } @held)[-1];
-cmp_ok(scalar(grep { $_->{valid} eq 'f' } @held), '>=', 3, 'some holders have lost it');
+cmp_ok(scalar(grep { $_->{valid} eq 'f' } @held), '>=', 3, 'some holders have lost the lock');
 note $_->name . ': ' . $_->safe_psql('postgres', q{SELECT coalesce(string_agg(state || ' x ' || n || ' ' || m, ', '), 'no error') FROM (SELECT state, min(message) AS m, count(*) AS n FROM errors GROUP BY 1) e})
   foreach @nodes;
 is($nodes[$_]->safe_psql('postgres', q{SELECT string_agg(DISTINCT state || ' ' || message, ', ') FROM errors WHERE state !~ '^(08...|55P03|57...|PX003)$'}), '',
-	"errors at server $_ say that there was no connection") foreach 0, 1;
-is($remote->safe_psql('remote_db', q{SELECT count(*) FROM pgpool_lock.locks WHERE name = 'only one'}), '1', 'the lock is one row');
-cmp_ok($remote->safe_psql('remote_db', q{SELECT token FROM pgpool_lock.locks WHERE name = 'only one'}), '>=', $highest, 'with the highest token');
+	"errors of server $_ are connection errors") foreach 0, 1;
+is($remote->safe_psql('remote_db', q{SELECT count(*) FROM pgpool_lock.locks WHERE name = 'only one'}), '1', 'lock is one row');
+cmp_ok($remote->safe_psql('remote_db', q{SELECT token FROM pgpool_lock.locks WHERE name = 'only one'}), '>=', $highest, 'row has the highest token');
 is($remote->safe_psql('remote_db', q{SELECT count(*) > 10 AND bool_and(rises) IS TRUE FROM (SELECT token > coalesce(lag(token) OVER (ORDER BY id), 0) AS rises FROM written) w}), 't',
-	'what is fenced was written with rising tokens');
-cmp_ok($remote->safe_psql('remote_db', q{SELECT count(*) FROM pgpool_lock.pings}), '<=', 12, 'and one ping row for each life of a server');
+	'fenced writes have increasing tokens');
+cmp_ok($remote->safe_psql('remote_db', q{SELECT count(*) FROM pgpool_lock.pings}), '<=', 12, 'each run of a server has one ping row');
 
 foreach my $node (@nodes)
 {

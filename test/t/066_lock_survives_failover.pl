@@ -1,7 +1,7 @@
-# The remote that keeps the locks is a primary with a replica, reached by a
-# multi-host address: after a failover the locks are still held by their holders,
-# nobody else gets them, and tokens go on rising.  With synchronous replication;
-# without it nobody can promise that.
+# The remote server of the locks is a primary with a synchronous replica, reached by a
+# multi-host address. After a failover the holders still hold their locks, no other
+# session acquires them, and tokens keep increasing. (Without synchronous replication
+# this cannot be guaranteed.)
 use strict;
 use warnings;
 
@@ -22,9 +22,9 @@ $replica->append_conf('postgresql.conf', 'port = ' . $replica->port);
 $replica->start;
 $primary->append_conf('postgresql.conf', "synchronous_standby_names = '*'");
 $primary->reload;
-ok(wait_until($primary, 'SELECT string_agg(sync_state, $$,$$) FROM pg_stat_replication', 'sync'), 'the replica is synchronous');
+ok(wait_until($primary, 'SELECT string_agg(sync_state, $$,$$) FROM pg_stat_replication', 'sync'), 'replica is synchronous');
 
-# what the role asks for is not enough for a lock
+# the setting of the role is not sufficient for a lock
 $primary->safe_psql('postgres', 'ALTER ROLE remote_app SET synchronous_commit = off');
 my $one = local_node('one');
 my $two = local_node('two');
@@ -37,44 +37,44 @@ $one->safe_psql('postgres', q{SELECT pgpool.lock_setup('keeper')});
 my $holder = PgpxSession->new($one);
 my $other = PgpxSession->new($two);
 
-# a standby keeps no locks
+# a standby cannot keep locks
 ok(wait_until($replica, sub { $replica->safe_psql('remote_db', q{SELECT to_regclass('pgpool_lock.locks') IS NOT NULL}) }, 't', 20),
-	'the replica has the tables');
+	'replica has the tables');
 foreach my $call (q{pgpool.try_lock('standby', 'a')}, q{pgpool.lock('standby', 'a', '2 s')})
 {
-	$holder->fails("SELECT $call", '25006', qr/HINT:  Locks need the primary.*target_session_attrs/s, "$call: a remote in recovery says what is wrong");
+	$holder->fails("SELECT $call", '25006', qr/HINT:  Locks need the primary.*target_session_attrs/s, "$call: remote server in recovery is reported");
 }
-is($one->safe_psql('postgres', 'SELECT count(*) FROM pgpool.locks'), '0', 'and nothing is left of it');
+is($one->safe_psql('postgres', 'SELECT count(*) FROM pgpool.locks'), '0', 'refused request leaves nothing behind');
 
 my $token = $holder->run(q{SELECT pgpool.lock('keeper', 'a', ttl => '20 s')});
-like($token, qr/^\d+$/, 'a lock is held') or diag($holder->error);
+like($token, qr/^\d+$/, 'lock is held') or diag($holder->error);
 
-# who comes behind others of its own server is told so, without a question to the remote
+# a session behind others of its own server is refused without a request
 $other->start(q{SELECT pgpool.lock('keeper', 'a', '1 min')});
-ok(wait_until($two, "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Extension' AND state = 'active' AND pid = @{[$other->pid]}", 1), 'another server waits for it');
+ok(wait_until($two, "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Extension' AND state = 'active' AND pid = @{[$other->pid]}", 1), 'another server waits for the lock');
 {
 	my $behind = PgpxSession->new($two);
 
-	$behind->fails(q{SELECT pgpool.lock('keeper', 'a', '0')}, '55P03', qr/lock "a" of server "keeper" is not free now\n.*DETAIL:  Other sessions of this server wait for it, too\./, 'one more is behind it');
+	$behind->fails(q{SELECT pgpool.lock('keeper', 'a', '0')}, '55P03', qr/lock "a" of server "keeper" is not free now\n.*DETAIL:  Other sessions of this server wait for it, too\./, 'next session of that server is behind it');
 	$behind->quit;
 }
 $two->safe_psql('postgres', "SELECT pg_cancel_backend(@{[$other->pid]})");
 $other->finish(20);
 
-# a grant that the replica does not have is none
+# a grant that the replica has not confirmed is not reported
 my $sender = $primary->safe_psql('postgres', 'SELECT pid FROM pg_stat_replication');
 kill 'STOP', $sender;
 $other->start(q{SELECT pgpool.lock('keeper', 'b', '5 s', '5 s')});
 usleep(500_000);
-is($other->done, 0, 'while the replica does not confirm, no lock is granted');
-ok(wait_until($primary, q{SELECT count(*) > 0 FROM pg_stat_activity WHERE application_name = 'pgpool_ext lock' AND wait_event = 'SyncRep'}, 't', 30), 'nor is a ping answered');
+is($other->done, 0, 'no lock is granted while the replica does not confirm');
+ok(wait_until($primary, q{SELECT count(*) > 0 FROM pg_stat_activity WHERE application_name = 'pgpool_ext lock' AND wait_event = 'SyncRep'}, 't', 30), 'ping is not answered while the replica does not confirm');
 kill 'CONT', $sender;
 $other->finish(20);
-like($other->run(q{SELECT pgpool.lock('keeper', 'c', '20 s', '20 s')}), qr/^\d+$/, 'when it does, locks are granted again')
+like($other->run(q{SELECT pgpool.lock('keeper', 'c', '20 s', '20 s')}), qr/^\d+$/, 'lock is granted when the replica confirms')
   or diag($other->error);
 
-# --- the primary is silent for a moment, so that for a minute the pool begins at the next
-# host of its list, which is a standby: pings that fail there go back to where they can be made
+# --- the primary does not answer for a moment, so that the pool begins with the standby
+# for a minute: a ping that fails there moves back to the primary
 {
 	my $log = -s $one->logfile;
 	my ($postmaster) = split /\n/, slurp_file($primary->data_dir . '/postmaster.pid');
@@ -82,30 +82,30 @@ like($other->run(q{SELECT pgpool.lock('keeper', 'c', '20 s', '20 s')}), qr/^\d+$
 	make_pool($one, $primary, server => 'any_host',
 		options => { host => $options{host}, port => $options{port}, pool_size => 2, connect_timeout => '1s', retry_max => '200ms' });
 	my $d = $holder->run(q{SELECT pgpool.lock('any_host', 'd', ttl => '1 min')});
-	ok(wait_until($one, q{SELECT last_ping > '-infinity' FROM pgpool.locks WHERE name = 'd'}, 't'), 'a lock of any host is pinged at the first one');
+	ok(wait_until($one, q{SELECT last_ping > '-infinity' FROM pgpool.locks WHERE name = 'd'}, 't'), 'lock of any host is pinged at the first one');
 	kill 'STOP', $postmaster;
 	$holder->run(q{SELECT pgpool.prewarm('any_host', 2)});
-	is($one->safe_psql('postgres', q{SELECT count(*) FROM pgpool.connections WHERE server = 'any_host' AND remote_port = } . $replica->port), '1', 'which is silent now: the pool goes to the standby');
+	is($one->safe_psql('postgres', q{SELECT count(*) FROM pgpool.connections WHERE server = 'any_host' AND remote_port = } . $replica->port), '1', 'pool uses the standby while the first host does not answer');
 	kill 'CONT', $postmaster;
 	my $since = $one->safe_psql('postgres', 'SELECT clock_timestamp()');
 	$primary->safe_psql('postgres', q{SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity WHERE application_name = 'pgpool_ext lock'});
-	ok(wait_until($one, sub { slurp_file($one->logfile, $log) =~ /cannot ping the locks of server "any_host".*\n.*read-only/ ? 1 : 0 }, 1, 30), 'another connection for pings comes to the standby');
-	ok(wait_until($one, "SELECT last_ping > '$since' FROM pgpool.locks WHERE name = 'd'", 't', 30), 'and the one after it goes to the first host again');
-	is($holder->run("SELECT pgpool.lock_valid('any_host', 'd', $d)"), 't', 'so the lock is not lost');
+	ok(wait_until($one, sub { slurp_file($one->logfile, $log) =~ /cannot ping the locks of server "any_host".*\n.*read-only/ ? 1 : 0 }, 1, 30), 'new connection for pings uses the standby');
+	ok(wait_until($one, "SELECT last_ping > '$since' FROM pgpool.locks WHERE name = 'd'", 't', 30), 'next connection for pings uses the first host again');
+	is($holder->run("SELECT pgpool.lock_valid('any_host', 'd', $d)"), 't', 'lock is not lost');
 }
 
-# --- the primary fails
+# --- failover
 $primary->stop('immediate');
 my $ping = $one->safe_psql('postgres', 'SELECT clock_timestamp()');
 $replica->promote;
-ok(wait_until($one, "SELECT last_ping > '$ping' FROM pgpool.locks WHERE name = 'a'", 't', 15), 'the new primary is pinged');
-is($holder->run("SELECT pgpool.lock_valid('keeper', 'a', $token)"), 't', 'the lock is still held');
+ok(wait_until($one, "SELECT last_ping > '$ping' FROM pgpool.locks WHERE name = 'a'", 't', 15), 'new primary is pinged');
+is($holder->run("SELECT pgpool.lock_valid('keeper', 'a', $token)"), 't', 'lock is still held');
 $other->run(q{SELECT pgpool.lock('keeper', 'a', '1 s')});
-is($other->sqlstate, '55P03', 'nobody else gets it') or diag($other->error);
-is($holder->run("SELECT pgpool.unlock('keeper', 'a', $token)"), 't', 'it is released at the new primary');
+is($other->sqlstate, '55P03', 'no other session acquires the lock') or diag($other->error);
+is($holder->run("SELECT pgpool.unlock('keeper', 'a', $token)"), 't', 'lock is released at the new primary');
 my $next = $other->run(q{SELECT pgpool.lock('keeper', 'a', '10 s')});
-cmp_ok($next, '>', $token, 'and then granted to another one, with a higher token') or diag($other->error);
-is($replica->safe_psql('remote_db', q{SELECT count(*) FROM pgpool_lock.locks WHERE name = 'a' AND state = 'held'}), '1', 'in the table of the new primary');
+cmp_ok($next, '>', $token, 'next session acquires the lock with a higher token') or diag($other->error);
+is($replica->safe_psql('remote_db', q{SELECT count(*) FROM pgpool_lock.locks WHERE name = 'a' AND state = 'held'}), '1', 'new primary has the lock');
 
 check_invariants($_) foreach $one, $two;
 $_->quit foreach $holder, $other;

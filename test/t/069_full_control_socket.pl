@@ -1,14 +1,13 @@
-# The worker does not read its control socket: sessions ask it for sockets until there
-# is no room for a question.  Each of them leaves in its time, can be cancelled, and
-# gives back what it was granted; when the worker reads again all works, and no
-# descriptor is left on either side.
+# The worker does not read its control socket: sessions request sockets until it is
+# full. Each call ends in time, can be cancelled, and returns what it was granted. When
+# the worker reads again everything works, and no descriptor is left on either side.
 use strict;
 use warnings;
 
 use PgpxTest;
 use Test::More;
 
-plan skip_all => 'over TLS a stopped worker passes nothing on' if over_tls();
+plan skip_all => 'over TLS a stopped worker relays nothing' if over_tls();
 
 my $remote = remote_node('remote');
 my $local = local_node('local');
@@ -38,31 +37,31 @@ BEGIN
 	DROP TABLE heard;
 END $f$;
 EOT
-# sockets and what waits for them; files are PostgreSQL's own
+# sockets and epoll sets; other files belong to PostgreSQL
 my $descriptors = sub { return scalar grep { (readlink // '') =~ /^(?:socket:|anon_inode)/ } glob "/proc/$_[0]/fd/*"; };
 my $mine = $descriptors->($asker->pid);
 my $worker = worker_pid($local);
 my $its = $descriptors->($worker);
 
 kill 'STOP', $worker;
-is($asker->run('SELECT * FROM ask(1000)', 300) . $asker->error, "55P03|500\nnone|500", 'nobody answers: each call ends in its time');
-is($local->safe_psql('postgres', q{SELECT leased, idle, waiters FROM pgpool.pools WHERE server = 'two'}), '0|2|0', 'what was granted is given back');
+is($asker->run('SELECT * FROM ask(1000)', 300) . $asker->error, "55P03|500\nnone|500", 'each call times out without an answer');
+is($local->safe_psql('postgres', q{SELECT leased, idle, waiters FROM pgpool.pools WHERE server = 'two'}), '0|2|0', 'granted connections are returned');
 check_invariants($local);
 
-# there is no room by now, and somebody who waits for it
+# the socket is full now, and a session waits for room
 $asker->start("SELECT pgpool.checkout('two', '10 min')");
-ok(wait_until($local, 'SELECT pid FROM pgpool.leases', $asker->pid), 'one waits');
+ok(wait_until($local, 'SELECT pid FROM pgpool.leases', $asker->pid), 'session waits');
 $local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $asker->pid . ')');
 $asker->finish(60);
-$asker->failed('57014', qr/canceling statement/, 'and can be cancelled');
+$asker->failed('57014', qr/canceling statement/, 'session can be cancelled');
 $asker->start("SELECT a FROM pgpool.query('two', 'select 7') AS t(a int)");
-ok(wait_until($local, 'SELECT pid FROM pgpool.leases', $asker->pid), 'another one waits');
+ok(wait_until($local, 'SELECT pid FROM pgpool.leases', $asker->pid), 'another session waits');
 kill 'CONT', $worker;
-is($asker->finish(60) . $asker->error, '7', 'the worker reads again, and he is served');
-is(worker_pid($local), $worker, 'by the same worker');
-ok(wait_until($local, 'SELECT sum(descriptors) - ' . descriptors_wanted() . ' FROM pgpool.workers', '0'), 'which has no descriptor too many');
-cmp_ok($descriptors->($worker), '<=', $its, '.. nor those that came with the questions');
-cmp_ok($descriptors->($asker->pid), '<=', $mine + 6, 'nor has the session');
+is($asker->finish(60) . $asker->error, '7', 'call succeeds when the worker reads again');
+is(worker_pid($local), $worker, 'worker was not restarted');
+ok(wait_until($local, 'SELECT sum(descriptors) - ' . descriptors_wanted() . ' FROM pgpool.workers', '0'), 'worker has no superfluous connection descriptor');
+cmp_ok($descriptors->($worker), '<=', $its, 'worker has no descriptor of a request');
+cmp_ok($descriptors->($asker->pid), '<=', $mine + 6, 'session has no superfluous descriptor');
 
 $_->quit foreach $owner, $asker;
 stats_add_up($local);
