@@ -960,7 +960,7 @@ CREATE TYPE pgpool.stats_row AS (
 	hits pg_catalog.int8,
 	last_used_hits pg_catalog.int8,
 	retried pg_catalog.int8,
-	grown pg_catalog.int8,
+	connects_requested pg_catalog.int8,
 	waited pg_catalog.int8,
 	granted pg_catalog.int8,
 	pipelined pg_catalog.int8,
@@ -1020,7 +1020,7 @@ COMMENT ON FUNCTION pgpool.stats() IS
 CREATE VIEW pgpool.stats AS
 SELECT
 	f.pool_id, f.database, f.server, f.local_user, f.checkouts, f.hits,
-	f.last_used_hits, f.retried, f.grown, f.waited, f.granted, f.pipelined, f.timeouts,
+	f.last_used_hits, f.retried, f.connects_requested, f.waited, f.granted, f.pipelined, f.timeouts,
 	f.cancelled, f.failed, f.refused, f.unavailable, f.deadlocks, f.checkins,
 	f.discards, f.reclaimed, f.terminated, f.lease_timeouts, f.wait_time,
 	f.max_wait_time, f.lease_time, f.max_lease_time, f.statements, f.polled,
@@ -1050,7 +1050,7 @@ COMMENT ON COLUMN pgpool.stats.last_used_hits IS
 'of these: with the connection that the session had used last';
 COMMENT ON COLUMN pgpool.stats.retried IS
 'leases that ended before their caller saw them: the connection had died while it was idle, or the caller''s time was up';
-COMMENT ON COLUMN pgpool.stats.grown IS
+COMMENT ON COLUMN pgpool.stats.connects_requested IS
 'connections that were asked for because none was free';
 COMMENT ON COLUMN pgpool.stats.waited IS
 'tickets that were drawn: checkouts that found no connection free';
@@ -1346,8 +1346,8 @@ COMMENT ON FUNCTION pgpool.lock_force_release(pg_catalog.text, pg_catalog.text) 
 CREATE TYPE pgpool.lock_status_row AS (
 	name pg_catalog.text,
 	state pg_catalog.text,
+	instance pg_catalog.text,
 	holder pg_catalog.text,
-	who pg_catalog.text,
 	why pg_catalog.text,
 	since pg_catalog.timestamptz,
 	token pg_catalog.int8,
@@ -1372,7 +1372,7 @@ CREATE TYPE pgpool.locks_row AS (
 	state pg_catalog.text,
 	pid pg_catalog.int4,
 	user_name pg_catalog.name,
-	who pg_catalog.text,
+	holder pg_catalog.text,
 	why pg_catalog.text,
 	since pg_catalog.timestamptz,
 	last_ping pg_catalog.timestamptz,
@@ -1390,7 +1390,7 @@ COMMENT ON FUNCTION pgpool.locks() IS
 
 CREATE VIEW pgpool.locks AS
 SELECT
-	f.database, f.server, f.name, f.token, f.state, f.pid, f.user_name, f.who,
+	f.database, f.server, f.name, f.token, f.state, f.pid, f.user_name, f.holder,
 	f.why, f.since, f.last_ping, f.valid_until, f.ttl
 FROM pgpool.locks() AS f;
 GRANT SELECT ON pgpool.locks TO PUBLIC;
@@ -1410,7 +1410,7 @@ COMMENT ON COLUMN pgpool.locks.pid IS
 'process that holds it';
 COMMENT ON COLUMN pgpool.locks.user_name IS
 'user who took it';
-COMMENT ON COLUMN pgpool.locks.who IS
+COMMENT ON COLUMN pgpool.locks.holder IS
 'what the remote shows as its holder; <insufficient privilege> unless you may see it';
 COMMENT ON COLUMN pgpool.locks.why IS
 'what the session gave as "why"; <insufficient privilege> unless you may see it';

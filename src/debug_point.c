@@ -213,7 +213,7 @@ damage_conns(const char *what)
 
 	if (IS("lease_of_idle"))
 		PUT(idle->lease_id, 5);
-	else if (IS("lease_to_come"))
+	else if (IS("lease_of_future"))
 		PUT(leased->lease_id, PG_INT64_MAX);
 	else if (IS("lease_twice"))
 		PUT(leased->lease_id, pg_atomic_read_u64(&second->lease_id));
@@ -225,7 +225,7 @@ damage_conns(const char *what)
 		PUT(idle->version, pool->version + 1);
 	else if (IS("opened"))
 		PUT(idle->opened_at, 0);
-	else if (IS("owed"))
+	else if (IS("unread_reset"))
 		PUT(idle->unread_reset, 2);
 	else if (IS("closing"))
 		PUT(idle->state, PGPX_CONN_CLOSING);
@@ -244,7 +244,7 @@ damage_conns(const char *what)
 		PUT(pool->stats.connects, 0);
 		PUT(pool->stats.last_used_hits, OUTSIDE);
 	}
-	else if (IS("list_leads"))
+	else if (IS("list_head"))
 		PUT(pool->lru_head, OUTSIDE);
 	else if (IS("list_state"))
 		PUT(pool->lru_head, PGPX_CONN_INDEX(leased));
@@ -271,13 +271,13 @@ damage_conns(const char *what)
 		PUT(pool->stats.connects, 0);
 	else if (IS("hits"))
 		PUT(pool->stats.hits, OUTSIDE);
-	else if (IS("partner_hits"))
+	else if (IS("last_used_hits"))
 		PUT(pool->stats.last_used_hits, OUTSIDE);
 	else if (IS("closed"))
 		PUT(pool->stats.closed[PGPX_CLOSE_NONE], 1);
-	else if (IS("place"))
+	else if (IS("pool_slot"))
 		PUT(pool->pool_id, 0);
-	else if (IS("free_leads"))
+	else if (IS("free_head"))
 		PUT(pgpx_shared->free_head, PGPX_CONN_INDEX(idle));
 	else if (IS("free_outside"))
 		PUT(pgpx_shared->free_head, -2);
@@ -298,23 +298,23 @@ damage_queue(const char *what)
 	PgpxConn   *idle = conn_in(pool_with(2, 0), PGPX_CONN_IDLE, 0);
 	PgpxConn   *leased = conn_in(pool, PGPX_CONN_LEASED, 0);
 
-	if (IS("queue_leads"))
+	if (IS("queue_head"))
 		PUT(pool->queue_head, OUTSIDE);
 	else if (IS("queue_state"))
 		PUT(first->state, PGPX_WAITER_FAILED);
 	else if (IS("queue_link"))
 		PUT(first->prev, OUTSIDE);
 	else if (IS("queue_order"))
-		PUT(first->number, PG_INT64_MAX);
+		PUT(first->position, PG_INT64_MAX);
 	else if (IS("queue_process"))
 		PUT(first->pid, 1);
 	else if (IS("queue_end"))
 		PUT(pool->queue_tail, pool->queue_head);
 	else if (IS("queue_count"))
 		PUT(pool->nwaiting, 7);
-	else if (IS("tickets"))
+	else if (IS("queued"))
 		PUT(pool->nqueued, 7);
-	else if (IS("served"))
+	else if (IS("not_granted"))
 	{
 		PUT(idle->pool, PGPX_POOL_INDEX(pool));
 		PUT(idle->version, pool->version);
@@ -323,7 +323,7 @@ damage_queue(const char *what)
 	{
 		PUT(first->state, PGPX_WAITER_GRANTED);
 		PUT(first->conn, IS("granted_outside") ? OUTSIDE : PGPX_CONN_INDEX(leased));
-		PUT(first->lease_id, IS("granted_gone") ? 1 :
+		PUT(first->lease_id, IS("granted_stale") ? 1 :
 			pg_atomic_read_u64(&leased->lease_id));
 	}
 }

@@ -746,7 +746,7 @@ stats_row(PgpxRow *row, const PgpxPool *pool)
 	pgpx_row_bigint(row, stats->hits);
 	pgpx_row_bigint(row, stats->last_used_hits);
 	pgpx_row_bigint(row, stats->retried);
-	pgpx_row_bigint(row, stats->grown);
+	pgpx_row_bigint(row, stats->connects_requested);
 	pgpx_row_bigint(row, stats->waited);
 	pgpx_row_bigint(row, stats->granted);
 	pgpx_row_bigint(row, stats->pipelined);

@@ -641,7 +641,7 @@ pgpx_options_check_hosts(const char *name, const char *value)
 
 /* Look up a pool option in the list; false if it is missing or invalid. */
 static bool
-given(List *list, const char *name, int64 *result)
+find_number(List *list, const char *name, int64 *result)
 {
 	ListCell   *lc;
 
@@ -702,7 +702,7 @@ check_together(List *list)
 	int64		overflow = 0;
 
 	pgpx_options_check_base(list);
-	if (given(list, "retry_min", &low) && given(list, "retry_max", &high) &&
+	if (find_number(list, "retry_min", &low) && find_number(list, "retry_max", &high) &&
 		low > high)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
@@ -711,9 +711,9 @@ check_together(List *list)
 						   "ms.",
 						   (long long) low, (long long) high)));
 
-	if (given(list, "min_size", &low) && given(list, "pool_size", &high))
+	if (find_number(list, "min_size", &low) && find_number(list, "pool_size", &high))
 	{
-		(void) given(list, "max_overflow", &overflow);
+		(void) find_number(list, "max_overflow", &overflow);
 		if (low > high + overflow)
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),

@@ -288,7 +288,7 @@ pgpx_view_locks(PG_FUNCTION_ARGS)
 		bool		visible;
 		int			state;
 
-		if (!pgpx_dlock_copy(i, &lock) || lock.state == PGPX_DLOCK_ASKED)
+		if (!pgpx_dlock_copy(i, &lock) || lock.state == PGPX_DLOCK_REQUESTED)
 			continue;
 		visible = pgpx_dlock_may_see(&lock);
 
@@ -306,7 +306,7 @@ pgpx_view_locks(PG_FUNCTION_ARGS)
 		pgpx_row_text(&row, state_name(state));
 		pgpx_row_pid(&row, lock.owner_pid);
 		pgpx_row_role(&row, lock.owner_user);
-		pgpx_row_secret(&row, visible, lock.who);
+		pgpx_row_secret(&row, visible, lock.holder);
 		pgpx_row_secret(&row, visible, lock.why[0] ? lock.why : NULL);
 		pgpx_row_instant(&row, lock.since);
 		pgpx_row_instant(&row, lock.last_ping);

@@ -156,7 +156,7 @@ pgpx_pinger_open(PgpxPinger *p, int64 timeout)
 }
 
 void
-pgpx_pinger_too_late(PgpxPinger *p)
+pgpx_pinger_deadline_passed(PgpxPinger *p)
 {
 	/*
 	 * A host that has accepted the connection is not unresponsive: it is slow,
@@ -169,7 +169,7 @@ pgpx_pinger_too_late(PgpxPinger *p)
 	pgpx_pinger_failed(p, p->phase > PGPX_PINGER_IDLE ?
 		"The remote server did not answer in time." :
 		psprintf("The connection attempt did not end in time%s.",
-				 pgpx_login_why_late(p->login)));
+				 pgpx_login_delay_reason(p->login)));
 }
 
 /*
@@ -177,7 +177,7 @@ pgpx_pinger_too_late(PgpxPinger *p)
  * in the login applies to the host of the old one.  As in connect.c.
  */
 static bool
-overtaken(PgpxPinger *p)
+is_overtaken(PgpxPinger *p)
 {
 	if (!pgpx_conninfo_is_another(p->pool, p->pool_id, p->version))
 		return false;
@@ -189,7 +189,7 @@ overtaken(PgpxPinger *p)
 void
 pgpx_pinger_looked_up_one(PgpxPinger *p, PgpxLookup *lookup)
 {
-	if (overtaken(p))
+	if (is_overtaken(p))
 		return;
 	if (pgpx_lookup_error(lookup) != NULL)
 		pgpx_pinger_failed(p, pgpx_lookup_error(lookup));
@@ -227,9 +227,9 @@ logged_in(PgpxPinger *p)
 	PgpxConninfo *ci = &pgpx_wpools[p->pool].conninfo;
 	const char *refusal;
 
-	if (overtaken(p))
+	if (is_overtaken(p))
 		return;
-	refusal = pgpx_tls_claim(p->pg);
+	refusal = pgpx_tls_prepare(p->pg);
 	if (refusal != NULL)
 	{
 		pgpx_pinger_failed(p, refusal);
@@ -377,27 +377,27 @@ pgpx_pinger_step(PgpxPinger *p)
 #define ANSWER_MAX_MS 10000
 
 /*
- * Ping locks.  Parameters: $1 process, $2 names, $3 requests, $4 tokens.  An
+ * Ping locks.  Parameters: $1 instance, $2 names, $3 requests, $4 tokens.  An
  * expired lock is not extended, because its holder may have been warned of
  * the loss.
  */
 static const char ping_sql[] =
-	"WITH ours AS ("
+	"WITH confirmed AS ("
 	"UPDATE pgpool_lock.locks AS l"
 	" SET pinged = pg_catalog.clock_timestamp(),"
 	" expires = pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) l.ttl"
 	" FROM ROWS FROM (pg_catalog.unnest($2::pg_catalog.text[]),"
 	" pg_catalog.unnest($3::pg_catalog.int8[]),"
 	" pg_catalog.unnest($4::pg_catalog.int8[])) AS h(name, request, token)"
-	" WHERE l.name OPERATOR(pg_catalog.=) h.name AND l.process OPERATOR(pg_catalog.=) $1 AND l.request OPERATOR(pg_catalog.=) h.request"
+	" WHERE l.name OPERATOR(pg_catalog.=) h.name AND l.instance OPERATOR(pg_catalog.=) $1 AND l.request OPERATOR(pg_catalog.=) h.request"
 	" AND l.token OPERATOR(pg_catalog.=) h.token AND l.state OPERATOR(pg_catalog.=) 'held'"
 	" AND l.expires OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()"
 	" RETURNING l.request), "
 	"alive AS ("
-	"INSERT INTO pgpool_lock.pings AS p (process, pinged)"
+	"INSERT INTO pgpool_lock.pings AS p (instance, pinged)"
 	" VALUES ($1, pg_catalog.clock_timestamp())"
-	" ON CONFLICT (process) DO UPDATE SET pinged = excluded.pinged) "
-	"SELECT request FROM ours";
+	" ON CONFLICT (instance) DO UPDATE SET pinged = excluded.pinged) "
+	"SELECT request FROM confirmed";
 
 /*
  * Release locks; parameters as for a ping.  Token 0 matches any token: the
@@ -409,10 +409,10 @@ static const char release_sql[] =
 	" FROM ROWS FROM (pg_catalog.unnest($2::pg_catalog.text[]),"
 	" pg_catalog.unnest($3::pg_catalog.int8[]),"
 	" pg_catalog.unnest($4::pg_catalog.int8[])) AS h(name, request, token)"
-	" WHERE l.name OPERATOR(pg_catalog.=) h.name AND l.process OPERATOR(pg_catalog.=) $1 AND l.request OPERATOR(pg_catalog.=) h.request"
+	" WHERE l.name OPERATOR(pg_catalog.=) h.name AND l.instance OPERATOR(pg_catalog.=) $1 AND l.request OPERATOR(pg_catalog.=) h.request"
 	" AND (l.token OPERATOR(pg_catalog.=) h.token OR h.token OPERATOR(pg_catalog.=) 0::pg_catalog.int8)"
 	" RETURNING l.request, l.expires OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp(),"
-	" l.wanted OPERATOR(pg_catalog.>) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) interval '1 second')";
+	" l.contended OPERATOR(pg_catalog.>) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) interval '1 second')";
 
 static PgpxPinger **pingers = NULL; /* [max_pools], allocated on demand */
 static PgpxTime next_run = 0;
@@ -434,9 +434,9 @@ get_pinger(int pool, uint32 pool_id)
 		p->work = MemoryContextAllocHuge(TopMemoryContext,
 										 mul_size(pgpx_shared->max_locks,
 												  sizeof(PgpxDlockWork)));
-		p->ours = MemoryContextAllocHuge(TopMemoryContext,
-										 mul_size(pgpx_shared->max_locks,
-												  sizeof(bool)));
+		p->confirmed = MemoryContextAllocHuge(TopMemoryContext,
+											  mul_size(pgpx_shared->max_locks,
+													   sizeof(bool)));
 		p->contended = MemoryContextAllocHuge(TopMemoryContext,
 											  mul_size(pgpx_shared->max_locks,
 													   sizeof(bool)));
@@ -505,7 +505,7 @@ pgpx_pinger_ready_to_work(PgpxPinger *p)
  * cause the loss of locks with a long one if the remote is merely slow.
  */
 static int64
-patience(const PgpxPinger *p, const PgpxDlockDue *due)
+lock_timeout(const PgpxPinger *p, const PgpxDlockDue *due)
 {
 	int64		ms = due->nheld > 0 ? due->min_ttl / 3 : ANSWER_MAX_MS / 3;
 
@@ -549,13 +549,13 @@ send_work(PgpxPinger *p, PgpxPingerPhase phase, const char *sql, int64 timeout)
 						 p->work[i].request);
 		appendStringInfo(&tokens, "%c" INT64_FORMAT, separator,
 						 p->work[i].token);
-		p->ours[i] = false;
+		p->confirmed[i] = false;
 		p->contended[i] = false;
 	}
 	appendStringInfoChar(&names, '}');
 	appendStringInfoChar(&requests, '}');
 	appendStringInfoChar(&tokens, '}');
-	values[0] = pgpx_shared->process;
+	values[0] = pgpx_shared->instance;
 	values[1] = names.data;
 	values[2] = requests.data;
 	values[3] = tokens.data;
@@ -565,7 +565,7 @@ send_work(PgpxPinger *p, PgpxPingerPhase phase, const char *sql, int64 timeout)
 	p->deadline = pgpx_now() + timeout * 1000;
 
 	/* taken before sending, so the validity here ends before the remote's */
-	p->asked_at = pgpx_steady_now();
+	p->sent_at = pgpx_steady_now();
 	if (!PQsendQueryParams(p->pg, sql, 4, NULL, values, NULL, NULL, 0))
 		pgpx_pinger_failed(p, PQerrorMessage(p->pg));
 	else
@@ -594,7 +594,7 @@ take_rows(PgpxPinger *p, const PGresult *res)
 		{
 			if (p->work[i].request != request)
 				continue;
-			p->ours[i] = !release ||
+			p->confirmed[i] = !release ||
 				strcmp(PQgetvalue(res, row, 1), "t") == 0;
 			p->contended[i] = release &&
 				strcmp(PQgetvalue(res, row, 2), "t") == 0;
@@ -627,9 +627,9 @@ step_work(PgpxPinger *p)
 	for (int i = 0; i < p->nwork; i++)
 	{
 		if (release)
-			pgpx_dlock_released(&p->work[i], p->ours[i], p->contended[i]);
+			pgpx_dlock_released(&p->work[i], p->confirmed[i], p->contended[i]);
 		else
-			pgpx_dlock_pinged(&p->work[i], p->ours[i], p->asked_at);
+			pgpx_dlock_pinged(&p->work[i], p->confirmed[i], p->sent_at);
 	}
 	p->nwork = 0;
 	p->answered = true;
@@ -724,7 +724,7 @@ run_pool(PgpxPinger *p)
 	pgpx_dlock_due(p->pool, p->pool_id, &due);
 	ping_at = due.nheld > 0 ? pgpx_steady_to_now(due.ping_at) : PG_INT64_MAX;
 	if (p->deadline != 0 && now >= p->deadline)
-		pgpx_pinger_too_late(p);
+		pgpx_pinger_deadline_passed(p);
 	if (p->phase == PGPX_PINGER_IDLE &&
 		pgpx_wpools[p->pool].pool_id == p->pool_id &&
 		pgpx_wpools[p->pool].conninfo.version > p->version)
@@ -735,21 +735,23 @@ run_pool(PgpxPinger *p)
 	{
 		p->nwork = pgpx_dlock_to_ping(p->pool, p->pool_id, p->work);
 		if (p->nwork > 0)
-			send_work(p, PGPX_PINGER_PING, ping_sql, patience(p, &due));
+			send_work(p, PGPX_PINGER_PING, ping_sql, lock_timeout(p, &due));
 	}
 	else if (p->phase == PGPX_PINGER_IDLE && due.nreleases > 0 &&
 			 due.release_at <= now)
 	{
 		p->nwork = pgpx_dlock_to_release(p->pool, p->pool_id, p->work);
 		if (p->nwork > 0)
-			send_work(p, PGPX_PINGER_RELEASE, release_sql, patience(p, &due));
+			send_work(p, PGPX_PINGER_RELEASE, release_sql,
+					  lock_timeout(p, &due));
 	}
 	else if (p->phase == PGPX_PINGER_NONE && now >= p->retry_at &&
 			 (ping_at <= now || (due.nreleases > 0 && due.release_at <= now)))
 	{
-		int64		timeout = pgpx_pools[p->pool].opts.connect_timeout;
+		int64		timeout = Max(lock_timeout(p, &due), 1000);
 
-		if (!pgpx_pinger_open(p, Min(timeout, Max(patience(p, &due), 1000))))
+		timeout = Min(timeout, pgpx_pools[p->pool].opts.connect_timeout);
+		if (!pgpx_pinger_open(p, timeout))
 		{
 			pgpx_dlock_release_failed(p->pool, p->pool_id,
 									  "the pool worker was restarted, and no session has told it yet how to connect");

@@ -66,10 +66,10 @@ typedef struct PgpxPinger
 	bool		failing;		/* the failure was logged */
 
 	/* the statement in flight */
-	PgpxTime	asked_at;		/* steady */
+	PgpxTime	sent_at;		/* steady */
 	int			nwork;
 	PgpxDlockWork *work;		/* [max_locks] */
-	bool	   *ours;			/* extended or released */
+	bool	   *confirmed;		/* extended or released */
 	bool	   *contended;		/* requested by another server */
 	char		error[PGPX_ERROR_LEN];	/* "": none so far */
 	PgpxInputAccounting accounting;
@@ -106,7 +106,7 @@ extern void pgpx_pinger_drop(PgpxPinger *p);
  * has not accepted it as unresponsive, so that the next attempt uses another
  * host.
  */
-extern void pgpx_pinger_too_late(PgpxPinger *p);
+extern void pgpx_pinger_deadline_passed(PgpxPinger *p);
 
 /* Registers the connection's socket for these epoll events. */
 extern void pgpx_pinger_watch(PgpxPinger *p, uint32 events);

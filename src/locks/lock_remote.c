@@ -53,14 +53,14 @@ static const char setup_sql[] =
 	"			name pg_catalog.text PRIMARY KEY,\n"
 	"			token pg_catalog.int8 NOT NULL,\n"
 	"			state pg_catalog.text NOT NULL CHECK (state IN ('held', 'free')),\n"
-	"			process pg_catalog.text NOT NULL,\n"
+	"			instance pg_catalog.text NOT NULL,\n"
 	"			request pg_catalog.int8 NOT NULL,\n"
-	"			who pg_catalog.text NOT NULL,\n"
+	"			holder pg_catalog.text NOT NULL,\n"
 	"			why pg_catalog.text,\n"
 	"			since pg_catalog.timestamptz NOT NULL,\n"
 	"			ttl pg_catalog.interval NOT NULL,\n"
 	"			pinged pg_catalog.timestamptz,\n"
-	"			wanted pg_catalog.timestamptz,\n"
+	"			contended pg_catalog.timestamptz,\n"
 	"			expires pg_catalog.timestamptz NOT NULL,\n"
 	"			UNIQUE (name, token)\n"
 	"		) WITH (fillfactor = 50);\n"
@@ -68,14 +68,14 @@ static const char setup_sql[] =
 	"	END IF;\n"
 	"	IF pg_catalog.to_regclass('pgpool_lock.pings') IS NULL THEN\n"
 	"		CREATE TABLE pgpool_lock.pings (\n"
-	"			process pg_catalog.text PRIMARY KEY,\n"
+	"			instance pg_catalog.text PRIMARY KEY,\n"
 	"			pinged pg_catalog.timestamptz NOT NULL\n"
 	"		) WITH (fillfactor = 50);\n"
 	"		COMMENT ON TABLE pgpool_lock.pings IS 'servers that hold distributed locks of pgpool_ext, or did';\n"
 	"	END IF;\n"
-	"	PERFORM name, token, state, process, request, who, why, since, ttl, pinged, wanted, expires\n"
+	"	PERFORM name, token, state, instance, request, holder, why, since, ttl, pinged, contended, expires\n"
 	"		FROM pgpool_lock.locks LIMIT 0;\n"
-	"	PERFORM process, pinged FROM pgpool_lock.pings LIMIT 0;\n"
+	"	PERFORM instance, pinged FROM pgpool_lock.pings LIMIT 0;\n"
 	"	IF (SELECT pg_catalog.count(*) FROM pg_catalog.pg_index i\n"
 	"			WHERE i.indrelid = pg_catalog.to_regclass('pgpool_lock.locks')\n"
 	"			AND i.indisunique AND i.indisvalid AND i.indpred IS NULL\n"
@@ -112,9 +112,9 @@ static const char setup_sql[] =
 	"END $setup$";
 
 /*
- * Request a lock.  Parameters: $1 name, $2 process, $3 request, $4 who, $5
+ * Request a lock.  Parameters: $1 name, $2 instance, $3 request, $4 holder, $5
  * why, $6 ttl, $7 lock_timeout, $8 the request will be repeated soon, so
- * record in "wanted" that another server requests the lock.
+ * record in "contended" that another server requests the lock.
  *
  * The statement does not try to update the row of a lock that is held, so it
  * does not wait for a row lock then.  It raises synchronous_commit, because a
@@ -134,10 +134,10 @@ static const char setup_sql[] =
  * The search_path is the user's and may contain operators of other users, so
  * these statements qualify every operator that is resolved through it.
  */
-static const char ask_sql[] =
+static const char request_sql[] =
 	"WITH got AS ("
 	"INSERT INTO pgpool_lock.locks AS l"
-	" (name, token, state, process, request, who, why, since, ttl, pinged, expires)"
+	" (name, token, state, instance, request, holder, why, since, ttl, pinged, expires)"
 	" SELECT $1::pg_catalog.text, (pg_catalog.date_part('epoch', n.now) OPERATOR(pg_catalog.*) 1000000::pg_catalog.float8)::pg_catalog.int8, 'held',"
 	" $2::pg_catalog.text, $3::pg_catalog.int8, $4::pg_catalog.text,"
 	" $5::pg_catalog.text, n.now, $6::pg_catalog.interval, NULL,"
@@ -146,56 +146,56 @@ static const char ask_sql[] =
 	" WHERE NOT EXISTS (SELECT FROM pgpool_lock.locks AS o"
 	" WHERE o.name OPERATOR(pg_catalog.=) $1::pg_catalog.text AND o.state OPERATOR(pg_catalog.=) 'held'"
 	" AND o.expires OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()"
-	" AND NOT (o.process OPERATOR(pg_catalog.=) $2::pg_catalog.text AND o.request OPERATOR(pg_catalog.=) $3::pg_catalog.int8))"
+	" AND NOT (o.instance OPERATOR(pg_catalog.=) $2::pg_catalog.text AND o.request OPERATOR(pg_catalog.=) $3::pg_catalog.int8))"
 	" AND pg_catalog.set_config('lock_timeout', $7::pg_catalog.text, true) IS NOT NULL"
 	" AND CASE WHEN pg_catalog.current_setting('synchronous_commit') OPERATOR(pg_catalog.=) ANY ('{off,local,remote_write}'::pg_catalog.text[])"
 	" THEN pg_catalog.set_config('synchronous_commit', 'on', true) ELSE '' END IS NOT NULL"
 	" ON CONFLICT (name) DO UPDATE SET"
-	" token = CASE WHEN l.process OPERATOR(pg_catalog.=) excluded.process AND l.request OPERATOR(pg_catalog.=) excluded.request"
+	" token = CASE WHEN l.instance OPERATOR(pg_catalog.=) excluded.instance AND l.request OPERATOR(pg_catalog.=) excluded.request"
 	" THEN l.token ELSE greatest(l.token OPERATOR(pg_catalog.+) 1::pg_catalog.int8, (pg_catalog.date_part('epoch', pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000000::pg_catalog.float8)::pg_catalog.int8) END,"
-	" state = 'held', process = excluded.process, request = excluded.request,"
-	" who = excluded.who, why = excluded.why,"
-	" since = CASE WHEN l.process OPERATOR(pg_catalog.=) excluded.process AND l.request OPERATOR(pg_catalog.=) excluded.request"
+	" state = 'held', instance = excluded.instance, request = excluded.request,"
+	" holder = excluded.holder, why = excluded.why,"
+	" since = CASE WHEN l.instance OPERATOR(pg_catalog.=) excluded.instance AND l.request OPERATOR(pg_catalog.=) excluded.request"
 	" THEN l.since ELSE pg_catalog.clock_timestamp() END,"
-	" ttl = excluded.ttl, pinged = NULL, wanted = NULL,"
+	" ttl = excluded.ttl, pinged = NULL, contended = NULL,"
 	" expires = pg_catalog.clock_timestamp() OPERATOR(pg_catalog.+) excluded.ttl"
-	" WHERE CASE WHEN l.process OPERATOR(pg_catalog.=) excluded.process AND l.request OPERATOR(pg_catalog.=) excluded.request"
+	" WHERE CASE WHEN l.instance OPERATOR(pg_catalog.=) excluded.instance AND l.request OPERATOR(pg_catalog.=) excluded.request"
 	" THEN l.state OPERATOR(pg_catalog.=) 'held' AND l.expires OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()"
 	" ELSE l.state OPERATOR(pg_catalog.=) 'free' OR l.expires OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp() END"
 	" RETURNING l.token), "
 	"alive AS ("
-	"INSERT INTO pgpool_lock.pings AS p (process, pinged)"
+	"INSERT INTO pgpool_lock.pings AS p (instance, pinged)"
 	" SELECT $2::pg_catalog.text, pg_catalog.clock_timestamp() FROM got"
 	" WHERE NOT EXISTS (SELECT FROM pgpool_lock.pings AS o"
-	" WHERE o.process OPERATOR(pg_catalog.=) $2::pg_catalog.text)"
-	" ON CONFLICT (process) DO NOTHING), "
+	" WHERE o.instance OPERATOR(pg_catalog.=) $2::pg_catalog.text)"
+	" ON CONFLICT (instance) DO NOTHING), "
 	"dead AS ("
 	"DELETE FROM pgpool_lock.pings USING got"
 	" WHERE pings.pinged OPERATOR(pg_catalog.<) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) interval '4 days')"
-	" AND pings.process OPERATOR(pg_catalog.<>) $2::pg_catalog.text), "
+	" AND pings.instance OPERATOR(pg_catalog.<>) $2::pg_catalog.text), "
 	"wants AS ("
-	"UPDATE pgpool_lock.locks AS l SET wanted = pg_catalog.clock_timestamp()"
+	"UPDATE pgpool_lock.locks AS l SET contended = pg_catalog.clock_timestamp()"
 	" FROM (SELECT o.name FROM pgpool_lock.locks AS o"
 	" WHERE $8::pg_catalog.bool AND o.name OPERATOR(pg_catalog.=) $1::pg_catalog.text"
-	" AND o.process OPERATOR(pg_catalog.<>) $2::pg_catalog.text"
-	" AND coalesce(o.wanted OPERATOR(pg_catalog.<) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) interval '0.3 seconds'), true)"
+	" AND o.instance OPERATOR(pg_catalog.<>) $2::pg_catalog.text"
+	" AND coalesce(o.contended OPERATOR(pg_catalog.<) (pg_catalog.clock_timestamp() OPERATOR(pg_catalog.-) interval '0.3 seconds'), true)"
 	" AND NOT EXISTS (SELECT FROM got)"
 	" FOR NO KEY UPDATE SKIP LOCKED) AS o"
 	" WHERE l.name OPERATOR(pg_catalog.=) o.name) "
-	"SELECT got.token::pg_catalog.text, o.who, o.why, o.since::pg_catalog.text, o.expires::pg_catalog.text, NULL, NULL"
+	"SELECT got.token::pg_catalog.text, o.holder, o.why, o.since::pg_catalog.text, o.expires::pg_catalog.text, NULL, NULL"
 	" FROM got LEFT JOIN pgpool_lock.locks AS o ON o.name OPERATOR(pg_catalog.=) $1::pg_catalog.text"
 	" AND o.state OPERATOR(pg_catalog.=) 'held'"
-	" AND NOT (o.process OPERATOR(pg_catalog.=) $2::pg_catalog.text AND o.request OPERATOR(pg_catalog.=) $3::pg_catalog.int8) "
+	" AND NOT (o.instance OPERATOR(pg_catalog.=) $2::pg_catalog.text AND o.request OPERATOR(pg_catalog.=) $3::pg_catalog.int8) "
 	"UNION ALL "
-	"SELECT NULL, o.who, o.why, o.since::pg_catalog.text, o.expires::pg_catalog.text,"
+	"SELECT NULL, o.holder, o.why, o.since::pg_catalog.text, o.expires::pg_catalog.text,"
 	" (pg_catalog.date_part('epoch', o.expires OPERATOR(pg_catalog.-) pg_catalog.clock_timestamp()) OPERATOR(pg_catalog.*) 1000::pg_catalog.float8)::pg_catalog.int8::pg_catalog.text,"
-	" (o.process OPERATOR(pg_catalog.=) $2::pg_catalog.text AND o.request OPERATOR(pg_catalog.=) $3::pg_catalog.int8)::pg_catalog.text"
+	" (o.instance OPERATOR(pg_catalog.=) $2::pg_catalog.text AND o.request OPERATOR(pg_catalog.=) $3::pg_catalog.int8)::pg_catalog.text"
 	" FROM pgpool_lock.locks AS o WHERE o.name OPERATOR(pg_catalog.=) $1::pg_catalog.text"
 	" AND (o.state OPERATOR(pg_catalog.=) 'held'"
-	" OR (o.process OPERATOR(pg_catalog.=) $2::pg_catalog.text AND o.request OPERATOR(pg_catalog.=) $3::pg_catalog.int8))"
+	" OR (o.instance OPERATOR(pg_catalog.=) $2::pg_catalog.text AND o.request OPERATOR(pg_catalog.=) $3::pg_catalog.int8))"
 	" AND NOT EXISTS (SELECT FROM got)";
 
-#define ASK_COLUMNS 7
+#define REQUEST_COLUMNS 7
 
 /*
  * Release a lock regardless of its holder.  The token increases, so that
@@ -212,9 +212,9 @@ static const char force_sql[] =
 static const char status_sql[] =
 	"SELECT l.name, CASE WHEN l.state OPERATOR(pg_catalog.=) 'free' THEN 'free'"
 	" WHEN l.expires OPERATOR(pg_catalog.<=) pg_catalog.clock_timestamp() THEN 'expired' ELSE 'held' END,"
-	" l.process, l.who, l.why, l.since, l.token,"
+	" l.instance, l.holder, l.why, l.since, l.token,"
 	" greatest(l.pinged, p.pinged), l.expires"
-	" FROM pgpool_lock.locks AS l LEFT JOIN pgpool_lock.pings AS p ON p.process OPERATOR(pg_catalog.=) l.process"
+	" FROM pgpool_lock.locks AS l LEFT JOIN pgpool_lock.pings AS p ON p.instance OPERATOR(pg_catalog.=) l.instance"
 	" ORDER BY l.name";
 
 /*
@@ -342,25 +342,25 @@ number(const char *text)
 }
 
 void
-pgpx_dlock_ask(PgpxLease *lease, const PgpxDlock *lock, bool waits,
-			   int64 patience, PgpxTime deadline, PgpxDlockAnswer *answer)
+pgpx_dlock_send(PgpxLease *lease, const PgpxDlock *lock, bool waits,
+				int64 lock_timeout, PgpxTime deadline, PgpxDlockAnswer *answer)
 {
 	const char *values[8];
-	PgpxStatement statement = {ask_sql, lengthof(values), values};
+	PgpxStatement statement = {request_sql, lengthof(values), values};
 	TupleDesc	tupdesc;
 	Tuplestorestate *store;
 	TupleTableSlot *slot;
 
 	values[0] = lock->name;
-	values[1] = pgpx_shared->process;
+	values[1] = pgpx_shared->instance;
 	values[2] = psprintf(UINT64_FORMAT, lock->request);
-	values[3] = lock->who;
+	values[3] = lock->holder;
 	values[4] = lock->why[0] == '\0' ? NULL : lock->why;
 	values[5] = psprintf(INT64_FORMAT " milliseconds", lock->ttl);
-	values[6] = psprintf(INT64_FORMAT, patience);
+	values[6] = psprintf(INT64_FORMAT, lock_timeout);
 	values[7] = waits ? "true" : "false";
 	memset(answer, 0, sizeof(*answer));
-	store = run_texts(lease, &statement, ASK_COLUMNS, deadline, &tupdesc,
+	store = run_texts(lease, &statement, REQUEST_COLUMNS, deadline, &tupdesc,
 					  &answer->refused);
 
 	slot = MakeSingleTupleTableSlot(tupdesc, &TTSOpsMinimalTuple);
@@ -375,17 +375,17 @@ pgpx_dlock_ask(PgpxLease *lease, const PgpxDlock *lock, bool waits,
 					(errcode(ERRCODE_PROTOCOL_VIOLATION),
 					 errmsg("server \"%s\" has granted a lock with token \"%s\"",
 							NameStr(lease->spec->server_name), token)));
-		answer->who = column(slot, 2);
+		answer->holder = column(slot, 2);
 		answer->why = column(slot, 3);
 		answer->since = column(slot, 4);
 		answer->expires = column(slot, 5);
 		left = number(column(slot, 6));
 		answer->left = Min(left, INT_MAX);	/* in microseconds it fits, too */
 		answer->already_released = token == NULL && is_true(slot, 7);
-		answer->expired = answer->token != 0 && answer->who != NULL &&
+		answer->expired = answer->token != 0 && answer->holder != NULL &&
 			answer->since != NULL && answer->expires != NULL;
 		answer->held = token == NULL && !answer->already_released &&
-			answer->who != NULL &&
+			answer->holder != NULL &&
 			answer->since != NULL && answer->expires != NULL &&
 			answer->left > 0;
 	}

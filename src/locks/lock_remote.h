@@ -20,7 +20,7 @@ typedef struct PgpxDlockAnswer
 	bool		already_released;	/* needs a new request number */
 	bool		expired;		/* granted; rest: previous holder */
 	bool		held;			/* not granted; rest: the holder */
-	char	   *who;
+	char	   *holder;
 	char	   *why;			/* or NULL */
 	char	   *since;			/* in the remote's clock and DateStyle */
 	char	   *expires;
@@ -28,18 +28,18 @@ typedef struct PgpxDlockAnswer
 } PgpxDlockAnswer;
 
 /*
- * pgpx_dlock_ask
+ * pgpx_dlock_send
  *		Requests a lock. answer->token shows whether it was granted.
  *
  *		waits: the request will be repeated, so the remote records that another
- *		server requests the lock.  patience: lock_timeout at the remote in ms,
+ *		server requests the lock.  lock_timeout: lock_timeout at the remote in ms,
  *		for transactions that have called fence_check.  deadline: of the
  *		answer; if it passes, 08006 is raised and the outcome is unknown.
  *		Raises the remote's errors.
  */
-extern void pgpx_dlock_ask(PgpxLease *lease, const PgpxDlock *lock, bool waits,
-						   int64 patience, PgpxTime deadline,
-						   PgpxDlockAnswer *answer);
+extern void pgpx_dlock_send(PgpxLease *lease, const PgpxDlock *lock, bool waits,
+							int64 lock_timeout, PgpxTime deadline,
+							PgpxDlockAnswer *answer);
 
 /*
  * Creates the tables and fence_check at the remote, or verifies existing ones.

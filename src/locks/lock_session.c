@@ -46,10 +46,10 @@
 /*
  * lock_timeout at the remote, for transactions that have called fence_check.
  */
-#define PATIENCE_MS 1000
+#define LOCK_TIMEOUT_MS 1000
 
 /* The same for an acquisition without wait. */
-#define TRY_PATIENCE_MS 100
+#define TRY_LOCK_TIMEOUT_MS 100
 
 /*
  * Returns the remaining time of the call in ms, as the timeout of a checkout.
@@ -86,7 +86,7 @@ pgpx_dlock_abandon(PgpxDlockWait *w)
 {
 	if (w->slot < 0)
 		return;
-	if (w->unanswered || w->asked || w->answer.token != 0)
+	if (w->unanswered || w->outstanding || w->answer.token != 0)
 		pgpx_dlock_release(w->slot, false);
 	else
 		pgpx_dlock_refused(w->slot);
@@ -136,11 +136,11 @@ take_slot(PgpxDlockWait *w, PgpxLease *lease)
  * number.
  */
 static void
-ask(PgpxDlockWait *w)
+send_request(PgpxDlockWait *w)
 {
 	PgpxLease  *lease;
 	PgpxTime	until;
-	int64		patience = Min(PATIENCE_MS, w->call->ttl / 4);
+	int64		lock_timeout = Min(LOCK_TIMEOUT_MS, w->call->ttl / 4);
 
 	lease = pgpx_lease_checkout(w->call->server, w->no_wait ?
 		PGPX_TIMEOUT_DEFAULT : time_left(w), false, PGPX_SCOPE_CALL,
@@ -149,11 +149,12 @@ ask(PgpxDlockWait *w)
 	until = pgpx_lease_operation_deadline(lease);
 	if (w->deadline != 0)
 	{
-		until = Min(until, w->deadline + 1000 * PATIENCE_MS);
-		patience = Max(Min(patience, (w->deadline - pgpx_now()) / 1000), 1);
+		until = Min(until, w->deadline + 1000 * LOCK_TIMEOUT_MS);
+		lock_timeout = Min(lock_timeout, (w->deadline - pgpx_now()) / 1000);
+		lock_timeout = Max(lock_timeout, 1);
 	}
 	if (w->no_wait)
-		patience = Min(patience, TRY_PATIENCE_MS);
+		lock_timeout = Min(lock_timeout, TRY_LOCK_TIMEOUT_MS);
 
 	for (int i = 0; i == 0 || (i == 1 && w->answer.already_released); i++)
 	{
@@ -163,11 +164,11 @@ ask(PgpxDlockWait *w)
 		/*
 		 * taken before sending, so the validity here ends before the remote's
 		 */
-		w->asked = true;
-		w->asked_at = pgpx_steady_now();
-		pgpx_dlock_ask(lease, &w->lock, !w->no_wait, patience, until,
-					   &w->answer);
-		w->asked = false;
+		w->outstanding = true;
+		w->sent_at = pgpx_steady_now();
+		pgpx_dlock_send(lease, &w->lock, !w->no_wait, lock_timeout, until,
+						&w->answer);
+		w->outstanding = false;
 	}
 	PGPX_DEBUG_POINT("lock_answered");
 	w->reached = true;
@@ -211,12 +212,12 @@ pgpx_dlock_request(PgpxDlockWait *w)
 	MemoryContextReset(w->cxt);
 	memset(&w->answer, 0, sizeof(w->answer));
 	w->error = NULL;
-	w->asked = false;
+	w->outstanding = false;
 	BeginInternalSubTransaction(NULL);
 	MemoryContextSwitchTo(w->cxt);
 	PG_TRY();
 	{
-		ask(w);
+		send_request(w);
 		ReleaseCurrentSubTransaction();
 	}
 	PG_CATCH();
@@ -231,8 +232,8 @@ pgpx_dlock_request(PgpxDlockWait *w)
 		 * An error from the remote means that the statement had no effect.
 		 * All other errors are local and may have occurred after the grant.
 		 */
-		sent = w->asked;
-		w->asked = false;
+		sent = w->outstanding;
+		w->outstanding = false;
 		if ((sent && !w->answer.refused) || w->answer.token != 0)
 			w->unanswered = true;
 		if (!is_transient(w, w->error, sent))
@@ -258,7 +259,7 @@ log_takeover(const PgpxDlockWait *w)
 			(errmsg("pgpool_ext took over lock \"%s\" of server \"%s\" of database \"%s\", token " INT64_FORMAT ", from \"%s\"",
 					w->lock.name, NameStr(w->lock.server_name),
 					NameStr(w->lock.database_name), answer->token,
-					answer->who),
+					answer->holder),
 			 errdetail("It was held%s%s%s since %s, and was not pinged before it expired at %s.",
 					   answer->why ? " for \"" : "",
 					   answer->why ? answer->why : "",
@@ -272,12 +273,12 @@ pgpx_dlock_accept(PgpxDlockWait *w)
 	if (w->answer.token == 0)
 		return false;
 	if (pgpx_steady_now() >=
-		pgpx_dlock_certain_until(w->asked_at, w->lock.ttl))
+		pgpx_dlock_certain_until(w->sent_at, w->lock.ttl))
 	{
 		w->unanswered = true;
 		return false;			/* retry with the same request number */
 	}
-	pgpx_dlock_granted(w->slot, w->answer.token, w->asked_at);
+	pgpx_dlock_granted(w->slot, w->answer.token, w->sent_at);
 	w->lock.token = w->answer.token;
 	if (w->answer.expired)
 		log_takeover(w);
@@ -333,7 +334,7 @@ describe(PgpxDlockWait *w)
 	lock->scope = call->scope;
 	lock->subid = GetCurrentSubTransactionId();
 	lock->ttl = call->ttl;
-	clip(lock->who, sizeof(lock->who),
+	clip(lock->holder, sizeof(lock->holder),
 		 psprintf("%s, PID %d of %s:%d",
 				  GetUserNameFromId(GetUserId(), false), MyProcPid,
 				  pgpx_text_clean(host), PostPortNumber));
@@ -359,7 +360,7 @@ reason(const PgpxDlockWait *w)
 		return psprintf("The remote's last answer: %s", w->error->message);
 	if (w->answer.held)
 		return psprintf("It is held by \"%s\"%s%s%s since %s, and expires at %s if it is not pinged.",
-						w->answer.who, w->answer.why ? " for \"" : "",
+						w->answer.holder, w->answer.why ? " for \"" : "",
 						w->answer.why ? w->answer.why : "",
 						w->answer.why ? "\"" : "", w->answer.since,
 						w->answer.expires);
@@ -597,7 +598,7 @@ pgpx_dlock_holds(uint64 queue, const char *name)
 	bool		held = false;
 	PgpxDlock	lock;
 
-	if (pgpx_dlock_nown == 0)
+	if (pgpx_dlock_own_count == 0)
 		return false;
 	for (int i = -1; (i = pgpx_dlock_own(i, &lock)) >= 0;)
 	{
@@ -650,7 +651,8 @@ await_release(PgpxServerSpec *spec, int slot, const PgpxDlock *lock,
  * there is none.
  */
 static int
-find_own(PgpxServerSpec *spec, const char *name, int64 token, PgpxDlock *lock)
+find_own_lock(PgpxServerSpec *spec, const char *name, int64 token,
+			  PgpxDlock *lock)
 {
 	uint64		queue = pgpx_dlock_queue(spec->key.database,
 										 spec->key.server, name);
@@ -680,7 +682,7 @@ pgpx_dlock_unlock(const char *server, const char *name, int64 token)
 	volatile bool done = false;
 
 	if (slot < 0)
-		slot = find_own(spec, name, token, &lock);
+		slot = find_own_lock(spec, name, token, &lock);
 	if (slot < 0)
 	{
 		ereport(WARNING,
@@ -721,7 +723,7 @@ pgpx_dlock_unlock(const char *server, const char *name, int64 token)
 
 	if (result == PGPX_DLOCK_RELEASED)
 		return PGPX_DLOCK_UNLOCKED;
-	if (result == PGPX_DLOCK_NOT_OURS)
+	if (result == PGPX_DLOCK_NOT_OWNER)
 	{
 		ereport(WARNING,
 				(errcode(ERRCODE_WARNING),
@@ -748,7 +750,7 @@ release_scope(PgpxScope scope, SubTransactionId subid)
 {
 	PgpxDlock	lock;
 
-	if (pgpx_dlock_nown == 0)
+	if (pgpx_dlock_own_count == 0)
 		return;
 	for (int i = -1; (i = pgpx_dlock_own(i, &lock)) >= 0;)
 		if (lock.scope == scope &&
@@ -791,7 +793,7 @@ before_commit(bool prepare)
 static void
 xact_callback(XactEvent event, void *arg)
 {
-	if (pgpx_dlock_nown == 0)
+	if (pgpx_dlock_own_count == 0)
 		return;
 	switch (event)
 	{
@@ -814,7 +816,7 @@ static void
 subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 				 SubTransactionId parentSubid, void *arg)
 {
-	if (pgpx_dlock_nown == 0)
+	if (pgpx_dlock_own_count == 0)
 		return;
 	if (event == SUBXACT_EVENT_COMMIT_SUB)
 		pgpx_dlock_reparent(mySubid, parentSubid);

@@ -95,9 +95,9 @@ typedef struct PgpxDlockWait
 
 	/* the lock requests */
 	int			slot;			/* in the lock table; -1: none */
-	bool		asked;			/* a request is outstanding */
+	bool		outstanding;	/* a request is outstanding */
 	bool		unanswered;		/* an answer was lost: may be granted */
-	PgpxTime	asked_at;
+	PgpxTime	sent_at;
 	bool		reached;		/* the remote has answered before */
 	int			failures;		/* unanswered requests in a row */
 	MemoryContext cxt;			/* of the last request's result: */

@@ -36,7 +36,7 @@ PgpxDlock  *pgpx_dlocks = NULL;
 PgpxDlockWaiter *pgpx_dlock_waiters = NULL;
 PgpxDlockTurn *pgpx_dlock_turns = NULL;
 
-int			pgpx_dlock_nown = 0;
+int			pgpx_dlock_own_count = 0;
 
 PgpxTime
 pgpx_steady_now(void)
@@ -62,9 +62,9 @@ pgpx_steady_to_now(PgpxTime t)
  * ttl is subtracted because the two clocks may run at different rates.
  */
 PgpxTime
-pgpx_dlock_certain_until(PgpxTime asked_at, int64 ttl)
+pgpx_dlock_certain_until(PgpxTime sent_at, int64 ttl)
 {
-	return asked_at + ttl * 1000 - ttl * 10;
+	return sent_at + ttl * 1000 - ttl * 10;
 }
 
 /* Wake the worker because its locks have changed. */
@@ -89,7 +89,7 @@ pgpx_dlock_alloc(PgpxDlock *lock)
 {
 	int			slot = -1;
 
-	lock->state = PGPX_DLOCK_ASKED;
+	lock->state = PGPX_DLOCK_REQUESTED;
 	lock->request = pg_atomic_fetch_add_u64(&pgpx_shared->next_dlock, 1);
 	lock->owner_procno = MyProcNumber;
 	lock->owner_pid = MyProcPid;
@@ -102,7 +102,7 @@ pgpx_dlock_alloc(PgpxDlock *lock)
 	if (slot >= 0)
 	{
 		pgpx_dlocks[slot] = *lock;
-		pgpx_dlock_nown++;
+		pgpx_dlock_own_count++;
 	}
 	LWLockRelease(pgpx_shared->dlock_lock);
 	return slot;
@@ -118,7 +118,7 @@ pgpx_dlock_renew(int slot, PgpxDlock *lock)
 }
 
 void
-pgpx_dlock_granted(int slot, int64 token, PgpxTime asked_at)
+pgpx_dlock_granted(int slot, int64 token, PgpxTime sent_at)
 {
 	PgpxDlock  *lock = &pgpx_dlocks[slot];
 	int			worker;
@@ -126,8 +126,8 @@ pgpx_dlock_granted(int slot, int64 token, PgpxTime asked_at)
 	LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
 	lock->state = PGPX_DLOCK_HELD;
 	lock->token = token;
-	lock->asked_at = asked_at;
-	lock->valid_until = pgpx_dlock_certain_until(asked_at, lock->ttl);
+	lock->sent_at = sent_at;
+	lock->valid_until = pgpx_dlock_certain_until(sent_at, lock->ttl);
 	lock->since = pgpx_now();
 	worker = lock->worker;
 	pgpx_dlock_turn_begins_locked(lock->queue);
@@ -140,7 +140,7 @@ pgpx_dlock_refused(int slot)
 {
 	LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
 	pgpx_dlocks[slot].state = PGPX_DLOCK_FREE;
-	pgpx_dlock_nown--;
+	pgpx_dlock_own_count--;
 	LWLockRelease(pgpx_shared->dlock_lock);
 }
 
@@ -267,12 +267,12 @@ pgpx_dlock_release(int slot, bool awaited)
 	if (is_own(lock))
 	{
 		if (!awaited)
-			pgpx_dlock_nown--;
+			pgpx_dlock_own_count--;
 		lock->awaited = awaited;
 
 		/* a ping may have marked it lost since the session's last check */
 		if (lock->state == PGPX_DLOCK_LOST)
-			lock->result = PGPX_DLOCK_NOT_OURS;
+			lock->result = PGPX_DLOCK_NOT_OWNER;
 		if (lock->remote_done || lock->state == PGPX_DLOCK_DONE)
 			lock->state = awaited ? PGPX_DLOCK_DONE : PGPX_DLOCK_FREE;
 		else
@@ -302,7 +302,7 @@ pgpx_dlock_result(int slot, PgpxDlockResult *result)
 	{
 		*result = (PgpxDlockResult) pgpx_dlocks[slot].result;
 		pgpx_dlocks[slot].state = PGPX_DLOCK_FREE;
-		pgpx_dlock_nown--;
+		pgpx_dlock_own_count--;
 	}
 	LWLockRelease(pgpx_shared->dlock_lock);
 	return done;
@@ -366,17 +366,17 @@ pgpx_dlock_queue(Oid database, Oid server, const char *name)
 static bool
 is_in_line(const PgpxDlockWaiter *waiter, uint64 queue, const PgpxPoolKey *key)
 {
-	return waiter->number != 0 && waiter->queue == queue &&
+	return waiter->position != 0 && waiter->queue == queue &&
 		memcmp(&waiter->key, key, sizeof(*key)) == 0;
 }
 
 static bool
-is_first_locked(const PgpxDlockWaiter *own)
+is_first_locked(const PgpxDlockWaiter *self)
 {
 	Assert(LWLockHeldByMe(pgpx_shared->dlock_lock));
 	for (int i = 0; i < pgpx_shared->nwaiter_slots; i++)
-		if (pgpx_dlock_waiters[i].number < own->number &&
-			is_in_line(&pgpx_dlock_waiters[i], own->queue, &own->key))
+		if (pgpx_dlock_waiters[i].position < self->position &&
+			is_in_line(&pgpx_dlock_waiters[i], self->queue, &self->key))
 			return false;
 	return true;
 }
@@ -389,7 +389,7 @@ pgpx_dlock_add_firsts_locked(uint64 queue, PgpxWake *wake)
 	{
 		PgpxDlockWaiter *waiter = &pgpx_dlock_waiters[i];
 
-		if (waiter->number != 0 && waiter->queue == queue &&
+		if (waiter->position != 0 && waiter->queue == queue &&
 			is_first_locked(waiter))
 			pgpx_wake_add(wake, i);
 	}
@@ -403,7 +403,7 @@ pgpx_dlock_enter(const PgpxDlock *lock)
 	LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
 	waiter->queue = lock->queue;
 	waiter->key = lock->key;
-	waiter->number = pg_atomic_fetch_add_u64(&pgpx_shared->next_dlock, 1);
+	waiter->position = pg_atomic_fetch_add_u64(&pgpx_shared->next_dlock, 1);
 	LWLockRelease(pgpx_shared->dlock_lock);
 }
 
@@ -431,7 +431,7 @@ pgpx_dlock_has_waiters(const PgpxDlock *lock)
 }
 
 static PgpxDlockTurn *
-get_turn(uint64 queue)
+find_turn(uint64 queue)
 {
 	return &pgpx_dlock_turns[queue / 2 % PGPX_DLOCK_TURNS];
 }
@@ -439,7 +439,7 @@ get_turn(uint64 queue)
 void
 pgpx_dlock_turn_begins_locked(uint64 queue)
 {
-	PgpxDlockTurn *turn = get_turn(queue);
+	PgpxDlockTurn *turn = find_turn(queue);
 	PgpxTime	now = pgpx_now();
 
 	Assert(LWLockHeldByMeInMode(pgpx_shared->dlock_lock, LW_EXCLUSIVE));
@@ -454,7 +454,7 @@ pgpx_dlock_turn_begins_locked(uint64 queue)
 void
 pgpx_dlock_turn_ends_locked(uint64 queue, bool contended)
 {
-	PgpxDlockTurn *turn = get_turn(queue);
+	PgpxDlockTurn *turn = find_turn(queue);
 	PgpxTime	now = pgpx_now();
 
 	Assert(LWLockHeldByMeInMode(pgpx_shared->dlock_lock, LW_EXCLUSIVE));
@@ -470,7 +470,7 @@ pgpx_dlock_turn_ends_locked(uint64 queue, bool contended)
 PgpxTime
 pgpx_dlock_backs_off(uint64 queue)
 {
-	PgpxDlockTurn *turn = get_turn(queue);
+	PgpxDlockTurn *turn = find_turn(queue);
 	PgpxTime	until;
 
 	LWLockAcquire(pgpx_shared->dlock_lock, LW_SHARED);
@@ -490,9 +490,9 @@ pgpx_dlock_leave(void)
 	 * acquired the lock, they must not request it from the remote any more.
 	 */
 	LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
-	if (waiter->number != 0)
+	if (waiter->position != 0)
 	{
-		waiter->number = 0;
+		waiter->position = 0;
 		pgpx_dlock_add_firsts_locked(waiter->queue, &wake);
 	}
 	LWLockRelease(pgpx_shared->dlock_lock);
@@ -525,7 +525,7 @@ is_to_release(const PgpxDlock *lock)
 static PgpxTime
 ping_at(const PgpxDlock *lock)
 {
-	return lock->asked_at + Min(PGPX_DLOCK_PING_US, lock->ttl * 1000 / 3);
+	return lock->sent_at + Min(PGPX_DLOCK_PING_US, lock->ttl * 1000 / 3);
 }
 
 PgpxTime
@@ -656,7 +656,7 @@ pgpx_dlock_to_release(int pool, uint32 pool_id, PgpxDlockWork *work)
 }
 
 void
-pgpx_dlock_pinged(const PgpxDlockWork *work, bool ours, PgpxTime asked_at)
+pgpx_dlock_pinged(const PgpxDlockWork *work, bool extended, PgpxTime sent_at)
 {
 	PgpxDlock  *lock = &pgpx_dlocks[work->slot];
 	PgpxDlock	copy;
@@ -665,23 +665,23 @@ pgpx_dlock_pinged(const PgpxDlockWork *work, bool ours, PgpxTime asked_at)
 	LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
 	if (lock->request == work->request && lock->state == PGPX_DLOCK_HELD)
 	{
-		if (ours && pgpx_steady_now() < lock->valid_until)
+		if (extended && pgpx_steady_now() < lock->valid_until)
 		{
-			lock->asked_at = asked_at;
-			lock->valid_until = pgpx_dlock_certain_until(asked_at, lock->ttl);
+			lock->sent_at = sent_at;
+			lock->valid_until = pgpx_dlock_certain_until(sent_at, lock->ttl);
 			lock->last_ping = pgpx_now();
 		}
 		else
 		{
 			lock->state = PGPX_DLOCK_LOST;
-			lock->remote_done = !ours;
+			lock->remote_done = !extended;
 			copy = *lock;
 			lost = true;
 		}
 	}
 	LWLockRelease(pgpx_shared->dlock_lock);
 	if (lost)
-		pgpx_dlock_log_loss(&copy, !ours);
+		pgpx_dlock_log_loss(&copy, !extended);
 }
 
 /*
@@ -703,7 +703,7 @@ finish_release_locked(PgpxDlock *lock, PgpxWake *wake)
 }
 
 void
-pgpx_dlock_released(const PgpxDlockWork *work, bool ours, bool contended)
+pgpx_dlock_released(const PgpxDlockWork *work, bool released, bool contended)
 {
 	PgpxDlock  *lock = &pgpx_dlocks[work->slot];
 	PgpxWake	wake = PGPX_WAKE_INIT;
@@ -712,8 +712,8 @@ pgpx_dlock_released(const PgpxDlockWork *work, bool ours, bool contended)
 	if (lock->request == work->request && is_to_release(lock))
 	{
 		if (lock->result == PGPX_DLOCK_UNKNOWN)
-			lock->result = ours ? PGPX_DLOCK_RELEASED :
-				lock->attempts > 0 ? PGPX_DLOCK_UNKNOWN : PGPX_DLOCK_NOT_OURS;
+			lock->result = released ? PGPX_DLOCK_RELEASED :
+				lock->attempts > 0 ? PGPX_DLOCK_UNKNOWN : PGPX_DLOCK_NOT_OWNER;
 		finish_release_locked(lock, &wake);
 		pgpx_dlock_turn_ends_locked(lock->queue, contended);
 	}
@@ -774,20 +774,20 @@ pgpx_dlock_release_failed(int pool, uint32 pool_id, const char *why)
 static void
 reclaim(PgpxDlock *lock, const PgpxDlock *seen)
 {
-	bool		own;
+	bool		unchanged;
 
 	LWLockAcquire(pgpx_shared->dlock_lock, LW_EXCLUSIVE);
-	own = lock->state == seen->state && lock->request == seen->request;
-	if (own)
+	unchanged = lock->state == seen->state && lock->request == seen->request;
+	if (unchanged)
 	{
 		lock->awaited = false;
 		lock->state = lock->remote_done || lock->state == PGPX_DLOCK_DONE ?
 			PGPX_DLOCK_FREE : PGPX_DLOCK_RELEASING;
 	}
 	LWLockRelease(pgpx_shared->dlock_lock);
-	if (own)
+	if (unchanged)
 		pg_atomic_fetch_add_u32(&pgpx_shared->dlocks_changed, 1);
-	if (own)
+	if (unchanged)
 		ereport(LOG,
 				(errmsg("pgpool_ext releases lock \"%s\": its holder with PID %d has gone",
 						seen->name, seen->owner_pid)));
@@ -857,8 +857,8 @@ check_one(PgpxCheck *check, int slot, PgpxTime now)
 						 slot);
 	if (lock->state != PGPX_DLOCK_HELD)
 		return;
-	until = pgpx_dlock_certain_until(lock->asked_at, lock->ttl);
-	if (lock->token <= 0 || lock->asked_at > now || lock->valid_until != until)
+	until = pgpx_dlock_certain_until(lock->sent_at, lock->ttl);
+	if (lock->token <= 0 || lock->sent_at > now || lock->valid_until != until)
 		pgpx_check_fault(check, "lock at place %d is held without a token, or beyond its ttl",
 						 slot);
 	for (int i = 0; i < slot; i++)

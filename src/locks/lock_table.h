@@ -40,12 +40,12 @@
 #include "shared/invariants.h"
 
 #define PGPX_DLOCK_NAME_LEN 256 /* bytes of a lock's name, with the NUL */
-#define PGPX_DLOCK_WHO_LEN 192
+#define PGPX_DLOCK_HOLDER_LEN 192
 
 typedef enum PgpxDlockState
 {
 	PGPX_DLOCK_FREE = 0,
-	PGPX_DLOCK_ASKED,			/* being requested, or answer lost */
+	PGPX_DLOCK_REQUESTED,		/* being requested, or answer lost */
 	PGPX_DLOCK_HELD,
 	PGPX_DLOCK_LOST,			/* another session may hold it */
 	PGPX_DLOCK_RELEASING,		/* released here; not yet at the remote */
@@ -57,7 +57,7 @@ typedef enum PgpxDlockResult
 {
 	PGPX_DLOCK_UNKNOWN = 0,		/* the remote did not confirm */
 	PGPX_DLOCK_RELEASED,		/* held by this session until then */
-	PGPX_DLOCK_NOT_OURS			/* no longer held by this session */
+	PGPX_DLOCK_NOT_OWNER		/* no longer held by this session */
 } PgpxDlockResult;
 
 /*
@@ -88,7 +88,7 @@ typedef struct PgpxDlock
 	Oid			owner_user;
 	int			scope;			/* PgpxScope */
 	SubTransactionId subid;
-	char		who[PGPX_DLOCK_WHO_LEN];
+	char		holder[PGPX_DLOCK_HOLDER_LEN];
 	char		why[PGPX_WHY_LEN];
 
 	/* the grant */
@@ -96,7 +96,7 @@ typedef struct PgpxDlock
 	int64		ttl;			/* ms */
 	PgpxTime	since;
 	PgpxTime	last_ping;		/* 0: none yet */
-	PgpxTime	asked_at;		/* steady: last granted request or ping */
+	PgpxTime	sent_at;		/* steady: last granted request or ping */
 	PgpxTime	valid_until;	/* steady */
 	bool		loss_reported;	/* the session was warned */
 
@@ -114,7 +114,7 @@ typedef struct PgpxDlock
  */
 typedef struct PgpxDlockWaiter
 {
-	uint64		number;			/* queue position, ascending; 0: unused */
+	uint64		position;		/* in the queue, ascending; 0: unused */
 	uint64		queue;			/* pgpx_dlock_queue of the lock */
 	PgpxPoolKey key;			/* waiters of one pool form a queue */
 } PgpxDlockWaiter;
@@ -160,10 +160,10 @@ extern PgpxTime pgpx_steady_now(void);
 extern PgpxTime pgpx_steady_to_now(PgpxTime t);
 
 /*
- * Returns the steady time until which a grant is certainly valid.  asked_at:
+ * Returns the steady time until which a grant is certainly valid.  sent_at:
  * the steady time before the request was sent.  ttl: in ms.
  */
-extern PgpxTime pgpx_dlock_certain_until(PgpxTime asked_at, int64 ttl);
+extern PgpxTime pgpx_dlock_certain_until(PgpxTime sent_at, int64 ttl);
 
 /*
  * --- for sessions ---------------------------------------------------------
@@ -184,8 +184,8 @@ extern int	pgpx_dlock_alloc(PgpxDlock *lock);
  */
 extern void pgpx_dlock_renew(int slot, PgpxDlock *lock);
 
-/* Records a grant.  asked_at: the steady time before the request was sent. */
-extern void pgpx_dlock_granted(int slot, int64 token, PgpxTime asked_at);
+/* Records a grant.  sent_at: the steady time before the request was sent. */
+extern void pgpx_dlock_granted(int slot, int64 token, PgpxTime sent_at);
 
 /* Frees the slot of a request that the remote refused. */
 extern void pgpx_dlock_refused(int slot);
@@ -235,7 +235,7 @@ extern bool pgpx_dlock_result(int slot, PgpxDlockResult *result);
  * Number of slots of this session, and an iterator over them: pgpx_dlock_own
  * copies the first own lock after slot "after" and returns its slot, or -1.
  */
-extern int	pgpx_dlock_nown;
+extern int	pgpx_dlock_own_count;
 extern int	pgpx_dlock_own(int after, PgpxDlock *lock);
 
 /* Transfers the locks of a committed subtransaction to its parent. */
@@ -329,18 +329,18 @@ extern int	pgpx_dlock_to_release(int pool, uint32 pool_id,
 								  PgpxDlockWork *work);
 
 /*
- * Records the answer to a ping.  ours: the remote extended the lock.
- * asked_at: the steady time before the ping was sent.
+ * Records the answer to a ping.  extended: the remote extended the lock.
+ * sent_at: the steady time before the ping was sent.
  */
-extern void pgpx_dlock_pinged(const PgpxDlockWork *work, bool ours,
-							  PgpxTime asked_at);
+extern void pgpx_dlock_pinged(const PgpxDlockWork *work, bool extended,
+							  PgpxTime sent_at);
 
 /*
  * Record the answer to a release, or a failed attempt of all releases of a
  * pool that are due.  contended: another server has requested the lock.  why:
  * for the log.
  */
-extern void pgpx_dlock_released(const PgpxDlockWork *work, bool ours,
+extern void pgpx_dlock_released(const PgpxDlockWork *work, bool released,
 								bool contended);
 extern void pgpx_dlock_release_failed(int pool, uint32 pool_id,
 									  const char *why);

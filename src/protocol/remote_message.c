@@ -425,7 +425,7 @@ is_caret(const char *line, size_t len)
 }
 
 void
-pgpx_libpq_squeeze(char *to, size_t size, const char *from)
+pgpx_libpq_one_line(char *to, size_t size, const char *from)
 {
 	size_t		n = 0;
 
@@ -456,7 +456,7 @@ pgpx_libpq_squeeze(char *to, size_t size, const char *from)
 }
 
 bool
-pgpx_libpq_take_sqlstates(char *text)
+pgpx_libpq_strip_sqlstates(char *text)
 {
 	static const char letters[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ";
 	bool		full = false;

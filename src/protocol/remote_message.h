@@ -14,23 +14,23 @@
 #include "protocol/wire.h"
 
 /*
- * pgpx_libpq_squeeze
+ * pgpx_libpq_one_line
  *		Copies a message of libpq to one line of less than "size" bytes.
  *
  * Lines are joined with "; ", runs of blanks and tabs become one blank, and
  * lines that only mark an error position are left out.
  */
-extern void pgpx_libpq_squeeze(char *to, size_t size, const char *from);
+extern void pgpx_libpq_one_line(char *to, size_t size, const char *from);
 
 /*
- * pgpx_libpq_take_sqlstates
+ * pgpx_libpq_strip_sqlstates
  *		Removes from a verbose message, in place, what a default one lacks.
  *
  * Returns true if the SQLSTATE is 53300 (too_many_connections).  libpq reports
  * the SQLSTATE of a rejected login in verbose messages only, as "severity:
  * SQLSTATE: text" followed by a line "LOCATION: ..".
  */
-extern bool pgpx_libpq_take_sqlstates(char *text);
+extern bool pgpx_libpq_strip_sqlstates(char *text);
 
 /* A copy of an ErrorResponse, allocated in the current memory context. */
 typedef struct PgpxRemoteError

@@ -360,7 +360,7 @@ pgpx_wire_begin_sent(PgpxWire *wire, uint64 sender, uint64 sent_by, bool reset,
 {
 	/* bytes that were buffered before cannot be the answer */
 	if (wire->in_start != wire->in_end)
-		pgpx_wire_break(wire, "the remote server sent something unasked");
+		pgpx_wire_break(wire, "the remote server sent unexpected data");
 	pgpx_wire_begin(wire, sender);
 	if (wire->phase == PGPX_WIRE_BROKEN)
 		return;

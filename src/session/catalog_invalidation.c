@@ -88,11 +88,11 @@ static PoolChange *changes = NULL;	/* [max_pools], TopMemoryContext */
 static int	nchanges = 0;
 
 /* has this transaction private pools, to be retired at its end? */
-static bool own_pools = false;
+static bool private_pools = false;
 
 /* dropped servers that are paused; their records are removed at commit */
-static Oid *gone = NULL;		/* [max_pools], TopMemoryContext */
-static int	ngone = 0;
+static Oid *dropped = NULL;		/* [max_pools], TopMemoryContext */
+static int	ndropped = 0;
 
 static void
 objects_callback(Datum arg, int cacheid, uint32 hashvalue)
@@ -311,10 +311,10 @@ find_changes(void)
 		changes = MemoryContextAlloc(TopMemoryContext,
 									 pgpx_shared->max_pools *
 										 sizeof(PoolChange));
-	if (gone == NULL)
-		gone = MemoryContextAlloc(TopMemoryContext,
-								  pgpx_shared->max_pools * sizeof(Oid));
-	nchanges = ngone = 0;
+	if (dropped == NULL)
+		dropped = MemoryContextAlloc(TopMemoryContext,
+									 pgpx_shared->max_pools * sizeof(Oid));
+	nchanges = ndropped = 0;
 	AcceptInvalidationMessages();
 	for (int i = 0; i < pgpx_shared->max_pools; i++)
 	{
@@ -350,11 +350,12 @@ find_changes(void)
 			nchanges++;
 	}
 
-	ngone = pgpx_server_list_paused(MyDatabaseId, gone);
-	for (int i = 0; i < ngone;)
+	ndropped = pgpx_server_list_paused(MyDatabaseId, dropped);
+	for (int i = 0; i < ndropped;)
 	{
-		if (SearchSysCacheExists1(FOREIGNSERVEROID, ObjectIdGetDatum(gone[i])))
-			gone[i] = gone[--ngone];
+		if (SearchSysCacheExists1(FOREIGNSERVEROID,
+								  ObjectIdGetDatum(dropped[i])))
+			dropped[i] = dropped[--ndropped];
 		else
 			i++;
 	}
@@ -404,9 +405,9 @@ follow(const PoolChange *change)
 }
 
 void
-pgpx_catalog_note_own_pool(void)
+pgpx_catalog_note_private_pool(void)
 {
-	own_pools = true;
+	private_pools = true;
 }
 
 /*
@@ -414,7 +415,7 @@ pgpx_catalog_note_own_pool(void)
  * other session can create or remove a pool with our transaction id.
  */
 static void
-retire_own(void)
+retire_private_pools(void)
 {
 	TransactionId xid = GetTopTransactionIdIfAny();
 
@@ -430,7 +431,7 @@ retire_own(void)
 			pgpx_pools[i].key.xid == xid)
 			follow(&change);
 	}
-	own_pools = false;
+	private_pools = false;
 }
 
 /* Does another database have pools that may have to follow the catalogs? */
@@ -484,7 +485,7 @@ xact_callback(XactEvent event, void *arg)
 			break;
 		case XACT_EVENT_ABORT:
 		case XACT_EVENT_PREPARE:
-			nchanges = ngone = 0;
+			nchanges = ndropped = 0;
 			roles_changed = false;
 			break;
 		default:
@@ -505,13 +506,13 @@ release_callback(ResourceReleasePhase phase, bool is_commit, bool is_top_level,
 	if (phase != RESOURCE_RELEASE_LOCKS || !is_top_level ||
 		pgpx_shared == NULL || !OidIsValid(MyDatabaseId))
 		return;
-	if (own_pools)
-		retire_own();
+	if (private_pools)
+		retire_private_pools();
 	for (int i = 0; i < nchanges; i++)
 		follow(&changes[i]);
-	for (int i = 0; i < ngone; i++)
-		(void) pgpx_server_pause(MyDatabaseId, gone[i], false, false);
-	nchanges = ngone = 0;
+	for (int i = 0; i < ndropped; i++)
+		(void) pgpx_server_pause(MyDatabaseId, dropped[i], false, false);
+	nchanges = ndropped = 0;
 	pgpx_server_catalog_mapping_dropped = false;
 	if (!is_commit)
 		return;

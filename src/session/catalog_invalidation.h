@@ -18,7 +18,7 @@
 extern void pgpx_catalog_invalidation_init(void);
 
 /*
- * pgpx_catalog_note_own_pool
+ * pgpx_catalog_note_private_pool
  *		Record that this transaction creates a private pool, for objects that
  *		it has changed itself.
  *
@@ -26,6 +26,6 @@ extern void pgpx_catalog_invalidation_init(void);
  * aborts.  Its key contains the transaction id, so no other session can find
  * it.
  */
-extern void pgpx_catalog_note_own_pool(void);
+extern void pgpx_catalog_note_private_pool(void);
 
 #endif							/* PGPX_CATALOG_INVALIDATION_H */

@@ -70,7 +70,7 @@ note_lease(PgpxCheckout *c, PgpxPool *pool, PgpxConn *conn, uint64 lease_id,
 	lease->scope = c->holder.scope;
 	lease->subid = GetCurrentSubTransactionId();
 	lease->spec = c->spec;
-	lease->queue_position = c->number;
+	lease->queue_position = c->position;
 	lease->deadline = c->deadline;
 	pgpx_server_spec_pin(c->spec);
 	dlist_push_head(&pgpx_leases, &lease->node);
@@ -124,7 +124,7 @@ lease_free_locked(PgpxCheckout *c, PgpxPool *pool, PgpxLease *lease)
 	uint64		lease_id = 0;
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	if (pool->nwaiting == 0 || c->number != 0)
+	if (pool->nwaiting == 0 || c->position != 0)
 		conn = take_free_locked(c, pool, pgpx_now(), &lease_id);
 	if (conn == NULL)
 		return false;
@@ -173,8 +173,8 @@ enqueue_locked(PgpxCheckout *c, PgpxPool *pool)
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	waiter = pgpx_waiter_enqueue_locked(pool, &c->holder, c->started,
-										c->deadline, c->number);
-	c->number = waiter->number;
+										c->deadline, c->position);
+	c->position = waiter->position;
 	pgpx_pool_grow_locked(pool, 0);
 	if (pool->retry_at != 0)
 		pgpx_worker_wake_soon(pool->worker);
@@ -392,7 +392,7 @@ checkout_for(const char *server, int64 timeout, bool only_try, PgpxScope scope,
 	pgpx_lease_register_callbacks();
 
 	/* assign the fields one by one: memset of the struct is slow */
-	c.number = 0;
+	c.position = 0;
 	c.waited = 0;
 	c.published_incarnation = 0;
 	c.published_version = 0;
@@ -413,7 +413,7 @@ checkout_for(const char *server, int64 timeout, bool only_try, PgpxScope scope,
 	if (retry != NULL && retry->queue_position != 0 &&
 		retry->pool_id == c.spec->pool_id)
 	{
-		c.number = retry->queue_position;
+		c.position = retry->queue_position;
 		c.deadline = retry->deadline;
 	}
 

@@ -43,7 +43,7 @@ pgpx_checkout_refresh(PgpxCheckout *c)
 	c->spec = fresh;
 	if (same)
 		return true;
-	c->number = 0;
+	c->position = 0;
 	c->published_incarnation = 0;
 	c->published_version = 0;
 	return false;
@@ -57,7 +57,7 @@ pgpx_checkout_refresh(PgpxCheckout *c)
  * a pool_size of its own.
  */
 static void
-refuse_another_own_pool(const PgpxServerSpec *spec)
+refuse_second_private_pool(const PgpxServerSpec *spec)
 {
 	dlist_iter	iter;
 
@@ -118,14 +118,14 @@ pgpx_checkout_lock_pool(PgpxCheckout *c)
 			uint32		pool_id;
 			int			index;
 
-			refuse_another_own_pool(spec);
+			refuse_second_private_pool(spec);
 			if (TransactionIdIsValid(spec->key.xid))
-				pgpx_catalog_note_own_pool();
+				pgpx_catalog_note_private_pool();
 			index = pgpx_pool_find(&ref, &pool_id);
 
 			/* the former pool's options version, position and conninfo */
 			read_at = 0;
-			c->number = 0;
+			c->position = 0;
 			c->published_incarnation = 0;
 			c->published_version = 0;
 			if (index < 0)

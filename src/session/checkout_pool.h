@@ -20,7 +20,7 @@ typedef struct PgpxCheckout
 	int64		timeout;		/* ms, for the error; 0: did not wait */
 	bool		no_wait;
 	PgpxTime	deadline;		/* 0: none */
-	uint64		number;			/* queue position, to requeue at the head; 0:
+	uint64		position;		/* in the queue, to requeue at the head; 0:
 								 * none */
 	PgpxTime	waited;
 	uint64		published_incarnation;	/* worker incarnation and version for */

@@ -168,7 +168,7 @@ static bool
 renew_spec(PgpxCheckout *c, PgpxLease *lease)
 {
 	PgpxPool   *pool;
-	bool		ours;
+	bool		current;
 
 	if (!pgpx_checkout_refresh(c))
 		return false;
@@ -178,11 +178,11 @@ renew_spec(PgpxCheckout *c, PgpxLease *lease)
 	pool = pgpx_pool_lock(c->spec->pool, c->spec->pool_id);
 	if (pool == NULL)
 		return false;
-	ours = pgpx_conn_is_current_locked(pool, &pgpx_conns[lease->conn],
-									   &c->spec->fingerprint);
+	current = pgpx_conn_is_current_locked(pool, &pgpx_conns[lease->conn],
+										  &c->spec->fingerprint);
 	LWLockRelease(pool->lock);
-	c->stale = !ours;
-	return ours;
+	c->stale = !current;
+	return current;
 }
 
 /*

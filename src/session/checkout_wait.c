@@ -32,7 +32,7 @@ publish_again(PgpxCheckout *c, PgpxPool *pool, uint64 incarnation)
 	uint64		version = 0;
 	uint64		read_at = 0;	/* as in pgpx_checkout_lock_pool */
 
-	PGPX_DEBUG_POINT("tells");
+	PGPX_DEBUG_POINT("publish");
 	for (int attempt = 0; !current && (attempt < 2 || unread); attempt++)
 	{
 		if (attempt > 0 && !pgpx_checkout_refresh(c))
@@ -333,7 +333,7 @@ pgpx_checkout_raise_timeout(PgpxCheckout *c, PgpxPool *pool, bool granted)
  * is none.
  */
 static const char *
-filled_by_own(const PgpxPool *pool, int *size)
+filled_by_own_leases(const PgpxPool *pool, int *size)
 {
 	*size = pgpx_pool_cap_locked(pool);
 	if (pgpx_lease_count(pool->pool_id, -1) >= *size)
@@ -415,7 +415,7 @@ pgpx_checkout_check_locked(PgpxCheckout *c, PgpxPool *pool)
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	if (pool->damaged)
 		raise_damaged(c, pool);
-	if (!c->no_wait && (cap = filled_by_own(pool, &size)) != NULL)
+	if (!c->no_wait && (cap = filled_by_own_leases(pool, &size)) != NULL)
 	{
 		pool->stats.deadlocks++;
 		LWLockRelease(pool->lock);
@@ -434,7 +434,7 @@ pgpx_checkout_check_locked(PgpxCheckout *c, PgpxPool *pool)
 		raise_endless();
 	}
 	/* a checkout that was already in the queue is not refused */
-	if (pool->opts.max_waiters > 0 && !c->no_wait && c->number == 0 &&
+	if (pool->opts.max_waiters > 0 && !c->no_wait && c->position == 0 &&
 		pgpx_pool_queued_locked(pool) >= pool->opts.max_waiters)
 	{
 		int			waiting = pgpx_pool_queued_locked(pool);
@@ -473,7 +473,7 @@ pgpx_checkout_check_locked(PgpxCheckout *c, PgpxPool *pool)
 typedef struct WaitsForEver
 {
 	uint64		lease_id;
-	uint64		number;			/* of the holder's waiter */
+	uint64		position;		/* of the holder's waiter */
 } WaitsForEver;
 
 /*
@@ -493,22 +493,22 @@ all_wait_for_ever(WaitsForEver *seen, bool again)
 		uint64		lease_id = pg_atomic_read_u64(&pgpx_conns[i].lease_id);
 		int			owner = conn->owner_procno;
 		const volatile PgpxWaiter *waiter = &pgpx_waiters[Max(owner, 0)];
-		uint64		number;
+		uint64		position;
 
 		if (lease_id == 0 || owner < 0 ||
 			waiter->state != PGPX_WAITER_WAITING)
 			return false;
 		pg_read_barrier();		/* pairs with the one in
 								 * pgpx_waiter_enqueue_locked */
-		number = waiter->number;
+		position = waiter->position;
 		if (waiter->deadline != 0 ||
 			pg_atomic_read_u64(&pgpx_conns[i].lease_id) != lease_id)
 			return false;
 		if (again &&
-			(seen[i].lease_id != lease_id || seen[i].number != number))
+			(seen[i].lease_id != lease_id || seen[i].position != position))
 			return false;
 		seen[i].lease_id = lease_id;
-		seen[i].number = number;
+		seen[i].position = position;
 	}
 	pg_memory_barrier();
 	return true;
@@ -517,11 +517,11 @@ all_wait_for_ever(WaitsForEver *seen, bool again)
 void
 pgpx_checkout_check_cycle(PgpxCheckout *c, PgpxPool *pool, PgpxWaiter *waiter)
 {
-	int			own;
+	int			own_leases;
 	WaitsForEver *seen;
 	bool		for_ever;
 
-	if (c->deadline != 0 || (own = pgpx_lease_count(0, -1)) == 0)
+	if (c->deadline != 0 || (own_leases = pgpx_lease_count(0, -1)) == 0)
 		return;
 
 	/* (the waiter is enqueued: an error here would have to dequeue it) */
@@ -547,7 +547,7 @@ pgpx_checkout_check_cycle(PgpxCheckout *c, PgpxPool *pool, PgpxWaiter *waiter)
 					NameStr(c->spec->server_name)),
 			 errdetail("All connections (%d) that \"%s\" allows are leased to sessions that wait for one more without a timeout; %d of them to this one.",
 					   pgpx_shared->max_connections,
-					   "pgpool_ext.max_connections", own),
+					   "pgpool_ext.max_connections", own_leases),
 			 errhint("Repeat the call, give a timeout, or raise \"%s\".",
 					 "pgpool_ext.max_connections")));
 }

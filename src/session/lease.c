@@ -255,7 +255,7 @@ pgpx_lease_has_callbacks(void)
 
 /* Raise the error for an id that this session does not hold. */
 pg_noreturn static void
-raise_not_own(int64 id)
+raise_invalid_lease(int64 id)
 {
 	for (int i = 0; id > 0 && i < pgpx_shared->max_connections; i++)
 		if (pg_atomic_read_u64(&pgpx_conns[i].lease_id) == (uint64) id)
@@ -281,7 +281,7 @@ find(int64 id)
 		if (lease->id == (uint64) id)
 			return lease;
 	}
-	raise_not_own(id);
+	raise_invalid_lease(id);
 }
 
 /*
@@ -396,7 +396,7 @@ copy_note(const PgpxWireMessage *msg, size_t room)
 }
 
 void
-pgpx_notes_keep(PgpxLease *lease, const PgpxWireMessage *msg)
+pgpx_lease_store_note(PgpxLease *lease, const PgpxWireMessage *msg)
 {
 	PgpxNotes  *notes = lease->notes;
 	PgpxNote   *note;

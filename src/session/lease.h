@@ -65,14 +65,14 @@ typedef struct PgpxNotes
 } PgpxNotes;
 
 /*
- * pgpx_notes_keep
+ * pgpx_lease_store_note
  *		Queue a notification for pgpool.notifications.
  *
  * The queue of a lease is bounded.  A notification that is malformed, that
  * exceeds the bound or for which no memory is available is dropped and counted.
  * Never throws.
  */
-extern void pgpx_notes_keep(PgpxLease *lease, const PgpxWireMessage *msg);
+extern void pgpx_lease_store_note(PgpxLease *lease, const PgpxWireMessage *msg);
 
 /* Free all queued notifications. */
 extern void pgpx_notes_drop(PgpxLease *lease);

@@ -369,7 +369,7 @@ send_and_wake(PgpxConn *conn, PgpxHandOver *hand_over, int fd, uint64 sender,
 	/* the values are private to their owner */
 	explicit_bzero(hand_over->messages, hand_over->len);
 
-	PGPX_DEBUG_POINT("sent");
+	PGPX_DEBUG_POINT("hand_over_sent");
 	if (!pgpx_pending_statement_sent(hand_over, how))
 		return;
 
@@ -404,7 +404,7 @@ pgpx_lease_hand_over(PgpxLease *lease)
 	if (!pgpx_pool_hand_over(conn, lease->id, &lease->spec->fingerprint, reset,
 							 &usage, &hand_over))
 		return false;
-	PGPX_DEBUG_POINT("carry");
+	PGPX_DEBUG_POINT("hand_over");
 	send_and_wake(conn, &hand_over, lease->sock->fd, lease->id, reset);
 	lease->spec->last_conn = lease->conn;
 	lease->spec->last_conn_generation = lease->generation;

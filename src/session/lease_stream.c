@@ -82,7 +82,7 @@ pgpx_lease_check_revoked(PgpxLease *lease)
 }
 
 void
-pgpx_lease_broken(PgpxLease *lease, const char *why, const char *remote_words)
+pgpx_lease_broken(PgpxLease *lease, const char *why, const char *remote_text)
 {
 	/* if the worker ended the lease, report that reason instead */
 	pgpx_lease_check_revoked(lease);
@@ -94,8 +94,8 @@ pgpx_lease_broken(PgpxLease *lease, const char *why, const char *remote_words)
 			(errcode(ERRCODE_CONNECTION_FAILURE),
 			 errmsg("connection to server \"%s\" was lost",
 					NameStr(lease->spec->server_name)),
-			 remote_words ?
-			 errdetail_internal("The remote server said: %s", remote_words) :
+			 remote_text ?
+			 errdetail_internal("The remote server said: %s", remote_text) :
 			 errdetail_internal("%c%s.", pg_toupper((unsigned char) why[0]),
 								why + 1),
 			 lease->scope == PGPX_SCOPE_CALL ? 0 :
@@ -208,7 +208,7 @@ pgpx_lease_drain(PgpxLease *lease, size_t bytes, PgpxTime deadline, bool quiet)
 					return false;
 				break;
 			case PGPX_EV_NOTIFICATION:
-				pgpx_notes_keep(lease, &msg);
+				pgpx_lease_store_note(lease, &msg);
 				break;
 			case PGPX_EV_NEED_INPUT:
 				if (wire->phase == PGPX_WIRE_IDLE)
@@ -263,7 +263,7 @@ pgpx_lease_cancel(PgpxLease *lease)
 	{
 		show(lease, PGPX_ACT_CANCELLING);
 		ask = pg_atomic_compare_exchange_u32(&conn->cancel, &none,
-											 PGPX_CANCEL_ASKED);
+											 PGPX_CANCEL_REQUESTED);
 	}
 	LWLockRelease(pool->lock);
 	if (ask)

@@ -16,10 +16,10 @@ extern void pgpx_lease_check_revoked(PgpxLease *lease);
 
 /*
  * Mark the lease as unusable and raise 08006, now and at each later use.  why
- * must outlive the lease; remote_words may be NULL.
+ * must outlive the lease; remote_text may be NULL.
  */
 pg_noreturn extern void pgpx_lease_broken(PgpxLease *lease, const char *why,
-										  const char *remote_words);
+										  const char *remote_text);
 
 /* Raise that error again if the lease was marked. */
 extern void pgpx_lease_check_broken(PgpxLease *lease);

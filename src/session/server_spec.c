@@ -349,8 +349,8 @@ static void
 forbid_session_tickets(PgpxServerSpec *spec)
 {
 	static const char *const methods[] = {"gss", "sspi", "!gss", "!sspi"};
-	const char *wanted = find_param(spec, "require_auth");
-	char	   *rest = pstrdup(wanted != NULL ? wanted : "");
+	const char *required = find_param(spec, "require_auth");
+	char	   *rest = pstrdup(required != NULL ? required : "");
 	bool		others = rest[0] == '\0' || rest[0] == '!';
 	StringInfoData buf;
 	char	   *method;
@@ -496,7 +496,7 @@ init_cache(void)
 		ctl.keysize = sizeof(CacheKey);
 		ctl.entrysize = sizeof(CacheEntry);
 		ctl.hcxt = CacheMemoryContext;
-		cache = hash_create("pgpool_ext targets", 16, &ctl,
+		cache = hash_create("pgpool_ext server specs", 16, &ctl,
 							HASH_ELEM | HASH_BLOBS | HASH_CONTEXT);
 	}
 }

@@ -96,7 +96,7 @@ pgpx_socket_cache_drop(PgpxCachedSocket *sock)
  * is none.
  */
 static bool
-let_one_go(void)
+close_least_recently_used(void)
 {
 	PgpxCachedSocket *oldest = NULL;
 
@@ -124,7 +124,7 @@ acquire_fds(int n)
 	for (int i = 0; i < n; i++)
 		while (!AcquireExternalFD())
 		{
-			if (let_one_go())
+			if (close_least_recently_used())
 				continue;
 			while (i-- > 0)
 				ReleaseExternalFD();
@@ -142,7 +142,7 @@ make_room(void)
 {
 	int			n = 1 + (pgpx_session_can_wait() ? 0 : PGPX_SESSION_WAIT_FDS);
 
-	while (ncached >= PGPX_SOCKET_CACHE_MAX && let_one_go())
+	while (ncached >= PGPX_SOCKET_CACHE_MAX && close_least_recently_used())
 		;
 	acquire_fds(n);
 	while (n-- > 0)
@@ -227,7 +227,7 @@ drop_received(int fd)
 
 /* Cache a received socket.  Consumes the descriptor, also on an error. */
 static PgpxCachedSocket *
-keep(int conn, uint64 generation, int fd)
+cache_socket(int conn, uint64 generation, int fd)
 {
 	PgpxCachedSocket *sock = MemoryContextAllocExtended(TopMemoryContext,
 														sizeof(*sock),
@@ -337,7 +337,7 @@ pgpx_socket_cache_fetch(int pool_index, int conn, uint64 generation,
 				drop_received(fd);
 				return PGPX_FETCH_GONE;
 			}
-			*sock = keep(conn, generation, fd);
+			*sock = cache_socket(conn, generation, fd);
 			return PGPX_FETCH_OK;
 		}
 

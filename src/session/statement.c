@@ -114,7 +114,7 @@ handle_event(PgpxRun *run, PgpxWireEvent event, const PgpxWireMessage *msg)
 								   NameStr(lease->spec->server_name));
 			break;
 		case PGPX_EV_NOTIFICATION:
-			pgpx_notes_keep(lease, msg);
+			pgpx_lease_store_note(lease, msg);
 			break;
 		case PGPX_EV_COPY:
 			/* the refusal is in the output buffer */

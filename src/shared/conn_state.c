@@ -119,7 +119,7 @@ lru_insert(PgpxPool *pool, PgpxConn *conn)
 }
 
 /*
- * PgpxConn.activity_word: the low half of the lease id, the number of
+ * PgpxConn.packed_activity: the low half of the lease id, the number of
  * statements of the lease, and the PgpxActivity.  They share one word so that
  * a lessee whose lease was just revoked cannot write into the record of the
  * next lease.
@@ -130,15 +130,15 @@ lru_insert(PgpxPool *pool, PgpxConn *conn)
 #define ACTIVITY_STATE UINT64CONST(7)
 
 static uint64
-activity_statements(uint64 activity_word)
+activity_statements(uint64 packed_activity)
 {
-	return (activity_word & ACTIVITY_STATEMENTS) / ACTIVITY_ONE_STATEMENT;
+	return (packed_activity & ACTIVITY_STATEMENTS) / ACTIVITY_ONE_STATEMENT;
 }
 
 void
 pgpx_conn_begin_activity(PgpxConn *conn, uint64 lease_id)
 {
-	pg_atomic_write_u64(&conn->activity_word,
+	pg_atomic_write_u64(&conn->packed_activity,
 						ACTIVITY_LEASE(lease_id) | PGPX_ACT_IDLE);
 }
 
@@ -146,7 +146,7 @@ void
 pgpx_conn_set_activity(PgpxConn *conn, uint64 lease_id, PgpxActivity activity,
 					   bool statement)
 {
-	uint64		old = pg_atomic_read_u64(&conn->activity_word);
+	uint64		old = pg_atomic_read_u64(&conn->packed_activity);
 	uint64		new;
 
 	do
@@ -156,7 +156,8 @@ pgpx_conn_set_activity(PgpxConn *conn, uint64 lease_id, PgpxActivity activity,
 		new = (old & ~ACTIVITY_STATE) | activity;
 		if (statement && (old & ACTIVITY_STATEMENTS) != ACTIVITY_STATEMENTS)
 			new += ACTIVITY_ONE_STATEMENT;
-	} while (!pg_atomic_compare_exchange_u64(&conn->activity_word, &old, new));
+	} while (!pg_atomic_compare_exchange_u64(&conn->packed_activity, &old,
+											 new));
 }
 
 PgpxActivity
@@ -164,7 +165,7 @@ pgpx_conn_activity(PgpxConn *conn)
 {
 	if (pg_atomic_read_u32(&conn->hung_up) != 0)
 		return PGPX_ACT_BROKEN;
-	return (PgpxActivity) (pg_atomic_read_u64(&conn->activity_word) &
+	return (PgpxActivity) (pg_atomic_read_u64(&conn->packed_activity) &
 						   ACTIVITY_STATE);
 }
 
@@ -172,7 +173,7 @@ uint64
 pgpx_conn_statements(PgpxConn *conn)
 {
 	return conn->statements +
-		activity_statements(pg_atomic_read_u64(&conn->activity_word));
+		activity_statements(pg_atomic_read_u64(&conn->packed_activity));
 }
 
 bool
@@ -205,7 +206,7 @@ pgpx_conn_set_state(PgpxPool *pool, PgpxConn *conn, PgpxConnState state,
 	{
 		pg_atomic_write_u64(&conn->lease_id, 0);
 		conn->statements +=
-			activity_statements(pg_atomic_exchange_u64(&conn->activity_word,
+			activity_statements(pg_atomic_exchange_u64(&conn->packed_activity,
 													   0));
 		conn->owner_procno = -1;
 		conn->owner_pid = 0;
@@ -352,7 +353,7 @@ pgpx_conn_alloc_locked(PgpxPool *pool)
 	conn->tls_version[0] = '\0';
 	conn->tls_cipher[0] = '\0';
 	pg_atomic_write_u64(&conn->lease_id, 0);
-	pg_atomic_write_u64(&conn->activity_word, 0);
+	pg_atomic_write_u64(&conn->packed_activity, 0);
 	pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_NONE);
 	pg_atomic_write_u32(&conn->cancel_lost, 0);
 	pg_atomic_write_u32(&conn->hung_up, 0);
@@ -404,7 +405,7 @@ pgpx_conn_free_all_locked(PgpxPool *pool)
 		if (conn->pool != PGPX_POOL_INDEX(pool))
 			continue;
 		pg_atomic_write_u64(&conn->lease_id, 0);
-		pg_atomic_write_u64(&conn->activity_word, 0);
+		pg_atomic_write_u64(&conn->packed_activity, 0);
 		conn->owner_procno = -1;
 		conn->owner_pid = 0;
 		conn->pool = -1;
@@ -449,13 +450,13 @@ pgpx_conn_is_wakeup_deferred(PgpxConn *conn, int procno, uint64 lease_id)
 void
 pgpx_conn_deliver_wakeup(PgpxConn *conn)
 {
-	uint32		whom;
+	uint32		procno_plus_1;
 
 	if (pg_atomic_read_u32(&conn->deferred_wakeup) == 0)
 		return;
-	whom = pg_atomic_exchange_u32(&conn->deferred_wakeup, 0);
-	if (whom != 0)
-		pgpx_process_wake(whom - 1);
+	procno_plus_1 = pg_atomic_exchange_u32(&conn->deferred_wakeup, 0);
+	if (procno_plus_1 != 0)
+		pgpx_process_wake(procno_plus_1 - 1);
 }
 
 void

@@ -95,7 +95,7 @@
  * statement is started on it, and it is closed when its lease ends.
  */
 #define PGPX_CANCEL_NONE	0
-#define PGPX_CANCEL_ASKED	1
+#define PGPX_CANCEL_REQUESTED	1
 #define PGPX_CANCEL_SENT	2
 
 /* Return whether a cancel was lost. Call it after reading PGPX_CANCEL_NONE. */

@@ -546,9 +546,9 @@ check_queue(PgpxCheck *check)
 							 i, waiter->prev, last);
 			return n;
 		}
-		if (last >= 0 && waiter->number <= pgpx_waiters[last].number)
+		if (last >= 0 && waiter->position <= pgpx_waiters[last].position)
 			pgpx_check_fault(check, "ticket %d with number " UINT64_FORMAT " stands behind number " UINT64_FORMAT,
-							 i, waiter->number, pgpx_waiters[last].number);
+							 i, waiter->position, pgpx_waiters[last].position);
 		if (!pgpx_check_is_alive(i, waiter->pid))
 			pgpx_check_fault(check, "ticket %d belongs to process %d, which does not exist",
 							 i, waiter->pid);

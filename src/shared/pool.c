@@ -19,7 +19,7 @@
 
 #include "shared/registry.h"
 
-#define EXPIRE_APART_US (1000 * 1000)
+#define EXPIRE_SPACING_US (1000 * 1000)
 #define FRESH_US (1000 * 1000)	/* how long a test counts as recent for a
 								 * waiter */
 
@@ -250,11 +250,11 @@ pgpx_pool_must_yield_locked(PgpxPool *pool)
 }
 
 int
-pgpx_pool_wanted_locked(const PgpxPool *pool, int extra)
+pgpx_pool_missing_locked(const PgpxPool *pool, int extra)
 {
 	int			connecting = pool->count[PGPX_CONN_CONNECTING];
 	int			total = pgpx_pool_total_locked(pool);
-	int			wanted;
+	int			missing;
 
 	Assert(LWLockHeldByMe(pool->lock));
 
@@ -263,7 +263,7 @@ pgpx_pool_wanted_locked(const PgpxPool *pool, int extra)
 	 * reset does not make the pool grow.  Connections that are being
 	 * cancelled do not count, because most of them will be closed.
 	 */
-	wanted = pool->nwaiting + extra - connecting -
+	missing = pool->nwaiting + extra - connecting -
 		pool->count[PGPX_CONN_RESETTING] - pool->count[PGPX_CONN_CHECKING];
 
 	/*
@@ -272,9 +272,9 @@ pgpx_pool_wanted_locked(const PgpxPool *pool, int extra)
 	 * precedence.
 	 */
 	if (conninfo_is_known(pool))
-		wanted = Max(wanted, pgpx_pool_min_size_locked(pool) - total);
-	wanted = Min(wanted, pgpx_pool_cap_locked(pool) - total);
-	if (wanted <= 0 || pgpx_pool_is_paused(pool) || pool->damaged ||
+		missing = Max(missing, pgpx_pool_min_size_locked(pool) - total);
+	missing = Min(missing, pgpx_pool_cap_locked(pool) - total);
+	if (missing <= 0 || pgpx_pool_is_paused(pool) || pool->damaged ||
 		pgpx_pool_conninfo_awaited(pool))
 		return 0;
 	if (pool->retry_at != 0)
@@ -283,15 +283,15 @@ pgpx_pool_wanted_locked(const PgpxPool *pool, int extra)
 		return connecting > 0 || pgpx_now() < pool->retry_at ? 0 : 1;
 	}
 	if (pool->ramp > 0)
-		wanted = Min(wanted, pool->ramp - connecting);
-	return Max(wanted, 0);
+		missing = Min(missing, pool->ramp - connecting);
+	return Max(missing, 0);
 }
 
 int
 pgpx_pool_grow_locked(PgpxPool *pool, int extra)
 {
-	int			wanted;
-	int			asked = 0;
+	int			missing;
+	int			requested = 0;
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 
@@ -302,8 +302,8 @@ pgpx_pool_grow_locked(PgpxPool *pool, int extra)
 	if (pool->nwaiting > 0 && !pgpx_pool_is_paused(pool))
 		begin_tests(pool, pool->nwaiting,
 					pgpx_pool_waits_since_locked(pool), pgpx_now());
-	wanted = pgpx_pool_wanted_locked(pool, extra);
-	if (wanted == 0)
+	missing = pgpx_pool_missing_locked(pool, extra);
+	if (missing == 0)
 		return 0;
 	if (pgpx_pool_must_yield_locked(pool))
 	{
@@ -311,17 +311,17 @@ pgpx_pool_grow_locked(PgpxPool *pool, int extra)
 		pgpx_worker_wake_soon(pool->worker);
 		return 0;
 	}
-	while (asked < wanted)
+	while (requested < missing)
 	{
 		PgpxConn   *conn = pgpx_conn_alloc_locked(pool);
 
 		if (conn == NULL)
 			break;
 		pgpx_conn_notify_worker(conn, pool->worker);
-		pool->stats.grown++;
-		asked++;
+		pool->stats.connects_requested++;
+		requested++;
 	}
-	return asked;
+	return requested;
 }
 
 /* Return how many more connections the caps over several pools allow. */
@@ -446,7 +446,7 @@ pgpx_pool_may_expire_locked(const PgpxPool *pool, PgpxTime now,
 {
 	PgpxTime	apart = pool->opts.max_lifetime * 1000 /
 		(2 * pgpx_pool_cap_locked(pool));
-	PgpxTime	next = pool->last_expired + Min(apart, EXPIRE_APART_US);
+	PgpxTime	next = pool->last_expired + Min(apart, EXPIRE_SPACING_US);
 
 	Assert(LWLockHeldByMe(pool->lock));
 	if (pool->last_expired != 0 && now < next)
@@ -547,7 +547,7 @@ release_locked(PgpxPool *pool, PgpxConn *conn, uint64 lease_id,
 		conn->close_reason = reason;
 		pgpx_conn_set_state(pool, conn, PGPX_CONN_CANCELLING, now);
 		if (!cancelling)
-			pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_ASKED);
+			pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_REQUESTED);
 		pgpx_conn_notify_worker(conn, pool->worker);
 	}
 	else if (retire != PGPX_CLOSE_NONE)
@@ -755,7 +755,7 @@ pgpx_pool_revoke_locked(PgpxPool *pool, PgpxConn *conn, PgpxRevoke revoke,
 		pgpx_conn_set_state(pool, conn, PGPX_CONN_CANCELLING, pgpx_now());
 		if ((activity == PGPX_ACT_ACTIVE || activity == PGPX_ACT_CANCELLING) &&
 			pg_atomic_read_u32(&conn->cancel) == PGPX_CANCEL_NONE)
-			pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_ASKED);
+			pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_REQUESTED);
 		pgpx_conn_notify_worker(conn, pool->worker);
 	}
 	if (owner >= 0)

@@ -90,7 +90,7 @@ extern int	pgpx_pool_grow_locked(PgpxPool *pool, int extra);
  * Return how many connects the pool would request, disregarding the caps over
  * several pools.  Changes nothing.
  */
-extern int	pgpx_pool_wanted_locked(const PgpxPool *pool, int extra);
+extern int	pgpx_pool_missing_locked(const PgpxPool *pool, int extra);
 
 /*
  * pgpx_pool_queued_locked

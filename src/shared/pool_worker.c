@@ -158,7 +158,7 @@ end_attempt_locked(PgpxPool *pool, PgpxConn *conn, bool running,
 		/* its slot is not free before the remote is idle */
 		conn->close_reason = reason;
 		pgpx_conn_set_state(pool, conn, PGPX_CONN_CANCELLING, pgpx_now());
-		pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_ASKED);
+		pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_REQUESTED);
 	}
 	else
 	{
@@ -216,7 +216,7 @@ pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn, uint64 before,
 			!pgpx_pool_is_crowded_out_locked(pool))
 		{
 			while (pool->queue_head >= 0 &&
-				   pgpx_waiters[pool->queue_head].number < before)
+				   pgpx_waiters[pool->queue_head].position < before)
 				pgpx_waiter_fail_locked(pool, &pgpx_waiters[pool->queue_head],
 										sqlstate, text, &wake);
 		}
@@ -260,7 +260,7 @@ pgpx_pool_conninfo_missing(PgpxPool *pool, PgpxConn *conn)
 	{
 		end_attempt_locked(pool, conn, false, PGPX_CLOSE_NONE);
 		pool->conninfo_incarnation = 0;
-		pool->asked_incarnation = pgpx_pool_worker_incarnation(pool);
+		pool->conninfo_requested_by = pgpx_pool_worker_incarnation(pool);
 		pgpx_pool_wake_waiters_locked(pool, &wake);
 	}
 	LWLockRelease(pool->lock);
@@ -283,7 +283,7 @@ pgpx_pool_conninfo_known(PgpxPool *pool, uint64 incarnation, uint64 version)
 	 * the waiters may not have been able to grow the pool; if this version is
 	 * too old, they are asked again
 	 */
-	pool->asked_incarnation = 0;
+	pool->conninfo_requested_by = 0;
 	pgpx_pool_dispatch_locked(pool, &wake);
 	LWLockRelease(pool->lock);
 	pgpx_wake_flush(&wake);
@@ -323,7 +323,7 @@ pgpx_pool_reset_done(PgpxPool *pool, PgpxConn *conn, bool ok, bool late)
 				conn->close_reason = PGPX_CLOSE_RESET;
 				pgpx_conn_set_state(pool, conn, PGPX_CONN_CANCELLING,
 									pgpx_now());
-				pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_ASKED);
+				pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_REQUESTED);
 				pgpx_conn_notify_worker(conn, pool->worker);
 			}
 			else
@@ -690,14 +690,14 @@ pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *ended)
 PgpxCap *
 pgpx_pool_binding_cap_locked(const PgpxPool *pool, int extra)
 {
-	PgpxCap    *own = &pgpx_servers[pool->server].cap;
+	PgpxCap    *server_cap = &pgpx_servers[pool->server].cap;
 	int			limit = pool->opts.max_server_connections;
 
 	Assert(LWLockHeldByMe(pool->lock));
-	if (pgpx_pool_wanted_locked(pool, extra) == 0)
+	if (pgpx_pool_missing_locked(pool, extra) == 0)
 		return NULL;
-	if (limit > 0 && pgpx_cap_used(own, NULL) >= limit)
-		return own;
+	if (limit > 0 && pgpx_cap_used(server_cap, NULL) >= limit)
+		return server_cap;
 	if (pgpx_cap_used(&pgpx_shared->cap, NULL) >= pgpx_shared->max_connections)
 		return &pgpx_shared->cap;
 	return NULL;

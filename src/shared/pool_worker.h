@@ -131,7 +131,7 @@ extern void pgpx_pool_closed(PgpxPool *pool, PgpxConn *conn);
 /*
  * pgpx_pool_binding_cap_locked
  *		Return the cap over several pools that prevents the pool from opening
- *		the connections that it wants (pgpx_pool_wanted_locked).  NULL: no cap
+ *		the connections that it wants (pgpx_pool_missing_locked).  NULL: no cap
  *		does, or it wants none.
  */
 extern PgpxCap *pgpx_pool_binding_cap_locked(const PgpxPool *pool, int extra);

@@ -225,7 +225,7 @@ make_pool(PgpxPool *pool, const PgpxPoolRef *ref)
 	pool->opts = *ref->opts;
 	pool->version_cap = pgpx_pool_cap_locked(pool);
 	pool->conninfo_incarnation = 0;
-	pool->asked_incarnation = 0;
+	pool->conninfo_requested_by = 0;
 	pool->conninfo_version = 0;
 	pool->next_position = 0;
 	pool->last_checkout = 0;
@@ -303,7 +303,7 @@ pgpx_pool_needs_options_locked(const PgpxPool *pool)
 
 /* Have the worker check the connections that are being opened. */
 static void
-ask_for_connecting_locked(PgpxPool *pool)
+request_missing_connections_locked(PgpxPool *pool)
 {
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	for (int i = 0; pool->count[PGPX_CONN_CONNECTING] > 0 &&
@@ -332,7 +332,7 @@ close_old_locked(PgpxPool *pool)
 	pool->ramp = 0;
 
 	pgpx_pool_close_free_locked(pool, PGPX_CLOSE_STALE);
-	ask_for_connecting_locked(pool);
+	request_missing_connections_locked(pool);
 }
 
 void
@@ -403,7 +403,7 @@ pgpx_pool_set_options_locked(PgpxPool *pool, const PgpxFingerprint *fingerprint,
 		 */
 		pool->retry_at = 0;
 		pool->backoff = 0;
-		ask_for_connecting_locked(pool);
+		request_missing_connections_locked(pool);
 	}
 	pg_atomic_fetch_add_u32(&pgpx_shared->pools_changed, 1);
 	pgpx_worker_wake(pool->worker);
@@ -414,11 +414,11 @@ pgpx_pool_set_options_locked(PgpxPool *pool, const PgpxFingerprint *fingerprint,
  * lacks the conninfo.
  */
 static void
-ask_waiters_locked(PgpxPool *pool, PgpxWake *wake)
+request_conninfo_locked(PgpxPool *pool, PgpxWake *wake)
 {
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	pool->conninfo_incarnation = 0;
-	pool->asked_incarnation = 0;
+	pool->conninfo_requested_by = 0;
 	pgpx_pool_wake_waiters_locked(pool, wake);
 }
 
@@ -428,7 +428,7 @@ pgpx_pool_forget_options_locked(PgpxPool *pool, PgpxWake *wake)
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	pool->options_version++;
 	pool->fingerprint.settings = 0;
-	ask_waiters_locked(pool, wake);
+	request_conninfo_locked(pool, wake);
 }
 
 void
@@ -440,7 +440,7 @@ pgpx_pool_retire_locked(PgpxPool *pool, bool gone, PgpxWake *wake)
 	pool->options_version++;
 	pool->gone = gone;
 	memset(&pool->fingerprint, 0, sizeof(pool->fingerprint));
-	ask_waiters_locked(pool, wake);
+	request_conninfo_locked(pool, wake);
 
 	pgpx_pool_note_end_locked(pool);
 }

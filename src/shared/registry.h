@@ -151,8 +151,8 @@ pgpx_pool_is_draining(const PgpxPool *pool)
 static inline bool
 pgpx_pool_conninfo_awaited(const PgpxPool *pool)
 {
-	return pool->asked_incarnation != 0 &&
-		pool->asked_incarnation == pgpx_pool_worker_incarnation(pool);
+	return pool->conninfo_requested_by != 0 &&
+		pool->conninfo_requested_by == pgpx_pool_worker_incarnation(pool);
 }
 
 /*

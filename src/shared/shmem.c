@@ -89,7 +89,7 @@ static void
 init_conn(PgpxConn *conn)
 {
 	pg_atomic_init_u64(&conn->lease_id, 0);
-	pg_atomic_init_u64(&conn->activity_word, 0);
+	pg_atomic_init_u64(&conn->packed_activity, 0);
 	pg_atomic_init_u32(&conn->cancel, 0);
 	pg_atomic_init_u32(&conn->cancel_lost, 0);
 	pg_atomic_init_u32(&conn->hung_up, 0);
@@ -119,7 +119,7 @@ init_waiter(PgpxWaiter *waiter)
  * is unique across servers and across restarts.
  */
 static void
-name_process(PgpxShared *shared)
+name_instance(PgpxShared *shared)
 {
 	uint64		random[2];
 
@@ -127,7 +127,7 @@ name_process(PgpxShared *shared)
 		ereport(FATAL,
 				(errcode(ERRCODE_INTERNAL_ERROR),
 				 errmsg("pgpool_ext could not generate a random number")));
-	snprintf(shared->process, sizeof(shared->process),
+	snprintf(shared->instance, sizeof(shared->instance),
 			 UINT64_FORMAT "-%08x%08x%08x%08x", GetSystemIdentifier(),
 			 (uint32) (random[0] >> 32), (uint32) random[0],
 			 (uint32) (random[1] >> 32), (uint32) random[1]);
@@ -145,7 +145,7 @@ init_shared(PgpxShared *shared, LWLockPadded *locks)
 	shared->max_polling = Max(sysconf(_SC_NPROCESSORS_ONLN), 0) / 2;
 	shared->registry_lock = &locks[0].lock;
 	shared->dlock_lock = &locks[1].lock;
-	name_process(shared);
+	name_instance(shared);
 	shared->started_at = pgpx_now();
 
 	pg_atomic_init_u64(&shared->next_lease, ((uint64) boots << BOOT_SHIFT) + 1);

@@ -58,7 +58,7 @@
 #define PGPX_ADDR_LEN 48
 #define PGPX_VERSION_LEN 64
 #define PGPX_TLS_LEN 48
-#define PGPX_PROCESS_LEN 64
+#define PGPX_INSTANCE_LEN 64
 
 typedef int64 PgpxTime;			/* microseconds, monotonic clock; 0: none */
 
@@ -125,8 +125,8 @@ typedef struct PgpxConn
 {
 	/* atomic */
 	pg_atomic_uint64 lease_id;	/* 0: not leased.  Written under the pool lock */
-	pg_atomic_uint64 activity_word; /* activity and statement count, see
-									 * conn_state.c */
+	pg_atomic_uint64 packed_activity;	/* activity and statement count, see
+										 * conn_state.c */
 	pg_atomic_uint32 cancel;	/* PGPX_CANCEL_*: see conn_state.h */
 	pg_atomic_uint32 cancel_lost;	/* a cancel may still arrive, see
 									 * conn_state.h */
@@ -202,7 +202,7 @@ typedef struct PgpxStats
 								 * session */
 	uint64		retried;		/* leases ended at once because the idle
 								 * connection had died */
-	uint64		grown;			/* connections requested from the worker */
+	uint64		connects_requested; /* connections requested from the worker */
 	uint64		waited;			/* checkouts that were enqueued */
 	uint64		granted;		/* waiters that received a lease */
 	uint64		pipelined;		/* granted waiters whose pending statement
@@ -338,9 +338,9 @@ typedef struct PgpxPool
 	uint64		conninfo_incarnation;	/* incarnation of the worker that
 										 * has the conninfo; 0: none */
 	uint64		conninfo_version;	/* pool version of that conninfo */
-	uint64		asked_incarnation;	/* incarnation of the worker that
-									 * requested the conninfo from the
-									 * waiters; 0: none */
+	uint64		conninfo_requested_by;	/* incarnation of the worker that
+										 * requested the conninfo from the
+										 * waiters; 0: none */
 
 	int			version_cap;	/* highest cap that this version has had */
 	int			count[PGPX_CONN_NSTATES];	/* connections by state */
@@ -443,8 +443,8 @@ typedef struct PgpxShared
 	uint32		max_polling;	/* half the processors */
 	LWLock	   *registry_lock;
 	LWLock	   *dlock_lock;
-	char		process[PGPX_PROCESS_LEN];	/* name of this server run for
-											 * other servers */
+	char		instance[PGPX_INSTANCE_LEN];	/* name of this server run for
+												 * other servers */
 	PgpxTime	started_at;
 
 	/* atomic */

@@ -104,7 +104,7 @@ queue_insert(PgpxPool *pool, PgpxWaiter *waiter)
 	/*
 	 * nearly always the tail; an earlier queue position goes towards the head
 	 */
-	while (after >= 0 && pgpx_waiters[after].number > waiter->number)
+	while (after >= 0 && pgpx_waiters[after].position > waiter->position)
 		after = pgpx_waiters[after].prev;
 
 	waiter->prev = after;
@@ -137,7 +137,7 @@ queue_remove(PgpxPool *pool, PgpxWaiter *waiter)
 
 PgpxWaiter *
 pgpx_waiter_enqueue_locked(PgpxPool *pool, const PgpxHolder *holder,
-						   PgpxTime since, PgpxTime deadline, uint64 number)
+						   PgpxTime since, PgpxTime deadline, uint64 position)
 {
 	PgpxWaiter *waiter = pgpx_my_waiter();
 
@@ -145,7 +145,7 @@ pgpx_waiter_enqueue_locked(PgpxPool *pool, const PgpxHolder *holder,
 	Assert(waiter->state == PGPX_WAITER_NONE);
 
 	waiter->pool = PGPX_POOL_INDEX(pool);
-	waiter->number = number != 0 ? number : ++pool->next_position;
+	waiter->position = position != 0 ? position : ++pool->next_position;
 	waiter->options_version = pool->options_version;
 	waiter->pid = holder->pid;
 	waiter->user = holder->user;
@@ -299,7 +299,7 @@ pgpx_waiter_dequeue(PgpxWaiter *waiter, PgpxDequeue how, PgpxConn **conn,
 		 * Between the two critical sections the connection is LEASED to a
 		 * process that does not wait; no other process can want it then.
 		 */
-		PGPX_DEBUG_POINT("given_on");
+		PGPX_DEBUG_POINT("hand_back");
 		pgpx_pool_release(granted, granted_lease, PGPX_END_RETRIED,
 					   sent ? PGPX_RELEASE_CANCEL_CLOSE :
 					   pending_state == PGPX_PENDING_FAILED ?

@@ -99,7 +99,7 @@ typedef struct PgpxWaiter
 	int			pool;
 	int			next;			/* in the pool's queue; -1: end */
 	int			prev;
-	uint64		number;			/* queue position; increases along the queue */
+	uint64		position;		/* increases along the queue */
 	uint64		options_version;	/* options_version of the pool when this
 									 * session enqueued */
 	int			pid;
@@ -177,14 +177,14 @@ typedef struct PgpxHandOver
  * pgpx_waiter_enqueue_locked
  *		Enqueue this process, with its pending statement.
  *
- * number: 0 for the next queue position.  A session whose granted connection
+ * position: 0 for the next queue position.  A session whose granted connection
  * proved dead passes its earlier position, and returns to the head of the
  * queue. since, deadline: microseconds; deadline 0: none.
  */
 extern PgpxWaiter *pgpx_waiter_enqueue_locked(PgpxPool *pool,
 											  const PgpxHolder *holder,
 											  PgpxTime since, PgpxTime deadline,
-											  uint64 number);
+											  uint64 position);
 
 /*
  * pgpx_pending_statement_set

@@ -233,9 +233,9 @@ map_by_name(TupleDesc tupdesc, Oid type, int n, const PgpxColumn *columns,
 			 errhint("Select each column of the type once, in any order; AS gives a column another name.")));
 }
 
-/* Raise 42804: the result has n columns, the column list has "wanted". */
+/* Raise 42804: the result has n columns, the column list has "expected". */
 static void
-raise_column_list(int n, const PgpxColumn *columns, int wanted, int lead,
+raise_column_list(int n, const PgpxColumn *columns, int expected, int lead,
 				  const char *lead_name)
 {
 	ereport(ERROR,
@@ -244,10 +244,10 @@ raise_column_list(int n, const PgpxColumn *columns, int wanted, int lead,
 			 lead == 0 ?
 			 errdetail_plural("The remote statement returns %d column, the column list has %d.",
 							  "The remote statement returns %d columns, the column list has %d.",
-							  n, n, wanted) :
+							  n, n, expected) :
 			 errdetail_plural("The remote statement returns %d column, the column list has %d behind that of the pool.",
 							  "The remote statement returns %d columns, the column list has %d behind that of the pool.",
-							  n, n, wanted),
+							  n, n, expected),
 			 n == 0 ? 0 :
 			 n > LIST_SHOWN ?
 			 errhint("pgpool.column_list returns the column list for a statement.") :
@@ -259,7 +259,7 @@ pgpx_rows_map(const PgpxWireMessage *msg, TupleDesc tupdesc, Oid type,
 			  int lead, int **map, PgpxColumn **described)
 {
 	int			n = pgpx_wire_parse_ncolumns(msg);
-	int			wanted = tupdesc->natts - lead;
+	int			expected = tupdesc->natts - lead;
 	PgpxColumn *columns;
 
 	if (n < 0)
@@ -273,10 +273,10 @@ pgpx_rows_map(const PgpxWireMessage *msg, TupleDesc tupdesc, Oid type,
 		map_by_name(tupdesc, type, n, columns, *map);
 	else
 	{
-		if (n != wanted && !OidIsValid(type))
-			raise_column_list(n, columns, wanted, lead, lead == 0 ? NULL :
+		if (n != expected && !OidIsValid(type))
+			raise_column_list(n, columns, expected, lead, lead == 0 ? NULL :
 							  NameStr(TupleDescAttr(tupdesc, 0)->attname));
-		if (n != wanted)
+		if (n != expected)
 			ereport(ERROR,
 					(errcode(ERRCODE_DATATYPE_MISMATCH),
 					 errmsg("remote result does not match type %s",

@@ -148,7 +148,7 @@ pgpx_abort_begin(PgpxWorkerConn *w)
 	wake_at(w, w->aborting.until);
 
 	/* the request needs the peer's address, so it must precede the cut */
-	if (pg_atomic_read_u32(&conn->cancel) == PGPX_CANCEL_ASKED)
+	if (pg_atomic_read_u32(&conn->cancel) == PGPX_CANCEL_REQUESTED)
 		pgpx_cancel_start(w);
 	if (conn->close_reason == PGPX_CLOSE_TERMINATED)
 	{
@@ -228,7 +228,7 @@ pgpx_abort_abandon(PgpxWorkerConn *w)
 }
 
 void
-pgpx_abort_late(PgpxWorkerConn *w)
+pgpx_abort_pause_over(PgpxWorkerConn *w)
 {
 	if (pgpx_now() >= w->aborting.until || is_over(w))
 	{

@@ -23,7 +23,7 @@ extern void pgpx_abort_begin(PgpxWorkerConn *w);
  */
 extern void pgpx_abort_cancelled(PgpxWorkerConn *w);
 extern void pgpx_abort_ready(PgpxWorkerConn *w, uint32 events);
-extern void pgpx_abort_late(PgpxWorkerConn *w);
+extern void pgpx_abort_pause_over(PgpxWorkerConn *w);
 
 /* Closes the connection at once, in whatever state the remote is. */
 extern void pgpx_abort_abandon(PgpxWorkerConn *w);

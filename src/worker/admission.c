@@ -56,10 +56,10 @@ binding_cap(PgpxPool *pool, PgpxTime *since)
  * evicts a connection for it.
  */
 static void
-name_hungriest(PgpxCap *cap)
+select_next_in_line(PgpxCap *cap)
 {
 	PgpxTime	oldest = 0;
-	int			hungriest = -1;
+	int			selected = -1;
 	uint32		next_in_line;
 
 	(void) pgpx_cap_next_in_line(cap, &next_in_line);
@@ -68,23 +68,23 @@ name_hungriest(PgpxCap *cap)
 		PgpxTime	since;
 
 		if (binding_cap(&pgpx_pools[i], &since) == cap &&
-			(hungriest < 0 || since < oldest))
+			(selected < 0 || since < oldest))
 		{
 			oldest = since;
-			hungriest = i;
+			selected = i;
 		}
 	}
 
 	/* pools of other workers may have yielded to the pool that was admitted */
-	if (pgpx_cap_set_next_in_line(cap, hungriest, oldest, next_in_line) &&
+	if (pgpx_cap_set_next_in_line(cap, selected, oldest, next_in_line) &&
 		cap == &pgpx_shared->cap)
 		pgpx_worker_wake_all();
-	if (hungriest >= 0)
+	if (selected >= 0)
 	{
 		bool		same_server = cap != &pgpx_shared->cap;
 
-		if (!pgpx_pool_evict(hungriest, same_server, PGPX_EVICT_SURPLUS))
-			(void) pgpx_pool_evict(hungriest, same_server, PGPX_EVICT_ANY);
+		if (!pgpx_pool_evict(selected, same_server, PGPX_EVICT_SURPLUS))
+			(void) pgpx_pool_evict(selected, same_server, PGPX_EVICT_ANY);
 	}
 }
 
@@ -103,7 +103,7 @@ admit(int index, PgpxCap *cap)
 	pgpx_pool_dispatch_locked(pool, &wake);
 	LWLockRelease(pool->lock);
 	pgpx_wake_flush(&wake);
-	name_hungriest(cap);
+	select_next_in_line(cap);
 }
 
 /*
@@ -112,7 +112,7 @@ admit(int index, PgpxCap *cap)
  * pool that has just freed it.
  */
 static bool
-is_anothers(const PgpxPool *pool)
+belongs_to_another_worker(const PgpxPool *pool)
 {
 	return pool->pool_id != 0 && pool->worker != pgpx_worker_index &&
 		pool->nwaiting > 0 && pgpx_pool_worker_incarnation(pool) != 0;
@@ -125,7 +125,7 @@ is_anothers(const PgpxPool *pool)
  * code would find the entry, and it would hold up the other pools for ever.
  */
 static void
-check_name(PgpxCap *cap)
+check_next_in_line(PgpxCap *cap)
 {
 	int			next_in_line = pgpx_cap_next_in_line(cap, NULL);
 	PgpxTime	since;
@@ -133,10 +133,10 @@ check_name(PgpxCap *cap)
 	if (next_in_line < 0 ||
 		binding_cap(&pgpx_pools[next_in_line], &since) == cap)
 		return;
-	if (is_anothers(&pgpx_pools[next_in_line]))
+	if (belongs_to_another_worker(&pgpx_pools[next_in_line]))
 		pgpx_worker_wake(pgpx_pools[next_in_line].worker);
 	else
-		name_hungriest(cap);
+		select_next_in_line(cap);
 }
 
 bool
@@ -149,20 +149,20 @@ pgpx_admission_run(void)
 		PgpxPool   *pool = &pgpx_pools[i];
 		PgpxTime	since;
 		PgpxCap    *all = &pgpx_shared->cap;
-		PgpxCap    *own;
+		PgpxCap    *server_cap;
 		PgpxCap    *cap;
 
 		if (pool->pool_id == 0 || pool->worker != pgpx_worker_index)
 			continue;
-		own = &pgpx_servers[pool->server].cap;
+		server_cap = &pgpx_servers[pool->server].cap;
 		cap = binding_cap(pool, &since);
 		if (cap != NULL)
 		{
 			starved = true;
-			name_hungriest(cap);
+			select_next_in_line(cap);
 		}
-		if (cap != own && pgpx_cap_next_in_line(own, NULL) == i)
-			admit(i, own);
+		if (cap != server_cap && pgpx_cap_next_in_line(server_cap, NULL) == i)
+			admit(i, server_cap);
 		if (cap != all && pgpx_cap_next_in_line(all, NULL) == i)
 			admit(i, all);
 	}
@@ -170,7 +170,7 @@ pgpx_admission_run(void)
 	/* pools of a server belong to the worker that its record's index selects */
 	for (int i = pgpx_worker_index; i < pgpx_shared->max_pools;
 		 i += pgpx_shared->nworkers)
-		check_name(&pgpx_servers[i].cap);
-	check_name(&pgpx_shared->cap);
+		check_next_in_line(&pgpx_servers[i].cap);
+	check_next_in_line(&pgpx_shared->cap);
 	return starved;
 }

@@ -347,7 +347,7 @@ pgpx_cancel_ready(PgpxWorkerConn *w)
 }
 
 void
-pgpx_cancel_late(PgpxWorkerConn *w)
+pgpx_cancel_deadline_passed(PgpxWorkerConn *w)
 {
 	/* it is unknown what a running step has sent: assume that it sent it */
 	if (w->cancel.login != NULL && pgpx_login_is_running(w->cancel.login))

@@ -16,7 +16,7 @@
  */
 extern void pgpx_cancel_start(PgpxWorkerConn *w);
 extern void pgpx_cancel_ready(PgpxWorkerConn *w);
-extern void pgpx_cancel_late(PgpxWorkerConn *w);
+extern void pgpx_cancel_deadline_passed(PgpxWorkerConn *w);
 
 /*
  * The same while the worker exits, without the event loop: start a request,

@@ -44,7 +44,7 @@ pgpx_connect_abandon(PgpxWorkerConn *w, PgpxConnectFailure how, int sqlstate,
 	PgpxConn   *conn = &pgpx_conns[w->index];
 	char		reason[PGPX_ERROR_LEN];
 
-	pgpx_libpq_squeeze(reason, sizeof(reason), text);
+	pgpx_libpq_one_line(reason, sizeof(reason), text);
 	if (pgpx_log_connections)
 		ereport(LOG,
 				(errmsg("pgpool_ext could not connect to server \"%s\" of database \"%s\"",
@@ -260,9 +260,9 @@ stepped(void *owner, PostgresPollingStatusType status, int sqlstate,
 			break;
 		case PGRES_POLLING_FAILED:
 			text = pstrdup(PQerrorMessage(w->pg));
-			full = pgpx_libpq_take_sqlstates(text);
+			full = pgpx_libpq_strip_sqlstates(text);
 			pgpx_connect_abandon(w, full ? PGPX_FAILED_FULL : PGPX_FAILED,
-								   sqlstate, text);
+								 sqlstate, text);
 			pfree(text);
 			break;
 		default:
@@ -344,7 +344,7 @@ try_next_host(PgpxWorkerConn *w)
 }
 
 void
-pgpx_connect_too_late(PgpxWorkerConn *w)
+pgpx_connect_deadline_passed(PgpxWorkerConn *w)
 {
 	char		text[PGPX_ERROR_LEN];
 	bool		hurried = pgpx_now() < w->deadline;
@@ -361,7 +361,7 @@ pgpx_connect_too_late(PgpxWorkerConn *w)
 			 "connect_timeout",
 			 hurried ? PGPX_CONTENDED_KEEP_MS / 1000.0 :
 			 pgpx_pools[w->pool].opts.connect_timeout / 1000.0,
-			 pgpx_login_why_late(w->login));
+			 pgpx_login_delay_reason(w->login));
 	how = w->phase == PGPX_PHASE_START ? PGPX_FAILED_RUNNING : PGPX_FAILED;
 	pgpx_connect_abandon(w, how,
 						 ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION,
@@ -428,12 +428,12 @@ params_fit(PgpxWorkerConn *w, char *text, size_t size)
 	const char *encoding = PQparameterStatus(w->pg, "client_encoding");
 	const char *datestyle = PQparameterStatus(w->pg, "DateStyle");
 	const char *interval = PQparameterStatus(w->pg, "IntervalStyle");
-	const char *wanted = pgpx_conninfo_param(ci, "client_encoding");
+	const char *expected = pgpx_conninfo_param(ci, "client_encoding");
 	const char *name = NULL;
 	const char *value = NULL;
 
 	if (encoding != NULL &&
-		pg_char_to_encoding(encoding) != pg_char_to_encoding(wanted))
+		pg_char_to_encoding(encoding) != pg_char_to_encoding(expected))
 	{
 		name = "client_encoding";
 		value = encoding;
@@ -442,19 +442,19 @@ params_fit(PgpxWorkerConn *w, char *text, size_t size)
 	{
 		name = "DateStyle";
 		value = datestyle;
-		wanted = "ISO";
+		expected = "ISO";
 	}
 	else if (interval != NULL && strcmp(interval, "postgres") != 0)
 	{
 		name = "IntervalStyle";
 		value = interval;
-		wanted = "postgres";
+		expected = "postgres";
 	}
 	if (name == NULL)
 		return true;
 	snprintf(text, size, "The remote session runs with %s \"%.40s\" and must run with \"%s\": "
 						 "the start commands have changed it, or a proxy has dropped it.",
-			 name, value, wanted);
+			 name, value, expected);
 	return false;
 }
 
@@ -503,7 +503,7 @@ pgpx_connect_logged_in(PgpxWorkerConn *w)
 	pgpx_hosts_free(&w->hosts);
 	w->deadline = w->until;
 	pgpx_event_due_at(w->deadline);
-	refusal = pgpx_tls_claim(w->pg);
+	refusal = pgpx_tls_prepare(w->pg);
 	(void) PQsetErrorVerbosity(w->pg, PQERRORS_DEFAULT);
 	pgpx_cancel_find_key(w);
 	if (PQgssEncInUse(w->pg))

@@ -29,7 +29,7 @@ extern void pgpx_connect_end_lookup(PgpxWorkerConn *w);
  * which fails the attempt or continues it with the next host.
  */
 extern void pgpx_connect_step(PgpxWorkerConn *w);
-extern void pgpx_connect_too_late(PgpxWorkerConn *w);
+extern void pgpx_connect_deadline_passed(PgpxWorkerConn *w);
 
 /*
  * pgpx_connect_abandon

@@ -268,20 +268,20 @@ pgpx_connection_ready(PgpxWorkerConn *w, uint32 events)
 }
 
 void
-pgpx_connection_late(PgpxWorkerConn *w)
+pgpx_connection_deadline_passed(PgpxWorkerConn *w)
 {
 	switch (w->phase)
 	{
 		case PGPX_PHASE_LOOKUP:
 		case PGPX_PHASE_CONNECT:
 		case PGPX_PHASE_START:
-			pgpx_connect_too_late(w);
+			pgpx_connect_deadline_passed(w);
 			break;
 		case PGPX_PHASE_RESET:
 			finish(w, false, true);
 			break;
 		case PGPX_PHASE_ABORT:
-			pgpx_abort_late(w);
+			pgpx_abort_pause_over(w);
 			break;
 		case PGPX_PHASE_CLOSING:
 			close_now(w);

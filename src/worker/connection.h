@@ -118,7 +118,7 @@ extern int	pgpx_connection_socket(PgpxWorkerConn *w);
 extern void pgpx_connection_ready(PgpxWorkerConn *w, uint32 events);
 
 /* Handles the expiry of the phase's deadline. */
-extern void pgpx_connection_late(PgpxWorkerConn *w);
+extern void pgpx_connection_deadline_passed(PgpxWorkerConn *w);
 
 /*
  * RESETTING: starts a reset (send is true), or only reads the unread_reset

@@ -277,7 +277,7 @@ too_many(const PgpxLookupUser *user)
 {
 	dlist_iter	iter;
 	int			all = 0;
-	int			his = 0;
+	int			abandoned = 0;
 	int			left = 0;
 
 	dlist_foreach(iter, &running)
@@ -288,12 +288,12 @@ too_many(const PgpxLookupUser *user)
 		if (other->user.database != user->database ||
 			strcmp(NameStr(other->user.name), NameStr(user->name)) != 0)
 			continue;
-		his++;
+		abandoned++;
 		left += pg_atomic_read_u32(&other->abandoned) != 0 ? 1 : 0;
 	}
 	if (left >= MAX_ABANDONED)
 		return "too many host names are being looked up for attempts of this user that have ended";
-	if (his >= MAX_OF_USER)
+	if (abandoned >= MAX_OF_USER)
 		return "too many host names are being looked up for this user";
 	return all >= MAX_RUNNING ? TOO_MANY : NULL;
 }
@@ -523,7 +523,7 @@ pgpx_conninfo_login(const PgpxConninfo *ci, const PgpxHosts *hosts,
 }
 
 /* How long, in microseconds, an unresponsive host is tried after the others. */
-#define SILENT_US (60 * 1000 * 1000)
+#define UNRESPONSIVE_US (60 * 1000 * 1000)
 
 /* Copies element i of a list of "total" elements, or of one element for all. */
 static const char *
@@ -538,7 +538,7 @@ element(const char *list, int i, int total)
 
 /* Returns NULL for an empty value, as libpq treats it. */
 static const char *
-given(const char *value)
+nonempty(const char *value)
 {
 	return value != NULL && value[0] != '\0' ? value : NULL;
 }
@@ -562,11 +562,11 @@ pgpx_hosts_of(int pool, const PgpxLookup *lookup)
 {
 	PgpxWorkerPool *wp = &pgpx_wpools[pool];
 	const PgpxConninfo *ci = &wp->conninfo;
-	const char *host = given(lookup ? pgpx_lookup_host(lookup) :
+	const char *host = nonempty(lookup ? pgpx_lookup_host(lookup) :
 							 pgpx_conninfo_param(ci, "host"));
-	const char *hostaddr = given(lookup ? pgpx_lookup_hostaddr(lookup) :
+	const char *hostaddr = nonempty(lookup ? pgpx_lookup_hostaddr(lookup) :
 								 pgpx_conninfo_param(ci, "hostaddr"));
-	const char *port = given(lookup ? pgpx_lookup_port(lookup) :
+	const char *port = nonempty(lookup ? pgpx_lookup_port(lookup) :
 							 pgpx_conninfo_param(ci, "port"));
 	const char *balance = pgpx_conninfo_param(ci, "load_balance_hosts");
 	MemoryContext cxt = AllocSetContextCreate(TopMemoryContext,
@@ -605,7 +605,7 @@ pgpx_hosts_of(int pool, const PgpxLookup *lookup)
 static bool
 is_reported(const char *published, const char *says)
 {
-	return given(published) == NULL ||
+	return nonempty(published) == NULL ||
 		(says != NULL && strcmp(published, says) == 0);
 }
 
@@ -628,7 +628,7 @@ pgpx_hosts_mark_unresponsive(int pool, PgpxHosts *hosts, const PGconn *pg)
 	int			i = find_host(hosts, pg);
 
 	wp->first = (hosts->each[i].slot + 1) % hosts->total;
-	wp->first_until = pgpx_now() + SILENT_US;
+	wp->first_until = pgpx_now() + UNRESPONSIVE_US;
 	if (hosts->n == 1)
 		return false;
 	hosts->n--;

@@ -38,7 +38,7 @@
 #define MESSAGES_AT_ONCE 64		/* from the control socket, per round */
 
 static WaitEventSet *waits = NULL;
-static PgpxTime next_due = 0;
+static PgpxTime next_maintenance = 0;
 static bool more_messages = false;
 static bool relayed = false;	/* only relays had events: see poll() */
 static PgpxBusyPoll polling;
@@ -191,7 +191,7 @@ work_on(int index)
 				if (w->phase != PGPX_PHASE_ABORT)
 					pgpx_abort_begin(w);
 			}
-			else if (pg_atomic_read_u32(&conn->cancel) == PGPX_CANCEL_ASKED)
+			else if (pg_atomic_read_u32(&conn->cancel) == PGPX_CANCEL_REQUESTED)
 				pgpx_cancel_start(w);
 			else if (state == PGPX_CONN_CANCELLING && !w->cancel.active)
 			{
@@ -250,7 +250,7 @@ do_work(void)
 static long
 timeout(void)
 {
-	PgpxTime	at = next_due;
+	PgpxTime	at = next_maintenance;
 	PgpxTime	now;
 
 	if (more_messages || pgpx_relay_has_more())
@@ -272,7 +272,8 @@ relay(PgpxWorkerConn *w, bool local, uint32 events)
 
 	/* a tick delivers a deferred wakeup at the latest */
 	if (pg_atomic_read_u32(&pgpx_conns[w->index].deferred_wakeup) != 0)
-		next_due = Min(next_due, pgpx_now() + PGPX_TICK_MS * 1000);
+		next_maintenance = Min(next_maintenance,
+							   pgpx_now() + PGPX_TICK_MS * 1000);
 	relayed &= pgpx_busy_poll_is_calm(w->pool);
 }
 
@@ -390,14 +391,14 @@ pgpx_event_loop_run_once(void)
 	for (int i = 0; i < n; i++)
 		all |= handle(&events[i]);
 	if (pgpx_relay_has_more())
-		pgpx_relay_go_on();
-	if (!all && pgpx_now() < next_due)
+		pgpx_relay_resume();
+	if (!all && pgpx_now() < next_maintenance)
 		return false;
 
 	if (more_messages)
 		read_control();
 	do_work();
-	next_due = pgpx_maintenance_run(made_work);
+	next_maintenance = pgpx_maintenance_run(made_work);
 	made_work = false;
 	return true;
 }

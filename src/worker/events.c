@@ -30,7 +30,7 @@
 #include "base/debug_point.h"
 
 int			pgpx_epoll_fd = -1;
-PgpxTime	pgpx_next_due = PG_INT64_MAX;
+PgpxTime	pgpx_next_deadline = PG_INT64_MAX;
 
 /* Enough for libpq, OpenSSL and name service modules. */
 #define STACK_SIZE (1024 * 1024)
@@ -196,5 +196,5 @@ pgpx_event_unwatch(int fd)
 void
 pgpx_event_due_at(PgpxTime at)
 {
-	pgpx_next_due = Min(pgpx_next_due, at);
+	pgpx_next_deadline = Min(pgpx_next_deadline, at);
 }

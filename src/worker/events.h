@@ -78,6 +78,6 @@ extern void pgpx_task_exit(int code);
 
 /* The epoll set of the event loop; the time when the loop must run again. */
 extern int	pgpx_epoll_fd;
-extern PgpxTime pgpx_next_due;
+extern PgpxTime pgpx_next_deadline;
 
 #endif							/* PGPX_EVENTS_H */

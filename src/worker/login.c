@@ -102,8 +102,8 @@
 
 typedef enum LoginState
 {
-	RESTING = 0,				/* waits for the remote */
-	WAITING,					/* waits for other steps of the pool */
+	AWAITING_REMOTE = 0,		/* waits for the remote */
+	QUEUED,						/* waits for other steps of the pool */
 	RUNNING,					/* a thread runs the step */
 	ABANDONED					/* the same, but the owner has ended it */
 } LoginState;
@@ -121,7 +121,7 @@ struct PgpxLogin
 	PgpxTask	task;
 	const PgpxLoginKind *kind;
 	LoginState	state;
-	dlist_node	node;			/* in steps, unless RESTING */
+	dlist_node	node;			/* in steps, unless AWAITING_REMOTE */
 	PgpxLoginOf of;
 	Owner		pool_owner;
 	struct sockaddr_storage remote; /* peer in this step; 0: not connected */
@@ -257,7 +257,7 @@ count_threads(const PgpxLogin *login)
 		PgpxLogin  *other = dlist_container(PgpxLogin, node, iter.cur);
 		int			abandoned = other->state == ABANDONED ? 1 : 0;
 
-		if (other->state == WAITING || other->kind != login->kind)
+		if (other->state == QUEUED || other->kind != login->kind)
 			continue;
 		n.all_abandoned += abandoned;
 		if (!same_user(&other->pool_owner, &login->pool_owner))
@@ -307,7 +307,7 @@ next_to_start(const Owner *pool_owner)
 	{
 		PgpxLogin  *login = dlist_container(PgpxLogin, node, iter.cur);
 
-		if (login->state != WAITING ||
+		if (login->state != QUEUED ||
 			(pool_owner != NULL && !same_user(&login->pool_owner, pool_owner)))
 			continue;
 
@@ -336,7 +336,7 @@ start_next(const Owner *pool_owner)
 		pgpx_libpq_login_before(next->accounting, next->fd);
 		if (pgpx_task_start(&next->task))
 			continue;
-		next->state = RESTING;
+		next->state = AWAITING_REMOTE;
 		dlist_delete(&next->node);
 		next->stepped(next->owner, PGRES_POLLING_FAILED,
 					  ERRCODE_INSUFFICIENT_RESOURCES,
@@ -368,7 +368,7 @@ find_remote(PgpxLogin *login)
  * same socket.
  */
 static void
-hang_up(const PgpxLogin *login)
+shut_down_socket(const PgpxLogin *login)
 {
 	struct stat now;
 	int			fd;
@@ -386,9 +386,9 @@ pgpx_login_step(PgpxLogin *login)
 {
 	Owner		pool_owner = login->pool_owner;
 
-	if (login->state != RESTING)
+	if (login->state != AWAITING_REMOTE)
 		return;
-	login->state = WAITING;
+	login->state = QUEUED;
 	find_remote(login);
 	dlist_push_tail(&steps, &login->node);
 	start_next(&pool_owner);
@@ -417,7 +417,7 @@ ended(PgpxTask *task)
 		bool		short_enough = pgpx_libpq_login_after(login->accounting,
 														  fd);
 
-		login->state = RESTING;
+		login->state = AWAITING_REMOTE;
 		errno = login->error;
 		if (short_enough)
 			login->stepped(login->owner, login->status,
@@ -440,17 +440,17 @@ pgpx_login_is_running(const PgpxLogin *login)
 }
 
 const char *
-pgpx_login_why_late(const PgpxLogin *login)
+pgpx_login_delay_reason(const PgpxLogin *login)
 {
 	Threads		n;
 
-	if (login == NULL || login->state == RESTING)
+	if (login == NULL || login->state == AWAITING_REMOTE)
 		return "";
 	n = count_threads(login);
-	if (login->state == WAITING &&
+	if (login->state == QUEUED &&
 		(n.same_abandoned >= MAX_STEPS || n.remote >= MAX_AT_ADDRESS))
 		return ": logins before it still compute what the remote server has asked for";
-	if (login->state == WAITING && too_many_abandoned(&n))
+	if (login->state == QUEUED && too_many_abandoned(&n))
 		return ": too many logins of the pool worker still compute what remote servers have asked for";
 	return ": what the remote server asks for takes longer to compute";
 }
@@ -463,11 +463,11 @@ pgpx_login_end(PgpxLogin *login)
 	if (login->state == RUNNING)
 	{
 		login->state = ABANDONED;
-		hang_up(login);
+		shut_down_socket(login);
 		pgpx_task_lower_priority(&login->task);
 		return true;
 	}
-	if (login->state == WAITING)
+	if (login->state == QUEUED)
 		dlist_delete(&login->node);
 	free(login);
 	return false;

@@ -75,7 +75,7 @@ extern bool pgpx_login_is_running(const PgpxLogin *login);
  * Returns text to append to "it did not end in time": the computation, or the
  * other logins, that delayed the login.  "" if it was waiting for the remote.
  */
-extern const char *pgpx_login_why_late(const PgpxLogin *login);
+extern const char *pgpx_login_delay_reason(const PgpxLogin *login);
 
 /*
  * Ends the management of a login that is complete or abandoned.  Returns true

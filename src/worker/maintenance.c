@@ -77,9 +77,9 @@ shorten_deadline(PgpxWorkerConn *w)
 	if (w->phase == PGPX_PHASE_ABORT)
 		pgpx_abort_abandon(w);
 	else if (w->phase != PGPX_PHASE_OPEN)
-		pgpx_connection_late(w);
+		pgpx_connection_deadline_passed(w);
 	else if (w->cancel.active)
-		pgpx_cancel_late(w);
+		pgpx_cancel_deadline_passed(w);
 }
 
 /*
@@ -140,13 +140,13 @@ tick(PgpxTime now)
 		else
 		{
 			PgpxWake	wake = PGPX_WAKE_INIT;
-			bool		wanted;
+			bool		missing;
 
 			LWLockAcquire(pool->lock, LW_EXCLUSIVE);
-			wanted = pgpx_pool_wanted_locked(pool, 0) > 0;
-			if (wanted && pgpx_pool_must_yield_locked(pool))
+			missing = pgpx_pool_missing_locked(pool, 0) > 0;
+			if (missing && pgpx_pool_must_yield_locked(pool))
 				again = true;	/* until it is this one's turn */
-			else if (wanted)
+			else if (missing)
 				pgpx_pool_dispatch_locked(pool, &wake);
 			LWLockRelease(pool->lock);
 			pgpx_wake_flush(&wake);
@@ -207,15 +207,15 @@ run_due(PgpxTime now)
 		PgpxWorkerConn *w = &pgpx_wconns[i];
 
 		if (w->cancel.active && now >= w->cancel.deadline)
-			pgpx_cancel_late(w);
+			pgpx_cancel_deadline_passed(w);
 		if (w->deadline != 0 && now >= w->deadline)
-			pgpx_connection_late(w);
+			pgpx_connection_deadline_passed(w);
 		if (w->cancel.active)
 			next = Min(next, w->cancel.deadline);
 		if (w->deadline != 0)
 			next = Min(next, w->deadline);
 	}
-	pgpx_next_due = next;
+	pgpx_next_deadline = next;
 }
 
 /*
@@ -365,7 +365,7 @@ pgpx_maintenance_run(bool changed)
 	PgpxTime	next_ping;
 	bool		starved;
 
-	if (now >= pgpx_next_due)
+	if (now >= pgpx_next_deadline)
 		run_due(now);
 
 	/*
@@ -386,6 +386,6 @@ pgpx_maintenance_run(bool changed)
 	next_ping = pgpx_lock_hooks->ping();
 	if (now >= next_sweep || next_sweep == PG_INT64_MAX)
 		next_sweep = sweep() ? now + PGPX_SWEEP_MS * 1000 : PG_INT64_MAX;
-	return Min(Min(pgpx_next_due, next_ping),
+	return Min(Min(pgpx_next_deadline, next_ping),
 			   Min(next_sweep, next_maintenance));
 }

@@ -97,7 +97,7 @@ drop(Unsent *unsent)
 }
 
 static void
-keep(Unsent *unsent, const char *data, size_t len)
+append_unsent(Unsent *unsent, const char *data, size_t len)
 {
 	Assert(is_empty(unsent) && len <= CHUNK);
 	if (unsent->data == NULL)
@@ -167,7 +167,7 @@ move_inward(PgpxWorkerConn *w)
 			drop(&relay->outward);
 		if (sent < len)
 		{
-			keep(unsent, chunk + sent, len - sent);
+			append_unsent(unsent, chunk + sent, len - sent);
 			return;
 		}
 	}
@@ -210,7 +210,7 @@ move_outward(PgpxRelay *relay)
 		{
 			sent = pgpx_tls_write(&relay->tls, chunk, n);
 			if (sent < (size_t) n)
-				keep(unsent, chunk + sent, n - sent);
+				append_unsent(unsent, chunk + sent, n - sent);
 			return;
 		}
 		if (n < 0 && is_passing(errno))
@@ -338,7 +338,7 @@ pgpx_relay_has_more(void)
 }
 
 void
-pgpx_relay_go_on(void)
+pgpx_relay_resume(void)
 {
 	int			left = nmore;
 

@@ -30,7 +30,7 @@ extern void pgpx_relay_ready(PgpxWorkerConn *w, bool local, uint32 events);
  * one chunk of each.
  */
 extern bool pgpx_relay_has_more(void);
-extern void pgpx_relay_go_on(void);
+extern void pgpx_relay_resume(void);
 
 /*
  * Shuts both sides down.  With graceful, sends Terminate to the remote first.

@@ -28,7 +28,7 @@ look_up(void)
 {
 	Dl_info		info;
 	void	   *libpq;
-	void	   *theirs;
+	void	   *of_libpq;
 
 	if (dladdr((void *) PQsslStruct, &info) == 0 || info.dli_fname == NULL)
 		return false;
@@ -37,13 +37,13 @@ look_up(void)
 		return false;
 
 	/* searches libpq and the libraries it was linked with */
-	theirs = dlsym(libpq, "SSL_has_pending");
+	of_libpq = dlsym(libpq, "SSL_has_pending");
 	(void) dlclose(libpq);
-	return theirs == (void *) SSL_has_pending;
+	return of_libpq == (void *) SSL_has_pending;
 }
 
 const char *
-pgpx_tls_claim(PGconn *pg)
+pgpx_tls_prepare(PGconn *pg)
 {
 	static int	fits = -1;
 	SSL		   *ssl;
@@ -119,12 +119,12 @@ end(PgpxTlsStream *tls)
  * each chunk of data.  Honest remotes send a few session tickets at first,
  * and a KeyUpdate every few GB.
  */
-#define MOST_UNASKED 256
+#define MAX_WITHOUT_DATA 256
 
 static bool
 has_flooded(const PgpxTlsStream *tls)
 {
-	return tls->unasked > MOST_UNASKED + tls->data_bytes / tls->chunk;
+	return tls->without_data > MAX_WITHOUT_DATA + tls->data_bytes / tls->chunk;
 }
 
 static void
@@ -134,7 +134,7 @@ count_message(int write_p, int version, int content_type, const void *buf,
 	PgpxTlsStream *tls = arg;
 
 	if (!write_p && content_type == SSL3_RT_HANDSHAKE)
-		tls->unasked++;
+		tls->without_data++;
 }
 
 /*

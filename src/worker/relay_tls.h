@@ -20,7 +20,7 @@
  * reason why the connection's TLS cannot be relayed; NULL if it can, or if the
  * connection has none.
  */
-extern const char *pgpx_tls_claim(PGconn *pg);
+extern const char *pgpx_tls_prepare(PGconn *pg);
 
 typedef struct PgpxTlsStream
 {
@@ -35,11 +35,11 @@ typedef struct PgpxTlsStream
 	size_t		taken;			/* bytes this call has read from the socket */
 	bool		dry;			/* no more from the socket in this call */
 	uint64		data_bytes;		/* bytes of data received */
-	uint64		unasked;		/* messages without data received */
+	uint64		without_data;	/* messages without data received */
 } PgpxTlsStream;
 
 /*
- * Starts the stream on libpq's SSL object.  pgpx_tls_claim must have accepted
+ * Starts the stream on libpq's SSL object.  pgpx_tls_prepare must have accepted
  * the connection.  chunk is the number of bytes to read at once.
  */
 extern void pgpx_tls_begin(PgpxTlsStream *tls, SSL *ssl, size_t chunk);

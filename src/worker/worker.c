@@ -149,7 +149,7 @@ allow_descriptors(PgpxWorkerSlot *slot)
 {
 	struct rlimit limit;
 	int			most = max_files_per_process;
-	int			wanted = pgpx_shared->max_connections;
+	int			needed = pgpx_shared->max_connections;
 	bool		kernel = false; /* the kernel's limit is the lower one */
 
 	if (getrlimit(RLIMIT_NOFILE, &limit) == 0)
@@ -170,16 +170,16 @@ allow_descriptors(PgpxWorkerSlot *slot)
 	max_safe_fds = Max(max_safe_fds, most * 3);
 	pg_atomic_write_u32(&slot->max_descriptors, most);
 
-	if (pgpx_worker_index == 0 && wanted / pgpx_shared->nworkers > most)
+	if (pgpx_worker_index == 0 && needed / pgpx_shared->nworkers > most)
 		ereport(WARNING,
 				(errmsg("pool workers cannot open as many connections as \"pgpool_ext.max_connections\" allows"),
 				 errdetail("Workers: %d, descriptors that each may have for connections: %d, of which one over TLS takes three; \"pgpool_ext.max_connections\" is %d.",
-						   pgpx_shared->nworkers, most, wanted),
+						   pgpx_shared->nworkers, most, needed),
 				 kernel ?
 				 errhint("Raise the limit of open files of the server's processes (\"ulimit -Hn\") and \"max_files_per_process\" to at least %d.",
-						 wanted + SERVER_FDS) :
+						 needed + SERVER_FDS) :
 				 errhint("Raise \"max_files_per_process\" to at least %d, or lower \"pgpool_ext.max_connections\".",
-						 wanted + SERVER_FDS)));
+						 needed + SERVER_FDS)));
 }
 
 static void
@@ -377,7 +377,7 @@ is_running(PgpxWorkerConn *w)
 }
 
 static bool
-has_gone(PgpxWorkerConn *w)
+has_closed(PgpxWorkerConn *w)
 {
 	Last	   *l = &last[w->index];
 
@@ -416,7 +416,7 @@ begin_cancel(PgpxWorkerConn *w)
  * latest.
  */
 static void
-cancel_what_runs(void)
+cancel_running_statements(void)
 {
 	PgpxTime	now = pgpx_now();
 	PgpxTime	until = now + EXIT_US;
@@ -438,7 +438,7 @@ cancel_what_runs(void)
 				continue;
 			if (!w->cancel.active)
 			{
-				if (has_gone(w))
+				if (has_closed(w))
 					continue;
 				if (repeat)
 					begin_cancel(w);
@@ -514,7 +514,7 @@ at_exit(int code, Datum arg)
 	 * Repeats also cover statements that holders started before their leases
 	 * were revoked.
 	 */
-	cancel_what_runs();
+	cancel_running_statements();
 	pgpx_conninfo_wipe_all();
 
 	pg_atomic_write_u32(&slot->pid, 0);
@@ -528,7 +528,7 @@ at_exit(int code, Datum arg)
  * closes files that a worker without a database does not have.
  */
 static void
-at_last(int code, Datum arg)
+exit_last(int code, Datum arg)
 {
 	pgpx_task_exit(code);
 }
@@ -545,5 +545,5 @@ pgpx_worker_exit_init(void)
 	polled = MemoryContextAllocZero(TopMemoryContext,
 									mul_size(n, sizeof(int)));
 	before_shmem_exit(at_exit, (Datum) 0);
-	on_proc_exit(at_last, (Datum) 0);
+	on_proc_exit(exit_last, (Datum) 0);
 }

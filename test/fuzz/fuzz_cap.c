@@ -59,7 +59,7 @@ take(PgpxCap *cap, Told *told, int limit, int pool, int64 since)
 	}
 }
 
-/* The steward has looked at all pools, and names the hungriest, or nobody. */
+/* Admission has visited all pools, and names the pool that is next in line, or none. */
 static void
 name(PgpxCap *cap, Told *told, int pool, int64 since)
 {

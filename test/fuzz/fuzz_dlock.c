@@ -214,7 +214,7 @@ ask(bool waits)
 
 	if (sigsetjmp(fuzz_error, 0) == 0)
 	{
-		pgpx_dlock_ask(&lease, &lock, waits, 100, now_us + 1000, &answer);
+		pgpx_dlock_send(&lease, &lock, waits, 100, now_us + 1000, &answer);
 		thrown = false;
 	}
 	hear(&said, !thrown);
@@ -387,7 +387,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	{
 		pgpx_shared = calloc(1, sizeof(PgpxShared));
 		pgpx_conns = calloc(1, sizeof(PgpxConn));
-		strlcpy(pgpx_shared->process, "a process", sizeof(pgpx_shared->process));
+		strlcpy(pgpx_shared->instance, "a process", sizeof(pgpx_shared->instance));
 	}
 	which = data[0] & 3;
 	end = (data[0] >> 2 & 3) % 3;

@@ -386,13 +386,13 @@ pgpx_wait_event_new(const char *name)
 }
 
 void
-pgpx_lease_broken(PgpxLease *lease, const char *why, const char *remote_words)
+pgpx_lease_broken(PgpxLease *lease, const char *why, const char *remote_text)
 {
 	FUZZ_CHECK(why != NULL);
 	lease->broken = why;
 	ereport(ERROR,
 			(errcode(ERRCODE_CONNECTION_FAILURE),
-			 errmsg("%s", why), remote_words ? errdetail("%s", remote_words) : 0));
+			 errmsg("%s", why), remote_text ? errdetail("%s", remote_text) : 0));
 }
 
 void
@@ -434,7 +434,7 @@ pgpx_lease_report_activity(PgpxLease *lease)
 }
 
 void
-pgpx_notes_keep(PgpxLease *lease, const PgpxWireMessage *msg)
+pgpx_lease_store_note(PgpxLease *lease, const PgpxWireMessage *msg)
 {
 }
 

@@ -72,9 +72,9 @@ check_refusal(const char *text, size_t room)
 	char	   *line = malloc(room);
 	size_t		len;
 
-	(void) pgpx_libpq_take_sqlstates(copy);
+	(void) pgpx_libpq_strip_sqlstates(copy);
 	FUZZ_CHECK(strlen(copy) <= strlen(text));
-	pgpx_libpq_squeeze(line, room, copy);
+	pgpx_libpq_one_line(line, room, copy);
 	len = strlen(line);
 	FUZZ_CHECK(len < room && strcspn(line, "\n\t") == len);
 	FUZZ_CHECK(len == 0 || (line[0] != ' ' && line[len - 1] != ' '));

@@ -144,7 +144,7 @@ pgpx_relay_begin(PgpxWorkerConn *w)
 }
 
 const char *
-pgpx_tls_claim(PGconn *pg)
+pgpx_tls_prepare(PGconn *pg)
 {
 	return NULL;
 }
@@ -223,7 +223,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (is_connecting(w))
 	{
 		FUZZ_CHECK(nopened + nfailed == 0);
-		pgpx_connect_too_late(w);
+		pgpx_connect_deadline_passed(w);
 	}
 	FUZZ_CHECK(nopened + nfailed == 1);
 	pgpx_connection_drop(w);

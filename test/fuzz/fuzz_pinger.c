@@ -87,7 +87,7 @@ pgpx_steady_to_now(PgpxTime t)
 }
 
 const char *
-pgpx_tls_claim(PGconn *pg)
+pgpx_tls_prepare(PGconn *pg)
 {
 	return NULL;
 }
@@ -166,14 +166,14 @@ check_work(const PgpxDlockWork *work)
 }
 
 void
-pgpx_dlock_pinged(const PgpxDlockWork *work, bool ours, PgpxTime asked_at)
+pgpx_dlock_pinged(const PgpxDlockWork *work, bool extended, PgpxTime sent_at)
 {
-	FUZZ_CHECK(!release && asked_at == now);
+	FUZZ_CHECK(!release && sent_at == now);
 	check_work(work);
 }
 
 void
-pgpx_dlock_released(const PgpxDlockWork *work, bool ours, bool wanted)
+pgpx_dlock_released(const PgpxDlockWork *work, bool extended, bool wanted)
 {
 	FUZZ_CHECK(release);
 	check_work(work);
@@ -299,7 +299,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		pgpx_shared = calloc(1, sizeof(PgpxShared));
 		pgpx_shared->max_pools = 1;
 		pgpx_shared->max_locks = 4;
-		strcpy(pgpx_shared->process, "p");
+		strcpy(pgpx_shared->instance, "p");
 		pgpx_pools = calloc(1, sizeof(PgpxPool));
 		pgpx_pools[0].opts.connect_timeout = 20 * 1000;
 		pgpx_wpools = calloc(1, sizeof(PgpxWorkerPool));

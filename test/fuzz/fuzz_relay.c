@@ -330,7 +330,7 @@ operate(PgpxWorkerConn *w, int operation, int amount)
 			break;
 		case 8:
 			if (pgpx_relay_has_more())
-				pgpx_relay_go_on();
+				pgpx_relay_resume();
 			break;
 		case 9:
 			read_blocked = true;
@@ -367,7 +367,7 @@ drain(PgpxWorkerConn *w)
 		remote_event(w);
 		local_event(w, &have);
 		if (pgpx_relay_has_more())
-			pgpx_relay_go_on();
+			pgpx_relay_resume();
 		while (session_reads(w, LIMIT))
 			;
 		idle = before == had + taken ? idle + 1 : 0;

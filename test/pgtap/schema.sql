@@ -93,7 +93,7 @@ INSERT INTO views VALUES
       user_name name, application_name text, waiting_since timestamp with time zone,
       deadline timestamp with time zone, why text, reason text'),
   ('stats', 'pool_id integer, database name, server name, local_user name, checkouts bigint,
-      hits bigint, last_used_hits bigint, retried bigint, grown bigint, waited bigint,
+      hits bigint, last_used_hits bigint, retried bigint, connects_requested bigint, waited bigint,
       granted bigint, pipelined bigint, timeouts bigint, cancelled bigint, failed bigint,
       refused bigint, unavailable bigint, deadlocks bigint, checkins bigint,
       discards bigint, reclaimed bigint, terminated bigint, lease_timeouts bigint,

@@ -23,7 +23,7 @@ SELECT :token > extract(epoch from now() - interval '1 day') * 1000000 AS like_a
 SELECT pgpool.lock_valid('locker', 'a', :token), pgpool.lock_valid('locker', 'a', :token + 1), pgpool.lock_valid('locker', 'b', :token);
 SELECT database, server, name, token = :token AS token, state, pid = pg_backend_pid() AS mine, user_name = current_user AS me, why,
 	ttl, valid_until > now() AS valid, since < now() + interval '1 s' AS since, last_ping FROM pgpool.locks;
-SELECT name, state, holder <> '' AS holder, who LIKE '%, PID %' AS who, why, token = :token AS token, expires > now() AS expires
+SELECT name, state, instance <> '' AS instance, holder LIKE '%, PID %' AS holder, why, token = :token AS token, expires > now() AS expires
   FROM pgpool.lock_status('locker');
 SELECT pgpool.unlock('locker', 'a', :token);
 SELECT count(*) FROM pgpool.locks;
@@ -111,10 +111,10 @@ SELECT pgpool.exec('locker', $$INSERT INTO pgpool_lock.pings VALUES
 	('gone', now() - interval '4 days 1 minute'), ('long gone', now() - interval '1 year'), ('asleep', now() - interval '4 days' + interval '1 hour'),
 	('fresh', now())$$);
 SELECT pgpool.lock('locker', 'a') AS token \gset
-SELECT string_agg(process, ', ' ORDER BY process) AS processes, count(*)
-  FROM pgpool.query('locker', $$SELECT CASE WHEN process ~ 'gone|asleep|fresh' THEN process ELSE 'this' END FROM pgpool_lock.pings$$) AS t(process text);
+SELECT string_agg(instance, ', ' ORDER BY instance) AS instances, count(*)
+  FROM pgpool.query('locker', $$SELECT CASE WHEN instance ~ 'gone|asleep|fresh' THEN instance ELSE 'this' END FROM pgpool_lock.pings$$) AS t(instance text);
 SELECT pgpool.unlock('locker', 'a', :token);
-SELECT pgpool.exec('locker', $$DELETE FROM pgpool_lock.pings WHERE process IN ('asleep', 'fresh')$$);
+SELECT pgpool.exec('locker', $$DELETE FROM pgpool_lock.pings WHERE instance IN ('asleep', 'fresh')$$);
 
 -- a lock of another session
 SELECT test.other_session('other');
@@ -255,7 +255,7 @@ SELECT pgpool.exec(:lease, 'BEGIN');
 SELECT pgpool.exec(:lease, 'UPDATE pgpool_lock.pings SET pinged = pinged') > 0 AS locked;
 SELECT pgpool.try_lock('locker', 'second') IS NOT NULL AS granted;
 SELECT pgpool.exec(:lease, 'ROLLBACK');
-SELECT pgpool.exec('locker', $$UPDATE pgpool_lock.locks SET process = 'another server' WHERE name = 'second'$$);
+SELECT pgpool.exec('locker', $$UPDATE pgpool_lock.locks SET instance = 'another server' WHERE name = 'second'$$);
 SELECT pgpool.exec(:lease, 'BEGIN');
 SELECT pgpool.exec(:lease, $$SELECT FROM pgpool_lock.locks WHERE name = 'second' FOR UPDATE$$);
 SELECT split_part(e, ' DETAIL', 1) AS e FROM test.err($$SELECT pgpool.lock('locker2', 'second', '100 ms')$$) AS e LIMIT 1;
@@ -274,7 +274,7 @@ RESET ROLE;
 SELECT name, user_name, why FROM pgpool.locks;
 CREATE ROLE regress_lock_watcher;
 SET ROLE regress_lock_watcher;
-SELECT name, token, user_name, who, why FROM pgpool.locks;
+SELECT name, token, user_name, holder, why FROM pgpool.locks;
 RESET ROLE;
 DROP ROLE regress_lock_watcher;
 SET ROLE regress_pgpool_app;

@@ -214,7 +214,7 @@ SELECT test.wait_for('SELECT NOT EXISTS (SELECT FROM pgpool.leases)');
 
 SELECT test.wait_for($$SELECT NOT EXISTS (SELECT FROM pgpool.pools WHERE server ~ '^views_' AND
     reset_pending + connecting + resetting + cancelling + closing > 0)$$);
-SELECT server, local_user, checkouts, hits, grown, waited, granted, timeouts, cancelled,
+SELECT server, local_user, checkouts, hits, connects_requested, waited, granted, timeouts, cancelled,
        failed, refused, unavailable, deadlocks
   FROM pgpool.stats WHERE server ~ '^views_' ORDER BY server;
 SELECT server, checkins, discards, reclaimed, terminated, lease_timeouts, retried

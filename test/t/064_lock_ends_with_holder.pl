@@ -187,7 +187,7 @@ $holder = PgpxSession->new($one);
 # .. and waiters keep waiting
 $token = $holder->run(lock_sql('restart', ttl => '11 s'));
 $watch->start(lock_sql('restart', timeout => '1 h'));
-ok(wait_until($remote, sub { $remote->safe_psql('remote_db', q{SELECT wanted IS NOT NULL FROM pgpool_lock.locks WHERE name = 'restart'}) }, 't'), 'another server requests the lock');
+ok(wait_until($remote, sub { $remote->safe_psql('remote_db', q{SELECT contended IS NOT NULL FROM pgpool_lock.locks WHERE name = 'restart'}) }, 't'), 'another server requests the lock');
 my $failed = $two->safe_psql('postgres', q{SELECT connects_failed FROM pgpool.stats WHERE server = 'keeper'});
 $remote->stop('immediate');
 ok(wait_until($two, "SELECT connects_failed > $failed FROM pgpool.stats WHERE server = 'keeper'", 't', 30), 'waiter retries while the remote server is down');

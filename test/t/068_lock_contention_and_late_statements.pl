@@ -34,7 +34,7 @@ make_pool($one, $remote, server => 'strict');
 my $changer = PgpxSession->new($remote, dbname => 'remote_db');
 $token = $holder->run(q{SELECT pgpool.lock('strict', 'strict', '10 s', '1 min')});
 ok(wait_until($one, 'SELECT last_ping IS NOT NULL FROM pgpool.locks', 't', 10), 'serializable: worker pings');
-$changer->run(q{BEGIN; UPDATE pgpool_lock.locks SET wanted = NULL WHERE name = 'strict'});
+$changer->run(q{BEGIN; UPDATE pgpool_lock.locks SET contended = NULL WHERE name = 'strict'});
 ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgpool_ext lock' AND wait_event_type = 'Lock'}, '1', 10),
 	'serializable: ping waits');
 my $changed = $one->safe_psql('postgres', 'SELECT clock_timestamp()');
@@ -259,7 +259,7 @@ is($holder->run("SELECT pgpool.unlock('changed', 'changed', $token)"), 't', 'loc
 # --- a server whose sessions have kept a lock for a while backs off for a third of a
 # second if another server requests it; here each release reports such a request
 $remote->safe_psql('remote_db', <<'EOT');
-CREATE FUNCTION wants() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.wanted := clock_timestamp(); RETURN NEW; END';
+CREATE FUNCTION wants() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.contended := clock_timestamp(); RETURN NEW; END';
 CREATE TRIGGER wants BEFORE UPDATE OF state ON pgpool_lock.locks FOR EACH ROW WHEN (NEW.state = 'free') EXECUTE FUNCTION wants();
 EOT
 $holder->run(<<'EOT', 60);
@@ -315,7 +315,7 @@ $holder->run('DISCARD ALL');
 like($short->run(q{SELECT pgpool.lock('keeper', 'over', '10 s', '1500 ms')}), qr/^\d+$/, 'lock with a short ttl is held');
 my $over = sub { return $remote->safe_psql('remote_db', "SELECT $_[0] FROM pgpool_lock.locks WHERE name = 'over'"); };
 my $pings = q{SELECT count(*) > 0 FROM pg_stat_activity WHERE application_name = 'pgpool_ext lock'};
-$blocker->run(q{BEGIN; UPDATE pgpool_lock.locks SET wanted = NULL WHERE name = 'over'});
+$blocker->run(q{BEGIN; UPDATE pgpool_lock.locks SET contended = NULL WHERE name = 'over'});
 ok(wait_until($remote, "$pings AND wait_event_type = 'Lock'", 't'), 'ping waits for the row');
 my $expires = $over->('expires');
 ok(wait_until($one, q{SELECT state FROM pgpool.locks WHERE name = 'over'}, 'lost'), 'lock is lost');
@@ -334,7 +334,7 @@ CREATE TRIGGER thoughtful AFTER UPDATE ON pgpool_lock.locks FOR EACH ROW WHEN (N
 EOT
 like($short->run(q{SELECT pgpool.lock('keeper', 'asked', '10 s', '10 s')}), qr/^\d+$/, 'lock with slow pings is held');
 ok(wait_until($one, q{SELECT last_ping IS NOT NULL FROM pgpool.locks WHERE name = 'asked'}, 't'), 'pings are answered');
-$blocker->run(q{BEGIN; SET LOCAL session_replication_role = replica; UPDATE pgpool_lock.locks SET wanted = NULL WHERE name = 'asked'});
+$blocker->run(q{BEGIN; SET LOCAL session_replication_role = replica; UPDATE pgpool_lock.locks SET contended = NULL WHERE name = 'asked'});
 ok(wait_until($remote, "$pings AND wait_event_type = 'Lock'", 't'), 'next ping waits');
 my $until = $short->run(q{SELECT valid_until FROM pgpool.locks WHERE name = 'asked'});
 is($remote->safe_psql('remote_db', "SELECT '$until' < expires FROM pgpool_lock.locks WHERE name = 'asked'"), 't', 'lock expires locally before it does on the remote server');

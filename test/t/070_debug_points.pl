@@ -322,7 +322,7 @@ foreach my $case ([ worker_starts => 'starting' ], [ worker_ends => 'stopping' ]
 	make_pool($local, $remote, server => 'moving', options => { pool_size => 1, retry_min => '10 ms' });
 	$remote->safe_psql('remote_db', 'CREATE TABLE moved (n int); GRANT ALL ON moved TO remote_app');
 	lease($holder, 'moving');
-	$waiter->run(q{SET pgpool_ext.debug_point = 'tells wait'});
+	$waiter->run(q{SET pgpool_ext.debug_point = 'publish wait'});
 	foreach my $session ($next, $waiter)
 	{
 		$session->start('SELECT pgpool.exec($$moving$$, $$INSERT INTO moved VALUES (' . ++$n . ')$$)');
@@ -330,14 +330,14 @@ foreach my $case ([ worker_starts => 'starting' ], [ worker_ends => 'stopping' ]
 	}
 	kill 'STOP', $next->pid;
 	terminate($local, worker_pid($local));
-	ok(reached('tells'), 'tells: there is a new worker');
+	ok(reached('publish'), 'tells: there is a new worker');
 	kill 'CONT', $next->pid;
 	is($next->finish(30) . $next->error, '1', 'tells: another one has told it');
 	my $rows = 'SELECT string_agg(n::text, $$ $$) FROM moved';
 	ok(wait_until($remote, sub { $remote->safe_psql('remote_db', $rows) }, '1 2'), 'tells: and has carried the statement');
 	$local->safe_psql('postgres', q{BEGIN; DROP USER MAPPING FOR app SERVER moving;}
 		  . qq{ CREATE USER MAPPING FOR app SERVER moving OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD'); COMMIT});
-	go_on('tells');
+	go_on('publish');
 	$waiter->finish(30);
 	$waiter->failed('08006', qr/The statement was sent, and its answer cannot be had: it may have run/, 'tells: its owner hears that it may have run');
 	is($remote->safe_psql('remote_db', $rows), '1 2', 'tells: it has run once');
@@ -364,13 +364,13 @@ foreach my $case (qw(undisturbed lost cancelled terminated taken))
 	disarm();
 	$local->safe_psql('postgres', q{SELECT pgpool.reset_stats('carry')});
 	$remote->safe_psql('remote_db', 'TRUNCATE carried');
-	$holder->run("SET pgpool_ext.debug_point = 'carry wait'");
+	$holder->run("SET pgpool_ext.debug_point = 'hand_over wait'");
 	my $lease = lease($holder, 'carry');
 	$holder->run("SELECT pgpool.exec($lease, 'SELECT 1')");
 	$waiter->start("SELECT pgpool.exec('carry', '$sql')");
 	wait_until($local, 'SELECT count(*) FROM pgpool.waiters', 1) or die 'no waiter';
 	$holder->start("SELECT pgpool.checkin($lease)");
-	ok(reached('carry'), "carry, $case: it is granted");
+	ok(reached('hand_over'), "carry, $case: it is granted");
 	is($local->safe_psql('postgres', 'SELECT pid, state FROM pgpool.leases'), $waiter->pid . '|active', "carry, $case: as if it were running");
 	check_invariants($local, "carry, $case: the invariants hold");
 	if ($case eq 'lost')
@@ -387,7 +387,7 @@ foreach my $case (qw(undisturbed lost cancelled terminated taken))
 
 	# its socket is shut down by then, so that nothing is sent
 	ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgpool_ext/carry'}, '0'), "carry, $case: the connection ends") if $case eq 'taken';
-	go_on('carry');
+	go_on('hand_over');
 	is($holder->finish(30) . $holder->error, '', "carry, $case: the one before has returned it");
 	$waiter->finish(30);
 	is($waiter->sqlstate, { cancelled => '57014', terminated => '57P01' }->{$case} // '', "carry, $case: what its owner is told") or diag($waiter->error);
@@ -401,7 +401,7 @@ foreach my $case (qw(undisturbed lost cancelled terminated taken))
 
 # The session that returns the connection is stopped while it sends the waiter's statement, and
 # stays so: the waiter ends all the same, and what is sent later harms nobody.
-foreach my $point (qw(carry sent))
+foreach my $point (qw(hand_over hand_over_sent))
 {
 	foreach my $case (qw(cancelled terminated late))
 	{
@@ -437,7 +437,7 @@ foreach my $point (qw(carry sent))
 		ok(!$waiter->done, "$name: which is nothing to a statement that was offered later");
 		$second->run(q{SELECT pgpool.checkin_all()});
 		is($waiter->finish(30) . $waiter->error, '44', "$name: that one has its own answer");
-		is($remote->safe_psql('remote_db', 'SELECT count(*) FROM carried'), $point eq 'sent' ? '1' : '0', "$name: how often the first one has run");
+		is($remote->safe_psql('remote_db', 'SELECT count(*) FROM carried'), $point eq 'hand_over_sent' ? '1' : '0', "$name: how often the first one has run");
 		ok(wait_until($local, q{SELECT leased, waiters FROM pgpool.pools WHERE server = 'carry'}, '0|0'), "$name: nothing is left");
 		check_invariants($local, "$name: the invariants hold");
 		stats_add_up($local, "$name: the counters add up");
@@ -461,7 +461,7 @@ foreach my $point (qw(carry sent))
 		my ($holder, $waiter) = (PgpxSession->new($local), $waiter_by_relay{$case});
 
 		$local->safe_psql('postgres', q{SELECT pgpool.reset_stats('relayed')});
-		$holder->run("SET pgpool_ext.debug_point = 'sent wait'");
+		$holder->run("SET pgpool_ext.debug_point = 'hand_over_sent wait'");
 		my $lease = lease($holder, 'relayed');
 		$holder->run("SELECT pgpool.exec($lease, 'SELECT 1')");
 		$waiter->start($case eq 'taken' ? q{SELECT pgpool.exec('relayed', 'SELECT pg_sleep(600)')} :
@@ -471,7 +471,7 @@ foreach my $point (qw(carry sent))
 		# a tick of the worker's would tell it
 		kill 'STOP', $worker if $case eq 'taken';
 		$holder->start("SELECT pgpool.checkin($lease)");
-		ok(reached('sent'), "sent, $case: nobody has been told yet");
+		ok(reached('hand_over_sent'), "sent, $case: nobody has been told yet");
 		if ($case eq 'taken')
 		{
 			is($local->safe_psql('postgres', q{SELECT pgpool.terminate(lease) FROM pgpool.leases}), 't', "sent, $case: it is terminated");
@@ -483,7 +483,7 @@ foreach my $point (qw(carry sent))
 			# what the worker takes in now, it takes in after that
 			$local->safe_psql('postgres', q{SELECT a FROM pgpool.query('beside', 'select 1') AS t(a int)}) foreach 1 .. 3;
 		}
-		go_on('sent');
+		go_on('hand_over_sent');
 		is($holder->finish(30) . $holder->error, '', "sent, $case: the one before has returned it");
 		is($waiter->finish(30) . $waiter->sqlstate, $case eq 'taken' ? 'PX001' : '43', "sent, $case: the next one is told") or diag($waiter->error);
 		kill 'CONT', $worker;
@@ -542,24 +542,24 @@ foreach my $point (qw(carry sent))
 
 # check_invariants() finds what must not be.
 my %damages = (
-	lease_of_idle => qr/is idle, but has lease 5 /, lease_to_come => qr/is leased, but its lease is 9223372036854775807/,
+	lease_of_idle => qr/is idle, but has lease 5 /, lease_of_future => qr/is leased, but its lease is 9223372036854775807/,
 	lease_twice => qr/is on two connections/, holder => qr/belongs to process 1 at \d+, which does not exist/,
 	generation => qr/has generation 0/, version => qr/is of version \d+, the pool of/, opened => qr/is idle, but was opened at 0/,
-	owed => qr/is idle, but owes 2 answers/, closing => qr/is closing, but for no reason/, state => qr/is in state \d+/,
-	count => qr/2 connections are idle, but the pool counts 7/, list_leads => qr/list of free connections leads to 100000/,
+	unread_reset => qr/is idle, but owes 2 answers/, closing => qr/is closing, but for no reason/, state => qr/is in state \d+/,
+	count => qr/2 connections are idle, but the pool counts 7/, list_head => qr/list of free connections leads to 100000/,
 	list_state => qr/in the list of free ones is leased/, list_link => qr/is linked to \d+ before it, not to -1/,
 	list_order => qr/in the list of free ones was used later than connection \d+ before it/,
 	list_end => qr/list of free connections ends with/, list_short => qr/list of free connections has 1, but 2/,
 	cap => qr/4 connections, but pool_size and max_overflow allow 1/, checkouts => qr/checkouts is 0, but/, waited => qr/waited is 100000, but/,
 	histogram => qr/sum of the histogram is/, connects => qr/connects is 0, but/, hits => qr/checkouts is \d+, but hits is 100000/,
-	partner_hits => qr/but last_used_hits is 100000/, closed => qr/closed for no reason/, place => qr/has no pool, but connections or tickets/,
-	free_leads => qr/free list leads to/, free_outside => qr/free list leads to/, free_count => qr/in the free list, but it counts 0/,
-	free_missing => qr/is free, but not in the free list/, served => qr/2 tickets wait while connection \d+ is idle/,
-	queue_leads => qr/queue leads to ticket 100000/, queue_state => qr/in the queue is in state/, queue_link => qr/in the queue is linked to 100000/,
+	last_used_hits => qr/but last_used_hits is 100000/, closed => qr/closed for no reason/, pool_slot => qr/has no pool, but connections or tickets/,
+	free_head => qr/free list leads to/, free_outside => qr/free list leads to/, free_count => qr/in the free list, but it counts 0/,
+	free_missing => qr/is free, but not in the free list/, not_granted => qr/2 tickets wait while connection \d+ is idle/,
+	queue_head => qr/queue leads to ticket 100000/, queue_state => qr/in the queue is in state/, queue_link => qr/in the queue is linked to 100000/,
 	queue_order => qr/stands behind number 9223372036854775807/, queue_process => qr/ticket \d+ belongs to process 1/,
 	queue_end => qr/queue ends with ticket/, queue_count => qr/2 tickets are in the queue, but the pool counts 7/,
-	tickets => qr/but the pool counts 7/, granted_outside => qr/was granted connection 100000/, granted_other => qr/which process \d+ holds/,
-	granted_gone => qr/was granted lease 1, but connection/, lock_state => qr/has state 100000/, lock_name => qr/lacks a name/,
+	queued => qr/but the pool counts 7/, granted_outside => qr/was granted connection 100000/, granted_other => qr/which process \d+ holds/,
+	granted_stale => qr/was granted lease 1, but connection/, lock_state => qr/has state 100000/, lock_name => qr/lacks a name/,
 	lock_twice => qr/are one, and both held/, many => qr/and \d+ more/,
 	lock_owner => qr/belongs to PID 1/, lock_done => qr/waits for a session that does not wait/, lock_token => qr/held without a token/);
 {

@@ -22,9 +22,9 @@ $local->safe_psql('postgres', "SELECT pg_terminate_backend($worker)");
 ok( wait_until($local,
 		"SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'pgpool_ext worker' AND pid <> $worker", '1'),
 	'there is a new worker');
-ok(wait_until($local, 'SELECT grown > 1 FROM pgpool.stats'), 'which is asked for a connection, and does not know how');
+ok(wait_until($local, 'SELECT connects_requested > 1 FROM pgpool.stats'), 'which is asked for a connection, and does not know how');
 usleep(500_000);
-cmp_ok($local->safe_psql('postgres', 'SELECT grown FROM pgpool.stats'), '<', 10, 'it is not asked again and again');
+cmp_ok($local->safe_psql('postgres', 'SELECT connects_requested FROM pgpool.stats'), '<', 10, 'it is not asked again and again');
 
 kill 'CONT', $waiter->pid;
 like($waiter->finish, qr/^\d+$/, 'told, it serves the waiter');
