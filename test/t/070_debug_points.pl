@@ -1,5 +1,5 @@
-# What happens at one exact instant: processes are stopped, ended and failed at debug
-# points, which only a build of test/points/run has.
+# Races at exact points: processes are stopped, ended and made to fail at debug points,
+# which only the build of test/points/run has.
 use strict;
 use warnings;
 
@@ -18,7 +18,7 @@ make_pool($local, $remote, server => 'one', options => { pool_size => 1, retry_m
 
 sub path { return $local->data_dir . "/pgpool_ext.$_[0].$_[1]"; }
 
-# Has a process come to the point?
+# True if a process has reached the debug point.
 sub reached
 {
 	my ($name) = @_;
@@ -40,7 +40,7 @@ sub disarm
 	return;
 }
 
-# For all processes, the worker among them.
+# Arm a debug point for all processes, including the worker.
 sub arm
 {
 	my ($setting, $value) = @_;
@@ -58,7 +58,8 @@ sub works
 	return ok(wait_until($local, "SELECT a FROM pgpool.query('one', 'select 42') AS t(a int)", '42', 30), $name);
 }
 
-# A session that waits with a point armed, behind a holder; and one behind it.
+# A holder; a session that waits behind it with a debug point armed; and another
+# session.
 sub waiting
 {
 	my ($point, $timeout) = @_;
@@ -72,34 +73,34 @@ sub waiting
 	return ($holder, $waiter, $next);
 }
 
-# The time is up, and in that instant the connection is granted: it is taken.
+# A grant at the moment of the timeout: the lease is kept.
 {
 	my ($holder, $waiter, $next) = waiting('timed_out', '100 ms');
 
-	ok(reached('timed_out'), 'the time of a waiter is up');
+	ok(reached('timed_out'), 'waiter times out');
 	$holder->run('SELECT pgpool.checkin_all()');
-	is($local->safe_psql('postgres', 'SELECT pid FROM pgpool.leases'), $waiter->pid, 'it is granted before it has left');
-	check_invariants($local, 'timeout and grant: the invariants hold in between');
+	is($local->safe_psql('postgres', 'SELECT pid FROM pgpool.leases'), $waiter->pid, 'waiter is granted a connection before it has left the queue');
+	check_invariants($local, 'timeout and grant: invariants hold in between');
 	go_on('timed_out');
-	like($waiter->finish, qr/^\d+$/, 'timeout and grant: it is a lease, and no error');
-	is($local->safe_psql('postgres', 'SELECT timeouts FROM pgpool.stats'), '0', 'and no timeout');
+	like($waiter->finish, qr/^\d+$/, 'timeout and grant: waiter gets the lease without an error');
+	is($local->safe_psql('postgres', 'SELECT timeouts FROM pgpool.stats'), '0', 'timeout and grant: no timeout is counted');
 	$_->quit foreach $holder, $waiter, $next;
 }
-works('timeout and grant: the pool works');
+works('timeout and grant: pool works');
 
-# Nobody grants: it is a timeout, once.
+# a timeout without a grant is counted once
 {
 	my ($holder, $waiter, $next) = waiting('timed_out', '100 ms');
 
-	ok(reached('timed_out'), 'the time of a waiter is up, and nothing has come');
+	ok(reached('timed_out'), 'waiter times out without a grant');
 	go_on('timed_out');
 	$waiter->finish;
-	$waiter->failed('55P03', qr/no connection/, 'timeout alone: an error');
-	is($local->safe_psql('postgres', 'SELECT timeouts FROM pgpool.stats'), '1', 'and one timeout');
+	$waiter->failed('55P03', qr/no connection/, 'timeout alone: waiter gets the error');
+	is($local->safe_psql('postgres', 'SELECT timeouts FROM pgpool.stats'), '1', 'timeout alone: one timeout is counted');
 	$_->quit foreach $holder, $waiter, $next;
 }
 
-# Interrupted or terminated in the instant of the grant: it is given on.
+# a cancel or terminate at the moment of the grant: the connection is handed back
 foreach my $case ([ 'cancelled', 'pg_cancel_backend', '57014' ], [ 'exit', 'pg_terminate_backend', '57P01' ])
 {
 	my ($point, $function, $told) = @$case;
@@ -108,37 +109,38 @@ foreach my $case ([ 'cancelled', 'pg_cancel_backend', '57014' ], [ 'exit', 'pg_t
 	$local->safe_psql('postgres', "SELECT $function(" . $waiter->pid . ')');
 	ok(reached($point), "$function of a waiter");
 	$holder->run('SELECT pgpool.checkin_all()');
-	is($local->safe_psql('postgres', 'SELECT pid FROM pgpool.leases'), $waiter->pid, 'it is granted before it has left');
+	is($local->safe_psql('postgres', 'SELECT pid FROM pgpool.leases'), $waiter->pid, 'waiter is granted a connection before it has left the queue');
 	$next->start("SELECT pgpool.checkout('one', '60 s')");
-	check_invariants($local, "$function: the invariants hold in between");
+	check_invariants($local, "$function: invariants hold in between");
 	go_on($point);
 	$waiter->finish;
-	is($waiter->sqlstate, $told, "$function: the caller is told") or diag($waiter->error);
-	like($next->finish, qr/^\d+$/, "$function: the next one is served");
+	is($waiter->sqlstate, $told, "$function: waiter gets the error") or diag($waiter->error);
+	like($next->finish, qr/^\d+$/, "$function: next session is granted the connection");
 	$_->quit foreach $holder, $waiter, $next;
 }
 
-# Between leaving the queue and giving the grant on, the connection is nobody's to take.
+# after the waiter has been cancelled and before it hands back its grant, no other
+# session can lease the connection
 {
 	my ($holder, $waiter, $next) = waiting('cancelled', '60 s');
 
 	$local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $waiter->pid . ')');
-	ok(reached('cancelled'), 'a waiter is cancelled');
+	ok(reached('cancelled'), 'waiter is cancelled');
 	$holder->run('SELECT pgpool.checkin_all()');
 	$next->run("SET pgpool_ext.debug_point = 'nothing wait'");
 	$next->start("SELECT pgpool.checkout('one', '60 s')");
-	ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', 1), 'the next one queues');
+	ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', 1), 'next session waits');
 	go_on('cancelled');
-	like($next->finish, qr/^\d+$/, 'and is served by the one that gives up');
+	like($next->finish, qr/^\d+$/, 'next session is granted the connection that was handed back');
 	$waiter->finish;
-	$waiter->failed('57014', qr/canceling statement/, 'who is told that it was cancelled');
+	$waiter->failed('57014', qr/canceling statement/, 'cancelled waiter gets the error');
 	$_->quit foreach $holder, $waiter, $next;
 }
-works('cancel and grant: the pool works');
+works('cancel and grant: pool works');
 check_invariants($local);
 
-# A holder is terminated, idle and in mid-query; while its exit callback stands still
-# the lease is still its own.
+# A holder is terminated, idle and with a running query. Until its exit callback
+# continues it keeps its lease.
 foreach my $sql ("SELECT 1", "SELECT pgpool.exec((SELECT max(lease) FROM pgpool.leases), 'select pg_sleep(60)')")
 {
 	my ($holder, $next) = map { PgpxSession->new($local) } 1 .. 2;
@@ -150,19 +152,19 @@ foreach my $sql ("SELECT 1", "SELECT pgpool.exec((SELECT max(lease) FROM pgpool.
 	wait_until($local, "SELECT count(*) FROM pg_stat_activity WHERE pid = " . $holder->pid . " AND state = 'active' AND wait_event IS NOT NULL", 1)
 	  if $sql =~ /sleep/;
 	$local->safe_psql('postgres', 'SELECT pg_terminate_backend(' . $holder->pid . ')');
-	ok(reached('exit'), 'a holder is terminated');
+	ok(reached('exit'), 'holder is terminated');
 	$next->start("SELECT pgpool.checkout('one', '60 s')");
-	ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', 1), 'nobody gets its connection before its exit callback');
-	check_invariants($local, 'holder ends: the invariants hold');
+	ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', 1), 'next session waits until the exit callback');
+	check_invariants($local, 'holder ends: invariants hold');
 	go_on('exit');
-	like($next->finish, qr/^\d+$/, 'the next one is served');
+	like($next->finish, qr/^\d+$/, 'next session is granted the connection');
 	ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(60)%' AND pid <> pg_backend_pid()", '0'),
-		'and nothing runs on at the remote');
+		'nothing runs on the remote server');
 	$_->quit foreach $holder, $next;
 }
-works('holders end: the pool works');
+works('holders end: pool works');
 
-# The worker ends, or dies, where it could leave something behind.
+# the worker exits, fails or crashes at points where it could leave something behind
 foreach my $case (
 	[ 'worker_starts exit', 0 ], [ 'worker_set_up exit', 0 ], [ 'worker_set_up error', 0 ],
 	[ 'worker_connects error', 0 ], [ 'worker_connects exit', 0 ], [ 'granted error', 0 ], [ 'granted exit', 0 ],
@@ -172,7 +174,7 @@ foreach my $case (
 	my ($point) = $what =~ /^(\w+)/;
 	my $worker = worker_pid($local);
 
-	# one that ends before it has begun leaves alone what there was before it
+	# a worker that ends before it is set up does not affect leases and waiters
 	my ($holder, $waiter) = $what =~ /^worker_(?:starts|set_up) (?:exit|error)$/ ? map { PgpxSession->new($local) } 1 .. 2 : ();
 	my $lease;
 
@@ -192,23 +194,23 @@ foreach my $case (
 		$local->psql('postgres', "SELECT pgpool.reconnect('one')");
 		$local->psql('postgres', "SELECT pgpool.exec('one', 'select 1')");
 	}
-	ok(reached($point), "$what: the worker comes there");
+	ok(reached($point), "$what: worker reaches the point");
 	if ($holder)
 	{
-		check_invariants($local, "$what: the invariants hold without a worker");
-		is($local->safe_psql('postgres', 'SELECT pid FROM pgpool.waiters'), $waiter->pid, "$what: who waited waits on");
-		$holder->fails("SELECT pgpool.exec($lease, 'select 1')", '08006', qr/worker was restarted/, "$what: the lease says what has happened to it");
-		is($holder->run("SELECT pgpool.checkin($lease)") . $holder->error, '', "$what: and is returned");
-		like($waiter->finish, qr/^\d+$/, "$what: the next worker serves who waited");
+		check_invariants($local, "$what: invariants hold without a worker");
+		is($local->safe_psql('postgres', 'SELECT pid FROM pgpool.waiters'), $waiter->pid, "$what: waiter still waits");
+		$holder->fails("SELECT pgpool.exec($lease, 'select 1')", '08006', qr/worker was restarted/, "$what: lease reports the restart of the worker");
+		is($holder->run("SELECT pgpool.checkin($lease)") . $holder->error, '', "$what: lease can be returned");
+		like($waiter->finish, qr/^\d+$/, "$what: waiter is granted a connection by the next worker");
 		$_->quit foreach $holder, $waiter;
 	}
-	works("$what: the pool works again");
-	check_invariants($local, "$what: the invariants hold");
+	works("$what: pool works again");
+	check_invariants($local, "$what: invariants hold");
 }
 arm(debug_point => '');
 
-# What a worker has not read is for nobody in the next life of shared memory, in which a pool
-# of another server has the number that the one before had.
+# A message that a worker has not read must be ignored after shared memory has been
+# reinitialized, although a pool of another server has the same number.
 {
 	my $asker;
 	my $next_life = sub {
@@ -220,100 +222,101 @@ arm(debug_point => '');
 
 	make_pool($local, $remote, server => 'before', options => { dbname => 'postgres' });
 	make_pool($local, $remote, server => 'after', options => { dbname => 'remote_db' });
-	ok($next_life->(), 'lives: one begins');
+	ok($next_life->(), 'reinitialization: first one succeeds');
 	$asker = PgpxSession->new($local);
 	lease($asker, 'before');
 	foreach my $n (1 .. 3)
 	{
-		is($asker->run(q{SELECT pgpool.exec('before', 'select 1')}) . $asker->error, '1', 'lives: a pool works');
+		is($asker->run(q{SELECT pgpool.exec('before', 'select 1')}) . $asker->error, '1', 'reinitialization: pool works');
 		kill 'STOP', worker_pid($local) if $n == 3;
 		$local->safe_psql('postgres', 'ALTER SERVER before OPTIONS (' . ($n == 1 ? 'ADD' : 'SET') . " application_name 'before $n')");
 	}
 	my $pool = $local->safe_psql('postgres', 'SELECT pool_id FROM pgpool.pools');
 	$asker->start(q{SELECT pgpool.checkout('before', '60 s')});
-	ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', 1), 'lives: the worker is told of its options, and does not read that');
+	ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', 1), 'reinitialization: conninfo is published and not read');
 	arm(debug_point => 'worker_starts wait');
-	ok($next_life->() && reached('worker_starts'), 'lives: the next one begins');
+	ok($next_life->() && reached('worker_starts'), 'reinitialization: second one succeeds');
 	$asker->quit;
 	$asker = PgpxSession->new($local);
 	$asker->start(q{SELECT a FROM pgpool.query('after', 'select current_database()') AS t(a text)});
-	ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', 1), 'lives: another pool is asked for');
-	is($local->safe_psql('postgres', 'SELECT pool_id FROM pgpool.pools'), $pool, 'lives: which has the same number');
+	ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', 1), 'reinitialization: another pool is used');
+	is($local->safe_psql('postgres', 'SELECT pool_id FROM pgpool.pools'), $pool, 'reinitialization: pool has the same number');
 	go_on('worker_starts');
-	is($asker->finish(60) . $asker->error, 'remote_db', 'lives: it leads where its own options say');
+	is($asker->finish(60) . $asker->error, 'remote_db', 'reinitialization: pool uses its own options');
 	arm(debug_point => '');
 	$asker->quit;
 	$local->safe_psql('postgres', 'DROP SERVER before, after CASCADE');
 }
 
-# What the views say of a worker that starts, or ends.
+# the state of a worker that starts or stops
 foreach my $case ([ worker_starts => 'starting' ], [ worker_ends => 'stopping' ])
 {
 	my ($point, $state) = @$case;
 
 	arm(debug_point => "$point wait");
 	$local->psql('postgres', 'SELECT pg_terminate_backend(' . worker_pid($local) . ')');
-	ok(reached($point), "$point: the worker stands there");
-	is($local->safe_psql('postgres', 'SELECT state FROM pgpool.workers'), $state, "$point: it is $state");
+	ok(reached($point), "$point: worker reaches the point");
+	is($local->safe_psql('postgres', 'SELECT state FROM pgpool.workers'), $state, "$point: worker is shown as $state");
 	go_on($point);
-	works("$point: the pool works again");
+	works("$point: pool works again");
 	arm(debug_point => '');
 }
 
-# A lease is given up while its statement runs, and the worker is about to end and looks for
-# work no more.
+# A session is cancelled during its statement while the worker is about to end and reads
+# no more work.
 {
 	my ($holder, $caller) = map { PgpxSession->new($local) } 1 .. 2;
 	my $running = q{SELECT count(*) FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(601)' AND state = 'active'};
 
 	make_pool($local, $remote, server => 'given_up', options => { pool_size => 1 });
 	$holder->start(q{SELECT pgpool.exec('given_up', 'SELECT pg_sleep(601)')});
-	ok(wait_until($remote, $running, '1'), 'a statement runs');
+	ok(wait_until($remote, $running, '1'), 'statement runs');
 	is($caller->run(q{SELECT pgpool.exec('one', 'SELECT 1')}) . $caller->error, '1', 'another pool has a connection');
 	arm(debug_point => 'worker_connects wait');
 
-	# while the worker closes it, it hears of the point
-	ok(wait_until($local, 'SHOW pgpool_ext.debug_point', 'worker_connects wait'), 'the point is armed');
-	is($caller->run(q{SELECT pgpool.drain('one', '30 s')}) . $caller->error, 't', 'which is closed');
+	# the worker learns of the point while it closes the connection
+	ok(wait_until($local, 'SHOW pgpool_ext.debug_point', 'worker_connects wait'), 'debug point is armed');
+	is($caller->run(q{SELECT pgpool.drain('one', '30 s')}) . $caller->error, 't', 'connection is closed');
 	$caller->run(q{SELECT pgpool.resume('one')});
 	$caller->start(q{SELECT pgpool.exec('one', 'SELECT 1')});
-	ok(reached('worker_connects'), 'the worker connects');
+	ok(reached('worker_connects'), 'worker connects');
 	$local->safe_psql('postgres', 'SELECT pg_terminate_backend(' . worker_pid($local) . ')');
 	$local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $holder->pid . ')');
 	$holder->finish(30);
-	$holder->failed('57014', qr/canceling statement/, 'meanwhile the holder gives up');
+	$holder->failed('57014', qr/canceling statement/, 'holder is cancelled meanwhile');
 	go_on('worker_connects');
-	is($caller->finish(60) . $caller->error, '1', 'the next worker serves who waits');
-	ok(wait_until($remote, $running, '0', 10), 'what was given up in front of it is cancelled');
+	is($caller->finish(60) . $caller->error, '1', 'waiter is granted a connection by the next worker');
+	ok(wait_until($remote, $running, '0', 10), 'abandoned statement is cancelled');
 	arm(debug_point => '');
 	$local->safe_psql('postgres', 'DROP SERVER given_up CASCADE');
 	$_->quit foreach $holder, $caller;
 }
 
-# A pool has ended, and just when the worker is about to forget it somebody calls.
+# a session uses a retired pool when the worker is about to forget it
 {
 	my $caller = PgpxSession->new($local);
 	my $pool = q{SELECT pool_id FROM pgpool.pools WHERE server = 'former'};
 
 	make_pool($local, $remote, server => 'former', options => { pool_size => 1 });
 	arm(debug_point => 'worker_forgets wait');
-	is($caller->run(q{SELECT pgpool.exec('former', 'SELECT 1')}) . $caller->error, '1', 'a pool has a connection');
+	is($caller->run(q{SELECT pgpool.exec('former', 'SELECT 1')}) . $caller->error, '1', 'pool has a connection');
 	my $before = $local->safe_psql('postgres', $pool);
 	$local->safe_psql('postgres', q{ALTER SERVER former OPTIONS (ADD application_name 'former')});
-	ok(reached('worker_forgets'), 'its options change, and it is about to be forgotten');
+	ok(reached('worker_forgets'), 'worker is about to forget the pool after a change of its options');
 	$caller->start(q{SELECT pgpool.exec('former', 'SELECT 1')});
-	ok(wait_until($local, q{SELECT server FROM pgpool.waiters}, 'former'), 'somebody waits in it');
+	ok(wait_until($local, q{SELECT server FROM pgpool.waiters}, 'former'), 'session waits in the pool');
 	go_on('worker_forgets');
-	is($caller->finish(30) . $caller->error, '1', 'who has a connection then');
-	is($local->safe_psql('postgres', $pool), $before, 'of the same pool');
-	check_invariants($local, 'forgets: the invariants hold');
+	is($caller->finish(30) . $caller->error, '1', 'session is granted a connection');
+	is($local->safe_psql('postgres', $pool), $before, 'pool is the same one');
+	check_invariants($local, 'forget: invariants hold');
 	arm(debug_point => '');
 	$local->safe_psql('postgres', 'DROP SERVER former CASCADE');
 	$caller->quit;
 }
 
-# Who waits is about to tell a new worker how to connect; meanwhile his statement is carried,
-# and then his user mapping is made anew, which is another pool's: it does not run there again.
+# A waiter is about to publish its conninfo to a new worker. Meanwhile its statement is
+# pipelined, and then its user mapping is replaced, which leads to another pool: the
+# statement must not run there again.
 {
 	my ($holder, $next, $waiter) = map { PgpxSession->new($local, user => 'app') } 1 .. 3;
 	my $n = 0;
@@ -330,28 +333,28 @@ foreach my $case ([ worker_starts => 'starting' ], [ worker_ends => 'stopping' ]
 	}
 	kill 'STOP', $next->pid;
 	terminate($local, worker_pid($local));
-	ok(reached('publish'), 'tells: there is a new worker');
+	ok(reached('publish'), 'publish: new worker runs');
 	kill 'CONT', $next->pid;
-	is($next->finish(30) . $next->error, '1', 'tells: another one has told it');
+	is($next->finish(30) . $next->error, '1', 'publish: another session has published the conninfo');
 	my $rows = 'SELECT string_agg(n::text, $$ $$) FROM moved';
-	ok(wait_until($remote, sub { $remote->safe_psql('remote_db', $rows) }, '1 2'), 'tells: and has carried the statement');
+	ok(wait_until($remote, sub { $remote->safe_psql('remote_db', $rows) }, '1 2'), 'publish: statement was pipelined');
 	$local->safe_psql('postgres', q{BEGIN; DROP USER MAPPING FOR app SERVER moving;}
 		  . qq{ CREATE USER MAPPING FOR app SERVER moving OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD'); COMMIT});
 	go_on('publish');
 	$waiter->finish(30);
-	$waiter->failed('08006', qr/The statement was sent, and its answer cannot be had: it may have run/, 'tells: its owner hears that it may have run');
-	is($remote->safe_psql('remote_db', $rows), '1 2', 'tells: it has run once');
-	check_invariants($local, 'tells: the invariants hold');
+	$waiter->failed('08006', qr/The statement was sent, and its answer cannot be had: it may have run/, 'publish: owner is told that the statement may have run');
+	is($remote->safe_psql('remote_db', $rows), '1 2', 'publish: statement ran once');
+	check_invariants($local, 'publish: invariants hold');
 	$_->quit foreach $holder, $next, $waiter;
 	$local->safe_psql('postgres', 'DROP SERVER moving CASCADE');
 }
 
-# A connection has been granted with a statement that is just being sent.
+# a connection has been granted with a pending statement that is just being sent
 make_pool($local, $proxy, server => 'carry', options => { pool_size => 1, retry_min => '10 ms' });
 $remote->safe_psql('remote_db', 'CREATE TABLE carried (n int); GRANT ALL ON carried TO remote_app');
 
-# For later: the server's timer for statistics wakes a session ten seconds after its first
-# statement, whatever it does then.  After a statement of that length none is set.
+# For later: the server's timer for statistics wakes a session ten seconds after its
+# first statement. After a statement of that length no timer is set.
 my %waiter_by_relay = map { $_ => PgpxSession->new($local) } qw(answered taken);
 $_->start('SELECT pg_sleep(11)') foreach values %waiter_by_relay;
 my $carried = q{SELECT pipelined, errors, leased, waiters FROM pgpool.stats JOIN pgpool.pools USING (pool_id) WHERE pools.server = 'carry'};
@@ -370,37 +373,37 @@ foreach my $case (qw(undisturbed lost cancelled terminated taken))
 	$waiter->start("SELECT pgpool.exec('carry', '$sql')");
 	wait_until($local, 'SELECT count(*) FROM pgpool.waiters', 1) or die 'no waiter';
 	$holder->start("SELECT pgpool.checkin($lease)");
-	ok(reached('hand_over'), "carry, $case: it is granted");
-	is($local->safe_psql('postgres', 'SELECT pid, state FROM pgpool.leases'), $waiter->pid . '|active', "carry, $case: as if it were running");
-	check_invariants($local, "carry, $case: the invariants hold");
+	ok(reached('hand_over'), "carry, $case: connection is granted");
+	is($local->safe_psql('postgres', 'SELECT pid, state FROM pgpool.leases'), $waiter->pid . '|active', "carry, $case: lease is shown as active");
+	check_invariants($local, "carry, $case: invariants hold");
 	if ($case eq 'lost')
 	{
-		# a RST, which the sender has not seen: not a byte is sent
+		# a RST that the sender has not seen: no byte is sent
 		$proxy->tell('reset 0');
 		$remote->safe_psql('postgres', q{SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity WHERE application_name = 'pgpool_ext/carry'});
-		ok(wait_until($local, q{SELECT count(*) FROM pgpool.connections WHERE server = 'carry' AND state = 'leased'}, '1'), "carry, $case: the connection has ended");
+		ok(wait_until($local, q{SELECT count(*) FROM pgpool.connections WHERE server = 'carry' AND state = 'leased'}, '1'), "carry, $case: connection has ended");
 		$proxy->tell('pass');
 	}
 	my %how = (cancelled => 'SELECT pg_cancel_backend(' . $waiter->pid . ')', terminated => 'SELECT pg_terminate_backend(' . $waiter->pid . ')',
 		taken => 'SELECT pgpool.terminate(lease) FROM pgpool.leases');
-	is($local->safe_psql('postgres', $how{$case}), 't', "carry, $case: done") if $how{$case};
+	is($local->safe_psql('postgres', $how{$case}), 't', "carry, $case: action succeeds") if $how{$case};
 
-	# its socket is shut down by then, so that nothing is sent
-	ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgpool_ext/carry'}, '0'), "carry, $case: the connection ends") if $case eq 'taken';
+	# the socket is shut down then, so that nothing is sent
+	ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgpool_ext/carry'}, '0'), "carry, $case: connection ends") if $case eq 'taken';
 	go_on('hand_over');
-	is($holder->finish(30) . $holder->error, '', "carry, $case: the one before has returned it");
+	is($holder->finish(30) . $holder->error, '', "carry, $case: predecessor has returned its lease");
 	$waiter->finish(30);
-	is($waiter->sqlstate, { cancelled => '57014', terminated => '57P01' }->{$case} // '', "carry, $case: what its owner is told") or diag($waiter->error);
-	is($remote->safe_psql('remote_db', 'SELECT count(*) FROM carried'), $case =~ /ed$/ && $case ne 'undisturbed' ? '0' : '1', "carry, $case: how often it has run");
-	ok(wait_until($remote, $running, '0'), "carry, $case: nothing runs on over there");
-	ok(wait_until($local, $carried, $case eq 'undisturbed' ? '1|0|0|0' : '0|0|0|0'), "carry, $case: what is counted");
-	is($local->safe_psql('postgres', "SELECT a FROM pgpool.query('carry', 'select 42') AS t(a int)"), '42', "carry, $case: the next one is served");
+	is($waiter->sqlstate, { cancelled => '57014', terminated => '57P01' }->{$case} // '', "carry, $case: owner gets the expected result") or diag($waiter->error);
+	is($remote->safe_psql('remote_db', 'SELECT count(*) FROM carried'), $case =~ /ed$/ && $case ne 'undisturbed' ? '0' : '1', "carry, $case: statement ran as often as expected");
+	ok(wait_until($remote, $running, '0'), "carry, $case: nothing runs on the remote server");
+	ok(wait_until($local, $carried, $case eq 'undisturbed' ? '1|0|0|0' : '0|0|0|0'), "carry, $case: counters are as expected");
+	is($local->safe_psql('postgres', "SELECT a FROM pgpool.query('carry', 'select 42') AS t(a int)"), '42', "carry, $case: next session is granted a connection");
 	$_->quit foreach $holder, $waiter;
-	stats_add_up($local, "carry, $case: the counters add up");
+	stats_add_up($local, "carry, $case: counters add up");
 }
 
-# The session that returns the connection is stopped while it sends the waiter's statement, and
-# stays so: the waiter ends all the same, and what is sent later harms nobody.
+# The session that returns the connection is stopped while it sends the waiter's
+# statement. The waiter ends nevertheless, and what is sent later does no harm.
 foreach my $point (qw(hand_over hand_over_sent))
 {
 	foreach my $case (qw(cancelled terminated late))
@@ -418,35 +421,36 @@ foreach my $point (qw(hand_over hand_over_sent))
 		$waiter->start(q{SELECT pgpool.exec('carry', 'INSERT INTO carried VALUES (1)')});
 		wait_until($local, 'SELECT count(*) FROM pgpool.waiters', 1) or die 'no waiter';
 		$holder->start("SELECT pgpool.checkin($lease)");
-		ok(reached($point), "$name: the connection is granted");
+		ok(reached($point), "$name: connection is granted");
 		$local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $waiter->pid . ')') if $case eq 'cancelled';
 		$local->safe_psql('postgres', 'SELECT pg_terminate_backend(' . $waiter->pid . ')') if $case eq 'terminated';
 		$waiter->finish(60);
-		is($waiter->sqlstate, { cancelled => '57014', terminated => '57P01', late => '08006' }->{$case}, "$name: the waiter ends") or diag($waiter->error);
-		like($waiter->error, qr/it may have run/, "$name: and is told that it may have run") if $case eq 'late';
+		is($waiter->sqlstate, { cancelled => '57014', terminated => '57P01', late => '08006' }->{$case}, "$name: waiter ends") or diag($waiter->error);
+		like($waiter->error, qr/it may have run/, "$name: error says that the statement may have run") if $case eq 'late';
 
-		# the pool goes on, and so does the same session, with a statement that waits for its turn
+		# the pool works on, also for the same session with a pending statement
 		$waiter = PgpxSession->new($local) if $case eq 'terminated';
-		is($waiter->run(q{SET pgpool_ext.checkout_timeout = '1 min'; SELECT a FROM pgpool.query('carry', 'select 43') AS t(a int)}) . $waiter->error, '43', "$name: the pool serves it again");
+		is($waiter->run(q{SET pgpool_ext.checkout_timeout = '1 min'; SELECT a FROM pgpool.query('carry', 'select 43') AS t(a int)}) . $waiter->error, '43', "$name: pool works for the same session");
 		lease($second, 'carry');
 		$waiter->start(q{SELECT a FROM pgpool.query('carry', 'select 44') AS t(a int)});
 		wait_until($local, 'SELECT count(*) FROM pgpool.waiters', 1) or die 'no waiter';
-		ok(!$holder->done, "$name: the first session still is stopped");
+		ok(!$holder->done, "$name: first session is still stopped");
 		go_on($point);
-		is($holder->finish(30) . $holder->error, '', "$name: then it goes on");
-		ok(!$waiter->done, "$name: which is nothing to a statement that was offered later");
+		is($holder->finish(30) . $holder->error, '', "$name: first session continues");
+		ok(!$waiter->done, "$name: later pending statement is not affected");
 		$second->run(q{SELECT pgpool.checkin_all()});
-		is($waiter->finish(30) . $waiter->error, '44', "$name: that one has its own answer");
-		is($remote->safe_psql('remote_db', 'SELECT count(*) FROM carried'), $point eq 'hand_over_sent' ? '1' : '0', "$name: how often the first one has run");
+		is($waiter->finish(30) . $waiter->error, '44', "$name: later pending statement gets its own answer");
+		is($remote->safe_psql('remote_db', 'SELECT count(*) FROM carried'), $point eq 'hand_over_sent' ? '1' : '0', "$name: first statement ran as often as expected");
 		ok(wait_until($local, q{SELECT leased, waiters FROM pgpool.pools WHERE server = 'carry'}, '0|0'), "$name: nothing is left");
-		check_invariants($local, "$name: the invariants hold");
-		stats_add_up($local, "$name: the counters add up");
+		check_invariants($local, "$name: invariants hold");
+		stats_add_up($local, "$name: counters add up");
 		$_->quit foreach $holder, $waiter, $second;
 	}
 }
 
-# By the relay the answer is there before it is said that the statement was sent: who sleeps
-# until an answer comes in is woken all the same.  So it is if its lease is taken away then.
+# With the relay, the answer can arrive before the waiter is told that its statement was
+# sent. A waiter that sleeps until the answer arrives must be woken nevertheless, also
+# if its lease is terminated then.
 {
 	my $tls = remote_node('remote_tls', tls => 1);
 	my $seen = q{SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app' AND state = 'idle' AND query = 'SELECT 43 AS a'};
@@ -468,34 +472,35 @@ foreach my $point (qw(hand_over hand_over_sent))
 			  q{SELECT a FROM pgpool.query('relayed', 'SELECT 43 AS a') AS t(a int)});
 		wait_until($local, 'SELECT count(*) FROM pgpool.waiters', 1) or die 'no waiter';
 
-		# a tick of the worker's would tell it
+		# a tick of the worker would wake the waiter
 		kill 'STOP', $worker if $case eq 'taken';
 		$holder->start("SELECT pgpool.checkin($lease)");
-		ok(reached('hand_over_sent'), "sent, $case: nobody has been told yet");
+		ok(reached('hand_over_sent'), "sent, $case: waiter has not been woken yet");
 		if ($case eq 'taken')
 		{
-			is($local->safe_psql('postgres', q{SELECT pgpool.terminate(lease) FROM pgpool.leases}), 't', "sent, $case: it is terminated");
+			is($local->safe_psql('postgres', q{SELECT pgpool.terminate(lease) FROM pgpool.leases}), 't', "sent, $case: lease is terminated");
 		}
 		else
 		{
-			ok(wait_until($tls, $seen, '1'), "sent, $case: the remote has answered");
+			ok(wait_until($tls, $seen, '1'), "sent, $case: remote server has answered");
 
-			# what the worker takes in now, it takes in after that
+			# the worker reads events in order, so it has read the answer after these
 			$local->safe_psql('postgres', q{SELECT a FROM pgpool.query('beside', 'select 1') AS t(a int)}) foreach 1 .. 3;
 		}
 		go_on('hand_over_sent');
-		is($holder->finish(30) . $holder->error, '', "sent, $case: the one before has returned it");
-		is($waiter->finish(30) . $waiter->sqlstate, $case eq 'taken' ? 'PX001' : '43', "sent, $case: the next one is told") or diag($waiter->error);
+		is($holder->finish(30) . $holder->error, '', "sent, $case: predecessor has returned its lease");
+		is($waiter->finish(30) . $waiter->sqlstate, $case eq 'taken' ? 'PX001' : '43', "sent, $case: waiter gets the expected result") or diag($waiter->error);
 		kill 'CONT', $worker;
 		$_->quit foreach $holder, $waiter;
-		is($local->safe_psql('postgres', q{SELECT pipelined FROM pgpool.stats WHERE server = 'relayed'}), '1', "sent, $case: it was carried");
+		is($local->safe_psql('postgres', q{SELECT pipelined FROM pgpool.stats WHERE server = 'relayed'}), '1', "sent, $case: statement was pipelined");
 		disarm();
 	}
 	$local->safe_psql('postgres', "SELECT pgpool.drain('$_', '10 s')") foreach qw(relayed beside);
 	$tls->stop;
 }
 
-# A waiter is cancelled, and in that instant what it waits for fails: it is cancelled.
+# a waiter is cancelled at the moment in which its connection attempt fails: the cancel
+# counts
 {
 	my $waiter = PgpxSession->new($local);
 
@@ -504,21 +509,21 @@ foreach my $point (qw(hand_over hand_over_sent))
 	$proxy->tell('freeze');
 	$waiter->run(q{SET pgpool_ext.debug_point = 'cancelled wait'});
 	$waiter->start(q{SELECT pgpool.checkout('carry', '60 s')});
-	ok(wait_until($local, q{SELECT state FROM pgpool.connections WHERE server = 'carry'}, 'connecting'), 'a waiter waits for a connect');
+	ok(wait_until($local, q{SELECT state FROM pgpool.connections WHERE server = 'carry'}, 'connecting'), 'session waits for a connection attempt');
 	$local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $waiter->pid . ')');
-	ok(reached('cancelled'), 'it is cancelled');
-	ok(wait_until($local, q{SELECT last_error IS NOT NULL FROM pgpool.pools WHERE server = 'carry'}, 't', 30), 'and the connect fails meanwhile');
+	ok(reached('cancelled'), 'session is cancelled');
+	ok(wait_until($local, q{SELECT last_error IS NOT NULL FROM pgpool.pools WHERE server = 'carry'}, 't', 30), 'connection attempt fails meanwhile');
 	go_on('cancelled');
 	$waiter->finish(30);
-	$waiter->failed('57014', qr/canceling statement/, 'cancel and failure: it is a cancel');
-	is($local->safe_psql('postgres', q{SELECT cancelled, failed FROM pgpool.stats WHERE server = 'carry'}), '1|0', 'and counted as one');
+	$waiter->failed('57014', qr/canceling statement/, 'cancel and failure: session gets the cancel');
+	is($local->safe_psql('postgres', q{SELECT cancelled, failed FROM pgpool.stats WHERE server = 'carry'}), '1|0', 'cancel and failure: cancel is counted');
 	$proxy->tell('pass');
 	$waiter->quit;
-	ok(wait_until($local, q{SELECT a FROM pgpool.query('carry', 'select 42') AS t(a int)}, '42', 30), 'cancel and failure: the pool works');
+	ok(wait_until($local, q{SELECT a FROM pgpool.query('carry', 'select 42') AS t(a int)}, '42', 30), 'cancel and failure: pool works');
 }
 
-# The time of a waiter is up, it is granted a connection, and then its server leads
-# elsewhere: another one serves, or none.
+# A waiter has timed out and is granted a connection, and then its user mapping is
+# replaced: it must not get the connection of the former user.
 {
 	my ($holder, $waiter) = map { PgpxSession->new($local) } 1 .. 2;
 
@@ -527,20 +532,20 @@ foreach my $point (qw(hand_over hand_over_sent))
 	my $lease = lease($holder, 'moved');
 	$waiter->run(q{SET pgpool_ext.debug_point = 'timed_out wait'});
 	$waiter->start(q{SELECT pgpool.checkout('moved', '2 s')});
-	ok(reached('timed_out'), 'the time of a waiter is up');
+	ok(reached('timed_out'), 'waiter times out');
 	$holder->run("SELECT pgpool.checkin($lease)");
-	is($local->safe_psql('postgres', q{SELECT pid FROM pgpool.leases WHERE server = 'moved'}), $waiter->pid, 'it is granted a connection');
+	is($local->safe_psql('postgres', q{SELECT pid FROM pgpool.leases WHERE server = 'moved'}), $waiter->pid, 'waiter is granted a connection');
 	$local->safe_psql('postgres', "DROP USER MAPPING FOR CURRENT_USER SERVER moved; CREATE USER MAPPING FOR CURRENT_USER SERVER moved OPTIONS (user 'remote_super', password '$REMOTE_SUPER_PASSWORD')");
 	go_on('timed_out');
 	$waiter->finish(30);
 	$waiter->run(q{SELECT a FROM pgpool.query('moved', 'select current_user') AS t(a text)});
-	is($waiter->{text}, 'remote_super', 'grant and new mapping: it has nothing of the former user') or diag($waiter->error);
+	is($waiter->{text}, 'remote_super', 'grant and new mapping: session gets no connection of the former user') or diag($waiter->error);
 	$_->quit foreach $holder, $waiter;
 	ok(wait_until($local, q{SELECT count(*) FROM pgpool.leases WHERE server = 'moved'}, '0'), 'grant and new mapping: no lease is left');
-	stats_add_up($local, 'grant and new mapping: the counters add up');
+	stats_add_up($local, 'grant and new mapping: counters add up');
 }
 
-# check_invariants() finds what must not be.
+# check_invariants() reports each kind of damage
 my %damages = (
 	lease_of_idle => qr/is idle, but has lease 5 /, lease_of_future => qr/is leased, but its lease is 9223372036854775807/,
 	lease_twice => qr/is on two connections/, holder => qr/belongs to process 1 at \d+, which does not exist/,
@@ -576,48 +581,50 @@ my %damages = (
 		wait_until($local, 'SELECT count(*) FROM pgpool.waiters', $n) or die 'no waiter';
 	}
 	wait_until($local, q{SELECT idle FROM pgpool.pools WHERE server = 'many'}, '2') or die 'not idle';
-	check_invariants($local, 'damage: there is none');
+	check_invariants($local, 'damage: invariants hold without damage');
 	my $worker = worker_pid($local);
 	kill 'STOP', $worker;
 	foreach my $what (sort keys %damages)
 	{
 		$damager->run("SET pgpool_ext.debug_damage = '$what'; SELECT pgpool.check_invariants(); RESET pgpool_ext.debug_damage");
-		$damager->failed('XX000', $damages{$what}, "damage: $what");
+		$damager->failed('XX000', $damages{$what}, "damage: $what is reported");
 	}
 	$damager->run('SELECT pgpool.check_invariants()');
-	is($damager->error, '', 'damage: all of it undone');
+	is($damager->error, '', 'damage: invariants hold when all damage is undone');
 	kill 'CONT', $worker;
 
-	# a holder that has gone without a word, which cannot be: the worker's second line
+	# A holder that is gone without an exit callback, which cannot happen: the worker
+	# takes its lease back.
 	my %gone = (lock_owner => qr/pgpool_ext releases lock "a": its holder with PID 1 has gone/, holder => qr/pgpool_ext took lease \d+ back: its holder with PID 1 has gone/);
 	foreach my $what (qw(lock_owner holder))
 	{
 		my $log = -s $local->logfile;
 
 		$damager->run("SET pgpool_ext.debug_damage = '$what'");
-		ok(wait_until($local, sub { slurp_file($local->logfile, $log) =~ $gone{$what} ? 1 : 0 }, 1, 30), "gone, $what: the worker takes it back");
+		ok(wait_until($local, sub { slurp_file($local->logfile, $log) =~ $gone{$what} ? 1 : 0 }, 1, 30), "gone, $what: worker releases it");
 		$damager->run('RESET pgpool_ext.debug_damage');
-		is($damager->error, '', "gone, $what: all of it");
+		is($damager->error, '', "gone, $what: damage is undone");
 	}
-	ok(wait_until($local, q{SELECT (SELECT count(*) FROM pgpool.locks WHERE name = 'a') + (SELECT leased FROM pgpool.pools WHERE server = 'many')}, '1'), 'gone: one lease is left, and the other lock');
-	is($remote->safe_psql('remote_db', q{SELECT state FROM pgpool_lock.locks WHERE name = 'a'}), 'free', 'gone: the lock is free at the remote, too');
+	ok(wait_until($local, q{SELECT (SELECT count(*) FROM pgpool.locks WHERE name = 'a') + (SELECT leased FROM pgpool.pools WHERE server = 'many')}, '1'), 'gone: one lease and the other lock are left');
+	is($remote->safe_psql('remote_db', q{SELECT state FROM pgpool_lock.locks WHERE name = 'a'}), 'free', 'gone: lock is free on the remote server');
 	$damager->run('SELECT pgpool.check_invariants()');
-	is($damager->error, '', 'gone: all adds up');
+	is($damager->error, '', 'gone: invariants hold');
 	$holder->run('SELECT pgpool.checkin_all()');
-	like($first->finish, qr/^\d+$/, 'damage: who has waited is served');
+	like($first->finish, qr/^\d+$/, 'damage: waiter is granted a connection');
 	$first->run('SELECT pgpool.checkin_all()');
 	$second->finish;
 	$_->quit foreach $holder, $first, $second, $damager;
 }
 
-# A pool whose shared state is wrong goes out of service and is rebuilt; the server goes on.
+# A pool with damaged shared state goes out of service and is rebuilt, while the server
+# runs on.
 {
 	my $node = local_node('damaged', conf => [ 'pgpool_ext.workers = 2', 'pgpool_ext.max_connections = 20' ]);
 
 	make_pool($node, $remote, server => 'damaged', options => { pool_size => 6 });
 	make_pool($node, $remote, server => 'other', options => { pool_size => 1 });
 
-	# two leases and two idle connections of the one, a lease of the other
+	# two leases and two idle connections of one pool, one lease of the other
 	my $prepare = sub {
 		my ($holder, $damager) = map { PgpxSession->new($node) } 1 .. 2;
 		my @leases = map { lease($holder, 'damaged') } 1 .. 4;
@@ -632,65 +639,66 @@ my %damages = (
 	my $rebuilt = sub {
 		my ($name, $holder, $damager, $kept, @leases) = @_;
 
-		ok(wait_until($node, $state, 'ready', 30), "$name: the pool is back in service");
+		ok(wait_until($node, $state, 'ready', 30), "$name: pool is back in service");
 		foreach my $lease (@leases)
 		{
 			$holder->run("SELECT pgpool.exec($lease, 'select 1')");
-			$holder->failed('08006', qr/connection of lease $lease was lost/, "$name: a lease of before has ended");
+			$holder->failed('08006', qr/connection of lease $lease was lost/, "$name: earlier lease has ended");
 			$holder->run("SELECT pgpool.checkin($lease)");
 		}
-		is($holder->run("SELECT a FROM pgpool.query($kept, 'select 1') AS t(a int)"), '1', "$name: a lease of the other worker's pool has not");
+		is($holder->run("SELECT a FROM pgpool.query($kept, 'select 1') AS t(a int)"), '1', "$name: lease of the other worker's pool is kept");
 		$holder->run("SELECT pgpool.checkin($kept)");
-		is($holder->run(q{SELECT a FROM pgpool.query('damaged', 'select 1') AS t(a int)}), '1', "$name: checkouts are served, in a session that was there before");
-		check_invariants($node, "$name: the invariants hold");
-		stats_add_up($node, "$name: the counters add up");
-		unlike(slurp_file($node->logfile), qr/PANIC|TRAP|was terminated by/, "$name: no process has crashed");
+		is($holder->run(q{SELECT a FROM pgpool.query('damaged', 'select 1') AS t(a int)}), '1', "$name: checkout succeeds in an existing session");
+		check_invariants($node, "$name: invariants hold");
+		stats_add_up($node, "$name: counters add up");
+		unlike(slurp_file($node->logfile), qr/PANIC|TRAP|was terminated by/, "$name: no process crashed");
 		$damager->run('RESET pgpool_ext.debug_damage');
-		is($damager->error, '', "$name: all of the damage is gone");
+		is($damager->error, '', "$name: damage is undone");
 		$_->quit foreach $holder, $damager;
 	};
 
-	# found by a checkout: what everybody sees until the worker has restarted
+	# damage found by a checkout: what sessions see until the worker has restarted
 	{
 		my ($holder, $damager, $kept, @leases) = $prepare->();
 		my $waiter = PgpxSession->new($node);
 		my $worker = $node->safe_psql('postgres', "$worker_of 'damaged'");
 		my $log = -s $node->logfile;
 
-		isnt($worker, $node->safe_psql('postgres', "$worker_of 'other'"), 'damage: the two pools have workers of their own');
+		isnt($worker, $node->safe_psql('postgres', "$worker_of 'other'"), 'damage: pools belong to different workers');
 		kill 'STOP', $worker;
 		$damager->run(q{SET pgpool_ext.debug_damage = 'closing'});
 
-		# (this session has the sockets, for which it would have to ask the worker)
+		# (this session has cached the sockets, and need not ask the worker)
 		lease($holder, 'damaged');
 		$holder->run(q{SELECT pgpool.checkout('damaged')});
-		$holder->failed('PX004', qr/the pool of server "damaged" is out of service/, 'damage: a checkout that comes upon it fails');
-		like($holder->error, qr/cannot go from state "closing" to "leased".*rebuilds the pool/s, 'damage: and says what is wrong, and what will be');
-		is($node->safe_psql('postgres', $state), 'damaged', 'damage: the view shows it');
-		like($node->safe_psql('postgres', q{SELECT last_error FROM pgpool.pools WHERE server = 'damaged'}), qr/cannot go from/, 'damage: and why');
-		is($node->safe_psql('postgres', q{SELECT count(*) FROM pgpool.leases WHERE server = 'damaged'}), '3', 'damage: no connection is leased beyond those that were');
+		$holder->failed('PX004', qr/the pool of server "damaged" is out of service/, 'damage: checkout that finds it fails');
+		like($holder->error, qr/cannot go from state "closing" to "leased".*rebuilds the pool/s, 'damage: error names the damage and announces the rebuild');
+		is($node->safe_psql('postgres', $state), 'damaged', 'damage: pgpool.pools shows the state');
+		like($node->safe_psql('postgres', q{SELECT last_error FROM pgpool.pools WHERE server = 'damaged'}), qr/cannot go from/, 'damage: pgpool.pools shows the reason');
+		is($node->safe_psql('postgres', q{SELECT count(*) FROM pgpool.leases WHERE server = 'damaged'}), '3', 'damage: no further connection is leased');
 		$waiter->run(q{SELECT pgpool.checkout('damaged')});
-		$waiter->failed('PX004', qr/out of service/, 'damage: the next checkout fails at once');
+		$waiter->failed('PX004', qr/out of service/, 'damage: next checkout fails at once');
 		$waiter->run(q{SELECT a FROM pgpool.query('damaged', 'select 1') AS t(a int)});
-		$waiter->failed('PX004', qr/out of service/, 'damage: and so does a statement');
+		$waiter->failed('PX004', qr/out of service/, 'damage: statement fails, too');
 		$waiter->run('SELECT pgpool.check_invariants()');
-		$waiter->failed('XX000', qr/is out of service: Connection \d+/, 'damage: check_invariants says so');
-		is($holder->run("SELECT a FROM pgpool.query($leases[0], 'select 7') AS t(a int)"), '7', 'damage: a lease is of use until then');
+		$waiter->failed('XX000', qr/is out of service: Connection \d+/, 'damage: check_invariants reports it');
+		is($holder->run("SELECT a FROM pgpool.query($leases[0], 'select 7') AS t(a int)"), '7', 'damage: lease stays usable until the rebuild');
 		$holder->run("SELECT pgpool.checkin($leases[0])");
-		is($holder->error, '', 'damage: and comes back without an error');
+		is($holder->error, '', 'damage: lease can be returned');
 		$waiter->run(q{SELECT pgpool.reconnect('damaged'); SELECT pgpool.terminate(lease) FROM pgpool.leases WHERE server = 'damaged'});
-		is($waiter->error, '', 'damage: an administrator can still act');
-		is($node->safe_psql('postgres', $state), 'damaged', 'damage: which changes nothing');
+		is($waiter->error, '', 'damage: administrative functions can be called');
+		is($node->safe_psql('postgres', $state), 'damaged', 'damage: state is unchanged');
 		kill 'CONT', $worker;
 		$rebuilt->('found by a checkout', $holder, $damager, $kept, $leases[1]);
-		like(slurp_file($node->logfile, $log), qr/WARNING: +the pool of server "damaged" .* is out of service.*has rebuilt the pool of server "damaged"/s, 'damage: the log says both');
-		is($node->safe_psql('postgres', q{SELECT sum(restarts) FROM pgpool.workers}), '1', 'damage: one worker was restarted, once');
+		like(slurp_file($node->logfile, $log), qr/WARNING: +the pool of server "damaged" .* is out of service.*has rebuilt the pool of server "damaged"/s, 'damage: log has both messages');
+		is($node->safe_psql('postgres', q{SELECT sum(restarts) FROM pgpool.workers}), '1', 'damage: one worker was restarted once');
 		$waiter->quit;
 	}
 
-	# found where nothing may be thrown: at a checkin, at the end of a session, by the worker
+	# damage found where no error can be raised: at checkin, at the end of a session, by
+	# the worker
 	foreach my $case (
-		[ 'found at checkin', 'leased', sub { my ($holder, $lease) = @_; $holder->run("SELECT pgpool.checkin($lease)"); is($holder->error, '', 'found at checkin: which has no error'); } ],
+		[ 'found at checkin', 'leased', sub { my ($holder, $lease) = @_; $holder->run("SELECT pgpool.checkin($lease)"); is($holder->error, '', 'found at checkin: checkin reports no error'); } ],
 		[ 'found by the worker', 'state', sub { $remote->safe_psql('postgres', q{SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE usename = 'remote_app'}) } ],
 		[ 'found in the free list', 'free_leads', sub { PgpxSession->new($node)->run(q{SELECT pgpool.checkout('damaged', '100 ms') FROM generate_series(1, 4)}) } ])
 	{
@@ -700,17 +708,17 @@ my %damages = (
 
 		$damager->run("SET pgpool_ext.debug_damage = '$damage'");
 		$act->($holder, $leases[0]);
-		ok(wait_until($node, q{SELECT sum(restarts) FROM pgpool.workers}, $before + 1, 30), "$name: the worker restarts");
+		ok(wait_until($node, q{SELECT sum(restarts) FROM pgpool.workers}, $before + 1, 30), "$name: worker restarts");
 		if ($name eq 'found by the worker')
 		{
-			# the other pool's connection has lost its remote, too
+			# the other pool's connection has lost its remote session, too
 			$holder->run("SELECT pgpool.checkin($kept)");
 			$kept = lease($holder, 'other');
 		}
 		$rebuilt->($name, $holder, $damager, $kept, $leases[1]);
 	}
 
-	# found at the end of a session; a waiter keeps its place in the queue
+	# damage found at the end of a session; a waiter keeps its queue position
 	{
 		my ($holder, $damager, $kept) = $prepare->();
 		my ($taker, $waiter) = map { PgpxSession->new($node) } 1 .. 2;
@@ -722,14 +730,14 @@ my %damages = (
 		$waiter->start(q{SELECT pgpool.checkout('damaged', '1 min')});
 		wait_until($node, 'SELECT count(*) FROM pgpool.waiters', 1) or die 'no waiter';
 		$holder->quit;
-		like($waiter->finish, qr/^\d+$/, 'found at the end of a session: a waiter is served by the next worker');
+		like($waiter->finish, qr/^\d+$/, 'found at the end of a session: waiter is granted a connection by the next worker');
 		$rebuilt->('found at the end of a session', $taker, $damager, lease($taker, 'other'));
 		$waiter->quit;
 	}
 	$node->stop;
 }
 
-# No memory, in a session: an error, the lease usable or gone, nothing lost.
+# out of memory in a session: an error, the lease stays usable or ends, nothing is lost
 my ($failed, $wrong, $all) = (0, '', 0);
 foreach my $n (1 .. 500)
 {
@@ -762,12 +770,12 @@ foreach my $n (1 .. 500)
 	$session->quit;
 	last if $all;
 }
-is($wrong, '', 'no memory in a session: an error, and all is as it was');
-cmp_ok($failed, '>=', 10, "that was $failed times");
-is($all, 1, 'at each of its allocations in turn');
+is($wrong, '', 'out of memory in a session: error, and the session stays usable');
+cmp_ok($failed, '>=', 10, "out of memory was raised $failed times");
+is($all, 1, 'every allocation failed once');
 check_invariants($local);
 
-# .. and where what was remembered of a result is wrong, after which its lease is of use
+# the same when the format prediction for a result is wrong: the lease stays usable
 my %ends;
 $wrong = '';
 $remote->safe_psql('remote_db', 'CREATE TABLE guessed AS SELECT i AS a, i AS b FROM generate_series(1, 1000) AS i; ALTER TABLE guessed OWNER TO remote_app');
@@ -787,45 +795,47 @@ foreach my $n (1 .. 12)
 	$wrong .= "$n: " . $session->error if $session->error ne '';
 	$session->quit;
 }
-is($wrong, '', 'no memory when a guess is wrong: an error, and the lease can be used');
-is(join(' ', sort keys %ends), '42804 53200', 'both were the end of it');
+is($wrong, '', 'out of memory after a wrong format prediction: lease stays usable');
+is(join(' ', sort keys %ends), '42804 53200', 'both errors occurred');
 
-# .. and in the worker, which ends and starts again.  That takes two seconds each time, so it
-# is each fourth allocation, from a random one, or with PGPX_TEST_ALLOCATIONS=all each.
+# The same in the worker, which exits and restarts. Because that takes two seconds, only
+# every fourth allocation fails, beginning with a random one; PGPX_TEST_ALLOCATIONS=all:
+# every one.
 my $each = ($ENV{PGPX_TEST_ALLOCATIONS} // '') eq 'all' ? 1 : 4;
 my $first = 1 + int rand $each;
 my $ended = 0;
 $all = 0;
-note "allocations of the worker: each of $each, from $first on";
+note "allocations of the worker: every $each, beginning with $first";
 foreach my $n (map { $first + $each * $_ } 0 .. 200)
 {
 	arm(debug_oom => $n);
 
-	# or it has ended by itself, by an allocation that the new setting was for
+	# the worker may have exited already, at an allocation for the new setting
 	my $worker = worker_pid($local);
 	terminate($local, $worker) if $worker ne '';
-	works("no memory for allocation $n of the worker: the pool works again");
+	works("out of memory at allocation $n of the worker: pool works again");
 	$all = 1, last if !-e path('oom', 'at');
 	$ended++;
 }
-cmp_ok($ended, '>=', 5, "the worker had none $ended times");
-is($all, 1, 'and then no more');
+cmp_ok($ended, '>=', 5, "out of memory ended the worker $ended times");
+is($all, 1, 'every allocation was reached');
 arm(debug_oom => 0);
 
 # --- distributed locks
 make_pool($local, $remote, server => 'keeper', options => { pool_size => 2 });
 $local->safe_psql('postgres', q{SELECT pgpool.lock_setup('keeper')});
 
-# Nothing is left of the lock here, and the remote has it as free.
+# Assert that the lock is neither held here nor on the remote server.
 sub released
 {
 	my ($name) = @_;
 	my $free = q{coalesce(bool_and(state = 'free'), true) FROM pgpool.lock_status('keeper')};
 
-	return wait_until($local, "SELECT (SELECT count(*) FROM pgpool.locks) = 0 AND $free", 't', 10) ? '' : "$name: it is not released\n";
+	return wait_until($local, "SELECT (SELECT count(*) FROM pgpool.locks) = 0 AND $free", 't', 10) ? '' : "$name: lock is not released\n";
 }
 
-# Who drains a pool ends before it has closed anything: the worker does.
+# a session that drains a pool exits before it has closed connections: the worker closes
+# them
 {
 	my ($session, $drains) = map { PgpxSession->new($local) } 1 .. 2;
 
@@ -834,14 +844,15 @@ sub released
 	$drains->run("SET pgpool_ext.debug_point = 'draining exit'");
 	$session->run(q{SELECT pgpool.exec('drained', 'select 1')});
 	$drains->run(q{SELECT pgpool.drain('drained', '1 min')});
-	ok(reached('draining'), 'a session is about to close what a pool has');
-	ok(wait_until($local, q{SELECT closed_drained FROM pgpool.stats WHERE server = 'drained'}, 1), 'it ends, and the worker does it');
+	ok(reached('draining'), q{session is about to close the pool's connections});
+	ok(wait_until($local, q{SELECT closed_drained FROM pgpool.stats WHERE server = 'drained'}, 1), q{worker closes the connections after the session's exit});
 	$local->safe_psql('postgres', q{SELECT pgpool.resume('drained')});
-	is($session->run(q{SELECT pgpool.exec('drained', 'select 1')}), '1', 'resumed, the pool works');
+	is($session->run(q{SELECT pgpool.exec('drained', 'select 1')}), '1', 'pool works after resume');
 	$_->quit foreach $session, $drains;
 }
 
-# The remote has granted it, and the session ends, or fails, before it has taken that in.
+# the session fails or exits after the grant on the remote server and before it has
+# recorded it
 foreach my $action (qw(error exit))
 {
 	my $session = PgpxSession->new($local);
@@ -849,13 +860,13 @@ foreach my $action (qw(error exit))
 	disarm();
 	$session->run("SET pgpool_ext.debug_point = 'lock_answered $action'");
 	$session->run(q{SELECT pgpool.lock('keeper', 'a', '10 s', '1 hour')});
-	ok(reached('lock_answered'), "$action: a session has the answer to its question");
-	is($remote->safe_psql('remote_db', q{SELECT request > 0 FROM pgpool_lock.locks WHERE name = 'a'}), 't', "$action: it was granted");
-	is(released($action), '', "$action: the lock is released");
+	ok(reached('lock_answered'), "$action: session has received the answer");
+	is($remote->safe_psql('remote_db', q{SELECT request > 0 FROM pgpool_lock.locks WHERE name = 'a'}), 't', "$action: lock was granted");
+	is(released($action), '', "$action: lock is released");
 	$session->quit;
 }
 
-# It is lost between the two looks of unlock, which says so.
+# the lock is lost between two checks of unlock, which reports it
 {
 	my $session = PgpxSession->new($local);
 	my $lost = $session->run(q{SELECT pgpool.lock('keeper', 'a')});
@@ -863,17 +874,17 @@ foreach my $action (qw(error exit))
 	disarm();
 	$session->run("SET pgpool_ext.debug_point = 'unlock wait'");
 	$session->start("SELECT pgpool.unlock('keeper', 'a', $lost)");
-	ok(reached('unlock'), 'a session is about to release its lock');
+	ok(reached('unlock'), 'session is about to release its lock');
 	$local->safe_psql('postgres', q{SELECT pgpool.lock_force_release('keeper', 'a')});
-	ok(wait_until($local, 'SELECT state FROM pgpool.locks', 'lost', 10), 'it is lost at this moment');
+	ok(wait_until($local, 'SELECT state FROM pgpool.locks', 'lost', 10), 'lock is lost at this moment');
 	go_on('unlock');
-	is($session->finish(20), 'f', 'unlock says that it was not held');
-	like($session->error, qr/WARNING:.*lock "a" of server "keeper" was lost/, 'since it was lost');
-	is(released('unlock'), '', 'and nothing is left of it');
+	is($session->finish(20), 'f', 'unlock returns false');
+	like($session->error, qr/WARNING:.*lock "a" of server "keeper" was lost/, 'warning reports the loss');
+	is(released('unlock'), '', 'lock is released');
 	$session->quit;
 }
 
-# No memory, at each allocation in turn: the lock is held, or it is not left behind.
+# out of memory at each allocation in turn: the lock is held, or it is released
 ($failed, $wrong, $all) = (0, '', 0);
 foreach my $n (1 .. 60)
 {
@@ -891,9 +902,9 @@ foreach my $n (1 .. 60)
 	$session->quit;
 	$all = $n, last if $state eq '' && !-e path('oom', 'at');
 }
-is($wrong, '', 'no memory for a lock: an error, and it is released');
-cmp_ok($all, '>', 1, 'at each of its allocations in turn');
-cmp_ok($failed, '>=', 5, "that was $failed times");
+is($wrong, '', 'out of memory during lock: error, and the lock is released');
+cmp_ok($all, '>', 1, 'every allocation of lock failed once');
+cmp_ok($failed, '>=', 5, "out of memory during lock was raised $failed times");
 
 check_invariants($local);
 stats_add_up($local);

@@ -1,5 +1,5 @@
-# A new worker asks those who wait how to connect.  One that cannot answer, since it
-# is stopped, is asked once: the worker does not try again and again.
+# A new worker asks the waiters for the conninfo. A waiter that is stopped and cannot
+# publish it is asked once only.
 use strict;
 use warnings;
 
@@ -21,17 +21,17 @@ my $worker = worker_pid($local);
 $local->safe_psql('postgres', "SELECT pg_terminate_backend($worker)");
 ok( wait_until($local,
 		"SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'pgpool_ext worker' AND pid <> $worker", '1'),
-	'there is a new worker');
-ok(wait_until($local, 'SELECT connects_requested > 1 FROM pgpool.stats'), 'which is asked for a connection, and does not know how');
+	'new worker runs');
+ok(wait_until($local, 'SELECT connects_requested > 1 FROM pgpool.stats'), 'new worker tries to connect without the conninfo');
 usleep(500_000);
-cmp_ok($local->safe_psql('postgres', 'SELECT connects_requested FROM pgpool.stats'), '<', 10, 'it is not asked again and again');
+cmp_ok($local->safe_psql('postgres', 'SELECT connects_requested FROM pgpool.stats'), '<', 10, 'new worker does not try again and again');
 
 kill 'CONT', $waiter->pid;
-like($waiter->finish, qr/^\d+$/, 'told, it serves the waiter');
+like($waiter->finish, qr/^\d+$/, 'waiter is granted a connection when it has published the conninfo');
 $waiter->run('SELECT pgpool.checkin_all()');
-is($local->safe_psql('postgres', "SELECT a FROM pgpool.query('one', 'select 1') AS t(a int)"), '1', 'the pool works');
+is($local->safe_psql('postgres', "SELECT a FROM pgpool.query('one', 'select 1') AS t(a int)"), '1', 'pool works');
 
-# The options change meanwhile.  Who has not seen those has nothing sent under them.
+# The options change meanwhile. For a waiter that has not read them nothing is sent.
 $remote->safe_psql('remote_db', 'CREATE TABLE sent (n int); GRANT ALL ON sent TO remote_app');
 make_pool($local, $remote, server => 'two', options => { pool_size => 1, retry_min => '10ms' });
 my $first = PgpxSession->new($local);
@@ -40,35 +40,35 @@ my $n = 0;
 foreach my $session ($first, $waiter)
 {
 	$session->start('SELECT pgpool.exec($$two$$, $$INSERT INTO sent VALUES (' . ++$n . ')$$)');
-	ok(wait_until($local, q{SELECT count(*) FROM pgpool.waiters WHERE server = 'two'}, $n), "$n with a statement");
+	ok(wait_until($local, q{SELECT count(*) FROM pgpool.waiters WHERE server = 'two'}, $n), "$n waiters have a pending statement");
 }
 kill 'STOP', $waiter->pid;
 $local->safe_psql('postgres', q{ALTER SERVER two OPTIONS (ADD application_name 'two')});
 $holder->run('SELECT pgpool.checkin_all()');
-is($first->finish . $first->error, '1', 'one who has seen the new options is served');
-ok(wait_until($local, q{SELECT pid FROM pgpool.leases WHERE server = 'two'}, $waiter->pid), 'one who has not is next');
-is($local->safe_psql('postgres', q{SELECT state FROM pgpool.leases WHERE server = 'two'}), 'idle', 'his statement has not been sent');
-is($local->safe_psql('postgres', q{SELECT pipelined FROM pgpool.stats WHERE server = 'two'}), 0, 'nobody has carried it');
+is($first->finish . $first->error, '1', 'waiter that has read the new options is granted a connection');
+ok(wait_until($local, q{SELECT pid FROM pgpool.leases WHERE server = 'two'}, $waiter->pid), 'waiter that has not read the new options is granted one next');
+is($local->safe_psql('postgres', q{SELECT state FROM pgpool.leases WHERE server = 'two'}), 'idle', 'its statement has not been sent');
+is($local->safe_psql('postgres', q{SELECT pipelined FROM pgpool.stats WHERE server = 'two'}), 0, 'no statement was pipelined');
 kill 'CONT', $waiter->pid;
-is($waiter->finish . $waiter->error, '1', 'he sends it himself');
-is($remote->safe_psql('remote_db', 'SELECT string_agg(n::text, $$ $$) FROM sent'), '1 2', 'once');
+is($waiter->finish . $waiter->error, '1', 'stopped waiter sends its statement itself');
+is($remote->safe_psql('remote_db', 'SELECT string_agg(n::text, $$ $$) FROM sent'), '1 2', 'statement ran once');
 
-# They change when he has been granted a connection, which is one of the old ones: somebody
-# else has followed them by then.
+# The options change after a waiter was granted a connection with the old ones, and
+# another session has read them.
 make_pool($local, $remote, server => 'three', options => { pool_size => 1, retry_min => '10ms' });
 my $pid_of = sub { my ($session, $lease) = @_; return $session->run("SELECT a FROM pgpool.query($lease, 'select pg_backend_pid()') AS t(a int)"); };
 my $old = $pid_of->($holder, lease($holder, 'three'));
 $waiter->start(q{SELECT pgpool.checkout('three', '60 s')});
-ok(wait_until($local, q{SELECT count(*) FROM pgpool.waiters WHERE server = 'three'}, 1), 'a waiter');
+ok(wait_until($local, q{SELECT count(*) FROM pgpool.waiters WHERE server = 'three'}, 1), 'session waits');
 kill 'STOP', $waiter->pid;
 $holder->run('SELECT pgpool.checkin_all()');
-ok(wait_until($local, q{SELECT pid FROM pgpool.leases WHERE server = 'three'}, $waiter->pid), 'is granted a connection');
+ok(wait_until($local, q{SELECT pid FROM pgpool.leases WHERE server = 'three'}, $waiter->pid), 'stopped session is granted a connection');
 $local->safe_psql('postgres', q{ALTER SERVER three OPTIONS (ADD application_name 'three')});
-is($first->run(q{SELECT pgpool.try_checkout('three')}) . $first->error, '', 'the options change, and another one follows them');
+is($first->run(q{SELECT pgpool.try_checkout('three')}) . $first->error, '', 'options change, and another session reads them');
 kill 'CONT', $waiter->pid;
 my $new = $waiter->finish;
-like($new, qr/^\d+$/, 'he gets a connection') or diag($waiter->error);
-isnt($pid_of->($waiter, $new), $old, 'of the new options');
+like($new, qr/^\d+$/, 'session gets a connection') or diag($waiter->error);
+isnt($pid_of->($waiter, $new), $old, 'connection has the new options');
 $_->quit foreach $holder, $waiter, $first;
 
 check_invariants($local);

@@ -1,7 +1,7 @@
-# A remote goes and comes back, with the pauses between connects as they come: how
-# soon a checkout says that it is gone, how soon one succeeds again; what becomes of
-# those who were in the midst of something, each of whom is told once; and that no
-# answer is another's when its server crashes.
+# Outages of the remote server with the default pauses between connection attempts: how
+# soon a checkout reports the outage and how soon one succeeds again; sessions in the
+# middle of a statement get one error each; no session gets another one's answer when
+# the remote server crashes.
 use strict;
 use warnings;
 
@@ -17,10 +17,10 @@ my @sessions = map { PgpxSession->new($local) } 1 .. 10;
 make_pool($local, $remote, server => 'idle');
 make_pool($local, $remote, server => 'busy', options => { pool_size => 10 });
 is($local->safe_psql('postgres', q{SELECT current_setting('pgpool_ext.default_retry_max', true), option_value IS NULL FROM pg_foreign_server LEFT JOIN LATERAL pg_options_to_table(srvoptions) ON option_name ~ 'retry' WHERE srvname = 'idle'}),
-	'|t', 'the pauses between connects are as they come');
+	'|t', 'pauses between connection attempts have their defaults');
 
-# On the server's clock: what a first checkout comes to, and how long it takes; and
-# when one succeeds, if it is tried again and again.
+# by the server's clock: the result and the duration of a checkout, and the time until
+# one succeeds
 $local->safe_psql('postgres', <<'EOT');
 CREATE FUNCTION try(server text, OUT state text, OUT detail text, OUT took float8) LANGUAGE plpgsql AS $$
 DECLARE
@@ -45,26 +45,26 @@ EOT
 
 sub now { return $local->safe_psql('postgres', 'SELECT clock_timestamp()'); }
 
-# --- nobody uses the pool when the remote stops
+# --- the pool is idle when the remote server stops
 foreach my $mode (qw(fast immediate))
 {
-	is($sessions[0]->run("SELECT pgpool.exec('idle', 'select 1')") . $sessions[0]->error, '1', "$mode: a pool has an idle connection");
+	is($sessions[0]->run("SELECT pgpool.exec('idle', 'select 1')") . $sessions[0]->error, '1', "$mode: pool has an idle connection");
 	$remote->stop($mode);
 	my $delay = delay_begin();
 	my ($state, $detail, $took) = split /\|/, $sessions[0]->run(q{SELECT * FROM try('idle')});
 	$delay = delay_end($delay);
-	is($state, '08001', "$mode: a checkout says that the remote is gone");
-	like($detail, qr/refused|shutting down|terminating|closed the connection/, "$mode: and why");
-	cmp_ok($took, '<', 1 + $delay, "$mode: within a second ($took s)");
+	is($state, '08001', "$mode: checkout reports the outage");
+	like($detail, qr/refused|shutting down|terminating|closed the connection/, "$mode: checkout reports the reason");
+	cmp_ok($took, '<', 1 + $delay, "$mode: error follows within a second ($took s)");
 	$remote->start;
 	my $back = now();
 	$delay = delay_begin();
 	$took = $sessions[0]->run("SELECT works_after('idle', '$back')");
 	$delay = delay_end($delay);
-	cmp_ok($took, '<=', 2 + $delay, "$mode: the first checkout succeeds within two seconds of its return ($took s)");
+	cmp_ok($took, '<=', 2 + $delay, "$mode: first checkout succeeds within two seconds of the restart ($took s)");
 }
 
-# --- ten leases and calls are in flight
+# --- ten statements run, on leases and in calls
 foreach my $session (@sessions[ 0 .. 4 ])
 {
 	my $lease = lease($session, 'busy');
@@ -72,37 +72,37 @@ foreach my $session (@sessions[ 0 .. 4 ])
 }
 $_->start(q{SELECT pgpool.exec('busy', 'select pg_sleep(300)')}) foreach @sessions[ 5 .. 9 ];
 ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE query = 'select pg_sleep(300)' AND state = 'active'}, '10'),
-	'in flight: ten statements');
+	'in flight: ten statements run');
 my $start = log_clock($local);
 my $delay = delay_begin();
 $remote->stop('immediate');
 foreach my $n (0 .. 9)
 {
 	$sessions[$n]->finish(30);
-	$sessions[$n]->failed('08006', qr/connection to server "busy" was lost/, 'in flight: ' . ($n < 5 ? 'a lease' : 'a call') . ' is told that it is lost');
+	$sessions[$n]->failed('08006', qr/connection to server "busy" was lost/, 'in flight: ' . ($n < 5 ? 'a lease' : 'a call') . ' reports the loss');
 }
 my @closed;
 ok(wait_until($local, sub { @closed = log_times($local, 'closed connection \d+ to server "busy"'); @closed >= 5 ? 1 : 0 }, 1, 30),
-	'in flight: the places of the calls are empty');
-cmp_ok($closed[4] - $start, '<', 1 + delay_end($delay), 'in flight: within a second');
+	'in flight: slots of the calls are free');
+cmp_ok($closed[4] - $start, '<', 1 + delay_end($delay), 'in flight: slots are free within a second');
 is($local->safe_psql('postgres', q{SELECT leased, total, errors FROM pgpool.pools JOIN pgpool.stats USING (pool_id) WHERE pools.server = 'busy'}),
-	'5|5|0', 'in flight: the others are of leases that nobody has returned');
+	'5|5|0', 'in flight: remaining slots belong to unreturned leases');
 $start = log_clock($local);
 $delay = delay_begin();
-is($sessions[$_]->run('SELECT pgpool.checkin_all()') . $sessions[$_]->error, '1', 'in flight: a lost lease is returned, without another error') foreach 0 .. 4;
+is($sessions[$_]->run('SELECT pgpool.checkin_all()') . $sessions[$_]->error, '1', 'in flight: lost lease is returned without another error') foreach 0 .. 4;
 ok(wait_until($local, sub { @closed = log_times($local, 'closed connection \d+ to server "busy"'); scalar @closed }, 10, 30),
-	'in flight: all places are empty');
-cmp_ok($closed[9] - $start, '<', 1 + delay_end($delay), 'in flight: within a second again');
-check_invariants($local, 'in flight: the invariants hold');
+	'in flight: all slots are free');
+cmp_ok($closed[9] - $start, '<', 1 + delay_end($delay), 'in flight: remaining slots are free within a second');
+check_invariants($local, 'in flight: invariants hold');
 $remote->start;
-ok(wait_until($local, q{SELECT state FROM try('busy')}, '00000', 30), 'in flight: afterwards it works');
+ok(wait_until($local, q{SELECT state FROM try('busy')}, '00000', 30), 'in flight: pool works after the restart');
 foreach my $session (@sessions[ 0 .. 9 ])
 {
-	is($session->run("SELECT a FROM pgpool.query('busy', 'select 7') $row") . $session->error, '7', 'in flight: for each of them, without another error');
+	is($session->run("SELECT a FROM pgpool.query('busy', 'select 7') $row") . $session->error, '7', 'in flight: session works without another error');
 }
 
-# --- one backend of the remote is killed, while ten sessions ask for a number each
-# time, and the rows of an answer are in its order
+# --- one remote backend is killed while ten sessions make queries with a random number
+# in each
 $local->safe_psql('postgres', <<'EOT');
 CREATE UNLOGGED TABLE calls (worker int, n int, state text);
 CREATE TABLE stop ();
@@ -126,16 +126,16 @@ BEGIN
 END $$;
 EOT
 $sessions[$_]->start("CALL ask($_)") foreach 0 .. 9;
-ok(wait_until($local, q{SELECT count(DISTINCT worker) = 10 AND count(*) > 200 FROM calls}, 't', 60), 'killed: ten sessions are at work');
+ok(wait_until($local, q{SELECT count(DISTINCT worker) = 10 AND count(*) > 200 FROM calls}, 't', 60), 'killed: ten sessions make queries');
 my $asleep = PgpxSession->new($local);
 $asleep->start(q{SELECT a FROM pgpool.query('busy', 'select pg_sleep(600)::text') AS t(a text)});
-ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query = 'select pg_sleep(600)::text'}, '1'), 'killed: one of them for longer');
+ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE state = 'active' AND query = 'select pg_sleep(600)::text'}, '1'), 'killed: one session executes a long query');
 my $victim = $local->safe_psql('postgres', q{SELECT max(remote_pid) FROM pgpool.connections WHERE server = 'busy'});
 kill 'KILL', $victim;
-ok(wait_until($local, q{SELECT count(*) > 0 FROM calls WHERE state <> '00000'}, 't', 30), 'killed: they notice');
+ok(wait_until($local, q{SELECT count(*) > 0 FROM calls WHERE state <> '00000'}, 't', 30), 'killed: sessions get errors');
 $asleep->finish(60);
-is($asleep->sqlstate, '08006', 'killed: who was in mid-statement has lost it');
-ok( wait_until($local, <<'EOT', '10', 90), 'killed: and work again, each of them');
+is($asleep->sqlstate, '08006', 'killed: long query is reported as lost');
+ok( wait_until($local, <<'EOT', '10', 90), 'killed: queries of each session succeed again');
 SELECT count(*) FROM (SELECT FROM calls GROUP BY worker
 	HAVING max(n) FILTER (WHERE state = '00000') > coalesce(max(n) FILTER (WHERE state <> '00000'), 0) + 20) c
 EOT
@@ -143,9 +143,9 @@ $local->safe_psql('postgres', 'DROP TABLE stop');
 $_->finish(60) foreach @sessions[ 0 .. 9 ];
 is($local->safe_psql('postgres', q{SELECT count(*) FROM calls WHERE state = 'wrong'}), '0', 'killed: no answer was wrong');
 is($local->safe_psql('postgres', q{SELECT string_agg(DISTINCT state, ' ') FROM calls WHERE state NOT IN ('00000', '08006', '08001')}), '',
-	'killed: and no call has failed in another way');
+	'killed: no query failed with another error');
 is($local->safe_psql('postgres', q{SELECT coalesce(max(n), 0) <= 1 FROM (SELECT count(*) AS n FROM calls WHERE state = '08006' GROUP BY worker) c}), 't',
-	'killed: of the others each has lost one connection at most, once')
+	'killed: every session lost one connection at most')
   or diag($local->safe_psql('postgres', q{SELECT string_agg(worker || ' ' || n || ' ' || state, ', ' ORDER BY worker, n) FROM calls WHERE state = '08006'}));
 
 $_->quit foreach @sessions, $asleep;

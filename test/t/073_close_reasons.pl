@@ -1,6 +1,6 @@
-# Each cause that closes a connection has a counter of its own in stats and a sentence
-# in the log, and each thing that a session can wait for a word of its own in waiters:
-# one event, and exactly that one counts.
+# Each cause that closes a connection has a counter of its own in pgpool.stats and a
+# message in the log, and each reason to wait has a name in pgpool.waiters: one event
+# counts exactly once.
 use strict;
 use warnings;
 
@@ -9,7 +9,7 @@ use PgpxTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-# it never answers: the kernel takes the connections
+# never answers; the kernel accepts the connections
 my $silent = IO::Socket::INET->new(Listen => 64, LocalAddr => '127.0.0.1') or die "no listener: $!";
 my $remote = remote_node('remote', conf => ["client_connection_check_interval = '200ms'"]);
 my $local = local_node('local', conf => [ 'pgpool_ext.max_connections = 40', 'pgpool_ext.log_connections = on' ]);
@@ -33,7 +33,7 @@ my %because = (
 	closed_holder_died => 'Its lease ended in the middle of a statement, or with a transaction that could not be rolled back.',
 	closed_discarded => 'Its lease was discarded.');
 
-# One connection of a pool is opened, something happens, and it is closed as that.
+# Assert that an event closes the only connection of a pool for the expected cause.
 sub closes_as
 {
 	my ($counter, $options, $event) = @_;
@@ -45,9 +45,9 @@ sub closes_as
 	my $stats = sub {
 		return $local->safe_psql('postgres', "SELECT string_agg(key || ' ' || value, ' ' ORDER BY key) FROM pgpool.stats s, jsonb_each_text(to_jsonb(s)) WHERE server = '$server' AND local_user = current_user AND key ~ '^closed_' AND value <> '0'");
 	};
-	ok(wait_until($local, $stats, "$counter 1", 30), "$counter counts what it says, and nothing else does");
+	ok(wait_until($local, $stats, "$counter 1", 30), "$counter is the only counter that increases");
 	my ($told) = slurp_file($local->logfile) =~ /closed connection \d+ to server "$server" .*\n.* DETAIL:  (.*)\n/;
-	is($told, $because{$counter}, '.. and the log says so');
+	is($told, $because{$counter}, "$counter: log has the reason");
 	$seen{$counter}++;
 	return;
 }
@@ -73,7 +73,7 @@ closes_as('closed_overflow', { max_overflow => 1, overflow_ttl => '100ms' }, sub
 closes_as('closed_evicted', { max_server_connections => 1 }, sub {
 		my $mine = PgpxSession->new($local, user => 'app');
 
-		is($mine->run("SELECT pgpool.exec('$_[0]', 'select 1')", 30) . $mine->error, '1', 'another user comes');
+		is($mine->run("SELECT pgpool.exec('$_[0]', 'select 1')", 30) . $mine->error, '1', q{another user's call succeeds});
 	});
 closes_as('closed_reset', { reset_command => 'select 1/0' }, \&nothing);
 closes_as('closed_broken', {}, sub {
@@ -82,7 +82,7 @@ closes_as('closed_broken', {}, sub {
 	});
 closes_as('closed_drained', {}, sql("SELECT pgpool.drain('%', '30 s')"));
 closes_as('closed_stale', { pool_size => 2 }, sub {
-		# a pool of old options is forgotten with its last connection
+		# a pool with outdated options is forgotten when its last connection closes
 		my ($server) = @_;
 
 		lease($_, $server) foreach $holder, $other;
@@ -100,16 +100,16 @@ closes_as('closed_holder_died', {}, sub {
 	});
 closes_as('closed_discarded', {}, sub { my $lease = lease($holder, $_[0]); $holder->run("SELECT pgpool.discard($lease)"); });
 $holder->run('SELECT pgpool.checkin_all()');
-is(join(' ', sort keys %seen), join(' ', sort @counters), 'these are all reasons that there are');
+is(join(' ', sort keys %seen), join(' ', sort @counters), 'every counter was tested');
 
-# --- what a session waits for
+# --- reasons to wait
 sub waits_for
 {
 	my ($reason, $server) = @_;
 	my $pid = $session->pid;
 
 	$session->start("SELECT pgpool.checkout('$server', '60 s')");
-	ok(wait_until($local, "SELECT reason FROM pgpool.waiters WHERE pid = $pid", $reason, 30), "a session that waits for it sees: $reason");
+	ok(wait_until($local, "SELECT reason FROM pgpool.waiters WHERE pid = $pid", $reason, 30), "waiter shows the reason $reason");
 	$local->safe_psql('postgres', "SELECT pg_cancel_backend($pid)");
 	$session->finish(30);
 	return;
@@ -141,7 +141,7 @@ SELECT connections_used = connections_max
 FROM pgpool.workers
 EOT
 };
-ok(wait_until($local, $all_are_leased, 't', 60), 'one pool has all places');
+ok(wait_until($local, $all_are_leased, 't', 60), 'one pool has all slots');
 waits_for('global_cap', 'w_global_cap');
 $_->run('SELECT pgpool.checkin_all()'), $_->quit foreach $session, $holder, $other, $mine;
 

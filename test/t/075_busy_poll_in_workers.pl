@@ -1,8 +1,7 @@
-# pgpool_ext.busy_poll in the worker: what passes a relay is looked for for a moment
-# before it goes to sleep; "polled" in the view workers tells how often that has
-# paid.  Nothing else waits meanwhile, and the place among those that look is given
-# back, also by a worker that is terminated.  Nobody looks while more connections of
-# the pool are leased than half the processors.
+# pgpool_ext.busy_poll in workers: the worker polls for relayed data before it sleeps.
+# "polled" in pgpool.workers counts data found by polling. Other work is not delayed.
+# The polling slot is freed, also by a worker that is terminated. There is no polling
+# while more connections of the pool are leased than half the processors.
 use strict;
 use warnings;
 
@@ -11,8 +10,8 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 my $processors = grep { /^processor\s*:/ } split /\n/, slurp_file('/proc/cpuinfo');
-plan skip_all => 'with a single processor nobody looks' if $processors < 2;
-plan skip_all => 'over TLS in any case, and run without the switch' if over_tls();
+plan skip_all => 'a machine with a single processor does not poll' if $processors < 2;
+plan skip_all => 'tested without the option --tls' if over_tls();
 
 my $remote = remote_node('remote', tls => 1);
 my $plain = remote_node('plain');
@@ -24,7 +23,7 @@ make_pool($local, $plain, server => 'direct',
 my $worker_polled = 'SELECT polled FROM pgpool.workers';
 my $session_polled = "SELECT sum(polled) FROM pgpool.stats WHERE server = 'direct'";
 
-# Run so many statements on one lease of a new session.
+# Execute $times statements on one lease of a new session.
 sub statements
 {
 	my ($server, $times, $sql) = @_;
@@ -37,7 +36,7 @@ sub statements
 	return;
 }
 
-# By how much a counter grows meanwhile.
+# The growth of a counter during these statements.
 sub growth
 {
 	my ($count, @statements) = @_;
@@ -47,53 +46,55 @@ sub growth
 	return ($local->safe_psql('postgres', $count) || 0) - $before;
 }
 
-# --- found when it is looked for
+# --- data is found by polling
 ok(wait_until($local, sub { growth($worker_polled, 'relayed', 50, 'select 1') > 0 ? 't' : 'f' }),
-	'what is to be passed on is found without a sleep');
-is(growth($worker_polled, 'direct', 200, 'select 1'), '0', 'a direct connection concerns no worker');
+	'relayed data is found by polling');
+is(growth($worker_polled, 'direct', 200, 'select 1'), '0', 'direct connection is not polled by the worker');
 
-# --- who looks sees all that a sleep would: locks, signals, other sessions, the latch
+# --- a polling worker handles all other events: locks, signals, other sessions, its
+# latch
 my $looping = PgpxSession->new($local);
 my $lease = lease($looping, 'relayed');
 $looping->start("DO \$\$ BEGIN LOOP PERFORM pgpool.exec($lease, 'select 1'); END LOOP; END \$\$");
-ok(wait_until($local, "SELECT state FROM pg_stat_activity WHERE pid = @{[$looping->pid]}", 'active'), 'a loop of statements runs');
+ok(wait_until($local, "SELECT state FROM pg_stat_activity WHERE pid = @{[$looping->pid]}", 'active'), 'loop of statements runs');
 is($local->safe_psql('postgres', "SELECT a FROM pgpool.query('relayed', 'select 7') AS t(a int)"), '7',
 	'another session is served meanwhile');
-is($local->safe_psql('postgres', "SELECT pgpool.drain('direct', '180 s')"), 't', 'and the worker closes connections');
+is($local->safe_psql('postgres', "SELECT pgpool.drain('direct', '180 s')"), 't', 'worker closes connections meanwhile');
 $local->safe_psql('postgres', "SELECT pgpool.resume('direct')");
 
-# --- a worker that ends gives its place back: else nobody could look any more
+# --- a worker that exits frees its polling slot; otherwise no process could poll any
+# more
 foreach my $round (1 .. 3)
 {
 	my $worker = worker_pid($local);
 
 	kill 'TERM', $worker;
 	$looping->finish;
-	is($looping->sqlstate, '08006', "round $round: the loop ends with its worker");
-	ok(wait_until($local, "SELECT pid <> $worker AND state = 'running' FROM pgpool.workers", 't'), 'there is another');
+	is($looping->sqlstate, '08006', "round $round: loop ends with its worker");
+	ok(wait_until($local, "SELECT pid <> $worker AND state = 'running' FROM pgpool.workers", 't'), 'new worker runs');
 	$lease = lease($looping, 'relayed');
 	my $before = $local->safe_psql('postgres', $worker_polled);
 	$looping->start("DO \$\$ BEGIN LOOP PERFORM pgpool.exec($lease, 'select 1'); END LOOP; END \$\$");
-	ok(wait_until($local, "SELECT polled > $before FROM pgpool.workers", 't'), 'it looks as the one before did');
+	ok(wait_until($local, "SELECT polled > $before FROM pgpool.workers", 't'), 'new worker polls, too');
 }
 $local->safe_psql('postgres', "SELECT pg_cancel_backend(@{[$looping->pid]})");
 $looping->finish;
 $looping->run("SELECT pgpool.checkin($lease)");
 ok(wait_until($local, sub { growth($session_polled, 'direct', 50, 'select 1') > 0 ? 't' : 'f' }),
-	'and so does a session');
+	'session polls, too');
 
-# --- not where others have work for the processors
+# --- no polling while other processes need the processors
 $looping->run("SELECT pgpool.checkout('direct') FROM generate_series(1, " . int($processors / 2) . ')');
 is(join(' ', map { growth($session_polled, 'direct', 300, 'select 1') } 1 .. 5),
-	'0 0 0 0 0', 'nobody looks while half the processors have a lease');
+	'0 0 0 0 0', 'no polling while half the processors have a lease');
 $looping->run('SELECT pgpool.checkin_all()');
 
-# --- 0: never
+# --- busy_poll 0 disables polling
 $local->append_conf('postgresql.conf', 'pgpool_ext.busy_poll = 0');
 $local->reload;
 ok(wait_until($local, sub { growth($worker_polled, 'relayed', 100, 'select 1') == 0 ? 't' : 'f' }),
-	'busy_poll 0: it is slept for');
-is(growth($worker_polled, 'relayed', 500, 'select 1'), '0', 'always');
+	'busy_poll 0 takes effect');
+is(growth($worker_polled, 'relayed', 500, 'select 1'), '0', 'busy_poll 0 disables polling');
 
 $looping->quit;
 stats_add_up($local);

@@ -1,7 +1,7 @@
-# An upgraded extension is the same as a fresh one, for each upgrade script that there
-# is, and for made-up ones, of which each that forgets a statement is found out.  A
-# library that is newer than the extension's script works, one that is older says so.
-# And DROP EXTENSION leaves nothing.
+# An upgraded extension equals a newly created one, for each existing upgrade script and
+# for a made-up one. The comparison detects each statement that is left out of the
+# made-up script. A library newer than the extension's script works; an older one is
+# reported. DROP EXTENSION leaves nothing behind.
 use strict;
 use warnings;
 
@@ -10,7 +10,7 @@ use PgpxSchema;
 use PgpxTest;
 use Test::More;
 
-plan skip_all => 'nothing of it is different over TLS' if over_tls();
+plan skip_all => 'the same over TLS' if over_tls();
 
 my $install = PgpxInstall->new;
 my $local = local_node('local', install => $install);
@@ -18,7 +18,7 @@ my $remote = remote_node('remote');
 my ($default) = PostgreSQL::Test::Utils::slurp_file("$install->{share}/pgpool_ext.control") =~ /^default_version = '(.*)'$/m;
 my @released = $install->scripts;
 
-# Once for the server, before all else: there is nothing of us yet.
+# first of all, while the extension has never been created
 my @before = everything();
 released_upgrades();
 $local->safe_psql('postgres', 'DROP EXTENSION pgpool_ext');
@@ -31,21 +31,21 @@ upgrade_in_use();
 check_invariants($local);
 
 $local->safe_psql('postgres', 'DROP EXTENSION pgpool_ext CASCADE; DROP ROLE app');
-is(differences([everything()], \@before), '', 'with CASCADE nothing is left of servers and mappings, either');
+is(differences([everything()], \@before), '', 'DROP EXTENSION CASCADE leaves no servers and mappings');
 $local->safe_psql('postgres', 'CREATE EXTENSION pgpool_ext');
 leak_check($local, $remote);
 
-# No library, no settings: as before.
+# without the library and its settings
 $install->remove;
 $local->append_conf('postgresql.conf', "shared_preload_libraries = ''");
 $local->start;
 is($local->safe_psql('postgres', "SELECT count(*) FROM pg_settings WHERE name LIKE 'pgpool%'"), '0',
-	'without the library the server starts, and has none of its settings');
+	'server starts without the library, and has none of its settings');
 is($local->safe_psql('postgres', 'DROP EXTENSION pgpool_ext; SELECT count(*) FROM pg_extension'), '1',
-	'an extension whose files have gone can be dropped');
+	'extension whose files are gone can be dropped');
 done_testing();
 
-# How many rows each catalog has, and the objects by name where there are names.
+# The number of rows in each catalog, and the names of objects.
 sub everything
 {
 	return split /\n/, $local->safe_psql('postgres', <<'EOT');
@@ -65,7 +65,7 @@ sub create
 	return;
 }
 
-# The extension as it is made, and as an upgrade makes it.
+# The extension as created, and as made by an upgrade.
 sub fresh
 {
 	my ($version) = @_;
@@ -87,30 +87,30 @@ sub released_upgrades
 {
 	my %made = map { $_ => 1 } grep { !/--/ } @released;
 
-	cmp_ok(scalar(fresh($default)), '>', 100, "version $default, the default, can be made, and has objects")
+	cmp_ok(scalar(fresh($default)), '>', 100, "default version $default can be created, and has objects")
 	  or return;
 	my $dx = $local->safe_psql('postgres', '\dx+ pgpool_ext');
 	foreach my $version (sort keys %made)
 	{
 		next if $version eq $default;
 		is(differences([upgraded($version, $default)], [fresh($default)]), '',
-			"version $version, upgraded to $default, is the same as a fresh one");
+			"version $version, upgraded to $default, equals a new one");
 		upgraded($version, $default);
-		is($local->safe_psql('postgres', '\dx+ pgpool_ext'), $dx, '.. by \dx+');
+		is($local->safe_psql('postgres', '\dx+ pgpool_ext'), $dx, "version $version: \\dx+ shows the same");
 	}
 	foreach my $step (grep { /--/ } @released)
 	{
 		my ($from, $to) = split /--/, $step;
 
-		ok($made{$from} && $made{$to}, "both ends of $step can be made, so that they can be compared")
+		ok($made{$from} && $made{$to}, "both versions of $step can be created")
 		  or next;
-		is(differences([upgraded($from, $to)], [fresh($to)]), '', "$step makes the same as a fresh $to");
+		is(differences([upgraded($from, $to)], [fresh($to)]), '', "$step makes the same as a new $to");
 	}
 	return;
 }
 
-# A version 1.1 with what releases bring: new functions, columns, texts, privileges, and
-# something that goes.
+# A version 1.1 with typical changes: new functions, columns, comments, privileges, and
+# a dropped function.
 sub made_up_upgrades
 {
 	my $old = $install->script($default);
@@ -130,7 +130,7 @@ sub made_up_upgrades
 		[ 'something that goes' => 'DROP FUNCTION pgpool.lock_status(text)' ],
 		[ 'the schema' => q{COMMENT ON SCHEMA pgpool IS 'pools'} ]);
 	my $script = sub { join '', map { "$_->[1];\n" } @_ };
-	# written as an author would, in its place, not as the old one with changes
+	# written like a release's script, not as the old script plus changes
 	my $new = $old =~ s/^CREATE FUNCTION pgpool\.lock_status\(.*?;\nCOMMENT.*?;\n//msr;
 
 	$new =~ s/^(CREATE VIEW pgpool\.workers AS.*?f\.pools_max)/$1, f.pools_max - f.pools_used AS pools_free/ms;
@@ -141,32 +141,32 @@ sub made_up_upgrades
 	$install->write_script('1.1', $new);
 
 	my @expected = fresh('1.1');
-	isnt(differences([fresh($default)], \@expected), '', 'a made-up 1.1 differs from the default version');
+	isnt(differences([fresh($default)], \@expected), '', 'made-up 1.1 differs from the default version');
 	$install->write_script("$default--1.1", $script->(@steps));
-	is(differences([upgraded($default, '1.1')], \@expected), '', 'its upgrade script makes the same');
+	is(differences([upgraded($default, '1.1')], \@expected), '', 'made-up upgrade script makes the same as 1.1');
 
 	foreach my $forgotten (@steps)
 	{
-		# without the object there is nothing to comment on
+		# (without the object there is nothing to comment on)
 		my $name = $forgotten->[0] eq 'a function' ? qr/made_up/ : $forgotten->[0] eq 'a column' ? qr/pools_free/ : undef;
 		my @rest = grep { $_ != $forgotten && !($name && $_->[1] =~ $name) } @steps;
 
 		$install->write_script("$default--1.1", $script->(@rest));
-		isnt(differences([upgraded($default, '1.1')], \@expected), '', "an upgrade script that forgets $forgotten->[0] is found out");
+		isnt(differences([upgraded($default, '1.1')], \@expected), '', "upgrade script that leaves out $forgotten->[0] is detected");
 	}
 
-	# what the script leaves behind, and what belongs to nobody
+	# an object that is left over, and a member that is lost
 	$install->write_script("$default--1.1", $script->(@steps) . 'CREATE TYPE pgpool.left_over AS (a int)');
-	like(differences([upgraded($default, '1.1')], \@expected), qr/\+ type pgpool\.left_over/, 'one that leaves something behind, too');
+	like(differences([upgraded($default, '1.1')], \@expected), qr/\+ type pgpool\.left_over/, 'upgrade script that leaves an object is detected');
 	$install->write_script("$default--1.1", $script->(@steps) . 'ALTER EXTENSION pgpool_ext DROP FUNCTION pgpool.made_up()');
-	like(differences([upgraded($default, '1.1')], \@expected), qr/- function pgpool\.made_up\(\)/, 'one that loses a member, too');
+	like(differences([upgraded($default, '1.1')], \@expected), qr/- function pgpool\.made_up\(\)/, 'upgrade script that loses a member is detected');
 	$local->safe_psql('postgres', 'DROP FUNCTION pgpool.made_up(); DROP EXTENSION pgpool_ext');
 	unlink glob "$install->{share}/*--1.1.sql";
 	return;
 }
 
-# The functions behind views, as the script of an older and of a newer version declares
-# them: a column less, and one more, both at the end.
+# The functions behind the views, as older and newer scripts declare them: with one
+# column less or one more at the end.
 sub library_and_script
 {
 	my @views = split /\n/, $local->safe_psql('postgres', <<'EOT');
@@ -189,14 +189,14 @@ EOT
 
 		$session->run("CREATE FUNCTION older_$view() " . sprintf($made, $fewer));
 		is($session->run("SELECT (SELECT count(*) FROM older_$view()) = (SELECT count(*) FROM pgpool.$view)") . $session->error,
-			't', "a library with a column more in $view works");
+			't', "library with one more column in $view works");
 		$session->run("CREATE FUNCTION newer_$view() " . sprintf($made, "$columns, new int"));
 		next if $session->run("SELECT count(*) FROM pgpool.$view") eq '0';
 		push @with_rows, $view;
 		$session->fails("SELECT count(*) FROM newer_$view()", '55000',
-			qr/older version of the library.*HINT:.*Restart/s, '.. and one with a column less says what to do');
+			qr/older version of the library.*HINT:.*Restart/s, "library with one column less in $view raises an error");
 	}
-	is(join(' ', sort @with_rows), 'connections leases pools stats wait_histogram workers', 'there are rows in some of them');
+	is(join(' ', sort @with_rows), 'connections leases pools stats wait_histogram workers', 'some views have rows');
 	$session->run("SELECT pgpool.checkin($lease)");
 	$session->quit;
 	$local->safe_psql('postgres', <<'EOT');
@@ -205,9 +205,9 @@ EOT
 	return;
 }
 
-# An upgrade to a version that needs a newer library, while the old one is loaded, is
-# refused and changes nothing.  After the restart old script and new library work
-# together, and then the upgrade does.
+# An upgrade to a version that needs a newer library is refused while the old library is
+# loaded, and changes nothing. After a restart the old script works with the new
+# library, and then the upgrade succeeds.
 sub upgrade_in_use
 {
 	my @old = extension_lines($local, 'postgres');
@@ -224,24 +224,24 @@ unsigned long pgpx_made_up(void *call) { return 11; }
 EOT
 	my $session = PgpxSession->new($local);
 	$session->fails("ALTER EXTENSION pgpool_ext UPDATE TO '1.1'", '42883', qr/pgpx_made_up/,
-		'an upgrade that needs a library that the server has not loaded yet is refused');
-	is(differences([extension_lines($local, 'postgres')], \@old), '', 'and changes nothing');
-	is($session->run("SELECT pgpool.exec('shard1', 'select 1')"), '1', 'pools go on');
-	is($holder->run("SELECT pgpool.exec($lease, 'select 1')"), '1', 'so do leases');
+		'upgrade that needs a newer library is refused');
+	is(differences([extension_lines($local, 'postgres')], \@old), '', 'refused upgrade changes nothing');
+	is($session->run("SELECT pgpool.exec('shard1', 'select 1')"), '1', 'pools work');
+	is($holder->run("SELECT pgpool.exec($lease, 'select 1')"), '1', 'lease stays usable');
 	$_->quit foreach $session, $holder;
 
 	$local->restart;
 	$session = PgpxSession->new($local);
 	is($session->run("SELECT * FROM pgpool.query_as(0, 'shard1', 'select 7')") . $session->error, '7',
-		'after the restart the old script works with the newer library');
-	is($session->run("SELECT count(*) FROM pgpool.$_") =~ /^\d+$/ ? '' : $session->error, '', "view $_ does")
+		'old script works with the newer library after a restart');
+	is($session->run("SELECT count(*) FROM pgpool.$_") =~ /^\d+$/ ? '' : $session->error, '', "view $_ works with the newer library")
 	  foreach qw(pools connections leases waiters stats wait_histogram workers locks);
 	$lease = lease($session, 'shard1');
-	is($session->run("ALTER EXTENSION pgpool_ext UPDATE TO '1.1'; SELECT pgpool.made_up()") . $session->error, '11', 'the upgrade works');
+	is($session->run("ALTER EXTENSION pgpool_ext UPDATE TO '1.1'; SELECT pgpool.made_up()") . $session->error, '11', 'upgrade succeeds');
 	is($session->run("SELECT pgpool.exec($lease, 'select 1'), pgpool.checkin($lease)") . $session->error, '1|',
-		'a lease from before it is as good as before');
+		'lease from before the upgrade stays usable');
 	is($local->safe_psql('postgres', 'SELECT count(*) FROM pg_foreign_server JOIN pg_user_mappings USING (srvname)'), '2',
-		'servers and user mappings are there');
+		'servers and user mappings are kept');
 	$session->quit;
 	return;
 }

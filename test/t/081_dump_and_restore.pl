@@ -1,6 +1,6 @@
-# Dumps, restores and pg_upgrade of a database with pools: what is written, by a
-# superuser and by others, and what of it works again where.  (Where the library is not
-# preloaded, see 019.)
+# Dump, restore and pg_upgrade of a database with pools: what is dumped, by a superuser
+# and by others, and what works after the restore. (For a library that is not preloaded
+# see 019.)
 use strict;
 use warnings;
 
@@ -11,15 +11,15 @@ use PgpxTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-plan skip_all => 'nothing of it is different over TLS' if over_tls();
+plan skip_all => 'the same over TLS' if over_tls();
 
 my $SECRET = qr/\Q$REMOTE_APP_PASSWORD\E/;
 my $folder = PostgreSQL::Test::Utils::tempdir();
-my $restored;    # a server that has it all from a dump
+my $restored;    # a server that was restored from a dump
 my $remote = remote_node('remote');
 my $local = local_node('local');
 
-# What servers, mappings, privileges and settings are, by name.
+# servers, mappings, privileges and settings by name
 my $facts = <<'EOT';
 SELECT srvname || ' ' || o FROM pg_foreign_server, unnest(srvoptions) AS o
 UNION ALL SELECT srvname || ' of ' || srvowner::regrole || ' ' || coalesce(srvacl::text, '') FROM pg_foreign_server
@@ -55,7 +55,7 @@ EOT
 my @facts = split /\n/, $local->safe_psql('shop', $facts);
 my @lines = extension_lines($local, 'shop');
 
-# while they are in use
+# while pools are in use
 my $holder = PgpxSession->new($local, dbname => 'shop');
 my $lease = lease($holder, 'shard1');
 
@@ -65,14 +65,14 @@ by_the_owner();
 without_the_library();
 by_pg_upgrade();
 
-is($holder->run("SELECT pgpool.exec($lease, 'select 1')"), '1', 'the lease has not noticed');
+is($holder->run("SELECT pgpool.exec($lease, 'select 1')"), '1', 'lease was not affected');
 $holder->quit;
 $local->safe_psql('postgres', 'CREATE EXTENSION pgpool_ext');
 check_invariants($local);
 leak_check($local, $remote);
 done_testing();
 
-# dump FILE, OPTION ...: what came of it
+# Dump to FILE with OPTIONs; returns the dump.
 sub dump_to
 {
 	my ($file, @options) = @_;
@@ -81,28 +81,29 @@ sub dump_to
 	return slurp_file("$folder/$file");
 }
 
-# The extension, servers and mappings, and the password nowhere but in a mapping's line.
+# The dump has the extension, servers and mappings. The password is only in CREATE USER
+# MAPPING.
 sub what_is_written
 {
 	my $dump = dump_to('superuser.sql', '-C', $local->connstr('shop'));
 	my @secret = grep { $_ =~ $SECRET } split /;\n/, $dump;
 
-	is(scalar(@secret), 2, 'the password is written once for each mapping');
-	is(scalar(grep { !/CREATE USER MAPPING/ } @secret), 0, 'and nowhere else');
-	is(scalar(() = $dump =~ /^CREATE (?:FUNCTION|VIEW|SCHEMA pgpool|FOREIGN DATA)/mg), 0, 'nothing of what the extension makes is written');
+	is(scalar(@secret), 2, 'password is dumped once for each mapping');
+	is(scalar(grep { !/CREATE USER MAPPING/ } @secret), 0, 'password is dumped nowhere else');
+	is(scalar(() = $dump =~ /^CREATE (?:FUNCTION|VIEW|SCHEMA pgpool|FOREIGN DATA)/mg), 0, 'objects of the extension are not dumped');
 
 	$local->command_ok([ 'pg_dumpall', '-g', '-f', "$folder/globals.sql", '-d', $local->connstr('postgres') ], 'pg_dumpall -g');
-	unlike(slurp_file("$folder/globals.sql"), $SECRET, 'there is no password in it');
-	like(slurp_file("$folder/globals.sql"), qr/ALTER ROLE app SET "?pgpool_ext\.checkout_timeout"? TO '8s'/, 'there is the setting of a role');
+	unlike(slurp_file("$folder/globals.sql"), $SECRET, 'pg_dumpall -g dumps no password');
+	like(slurp_file("$folder/globals.sql"), qr/ALTER ROLE app SET "?pgpool_ext\.checkout_timeout"? TO '8s'/, 'pg_dumpall -g dumps the setting of a role');
 
-	# one who may not see the options of mappings has none in the dump
+	# a role that may not read the options of mappings does not dump them
 	$dump = dump_to('app.sql', '-U', 'app', '-N', 'app', $local->connstr('shop'));
-	is(scalar(() = $dump =~ /CREATE USER MAPPING/g), 2, 'who is no superuser dumps mappings');
-	is(scalar(() = $dump =~ /$SECRET/g), 1, 'with his own password alone');
+	is(scalar(() = $dump =~ /CREATE USER MAPPING/g), 2, 'non-superuser dumps user mappings');
+	is(scalar(() = $dump =~ /$SECRET/g), 1, 'non-superuser dumps only its own password');
 	return;
 }
 
-# restore NODE, DBNAME, FILE, OPTION ...: the errors
+# Restore FILE into DBNAME of NODE; returns the errors.
 sub restore
 {
 	my ($node, $dbname, $file, @options) = @_;
@@ -113,8 +114,8 @@ sub restore
 	return join "\n", map { s/^psql:\S+ //r } grep { /ERROR|FATAL/ } split /\n/, $err;
 }
 
-# Where versions differ: 17 has one more privilege on tables, and 18 says less when it
-# shows a view.
+# Remove known differences between versions: 17 has one more table privilege, and 18
+# shows views in another form.
 sub same_words
 {
 	my @words = @_;
@@ -123,18 +124,18 @@ sub same_words
 	return map { s/\w+ MAINTAIN, //gr =~ s/\bf\.//gr } @words;
 }
 
-# The same as before the dump, and it works.
+# Assert that everything is as before the dump, and works.
 sub as_before
 {
 	my ($node, $what) = @_;
 
 	is(differences([ split /\n/, $node->safe_psql('shop', $facts) ], \@facts), '',
-		"$what: servers, mappings, their owners, privileges and options, and settings");
-	is(differences([ same_words(extension_lines($node, 'shop')) ], [ same_words(@lines) ]), '', "$what: the extension, with the privileges that were given and taken");
+		"$what: servers, mappings, owners, privileges, options and settings are restored");
+	is(differences([ same_words(extension_lines($node, 'shop')) ], [ same_words(@lines) ]), '', "$what: extension and its changed privileges are restored");
 	my $app = PgpxSession->new($node, dbname => 'shop', user => 'app');
 	is($app->run("SELECT pgpool.exec('shard1', 'select 1'), pgpool.exec('batch', 'select 1')") . $app->error, '1|1', "$what: pools work");
-	is($app->run('SHOW pgpool_ext.checkout_timeout'), '9s', "$what: the setting of role and database is in force");
-	$app->fails('SELECT * FROM pgpool.leases', '42501', qr/leases/, "$what: what was revoked is denied");
+	is($app->run('SHOW pgpool_ext.checkout_timeout'), '9s', "$what: setting of role and database applies");
+	$app->fails('SELECT * FROM pgpool.leases', '42501', qr/leases/, "$what: revoked privilege is missing");
 	$app->quit;
 	return;
 }
@@ -143,42 +144,42 @@ sub by_a_superuser
 {
 	$restored = local_node('restored');
 	like(restore($restored, 'postgres', 'globals.sql'), qr/^\S* ?ERROR:  role "\S+" already exists$/, 'roles are restored');
-	is(restore($restored, 'postgres', 'superuser.sql', '-v', 'ON_ERROR_STOP=1'), '', 'a superuser restores all');
+	is(restore($restored, 'postgres', 'superuser.sql', '-v', 'ON_ERROR_STOP=1'), '', 'superuser restores everything');
 	as_before($restored, 'restored');
 	return;
 }
 
-# The owner of a database is no superuser: he dumps no passwords, and does not create the
-# extension.
+# The owner of a database is not a superuser: it dumps no passwords, and cannot create
+# the extension.
 sub by_the_owner
 {
 	my $dump = dump_to('owner.sql', '--no-owner', '--no-privileges', '--no-comments', '-U', 'owner', $local->connstr('shop'));
 
-	unlike($dump, $SECRET, 'the owner of the database dumps no password');
+	unlike($dump, $SECRET, 'owner of the database dumps no password');
 	$restored->safe_psql('postgres', 'CREATE DATABASE bare OWNER owner; CREATE DATABASE prepared OWNER owner');
 	like(restore($restored, 'bare', 'owner.sql', '-U', 'owner'), qr/permission denied to create extension "pgpool_ext"/,
-		'he cannot create the extension');
-	is($restored->safe_psql('bare', 'SELECT count(*) FROM app.orders'), '1', 'but restores his tables');
+		'owner cannot create the extension');
+	is($restored->safe_psql('bare', 'SELECT count(*) FROM app.orders'), '1', 'owner restores its tables');
 
 	$restored->safe_psql('prepared', 'CREATE EXTENSION pgpool_ext; GRANT USAGE ON FOREIGN DATA WRAPPER pgpool_fdw TO owner');
-	is(restore($restored, 'prepared', 'owner.sql', '-U', 'owner'), '', 'where a superuser has created it he restores all');
+	is(restore($restored, 'prepared', 'owner.sql', '-U', 'owner'), '', 'owner restores everything if a superuser has created the extension');
 	my $session = PgpxSession->new($restored, dbname => 'prepared', user => 'owner');
-	is($session->run('SELECT srvname, usename, umoptions FROM pg_user_mappings ORDER BY 1, 2') =~ tr/\n//, 1, 'with mappings');
+	is($session->run('SELECT srvname, usename, umoptions FROM pg_user_mappings ORDER BY 1, 2') =~ tr/\n//, 1, 'owner restores user mappings');
 	$session->run('GRANT USAGE ON FOREIGN SERVER shard1 TO app');
 	$session->quit;
 	$session = PgpxSession->new($restored, dbname => 'prepared', user => 'app');
-	$session->fails("SELECT pgpool.exec('shard1', 'select 1')", '2F003', qr/password/, 'in which a password is missing');
+	$session->fails("SELECT pgpool.exec('shard1', 'select 1')", '2F003', qr/password/, 'restored mapping lacks a password');
 	$session->quit;
 	$session = PgpxSession->new($restored, dbname => 'prepared', user => 'owner');
 	$session->run("ALTER USER MAPPING FOR app SERVER shard1 OPTIONS (ADD user 'remote_app', ADD password '$REMOTE_APP_PASSWORD')");
 	$session->quit;
 	$session = PgpxSession->new($restored, dbname => 'prepared', user => 'app');
-	is($session->run("SELECT pgpool.exec('shard1', 'select 1')") . $session->error, '1', 'and works when it is there');
+	is($session->run("SELECT pgpool.exec('shard1', 'select 1')") . $session->error, '1', 'pool works when the password is set');
 	$session->quit;
 	return;
 }
 
-# Where there is no such extension: clear errors, and all else.
+# without the library, and without the extension: clear errors, and the rest is restored
 sub without_the_library
 {
 	my $install = PgpxInstall->new;
@@ -188,20 +189,20 @@ sub without_the_library
 	unlink "$install->{lib}/pgpool_ext.so";
 	restore($other, 'postgres', 'globals.sql');
 	$errors = restore($other, 'postgres', 'superuser.sql');
-	# (18 says no "$libdir" of what is in it)
-	like($errors, qr/^\S* ?ERROR:  could not access file "(?:\$libdir\/)?pgpool_ext"/m, 'without the library the error names it');
+	# (18 omits "$libdir")
+	like($errors, qr/^\S* ?ERROR:  could not access file "(?:\$libdir\/)?pgpool_ext"/m, 'error names the missing library');
 	$other->safe_psql('postgres', 'DROP DATABASE shop');
 	$install->remove;
 	$errors = restore($other, 'postgres', 'superuser.sql');
-	like($errors, qr/^\S* ?ERROR:  extension "pgpool_ext" is not available/m, 'without the extension, too');
-	unlike($errors, $SECRET, 'no error tells a password');
-	is($other->safe_psql('shop', 'SELECT count(*) FROM app.orders'), '1', 'all else is restored');
+	like($errors, qr/^\S* ?ERROR:  extension "pgpool_ext" is not available/m, 'error names the missing extension');
+	unlike($errors, $SECRET, 'errors show no password');
+	is($other->safe_psql('shop', 'SELECT count(*) FROM app.orders'), '1', 'other objects are restored');
 	$other->stop;
 	return;
 }
 
-# To a server of the same version, or to that of PGPX_UPGRADE_TO (its programs, with the
-# extension installed); preloaded already, and not yet.
+# To a server of the same version, or of PGPX_UPGRADE_TO (the folder of its programs);
+# with and without the library preloaded.
 sub by_pg_upgrade
 {
 	my $to = $ENV{PGPX_UPGRADE_TO};
@@ -209,7 +210,8 @@ sub by_pg_upgrade
 
 	$restored->safe_psql('postgres', 'DROP DATABASE bare; DROP DATABASE prepared');
 
-	# columns of 15.20 have an option that an 18 of before, 18.6, does not know
+	# columns of 15.20 have an option that older releases of 18, such as 18.6, do not
+	# know
 	$restored->safe_psql('shop', "UPDATE pg_attribute SET attoptions = NULL WHERE attrelid = 'app.orders'::regclass")
 	  if defined $to;
 	$restored->stop;
@@ -221,7 +223,7 @@ sub by_pg_upgrade
 		my $sockets = PostgreSQL::Test::Utils::tempdir_short();
 
 		chdir $folder;
-		# its children have a socket folder, and no address of a server that runs
+		# its children must not see the address of another server
 		my $status = IPC::Run::run([ ($to // $from) . '/pg_upgrade', '--no-sync', '-b', $from, '-B', $to // $from,
 				'-d', $restored->data_dir, '-D', $new->data_dir, '-p', $restored->port, '-P', $new->port,
 				'-s', $sockets ], '>', \my $out, '2>&1', init => sub { delete @ENV{qw(PGHOST PGPORT PGDATABASE)} });

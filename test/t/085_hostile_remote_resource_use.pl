@@ -1,5 +1,5 @@
-# What a remote claims, and what it says where nobody listens, costs neither memory
-# nor a line in the log; what it says too early is not taken for an answer.
+# Lengths that a remote server only announces, and unsolicited messages, cost neither
+# memory nor log lines. Messages that arrive too early are not taken for an answer.
 use strict;
 use warnings;
 
@@ -12,7 +12,7 @@ my $fine = message('N', "SLOG\0VLOG\0C00000\0MLOG:  an invented line\n\0\0");
 
 sub hours { sleep 3600; return; }
 
-# Logs in, saying more with it, and then behaves.
+# Behaviour: log in, with additional messages, and then answer correctly.
 sub greets
 {
 	my ($more, $behind) = @_;
@@ -56,7 +56,7 @@ make_pool($local, $remote, server => 'good');
 my $session = PgpxSession->new($local);
 $fake->make_servers($session, '2s');
 
-# A question; with a parameter it goes in the extended protocol.
+# A query. With a parameter it uses the extended protocol.
 sub query
 {
 	my ($server, @params) = @_;
@@ -65,7 +65,7 @@ sub query
 	return "SELECT * FROM pgpool.query('s_$server', 'select 1'$params) AS t(a text)";
 }
 
-# The most memory that a process has had so far, in MB.
+# Peak memory of a process in MB: VmPeak (reserved) or VmHWM (resident).
 sub most
 {
 	my ($what, $pid) = @_;
@@ -73,8 +73,7 @@ sub most
 	return PostgreSQL::Test::Utils::slurp_file("/proc/$pid/status") =~ /^$what:\s+(\d+) kB/m ? $1 / 1024 : die "no $what";
 }
 
-# What a process has reserved more, or had in memory, at its worst while something
-# was done.
+# The growth of a process's peak memory during a function.
 sub costs(&$$)
 {
 	my ($do, $what, $pid) = @_;
@@ -85,18 +84,18 @@ sub costs(&$$)
 }
 
 my $worker = worker_pid($local);
-is($session->run(query('honest')), '1', 'a well-behaved one is believed');
+is($session->run(query('honest')), '1', 'correct answer is accepted');
 
-# --- lengths; the highest mark of a session never falls, so each has a new one
+# --- announced lengths; peaks never fall, so each test uses a new session
 foreach my $round (1 .. 3)
 {
 	my $cost;
 	my $more = costs
 	{
-		$cost = costs { is($session->run(query('owed'), 20) . $session->error, '1', 'an answer of 1 GB to a reset is none') } 'VmPeak', $worker;
+		$cost = costs { is($session->run(query('owed'), 20) . $session->error, '1', 'reset with an answer of 1 GB closes the connection') } 'VmPeak', $worker;
 	} 'VmPeak', $session->pid;
 
-	cmp_ok($cost + $more, '<', 100, '.. and has been given room by nobody');
+	cmp_ok($cost + $more, '<', 100, 'no process allocates memory for the announced answer');
 }
 foreach my $params ([], ['x'])
 {
@@ -104,88 +103,89 @@ foreach my $params ([], ['x'])
 	my $cost = costs
 	{
 		$other->fails("SET statement_timeout = '1s';\n" . query('row', @$params), '57014', qr/statement timeout/,
-			'a row of 1 GB is waited for');
+			'session waits for an announced row of 1 GB');
 	} 'VmPeak', $other->pid;
 
-	cmp_ok($cost, '<', 100, '.. which has not been given room');
+	cmp_ok($cost, '<', 100, 'session does not allocate memory for the announced row');
 	$other->quit;
 }
 
-# --- a hundred thousand notices, or notifications, go by in front of an answer
+# --- a hundred thousand notices or notifications in front of an answer
 foreach my $what (qw(notices notifies))
 {
 	foreach my $params ([], ['x'])
 	{
 		my $other = PgpxSession->new($local);
 
-		# what it takes for any statement is not counted
+		# memory that any statement needs is not counted
 		$other->run('SET client_min_messages = error; ' . query('honest', @$params));
 		my $cost = costs
 		{
-			is($other->run(query($what, @$params), 60) . $other->error, '1', "$what: the answer behind them is right");
+			is($other->run(query($what, @$params), 60) . $other->error, '1', "$what: answer behind them is correct");
 		} 'VmHWM', $other->pid;
 
-		cmp_ok($cost, '<', 30, '.. and they cost little');
+		cmp_ok($cost, '<', 30, "$what: memory use is small");
 		note "$cost MB";
 		$other->quit;
 		$session->run("SELECT pgpool.reconnect('s_$what')");
 	}
 }
 
-# --- what is for the client is not in the log, as often as the remote says it
+# --- notices for the client are not logged
 {
 	my $log = -s $local->logfile;
 
-	is($session->run(query('loud')), '1', 'an answer behind a warning and a line for a log');
-	like($session->error, qr/WARNING:.*a loud WARNING.*NOTICE:.*a loud LOG/s, 'the client is told');
-	unlike(substr(PostgreSQL::Test::Utils::slurp_file($local->logfile), $log), qr/a loud/, 'and the log is not');
+	is($session->run(query('loud')), '1', 'answer behind a warning and a LOG message is correct');
+	like($session->error, qr/WARNING:.*a loud WARNING.*NOTICE:.*a loud LOG/s, 'client gets both messages');
+	unlike(substr(PostgreSQL::Test::Utils::slurp_file($local->logfile), $log), qr/a loud/, 'log has neither message');
 }
 
-# --- what is said before a statement has been sent is taken in, so that it can be, but not all
+# --- data that arrives before a statement has been sent is read, within bounds, so that
+# the statement can be sent
 {
 	my $other = PgpxSession->new($local);
 	my $lease = lease($other, 's_talks_first');
 	my $large = "SELECT * FROM pgpool.query($lease, 'select 1 where \$1 is null', repeat('x', 20000000)) AS t(a text)";
 
-	is($other->run($large), '1', 'a large parameter');
+	is($other->run($large), '1', 'large parameter is sent');
 	my $cost = costs
 	{
-		$other->fails("SET statement_timeout = '1s';\n$large", '57014', qr/statement timeout/, 'a remote that talks, and does not listen');
+		$other->fails("SET statement_timeout = '1s';\n$large", '57014', qr/statement timeout/, 'statement to a remote server that sends and does not read times out');
 	} 'VmHWM', $other->pid;
 
-	cmp_ok($cost, '<', 30, '.. costs little');
+	cmp_ok($cost, '<', 30, 'memory use for unsolicited data is small');
 	note "$cost MB";
 	$other->quit;
 }
-check_invariants($local, 'the invariants hold');
+check_invariants($local, 'invariants hold after unsolicited data');
 
-# --- what libpq would keep, or print
+# --- messages that libpq would keep or print
 foreach my $what (qw(login_names start_rows start_notes))
 {
 	my $cost = costs
 	{
-		$session->fails(query($what), '08001', qr/could not connect/, "$what: ends");
+		$session->fails(query($what), '08001', qr/could not connect/, "$what: login fails");
 	} 'VmHWM', $worker;
 
-	cmp_ok($cost, '<', 30, "$what: costs little");
+	cmp_ok($cost, '<', 30, "$what: memory use is small");
 	note "$cost MB";
 }
-is($session->run(query('start_some')) . $session->error, '1', 'start commands may have some rows');
-is($session->run(query('login_notices')) . $session->error, '1', 'notices with a login are no harm');
+is($session->run(query('start_some')) . $session->error, '1', 'start commands may return rows');
+is($session->run(query('login_notices')) . $session->error, '1', 'login with notices succeeds');
 
-# --- behind the login
-is($session->run(query('behind_notice')) . $session->error, '1', 'nor is one behind it');
-is($session->run(query('behind_answer')) . $session->error, '1', 'an answer before the question is none');
+# --- messages right behind the login
+is($session->run(query('behind_notice')) . $session->error, '1', 'notice behind the login does no harm');
+is($session->run(query('behind_answer')) . $session->error, '1', 'answer before the query is not accepted');
 foreach my $what (qw(behind_half behind_header))
 {
 	my $got = $session->run(query($what), 20);
 
-	ok($got eq '1' || $session->sqlstate =~ /^08/, "$what: nothing wrong comes of it") or diag($got . $session->error);
+	ok($got eq '1' || $session->sqlstate =~ /^08/, "$what: no wrong answer is accepted") or diag($got . $session->error);
 	note $got . $session->error;
 }
 
-# --- what the worker reads answers to resets with it gives back, with each reset and with the
-# connection, and what a login has its threads for with the login
+# --- the worker frees the memory of each reset and of each connection, and the thread
+# stacks of each login
 my $used = sub {
 	my $since = -s $local->logfile;
 	my $bytes;
@@ -202,21 +202,21 @@ foreach my $round (0 .. 5)
 	foreach (1 .. 2)
 	{
 		$session->run(query('honest'));
-		ok(wait_until($local, q{SELECT state FROM pgpool.connections WHERE server = 's_honest'}, 'idle'), "round $round: a reset by the worker");
+		ok(wait_until($local, q{SELECT state FROM pgpool.connections WHERE server = 's_honest'}, 'idle'), "round $round: connection is reset by the worker");
 	}
 	$session->run(q{SELECT pgpool.reconnect('s_honest')});
-	ok(wait_until($local, q{SELECT total FROM pgpool.pools WHERE server = 's_honest'}, 0), "round $round: the connection closes");
+	ok(wait_until($local, q{SELECT total FROM pgpool.pools WHERE server = 's_honest'}, 0), "round $round: connection closes");
 }
-cmp_ok($used->() - $before, '<', 50_000, 'it keeps nothing of them');
-cmp_ok($mapped->() - $before_mapped, '<', 16, '.. nor stacks of threads');
+cmp_ok($used->() - $before, '<', 50_000, 'worker frees the memory of resets and connections');
+cmp_ok($mapped->() - $before_mapped, '<', 16, 'worker frees thread stacks');
 
-is(worker_pid($local), $worker, 'the worker lives');
+is(worker_pid($local), $worker, 'worker was not restarted');
 is($local->safe_psql('postgres', query('honest')), '1', 'other pools work');
-check_invariants($local, 'the invariants hold');
+check_invariants($local, 'invariants hold');
 $session->quit;
 stats_add_up($local);
 leak_check($local, $remote);
 my $log = PostgreSQL::Test::Utils::slurp_file($local->logfile);
-unlike($log, qr/PANIC|TRAP|was terminated by/, 'nothing crashed');
-unlike($log, qr/an invented line|arrived from server while idle/, 'nobody has written into the log');
+unlike($log, qr/PANIC|TRAP|was terminated by/, 'no process crashed');
+unlike($log, qr/an invented line|arrived from server while idle/, 'no message of the remote server is in the log');
 done_testing();

@@ -1,8 +1,8 @@
-# Where libpq uses another OpenSSL than the one that the relay calls, TLS is refused
-# with a clear error, and nobody calls one's functions on the other's objects.
+# If libpq uses another OpenSSL than the one that the relay calls, TLS is refused with a
+# clear error, so that functions of one never get objects of the other.
 #
-# A library that is loaded in front of all stands for the other one: its function is
-# what we find, and libpq's own is what libpq was linked with.
+# A preloaded library stands for the other OpenSSL: the relay finds its function, while
+# libpq uses the OpenSSL that it was linked with.
 use strict;
 use warnings;
 
@@ -31,7 +31,7 @@ my $query = "SELECT a FROM pgpool.query('remote', 'select 1') AS t(a int)";
 my $same = local_node('same');
 my $other = local_node('other', start => 0);
 {
-	# a sanitizer wants to be the first
+	# a sanitizer must be the first library
 	local $ENV{LD_PRELOAD} = "$folder/other.so";
 	local $ENV{ASAN_OPTIONS} = join ':', $ENV{ASAN_OPTIONS} // (), 'verify_asan_link_order=0';
 
@@ -43,12 +43,12 @@ foreach my $local ($same, $other)
 {
 	make_pool($local, $remote, options => { sslmode => 'require' });
 	$session = PgpxSession->new($local);
-	is($session->run($query) . $session->error, '1', 'the same OpenSSL is relayed') if $local == $same;
+	is($session->run($query) . $session->error, '1', 'TLS works with the same OpenSSL') if $local == $same;
 }
-$session->fails($query, '0A000', qr/libpq uses another OpenSSL/, 'another one is not') foreach 1 .. 2;
-is($session->run('SELECT count(*) FROM pgpool.connections'), '0', 'and nothing is left of it');
-check_invariants($other, 'the invariants hold');
+$session->fails($query, '0A000', qr/libpq uses another OpenSSL/, 'TLS is refused with another OpenSSL') foreach 1 .. 2;
+is($session->run('SELECT count(*) FROM pgpool.connections'), '0', 'no connection is left');
+check_invariants($other, 'invariants hold');
 $session->quit;
 $_->stop('fast') foreach $same, $other;
-unlike(slurp_file($other->logfile), qr/PANIC|TRAP|was terminated by/, 'nothing crashed');
+unlike(slurp_file($other->logfile), qr/PANIC|TRAP|was terminated by/, 'no process crashed');
 done_testing();

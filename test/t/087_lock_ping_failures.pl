@@ -1,7 +1,7 @@
-# The worker's own connection for the pings of a lock fails in each way that there is:
-# it is refused, says nothing, says the wrong thing, ends.  Each is one line in the
-# log with the reason, nobody else is disturbed, and when it is mended the lock,
-# which has a long ttl, is pinged again and still held.
+# The worker's connection for lock pings fails in different ways: it is refused, does
+# not answer, answers wrongly, ends. Each failure is logged once with the reason, and
+# does not affect others. When it works again, the lock (which has a long ttl) is pinged
+# again and still held.
 use strict;
 use warnings;
 
@@ -11,7 +11,7 @@ use PgpxTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-# what is wrong with the pinger alone: the pools' own connections are as they should be
+# only the pinger's connection fails; the pools' connections get correct answers
 sub fake
 {
 	my ($do) = @_;
@@ -31,7 +31,7 @@ sub settings
 	return;
 }
 
-# a file that says that the worker has gone
+# a file that records the end of the worker's connection
 my $endless_ended = PostgreSQL::Test::Utils::tempdir . '/endless_ended';
 sub endless
 {
@@ -45,13 +45,14 @@ sub endless
 	$self->send(message('1', ''), message('2', ''), columns(1), done('SELECT 0'), ready());
 	select undef, undef, undef, 0.05;
 
-	# more than a socket takes in at once: what comes along with an answer does not count
+	# more than a socket buffer holds; data that arrives together with an answer does
+	# not count
 	$self->send(pack('aN', 'N', 1 << 28), 'x' x 32_000_000);
 	$self->read_to_end;
 	$ended->();
 }
 
-# over TLS: messages that are no data, instead of an answer
+# over TLS: records without data, instead of an answer
 my @flood_files = map { PostgreSQL::Test::Utils::tempdir . "/flood_$_" } qw(begun taken);
 
 my $fake = PgpxFakeServer->new(
@@ -66,7 +67,7 @@ my $fake = PgpxFakeServer->new(
 	chatty => fake(sub { settings($_[0]); $_[0]->receive; $_[0]->send(message('A', pack('N', 1) . "a\0b\0")); select undef, undef, undef, 0.05; $_[0]->send(failure(S => 'ERROR', C => 'XX000', M => 'chatty'), ready()); sleep }));
 my $fake_host = sub { return "SET port '" . $fake->port . "', SET dbname '$_[0]'" };
 
-# how it is spoilt, and what the log says
+# the failure, and the logged reason
 my %cases = (
 	start_error => [ q{ADD start_commands 'SELECT 1/0'}, qr/division by zero/ ],
 	start_copy => [ q{ADD start_commands 'COPY pg_am TO STDOUT'}, qr/The start commands contain a COPY/ ],
@@ -90,7 +91,7 @@ my %token;
 
 sub option_list { return $_[0] =~ /ADD/ ? 'DROP start_commands' : "SET host '127.0.0.1', SET port '" . $remote->port . q{', SET dbname 'remote_db'}; }
 
-# the last line about a server
+# the last log line about a server
 sub log_has
 {
 	my ($server, $since, $line, $detail) = @_;
@@ -105,25 +106,26 @@ foreach my $name (sort keys %cases)
 {
 	$token{$name} = $holder->run("SELECT pgpool.lock('$name', '$name', ttl => '10 min')");
 }
-is(scalar(grep { /^\d+$/ } values %token), scalar keys %cases, 'locks are held, one at each server');
+is(scalar(grep { /^\d+$/ } values %token), scalar keys %cases, 'one lock is held on each server');
 
-# an ordinary user: a connection that wants no password is not for him
+# an ordinary user must not use a connection without a password
 my $ordinary = PgpxSession->new($local, user => 'app');
 $token{password} = $ordinary->run(q{SELECT pgpool.lock('password', 'password', ttl => '10 min')});
-like($token{password}, qr/^\d+$/, 'an ordinary user has one, too') or diag($ordinary->error);
-ok(wait_until($local, 'SELECT bool_and(last_ping IS NOT NULL) FROM pgpool.locks', 't'), 'all are pinged');
+like($token{password}, qr/^\d+$/, 'ordinary user holds a lock, too') or diag($ordinary->error);
+ok(wait_until($local, 'SELECT bool_and(last_ping IS NOT NULL) FROM pgpool.locks', 't'), 'all locks are pinged');
 
-# --- one that is lost in the middle of a ping is no failure: another one is asked
+# --- a connection that is lost during a ping is not logged: the ping is repeated on
+# another one
 my $log = -s $local->logfile;
 my $stuck = q{pg_stat_activity WHERE application_name = 'pgpool_ext lock' AND wait_event_type = 'Lock'};
 my $blocker = PgpxSession->new($remote, dbname => 'remote_db');
 $blocker->run('BEGIN; LOCK TABLE pgpool_lock.locks');
-ok(wait_until($remote, "SELECT count(*) > 0 FROM $stuck", 't'), 'pings are under way');
+ok(wait_until($remote, "SELECT count(*) > 0 FROM $stuck", 't'), 'pings are in progress');
 $remote->safe_psql('postgres', "SELECT pg_terminate_backend(pid, 20000) FROM $stuck");
 $blocker->run('COMMIT');
 my $since = $local->safe_psql('postgres', 'SELECT now()');
-ok(wait_until($local, "SELECT bool_and(last_ping > '$since') FROM pgpool.locks", 't'), 'and are sent again when their connections are lost');
-unlike(slurp_file($local->logfile, $log), qr/cannot ping/, 'of which the log says nothing');
+ok(wait_until($local, "SELECT bool_and(last_ping > '$since') FROM pgpool.locks", 't'), 'pings are repeated when their connections are lost');
+unlike(slurp_file($local->logfile, $log), qr/cannot ping/, 'lost connections are not logged');
 $blocker->quit;
 
 $log = -s $local->logfile;
@@ -131,12 +133,12 @@ foreach my $name (sort keys %cases)
 {
 	$local->safe_psql('postgres', "ALTER SERVER $name OPTIONS ($cases{$name}[0])");
 
-	# the worker is told by the next one who calls
+	# the conninfo is published to the worker by the next call
 	$caller->run("SELECT pgpool.try_checkout('$name'); SELECT pgpool.checkin_all()");
 }
 foreach my $name (sort keys %cases)
 {
-	ok(wait_until($local, sub { log_has($name, $log, 'cannot ping the locks of server', $cases{$name}[1]) }, 1, 30), "$name: the log has the reason")
+	ok(wait_until($local, sub { log_has($name, $log, 'cannot ping the locks of server', $cases{$name}[1]) }, 1, 30), "$name: reason is logged")
 	  or diag(join "\n", grep { /"$name"|DETAIL/ } split /\n/, slurp_file($local->logfile, $log));
 }
 $remote->safe_psql('postgres', q{SELECT 1});
@@ -144,14 +146,14 @@ my $hba = slurp_file($remote->data_dir . '/pg_hba.conf');
 PostgreSQL::Test::Utils::append_to_file($remote->data_dir . '/pg_hba.conf.new', $hba =~ s/scram-sha-256/trust/r);
 rename $remote->data_dir . '/pg_hba.conf.new', $remote->data_dir . '/pg_hba.conf' or die "rename: $!";
 $remote->reload;
-ok(wait_until($remote, q{SELECT count(*) FROM pg_hba_file_rules WHERE auth_method = 'scram-sha-256'}, 0), 'the remote asks for no password');
+ok(wait_until($remote, q{SELECT count(*) FROM pg_hba_file_rules WHERE auth_method = 'scram-sha-256'}, 0), 'remote server requests no password');
 $remote->safe_psql('postgres', q{SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity WHERE application_name = 'pgpool_ext lock'});
-ok(wait_until($local, sub { log_has('password', $log, 'cannot ping the locks of server', qr/must be authenticated by a password/) }, 1, 30), 'password: the rule holds for pings, too')
+ok(wait_until($local, sub { log_has('password', $log, 'cannot ping the locks of server', qr/must be authenticated by a password/) }, 1, 30), 'password: ping without a password is refused')
   or diag(slurp_file($local->logfile, $log));
 is($local->safe_psql('postgres', q{SELECT count(*) FROM pgpool.locks WHERE state = 'held'}), keys(%cases) + 1, 'no lock is lost so far');
 check_invariants($local);
 
-# --- all is mended
+# --- everything works again
 PostgreSQL::Test::Utils::append_to_file($remote->data_dir . '/pg_hba.conf.new', $hba);
 rename $remote->data_dir . '/pg_hba.conf.new', $remote->data_dir . '/pg_hba.conf' or die "rename: $!";
 $remote->reload;
@@ -162,40 +164,40 @@ foreach my $name (sort keys %cases)
 }
 foreach my $name (sort keys %token)
 {
-	ok(wait_until($local, sub { log_has($name, $log, 'pings the locks of server', qr/ again/) }, 1, 30), "$name: and pings again");
+	ok(wait_until($local, sub { log_has($name, $log, 'pings the locks of server', qr/ again/) }, 1, 30), "$name: lock is pinged again");
 }
-is($holder->run("SELECT pgpool.lock_valid('$_', '$_', $token{$_})"), 't', "$_: the lock is still held") foreach sort keys %cases;
-is($ordinary->run("SELECT pgpool.lock_valid('password', 'password', $token{password})"), 't', 'password: the lock is still held');
-is(scalar(() = slurp_file($local->logfile, $log) =~ /cannot ping the locks/g), scalar keys %token, 'a failure that goes on is one line in the log');
+is($holder->run("SELECT pgpool.lock_valid('$_', '$_', $token{$_})"), 't', "$_: lock is still held") foreach sort keys %cases;
+is($ordinary->run("SELECT pgpool.lock_valid('password', 'password', $token{password})"), 't', 'password: lock is still held');
+is(scalar(() = slurp_file($local->logfile, $log) =~ /cannot ping the locks/g), scalar keys %token, 'each lasting failure is logged once');
 
-# --- whoever has told nothing: the worker is restarted while its holder is silent
+# --- the worker is restarted while the holder makes no calls
 terminate($local, worker_pid($local));
-ok(wait_until($local, sub { worker_pid($local) ne '' }, 1), 'another worker');
-is($holder->run("SELECT pgpool.unlock('mute', 'mute', $token{mute})") . $holder->error, 't', 'who releases tells it how to connect');
-is($holder->run("SELECT pgpool.unlock('gone', 'gone', $token{gone})"), 't', 'each server on its own');
+ok(wait_until($local, sub { worker_pid($local) ne '' }, 1), 'new worker runs');
+is($holder->run("SELECT pgpool.unlock('mute', 'mute', $token{mute})") . $holder->error, 't', 'unlock publishes the conninfo');
+is($holder->run("SELECT pgpool.unlock('gone', 'gone', $token{gone})"), 't', 'unlock publishes the conninfo of each server');
 
-# --- between two pings a remote begins a message, and does not come to its end: the worker
-# does not take it in (the lock is lost here, since the remote does not know it)
+# --- between two pings the remote server begins a huge message: the worker does not
+# read it (the lock is lost, because the fake server does not know it)
 make_pool($local, $remote, server => 'endless', options => { sslmode => PgpxFakeServer::sslmode() });
-like($holder->run(q{SELECT pgpool.lock('endless', 'endless', ttl => '10 s')}), qr/^\d+$/, 'endless: a lock is held');
+like($holder->run(q{SELECT pgpool.lock('endless', 'endless', ttl => '10 s')}), qr/^\d+$/, 'endless: lock is held');
 $local->safe_psql('postgres', 'ALTER SERVER endless OPTIONS (' . $fake_host->('endless') . ')');
 $caller->run(q{SELECT pgpool.try_checkout('endless'); SELECT pgpool.checkin_all()});
-ok(wait_until($local, sub { -e $endless_ended ? 1 : 0 }, 1, 30), 'endless: the connection is closed');
+ok(wait_until($local, sub { -e $endless_ended ? 1 : 0 }, 1, 30), 'endless: connection is closed');
 
 SKIP:
 {
-	skip 'without TLS there is nothing but data', 4 if !over_tls();
+	skip 'TLS records without data need TLS', 4 if !over_tls();
 	make_pool($local, $remote, server => 'flood', options => { sslmode => PgpxFakeServer::sslmode() });
-	like($holder->run(q{SELECT pgpool.lock('flood', 'flood', ttl => '20 s')}), qr/^\d+$/, 'flood: a lock is held');
+	like($holder->run(q{SELECT pgpool.lock('flood', 'flood', ttl => '20 s')}), qr/^\d+$/, 'flood: lock is held');
 	$local->safe_psql('postgres', 'ALTER SERVER flood OPTIONS (' . $fake_host->('flood') . ')');
 	$caller->run(q{SELECT pgpool.try_checkout('flood'); SELECT pgpool.checkin_all()});
-	ok(wait_until($local, sub { -e $flood_files[0] ? 1 : 0 }, 1, 30), 'flood: has begun');
-	is($caller->run(q{SELECT * FROM pgpool.query('mute', 'select 1') AS t(a int)}) . $caller->error, '1', 'flood: another pool works meanwhile');
-	ok(!-e $flood_files[1], 'flood: .. and has not had to wait for its end');
+	ok(wait_until($local, sub { -e $flood_files[0] ? 1 : 0 }, 1, 30), 'flood: flood has begun');
+	is($caller->run(q{SELECT * FROM pgpool.query('mute', 'select 1') AS t(a int)}) . $caller->error, '1', 'flood: another pool works during the flood');
+	ok(!-e $flood_files[1], 'flood: other pool did not wait for the end of the flood');
 }
 
 $_->quit foreach $holder, $caller, $ordinary;
-ok(wait_until($local, 'SELECT count(*) FROM pgpool.locks', 0, 60), 'the locks of those who end are given up');
+ok(wait_until($local, 'SELECT count(*) FROM pgpool.locks', 0, 60), 'locks of sessions that end are released');
 check_invariants($local);
 leak_check($local, $remote);
 done_testing();

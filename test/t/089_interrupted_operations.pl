@@ -1,7 +1,6 @@
-# What is in the middle of something when it is interrupted, or when the other end goes:
-# a statement that is being sent, a reset, a rollback, an answer of which a part is
-# here, a socket that is waited for.  An error with the reason, nothing runs that was
-# not sent whole, and the pool works.
+# Operations that are interrupted, or whose other end closes: sending a statement, a
+# reset, a rollback, reading part of an answer, waiting for a socket. The error has the
+# reason, nothing is executed that was not sent completely, and the pool works on.
 use strict;
 use warnings;
 
@@ -10,10 +9,10 @@ use PgpxProxy;
 use PgpxTest;
 use Test::More;
 
-# What a fake server is told by files.
+# files that control the fake server
 my ($ended, $whole) = map { PostgreSQL::Test::Utils::tempdir . $_ } '/ended', '/whole';
 
-# And what it says by one.
+# a file that the fake server writes
 my $halved = PostgreSQL::Test::Utils::tempdir . '/halved';
 my $late = message('N', "SNOTICE\0VNOTICE\0C00000\0Mlate\0\0");
 
@@ -24,7 +23,7 @@ sub said
 }
 
 my $fake = PgpxFakeServer->new(
-	# the beginning of a notice behind the answer, and no more
+	# the beginning of a notice behind the answer, and nothing more
 	half => sub {
 		my ($fake) = @_;
 
@@ -35,9 +34,9 @@ my $fake = PgpxFakeServer->new(
 		PostgreSQL::Test::Utils::append_to_file($halved, 'x');
 		sleep;
 	},
-	# .. in one piece with it
+	# the same, in one segment with the answer
 	behind => sub { $_[0]->receive; $_[0]->send($_[0]->answer('1') . "N\0\0\0\x40SNOT"); sleep },
-	# .. behind one that was cancelled, late; the rest of it comes later still
+	# the same behind a cancelled statement, and later; the rest follows still later
 	late => sub {
 		my ($fake) = @_;
 
@@ -65,18 +64,19 @@ sub works
 {
 	my ($server, $name) = @_;
 
-	return ok(wait_until($local, sub { $other->run("SELECT a FROM pgpool.query('$server', 'select 42') AS t(a int)") }, '42', 30), "$name: the pool works")
+	return ok(wait_until($local, sub { $other->run("SELECT a FROM pgpool.query('$server', 'select 42') AS t(a int)") }, '42', 30), "$name: pool works")
 	  || diag($other->error);
 }
 
-# The session waits, and for nothing but to send.
+# Wait until the session waits, which can only be for sending.
 sub sending
 {
 	wait_until($local, 'SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = $$Extension$$ AND state = $$active$$ AND pid = ' . $session->pid, 1) or die 'it does not wait';
 	return;
 }
 
-# --- a statement too large for the network, which stands still: interrupted, lost
+# --- a statement that is too large for the socket buffers of a frozen network is
+# cancelled
 my $big = q{'insert into sent values (1, $b$' || repeat('x', 40000000) || '$b$)'};
 $remote->safe_psql('remote_db', 'CREATE TABLE sent (n int, t text); GRANT ALL ON sent TO remote_app');
 foreach my $call ("pgpool.exec(:lease, $big)", "pgpool.send(:lease, $big)")
@@ -90,22 +90,22 @@ foreach my $call ("pgpool.exec(:lease, $big)", "pgpool.send(:lease, $big)")
 	sending();
 	$local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $session->pid . ')');
 	$session->finish(60);
-	$session->failed('57014', qr/user request/, "$name: a statement is interrupted while it is being sent");
+	$session->failed('57014', qr/user request/, "$name: statement is cancelled while it is being sent");
 	$proxy->tell('pass');
-	$session->fails(q{SELECT pgpool.exec(:lease, 'select 1')}, '08006', qr/connection to server "far" was lost.*interrupted while it was being sent/s, "$name: the lease knows that") foreach 1 .. 2;
-	is($session->run('SELECT pgpool.checkin_all()'), '1', "$name: it can be returned");
+	$session->fails(q{SELECT pgpool.exec(:lease, 'select 1')}, '08006', qr/connection to server "far" was lost.*interrupted while it was being sent/s, "$name: lease reports the interruption") foreach 1 .. 2;
+	is($session->run('SELECT pgpool.checkin_all()'), '1', "$name: lease can be returned");
 	works('far', $name);
 }
-# .. and when the network moves on, it is sent, and the connection as good as before
+# when the network continues, the statement is sent, and the connection stays usable
 $session->run(q{SELECT pgpool.checkout('far') AS lease \gset});
 $proxy->tell('freeze');
 $session->start(q{SELECT pgpool.send(:lease, 'select length($b$' || repeat('x', 40000000) || '$b$)')});
 sending();
 $proxy->tell('pass');
 $session->finish(60);
-ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'select length(%' AND state = 'idle'}, 1), 'a statement has waited for the network');
-is($session->run('SELECT pgpool.checkin(:lease); SELECT pgpool.checkout($$far$$) > 0') =~ s/\s//gr, 't', 'its lease is returned, and there is another one');
-is($session->run('SELECT pgpool.checkin_all()'), '1', 'which is, too');
+ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'select length(%' AND state = 'idle'}, 1), 'statement has waited for the network');
+is($session->run('SELECT pgpool.checkin(:lease); SELECT pgpool.checkout($$far$$) > 0') =~ s/\s//gr, 't', 'lease can be returned, and another one is granted');
+is($session->run('SELECT pgpool.checkin_all()'), '1', 'second lease can be returned');
 
 foreach my $how (qw(reset half))
 {
@@ -117,60 +117,61 @@ foreach my $how (qw(reset half))
 	$remote->safe_psql('postgres', "SELECT pg_terminate_backend($pid, 20000)");
 	$proxy->tell("$how 0");
 	$session->finish(60);
-	$session->failed('08006', qr/connection to server "far" was lost/, "$how: the other end goes while it is being sent");
+	$session->failed('08006', qr/connection to server "far" was lost/, "$how: connection ends while a statement is being sent");
 	$proxy->tell('pass');
 	$session->run('SELECT pgpool.checkin_all()');
 	works('far', $how);
 }
-is($remote->safe_psql('remote_db', 'SELECT count(*) FROM sent'), '0', 'none of them was carried out');
+is($remote->safe_psql('remote_db', 'SELECT count(*) FROM sent'), '0', 'no statement was executed');
 
 # --- a rollback that cannot be sent any more
 {
 	$session->run(q{SELECT pgpool.checkout('far') AS lease \gset});
 	$session->run(q{SELECT pgpool.exec(:lease, 'begin')});
 	my $connected = q{SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction' AND application_name ~ 'pgpool_ext'};
-	is($remote->safe_psql('postgres', $connected), '1', 'a transaction is open');
+	is($remote->safe_psql('postgres', $connected), '1', 'transaction is open');
 	$proxy->tell('reset 0');
 	$remote->safe_psql('postgres', "SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity WHERE state = 'idle in transaction'");
-	ok(wait_until($local, q{SELECT count(*) FROM pgpool.connections WHERE server = 'far' AND state = 'leased'}, '1'), 'its connection ends');
+	ok(wait_until($local, q{SELECT count(*) FROM pgpool.connections WHERE server = 'far' AND state = 'leased'}, '1'), 'connection ends');
 	$proxy->tell('pass');
-	is($session->run('SELECT pgpool.checkin_all()'), '1', 'it is returned');
-	like($session->error, qr/WARNING:.*was returned with an open remote transaction/, 'with a warning');
+	is($session->run('SELECT pgpool.checkin_all()'), '1', 'lease is returned');
+	like($session->error, qr/WARNING:.*was returned with an open remote transaction/, 'open transaction is reported by a warning');
 	works('far', 'rollback');
 }
 
-# --- .. and one that is not answered: the session does not wait for it
+# --- a rollback that is not answered: the session does not wait for it
 $session->run(q{SELECT pgpool.checkout('far') AS lease \gset});
 $session->run(q{SELECT pgpool.exec(:lease, 'begin')});
 $proxy->tell('freeze');
 is($session->run(q{SET statement_timeout = '20 s'; SELECT pgpool.checkin(:lease); RESET statement_timeout}) . $session->sqlstate, '',
-	'a lease is returned whose rollback is not answered');
-like($session->error, qr/WARNING:.*was returned with an open remote transaction/, 'with a warning');
+	'lease is returned although the rollback is not answered');
+like($session->error, qr/WARNING:.*was returned with an open remote transaction/, 'open transaction is reported by a warning again');
 $proxy->tell('pass');
-is($local->safe_psql('postgres', 'SELECT count(*) FROM pgpool.leases'), '0', 'the lease is gone');
+is($local->safe_psql('postgres', 'SELECT count(*) FROM pgpool.leases'), '0', 'no lease is left');
 ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE state ~ 'in transaction' AND application_name ~ 'pgpool_ext'}, 0), 'no transaction is left');
 works('far', 'rollback without an answer');
 
-# --- a notification in an answer that nobody takes
+# --- a notification in an answer that the session does not read
 $session->run(q{SELECT pgpool.checkout('far') AS lease \gset});
 $session->run(q{SELECT pgpool.exec(:lease, 'listen x'); SELECT pgpool.send(:lease, 'select pg_notify($$x$$, $$y$$)')});
-ok(wait_until($local, sub { $session->run('SELECT pgpool.wait(:lease)') }, 't'), 'an answer with a notification is here');
-is($session->run('SELECT pgpool.checkin_all()') . $session->error, '1', 'it is dropped, and the connection kept');
+ok(wait_until($local, sub { $session->run('SELECT pgpool.wait(:lease)') }, 't'), 'answer with a notification has arrived');
+is($session->run('SELECT pgpool.checkin_all()') . $session->error, '1', 'answer is dropped, and the connection is kept');
 
-# --- the reset before a lease of another session gets no answer: another connection
+# --- the reset before a lease of another session is not answered: another connection is
+# used
 {
 	$session->run(q{SELECT pgpool.exec('transfer', 'set geqo = off')});
 	my $running = q{SELECT count(*) FROM pg_stat_activity WHERE query ~ 'pg_sleep.603' AND state = 'active' AND pid <> pg_backend_pid()};
 
 	$other->start(q{SELECT a FROM pgpool.query('transfer', 'show geqo') AS t(a text)});
-	ok(wait_until($remote, $running, 1), 'a reset takes long');
-	is($other->finish(60), 'on', 'another connection serves') or diag($other->error);
-	is($local->safe_psql('postgres', q{SELECT closed_reset FROM pgpool.stats WHERE server = 'transfer'}), '1', 'the reset is why the first one was closed');
-	ok(wait_until($remote, $running, 0, 20), 'and it runs no longer');
+	ok(wait_until($remote, $running, 1), 'reset takes long');
+	is($other->finish(60), 'on', 'another connection is used') or diag($other->error);
+	is($local->safe_psql('postgres', q{SELECT closed_reset FROM pgpool.stats WHERE server = 'transfer'}), '1', 'first connection was closed because of the reset');
+	ok(wait_until($remote, $running, 0, 20), 'reset is cancelled');
 }
 
-# --- who waits for the socket of a lease on which his statement runs already: the worker
-# stands still meanwhile
+# --- a waiter whose pipelined statement already runs waits for the socket while the
+# worker is stopped
 foreach my $how (qw(pg_cancel_backend pg_terminate_backend))
 {
 	my $waiter = PgpxSession->new($local);
@@ -185,19 +186,19 @@ foreach my $how (qw(pg_cancel_backend pg_terminate_backend))
 	$session->run("SELECT pgpool.checkin($lease)");
 	SKIP:
 	{
-		skip 'over TLS a stopped worker passes nothing on', 1 if over_tls();
-		ok(wait_until($remote, $running, 1), "$how: the statement runs, its owner has not got its connection");
+		skip 'over TLS a stopped worker relays nothing', 1 if over_tls();
+		ok(wait_until($remote, $running, 1), "$how: statement runs before its owner has the socket");
 	}
 	$local->safe_psql('postgres', "SELECT $how(" . $waiter->pid . ')');
 	$waiter->finish(60);
-	like($waiter->error, qr/57014|57P01/, "$how: he is told");
+	like($waiter->error, qr/57014|57P01/, "$how: owner gets the error");
 	kill 'CONT', $worker;
-	ok(wait_until($remote, $running, 0, 30), "$how: and it ends");
+	ok(wait_until($remote, $running, 0, 30), "$how: statement ends");
 	$waiter->quit;
 	works('single', $how);
 }
 
-# --- a cancel request that the worker has not sent when the statement has ended
+# --- a cancel request that the worker has not sent when the statement ends
 {
 	my $lease = lease($session, 'far');
 	my $worker = worker_pid($local);
@@ -205,51 +206,53 @@ foreach my $how (qw(pg_cancel_backend pg_terminate_backend))
 	$session->run("SELECT pgpool.exec($lease, 'select 1')");
 	kill 'STOP', $worker unless over_tls();
 	$session->run("SET statement_timeout = '200 ms'; SELECT pgpool.exec($lease, 'select pg_sleep(1)'); RESET statement_timeout");
-	is($session->sqlstate, '57014', 'a statement is interrupted');
-	ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE query ~ 'pg_sleep.1' AND state = 'active' AND pid <> pg_backend_pid()}, 0), 'and ends by itself');
+	is($session->sqlstate, '57014', 'statement times out');
+	ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE query ~ 'pg_sleep.1' AND state = 'active' AND pid <> pg_backend_pid()}, 0), 'statement ends by itself');
 	$session->run("SELECT pgpool.exec($lease, 'select 1')");
-	is($session->sqlstate, over_tls() ? '' : '08006', 'the next one must not be hit by the cancel that is to come') or diag($session->error);
+	is($session->sqlstate, over_tls() ? '' : '08006', 'next statement is not sent before the late cancel request') or diag($session->error);
 	kill 'CONT', $worker;
 	$session->run('SELECT pgpool.checkin_all()');
 	works('far', 'cancel');
 }
 
-# --- of an answer, or what comes by itself, only a part
+# --- part of an answer, or of an unsolicited message
 $session->run(q{SELECT pgpool.checkout('half') AS lease \gset});
-is($session->run(q{SELECT a FROM pgpool.query(:lease, 'select 1') AS t(a int)}), '1', 'an answer');
+is($session->run(q{SELECT a FROM pgpool.query(:lease, 'select 1') AS t(a int)}), '1', 'answer is complete');
 wait_until($local, sub { -e $halved ? 1 : 0 }, 1) or die 'no half notice';
 
-# over TLS two processes have to pass it on
+# over TLS two processes have to relay it
 $session->run('SELECT pg_sleep(0.3)') if over_tls();
-$session->fails(q{SELECT pgpool.exec(:lease, 'select 1')}, '08006', qr/a message did not end within operation_timeout/i, 'half a notice before a statement: it is waited for, within a bound');
+$session->fails(q{SELECT pgpool.exec(:lease, 'select 1')}, '08006', qr/a message did not end within operation_timeout/i, 'half a notice before a statement is awaited until operation_timeout');
 $session->run('SELECT pgpool.checkin_all()');
 $session->run(q{SELECT pgpool.checkout('behind') AS lease \gset});
 $session->run(q{SELECT pgpool.send(:lease, 'select 1'); SELECT pgpool.wait(:lease)});
-is($session->run('SELECT pgpool.checkin(:lease)'), '', 'half a notice behind an answer that nobody takes');
-is($local->safe_psql('postgres', q{SELECT count(*) FROM pgpool.connections WHERE server = 'behind' AND state IN ('idle', 'reset_pending')}), '0', 'its connection is not kept');
+is($session->run('SELECT pgpool.checkin(:lease)'), '', 'lease with half a notice behind an unread answer can be returned');
+is($local->safe_psql('postgres', q{SELECT count(*) FROM pgpool.connections WHERE server = 'behind' AND state IN ('idle', 'reset_pending')}), '0', 'connection with half a notice is not kept');
 
-# .. and behind one that somebody takes: the wait for the rest can be left, and nothing is cancelled
+# half a notice behind an answer that is read: the wait for the rest can be cancelled,
+# and no statement is cancelled
 $session->run(q{SELECT pgpool.checkout('patient_behind') AS lease \gset});
-is($session->run(q{SELECT a FROM pgpool.query(:lease, 'select 1') AS t(a int)}), '1', 'half a notice behind an answer');
-$session->fails(q{SET statement_timeout = '300 ms'; SELECT pgpool.exec(:lease, 'select 1')}, '57014', qr/statement timeout/, 'who waits for the rest can leave');
-is($local->safe_psql('postgres', q{SELECT state FROM pgpool.leases WHERE server = 'patient_behind'}), 'idle', 'nothing runs that would have to be cancelled');
+is($session->run(q{SELECT a FROM pgpool.query(:lease, 'select 1') AS t(a int)}), '1', 'answer in front of half a notice is complete');
+$session->fails(q{SET statement_timeout = '300 ms'; SELECT pgpool.exec(:lease, 'select 1')}, '57014', qr/statement timeout/, 'wait for the rest can be cancelled');
+is($local->safe_psql('postgres', q{SELECT state FROM pgpool.leases WHERE server = 'patient_behind'}), 'idle', 'no statement runs that would have to be cancelled');
 $session->run('RESET statement_timeout; SELECT pgpool.checkin_all()');
-ok(wait_until($local, q{SELECT concat_ws(' ', closed_broken, closed_holder_died, cancels) FROM pgpool.stats WHERE server = 'patient_behind'}, '1 0 0'), '.. nor is anything, when the connection comes back');
+ok(wait_until($local, q{SELECT concat_ws(' ', closed_broken, closed_holder_died, cancels) FROM pgpool.stats WHERE server = 'patient_behind'}, '1 0 0'), 'no cancel request is sent at checkin');
 
-# behind the end of a statement that was cancelled: it is waited for, which can be left
+# half a notice behind the end of a cancelled statement: the wait for the rest can be
+# cancelled
 $session->run(q{SELECT pgpool.checkout('patient_late') AS lease \gset});
 $session->run(q{SET statement_timeout = '300 ms'});
-$session->fails(q{SELECT a FROM pgpool.query(:lease, 'select 1') AS t(a int)}, '57014', qr/statement timeout/, 'a statement does not end');
+$session->fails(q{SELECT a FROM pgpool.query(:lease, 'select 1') AS t(a int)}, '57014', qr/statement timeout/, 'statement does not end');
 PostgreSQL::Test::Utils::append_to_file($ended, 'x');
-$session->fails(q{SELECT pgpool.exec(:lease, 'select 1')}, '57014', qr/statement timeout/, 'it has, and half a notice is behind it') foreach 1 .. 2;
+$session->fails(q{SELECT pgpool.exec(:lease, 'select 1')}, '57014', qr/statement timeout/, 'wait for the rest of the notice can be cancelled') foreach 1 .. 2;
 PostgreSQL::Test::Utils::append_to_file($whole, 'x');
-is($session->run(q{RESET statement_timeout; SELECT a FROM pgpool.query(:lease, 'select 1') AS t(a int)}), '1', 'the notice is whole, and the lease works on')
+is($session->run(q{RESET statement_timeout; SELECT a FROM pgpool.query(:lease, 'select 1') AS t(a int)}), '1', 'lease works when the notice is complete')
   or diag($session->error);
-like($session->error, qr/NOTICE:.*late/, 'it is passed on, if late');
+like($session->error, qr/NOTICE:.*late/, 'late notice is reported');
 $session->run('SELECT pgpool.checkin_all()');
-is($local->safe_psql('postgres', q{SELECT closed_broken + closed_reset + closed_holder_died FROM pgpool.stats WHERE server = 'patient_late'}), '0', 'its connection is kept');
+is($local->safe_psql('postgres', q{SELECT closed_broken + closed_reset + closed_holder_died FROM pgpool.stats WHERE server = 'patient_late'}), '0', 'connection is kept');
 $session->run(q{SELECT pgpool.checkout('fatal') AS lease \gset});
-$session->fails(q{SELECT a FROM pgpool.query(:lease, 'select 1') AS t(a int)}, '08006', qr/The remote server said: so long/, 'a FATAL error with a boundary behind it is an end all the same');
+$session->fails(q{SELECT a FROM pgpool.query(:lease, 'select 1') AS t(a int)}, '08006', qr/The remote server said: so long/, 'FATAL error followed by ReadyForQuery ends the connection');
 $session->run('SELECT pgpool.checkin_all()');
 
 $_->quit foreach $session, $other;

@@ -1,5 +1,5 @@
-# What hardly ever comes, from a remote, from its tables, from those who call: an error
-# each, with its reason, or nothing at all that anybody notices.
+# Rare messages of remote servers, rare states of tables and rare calls: each raises an
+# error with a reason, or has no effect.
 use strict;
 use warnings;
 
@@ -10,7 +10,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 
-# an answer with something in front of it
+# Behaviour: an answer with a message in front of it.
 sub behind
 {
 	my ($message) = @_;
@@ -18,7 +18,7 @@ sub behind
 	return sub { my ($self) = @_; $self->receive; $self->send($message, $self->answer('1')); $self->serve };
 }
 
-# The answer to a Describe: what follows the description of no parameters.
+# Behaviour: the answer to a Describe after the description of no parameters.
 sub describes
 {
 	my (@messages) = @_;
@@ -75,84 +75,85 @@ make_pool($local, $fake, server => $_, remote_dbname => $_, options => { %option
 make_pool($local, $remote, server => 'one', options => { %options, pool_size => 3 });
 my ($session, $other) = map { PgpxSession->new($local) } 1 .. 2;
 
-# --- from a remote
+# --- malformed messages
 foreach my $case ([ nameless => qr/malformed message/ ], [ valueless => qr/malformed message/ ], [ short => qr/malformed/ ])
 {
 	my ($server, $said) = @$case;
 
-	$session->fails("SELECT a FROM pgpool.query('$server', 'select 1') AS t(a int)", '08006', $said, "$server: the connection is given up");
+	$session->fails("SELECT a FROM pgpool.query('$server', 'select 1') AS t(a int)", '08006', $said, "$server: connection is lost");
 }
 foreach my $server (sort keys %descriptions)
 {
-	$session->fails("SELECT pgpool.column_list('$server', 'select 1')", $descriptions{$server}[1], $descriptions{$server}[2], "$server: a wrong description is an error");
+	$session->fails("SELECT pgpool.column_list('$server', 'select 1')", $descriptions{$server}[1], $descriptions{$server}[2], "$server: wrong description is an error");
 }
-is($session->run(q{SELECT pgpool.column_list('d_name', 'select 1')}), q{AS t("?""; drop" text)}, 'a name of a column that is no text: it is quoted');
-is($session->run(q{SELECT pgpool.column_list('d_type', 'select 1')}), 'AS t(a "x""; y"."z; --"[])', 'a name of a type that is none: it is quoted');
-is($session->run(q{SELECT a FROM pgpool.query('notice', 'select 1') AS t(a int)}) . $session->error, '1', 'a notice without an end: left out');
+is($session->run(q{SELECT pgpool.column_list('d_name', 'select 1')}), q{AS t("?""; drop" text)}, 'column name that is not valid text is quoted');
+is($session->run(q{SELECT pgpool.column_list('d_type', 'select 1')}), 'AS t(a "x""; y"."z; --"[])', 'type name that is not valid text is quoted');
+is($session->run(q{SELECT a FROM pgpool.query('notice', 'select 1') AS t(a int)}) . $session->error, '1', 'unterminated notice is ignored');
 $session->run(q{SELECT pgpool.checkout('said') AS lease \gset});
-is($session->run(q{SELECT a FROM pgpool.query(:lease, 'select 1') AS t(a int)}), '1', 'a notice in one piece with the answer');
+is($session->run(q{SELECT a FROM pgpool.query(:lease, 'select 1') AS t(a int)}), '1', 'answer in one segment with a notice is correct');
 my $heard = $session->error;
-$session->run(q{SELECT pgpool.exec(:lease, 'select 1')}); # over TLS it may come a moment later
-like($heard . $session->error, qr/WARNING:.*said behind it/, 'is passed on');
+$session->run(q{SELECT pgpool.exec(:lease, 'select 1')}); # over TLS the notice may arrive a moment later
+like($heard . $session->error, qr/WARNING:.*said behind it/, 'notice is reported');
 $session->run('SELECT pgpool.checkin(:lease)');
 $session->run(q{SELECT pgpool.checkout('notes') AS lease \gset});
-is($session->run(q{SELECT a FROM pgpool.query(:lease, 'select 1') AS t(a int)}), '1', 'notifications that are none, before an answer');
-is($session->run('SELECT channel, payload FROM pgpool.notifications(:lease)'), 'good|one', 'that which is one is kept');
+is($session->run(q{SELECT a FROM pgpool.query(:lease, 'select 1') AS t(a int)}), '1', 'answer behind malformed notifications is correct');
+is($session->run('SELECT channel, payload FROM pgpool.notifications(:lease)'), 'good|one', 'only the valid notification is kept');
 $session->run('SELECT pgpool.checkin(:lease)');
-is($session->run(q{SELECT a FROM pgpool.query('stays', 'select 1') AS t(a int)}), '1', 'a remote that does not go when it is told to');
-is($session->run(q{SELECT pgpool.drain('stays', '20 s')}), 't', 'is not waited for');
+is($session->run(q{SELECT a FROM pgpool.query('stays', 'select 1') AS t(a int)}), '1', 'fake server that does not close after Terminate');
+is($session->run(q{SELECT pgpool.drain('stays', '20 s')}), 't', 'drain does not wait for it');
 my $first = $session->run(q{SELECT pgpool.checkout('reset')});
-is($session->run("SELECT a FROM pgpool.query($first, 'select 1') AS t(a int)"), '1', 'a connection is used');
+is($session->run("SELECT a FROM pgpool.query($first, 'select 1') AS t(a int)"), '1', 'connection is used');
 $session->run("SELECT pgpool.checkin($first)");
-ok(wait_until($local, q{SELECT closed_reset FROM pgpool.stats WHERE server = 'reset'}, 1), 'after a reset with another DateStyle it is closed');
-$session->fails(q{SELECT pgpool.checkout('blanks')}, '08001', qr/DETAIL:.*it is so$/m, 'blanks at the end of an error are left out');
-$session->fails(q{SELECT pgpool.checkout('start')}, '08001', qr/DETAIL:.*closed|DETAIL:.*SSL/, 'a remote that goes in start commands');
-$session->fails(q{SELECT pgpool.checkout('within')}, '08001', qr/DETAIL:.*does not begin outside of a transaction/, 'a remote session that begins within a transaction');
+ok(wait_until($local, q{SELECT closed_reset FROM pgpool.stats WHERE server = 'reset'}, 1), 'connection closes after a reset with another DateStyle');
+$session->fails(q{SELECT pgpool.checkout('blanks')}, '08001', qr/DETAIL:.*it is so$/m, 'trailing blanks of an error message are removed');
+$session->fails(q{SELECT pgpool.checkout('start')}, '08001', qr/DETAIL:.*closed|DETAIL:.*SSL/, 'end of the remote session in the start commands is reported');
+$session->fails(q{SELECT pgpool.checkout('within')}, '08001', qr/DETAIL:.*does not begin outside of a transaction/, 'remote session that begins in a transaction is refused');
 $other->start(q{SELECT pgpool.checkout('deaf', '5 s')});
-ok(wait_until($local, 'SELECT reason FROM pgpool.waiters', 'connecting'), 'who waits for a connect: the view says so');
+ok(wait_until($local, 'SELECT reason FROM pgpool.waiters', 'connecting'), 'waiter shows that a connection is being opened');
 {
-	# a postmaster that stands still starts no worker
+	# a stopped postmaster starts no worker
 	my $ends = worker_pid($local);
 	my ($postmaster) = slurp_file($local->data_dir . '/postmaster.pid') =~ /^(\d+)/;
 
 	kill 'STOP', $postmaster;
 	kill 'TERM', $ends;
-	ok(wait_until($local, sub { $session->run(q{SELECT state FROM pgpool.workers}) }, 'down'), 'there is no worker');
-	is($session->run(q{SELECT w.reason, p.total FROM pgpool.waiters w JOIN pgpool.pools p USING (server)}), 'connecting|0', 'who waits for the next one: nothing else stands in the way');
+	ok(wait_until($local, sub { $session->run(q{SELECT state FROM pgpool.workers}) }, 'down'), 'no worker runs');
+	is($session->run(q{SELECT w.reason, p.total FROM pgpool.waiters w JOIN pgpool.pools p USING (server)}), 'connecting|0', 'waiter for the next worker shows the reason');
 	kill 'CONT', $postmaster;
 }
 $other->finish(60);
-$other->failed('55P03', qr/no connection to server "deaf" came free within 5000 ms/, 'it waits as long as it said');
+$other->failed('55P03', qr/no connection to server "deaf" came free within 5000 ms/, 'waiter times out');
 
-# --- options as libpq reads them
+# --- options in libpq's syntax
 $session->run(q{CREATE SERVER spaced FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host 'a,b', port '5432 , 5433 ')});
-is($session->error, '', 'blanks around a port');
-$session->fails(q{ALTER SERVER spaced OPTIONS (SET port '5432 x')}, '22023', qr/port/, 'anything else');
+is($session->error, '', 'blanks around a port are accepted');
+$session->fails(q{ALTER SERVER spaced OPTIONS (SET port '5432 x')}, '22023', qr/port/, 'other text behind a port is refused');
 
 $local->safe_psql('postgres', "CREATE EXTENSION postgres_fdw; CREATE SERVER other FOREIGN DATA WRAPPER postgres_fdw OPTIONS (host '127.0.0.1', port '" . $remote->port . "', dbname 'remote_db', gssencmode 'prefer');"
 	  . "CREATE USER MAPPING FOR CURRENT_USER SERVER other OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD')");
-is($session->run(q{SELECT a FROM pgpool.query('other', 'select 5') AS t(a int)}) . $session->error, '5', 'a server of postgres_fdw that leaves GSSAPI encryption to us');
+is($session->run(q{SELECT a FROM pgpool.query('other', 'select 5') AS t(a int)}) . $session->error, '5', q{server of postgres_fdw with gssencmode 'prefer' can be used});
 
-# --- start commands that change what values are read under
+# --- start commands that change how values are read
 foreach my $case ([ client_encoding => 'latin1' ], [ datestyle => 'German, DMY' ], [ intervalstyle => 'iso_8601' ])
 {
 	my ($name, $value) = @$case;
 
 	make_pool($local, $remote, server => "set_$name", options => { %options, start_commands => "set $name to $value" });
-	$session->fails("SELECT pgpool.checkout('set_$name')", '08001', qr/DETAIL:.*runs with $name "$value"/i, "$name: start commands have changed it");
+	$session->fails("SELECT pgpool.checkout('set_$name')", '08001', qr/DETAIL:.*runs with $name "$value"/i, "$name: change by start commands is refused");
 }
 
-# --- a server is altered while a connection to it is being opened: it is opened for nothing
+# --- a server is altered while a connection to it is being opened, which is then closed
 make_pool($local, $proxy, server => 'slow', options => { %options, connect_timeout => '20 s' });
 $proxy->tell('freeze');
 $other->start(q{SELECT a FROM pgpool.query('slow', 'select current_setting($$geqo$$)') AS t(a text)});
-ok(wait_until($local, q{SELECT state FROM pgpool.connections WHERE server = 'slow'}, 'connecting'), 'a connection is being opened');
+ok(wait_until($local, q{SELECT state FROM pgpool.connections WHERE server = 'slow'}, 'connecting'), 'connection is being opened');
 $local->safe_psql('postgres', q{ALTER SERVER slow OPTIONS (ADD start_commands 'set geqo = off')});
 $session->run(q{SELECT pgpool.try_checkout('slow')});
 $proxy->tell('pass');
-is($other->finish(60), 'off', 'the server was altered meanwhile: the one who waits gets another connection') or diag($other->error);
+is($other->finish(60), 'off', 'waiter gets a connection with the new options') or diag($other->error);
 
-# --- a cancel request that is under way when the lease is returned, and the server altered
+# --- a cancel request is in progress when the lease is returned, and the server is
+# altered or the worker ends
 $session->run(q{SELECT pgpool.checkin_all()});
 my $cancelling = q{SELECT state FROM pgpool.connections WHERE server = 'slow'};
 foreach my $how (qw(alter worker))
@@ -160,10 +161,10 @@ foreach my $how (qw(alter worker))
 	$session->run(q{SELECT pgpool.checkout('slow', '10 s') AS lease \gset});
 	$session->run(q{SELECT pgpool.send(:lease, 'select pg_sleep(1)')});
 	$proxy->tell(over_tls() ? 'hold all' : 'hold');
-	is($session->run('SELECT pgpool.cancel(:lease)'), 't', "$how: a statement is cancelled");
+	is($session->run('SELECT pgpool.cancel(:lease)'), 't', "$how: statement is cancelled");
 	$session->run('SELECT * FROM pgpool.result(:lease) AS t(a text)', 30);
-	is($session->run('SELECT pgpool.checkin(:lease)') . $session->error, '', "$how: it has ended, and its lease is returned");
-	is($local->safe_psql('postgres', $cancelling), 'cancelling', "$how: the cancel request is still under way");
+	is($session->run('SELECT pgpool.checkin(:lease)') . $session->error, '', "$how: lease is returned after the end of the statement");
+	is($local->safe_psql('postgres', $cancelling), 'cancelling', "$how: cancel request is still in progress");
 	if ($how eq 'alter')
 	{
 		$local->safe_psql('postgres', q{ALTER SERVER slow OPTIONS (SET start_commands 'set geqo = on')});
@@ -171,26 +172,26 @@ foreach my $how (qw(alter worker))
 	}
 	else { terminate($local, worker_pid($local)); }
 	$proxy->tell('pass');
-	ok(wait_until($local, sub { $other->run(q{SELECT a FROM pgpool.query('slow', 'select 42') AS t(a int)}) }, 42, 30), "$how: the pool works") or diag($other->error);
+	ok(wait_until($local, sub { $other->run(q{SELECT a FROM pgpool.query('slow', 'select 42') AS t(a int)}) }, 42, 30), "$how: pool works") or diag($other->error);
 	$session->run(q{SELECT pgpool.checkin_all()});
 }
 
-# --- what a lease is after its connection was lost; and of a role that is gone
+# --- a lease whose connection is lost, and a lease of a dropped role
 $session->run(q{SELECT pgpool.checkout('one') AS lease \gset});
 $session->run(q{SELECT pgpool.exec(:lease, 'select pg_terminate_backend(pg_backend_pid())')});
-is($session->sqlstate, '08006', 'a connection is lost');
-is($session->run('SELECT state FROM pgpool.leases'), 'broken', 'the view shows it');
-$session->fails('SELECT * FROM pgpool.notifications(:lease)', '08006', qr/connection to server "one" was lost/, 'nor has it notifications');
+is($session->sqlstate, '08006', 'connection is lost');
+is($session->run('SELECT state FROM pgpool.leases'), 'broken', 'pgpool.leases shows the broken lease');
+$session->fails('SELECT * FROM pgpool.notifications(:lease)', '08006', qr/connection to server "one" was lost/, 'broken lease has no notifications');
 $session->run(q{SELECT pgpool.checkin_all()});
 $local->safe_psql('postgres', q{CREATE ROLE gone SUPERUSER LOGIN; CREATE USER MAPPING FOR gone SERVER one OPTIONS (user 'remote_app', password '} . $REMOTE_APP_PASSWORD . q{')});
 my $gone = PgpxSession->new($local, user => 'gone');
 lease($gone, 'one');
 $local->safe_psql('postgres', 'DROP USER MAPPING FOR gone SERVER one; DROP ROLE gone');
-is($session->run(q{SELECT count(*) FROM pgpool.leases WHERE user_name IS NULL}), '1', 'a lease of a role that is gone');
+is($session->run(q{SELECT count(*) FROM pgpool.leases WHERE user_name IS NULL}), '1', 'lease of a dropped role is shown without a user');
 $gone->quit;
 
-# --- fanout: a function that is called for a row of one server cannot return what the call
-# has of the other one, which is done
+# --- fanout: a function called for a row of one server cannot return the lease of the
+# other one
 make_pool($local, $remote, server => $_, options => \%options) foreach qw(branch1 branch2);
 $session->run(<<'EOT');
 CREATE FUNCTION returns_all(int) RETURNS bool LANGUAGE plpgsql AS $$
@@ -200,61 +201,61 @@ BEGIN
 END $$;
 CREATE DOMAIN that_returns AS int CHECK (returns_all(VALUE));
 EOT
-$session->fails(q{SELECT * FROM pgpool.fanout('{branch1,branch2}', 'select 1') AS t(s text, x that_returns)}, '55000', qr/lease \d+ is in use/, 'a lease of a fanout cannot be returned by hand');
-is($session->run(q{SELECT count(*) FROM pgpool.fanout('{branch1,branch2}', 'select 1') AS t(s text, x int)}), '2', 'and the next fanout works');
+$session->fails(q{SELECT * FROM pgpool.fanout('{branch1,branch2}', 'select 1') AS t(s text, x that_returns)}, '55000', qr/lease \d+ is in use/, 'lease of a fanout cannot be returned');
+is($session->run(q{SELECT count(*) FROM pgpool.fanout('{branch1,branch2}', 'select 1') AS t(s text, x int)}), '2', 'next fanout succeeds');
 $session->run('DROP DOMAIN that_returns; DROP FUNCTION returns_all');
 
-# .. nor has one that fails while it waits left what it has waited with
+# a fanout that fails during its wait frees its wait set
 my $wait_sets = sub { my $pid = $session->pid; return scalar grep { (readlink // '') =~ /eventpoll/ } glob "/proc/$pid/fd/*"; };
 my $had = $wait_sets->();
-$session->fails(q{SELECT * FROM pgpool.fanout('{branch1,branch2}', 'select 1 / length(pg_sleep(0.2)::text)') AS t(s text, x int)}, '22012', qr/division by zero/, 'a fanout fails while it waits');
-is($wait_sets->(), $had, 'it leaves no wait set');
+$session->fails(q{SELECT * FROM pgpool.fanout('{branch1,branch2}', 'select 1 / length(pg_sleep(0.2)::text)') AS t(s text, x int)}, '22012', qr/division by zero/, 'fanout fails during its wait');
+is($wait_sets->(), $had, 'fanout leaves no wait set');
 
-# --- what has only begun to come in can be cancelled
+# --- a statement can be cancelled when part of its answer has arrived
 $session->run(q{SELECT pgpool.checkout('branch1') AS lease \gset});
 $session->run(q{SELECT pgpool.send(:lease, 'select i from generate_series(1, 100000000) i')});
-is($session->run(q{SELECT pgpool.wait(:lease, '60 s'), pgpool.cancel(:lease)}), 't|t', 'much of an answer is here: it is cancelled');
-$session->fails('SELECT count(*) FROM pgpool.result(:lease) AS t(i int)', '57014', qr/canceling statement due to user request/, 'and ends so');
-is($session->run(q{SELECT pgpool.cancel(:lease), pgpool.checkin(:lease)}), 'f|', 'nothing runs any more');
+is($session->run(q{SELECT pgpool.wait(:lease, '60 s'), pgpool.cancel(:lease)}), 't|t', 'partly received answer can be cancelled');
+$session->fails('SELECT count(*) FROM pgpool.result(:lease) AS t(i int)', '57014', qr/canceling statement due to user request/, 'answer ends with the cancel');
+is($session->run(q{SELECT pgpool.cancel(:lease), pgpool.checkin(:lease)}), 'f|', 'nothing is left to cancel');
 
-# --- a remote on this machine, by a socket in the file system: all the same
+# --- a remote server on this machine, by a Unix-domain socket
 make_pool($local, $remote, server => 'near', options => { %options, host => $remote->host });
 $session->run(q{SELECT pgpool.checkout('near') AS lease \gset});
-is($session->run(q{SELECT a FROM pgpool.query(:lease, 'select inet_server_addr() IS NULL') AS t(a bool)}), 't', 'a socket in the file system');
-is($session->run(q{SELECT remote_addr IS NULL, remote_port IS NULL FROM pgpool.connections WHERE server = 'near'}), 't|t', 'it has no address');
+is($session->run(q{SELECT a FROM pgpool.query(:lease, 'select inet_server_addr() IS NULL') AS t(a bool)}), 't', 'Unix-domain socket works');
+is($session->run(q{SELECT remote_addr IS NULL, remote_port IS NULL FROM pgpool.connections WHERE server = 'near'}), 't|t', 'connection has no address');
 my $near = q{SELECT count(*) FROM pg_stat_activity WHERE query ~ 'pg_sleep.605' AND state = 'active' AND pid <> pg_backend_pid()};
 $session->start(q{SELECT pgpool.exec(:lease, 'select pg_sleep(605)')});
-ok(wait_until($remote, $near, 1), 'a statement runs there');
+ok(wait_until($remote, $near, 1), 'statement runs on the connection');
 $local->safe_psql('postgres', q{SELECT pgpool.terminate(lease) FROM pgpool.leases WHERE server = 'near'});
 $session->finish(30);
-is($session->sqlstate, 'PX001', 'its lease is taken away');
-ok(wait_until($remote, $near, 0, 30), 'and it ends');
+is($session->sqlstate, 'PX001', 'lease is terminated');
+ok(wait_until($remote, $near, 0, 30), 'statement ends');
 $session->run('SELECT pgpool.checkin_all()');
 
-# --- many leases that are held for too long, all of them at the same instant
+# --- many leases exceed leak_warning at the same time
 make_pool($local, $remote, server => 'leaky', options => { %options, pool_size => 50, leak_warning => '10 min' });
-is($session->run(q{SELECT count(pgpool.checkout('leaky', '30 s')) FROM generate_series(1, 50)}), '50', 'many leases');
-ok(wait_until($local, q{SELECT count(*) FROM pgpool.leases WHERE server = 'leaky' AND clock_timestamp() - leased_at > '1 s'}, 50), 'for longer than a second');
+is($session->run(q{SELECT count(pgpool.checkout('leaky', '30 s')) FROM generate_series(1, 50)}), '50', 'many leases are held');
+ok(wait_until($local, q{SELECT count(*) FROM pgpool.leases WHERE server = 'leaky' AND clock_timestamp() - leased_at > '1 s'}, 50), 'leases are held for longer than a second');
 my $delay = delay_begin();
-is($session->run(q{ALTER SERVER leaky OPTIONS (SET leak_warning '1 s'); SELECT pgpool.try_checkout('leaky')}) . $session->error, '', 'which is too long from now on');
-ok(wait_until($local, sub { scalar(() = slurp_file($local->logfile) =~ /lease \d+ on server "leaky" has been held/g) }, 50, 30), 'each of them is complained of');
+is($session->run(q{ALTER SERVER leaky OPTIONS (SET leak_warning '1 s'); SELECT pgpool.try_checkout('leaky')}) . $session->error, '', 'leak_warning becomes shorter');
+ok(wait_until($local, sub { scalar(() = slurp_file($local->logfile) =~ /lease \d+ on server "leaky" has been held/g) }, 50, 30), 'each lease is logged');
 my @told = log_times($local, 'lease \d+ on server "leaky" has been held');
-# the worker takes eight at a time, and is not to wait for its next look, half a second later
-# (which sometimes are two)
+# the worker handles eight at a time, and must not wait half a second for its next tick
+# (up to two ticks are allowed)
 my $took = $told[-1] - $told[0];
 $took += 86400 if $took < 0;    # midnight
-cmp_ok($took, '<', 1 + delay_end($delay, 4), 'at once, not eight at each look');
+cmp_ok($took, '<', 1 + delay_end($delay, 4), 'all leases are logged at once, not eight per tick');
 $session->run('SELECT pgpool.checkin_all()');
 
-# --- the lease of a call that is on its way is not returned by what it calls
+# --- the lease of a call in progress cannot be returned by a function that it calls
 $local->safe_psql('postgres', <<'EOT');
 CREATE FUNCTION returns_all(int) RETURNS boolean LANGUAGE sql AS 'SELECT pgpool.checkin_all() >= 0';
 CREATE DOMAIN kept AS int CHECK (returns_all(VALUE));
 EOT
-$session->fails(q{SELECT a FROM pgpool.query('one', 'select 7') AS t(a kept)}, '55000', qr/lease \d+ is in use/, 'checkin_all within a query: an error');
-is($session->run(q{SELECT pgpool.checkin_all()}), '0', 'and its lease has been returned');
+$session->fails(q{SELECT a FROM pgpool.query('one', 'select 7') AS t(a kept)}, '55000', qr/lease \d+ is in use/, 'checkin_all within a query fails');
+is($session->run(q{SELECT pgpool.checkin_all()}), '0', 'lease of the query was returned');
 
-# --- who waits for answers is woken for something else, and cancelled
+# --- a wait for answers is woken by something else, and then cancelled
 $session->run(q{SELECT pgpool.checkout('one') AS lease \gset});
 $session->run(q{SELECT pgpool.send(:lease, 'select pg_sleep(600)'); SELECT pgpool.checkout('one') AS second \gset});
 $session->run(q{SELECT pgpool.send(:second, 'select pg_sleep(600)')});
@@ -265,20 +266,20 @@ foreach my $wait ('SELECT pgpool.wait(:lease)', 'SELECT pgpool.wait_any(ARRAY[:l
 	my $log = -s $local->logfile;
 
 	$session->start($wait);
-	ok(wait_until($local, $waits, 1), "$wait: it waits");
+	ok(wait_until($local, $waits, 1), "$wait: session waits");
 	$local->safe_psql('postgres', 'SELECT pg_log_backend_memory_contexts(' . $session->pid . ')');
-	ok(wait_until($local, sub { slurp_file($local->logfile, $log) =~ /logging memory contexts of PID/ ? 1 : 0 }, 1), "$wait: it is woken for something else");
-	ok(wait_until($local, $waits, 1), "$wait: and waits on");
+	ok(wait_until($local, sub { slurp_file($local->logfile, $log) =~ /logging memory contexts of PID/ ? 1 : 0 }, 1), "$wait: session is woken by something else");
+	ok(wait_until($local, $waits, 1), "$wait: session waits on");
 	$local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $session->pid . ')');
 	$session->finish(30);
-	$session->failed('57014', qr/user request/, "$wait: until it is cancelled");
+	$session->failed('57014', qr/user request/, "$wait: wait is cancelled");
 }
-is($wait_sets->(), $had, 'and leaves no wait set');
-is($session->run('SELECT pgpool.discard(:lease); SELECT pgpool.discard(:second)') =~ s/\s//gr . $session->error, '', 'the leases can be returned');
+is($wait_sets->(), $had, 'waits leave no wait set');
+is($session->run('SELECT pgpool.discard(:lease); SELECT pgpool.discard(:second)') =~ s/\s//gr . $session->error, '', 'leases can be discarded');
 
-# --- one statement in a thousand shapes, and many columns: what is known of results is
-# not for ever
-is($session->run(<<'EOT') . $session->error, '', 'more shapes than are remembered');
+# --- one statement with a thousand column lists, and many columns: remembered result
+# formats are bounded
+is($session->run(<<'EOT') . $session->error, '', 'more column lists than are remembered');
 DO $$ DECLARE columns text; BEGIN
 	FOR i IN 0 .. 1023 LOOP
 		SELECT string_agg(format('c%s %s', b, CASE WHEN (i >> b) & 1 = 1 THEN 'int8' ELSE 'int4' END), ', ') INTO columns FROM generate_series(0, 9) b;
@@ -290,8 +291,8 @@ my $columns = join ', ', map { "c$_ int" } 1 .. 200;
 my $many = q{select } . join(', ', 1 .. 200) . ' from generate_series(1, 200)';
 is($session->run("SELECT count(c200) FROM pgpool.query('one', '$many') AS t($columns)"), '200', 'more columns than are remembered') foreach 1 .. 2;
 
-# --- more servers than a session keeps in mind, all of which are altered
-is($session->run(<<'EOT') . $session->error, '', 'many servers, altered');
+# --- more servers than a session caches, all of them altered
+is($session->run(<<'EOT') . $session->error, '', 'many altered servers');
 DO $$ BEGIN
 	FOR i IN 1 .. 300 LOOP
 		EXECUTE format('CREATE SERVER many%s FOREIGN DATA WRAPPER pgpool_fdw', i);
@@ -305,44 +306,45 @@ DO $$ BEGIN
 END $$
 EOT
 
-# --- not as many places as pools
+# --- fewer slots for pools than pools
 {
-	# behind another library with the same hooks, if there is one
+	# behind another library with the same hooks, if available
 	chomp(my $folder = `pg_config --pkglibdir`);
 	my $before = -f "$folder/pg_stat_statements.so" ? 'pg_stat_statements, ' : '';
 	my $small = local_node('small', preload => 0, conf => [ "shared_preload_libraries = '${before}pgpool_ext'", 'pgpool_ext.max_pools = 2' ]);
 	my $user = PgpxSession->new($small);
 
 	make_pool($small, $remote, server => "p$_", options => {%options}) foreach 1 .. 3;
-	is($user->run("SELECT pgpool.checkin(pgpool.checkout('p$_', '10 s'))") . $user->error, '', "p$_: used") foreach 1, 2;
+	is($user->run("SELECT pgpool.checkin(pgpool.checkout('p$_', '10 s'))") . $user->error, '', "p$_: pool is used") foreach 1, 2;
 	$user->run("SELECT pgpool.drain('$_', '10 s'); SELECT pgpool.resume('$_')") foreach qw(p1 p2);
-	is($user->run(q{SELECT pgpool.exec('p3', 'select 1')}) . $user->error, '1', 'the pool that was used longest ago gives its place to another one');
-	is($user->run('SELECT string_agg(server, $$ $$ ORDER BY server) FROM pgpool.pools'), 'p2 p3', 'which is that one');
+	is($user->run(q{SELECT pgpool.exec('p3', 'select 1')}) . $user->error, '1', 'least recently used pool is replaced');
+	is($user->run('SELECT string_agg(server, $$ $$ ORDER BY server) FROM pgpool.pools'), 'p2 p3', 'replaced pool is the right one');
 	$user->run(q{SELECT pgpool.checkout('p2', '10 s'); SELECT pgpool.checkout('p3', '10 s')});
-	$user->fails(q{SELECT pgpool.checkout('p1', '10 s')}, '53300', qr/too many pools\nDETAIL:  All 2 places are in use/, 'there is none where all are in use');
+	$user->fails(q{SELECT pgpool.checkout('p1', '10 s')}, '53300', qr/too many pools\nDETAIL:  All 2 places are in use/, 'pool without a slot is refused if all are in use');
 
-	# a lock needs its pool, although that has no connection
+	# a lock keeps its pool, although the pool has no connection
 	$user->run(q{SELECT pgpool.checkin_all(); SELECT pgpool.lock_setup('p2')});
 	my $token = $user->run(q{SELECT pgpool.lock('p2', 'of an empty pool', '10 s')});
 	$user->run(q{SELECT pgpool.exec('p3', 'select 1')});
 	$user->run("SELECT pgpool.drain('$_', '10 s'); SELECT pgpool.resume('$_')") foreach qw(p2 p3);
-	is($user->run(q{SELECT pgpool.exec('p1', 'select 1')}) . $user->error, '1', 'a pool whose lock is held does not give its place');
-	is($user->run('SELECT string_agg(server, $$ $$ ORDER BY server) FROM pgpool.pools'), 'p1 p2', 'but one that was used after it');
+	is($user->run(q{SELECT pgpool.exec('p1', 'select 1')}) . $user->error, '1', 'pool of a held lock is not replaced');
+	is($user->run('SELECT string_agg(server, $$ $$ ORDER BY server) FROM pgpool.pools'), 'p1 p2', 'more recently used pool was replaced');
 	is($user->run("SELECT pgpool.lock_valid('p2', 'of an empty pool', $token), pgpool.unlock('p2', 'of an empty pool', $token)") . $user->error,
-		't|t', 'which keeps the lock');
+		't|t', 'lock is kept');
 
-	# one whose remote was not there leaves nothing of that to the next in its place
+	# a pool whose remote server was down leaves no back-off to its successor in the
+	# slot
 	make_pool($small, $remote, server => 'dead', options => { %options, port => 1, retry_min => '1h', retry_max => '1h' });
-	$user->fails(q{SELECT pgpool.exec('dead', 'select 1')}, '08001', qr/could not connect to server "dead"/, 'a remote that is not there');
-	is($user->run(q{SELECT string_agg(server, ' ' ORDER BY server) FROM pgpool.pools}), 'dead p1', 'its pool has a place');
-	is($user->run(q{SELECT pgpool.exec('p3', 'select 1')}) . $user->error, '1', 'and the next one in it connects at once');
-	is($user->run(q{SELECT string_agg(server, ' ' ORDER BY server) FROM pgpool.pools}), 'p1 p3', 'since it was in it');
+	$user->fails(q{SELECT pgpool.exec('dead', 'select 1')}, '08001', qr/could not connect to server "dead"/, 'unreachable server fails');
+	is($user->run(q{SELECT string_agg(server, ' ' ORDER BY server) FROM pgpool.pools}), 'dead p1', q{unreachable server's pool has a slot});
+	is($user->run(q{SELECT pgpool.exec('p3', 'select 1')}) . $user->error, '1', 'next pool in the slot connects at once');
+	is($user->run(q{SELECT string_agg(server, ' ' ORDER BY server) FROM pgpool.pools}), 'p1 p3', 'slot was reused');
 	$user->quit;
 	check_invariants($small);
 	$small->stop('fast');
 }
 
-# --- locks: tables that say what they cannot
+# --- locks: triggers make the tables return errors
 $session->run(q{SELECT pgpool.lock_setup('one')});
 sub trigger
 {
@@ -357,11 +359,12 @@ EOT
 }
 trigger('NEW.token := -1');
 $session->run(q{SELECT pgpool.lock('one', 'a', '2 s')});
-like($session->error, qr/ERROR: .*token/, 'a token that is none') or diag($session->{text});
+like($session->error, qr/ERROR: .*token/, 'invalid token is an error') or diag($session->{text});
 trigger(q{RAISE EXCEPTION 'try again' USING ERRCODE = '40001'});
-$session->fails(q{SELECT pgpool.lock('one', 'b', '700 ms')}, '55P03', qr/lock "b" of server "one" did not come free within 700 ms\nDETAIL:  The remote's last answer: try again/, 'an error that may pass is asked about again');
+$session->fails(q{SELECT pgpool.lock('one', 'b', '700 ms')}, '55P03', qr/lock "b" of server "one" did not come free within 700 ms\nDETAIL:  The remote's last answer: try again/, 'transient error is retried until the timeout');
 
-# .. a few times, if nobody waits; what is counted here is not rolled back
+# without a timeout a transient error is retried a few times (counted by a sequence,
+# which is not rolled back)
 $remote->safe_psql('remote_db', 'CREATE SEQUENCE asked; GRANT USAGE ON SEQUENCE asked TO PUBLIC');
 my $asked = sub {
 	my $n = $remote->safe_psql('remote_db', 'SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM asked');
@@ -370,48 +373,48 @@ my $asked = sub {
 	return $n;
 };
 trigger(q{PERFORM nextval('public.asked'); RAISE EXCEPTION 'try again' USING ERRCODE = '40001'});
-$session->fails(q{SELECT pgpool.try_lock('one', 'b')}, '40001', qr/try again/, 'nobody tries for ever who does not wait');
-is($asked->(), 3, 'but three times');
+$session->fails(q{SELECT pgpool.try_lock('one', 'b')}, '40001', qr/try again/, 'try_lock does not retry for ever');
+is($asked->(), 3, 'try_lock makes three attempts');
 trigger(q{PERFORM nextval('public.asked'); RAISE LOG 'asked by %', pg_backend_pid(); RAISE EXCEPTION 'read only' USING ERRCODE = '25006'});
-$session->fails(q{SELECT pgpool.lock('one', 'c', '1 h')}, '25006', qr/read only/, 'one that does not is raised');
-is($asked->(), 4, 'but asked about three times more');
+$session->fails(q{SELECT pgpool.lock('one', 'c', '1 h')}, '25006', qr/read only/, 'read-only error is raised');
+is($asked->(), 4, 'read-only error is retried three times');
 my $log_asked = -s $remote->logfile;
 make_pool($local, $remote, server => 'alone', options => { pool_size => 1, retry_min => '10ms' });
-$session->fails(q{SELECT pgpool.lock('alone', 'c', '1 h')}, '25006', qr/read only/, 'and so by the only connection of a pool');
+$session->fails(q{SELECT pgpool.lock('alone', 'c', '1 h')}, '25006', qr/read only/, 'read-only error on a pool of one connection is raised');
 my %who = map { $_ => 1 } slurp_file($remote->logfile, $log_asked) =~ /asked by (\d+)/g;
-is(scalar keys %who, 4, 'which is another one each time: the primary may be elsewhere by now');
+is(scalar keys %who, 4, 'retries use other connections, because the primary may have moved');
 trigger(q{RAISE EXCEPTION 'as if lost' USING ERRCODE = '08006'});
-$session->fails(q{SELECT pgpool.lock('one', 'd', '700 ms')}, '08006', qr/as if lost/, 'nor is a remote out of reach a lock that is held');
+$session->fails(q{SELECT pgpool.lock('one', 'd', '700 ms')}, '08006', qr/as if lost/, 'unreachable remote server is not reported as a held lock');
 $remote->safe_psql('remote_db', 'DROP TRIGGER says ON pgpool_lock.locks');
 $session->run('SET pgpool_ext.checkout_timeout = 0');
-like($session->run(q{SELECT pgpool.lock('one', 'e')}), qr/^\d+$/, 'a lock without a limit of time') or diag($session->error);
+like($session->run(q{SELECT pgpool.lock('one', 'e')}), qr/^\d+$/, 'lock without a timeout is granted') or diag($session->error);
 $session->run('RESET pgpool_ext.checkout_timeout; DISCARD ALL');
 
-# one that is lost while its transaction goes on
+# a lock of transaction scope is lost during its transaction
 $session->run(q{BEGIN; SELECT pgpool.lock_xact('one', 'f', ttl => '1 h')});
 $remote->safe_psql('remote_db', q{UPDATE pgpool_lock.locks SET state = 'free' WHERE name = 'f'});
-ok(wait_until($local, q{SELECT state FROM pgpool.locks WHERE name = 'f'}, 'lost'), 'a lock of a transaction is lost');
+ok(wait_until($local, q{SELECT state FROM pgpool.locks WHERE name = 'f'}, 'lost'), 'lock of the transaction is lost');
 $session->run('COMMIT');
-like($session->error, qr/WARNING:.*lock "f" of server "one" was lost/, 'which its end tells');
+like($session->error, qr/WARNING:.*lock "f" of server "one" was lost/, 'loss is reported at commit');
 
-# the worker does not answer who releases, who is cancelled then
+# the worker does not answer a release; then the session is cancelled
 my $token = $session->run(q{SELECT pgpool.lock('one', 'g', ttl => '1 h')});
 my $second = $session->run(q{SELECT pgpool.lock('one', 'h', ttl => '1 h')});
 my $worker = worker_pid($local);
 $local->safe_psql('postgres', q{ALTER SERVER one OPTIONS (ADD operation_timeout '500 ms')});
 kill 'STOP', $worker;
-is($session->run("SELECT pgpool.unlock('one', 'g', $token)"), '', 'a release that nobody confirms in time');
-like($session->error, qr/WARNING:.*lock "g".*was given up, but the remote has not confirmed it/, 'a warning says so');
+is($session->run("SELECT pgpool.unlock('one', 'g', $token)"), '', 'release is not confirmed in time');
+like($session->error, qr/WARNING:.*lock "g".*was given up, but the remote has not confirmed it/, 'warning reports the unconfirmed release');
 $session->run(q{SET statement_timeout = '100 ms'});
-$session->fails("SELECT pgpool.unlock('one', 'h', $second)", '57014', qr/statement timeout/, 'who waits for it can be cancelled');
+$session->fails("SELECT pgpool.unlock('one', 'h', $second)", '57014', qr/statement timeout/, 'wait for a release can be cancelled');
 kill 'CONT', $worker;
 $session->calm;
-ok(wait_until($local, 'SELECT count(*) FROM pgpool.locks', 0, 30), 'they are released in the end');
-is($remote->safe_psql('remote_db', q{SELECT count(*) FROM pgpool_lock.locks WHERE state = 'held'}), '0', 'at the remote, too');
+ok(wait_until($local, 'SELECT count(*) FROM pgpool.locks', 0, 30), 'locks are released later');
+is($remote->safe_psql('remote_db', q{SELECT count(*) FROM pgpool_lock.locks WHERE state = 'held'}), '0', 'locks are released on the remote server');
 $remote->safe_psql('remote_db', 'DROP SCHEMA pgpool_lock CASCADE');
 $session->run(q{SELECT pgpool.lock_force_release('one', 'g')});
-like($session->error, qr/ERROR/, 'nothing to release by force: an error');
-is($local->safe_psql('postgres', 'SELECT count(*) FROM pgpool.leases'), '0', 'and no lease is left');
+like($session->error, qr/ERROR/, 'lock_force_release without tables fails');
+is($local->safe_psql('postgres', 'SELECT count(*) FROM pgpool.leases'), '0', 'no lease is left');
 
 $_->quit foreach $session, $other;
 stats_add_up($local);

@@ -1,8 +1,8 @@
-# A remote says how often a login has to hash (SCRAM's iteration count), and says a
-# number for which there is no time.  That is computed beside the worker's loop: other
-# pools do not notice.  What was given up goes on at the lowest priority, in a few
-# threads at most, whatever the pool is told, is in nobody's way, and nothing is left of
-# it in the end.  (088 has the bounds, with logins that only seem to compute.)
+# A remote server requests a SCRAM iteration count whose computation takes too long. It
+# is computed in threads beside the event loop, so other pools are not affected.
+# Abandoned computations continue at idle priority in a bounded number of threads,
+# whatever options change, do not disturb, and leave nothing in the end. (For the bounds
+# see 088, which only simulates the computation.)
 use strict;
 use warnings;
 
@@ -11,7 +11,7 @@ use PgpxTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-# A minute at least, on whatever machine; or some seconds.
+# a minute at least on any machine; and some seconds
 my $FOR_EVER = 1_000_000_000;
 my $SOME_TIME = 10_000_000;
 
@@ -45,8 +45,8 @@ my $worker = worker_pid($local);
 
 sub threads { return threads_of($worker); }
 
-# How many threads there are, and how many of them no signal is handled in.  (One whose
-# step has ended is there a moment longer.)
+# The number of threads, and of those that block all handled signals. (A thread whose
+# step has ended exists for a moment longer.)
 sub masks
 {
 	my %threads = (all => 0, blocked => 0);
@@ -65,72 +65,72 @@ sub masks
 
 my $kept = q{SELECT sum(descriptors) - } . descriptors_wanted() . q{ FROM pgpool.workers};
 
-# --- the time is up
-$other->fails(q{SELECT pgpool.checkout('late', '30 s')}, '08001', qr/did not end within connect_timeout \(1 s\): what the remote server asks for takes longer to compute/, 'who waited is told why');
-ok(wait_until($local, \&threads, '0 1'), 'what was given up goes on, when nothing else wants to run');
-ok(wait_until($local, $kept, 1), 'and keeps its socket');
-ok(wait_until($local, \&threads, '0 0'), 'until it comes to its end');
-ok(wait_until($local, $kept, 0), 'and its socket with it');
+# --- connect_timeout
+$other->fails(q{SELECT pgpool.checkout('late', '30 s')}, '08001', qr/did not end within connect_timeout \(1 s\): what the remote server asks for takes longer to compute/, 'waiter gets the reason');
+ok(wait_until($local, \&threads, '0 1'), 'abandoned login goes on at idle priority');
+ok(wait_until($local, $kept, 1), 'abandoned login keeps its socket');
+ok(wait_until($local, \&threads, '0 0'), 'abandoned login ends');
+ok(wait_until($local, $kept, 0), 'socket of the abandoned login is closed');
 
-# --- nobody else waits for it
+# --- other pools do not wait
 $_->start(q{SELECT pgpool.checkout('forever', '1 min')}) foreach @sessions;
-ok(wait_until($local, \&threads, '4 0'), 'a pool has four logins computed at once');
-ok(wait_until($local, \&masks, '4 4'), 'in which no signal is handled');
+ok(wait_until($local, \&threads, '4 0'), 'pool has four logins in threads');
+ok(wait_until($local, \&masks, '4 4'), 'threads block signals');
 like($other->run(q{SELECT pgpool.checkout('other', '20 s')}), qr/^\d+$/, 'another pool of the worker connects meanwhile')
   or diag($other->error);
-is($other->run(q{SELECT * FROM pgpool.query('other', 'select 7') AS (x int)}), 7, 'and runs statements');
-is($other->run(q{SELECT pgpool.checkin_all()}), 1, 'and takes it back');
-is($local->safe_psql('postgres', q{SELECT connecting FROM pgpool.pools WHERE server = 'forever'}), 6, 'all that time the others were connecting');
+is($other->run(q{SELECT * FROM pgpool.query('other', 'select 7') AS (x int)}), 7, 'another pool executes statements');
+is($other->run(q{SELECT pgpool.checkin_all()}), 1, q{another pool's lease is returned});
+is($local->safe_psql('postgres', q{SELECT connecting FROM pgpool.pools WHERE server = 'forever'}), 6, 'other logins are still connecting');
 check_invariants($local);
 
-# --- those who waited go, and so does the pool
+# --- the waiters end, and the pool is drained
 terminate($local, $_->pid) foreach @sessions;
 $local->safe_psql('postgres', q{SELECT pgpool.drain('forever')});
-ok(wait_until($local, \&threads, '0 4'), 'four threads are what it leaves behind');
-ok(wait_until($local, q{SELECT count(*) FROM pgpool.connections WHERE server = 'forever'}, 0), 'it has no connections any more');
+ok(wait_until($local, \&threads, '0 4'), 'four threads are left');
+ok(wait_until($local, q{SELECT count(*) FROM pgpool.connections WHERE server = 'forever'}, 0), 'pool has no connections');
 check_invariants($local);
 
-# --- no more threads, whoever tries
+# --- further attempts get no thread
 $local->safe_psql('postgres', q{ALTER SERVER forever OPTIONS (SET connect_timeout '500ms'); SELECT pgpool.resume('forever')});
-$other->fails(q{SELECT pgpool.checkout('forever', '10 s')}, '08001', qr/did not end within connect_timeout \(0\.5 s\): logins before it still compute what the remote server has asked for/, 'an option that takes effect in place: one more has to wait');
-is(threads(), '0 4', '.. and has no thread');
+$other->fails(q{SELECT pgpool.checkout('forever', '10 s')}, '08001', qr/did not end within connect_timeout \(0\.5 s\): logins before it still compute what the remote server has asked for/, 'attempt after a change in place has to wait');
+is(threads(), '0 4', "attempt after a change in place has no thread");
 $local->safe_psql('postgres', q{ALTER SERVER forever OPTIONS (ADD application_name 'again')});
 my @again = map { PgpxSession->new($local) } 1 .. 6;
 $_->start(q{SELECT pgpool.checkout('forever', '10 s')}) foreach @again;
 $_->finish foreach @again;
-is(scalar(grep { $_->error =~ /did not end within connect_timeout/ } @again), 6, 'those who try again fail')
+is(scalar(grep { $_->error =~ /did not end within connect_timeout/ } @again), 6, 'further attempts time out')
   or diag(map { $_->error } @again);
 ok(wait_until($local, sub {
-	# with some load not all have come so far in that time
+	# with some load, reaching the computation may need another attempt
 	$other->run(q{SELECT pgpool.checkout('forever', '10 s')}) if threads() ne '0 8';
 	return threads();
-}, '0 8'), 'there are four more threads, for what is told now');
+}, '0 8'), 'logins with a new option have four more threads');
 
-# --- whatever it is told
+# --- whatever else changes
 foreach my $change (
 	q{ALTER USER MAPPING FOR CURRENT_USER SERVER forever OPTIONS (SET password 'another')},
 	q{DROP USER MAPPING FOR CURRENT_USER SERVER forever; CREATE USER MAPPING FOR CURRENT_USER SERVER forever OPTIONS (user 'remote_app', password 'secret of the remote')})
 {
 	$local->safe_psql('postgres', $change);
 	ok(wait_until($local, sub {
-		# nor this one
+		# this attempt gets no thread either
 		$other->run(q{SELECT pgpool.checkout('forever', '10 s')});
 		return $other->sqlstate eq '08001' && $other->error =~ qr/did not end within connect_timeout \(0\.5 s\): logins before it still compute what the remote server has asked for/ ? 1 : 0;
-	}, 1), "$change: one more has to wait") or diag($other->error);
-	ok(wait_until($local, \&threads, '0 8'), '.. and has no thread');
+	}, 1), "$change: further attempt has to wait") or diag($other->error);
+	ok(wait_until($local, \&threads, '0 8'), "$change: further attempt has no thread");
 }
 
-# --- a good address is not in line behind a bad one
+# --- a working address does not queue behind an unresponsive one
 $local->safe_psql('postgres', q{ALTER SERVER forever OPTIONS (SET port '} . $remote->port . q{', SET dbname 'remote_db', SET connect_timeout '1min', SET sslmode 'prefer')});
-like($other->run(q{SELECT pgpool.checkout('forever', '30 s')}), qr/^\d+$/, 'it connects to where it is told to now') or diag($other->error);
-is($other->run(q{SELECT pgpool.checkin_all()}), 1, 'it is as good as any other');
+like($other->run(q{SELECT pgpool.checkout('forever', '30 s')}), qr/^\d+$/, 'pool connects to its new address') or diag($other->error);
+is($other->run(q{SELECT pgpool.checkin_all()}), 1, 'lease can be returned');
 
-# --- the end of the worker is an orderly one
+# --- the worker exits in order
 my $log = -s $local->logfile;
 terminate($local, $worker);
-ok(wait_until($local, sub { my $pid = worker_pid($local); $pid ne '' && $pid ne $worker ? 1 : 0 }, 1), 'the worker starts again');
-unlike(slurp_file($local->logfile, $log), qr/was terminated by signal|terminating any other active/, 'and has not crashed');
-like($other->run(q{SELECT pgpool.checkout('other', '30 s')}), qr/^\d+$/, 'its pools work');
+ok(wait_until($local, sub { my $pid = worker_pid($local); $pid ne '' && $pid ne $worker ? 1 : 0 }, 1), 'worker starts again');
+unlike(slurp_file($local->logfile, $log), qr/was terminated by signal|terminating any other active/, 'worker has not crashed');
+like($other->run(q{SELECT pgpool.checkout('other', '30 s')}), qr/^\d+$/, 'pools of the new worker work');
 $_->quit foreach @sessions, @again, $other;
 check_invariants($local);
 leak_check($local, $remote);

@@ -1,5 +1,5 @@
-# The worker's answer to the question for a socket: late, refused, or none since
-# the connection was taken away meanwhile.  Who asks is not misled by it.
+# The worker's reply to a socket request: late, refused, or missing because the
+# connection was closed meanwhile. The requesting session is not misled.
 use strict;
 use warnings;
 
@@ -15,17 +15,17 @@ my $waits = q{SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Ext
 make_pool($local, $remote, server => 'one', options => { pool_size => 1, operation_timeout => '10 min' });
 my $worker = worker_pid($local);
 
-# A connection is idle, its socket is not kept by this session, and the worker stands
-# still: the session's question is not answered.
+# A connection is idle, the session has not cached its socket, and the worker is
+# stopped, so the session's request is not answered.
 sub asks
 {
 	my ($session, $call, $name) = @_;
 
-	is($first->run(q{SELECT a FROM pgpool.query('one', 'select 1') AS t(a int)}) . $first->error, '1', "$name: a connection is there");
+	is($first->run(q{SELECT a FROM pgpool.query('one', 'select 1') AS t(a int)}) . $first->error, '1', "$name: connection is open");
 	kill 'STOP', $worker;
 	$session->start($call);
-	ok(wait_until($local, $waits . $session->pid, 1), "$name: the worker is asked, and says nothing");
-	ok(wait_until($local, 'SELECT count(*) FROM pgpool.leases', 1), "$name: its lease is there");
+	ok(wait_until($local, $waits . $session->pid, 1), "$name: session waits for the reply");
+	ok(wait_until($local, 'SELECT count(*) FROM pgpool.leases', 1), "$name: session has the lease");
 	return;
 }
 
@@ -33,31 +33,32 @@ sub serves
 {
 	my ($session, $name) = @_;
 
-	is($session->run(q{SELECT a FROM pgpool.query('one', 'select 42') AS t(a int)}, 60) . $session->error, '42', "$name: the same session is served");
+	is($session->run(q{SELECT a FROM pgpool.query('one', 'select 42') AS t(a int)}, 60) . $session->error, '42', "$name: next call of the session succeeds");
 	return $session->quit;
 }
 
-# --- an answer that comes too late is not taken for that to the next question
+# --- a late reply is not taken for the reply to the next request
 my $session = PgpxSession->new($local);
 asks($session, q{SELECT pgpool.checkout('one', '60 s')}, 'late');
 $local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $session->pid . ')');
 $session->finish(30);
-$session->failed('57014', qr/user request/, 'late: who asked is cancelled');
+$session->failed('57014', qr/user request/, 'late: requesting session is cancelled');
 kill 'CONT', $worker;
 serves($session, 'late');
 
-# --- woken for something else while it waits for the answer
+# --- the session is woken by something else while it waits for the reply
 $session = PgpxSession->new($local);
 asks($session, q{SELECT pgpool.checkout('one', '60 s')}, 'woken');
 my $log = -s $local->logfile;
 $local->safe_psql('postgres', 'SELECT pg_log_backend_memory_contexts(' . $session->pid . ')');
-ok(wait_until($local, sub { slurp_file($local->logfile, $log) =~ /logging memory contexts of PID/ ? 1 : 0 }, 1), 'woken: for something else');
+ok(wait_until($local, sub { slurp_file($local->logfile, $log) =~ /logging memory contexts of PID/ ? 1 : 0 }, 1), 'woken: session is woken by something else');
 kill 'CONT', $worker;
-like($session->finish(60), qr/^\d+$/, 'woken: it waits on, and is answered') or diag($session->error);
+like($session->finish(60), qr/^\d+$/, 'woken: session waits on and gets the reply') or diag($session->error);
 $session->run('SELECT pgpool.checkin_all()');
 serves($session, 'woken');
 
-# --- the connection is taken away before the worker has answered: another one serves
+# --- the lease is terminated before the worker has replied: the session gets another
+# connection
 foreach my $how ('unanswered', 'refused')
 {
 	my $closed = $local->safe_psql('postgres', 'SELECT closed_terminated FROM pgpool.stats');
@@ -65,39 +66,40 @@ foreach my $how ('unanswered', 'refused')
 	$session = PgpxSession->new($local);
 	asks($session, q{SELECT pgpool.checkout('one', '60 s')}, $how);
 	kill 'STOP', $session->pid if $how eq 'refused';
-	is($local->safe_psql('postgres', 'SELECT pgpool.terminate(lease) FROM pgpool.leases'), 't', "$how: its lease is taken away");
+	is($local->safe_psql('postgres', 'SELECT pgpool.terminate(lease) FROM pgpool.leases'), 't', "$how: lease is terminated");
 
-	# without an answer it sees so itself; or the worker has answered before it looks
-	ok(wait_until($local, 'SELECT waiters FROM pgpool.pools', 1, 30), "$how: it waits for another one") if $how eq 'unanswered';
+	# without a reply the session notices the end itself; or the worker replies before
+	# the session wakes
+	ok(wait_until($local, 'SELECT waiters FROM pgpool.pools', 1, 30), "$how: session waits for another connection") if $how eq 'unanswered';
 	kill 'CONT', $worker;
-	ok(wait_until($local, 'SELECT closed_terminated FROM pgpool.stats', $closed + 1), "$how: the connection is closed");
+	ok(wait_until($local, 'SELECT closed_terminated FROM pgpool.stats', $closed + 1), "$how: connection is closed");
 	kill 'CONT', $session->pid;
-	like($session->finish(60), qr/^\d+$/, "$how: it has another one") or diag($session->error);
-	is($session->run('SELECT pgpool.checkin_all()'), '1', "$how: and no other lease");
+	like($session->finish(60), qr/^\d+$/, "$how: session is granted another connection") or diag($session->error);
+	is($session->run('SELECT pgpool.checkin_all()'), '1', "$how: session has no other lease");
 	serves($session, $how);
 }
 
-# --- who returns a connection has sent the statement of who is next, and that one cannot
-# have the socket: the statement is not sent again, and nobody says that it has not run
+# --- A pipelined statement was sent, and its owner cannot get the socket: the statement
+# is not repeated, and the error says that it may have run.
 make_pool($local, $remote, server => 'sent', options => { pool_size => 1, operation_timeout => '2 s' });
 {
 	my ($holder, $next) = map { PgpxSession->new($local) } 1 .. 2;
 	my $lease = lease($holder, 'sent');
 
-	is($holder->run("SELECT pgpool.exec($lease, 'select 1')"), 1, 'sent: a lease is used');
+	is($holder->run("SELECT pgpool.exec($lease, 'select 1')"), 1, 'sent: lease is used');
 	$next->start(q{SELECT pgpool.exec('sent', 'select 2')});
-	ok(wait_until($local, q{SELECT waiters FROM pgpool.pools WHERE server = 'sent'}, 1), 'sent: another waits');
+	ok(wait_until($local, q{SELECT waiters FROM pgpool.pools WHERE server = 'sent'}, 1), 'sent: another session waits');
 	kill 'STOP', $worker;
-	is($holder->run("SELECT pgpool.checkin($lease)") . $holder->error, '', 'sent: it is returned');
+	is($holder->run("SELECT pgpool.checkin($lease)") . $holder->error, '', 'sent: lease is returned');
 	$next->finish(60);
-	$next->failed('08006', qr/connection to server "sent" was lost\n.*DETAIL:  The statement was sent, and its answer cannot be had: it may have run\./, 'sent: the other is told what may be');
+	$next->failed('08006', qr/connection to server "sent" was lost\n.*DETAIL:  The statement was sent, and its answer cannot be had: it may have run\./, 'sent: owner gets the error');
 	kill 'CONT', $worker;
-	is($next->run(q{SELECT a FROM pgpool.query('sent', 'select 42') AS t(a int)}, 60) . $next->error, '42', 'sent: the same session is served');
+	is($next->run(q{SELECT a FROM pgpool.query('sent', 'select 42') AS t(a int)}, 60) . $next->error, '42', 'sent: next call of the session succeeds');
 	$_->quit foreach $holder, $next;
 }
 
-# --- the answer to a reset does not come in time: not a byte of it was read, so that the
-# connection is as good as before
+# --- the answer to a reset is late: no byte of it was read, so the connection stays
+# usable
 make_pool($local, $remote, server => 'owed', options => { pool_size => 1, operation_timeout => '10 min' });
 {
 	my $own = PgpxSession->new($local);
@@ -105,36 +107,36 @@ make_pool($local, $remote, server => 'owed', options => { pool_size => 1, operat
 	my $pid = $own->run("SELECT a FROM pgpool.query($lease, 'select pg_backend_pid()') AS t(a int)");
 
 	kill 'STOP', $worker, $pid;
-	is($own->run("SELECT pgpool.checkin($lease)") . $own->error, '', 'owed: a reset is sent');
-	$own->fails(q{SELECT pgpool.checkout('owed', '500 ms')}, '55P03', qr/no connection to server "owed" came free/, 'owed: its answer does not come in time');
-	is($local->safe_psql('postgres', q{SELECT state FROM pgpool.connections WHERE server = 'owed'}), 'reset_pending', 'owed: the connection is kept');
+	is($own->run("SELECT pgpool.checkin($lease)") . $own->error, '', 'owed: reset is sent');
+	$own->fails(q{SELECT pgpool.checkout('owed', '500 ms')}, '55P03', qr/no connection to server "owed" came free/, 'owed: checkout times out before the answer');
+	is($local->safe_psql('postgres', q{SELECT state FROM pgpool.connections WHERE server = 'owed'}), 'reset_pending', 'owed: connection is kept');
 	kill 'CONT', $worker, $pid;
-	is($own->run(q{SELECT a FROM pgpool.query('owed', 'select pg_backend_pid()') AS t(a int)}) . $own->error, $pid, 'owed: and serves the next one');
+	is($own->run(q{SELECT a FROM pgpool.query('owed', 'select pg_backend_pid()') AS t(a int)}) . $own->error, $pid, 'owed: connection is leased next');
 	$own->quit;
 }
 
-# --- the only connection is being tested, and its remote says nothing: who only tries has
-# waited for a moment, and has none
+# --- the only connection is being tested and does not answer: try_checkout waits for a
+# moment and returns NULL
 make_pool($local, $remote, server => 'tested', options => { pool_size => 1, test_period => '1ms' });
 {
 	my $own = PgpxSession->new($local);
 	my $pid = $own->run(q{SELECT a FROM pgpool.query('tested', 'select pg_backend_pid()') AS t(a int)});
 
-	ok(wait_until($local, q{SELECT state FROM pgpool.connections WHERE server = 'tested'}, 'idle'), 'tested: a connection is idle');
+	ok(wait_until($local, q{SELECT state FROM pgpool.connections WHERE server = 'tested'}, 'idle'), 'tested: connection is idle');
 	kill 'STOP', $pid;
 
-	# in one go: the test is given up after 2 s
+	# in one go, because the test fails after 2 s
 	my ($tried, $state, $waiting) = split /\n/, $own->run(q{SELECT pgpool.try_checkout('tested');
 		SELECT state FROM pgpool.connections WHERE server = 'tested'; SELECT count(*) FROM pgpool.waiters});
-	is($tried . $own->error, '', 'tested: a try comes to nothing');
-	is($state, 'checking', 'tested: it is being tested');
-	is($waiting, 0, 'tested: nobody waits for it');
+	is($tried . $own->error, '', 'tested: try_checkout returns NULL');
+	is($state, 'checking', 'tested: connection is being tested');
+	is($waiting, 0, 'tested: no session waits');
 	kill 'CONT', $pid;
-	is($own->run(q{SELECT a FROM pgpool.query('tested', 'select pg_backend_pid()') AS t(a int)}) . $own->error, $pid, 'tested: then it serves');
+	is($own->run(q{SELECT a FROM pgpool.query('tested', 'select pg_backend_pid()') AS t(a int)}) . $own->error, $pid, 'tested: connection is leased after the test');
 	$own->quit;
 }
 
-is(worker_pid($local), $worker, 'it is still the same worker');
+is(worker_pid($local), $worker, 'worker was not restarted');
 $first->quit;
 stats_add_up($local);
 check_invariants($local);

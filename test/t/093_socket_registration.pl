@@ -1,13 +1,13 @@
-# Each packet that comes in calls upon every session that has the connection's socket in
-# its epoll set.  So a session has a socket there only where nobody else has use
-# for it.
+# An incoming packet wakes every session that has registered the connection's socket in
+# its epoll set. A session therefore registers a socket only while no other session uses
+# the connection.
 use strict;
 use warnings;
 
 use PgpxTest;
 use Test::More;
 
-# (The answer to a reset would come in for nobody in particular.)
+# (without a reset, whose answer would arrive while no session has the lease)
 my $remote = remote_node('remote');
 my $local = local_node('local');
 make_pool($local, $remote, server => 'p', options => { pool_size => 1, reset => 'never' });
@@ -16,8 +16,8 @@ make_pool($local, $remote, server => 'q', options => { pool_size => 1, reset => 
 my @sessions = map { PgpxSession->new($local) } 1 .. 3;
 $_->run('SET pgpool_ext.busy_poll = 0') foreach @sessions;
 
-# How many sockets of connections this session's epoll sets have.  (Another one, of the
-# server's own, is that of its client.)
+# The number of connection sockets in this session's epoll sets (without the socket of
+# its client).
 sub watched
 {
 	my ($session) = @_;
@@ -39,36 +39,36 @@ sub all_watched { return join ' ', map { watched($_) } @sessions; }
 
 sub sleeps { return "SELECT a FROM pgpool.query('$_[0]', 'select pg_sleep(0.1)::text') AS t(a text)"; }
 
-is(all_watched(), '0 0 0', 'no socket in the beginning');
+is(all_watched(), '0 0 0', 'no socket is registered in the beginning');
 
-# --- nobody waits: it stays, so that the next look is cheap
+# --- without waiters the socket stays registered, which makes the next poll cheap
 $sessions[0]->run(sleeps('p'));
-is(all_watched(), '1 0 0', 'what nobody waits for stays');
+is(all_watched(), '1 0 0', 'socket stays registered without waiters');
 
-# --- but not while this session sleeps for another one
+# --- but not while the session waits for another connection
 $sessions[0]->run(sleeps('q'));
-is(all_watched(), '1 0 0', 'what it did not sleep for is not watched any more');
+is(all_watched(), '1 0 0', 'only the socket of the last wait is registered');
 
-# --- somebody waits for the connection: it is watched for the answer alone
+# --- with waiters the socket is registered only while its holder waits for the answer
 $sessions[0]->start("SELECT a FROM pgpool.query('p', 'select pg_sleep(60)::text') AS t(a text)");
-ok(wait_until($local, "SELECT count(*) FROM pgpool.leases WHERE server = 'p'", 1), 'the connection is taken');
+ok(wait_until($local, "SELECT count(*) FROM pgpool.leases WHERE server = 'p'", 1), 'connection is leased');
 foreach my $i (1, 2)
 {
 	$sessions[$i]->start(sleeps('p'));
-	ok(wait_until($local, "SELECT waiters FROM pgpool.pools WHERE server = 'p'", $i), "session $i waits for it");
+	ok(wait_until($local, "SELECT waiters FROM pgpool.pools WHERE server = 'p'", $i), "session $i waits");
 }
 my $pid = $sessions[0]->pid;
-ok(wait_until($local, sub { watched($sessions[0]) }, 1), 'its lessee watches it');
+ok(wait_until($local, sub { watched($sessions[0]) }, 1), 'holder has registered the socket');
 $local->safe_psql('postgres', "SELECT pg_cancel_backend($pid)");
 $sessions[0]->finish;
-is($sessions[0]->sqlstate, '57014', 'it is interrupted');
+is($sessions[0]->sqlstate, '57014', 'holder is cancelled');
 $sessions[$_]->finish foreach 1, 2;
 
-# again; who has it now ends it by itself, when the remote lets it
+# again, with a statement that ends normally
 my $blocker = PgpxSession->new($remote, dbname => 'remote_db');
 $blocker->run('BEGIN; SELECT pg_advisory_xact_lock(1)');
 $sessions[0]->start("SELECT a FROM pgpool.query('p', 'select pg_advisory_xact_lock(1)::text') AS t(a text)");
-ok(wait_until($local, "SELECT count(*) FROM pgpool.leases WHERE server = 'p'", 1), 'taken again');
+ok(wait_until($local, "SELECT count(*) FROM pgpool.leases WHERE server = 'p'", 1), 'connection is leased again');
 foreach my $i (1, 2)
 {
 	$sessions[$i]->start(sleeps('p'));
@@ -76,41 +76,42 @@ foreach my $i (1, 2)
 }
 $blocker->quit;
 $sessions[$_]->finish foreach 0, 1, 2;
-is(watched($sessions[0]), 0, 'who hands over to a waiter watches it no longer');
-is(join(' ', map { $_->error } @sessions), '  ', 'no errors');
+is(watched($sessions[0]), 0, 'session that hands over to a waiter has no socket registered');
+is(join(' ', map { $_->error } @sessions), '  ', 'no session got an error');
 
 
-# --- and it is left with few: with 500 the kernel would refuse it to the next one
+# --- few sessions keep a socket registered: with 500 the kernel would refuse further
+# ones
 my @many = map { PgpxSession->new($local) } 1 .. 20;
 my $all_use_it = sub { return join ' ', map { $_->run(q{SELECT a FROM pgpool.query('p', 'select 1') AS t(a int)}) } @many; };
 my $watching = sub { my $n = 0; $n += watched($_) foreach @sessions, @many; return $n; };
 
-# (not at the first time, when there is no socket yet to look at)
-ok(wait_until($local, sub { $all_use_it->(); return $watching->(); }, 16), 'of twenty that use it in turn sixteen go on watching it');
-is($all_use_it->(), join(' ', (1) x 20), 'once more');
-is($watching->(), 16, 'they are no more');
+# (not at the first time, when the session has no socket yet)
+ok(wait_until($local, sub { $all_use_it->(); return $watching->(); }, 16), 'sixteen of twenty sessions keep the socket registered');
+is($all_use_it->(), join(' ', (1) x 20), 'all sessions use the connection again');
+is($watching->(), 16, 'the number stays sixteen');
 my ($other) = grep { !watched($_) } @many;
 $other->run('SET pgpool_ext.busy_poll = 0');
-is($other->run(sleeps('p')), '', 'another one waits for an answer on it');
-is(watched($other), 0, 'and does not watch it then');
+is($other->run(sleeps('p')), '', 'another session waits for an answer');
+is(watched($other), 0, 'other session does not stay registered');
 $_->quit foreach grep { $_ != $other } @many;
-ok(wait_until($local, q{SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'}, 5), 'nineteen end');
+ok(wait_until($local, q{SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend'}, 5), 'nineteen sessions end');
 $other->run(sleeps('p'));
-is(watched($other), 1, 'it is among the few now');
+is(watched($other), 1, 'other session stays registered then');
 $other->quit;
 
-# --- more than a look takes in have something to say, but not the one that is looked at
+# --- more sockets have events than one poll returns, but not the one that is awaited
 make_pool($local, $remote, server => 'r', options => { pool_size => 12 });
 my @leases = map { lease($sessions[1], 'r') } 1 .. 12;
 $sessions[1]->run("SELECT pgpool.exec($_, 'select 1')") foreach @leases;
 $sessions[1]->run('SELECT pgpool.checkin_all()');
-ok(wait_until($local, q{SELECT idle FROM pgpool.pools WHERE server = 'r'}, 12), 'twelve are idle, whose sockets a session has kept');
+ok(wait_until($local, q{SELECT idle FROM pgpool.pools WHERE server = 'r'}, 12), 'twelve connections are idle, and a session has cached their sockets');
 @leases = map { lease($sessions[1], 'r') } 1 .. 12;
-is(watched($sessions[1]), 12, 'it has looked at them');
+is(watched($sessions[1]), 12, 'session has registered all twelve sockets');
 my $ends = $local->safe_psql('postgres', "SELECT string_agg(remote_pid::text, ',') FROM pgpool.connections WHERE server = 'r' AND lease <> $leases[11]");
 $remote->safe_psql('postgres', "SELECT pg_terminate_backend(pid, 20000) FROM unnest('{$ends}'::int[]) AS pid");
-is($sessions[1]->run("SELECT pgpool.exec($leases[11], 'select 1')", 20) . $sessions[1]->error, '1', 'eleven of them come to their end, and the twelfth works');
-is(watched($sessions[1]), 1, '.. and only that one is watched');
+is($sessions[1]->run("SELECT pgpool.exec($leases[11], 'select 1')", 20) . $sessions[1]->error, '1', 'eleven connections end, and the twelfth works');
+is(watched($sessions[1]), 1, 'only the twelfth socket stays registered');
 $sessions[1]->run('SELECT pgpool.checkin_all()');
 
 $_->quit foreach @sessions;

@@ -1,6 +1,6 @@
-# A message of a gigabyte is announced, and comes, while it is libpq that reads: in a
-# login, in the answer to start commands, to the pings of locks.  The worker gives up
-# long before it has that much of it, and does not lose time over it.
+# Messages of a gigabyte that are announced, and sent, while libpq reads: in a login, in
+# the answer to start commands, in answers to lock pings. The worker gives up long
+# before it has read that much, and is not delayed.
 use strict;
 use warnings;
 
@@ -10,8 +10,8 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes 'usleep';
 
-# The header of one, and then of its gigabyte as much as is wanted; with pauses, as no
-# network is as fast as memory: libpq reads on for as long as there is more.
+# Send the header of a huge message, and then its data, with pauses, because libpq reads
+# on as long as data arrives.
 sub flood
 {
 	my ($fake, $type) = @_;
@@ -26,8 +26,8 @@ sub flood
 	return;
 }
 
-# Honest to sessions; what it does to the connection for locks is "does", once it has
-# logged in if "after".
+# Answers sessions correctly. $does is called for the pinger's connection: after the
+# login if $after is set.
 sub keeper
 {
 	my ($does, $after) = @_;
@@ -67,13 +67,13 @@ my %behaviours = (
 	login_e => { login => sub { $_[0]->send(greeting()); flood($_[0], 'E') } },
 	login_a => { login => sub { $_[0]->send(greeting()); flood($_[0], 'A') } },
 
-	# a row that nobody has asked for, with a column that is longer than it
+	# an unsolicited row with a column that is longer than the row
 	login_row => { login => sub { $_[0]->send(greeting(), message('D', pack 'nNa4', 1, 0x7FFFFFF0, 'abcd'), backend_key(), ready); $_[0]->serve } },
 	lock_row => keeper(sub { $_[0]->send(message('D', pack 'nNa4', 1, 0x7FFFFFF0, 'abcd')) }),
 	start_row => sub { $_[0]->receive; $_[0]->send(columns(1)); flood($_[0], 'D') },
 	start_notice => sub { $_[0]->receive; flood($_[0], 'N') },
 
-	# rows without end, each of them short, take the time that they are given, and no room
+	# endless short rows take the time that they may, and no memory
 	start_large => sub { $_[0]->receive; $_[0]->send(columns(1), (row('x' x 500_000)) x 20, done('SELECT 20'), ready); $_[0]->serve },
 	lock_login => keeper(sub { flood($_[0], 'N') }),
 	lock_names => keeper(sub { my $n = 0; while (1) { $_[0]->send(map { message('S', "p$n.$_\0" . ('v' x 2000) . "\0") } 1 .. 100); $n++ } }),
@@ -89,7 +89,7 @@ make_pool($local, $remote, server => 'good');
 my $session = PgpxSession->new($local);
 $fake->make_servers($session, '20s');
 
-# The most memory that the worker has had so far, in MB.
+# The worker's peak memory in MB.
 sub most
 {
 	return slurp_file('/proc/' . worker_pid($local) . '/status') =~ /^VmHWM:\s+(\d+) kB/m ? $1 / 1024 : die 'no VmHWM';
@@ -102,7 +102,7 @@ sub costs_little
 
 	$do->();
 	my $cost = most() - $before;
-	cmp_ok($cost, '<', 100, "$what: costs little");
+	cmp_ok($cost, '<', 100, "$what: memory use is small");
 	note sprintf '%s: %.1f MB', $what, $cost;
 	return;
 }
@@ -114,26 +114,26 @@ sub query
 	return "SELECT * FROM pgpool.query('s_$server', 'select 1') AS t(a text)";
 }
 
-is($session->run(query('honest')), '1', 'a well-behaved one is believed');
-costs_little($_, sub { $session->fails(query($_), '08001', qr/said too much during the login/, "$_: it is told") })
+is($session->run(query('honest')), '1', 'correct answer is accepted');
+costs_little($_, sub { $session->fails(query($_), '08001', qr/said too much during the login/, "$_: reason is reported") })
   foreach qw(login_n login_e login_a);
 
-# at a Unix-domain socket, too, which does not tell how much has come
+# the same on a Unix-domain socket, which does not tell how much has arrived
 make_pool($local, $near, server => 's_near', remote_dbname => 'login_n', options => { host => $folder, pool_size => 1, connect_timeout => '20s' });
-costs_little('near', sub { $session->fails(query('near'), '08001', qr/said too much during the login/, 'near: it is told') });
+costs_little('near', sub { $session->fails(query('near'), '08001', qr/said too much during the login/, 'near: reason is reported') });
 
-costs_little($_, sub { $session->fails(query($_), '08001', qr/has a message that is too long/, "$_: it is told") })
+costs_little($_, sub { $session->fails(query($_), '08001', qr/has a message that is too long/, "$_: reason is reported") })
   foreach qw(start_row start_notice);
-is($session->run(query('start_large')) . $session->error, '1', 'rows that are large, and many, are none of that');
+is($session->run(query('start_large')) . $session->error, '1', 'many large rows of start commands are accepted');
 
-# --- lengths within a message that libpq does not look into
+# --- lengths inside a message that libpq does not check
 $session->run(query('login_row'));
-is($local->safe_psql('postgres', 'SELECT restarts FROM pgpool.workers'), '0', 'login_row: the worker lives');
+is($local->safe_psql('postgres', 'SELECT restarts FROM pgpool.workers'), '0', 'login_row: worker was not restarted');
 $session->run("SELECT pgpool.lock('s_lock_row', 'a lock', '10 s', '2 s')");
-ok(wait_until($local, "SELECT state FROM pgpool.locks WHERE server = 's_lock_row'", 'lost'), 'lock_row: the lock is lost');
-is($local->safe_psql('postgres', 'SELECT restarts FROM pgpool.workers'), '0', 'lock_row: the worker lives');
+ok(wait_until($local, "SELECT state FROM pgpool.locks WHERE server = 's_lock_row'", 'lost'), 'lock_row: lock is lost');
+is($local->safe_psql('postgres', 'SELECT restarts FROM pgpool.workers'), '0', 'lock_row: worker was not restarted');
 
-# --- the connection for locks
+# --- the connection for lock pings
 my %words = (
 	lock_login => 'The remote server said too much during the login.',
 	lock_names => 'The remote server said too much during the login.',
@@ -143,18 +143,18 @@ foreach my $what (sort keys %words)
 	my $log = -s $local->logfile;
 
 	costs_little($what, sub {
-		like($session->run("SELECT pgpool.lock('s_$what', 'a lock', '10 s', '3 s')"), qr/^1234$/, "$what: it grants");
+		like($session->run("SELECT pgpool.lock('s_$what', 'a lock', '10 s', '3 s')"), qr/^1234$/, "$what: lock is granted");
 		ok(wait_until($local, sub { slurp_file($local->logfile, $log) =~ /cannot ping the locks of server "s_$what".*\n.*DETAIL:  \Q$words{$what}\E/ ? 1 : 0 }, 1),
-			"$what: the log tells");
+			"$what: reason is logged");
 	});
-	ok(wait_until($local, "SELECT state FROM pgpool.locks WHERE server = 's_$what'", 'lost'), "$what: the lock is lost");
+	ok(wait_until($local, "SELECT state FROM pgpool.locks WHERE server = 's_$what'", 'lost'), "$what: lock is lost");
 }
 
 is($local->safe_psql('postgres', query('honest')), '1', 'other pools work');
-is($local->safe_psql('postgres', 'SELECT restarts FROM pgpool.workers'), '0', 'the worker lives');
+is($local->safe_psql('postgres', 'SELECT restarts FROM pgpool.workers'), '0', 'worker was not restarted');
 $session->quit;
 check_invariants($local);
 stats_add_up($local);
 leak_check($local, $remote);
-unlike(slurp_file($local->logfile), qr/PANIC|TRAP|was terminated by/, 'nothing crashed');
+unlike(slurp_file($local->logfile), qr/PANIC|TRAP|was terminated by/, 'no process crashed');
 done_testing();

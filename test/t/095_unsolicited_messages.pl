@@ -1,6 +1,6 @@
-# A remote that goes on talking though nobody has asked it anything: the kernel takes in
-# what it says until somebody looks.  Some of it is read over, as a server may say such
-# things at any time; one that has said more than that does not stop, and is left.
+# Unsolicited notices fill the socket buffers until a session reads them. A session
+# skips up to 4 MB of them, because a server may send notices at any time. A connection
+# with more is closed.
 use strict;
 use warnings;
 
@@ -10,22 +10,22 @@ use PgpxTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-plan skip_all => 'through a relay only what fits into its buffers waits to be read' if over_tls();
+plan skip_all => 'a relay buffers less than that' if over_tls();
 PgpxNetwork::skip_all_without();
 my $network = PgpxNetwork->new;
 
-# all of it waits in the kernel, so that nothing goes by who is faster
+# enlarge the buffers, so that everything waits in the kernel and timing plays no role
 foreach my $direction (qw(r w))
 {
-	open my $file, '>', "/proc/sys/net/ipv4/tcp_${direction}mem" or plan skip_all => "no buffers of one's own: $!";
+	open my $file, '>', "/proc/sys/net/ipv4/tcp_${direction}mem" or plan skip_all => "cannot set socket buffer sizes: $!";
 	print $file "4096 33554432 33554432\n";
-	close $file or plan skip_all => "no buffers of one's own: $!";
+	close $file or plan skip_all => "cannot set socket buffer sizes: $!";
 }
 
 my ($taken, $said) = map { PostgreSQL::Test::Utils::tempdir . "/$_" } qw(taken said);
 my $notice = message('N', "SNOTICE\0C00000\0M" . 'x' x 8000 . "\0\0");
 
-# The first connection of each says so many megabytes when its first answer has been taken.
+# The first connection sends this many megabytes when its first answer has been read.
 sub talkative
 {
 	my ($megabytes) = @_;
@@ -53,13 +53,13 @@ foreach my $megabytes (3, 8)
 
 	make_pool($local, $fake, server => "s$megabytes", remote_dbname => "mb$megabytes",
 		options => { pool_size => 1, reset => 'never', sslmode => 'disable' });
-	is($session->run($ask), '1', "$megabytes MB: an answer") or diag($session->error);
+	is($session->run($ask), '1', "$megabytes MB: first answer is correct") or diag($session->error);
 	append_to_file("$taken$megabytes", '');
-	ok(wait_until($local, sub { -e "$said$megabytes" ? 1 : 0 }, 1), "$megabytes MB: all is said, and nobody listens");
-	is($session->run($ask), '1', "$megabytes MB: the next answer") or diag($session->error);
+	ok(wait_until($local, sub { -e "$said$megabytes" ? 1 : 0 }, 1), "$megabytes MB: all notices are sent and unread");
+	is($session->run($ask), '1', "$megabytes MB: next answer is correct") or diag($session->error);
 }
 is($local->safe_psql('postgres', q{SELECT string_agg(server || ' ' || connects || ' ' || closed_broken, ', ' ORDER BY server) FROM pgpool.stats}),
-	's3 1 0, s8 2 1', 'what says more than 4 MB unasked is replaced, what says less is not');
+	's3 1 0, s8 2 1', 'connection with more than 4 MB of notices is replaced, one with less is kept');
 
 $session->quit;
 stats_add_up($local);

@@ -1,6 +1,6 @@
-# A connection that was left unreset, as the pool's options wanted it, is lent under
-# options that want it reset: they count.  Nobody finds another's traces, nor, where
-# every lease is to begin clean, his own.
+# A connection that was left without a reset, as the pool's options said, is leased
+# under options that require one: the new options apply. No session finds traces of
+# another one, nor, with reset 'always', its own.
 use strict;
 use warnings;
 
@@ -13,9 +13,9 @@ my $local = local_node('local');
 my $TRACES = "concat(current_setting('own.trace', true), (select count(*) from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()))";
 my $LEAVE = "select set_config('own.trace', 'left', false), pg_advisory_lock(7)";
 
-# Of a pool with one connection, between what "before" and "after" say of the reset:
-# a holder leaves traces, a waiter is granted the connection, but is stopped.  Then
-# the options change, and it goes on.  What does it find?
+# In a pool of one connection a holder leaves traces, and a stopped waiter is granted
+# the connection. Then the option reset changes from $before to $after, and the waiter
+# continues. Returns the traces that it finds.
 sub found
 {
 	my ($before, $after) = @_;
@@ -31,7 +31,7 @@ sub found
 	kill 'STOP', $waiter->pid;
 	$holder->run("SELECT pgpool.checkin($lease)");
 	is($local->safe_psql('postgres', "SELECT pid = @{[$waiter->pid]} FROM pgpool.leases WHERE server = '$server'"),
-		't', "$before: the waiter has it");
+		't', "$before: waiter is granted the connection");
 	$local->safe_psql('postgres', "ALTER SERVER $server OPTIONS (SET reset '$after')");
 	kill 'CONT', $waiter->pid;
 	my $own = $waiter->finish;
@@ -42,10 +42,10 @@ sub found
 	return $seen;
 }
 
-is(found('on_transfer', 'always'), '0', 'from on_transfer to always: the session is clean');
-is(found('never', 'always'), '0', 'from never to always: so it is');
+is(found('on_transfer', 'always'), '0', 'change from on_transfer to always: session is clean');
+is(found('never', 'always'), '0', 'change from never to always: session is clean');
 
-# --- on_transfer alone: whoever comes back finds his own traces, others none
+# --- on_transfer: a session finds its own traces, others find none
 make_pool($local, $remote, server => 'mine', options => { pool_size => 1, reset => 'on_transfer' });
 my ($first, $second) = map { PgpxSession->new($local) } 1 .. 2;
 
@@ -57,35 +57,35 @@ sub traces
 }
 
 $first->run("SELECT pgpool.exec('mine', \$\$$LEAVE\$\$)");
-is(traces($first), 'left1', 'on_transfer: one\'s own traces stay');
-is(traces($second), '0', '.. and are not for others');
-is(traces($first), '0', '.. after whom they are gone');
+is(traces($first), 'left1', 'on_transfer: session finds its own traces');
+is(traces($second), '0', 'on_transfer: another session finds none');
+is(traces($first), '0', 'on_transfer: traces are gone after another session');
 $first->run("SELECT pgpool.exec('mine', \$\$$LEAVE\$\$)");
 $first->run('DISCARD ALL');
-is(traces($first), '0', '.. nor are they one\'s own after a DISCARD ALL, as between two clients of a pooler');
+is(traces($first), '0', 'on_transfer: traces are gone after a local DISCARD ALL');
 
 $first->run("SELECT pgpool.exec('mine', \$\$$LEAVE\$\$)");
 $first->run('DISCARD PLANS');
-is(traces($first), 'left1', '.. but for that they stay');
+is(traces($first), 'left1', 'on_transfer: traces stay after a local DISCARD PLANS');
 
-# who was granted the connection, and gave up before he had its socket, has not become
-# the one whose session it holds
+# a session that was granted the connection and left before it had the socket is not
+# recorded as its last user
 $first->run("SELECT pgpool.exec('mine', \$\$$LEAVE\$\$)");
 my $third = PgpxSession->new($local);
 my $worker = worker_pid($local);
 kill 'STOP', $worker;
 $third->start("SELECT pgpool.exec('mine', 'select 1')");
-ok(wait_until($local, "SELECT pid = @{[$third->pid]} FROM pgpool.leases WHERE server = 'mine'", 't'), 'on_transfer: another one is granted the connection');
+ok(wait_until($local, "SELECT pid = @{[$third->pid]} FROM pgpool.leases WHERE server = 'mine'", 't'), 'on_transfer: another session is granted the connection');
 $local->safe_psql('postgres', "SELECT pg_cancel_backend(@{[$third->pid]})");
 $third->finish;
-$third->failed('57014', qr/canceling statement/, '.. and gives up before it has the socket');
+$third->failed('57014', qr/canceling statement/, 'on_transfer: other session is cancelled before it has the socket');
 kill 'CONT', $worker;
-is(traces($third), '0', '.. which does not make the traces its own');
+is(traces($third), '0', 'on_transfer: other session does not find the traces');
 $third->quit;
 
 $first->run("SELECT pgpool.exec('mine', \$\$$LEAVE\$\$)");
 $local->safe_psql('postgres', "ALTER SERVER mine OPTIONS (SET reset 'always')");
-is(traces($first), '0', 'always: one\'s own traces are gone, too');
+is(traces($first), '0', 'always: session does not find its own traces');
 $_->quit foreach $first, $second;
 
 check_invariants($local);

@@ -1,7 +1,6 @@
-# What a dump tells of passwords, for each who can make one: as much as it tells of the
-# same mappings of a postgres_fdw server.  Two databases at different versions share a
-# library.  pg_upgrade to a server without the extension says so, and has changed nothing.
-# And what is left when all has been taken away.
+# Passwords in dumps, by role: the same as for user mappings of a postgres_fdw server.
+# Two databases with different versions share a library. pg_upgrade to a server without
+# the extension is refused and changes nothing. Complete removal leaves nothing behind.
 use strict;
 use warnings;
 
@@ -12,7 +11,7 @@ use PgpxTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-plan skip_all => 'nothing of it is different over TLS' if over_tls();
+plan skip_all => 'the same over TLS' if over_tls();
 
 my $folder = PostgreSQL::Test::Utils::tempdir();
 my $install = PgpxInstall->new;
@@ -43,12 +42,12 @@ ALTER SERVER $server OWNER TO owner;
 GRANT USAGE ON FOREIGN SERVER $server TO app, reader, stranger;
 EOT
 }
-# its password is with the worker while dumps are made
+# the worker has the password while dumps are made
 my $holder = PgpxSession->new($local, user => 'app');
 my $lease = lease($holder, 'live');
 
 secrets();
-is($holder->run("SELECT pgpool.exec($lease, 'select 1')") . $holder->error, '1', 'a lease has not noticed the dumps');
+is($holder->run("SELECT pgpool.exec($lease, 'select 1')") . $holder->error, '1', 'lease was not affected by the dumps');
 $holder->quit;
 two_versions();
 upgrade_without_the_extension();
@@ -56,7 +55,7 @@ check_invariants($local);
 nothing_is_left();
 done_testing();
 
-# Passwords in a text, each as often as it is there.
+# All passwords in a text.
 sub passwords
 {
 	return sort $_[0] =~ /(of (?:the superuser|app|all), (?:ours|twin)|\Q$REMOTE_APP_PASSWORD\E)/g;
@@ -69,7 +68,7 @@ sub of_server
 	return join '; ', map { s/, $server$//r } grep { /, $server$/ } @passwords;
 }
 
-# dump_as ROLE, OPTION ...: the dump as a text
+# Dump as ROLE with OPTIONs; returns the dump as text.
 sub dump_as
 {
 	my ($role, @options) = @_;
@@ -86,7 +85,7 @@ sub dump_as
 	return $out;
 }
 
-# Who sees a mapping's options in pg_user_mappings dumps them, once, and nobody else does.
+# A role dumps the options of a mapping, once, if it can read them in pg_user_mappings.
 sub secrets
 {
 	my %expected = (
@@ -104,25 +103,25 @@ sub secrets
 		my @seen = passwords($session->run('SELECT umoptions FROM pg_user_mappings'));
 
 		$session->quit;
-		is("@dumped", "@seen", "$who dumps the passwords that he sees in pg_user_mappings");
-		is(of_server('ours', @dumped), $expected{$role}, '.. which are those that he may see');
-		is(of_server('ours', @dumped), of_server('twin', @dumped), '.. as of a server of postgres_fdw');
+		is("@dumped", "@seen", "$who dumps the passwords that it can read in pg_user_mappings");
+		is(of_server('ours', @dumped), $expected{$role}, "$who dumps the expected passwords");
+		is(of_server('ours', @dumped), of_server('twin', @dumped), "$who dumps the same passwords of a postgres_fdw server");
 	}
 	my @plain = passwords(dump_as(''));
-	is(scalar(grep { $_ eq $REMOTE_APP_PASSWORD } @plain), 2, 'a password in use is there once for each of its two mappings');
+	is(scalar(grep { $_ eq $REMOTE_APP_PASSWORD } @plain), 2, 'password in use is dumped once for each of its two mappings');
 	foreach my $options ([qw(-Fc)], [qw(-Fd -j2)], [qw(-C --clean --if-exists --inserts)])
 	{
-		is(join('; ', passwords(dump_as('', @$options))), join('; ', @plain), "the same with @$options");
+		is(join('; ', passwords(dump_as('', @$options))), join('; ', @plain), "same passwords are dumped with @$options");
 	}
-	is(join('; ', passwords(dump_as('', '-a'))), '', 'there is none in the data');
+	is(join('; ', passwords(dump_as('', '-a'))), '', 'data contains no password');
 
 	my $all;
 	IPC::Run::run([ $local->installed_command('pg_dumpall'), '-d', $local->connstr('postgres') ], '>', \$all);
-	is(join('; ', passwords($all)), join('; ', @plain), 'nor more of them with pg_dumpall');
+	is(join('; ', passwords($all)), join('; ', @plain), 'pg_dumpall dumps the same passwords');
 	return;
 }
 
-# One database has been updated, the other has not.
+# one database has been updated, the other has not
 sub two_versions
 {
 	$local->safe_psql('postgres', 'CREATE DATABASE updated TEMPLATE template0');
@@ -137,10 +136,10 @@ EOT
 	$local->restart;
 	$local->safe_psql('updated', "ALTER EXTENSION pgpool_ext UPDATE TO '99.0'");
 	is($local->safe_psql('updated', "SELECT pgpool.made_up(), pgpool.exec('live', 'select 1')"), '11|1',
-		'with a newer library a database that was updated has what is new');
+		'updated database has the new function of a newer library');
 	is($local->safe_psql('postgres', "SELECT extversion = '$version', pgpool.exec('live', 'select 1') FROM pg_extension WHERE extname = 'pgpool_ext'"), 't|1',
-		'and one that was not works as before');
-	is($local->safe_psql('postgres', 'SELECT count(DISTINCT database) FROM pgpool.pools'), '2', 'it sees the pools of both');
+		'database that was not updated works as before');
+	is($local->safe_psql('postgres', 'SELECT count(DISTINCT database) FROM pgpool.pools'), '2', 'pgpool.pools shows the pools of both databases');
 	$local->safe_psql('postgres', 'DROP DATABASE updated');
 	return;
 }
@@ -159,15 +158,15 @@ sub upgrade_without_the_extension
 				'-d', $local->data_dir, '-D', $new->data_dir, '-p', $local->port, '-P', $new->port, '-s', $sockets ],
 			'>', \$said, '2>&1', init => sub { delete @ENV{qw(PGHOST PGPORT PGDATABASE)} }),
 		'pg_upgrade to a server without the extension is refused');
-	like($said, qr/loadable libraries that are missing/, 'with its reason');
+	like($said, qr/loadable libraries that are missing/, 'error of pg_upgrade has the reason');
 	File::Find::find(sub { $libraries .= slurp_file($_) if /^loadable_libraries\.txt$/ }, $new->data_dir);
-	like($libraries, qr/could not load library "\$libdir\/pgpool_ext"/, 'and the name of the library');
+	like($libraries, qr/could not load library "\$libdir\/pgpool_ext"/, 'error of pg_upgrade names the library');
 	$local->start;
-	is($local->safe_psql('postgres', "SELECT pgpool.exec('live', 'select 1')"), '1', 'the old server is as it was');
+	is($local->safe_psql('postgres', "SELECT pgpool.exec('live', 'select 1')"), '1', 'old server works as before');
 	return;
 }
 
-# Dropped, not preloaded, not installed; settings that nobody has taken away do no harm.
+# dropped, not preloaded, not installed; leftover settings do no harm
 sub nothing_is_left
 {
 	my @left;
@@ -179,8 +178,8 @@ sub nothing_is_left
 	my $log = -s $local->logfile;
 	$local->start;
 
-	# (rows are not: an index of them would be)
-	is($local->safe_psql('postgres', <<'EOT'), '0', 'no object has its name');
+	# (rows that mention it do not count)
+	is($local->safe_psql('postgres', <<'EOT'), '0', 'no object of the extension is left');
 SELECT (SELECT count(*) FROM pg_namespace WHERE nspname ~ 'pgpool|pgpx')
 	+ (SELECT count(*) FROM pg_class WHERE relname ~ 'pgpool|pgpx')
 	+ (SELECT count(*) FROM pg_proc WHERE proname ~ 'pgpool|pgpx' OR probin ~ 'pgpool')
@@ -191,14 +190,14 @@ SELECT (SELECT count(*) FROM pg_namespace WHERE nspname ~ 'pgpool|pgpx')
 	+ (SELECT count(*) FROM pg_user_mappings WHERE srvname <> 'twin')
 EOT
 	File::Find::find(sub { push @left, $File::Find::name if /pgpool|pgpx/ }, $local->data_dir, $local->host);
-	is("@left", '', 'no file of the server has it');
-	is($local->safe_psql('postgres', q{SELECT count(*) FROM pg_stat_activity WHERE backend_type ~ 'pgpool'}), '0', 'nor a process');
+	is("@left", '', 'no file of the extension is left');
+	is($local->safe_psql('postgres', q{SELECT count(*) FROM pg_stat_activity WHERE backend_type ~ 'pgpool'}), '0', 'no process of the extension is left');
 
 	my $session = PgpxSession->new($local, user => 'app');
-	is($session->run('SHOW pgpool_ext.checkout_timeout') . $session->error, '8s', 'the setting of a role that was forgotten does no harm');
+	is($session->run('SHOW pgpool_ext.checkout_timeout') . $session->error, '8s', 'leftover setting of a role does no harm');
 	$session->quit;
 	$local->safe_psql('postgres', 'ALTER ROLE app RESET pgpool_ext.checkout_timeout');
-	is($local->safe_psql('postgres', 'SELECT count(*) FROM pg_db_role_setting'), '0', 'and can be taken away');
-	unlike(substr(slurp_file($local->logfile), $log), qr/WARNING|ERROR|FATAL|PANIC/, 'the log of the server is clean');
+	is($local->safe_psql('postgres', 'SELECT count(*) FROM pg_db_role_setting'), '0', 'leftover setting can be reset');
+	unlike(substr(slurp_file($local->logfile), $log), qr/WARNING|ERROR|FATAL|PANIC/, 'log of the server is clean');
 	return;
 }

@@ -1,7 +1,7 @@
-# A value in binary is what the remote said, or an error with a reason, whatever its
-# bytes are; one that does not fit in the middle of a large result leaves the
-# connection in order; and a large answer is taken in few pieces, of which nothing
-# is left for the next one.
+# A binary value is read exactly as sent, or raises an error with the reason, whatever
+# its bytes are. A value that does not fit, in the middle of a large result, leaves the
+# connection usable. A large answer is read in few chunks, of which nothing is left for
+# the next answer.
 use strict;
 use warnings;
 
@@ -11,7 +11,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time usleep);
 
-# "select OID HEX": one row of this type and these bytes, in binary
+# "select OID HEX" returns one row with this type and these bytes, in binary
 sub say_binary
 {
 	my ($fake) = @_;
@@ -26,8 +26,8 @@ sub say_binary
 	return;
 }
 
-# Rows of 1 kB: first 3 MB at once, then 2,000 one by one, each when it is due: where sleeps
-# are too long some follow at once.  A file says how long these took.
+# Rows of 1 kB: 3 MB at once, then 2,000 rows one by one at their due times (several at
+# once after a late sleep). A file records how long these took.
 my $trickled = PostgreSQL::Test::Utils::tempdir . '/trickled';
 
 sub trickle
@@ -53,7 +53,7 @@ sub trickle
 	return;
 }
 
-# .. 3 MB, and some more when it is told that they have been read.
+# 3 MB of rows, and some more when a file shows that they have been read
 my ($sent, $taken) = map { PostgreSQL::Test::Utils::tempdir . "/$_" } qw(sent taken);
 
 sub hesitate
@@ -88,8 +88,8 @@ EOT
 }
 
 #
-# Values, one by one
-#
+# # Single values
+# #
 my $last_date = '7ffffffe';
 my $last_time = '7ffffffffffffffe';
 my $uuid = 'a0eebc999c0b4ef8bb6d6bb9bd380a11';
@@ -110,7 +110,7 @@ my @values = (
 	[ uuid => 2950, $uuid => 'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11', substr($uuid, 2) => '08P01', "${uuid}00" => '22P03' ],
 	[ numeric => 1700, '0001000000000000002a' => '42', '0001000012340000002a' => '22P03', '00010000000000002710' => '22P03', '0001' => '08P01' ],
 
-	# a domain has checks, and another type here is made of the text
+	# a domain has checks, and values of a different local type are converted from text
 	[ positive => 23, '00000001' => '1', 'ffffffff' => '23514' ],
 	[ int8 => 23, 'fffffffe' => '-2' ],
 	[ text => 1082, '00000000' => '2000-01-01' ],
@@ -128,17 +128,17 @@ foreach (@values)
 		is($said || $session->sqlstate, $expected, "$type from '$hex' of type $oid");
 	}
 }
-is($session->run("SELECT connects FROM pgpool.stats WHERE server = 'bytes'"), '1', 'all of them on one connection');
+is($session->run("SELECT connects FROM pgpool.stats WHERE server = 'bytes'"), '1', 'all values were received on one connection');
 
 #
-# In the middle of a large result
-#
+# # In the middle of a large result
+# #
 my $lease = lease($session, 's');
 
 $session->run("CREATE DOMAIN fits AS bigint CHECK (VALUE < 3000000000)");
 $session->run("SELECT pgpool.exec('s', 'create table large as select i::bigint as a, i as b from generate_series(1, 1000000) as i; create index on large (b); analyze large')");
 is($session->run("SELECT count(*), sum(a), sum(b) FROM pgpool.query('s', 'select * from large order by b') AS t(a fits, b int)", 120),
-	'1000000|500000500000|500000500000', 'a million rows, as text');
+	'1000000|500000500000|500000500000', 'million rows are received as text');
 $session->run("SELECT pgpool.exec('s', 'update large set a = 3000000000 where b = 500000')");
 $session->run('\set SHOW_CONTEXT always');
 foreach my $how ([ $lease, 'int', '22003' ], [ "'s'", 'int', '22003' ], [ $lease, 'fits', '23514' ], [ "'s'", 'fits', '23514' ])
@@ -146,39 +146,39 @@ foreach my $how ([ $lease, 'int', '22003' ], [ "'s'", 'int', '22003' ], [ $lease
 	my ($where, $type, $sqlstate) = @$how;
 
 	$session->fails("SELECT count(*) FROM pgpool.query($where, 'select * from large order by b') AS t(a $type, b int)", $sqlstate,
-		qr/column "a" of row 500000 of the remote result/, "$type: what does not fit in row 500,000");
+		qr/column "a" of row 500000 of the remote result/, "$type: value that does not fit in row 500,000 is an error");
 	is($session->run("SELECT * FROM pgpool.query($where, 'select 7, 8') AS t(a int, b int)"), '7|8',
-		"$type: and the next statement has its own answer");
+		"$type: next statement gets its own answer");
 }
-is($session->run("SELECT pgpool.exec($lease, 'select 1')"), '1', 'the lease is as good as before');
+is($session->run("SELECT pgpool.exec($lease, 'select 1')"), '1', 'lease stays usable');
 
 #
-# Pieces
-#
+# # Chunks
+# #
 $session->run('SET pgpool_ext.busy_poll = 0');
 
-# left while it was being gathered: the small answers that follow come at once
+# cancelled while chunks are collected: the small answers that follow are read at once
 foreach my $round (1 .. 5)
 {
 	$session->run("SET statement_timeout = '${round}0 ms'");
 	$session->run("SELECT count(*) FROM pgpool.query($lease, 'select i, repeat(''x'', 100) from generate_series(1, 100000000) as i') AS t(i int, x text)", 60);
-	is($session->sqlstate, '57014', 'a large answer is left in the middle');
+	is($session->sqlstate, '57014', 'large answer is cancelled in the middle');
 	$session->calm;
-	is($session->run("SELECT * FROM pgpool.query($lease, 'select 7') AS t(a int)", 90) . $session->error, '7', 'a small one follows');
+	is($session->run("SELECT * FROM pgpool.query($lease, 'select 7') AS t(a int)", 90) . $session->error, '7', 'small answer follows');
 }
 
-# what is left to gather need not come to much (by chance it has just looked for more, and
-# gathers nothing)
+# the rest of a collected answer may be short (by chance the session has just polled,
+# and collects nothing)
 my $awake = sub { scalar grep { usleep(5000); slurp_file("/proc/$_/stat") !~ /\) S/ } ($session->pid, worker_pid($local)) x 10; };
 foreach my $round (1 .. 10)
 {
 	$session->start("SELECT count(*), sum(length(a)) FROM pgpool.query('hesitate', 'select $round') AS t(a text)");
-	ok(wait_until($local, sub { -e "$sent.$round" && !$awake->() }, 1), "round $round: a large answer has come, but for a little, and been read");
+	ok(wait_until($local, sub { -e "$sent.$round" && !$awake->() }, 1), "round $round: almost complete answer has been read");
 	append_to_file("$taken.$round", 'x');
-	is($session->finish(20) . $session->error, '3010|3010000', '.. which comes then');
+	is($session->finish(20) . $session->error, '3010|3010000', "round $round: rest of the answer is read");
 }
 
-# what comes bit by bit does not wake the session each time
+# an answer in small pieces does not wake the session for each piece
 SKIP:
 {
 	skip('over TLS the pieces are those of the worker', 2) if $ENV{PGPX_TEST_TLS};
@@ -187,7 +187,8 @@ SKIP:
 	};
 	my ($answer, $switched, $took);
 
-	# a session that gathers for 2 ms at a time wakes for each bit of a slow remote: once more then
+	# a session that collects for 2 ms at a time wakes for each piece of a slow server;
+	# hence the retry
 	foreach my $try (1 .. 10)
 	{
 		my $before = $switches->();
@@ -198,8 +199,8 @@ SKIP:
 		note "$switched switches in $took s";
 		last if $answer ne '5000|5000000' || $took < 1.5;
 	}
-	is($answer, '5000|5000000', 'an answer bit by bit');
-	cmp_ok($switched, '<', 1000, 'less than half of the bits were waited for');
+	is($answer, '5000|5000000', 'answer in small pieces is complete');
+	cmp_ok($switched, '<', 1000, 'session waited for less than half of the pieces');
 }
 $session->run('SELECT pgpool.checkin_all()');
 $session->quit;

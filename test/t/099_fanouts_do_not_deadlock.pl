@@ -1,6 +1,5 @@
-# Fan-outs over the same pools of one connection each, whatever the order they name
-# them in, wait for each other in turn: all get through, and none waits for one that
-# waits for it.  Where they fill the cap over all pools that takes one to be refused.
+# Fan-outs over the same pools of one connection each, in different orders, do not
+# deadlock: all succeed. If they fill the cap over all pools, one is refused.
 use strict;
 use warnings;
 
@@ -14,7 +13,7 @@ my @orders = ('a,b,c', 'c,b,a', 'b,c,a', 'c,a,b');
 
 make_pool($local, $remote, server => $_, options => { pool_size => 1, checkout_timeout => '20s' }) foreach qw(a b c);
 
-# with a timeout, and without one
+# without and with a timeout
 foreach my $timeout (-1, 0)
 {
 	my @sessions = map { PgpxSession->new($local) } @orders;
@@ -29,16 +28,16 @@ EOT
 	}
 	foreach my $i (0 .. $#orders)
 	{
-		is($sessions[$i]->finish(120) . $sessions[$i]->error, 3 * $rounds, "{$orders[$i]}, timeout $timeout: all get through");
+		is($sessions[$i]->finish(120) . $sessions[$i]->error, 3 * $rounds, "{$orders[$i]}, timeout $timeout: all fan-outs succeed");
 	}
 	$_->quit foreach @sessions;
 }
-is($local->safe_psql('postgres', "SELECT sum(leased), sum(waiters) FROM pgpool.pools"), '0|0', 'nothing is left');
-is($local->safe_psql('postgres', "SELECT bool_and(waited > 0) FROM pgpool.stats WHERE server IN ('a')"), 't', 'they did wait for each other');
+is($local->safe_psql('postgres', "SELECT sum(leased), sum(waiters) FROM pgpool.pools"), '0|0', 'no lease and no waiter is left');
+is($local->safe_psql('postgres', "SELECT bool_and(waited > 0) FROM pgpool.stats WHERE server IN ('a')"), 't', 'fan-outs did wait for each other');
 
-# Two places for all pools: a fan-out that holds one waits for the other, as long as
-# its holder may return it; the last of those that would wait for each other for ever
-# is refused.
+# Two slots for all pools: a fan-out that holds one waits for the other as long as the
+# holder of the other may return it. The last of those that would wait for each other
+# for ever is refused.
 my $small = local_node('small', conf => ['pgpool_ext.max_connections = 2', 'pgpool_ext.checkout_timeout = 0']);
 make_pool($small, $remote, server => $_, options => { pool_size => 2 }) foreach qw(a b);
 my @holders = map { PgpxSession->new($small) } 0, 1;
@@ -49,33 +48,34 @@ foreach my $i (0, 1)
 {
 	$fanouts[$i]->run(q{SET statement_timeout = '60s'});
 	$fanouts[$i]->start(q{SELECT string_agg(pool || n, ',' ORDER BY pool) FROM pgpool.fanout('{a,b}', 'select 7') AS t(pool text, n int)});
-	ok(wait_until($small, $waiting, $i == 0 ? 'a' : 'a,a'), 'a fan-out waits for its first connection');
+	ok(wait_until($small, $waiting, $i == 0 ? 'a' : 'a,a'), 'fan-out waits for its first connection');
 }
 $holders[0]->run('SELECT pgpool.checkin_all()');
-ok(wait_until($small, $waiting, 'a,b'), 'one has it, and waits for the second');
+ok(wait_until($small, $waiting, 'a,b'), 'one fan-out has its first connection, and waits for the second');
 $holders[1]->run('SELECT pgpool.checkin_all()');
 $fanouts[1]->finish(90);
-$fanouts[1]->failed('40P01', qr/server "b" would wait for sessions that wait for this one\nDETAIL:  All connections \(2\)/, 'two would wait for each other: the last is refused');
-is($fanouts[0]->finish(90) . $fanouts[0]->error, 'a7,b7', 'and the other gets through');
-is($small->safe_psql('postgres', q{SELECT string_agg(server || ' ' || deadlocks, ',' ORDER BY server) FROM pgpool.stats}), 'a 0,b 1', 'which is counted');
-is($small->safe_psql('postgres', 'SELECT sum(leased), sum(waiters) FROM pgpool.pools'), '0|0', 'nothing is left there either');
+$fanouts[1]->failed('40P01', qr/server "b" would wait for sessions that wait for this one\nDETAIL:  All connections \(2\)/, 'fan-out that would complete the cycle is refused');
+is($fanouts[0]->finish(90) . $fanouts[0]->error, 'a7,b7', 'other fan-out succeeds');
+is($small->safe_psql('postgres', q{SELECT string_agg(server || ' ' || deadlocks, ',' ORDER BY server) FROM pgpool.stats}), 'a 0,b 1', 'deadlock is counted');
+is($small->safe_psql('postgres', 'SELECT sum(leased), sum(waiters) FROM pgpool.pools'), '0|0', 'no lease and no waiter is left in the small server');
 
-# one that has a timeout makes room when it is over, at the latest
+# a waiter with a timeout leaves at the latest when it times out, so it cannot be part
+# of a deadlock
 lease($_, 'a') foreach @holders;
 $fanouts[0]->run(q{SET pgpool_ext.checkout_timeout = '60s'});
 foreach my $i (0, 1)
 {
 	$fanouts[$i]->start(q{SELECT string_agg(pool || n, ',' ORDER BY pool) FROM pgpool.fanout('{a,b}', 'select 7') AS t(pool text, n int)});
-	ok(wait_until($small, $waiting, $i == 0 ? 'a' : 'a,a'), 'a fan-out waits again, the first one with a timeout');
+	ok(wait_until($small, $waiting, $i == 0 ? 'a' : 'a,a'), 'fan-out waits again, the first one with a timeout');
 }
 $holders[0]->run('SELECT pgpool.checkin_all()');
-ok(wait_until($small, $waiting, 'a,b'), 'that has one connection');
+ok(wait_until($small, $waiting, 'a,b'), 'fan-out with a timeout has one connection');
 $holders[1]->run('SELECT pgpool.checkin_all()');
-ok(wait_until($small, $waiting, 'b,b', 20), 'and the other one may wait for it');
+ok(wait_until($small, $waiting, 'b,b', 20), 'other fan-out may wait for it');
 $small->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $fanouts[0]->pid . ')');
 $fanouts[0]->finish(90);
-$fanouts[0]->failed('57014', qr/user request/, 'it ends');
-is($fanouts[1]->finish(90) . $fanouts[1]->error, 'a7,b7', 'and the other gets through');
+$fanouts[0]->failed('57014', qr/user request/, 'fan-out with a timeout is cancelled');
+is($fanouts[1]->finish(90) . $fanouts[1]->error, 'a7,b7', 'fan-out without a timeout succeeds');
 $_->quit foreach @holders, @fanouts;
 
 stats_add_up($small);

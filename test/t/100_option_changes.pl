@@ -1,6 +1,6 @@
-# ALTER SERVER: an option that is a number of the pool takes effect in place, any
-# other one replaces the connections.  Each option is tested.  Statistics survive
-# every change, until reset_stats() or DROP SERVER.
+# ALTER SERVER: an option that is a number of the pool takes effect in place, any other
+# option replaces the connections. Each option is tested. Statistics survive every
+# change until reset_stats() or DROP SERVER.
 use strict;
 use warnings;
 
@@ -14,7 +14,7 @@ my $holder = PgpxSession->new($local);
 my $other = PgpxSession->new($local);
 my $port = $remote->port;
 
-# A value for each option that takes effect in place.
+# a value for each option that takes effect in place
 my %in_place = (
 	pool_size => 4,
 	max_overflow => 3,
@@ -38,7 +38,8 @@ my %in_place = (
 	leak_warning => '1h',
 	notices => 'ignore');
 
-# .. and for each that replaces connections, which can still be made then.
+# a value for each option that replaces connections, with which connecting is still
+# possible
 my %replaces = (
 	start_commands => 'SET geqo = off',
 	reset_command => 'DISCARD ALL; RESET ALL',
@@ -59,19 +60,19 @@ my %replaces = (
 	tcp_user_timeout => 40000,
 	options => '-c geqo=off');
 
-# Options that cannot have another value here, or are not in each version of libpq;
-# those for superusers are libpq's, which are all of one class.
+# Options that cannot have another value here, or do not exist in each libpq version.
+# Options for superusers are all libpq's, and so of one class.
 my %untried = map { $_ => 1 } qw(host port dbname base_server require_auth load_balance_hosts);
 
 # --- the lists above are complete
 $holder->run("CREATE EXTENSION pgpool_ext");
-$holder->fails('CREATE SERVER wrong FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (no_such_option $$$$)', 'HV00D', qr/no_such_option/, 'an option that there is not');
+$holder->fails('CREATE SERVER wrong FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (no_such_option $$$$)', 'HV00D', qr/no_such_option/, 'unknown option is refused');
 $holder->run('CREATE ROLE maker; GRANT USAGE ON FOREIGN DATA WRAPPER pgpool_fdw TO maker; GRANT CREATE ON DATABASE postgres TO maker');
 $holder->run('SET ROLE maker');
-$holder->fails('CREATE SERVER wrong FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (no_such_option $$$$)', 'HV00D', qr/no_such_option/, '.. for a user');
+$holder->fails('CREATE SERVER wrong FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (no_such_option $$$$)', 'HV00D', qr/no_such_option/, 'unknown option is refused to a user');
 my ($valid) = $holder->error =~ /Valid options in this context are: (.*)\./;
 $holder->run('RESET ROLE');
-is(join(' ', sort grep { !exists $in_place{$_} && !exists $replaces{$_} && !$untried{$_} } split /, /, $valid // 'none'), '', 'each option is of a class');
+is(join(' ', sort grep { !exists $in_place{$_} && !exists $replaces{$_} && !$untried{$_} } split /, /, $valid // 'none'), '', 'each option belongs to a class');
 
 sub numbers
 {
@@ -88,7 +89,7 @@ sub pids
 		"SELECT string_agg(remote_pid::text, ' ' ORDER BY remote_pid) FROM pgpool.connections WHERE server = '$server' AND NOT stale AND state <> 'closing'");
 }
 
-# Use two connections, and leave one of them leased.
+# use two connections, and keep one of them leased
 sub begin
 {
 	my ($server) = @_;
@@ -100,7 +101,7 @@ sub begin
 	return $lease;
 }
 
-# --- options that take effect in place, in a pool and in one that has it as its base
+# --- options that take effect in place, in a pool and in a pool based on its server
 make_pool($local, $remote, server => 'shard', options => { pool_size => 3 });
 my $lease = begin('shard');
 my $before = pids('shard');
@@ -112,18 +113,18 @@ foreach my $option (sort keys %in_place)
 	my $verb = $option eq 'pool_size' ? 'SET' : 'ADD';
 
 	$local->safe_psql('postgres', "ALTER SERVER shard OPTIONS ($verb $option '$value')");
-	is(pids('shard') . ' ' . numbers('shard'), "$before $counted", "$option: connections and statistics stay");
+	is(pids('shard') . ' ' . numbers('shard'), "$before $counted", "$option: connections and statistics are kept");
 }
-is($holder->run("SELECT pgpool.exec($lease, 'select 1'); SELECT pgpool.checkin($lease)"), "1\n", 'the lease goes on')
+is($holder->run("SELECT pgpool.exec($lease, 'select 1'); SELECT pgpool.checkin($lease)"), "1\n", 'lease stays usable')
   or diag($holder->error);
-is($holder->run("SELECT pgpool.exec('shard', 'select 1')"), '1', 'a checkout under all of them');
-is(pids('shard'), $before, '.. has the same connections');
-is($local->safe_psql('postgres', "SELECT pool_size, max_overflow, min_size FROM pgpool.pools WHERE server = 'shard'"), '4|3|1', 'the pool has the options');
+is($holder->run("SELECT pgpool.exec('shard', 'select 1')"), '1', 'checkout succeeds with all options');
+is(pids('shard'), $before, 'checkout uses the same connections');
+is($local->safe_psql('postgres', "SELECT pool_size, max_overflow, min_size FROM pgpool.pools WHERE server = 'shard'"), '4|3|1', 'pool has the new options');
 $local->safe_psql('postgres', "ALTER SERVER shard OPTIONS (" . join(', ', map { "DROP $_" } sort keys %in_place) . ')');
-is(pids('shard'), $before, 'to drop them keeps the connections, too');
-is($local->safe_psql('postgres', "SELECT pool_size, max_overflow, min_size FROM pgpool.pools WHERE server = 'shard'"), '10|0|0', 'the pool has the defaults');
+is(pids('shard'), $before, 'dropping the options keeps the connections');
+is($local->safe_psql('postgres', "SELECT pool_size, max_overflow, min_size FROM pgpool.pools WHERE server = 'shard'"), '10|0|0', 'pool has the defaults');
 
-# --- what they do, without any call
+# --- effects without a call
 make_pool($local, $remote, server => 'sized', options => { pool_size => 3, idle_timeout => '1h' });
 sub alter { return $local->safe_psql('postgres', "ALTER SERVER sized OPTIONS ($_[0])"); }
 sub total_becomes
@@ -136,52 +137,52 @@ begin('sized');
 alter("ADD min_size '3'");
 total_becomes(3, 'min_size: connections are opened');
 alter("ADD max_server_connections '2'");
-total_becomes(2, 'max_server_connections: a free connection closes');
+total_becomes(2, 'max_server_connections: free connection closes');
 $holder->run('SELECT pgpool.checkin_all()');
 alter("SET max_server_connections '1'");
-total_becomes(1, '.. and another one');
+total_becomes(1, 'max_server_connections: connection closes after a checkin');
 alter("DROP max_server_connections");
-total_becomes(3, '.. and min_size counts again');
+total_becomes(3, 'min_size: connections are opened without max_server_connections');
 alter("DROP min_size, SET idle_timeout '100ms'");
 total_becomes(0, 'idle_timeout: idle connections close');
 alter("SET idle_timeout '1h', ADD max_lifetime '1h'");
 begin('sized');
 $holder->run('SELECT pgpool.checkin_all()');
-total_becomes(2, 'max_lifetime: two connections');
+total_becomes(2, 'max_lifetime: two connections are open');
 alter("SET max_lifetime '100ms'");
-total_becomes(0, '.. expire when it gets shorter');
+total_becomes(0, 'max_lifetime: connections expire when it becomes shorter');
 alter("DROP max_lifetime");
 lease($holder, 'sized');
 alter("ADD lease_timeout '100ms'");
-ok(wait_until($local, "SELECT leased FROM pgpool.pools WHERE server = 'sized'", 0), 'lease_timeout: a lease that is out ends');
+ok(wait_until($local, "SELECT leased FROM pgpool.pools WHERE server = 'sized'", 0), 'lease_timeout: existing lease ends');
 $holder->run('SELECT pgpool.checkin_all()');
 alter('DROP lease_timeout');
 
-# --- a connection that was left unreset is reset for the next lessee
+# --- a connection that was left without a reset is reset for the next lease
 alter("SET pool_size '1', ADD reset 'never'");
 $holder->run(q{SELECT pgpool.exec('sized', 'SET geqo = off')});
 my $marked = pids('sized');
 alter("SET reset 'always'");
-is($other->run(q{SELECT geqo FROM pgpool.query('sized', 'SHOW geqo') AS t(geqo text)}), 'on', 'reset: what was left before is not seen');
-is(pids('sized'), $marked, '.. on the same connection');
+is($other->run(q{SELECT geqo FROM pgpool.query('sized', 'SHOW geqo') AS t(geqo text)}), 'on', 'reset: traces from before the change are not visible');
+is(pids('sized'), $marked, 'reset: connection is the same one');
 
-# --- a base server's connect_timeout, and its numbers, which are not those of the other
+# --- connect_timeout of a base server applies, its pool options do not
 $local->safe_psql('postgres', "CREATE SERVER based FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (base_server 'shard', pool_size '2')");
 begin('based');
 $before = pids('based');
 $counted = numbers('based');
 $local->safe_psql('postgres', "ALTER SERVER shard OPTIONS (ADD connect_timeout '7s', ADD pool_size '5')");
-is(pids('based') . ' ' . numbers('based'), "$before $counted", 'options of a base server that take effect in place');
+is(pids('based') . ' ' . numbers('based'), "$before $counted", 'base server: changes of its options in place keep connections and statistics');
 $holder->run('SELECT pgpool.checkin_all()');
 
-# --- an attempt that is under way has the new connect_timeout
+# --- an attempt in progress uses the new connect_timeout
 make_pool($local, $remote, server => 'slow', options => { pool_size => 1, connect_timeout => '1h', checkout_timeout => '1h', start_commands => 'SELECT pg_sleep(3600)' });
 $other->start("SELECT pgpool.exec('slow', 'select 1')");
-ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(3600)%' AND pid <> pg_backend_pid()", 1), 'an attempt to connect takes long');
+ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(3600)%' AND pid <> pg_backend_pid()", 1), 'connection attempt takes long');
 $local->safe_psql('postgres', "ALTER SERVER slow OPTIONS (SET connect_timeout '100ms')");
-like($other->finish(30) . $other->error, qr/start commands did not end within connect_timeout \(0\.1 s\)/, '.. and ends by the new connect_timeout');
+like($other->finish(30) . $other->error, qr/start commands did not end within connect_timeout \(0\.1 s\)/, 'connection attempt ends by the new connect_timeout');
 
-# --- two who change options in one instant: the later one counts
+# --- two simultaneous changes: the later one applies
 foreach my $round (1 .. 20)
 {
 	$_->[0]->start("ALTER SERVER shard OPTIONS (SET pool_size '$_->[1]')") foreach [ $holder, 2 * $round + 1 ], [ $other, 2 * $round + 2 ];
@@ -190,7 +191,7 @@ foreach my $round (1 .. 20)
 ok( wait_until($local,
 		q(SELECT pgpool.exec('shard', 'select 1'), pool_size = (SELECT option_value::int FROM pg_options_to_table((SELECT srvoptions FROM pg_foreign_server WHERE srvname = 'shard')) WHERE option_name = 'pool_size')
 		   FROM pgpool.pools WHERE server = 'shard' AND local_user = current_user), '1|t'),
-	'two sessions change an option again and again: the pool has what the catalogs say');
+	'pool has the values of the catalogs after simultaneous changes');
 
 # --- options that replace connections
 make_pool($local, $remote, server => 'moving', options => { pool_size => 3 });
@@ -202,15 +203,15 @@ foreach my $option (sort keys %replaces)
 	my ($count, $reset) = numbers('moving') =~ /^(\d+)\|.*\|(.*)$/;
 
 	$local->safe_psql('postgres', "ALTER SERVER moving OPTIONS (ADD $option '$replaces{$option}')");
-	is(pids('moving'), '', "$option: no connection is used again");
-	is($holder->run("SELECT pgpool.exec($lease, 'select 1'); SELECT pgpool.checkin($lease)"), "1\n", "$option: the lease goes on");
-	ok(wait_until($local, "SELECT total FROM pgpool.pools WHERE server = 'moving'", 0), "$option: the connections close");
-	is(numbers('moving') =~ /^(\d+)\|.*\|(.*)$/ ? "$1 $2" : '', "$count $reset", "$option: statistics stay");
-	is($holder->run("SELECT pgpool.exec('moving', 'select 1')"), '1', "$option: the next use") or diag($holder->error);
+	is(pids('moving'), '', "$option: no existing connection is used again");
+	is($holder->run("SELECT pgpool.exec($lease, 'select 1'); SELECT pgpool.checkin($lease)"), "1\n", "$option: lease stays usable");
+	ok(wait_until($local, "SELECT total FROM pgpool.pools WHERE server = 'moving'", 0), "$option: old connections close");
+	is(numbers('moving') =~ /^(\d+)\|.*\|(.*)$/ ? "$1 $2" : '', "$count $reset", "$option: statistics are kept");
+	is($holder->run("SELECT pgpool.exec('moving', 'select 1')"), '1', "$option: next use succeeds") or diag($holder->error);
 	$local->safe_psql('postgres', "ALTER SERVER moving OPTIONS (DROP $option)");
 }
 
-# --- the same for what is not an option
+# --- other changes that replace connections
 foreach my $change (
 	[ 'ALTER SERVER moving RENAME TO moved', 'ALTER SERVER moved RENAME TO moving' ],
 	[ "ALTER USER MAPPING FOR CURRENT_USER SERVER moving OPTIONS (SET user 'remote_super', SET password '$REMOTE_SUPER_PASSWORD')", '' ])
@@ -222,15 +223,15 @@ foreach my $change (
 
 	$local->safe_psql('postgres', $sql);
 	$local->safe_psql('postgres', $back) if $back ne '';
-	is(pids('moving'), '', "$sql: no connection is used again");
-	is(numbers('moving') =~ /^(\d+)\|.*\|(.*)$/ ? "$1 $2" : '', "$count $reset", "$sql: statistics stay");
+	is(pids('moving'), '', "$sql: no existing connection is used again");
+	is(numbers('moving') =~ /^(\d+)\|.*\|(.*)$/ ? "$1 $2" : '', "$count $reset", "$sql: statistics are kept");
 }
 $local->safe_psql('postgres', 'SELECT pgpool.reset_stats($$moving$$)');
-like(numbers('moving'), qr/^0\|0\|/, 'reset_stats clears them');
+like(numbers('moving'), qr/^0\|0\|/, 'reset_stats clears statistics');
 
-# --- what is gone takes its statistics along
+# --- DROP SERVER drops the statistics
 $local->safe_psql('postgres', 'DROP SERVER moving CASCADE');
-ok(wait_until($local, q(SELECT count(*) FROM pgpool.pools WHERE server = 'moving'), 0), 'DROP SERVER: the pool is gone');
+ok(wait_until($local, q(SELECT count(*) FROM pgpool.pools WHERE server = 'moving'), 0), 'DROP SERVER: pool is gone');
 
 check_invariants($local);
 stats_add_up($local);

@@ -1,5 +1,6 @@
-# A lease whose remote session has ended: the views show it as broken, another
-# connection takes its slot in the pool, and its holder gets the remote's last words.
+# A broken lease, that is, one whose remote session has ended: the views show it,
+# another connection takes its slot in the pool, and its holder gets the remote server's
+# last message.
 use strict;
 use warnings;
 
@@ -10,7 +11,7 @@ my $remote = remote_node('remote');
 my $local = local_node('local');
 my ($holder, $other, $third) = map { PgpxSession->new($local) } 1 .. 3;
 
-# The only lease of a server, used once, whose remote session is terminated.
+# the only lease of a server, used once, whose remote session is terminated
 sub broken_lease
 {
 	my ($session, $server) = @_;
@@ -18,7 +19,7 @@ sub broken_lease
 	my $pid = $session->run("SELECT a FROM pgpool.query($lease, 'select pg_backend_pid()') AS t(a int)");
 
 	$remote->safe_psql('postgres', "SELECT pg_terminate_backend($pid)");
-	ok(wait_until($local, "SELECT state FROM pgpool.leases WHERE lease = $lease", 'broken'), "$server: the lease is shown as broken");
+	ok(wait_until($local, "SELECT state FROM pgpool.leases WHERE lease = $lease", 'broken'), "$server: lease is shown as broken");
 	return $lease;
 }
 
@@ -31,60 +32,60 @@ sub ends
 {
 	my ($session, $lease, $server) = @_;
 
-	$session->fails("SELECT pgpool.exec($lease, 'select 1')", '08006', qr/terminating connection due to administrator command/, "$server: the holder has the last words of the remote");
-	is($session->run("SELECT pgpool.checkin($lease)") . $session->error, '', "$server: and returns the lease");
+	$session->fails("SELECT pgpool.exec($lease, 'select 1')", '08006', qr/terminating connection due to administrator command/, "$server: holder gets the last message of the remote server");
+	is($session->run("SELECT pgpool.checkin($lease)") . $session->error, '', "$server: broken lease can be returned");
 	return;
 }
 
-# --- a newcomer, a waiter, the holder itself
+# --- a new session, a waiter, and the holder itself get the slot
 make_pool($local, $remote, server => 'one', options => { pool_size => 1, checkout_timeout => '60s' });
 my $lease = broken_lease($holder, 'one');
 my $new = lease($other, 'one');
-is($other->run("SELECT pgpool.exec($new, 'select 1')"), '1', 'one: another session has a new connection');
-is(sessions('one'), 1, 'one: the remote has no session more than pool_size');
-check_invariants($local, 'one: a broken lease, and one beside it');
-$third->fails("SELECT pgpool.checkout('one', '200 ms')", '55P03', qr/1 of 1 connections are leased/, 'one: the pool is full');
+is($other->run("SELECT pgpool.exec($new, 'select 1')"), '1', 'one: another session gets a new connection');
+is(sessions('one'), 1, 'one: remote server has no more sessions than pool_size');
+check_invariants($local, 'one: invariants hold with a broken lease and another one');
+$third->fails("SELECT pgpool.checkout('one', '200 ms')", '55P03', qr/1 of 1 connections are leased/, 'one: pool is full');
 ends($holder, $lease, 'one');
 $other->run("SELECT pgpool.checkin($new)");
-is($local->safe_psql('postgres', "SELECT total FROM pgpool.pools WHERE server = 'one'"), 1, 'one: the new connection stays');
+is($local->safe_psql('postgres', "SELECT total FROM pgpool.pools WHERE server = 'one'"), 1, 'one: new connection stays open');
 
 my $pid = $holder->run('SELECT a FROM pgpool.query(' . ($lease = lease($holder, 'one')) . ", 'select pg_backend_pid()') AS t(a int)");
 $other->start(q{SELECT pgpool.checkout('one', '60 s') > 0});
-ok(wait_until($local, q{SELECT count(*) FROM pgpool.waiters WHERE server = 'one'}, 1), 'one: a session waits');
+ok(wait_until($local, q{SELECT count(*) FROM pgpool.waiters WHERE server = 'one'}, 1), 'one: session waits');
 $remote->safe_psql('postgres', "SELECT pg_terminate_backend($pid)");
-is($other->finish(30) . $other->error, 't', 'one: it is served when the holder\'s remote session ends');
-is(sessions('one'), 1, 'one: by the only connection');
+is($other->finish(30) . $other->error, 't', q{one: waiter is granted a connection when the holder's remote session ends});
+is(sessions('one'), 1, 'one: there is one remote session');
 $other->run('SELECT pgpool.checkin_all()');
-is($holder->run(q{SELECT pgpool.exec('one', 'select 1')}) . $holder->error, '1', 'one: the holder of a broken lease can check out, too');
+is($holder->run(q{SELECT pgpool.exec('one', 'select 1')}) . $holder->error, '1', 'one: holder of a broken lease can check out again');
 ends($holder, $lease, 'one');
 
 # --- the cap of the server
 make_pool($local, $remote, server => 'capped', options => { pool_size => 2, max_server_connections => 1 });
 $lease = broken_lease($holder, 'capped');
 $new = lease($other, 'capped');
-is(sessions('capped'), 1, 'capped: one connection');
-$third->fails("SELECT pgpool.checkout('capped', '200 ms')", '55P03', qr/came free within/, 'capped: and no further one');
-check_invariants($local, 'capped: the tokens are right');
+is(sessions('capped'), 1, 'capped: there is one remote session');
+$third->fails("SELECT pgpool.checkout('capped', '200 ms')", '55P03', qr/came free within/, 'capped: cap applies');
+check_invariants($local, 'capped: invariants hold');
 ends($holder, $lease, 'capped');
-check_invariants($local, 'capped: and afterwards');
+check_invariants($local, 'capped: invariants hold after checkin');
 $other->run('SELECT pgpool.checkin_all()');
 
-# --- a broken lease that ends otherwise
+# --- other ends of a broken lease
 $lease = broken_lease($holder, 'one');
-is($local->safe_psql('postgres', "SELECT pgpool.terminate($lease)"), 't', 'one: a broken lease is terminated');
-ok(wait_until($local, q{SELECT count(*) FROM pgpool.leases}, 0), 'one: and gone');
-$holder->fails("SELECT pgpool.exec($lease, 'select 1')", 'PX001', qr/was terminated/, 'one: its holder is told');
+is($local->safe_psql('postgres', "SELECT pgpool.terminate($lease)"), 't', 'one: broken lease is terminated');
+ok(wait_until($local, q{SELECT count(*) FROM pgpool.leases}, 0), 'one: no lease is left');
+$holder->fails("SELECT pgpool.exec($lease, 'select 1')", 'PX001', qr/was terminated/, 'one: holder gets the error');
 $lease = broken_lease($third, 'one');
 $third->quit;
-ok(wait_until($local, q{SELECT count(*) FROM pgpool.leases}, 0), 'one: a holder of a broken lease ends');
-is($other->run(q{SELECT pgpool.exec('one', 'select 1')}) . $other->error, '1', 'one: the pool works');
+ok(wait_until($local, q{SELECT count(*) FROM pgpool.leases}, 0), 'one: broken lease ends with its holder');
+is($other->run(q{SELECT pgpool.exec('one', 'select 1')}) . $other->error, '1', 'one: pool works');
 $lease = broken_lease($holder, 'one');
-ok(terminate($local, worker_pid($local)), 'one: the worker ends while a lease is broken');
-is($other->run(q{SELECT pgpool.exec('one', 'select 1')}) . $other->error, '1', 'one: the pool works');
-$holder->fails("SELECT pgpool.exec($lease, 'select 1')", '08006', qr/./, 'one: the holder is told');
-check_invariants($local, 'one: afterwards');
+ok(terminate($local, worker_pid($local)), 'one: worker exits while a lease is broken');
+is($other->run(q{SELECT pgpool.exec('one', 'select 1')}) . $other->error, '1', 'one: pool works with the next worker');
+$holder->fails("SELECT pgpool.exec($lease, 'select 1')", '08006', qr/./, 'one: holder gets the error after the restart');
+check_invariants($local, 'one: invariants hold after the restart');
 
-# --- all of a full pool, again and again
+# --- all leases of a full pool, repeatedly
 make_pool($local, $remote, server => 'many', options => { pool_size => 4, checkout_timeout => '60s' });
 my @sessions = map { PgpxSession->new($local) } 1 .. 8;
 my $most = 0;
@@ -100,8 +101,8 @@ foreach my $round (1 .. 5)
 	}
 	$_->run('SELECT pgpool.checkin_all()') foreach @sessions;
 }
-is($most, 4, 'many: never more remote sessions than pool_size');
-ok(wait_until($local, q{SELECT total FROM pgpool.pools WHERE server = 'many'}, 0), 'many: and nothing is left');
+is($most, 4, 'many: remote sessions never exceed pool_size');
+ok(wait_until($local, q{SELECT total FROM pgpool.pools WHERE server = 'many'}, 0), 'many: no connection is left');
 
 stats_add_up($local);
 check_invariants($local);

@@ -1,6 +1,6 @@
-# A user mapping for PUBLIC that names the remote user: one pool serves all local
-# users, with a reset between two of them whatever the option reset is.  A mapping
-# without option user has a pool for each of them.
+# A user mapping for PUBLIC that names the remote user: one pool serves all local users,
+# with a reset between two users whatever the option reset is. A mapping without option
+# user has a pool for each user.
 use strict;
 use warnings;
 
@@ -32,7 +32,7 @@ my $identity = "user 'remote_app', password '$REMOTE_APP_PASSWORD'";
 my $pid = sub { return $_[0]->run("SELECT a FROM pgpool.query('$_[1]', 'select pg_backend_pid()') AS t(a int)") . $_[0]->error; };
 my $pools = sub { return $local->safe_psql('postgres', "SELECT string_agg(local_user || ' ' || shared, ',' ORDER BY local_user, pool_id) FROM pgpool.pools WHERE server = '$_[0]'"); };
 
-# --- one pool, with one connection, in turn
+# --- one pool with one connection, used in turn
 foreach my $reset (qw(always on_transfer never))
 {
 	my $server = "with_$reset";
@@ -43,62 +43,62 @@ foreach my $reset (qw(always on_transfer never))
 	is($pools->($server), 'public true', "$reset: there is one pool");
 	$one->run("SELECT pgpool.exec('$server', 'SET work_mem = ''77MB''; CREATE TEMP TABLE mine (); SET ROLE NONE')");
 	is($two->run("SELECT * FROM pgpool.query('$server', 'select current_setting(''work_mem''), count(*) from pg_class where relname = ''mine''') AS t(a text, b int)") . $two->error,
-		'4MB|0', "$reset: what one leaves the other does not find");
-	is($pid->($two, $server), $first, "$reset: .. on the same connection");
+		'4MB|0', "$reset: second user finds no traces of the first");
+	is($pid->($two, $server), $first, "$reset: connection is the same one");
 
-	# a statement that waits for the lease of another user
+	# a statement that waits for another user's lease
 	my $lease = lease($one, $server);
 	$one->run("SELECT pgpool.exec($lease, 'SET work_mem = ''77MB''')");
 	$two->start("SELECT * FROM pgpool.query('$server', 'show work_mem') AS t(a text)");
-	ok(wait_until($local, "SELECT count(*) FROM pgpool.waiters WHERE server = '$server' AND user_name = 'two'", 1), "$reset: a waiter of another user");
-	is($local->safe_psql('postgres', "SELECT user_name FROM pgpool.leases WHERE server = '$server'"), 'one', "$reset: the lease is shown with its user");
+	ok(wait_until($local, "SELECT count(*) FROM pgpool.waiters WHERE server = '$server' AND user_name = 'two'", 1), "$reset: another user waits");
+	is($local->safe_psql('postgres', "SELECT user_name FROM pgpool.leases WHERE server = '$server'"), 'one', "$reset: lease is shown with its user");
 	$one->run("SELECT pgpool.checkin($lease)");
-	is($two->finish(30) . $two->error, '4MB', "$reset: finds nothing either");
-	is($local->safe_psql('postgres', "SELECT pipelined FROM pgpool.stats WHERE server = '$server'"), 0, "$reset: its statement was not sent by the other user's session");
+	is($two->finish(30) . $two->error, '4MB', "$reset: waiter finds no traces");
+	is($local->safe_psql('postgres', "SELECT pipelined FROM pgpool.stats WHERE server = '$server'"), 0, "$reset: waiter's statement was not sent by the other user's session");
 
 	# one session under two users
 	$boss->run("SET ROLE one; SELECT pgpool.exec('$server', 'SET work_mem = ''77MB'''); SET ROLE two");
-	is($boss->run("SELECT * FROM pgpool.query('$server', 'show work_mem') AS t(a text)") . $boss->error, '4MB', "$reset: nor does another user in the same session");
+	is($boss->run("SELECT * FROM pgpool.query('$server', 'show work_mem') AS t(a text)") . $boss->error, '4MB', "$reset: second user in the same session finds no traces");
 	$boss->run('RESET ROLE');
 }
-is($one->run(q{SELECT pgpool.exec('with_never', 'SET work_mem = ''77MB''')}) . $one->error, '0', 'never: a user');
-is($one->run(q{SELECT * FROM pgpool.query('with_never', 'show work_mem') AS t(a text)}), '77MB', '.. finds what the same user has left');
+is($one->run(q{SELECT pgpool.exec('with_never', 'SET work_mem = ''77MB''')}) . $one->error, '0', 'never: user changes a setting');
+is($one->run(q{SELECT * FROM pgpool.query('with_never', 'show work_mem') AS t(a text)}), '77MB', 'never: same user finds its own traces');
 
-# --- superusers apart
-is($boss->run(q{SELECT pgpool.exec('with_always', 'select 1')}) . $boss->error, '1', 'a superuser');
-is($pools->('with_always'), 'public true,public true', '.. has another pool');
+# --- superusers have a pool of their own
+is($boss->run(q{SELECT pgpool.exec('with_always', 'select 1')}) . $boss->error, '1', 'superuser can use the mapping');
+is($pools->('with_always'), 'public true,public true', 'superuser has another pool');
 
-# --- rights are those of each user
+# --- privileges are checked for each user
 my $lease = lease($one, 'with_never');
 $two->start(q{SELECT pgpool.exec('with_never', 'select 1')});
-ok(wait_until($local, q{SELECT count(*) FROM pgpool.waiters WHERE server = 'with_never'}, 1), 'a user waits');
+ok(wait_until($local, q{SELECT count(*) FROM pgpool.waiters WHERE server = 'with_never'}, 1), 'user waits');
 $local->safe_psql('postgres', 'REVOKE USAGE ON FOREIGN SERVER with_never FROM two');
-is($one->run("SELECT pgpool.exec($lease, 'select 1')") . $one->error, '1', 'a right of it is revoked: the other one goes on');
+is($one->run("SELECT pgpool.exec($lease, 'select 1')") . $one->error, '1', 'revoke from the waiter does not affect the holder');
 $one->run("SELECT pgpool.checkin($lease)");
 $two->finish(30);
-$two->failed('42501', qr/permission denied for foreign server with_never/, '.. the waiter is refused');
-$two->fails(q{SELECT pgpool.exec('with_never', 'select 1')}, '42501', qr/permission denied/, '.. and the next call');
-is($pid->($one, 'with_never') =~ /^\d+$/ ? 1 : 0, 1, '.. but not the other user');
+$two->failed('42501', qr/permission denied for foreign server with_never/, 'waiter without the privilege is refused');
+$two->fails(q{SELECT pgpool.exec('with_never', 'select 1')}, '42501', qr/permission denied/, 'next call without the privilege is refused');
+is($pid->($one, 'with_never') =~ /^\d+$/ ? 1 : 0, 1, 'other user can still use the pool');
 $lease = lease($one, 'with_never');
-$three->fails("SELECT pgpool.terminate($lease)", '42501', qr/./, 'another user of the pool may not terminate the lease');
-$three->fails("SELECT pgpool.exec($lease, 'select 1')", '42501', qr/belongs to another session/, '.. nor use it');
+$three->fails("SELECT pgpool.terminate($lease)", '42501', qr/./, 'another user of the pool cannot terminate the lease');
+$three->fails("SELECT pgpool.exec($lease, 'select 1')", '42501', qr/belongs to another session/, 'another user of the pool cannot use the lease');
 my $sees = q{SELECT count(remote_addr) FROM pgpool.connections WHERE server = 'with_never'};
-is($three->run($sees), 1, 'a user of the pool sees where it leads');
-is($two->run($sees), 0, '.. one without the right does not');
+is($three->run($sees), 1, 'user of the pool sees the remote address');
+is($two->run($sees), 0, 'user without the privilege does not see the remote address');
 $one->run('SELECT pgpool.checkin_all()');
 
-# --- another mapping counts
+# --- changes of mappings
 $local->safe_psql('postgres', "CREATE USER MAPPING FOR three SERVER with_always OPTIONS ($identity)");
-is($pid->($three, 'with_always') =~ /^\d+$/ ? 1 : 0, 1, 'a user with a mapping of its own');
-is($pools->('with_always'), 'public true,public true,three true', '.. has a pool of its own');
+is($pid->($three, 'with_always') =~ /^\d+$/ ? 1 : 0, 1, 'user with its own mapping can connect');
+is($pools->('with_always'), 'public true,public true,three true', 'user with its own mapping has its own pool');
 $local->safe_psql('postgres', q{ALTER USER MAPPING FOR PUBLIC SERVER with_on_transfer OPTIONS (DROP user)});
-ok(wait_until($local, q{SELECT count(*) FROM pgpool.pools WHERE server = 'with_on_transfer'}, 0), 'the mapping names no remote user any more: the common pool goes');
-is($_->[0]->run(q{SELECT * FROM pgpool.query('with_on_transfer', 'select current_user') AS t(a text)}) . $_->[0]->error, $_->[1], ".. $_->[1] is $_->[1]")
+ok(wait_until($local, q{SELECT count(*) FROM pgpool.pools WHERE server = 'with_on_transfer'}, 0), 'shared pool ends when the mapping names no remote user');
+is($_->[0]->run(q{SELECT * FROM pgpool.query('with_on_transfer', 'select current_user') AS t(a text)}) . $_->[0]->error, $_->[1], "user $_->[1] has the remote user of its name")
   foreach [ $one, 'one' ], [ $two, 'two' ];
-is($pools->('with_on_transfer'), 'one false,two false', '.. each has a pool');
+is($pools->('with_on_transfer'), 'one false,two false', 'each user has its own pool');
 $local->safe_psql('postgres', q{ALTER USER MAPPING FOR PUBLIC SERVER with_on_transfer OPTIONS (ADD user 'remote_app')});
-ok(wait_until($local, q{SELECT count(*) FROM pgpool.pools WHERE server = 'with_on_transfer'}, 0), 'it names one again: these go');
-is($pid->($one, 'with_on_transfer'), $pid->($two, 'with_on_transfer'), '.. and all share one');
+ok(wait_until($local, q{SELECT count(*) FROM pgpool.pools WHERE server = 'with_on_transfer'}, 0), 'own pools end when the mapping names a remote user');
+is($pid->($one, 'with_on_transfer'), $pid->($two, 'with_on_transfer'), 'users share a pool again');
 
 check_invariants($local);
 stats_add_up($local);

@@ -1,11 +1,11 @@
-# Compare README.md and the pages of doc/ with the server: their tables must agree with
-# it, and their examples must run, in their order, in one session.  (201_recipes tests
-# the recipes.)  A comment in front of an example marks an exception:
+# Compare README.md and the pages of doc/ with the server: their tables must be correct,
+# and their examples must run in order, in one session. (For the recipes see
+# 201_recipes.) A comment in front of an example marks an exception:
 #
-#   <!-- example: on the remote server -->          as the role of the examples
-#   <!-- example: by the superuser of the remote server -->
-#   <!-- example: fails with 25001 -->
-#   <!-- example: again below -->                   a taste, which runs there
+#  <!-- example: on the remote server -->          as the role of the examples
+#  <!-- example: by the superuser of the remote server -->
+#  <!-- example: fails with 25001 -->
+#  <!-- example: again below -->                   a preview, not run here
 use strict;
 use warnings;
 
@@ -13,7 +13,7 @@ use FindBin;
 use PgpxTest;
 use Test::More;
 
-# The address in the examples.
+# the address in the examples
 my $ADDRESS = "host '10.0.0.7'";
 
 # in the order in which their examples run
@@ -65,7 +65,7 @@ sub table
 	return @rows;
 }
 
-# One assertion: two lists hold the same lines, in any order.
+# Assert that two lists have the same lines in any order.
 sub same
 {
 	my ($got, $expected, $name) = @_;
@@ -80,13 +80,13 @@ sub rows
 	return split /\n/, $local->safe_psql('postgres', $sql);
 }
 
-# The tests read every page: those of this file and, for the recipes, 201_recipes.
+# every page is read by this test or by 201_recipes
 sub all_pages
 {
 	my @there = map { s{.*/}{}r } glob "$FindBin::Bin/../../doc/*.md";
 	my @read = map { s{.*/}{}r } @pages;
 
-	same([ @read, 'recipes.md' ], \@there, 'the tests read all pages');
+	same([ @read, 'recipes.md' ], \@there, 'tests read all pages');
 	return;
 }
 
@@ -99,13 +99,13 @@ sub examples
 		my $n = examples_of($page, $session);
 
 		cmp_ok($n, '>', 8, 'README.md has examples') if $page eq 'README.md';
-		is($session->run('SELECT pgpool.checkin_all()'), '0', "$page: its examples return what they lease");
+		is($session->run('SELECT pgpool.checkin_all()'), '0', "$page: examples return their leases");
 	}
 	$session->quit;
 	return;
 }
 
-# How many they are.
+# Returns the number of examples.
 sub examples_of
 {
 	my ($page, $session) = @_;
@@ -144,14 +144,15 @@ sub examples_of
 		}
 		else
 		{
-			fail("$title: what is \"$mark\"?");
+			fail("$title: unknown mark \"$mark\"");
 		}
 	}
 	return $n;
 }
 
-# The functions that a row of the table stands for: PARAMS are texts, of built-in types or
-# of any, for which the statement has a type of its own; ON is a lease or a pool, and there may be several in one cell.
+# The functions that a row of the table stands for. PARAMS are parameters as text, of
+# built-in types, or of any type (for which the statement has a type of its own). ON is
+# a lease or a pool. A cell may have several functions.
 sub signatures
 {
 	my ($cell) = @_;
@@ -175,7 +176,7 @@ sub settings
 	same(
 		[ map { join ' | ', @$_[ 0 .. 2 ] } table('Settings') ],
 		[ rows("SELECT name || ' | ' || boot_val || ' | ' || context FROM pg_settings WHERE name LIKE 'pgpool\\_ext.%'") ],
-		'the table of settings is that of pg_settings');
+		'table of settings agrees with pg_settings');
 	return;
 }
 
@@ -196,7 +197,7 @@ EOT
 		map { "$_ | $returns | $who" } signatures($cell)
 	} table('Functions');
 
-	same(\@told, \@expected, 'the table of functions is that of pg_proc, with privileges');
+	same(\@told, \@expected, 'table of functions agrees with pg_proc, including privileges');
 	return;
 }
 
@@ -207,8 +208,8 @@ SELECT relname FROM pg_class
 WHERE relnamespace = 'pgpool'::regnamespace AND relkind = 'v'
 EOT
 
-	same([ $all =~ /^#+ View (\w+)$/mg ], \@views, 'all views have a table');
-	same([ map { $_->[0] } table('Views') ], \@views, 'and a row in that of the views');
+	same([ $all =~ /^#+ View (\w+)$/mg ], \@views, 'every view has a table of columns');
+	same([ map { $_->[0] } table('Views') ], \@views, 'every view is in the table of views');
 	foreach my $view (@views)
 	{
 		my @expected = rows(<<"EOT");
@@ -223,11 +224,11 @@ EOT
 
 		is( join("\n", map { "$_->[0] | $_->[1]" } table("View $view")),
 			join("\n", @expected),
-			"the table of view $view has its columns, in their order");
+			"table of view $view has its columns in order");
 
 		# one text for both, which \d+ shows
 		is( join("\n", map { lcfirst $_->[2] =~ s/\.$//r } table("View $view")),
-			$local->safe_psql('postgres', <<"EOT"), "and their comments");
+			$local->safe_psql('postgres', <<"EOT"), "table of view $view has the comments of its columns");
 SELECT col_description(attrelid, attnum) FROM pg_attribute
 WHERE attrelid = 'pgpool.$view'::regclass AND attnum > 0 ORDER BY attnum
 EOT
@@ -235,13 +236,13 @@ EOT
 	return;
 }
 
-# The query that lists what DROP EXTENSION .. CASCADE would drop lists what the server
-# itself lists in a transaction that is rolled back.
+# The manual's query that lists what DROP EXTENSION CASCADE would drop returns what the
+# server lists in a transaction that is rolled back.
 sub dropped_objects
 {
 	my ($query) = $text{'doc/operating.md'} =~ /^```sql\n(WITH RECURSIVE dropped.*?)^```$/ms;
 
-	# (such a foreign table can only be left over from a time without a validator)
+	# (such a foreign table can only exist from a time without a validator)
 	$local->safe_psql('postgres', <<'EOT');
 ALTER FOREIGN DATA WRAPPER pgpool_fdw NO VALIDATOR;
 CREATE FOREIGN TABLE left_over (a int) SERVER shard1;
@@ -259,8 +260,8 @@ EOT
 	$local->psql('postgres', 'BEGIN; DROP EXTENSION pgpool_ext CASCADE; ROLLBACK', stderr => \my $said);
 	my @expected = $said =~ /drop cascades to (?!\d+ other)(.*)$/mg;
 
-	cmp_ok(scalar @expected, '>', 12, 'DROP EXTENSION .. CASCADE would drop some objects');
-	same([ rows($query) ], [ 'extension pgpool_ext', @expected ], 'and the query of the manual lists them');
+	cmp_ok(scalar @expected, '>', 12, 'DROP EXTENSION CASCADE would drop some objects');
+	same([ rows($query) ], [ 'extension pgpool_ext', @expected ], 'query of the manual lists these objects');
 	return;
 }
 
@@ -273,7 +274,7 @@ sub hint
 	return $error =~ /^HINT:  (.*)$/m ? $1 : '';
 }
 
-# The names that the validator allows on a server or in a user mapping.
+# The option names that the validator allows on a server or in a user mapping.
 sub valid_names
 {
 	my ($what, $role) = @_;
@@ -300,7 +301,7 @@ sub valid_values
 	return $hint;
 }
 
-# Names of a row, of which there may be several.
+# The names in a row, which may have several.
 sub names { return split /, /, $_[0]->[0] =~ s/ \(libpq \d+\)$//r; }
 
 sub options
@@ -318,7 +319,7 @@ CREATE SERVER readme FOREIGN DATA WRAPPER pgpool_fdw;
 GRANT USAGE ON FOREIGN SERVER readme TO readme_user;
 EOT
 
-	# the table has those that libpq has brought later, too
+	# the table also has options of later libpq versions
 	foreach ([ readme_super => @pool, @libpq ], [ readme_user => @pool, @for_all ])
 	{
 		my ($role, @rows) = @$_;
@@ -327,13 +328,13 @@ EOT
 		my %newer = map { $_ => 1 } @newer;
 
 		same([ grep { $valid{$_} || !$newer{$_} } map { names($_) } @rows ],
-			[ keys %valid ], "the tables have the options of a server: $role");
+			[ keys %valid ], "tables have the options of a server: $role");
 	}
 	same([ map { names($_) } @mapping ], [ valid_names('mapping', 'readme_super') ],
-		'the table has the options of a user mapping: superuser');
+		'table has the options of a user mapping: superuser');
 	same([ map { names($_) } grep { $_->[3] !~ /^superuser/ } @mapping ],
 		[ valid_names('mapping', 'readme_user') ],
-		'the table has the options of a user mapping: others');
+		'table has the options of a user mapping: others');
 
 	my %valid = map { $_ => 1 } valid_names('server', 'readme_super');
 	foreach my $row (@pool, @libpq)
@@ -342,20 +343,20 @@ EOT
 		{
 			my $bad = $row->[2] =~ /bytes/ ? 'x' x 10_000 : '?';
 
-			is($row->[2], valid_values($option, $bad), "the values of $option");
+			is($row->[2], valid_values($option, $bad), "values of $option are correct");
 		}
 	}
 
-	# a default that is not even valid is none
+	# every documented default must be a valid value
 	foreach my $row (grep { $_->[1] ne '' } @pool)
 	{
 		my ($option, $default) = @$row;
 		my $status = $local->psql('postgres', "BEGIN; CREATE SERVER x FOREIGN DATA WRAPPER pgpool_fdw OPTIONS ($option '$default')");
 
-		is($status, 0, "the default of $option is valid");
+		is($status, 0, "default of $option is valid");
 	}
 
-	# those of pools that an example has made
+	# the defaults of a pool that an example has made
 	my %column = map { $_->[0] => $_->[1] } @pool;
 	is( $local->safe_psql('postgres', <<'EOT'),
 SELECT current_setting('pgpool_ext.default_pool_size'), max_overflow, min_size FROM pgpool.pools WHERE server = 'shard1'
@@ -364,8 +365,8 @@ EOT
 	return;
 }
 
-# The errors of PostgreSQL that the FAQ explains are those that it says.  Our own are
-# looked for in the sources, by a lint.
+# The errors of PostgreSQL that the FAQ explains are raised with these texts. (For our
+# own errors a lint compares the sources.)
 sub questions
 {
 	my %raises = (
@@ -387,9 +388,9 @@ sub questions
 	{
 		my $pattern = quotemeta($text) =~ s/\\\.\\\./.*/r;
 
-		like($faq, qr/(?:ERROR|FATAL): \Q$text\E/, "the FAQ explains \"$text\"");
+		like($faq, qr/(?:ERROR|FATAL): \Q$text\E/, "FAQ explains \"$text\"");
 		$local->psql('postgres', $raises{$text}, stderr => \my $error);
-		like($error, qr/$pattern/, '.. which is raised so');
+		like($error, qr/$pattern/, "\"$text\" is raised");
 	}
 	return;
 }

@@ -1,14 +1,14 @@
-# The recipes work: their examples run, in their order, and print what the page
-# shows; the queries for the exporter give what its format wants, the exporter itself
-# makes metrics of them, and promtool knows the expressions, if these two are there.
-# A comment in front of an example says where it runs:
+# The recipes work: their examples run in order and print what the page shows. The
+# exporter's queries return what its format requires. If installed, the exporter makes
+# metrics of them, and promtool accepts the expressions. A comment in front of an
+# example says where it runs:
 #
-#   <!-- run: on shard1 -->                   or "on shard1 and shard2"
-#   <!-- run: in another session -->
-#   <!-- run: while the primary fails and the standby is promoted -->
+#  <!-- run: on shard1 -->                   or "on shard1 and shard2"
+#  <!-- run: in another session -->
+#  <!-- run: while the primary fails and the standby is promoted -->
 #
-# A block "text" after an example is what psql prints for it, rows first.  An example
-# without one may print what it likes, but must not fail.
+# A block "text" after an example is psql's output for it, rows first. An example
+# without such a block may print anything, but must not fail.
 use strict;
 use warnings;
 
@@ -35,7 +35,7 @@ foreach my $node (values %remote, $primary)
 my $standby = standby();
 my $local = local_node('local', conf => ["listen_addresses = '127.0.0.1'"]);
 
-# where the hosts of the page are
+# the ports of the page's hosts
 my %port_at = (
 	'10.0.0.7' => $remote{shard1}->port,
 	'10.0.0.8' => $remote{shard2}->port,
@@ -72,7 +72,7 @@ sub standby
 	return $node;
 }
 
-# One that prints as psql does.
+# a session that prints in psql's default format
 sub session
 {
 	my $new = PgpxSession->new($local, @_);
@@ -81,7 +81,7 @@ sub session
 	return $new;
 }
 
-# The page's addresses are those of the servers here.
+# Replaces the page's addresses by those of the test's servers.
 sub at_home
 {
 	my ($sql) = @_;
@@ -107,7 +107,7 @@ sub printed
 	return trimmed("$rows\n$messages");
 }
 
-# Without the blanks that nobody sees.
+# Without trailing blanks and empty lines.
 sub trimmed
 {
 	my ($text) = @_;
@@ -139,7 +139,7 @@ sub examples
 		{
 			$primary->stop('immediate');
 			$in->start($sql);
-			ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '1'), 'while there is no primary, it waits');
+			ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '1'), 'session waits while there is no primary');
 			$standby->promote;
 			$in->finish;
 		}
@@ -149,7 +149,7 @@ sub examples
 		}
 		else
 		{
-			fail("$title: where is \"$where\"?");
+			fail("$title: unknown place \"$where\"");
 			next;
 		}
 
@@ -162,11 +162,11 @@ sub examples
 			ok($in->error !~ /^(?:psql:.*: )?(?:ERROR|FATAL|error):/m, $title) or diag($in->error);
 		}
 	}
-	cmp_ok($n, '>', 25, 'the page has examples');
+	cmp_ok($n, '>', 25, 'page has examples');
 	return;
 }
 
-# The recipe of the autonomous transaction works in a database of any name.
+# the recipe of the autonomous transaction works in a database of any name
 sub autonomous_in_any_database
 {
 	my ($recipe, $shown) = $page =~ /^```sql\n(CREATE SERVER here .*?)^```\n\n```text\n(.*?)^```\n/ms;
@@ -175,12 +175,12 @@ sub autonomous_in_any_database
 	$local->safe_psql('postgres', 'CREATE DATABASE "else where"');
 	$elsewhere = session(dbname => 'else where');
 	$elsewhere->run("CREATE EXTENSION pgpool_ext;\n" . at_home($recipe));
-	is(printed($elsewhere), trimmed($shown), 'the autonomous transaction works in another database');
+	is(printed($elsewhere), trimmed($shown), 'autonomous transaction works in another database');
 	$elsewhere->quit;
 	return;
 }
 
-# The table names every function of dblink.
+# the table names every function of dblink
 sub dblink_is_covered
 {
 	my ($table) = $page =~ /^## Replacing dblink\n(.*?)^```/ms;
@@ -191,11 +191,12 @@ WHERE d.classid = 'pg_proc'::regclass AND d.deptype = 'e'
 EOT
 
 	cmp_ok(scalar @functions, '>', 15, 'dblink has functions');
-	is(join(' ', grep { $table !~ /`\Q$_\E\b/ } @functions), '', 'all functions of dblink are in the table');
+	is(join(' ', grep { $table !~ /`\Q$_\E\b/ } @functions), '', 'table has all functions of dblink');
 	return;
 }
 
-# The groups of queries.yaml, which has one form: name => { query, columns => [[name, usage, description]] }
+# The groups of queries.yaml, in this form: name => { query, columns => [[name, usage,
+# description]] }
 sub groups
 {
 	my %groups;
@@ -211,13 +212,13 @@ sub groups
 		elsif ($line =~ /^    - (\w+):$/) { push @{ $group->{columns} }, $column = [$1]; }
 		elsif ($line =~ /^        usage: "([A-Z]+)"$/) { $column->[1] = $1; }
 		elsif ($line =~ /^        description: "([^"]+)"$/) { $column->[2] = $1; }
-		else { fail("queries.yaml: what is \"$line\"?"); }
+		else { fail("queries.yaml: unknown line \"$line\""); }
 	}
 	return %groups;
 }
 
-# Each query, by a role without any rights: its columns are those that are declared,
-# one row for each set of labels, no value missing, names as Prometheus has them.
+# Each query, executed by a role without privileges: it returns the declared columns,
+# one row for each set of labels, no NULLs; names follow Prometheus's conventions.
 sub metrics
 {
 	my %groups = groups();
@@ -233,13 +234,13 @@ sub metrics
 		} @columns;
 
 		$local->safe_psql('postgres', "CREATE TABLE metrics_$group AS $query");
-		is( $local->safe_psql('postgres', <<"EOT"), join(' ', @wanted), "$group: the columns are those of the query");
+		is( $local->safe_psql('postgres', <<"EOT"), join(' ', @wanted), "$group: columns are those of the query");
 SELECT string_agg(attname, ' ' ORDER BY attnum) FROM pg_attribute WHERE attrelid = 'metrics_$group'::regclass AND attnum > 0
 EOT
-		isnt($local->safe_psql('postgres', "SET ROLE exporter; SELECT count(*) FROM ($query) AS q"), '0', "$group: anybody may ask");
-		is(join(' ', grep { /^(?:server|job|instance|le)$/ } @labels), '', "$group: no label is somebody else's");
+		isnt($local->safe_psql('postgres', "SET ROLE exporter; SELECT count(*) FROM ($query) AS q"), '0', "$group: role without privileges can execute the query");
+		is(join(' ', grep { /^(?:server|job|instance|le)$/ } @labels), '', "$group: no label conflicts with Prometheus's own");
 		my $key = @labels ? '(' . join(', ', @labels) . ')' : '1';
-		is($local->safe_psql('postgres', <<"EOT"), '0|0', "$group: no value is missing, no label set there twice");
+		is($local->safe_psql('postgres', <<"EOT"), '0|0', "$group: no value is missing, label sets are unique");
 SELECT count(*) FILTER (WHERE EXISTS (SELECT FROM jsonb_each(to_jsonb(m)) WHERE value = 'null')),
 	count(*) - count(DISTINCT $key) FROM metrics_$group AS m
 EOT
@@ -254,26 +255,26 @@ EOT
 				  && $usage =~ /^(?:COUNTER|GAUGE|HISTOGRAM)$/
 				  && $metric !~ /_(?:time|us|ms|milliseconds)(?:_|$)/
 				  && $description =~ /^[A-Z0-9].*[^.]$/,
-				"$metric: named and described as is usual");
+				"$metric: name and description follow the conventions");
 		}
 	}
 
-	# the names that the page uses
+	# the metrics that the page uses
 	my %used = map { $_ => 1 } $page =~ /\b(pgpool_ext_\w+)/g;
-	is(join(' ', grep { my $name = s/_bucket$//r; !$names{$name} } sort keys %used), '', 'the metrics of the page are there');
+	is(join(' ', grep { my $name = s/_bucket$//r; !$names{$name} } sort keys %used), '', 'metrics of the page exist');
 
-	# they say what the views say
+	# the metrics agree with the views
 	is($local->safe_psql('postgres', q{SELECT sum(checkouts_total) = (SELECT sum(checkouts) FROM pgpool.stats) FROM metrics_pgpool_ext_pool}),
-		't', 'checkouts are those of view stats');
+		't', 'checkouts agree with pgpool.stats');
 	is($local->safe_psql('postgres', q{SELECT sum(pool_connections) = (SELECT sum(total) FROM pgpool.pools) FROM metrics_pgpool_ext}),
-		't', 'connections in all states are those of view pools');
-	is($local->safe_psql('postgres', <<'EOT'), 't', 'every reason to close is there');
+		't', 'connections in all states agree with pgpool.pools');
+	is($local->safe_psql('postgres', <<'EOT'), 't', 'every reason to close is included');
 SELECT array_agg(DISTINCT 'closed_' || reason ORDER BY 'closed_' || reason) =
 	(SELECT array_agg(attname::text ORDER BY attname::text COLLATE "C") FROM pg_attribute
 	 WHERE attrelid = 'pgpool.stats'::regclass AND attname LIKE 'closed\_%')
 FROM metrics_pgpool_ext_pool_closed
 EOT
-	is($local->safe_psql('postgres', <<'EOT'), 't', 'buckets rise, and end in the count');
+	is($local->safe_psql('postgres', <<'EOT'), 't', 'buckets increase up to the count');
 SELECT bool_and((SELECT bool_and(n >= before) FROM (SELECT n, lag(n, 1, 0::int8) OVER (ORDER BY i) AS before
 		FROM unnest(seconds_bucket) WITH ORDINALITY AS u(n, i)) AS b)
 	AND seconds_bucket[array_length(seconds_bucket, 1)] <= seconds_count
@@ -282,22 +283,22 @@ SELECT bool_and((SELECT bool_and(n >= before) FROM (SELECT n, lag(n, 1, 0::int8)
 FROM metrics_pgpool_ext_wait
 EOT
 
-	# a server with two pools: that of what was changed stays for its lease
+	# a server with two pools: one has changed options and is kept by a lease
 	my $twice = PgpxSession->new($local);
-	is($twice->run(q(BEGIN; ALTER SERVER shard1 OPTIONS (ADD connect_timeout '9 s'); SELECT pgpool.checkout('shard1') > 0; ROLLBACK)) . $twice->error, 't', 'a pool of a transaction');
-	is($local->safe_psql('postgres', q(SELECT count(*) FROM pgpool.pools WHERE server = 'shard1')), '2', '.. beside the one that all use');
+	is($twice->run(q(BEGIN; ALTER SERVER shard1 OPTIONS (ADD connect_timeout '9 s'); SELECT pgpool.checkout('shard1') > 0; ROLLBACK)) . $twice->error, 't', 'transaction has a pool of its own');
+	is($local->safe_psql('postgres', q(SELECT count(*) FROM pgpool.pools WHERE server = 'shard1')), '2', 'there is also the pool of the other sessions');
 	foreach my $group (sort keys %groups)
 	{
 		my $key = join(', ', map { $_->[0] } grep { $_->[1] eq 'LABEL' } @{ $groups{$group}{columns} }) or next;
 
-		is($local->safe_psql('postgres', "SELECT count(*) - count(DISTINCT ($key)) FROM ($groups{$group}{query}) AS q"), '0', "$group: no label set is there twice, nor then");
+		is($local->safe_psql('postgres', "SELECT count(*) - count(DISTINCT ($key)) FROM ($groups{$group}{query}) AS q"), '0', "$group: label sets are unique with two pools");
 	}
 	$twice->run('SELECT pgpool.checkin_all()');
 	$twice->quit;
 	return sort keys %names;
 }
 
-# The first of these programs that is there.
+# The first of these programs that is installed.
 sub program
 {
 	foreach my $name (@_)
@@ -307,7 +308,7 @@ sub program
 	return;
 }
 
-# The page's command makes all metrics of the views, under their names.
+# The page's command exports all metrics of the views under their names.
 sub exporter
 {
 	my @expected = @_;
@@ -331,22 +332,22 @@ sub exporter
 			$text = HTTP::Tiny->new(timeout => 30)->get("http://$at/metrics")->{content};
 			last if $text =~ /^pgpool_ext_pool_up\{/m || !$exporter->pumpable;
 		}
-		is(join(' ', grep { $text !~ /^\Q$_\E(?:_bucket)?[{ ]/m } @expected), '', 'the exporter makes all metrics')
+		is(join(' ', grep { $text !~ /^\Q$_\E(?:_bucket)?[{ ]/m } @expected), '', 'exporter makes all metrics')
 		  or diag($err);
-		like($text, qr/^pgpool_ext_pool_up\{[^}]*foreign_server="shard1"[^}]*\} 1$/m, 'a pool is up');
+		like($text, qr/^pgpool_ext_pool_up\{[^}]*foreign_server="shard1"[^}]*\} 1$/m, 'exporter shows a pool that is up');
 		$exporter->kill_kill;
 	}
 	return;
 }
 
-# What the page would have Prometheus watch can be evaluated.
+# the page's expressions for Prometheus are valid
 sub expressions
 {
 	my ($section) = $page =~ /^## Monitoring\n(.*?)^## /ms;
 	my @expressions = $section =~ /^\| `([^`]+)` \|/mg;
 	my $rules = "$PostgreSQL::Test::Utils::tmp_check/rules.yaml";
 
-	cmp_ok(scalar @expressions, '>', 5, 'the page has expressions');
+	cmp_ok(scalar @expressions, '>', 5, 'page has expressions');
   SKIP:
 	{
 		my $program = program('promtool') or skip 'no promtool (Debian: prometheus)', 1;
@@ -354,7 +355,7 @@ sub expressions
 		PostgreSQL::Test::Utils::append_to_file($rules, join '',
 			"groups:\n- name: pgpool_ext\n  rules:\n", map { "  - alert: Alert\n    expr: '$_'\n" } @expressions);
 		my $out;
-		ok(IPC::Run::run([ $program, 'check', 'rules', '--lint=none', $rules ], '>', \$out, '2>&1'), 'promtool knows them')
+		ok(IPC::Run::run([ $program, 'check', 'rules', '--lint=none', $rules ], '>', \$out, '2>&1'), 'promtool accepts the expressions')
 		  or diag($out);
 	}
 	return;
