@@ -4,7 +4,7 @@
  *	  SQL functions on a lease or a pool: checkout, checkin, query, query_as,
  *	  exec, describe, column_list.
  *
- * The functions here check the arguments; checkout.c and lease_stream.c do the
+ * The functions here check the arguments; checkout.c and statement.c do the
  * work.
  *
  * query, query_as and exec exist in three SQL variants, with VARIADIC text[],
@@ -21,6 +21,7 @@
 #include "utils/tuplestore.h"
 
 #include "values/params.h"
+#include "session/checkout.h"
 #include "session/describe.h"
 #include "session/lease_return.h"
 #include "session/statement.h"

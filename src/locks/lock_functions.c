@@ -11,6 +11,7 @@
 #include "utils/builtins.h"
 
 #include "shared/lock_hooks.h"
+#include "session/checkout.h"
 #include "session/lease_return.h"
 #include "api/arguments.h"
 #include "api/views.h"

@@ -16,7 +16,7 @@
  * for the result, and the ends of transactions and sessions, in which nothing
  * may wait or raise an error.
  *
- * The transaction callbacks differ from those of lease.c: a lease is returned
+ * The transaction callbacks differ from those of lease_scope.c: a lease is returned
  * before the commit, which an open remote transaction can still prevent.  A
  * lock is held until the end of the commit and released after it.
  *
@@ -41,7 +41,6 @@
 #include "protocol/remote_message.h"
 #include "session/checkout_wait.h"
 #include "session/lease_return.h"
-#include "session/lease_stream.h"
 
 /*
  * lock_timeout at the remote, for transactions that have called fence_check.

@@ -136,7 +136,7 @@ pgpx_async_cancel(PgpxLease *lease)
 		pgpx_wire_answered(&lease->sock->wire, &lease->scanned))
 		return false;
 	lease->cancelled = true;
-	pgpx_lease_cancel(lease);
+	pgpx_stream_cancel(lease);
 	return true;
 }
 

@@ -44,7 +44,8 @@
 #include "base/debug_point.h"
 #include "shared/lock_hooks.h"
 #include "shared/registry.h"
-#include "session/lease.h"
+#include "session/lease_return.h"
+#include "session/lease_scope.h"
 #include "session/server_catalog.h"
 
 /* set by the callback, which may be called at any time and does only that */

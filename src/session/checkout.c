@@ -30,6 +30,7 @@
 #include "session/checkout_validate.h"
 #include "session/checkout_wait.h"
 #include "session/lease_return.h"
+#include "session/lease_scope.h"
 
 #define PREWARM_CHECK_US (10 * 1000) /* poll interval of prewarm */
 
@@ -140,7 +141,7 @@ static void
 set_pending(PgpxCheckout *c)
 {
 	c->pending = true;
-	pgpx_lease_set_pending(c->spec, c->statement);
+	pgpx_hand_over_prepare(c->spec, c->statement);
 }
 
 /* Withdraw it: the statement must not be sent for a later waiter. */

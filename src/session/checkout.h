@@ -8,7 +8,7 @@
 #ifndef PGPX_CHECKOUT_H
 #define PGPX_CHECKOUT_H
 
-#include "session/lease.h"
+#include "session/hand_over.h"
 
 /* Value of a timeout argument that the caller did not specify. */
 #define PGPX_TIMEOUT_DEFAULT (-1)	/* use the GUC, else the server's option */
@@ -35,19 +35,6 @@ extern int64 pgpx_lease_timeout(const PgpxServerSpec *spec, int64 timeout);
 extern PgpxLease *pgpx_lease_checkout(const char *server, int64 timeout,
 									  bool only_try, PgpxScope scope,
 									  const char *why);
-
-/*
- * The statement for which a lease of scope CALL is taken.  While the checkout
- * waits in the queue, a session that returns a connection may send the
- * statement (pipelined hand-over).  pgpx_run_send then finds it already sent.
- */
-typedef struct PgpxPendingStatement
-{
-	const PgpxStatement *statement;
-	bool		single;			/* certainly a single statement */
-	bool		predictable;	/* types_hash is set: formats can be predicted */
-	uint64		types_hash;
-} PgpxPendingStatement;
 
 /* Where a checkout was in the queue, for the next one of the same call. */
 typedef struct PgpxRetry

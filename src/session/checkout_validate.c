@@ -207,7 +207,7 @@ validate_and_reset(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
 	/*
 	 * The pool of a PUBLIC mapping does not change when one of its users loses
 	 * a right while waiting, so check again.  No statement was sent ahead in
-	 * such a pool: see pgpx_lease_set_pending.
+	 * such a pool: see pgpx_hand_over_prepare.
 	 */
 	if (!OidIsValid(c->spec->user))
 	{
@@ -268,7 +268,7 @@ validate_and_reset(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
 	lease->usage.resets++;
 	pgpx_wire_send_reset(wire, lease->spec->reset_command,
 						 lease->spec->start_commands, false);
-	if (!pgpx_lease_flush(lease, deadline))
+	if (!pgpx_stream_flush(lease, deadline))
 		return PGPX_VALIDATION_DEAD;
 	validation = poll_socket(lease, deadline);
 	if (validation == PGPX_VALIDATION_LATE && !is_late(c))

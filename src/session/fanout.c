@@ -14,6 +14,7 @@
 #include "storage/latch.h"
 
 #include "base/debug_point.h"
+#include "session/checkout.h"
 #include "session/lease_return.h"
 #include "session/statement.h"
 

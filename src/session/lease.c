@@ -1,21 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * lease.c
- *	  The leases of this session, the callbacks that end them, and their
+ *	  The leases of this session: their records, checks before use, and
  *	  notifications.
- *
- * A lease ends with its scope: at checkin, at the end of the transaction
- * or subtransaction that owns it, at the end of the call, and at the
- * latest with the session.  Commit, abort and exit callbacks must not
- * wait; abort and exit callbacks must not throw either.  A connection
- * whose stream is at a message boundary is released there as at checkin.
- * The worker cancels and closes any other.
- *
- * At process exit ShutdownPostgres aborts the transaction in a
- * before_shmem_exit callback.  Our on_shmem_exit callback runs later and
- * ends the leases that remain.  The reverse order would be harmless too:
- * the abort would find an empty list.  Both callbacks leave the queue
- * first.
  *
  * Notifications that arrive on a lease are queued until a caller reads
  * them.  They can arrive at any time, also while a result is drained after
@@ -26,21 +13,17 @@
  */
 #include "session/lease.h"
 
-#include "access/xact.h"
 #include "mb/pg_wchar.h"
 #include "port/pg_bswap.h"
-#include "storage/ipc.h"
+#include "utils/builtins.h"
 #include "utils/memutils.h"
 
-#include "base/debug_point.h"
-#include "session/lease_return.h"
-#include "session/lease_stream.h"
+#include "base/errcodes.h"
 
 dlist_head	pgpx_leases = DLIST_STATIC_INIT(pgpx_leases);
 
 /* recycled records, so that a checkout rarely allocates memory */
 static dlist_head free_records = DLIST_STATIC_INIT(free_records);
-static bool callbacks_registered = false;
 
 PgpxLease *
 pgpx_lease_alloc(void)
@@ -54,6 +37,15 @@ pgpx_lease_alloc(void)
 		lease = MemoryContextAlloc(TopMemoryContext, sizeof(PgpxLease));
 	memset(lease, 0, sizeof(*lease));
 	return lease;
+}
+
+void
+pgpx_lease_clear_in_flight(PgpxLease *lease)
+{
+	if (lease->in_flight != NULL)
+		pfree(lease->in_flight);
+	lease->in_flight = NULL;
+	lease->scanned = 0;
 }
 
 void
@@ -102,157 +94,6 @@ pgpx_lease_count(uint32 pool_id, int server)
 	return n;
 }
 
-/*
- * Before commit or prepare: interrupts are served here and an error aborts the
- * local transaction.  So this is the last point at which a lease with an open
- * remote transaction can be refused.
- */
-static void
-before_commit(void)
-{
-	dlist_mutable_iter iter;
-
-	dlist_foreach_modify(iter, &pgpx_leases)
-	{
-		PgpxLease  *lease = dlist_container(PgpxLease, node, iter.cur);
-		PgpxWire   *wire = &lease->sock->wire;
-
-		if (lease->scope == PGPX_SCOPE_SESSION)
-			continue;
-
-		/* the hints would not help here, and the open work is lost */
-		if (lease->in_flight != NULL || wire->tx != 'I')
-			pgpx_lease_check_revoked(lease);
-		if (wire->tx != 'I')
-			pgpx_lease_check_broken(lease);
-		if (lease->in_flight != NULL)
-			ereport(ERROR,
-					(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
-					 errmsg("lease " UINT64_FORMAT " has a statement in flight",
-							lease->id),
-					 errdetail("A lease taken with checkout_xact ends with the local transaction, and what is in flight on it would be cancelled."),
-					 errhint("Take its result with pgpool.result before the local transaction ends.")));
-
-		/* in mid-answer, tx is the state after the previous statement */
-		if (wire->tx != 'I')
-			ereport(ERROR,
-					(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
-					 errmsg("lease " UINT64_FORMAT " has an open remote transaction",
-							lease->id),
-					 errdetail("A lease taken with checkout_xact ends with the local transaction, and what is open on it would be rolled back."),
-					 errhint("Commit or roll back on the lease before the local transaction ends.")));
-		pgpx_lease_return(lease, PGPX_END_CHECKIN, false);
-	}
-}
-
-/*
- * Leave the queue before the leases are returned.  A process that exits while
- * it waits still has its waiter when its transaction is aborted (no other abort
- * finds one).  Its pending statement must not be sent on one of its own leases,
- * and a connection granted in the meantime must be handed on.
- */
-static void
-leave_queue(void)
-{
-	PgpxConn   *conn;
-	uint64		lease_id;
-	int			sqlstate;
-	PgpxTime	waited;
-
-	pgpx_waiter_dequeue(pgpx_my_waiter(), PGPX_DEQUEUE_CANCEL, &conn, &lease_id,
-						&sqlstate, NULL, &waited);
-}
-
-static void
-at_abort(void)
-{
-	dlist_mutable_iter iter;
-
-	leave_queue();
-	dlist_foreach_modify(iter, &pgpx_leases)
-	{
-		PgpxLease  *lease = dlist_container(PgpxLease, node, iter.cur);
-
-		if (lease->scope != PGPX_SCOPE_SESSION)
-			pgpx_lease_return(lease, PGPX_END_CHECKIN, false);
-	}
-}
-
-static void
-xact_callback(XactEvent event, void *arg)
-{
-	if (dlist_is_empty(&pgpx_leases))
-		return;
-	switch (event)
-	{
-		case XACT_EVENT_PRE_COMMIT:
-		case XACT_EVENT_PRE_PREPARE:
-			before_commit();
-			break;
-		case XACT_EVENT_ABORT:
-			at_abort();
-			break;
-		default:
-			break;
-	}
-}
-
-static void
-subxact_callback(SubXactEvent event, SubTransactionId mySubid,
-				 SubTransactionId parentSubid, void *arg)
-{
-	dlist_mutable_iter iter;
-
-	if (dlist_is_empty(&pgpx_leases))
-		return;
-	if (event != SUBXACT_EVENT_COMMIT_SUB && event != SUBXACT_EVENT_ABORT_SUB)
-		return;
-	if (event == SUBXACT_EVENT_ABORT_SUB)
-		leave_queue();
-
-	dlist_foreach_modify(iter, &pgpx_leases)
-	{
-		PgpxLease  *lease = dlist_container(PgpxLease, node, iter.cur);
-
-		if (lease->scope == PGPX_SCOPE_SESSION || lease->subid != mySubid)
-			continue;
-		if (event == SUBXACT_EVENT_COMMIT_SUB)
-			lease->subid = parentSubid;
-		else
-			pgpx_lease_return(lease, PGPX_END_CHECKIN, false);
-	}
-}
-
-static void
-exit_callback(int code, Datum arg)
-{
-	dlist_mutable_iter iter;
-
-	PGPX_DEBUG_POINT("exit");
-
-	leave_queue();
-	dlist_foreach_modify(iter, &pgpx_leases)
-		pgpx_lease_return(dlist_container(PgpxLease, node, iter.cur),
-						  PGPX_END_RECLAIMED, false);
-}
-
-void
-pgpx_lease_register_callbacks(void)
-{
-	if (callbacks_registered)
-		return;
-	RegisterXactCallback(xact_callback, NULL);
-	RegisterSubXactCallback(subxact_callback, NULL);
-	on_shmem_exit(exit_callback, (Datum) 0);
-	callbacks_registered = true;
-}
-
-bool
-pgpx_lease_has_callbacks(void)
-{
-	return callbacks_registered;
-}
-
 /* Raise the error for an id that this session does not hold. */
 pg_noreturn static void
 raise_invalid_lease(int64 id)
@@ -284,12 +125,8 @@ find(int64 id)
 	raise_invalid_lease(id);
 }
 
-/*
- * A lease of scope CALL is in use until the call is over.  A fanout holds
- * several: one may be complete while a row of another one is being converted.
- */
-static void
-check_not_in_use(PgpxLease *lease)
+void
+pgpx_lease_check_not_in_use(const PgpxLease *lease)
 {
 	if (lease->in_use || lease->scope == PGPX_SCOPE_CALL)
 		ereport(ERROR,
@@ -313,7 +150,7 @@ pgpx_lease_of(int64 id)
 						lease->id),
 				 errdetail("It was taken by user \"%s\".", name ? name : "?")));
 	}
-	check_not_in_use(lease);
+	pgpx_lease_check_not_in_use(lease);
 	pgpx_lease_check_revoked(lease);
 	return lease;
 }
@@ -323,27 +160,91 @@ pgpx_lease_for_return(int64 id)
 {
 	PgpxLease  *lease = find(id);
 
-	check_not_in_use(lease);
+	pgpx_lease_check_not_in_use(lease);
 	return lease;
 }
 
-int
-pgpx_lease_return_all(void)
+void
+pgpx_lease_set_activity(PgpxLease *lease, PgpxActivity activity)
 {
-	dlist_mutable_iter iter;
-	dlist_iter	poll;
-	int			n = 0;
+	pgpx_conn_set_activity(&pgpx_conns[lease->conn], lease->id, activity,
+						   false);
+}
 
-	dlist_foreach(poll, &pgpx_leases)
-		check_not_in_use(dlist_container(PgpxLease, node, poll.cur));
+void
+pgpx_lease_check_revoked(PgpxLease *lease)
+{
+	PgpxConn   *conn = &pgpx_conns[lease->conn];
+	PgpxRevoke	reason;
 
-	dlist_foreach_modify(iter, &pgpx_leases)
+	if (pg_atomic_read_u64(&conn->lease_id) == lease->id)
+		return;
+
+	reason = pgpx_waiter_revoked((int) MyProcNumber, lease->id);
+	switch (reason)
 	{
-		pgpx_lease_return(dlist_container(PgpxLease, node, iter.cur),
-						  PGPX_END_CHECKIN, true);
-		n++;
+		case PGPX_REVOKE_TERMINATED:
+			ereport(ERROR,
+					(errcode(PGPX_ERRCODE_LEASE_TERMINATED),
+					 errmsg("lease " UINT64_FORMAT " was terminated", lease->id),
+					 errdetail("An administrator has ended it; its connection is closed."),
+					 errhint("Return the lease and check a connection out again.")));
+			break;
+		case PGPX_REVOKE_TIMEOUT:
+			ereport(ERROR,
+					(errcode(PGPX_ERRCODE_LEASE_TIMEOUT),
+					 errmsg("lease " UINT64_FORMAT " has timed out", lease->id),
+					 errdetail("It was held longer than the server's option \"lease_timeout\"; its connection is closed."),
+					 errhint("Return the lease and check a connection out again.")));
+			break;
+		default:
+			ereport(ERROR,
+					(errcode(ERRCODE_CONNECTION_FAILURE),
+					 errmsg("connection of lease " UINT64_FORMAT " was lost", lease->id),
+					 reason == PGPX_REVOKE_WORKER ?
+					 errdetail("The pool worker was restarted.") :
+					 errdetail("The lease was ended, longer ago than other leases of this session that were."),
+					 errhint("Return the lease and check a connection out again.")));
 	}
-	return n;
+}
+
+void
+pgpx_lease_raise_broken(PgpxLease *lease, const char *why,
+						const char *remote_text)
+{
+	/* if the worker ended the lease, report that reason instead */
+	pgpx_lease_check_revoked(lease);
+
+	if (lease->broken == NULL)
+		lease->broken = why;
+	pgpx_lease_set_activity(lease, PGPX_ACT_BROKEN);
+	ereport(ERROR,
+			(errcode(ERRCODE_CONNECTION_FAILURE),
+			 errmsg("connection to server \"%s\" was lost",
+					NameStr(lease->spec->server_name)),
+			 remote_text ?
+			 errdetail_internal("The remote server said: %s", remote_text) :
+			 errdetail_internal("%c%s.", pg_toupper((unsigned char) why[0]),
+								why + 1),
+			 lease->scope == PGPX_SCOPE_CALL ? 0 :
+			 errhint("Return the lease and check a connection out again.")));
+}
+
+void
+pgpx_lease_check_broken(PgpxLease *lease)
+{
+	const PgpxWire *wire = &lease->sock->wire;
+
+	if (lease->broken != NULL)
+		pgpx_lease_raise_broken(lease, lease->broken, NULL);
+	if (wire->phase == PGPX_WIRE_BROKEN)
+		pgpx_lease_raise_broken(lease, wire->broken, NULL);
+}
+
+PgpxTime
+pgpx_lease_operation_deadline(const PgpxLease *lease)
+{
+	return pgpx_now() + lease->spec->opts.operation_timeout * 1000;
 }
 
 #define NOTES_MAX (1024 * 1024) /* bytes, per lease */

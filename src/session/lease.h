@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * lease.h
- *	  The leases of this session, the callbacks that end them, and their
+ *	  The leases of this session: their records, checks before use, and
  *	  notifications.
  *
  *-------------------------------------------------------------------------
@@ -93,12 +93,6 @@ extern PgpxLease *pgpx_lease_alloc(void);
  */
 extern void pgpx_lease_forget(PgpxLease *lease);
 
-/* Register the exit and transaction callbacks.  Further calls do nothing. */
-extern void pgpx_lease_register_callbacks(void);
-
-/* Has this session registered the callbacks, i.e. ever requested a lease? */
-extern bool pgpx_lease_has_callbacks(void);
-
 /*
  * pgpx_lease_of
  *		Find a lease of this session by its id, for use by the current user.
@@ -118,10 +112,36 @@ extern PgpxLease *pgpx_lease_of(int64 id);
 extern PgpxLease *pgpx_lease_for_return(int64 id);
 
 /*
- * Return all leases of session and transaction scope.  Returns their number.
- * Errors: 55000 if a lease is in use; then none is returned.
+ * pgpx_lease_check_not_in_use
+ *		Raise 55000 if a statement is running on the lease.
+ *
+ * A lease of scope CALL is in use until the call is over.  A fanout holds
+ * several: one may be complete while a row of another one is being converted.
  */
-extern int	pgpx_lease_return_all(void);
+extern void pgpx_lease_check_not_in_use(const PgpxLease *lease);
+
+/* Raise the reason for which the lease was revoked, if it was. */
+extern void pgpx_lease_check_revoked(PgpxLease *lease);
+
+/*
+ * Mark the lease as unusable and raise 08006, now and at each later use.  why
+ * must outlive the lease; remote_text may be NULL.
+ */
+pg_noreturn extern void pgpx_lease_raise_broken(PgpxLease *lease,
+												const char *why,
+												const char *remote_text);
+
+/* Raise that error again if the lease was marked. */
+extern void pgpx_lease_check_broken(PgpxLease *lease);
+
+/* Return the deadline for an internal operation that begins now. */
+extern PgpxTime pgpx_lease_operation_deadline(const PgpxLease *lease);
+
+/* Clear the statement in flight, if there is one. */
+extern void pgpx_lease_clear_in_flight(PgpxLease *lease);
+
+/* Publish the activity of the lease to the views. */
+extern void pgpx_lease_set_activity(PgpxLease *lease, PgpxActivity activity);
 
 /*
  * Count the leases of this session, optionally of one pool (by its id; 0: any)

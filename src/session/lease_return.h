@@ -1,15 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * lease_return.h
- *	  The end of a lease: reset and release, or a pipelined hand-over to a
- *	  waiter.
+ *	  The return of a lease: reset the connection and release it.
  *
  *-------------------------------------------------------------------------
  */
 #ifndef PGPX_LEASE_RETURN_H
 #define PGPX_LEASE_RETURN_H
 
-#include "session/checkout.h"
+#include "session/lease.h"
 
 /*
  * pgpx_lease_return
@@ -26,21 +25,9 @@
 extern void pgpx_lease_return(PgpxLease *lease, PgpxEnd end, bool may_wait);
 
 /*
- * Prepare the statement for a pipelined hand-over to the waiter that is about
- * to be enqueued.  Does nothing if the statement or the options do not allow
- * it.
+ * Return all leases of session and transaction scope.  Returns their number.
+ * Errors: 55000 if a lease is in use; then none is returned.
  */
-extern void pgpx_lease_set_pending(const PgpxServerSpec *spec,
-								   const PgpxPendingStatement *pending);
-
-/*
- * pgpx_lease_hand_over
- *		End a lease by a pipelined hand-over: send the pending statement of
- *		the first waiter, after a reset, and grant it the connection.
- *
- * Returns false if that is not possible.  Nothing has been done then, and the
- * caller must return the lease as usual.  Never waits, never throws.
- */
-extern bool pgpx_lease_hand_over(PgpxLease *lease);
+extern int	pgpx_lease_return_all(void);
 
 #endif							/* PGPX_LEASE_RETURN_H */

@@ -1,10 +1,9 @@
 /*-------------------------------------------------------------------------
  *
  * lease_stream.c
- *	  The stream of a lease: flush, drain, cancel, and errors that broke
- *	  it.
+ *	  The stream of a lease: flush, drain, cancel.
  *
- * Runs in sessions only.  See checkout.c for the beginning of a lease.
+ * Runs in sessions only, on the socket of a lease.
  *
  *-------------------------------------------------------------------------
  */
@@ -13,9 +12,6 @@
 #include <poll.h>
 
 #include "storage/latch.h"
-#include "utils/builtins.h"
-
-#include "base/errcodes.h"
 
 /* Limit on the input to buffer while the statement is still being sent. */
 #define FLUSH_AHEAD_MAX (1024 * 1024)
@@ -23,115 +19,32 @@
 /* Interval at which a wait without interrupts checks the clock. */
 #define QUIET_CHECK_MS 1000
 
-/* Publish the activity of the lease to the views. */
-static void
-show(PgpxLease *lease, PgpxActivity activity)
-{
-	pgpx_conn_set_activity(&pgpx_conns[lease->conn], lease->id, activity,
-						   false);
-}
-
 void
-pgpx_lease_report_activity(PgpxLease *lease)
+pgpx_stream_report_activity(PgpxLease *lease)
 {
 	if (lease->sock->wire.phase == PGPX_WIRE_BROKEN)
-		show(lease, PGPX_ACT_BROKEN);
+		pgpx_lease_set_activity(lease, PGPX_ACT_BROKEN);
 	else if (lease->sock->wire.tx == 'T')
-		show(lease, PGPX_ACT_TRANSACTION);
+		pgpx_lease_set_activity(lease, PGPX_ACT_TRANSACTION);
 	else if (lease->sock->wire.tx == 'E')
-		show(lease, PGPX_ACT_FAILED);
+		pgpx_lease_set_activity(lease, PGPX_ACT_FAILED);
 	else
-		show(lease, PGPX_ACT_IDLE);
+		pgpx_lease_set_activity(lease, PGPX_ACT_IDLE);
 }
 
 void
-pgpx_lease_check_revoked(PgpxLease *lease)
-{
-	PgpxConn   *conn = &pgpx_conns[lease->conn];
-	PgpxRevoke	reason;
-
-	if (pg_atomic_read_u64(&conn->lease_id) == lease->id)
-		return;
-
-	reason = pgpx_waiter_revoked((int) MyProcNumber, lease->id);
-	switch (reason)
-	{
-		case PGPX_REVOKE_TERMINATED:
-			ereport(ERROR,
-					(errcode(PGPX_ERRCODE_LEASE_TERMINATED),
-					 errmsg("lease " UINT64_FORMAT " was terminated", lease->id),
-					 errdetail("An administrator has ended it; its connection is closed."),
-					 errhint("Return the lease and check a connection out again.")));
-			break;
-		case PGPX_REVOKE_TIMEOUT:
-			ereport(ERROR,
-					(errcode(PGPX_ERRCODE_LEASE_TIMEOUT),
-					 errmsg("lease " UINT64_FORMAT " has timed out", lease->id),
-					 errdetail("It was held longer than the server's option \"lease_timeout\"; its connection is closed."),
-					 errhint("Return the lease and check a connection out again.")));
-			break;
-		default:
-			ereport(ERROR,
-					(errcode(ERRCODE_CONNECTION_FAILURE),
-					 errmsg("connection of lease " UINT64_FORMAT " was lost", lease->id),
-					 reason == PGPX_REVOKE_WORKER ?
-					 errdetail("The pool worker was restarted.") :
-					 errdetail("The lease was ended, longer ago than other leases of this session that were."),
-					 errhint("Return the lease and check a connection out again.")));
-	}
-}
-
-void
-pgpx_lease_broken(PgpxLease *lease, const char *why, const char *remote_text)
-{
-	/* if the worker ended the lease, report that reason instead */
-	pgpx_lease_check_revoked(lease);
-
-	if (lease->broken == NULL)
-		lease->broken = why;
-	show(lease, PGPX_ACT_BROKEN);
-	ereport(ERROR,
-			(errcode(ERRCODE_CONNECTION_FAILURE),
-			 errmsg("connection to server \"%s\" was lost",
-					NameStr(lease->spec->server_name)),
-			 remote_text ?
-			 errdetail_internal("The remote server said: %s", remote_text) :
-			 errdetail_internal("%c%s.", pg_toupper((unsigned char) why[0]),
-								why + 1),
-			 lease->scope == PGPX_SCOPE_CALL ? 0 :
-			 errhint("Return the lease and check a connection out again.")));
-}
-
-void
-pgpx_lease_check_broken(PgpxLease *lease)
-{
-	const PgpxWire *wire = &lease->sock->wire;
-
-	if (lease->broken != NULL)
-		pgpx_lease_broken(lease, lease->broken, NULL);
-	if (wire->phase == PGPX_WIRE_BROKEN)
-		pgpx_lease_broken(lease, wire->broken, NULL);
-}
-
-void
-pgpx_lease_check_lost_cancel(PgpxLease *lease)
+pgpx_stream_check_lost_cancel(PgpxLease *lease)
 {
 	PgpxWire   *wire = &lease->sock->wire;
 
 	if (!pgpx_conn_cancel_is_lost(&pgpx_conns[lease->conn]))
 		return;
 	pgpx_wire_break(wire, "a cancel request did not end within operation_timeout");
-	pgpx_lease_broken(lease, wire->broken, NULL);
-}
-
-PgpxTime
-pgpx_lease_operation_deadline(const PgpxLease *lease)
-{
-	return pgpx_now() + lease->spec->opts.operation_timeout * 1000;
+	pgpx_lease_raise_broken(lease, wire->broken, NULL);
 }
 
 bool
-pgpx_lease_flush(PgpxLease *lease, PgpxTime deadline)
+pgpx_stream_flush(PgpxLease *lease, PgpxTime deadline)
 {
 	static uint32 wait_event = 0;
 	PgpxCachedSocket *sock = lease->sock;
@@ -179,14 +92,15 @@ wait_quietly(int fd, PgpxTime deadline)
 }
 
 bool
-pgpx_lease_drain(PgpxLease *lease, size_t bytes, PgpxTime deadline, bool quiet)
+pgpx_stream_drain(PgpxLease *lease, size_t bytes, PgpxTime deadline, bool quiet)
 {
 	static uint32 wait_event = 0;
 	PgpxCachedSocket *sock = lease->sock;
 	PgpxWire   *wire = &sock->wire;
 	uint64		start = wire->bytes_in;
 
-	if (quiet ? pgpx_wire_flush(wire) != 1 : !pgpx_lease_flush(lease, deadline))
+	if (quiet ? pgpx_wire_flush(wire) != 1 :
+		!pgpx_stream_flush(lease, deadline))
 		return false;
 	for (;;)
 	{
@@ -237,16 +151,7 @@ pgpx_lease_drain(PgpxLease *lease, size_t bytes, PgpxTime deadline, bool quiet)
 }
 
 void
-pgpx_lease_clear_in_flight(PgpxLease *lease)
-{
-	if (lease->in_flight != NULL)
-		pfree(lease->in_flight);
-	lease->in_flight = NULL;
-	lease->scanned = 0;
-}
-
-void
-pgpx_lease_cancel(PgpxLease *lease)
+pgpx_stream_cancel(PgpxLease *lease)
 {
 	PgpxConn   *conn = &pgpx_conns[lease->conn];
 	PgpxPool   *pool = &pgpx_pools[lease->spec->pool];
@@ -261,7 +166,7 @@ pgpx_lease_cancel(PgpxLease *lease)
 	ask = pg_atomic_read_u64(&conn->lease_id) == lease->id;
 	if (ask)
 	{
-		show(lease, PGPX_ACT_CANCELLING);
+		pgpx_lease_set_activity(lease, PGPX_ACT_CANCELLING);
 		ask = pg_atomic_compare_exchange_u32(&conn->cancel, &none,
 											 PGPX_CANCEL_REQUESTED);
 	}

@@ -118,7 +118,7 @@ handle_event(PgpxRun *run, PgpxWireEvent event, const PgpxWireMessage *msg)
 			break;
 		case PGPX_EV_COPY:
 			/* the refusal is in the output buffer */
-			(void) pgpx_lease_flush(lease, 0);
+			(void) pgpx_stream_flush(lease, 0);
 			ereport(ERROR,
 					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 					 errmsg("COPY FROM STDIN and COPY TO STDOUT are not supported on a lease"),
@@ -152,7 +152,7 @@ poll(PgpxRun *run)
 		while ((event = pgpx_wire_next(wire, &msg)) != PGPX_EV_NEED_INPUT)
 		{
 			if (event == PGPX_EV_BROKEN)
-				pgpx_lease_broken(lease, wire->broken,
+				pgpx_lease_raise_broken(lease, wire->broken,
 								  run->error.set ? run->error.primary : NULL);
 			handle_event(run, event, &msg);
 		}
@@ -169,7 +169,7 @@ poll(PgpxRun *run)
 							   pgpx_wait_event(&wait_query, "PgpoolQuery")))
 		{
 			pgpx_wire_break(wire, "a message did not end within operation_timeout");
-			pgpx_lease_broken(lease, wire->broken, NULL);
+			pgpx_lease_raise_broken(lease, wire->broken, NULL);
 		}
 	}
 }
@@ -197,7 +197,7 @@ make_ready(PgpxRun *run)
 			poll(run);
 		if (pg_atomic_read_u32(&conn->cancel) == PGPX_CANCEL_NONE)
 		{
-			pgpx_lease_check_lost_cancel(lease);
+			pgpx_stream_check_lost_cancel(lease);
 			return;
 		}
 	}
@@ -207,7 +207,7 @@ make_ready(PgpxRun *run)
 	{
 		PgpxTime	step = Min(deadline, pgpx_now() + pause);
 
-		if (pgpx_lease_drain(lease, 0, step, false))
+		if (pgpx_stream_drain(lease, 0, step, false))
 			break;
 		if (wire->phase == PGPX_WIRE_IDLE)
 		{
@@ -220,11 +220,11 @@ make_ready(PgpxRun *run)
 		if (wire->phase == PGPX_WIRE_BROKEN || pgpx_now() >= deadline)
 		{
 			pgpx_wire_break(wire, "a cancelled statement did not end within operation_timeout");
-			pgpx_lease_broken(lease, wire->broken, NULL);
+			pgpx_lease_raise_broken(lease, wire->broken, NULL);
 		}
 
 		/* a cancel that arrives before its statement has no effect */
-		pgpx_lease_cancel(lease);
+		pgpx_stream_cancel(lease);
 	}
 	while (pg_atomic_read_u32(&conn->cancel) != PGPX_CANCEL_NONE)
 	{
@@ -234,10 +234,10 @@ make_ready(PgpxRun *run)
 									 pgpx_wait_event(&wait_query, "PgpoolQuery")))
 		{
 			pgpx_wire_break(wire, "a cancel request did not end within operation_timeout");
-			pgpx_lease_broken(lease, wire->broken, NULL);
+			pgpx_lease_raise_broken(lease, wire->broken, NULL);
 		}
 	}
-	pgpx_lease_check_lost_cancel(lease);
+	pgpx_stream_check_lost_cancel(lease);
 }
 
 /*
@@ -256,7 +256,7 @@ read_behind(PgpxRun *run)
 		   event == PGPX_EV_NOTIFICATION)
 		handle_event(run, event, &msg);
 	if (event == PGPX_EV_BROKEN && !wire->eof)
-		pgpx_lease_broken(run->lease, wire->broken, NULL);
+		pgpx_lease_raise_broken(run->lease, wire->broken, NULL);
 }
 
 /*
@@ -286,7 +286,7 @@ step(PgpxRun *run)
 			return true;
 		}
 		if (event == PGPX_EV_BROKEN)
-			pgpx_lease_broken(lease, wire->broken,
+			pgpx_lease_raise_broken(lease, wire->broken,
 							  run->error.set ? run->error.primary : NULL);
 		if (event != PGPX_EV_NEED_INPUT)
 			handle_event(run, event, &msg);
@@ -306,12 +306,12 @@ check_answer(PgpxRun *run)
 	if (!run->error.set && !run->any && !run->empty && !run->describe)
 	{
 		pgpx_wire_break(wire, malformed);
-		pgpx_lease_broken(run->lease, malformed, NULL);
+		pgpx_lease_raise_broken(run->lease, malformed, NULL);
 	}
 	if (run->error.set && run->error.fatal)
 	{
 		pgpx_wire_break(wire, "the remote server ended the session");
-		pgpx_lease_broken(run->lease, wire->broken, run->error.primary);
+		pgpx_lease_raise_broken(run->lease, wire->broken, run->error.primary);
 	}
 }
 
@@ -352,7 +352,7 @@ pgpx_run_read(PgpxRun *run)
 		{
 			pause *= 2;
 			deadline = pgpx_now() + pause;
-			pgpx_lease_cancel(lease);
+			pgpx_stream_cancel(lease);
 		}
 		if (more)
 			CHECK_FOR_INTERRUPTS();
@@ -394,11 +394,11 @@ clean_up(PgpxLease *lease, bool may_drain)
 		return;
 	if (may_drain && code != ERRCODE_QUERY_CANCELED &&
 		code != ERRCODE_ADMIN_SHUTDOWN &&
-		pgpx_lease_drain(lease, DRAIN_BYTES, pgpx_now() + DRAIN_US, true))
+		pgpx_stream_drain(lease, DRAIN_BYTES, pgpx_now() + DRAIN_US, true))
 		return;
 	if (wire->phase == PGPX_WIRE_BROKEN)
 		return;
-	pgpx_lease_cancel(lease);
+	pgpx_stream_cancel(lease);
 
 	/*
 	 * A remote that is blocked sending rows does not process a cancel, so drain
@@ -406,8 +406,8 @@ clean_up(PgpxLease *lease, bool may_drain)
 	 */
 	if (may_drain && code == ERRCODE_QUERY_CANCELED &&
 		lease->scope != PGPX_SCOPE_CALL)
-		(void) pgpx_lease_drain(lease, CANCEL_BYTES, pgpx_now() + DRAIN_US,
-								true);
+		(void) pgpx_stream_drain(lease, CANCEL_BYTES, pgpx_now() + DRAIN_US,
+								 true);
 }
 
 void
@@ -423,7 +423,7 @@ pgpx_run_failed(PgpxRun *run, bool may_drain)
 	lease->in_use = false;
 	clean_up(lease, may_drain);
 	if (pgpx_conn_activity(conn) == PGPX_ACT_ACTIVE)
-		pgpx_lease_report_activity(lease);
+		pgpx_stream_report_activity(lease);
 }
 
 void
@@ -480,14 +480,14 @@ pgpx_run_send(PgpxRun *run, bool several)
 		pgpx_wire_send_extended(wire, statement, run->nformats, run->formats);
 
 	/* the remote may still send the reason of a failed send */
-	(void) pgpx_lease_flush(lease, 0);
+	(void) pgpx_stream_flush(lease, 0);
 }
 
 uint64
 pgpx_run_end(PgpxRun *run)
 {
 	run->lease->in_use = false;
-	pgpx_lease_report_activity(run->lease);
+	pgpx_stream_report_activity(run->lease);
 	if (run->lease->not_run)
 		return 0;
 	if (run->error.set)

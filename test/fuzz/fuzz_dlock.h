@@ -386,7 +386,7 @@ pgpx_wait_event_new(const char *name)
 }
 
 void
-pgpx_lease_broken(PgpxLease *lease, const char *why, const char *remote_text)
+pgpx_lease_raise_broken(PgpxLease *lease, const char *why, const char *remote_text)
 {
 	FUZZ_CHECK(why != NULL);
 	lease->broken = why;
@@ -401,13 +401,13 @@ pgpx_lease_check_broken(PgpxLease *lease)
 	const PgpxWire *wire = &lease->sock->wire;
 
 	if (lease->broken != NULL)
-		pgpx_lease_broken(lease, lease->broken, NULL);
+		pgpx_lease_raise_broken(lease, lease->broken, NULL);
 	if (wire->phase == PGPX_WIRE_BROKEN)
-		pgpx_lease_broken(lease, wire->broken, NULL);
+		pgpx_lease_raise_broken(lease, wire->broken, NULL);
 }
 
 void
-pgpx_lease_check_lost_cancel(PgpxLease *lease)
+pgpx_stream_check_lost_cancel(PgpxLease *lease)
 {
 }
 
@@ -417,19 +417,19 @@ pgpx_lease_check_revoked(PgpxLease *lease)
 }
 
 bool
-pgpx_lease_flush(PgpxLease *lease, PgpxTime deadline)
+pgpx_stream_flush(PgpxLease *lease, PgpxTime deadline)
 {
 	return pgpx_wire_flush(&lease->sock->wire) == 1;
 }
 
 void
-pgpx_lease_cancel(PgpxLease *lease)
+pgpx_stream_cancel(PgpxLease *lease)
 {
 	lease->cancelled = true;
 }
 
 void
-pgpx_lease_report_activity(PgpxLease *lease)
+pgpx_stream_report_activity(PgpxLease *lease)
 {
 }
 
@@ -453,7 +453,7 @@ pgpx_conn_activity(PgpxConn *conn)
 /* A call's lease is at a boundary and waits with a deadline: none of these. */
 #define NEVER(type, name, ...) type name(__VA_ARGS__) { abort(); }
 
-NEVER(bool, pgpx_lease_drain, PgpxLease *lease, size_t bytes, PgpxTime deadline, bool quiet)
+NEVER(bool, pgpx_stream_drain, PgpxLease *lease, size_t bytes, PgpxTime deadline, bool quiet)
 NEVER(PgpxTime, pgpx_lease_operation_deadline, const PgpxLease *lease)
 NEVER(bool, pgpx_session_wait_latch, PgpxTime deadline, uint32 wait_event)
 NEVER(void, pgpx_session_wait_for_more, PgpxCachedSocket *sock, uint32 wait_event)

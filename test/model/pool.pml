@@ -975,7 +975,7 @@ answer:
 	:: atomic { !reachable && mine -> how = G_CLOSE; then = T_NEXT; goto giving }
 	:: atomic { !mine && !reachable -> goto next }
 	:: atomic { b_ask > 0 && mine && conn[c].cancel == 0 ->
-		/* pgpx_lease_cancel, under the lock */
+		/* pgpx_stream_cancel, under the lock */
 		b_ask--;
 		conn[c].cancel = ASKED;
 		ask_worker(c);
@@ -987,7 +987,7 @@ answer:
 
 back:
 #ifdef CARRY
-	/* pgpx_lease_hand_over: without the lock, may_go_on */
+	/* pgpx_hand_over_lease: without the lock, may_go_on */
 	if
 	:: atomic { mine && used && reachable && len(out[c]) == 0 && len(in[c]) == 0 &&
 		len(queue) > 0 -> true }
