@@ -1,9 +1,10 @@
-# Servers whose clock can be set while they run (clock.c).  Their monotonic clocks go
-# on as they are.
+# Servers whose time of day can be set while they run (clock.c). Their monotonic clocks
+# are not affected.
 #
 #   plan skip_all => $CLOCKS_MISSING unless can_set_clocks();
-#   with_clock($node, sub { $node->restart });   # it has a clock of its own from now on
-#   set_clock($node, -3600);                     # seconds from the right time, at once
+#
+#   with_clock($node, sub { $node->restart });   # the server has a clock of its own now
+#   set_clock($node, -3600);                     # offset in seconds, takes effect at once
 package PgpxClock;
 
 use strict;
@@ -13,7 +14,7 @@ use Exporter 'import';
 use PostgreSQL::Test::Utils;
 
 our @EXPORT = qw(can_set_clocks set_clock with_clock $CLOCKS_MISSING);
-our $CLOCKS_MISSING = 'no clock can be set: there is no compiler here, or nothing may be preloaded';
+our $CLOCKS_MISSING = 'the clock cannot be set: no compiler, or libraries cannot be preloaded';
 
 my ($directory, $library);
 
@@ -30,19 +31,19 @@ sub can_set_clocks
 
 sub clock_of { return "$directory/" . $_[0]->name; }
 
-# By whole seconds, so that who knows the offset has the right time.
+# Whole seconds, so that the offset can be subtracted exactly.
 sub set_clock
 {
 	my ($node, $offset) = @_;
 
-	# where it is: the servers have it mapped
+	# write in place, because the servers have the file mapped
 	open my $file, -e clock_of($node) ? '+<' : '>', clock_of($node) or die "clock: $!";
 	syswrite($file, pack 'q', $offset) == 8 or die "clock: $!";
 	close $file;
 	return;
 }
 
-# Run a function that starts the server.
+# Runs a function that starts the server.
 sub with_clock
 {
 	my ($node, $function) = @_;

@@ -1,17 +1,17 @@
-# The same statements run here, through dblink and through the pool, and what they
-# return compared: as text, and as binary by the send functions of the types.
+# Executes the same statements locally, through dblink and through the pool, and
+# compares the results: as text, and as binary by the send functions of their types.
 #
 #   use PgpxCompare;
 #
-#   my $both = compare_node('both');          # its database "same" is here and there
+#   my $both = compare_node('both');          # its database "same" is local and remote
 #   my $result = compare($both, $sql_script);
 #   $result->{count}{same}, $result->{differs}[0]
 #
-# What is large and was seen before comes through the pool in binary: each is run
-# many times over, too, and once more.
+# Through the pool, large results come in binary from the second time on. Each query is
+# therefore also executed with its rows multiplied, twice.
 #
-# In the script SELECT, VALUES, TABLE and WITH are compared; everything else is
-# run here, where what it makes is there, too, and SET in all three sessions.
+# SELECT, VALUES, TABLE and WITH are compared. Other statements of the script are
+# executed locally, which is also the remote side, and SET in all three sessions.
 package PgpxCompare;
 
 use strict;
@@ -24,7 +24,7 @@ use PostgreSQL::Test::Utils;
 
 our @EXPORT = qw(compare_node compare statements);
 
-# A server that is its own remote.
+# Makes a server that is its own remote server.
 sub compare_node
 {
 	my ($name) = @_;
@@ -55,7 +55,7 @@ CREATE FUNCTION pgpx.connect() RETURNS text LANGUAGE sql AS \$\$
 	SELECT pgpx.dblink_connect('other', '$connstr')
 \$\$;
 EOT
--- the types of a row's columns, from its binary form
+-- the types of the columns, read from the binary form of a row
 CREATE FUNCTION pgpx.types(image bytea) RETURNS oid[] LANGUAGE plpgsql AS $$
 DECLARE
 	types oid[] := '{}';
@@ -74,8 +74,8 @@ CREATE FUNCTION pgpx.int4(image bytea, at int) RETURNS bigint LANGUAGE sql IMMUT
 		+ (get_byte(image, at + 2) << 8) + get_byte(image, at + 3)
 $$;
 
--- What a query returns: how many rows, their texts and their binary forms, each
--- as a digest of all in their order.
+-- The result of a query: the number of rows, and digests of their texts and of their
+-- binary forms in order.
 CREATE TYPE pgpx.images AS (n int, texts text, binaries bytea, types oid[], failed text, size bigint);
 CREATE FUNCTION pgpx.images(query text) RETURNS pgpx.images LANGUAGE plpgsql AS $$
 DECLARE
@@ -105,7 +105,7 @@ EXCEPTION WHEN OTHERS THEN
 	RETURN SQLSTATE || ': ' || SQLERRM;
 END $$;
 
--- Two images: NULL if they are the same.
+-- The difference of two images, NULL if they are the same.
 CREATE FUNCTION pgpx.differs(what text, a pgpx.images, b pgpx.images) RETURNS text
 LANGUAGE sql AS $$
 	SELECT 'differs ' || what || ': ' || CASE
@@ -116,13 +116,13 @@ LANGUAGE sql AS $$
 	WHERE b.failed IS NOT NULL OR (a.n, a.texts, a.binaries) IS DISTINCT FROM (b.n, b.texts, b.binaries)
 $$;
 
--- Types whose text does not tell everything: the sign of a NaN, how a tsquery is
--- nested.
+-- Types whose text does not have all information: the sign of a NaN, the nesting of a
+-- tsquery.
 CREATE FUNCTION pgpx.lossy() RETURNS oid[] LANGUAGE sql IMMUTABLE AS $$
 	SELECT '{float4,float8,point,line,lseg,box,path,polygon,circle,tsquery}'::regtype[]::oid[]
 $$;
 
--- of them, those that never come in binary
+-- those of them that are never requested in binary
 CREATE FUNCTION pgpx.text_only() RETURNS oid[] LANGUAGE sql IMMUTABLE AS $$
 	SELECT '{point,line,lseg,box,path,polygon,circle,tsquery}'::regtype[]::oid[]
 $$;
@@ -148,7 +148,7 @@ BEGIN
 
 	IF here.n = 0 THEN
 		RETURN CASE WHEN pgpool.exec(lease, query) = 0 THEN 'same without rows'
-			ELSE 'differs pool: rows there, none here' END;
+			ELSE 'differs pool: remote rows, no local ones' END;
 	END IF;
 	SELECT string_agg(format('c%s %s', n, format_type(type, -1)), ', ' ORDER BY n), bool_or(typtype = 'p')
 	  INTO list, pseudo
@@ -164,10 +164,10 @@ BEGIN
 	pool := pgpx.images(format('SELECT * FROM pgpool.query(%s, %L) AS t(%s)', lease, query, list));
 	peer := pgpx.images(format('SELECT * FROM pgpx.dblink(''other'', %L) AS t(%s)', query, list));
 	IF pool.failed IS NOT NULL AND pool.failed = peer.failed THEN
-		RETURN 'skipped fails there, or cannot be read: ' || pool.failed;
+		RETURN 'skipped fails remotely, or cannot be read: ' || pool.failed;
 	END IF;
 	IF pool.failed ~ '^0A000: cannot read values of type' THEN
-		RETURN 'skipped refused, not guessed';
+		RETURN 'skipped refused instead of guessed';
 	END IF;
 	IF here.texts = pool.texts AND here.binaries <> pool.binaries AND pool.binaries = peer.binaries
 		AND here.types && pgpx.lossy() THEN
@@ -177,8 +177,8 @@ BEGIN
 		'same' || CASE WHEN pgpx.differs('dblink', here, peer) IS NOT NULL THEN ' unlike dblink' ELSE '' END);
 END $$;
 
--- The same many times over, and again: what is known to be large comes in binary,
--- as far as the types allow.
+-- The same with the rows multiplied, twice: results known to be large come in binary, as
+-- far as the types allow.
 CREATE FUNCTION pgpx.again(lease bigint, query text) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
 	many text;
@@ -192,7 +192,7 @@ BEGIN
 	END IF;
 	SELECT string_agg(format('c%s %s', n, format_type(type, -1)), ', ' ORDER BY n)
 	  INTO list FROM unnest(here.types) WITH ORDINALITY AS c(type, n);
-	-- those that gain little by binary have to be more
+	-- types that gain little by binary need more rows
 	many := format(E'SELECT x.* FROM (%s\n) AS x, generate_series(1, %s)', query,
 		CASE WHEN here.types && '{bool,int2,int4,int8,numeric,bool[],bytea[],int2[],int4[],int8[],float4[],float8[],numeric[],date[],time[],timetz[],timestamp[],timestamptz[],interval[],uuid[]}'::regtype[]::oid[]
 			THEN 600 / least(here.n, 5) ELSE 120 END);
@@ -201,10 +201,10 @@ BEGIN
 		pool := pgpx.images(format('SELECT * FROM pgpool.query(%s, %L) AS t(%s)', lease, many, list));
 	END LOOP;
 	IF pool.failed ~ '^0A000: cannot read values of type' THEN
-		RETURN 'skipped refused, not guessed';
+		RETURN 'skipped refused instead of guessed';
 	END IF;
 	IF pool.failed IS NOT NULL AND pool.failed = (pgpx.images(format('SELECT * FROM pgpx.dblink(''other'', %L) AS t(%s)', many, list))).failed THEN
-		RETURN 'skipped fails there, or cannot be read: ' || pool.failed;
+		RETURN 'skipped fails remotely, or cannot be read: ' || pool.failed;
 	END IF;
 	IF here.texts = pool.texts AND here.binaries <> pool.binaries AND here.types && pgpx.text_only() THEN
 		RETURN 'same: text again';
@@ -212,8 +212,8 @@ BEGIN
 	RETURN coalesce(pgpx.differs('again', here, pool), 'same: again');
 END $$;
 
--- The value of a query that returns one goes there and comes back.  Types that
--- PostgreSQL turns into text first are not for that: char loses its blanks.
+-- Sends a single value as a parameter and compares the value that is returned. Types
+-- that PostgreSQL converts to text first are skipped: char loses its blanks.
 CREATE FUNCTION pgpx.echo(lease bigint, query text) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
 	here pgpx.images := pgpx.images(query);
@@ -224,14 +224,14 @@ BEGIN
 	END IF;
 	back := pgpx.images(format('SELECT * FROM pgpool.query(%s, ''select $1::%s'', (%s)) AS t(c %2$s)',
 		lease, format_type(here.types[1], -1), query));
-	RETURN CASE WHEN back.failed ~ '^0A000: cannot read values of type' THEN 'skipped refused, not guessed'
+	RETURN CASE WHEN back.failed ~ '^0A000: cannot read values of type' THEN 'skipped refused instead of guessed'
 		ELSE coalesce(pgpx.differs('parameter', here, back), 'same parameter') END;
 END $$;
 EOT
 }
 
-# Split a script of psql into statements and lines of its own, each with what is
-# in front of it, and the data of a COPY FROM STDIN with the COPY.
+# Splits a psql script into statements and psql commands, each with preceding text; COPY
+# FROM STDIN includes its data.
 sub statements
 {
 	my ($script) = @_;
@@ -267,7 +267,7 @@ sub statements
 	return @statements;
 }
 
-# Is what it returns a matter of its text and the database alone?
+# True if the result depends only on the statement and the database.
 sub comparable
 {
 	my ($sql) = @_;
@@ -280,9 +280,9 @@ sub comparable
 	  && $sql !~ /\\/;
 }
 
-# Run a script in a session of the node, and count what its statements gave.
+# Runs a script in a session of the node, and counts the results of the comparisons.
 #   environment => {...}   of psql
-#   echo => 1              each value as a parameter, too
+#   echo => 1              also send each value as a parameter
 #   settings => 'here'     SET in this session only; 'there': only in the others
 sub compare
 {
@@ -294,10 +294,10 @@ sub compare
 
 	foreach my $sql (statements($script))
 	{
-		# what exists in one session only could not be compared
+		# temporary objects of one session could not be compared
 		$sql =~ s/^(create\s+(?:or\s+replace\s+)?)(?:local\s+|global\s+)?temp(?:orary)?\s+(?=table|view|sequence)/$1/i;
 
-		# what the results of this session look like is ours
+		# psql's output format must not change
 		next if $sql =~ /^\\(?:x|a|t|pset)\b/;
 
 		$transaction = 1 if $sql =~ /^(?:begin|start\s+transaction)\b/i;
@@ -313,7 +313,7 @@ sub compare
 		}
 		elsif (!$transaction && $sql =~ /^(?:set|reset)\b/i)
 		{
-			# the pool's sessions have it as it has to be
+			# the pool's sessions have these settings as required
 			next if $sql =~ /^\w+\s+(?:extra_float_digits|client_encoding|session\s+authorization|role)\b/i;
 			my $command = $sql =~ s/'/''/gr;
 

@@ -1,18 +1,18 @@
-# Servers in which a call of the library's to the system, to libc or to libpq fails
-# when a test says so (failing.c).
+# Servers in which the extension's calls of system, libc or libpq functions fail on
+# request (failing.c).
 #
 #   PgpxFailing::skip_all_without();
-#   failing($node, sub { $node->start });                # from now on it can be told to
-#   fail_next($node, 'socketpair', who => 'session');    # or worker, all; the next call
-#   fail_next($node, 'strdup', skip => 2, times => 3);  # the third to the fifth
-#   ok(has_failed($node), ...);
-#   hold_logins($node, 'db1', 'db2');    # steps of logins there do not end, until the next such call;
-#                                        # nor do look-ups of these, if they are hosts
-#   stand_still($node, $session->pid);   # these stand in their next recv, until the next such call
-#   stands($node, $session->pid);        # 1 or 0: does it?
-#   doze($node, $postmaster);            # .. or, if it is that of 15, before it goes to sleep
-#   dozes($node, $postmaster);
-#   never_pause($node, $session->pid);   # these receive notices without end, until the next such call
+#   failing($node, sub { $node->start });                # requests are possible from now on
+#   fail_next($node, 'socketpair', who => 'session');    # the next call; or worker, all
+#   fail_next($node, 'strdup', skip => 2, times => 3);   # the third to the fifth call
+#   ok(has_failed($node), ...);                          # all requested failures have occurred
+#   hold_logins($node, 'db1', 'host1');       # until the next call: logins to these databases
+#                                            # and look-ups of these hosts do not end
+#   stop_in_recv($node, $session->pid);       # until the next call: stop in the next recv
+#   is_stopped_in_recv($node, $session->pid); # 1 or 0
+#   stop_before_sleep($node, $postmaster);    # the same for a postmaster of 15 about to sleep
+#   is_stopped_before_sleep($node, $postmaster);
+#   send_endless_notices($node, $session->pid); # until the next call: receive endless notices
 package PgpxFailing;
 
 use strict;
@@ -25,7 +25,7 @@ use Test::More;
 
 use PgpxTest;
 
-our @EXPORT = qw(doze dozes failing fail_next has_failed hold_logins libpq_cancels never_pause stand_still stands);
+our @EXPORT = qw(stop_before_sleep is_stopped_before_sleep failing fail_next has_failed hold_logins libpq_cancels send_endless_notices stop_in_recv is_stopped_in_recv);
 
 my ($library, $number);
 
@@ -33,16 +33,16 @@ sub skip_all_without
 {
 	my $source = __FILE__ =~ s{PgpxFailing\.pm$}{failing.c}r;
 
-	plan skip_all => 'it sees whether a call is ours only if nothing comes between' if defined $ENV{PGPX_LATE};
+	plan skip_all => 'whether the extension made a call can only be seen if no other library is in between' if defined $ENV{PGPX_LATE};
 	plan skip_all => 'a sanitizer has its own malloc and must be loaded first' if $ENV{PGPX_NO_PRELOAD};
 	$library = PostgreSQL::Test::Utils::tempdir . '/failing.so';
-	plan skip_all => 'there is no compiler here'
+	plan skip_all => 'no compiler'
 	  if system("cc -shared -fPIC -O1 -Wall -o $library $source -ldl") != 0;
 	chmod 0755, $library;
 	return;
 }
 
-# Run a function that starts the server.
+# Runs a function that starts the server.
 sub failing
 {
 	my ($node, $function) = @_;
@@ -81,7 +81,8 @@ sub hold_logins
 	return;
 }
 
-# Processes that a file names do what failing.c says of it; those that stop there say so.
+# Names processes in a file, which makes failing.c act on them. has_stopped: a named
+# process has stopped.
 sub name_in
 {
 	my ($file, $node, @pids) = @_;
@@ -97,14 +98,14 @@ sub has_stopped
 	return -e $node->data_dir . "/pgpool_ext.${file}s.$pid" ? 1 : 0;
 }
 
-sub stand_still { return name_in(stand => @_); }
-sub stands { return has_stopped(stand => @_); }
-sub doze { return name_in(doze => @_); }
-sub dozes { return has_stopped(doze => @_); }
-sub never_pause { return name_in(endless => @_); }
+sub stop_in_recv { return name_in(stand => @_); }
+sub is_stopped_in_recv { return has_stopped(stand => @_); }
+sub stop_before_sleep { return name_in(doze => @_); }
+sub is_stopped_before_sleep { return has_stopped(doze => @_); }
+sub send_endless_notices { return name_in(endless => @_); }
 
-# Whether libpq can send cancel requests without waiting, from 17 on; it may be newer
-# than the server.
+# True if libpq can send cancel requests asynchronously (from 17 on; it may be newer
+# than the server).
 sub libpq_cancels
 {
 	chomp(my $bin = `pg_config --bindir`);
@@ -113,7 +114,7 @@ sub libpq_cancels
 	return PostgreSQL::Test::Utils::slurp_file($libpq) =~ /PQcancelStart/ ? 1 : 0;
 }
 
-# It has come to all of it.
+# Waits until all requested failures have occurred.
 sub has_failed
 {
 	my ($node) = @_;

@@ -1,15 +1,15 @@
-# A copy of the server's installation that belongs to one test, which may then put
-# other versions of the extension into it, or take it away.
+# A copy of the server's installation for one test, into which other versions of the
+# extension can be installed, or from which it can be removed.
 #
 #   use PgpxInstall;
 #
 #   my $install = PgpxInstall->new;
 #   my $local = local_node('local', install => $install);
 #   $install->write_script('1.0--1.1', $sql);
-#   $install->newer_library($c);      # for those who load it from now on
+#   $install->newer_library($c);      # for processes that load it from now on
 #   $install->remove;
 #
-# Programs are copies and all else is links, as in private_install of test/lib.sh.
+# Programs are copied, all other files are links, as in private_install of test/lib.sh.
 package PgpxInstall;
 
 use strict;
@@ -33,7 +33,7 @@ sub new
 	run('sh', '-c', 'cp -L "$1"/* "$2"', 'cp', $real{bindir}, $self->{bin});
 	if (-e "$self->{bin}/postgres.real")
 	{
-		# under valgrind: a script that starts the server proper
+		# under valgrind: a script that starts the real server
 		run('sed', '-i', "s|$real{bindir}|$self->{bin}|", "$self->{bin}/postgres");
 	}
 	foreach my $file (glob "$real{pkglibdir}/* $real{sharedir}/* $real{sharedir}/extension/*")
@@ -51,13 +51,13 @@ sub new
 	return $self;
 }
 
-# What PostgreSQL::Test::Cluster calls an installation.
+# The installation's path for PostgreSQL::Test::Cluster.
 sub path { return dirname($_[0]->{bin}); }
 
-# One of its programs.
+# The path of a program.
 sub program { return "$_[0]->{bin}/$_[1]"; }
 
-# The text of an extension script, by what stands behind "--" in its name.
+# The text of an extension script, by the part of its name behind "--".
 sub script
 {
 	my ($self, $versions) = @_;
@@ -75,7 +75,7 @@ sub write_script
 	return;
 }
 
-# All scripts, by what stands behind "--" in their names.
+# All scripts, by the part of their names behind "--".
 sub scripts
 {
 	my ($self) = @_;
@@ -83,8 +83,8 @@ sub scripts
 	return sort map { /pgpool_ext--(.*)\.sql$/ } glob "$self->{share}/pgpool_ext--*.sql";
 }
 
-# Put a library in the place of the installed one that has all it has, and what is in
-# a C text.  Who has loaded the old one goes on with it.
+# Replaces the installed library by one that has all its functions and those of a C
+# source. Processes that have loaded the old one keep it.
 sub newer_library
 {
 	my ($self, $c) = @_;
@@ -99,7 +99,7 @@ sub newer_library
 	return;
 }
 
-# Nothing of the extension is installed any more.
+# Removes all files of the extension.
 sub remove
 {
 	my ($self) = @_;

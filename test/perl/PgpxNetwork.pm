@@ -1,8 +1,8 @@
-# A network of its own for a test, with a cable in it that can be cut: packets are
-# lost, and nothing is refused, reset or answered, as when a firewall has forgotten
-# a connection or a machine has lost its power.
+# A network of its own for a test, in which all packets can be dropped: nothing is
+# refused, reset or answered, as when a firewall has lost its state or a machine its
+# power.
 #
-#   use PgpxNetwork;    # first of all: it starts the test once more, inside
+#   use PgpxNetwork;    # must come first: it runs the test again, inside the namespace
 #   use PgpxTest;
 #
 #   PgpxNetwork::skip_all_without();
@@ -10,18 +10,18 @@
 #   my $remote = $network->remote_node('far', conf => [...]);
 #   make_pool($local, $remote, options => { host => $network->address });
 #   $network->cut;
-#   $network->mend;
+#   $network->restore;
 #
-# use PgpxNetwork 'names': /etc/hosts and /etc/resolv.conf are its own, too, empty at
-# first; see hosts and resolver.
+# use PgpxNetwork 'names': the test also has its own /etc/hosts and /etc/resolv.conf,
+# which are empty at first; see hosts and resolver.
 #
-# The test and the servers that it starts live in one network namespace, what
-# remote_node makes in a second one, at the other end of a veth pair.  This takes
-# no root but the program ip, and a kernel that lets users have user namespaces.
-# Sockets in the file system know nothing of it.
+# The test and the servers that it starts run in one network namespace, those of
+# remote_node in a second one at the other end of a veth pair. This needs no root, but
+# the program ip and a kernel that lets users create user namespaces. Unix-domain
+# sockets are not affected.
 #
-# Packets are lost by an Ethernet address that nobody has: no firewall is needed,
-# and who connects gets no answer of any kind.
+# Packets are dropped by using an Ethernet address that does not exist, so no firewall
+# is needed, and a connection attempt gets no answer of any kind.
 package PgpxNetwork;
 
 use strict;
@@ -34,7 +34,7 @@ use Test::More;
 
 my @unshare = (qw(unshare --user --keep-caps --net), '--map-user=' . $<, '--map-group=' . (split / /, $()[0]);
 
-# mount wants to be called by root, which here is whoever has made the namespace
+# mount must run as root, which inside the namespace is its creator
 my @with_names = (qw(unshare --user --map-root-user --mount sh -c),
 	'mount --bind "$1/hosts" /etc/hosts && mount --bind "$1/resolv.conf" /etc/resolv.conf && shift && exec "$@"', 'sh');
 my %near = (device => 'pgpx0', address => '10.213.97.1', ether => '02:00:00:00:97:01');
@@ -57,7 +57,7 @@ sub import
 		@inside = (@with_names, $ENV{PGPX_NETWORK}, @unshare);
 	}
 
-	# what it says if it cannot be done
+	# what unshare reports if it fails
 	open my $said, '-|', 'sh', '-c', 'exec "$@" 2>&1', 'sh', @inside, 'sh', '-c',
 	  "ip link set lo up && ip link add name $near{device} type veth peer name $far{device}";
 	$trouble = join ' ', map { s/\s+/ /gr } <$said>;
@@ -66,7 +66,7 @@ sub import
 	exec @inside, $^X, $0, @ARGV or die "could not start the test once more: $!\n";
 }
 
-# Write a file that stands for one in /etc, in place: it is mounted there.
+# Writes a file mounted over one in /etc, in place.
 sub etc
 {
 	my ($name, $text) = @_;
@@ -77,7 +77,7 @@ sub etc
 	return;
 }
 
-# What names lead to: name => address, ...
+# Sets the addresses of names: name => address, ...
 sub hosts
 {
 	my ($self, %names) = @_;
@@ -85,7 +85,7 @@ sub hosts
 	return etc('hosts', join '', map { "$names{$_} $_\n" } sort keys %names);
 }
 
-# Who is asked for all other names.
+# Sets the name server for all other names.
 sub resolver
 {
 	my ($self, $address) = @_;
@@ -95,7 +95,7 @@ sub resolver
 
 sub skip_all_without
 {
-	plan skip_all => "this machine lets no user have a network of his own: $trouble" if defined $trouble;
+	plan skip_all => "users of this machine cannot create a network namespace: $trouble" if defined $trouble;
 	return;
 }
 
@@ -112,7 +112,7 @@ sub new
 	my ($class) = @_;
 	my $self = bless {}, $class;
 
-	# it holds the far namespace, and ends when its input does
+	# this process holds the far namespace, and exits at the end of its input
 	$self->{pid} = open2($self->{out}, $self->{in}, qw(unshare --net sh -c), 'echo made; exec cat');
 	readline $self->{out};
 	push @networks, $self;
@@ -129,14 +129,14 @@ sub new
 		run(@inside, qw(ip addr add), "$place->{address}/30", 'dev', $place->{device});
 		run(@inside, qw(ip link set), $place->{device}, 'up');
 	}
-	$self->mend;
+	$self->restore;
 	return $self;
 }
 
-# The address of remote_node.
+# The address of servers made by remote_node.
 sub address { return $far{address}; }
 
-# As PgpxTest's, at the far end.
+# Like PgpxTest::remote_node, in the far namespace.
 sub remote_node
 {
 	my ($self, $name, %args) = @_;
@@ -153,7 +153,7 @@ sub remote_node
 	return $node;
 }
 
-# Whom either end takes for the other one's device.
+# Sets the Ethernet addresses to which both ends send.
 sub send_to
 {
 	my ($self, $to_far, $to_near) = @_;
@@ -166,7 +166,7 @@ sub send_to
 
 sub cut { return $_[0]->send_to($nobody, $nobody); }
 
-sub mend { return $_[0]->send_to($far{ether}, $near{ether}); }
+sub restore { return $_[0]->send_to($far{ether}, $near{ether}); }
 
 END
 {

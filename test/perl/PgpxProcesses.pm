@@ -1,4 +1,4 @@
-# All processes of a server, so that a test can stop it as a whole.
+# All processes of a server, so that a test can stop the whole server.
 #
 #   my @processes = processes($node);                # the postmaster is the first
 #   kill 'STOP', @processes;
@@ -13,7 +13,7 @@ use PostgreSQL::Test::Utils;
 
 our @EXPORT = qw(processes);
 
-# From /proc and not by ps, which a small Debian does not have.
+# From /proc, because a small Debian has no ps.
 sub processes
 {
 	my ($node) = @_;

@@ -1,35 +1,36 @@
-# A network that can be made to fail: passes bytes on to a server, until it is told
-# to do otherwise.
+# A proxy that simulates network faults. It passes bytes to and from a server until a
+# fault is set.
 #
 #   my $proxy = PgpxProxy->new($remote->port);
 #   make_pool($local, $proxy, server => 's');
-#   my $bytes = $proxy->tell('count');  # that have come from there since the last word
-#   my $fault = $proxy->tell('look');   # what it does now; so do all others
+#   $proxy->command('freeze');              # set a fault; returns the fault
+#   my $fault = $proxy->command('status');  # the current fault
+#   my $bytes = $proxy->command('count');   # bytes from the server since the last command
 #
-# With what comes from the server on the connections that there are, new ones are
-# as they should be:
-#   cut 1000       1000 bytes more on each, then its end
-#   reset 1000     .. then a RST, to both sides
-#   half 1000      .. then that direction ends, the other one goes on
-#   garbage 1000   .. then bytes that are no message, and the end
-#   flip 1000      the 1000th byte arrives wrong
+# Faults for data from the server on the existing connections (new ones are not
+# affected):
+#   cut 1000       close after 1000 more bytes on each connection
+#   reset 1000     the same with a RST to both sides
+#   half 1000      the same for this direction only
+#   garbage 1000   then send bytes that are no message, and close
+#   flip 1000      corrupt the 1000th byte
 #
-# With all connections, until it is told something else:
-#   freeze         nothing is passed on
-#   delay 20       all arrives 20 ms late
-#   hold           cancel requests are taken in, and no more
-#   hold all       .. and all other connections that come, which in TLS look alike
-#   mute           answers are lost; those connections end after it
-#   swallow 3000   the next answer to a question of so many bytes is lost, and with it
-#                  its connection; then all is as it should be
-#   keep 3000      .. is kept back: then it is 'kept', until ..
-#   drop           .. it is lost, too
-#   pass           all is as it should be
+# Faults for all connections, until the next command:
+#   freeze         pass nothing on
+#   delay 20       pass everything on 20 ms late
+#   hold           accept cancel requests and do not pass them on
+#   hold all       the same for all new connections, which over TLS look alike
+#   mute           lose answers; the connections close afterwards
+#   swallow 3000   lose the next answer to a message of 3000 bytes or more, and close its
+#                 connection; then pass
+#   keep 3000      keep such an answer back; the status is 'kept' then
+#   drop           lose the answer that is kept back
+#   pass           no fault
 #
-# What is encrypted passes as well: it looks at lengths alone.
+# Works for encrypted connections, too, because only lengths are evaluated.
 #
-# One process, which ends with the test.  Make it before the test's sessions: it
-# would hold their ends of the pipes.
+# The proxy is one process, which ends with the test. Make it before the test's
+# sessions, whose pipes it would inherit otherwise.
 package PgpxProxy;
 
 use strict;
@@ -43,7 +44,7 @@ use Time::HiRes qw(time);
 
 my @proxies;
 
-# faults that begin after so many bytes of a server
+# faults that begin after a number of bytes from the server
 my $counted = qr/^(?:cut|reset|half|garbage|flip)$/;
 
 sub new
@@ -59,7 +60,7 @@ sub new
 	$self->{pid} = fork // die "fork: $!";
 	if ($self->{pid} == 0)
 	{
-		# _exit: what the test does at its end is not to be done here
+		# _exit skips the END blocks of the test
 		$SIG{PIPE} = 'IGNORE';
 		close $self->{write};
 		eval { loop($listener, $port, $read, $answer) };
@@ -71,8 +72,8 @@ sub new
 
 sub port { return $_[0]->{port}; }
 
-# Returns when it is so.
-sub tell
+# Sends a command. Returns the proxy's reply when the fault is in effect.
+sub command
 {
 	my ($self, $what) = @_;
 
@@ -95,8 +96,8 @@ sub send_all
 	return;
 }
 
-# Bytes of a server that fail: what is passed on of them, and what is done then.
-sub spoil
+# Applies a fault to bytes of the server: what is passed on, and what happens then.
+sub corrupt
 {
 	my ($fault, $data, $left) = @_;
 
@@ -105,7 +106,7 @@ sub spoil
 		substr($data, $left - 1, 1) ^= "\x01";
 		return ($data, '');
 	}
-	# neither a message nor a text in UTF-8
+	# neither a message nor valid UTF-8
 	return (substr($data, 0, $left) . ($fault eq 'garbage' ? "\x9F" x 200 : ''), $fault);
 }
 
@@ -115,15 +116,15 @@ sub loop
 	my $select = IO::Select->new($listener, $read);
 	my $few = IO::Select->new($listener, $read);
 	my (%peer, %from_server, %fresh);
-	my %left;          # bytes before something happens, by the server's end
-	my %asked;         # length of the last question, by the server's end
+	my %left;          # bytes before the fault begins, by the server's end
+	my %asked;         # length of the client's last message, by the server's end
 	my %muted;
-	my @late;          # when, to whom, what
+	my @late;          # time, destination, data
 	my @held;
-	my @kept;          # client, server, and what is kept back from it
+	my @kept;          # client, server, and the data that is kept back
 	my ($fault, $bytes, $delay, $passed) = ('pass', 0, 0, 0);
 	my $drop = sub {
-		# copies: what they come from is deleted
+		# use copies, because their sources are deleted
 		foreach my $end (my @ends = @_)
 		{
 			$select->remove($end);
@@ -142,7 +143,7 @@ sub loop
 			if ($ready == $read)
 			{
 				sysread($read, my $line, 1000) or return;
-				if ($line !~ /^(?:look|count)/)
+				if ($line !~ /^(?:status|count)/)
 				{
 					($fault, $bytes) = $line =~ /^(\w+) ?(\w*)/;
 					$drop->($_, $peer{$_}) foreach splice @held;
@@ -212,7 +213,7 @@ sub loop
 				}
 				else { $asked{$other} = $n; }
 
-				# length and code of a cancel request; libpq 17 asks for TLS before it
+				# length and code of a cancel request; libpq 17 requests TLS before it
 				my $asks_for_tls = $fresh{$ready} && $n == 8 && unpack('x4N', $data) == 80877103;
 				my $first = !$asks_for_tls && delete $fresh{$ready};
 				if ($first && $fault eq 'hold' && ($bytes eq 'all' || $n == 16 && unpack('x4N', $data) == 80877102))
@@ -224,7 +225,7 @@ sub loop
 				if (defined $left{$ready})
 				{
 					if ($n < $left{$ready}) { $left{$ready} -= $n; }
-					else { ($data, $then) = spoil($fault, $data, delete $left{$ready}); }
+					else { ($data, $then) = corrupt($fault, $data, delete $left{$ready}); }
 				}
 				push @late, [ time + $delay, $other, $data, $then ];
 				$select->remove($ready) if $then;

@@ -1,12 +1,12 @@
-# All that a database knows of the extension, as lines of text that are the same for
-# the same objects whichever way they came: members, definitions, owners, privileges,
-# initial privileges (which pg_dump goes by), comments.  So an upgraded schema can be
-# compared with a fresh one, and a restored one with what was dumped.
+# Everything that a database's catalogs say about the extension, as lines of text that
+# do not depend on how the objects were made: members, definitions, owners, privileges,
+# initial privileges (used by pg_dump), comments. Used to compare an upgraded schema
+# with a new one, and a restored schema with the dumped one.
 #
 #   use PgpxSchema;
 #
 #   my @lines = extension_lines($node, 'postgres');
-#   is(differences(\@lines, \@others), '', 'the same');
+#   is(differences(\@lines, \@others), '', 'schemas are equal');
 package PgpxSchema;
 
 use strict;
@@ -16,7 +16,7 @@ use Exporter 'import';
 
 our @EXPORT = qw(extension_lines differences);
 
-# Privileges are as they work: none at all are the default ones.
+# Privileges as they apply; none means the defaults.
 my $acl = q{(SELECT string_agg(concat(coalesce(nullif(a.grantee, 0)::regrole::text, 'PUBLIC'), ' ',
 	a.privilege_type, CASE WHEN a.is_grantable THEN ' WITH GRANT OPTION' END), ', '
 	ORDER BY coalesce(nullif(a.grantee, 0)::regrole::text, 'PUBLIC'), a.privilege_type) FROM aclexplode(%s) a)};

@@ -5,13 +5,13 @@
 #
 #   my $a = PgpxSession->new($local);                # or user => 'app', dbname => ...
 #   is($a->run("SELECT 1"), '1');
-#  $a->start("SELECT pgpool.checkout('shard1')");   # does not wait
+#   $a->start("SELECT pgpool.checkout('shard1')");   # does not wait
 #   ...
-#  ok($a->done);                                    # has it ended yet?
+#   ok($a->done);                                    # has it ended yet?
 #   like($a->finish, qr/^\d+$/);                     # waits for the end
 #   is($a->sqlstate, '');  is($a->error, '');        # of the last run or finish
-#  $a->fails('SELECT 1/0', '22012', qr/division/, 'division by zero fails');
-#  $a->calm;                                        # reset statement_timeout
+#   $a->fails('SELECT 1/0', '22012', qr/division/, 'division by zero fails');
+#   $a->reset_statement_timeout;                                        # reset statement_timeout
 #   $a->quit;
 package PgpxSession;
 
@@ -64,7 +64,7 @@ sub start
 }
 
 # Read psql's output so far; wait at most $timeout seconds for more.
-sub take_in
+sub read_output
 {
 	my ($self, $timeout) = @_;
 
@@ -91,7 +91,7 @@ sub done
 {
 	my ($self) = @_;
 
-	$self->take_in(0) foreach 1 .. 2;
+	$self->read_output(0) foreach 1 .. 2;
 	return $self->is_complete ? 1 : 0;
 }
 
@@ -101,7 +101,7 @@ sub finish
 	my ($self, $timeout) = @_;
 	my $end = time() + ($timeout // $PostgreSQL::Test::Utils::timeout_default);
 
-	$self->take_in(1) until $self->is_complete || time() > $end;
+	$self->read_output(1) until $self->is_complete || time() > $end;
 	die "the statement did not end in time: $self->{text} $self->{error}"
 	  unless $self->is_complete;
 	s/^\Q$self->{mark}\E\n//m foreach $self->{text}, $self->{error};
@@ -146,7 +146,7 @@ sub failed
 }
 
 # Reset statement_timeout. A short timeout may cancel the RESET itself, hence the loop.
-sub calm
+sub reset_statement_timeout
 {
 	my ($self) = @_;
 

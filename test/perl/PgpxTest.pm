@@ -43,13 +43,13 @@ our $REMOTE_SUPER_PASSWORD = 'root secret';
 #   conf => [lines]   appended to postgresql.conf
 #   preload => 0      without shared_preload_libraries
 #   start => 0        do not start it
-#  install => ...    use a separate installation, see PgpxInstall.pm
-#  bindir => folder  the programs of another server; init => [options of initdb]
+#   install => ...    use a separate installation, see PgpxInstall.pm
+#   bindir => folder  the programs of another server; init => [options of initdb]
 sub local_node
 {
 	my ($name, %args) = @_;
 
-	known(\%args, qw(conf preload start install bindir init));
+	check_argument_names(\%args, qw(conf preload start install bindir init));
 	my $path = $args{install} ? $args{install}->path : $args{bindir} ? dirname($args{bindir}) : undef;
 	my $node = new_node($name, $args{init}, $path ? (install_path => $path) : ());
 
@@ -66,7 +66,7 @@ sub remote_node
 {
 	my ($name, %args) = @_;
 
-	known(\%args, qw(conf start tls));
+	check_argument_names(\%args, qw(conf start tls));
 	my $node = new_node($name);
 	my $tls = $args{tls} ? certificate() : defined $args{tls} ? undef : $ENV{PGPX_TEST_TLS};
 	my $host = $tls ? 'hostssl' : 'host';
@@ -96,7 +96,7 @@ EOT
 }
 
 # Reject unknown arguments, which would otherwise be ignored silently.
-sub known
+sub check_argument_names
 {
 	my ($args, @names) = @_;
 
@@ -134,10 +134,10 @@ sub configure
 # the ordinary role app, which may use the server. An existing extension and role are
 # kept.
 #   server => name     default: remote
-#  dbname => name     local database; default: postgres
+#   dbname => name     local database; default: postgres
 #   remote_dbname      default: remote_db
 #   options => {...}   of the server, beside host, port and dbname
-#  user, password     on the remote server; default: remote_app's
+#   user, password     on the remote server; default: remote_app's
 sub make_pool
 {
 	my ($local, $remote, %args) = @_;
@@ -246,12 +246,12 @@ sub wait_until
 	diag('timed out waiting for "' . $expected . '"'
 		  . (ref $what ? '' : " from: $what")
 		  . ', got: ' . ($got // $err // 'nothing'));
-	tell_state($node);
+	print_state($node);
 	return 0;
 }
 
 # Print the sessions and workers of a local server and their wait events.
-sub tell_state
+sub print_state
 {
 	my ($node) = @_;
 	my $said;

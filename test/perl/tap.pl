@@ -1,9 +1,9 @@
-# Run TAP files, as prove does, and leave the counts in a file:
+# Runs TAP files like prove, and writes the counts to a file:
 #
 #   tap.pl --counts=FILE [--jobs=N] [--exec=WORD ...] -- FILE ...
 #
-# --exec, once for each word, is the command that runs a file (default: perl).
-# The counts are: passed, failed, skipped.  A file that died or broke its plan without a
+# --exec, once for each word, is the command that runs a file (default: perl). The
+# counts are: passed, failed, skipped. A file that died or broke its plan without a
 # failed assertion counts as one failure, a file that is skipped as a whole as one skip.
 use strict;
 use warnings;

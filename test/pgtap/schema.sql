@@ -1,9 +1,9 @@
--- The shape of the extension: which objects it has, their types, properties and
--- privileges, that each is described, and that it goes without a trace.
+-- The objects of the extension: their types, properties, privileges and descriptions,
+-- and their complete removal by DROP EXTENSION.
 BEGIN;
 SELECT * FROM no_plan();
 
--- All functions of the schema.  pub: PUBLIC may execute it.
+-- all functions of the schema; pub: PUBLIC may execute it
 CREATE TEMP TABLE functions (name text, arguments text, result text, pub boolean);
 INSERT INTO functions VALUES
   ('checkin', 'lease bigint', 'void', true),
@@ -63,7 +63,7 @@ SELECT f.name, format('%s%s, sql %s', before, first, params), result, true
        unnest(ARRAY['text, VARIADIC params text[] DEFAULT ''{}''::text[]',
 		'text, VARIADIC params pgpool.param[]', 'pgpool.statement, VARIADIC params "any"']) AS params;
 
--- All views, each on a function of its name, and their columns.
+-- all views, each on a function of its name, and their columns
 CREATE TEMP TABLE views (name text, columns text);
 INSERT INTO views VALUES
   ('pools', 'pool_id integer, database name, server name, local_user name, shared boolean,
@@ -111,7 +111,7 @@ INSERT INTO views VALUES
   ('wait_histogram', 'pool_id integer, database name, server name, local_user name, bucket integer, from_us bigint,
       to_us bigint, waits bigint, cumulative bigint, bar text'),
   ('locks', 'database name, server name, name text, token bigint, state text, pid integer,
-      user_name name, who text, why text, since timestamp with time zone,
+      user_name name, holder text, why text, since timestamp with time zone,
       last_ping timestamp with time zone, valid_until timestamp with time zone, ttl interval'),
   ('workers', 'worker integer, pid integer, state text, started_at timestamp with time zone,
       restarts integer, pools integer, connections integer, descriptors integer, polled bigint,
@@ -130,17 +130,17 @@ SELECT results_eq(
   $$SELECT extnamespace::regnamespace::text, extrelocatable FROM pg_extension
      WHERE extname = 'pgpool_ext'$$,
   $$VALUES ('pg_catalog', false)$$,
-  'the extension is in pg_catalog and stays there');
+  'extension is in pg_catalog and not relocatable');
 SELECT results_eq(
   $$SELECT superuser, trusted FROM pg_available_extension_versions
      WHERE name = 'pgpool_ext' AND installed$$,
   $$VALUES (true, false)$$,
-  'only superusers can create it');
+  'only superusers can create the extension');
 SELECT is(
   (SELECT refobjid FROM pg_depend
     WHERE classid = 'pg_namespace'::regclass AND objid = 'pgpool'::regnamespace AND deptype = 'e'),
   (SELECT oid FROM pg_extension WHERE extname = 'pgpool_ext'),
-  'the schema is a member of the extension');
+  'schema is a member of the extension');
 SELECT schema_privs_are('pgpool', 'public', ARRAY['USAGE']);
 SELECT is_empty(
   $$SELECT pg_describe_object(classid, objid, 0) FROM (
@@ -157,7 +157,7 @@ SELECT is_empty(
        WHERE fdwname = 'pgpool_fdw') AS o
      WHERE NOT EXISTS (SELECT FROM pg_depend d
        WHERE d.classid = o.classid AND d.objid = o.objid AND d.deptype = 'e')$$,
-  'so is all that is in it');
+  'all objects of the schema are members of the extension');
 
 --
 -- The foreign-data wrapper
@@ -186,21 +186,21 @@ SELECT p.*, proname::text AS name, pg_get_function_arguments(oid) AS arguments,
 SELECT set_eq(
   'SELECT name, arguments, result FROM procs',
   'SELECT name, arguments, result FROM functions',
-  'functions with their arguments and results');
+  'functions have these arguments and results');
 SELECT is(provolatile, 'v', signature || ' is volatile') FROM procs ORDER BY signature;
 SELECT is(proparallel, 'u', signature || ' is parallel unsafe') FROM procs ORDER BY signature;
 SELECT is(proisstrict, false, signature || ' is not strict') FROM procs ORDER BY signature;
-SELECT is(prosecdef, false, signature || ' runs as its caller') FROM procs ORDER BY signature;
-SELECT is(lanname, 'c', signature || ' is in C')
+SELECT is(prosecdef, false, signature || ' is SECURITY INVOKER') FROM procs ORDER BY signature;
+SELECT is(lanname, 'c', signature || ' is a C function')
   FROM procs JOIN pg_language l ON l.oid = prolang ORDER BY signature;
 SELECT is(has_function_privilege('public', p.oid, 'EXECUTE'), f.pub,
-          format('%s is %s', signature, CASE WHEN f.pub THEN 'PUBLIC''s' ELSE 'not PUBLIC''s' END))
+          format('EXECUTE on %s is %s to PUBLIC', signature, CASE WHEN f.pub THEN 'granted' ELSE 'not granted' END))
   FROM procs p JOIN (SELECT name, bool_and(pub) AS pub FROM functions GROUP BY name) AS f USING (name)
  ORDER BY signature;
 SELECT function_privs_are('pgpool', 'check_invariants', '{}', 'pg_monitor', ARRAY['EXECUTE']);
 SELECT is_empty(
   $$SELECT signature FROM procs WHERE proretset AND prorows = 0$$,
-  'functions that return sets have an estimate of their rows');
+  'set-returning functions have an estimate of their rows');
 
 --
 -- Types of parameters
@@ -210,19 +210,19 @@ SELECT set_eq(
   $$SELECT typname::text, typtype::text, typcategory::text, typispreferred FROM pg_type
      WHERE typnamespace = 'pgpool'::regnamespace AND typrelid = 0 AND typcategory <> 'A'$$,
   $$VALUES ('param', 'b', 'S', false), ('statement', 'd', 'S', false)$$,
-  'the types of parameters and statements');
+  'schema has these types of parameters and statements');
 SELECT is_empty(
   $$SELECT oid::regtype FROM pg_type WHERE typnamespace = 'pgpool'::regnamespace AND typrelid = 0
      AND typcategory <> 'A' AND obj_description(oid, 'pg_type') IS NULL$$,
-  'each type is described');
+  'each type has a comment');
 SELECT is_empty(
   $$SELECT castsource::regtype FROM pg_cast WHERE casttarget = 'pgpool.param'::regtype AND castcontext <> 'i'$$,
-  'each cast to a parameter is implicit');
+  'each cast to pgpool.param is implicit');
 SELECT set_eq(
   $$SELECT proname::text FROM pg_proc WHERE pronamespace = 'pgpool'::regnamespace AND proname LIKE 'param%'
      AND proisstrict$$,
   $$VALUES ('param'), ('param_in'), ('param_out'), ('param_recv'), ('param_send')$$,
-  'the functions of type param');
+  'type param has these functions');
 
 --
 -- Views
@@ -232,7 +232,7 @@ SELECT set_eq(
   $$SELECT relname::text, relkind FROM pg_class WHERE relnamespace = 'pgpool'::regnamespace$$,
   $$SELECT name, 'v'::"char" FROM views UNION ALL SELECT name || '_row', 'c' FROM views
     UNION ALL SELECT 'lock_status_row', 'c'$$,
-  'the schema has these views, row types for them, and no other relations');
+  'schema has these views, their row types, and no other relations');
 SELECT is(
   (SELECT string_agg(format('%s %s', attname, format_type(atttypid, atttypmod)), ', ' ORDER BY attnum)
      FROM pg_attribute WHERE attrelid = format('pgpool.%s_row', name)::regclass AND attnum > 0),
@@ -241,10 +241,10 @@ SELECT is(
 SELECT is_empty(
   $$SELECT relname FROM pg_class WHERE relnamespace = 'pgpool'::regnamespace AND relkind = 'c'
      AND obj_description(reltype, 'pg_type') IS NULL$$,
-  'each row type is described');
+  'each row type has a comment');
 SELECT cmp_ok(
   (SELECT max(length(result) + length(arguments)) FROM procs), '<', 200,
-  'results and arguments of functions are short enough to be listed');
+  'results and arguments of functions are short enough for listings');
 SELECT is(
   (SELECT string_agg(format('%s %s', attname, format_type(atttypid, atttypmod)), ', ' ORDER BY attnum)
      FROM pg_attribute WHERE attrelid = ('pgpool.' || name)::regclass AND attnum > 0),
@@ -253,31 +253,31 @@ SELECT is(
 SELECT table_privs_are('pgpool', name, 'public', ARRAY['SELECT']) FROM views ORDER BY name;
 SELECT lives_ok(format('SELECT * FROM pgpool.%I', name), format('view %s can be read', name))
   FROM views ORDER BY name;
-SELECT lives_ok('SELECT pgpool.check_invariants()', 'the shared state adds up');
+SELECT lives_ok('SELECT pgpool.check_invariants()', 'invariants hold');
 
 --
--- Descriptions
+-- Comments
 --
 
-SELECT isnt(obj_description('pgpool'::regnamespace, 'pg_namespace'), NULL, 'the schema is described');
-SELECT isnt(obj_description(oid, 'pg_foreign_data_wrapper'), NULL, 'the wrapper is described')
+SELECT isnt(obj_description('pgpool'::regnamespace, 'pg_namespace'), NULL, 'schema has a comment');
+SELECT isnt(obj_description(oid, 'pg_foreign_data_wrapper'), NULL, 'foreign-data wrapper has a comment')
   FROM pg_foreign_data_wrapper WHERE fdwname = 'pgpool_fdw';
-SELECT isnt(obj_description(oid, 'pg_extension'), NULL, 'the extension is described')
+SELECT isnt(obj_description(oid, 'pg_extension'), NULL, 'extension has a comment')
   FROM pg_extension WHERE extname = 'pgpool_ext';
 SELECT is_empty(
   $$SELECT oid::regprocedure FROM pg_proc
      WHERE pronamespace = 'pgpool'::regnamespace AND obj_description(oid, 'pg_proc') IS NULL$$,
-  'each function is described');
+  'each function has a comment');
 SELECT is_empty(
   $$SELECT name FROM views WHERE obj_description(('pgpool.' || name)::regclass, 'pg_class') IS NULL$$,
-  'each view is described');
+  'each view has a comment');
 SELECT is_empty(
   $$SELECT name, attname FROM views JOIN pg_attribute ON attrelid = ('pgpool.' || name)::regclass
      WHERE attnum > 0 AND col_description(attrelid, attnum) IS NULL$$,
-  'each column of each view is described');
+  'each column of each view has a comment');
 
 --
--- Privileges, as an ordinary role finds them
+-- Privileges of an ordinary role
 --
 
 CREATE ROLE regress_schema_user;
@@ -285,20 +285,20 @@ CREATE SERVER regress_schema_server FOREIGN DATA WRAPPER pgpool_fdw;
 SET LOCAL ROLE regress_schema_user;
 SELECT throws_ok('SELECT pgpool.check_invariants()', '42501');
 SELECT throws_ok('SELECT pgpool.pause()', '42501');
-SELECT is(pgpool.terminate(0), false, 'terminate is for everybody');
+SELECT is(pgpool.terminate(0), false, 'every role may call terminate');
 RESET ROLE;
 GRANT EXECUTE ON FUNCTION pgpool.pause, pgpool.resume, pgpool.drain, pgpool.reconnect,
   pgpool.reset_stats TO regress_schema_user;
 SET LOCAL ROLE regress_schema_user;
-SELECT throws_ok(format('SELECT pgpool.%s(%L)', lever, 'regress_schema_server'), '42501',
+SELECT throws_ok(format('SELECT pgpool.%s(%L)', function, 'regress_schema_server'), '42501',
                  'must be owner of foreign server regress_schema_server',
-                 lever || ' is for the owner of the server')
-  FROM unnest('{pause,resume,drain,reconnect,reset_stats}'::text[]) AS lever;
+                 function || ' requires the owner of the server')
+  FROM unnest('{pause,resume,drain,reconnect,reset_stats}'::text[]) AS function;
 RESET ROLE;
 GRANT pg_signal_backend TO regress_schema_user;
 SET LOCAL ROLE regress_schema_user;
 SELECT lives_ok($$SELECT pgpool.resume('regress_schema_server')$$,
-  'and for those with the privileges of pg_signal_backend');
+  'member of pg_signal_backend may call resume');
 SELECT throws_ok('CREATE SERVER s FOREIGN DATA WRAPPER pgpool_fdw', '42501');
 SELECT throws_ok('CREATE TABLE pgpool.t (a int)', '42501');
 RESET ROLE;
@@ -314,10 +314,10 @@ SELECT classid, objid, pg_describe_object(classid, objid, objsubid) AS name
  WHERE refclassid = 'pg_extension'::regclass AND deptype = 'e'
    AND refobjid = (SELECT oid FROM pg_extension WHERE extname = 'pgpool_ext');
 DROP VIEW procs;
-SELECT lives_ok('DROP EXTENSION pgpool_ext', 'the extension can be dropped');
+SELECT lives_ok('DROP EXTENSION pgpool_ext', 'extension can be dropped');
 SELECT hasnt_schema('pgpool');
 SELECT is_empty($$SELECT fdwname FROM pg_foreign_data_wrapper WHERE fdwname = 'pgpool_fdw'$$,
-  'the wrapper is gone');
+  'foreign-data wrapper is dropped');
 SELECT is_empty($$SELECT proname FROM pg_proc WHERE probin LIKE '%pgpool_ext%'$$,
   'no function of the library is left');
 SELECT is_empty(
@@ -327,7 +327,7 @@ SELECT is_empty(
      UNION ALL
     SELECT name FROM members m JOIN pg_init_privs i ON i.classoid = m.classid AND i.objoid = m.objid$$,
   'no description, dependency or privilege of a member is left');
-SELECT lives_ok('CREATE EXTENSION pgpool_ext', 'and it can be created again');
+SELECT lives_ok('CREATE EXTENSION pgpool_ext', 'extension can be created again');
 
 SELECT * FROM finish();
 ROLLBACK;

@@ -13,25 +13,25 @@ $remote->safe_psql('remote_db',
 	'CREATE TABLE t AS SELECT 1 AS a; ALTER TABLE t OWNER TO remote_app');
 
 my $row = 'AS t(a int)';
-my $heir = PgpxSession->new($local);
+my $next = PgpxSession->new($local);
 
 # Terminate a holder. By the server's clock its connection must be free within a second,
 # plus the measured delay of this machine.
-sub dies
+sub check_terminated_holder
 {
 	my ($holder, $what) = @_;
 	my $lease;
 
 	my $delay = delay_begin();
-	my $since = $heir->run('SELECT clock_timestamp()');
-	$heir->run('SELECT pg_terminate_backend(' . $holder->pid . ')');
-	$lease = $heir->run("SELECT pgpool.checkout('shard1', '20 s')");
+	my $since = $next->run('SELECT clock_timestamp()');
+	$next->run('SELECT pg_terminate_backend(' . $holder->pid . ')');
+	$lease = $next->run("SELECT pgpool.checkout('shard1', '20 s')");
 	$delay = delay_end($delay);
 	like($lease, qr/^\d+$/, "$what: connection becomes free");
-	cmp_ok($heir->run("SELECT extract(epoch FROM leased_at - '$since') FROM pgpool.leases WHERE lease = $lease"),
+	cmp_ok($next->run("SELECT extract(epoch FROM leased_at - '$since') FROM pgpool.leases WHERE lease = $lease"),
 		'<', 1 + $delay, "$what: within a second");
-	is($heir->run("SELECT * FROM pgpool.query($lease, 'select 5') $row"), '5', "$what: connection works");
-	$heir->run("SELECT pgpool.checkin($lease)");
+	is($next->run("SELECT * FROM pgpool.query($lease, 'select 5') $row"), '5', "$what: connection works");
+	$next->run("SELECT pgpool.checkin($lease)");
 	ok( wait_until($remote,
 			"SELECT count(*) FROM pg_stat_activity WHERE query ~ 'sleep|generate_series|from t'"
 			  . " AND backend_type = 'client backend' AND pid <> pg_backend_pid() AND state <> 'idle'",
@@ -55,17 +55,17 @@ sub runs_at_remote
 
 my $holder = PgpxSession->new($local);
 lease($holder, 'shard1');
-dies($holder, 'unused lease');
+check_terminated_holder($holder, 'unused lease');
 
 $holder = PgpxSession->new($local);
 my $lease = lease($holder, 'shard1');
 is($holder->run("SELECT * FROM pgpool.query($lease, 'select 1') $row"), '1', 'lease is used');
-dies($holder, 'idle lease');
+check_terminated_holder($holder, 'idle lease');
 
 $holder = PgpxSession->new($local);
 $lease = lease($holder, 'shard1');
 $holder->run("SELECT pgpool.exec($lease, 'begin'); SELECT pgpool.exec($lease, 'update t set a = 2')");
-dies($holder, 'open transaction');
+check_terminated_holder($holder, 'open transaction');
 is($remote->safe_psql('remote_db', 'SELECT a FROM t FOR UPDATE NOWAIT'), '1',
 	'open transaction is rolled back, and its locks are released');
 
@@ -73,12 +73,12 @@ $holder = PgpxSession->new($local);
 $lease = lease($holder, 'shard1');
 $holder->start("SELECT * FROM pgpool.query($lease, 'select 1 from pg_sleep(300)') $row");
 runs_at_remote('pg_sleep');
-dies($holder, 'lease with a running query');
+check_terminated_holder($holder, 'lease with a running query');
 
 $holder = PgpxSession->new($local);
 $holder->start("SELECT * FROM pgpool.query('shard1', 'select 1 from pg_sleep(300)') $row");
 runs_at_remote('pg_sleep');
-dies($holder, 'call with a running query');
+check_terminated_holder($holder, 'call with a running query');
 
 $holder = PgpxSession->new($local);
 $holder->start("SELECT count(*) FROM pgpool.query('shard1', 'select generate_series(1, 1000000000)') $row");
@@ -86,18 +86,18 @@ ok( wait_until($remote,
 		"SELECT count(*) FROM pg_stat_activity WHERE query ~ 'generate_series' AND pid <> pg_backend_pid()",
 		'1'),
 	'remote server sends a large result');
-dies($holder, 'call in the middle of a result');
+check_terminated_holder($holder, 'call in the middle of a result');
 
 $holder = PgpxSession->new($local);
 $holder->start("BEGIN; SELECT pgpool.checkout_xact('shard1') AS lease \\gset\nSELECT pgpool.exec(:lease, 'select pg_sleep(300)')");
 runs_at_remote('pg_sleep');
-dies($holder, 'transaction lease with a running query');
+check_terminated_holder($holder, 'transaction lease with a running query');
 
 # the same for a client that disconnects
 $holder = PgpxSession->new($local);
 lease($holder, 'shard1');
 $holder->quit;
-is($heir->run("SELECT * FROM pgpool.query('shard1', 'select 6') $row"), '6', 'disconnected client leaves no lease');
+is($next->run("SELECT * FROM pgpool.query('shard1', 'select 6') $row"), '6', 'disconnected client leaves no lease');
 
 stats_add_up($local);
 leak_check($local, $remote);

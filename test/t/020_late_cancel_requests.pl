@@ -14,8 +14,8 @@ my $remote = remote_node('remote');
 my $local = local_node('local');
 make_pool($local, $remote, server => 'one', options => { pool_size => 1 });
 
-my $guilty = PgpxSession->new($local);
-my $innocent = PgpxSession->new($local);
+my $victim = PgpxSession->new($local);
+my $bystander = PgpxSession->new($local);
 my $canceller = PgpxSession->new($local);
 my $row = 'AS t(a int)';
 my %count = (cancelled => 0, undisturbed => 0);
@@ -29,7 +29,7 @@ srand $seed;
 # late request, and returns a number of its own.
 my $number = 0;
 
-sub innocent_statements
+sub bystander_statements
 {
 	my ($where) = @_;
 
@@ -37,7 +37,7 @@ sub innocent_statements
 }
 
 # The session must have received its numbers and no error.
-sub check_innocent
+sub check_bystander
 {
 	my ($session, $what) = @_;
 	my $wanted = join "\n", $number - 1, $number;
@@ -47,13 +47,13 @@ sub check_innocent
 	return;
 }
 
-sub note_guilty
+sub note_victim
 {
 	my ($session) = @_;
 	my $said = $session->error;
 
 	$count{ $said =~ /57014/ ? 'cancelled' : 'undisturbed' }++;
-	push @wrong, "guilty: $said" if $said =~ /ERROR:  (?!57014)/;
+	push @wrong, "cancelled session: $said" if $said =~ /ERROR:  (?!57014)/;
 	return;
 }
 
@@ -68,53 +68,53 @@ for my $round (1 .. $rounds)
 	if ($kind == 0)
 	{
 		# the same session's next statements on the lease
-		my $lease = lease($guilty, 'one');
-		$guilty->run("SET statement_timeout = $ms; SELECT pgpool.exec($lease, 'select pg_sleep($length)')");
-		note_guilty($guilty);
-		$guilty->calm;
-		$guilty->run(join ' ', innocent_statements($lease));
-		check_innocent($guilty, "round $round, same lease");
-		$guilty->run("SELECT pgpool.checkin($lease)");
+		my $lease = lease($victim, 'one');
+		$victim->run("SET statement_timeout = $ms; SELECT pgpool.exec($lease, 'select pg_sleep($length)')");
+		note_victim($victim);
+		$victim->reset_statement_timeout;
+		$victim->run(join ' ', bystander_statements($lease));
+		check_bystander($victim, "round $round, same lease");
+		$victim->run("SELECT pgpool.checkin($lease)");
 	}
 	elsif ($kind == 1)
 	{
 		# a lease that the next session acquires at once
-		my $lease = lease($guilty, 'one');
-		$innocent->start(join ' ', innocent_statements("'one'"));
-		$guilty->run("SET statement_timeout = $ms; SELECT pgpool.exec($lease, 'select pg_sleep($length)');\nSELECT pgpool.checkin($lease)");
-		note_guilty($guilty);
-		$guilty->calm;
-		$guilty->run('SELECT pgpool.checkin_all()');
-		$innocent->finish;
-		check_innocent($innocent, "round $round, next lease");
+		my $lease = lease($victim, 'one');
+		$bystander->start(join ' ', bystander_statements("'one'"));
+		$victim->run("SET statement_timeout = $ms; SELECT pgpool.exec($lease, 'select pg_sleep($length)');\nSELECT pgpool.checkin($lease)");
+		note_victim($victim);
+		$victim->reset_statement_timeout;
+		$victim->run('SELECT pgpool.checkin_all()');
+		$bystander->finish;
+		check_bystander($bystander, "round $round, next lease");
 	}
 	elsif ($kind == 2)
 	{
 		# one more statement on the lease before it is returned
-		my $lease = lease($guilty, 'one');
-		$innocent->start(join ' ', innocent_statements("'one'"));
-		$guilty->run("SET statement_timeout = $ms; SELECT pgpool.exec($lease, 'select pg_sleep($length)')");
-		note_guilty($guilty);
-		$guilty->calm;
-		$guilty->run("SELECT pgpool.exec($lease, 'select 1'); SELECT pgpool.checkin($lease)");
-		$innocent->finish;
-		check_innocent($innocent, "round $round, next lease after one more statement");
+		my $lease = lease($victim, 'one');
+		$bystander->start(join ' ', bystander_statements("'one'"));
+		$victim->run("SET statement_timeout = $ms; SELECT pgpool.exec($lease, 'select pg_sleep($length)')");
+		note_victim($victim);
+		$victim->reset_statement_timeout;
+		$victim->run("SELECT pgpool.exec($lease, 'select 1'); SELECT pgpool.checkin($lease)");
+		$bystander->finish;
+		check_bystander($bystander, "round $round, next lease after one more statement");
 	}
 	else
 	{
 		# a call, cancelled by another session
-		my $pid = $guilty->pid;
-		$guilty->start("SELECT pgpool.exec('one', 'select pg_sleep($length)')");
+		my $pid = $victim->pid;
+		$victim->start("SELECT pgpool.exec('one', 'select pg_sleep($length)')");
 		$canceller->run("SELECT pg_sleep($length - 0.0002); SELECT pg_cancel_backend($pid)");
-		$innocent->start(join ' ', innocent_statements("'one'"));
-		$guilty->finish;
-		note_guilty($guilty);
-		$innocent->finish;
-		check_innocent($innocent, "round $round, next call");
+		$bystander->start(join ' ', bystander_statements("'one'"));
+		$victim->finish;
+		note_victim($victim);
+		$bystander->finish;
+		check_bystander($bystander, "round $round, next call");
 
 		# a cancel that came after the end of the call hits the local session's next
 		# statement
-		$guilty->run('SELECT 1');
+		$victim->run('SELECT 1');
 	}
 }
 
@@ -139,37 +139,37 @@ END
 }
 foreach my $next ($ENV{PGPX_TEST_TLS} && libpq_cancels() ? () : ('the same lease', 'the next lease', 'the next call'))
 {
-	my $lease = lease($guilty, 'stopped');
+	my $lease = lease($victim, 'stopped');
 	my $cancels = $local->safe_psql('postgres', "SELECT cancels FROM pgpool.stats WHERE server = 'stopped'");
 
 	kill 'STOP', $postmaster;
-	is($guilty->run("SELECT pgpool.send($lease, 'select 7 from pg_sleep(0.3)'), pgpool.cancel($lease)"), '|t', "$next: statement is cancelled");
-	is($guilty->run("SELECT * FROM pgpool.result($lease) $row") . $guilty->error, '7', "$next: statement ends by itself");
+	is($victim->run("SELECT pgpool.send($lease, 'select 7 from pg_sleep(0.3)'), pgpool.cancel($lease)"), '|t', "$next: statement is cancelled");
+	is($victim->run("SELECT * FROM pgpool.result($lease) $row") . $victim->error, '7', "$next: statement ends by itself");
 	ok(wait_until($local, "SELECT cancels FROM pgpool.stats WHERE server = 'stopped'", $cancels + 1), "$next: cancel request has timed out");
 	if ($next eq 'the same lease')
 	{
-		$innocent->start('SELECT 8');
-		$guilty->start("SELECT * FROM pgpool.query($lease, '$later') $row");
+		$bystander->start('SELECT 8');
+		$victim->start("SELECT * FROM pgpool.query($lease, '$later') $row");
 	}
 	else
 	{
-		$guilty->start("SELECT pgpool.checkin($lease)");
-		$innocent->start($next eq 'the next call' ? "SELECT * FROM pgpool.query('stopped', '$later') $row"
+		$victim->start("SELECT pgpool.checkin($lease)");
+		$bystander->start($next eq 'the next call' ? "SELECT * FROM pgpool.query('stopped', '$later') $row"
 			: "SELECT a FROM pgpool.checkout('stopped') l, pgpool.query(l, '$later') $row");
 	}
 
 	# the statement already runs, or waits for another connection, or has failed
 	my $under_way = q{SELECT EXISTS (SELECT FROM pgpool.waiters) OR EXISTS (SELECT FROM pgpool.leases WHERE state = 'active')};
-	my $failed = sub { $next eq 'the same lease' && $guilty->done };
+	my $failed = sub { $next eq 'the same lease' && $victim->done };
 	ok(wait_until($local, sub { $failed->() ? 't' : $local->safe_psql('postgres', $under_way) }), "$next: connection is used again");
 	kill 'CONT', $postmaster;
-	$_->finish foreach $guilty, $innocent;
-	$guilty->failed('08006', qr/was lost\nDETAIL:  A cancel request did not end within operation_timeout\./, "$next: lease is unusable")
+	$_->finish foreach $victim, $bystander;
+	$victim->failed('08006', qr/was lost\nDETAIL:  A cancel request did not end within operation_timeout\./, "$next: lease is unusable")
 	  if $next eq 'the same lease';
-	is($innocent->{text} . $innocent->error, '8', "$next: statement of the other session is not cancelled");
-	$_->run('SELECT pgpool.checkin_all()') foreach $guilty, $innocent;
+	is($bystander->{text} . $bystander->error, '8', "$next: statement of the other session is not cancelled");
+	$_->run('SELECT pgpool.checkin_all()') foreach $victim, $bystander;
 }
-$_->quit foreach $guilty, $innocent, $canceller;
+$_->quit foreach $victim, $bystander, $canceller;
 
 stats_add_up($local);
 check_invariants($local);

@@ -79,20 +79,20 @@ my %behaviours = (
 	honest => sub { $_[0]->serve },
 
 	# answers to the first reset
-	reset_error => sub { spoilt($_[0], failure(S => 'ERROR', C => '25001', M => 'no'), ready) },
-	reset_in_transaction => sub { spoilt($_[0], done('DISCARD ALL'), message('Z', 'T')) },
-	reset_style => sub { spoilt($_[0], done('DISCARD ALL'), message('S', "DateStyle\0German, DMY\0"), ready) },
-	reset_rows => sub { spoilt($_[0], PgpxFakeServer::columns(1), row('1'), done('SELECT 1'), ready) },
-	reset_commit => sub { spoilt($_[0], done('COMMIT'), ready) },
-	reset_empty => sub { spoilt($_[0], message('I', ''), ready) },
-	reset_ready => sub { spoilt($_[0], ready) },
-	reset_twice => sub { spoilt($_[0], done('DISCARD ALL'), done('DISCARD ALL'), ready) },
-	reset_no_echo => sub { spoilt_unechoed($_[0], done('DISCARD ALL'), ready) },
-	reset_echo_of_another => sub { spoilt_unechoed($_[0], message('1', ''), message('t', pack 'nN3', 3, 1, 2, 3), message('n', ''), done('DISCARD ALL'), ready) },
+	reset_error => sub { bad_reset($_[0], failure(S => 'ERROR', C => '25001', M => 'no'), ready) },
+	reset_in_transaction => sub { bad_reset($_[0], done('DISCARD ALL'), message('Z', 'T')) },
+	reset_style => sub { bad_reset($_[0], done('DISCARD ALL'), message('S', "DateStyle\0German, DMY\0"), ready) },
+	reset_rows => sub { bad_reset($_[0], PgpxFakeServer::columns(1), row('1'), done('SELECT 1'), ready) },
+	reset_commit => sub { bad_reset($_[0], done('COMMIT'), ready) },
+	reset_empty => sub { bad_reset($_[0], message('I', ''), ready) },
+	reset_ready => sub { bad_reset($_[0], ready) },
+	reset_twice => sub { bad_reset($_[0], done('DISCARD ALL'), done('DISCARD ALL'), ready) },
+	reset_no_echo => sub { bad_reset_unechoed($_[0], done('DISCARD ALL'), ready) },
+	reset_echo_of_another => sub { bad_reset_unechoed($_[0], message('1', ''), message('t', pack 'nN3', 3, 1, 2, 3), message('n', ''), done('DISCARD ALL'), ready) },
 	reset_rollback => sub { after_transaction($_[0], done('COMMIT'), ready) },
 	reset_rollback_open => sub { after_transaction($_[0], done('ROLLBACK'), message('Z', 'T')) },
-	reset_own_ready => sub { spoilt($_[0], ready) },
-	reset_own_rows => sub { spoilt($_[0], PgpxFakeServer::columns(1), row('1'), ready) },
+	reset_own_ready => sub { bad_reset($_[0], ready) },
+	reset_own_rows => sub { bad_reset($_[0], PgpxFakeServer::columns(1), row('1'), ready) },
 	reset_endless => sub { after_reset($_[0]); $_[0]->send($notice x 1000) while 1 },
 	reset_long => sub { after_reset($_[0], pack 'aN', 'N', 0x100001) },
 	reset_silent => sub { after_reset($_[0]); sleep 3600 },
@@ -167,7 +167,7 @@ sub after_reset
 
 # Answer the reset like this. Any later query gets a wrong answer, so that its use is
 # detected.
-sub spoilt
+sub bad_reset
 {
 	my ($fake, @answer) = @_;
 
@@ -193,8 +193,8 @@ sub after_transaction
 	return;
 }
 
-# Like spoilt, but without the echo of the reset's token.
-sub spoilt_unechoed
+# Like bad_reset, but without the echo of the reset's token.
+sub bad_reset_unechoed
 {
 	my ($fake, @answer) = @_;
 

@@ -46,12 +46,12 @@ my $fake = PgpxFakeServer->new(
 	});
 
 # Behaviours for abandoned connections. Each writes events to the journal.
-#  stubborn: its statement ends at the third request
-#  deaf: its statement ends when the client shuts down its side
-#  endless: its statement never ends
-#  chatty: sends data until the fifth request
-#  polite: ends the statement at the first request, and waits for Terminate
-#  streaming: sends a row every 20 ms until the third request
+#   stubborn: its statement ends at the third request
+#   deaf: its statement ends when the client shuts down its side
+#   endless: its statement never ends
+#   chatty: sends data until the fifth request
+#   polite: ends the statement at the first request, and waits for Terminate
+#   streaming: sends a row every 20 ms until the third request
 my $journal = PostgreSQL::Test::Utils::tempdir . '/journal';
 
 sub note_down { append_to_file($journal, "$_[0]\n"); return; }
@@ -229,7 +229,7 @@ foreach my $round (1 .. 10)
 	$other->run("SELECT pgpool.prewarm('polite', 1)");
 	$other->run("SET statement_timeout = '50ms'; SELECT pgpool.exec('polite', 'select pg_sleep(300)')");
 	is($other->sqlstate, '57014', "polite: call times out in round $round");
-	$other->calm;
+	$other->reset_statement_timeout;
 
 	# the connection stays open if nothing was sent before the timeout
 	wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE server = 'polite' AND state NOT IN ('idle', 'reset_pending')", '0');

@@ -36,7 +36,7 @@ sub waits
 	return ok(wait_until($local, "SELECT reason FROM pgpool.waiters WHERE pid = $pid", $reason), $name);
 }
 
-sub lever
+sub call_admin
 {
 	my ($call, $expected, $name) = @_;
 	my $text = $admin->run("SELECT pgpool.$call", 60);
@@ -48,7 +48,7 @@ sub check_in { $_->run('SELECT pgpool.checkin_all()') foreach @_; return; }
 
 # --- pause
 my $lease = lease($sessions[0], 's1');
-lever("pause('s1')", '');
+call_admin("pause('s1')", '');
 is($sessions[0]->run("SELECT * FROM pgpool.query($lease, 'select 1') $row"), '1', 'pause: lease stays usable');
 is($sessions[1]->run("SELECT pgpool.try_checkout('s1')"), '', 'pause: try_checkout returns NULL');
 $sessions[1]->fails("SELECT pgpool.checkout('s1', '200 ms')", '55P03', qr/./, 'pause: timeout applies');
@@ -58,7 +58,7 @@ is(pool('s1', 'state, leased, waiters'), 'paused|0|3', 'pause: returned connecti
 check_invariants($local, 'pause: invariants hold');
 is($sessions[0]->run("SELECT * FROM pgpool.query('s2', 'select 2') $row"), '2', 'another server is not paused');
 is($elsewhere->run("SELECT * FROM pgpool.query('s1', 'select 3') $row"), '3', 'server of the same name in another database is not paused');
-lever("resume('s1')", '');
+call_admin("resume('s1')", '');
 like($sessions[$_]->finish(30), qr/^\d+$/, "resume: session $_ is granted a connection") foreach 1, 2;
 is($sessions[3]->done, 0, 'resume: last session still waits');
 check_in(@sessions[ 1, 2 ]);
@@ -66,63 +66,63 @@ like($sessions[3]->finish(30), qr/^\d+$/, 'resume: last session is granted a con
 check_in($sessions[3]);
 
 # all servers at once, and a server that has no pool yet
-lever('pause()', '', 'pause of all servers');
+call_admin('pause()', '', 'pause of all servers');
 is(pool($_, 'state'), 'paused', "pause: server $_ is paused") foreach qw(s1 s2);
-lever("resume('s2')", '');
+call_admin("resume('s2')", '');
 is(pool('s1', 'state') . pool('s2', 'state'), 'pausedready', 'resume: one server is ready, the other stays paused');
-lever('resume()', '', 'resume of all servers');
+call_admin('resume()', '', 'resume of all servers');
 is($sessions[0]->run("SELECT * FROM pgpool.query('s2', 'select 2') $row"), '2', 'resume: server works again');
 make_pool($local, $remote, server => 'unused', options => { pool_size => 2, min_size => 2 });
-lever("pause('unused')", '', 'pause: server without a pool can be paused');
+call_admin("pause('unused')", '', 'pause: server without a pool can be paused');
 $sessions[0]->start("SELECT * FROM pgpool.query('unused', 'select 4') $row");
 ok(wait_until($local, "SELECT reason FROM pgpool.waiters WHERE server = 'unused'", 'paused'), 'pause: first checkout waits');
 is(pool('unused', 'total, connecting'), '0|0', 'pause: no connection is opened');
-lever("resume('unused')", '');
+call_admin("resume('unused')", '');
 is($sessions[0]->finish(30), '4', 'resume: first checkout succeeds');
 ok(wait_until($local, "SELECT idle FROM pgpool.pools WHERE server = 'unused'", '2'), 'resume: min_size connections are open');
-lever("drain('unused', '30 s')", 't', 'drain: min_size does not keep connections open');
+call_admin("drain('unused', '30 s')", 't', 'drain: min_size does not keep connections open');
 is($local->safe_psql('postgres', "SELECT pg_sleep(1), total FROM pgpool.pools WHERE server = 'unused'"), '|0', 'drain: no connection is opened again');
-lever("resume('unused')", '');
+call_admin("resume('unused')", '');
 ok(wait_until($local, "SELECT idle FROM pgpool.pools WHERE server = 'unused'", '2'), 'resume: min_size connections are open again');
 
 # --- drain
-my $took = seconds { lever("drain('s1', '30 s')", 't', 'drain: idle pool is drained') };
+my $took = seconds { call_admin("drain('s1', '30 s')", 't', 'drain: idle pool is drained') };
 cmp_ok($took, '<', 10, 'drain: idle pool is drained soon');
 is(pool('s1', 'state, total'), 'draining|0', 'drain: all connections are closed');
 ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'pgpool_ext/s%'", '2'),
 	'drain: remote sessions have ended, those of other pools remain');
 waits($sessions[0], 'paused', 'drain: checkout waits');
-lever("resume('s1')", '', 'resume ends drain');
+call_admin("resume('s1')", '', 'resume ends drain');
 like($lease = $sessions[0]->finish(30), qr/^\d+$/, 'resume: waiter is granted a connection');
-lever("drain('s1', '500 ms')", 'f', 'drain returns false if a connection is leased at the timeout');
+call_admin("drain('s1', '500 ms')", 'f', 'drain returns false if a connection is leased at the timeout');
 is($sessions[0]->run("SELECT * FROM pgpool.query($lease, 'select 1') $row"), '1', 'drain: lease stays usable');
 $admin->start("SELECT pgpool.drain('s1', '60 s')");
 ok(wait_until($local, 'SELECT count(*) FROM pg_stat_activity WHERE query LIKE $$SELECT pgpool.drain%$$ AND state = $$active$$', '1'),
 	'drain: drain waits for the lease');
 check_in($sessions[0]);
 is($admin->finish(30), 't', 'drain: drain succeeds at checkin');
-lever("resume('s1')", '');
+call_admin("resume('s1')", '');
 $lease = lease($sessions[0], 's1');
 $admin->run("SET statement_timeout = '300ms'");
 $admin->fails("SELECT pgpool.drain('s1')", '57014', qr/statement timeout/, 'drain can be cancelled');
-$admin->calm;
+$admin->reset_statement_timeout;
 is(pool('s1', 'state, leased'), 'draining|1', 'drain: pool is still draining after the cancel');
 check_in($sessions[0]);
 ok(wait_until($local, "SELECT total FROM pgpool.pools WHERE server = 's1' AND database = 'postgres'", '0'), 'drain: connection closes at checkin');
 cmp_ok(pool('s1', 'closed_drained'), '>=', 2, 'drain: closed connections are counted');
-lever("resume('s1')", '');
+call_admin("resume('s1')", '');
 
 # --- prewarm
-lever("prewarm('s1', 2, '30 s')", '2');
+call_admin("prewarm('s1', 2, '30 s')", '2');
 is(pool('s1', 'total, idle'), '2|2', 'prewarm: connections are open');
-lever("prewarm('s1', 9, '30 s')", '2', 'prewarm: number is limited by pool_size');
-lever("prewarm('s1', 1, '30 s')", '2', 'prewarm: connections beyond the number are kept');
-lever("prewarm('s1', 0)", '2', 'prewarm: 0 opens none');
-lever("pause('unused')", '');
-lever("reconnect('unused')", '');
+call_admin("prewarm('s1', 9, '30 s')", '2', 'prewarm: number is limited by pool_size');
+call_admin("prewarm('s1', 1, '30 s')", '2', 'prewarm: connections beyond the number are kept');
+call_admin("prewarm('s1', 0)", '2', 'prewarm: 0 opens none');
+call_admin("pause('unused')", '');
+call_admin("reconnect('unused')", '');
 ok(wait_until($local, "SELECT total FROM pgpool.pools WHERE server = 'unused'", '0'), 'reconnect: idle connections of a paused server close');
-lever("prewarm('unused', 2, '300 ms')", '0', 'prewarm: none is opened while the server is paused');
-lever("resume('unused')", '');
+call_admin("prewarm('unused', 2, '300 ms')", '0', 'prewarm: none is opened while the server is paused');
+call_admin("resume('unused')", '');
 
 # --- bad input
 my %bad = (
@@ -140,14 +140,14 @@ my %bad = (
 	"prewarm('s1', 1, '-1 s')" => [ '22023', qr/timeout is out of range/ ],
 	'terminate(NULL)' => [ '22004', qr/lease must not be null/ ]);
 $admin->fails("SELECT pgpool.$_", $bad{$_}[0], $bad{$_}[1], "bad input: $_") foreach sort keys %bad;
-lever("terminate($_)", 'f', "terminate: lease $_ does not exist") foreach 0, -1, '9223372036854775807';
+call_admin("terminate($_)", 'f', "terminate: lease $_ does not exist") foreach 0, -1, '9223372036854775807';
 is(pool('s1', 'state'), 'ready', 'bad input: state of the pool is unchanged');
 
 # --- reconnect
 $lease = lease($sessions[0], 's1');
 my $pids = $local->safe_psql('postgres', "SELECT string_agg(remote_pid::text, ',') FROM pgpool.connections WHERE server = 's1' AND database = 'postgres'");
 my $mine = $sessions[0]->run("SELECT * FROM pgpool.query($lease, 'select pg_backend_pid()') $row");
-lever("reconnect('s1')", '');
+call_admin("reconnect('s1')", '');
 ok(wait_until($remote, "SELECT string_agg(pid::text, ',') FROM pg_stat_activity WHERE pid = ANY ('{$pids}')", $mine),
 	'reconnect: idle connection closes at once');
 is($sessions[0]->run("SELECT * FROM pgpool.query($lease, 'select 1') $row"), '1', 'reconnect: lease stays usable');
@@ -158,13 +158,13 @@ unlike(",$pids,", qr/,@{[ $sessions[0]->run("SELECT * FROM pgpool.query('s1', 's
 
 # --- reset_stats
 lease($sessions[0], 's1');
-lever("reset_stats('s1')", '');
+call_admin("reset_stats('s1')", '');
 is(pool('s1', 'checkouts, checkins, connects, waited, closed_stale, statements'), '1|0|1|0|0|0', 'reset_stats: values of leases in progress are kept');
 cmp_ok(pool('s2', 'checkouts'), '>', 0, 'reset_stats: counters of other servers are kept');
 stats_add_up($local, 'reset_stats: counters add up');
 check_in($sessions[0]);
 is(pool('s1', 'checkouts, checkins'), '1|1', 'reset_stats: counters continue');
-lever("reset_stats()", '');
+call_admin("reset_stats()", '');
 is(pool('s2', 'checkouts') . pool('s1', "extract(epoch FROM now() - stats_reset) < 60"), '0t', 'reset_stats of all servers');
 cmp_ok(pool('s1', 'checkouts', 'elsewhere'), '>', 0, 'reset_stats: counters of another database are kept');
 
@@ -180,13 +180,13 @@ foreach my $in_query (0, 1)
 	$holders[0]->start("SELECT pgpool.exec($leases[0], 'select pg_sleep(300)')") if $in_query;
 	ok(wait_until($local, "SELECT state FROM pgpool.leases WHERE lease = $leases[0]", $in_query ? 'active' : 'idle'),
 		'terminate: lease is ' . ($in_query ? 'executing a query' : 'idle'));
-	lever("terminate($leases[0])", 't');
+	call_admin("terminate($leases[0])", 't');
 	$in_query ? $holders[0]->finish(30) : $holders[0]->run("SELECT pgpool.exec($leases[0], 'select 1')");
 	$holders[0]->failed('PX001', qr/./, 'terminate: holder gets the error');
 	like($sessions[2]->finish(30), qr/^\d+$/, 'terminate: slot is free');
 	is($holders[1]->run("SELECT pgpool.exec($leases[1], 'select 1')"), '1', 'terminate: another lease stays usable');
 	ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE pid = $pids", '0'), 'terminate: remote session has ended');
-	lever("terminate($leases[0])", 'f', 'terminate: second call returns false');
+	call_admin("terminate($leases[0])", 'f', 'terminate: second call returns false');
 	check_in(@sessions);
 	is($_->error, '', 'terminate: terminated lease can be returned') foreach $holders[0];
 }

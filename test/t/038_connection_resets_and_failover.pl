@@ -159,26 +159,26 @@ $other->append_conf('postgresql.conf', 'default_transaction_read_only = on');
 $other->reload;
 ok(wait_until($other, 'SHOW default_transaction_read_only', 'on'), 'one of two remote servers is read-only');
 my %both = (host => '127.0.0.1,127.0.0.1', port => $remote->port . ',' . $other->port, target_session_attrs => 'read-write', pool_size => 2);
-make_pool($local, $remote, server => 'lever', options => {%both});
+make_pool($local, $remote, server => 'reconnected', options => {%both});
 make_pool($local, $remote, server => 'evicted', options => {%both});
 make_pool($local, $remote, server => 'lifetime', options => { %both, max_lifetime => '2s' });
 my $session = $sessions[0];
 sub insert { return "SELECT pgpool.exec('$_[0]', 'insert into written values (1)')"; }
-is($session->run(insert($_)) . $session->error, '1', "$_: write goes to the primary") foreach qw(lever lifetime evicted);
+is($session->run(insert($_)) . $session->error, '1', "$_: write goes to the primary") foreach qw(reconnected lifetime evicted);
 is($remote->safe_psql('remote_db', 'SELECT count(*) FROM written'), '3', 'first server is the primary');
 
 $remote->append_conf('postgresql.conf', 'default_transaction_read_only = on');
 $other->append_conf('postgresql.conf', 'default_transaction_read_only = off');
 $_->reload foreach $remote, $other;
 ok(wait_until($_->[0], 'SHOW default_transaction_read_only', $_->[1]), 'roles are exchanged') foreach [ $remote, 'on' ], [ $other, 'off' ];
-$session->run(insert('lever'));
-is($session->sqlstate, '25006', 'lever: old primary refuses a write, and the caller gets its SQLSTATE');
-$session->run("SELECT pgpool.reconnect('lever')");
+$session->run(insert('reconnected'));
+is($session->sqlstate, '25006', 'reconnected: old primary refuses a write, and the caller gets its SQLSTATE');
+$session->run("SELECT pgpool.reconnect('reconnected')");
 $session->fails(insert('evicted'), '25006', qr/read-only/, 'evicted: another pool gets the error, too');
 is($session->run(insert('evicted')) . $session->error, '1', 'evicted: connection was closed, so the next write goes to the new primary');
 is($local->safe_psql('postgres', "SELECT connects, closed_broken, closed_stale FROM pgpool.stats WHERE server = 'evicted'"), '2|1|0',
 	'evicted: no administrative function was called');
-is($session->run(insert('lever')) . $session->error, '1', 'lever: next write after reconnect succeeds');
+is($session->run(insert('reconnected')) . $session->error, '1', 'reconnected: next write after reconnect succeeds');
 ok(wait_until($local, sub { $session->run(insert('lifetime')) }, '1', 20), 'lifetime: write succeeds after max_lifetime');
 is($other->safe_psql('remote_db', 'SELECT count(*) FROM written'), '3', 'writes went to the new primary');
 

@@ -22,40 +22,40 @@ EOT
 
 my %session = map { $_ => PgpxSession->new($local, user => $_) } qw(app owner signaller friend nobody);
 my $super = PgpxSession->new($local);
-my @levers = qw(pause resume drain reconnect reset_stats);
+my @functions = qw(pause resume drain reconnect reset_stats);
 
 sub call
 {
-	my ($lever, $server) = @_;
+	my ($function, $server) = @_;
 	my $pool = defined $server ? "'$server'" : 'NULL';
 
-	return "SELECT pgpool.$lever($pool" . ($lever eq 'drain' ? ", '20 s')" : ')');
+	return "SELECT pgpool.$function($pool" . ($function eq 'drain' ? ", '20 s')" : ')');
 }
 
 is($super->run("SELECT pgpool.exec('$_', 'select 1')"), '1', "$_ is used") foreach qw(owned foreign_);
 
 # not granted to PUBLIC
-foreach my $lever (@levers)
+foreach my $function (@functions)
 {
-	$session{$_}->fails(call($lever, 'owned'), '42501', qr/permission denied for function $lever/, "$lever: $_ has no EXECUTE privilege")
+	$session{$_}->fails(call($function, 'owned'), '42501', qr/permission denied for function $function/, "$function: $_ has no EXECUTE privilege")
 	  foreach qw(nobody app owner signaller);
 }
 $session{nobody}->fails("SELECT pgpool.prewarm('owned', 1)", '42501', qr/permission denied for function prewarm/,
 	'prewarm: nobody has no EXECUTE privilege');
 
 # EXECUTE alone is not enough
-$local->safe_psql('postgres', "GRANT EXECUTE ON FUNCTION pgpool.$_(text" . ($_ eq 'drain' ? ', interval' : '') . ') TO PUBLIC') foreach @levers;
+$local->safe_psql('postgres', "GRANT EXECUTE ON FUNCTION pgpool.$_(text" . ($_ eq 'drain' ? ', interval' : '') . ') TO PUBLIC') foreach @functions;
 $local->safe_psql('postgres', 'GRANT EXECUTE ON FUNCTION pgpool.prewarm(text, int, interval) TO PUBLIC');
-foreach my $lever (@levers)
+foreach my $function (@functions)
 {
-	$session{$_}->fails(call($lever, 'owned'), '42501', qr/must be owner of foreign server owned/, "$lever: EXECUTE alone is not enough for $_")
+	$session{$_}->fails(call($function, 'owned'), '42501', qr/must be owner of foreign server owned/, "$function: EXECUTE alone is not enough for $_")
 	  foreach qw(nobody app);
-	$session{owner}->run(call($lever, 'owned'));
-	is($session{owner}->error, '', "$lever: owner of the server succeeds");
-	$session{owner}->fails(call($lever, 'foreign_'), '42501', qr/must be owner of foreign server foreign_/, "$lever: owner of another server fails");
-	$session{signaller}->run(call($lever, $_)), is($session{signaller}->error, '', "$lever: member of pg_signal_backend succeeds with $_")
+	$session{owner}->run(call($function, 'owned'));
+	is($session{owner}->error, '', "$function: owner of the server succeeds");
+	$session{owner}->fails(call($function, 'foreign_'), '42501', qr/must be owner of foreign server foreign_/, "$function: owner of another server fails");
+	$session{signaller}->run(call($function, $_)), is($session{signaller}->error, '', "$function: member of pg_signal_backend succeeds with $_")
 	  foreach qw(owned foreign_);
-	$session{nobody}->fails(call($lever, 'nowhere'), '42704', qr/server "nowhere" does not exist/, "$lever: unknown server fails");
+	$session{nobody}->fails(call($function, 'nowhere'), '42704', qr/server "nowhere" does not exist/, "$function: unknown server fails");
 }
 
 # NULL: all servers on which the caller has the privilege

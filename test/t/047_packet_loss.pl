@@ -111,7 +111,7 @@ check_invariants($local, 'invariants hold without a network');
 
 # --- the network works again
 $_->run('SELECT pgpool.checkin_all()') foreach values %session;
-$network->mend;
+$network->restore;
 foreach my $server (sort keys %pools)
 {
 	ok(wait_until($local, sub { $session{$server}->run("SELECT pgpool.exec('$server', 'select 1')") }, '1', 60), "$server: pool works again");

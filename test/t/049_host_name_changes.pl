@@ -59,7 +59,7 @@ make_pool($local, $remote, server => 'uneven', options => { host => 'db.example'
 $session->fails("SELECT pgpool.checkout('uneven')", '08001', qr/DETAIL:.*could not match 1 host names to 2 hostaddr values/, 'mismatched numbers of addresses and names are reported');
 
 # --- the connection for lock pings resolves names in the same way
-sub ends
+sub end_pinger
 {
 	return $remote->safe_psql('postgres', q{SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity WHERE application_name = 'pgpool_ext lock'});
 }
@@ -76,7 +76,7 @@ my $token = $session->run(q{SELECT pgpool.lock('named', 'a', ttl => '5 min')});
 ok(wait_until($local, 'SELECT last_ping IS NOT NULL FROM pgpool.locks', 't'), 'lock of a server with a host name is pinged');
 my $log = -s $local->logfile;
 $network->hosts();
-ends();
+end_pinger();
 logs($log, qr/cannot ping the locks of server "named".*\n.*DETAIL:.*db\.example/, 'unknown name in a ping is logged');
 $network->hosts('db.example' => '127.0.0.2');
 logs($log, qr/pings the locks of server "named" .* again/, 'lock is pinged again when the name is known');
@@ -146,7 +146,7 @@ $local->safe_psql('postgres', q{SELECT pgpool.try_checkout('many' || n) FROM gen
 $refused = q{SELECT count(*) FROM pgpool.pools WHERE local_user = 'app' AND last_error ~ 'too many host names are being looked up(?! for)'};
 ok(wait_until($local, "SELECT ($refused) >= 24", 't', 30), 'superfluous look-ups of all users are refused') or diag($local->safe_psql('postgres', $refused));
 $log = -s $local->logfile;
-ends();
+end_pinger();
 logs($log, qr/cannot ping the locks of server "named".*\n.*DETAIL:.*too many host names are being looked up/, 'refused look-up in a ping is logged');
 is($session->run(qq{SELECT pgpool.lock_valid('named', 'a', $token)}), 't', 'lock is still valid');
 

@@ -77,7 +77,7 @@ my $first = PgpxSession->new($local);
 my $second = PgpxSession->new($local);
 my $third = PgpxSession->new($local);
 
-sub carried
+sub pipelined_count
 {
 	my ($server) = @_;
 
@@ -124,7 +124,7 @@ sub query
 
 # the predecessor sends the statement, which runs in a clean session
 is(behind('one', ['SELECT 1'], query('one', 'SELECT 7', 'a int')), '7', 'pending statement is answered');
-is(carried('one'), '1', 'statement was pipelined');
+is(pipelined_count('one'), '1', 'statement was pipelined');
 my @traces = (
 	'SET search_path = pg_temp', 'CREATE TEMP TABLE trace (a int)', 'PREPARE trace AS SELECT 1', 'LISTEN trace',
 	'SELECT pg_advisory_lock(7)', "SET DateStyle = 'German'", "SET statement_timeout = '1 h'"
@@ -137,7 +137,7 @@ EOT
 	'"$user", public,0,0,0,0,2020-02-01', 'statement finds no traces of the predecessor');
 is(behind('one', ["SET DateStyle = 'German'"], query('one', "SELECT date '2020-02-03', now() > '2020-01-01'", 'a date, b bool')),
 	'2020-02-03|t', 'values are read with the right DateStyle');
-is(carried('one'), '3', 'both statements were pipelined');
+is(pipelined_count('one'), '3', 'both statements were pipelined');
 
 # parameters, NULL, many rows, no rows, utility statements, errors
 is(behind('one', ['SELECT 1'], q{SELECT * FROM pgpool.query('one', 'SELECT $1, $2::text, $3::int', 'a', NULL, 5) AS t(a text, b text, c int)}),
@@ -148,7 +148,7 @@ is(behind('one', ['SELECT 1'], q{SELECT pgpool.exec('one', 'INSERT INTO log SELE
 is(behind('one', ['SELECT 1'], q{SELECT pgpool.exec('one', 'TRUNCATE log')}), '0', 'utility statement succeeds');
 is(behind('one', ['SELECT 1'], q{SELECT pgpool.exec('one', 'VACUUM log')}), '0', 'statement that cannot run in a transaction succeeds');
 is($second->error, '', 'statements report no error');
-is(carried('one'), '8', 'all statements were pipelined');
+is(pipelined_count('one'), '8', 'all statements were pipelined');
 behind('one', ['SET search_path = pg_temp'], query('one', 'SELECT 1 / 0', 'a int'));
 $second->failed('22012', qr/division by zero/, 'error of the statement is reported');
 is($second->run(query('one', 'SHOW search_path', 'a text')), '"$user", public', 'error does not undo the reset');
@@ -169,10 +169,10 @@ is(counter('closed_broken + closed_reset + closed_holder_died', 'one'), '1', 'ne
 behind('one', ['SELECT 1'], query('one', 'SELECT 1, 2', 'a int'));
 $second->failed('42804', qr/column/, 'wrong number of columns is reported');
 is($second->run(query('one', 'SELECT 8', 'a int')), '8', 'pool works after the error');
-is(carried('one'), '14', 'these statements were pipelined, too');
+is(pipelined_count('one'), '14', 'these statements were pipelined, too');
 
 # statements that are not pipelined succeed as well
-my $before = carried('one');
+my $before = pipelined_count('one');
 is(behind('one', ['SELECT 1'], q{SELECT pgpool.exec('one', 'INSERT INTO log VALUES (1); INSERT INTO log VALUES (2)')}),
 	'2', 'several statements succeed');
 is(behind('one', ['SELECT 1'], "SELECT length(a) FROM (" . query('one', q{SELECT '} . 'x' x 3000 . q{'}, 'a text') . ') s'),
@@ -183,23 +183,23 @@ is( behind('one', ['SELECT 1'], q{SELECT length(a) FROM pgpool.query('one', 'SEL
 is(behind('one', [], query('one', 'SELECT 9', 'a int')), '9', 'statement after an unused lease succeeds');
 like(behind('one', ['SELECT 1'], "SELECT pgpool.checkout('one')"), qr/^\d+$/, 'lease is granted');
 $second->run('SELECT pgpool.checkin_all()');
-is(carried('one'), $before, 'none of these was pipelined');
+is(pipelined_count('one'), $before, 'none of these was pipelined');
 is(behind('own_reset', ['SET a.b = 2'], query('own_reset', 'SHOW a.b', 'a text')), '1', 'own reset command: statement succeeds without pipelining');
 is(behind('start', ["SET a.b = 'other'"], query('start', 'SHOW a.b', 'a text')), 'started', 'start commands: statement succeeds without pipelining');
 is(behind('used', ['SELECT 1'], query('used', 'SELECT 6', 'a int')), '6', 'max_uses: statement succeeds without pipelining');
 ok(wait_until($local, sub { counter('closed_uses', 'used') }, '2'), 'connection is closed at max_uses');
-is(carried($_), '0', "$_: no statement was pipelined") foreach qw(own_reset start used);
+is(pipelined_count($_), '0', "$_: no statement was pipelined") foreach qw(own_reset start used);
 is(behind('transfer', ["SET a.b = 'other'"], query('transfer', q{SELECT current_setting('a.b', true)}, 'a text')), '',
 	'on_transfer: next session finds a clean session');
 is(behind('never', ["SET a.b = 'other'"], query('never', 'SHOW a.b', 'a text')), 'other', 'never: next session finds the unreset session');
-is(carried($_), '1', "$_: statement was pipelined") foreach qw(transfer never);
+is(pipelined_count($_), '1', "$_: statement was pipelined") foreach qw(transfer never);
 
 # a statement whose large result is requested in binary is not pipelined
 my $large = 'SELECT count(*) FROM (' . query('one', 'SELECT generate_series(1, 1000)', 'a int') . ') s';
 $second->run($large) foreach 1, 2;
-$before = carried('one');
+$before = pipelined_count('one');
 is(behind('one', ['SELECT 1'], $large), '1000', 'large result is received');
-is(carried('one'), $before, 'statement was not pipelined');
+is(pipelined_count('one'), $before, 'statement was not pipelined');
 
 # the reset fails: the statement has not run, and runs on another connection
 my $tables = 'DO $d$BEGIN FOR i IN 1 .. 400 LOOP EXECUTE \'CREATE TEMP TABLE t\' || i || \' (a int)\'; END LOOP; END$d$';
@@ -258,7 +258,7 @@ my %ends = (
 	cancel => [ sub { 'SELECT pg_cancel_backend(' . $_[0]->pid . ')' }, '57014' ],
 	timeout => [ sub { 'SELECT 1' }, '57014', "SET statement_timeout = '3 s'; " ],
 	terminate => [ sub { 'SELECT pg_terminate_backend(' . $_[0]->pid . ', 20000)' } ],
-	lever => [ sub { 'SELECT pgpool.terminate(lease) FROM pgpool.leases' }, 'PX001' ],
+	revoke => [ sub { 'SELECT pgpool.terminate(lease) FROM pgpool.leases' }, 'PX001' ],
 	worker => [ sub { 'SELECT pg_terminate_backend(pid, 20000) FROM pgpool.workers' }, '08006' ],
 );
 foreach my $how (sort keys %ends)
@@ -267,12 +267,12 @@ foreach my $how (sort keys %ends)
 	my $victim = PgpxSession->new($local);
 
 	$victim->run($prepare) if $prepare;
-	$before = carried('one');
+	$before = pipelined_count('one');
 	$lease = queue_behind('one', ['SELECT 1'], $victim, $sleep);
 	$first->run("SELECT pgpool.checkin($lease)");
 	wait_until($remote, $asleep, '1', 20, 'remote_db') if $how ne 'timeout';
 	# its owner counts it when it wakes, behind a relay at the next tick at the latest
-	ok(wait_until($local, sub { carried('one') }, $before + 1, 20), "$how: statement was pipelined");
+	ok(wait_until($local, sub { pipelined_count('one') }, $before + 1, 20), "$how: statement was pipelined");
 	$third->run($end->($victim));
 	is($third->error, '', "$how: action succeeds");
 	$victim->finish(30);
@@ -322,7 +322,7 @@ if (!over_tls())
 # a pool that is paused or has new options does not pipeline
 $lease = queue_behind('one', ['SELECT 1'], $second, query('one', 'SELECT 11', 'a int'));
 $third->run("SELECT pgpool.pause('one')");
-$before = carried('one');
+$before = pipelined_count('one');
 $first->run("SELECT pgpool.checkin($lease)");
 is($local->safe_psql('postgres', 'SELECT count(*) FROM pgpool.waiters'), '1', 'paused: session waits');
 $third->run("SELECT pgpool.resume('one')");
@@ -331,7 +331,7 @@ $lease = queue_behind('one', ['SELECT 1'], $second, query('one', 'SHOW a.b', 'a 
 $third->run("ALTER SERVER one OPTIONS (ADD start_commands 'SET a.b = 5')");
 $first->run("SELECT pgpool.checkin($lease)");
 is($second->finish(30), '5', 'new options: statement runs with them');
-is(carried('one'), $before, 'neither statement was pipelined');
+is(pipelined_count('one'), $before, 'neither statement was pipelined');
 $third->run('ALTER SERVER one OPTIONS (DROP start_commands)');
 
 # The mapping changes after the statement was sent, while its owner is stopped: it has
@@ -403,10 +403,10 @@ $second->failed('57014', qr/statement timeout/, 'session with a pending statemen
 $second->run('RESET statement_timeout');
 $second->start("SELECT pgpool.checkout('one')");
 wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '1');
-$before = carried('one');
+$before = pipelined_count('one');
 $first->run("SELECT pgpool.exec($lease, 'SELECT 1'); SELECT pgpool.checkin($lease)");
 like(my $other = $second->finish(30), qr/^\d+$/, 'session enqueues again for a lease');
-is(carried('one'), $before, 'no statement was sent on the lease');
+is(pipelined_count('one'), $before, 'no statement was sent on the lease');
 is($second->run("SELECT * FROM pgpool.query($other, 'SELECT 13') AS t(a int)"), '13', 'session gets the answers of its own statements') or diag($second->error);
 $second->run('SELECT pgpool.checkin_all()');
 
@@ -428,7 +428,7 @@ EOT
 	my $got = $second->finish(30);
 	is($second->sqlstate || $got, $wanted, "$what: result is $wanted") or diag($got . $second->error);
 	unlike($second->error, qr/of the one before/, "$what: no message of the predecessor is reported");
-	is(carried("s_$what"), $what eq 'old' ? '0' : '1', "$what: " . ($what eq 'old' ? 'statement was not pipelined' : 'statement was pipelined'));
+	is(pipelined_count("s_$what"), $what eq 'old' ? '0' : '1', "$what: " . ($what eq 'old' ? 'statement was not pipelined' : 'statement was pipelined'));
 	is($second->run(query("s_$what", 'select 1', 'a text')), '1', "$what: next statement is answered");
 	$first->run("DROP SERVER s_$what CASCADE");
 }
@@ -506,11 +506,11 @@ foreach (1 .. 10)
 note join ', ', map { "$_: $said{$_}" } sort keys %said;
 delete @said{ 'right', '57014' };    # a cancel between two rounds ends the loop
 is(join('; ', keys %said), '', q{no session gets another session's answer or finds traces});
-my $carried = carried('crowded');
-note "$answered answered, $cancelled cancelled, $carried pipelined";
+my $pipelined = pipelined_count('crowded');
+note "$answered answered, $cancelled cancelled, $pipelined pipelined";
 cmp_ok($answered, '>', 100, 'many calls were answered');
 cmp_ok($cancelled, '>', 100, 'many calls were cancelled');
-cmp_ok($carried, '>', 100, 'many statements were pipelined');
+cmp_ok($pipelined, '>', 100, 'many statements were pipelined');
 cmp_ok(remote_sessions($remote), '<=', 8, 'remote server never has more sessions than slots');
 
 # without cancels all calls use one connection
@@ -521,7 +521,7 @@ foreach my $reset (qw(always on_transfer never))
 	  foreach @crowd;
 	is(join('', map { $_->finish . $_->error } @crowd), '', "reset $reset: all calls are answered");
 	is(counter('connects', "calm_$reset"), '1', "reset $reset: one connection was used");
-	cmp_ok(carried("calm_$reset"), '>', 50, "reset $reset: most statements were pipelined");
+	cmp_ok(pipelined_count("calm_$reset"), '>', 50, "reset $reset: most statements were pipelined");
 }
 
 $_->quit foreach @crowd, $first, $second, $third;

@@ -29,20 +29,20 @@ sub query
 	return "SELECT * FROM pgpool.query($where, $sql) AS t(a int, b text)";
 }
 
-# Describes what went wrong with a statement whose answer is spoilt, '' for nothing.
-sub spoilt
+# Describes what went wrong with a statement whose answer is check_fault, '' for nothing.
+sub check_fault
 {
 	my ($kind, $fault, $complete) = @_;
 	my ($sql, $rows) = @{ $asked{$kind} };
 	my $lease = lease($session, 'way');
 	my $wrong = '';
 
-	$proxy->tell($fault);
+	$proxy->command($fault);
 	my $got = $session->run(query($lease, $sql), 30);
 	$wrong .= " got \"$got\"" if $got ne ($complete ? $rows : '');
 	# 22021: garbage in a value is found before the missing rest
 	$wrong .= ' said ' . $session->error if $session->sqlstate !~ ($complete ? qr/^$/ : $fault =~ /garbage/ ? qr/^(?:08006|08P01|22021)$/ : qr/^(?:08006|08P01)$/);
-	$proxy->tell('pass');
+	$proxy->command('pass');
 	$session->run("SELECT pgpool.checkin($lease)");
 	$wrong .= ' checkin: ' . $session->error if $session->error;
 
@@ -58,9 +58,9 @@ foreach my $kind (sort keys %asked)
 	my $lease = lease($session, 'way');
 
 	$session->run(query($lease, $sql));
-	$proxy->tell('pass');
+	$proxy->command('pass');
 	is($session->run(query($lease, $sql)), $rows, "$kind: answer is correct");
-	my $length = $proxy->tell('count');
+	my $length = $proxy->command('count');
 	$session->run("SELECT pgpool.checkin($lease)");
 	cmp_ok($length, '>', 80, "$kind: answer has $length bytes");
 
@@ -70,29 +70,29 @@ foreach my $kind (sort keys %asked)
 
 	foreach my $fault (sort keys %where)
 	{
-		is(join('', map { spoilt($kind, "$fault $_", 0) } @{ $where{$fault} }), '', "$kind, $fault: no row is returned, and the next statement is answered");
-		is(spoilt($kind, "$fault $length", 1), '', "$kind, $fault: all rows are returned if the answer was complete") if $fault eq 'cut';
+		is(join('', map { check_fault($kind, "$fault $_", 0) } @{ $where{$fault} }), '', "$kind, $fault: no row is returned, and the next statement is answered");
+		is(check_fault($kind, "$fault $length", 1), '', "$kind, $fault: all rows are returned if the answer was complete") if $fault eq 'cut';
 	}
 }
 is(worker_pid($local), $worker, 'worker was not restarted by truncated answers');
 check_invariants($local);
 
 # one call reads the answer to the previous reset, and that to the statement
-my $spoilt = sub {
+my $check_fault = sub {
 	my ($n) = @_;
 
 	$session->run("SELECT pgpool.exec('way', 'select 1')");
-	$proxy->tell("cut $n");
+	$proxy->command("cut $n");
 	my $got = $session->run(query("'way'", $asked{extended}[0]));
-	$proxy->tell('pass');
+	$proxy->command('pass');
 	return $got eq $asked{extended}[1] && !$session->error || $got eq '' && $session->sqlstate eq '08006' ? '' : "$n: $got " . $session->error;
 };
-is(join('', map { $spoilt->(10 * $_) } 1 .. 20), '', 'behind a reset: right rows or a lost connection');
+is(join('', map { $check_fault->(10 * $_) } 1 .. 20), '', 'behind a reset: right rows or a lost connection');
 
 # a delay is not an error
-$proxy->tell('delay 20');
+$proxy->command('delay 20');
 is($session->run(query("'way'", $asked{$_}[0])), $asked{$_}[1], "delay, $_: rows are right") foreach sort keys %asked;
-$proxy->tell('pass');
+$proxy->command('pass');
 
 # one direction has ended while the statement runs on the remote server
 my $asleep = q{SELECT count(*) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(600)%' AND usename = 'remote_app' AND state = 'active'};
@@ -101,33 +101,33 @@ $session->run("SELECT pgpool.exec('way', 'select 1')");
 wait_until($local, "SELECT idle > 0 AND reset_pending = 0 FROM pgpool.pools WHERE server = 'way'");
 $session->start($sleep);
 ok(wait_until($remote, $asleep, '1'), 'half: statement runs');
-$proxy->tell('half 0');
+$proxy->command('half 0');
 $remote->safe_psql('postgres', q{SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(600)%' AND usename = 'remote_app'});
 $session->finish(30);
 $session->failed('08006', qr/was lost/, 'half: statement fails as lost');
 ok(wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE server = 'way' AND state <> 'idle'", '0'), 'half: connection is closed');
-$proxy->tell('pass');
+$proxy->command('pass');
 
 # no byte is passed on
 my $took = seconds {
-	$proxy->tell('freeze');
+	$proxy->command('freeze');
 	$session->fails("SET statement_timeout = '500 ms'; $sleep", '57014', qr/statement timeout/, 'freeze: statement can be cancelled');
 	is($session->run('RESET statement_timeout; ' . query("'other'", $asked{simple}[0])), $asked{simple}[1], 'freeze: another pool works');
 };
 cmp_ok($took, '<', 20, 'freeze: cancel takes effect soon');
-$proxy->tell('pass');
+$proxy->command('pass');
 ok(wait_until($local, "SELECT * FROM pgpool.query('way', 'select 7') AS t(a int)", '7'), 'freeze: pool works again afterwards');
 ok(wait_until($remote, $asleep, '0'), 'freeze: nothing runs on the remote server');
 
 # Cancel requests are accepted and not passed on. From libpq 17 on they use TLS if the
 # connection does.
 $session->run("SELECT pgpool.exec('way', 'select 1')");
-$proxy->tell(over_tls() ? 'hold all' : 'hold');
+$proxy->command(over_tls() ? 'hold all' : 'hold');
 $session->fails("SET statement_timeout = '500 ms'; $sleep", '57014', qr/statement timeout/, 'hold: statement times out');
 $session->run('RESET statement_timeout');
 ok(wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE server = 'way' AND state NOT IN ('idle', 'reset_pending')", '0', 20),
 	'hold: slot is free after operation_timeout');
-$proxy->tell('pass');
+$proxy->command('pass');
 is($session->run(query("'way'", $asked{simple}[0])) . $session->error, $asked{simple}[1], 'hold: pool works again');
 is($local->safe_psql('postgres', 'SELECT sum(descriptors) - ' . descriptors_wanted() . ' FROM pgpool.workers'), '0', 'hold: no file descriptor is left open');
 $remote->safe_psql('postgres', q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(600)%' AND usename = 'remote_app'});
@@ -137,10 +137,10 @@ foreach my $fault ('garbage 0', 'reset 0')
 {
 	$session->run("SELECT pgpool.exec('way', 'select 1')");
 	wait_until($local, "SELECT reset_pending FROM pgpool.pools WHERE server = 'way'", '0');
-	$proxy->tell($fault);
+	$proxy->command($fault);
 	$remote->safe_psql('postgres', q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'pgpool_ext/way'});
 	ok(wait_until($local, "SELECT total FROM pgpool.pools WHERE server = 'way'", '0'), "$fault while idle: connection is closed");
-	$proxy->tell('pass');
+	$proxy->command('pass');
 	is($session->run(query("'way'", $asked{simple}[0])) . $session->error, $asked{simple}[1], "$fault while idle: next call succeeds");
 }
 

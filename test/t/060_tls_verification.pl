@@ -158,19 +158,19 @@ foreach my $fault (qw(cut flip))
 	my $longer = "select repeat(''x'', 1000) from generate_series(1, 1000)";
 
 	# in the middle of a record, which have 8 kB and more here
-	$proxy->tell("$fault 100100");
+	$proxy->command("$fault 100100");
 	$session->fails("SELECT count(*) FROM pgpool.query($lease, '$longer') $row", '08006', qr/was lost/, "$fault in a record: query fails without a result");
 	$session->run("SELECT pgpool.checkin($lease)");
-	$proxy->tell('pass');
+	$proxy->command('pass');
 	is($session->run("SELECT count(*) FROM pgpool.query('way', '$longer') $row") . $session->error, '1000', "$fault in a record: next call uses another connection");
 
 	# while the connection is idle: at the remote server's next message
 	is($session->run("SELECT pgpool.exec('way', 'select 1')"), '1', "$fault while idle: connection is open");
 	wait_until($local, "SELECT idle FROM pgpool.pools WHERE server = 'way'", '1');
-	$proxy->tell("$fault 3");
+	$proxy->command("$fault 3");
 	$remote->safe_psql('postgres', "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'pgpool_ext/way'");
 	ok(wait_until($local, "SELECT total FROM pgpool.pools WHERE server = 'way'", '0'), "$fault while idle: connection is closed");
-	$proxy->tell('pass');
+	$proxy->command('pass');
 	is($session->run("SELECT a FROM pgpool.query('way', 'select 7') $row") . $session->error, '7', "$fault while idle: next call succeeds");
 }
 
@@ -183,7 +183,7 @@ foreach my $fault (qw(cut flip))
 
 	is($session->run("SELECT pgpool.exec($lease, 'select 1')"), '1', 'reset: lease is used');
 	is($open->(), 1, 'reset: one connection is open');
-	$proxy->tell('reset 0');
+	$proxy->command('reset 0');
 	kill 'STOP', $worker;
 	$session->start("SELECT pgpool.exec($lease, 'select 2')");
 	wait_until($local, q{SELECT wait_event_type FROM pg_stat_activity WHERE state = 'active' AND pid = } . $session->pid, 'Extension');
@@ -193,7 +193,7 @@ foreach my $fault (qw(cut flip))
 	$session->finish(30);
 	$session->failed('08006', qr/connection to server "way" was lost/, 'reset: statement fails as lost');
 	$session->run('SELECT pgpool.checkin_all()');
-	$proxy->tell('pass');
+	$proxy->command('pass');
 	is($session->run("SELECT a FROM pgpool.query('way', 'select 7') $row") . $session->error, '7', 'reset: next call uses another connection');
 }
 is(worker_pid($local), $worker, 'worker was not restarted');

@@ -267,28 +267,28 @@ my @faults = (
 		kill 'CONT', $worker;
 		has_noted($node, $token, 'valid_at_end', 'f', 'holder knows of the loss') } ],
 	[ 'holder cut off', 1, $long, sub { my ($node, $pid, $token, $other) = @_;
-		$proxy->tell('freeze');
+		$proxy->command('freeze');
 		wait_for_others('other server acquires the lock meanwhile', $token, $other);
-		$proxy->tell('pass');
+		$proxy->command('pass');
 		has_noted($node, $token, 'valid_at_end, fenced', 'f|55000', 'holder knows of the loss, and its fenced write is refused') } ],
 	[ 'contender cut off', 0, $long, sub { my ($node, $pid, $token) = @_;
-		$proxy->tell('freeze');
+		$proxy->command('freeze');
 		outlive('time longer than the ttl passes');
 		is(later($token, @nodes), 0, 'no session acquires the lock meanwhile');
-		$proxy->tell('pass');
+		$proxy->command('pass');
 		hold(0, $patient);
 		has_noted($node, $token, 'valid_at_end', 't', 'holder keeps the lock') }, $patient ],
 	[ 'flapping', 1, 3, sub {
 		foreach (1 .. 4)
 		{
-			$proxy->tell('freeze');
+			$proxy->command('freeze');
 			usleep(500_000);
-			$proxy->tell('pass');
+			$proxy->command('pass');
 			usleep(500_000);
 		} } ],
 	[ 'reply lost', 1, 0.2, sub {
-		$proxy->tell("swallow $question");
-		ok(wait_until($nodes[0], sub { $proxy->tell('look') }, 'pass', 20), 'answer was lost') } ],
+		$proxy->command("swallow $question");
+		ok(wait_until($nodes[0], sub { $proxy->command('status') }, 'pass', 20), 'answer was lost') } ],
 	[ 'worker ended', 1, 0.4, sub { my ($node, $pid, $token, $other, $worker) = @_;
 		ok(terminate($node, $worker), 'worker has ended') } ],
 	[ 'remote restarted', 0, 0.4, sub { $remote->restart } ],
@@ -357,12 +357,12 @@ my @offsets = ($hour, 0, -$hour);
 my ($lost, $moved) = (0, 0);
 while ($moved < @offsets || (all_acquired() < $wanted && time - $began < 1200))
 {
-	$proxy->tell("swallow $question"), $lost++ if $proxy->tell('look') eq 'pass';
+	$proxy->command("swallow $question"), $lost++ if $proxy->command('status') eq 'pass';
 	set_clock($nodes[0], $offsets[ $moved % @offsets ]) if can_set_clocks();
 	$moved++;
 	usleep(1_000_000);
 }
-$proxy->tell('pass');
+$proxy->command('pass');
 set_clock($nodes[0], 0) if can_set_clocks();
 $_->safe_psql('postgres', 'UPDATE control SET run = false') foreach @nodes;
 foreach my $session (map { @$_ } values %sessions)
@@ -388,17 +388,17 @@ my $status = q{FROM pgpool.lock_status('keeper') WHERE name};
 
 foreach my $call (q{pgpool.lock('keeper', 'lost answer', '10 s', '1 hour')}, q{pgpool.try_lock('keeper', 'lost answer', '1 hour')})
 {
-	$proxy->tell("swallow $question");
+	$proxy->command("swallow $question");
 	my $token = $session->run("SELECT $call");
 	like($token, qr/^\d+$/, "$call: repeated request is granted") or diag($session->error);
-	is($proxy->tell('look'), 'pass', 'first answer was lost');
+	is($proxy->command('status'), 'pass', 'first answer was lost');
 	is($nodes[0]->safe_psql('postgres', "SELECT token $status = 'lost answer' AND state = 'held'"), $token, 'token is the last one');
 	is($session->run("SELECT pgpool.unlock('keeper', 'lost answer', $token)"), 't', 'lock can be released');
 }
-$proxy->tell('mute');
+$proxy->command('mute');
 $session->run(q{SELECT pgpool.lock('keeper', 'no answer', '1 s', '1 hour')});
 like($session->sqlstate, qr/^(08006|08001|55P03)$/, 'session without an answer times out without a lock') or diag($session->error);
-$proxy->tell('pass');
+$proxy->command('pass');
 ok(wait_until($nodes[0], "SELECT coalesce(bool_and(state = 'free'), true) $status = 'no answer'", 't', 10),
 	'lock that was granted nevertheless is released');
 
@@ -409,9 +409,9 @@ sub grant_unheard
 	my ($name, $how) = @_;
 	my $token;
 
-	$proxy->tell("keep $question");
+	$proxy->command("keep $question");
 	$session->start("SELECT $how");
-	ok(wait_until($nodes[0], sub { $proxy->tell('look') }, 'kept', 10), "$name: remote server has answered");
+	ok(wait_until($nodes[0], sub { $proxy->command('status') }, 'kept', 10), "$name: remote server has answered");
 	ok( wait_until($nodes[0], sub {
 				$token = $nodes[0]->safe_psql('postgres', "SELECT token $status = '$name' AND state = 'held'");
 				$token =~ /^\d+$/ ? 1 : 0 }, 1, 10), "$name: remote server has granted the lock");
@@ -422,7 +422,7 @@ sub grant_unheard
 # is requested again, not assumed
 my $granted = grant_unheard('crash', q{pgpool.lock('keeper', 'crash', '30 s', '1 hour')});
 $remote->stop('immediate');
-$proxy->tell('drop');
+$proxy->command('drop');
 usleep(500_000);
 $remote->start;
 is($session->finish(40), $granted, 'crash: session acquires the lock with the token that was granted') or diag($session->error);
@@ -431,14 +431,14 @@ is($session->run("SELECT pgpool.lock_valid('keeper', 'crash', $granted), pgpool.
 # the session's lease is terminated: the lock is not left behind
 $granted = grant_unheard('taken', q{pgpool.lock('keeper', 'taken', '30 s', '1 hour')});
 is($nodes[1]->safe_psql('postgres', 'SELECT pgpool.terminate(lease) FROM pgpool.leases'), 't', 'taken: lease is terminated');
-$proxy->tell('drop');
+$proxy->command('drop');
 is($session->finish(40) . $session->sqlstate, 'PX001', 'taken: session has no lock') or diag($session->error);
 ok(wait_until($nodes[0], "SELECT state = 'free' $status = 'taken'", 't', 10), 'taken: lock is released');
 
 # the answer is delayed: the ttl counts from the request
 $granted = grant_unheard('slow', q{pgpool.lock('keeper', 'slow', '30 s', '1 hour')});
 my $asked_before = $nodes[1]->safe_psql('postgres', 'SELECT clock_timestamp()');
-$proxy->tell('pass');
+$proxy->command('pass');
 is($session->finish(40), $granted, 'slow: session has the lock') or diag($session->error);
 is($session->run("SELECT valid_until < timestamptz '$asked_before' + 0.99 * ttl FROM pgpool.locks WHERE name = 'slow'"), 't', 'slow: lock is not valid for longer than is certain');
 is($session->run("SELECT pgpool.unlock('keeper', 'slow', $granted)"), 't', 'slow: lock can be released');
@@ -448,7 +448,7 @@ is($session->run("SELECT pgpool.unlock('keeper', 'slow', $granted)"), 't', 'slow
 $granted = grant_unheard('late', q{pgpool.lock('keeper', 'late', '12 s', '1 s')});
 ok(wait_until($nodes[0], "SELECT state = 'expired' $status = 'late'", 't', 10), 'late: lock expires');
 $nodes[1]->safe_psql('postgres', q{SELECT pgpool.pause('keeper')});
-$proxy->tell('pass');
+$proxy->command('pass');
 is($session->finish(40) . $session->sqlstate, '55P03', 'late: session has no lock') or diag($session->error);
 ok(wait_until($nodes[0], "SELECT state = 'free' $status = 'late'", 't', 10), 'late: lock is released');
 $nodes[1]->safe_psql('postgres', q{SELECT pgpool.resume('keeper')});

@@ -379,10 +379,10 @@ foreach my $case (qw(undisturbed lost cancelled terminated taken))
 	if ($case eq 'lost')
 	{
 		# a RST that the sender has not seen: no byte is sent
-		$proxy->tell('reset 0');
+		$proxy->command('reset 0');
 		$remote->safe_psql('postgres', q{SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity WHERE application_name = 'pgpool_ext/carry'});
 		ok(wait_until($local, q{SELECT count(*) FROM pgpool.connections WHERE server = 'carry' AND state = 'leased'}, '1'), "carry, $case: connection has ended");
-		$proxy->tell('pass');
+		$proxy->command('pass');
 	}
 	my %how = (cancelled => 'SELECT pg_cancel_backend(' . $waiter->pid . ')', terminated => 'SELECT pg_terminate_backend(' . $waiter->pid . ')',
 		taken => 'SELECT pgpool.terminate(lease) FROM pgpool.leases');
@@ -506,7 +506,7 @@ foreach my $point (qw(hand_over hand_over_sent))
 
 	disarm();
 	$local->safe_psql('postgres', q{SELECT pgpool.reset_stats('carry'); SELECT pgpool.drain('carry', '10 s'); SELECT pgpool.resume('carry')});
-	$proxy->tell('freeze');
+	$proxy->command('freeze');
 	$waiter->run(q{SET pgpool_ext.debug_point = 'cancelled wait'});
 	$waiter->start(q{SELECT pgpool.checkout('carry', '60 s')});
 	ok(wait_until($local, q{SELECT state FROM pgpool.connections WHERE server = 'carry'}, 'connecting'), 'session waits for a connection attempt');
@@ -517,7 +517,7 @@ foreach my $point (qw(hand_over hand_over_sent))
 	$waiter->finish(30);
 	$waiter->failed('57014', qr/canceling statement/, 'cancel and failure: session gets the cancel');
 	is($local->safe_psql('postgres', q{SELECT cancelled, failed FROM pgpool.stats WHERE server = 'carry'}), '1|0', 'cancel and failure: cancel is counted');
-	$proxy->tell('pass');
+	$proxy->command('pass');
 	$waiter->quit;
 	ok(wait_until($local, q{SELECT a FROM pgpool.query('carry', 'select 42') AS t(a int)}, '42', 30), 'cancel and failure: pool works');
 }
@@ -700,7 +700,7 @@ my %damages = (
 	foreach my $case (
 		[ 'found at checkin', 'leased', sub { my ($holder, $lease) = @_; $holder->run("SELECT pgpool.checkin($lease)"); is($holder->error, '', 'found at checkin: checkin reports no error'); } ],
 		[ 'found by the worker', 'state', sub { $remote->safe_psql('postgres', q{SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE usename = 'remote_app'}) } ],
-		[ 'found in the free list', 'free_leads', sub { PgpxSession->new($node)->run(q{SELECT pgpool.checkout('damaged', '100 ms') FROM generate_series(1, 4)}) } ])
+		[ 'found in the free list', 'free_head', sub { PgpxSession->new($node)->run(q{SELECT pgpool.checkout('damaged', '100 ms') FROM generate_series(1, 4)}) } ])
 	{
 		my ($name, $damage, $act) = @$case;
 		my ($holder, $damager, $kept, @leases) = $prepare->();

@@ -33,7 +33,7 @@ my %behaviours = (
 	loud => sub { $_[0]->receive; $_[0]->send((map { message('N', "S$_\0V$_\0C00000\0Ma loud $_\0\0") } qw(WARNING LOG)), $_[0]->answer('1')); $_[0]->serve },
 	row => sub { $_[0]->receive; $_[0]->send($_[0]->described, $claim); hours },
 	talks_first => sub { $_[0]->serve(1); $_[0]->read_bytes(5); my $some = $fine x 20_000; $_[0]->send($some) foreach 1 .. 100; hours },
-	owed => sub { $_[0]->serve(1); $_[0]->receive; $_[0]->send($claim); hours },
+	huge_reset => sub { $_[0]->serve(1); $_[0]->receive; $_[0]->send($claim); hours },
 
 	# the answer to the start commands
 	start_claim => sub { $_[0]->receive; $_[0]->send(columns(1), row('x' x 1000)) ; hours },
@@ -92,7 +92,7 @@ foreach my $round (1 .. 3)
 	my $cost;
 	my $more = costs
 	{
-		$cost = costs { is($session->run(query('owed'), 20) . $session->error, '1', 'reset with an answer of 1 GB closes the connection') } 'VmPeak', $worker;
+		$cost = costs { is($session->run(query('huge_reset'), 20) . $session->error, '1', 'reset with an answer of 1 GB closes the connection') } 'VmPeak', $worker;
 	} 'VmPeak', $session->pid;
 
 	cmp_ok($cost + $more, '<', 100, 'no process allocates memory for the announced answer');

@@ -106,12 +106,12 @@ SKIP:
 	# which would wake it
 	my $waiter = IPC::Run::start([ 'psql', '-XAtq', '-d', $local->connstr('postgres'), '-c', q{SELECT pgpool.checkout('one', '25 s')} ], '>', \$answer, '2>', \$error);
 	ok(wait_until($local, q{SELECT waiters FROM pgpool.pools WHERE server = 'one'}, 1), 'session waits');
-	doze($local, $postmaster);
+	stop_before_sleep($local, $postmaster);
 	kill 'HUP', $postmaster;	# the postmaster may already be asleep
-	ok(wait_until($local, sub { dozes($local, $postmaster) }, 1), 'postmaster is about to sleep for a minute');
+	ok(wait_until($local, sub { is_stopped_before_sleep($local, $postmaster) }, 1), 'postmaster is about to sleep for a minute');
 	$session->run("SELECT pg_terminate_backend($worker)");
 	ok(wait_until($local, sub { -e "/proc/$worker" ? 0 : 1 }, 1), 'worker has exited, and the postmaster has missed it');
-	doze($local);
+	stop_before_sleep($local);
 	$waiter->finish;
 	like($answer . $error, qr/^\d+$/, 'new worker runs, and the waiter is granted a connection');
 	$session->run('SELECT pgpool.checkin_all()');
@@ -243,20 +243,20 @@ foreach my $function (qw(send recv))
 
 	$session->start("SET statement_timeout = '500 ms'; SELECT pgpool.exec($lease, 'select 1')");
 	ok(wait_until($local, q{SELECT state FROM pgpool.leases WHERE server = 'endless'}, 'active'), 'statement runs');
-	never_pause($local, $session->pid);
+	send_endless_notices($local, $session->pid);
 	$session->finish(30);
 	$session->failed('57014', qr/statement timeout/, 'statement with endless data times out');
 	$session->run("RESET statement_timeout; SELECT pgpool.exec($lease, 'select 1')", 30);
 	$session->failed('08006', qr/a cancelled statement did not end within operation_timeout/i, 'lease is lost at operation_timeout');
-	never_pause($local);
+	send_endless_notices($local);
 	$session->run("SELECT pgpool.checkin($lease)");
 
 	$lease = lease($session, 'endless');
 	$session->run("SELECT pgpool.send($lease, 'select 1')");
-	never_pause($local, $session->pid);
+	send_endless_notices($local, $session->pid);
 	$session->run("SELECT pgpool.checkin($lease)", 30);
 	like($session->error, qr/WARNING: .*lease $lease was returned with a statement in flight, which is cancelled/, 'lease with endless data in flight can be returned');
-	never_pause($local);
+	send_endless_notices($local);
 }
 
 # --- a socket that accepts no data: a message that was not begun counts as not written
@@ -339,7 +339,7 @@ SKIP:
 		fail_next($local, $function, errno => $errno) unless $function eq 'PQgetCancel';
 		$session->run("SELECT pgpool.exec($lease, 'select pg_sleep(20)')", 30);
 		is($session->sqlstate, '57014', "$function: statement is cancelled locally");
-		$session->calm;
+		$session->reset_statement_timeout;
 		$session->run('SELECT pgpool.checkin_all()', 30);
 		ok(has_failed($local), "$function: call has failed");
 		ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE query ~ 'pg_sleep.20' AND state = 'active' AND pid <> pg_backend_pid()}, 0, 30), "$function: statement ends on the remote server");
@@ -361,7 +361,7 @@ SKIP:
 	my $took = seconds
 	{
 		$session->run("SELECT pgpool.exec($lease, 'select pg_sleep(60)')", 60);
-		$session->calm;
+		$session->reset_statement_timeout;
 		$session->run('SELECT pgpool.checkin_all()', 30);
 		ok(has_failed($local), 'full backlog: connect fails');
 		ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE query ~ 'pg_sleep.60' AND state = 'active' AND pid <> pg_backend_pid()}, 0, 60), 'full backlog: statement ends on the remote server');
@@ -592,15 +592,15 @@ is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'lock is 
 		my ($server, $name, $change) = @_;
 
 		ok(wait_until($local, sub { threads_of($worker) }, '1 0'), "$name is in progress");
-		stand_still($local, $worker);
+		stop_in_recv($local, $worker);
 		$busy->start(q{SELECT pgpool.exec('one', 'select 1')});
-		ok(wait_until($local, sub { stands($local, $worker) }, 1), "$name: worker is stopped in another pool's work");
+		ok(wait_until($local, sub { is_stopped_in_recv($local, $worker) }, 1), "$name: worker is stopped in another pool's work");
 		$session->run("ALTER SERVER $server OPTIONS ($change)");
 		$session->start("SELECT a FROM pgpool.query('$server', 'select 1') AS t(a int)");
 		ok(wait_until($local, "SELECT waiters FROM pgpool.pools WHERE server = '$server'", 2), "$name: new options are published");
 		hold_logins($local);
 		ok(wait_until($local, sub { threads_of($worker) }, '0 0'), "$name: thread has ended");
-		stand_still($local);
+		stop_in_recv($local);
 		is($session->finish(60) . $session->error, '1', "$name: session that published is granted a connection");
 		like($other->finish(60), qr/^\d+$/, "$name: earlier waiter is granted a connection") or diag($other->error);
 		is($busy->finish(60), '1', "$name: statement of the other pool is answered");
@@ -770,32 +770,32 @@ SKIP:
 	skip 'a machine with a single processor does not poll', 4 if $half < 1;
 	skip 'over TLS sessions leave polling to the worker', 4 if over_tls() && $half < 2;
 	skip "too many processors to occupy half of them", 4 if $half > 8;
-	make_pool($local, $remote, server => 'looked', options => { %quick, pool_size => $half });
-	my @lookers = map { PgpxSession->new($local) } 1 .. $half;
-	my @leases = map { lease($_, 'looked') } @lookers;
+	make_pool($local, $remote, server => 'poll', options => { %quick, pool_size => $half });
+	my @pollers = map { PgpxSession->new($local) } 1 .. $half;
+	my @leases = map { lease($_, 'poll') } @pollers;
 	my $lease = lease($session, 'one');
 	my $asleep = "SELECT wait_event IS NOT NULL FROM pg_stat_activity WHERE state = 'active' AND pid = " . $session->pid;
 
-	$_->run('SET pgpool_ext.busy_poll = 1000') foreach @lookers, $session;
-	stand_still($local, map { $_->pid } @lookers, $session);
-	$lookers[$_]->start("SELECT pgpool.exec($leases[$_], 'select pg_sleep(0.1)')") foreach 0 .. $#lookers;
-	ok(wait_until($local, sub { join '', map { stands($local, $_->pid) } @lookers }, '1' x $half), 'half of the processors poll');
+	$_->run('SET pgpool_ext.busy_poll = 1000') foreach @pollers, $session;
+	stop_in_recv($local, map { $_->pid } @pollers, $session);
+	$pollers[$_]->start("SELECT pgpool.exec($leases[$_], 'select pg_sleep(0.1)')") foreach 0 .. $#pollers;
+	ok(wait_until($local, sub { join '', map { is_stopped_in_recv($local, $_->pid) } @pollers }, '1' x $half), 'half of the processors poll');
 	$session->start("SELECT pgpool.exec($lease, 'select pg_sleep(600)')");
 	ok(wait_until($local, $asleep), 'next session sleeps');
-	is(stands($local, $session->pid), 0, 'next session has not polled');
-	stand_still($local);
+	is(is_stopped_in_recv($local, $session->pid), 0, 'next session has not polled');
+	stop_in_recv($local);
 	$local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $session->pid . ')');
-	$_->finish, $_->run('SELECT pgpool.checkin_all()') foreach @lookers, $session;
+	$_->finish, $_->run('SELECT pgpool.checkin_all()') foreach @pollers, $session;
 
-	$lease = lease($session, 'looked');
-	stand_still($local, $session->pid);
+	$lease = lease($session, 'poll');
+	stop_in_recv($local, $session->pid);
 	$session->start("SELECT pgpool.exec($lease, 'select pg_sleep(600)')");
-	ok(wait_until($local, sub { stands($local, $session->pid) }, 1), 'session polls when the others have ended');
-	stand_still($local);
+	ok(wait_until($local, sub { is_stopped_in_recv($local, $session->pid) }, 1), 'session polls when the others have ended');
+	stop_in_recv($local);
 	$local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $session->pid . ')');
 	$session->finish;
 	$session->run('SELECT pgpool.checkin_all()');
-	$_->quit foreach @lookers;
+	$_->quit foreach @pollers;
 }
 
 # --- TLS: the socket pair of the relay

@@ -85,23 +85,23 @@ foreach my $call ("pgpool.exec(:lease, $big)", "pgpool.send(:lease, $big)")
 
 	$session->run(q{SELECT pgpool.checkout('far') AS lease \gset});
 	$session->run(q{SELECT pgpool.exec(:lease, 'select 1')});
-	$proxy->tell('freeze');
+	$proxy->command('freeze');
 	$session->start("SELECT $call");
 	sending();
 	$local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $session->pid . ')');
 	$session->finish(60);
 	$session->failed('57014', qr/user request/, "$name: statement is cancelled while it is being sent");
-	$proxy->tell('pass');
+	$proxy->command('pass');
 	$session->fails(q{SELECT pgpool.exec(:lease, 'select 1')}, '08006', qr/connection to server "far" was lost.*interrupted while it was being sent/s, "$name: lease reports the interruption") foreach 1 .. 2;
 	is($session->run('SELECT pgpool.checkin_all()'), '1', "$name: lease can be returned");
 	works('far', $name);
 }
 # when the network continues, the statement is sent, and the connection stays usable
 $session->run(q{SELECT pgpool.checkout('far') AS lease \gset});
-$proxy->tell('freeze');
+$proxy->command('freeze');
 $session->start(q{SELECT pgpool.send(:lease, 'select length($b$' || repeat('x', 40000000) || '$b$)')});
 sending();
-$proxy->tell('pass');
+$proxy->command('pass');
 $session->finish(60);
 ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'select length(%' AND state = 'idle'}, 1), 'statement has waited for the network');
 is($session->run('SELECT pgpool.checkin(:lease); SELECT pgpool.checkout($$far$$) > 0') =~ s/\s//gr, 't', 'lease can be returned, and another one is granted');
@@ -111,14 +111,14 @@ foreach my $how (qw(reset half))
 {
 	$session->run(q{SELECT pgpool.checkout('far') AS lease \gset});
 	my $pid = $session->run(q{SELECT a FROM pgpool.query(:lease, 'select pg_backend_pid()') AS t(a int)});
-	$proxy->tell('freeze');
+	$proxy->command('freeze');
 	$session->start("SELECT pgpool.exec(:lease, $big)");
 	sending();
 	$remote->safe_psql('postgres', "SELECT pg_terminate_backend($pid, 20000)");
-	$proxy->tell("$how 0");
+	$proxy->command("$how 0");
 	$session->finish(60);
 	$session->failed('08006', qr/connection to server "far" was lost/, "$how: connection ends while a statement is being sent");
-	$proxy->tell('pass');
+	$proxy->command('pass');
 	$session->run('SELECT pgpool.checkin_all()');
 	works('far', $how);
 }
@@ -130,10 +130,10 @@ is($remote->safe_psql('remote_db', 'SELECT count(*) FROM sent'), '0', 'no statem
 	$session->run(q{SELECT pgpool.exec(:lease, 'begin')});
 	my $connected = q{SELECT count(*) FROM pg_stat_activity WHERE state = 'idle in transaction' AND application_name ~ 'pgpool_ext'};
 	is($remote->safe_psql('postgres', $connected), '1', 'transaction is open');
-	$proxy->tell('reset 0');
+	$proxy->command('reset 0');
 	$remote->safe_psql('postgres', "SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity WHERE state = 'idle in transaction'");
 	ok(wait_until($local, q{SELECT count(*) FROM pgpool.connections WHERE server = 'far' AND state = 'leased'}, '1'), 'connection ends');
-	$proxy->tell('pass');
+	$proxy->command('pass');
 	is($session->run('SELECT pgpool.checkin_all()'), '1', 'lease is returned');
 	like($session->error, qr/WARNING:.*was returned with an open remote transaction/, 'open transaction is reported by a warning');
 	works('far', 'rollback');
@@ -142,11 +142,11 @@ is($remote->safe_psql('remote_db', 'SELECT count(*) FROM sent'), '0', 'no statem
 # --- a rollback that is not answered: the session does not wait for it
 $session->run(q{SELECT pgpool.checkout('far') AS lease \gset});
 $session->run(q{SELECT pgpool.exec(:lease, 'begin')});
-$proxy->tell('freeze');
+$proxy->command('freeze');
 is($session->run(q{SET statement_timeout = '20 s'; SELECT pgpool.checkin(:lease); RESET statement_timeout}) . $session->sqlstate, '',
 	'lease is returned although the rollback is not answered');
 like($session->error, qr/WARNING:.*was returned with an open remote transaction/, 'open transaction is reported by a warning again');
-$proxy->tell('pass');
+$proxy->command('pass');
 is($local->safe_psql('postgres', 'SELECT count(*) FROM pgpool.leases'), '0', 'no lease is left');
 ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE state ~ 'in transaction' AND application_name ~ 'pgpool_ext'}, 0), 'no transaction is left');
 works('far', 'rollback without an answer');

@@ -144,12 +144,12 @@ foreach my $case ([ client_encoding => 'latin1' ], [ datestyle => 'German, DMY' 
 
 # --- a server is altered while a connection to it is being opened, which is then closed
 make_pool($local, $proxy, server => 'slow', options => { %options, connect_timeout => '20 s' });
-$proxy->tell('freeze');
+$proxy->command('freeze');
 $other->start(q{SELECT a FROM pgpool.query('slow', 'select current_setting($$geqo$$)') AS t(a text)});
 ok(wait_until($local, q{SELECT state FROM pgpool.connections WHERE server = 'slow'}, 'connecting'), 'connection is being opened');
 $local->safe_psql('postgres', q{ALTER SERVER slow OPTIONS (ADD start_commands 'set geqo = off')});
 $session->run(q{SELECT pgpool.try_checkout('slow')});
-$proxy->tell('pass');
+$proxy->command('pass');
 is($other->finish(60), 'off', 'waiter gets a connection with the new options') or diag($other->error);
 
 # --- a cancel request is in progress when the lease is returned, and the server is
@@ -160,7 +160,7 @@ foreach my $how (qw(alter worker))
 {
 	$session->run(q{SELECT pgpool.checkout('slow', '10 s') AS lease \gset});
 	$session->run(q{SELECT pgpool.send(:lease, 'select pg_sleep(1)')});
-	$proxy->tell(over_tls() ? 'hold all' : 'hold');
+	$proxy->command(over_tls() ? 'hold all' : 'hold');
 	is($session->run('SELECT pgpool.cancel(:lease)'), 't', "$how: statement is cancelled");
 	$session->run('SELECT * FROM pgpool.result(:lease) AS t(a text)', 30);
 	is($session->run('SELECT pgpool.checkin(:lease)') . $session->error, '', "$how: lease is returned after the end of the statement");
@@ -171,7 +171,7 @@ foreach my $how (qw(alter worker))
 		$session->run(q{SELECT pgpool.try_checkout('slow')});
 	}
 	else { terminate($local, worker_pid($local)); }
-	$proxy->tell('pass');
+	$proxy->command('pass');
 	ok(wait_until($local, sub { $other->run(q{SELECT a FROM pgpool.query('slow', 'select 42') AS t(a int)}) }, 42, 30), "$how: pool works") or diag($other->error);
 	$session->run(q{SELECT pgpool.checkin_all()});
 }
@@ -408,7 +408,7 @@ like($session->error, qr/WARNING:.*lock "g".*was given up, but the remote has no
 $session->run(q{SET statement_timeout = '100 ms'});
 $session->fails("SELECT pgpool.unlock('one', 'h', $second)", '57014', qr/statement timeout/, 'wait for a release can be cancelled');
 kill 'CONT', $worker;
-$session->calm;
+$session->reset_statement_timeout;
 ok(wait_until($local, 'SELECT count(*) FROM pgpool.locks', 0, 30), 'locks are released later');
 is($remote->safe_psql('remote_db', q{SELECT count(*) FROM pgpool_lock.locks WHERE state = 'held'}), '0', 'locks are released on the remote server');
 $remote->safe_psql('remote_db', 'DROP SCHEMA pgpool_lock CASCADE');

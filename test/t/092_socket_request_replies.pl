@@ -100,18 +100,18 @@ make_pool($local, $remote, server => 'sent', options => { pool_size => 1, operat
 
 # --- the answer to a reset is late: no byte of it was read, so the connection stays
 # usable
-make_pool($local, $remote, server => 'owed', options => { pool_size => 1, operation_timeout => '10 min' });
+make_pool($local, $remote, server => 'late_reset', options => { pool_size => 1, operation_timeout => '10 min' });
 {
 	my $own = PgpxSession->new($local);
-	my $lease = lease($own, 'owed');
+	my $lease = lease($own, 'late_reset');
 	my $pid = $own->run("SELECT a FROM pgpool.query($lease, 'select pg_backend_pid()') AS t(a int)");
 
 	kill 'STOP', $worker, $pid;
-	is($own->run("SELECT pgpool.checkin($lease)") . $own->error, '', 'owed: reset is sent');
-	$own->fails(q{SELECT pgpool.checkout('owed', '500 ms')}, '55P03', qr/no connection to server "owed" came free/, 'owed: checkout times out before the answer');
-	is($local->safe_psql('postgres', q{SELECT state FROM pgpool.connections WHERE server = 'owed'}), 'reset_pending', 'owed: connection is kept');
+	is($own->run("SELECT pgpool.checkin($lease)") . $own->error, '', 'late_reset: reset is sent');
+	$own->fails(q{SELECT pgpool.checkout('late_reset', '500 ms')}, '55P03', qr/no connection to server "late_reset" came free/, 'late_reset: checkout times out before the answer');
+	is($local->safe_psql('postgres', q{SELECT state FROM pgpool.connections WHERE server = 'late_reset'}), 'reset_pending', 'late_reset: connection is kept');
 	kill 'CONT', $worker, $pid;
-	is($own->run(q{SELECT a FROM pgpool.query('owed', 'select pg_backend_pid()') AS t(a int)}) . $own->error, $pid, 'owed: connection is leased next');
+	is($own->run(q{SELECT a FROM pgpool.query('late_reset', 'select pg_backend_pid()') AS t(a int)}) . $own->error, $pid, 'late_reset: connection is leased next');
 	$own->quit;
 }
 

@@ -163,7 +163,7 @@ foreach my $round (1 .. 5)
 	$session->run("SET statement_timeout = '${round}0 ms'");
 	$session->run("SELECT count(*) FROM pgpool.query($lease, 'select i, repeat(''x'', 100) from generate_series(1, 100000000) as i') AS t(i int, x text)", 60);
 	is($session->sqlstate, '57014', 'large answer is cancelled in the middle');
-	$session->calm;
+	$session->reset_statement_timeout;
 	is($session->run("SELECT * FROM pgpool.query($lease, 'select 7') AS t(a int)", 90) . $session->error, '7', 'small answer follows');
 }
 

@@ -2,10 +2,10 @@
 # and their examples must run in order, in one session. (For the recipes see
 # 201_recipes.) A comment in front of an example marks an exception:
 #
-#  <!-- example: on the remote server -->          as the role of the examples
-#  <!-- example: by the superuser of the remote server -->
-#  <!-- example: fails with 25001 -->
-#  <!-- example: again below -->                   a preview, not run here
+#   <!-- example: on the remote server -->          as the role of the examples
+#   <!-- example: by the superuser of the remote server -->
+#   <!-- example: fails with 25001 -->
+#   <!-- example: again below -->                   a preview, not run here
 use strict;
 use warnings;
 

@@ -3,9 +3,9 @@
 # metrics of them, and promtool accepts the expressions. A comment in front of an
 # example says where it runs:
 #
-#  <!-- run: on shard1 -->                   or "on shard1 and shard2"
-#  <!-- run: in another session -->
-#  <!-- run: while the primary fails and the standby is promoted -->
+#   <!-- run: on shard1 -->                   or "on shard1 and shard2"
+#   <!-- run: in another session -->
+#   <!-- run: while the primary fails and the standby is promoted -->
 #
 # A block "text" after an example is psql's output for it, rows first. An example
 # without such a block may print anything, but must not fail.
