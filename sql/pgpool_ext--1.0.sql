@@ -1069,7 +1069,7 @@ COMMENT ON COLUMN pgpool.stats.refused IS
 COMMENT ON COLUMN pgpool.stats.unavailable IS
 'checkouts that were refused because the pause after a failed attempt to connect still ran';
 COMMENT ON COLUMN pgpool.stats.deadlocks IS
-'checkouts that were refused because the session would have waited for itself, or for one that waits for it';
+'checkouts that would have waited for ever: refused, because the session would have waited for itself, or ended after deadlock_timeout';
 COMMENT ON COLUMN pgpool.stats.checkins IS
 'leases that were returned, by checkin or with their scope';
 COMMENT ON COLUMN pgpool.stats.discards IS

@@ -201,7 +201,6 @@ wait_for_grant(PgpxCheckout *c, PgpxPool *pool, PgpxWaiter *waiter,
 	uint64		lease_id;
 	bool		moved;
 
-	pgpx_checkout_check_cycle(c, pool, waiter);
 	conn = pgpx_checkout_wait(c, pool, waiter, &lease_id, &moved);
 	if (moved)
 	{

@@ -18,6 +18,7 @@
 #include "shared/pool_worker.h"
 #include "shared/registry.h"
 #include "protocol/remote_message.h"
+#include "session/deadlock.h"
 
 /*
  * The worker restarted or the options changed while we waited.  Publish the
@@ -86,6 +87,15 @@ is_enqueued(const volatile PgpxWaiter *waiter)
 		pgpx_pending_statement_state() == PGPX_PENDING_SENDING;
 }
 
+/* Return the earlier of two times; 0: never. */
+static PgpxTime
+earlier(PgpxTime a, PgpxTime b)
+{
+	if (a == 0 || b == 0)
+		return Max(a, b);
+	return Min(a, b);
+}
+
 PgpxConn *
 pgpx_checkout_wait(PgpxCheckout *c, PgpxPool *pool, PgpxWaiter *waiter,
 				   uint64 *lease_id, bool *moved)
@@ -96,20 +106,32 @@ pgpx_checkout_wait(PgpxCheckout *c, PgpxPool *pool, PgpxWaiter *waiter,
 	int			sqlstate = 0;
 	char		text[PGPX_ERROR_LEN];
 	volatile bool in_time = true;
+	PgpxDeadlock *volatile deadlock = NULL;
+	volatile PgpxTime check_at = pgpx_deadlock_check_at(pgpx_now(), false);
 
 	*moved = false;
 	PG_TRY();
 	{
-		while (is_enqueued(waiter) && in_time && !*moved)
+		while (is_enqueued(waiter) && in_time && !*moved && deadlock == NULL)
 		{
 			uint64		incarnation = pgpx_pool_worker_incarnation(pool);
 
 			if (pgpx_checkout_must_publish(c, pool, incarnation))
 				*moved = !publish_again(c, pool, incarnation);
-			else
-				in_time = pgpx_session_wait_worker(pool->worker, c->deadline,
-												   pgpx_wait_event(&wait_event, "PgpoolCheckout"));
+			else if (!pgpx_session_wait_worker(pool->worker,
+											   earlier(c->deadline, check_at),
+											   pgpx_wait_event(&wait_event, "PgpoolCheckout")))
+			{
+				in_time = c->deadline == 0 || pgpx_now() < c->deadline;
+				if (in_time)
+				{
+					deadlock = pgpx_deadlock_find(waiter);
+					check_at = pgpx_deadlock_check_at(pgpx_now(), true);
+				}
+			}
 		}
+		if (deadlock != NULL)
+			PGPX_DEBUG_POINT("deadlocked");
 	}
 	PG_CATCH();
 	{
@@ -129,12 +151,16 @@ pgpx_checkout_wait(PgpxCheckout *c, PgpxPool *pool, PgpxWaiter *waiter,
 	if (!in_time)
 		PGPX_DEBUG_POINT("timed_out");
 	was = pgpx_waiter_dequeue(waiter,
-		in_time ? PGPX_DEQUEUE_CLAIM : PGPX_DEQUEUE_TIMEOUT,
-							&conn, lease_id, &sqlstate, text, &c->waited);
+							  deadlock != NULL ? PGPX_DEQUEUE_DEADLOCK :
+							  in_time ? PGPX_DEQUEUE_CLAIM :
+							  PGPX_DEQUEUE_TIMEOUT,
+							  &conn, lease_id, &sqlstate, text, &c->waited);
 	if (was == PGPX_WAITER_GRANTED && conn == NULL)
 		pgpx_checkout_raise_lost(c);
 	if (was == PGPX_WAITER_FAILED)
 		pgpx_checkout_raise_unreachable(c, sqlstate, text, 0);
+	if (was != PGPX_WAITER_GRANTED && deadlock != NULL)
+		pgpx_deadlock_raise(deadlock, NameStr(c->spec->server_name));
 	if (was != PGPX_WAITER_GRANTED && c->only_try)
 		return NULL;
 	if (was != PGPX_WAITER_GRANTED)
@@ -347,32 +373,13 @@ filled_by_own_leases(const PgpxPool *pool, int *size)
 	return NULL;
 }
 
-/*
- * Does this session hold a lease that another session may wait for while this
- * one waits? Leases of a fanout that has not sent its statements do not count,
- * because all fanouts lease in the same order.  (In any order they can fill
- * max_connections: see pgpx_checkout_check_cycle.)
- */
-static bool
-holds_any(void)
-{
-	dlist_iter	iter;
-
-	dlist_foreach(iter, &pgpx_leases)
-	{
-		PgpxLease  *lease = dlist_container(PgpxLease, node, iter.cur);
-
-		if (lease->scope != PGPX_SCOPE_CALL || lease->in_use)
-			return true;
-	}
-	return false;
-}
-
-pg_noreturn static void
-raise_endless(void)
+void
+pgpx_lease_check_unbounded_wait(void)
 {
 	int			n = pgpx_lease_count(0, -1);
 
+	if (n == 0)
+		return;
 	ereport(ERROR,
 			(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
 			 errmsg("cannot wait without a timeout while this session holds a lease"),
@@ -380,13 +387,6 @@ raise_endless(void)
 							  "This session holds %d leases. Two sessions that wait for each other would wait for ever.",
 							  n, n),
 			 errhint("Give a timeout, or return the leases first.")));
-}
-
-void
-pgpx_lease_check_unbounded_wait(void)
-{
-	if (holds_any())
-		raise_endless();
 }
 
 /* The caller holds the pool lock.  The pool's worker is about to restart. */
@@ -427,12 +427,6 @@ pgpx_checkout_check_locked(PgpxCheckout *c, PgpxPool *pool)
 						   size, cap),
 				 errhint("Return a lease first, or raise \"%s\".", cap)));
 	}
-	if (c->deadline == 0 && holds_any())
-	{
-		pool->stats.deadlocks++;
-		LWLockRelease(pool->lock);
-		raise_endless();
-	}
 	/* a checkout that was already in the queue is not refused */
 	if (pool->opts.max_waiters > 0 && !c->no_wait && c->position == 0 &&
 		pgpx_pool_queued_locked(pool) >= pool->opts.max_waiters)
@@ -467,89 +461,6 @@ pgpx_checkout_check_locked(PgpxCheckout *c, PgpxPool *pool)
 		LWLockRelease(pool->lock);
 		pgpx_checkout_raise_unreachable(c, sqlstate, text, wait_ms);
 	}
-}
-
-/* A lease and its waiting holder, as read without locks. */
-typedef struct WaitsForEver
-{
-	uint64		lease_id;
-	uint64		position;		/* of the holder's waiter */
-} WaitsForEver;
-
-/*
- * Is every slot under max_connections leased to a session that waits without a
- * deadline?
- *
- * Fills in "seen".  With again, the result must also equal the one in "seen".
- * Two equal passes prove that the state existed at one instant between them,
- * because a waiter that is granted a connection leaves the queue.
- */
-static bool
-all_wait_for_ever(WaitsForEver *seen, bool again)
-{
-	for (int i = 0; i < pgpx_shared->max_connections; i++)
-	{
-		const volatile PgpxConn *conn = &pgpx_conns[i];
-		uint64		lease_id = pg_atomic_read_u64(&pgpx_conns[i].lease_id);
-		int			owner = conn->owner_procno;
-		const volatile PgpxWaiter *waiter = &pgpx_waiters[Max(owner, 0)];
-		uint64		position;
-
-		if (lease_id == 0 || owner < 0 ||
-			waiter->state != PGPX_WAITER_WAITING)
-			return false;
-		pg_read_barrier();		/* pairs with the one in
-								 * pgpx_waiter_enqueue_locked */
-		position = waiter->position;
-		if (waiter->deadline != 0 ||
-			pg_atomic_read_u64(&pgpx_conns[i].lease_id) != lease_id)
-			return false;
-		if (again &&
-			(seen[i].lease_id != lease_id || seen[i].position != position))
-			return false;
-		seen[i].lease_id = lease_id;
-		seen[i].position = position;
-	}
-	pg_memory_barrier();
-	return true;
-}
-
-void
-pgpx_checkout_check_cycle(PgpxCheckout *c, PgpxPool *pool, PgpxWaiter *waiter)
-{
-	int			own_leases;
-	WaitsForEver *seen;
-	bool		for_ever;
-
-	if (c->deadline != 0 || (own_leases = pgpx_lease_count(0, -1)) == 0)
-		return;
-
-	/* (the waiter is enqueued: an error here would have to dequeue it) */
-	seen = palloc_extended(pgpx_shared->max_connections * sizeof(WaitsForEver),
-						   MCXT_ALLOC_NO_OOM);
-	if (seen == NULL)
-		return;
-	for_ever =
-		all_wait_for_ever(seen, false) && all_wait_for_ever(seen, true);
-	pfree(seen);
-	if (!for_ever)
-		return;
-
-	/* if a connection was granted at last, the statement was sent with it */
-	if (pgpx_checkout_dequeue(waiter))
-		pgpx_checkout_raise_lost(c);
-	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
-	pool->stats.deadlocks++;
-	LWLockRelease(pool->lock);
-	ereport(ERROR,
-			(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
-			 errmsg("checkout from server \"%s\" would wait for sessions that wait for this one",
-					NameStr(c->spec->server_name)),
-			 errdetail("All connections (%d) that \"%s\" allows are leased to sessions that wait for one more without a timeout; %d of them to this one.",
-					   pgpx_shared->max_connections,
-					   "pgpool_ext.max_connections", own_leases),
-			 errhint("Repeat the call, give a timeout, or raise \"%s\".",
-					 "pgpool_ext.max_connections")));
 }
 
 void

@@ -15,7 +15,8 @@
  *		Raise 40P01 if this session holds a lease that another session may
  *		wait for.
  *
- * To be called before any wait without a timeout.
+ * To be called before a wait without a timeout in which no deadlock is
+ * detected.
  */
 extern void pgpx_lease_check_unbounded_wait(void);
 
@@ -36,7 +37,7 @@ extern bool pgpx_checkout_dequeue(PgpxWaiter *waiter);
  * Returns the connection and sets *lease_id.  Returns NULL with only_try when
  * none was granted, or with *moved set: then the waiter has left the queue
  * because the spec now has another pool.  Any other outcome is raised as an
- * error.
+ * error, among them 40P01 if the session is in a deadlock that it must end.
  */
 extern PgpxConn *pgpx_checkout_wait(PgpxCheckout *c, PgpxPool *pool,
 									PgpxWaiter *waiter, uint64 *lease_id,
@@ -49,23 +50,10 @@ extern PgpxConn *pgpx_checkout_wait(PgpxCheckout *c, PgpxPool *pool,
  * The caller must hold the pool lock exclusively.  It is released before an
  * error is raised.
  *
- * Errors: PX004 pool damaged; 40P01 the session would wait for itself, or for
- * ever while it holds a lease; 53300 queue full; those of
- * pgpx_checkout_raise_unreachable.
+ * Errors: PX004 pool damaged; 40P01 the session would wait for itself; 53300
+ * queue full; those of pgpx_checkout_raise_unreachable.
  */
 extern void pgpx_checkout_check_locked(PgpxCheckout *c, PgpxPool *pool);
-
-/*
- * pgpx_checkout_check_cycle
- *		Leave the queue and raise 40P01 if every connection under
- *		max_connections is leased to a session that waits without a timeout,
- *		this one included.
- *
- * To be called without a lock, after the waiter has been enqueued.  If two
- * sessions do so at once, at least one of them sees the other's waiter.
- */
-extern void pgpx_checkout_check_cycle(PgpxCheckout *c, PgpxPool *pool,
-									  PgpxWaiter *waiter);
 
 /*
  * Raise 55P03, or PX003 if the worker is not running. granted: a connection was

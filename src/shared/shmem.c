@@ -149,6 +149,7 @@ init_shared(PgpxShared *shared, LWLockPadded *locks)
 	shared->started_at = pgpx_now();
 
 	pg_atomic_init_u64(&shared->next_lease, ((uint64) boots << BOOT_SHIFT) + 1);
+	pg_atomic_init_u64(&shared->next_wait, 1);
 	pg_atomic_init_u64(&shared->next_incarnation, shared->boot_id);
 	pg_atomic_init_u32(&shared->next_pool, 1);
 	pg_atomic_init_u64(&shared->next_generation, 1);

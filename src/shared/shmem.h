@@ -213,7 +213,8 @@ typedef struct PgpxStats
 								 * failed */
 	uint64		refused;		/* queue full */
 	uint64		unavailable;	/* refused during a back-off */
-	uint64		deadlocks;		/* refused because the wait could never end */
+	uint64		deadlocks;		/* refused, or ended, because the wait could
+								 * never end */
 	uint64		checkins;
 	uint64		discards;
 	uint64		reclaimed;		/* the holder died, or the worker exited */
@@ -449,6 +450,7 @@ typedef struct PgpxShared
 
 	/* atomic */
 	pg_atomic_uint64 next_lease;
+	pg_atomic_uint64 next_wait;
 	pg_atomic_uint64 next_incarnation;
 	pg_atomic_uint32 next_pool;
 	pg_atomic_uint64 next_generation;

@@ -146,6 +146,7 @@ pgpx_waiter_enqueue_locked(PgpxPool *pool, const PgpxHolder *holder,
 
 	waiter->pool = PGPX_POOL_INDEX(pool);
 	waiter->position = position != 0 ? position : ++pool->next_position;
+	waiter->wait_id = pg_atomic_fetch_add_u64(&pgpx_shared->next_wait, 1);
 	waiter->options_version = pool->options_version;
 	waiter->pid = holder->pid;
 	waiter->user = holder->user;
@@ -167,9 +168,6 @@ pgpx_waiter_enqueue_locked(PgpxPool *pool, const PgpxHolder *holder,
 										waiter->pending_len > 0 ?
 											PGPX_PENDING_OPEN :
 											PGPX_PENDING_NONE));
-
-	/* last, because pgpx_checkout_check_cycle reads without the lock */
-	pg_write_barrier();
 	waiter->state = PGPX_WAITER_WAITING;
 
 	queue_insert(pool, waiter);
@@ -252,6 +250,8 @@ pgpx_waiter_dequeue(PgpxWaiter *waiter, PgpxDequeue how, PgpxConn **conn,
 				pool->stats.timeouts++;
 			else
 				pool->stats.cancelled++;
+			if (how == PGPX_DEQUEUE_DEADLOCK)
+				pool->stats.deadlocks++;
 			break;
 		case PGPX_WAITER_GRANTED:
 			granted = &pgpx_conns[waiter->conn];

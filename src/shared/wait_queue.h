@@ -100,6 +100,8 @@ typedef struct PgpxWaiter
 	int			next;			/* in the pool's queue; -1: end */
 	int			prev;
 	uint64		position;		/* increases along the queue */
+	uint64		wait_id;		/* identifies this wait; increases with each
+								 * wait of any process */
 	uint64		options_version;	/* options_version of the pool when this
 									 * session enqueued */
 	int			pid;
@@ -232,6 +234,7 @@ typedef enum PgpxDequeue
 {
 	PGPX_DEQUEUE_CLAIM,			/* take the granted connection */
 	PGPX_DEQUEUE_TIMEOUT,		/* timeout; a grant in the meantime is taken */
+	PGPX_DEQUEUE_DEADLOCK,		/* deadlock; a grant in the meantime is taken */
 	PGPX_DEQUEUE_CANCEL			/* ERROR, cancel, terminate, exit: a grant
 								 * in the meantime is released */
 } PgpxDequeue;

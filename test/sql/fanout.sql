@@ -63,7 +63,7 @@ SET statement_timeout = '100 ms';
 SELECT * FROM pgpool.fanout('{f1,f2,f3}', 'select pg_sleep(60)') AS t(pool text, a text);
 RESET statement_timeout;
 SELECT test.wait_for('SELECT n = 0 FROM pgpool.query(''shard1'', ''select count(*) from pg_stat_activity where query like ''''%pg_sleep(60)%'''' and pid <> pg_backend_pid() and state = ''''active'''''') AS t(n bigint)');
--- without a timeout, too: no two of them can wait for each other
+-- without a timeout, too
 SET pgpool_ext.checkout_timeout = 0;
 SELECT count(*) FROM pgpool.fanout('{f4,f1,f2,f3}', 'select 1') AS t(pool text, a int);
 RESET pgpool_ext.checkout_timeout;

@@ -260,10 +260,11 @@ SELECT pgpool.checkin_all();
 SELECT test.other('other', 'SELECT pgpool.checkout(''shard1'') > 0');
 SELECT count(pgpool.checkout('shard1')) FROM generate_series(1, 2);
 SELECT test.err($$SELECT pgpool.checkout('shard1', '10 ms')$$);
--- but not without end
+-- also without a timeout, because deadlocks are detected
 SET pgpool_ext.checkout_timeout = 0;
+SET statement_timeout = '100 ms';
 SELECT pgpool.checkout('shard1');
-SELECT pgpool.exec('shard1', 'select 1');
+RESET statement_timeout;
 SELECT test.err($$SELECT pgpool.checkout('shard1', '10 ms')$$);
 -- where there is no need to wait nothing is refused
 SELECT pgpool.checkout('one') > 0 AS leased;

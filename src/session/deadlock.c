@@ -1,0 +1,522 @@
+/*-------------------------------------------------------------------------
+ *
+ * deadlock.c
+ *	  Detection of deadlocks between sessions that wait for connections.
+ *
+ * A session that holds leases and waits for another one checks after
+ * deadlock_timeout, and then repeatedly.
+ *
+ * A waiter is served when any one of the connections that keep it waiting is
+ * released: one of its pool, or, if the pool may grow and a cap is full, one
+ * under that cap.  So the waiter is blocked by each holder of these
+ * connections, and it is live, i.e. not deadlocked, if any of them is live.  A
+ * holder that does not wait for a connection is live.  Also live is a waiter
+ * for which a slot is free or a connection is not leased (being opened, reset,
+ * closed, ..), and one of a pool that is paused, damaged or without a worker.
+ *
+ * So a waiter is deadlocked if no sequence of "is blocked by" leads from it to
+ * anything live.  collect() follows all sequences that begin with this session's
+ * wait and stops at the first that is live, which usually is the first holder.
+ * If it finds nothing live, the waits that it found are a closed set, and none
+ * of them ends by itself.
+ *
+ * Of these waits, only those that are also blocked by this session, directly or
+ * not, would be served if it released its leases.  If that is true of all, they
+ * are a knot, and the session of the knot that began to wait last ends it with
+ * an error.  If not, the set contains a knot that this session is not in, and
+ * whose sessions find it.  So each knot has exactly one victim, and a session
+ * behind a knot is not one.  The last wait completes a knot, so its session
+ * checks when the knot has existed for deadlock_timeout.
+ *
+ * Only one pool is locked at a time.  Therefore the waits are collected twice,
+ * and count only if both results are equal.  Lease ids and wait ids are never
+ * reused and each is valid for one uninterrupted lease or wait.  So what was read
+ * twice was true in between, and all of it was true at the instant between the
+ * two collections.
+ *
+ * Not visible here, and therefore live: a holder that waits for a lock of this
+ * server or for a distributed lock, and whatever happens at remote servers.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "session/deadlock.h"
+
+#include "lib/stringinfo.h"
+#include "miscadmin.h"
+#include "storage/proc.h"
+
+#include "shared/pool.h"
+#include "shared/registry.h"
+#include "session/lease.h"
+
+/* Shortest interval between two checks of one wait. */
+#define CHECK_EACH_US (100 * 1000)
+
+/* Most lines of an error detail, and most holders in a line. */
+#define LINES_MAX 32
+#define HOLDERS_MAX 8
+
+/* Why a pool has no connection for its waiters. */
+typedef enum PoolLimit
+{
+	LIMIT_POOL,					/* pool_size and max_overflow */
+	LIMIT_SERVER,				/* max_server_connections */
+	LIMIT_ALL					/* pgpool_ext.max_connections */
+} PoolLimit;
+
+/* A waiter that was found. */
+typedef struct Wait
+{
+	uint64		wait_id;
+	int			procno;
+	int			pid;
+	int			pool;
+	bool		is_blocked_by_me;	/* directly or not */
+} Wait;
+
+/* A lease that was found. */
+typedef struct Held
+{
+	uint64		lease_id;
+	int			pool;
+	int			server;
+	int			holder;			/* index of its wait */
+	bool		broken;			/* counts for max_connections only */
+} Held;
+
+/* A pool; the fields from "limit" on are set for pools with a waiter. */
+typedef struct PoolState
+{
+	bool		is_read[2];		/* leases that are not broken, broken leases */
+	bool		has_waiter;
+	PoolLimit	limit;
+	int			server;
+	uint32		pool_id;
+	uint64		options_version;
+	uint32		moves;			/* of the cap that is the limit */
+	Oid			database;
+	NameData	database_name;
+	NameData	server_name;
+} PoolState;
+
+struct PgpxDeadlock
+{
+	int			nwaits;
+	int			nheld;
+	Wait	   *waits;			/* [max_connections + 1]; the first is ours */
+	Held	   *held;			/* [max_connections] */
+	PoolState  *pools;			/* [max_pools] */
+	int		   *wait_of;		/* [nwaiter_slots]: index of the process's wait; -1:
+								 * none */
+};
+
+PgpxTime
+pgpx_deadlock_check_at(PgpxTime since, bool again)
+{
+	PgpxTime	pause = (PgpxTime) DeadlockTimeout * 1000;
+
+	if (pgpx_lease_count(0, -1) == 0)
+		return 0;
+	return since + (again ? Max(pause, CHECK_EACH_US) : pause);
+}
+
+/* Allocate one of the arrays of a deadlock.  Returns NULL without memory. */
+static void *
+alloc_array(int n, size_t size)
+{
+	return palloc_extended(n * size, MCXT_ALLOC_NO_OOM | MCXT_ALLOC_ZERO);
+}
+
+static void
+deadlock_free(PgpxDeadlock *deadlock)
+{
+	void	   *arrays[] = {deadlock->waits, deadlock->held, deadlock->pools,
+					  deadlock->wait_of, deadlock};
+
+	for (int i = 0; i < lengthof(arrays); i++)
+		if (arrays[i] != NULL)
+			pfree(arrays[i]);
+}
+
+/* Returns NULL without memory: the wait goes on, and so does the next check. */
+static PgpxDeadlock *
+deadlock_alloc(void)
+{
+	PgpxDeadlock *deadlock = alloc_array(1, sizeof(PgpxDeadlock));
+
+	if (deadlock == NULL)
+		return NULL;
+	deadlock->waits = alloc_array(1 + pgpx_shared->max_connections,
+								  sizeof(Wait));
+	deadlock->held = alloc_array(pgpx_shared->max_connections, sizeof(Held));
+	deadlock->pools = alloc_array(pgpx_shared->max_pools, sizeof(PoolState));
+	deadlock->wait_of = alloc_array(pgpx_shared->nwaiter_slots, sizeof(int));
+	if (deadlock->waits == NULL || deadlock->held == NULL ||
+		deadlock->pools == NULL || deadlock->wait_of == NULL)
+	{
+		deadlock_free(deadlock);
+		return NULL;
+	}
+	memset(deadlock->wait_of, -1, pgpx_shared->nwaiter_slots * sizeof(int));
+	return deadlock;
+}
+
+/*
+ * Add the wait of a process, or find it, and return its index.  Returns -1 if
+ * the process does not wait, or is gone and another one has its number.  Reads
+ * without a lock; read_wait() verifies what is added.
+ */
+static int
+add_wait(PgpxDeadlock *deadlock, int procno, int pid)
+{
+	const volatile PgpxWaiter *waiter;
+	Wait	   *wait;
+
+	if (procno < 0)
+		return -1;
+	if (deadlock->wait_of[procno] >= 0)
+		return deadlock->waits[deadlock->wait_of[procno]].pid == pid ?
+			deadlock->wait_of[procno] : -1;
+	waiter = &pgpx_waiters[procno];
+	if (waiter->state != PGPX_WAITER_WAITING)
+		return -1;
+	wait = &deadlock->waits[deadlock->nwaits];
+	wait->procno = procno;
+	wait->pid = pid;
+	wait->pool = waiter->pool;
+	deadlock->wait_of[procno] = deadlock->nwaits;
+	return deadlock->nwaits++;
+}
+
+/*
+ * Add the leases of a pool, and the waits of their holders: the broken leases, or
+ * the others.  Returns false if a connection is not leased, or a holder does not
+ * wait.
+ */
+static bool
+read_leases_locked(PgpxDeadlock *deadlock, const PgpxPool *pool, bool broken)
+{
+	PoolState  *state = &deadlock->pools[PGPX_POOL_INDEX(pool)];
+	int			left = broken ? pool->nbroken : pgpx_pool_total_locked(pool);
+
+	Assert(LWLockHeldByMe(pool->lock));
+	if (state->is_read[broken])
+		return true;
+	state->is_read[broken] = true;
+	if (!broken && left != pool->count[PGPX_CONN_LEASED] - pool->nbroken)
+		return false;
+	for (int i = 0; left > 0 && i < pgpx_shared->max_connections; i++)
+	{
+		PgpxConn   *conn = &pgpx_conns[i];
+		Held	   *held;
+
+		if (conn->pool != PGPX_POOL_INDEX(pool) || conn->broken != broken)
+			continue;
+		if (conn->state != PGPX_CONN_LEASED ||
+			deadlock->nheld == pgpx_shared->max_connections)
+			return false;
+		left--;
+		held = &deadlock->held[deadlock->nheld++];
+		held->lease_id = pg_atomic_read_u64(&conn->lease_id);
+		held->pool = PGPX_POOL_INDEX(pool);
+		held->server = pool->server;
+		held->broken = broken;
+		held->holder = add_wait(deadlock, conn->owner_procno, conn->owner_pid);
+		if (held->holder < 0)
+			return false;
+	}
+	return left == 0;
+}
+
+/*
+ * Find out what keeps the pool from serving its waiters.  Returns false if a slot
+ * is free, or if something else than a release may serve them.
+ */
+static bool
+read_limit_locked(PgpxDeadlock *deadlock, const PgpxPool *pool)
+{
+	PoolState  *state = &deadlock->pools[PGPX_POOL_INDEX(pool)];
+	PgpxCap    *cap = &pgpx_servers[pool->server].cap;
+	int			limit = pool->opts.max_server_connections;
+
+	Assert(LWLockHeldByMe(pool->lock));
+	if (pool->damaged || pgpx_pool_is_paused(pool) ||
+		pgpx_pool_is_retired_locked(pool) ||
+		pgpx_pool_needs_options_locked(pool) ||
+		pgpx_pool_worker_incarnation(pool) == 0)
+		return false;
+	state->has_waiter = true;
+	state->server = pool->server;
+	state->pool_id = pool->pool_id;
+	state->options_version = pool->options_version;
+	state->database = pool->key.database;
+	state->database_name = pool->database_name;
+	state->server_name = pool->server_name;
+	if (pgpx_pool_total_locked(pool) >= pgpx_pool_cap_locked(pool))
+	{
+		state->limit = LIMIT_POOL;
+		return true;
+	}
+	if (limit > 0 && pgpx_cap_used(cap, &state->moves) >= limit)
+	{
+		state->limit = LIMIT_SERVER;
+		return true;
+	}
+	state->limit = LIMIT_ALL;
+	return pgpx_cap_used(&pgpx_shared->cap, &state->moves) >=
+		pgpx_shared->max_connections;
+}
+
+/*
+ * Add the leases under a cap.  server: the index of its record, -1: the cap over
+ * all pools.  moves: those of the cap when it was full.  Returns false if a
+ * connection is not leased, a holder does not wait, or the cap has changed.
+ */
+static bool
+read_cap(PgpxDeadlock *deadlock, int server, uint32 moves)
+{
+	PgpxCap    *cap = server >= 0 ? &pgpx_servers[server].cap :
+		&pgpx_shared->cap;
+	uint32		moves_now;
+	int			found = 0;
+
+	for (int i = 0; i < pgpx_shared->max_pools; i++)
+	{
+		PgpxPool   *pool = &pgpx_pools[i];
+		bool		ok = true;
+
+		/* a pool that is added after this test has no token yet, or "moves" differ */
+		if (pool->pool_id == 0)
+			continue;
+		LWLockAcquire(pool->lock, LW_SHARED);
+		if (pool->pool_id != 0 && (server < 0 || pool->server == server))
+			ok = read_leases_locked(deadlock, pool, false) &&
+				(server >= 0 || read_leases_locked(deadlock, pool, true));
+		LWLockRelease(pool->lock);
+		if (!ok)
+			return false;
+	}
+	for (int i = 0; i < deadlock->nheld; i++)
+	{
+		const Held *held = &deadlock->held[i];
+
+		if (server < 0 || (held->server == server && !held->broken))
+			found++;
+	}
+	return pgpx_cap_used(cap, &moves_now) == found && moves_now == moves;
+}
+
+/*
+ * Verify a wait, and add the leases that it is blocked by.  Returns false if it
+ * has ended or is live.
+ */
+static bool
+read_wait(PgpxDeadlock *deadlock, Wait *wait)
+{
+	PgpxPool   *pool = &pgpx_pools[wait->pool];
+	PoolState  *state = &deadlock->pools[wait->pool];
+	const PgpxWaiter *waiter = &pgpx_waiters[wait->procno];
+	bool		known;
+	bool		ok;
+
+	LWLockAcquire(pool->lock, LW_SHARED);
+	ok = waiter->state == PGPX_WAITER_WAITING &&
+		waiter->pool == wait->pool && waiter->pid == wait->pid;
+	wait->wait_id = waiter->wait_id;
+	known = state->has_waiter;
+	if (ok && !known)
+		ok = read_limit_locked(deadlock, pool) &&
+			read_leases_locked(deadlock, pool, false);
+	LWLockRelease(pool->lock);
+
+	if (ok && !known && state->limit == LIMIT_SERVER)
+		ok = read_cap(deadlock, state->server, state->moves);
+	else if (ok && !known && state->limit == LIMIT_ALL)
+		ok = read_cap(deadlock, -1, state->moves);
+	return ok;
+}
+
+/*
+ * Collect the waits that this session's wait is blocked by, directly or not, and
+ * the leases that block them.  Returns false if anything found is live.
+ */
+static bool
+collect(PgpxDeadlock *deadlock)
+{
+	if (add_wait(deadlock, MyProcNumber, MyProcPid) < 0)
+		return false;
+	for (int i = 0; i < deadlock->nwaits; i++)
+		if (!read_wait(deadlock, &deadlock->waits[i]))
+			return false;
+	return true;
+}
+
+/* Did two collections find the same? */
+static bool
+equals(const PgpxDeadlock *a, const PgpxDeadlock *b)
+{
+	if (a->nwaits != b->nwaits || a->nheld != b->nheld)
+		return false;
+	for (int i = 0; i < a->nwaits; i++)
+		if (a->waits[i].wait_id != b->waits[i].wait_id ||
+			a->waits[i].procno != b->waits[i].procno ||
+			a->waits[i].pool != b->waits[i].pool)
+			return false;
+	for (int i = 0; i < a->nheld; i++)
+		if (a->held[i].lease_id != b->held[i].lease_id ||
+			a->held[i].holder != b->held[i].holder ||
+			a->held[i].broken != b->held[i].broken)
+			return false;
+	for (int i = 0; i < pgpx_shared->max_pools; i++)
+		if (a->pools[i].has_waiter != b->pools[i].has_waiter ||
+			a->pools[i].limit != b->pools[i].limit ||
+			a->pools[i].pool_id != b->pools[i].pool_id ||
+			a->pools[i].options_version != b->pools[i].options_version ||
+			a->pools[i].moves != b->pools[i].moves)
+			return false;
+	return true;
+}
+
+/* Could a release of this lease serve the wait? */
+static bool
+is_blocked_by(const PgpxDeadlock *deadlock, const Wait *wait, const Held *held)
+{
+	const PoolState *state = &deadlock->pools[wait->pool];
+
+	if (state->limit == LIMIT_ALL)
+		return true;
+	if (held->broken)
+		return false;
+	return state->limit == LIMIT_SERVER ? held->server == state->server :
+		held->pool == wait->pool;
+}
+
+/*
+ * Are all waits blocked by the first one, which is ours, and did it begin last?
+ * Proceeds from each wait that is blocked by ours to those that it blocks.
+ */
+static bool
+is_victim(PgpxDeadlock *deadlock)
+{
+	int		   *queue = deadlock->wait_of;	/* not needed any more, and large
+											 * enough */
+	int			queued = 1;
+
+	queue[0] = 0;
+	deadlock->waits[0].is_blocked_by_me = true;
+	for (int next = 0; next < queued; next++)
+		for (int i = 0; i < deadlock->nheld; i++)
+		{
+			Held	   *held = &deadlock->held[i];
+
+			if (held->holder != queue[next])
+				continue;
+			for (int j = 0; j < deadlock->nwaits; j++)
+				if (!deadlock->waits[j].is_blocked_by_me &&
+					is_blocked_by(deadlock, &deadlock->waits[j], held))
+				{
+					deadlock->waits[j].is_blocked_by_me = true;
+					queue[queued++] = j;
+				}
+		}
+	for (int i = 1; i < deadlock->nwaits; i++)
+		if (!deadlock->waits[i].is_blocked_by_me ||
+			deadlock->waits[i].wait_id > deadlock->waits[0].wait_id)
+			return false;
+	return true;
+}
+
+PgpxDeadlock *
+pgpx_deadlock_find(PgpxWaiter *waiter)
+{
+	PgpxDeadlock *deadlock = deadlock_alloc();
+	PgpxDeadlock *again = NULL;
+	bool		found = false;
+
+	Assert(waiter == pgpx_my_waiter());
+	if (deadlock == NULL)
+		return NULL;
+	if (collect(deadlock) && (again = deadlock_alloc()) != NULL)
+		found = collect(again) && equals(deadlock, again) &&
+			is_victim(deadlock);
+	if (again != NULL)
+		deadlock_free(again);
+	if (found)
+		return deadlock;
+	deadlock_free(deadlock);
+	return NULL;
+}
+
+/* Append "process 1", "processes 1 and 2", "processes 1, 2, .., and 4 more". */
+static void
+append_holders(const PgpxDeadlock *deadlock, const Wait *wait, StringInfo buf)
+{
+	int			pids[HOLDERS_MAX];
+	bool	   *seen = palloc0(deadlock->nwaits * sizeof(bool));
+	int			n = 0;
+
+	for (int i = 0; i < deadlock->nheld; i++)
+	{
+		const Held *held = &deadlock->held[i];
+
+		if (seen[held->holder] || !is_blocked_by(deadlock, wait, held))
+			continue;
+		seen[held->holder] = true;
+		if (n < HOLDERS_MAX)
+			pids[n] = deadlock->waits[held->holder].pid;
+		n++;
+	}
+	pfree(seen);
+	appendStringInfoString(buf, n == 1 ? "process " : "processes ");
+	for (int i = 0; i < Min(n, HOLDERS_MAX); i++)
+		appendStringInfo(buf, "%s%d", i == 0 ? "" : ", ", pids[i]);
+	if (n > HOLDERS_MAX)
+		appendStringInfo(buf, " and %d more", n - HOLDERS_MAX);
+}
+
+/* Append the line of one wait. */
+static void
+append_wait(const PgpxDeadlock *deadlock, const Wait *wait, StringInfo buf)
+{
+	const PoolState *state = &deadlock->pools[wait->pool];
+
+	appendStringInfo(buf, "Process %d waits for a connection of ", wait->pid);
+
+	/* catalogs of another database cannot be read here, so do not show them */
+	if (state->database == MyDatabaseId)
+		appendStringInfo(buf, "server \"%s\"", NameStr(state->server_name));
+	else
+		appendStringInfo(buf, "a server of database \"%s\"",
+						 NameStr(state->database_name));
+	appendStringInfoString(buf, state->limit == LIMIT_SERVER ?
+						   " within max_server_connections" :
+						   state->limit == LIMIT_ALL ?
+						   " within pgpool_ext.max_connections" : "");
+	appendStringInfoString(buf, "; held by ");
+	append_holders(deadlock, wait, buf);
+	appendStringInfoChar(buf, '.');
+}
+
+void
+pgpx_deadlock_raise(const PgpxDeadlock *deadlock, const char *server_name)
+{
+	StringInfoData detail;
+	int			lines = Min(deadlock->nwaits, LINES_MAX);
+
+	initStringInfo(&detail);
+	for (int i = 0; i < lines; i++)
+	{
+		if (i > 0)
+			appendStringInfoChar(&detail, '\n');
+		append_wait(deadlock, &deadlock->waits[i], &detail);
+	}
+	if (deadlock->nwaits > lines)
+		appendStringInfo(&detail, "\nThe same is true of %d more.",
+						 deadlock->nwaits - lines);
+	ereport(ERROR,
+			(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
+			 errmsg("deadlock detected while waiting for a connection to server \"%s\"",
+					server_name),
+			 errdetail_internal("%s", detail.data),
+			 errhint("Return the leases and repeat the call. Sessions that lease connections of several servers should do so in the same order.")));
+}

@@ -1,0 +1,46 @@
+/*-------------------------------------------------------------------------
+ *
+ * deadlock.h
+ *	  Detection of deadlocks between sessions that wait for connections.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PGPX_DEADLOCK_H
+#define PGPX_DEADLOCK_H
+
+#include "shared/wait_queue.h"
+
+typedef struct PgpxDeadlock PgpxDeadlock;
+
+/*
+ * pgpx_deadlock_check_at
+ *		Return when this session must check for a deadlock, if its wait began,
+ *		or its last check was made, at "since"; 0: never, because it holds no
+ *		lease that another session could wait for.
+ *
+ * again: it has made a check in this wait.
+ */
+extern PgpxTime pgpx_deadlock_check_at(PgpxTime since, bool again);
+
+/*
+ * pgpx_deadlock_find
+ *		Return the deadlock that this session must end, because it is the
+ *		session that began to wait last of those that wait for each other.
+ *		NULL: there is no deadlock, another session ends it, or there is no
+ *		memory for the check.
+ *
+ * waiter: that of this process, which is enqueued.  The caller must hold no
+ * lock.  The result is allocated in the current memory context.
+ */
+extern PgpxDeadlock *pgpx_deadlock_find(PgpxWaiter *waiter);
+
+/*
+ * pgpx_deadlock_raise
+ *		Raise 40P01, with a line for each session of the deadlock.
+ *
+ * The caller must have left the queue.
+ */
+pg_noreturn extern void pgpx_deadlock_raise(const PgpxDeadlock *deadlock,
+											const char *server_name);
+
+#endif							/* PGPX_DEADLOCK_H */
