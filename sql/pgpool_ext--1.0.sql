@@ -20,7 +20,15 @@ LANGUAGE C STRICT;
 COMMENT ON FUNCTION pgpool.pgpool_fdw_validator(pg_catalog.text[], pg_catalog.oid) IS
 'checks the options of servers and user mappings of pgpool_fdw; not to be called';
 
+CREATE FUNCTION pgpool.pgpool_fdw_handler()
+RETURNS pg_catalog.fdw_handler
+AS 'MODULE_PATHNAME', 'pgpx_fdw_handler'
+LANGUAGE C STRICT;
+COMMENT ON FUNCTION pgpool.pgpool_fdw_handler() IS
+'executes foreign tables on pools, as planned by postgres_fdw; not to be called';
+
 CREATE FOREIGN DATA WRAPPER pgpool_fdw
+HANDLER pgpool.pgpool_fdw_handler
 VALIDATOR pgpool.pgpool_fdw_validator;
 COMMENT ON FOREIGN DATA WRAPPER pgpool_fdw IS
 'a server of it is a pool of connections to a PostgreSQL server; see function pgpool.checkout';

@@ -611,6 +611,8 @@ scope_name(int scope)
 			return "session";
 		case PGPX_SCOPE_TRANSACTION:
 			return "transaction";
+		case PGPX_SCOPE_TABLE:
+			return "fdw";
 		default:
 			return "call";
 	}

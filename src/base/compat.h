@@ -15,6 +15,7 @@
 #include "postgres.h"
 
 #include "catalog/pg_foreign_server.h"
+#include "executor/executor.h"
 #include "foreign/foreign.h"
 #include "fmgr.h"
 #include "funcapi.h"
@@ -180,6 +181,30 @@ pgpx_server_ownercheck(Oid serverid, Oid roleid)
 #else
 	return pg_foreign_server_ownercheck(serverid, roleid);
 #endif
+}
+
+/* The base relations of a foreign scan; of a join, all of them. */
+static inline Bitmapset *
+pgpx_scan_relids(const ForeignScan *plan)
+{
+#if PG_VERSION_NUM >= 160000
+	return plan->fs_base_relids;
+#else
+	return plan->fs_relids;
+#endif
+}
+
+/* Returns the user whose rights on a scanned table the executor checks. */
+static inline Oid
+pgpx_scan_user(ForeignScanState *node, Index varno)
+{
+#if PG_VERSION_NUM >= 160000
+	Oid			user = ((ForeignScan *) node->ss.ps.plan)->checkAsUser;
+#else
+	Oid			user = exec_rt_fetch(varno, node->ss.ps.state)->checkAsUser;
+#endif
+
+	return OidIsValid(user) ? user : GetUserId();
 }
 
 /*

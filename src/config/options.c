@@ -24,6 +24,7 @@
 #include <math.h>
 
 #include "access/reloptions.h"
+#include "catalog/pg_attribute.h"
 #include "catalog/pg_foreign_table.h"
 #include "catalog/pg_user_mapping.h"
 #include "commands/defrem.h"
@@ -45,6 +46,8 @@ static const char *const reset_words[] =
 	{"always", "on_transfer", "never", NULL};
 static const char *const on_unavailable_words[] = {"fail", "wait", NULL};
 static const char *const notices_words[] = {"forward", "log", "ignore", NULL};
+static const char *const sampling_words[] =
+	{"off", "auto", "random", "system", "bernoulli", NULL};
 static const char *const switch_words[] = {"0", "1", NULL};
 static const char *const sslmode_words[] =
 	{"disable", "allow", "prefer", "require", "verify-ca", "verify-full", NULL};
@@ -76,6 +79,9 @@ static const char *const load_balance_words[] = {"disable", "random", NULL};
 	POOL_OPTION(name, PGPX_KIND_WORD, 0, 0, value, name##_words)
 #define OTHER_TEXT(name, where, min, max) \
 	{name, PGPX_KIND_TEXT, where, -1, min, max, 0}
+#define TABLE_OPTION(name, kind, where, min, words) \
+	{name, kind, PGPX_OF_TABLES | PGPX_IN_PLACE | (where), -1, min, \
+	PG_INT32_MAX, 0, words}
 #define LIBPQ_TEXT(name, where) \
 	OTHER_TEXT(name, PGPX_LIBPQ | (where), 0, PG_INT64_MAX)
 #define LIBPQ_NUMBER(name, max) \
@@ -109,6 +115,26 @@ const PgpxOption pgpx_option_table[] = {
 	POOL_TIME(leak_warning, 0, 0),
 	POOL_WORD(notices, PGPX_NOTICES_FORWARD),
 	OTHER_TEXT("base_server", PGPX_ON_SERVER, 1, NAMEDATALEN - 1),
+
+	/* options of foreign tables, as in postgres_fdw */
+	TABLE_OPTION("schema_name", PGPX_KIND_TEXT, PGPX_ON_TABLE, 0, NULL),
+	TABLE_OPTION("table_name", PGPX_KIND_TEXT, PGPX_ON_TABLE, 0, NULL),
+	TABLE_OPTION("column_name", PGPX_KIND_TEXT, PGPX_ON_COLUMN, 0, NULL),
+	TABLE_OPTION("updatable", PGPX_KIND_BOOL,
+				 PGPX_ON_SERVER | PGPX_ON_TABLE, 0, NULL),
+	TABLE_OPTION("truncatable", PGPX_KIND_BOOL,
+				 PGPX_ON_SERVER | PGPX_ON_TABLE, 0, NULL),
+	TABLE_OPTION("async_capable", PGPX_KIND_BOOL,
+				 PGPX_ON_SERVER | PGPX_ON_TABLE, 0, NULL),
+	TABLE_OPTION("fetch_size", PGPX_KIND_INT,
+				 PGPX_ON_SERVER | PGPX_ON_TABLE, 1, NULL),
+	TABLE_OPTION("batch_size", PGPX_KIND_INT,
+				 PGPX_ON_SERVER | PGPX_ON_TABLE, 1, NULL),
+	TABLE_OPTION("analyze_sampling", PGPX_KIND_WORD,
+				 PGPX_ON_SERVER | PGPX_ON_TABLE, 0, sampling_words),
+	TABLE_OPTION("fdw_startup_cost", PGPX_KIND_COST, PGPX_ON_SERVER, 0, NULL),
+	TABLE_OPTION("fdw_tuple_cost", PGPX_KIND_COST, PGPX_ON_SERVER, 0, NULL),
+	TABLE_OPTION("extensions", PGPX_KIND_NAMES, PGPX_ON_SERVER, 0, NULL),
 
 	/* libpq options, for every user who can create a server */
 	LIBPQ_TEXT("host", PGPX_ON_SERVER),
@@ -165,6 +191,16 @@ static const struct
 	{"gssdelegation",
 	 "Delegated credentials belong to one session and cannot be shared by a "
 	 "pool."},
+	{"use_remote_estimate",
+	 "To estimate, postgres_fdw would open a connection of its own. Run ANALYZE "
+	 "on the foreign table instead."},
+	{"keep_connections",
+	 "The pool keeps connections; see options \"idle_timeout\" and "
+	 "\"max_lifetime\"."},
+	{"parallel_commit",
+	 "Remote transactions on several servers always commit at the same time."},
+	{"parallel_abort",
+	 "An abort never waits for a remote server."},
 	{"oauth_",
 	 "OAuth tokens belong to one session and cannot be shared by a pool."},
 };
@@ -337,7 +373,9 @@ list_valid_names(int slot, const char **names)
 		if ((flags & slot) && (superuser() || !(flags & PGPX_SUPERUSER)))
 			names[n++] = o->name;
 	}
-	for (libpq = pgpx_option_libpq(); libpq->keyword != NULL; libpq++)
+	for (libpq = pgpx_option_libpq();
+		 (slot & (PGPX_ON_SERVER | PGPX_ON_MAPPING)) && libpq->keyword != NULL;
+		 libpq++)
 	{
 		if (pgpx_option_find(libpq->keyword) == NULL &&
 			pgpx_options_libpq_allowed(libpq->keyword, superuser(),
@@ -445,13 +483,26 @@ parse_duration(const PgpxOption *option, const char *value, int64 *result)
 	return true;
 }
 
+/* Check a comma-separated list of identifiers. */
+static bool
+is_list_of_names(const char *value)
+{
+	List	   *names = NIL;
+	bool		valid = SplitIdentifierString(pstrdup(value), ',', &names);
+
+	list_free(names);
+	return valid;
+}
+
 /* Parse a value; false if it is not valid for the option. */
 static bool
 parse_value(const PgpxOption *option, const char *value, int64 *result)
 {
 	int			i;
 	bool		b;
+	double		d;
 
+	*result = 0;
 	switch (option->kind)
 	{
 		case PGPX_KIND_INT:
@@ -477,7 +528,6 @@ parse_value(const PgpxOption *option, const char *value, int64 *result)
 			*result = b;
 			return true;
 		case PGPX_KIND_TEXT:
-			*result = 0;
 			return (int64) strlen(value) <= option->max &&
 				(option->min == 0 ||
 				 value[strspn(value, "; \t\n\r\f\v")] != '\0');
@@ -486,6 +536,10 @@ parse_value(const PgpxOption *option, const char *value, int64 *result)
 								option->min, option->max, result);
 		case PGPX_KIND_PORTS:
 			return parse_ports(option, value, result);
+		case PGPX_KIND_COST:
+			return parse_real(value, &d, 0, NULL) && d >= 0;
+		case PGPX_KIND_NAMES:
+			return is_list_of_names(value);
 	}
 	return false;
 }
@@ -526,6 +580,12 @@ valid_values(const PgpxOption *option)
 			break;
 		case PGPX_KIND_BOOL:
 			appendStringInfoString(&buf, "Valid values are: true, false.");
+			break;
+		case PGPX_KIND_COST:
+			appendStringInfoString(&buf, "Valid values are numbers from 0.");
+			break;
+		case PGPX_KIND_NAMES:
+			appendStringInfoString(&buf, "Valid values are lists of names.");
 			break;
 		case PGPX_KIND_TEXT:
 			appendStringInfo(&buf, "Valid values have at most %lld bytes%s.",
@@ -582,16 +642,20 @@ refuse_name(const char *name, int slot)
 			 errmsg("invalid option \"%s\"", name),
 			 why != NULL ? errdetail("%s", why) : 0,
 			 slot == 0 ?
-			 errhint("Only servers and user mappings have options here.") :
+			 errhint("Only servers, user mappings, foreign tables and their columns have options here.") :
 			 why != NULL ? 0 :
 			 (flags & PGPX_ON_SERVER) ?
 			 errhint("This is an option of the server.") :
 			 (flags & PGPX_ON_MAPPING) ?
 			 errhint("This is an option of the user mapping.") :
+			 (flags & PGPX_ON_TABLE) ?
+			 errhint("This is an option of the foreign table.") :
+			 (flags & PGPX_ON_COLUMN) ?
+			 errhint("This is an option of a column of the foreign table.") :
 			 errhint("%s", pgpx_option_hint(name, slot))));
 }
 
-/* Check one option of a server or user mapping for the current user. */
+/* Check one option for the current user. */
 static void
 check_option(const char *name, const char *value, int slot)
 {
@@ -612,8 +676,8 @@ check_option(const char *name, const char *value, int slot)
 	pgpx_options_check_hosts(name, value);
 
 	/* as in postgres_fdw, every user may set the stricter value */
-	if (option != NULL && option->kind == PGPX_KIND_BOOL && result == 0 &&
-		!superuser())
+	if (option != NULL && option->kind == PGPX_KIND_BOOL &&
+		slot == PGPX_ON_MAPPING && result == 0 && !superuser())
 		ereport(ERROR,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("permission denied to set option \"%s\" to false",
@@ -744,16 +808,10 @@ pgpx_fdw_validator(PG_FUNCTION_ARGS)
 	else if (catalog == UserMappingRelationId)
 		slot = PGPX_ON_MAPPING;
 
-	/*
-	 * CREATE FOREIGN TABLE calls the validator even without options.  Without
-	 * this error the table would be created and would fail only when it is
-	 * read, because the wrapper has no handler.
-	 */
 	else if (catalog == ForeignTableRelationId)
-		ereport(ERROR,
-				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
-				 errmsg("foreign-data wrapper \"pgpool_fdw\" does not support foreign tables"),
-				 errhint("Use the function pgpool.query, or create the foreign table on a server of postgres_fdw.")));
+		slot = PGPX_ON_TABLE;
+	else if (catalog == AttributeRelationId)
+		slot = PGPX_ON_COLUMN;
 
 	foreach(lc, list)
 	{
@@ -825,7 +883,7 @@ pgpx_options_apply(PgpxPoolOptions *opts, const char **start_commands,
 		*start_commands = value;
 	else if (strcmp(name, "reset_command") == 0)
 		*reset_command = value;
-	else
+	else if ((option->where & PGPX_OF_TABLES) == 0)
 		return false;
 	(void) require_value(option, value);
 	return true;

@@ -105,8 +105,8 @@ extern void pgpx_options_follow(PgpxPoolOptions *opts);
  *		*reset_command.
  *
  * *start_commands and *reset_command are set to value, which is not copied.
- * Returns false if the name is not a pool option (but one of libpq, of a user
- * mapping, or base_server).  Raises 22023 if the value is invalid, although the
+ * An option of foreign tables is only checked.  Returns false if the name is
+ * neither (but one of libpq, of a user mapping, or base_server).  Raises 22023 if the value is invalid, although the
  * validator has checked it at DDL time.
  */
 extern bool pgpx_options_apply(PgpxPoolOptions *opts,
@@ -167,6 +167,8 @@ typedef enum PgpxOptionKind
 	PGPX_KIND_BOOL,
 	PGPX_KIND_TEXT,				/* up to "max" bytes; not blank if "min" > 0 */
 	PGPX_KIND_NUMBER,			/* libpq's integer: decimal, no unit */
+	PGPX_KIND_COST,				/* a number that is not negative */
+	PGPX_KIND_NAMES,			/* a list of identifiers */
 	PGPX_KIND_PORTS				/* libpq's list of port numbers */
 } PgpxOptionKind;
 
@@ -176,6 +178,9 @@ typedef enum PgpxOptionKind
 #define PGPX_SUPERUSER	0x04	/* for superusers only */
 #define PGPX_LIBPQ		0x08	/* passed to libpq unchanged */
 #define PGPX_IN_PLACE	0x10	/* a change keeps the pool's connections */
+#define PGPX_ON_TABLE	0x20
+#define PGPX_ON_COLUMN	0x40
+#define PGPX_OF_TABLES	0x80	/* for foreign tables; the pool ignores it */
 
 typedef struct PgpxOption
 {
@@ -234,7 +239,7 @@ extern const PQconninfoOption *pgpx_option_libpq(void);
  *		Returns a hint for an invalid option name: the closest valid name, or
  *		all valid names if none is close.
  *
- * slot: PGPX_ON_SERVER or PGPX_ON_MAPPING.  Valid names are those that the
+ * slot: PGPX_ON_SERVER, _MAPPING, _TABLE or _COLUMN.  Valid names are those that the
  * current user can set there.
  */
 extern char *pgpx_option_hint(const char *name, int slot);

@@ -37,6 +37,8 @@ typedef enum PgpxWireClass
 	M_NO_DATA,
 	M_DATA_ROW,
 	M_COMMAND,					/* CommandComplete, EmptyQueryResponse */
+	M_SUSPENDED,
+	M_CLOSE_COMPLETE,
 	M_ERROR,
 	M_NOTICE,
 	M_NOTIFICATION,
@@ -73,6 +75,8 @@ const uint8 pgpx_wire_classes[256] = {
 	['D'] = M_DATA_ROW,
 	['C'] = M_COMMAND,
 	['I'] = M_COMMAND,
+	['s'] = M_SUSPENDED,
+	['3'] = M_CLOSE_COMPLETE,
 	['E'] = M_ERROR,
 	['N'] = M_NOTICE,
 	['A'] = M_NOTIFICATION,
@@ -143,13 +147,30 @@ const PgpxWireRule pgpx_wire_rules[PGPX_WIRE_NPHASES][M_NCLASSES] = {
 		[M_COMMAND] = R(NONE, NEXT_PART),
 		[M_ERROR] = R(NOT_RUN, BROKEN),
 	},
+	[PGPX_WIRE_BEFORE_PARSE] = {
+		ASYNC(BEFORE_PARSE),
+		[M_PARSE_COMPLETE] = R(NONE, BEFORE_BIND),
+		[M_ERROR] = R(ERROR, SYNC),
+	},
+	[PGPX_WIRE_BEFORE_BIND] = {
+		ASYNC(BEFORE_BIND),
+		[M_BIND_COMPLETE] = R(NONE, BEFORE_EXECUTE),
+		[M_ERROR] = R(ERROR, SYNC),
+	},
+	[PGPX_WIRE_BEFORE_EXECUTE] = {
+		ASYNC(BEFORE_EXECUTE),
+		[M_COMMAND] = R(NONE, BEFORE_PARSE),	/* the last one: NEXT_PART */
+		[M_ERROR] = R(ERROR, SYNC),
+	},
 	[PGPX_WIRE_PARSE] = {
 		ASYNC(PARSE),
+		[M_CLOSE_COMPLETE] = R(NONE, PARSE),
 		[M_PARSE_COMPLETE] = R(NONE, BIND),
 		[M_ERROR] = R(ERROR, SYNC),
 	},
 	[PGPX_WIRE_BIND] = {
 		ASYNC(BIND),
+		[M_CLOSE_COMPLETE] = R(NONE, BIND),
 		[M_BIND_COMPLETE] = R(NONE, DESCRIBE),
 		[M_ERROR] = R(ERROR, SYNC),
 	},
@@ -161,8 +182,10 @@ const PgpxWireRule pgpx_wire_rules[PGPX_WIRE_NPHASES][M_NCLASSES] = {
 	},
 	[PGPX_WIRE_EXECUTE] = {
 		ASYNC(EXECUTE),
+		[M_CLOSE_COMPLETE] = R(NONE, EXECUTE),
 		[M_DATA_ROW] = R(ROW, EXECUTE),
 		[M_COMMAND] = R(COMMAND, SYNC),
+		[M_SUSPENDED] = R(SUSPENDED, SYNC),
 		[M_ERROR] = R(ERROR, SYNC),
 
 		/*
@@ -173,6 +196,12 @@ const PgpxWireRule pgpx_wire_rules[PGPX_WIRE_NPHASES][M_NCLASSES] = {
 		 */
 		[M_COPY_IN] = R(COPY, BROKEN),
 		[M_COPY_OUT] = R(COPY, COPY_EXTENDED),
+	},
+	[PGPX_WIRE_REBIND] = {
+		ASYNC(REBIND),
+		[M_CLOSE_COMPLETE] = R(NONE, REBIND),
+		[M_BIND_COMPLETE] = R(NONE, EXECUTE),
+		[M_ERROR] = R(ERROR, SYNC),
 	},
 	[PGPX_WIRE_DESCRIBE_PARSE] = {
 		ASYNC(DESCRIBE_PARSE),
@@ -192,6 +221,7 @@ const PgpxWireRule pgpx_wire_rules[PGPX_WIRE_NPHASES][M_NCLASSES] = {
 	},
 	[PGPX_WIRE_SYNC] = {
 		ASYNC(SYNC),
+		[M_CLOSE_COMPLETE] = R(NONE, SYNC),
 		[M_ERROR] = R(ERROR, SYNC), /* a deferred constraint, at the commit */
 		[M_READY] = R(READY, IDLE),
 	},
@@ -209,6 +239,10 @@ const PgpxWireRule pgpx_wire_rules[PGPX_WIRE_NPHASES][M_NCLASSES] = {
 	},
 	[PGPX_WIRE_ROLLBACK] = {
 		ASYNC(ROLLBACK),
+		[M_COMMAND] = R(NONE, RESET_END),
+	},
+	[PGPX_WIRE_COMMIT] = {
+		ASYNC(COMMIT),
 		[M_COMMAND] = R(NONE, RESET_END),
 	},
 	[PGPX_WIRE_DISCARD_ALL] = {
@@ -243,6 +277,7 @@ const bool	pgpx_wire_discards[PGPX_WIRE_NPHASES] = {
 	[PGPX_WIRE_AHEAD_BIND] = true,
 	[PGPX_WIRE_AHEAD_EXECUTE] = true,
 	[PGPX_WIRE_ROLLBACK] = true,
+	[PGPX_WIRE_COMMIT] = true,
 	[PGPX_WIRE_DISCARD_ALL] = true,
 	[PGPX_WIRE_RESET] = true,
 	[PGPX_WIRE_RESET_ROWS] = true,
@@ -297,6 +332,7 @@ pgpx_wire_begin(PgpxWire *wire, uint64 sender)
 	wire->phase = PGPX_WIRE_IDLE;
 	wire->sender = sender;
 	wire->nexchanges = PGPX_EXCHANGE_FINAL;
+	wire->nbefore = 0;
 	wire->sent_ahead = false;
 	wire->discarding = false;
 	wire->tx = 'I';
@@ -336,6 +372,8 @@ pgpx_wire_expect_reset(PgpxWire *wire, uint64 sender, uint32 exchange,
 
 	if ((reset & PGPX_SENT_ROLLBACK) != 0)
 		parts[n++] = PGPX_WIRE_ROLLBACK;
+	else if ((reset & PGPX_SENT_COMMIT) != 0)
+		parts[n++] = PGPX_WIRE_COMMIT;
 	if ((reset & PGPX_SENT_DISCARD_ALL) != 0)
 		parts[n++] = PGPX_WIRE_DISCARD_ALL;
 	else if ((reset & PGPX_SENT_RESET) != 0)
@@ -656,6 +694,8 @@ check_message(PgpxWire *wire, int class, const PgpxWireMessage *msg)
 			{
 				case PGPX_WIRE_ROLLBACK:
 					return has_tag(msg, "ROLLBACK");
+				case PGPX_WIRE_COMMIT:
+					return has_tag(msg, "COMMIT");
 				case PGPX_WIRE_DISCARD_ALL:
 				case PGPX_WIRE_AHEAD_EXECUTE:
 					return has_tag(msg, "DISCARD ALL");
@@ -704,13 +744,17 @@ refuse_token(PgpxWire *wire, const PgpxWireMessage *msg)
 }
 
 /*
- * Enter a phase, or for PGPX_WIRE_NEXT_PART the next part of the exchange.
+ * Enter a phase, or for PGPX_WIRE_NEXT_PART the next part of the exchange.  The
+ * last command that precedes a statement ends a part as well.
  * Returns false if a part has ended and another one follows, in which case the
  * message causes no event.
  */
 static bool
 enter_phase(PgpxWire *wire, int phase)
 {
+	if (wire->phase == PGPX_WIRE_BEFORE_EXECUTE &&
+		phase == PGPX_WIRE_BEFORE_PARSE && --wire->nbefore == 0)
+		phase = PGPX_WIRE_NEXT_PART;
 	if (phase != PGPX_WIRE_NEXT_PART)
 	{
 		wire->phase = phase;

@@ -39,10 +39,14 @@ typedef enum PgpxWirePhase
 	PGPX_WIRE_AHEAD_PARSE,		/* a reset was sent ahead, in the same Sync */
 	PGPX_WIRE_AHEAD_BIND,
 	PGPX_WIRE_AHEAD_EXECUTE,
+	PGPX_WIRE_BEFORE_PARSE,		/* commands precede the statement in the same */
+	PGPX_WIRE_BEFORE_BIND,		/* Sync, each as Parse, Bind, Execute */
+	PGPX_WIRE_BEFORE_EXECUTE,
 	PGPX_WIRE_PARSE,			/* Parse .. Execute, Sync were sent */
 	PGPX_WIRE_BIND,
 	PGPX_WIRE_DESCRIBE,
 	PGPX_WIRE_EXECUTE,
+	PGPX_WIRE_REBIND,			/* Bind, Execute, Sync were sent */
 	PGPX_WIRE_DESCRIBE_PARSE,	/* Parse, Describe, Sync were sent */
 	PGPX_WIRE_DESCRIBE_PARAMS,
 	PGPX_WIRE_DESCRIBE_ROWS,
@@ -50,6 +54,7 @@ typedef enum PgpxWirePhase
 	PGPX_WIRE_COPY_SIMPLE,		/* the data of a refused COPY are discarded */
 	PGPX_WIRE_COPY_EXTENDED,	/* the same, for COPY TO STDOUT only */
 	PGPX_WIRE_ROLLBACK,			/* the ROLLBACK of a reset was sent */
+	PGPX_WIRE_COMMIT,			/* the COMMIT of a reset was sent */
 	PGPX_WIRE_DISCARD_ALL,		/* Query "DISCARD ALL" was sent */
 	PGPX_WIRE_RESET,			/* Query with another reset command was sent */
 	PGPX_WIRE_RESET_ROWS,		/* .. and one of its results has begun */
@@ -94,6 +99,7 @@ typedef struct PgpxWireToken
 #define PGPX_SENT_RESET			2	/* another reset command */
 #define PGPX_SENT_START			4	/* the start commands, after either */
 #define PGPX_SENT_ROLLBACK		8	/* ROLLBACK, before all others */
+#define PGPX_SENT_COMMIT		16	/* COMMIT, in the place of ROLLBACK */
 
 typedef enum PgpxWireEvent
 {
@@ -103,6 +109,7 @@ typedef enum PgpxWireEvent
 	PGPX_EV_NO_DATA,			/* the statement returns no rows */
 	PGPX_EV_ROW,
 	PGPX_EV_COMMAND,			/* CommandComplete or EmptyQueryResponse */
+	PGPX_EV_SUSPENDED,			/* the portal has more rows */
 	PGPX_EV_ERROR,
 	PGPX_EV_NOTICE,
 	PGPX_EV_NOTIFICATION,
@@ -154,6 +161,8 @@ typedef struct PgpxWire
 	PgpxWireToken token;		/* of the exchange whose answer is expected */
 	uint8		parts[PGPX_WIRE_MAX_PARTS]; /* their first phases; IDLE: end */
 	int			part;			/* index of the next part */
+	int			nbefore;		/* commands that precede the statement and are
+								 * not answered, or failed */
 	bool		sent_ahead;		/* the previous holder sent this statement */
 	bool		discarding;		/* this part of the answer is for no caller */
 	size_t		discarded;		/* bytes discarded of this exchange */
@@ -297,6 +306,41 @@ extern void pgpx_wire_send_extended(PgpxWire *wire,
 									int nformats, const int16 *formats);
 
 /*
+ * A statement in the extended protocol, with commands that precede it.  All of
+ * it is sent with one Sync, so after an error the server executes none of the
+ * rest.
+ */
+typedef struct PgpxPipeline
+{
+	int			nbefore;
+	const char *const *before;	/* commands without parameters and rows */
+	int			ncloses;
+	const char *const *closes;	/* to close, behind the commands: 'P' or 'S'
+								 * and the name of a portal or statement */
+	const PgpxStatement *statement;
+	const char *name;			/* of the statement, "": unnamed; NULL: no
+								 * statement */
+	bool		parse;			/* it does not exist yet */
+	const char *portal;			/* its name, "": unnamed */
+	bool		resume;			/* the portal exists: only execute */
+	bool		describe;		/* required with parse */
+	bool		known;			/* the caller needs no description if the
+								 * statement was parsed before */
+	int			nformats;
+	const int16 *formats;
+	uint32		max_rows;		/* rows to execute for; 0: all */
+} PgpxPipeline;
+
+/*
+ * pgpx_wire_send_pipeline
+ *		Sends the commands and the statement of a pipeline, and Sync.
+ *
+ * nformats and formats are those of pgpx_wire_send_extended.
+ */
+extern void pgpx_wire_send_pipeline(PgpxWire *wire,
+									const PgpxPipeline *pipeline);
+
+/*
  * pgpx_wire_send_describe
  *		Sends Parse, Describe of the statement, Sync; executes nothing.
  */
@@ -332,11 +376,12 @@ extern size_t pgpx_wire_put_prefix(char buf[PGPX_WIRE_PREFIX_MAX],
  *		Sends ROLLBACK if a transaction is open, then the reset command, then
  *		the start commands.
  *
- * Either command may be empty.  final: the lease ends with this exchange, and
+ * commit: COMMIT instead of ROLLBACK.  Either command may be empty.  final: the lease ends with this exchange, and
  * another process reads the answer.  Returns PGPX_SENT_* bits; 0 if nothing was
  * sent.
  */
-extern int	pgpx_wire_send_reset(PgpxWire *wire, const char *reset_command,
+extern int	pgpx_wire_send_reset(PgpxWire *wire, bool commit,
+								 const char *reset_command,
 								 const char *start_commands, bool final);
 
 /* Returns an upper bound of the size of a reset in the output buffer. */

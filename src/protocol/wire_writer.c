@@ -86,13 +86,19 @@ put_query(StringInfo buf, const char *sql)
 	end_message(buf, at);
 }
 
+static inline void
+put_string(StringInfo buf, const char *text)
+{
+	put(buf, text, strlen(text) + 1);
+}
+
 static void
-put_parse(StringInfo buf, const char *sql)
+put_parse(StringInfo buf, const char *statement, const char *sql)
 {
 	int			at = begin_message(buf, 'P');
 
-	put_char(buf, '\0');		/* unnamed statement */
-	put(buf, sql, strlen(sql) + 1);
+	put_string(buf, statement);
+	put_string(buf, sql);
 	put_int16(buf, 0);			/* no types: the remote infers them */
 	end_message(buf, at);
 }
@@ -143,16 +149,14 @@ pgpx_wire_send_query(PgpxWire *wire, const char *sql)
 					 PGPX_WIRE_IDLE, PGPX_WIRE_IDLE);
 }
 
-void
-pgpx_wire_put_extended(StringInfo buf, const PgpxStatement *statement,
-					   int nformats, const int16 *formats)
+static void
+put_bind(StringInfo buf, const char *portal, const char *name,
+		 const PgpxStatement *statement, int nformats, const int16 *formats)
 {
-	int			at;
+	int			at = begin_message(buf, 'B');
 
-	put_parse(buf, statement->sql);
-	at = begin_message(buf, 'B');
-	put_char(buf, '\0');		/* unnamed portal */
-	put_char(buf, '\0');
+	put_string(buf, portal);
+	put_string(buf, name);
 	put_int16(buf, 0);			/* all parameters are text */
 	put_int16(buf, (uint16) statement->nparams);
 	for (int i = 0; i < statement->nparams; i++)
@@ -173,18 +177,92 @@ pgpx_wire_put_extended(StringInfo buf, const PgpxStatement *statement,
 	for (int i = 0; i < nformats; i++)
 		put_int16(buf, (uint16) formats[i]);
 	end_message(buf, at);
+}
 
-	at = begin_message(buf, 'D');
-	put(buf, "P", 2);
-	end_message(buf, at);
+static void
+put_describe_portal(StringInfo buf, const char *portal)
+{
+	int			at = begin_message(buf, 'D');
 
-	at = begin_message(buf, 'E');
-	put_char(buf, '\0');
-	put_int32(buf, 0);			/* all rows */
+	put_char(buf, 'P');
+	put_string(buf, portal);
 	end_message(buf, at);
+}
 
-	at = begin_message(buf, 'S');
+static void
+put_execute(StringInfo buf, const char *portal, uint32 max_rows)
+{
+	int			at = begin_message(buf, 'E');
+
+	put_string(buf, portal);
+	put_int32(buf, max_rows);	/* 0: all rows */
 	end_message(buf, at);
+}
+
+static void
+put_close(StringInfo buf, const char *kind_and_name)
+{
+	int			at = begin_message(buf, 'C');
+
+	put_string(buf, kind_and_name);
+	end_message(buf, at);
+}
+
+static void
+put_sync(StringInfo buf)
+{
+	end_message(buf, begin_message(buf, 'S'));
+}
+
+void
+pgpx_wire_put_extended(StringInfo buf, const PgpxStatement *statement,
+					   int nformats, const int16 *formats)
+{
+	put_parse(buf, "", statement->sql);
+	put_bind(buf, "", "", statement, nformats, formats);
+	put_describe_portal(buf, "");
+	put_execute(buf, "", 0);
+	put_sync(buf);
+}
+
+void
+pgpx_wire_send_pipeline(PgpxWire *wire, const PgpxPipeline *p)
+{
+	uint32		exchange = begin_exchange(wire);
+	StringInfo	buf = &wire->out;
+	int			first = PGPX_WIRE_SYNC;
+	bool		before = p->nbefore > 0;
+	PgpxStatement none = {0};
+
+	for (int i = 0; i < p->nbefore; i++)
+	{
+		put_parse(buf, "", p->before[i]);
+		put_bind(buf, "", "", &none, 0, NULL);
+		put_execute(buf, "", 0);
+	}
+	for (int i = 0; i < p->ncloses; i++)
+		put_close(buf, p->closes[i]);
+	if (p->resume)
+		first = PGPX_WIRE_EXECUTE;
+	else if (p->name != NULL)
+	{
+		Assert(!p->parse || p->describe);
+		first = p->parse ? PGPX_WIRE_PARSE :
+			p->describe ? PGPX_WIRE_BIND : PGPX_WIRE_REBIND;
+		if (p->parse)
+			put_parse(buf, p->name, p->statement->sql);
+		put_bind(buf, p->portal, p->name, p->statement, p->nformats,
+				 p->formats);
+		if (p->describe)
+			put_describe_portal(buf, p->portal);
+	}
+	if (first != PGPX_WIRE_SYNC)
+		put_execute(buf, p->portal, p->max_rows);
+	put_sync(buf);
+	wire->nbefore = p->nbefore;
+	pgpx_wire_expect(wire, wire->sender, exchange,
+					 before ? PGPX_WIRE_BEFORE_PARSE : first,
+					 before ? first : PGPX_WIRE_IDLE, PGPX_WIRE_IDLE);
 }
 
 void
@@ -204,7 +282,7 @@ pgpx_wire_send_describe(PgpxWire *wire, const char *sql)
 	uint32		exchange = begin_exchange(wire);
 	StringInfo	buf = &wire->out;
 
-	put_parse(buf, sql);
+	put_parse(buf, "", sql);
 	put_describe(buf);
 	end_message(buf, begin_message(buf, 'S'));
 	pgpx_wire_expect(wire, wire->sender, exchange, PGPX_WIRE_DESCRIBE_PARSE,
@@ -227,12 +305,13 @@ pgpx_wire_put_prefix(char buf[PGPX_WIRE_PREFIX_MAX], uint64 sender, bool reset)
 }
 
 int
-pgpx_wire_send_reset(PgpxWire *wire, const char *reset_command,
+pgpx_wire_send_reset(PgpxWire *wire, bool commit, const char *reset_command,
 					 const char *start_commands, bool final)
 {
 	StringInfo	buf = begin_output(wire);
 	uint32		exchange = final ? PGPX_EXCHANGE_FINAL : wire->nexchanges + 1;
-	int			sent = wire->tx != 'I' ? PGPX_SENT_ROLLBACK : 0;
+	int			sent = wire->tx == 'I' ? 0 :
+		commit ? PGPX_SENT_COMMIT : PGPX_SENT_ROLLBACK;
 
 	if (reset_command[0] != '\0')
 		sent |= pg_strcasecmp(reset_command, "DISCARD ALL") == 0 ?
@@ -247,6 +326,8 @@ pgpx_wire_send_reset(PgpxWire *wire, const char *reset_command,
 	put_token(buf, wire->sender, exchange);
 	if ((sent & PGPX_SENT_ROLLBACK) != 0)
 		put_query(buf, "ROLLBACK");
+	if ((sent & PGPX_SENT_COMMIT) != 0)
+		put_query(buf, "COMMIT");
 	if ((sent & (PGPX_SENT_DISCARD_ALL | PGPX_SENT_RESET)) != 0)
 		put_query(buf, reset_command);
 	if ((sent & PGPX_SENT_START) != 0)

@@ -379,8 +379,9 @@ checkout_quickly(PgpxCheckout *c, PgpxLease *volatile *undone)
 }
 
 static PgpxLease *
-checkout_for(const char *server, int64 timeout, bool only_try, PgpxScope scope,
-			 const char *why, const PgpxPendingStatement *statement,
+checkout_for(const char *server, Oid user, int64 timeout, bool only_try,
+			 PgpxScope scope, const char *why,
+			 const PgpxPendingStatement *statement,
 			 const PgpxRetry *retry)
 {
 	PgpxCheckout c;
@@ -397,11 +398,12 @@ checkout_for(const char *server, int64 timeout, bool only_try, PgpxScope scope,
 	c.published_incarnation = 0;
 	c.published_version = 0;
 	c.stale = false;
-	c.spec = pgpx_server_spec_get(server);
+	c.spec = pgpx_server_spec_get_for(server, user,
+									  scope == PGPX_SCOPE_TABLE);
 	c.only_try = only_try;
 	c.holder.procno = MyProcNumber;
 	c.holder.pid = MyProcPid;
-	c.holder.user = GetUserId();
+	c.holder.user = user;
 	c.holder.database = MyDatabaseId;
 	c.holder.scope = scope;
 	if (why != NULL && strlen(why) >= PGPX_WHY_LEN)
@@ -444,15 +446,23 @@ PgpxLease *
 pgpx_lease_checkout(const char *server, int64 timeout, bool only_try,
 					PgpxScope scope, const char *why)
 {
-	return checkout_for(server, timeout, only_try, scope, why, NULL, NULL);
+	return checkout_for(server, GetUserId(), timeout, only_try, scope, why,
+						NULL, NULL);
 }
 
 PgpxLease *
 pgpx_lease_checkout_for(const char *server, const PgpxPendingStatement *pending,
 						const PgpxRetry *retry)
 {
-	return checkout_for(server, PGPX_TIMEOUT_DEFAULT, false, PGPX_SCOPE_CALL,
-						NULL, pending, retry);
+	return checkout_for(server, GetUserId(), PGPX_TIMEOUT_DEFAULT, false,
+						PGPX_SCOPE_CALL, NULL, pending, retry);
+}
+
+PgpxLease *
+pgpx_lease_checkout_table(const char *server, Oid user, const char *why)
+{
+	return checkout_for(server, user, PGPX_TIMEOUT_DEFAULT, false,
+						PGPX_SCOPE_TABLE, why, NULL, NULL);
 }
 
 void

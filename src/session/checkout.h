@@ -64,6 +64,17 @@ extern PgpxLease *pgpx_lease_checkout_for(const char *server,
 extern void pgpx_lease_retry(PgpxLease *lease, PgpxRetry *retry);
 
 /*
+ * pgpx_lease_checkout_table
+ *		Lease a connection for the foreign tables that a user reads or writes
+ *		in this transaction, with scope TABLE.
+ *
+ * The user needs no USAGE on the server.  The timeout is that of the GUC or the
+ * server.  Errors: as of pgpx_lease_checkout.
+ */
+extern PgpxLease *pgpx_lease_checkout_table(const char *server, Oid user,
+											const char *why);
+
+/*
  * pgpx_lease_prewarm
  *		Have the current user's pool of a server open n connections, within
  *		its caps.

@@ -30,7 +30,8 @@ pgpx_checkout_refresh(PgpxCheckout *c)
 	bool		same;
 
 	old->valid = false;
-	fresh = pgpx_server_spec_get(NameStr(name));
+	fresh = pgpx_server_spec_get_for(NameStr(name), c->holder.user,
+									 c->spec->by_table);
 	pgpx_server_spec_pin(fresh);
 	same = memcmp(&key, &fresh->key, sizeof(key)) == 0;
 	if (same && fresh->pool < 0)

@@ -266,7 +266,7 @@ validate_and_reset(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
 
 	deadline = step_deadline(c, false);
 	lease->usage.resets++;
-	pgpx_wire_send_reset(wire, lease->spec->reset_command,
+	pgpx_wire_send_reset(wire, false, lease->spec->reset_command,
 						 lease->spec->start_commands, false);
 	if (!pgpx_stream_flush(lease, deadline))
 		return PGPX_VALIDATION_DEAD;

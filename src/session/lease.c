@@ -128,6 +128,12 @@ find(int64 id)
 void
 pgpx_lease_check_not_in_use(const PgpxLease *lease)
 {
+	if (lease->scope == PGPX_SCOPE_TABLE)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("lease " UINT64_FORMAT " belongs to foreign tables",
+						lease->id),
+				 errdetail("It ends with the local transaction.")));
 	if (lease->in_use || lease->scope == PGPX_SCOPE_CALL)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
@@ -171,6 +177,21 @@ pgpx_lease_set_activity(PgpxLease *lease, PgpxActivity activity)
 						   false);
 }
 
+/* Add the hint of an error that has ended a lease. */
+static int
+add_hint(const PgpxLease *lease)
+{
+	switch (lease->scope)
+	{
+		case PGPX_SCOPE_CALL:
+			return 0;
+		case PGPX_SCOPE_TABLE:
+			return errhint("Roll back the local transaction, and run it again.");
+		default:
+			return errhint("Return the lease and check a connection out again.");
+	}
+}
+
 void
 pgpx_lease_check_revoked(PgpxLease *lease)
 {
@@ -188,14 +209,14 @@ pgpx_lease_check_revoked(PgpxLease *lease)
 					(errcode(PGPX_ERRCODE_LEASE_TERMINATED),
 					 errmsg("lease " UINT64_FORMAT " was terminated", lease->id),
 					 errdetail("An administrator has ended it; its connection is closed."),
-					 errhint("Return the lease and check a connection out again.")));
+					 add_hint(lease)));
 			break;
 		case PGPX_REVOKE_TIMEOUT:
 			ereport(ERROR,
 					(errcode(PGPX_ERRCODE_LEASE_TIMEOUT),
 					 errmsg("lease " UINT64_FORMAT " has timed out", lease->id),
 					 errdetail("It was held longer than the server's option \"lease_timeout\"; its connection is closed."),
-					 errhint("Return the lease and check a connection out again.")));
+					 add_hint(lease)));
 			break;
 		default:
 			ereport(ERROR,
@@ -204,7 +225,7 @@ pgpx_lease_check_revoked(PgpxLease *lease)
 					 reason == PGPX_REVOKE_WORKER ?
 					 errdetail("The pool worker was restarted.") :
 					 errdetail("The lease was ended, longer ago than other leases of this session that were."),
-					 errhint("Return the lease and check a connection out again.")));
+					 add_hint(lease)));
 	}
 }
 
@@ -226,8 +247,7 @@ pgpx_lease_raise_broken(PgpxLease *lease, const char *why,
 			 errdetail_internal("The remote server said: %s", remote_text) :
 			 errdetail_internal("%c%s.", pg_toupper((unsigned char) why[0]),
 								why + 1),
-			 lease->scope == PGPX_SCOPE_CALL ? 0 :
-			 errhint("Return the lease and check a connection out again.")));
+			 add_hint(lease)));
 }
 
 void
@@ -303,7 +323,7 @@ pgpx_lease_store_note(PgpxLease *lease, const PgpxWireMessage *msg)
 	PgpxNote   *note;
 
 	/* no caller can read those of a lease that ends with its call */
-	if (lease->scope == PGPX_SCOPE_CALL)
+	if (lease->scope == PGPX_SCOPE_CALL || lease->scope == PGPX_SCOPE_TABLE)
 		return;
 	if (notes == NULL)
 	{

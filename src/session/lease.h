@@ -37,6 +37,8 @@ typedef struct PgpxLease
 								 * reset failed */
 	const char *broken;			/* why it is unusable; NULL: usable */
 	bool		read_only;		/* the remote refused a write */
+	bool		commit;			/* commit the open transaction at the return,
+								 * without waiting for the answer */
 	struct PgpxInFlight *in_flight; /* statement in flight; NULL: none */
 	size_t		scanned;		/* bytes of its answer, see
 								 * pgpx_wire_answered */

@@ -139,10 +139,13 @@ condition(PgpxLease *lease, PgpxEnd end, bool may_wait, int *unread_reset,
 
 	if (reset_command[0] != '\0')
 		lease->usage.resets++;
-	*unread_reset = pgpx_wire_send_reset(wire, reset_command, start_commands, true);
+	*unread_reset = pgpx_wire_send_reset(wire, lease->commit, reset_command,
+										 start_commands, true);
 	if (pgpx_wire_flush(wire) == 1)
-		return *unread_reset == PGPX_SENT_ROLLBACK ? PGPX_RELEASE_ROLLED_BACK :
-											 PGPX_RELEASE_RESET_PENDING;
+		return *unread_reset == PGPX_SENT_ROLLBACK ||
+				*unread_reset == PGPX_SENT_COMMIT ?
+			PGPX_RELEASE_ROLLED_BACK :
+			PGPX_RELEASE_RESET_PENDING;
 
 	/* a partially sent reset is not usable */
 	pgpx_wire_break(wire, "the reset could not be sent");
@@ -217,12 +220,20 @@ pgpx_lease_return_all(void)
 	int			n = 0;
 
 	dlist_foreach(poll, &pgpx_leases)
-		pgpx_lease_check_not_in_use(dlist_container(PgpxLease, node, poll.cur));
+	{
+		PgpxLease  *lease = dlist_container(PgpxLease, node, poll.cur);
+
+		if (lease->scope != PGPX_SCOPE_TABLE)
+			pgpx_lease_check_not_in_use(lease);
+	}
 
 	dlist_foreach_modify(iter, &pgpx_leases)
 	{
-		pgpx_lease_return(dlist_container(PgpxLease, node, iter.cur),
-						  PGPX_END_CHECKIN, true);
+		PgpxLease  *lease = dlist_container(PgpxLease, node, iter.cur);
+
+		if (lease->scope == PGPX_SCOPE_TABLE)
+			continue;
+		pgpx_lease_return(lease, PGPX_END_CHECKIN, true);
 		n++;
 	}
 	return n;

@@ -43,7 +43,8 @@ before_commit(void)
 		PgpxLease  *lease = dlist_container(PgpxLease, node, iter.cur);
 		PgpxWire   *wire = &lease->sock->wire;
 
-		if (lease->scope == PGPX_SCOPE_SESSION)
+		if (lease->scope == PGPX_SCOPE_SESSION ||
+			lease->scope == PGPX_SCOPE_TABLE)
 			continue;
 
 		/* the hints would not help here, and the open work is lost */
@@ -140,7 +141,8 @@ subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 	{
 		PgpxLease  *lease = dlist_container(PgpxLease, node, iter.cur);
 
-		if (lease->scope == PGPX_SCOPE_SESSION || lease->subid != mySubid)
+		if (lease->scope == PGPX_SCOPE_SESSION ||
+			lease->scope == PGPX_SCOPE_TABLE || lease->subid != mySubid)
 			continue;
 		if (event == SUBXACT_EVENT_COMMIT_SUB)
 			lease->subid = parentSubid;

@@ -383,7 +383,8 @@ read_server(PgpxServerSpec *spec, PgpxServerRow *server, const char *name,
 
 	/* the server's permissions depend on the attributes of its owner */
 	note_role(spec, server->owner);
-	check_usage(server, user, of);
+	if (!spec->by_table)
+		check_usage(server, user, of);
 	if (of != NULL && server->oid == of->oid)
 		not_a_base(of, name, "It is the same server.");
 	read_wrapper(spec, server, wrapper);

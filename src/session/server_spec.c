@@ -450,6 +450,7 @@ typedef struct CacheKey
 {
 	NameData	name;			/* padded with zeros */
 	Oid			user;
+	uint32		by_table;
 } CacheKey;
 
 typedef struct CacheEntry
@@ -579,6 +580,7 @@ replace_spec(const char *name, const CacheKey *key, CacheEntry *old)
 
 	live = new_spec();
 	spec = &live->spec;
+	spec->by_table = key->by_table;
 	scratch = AllocSetContextCreate(spec->cxt, "pgpool_ext target read",
 									ALLOCSET_SMALL_SIZES);
 	PG_TRY();
@@ -617,13 +619,19 @@ replace_spec(const char *name, const CacheKey *key, CacheEntry *old)
 PgpxServerSpec *
 pgpx_server_spec_get(const char *name)
 {
-	Oid			user = GetUserId();
+	return pgpx_server_spec_get_for(name, GetUserId(), false);
+}
+
+PgpxServerSpec *
+pgpx_server_spec_get_for(const char *name, Oid user, bool by_table)
+{
 	CacheKey	key;
 	CacheEntry *entry;
 	PgpxServerSpec *spec;
 
 	AcceptInvalidationMessages();
 	if (last_spec != NULL && last_spec->valid && last_user == user &&
+		last_spec->by_table == by_table &&
 		strcmp(NameStr(last_spec->server_name), name) == 0)
 	{
 		pgpx_options_follow(&last_spec->opts);
@@ -634,6 +642,7 @@ pgpx_server_spec_get(const char *name)
 	memset(&key, 0, sizeof(key));
 	strlcpy(NameStr(key.name), name, NAMEDATALEN);
 	key.user = user;
+	key.by_table = by_table;
 
 	/* no server has a longer name; the build raises the error */
 	entry = strlen(name) < NAMEDATALEN ?

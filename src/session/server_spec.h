@@ -25,6 +25,7 @@ typedef struct PgpxServerSpec
 	MemoryContext cxt;			/* holds this struct and all it points to */
 
 	NameData	server_name;	/* as in the catalog */
+	bool		by_table;		/* made without a check of USAGE */
 	Oid			user;			/* of the pool; InvalidOid: shared by all
 								 * users of PUBLIC */
 	NameData	user_name;
@@ -65,6 +66,16 @@ typedef struct PgpxServerSpec
  * base server, 2F003 password required.
  */
 extern PgpxServerSpec *pgpx_server_spec_get(const char *name);
+
+/*
+ * pgpx_server_spec_get_for
+ *		The same for any user.
+ *
+ * by_table: the server is used by a foreign table.  Then USAGE is not checked,
+ * because the rights on the table imply the right to use its server.
+ */
+extern PgpxServerSpec *pgpx_server_spec_get_for(const char *name, Oid user,
+												bool by_table);
 
 extern void pgpx_server_spec_pin(PgpxServerSpec *spec);
 

@@ -101,6 +101,10 @@ handle_event(PgpxRun *run, PgpxWireEvent event, const PgpxWireMessage *msg)
 				run->rows += pgpx_wire_parse_command(msg);
 			}
 			break;
+		case PGPX_EV_SUSPENDED:
+			run->any = true;
+			run->suspended = true;
+			break;
 		case PGPX_EV_ERROR:
 			if (!run->error.set)
 				pgpx_remote_error_copy(&run->error, msg);
@@ -259,11 +263,17 @@ read_behind(PgpxRun *run)
 		pgpx_lease_raise_broken(run->lease, wire->broken, NULL);
 }
 
+typedef enum Step
+{
+	STEP_WAIT,					/* more input is needed */
+	STEP_ROW,					/* a row was converted; only with "pull" */
+	STEP_END					/* the answer has ended */
+} Step;
+
 /*
- * Process each complete message in the buffer.  Returns true if the answer has
- * ended.
+ * Process each complete message in the buffer, with "pull" up to the first row.
  */
-static bool
+static Step
 step(PgpxRun *run)
 {
 	PgpxLease  *lease = run->lease;
@@ -277,21 +287,25 @@ step(PgpxRun *run)
 		if (event == PGPX_EV_READY)
 		{
 			read_behind(run);
-			return true;
+			return STEP_END;
 		}
 		if (event == PGPX_EV_NOT_RUN)
 		{
 			lease->not_run = true;
 			lease->usage.statements--;
-			return true;
+			return STEP_END;
 		}
 		if (event == PGPX_EV_BROKEN)
 			pgpx_lease_raise_broken(lease, wire->broken,
 							  run->error.set ? run->error.primary : NULL);
-		if (event != PGPX_EV_NEED_INPUT)
-			handle_event(run, event, &msg);
-		else
-			return wire->phase == PGPX_WIRE_IDLE;	/* part of a notice */
+		if (event == PGPX_EV_NEED_INPUT)
+			return wire->phase == PGPX_WIRE_IDLE ?
+				STEP_END :		/* part of a notice */
+				STEP_WAIT;
+		handle_event(run, event, &msg);
+		if (event == PGPX_EV_ROW && run->pull &&
+			wire->phase != PGPX_WIRE_BROKEN)
+			return STEP_ROW;
 	}
 }
 
@@ -321,31 +335,30 @@ pgpx_run_step(PgpxRun *run)
 	bool		more;
 
 	(void) pgpx_wire_fill(&run->lease->sock->wire, &more);
-	if (!step(run))
+	if (step(run) != STEP_END)
 		return false;
 	check_answer(run);
 	return true;
 }
 
 /*
- * Read to the message boundary.
+ * Read to the message boundary, with "pull" up to the next row.
  *
  * A cancel that arrived before its statement had no effect, so it is requested
  * again.  The input of a large answer is left to accumulate, unless none has
  * arrived recently.  Before each sleep the session busy-polls where that is
  * likely to be worthwhile (busy_poll.c).
  */
-void
-pgpx_run_read(PgpxRun *run)
+static Step
+read_answer(PgpxRun *run)
 {
 	PgpxLease  *lease = run->lease;
+	Step		reached;
 	PgpxTime	pause = CANCEL_AGAIN_US;
 	PgpxTime	deadline = lease->cancelled ? pgpx_now() + pause : 0;
-	uint64		before = lease->sock->wire.bytes_in;
-	ssize_t		n = 0;
 	bool		more = false;
 
-	while (!step(run))
+	while ((reached = step(run)) == STEP_WAIT)
 	{
 		/* also while rows keep arriving, because they may never end */
 		if (deadline != 0 && pgpx_now() >= deadline)
@@ -356,14 +369,15 @@ pgpx_run_read(PgpxRun *run)
 		}
 		if (more)
 			CHECK_FOR_INTERRUPTS();
-		else if (n > 0 && !lease->cancelled &&
-				 lease->sock->wire.bytes_in - before > LARGE_BYTES)
+		else if (run->last_read > 0 && !lease->cancelled &&
+				 lease->sock->wire.bytes_in - run->read_before > LARGE_BYTES)
 			pgpx_session_wait_for_more(lease->sock,
 									   pgpx_wait_event(&wait_query, "PgpoolQuery"));
-		else if ((n = pgpx_socket_cache_poll(lease->sock, lease->spec->pool,
-											 &more)) != 0)
+		else if ((run->last_read = pgpx_socket_cache_poll(lease->sock,
+														  lease->spec->pool,
+														  &more)) != 0)
 		{
-			if (n > 0)
+			if (run->last_read > 0)
 				lease->usage.polled++;
 			CHECK_FOR_INTERRUPTS();
 			continue;
@@ -371,9 +385,24 @@ pgpx_run_read(PgpxRun *run)
 		else
 			(void) pgpx_session_wait(lease->sock, WL_SOCKET_READABLE, deadline,
 									 pgpx_wait_event(&wait_query, "PgpoolQuery"));
-		n = pgpx_wire_fill(&lease->sock->wire, &more);
+		run->last_read = pgpx_wire_fill(&lease->sock->wire, &more);
 	}
-	check_answer(run);
+	if (reached == STEP_END)
+		check_answer(run);
+	return reached;
+}
+
+void
+pgpx_run_read(PgpxRun *run)
+{
+	(void) read_answer(run);
+}
+
+bool
+pgpx_run_next(PgpxRun *run)
+{
+	Assert(run->pull);
+	return read_answer(run) == STEP_ROW;
 }
 
 /*
@@ -461,6 +490,8 @@ pgpx_run_send(PgpxRun *run, bool several)
 				 errmsg("client_encoding of the remote session was changed"),
 				 errhint("It must stay that of the local database; return the lease.")));
 
+	run->read_before = wire->bytes_in;
+	run->last_read = 0;
 	lease->sent = true;
 	lease->cancelled = false;
 	lease->usage.statements++;
@@ -471,7 +502,9 @@ pgpx_run_send(PgpxRun *run, bool several)
 													 * holder */
 		return;
 	}
-	if (run->describe)
+	if (run->pipeline != NULL)
+		pgpx_wire_send_pipeline(wire, run->pipeline);
+	else if (run->describe)
 		pgpx_wire_send_describe(wire, statement->sql);
 	else if (statement->nparams == 0 && run->nformats == 0 &&
 			 (several || fits_simple_protocol(statement->sql)))
@@ -483,11 +516,32 @@ pgpx_run_send(PgpxRun *run, bool several)
 	(void) pgpx_stream_flush(lease, 0);
 }
 
-uint64
-pgpx_run_end(PgpxRun *run)
+void
+pgpx_run_finish(PgpxRun *run)
 {
 	run->lease->in_use = false;
 	pgpx_stream_report_activity(run->lease);
+}
+
+void
+pgpx_run_abandon(PgpxLease *lease)
+{
+	PgpxWire   *wire = &lease->sock->wire;
+
+	lease->in_use = false;
+	pgpx_wire_abandon(wire);
+	if (wire->phase != PGPX_WIRE_BROKEN && wire->phase != PGPX_WIRE_IDLE &&
+		!pgpx_stream_drain(lease, DRAIN_BYTES, pgpx_now(), true) &&
+		wire->phase != PGPX_WIRE_BROKEN)
+		pgpx_stream_cancel(lease);
+	if (pgpx_conn_activity(&pgpx_conns[lease->conn]) == PGPX_ACT_ACTIVE)
+		pgpx_stream_report_activity(lease);
+}
+
+uint64
+pgpx_run_end(PgpxRun *run)
+{
+	pgpx_run_finish(run);
 	if (run->lease->not_run)
 		return 0;
 	if (run->error.set)

@@ -20,12 +20,18 @@ typedef struct PgpxRun
 	bool		internal;		/* issued by the extension: errors do not
 								 * show its text */
 	bool		describe;		/* describe the result only, do not execute */
+	const PgpxPipeline *pipeline;	/* how to send the statement; NULL: the
+									 * protocol is chosen by its text */
+	bool		pull;			/* stop after each row, see pgpx_run_next */
 	PgpxRemoteError error;
 	int			nformats;		/* of the result columns; 0: all text */
 	const int16 *formats;
 	bool		described;		/* the remote accepted it, so it may have run */
 	bool		empty;			/* the string contained no statement */
 	bool		any;			/* the string contained a statement */
+	bool		suspended;		/* the portal has more rows */
+	uint64		read_before;	/* bytes_in when it was sent */
+	ssize_t		last_read;		/* bytes of the last read */
 	uint64		rows;
 } PgpxRun;
 
@@ -52,6 +58,15 @@ extern bool pgpx_run_step(PgpxRun *run);
 extern void pgpx_run_read(PgpxRun *run);
 
 /*
+ * pgpx_run_next
+ *		Wait for the next row of the answer, or for its end.
+ *
+ * Returns true if the sink has converted a row; false at the end of the answer.
+ * The run must have "pull" set.
+ */
+extern bool pgpx_run_next(PgpxRun *run);
+
+/*
  * Clean up the lease after an error; to be called in PG_CATCH around the
  * functions above.  may_drain: read the rest of the answer if it is short,
  * otherwise cancel the statement.
@@ -63,6 +78,22 @@ extern void pgpx_run_failed(PgpxRun *run, bool may_drain);
  * rows.  Returns 0 if the lease is not_run.
  */
 extern uint64 pgpx_run_end(PgpxRun *run);
+
+/*
+ * pgpx_run_finish
+ *		Finish as pgpx_run_end, but leave the remote's error to the caller.
+ */
+extern void pgpx_run_finish(PgpxRun *run);
+
+/*
+ * pgpx_run_abandon
+ *		Clean up the lease after an error that was raised outside of the
+ *		functions above, in the middle of an answer.
+ *
+ * The rest of the answer is read if it has arrived; otherwise the statement is
+ * cancelled.  Does not wait and does not throw.
+ */
+extern void pgpx_run_abandon(PgpxLease *lease);
 
 /*
  * pgpx_run_poll

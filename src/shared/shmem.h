@@ -104,7 +104,8 @@ typedef enum PgpxScope
 {
 	PGPX_SCOPE_SESSION = 0,		/* checkout() */
 	PGPX_SCOPE_TRANSACTION,		/* checkout_xact() */
-	PGPX_SCOPE_CALL				/* query('pool', ..) and exec('pool', ..) */
+	PGPX_SCOPE_CALL,			/* query('pool', ..) and exec('pool', ..) */
+	PGPX_SCOPE_TABLE			/* foreign tables: the top transaction */
 } PgpxScope;
 
 /* Activity that the lessee reports; shown in the view leases. */

@@ -25,6 +25,7 @@
 #include "values/rows.h"
 
 #include "access/htup_details.h"
+#include "access/sysattr.h"
 #include "access/transam.h"
 #include "access/tupdesc.h"
 #include "catalog/pg_type.h"
@@ -367,7 +368,8 @@ pgpx_column_list(int n, const PgpxColumn *columns, char *const *types,
 /* A column of the remote result. */
 typedef struct Column
 {
-	int			attribute;		/* index of the local attribute, from 0 */
+	int			attribute;		/* index of the local attribute, from 0; the
+								 * number of attributes: ctid; -1: ignored */
 	bool		binary;			/* in binary, read by the receive function */
 	bool		plain;			/* its text depends on no setting */
 	PgpxByHand	hand;			/* how to read it without that function */
@@ -381,9 +383,16 @@ struct PgpxRows
 {
 	PgpxSink	sink;
 	TupleDesc	tupdesc;
-	Tuplestorestate *store;
+	Tuplestorestate *store;		/* NULL: the caller takes the values */
 	Oid			type;			/* of the rows; InvalidOid: a column list */
 	int			lead;			/* number of leading attributes, not remote */
+
+	/* of pgpx_rows_begin_attributes; nattnums -1: another conversion */
+	int			nattnums;
+	const AttrNumber *attnums;
+	void (*where)(void *arg, AttrNumber attnum);
+	void	   *where_arg;
+
 	Oid			domain;			/* type, if it is a domain over a row type */
 	void	   *domain_extra;
 	MemoryContext cxt;			/* holds this struct */
@@ -416,28 +425,45 @@ is_same_type(Oid local, Oid remote)
 	return local == remote || getBaseType(local) == remote;
 }
 
-/* Determine how a remote column is read into an attribute. */
-static void
-begin_column(Column *column, const PgpxColumn *remote, Form_pg_attribute attr)
+/* Return the type of an attribute; index as in Column. */
+static Oid
+attribute_type(const PgpxRows *t, int attribute)
 {
+	return attribute == t->tupdesc->natts ? TIDOID :
+		TupleDescAttr(t->tupdesc, attribute)->atttypid;
+}
+
+/* Determine how a remote column is read into its attribute. */
+static void
+begin_column(const PgpxRows *t, Column *column, const PgpxColumn *remote)
+{
+	Oid			type = attribute_type(t, column->attribute);
+	const char *name = "ctid";
 	Oid			function;
 
-	column->typmod = attr->atttypmod;
+	column->typmod = -1;
+	if (column->attribute < t->tupdesc->natts)
+	{
+		Form_pg_attribute attr = TupleDescAttr(t->tupdesc, column->attribute);
+
+		column->typmod = attr->atttypmod;
+		name = NameStr(attr->attname);
+	}
 	column->binary = remote->format == 1;
 	column->bridge = InvalidOid;
 	column->hand = PGPX_HAND_NONE;
-	if (column->binary && attr->atttypid == remote->type)
-		column->hand = pgpx_by_hand(remote->type, attr->atttypmod);
+	if (column->binary && type == remote->type)
+		column->hand = pgpx_by_hand(remote->type, column->typmod);
 	if (!column->binary)
-		getTypeInputInfo(attr->atttypid, &function, &column->ioparam);
+		getTypeInputInfo(type, &function, &column->ioparam);
 	else if (pgpx_formats_gain(remote->type) == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_DATATYPE_MISMATCH),
 				 errmsg("column \"%s\" of the remote result has another type than the last time",
-						NameStr(attr->attname)),
+						name),
 				 errhint("Run the statement again.")));
-	else if (is_same_type(attr->atttypid, remote->type))
-		getTypeBinaryInputInfo(attr->atttypid, &function, &column->ioparam);
+	else if (is_same_type(type, remote->type))
+		getTypeBinaryInputInfo(type, &function, &column->ioparam);
 	else
 	{
 		/*
@@ -445,7 +471,7 @@ begin_column(Column *column, const PgpxColumn *remote, Form_pg_attribute attr)
 		 * chosen, and now differ.  Convert the value by way of its text.
 		 */
 		column->bridge = remote->type;
-		getTypeInputInfo(attr->atttypid, &function, &column->ioparam);
+		getTypeInputInfo(type, &function, &column->ioparam);
 	}
 	fmgr_info(function, &column->input);
 }
@@ -465,12 +491,38 @@ check_styles(const PgpxRows *t)
 	for (int i = 0; i < t->ncolumns; i++)
 	{
 		Column	   *column = &t->columns[i];
-		Form_pg_attribute attr = TupleDescAttr(t->tupdesc, column->attribute);
 
 		/* a binary value has no style, unless it is converted to text here */
-		if (!column->binary || OidIsValid(column->bridge))
-			pgpx_styles_check(t->wire, attr->atttypid);
+		if (column->attribute >= 0 &&
+			(!column->binary || OidIsValid(column->bridge)))
+			pgpx_styles_check(t->wire, attribute_type(t, column->attribute));
 	}
+}
+
+/* Map the columns of a result as pgpx_rows_map does, by attribute numbers. */
+static int
+map_attributes(const PgpxRows *t, const PgpxWireMessage *msg, int **map,
+			   PgpxColumn **columns)
+{
+	int			n = pgpx_wire_parse_ncolumns(msg);
+
+	if (n < 0)
+		return -1;
+	*columns = palloc(sizeof(PgpxColumn) * Max(n, 1));
+	*map = palloc(sizeof(int) * Max(n, 1));
+	if (!pgpx_wire_parse_columns(msg, n, *columns))
+		return -1;
+	if (t->nattnums > 0 && n != t->nattnums)
+		ereport(ERROR,
+				(errcode(ERRCODE_FDW_ERROR),
+				 errmsg("remote query result does not match the foreign table"),
+				 errdetail("The remote statement returns %d columns, and %d are expected.",
+						   n, t->nattnums)));
+	for (int i = 0; i < n; i++)
+		(*map)[i] = t->nattnums == 0 ? -1 :
+			t->attnums[i] == SelfItemPointerAttributeNumber ?
+			t->tupdesc->natts : t->attnums[i] - 1;
+	return n;
 }
 
 /*
@@ -494,8 +546,11 @@ begin_result(void *arg, const PgpxWireMessage *msg, const PgpxWire *wire)
 		pfree(t->gains);
 		t->columns = NULL;
 	}
-	t->ncolumns = pgpx_rows_map(msg, t->tupdesc, t->type, t->lead, &map,
-								&remote);
+	if (t->nattnums >= 0)
+		t->ncolumns = map_attributes(t, msg, &map, &remote);
+	else
+		t->ncolumns = pgpx_rows_map(msg, t->tupdesc, t->type, t->lead, &map,
+									&remote);
 	if (t->ncolumns < 0)
 	{
 		MemoryContextSwitchTo(old);
@@ -507,14 +562,14 @@ begin_result(void *arg, const PgpxWireMessage *msg, const PgpxWire *wire)
 	t->columns = palloc0(sizeof(Column) * Max(t->ncolumns, 1));
 	for (int i = 0; i < t->ncolumns; i++)
 	{
-		Form_pg_attribute attr = TupleDescAttr(t->tupdesc, map[i]);
-
-		begin_column(&t->columns[i], &remote[i], attr);
 		t->columns[i].attribute = map[i];
+		if (map[i] < 0)
+			continue;
+		begin_column(t, &t->columns[i], &remote[i]);
 		t->columns[i].plain = pgpx_formats_is_plain(remote[i].type);
 		t->gains[i] = pgpx_formats_gain(remote[i].type);
 		t->formats[i] = t->gains[i] > 0 &&
-			is_same_type(attr->atttypid, remote[i].type);
+			is_same_type(attribute_type(t, map[i]), remote[i].type);
 	}
 	pfree(remote);
 	pfree(map);
@@ -553,6 +608,13 @@ add_context(void *arg)
 	PgpxRows   *t = arg;
 	const char *name = "";
 
+	if (t->where != NULL)
+	{
+		t->where(t->where_arg, t->column < 0 || t->nattnums == 0 ? 0 :
+				 t->attnums[t->column]);
+		return;
+	}
+
 	/* -1: the row as a whole; the column of a scalar type has no name */
 	if (t->column >= 0)
 	{
@@ -573,6 +635,8 @@ put_row(PgpxRows *t)
 {
 	HeapTuple	tuple;
 
+	if (t->store == NULL)
+		return;
 	if (!OidIsValid(t->domain))
 	{
 		tuplestore_putvalues(t->store, t->tupdesc, t->values, t->nulls);
@@ -663,6 +727,7 @@ add_row(void *arg, const PgpxWireMessage *msg)
 	if (t->guc_level == 0 && has_other_styles(t))
 		t->guc_level = pgpx_styles_begin(t->wire);
 	level = pgpx_neutral_begin();
+	MemoryContextReset(t->row_cxt);
 	old = MemoryContextSwitchTo(t->row_cxt);
 	for (int i = 0; i < t->ncolumns; i++)
 	{
@@ -671,6 +736,8 @@ add_row(void *arg, const PgpxWireMessage *msg)
 		int			at = column->attribute;
 
 		t->column = i;
+		if (at < 0)
+			continue;
 		if (field->data == NULL)
 		{
 			/* a domain can reject NULL */
@@ -698,7 +765,6 @@ add_row(void *arg, const PgpxWireMessage *msg)
 		AtEOXact_GUC(true, level);
 	error_context_stack = where.previous;
 	MemoryContextSwitchTo(old);
-	MemoryContextReset(t->row_cxt);
 	return true;
 }
 
@@ -734,10 +800,33 @@ pgpx_rows_begin(TupleDesc tupdesc, Tuplestorestate *store, Oid type)
 	t->row_cxt = AllocSetContextCreate(CurrentMemoryContext, "pgpool_ext row",
 									   ALLOCSET_DEFAULT_SIZES);
 	t->ncolumns = -1;
-	t->values = palloc0(sizeof(Datum) * Max(tupdesc->natts, 1));
-	t->nulls = palloc(sizeof(bool) * Max(tupdesc->natts, 1));
-	memset(t->nulls, true, sizeof(bool) * tupdesc->natts);
+	t->nattnums = -1;
+	t->values = palloc0(sizeof(Datum) * (tupdesc->natts + 1));
+	t->nulls = palloc(sizeof(bool) * (tupdesc->natts + 1));
+	memset(t->nulls, true, sizeof(bool) * (tupdesc->natts + 1));
 	return t;
+}
+
+PgpxRows *
+pgpx_rows_begin_attributes(TupleDesc tupdesc, int nattnums,
+						   const AttrNumber *attnums,
+						   void (*where)(void *arg, AttrNumber attnum),
+						   void *arg)
+{
+	PgpxRows   *t = pgpx_rows_begin(tupdesc, NULL, InvalidOid);
+
+	t->nattnums = nattnums;
+	t->attnums = attnums;
+	t->where = where;
+	t->where_arg = arg;
+	return t;
+}
+
+void
+pgpx_rows_values(PgpxRows *tuples, Datum **values, bool **nulls)
+{
+	*values = tuples->values;
+	*nulls = tuples->nulls;
 }
 
 void

@@ -116,6 +116,30 @@ extern PgpxRows *pgpx_rows_begin(TupleDesc tupdesc, Tuplestorestate *store,
 								 Oid type);
 
 /*
+ * pgpx_rows_begin_attributes
+ *		Begins to convert rows into arrays of values, for foreign tables.
+ *
+ * attnums: for each column of the result the number of its attribute in
+ * tupdesc, or SelfItemPointerAttributeNumber; 0 elements: the columns of the
+ * result are ignored.  where: adds to the context of an error, for an attribute
+ * number or 0.  Raises HV000 if the result has another number of columns.
+ */
+extern PgpxRows *pgpx_rows_begin_attributes(TupleDesc tupdesc, int nattnums,
+											const AttrNumber *attnums,
+											void (*where)(void *arg,
+														  AttrNumber attnum),
+											void *arg);
+
+/*
+ * pgpx_rows_values
+ *		Returns the values of the current row, valid until the next row.
+ *
+ * Attributes that are not in the result are NULL.  The element behind those of
+ * the tuple descriptor is the ctid.
+ */
+extern void pgpx_rows_values(PgpxRows *tuples, Datum **values, bool **nulls);
+
+/*
  * pgpx_rows_lead
  *		Sets the first attribute of every row to a text of the caller.
  *

@@ -200,10 +200,10 @@ ask(PgpxWire *wire, int how, int remote)
 			one_only = true;
 			break;
 		case 3:
-			(void) pgpx_wire_send_reset(wire, "DISCARD ALL", "", true);
+			(void) pgpx_wire_send_reset(wire, false, "DISCARD ALL", "", true);
 			break;
 		case 4:
-			(void) pgpx_wire_send_reset(wire, "DISCARD ALL", "SET a.b = 1", false);
+			(void) pgpx_wire_send_reset(wire, false, "DISCARD ALL", "SET a.b = 1", false);
 			break;
 		case 5:
 			/* a predecessor's, seen by the next lessee */
@@ -226,7 +226,7 @@ ask(PgpxWire *wire, int how, int remote)
 			pgpx_wire_send_check(wire);
 			break;
 		case 10:
-			(void) pgpx_wire_send_reset(wire, "RESET ALL", "", false);
+			(void) pgpx_wire_send_reset(wire, false, "RESET ALL", "", false);
 			break;
 	}
 	if (wire->phase == PGPX_WIRE_TOKEN_PARSE && how < 192)

@@ -13,7 +13,7 @@ height_of() {
     protocol) echo 3 ;;
     values) echo 4 ;;
     session | worker) echo 5 ;;
-    api) echo 6 ;;
+    api | fdw) echo 6 ;;
     locks) echo 7 ;;
     .) echo 8 ;;
     *) return 1 ;;
@@ -56,6 +56,8 @@ for file in src/*.[ch] src/*/*.[ch]; do
     fi
     if [ "$(height_of "$their")" -gt "$height" ]; then
       complain "$file includes $included, which is above it"
+    elif [ "$room,$their" = api,fdw ] || [ "$room,$their" = fdw,api ]; then
+      complain "$file includes $included: api/ and fdw/ do not know each other"
     elif [ "$room,$their" = session,worker ] || [ "$room,$their" = worker,session ]; then
       complain "$file includes $included: session/ and worker/ meet in shared memory only"
     elif [ "$room" = protocol ] && [ "$their" = shared ] && [[ $inside != protocol/control_message.* ]]; then

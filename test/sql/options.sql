@@ -228,11 +228,32 @@ SELECT r.state, r.message, r.detail, left(r.hint, 55) AS hint
 SELECT * FROM pg_temp.try('ALTER FOREIGN DATA WRAPPER pgpool_fdw '
                           'OPTIONS (ADD host ''x'')');
 
--- foreign tables are refused at once, with and without options
-SELECT * FROM pg_temp.try('CREATE FOREIGN TABLE t (a int) SERVER options_server');
+-- foreign tables and their columns have options of their own
+SELECT * FROM pg_temp.try('CREATE FOREIGN TABLE t (a int OPTIONS (column_name ''b'')) '
+                          'SERVER options_server OPTIONS (schema_name ''s'', '
+                          'table_name ''t'', updatable ''false'', '
+                          'truncatable ''false'', async_capable ''true'', '
+                          'fetch_size ''50'', batch_size ''10'', '
+                          'analyze_sampling ''random'')');
 SELECT * FROM pg_temp.try('CREATE FOREIGN TABLE t (a int) '
                           'SERVER options_server OPTIONS (pool_size ''1'')');
-SELECT * FROM pg_temp.try('IMPORT FOREIGN SCHEMA public FROM SERVER options_server INTO public');
+SELECT r.* FROM (VALUES
+  ('fetch_size ''0'''), ('batch_size ''many'''), ('updatable ''x'''),
+  ('analyze_sampling ''all'''), ('use_remote_estimate ''true'''),
+  ('column_name ''a'''), ('table_nam ''a'''), ('host ''a''')) AS v(o),
+  pg_temp.try('CREATE FOREIGN TABLE t (a int) SERVER options_server OPTIONS (' || o || ')') AS r;
+SELECT * FROM pg_temp.try('CREATE FOREIGN TABLE t (a int OPTIONS (schema_name ''b'')) '
+                          'SERVER options_server');
+
+-- the server has defaults for its tables, and what the planner needs
+SELECT r.* FROM (VALUES
+  ('fetch_size ''0'''), ('fdw_startup_cost ''-1'''), ('fdw_tuple_cost ''cheap'''),
+  ('extensions ''a, "b'''), ('use_remote_estimate ''true'''), ('keep_connections ''off'''),
+  ('parallel_commit ''on'''), ('parallel_abort ''on'''),
+  ('fetch_size ''10'', ADD batch_size ''5'', ADD updatable ''no'', ADD truncatable ''no'', '
+   'ADD async_capable ''yes'', ADD fdw_startup_cost ''1.5'', ADD fdw_tuple_cost ''0'', '
+   'ADD extensions ''postgis, "X"'', ADD analyze_sampling ''off''')) AS v(o),
+  pg_temp.try('ALTER SERVER options_server OPTIONS (ADD ' || o || ')') AS r;
 
 -- ALTER checks the whole set
 SELECT r.* FROM pg_temp.try('ALTER SERVER options_server '

@@ -1,0 +1,63 @@
+/*-------------------------------------------------------------------------
+ *
+ * contract.h
+ *	  What a plan of postgres_fdw says, checked before it is executed.
+ *
+ * postgres_fdw plans; this extension executes.  The plan's private list is
+ * the interface between the two, and PostgreSQL does not promise it.  So
+ * each element is checked, and a plan that differs is an error.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PGPX_CONTRACT_H
+#define PGPX_CONTRACT_H
+
+#include "base/compat.h"
+
+#include "foreign/fdwapi.h"
+
+typedef struct PgpxScanPlan
+{
+	const char *sql;
+	List	   *retrieved_attrs;	/* of integers */
+	int			fetch_size;
+	const char *relations;		/* of a join or an upper relation; else NULL */
+} PgpxScanPlan;
+
+typedef struct PgpxModifyPlan
+{
+	const char *sql;
+	List	   *target_attrs;	/* of integers */
+	int			values_end;		/* length of sql to the end of VALUES; -1: no
+								 * INSERT */
+	bool		has_returning;
+	List	   *retrieved_attrs;	/* of integers */
+} PgpxModifyPlan;
+
+typedef struct PgpxDirectModifyPlan
+{
+	const char *sql;
+	bool		has_returning;
+	List	   *retrieved_attrs;	/* of integers */
+	bool		set_processed;	/* count the rows in es_processed */
+} PgpxDirectModifyPlan;
+
+/*
+ * Check the private list of a plan and read it.  The results point into it.
+ * Errors: HV000, with the version of the server.
+ */
+extern void pgpx_contract_scan(List *fdw_private, PgpxScanPlan *plan);
+extern void pgpx_contract_modify(List *fdw_private, PgpxModifyPlan *plan);
+extern void pgpx_contract_direct_modify(List *fdw_private,
+										PgpxDirectModifyPlan *plan);
+
+/*
+ * pgpx_contract_routine
+ *		Return the callbacks of postgres_fdw, as a new struct.
+ *
+ * Errors: HV00B postgres_fdw cannot be loaded; HV000 a callback that must be
+ * inherited is missing.
+ */
+extern FdwRoutine *pgpx_contract_routine(void);
+
+#endif							/* PGPX_CONTRACT_H */

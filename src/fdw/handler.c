@@ -1,0 +1,67 @@
+/*-------------------------------------------------------------------------
+ *
+ * handler.c
+ *	  The handler of foreign tables on pools.
+ *
+ * Planning, push-down, deparsing and EXPLAIN are those of postgres_fdw.
+ * Each callback that touches a connection is ours.  A callback that is
+ * neither listed here nor known to be inherited would open a connection
+ * of its own and not see what this transaction has written, so the struct
+ * is made anew and not copied.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "base/compat.h"
+
+#include "foreign/fdwapi.h"
+
+#include "fdw/contract.h"
+#include "fdw/scan.h"
+
+PG_FUNCTION_INFO_V1(pgpx_fdw_handler);
+
+/* The callbacks of postgres_fdw, which do not touch a connection. */
+static const FdwRoutine *
+inherited(void)
+{
+	static FdwRoutine *routine = NULL;
+
+	if (routine == NULL)
+	{
+		MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
+
+		routine = pgpx_contract_routine();
+		MemoryContextSwitchTo(old);
+	}
+	return routine;
+}
+
+/* pgpool_fdw_handler() returns fdw_handler */
+Datum
+pgpx_fdw_handler(PG_FUNCTION_ARGS)
+{
+	const FdwRoutine *theirs = inherited();
+	FdwRoutine *routine = makeNode(FdwRoutine);
+
+	/* planning */
+	routine->GetForeignRelSize = theirs->GetForeignRelSize;
+	routine->GetForeignPaths = theirs->GetForeignPaths;
+	routine->GetForeignPlan = theirs->GetForeignPlan;
+	routine->GetForeignJoinPaths = theirs->GetForeignJoinPaths;
+	routine->GetForeignUpperPaths = theirs->GetForeignUpperPaths;
+	routine->AddForeignUpdateTargets = theirs->AddForeignUpdateTargets;
+	routine->PlanForeignModify = theirs->PlanForeignModify;
+	routine->PlanDirectModify = theirs->PlanDirectModify;
+	routine->IsForeignRelUpdatable = theirs->IsForeignRelUpdatable;
+	routine->ExplainForeignScan = theirs->ExplainForeignScan;
+	routine->ExplainForeignModify = theirs->ExplainForeignModify;
+	routine->ExplainDirectModify = theirs->ExplainDirectModify;
+	routine->RecheckForeignScan = theirs->RecheckForeignScan;
+
+	/* scans */
+	routine->BeginForeignScan = pgpx_scan_begin;
+	routine->IterateForeignScan = pgpx_scan_iterate;
+	routine->ReScanForeignScan = pgpx_scan_rescan;
+	routine->EndForeignScan = pgpx_scan_end;
+	PG_RETURN_POINTER(routine);
+}

@@ -1,0 +1,456 @@
+/*-------------------------------------------------------------------------
+ *
+ * remote_scan.c
+ *	  Scans: remote portals whose rows are read one by one.
+ *
+ * A scan executes its portal for a number of rows, which grows with each
+ * portion, and reads them from the lease's stream as the executor asks for
+ * them.  So memory is flat, and a scan that ends early has caused at most a
+ * few times the rows that were read.
+ *
+ * Between two portions the lease is at a message boundary and free for
+ * other statements.  Within a portion it is not: before another statement
+ * is sent, the rest of the portion is moved to a tuplestore.
+ *
+ * A portal has a name of its own, because a portal without a name ends with
+ * the next statement.  It is closed together with a later statement, or it
+ * ends with the remote transaction.
+ *
+ * A scan lives in the executor's memory, which can go before the scan was
+ * ended: a callback of its memory context unlinks it.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "fdw/remote_scan.h"
+
+#include "access/xact.h"
+#include "catalog/pg_type.h"
+#include "executor/tuptable.h"
+#include "utils/memutils.h"
+#include "utils/resowner.h"
+
+/* Each portion is larger than the one before, up to this number of rows. */
+#define PORTION_GROWTH 4
+#define PORTION_MAX 32768
+
+typedef enum PgpxScanState
+{
+	PGPX_SCAN_CLOSED,			/* not opened; the portal may exist */
+	PGPX_SCAN_STREAMING,		/* a portion is being read */
+	PGPX_SCAN_SUSPENDED,		/* the portal has more rows */
+	PGPX_SCAN_END,				/* all rows were read */
+	PGPX_SCAN_FAILED			/* an error, or a rollback, has ended it */
+} PgpxScanState;
+
+struct PgpxRemoteScan
+{
+	dlist_node	node;			/* in rt->scans */
+	PgpxRemoteTransaction *rt;	/* NULL: it has ended */
+	MemoryContext cxt;
+	MemoryContextCallback callback;
+	ResourceOwner owner;
+	PgpxStatement statement;
+	PgpxRows   *rows;
+	TupleDesc	tupdesc;
+	int			fetch_size;
+	bool		all;
+	bool		writes;
+
+	PgpxScanState state;
+	int			level;			/* of subtransactions, when it was opened */
+	char		portal[PGPX_REMOTE_NAME_LEN];	/* 'P' and its name; "": none */
+	uint32		portion;		/* rows to execute for */
+	PgpxRun		run;
+	PgpxPipeline pipeline;
+	PgpxPrediction prediction;
+	bool		predicting;		/* its result will be predicted */
+
+	/* the formats that "rows" has a description for */
+	bool		described;
+	int			nformats;
+	int16		formats[PGPX_FORMATS_COLUMNS];
+
+	/* rows that were buffered; NULL: none */
+	Tuplestorestate *store;
+	TupleTableSlot *slot;
+};
+
+/* The scan's memory goes, or the scan ends. */
+static void
+unlink_scan(void *arg)
+{
+	PgpxRemoteScan *scan = arg;
+
+	if (scan->rt == NULL)
+		return;
+	dlist_delete(&scan->node);
+	if (scan->rt->streaming == scan)
+	{
+		scan->rt->streaming = NULL;
+		scan->rt->abandoned = true;
+	}
+	scan->rt = NULL;
+}
+
+PgpxRemoteScan *
+pgpx_remote_scan_begin(PgpxRemoteTransaction *rt, const char *sql,
+					   PgpxRows *rows, TupleDesc tupdesc, int fetch_size,
+					   bool all, bool writes)
+{
+	PgpxRemoteScan *scan = palloc0(sizeof(PgpxRemoteScan));
+
+	scan->cxt = CurrentMemoryContext;
+	scan->owner = CurrentResourceOwner;
+	scan->statement.sql = sql;
+	scan->rows = rows;
+	scan->tupdesc = tupdesc;
+	scan->fetch_size = fetch_size;
+	scan->all = all;
+	scan->writes = writes;
+	scan->state = PGPX_SCAN_CLOSED;
+	scan->callback.func = unlink_scan;
+	scan->callback.arg = scan;
+	MemoryContextRegisterResetCallback(scan->cxt, &scan->callback);
+	scan->rt = rt;
+	dlist_push_tail(&rt->scans, &scan->node);
+	return scan;
+}
+
+/* Raise the error of a scan that cannot be continued. */
+static void
+check_scan(const PgpxRemoteScan *scan)
+{
+	if (scan->rt != NULL && scan->state != PGPX_SCAN_FAILED)
+		return;
+	ereport(ERROR,
+			(errcode(ERRCODE_INVALID_CURSOR_STATE),
+			 errmsg("foreign scan cannot be continued"),
+			 errdetail("Its remote portal was opened in a subtransaction that was rolled back, or in a transaction that has ended.")));
+}
+
+/* Drop what was buffered. */
+static void
+drop_store(PgpxRemoteScan *scan)
+{
+	if (scan->store != NULL)
+		tuplestore_end(scan->store);
+	scan->store = NULL;
+}
+
+/*
+ * Send a flight of the scan.  Its answer is then read by read_row, or buffered
+ * by another statement.
+ */
+static void
+send_flight(PgpxRemoteScan *scan, bool choose)
+{
+	PgpxRemoteTransaction *rt = scan->rt;
+	PgpxRun    *run = &scan->run;
+
+	run->statement = &scan->statement;
+	run->sink = pgpx_rows_sink(scan->rows);
+	run->pull = true;
+	PG_TRY();
+	{
+		pgpx_remote_send(rt, run, &scan->pipeline, choose, scan->writes);
+	}
+	PG_CATCH();
+	{
+		scan->state = PGPX_SCAN_FAILED;
+		pgpx_run_failed(run, true);
+		pgpx_remote_forget_prepared(rt, scan->statement.sql);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	scan->state = PGPX_SCAN_STREAMING;
+	rt->streaming = scan;
+
+	/* both were only needed to send the flight */
+	scan->statement.values = NULL;
+	scan->pipeline.before = NULL;
+}
+
+void
+pgpx_remote_scan_open(PgpxRemoteScan *scan, int nparams,
+					  const char *const *values)
+{
+	PgpxRemoteTransaction *rt = scan->rt;
+	PgpxPipeline *p = &scan->pipeline;
+
+	if (rt == NULL)
+		check_scan(scan);
+
+	/* rows that were not read are of no interest any more */
+	if (rt->streaming == scan)
+	{
+		rt->streaming = NULL;
+		rt->abandoned = true;
+	}
+	drop_store(scan);
+	pgpx_remote_prepare_send(rt);
+	scan->statement.nparams = nparams;
+	scan->statement.values = values;
+	pgpx_run_check(rt->lease, &scan->statement);
+
+	if (scan->portal[0] != '\0')
+		pgpx_remote_close(rt, scan->portal);
+	else
+		snprintf(scan->portal, sizeof(scan->portal), "Pp%u", ++rt->nnames);
+	memset(&scan->run, 0, sizeof(scan->run));
+	memset(p, 0, sizeof(*p));
+	scan->run.lease = rt->lease;
+	scan->run.statement = &scan->statement;
+	scan->run.sink = pgpx_rows_sink(scan->rows);
+	pgpx_prediction_begin(&scan->prediction, &scan->run);
+	scan->portion = scan->all ? 0 : scan->fetch_size;
+	scan->level = GetCurrentTransactionNestLevel();
+	p->statement = &scan->statement;
+	p->portal = scan->portal + 1;
+	p->nformats = scan->run.nformats;
+	p->formats = scan->run.formats;
+	p->max_rows = scan->portion;
+	p->describe = true;
+	p->known = scan->described && p->nformats == scan->nformats &&
+		memcmp(p->formats, scan->formats, sizeof(int16) * p->nformats) == 0;
+	scan->nformats = p->nformats;
+	memcpy(scan->formats, p->formats, sizeof(int16) * p->nformats);
+	scan->described = false;
+	scan->predicting = true;
+	send_flight(scan, true);
+}
+
+/* Execute the portal for the next portion. */
+static void
+resume(PgpxRemoteScan *scan)
+{
+	PgpxRemoteTransaction *rt = scan->rt;
+	PgpxPipeline *p = &scan->pipeline;
+
+	pgpx_remote_prepare_send(rt);
+	memset(&scan->run, 0, sizeof(scan->run));
+	memset(p, 0, sizeof(*p));
+	if (scan->portion < PORTION_MAX)
+		scan->portion = Max(scan->portion,
+							Min(scan->portion * PORTION_GROWTH, PORTION_MAX));
+	p->statement = &scan->statement;
+	p->portal = scan->portal + 1;
+	p->resume = true;
+	p->max_rows = scan->portion;
+	scan->run.lease = rt->lease;
+	send_flight(scan, false);
+}
+
+/* The answer is complete: note what follows, and raise the remote's error. */
+static void
+end_portion(PgpxRemoteScan *scan)
+{
+	PgpxRemoteTransaction *rt = scan->rt;
+	PgpxRun    *run = &scan->run;
+
+	rt->streaming = NULL;
+	scan->described = !run->error.set;
+	pgpx_rows_end(scan->rows);
+	scan->state = run->error.set ? PGPX_SCAN_FAILED :
+		run->suspended ? PGPX_SCAN_SUSPENDED : PGPX_SCAN_END;
+	pgpx_remote_answered(rt, run);
+	if (scan->predicting)
+	{
+		uint64		rows = run->rows;
+
+		/* there are at least as many as were asked for */
+		if (run->suspended)
+			run->rows = scan->portion;
+		pgpx_prediction_end(&scan->prediction, run);
+		run->rows = rows;
+		scan->predicting = false;
+	}
+	if (run->error.set)
+		pgpx_remote_raise(&run->error, scan->statement.sql);
+}
+
+/* Read a row of the current portion.  Returns false at its end. */
+static bool
+read_row(PgpxRemoteScan *scan)
+{
+	PgpxRemoteTransaction *rt = scan->rt;
+	MemoryContext old = MemoryContextSwitchTo(scan->cxt);
+	bool		found;
+
+	PG_TRY();
+	{
+		found = pgpx_run_next(&scan->run);
+	}
+	PG_CATCH();
+	{
+		rt->streaming = NULL;
+		scan->state = PGPX_SCAN_FAILED;
+		pgpx_run_failed(&scan->run, true);
+		if (scan->predicting)
+			pgpx_prediction_failed(&scan->prediction, &scan->run);
+		pgpx_remote_forget_prepared(rt, scan->statement.sql);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(old);
+	if (!found)
+		end_portion(scan);
+	return found;
+}
+
+/* Make a slot for buffered rows: the columns of the scan, and ctid. */
+static void
+make_slot(PgpxRemoteScan *scan)
+{
+	int			natts = scan->tupdesc->natts;
+	TupleDesc	desc = CreateTemplateTupleDesc(natts + 1);
+
+	for (int i = 0; i < natts; i++)
+		TupleDescCopyEntry(desc, i + 1, scan->tupdesc, i + 1);
+	TupleDescInitEntry(desc, natts + 1, "ctid", TIDOID, -1, 0);
+	scan->slot = MakeSingleTupleTableSlot(desc, &TTSOpsMinimalTuple);
+}
+
+void
+pgpx_remote_scan_buffer(PgpxRemoteScan *scan)
+{
+	MemoryContext old = MemoryContextSwitchTo(scan->cxt);
+	ResourceOwner owner = CurrentResourceOwner;
+	Datum	   *values;
+	bool	   *nulls;
+
+	if (scan->slot == NULL)
+		make_slot(scan);
+	if (scan->store == NULL)
+	{
+		/* its files must not end before the scan */
+		CurrentResourceOwner = scan->owner;
+		scan->store = tuplestore_begin_heap(false, false, work_mem);
+		CurrentResourceOwner = owner;
+	}
+	pgpx_rows_values(scan->rows, &values, &nulls);
+	while (scan->state == PGPX_SCAN_STREAMING && read_row(scan))
+		tuplestore_putvalues(scan->store, scan->slot->tts_tupleDescriptor,
+							 values, nulls);
+	MemoryContextSwitchTo(old);
+}
+
+/* Take the next row from the buffer.  Returns false if there is none left. */
+static bool
+take_buffered(PgpxRemoteScan *scan, Datum **values, bool **nulls)
+{
+	if (scan->store == NULL)
+		return false;
+	if (!tuplestore_gettupleslot(scan->store, true, false, scan->slot))
+	{
+		drop_store(scan);
+		return false;
+	}
+	slot_getallattrs(scan->slot);
+	*values = scan->slot->tts_values;
+	*nulls = scan->slot->tts_isnull;
+	return true;
+}
+
+bool
+pgpx_remote_scan_next(PgpxRemoteScan *scan, Datum **values, bool **nulls)
+{
+	for (;;)
+	{
+		if (take_buffered(scan, values, nulls))
+			return true;
+		switch (scan->state)
+		{
+			case PGPX_SCAN_CLOSED:
+			case PGPX_SCAN_END:
+				return false;
+			case PGPX_SCAN_STREAMING:
+				if (!read_row(scan))
+					break;
+				pgpx_rows_values(scan->rows, values, nulls);
+				return true;
+			case PGPX_SCAN_SUSPENDED:
+				check_scan(scan);
+				resume(scan);
+				break;
+			case PGPX_SCAN_FAILED:
+				check_scan(scan);
+		}
+	}
+}
+
+uint64
+pgpx_remote_scan_affected(const PgpxRemoteScan *scan)
+{
+	return scan->run.rows;
+}
+
+void
+pgpx_remote_scan_end(PgpxRemoteScan *scan)
+{
+	PgpxRemoteTransaction *rt = scan->rt;
+
+	if (scan->slot != NULL)
+		ExecDropSingleTupleTableSlot(scan->slot);
+	scan->slot = NULL;
+	drop_store(scan);
+	if (rt == NULL)
+		return;
+	if (scan->portal[0] != '\0' && scan->state != PGPX_SCAN_FAILED)
+		pgpx_remote_close(rt, scan->portal);
+	unlink_scan(scan);
+}
+
+void
+pgpx_remote_scans_released(PgpxRemoteTransaction *rt, int level)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &rt->scans)
+	{
+		PgpxRemoteScan *scan = dlist_container(PgpxRemoteScan, node, iter.cur);
+
+		scan->level = Min(scan->level, level - 1);
+	}
+}
+
+void
+pgpx_remote_scans_rolled_back(PgpxRemoteTransaction *rt, int level)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &rt->scans)
+	{
+		PgpxRemoteScan *scan = dlist_container(PgpxRemoteScan, node, iter.cur);
+
+		if (scan->level < level)
+			continue;
+		scan->portal[0] = '\0';
+		if (rt->streaming == scan)
+		{
+			rt->streaming = NULL;
+			rt->abandoned = true;
+		}
+		if (scan->state == PGPX_SCAN_STREAMING ||
+			scan->state == PGPX_SCAN_SUSPENDED)
+			scan->state = PGPX_SCAN_FAILED;
+		scan->level = 0;
+	}
+}
+
+void
+pgpx_remote_scans_forget(PgpxRemoteTransaction *rt)
+{
+	dlist_mutable_iter iter;
+
+	dlist_foreach_modify(iter, &rt->scans)
+	{
+		PgpxRemoteScan *scan = dlist_container(PgpxRemoteScan, node, iter.cur);
+
+		dlist_delete(&scan->node);
+		if (scan->state == PGPX_SCAN_STREAMING ||
+			scan->state == PGPX_SCAN_SUSPENDED)
+			scan->state = PGPX_SCAN_FAILED;
+		scan->rt = NULL;
+	}
+	rt->streaming = NULL;
+}

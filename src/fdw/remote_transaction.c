@@ -1,0 +1,688 @@
+/*-------------------------------------------------------------------------
+ *
+ * remote_transaction.c
+ *	  The remote transactions of foreign tables: one for each server and
+ *	  user.
+ *
+ * Rules:
+ * - START TRANSACTION, the settings that deparsed SQL presumes, and
+ *   savepoints travel in the same flight as the statement that needs them.
+ *   There is one Sync, so the statement does not run if one of them fails.
+ * - The settings are SET LOCAL.  They end with the remote transaction and
+ *   never reach a lease of an SQL function.
+ * - The end of a local subtransaction sends nothing.  Its RELEASE, or its
+ *   ROLLBACK TO, precedes the next statement.
+ * - Where nothing was written, COMMIT is sent together with the reset, and
+ *   nobody waits for the answer.  Otherwise COMMIT is sent on all leases,
+ *   and then all answers are read.  An error aborts the local transaction.
+ *   The servers whose answer was a success have committed by then; there
+ *   is no two-phase commit.
+ * - An abort sends nothing here.  The lease rolls back with its reset at a
+ *   message boundary, and is cancelled and closed elsewhere (lease.c).
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "fdw/remote_transaction.h"
+
+#include "access/xact.h"
+#include "foreign/foreign.h"
+#include "utils/memutils.h"
+
+#include "session/checkout.h"
+#include "session/lease_return.h"
+#include "session/lease_scope.h"
+#include "session/lease_stream.h"
+#include "fdw/remote_scan.h"
+
+/* A longer text is not prepared. */
+#define STATEMENT_MAX (64 * 1024)
+
+/* Bounds of an unread answer that a commit without writes reads. */
+#define COMMIT_DRAIN_BYTES (1024 * 1024)
+#define COMMIT_DRAIN_US (50 * 1000)
+
+#define COMMIT_SQL "COMMIT TRANSACTION"
+
+static dlist_head transactions = DLIST_STATIC_INIT(transactions);
+
+void
+pgpx_remote_raise(const PgpxRemoteError *error, const char *sql)
+{
+	ereport(ERROR,
+			(errcode(error->sqlstate),
+			 error->primary != NULL && error->primary[0] != '\0' ?
+			 errmsg_internal("%s", error->primary) :
+			 errmsg("could not obtain message string for remote error"),
+			 error->detail ? errdetail_internal("%s", error->detail) : 0,
+			 error->hint ? errhint("%s", error->hint) : 0,
+			 error->context ? errcontext("%s", error->context) : 0,
+			 errcontext("remote SQL command: %s", sql)));
+}
+
+static bool
+has_lease(const PgpxRemoteTransaction *rt)
+{
+	return pg_atomic_read_u64(&pgpx_conns[rt->lease->conn].lease_id) ==
+		rt->lease->id;
+}
+
+/* Must the local commit wait for the remote's? */
+static bool
+must_wait(const PgpxRemoteTransaction *rt)
+{
+	return rt->begun && (rt->wrote || IsolationIsSerializable());
+}
+
+/* Forget all remote transactions; their leases end elsewhere. */
+static void
+forget_all(void)
+{
+	dlist_mutable_iter iter;
+
+	dlist_foreach_modify(iter, &transactions)
+	{
+		PgpxRemoteTransaction *rt = dlist_container(PgpxRemoteTransaction, node,
+													iter.cur);
+
+		pgpx_remote_scans_forget(rt);
+		dlist_delete(&rt->node);
+	}
+}
+
+/* Read an answer that belongs to no scan any more. */
+static void
+discard_answer(PgpxRemoteTransaction *rt, size_t bytes, PgpxTime deadline)
+{
+	PgpxLease  *lease = rt->lease;
+
+	if (rt->streaming != NULL || !rt->abandoned)
+		return;
+	lease->in_use = false;
+
+	/* a statement that was cancelled is left to make_ready */
+	if (pg_atomic_read_u32(&pgpx_conns[lease->conn].cancel) == PGPX_CANCEL_NONE)
+		(void) pgpx_stream_drain(lease, bytes, deadline, false);
+	rt->abandoned = lease->sock->wire.phase != PGPX_WIRE_IDLE;
+}
+
+/*
+ * Check that the remote's savepoints are those that were sent.  The commands of
+ * the last flight may have failed.
+ */
+static void
+check_commands(PgpxRemoteTransaction *rt)
+{
+	const PgpxWire *wire = &rt->lease->sock->wire;
+
+	if (wire->phase != PGPX_WIRE_IDLE || wire->nbefore == 0)
+		return;
+	if (wire->tx == 'I')
+	{
+		rt->begun = false;
+		rt->depth = rt->wanted = 1;
+		rt->rollback = 0;
+	}
+	else
+		rt->undefined = "A savepoint could not be set or rolled back to.";
+}
+
+void
+pgpx_remote_prepare_send(PgpxRemoteTransaction *rt)
+{
+	pgpx_lease_check_revoked(rt->lease);
+	if (rt->streaming != NULL)
+		pgpx_remote_scan_buffer(rt->streaming);
+	discard_answer(rt, 0, 0);
+	check_commands(rt);
+	if (rt->undefined != NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("remote transaction on server \"%s\" cannot go on",
+						NameStr(rt->lease->spec->server_name)),
+				 errdetail_internal("%s", rt->undefined),
+				 errhint("Roll back the local transaction, and run it again.")));
+}
+
+/* Add a command that precedes a statement. */
+static void
+add_command(const char ***commands, int *n, const char *command)
+{
+	if (*n % 16 == 0)
+		*commands = *n == 0 ? palloc(sizeof(char *) * 16) :
+							  repalloc(*commands, sizeof(char *) * (*n + 16));
+	(*commands)[(*n)++] = command;
+}
+
+/*
+ * Collect the commands that precede the next statement: the begin of the remote
+ * transaction, or the ends of subtransactions since the last one, and the
+ * savepoints up to the current level.
+ */
+static void
+collect_commands(PgpxRemoteTransaction *rt, PgpxPipeline *p, int level)
+{
+	const PgpxServerSpec *spec = rt->lease->spec;
+	const char **commands = NULL;
+	int			n = 0;
+
+	if (!rt->begun)
+	{
+		add_command(&commands, &n, IsolationIsSerializable() ?
+					"START TRANSACTION ISOLATION LEVEL SERIALIZABLE" :
+					"START TRANSACTION ISOLATION LEVEL REPEATABLE READ");
+
+		/*
+		 * The other settings are in the startup packet (server_spec.c), but
+		 * start commands or an earlier lease may have changed them.
+		 */
+		add_command(&commands, &n, "SET LOCAL search_path = pg_catalog");
+		add_command(&commands, &n, "SET LOCAL timezone = 'GMT'");
+		if (spec->opts.reset != PGPX_RESET_ALWAYS ||
+			spec->start_commands[0] != '\0')
+		{
+			add_command(&commands, &n, "SET LOCAL datestyle = ISO");
+			add_command(&commands, &n, "SET LOCAL intervalstyle = postgres");
+			add_command(&commands, &n, "SET LOCAL extra_float_digits = 3");
+		}
+		rt->depth = rt->wanted = 1;
+		rt->rollback = 0;
+	}
+	if (rt->rollback > 0)
+		add_command(&commands, &n,
+					psprintf("ROLLBACK TO SAVEPOINT s%d", rt->rollback));
+	if (rt->wanted < rt->depth)
+		add_command(&commands, &n,
+					psprintf("RELEASE SAVEPOINT s%d", rt->wanted + 1));
+	for (int i = rt->wanted + 1; i <= level; i++)
+		add_command(&commands, &n, psprintf("SAVEPOINT s%d", i));
+	p->nbefore = n;
+	p->before = commands;
+}
+
+/* Collect the portals and statements that are to be closed. */
+static void
+collect_closes(PgpxRemoteTransaction *rt, PgpxPipeline *p)
+{
+	const char **closes;
+	ListCell   *lc;
+
+	if (rt->closes == NIL)
+		return;
+	closes = palloc(sizeof(char *) * list_length(rt->closes));
+	foreach(lc, rt->closes)
+		closes[p->ncloses++] = lfirst(lc);
+	p->closes = closes;
+}
+
+void
+pgpx_remote_close(PgpxRemoteTransaction *rt, const char *name)
+{
+	MemoryContext old = MemoryContextSwitchTo(rt->cxt);
+
+	rt->closes = lappend(rt->closes, pstrdup(name));
+	MemoryContextSwitchTo(old);
+}
+
+/*
+ * Remember a statement's text.  Returns the entry, whose sql is NULL if it is
+ * new.
+ */
+static PgpxRemoteStatement *
+find_statement(PgpxRemoteTransaction *rt, const char *sql)
+{
+	PgpxRemoteStatement *oldest = &rt->statements[0];
+
+	for (int i = 0; i < PGPX_REMOTE_STATEMENTS; i++)
+	{
+		PgpxRemoteStatement *s = &rt->statements[i];
+
+		if (s->sql != NULL && strcmp(s->sql, sql) == 0)
+			return s;
+		if (oldest->sql != NULL &&
+			(s->sql == NULL || s->last_used < oldest->last_used))
+			oldest = s;
+	}
+	if (oldest->sql != NULL)
+	{
+		if (oldest->name[0] != '\0')
+			pgpx_remote_close(rt, oldest->name);
+		pfree(oldest->sql);
+		memset(oldest, 0, sizeof(*oldest));
+	}
+	return oldest;
+}
+
+/*
+ * Choose how to send a text: parsed anew, or as a prepared statement from its
+ * second use on.  Returns the statement that is prepared with this flight.
+ */
+static PgpxRemoteStatement *
+choose_statement(PgpxRemoteTransaction *rt, PgpxPipeline *p)
+{
+	const char *sql = p->statement->sql;
+	PgpxRemoteStatement *s;
+
+	p->name = "";
+	p->parse = true;
+	if (!rt->may_prepare || strlen(sql) > STATEMENT_MAX)
+		return NULL;
+	s = find_statement(rt, sql);
+	s->last_used = ++rt->nuses;
+	if (s->sql == NULL)
+	{
+		s->sql = MemoryContextStrdup(rt->cxt, sql);
+		return NULL;
+	}
+	if (s->prepared)
+	{
+		p->parse = false;
+		p->name = s->name + 1;
+		p->describe = !p->known;
+		return NULL;
+	}
+
+	/* after a failure the statement may exist, so the name is not reused */
+	if (s->name[0] != '\0')
+		pgpx_remote_close(rt, s->name);
+	snprintf(s->name, sizeof(s->name), "Ss%u", ++rt->nnames);
+	p->name = s->name + 1;
+	return s;
+}
+
+void
+pgpx_remote_send(PgpxRemoteTransaction *rt, PgpxRun *run, PgpxPipeline *p,
+				 bool choose, bool writes)
+{
+	PgpxRemoteStatement *preparing = NULL;
+	int			level = GetCurrentTransactionNestLevel();
+
+	if (choose)
+		preparing = choose_statement(rt, p);
+	collect_commands(rt, p, level);
+	collect_closes(rt, p);
+	run->lease = rt->lease;
+	run->pipeline = p;
+	pgpx_run_send(run, false);
+
+	/* if nothing was sent, the error above has left all as it was */
+	rt->begun = true;
+	rt->wrote |= writes;
+	rt->depth = rt->wanted = level;
+	rt->rollback = 0;
+	list_free_deep(rt->closes);
+	rt->closes = NIL;
+	if (preparing != NULL)
+		preparing->prepared = true;
+}
+
+void
+pgpx_remote_forget_prepared(PgpxRemoteTransaction *rt, const char *sql)
+{
+	for (int i = 0; i < PGPX_REMOTE_STATEMENTS; i++)
+		if (rt->statements[i].sql != NULL &&
+			strcmp(rt->statements[i].sql, sql) == 0)
+			rt->statements[i].prepared = false;
+}
+
+void
+pgpx_remote_answered(PgpxRemoteTransaction *rt, PgpxRun *run)
+{
+	pgpx_run_finish(run);
+	check_commands(rt);
+	if (run->error.set && !run->described && !run->pipeline->resume)
+		pgpx_remote_forget_prepared(rt, run->statement->sql);
+}
+
+uint64
+pgpx_remote_execute(PgpxRemoteTransaction *rt, const char *sql, int nparams,
+					const char *const *values, const PgpxSink *sink,
+					bool writes)
+{
+	PgpxPrediction prediction;
+	PgpxStatement statement = {
+		.sql = sql,
+		.nparams = nparams,
+		.values = values,
+	};
+	PgpxPipeline p = {
+		.statement = &statement,
+		.portal = "",
+		.describe = true,
+		.known = sink == NULL,
+	};
+	PgpxRun		run = {
+		.lease = rt->lease,
+		.statement = &statement,
+		.sink = sink,
+	};
+
+	pgpx_remote_prepare_send(rt);
+	pgpx_run_check(rt->lease, &statement);
+	pgpx_prediction_begin(&prediction, &run);
+	p.nformats = run.nformats;
+	p.formats = run.formats;
+	PG_TRY();
+	{
+		pgpx_remote_send(rt, &run, &p, true, writes);
+		pgpx_run_read(&run);
+	}
+	PG_CATCH();
+	{
+		pgpx_run_failed(&run, true);
+		pgpx_prediction_failed(&prediction, &run);
+		pgpx_remote_forget_prepared(rt, sql);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	pgpx_remote_answered(rt, &run);
+	pgpx_prediction_end(&prediction, &run);
+	if (run.error.set)
+		pgpx_remote_raise(&run.error, sql);
+	return run.rows;
+}
+
+/* --- the local transaction ---------------------------------------------- */
+
+/* Send COMMIT on a lease. */
+static void
+send_commit(PgpxRemoteTransaction *rt, PgpxRun *run)
+{
+	static const PgpxStatement commit = {.sql = COMMIT_SQL};
+
+	run->lease = rt->lease;
+	run->statement = &commit;
+	PG_TRY();
+	{
+		pgpx_run_send(run, true);
+	}
+	PG_CATCH();
+	{
+		pgpx_run_failed(run, false);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+}
+
+/*
+ * Read the answer to a COMMIT.  Returns the error instead of raising it, so
+ * that the other answers are read, too; but not an interrupt.
+ */
+static ErrorData *
+read_commit(PgpxRun *run)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	ErrorData *volatile error = NULL;
+
+	PG_TRY();
+	{
+		pgpx_run_read(run);
+		pgpx_run_finish(run);
+		if (run->error.set)
+			pgpx_remote_raise(&run->error, COMMIT_SQL);
+	}
+	PG_CATCH();
+	{
+		int			code = geterrcode();
+
+		if (run->lease->in_use)
+			pgpx_run_failed(run, false);
+		if (code == ERRCODE_QUERY_CANCELED || code == ERRCODE_ADMIN_SHUTDOWN)
+			PG_RE_THROW();
+		MemoryContextSwitchTo(caller);
+		error = CopyErrorData();
+		FlushErrorState();
+	}
+	PG_END_TRY();
+	return error;
+}
+
+/* Commit the remote transactions that have written. */
+static void
+commit_writers(void)
+{
+	ErrorData  *error = NULL;
+	PgpxRun    *runs;
+	dlist_iter	iter;
+	int			n = 0;
+
+	/* find what prevents a commit before the first one is sent */
+	dlist_foreach(iter, &transactions)
+	{
+		PgpxRemoteTransaction *rt = dlist_container(PgpxRemoteTransaction, node,
+													iter.cur);
+
+		if (!must_wait(rt))
+			continue;
+		pgpx_remote_prepare_send(rt);
+		pgpx_lease_check_broken(rt->lease);
+		if (rt->lease->sock->wire.tx != 'T')
+			ereport(ERROR,
+					(errcode(ERRCODE_IN_FAILED_SQL_TRANSACTION),
+					 errmsg("remote transaction on server \"%s\" has failed",
+							NameStr(rt->lease->spec->server_name))));
+		n++;
+	}
+	if (n == 0)
+		return;
+
+	runs = palloc0(sizeof(PgpxRun) * n);
+	n = 0;
+	dlist_foreach(iter, &transactions)
+	{
+		PgpxRemoteTransaction *rt = dlist_container(PgpxRemoteTransaction, node,
+													iter.cur);
+
+		if (must_wait(rt))
+			send_commit(rt, &runs[n++]);
+	}
+	for (int i = 0; i < n; i++)
+	{
+		ErrorData  *next = read_commit(&runs[i]);
+
+		if (error == NULL)
+			error = next;
+	}
+	if (error != NULL)
+		ReThrowError(error);
+	pfree(runs);
+}
+
+static void
+before_commit(void)
+{
+	dlist_mutable_iter iter;
+
+	commit_writers();
+	dlist_foreach_modify(iter, &transactions)
+	{
+		PgpxRemoteTransaction *rt = dlist_container(PgpxRemoteTransaction, node,
+													iter.cur);
+
+		if (has_lease(rt) && rt->abandoned)
+			discard_answer(rt, COMMIT_DRAIN_BYTES,
+						   pgpx_now() + COMMIT_DRAIN_US);
+		pgpx_remote_scans_forget(rt);
+		dlist_delete(&rt->node);
+		rt->lease->commit = true;
+		pgpx_lease_return(rt->lease, PGPX_END_CHECKIN, false);
+	}
+}
+
+static void
+before_prepare(void)
+{
+	PgpxRemoteTransaction *rt;
+
+	if (dlist_is_empty(&transactions))
+		return;
+	rt = dlist_container(PgpxRemoteTransaction, node,
+						 dlist_head_node(&transactions));
+	ereport(ERROR,
+			(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+			 errmsg("cannot PREPARE a transaction that has operated on foreign tables of server \"%s\"",
+					NameStr(rt->lease->spec->server_name))));
+}
+
+/*
+ * Bring the leases to a message boundary if that needs no wait.  lease.c then
+ * ends them.
+ */
+static void
+at_abort(void)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &transactions)
+	{
+		PgpxRemoteTransaction *rt = dlist_container(PgpxRemoteTransaction, node,
+													iter.cur);
+
+		if (has_lease(rt) && rt->lease->in_use)
+			pgpx_run_abandon(rt->lease);
+	}
+	forget_all();
+}
+
+static void
+xact_callback(XactEvent event, void *arg)
+{
+	dlist_mutable_iter iter;
+
+	if (dlist_is_empty(&transactions))
+		return;
+	switch (event)
+	{
+		case XACT_EVENT_PRE_COMMIT:
+			before_commit();
+			break;
+		case XACT_EVENT_PRE_PREPARE:
+			before_prepare();
+			break;
+		case XACT_EVENT_ABORT:
+			at_abort();
+			break;
+		case XACT_EVENT_COMMIT:
+			/* begun by a callback that was called after ours: rolled back */
+			dlist_foreach_modify(iter, &transactions)
+				pgpx_lease_return(dlist_container(PgpxRemoteTransaction, node,
+												  iter.cur)
+									  ->lease,
+								  PGPX_END_CHECKIN, false);
+			forget_all();
+			break;
+		default:
+			break;
+	}
+}
+
+static void
+subxact_callback(SubXactEvent event, SubTransactionId mySubid,
+				 SubTransactionId parentSubid, void *arg)
+{
+	int			level;
+	dlist_iter	iter;
+
+	if (dlist_is_empty(&transactions) ||
+		(event != SUBXACT_EVENT_COMMIT_SUB && event != SUBXACT_EVENT_ABORT_SUB))
+		return;
+	level = GetCurrentTransactionNestLevel();
+	dlist_foreach(iter, &transactions)
+	{
+		PgpxRemoteTransaction *rt = dlist_container(PgpxRemoteTransaction, node,
+													iter.cur);
+
+		if (event == SUBXACT_EVENT_ABORT_SUB)
+			pgpx_remote_scans_rolled_back(rt, level);
+		else
+			pgpx_remote_scans_released(rt, level);
+
+		/* an answer that is unread, and not that of an older scan */
+		if (event == SUBXACT_EVENT_ABORT_SUB && rt->streaming == NULL &&
+			rt->lease->in_use && has_lease(rt))
+		{
+			pgpx_run_abandon(rt->lease);
+			rt->abandoned = rt->lease->sock->wire.phase != PGPX_WIRE_IDLE;
+		}
+		if (!rt->begun || rt->wanted < level)
+			continue;
+		rt->wanted = level - 1;
+		if (event == SUBXACT_EVENT_ABORT_SUB)
+			rt->rollback = level;
+	}
+}
+
+static void
+register_callbacks(void)
+{
+	static bool registered = false;
+
+	if (registered)
+		return;
+
+	/* the callback that is registered last is called first */
+	pgpx_lease_register_callbacks();
+	RegisterXactCallback(xact_callback, NULL);
+	RegisterSubXactCallback(subxact_callback, NULL);
+	registered = true;
+}
+
+/* Find a remote transaction by server and user, or by the pool's key. */
+static PgpxRemoteTransaction *
+find(Oid server, Oid user, const PgpxPoolKey *key)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &transactions)
+	{
+		PgpxRemoteTransaction *rt = dlist_container(PgpxRemoteTransaction, node,
+													iter.cur);
+
+		if (key != NULL ?
+			memcmp(&rt->lease->spec->key, key, sizeof(*key)) == 0 :
+			rt->server == server && rt->user == user)
+			return rt;
+	}
+	return NULL;
+}
+
+PgpxRemoteTransaction *
+pgpx_remote_transaction_get(Oid server, Oid user, const char *why)
+{
+	PgpxRemoteTransaction *rt = find(server, user, NULL);
+	MemoryContext cxt;
+	char	   *name;
+	const PgpxServerSpec *spec;
+
+	if (rt != NULL)
+	{
+		pgpx_lease_check_revoked(rt->lease);
+		return rt;
+	}
+	pgpx_shmem_require();
+	register_callbacks();
+	name = GetForeignServer(server)->servername;
+
+	/* users of a mapping for PUBLIC that names a remote user share one */
+	spec = pgpx_server_spec_get_for(name, user, true);
+	rt = find(server, user, &spec->key);
+	if (rt != NULL)
+	{
+		pgpx_lease_check_revoked(rt->lease);
+		return rt;
+	}
+
+	cxt = AllocSetContextCreate(TopTransactionContext,
+								"pgpool_ext remote transaction",
+								ALLOCSET_SMALL_SIZES);
+	rt = MemoryContextAllocZero(cxt, sizeof(*rt));
+	rt->cxt = cxt;
+	rt->server = server;
+	rt->user = user;
+	rt->depth = rt->wanted = 1;
+	dlist_init(&rt->scans);
+	rt->lease = pgpx_lease_checkout_table(name, user, why);
+	rt->may_prepare = rt->lease->spec->opts.reset == PGPX_RESET_ALWAYS &&
+		rt->lease->spec->discards_all;
+	dlist_push_tail(&transactions, &rt->node);
+	return rt;
+}

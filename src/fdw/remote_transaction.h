@@ -1,0 +1,129 @@
+/*-------------------------------------------------------------------------
+ *
+ * remote_transaction.h
+ *	  The remote transactions of foreign tables: one for each server and
+ *	  user.
+ *
+ * A remote transaction has one lease, from its first use in a local
+ * transaction to the end of that.  It follows the local transaction: it
+ * begins with the first statement, has a savepoint for each local
+ * subtransaction that uses it, and commits or rolls back with the local
+ * transaction.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PGPX_REMOTE_TRANSACTION_H
+#define PGPX_REMOTE_TRANSACTION_H
+
+#include "session/statement.h"
+
+#define PGPX_REMOTE_STATEMENTS 16	/* statement texts that are remembered */
+#define PGPX_REMOTE_NAME_LEN 16
+
+/* A statement text that was sent in this transaction. */
+typedef struct PgpxRemoteStatement
+{
+	char	   *sql;			/* NULL: not in use */
+	bool		prepared;		/* it exists at the remote */
+	uint64		last_used;
+	char		name[PGPX_REMOTE_NAME_LEN]; /* 'S' and its name */
+} PgpxRemoteStatement;
+
+typedef struct PgpxRemoteTransaction
+{
+	dlist_node	node;
+	Oid			server;
+	Oid			user;
+	PgpxLease  *lease;
+	MemoryContext cxt;			/* holds this struct */
+	bool		begun;			/* START TRANSACTION was sent */
+	bool		wrote;			/* a statement that writes was sent */
+	const char *undefined;		/* why its savepoints are not known; NULL: they
+								 * are */
+
+	/*
+	 * Levels of subtransactions, 1 is the top transaction.  The remote has
+	 * savepoints s2 to "depth".  Those above "wanted" are to be released, after
+	 * a rollback to savepoint "rollback" (0: none).
+	 */
+	int			depth;
+	int			wanted;
+	int			rollback;
+
+	/* the scan whose answer is being read; NULL: none */
+	struct PgpxRemoteScan *streaming;
+	bool		abandoned;		/* an answer is unread, and belongs to no scan */
+	dlist_head	scans;			/* all, see remote_scan.c */
+
+	bool		may_prepare;	/* the reset drops prepared statements */
+	PgpxRemoteStatement statements[PGPX_REMOTE_STATEMENTS];
+	uint64		nuses;
+	uint32		nnames;			/* names of statements and portals */
+	List	   *closes;			/* of strings: 'P' or 'S' and a name */
+} PgpxRemoteTransaction;
+
+/*
+ * pgpx_remote_transaction_get
+ *		Return the remote transaction of this local transaction on a server,
+ *		for a user, and lease a connection for it if it is new.
+ *
+ * why: the purpose that the view leases shows, e.g. the relation's name.  The
+ * remote transaction begins with the first statement, in the same flight.  The
+ * result is valid until the end of the top-level transaction.
+ *
+ * Errors: those of pgpx_lease_checkout; those of the lease if it has ended.
+ */
+extern PgpxRemoteTransaction *pgpx_remote_transaction_get(Oid server, Oid user,
+														  const char *why);
+
+/*
+ * pgpx_remote_execute
+ *		Run one statement with parameters in text, and wait for its end.
+ *
+ * Rows go to the sink; they are dropped if it is NULL.  writes: the statement
+ * changes data, so the commit must wait for the remote's answer.  A text that is
+ * executed repeatedly becomes a prepared statement by itself.  Returns the
+ * number of rows affected or returned.
+ *
+ * Errors: the remote's, as pgpx_remote_raise; those of the lease.
+ */
+extern uint64 pgpx_remote_execute(PgpxRemoteTransaction *rt, const char *sql,
+								  int nparams, const char *const *values,
+								  const PgpxSink *sink, bool writes);
+
+/* Raise a remote's error, with the text and the context of postgres_fdw. */
+pg_noreturn extern void pgpx_remote_raise(const PgpxRemoteError *error,
+										  const char *sql);
+
+/*
+ * pgpx_remote_prepare_send
+ *		Make the remote transaction ready for a statement.
+ *
+ * Buffers the rest of an answer that a scan is reading.  Errors: those of the
+ * lease; 55000 the state of the remote transaction is not known.
+ */
+extern void pgpx_remote_prepare_send(PgpxRemoteTransaction *rt);
+
+/*
+ * pgpx_remote_send
+ *		Send a statement, with all that must precede it.
+ *
+ * The caller has called pgpx_remote_prepare_send, and must call pgpx_run_failed
+ * after an error.  choose: the name of the statement is chosen here.
+ */
+extern void pgpx_remote_send(PgpxRemoteTransaction *rt, PgpxRun *run,
+							 PgpxPipeline *p, bool choose, bool writes);
+
+/* The answer is complete; note what it says of the remote's statements. */
+extern void pgpx_remote_answered(PgpxRemoteTransaction *rt, PgpxRun *run);
+
+/*
+ * A statement with this text has failed, so it may not exist as a prepared one.
+ */
+extern void pgpx_remote_forget_prepared(PgpxRemoteTransaction *rt,
+										const char *sql);
+
+/* Close a portal ('P' and its name) with the next statement. */
+extern void pgpx_remote_close(PgpxRemoteTransaction *rt, const char *name);
+
+#endif							/* PGPX_REMOTE_TRANSACTION_H */

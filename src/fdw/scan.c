@@ -1,0 +1,309 @@
+/*-------------------------------------------------------------------------
+ *
+ * scan.c
+ *	  Scans of foreign tables and of foreign joins: the callbacks.
+ *
+ * The lease is taken with the first row, not when the executor starts: an
+ * EXPLAIN, and a node that is never executed, takes none.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "fdw/scan.h"
+
+#include "access/htup_details.h"
+#include "access/sysattr.h"
+#include "catalog/pg_type.h"
+#include "executor/executor.h"
+#include "nodes/nodeFuncs.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+
+#include "values/params.h"
+#include "fdw/contract.h"
+#include "fdw/remote_scan.h"
+#include "fdw/tuple.h"
+
+/* An aggregate is few rows and much work: the remote may work in parallel. */
+#define AGGREGATE "Aggregate on "
+
+typedef struct PgpxScan
+{
+	PgpxScanPlan plan;
+	Oid			server;
+	Oid			user;			/* whose mapping is used */
+	const char *why;			/* for the view leases */
+	TupleDesc	tupdesc;
+	PgpxRows   *rows;
+	bool		heap;			/* rows need system columns */
+	PgpxRemoteScan *remote;		/* NULL until the first row */
+	bool		opened;			/* sent, with the current parameters */
+
+	/* parameters */
+	int			nparams;
+	FmgrInfo   *outputs;
+	List	   *exprs;			/* of ExprStates */
+	bool		catalog_path;	/* see pgpx_params_need_catalog_path */
+	MemoryContext param_cxt;
+} PgpxScan;
+
+TupleDesc
+pgpx_scan_tupdesc(ForeignScanState *node)
+{
+	ForeignScan *plan = (ForeignScan *) node->ss.ps.plan;
+	TupleDesc	tupdesc;
+
+	if (plan->scan.scanrelid > 0)
+		return RelationGetDescr(node->ss.ss_currentRelation);
+	tupdesc =
+		CreateTupleDescCopy(node->ss.ss_ScanTupleSlot->tts_tupleDescriptor);
+	for (int i = 0; i < tupdesc->natts; i++)
+	{
+		Form_pg_attribute attr = TupleDescAttr(tupdesc, i);
+		Var		   *var;
+		RangeTblEntry *rte;
+		Oid			type;
+
+		if (attr->atttypid != RECORDOID || attr->atttypmod >= 0)
+			continue;
+		var = (Var *) list_nth_node(TargetEntry, plan->fdw_scan_tlist, i)->expr;
+		if (!IsA(var, Var) || var->varattno != 0)
+			continue;
+		rte = exec_rt_fetch(var->varno, node->ss.ps.state);
+		type = rte->rtekind == RTE_RELATION ? get_rel_type_id(rte->relid) :
+			InvalidOid;
+		if (OidIsValid(type))
+			attr->atttypid = type;
+	}
+	return tupdesc;
+}
+
+/*
+ * Identify a column by the aliases of the range table.  Sets *attname for a
+ * column, and neither for an expression.
+ */
+static void
+identify_column(ForeignScanState *node, AttrNumber attnum,
+				const char **relname, const char **attname)
+{
+	ForeignScan *plan = (ForeignScan *) node->ss.ps.plan;
+	Index		varno = plan->scan.scanrelid;
+	RangeTblEntry *rte;
+
+	*relname = *attname = NULL;
+	if (varno == 0)
+	{
+		TargetEntry *entry;
+		Var		   *var;
+
+		if (attnum < 1 || attnum > list_length(plan->fdw_scan_tlist))
+			return;
+		entry = list_nth_node(TargetEntry, plan->fdw_scan_tlist, attnum - 1);
+		var = (Var *) entry->expr;
+		if (!IsA(var, Var))
+			return;
+		varno = var->varno;
+		attnum = var->varattno;
+	}
+	rte = exec_rt_fetch(varno, node->ss.ps.state);
+	*relname = rte->eref->aliasname;
+	if (attnum > 0 && attnum <= list_length(rte->eref->colnames))
+		*attname = strVal(list_nth(rte->eref->colnames, attnum - 1));
+	else if (attnum == SelfItemPointerAttributeNumber)
+		*attname = "ctid";
+	else if (attnum != 0)
+		*relname = NULL;
+}
+
+void
+pgpx_scan_context(void *arg, AttrNumber attnum)
+{
+	const char *relname;
+	const char *attname;
+
+	identify_column(arg, attnum, &relname, &attname);
+	if (relname != NULL && attname == NULL)
+		errcontext("whole-row reference to foreign table \"%s\"", relname);
+	else if (relname != NULL)
+		errcontext("column \"%s\" of foreign table \"%s\"", attname, relname);
+	else
+		errcontext("processing expression at position %d in select list",
+				   attnum);
+}
+
+/* Prepare the conversion of rows. */
+static void
+begin_rows(ForeignScanState *node, PgpxScan *scan)
+{
+	ForeignScan *plan = (ForeignScan *) node->ss.ps.plan;
+	List	   *attrs = scan->plan.retrieved_attrs;
+	AttrNumber *attnums = palloc(sizeof(AttrNumber) * (list_length(attrs) + 1));
+	ListCell   *lc;
+
+	scan->tupdesc = pgpx_scan_tupdesc(node);
+	scan->heap = plan->fsSystemCol;
+	foreach(lc, attrs)
+	{
+		int			attnum = lfirst_int(lc);
+
+		if (attnum == SelfItemPointerAttributeNumber)
+			scan->heap = true;
+		else if (attnum < 1 || attnum > scan->tupdesc->natts)
+			elog(ERROR, "invalid retrieved attribute %d", attnum);
+		attnums[foreach_current_index(lc)] = attnum;
+	}
+	scan->rows = pgpx_rows_begin_attributes(scan->tupdesc, list_length(attrs),
+											attnums, pgpx_scan_context, node);
+}
+
+static void
+begin_params(ForeignScanState *node, PgpxScan *scan)
+{
+	List	   *exprs = ((ForeignScan *) node->ss.ps.plan)->fdw_exprs;
+	ListCell   *lc;
+
+	scan->nparams = list_length(exprs);
+	if (scan->nparams == 0)
+		return;
+	scan->outputs = palloc(sizeof(FmgrInfo) * scan->nparams);
+	foreach(lc, exprs)
+	{
+		Oid			type = exprType(lfirst(lc));
+		Oid			output;
+		bool		varlena;
+
+		getTypeOutputInfo(type, &output, &varlena);
+		fmgr_info(output, &scan->outputs[foreach_current_index(lc)]);
+		scan->catalog_path |= pgpx_params_need_catalog_path(type);
+	}
+	scan->exprs = ExecInitExprList(exprs, (PlanState *) node);
+	scan->param_cxt = AllocSetContextCreate(CurrentMemoryContext,
+											"pgpool_ext parameters",
+											ALLOCSET_SMALL_SIZES);
+}
+
+void
+pgpx_scan_begin(ForeignScanState *node, int eflags)
+{
+	ForeignScan *plan = (ForeignScan *) node->ss.ps.plan;
+	Index		varno = plan->scan.scanrelid;
+	Oid			relid;
+	PgpxScan   *scan = palloc0(sizeof(*scan));
+
+	pgpx_contract_scan(plan->fdw_private, &scan->plan);
+
+	/* EXPLAIN: fdw_state stays NULL */
+	if ((eflags & EXEC_FLAG_EXPLAIN_ONLY) != 0)
+		return;
+	node->fdw_state = scan;
+
+	/* all tables of a join have the same server and the same user */
+	if (varno == 0)
+		varno = bms_next_member(pgpx_scan_relids(plan), -1);
+	relid = exec_rt_fetch(varno, node->ss.ps.state)->relid;
+	scan->server = GetForeignTable(relid)->serverid;
+	scan->user = pgpx_scan_user(node, varno);
+	scan->why = plan->scan.scanrelid == 0 ? scan->plan.sql :
+		RelationGetRelationName(node->ss.ss_currentRelation);
+	begin_rows(node, scan);
+	begin_params(node, scan);
+}
+
+/* Evaluate the parameters and return their texts, in param_cxt. */
+static const char **
+evaluate_params(PgpxScan *scan, ExprContext *econtext)
+{
+	const char **texts;
+	NullableDatum *values;
+	MemoryContext old;
+	ListCell   *lc;
+	int			level;
+
+	if (scan->nparams == 0)
+		return NULL;
+	MemoryContextReset(scan->param_cxt);
+	old = MemoryContextSwitchTo(scan->param_cxt);
+	texts = palloc(sizeof(char *) * scan->nparams);
+	values = palloc(sizeof(NullableDatum) * scan->nparams);
+
+	/* not in other styles, because an expression can have any result in them */
+	foreach(lc, scan->exprs)
+	{
+		NullableDatum *value = &values[foreach_current_index(lc)];
+
+		value->value = ExecEvalExpr((ExprState *) lfirst(lc), econtext,
+									&value->isnull);
+	}
+	level = pgpx_params_begin_styles(scan->catalog_path);
+	for (int i = 0; i < scan->nparams; i++)
+		texts[i] = values[i].isnull ? NULL :
+			OutputFunctionCall(&scan->outputs[i], values[i].value);
+	pgpx_params_end_styles(level);
+	MemoryContextSwitchTo(old);
+	return texts;
+}
+
+/* Send the statement with the current parameters. */
+static void
+open_scan(ForeignScanState *node, PgpxScan *scan)
+{
+	const char **params = evaluate_params(scan, node->ss.ps.ps_ExprContext);
+
+	if (scan->remote == NULL)
+	{
+		PgpxRemoteTransaction *rt =
+			pgpx_remote_transaction_get(scan->server, scan->user, scan->why);
+		bool		all = scan->plan.relations != NULL &&
+			strncmp(scan->plan.relations, AGGREGATE, strlen(AGGREGATE)) == 0;
+		MemoryContext old =
+			MemoryContextSwitchTo(node->ss.ps.state->es_query_cxt);
+
+		scan->remote = pgpx_remote_scan_begin(rt, scan->plan.sql, scan->rows,
+											  scan->tupdesc,
+											  scan->plan.fetch_size, all,
+											  false);
+		MemoryContextSwitchTo(old);
+	}
+	pgpx_remote_scan_open(scan->remote, scan->nparams, params);
+	scan->opened = true;
+}
+
+TupleTableSlot *
+pgpx_scan_iterate(ForeignScanState *node)
+{
+	PgpxScan   *scan = node->fdw_state;
+	TupleTableSlot *slot = node->ss.ss_ScanTupleSlot;
+	int			natts = scan->tupdesc->natts;
+	Datum	   *values;
+	bool	   *nulls;
+
+	if (!scan->opened)
+		open_scan(node, scan);
+	ExecClearTuple(slot);
+	if (!pgpx_remote_scan_next(scan->remote, &values, &nulls))
+		return slot;
+	if (scan->heap)
+		return ExecStoreHeapTuple(pgpx_tuple_form(scan->tupdesc, values, nulls),
+								  slot, false);
+	memcpy(slot->tts_values, values, sizeof(Datum) * natts);
+	memcpy(slot->tts_isnull, nulls, sizeof(bool) * natts);
+	return ExecStoreVirtualTuple(slot);
+}
+
+void
+pgpx_scan_rescan(ForeignScanState *node)
+{
+	PgpxScan   *scan = node->fdw_state;
+
+	if (scan != NULL)
+		scan->opened = false;
+}
+
+void
+pgpx_scan_end(ForeignScanState *node)
+{
+	PgpxScan   *scan = node->fdw_state;
+
+	if (scan != NULL && scan->remote != NULL)
+		pgpx_remote_scan_end(scan->remote);
+}
