@@ -46,7 +46,9 @@
 
 static PgpxCachedSocket **cached_by_conn = NULL;	/* [max_connections] */
 static int	ncached = 0;
-static uint64 use_counter = 0;
+
+/* the cached sockets, most recently used first */
+static dlist_head cached = DLIST_STATIC_INIT(cached);
 
 static int	reply_pair[2] = {-1, -1};	/* [0] we read, [1] is passed to the
 										 * worker */
@@ -69,7 +71,7 @@ pgpx_socket_cache_find(int conn, uint64 generation)
 			pgpx_socket_cache_drop(sock);
 		return NULL;
 	}
-	sock->last_used = ++use_counter;
+	dlist_move_head(&cached, &sock->node);
 	return sock;
 }
 
@@ -80,6 +82,7 @@ pgpx_socket_cache_drop(PgpxCachedSocket *sock)
 	close(sock->fd);
 	ReleaseExternalFD();
 	pgpx_wire_free(&sock->wire);
+	dlist_delete(&sock->node);
 	ncached--;
 
 	/* a socket of a later generation may have replaced it */
@@ -98,20 +101,20 @@ pgpx_socket_cache_drop(PgpxCachedSocket *sock)
 static bool
 close_least_recently_used(void)
 {
-	PgpxCachedSocket *oldest = NULL;
+	dlist_iter	iter;
 
-	for (int i = 0; i < pgpx_shared->max_connections; i++)
+	dlist_reverse_foreach(iter, &cached)
 	{
-		PgpxCachedSocket *sock = cached_by_conn[i];
+		PgpxCachedSocket *sock = dlist_container(PgpxCachedSocket, node,
+												 iter.cur);
 
-		if (sock != NULL && !sock->leased &&
-			(oldest == NULL || sock->last_used < oldest->last_used))
-			oldest = sock;
+		if (!sock->leased)
+		{
+			pgpx_socket_cache_drop(sock);
+			return true;
+		}
 	}
-	if (oldest == NULL)
-		return false;
-	pgpx_socket_cache_drop(oldest);
-	return true;
+	return false;
 }
 
 /*
@@ -243,7 +246,7 @@ cache_socket(int conn, uint64 generation, int fd)
 	sock->conn = conn;
 	sock->generation = generation;
 	sock->fd = fd;
-	sock->last_used = ++use_counter;
+	dlist_push_head(&cached, &sock->node);
 	pgpx_wire_init(&sock->wire, fd, GetDatabaseEncoding(), TopMemoryContext);
 	cached_by_conn[conn] = sock;
 	ncached++;

@@ -22,8 +22,14 @@
 #include "protocol/wire.h"
 
 #include "lib/ilist.h"
+#include "storage/fd.h"
 
-#define PGPX_SOCKET_CACHE_MAX 64
+/*
+ * Maximum number of cached sockets.  The server lets external descriptors use a
+ * third of max_safe_fds.  A quarter leaves the rest to other users of the
+ * session, for example postgres_fdw.
+ */
+#define PGPX_SOCKET_CACHE_MAX Max(64, max_safe_fds / 4)
 
 typedef struct PgpxCachedSocket
 {
@@ -34,7 +40,7 @@ typedef struct PgpxCachedSocket
 								 * none */
 	dlist_node	watched;		/* link in its list of registered sockets */
 	bool		leased;			/* a lease of this session is using it */
-	uint64		last_used;
+	dlist_node	node;			/* link in the list of cached sockets */
 	PgpxBusyPoll poll;			/* state of pgpx_socket_cache_poll */
 	PgpxWire	wire;
 } PgpxCachedSocket;

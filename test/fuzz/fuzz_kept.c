@@ -24,7 +24,7 @@
 #include "fuzz.h"
 #include "fuzz_kept.h"
 
-#define NCONNS (PGPX_SOCKET_CACHE_MAX + 8)
+#define NCONNS (CACHE_MAX + 8)
 #define INCARNATION 3
 #define QUESTIONS 4				/* that the worker remembers */
 #define ORPHANS 8
@@ -356,7 +356,7 @@ fetch(int conn)
 		FUZZ_CHECK(!answered && now >= deadline);
 	asking = 0;
 	InterruptPending = false;
-	look_for_lost(refused || before >= PGPX_SOCKET_CACHE_MAX);
+	look_for_lost(refused || before >= CACHE_MAX);
 	FUZZ_CHECK(external == nsockets + PGPX_SESSION_WAIT_FDS ||
 			   external == nsockets + PGPX_SESSION_WAIT_FDS + 2);
 }
@@ -497,9 +497,9 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	external_max = INT_MAX;
 	drop_all();
 	fetch_honestly(0);
-	for (int i = 1; had_orphans && i <= PGPX_SOCKET_CACHE_MAX; i++)
+	for (int i = 1; had_orphans && i <= CACHE_MAX; i++)
 		fetch_honestly(i);
-	FUZZ_CHECK(nsockets <= PGPX_SOCKET_CACHE_MAX);
+	FUZZ_CHECK(nsockets <= CACHE_MAX);
 	drop_all();
 	for (int i = 0; i < QUESTIONS; i++)
 		forget_question(&questions[i]);

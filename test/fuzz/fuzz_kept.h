@@ -27,6 +27,7 @@
 
 #include "storage/ipc.h"
 
+#define CACHE_MAX 64
 #define MOST_FDS 5				/* with one message */
 
 PgpxShared *pgpx_shared = NULL;
@@ -34,6 +35,8 @@ PgpxPool   *pgpx_pools = NULL;
 PgpxConn   *pgpx_conns = NULL;
 struct Latch *MyLatch = NULL;
 volatile sig_atomic_t InterruptPending = false;
+
+int			max_safe_fds = 256;	/* so that the cache has 64 sockets */
 
 static PgpxTime now;
 
@@ -72,7 +75,7 @@ ReleaseExternalFD(void)
 static int
 count_fds(void)
 {
-	struct pollfd fds[8 * PGPX_SOCKET_CACHE_MAX];
+	struct pollfd fds[8 * CACHE_MAX];
 	int			n = 0;
 
 	for (int i = 0; i < lengthof(fds); i++)
