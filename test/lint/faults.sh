@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The tables of faults in test/README.md: each row names a test, and each test that
+# The tables of tests in test/README.md: each row names a test, and each test that
 # is named exists.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -11,7 +11,7 @@ say() {
 }
 
 # the last column of both tables
-rows=$(sed -n '/^## Which test shows/,/^## Style/p' README.md | grep '^|' | grep -Ev '^\| (#|fault) |^\|--')
+rows=$(sed -n '/^## Which test shows/,/^## Style/p' README.md | grep '^|' | grep -Ev '^\| (#|area) |^\|--')
 while read -r row; do
   tests=$(sed 's/ *|$//; s/.*| //' <<<"$row")
   if ! grep -Eq '`[0-9]{3}`|`[a-z_]+\.(sql|spec)`|\<(model|stress|fuzz|soak|packages)\>' <<<"$tests"; then
