@@ -12,7 +12,7 @@ SELECT pgpool.wait(:a);
 SELECT pgpool.wait(:a, '0');
 SELECT * FROM pgpool.result(:a) AS t(id int, name text);
 
--- with parameters, untyped and typed
+-- parameters, untyped and typed
 SELECT pgpool.send(:a, 'select $1::int + $2::int', '40', '2');
 SELECT * FROM pgpool.result(:a) AS t(sum int);
 SELECT pgpool.send(:a, 'select $1::int + $2::int', 40, 2);
@@ -20,7 +20,7 @@ SELECT * FROM pgpool.result(:a) AS t(sum int);
 SELECT pgpool.send(:a, 'select $1', VARIADIC ARRAY[repeat('x', 100000)]);
 SELECT length(x) FROM pgpool.result(:a) AS t(x text);
 
--- a large result that is known comes in binary, and is read into what is wanted
+-- a large result comes in binary from the second time on
 SELECT test.server('flights', 'pool_size', '1');
 CREATE FUNCTION test.flights_bytes() RETURNS numeric LANGUAGE sql AS
 	$$SELECT sum(bytes_received) FROM pgpool.stats WHERE server = 'flights'$$;
@@ -50,7 +50,7 @@ SELECT pgpool.send(:d, 'select * from narrow') \gset
 SELECT * FROM pgpool.result(:d) AS t(a int, b int, c int);
 SELECT pgpool.send(:d, 'select * from narrow') \gset
 SELECT count(*), count(b), count(c) FROM pgpool.result(:d) AS t(a int, b int, c int);
--- but not what has another text under other settings
+-- not if the text form depends on changed settings
 SET DateStyle = 'SQL, DMY'; SET TimeZone = 'Asia/Tokyo';
 SELECT pgpool.send(:d, 'select ''2024-03-04 05:06:07+00''::timestamptz + i * interval ''0 s'' from generate_series(1, 100) as i') \gset
 SELECT min(x) AS here FROM pgpool.result(:d) AS t(x timestamptz);
@@ -60,7 +60,7 @@ RESET DateStyle; RESET TimeZone;
 SELECT pgpool.checkin(:d);
 SELECT test.drop('flights');
 
--- without rows
+-- no rows
 SELECT pgpool.send(:a, 'create temp table kept (id int)');
 SELECT * FROM pgpool.result(:a) AS t(nothing int);
 SELECT pgpool.send(:a, 'insert into kept select generate_series(1, 3)');
@@ -68,7 +68,7 @@ SELECT * FROM pgpool.result(:a) AS t(nothing int);
 SELECT pgpool.send(:a, 'insert into kept values (4) returning id');
 SELECT * FROM pgpool.result(:a) AS t(id int);
 
--- not done yet, then done; the views say so
+-- the views show whether the statement has ended
 SELECT pgpool.exec(:b, 'select pg_advisory_lock(1)');
 SELECT pgpool.send(:a, 'select pg_advisory_lock(1)');
 SELECT pgpool.wait(:a, '0'), pgpool.wait(:a, '10 ms');
@@ -79,12 +79,12 @@ SELECT count(*) FROM pgpool.result(:a) AS t(x text);
 SELECT state FROM pgpool.leases WHERE lease = :a;
 SELECT pgpool.exec(:a, 'select pg_advisory_unlock_all()');
 
--- larger than what is read ahead
+-- more rows than are read ahead
 SELECT pgpool.send(:a, 'select i, repeat(''x'', 1000) from generate_series(1, 20000) as i');
 SELECT pgpool.wait(:a, '10 s');
 SELECT count(*), sum(i), sum(length(x)) FROM pgpool.result(:a) AS t(i int, x text);
 
--- in another transaction than it was sent in, and after one that has failed
+-- result in another transaction than send, and after a failed one
 BEGIN;
 SELECT pgpool.send(:a, 'select 1');
 ROLLBACK;
@@ -94,7 +94,7 @@ SELECT 1 / 0;
 SELECT * FROM pgpool.result(:a) AS t(id int);
 
 --
--- Several
+-- Several statements
 --
 SELECT pgpool.exec(:c, 'select pg_advisory_lock(1), pg_advisory_lock(2)');
 SELECT pgpool.send(:a, 'select pg_advisory_lock_shared(1)'), pgpool.send(:b, 'select pg_advisory_lock_shared(2)');
@@ -108,7 +108,7 @@ SELECT pgpool.wait_any(ARRAY[:a]) = :a AS a;
 SELECT count(*) FROM pgpool.result(:a) AS t(x text);
 SELECT pgpool.exec(l, 'select pg_advisory_unlock_all()') FROM unnest(ARRAY[:a, :b, :c]) AS l;
 
--- all at once, as they come
+-- all at once, in the order of arrival
 SELECT pgpool.send(l, 'select pg_backend_pid() from pg_sleep(0.05)') FROM unnest(ARRAY[:a, :b, :c]) AS l;
 DO $$
 DECLARE
@@ -125,7 +125,7 @@ BEGIN
 END $$;
 
 --
--- Errors of the remote come with the result, once
+-- Errors of the remote server are raised by result, once
 --
 SELECT pgpool.send(:a, 'select 1 / 0');
 SELECT pgpool.wait(:a);
@@ -142,7 +142,7 @@ SELECT * FROM pgpool.result(:a) AS t(x int);
 SELECT pgpool.send(:a, 'copy kept from stdin');
 SELECT pgpool.wait(:a);
 SELECT * FROM pgpool.result(:a) AS t(x int);
--- a result that does not fit is gone, the lease is as good as before
+-- a result that does not fit is dropped, and the lease stays usable
 SELECT pgpool.send(:a, 'select 1, 2');
 SELECT * FROM pgpool.result(:a) AS t(x int);
 SELECT pgpool.send(:a, 'select case when i < 5000 then i::text else ''none'' end from generate_series(1, 10000) as i');
@@ -158,12 +158,12 @@ SELECT pgpool.cancel(:a);
 SELECT * FROM pgpool.result(:a) AS t(x text);
 SELECT pgpool.cancel(:a);
 SELECT pgpool.exec(:a, 'select 1');
--- too late
+-- too late to cancel
 SELECT pgpool.send(:a, 'select 1');
 SELECT pgpool.wait(:a);
 SELECT pgpool.cancel(:a);
 SELECT * FROM pgpool.result(:a) AS t(x int);
--- waiting can be interrupted, and the statement goes on
+-- a cancelled wait does not cancel the statement
 SELECT pgpool.send(:a, 'select pg_advisory_lock(3)') FROM (SELECT pgpool.exec(:b, 'select pg_advisory_lock(3)')) AS t(x);
 SET statement_timeout = '50 ms';
 SELECT pgpool.wait(:a);
@@ -171,7 +171,7 @@ SELECT pgpool.wait_any(ARRAY[:a]);
 RESET statement_timeout;
 SELECT pgpool.exec(:b, 'select pg_advisory_unlock(3)');
 SELECT count(*) FROM pgpool.result(:a) AS t(x text);
--- a result that is waited for is cancelled with the local statement
+-- a cancelled result cancels the remote statement
 SELECT pgpool.send(:a, 'select pg_sleep(60)');
 SET statement_timeout = '50 ms';
 SELECT * FROM pgpool.result(:a) AS t(x text);
@@ -179,7 +179,7 @@ RESET statement_timeout;
 SELECT pgpool.exec(:a, 'select 1');
 
 --
--- Out of order
+-- Calls in the wrong order
 --
 SELECT pgpool.result(:a);
 SELECT line FROM test.err(format('SELECT * FROM pgpool.result(%s) AS t(x int)', :a)) AS line;
@@ -192,7 +192,7 @@ SELECT line FROM test.err(format('SELECT * FROM pgpool.query(%s, ''select 8'') A
 SELECT line FROM test.err(format('SELECT * FROM pgpool.notifications(%s)', :a)) AS line;
 SELECT pgpool.result(:a);
 SELECT * FROM pgpool.result(:a) AS t(x int);
--- bad input
+-- invalid arguments
 SELECT pgpool.send(NULL, 'select 1');
 SELECT pgpool.send(:a, NULL);
 SELECT pgpool.send(:a, 'select $1', VARIADIC NULL::text[]);
@@ -214,7 +214,7 @@ SELECT pgpool.cancel(0);
 SELECT * FROM pgpool.notifications(NULL);
 SELECT * FROM pgpool.notifications(:a, NULL);
 SELECT * FROM pgpool.notifications(:a, '-1 s');
--- of another user
+-- the lease of another user
 SET ROLE regress_pgpool_app;
 SELECT line FROM test.err(format('SELECT pgpool.send(%s, ''select 1'')', :a)) AS line;
 SELECT line FROM test.err(format('SELECT pgpool.cancel(%s)', :a)) AS line;
@@ -229,16 +229,16 @@ SELECT pgpool.exec(:a, 'listen news; listen "Other"');
 SELECT pgpool.exec(:b, 'notify news; notify "Other", ''half past nine''');
 SELECT channel, payload, remote_pid = test.remote_pid(:b) AS from_b FROM pgpool.notifications(:a, '10 s');
 SELECT * FROM pgpool.notifications(:a);
--- that come with the answer to something else
+-- notifications with the answer to another statement
 SELECT pgpool.exec(:a, 'notify news, ''mine''');
 SELECT pgpool.exec(:b, 'notify news, ''theirs''');
 SELECT pgpool.exec(:a, 'select 1');
 SELECT channel, payload FROM pgpool.notifications(:a, '10 s') ORDER BY payload;
--- also when that has failed
+-- the same if that statement has failed
 SELECT pgpool.exec(:b, 'notify news, ''during''');
 SELECT * FROM pgpool.query(:a, 'select 1, 2') AS t(x int);
 SELECT channel, payload FROM pgpool.notifications(:a, '10 s');
--- more than are kept
+-- more notifications than are kept
 SELECT pgpool.exec(:b, 'select count(pg_notify(''news'', i || repeat(''x'', 7000))) from generate_series(1, 300) as i');
 SELECT pgpool.exec(:a, 'select 1');
 SET client_min_messages = error;
@@ -246,7 +246,7 @@ SELECT count(*) BETWEEN 100 AND 299 AS some FROM pgpool.notifications(:a, '10 s'
 RESET client_min_messages;
 SELECT pgpool.exec(:b, 'notify news, ''after''');
 SELECT channel, payload FROM pgpool.notifications(:a, '10 s');
--- the next lessee hears nothing
+-- notifications are not seen by the next lease
 SELECT pgpool.exec(:b, 'notify news, ''too late''');
 SELECT pgpool.checkin(:a);
 SELECT pgpool.checkout('shards') AS a \gset
@@ -254,16 +254,16 @@ SELECT pgpool.exec(:b, 'notify news, ''for nobody''');
 SELECT count(*) FROM pgpool.notifications(:a, '50 ms');
 
 --
--- Returned with a statement in flight
+-- Checkin with a statement in flight
 --
--- whose answer is here: nothing is lost
+-- whose answer has arrived: the connection is kept
 SELECT test.remote_pid(:a) AS pid \gset
 SELECT pgpool.send(:a, 'select 1');
 SELECT pgpool.wait(:a);
 SELECT pgpool.checkin(:a);
 SELECT pgpool.checkout('shards') AS a \gset
 SELECT test.remote_pid(:a) = :pid AS same;
--- or that still runs: it is cancelled
+-- that still runs: the statement is cancelled
 SELECT pgpool.send(:a, 'select pg_sleep(60)');
 SET client_min_messages = error;
 SELECT pgpool.checkin(:a);
@@ -278,7 +278,7 @@ SELECT pgpool.send(:x, 'select pg_sleep(60)');
 COMMIT;
 \set VERBOSITY default
 SELECT test.wait_for(format('SELECT n = 0 FROM pgpool.query(''shard1'', ''select count(*) from pg_stat_activity where pid = %s'') AS t(n bigint)', :pid));
--- or that was taken away: the error says so
+-- of a revoked lease: the error says so
 BEGIN;
 SELECT pgpool.checkout_xact('shards') AS x \gset
 SELECT pgpool.send(:x, 'select 1');
@@ -293,19 +293,19 @@ SELECT dblink_disconnect('other');
 SELECT test.wait_for('SELECT n = 0 FROM pgpool.query(''shard1'', ''select count(*) from pg_stat_activity where query like ''''%pg_sleep(60)%'''' and pid <> pg_backend_pid() and state = ''''active'''''') AS t(n bigint)');
 
 --
--- A large answer takes memory no longer than its lease
+-- Memory for a large answer is freed with the lease
 --
 SELECT pgpool.checkout('shards') AS x \gset
 SELECT pgpool.send(:x, 'select repeat(''x'', 30000000)');
 SELECT length(t) FROM pgpool.result(:x) AS r(t text);
 SELECT pgpool.checkin(:x);
 SELECT used_bytes < 15000000 AS little FROM pg_backend_memory_contexts WHERE name = 'TopMemoryContext';
--- nor does a large statement
+-- the same for a large statement
 SELECT pgpool.checkout('shards') AS x \gset
 SELECT pgpool.exec(:x, 'select length($1)', repeat('x', 30000000));
 SELECT used_bytes < 15000000 AS little FROM pg_backend_memory_contexts WHERE name = 'TopMemoryContext';
 SELECT pgpool.checkin(:x);
--- nor do notifications that nobody has asked for
+-- the same for unread notifications
 DO $$
 DECLARE
 	l bigint;

@@ -1,5 +1,5 @@
 --
--- base_server: where to connect and as whom is another server's, the pool is this one's.
+-- base_server: another server's address and user mappings, with a pool of its own.
 --
 
 CREATE ROLE regress_pgpool_owner;
@@ -7,13 +7,13 @@ CREATE ROLE regress_pgpool_first;
 CREATE ROLE regress_pgpool_second;
 GRANT USAGE ON FOREIGN DATA WRAPPER pgpool_fdw TO regress_pgpool_owner;
 
--- A server with a base, and more options as name, value, name, value.
+-- A server with a base server; more options as name, value, name, value.
 CREATE FUNCTION test.based(name text, base text, VARIADIC options text[] DEFAULT '{}')
 RETURNS void LANGUAGE sql AS $$
 	SELECT test.create_server(name, ARRAY['base_server', base] || options)
 $$;
 
--- Who and what a connection from a pool is.
+-- User, settings and name of a connection.
 CREATE FUNCTION test.who(server text, OUT who name, OUT work_mem text, OUT application text)
 LANGUAGE sql AS $$
 	SELECT * FROM pgpool.query(server, 'select current_user, current_setting(''work_mem''), current_setting(''application_name'')')
@@ -25,10 +25,10 @@ LANGUAGE sql AS $$
 $$;
 
 --
--- What is whose
+-- Which options belong to which server
 --
 
--- made before its base, as a dump sorted by name does
+-- created before its base server, as in a dump sorted by name
 SELECT test.based('batch', 'data', 'pool_size', '1', 'start_commands', 'SET work_mem = ''5MB''');
 SELECT test.based('oltp', 'data', 'pool_size', '2', 'max_overflow', '1', 'min_size', '1');
 SELECT test.err($$SELECT pgpool.checkout('oltp')$$);
@@ -36,27 +36,27 @@ SELECT test.server('data', 'pool_size', '4', 'start_commands', 'SET work_mem = '
 SELECT s, w.* FROM unnest('{data,batch,oltp}'::text[]) AS s, test.who(s) AS w;
 SELECT server, pool_size, max_overflow, min_size, shared FROM pgpool.pools
  WHERE server IN ('data', 'batch', 'oltp') ORDER BY server;
--- the connections of each pool stay its own
+-- each pool has its own connections
 SELECT test.pid('data') AS data, test.pid('batch') AS batch, test.pid('oltp') AS oltp \gset
 SELECT :data <> :batch AND :data <> :oltp AND :batch <> :oltp AS different;
 SELECT test.pid('data') = :data AS data, test.pid('batch') = :batch AS batch, test.pid('oltp') = :oltp AS oltp;
--- each has its own size
+-- each pool has its own size
 SELECT pgpool.checkout('batch') AS lease \gset
 SELECT pgpool.try_checkout('batch') IS NULL AS none_left;
 SELECT pgpool.exec('oltp', 'select 1'), pgpool.exec('data', 'select 1');
 SELECT pgpool.checkin(:lease);
--- all that libpq takes is the base's
+-- libpq options are those of the base server
 ALTER SERVER data OPTIONS (ADD application_name 'of data', ADD options '-c work_mem=7MB');
 SELECT s, w.* FROM unnest('{data,batch,oltp}'::text[]) AS s, test.who(s) AS w;
 ALTER SERVER data OPTIONS (DROP application_name, DROP options);
 
--- nothing of where to connect can stand beside it
+-- connection options cannot be set beside base_server
 SELECT name, test.err(format('ALTER SERVER oltp OPTIONS (ADD %I %L)', name, value))
   FROM (VALUES (1, 'host', '127.0.0.1'), (2, 'port', '5432'), (3, 'application_name', ''), (4, 'keepalives', '0'),
 	(5, 'options', '-c x.y=1')) AS v(n, name, value) ORDER BY n;
 SELECT test.err($$ALTER SERVER data OPTIONS (ADD base_server 'shard1')$$);
 SELECT test.err($$CREATE SERVER s FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (dbname 'x', base_server 'shard1')$$);
--- the limit of connecting can, which is the pool's: the base's is only its default
+-- connect_timeout can be set; the base server's value is the default
 ALTER SERVER oltp OPTIONS (ADD start_commands 'SELECT pg_sleep(3)', ADD retry_min '1ms', ADD retry_max '1ms');
 ALTER SERVER data OPTIONS (ADD connect_timeout '1s');
 SELECT test.err($$SELECT pgpool.checkout('oltp')$$);
@@ -64,7 +64,7 @@ ALTER SERVER oltp OPTIONS (ADD connect_timeout '2s');
 SELECT test.err($$SELECT pgpool.checkout('oltp')$$);
 ALTER SERVER oltp OPTIONS (DROP connect_timeout, DROP start_commands, DROP retry_min, DROP retry_max);
 ALTER SERVER data OPTIONS (DROP connect_timeout);
--- nor can it when the validator was not asked
+-- the same if the validator was not called
 ALTER FOREIGN DATA WRAPPER pgpool_fdw NO VALIDATOR;
 ALTER SERVER oltp OPTIONS (ADD host '127.0.0.1');
 ALTER SERVER batch OPTIONS (ADD client_encoding 'LATIN1');
@@ -76,7 +76,7 @@ ALTER FOREIGN DATA WRAPPER pgpool_fdw VALIDATOR pgpool.pgpool_fdw_validator;
 SELECT pgpool.exec('oltp', 'select 1'), pgpool.exec('batch', 'select 1');
 
 --
--- User mappings: the base's, one's own or PUBLIC's
+-- User mappings: those of the base server, for the user or PUBLIC
 --
 
 SELECT test.mapping('regress_pgpool_first', 'data', 'remote_super', 'root secret');
@@ -100,9 +100,10 @@ SELECT who, test.pid('oltp') AS third FROM test.who('oltp') \gset
 SELECT :'who' AS who;
 RESET ROLE;
 SELECT :second = :third AS same, :first <> :second AS other;
--- the pool of the mapping that was dropped goes when its connection has closed
+-- the pool of the dropped mapping ends when its connection has closed
 SELECT test.wait_for($$SELECT count(*) = 0 FROM pgpool.pools WHERE server = 'oltp' AND local_user = 'regress_pgpool_first'$$);
--- PUBLIC's mapping names the remote user: one pool, superusers apart, as on the base itself
+-- the mapping for PUBLIC names the remote user: one pool, and one for superusers, as
+-- for the base server itself
 SELECT server, local_user, total > 0 AS used FROM pgpool.pools
  WHERE server IN ('data', 'oltp') ORDER BY server, local_user;
 SET ROLE regress_pgpool_second;
@@ -110,14 +111,14 @@ SELECT test.pid('oltp') = :second AS own;
 SET ROLE regress_pgpool_first;
 SELECT test.pid('oltp') = :third AS own;
 RESET ROLE;
--- nor does a superuser share with who is none
+-- a superuser does not share a pool with a non-superuser
 ALTER ROLE regress_pgpool_first SUPERUSER;
 SET ROLE regress_pgpool_first;
 SELECT test.pid('oltp') = :third AS same;
 RESET ROLE;
 ALTER ROLE regress_pgpool_first NOSUPERUSER;
 
--- a mapping of the server itself says another identity: refused, not ignored
+-- a mapping of the server itself is refused, not ignored
 SELECT test.mapping('regress_pgpool_first', 'oltp', 'remote_super', 'root secret');
 SET ROLE regress_pgpool_first;
 SELECT test.err($$SELECT pgpool.checkout('oltp')$$);
@@ -134,13 +135,13 @@ SET ROLE regress_pgpool_second;
 SELECT pgpool.exec('oltp', 'select 1');
 RESET ROLE;
 
--- passwords: the mapping's that is used, and really asked for
+-- the password must be in the mapping that is used, and must be requested
 ALTER USER MAPPING FOR PUBLIC SERVER data OPTIONS (DROP password);
 SET ROLE regress_pgpool_first;
 SELECT test.err($$SELECT pgpool.checkout('oltp')$$);
 RESET ROLE;
 DROP USER MAPPING FOR PUBLIC SERVER data;
--- this server itself, through its socket, where nobody is asked for one
+-- this server as the remote one, through its socket, which requests no password
 DO $$
 BEGIN
 	EXECUTE format('CREATE SERVER trusting FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host %L, port %L, dbname %L)',
@@ -159,10 +160,11 @@ RESET ROLE;
 SELECT test.drop('through', 'trusting');
 
 --
--- Rights
+-- Privileges
 --
 
--- USAGE on both; with the names of both where it is the base's that is missing
+-- USAGE on both servers is required; the error names both if it is missing on the
+-- base server
 SELECT test.mapping('regress_pgpool_first', 'data');
 REVOKE USAGE ON FOREIGN SERVER data FROM regress_pgpool_first;
 SET ROLE regress_pgpool_first;
@@ -179,7 +181,8 @@ SET ROLE regress_pgpool_first;
 SELECT pgpool.exec('oltp', 'select 1');
 RESET ROLE;
 
--- an option that the base's owner could not have set, whoever owns this one
+-- an option of the base server that its owner cannot set is refused, whoever owns
+-- this server
 ALTER SERVER data OPTIONS (ADD options '-c work_mem=7MB');
 SELECT work_mem FROM test.who('oltp');
 ALTER SERVER data OWNER TO regress_pgpool_owner;
@@ -187,7 +190,8 @@ SELECT test.err($$SELECT pgpool.checkout('oltp')$$);
 ALTER SERVER data OPTIONS (DROP options);
 SELECT pgpool.exec('oltp', 'select 1');
 
--- commands run as whom the base's mappings say: not for everybody to set
+-- start commands run as the user of the base server's mapping, so not every owner can
+-- set them
 ALTER SERVER data OWNER TO CURRENT_USER;
 GRANT USAGE ON FOREIGN SERVER data TO regress_pgpool_owner;
 SELECT test.mapping('regress_pgpool_owner', 'data');
@@ -205,7 +209,7 @@ ALTER SERVER trojan OPTIONS (DROP reset_command);
 SET ROLE regress_pgpool_first;
 SELECT work_mem FROM test.who('trojan');
 RESET ROLE;
--- the base's owner could set them there
+-- the owner of the base server can set them
 ALTER SERVER trojan OPTIONS (SET start_commands 'SET work_mem = ''9MB''');
 ALTER SERVER data OWNER TO regress_pgpool_owner;
 SET ROLE regress_pgpool_first;
@@ -215,7 +219,7 @@ ALTER SERVER data OWNER TO CURRENT_USER;
 SELECT test.drop('trojan');
 
 --
--- Which servers can be a base
+-- Servers that can be a base server
 --
 
 SELECT test.based('itself', 'itself');
@@ -234,7 +238,7 @@ SELECT test.drop('itself', 'chained', 'there', 'back', '4711');
 SET client_min_messages = warning;
 DROP FOREIGN DATA WRAPPER strange_wrapper CASCADE;
 RESET client_min_messages;
--- those of other wrappers; what is not for libpq is nobody's
+-- servers of other wrappers; options that are not libpq's are ignored
 CREATE EXTENSION postgres_fdw;
 DO $$
 BEGIN
@@ -253,7 +257,7 @@ SELECT server, pool_size FROM pgpool.pools WHERE server::text LIKE '%server\_poo
 ALTER SERVER fdw_server_pool OPTIONS (ADD start_commands 'SELECT pg_sleep(3)', ADD retry_min '1ms', ADD retry_max '1ms');
 SELECT test.mapping('CURRENT_USER', 'fdw_server');
 SELECT test.err($$SELECT pgpool.checkout('fdw_server_pool')$$);
--- what these servers cannot have as pools they cannot have as bases
+-- options that a pool cannot have
 ALTER SERVER fdw_server OPTIONS (ADD gssencmode 'require');
 SET ROLE regress_pgpool_first;
 SELECT test.err($$SELECT pgpool.checkout('fdw_server_pool')$$);
@@ -269,7 +273,7 @@ SELECT test.drop('fdw_server', 'fdw_server_pool', 'dblink_server', 'dblink_serve
 DROP EXTENSION postgres_fdw;
 
 --
--- Caps and levers are those of the server that has the base
+-- Caps and administrative functions apply to the server itself
 --
 
 SELECT test.based('capped', 'data', 'pool_size', '5', 'max_server_connections', '2');
@@ -278,13 +282,13 @@ SELECT pgpool.checkout('capped') > 0 AS one;
 SET ROLE regress_pgpool_first;
 SELECT pgpool.checkout('capped') > 0 AS two;
 SELECT test.err($$SELECT pgpool.checkout('capped', '1 ms')$$) AS err LIMIT 1;
--- which are not the base's
+-- they do not apply to the base server
 SELECT pgpool.exec('data', 'select 1'), pgpool.exec('oltp', 'select 1');
 RESET ROLE;
 SELECT sum(total) FROM pgpool.pools WHERE server = 'capped';
 SELECT pgpool.checkin_all();
 SELECT test.drop('capped');
--- nor is the base's this one's
+-- those of the base server do not apply to this one
 ALTER SERVER data OPTIONS (ADD max_server_connections '1');
 SELECT pgpool.checkout('data') > 0 AS one;
 SELECT pgpool.checkout('oltp') > 0 AS two, pgpool.checkout('oltp') > 0 AS three;
@@ -315,23 +319,23 @@ SELECT pgpool.terminate(:lease);
 SELECT pgpool.checkin_all();
 
 --
--- Names: the option has one, not a server
+-- base_server is a name
 --
 
 ALTER SERVER data RENAME TO base_data;
 SELECT test.err($$SELECT pgpool.checkout('oltp')$$);
 ALTER SERVER oltp OPTIONS (SET base_server 'base_data');
 SELECT pgpool.exec('oltp', 'select 1');
--- another server takes the name: it is the base from then on
+-- another server gets the name, and is the base server from then on
 BEGIN;
 ALTER SERVER base_data RENAME TO old_data;
 SELECT test.server('base_data', 'application_name', 'of the next');
 COMMIT;
 SELECT application FROM test.who('oltp');
--- dropped; nothing keeps it from that
+-- the base server can be dropped
 SELECT test.drop('base_data');
 SELECT test.err($$SELECT pgpool.checkout('oltp')$$);
--- it is a pool like others without: the mapping is to be its own
+-- without the option the server needs a mapping of its own
 ALTER SERVER oltp OPTIONS (DROP base_server);
 SELECT left(test.err($$SELECT pgpool.checkout('oltp')$$), 45) AS err LIMIT 1;
 SELECT test.drop('oltp', 'batch', 'old_data');

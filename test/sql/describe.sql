@@ -1,6 +1,6 @@
 --
--- What a remote statement returns, without executing it: describe, column_list,
--- and the hint of a column list that does not fit.
+-- describe and column_list: the columns of a remote statement without executing it;
+-- the hint for a column list that does not fit.
 --
 
 SELECT * FROM pgpool.describe('one', 'select 1 as id, ''x''::varchar(5) as "Note", now(), null, 1.5::numeric(4,2), array[1]');
@@ -8,7 +8,7 @@ SELECT pgpool.column_list('one', 'select 1 as id, ''x''::varchar(5) as "Note", n
 SELECT * FROM pgpool.query('one', 'select 1 as id, ''x''::varchar(5) as "Note", null, 1.5::numeric(4,2), array[1]')
   AS t(id integer, "Note" character varying(5), "?column?" text, "numeric" numeric(4,2), "array" integer[]);
 
--- parameters need no values; nothing is executed
+-- parameters need no values, and nothing is executed
 SELECT pgpool.checkout('one') AS lease \gset
 SELECT pgpool.exec(:lease, 'create temp table t (a int, b date)');
 SELECT * FROM pgpool.describe(:lease, 'insert into t values ($1, $2) returning a + 1 as a, b');
@@ -18,17 +18,18 @@ SELECT * FROM pgpool.describe(:lease, 'insert into t values (1)');
 SELECT pgpool.column_list(:lease, 'insert into t values (1)') IS NULL AS none;
 SELECT pgpool.column_list(:lease, '') IS NULL AS none;
 
--- names that come twice, are long or need quotes; types that no column can have
+-- duplicate names, long ones, and names that need quotes; types that a column cannot
+-- have
 SELECT pgpool.column_list(:lease, 'select 1 as a, 2 as a, 3 as a, 4 as a_2, 5 as "a""b", 6 as "select", (1, 2), pg_sleep(0)');
 SELECT pgpool.column_list(:lease, format('select 1 as %1$I, 2 as %1$I', repeat('ä', 31)));
 
--- types that only the remote knows
+-- types that exist only remotely
 SELECT pgpool.exec(:lease, 'create schema "my types"');
 SELECT pgpool.exec(:lease, 'create type "my types".mood as enum (''fine''); create type "my types"."Pair" as (a int, b int); create domain "my types".age as int');
 SELECT * FROM pgpool.describe(:lease, 'select null::"my types".mood as m, null::"my types".mood[] as ms, 1 as i, row(1, 2)::"my types"."Pair" as p, 7::"my types".age as d, null::"my types".age[] as ds');
 SELECT pgpool.column_list(:lease, 'select null::"my types".mood as m, null::"my types".mood[] as ms, 1 as i');
 
--- a column list that does not fit: the hint has one that does
+-- a column list that does not fit: the hint has one that fits
 SELECT * FROM pgpool.query(:lease, 'select a, b, ''fine''::"my types".mood from t') AS t(a int);
 SELECT * FROM pgpool.query(:lease, 'select 1 as a, 2 as a, ''ä'' as "Ä"') AS t(a int);
 SELECT * FROM pgpool.query(:lease, 'select 1 as a, 2 as a, ''ä'' as "Ä"') AS t(a integer, a_2 integer, "Ä" text);

@@ -1,11 +1,11 @@
 --
--- What the remote says: errors, notices; and what ends a statement early.
+-- Errors and notices of the remote server, and what ends a statement early.
 --
 
 SELECT pgpool.checkout('one') AS lease \gset
 
 --
--- Errors: the remote's SQLSTATE and texts, with the statement as context
+-- Errors have the remote SQLSTATE and texts, and the statement as context
 --
 
 SELECT pgpool.exec(:lease, 'select 1/0');
@@ -17,7 +17,7 @@ SELECT pgpool.checkin(:lease);
 SELECT pgpool.exec('one', 'select 1/0');
 SELECT * FROM pgpool.query('one', 'select nothing()') AS t(a int);
 SELECT pgpool.checkout('one') AS lease \gset
--- detail, hint and the remote's own context
+-- detail, hint and the remote context
 SELECT pgpool.exec(:lease, $sql$do $do$
 begin
 	raise exception 'no % today', 'bread'
@@ -32,17 +32,18 @@ SELECT pgpool.exec(:lease, 'insert into t values (1, ''x'')');
 SELECT pgpool.exec(:lease, 'insert into t values (1, ''y'')');
 SELECT pgpool.exec(:lease, 'insert into t values (2, null)');
 SELECT pgpool.exec(:lease, 'insert into t values ($1, $2)', 2, '');
--- a constraint that is checked at the end of the statement's transaction
+-- a deferred constraint, checked at the end of the statement's transaction
 SELECT pgpool.exec(:lease, 'create temp table d (a int references t deferrable initially deferred)');
 SELECT pgpool.exec(:lease, 'insert into d values (2)');
 SELECT pgpool.exec(:lease, 'insert into d values ($1)', 3);
 SELECT * FROM pgpool.query(:lease, 'insert into d values (4) returning a') AS t(a int);
 SELECT * FROM pgpool.query(:lease, 'select count(*) from d') AS t(a int);
--- after some rows have come
+-- after some rows
 SELECT * FROM pgpool.query(:lease, 'select 100 / (10000 - i) from generate_series(1, 20000) as i') AS t(a int);
--- in SQL of another encoding's letters
+-- letters outside of ASCII in the statement
 SELECT pgpool.exec(:lease, 'select "größe"');
--- the position is shown in the statement, counted in characters, or in the remote function's own one
+-- the position is shown in the statement, counted in characters, or in the remote
+-- function
 SELECT pgpool.exec(:lease, E'select ''größe'',\n  nowhere,\n  1');
 SELECT pgpool.exec(:lease, 'select 1; select ''größe'' frm, nowhere');
 SELECT * FROM pgpool.query(:lease, 'select 1 from') AS t(a int);
@@ -51,7 +52,7 @@ DO $$
 BEGIN
 	PERFORM pgpool.exec('shard1', 'selec 1');
 END $$;
--- an empty message, and one that is too long for anybody: cut off between letters
+-- an empty message, and one that is too long: truncated between characters
 SELECT pgpool.exec(:lease, $sql$do $do$ begin raise exception ''; end $do$$sql$);
 DO $$
 DECLARE
@@ -64,7 +65,7 @@ EXCEPTION WHEN raise_exception THEN
 END $$;
 SELECT pgpool.exec(:lease, 'select 1');
 
--- an error is an error for plpgsql
+-- plpgsql can catch the error
 DO $$
 BEGIN
 	PERFORM pgpool.exec('shard1', 'select 1/0');
@@ -96,7 +97,7 @@ SELECT pgpool.exec(:lease, $$create function pg_temp.speaks(i int) returns int l
 	'begin raise notice ''row %'', i; return i; end'$$);
 SELECT * FROM pgpool.query(:lease, 'select pg_temp.speaks(i) from generate_series(1, 3) as i') AS t(a int);
 SELECT pgpool.exec(:lease, pg_temp.noisy());
--- as quiet as the local session wants it
+-- client_min_messages applies
 SET client_min_messages = warning;
 SELECT pgpool.exec(:lease, $sql$do $do$ begin raise notice 'not shown'; raise warning 'shown'; end $do$$sql$);
 RESET client_min_messages;
@@ -104,7 +105,7 @@ SELECT pgpool.exec(:lease, 'set client_min_messages = error');
 SELECT pgpool.exec(:lease, $sql$do $do$ begin raise warning 'not sent'; end $do$$sql$);
 SELECT pgpool.checkin(:lease);
 
--- the option
+-- option notices
 SELECT test.server('logs', 'notices', 'log');
 SELECT test.server('ignores', 'notices', 'ignore');
 SELECT pgpool.exec('logs', $sql$do $do$ begin raise warning 'in the log'; end $do$$sql$);
@@ -113,7 +114,7 @@ ALTER SERVER ignores OPTIONS (SET notices 'forward');
 SELECT pgpool.exec('ignores', $sql$do $do$ begin raise warning 'here'; end $do$$sql$);
 SELECT test.drop('logs', 'ignores');
 
--- notifications do not disturb
+-- notifications do no harm
 SELECT pgpool.checkout('shard1') AS a, pgpool.checkout('shard1') AS b \gset
 SELECT pgpool.exec(:a, 'listen somewhere');
 SELECT pgpool.exec(:b, 'notify somewhere, ''something''');
@@ -122,10 +123,10 @@ SELECT * FROM pgpool.query(:a, 'select 1') AS t(a int);
 SELECT pgpool.checkin_all();
 
 --
--- Local cancel and statement_timeout end the remote statement, too
+-- A local cancel and statement_timeout end the remote statement
 --
 
--- Does the remote side run a statement with this word in it?
+-- True if a remote statement contains this word.
 CREATE FUNCTION test.remote_runs(word text) RETURNS boolean LANGUAGE sql AS $$
 	SELECT n > 0 FROM pgpool.query('shard1', 'select count(*) from pg_stat_activity
 		where state = ''active'' and pid <> pg_backend_pid() and query like ''%''||$1||''%''', word) AS t(n bigint)
@@ -138,17 +139,17 @@ SELECT pgpool.exec(:lease, 'select pg_sleep(60), ''first''');
 SELECT * FROM pgpool.query(:lease, 'select pg_sleep(60), ''second''') AS t(a text, b text);
 SELECT pgpool.exec('shard1', 'select pg_sleep(60), ''third''');
 SELECT * FROM pgpool.query('shard1', 'select pg_sleep(60), ''fourth'' from generate_series(1, 100)') AS t(a text, b text);
--- with rows under way
+-- during the transfer of rows
 SELECT count(*) FROM pgpool.query(:lease, 'select i, repeat(''x'', 1000), ''fifth'' from generate_series(1, 1000000000) as i') AS t(a int, b text, c text);
 RESET statement_timeout;
 SELECT test.wait_for('SELECT NOT test.remote_runs(''pg_sle''||''ep'') AND NOT test.remote_runs(''fif''||''th'')');
--- the lease goes on, on the same connection, and nothing hits the next statements
+-- the lease stays usable on the same connection, and no later statement is cancelled
 SELECT test.remote_pid(:lease) = :pid AS same;
 SELECT count(pgpool.exec(:lease, 'select 1')) FROM generate_series(1, 100);
 SELECT pgpool.checkin(:lease);
 SELECT count(pgpool.exec('one', 'select 1')) FROM generate_series(1, 100);
 
--- cancelled, and returned at once: the next one has nothing of it
+-- cancelled, and returned at once: the next lease is not affected
 SELECT test.other_session('other');
 SELECT test.other('other', 'SET statement_timeout = ''5ms''');
 DO $$
@@ -158,7 +159,7 @@ BEGIN
 		PERFORM pgpool.exec('one', 'select pg_sleep(0.01)');
 	END LOOP;
 END $$;
--- (which may hit this, too)
+-- (which may be cancelled, too)
 DO $$
 BEGIN
 	LOOP
@@ -171,14 +172,14 @@ BEGIN
 	END LOOP;
 END $$;
 
--- a statement that the other side has cancelled is an error as any other
+-- a statement that was cancelled remotely is an ordinary error
 SELECT pgpool.checkout('one') AS lease \gset
 SELECT pgpool.exec(:lease, 'set statement_timeout = ''50ms''');
 SELECT pgpool.exec(:lease, 'select pg_sleep(60)');
 SELECT pgpool.exec(:lease, 'select 1');
 SELECT pgpool.checkin(:lease);
 
--- pg_cancel_backend from another session
+-- pg_cancel_backend by another session
 SELECT test.other('other', 'SELECT pg_backend_pid()') AS other_pid \gset
 SELECT dblink_send_query('other', 'SELECT test.err(''SELECT pgpool.exec(''''one'''', ''''select pg_sleep(60), 1 as sixth'''')'')');
 SELECT test.wait_for('SELECT test.remote_runs(''six''||''th'')');
@@ -189,17 +190,17 @@ SELECT test.wait_for('SELECT NOT test.remote_runs(''six''||''th'')');
 SELECT pgpool.exec('one', 'select 1');
 
 --
--- Connections that are lost
+-- Lost connections
 --
 
--- while the lease uses it
+-- during a statement on a lease
 SELECT pgpool.checkout('one') AS lease \gset
 SELECT pgpool.exec(:lease, 'select pg_terminate_backend(pg_backend_pid())');
--- and from then on
+-- later statements on the lease
 SELECT test.err(format('SELECT pgpool.exec(%s, ''select 1'')', :lease));
 SELECT test.err(format('SELECT * FROM pgpool.query(%s, ''select 1'') AS t(a int)', :lease));
 SELECT pgpool.checkin(:lease);
--- the next one is a new one
+-- the next lease has a new connection
 SELECT pgpool.exec('one', 'select 1');
 -- between two statements
 SELECT pgpool.checkout('one') AS lease \gset
@@ -208,11 +209,11 @@ SELECT pgpool.exec('shard1', 'select pg_terminate_backend($1)', :pid);
 SELECT test.wait_for(format('SELECT n = 0 FROM pgpool.query(''shard1'', ''select count(*) from pg_stat_activity where pid = %s'') AS t(n bigint)', :pid));
 SELECT pgpool.exec(:lease, 'select 1');
 SELECT pgpool.discard(:lease);
--- of a one-call statement
+-- during a call
 SELECT pgpool.exec('one', 'select pg_terminate_backend(pg_backend_pid())');
 SELECT * FROM pgpool.query('one', 'select 1, pg_terminate_backend(pg_backend_pid())') AS t(a int, b bool);
 SELECT pgpool.exec('one', 'select 1');
--- while nobody has it: nobody notices
+-- while the connection is idle: no error
 SELECT pid FROM pgpool.query('one', 'select pg_backend_pid()') AS t(pid int) \gset
 SELECT pgpool.exec('shard1', 'select pg_terminate_backend($1)', :pid);
 SELECT test.wait_for(format('SELECT n = 0 FROM pgpool.query(''shard1'', ''select count(*) from pg_stat_activity where pid = %s'') AS t(n bigint)', :pid));

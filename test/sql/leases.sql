@@ -1,8 +1,8 @@
 --
--- Leases: how they begin, whose they are, how they end.
+-- Leases: their beginning, owner, and end.
 --
 
--- a lease is a number, and what it stands for works until it is returned
+-- a lease is a number that is valid until it is returned
 SELECT pgpool.checkout('one') AS lease \gset
 SELECT :lease > 0 AS leased, pg_typeof(pgpool.checkout('shard1')) AS type;
 SELECT * FROM pgpool.query(:lease, 'select 1 + 1') AS t(two int);
@@ -11,7 +11,7 @@ SELECT * FROM pgpool.query(:lease, 'select count(*) from t') AS t(count bigint);
 SELECT pgpool.checkin_all();
 SELECT pgpool.checkin_all();
 
--- ids rise, and none comes twice
+-- ids increase and are unique
 CREATE FUNCTION test.take_and_return(server text) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -25,7 +25,7 @@ SELECT count(DISTINCT lease), bool_and(lease > 0) AS positive, bool_and(rises) A
           FROM (SELECT i, test.take_and_return('one') AS lease
                   FROM generate_series(1, 100) AS i) AS a) AS b;
 
--- several leases of one pool in one session, each a connection of its own
+-- several leases of one pool in one session have different connections
 SELECT pgpool.checkout('shard1') AS a, pgpool.checkout('shard1') AS b,
 	pgpool.checkout('shard1') AS c \gset
 SELECT count(DISTINCT test.remote_pid(lease))
@@ -36,7 +36,7 @@ SELECT * FROM pgpool.query(:c, 'select ''c''') AS t(c text);
 SELECT pgpool.checkin_all();
 
 --
--- Ids that are not a lease of this session
+-- Invalid ids
 --
 
 SELECT pgpool.checkin(0);
@@ -46,7 +46,7 @@ SELECT pgpool.exec(0, 'select 1');
 SELECT * FROM pgpool.query(-1, 'select 1') AS t(a int);
 SELECT pgpool.exec(1.5, 'select 1');
 
--- returned twice, and used afterwards
+-- returned twice, and used after checkin
 SELECT pgpool.checkout('one') AS lease \gset
 SELECT pgpool.checkin(:lease);
 SELECT test.err(format('SELECT pgpool.checkin(%s)', :lease));
@@ -54,14 +54,14 @@ SELECT test.err(format('SELECT pgpool.discard(%s)', :lease));
 SELECT test.err(format('SELECT pgpool.exec(%s, ''select 1'')', :lease));
 SELECT test.err(format('SELECT * FROM pgpool.query(%s, ''select 1'') AS t(a int)', :lease));
 
--- a stale id is not its successor's, though the connection is the same one
+-- a returned id is not valid for the next lease of the same connection
 SELECT pgpool.checkout('one') AS next \gset
 SELECT test.err(format('SELECT pgpool.exec(%s, ''select 1'')', :lease));
 SELECT test.err(format('SELECT pgpool.checkin(%s)', :lease));
 SELECT pgpool.exec(:next, 'select 1');
 SELECT pgpool.checkin(:next);
 
--- an id as an untyped literal is taken for a name
+-- an id as an untyped literal is taken for a server name
 SELECT pgpool.checkout('one') AS lease \gset
 SELECT pgpool.exec('42', 'select 1');
 SELECT * FROM pgpool.query('42', 'select 1') AS t(a int);
@@ -80,7 +80,7 @@ SELECT pgpool.exec('one', NULL);
 SELECT * FROM pgpool.query(NULL::bigint, 'select 1') AS t(a int);
 SELECT * FROM pgpool.query('one', NULL) AS t(a int);
 
--- names that are no server's
+-- unknown server names
 SELECT pgpool.checkout('nowhere');
 SELECT pgpool.checkout_xact('nowhere');
 SELECT pgpool.try_checkout('nowhere');
@@ -115,7 +115,7 @@ RESET ROLE;
 SELECT pgpool.checkin(:lease);
 SELECT pgpool.discard(:second);
 
--- SECURITY DEFINER: what the definer has taken is not the caller's
+-- SECURITY DEFINER: a lease of the function's owner does not belong to the caller
 CREATE FUNCTION test.definers_lease() RETURNS bigint
 LANGUAGE sql SECURITY DEFINER AS $$ SELECT pgpool.checkout('shard1') $$;
 CREATE FUNCTION test.definers_use(lease bigint) RETURNS bigint
@@ -126,7 +126,7 @@ SELECT test.definers_lease() AS lease \gset
 SELECT test.err(format('SELECT pgpool.exec(%s, ''select 1'')', :lease));
 SELECT test.definers_use(:lease);
 SELECT pgpool.checkin(:lease);
--- nor the other way round
+-- and vice versa
 SELECT pgpool.checkout('shard1') AS lease \gset
 SELECT state FROM (SELECT split_part(err, ': ', 2) AS state FROM
 	test.err(format('SELECT test.definers_use(%s)', :lease)) AS err LIMIT 1) AS e;
@@ -134,26 +134,26 @@ SELECT pgpool.exec(:lease, 'select 1');
 SELECT pgpool.checkin_all();
 
 --
--- How long a checkout waits
+-- Timeouts of checkouts
 --
 
 SELECT test.server('quick', 'pool_size', '1', 'checkout_timeout', '30ms');
 SELECT test.other('other', 'SELECT count(pgpool.checkout(server, ''30 s''))
 	FROM unnest(''{one,quick}''::text[]) AS server');
 
--- not at all
+-- no wait
 SELECT test.err($$SELECT pgpool.checkout('one', '0')$$);
 SELECT test.err($$SELECT pgpool.checkout_xact('one', '0')$$);
 SELECT pgpool.try_checkout('one') IS NULL AS none_free;
 SELECT pgpool.try_checkout('one', 'why not') IS NULL AS none_free;
 
--- as long as the call says; the least there is, is a millisecond
+-- the timeout of the call; the minimum is a millisecond
 SELECT test.err($$SELECT pgpool.checkout('one', '50 ms')$$);
 SELECT test.err($$SELECT pgpool.checkout_xact('one', '0.02 s', 'to see it fail')$$);
 SELECT test.err($$SELECT pgpool.checkout('one', '1 us')$$);
 SELECT test.err($$SELECT pgpool.checkout('one', '1500 us')$$);
 
--- neither shorter nor much longer
+-- neither too early nor much too late
 CREATE FUNCTION test.waits(command text) RETURNS interval
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -165,7 +165,7 @@ END $$;
 SELECT test.waits($$SELECT pgpool.checkout('one', '200 ms')$$) BETWEEN '0.2 s' AND '5 s' AS as_told;
 SELECT test.waits($$SELECT pgpool.checkout('one', '0')$$) < '0.2 s' AS at_once;
 
--- call before GUC before the server's option before the default
+-- precedence: call, setting, option of the server, default
 SELECT test.err($$SELECT pgpool.checkout('quick')$$);
 SELECT test.err($$SELECT pgpool.checkout('quick', NULL, 'NULL is none')$$);
 SELECT test.err($$SELECT pgpool.checkout('quick', '40 ms')$$);
@@ -173,7 +173,7 @@ SET pgpool_ext.checkout_timeout = '20ms';
 SELECT test.err($$SELECT pgpool.checkout('quick')$$);
 SELECT test.err($$SELECT pgpool.checkout('quick', '40 ms')$$);
 SELECT test.err($$SELECT pgpool.checkout('one', NULL)$$);
--- the only one that a one-call statement knows
+-- a call on a pool uses the setting
 SELECT test.err($$SELECT pgpool.exec('one', 'select 1')$$);
 SELECT test.err($$SELECT * FROM pgpool.query('quick', 'select 1') AS t(a int)$$);
 BEGIN;
@@ -186,7 +186,7 @@ SELECT regexp_replace(test.err($$SET pgpool_ext.checkout_timeout = -2$$),
 	'(\d) ms( \.\.|\))', '\1\2', 'g') AS err;
 SHOW pgpool_ext.checkout_timeout;
 
--- 0 as a setting waits for ever: another deadline ends it
+-- setting 0: no timeout; statement_timeout ends the wait
 SET pgpool_ext.checkout_timeout = 0;
 SET statement_timeout = '100ms';
 SELECT pgpool.checkout('one');
@@ -195,14 +195,14 @@ RESET statement_timeout;
 RESET pgpool_ext.checkout_timeout;
 SELECT test.waiting('one');
 
--- what is no timeout
+-- invalid timeouts
 SELECT pgpool.checkout('one', '-1 s');
 SELECT pgpool.checkout('one', '-1 us');
 SELECT pgpool.checkout('one', '1 mon -31 days');
 SELECT pgpool.checkout('one', '178000000 years');
 SELECT pgpool.checkout_xact('one', '-178000000 years');
 SELECT pgpool.checkout('one', 'nightly job');
--- since 17 an interval can be infinite
+-- infinite intervals exist since 17
 DO $$
 BEGIN
 	PERFORM pgpool.checkout('one', 'infinity');
@@ -210,30 +210,29 @@ EXCEPTION WHEN invalid_parameter_value OR invalid_datetime_format THEN
 	RAISE NOTICE 'refused';
 END $$;
 SELECT test.other('other', 'SELECT pgpool.checkin_all()');
--- and what is a long one
+-- a long timeout
 SELECT pgpool.checkout('one', '3650 days') > 0 AS leased;
 SELECT pgpool.checkin_all();
 
--- a pool that nobody has used yet has no connection that would be free now; who
--- does not wait for one makes sure that there will be one
+-- a new pool has no free connection; try_checkout makes it open one
 SELECT test.server('new', 'pool_size', '1');
 SELECT test.err($$SELECT pgpool.checkout('new', '0')$$);
 SELECT test.wait_for('SELECT pgpool.try_checkout(''new'') IS NOT NULL');
 SELECT pgpool.checkin_all();
 SELECT test.drop('new');
 
--- a timeout does not turn an error of the remote into one of its own
+-- an error of the remote server is raised instead of the timeout
 SELECT test.server('astray', 'pool_size', '1', 'retry_min', '1h', 'retry_max', '1h');
 ALTER SERVER astray OPTIONS (SET dbname 'nowhere');
 SELECT test.err($$SELECT pgpool.checkout('astray', '10 s')$$);
--- the next attempt is made after a pause
+-- the next attempt follows after a pause
 SELECT test.err($$SELECT pgpool.checkout('astray', '10 s')$$);
 SELECT test.err($$SELECT pgpool.try_checkout('astray')$$);
 SELECT test.err($$SELECT pgpool.exec('astray', 'select 1')$$);
 SELECT test.drop('astray');
 
 --
--- Waiting for oneself
+-- A session that would wait for itself
 --
 
 SELECT pgpool.checkout('one') AS lease \gset
@@ -245,18 +244,19 @@ SELECT * FROM pgpool.query('one', 'select 1') AS t(a int);
 SET pgpool_ext.checkout_timeout = 0;
 SELECT pgpool.checkout('one');
 RESET pgpool_ext.checkout_timeout;
--- without waiting it is no deadlock
+-- without a wait there is no deadlock
 SELECT test.err($$SELECT pgpool.checkout('one', '0')$$);
 SELECT pgpool.try_checkout('one') IS NULL AS none_free;
--- the lease has not suffered
+-- the lease stays usable
 SELECT pgpool.exec(:lease, 'select 1');
 
--- three of three
+-- three of three connections
 SELECT count(pgpool.checkout('shard1')) FROM generate_series(1, 3);
 SELECT pgpool.checkout('shard1', '10 s');
 SELECT pgpool.checkin_all();
 
--- two of three are held here, one by another: that is a matter of time
+-- two of three connections are leased here, one by another session: the checkout
+-- waits
 SELECT test.other('other', 'SELECT pgpool.checkout(''shard1'') > 0');
 SELECT count(pgpool.checkout('shard1')) FROM generate_series(1, 2);
 SELECT test.err($$SELECT pgpool.checkout('shard1', '10 ms')$$);
@@ -266,13 +266,13 @@ SET statement_timeout = '100 ms';
 SELECT pgpool.checkout('shard1');
 RESET statement_timeout;
 SELECT test.err($$SELECT pgpool.checkout('shard1', '10 ms')$$);
--- where there is no need to wait nothing is refused
+-- no error if there is no need to wait
 SELECT pgpool.checkout('one') > 0 AS leased;
 RESET pgpool_ext.checkout_timeout;
 SELECT pgpool.checkin_all();
 SELECT test.other('other', 'SELECT pgpool.checkin_all()');
 
--- a session does not grow that asks in vain, also under options that change
+-- failed checkouts do not use memory, also with changing options
 SELECT test.server('again', 'pool_size', '1');
 SELECT pgpool.checkout('again') AS lease \gset
 SELECT pgpool.try_checkout('again') IS NULL AS none_free;
@@ -304,10 +304,10 @@ SELECT dblink_send_query('third', 'SELECT pgpool.checkout(''crowded'', ''1 min''
 SELECT test.wait_for('SELECT test.waiting(''crowded'') = 2');
 SELECT pgpool.checkout('crowded', '1 min');
 SELECT pgpool.exec('crowded', 'select 1');
--- who does not wait is not told so
+-- try_checkout is not refused
 SELECT test.err($$SELECT pgpool.checkout('crowded', '0')$$);
 SELECT pgpool.try_checkout('crowded') IS NULL AS none_free;
--- one leaves the queue, there is room again
+-- a waiter leaves the queue: there is room again
 SELECT test.other('other', 'SELECT pgpool.checkin_all()');
 SELECT * FROM dblink_get_result('second') AS t(leased boolean);
 SELECT * FROM dblink_get_result('second') AS t(leased boolean);
@@ -320,10 +320,10 @@ SELECT pgpool.exec('crowded', 'select 1');
 SELECT test.drop('crowded');
 
 --
--- What becomes of the connection
+-- The connection after the lease
 --
 
--- checkin keeps it, discard does not
+-- checkin keeps it, discard closes it
 SELECT pgpool.checkout('one') AS lease \gset
 SELECT test.remote_pid(:lease) AS pid \gset
 SELECT pgpool.checkin(:lease);
@@ -333,7 +333,7 @@ SELECT pgpool.discard(:lease);
 SELECT pgpool.checkout('one') AS lease \gset
 SELECT test.remote_pid(:lease) = :pid AS same;
 SELECT test.remote_pid(:lease) AS pid \gset
--- a one-call statement leaves it, too
+-- a call keeps it, too
 SELECT pgpool.checkin(:lease);
 SELECT remote_pid = :pid AS same
   FROM pgpool.query('one', 'select pg_backend_pid()') AS t(remote_pid int);
@@ -341,12 +341,12 @@ SELECT remote_pid = :pid AS same
 SELECT pgpool.discard(pgpool.checkout('one'));
 SELECT remote_pid = :pid AS same
   FROM pgpool.query('one', 'select pg_backend_pid()') AS t(remote_pid int);
--- what was discarded ends on the remote side
+-- a discarded connection ends remotely
 SELECT test.wait_for(format('SELECT n = 0 FROM pgpool.query(''shard1'',
 	''select count(*) from pg_stat_activity where pid = %s'') AS t(n bigint)', :pid));
 
--- a transaction that was left open is rolled back, with a warning that names
--- the lease; the connection stays
+-- an open transaction is rolled back with a warning that names the lease; the
+-- connection is kept
 SELECT pgpool.exec('one', 'create table kept (a int)');
 SELECT pgpool.checkout('one') AS lease \gset
 SELECT test.remote_pid(:lease) AS pid \gset
@@ -357,24 +357,24 @@ SELECT pgpool.checkin(:lease);
 SELECT pgpool.checkout('one') AS lease \gset
 SELECT test.remote_pid(:lease) = :pid AS same;
 SELECT * FROM pgpool.query(:lease, 'select count(*) from kept') AS t(count bigint);
--- one that has failed as well
+-- a failed transaction as well
 SELECT pgpool.exec(:lease, 'begin');
 SELECT pgpool.exec(:lease, 'insert into kept values (2)');
 SELECT pgpool.exec(:lease, 'select 1/0');
 SELECT pgpool.exec(:lease, 'select 1');
 SELECT pgpool.checkin(:lease);
--- each of several that checkin_all returns
+-- each lease that checkin_all returns
 SELECT pgpool.exec(pgpool.checkout('shard1'), 'begin') FROM generate_series(1, 2);
 SELECT pgpool.exec(pgpool.checkout('one'), 'begin; insert into kept values (3)');
 SELECT pgpool.checkin_all();
--- and that of a one-call statement
+-- the lease of a call
 SELECT pgpool.exec('one', 'begin; insert into kept values (4)');
 SELECT pgpool.exec('one', 'begin');
 \set VERBOSITY default
 SELECT count, pid = :pid AS same
   FROM pgpool.query('one', 'select count(*), pg_backend_pid() from kept')
        AS t(count bigint, pid int);
--- discard does not ask
+-- discard does not warn
 SELECT pgpool.checkout('one') AS lease \gset
 SELECT pgpool.exec(:lease, 'begin; insert into kept values (5)');
 SELECT pgpool.discard(:lease);
@@ -382,11 +382,11 @@ SELECT count, pid = :pid AS same
   FROM pgpool.query('one', 'select count(*), pg_backend_pid() from kept')
        AS t(count bigint, pid int);
 SELECT pgpool.exec('one', 'drop table kept');
--- the words of the warning, but for the lease's number
+-- the text of the warning without the lease id
 \setenv PGDATABASE :DBNAME
 \! psql -XAtq -c "SELECT pgpool.exec('one', 'begin')" 2>&1 | sed 's/lease [0-9]*/lease N/'
 
--- a session that ends returns what it holds
+-- the end of a session returns its leases
 SELECT test.other('other', 'SELECT count(pgpool.checkout(server, ''30 s''))
 	FROM unnest(''{one,shard1,shard1,shard1}''::text[]) AS server');
 SELECT pgpool.try_checkout('one') IS NULL AS none_free,
@@ -395,7 +395,7 @@ SELECT dblink_disconnect('other');
 SELECT pgpool.checkout('one', '10 s') > 0 AS leased;
 SELECT count(pgpool.checkout('shard1', '10 s')) FROM generate_series(1, 3);
 SELECT pgpool.checkin_all();
--- also in the middle of a transaction, which does not outlive it
+-- also in the middle of a transaction, which ends
 SELECT test.other_session('other');
 SELECT test.other('other', 'SELECT pgpool.exec(pgpool.checkout(''one''),
 	''begin; create table gone ()'')');
@@ -403,13 +403,13 @@ SELECT dblink_disconnect('other');
 SELECT gone IS NULL AS rolled_back
   FROM pgpool.query('one', 'select to_regclass(''gone'')') AS t(gone text);
 
--- DISCARD ALL returns the leases, as it gives up advisory locks
+-- DISCARD ALL returns leases, as it releases advisory locks
 SELECT count(pgpool.checkout('shard1')) FROM generate_series(1, 2);
 DISCARD ALL;
 SELECT pgpool.checkin_all();
 
 --
--- What others see of a lease
+-- Leases in the views
 --
 
 SELECT pgpool.checkout('one', why => 'nightly job') AS lease,
@@ -424,7 +424,7 @@ SELECT server, state FROM pgpool.leases
 SELECT pgpool.exec(:second, 'rollback');
 SELECT pgpool.exec(:lease, 'rollback');
 SELECT pgpool.checkin_all();
--- a long one is cut off between two characters
+-- a long reason is truncated between characters
 SELECT pgpool.checkout('one', why => repeat('ä', 1000)) AS lease \gset
 SELECT length(why) BETWEEN 20 AND 999 AS cut_off, why = repeat('ä', length(why)) AS whole
   FROM pgpool.leases WHERE lease = :lease;

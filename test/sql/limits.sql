@@ -1,8 +1,8 @@
 --
--- What is used up; and settings.
+-- Limits that are used up; settings.
 --
 
--- all connections of shared memory, by one session
+-- one session leases all connections of shared memory
 SELECT test.server('huge', 'pool_size', '1000');
 SELECT test.server('late', 'pool_size', '1');
 DO $$
@@ -11,23 +11,23 @@ BEGIN
 		PERFORM pgpool.checkout('huge', '30 s');
 	END LOOP;
 EXCEPTION WHEN deadlock_detected THEN
-	-- the leases are the session's: what the block has taken stays
+	-- the leases belong to the session, so they survive the block
 	RAISE NOTICE 'no more';
 END $$;
 SELECT count(*) = current_setting('pgpool_ext.max_connections')::int AS all_used FROM pgpool.connections;
 SELECT connections_used = connections_max AS all_used FROM pgpool.workers;
--- nobody else can make room for another pool
+-- no other pool can get a slot
 SELECT pgpool.checkout('late');
 SELECT pgpool.checkout('late', '1 min');
 SELECT pgpool.exec('late', 'select 1');
 SELECT pgpool.try_checkout('late') IS NULL AS none_free;
--- each lease has its own
+-- leases have different connections
 SELECT count(*) > 10 AS many, count(*) = count(DISTINCT test.remote_pid(lease)) AS different
   FROM pgpool.leases WHERE pid = pg_backend_pid();
--- room for one
+-- one slot becomes free
 SELECT pgpool.discard(lease) FROM pgpool.leases WHERE pid = pg_backend_pid() LIMIT 1;
 SELECT pgpool.checkout('late', '10 s') > 0 AS leased;
--- somebody waits for that one, or for room for another one
+-- another session waits for a connection or a slot
 ALTER SERVER late OPTIONS (SET pool_size '2');
 SELECT test.other_session('other');
 SELECT dblink_send_query('other', 'SELECT pgpool.checkout(''late'', ''5 s'') > 0');
@@ -42,7 +42,7 @@ SELECT pgpool.checkin_all();
 SELECT test.wait_for('SELECT count(*) = 0 FROM pgpool.connections WHERE server IN (''huge'', ''late'')');
 SELECT test.drop('huge', 'late');
 
--- settings: what they are, and where they can be set
+-- settings and their contexts
 SELECT name, setting, unit, context, min_val, max_val, vartype FROM pg_settings
  WHERE name LIKE 'pgpool\_ext.%' AND name <> 'pgpool_ext.max_connections' ORDER BY name COLLATE "C";
 SELECT count(*) AS without_description FROM pg_settings
