@@ -1,15 +1,15 @@
 --
--- Distributed locks: the functions, what they say, and bad input.
+-- Distributed locks: the functions, their errors, and invalid arguments.
 --
 SELECT test.server('locker', 'pool_size', '2');
 SELECT test.mapping('regress_pgpool_app', 'locker');
 GRANT USAGE ON FOREIGN SERVER locker TO regress_pgpool_app;
 
--- not set up
+-- the schema does not exist yet
 SELECT test.err($$SELECT pgpool.lock('locker', 'a')$$);
 SELECT test.err($$SELECT pgpool.try_lock('locker', 'a')$$);
 SELECT test.err($$SELECT * FROM pgpool.lock_status('locker')$$);
--- the context names the server, and does not show the statement behind the function
+-- the error context names the server, and hides the internal statement
 \set SHOW_CONTEXT always
 SELECT pgpool.lock('locker', 'a');
 SELECT * FROM pgpool.lock_status('locker');
@@ -30,15 +30,15 @@ SELECT count(*) FROM pgpool.locks;
 SELECT pgpool.lock_valid('locker', 'a', :token);
 SELECT name, state FROM pgpool.lock_status('locker');
 
--- a token never comes twice, nor goes back
+-- tokens are unique and increase
 SELECT pgpool.lock('locker', 'a') AS second \gset
 SELECT :second > :token AS rises;
--- pinged from the first second on
+-- pings start within the first second
 SELECT test.wait_for('SELECT last_ping IS NOT NULL FROM pgpool.locks');
 SELECT test.wait_for($$SELECT last_ping > since FROM pgpool.lock_status('locker')$$);
 
--- a change that is not committed does not lead their pings elsewhere, and no lock is
--- taken under it
+-- an uncommitted change of the server does not redirect pings, and no lock is taken
+-- under it
 BEGIN;
 ALTER SERVER locker OPTIONS (ADD connect_timeout '4 s');
 SELECT * FROM pgpool.query('locker', 'SELECT 1') AS (one int);
@@ -49,19 +49,19 @@ ROLLBACK;
 SELECT pgpool.lock_valid('locker', 'a', :second);
 SELECT pgpool.lock('locker', 'a') AS second \gset
 
--- twice, with an old token, with that of nobody
+-- release twice, with an old token, and with a token that nobody has
 \set VERBOSITY terse
 SELECT pgpool.unlock('locker', 'a', :token);
 SELECT pgpool.unlock('locker', 'a', :second), pgpool.unlock('locker', 'a', :second);
 SELECT pgpool.unlock('locker', 'a', -1);
--- with that of a lock that another server has, or the same one by another name
+-- release with a token of another server's lock, or of this lock under another name
 SELECT test.server('locker2');
 SELECT pgpool.lock('locker', 'a') AS third \gset
 SELECT pgpool.lock_valid('locker2', 'a', :third), pgpool.unlock('locker2', 'a', :third);
 SELECT pgpool.lock_valid('locker', 'a', :third), pgpool.unlock('locker', 'a', :third);
 \set VERBOSITY default
 
--- bad input
+-- invalid arguments
 SELECT test.err($$SELECT pgpool.lock(NULL, 'a')$$);
 SELECT test.err($$SELECT pgpool.lock('locker', NULL)$$);
 SELECT test.err($$SELECT pgpool.lock('locker', 'a', ttl => NULL)$$);
@@ -85,7 +85,7 @@ SELECT test.err(format($$SELECT pgpool.try_lock('locker', 'a', %L)$$, ttl))
   FROM unnest('{0,-1 s,999 ms,1 year,1 day 1 s}'::text[]) AS ttl;
 SELECT count(*) FROM pgpool.locks;
 
--- odd names, pinged and released as they are
+-- unusual names are pinged and released unchanged
 SELECT left(name, 20) AS name, pgpool.try_lock('locker', name, '1 s') AS token INTO TEMP odd
   FROM unnest(ARRAY['"', '''', '\', '{a,b}', '$1', E'\n', ' ', 'NULL', 'Größe €', repeat('x', 255), repeat('€', 85), '\000', 'a\0b', '%s', '--', U&'\+01F512']) AS name;
 SELECT test.wait_for('SELECT bool_and(last_ping > since) FROM pgpool.locks');
@@ -94,19 +94,19 @@ SELECT bool_and(pgpool.unlock('locker', name, token)) AS released FROM pgpool.lo
 SELECT count(*) FROM pgpool.locks;
 SELECT count(*), bool_and(state = 'free') AS free FROM pgpool.lock_status('locker');
 
--- what it is for, however much is said
+-- the purpose of a lock, with a long text
 SELECT pgpool.lock('locker', 'a', why => repeat('€', 1024 * 1024)) AS token \gset
 SELECT why ~ '^€{42}$' AS why FROM pgpool.locks;
 SELECT why ~ '^€{42}$' AS why FROM pgpool.lock_status('locker') WHERE name = 'a';
 SELECT pgpool.unlock('locker', 'a', :token);
 
--- a hundredth of its ttl is left for clocks that do not go at one pace
+-- a hundredth of the ttl is kept as a margin for clock drift
 SELECT pgpool.lock('locker', 'a', ttl => '1 day') AS token \gset
 SELECT valid_until BETWEEN now() + 0.98 * ttl AND now() + 0.99 * ttl AS sooner FROM pgpool.locks;
 SELECT pgpool.unlock('locker', 'a', :token);
 
--- pings of servers that have been gone for four days go with the next grant, younger
--- ones stay
+-- the next grant deletes ping rows of servers that have been silent for four days;
+-- recent rows stay
 SELECT pgpool.exec('locker', $$INSERT INTO pgpool_lock.pings VALUES
 	('gone', now() - interval '4 days 1 minute'), ('long gone', now() - interval '1 year'), ('asleep', now() - interval '4 days' + interval '1 hour'),
 	('fresh', now())$$);
@@ -124,7 +124,7 @@ SELECT pgpool.try_lock('locker', 'b');
 SELECT :mask FROM test.err($$SELECT pgpool.lock('locker', 'b', '0')$$) AS e;
 SELECT :mask FROM test.err($$SELECT pgpool.lock('locker', 'b', '100 ms')$$) AS e;
 SELECT :mask FROM test.err($$SET LOCAL pgpool_ext.checkout_timeout = '50 ms'; SELECT pgpool.lock_xact('locker', 'b')$$) AS e;
--- what it is for is told to those who see it in the view
+-- the purpose is shown to those who see the lock in the view
 SET ROLE regress_pgpool_app;
 SELECT :mask FROM test.err($$SELECT pgpool.lock('locker', 'b', '0')$$) AS e;
 SELECT :mask FROM test.err($$SELECT pgpool.lock('locker', 'b', '100 ms')$$) AS e;
@@ -139,28 +139,28 @@ SELECT pgpool.lock('locker', 'b', '1 min');
 RESET statement_timeout;
 SELECT pgpool.lock_valid('locker', 'b', :theirs);
 SELECT :mask FROM test.err(format('SELECT pgpool.unlock(%L, %L, %s)', 'locker', 'b', :theirs)) AS e;
--- as another server sees it
+-- the view of another local server
 SELECT pgpool.try_lock('locker2', 'b');
 SELECT regexp_replace(regexp_replace(e, '"[^"]*, PID N of [^"]*"', '"who"'), 'since .*', 'since then.')
   FROM test.err($$SELECT pgpool.lock('locker2', 'b', '0')$$) AS e;
 SELECT test.other('other', format($$SELECT pgpool.unlock('locker', 'b', %s)$$, :theirs));
 SELECT pgpool.lock('locker2', 'b', '5 s') > :theirs AS granted;
--- the end of a session ends its locks
+-- the end of a session releases its locks
 SELECT test.other('other', $$SELECT pgpool.lock('locker', 'c') IS NOT NULL$$);
 SELECT pgpool.try_lock('locker', 'c');
 SELECT dblink_disconnect('other');
 SELECT pgpool.lock('locker', 'c', '5 s') IS NOT NULL AS granted;
 
--- one's own
+-- the session's own locks
 SELECT test.err($$SELECT pgpool.lock('locker', 'c')$$);
 SELECT pgpool.try_lock('locker', 'c');
 
--- DISCARD ALL, as for advisory locks
+-- DISCARD ALL releases locks, as it does advisory locks
 DISCARD ALL;
 SELECT test.wait_for('SELECT count(*) = 0 FROM pgpool.locks');
 SELECT name, state FROM pgpool.lock_status('locker') WHERE name IN ('b', 'c');
 
--- with the transaction
+-- transaction locks
 BEGIN;
 SELECT pgpool.lock_xact('locker', 'x') AS token \gset
 SELECT pgpool.lock_valid('locker', 'x', :token);
@@ -187,14 +187,14 @@ BEGIN;
 SELECT pgpool.lock_xact('locker', 'x', '5 s') IS NOT NULL AS granted;
 PREPARE TRANSACTION 'lock';
 SELECT test.wait_for('SELECT count(*) = 0 FROM pgpool.locks');
--- one of the session is no obstacle, and outlives it
+-- a session lock does not block the same session's transaction lock, and outlives it
 BEGIN;
 SELECT pgpool.lock('locker', 'x', '5 s') AS token \gset
 PREPARE TRANSACTION 'lock';
 SELECT pgpool.lock_valid('locker', 'x', :token);
 ROLLBACK PREPARED 'lock';
 SELECT pgpool.unlock('locker', 'x', :token);
--- it outlives the subtransaction that took it, too
+-- it also outlives the subtransaction that took it
 BEGIN;
 SAVEPOINT a;
 SELECT pgpool.lock('locker', 'x', '5 s') AS token \gset
@@ -202,20 +202,20 @@ ROLLBACK TO a;
 SELECT pgpool.lock_valid('locker', 'x', :token);
 ROLLBACK;
 SELECT pgpool.unlock('locker', 'x', :token);
--- nothing is written here
+-- a READ ONLY transaction can take a lock, because nothing is written locally
 BEGIN READ ONLY;
 SELECT pgpool.lock_xact('locker', 'x', '5 s') > :token AS rises;
 COMMIT;
 SELECT test.wait_for('SELECT count(*) = 0 FROM pgpool.locks');
 
--- the fence
+-- fencing
 SELECT pgpool.lock('locker', 'f', '5 s') AS token \gset
 SELECT pgpool.exec('locker', 'SELECT pgpool_lock.fence_check($1, $2::bigint)', 'f', :token);
 \set mask 'regexp_replace(e, ''\\m\\d{10,}'', ''N'', ''g'')'
 SELECT :mask FROM test.err(format('SELECT pgpool.exec(''locker'', ''SELECT pgpool_lock.fence_check($1, $2::bigint)'', ''f'', %s)', :token - 1)) AS e;
 SELECT :mask FROM test.err(format('SELECT pgpool.exec(''locker'', ''SELECT pgpool_lock.fence_check($1, $2::bigint)'', ''f'', %s)', :token + 1)) AS e;
 SELECT :mask FROM test.err(format('SELECT pgpool.exec(''locker'', ''SELECT pgpool_lock.fence_check($1, $2::bigint)'', ''g'', %s)', :token)) AS e;
--- while the token is being relied upon, nobody else gets the lock
+-- while a transaction has checked the token, nobody else gets the lock
 SELECT pgpool.checkout('locker') AS lease \gset
 SELECT pgpool.exec(:lease, 'BEGIN');
 SELECT pgpool.exec(:lease, 'SELECT pgpool_lock.fence_check($1, $2::bigint)', 'f', :token);
@@ -228,7 +228,7 @@ SELECT token AS released FROM pgpool.locks \gset
 SELECT pgpool.unlock('locker', 'f', :released);
 SELECT :mask FROM test.err(format('SELECT pgpool.exec(''locker'', ''SELECT pgpool_lock.fence_check($1, $2::bigint)'', ''f'', %s)', :released)) AS e;
 
--- by force
+-- forced release
 SELECT pgpool.lock('locker', 'f') AS token \gset
 SELECT pgpool.lock_force_release('locker', 'f'), pgpool.lock_force_release('locker', 'f'), pgpool.lock_force_release('locker', 'none');
 SELECT test.err(format('SELECT pgpool.exec(''locker'', ''SELECT pgpool_lock.fence_check($1, $2::bigint)'', ''f'', %s)', :token)) LIKE 'ERROR%' AS refused LIMIT 1;
@@ -241,13 +241,13 @@ SELECT count(*) FROM pgpool.locks;
 SELECT pgpool.lock('locker', 'f') > :token AS granted;
 SELECT pgpool.lock_force_release('locker', 'f');
 SELECT test.wait_for($$SELECT state = 'lost' FROM pgpool.locks$$);
--- the next call for it tells of the loss, too
+-- the next call for the lock also reports the loss
 SELECT pgpool.lock('locker', 'f') > :token AS granted;
 DISCARD ALL;
 \set VERBOSITY default
 
--- rows that somebody else has locked are not waited for: that of this server, and
--- that of a lock which another one holds
+-- row locks of others are not waited for: on this server's ping row, and on the row
+-- of a lock that another server holds
 SELECT pgpool.checkout('locker') AS lease \gset
 SELECT pgpool.lock('locker', 'first', '5 s') AS token \gset
 SELECT pgpool.unlock('locker', 'first', :token);
@@ -265,7 +265,7 @@ SELECT pgpool.lock_force_release('locker', 'second');
 DISCARD ALL;
 SELECT test.wait_for('SELECT count(*) = 0 FROM pgpool.locks');
 
--- who may
+-- privileges
 SET ROLE regress_pgpool_app;
 SELECT test.err($$SELECT pgpool.lock_force_release('locker', 'f')$$);
 SELECT test.err($$SELECT pgpool.lock('locker2', 'f')$$);
@@ -281,7 +281,8 @@ SET ROLE regress_pgpool_app;
 SELECT pgpool.unlock('locker', 'app', :token);
 RESET ROLE;
 
--- EXECUTE is not enough to take a lock away: the server's owner, or who may end sessions
+-- EXECUTE is not enough for a forced release: it takes the server's owner, or a
+-- member of pg_signal_backend
 GRANT EXECUTE ON FUNCTION pgpool.lock_force_release TO regress_pgpool_app;
 SET ROLE regress_pgpool_app;
 SELECT pgpool.lock('locker', 'app', '5 s') AS token \gset
@@ -295,18 +296,20 @@ RESET ROLE;
 REVOKE pg_signal_backend FROM regress_pgpool_app;
 REVOKE EXECUTE ON FUNCTION pgpool.lock_force_release FROM regress_pgpool_app;
 DISCARD ALL;
--- who took it releases it; who else this session has been does not
+-- a lock is released by the role that took it; other roles of the session cannot
+-- release it
 SET ROLE regress_pgpool_app;
 SELECT pgpool.lock('locker', 'app', '5 s') AS token \gset
 RESET ROLE;
 SELECT pgpool.lock_valid('locker', 'app', :token);
 SELECT test.err(format('SELECT pgpool.unlock(''locker'', ''app'', %s)', :token));
--- not even when it has another user mapping by now
+-- not even after their user mapping has changed
 SELECT test.run('DROP USER MAPPING FOR regress_pgpool_app SERVER locker');
 SELECT test.mapping('regress_pgpool_app', 'locker');
 SET ROLE regress_pgpool_app;
 SELECT pgpool.unlock('locker', 'app', :token);
--- without USAGE neither, but it ends with the session
+-- a role without USAGE cannot release a lock either, but the lock ends with the
+-- session
 SELECT pgpool.lock('locker', 'app', '5 s') AS token \gset
 RESET ROLE;
 REVOKE USAGE ON FOREIGN SERVER locker FROM regress_pgpool_app;
@@ -316,7 +319,8 @@ RESET ROLE;
 GRANT USAGE ON FOREIGN SERVER locker TO regress_pgpool_app;
 DISCARD ALL;
 SELECT test.wait_for('SELECT count(*) = 0 FROM pgpool.locks');
--- the server goes while the lock is held: it is pinged, and released at the end
+-- the server is dropped while the lock is held: pings go on, and the lock is released
+-- at the end
 SELECT test.server('going');
 SELECT pgpool.lock('going', 'app', '5 s') > :token AS rises;
 SELECT token FROM pgpool.locks \gset
@@ -327,7 +331,7 @@ DISCARD ALL;
 SELECT test.wait_for('SELECT count(*) = 0 FROM pgpool.locks');
 SELECT name, state FROM pgpool.lock_status('locker') WHERE name = 'app';
 
--- tables without privileges, altered, missing; a remote that cannot be written
+-- tables without privileges, altered, missing; a read-only remote
 SELECT test.server('rooted');
 SELECT test.run('ALTER USER MAPPING FOR CURRENT_USER SERVER rooted OPTIONS (SET user ''remote_super'', SET password ''root secret'')');
 SELECT pgpool.exec('rooted', 'CREATE ROLE remote_nobody LOGIN PASSWORD ''none''');
@@ -352,7 +356,7 @@ SELECT pgpool.exec('locker', 'ALTER TABLE pgpool_lock.locks DROP CONSTRAINT lock
 SELECT test.err($$SELECT pgpool.lock('locker', 'a')$$);
 SELECT test.err($$SELECT pgpool.lock_setup('locker')$$);
 SELECT pgpool.exec('locker', 'ALTER TABLE pgpool_lock.locks ADD PRIMARY KEY (name)');
--- a row that was deleted does not bring an old token back
+-- a deleted row does not bring an old token back
 SELECT pgpool.lock('locker', 'a') AS token \gset
 SELECT pgpool.exec('locker', 'DELETE FROM pgpool_lock.locks WHERE name = ''a''');
 SELECT pgpool.try_lock('locker2', 'a') > :token AS rises;
@@ -372,7 +376,8 @@ SELECT test.wait_for('SELECT count(*) = 0 FROM pgpool.locks');
 SELECT DISTINCT state FROM pgpool.lock_status('locker');
 SELECT pgpool.check_invariants();
 
--- operators of others, in front of the system's in the user's search_path, are not called
+-- operators of other schemas, ahead of pg_catalog in the user's search_path, are not
+-- called
 SELECT pgpool.exec('rooted', $remote$
 CREATE SCHEMA hostile;
 GRANT USAGE ON SCHEMA hostile TO PUBLIC;
@@ -414,7 +419,7 @@ SELECT test.wait_for('SELECT count(*) = 0 FROM pgpool.locks');
 SELECT pgpool.exec('rooted', 'SET client_min_messages = warning; DROP SCHEMA pgpool_lock, hostile CASCADE');
 SELECT test.drop('misled', 'misled2');
 
--- what has never answered is not waited for
+-- a server that has never answered is not waited for
 SELECT test.server('absent');
 ALTER SERVER absent OPTIONS (SET port '1');
 SET statement_timeout = '30 s';
@@ -422,7 +427,7 @@ SELECT e FROM test.err($$SELECT pgpool.lock('absent', 'a', '1 h')$$) AS e LIMIT 
 RESET statement_timeout;
 SELECT test.drop('absent');
 
--- a schema that somebody else has made first
+-- the schema was created by another role before
 SELECT pgpool.exec('rooted', 'CREATE SCHEMA pgpool_lock AUTHORIZATION remote_nobody; GRANT ALL ON SCHEMA pgpool_lock TO PUBLIC');
 SELECT test.err($$SELECT pgpool.lock_setup('locker')$$);
 SELECT pgpool.exec('rooted', 'ALTER SCHEMA pgpool_lock OWNER TO remote_super; CREATE FUNCTION pgpool_lock.fence_check() RETURNS int RETURN 1; ALTER FUNCTION pgpool_lock.fence_check() OWNER TO remote_nobody');

@@ -2,7 +2,7 @@
 -- Names of every kind, and long options.
 --
 
--- Make a server of this name, use it in each way, drop it.
+-- Create a server of this name, use it in each way, drop it.
 CREATE FUNCTION test.use(name text, VARIADIC options text[] DEFAULT '{}')
 RETURNS TABLE (step text, result text) LANGUAGE plpgsql AS $$
 DECLARE
@@ -33,19 +33,19 @@ SELECT * FROM test.use('Select');
 SELECT * FROM test.use('42');
 SELECT * FROM test.use('-1');
 SELECT * FROM test.use('back\slash, $dollar$ and %s %d %n');
--- (before 16 application_name has no other letters than ASCII's)
+-- (before 16 application_name has ASCII letters only)
 SELECT * FROM test.use('größe ☃ 漢字 🐘') WHERE step <> 'application_name';
 SELECT * FROM test.use(repeat('x', 63));
 SELECT * FROM test.use(repeat('ä', 31) || 'x') WHERE step <> 'application_name';
 
--- all digits, but there is a server: no lease is meant
+-- a name of digits only is taken as a server's if there is one, not as a lease
 SELECT test.server('4711', 'pool_size', '1');
 SELECT pgpool.exec('4711', 'select 1');
 SELECT pgpool.exec(4711, 'select 1');
 SELECT test.drop('4711');
 SELECT pgpool.exec('4711', 'select 1');
 
--- a name goes by its letters, not by how SQL folds them
+-- a name is compared by its letters, not as SQL folds them
 SELECT pgpool.exec('ONE', 'select 1');
 SELECT pgpool.exec(' one', 'select 1');
 SELECT pgpool.exec('"one"', 'select 1');
@@ -53,14 +53,14 @@ SELECT pgpool.exec('', 'select 1');
 SELECT pgpool.checkout('');
 SELECT pgpool.try_checkout(' ');
 
--- 64 bytes: CREATE SERVER cuts it off, but nobody else does
+-- 64 bytes: CREATE SERVER truncates the name, the functions do not
 SELECT test.server(repeat('y', 64), 'pool_size', '1');
 SELECT pgpool.exec(repeat('y', 63), 'select 1');
 SELECT pgpool.exec(repeat('y', 64), 'select 1');
 SELECT pgpool.checkout(repeat('y', 64));
 SELECT * FROM pgpool.query(repeat('y', 65), 'select 1') AS t(a int);
 SELECT test.drop(repeat('y', 63));
--- in the middle of a character
+-- 64 bytes where the limit falls within a character
 SELECT test.server(repeat('ä', 31), 'pool_size', '1');
 SELECT pgpool.exec(repeat('ä', 31), 'select 1');
 SELECT pgpool.exec(repeat('ä', 32), 'select 1');
@@ -72,7 +72,7 @@ SELECT test.drop(repeat('ä', 31));
 -- Long options
 --
 
--- 8 kB of them
+-- 8 kB of options
 SELECT * FROM test.use('long options', 'options',
 	rtrim(repeat('-c work_mem=4MB ', 500)) || ' -c work_mem=5MB');
 SELECT test.server('long options', 'pool_size', '1', 'options',
@@ -86,10 +86,10 @@ SELECT test.server('long commands', 'pool_size', '1',
 SELECT * FROM pgpool.query('long commands', 'show work_mem') AS t(a text);
 SELECT * FROM pgpool.query('long commands', 'show work_mem') AS t(a text);
 SELECT test.drop('long commands');
--- a name like the server's shows on the remote side, unless one is given
+-- application_name is the server's name unless one is given
 SELECT result FROM test.use('named', 'application_name', 'my "app"') WHERE step = 'application_name';
 SELECT result FROM test.use('named', 'fallback_application_name', 'fallen back') WHERE step = 'application_name';
--- a password of 900 bytes; more than the remote takes; more than fits
+-- a password of 900 bytes; one that the remote refuses; one that exceeds the limit
 SELECT test.server('long password', 'pool_size', '1', 'retry_min', '1ms', 'retry_max', '1ms');
 ALTER USER MAPPING FOR CURRENT_USER SERVER "long password" OPTIONS (SET password 'x');
 SELECT test.run(format('ALTER USER MAPPING FOR CURRENT_USER SERVER "long password" OPTIONS (SET password %L)', repeat('x', 900)));
@@ -101,14 +101,14 @@ SELECT test.err($$SELECT pgpool.checkout('long password')$$);
 SELECT test.err($$SELECT pgpool.try_checkout('long password')$$);
 SELECT test.drop('long password');
 
--- several hosts, the first of which is not there; a name to look up
+-- several hosts, the first of which cannot be reached; a name to resolve
 SELECT test.server('hosts', 'pool_size', '1');
 SELECT test.run(format('ALTER SERVER hosts OPTIONS (SET host %L, SET port %L)',
 	'127.0.0.1,' || current_setting('pgpx_test.remote_host'), '1,' || current_setting('pgpx_test.remote_port')));
 SELECT pgpool.exec('hosts', 'select 1');
 SELECT test.run(format('ALTER SERVER hosts OPTIONS (SET host %L, SET port %L)', 'localhost', current_setting('pgpx_test.remote_port')));
 SELECT pgpool.exec('hosts', 'select 1');
--- nowhere: the reason is told
+-- a refused connection: the error gives the reason
 ALTER SERVER hosts OPTIONS (SET host '127.0.0.1', SET port '1', ADD retry_min '1ms', ADD retry_max '1ms');
 SELECT test.err($$SELECT pgpool.checkout('hosts')$$);
 ALTER SERVER hosts OPTIONS (SET host '/nowhere', SET port '5432');

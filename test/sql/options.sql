@@ -1,12 +1,12 @@
--- Options of servers and user mappings, and the errors of looking a pool up.
--- No pool runs here: nothing connects to anything.
+-- Options of servers and user mappings, and the errors of looking a pool up. No pool
+-- runs in this test, and nothing connects.
 
 \set VERBOSITY terse
 CREATE ROLE regress_pgpool_owner;
 CREATE ROLE regress_pgpool_user;
 GRANT USAGE ON FOREIGN DATA WRAPPER pgpool_fdw TO regress_pgpool_owner;
 
--- Run a command, undo it, and tell what came of it.
+-- Run a command, undo it, and return its SQLSTATE and messages.
 CREATE FUNCTION pg_temp.try(command text, OUT state text, OUT message text,
                             OUT detail text, OUT hint text)
 LANGUAGE plpgsql AS $$
@@ -40,7 +40,7 @@ RETURN pg_temp.try(format('CREATE USER MAPPING FOR CURRENT_USER '
 -- The pool's options
 --
 
--- what is good
+-- valid values
 SELECT name, value, r.state, r.message
   FROM (VALUES
     (1, 'pool_size', '1'), (2, 'pool_size', '262143'), (3, 'pool_size', ' 8 '),
@@ -74,7 +74,7 @@ SELECT name, value, r.state, r.message
   ) AS v(n, name, value), pg_temp.try_server(name, value) AS r
  ORDER BY n;
 
--- what is not
+-- invalid values
 SELECT name, left(value, 12) AS value, r.state, r.message
   FROM (VALUES
     (1, 'pool_size', '0'), (2, 'pool_size', '262144'), (3, 'pool_size', 'ten'),
@@ -101,14 +101,14 @@ SELECT name, left(value, 12) AS value, r.state, r.message
     (41, 'operation_timeout', '0'), (42, 'lease_timeout', '-1'),
     (43, 'leak_warning', '-5min'), (44, 'notices', 'warn'),
     (45, 'base_server', ''), (46, 'base_server', repeat('x', 64)),
-    -- a time without a unit
+    -- a duration without a unit
     (47, 'test_period', '30'), (48, 'checkout_timeout', '500'),
     (49, 'checkout_timeout', ' 0.5 '), (50, 'connect_timeout', '5'),
     (51, 'idle_timeout', '0x10'), (52, 'leak_warning', '-1')
   ) AS v(n, name, value), pg_temp.try_server(name, value) AS r
  ORDER BY n;
 
--- what the hints say, one for each kind
+-- the hints, one for each kind
 SELECT r.hint
   FROM (VALUES (1, 'pool_size'), (2, 'checkout_timeout'), (3, 'idle_timeout'),
     (4, 'test_period'), (5, 'strategy'), (6, 'reset'), (7, 'on_unavailable'),
@@ -119,7 +119,7 @@ SELECT r.hint
                      THEN repeat('x', 8193) ELSE '' END) AS r
  ORDER BY n;
 
--- what must fit together
+-- options that must be consistent with each other
 SELECT * FROM pg_temp.try($$CREATE SERVER s FOREIGN DATA WRAPPER pgpool_fdw
     OPTIONS (retry_min '2s', retry_max '2s', pool_size '2', max_overflow '1',
              min_size '3')$$);
@@ -147,7 +147,7 @@ SELECT name, value, r.state, r.message
     (15, 'keepalives', '0'), (16, 'keepalives_idle', '60'),
     (17, 'keepalives_interval', '5'), (18, 'keepalives_count', '127'),
     (19, 'tcp_user_timeout', '30000'),
-    -- for superusers
+    -- superusers only
     (20, 'sslrootcert', '/ca.crt'), (21, 'sslcrl', '/crl'),
     (22, 'options', '-c search_path=x'), (23, 'service', 'x'),
     (24, 'passfile', '/x'), (25, 'requirepeer', 'x'), (26, 'krbsrvname', 'x'),
@@ -168,13 +168,13 @@ SELECT r.state, r.message, r.hint
   ) AS v(n, name, value), pg_temp.try_server(name, value) AS r
  ORDER BY n;
 
--- as many hosts as libpq may try in one go
+-- the highest number of hosts that libpq tries in one attempt
 SELECT name, n, r.state, r.message, r.detail, r.hint
   FROM (VALUES ('host', 64), ('host', 65), ('hostaddr', 64), ('hostaddr', 65))
   AS v(name, n), pg_temp.try_server(name, repeat(',', n - 1)) AS r
  ORDER BY name, n;
 
--- what a pool cannot have
+-- options that a pool cannot have
 SELECT r.state, r.message, r.detail
   FROM (VALUES
     (1, 'client_encoding'), (2, 'replication'), (3, 'scram_client_key'),
@@ -183,7 +183,7 @@ SELECT r.state, r.message, r.detail
  ORDER BY n;
 
 --
--- Where an option stands
+-- Which object an option belongs to
 --
 
 CREATE SERVER options_server FOREIGN DATA WRAPPER pgpool_fdw;
@@ -205,26 +205,26 @@ SELECT v.name, v.value, r.state, r.message, r.hint
   ) AS v(n, name, value), pg_temp.try_mapping(name, value) AS r
  ORDER BY n;
 
--- no such option: the closest one that the user can set there
+-- unknown option: the hint names the closest one that the user can set there
 SELECT name, r.state, r.message, r.detail, r.hint
   FROM unnest('{poolsize,POOL_SIZE,hots,checkout_timout,ldle_timeout,Start_Commands}'::text[]) AS name,
        pg_temp.try_server(name, 'opensesame') AS r;
 SELECT name, r.state, r.message, r.detail, r.hint
   FROM unnest('{pasword,username,password_require}'::text[]) AS name,
        pg_temp.try_mapping(name, 'opensesame') AS r;
--- what only a superuser can set is named to superusers only
+-- options that only a superuser can set are suggested to superusers only
 SELECT r.state, r.message, r.detail, r.hint FROM pg_temp.try_server('sslcrldirs', 'x') AS r;
 SET ROLE regress_pgpool_owner;
 SELECT r.state, r.message, r.detail, left(r.hint, 55) AS hint FROM pg_temp.try_server('sslcrldirs', 'x') AS r;
 RESET ROLE;
--- none is close: all of them, whose list depends on libpq's version
+-- none is close: the hint lists all of them, which depends on libpq's version
 SELECT r.state, r.message, r.detail, left(r.hint, 55) AS hint
   FROM unnest(ARRAY['nonsense', 'x', 'client_encodin']) AS name,
        pg_temp.try_server(name, 'opensesame') AS r;
 SELECT r.state, r.message, r.detail, left(r.hint, 55) AS hint
   FROM pg_temp.try_mapping('nonsense', 'opensesame') AS r;
 
--- the wrapper has none
+-- the wrapper has no options
 SELECT * FROM pg_temp.try('ALTER FOREIGN DATA WRAPPER pgpool_fdw '
                           'OPTIONS (ADD host ''x'')');
 
@@ -245,7 +245,7 @@ SELECT r.* FROM (VALUES
 SELECT * FROM pg_temp.try('CREATE FOREIGN TABLE t (a int OPTIONS (schema_name ''b'')) '
                           'SERVER options_server');
 
--- the server has defaults for its tables, and what the planner needs
+-- servers accept defaults for their tables, and the planner's costs
 SELECT r.* FROM (VALUES
   ('fetch_size ''0'''), ('fdw_startup_cost ''-1'''), ('fdw_tuple_cost ''cheap'''),
   ('extensions ''a, "b'''), ('use_remote_estimate ''true'''), ('keep_connections ''off'''),
@@ -255,7 +255,7 @@ SELECT r.* FROM (VALUES
    'ADD extensions ''postgis, "X"'', ADD analyze_sampling ''off''')) AS v(o),
   pg_temp.try('ALTER SERVER options_server OPTIONS (ADD ' || o || ')') AS r;
 
--- ALTER checks the whole set
+-- ALTER checks the whole set of options
 SELECT r.* FROM pg_temp.try('ALTER SERVER options_server '
     'OPTIONS (ADD retry_max ''1s'', retry_min ''5s'')') AS r;
 ALTER SERVER options_server OPTIONS (ADD retry_max '1s');
@@ -266,7 +266,7 @@ ALTER SERVER options_server OPTIONS (DROP retry_max);
 SELECT srvoptions FROM pg_foreign_server WHERE srvname = 'options_server';
 ALTER SERVER options_server OPTIONS (DROP retry_min);
 
--- called by hand
+-- the validator called directly
 SELECT pgpool.pgpool_fdw_validator('{}', 'pg_foreign_server'::regclass);
 SELECT pgpool.pgpool_fdw_validator('{host}', 'pg_foreign_server'::regclass);
 SELECT pgpool.pgpool_fdw_validator('{pool_size=0}',
@@ -300,7 +300,7 @@ SELECT v.name, v.value, r.*
                      'SERVER options_owned OPTIONS (%I %L)',
                      name, value)) AS r
  ORDER BY n;
--- an ordinary role is not told of what it cannot set
+-- hints for an ordinary role leave out the options that it cannot set
 SELECT r.hint LIKE '%, sslmode,%' AS sslmode,
        r.hint LIKE '%, passfile%' AS passfile
   FROM pg_temp.try_server('nonsense', '1') AS r;
@@ -313,7 +313,7 @@ SELECT r.hint LIKE '%, sslmode,%' AS sslmode,
 -- From a name to a pool
 --
 
--- what fails, fails before anything connects
+-- these errors are raised before anything connects
 CREATE FUNCTION pg_temp.try_name(name text,
                                  OUT state text, OUT message text,
                                  OUT detail text, OUT hint text)
@@ -322,13 +322,13 @@ RETURN pg_temp.try(format('SELECT pgpool.try_checkout(%L)', name));
 SELECT r.* FROM pg_temp.try_name('options_nowhere') AS r;
 SELECT r.* FROM pg_temp.try_name('') AS r;
 SELECT r.* FROM pg_temp.try_name('42') AS r;
--- a name that is too long is not cut off to one that is there
+-- a name that is too long is not truncated to that of an existing server
 CREATE SERVER options_xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx
     FOREIGN DATA WRAPPER pgpool_fdw;
 SELECT r.* FROM pg_temp.try_name('options_' || repeat('x', 56)) AS r;
 SELECT r.* FROM pg_temp.try_name(repeat('x', 100000)) AS r;
 DROP SERVER options_xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx;
--- .. nor to one that this session knows
+-- .. nor to one that this session has cached
 CREATE FUNCTION pg_temp.try_lock(name text,
                                  OUT state text, OUT message text,
                                  OUT detail text, OUT hint text)
@@ -344,7 +344,7 @@ SELECT r.state, r.message
   FROM pg_temp.try_lock('options_' || repeat('x', 56)) AS r;
 ROLLBACK;
 
--- what a session has known of many servers is not kept for ever
+-- the session's cache of servers has a limit
 BEGIN;
 DO $$
 BEGIN
@@ -361,13 +361,13 @@ SELECT count(*) BETWEEN 1 AND 66 AS some
   FROM pg_backend_memory_contexts WHERE name = 'pgpool_ext target';
 ROLLBACK;
 
--- a wrapper of another kind
+-- a wrapper of another extension
 CREATE FOREIGN DATA WRAPPER options_wrapper;
 CREATE SERVER options_other FOREIGN DATA WRAPPER options_wrapper;
 SELECT r.* FROM pg_temp.try_name('options_other') AS r;
 DROP FOREIGN DATA WRAPPER options_wrapper CASCADE;
 
--- one of a known name, whose options nobody has checked
+-- a wrapper of a known name, whose options are not validated
 CREATE FOREIGN DATA WRAPPER postgres_fdw;
 CREATE SERVER options_other FOREIGN DATA WRAPPER postgres_fdw
     OPTIONS (replication 'database');
@@ -400,13 +400,13 @@ CREATE USER MAPPING FOR regress_pgpool_user SERVER options_owned
     OPTIONS (user 'app', password '');
 SELECT r.* FROM pg_temp.try_name('options_owned') AS r;
 RESET ROLE;
--- USAGE is asked for anew when it has changed
+-- USAGE is checked again after it has changed
 REVOKE USAGE ON FOREIGN SERVER options_owned FROM regress_pgpool_user;
 SET ROLE regress_pgpool_user;
 SELECT r.* FROM pg_temp.try_name('options_owned') AS r;
 RESET ROLE;
 
--- an option that its owner could not have set
+-- an option that the server's owner could not have set
 ALTER SERVER options_owned OPTIONS (ADD service 'x');
 SET ROLE regress_pgpool_owner;
 SELECT r.* FROM pg_temp.try_name('options_owned') AS r;
@@ -414,7 +414,7 @@ ALTER SERVER options_owned OPTIONS (SET pool_size '2');
 ALTER SERVER options_owned OPTIONS (DROP service);
 RESET ROLE;
 
--- the SQLSTATEs as psql sees them
+-- the SQLSTATEs as psql shows them
 \set VERBOSITY sqlstate
 SELECT pgpool.try_checkout('options_nowhere');
 ALTER SERVER options_owned OPTIONS (SET pool_size '0');

@@ -1,7 +1,7 @@
 --
--- Parameters of any mixture of types: which of the three forms of a function a call
--- resolves to, with typed and untyped literals, and with untyped parameters as
--- drivers have them.
+-- Parameters of mixed types: which of the three forms of a function a call resolves
+-- to, with typed and untyped literals, and with untyped parameters as drivers send
+-- them.
 --
 CREATE TYPE pg_temp.mood AS ENUM ('fine');
 
@@ -48,18 +48,19 @@ EXECUTE all_dates('shard1', 'select $1::date, $2::date', '{2026-11-21,NULL}');
 EXECUTE mixed('shard1', 'select $1::int, $2, $3, $4::date, $5', 1, 'x', 'y', '2026-11-21', NULL);
 RESET DateStyle;
 
--- other types go with typed values and literals, as a text with untyped parameters
+-- other types work with typed values and literals, and as text with untyped
+-- parameters
 SELECT * FROM pgpool.query('shard1', 'select $1, $2::int, $3', 'fine'::pg_temp.mood, 1, 'x') AS t(a text, b int, c text);
 SELECT * FROM pgpool.query('shard1'::text, 'select $1, $2::int, $3'::text, row(1, 2), 1, 'x') AS t(a text, b int, c text);
 PREPARE other (unknown, unknown, pg_temp.mood, unknown) AS SELECT * FROM pgpool.query($1, $2, $3, $4) AS t(a text, b text);
 PREPARE other (unknown, unknown, pg_temp.mood, unknown) AS SELECT * FROM pgpool.query($1, $2, pgpool.param($3), $4) AS t(a text, b text);
 EXECUTE other('shard1', 'select $1, $2', 'fine', 'x');
 
--- values whose text depends on settings arrive as they are
+-- values whose text form depends on settings arrive unchanged
 SELECT a, b, c, d, e FROM pgpool.query('shard1', 'select $1::float8, $2::interval, $3::timestamptz[], $4::bytea, $5::jsonb',
 	0.1::float8 + 0.2::float8, interval '-1 day 2 hours', ARRAY['2026-11-21 12:00+00'::timestamptz], '\xff00'::bytea, '{"a": 1}'::jsonb)
   AS t(a float8, b interval, c timestamptz[], d bytea, e jsonb);
 SELECT pgpool.checkin(:lease);
 DEALLOCATE ALL;
--- "char" and name go as texts
+-- "char" and name are sent as text
 SELECT * FROM pgpool.query('shard1', 'select $1, $2', 'a'::"char", 'b'::name) AS t(a text, b text);

@@ -1,12 +1,12 @@
 --
--- Who may lease what; and servers that change or go.
+-- Who may lease from which pool; and servers that are changed or dropped.
 --
 
 CREATE ROLE regress_pgpool_first;
 CREATE ROLE regress_pgpool_second;
 SELECT test.server('guarded', 'pool_size', '2');
 
--- the functions are everybody's; USAGE on the server decides
+-- everybody may execute the functions; USAGE on the server decides
 SELECT count(*) > 0 AS some, bool_and(has_function_privilege('public', p.oid, 'EXECUTE')) AS all_public
   FROM pg_proc AS p WHERE pronamespace = 'pgpool'::regnamespace
    AND proname IN ('checkout', 'checkout_xact', 'try_checkout', 'checkin', 'discard', 'checkin_all', 'query', 'query_as', 'exec');
@@ -35,7 +35,7 @@ RESET ROLE;
 ALTER USER MAPPING FOR regress_pgpool_first SERVER guarded OPTIONS (ADD password 'secret of the remote');
 SET ROLE regress_pgpool_first;
 SELECT * FROM pgpool.query('guarded', 'select current_user') AS t(who name);
--- through a role that has it
+-- USAGE through membership in a role
 RESET ROLE;
 REVOKE USAGE ON FOREIGN SERVER guarded FROM regress_pgpool_first;
 SET ROLE regress_pgpool_first;
@@ -51,7 +51,7 @@ SELECT pgpool.exec('guarded', 'select 1');
 RESET ROLE;
 GRANT USAGE ON FOREIGN SERVER guarded TO regress_pgpool_first;
 
--- REVOKE: the lease that is out goes on, the next one is refused
+-- REVOKE: a held lease goes on, the next one is refused
 SET ROLE regress_pgpool_first;
 SELECT pgpool.checkout('guarded') AS lease \gset
 RESET ROLE;
@@ -77,7 +77,7 @@ DROP FUNCTION test.as_first();
 -- Which sessions share a pool
 --
 
--- each mapping is a pool of its own, the superuser's too
+-- each mapping has its own pool, the superuser's too
 SELECT test.mapping('regress_pgpool_second', 'guarded');
 SELECT pgpool.checkout('guarded') AS a \gset
 SELECT test.remote_pid(:a) AS pid_a \gset
@@ -90,13 +90,14 @@ SELECT pgpool.checkin(:a);
 SELECT count(DISTINCT pid) FROM unnest(ARRAY[:pid_a, :pid_b, :pid_c]) AS pid;
 SELECT count(*) AS pools, count(DISTINCT local_user) AS users, bool_and(shared) AS shared
   FROM pgpool.pools WHERE server = 'guarded';
--- the pools of two users do not mix though all else is the same
+-- the pools of two users are separate even if all options are the same
 SET ROLE regress_pgpool_first;
 SELECT pid = :pid_b AS own FROM pgpool.query('guarded', 'select pg_backend_pid()') AS t(pid int);
 SET ROLE regress_pgpool_second;
 SELECT pid = :pid_c AS own FROM pgpool.query('guarded', 'select pg_backend_pid()') AS t(pid int);
 RESET ROLE;
--- who becomes a superuser does not go on with the connections of before, nor back
+-- a role that becomes a superuser does not reuse its earlier connections, nor the
+-- other way round
 ALTER ROLE regress_pgpool_first SUPERUSER;
 SET ROLE regress_pgpool_first;
 SELECT pid = :pid_b AS same FROM pgpool.query('guarded', 'select pg_backend_pid()') AS t(pid int);
@@ -106,7 +107,8 @@ SET ROLE regress_pgpool_first;
 SELECT pid = :pid_b AS own FROM pgpool.query('guarded', 'select pg_backend_pid()') AS t(pid int);
 RESET ROLE;
 
--- a PUBLIC mapping that names the remote user: one pool, superusers apart
+-- a PUBLIC mapping that names the remote user: one pool, and another one for
+-- superusers
 SELECT test.server('common', 'pool_size', '1');
 DROP USER MAPPING FOR CURRENT_USER SERVER common;
 SELECT test.mapping('PUBLIC', 'common');
@@ -120,7 +122,7 @@ SELECT pid AS pid_c FROM pgpool.query('common', 'select pg_backend_pid()') AS t(
 SELECT count(DISTINCT pid) FROM unnest(ARRAY[:pid_a, :pid_b, :pid_c]) AS pid;
 SELECT count(*) AS pools, count(DISTINCT local_user) AS users, bool_or(shared) AS shared
   FROM pgpool.pools WHERE server = 'common';
--- a mapping of one's own goes first
+-- a user's own mapping takes precedence
 SELECT test.mapping('regress_pgpool_first', 'common', 'remote_super', 'root secret');
 SET ROLE regress_pgpool_first;
 SELECT * FROM pgpool.query('common', 'select current_user') AS t(who name);
@@ -130,10 +132,10 @@ RESET ROLE;
 SELECT test.drop('common');
 
 --
--- Passwords: the mapping's, and really asked for
+-- Passwords: taken from the mapping, and required by the remote
 --
 
--- this server itself, through its socket, where nobody is asked for a password
+-- this server itself, through its socket, which does not ask for a password
 DO $$
 BEGIN
 	EXECUTE format('CREATE SERVER trusting FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host %L, port %L, dbname %L)',
@@ -146,7 +148,7 @@ SELECT here = current_user AS same FROM pgpool.query('trusting', 'select current
 SET ROLE regress_pgpool_app;
 SELECT test.err($$SELECT pgpool.checkout('trusting')$$);
 RESET ROLE;
--- unless the superuser says that none is needed
+-- unless the superuser sets password_required to false
 ALTER USER MAPPING FOR regress_pgpool_app SERVER trusting OPTIONS (ADD password_required 'false');
 SET ROLE regress_pgpool_app;
 SELECT * FROM pgpool.query('trusting', 'select current_user') AS t(here name);
@@ -162,11 +164,11 @@ SELECT pgpool.checkout('trusting');
 RESET ROLE;
 SELECT test.drop('trusting');
 
--- a wrong one; the reason is the remote's, and tells no secret
+-- a wrong password: the error is the remote's, and shows no password
 SELECT test.server('wrong', 'pool_size', '1', 'retry_min', '1ms', 'retry_max', '1ms');
 ALTER USER MAPPING FOR CURRENT_USER SERVER wrong OPTIONS (SET password 'opensesame');
 SELECT test.err($$SELECT pgpool.checkout('wrong')$$);
--- and the right one, effective at the next checkout
+-- the right one takes effect at the next checkout
 ALTER USER MAPPING FOR CURRENT_USER SERVER wrong OPTIONS (SET password 'secret of the remote');
 SELECT pgpool.exec('wrong', 'select 1');
 SELECT pgpool.checkin(pgpool.checkout('wrong'));
@@ -195,7 +197,7 @@ SET ROLE regress_pgpool_app;
 SELECT * FROM pgpool.query('fdw_server', 'select current_user') AS t(who name);
 SELECT * FROM pgpool.query('dblink_server', 'select current_user') AS t(who name);
 RESET ROLE;
--- the options of the pool are the settings' defaults
+-- the pool's options are the settings' defaults
 SELECT server, count(*), bool_and(pool_size = current_setting('pgpool_ext.default_pool_size')::int) AS "default"
   FROM pgpool.pools WHERE server IN ('fdw_server', 'dblink_server') GROUP BY server ORDER BY server;
 SELECT test.drop('fdw_server', 'dblink_server');
@@ -207,16 +209,16 @@ SELECT pgpool.checkout('other_server');
 DROP FOREIGN DATA WRAPPER other_wrapper CASCADE;
 
 --
--- Servers that change, and go
+-- Servers that are changed and dropped
 --
 
--- nobody uses it: the next checkout finds what is there now
+-- unused: the next checkout takes the new options
 SELECT test.server('changing', 'pool_size', '1');
 SELECT pid, db FROM pgpool.query('changing', 'select pg_backend_pid(), current_database()') AS t(pid int, db name) \gset
 SELECT :'db';
 ALTER SERVER changing OPTIONS (SET dbname 'postgres');
 SELECT pid = :pid AS same, db FROM pgpool.query('changing', 'select pg_backend_pid(), current_database()') AS t(pid int, db name);
--- the size, up and down
+-- pool_size, raised and lowered
 SELECT pgpool.checkout('changing') AS a \gset
 SELECT pgpool.try_checkout('changing') IS NULL AS none_free;
 ALTER SERVER changing OPTIONS (SET pool_size '3');
@@ -228,14 +230,14 @@ SELECT pgpool.checkin_all();
 SELECT pgpool.exec('changing', 'select 1');
 SELECT test.wait_for('SELECT total = 1 FROM pgpool.pools WHERE server = ''changing''');
 
--- somebody uses it: the lease goes on, its connection is closed at checkin
+-- in use: the lease goes on, and its connection is closed at checkin
 SELECT pgpool.checkout('changing') AS lease \gset
 SELECT test.remote_pid(:lease) AS pid \gset
 ALTER SERVER changing OPTIONS (SET dbname 'remote_db');
 SELECT * FROM pgpool.query(:lease, 'select current_database()') AS t(db name);
 SELECT pgpool.checkin(:lease);
 SELECT pid = :pid AS same, db FROM pgpool.query('changing', 'select pg_backend_pid(), current_database()') AS t(pid int, db name);
--- the same for a change that is another's as well: of the mapping, of a name
+-- the same for changes of other objects: the mapping, the server's name
 SELECT pgpool.checkout('changing') AS lease \gset
 ALTER USER MAPPING FOR CURRENT_USER SERVER changing OPTIONS (SET user 'remote_super', SET password 'root secret');
 SELECT * FROM pgpool.query(:lease, 'select current_user') AS t(who name);
@@ -245,7 +247,7 @@ ALTER SERVER changing RENAME TO changed;
 SELECT pgpool.exec('changing', 'select 1');
 SELECT pgpool.exec('changed', 'select 1');
 SELECT server FROM pgpool.pools WHERE server IN ('changing', 'changed');
--- what was done in a transaction that is rolled back has not happened
+-- a change that is rolled back has no effect
 SELECT pid FROM pgpool.query('changed', 'select pg_backend_pid()') AS t(pid int) \gset
 BEGIN;
 ALTER SERVER changed OPTIONS (SET dbname 'postgres');
@@ -258,7 +260,7 @@ SELECT pgpool.checkout('changed');
 ROLLBACK;
 SELECT * FROM pgpool.query('changed', 'select current_database()') AS t(db name);
 
--- dropped while a lease is out: it goes on, then the connection ends
+-- dropped while a lease is held: the lease goes on, then the connection is closed
 SELECT pgpool.checkout('changed') AS lease \gset
 SELECT test.remote_pid(:lease) AS pid \gset
 SELECT test.drop('changed');
@@ -267,17 +269,17 @@ SELECT pgpool.checkout('changed', '0');
 SELECT pgpool.exec(:lease, 'select 1');
 SELECT pgpool.checkin(:lease);
 SELECT test.wait_for(format('SELECT n = 0 FROM pgpool.query(''shard1'', ''select count(*) from pg_stat_activity where pid = %s'') AS t(n bigint)', :pid));
--- dropped while its connections are idle: they end, too
+-- dropped while its connections are idle: they are closed too
 SELECT test.server('going', 'pool_size', '2');
 SELECT pid FROM pgpool.query('going', 'select pg_backend_pid()') AS t(pid int) \gset
 SELECT test.drop('going');
 SELECT pgpool.exec('going', 'select 1');
 SELECT test.wait_for(format('SELECT n = 0 FROM pgpool.query(''shard1'', ''select count(*) from pg_stat_activity where pid = %s'') AS t(n bigint)', :pid));
--- one of the same name is another one
+-- a new server of the same name is another one
 SELECT test.server('going', 'pool_size', '1');
 SELECT remote_pid = :pid AS same FROM pgpool.query('going', 'select pg_backend_pid()') AS t(remote_pid int);
 SELECT test.drop('going');
--- without its mapping a pool is nobody's
+-- a pool whose mapping is dropped is closed
 DROP USER MAPPING FOR regress_pgpool_first SERVER guarded;
 SET ROLE regress_pgpool_first;
 SELECT pgpool.exec('guarded', 'select 1');
@@ -300,9 +302,9 @@ END $$;
 CREATE USER MAPPING FOR CURRENT_USER SERVER shard1 OPTIONS (user 'remote_app', password 'secret of the remote');
 SELECT pgpool.exec('shard1', 'select 1');
 SELECT count(*) FROM pgpool.pools WHERE database = current_database();
--- pools of other databases are seen, and are others
+-- pools of other databases are shown, and are separate
 SELECT count(DISTINCT database) FROM pgpool.pools WHERE server = 'shard1';
--- gone with all that hangs on it, and with a lease out
+-- DROP EXTENSION CASCADE while a lease is held
 SELECT pgpool.checkout('shard1') > 0 AS leased;
 \set VERBOSITY terse
 DROP EXTENSION pgpool_ext;
@@ -317,7 +319,7 @@ CREATE EXTENSION pgpool_ext;
 SELECT pgpool.checkin_all();
 DROP EXTENSION pgpool_ext;
 
--- somebody was there before, and has prepared the schema
+-- the schema already exists, prepared by somebody else
 CREATE SCHEMA pgpool;
 CREATE FUNCTION pgpool.checkout(text, interval, text) RETURNS bigint LANGUAGE sql AS 'SELECT 1';
 -- (from 18 on the server says where in the script)
@@ -328,7 +330,7 @@ SELECT count(*) FROM pg_foreign_data_wrapper;
 SELECT count(*) FROM pg_extension WHERE extname = 'pgpool_ext';
 SELECT proname FROM pg_proc WHERE pronamespace = 'pgpool'::regnamespace;
 DROP SCHEMA pgpool CASCADE;
--- or objects of the names that the script uses, where it does not look
+-- objects of the names that the script uses, in a schema that it does not search
 CREATE DOMAIN public.int8 AS text;
 CREATE FUNCTION public.now() RETURNS text LANGUAGE sql AS 'SELECT ''hostile''';
 CREATE OPERATOR public.= (LEFTARG = name, RIGHTARG = name, FUNCTION = nameeq);
@@ -339,12 +341,12 @@ SELECT pg_catalog.count(*) FROM pg_catalog.pg_depend AS d
 SELECT DISTINCT pg_catalog.pg_get_function_result(oid) FROM pg_catalog.pg_proc
  WHERE pronamespace OPERATOR(pg_catalog.=) 'pgpool'::pg_catalog.regnamespace AND proname::pg_catalog.text IN ('checkout', 'exec');
 RESET search_path;
--- where it was put it stays
+-- the extension cannot be moved to another schema, nor created in one
 CREATE SCHEMA elsewhere;
 ALTER EXTENSION pgpool_ext SET SCHEMA elsewhere;
 DROP EXTENSION pgpool_ext;
 CREATE EXTENSION pgpool_ext SCHEMA elsewhere;
--- not for everybody to create
+-- ordinary roles cannot create it
 SET ROLE regress_pgpool_first;
 CREATE EXTENSION pgpool_ext;
 RESET ROLE;

@@ -1,16 +1,16 @@
 --
--- query and exec: what they run, where they can stand, what they leave.
+-- query and exec: what they run, where they can stand, and what they leave behind.
 --
 
 SELECT pgpool.checkout('one') AS lease \gset
 
 --
--- What comes back
+-- Results
 --
 
 SELECT * FROM pgpool.query(:lease, 'select 1, ''two'', null') AS t(a int, b text, c date);
 SELECT * FROM pgpool.query(:lease, 'values (1, ''x''), (2, ''y'')') AS t(a int, b text);
--- columns go by their place: the names are those of the list
+-- columns are matched by position: the names are those of the list
 SELECT * FROM pgpool.query(:lease, 'select 1 as a, 2 as a, 3 as b') AS t(x int, a int, y int);
 -- no rows
 SELECT * FROM pgpool.query(:lease, 'select 1 where false') AS t(a int);
@@ -18,13 +18,13 @@ SELECT count(*) FROM pgpool.query(:lease, 'select from generate_series(1, 0)') A
 -- a row of nothing but NULLs, and one of empty strings
 SELECT t IS NULL AS is_null, a, b FROM pgpool.query(:lease, 'select null, null') AS t(a int, b text);
 SELECT length(a), a IS NULL AS is_null FROM pgpool.query(:lease, 'select ''''') AS t(a text);
--- the number of columns has to be right
+-- the number of columns must match
 SELECT * FROM pgpool.query(:lease, 'select 1, 2') AS t(a int);
 SELECT * FROM pgpool.query(:lease, 'select 1') AS t(a int, b int);
 SELECT * FROM pgpool.query(:lease, 'select from generate_series(1, 3)') AS t(a int);
 SELECT * FROM pgpool.query(:lease, 'select 1 where false') AS t(a int, b int);
 SELECT * FROM pgpool.query('shard1', 'select 1, 2') AS t(a int);
--- 500 of them; and as many as a remote SELECT can have
+-- 500 columns; and the most that a remote SELECT can have
 CREATE FUNCTION pg_temp.many(lease bigint, n int, OUT last int, OUT sum bigint)
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -38,7 +38,7 @@ SELECT * FROM pg_temp.many(:lease, 500);
 SELECT pgpool.exec(:lease, 'select ' || string_agg(i::text, ', ' ORDER BY i))
   FROM generate_series(1, 1664) AS i;
 
--- exec: rows affected, or returned and dropped; 0 for the rest
+-- exec: rows affected, or rows returned and dropped; 0 for other commands
 SELECT pgpool.exec(:lease, 'create temp table t (a int, b text)');
 SELECT pgpool.exec(:lease, 'insert into t select i, ''row '' || i from generate_series(1, 10) as i');
 SELECT pgpool.exec(:lease, 'update t set b = ''low'' where a < 4');
@@ -55,7 +55,7 @@ SELECT pgpool.exec(:lease, 'create temp table t2 as select * from t');
 SELECT pgpool.exec(:lease, 'merge into t2 using t on t.a = t2.a when matched then update set b = ''merged''');
 SELECT pgpool.exec(:lease, 'select from generate_series(1, 3)');
 SELECT pgpool.exec(:lease, 'fetch 2 from c');
--- query: the rows of RETURNING, and none of what returns none
+-- query: the rows of RETURNING, and none for a statement that returns none
 SELECT * FROM pgpool.query(:lease, 'insert into t values (21, ''x''), (22, null) returning a, b') AS t(a int, b text);
 SELECT * FROM pgpool.query(:lease, 'update t set a = a + 1 where a > 20 returning a') AS t(a int);
 SELECT * FROM pgpool.query(:lease, 'delete from t where a > 20 returning *') AS t(a int, b text);
@@ -65,19 +65,19 @@ SELECT * FROM pgpool.query(:lease, 'show datestyle') AS t(a text);
 SELECT * FROM pgpool.query(:lease, 'explain (costs off) select 1') AS t(plan text);
 
 --
--- Several statements: in exec, as long as there are no parameters
+-- Several statements: in exec, if there are no parameters
 --
 
 SELECT pgpool.exec(:lease, 'insert into t values (41); insert into t values (42), (43); select 1; create temp table t4 ()');
 SELECT pgpool.exec(:lease, 'select 1;');
 SELECT pgpool.exec(:lease, ';; select 1;; -- the end');
--- they are one transaction, but for those that say otherwise
+-- they run in one transaction, unless they control transactions themselves
 SELECT pgpool.exec(:lease, 'insert into t values (51); select 1/0; insert into t values (52)');
 SELECT pgpool.exec(:lease, 'begin; insert into t values (51); commit; select 1/0');
 SELECT * FROM pgpool.query(:lease, 'select a from t where a between 41 and 59') AS t(a int);
 SELECT * FROM pgpool.query(:lease, 'select 1; select 2') AS t(a int);
 SELECT pgpool.exec(:lease, 'select $1; select 2', 'x');
--- nothing at all
+-- empty statements
 SELECT pgpool.exec(:lease, '');
 SELECT pgpool.exec(:lease, ' ; -- nothing');
 SELECT pgpool.exec(:lease, '', 'x');
@@ -87,7 +87,7 @@ SELECT * FROM pgpool.query(:lease, E' \n\t') AS t(a int);
 
 -- a semicolon that ends no statement
 SELECT * FROM pgpool.query(:lease, 'select '';'', $$;$$, 1 /* ; */ -- ;') AS t(a text, b text, c int);
--- one statement that becomes several by rules; in exec the last one counts
+-- one statement that rules expand to several; in exec the last one counts
 SELECT pgpool.exec(:lease, 'create temp table ruled (a int);
 	create rule also_1 as on insert to ruled do also select new.a, ''first'';
 	create rule also_2 as on insert to ruled do also select new.a;
@@ -118,15 +118,15 @@ SELECT pgpool.exec(:lease, 'prepare p(int) as select $1 * 2');
 SELECT * FROM pgpool.query(:lease, 'execute p(21)') AS t(a int);
 SELECT pgpool.exec(:lease, 'call pg_catalog.nothing()');
 SELECT pgpool.exec(:lease, 'vacuum t');
--- a local rollback does not reach the remote
+-- a local rollback does not affect the remote transaction
 BEGIN;
 SELECT pgpool.exec(:lease, 'insert into t values (61)');
 ROLLBACK;
 SELECT pgpool.exec(:lease, 'delete from t where a = 61');
 
 --
--- Transaction control in query: it is a statement without columns, and the lease is
--- in the transaction that it has begun
+-- Transaction control in query: it is a statement without columns, and the lease
+-- stays in the transaction that it has begun
 --
 
 SELECT * FROM pgpool.query(:lease, 'begin') AS t(a int);
@@ -138,7 +138,7 @@ SELECT count(*) FROM pgpool.query(:lease, 'select 1 from t where a = 81') AS t(a
 SELECT * FROM pgpool.query(:lease, 'select 1; commit') AS t(a int);
 
 --
--- COPY is refused, whichever way and whichever call; the lease goes on
+-- COPY is refused in each form and by each function; the lease stays usable
 --
 
 SELECT pgpool.exec(:lease, 'copy t from stdin');
@@ -158,8 +158,8 @@ SELECT pgpool.exec(:lease, 'copy t from stdin');
 SELECT pgpool.exec(:lease, 'select 1');
 SELECT pgpool.exec(:lease, 'rollback');
 SELECT pgpool.checkin(:lease);
--- in the extended protocol the number of answers to a refused COPY FROM STDIN is not known:
--- the connection is closed, and the lease is good for checkin only
+-- in the extended protocol the number of answers to a refused COPY FROM STDIN is
+-- unknown: the connection is closed, and the lease can only be returned
 SELECT pgpool.checkout('one') AS lease \gset
 SELECT pgpool.exec(:lease, 'create temp table t (a int)');
 SELECT * FROM pgpool.query(:lease, '/* */ copy t from stdin') AS t(a int);
@@ -198,8 +198,8 @@ SELECT pg_temp.after_copy('copy tt from stdin (freeze)');
 SELECT pg_temp.after_copy('/* */ copy tt from stdin');
 SELECT pg_temp.after_copy('/* */ copy tt from stdin (freeze)');
 SELECT pg_temp.after_copy('/* */ copy (select 1) to stdout');
--- without a lease nothing is left of a transaction that a statement begins
-SET client_min_messages = error;	-- a warning tells, with the number of the lease
+-- a one-call lease leaves nothing of a transaction that its statement begins
+SET client_min_messages = error;	-- the warning has the id of the lease
 SELECT * FROM pgpool.query('one', 'begin') AS t(a int);
 SELECT * FROM pgpool.query_as(0, 'one', 'start transaction');
 RESET client_min_messages;
@@ -243,25 +243,25 @@ SELECT * FROM remote_view;
 -- statements in select lists and conditions run once for each row
 SELECT count(*) FROM generate_series(1, 3) AS i WHERE pgpool.exec('one', 'select 1') = 1;
 SELECT array(SELECT a FROM pgpool.query('one', 'select 1 union all select 2') AS t(a int));
--- one inside the other, on connections of their own
+-- nested calls use connections of their own
 SELECT * FROM pgpool.query('shard1', 'select $1::int + 1',
 	(SELECT a FROM pgpool.query('shard1', 'select 41') AS t(a int))) AS t(a int);
--- names of arguments: only as far as the variadic one allows
+-- named arguments: only as far as the variadic one allows
 SELECT pgpool.exec(pool => 'one', sql => 'select 1', VARIADIC params => '{}'::text[]);
 SELECT pgpool.checkin(lease => pgpool.checkout(pool => 'one', timeout => '1 s', why => 'named'));
 
--- a cursor, forward and backward, and one that is left in the middle
+-- a cursor, read forward and backward, and one that is not read to its end
 BEGIN;
 DECLARE local_cursor SCROLL CURSOR FOR
 	SELECT * FROM pgpool.query('one', 'select generate_series(1, 1000)') AS t(a int);
 FETCH 2 FROM local_cursor;
 FETCH LAST FROM local_cursor;
 FETCH BACKWARD 1 FROM local_cursor;
--- the result is here, the connection is free
+-- the result has been read completely, and the connection is free
 SELECT pgpool.exec('one', 'select 1');
 COMMIT;
 
--- more than work_mem holds goes to a file
+-- a result larger than work_mem is written to a file
 SET work_mem = '64kB';
 SELECT count(*), sum(a), min(length(b)), max(length(b))
   FROM pgpool.query('one', 'select i, repeat(''x'', 50) from generate_series(1, 100000) as i') AS t(a int, b text);
@@ -270,7 +270,7 @@ SELECT count(*) FROM pgpool.query('one', 'select generate_series(1, 100000)') AS
 RESET work_mem;
 
 --
--- Prepared statements, typed and as drivers prepare them
+-- Prepared statements, typed, and as drivers prepare them
 --
 
 PREPARE p1(text) AS SELECT * FROM pgpool.query('one', $1) AS t(a int);
@@ -297,7 +297,7 @@ EXECUTE p5('a', 'last');
 DEALLOCATE ALL;
 
 --
--- Code that runs while a result is read comes back to its lease
+-- Local code that runs while a result is read and uses the same lease
 --
 
 CREATE FUNCTION test.uses_lease(value int) RETURNS boolean LANGUAGE plpgsql AS $$
@@ -308,7 +308,7 @@ END $$;
 CREATE DOMAIN test.meddling AS int CHECK (test.uses_lease(VALUE));
 SELECT pgpool.checkout('one') AS lease \gset
 
--- every way to use or end it is refused
+-- each way to use or end the lease is refused
 CREATE FUNCTION test.meddle(lease bigint, command text) RETURNS SETOF text
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -322,7 +322,7 @@ SELECT test.meddle(:lease, 'SELECT pgpool.checkin(%s)');
 SELECT test.meddle(:lease, 'SELECT pgpool.discard(%s)');
 SELECT test.meddle(:lease, 'SELECT pgpool.checkin_all()');
 SELECT pgpool.exec(:lease, 'select 1');
--- where that code takes the error, the result comes out all the same
+-- if that code catches the error, the result is complete
 CREATE FUNCTION test.tries_lease(value int) RETURNS boolean LANGUAGE plpgsql AS $$
 BEGIN
 	EXECUTE current_setting('test.command');
@@ -335,12 +335,12 @@ SELECT sum(a) FROM pgpool.query(:lease, 'select generate_series(1, 1000)') AS t(
 -- other leases can be used
 SELECT set_config('test.command', 'SELECT pgpool.exec(''shard1'', ''select 1'')', false);
 SELECT count(a) FROM pgpool.query(:lease, 'select generate_series(1, 10)') AS t(a test.meddling);
--- a pool of one inside of itself
+-- nested calls on a pool of size one
 SELECT pgpool.checkin(:lease);
 SELECT set_config('test.command', 'SELECT pgpool.exec(''one'', ''select 1'')', false);
 SELECT * FROM pgpool.query('one', 'select 1') AS t(a test.meddling);
 SELECT pgpool.exec('one', 'select 1');
--- a one-call lease is not returned by checkin_all from the inside
+-- checkin_all in a nested call does not return a one-call lease
 SELECT set_config('test.command', 'SELECT pgpool.checkin_all()', false);
 SELECT state FROM (SELECT left(err, 15) AS state FROM
 	test.err('SELECT * FROM pgpool.query(''one'', ''select 1'') AS t(a test.meddling)') AS err LIMIT 1) AS e;

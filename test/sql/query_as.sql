@@ -14,7 +14,7 @@ SELECT pgpool.exec(:lease, 'create temp table orders (total numeric, id int, day
 	insert into orders values (12.5, 1, ''2026-11-21''), (null, 2, ''infinity''), (-3, 3, null)');
 
 --
--- Row types: by name, in any order
+-- Row types: columns are matched by name, in any order
 --
 
 SELECT * FROM pgpool.query_as(NULL::test.orders, :lease, 'select * from orders');
@@ -52,7 +52,7 @@ DROP VIEW test.view;
 CREATE TABLE test.nothing ();
 SELECT count(*) FROM pgpool.query_as(NULL::test.nothing, :lease, 'select from orders');
 DROP TABLE test.nothing;
--- names of the list in FROM do not matter
+-- names of the column list in FROM do not matter
 SELECT p, q FROM pgpool.query_as(NULL::test.point3, :lease, 'select 1 as x, 2 as y, null as z') AS t(p, q, r);
 SELECT * FROM ROWS FROM (pgpool.query_as(NULL::test.point3, :lease, 'select x, 2 as y, null as z from generate_series(1, 2) as x'),
 	pgpool.query_as('now'::date, :lease, 'select date ''2026-01-01''')) WITH ORDINALITY;
@@ -60,14 +60,15 @@ SELECT * FROM ROWS FROM (pgpool.query_as(NULL::test.point3, :lease, 'select x, 2
 SELECT * FROM pgpool.query_as(NULL::test.orders, :lease, 'select 1.239 as total, ''7'' as id, timestamp ''2026-02-01 23:00'' as day');
 
 --
--- Columns that do not fit
+-- Columns that do not match
 --
 
 SELECT * FROM pgpool.query_as(NULL::test.orders, :lease, 'select 1 as id, 2 as total');
 SELECT * FROM pgpool.query_as(NULL::test.orders, :lease, 'select *, 1 as more, 2 as "and ""more""" from orders');
 SELECT * FROM pgpool.query_as(NULL::test.orders, :lease, 'select *, id from orders');
 SELECT * FROM pgpool.query_as(NULL::test.orders, :lease, 'select id, total, id, id, x from orders, generate_series(1, 2) as x where false');
--- a dropped column is none, a column's name has its case, and a whole row is one column
+-- a dropped column does not count, a column's name keeps its case, and a whole row is
+-- one column
 SELECT * FROM pgpool.query_as(NULL::test.orders, :lease, 'select *, 1 as gone from orders');
 SELECT * FROM pgpool.query_as(NULL::test.orders, :lease, 'select *, 1 as "........pg.dropped.2........" from orders');
 SELECT * FROM pgpool.query_as(NULL::test.orders, :lease, 'select id as "ID", total, day from orders');
@@ -75,7 +76,7 @@ SELECT * FROM pgpool.query_as(NULL::test.orders, :lease, 'select o from orders a
 SELECT * FROM pgpool.query_as(NULL::test.orders, :lease, 'select 1, 2, 3');
 SELECT * FROM pgpool.query_as(NULL::test.orders, :lease, 'select from orders');
 SELECT * FROM pgpool.query_as(NULL::test.orders, :lease, 'select * from generate_series(1, 2) where false');
--- SQLSTATE, and all of 1,600
+-- the SQLSTATE, and 1,600 columns
 SELECT test.err(format('SELECT * FROM pgpool.query_as(NULL::test.point3, %s, ''select 1 as x, 2 as x'')', :lease));
 SELECT test.run('CREATE TABLE test.wide (' || string_agg('c' || i || ' int', ', ') || ')') FROM generate_series(1, 1600) AS i;
 SELECT (t).c1, (t).c1600 FROM pgpool.query_as(NULL::test.wide, :lease,
@@ -87,7 +88,7 @@ SELECT pgpool.query_as(0, :lease, (SELECT 'select ' || string_agg(i::text, ', ')
 DROP TABLE test.wide;
 
 --
--- Scalars: one column, whatever its name is
+-- Scalars: one column of any name
 --
 
 SELECT * FROM pgpool.query_as(0, :lease, 'select 7');
@@ -140,7 +141,7 @@ END $$;
 CREATE FUNCTION test.remote_orders() RETURNS SETOF test.orders LANGUAGE sql AS
 	$$ SELECT * FROM pgpool.query_as(NULL::test.orders, 'shard1', 'select 1 as id, 2 as total, null as day') $$;
 SELECT * FROM test.remote_orders();
--- a prepared statement follows the type
+-- a prepared statement follows a change of the type
 PREPARE p AS SELECT * FROM pgpool.query_as(NULL::test.orders, 'shard1', $1);
 EXECUTE p('select 1 as id, 2 as total, null as day');
 ALTER TABLE test.orders ADD COLUMN note text;
@@ -151,14 +152,14 @@ EXECUTE p('select 1 as id, 2 as total, null as day, ''x'' as note');
 ALTER TABLE test.orders DROP COLUMN note;
 EXECUTE p('select 1 as id, 2 as total, null as day');
 DEALLOCATE p;
--- more than work_mem holds goes to a file
+-- a result larger than work_mem is written to a file
 SET work_mem = '64kB';
 SELECT count(*), sum(x), max(length(z)) FROM pgpool.query_as(NULL::test.point3, :lease,
 	'select repeat(''x'', 50) as z, i as x, -i as y from generate_series(1, 50000) as i');
 RESET work_mem;
 
 --
--- Bad templates and arguments
+-- Invalid templates and arguments
 --
 
 SELECT pgpool.query_as(NULL, :lease, 'select 1');

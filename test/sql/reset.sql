@@ -1,8 +1,9 @@
 --
--- What a lessee finds: start commands, and the reset between two leases.
+-- The state of a connection at checkout: start commands, and the reset between two
+-- leases.
 --
 
--- What a session has left behind on the remote side, for the one that looks.
+-- The session state that a lease finds on the remote side.
 CREATE FUNCTION test.traces(pool text) RETURNS text LANGUAGE sql AS $$
 	SELECT traces FROM pgpool.query(pool, 'select concat_ws('' '',
 		''work_mem='' || current_setting(''work_mem''),
@@ -21,7 +22,7 @@ CREATE FUNCTION test.leave_traces(pool text) RETURNS bigint LANGUAGE sql AS $$
 		select pg_advisory_lock(pg_backend_pid())')
 $$;
 
--- servers whose connections are all of these tests'
+-- servers that only this test uses
 SELECT test.server('always', 'pool_size', '1');
 SELECT test.server('transfer', 'pool_size', '1', 'reset', 'on_transfer');
 SELECT test.server('never', 'pool_size', '1', 'reset', 'never');
@@ -37,7 +38,7 @@ SELECT test.leave_traces('always');
 SELECT test.traces('always');
 SELECT test.leave_traces('always');
 SELECT test.other('other', 'SELECT test.traces(''always'')');
--- of a lease that others saw, within it and after it
+-- state is kept within a lease, and reset after it
 SELECT pgpool.checkout('always') AS lease \gset
 SELECT pgpool.exec(:lease, 'set work_mem = ''7MB''');
 SELECT * FROM pgpool.query(:lease, 'show work_mem') AS t(work_mem text);
@@ -45,11 +46,11 @@ SELECT pgpool.checkin(:lease);
 SELECT * FROM pgpool.query('always', 'show work_mem') AS t(work_mem text);
 -- all on one connection
 SELECT remote_pid = :pid AS same FROM pgpool.query('always', 'select pg_backend_pid()') AS t(remote_pid int);
--- the lock has been given back to others, too, once the remote has done the reset
+-- the advisory lock is free once the remote has completed the reset
 SELECT pgpool.exec('always', 'select pg_advisory_lock(4711)');
 SELECT test.wait_for($$SELECT free FROM pgpool.query('one', 'select pg_try_advisory_lock(4711)') AS t(free bool)$$);
 
--- a role that was set
+-- SET ROLE is reset
 CREATE USER MAPPING FOR regress_pgpool_app SERVER always OPTIONS (user 'remote_super', password 'root secret');
 GRANT USAGE ON FOREIGN SERVER always TO regress_pgpool_app;
 SET ROLE regress_pgpool_app;
@@ -59,27 +60,28 @@ SELECT pgpool.exec('always', 'set session authorization remote_app');
 SELECT * FROM pgpool.query('always', 'select current_user, session_user') AS t(c name, s name);
 RESET ROLE;
 
--- what DISCARD ALL leaves, such as that there was a setting, is the same user's alone
+-- what DISCARD ALL leaves, such as the name of a custom setting, is visible to the
+-- same user only
 SELECT pgpool.exec('always', 'select set_config(''my.trace'', ''mine'', false)');
 SELECT trace = '' AS empty FROM pgpool.query('always', 'select current_setting(''my.trace'', true)') AS t(trace text);
 SET ROLE regress_pgpool_app;
 SELECT trace IS NULL AS none FROM pgpool.query('always', 'select current_setting(''my.trace'', true)') AS t(trace text);
 RESET ROLE;
 
--- the schema for temporary tables stays, empty
+-- the schema for temporary tables stays, and is empty
 SELECT pgpool.exec('always', 'create temp table trace (a int)');
 SELECT * FROM pgpool.query('always', 'select pg_my_temp_schema() <> 0, (select count(*) from pg_class where relnamespace = pg_my_temp_schema())') AS t(schema bool, tables bigint);
 
--- session defaults for transactions
+-- session defaults for transactions are reset
 SELECT pgpool.exec('always', 'set default_transaction_read_only = on; set session characteristics as transaction isolation level serializable');
 SELECT * FROM pgpool.query('always', 'select current_setting(''transaction_read_only''), current_setting(''transaction_isolation'')') AS t(r text, i text);
 
--- what the predecessor's reset says is not shown to its successor
+-- notices of the reset are not shown to the next lease
 SELECT pgpool.exec('always', 'listen here; notify here; set client_min_messages = debug1');
 SELECT * FROM pgpool.query('always', 'select 1') AS t(a int);
 
 --
--- What values depend on is the same for everybody
+-- DateStyle, IntervalStyle and the like are the same for every lease
 --
 
 CREATE FUNCTION test.styles(pool text) RETURNS text LANGUAGE sql AS $$
@@ -95,14 +97,14 @@ SELECT test.spoil_styles('always');
 SELECT test.styles('always');
 SELECT test.spoil_styles('always');
 SELECT test.other('other', 'SELECT test.styles(''always'')');
--- also where there is no reset: what is reported then differs from the start
+-- also without a reset: their reported values then differ from those at the start
 SELECT test.styles('never');
 SELECT test.spoil_styles('never');
 SELECT test.styles('never');
 SELECT test.styles('transfer');
 SELECT test.spoil_styles('transfer');
 SELECT test.styles('transfer');
--- the remote database and role may have others
+-- the remote database and role may set other ones
 SELECT pgpool.exec('one', 'alter role remote_app set datestyle = ''SQL, DMY''; alter database remote_db set intervalstyle = sql_standard');
 SELECT test.server('fresh');
 SELECT test.styles('fresh');
@@ -110,7 +112,7 @@ SELECT pgpool.exec('one', 'alter role remote_app reset datestyle; alter database
 SELECT test.drop('fresh');
 
 --
--- reset 'on_transfer': for another session
+-- reset 'on_transfer': before a lease by another session
 --
 
 SELECT test.traces('transfer');
@@ -121,21 +123,21 @@ SELECT test.traces('transfer');
 SELECT pid FROM pgpool.query('transfer', 'select pg_backend_pid()') AS t(pid int) \gset
 SELECT test.other('other', 'SELECT test.traces(''transfer'')');
 SELECT test.traces('transfer');
--- there and back without having been used by the other
+-- to another session and back, without having been used there
 SELECT test.leave_traces('transfer');
 SELECT test.other('other', 'SELECT pgpool.checkin(pgpool.checkout(''transfer''))');
 SELECT test.traces('transfer');
 SELECT remote_pid = :pid AS same FROM pgpool.query('transfer', 'select pg_backend_pid()') AS t(remote_pid int);
 
 --
--- reset 'never': for nobody
+-- reset 'never'
 --
 
 SELECT test.traces('never');
 SELECT test.leave_traces('never');
 SELECT test.traces('never');
 SELECT test.other('other', 'SELECT test.traces(''never'')');
--- an open transaction is no trace that is left
+-- an open transaction is not left to the next lease
 \set VERBOSITY sqlstate
 SELECT pgpool.exec('never', 'begin');
 \set VERBOSITY default
@@ -152,30 +154,30 @@ SELECT test.traces('custom');
 ALTER SERVER custom OPTIONS (SET reset_command 'RESET work_mem; DEALLOCATE ALL; SELECT pg_advisory_unlock_all(); UNLISTEN *');
 SELECT test.leave_traces('custom');
 SELECT test.traces('custom');
--- it does not bring the styles back: the connection is replaced
+-- reset_command does not restore the styles: the connection is replaced
 SELECT pid FROM pgpool.query('custom', 'select pg_backend_pid()') AS t(pid int) \gset
 SELECT pgpool.exec('custom', 'set datestyle = ''German, YMD''');
 SELECT test.styles('custom');
 SELECT remote_pid = :pid AS same FROM pgpool.query('custom', 'select pg_backend_pid()') AS t(remote_pid int);
--- one that fails: every lease gets a connection of its own, and no traces
+-- reset_command fails: every lease gets a new connection without state
 ALTER SERVER custom OPTIONS (SET reset_command 'SELECT 1/0');
 SELECT count(DISTINCT pid) FROM generate_series(1, 5) AS i,
 	LATERAL pgpool.query('custom', 'select pg_backend_pid(), $1::int', i) AS t(pid int, i int);
 SELECT test.leave_traces('custom');
 SELECT test.traces('custom');
 SELECT resets_failed + closed_reset > 0 AS counted FROM pgpool.stats WHERE server = 'custom';
--- one that leaves a transaction open, and one that copies
+-- reset_command leaves a transaction open, or copies
 ALTER SERVER custom OPTIONS (SET reset_command 'BEGIN');
 SELECT count(DISTINCT pid) FROM generate_series(1, 3) AS i,
 	LATERAL pgpool.query('custom', 'select pg_backend_pid(), $1::int', i) AS t(pid int, i int);
 ALTER SERVER custom OPTIONS (SET reset_command 'COPY pg_class FROM STDIN');
 SELECT count(DISTINCT pid) FROM generate_series(1, 3) AS i,
 	LATERAL pgpool.query('custom', 'select pg_backend_pid(), $1::int', i) AS t(pid int, i int);
--- rows and notices of a reset belong to nobody
+-- rows and notices of reset_command are dropped
 ALTER SERVER custom OPTIONS (SET reset_command 'SELECT generate_series(1, 1000); DROP TABLE IF EXISTS nowhere');
 SELECT count(DISTINCT pid) FROM generate_series(1, 3) AS i,
 	LATERAL pgpool.query('custom', 'select pg_backend_pid(), $1::int', i) AS t(pid int, i int);
--- one that takes too long
+-- reset_command exceeds operation_timeout
 ALTER SERVER custom OPTIONS (SET reset_command 'SELECT pg_sleep(60)', ADD operation_timeout '100ms');
 SELECT pgpool.exec('custom', 'select 1');
 SELECT pgpool.exec('custom', 'select 1');
@@ -198,7 +200,7 @@ SELECT test.traces('started');
 SELECT pgpool.checkout('started') AS lease \gset
 SELECT test.starts();
 SELECT pgpool.checkin(:lease);
--- a lease that was not used needs none
+-- a lease that was not used needs no reset
 SELECT pgpool.checkin(pgpool.checkout('started')) FROM generate_series(1, 3);
 SELECT pgpool.checkout('started') AS lease \gset
 SELECT test.starts();
@@ -216,12 +218,12 @@ SELECT * FROM pgpool.query('started', 'show work_mem') AS t(work_mem text);
 SELECT test.other('other', 'SELECT work_mem FROM pgpool.query(''started'', ''show work_mem'') AS t(work_mem text)');
 SELECT test.drop('started');
 
--- they cannot set the styles that values depend on
+-- start_commands cannot set the styles that values depend on
 SELECT test.server('started', 'pool_size', '1', 'start_commands', 'SET datestyle = ''German''');
 SELECT pgpool.checkout('started');
 SELECT test.drop('started');
 
--- those that fail: no lease, and the reason
+-- start_commands that fail: the checkout fails with their error
 SELECT test.server('failing', 'pool_size', '1', 'retry_min', '1ms', 'retry_max', '1ms', 'start_commands', 'SELECT 1/0');
 SELECT test.err($$SELECT pgpool.checkout('failing')$$);
 SELECT pg_sleep(0.05);
@@ -239,10 +241,11 @@ ALTER SERVER failing OPTIONS (SET start_commands 'SELECT pg_terminate_backend(pg
 SELECT err FROM test.err($$SELECT pgpool.checkout('failing')$$) AS err WHERE err LIKE 'ERROR%';
 ALTER SERVER failing OPTIONS (SET start_commands 'SELECT pg_sleep(60)', ADD connect_timeout '2s');
 SELECT test.err($$SELECT pgpool.checkout('failing')$$);
--- once they work again, so does the pool
+-- the pool works again as soon as they succeed
 ALTER SERVER failing OPTIONS (SET start_commands 'SELECT 1', SET connect_timeout '5s');
 SELECT pgpool.exec('failing', 'select 1');
--- those that work once: the connection cannot be used again, nor another opened
+-- start_commands that succeed only once: the connection cannot be reused, and no
+-- other can be opened
 ALTER SERVER failing OPTIONS (SET start_commands 'CREATE TABLE only_once ()');
 SELECT pgpool.exec('failing', 'select 1');
 SELECT test.err($$SELECT pgpool.exec('failing', 'select 1')$$);

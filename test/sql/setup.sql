@@ -1,7 +1,6 @@
 --
--- What the tests after this one build on: the extension, an ordinary role, two
--- servers that lead to the remote cluster, and helpers in schema "test".
---
+-- What the later tests rely on: the extension, an ordinary role, two servers that
+-- connect to the remote cluster, and helper functions in schema "test".
 CREATE EXTENSION pgpool_ext;
 CREATE EXTENSION dblink;
 CREATE ROLE regress_pgpool_app LOGIN;
@@ -10,7 +9,7 @@ GRANT CREATE ON SCHEMA public TO regress_pgpool_app;
 CREATE SCHEMA test;
 GRANT USAGE ON SCHEMA test TO PUBLIC;
 
--- A server of the pool, with options as name, value, name, value.
+-- Create a server of the pool, with options as name, value, name, value.
 CREATE FUNCTION test.create_server(name text, options text[])
 RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
@@ -22,12 +21,12 @@ BEGIN
 		name, list);
 END $$;
 
--- One that leads to the remote cluster, whose address differs from run to run;
--- more options as above; and a mapping for the caller.
+-- Create a server that connects to the remote cluster, whose address differs from run
+-- to run, with more options as above; and a mapping for the caller.
 CREATE FUNCTION test.server(name text, VARIADIC options text[] DEFAULT '{}')
 RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
-	-- or libpq would try a refused login again without TLS
+	-- or libpq would repeat a refused login without TLS
 	IF current_setting('pgpx_test.transport') = 'relay' THEN
 		options := options || ARRAY['sslmode', 'require'];
 	END IF;
@@ -56,14 +55,14 @@ BEGIN
 	END LOOP;
 END $$;
 
--- Run a command that has been put together.
+-- Run a command given as text.
 CREATE FUNCTION test.run(command text) RETURNS void
 LANGUAGE plpgsql SET client_min_messages = warning AS $$
 BEGIN
 	EXECUTE command;
 END $$;
 
--- Run a command that is to fail, and tell how.  What differs from run to run is
+-- Run a command that must fail, and return its error. What differs from run to run is
 -- replaced: ids of leases and processes, ports, times.
 CREATE FUNCTION test.err(command text) RETURNS SETOF text
 LANGUAGE plpgsql AS $$
@@ -88,7 +87,7 @@ EXCEPTION WHEN OTHERS OR query_canceled THEN
 	END LOOP;
 END $$;
 
--- Wait until a query gives true.
+-- Wait until a query returns true.
 CREATE FUNCTION test.wait_for(query text) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -105,11 +104,11 @@ BEGIN
 	END LOOP;
 END $$;
 
--- How many sessions wait for a connection to a server.
+-- The number of sessions that wait for a connection to a server.
 CREATE FUNCTION test.waiting(server text) RETURNS bigint
 LANGUAGE sql AS 'SELECT count(*) FROM pgpool.waiters w WHERE w.server = $1';
 
--- Another session of the local server, under this name for dblink.
+-- Open another session of the local server, under this dblink name.
 CREATE FUNCTION test.other_session(name text) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -122,7 +121,7 @@ END $$;
 CREATE FUNCTION test.other(name text, query text) RETURNS text
 LANGUAGE sql AS 'SELECT result FROM dblink(name, query) AS t(result text)';
 
--- The process that serves a lease on the remote side.
+-- The pid of a lease's remote backend.
 CREATE FUNCTION test.remote_pid(lease bigint) RETURNS integer
 LANGUAGE sql AS $$
 	SELECT pid FROM pgpool.query(lease, 'select pg_backend_pid()') AS t(pid integer)
@@ -134,5 +133,5 @@ SELECT test.mapping('regress_pgpool_app', server)
   FROM unnest('{shard1,one}'::text[]) AS server;
 GRANT USAGE ON FOREIGN SERVER shard1, one TO regress_pgpool_app;
 
--- end to end
+-- a query through the pool
 SELECT * FROM pgpool.query('shard1', 'select current_user, 6 * 7') AS t(who text, answer int);

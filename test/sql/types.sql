@@ -1,5 +1,5 @@
 --
--- Values: as parameters to the remote, and from its results.
+-- Values: as parameters to the remote, and in its results.
 --
 
 SELECT pgpool.checkout('one') AS lease \gset
@@ -17,7 +17,7 @@ SELECT * FROM pgpool.query('one', 'select $1::bigint', '9223372036854775807') AS
 SELECT pgpool.exec('one', 'select generate_series(1, $1::int)', '5');
 SELECT pgpool.checkout('one') AS lease \gset
 SELECT pgpool.exec(:lease, 'select generate_series(1, $1::int)', '5');
--- an array of them
+-- VARIADIC with an array
 SELECT * FROM pgpool.query(:lease, 'select $1, $2, $3', VARIADIC '{a,NULL,""}'::text[]) AS t(a text, b text, c text);
 SELECT * FROM pgpool.query(:lease, 'select 1', VARIADIC '{}'::text[]) AS t(a int);
 SELECT * FROM pgpool.query(:lease, 'select $1::int + $2::int', VARIADIC '{1,2}'::int[]) AS t(a int);
@@ -29,12 +29,12 @@ SELECT * FROM pgpool.query(:lease, 'select $1', VARIADIC '{{a},{b}}'::text[]) AS
 SELECT * FROM pgpool.query(:lease, 'select $1', VARIADIC '{{1},{2}}'::int[]) AS t(a text);
 SELECT pgpool.exec('shard1', 'select $1', VARIADIC 1);
 
--- too few, too many: the remote says so
+-- too few or too many: the remote raises the error
 SELECT pgpool.exec(:lease, 'select $1::int, $2::int', '1');
 SELECT pgpool.exec(:lease, 'select 1', '1');
 SELECT pgpool.exec(:lease, 'select $1');
 
--- 10,000, and more than the protocol has numbers for
+-- 10,000 parameters, and more than the protocol can number
 SELECT format('select count(*), sum(p), min(p), max(p) from unnest(array[%s]::int[]) as p',
 	string_agg('$' || i, ',' ORDER BY i)) AS sql FROM generate_series(1, 10000) AS i \gset
 SELECT * FROM pgpool.query(:lease, :'sql', VARIADIC
@@ -47,7 +47,7 @@ SELECT pgpool.exec(:lease, 'select 1', VARIADIC
 	(SELECT array_agg(i) FROM generate_series(1, 70000) AS i));
 SELECT pgpool.exec('shard1', 'select 1', VARIADIC
 	(SELECT array_agg(i::text) FROM generate_series(1, 65536) AS i));
--- the most there can be
+-- the highest number of parameters
 SELECT format('select count(*), sum(p) from unnest(array[%s]::int[]) as p',
 	string_agg('$' || i, ',' ORDER BY i)) AS sql FROM generate_series(1, 65535) AS i \gset
 SELECT * FROM pgpool.query(:lease, :'sql', VARIADIC
@@ -98,13 +98,13 @@ SELECT pgpool.exec(:lease, 'insert into got values ($1, $2)', 'smallint', 1::sma
 	pgpool.exec(:lease, 'insert into got values ($1, $2)', 'typed null', NULL::int),
 	pgpool.exec(:lease, 'insert into got values ($1, $2)', 'untyped null', NULL) \gset
 SELECT name, value, value IS NULL AS is_null FROM pgpool.query(:lease, 'select * from got') AS t(name text, value text);
--- typed and untyped ones mixed
+-- typed and untyped parameters mixed
 SELECT * FROM pgpool.query(:lease, 'select $1::int + $2::int + $3::int, $4::text', 1, '2', 3::bigint, NULL) AS t(a int, b text);
--- one array is one value
+-- an array is one parameter
 SELECT * FROM pgpool.query(:lease, 'select cardinality($1::int[])', ARRAY[1, 2, 3]) AS t(a int);
 SELECT pgpool.exec(:lease, 'select unnest($1::text[])', ARRAY['a', 'b']);
 SELECT pgpool.exec('shard1', 'select unnest($1::int[])', ARRAY[1, 2]);
--- all four forms of both
+-- all four forms of both functions
 SELECT a, b, c, d FROM pgpool.query(:lease, 'select $1', 'x') AS a(a text),
 	pgpool.query(:lease, 'select $1', 'x'::text) AS b(b text),
 	pgpool.query('shard1', 'select $1::int', '1') AS c(c int),
@@ -112,16 +112,16 @@ SELECT a, b, c, d FROM pgpool.query(:lease, 'select $1', 'x') AS a(a text),
 SELECT pgpool.exec(:lease, 'select $1', 'x') AS a, pgpool.exec(:lease, 'select $1::int', 1) AS b,
 	pgpool.exec('shard1', 'select $1', 'x') AS c, pgpool.exec('shard1', 'select $1::int', 1) AS d;
 
--- texts of every type, and names of servers of every type
+-- statements of each text type, and server names of each text type
 SELECT pgpool.exec('shard1', 'select $1', 'x'::name) AS a, pgpool.exec('shard1', 'select $1', 'x'::varchar) AS b,
 	pgpool.exec('shard1', 'select $1', 'x'::char(3)) AS c, pgpool.exec('shard1'::name, 'select $1', 'x'::name) AS d,
 	pgpool.exec('shard1'::varchar, 'select $1, $2', 'x'::name, 'y') AS e, pgpool.exec(:lease::int, 'select $1', 'x'::name) AS f;
 
 --
--- Results, whatever the local settings are
+-- Results do not depend on the local settings
 --
 
--- as column and as parameter a value is the same here and there
+-- a value is the same on both sides, as column and as parameter
 CREATE FUNCTION test.same(type text, value text) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
 	there boolean;
@@ -167,7 +167,7 @@ SET datestyle = 'German, YMD';
 SET intervalstyle = 'iso_8601';
 SET timezone = '<+0530>-5:30';
 SELECT * FROM test.same;
--- and the settings are what they were
+-- the local settings are unchanged
 SHOW datestyle;
 SHOW intervalstyle;
 SHOW extra_float_digits;
@@ -180,13 +180,13 @@ RESET extra_float_digits;
 RESET bytea_output;
 RESET timezone;
 
--- .. also for what is left of the transaction
+-- .. also for the rest of the transaction
 BEGIN;
 SET LOCAL datestyle = 'German, YMD';
 SELECT * FROM pgpool.query(:lease, 'select $1', date '2026-02-01') AS t(a text);
 SHOW datestyle;
 COMMIT;
--- .. nor does one of them alone change a parameter, to the last bit
+-- .. and none of them alone changes a parameter, to the last bit
 SET datestyle = 'ISO';
 SET intervalstyle = 'postgres';
 SET extra_float_digits = 0;
@@ -197,18 +197,19 @@ SELECT * FROM pgpool.query(:lease, 'select $1::interval = interval ''-3 days'' -
 RESET intervalstyle;
 RESET datestyle;
 
--- nor do those that the lease's user sets on the remote side change a value
+-- settings that the user changes on the remote side do not change values
 SELECT pgpool.exec(:lease, 'set datestyle = ''SQL, DMY''; set intervalstyle = ''sql_standard''');
 SELECT * FROM pgpool.query(:lease, 'select ''2026-02-01''::date, ''1 year -2 days''::interval, ''01/02/2026''::date')
 	AS t(a date, b interval, c date);
 SHOW datestyle;
 SHOW intervalstyle;
--- but for instants: which zone an abbreviation means differs from place to place
+-- except timestamps with time zone: an abbreviation may mean different zones on the
+-- two servers
 SELECT test.err(format('SELECT * FROM pgpool.query(%s, ''select 1, now()'') AS t(a int, b tstzrange[])', :lease));
 SELECT test.err(format('SELECT * FROM pgpool.query(%s, ''select now()'') AS t(a %s)', :lease, type)) FROM unnest('{tstzmultirange,pg_stat_archiver}'::text[]) AS type;
 SELECT * FROM pgpool.query(:lease, 'select ''2026-02-01 12:00+00''::timestamptz at time zone ''utc''') AS t(a timestamp);
 SELECT pgpool.exec(:lease, 'reset datestyle; reset intervalstyle');
--- another encoding is refused, until the lease is returned
+-- another client_encoding is refused until the lease is returned
 SELECT pgpool.exec(:lease, 'set client_encoding = ''LATIN1''');
 SELECT * FROM pgpool.query(:lease, 'select 1') AS t(a int);
 SELECT pgpool.checkin(:lease);
@@ -231,7 +232,7 @@ SELECT * FROM pgpool.query(:lease, 'select ''abc'', ''ab'', 1.239, ''12:34:56.78
 SELECT * FROM pgpool.query(:lease, 'select ''abcd''') AS t(a varchar(3));
 SELECT * FROM pgpool.query(:lease, 'select 1000') AS t(a numeric(5,2));
 SELECT * FROM pgpool.query(:lease, 'select ''{abcd}''') AS t(a varchar(3)[]);
--- other types than the remote's: what the text can be read as
+-- types that differ from the remote's: the column's type reads the text
 SELECT * FROM pgpool.query(:lease, 'select 1, 1.0, true, ''2026-01-01''::date') AS t(a text, b float8, c text, d timestamp);
 SELECT * FROM pgpool.query(:lease, 'select 1.5') AS t(a int);
 SELECT * FROM pgpool.query(:lease, 'select 1, ''abc''') AS t(a int, b int);
@@ -241,18 +242,18 @@ SELECT * FROM pgpool.query(:lease, 'select ''not'' || '' a date''') AS t(a date)
 -- an error in the middle of a large result leaves the lease usable
 SELECT * FROM pgpool.query(:lease, 'select case when i = 5000 then 99999999999 else i end from generate_series(1, 10000) as i') AS t(a int);
 SELECT * FROM pgpool.query(:lease, 'select 1') AS t(a int);
--- of one that it would take long to read on, too
+-- also in a result whose rest would take long to read
 SELECT * FROM pgpool.query(:lease, 'select case when i = 100 then 99999999999 else i end, repeat(''x'', 10000) from generate_series(1, 1000000) as i') AS t(a int, b text);
 SELECT * FROM pgpool.query(:lease, 'select 1') AS t(a int);
 SELECT * FROM pgpool.query('shard1', 'select case when i = 100 then 99999999999 else i end, repeat(''x'', 10000) from generate_series(1, 1000000) as i') AS t(a int, b text);
 SELECT * FROM pgpool.query('shard1', 'select 1') AS t(a int);
--- in a transaction: it has not failed there, or has been cancelled
+-- in a transaction: it has not failed on the remote, or was cancelled
 SELECT pgpool.exec(:lease, 'begin');
 SELECT * FROM pgpool.query(:lease, 'select ''x'' from generate_series(1, 10)') AS t(a int);
 SELECT pgpool.exec(:lease, 'select 1');
 SELECT pgpool.exec(:lease, 'commit');
 
--- long and many
+-- long and many values
 SELECT length(a), md5(a) = md5(repeat('xyz', 333333)) AS same
   FROM pgpool.query(:lease, 'select repeat(''xyz'', 333333)') AS t(a text);
 SELECT a = repeat('ä☃', 500000) AS same, length(a)

@@ -4,7 +4,7 @@ CREATE ROLE regress_views_user LOGIN;
 CREATE ROLE regress_views_other LOGIN;
 CREATE ROLE regress_views_stats LOGIN IN ROLE pg_read_all_stats;
 
--- servers of our own, so that nobody else's pools show
+-- servers that only this test uses
 SELECT test.server('views_two', 'pool_size', '2');
 SELECT test.server('views_one', 'pool_size', '1');
 SELECT test.server('views_public');
@@ -16,11 +16,11 @@ SELECT test.mapping('regress_views_user', 'views_' || suffix)
   FROM unnest('{two,one,down}'::text[]) AS suffix;
 SELECT test.mapping('PUBLIC', 'views_public');
 
--- sessions of the tests before may still be ending
+-- sessions of earlier tests may still be ending
 SELECT test.wait_for('SELECT NOT EXISTS (SELECT FROM pgpool.leases)');
 
 --
--- Nothing yet
+-- Before the first lease
 --
 
 SELECT count(*) FROM pgpool.pools WHERE server ~ '^views_';
@@ -77,7 +77,7 @@ SELECT count(*) AS joined
   FROM pgpool.leases JOIN pgpool.connections USING (pool_id, connection, lease, remote_pid)
   JOIN pgpool.pools USING (pool_id) JOIN pgpool.stats USING (pool_id);
 
--- what it says that it does
+-- the state follows the transaction of the lease
 SELECT pgpool.exec(:lease, 'begin');
 SELECT state FROM pgpool.leases;
 SELECT pgpool.exec(:lease, 'select 1/0');
@@ -86,7 +86,7 @@ SELECT pgpool.exec(:lease, 'rollback');
 SELECT state FROM pgpool.leases;
 
 --
--- What others see of it
+-- What other roles see of it
 --
 
 RESET ROLE;
@@ -104,14 +104,14 @@ SELECT * FROM seen;
 SET ROLE regress_views_stats;
 SELECT * FROM seen;
 RESET ROLE;
--- a member of the holder's role sees the lease, but the pool is the user's own
+-- a member of the holder's role sees the lease, but the pool is the holder's
 GRANT regress_views_user TO regress_views_other;
 SET ROLE regress_views_other;
 SELECT * FROM seen;
 RESET ROLE;
 REVOKE regress_views_user FROM regress_views_other;
 
--- functions are as the views
+-- the functions show the same as the views
 SET ROLE regress_views_other;
 SELECT why FROM pgpool.leases();
 SELECT count(*) FROM pgpool.pools() WHERE server ~ '^views_';
@@ -126,7 +126,7 @@ RESET ROLE;
 SELECT pgpool.check_invariants();
 
 --
--- The pool's states
+-- The states of a pool
 --
 
 SET ROLE regress_views_user;
@@ -141,7 +141,7 @@ SELECT test.wait_for($$SELECT idle = 1 FROM pgpool.pools WHERE server = 'views_t
 SELECT state, stale, lease = :lease AS lease, holder_pid = pg_backend_pid() AS holder,
        last_pid = pg_backend_pid() AS last
   FROM pgpool.connections WHERE server ~ '^views_' ORDER BY generation;
--- the leases of other options
+-- leases under former options
 RESET ROLE;
 ALTER SERVER views_two OPTIONS (SET pool_size '3', ADD application_name 'views');
 SET ROLE regress_views_user;
@@ -153,7 +153,7 @@ SELECT pgpool.checkin(:lease);
 SELECT test.wait_for($$SELECT idle = 1 AND total = 1 FROM pgpool.pools WHERE server = 'views_two'$$);
 SELECT state FROM pgpool.pools WHERE server ~ '^views_';
 
--- one that cannot be reached
+-- a server that cannot be reached
 SELECT test.err($$SELECT pgpool.checkout('views_down')$$);
 SELECT test.err($$SELECT pgpool.checkout('views_down')$$);
 SELECT state, total, last_error_at - unavailable_since < '1 s' AS since,
@@ -161,13 +161,13 @@ SELECT state, total, last_error_at - unavailable_since < '1 s' AS since,
   FROM pgpool.pools WHERE server = 'views_down';
 SET ROLE regress_views_other;
 SELECT last_error FROM pgpool.pools WHERE server ~ '^views_' ORDER BY server;
--- with a mapping for PUBLIC the pool is the local user's
+-- with a PUBLIC mapping the pool belongs to the local user
 SELECT pgpool.exec('views_public', 'select 1');
 SELECT local_user, shared, last_error FROM pgpool.pools WHERE server = 'views_public';
 RESET ROLE;
 
 --
--- A session that waits
+-- A waiting session
 --
 
 SELECT test.other_session('waiter');
@@ -195,7 +195,7 @@ SELECT pid <> pg_backend_pid() AS pid, application_name, waited BETWEEN 0 AND 60
   FROM pgpool.leases;
 SELECT dblink_disconnect('waiter');
 SELECT test.wait_for('SELECT NOT EXISTS (SELECT FROM pgpool.leases)');
--- without a deadline, and cancelled
+-- a wait without a deadline, cancelled
 SELECT test.other_session(name), dblink_exec(name, 'set role regress_views_user')
   FROM unnest('{holder,waiter}'::text[]) AS name;
 SELECT test.other('holder', 'select pgpool.checkout(''views_one'')') > '0' AS leased;
@@ -233,7 +233,7 @@ SELECT server, closed_stale, closed_idle + closed_lifetime + closed_uses + close
 SELECT bool_and(stats_reset BETWEEN created_at - interval '1 s' AND created_at + interval '1 s') AS since
   FROM pgpool.stats JOIN pgpool.pools USING (pool_id);
 
--- an instant is shown as the same one each time
+-- a timestamp is shown the same each time
 DO $$
 DECLARE
 	seen timestamptz[];
@@ -250,7 +250,7 @@ BEGIN
 	END LOOP;
 END $$;
 
--- the sums of the comment
+-- the sums that the view's comment states
 SELECT bool_and(checkouts = checkins + discards + reclaimed + terminated + lease_timeouts +
                 retried + leased) AS leases,
        bool_and(waited = granted + timeouts + cancelled + failed + waiters) AS waits,
@@ -262,7 +262,7 @@ SELECT bool_and(checkouts = checkins + discards + reclaimed + terminated + lease
        bool_and(available = idle + reset_pending) AS available
   FROM pgpool.stats s JOIN pgpool.pools USING (pool_id) WHERE s.server ~ '^views_';
 
--- spans of time, without gaps, each with a bar
+-- histogram buckets are contiguous, and each has a bar
 SELECT bool_and(bucket = n - 1) AS numbered, bool_and(from_us = before) AS no_gap,
        bool_and(to_us = CASE bucket WHEN 0 THEN 1 ELSE 2 * from_us END) AS doubled,
        bool_and(cumulative = sum) AS cumulative,

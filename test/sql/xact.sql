@@ -4,12 +4,12 @@
 
 SELECT pgpool.exec('one', 'create table xact_log (what text)');
 
--- Is a lease of this session still out?  And how many are?
+-- Whether a lease of this session is held, and how many are.
 CREATE FUNCTION test.held() RETURNS bigint LANGUAGE sql AS
 	'SELECT count(*) FROM pgpool.leases WHERE pid = pg_backend_pid()';
 
 --
--- checkout_xact: until the transaction ends
+-- checkout_xact: leases end with the transaction
 --
 
 BEGIN;
@@ -28,7 +28,7 @@ SELECT pgpool.exec(:lease, 'insert into xact_log values (''the remote does not r
 ROLLBACK;
 SELECT test.err(format('SELECT pgpool.exec(%s, ''select 1'')', :lease));
 
--- returned before the transaction ends, or discarded
+-- returned or discarded before the transaction ends
 BEGIN;
 SELECT pgpool.checkin(pgpool.checkout_xact('one'));
 SELECT pgpool.discard(pgpool.checkout_xact('one'));
@@ -36,7 +36,7 @@ SELECT count(pgpool.checkout_xact('shard1')) FROM generate_series(1, 3);
 SELECT pgpool.checkin_all();
 COMMIT;
 
--- an error ends it at once, not only at ROLLBACK
+-- an error ends the lease at once, not only at ROLLBACK
 SELECT test.other_session('other');
 BEGIN;
 SELECT pgpool.checkout_xact('one') > 0 AS leased;
@@ -50,7 +50,7 @@ SELECT * FROM pgpool.query('nowhere', 'select 1') AS t(a int);
 ROLLBACK;
 SELECT test.held();
 
--- a local READ ONLY transaction lets the remote write; start_commands can forbid it
+-- a local READ ONLY transaction lets the remote write; start_commands can prevent it
 BEGIN READ ONLY;
 SELECT pgpool.exec('one', 'insert into xact_log values (''written in READ ONLY'')');
 COMMIT;
@@ -61,7 +61,7 @@ SET client_min_messages = warning;
 DROP SERVER xact_reader CASCADE;
 RESET client_min_messages;
 
--- outside of a transaction block: until the statement ends
+-- outside of a transaction block: the lease ends with the statement
 SELECT pgpool.checkout_xact('one') > 0 AS leased;
 SELECT pgpool.checkout_xact('one', '0') > 0 AS leased;
 SELECT pgpool.exec(pgpool.checkout_xact('one'), 'insert into xact_log values (''one statement'')');
@@ -98,15 +98,15 @@ SAVEPOINT s1;
 SELECT pgpool.checkout_xact('shard1') AS inner \gset
 SELECT test.held();
 ROLLBACK TO s1;
--- the one taken before it is left
+-- the lease taken before the savepoint is still held
 SELECT test.held();
 SELECT pgpool.exec(:outer, 'select 1');
 SELECT pgpool.checkout_xact('one', '0') AS inner \gset
--- taken again after ROLLBACK TO: it is the savepoint's, too
+-- taken again after ROLLBACK TO: it belongs to the savepoint as well
 ROLLBACK TO s1;
 SELECT test.held();
 SELECT pgpool.checkout_xact('one', '0') AS inner \gset
--- released, it is its parent's
+-- after RELEASE it belongs to the parent
 RELEASE s1;
 SELECT pgpool.exec(:inner, 'select 1');
 SELECT test.held();
@@ -129,7 +129,7 @@ ROLLBACK TO s1;
 SELECT test.held();
 COMMIT;
 
--- an error in a savepoint ends what was taken in it
+-- an error in a savepoint ends the leases taken in it
 BEGIN;
 SELECT pgpool.checkout_xact('one') AS outer \gset
 SAVEPOINT s1;
@@ -140,7 +140,7 @@ SELECT server FROM pgpool.leases WHERE pid = pg_backend_pid();
 SELECT pgpool.exec(:outer, 'select 1');
 COMMIT;
 
--- a session lease that was taken in a savepoint stays
+-- a session lease taken in a savepoint stays
 BEGIN;
 SAVEPOINT s1;
 SELECT pgpool.checkout('one') AS lease \gset
@@ -148,21 +148,21 @@ ROLLBACK TO s1;
 SELECT pgpool.exec(:lease, 'select 1');
 ROLLBACK;
 SELECT pgpool.exec(:lease, 'select 1');
--- and through errors
+-- and is kept through errors
 SELECT 1/0;
 BEGIN;
 SELECT pgpool.exec(:lease, 'select 1/0');
 ROLLBACK;
 SELECT pgpool.exec(:lease, 'select 1');
 SELECT pgpool.checkin(:lease);
--- what a rolled back transaction has returned stays returned
+-- a lease returned in a rolled back transaction stays returned
 SELECT pgpool.checkout('one') AS lease \gset
 BEGIN;
 SELECT pgpool.checkin(:lease);
 ROLLBACK;
 SELECT test.held();
 
--- the remote transaction of a session lease goes on over local ones
+-- the remote transaction of a session lease spans local ones
 SELECT pgpool.checkout('one') AS lease \gset
 SELECT pgpool.exec(:lease, 'begin');
 BEGIN;
@@ -173,7 +173,7 @@ SELECT pgpool.exec(:lease, 'commit');
 SELECT pgpool.checkin(:lease);
 
 --
--- Exception blocks of plpgsql
+-- Exception blocks of PL/pgSQL
 --
 
 CREATE FUNCTION test.nested(OUT step text, OUT held bigint) RETURNS SETOF record
@@ -211,7 +211,7 @@ END $$;
 SELECT * FROM test.nested();
 SELECT test.held();
 
--- one-call leases end with the call, also by an error
+-- one-call leases end with the call, also if it fails
 CREATE FUNCTION test.one_call(OUT what text, OUT held bigint) RETURNS SETOF record
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -236,14 +236,14 @@ BEGIN
 	EXCEPTION WHEN raise_exception THEN
 		what := 'afterwards'; held := test.held(); RETURN NEXT;
 	END;
-	-- nobody's after all that
+	-- no lease is left
 	PERFORM pgpool.checkin(pgpool.checkout('one', '10 s'));
 END $$;
 SELECT * FROM test.one_call();
 
 --
--- A remote transaction that is open when the local one aborts is rolled back, on the
--- same connection, whatever the option reset says
+-- An open remote transaction is rolled back on the same connection when the local one
+-- aborts, whatever the option reset says
 --
 
 CREATE FUNCTION pg_temp.abort_all(sql text) RETURNS text LANGUAGE plpgsql AS $$
@@ -261,7 +261,7 @@ BEGIN
 			END IF;
 			RAISE EXCEPTION 'abort';
 		EXCEPTION WHEN raise_exception OR division_by_zero THEN
-			-- the next one, or the last check, reads the answer
+			-- the next checkout, or the last check, reads the answer
 		END;
 	END LOOP;
 	RETURN format('%s connections, %s rows, search_path %L',
@@ -294,15 +294,15 @@ COMMIT;
 SELECT test.held();
 SELECT remote_pid = :pid AS same
   FROM pgpool.query('one', 'select pg_backend_pid()') AS t(remote_pid int);
--- what it says
+-- the error
 SELECT test.other('other', 'BEGIN');
 SELECT test.other('other', 'SELECT pgpool.exec(pgpool.checkout_xact(''one''), ''begin'')');
 SELECT test.err($$SELECT test.other('other', 'COMMIT')$$);
 SELECT test.other('other', 'SELECT test.held()');
--- and outside of a transaction block
+-- outside of a transaction block
 SELECT test.err($$SELECT test.other('other',
 	'SELECT pgpool.exec(pgpool.checkout_xact(''one''), ''begin'')')$$);
--- a failed one is open, too
+-- a failed remote transaction is open as well
 BEGIN;
 SELECT pgpool.checkout_xact('one') AS lease \gset
 SELECT pgpool.exec(:lease, 'begin');
@@ -312,13 +312,13 @@ ROLLBACK TO s1;
 \set VERBOSITY sqlstate
 COMMIT;
 \set VERBOSITY default
--- ended in time
+-- ended before the commit
 BEGIN;
 SELECT pgpool.checkout_xact('one') AS lease \gset
 SELECT pgpool.exec(:lease, 'begin; insert into xact_log values (''in time'')');
 SELECT pgpool.exec(:lease, 'commit');
 COMMIT;
--- at a rollback, of all or to a savepoint, it is rolled back without a word
+-- at ROLLBACK and ROLLBACK TO it is rolled back without an error
 BEGIN;
 SELECT pgpool.exec(pgpool.checkout_xact('one'), 'begin; insert into xact_log values (''never'')');
 ROLLBACK;
@@ -354,7 +354,7 @@ PREPARE TRANSACTION 'pgpool_xact';
 \set VERBOSITY default
 SELECT test.held();
 SELECT count(*) FROM pg_prepared_xacts;
--- a session lease does not mind
+-- a session lease does not prevent it
 SELECT pgpool.checkout('one') AS lease \gset
 BEGIN;
 SELECT pgpool.exec(:lease, 'begin');
@@ -365,7 +365,7 @@ SELECT pgpool.checkin(:lease);
 \endif
 
 --
--- At the very end of a transaction
+-- Cursors and deferred triggers at the end of a transaction
 --
 
 CREATE TABLE public.xact_local (a int);
@@ -384,7 +384,7 @@ COMMIT;
 SELECT test.held();
 DROP TABLE public.xact_local;
 
--- a cursor that is held after the transaction has its rows
+-- a cursor WITH HOLD has its rows after the transaction
 BEGIN;
 DECLARE held_cursor CURSOR WITH HOLD FOR
 	SELECT * FROM pgpool.query(pgpool.checkout_xact('one'),
@@ -397,7 +397,7 @@ SELECT what, count(*) FROM pgpool.query('one', 'select what from xact_log') AS t
  GROUP BY what ORDER BY what;
 
 --
--- 10,000 times, and nothing is left
+-- 10,000 transactions leave nothing behind
 --
 
 SELECT checkouts AS before FROM pgpool.stats
@@ -440,7 +440,7 @@ SELECT test.held();
 SELECT test.wait_for($$SELECT leased = 0 AND waiters = 0 AND total = 1 FROM pgpool.pools
 	WHERE server = 'one' AND local_user = current_user$$);
 
--- savepoints again and again in one transaction
+-- many savepoints in one transaction
 DO $$
 BEGIN
 	FOR i IN 1 .. 200 LOOP

@@ -1,18 +1,18 @@
 --
--- Last in every run: nothing that the tests before have used is left behind.
+-- Last in every run: the tests before have left nothing behind.
 --
 SELECT pgpool.check_invariants();
 SELECT count(*) AS leases FROM pgpool.leases;
 SELECT count(*) AS waiters FROM pgpool.waiters;
 
--- What began has ended, in one way or another.
+-- Every checkout has ended in one of the counted ways.
 SELECT server, checkouts - checkins - discards - reclaimed - terminated - lease_timeouts - retried AS leased,
 	waited - granted - timeouts - cancelled - failed AS waiting
 FROM pgpool.stats WHERE checkouts - checkins - discards - reclaimed - terminated - lease_timeouts - retried <> 0
 	OR waited - granted - timeouts - cancelled - failed <> 0;
 
--- Servers and databases that are gone have left no connection behind.  (What
--- is being closed counts until the remote has closed its end, a second at most.)
+-- Dropped servers and databases have left no connection behind. (A connection in
+-- state "closing" counts until the remote has closed its end, a second at most.)
 SELECT test.wait_for($$SELECT count(*) = 0 FROM pgpool.connections WHERE state = 'closing'$$);
 SELECT count(*) AS connections_of_servers_that_are_gone FROM pgpool.connections AS c
  WHERE c.database <> current_database() OR NOT EXISTS (SELECT FROM pg_foreign_server WHERE srvname = c.server);
@@ -21,6 +21,6 @@ SELECT count(*) AS connections_of_servers_that_are_gone FROM pgpool.connections 
 SELECT test.wait_for('SELECT w.descriptors = (SELECT count(*) FROM pgpool.connections) FROM pgpool.workers AS w');
 SELECT restarts FROM pgpool.workers;
 
--- On the remote side there are these and no others.
+-- The remote side has these connections and no others.
 SELECT test.wait_for($$SELECT n = (SELECT count(*) FROM pgpool.connections) FROM pgpool.query('shard1',
 	'select count(*) from pg_stat_activity where backend_type = ''client backend''') AS t(n bigint)$$);
