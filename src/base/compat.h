@@ -208,6 +208,26 @@ pgpx_scan_user(ForeignScanState *node, Index varno)
 }
 
 /*
+ * Returns the user whose rights on a target table the executor checks.  In 15 a
+ * partition that has no range table entry has that of the root table.
+ */
+static inline Oid
+pgpx_result_rel_user(ResultRelInfo *result_rel, EState *estate)
+{
+#if PG_VERSION_NUM >= 160000
+	return ExecGetResultRelCheckAsUser(result_rel, estate);
+#else
+	Index		index = result_rel->ri_RangeTableIndex;
+	Oid			user;
+
+	if (index == 0)
+		index = result_rel->ri_RootResultRelInfo->ri_RangeTableIndex;
+	user = exec_rt_fetch(index, estate)->checkAsUser;
+	return OidIsValid(user) ? user : GetUserId();
+#endif
+}
+
+/*
  * Infinite intervals exist from 17 on.  Older servers read one in binary as a
  * very long interval and reject it in text, so intervals are not requested in
  * binary there.

@@ -16,6 +16,8 @@
 #include "foreign/fdwapi.h"
 
 #include "fdw/contract.h"
+#include "fdw/direct_modify.h"
+#include "fdw/modify.h"
 #include "fdw/scan.h"
 
 PG_FUNCTION_INFO_V1(pgpx_fdw_handler);
@@ -63,5 +65,20 @@ pgpx_fdw_handler(PG_FUNCTION_ARGS)
 	routine->IterateForeignScan = pgpx_scan_iterate;
 	routine->ReScanForeignScan = pgpx_scan_rescan;
 	routine->EndForeignScan = pgpx_scan_end;
+
+	/* writes */
+	routine->BeginForeignModify = pgpx_modify_begin;
+	routine->ExecForeignInsert = pgpx_modify_insert;
+	routine->ExecForeignBatchInsert = pgpx_modify_insert_batch;
+	routine->GetForeignModifyBatchSize = pgpx_modify_batch_size;
+	routine->ExecForeignUpdate = pgpx_modify_update;
+	routine->ExecForeignDelete = pgpx_modify_delete;
+	routine->EndForeignModify = pgpx_modify_end;
+	routine->BeginForeignInsert = pgpx_modify_begin_insert;
+	routine->EndForeignInsert = pgpx_modify_end_insert;
+	routine->BeginDirectModify = pgpx_direct_modify_begin;
+	routine->IterateDirectModify = pgpx_direct_modify_iterate;
+	routine->EndDirectModify = pgpx_direct_modify_end;
+	routine->ExecForeignTruncate = pgpx_modify_truncate;
 	PG_RETURN_POINTER(routine);
 }

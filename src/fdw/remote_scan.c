@@ -327,6 +327,9 @@ pgpx_remote_scan_buffer(PgpxRemoteScan *scan)
 		scan->store = tuplestore_begin_heap(false, false, work_mem);
 		CurrentResourceOwner = owner;
 	}
+
+	/* the executor may still use the row that it read last */
+	pgpx_rows_keep(scan->rows);
 	pgpx_rows_values(scan->rows, &values, &nulls);
 	while (scan->state == PGPX_SCAN_STREAMING && read_row(scan))
 		tuplestore_putvalues(scan->store, scan->slot->tts_tupleDescriptor,

@@ -35,7 +35,7 @@
 #include "fdw/remote_scan.h"
 
 /* A longer text is not prepared. */
-#define STATEMENT_MAX (64 * 1024)
+#define STATEMENT_MAX (1024 * 1024)
 
 /* Bounds of an unread answer that a commit without writes reads. */
 #define COMMIT_DRAIN_BYTES (1024 * 1024)
@@ -383,17 +383,30 @@ pgpx_remote_execute(PgpxRemoteTransaction *rt, const char *sql, int nparams,
 
 /* --- the local transaction ---------------------------------------------- */
 
-/* Send COMMIT on a lease. */
+/*
+ * Send COMMIT on a lease, behind the end of a subtransaction that was rolled
+ * back since the last statement.
+ */
 static void
 send_commit(PgpxRemoteTransaction *rt, PgpxRun *run)
 {
 	static const PgpxStatement commit = {.sql = COMMIT_SQL};
+	PgpxPipeline p = {
+		.statement = &commit,
+		.name = "",
+		.parse = true,
+		.portal = "",
+		.describe = true,
+	};
 
 	run->lease = rt->lease;
 	run->statement = &commit;
 	PG_TRY();
 	{
-		pgpx_run_send(run, true);
+		if (rt->rollback > 0)
+			pgpx_remote_send(rt, run, &p, false, true);
+		else
+			pgpx_run_send(run, true);
 	}
 	PG_CATCH();
 	{
@@ -401,6 +414,7 @@ send_commit(PgpxRemoteTransaction *rt, PgpxRun *run)
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
+	run->pipeline = NULL;
 }
 
 /*
@@ -455,7 +469,7 @@ commit_writers(void)
 			continue;
 		pgpx_remote_prepare_send(rt);
 		pgpx_lease_check_broken(rt->lease);
-		if (rt->lease->sock->wire.tx != 'T')
+		if (rt->lease->sock->wire.tx != 'T' && rt->rollback == 0)
 			ereport(ERROR,
 					(errcode(ERRCODE_IN_FAILED_SQL_TRANSACTION),
 					 errmsg("remote transaction on server \"%s\" has failed",
@@ -503,7 +517,9 @@ before_commit(void)
 						   pgpx_now() + COMMIT_DRAIN_US);
 		pgpx_remote_scans_forget(rt);
 		dlist_delete(&rt->node);
-		rt->lease->commit = true;
+
+		/* a failed transaction, which has written nothing, is rolled back */
+		rt->lease->commit = rt->lease->sock->wire.tx == 'T';
 		pgpx_lease_return(rt->lease, PGPX_END_CHECKIN, false);
 	}
 }

@@ -397,6 +397,7 @@ struct PgpxRows
 	void	   *domain_extra;
 	MemoryContext cxt;			/* holds this struct */
 	MemoryContext row_cxt;
+	MemoryContext kept_cxt;		/* of the row that pgpx_rows_keep has kept */
 	const PgpxWire *wire;		/* stream of the result */
 
 	/* columns of the remote result; -1 and NULL until it has begun */
@@ -820,6 +821,19 @@ pgpx_rows_begin_attributes(TupleDesc tupdesc, int nattnums,
 	t->where = where;
 	t->where_arg = arg;
 	return t;
+}
+
+void
+pgpx_rows_keep(PgpxRows *tuples)
+{
+	MemoryContext kept = tuples->row_cxt;
+
+	if (tuples->kept_cxt == NULL)
+		tuples->kept_cxt = AllocSetContextCreate(tuples->cxt,
+												 "pgpool_ext kept row",
+												 ALLOCSET_DEFAULT_SIZES);
+	tuples->row_cxt = tuples->kept_cxt;
+	tuples->kept_cxt = kept;
 }
 
 void

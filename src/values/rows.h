@@ -140,6 +140,14 @@ extern PgpxRows *pgpx_rows_begin_attributes(TupleDesc tupdesc, int nattnums,
 extern void pgpx_rows_values(PgpxRows *tuples, Datum **values, bool **nulls);
 
 /*
+ * pgpx_rows_keep
+ *		Keeps what the values of the current row point to until the next call.
+ *
+ * The arrays of pgpx_rows_values are overwritten all the same.
+ */
+extern void pgpx_rows_keep(PgpxRows *tuples);
+
+/*
  * pgpx_rows_lead
  *		Sets the first attribute of every row to a text of the caller.
  *

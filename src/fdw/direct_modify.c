@@ -1,0 +1,283 @@
+/*-------------------------------------------------------------------------
+ *
+ * direct_modify.c
+ *	  UPDATE and DELETE that the remote server executes as a whole.
+ *
+ * The statement is executed at the first call of Iterate.  The rows of its
+ * RETURNING are stored, because the statement must be complete even if the
+ * executor stops reading, and because the lease is needed for other statements
+ * meanwhile.
+ *
+ * If the target is joined with other tables, a returned row has the columns of
+ * fdw_scan_tlist, and the row of the target is extracted from it.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "fdw/direct_modify.h"
+
+#include "access/htup_details.h"
+#include "access/sysattr.h"
+#include "catalog/pg_type.h"
+#include "executor/executor.h"
+#include "nodes/nodeFuncs.h"
+#include "utils/lsyscache.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+
+#include "fdw/contract.h"
+#include "fdw/remote_scan.h"
+#include "fdw/scan.h"
+#include "fdw/tuple.h"
+#include "values/params.h"
+#include "values/rows.h"
+
+/* Execution state of a node, in ForeignScanState.fdw_state. */
+typedef struct PgpxDirectModify
+{
+	Relation	rel;			/* the target */
+	Oid			server;
+	Oid			user;			/* whose mapping is used */
+	PgpxDirectModifyPlan plan;
+
+	int			nparams;
+	List	   *params;			/* ExprStates */
+	FmgrInfo   *outputs;
+	bool		catalog_path;	/* see pgpx_params_need_catalog_path */
+
+	bool		executed;
+	uint64		nrows;			/* affected rows, without a scan */
+	uint64		nread;			/* of them passed to the executor */
+
+	PgpxRemoteScan *scan;		/* NULL: the statement returns nothing */
+
+	/*
+	 * For a join: for each attribute of the target the number of its column in
+	 * fdw_scan_tlist, 0 if that does not have it; and the number of ctid.
+	 */
+	AttrNumber *target_columns; /* NULL: no join */
+	AttrNumber	ctid_column;
+} PgpxDirectModify;
+
+/* Find the columns of the target in the rows of a join. */
+static void
+map_target(PgpxDirectModify *d, List *scan_tlist, Index target)
+{
+	AttrNumber	column = 0;
+	ListCell   *lc;
+
+	d->target_columns = palloc0(sizeof(AttrNumber) *
+								RelationGetNumberOfAttributes(d->rel));
+	foreach(lc, scan_tlist)
+	{
+		Var		   *var = (Var *) lfirst_node(TargetEntry, lc)->expr;
+
+		column++;
+		if (!IsA(var, Var) || var->varno != target ||
+			!list_member_int(d->plan.retrieved_attrs, column))
+			continue;
+		if (var->varattno > 0)
+			d->target_columns[var->varattno - 1] = column;
+		else if (var->varattno == SelfItemPointerAttributeNumber)
+			d->ctid_column = column;
+	}
+}
+
+/* Determine how the parameters of the statement are evaluated and written. */
+static void
+begin_params(PgpxDirectModify *d, ForeignScanState *node, List *exprs)
+{
+	ListCell   *lc;
+
+	d->params = ExecInitExprList(exprs, (PlanState *) node);
+	d->outputs = palloc(sizeof(FmgrInfo) * Max(list_length(exprs), 1));
+	foreach(lc, exprs)
+	{
+		Oid			type = exprType(lfirst(lc));
+		Oid			output;
+		bool		varlena;
+
+		getTypeOutputInfo(type, &output, &varlena);
+		fmgr_info(output, &d->outputs[d->nparams++]);
+		if (pgpx_params_need_catalog_path(type))
+			d->catalog_path = true;
+	}
+}
+
+void
+pgpx_direct_modify_begin(ForeignScanState *node, int eflags)
+{
+	ForeignScan *scan = (ForeignScan *) node->ss.ps.plan;
+	bool		join = scan->scan.scanrelid == 0;
+	PgpxDirectModify *d;
+	Index		target;
+
+	/* EXPLAIN: fdw_state stays NULL */
+	if ((eflags & EXEC_FLAG_EXPLAIN_ONLY) != 0)
+		return;
+	d = palloc0(sizeof(*d));
+	node->fdw_state = d;
+	pgpx_contract_direct_modify(scan->fdw_private, &d->plan);
+	target = node->resultRelInfo->ri_RangeTableIndex;
+	d->rel = join ? ExecOpenScanRelation(node->ss.ps.state, target, eflags) :
+		node->ss.ss_currentRelation;
+	d->server = GetForeignTable(RelationGetRelid(d->rel))->serverid;
+	d->user = pgpx_result_rel_user(node->resultRelInfo, node->ss.ps.state);
+	if (d->plan.has_returning && join)
+		map_target(d, scan->fdw_scan_tlist, target);
+	begin_params(d, node, scan->fdw_exprs);
+}
+
+/* Evaluate the parameters and return their texts. */
+static const char **
+evaluate_params(PgpxDirectModify *d, ExprContext *econtext)
+{
+	const char **texts = palloc(sizeof(char *) * Max(d->nparams, 1));
+	NullableDatum *values = palloc(sizeof(NullableDatum) * Max(d->nparams, 1));
+	int			level;
+	ListCell   *lc;
+
+	/* not in other styles, because an expression can have any result in them */
+	foreach(lc, d->params)
+	{
+		NullableDatum *value = &values[foreach_current_index(lc)];
+
+		value->value = ExecEvalExpr((ExprState *) lfirst(lc), econtext,
+									&value->isnull);
+	}
+	level = pgpx_params_begin_styles(d->catalog_path);
+	for (int i = 0; i < d->nparams; i++)
+		texts[i] = values[i].isnull ? NULL :
+			OutputFunctionCall(&d->outputs[i], values[i].value);
+	pgpx_params_end_styles(level);
+	return texts;
+}
+
+/* Begin to read the rows of RETURNING. */
+static void
+begin_scan(PgpxDirectModify *d, ForeignScanState *node,
+		   PgpxRemoteTransaction *transaction)
+{
+	MemoryContext old = MemoryContextSwitchTo(node->ss.ps.state->es_query_cxt);
+	TupleDesc	tupdesc = pgpx_scan_tupdesc(node);
+	int			n = list_length(d->plan.retrieved_attrs);
+	AttrNumber *attnums = palloc(sizeof(AttrNumber) * n);
+	PgpxRows   *rows;
+
+	for (int i = 0; i < n; i++)
+		attnums[i] = list_nth_int(d->plan.retrieved_attrs, i);
+	rows = pgpx_rows_begin_attributes(tupdesc, n, attnums, pgpx_scan_context,
+									  node);
+	d->scan = pgpx_remote_scan_begin(transaction, d->plan.sql, rows, tupdesc,
+									 0, true, true);
+	MemoryContextSwitchTo(old);
+}
+
+/* Execute the statement; with RETURNING, begin to. */
+static void
+execute(ForeignScanState *node)
+{
+	PgpxDirectModify *d = node->fdw_state;
+	PgpxRemoteTransaction *transaction =
+		pgpx_remote_transaction_get(d->server, d->user,
+									RelationGetRelationName(d->rel));
+	const char **values = evaluate_params(d, node->ss.ps.ps_ExprContext);
+
+	if (!d->plan.has_returning)
+		d->nrows = pgpx_remote_execute(transaction, d->plan.sql, d->nparams,
+									   values, NULL, true);
+	else
+	{
+		begin_scan(d, node, transaction);
+		pgpx_remote_scan_open(d->scan, d->nparams, values);
+	}
+	d->executed = true;
+}
+
+/* Extract the row of the target from a row of a join. */
+static TupleTableSlot *
+extract_target(PgpxDirectModify *d, ForeignScanState *node,
+			   TupleTableSlot *row)
+{
+	TupleTableSlot *slot = ExecGetReturningSlot(node->ss.ps.state,
+												node->resultRelInfo);
+	HeapTuple	tuple;
+	Datum		ctid;
+
+	slot_getallattrs(row);
+	ExecClearTuple(slot);
+	for (int i = 0; i < RelationGetNumberOfAttributes(d->rel); i++)
+	{
+		int			column = d->target_columns[i];
+
+		slot->tts_isnull[i] = column == 0 || row->tts_isnull[column - 1];
+		slot->tts_values[i] = slot->tts_isnull[i] ? (Datum) 0 :
+			row->tts_values[column - 1];
+	}
+	ExecStoreVirtualTuple(slot);
+	if (d->ctid_column == 0 || row->tts_isnull[d->ctid_column - 1])
+		return slot;
+
+	/* system columns are read from a heap tuple */
+	tuple = ExecFetchSlotHeapTuple(slot, true, NULL);
+	ctid = row->tts_values[d->ctid_column - 1];
+	tuple->t_self = *(ItemPointer) DatumGetPointer(ctid);
+	HeapTupleHeaderSetXmin(tuple->t_data, InvalidTransactionId);
+	HeapTupleHeaderSetXmax(tuple->t_data, InvalidTransactionId);
+	HeapTupleHeaderSetCmin(tuple->t_data, InvalidTransactionId);
+	return slot;
+}
+
+TupleTableSlot *
+pgpx_direct_modify_iterate(ForeignScanState *node)
+{
+	PgpxDirectModify *d = node->fdw_state;
+	EState	   *estate = node->ss.ps.state;
+	ProjectionInfo *projection = node->resultRelInfo->ri_projectReturning;
+	TupleTableSlot *slot = node->ss.ss_ScanTupleSlot;
+	TupleTableSlot *target = slot;
+	HeapTuple	tuple;
+	Datum	   *values;
+	bool	   *nulls;
+
+	if (!d->executed)
+		execute(node);
+	if (projection == NULL)
+	{
+		if (d->plan.set_processed)
+			estate->es_processed += d->nrows;
+		if (node->ss.ps.instrument != NULL)
+			node->ss.ps.instrument->tuplecount += d->nrows;
+		return ExecClearTuple(slot);
+	}
+
+	if (d->scan == NULL)
+	{
+		/* RETURNING of constants: as many empty rows as were affected */
+		if (d->nread == d->nrows)
+			return ExecClearTuple(slot);
+		ExecStoreAllNullTuple(slot);
+	}
+	else
+	{
+		if (!pgpx_remote_scan_next(d->scan, &values, &nulls))
+			return ExecClearTuple(slot);
+		tuple = pgpx_tuple_form(slot->tts_tupleDescriptor, values, nulls);
+		ExecStoreHeapTuple(tuple, slot, false);
+		if (d->target_columns != NULL)
+			target = extract_target(d, node, slot);
+	}
+	d->nread++;
+	if (d->plan.set_processed)
+		estate->es_processed++;
+	projection->pi_exprContext->ecxt_scantuple = target;
+	return slot;
+}
+
+void
+pgpx_direct_modify_end(ForeignScanState *node)
+{
+	PgpxDirectModify *d = node->fdw_state;
+
+	if (d != NULL && d->scan != NULL)
+		pgpx_remote_scan_end(d->scan);
+}

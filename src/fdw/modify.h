@@ -1,0 +1,49 @@
+/*-------------------------------------------------------------------------
+ *
+ * modify.h
+ *	  INSERT, UPDATE, DELETE, COPY FROM and TRUNCATE of foreign tables.
+ *
+ * These are callbacks of FdwRoutine; see PostgreSQL's documentation of
+ * foreign-data wrappers.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PGPX_MODIFY_H
+#define PGPX_MODIFY_H
+
+#include "base/compat.h"
+
+#include "foreign/fdwapi.h"
+
+extern void pgpx_modify_begin(ModifyTableState *mtstate,
+							  ResultRelInfo *result_rel, List *fdw_private,
+							  int subplan_index, int eflags);
+extern TupleTableSlot *pgpx_modify_insert(EState *estate,
+										  ResultRelInfo *result_rel,
+										  TupleTableSlot *slot,
+										  TupleTableSlot *plan_slot);
+extern TupleTableSlot **pgpx_modify_insert_batch(EState *estate,
+												 ResultRelInfo *result_rel,
+												 TupleTableSlot **slots,
+												 TupleTableSlot **plan_slots,
+												 int *nslots);
+extern int	pgpx_modify_batch_size(ResultRelInfo *result_rel);
+extern TupleTableSlot *pgpx_modify_update(EState *estate,
+										  ResultRelInfo *result_rel,
+										  TupleTableSlot *slot,
+										  TupleTableSlot *plan_slot);
+extern TupleTableSlot *pgpx_modify_delete(EState *estate,
+										  ResultRelInfo *result_rel,
+										  TupleTableSlot *slot,
+										  TupleTableSlot *plan_slot);
+extern void pgpx_modify_end(EState *estate, ResultRelInfo *result_rel);
+
+/* INSERT without a plan of its own: COPY FROM, and rows routed to a partition */
+extern void pgpx_modify_begin_insert(ModifyTableState *mtstate,
+									 ResultRelInfo *result_rel);
+extern void pgpx_modify_end_insert(EState *estate, ResultRelInfo *result_rel);
+
+extern void pgpx_modify_truncate(List *rels, DropBehavior behavior,
+								 bool restart_seqs);
+
+#endif							/* PGPX_MODIFY_H */
