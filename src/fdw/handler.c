@@ -15,8 +15,10 @@
 
 #include "foreign/fdwapi.h"
 
+#include "fdw/analyze.h"
 #include "fdw/contract.h"
 #include "fdw/direct_modify.h"
+#include "fdw/import.h"
 #include "fdw/modify.h"
 #include "fdw/scan.h"
 
@@ -80,5 +82,9 @@ pgpx_fdw_handler(PG_FUNCTION_ARGS)
 	routine->IterateDirectModify = pgpx_direct_modify_iterate;
 	routine->EndDirectModify = pgpx_direct_modify_end;
 	routine->ExecForeignTruncate = pgpx_modify_truncate;
+
+	/* utility statements */
+	routine->AnalyzeForeignTable = pgpx_analyze_table;
+	routine->ImportForeignSchema = pgpx_import_schema;
 	PG_RETURN_POINTER(routine);
 }

@@ -1,0 +1,292 @@
+--
+-- Foreign tables on a pool: what they read, how scans share a lease, how they
+-- follow the local transaction, IMPORT FOREIGN SCHEMA, ANALYZE.
+--
+SELECT test.server('tables', 'pool_size', '2', 'fetch_size', '10');
+SELECT pgpool.exec('shard1', $$
+	CREATE SCHEMA ft;
+	CREATE TABLE ft.numbers AS
+		SELECT i AS id, i % 10 AS kind, 'number ' || i AS name, i * 1.5 AS amount,
+			'2026-01-01'::timestamptz + i * interval '1 day' AS at
+		FROM generate_series(1, 5000) AS i;
+	ALTER TABLE ft.numbers ADD PRIMARY KEY (id);
+	CREATE TABLE ft.kinds AS SELECT i AS id, 'kind ' || i AS label FROM generate_series(0, 9) AS i;
+	CREATE TABLE ft."Odd Table" ("Some Id" int, "select" text);
+	INSERT INTO ft."Odd Table" VALUES (1, 'one'), (NULL, NULL), (3, '');
+	CREATE TABLE ft.all_types (b bool, i2 int2, i8 int8, f4 float4, f8 float8, n numeric(12,3),
+		t text, v varchar(5), c char(5), by bytea, d date, ts timestamp, tz timestamptz, iv interval,
+		u uuid, j jsonb, a int[], r int4range, p point);
+	INSERT INTO ft.all_types VALUES (true, -1, 1e18, 0.1, 0.30000000000000004, 1.500, E'a\nb', 'v', 'c',
+		'\x00ff', '0044-03-15 BC', 'infinity', '2026-06-01 12:00+02', '1 mon -2 days 03:04:05.6',
+		'00000000-0000-0000-0000-000000000001', '{"a": [1, null]}', '{1,NULL,3}', '[1,5)', '(1,2)');
+	INSERT INTO ft.all_types DEFAULT VALUES;
+	ANALYZE ft.numbers;
+	ANALYZE ft.kinds;
+$$);
+CREATE SCHEMA ft;
+CREATE FOREIGN TABLE ft.numbers (id int, kind int, name text, amount numeric, at timestamptz)
+	SERVER tables OPTIONS (schema_name 'ft');
+CREATE FOREIGN TABLE ft.kinds (id int, label text) SERVER tables OPTIONS (schema_name 'ft');
+CREATE FOREIGN TABLE ft.odd (gone int, key int OPTIONS (column_name 'Some Id'), "Value" text OPTIONS (column_name 'select'))
+	SERVER tables OPTIONS (schema_name 'ft', table_name 'Odd Table');
+ALTER FOREIGN TABLE ft.odd DROP COLUMN gone;
+CREATE FOREIGN TABLE ft.all_types (b bool, i2 int2, i8 int8, f4 float4, f8 float8, n numeric(12,3),
+	t text, v varchar(5), c char(5), by bytea, d date, ts timestamp, tz timestamptz, iv interval,
+	u uuid, j jsonb, a int[], r int4range, p point)
+	SERVER tables OPTIONS (schema_name 'ft');
+
+-- leases of this session that foreign tables hold
+CREATE VIEW pg_temp.held AS SELECT server, scope, state, why FROM pgpool.leases
+	WHERE pid = pg_backend_pid() AND scope = 'fdw' ORDER BY server, why;
+
+--
+-- What is read
+--
+SET timezone = 'UTC';
+SELECT * FROM ft.numbers WHERE id <= 2 ORDER BY id;
+SELECT * FROM ft.odd ORDER BY key;
+SELECT * FROM ft.all_types \gx
+-- the same in binary, which is requested from the second execution on
+SELECT count(*), sum(id), min(at), max(name) FROM (SELECT * FROM ft.numbers OFFSET 0) AS t;
+SELECT count(*), sum(id), min(at), max(name) FROM (SELECT * FROM ft.numbers OFFSET 0) AS t;
+-- settings here do not change what is read, nor what is sent
+SET datestyle = 'German'; SET intervalstyle = 'sql_standard'; SET extra_float_digits = 0;
+SELECT tz, iv, f8 = 0.30000000000000004 AS exact FROM ft.all_types WHERE tz = '2026-06-01 10:00+00';
+SELECT d FROM ft.all_types WHERE d < ALL (SELECT '0044-03-16 BC'::date FROM ft.odd);
+RESET datestyle; RESET intervalstyle; RESET extra_float_digits;
+-- whole rows, system columns, columns that nobody asked for
+SELECT n FROM ft.numbers AS n WHERE id = 7;
+SELECT k, n.id FROM ft.numbers AS n JOIN ft.kinds AS k ON k.id = n.kind WHERE n.id = 12;
+SELECT ctid, tableoid::regclass, id FROM ft.kinds ORDER BY id LIMIT 2;
+SELECT count(*) FROM ft.odd WHERE random() >= 0;
+-- push-down, and what is left to this server
+EXPLAIN (VERBOSE, COSTS OFF) SELECT k.label, sum(n.amount) FROM ft.numbers AS n
+	JOIN ft.kinds AS k ON k.id = n.kind GROUP BY 1 ORDER BY 1 LIMIT 2;
+SELECT k.label, sum(n.amount) FROM ft.numbers AS n JOIN ft.kinds AS k ON k.id = n.kind
+	GROUP BY 1 ORDER BY 1 LIMIT 2;
+SELECT count(*) FROM ft.numbers WHERE id % 3 = 0 AND random() >= 0;
+-- rows are locked there
+SELECT name FROM ft.numbers WHERE id = 5 FOR UPDATE;
+
+--
+-- Parameters and rescans
+--
+PREPARE by_id(int) AS SELECT name FROM ft.numbers WHERE id = $1;
+SET plan_cache_mode = force_generic_plan;
+EXECUTE by_id(1);
+EXECUTE by_id(NULL);
+EXECUTE by_id(5000);
+RESET plan_cache_mode;
+SELECT k.id, (SELECT min(name) FROM ft.numbers AS n WHERE n.kind = k.id) FROM ft.kinds AS k
+	WHERE random() >= 0 ORDER BY 1 LIMIT 3;
+SELECT i, n.name FROM generate_series(1, 4) AS i,
+	LATERAL (SELECT name FROM ft.numbers WHERE id = i * i OFFSET 0) AS n;
+-- a rescan before the last row was read
+SELECT i, EXISTS (SELECT FROM ft.numbers AS n WHERE n.kind = i AND random() >= 0) FROM generate_series(8, 11) AS i;
+-- a parameterised nested loop
+SET enable_hashjoin = off; SET enable_mergejoin = off;
+CREATE TEMP TABLE wanted AS SELECT unnest('{3,30,300,3000,30000}'::int[]) AS id;
+ALTER FOREIGN TABLE ft.numbers OPTIONS (ADD fetch_size '3');
+SELECT w.id, n.name FROM wanted AS w LEFT JOIN ft.numbers AS n ON n.id = w.id ORDER BY 1;
+SELECT count(*) FROM ft.numbers AS a, ft.numbers AS b WHERE a.id <= 20 AND b.id <= 20 AND random() >= 0;
+RESET enable_hashjoin; RESET enable_mergejoin;
+
+--
+-- Several scans on one lease; cursors; subtransactions
+--
+BEGIN;
+DECLARE a CURSOR FOR SELECT id FROM ft.numbers WHERE random() >= 0 ORDER BY id;
+DECLARE b CURSOR FOR SELECT id, label FROM ft.kinds WHERE random() >= 0 ORDER BY id;
+SELECT * FROM pg_temp.held;
+FETCH 2 FROM a;
+SELECT * FROM pg_temp.held;
+FETCH 2 FROM b;
+FETCH 2 FROM a;
+SAVEPOINT s;
+FETCH 2 FROM b;
+SELECT 1 / 0;
+ROLLBACK TO s;
+FETCH 2 FROM b;
+MOVE 3000 FROM a;
+SELECT count(*) FROM ft.kinds;
+FETCH 2 FROM a;
+RELEASE s;
+FETCH ALL FROM b;
+MOVE ALL FROM a;
+SELECT * FROM pg_temp.held;
+COMMIT;
+SELECT * FROM pg_temp.held;
+-- an error of the remote ends the subtransaction alone
+CREATE FOREIGN TABLE ft.bad (id int) SERVER tables OPTIONS (schema_name 'ft', table_name 'missing');
+BEGIN;
+SELECT count(*) FROM ft.kinds;
+SAVEPOINT s;
+SELECT * FROM ft.bad;
+SELECT count(*) FROM ft.kinds;
+ROLLBACK TO s;
+SELECT count(*) FROM ft.kinds;
+SAVEPOINT t;
+SAVEPOINT u;
+SELECT count(*) FROM ft.odd;
+ROLLBACK TO t;
+SELECT count(*) FROM ft.odd;
+COMMIT;
+-- a loop in PL/pgSQL with a block that fails in each round, while a cursor is open
+DO $$
+DECLARE
+	r record;
+	failed int := 0;
+	total int := 0;
+BEGIN
+	FOR r IN SELECT id FROM ft.numbers WHERE id <= 200 AND random() >= 0 ORDER BY id LOOP
+		BEGIN
+			total := total + r.id + (SELECT count(*) FROM ft.kinds WHERE id = r.id % 10);
+			IF r.id % 4 = 0 THEN
+				PERFORM 1 / (SELECT id FROM ft.kinds WHERE id = 0);
+			END IF;
+		EXCEPTION WHEN division_by_zero THEN
+			failed := failed + 1;
+		END;
+	END LOOP;
+	RAISE NOTICE 'total %, failed %', total, failed;
+END $$;
+-- a cursor whose first row was read in what was rolled back has no portal any more
+BEGIN;
+DECLARE a CURSOR FOR SELECT id FROM ft.numbers WHERE random() >= 0 ORDER BY id;
+SAVEPOINT s;
+FETCH 1 FROM a;
+ROLLBACK TO s;
+FETCH 1 FROM a;
+ROLLBACK;
+-- WITH HOLD reads to the end, and then needs no lease
+BEGIN;
+DECLARE h CURSOR WITH HOLD FOR SELECT id FROM ft.numbers WHERE id < 50 AND random() >= 0 ORDER BY id;
+FETCH 1 FROM h;
+COMMIT;
+SELECT * FROM pg_temp.held;
+FETCH 2 FROM h;
+CLOSE h;
+-- in one transaction the remote shows one snapshot
+BEGIN;
+SELECT count(*) FROM ft.odd;
+SELECT pgpool.exec('shard1', 'INSERT INTO ft."Odd Table" VALUES (4, ''four'')');
+SELECT count(*) FROM ft.odd;
+COMMIT;
+SELECT count(*) FROM ft.odd;
+-- a LIMIT reads no more than it needs
+SELECT bytes_received AS before FROM pgpool.stats WHERE server = 'tables' \gset
+SELECT id FROM ft.numbers WHERE random() >= 0 LIMIT 5;
+SELECT bytes_received - :before < 2000 AS few_bytes FROM pgpool.stats WHERE server = 'tables';
+
+--
+-- Errors
+--
+\set VERBOSITY verbose
+\set SHOW_CONTEXT always
+SELECT * FROM test.err('SELECT * FROM ft.bad');
+CREATE FOREIGN TABLE ft.wrong_type (id int, label int) SERVER tables OPTIONS (schema_name 'ft', table_name 'kinds');
+SELECT * FROM test.err('SELECT * FROM ft.wrong_type');
+CREATE FOREIGN TABLE ft.wrong_column (id int, other int) SERVER tables OPTIONS (schema_name 'ft', table_name 'kinds');
+SELECT * FROM test.err('SELECT * FROM ft.wrong_column');
+\set VERBOSITY default
+SELECT * FROM ft.bad;
+SELECT * FROM ft.wrong_type;
+SELECT id, wrong_type FROM ft.wrong_type;
+\set SHOW_CONTEXT errors
+BEGIN;
+SELECT count(*) FROM ft.kinds;
+PREPARE TRANSACTION 'pgpool';
+-- SQL functions keep off the lease
+BEGIN;
+SELECT count(*) FROM ft.kinds;
+SELECT lease FROM pgpool.leases WHERE scope = 'fdw' AND pid = pg_backend_pid() \gset
+SAVEPOINT s;
+SELECT * FROM test.err(format('SELECT pgpool.exec(%s, ''select 1'')', :lease));
+SELECT * FROM test.err(format('SELECT pgpool.checkin(%s)', :lease));
+SELECT pgpool.checkin_all();
+SELECT count(*) FROM ft.kinds;
+-- one that is taken away fails at its next use
+SELECT pgpool.terminate(:lease);
+SELECT * FROM test.err('SELECT count(*) FROM ft.kinds');
+COMMIT;
+SELECT count(*) FROM ft.kinds;
+-- nothing is leased for a plan that does not run
+EXPLAIN (COSTS OFF) SELECT * FROM ft.kinds;
+SELECT count(*) FROM (SELECT 1 WHERE false) AS x, ft.kinds;
+-- what postgres_fdw would do by itself
+SELECT * FROM test.err('ALTER FOREIGN TABLE ft.kinds OPTIONS (ADD use_remote_estimate ''true'')');
+
+--
+-- Whose user mapping: the reader's, and a view's owner's; the right to the table
+-- is enough
+--
+CREATE VIEW ft.kinds_view AS SELECT * FROM ft.kinds;
+GRANT USAGE ON SCHEMA ft TO regress_pgpool_app;
+GRANT SELECT ON ft.kinds_view, ft.odd TO regress_pgpool_app;
+SET ROLE regress_pgpool_app;
+SELECT count(*) FROM ft.kinds_view;
+SELECT * FROM test.err('SELECT count(*) FROM ft.kinds');
+SELECT regexp_replace(e, 'user ".*" on', 'user "?" on') FROM test.err('SELECT count(*) FROM ft.odd') AS e;
+RESET ROLE;
+SELECT test.mapping('regress_pgpool_app', 'tables');
+SET ROLE regress_pgpool_app;
+SELECT count(*) FROM ft.odd;
+SELECT * FROM test.err('SELECT pgpool.exec(''tables'', ''select 1'')');
+BEGIN;
+SELECT count(*) FROM ft.odd;
+SELECT count(*) FROM ft.kinds_view;
+RESET ROLE;
+SELECT scope, why, user_name = current_user AS own FROM pgpool.leases WHERE pid = pg_backend_pid() ORDER BY why;
+COMMIT;
+
+--
+-- IMPORT FOREIGN SCHEMA and ANALYZE
+--
+CREATE SCHEMA ft_import;
+SELECT pgpool.exec('shard1', $$
+	CREATE TABLE ft.parted (a int NOT NULL DEFAULT 5, b text COLLATE "C", c int GENERATED ALWAYS AS (a * 2) STORED)
+		PARTITION BY LIST (a);
+	CREATE TABLE ft.part1 PARTITION OF ft.parted FOR VALUES IN (1);
+	CREATE TABLE ft.empty ();
+$$);
+IMPORT FOREIGN SCHEMA ft FROM SERVER tables INTO ft_import OPTIONS (import_default 'true');
+SELECT c.relname, a.attname, format_type(a.atttypid, a.atttypmod) AS type, a.attnotnull AS not_null,
+	pg_get_expr(d.adbin, d.adrelid) AS "default", a.attfdwoptions
+FROM pg_class AS c LEFT JOIN pg_attribute AS a ON a.attrelid = c.oid AND a.attnum > 0
+LEFT JOIN pg_attrdef AS d ON d.adrelid = c.oid AND d.adnum = a.attnum
+WHERE c.relnamespace = 'ft_import'::regnamespace AND c.relname IN ('parted', 'empty', 'Odd Table') ORDER BY 1, a.attnum;
+SELECT relname FROM pg_class WHERE relnamespace = 'ft_import'::regnamespace ORDER BY 1;
+IMPORT FOREIGN SCHEMA ft LIMIT TO (part1) FROM SERVER tables INTO ft_import;
+SELECT * FROM ft_import.part1;
+SELECT * FROM test.err('IMPORT FOREIGN SCHEMA nowhere FROM SERVER tables INTO ft_import');
+SELECT * FROM test.err('IMPORT FOREIGN SCHEMA ft FROM SERVER tables INTO ft_import OPTIONS (import_all ''true'')');
+ANALYZE ft.numbers;
+SELECT reltuples FROM pg_class WHERE oid = 'ft.numbers'::regclass;
+SET default_statistics_target = 1;
+SELECT option, reltuples, n_distinct FROM unnest('{off,auto,random,system,bernoulli}'::text[]) AS option,
+	LATERAL test.run(format('ALTER FOREIGN TABLE ft.numbers OPTIONS (%s analyze_sampling %L); ANALYZE ft.numbers',
+		CASE option WHEN 'off' THEN 'ADD' ELSE 'SET' END, option)),
+	LATERAL (SELECT reltuples FROM pg_class WHERE oid = 'ft.numbers'::regclass AND option <> '') AS c,
+	LATERAL (SELECT n_distinct FROM pg_stats WHERE tablename = 'numbers' AND attname = 'kind' AND option <> '') AS s;
+RESET default_statistics_target;
+
+-- a transaction that is SERIALIZABLE here is so there
+BEGIN ISOLATION LEVEL SERIALIZABLE;
+CREATE FOREIGN TABLE ft.settings (name text, setting text) SERVER tables
+	OPTIONS (schema_name 'pg_catalog', table_name 'pg_settings');
+SELECT name, setting FROM ft.settings WHERE name IN ('transaction_isolation', 'search_path', 'TimeZone',
+	'DateStyle', 'IntervalStyle', 'extra_float_digits') ORDER BY 1;
+COMMIT;
+-- .. and the settings of foreign tables do not reach statements of functions
+SELECT * FROM pgpool.query('tables', 'select current_setting(''transaction_isolation''),
+	current_setting(''search_path'')') AS t(isolation text, path text);
+SELECT setting FROM ft.settings WHERE name = 'transaction_isolation';
+
+-- remote commits that nobody waits for, and nothing that is left
+SELECT pgpool.check_invariants();
+SELECT count(*) FROM pg_temp.held;
+RESET timezone;
+SET client_min_messages = warning;
+DROP SCHEMA ft, ft_import CASCADE;
+SELECT pgpool.exec('shard1', 'DROP SCHEMA ft CASCADE');
+SELECT test.drop('tables');
