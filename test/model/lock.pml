@@ -1,19 +1,19 @@
 /*
  * lock.pml
  *	  The distributed lock as a model: two sessions of two servers, one row on the
- *	  remote, messages that are late or lost, time that passes whenever it likes.
+ *	  remote, messages that are late or lost, a clock that advances at any time.
  *
- * The row is changed by one statement at a time (atomic below).  A question that was
- * given up may still be executed by the remote later on ("late").  Whoever believes
- * that it holds the lock may write to what the lock protects at any later time.
+ * The row is changed by one statement at a time (atomic below).  A statement that
+ * was given up may still be executed by the remote later ("late").  A session that
+ * believes that it holds the lock may write to the protected resource at any later time.
  *
- * What must hold, whatever happens:
+ * Asserted:
  *	 - no two sessions believe at the same time that they hold the lock
- *	 - tokens rise with each grant
- *	 - what is protected never takes a token lower than one it has taken
+ *	 - tokens increase with each grant
+ *	 - the protected resource never accepts a token lower than one it has accepted
  *
- * What is sound is searched to the end with two questions of each session; the bugs
- * are sought with three, where the search ends at the first.
+ * The correct model is searched completely with two statements of each session; the
+ * mutants have three, where the search ends at the first error.
  *
  * run lock: -DREQUESTS=2
  *
@@ -27,23 +27,23 @@
  * mutant BUG_NO_FENCE: -DREQUESTS=3
  * mutant BUG_REVIVED: -DREQUESTS=3
  *
- * Each bug removes one rule of the design; then one of these must fail:
- *	 LATE_DEADLINE	 the holder counts its ttl from the answer, not the question
- *	 NO_TOKEN		 a ping is for the name of the lock alone, and
- *	 LATE_ANSWER	 its answer counts after the lock has run out (each of these two
- *					 rules makes up for the other)
- *	 BLIND_RELEASE	 a release is for the name of the lock alone
- *	 EARLY_TAKEOVER	 a contender takes what is about to expire
- *	 ASSUME			 who gets no answer assumes that the lock was granted
+ * Each bug removes one rule of the design; then one of the assertions must fail:
+ *	 LATE_DEADLINE	 the holder counts its ttl from the answer, not from the statement
+ *	 NO_TOKEN		 a ping names the lock without its token, and
+ *	 LATE_ANSWER	 its answer counts after the lock has expired (each of these two
+ *					 rules covers for the other)
+ *	 BLIND_RELEASE	 a release names the lock without its token
+ *	 EARLY_TAKEOVER	 a contender takes a lock that is about to expire
+ *	 ASSUME			 a session that gets no answer assumes that the lock was granted
  *	 SAME_TOKEN		 the token is the clock's, not higher than the last one
- *	 NO_FENCE		 what is protected does not ask for the token
- *	 REVIVED		 a release lets the token fall back
+ *	 NO_FENCE		 the protected resource does not check the token
+ *	 REVIVED		 a token is reused after a release
  */
 #define N 2
 #define TTL 2
 #define TIME 4
 #ifndef REQUESTS
-#define REQUESTS 2		/* what is searched to the end; bugs are sought with more */
+#define REQUESTS 2		/* for the complete search; mutants have more */
 #endif
 #define PINGS 1
 #define LOSSES 1
@@ -52,16 +52,16 @@
 mtype = { NONE, ASK, PING, RELEASE };
 
 typedef Session {
-	mtype	out;		/* what the remote was asked and has not answered */
-	bool	done;		/* the remote has done it; the answer is under way */
-	bool	yes;		/* .. and what it says */
-	byte	given;		/* .. and the token */
+	mtype	out;		/* the statement that waits for its answer */
+	bool	done;		/* the remote has executed it; the answer is in flight */
+	bool	yes;		/* its result */
+	byte	given;		/* its token */
 	byte	asked_at;
 	byte	request;
 	bool	held;		/* HELD in shared memory */
 	byte	token;
-	byte	until;		/* certain until then */
-	mtype	late;		/* given up; the remote may do it yet */
+	byte	until;		/* valid until then */
+	mtype	late;		/* given up; the remote may still execute it */
 	byte	late_token;
 	byte	late_request;
 	byte	writes;		/* a token with which it is about to write; 0: none */
@@ -81,12 +81,12 @@ byte requests = 0;
 byte pings = 0;
 byte begun = 0;
 byte losses = 0;
-byte granted = 0;		/* the highest token that was */
-byte written = 0;		/* the last token that was written with */
+byte granted = 0;		/* the highest token granted */
+byte written = 0;		/* the last token of a write */
 
 #define BELIEVES(i) (s[i].held && now < s[i].until)
 
-/* what has no meaning now shall not make states differ */
+/* unused values must not distinguish states */
 inline forget(i)
 {
 	if
@@ -116,7 +116,7 @@ inline grant(me, its, ok, what)
 {
 	ok = false;
 	if
-	/* a question that was repeated, or is late: the same token, once */
+	/* a repeated or late statement: the same token, once */
 	:: holder == me && row_request == its && held && expires > now ->
 		expires = now + TTL;
 		ok = true;
@@ -181,7 +181,7 @@ proctype session(byte i)
 	byte given;
 
 	do
-	/* ask, and again with the same request if the answer was lost */
+	/* send, and repeat the same request if the answer was lost */
 	:: atomic { s[i].out == NONE && !s[i].held && requests < REQUESTS ->
 		requests++;
 		s[i].request = requests;
@@ -199,7 +199,7 @@ proctype session(byte i)
 		s[i].done = false;
 		forget(i) }
 
-	/* the remote does it, at any time after it was asked */
+	/* the remote executes it, at any time after it was sent */
 	:: atomic { s[i].out != NONE && !s[i].done ->
 		if
 		:: s[i].out == ASK -> grant(i, s[i].request, s[i].yes, s[i].given)
@@ -208,7 +208,7 @@ proctype session(byte i)
 		fi;
 		s[i].done = true }
 
-	/* the answer comes, at any time after that */
+	/* the answer arrives, at any time after that */
 	:: atomic { s[i].out != NONE && s[i].done ->
 		if
 		:: s[i].out == ASK && s[i].yes ->
@@ -239,7 +239,7 @@ proctype session(byte i)
 		only_one();
 		forget(i) }
 
-	/* no answer comes (one session has that luck); it may still be done */
+	/* no answer arrives (for one session only); it may still be executed */
 	:: atomic { i == 0 && s[i].out == ASK && losses < LOSSES ->
 		losses++;
 		if
@@ -256,9 +256,9 @@ proctype session(byte i)
 		only_one()
 #else
 		if
-		:: s[i].out = NONE								/* left to the ttl */
+		:: s[i].out = NONE								/* expires by its ttl */
 		:: s[i].out = RELEASE; s[i].done = false		/* the worker releases it */
-		:: requests < REQUESTS ->						/* asked again */
+		:: requests < REQUESTS ->						/* sent again */
 			requests++;
 			s[i].asked_at = now;
 			s[i].done = false
@@ -288,10 +288,10 @@ proctype session(byte i)
 		given = 0;
 		forget(i) }
 
-	/* somebody looks at the clock */
+	/* a session reads the clock */
 	:: atomic { s[i].held && now >= s[i].until -> s[i].held = false; forget(i) }
 
-	/* lock_valid is true; the write comes when it comes */
+	/* lock_valid is true; the write happens at any time */
 	:: atomic { BELIEVES(i) && s[i].writes == 0 && begun < WRITES ->
 		begun++;
 		s[i].writes = s[i].token }

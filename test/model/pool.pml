@@ -1,14 +1,14 @@
 /*
  * pool.pml
- *	  A pool as its processes see it: sessions, the worker, the remote, and what
- *	  goes wrong.  README.md maps each step to the C function that it stands for.
+ *	  A pool and its processes: sessions, the worker, the remote server, and faults.
+ *	  README.md maps each step to the C function that it models.
  *
- * An "atomic" is one section under the pool's lock, or one system call.  What C
- * does outside of a lock is several steps here, so that others come in between.
- * Time is a choice: what may come with time may come at any moment.
+ * An "atomic" is one section under the pool's lock, or one system call.  Code
+ * outside of a lock is several steps here, so that other processes can run in between.
+ * Time is not modelled: a timeout may pass at any moment.
  *
- * What must hold is asserted where it would break, and in Monitor() once nothing
- * moves any more: a session that has not ended by then hangs.
+ * Assertions are in the steps, and in Monitor() for the final state: a session that
+ * has not ended by then hangs.
  *
  * The runner reads these lines: complete searches, mutants that must be found,
  * and larger searches for "make model-deep".
@@ -79,7 +79,7 @@
  * deep all: -DNC=2 -DNS=3 -DROUNDS=2 -DDEADLINES=2 -DINTERRUPTS=1 -DKILLS=1 -DASKS=1 -DREVOKES=1 -DCONNFAILS=1 -DRESETFAILS=1 -DLOSSES=1 -DRESTARTS=1 -DRECONNECTS=1
  */
 
-/* how large, and how often each fault may come */
+/* sizes, and how often each fault may occur */
 #ifndef NC
 #define NC 1				/* connections: the pool's size */
 #endif
@@ -90,7 +90,7 @@
 #define ROUNDS 1			/* checkouts of each */
 #endif
 #ifndef DEADLINES
-#define DEADLINES 0			/* waits that have one, which may pass */
+#define DEADLINES 0			/* waits with a timeout, which may pass */
 #endif
 #ifndef INTERRUPTS
 #define INTERRUPTS 0		/* pg_cancel_backend */
@@ -99,10 +99,10 @@
 #define KILLS 0				/* pg_terminate_backend of a session */
 #endif
 #ifndef ASKS
-#define ASKS 0				/* cancels of a statement by its lessee */
+#define ASKS 0				/* statements cancelled by their lessee */
 #endif
 #ifndef CANCELLOSSES
-#define CANCELLOSSES 0		/* requests that come after their time is up */
+#define CANCELLOSSES 0		/* cancel requests that arrive after their timeout */
 #endif
 #ifndef REVOKES
 #define REVOKES 0			/* pgpool.terminate, lease_timeout */
@@ -114,13 +114,13 @@
 #define RESETFAILS 0
 #endif
 #ifndef LOSSES
-#define LOSSES 0			/* remote backends that die */
+#define LOSSES 0			/* remote backends that exit */
 #endif
 #ifndef RESTARTS
 #define RESTARTS 0			/* of the worker */
 #endif
 #ifndef RECONNECTS
-#define RECONNECTS 0		/* new versions of the pool */
+#define RECONNECTS 0		/* changes of the pool's options */
 #endif
 
 /* states of a connection: conn_state.h */
@@ -133,19 +133,19 @@
 #define CANCELLING 6
 #define CLOSING 7
 
-/* of a ticket: wait_queue.h */
+/* states of a ticket: wait_queue.h */
 #define NONE 0
 #define WAITING 1
 #define GRANTED 2
 #define FAILED 3
 
-/* what a waiter offers to have sent: PgpxPendingState; -DCARRY */
+/* states of a waiter's pending statement: PgpxPendingState; -DCARRY */
 #define OPEN 1
 #define SENDING 2
 #define SENT_ON 3
 #define NOT_SENT 4
 
-/* the mark of a cancel: conn_state.h */
+/* states of a cancel: conn_state.h */
 #define ASKED 1
 #define SENT 2
 
@@ -160,9 +160,9 @@
 /* the stream: a statement of session s is s + 1, and so is its answer */
 #define RST (NS + 1)
 #define BAD (NS + 2)		/* the answer to a reset that has failed */
-#define AHEAD (NS + 3)		/* + s: a reset and, behind it, the statement of s */
+#define AHEAD (NS + 3)		/* + s: a reset and, after it, the statement of s */
 
-/* how a connection is given: PgpxReleaseAction */
+/* how a connection is released: PgpxReleaseAction */
 #define G_CLEAN 0
 #define G_OWED 1
 #define G_AS_IT_WAS 2
@@ -184,7 +184,7 @@ typedef Conn {
 	bit reason;				/* close_reason is set */
 	bit hung;				/* hung_up */
 	bit busy;				/* activity */
-	bit old;				/* of a version before */
+	bit old;				/* has former options */
 #if CANCELLOSSES > 0
 	bit lost;				/* cancel_lost */
 #endif
@@ -210,22 +210,22 @@ byte retry;					/* back-off: 0 none, 1 runs, 2 over */
 byte conninfo_epoch;
 byte epoch;					/* of the worker; 0: none runs */
 #else
-byte conninfo_epoch = 1;	/* somebody has told it before */
+byte conninfo_epoch = 1;	/* it has been sent before */
 byte epoch = 1;
 #endif
 bit ticking;
-bit missed;					/* it was asked to connect, and does not know how */
+bit missed;					/* it was asked to connect, and lacks the connection string */
 
-/* what must add up: each goes up and down with its counters */
+/* sums that must be zero at the end: they follow the counters */
 byte leases_out;			/* checkouts less all ends */
 byte tickets_out;			/* waited less all outcomes */
 byte open_now;				/* connects less closed */
 
 /* --- latches and signals ------------------------------------------------ */
 
-byte arrival[NS];			/* the number of its first ticket of this checkout */
-bit holds[NS];				/* its socket is that of the remote session there */
-byte place[NS];				/* of its lease */
+byte arrival[NS];			/* number of the first ticket of this checkout */
+bit holds[NS];				/* its socket belongs to the current remote session */
+byte place[NS];				/* slot of its lease */
 bit latch[NS];
 bit worker_latch;
 bit killed[NS];				/* SIGTERM is pending */
@@ -234,26 +234,26 @@ bit worker_killed;
 bit worker_timer;			/* it has a deadline at the end of the back-off */
 chan control = [NS] of { byte };	/* CONNINFO: its epoch */
 
-/* --- the remote, by place; a session of before is not here any more ------ */
+/* --- the remote, by slot; former sessions are not modelled --------------- */
 
 bit alive[NC];				/* the remote backend */
 bit cut[NC];				/* the worker has shut the socket down */
 chan in[NC] = [2] of { byte };
 #ifdef CARRY
-#define ROOM 2				/* for two answers at once */
+#define ROOM 2				/* for two answers */
 #else
 #define ROOM 3
 #endif
 chan out[NC] = [3] of { byte };
-byte dirty[NC];				/* whose session state it holds; 0: nobody's */
+byte dirty[NC];				/* session whose state it holds; 0: none */
 #ifdef RELAY
-byte sleeper[NC];			/* whom the worker wakes when an answer comes in, + 1 */
+byte sleeper[NC];			/* session that the worker wakes when an answer arrives, + 1 */
 #endif
-byte flying[NC];			/* a cancel: 0 none, 1 on its way, 2 delivered and closed */
-byte target[NC];			/* what the cancel was meant for */
+byte flying[NC];			/* a cancel: 0 none, 1 in flight, 2 delivered and closed */
+byte target[NC];			/* the statement to be cancelled */
 #if CANCELLOSSES > 0
 byte b_cancelloss = CANCELLOSSES;
-bit stray[NC];				/* one whose time is up is still on its way */
+bit stray[NC];				/* a timed out cancel is still in flight */
 byte stray_target[NC];
 #define may_lose(c) (flying[c] == 1 && b_cancelloss > 0 && !stray[c])
 #define is_lost(c) conn[c].lost
@@ -267,9 +267,9 @@ byte stray_target[NC];
 /* --- the worker's private memory ----------------------------------------- */
 
 byte phase[NC];
-byte before[NC];			/* number that was next when the connect began */
+byte before[NC];			/* next ticket number when the connect began */
 #if RESTARTS > 0
-bit knows;					/* it has the conninfo */
+bit knows;					/* has the conninfo */
 #else
 bit knows = 1;
 #endif
@@ -282,7 +282,7 @@ byte b_connfail = CONNFAILS;
 byte b_resetfail = RESETFAILS;
 byte b_restart = RESTARTS;
 byte started;
-byte ended;					/* sessions that have come to their end */
+byte ended;					/* sessions that have ended */
 bit env_ended;
 
 byte i, j, k, n, num;		/* scratch, 0 between two atomics */
@@ -323,7 +323,7 @@ inline close_conn(c)
 /* pgpx_conn_free_locked, with the count of the close */
 inline free_conn(c)
 {
-	assert(!alive[c]);		/* the remote never has a session too many */
+	assert(!alive[c]);		/* the remote never has too many sessions */
 	if
 	:: conn[c].opened -> open_now--
 	:: else
@@ -332,7 +332,7 @@ inline free_conn(c)
 	conn[c].cancel = 0; conn[c].owed = 0; conn[c].busy = 0;
 	conn[c].old = 0; conn[c].opened = 0;
 #if CANCELLOSSES > 0
-	conn[c].lost = 0; stray[c] = 0; stray_target[c] = 0;	/* its key was that session's */
+	conn[c].lost = 0; stray[c] = 0; stray_target[c] = 0;	/* the cancel key was that session's */
 #endif
 	clear_lease(c);
 	phase[c] = P_NONE; flying[c] = 0; target[c] = 0; before[c] = 0;
@@ -363,7 +363,7 @@ inline pick()
 		:: else
 		fi
 	};
-	/* whichever was used last or first: any of the free ones */
+	/* most or least recently used: any idle connection */
 	for (i : 0 .. NC - 1) {
 		if
 		:: (conn[i].state == IDLE || conn[i].state == RESET_PENDING) -> k = i
@@ -375,8 +375,8 @@ inline pick()
 
 /*
  * pgpx_pool_lease_locked.  A session has one lease at a time, so its number stands
- * for the lease's id; "holds" is whether its socket leads to the remote session
- * that is in the place now: the generation.
+ * for the lease's id; "holds" is whether its socket belongs to the remote session
+ * that uses the slot now: the generation.
  */
 inline take_conn(c, s)
 {
@@ -389,7 +389,7 @@ inline take_conn(c, s)
 	leases_out++
 }
 
-/* How many there are in a state, or in all but FREE. */
+/* The number of connections in a state, or in all but FREE. */
 inline count_conns(which)
 {
 	n = 0;
@@ -401,7 +401,7 @@ inline count_conns(which)
 	}
 }
 
-/* pgpx_pool_grow_locked: alloc for those whom nothing on its way will serve */
+/* pgpx_pool_grow_locked: allocate for waiters that no pending connection serves */
 inline grow()
 {
 	count_conns(conn[i].state == CONNECTING || conn[i].state == RESETTING);
@@ -411,14 +411,14 @@ inline grow()
 	:: else -> num = 0
 	fi;
 	count_conns(conn[i].state == CONNECTING);
-	/* it would find out the same again, until somebody has told it */
+	/* it lacks the connection string until a session sends it */
 	if
 	:: missed -> num = 0
 	:: else
 	fi;
 	if
 	:: retry == 1 -> num = 0
-	:: retry == 2 && n > 0 -> num = 0	/* one prober */
+	:: retry == 2 && n > 0 -> num = 0	/* one connect attempt */
 	:: retry == 2 && n == 0 && num > 1 -> num = 1
 	:: else
 	fi;
@@ -433,7 +433,7 @@ inline grow()
 	}
 }
 
-/* The number that comes after all that are known: num. */
+/* The number after all known ones: num. */
 inline next_number()
 {
 	num = 1;
@@ -452,7 +452,7 @@ inline next_number()
 	j = 0
 }
 
-/* Nobody who came before is passed by. */
+/* No earlier waiter is overtaken. */
 inline assert_first(s)
 {
 	for (j : 0 .. NS - 1) {
@@ -483,7 +483,7 @@ inline serve()
 	k = 0; i = 0; j = 0; n = 0; num = 0
 }
 
-/* give_locked and pgpx_pool_release */
+/* release_locked and pgpx_pool_release */
 inline give(c, how)
 {
 	if
@@ -552,7 +552,7 @@ inline give(c, how)
 	fi
 }
 
-/* pgpx_pool_revoke_locked; by the worker's end, or by an administrator */
+/* pgpx_pool_revoke_locked; at worker exit, or by an administrator */
 inline revoke(c, by_worker)
 {
 	leases_out--;
@@ -597,7 +597,7 @@ inline forget_connections()
 		fi;
 		if
 		:: conn[num].state != FREE ->
-			/* the socket is shut down for all who hold it */
+			/* the socket is shut down for all its holders */
 			alive[num] = 0;
 			free_conn(num)
 		:: else
@@ -605,7 +605,7 @@ inline forget_connections()
 		conn[num].work = 0
 	};
 
-	/* they see that another worker comes */
+	/* they see that another worker starts */
 	for (num : 0 .. NS - 1) {
 		if
 		:: ticket[num].state == WAITING -> latch[num] = 1
@@ -621,12 +621,12 @@ inline forget_connections()
 
 #define mine (c < NC && conn[c].owner == s)
 #define reachable (c < NC && alive[c] && holds[s] && !cut[c])
-#define T_NEXT 1			/* where a session goes on after a give */
+#define T_NEXT 1			/* where a session continues after a release */
 #define T_STOP 2
 #define T_TAKE 3
 #define signalled (killed[s] || interrupted[s])
 #if defined(CARRY) && !defined(BUG_SENDING)
-#define may_leave (offer[s] != SENDING)	/* who sends does nothing that waits */
+#define may_leave (offer[s] != SENDING)	/* the sender never waits */
 #else
 #define may_leave true
 #endif
@@ -638,12 +638,12 @@ inline forget_connections()
 
 proctype Session(byte s)
 {
-	byte left = ROUNDS - 1;		/* more to come */
+	byte left = ROUNDS - 1;		/* further checkouts */
 	byte c = NOCONN;
 	byte told, got, how, then;
 	bit deadline, dying, used;
 
-	/* sessions are alike: who comes first may be called the first */
+	/* sessions are symmetric: the first one to arrive is number 0 */
 	atomic { started == s -> started++; goto first };
 
 again:
@@ -677,7 +677,7 @@ take:
 			goto settle
 		:: else
 		fi;
-		/* pgpx_checkout_check_locked: a back-off that runs */
+		/* pgpx_checkout_check_locked: during a back-off */
 		count_live();
 		k = n;
 		count_conns(conn[i].state == CONNECTING);
@@ -724,7 +724,7 @@ take:
 	};
 
 wait:
-	/* pgpx_checkout_wait: no lock, so the look and the sleep are two steps */
+	/* pgpx_checkout_wait: no lock, so the check and the sleep are two steps */
 	atomic {
 		if
 #ifdef CARRY
@@ -747,7 +747,7 @@ wait:
 #endif
 	};
 #ifdef BUG_LATCH
-	latch[s] = 0;			/* what was set since the look is lost */
+	latch[s] = 0;			/* a set since the check is lost */
 #endif
 	if
 	:: atomic { latch[s] ->
@@ -767,7 +767,7 @@ tell:
 	fi;
 
 tell_again:
-	/* tell_again in checkout_wait.c */
+	/* publish_again in checkout_wait.c */
 	atomic {
 		told = epoch;
 		if
@@ -802,11 +802,11 @@ claim:
 	};
 
 timed_out:
-	/* pgpx_waiter_dequeue(TIMEOUT): a grant in the meantime is taken */
+	/* pgpx_waiter_dequeue(TIMEOUT): a grant in the meantime is accepted */
 #ifdef BUG_TIMEOUT
 	if
 	:: ticket[s].state != WAITING -> goto claim
-	:: ticket[s].state == WAITING		/* looked .. */
+	:: ticket[s].state == WAITING		/* checks .. */
 	fi;
 	atomic {							/* .. and then acts */
 		if
@@ -859,7 +859,7 @@ give_up:
 		ticket[s].state = NONE;
 		tickets_out--
 	};
-	/* .. and the second section: given on, untouched, if nothing was sent */
+	/* .. and the second section: passed on, unchanged, if nothing was sent */
 	atomic {
 		how = G_AS_IT_WAS; then = T_STOP;
 #if defined(CARRY) && !defined(BUG_GIVENON)
@@ -874,8 +874,8 @@ give_up:
 
 settle:
 	/*
-	 * pgpx_socket_cache_fetch: the worker looks whether the asker is the lessee.  Then
-	 * look() in checkout.c: an owed answer, or nothing at all.
+	 * pgpx_socket_cache_fetch: the worker checks that the requester is the lessee.  Then
+	 * pgpx_checkout_validate: the answer to a reset, or nothing.
 	 */
 	if
 	:: atomic { mine && reachable && !conn[c].owed && signalled ->
@@ -883,7 +883,7 @@ settle:
 #ifndef BUG_OWED
 	:: atomic { mine && conn[c].owed && reachable && len(out[c]) > 0 ->
 		out[c]?got;
-		assert(got == RST || got == BAD);	/* never somebody else's answer */
+		assert(got == RST || got == BAD);	/* never another session's answer */
 		if
 		:: got == RST -> got = 0
 		:: else ->
@@ -903,7 +903,7 @@ settle:
 	goto use;
 
 dead:
-	/* unsettle: it had died while idle; the next one, with the old number */
+	/* checkout in checkout.c: it was lost while idle; the next one, with the old number */
 	atomic {
 		how = G_CLOSE; then = T_TAKE; goto giving
 	};
@@ -925,7 +925,7 @@ use:
 			target[c] = s + 1;
 			in[c]!(s + 1)
 		:: mine && !reachable -> how = G_CLOSE; then = T_NEXT; goto giving
-		:: !mine -> goto next			/* taken away: PX001 */
+		:: !mine -> goto next			/* revoked: PX001 */
 		fi
 	};
 
@@ -933,15 +933,15 @@ use:
 	goto answer;
 
 sent_answer:
-	/* pgpx_wire_begin_sent: what was sent for us is answered on our socket */
+	/* pgpx_wire_begin_sent: the answer to our pipelined statement */
 	if
 	:: atomic { reachable && len(out[c]) > 0 ->
 		out[c]?got;
-		assert(got == RST || got == BAD);	/* never another one's answer */
+		assert(got == RST || got == BAD);	/* never another session's answer */
 		if
 		:: got == RST -> got = 0; offer[s] = 0; goto answer
 		:: else ->
-			/* PGPX_EV_NOT_RESET: it has not run, and waits on under its number */
+			/* PGPX_EV_NOT_RESET: it has not run, and waits again with its number */
 			got = 0; offer[s] = 0;
 #ifdef BUG_NOTRUN
 			goto answer
@@ -966,7 +966,7 @@ answer:
 	if
 	:: atomic { reachable && len(out[c]) > 0 ->
 		out[c]?got;
-		assert(got == s + 1);			/* never another one's answer */
+		assert(got == s + 1);			/* never another session's answer */
 		got = 0;
 		if
 		:: mine -> conn[c].busy = 0
@@ -981,7 +981,7 @@ answer:
 		ask_worker(c);
 		goto answer }
 	:: atomic { signalled ->
-		/* in mid-statement: the worker cancels and closes */
+		/* during a statement: the worker cancels and closes */
 		how = G_CANCEL_CLOSE; then = T_STOP; goto giving }
 	fi;
 
@@ -1022,7 +1022,7 @@ back:
 			conn[c].busy = 1;
 #endif
 			if
-			:: conn[c].cancel != 0		/* it is meant for another */
+			:: conn[c].cancel != 0		/* it is for another statement */
 			:: conn[c].cancel == 0 && conn[c].busy -> target[c] = got + 1
 			:: else -> target[c] = 0
 			fi
@@ -1030,7 +1030,7 @@ back:
 		fi
 	};
 #ifdef RELAY
-	/* send_offer, pgpx_pending_statement_sent, still_sleeps */
+	/* send_pending and send_and_wake in hand_over.c */
 	atomic {
 		if
 		:: reachable -> in[c]!(AHEAD + got); how = SENT_ON
@@ -1053,11 +1053,11 @@ back:
 		goto next
 	};
 #endif
-	/* send_offer, pgpx_pending_statement_sent: one call, nothing can be interrupted */
+	/* send_and_wake in hand_over.c: one call, without interrupts */
 	atomic {
 		if
 		:: reachable -> in[c]!(AHEAD + got); offer[got] = SENT_ON
-		:: !reachable -> offer[got] = SENT_ON	/* nobody has told us yet */
+		:: !reachable -> offer[got] = SENT_ON	/* the loss is not noticed yet */
 		:: !reachable -> offer[got] = NOT_SENT
 		fi;
 #ifndef BUG_NOTWOKEN
@@ -1072,7 +1072,7 @@ no_carry:
 	/* pgpx_lease_return: condition() outside of the lock .. */
 	if
 #ifdef BUG_STALE
-	:: atomic { !mine -> how = G_CLEAN }	/* a checkin of what was taken away */
+	:: atomic { !mine -> how = G_CLEAN }	/* a checkin of a revoked lease */
 #else
 	:: atomic { !mine -> goto next }
 #endif
@@ -1116,7 +1116,7 @@ done:
 
 /* --- the worker ------------------------------------------------------------- */
 
-/* Is there an event on a socket that it watches? */
+/* Whether there is an event on a watched socket. */
 #define event(c) ( \
 	(phase[c] == P_RESET && (len(out[c]) > 0 || !alive[c])) || \
 	(phase[c] == P_CONNECT) || \
@@ -1160,7 +1160,7 @@ inline cancel_done(c)
 	fi
 }
 
-/* One connection: what has happened on its sockets. */
+/* The events of one connection's sockets. */
 inline events_of(c)
 {
 	/* the cancel connection has closed */
@@ -1168,7 +1168,7 @@ inline events_of(c)
 	:: flying[c] == 2 -> cancel_done(c)
 #if CANCELLOSSES > 0
 	:: may_lose(c) ->
-		/* pgpx_cancel_late, and pgpx_pool_cancel_done with ok false */
+		/* pgpx_cancel_deadline_passed, and pgpx_pool_cancel_done with ok false */
 		b_cancelloss--;
 		stray[c] = 1;
 		stray_target[c] = target[c];
@@ -1184,7 +1184,7 @@ inline events_of(c)
 		:: conn[c].state == LEASED -> latch[conn[c].owner] = 1
 		:: else
 		fi
-	:: may_lose(c)				/* its time is not up */
+	:: may_lose(c)				/* it has not timed out */
 #endif
 	:: else
 	fi;
@@ -1256,7 +1256,7 @@ inline events_of(c)
 			:: else
 			fi
 		:: phase[c] == P_ENDING && !flying[c] ->
-			/* abort.c: at rest it is told goodbye; else the cancel comes again */
+			/* abort.c: Terminate if it is idle; else the cancel is repeated */
 			if
 			:: !alive[c] ->
 				close_conn(c);
@@ -1281,7 +1281,7 @@ inline work_on(c)
 			conn[c].work = 0;
 			do
 			:: len(control) > 0 ->
-				/* pgpx_control_receive and take_conninfo */
+				/* pgpx_control_receive and read_control */
 				control?k;
 				if
 				:: k == epoch ->
@@ -1342,13 +1342,13 @@ inline work_on(c)
 		k = 0; j = 0
 }
 
-/* tick in maintenance.c: what only the clock brings */
+/* tick in maintenance.c: periodic work */
 inline tick(c)
 {
 	if
 	:: conn[c].state == RESET_PENDING && phase[c] == P_OPEN ->
 		if
-		:: ticking = 1				/* its moment has not come */
+		:: ticking = 1				/* not due yet */
 		:: true ->
 			/* pgpx_pool_begin_reset */
 			conn[c].state = RESETTING;
@@ -1367,7 +1367,7 @@ inline tick(c)
 proctype Worker()
 {
 	byte epochs = 0;
-	bit must_serve;		/* all sections of a round serve once, at its end */
+	bit must_serve;		/* waiters are served once, at the end of a round */
 
 #if RESTARTS > 0
 start:
@@ -1381,13 +1381,14 @@ start:
 	:: true ->
 end_sleep:
 		/*
-		 * A round of pgpx_event_loop_run_once: sleep, reset the latch, look at
-		 * sockets and work bits, say that it sleeps, look a last time.  One
-		 * atomic, although it is many sections in C: what comes between two
-		 * of them might as well have come before, or come in the next round,
-		 * as long as the latch is reset before it looks, and it says that it
-		 * sleeps before it looks.  Where a mutant has not that order, it has
-		 * the gap, too.  With SECTIONS others come between them, which shows it.
+		 * A round of pgpx_event_loop_run_once: sleep, reset the latch, check
+		 * sockets and work bits, announce the sleep, check again.  One
+		 * atomic, although it is many sections in C: an event between two
+		 * of them is equivalent to one before the round, or in the next one,
+		 * as long as the latch is reset, and the sleep announced, before the
+		 * check.  A mutant with another order also splits the atomic there.
+		 * With SECTIONS other processes run between the sections, which
+		 * verifies this.
 		 */
 		atomic {
 			(worker_latch || ticking || any_event || len(control) > 0 ||
@@ -1447,10 +1448,10 @@ end_sleep:
 			fi
 		};
 #ifdef BUG_SLEEP
-		ticking = 0;			/* what came since the look did not wake it */
+		ticking = 0;			/* events since the check did not wake it */
 #endif
 #ifdef BUG_WORKERLATCH
-		worker_latch = 0;		/* .. what was set since the look is lost */
+		worker_latch = 0;		/* a set since the check is lost */
 #endif
 	od;
 
@@ -1462,7 +1463,7 @@ stop:
 #ifndef BUG_FORGET
 		forget_connections();
 #else
-		/* its memory and its sockets go with it, what it has told does not */
+		/* its memory and sockets are lost, shared memory is not */
 		for (num : 0 .. NC - 1) {
 			phase[num] = P_NONE;
 			flying[num] = 0;
@@ -1489,8 +1490,8 @@ proctype Remote(byte c)
 
 #ifdef RELAY
 	/*
-	 * The relay passes the answer on, and then wakes who sleeps until it is there; not
-	 * so once the worker gives up the connection.
+	 * The relay passes the answer on, and then wakes the session that sleeps until it
+	 * arrives; except if the worker gives up the connection.
 	 */
 #define pass_on \
 		if \
@@ -1520,13 +1521,13 @@ end:
 			:: dirty[c] = 0; out[c]!RST
 			:: b_resetfail > 0 -> b_resetfail--; out[c]!BAD;
 #ifndef BUG_AHEAD
-				x = NS			/* skipped, up to the Sync */
+				x = NS			/* skipped up to the Sync */
 #endif
 			fi;
 			if
 			:: x < NS ->
 				assert(dirty[c] == 0);	/* a clean session */
-				assert(!ran[x]);		/* and never twice */
+				assert(!ran[x]);		/* never twice */
 				ran[x] = 1;
 				dirty[c] = x + 1;
 				out[c]!(x + 1)
@@ -1566,7 +1567,7 @@ end:
 		fi }
 #if CANCELLOSSES > 0
 	:: atomic { stray[c] ->
-		/* .. at any time after that: it may hit a reset, but nobody else's statement */
+		/* .. at any later time: it may hit a reset, but no other session's statement */
 		stray[c] = 0;
 		if
 		:: alive[c] && len(in[c]) > 0 && len(out[c]) < ROOM ->
@@ -1589,12 +1590,12 @@ end:
 		stray_target[c] = 0 }
 #endif
 #ifdef RELAY
-	:: atomic { !alive[c] && phase[c] == P_OPEN && sleeper[c] != 0 -> pass_on }	/* its end, too */
+	:: atomic { !alive[c] && phase[c] == P_OPEN && sleeper[c] != 0 -> pass_on }	/* also its end */
 #endif
 	od
 }
 
-/* --- what comes from outside -------------------------------------------------- */
+/* --- the environment ------------------------------------------------------------ */
 
 /* The end of a back-off. */
 proctype Clock()
@@ -1658,12 +1659,12 @@ proctype Env()
 	env_ended = 1
 }
 
-/* Nothing moves any more: nobody hangs, nothing is left, all adds up. */
+/* The final state: no session hangs, nothing is left, the counters add up. */
 proctype Monitor()
 {
 	timeout;
 	assert(env_ended);
-	assert(ended == NS);				/* else somebody hangs */
+	assert(ended == NS);				/* else a session hangs */
 	assert(len(queue) == 0 && leases_out == 0 && tickets_out == 0);
 	d_step {
 		n = 0;

@@ -1,11 +1,11 @@
 /*
  * stream.pml
- *	  The query phase of the protocol as a model: one stream, leases that follow each
- *	  other on it, and a remote that answers in order.
+ *	  The query phase of the protocol as a model: one stream, successive leases on
+ *	  it, and a remote that answers in order.
  *
  * A lease sends one or two exchanges: a statement in the simple protocol (Query), or one in
  * the extended protocol (Parse to Execute, and Sync), which may be a COPY FROM STDIN.
- * Behind its last answer it sends the reset and is over; the next lease reads the answer
+ * After its last answer it sends the reset and ends; the next lease reads the answer
  * to the reset.
  *
  * After CopyInResponse the server goes on in one of two ways (copyfromparse.c and
@@ -14,16 +14,16 @@
  *	   message; then all is skipped up to the next Sync, which is answered
  *	 - it fails before it reads (FREEZE, a trigger, a view): it answers the Sync that was
  *	   sent with Execute, ignores CopyFail, and answers the next Sync as well
- * So the number of ReadyForQuery messages is not known to the session.
+ * So the session does not know the number of ReadyForQuery messages.
  *
- * What must hold, whatever happens:
- *	 - an answer is taken only by the exchange that it belongs to
- *	 - a statement runs only in a session that was reset after the lease before
+ * Asserted:
+ *	 - an answer is accepted only by the exchange that it belongs to
+ *	 - a statement runs only in a session that was reset after the previous lease
  *
  * There are two rules, and either is enough against COPY:
  *	 - CopyInResponse in the extended protocol breaks the stream
- *	 - an exchange begins with a token, whose echo must be the first thing that is read
- * With REPLAY the remote may send an earlier answer once more, so that the second rule
+ *	 - an exchange begins with a token, whose echo must be the first message that is read
+ * With REPLAY the remote may repeat an earlier answer, so that the second rule
  * has to hold without the first.
  *
  * run both: -DREPLAY
@@ -34,9 +34,9 @@
  * mutant BUG_SAME_ECHO: -DREPLAY
  * mutant BUG_RESET_UNSEEN: -DREPLAY
  *
- *	 COUNTED		 the session refuses the COPY, and counts on one ReadyForQuery
+ *	 COUNTED		 the session refuses the COPY, and expects one ReadyForQuery
  *	 SAME_ECHO		 the token is the same in each exchange
- *	 RESET_UNSEEN	 the answer to the reset is read up to ReadyForQuery, whatever it is
+ *	 RESET_UNSEEN	 the answer to the reset is read up to ReadyForQuery without a check
  */
 #define LEASES 3
 #define COPIES 1
@@ -51,15 +51,15 @@ chan from = [16] of { mtype, byte, byte };
 /* the remote session */
 bool skipping = false;	/* to the next Sync, after an error */
 bool copying = false;	/* COPY FROM STDIN waits for data */
-byte dirty = 0;			/* the lease whose traces it has */
-byte replayed = 0;		/* answers sent once more */
+byte dirty = 0;			/* the lease whose session state it has */
+byte replayed = 0;		/* repeated answers */
 byte last = 0;			/* the exchange that was answered last */
 
-/* the session's side */
+/* the local session */
 byte number = 0;		/* of the exchange */
 byte lease = 0;
 bool closed = false;	/* the stream is broken */
-bool owed = false;		/* the answer to a reset is to be read */
+bool owed = false;		/* the answer to a reset is unread */
 byte copies = 0;
 
 #ifdef BUG_SAME_ECHO
@@ -77,7 +77,7 @@ inline flush_all()
 	od
 }
 
-/* A new connection, to a session of its own. */
+/* A new connection, to a new remote session. */
 inline close_stream()
 {
 	d_step {
@@ -111,7 +111,7 @@ end:
 		to?m, n, l;
 		if
 		:: m == SYNC -> skipping = false; from!READY(n, l)
-		:: m == COPYFAIL		/* ignored where nothing is copied */
+		:: m == COPYFAIL		/* ignored outside of COPY */
 		:: m != SYNC && m != COPYFAIL && skipping
 		:: m == TOKEN && !skipping -> from!ECHO(ECHO_OF(n), l)
 		:: m == QUERY && !skipping ->
@@ -172,7 +172,7 @@ inline send_token()
 	skip
 }
 
-/* The echo has to be the next message. */
+/* The echo must be the next message. */
 inline read_echo()
 {
 #ifndef NO_TOKEN
@@ -188,7 +188,7 @@ inline read_echo()
 	skip
 }
 
-/* The answer to the reset, which the lease before has sent. */
+/* The answer to the reset that the previous lease sent. */
 inline read_reset()
 {
 #ifdef BUG_RESET_UNSEEN
@@ -221,7 +221,7 @@ inline read_answer()
 		from?m, n, l;
 		if
 		:: over -> break
-		:: else -> close_stream()	/* nothing has been answered */
+		:: else -> close_stream()	/* there was no answer */
 		fi
 	:: !closed && from?[ANSWER, _, _] ->
 		from?m, n, l;
@@ -249,7 +249,7 @@ inline read_answer()
 /* One statement. */
 inline exchange()
 {
-	/* what has come in unasked belongs to no statement */
+	/* unsolicited messages belong to no statement */
 	if
 	:: nempty(from) -> close_stream()
 	:: empty(from) -> skip
