@@ -672,7 +672,7 @@ SELECT
 FROM pgpool.pools() AS f;
 GRANT SELECT ON pgpool.pools TO PUBLIC;
 COMMENT ON VIEW pgpool.pools IS
-'pools of all databases: which connections they have, and whether somebody waits; a pool is made by its first checkout, and its row vanishes when its place is needed and nothing is left in it';
+'pools of all databases: which connections they have, and whether somebody waits; a pool is made by its first checkout, or with min_size by the start of the server, and its row vanishes when its place is needed and nothing is left in it';
 COMMENT ON COLUMN pgpool.pools.pool_id IS
 'number of the pool, which no other pool gets while the server runs; joins the views';
 COMMENT ON COLUMN pgpool.pools.database IS

@@ -14,8 +14,9 @@
  * answer arrives is lost, too, whatever the answer says.
  *
  * Worker exit: the next worker finds the locks to ping and to release in
- * shared memory.  It can connect as soon as a session publishes the conninfo;
- * until then the validity of the locks runs out.
+ * shared memory.  It can connect as soon as the catalog reader, which it
+ * starts, or a session publishes the conninfo; until then the validity of the
+ * locks runs out.
  *
  *-------------------------------------------------------------------------
  */

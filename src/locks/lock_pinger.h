@@ -27,7 +27,7 @@ extern PgpxTime pgpx_pinger_run(void);
 /* Handles epoll events on the socket of the pinger with this index. */
 extern void pgpx_pinger_ready(int index, uint32 events);
 
-/* Runs the pingers again, because a session has published a conninfo. */
+/* Runs the pingers again, because a conninfo was published. */
 extern void pgpx_pinger_conninfo_published(void);
 
 /* Returns the number of sockets of the pingers. */
@@ -87,8 +87,8 @@ extern void pgpx_pinger_failed(PgpxPinger *p, const char *why);
 extern void pgpx_pinger_looked_up(PgpxLookup *lookup);
 
 /*
- * Starts to open the connection.  timeout: in ms.  Returns false if no session
- * has published the pool's conninfo.
+ * Starts to open the connection.  timeout: in ms.  Returns false if the
+ * pool's conninfo was not published.
  */
 extern bool pgpx_pinger_open(PgpxPinger *p, int64 timeout);
 

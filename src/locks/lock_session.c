@@ -554,9 +554,11 @@ publish_conninfo(PgpxServerSpec *spec, const PgpxDlock *lock)
 	PgpxPool   *pool = &pgpx_pools[lock->pool];
 	uint64		incarnation = pgpx_pool_worker_incarnation(pool);
 
+	PgpxTime	timeout = spec->opts.operation_timeout * 1000;
+
 	if (incarnation != 0 && pool->conninfo_incarnation != incarnation &&
 		!TransactionIdIsValid(spec->key.xid))
-		pgpx_checkout_publish_conninfo(spec);
+		pgpx_checkout_publish_conninfo(spec, pgpx_now() + timeout);
 }
 
 /*

@@ -30,8 +30,8 @@ pgpx_checkout_refresh(PgpxCheckout *c)
 	bool		same;
 
 	old->valid = false;
-	fresh = pgpx_server_spec_get_for(NameStr(name), c->holder.user,
-									 c->spec->by_table);
+	fresh = pgpx_server_spec_get_for(NameStr(name), old->reader,
+									 old->by_table);
 	pgpx_server_spec_pin(fresh);
 	same = memcmp(&key, &fresh->key, sizeof(key)) == 0;
 	if (same && fresh->pool < 0)
@@ -229,12 +229,12 @@ pgpx_checkout_publish_if_missing(PgpxCheckout *c, PgpxPool *pool)
 }
 
 void
-pgpx_checkout_publish_conninfo(PgpxServerSpec *spec)
+pgpx_checkout_publish_conninfo(PgpxServerSpec *spec, PgpxTime deadline)
 {
 	PgpxCheckout c = {0};
 
 	c.spec = spec;
-	c.deadline = pgpx_now() + spec->opts.operation_timeout * 1000;
+	c.deadline = deadline;
 	pgpx_server_spec_pin(c.spec);
 	PG_TRY();
 	{

@@ -85,7 +85,11 @@ extern bool pgpx_checkout_publish_if_missing(PgpxCheckout *c, PgpxPool *pool);
 /*
  * pgpx_checkout_publish_conninfo
  *		Send the conninfo to the pool's worker unless the worker has it.
+ *
+ * Creates the pool if there is none.  Waits while the control socket is full,
+ * until the deadline (monotonic, not 0).
  */
-extern void pgpx_checkout_publish_conninfo(PgpxServerSpec *spec);
+extern void pgpx_checkout_publish_conninfo(PgpxServerSpec *spec,
+										   PgpxTime deadline);
 
 #endif							/* PGPX_CHECKOUT_POOL_H */

@@ -466,6 +466,11 @@ refuse_mapping(const PgpxServerRows *rows, const char *user_name, Oid user)
 static void
 read_user(PgpxServerSpec *spec, Oid user)
 {
+	if (!OidIsValid(user))
+	{
+		namestrcpy(&spec->user_name, "public");
+		return;
+	}
 	note_role(spec, user);
 	spec->user = user;
 	namestrcpy(&spec->user_name, GetUserNameFromId(user, false));
@@ -484,6 +489,12 @@ read_mapping(PgpxServerSpec *spec, PgpxServerRows *rows, Oid user)
 	if (based)
 		refuse_mapping(rows, user_name, user);
 	row = find_mapping(user, rows->base.oid);
+	if (HeapTupleIsValid(row) && !OidIsValid(user) &&
+		!pgpx_server_catalog_names_user(row))
+	{
+		ReleaseSysCache(row);
+		row = NULL;
+	}
 	if (!HeapTupleIsValid(row))
 		ereport(ERROR,
 				(errcode(ERRCODE_UNDEFINED_OBJECT),

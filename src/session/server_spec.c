@@ -269,7 +269,7 @@ pgpx_server_spec_read_settings(Oid server, Oid base, PgpxPoolOptions *opts)
  * the two.
  */
 static void
-check_commands(const PgpxServerRows *rows, Oid user)
+check_commands(const PgpxServerRows *rows, Oid user, const char *user_name)
 {
 	static const char *const commands[] = {"start_commands", "reset_command"};
 
@@ -290,8 +290,7 @@ check_commands(const PgpxServerRows *rows, Oid user)
 						   "owner of the base server \"%s\" nor those of "
 						   "\"%s\".",
 						   GetUserNameFromId(rows->pool.owner, false),
-						   rows->base.name,
-						   GetUserNameFromId(user, false)),
+						   rows->base.name, user_name),
 				 errhint("Drop the option, or give the two servers the same "
 						 "owner.")));
 	}
@@ -412,8 +411,11 @@ pgpx_server_spec_read(PgpxServerSpec *spec, const char *name, Oid user)
 	PgpxServerRows rows = {0};
 	int			max_params;
 
+	spec->reader = user;
 	pgpx_server_catalog_read(spec, &rows, name, user);
-	check_commands(&rows, user);
+	spec->of_superuser = superuser_arg(rows.pool.owner) &&
+		superuser_arg(rows.base.owner);
+	check_commands(&rows, user, NameStr(spec->user_name));
 
 	max_params = list_length(rows.base.options) +
 		list_length(rows.mapping_options) + MAX_OWN_PARAMS;

@@ -26,6 +26,8 @@ typedef struct PgpxServerSpec
 
 	NameData	server_name;	/* as in the catalog */
 	bool		by_table;		/* made without a check of USAGE */
+	Oid			reader;			/* user for whom the catalogs were read; see
+								 * pgpx_server_spec_get_for */
 	Oid			user;			/* of the pool; InvalidOid: shared by all
 								 * users of PUBLIC */
 	NameData	user_name;
@@ -41,6 +43,7 @@ typedef struct PgpxServerSpec
 	const char **keywords;
 	const char **values;
 	bool		need_password;	/* refuse a connection that used no password */
+	bool		of_superuser;	/* superusers own the server and its base */
 
 	/* where its pool was last found; the pool_id is checked under the lock */
 	int			pool;			/* index; -1: unknown */
@@ -73,6 +76,10 @@ extern PgpxServerSpec *pgpx_server_spec_get(const char *name);
  *
  * by_table: the server is used by a foreign table.  Then USAGE is not checked,
  * because the rights on the table imply the right to use its server.
+ *
+ * A user of InvalidOid, with by_table, stands for all users who are not
+ * superusers, for the catalog reader.  The mapping of PUBLIC must name the remote
+ * user.  Each checkout from the pool checks its own user.
  */
 extern PgpxServerSpec *pgpx_server_spec_get_for(const char *name, Oid user,
 												bool by_table);

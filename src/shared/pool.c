@@ -229,10 +229,10 @@ pgpx_pool_lease_locked(PgpxPool *pool, PgpxConn *conn, const PgpxHolder *holder,
 	return lease_id;
 }
 
-/* Does the worker have the conninfo, so that no session must publish it? */
-static bool
-conninfo_is_known(const PgpxPool *pool)
+bool
+pgpx_pool_has_conninfo_locked(const PgpxPool *pool)
 {
+	Assert(LWLockHeldByMe(pool->lock));
 	return pool->conninfo_incarnation != 0 &&
 		pool->conninfo_incarnation == pgpx_pool_worker_incarnation(pool) &&
 		pool->conninfo_version >= pool->connect_version;
@@ -271,7 +271,7 @@ pgpx_pool_missing_locked(const PgpxPool *pool, int extra)
 	 * even if the checkout that published it was not served.  The cap takes
 	 * precedence.
 	 */
-	if (conninfo_is_known(pool))
+	if (pgpx_pool_has_conninfo_locked(pool))
 		missing = Max(missing, pgpx_pool_min_size_locked(pool) - total);
 	missing = Min(missing, pgpx_pool_cap_locked(pool) - total);
 	if (missing <= 0 || pgpx_pool_is_paused(pool) || pool->damaged ||

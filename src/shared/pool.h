@@ -27,6 +27,9 @@ extern int	pgpx_pool_cap_locked(const PgpxPool *pool);
 /* Return min_size, limited by that cap. */
 extern int	pgpx_pool_min_size_locked(const PgpxPool *pool);
 
+/* Does the worker have the conninfo of the pool's current version? */
+extern bool pgpx_pool_has_conninfo_locked(const PgpxPool *pool);
+
 /* Count the open connections that a session can use now or later. */
 extern int	pgpx_pool_live_locked(const PgpxPool *pool);
 

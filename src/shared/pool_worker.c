@@ -285,6 +285,7 @@ pgpx_pool_conninfo_known(PgpxPool *pool, uint64 incarnation, uint64 version)
 	 */
 	pool->conninfo_requested_by = 0;
 	pgpx_pool_dispatch_locked(pool, &wake);
+	pgpx_pool_grow_locked(pool, 0);
 	LWLockRelease(pool->lock);
 	pgpx_wake_flush(&wake);
 }

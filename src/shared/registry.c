@@ -410,8 +410,9 @@ pgpx_pool_set_options_locked(PgpxPool *pool, const PgpxFingerprint *fingerprint,
 }
 
 /*
- * Wake the waiters: they read the options when they find that the worker
- * lacks the conninfo.
+ * Have the conninfo published again.  Waiters read the options when they find
+ * that the worker lacks it; without waiters the worker starts the catalog
+ * reader, if the pool needs it.
  */
 static void
 request_conninfo_locked(PgpxPool *pool, PgpxWake *wake)
@@ -420,6 +421,28 @@ request_conninfo_locked(PgpxPool *pool, PgpxWake *wake)
 	pool->conninfo_incarnation = 0;
 	pool->conninfo_requested_by = 0;
 	pgpx_pool_wake_waiters_locked(pool, wake);
+	pg_atomic_fetch_add_u32(&pgpx_shared->pools_changed, 1);
+	pgpx_worker_wake(pool->worker);
+}
+
+bool
+pgpx_pool_needs_reader(int index, PgpxPoolKey *key, uint32 *pool_id)
+{
+	PgpxPool   *pool = &pgpx_pools[index];
+	bool		lacks;
+	bool		warm;
+
+	LWLockAcquire(pool->lock, LW_SHARED);
+	*key = pool->key;
+	*pool_id = pool->pool_id;
+	lacks = pool->pool_id != 0 && !pool->gone && !pool->damaged &&
+		!TransactionIdIsValid(pool->key.xid) &&
+		pgpx_pool_worker_incarnation(pool) != 0 &&
+		!pgpx_pool_has_conninfo_locked(pool);
+	warm = pgpx_pool_min_size_locked(pool) > 0;
+	LWLockRelease(pool->lock);
+	return lacks &&
+		(warm || pgpx_lock_hooks->pool_has_locks(index, *pool_id));
 }
 
 void
@@ -441,8 +464,6 @@ pgpx_pool_retire_locked(PgpxPool *pool, bool gone, PgpxWake *wake)
 	pool->gone = gone;
 	memset(&pool->fingerprint, 0, sizeof(pool->fingerprint));
 	request_conninfo_locked(pool, wake);
-
-	pgpx_pool_note_end_locked(pool);
 }
 
 void

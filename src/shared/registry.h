@@ -102,6 +102,16 @@ extern void pgpx_pool_retire_locked(PgpxPool *pool, bool gone, PgpxWake *wake);
 extern bool pgpx_pool_needs_options_locked(const PgpxPool *pool);
 
 /*
+ * pgpx_pool_needs_reader
+ *		Must the catalog reader publish the conninfo of a pool?
+ *
+ * That is so if the worker lacks it and the pool has distributed locks or the
+ * option min_size.  Sets *key and *pool_id in any case.
+ */
+extern bool pgpx_pool_needs_reader(int index, PgpxPoolKey *key,
+								   uint32 *pool_id);
+
+/*
  * After DROP DATABASE: have the workers check which pools have lost their
  * database.
  */

@@ -159,6 +159,7 @@ init_shared(PgpxShared *shared, LWLockPadded *locks)
 	pg_atomic_init_u64(&shared->next_dlock, 1);
 	pg_atomic_init_u32(&shared->dlocks_changed, 0);
 	pg_atomic_init_u32(&shared->npolling, 0);
+	pg_atomic_init_u32(&shared->visited_database, InvalidOid);
 
 	for (int i = 0; i < PGPX_MAX_WORKERS; i++)
 	{

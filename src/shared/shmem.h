@@ -467,6 +467,9 @@ typedef struct PgpxShared
 	pg_atomic_uint64 clock_offset;	/* offset of the wall clock, see
 									 * pgpx_timestamp */
 	pg_atomic_uint32 npolling;	/* processes that busy poll, see busy_poll.c */
+	pg_atomic_uint32 visited_database;	/* the last one that the catalog
+										 * reader visited after the start, in
+										 * the order of their OIDs */
 
 	/* protected by free_mutex */
 	slock_t		free_mutex;

@@ -12,9 +12,7 @@
 #include "worker/maintenance.h"
 
 #include "access/xact.h"
-#include "catalog/pg_database.h"
 #include "storage/latch.h"
-#include "storage/lmgr.h"
 #include "storage/procarray.h"
 #include "utils/syscache.h"
 
@@ -25,11 +23,12 @@
 #include "worker/abort.h"
 #include "worker/admission.h"
 #include "worker/cancel.h"
+#include "worker/catalog_request.h"
 #include "worker/events.h"
 #include "worker/worker.h"
 
 static PgpxTime next_sweep = PG_INT64_MAX;
-static PgpxTime next_maintenance = PG_INT64_MAX;
+static PgpxTime next_maintenance = 0;
 
 void
 pgpx_maintenance_request(void)
@@ -219,21 +218,8 @@ run_due(PgpxTime now)
 }
 
 /*
- * Locks pg_database and its index for reading, without waiting.
- *
- * Another session may hold a lock on pg_database for long, for example a
- * VACUUM FULL that is queued behind a transaction that has read it.  Lookups
- * in the same transaction do not wait for these locks again.  They are
- * released with the transaction.
+ * The caller is in a transaction in which pgpx_may_read_databases returned true.
  */
-static bool
-may_read_databases(void)
-{
-	return ConditionalLockRelationOid(DatabaseRelationId, AccessShareLock) &&
-		ConditionalLockRelationOid(DatabaseOidIndexId, AccessShareLock);
-}
-
-/* The caller is in a transaction in which may_read_databases returned true. */
 static bool
 database_exists(Oid database)
 {
@@ -259,7 +245,7 @@ check_databases(void)
 		return;
 	}
 	StartTransactionCommand();
-	if (!may_read_databases())
+	if (!pgpx_may_read_databases())
 	{
 		CommitTransactionCommand();
 		MemoryContextSwitchTo(pgpx_worker_cxt);
@@ -344,6 +330,7 @@ maintain_pools(PgpxTime now)
 		 */
 		pgpx_conninfo_forget(i);
 	}
+	next_maintenance = Min(next_maintenance, pgpx_catalog_request(now));
 }
 
 static bool
@@ -381,7 +368,8 @@ pgpx_maintenance_run(bool changed)
 		pgpx_event_due_at(now + PGPX_TICK_MS * 1000);
 	}
 	check_databases();
-	if (have_pools_changed() || changed || now >= next_maintenance)
+	if (have_pools_changed() || changed || pgpx_catalog_request_ended() ||
+		now >= next_maintenance)
 		maintain_pools(now);
 	next_ping = pgpx_lock_hooks->ping();
 	if (now >= next_sweep || next_sweep == PG_INT64_MAX)

@@ -163,9 +163,23 @@ is($sessions[0]->run("SELECT pgpool.exec('warm', 'select 1')"), '1', 'warm: call
 becomes('warm', 'total, idle', '3|3', 'min_size connections are open again after reconnect');
 ok(terminate($local, worker_pid($local)), 'warm: worker is terminated');
 ok(wait_until($local, 'SELECT state FROM pgpool.workers', 'running'), 'warm: new worker runs');
+becomes('warm', 'total, idle', '3|3', 'min_size connections are open again after the restart, without a checkout');
 worker_sleeps('warm, after a restart of the worker');
-is($sessions[0]->run("SELECT pgpool.exec('warm', 'select 1')"), '1', 'warm: call after the restart succeeds');
-becomes('warm', 'total, idle', '3|3', 'min_size connections are open again after the restart');
+
+# A change of how to connect replaces the connections, also without a checkout.
+foreach my $change ([ 'an option of the server', q{ALTER SERVER warm OPTIONS (ADD application_name 'changed')} ],
+	[ 'the password', q{ALTER USER MAPPING FOR CURRENT_USER SERVER warm OPTIONS (SET password 'secret of the remote')} ])
+{
+	my ($what, $sql) = @$change;
+
+	$pids = remote_pids('warm');
+	$local->safe_psql('postgres', $sql);
+	ok( wait_until($local,
+			"SELECT count(*) FROM pgpool.connections WHERE server = 'warm' AND state = 'idle' AND NOT stale AND remote_pid <> ALL ('{$pids}')", '3'),
+		"warm: after a change of $what min_size connections are opened without a checkout");
+}
+is($remote->safe_psql('postgres', q{SELECT count(*) FROM pg_stat_activity WHERE application_name = 'changed'}), '3', 'warm: with the new options');
+worker_sleeps('warm, after a change of how to connect');
 
 # the first call fails because the role does not exist yet on the remote server
 make_pool($local, $remote, server => 'late', user => 'late_app', password => 'late',

@@ -87,7 +87,8 @@ foreach my $how (qw(quit terminate query transaction waiting))
 	check_invariants($one);
 }
 
-# --- restart of the worker: the next call of the session makes the new worker ping
+# --- restart of the worker: a call of the session, or the catalog reader, makes the new
+# worker ping
 my $holder = PgpxSession->new($one);
 my $token = $holder->run(lock_sql('kept', ttl => '5 s'));
 ok(wait_until($one, 'SELECT last_ping IS NOT NULL FROM pgpool.locks', 't'), 'worker pings');
@@ -101,7 +102,16 @@ foreach (1 .. 60)
 }
 is($holder->run("SELECT pgpool.lock_valid('keeper', 'kept', $token)"), 't', 'session that makes calls keeps its lock beyond the ttl');
 ok(terminate($one, worker_pid($one)), 'worker exits again');
-ok(wait_until($one, q{SELECT state FROM pgpool.locks}, 'lost', 30), 'lock of a session that makes no calls expires');
+my $exited = $remote->safe_psql('postgres', 'SELECT clock_timestamp()');
+ok(wait_until($remote, sub { $remote->safe_psql('remote_db', "SELECT pinged > '$exited'::timestamptz + ttl FROM pgpool_lock.locks WHERE name = 'kept'") }, 't', 30),
+	'lock of a session that makes no calls is pinged beyond the ttl');
+is($one->safe_psql('postgres', 'SELECT state FROM pgpool.locks'), 'held', 'lock of a session that makes no calls is held beyond the ttl');
+
+# --- a worker that does not run for longer than the ttl
+my $worker = worker_pid($one);
+kill 'STOP', $worker;
+ok(wait_until($one, q{SELECT state FROM pgpool.locks}, 'lost', 30), 'lock expires without pings');
+kill 'CONT', $worker;
 $holder->run("SELECT pgpool.lock_valid('keeper', 'kept', $token)");
 like($holder->error, qr/WARNING:.*lock "kept" of server "keeper" was lost/, 'loss is reported by a warning');
 is($holder->run("SELECT pgpool.lock_valid('keeper', 'kept', $token)"), 'f', 'lost lock is not valid');

@@ -1,0 +1,314 @@
+/*-------------------------------------------------------------------------
+ *
+ * catalog_reader.c
+ *	  The catalog reader: a short-lived background worker that publishes how
+ *	  to connect.
+ *
+ * Pool workers are in no database.  The reader is in the database of a pool,
+ * as a session is, and publishes its conninfo where no session does: for pools
+ * that the worker says it needs (pgpx_pool_needs_reader), and, in the first
+ * visit after the start of the server, for each user mapping of a server with
+ * min_size.  catalog_request.c has the rules for its start.
+ *
+ * - It applies the checks of a checkout of the pool's user.  A pool that all
+ *	 users of a PUBLIC mapping share has no user; there each checkout checks its
+ *	 own.
+ * - Nobody has asked for the connection.  So without a password, where the
+ *	 remote may rely on the account of this server, it is opened only if
+ *	 superusers own the servers.  Otherwise the owner of a server could have
+ *	 his start commands executed with the rights of that account.
+ * - It reads catalogs only and executes no SQL, so no code of a user runs here.
+ *	 No setting of a role or database affects what it publishes.
+ * - It must be brief, because DROP DATABASE waits five seconds for it.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "session/catalog_reader.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/pg_authid.h"
+#include "catalog/pg_user_mapping.h"
+#include "commands/dbcommands.h"
+#include "pgstat.h"
+#include "postmaster/bgworker.h"
+#include "storage/ipc.h"
+#include "tcop/tcopprot.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/snapmgr.h"
+
+#include "shared/registry.h"
+#include "session/checkout_pool.h"
+#include "session/server_catalog.h"
+
+/* How long the reader waits for busy workers in all, in microseconds. */
+#define MOST_US (2 * 1000 * 1000)
+
+/* How long it waits for a lock on a catalog. */
+#define LOCK_TIMEOUT "2s"
+
+/* A pool to publish. */
+typedef struct Wanted
+{
+	Oid			server;
+	Oid			user;			/* InvalidOid: all users of a PUBLIC mapping */
+	int			pool;			/* index; -1: it may not exist */
+	uint32		pool_id;
+	PgpxPoolKey key;			/* if it exists */
+} Wanted;
+
+static PgpxTime deadline;
+static List *wanted_pools = NIL;	/* of Wanted */
+
+static void
+add_wanted(const Wanted *wanted)
+{
+	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
+	Wanted	   *copy = palloc(sizeof(*copy));
+
+	*copy = *wanted;
+	wanted_pools = lappend(wanted_pools, copy);
+	MemoryContextSwitchTo(old);
+}
+
+/* Adds the pools of this database that need their conninfo. */
+static void
+find_needed(void)
+{
+	for (int i = 0; i < pgpx_shared->max_pools; i++)
+	{
+		Wanted		wanted = {.pool = i};
+
+		if (!pgpx_pool_needs_reader(i, &wanted.key, &wanted.pool_id) ||
+			wanted.key.database != MyDatabaseId)
+			continue;
+		wanted.server = wanted.key.server;
+		LWLockAcquire(pgpx_pools[i].lock, LW_SHARED);
+		wanted.user = pgpx_pools[i].user;
+		LWLockRelease(pgpx_pools[i].lock);
+
+		/* any superuser, for the pool that superusers share */
+		if (!OidIsValid(wanted.user) && wanted.key.superuser != 0)
+			wanted.user = BOOTSTRAP_SUPERUSERID;
+		add_wanted(&wanted);
+	}
+}
+
+/* Does a server have the option min_size, and a value above 0? */
+static bool
+is_warm(const PgpxServerRow *server)
+{
+	const char *value;
+
+	if (!server->own_wrapper)
+		return false;
+	value = pgpx_server_catalog_value(server->options, "min_size");
+	return value != NULL && strtol(value, NULL, 10) > 0;
+}
+
+/*
+ * Adds a pool for each user mapping that applies to a server.  A mapping of
+ * PUBLIC that does not name the remote user is for users who are not known yet.
+ */
+static void
+add_mappings(Oid server, Oid base)
+{
+	Relation	mappings = table_open(UserMappingRelationId, AccessShareLock);
+	SysScanDesc scan = systable_beginscan(mappings, InvalidOid, false, NULL, 0,
+										  NULL);
+	HeapTuple	row;
+
+	while ((row = systable_getnext(scan)) != NULL)
+	{
+		Form_pg_user_mapping mapping = (Form_pg_user_mapping) GETSTRUCT(row);
+		Wanted		wanted = {.server = server, .pool = -1};
+
+		if (mapping->umserver != base ||
+			(!OidIsValid(mapping->umuser) &&
+			 !pgpx_server_catalog_names_user(row)))
+			continue;
+		wanted.user = mapping->umuser;
+		add_wanted(&wanted);
+	}
+	systable_endscan(scan);
+	table_close(mappings, AccessShareLock);
+}
+
+/* Adds the pools of this database that have min_size. */
+static void
+find_warm(void)
+{
+	Relation	servers = table_open(ForeignServerRelationId, AccessShareLock);
+	SysScanDesc scan = systable_beginscan(servers, InvalidOid, false, NULL, 0,
+										  NULL);
+	HeapTuple	row;
+
+	while ((row = systable_getnext(scan)) != NULL)
+	{
+		PgpxServerRow server;
+		const char *base;
+		Oid			oid = ((Form_pg_foreign_server) GETSTRUCT(row))->oid;
+
+		if (!pgpx_server_catalog_find_server(oid, &server) || !is_warm(&server))
+			continue;
+		base = pgpx_server_catalog_value(server.options, "base_server");
+		add_mappings(oid, base == NULL ? oid :
+										 get_foreign_server_oid(base, true));
+	}
+	systable_endscan(scan);
+	table_close(servers, AccessShareLock);
+}
+
+/* Publishes the conninfo of a pool, or raises the reason why it cannot. */
+static void
+publish(const Wanted *wanted)
+{
+	ForeignServer *server = GetForeignServerExtended(wanted->server,
+													 FSV_MISSING_OK);
+	PgpxServerSpec *spec;
+
+	if (server == NULL)
+		return;
+	pgstat_report_activity(STATE_RUNNING,
+						   psprintf("how to connect to server \"%s\"",
+									server->servername));
+	spec = pgpx_server_spec_get_for(server->servername, wanted->user,
+									!OidIsValid(wanted->user));
+
+	/* renamed, or changed so that no checkout finds the pool any more */
+	if (spec->key.server != wanted->server ||
+		(wanted->pool >= 0 &&
+		 memcmp(&spec->key, &wanted->key, sizeof(spec->key)) != 0))
+		return;
+	if (!spec->need_password && !spec->of_superuser)
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("pgpool_ext opens no connection without a password to a server whose owner is not a superuser")));
+	pgpx_checkout_publish_conninfo(spec, deadline);
+}
+
+/*
+ * Logs why the connections of a pool are not opened, once: the pool remembers
+ * the reason.
+ */
+static void
+report(const Wanted *wanted, const ErrorData *error)
+{
+	PgpxPool   *pool = NULL;
+	bool		known = false;
+	const char *database;
+	ForeignServer *server;
+	const char *user;
+
+	if (wanted->pool >= 0)
+		pool = pgpx_pool_lock(wanted->pool, wanted->pool_id);
+	if (pool != NULL)
+	{
+		known = strncmp(pool->last_error, error->message,
+						sizeof(pool->last_error) - 1) == 0;
+		strlcpy(pool->last_error, error->message, sizeof(pool->last_error));
+		pool->last_error_at = pgpx_now();
+		pool->last_sqlstate = error->sqlerrcode;
+		LWLockRelease(pool->lock);
+	}
+	if (known)
+		return;
+	StartTransactionCommand();
+	database = get_database_name(MyDatabaseId);
+	server = GetForeignServerExtended(wanted->server, FSV_MISSING_OK);
+	user = OidIsValid(wanted->user) ? GetUserNameFromId(wanted->user, true) :
+									  "public";
+	ereport(LOG,
+			(errcode(error->sqlerrcode),
+			 errmsg("pgpool_ext cannot open connections to server \"%s\" of database \"%s\" for user \"%s\" before a checkout",
+					server != NULL ? server->servername : "?",
+					database != NULL ? database : "?",
+					user != NULL ? user : "?"),
+			 errdetail_internal("%s", error->message)));
+	CommitTransactionCommand();
+}
+
+/*
+ * Publishes a pool in a transaction of its own.  Returns false, and reports the
+ * error, if that has failed.
+ */
+static bool
+try_publish(const Wanted *wanted)
+{
+	MemoryContext caller = CurrentMemoryContext;
+	volatile bool done = false;
+	Oid			user;
+	int			context;
+
+	StartTransactionCommand();
+	PushActiveSnapshot(GetTransactionSnapshot());
+	GetUserIdAndSecContext(&user, &context);
+	if (OidIsValid(wanted->user))
+		SetUserIdAndSecContext(wanted->user,
+							   context | SECURITY_RESTRICTED_OPERATION);
+	PG_TRY();
+	{
+		publish(wanted);
+		SetUserIdAndSecContext(user, context);
+		PopActiveSnapshot();
+		CommitTransactionCommand();
+		done = true;
+	}
+	PG_CATCH();
+	{
+		ErrorData  *error;
+
+		MemoryContextSwitchTo(caller);
+		error = CopyErrorData();
+		FlushErrorState();
+		AbortCurrentTransaction();
+		MemoryContextSwitchTo(caller);
+		if (error->sqlerrcode == ERRCODE_QUERY_CANCELED ||
+			error->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE)
+			proc_exit(1);		/* the worker will start another one */
+		report(wanted, error);
+		FreeErrorData(error);
+	}
+	PG_END_TRY();
+	MemoryContextSwitchTo(caller);
+	return done;
+}
+
+void
+pgpx_catalog_reader_main(Datum arg)
+{
+	bool		visit;
+	int			published = 0;
+	ListCell   *lc;
+
+	memcpy(&visit, MyBgworkerEntry->bgw_extra, sizeof(visit));
+	pqsignal(SIGTERM, die);
+	BackgroundWorkerUnblockSignals();
+	BackgroundWorkerInitializeConnectionByOid(DatumGetObjectId(arg), InvalidOid,
+											  0);
+	SetConfigOption("lock_timeout", LOCK_TIMEOUT, PGC_SUSET, PGC_S_OVERRIDE);
+	deadline = pgpx_now() + MOST_US;
+	find_needed();
+	if (visit)
+	{
+		StartTransactionCommand();
+		PushActiveSnapshot(GetTransactionSnapshot());
+		find_warm();
+		PopActiveSnapshot();
+		CommitTransactionCommand();
+	}
+	MemoryContextSwitchTo(TopMemoryContext);
+	foreach(lc, wanted_pools)
+	{
+		CHECK_FOR_INTERRUPTS();
+		published += try_publish(lfirst(lc)) ? 1 : 0;
+	}
+	ereport(pgpx_log_connections && published > 0 ? LOG : DEBUG1,
+			(errmsg("pgpool_ext catalog reader has published how to connect for %d pools",
+					published)));
+	proc_exit(0);
+}

@@ -1,0 +1,17 @@
+/*-------------------------------------------------------------------------
+ *
+ * catalog_reader.h
+ *	  The catalog reader: a short-lived background worker that publishes how
+ *	  to connect.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PGPX_CATALOG_READER_H
+#define PGPX_CATALOG_READER_H
+
+#include "base/compat.h"
+
+/* arg: OID of the database.  worker/catalog_request.c starts it. */
+PGDLLEXPORT extern void pgpx_catalog_reader_main(Datum arg);
+
+#endif							/* PGPX_CATALOG_READER_H */

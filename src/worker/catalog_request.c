@@ -1,0 +1,271 @@
+/*-------------------------------------------------------------------------
+ *
+ * catalog_request.c
+ *	  Starts of the catalog reader, which publishes how to connect where no
+ *	  session does.
+ *
+ * The worker is in no database and cannot read user mappings.  Where it lacks
+ * the conninfo of a pool that has the option min_size or distributed locks, it
+ * starts a short-lived background worker in the pool's database
+ * (session/catalog_reader.c), one at a time.  That is so
+ *
+ * - after a change of how to connect,
+ * - after a restart of the worker, and
+ * - after the start of the server.  The first worker then visits all databases,
+ *	 in the order of their OIDs, because only the catalogs of a database show
+ *	 whether it has pools to open.  The visit costs about as much as one of
+ *	 autovacuum.
+ *
+ * A checkout publishes the conninfo as well, so the first attempt is made after
+ * a short time.  Attempts that do not help are repeated after pauses that grow.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "worker/catalog_request.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/pg_database.h"
+#include "postmaster/bgworker.h"
+#include "storage/lmgr.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/syscache.h"
+
+#include "shared/registry.h"
+#include "worker/admission.h"
+#include "worker/maintenance.h"
+#include "worker/worker.h"
+
+/* For how long a pool may lack its conninfo before a reader is started. */
+#define DELAY_MS 100
+
+/* Pause after an attempt; doubled after each further one. */
+#define PAUSE_MIN_MS 1000
+#define PAUSE_MAX_MS (5 * 60 * 1000)
+
+/* What is known about the need of a pool. */
+typedef struct Request
+{
+	uint32		pool_id;
+	PgpxTime	at;				/* not before this time; 0: no need */
+	int64		pause;			/* ms, after the next attempt */
+} Request;
+
+static Request *requests = NULL;	/* [max_pools] */
+static BackgroundWorkerHandle *reader = NULL;	/* the one that runs */
+static PgpxTime next_start = 0; /* none before this time */
+static int64 refused_pause = 0; /* ms; 0: the last one was registered */
+
+bool
+pgpx_may_read_databases(void)
+{
+	return ConditionalLockRelationOid(DatabaseRelationId, AccessShareLock) &&
+		ConditionalLockRelationOid(DatabaseOidIndexId, AccessShareLock);
+}
+
+/* May a process connect to the database?  -2 marks a database as invalid. */
+static bool
+is_connectable(HeapTuple row)
+{
+	Form_pg_database form = (Form_pg_database) GETSTRUCT(row);
+
+	return form->datallowconn && form->datconnlimit >= -1;
+}
+
+/*
+ * Finds the first database to visit behind the one with OID "last".  A process
+ * without a database may not have the index in its relation cache.
+ */
+static Oid
+database_behind(Oid last)
+{
+	Relation	databases = table_open(DatabaseRelationId, NoLock);
+	SysScanDesc scan = systable_beginscan(databases, InvalidOid, false, NULL, 0,
+										  NULL);
+	HeapTuple	row;
+	Oid			found = InvalidOid;
+
+	while ((row = systable_getnext(scan)) != NULL)
+	{
+		Form_pg_database form = (Form_pg_database) GETSTRUCT(row);
+
+		if (is_connectable(row) && !form->datistemplate && form->oid > last &&
+			(!OidIsValid(found) || form->oid < found))
+			found = form->oid;
+	}
+	systable_endscan(scan);
+	table_close(databases, NoLock);
+	return found;
+}
+
+/*
+ * Looks up the database that the next reader visits: this one, or, if it is
+ * InvalidOid, the next one that was not visited since the start.  Returns false
+ * if pg_database is locked.  Sets *database to InvalidOid if there is none.
+ */
+static bool
+look_up(Oid *database)
+{
+	bool		may;
+
+	StartTransactionCommand();
+	may = pgpx_may_read_databases();
+	if (may && !OidIsValid(*database))
+		*database =
+			database_behind(pg_atomic_read_u32(&pgpx_shared->visited_database));
+	else if (may)
+	{
+		HeapTuple	row =
+			SearchSysCache1(DATABASEOID, ObjectIdGetDatum(*database));
+
+		if (!HeapTupleIsValid(row) || !is_connectable(row))
+			*database = InvalidOid;
+		if (HeapTupleIsValid(row))
+			ReleaseSysCache(row);
+	}
+	CommitTransactionCommand();
+	MemoryContextSwitchTo(pgpx_worker_cxt);
+	return may;
+}
+
+/* visit: look for pools that have not been used since the start, too. */
+static bool
+start(Oid database, bool visit)
+{
+	BackgroundWorker worker;
+	MemoryContext old;
+	bool		registered;
+
+	memset(&worker, 0, sizeof(worker));
+	strlcpy(worker.bgw_name, "pgpool_ext catalog reader",
+			sizeof(worker.bgw_name));
+	strlcpy(worker.bgw_type, "pgpool_ext catalog reader",
+			sizeof(worker.bgw_type));
+	worker.bgw_flags = BGWORKER_SHMEM_ACCESS |
+		BGWORKER_BACKEND_DATABASE_CONNECTION;
+	worker.bgw_start_time = BgWorkerStart_ConsistentState;
+	worker.bgw_restart_time = BGW_NEVER_RESTART;
+	strlcpy(worker.bgw_library_name, "pgpool_ext",
+			sizeof(worker.bgw_library_name));
+	strlcpy(worker.bgw_function_name, "pgpx_catalog_reader_main",
+			sizeof(worker.bgw_function_name));
+	worker.bgw_main_arg = ObjectIdGetDatum(database);
+	memcpy(worker.bgw_extra, &visit, sizeof(visit));
+	worker.bgw_notify_pid = MyProcPid;	/* its end sets our latch */
+
+	old = MemoryContextSwitchTo(TopMemoryContext);
+	registered = RegisterDynamicBackgroundWorker(&worker, &reader);
+	MemoryContextSwitchTo(old);
+	if (registered)
+	{
+		refused_pause = 0;
+		return true;
+	}
+
+	if (refused_pause == 0)
+		ereport(LOG,
+				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+				 errmsg("pgpool_ext cannot start its catalog reader"),
+				 errdetail("All background workers are in use. Until one comes free, pools with \"min_size\" are opened by their next checkout, and distributed locks of silent sessions may expire after a restart of the pool worker."),
+				 errhint("Raise \"max_worker_processes\".")));
+	refused_pause = refused_pause == 0 ? PAUSE_MIN_MS :
+		Min(refused_pause * 2, PAUSE_MAX_MS);
+	next_start = pgpx_now() + refused_pause * 1000;
+	return false;
+}
+
+/*
+ * Finds the database of a pool for which a reader must be started now, and
+ * notes the attempt.  Returns InvalidOid if there is none.  *due: as
+ * pgpx_catalog_request.
+ */
+static Oid
+find_need(PgpxTime now, PgpxTime *due)
+{
+	Oid			database = InvalidOid;
+
+	for (int i = 0; i < pgpx_shared->max_pools; i++)
+	{
+		Request    *request = &requests[i];
+		PgpxPoolKey key;
+		uint32		pool_id;
+
+		/* unlocked read: pgpx_pool_needs_reader checks under the lock */
+		if (pgpx_pools[i].pool_id == 0 ||
+			pgpx_pools[i].worker != pgpx_worker_index ||
+			!pgpx_pool_needs_reader(i, &key, &pool_id))
+		{
+			request->at = 0;
+			continue;
+		}
+		if (request->at == 0 || request->pool_id != pool_id)
+		{
+			request->pool_id = pool_id;
+			request->at = now + DELAY_MS * 1000;
+			request->pause = PAUSE_MIN_MS;
+		}
+		if (request->at <= now &&
+			(!OidIsValid(database) || key.database == database))
+		{
+			database = key.database;
+			request->at = now + request->pause * 1000;
+			request->pause = Min(request->pause * 2, PAUSE_MAX_MS);
+		}
+		*due = Min(*due, request->at);
+	}
+	return database;
+}
+
+bool
+pgpx_catalog_request_ended(void)
+{
+	pid_t		pid;
+
+	if (reader == NULL || GetBackgroundWorkerPid(reader, &pid) != BGWH_STOPPED)
+		return false;
+	pfree(reader);
+	reader = NULL;
+	return true;
+}
+
+PgpxTime
+pgpx_catalog_request(PgpxTime now)
+{
+	static bool visiting = true;
+	PgpxTime	due = PG_INT64_MAX;
+	Oid			database;
+	bool		visit;
+
+	if (reader != NULL && !pgpx_catalog_request_ended())
+		return PG_INT64_MAX;
+	if (now < next_start)
+		return next_start;
+	if (requests == NULL)
+		requests =
+			MemoryContextAllocZero(TopMemoryContext,
+								   mul_size(pgpx_shared->max_pools,
+											sizeof(Request)));
+	database = find_need(now, &due);
+	visit = !OidIsValid(database);
+	if (visit && (pgpx_worker_index != 0 || !visiting))
+		return due;
+
+	if (!look_up(&database))
+		next_start = now + PGPX_CONTENDED_CHECK_MS * 1000;
+	else if (!OidIsValid(database))
+	{
+		if (visit)
+			visiting = false;
+		return visit ? due : now;
+	}
+	else if (start(database, visit))
+	{
+		if (visit)
+			pg_atomic_write_u32(&pgpx_shared->visited_database, database);
+		return PG_INT64_MAX;
+	}
+	return next_start;
+}
