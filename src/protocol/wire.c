@@ -312,6 +312,30 @@ pgpx_wire_free(PgpxWire *wire)
 	wire->out.data = NULL;
 }
 
+StringInfo
+pgpx_wire_output(PgpxWire *wire)
+{
+	if (wire->out.data == NULL)
+	{
+		MemoryContext old = MemoryContextSwitchTo(wire->cxt);
+
+		initStringInfo(&wire->out);
+		MemoryContextSwitchTo(old);
+		wire->out_sent = 0;
+	}
+	return &wire->out;
+}
+
+/* Send CopyFail, for COPY FROM STDIN in the simple protocol. */
+static void
+refuse_copy(PgpxWire *wire)
+{
+	static const char message[] =
+		"f\0\0\0\045pgpool_ext does not support COPY";
+
+	appendBinaryStringInfo(pgpx_wire_output(wire), message, sizeof(message));
+}
+
 /*
  * Assume that the tracked parameters have their start values, as after a reset.
  * The remote then reports those that differ.
@@ -847,7 +871,7 @@ pgpx_wire_next(PgpxWire *wire, PgpxWireMessage *msg)
 			rule.event = PGPX_EV_NONE;
 
 		if (class == M_COPY_IN && wire->phase != PGPX_WIRE_BROKEN)
-			pgpx_wire_refuse_copy(wire);
+			refuse_copy(wire);
 
 		/* input during a reset belongs to the previous holder: discard it */
 		if (rule.event == PGPX_EV_NONE ||

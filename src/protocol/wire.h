@@ -394,13 +394,8 @@ extern size_t pgpx_wire_reset_size(const char *reset_command,
  */
 extern void pgpx_wire_send_check(PgpxWire *wire);
 
-/*
- * pgpx_wire_refuse_copy
- *		Sends CopyFail.
- *
- * The reader calls it for COPY FROM STDIN in the simple protocol.
- */
-extern void pgpx_wire_refuse_copy(PgpxWire *wire);
+/* Returns the output buffer; for the writer. */
+extern StringInfo pgpx_wire_output(PgpxWire *wire);
 
 /* --- decoding of message bodies; false: malformed ----------------------- */
 

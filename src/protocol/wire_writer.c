@@ -3,8 +3,8 @@
  * wire_writer.c
  *	  The writer: messages to the remote.
  *
- * All functions append to the output buffer; pgpx_wire_flush sends it.  See
- * wire.h for the rules.
+ * All functions append to the output buffer, and set which answer the reader
+ * expects.  pgpx_wire_flush sends the buffer.  See wire.h for the rules.
  *
  *-------------------------------------------------------------------------
  */
@@ -44,20 +44,6 @@ put_int16(StringInfo buf, uint16 value)
 {
 	value = pg_hton16(value);
 	put(buf, &value, 2);
-}
-
-static StringInfo
-begin_output(PgpxWire *wire)
-{
-	if (wire->out.data == NULL)
-	{
-		MemoryContext old = MemoryContextSwitchTo(wire->cxt);
-
-		initStringInfo(&wire->out);
-		MemoryContextSwitchTo(old);
-		wire->out_sent = 0;
-	}
-	return &wire->out;
 }
 
 /* Start a message; end_message, given the result, fills in the length. */
@@ -135,7 +121,7 @@ begin_exchange(PgpxWire *wire)
 	uint32		exchange = ++wire->nexchanges;
 
 	Assert(wire->phase == PGPX_WIRE_IDLE);
-	put_token(begin_output(wire), wire->sender, exchange);
+	put_token(pgpx_wire_output(wire), wire->sender, exchange);
 	return exchange;
 }
 
@@ -308,7 +294,7 @@ int
 pgpx_wire_send_reset(PgpxWire *wire, bool commit, const char *reset_command,
 					 const char *start_commands, bool final)
 {
-	StringInfo	buf = begin_output(wire);
+	StringInfo	buf = pgpx_wire_output(wire);
 	uint32		exchange = final ? PGPX_EXCHANGE_FINAL : wire->nexchanges + 1;
 	int			sent = wire->tx == 'I' ? 0 :
 		commit ? PGPX_SENT_COMMIT : PGPX_SENT_ROLLBACK;
@@ -351,15 +337,4 @@ pgpx_wire_send_check(PgpxWire *wire)
 	end_message(&wire->out, begin_message(&wire->out, 'S'));
 	pgpx_wire_expect(wire, wire->sender, exchange, PGPX_WIRE_IDLE,
 					 PGPX_WIRE_IDLE, PGPX_WIRE_IDLE);
-}
-
-void
-pgpx_wire_refuse_copy(PgpxWire *wire)
-{
-	StringInfo	buf = begin_output(wire);
-	int			at = begin_message(buf, 'f');
-
-	appendStringInfoString(buf, "pgpool_ext does not support COPY");
-	put_char(buf, '\0');
-	end_message(buf, at);
 }

@@ -129,6 +129,25 @@ is_over(PgpxWorkerConn *w)
 		pgpx_connection_is_gone(w, w->aborting.cancels > 1);
 }
 
+/* A cancel request has ended, or none was needed. */
+static void
+cancelled(PgpxWorkerConn *w, int state)
+{
+	PgpxAbort  *aborting = &w->aborting;
+	int			pause = pauses[Min(aborting->cancels, lengthof(pauses) - 1)];
+
+	if (++aborting->cancels > 1)
+		send_terminate(w, false);
+	if (is_over(w))
+	{
+		end(w);
+		return;
+	}
+	aborting->budget = BYTES_A_CANCEL;
+	watch(w);
+	wake_at(w, pgpx_now() + pause * 1000);
+}
+
 void
 pgpx_abort_begin(PgpxWorkerConn *w)
 {
@@ -148,8 +167,9 @@ pgpx_abort_begin(PgpxWorkerConn *w)
 	wake_at(w, w->aborting.until);
 
 	/* the request needs the peer's address, so it must precede the cut */
-	if (pg_atomic_read_u32(&conn->cancel) == PGPX_CANCEL_REQUESTED)
-		pgpx_cancel_start(w);
+	if (w->cancel.active ||
+		pg_atomic_read_u32(&conn->cancel) == PGPX_CANCEL_REQUESTED)
+		pgpx_cancel_start(w, cancelled);
 	if (conn->close_reason == PGPX_CLOSE_TERMINATED)
 	{
 		w->aborting.cut = w->aborting.terminate_sent = true;
@@ -157,25 +177,7 @@ pgpx_abort_begin(PgpxWorkerConn *w)
 	}
 	watch(w);
 	if (!w->cancel.active && w->aborting.cancels == 0)
-		pgpx_abort_cancelled(w);	/* finished earlier, or none is needed */
-}
-
-void
-pgpx_abort_cancelled(PgpxWorkerConn *w)
-{
-	PgpxAbort  *aborting = &w->aborting;
-	int			pause = pauses[Min(aborting->cancels, lengthof(pauses) - 1)];
-
-	if (++aborting->cancels > 1)
-		send_terminate(w, false);
-	if (is_over(w))
-	{
-		end(w);
-		return;
-	}
-	aborting->budget = BYTES_A_CANCEL;
-	watch(w);
-	wake_at(w, pgpx_now() + pause * 1000);
+		cancelled(w, PGPX_CONN_CANCELLING); /* ended earlier, or not needed */
 }
 
 void
@@ -236,5 +238,5 @@ pgpx_abort_pause_over(PgpxWorkerConn *w)
 		return;
 	}
 	wake_at(w, w->aborting.until);
-	pgpx_cancel_start(w);
+	pgpx_cancel_start(w, cancelled);
 }

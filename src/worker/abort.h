@@ -18,10 +18,9 @@
 extern void pgpx_abort_begin(PgpxWorkerConn *w);
 
 /*
- * Continue the abort: the cancel connection has closed; the connection's
- * socket has events; the pause before the next cancel request is over.
+ * Continue the abort: the connection's socket has events; the pause before the
+ * next cancel request is over.
  */
-extern void pgpx_abort_cancelled(PgpxWorkerConn *w);
 extern void pgpx_abort_ready(PgpxWorkerConn *w, uint32 events);
 extern void pgpx_abort_pause_over(PgpxWorkerConn *w);
 

@@ -35,7 +35,6 @@
 #include "storage/fd.h"
 
 #include "shared/pool_worker.h"
-#include "worker/abort.h"
 #include "worker/events.h"
 
 #define CANCEL_REQUEST_CODE ((1234 << 16) | 5678)
@@ -144,14 +143,10 @@ finish(PgpxWorkerConn *w, bool ok)
 	PgpxConn   *conn = &pgpx_conns[w->index];
 	PgpxPool   *pool = &pgpx_pools[w->pool];
 	bool		sent = w->cancel.sent;
-	int			state;
+	PgpxCancelEnded ended = w->cancel.ended;
 
 	pgpx_cancel_drop(w);
-	state = pgpx_pool_cancel_done(pool, conn, sent, ok);
-	if (w->phase == PGPX_PHASE_ABORT)
-		pgpx_abort_cancelled(w);
-	else if (state == PGPX_CONN_RESETTING)
-		pgpx_connection_reset(w, true, 0);
+	ended(w, pgpx_pool_cancel_done(pool, conn, sent, ok));
 }
 
 void
@@ -293,7 +288,7 @@ stepped(void *owner, PostgresPollingStatusType status, int sqlstate,
 }
 
 void
-pgpx_cancel_start(PgpxWorkerConn *w)
+pgpx_cancel_start(PgpxWorkerConn *w, PgpxCancelEnded ended)
 {
 	PgpxCancel *cancel = &w->cancel;
 	PgpxConn   *conn = &pgpx_conns[w->index];
@@ -301,9 +296,13 @@ pgpx_cancel_start(PgpxWorkerConn *w)
 	uint32		events;
 
 	if (cancel->active)
+	{
+		cancel->ended = ended;
 		return;
+	}
 	pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_SENT);
 	events = open_request(w);
+	cancel->ended = ended;
 	if (events != 0 && cancel->request != NULL)
 		cancel->login = pgpx_login_begin_as(&a_cancel, of, cancel->request,
 											&cancel->accounting, stepped, w);

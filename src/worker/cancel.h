@@ -11,10 +11,16 @@
 #include "worker/connection.h"
 
 /*
- * Start a cancel request for the statement that runs on a connection; handle
- * events on its socket; handle its deadline.
+ * pgpx_cancel_start
+ *		Start a cancel request for the statement that runs on a connection.
+ *
+ * "ended" is called once, when the remote has closed the cancel connection, or
+ * the request has failed, perhaps before this function returns.  If a request
+ * is in flight already, it goes on, and only its "ended" is replaced.
  */
-extern void pgpx_cancel_start(PgpxWorkerConn *w);
+extern void pgpx_cancel_start(PgpxWorkerConn *w, PgpxCancelEnded ended);
+
+/* Handle events on the socket of the request; handle its deadline. */
 extern void pgpx_cancel_ready(PgpxWorkerConn *w);
 extern void pgpx_cancel_deadline_passed(PgpxWorkerConn *w);
 
@@ -27,7 +33,10 @@ extern void pgpx_cancel_deadline_passed(PgpxWorkerConn *w);
 extern uint32 pgpx_cancel_begin_last(PgpxWorkerConn *w);
 extern uint32 pgpx_cancel_step_last(PgpxWorkerConn *w);
 
-/* Drops a cancel request in flight because its connection is being closed. */
+/*
+ * Drops a cancel request in flight because its connection is being closed.
+ * "ended" is not called.
+ */
 extern void pgpx_cancel_drop(PgpxWorkerConn *w);
 
 /*

@@ -173,19 +173,6 @@ looked_up(PgpxLookup *lookup)
 		start_connect(w, lookup);
 }
 
-static uint64
-lookup_tag(const PgpxWorkerConn *w)
-{
-	return ((uint64) w->index << 32) | (uint32) w->generation;
-}
-
-void
-pgpx_connect_end_lookup(PgpxWorkerConn *w)
-{
-	if (w->phase == PGPX_PHASE_LOOKUP)
-		pgpx_lookup_abandon(looked_up, lookup_tag(w));
-}
-
 void
 pgpx_connect_open(PgpxWorkerConn *w)
 {
@@ -222,7 +209,9 @@ pgpx_connect_open(PgpxWorkerConn *w)
 		const char *why;
 
 		w->phase = PGPX_PHASE_LOOKUP;
-		why = pgpx_conninfo_start_lookup(w->pool, looked_up, lookup_tag(w));
+		w->looked_up = looked_up;
+		why = pgpx_conninfo_start_lookup(w->pool, looked_up,
+										 pgpx_connection_tag(w));
 		if (why != NULL)
 			pgpx_connect_fail(w, ERRCODE_INSUFFICIENT_RESOURCES, why);
 		return;

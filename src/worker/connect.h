@@ -21,9 +21,6 @@ extern void pgpx_connect_outdated(PgpxWorkerConn *w);
 /* Applies a changed connect_timeout (ms) to an attempt that is in progress. */
 extern void pgpx_connect_renew_timeout(PgpxWorkerConn *w, int64 timeout);
 
-/* Abandons the attempt's host name lookup, if one is in progress. */
-extern void pgpx_connect_end_lookup(PgpxWorkerConn *w);
-
 /*
  * Continues the attempt after an event on its socket; handles its deadline,
  * which fails the attempt or continues it with the next host.

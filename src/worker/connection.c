@@ -21,9 +21,8 @@
 #include "storage/fd.h"
 #include "utils/memutils.h"
 
-#include "worker/abort.h"
+#include "shared/pool_worker.h"
 #include "worker/cancel.h"
-#include "worker/connect.h"
 #include "worker/events.h"
 #include "worker/relay.h"
 
@@ -32,11 +31,18 @@
 
 static void close_now(PgpxWorkerConn *w);
 
+uint64
+pgpx_connection_tag(const PgpxWorkerConn *w)
+{
+	return ((uint64) w->index << 32) | (uint32) w->generation;
+}
+
 void
 pgpx_connection_drop(PgpxWorkerConn *w)
 {
 	pgpx_cancel_drop(w);
-	pgpx_connect_end_lookup(w);
+	if (w->phase == PGPX_PHASE_LOOKUP)
+		pgpx_lookup_abandon(w->looked_up, pgpx_connection_tag(w));
 	pgpx_hosts_free(&w->hosts);
 	if (w->fd >= 0)
 		pgpx_event_unwatch(w->fd);
@@ -238,15 +244,8 @@ pgpx_connection_ready(PgpxWorkerConn *w, uint32 events)
 
 	switch (w->phase)
 	{
-		case PGPX_PHASE_CONNECT:
-		case PGPX_PHASE_START:
-			pgpx_connect_step(w);
-			break;
 		case PGPX_PHASE_RESET:
 			step_reset(w);
-			break;
-		case PGPX_PHASE_ABORT:
-			pgpx_abort_ready(w, events);
 			break;
 		case PGPX_PHASE_CLOSING:
 			if ((events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0)
@@ -272,16 +271,8 @@ pgpx_connection_deadline_passed(PgpxWorkerConn *w)
 {
 	switch (w->phase)
 	{
-		case PGPX_PHASE_LOOKUP:
-		case PGPX_PHASE_CONNECT:
-		case PGPX_PHASE_START:
-			pgpx_connect_deadline_passed(w);
-			break;
 		case PGPX_PHASE_RESET:
 			finish(w, false, true);
-			break;
-		case PGPX_PHASE_ABORT:
-			pgpx_abort_pause_over(w);
 			break;
 		case PGPX_PHASE_CLOSING:
 			close_now(w);

@@ -56,10 +56,16 @@ typedef struct PgpxAbort
 typedef struct PgpxRelay PgpxRelay;
 typedef struct PgpxLastCancel PgpxLastCancel;
 
+typedef struct PgpxWorkerConn PgpxWorkerConn;
+
+/* Called when a cancel request has ended; state: the connection's, from now on. */
+typedef void (*PgpxCancelEnded)(PgpxWorkerConn *w, int state);
+
 /* A cancel request in flight. */
 typedef struct PgpxCancel
 {
 	bool		active;
+	PgpxCancelEnded ended;
 	int			fd;				/* ours with libpq before 17; else libpq's */
 	uint32		events;			/* epoll events to wait for */
 	void	   *request;		/* PGcancelConn, with libpq 17 and later */
@@ -70,7 +76,7 @@ typedef struct PgpxCancel
 	PgpxTime	deadline;
 } PgpxCancel;
 
-typedef struct PgpxWorkerConn
+struct PgpxWorkerConn
 {
 	int			index;			/* in pgpx_conns */
 	PgpxWorkerPhase phase;
@@ -80,6 +86,7 @@ typedef struct PgpxWorkerConn
 
 	PGconn	   *pg;
 	uint64		version;		/* of the conninfo it was opened with */
+	PgpxLookupAnswer looked_up; /* in phase LOOKUP */
 	PgpxLogin  *login;			/* in phase CONNECT */
 	PgpxRelay  *relay;			/* with TLS: between remote and sessions */
 	int			fd;				/* registered in the epoll set; -1: none */
@@ -103,7 +110,7 @@ typedef struct PgpxWorkerConn
 	PgpxInputAccounting accounting;
 	PgpxCancel	cancel;
 	PgpxAbort	aborting;
-} PgpxWorkerConn;
+};
 
 extern PgpxWorkerConn *pgpx_wconns; /* [max_connections] */
 
@@ -114,11 +121,15 @@ extern PgpxWorkerConn *pgpx_wconns; /* [max_connections] */
  */
 extern int	pgpx_connection_socket(PgpxWorkerConn *w);
 
-/* Handles epoll events on the connection's socket. */
+/*
+ * Handles epoll events on the socket, and the expiry of the phase's deadline,
+ * in the phases of an open connection: OPEN, RESET, CLOSING.
+ */
 extern void pgpx_connection_ready(PgpxWorkerConn *w, uint32 events);
-
-/* Handles the expiry of the phase's deadline. */
 extern void pgpx_connection_deadline_passed(PgpxWorkerConn *w);
+
+/* Returns a tag of this slot and generation, for lookups. */
+extern uint64 pgpx_connection_tag(const PgpxWorkerConn *w);
 
 /*
  * RESETTING: starts a reset (send is true), or only reads the unread_reset

@@ -137,6 +137,14 @@ read_control(void)
 	more_messages = true;
 }
 
+/* A cancel request that a lease has asked for has ended. */
+static void
+cancel_ended(PgpxWorkerConn *w, int state)
+{
+	if (state == PGPX_CONN_RESETTING)
+		pgpx_connection_reset(w, true, 0);
+}
+
 /*
  * Does what the state of a connection requires, after its work bit was set.
  * Idempotent: the bit names the connection, not the work.
@@ -192,13 +200,11 @@ work_on(int index)
 					pgpx_abort_begin(w);
 			}
 			else if (pg_atomic_read_u32(&conn->cancel) == PGPX_CANCEL_REQUESTED)
-				pgpx_cancel_start(w);
+				pgpx_cancel_start(w, cancel_ended);
 			else if (state == PGPX_CONN_CANCELLING && !w->cancel.active)
 			{
 				/* the cancel finished before the session released it */
-				if (pgpx_pool_cancel_done(pool, conn, false,
-										  true) == PGPX_CONN_RESETTING)
-					pgpx_connection_reset(w, true, 0);
+				cancel_ended(w, pgpx_pool_cancel_done(pool, conn, false, true));
 			}
 			break;
 		case PGPX_CONN_RESETTING:
@@ -243,6 +249,25 @@ do_work(void)
 			if ((bits & 1) != 0)
 				work_on(index);
 		}
+	}
+}
+
+/* Handles events on the socket of a connection, by its phase. */
+static void
+connection_ready(PgpxWorkerConn *w, uint32 events)
+{
+	switch (w->phase)
+	{
+		case PGPX_PHASE_CONNECT:
+		case PGPX_PHASE_START:
+			pgpx_connect_step(w);
+			break;
+		case PGPX_PHASE_ABORT:
+			pgpx_abort_ready(w, events);
+			break;
+		default:
+			pgpx_connection_ready(w, events);
+			break;
 	}
 }
 
@@ -304,7 +329,7 @@ handle(const struct epoll_event *event)
 		case PGPX_WATCH_CONN:
 			made_work = true;
 			if (w->fd >= 0)
-				pgpx_connection_ready(w, event->events);
+				connection_ready(w, event->events);
 			break;
 		case PGPX_WATCH_CANCEL:
 			pgpx_cancel_ready(w);

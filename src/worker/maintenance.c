@@ -24,6 +24,7 @@
 #include "worker/admission.h"
 #include "worker/cancel.h"
 #include "worker/catalog_request.h"
+#include "worker/connect.h"
 #include "worker/events.h"
 #include "worker/worker.h"
 
@@ -69,6 +70,26 @@ exceeds_time(PgpxWorkerConn *w, PgpxTime now)
 	return false;
 }
 
+/* Handles the expiry of the deadline of a connection's phase. */
+static void
+deadline_passed(PgpxWorkerConn *w)
+{
+	switch (w->phase)
+	{
+		case PGPX_PHASE_LOOKUP:
+		case PGPX_PHASE_CONNECT:
+		case PGPX_PHASE_START:
+			pgpx_connect_deadline_passed(w);
+			break;
+		case PGPX_PHASE_ABORT:
+			pgpx_abort_pause_over(w);
+			break;
+		default:
+			pgpx_connection_deadline_passed(w);
+			break;
+	}
+}
+
 /* Ends the current operation on a connection as if its deadline had passed. */
 static void
 shorten_deadline(PgpxWorkerConn *w)
@@ -76,7 +97,7 @@ shorten_deadline(PgpxWorkerConn *w)
 	if (w->phase == PGPX_PHASE_ABORT)
 		pgpx_abort_abandon(w);
 	else if (w->phase != PGPX_PHASE_OPEN)
-		pgpx_connection_deadline_passed(w);
+		deadline_passed(w);
 	else if (w->cancel.active)
 		pgpx_cancel_deadline_passed(w);
 }
@@ -208,7 +229,7 @@ run_due(PgpxTime now)
 		if (w->cancel.active && now >= w->cancel.deadline)
 			pgpx_cancel_deadline_passed(w);
 		if (w->deadline != 0 && now >= w->deadline)
-			pgpx_connection_deadline_passed(w);
+			deadline_passed(w);
 		if (w->cancel.active)
 			next = Min(next, w->cancel.deadline);
 		if (w->deadline != 0)

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Includes go downward only: src/ consists of rooms, and a file includes headers of its own
 # room or of a room below.  Each .c file that has a header of its name includes it first.
+# Inside a room calls go downward too: files that call each other in a circle are listed here.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -22,6 +23,10 @@ height_of() {
 
 # Of locks/, what runs in the worker: it includes headers of worker/, the rest of session/.
 worker_side='^src/locks/lock_pinger\.'
+
+# The circles that are left: the files of each, of four at most.
+circles='fdw/remote_scan fdw/remote_transaction
+shared/pool shared/wait_queue'
 
 wrong=0
 complain() {
@@ -75,6 +80,14 @@ for file in src/*.[ch] src/*/*.[ch]; do
   lines=$(wc -l <"$file")
   [ "$lines" -le 900 ] || complain "$file has $lines lines: more than 900"
 done
+found_circles=$(perl test/lint/circles.pl | sort)
+while read -r circle; do
+  grep -qxF -- "$circle" <<<"$circles" || complain "these files call each other in a circle: $circle"
+done < <(sed '/^$/d' <<<"$found_circles")
+while read -r circle; do
+  grep -qxF -- "$circle" <<<"$found_circles" || complain "no circle any more, remove it from the list: $circle"
+  [ "$(wc -w <<<"$circle")" -le 4 ] || complain "a circle of more than four files: $circle"
+done < <(sed '/^$/d' <<<"$circles")
 twice=$(for file in src/*.[ch] src/*/*.[ch]; do basename "$file"; done | sort | uniq -d)
 [ -z "$twice" ] || complain "names that are not unique: $twice"
 

@@ -19,7 +19,7 @@ missing=$(awk '
   }
   name != "" && /Assert\(LWLockHeldByMe/ { asserted = 1 }
   /^}/ { done() }
-' src/*.c src/*.h)
+' src/*.c src/*/*.[ch])
 if [ -n "$missing" ]; then
   printf 'locked: these functions do not assert that their lock is held:\n%s\n' "$missing"
   exit 1
