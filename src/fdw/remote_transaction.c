@@ -10,8 +10,10 @@
  *   There is one Sync, so the statement does not run if one of them fails.
  * - The settings are SET LOCAL.  They end with the remote transaction and
  *   never reach a lease of an SQL function.
- * - The end of a local subtransaction sends nothing.  Its RELEASE, or its
- *   ROLLBACK TO, precedes the next statement.
+ * - The release of a local subtransaction sends nothing: RELEASE precedes
+ *   the next statement.  A rollback sends ROLLBACK TO at once, so that the
+ *   remote releases its locks, and leaves the answer to the next use.  If
+ *   the lease is busy, ROLLBACK TO precedes the next statement, too.
  * - Where nothing was written, COMMIT is sent together with the reset, and
  *   nobody waits for the answer.  Otherwise COMMIT is sent on all leases,
  *   and then all answers are read.  An error aborts the local transaction.
@@ -40,6 +42,9 @@
 /* Bounds of an unread answer that a commit without writes reads. */
 #define COMMIT_DRAIN_BYTES (1024 * 1024)
 #define COMMIT_DRAIN_US (50 * 1000)
+
+/* More than a pipeline of two short commands and its token take. */
+#define ROLLBACK_SIZE 512
 
 #define COMMIT_SQL "COMMIT TRANSACTION"
 
@@ -553,7 +558,7 @@ at_abort(void)
 		PgpxRemoteTransaction *rt = dlist_container(PgpxRemoteTransaction, node,
 													iter.cur);
 
-		if (has_lease(rt) && rt->lease->in_use)
+		if (has_lease(rt) && (rt->lease->in_use || rt->abandoned))
 			pgpx_run_abandon(rt->lease);
 	}
 	forget_all();
@@ -591,6 +596,38 @@ xact_callback(XactEvent event, void *arg)
 	}
 }
 
+/*
+ * Send the ROLLBACK TO and the RELEASE that are due, if that needs no wait and
+ * no memory.
+ */
+static void
+send_rollback(PgpxRemoteTransaction *rt)
+{
+	PgpxLease  *lease = rt->lease;
+	PgpxWire   *wire = &lease->sock->wire;
+	char		rollback[64];
+	char		release[64];
+	const char *commands[2] = {rollback, release};
+	PgpxPipeline p = {.nbefore = lengthof(commands), .before = commands};
+
+	if (!has_lease(rt) || lease->broken != NULL || lease->in_use ||
+		wire->tx == 'I' || wire->nbefore > 0 || !pgpx_wire_at_boundary(wire) ||
+		pg_atomic_read_u32(&pgpx_conns[lease->conn].cancel) !=
+			PGPX_CANCEL_NONE ||
+		wire->out.data == NULL ||
+		wire->out.maxlen < ROLLBACK_SIZE)
+		return;
+	snprintf(rollback, sizeof(rollback), "ROLLBACK TO SAVEPOINT s%d",
+			 rt->rollback);
+	snprintf(release, sizeof(release), "RELEASE SAVEPOINT s%d",
+			 rt->wanted + 1);
+	pgpx_wire_send_pipeline(wire, &p);
+	(void) pgpx_wire_flush(wire);
+	rt->depth = rt->wanted;
+	rt->rollback = 0;
+	rt->abandoned = true;
+}
+
 static void
 subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 				 SubTransactionId parentSubid, void *arg)
@@ -623,7 +660,10 @@ subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 			continue;
 		rt->wanted = level - 1;
 		if (event == SUBXACT_EVENT_ABORT_SUB)
+		{
 			rt->rollback = level;
+			send_rollback(rt);
+		}
 	}
 }
 

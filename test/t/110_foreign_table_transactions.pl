@@ -1,0 +1,244 @@
+# Foreign tables follow the local transaction: commits on several servers, errors at
+# commit, rollbacks to savepoints, and the ends of session, worker and remote session at
+# each stage. Sixty sessions share four connections.
+use strict;
+use warnings;
+
+use IPC::Run;
+use PgpxTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(usleep);
+
+my $remote = remote_node('remote');
+my $local = local_node('local', conf => ['max_connections = 120', 'max_prepared_transactions = 2']);
+
+$remote->safe_psql('remote_db', <<'EOT');
+SET ROLE remote_app;
+CREATE SCHEMA app;
+CREATE TABLE app.a (id int PRIMARY KEY, v int);
+CREATE TABLE app.b (id int PRIMARY KEY, v int REFERENCES app.a DEFERRABLE INITIALLY DEFERRED);
+CREATE TABLE app.log (t text);
+CREATE TABLE app.big AS SELECT i AS id, repeat('x', 100) AS filler FROM generate_series(1, 200000) AS i;
+CREATE FUNCTION app.logs() RETURNS int LANGUAGE sql AS $$ INSERT INTO app.log VALUES ('read') RETURNING 1 $$;
+CREATE VIEW app.logging AS SELECT app.logs() AS n;
+CREATE VIEW app.slow AS SELECT 1 AS n, pg_sleep(600)::text AS s;
+INSERT INTO app.a SELECT i, 0 FROM generate_series(1, 10) AS i;
+EOT
+
+# two servers, so two remote transactions
+my @servers = qw(one two);
+foreach my $server (@servers)
+{
+	make_pool($local, $remote, server => $server, options => { pool_size => 1, checkout_timeout => '20s' });
+	$local->safe_psql('postgres', <<"EOT");
+CREATE SCHEMA $server;
+CREATE FOREIGN TABLE $server.a (id int, v int) SERVER $server OPTIONS (schema_name 'app');
+CREATE FOREIGN TABLE $server.b (id int, v int) SERVER $server OPTIONS (schema_name 'app');
+CREATE FOREIGN TABLE $server.log (t text) SERVER $server OPTIONS (schema_name 'app');
+CREATE FOREIGN TABLE $server.big (id int, filler text) SERVER $server OPTIONS (schema_name 'app');
+CREATE FOREIGN TABLE $server.logging (n int) SERVER $server OPTIONS (schema_name 'app');
+CREATE FOREIGN TABLE $server.slow (n int, s text) SERVER $server OPTIONS (schema_name 'app');
+EOT
+}
+
+my $session = PgpxSession->new($local);
+my $open = "SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app' AND state <> 'idle'";
+
+sub remote_value
+{
+	return $remote->safe_psql('remote_db', $_[0]);
+}
+
+# nothing is leased, and no remote transaction is open
+sub nothing_is_left
+{
+	my ($name) = @_;
+
+	return ok(
+		wait_until($local, "SELECT count(*) FROM pgpool.leases", '0') && wait_until($remote, $open, '0'),
+		"$name: no lease and no remote transaction is left");
+}
+
+# commit and rollback on two servers
+$session->run("BEGIN; UPDATE one.a SET v = 1 WHERE id = 1; UPDATE two.a SET v = 2 WHERE id = 2");
+is($local->safe_psql('postgres', "SELECT count(*) FROM pgpool.leases WHERE scope = 'fdw' AND state = 'in transaction'"),
+	'2', 'one lease for each server');
+is(remote_value('SELECT sum(v) FROM app.a'), '0', 'nothing is visible before the commit');
+$session->run('COMMIT');
+is($session->error, '', 'commit succeeds');
+is(remote_value('SELECT sum(v) FROM app.a'), '3', 'both remote transactions have committed');
+nothing_is_left('commit');
+$session->run("BEGIN; UPDATE one.a SET v = 100; UPDATE two.a SET v = 100 WHERE id > 100; ROLLBACK");
+is(remote_value('SELECT sum(v) FROM app.a'), '3', 'a rollback undoes both');
+nothing_is_left('rollback');
+
+# savepoints
+$session->run(<<'EOT');
+BEGIN;
+UPDATE one.a SET v = v + 10 WHERE id = 1;
+SAVEPOINT s;
+UPDATE one.a SET v = v + 100 WHERE id = 1;
+SAVEPOINT t;
+UPDATE one.a SET v = v + 1000 WHERE id = 1;
+ROLLBACK TO s;
+UPDATE one.a SET v = v + 10000 WHERE id = 1;
+RELEASE s;
+SAVEPOINT u;
+UPDATE one.a SET v = v + 100000 WHERE id = 1;
+ROLLBACK TO u;
+COMMIT;
+EOT
+is($session->error, '', 'savepoints succeed');
+is(remote_value('SELECT v FROM app.a WHERE id = 1'), '10011', 'what was rolled back to a savepoint is undone');
+$session->run("BEGIN; UPDATE one.a SET v = 5 WHERE id = 3; SAVEPOINT s; UPDATE one.a SET v = 5 WHERE id = 4; ROLLBACK TO s");
+ok(wait_until($remote, sub {
+	my ($out) = ('');
+	return $remote->psql('remote_db', "SET lock_timeout = '100ms'; UPDATE app.a SET v = 7 WHERE id = 4; UPDATE app.a SET v = 0 WHERE id = 4",
+		stdout => \$out, stderr => \my $err) == 0 ? 1 : 0;
+}, '1', 20), 'a rollback to a savepoint releases the remote locks at once');
+$session->run('ROLLBACK');
+nothing_is_left('savepoints');
+
+# an error at the remote commit
+$session->run("BEGIN; CREATE TABLE local_table(); INSERT INTO one.b VALUES (1, 999)");
+$session->fails('COMMIT', '23503', qr/violates foreign key constraint/, 'an error of the remote commit fails the local one');
+is($local->safe_psql('postgres', "SELECT to_regclass('local_table') IS NULL"), 't', 'local transaction has aborted');
+nothing_is_left('error at commit');
+
+# what a read has written at the remote is committed, though nobody waits
+is($session->run('SELECT n FROM one.logging'), '1', 'a view with side effects is read');
+ok(wait_until($remote, sub { remote_value('SELECT count(*) FROM app.log') }, '1'), 'its effect is committed');
+is($session->run('BEGIN; SELECT n FROM one.logging; ROLLBACK; SELECT 1'), "1\n1", 'the same, rolled back');
+nothing_is_left('read');
+is(remote_value('SELECT count(*) FROM app.log'), '1', 'its effect is undone');
+$session->fails("BEGIN; SELECT count(*) FROM one.a; PREPARE TRANSACTION 'x'", '0A000', qr/cannot PREPARE/, 'PREPARE TRANSACTION is refused');
+$session->run('ROLLBACK');
+nothing_is_left('prepare');
+
+# an error here in the middle of a scan; a cursor that is not read to its end
+$session->fails('SELECT 1 / (id - 150000) FROM one.big WHERE random() >= 0', '22012', qr/division by zero/, 'error in a scan');
+nothing_is_left('error in a scan');
+$session->run("BEGIN; DECLARE c CURSOR FOR SELECT id FROM one.big WHERE random() >= 0; FETCH 1 FROM c; UPDATE one.a SET v = 55 WHERE id = 5; COMMIT");
+is($session->error . remote_value('SELECT v FROM app.a WHERE id = 5'), '55', 'commit while a scan is unread');
+nothing_is_left('unread scan');
+
+# a cancel, and a statement timeout, while the remote computes
+my $slow = 'SELECT n FROM one.slow WHERE length(s) = 0';
+sub slow_runs
+{
+	return ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'", '1'), 'remote statement runs');
+}
+$session->fails("SET statement_timeout = '300ms'; $slow", '57014', qr/statement timeout/, 'statement_timeout ends a remote statement');
+$session->run('RESET statement_timeout');
+nothing_is_left('timeout');
+$session->start($slow);
+slow_runs();
+$local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $session->pid . ')');
+$session->finish;
+is($session->sqlstate, '57014', 'a cancel ends a remote statement');
+nothing_is_left('cancel');
+# .. in a subtransaction, after which the transaction goes on
+$session->run("BEGIN; UPDATE one.a SET v = 66 WHERE id = 6; SAVEPOINT s; SET LOCAL statement_timeout = '300ms'");
+$session->fails($slow, '57014', qr/statement timeout/, 'timeout in a subtransaction');
+$session->run("ROLLBACK TO s; UPDATE one.a SET v = v + 1 WHERE id = 6; COMMIT");
+is($session->error . remote_value('SELECT v FROM app.a WHERE id = 6'), '67', 'the transaction goes on after the rollback to the savepoint');
+nothing_is_left('timeout in a subtransaction');
+
+# the end of the session
+foreach my $stage ('UPDATE one.a SET v = 777 WHERE id = 7', $slow,
+	'DECLARE c CURSOR FOR SELECT id FROM one.big WHERE random() >= 0; FETCH 10 FROM c')
+{
+	my $victim = PgpxSession->new($local);
+
+	$victim->run('BEGIN; UPDATE one.a SET v = 777 WHERE id = 7');
+	$victim->start($stage);
+	slow_runs() if $stage eq $slow;
+	$victim->finish if $stage ne $slow;
+	terminate($local, $victim->pid);
+	nothing_is_left("session terminated in: $stage");
+}
+is(remote_value('SELECT v FROM app.a WHERE id = 7'), '0', 'nothing of a terminated session is committed');
+
+# the end of the remote session, and a lease that is taken away
+my $kill = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'remote_app'";
+$session->run('BEGIN; UPDATE one.a SET v = 888 WHERE id = 8');
+$remote->safe_psql('postgres', $kill);
+ok(wait_until($remote, sub { remote_sessions($remote) }, '0'), 'remote session has ended');
+$session->run('UPDATE one.a SET v = 888 WHERE id = 8');
+like($session->sqlstate, qr/^(08006|57P01)$/, 'the end of the remote session is an error');
+is($session->run('ROLLBACK; SELECT v FROM one.a WHERE id = 8'), '0', 'the next transaction has another connection');
+$session->run('BEGIN; UPDATE one.a SET v = 888 WHERE id = 8');
+$remote->safe_psql('postgres', $kill);
+ok(wait_until($remote, sub { remote_sessions($remote) }, '0'), 'remote session has ended before the commit');
+$session->run('COMMIT');
+like($session->sqlstate, qr/^(08006|57P01)$/, 'a commit whose remote session is gone fails');
+is(remote_value('SELECT v FROM app.a WHERE id = 8'), '0', 'nothing is committed');
+nothing_is_left('remote session');
+$session->run('BEGIN; UPDATE one.a SET v = 888 WHERE id = 8');
+$local->safe_psql('postgres', "SELECT pgpool.terminate(lease) FROM pgpool.leases WHERE scope = 'fdw'");
+$session->fails('SAVEPOINT s; UPDATE one.a SET v = 888 WHERE id = 8', 'PX001', qr/was terminated/, 'a lease that was terminated is an error');
+$session->fails('ROLLBACK TO s; UPDATE one.a SET v = 888 WHERE id = 8', 'PX001', qr/was terminated/, '.. also after a rollback to a savepoint');
+$session->run('ROLLBACK');
+$session->run('BEGIN; UPDATE one.a SET v = 888 WHERE id = 8');
+$local->safe_psql('postgres', "SELECT pgpool.terminate(lease) FROM pgpool.leases WHERE scope = 'fdw'");
+$session->fails('COMMIT', 'PX001', qr/was terminated/, '.. and at the commit');
+is(remote_value('SELECT v FROM app.a WHERE id = 8'), '0', 'nothing is committed');
+nothing_is_left('terminated lease');
+$local->safe_psql('postgres', "ALTER SERVER one OPTIONS (ADD lease_timeout '300ms')");
+$session->run('BEGIN; UPDATE one.a SET v = 888 WHERE id = 8');
+ok(wait_until($local, "SELECT count(*) FROM pgpool.leases WHERE scope = 'fdw'", '0'), 'lease has timed out');
+$session->fails('COMMIT', 'PX002', qr/has timed out/, 'lease_timeout applies');
+$local->safe_psql('postgres', 'ALTER SERVER one OPTIONS (DROP lease_timeout)');
+nothing_is_left('lease_timeout');
+
+# the end of the worker
+$session->run('BEGIN; UPDATE one.a SET v = 999 WHERE id = 9');
+terminate($local, worker_pid($local));
+$session->fails('COMMIT', '08006', qr/was lost/, 'the end of the worker fails a commit of writes');
+is(remote_value('SELECT v FROM app.a WHERE id = 9'), '0', 'nothing is committed');
+$session->run('BEGIN; SELECT count(*) FROM one.a');
+terminate($local, worker_pid($local));
+$session->run('COMMIT');
+is($session->error, '', '.. but not that of reads');
+is($session->run('SELECT v FROM one.a WHERE id = 9'), '0', 'the next worker serves foreign tables');
+nothing_is_left('worker');
+
+# sixty sessions on four connections
+make_pool($local, $remote, server => 'four', options => { pool_size => 4, checkout_timeout => '100s' });
+$local->safe_psql('postgres', <<'EOT');
+CREATE SCHEMA four;
+CREATE FOREIGN TABLE four.a (id int, v int) SERVER four OPTIONS (schema_name 'app');
+EOT
+$remote->safe_psql('remote_db', 'UPDATE app.a SET v = 0');
+my $script = PostgreSQL::Test::Utils::tempdir . '/script.sql';
+append_to_file($script, <<'EOT');
+\set id random(1, 10)
+\set n random(1, 1000000)
+SELECT 1 / (id = :id AND :n = :n)::int FROM four.a WHERE id = :id AND :n = :n;
+UPDATE four.a SET v = v + 1 WHERE id = 1 + pg_backend_pid() % 10;
+EOT
+my ($out, $err) = ('', '');
+my $bench = IPC::Run::start([ 'pgbench', '-n', '-c', 60, '-j', 2, '-t', 10, '--max-tries=100', '-f', $script, $local->connstr('postgres') ],
+	'>', \$out, '2>', \$err);
+my $most = 0;
+my $watch = PgpxSession->new($remote);
+while ($bench->pumpable)
+{
+	my $now = $watch->run("SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app' AND application_name LIKE '%four'");
+
+	$most = $now if $now > $most;
+	$bench->pump_nb;
+	usleep(10_000);
+}
+$bench->finish;
+is($bench->result(0), 0, 'pgbench succeeds') or diag($err);
+cmp_ok($most, '<=', 4, "remote server had $most sessions at most");
+is(remote_value('SELECT sum(v) FROM app.a'), '600', 'each update was made once');
+nothing_is_left('sixty sessions');
+
+stats_add_up($local);
+check_invariants($local);
+$session->quit;
+leak_check($local, $remote);
+done_testing();
