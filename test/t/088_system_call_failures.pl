@@ -96,7 +96,7 @@ $session->run('SELECT pgpool.checkin_all()');
 # --- the postmaster misses the exit of the worker: a waiter wakes it
 SKIP:
 {
-	skip 'from 16 on a postmaster does not', 1 if $local->safe_psql('postgres', 'postmasters from version 16 on do not miss it') >= 160000;
+	skip 'from 16 on a postmaster does not', 1 if $local->safe_psql('postgres', 'SHOW server_version_num') >= 160000;
 	my ($postmaster) = slurp_file($local->data_dir . '/postmaster.pid') =~ /^(\d+)/;
 	my $worker = worker_pid($local);
 	my @leases = map { lease($session, 'one') } 1 .. 2;
