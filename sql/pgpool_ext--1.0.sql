@@ -45,7 +45,7 @@ RETURNS pg_catalog.int8
 AS 'MODULE_PATHNAME', 'pgpx_checkout'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION pgpool.checkout(pg_catalog.text, pg_catalog.interval, pg_catalog.text) IS
-'leases a connection to a server until checkin or the end of the session, and returns the lease; timeout 0 does not wait, NULL takes the default; why is shown in view leases';
+'leases a connection to a server until checkin or the end of the session, and returns the lease; timeout 0 means no limit, NULL the default; view leases shows why';
 
 CREATE FUNCTION pgpool.checkout_xact(
 	pool pg_catalog.text,
@@ -64,7 +64,16 @@ RETURNS pg_catalog.int8
 AS 'MODULE_PATHNAME', 'pgpx_try_checkout'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION pgpool.try_checkout(pg_catalog.text, pg_catalog.text) IS
-'leases a connection to a server until checkin or the end of the session, and returns the lease, if one is free now, else NULL';
+'leases a connection until checkin or the end of the session without waiting; returns the lease, or NULL if no connection is free';
+
+CREATE FUNCTION pgpool.try_checkout_xact(
+	pool pg_catalog.text,
+	why pg_catalog.text DEFAULT NULL)
+RETURNS pg_catalog.int8
+AS 'MODULE_PATHNAME', 'pgpx_try_checkout_xact'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION pgpool.try_checkout_xact(pg_catalog.text, pg_catalog.text) IS
+'leases a connection as checkout_xact does, but without waiting; returns the lease, or NULL if no connection is free';
 
 CREATE FUNCTION pgpool.checkin(lease pg_catalog.int8)
 RETURNS pg_catalog.void
@@ -545,7 +554,14 @@ RETURNS pg_catalog.bool
 AS 'MODULE_PATHNAME', 'pgpx_wait'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION pgpool.wait(pg_catalog.int8, pg_catalog.interval) IS
-'waits for the answer to the statement that was sent on a lease; false if the timeout came first (NULL: none, 0: just look)';
+'waits for the answer to the statement that was sent on a lease; returns false if the timeout is reached; timeout 0 or NULL means no limit';
+
+CREATE FUNCTION pgpool.try_wait(lease pg_catalog.int8)
+RETURNS pg_catalog.bool
+AS 'MODULE_PATHNAME', 'pgpx_try_wait'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION pgpool.try_wait(pg_catalog.int8) IS
+'returns whether the answer to the statement that was sent on a lease has arrived, without waiting';
 
 CREATE FUNCTION pgpool.wait_any(
 	leases pg_catalog.int8[],
@@ -554,7 +570,14 @@ RETURNS pg_catalog.int8
 AS 'MODULE_PATHNAME', 'pgpx_wait_any'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION pgpool.wait_any(pg_catalog.int8[], pg_catalog.interval) IS
-'waits for the first answer to the statements that were sent on several leases and returns its lease; NULL if the timeout came first (NULL: none, 0: just look)';
+'waits for the first answer to the statements that were sent on several leases, and returns its lease, or NULL if the timeout is reached; timeout 0 or NULL means no limit';
+
+CREATE FUNCTION pgpool.try_wait_any(leases pg_catalog.int8[])
+RETURNS pg_catalog.int8
+AS 'MODULE_PATHNAME', 'pgpx_try_wait_any'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+COMMENT ON FUNCTION pgpool.try_wait_any(pg_catalog.int8[]) IS
+'returns the first lease of an array whose statement has its answer, without waiting; NULL if none has';
 
 CREATE FUNCTION pgpool.result(lease pg_catalog.int8)
 RETURNS SETOF pg_catalog.record
@@ -570,17 +593,27 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION pgpool.cancel(pg_catalog.int8) IS
 'asks the remote server to cancel the statement that was sent on a lease, whose result then fails; false if nothing runs there';
 
-CREATE FUNCTION pgpool.notifications(
-	lease pg_catalog.int8,
-	timeout pg_catalog.interval DEFAULT '0')
+CREATE FUNCTION pgpool.notifications(lease pg_catalog.int8)
 RETURNS TABLE (
 	channel pg_catalog.text,
 	payload pg_catalog.text,
 	remote_pid pg_catalog.int4)
 AS 'MODULE_PATHNAME', 'pgpx_notifications'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 10;
-COMMENT ON FUNCTION pgpool.notifications(pg_catalog.int8, pg_catalog.interval) IS
-'returns the notifications that came in on a lease after a LISTEN, and waits for one until the timeout if there is none';
+COMMENT ON FUNCTION pgpool.notifications(pg_catalog.int8) IS
+'returns the notifications that have arrived on a lease after a LISTEN, without waiting';
+
+CREATE FUNCTION pgpool.wait_notifications(
+	lease pg_catalog.int8,
+	timeout pg_catalog.interval DEFAULT NULL)
+RETURNS TABLE (
+	channel pg_catalog.text,
+	payload pg_catalog.text,
+	remote_pid pg_catalog.int4)
+AS 'MODULE_PATHNAME', 'pgpx_wait_notifications'
+LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 10;
+COMMENT ON FUNCTION pgpool.wait_notifications(pg_catalog.int8, pg_catalog.interval) IS
+'returns the notifications that have arrived on a lease after a LISTEN, and waits for one if there is none; no rows if the timeout is reached; timeout 0 or NULL means no limit';
 
 CREATE FUNCTION pgpool.fanout(
 	pools pg_catalog.text[],
@@ -1285,7 +1318,7 @@ RETURNS pg_catalog.int8
 AS 'MODULE_PATHNAME', 'pgpx_lock'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION pgpool.lock(pg_catalog.text, pg_catalog.text, pg_catalog.interval, pg_catalog.interval, pg_catalog.text) IS
-'takes a distributed lock until unlock or the end of the session, waiting for it, and returns its token; timeout 0 does not wait, NULL takes the default of checkouts; ttl is how long it stays taken when this server is heard of no more';
+'acquires a distributed lock until unlock or the end of the session, and returns its token; timeout is that of checkout; ttl is how long the lock remains held after the last ping of this server';
 
 CREATE FUNCTION pgpool.try_lock(
 	pool pg_catalog.text,

@@ -64,7 +64,7 @@ pgpx_arg_interval(FunctionCallInfo fcinfo, int at)
 	const Interval *interval = PG_GETARG_INTERVAL_P(at);
 
 	if (PGPX_INTERVAL_NOT_FINITE(interval))
-		return HUGE_VAL;
+		return interval->month < 0 ? -HUGE_VAL : HUGE_VAL;
 	return interval->time / 1000.0 +
 		interval->day * (double) SECS_PER_DAY * 1000.0 +
 		interval->month * (double) DAYS_PER_MONTH * SECS_PER_DAY * 1000.0;
@@ -77,39 +77,33 @@ pgpx_arg_interval_text(FunctionCallInfo fcinfo, int at)
 		DirectFunctionCall1(interval_out, PG_GETARG_DATUM(at)));
 }
 
-/* hint: untranslated, because translating it costs more than the rest */
-static int64
-get_timeout(FunctionCallInfo fcinfo, int at, const char *hint)
+int64
+pgpx_arg_timeout(FunctionCallInfo fcinfo, int at)
 {
 	double		ms;
 
 	if (PG_NARGS() <= at || PG_ARGISNULL(at))
 		return PGPX_TIMEOUT_DEFAULT;
 	ms = pgpx_arg_interval(fcinfo, at);
+	if (ms == HUGE_VAL)
+		return 0;
 	if (ms < 0 || ms > TIMEOUT_MAX_MS)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("timeout is out of range"),
-				 errdetail("It is \"%s\", and must be between 0 and 10 years.",
+				 errdetail("The timeout is \"%s\", and must be between 0 and 10 years.",
 						   pgpx_arg_interval_text(fcinfo, at)),
-				 errhint("%s", _(hint))));
+				 errhint("A timeout of 0 means no limit.")));
 	return (int64) ceil(ms);
-}
-
-int64
-pgpx_arg_timeout(FunctionCallInfo fcinfo, int at)
-{
-	return get_timeout(fcinfo, at,
-					   gettext_noop("0 does not wait; NULL takes \"pgpool_ext.checkout_timeout\" or the server's option \"checkout_timeout\"."));
 }
 
 PgpxTime
 pgpx_arg_deadline(FunctionCallInfo fcinfo, int at)
 {
-	int64		timeout = get_timeout(fcinfo, at,
-									  gettext_noop("0 just looks; NULL waits without limit."));
+	int64		timeout = pgpx_arg_timeout(fcinfo, at);
 
-	return timeout == PGPX_TIMEOUT_DEFAULT ? 0 : pgpx_now() + timeout * 1000;
+	return timeout == PGPX_TIMEOUT_DEFAULT || timeout == 0 ? 0 :
+		pgpx_now() + timeout * 1000;
 }
 
 ReturnSetInfo *

@@ -37,21 +37,25 @@ extern int64 pgpx_arg_lease(FunctionCallInfo fcinfo, int at);
 
 /*
  * pgpx_arg_timeout
- *		Returns an interval in milliseconds, or PGPX_TIMEOUT_DEFAULT if it is
- *		NULL.  Rounds up, so that only an interval of 0 means not to wait.
- *		Raises 22023 if it is negative, infinite or out of range.
+ *		Returns a timeout in milliseconds: 0 (no limit) for an interval of 0
+ *		or infinity, PGPX_TIMEOUT_DEFAULT for NULL.
+ *
+ * 0 disables a timeout in all arguments, options and settings, as in
+ * PostgreSQL.  Functions that must not wait have names that start with try_.
+ * The interval is rounded up, so that only an interval of 0 becomes 0.  Raises
+ * 22023 if it is negative, -infinity, or longer than 10 years.
  */
 extern int64 pgpx_arg_timeout(FunctionCallInfo fcinfo, int at);
 
 /*
- * The same as the deadline of a wait that starts now; 0 (no limit) if it is
- * NULL.
+ * Returns a timeout as the deadline of a wait that starts now; 0 (no limit) if
+ * the interval is 0, infinity or NULL.  Errors: as of pgpx_arg_timeout.
  */
 extern PgpxTime pgpx_arg_deadline(FunctionCallInfo fcinfo, int at);
 
 /*
- * Returns an interval, which must not be NULL, in milliseconds; HUGE_VAL if it
- * is infinite.
+ * Returns an interval, which must not be NULL, in milliseconds; HUGE_VAL or
+ * -HUGE_VAL if it is infinite.
  */
 extern double pgpx_arg_interval(FunctionCallInfo fcinfo, int at);
 

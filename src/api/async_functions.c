@@ -23,9 +23,12 @@ PG_FUNCTION_INFO_V1(pgpx_send);
 PG_FUNCTION_INFO_V1(pgpx_send_any);
 PG_FUNCTION_INFO_V1(pgpx_wait);
 PG_FUNCTION_INFO_V1(pgpx_wait_any);
+PG_FUNCTION_INFO_V1(pgpx_try_wait);
+PG_FUNCTION_INFO_V1(pgpx_try_wait_any);
 PG_FUNCTION_INFO_V1(pgpx_result);
 PG_FUNCTION_INFO_V1(pgpx_cancel);
 PG_FUNCTION_INFO_V1(pgpx_notifications);
+PG_FUNCTION_INFO_V1(pgpx_wait_notifications);
 PG_FUNCTION_INFO_V1(pgpx_fanout_text);
 PG_FUNCTION_INFO_V1(pgpx_fanout_any);
 
@@ -88,21 +91,30 @@ pgpx_wait(PG_FUNCTION_ARGS)
 	PG_RETURN_BOOL(pgpx_async_wait(&lease, 1, deadline) != NULL);
 }
 
-/*
- * wait_any(leases bigint[], timeout interval) returns bigint: NULL if timed
- * out
- */
+/* try_wait(lease bigint) returns boolean: has the answer arrived? */
 Datum
-pgpx_wait_any(PG_FUNCTION_ARGS)
+pgpx_try_wait(PG_FUNCTION_ARGS)
+{
+	PgpxLease  *lease;
+
+	pgpx_shmem_require();
+	lease = lease_in_flight(pgpx_arg_lease(fcinfo, 0));
+	PG_RETURN_BOOL(pgpx_async_wait(&lease, 1, pgpx_now()) != NULL);
+}
+
+/*
+ * Reads the leases of an array, each of which must have a statement in flight.
+ * Raises 22004 for a NULL, 22023 for an empty array or a duplicate.
+ */
+static PgpxLease **
+read_leases(FunctionCallInfo fcinfo, int *count)
 {
 	ArrayType  *array;
 	Datum	   *ids;
 	bool	   *nulls;
 	int			n;
 	PgpxLease **leases;
-	PgpxLease  *found;
 
-	pgpx_shmem_require();
 	if (PG_ARGISNULL(0))
 		pgpx_arg_raise_null("leases");
 	array = PG_GETARG_ARRAYTYPE_P(0);
@@ -127,7 +139,40 @@ pgpx_wait_any(PG_FUNCTION_ARGS)
 						 errdetail("It is element %d and element %d of the array.",
 								   j + 1, i + 1)));
 	}
+	*count = n;
+	return leases;
+}
+
+/*
+ * wait_any(leases bigint[], timeout interval) returns bigint: NULL if timed
+ * out
+ */
+Datum
+pgpx_wait_any(PG_FUNCTION_ARGS)
+{
+	PgpxLease **leases;
+	PgpxLease  *found;
+	int			n;
+
+	pgpx_shmem_require();
+	leases = read_leases(fcinfo, &n);
 	found = pgpx_async_wait(leases, n, pgpx_arg_deadline(fcinfo, 1));
+	if (found == NULL)
+		PG_RETURN_NULL();
+	PG_RETURN_INT64((int64) found->id);
+}
+
+/* try_wait_any(leases bigint[]) returns bigint: NULL if none has its answer */
+Datum
+pgpx_try_wait_any(PG_FUNCTION_ARGS)
+{
+	PgpxLease **leases;
+	PgpxLease  *found;
+	int			n;
+
+	pgpx_shmem_require();
+	leases = read_leases(fcinfo, &n);
+	found = pgpx_async_wait(leases, n, pgpx_now());
 	if (found == NULL)
 		PG_RETURN_NULL();
 	PG_RETURN_INT64((int64) found->id);
@@ -159,24 +204,21 @@ pgpx_cancel(PG_FUNCTION_ARGS)
 	PG_RETURN_BOOL(pgpx_async_cancel(pgpx_lease_of(pgpx_arg_lease(fcinfo, 0))));
 }
 
-/* notifications(lease bigint, timeout interval) returns table */
-Datum
-pgpx_notifications(PG_FUNCTION_ARGS)
+/*
+ * Returns the notifications of a lease as the rows of the call, and forgets
+ * them.  Waits for one until the deadline (0: no limit) if there is none.
+ */
+static void
+return_notifications(FunctionCallInfo fcinfo, PgpxLease *lease,
+					 PgpxTime deadline)
 {
 	ReturnSetInfo *rsinfo = (ReturnSetInfo *) fcinfo->resultinfo;
-	PgpxLease  *lease;
-	PgpxTime	deadline;
 
-	pgpx_shmem_require();
-	lease = pgpx_lease_of(pgpx_arg_lease(fcinfo, 0));
-	if (PG_ARGISNULL(1))
-		pgpx_arg_raise_null("timeout");
-	deadline = pgpx_arg_deadline(fcinfo, 1);
 	pgpx_run_check(lease, NULL);
 	InitMaterializedSRF(fcinfo, 0);
 	pgpx_async_notes(lease, deadline);
 	if (lease->notes == NULL)
-		return (Datum) 0;
+		return;
 
 	for (PgpxNote *note = lease->notes->first; note != NULL; note = note->next)
 	{
@@ -195,6 +237,29 @@ pgpx_notifications(PG_FUNCTION_ARGS)
 						lease->id, lease->notes->dropped),
 				 errdetail("They could not be read, or more came in than are kept (1 MB) until they are asked for.")));
 	pgpx_notes_drop(lease);
+}
+
+/* notifications(lease bigint) returns table: those that have arrived */
+Datum
+pgpx_notifications(PG_FUNCTION_ARGS)
+{
+	PgpxLease  *lease;
+
+	pgpx_shmem_require();
+	lease = pgpx_lease_of(pgpx_arg_lease(fcinfo, 0));
+	return_notifications(fcinfo, lease, pgpx_now());
+	return (Datum) 0;
+}
+
+/* wait_notifications(lease bigint, timeout interval) returns table */
+Datum
+pgpx_wait_notifications(PG_FUNCTION_ARGS)
+{
+	PgpxLease  *lease;
+
+	pgpx_shmem_require();
+	lease = pgpx_lease_of(pgpx_arg_lease(fcinfo, 0));
+	return_notifications(fcinfo, lease, pgpx_arg_deadline(fcinfo, 1));
 	return (Datum) 0;
 }
 

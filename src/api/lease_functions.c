@@ -30,6 +30,7 @@
 PG_FUNCTION_INFO_V1(pgpx_checkout);
 PG_FUNCTION_INFO_V1(pgpx_checkout_xact);
 PG_FUNCTION_INFO_V1(pgpx_try_checkout);
+PG_FUNCTION_INFO_V1(pgpx_try_checkout_xact);
 PG_FUNCTION_INFO_V1(pgpx_checkin);
 PG_FUNCTION_INFO_V1(pgpx_discard);
 PG_FUNCTION_INFO_V1(pgpx_checkin_all);
@@ -62,20 +63,33 @@ pgpx_checkout_xact(PG_FUNCTION_ARGS)
 	return checkout(fcinfo, PGPX_SCOPE_TRANSACTION);
 }
 
-/* try_checkout(pool text, why text) returns bigint: NULL if none is free now */
-Datum
-pgpx_try_checkout(PG_FUNCTION_ARGS)
+static Datum
+try_checkout(FunctionCallInfo fcinfo, PgpxScope scope)
 {
 	char	   *server;
 	PgpxLease  *lease;
 
 	pgpx_shmem_require();
 	server = pgpx_arg_text(fcinfo, 0, "pool");
-	lease = pgpx_lease_checkout(server, 0, true, PGPX_SCOPE_SESSION,
+	lease = pgpx_lease_checkout(server, PGPX_TIMEOUT_DEFAULT, true, scope,
 								pgpx_arg_text_or_null(fcinfo, 1));
 	if (lease == NULL)
 		PG_RETURN_NULL();
 	PG_RETURN_INT64((int64) lease->id);
+}
+
+/* try_checkout(pool text, why text) returns bigint: NULL if none is free */
+Datum
+pgpx_try_checkout(PG_FUNCTION_ARGS)
+{
+	return try_checkout(fcinfo, PGPX_SCOPE_SESSION);
+}
+
+/* try_checkout_xact(pool text, why text) returns bigint */
+Datum
+pgpx_try_checkout_xact(PG_FUNCTION_ARGS)
+{
+	return try_checkout(fcinfo, PGPX_SCOPE_TRANSACTION);
 }
 
 /* checkin(lease bigint) returns void */

@@ -112,7 +112,7 @@ take_slot(PgpxDlockWait *w, PgpxLease *lease)
 	{
 		pgpx_dlock_leave();
 		pgpx_dlock_set_key(w, spec);
-		if (!w->no_wait)
+		if (!w->call->only_try)
 			pgpx_dlock_enter(&w->lock);
 	}
 	w->lock.pool = spec->pool;
@@ -141,7 +141,7 @@ send_request(PgpxDlockWait *w)
 	PgpxTime	until;
 	int64		lock_timeout = Min(LOCK_TIMEOUT_MS, w->call->ttl / 4);
 
-	lease = pgpx_lease_checkout(w->call->server, w->no_wait ?
+	lease = pgpx_lease_checkout(w->call->server, w->call->only_try ?
 		PGPX_TIMEOUT_DEFAULT : time_left(w), false, PGPX_SCOPE_CALL,
 								w->lock.why[0] == '\0' ? NULL : w->lock.why);
 	take_slot(w, lease);
@@ -152,7 +152,7 @@ send_request(PgpxDlockWait *w)
 		lock_timeout = Min(lock_timeout, (w->deadline - pgpx_now()) / 1000);
 		lock_timeout = Max(lock_timeout, 1);
 	}
-	if (w->no_wait)
+	if (w->call->only_try)
 		lock_timeout = Min(lock_timeout, TRY_LOCK_TIMEOUT_MS);
 
 	for (int i = 0; i == 0 || (i == 1 && w->answer.already_released); i++)
@@ -165,8 +165,8 @@ send_request(PgpxDlockWait *w)
 		 */
 		w->outstanding = true;
 		w->sent_at = pgpx_steady_now();
-		pgpx_dlock_send(lease, &w->lock, !w->no_wait, lock_timeout, until,
-						&w->answer);
+		pgpx_dlock_send(lease, &w->lock, !w->call->only_try, lock_timeout,
+						until, &w->answer);
 		w->outstanding = false;
 	}
 	PGPX_DEBUG_POINT("lock_answered");
@@ -299,10 +299,9 @@ set_deadline(PgpxDlockWait *w)
 	int64		timeout = w->call->timeout;
 
 	w->started = pgpx_now();
-	w->no_wait = w->call->only_try || timeout == 0;
 	timeout = pgpx_lease_timeout(w->spec, timeout);
 	w->timeout = timeout;
-	w->deadline = w->no_wait || timeout == 0 ? 0 :
+	w->deadline = w->call->only_try || timeout == 0 ? 0 :
 		w->started + timeout * 1000;
 }
 
@@ -374,12 +373,6 @@ raise_timeout(PgpxDlockWait *w)
 			 ERRCODE_CONNECTION_EXCEPTION ||
 		 w->error->sqlerrcode == ERRCODE_READ_ONLY_SQL_TRANSACTION))
 		ReThrowError(w->error);
-	if (w->no_wait)
-		ereport(ERROR,
-				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-				 errmsg("lock \"%s\" of server \"%s\" is not free now",
-						w->lock.name, NameStr(w->spec->server_name)),
-				 errdetail_internal("%s", reason(w))));
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 			 errmsg("lock \"%s\" of server \"%s\" did not come free within " INT64_FORMAT " ms",
@@ -487,14 +480,12 @@ pgpx_dlock_lock(const PgpxDlockCall *call)
 								call->name, call->server),
 						 errdetail("It would wait for itself.")));
 		}
-		else if (w->no_wait)
+		else if (w->call->only_try)
 		{
 			granted = try_now(w);
 			if (!granted && w->failures > 0 &&
 				w->error->sqlerrcode != ERRCODE_LOCK_NOT_AVAILABLE)
 				ReThrowError(w->error);
-			if (!granted && !call->only_try)
-				raise_timeout(w);
 		}
 		else
 		{

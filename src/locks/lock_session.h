@@ -89,7 +89,6 @@ typedef struct PgpxDlockWait
 	PgpxServerSpec *spec;		/* pinned */
 	PgpxTime	started;
 	int64		timeout;		/* ms, for the error */
-	bool		no_wait;
 	PgpxTime	deadline;		/* 0: no limit */
 	PgpxDlock	lock;			/* the lock to acquire */
 

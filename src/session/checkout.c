@@ -47,7 +47,7 @@ static void
 set_deadline(PgpxCheckout *c, int64 timeout)
 {
 	c->started = pgpx_now();
-	c->no_wait = c->only_try || timeout == 0;
+	c->no_wait = c->only_try;
 	timeout = pgpx_lease_timeout(c->spec, timeout);
 	c->timeout = timeout;
 	c->deadline = c->no_wait ? c->started :

@@ -17,7 +17,7 @@ typedef struct PgpxCheckout
 	PgpxHolder	holder;
 	bool		only_try;
 	PgpxTime	started;
-	int64		timeout;		/* ms, for the error; 0: did not wait */
+	int64		timeout;		/* ms, for the error; 0: no limit */
 	bool		no_wait;
 	PgpxTime	deadline;		/* 0: none */
 	uint64		position;		/* in the queue, to requeue at the head; 0:

@@ -332,15 +332,6 @@ pgpx_checkout_raise_timeout(PgpxCheckout *c, PgpxPool *pool, bool granted)
 		LWLockRelease(pool->lock);
 		no_descriptor = add_descriptors(pool, reason, detail, sizeof(detail));
 	}
-	if (c->no_wait || c->timeout == 0)
-		ereport(ERROR,
-				(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
-				 errmsg("server \"%s\" has no free connection now",
-						NameStr(c->spec->server_name)),
-				 errdetail_internal("%s", detail),
-				 pgpx_pool_is_paused(pool) ?
-				 errhint("pgpool.resume lets checkouts in again.") :
-				 no_descriptor ? hint_descriptors() : 0));
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 			 errmsg("no connection to server \"%s\" came free within " INT64_FORMAT " ms",

@@ -36,7 +36,7 @@
 /*
  * Return when a connection that is opened now expires: after max_lifetime
  * less a random part of up to a tenth, so that connections of one age do not
- * expire together.
+ * expire together.  0: it never expires.
  */
 static PgpxTime
 expiry(const PgpxPool *pool, PgpxTime now)
@@ -44,6 +44,8 @@ expiry(const PgpxPool *pool, PgpxTime now)
 	int64		lifetime = pool->opts.max_lifetime * 1000;
 	int64		jitter = lifetime / 10;
 
+	if (lifetime == 0)
+		return 0;
 	return now + lifetime -
 		(int64) (pg_prng_double(&pg_global_prng_state) * jitter);
 }
@@ -478,7 +480,7 @@ reason_to_close(const PgpxPool *pool, const PgpxConn *conn, int total,
 			return PGPX_CLOSE_OVERFLOW;
 		*due = Min(*due, overflow_until);
 	}
-	if (total > pgpx_pool_min_size_locked(pool))
+	if (opts->idle_timeout > 0 && total > pgpx_pool_min_size_locked(pool))
 	{
 		if (now >= idle_until)
 			return PGPX_CLOSE_IDLE;
@@ -487,15 +489,20 @@ reason_to_close(const PgpxPool *pool, const PgpxConn *conn, int total,
 	return PGPX_CLOSE_NONE;
 }
 
+/* Longer than any option. */
+#define NEVER_MS ((int64) 100 * 365 * 24 * 3600 * 1000)
+
 /*
  * Return the idle time, in ms, after which a released connection must close.
  */
 static int64
 soonest(const PgpxPool *pool, int total)
 {
-	if (total > pool->opts.pool_size)
-		return Min(pool->opts.idle_timeout, pool->opts.overflow_ttl);
-	return pool->opts.idle_timeout;
+	int64		idle_timeout = pool->opts.idle_timeout > 0 ?
+		pool->opts.idle_timeout : NEVER_MS;
+
+	return total > pool->opts.pool_size ?
+		Min(idle_timeout, pool->opts.overflow_ttl) : idle_timeout;
 }
 
 /*

@@ -360,7 +360,7 @@ pgpx_pool_adopt_locked(PgpxPool *pool, const char *server_name,
 
 /*
  * Scale the expiry of open connections to the new max_lifetime, with the same
- * jitter.
+ * jitter.  A max_lifetime of 0 means no limit.
  */
 static void
 scale_lifetimes_locked(PgpxPool *pool, int64 before, int64 after)
@@ -370,8 +370,13 @@ scale_lifetimes_locked(PgpxPool *pool, int64 before, int64 after)
 	{
 		PgpxConn   *conn = &pgpx_conns[i];
 
-		if (conn->pool == PGPX_POOL_INDEX(pool) && conn->opened_at != 0 &&
-			conn->expires_at != 0)
+		if (conn->pool != PGPX_POOL_INDEX(pool) || conn->opened_at == 0)
+			continue;
+		if (after == 0)
+			conn->expires_at = 0;
+		else if (conn->expires_at == 0)
+			conn->expires_at = conn->opened_at + after * 1000;
+		else
 			conn->expires_at = conn->opened_at +
 				(PgpxTime) ((double) (conn->expires_at - conn->opened_at) *
 							after / before);

@@ -328,7 +328,7 @@ pgpx_connection_cut(PgpxWorkerConn *w, bool graceful)
 
 /* For the log: the reasons that view stats counts in closed_*. */
 static const char *const closed_because[PGPX_CLOSE_NREASONS] = {
-	[PGPX_CLOSE_IDLE] = "Nobody has used it for idle_timeout.",
+	[PGPX_CLOSE_IDLE] = "It was idle for longer than idle_timeout.",
 	[PGPX_CLOSE_LIFETIME] = "It was older than max_lifetime.",
 	[PGPX_CLOSE_USES] = "It was leased max_uses times.",
 	[PGPX_CLOSE_OVERFLOW] = "There were more than pool_size.",

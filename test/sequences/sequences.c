@@ -736,8 +736,8 @@ misuse(Session *s)
 		{"select * from pgpool.result($1::int8) as t(a text)", "55000"},
 		{"select * from pgpool.query($1::int8, 'select i from generate_series(1, 3) i') as t(a int) limit 1", ""},
 		{"select * from pgpool.query($1::int8, 'select i, now(), 1.5 from generate_series(1, 100) i') as t(a bigint, b timestamptz, c numeric)", ""},
-		{"select * from pgpool.notifications($1::int8, '1 ms')", ""},
-		{"select pgpool.wait($1::int8, '0')", "55000"},
+		{"select * from pgpool.wait_notifications($1::int8, '1 ms')", ""},
+		{"select pgpool.try_wait($1::int8)", "55000"},
 	};
 	const char *values[] = {s->lease};
 	int			i = roll(s, sizeof(uses) / sizeof(uses[0]));

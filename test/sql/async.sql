@@ -71,10 +71,15 @@ SELECT * FROM pgpool.result(:a) AS t(id int);
 -- the views show whether the statement has ended
 SELECT pgpool.exec(:b, 'select pg_advisory_lock(1)');
 SELECT pgpool.send(:a, 'select pg_advisory_lock(1)');
-SELECT pgpool.wait(:a, '0'), pgpool.wait(:a, '10 ms');
+SELECT pgpool.try_wait(:a), pgpool.wait(:a, '10 ms');
+-- 0 means no limit
+SET statement_timeout = '200 ms';
+SELECT pgpool.wait(:a, '0');
+RESET statement_timeout;
 SELECT state FROM pgpool.leases WHERE lease = :a;
 SELECT pgpool.exec(:b, 'select pg_advisory_unlock(1)');
 SELECT pgpool.wait(:a);
+SELECT pgpool.try_wait(:a);
 SELECT count(*) FROM pgpool.result(:a) AS t(x text);
 SELECT state FROM pgpool.leases WHERE lease = :a;
 SELECT pgpool.exec(:a, 'select pg_advisory_unlock_all()');
@@ -98,10 +103,13 @@ SELECT * FROM pgpool.result(:a) AS t(id int);
 --
 SELECT pgpool.exec(:c, 'select pg_advisory_lock(1), pg_advisory_lock(2)');
 SELECT pgpool.send(:a, 'select pg_advisory_lock_shared(1)'), pgpool.send(:b, 'select pg_advisory_lock_shared(2)');
-SELECT pgpool.wait_any(ARRAY[:a, :b], '0') IS NULL AS none, pgpool.wait_any(ARRAY[:a, :b], '10 ms') IS NULL AS none_yet;
+SELECT pgpool.try_wait_any(ARRAY[:a, :b]) IS NULL AS none, pgpool.wait_any(ARRAY[:a, :b], '10 ms') IS NULL AS none_yet;
+SET statement_timeout = '200 ms';
+SELECT pgpool.wait_any(ARRAY[:a, :b], '0');
+RESET statement_timeout;
 SELECT pgpool.exec(:c, 'select pg_advisory_unlock(2)');
 SELECT pgpool.wait_any(ARRAY[:a, :b]) = :b AS b;
-SELECT pgpool.wait_any(ARRAY[:a, :b], '0') = :b AS still_b;
+SELECT pgpool.try_wait_any(ARRAY[:a, :b]) = :b AS still_b;
 SELECT count(*) FROM pgpool.result(:b) AS t(x text);
 SELECT pgpool.exec(:c, 'select pg_advisory_unlock(1)');
 SELECT pgpool.wait_any(ARRAY[:a]) = :a AS a;
@@ -212,8 +220,8 @@ SELECT * FROM pgpool.result(:a) AS t(x int);
 SELECT pgpool.cancel(NULL);
 SELECT pgpool.cancel(0);
 SELECT * FROM pgpool.notifications(NULL);
-SELECT * FROM pgpool.notifications(:a, NULL);
-SELECT * FROM pgpool.notifications(:a, '-1 s');
+SELECT * FROM pgpool.wait_notifications(NULL);
+SELECT * FROM pgpool.wait_notifications(:a, '-1 s');
 -- the lease of another user
 SET ROLE regress_pgpool_app;
 SELECT line FROM test.err(format('SELECT pgpool.send(%s, ''select 1'')', :a)) AS line;
@@ -224,34 +232,38 @@ RESET ROLE;
 -- Notifications
 --
 SELECT * FROM pgpool.notifications(:a);
-SELECT * FROM pgpool.notifications(:a, '10 ms');
+SELECT * FROM pgpool.wait_notifications(:a, '10 ms');
+SET statement_timeout = '200 ms';
+SELECT * FROM pgpool.wait_notifications(:a);
+SELECT * FROM pgpool.wait_notifications(:a, '0');
+RESET statement_timeout;
 SELECT pgpool.exec(:a, 'listen news; listen "Other"');
 SELECT pgpool.exec(:b, 'notify news; notify "Other", ''half past nine''');
-SELECT channel, payload, remote_pid = test.remote_pid(:b) AS from_b FROM pgpool.notifications(:a, '10 s');
+SELECT channel, payload, remote_pid = test.remote_pid(:b) AS from_b FROM pgpool.wait_notifications(:a, '10 s');
 SELECT * FROM pgpool.notifications(:a);
 -- notifications with the answer to another statement
 SELECT pgpool.exec(:a, 'notify news, ''mine''');
 SELECT pgpool.exec(:b, 'notify news, ''theirs''');
 SELECT pgpool.exec(:a, 'select 1');
-SELECT channel, payload FROM pgpool.notifications(:a, '10 s') ORDER BY payload;
+SELECT channel, payload FROM pgpool.wait_notifications(:a, '10 s') ORDER BY payload;
 -- the same if that statement has failed
 SELECT pgpool.exec(:b, 'notify news, ''during''');
 SELECT * FROM pgpool.query(:a, 'select 1, 2') AS t(x int);
-SELECT channel, payload FROM pgpool.notifications(:a, '10 s');
+SELECT channel, payload FROM pgpool.wait_notifications(:a, '10 s');
 -- more notifications than are kept
 SELECT pgpool.exec(:b, 'select count(pg_notify(''news'', i || repeat(''x'', 7000))) from generate_series(1, 300) as i');
 SELECT pgpool.exec(:a, 'select 1');
 SET client_min_messages = error;
-SELECT count(*) BETWEEN 100 AND 299 AS some FROM pgpool.notifications(:a, '10 s');
+SELECT count(*) BETWEEN 100 AND 299 AS some FROM pgpool.wait_notifications(:a, '10 s');
 RESET client_min_messages;
 SELECT pgpool.exec(:b, 'notify news, ''after''');
-SELECT channel, payload FROM pgpool.notifications(:a, '10 s');
+SELECT channel, payload FROM pgpool.wait_notifications(:a, '10 s');
 -- notifications are not seen by the next lease
 SELECT pgpool.exec(:b, 'notify news, ''too late''');
 SELECT pgpool.checkin(:a);
 SELECT pgpool.checkout('shards') AS a \gset
 SELECT pgpool.exec(:b, 'notify news, ''for nobody''');
-SELECT count(*) FROM pgpool.notifications(:a, '50 ms');
+SELECT count(*) FROM pgpool.wait_notifications(:a, '50 ms');
 
 --
 -- Checkin with a statement in flight

@@ -142,10 +142,43 @@ SELECT test.other('other', 'SELECT count(pgpool.checkout(server, ''30 s''))
 	FROM unnest(''{one,quick}''::text[]) AS server');
 
 -- no wait
-SELECT test.err($$SELECT pgpool.checkout('one', '0')$$);
-SELECT test.err($$SELECT pgpool.checkout_xact('one', '0')$$);
 SELECT pgpool.try_checkout('one') IS NULL AS none_free;
 SELECT pgpool.try_checkout('one', 'why not') IS NULL AS none_free;
+SELECT pgpool.try_checkout_xact('one') IS NULL AS none_free;
+SELECT pgpool.try_checkout_xact('one', 'why not') IS NULL AS none_free;
+SELECT pgpool.try_checkout_xact(NULL);
+
+-- 0 means no limit, whatever the setting and the option say
+SET statement_timeout = '200 ms';
+SELECT test.err($$SELECT pgpool.checkout('quick', '0')$$);
+SELECT test.err($$SELECT pgpool.checkout_xact('quick', '0 s')$$);
+SET pgpool_ext.checkout_timeout = '20ms';
+SELECT test.err($$SELECT pgpool.checkout('quick', '0')$$);
+SET pgpool_ext.checkout_timeout = 0;
+SELECT test.err($$SELECT pgpool.checkout('quick')$$);
+RESET pgpool_ext.checkout_timeout;
+SELECT test.err($$SELECT pgpool.drain('quick', '0')$$);
+SELECT pgpool.resume('quick');
+SELECT test.server('down', 'retry_min', '10ms');
+ALTER SERVER down OPTIONS (SET port '1');
+SELECT test.err($$SELECT pgpool.prewarm('down', 1, '0')$$);
+-- infinity means the same, from PostgreSQL 17 on; -infinity is an error
+DO $$
+BEGIN
+	IF current_setting('server_version_num')::int >= 170000 THEN
+		BEGIN
+			PERFORM pgpool.checkout('quick', 'infinity');
+			RAISE 'leased';
+		EXCEPTION WHEN query_canceled THEN
+		END;
+		BEGIN
+			PERFORM pgpool.checkout('quick', '-infinity');
+			RAISE 'leased';
+		EXCEPTION WHEN invalid_parameter_value THEN
+		END;
+	END IF;
+END $$;
+RESET statement_timeout;
 
 -- the timeout of the call; the minimum is a millisecond
 SELECT test.err($$SELECT pgpool.checkout('one', '50 ms')$$);
@@ -163,7 +196,7 @@ BEGIN
 	RETURN clock_timestamp() - began;
 END $$;
 SELECT test.waits($$SELECT pgpool.checkout('one', '200 ms')$$) BETWEEN '0.2 s' AND '5 s' AS as_told;
-SELECT test.waits($$SELECT pgpool.checkout('one', '0')$$) < '0.2 s' AS at_once;
+SELECT test.waits($$SELECT pgpool.try_checkout('one')$$) < '0.2 s' AS at_once;
 
 -- precedence: call, setting, option of the server, default
 SELECT test.err($$SELECT pgpool.checkout('quick')$$);
@@ -216,7 +249,7 @@ SELECT pgpool.checkin_all();
 
 -- a new pool has no free connection; try_checkout makes it open one
 SELECT test.server('new', 'pool_size', '1');
-SELECT test.err($$SELECT pgpool.checkout('new', '0')$$);
+SELECT pgpool.try_checkout('new') IS NULL AS none_free;
 SELECT test.wait_for('SELECT pgpool.try_checkout(''new'') IS NOT NULL');
 SELECT pgpool.checkin_all();
 SELECT test.drop('new');
@@ -244,8 +277,8 @@ SELECT * FROM pgpool.query('one', 'select 1') AS t(a int);
 SET pgpool_ext.checkout_timeout = 0;
 SELECT pgpool.checkout('one');
 RESET pgpool_ext.checkout_timeout;
+SELECT pgpool.checkout('one', '0');
 -- without a wait there is no deadlock
-SELECT test.err($$SELECT pgpool.checkout('one', '0')$$);
 SELECT pgpool.try_checkout('one') IS NULL AS none_free;
 -- the lease stays usable
 SELECT pgpool.exec(:lease, 'select 1');
@@ -305,7 +338,6 @@ SELECT test.wait_for('SELECT test.waiting(''crowded'') = 2');
 SELECT pgpool.checkout('crowded', '1 min');
 SELECT pgpool.exec('crowded', 'select 1');
 -- try_checkout is not refused
-SELECT test.err($$SELECT pgpool.checkout('crowded', '0')$$);
 SELECT pgpool.try_checkout('crowded') IS NULL AS none_free;
 -- a waiter leaves the queue: there is room again
 SELECT test.other('other', 'SELECT pgpool.checkin_all()');

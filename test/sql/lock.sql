@@ -121,28 +121,33 @@ SELECT test.other_session('other');
 SELECT test.other('other', $$SELECT pgpool.lock('locker', 'b', why => 'their work')$$) AS theirs \gset
 SELECT pgpool.try_lock('locker', 'b');
 \set mask 'regexp_replace(regexp_replace(e, ''PID \\d+'', ''PID N''), ''since .*'', ''since then.'')'
-SELECT :mask FROM test.err($$SELECT pgpool.lock('locker', 'b', '0')$$) AS e;
+SELECT :mask FROM test.err($$SELECT pgpool.lock('locker', 'b', '1 ms')$$) AS e;
 SELECT :mask FROM test.err($$SELECT pgpool.lock('locker', 'b', '100 ms')$$) AS e;
 SELECT :mask FROM test.err($$SET LOCAL pgpool_ext.checkout_timeout = '50 ms'; SELECT pgpool.lock_xact('locker', 'b')$$) AS e;
 -- the purpose is shown to those who see the lock in the view
 SET ROLE regress_pgpool_app;
-SELECT :mask FROM test.err($$SELECT pgpool.lock('locker', 'b', '0')$$) AS e;
+SELECT :mask FROM test.err($$SELECT pgpool.lock('locker', 'b', '1 ms')$$) AS e;
 SELECT :mask FROM test.err($$SELECT pgpool.lock('locker', 'b', '100 ms')$$) AS e;
 RESET ROLE;
 GRANT pg_read_all_stats TO regress_pgpool_app;
 SET ROLE regress_pgpool_app;
-SELECT :mask FROM test.err($$SELECT pgpool.lock('locker', 'b', '0')$$) AS e;
+SELECT :mask FROM test.err($$SELECT pgpool.lock('locker', 'b', '1 ms')$$) AS e;
 RESET ROLE;
 REVOKE pg_read_all_stats FROM regress_pgpool_app;
 SET statement_timeout = '200 ms';
 SELECT pgpool.lock('locker', 'b', '1 min');
+-- 0 means no limit
+SET pgpool_ext.checkout_timeout = '20 ms';
+SELECT pgpool.lock('locker', 'b', '0');
+SELECT pgpool.lock_xact('locker', 'b', '0');
+RESET pgpool_ext.checkout_timeout;
 RESET statement_timeout;
 SELECT pgpool.lock_valid('locker', 'b', :theirs);
 SELECT :mask FROM test.err(format('SELECT pgpool.unlock(%L, %L, %s)', 'locker', 'b', :theirs)) AS e;
 -- the view of another local server
 SELECT pgpool.try_lock('locker2', 'b');
 SELECT regexp_replace(regexp_replace(e, '"[^"]*, PID N of [^"]*"', '"who"'), 'since .*', 'since then.')
-  FROM test.err($$SELECT pgpool.lock('locker2', 'b', '0')$$) AS e;
+  FROM test.err($$SELECT pgpool.lock('locker2', 'b', '10 ms')$$) AS e;
 SELECT test.other('other', format($$SELECT pgpool.unlock('locker', 'b', %s)$$, :theirs));
 SELECT pgpool.lock('locker2', 'b', '5 s') > :theirs AS granted;
 -- the end of a session releases its locks

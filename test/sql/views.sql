@@ -133,7 +133,7 @@ SET ROLE regress_views_user;
 SELECT pgpool.checkout('views_two') AS second \gset
 SELECT state, total, leased FROM pgpool.pools WHERE server ~ '^views_';
 SELECT why, application_name FROM pgpool.leases ORDER BY lease;
-SELECT test.err($$SELECT pgpool.checkout('views_two', timeout => '0')$$);
+SELECT pgpool.try_checkout('views_two') IS NULL AS none_free;
 SELECT pgpool.checkin(:second);
 SELECT state, total, leased, available = idle + reset_pending AS available_sum, available + resetting AS free
   FROM pgpool.pools WHERE server ~ '^views_';

@@ -63,7 +63,7 @@ RESET client_min_messages;
 
 -- outside of a transaction block: the lease ends with the statement
 SELECT pgpool.checkout_xact('one') > 0 AS leased;
-SELECT pgpool.checkout_xact('one', '0') > 0 AS leased;
+SELECT pgpool.try_checkout_xact('one') > 0 AS leased;
 SELECT pgpool.exec(pgpool.checkout_xact('one'), 'insert into xact_log values (''one statement'')');
 DO $$
 DECLARE
@@ -79,11 +79,11 @@ BEGIN
 END $$;
 CREATE PROCEDURE test.two_transactions() LANGUAGE plpgsql AS $$
 BEGIN
-	PERFORM pgpool.exec(pgpool.checkout_xact('one', '0'), 'insert into xact_log values (''first'')');
+	PERFORM pgpool.exec(pgpool.try_checkout_xact('one'), 'insert into xact_log values (''first'')');
 	COMMIT;
-	PERFORM pgpool.exec(pgpool.checkout_xact('one', '0'), 'insert into xact_log values (''second'')');
+	PERFORM pgpool.exec(pgpool.try_checkout_xact('one'), 'insert into xact_log values (''second'')');
 	ROLLBACK;
-	PERFORM pgpool.exec(pgpool.checkout_xact('one', '0'), 'insert into xact_log values (''third'')');
+	PERFORM pgpool.exec(pgpool.try_checkout_xact('one'), 'insert into xact_log values (''third'')');
 END $$;
 CALL test.two_transactions();
 SELECT test.held();
@@ -101,11 +101,11 @@ ROLLBACK TO s1;
 -- the lease taken before the savepoint is still held
 SELECT test.held();
 SELECT pgpool.exec(:outer, 'select 1');
-SELECT pgpool.checkout_xact('one', '0') AS inner \gset
+SELECT pgpool.try_checkout_xact('one') AS inner \gset
 -- taken again after ROLLBACK TO: it belongs to the savepoint as well
 ROLLBACK TO s1;
 SELECT test.held();
-SELECT pgpool.checkout_xact('one', '0') AS inner \gset
+SELECT pgpool.try_checkout_xact('one') AS inner \gset
 -- after RELEASE it belongs to the parent
 RELEASE s1;
 SELECT pgpool.exec(:inner, 'select 1');
@@ -123,7 +123,7 @@ RELEASE s3;
 SELECT test.held();
 ROLLBACK TO s2;
 SELECT test.held();
-SELECT pgpool.checkout_xact('one', '0') > 0 AS leased;
+SELECT pgpool.try_checkout_xact('one') > 0 AS leased;
 RELEASE s2;
 ROLLBACK TO s1;
 SELECT test.held();

@@ -437,7 +437,7 @@ notify(Session *s)
 		return;
 	s->model.statements[0]++;
 	PQclear(res);
-	res = run(s, NULL, "SELECT payload FROM pgpool.notifications($1::bigint, '0') WHERE payload = $2", 2, values);
+	res = run(s, NULL, "SELECT payload FROM pgpool.notifications($1::bigint) WHERE payload = $2", 2, values);
 	if (res != NULL && PQntuples(res) != 1)
 		fail(s, "%d notifications instead of 1", PQntuples(res));
 	s->values += res != NULL;
@@ -660,7 +660,7 @@ take(Session *s)
 		"SELECT pgpool.checkout('s', '2 s', 'stress')",
 		"SELECT pgpool.checkout('s', '1 ms')",
 		"SELECT pgpool.checkout('s', '2 ms')",
-		"SELECT pgpool.checkout('s', '0')",
+		"SELECT pgpool.try_checkout('s', 'stress')",
 		"SELECT pgpool.try_checkout('s')",
 		"SELECT pgpool.checkout('s', '100 ms')",
 	};

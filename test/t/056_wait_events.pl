@@ -68,7 +68,7 @@ $session->run("SELECT pgpool.send($lease, 'select pg_sleep(300)')");
 shows('PgpoolAnswer', "SELECT pgpool.wait($lease, '300 s')");
 $session->run("SELECT pgpool.discard($lease)");
 $lease = lease($session, 'two');
-shows('PgpoolNotification', "SELECT * FROM pgpool.notifications($lease, '300 s')");
+shows('PgpoolNotification', "SELECT * FROM pgpool.wait_notifications($lease, '300 s')");
 $session->run("SELECT pgpool.checkin($lease)");
 
 # The reset that was sent at checkin takes long. Both calls are in one message, so that

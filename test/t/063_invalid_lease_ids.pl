@@ -30,8 +30,8 @@ $guesser->run(<<'EOT');
 CREATE FUNCTION pg_temp.guess(guesses int, known bigint[]) RETURNS TABLE (what text, said text, n bigint) LANGUAGE plpgsql AS $f$
 DECLARE
 	calls text[] := ARRAY['SELECT pgpool.checkin($1)', 'SELECT pgpool.discard($1)', 'SELECT pgpool.exec($1, ''SELECT 1'')',
-		'SELECT a FROM pgpool.query($1, ''SELECT 1'') AS t(a int)', 'SELECT pgpool.send($1, ''SELECT 1'')', 'SELECT pgpool.wait($1, ''0'')',
-		'SELECT a FROM pgpool.result($1) AS t(a int)', 'SELECT pgpool.cancel($1)', 'SELECT pgpool.wait_any(ARRAY[$1], ''0'')',
+		'SELECT a FROM pgpool.query($1, ''SELECT 1'') AS t(a int)', 'SELECT pgpool.send($1, ''SELECT 1'')', 'SELECT pgpool.try_wait($1)',
+		'SELECT a FROM pgpool.result($1) AS t(a int)', 'SELECT pgpool.cancel($1)', 'SELECT pgpool.try_wait_any(ARRAY[$1])',
 		'SELECT channel FROM pgpool.notifications($1)'];
 	call text;
 	guess bigint;

@@ -20,7 +20,7 @@ SELECT string_agg(attname, ' ' ORDER BY attnum) FROM pg_attribute WHERE attrelid
 EOT
 my %seen;
 my %because = (
-	closed_idle => 'Nobody has used it for idle_timeout.',
+	closed_idle => 'It was idle for longer than idle_timeout.',
 	closed_lifetime => 'It was older than max_lifetime.',
 	closed_uses => 'It was leased max_uses times.',
 	closed_overflow => 'There were more than pool_size.',

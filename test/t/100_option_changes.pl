@@ -151,7 +151,21 @@ $holder->run('SELECT pgpool.checkin_all()');
 total_becomes(2, 'max_lifetime: two connections are open');
 alter("SET max_lifetime '100ms'");
 total_becomes(0, 'max_lifetime: connections expire when it becomes shorter');
-alter("DROP max_lifetime");
+
+# 0 disables both: other connections close meanwhile
+make_pool($local, $remote, server => 'brief', options => { idle_timeout => '100ms', max_lifetime => '0' });
+alter("SET max_lifetime '1h'");
+begin('sized');
+alter("SET max_lifetime '0', SET idle_timeout '0'");
+lease($other, 'sized');
+$_->run('SELECT pgpool.checkin_all()') foreach $holder, $other;
+lease($holder, 'brief');
+$holder->run('SELECT pgpool.checkin_all()');
+ok(wait_until($local, "SELECT total FROM pgpool.pools WHERE server = 'brief'", 0), 'max_lifetime 0: idle_timeout still closes the connection');
+total_becomes(2, 'idle_timeout 0 and max_lifetime 0: connections stay open');
+alter("SET max_lifetime '100ms'");
+total_becomes(0, 'max_lifetime: connections that had no limit expire');
+alter("DROP max_lifetime, SET idle_timeout '1h'");
 lease($holder, 'sized');
 alter("ADD lease_timeout '100ms'");
 ok(wait_until($local, "SELECT leased FROM pgpool.pools WHERE server = 'sized'", 0), 'lease_timeout: existing lease ends');
