@@ -15,6 +15,7 @@ my $local = local_node('local', conf => [ 'wal_level = replica', 'max_wal_sender
 make_pool($local, $remote, server => 'shard1', options => { pool_size => 2 });
 make_pool($local, $remote, server => 'warm', options => { pool_size => 4, min_size => 3 });
 my $row = 'AS t(a int)';
+my $super = $local->safe_psql('postgres', 'SELECT current_user');
 my @sessions = map { PgpxSession->new($local) } 1 .. 4;
 
 sub query { return "SELECT a FROM pgpool.query('$_[0]', 'select 1') $row"; }
@@ -131,7 +132,7 @@ my $lease = lease($there[0], 'shard1');
 is($there[0]->run("SELECT pgpool.exec($lease, 'select 1')"), '1', 'standby: lease works');
 is($there[0]->run("BEGIN; SELECT a FROM pgpool.query(pgpool.checkout_xact('shard1'), 'select 2') $row; COMMIT"), '2',
 	'standby: lease of transaction scope works');
-is($there[1]->run('SELECT server, leased FROM pgpool.pools'), 'shard1|1', 'standby: views show the pool');
+is($there[1]->run(q{SELECT server, leased FROM pgpool.pools WHERE server = 'shard1'}), 'shard1|1', 'standby: views show the pool');
 is($there[1]->run("SELECT pgpool.pause('shard1')") . $there[1]->error, '', 'standby: pause works');
 $there[2]->start(query('shard1'));
 ok(wait_until($standby, 'SELECT reason FROM pgpool.waiters', 'paused'), 'standby: checkout of a paused server waits');
@@ -149,7 +150,7 @@ is($there[1]->run("SELECT pgpool.reconnect('shard1'), pgpool.reset_stats()") . $
 $local->safe_psql('postgres', "ALTER SERVER shard1 OPTIONS (SET pool_size '1')");
 $local->wait_for_catchup($standby);
 is($there[1]->run(query('shard1')), '1', 'standby: call succeeds after a change of options on the primary');
-is($there[1]->run('SELECT pool_size FROM pgpool.pools'), '1', 'standby: new options apply');
+is($there[1]->run(q{SELECT pool_size FROM pgpool.pools WHERE server = 'shard1'}), '1', 'standby: new options apply');
 $local->safe_psql('postgres', "ALTER SERVER shard1 OPTIONS (SET pool_size '2')");
 
 # promotion while the pool is in use
@@ -191,11 +192,13 @@ foreach my $mode (qw(fast immediate smart))
 	ok(wait_until($remote, sub { remote_sessions($remote) }, '0', 10), "$mode: no session is left on the remote server");
 	$local->start;
 	@sessions = map { PgpxSession->new($local) } 1 .. 4;
-	is($local->safe_psql('postgres', 'SELECT count(*) FROM pgpool.pools'), '0', "$mode: no pool exists before its first use");
-	is(remote_sessions($remote), 0, "$mode: no connection exists before the first use");
+	ok(wait_until($local, q{SELECT string_agg(concat_ws(' ', server, local_user, total), ', ' ORDER BY local_user = 'app') FROM pgpool.pools},
+			"warm $super 3, warm app 3"),
+		"$mode: pools with min_size are open before their first use, and no others");
+	ok(wait_until($remote, sub { remote_sessions($remote) }, '6'), "$mode: no other connection exists");
 	is($sessions[2]->run("SELECT pgpool.prewarm('shard1', 2, '30 s')"), '2', "$mode: prewarm opens connections");
 	is($sessions[2]->run(query($_)), '1', "$mode: query succeeds") foreach qw(warm shard1);
-	ok(wait_until($local, "SELECT total FROM pgpool.pools WHERE server = 'warm'", '3'), "$mode: min_size connections are open after the first use");
+	ok(wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE server = 'warm' AND state = 'idle'", '6'), "$mode: min_size connections are open after the first use");
 	$last = lease($sessions[0], 'shard1');
 }
 
