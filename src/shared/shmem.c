@@ -195,7 +195,6 @@ init_shared(PgpxShared *shared, LWLockPadded *locks)
 	}
 	pgpx_cap_init(&shared->cap);
 	SpinLockInit(&shared->free_mutex);
-	SpinLockInit(&shared->formats_mutex);
 	shared->free_head = 0;
 	shared->nfree = pgpx_max_connections;
 

@@ -27,8 +27,6 @@
  *						one for all		server's, then the one for all; the first
  *										is released before the second is acquired.
  *	4. free_mutex		spinlock, one	the list of FREE connections.
- *	-  formats_mutex	spinlock, one	the cache of result formats; acquired
- *										alone.
  *	-  dlock_lock		LWLock, one		distributed locks (lock_table.h); acquired
  *										alone or under the registry lock.  The
  *										invariant checks query the server's
@@ -410,28 +408,6 @@ typedef struct PgpxWorkerSlot
 	pg_atomic_uint64 missed_at; /* PgpxTime; see pgpx_worker_missed */
 } PgpxWorkerSlot;
 
-/*
- * Cache of statements whose results are requested in binary; see
- * binary_input.c.
- */
-#define PGPX_FORMATS_SLOTS 512
-#define PGPX_FORMATS_COLUMNS 128	/* results with more columns stay text */
-
-typedef struct PgpxFormatsKey
-{
-	uint32		pool_id;
-	uint32		length;			/* of the statement's text */
-	uint64		text[2];		/* hashes of the text */
-	uint64		types_hash;		/* hash of the types of the local columns */
-} PgpxFormatsKey;
-
-typedef struct PgpxFormats
-{
-	PgpxFormatsKey key;
-	int			ncolumns;
-	uint64		binary[PGPX_FORMATS_COLUMNS / 64];	/* one bit per column */
-} PgpxFormats;
-
 typedef struct PgpxShared
 {
 	/* set at start-up, then constant */
@@ -479,10 +455,6 @@ typedef struct PgpxShared
 	PgpxCap		cap;			/* max_connections; has its own lock */
 
 	PgpxWorkerSlot worker[PGPX_MAX_WORKERS];
-
-	/* protected by formats_mutex */
-	slock_t		formats_mutex;
-	PgpxFormats formats[PGPX_FORMATS_SLOTS];
 } PgpxShared;
 
 /* Valid in every process once the library is preloaded; NULL otherwise. */

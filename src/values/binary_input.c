@@ -7,14 +7,14 @@
  * The formats of the result are sent with the statement, before its columns are
  * known.  So a statement is first executed with a result in text.  If it had so
  * many rows that binary would have been cheaper, and some columns are of a type
- * that is the same on both sides, all sessions request these columns in binary
+ * that is the same on both sides, the session requests these columns in binary
  * from then on.
  *
  * - The recorded formats are a prediction, and correctness does not depend on
  *	 them.  The row description of each execution reports the format and type of
  *	 each column, and the column is read by these.
- * - Therefore the formats are in a table in shared memory without chains: a
- *	 statement replaces another one with the same slot.
+ * - Therefore the formats are in a table without chains: a statement replaces
+ *	 another one with the same slot.
  * - Values of a few types are read without their receive functions.  In a
  *	 result of numbers the call of a receive function, and the buffer that it
  *	 needs, cost more than the conversion.
@@ -29,12 +29,22 @@
 #include "common/hashfn.h"
 #include "datatype/timestamp.h"
 #include "port/pg_bswap.h"
-#include "storage/spin.h"
 #include "utils/date.h"
 #include "utils/timestamp.h"
 #include "utils/uuid.h"
 
 #include "base/debug_point.h"
+
+#define SLOTS 256
+
+typedef struct Formats
+{
+	PgpxFormatsKey key;
+	int			ncolumns;
+	uint64		binary[PGPX_FORMATS_COLUMNS / 64];	/* one bit per column */
+} Formats;
+
+static Formats table[SLOTS];
 
 void
 pgpx_formats_key(PgpxFormatsKey *key, uint32 pool_id, const char *sql,
@@ -51,52 +61,38 @@ pgpx_formats_key(PgpxFormatsKey *key, uint32 pool_id, const char *sql,
 	key->types_hash = types_hash;
 }
 
-static PgpxFormats *
+static Formats *
 slot_of(const PgpxFormatsKey *key)
 {
-	return &pgpx_shared->formats[(key->text[0] ^ key->types_hash ^
-								  key->pool_id) %
-								 PGPX_FORMATS_SLOTS];
+	return &table[(key->text[0] ^ key->types_hash ^ key->pool_id) % SLOTS];
 }
 
 int
 pgpx_formats_find(const PgpxFormatsKey *key,
 				  int16 formats[PGPX_FORMATS_COLUMNS])
 {
-	PgpxFormats *slot = slot_of(key);
-	PgpxFormats found;
+	const Formats *slot = slot_of(key);
 
-	/*
-	 * Check without the lock first, since most statements are not in the
-	 * table.  A stale answer only means a result in text.
-	 */
-	if (slot->key.text[0] != key->text[0])
+	if (memcmp(&slot->key, key, sizeof(*key)) != 0)
 		return 0;
-	SpinLockAcquire(&pgpx_shared->formats_mutex);
-	found = *slot;
-	SpinLockRelease(&pgpx_shared->formats_mutex);
-	if (memcmp(&found.key, key, sizeof(*key)) != 0)
-		return 0;
-	for (int i = 0; i < found.ncolumns; i++)
-		formats[i] = (found.binary[i / 64] >> (i % 64)) & 1;
-	return found.ncolumns;
+	for (int i = 0; i < slot->ncolumns; i++)
+		formats[i] = (slot->binary[i / 64] >> (i % 64)) & 1;
+	return slot->ncolumns;
 }
 
 void
 pgpx_formats_note(const PgpxFormatsKey *key, int n, const int16 *formats)
 {
-	PgpxFormats *slot = slot_of(key);
-	PgpxFormats entry = {.key = *key, .ncolumns = n};
+	Formats    *slot = slot_of(key);
+	Formats		entry = {.key = *key, .ncolumns = n};
 
 	if (n > PGPX_FORMATS_COLUMNS)
 		return;
 	for (int i = 0; i < n; i++)
 		if (formats[i] != 0)
 			entry.binary[i / 64] |= UINT64CONST(1) << (i % 64);
-	SpinLockAcquire(&pgpx_shared->formats_mutex);
 	if (n > 0 || memcmp(&slot->key, key, sizeof(*key)) == 0)
 		*slot = entry;
-	SpinLockRelease(&pgpx_shared->formats_mutex);
 }
 
 /* Measured by test/bench/formats; arrays with two elements. */

@@ -11,7 +11,6 @@
 #ifndef PGPX_BINARY_INPUT_H
 #define PGPX_BINARY_INPUT_H
 
-#include "shared/shmem.h"
 #include "protocol/wire.h"
 
 /*
@@ -22,6 +21,16 @@
 #ifndef PGPX_FORMATS_WORTH		/* test/bench/formats: 1 */
 #define PGPX_FORMATS_WORTH 6000
 #endif
+
+#define PGPX_FORMATS_COLUMNS 128	/* results with more columns stay text */
+
+typedef struct PgpxFormatsKey
+{
+	uint32		pool_id;
+	uint32		length;			/* of the statement's text */
+	uint64		text[2];		/* hashes of the text */
+	uint64		types_hash;		/* hash of the types of the local columns */
+} PgpxFormatsKey;
 
 /*
  * Computes the key of a statement of a pool.  types_hash is that of the
@@ -43,7 +52,7 @@ extern int	pgpx_formats_find(const PgpxFormatsKey *key,
 
 /*
  * pgpx_formats_note
- *		Records the formats of the n columns of a statement for all sessions.
+ *		Records the formats of the n columns of a statement in this session.
  *
  * n 0 removes the entry.  With more than PGPX_FORMATS_COLUMNS columns the
  * function has no effect.  Raises no error.
