@@ -45,6 +45,7 @@
 #include "miscadmin.h"
 #include "storage/proc.h"
 
+#include "base/debug_point.h"
 #include "shared/pool.h"
 #include "shared/registry.h"
 #include "session/lease.h"
@@ -436,9 +437,13 @@ pgpx_deadlock_find(PgpxWaiter *waiter)
 	Assert(waiter == pgpx_my_waiter());
 	if (deadlock == NULL)
 		return NULL;
-	if (collect(deadlock) && (again = deadlock_alloc()) != NULL)
+	found = collect(deadlock) && (again = deadlock_alloc()) != NULL;
+	if (found)
+	{
+		PGPX_DEBUG_POINT("deadlock_read");
 		found = collect(again) && equals(deadlock, again) &&
 			is_victim(deadlock);
+	}
 	if (again != NULL)
 		deadlock_free(again);
 	if (found)

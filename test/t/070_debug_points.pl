@@ -821,6 +821,82 @@ cmp_ok($ended, '>=', 5, "out of memory ended the worker $ended times");
 is($all, 1, 'every allocation was reached');
 arm(debug_oom => 0);
 
+# --- deadlocks: what happens during a check, and before the victim has left the queue
+make_pool($local, $remote, server => $_, options => { pool_size => 1, checkout_timeout => '10min' }) foreach qw(east west);
+
+# The first session holds one of east, waits for one of west, and completes a deadlock
+# with the second.  It performs the action at the debug point.
+sub cross
+{
+	my ($point, $action, $waits_first) = @_;
+	my @sessions = map { PgpxSession->new($local) } 0, 1;
+
+	disarm();
+	$sessions[0]->run(qq{SET deadlock_timeout = '50ms'; SET pgpool_ext.debug_point = '$point $action'; BEGIN; SELECT pgpool.checkout_xact('east')});
+	$sessions[1]->run(q{SET deadlock_timeout = '1h'; BEGIN; SELECT pgpool.checkout_xact('west')});
+	if ($waits_first)
+	{
+		$waits_first->start(q{SELECT pgpool.checkout('west') > 0});
+		ok(wait_until($local, q{SELECT waiters FROM pgpool.pools WHERE server = 'west'}, '1'), 'session without a lease waits');
+	}
+	$sessions[1]->start(q{SELECT pgpool.checkout_xact('east') > 0});
+	ok(wait_until($local, q{SELECT waiters FROM pgpool.pools WHERE server = 'east'}, '1'), 'one session of the deadlock waits');
+	$sessions[0]->start(q{SELECT pgpool.checkout_xact('west') > 0});
+	ok(reached($point), "$point $action: the other session has found the deadlock");
+	return @sessions;
+}
+
+sub deadlock_ended
+{
+	my ($what, @sessions) = @_;
+
+	$_->quit foreach @sessions;
+	ok(wait_until($local, q{SELECT sum(leased), sum(waiters) FROM pgpool.pools WHERE server IN ('east', 'west')}, '0|0'), "$what: no lease and no waiter is east");
+	return;
+}
+
+# a lease is revoked between the two readings, and its connection goes to a session that
+# does not wait any more
+my $third = PgpxSession->new($local);
+my @cross = cross('deadlock_read', 'wait', $third);
+$local->safe_psql('postgres', q{SELECT pgpool.terminate(lease) FROM pgpool.leases WHERE server = 'west'});
+is($third->finish(30), 't', 'connection of a revoked lease is granted to the first waiter');
+go_on('deadlock_read');
+$local->safe_psql('postgres', 'SELECT pg_sleep(0.3)');
+is($cross[0]->done, 0, 'deadlock that no longer exists in the second reading is not reported');
+$third->run('SELECT pgpool.checkin_all()');
+is($cross[0]->finish(30) . $cross[0]->error, 't', 'session that checked is served');
+$cross[0]->run('ROLLBACK');
+is($cross[1]->finish(30) . $cross[1]->error, 't', 'session whose lease was revoked is served, too');
+deadlock_ended('revoked lease', $third, @cross);
+
+# the other session is cancelled: its connection is granted to the victim
+@cross = cross('deadlocked', 'wait');
+$local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $cross[1]->pid . ')');
+$cross[1]->finish(30);
+$cross[1]->failed('57014', qr/user request/, 'other session is cancelled before the victim has left the queue');
+ok(wait_until($local, q{SELECT pid FROM pgpool.leases WHERE server = 'west'}, $cross[0]->pid), 'victim is granted its connection');
+go_on('deadlocked');
+is($cross[0]->finish(30) . $cross[0]->error, 't', 'victim takes the connection, and gets no error');
+deadlock_ended('grant to a victim', @cross);
+
+# the victim is cancelled, terminated, exits, has an error
+foreach my $case ([ 'wait', 'pg_cancel_backend' ], [ 'wait', 'pg_terminate_backend' ], ['exit'], ['error'])
+{
+	my ($action, $function) = @$case;
+	my $what = $function // $action;
+
+	@cross = cross('deadlocked', $action);
+	$local->safe_psql('postgres', "SELECT $function(" . $cross[0]->pid . ')') if $function;
+	go_on('deadlocked') if $action eq 'wait';
+	is($cross[1]->finish(30) . $cross[1]->error, 't', "$what of the victim: other session is served");
+	$cross[0]->finish(30);
+	isnt($cross[0]->error, '', "$what of the victim: error or end of the session");
+	deadlock_ended($what, @cross);
+}
+disarm();
+check_invariants($local);
+
 # --- distributed locks
 make_pool($local, $remote, server => 'keeper', options => { pool_size => 2 });
 $local->safe_psql('postgres', q{SELECT pgpool.lock_setup('keeper')});
