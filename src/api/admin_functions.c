@@ -117,7 +117,7 @@ pause_servers(List *servers, bool pause, bool drain)
 			ereport(ERROR,
 					(errcode(ERRCODE_TOO_MANY_CONNECTIONS),
 					 errmsg("too many pools"),
-					 errdetail("All %d places are in use; a paused server has one, too.",
+					 errdetail("All %d slots are in use. A paused server occupies one, too.",
 							   pgpx_shared->max_pools),
 					 errhint("Raise \"pgpool_ext.max_pools\", or resume servers "
 							 "that need not be paused.")));

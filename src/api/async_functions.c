@@ -73,7 +73,7 @@ lease_in_flight(int64 id)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("lease " UINT64_FORMAT " has no statement in flight",
 						lease->id),
-				 errdetail("Nothing was sent, or the result was taken already."),
+				 errdetail("No statement was sent, or its result was already read."),
 				 errhint("Send a statement with pgpool.send first.")));
 	return lease;
 }
@@ -235,7 +235,7 @@ return_notifications(FunctionCallInfo fcinfo, PgpxLease *lease,
 				(errcode(ERRCODE_WARNING),
 				 errmsg("notifications on lease " UINT64_FORMAT " were lost: " UINT64_FORMAT,
 						lease->id, lease->notes->dropped),
-				 errdetail("They could not be read, or more came in than are kept (1 MB) until they are asked for.")));
+				 errdetail("They were invalid, or exceeded the 1 MB that is kept until they are read.")));
 	pgpx_notes_drop(lease);
 }
 

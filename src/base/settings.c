@@ -36,7 +36,7 @@ define_postmaster_settings(void)
 {
 	DefineCustomIntVariable("pgpool_ext.max_connections",
 							"Sets the maximum number of outbound connections over all pools.",
-							"Each pool with distributed locks has one more, which does not count. Sizes shared memory.",
+							"A pool with distributed locks has one more connection, which does not count. The setting determines the size of shared memory.",
 							&pgpx_max_connections,
 							100, 1, 262143,
 							PGC_POSTMASTER, 0, NULL, NULL, NULL);
@@ -50,14 +50,14 @@ define_postmaster_settings(void)
 
 	DefineCustomIntVariable("pgpool_ext.max_locks",
 							"Sets the maximum number of distributed locks that sessions of this server hold or release.",
-							"Sizes shared memory.",
+							"The setting determines the size of shared memory.",
 							&pgpx_max_locks,
 							100, 1, 65535,
 							PGC_POSTMASTER, 0, NULL, NULL, NULL);
 
 	DefineCustomIntVariable("pgpool_ext.workers",
 							"Sets the number of background workers that own the connections.",
-							"The servers are spread over them; all pools of a server have the same worker.",
+							"The servers are distributed over the workers. All pools of a server have the same worker.",
 							&pgpx_workers,
 							1, 1, PGPX_MAX_WORKERS,
 							PGC_POSTMASTER, 0, NULL, NULL, NULL);
@@ -71,14 +71,14 @@ pgpx_settings_init(void)
 
 	DefineCustomIntVariable("pgpool_ext.checkout_timeout",
 							"Sets how long a checkout waits for a connection.",
-							"-1 uses the server's option \"checkout_timeout\"; 0 waits for ever. A timeout given in the call goes first.",
+							"-1 uses the server's option \"checkout_timeout\"; 0 means no limit. A timeout argument of the call has precedence.",
 							&pgpx_checkout_timeout,
 							-1, -1, INT_MAX,
 							PGC_USERSET, GUC_UNIT_MS, NULL, NULL, NULL);
 
 	DefineCustomIntVariable("pgpool_ext.busy_poll",
-							"Sets how many microseconds a session looks for an answer before it sleeps.",
-							"So does a worker for what it passes on. 0 sleeps at once. Where looking was in vain it is done more and more rarely.",
+							"Sets the time in microseconds for which a session polls for an answer before it sleeps.",
+							"A worker polls likewise for bytes to relay. 0 disables polling. Polling becomes less frequent while it is unsuccessful.",
 							&pgpx_busy_poll,
 							100, 0, 1000,
 							PGC_USERSET, 0, NULL, NULL, NULL);

@@ -239,7 +239,7 @@ logged_in(PgpxPinger *p)
 	if (ci->need_password && !PQconnectionUsedPassword(p->pg))
 	{
 		pgpx_pinger_failed(p, "A session of a non-superuser must be authenticated by a password, "
-							  "and the remote server did not ask for one.");
+							  "and the remote server did not request one.");
 		return;
 	}
 	if (ci->start_commands[0] != '\0')
@@ -755,7 +755,7 @@ run_pool(PgpxPinger *p)
 		if (!pgpx_pinger_open(p, timeout))
 		{
 			pgpx_dlock_release_failed(p->pool, p->pool_id,
-									  "the pool worker was restarted, and no session has told it yet how to connect");
+									  "the pool worker was restarted, and no session has published the connection parameters yet");
 			p->retry_at = now + RETRY_MAX_US;
 		}
 	}

@@ -41,9 +41,9 @@ static const char setup_sql[] =
 	"		JOIN pg_catalog.pg_roles r ON r.oid = o.owner\n"
 	"		WHERE NOT r.rolsuper AND r.rolname <> current_user LIMIT 1;\n"
 	"	IF FOUND THEN\n"
-	"		RAISE EXCEPTION 'schema pgpool_lock, or what is in it, belongs to role \"%\"', alien\n"
+	"		RAISE EXCEPTION 'schema pgpool_lock or an object in it belongs to role \"%\"', alien\n"
 	"			USING ERRCODE = 'object_not_in_prerequisite_state',\n"
-	"				DETAIL = 'Whoever owns it decides what is run here by the users of locks.';\n"
+	"				DETAIL = 'The owner of these objects controls code that all users of the locks execute.';\n"
 	"	END IF;\n"
 	"	IF pg_catalog.to_regnamespace('pgpool_lock') IS NULL THEN\n"
 	"		CREATE SCHEMA pgpool_lock;\n"
@@ -236,7 +236,7 @@ add_hint(void *arg)
 		case ERRCODE_WRONG_OBJECT_TYPE:
 		case ERRCODE_NOT_NULL_VIOLATION:
 		case ERRCODE_CHECK_VIOLATION:
-			errhint("The tables in the remote's schema \"pgpool_lock\" are not as pgpool.lock_setup makes them.");
+			errhint("The tables in the remote's schema \"pgpool_lock\" do not match those that pgpool.lock_setup creates.");
 			break;
 		case ERRCODE_INSUFFICIENT_PRIVILEGE:
 			errhint("On the remote server the user needs USAGE on schema \"pgpool_lock\", SELECT, INSERT, UPDATE and DELETE on its tables; for pgpool.lock_setup, CREATE on the database.");

@@ -73,8 +73,8 @@ pgpx_dlock_set_key(PgpxDlockWait *w, const PgpxServerSpec *spec)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("options of server \"%s\" were changed in this transaction",
 						NameStr(spec->server_name)),
-				 errdetail("A distributed lock is pinged under options that others see, too."),
-				 errhint("Commit before you take a lock through the server.")));
+				 errdetail("A distributed lock needs options that other sessions can see, because the pool worker pings it."),
+				 errhint("Commit before you acquire a lock through the server.")));
 	w->lock.key = spec->key;
 	w->lock.queue = pgpx_dlock_queue(spec->key.database, spec->key.server,
 									 w->lock.name);
@@ -125,7 +125,7 @@ take_slot(PgpxDlockWait *w, PgpxLease *lease)
 		ereport(ERROR,
 				(errcode(ERRCODE_TOO_MANY_CONNECTIONS),
 				 errmsg("too many distributed locks"),
-				 errdetail("All %d places are in use.", pgpx_shared->max_locks),
+				 errdetail("All %d slots are in use.", pgpx_shared->max_locks),
 				 errhint("Raise \"pgpool_ext.max_locks\".")));
 }
 
@@ -259,7 +259,7 @@ log_takeover(const PgpxDlockWait *w)
 					w->lock.name, NameStr(w->lock.server_name),
 					NameStr(w->lock.database_name), answer->token,
 					answer->holder),
-			 errdetail("It was held%s%s%s since %s, and was not pinged before it expired at %s.",
+			 errdetail("The lock was held%s%s%s since %s, and was not pinged before it expired at %s.",
 					   answer->why ? " for \"" : "",
 					   answer->why ? answer->why : "",
 					   answer->why ? "\"" : "", answer->since,
@@ -355,14 +355,14 @@ reason(const PgpxDlockWait *w)
 						timestamptz_to_str(pgpx_timestamp(w->other.since)));
 	}
 	if (w->error != NULL)
-		return psprintf("The remote's last answer: %s", w->error->message);
+		return psprintf("The last answer of the remote server: %s", w->error->message);
 	if (w->answer.held)
 		return psprintf("It is held by \"%s\"%s%s%s since %s, and expires at %s if it is not pinged.",
 						w->answer.holder, w->answer.why ? " for \"" : "",
 						w->answer.why ? w->answer.why : "",
 						w->answer.why ? "\"" : "", w->answer.since,
 						w->answer.expires);
-	return pstrdup("Other sessions of this server wait for it, too.");
+	return pstrdup("Other sessions of this server wait for the lock, too.");
 }
 
 pg_noreturn static void
@@ -478,7 +478,7 @@ pgpx_dlock_lock(const PgpxDlockCall *call)
 						(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
 						 errmsg("lock \"%s\" of server \"%s\" is held by this session",
 								call->name, call->server),
-						 errdetail("It would wait for itself.")));
+						 errdetail("The session would wait for itself.")));
 		}
 		else if (w->call->only_try)
 		{
@@ -517,9 +517,9 @@ warn_of_loss(int slot, const PgpxDlock *lock)
 			(errcode(ERRCODE_WARNING),
 			 errmsg("lock \"%s\" of server \"%s\" was lost", lock->name,
 					NameStr(lock->server_name)),
-			 errdetail("Another session may hold it by now; the token was " INT64_FORMAT ".",
+			 errdetail("Another session may hold the lock now. The token was " INT64_FORMAT ".",
 					   lock->token),
-			 errhint("What it protects is safe only where the remote checks the token: see fence_check.")));
+			 errhint("Data that the lock protects is safe only if the remote server checks the token with fence_check.")));
 }
 
 static bool
@@ -659,7 +659,7 @@ find_own_lock(PgpxServerSpec *spec, const char *name, int64 token,
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("lock \"%s\" of server \"%s\" belongs to another user of this session",
 						name, NameStr(spec->server_name)),
-				 errdetail("It was taken by \"%s\".",
+				 errdetail("It was acquired by \"%s\".",
 						   GetUserNameFromId(lock->owner_user, false))));
 	return slot < 0 ? -1 : pgpx_dlock_find(&lock->key, name, token, lock);
 }
@@ -681,7 +681,7 @@ pgpx_dlock_unlock(const char *server, const char *name, int64 token)
 				(errcode(ERRCODE_WARNING),
 				 errmsg("lock \"%s\" of server \"%s\" is not held with this token",
 						name, NameStr(spec->server_name)),
-				 errdetail("Token " INT64_FORMAT " was released, or never given to this server.",
+				 errdetail("Token " INT64_FORMAT " was released, or was never granted to this server.",
 						   token)));
 		return PGPX_DLOCK_WAS_NOT_HELD;
 	}
@@ -720,15 +720,15 @@ pgpx_dlock_unlock(const char *server, const char *name, int64 token)
 		ereport(WARNING,
 				(errcode(ERRCODE_WARNING),
 				 errmsg("lock \"%s\" of server \"%s\" was lost", name, server),
-				 errdetail("At the remote it had run out, or it was taken by force; the token was " INT64_FORMAT ".",
+				 errdetail("The lock expired on the remote server, or was released by force. The token was " INT64_FORMAT ".",
 						   token)));
 		return PGPX_DLOCK_WAS_NOT_HELD;
 	}
 	ereport(WARNING,
 			(errcode(ERRCODE_WARNING),
-			 errmsg("lock \"%s\" of server \"%s\" was given up, but the remote has not confirmed it",
+			 errmsg("lock \"%s\" of server \"%s\" was released, but the remote server has not confirmed it",
 					name, server),
-			 errdetail("It is free at the latest when its ttl of " INT64_FORMAT " ms has passed.",
+			 errdetail("The lock expires at the latest when its ttl of " INT64_FORMAT " ms has passed.",
 					   lock.ttl)));
 	return PGPX_DLOCK_LEFT_TO_WORKER;
 }
@@ -775,7 +775,7 @@ before_commit(bool prepare)
 					(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 					 errmsg("cannot PREPARE a transaction that holds lock \"%s\" of server \"%s\"",
 							lock.name, NameStr(lock.server_name)),
-					 errhint("Release it with pgpool.unlock, or take it with pgpool.lock.")));
+					 errhint("Release it first with pgpool.unlock, or acquire it with pgpool.lock.")));
 		if (pgpx_dlock_find(&lock.key, lock.name, lock.token, &now) == i &&
 			now.state == PGPX_DLOCK_LOST)
 			warn_of_loss(i, &now);

@@ -209,8 +209,8 @@ pgpx_dlock_log_loss(const PgpxDlock *lock, bool refused)
 					NameStr(lock->database_name), lock->token,
 					lock->owner_pid),
 			 refused ?
-			 errdetail("The remote no longer has it as this session's: it has run out there, or was taken by force.") :
-			 errdetail("No ping was answered within its ttl of " INT64_FORMAT " ms.",
+			 errdetail("On the remote server the lock expired, or was released by force.") :
+			 errdetail("No ping was answered within the ttl of " INT64_FORMAT " ms.",
 					   lock->ttl)));
 }
 
@@ -731,7 +731,7 @@ log_abandoned(const PgpxDlock *lock, const char *why)
 					NameStr(lock->database_name)),
 			 errdetail("%d attempts have failed, the last one: %s", lock->attempts,
 					   why),
-			 errhint("The lock is free when its ttl of " INT64_FORMAT " ms has passed at the remote.",
+			 errhint("The lock expires when its ttl of " INT64_FORMAT " ms has passed on the remote server.",
 					 lock->ttl)));
 }
 
@@ -789,7 +789,7 @@ reclaim(PgpxDlock *lock, const PgpxDlock *seen)
 		pg_atomic_fetch_add_u32(&pgpx_shared->dlocks_changed, 1);
 	if (unchanged)
 		ereport(LOG,
-				(errmsg("pgpool_ext releases lock \"%s\": its holder with PID %d has gone",
+				(errmsg("pgpool_ext releases lock \"%s\": its holder with PID %d no longer exists",
 						seen->name, seen->owner_pid)));
 }
 
@@ -840,33 +840,33 @@ check_one(PgpxCheck *check, int slot, PgpxTime now)
 
 	if (lock->state < PGPX_DLOCK_FREE || lock->state > PGPX_DLOCK_DONE)
 	{
-		pgpx_check_fault(check, "lock at place %d has state %d", slot, lock->state);
+		pgpx_check_fault(check, "lock in slot %d has state %d", slot, lock->state);
 		return;
 	}
 	if (lock->name[0] == '\0' || lock->ttl <= 0 || lock->request == 0 ||
 		lock->pool < 0 || lock->pool >= pgpx_shared->max_pools)
-		pgpx_check_fault(check, "lock at place %d lacks a name, a ttl, a request or a pool",
+		pgpx_check_fault(check, "lock in slot %d lacks a name, a ttl, a request or a pool",
 						 slot);
 
 	/* the exit callback releases a lock before the process is gone */
 	if (owned && !pgpx_check_is_alive(lock->owner_procno, lock->owner_pid))
-		pgpx_check_fault(check, "lock at place %d belongs to PID %d, which does not exist",
+		pgpx_check_fault(check, "lock in slot %d belongs to PID %d, which does not exist",
 						 slot, lock->owner_pid);
 	if (lock->state == PGPX_DLOCK_DONE && !lock->awaited)
-		pgpx_check_fault(check, "lock at place %d waits for a session that does not wait",
+		pgpx_check_fault(check, "lock in slot %d has a result that no session awaits",
 						 slot);
 	if (lock->state != PGPX_DLOCK_HELD)
 		return;
 	until = pgpx_dlock_certain_until(lock->sent_at, lock->ttl);
 	if (lock->token <= 0 || lock->sent_at > now || lock->valid_until != until)
-		pgpx_check_fault(check, "lock at place %d is held without a token, or beyond its ttl",
+		pgpx_check_fault(check, "lock in slot %d is held without a token, or for longer than its ttl",
 						 slot);
 	for (int i = 0; i < slot; i++)
 		if (pgpx_dlocks[i].state == PGPX_DLOCK_HELD &&
 			pgpx_dlocks[i].valid_until > now && lock->valid_until > now &&
 			strcmp(pgpx_dlocks[i].name, lock->name) == 0 &&
 			memcmp(&pgpx_dlocks[i].key, &lock->key, sizeof(lock->key)) == 0)
-			pgpx_check_fault(check, "locks at places %d and %d are one, and both held",
+			pgpx_check_fault(check, "locks in slots %d and %d are the same lock, and both are held",
 							 i, slot);
 }
 

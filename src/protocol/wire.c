@@ -825,14 +825,14 @@ pgpx_wire_next(PgpxWire *wire, PgpxWireMessage *msg)
 		len = pg_ntoh32(len);
 		if (!rule.known || len < 4 || len > max_length(wire, class))
 		{
-			pgpx_wire_break(wire, "the remote server sent a message that does not fit the protocol");
+			pgpx_wire_break(wire, "the remote server sent a message that violates the protocol");
 			return PGPX_EV_BROKEN;
 		}
 		if (have < (size_t) len + 1)
 		{
 			if (wire->eof)
 			{
-				pgpx_wire_break(wire, "the remote server closed the connection in mid-message");
+				pgpx_wire_break(wire, "the remote server closed the connection within a message");
 				return PGPX_EV_BROKEN;
 			}
 
@@ -865,7 +865,7 @@ pgpx_wire_next(PgpxWire *wire, PgpxWireMessage *msg)
 			pgpx_wire_break(wire, "the reset was not answered as expected");
 		else if (rule.next == PGPX_WIRE_BROKEN)
 			pgpx_wire_break(wire, class == M_COPY_IN ?
-							"a COPY FROM STDIN left it uncertain how many answers are to come" :
+							"after a COPY FROM STDIN the number of pending answers is unknown" :
 							"the remote server ended the session");
 		else if (!enter_phase(wire, rule.next))
 			rule.event = PGPX_EV_NONE;

@@ -133,7 +133,7 @@ pgpx_checkout_lock_pool(PgpxCheckout *c)
 				ereport(ERROR,
 						(errcode(ERRCODE_TOO_MANY_CONNECTIONS),
 						 errmsg("too many pools"),
-						 errdetail("All %d places are in use.", pgpx_shared->max_pools),
+						 errdetail("All %d slots are in use.", pgpx_shared->max_pools),
 						 errhint("Raise \"pgpool_ext.max_pools\". A server whose PUBLIC user mapping does not name the remote user has one pool for each local user.")));
 
 			/* (leases may share the spec, so never set it to -1) */

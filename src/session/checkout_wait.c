@@ -206,7 +206,7 @@ holder_detail(PgpxPool *pool, char *buf, size_t size)
 	LWLockRelease(pool->lock);
 
 	if (pgpx_pool_is_paused(pool))
-		snprintf(buf, size, "The server is paused. Leases that are out: %d, sessions that wait: %d.",
+		snprintf(buf, size, "The server is paused. Active leases: %d. Waiting sessions: %d.",
 				 leased, waiting);
 	else if (oldest != NULL)
 		snprintf(buf, size, "%d of %d connections are leased and %d sessions wait; PID %d has held one for %.3f s.",
@@ -315,7 +315,7 @@ pgpx_checkout_raise_timeout(PgpxCheckout *c, PgpxPool *pool, bool granted)
 		ereport(ERROR,
 				(errcode(PGPX_ERRCODE_WORKER_DOWN),
 				 errmsg("the pool worker does not run"),
-				 errhint("The server starts it again within a second; see the server log, and \"max_worker_processes\".")));
+				 errhint("It is restarted within a second. If it is not, see the server log and \"max_worker_processes\".")));
 
 	raise_if_unreachable(c, pool);
 	if (granted)
@@ -338,7 +338,7 @@ pgpx_checkout_raise_timeout(PgpxCheckout *c, PgpxPool *pool, bool granted)
 					NameStr(c->spec->server_name), c->timeout),
 			 errdetail_internal("%s", detail),
 			 pgpx_pool_is_paused(pool) ?
-			 errhint("pgpool.resume lets checkouts in again.") :
+			 errhint("Call pgpool.resume to end the pause.") :
 			 no_descriptor ? hint_descriptors() :
 			 granted ? errhint("Raise the server's option \"checkout_timeout\".") :
 			 errhint("Raise the server's option \"pool_size\" or \"checkout_timeout\", or return leases earlier.")));
@@ -374,10 +374,10 @@ pgpx_lease_check_unbounded_wait(void)
 	ereport(ERROR,
 			(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
 			 errmsg("cannot wait without a timeout while this session holds a lease"),
-			 errdetail_plural("This session holds %d lease. Two sessions that wait for each other would wait for ever.",
-							  "This session holds %d leases. Two sessions that wait for each other would wait for ever.",
+			 errdetail_plural("This session holds %d lease. Two sessions that wait for each other would never return.",
+							  "This session holds %d leases. Two sessions that wait for each other would never return.",
 							  n, n),
-			 errhint("Give a timeout, or return the leases first.")));
+			 errhint("Specify a timeout, or return the leases first.")));
 }
 
 /* The caller holds the pool lock.  The pool's worker is about to restart. */
@@ -392,8 +392,8 @@ raise_damaged(PgpxCheckout *c, PgpxPool *pool)
 			(errcode(PGPX_ERRCODE_POOL_DAMAGED),
 			 errmsg("the pool of server \"%s\" is out of service",
 					NameStr(c->spec->server_name)),
-			 errdetail("Its state in shared memory is wrong. %s", text),
-			 errhint("The pool worker restarts and rebuilds the pool within seconds; then repeat the call.")));
+			 errdetail("Its state in shared memory is inconsistent. %s", text),
+			 errhint("The pool worker restarts and rebuilds the pool within seconds. Repeat the call then.")));
 }
 
 void
@@ -461,6 +461,6 @@ pgpx_checkout_raise_lost(PgpxCheckout *c)
 			(errcode(ERRCODE_CONNECTION_FAILURE),
 			 errmsg("connection to server \"%s\" was lost",
 					NameStr(c->spec->server_name)),
-			 errdetail("The statement was sent, and its answer cannot be had: it may have run."),
-			 errhint("See at the remote whether it has run before you repeat it.")));
+			 errdetail("The statement was sent, but its answer was lost. It may have been executed."),
+			 errhint("Check on the remote server whether the statement was executed before you repeat it.")));
 }

@@ -107,7 +107,7 @@ raise_invalid_lease(int64 id)
 			(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 			 errmsg("lease " INT64_FORMAT " does not exist", id),
 			 errdetail("It was returned, or it has ended with its transaction or session."),
-			 errhint("View \"pgpool.leases\" shows the leases that are out.")));
+			 errhint("View \"pgpool.leases\" shows all leases.")));
 }
 
 static PgpxLease *
@@ -138,7 +138,7 @@ pgpx_lease_check_not_in_use(const PgpxLease *lease)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("lease " UINT64_FORMAT " is in use", lease->id),
-				 errdetail("A function called while the result of a statement on this lease was read came back to it.")));
+				 errdetail("A function that was called while a result of this lease was read used the same lease.")));
 }
 
 PgpxLease *
@@ -154,7 +154,7 @@ pgpx_lease_of(int64 id)
 				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
 				 errmsg("lease " UINT64_FORMAT " belongs to another user of this session",
 						lease->id),
-				 errdetail("It was taken by user \"%s\".", name ? name : "?")));
+				 errdetail("It was acquired by user \"%s\".", name ? name : "?")));
 	}
 	pgpx_lease_check_not_in_use(lease);
 	pgpx_lease_check_revoked(lease);
@@ -224,7 +224,7 @@ pgpx_lease_check_revoked(PgpxLease *lease)
 					 errmsg("connection of lease " UINT64_FORMAT " was lost", lease->id),
 					 reason == PGPX_REVOKE_WORKER ?
 					 errdetail("The pool worker was restarted.") :
-					 errdetail("The lease was ended, longer ago than other leases of this session that were."),
+					 errdetail("The reason is no longer known, because other leases of this session have ended since."),
 					 add_hint(lease)));
 	}
 }
@@ -244,7 +244,7 @@ pgpx_lease_raise_broken(PgpxLease *lease, const char *why,
 			 errmsg("connection to server \"%s\" was lost",
 					NameStr(lease->spec->server_name)),
 			 remote_text ?
-			 errdetail_internal("The remote server said: %s", remote_text) :
+			 errdetail_internal("The remote server reported: %s", remote_text) :
 			 errdetail_internal("%c%s.", pg_toupper((unsigned char) why[0]),
 								why + 1),
 			 add_hint(lease)));

@@ -57,8 +57,8 @@ before_commit(void)
 					(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
 					 errmsg("lease " UINT64_FORMAT " has a statement in flight",
 							lease->id),
-					 errdetail("A lease taken with checkout_xact ends with the local transaction, and what is in flight on it would be cancelled."),
-					 errhint("Take its result with pgpool.result before the local transaction ends.")));
+					 errdetail("A lease acquired with checkout_xact ends with the local transaction, and its statement would be cancelled."),
+					 errhint("Read its result with pgpool.result before the local transaction ends.")));
 
 		/* in mid-answer, tx is the state after the previous statement */
 		if (wire->tx != 'I')
@@ -66,7 +66,7 @@ before_commit(void)
 					(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
 					 errmsg("lease " UINT64_FORMAT " has an open remote transaction",
 							lease->id),
-					 errdetail("A lease taken with checkout_xact ends with the local transaction, and what is open on it would be rolled back."),
+					 errdetail("A lease acquired with checkout_xact ends with the local transaction, and its remote transaction would be rolled back."),
 					 errhint("Commit or roll back on the lease before the local transaction ends.")));
 		pgpx_lease_return(lease, PGPX_END_CHECKIN, false);
 	}

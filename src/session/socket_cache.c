@@ -133,7 +133,7 @@ acquire_fds(int n)
 				ReleaseExternalFD();
 			ereport(ERROR,
 					(errcode(ERRCODE_INSUFFICIENT_RESOURCES),
-					 errmsg("could not take in the socket of a pooled connection"),
+					 errmsg("could not receive the socket of a pooled connection"),
 					 errdetail("This session has too many open descriptors."),
 					 errhint("Return leases, or raise the server's \"max_files_per_process\".")));
 		}

@@ -463,7 +463,7 @@ pgpx_run_check(const PgpxLease *lease, const PgpxStatement *statement)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("lease " UINT64_FORMAT " has a statement in flight",
 						lease->id),
-				 errhint("Take its result with pgpool.result first.")));
+				 errhint("Read its result with pgpool.result first.")));
 	if (statement != NULL && statement->nparams > MAX_PARAMS)
 		ereport(ERROR,
 				(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
@@ -551,7 +551,7 @@ pgpx_run_end(PgpxRun *run)
 	if (run->empty && !run->any)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
-				 errmsg("SQL text holds no statement")));
+				 errmsg("SQL text contains no statement")));
 	return run->rows;
 }
 

@@ -82,7 +82,7 @@ check_lease(PgpxCheck *check, PgpxConn *conn)
 		pgpx_check_fault(check, "connection %d is leased, but its lease is " UINT64_FORMAT,
 						 index, lease_id);
 	if (!pgpx_check_is_alive(conn->owner_procno, conn->owner_pid))
-		pgpx_check_fault(check, "lease " UINT64_FORMAT " on connection %d belongs to process %d at %d, which does not exist",
+		pgpx_check_fault(check, "lease " UINT64_FORMAT " on connection %d belongs to process %d (slot %d), which does not exist",
 						 lease_id, index, conn->owner_pid, conn->owner_procno);
 	if (check->nleases < pgpx_shared->max_connections)
 		check->leases[check->nleases++] = lease_id;
@@ -111,12 +111,12 @@ check_conn(PgpxCheck *check, PgpxConn *conn)
 						 index, state, conn->opened_at);
 	if ((conn->state == PGPX_CONN_IDLE && conn->unread_reset != 0) ||
 		(conn->state == PGPX_CONN_RESET_PENDING && conn->unread_reset <= 0))
-		pgpx_check_fault(check, "connection %d is %s, but owes %d answers",
+		pgpx_check_fault(check, "connection %d is %s, but %d answers to a reset are unread",
 						 index, state, conn->unread_reset);
 	if (conn->state == PGPX_CONN_CLOSING &&
 		(conn->close_reason <= PGPX_CLOSE_NONE ||
 		 conn->close_reason >= PGPX_CLOSE_NREASONS))
-		pgpx_check_fault(check, "connection %d is closing, but for no reason (%d)",
+		pgpx_check_fault(check, "connection %d is closing without a valid reason (%d)",
 						 index, conn->close_reason);
 	check_lease(check, conn);
 }
@@ -141,7 +141,7 @@ check_lru(PgpxCheck *check)
 
 		if (i < 0 || i >= pgpx_shared->max_connections)
 		{
-			pgpx_check_fault(check, "list of free connections leads to %d", i);
+			pgpx_check_fault(check, "list of free connections refers to connection %d", i);
 			return;
 		}
 		conn = &pgpx_conns[i];
@@ -149,19 +149,19 @@ check_lru(PgpxCheck *check)
 			(conn->state != PGPX_CONN_IDLE &&
 			 conn->state != PGPX_CONN_RESET_PENDING))
 		{
-			pgpx_check_fault(check, "connection %d in the list of free ones is %s and of pool place %d",
+			pgpx_check_fault(check, "connection %d in the list of free connections is %s and belongs to pool slot %d",
 							 i, pgpx_conn_state_name(conn->state),
 							 conn->pool);
 			return;
 		}
 		if (conn->prev != last)
 		{
-			pgpx_check_fault(check, "connection %d in the list of free ones is linked to %d before it, not to %d",
+			pgpx_check_fault(check, "connection %d in the list of free connections is linked to %d before it, not to %d",
 							 i, conn->prev, last);
 			return;
 		}
 		if (last >= 0 && conn->last_used > pgpx_conns[last].last_used)
-			pgpx_check_fault(check, "connection %d in the list of free ones was used later than connection %d before it",
+			pgpx_check_fault(check, "connection %d in the list of free connections was used later than connection %d before it",
 							 i, last);
 		last = i;
 		n++;
@@ -250,7 +250,7 @@ check_served(PgpxCheck *check, int waiting)
 			 !pgpx_pool_must_test_locked(pool, conn,
 										 pgpx_pool_waits_since_locked(pool),
 										 pgpx_now())))
-			pgpx_check_fault(check, "%d tickets wait while connection %d is %s",
+			pgpx_check_fault(check, "%d waiters are queued while connection %d is %s",
 							 waiting, i, pgpx_conn_state_name(conn->state));
 	}
 }
@@ -284,11 +284,11 @@ check_counters(PgpxCheck *check, int open)
 				  stats->terminated + stats->lease_timeouts + stats->retried +
 				  pool->count[PGPX_CONN_LEASED]);
 	check_sum(check, "waited", stats->waited,
-			  "sum of ended waits and tickets",
+			  "sum of ended waits and waiters",
 			  stats->granted + stats->timeouts + stats->cancelled +
 				  stats->failed + pool->nqueued);
 	check_sum(check, "sum of the histogram", waits,
-			  "waited without tickets", stats->waited - pool->nqueued);
+			  "waited without waiters", stats->waited - pool->nqueued);
 	check_sum(check, "connects", stats->connects,
 			  "sum of closed and open connections", closed + open);
 	if (stats->checkouts < stats->hits + stats->granted)
@@ -298,7 +298,7 @@ check_counters(PgpxCheck *check, int open)
 		pgpx_check_fault(check, "hits is " UINT64_FORMAT ", but last_used_hits is " UINT64_FORMAT,
 						 stats->hits, stats->last_used_hits);
 	if (stats->closed[PGPX_CLOSE_NONE] != 0)
-		pgpx_check_fault(check, "connections were closed for no reason");
+		pgpx_check_fault(check, "connections were closed without a reason");
 }
 
 static void
@@ -320,7 +320,7 @@ check_pool(PgpxCheck *check, int index)
 	if (pool->pool_id == 0 &&
 		(pgpx_pool_total_locked(pool) != 0 || pool->nbroken != 0 ||
 		 pool->nqueued != 0))
-		pgpx_check_fault(check, "place %d has no pool, but connections or tickets", index);
+		pgpx_check_fault(check, "pool slot %d has no pool, but connections or waiters", index);
 	check->pool = NULL;
 	LWLockRelease(pool->lock);
 }
@@ -358,7 +358,7 @@ walk_free(PgpxCheck *check, bool first)
 
 	if (wrong >= 0)
 	{
-		pgpx_check_fault(check, "free list leads to connection %d, which is not free or was passed before",
+		pgpx_check_fault(check, "free list refers to connection %d, which is not free or occurs twice",
 						 wrong);
 		return 0;
 	}
@@ -489,7 +489,7 @@ check_granted(PgpxCheck *check, PgpxWaiter *waiter)
 
 	if (waiter->conn < 0 || waiter->conn >= pgpx_shared->max_connections)
 	{
-		pgpx_check_fault(check, "ticket %d was granted connection %d", index, waiter->conn);
+		pgpx_check_fault(check, "waiter %d was granted connection %d", index, waiter->conn);
 		return;
 	}
 
@@ -500,14 +500,14 @@ check_granted(PgpxCheck *check, PgpxWaiter *waiter)
 	{
 		if (conn->state != PGPX_CONN_LEASED || conn->owner_procno != index ||
 			conn->owner_pid != waiter->pid)
-			pgpx_check_fault(check, "ticket %d of process %d was granted lease " UINT64_FORMAT ", which process %d holds",
+			pgpx_check_fault(check, "waiter %d of process %d was granted lease " UINT64_FORMAT ", which process %d holds",
 							 index, waiter->pid, waiter->lease_id,
 							 conn->owner_pid);
 	}
 	else if (pgpx_waiter_revoked(index, waiter->lease_id) == PGPX_REVOKE_NONE &&
 			 conn->opened_at != 0 &&
 			 conn->opened_at < waiter->since)
-		pgpx_check_fault(check, "ticket %d of process %d was granted lease " UINT64_FORMAT ", but connection %d has lease " UINT64_FORMAT,
+		pgpx_check_fault(check, "waiter %d of process %d was granted lease " UINT64_FORMAT ", but connection %d has lease " UINT64_FORMAT,
 						 index, waiter->pid, waiter->lease_id, waiter->conn,
 						 pg_atomic_read_u64(&conn->lease_id));
 }
@@ -529,37 +529,37 @@ check_queue(PgpxCheck *check)
 
 		if (i < 0 || i >= pgpx_shared->nwaiter_slots)
 		{
-			pgpx_check_fault(check, "queue leads to ticket %d", i);
+			pgpx_check_fault(check, "queue refers to waiter %d", i);
 			return n;
 		}
 		waiter = &pgpx_waiters[i];
 		if (waiter->pool != check->index ||
 			waiter->state != PGPX_WAITER_WAITING)
 		{
-			pgpx_check_fault(check, "ticket %d in the queue is in state %d and of pool place %d",
+			pgpx_check_fault(check, "waiter %d in the queue is in state %d and belongs to pool slot %d",
 							 i, waiter->state, waiter->pool);
 			return n;
 		}
 		if (waiter->prev != last)
 		{
-			pgpx_check_fault(check, "ticket %d in the queue is linked to %d before it, not to %d",
+			pgpx_check_fault(check, "waiter %d in the queue is linked to %d before it, not to %d",
 							 i, waiter->prev, last);
 			return n;
 		}
 		if (last >= 0 && waiter->position <= pgpx_waiters[last].position)
-			pgpx_check_fault(check, "ticket %d with number " UINT64_FORMAT " stands behind number " UINT64_FORMAT,
+			pgpx_check_fault(check, "waiter %d with position " UINT64_FORMAT " is queued behind position " UINT64_FORMAT,
 							 i, waiter->position, pgpx_waiters[last].position);
 		if (!pgpx_check_is_alive(i, waiter->pid))
-			pgpx_check_fault(check, "ticket %d belongs to process %d, which does not exist",
+			pgpx_check_fault(check, "waiter %d belongs to process %d, which does not exist",
 							 i, waiter->pid);
 		last = i;
 		n++;
 	}
 	if (pool->queue_tail != last)
-		pgpx_check_fault(check, "queue ends with ticket %d, not with %d",
+		pgpx_check_fault(check, "queue ends with waiter %d, not with %d",
 						 pool->queue_tail, last);
 	if (pool->nwaiting != n)
-		pgpx_check_fault(check, "%d tickets are in the queue, but the pool counts %d",
+		pgpx_check_fault(check, "%d waiters are in the queue, but the pool counts %d",
 						 n, pool->nwaiting);
 	return n;
 }
@@ -588,7 +588,7 @@ pgpx_check_waiters(PgpxCheck *check)
 			check_granted(check, waiter);
 	}
 	if (pool->nqueued != waiting + served)
-		pgpx_check_fault(check, "%d tickets wait and %d were served, but the pool counts %d",
+		pgpx_check_fault(check, "%d waiters are queued and %d were granted, but the pool counts %d",
 						 waiting, served, pool->nqueued);
 	return waiting;
 }
@@ -625,7 +625,7 @@ compare(PgpxCheck *check, PgpxCap *cap, PgpxCapSeen *seen, const char *what,
 		return;
 	seen->done = true;
 	if (seen->used != seen->counted)
-		pgpx_check_fault(check, "%s (place %d) has %d tokens out, but %d connections",
+		pgpx_check_fault(check, "%s (pool slot %d) holds %d tokens, but has %d connections",
 						 what, slot, seen->used, seen->counted);
 }
 

@@ -598,7 +598,7 @@ pgpx_pool_log_damage(int worker)
 					(errcode(ERRCODE_DATA_CORRUPTED),
 					 errmsg("the pool of server \"%s\" of database \"%s\" for user \"%s\" is out of service",
 							NameStr(server), NameStr(database), NameStr(user)),
-					 errdetail("Its state in shared memory is wrong. %s", text),
+					 errdetail("Its state in shared memory is inconsistent. %s", text),
 					 errhint("The pool worker restarts and rebuilds it; leases of all pools of the worker end. "
 							 "Please report this: it is a bug, or the memory of this machine is defective.")));
 	}

@@ -246,8 +246,8 @@ raise_column_list(int n, const PgpxColumn *columns, int expected, int lead,
 			 errdetail_plural("The remote statement returns %d column, the column list has %d.",
 							  "The remote statement returns %d columns, the column list has %d.",
 							  n, n, expected) :
-			 errdetail_plural("The remote statement returns %d column, the column list has %d behind that of the pool.",
-							  "The remote statement returns %d columns, the column list has %d behind that of the pool.",
+			 errdetail_plural("The remote statement returns %d column, the column list has %d after the pool column.",
+							  "The remote statement returns %d columns, the column list has %d after the pool column.",
 							  n, n, expected),
 			 n == 0 ? 0 :
 			 n > LIST_SHOWN ?
@@ -460,7 +460,7 @@ begin_column(const PgpxRows *t, Column *column, const PgpxColumn *remote)
 	else if (pgpx_formats_gain(remote->type) == 0)
 		ereport(ERROR,
 				(errcode(ERRCODE_DATATYPE_MISMATCH),
-				 errmsg("column \"%s\" of the remote result has another type than the last time",
+				 errmsg("column \"%s\" of the remote result has another type than in the previous execution",
 						name),
 				 errhint("Run the statement again.")));
 	else if (is_same_type(type, remote->type))
@@ -861,7 +861,7 @@ pgpx_rows_lead(PgpxRows *tuples, char *text)
 				 errdetail("Its first column \"%s\" is of type %s.",
 						   NameStr(attr->attname),
 						   format_type_be(attr->atttypid)),
-				 errhint("The first column is the pool's: AS t(pool text, ...).")));
+				 errhint("The first column must be the pool: AS t(pool text, ...).")));
 	getTypeInputInfo(attr->atttypid, &input, &ioparam);
 	tuples->values[0] = OidInputFunctionCall(input, text, ioparam,
 											 attr->atttypmod);

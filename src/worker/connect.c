@@ -346,7 +346,7 @@ pgpx_connect_deadline_passed(PgpxWorkerConn *w)
 			 w->phase == PGPX_PHASE_LOOKUP ? "The look-up of the host name" :
 			 w->phase == PGPX_PHASE_CONNECT ? "The connection attempt" :
 			 "The start commands",
-			 hurried ? "the time for which its place is kept from others" :
+			 hurried ? "the time limit for an attempt while another pool waits for its slot" :
 			 "connect_timeout",
 			 hurried ? PGPX_CONTENDED_KEEP_MS / 1000.0 :
 			 pgpx_pools[w->pool].opts.connect_timeout / 1000.0,
@@ -511,13 +511,13 @@ pgpx_connect_logged_in(PgpxWorkerConn *w)
 	{
 		pgpx_connect_fail(w, ERRCODE_S_R_E_PROHIBITED_SQL_STATEMENT_ATTEMPTED,
 						  "A session of a non-superuser must be authenticated by a password, "
-						  "and the remote server did not ask for one.");
+						  "and the remote server did not request one.");
 		return;
 	}
 	if (PQtransactionStatus(w->pg) != PQTRANS_IDLE)
 	{
 		/* a proxy may pass on a transaction that another client left open */
-		pgpx_connect_refused(w, "The remote session does not begin outside of a transaction.");
+		pgpx_connect_refused(w, "The remote session began inside a transaction.");
 		return;
 	}
 	if (ci->start_commands[0] == '\0')

@@ -55,7 +55,7 @@ pgpx_event_loop_init(void)
 	if (pgpx_epoll_fd < 0 || tasks < 0)
 		ereport(FATAL,
 				(errcode_for_socket_access(),
-				 errmsg("pgpool_ext could not set its worker up: %m")));
+				 errmsg("pgpool_ext could not initialize its worker: %m")));
 
 	message = MemoryContextAlloc(TopMemoryContext, PGPX_MESSAGE_MAX);
 	pgpx_event_watch(PGPX_WATCH_CONTROL, 0,

@@ -426,7 +426,7 @@ ended(PgpxTask *task)
 		else
 			login->stepped(login->owner, PGRES_POLLING_FAILED,
 						   ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION,
-						   "The remote server said too much during the login.");
+						   "The remote server sent too much data during the login.");
 	}
 
 	/* one abandoned thread less may allow logins of all users to start */
@@ -449,9 +449,9 @@ pgpx_login_delay_reason(const PgpxLogin *login)
 	n = count_threads(login);
 	if (login->state == QUEUED &&
 		(n.same_abandoned >= MAX_STEPS || n.remote >= MAX_AT_ADDRESS))
-		return ": logins before it still compute what the remote server has asked for";
+		return ": earlier logins of the pool are still computing their authentication";
 	if (login->state == QUEUED && too_many_abandoned(&n))
-		return ": too many logins of the pool worker still compute what remote servers have asked for";
+		return ": too many logins of the pool worker are still computing their authentication";
 	return ": what the remote server asks for takes longer to compute";
 }
 

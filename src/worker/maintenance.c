@@ -211,7 +211,7 @@ sweep(void)
 							  PGPX_CLOSE_HOLDER_DIED,
 							  NULL))
 			ereport(LOG,
-					(errmsg("pgpool_ext took lease " UINT64_FORMAT " back: its holder with PID %d has gone",
+					(errmsg("pgpool_ext reclaimed lease " UINT64_FORMAT ": its holder with PID %d no longer exists",
 							lease_id, pid)));
 	}
 	return leases;

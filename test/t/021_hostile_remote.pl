@@ -326,7 +326,7 @@ foreach my $what (grep { /^stray.*held$/ } sort keys %behaviours)
 		{
 			$session->fails($query, '08006', qr/connection to server "s_$what" was lost/, "$what: message is not taken for the next answer");
 		}
-		like($session->error, qr/The remote server said: bye/, "$what: error has the remote server's message") if $what =~ /error/;
+		like($session->error, qr/The remote server reported: bye/, "$what: error has the remote server's message") if $what =~ /error/;
 		$session->fails($query, '08006', qr/was lost/, "$what: lease stays unusable") if $what !~ /notice/;
 
 		# each connection sends its message once

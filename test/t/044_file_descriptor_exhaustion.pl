@@ -67,7 +67,7 @@ SKIP:
 	ok(wait_until($local, sub { slurp_file($local->logfile, $log) =~ /cannot ping the locks of server "$mine->[1]".*\n.*DETAIL:.*too many open descriptors/ ? 1 : 0 }, 1, 20), 'failed ping is logged with the reason');
 
 	is($more[0]->run("SELECT pgpool.unlock('$mine->[1]', 'a', $token)"), '', 'release of the lock cannot be sent');
-	like($more[0]->error, qr/WARNING:.*lock "a".*was given up, but the remote has not confirmed it/, 'warning reports the unconfirmed release');
+	like($more[0]->error, qr/WARNING:.*lock "a".*was released, but the remote server has not confirmed it/, 'warning reports the unconfirmed release');
 }
 
 # a pool without a connection

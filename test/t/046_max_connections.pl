@@ -81,7 +81,7 @@ $sessions[0]->quit;
 ok(wait_until($local, q{SELECT string_agg(server || ' ' || state, ', ' ORDER BY server) FROM pgpool.connections WHERE server IN ('d', 'e')}, 'd cancelling, d cancelling, e connecting'),
 	'all slots are occupied by the unresponsive remote server');
 is($sessions[1]->run(q{SELECT pgpool.exec(pgpool.checkout('a', '60 s'), 'select 1') FROM generate_series(1, 3)}, 90) . $sessions[1]->error, "1\n1\n1", 'another pool is granted all slots');
-like($local->safe_psql('postgres', q{SELECT last_error FROM pgpool.pools WHERE server = 'e'}), qr/did not end within the time for which its place is kept from others \(10 s\)/, 'reason is shown');
+like($local->safe_psql('postgres', q{SELECT last_error FROM pgpool.pools WHERE server = 'e'}), qr/did not end within the time limit for an attempt while another pool waits for its slot \(10 s\)/, 'reason is shown');
 $sessions[1]->run('SELECT pgpool.checkin_all()');
 
 stats_add_up($local);

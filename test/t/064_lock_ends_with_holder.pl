@@ -149,7 +149,7 @@ is($watch->run("SELECT pgpool.lock_valid('keeper', 'stopped', $taken)"), 't', 'n
 # the holder
 is($holder->run("SELECT pgpool.lock_valid('keeper', 'stopped', $taken)"), 'f', 'token of another server is not valid');
 is($holder->run("SELECT pgpool.unlock('keeper', 'stopped', $taken)"), 'f', 'token of another server releases nothing');
-like($holder->error, qr/WARNING:.*lock "stopped" of server "keeper" is not held with this token\n.*Token $taken was released, or never given to this server/,
+like($holder->error, qr/WARNING:.*lock "stopped" of server "keeper" is not held with this token\n.*Token $taken was released, or was never granted to this server/,
 	'warning reports the foreign token');
 $holder->fails("SELECT pgpool.exec('keeper', 'SELECT pgpool_lock.fence_check(\$1, \$2::bigint)', 'nowhere', $taken)", '55000',
 	qr/token $taken of lock "nowhere" is not valid any more\nDETAIL:  There is no such lock/, 'fence refuses a token of an unknown lock');
@@ -210,7 +210,7 @@ $watch->finish;
 $watch->failed('57014', qr/canceling statement/, 'waiter still waits');
 $remote->stop('immediate');
 is($holder->run("SELECT pgpool.unlock('keeper', 'restart', $token)"), '', 'release cannot be confirmed while the remote server is down');
-like($holder->error, qr/WARNING:.*was given up, but the remote has not confirmed it/, 'warning reports the unconfirmed release');
+like($holder->error, qr/WARNING:.*was released, but the remote server has not confirmed it/, 'warning reports the unconfirmed release');
 like(slurp_file($one->logfile), qr/could not release lock "restart".*\n.*3 attempts have failed/, 'log reports it after three attempts');
 is($one->safe_psql('postgres', 'SELECT count(*) FROM pgpool.locks'), '0', 'lock is not held any more');
 $holder->fails(lock_sql('restart'), '08001', qr/could not connect to server "keeper"/, 'lock cannot be acquired without a remote server');

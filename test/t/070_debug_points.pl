@@ -548,25 +548,25 @@ foreach my $point (qw(hand_over hand_over_sent))
 # check_invariants() reports each kind of damage
 my %damages = (
 	lease_of_idle => qr/is idle, but has lease 5 /, lease_of_future => qr/is leased, but its lease is 9223372036854775807/,
-	lease_twice => qr/is on two connections/, holder => qr/belongs to process 1 at \d+, which does not exist/,
+	lease_twice => qr/is on two connections/, holder => qr/belongs to process 1 \(slot \d+\), which does not exist/,
 	generation => qr/has generation 0/, version => qr/is of version \d+, the pool of/, opened => qr/is idle, but was opened at 0/,
-	unread_reset => qr/is idle, but owes 2 answers/, closing => qr/is closing, but for no reason/, state => qr/is in state \d+/,
-	count => qr/2 connections are idle, but the pool counts 7/, list_head => qr/list of free connections leads to 100000/,
-	list_state => qr/in the list of free ones is leased/, list_link => qr/is linked to \d+ before it, not to -1/,
-	list_order => qr/in the list of free ones was used later than connection \d+ before it/,
+	unread_reset => qr/is idle, but 2 answers to a reset are unread/, closing => qr/is closing without a valid reason/, state => qr/is in state \d+/,
+	count => qr/2 connections are idle, but the pool counts 7/, list_head => qr/list of free connections refers to connection 100000/,
+	list_state => qr/in the list of free connections is leased/, list_link => qr/is linked to \d+ before it, not to -1/,
+	list_order => qr/in the list of free connections was used later than connection \d+ before it/,
 	list_end => qr/list of free connections ends with/, list_short => qr/list of free connections has 1, but 2/,
 	cap => qr/4 connections, but pool_size and max_overflow allow 1/, checkouts => qr/checkouts is 0, but/, waited => qr/waited is 100000, but/,
 	histogram => qr/sum of the histogram is/, connects => qr/connects is 0, but/, hits => qr/checkouts is \d+, but hits is 100000/,
-	last_used_hits => qr/but last_used_hits is 100000/, closed => qr/closed for no reason/, pool_slot => qr/has no pool, but connections or tickets/,
-	free_head => qr/free list leads to/, free_outside => qr/free list leads to/, free_count => qr/in the free list, but it counts 0/,
-	free_missing => qr/is free, but not in the free list/, not_granted => qr/2 tickets wait while connection \d+ is idle/,
-	queue_head => qr/queue leads to ticket 100000/, queue_state => qr/in the queue is in state/, queue_link => qr/in the queue is linked to 100000/,
-	queue_order => qr/stands behind number 9223372036854775807/, queue_process => qr/ticket \d+ belongs to process 1/,
-	queue_end => qr/queue ends with ticket/, queue_count => qr/2 tickets are in the queue, but the pool counts 7/,
+	last_used_hits => qr/but last_used_hits is 100000/, closed => qr/closed without a reason/, pool_slot => qr/has no pool, but connections or waiters/,
+	free_head => qr/free list refers to/, free_outside => qr/free list refers to/, free_count => qr/in the free list, but it counts 0/,
+	free_missing => qr/is free, but not in the free list/, not_granted => qr/2 waiters are queued while connection \d+ is idle/,
+	queue_head => qr/queue refers to waiter 100000/, queue_state => qr/in the queue is in state/, queue_link => qr/in the queue is linked to 100000/,
+	queue_order => qr/is queued behind position 9223372036854775807/, queue_process => qr/waiter \d+ belongs to process 1/,
+	queue_end => qr/queue ends with waiter/, queue_count => qr/2 waiters are in the queue, but the pool counts 7/,
 	queued => qr/but the pool counts 7/, granted_outside => qr/was granted connection 100000/, granted_other => qr/which process \d+ holds/,
 	granted_stale => qr/was granted lease 1, but connection/, lock_state => qr/has state 100000/, lock_name => qr/lacks a name/,
-	lock_twice => qr/are one, and both held/, many => qr/and \d+ more/,
-	lock_owner => qr/belongs to PID 1/, lock_done => qr/waits for a session that does not wait/, lock_token => qr/held without a token/);
+	lock_twice => qr/are the same lock, and both are held/, many => qr/and \d+ more/,
+	lock_owner => qr/belongs to PID 1/, lock_done => qr/has a result that no session awaits/, lock_token => qr/held without a token/);
 {
 	my ($holder, $first, $second, $damager) = map { PgpxSession->new($local) } 1 .. 4;
 

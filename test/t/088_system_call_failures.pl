@@ -72,8 +72,8 @@ works('one', 'without failures');
 # --- the worker cannot set itself up, or cannot watch a socket: it exits, and the next
 # one succeeds
 foreach my $case (
-	[ 'epoll_create1', qr/FATAL: .*pgpool_ext could not set its worker up: Too many open files/ ],
-	[ 'pipe2', qr/FATAL: .*pgpool_ext could not set its worker up: Too many open files/ ],
+	[ 'epoll_create1', qr/FATAL: .*pgpool_ext could not initialize its worker: Too many open files/ ],
+	[ 'pipe2', qr/FATAL: .*pgpool_ext could not initialize its worker: Too many open files/ ],
 	[ 'epoll_ctl', qr/ERROR: .*pgpool_ext could not watch a socket: Too many open files/ ])
 {
 	my ($function, $said) = @$case;
@@ -653,7 +653,7 @@ is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'lock is 
 	my @held = map { "held$_" } 0 .. 4;
 	my $worker = worker_pid($local);
 	my $threads = sub { return threads_of($worker) };
-	my $before_it = qr/did not end within connect_timeout \(0\.3 s\): logins before it still compute what the remote server has asked for/;
+	my $before_it = qr/did not end within connect_timeout \(0\.3 s\): earlier logins of the pool are still computing their authentication/;
 
 	# with some load, reaching the computation may need another attempt
 	my $leave_behind = sub {
@@ -714,7 +714,7 @@ is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'lock is 
 	ok(wait_until($local, $threads, '0 24'), 'no login has got another thread');
 	$tell_anew->(@held[ 0, 2, 3 ]);
 	$leave_behind->(32, @held[ 2, 3 ]);
-	$is_told->('held0', qr/did not end within connect_timeout \(0\.3 s\): too many logins of the pool worker still compute what remote servers have asked for/, 'worker has too many abandoned logins');
+	$is_told->('held0', qr/did not end within connect_timeout \(0\.3 s\): too many logins of the pool worker are still computing their authentication/, 'worker has too many abandoned logins');
 	ok(wait_until($local, $threads, '0 32'), 'no login has got another thread in the full worker');
 	works('newcomer', 'user without abandoned logins');
 	check_invariants($local);

@@ -252,7 +252,7 @@ like($session->error, qr/NOTICE:.*late/, 'late notice is reported');
 $session->run('SELECT pgpool.checkin_all()');
 is($local->safe_psql('postgres', q{SELECT closed_broken + closed_reset + closed_holder_died FROM pgpool.stats WHERE server = 'patient_late'}), '0', 'connection is kept');
 $session->run(q{SELECT pgpool.checkout('fatal') AS lease \gset});
-$session->fails(q{SELECT a FROM pgpool.query(:lease, 'select 1') AS t(a int)}, '08006', qr/The remote server said: so long/, 'FATAL error followed by ReadyForQuery ends the connection');
+$session->fails(q{SELECT a FROM pgpool.query(:lease, 'select 1') AS t(a int)}, '08006', qr/The remote server reported: so long/, 'FATAL error followed by ReadyForQuery ends the connection');
 $session->run('SELECT pgpool.checkin_all()');
 
 $_->quit foreach $session, $other;

@@ -320,7 +320,7 @@ EOT
 	is($user->run(q{SELECT pgpool.exec('p3', 'select 1')}) . $user->error, '1', 'least recently used pool is replaced');
 	is($user->run('SELECT string_agg(server, $$ $$ ORDER BY server) FROM pgpool.pools'), 'p2 p3', 'replaced pool is the right one');
 	$user->run(q{SELECT pgpool.checkout('p2', '10 s'); SELECT pgpool.checkout('p3', '10 s')});
-	$user->fails(q{SELECT pgpool.checkout('p1', '10 s')}, '53300', qr/too many pools\nDETAIL:  All 2 places are in use/, 'pool without a slot is refused if all are in use');
+	$user->fails(q{SELECT pgpool.checkout('p1', '10 s')}, '53300', qr/too many pools\nDETAIL:  All 2 slots are in use/, 'pool without a slot is refused if all are in use');
 
 	# a lock keeps its pool, although the pool has no connection
 	$user->run(q{SELECT pgpool.checkin_all(); SELECT pgpool.lock_setup('p2')});
@@ -361,7 +361,7 @@ trigger('NEW.token := -1');
 $session->run(q{SELECT pgpool.lock('one', 'a', '2 s')});
 like($session->error, qr/ERROR: .*token/, 'invalid token is an error') or diag($session->{text});
 trigger(q{RAISE EXCEPTION 'try again' USING ERRCODE = '40001'});
-$session->fails(q{SELECT pgpool.lock('one', 'b', '700 ms')}, '55P03', qr/lock "b" of server "one" did not come free within 700 ms\nDETAIL:  The remote's last answer: try again/, 'transient error is retried until the timeout');
+$session->fails(q{SELECT pgpool.lock('one', 'b', '700 ms')}, '55P03', qr/lock "b" of server "one" did not come free within 700 ms\nDETAIL:  The last answer of the remote server: try again/, 'transient error is retried until the timeout');
 
 # without a timeout a transient error is retried a few times (counted by a sequence,
 # which is not rolled back)
@@ -404,7 +404,7 @@ my $worker = worker_pid($local);
 $local->safe_psql('postgres', q{ALTER SERVER one OPTIONS (ADD operation_timeout '500 ms')});
 kill 'STOP', $worker;
 is($session->run("SELECT pgpool.unlock('one', 'g', $token)"), '', 'release is not confirmed in time');
-like($session->error, qr/WARNING:.*lock "g".*was given up, but the remote has not confirmed it/, 'warning reports the unconfirmed release');
+like($session->error, qr/WARNING:.*lock "g".*was released, but the remote server has not confirmed it/, 'warning reports the unconfirmed release');
 $session->run(q{SET statement_timeout = '100 ms'});
 $session->fails("SELECT pgpool.unlock('one', 'h', $second)", '57014', qr/statement timeout/, 'wait for a release can be cancelled');
 kill 'CONT', $worker;

@@ -92,7 +92,7 @@ check_invariants($local);
 
 # --- further attempts get no thread
 $local->safe_psql('postgres', q{ALTER SERVER forever OPTIONS (SET connect_timeout '500ms'); SELECT pgpool.resume('forever')});
-$other->fails(q{SELECT pgpool.checkout('forever', '10 s')}, '08001', qr/did not end within connect_timeout \(0\.5 s\): logins before it still compute what the remote server has asked for/, 'attempt after a change in place has to wait');
+$other->fails(q{SELECT pgpool.checkout('forever', '10 s')}, '08001', qr/did not end within connect_timeout \(0\.5 s\): earlier logins of the pool are still computing their authentication/, 'attempt after a change in place has to wait');
 is(threads(), '0 4', "attempt after a change in place has no thread");
 $local->safe_psql('postgres', q{ALTER SERVER forever OPTIONS (ADD application_name 'again')});
 my @again = map { PgpxSession->new($local) } 1 .. 6;
@@ -115,7 +115,7 @@ foreach my $change (
 	ok(wait_until($local, sub {
 		# this attempt gets no thread either
 		$other->run(q{SELECT pgpool.checkout('forever', '10 s')});
-		return $other->sqlstate eq '08001' && $other->error =~ qr/did not end within connect_timeout \(0\.5 s\): logins before it still compute what the remote server has asked for/ ? 1 : 0;
+		return $other->sqlstate eq '08001' && $other->error =~ qr/did not end within connect_timeout \(0\.5 s\): earlier logins of the pool are still computing their authentication/ ? 1 : 0;
 	}, 1), "$change: further attempt has to wait") or diag($other->error);
 	ok(wait_until($local, \&threads, '0 8'), "$change: further attempt has no thread");
 }

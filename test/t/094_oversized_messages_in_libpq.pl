@@ -135,8 +135,8 @@ is($local->safe_psql('postgres', 'SELECT restarts FROM pgpool.workers'), '0', 'l
 
 # --- the connection for lock pings
 my %words = (
-	lock_login => 'The remote server said too much during the login.',
-	lock_names => 'The remote server said too much during the login.',
+	lock_login => 'The remote server sent too much data during the login.',
+	lock_names => 'The remote server sent too much data during the login.',
 	lock_ping => 'The remote server sent a message that is too long.');
 foreach my $what (sort keys %words)
 {
