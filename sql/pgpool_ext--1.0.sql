@@ -31,7 +31,7 @@ CREATE FOREIGN DATA WRAPPER pgpool_fdw
 HANDLER pgpool.pgpool_fdw_handler
 VALIDATOR pgpool.pgpool_fdw_validator;
 COMMENT ON FOREIGN DATA WRAPPER pgpool_fdw IS
-'a server of it is a pool of connections to a PostgreSQL server; see function pgpool.checkout';
+'each server of this wrapper is a pool of connections to a PostgreSQL server; see function pgpool.checkout';
 
 --
 -- Leases
@@ -55,7 +55,7 @@ RETURNS pg_catalog.int8
 AS 'MODULE_PATHNAME', 'pgpx_checkout_xact'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION pgpool.checkout_xact(pg_catalog.text, pg_catalog.interval, pg_catalog.text) IS
-'leases a connection to a server until the end of the local transaction or the rollback of the subtransaction that took it, and returns the lease; the remote does not commit with the local transaction';
+'leases a connection to a server until the end of the local transaction, or until the subtransaction that acquired it is rolled back, and returns the lease; the remote transaction is not committed with the local one';
 
 CREATE FUNCTION pgpool.try_checkout(
 	pool pg_catalog.text,
@@ -80,21 +80,21 @@ RETURNS pg_catalog.void
 AS 'MODULE_PATHNAME', 'pgpx_checkin'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION pgpool.checkin(pg_catalog.int8) IS
-'returns a lease; a remote transaction that is open on it is rolled back with a warning';
+'returns a lease; an open remote transaction is rolled back with a warning';
 
 CREATE FUNCTION pgpool.discard(lease pg_catalog.int8)
 RETURNS pg_catalog.void
 AS 'MODULE_PATHNAME', 'pgpx_discard'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION pgpool.discard(pg_catalog.int8) IS
-'ends a lease and closes its connection instead of keeping it';
+'ends a lease and closes its connection';
 
 CREATE FUNCTION pgpool.checkin_all()
 RETURNS pg_catalog.int4
 AS 'MODULE_PATHNAME', 'pgpx_checkin_all'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION pgpool.checkin_all() IS
-'returns all leases of this session and tells how many they were';
+'returns all leases of this session, and the number of them';
 
 --
 -- Administration: not PUBLIC's, and inside for the owner of the server or with
@@ -107,7 +107,7 @@ AS 'MODULE_PATHNAME', 'pgpx_pause'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 REVOKE ALL ON FUNCTION pgpool.pause(pg_catalog.text) FROM PUBLIC;
 COMMENT ON FUNCTION pgpool.pause(pg_catalog.text) IS
-'lets checkouts from a server queue while leases go on; NULL: all servers of this database';
+'makes checkouts from a server wait in the queue; leases continue; NULL means all servers of this database';
 
 CREATE FUNCTION pgpool.resume(pool pg_catalog.text DEFAULT NULL)
 RETURNS pg_catalog.void
@@ -115,7 +115,7 @@ AS 'MODULE_PATHNAME', 'pgpx_resume'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 REVOKE ALL ON FUNCTION pgpool.resume(pg_catalog.text) FROM PUBLIC;
 COMMENT ON FUNCTION pgpool.resume(pg_catalog.text) IS
-'ends pause and drain of a server; NULL: all servers of this database';
+'ends pause and drain of a server; NULL means all servers of this database';
 
 CREATE FUNCTION pgpool.drain(
 	pool pg_catalog.text DEFAULT NULL,
@@ -125,7 +125,7 @@ AS 'MODULE_PATHNAME', 'pgpx_drain'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 REVOKE ALL ON FUNCTION pgpool.drain(pg_catalog.text, pg_catalog.interval) FROM PUBLIC;
 COMMENT ON FUNCTION pgpool.drain(pg_catalog.text, pg_catalog.interval) IS
-'pauses a server, waits until its leases have come in, and closes all connections; false if the timeout came first (NULL: none); resume undoes it';
+'pauses a server, waits until its leases are returned, and closes all its connections; returns false if the timeout is reached; resume ends the pause';
 
 CREATE FUNCTION pgpool.reconnect(pool pg_catalog.text DEFAULT NULL)
 RETURNS pg_catalog.void
@@ -133,7 +133,7 @@ AS 'MODULE_PATHNAME', 'pgpx_reconnect'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 REVOKE ALL ON FUNCTION pgpool.reconnect(pg_catalog.text) FROM PUBLIC;
 COMMENT ON FUNCTION pgpool.reconnect(pg_catalog.text) IS
-'replaces the connections to a server: idle ones now, leased ones at checkin; NULL: all servers of this database';
+'replaces the connections to a server: free ones now, leased ones at checkin; NULL means all servers of this database';
 
 CREATE FUNCTION pgpool.prewarm(
 	pool pg_catalog.text,
@@ -144,7 +144,7 @@ AS 'MODULE_PATHNAME', 'pgpx_prewarm'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 REVOKE ALL ON FUNCTION pgpool.prewarm(pg_catalog.text, pg_catalog.int4, pg_catalog.interval) FROM PUBLIC;
 COMMENT ON FUNCTION pgpool.prewarm(pg_catalog.text, pg_catalog.int4, pg_catalog.interval) IS
-'opens connections of the caller''s own pool of a server until n are open, and tells how many are; fewer if the pool''s size, a cap, a pause or the timeout (NULL: none) comes first';
+'opens connections of the caller''s own pool of a server until n are open, and returns how many are open; fewer if the size of the pool, a cap, a pause or the timeout ends the call';
 
 CREATE FUNCTION pgpool.reset_stats(pool pg_catalog.text DEFAULT NULL)
 RETURNS pg_catalog.void
@@ -152,14 +152,14 @@ AS 'MODULE_PATHNAME', 'pgpx_reset_stats'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 REVOKE ALL ON FUNCTION pgpool.reset_stats(pg_catalog.text) FROM PUBLIC;
 COMMENT ON FUNCTION pgpool.reset_stats(pg_catalog.text) IS
-'sets the counters of a server to zero, but for what is still under way; NULL: all servers of this database';
+'sets the counters of a server to zero, except those of operations in progress; NULL means all servers of this database';
 
 CREATE FUNCTION pgpool.terminate(lease pg_catalog.int8)
 RETURNS pg_catalog.bool
 AS 'MODULE_PATHNAME', 'pgpx_terminate'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION pgpool.terminate(pg_catalog.int8) IS
-'ends a lease and shuts its connection down, under the rule of pg_terminate_backend; false if no such lease is out';
+'ends a lease of any session and closes its connection, with the privileges of pg_terminate_backend; returns false if the lease does not exist';
 
 --
 -- Parameters.  A statement's parameters are values of any types; the functions
@@ -352,7 +352,7 @@ RETURNS SETOF pg_catalog.anyelement
 AS 'MODULE_PATHNAME', 'pgpx_query_as_lease'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
 COMMENT ON FUNCTION pgpool.query_as(pg_catalog.anyelement, pg_catalog.int8, pg_catalog.text, pg_catalog.text[]) IS
-'runs one statement on a lease and returns its rows as the template''s type: a row type by the names of its columns, or a scalar';
+'runs one statement on a lease and returns rows of the template''s type: columns of a row type are matched by name, any other type takes the only column';
 
 CREATE FUNCTION pgpool.query_as(
 	template pg_catalog.anyelement,
@@ -363,7 +363,7 @@ RETURNS SETOF pg_catalog.anyelement
 AS 'MODULE_PATHNAME', 'pgpx_query_as_lease'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
 COMMENT ON FUNCTION pgpool.query_as(pg_catalog.anyelement, pg_catalog.int8, pg_catalog.text, pgpool.param[]) IS
-'runs one statement with parameters of built-in types on a lease and returns its rows as the template''s type: a row type by the names of its columns, or a scalar';
+'runs one statement with parameters of built-in types on a lease and returns rows of the template''s type: columns of a row type are matched by name, any other type takes the only column';
 
 CREATE FUNCTION pgpool.query_as(
 	template pg_catalog.anyelement,
@@ -374,7 +374,7 @@ RETURNS SETOF pg_catalog.anyelement
 AS 'MODULE_PATHNAME', 'pgpx_query_as_lease_any'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
 COMMENT ON FUNCTION pgpool.query_as(pg_catalog.anyelement, pg_catalog.int8, pgpool.statement, "any") IS
-'runs one statement with parameters of any types on a lease and returns its rows as the template''s type: a row type by the names of its columns, or a scalar';
+'runs one statement with parameters of any types on a lease and returns rows of the template''s type: columns of a row type are matched by name, any other type takes the only column';
 
 CREATE FUNCTION pgpool.query_as(
 	template pg_catalog.anyelement,
@@ -385,7 +385,7 @@ RETURNS SETOF pg_catalog.anyelement
 AS 'MODULE_PATHNAME', 'pgpx_query_as_pool'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
 COMMENT ON FUNCTION pgpool.query_as(pg_catalog.anyelement, pg_catalog.text, pg_catalog.text, pg_catalog.text[]) IS
-'runs one statement on a connection to a server, leased for this call, and returns its rows as the template''s type: a row type by the names of its columns, or a scalar';
+'runs one statement on a connection to a server, leased for this call, and returns rows of the template''s type: columns of a row type are matched by name, any other type takes the only column';
 
 CREATE FUNCTION pgpool.query_as(
 	template pg_catalog.anyelement,
@@ -396,7 +396,7 @@ RETURNS SETOF pg_catalog.anyelement
 AS 'MODULE_PATHNAME', 'pgpx_query_as_pool'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
 COMMENT ON FUNCTION pgpool.query_as(pg_catalog.anyelement, pg_catalog.text, pg_catalog.text, pgpool.param[]) IS
-'runs one statement with parameters of built-in types on a connection to a server, leased for this call, and returns its rows as the template''s type: a row type by the names of its columns, or a scalar';
+'runs one statement with parameters of built-in types on a connection to a server, leased for this call, and returns rows of the template''s type: columns of a row type are matched by name, any other type takes the only column';
 
 CREATE FUNCTION pgpool.query_as(
 	template pg_catalog.anyelement,
@@ -407,7 +407,7 @@ RETURNS SETOF pg_catalog.anyelement
 AS 'MODULE_PATHNAME', 'pgpx_query_as_pool_any'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
 COMMENT ON FUNCTION pgpool.query_as(pg_catalog.anyelement, pg_catalog.text, pgpool.statement, "any") IS
-'runs one statement with parameters of any types on a connection to a server, leased for this call, and returns its rows as the template''s type: a row type by the names of its columns, or a scalar';
+'runs one statement with parameters of any types on a connection to a server, leased for this call, and returns rows of the template''s type: columns of a row type are matched by name, any other type takes the only column';
 
 CREATE FUNCTION pgpool.exec(
 	lease pg_catalog.int8,
@@ -417,7 +417,7 @@ RETURNS pg_catalog.int8
 AS 'MODULE_PATHNAME', 'pgpx_exec_lease'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000;
 COMMENT ON FUNCTION pgpool.exec(pg_catalog.int8, pg_catalog.text, pg_catalog.text[]) IS
-'runs statements on a lease, drops their rows and returns how many rows they affected or returned; without parameters there may be several statements';
+'runs statements on a lease, discards their rows, and returns the number of rows affected or returned; several statements are allowed without parameters';
 
 CREATE FUNCTION pgpool.exec(
 	lease pg_catalog.int8,
@@ -427,7 +427,7 @@ RETURNS pg_catalog.int8
 AS 'MODULE_PATHNAME', 'pgpx_exec_lease'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000;
 COMMENT ON FUNCTION pgpool.exec(pg_catalog.int8, pg_catalog.text, pgpool.param[]) IS
-'runs one statement with parameters of built-in types on a lease, drops its rows and returns how many rows it affected or returned';
+'runs one statement with parameters of built-in types on a lease, discards its rows, and returns the number of rows affected or returned';
 
 CREATE FUNCTION pgpool.exec(
 	lease pg_catalog.int8,
@@ -437,7 +437,7 @@ RETURNS pg_catalog.int8
 AS 'MODULE_PATHNAME', 'pgpx_exec_lease_any'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000;
 COMMENT ON FUNCTION pgpool.exec(pg_catalog.int8, pgpool.statement, "any") IS
-'runs one statement with parameters of any types on a lease, drops its rows and returns how many rows it affected or returned';
+'runs one statement with parameters of any types on a lease, discards its rows, and returns the number of rows affected or returned';
 
 CREATE FUNCTION pgpool.exec(
 	pool pg_catalog.text,
@@ -447,7 +447,7 @@ RETURNS pg_catalog.int8
 AS 'MODULE_PATHNAME', 'pgpx_exec_pool'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000;
 COMMENT ON FUNCTION pgpool.exec(pg_catalog.text, pg_catalog.text, pg_catalog.text[]) IS
-'runs statements on a connection to a server, leased for this call, drops their rows and returns how many rows they affected or returned; without parameters there may be several statements';
+'runs statements on a connection to a server, leased for this call, discards their rows, and returns the number of rows affected or returned; several statements are allowed without parameters';
 
 CREATE FUNCTION pgpool.exec(
 	pool pg_catalog.text,
@@ -457,7 +457,7 @@ RETURNS pg_catalog.int8
 AS 'MODULE_PATHNAME', 'pgpx_exec_pool'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000;
 COMMENT ON FUNCTION pgpool.exec(pg_catalog.text, pg_catalog.text, pgpool.param[]) IS
-'runs one statement with parameters of built-in types on a connection to a server, leased for this call, drops its rows and returns how many rows it affected or returned';
+'runs one statement with parameters of built-in types on a connection to a server, leased for this call, discards its rows, and returns the number of rows affected or returned';
 
 CREATE FUNCTION pgpool.exec(
 	pool pg_catalog.text,
@@ -467,7 +467,7 @@ RETURNS pg_catalog.int8
 AS 'MODULE_PATHNAME', 'pgpx_exec_pool_any'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000;
 COMMENT ON FUNCTION pgpool.exec(pg_catalog.text, pgpool.statement, "any") IS
-'runs one statement with parameters of any types on a connection to a server, leased for this call, drops its rows and returns how many rows it affected or returned';
+'runs one statement with parameters of any types on a connection to a server, leased for this call, discards its rows, and returns the number of rows affected or returned';
 
 --
 -- What a statement returns
@@ -591,7 +591,7 @@ RETURNS pg_catalog.bool
 AS 'MODULE_PATHNAME', 'pgpx_cancel'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION pgpool.cancel(pg_catalog.int8) IS
-'asks the remote server to cancel the statement that was sent on a lease, whose result then fails; false if nothing runs there';
+'asks the remote server to cancel the statement that was sent on a lease; returns false if no statement is running';
 
 CREATE FUNCTION pgpool.notifications(lease pg_catalog.int8)
 RETURNS TABLE (
@@ -623,7 +623,7 @@ RETURNS SETOF pg_catalog.record
 AS 'MODULE_PATHNAME', 'pgpx_fanout_text'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
 COMMENT ON FUNCTION pgpool.fanout(pg_catalog.text[], pg_catalog.text, pg_catalog.text[]) IS
-'runs one statement on a connection to each of several servers at the same time and returns the rows as they come, with the server''s name as first column; needs a column list, as in FROM pgpool.fanout(..) AS t(server text, id bigint)';
+'runs one statement on a connection to each of several servers at the same time, and returns the rows as they arrive, with the server in the first column; needs a column list, as in FROM pgpool.fanout(..) AS t(server text, id bigint)';
 
 CREATE FUNCTION pgpool.fanout(
 	pools pg_catalog.text[],
@@ -633,7 +633,7 @@ RETURNS SETOF pg_catalog.record
 AS 'MODULE_PATHNAME', 'pgpx_fanout_text'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
 COMMENT ON FUNCTION pgpool.fanout(pg_catalog.text[], pg_catalog.text, pgpool.param[]) IS
-'runs one statement with parameters of built-in types on a connection to each of several servers at the same time and returns the rows as they come, with the server''s name as first column; needs a column list, as in FROM pgpool.fanout(..) AS t(server text, id bigint)';
+'runs one statement with parameters of built-in types on a connection to each of several servers at the same time, and returns the rows as they arrive, with the server in the first column; needs a column list, as in FROM pgpool.fanout(..) AS t(server text, id bigint)';
 
 CREATE FUNCTION pgpool.fanout(
 	pools pg_catalog.text[],
@@ -643,7 +643,7 @@ RETURNS SETOF pg_catalog.record
 AS 'MODULE_PATHNAME', 'pgpx_fanout_any'
 LANGUAGE C VOLATILE PARALLEL UNSAFE COST 10000 ROWS 1000;
 COMMENT ON FUNCTION pgpool.fanout(pg_catalog.text[], pgpool.statement, "any") IS
-'runs one statement with parameters of any types on a connection to each of several servers at the same time and returns the rows as they come, with the server''s name as first column; needs a column list, as in FROM pgpool.fanout(..) AS t(server text, id bigint)';
+'runs one statement with parameters of any types on a connection to each of several servers at the same time, and returns the rows as they arrive, with the server in the first column; needs a column list, as in FROM pgpool.fanout(..) AS t(server text, id bigint)';
 
 --
 -- What there is to see: views, each on a function of its name, which returns a row
@@ -693,7 +693,7 @@ RETURNS SETOF pgpool.pools_row
 AS 'MODULE_PATHNAME', 'pgpx_view_pools'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100;
 COMMENT ON FUNCTION pgpool.pools() IS
-'what view pools shows: one row for each pool of all databases';
+'returns the rows of view pools: one for each pool of all databases';
 
 CREATE VIEW pgpool.pools AS
 SELECT
@@ -705,71 +705,71 @@ SELECT
 FROM pgpool.pools() AS f;
 GRANT SELECT ON pgpool.pools TO PUBLIC;
 COMMENT ON VIEW pgpool.pools IS
-'pools of all databases: which connections they have, and whether somebody waits; a pool is made by its first checkout, or with min_size by the start of the server, and its row vanishes when its place is needed and nothing is left in it';
+'pools of all databases: their connections and their waiters; a pool is created by its first checkout, or with min_size at the start of the server, and removed when it is empty and its slot is needed';
 COMMENT ON COLUMN pgpool.pools.pool_id IS
-'number of the pool, which no other pool gets while the server runs; joins the views';
+'id of the pool, unique while the server runs; joins the views';
 COMMENT ON COLUMN pgpool.pools.database IS
 'database of the foreign server';
 COMMENT ON COLUMN pgpool.pools.server IS
-'foreign server that the pool leads to';
+'foreign server of the pool';
 COMMENT ON COLUMN pgpool.pools.local_user IS
-'user of the user mapping; with a mapping for PUBLIC "public" if it names the remote user, else the local user whose pool it is';
+'user of the user mapping; for a mapping of PUBLIC "public" if it names the remote user, else the local user of the pool';
 COMMENT ON COLUMN pgpool.pools.shared IS
-'true: all sessions to which the user mapping applies share the pool; false: the mapping is PUBLIC''s and names no remote user, and the pool is that of one local user';
+'true: all sessions to which the user mapping applies share the pool; false: the mapping is of PUBLIC and names no remote user, so each local user has a pool';
 COMMENT ON COLUMN pgpool.pools.state IS
 '"damaged": the pool''s state in shared memory is wrong, last_error says how, and checkouts fail until the worker has restarted and rebuilt it; "draining" and "paused": checkouts queue until resume(); "unavailable": no connection is open, the last attempt has failed, and the pause before the next one still runs; "stale": connections from before a change of options or a reconnect() are still leased; "full": every connection that pool_size and max_overflow allow is there, and none is free; "overflow": there are more than pool_size; "ready": none of these. The first that holds';
 COMMENT ON COLUMN pgpool.pools.worker IS
 'worker that owns the connections; see view workers';
 COMMENT ON COLUMN pgpool.pools.transport IS
-'how lessees speak to the remote on the connection that was opened last: "direct" on the socket itself; "relay": through the worker, since the connection uses TLS; NULL if none is open';
+'how sessions communicate on the connection that was opened last: "direct" on the socket itself, or "relay" through the worker, because the connection uses TLS; NULL if none is open';
 COMMENT ON COLUMN pgpool.pools.tls_version IS
 'version of TLS of that connection; NULL without TLS';
 COMMENT ON COLUMN pgpool.pools.tls_cipher IS
 'cipher of that connection; NULL without TLS';
 COMMENT ON COLUMN pgpool.pools.pool_size IS
-'option of the server: connections that are kept, at most';
+'option of the server: maximum number of connections that stay open when they are idle';
 COMMENT ON COLUMN pgpool.pools.max_overflow IS
-'option of the server: further connections under load';
+'option of the server: maximum number of further connections under load';
 COMMENT ON COLUMN pgpool.pools.min_size IS
-'option of the server: connections that are kept open even when idle';
+'option of the server: number of connections that are kept open';
 COMMENT ON COLUMN pgpool.pools.total IS
-'connections in any state; the sum of the eight columns that follow';
+'connections in any state: the sum of the eight columns that follow';
 COMMENT ON COLUMN pgpool.pools.leased IS
 'connections that are leased by sessions';
 COMMENT ON COLUMN pgpool.pools.idle IS
-'connections that are open, clean and free';
+'connections that are open, reset and free';
 COMMENT ON COLUMN pgpool.pools.reset_pending IS
-'connections that are free, but whose answer to the reset sent at checkin has not been read yet';
+'connections that are free, but whose reset has not been confirmed yet';
 COMMENT ON COLUMN pgpool.pools.connecting IS
 'connections that are being opened';
 COMMENT ON COLUMN pgpool.pools.resetting IS
-'connections that the worker resets, or whose answer to a reset it reads';
+'connections that the worker resets';
 COMMENT ON COLUMN pgpool.pools.checking IS
 'connections that the worker tests';
 COMMENT ON COLUMN pgpool.pools.cancelling IS
-'connections without a lease on which a cancel request is in flight, or a statement that was given up has not ended yet';
+'connections without a lease on which a cancel request or an abandoned statement has not ended';
 COMMENT ON COLUMN pgpool.pools.closing IS
 'connections that are being closed';
 COMMENT ON COLUMN pgpool.pools.available IS
 'open connections that a checkout can lease at once: idle plus reset_pending';
 COMMENT ON COLUMN pgpool.pools.overflow IS
-'connections beyond pool_size';
+'connections above pool_size';
 COMMENT ON COLUMN pgpool.pools.waiters IS
 'sessions that wait for a connection; see view waiters';
 COMMENT ON COLUMN pgpool.pools.oldest_wait IS
-'how long the session that has waited longest has waited, in milliseconds; NULL if none waits';
+'waiting time of the session that has waited longest, in milliseconds; NULL if no session waits';
 COMMENT ON COLUMN pgpool.pools.created_at IS
-'when the pool was made';
+'time when the pool was created';
 COMMENT ON COLUMN pgpool.pools.last_checkout IS
-'when a connection was leased last; NULL if never';
+'time when a connection was last leased; NULL if never';
 COMMENT ON COLUMN pgpool.pools.unavailable_since IS
-'first of the failed attempts to connect since the last one that succeeded; NULL if there is none';
+'time of the first failed attempt to connect since the last successful one; NULL if the last attempt succeeded';
 COMMENT ON COLUMN pgpool.pools.last_error IS
-'why the last failed attempt to connect failed, in the remote''s or the client library''s words; NULL if none has failed; <insufficient privilege> unless you may see it';
+'error of the last failed attempt to connect, in the words of the remote server or of libpq; NULL if none has failed; <insufficient privilege> unless you may see it';
 COMMENT ON COLUMN pgpool.pools.last_error_at IS
-'when that attempt failed; NULL if none has failed';
+'time of that attempt; NULL if none has failed';
 COMMENT ON COLUMN pgpool.pools.next_try_at IS
-'no attempt to connect is made before this instant; NULL if the last attempt succeeded';
+'time before which no attempt to connect is made; NULL if the last attempt succeeded';
 
 CREATE TYPE pgpool.connections_row AS (
 	pool_id pg_catalog.int4,
@@ -807,7 +807,7 @@ RETURNS SETOF pgpool.connections_row
 AS 'MODULE_PATHNAME', 'pgpx_view_connections'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100;
 COMMENT ON FUNCTION pgpool.connections() IS
-'what view connections shows: one row for each connection of all pools';
+'returns the rows of view connections: one for each connection of all pools';
 
 CREATE VIEW pgpool.connections AS
 SELECT
@@ -820,29 +820,29 @@ SELECT
 FROM pgpool.connections() AS f;
 GRANT SELECT ON pgpool.connections TO PUBLIC;
 COMMENT ON VIEW pgpool.connections IS
-'connections of all pools, open or being opened or closed: state, age, who has them';
+'connections of all pools: state, age and holder';
 COMMENT ON COLUMN pgpool.connections.pool_id IS
-'number of the pool, which no other pool gets while the server runs; joins the views';
+'id of the pool, unique while the server runs; joins the views';
 COMMENT ON COLUMN pgpool.connections.database IS
 'database of the foreign server';
 COMMENT ON COLUMN pgpool.connections.server IS
-'foreign server that the pool leads to';
+'foreign server of the pool';
 COMMENT ON COLUMN pgpool.connections.local_user IS
-'user of the user mapping; with a mapping for PUBLIC "public" if it names the remote user, else the local user whose pool it is';
+'user of the user mapping; for a mapping of PUBLIC "public" if it names the remote user, else the local user of the pool';
 COMMENT ON COLUMN pgpool.connections.connection IS
-'place of the connection, from 0 to pgpool_ext.max_connections - 1; used again by other connections';
+'slot of the connection, from 0 to pgpool_ext.max_connections - 1; slots are reused';
 COMMENT ON COLUMN pgpool.connections.generation IS
-'number of the remote session in this place; no two remote sessions have the same';
+'number of the remote session; unique in its slot';
 COMMENT ON COLUMN pgpool.connections.state IS
 '"connecting", "idle", "reset_pending", "leased", "resetting", "checking", "cancelling" or "closing"; see the columns of view pools';
 COMMENT ON COLUMN pgpool.connections.state_since IS
-'since when it is in that state';
+'time when it entered that state';
 COMMENT ON COLUMN pgpool.connections.reset_pending IS
-'true: the answer to a reset that was sent on it has not been read yet';
+'true if a reset was sent and has not been confirmed yet';
 COMMENT ON COLUMN pgpool.connections.stale IS
-'true: it was opened with options that have changed since; it closes as soon as it is free';
+'true if the options have changed since it was opened; it closes when it is free';
 COMMENT ON COLUMN pgpool.connections.transport IS
-'how the lessee speaks to the remote: "direct" on the socket itself; "relay": through the worker, since the connection uses TLS; NULL while it is being opened';
+'how the session communicates: "direct" on the socket itself, or "relay" through the worker, because the connection uses TLS; NULL while it is being opened';
 COMMENT ON COLUMN pgpool.connections.tls_version IS
 'version of TLS; NULL without TLS';
 COMMENT ON COLUMN pgpool.connections.tls_cipher IS
@@ -850,31 +850,31 @@ COMMENT ON COLUMN pgpool.connections.tls_cipher IS
 COMMENT ON COLUMN pgpool.connections.remote_addr IS
 'address of the remote server; NULL while it is being opened, for a Unix-domain socket, and unless you may see it';
 COMMENT ON COLUMN pgpool.connections.remote_port IS
-'port of the remote server; NULL as remote_addr is';
+'port of the remote server; NULL in the same cases as remote_addr';
 COMMENT ON COLUMN pgpool.connections.remote_pid IS
 'process ID of the remote session; NULL while it is being opened';
 COMMENT ON COLUMN pgpool.connections.remote_version IS
-'version that the remote server has told; NULL while it is being opened';
+'version that the remote server reported; NULL while it is being opened';
 COMMENT ON COLUMN pgpool.connections.local_port IS
-'port on this side; NULL while it is being opened and for a Unix-domain socket';
+'local port; NULL while it is being opened and for a Unix-domain socket';
 COMMENT ON COLUMN pgpool.connections.opened_at IS
-'when it was opened; NULL while it is being opened, and if its start commands have not ended and are being cancelled';
+'time when it was opened; NULL while it is being opened, and while unfinished start commands are being cancelled';
 COMMENT ON COLUMN pgpool.connections.connect_time IS
-'how long opening took, in milliseconds; NULL while it is being opened';
+'time that opening it took, in milliseconds; NULL while it is being opened';
 COMMENT ON COLUMN pgpool.connections.last_used IS
-'when its last lease ended, or it was opened; NULL while it is being opened';
+'time when its last lease ended, or when it was opened; NULL while it is being opened';
 COMMENT ON COLUMN pgpool.connections.leases IS
-'how often it was leased';
+'number of its leases';
 COMMENT ON COLUMN pgpool.connections.statements IS
-'statements that were sent on it by sessions';
+'number of statements that sessions have sent on it';
 COMMENT ON COLUMN pgpool.connections.last_checked IS
-'when it was tested last; NULL if never';
+'time of its last test; NULL if never';
 COMMENT ON COLUMN pgpool.connections.lease IS
-'the lease that it is on; NULL if it is not leased';
+'its lease; NULL if it is not leased';
 COMMENT ON COLUMN pgpool.connections.holder_pid IS
 'process ID of the session that has leased it; NULL if it is not leased';
 COMMENT ON COLUMN pgpool.connections.last_pid IS
-'process ID of the session that had leased it before; NULL if none had';
+'process ID of the session that held it before; NULL if none did';
 
 CREATE TYPE pgpool.leases_row AS (
 	lease pg_catalog.int8,
@@ -899,7 +899,7 @@ RETURNS SETOF pgpool.leases_row
 AS 'MODULE_PATHNAME', 'pgpx_view_leases'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100;
 COMMENT ON FUNCTION pgpool.leases() IS
-'what view leases shows: one row for each lease of all sessions';
+'returns the rows of view leases: one for each lease of all sessions';
 
 CREATE VIEW pgpool.leases AS
 SELECT
@@ -909,33 +909,33 @@ SELECT
 FROM pgpool.leases() AS f;
 GRANT SELECT ON pgpool.leases TO PUBLIC;
 COMMENT ON VIEW pgpool.leases IS
-'leases of all sessions: who has a connection, since when and what for';
+'leases of all sessions: holder, start and purpose';
 COMMENT ON COLUMN pgpool.leases.lease IS
 'the lease, as checkout returned it';
 COMMENT ON COLUMN pgpool.leases.pool_id IS
-'number of the pool, which no other pool gets while the server runs; joins the views';
+'id of the pool, unique while the server runs; joins the views';
 COMMENT ON COLUMN pgpool.leases.database IS
 'database of the foreign server';
 COMMENT ON COLUMN pgpool.leases.server IS
-'foreign server that the pool leads to';
+'foreign server of the pool';
 COMMENT ON COLUMN pgpool.leases.connection IS
 'the leased connection; see view connections';
 COMMENT ON COLUMN pgpool.leases.pid IS
 'process ID of the session that holds the lease';
 COMMENT ON COLUMN pgpool.leases.user_name IS
-'user that took the lease; NULL if the role was dropped';
+'user that acquired the lease; NULL if the role was dropped';
 COMMENT ON COLUMN pgpool.leases.application_name IS
-'the session''s application_name when it took the lease; <insufficient privilege> unless you may see it';
+'the session''s application_name when it acquired the lease; <insufficient privilege> unless you may see it';
 COMMENT ON COLUMN pgpool.leases.scope IS
-'when it ends by itself: "session", "transaction" (checkout_xact) or "call" (query, query_as, exec and fanout with names of servers; a lock''s question)';
+'what ends it: "session", "transaction" (checkout_xact) or "call" (query, query_as, exec and fanout with names of servers, and requests for distributed locks)';
 COMMENT ON COLUMN pgpool.leases.state IS
-'"idle"; "active": a statement runs; "in transaction" and "failed": a remote transaction is open, or has failed; "cancelling"; "broken": the connection was lost, and the lease is good for checkin only; it does not count for pool_size any more';
+'"idle"; "active": a statement runs; "in transaction" and "failed": a remote transaction is open, or has failed; "cancelling"; "broken": the connection was lost, and the lease can only be returned; it does not count for pool_size';
 COMMENT ON COLUMN pgpool.leases.leased_at IS
-'when the connection was leased';
+'time when the connection was leased';
 COMMENT ON COLUMN pgpool.leases.waited IS
-'how long the checkout waited for it, in milliseconds';
+'time that the checkout waited, in milliseconds';
 COMMENT ON COLUMN pgpool.leases.why IS
-'what checkout was told that it is for, cut off after 127 bytes; NULL if nothing; <insufficient privilege> unless you may see it';
+'argument why of the checkout, up to 127 bytes; NULL if none; <insufficient privilege> unless you may see it';
 COMMENT ON COLUMN pgpool.leases.remote_pid IS
 'process ID of the remote session';
 
@@ -959,7 +959,7 @@ RETURNS SETOF pgpool.waiters_row
 AS 'MODULE_PATHNAME', 'pgpx_view_waiters'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100;
 COMMENT ON FUNCTION pgpool.waiters() IS
-'what view waiters shows: one row for each session that waits for a connection';
+'returns the rows of view waiters: one for each session that waits for a connection';
 
 CREATE VIEW pgpool.waiters AS
 SELECT
@@ -968,27 +968,27 @@ SELECT
 FROM pgpool.waiters() AS f;
 GRANT SELECT ON pgpool.waiters TO PUBLIC;
 COMMENT ON VIEW pgpool.waiters IS
-'sessions that wait for a connection, in the order in which they will get one';
+'sessions that wait for a connection, in the order of the queue';
 COMMENT ON COLUMN pgpool.waiters.pool_id IS
-'number of the pool, which no other pool gets while the server runs; joins the views';
+'id of the pool, unique while the server runs; joins the views';
 COMMENT ON COLUMN pgpool.waiters.database IS
 'database of the foreign server';
 COMMENT ON COLUMN pgpool.waiters.server IS
-'foreign server that the pool leads to';
+'foreign server of the pool';
 COMMENT ON COLUMN pgpool.waiters."position" IS
-'place in the queue of the pool, from 1';
+'position in the queue of the pool, from 1';
 COMMENT ON COLUMN pgpool.waiters.pid IS
-'process ID of the session that waits';
+'process ID of the waiting session';
 COMMENT ON COLUMN pgpool.waiters.user_name IS
-'user that wants the lease; NULL if the role was dropped';
+'user of the checkout; NULL if the role was dropped';
 COMMENT ON COLUMN pgpool.waiters.application_name IS
 'the session''s application_name when it began to wait; <insufficient privilege> unless you may see it';
 COMMENT ON COLUMN pgpool.waiters.waiting_since IS
-'when it began to wait';
+'time when the wait began';
 COMMENT ON COLUMN pgpool.waiters.deadline IS
-'when it will give up; NULL: never';
+'time when the wait times out; NULL means no limit';
 COMMENT ON COLUMN pgpool.waiters.why IS
-'what checkout was told that it is for, cut off after 127 bytes; NULL if nothing; <insufficient privilege> unless you may see it';
+'argument why of the checkout, up to 127 bytes; NULL if none; <insufficient privilege> unless you may see it';
 COMMENT ON COLUMN pgpool.waiters.reason IS
 'what the pool waits for: "damaged": the worker to restart, and to rebuild the pool; "paused": resume(); "full": a lease to end, since all connections that pool_size and max_overflow allow are there; "connecting": a connection that is being opened; "unavailable": the end of the pause after a failed attempt to connect; "server_cap": a connection of any user''s pool of this server to close, since max_server_connections are there; "global_cap": a connection of any pool to close, since pgpool_ext.max_connections are in use';
 
@@ -1056,7 +1056,7 @@ RETURNS SETOF pgpool.stats_row
 AS 'MODULE_PATHNAME', 'pgpx_view_stats'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100;
 COMMENT ON FUNCTION pgpool.stats() IS
-'what view stats shows: one row of counters for each pool';
+'returns the rows of view stats: one with the counters of each pool';
 
 CREATE VIEW pgpool.stats AS
 SELECT
@@ -1074,69 +1074,69 @@ SELECT
 FROM pgpool.stats() AS f;
 GRANT SELECT ON pgpool.stats TO PUBLIC;
 COMMENT ON VIEW pgpool.stats IS
-'counters of all pools since stats_reset, one row for each; they only grow, and vanish with the pool';
+'counters of all pools since stats_reset; they are removed with the pool';
 COMMENT ON COLUMN pgpool.stats.pool_id IS
-'number of the pool, which no other pool gets while the server runs; joins the views';
+'id of the pool, unique while the server runs; joins the views';
 COMMENT ON COLUMN pgpool.stats.database IS
 'database of the foreign server';
 COMMENT ON COLUMN pgpool.stats.server IS
-'foreign server that the pool leads to';
+'foreign server of the pool';
 COMMENT ON COLUMN pgpool.stats.local_user IS
-'user of the user mapping; with a mapping for PUBLIC "public" if it names the remote user, else the local user whose pool it is';
+'user of the user mapping; for a mapping of PUBLIC "public" if it names the remote user, else the local user of the pool';
 COMMENT ON COLUMN pgpool.stats.checkouts IS
 'leases that began';
 COMMENT ON COLUMN pgpool.stats.hits IS
-'of these: without waiting';
+'of these, leases without a wait';
 COMMENT ON COLUMN pgpool.stats.last_used_hits IS
-'of these: with the connection that the session had used last';
+'of these, leases of the connection that the session had used last';
 COMMENT ON COLUMN pgpool.stats.retried IS
-'leases that ended before their caller saw them: the connection had died while it was idle, or the caller''s time was up';
+'leases that ended before the call returned, because the connection had died while it was idle or the timeout was reached';
 COMMENT ON COLUMN pgpool.stats.connects_requested IS
-'connections that were asked for because none was free';
+'connections that were requested because none was free';
 COMMENT ON COLUMN pgpool.stats.waited IS
-'tickets that were drawn: checkouts that found no connection free';
+'checkouts that had to wait';
 COMMENT ON COLUMN pgpool.stats.granted IS
-'of these: got a connection';
+'of these, checkouts that were granted a connection';
 COMMENT ON COLUMN pgpool.stats.pipelined IS
-'of these: their statement had been sent, behind the reset, by the session that returned the connection';
+'of these, calls whose statement was sent with the reset by the session that returned the connection';
 COMMENT ON COLUMN pgpool.stats.timeouts IS
-'of these: got none in time';
+'waits that timed out';
 COMMENT ON COLUMN pgpool.stats.cancelled IS
-'of these: ended by a cancel, an error or the end of the session';
+'waits that were ended by a cancel, an error or the end of the session';
 COMMENT ON COLUMN pgpool.stats.failed IS
-'of these: got the reason why the remote cannot be reached';
+'waits that ended because the remote server could not be reached';
 COMMENT ON COLUMN pgpool.stats.refused IS
 'checkouts that were refused because max_waiters sessions waited';
 COMMENT ON COLUMN pgpool.stats.unavailable IS
-'checkouts that were refused because the pause after a failed attempt to connect still ran';
+'checkouts that were refused during the pause after a failed attempt to connect';
 COMMENT ON COLUMN pgpool.stats.deadlocks IS
-'checkouts that would have waited for ever: refused, because the session would have waited for itself, or ended after deadlock_timeout';
+'checkouts that were refused because the session would have waited for itself, or ended by the deadlock check after deadlock_timeout';
 COMMENT ON COLUMN pgpool.stats.checkins IS
 'leases that were returned, by checkin or with their scope';
 COMMENT ON COLUMN pgpool.stats.discards IS
-'leases that were ended by discard';
+'leases that discard ended';
 COMMENT ON COLUMN pgpool.stats.reclaimed IS
 'leases that ended with their session, or with the worker';
 COMMENT ON COLUMN pgpool.stats.terminated IS
-'leases that an administrator ended';
+'leases that terminate ended';
 COMMENT ON COLUMN pgpool.stats.lease_timeouts IS
-'leases that were ended because they were held longer than lease_timeout';
+'leases that lease_timeout ended';
 COMMENT ON COLUMN pgpool.stats.wait_time IS
-'time that the tickets waited, in milliseconds';
+'total waiting time of checkouts, in milliseconds';
 COMMENT ON COLUMN pgpool.stats.max_wait_time IS
 'longest wait, in milliseconds';
 COMMENT ON COLUMN pgpool.stats.lease_time IS
-'time that leases lasted, in milliseconds; those that still last are not in it';
+'total duration of ended leases, in milliseconds';
 COMMENT ON COLUMN pgpool.stats.max_lease_time IS
 'longest lease, in milliseconds';
 COMMENT ON COLUMN pgpool.stats.statements IS
-'statements that were sent on leases; added when the lease ends, as the five that follow';
+'statements that were sent on leases; counted when the lease ends, as are the next five columns';
 COMMENT ON COLUMN pgpool.stats.polled IS
-'waits for an answer that ended without a sleep, by pgpool_ext.busy_poll';
+'waits for an answer that busy polling ended without a sleep';
 COMMENT ON COLUMN pgpool.stats.rows IS
 'rows that were received';
 COMMENT ON COLUMN pgpool.stats.errors IS
-'errors that the remote reported';
+'errors that the remote server reported';
 COMMENT ON COLUMN pgpool.stats.bytes_received IS
 'bytes that sessions received on leases';
 COMMENT ON COLUMN pgpool.stats.bytes_sent IS
@@ -1146,45 +1146,45 @@ COMMENT ON COLUMN pgpool.stats.connects IS
 COMMENT ON COLUMN pgpool.stats.connects_failed IS
 'connections that could not be opened';
 COMMENT ON COLUMN pgpool.stats.connect_time IS
-'time that opening took, in milliseconds';
+'total time that opening took, in milliseconds';
 COMMENT ON COLUMN pgpool.stats.max_connect_time IS
-'longest time that opening took, in milliseconds';
+'longest time that opening a connection took, in milliseconds';
 COMMENT ON COLUMN pgpool.stats.resets IS
-'resets that were sent: at checkin, by the worker, or ahead of the next one''s statement';
+'resets that were sent: at checkin, by the worker, or before the statement of the next lease';
 COMMENT ON COLUMN pgpool.stats.resets_failed IS
-'resets that were answered wrongly or too late, as the worker or a session found';
+'resets that failed or were not answered in time';
 COMMENT ON COLUMN pgpool.stats.checks IS
 'tests of idle connections';
 COMMENT ON COLUMN pgpool.stats.checks_failed IS
-'of these: found the connection dead';
+'of these, tests that found the connection dead';
 COMMENT ON COLUMN pgpool.stats.cancels IS
 'cancel requests that were sent';
 COMMENT ON COLUMN pgpool.stats.closed_idle IS
-'connections that were closed because nobody used them for idle_timeout';
+'connections that were closed by idle_timeout';
 COMMENT ON COLUMN pgpool.stats.closed_lifetime IS
-'connections that were closed because they were older than max_lifetime';
+'connections that were closed by max_lifetime';
 COMMENT ON COLUMN pgpool.stats.closed_uses IS
-'connections that were closed after max_uses leases';
+'connections that were closed by max_uses';
 COMMENT ON COLUMN pgpool.stats.closed_overflow IS
-'connections that were closed because there were more than pool_size';
+'connections that were closed because the pool had more than pool_size';
 COMMENT ON COLUMN pgpool.stats.closed_evicted IS
-'idle connections that gave way to those of another pool';
+'idle connections that were closed in favor of another pool';
 COMMENT ON COLUMN pgpool.stats.closed_reset IS
-'connections that were closed because they could not be reset for certain';
+'connections that were closed because a reset failed or could not be confirmed';
 COMMENT ON COLUMN pgpool.stats.closed_broken IS
-'connections that were lost or out of step, whose remote had refused to write (25006), or that ended with the worker';
+'connections that were lost, had an invalid protocol stream, reported a read-only server (25006), or ended with the worker';
 COMMENT ON COLUMN pgpool.stats.closed_drained IS
-'connections that an administrator had closed';
+'connections that drain or reconnect closed';
 COMMENT ON COLUMN pgpool.stats.closed_stale IS
 'connections that were closed because the options had changed';
 COMMENT ON COLUMN pgpool.stats.closed_terminated IS
-'connections that were closed because their lease was terminated or timed out';
+'connections whose lease was terminated or exceeded lease_timeout';
 COMMENT ON COLUMN pgpool.stats.closed_holder_died IS
-'connections whose lease ended in the middle of a statement, or with a transaction that could not be rolled back';
+'connections whose lease ended within a statement, or with a transaction that could not be rolled back';
 COMMENT ON COLUMN pgpool.stats.closed_discarded IS
-'connections that were closed by discard';
+'connections that discard closed';
 COMMENT ON COLUMN pgpool.stats.stats_reset IS
-'since when the counters count: when the pool was made, or they were set to 0';
+'time when the pool was created, or the counters were set to 0';
 
 CREATE TYPE pgpool.wait_histogram_row AS (
 	pool_id pg_catalog.int4,
@@ -1205,7 +1205,7 @@ RETURNS SETOF pgpool.wait_histogram_row
 AS 'MODULE_PATHNAME', 'pgpx_view_wait_histogram'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 100;
 COMMENT ON FUNCTION pgpool.wait_histogram() IS
-'what view wait_histogram shows: one row for each span of waiting times up to the longest, of each pool';
+'returns the rows of view wait_histogram: one for each bucket of waiting times of each pool';
 
 CREATE VIEW pgpool.wait_histogram AS
 SELECT
@@ -1214,27 +1214,27 @@ SELECT
 FROM pgpool.wait_histogram() AS f;
 GRANT SELECT ON pgpool.wait_histogram TO PUBLIC;
 COMMENT ON VIEW pgpool.wait_histogram IS
-'how long checkouts waited that had to wait: each row counts the waits of a span of time, and each span is twice as long as the one before';
+'distribution of the waiting times of checkouts that had to wait; each bucket is twice as wide as the one before';
 COMMENT ON COLUMN pgpool.wait_histogram.pool_id IS
-'number of the pool, which no other pool gets while the server runs; joins the views';
+'id of the pool, unique while the server runs; joins the views';
 COMMENT ON COLUMN pgpool.wait_histogram.database IS
 'database of the foreign server';
 COMMENT ON COLUMN pgpool.wait_histogram.server IS
-'foreign server that the pool leads to';
+'foreign server of the pool';
 COMMENT ON COLUMN pgpool.wait_histogram.local_user IS
-'user of the user mapping; with a mapping for PUBLIC "public" if it names the remote user, else the local user whose pool it is';
+'user of the user mapping; for a mapping of PUBLIC "public" if it names the remote user, else the local user of the pool';
 COMMENT ON COLUMN pgpool.wait_histogram.bucket IS
-'number of the span';
+'number of the bucket';
 COMMENT ON COLUMN pgpool.wait_histogram.from_us IS
-'waits of so many microseconds and more';
+'lower bound of the bucket, in microseconds';
 COMMENT ON COLUMN pgpool.wait_histogram.to_us IS
-'waits of less than so many microseconds; NULL: without end';
+'upper bound of the bucket, in microseconds, exclusive; NULL: none';
 COMMENT ON COLUMN pgpool.wait_histogram.waits IS
-'how many waits there were';
+'number of waits in the bucket';
 COMMENT ON COLUMN pgpool.wait_histogram.cumulative IS
-'how many waits there were of less than to_us';
+'number of waits shorter than to_us';
 COMMENT ON COLUMN pgpool.wait_histogram.bar IS
-'waits as a bar; that of the pool''s fullest span has 40 characters';
+'waits as a bar; the bar of the pool''s fullest bucket has 40 characters';
 
 CREATE TYPE pgpool.workers_row AS (
 	worker pg_catalog.int4,
@@ -1258,7 +1258,7 @@ RETURNS SETOF pgpool.workers_row
 AS 'MODULE_PATHNAME', 'pgpx_view_workers'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 1;
 COMMENT ON FUNCTION pgpool.workers() IS
-'what view workers shows: one row for each pool worker';
+'returns the rows of view workers: one for each pool worker';
 
 CREATE VIEW pgpool.workers AS
 SELECT
@@ -1268,7 +1268,7 @@ SELECT
 FROM pgpool.workers() AS f;
 GRANT SELECT ON pgpool.workers TO PUBLIC;
 COMMENT ON VIEW pgpool.workers IS
-'background workers that own the connections: whether they run, and how full they are';
+'background workers that own the connections: their state and load';
 COMMENT ON COLUMN pgpool.workers.worker IS
 'number of the worker, from 0 to pgpool_ext.workers - 1';
 COMMENT ON COLUMN pgpool.workers.pid IS
@@ -1276,25 +1276,25 @@ COMMENT ON COLUMN pgpool.workers.pid IS
 COMMENT ON COLUMN pgpool.workers.state IS
 '"starting", "running", "stopping" or "down"';
 COMMENT ON COLUMN pgpool.workers.started_at IS
-'when it was started last; NULL if never';
+'time of its last start; NULL if never';
 COMMENT ON COLUMN pgpool.workers.restarts IS
-'how often it was started again since the server started, or recovered from a crash';
+'number of restarts since the server started or recovered from a crash';
 COMMENT ON COLUMN pgpool.workers.pools IS
-'pools that belong to it';
+'pools of this worker';
 COMMENT ON COLUMN pgpool.workers.connections IS
 'connections of these pools, in any state';
 COMMENT ON COLUMN pgpool.workers.descriptors IS
-'sockets that it has open for connections (three for one with TLS), logins that were given up, cancel requests and pings of locks';
+'descriptors that it has open for connections (three for a connection with TLS), abandoned logins, cancel requests and pings of locks';
 COMMENT ON COLUMN pgpool.workers.polled IS
-'how often bytes to pass on came before it went to sleep for them, by pgpool_ext.busy_poll';
+'number of sleeps that busy polling avoided while it relayed bytes';
 COMMENT ON COLUMN pgpool.workers.connections_used IS
 'connections of all workers, in any state';
 COMMENT ON COLUMN pgpool.workers.connections_max IS
-'setting pgpool_ext.max_connections: how many there can be';
+'setting pgpool_ext.max_connections';
 COMMENT ON COLUMN pgpool.workers.pools_used IS
 'pools of all workers';
 COMMENT ON COLUMN pgpool.workers.pools_max IS
-'setting pgpool_ext.max_pools: how many there can be';
+'setting pgpool_ext.max_pools';
 
 --
 -- distributed locks
@@ -1306,7 +1306,7 @@ RETURNS pg_catalog.void
 AS 'MODULE_PATHNAME', 'pgpx_lock_setup'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION pgpool.lock_setup(pg_catalog.text) IS
-'makes the tables of distributed locks and the function fence_check on a server, in schema pgpool_lock; run once for each database that keeps locks';
+'creates the tables of distributed locks and the function fence_check in schema pgpool_lock of a remote database, or verifies them; call it once for each database that keeps locks';
 
 CREATE FUNCTION pgpool.lock(
 	pool pg_catalog.text,
@@ -1329,7 +1329,7 @@ RETURNS pg_catalog.int8
 AS 'MODULE_PATHNAME', 'pgpx_try_lock'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION pgpool.try_lock(pg_catalog.text, pg_catalog.text, pg_catalog.interval, pg_catalog.text) IS
-'takes a distributed lock until unlock or the end of the session, and returns its token, if it is free now, else NULL; ttl as of lock';
+'acquires a distributed lock until unlock or the end of the session, and returns its token, or NULL if the lock is not free; ttl as of lock';
 
 CREATE FUNCTION pgpool.lock_xact(
 	pool pg_catalog.text,
@@ -1341,7 +1341,7 @@ RETURNS pg_catalog.int8
 AS 'MODULE_PATHNAME', 'pgpx_lock_xact'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION pgpool.lock_xact(pg_catalog.text, pg_catalog.text, pg_catalog.interval, pg_catalog.interval, pg_catalog.text) IS
-'takes a distributed lock until the end of the local transaction or the rollback of the subtransaction that took it, waiting for it, and returns its token; timeout and ttl as of lock';
+'acquires a distributed lock until the end of the local transaction, or until the subtransaction that acquired it is rolled back, and returns its token; timeout and ttl as of lock';
 
 CREATE FUNCTION pgpool.try_lock_xact(
 	pool pg_catalog.text,
@@ -1352,7 +1352,7 @@ RETURNS pg_catalog.int8
 AS 'MODULE_PATHNAME', 'pgpx_try_lock_xact'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION pgpool.try_lock_xact(pg_catalog.text, pg_catalog.text, pg_catalog.interval, pg_catalog.text) IS
-'takes a distributed lock until the end of the local transaction or the rollback of the subtransaction that took it, and returns its token, if it is free now, else NULL; ttl as of lock';
+'acquires a distributed lock as lock_xact does, and returns its token, or NULL if the lock is not free; ttl as of lock';
 
 CREATE FUNCTION pgpool.lock_valid(
 	pool pg_catalog.text,
@@ -1362,7 +1362,7 @@ RETURNS pg_catalog.bool
 AS 'MODULE_PATHNAME', 'pgpx_lock_valid'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION pgpool.lock_valid(pg_catalog.text, pg_catalog.text, pg_catalog.int8) IS
-'tells whether this server certainly holds a distributed lock with this token now; asks no remote';
+'returns whether this server certainly holds a distributed lock with this token; sends nothing to the remote server';
 
 CREATE FUNCTION pgpool.unlock(
 	pool pg_catalog.text,
@@ -1372,7 +1372,7 @@ RETURNS pg_catalog.bool
 AS 'MODULE_PATHNAME', 'pgpx_unlock'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION pgpool.unlock(pg_catalog.text, pg_catalog.text, pg_catalog.int8) IS
-'releases a distributed lock of this session; false with a warning if it was not held any more, NULL with a warning if the remote has not confirmed it';
+'releases a distributed lock of this session; returns false with a warning if the lock was not held, NULL with a warning if the remote server has not confirmed the release';
 
 CREATE FUNCTION pgpool.lock_force_release(
 	pool pg_catalog.text,
@@ -1382,7 +1382,7 @@ AS 'MODULE_PATHNAME', 'pgpx_lock_force_release'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 REVOKE ALL ON FUNCTION pgpool.lock_force_release(pg_catalog.text, pg_catalog.text) FROM PUBLIC;
 COMMENT ON FUNCTION pgpool.lock_force_release(pg_catalog.text, pg_catalog.text) IS
-'frees a distributed lock whoever holds it, and raises its token, so that the holder is refused by fence_check; tells whether it was held';
+'releases a distributed lock of any holder and raises its token, so that fence_check rejects the holder; returns whether the lock was held';
 
 CREATE TYPE pgpool.lock_status_row AS (
 	name pg_catalog.text,
@@ -1403,7 +1403,7 @@ RETURNS SETOF pgpool.lock_status_row
 AS 'MODULE_PATHNAME', 'pgpx_lock_status'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 20;
 COMMENT ON FUNCTION pgpool.lock_status(pg_catalog.text) IS
-'the locks that a server keeps, of all who take locks there: "held", "expired" (free for whoever asks) or "free"; times are those of the remote';
+'returns the locks that a remote database keeps, of all local servers: state is "held", "expired" (the next request acquires it) or "free"; times are those of the remote server';
 
 CREATE TYPE pgpool.locks_row AS (
 	database pg_catalog.name,
@@ -1427,7 +1427,7 @@ RETURNS SETOF pgpool.locks_row
 AS 'MODULE_PATHNAME', 'pgpx_view_locks'
 LANGUAGE C VOLATILE PARALLEL UNSAFE ROWS 10;
 COMMENT ON FUNCTION pgpool.locks() IS
-'what view locks shows: one row for each distributed lock that a session of this server has';
+'returns the rows of view locks: one for each distributed lock of a session of this server';
 
 CREATE VIEW pgpool.locks AS
 SELECT
@@ -1436,33 +1436,33 @@ SELECT
 FROM pgpool.locks() AS f;
 GRANT SELECT ON pgpool.locks TO PUBLIC;
 COMMENT ON VIEW pgpool.locks IS
-'distributed locks that sessions of this server hold, have lost, or are giving up';
+'distributed locks that sessions of this server hold, have lost, or are releasing';
 COMMENT ON COLUMN pgpool.locks.database IS
-'database of the session that holds it';
+'database of the holding session';
 COMMENT ON COLUMN pgpool.locks.server IS
 'foreign server that keeps the lock';
 COMMENT ON COLUMN pgpool.locks.name IS
 'name of the lock; <insufficient privilege> unless you may see it';
 COMMENT ON COLUMN pgpool.locks.token IS
-'its token; NULL if the remote has not told it, or unless you may see it';
+'its token; NULL if the remote server has not reported it, or unless you may see it';
 COMMENT ON COLUMN pgpool.locks.state IS
-'"held", "lost" (another session may have it) or "releasing" (given up, and the remote is being told)';
+'"held", "lost" (another session may hold it) or "releasing" (released here, not yet on the remote server)';
 COMMENT ON COLUMN pgpool.locks.pid IS
-'process that holds it';
+'process ID of the holder';
 COMMENT ON COLUMN pgpool.locks.user_name IS
-'user who took it';
+'user that acquired it';
 COMMENT ON COLUMN pgpool.locks.holder IS
-'what the remote shows as its holder; <insufficient privilege> unless you may see it';
+'the holder as the remote table shows it; <insufficient privilege> unless you may see it';
 COMMENT ON COLUMN pgpool.locks.why IS
-'what the session gave as "why"; <insufficient privilege> unless you may see it';
+'argument why of the call; <insufficient privilege> unless you may see it';
 COMMENT ON COLUMN pgpool.locks.since IS
-'when it was taken';
+'time when it was acquired';
 COMMENT ON COLUMN pgpool.locks.last_ping IS
-'when the remote last confirmed a ping; NULL: not yet';
+'time of the last ping that the remote server confirmed; NULL: none yet';
 COMMENT ON COLUMN pgpool.locks.valid_until IS
-'until when it is certain that nobody else has it; each ping moves it on';
+'time until which no other session can hold it; each ping extends it';
 COMMENT ON COLUMN pgpool.locks.ttl IS
-'how long the lock outlives the last ping';
+'time for which the lock remains held after the last ping';
 
 CREATE FUNCTION pgpool.check_invariants()
 RETURNS pg_catalog.void
@@ -1471,4 +1471,4 @@ LANGUAGE C VOLATILE PARALLEL UNSAFE;
 REVOKE ALL ON FUNCTION pgpool.check_invariants() FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION pgpool.check_invariants() TO pg_monitor;
 COMMENT ON FUNCTION pgpool.check_invariants() IS
-'checks that the shared state adds up, and raises an error with what does not, which would be a bug; for tests and for doubt';
+'verifies the shared state and reports any inconsistency as an error; intended for testing and troubleshooting';
