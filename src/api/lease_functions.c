@@ -376,6 +376,20 @@ PG_FUNCTION_INFO_V1(pgpx_describe_pool);
 PG_FUNCTION_INFO_V1(pgpx_column_list_lease);
 PG_FUNCTION_INFO_V1(pgpx_column_list_pool);
 
+typedef struct DescribeCall
+{
+	PgpxStatement statement;
+	PgpxDescription *description;
+} DescribeCall;
+
+static void
+do_describe(PgpxLease *lease, void *arg)
+{
+	const DescribeCall *call = arg;
+
+	pgpx_describe(lease, &call->statement, call->description);
+}
+
 /*
  * Describe the statement of a call, on its lease or on one acquired for the
  * call.
@@ -384,33 +398,23 @@ static void
 describe_call(FunctionCallInfo fcinfo, bool by_pool,
 			  PgpxDescription *description)
 {
-	PgpxLease  *lease;
-	char	   *server;
-	PgpxStatement statement = {0};
+	DescribeCall call = {.description = description};
 
 	pgpx_shmem_require();
-	if (!by_pool)
+	if (by_pool)
 	{
-		lease = pgpx_lease_of(pgpx_arg_lease(fcinfo, 0));
-		statement.sql = pgpx_arg_text(fcinfo, 1, "sql");
-		pgpx_describe(lease, &statement, description);
-		return;
+		char	   *server = pgpx_arg_text(fcinfo, 0, "pool");
+
+		call.statement.sql = pgpx_arg_text(fcinfo, 1, "sql");
+		pgpx_lease_for_call(server, do_describe, &call);
 	}
-	server = pgpx_arg_text(fcinfo, 0, "pool");
-	statement.sql = pgpx_arg_text(fcinfo, 1, "sql");
-	lease = pgpx_lease_checkout(server, PGPX_TIMEOUT_DEFAULT, false,
-								PGPX_SCOPE_CALL, NULL);
-	PG_TRY();
+	else
 	{
-		pgpx_describe(lease, &statement, description);
+		PgpxLease  *lease = pgpx_lease_of(pgpx_arg_lease(fcinfo, 0));
+
+		call.statement.sql = pgpx_arg_text(fcinfo, 1, "sql");
+		do_describe(lease, &call);
 	}
-	PG_CATCH();
-	{
-		pgpx_lease_return(lease, PGPX_END_CHECKIN, false);
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
-	pgpx_lease_return(lease, PGPX_END_CHECKIN, true);
 }
 
 static Datum

@@ -180,15 +180,18 @@ execute(ForeignScanState *node)
 	PgpxRemoteTransaction *transaction =
 		pgpx_remote_transaction_get(d->server, d->user,
 									RelationGetRelationName(d->rel));
-	const char **values = evaluate_params(d, node->ss.ps.ps_ExprContext);
+	PgpxStatement statement = {
+		.sql = d->plan.sql,
+		.nparams = d->nparams,
+		.values = evaluate_params(d, node->ss.ps.ps_ExprContext),
+	};
 
 	if (!d->plan.has_returning)
-		d->nrows = pgpx_remote_execute(transaction, d->plan.sql, d->nparams,
-									   values, NULL, true);
+		d->nrows = pgpx_remote_execute(transaction, &statement, NULL, true);
 	else
 	{
 		begin_scan(d, node, transaction);
-		pgpx_remote_scan_open(d->scan, d->nparams, values);
+		pgpx_remote_scan_open(d->scan, statement.nparams, statement.values);
 	}
 	d->executed = true;
 }

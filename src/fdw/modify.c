@@ -19,16 +19,17 @@
 #include "fdw/modify.h"
 
 #include "access/sysattr.h"
-#include "commands/defrem.h"
 #include "executor/executor.h"
 #include "nodes/execnodes.h"
 #include "nodes/plannodes.h"
+#include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
 
 #include "fdw/contract.h"
 #include "fdw/modify_sql.h"
+#include "fdw/remote_name.h"
 #include "fdw/remote_transaction.h"
 #include "fdw/returning.h"
 #include "values/params.h"
@@ -66,36 +67,16 @@ typedef struct PgpxModify
 	MemoryContext row_cxt;		/* reset after each execution */
 } PgpxModify;
 
-/*
- * Returns the value of an option of a foreign table, else of its server, NULL
- * if neither has it.
- */
-static DefElem *
-find_option(Oid relid, const char *name)
-{
-	ForeignTable *table = GetForeignTable(relid);
-	ForeignServer *server = GetForeignServer(table->serverid);
-	ListCell   *lc;
-
-	foreach(lc, list_concat_copy(table->options, server->options))
-	{
-		DefElem    *def = lfirst_node(DefElem, lc);
-
-		if (strcmp(def->defname, name) == 0)
-			return def;
-	}
-	return NULL;
-}
-
 static int
 get_batch_size(Relation rel)
 {
-	DefElem    *option = find_option(RelationGetRelid(rel), "batch_size");
+	const char *value = pgpx_remote_table_option(RelationGetRelid(rel),
+												 "batch_size");
 	int			batch_size = 1;
 
 	/* the validator has checked the value */
-	if (option != NULL)
-		(void) parse_int(defGetString(option), &batch_size, 0, NULL);
+	if (value != NULL)
+		(void) parse_int(value, &batch_size, 0, NULL);
 	return batch_size;
 }
 
@@ -252,6 +233,7 @@ execute(PgpxModify *m, TupleTableSlot **slots, TupleTableSlot **plan_slots,
 		int *nslots)
 {
 	ItemPointer ctid = NULL;
+	PgpxStatement statement;
 	uint64		n;
 
 	if (m->transaction == NULL)
@@ -269,8 +251,11 @@ execute(PgpxModify *m, TupleTableSlot **slots, TupleTableSlot **plan_slots,
 			elog(ERROR, "ctid is NULL");
 		ctid = (ItemPointer) DatumGetPointer(datum);
 	}
-	n = pgpx_remote_execute(m->transaction, m->sql, set_values(m, ctid, slots),
-							m->values, pgpx_returning_sink(m->returning), true);
+	statement.sql = m->sql;
+	statement.nparams = set_values(m, ctid, slots);
+	statement.values = m->values;
+	n = pgpx_remote_execute(m->transaction, &statement,
+							pgpx_returning_sink(m->returning), true);
 	MemoryContextReset(m->row_cxt);
 	if (m->returning != NULL)
 		n = pgpx_returning_store(m->returning, slots[0]) ? 1 : 0;
@@ -424,6 +409,7 @@ void
 pgpx_modify_truncate(List *rels, DropBehavior behavior, bool restart_seqs)
 {
 	PgpxRemoteTransaction *transaction;
+	PgpxStatement statement = {0};
 	Oid			server = InvalidOid;
 	ListCell   *lc;
 
@@ -431,10 +417,13 @@ pgpx_modify_truncate(List *rels, DropBehavior behavior, bool restart_seqs)
 	foreach(lc, rels)
 	{
 		Relation	rel = (Relation) lfirst(lc);
-		DefElem    *truncatable = find_option(RelationGetRelid(rel),
-											  "truncatable");
+		const char *value = pgpx_remote_table_option(RelationGetRelid(rel),
+													 "truncatable");
+		bool		truncatable = true;
 
-		if (truncatable != NULL && !defGetBoolean(truncatable))
+		if (value != NULL)
+			(void) parse_bool(value, &truncatable);
+		if (!truncatable)
 			ereport(ERROR,
 					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 					 errmsg("foreign table \"%s\" does not allow truncates",
@@ -442,8 +431,6 @@ pgpx_modify_truncate(List *rels, DropBehavior behavior, bool restart_seqs)
 		server = GetForeignTable(RelationGetRelid(rel))->serverid;
 	}
 	transaction = pgpx_remote_transaction_get(server, GetUserId(), "TRUNCATE");
-	(void) pgpx_remote_execute(transaction,
-							   pgpx_modify_sql_truncate(rels, behavior,
-														restart_seqs),
-							   0, NULL, NULL, true);
+	statement.sql = pgpx_modify_sql_truncate(rels, behavior, restart_seqs);
+	(void) pgpx_remote_execute(transaction, &statement, NULL, true);
 }

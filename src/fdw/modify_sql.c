@@ -17,55 +17,9 @@
 #include "fdw/modify_sql.h"
 
 #include "access/sysattr.h"
-#include "commands/defrem.h"
 #include "optimizer/optimizer.h"
-#include "utils/builtins.h"
-#include "utils/lsyscache.h"
 
-/* Returns the value of an option, NULL if the list does not have it. */
-static const char *
-find_option(List *options, const char *name)
-{
-	ListCell   *lc;
-
-	foreach(lc, options)
-	{
-		DefElem    *def = lfirst_node(DefElem, lc);
-
-		if (strcmp(def->defname, name) == 0)
-			return defGetString(def);
-	}
-	return NULL;
-}
-
-/* Appends the remote name of a foreign table. */
-static void
-append_relation(StringInfo buf, Relation rel)
-{
-	List	   *options = GetForeignTable(RelationGetRelid(rel))->options;
-	const char *schema = find_option(options, "schema_name");
-	const char *table = find_option(options, "table_name");
-
-	if (schema == NULL)
-		schema = get_namespace_name(RelationGetNamespace(rel));
-	if (table == NULL)
-		table = RelationGetRelationName(rel);
-	appendStringInfo(buf, "%s.%s", quote_identifier(schema),
-					 quote_identifier(table));
-}
-
-/* Appends the remote name of a column. */
-static void
-append_column(StringInfo buf, Relation rel, AttrNumber attnum)
-{
-	Oid			relid = RelationGetRelid(rel);
-	const char *name = find_option(GetForeignColumnOptions(relid, attnum),
-								   "column_name");
-
-	if (name == NULL)
-		name = get_attname(relid, attnum, false);
-	appendStringInfoString(buf, quote_identifier(name));
-}
+#include "fdw/remote_name.h"
 
 /*
  * Appends the values of one row in parentheses.  The parameters are numbered
@@ -120,7 +74,7 @@ append_returning(StringInfo buf, Relation rel, Bitmapset *used)
 			continue;
 		appendStringInfoString(buf, separator);
 		separator = ", ";
-		append_column(buf, rel, attnum);
+		pgpx_remote_name_column(buf, rel, attnum);
 		retrieved_attrs = lappend_int(retrieved_attrs, attnum);
 	}
 	if (contains(used, SelfItemPointerAttributeNumber))
@@ -143,7 +97,7 @@ pgpx_modify_sql_insert(Relation rel, Index varno, List *target_attrs,
 
 	initStringInfo(&buf);
 	appendStringInfoString(&buf, "INSERT INTO ");
-	append_relation(&buf, rel);
+	pgpx_remote_name_relation(&buf, rel);
 	if (target_attrs == NIL)
 		appendStringInfoString(&buf, " DEFAULT VALUES");
 	else
@@ -154,7 +108,7 @@ pgpx_modify_sql_insert(Relation rel, Index varno, List *target_attrs,
 		{
 			appendStringInfoString(&buf, separator);
 			separator = ", ";
-			append_column(&buf, rel, lfirst_int(lc));
+			pgpx_remote_name_column(&buf, rel, lfirst_int(lc));
 		}
 		appendStringInfoString(&buf, ") VALUES ");
 		(void) append_row(&buf, rel, target_attrs, 1);
@@ -206,7 +160,7 @@ pgpx_modify_sql_truncate(List *rels, DropBehavior behavior, bool restart_seqs)
 	{
 		appendStringInfoString(&buf, separator);
 		separator = ", ";
-		append_relation(&buf, (Relation) lfirst(lc));
+		pgpx_remote_name_relation(&buf, (Relation) lfirst(lc));
 	}
 	appendStringInfo(&buf, " %s IDENTITY %s",
 					 restart_seqs ? "RESTART" : "CONTINUE",

@@ -339,30 +339,24 @@ pgpx_remote_answered(PgpxRemoteTransaction *rt, PgpxRun *run)
 }
 
 uint64
-pgpx_remote_execute(PgpxRemoteTransaction *rt, const char *sql, int nparams,
-					const char *const *values, const PgpxSink *sink,
-					bool writes)
+pgpx_remote_execute(PgpxRemoteTransaction *rt, const PgpxStatement *statement,
+					const PgpxSink *sink, bool writes)
 {
 	PgpxPrediction prediction;
-	PgpxStatement statement = {
-		.sql = sql,
-		.nparams = nparams,
-		.values = values,
-	};
 	PgpxPipeline p = {
-		.statement = &statement,
+		.statement = statement,
 		.portal = "",
 		.describe = true,
 		.known = sink == NULL,
 	};
 	PgpxRun		run = {
 		.lease = rt->lease,
-		.statement = &statement,
+		.statement = statement,
 		.sink = sink,
 	};
 
 	pgpx_remote_prepare_send(rt);
-	pgpx_run_check(rt->lease, &statement);
+	pgpx_run_check(rt->lease, statement);
 	pgpx_prediction_begin(&prediction, &run);
 	p.nformats = run.nformats;
 	p.formats = run.formats;
@@ -375,14 +369,14 @@ pgpx_remote_execute(PgpxRemoteTransaction *rt, const char *sql, int nparams,
 	{
 		pgpx_run_failed(&run, true);
 		pgpx_prediction_failed(&prediction, &run);
-		pgpx_remote_forget_prepared(rt, sql);
+		pgpx_remote_forget_prepared(rt, statement->sql);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
 	pgpx_remote_answered(rt, &run);
 	pgpx_prediction_end(&prediction, &run);
 	if (run.error.set)
-		pgpx_remote_raise(&run.error, sql);
+		pgpx_remote_raise(&run.error, statement->sql);
 	return run.rows;
 }
 

@@ -78,7 +78,7 @@ extern PgpxRemoteTransaction *pgpx_remote_transaction_get(Oid server, Oid user,
 
 /*
  * pgpx_remote_execute
- *		Run one statement with parameters in text, and wait for its end.
+ *		Run one statement, and wait for its end.
  *
  * Rows go to the sink; they are dropped if it is NULL.  writes: the statement
  * changes data, so the commit must wait for the remote's answer.  A text that is
@@ -87,8 +87,8 @@ extern PgpxRemoteTransaction *pgpx_remote_transaction_get(Oid server, Oid user,
  *
  * Errors: the remote's, as pgpx_remote_raise; those of the lease.
  */
-extern uint64 pgpx_remote_execute(PgpxRemoteTransaction *rt, const char *sql,
-								  int nparams, const char *const *values,
+extern uint64 pgpx_remote_execute(PgpxRemoteTransaction *rt,
+								  const PgpxStatement *statement,
 								  const PgpxSink *sink, bool writes);
 
 /* Raise a remote's error, with the text and the context of postgres_fdw. */

@@ -63,6 +63,7 @@ PgpxTextRows *
 pgpx_text_query(PgpxRemoteTransaction *rt, const char *sql, int ncolumns)
 {
 	PgpxTextRows *rows = palloc(sizeof(*rows));
+	PgpxStatement statement = {.sql = sql};
 	PgpxSink	sink = {
 		.columns = check_columns,
 		.row = add_row,
@@ -74,6 +75,6 @@ pgpx_text_query(PgpxRemoteTransaction *rt, const char *sql, int ncolumns)
 	rows->n = 0;
 	rows->room = 16;
 	rows->values = palloc(sizeof(char *) * rows->room * ncolumns);
-	(void) pgpx_remote_execute(rt, sql, 0, NULL, &sink, false);
+	(void) pgpx_remote_execute(rt, &statement, &sink, false);
 	return rows;
 }

@@ -12,7 +12,6 @@
 
 #include "shared/lock_hooks.h"
 #include "session/checkout.h"
-#include "session/lease_return.h"
 #include "api/arguments.h"
 #include "api/views.h"
 #include "locks/lock_pinger.h"
@@ -171,32 +170,6 @@ pgpx_unlock(PG_FUNCTION_ARGS)
 	}
 }
 
-/*
- * Call work() with a connection of the pool in the first argument, and return
- * the connection afterwards, also after an error.
- */
-static void
-on_lease_for_call(FunctionCallInfo fcinfo,
-				  void (*work)(PgpxLease *lease, void *arg), void *arg)
-{
-	PgpxLease  *lease;
-
-	lease = pgpx_lease_checkout(pgpx_arg_text(fcinfo, 0, "pool"),
-								PGPX_TIMEOUT_DEFAULT, false, PGPX_SCOPE_CALL,
-								NULL);
-	PG_TRY();
-	{
-		work(lease, arg);
-	}
-	PG_CATCH();
-	{
-		pgpx_lease_return(lease, PGPX_END_CHECKIN, false);
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
-	pgpx_lease_return(lease, PGPX_END_CHECKIN, true);
-}
-
 static void
 do_setup(PgpxLease *lease, void *arg)
 {
@@ -208,7 +181,7 @@ Datum
 pgpx_lock_setup(PG_FUNCTION_ARGS)
 {
 	pgpx_shmem_require();
-	on_lease_for_call(fcinfo, do_setup, NULL);
+	pgpx_lease_for_call(pgpx_arg_text(fcinfo, 0, "pool"), do_setup, NULL);
 	PG_RETURN_VOID();
 }
 
@@ -238,7 +211,7 @@ pgpx_lock_force_release(PG_FUNCTION_ARGS)
 	force.name = arg_name(fcinfo, 1);
 	pgpx_arg_require_admin(GetForeignServerByName(server, false)->serverid,
 						   server);
-	on_lease_for_call(fcinfo, do_force, &force);
+	pgpx_lease_for_call(server, do_force, &force);
 	PG_RETURN_BOOL(force.held);
 }
 
@@ -256,7 +229,8 @@ pgpx_lock_status(PG_FUNCTION_ARGS)
 {
 	pgpx_shmem_require();
 	InitMaterializedSRF(fcinfo, 0);
-	on_lease_for_call(fcinfo, do_status, fcinfo->resultinfo);
+	pgpx_lease_for_call(pgpx_arg_text(fcinfo, 0, "pool"), do_status,
+						fcinfo->resultinfo);
 	return (Datum) 0;
 }
 

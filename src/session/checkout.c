@@ -474,6 +474,26 @@ pgpx_lease_retry(PgpxLease *lease, PgpxRetry *retry)
 	pgpx_lease_return(lease, PGPX_END_RETRIED, true);
 }
 
+void
+pgpx_lease_for_call(const char *server,
+					void (*work)(PgpxLease *lease, void *arg), void *arg)
+{
+	PgpxLease  *lease = pgpx_lease_checkout(server, PGPX_TIMEOUT_DEFAULT, false,
+											PGPX_SCOPE_CALL, NULL);
+
+	PG_TRY();
+	{
+		work(lease, arg);
+	}
+	PG_CATCH();
+	{
+		pgpx_lease_return(lease, PGPX_END_CHECKIN, false);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	pgpx_lease_return(lease, PGPX_END_CHECKIN, true);
+}
+
 /*
  * Request the missing connections, and evict others where a cap is full.
  * Returns the number of open connections.  Sets *more if the number can still

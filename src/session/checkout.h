@@ -75,6 +75,17 @@ extern PgpxLease *pgpx_lease_checkout_table(const char *server, Oid user,
 											const char *why);
 
 /*
+ * pgpx_lease_for_call
+ *		Call work() with a lease of scope CALL, and return the lease afterwards,
+ *		also after an error.
+ *
+ * Errors: as of pgpx_lease_checkout, and those of work().
+ */
+extern void pgpx_lease_for_call(const char *server,
+								void (*work)(PgpxLease *lease, void *arg),
+								void *arg);
+
+/*
  * pgpx_lease_prewarm
  *		Have the current user's pool of a server open n connections, within
  *		its caps.
