@@ -96,7 +96,7 @@ $session->run('SELECT pgpool.checkin_all()');
 # --- the postmaster misses the exit of the worker: a waiter wakes it
 SKIP:
 {
-	skip 'from 16 on a postmaster does not', 1 if $local->safe_psql('postgres', 'SHOW server_version_num') >= 160000;
+	skip 'postmasters from version 16 on do not miss it', 1 if $local->safe_psql('postgres', 'SHOW server_version_num') >= 160000;
 	my ($postmaster) = slurp_file($local->data_dir . '/postmaster.pid') =~ /^(\d+)/;
 	my $worker = worker_pid($local);
 	my @leases = map { lease($session, 'one') } 1 .. 2;
@@ -347,7 +347,7 @@ SKIP:
 		  if $function eq 'PQgetCancel';
 
 		# the request may be executed at any time, and hit the next session's statement
-		ok(wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE remote_pid = $pid", 0, 30), '$function: connection is not used again after a possibly lost request')
+		ok(wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE remote_pid = $pid", 0, 30), 'connection is not used again after a possibly lost request')
 		  if $errno == ETIMEDOUT;
 		works('one', $function);
 	}
