@@ -1,12 +1,12 @@
 # pgpool_ext: see README.md; "make help" lists the targets.
 #
 #   make && sudo make install     build and install for the server of pg_config
-#   make quick                    a choice of tests, within two minutes
+#   make quick                    a selection of tests, within two minutes
 #   make test                     everything, in private servers
 #   PG_CONFIG=/path/to/pg_config  another server
 #
-# test, demo, bench and lint need nothing but Debian and make: what is missing
-# is installed first (test/deps), and then make reads this file again.
+# test, demo, bench and lint need only Debian and make: missing packages are installed
+# first (test/deps), and then make reads this file again.
 
 EXTENSION   = pgpool_ext
 MODULE_big  = pgpool_ext
@@ -33,7 +33,7 @@ PGXS := $(shell $(PG_CONFIG) --pgxs 2>/dev/null)
 
 ifneq ($(wildcard $(PGXS)),)
 
-# no bitcode: it would need clang, and nothing here gains from being inlined
+# no bitcode: it would need clang, and inlining gains nothing here
 override with_llvm = no
 
 include $(PGXS)
@@ -41,7 +41,7 @@ include $(PGXS)
 # PostgreSQL's headers are not tracked, ours are
 $(OBJS): $(wildcard src/*/*.h) Makefile
 
-# with the extension as it is installed; "test" needs no installation
+# installcheck tests the installed extension; "test" needs no installation
 installcheck:
 	@test/run --installed $(or $(SUITES),regress isolation tap)
 
@@ -109,7 +109,7 @@ test-one: deps
 quick: deps
 	@test/run --quick
 
-# what quick and test-one have kept between runs
+# remove what quick and test-one have kept between runs
 clean distclean: clean-kept
 clean-kept:
 	@test/kept
@@ -120,26 +120,26 @@ model: deps
 model-deep: deps
 	@test/model/run --deep
 
-# how long fuzz (each harness), stress and sequences go on
+# durations of fuzz (each harness), stress and sequences in seconds
 SECONDS ?= 60
 fuzz: deps
 	@test/fuzz/run $(SECONDS)
 
-# random operations and faults; the SEED of before does the same again
+# random operations and faults; the same SEED repeats them
 SEED ?=
 stress: deps
 	@test/stress/run $(SECONDS) $(SEED)
 
-# generated statements of all kinds, each answer checked
+# generated statements of all kinds, with each answer checked
 sequences: deps
 	@test/sequences/run $(SECONDS) $(SEED)
 
-# load, and a random fault every ten seconds; nothing may grow
+# load, and a random fault every ten seconds; no process may grow
 HOURS ?= 1
 soak: deps
 	@test/soak/run $(HOURS) $(SEED)
 
-# take rules away: a test has to notice
+# remove rules of the sources, one at a time: a test must fail
 mutants: deps
 	@test/mutants/run
 
@@ -161,7 +161,8 @@ check-versions:
 demo: deps
 	@test/demo
 
-# ten groups of measurements, or those of ONLY=3,4; SAVE=yes keeps what comes out
+# ten groups of measurements, or those of ONLY=3,4; SAVE=yes saves the results in the
+# tree
 bench: deps
 	@test/bench/run $(if $(SAVE),--save) $(subst $(comma), ,$(ONLY))
 
@@ -174,7 +175,7 @@ analyze:
 format:
 	@test/lint/format.sh --fix
 
-# The same bytes for the same commit, wherever and whenever.
+# The same bytes for the same commit, on each machine.
 dist:
 	TZ=UTC git archive --format=zip --prefix=$(EXTENSION)-$(DISTVERSION)/ \
 		-o $(EXTENSION)-$(DISTVERSION).zip HEAD
@@ -185,6 +186,6 @@ dist:
 deb:
 	@.debian/build $(OUT)
 
-# in those of DEBIANS; SUITES: of the tests
+# in the Debian releases of DEBIANS; SUITES: as in test/run
 check-deb:
 	@SUITES="$(SUITES)" test/packages/debian $(DEBIANS)

@@ -1,9 +1,9 @@
 # shellcheck shell=bash
-# What test/versions and test/packages/debian share: Debians, each a folder made with
+# Shared by test/versions and test/packages/debian: Debian folders, created with
 # debootstrap once and kept in PGPX_CACHE (default: ~/.cache/pgpool_ext; remove debian-*
-# there to begin anew), and commands in them.  It takes root, debootstrap and Debian's
-# packages; no other network.  What is mounted and started is in namespaces of its own and
-# is gone with them.
+# there to create them again), and commands in them. This requires root, debootstrap and
+# a Debian mirror; no other network. Mounts and processes are in namespaces, and end
+# with the command.
 #
 #   need_debootstrap
 #   make_debian SUITE FOLDER PACKAGES [MAJOR]
@@ -18,8 +18,8 @@ say() {
   printf '%s\n' "$*"
 }
 
-# Run a command in a folder, with processes, mounts and IPC of its own; all ends
-# with it.  No chroot: in one no user could have a network of his own.
+# Run a command in a folder, with its own processes, mounts and IPC; all ends with it.
+# Not by chroot, in which users cannot create a network namespace.
 # inside FOLDER COMMAND ...
 inside() {
   local root=$1
@@ -44,13 +44,13 @@ inside() {
       http_proxy="${http_proxy:-}" "$@"' inside "$root" "$@"
 }
 
-# make_debian SUITE FOLDER PACKAGES [MAJOR]: with packages, by commas, and with an older
-# server, that of bookworm
+# make_debian SUITE FOLDER PACKAGES [MAJOR]: with packages, separated by commas, and
+# with an older server, that of bookworm
 make_debian() {
   local suite=$1 root=$2 packages=$3 older=${4:-} log=$2.log
   local script=/usr/share/debootstrap/scripts/$1
 
-  # an older debootstrap does not know the newest names; all are made alike
+  # an older debootstrap does not know the newest suites; all are installed alike
   [ -e "$script" ] || script=/usr/share/debootstrap/scripts/sid
   say "making $root, once: see $log"
   rm -rf "$root"
@@ -61,7 +61,7 @@ make_debian() {
     return 1
   }
   rm -f "$root"/var/cache/apt/archives/*.deb
-  # the lists of a Debian to come are valid for a week, and a mirror may be behind
+  # the package lists of an unreleased Debian are valid for a week, and a mirror may lag
   echo 'Acquire::Check-Valid-Until "false";' >"$root/etc/apt/apt.conf.d/90pgpool_ext"
   if [ -n "$older" ]; then
     echo "deb $mirror bookworm main" >"$root/etc/apt/sources.list.d/bookworm.list"

@@ -1,36 +1,36 @@
 # shellcheck shell=bash
-# What test/run, test/demo and the bench share: a private copy of the server's
-# installation with this extension in it, private clusters, and an end that
-# leaves nothing behind.
+# Shared by test/run, test/demo and the bench: a private copy of the server's
+# installation with this extension, private clusters, and a clean-up that removes
+# everything.
 #
 # Source it, then call
 #
-#   keep_between_runs       before begin: a private installation that is kept
-#   begin                   work folder, user, clean-up at the end however it comes
+#   keep_between_runs       before begin: keep the private installation
+#   begin                   work folder, user, clean-up at any exit
 #   build                   make all
 #   private_install         or use_installed; sets bindir
-#   start_server NAME ...   a cluster of our own; sets port
-#   start_remote NAME       one that speaks SCRAM over TCP; sets port.  With
+#   start_server NAME ...   a private cluster; sets port
+#   start_remote NAME       a cluster with SCRAM over TCP; sets port. With
 #                           PGPX_TEST_TLS set, over TLS only
-#   make_certificate        one for such a server
-#   as_user COMMAND ...     as the user that servers run under
-#   run_child COMMAND ...   the same for what takes long: the clean-up ends it
+#   make_certificate        a certificate for such a cluster
+#   as_user COMMAND ...     run as the user that servers run as
+#   run_child COMMAND ...   the same for long commands, which the clean-up can end
 #
-# PostgreSQL refuses to run as root.  Where root calls, all servers and clients
-# run as an unprivileged user in a folder of that user, since the checkout may
-# be unreadable for it; building is the caller's.
+# PostgreSQL refuses to run as root. If root calls, all servers and clients run as an
+# unprivileged user in a folder of that user, because it may be unable to read the
+# checkout; the build runs as the caller.
 #
-# No system cluster is ever touched: sockets are in a folder with mode 0700, TCP
-# is 127.0.0.1 with a free port and for "remote" servers only.
+# No system cluster is used: sockets are in a folder with mode 0700, and only "remote"
+# servers listen on TCP, at 127.0.0.1 and a free port.
 
 set -euo pipefail
 
 top=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 pg_config=${PG_CONFIG:-pg_config}
 work=         # all files of this run
-bindir=       # where its server's programs are
-port=         # of the server that was started last
-kept=         # what is kept between runs, see keep_between_runs
+bindir=       # folder of the server's programs
+port=         # of the server started last
+kept=         # the folder of keep_between_runs
 child=        # process group of the running step
 keep_logs=no  # yes: copy logs to tmp_check at the end
 
@@ -38,7 +38,7 @@ say() {
   printf '%s\n' "$*"
 }
 
-# Run a command as the user that servers run under.
+# Run a command as the user that servers run as.
 as_user() {
   if [ "$(id -u)" -eq 0 ]; then
     setpriv --reuid="$run_user" --regid="$(id -g "$run_user")" --init-groups \
@@ -57,8 +57,8 @@ kept_folder() {
 # kept_folder: "make quick" and "make test-one" do.  Nothing runs between two runs, and no
 # data of a test is kept: a cluster is copied before it is started for the first time.
 #
-# The folder is made anew if the server, its libraries or this script have changed.  The
-# extension is installed into it in each run.  Two runs of a checkout that keep files
+# The folder is created again if the server, its libraries or this script have changed.
+# The extension is installed into it in each run. Two runs of a checkout that keep files
 # exclude each other; "make clean" removes the folder (test/kept).
 keep_between_runs() {
   local key
@@ -75,7 +75,7 @@ keep_between_runs() {
       "$("$pg_config" --pkglibdir)" "$("$pg_config" --sharedir)/extension"
     cat "$top/test/lib.sh" "$top/test/initdb"
   )
-  # in a folder for temporary files another user may have created one of that name
+  # another user may have created a folder of that name in a shared temporary folder
   if [ -O "$kept" ] && [ ! -L "$kept" ] && [ "$(cat "$kept/key" 2>/dev/null)" = "$key" ]; then
     return 0
   fi
@@ -84,8 +84,8 @@ keep_between_runs() {
   say "$key" >"$kept/key.new"
 }
 
-# Start a command as that user, in a process group of its own: it does not see
-# Ctrl-C, and the clean-up can end all of it.  One at a time.
+# Start a command as that user, in its own process group: it does not get Ctrl-C, and
+# the clean-up can end all of it. One at a time.
 start_child() {
   set -m
   as_user "$@" </dev/null &
@@ -109,7 +109,7 @@ run_child() {
 begin() {
   local name
 
-  # nothing of the caller's environment may lead to another server
+  # no variable of the caller's environment may name another server
   for name in $(compgen -e PG); do
     case $name in
       PG_CONFIG | PGPX_* | PG_TEST_* | PGISOLATIONTIMEOUT) ;;
@@ -126,7 +126,7 @@ begin() {
     id -u "$run_user" >/dev/null 2>&1 || run_user=nobody
   fi
 
-  # a socket's path has 107 bytes at most
+  # the path of a socket is limited to 107 bytes
   local base=${TMPDIR:-/tmp}
   [ "${#base}" -le 40 ] || base=/tmp
   work=$(mktemp -d "$base/pgpool_ext.XXXXXX")
@@ -145,13 +145,13 @@ begin() {
   cd "$work"
 }
 
-# Servers of this run, in this folder, that are still up: their data directories.
+# Running servers of this run in this folder: their data directories.
 running_servers() {
   local file pid
 
   find "$1" -name postmaster.pid 2>/dev/null | while read -r file; do
     pid=$(head -n 1 "$file" 2>/dev/null) || continue
-    # the number may be another process's by now
+    # the pid may be another process's by now
     if [ ! -d /proc/self ] ||
       [ "$(readlink "/proc/$pid/cwd")" = "$(dirname "$file")" ]; then
       dirname "$file"
@@ -159,8 +159,8 @@ running_servers() {
   done
 }
 
-# Stop the servers of this run whose data are in a folder.  PGPX_STOP_MODE=fast: in a
-# way in which processes write down what they have counted.
+# Stop the servers of this run whose data are in a folder. PGPX_STOP_MODE=fast: with a
+# mode in which processes write their coverage counters.
 stop_servers() {
   local data mode
 
@@ -174,7 +174,7 @@ stop_servers() {
   done < <(running_servers "$1")
 }
 
-# The end of the run, however it comes.
+# The clean-up, at any exit.
 end() {
   local status=$? i
 
@@ -200,7 +200,7 @@ end() {
   exit "$status"
 }
 
-# Keep what tells why a test failed: logs, outputs and differences, no data.
+# Keep the logs, outputs and differences of a failed run, without data.
 save_logs() {
   local file
 
@@ -220,10 +220,10 @@ build() {
   make -C "$top" --no-print-directory -s -j"$(nproc)" all
 }
 
-# PostgreSQL finds its files relative to its programs.  So a tree in which the
-# programs are copies and all else is links to the installation is a server of
-# its own, and can be given an extension without installing it (as the
-# temporary installation of PostgreSQL's own "make check").
+# PostgreSQL finds its files relative to its programs. So a tree with copies of the
+# programs and links to the rest of the installation is a separate server, and gets an
+# extension without a change of the installation (as the temporary installation of
+# PostgreSQL's own "make check").
 private_install() {
   local root=${kept:-$work}/install real_bin real_lib real_share file
 
@@ -243,13 +243,14 @@ private_install() {
   PATH=$bindir:$PATH
 }
 
-# The part of private_install that does not depend on the extension; with its variables.
+# The part of private_install that does not depend on the extension, whose variables it
+# uses.
 copy_installation() {
   mkdir -p "$root$real_bin" "$root$real_lib" "$root$real_share/extension"
   cp -L "$real_bin"/* "$root$real_bin/"
   if [ -n "${PGPX_SERVER_WRAPPER:-}" ]; then
-    # the server runs under valgrind or the like; initdb and remote servers, which
-    # are none of ours, do not, or a login would take longer than it may
+    # the server runs under valgrind or the like; initdb and remote servers do not,
+    # because they are not tested, and a login would exceed its timeout
     mv "$root$real_bin/postgres" "$root$real_bin/postgres.real"
     cat >"$root$real_bin/postgres" <<WRAPPER
 #!/bin/sh
@@ -275,7 +276,7 @@ WRAPPER
   fi
 }
 
-# Use the installation as it is; somebody has called "make install".
+# Use the existing installation, which "make install" has updated.
 use_installed() {
   bindir=$("$pg_config" --bindir)
   PATH=$bindir:$PATH
@@ -300,8 +301,8 @@ free_port() {
 }
 
 # start_server NAME CONFIG_LINE ...
-# A cluster in $work/NAME, its socket in $work/s, superuser "postgres" there; no
-# TCP unless a line says so.  INITDB_OPTS: more options for initdb.
+# A cluster in $work/NAME, its socket in $work/s, superuser "postgres"; without TCP
+# unless a line enables it. INITDB_OPTS: more options of initdb.
 start_server() {
   local name=$1 try
   shift
@@ -321,7 +322,7 @@ start_server() {
     printf '%s\n' "$@"
   } >>"$work/$name/postgresql.conf"
 
-  # somebody else may take the port before the server does
+  # another process may take the port before the server does
   for try in 1 2 3; do
     port=$(free_port)
     if as_user "$bindir/pg_ctl" start -w -D "$work/$name" -o "-p $port" \
@@ -334,7 +335,7 @@ start_server() {
   return 1
 }
 
-# make_certificate FOLDER: a certificate of its own for "localhost" and 127.0.0.1.
+# make_certificate FOLDER: a self-signed certificate for "localhost" and 127.0.0.1.
 make_certificate() {
   as_user mkdir -p "$1"
   as_user openssl req -new -x509 -days 2 -nodes -newkey ec \
@@ -350,10 +351,9 @@ make_certificate() {
 }
 
 # start_remote NAME CONFIG_LINE ...
-# A server that sessions reach as they would reach another machine's: SCRAM over
-# TCP; over TLS and nothing else if PGPX_TEST_TLS names a folder with a certificate.
-# Database remote_db, role remote_app ('secret of the remote'), superuser
-# remote_super ('root secret').
+# A server that sessions connect to as to another machine: with SCRAM over TCP, and over
+# TLS only if PGPX_TEST_TLS names a folder with a certificate. Database remote_db, role
+# remote_app ('secret of the remote'), superuser remote_super ('root secret').
 start_remote() {
   local name=$1 tls=()
   shift
@@ -371,7 +371,7 @@ start_remote() {
     -c "CREATE DATABASE remote_db OWNER remote_app"
 }
 
-# psql_at PORT USER DATABASE OPTION ...: through the private socket.
+# psql_at PORT USER DATABASE OPTION ...: psql through the private socket.
 psql_at() {
   local at=$1 user=$2 database=$3
   shift 3
