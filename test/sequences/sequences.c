@@ -39,6 +39,7 @@
 #include <unistd.h>
 
 #include "libpq-fe.h"
+#include "../threads.h"
 #include "kinds.h"
 
 #define SESSIONS 3
@@ -116,15 +117,6 @@ static volatile int longest;	/* ticks of the watcher in one operation */
 static volatile double latest;	/* seconds by which a tick of the watcher was late */
 static long used[NKINDS][WAYS];
 
-static double
-now(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return ts.tv_sec + ts.tv_nsec / 1e9;
-}
-
 static void
 fail(const Session *s, const char *format,...)
 {
@@ -139,13 +131,8 @@ fail(const Session *s, const char *format,...)
 	printf("sequences: FAILED with seed %lu after %ld statements", seed, statements);
 	if (s != NULL)
 		printf(", session %d, pool %s", s->number, s->pool);
-	printf(": ");
 	va_start(args, format);
-	vprintf(format, args);
-	va_end(args);
-	printf("\n");
-	fflush(stdout);
-	_exit(1);
+	exit_failed(format, args);
 }
 
 static void
@@ -157,21 +144,6 @@ note(Session *s, const char *format,...)
 	vsnprintf(s->log[s->nlog % LOG], sizeof(s->log[0]), format, args);
 	va_end(args);
 	s->nlog++;
-}
-
-/* xorshift64*: a session's own sequence. */
-static uint32_t
-roll(Session *s, uint32_t n)
-{
-	s->random ^= s->random >> 12;
-	s->random ^= s->random << 25;
-	s->random ^= s->random >> 27;
-	return (uint32_t) ((s->random * 2685821657736338717ULL) >> 33) % n;
-}
-
-static void
-ignore_notice(void *arg, const PGresult *res)
-{
 }
 
 static PGconn *

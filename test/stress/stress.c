@@ -46,6 +46,7 @@
 #include <unistd.h>
 
 #include "libpq-fe.h"
+#include "../threads.h"
 #include "sample.h"
 
 #define SESSIONS 24
@@ -138,15 +139,6 @@ static long own_traces;			/* found where the reset was on_transfer */
 static long not_sent;			/* statements whose time was up before */
 static long not_ready;			/* leases whose time was up before */
 
-static double
-now(void)
-{
-	struct timespec ts;
-
-	clock_gettime(CLOCK_MONOTONIC, &ts);
-	return ts.tv_sec + ts.tv_nsec / 1e9;
-}
-
 static void
 fail(const Session *s, const char *format,...)
 {
@@ -158,23 +150,8 @@ fail(const Session *s, const char *format,...)
 	if (s != NULL)
 		printf(", session %d (%s), lease \"%s\"", s->number, s->doing,
 			   s->lease);
-	printf(": ");
 	va_start(args, format);
-	vprintf(format, args);
-	va_end(args);
-	printf("\n");
-	fflush(stdout);
-	_exit(1);
-}
-
-/* xorshift64*: a thread's own sequence. */
-static uint32_t
-roll(Session *s, uint32_t n)
-{
-	s->random ^= s->random >> 12;
-	s->random ^= s->random << 25;
-	s->random ^= s->random >> 27;
-	return (uint32_t) ((s->random * 2685821657736338717ULL) >> 33) % n;
+	exit_failed(format, args);
 }
 
 static PGconn *
@@ -191,11 +168,6 @@ connect_to(const char *info)
 	}
 	fail(NULL, "no connection to %s", info);
 	return NULL;
-}
-
-static void
-ignore_notice(void *arg, const PGresult *res)
-{
 }
 
 static void
