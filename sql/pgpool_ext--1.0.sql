@@ -33,6 +33,22 @@ VALIDATOR pgpool.pgpool_fdw_validator;
 COMMENT ON FOREIGN DATA WRAPPER pgpool_fdw IS
 'each server of this wrapper is a pool of connections to a PostgreSQL server; see function pgpool.checkout';
 
+CREATE FUNCTION pgpool.attach_postgres_fdw()
+RETURNS pg_catalog.bool
+AS 'MODULE_PATHNAME', 'pgpx_attach_postgres_fdw'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+REVOKE ALL ON FUNCTION pgpool.attach_postgres_fdw() FROM PUBLIC;
+COMMENT ON FUNCTION pgpool.attach_postgres_fdw() IS
+'lets the foreign tables of postgres_fdw in this database use pools instead of a connection per session, waiting for transactions that use them; false if they do already';
+
+CREATE FUNCTION pgpool.detach_postgres_fdw()
+RETURNS pg_catalog.bool
+AS 'MODULE_PATHNAME', 'pgpx_detach_postgres_fdw'
+LANGUAGE C VOLATILE PARALLEL UNSAFE;
+REVOKE ALL ON FUNCTION pgpool.detach_postgres_fdw() FROM PUBLIC;
+COMMENT ON FUNCTION pgpool.detach_postgres_fdw() IS
+'undoes attach_postgres_fdw: foreign tables of postgres_fdw use its own connections again; false if they do already';
+
 --
 -- Leases
 --

@@ -16,6 +16,7 @@
 #include "protocol/control_message.h"
 #include "session/catalog_invalidation.h"
 #include "worker/worker.h"
+#include "fdw/attach.h"
 
 #ifdef PG_MODULE_MAGIC_EXT
 PG_MODULE_MAGIC_EXT(.name = "pgpool_ext", .version = "1.0");
@@ -30,6 +31,7 @@ _PG_init(void)
 {
 	pgpx_lock_hooks_init();
 	pgpx_settings_init();
+	pgpx_attach_init();
 	if (!process_shared_preload_libraries_in_progress)
 		return;
 	pgpx_shmem_init();

@@ -21,6 +21,7 @@
 #include "funcapi.h"
 #include "miscadmin.h"
 #include "storage/latch.h"
+#include "storage/lock.h"
 #include "storage/lwlock.h"
 #include "storage/pmsignal.h"
 #include "storage/proc.h"
@@ -205,6 +206,22 @@ pgpx_scan_user(ForeignScanState *node, Index varno)
 #endif
 
 	return OidIsValid(user) ? user : GetUserId();
+}
+
+/* Returns whether this process holds a lock in this or a stronger mode. */
+static inline bool
+pgpx_lock_is_held(const LOCKTAG *tag, LOCKMODE mode)
+{
+#if PG_VERSION_NUM >= 170000
+	return LockHeldByMe(tag, mode, true);
+#else
+	for (LOCKMODE m = mode; m <= MaxLockMode; m++)
+	{
+		if (LockHeldByMe(tag, m))
+			return true;
+	}
+	return false;
+#endif
 }
 
 /*

@@ -210,6 +210,18 @@ sub by_pg_upgrade
 
 	$restored->safe_psql('postgres', 'DROP DATABASE bare; DROP DATABASE prepared');
 
+	# an attached postgres_fdw
+	my $port = $remote->port;
+	$remote->safe_psql('remote_db', 'CREATE TABLE far AS SELECT 1 AS id; ALTER TABLE far OWNER TO remote_app');
+	$restored->safe_psql('postgres', <<"EOT");
+CREATE EXTENSION pgpool_ext;
+CREATE EXTENSION postgres_fdw;
+SELECT pgpool.attach_postgres_fdw();
+CREATE SERVER far FOREIGN DATA WRAPPER postgres_fdw OPTIONS (host '127.0.0.1', port '$port', dbname 'remote_db');
+CREATE USER MAPPING FOR PUBLIC SERVER far OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD');
+CREATE FOREIGN TABLE far (id int) SERVER far OPTIONS (schema_name 'public');
+EOT
+
 	# columns of 15.20 have an option that older releases of 18, such as 18.6, do not
 	# know
 	$restored->safe_psql('shop', "UPDATE pg_attribute SET attoptions = NULL WHERE attrelid = 'app.orders'::regclass")
@@ -231,6 +243,8 @@ sub by_pg_upgrade
 		$new->append_conf('postgresql.conf', "shared_preload_libraries = 'pgpool_ext'");
 		$new->start;
 		as_before($new, $what);
+		is($new->safe_psql('postgres', "SELECT id FROM far; SELECT server FROM pgpool.pools WHERE server = 'far'; SELECT pgpool.detach_postgres_fdw(); SELECT id FROM far"),
+			"1\nfar\nt\n1", "$what: postgres_fdw is attached, works, and is detached");
 		$new->stop;
 	}
 	return;

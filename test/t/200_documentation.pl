@@ -17,7 +17,7 @@ use Test::More;
 my $ADDRESS = "host '10.0.0.7'";
 
 # in the order in which their examples run
-my @pages = ('README.md', map { "doc/$_.md" } qw(guide drivers connecting operating views locks errors reference security limits faq));
+my @pages = ('README.md', map { "doc/$_.md" } qw(guide foreign-tables drivers connecting operating views locks errors reference security limits faq));
 my %text = map { $_ => slurp("$FindBin::Bin/../../$_") } @pages;
 my $all = join "\n", @text{@pages};
 my $remote = remote_node('remote');
@@ -310,6 +310,7 @@ sub options
 	my @libpq = table('Connection options');
 	my @mapping = table('User mapping options');
 	my @for_all = grep { $_->[3] !~ /^superuser/ } @libpq;
+	my @of_tables = grep { $_->[1] =~ /server/ } table('Options of foreign tables');
 
 	$local->safe_psql('postgres', <<'EOT');
 CREATE ROLE readme_user;
@@ -320,7 +321,7 @@ GRANT USAGE ON FOREIGN SERVER readme TO readme_user;
 EOT
 
 	# the table also has options of later libpq versions
-	foreach ([ readme_super => @pool, @libpq ], [ readme_user => @pool, @for_all ])
+	foreach ([ readme_super => @pool, @of_tables, @libpq ], [ readme_user => @pool, @of_tables, @for_all ])
 	{
 		my ($role, @rows) = @$_;
 		my %valid = map { $_ => 1 } valid_names('server', $role);

@@ -1,0 +1,414 @@
+/*-------------------------------------------------------------------------
+ *
+ * attach.c
+ *	  Attach the foreign tables of postgres_fdw to pools, and detach them.
+ *
+ * A foreign-data wrapper is attached while its handler is pgpool_fdw_handler.
+ * Attaching is ALTER FOREIGN DATA WRAPPER postgres_fdw HANDLER, with three
+ * additions:
+ *
+ * - No transaction may use the old handler for one statement and the new one
+ *	 for the next, because it would not see its own writes.  So the functions
+ *	 lock all foreign tables of the wrapper, as ALTER TABLE would.
+ * - Sessions keep the routine of a handler in their relation cache, and a
+ *	 change of the wrapper does not invalidate it.  So the functions do.
+ * - The wrapper depends on the handler and therefore on pgpool_ext.  DROP
+ *	 EXTENSION pgpool_ext CASCADE would drop postgres_fdw with all servers and
+ *	 tables.  Two hooks refuse it.
+ *
+ * The wrapper is a member of extension postgres_fdw, whose state pg_dump does
+ * not dump.  So a dump restores plain postgres_fdw.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "fdw/attach.h"
+
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/dependency.h"
+#include "catalog/objectaccess.h"
+#include "catalog/pg_extension.h"
+#include "catalog/pg_foreign_data_wrapper.h"
+#include "catalog/pg_foreign_table.h"
+#include "catalog/pg_proc.h"
+#include "catalog/pg_type.h"
+#include "commands/defrem.h"
+#include "commands/extension.h"
+#include "foreign/fdwapi.h"
+#include "nodes/makefuncs.h"
+#include "parser/parse_node.h"
+#include "storage/lmgr.h"
+#include "storage/lock.h"
+#include "tcop/utility.h"
+#include "utils/catcache.h"
+#include "utils/guc.h"
+#include "utils/inval.h"
+#include "utils/lsyscache.h"
+#include "utils/regproc.h"
+#include "utils/rel.h"
+#include "utils/syscache.h"
+
+#include "shared/shmem.h"
+
+#define OUR_EXTENSION "pgpool_ext"
+#define OUR_HANDLER "pgpool_fdw_handler"
+#define THEIR_EXTENSION "postgres_fdw"
+#define THEIR_WRAPPER "postgres_fdw"
+#define THEIR_HANDLER "postgres_fdw_handler"
+
+PG_FUNCTION_INFO_V1(pgpx_attach_postgres_fdw);
+PG_FUNCTION_INFO_V1(pgpx_detach_postgres_fdw);
+
+static ProcessUtility_hook_type prev_process_utility = NULL;
+static object_access_hook_type prev_object_access = NULL;
+
+/*
+ * Find the handler function of an extension by its name, in whichever schema
+ * the extension is.  Returns InvalidOid if the extension has none.
+ */
+static Oid
+find_handler(Oid extension, const char *name)
+{
+	CatCList   *list = SearchSysCacheList1(PROCNAMEARGSNSP,
+										   CStringGetDatum(name));
+	Oid			found = InvalidOid;
+
+	for (int i = 0; i < list->n_members; i++)
+	{
+		Form_pg_proc proc =
+			(Form_pg_proc) GETSTRUCT(&list->members[i]->tuple);
+
+		if (proc->pronargs == 0 && proc->prorettype == FDW_HANDLEROID &&
+			getExtensionOfObject(ProcedureRelationId, proc->oid) == extension)
+			found = proc->oid;
+	}
+	ReleaseSysCacheList(list);
+	return found;
+}
+
+/* Returns InvalidOid if the wrapper has no handler or does not exist. */
+static Oid
+handler_of(Oid wrapper)
+{
+	HeapTuple	row = SearchSysCache1(FOREIGNDATAWRAPPEROID,
+									  ObjectIdGetDatum(wrapper));
+	Oid			handler;
+
+	if (!HeapTupleIsValid(row))
+		return InvalidOid;
+	handler = ((Form_pg_foreign_data_wrapper) GETSTRUCT(row))->fdwhandler;
+	ReleaseSysCache(row);
+	return handler;
+}
+
+/* Is a wrapper attached, that is, does a foreign one use our handler? */
+static bool
+is_attached(Oid wrapper)
+{
+	Oid			ours = get_extension_oid(OUR_EXTENSION, true);
+	Oid			handler = handler_of(wrapper);
+
+	return OidIsValid(ours) && OidIsValid(handler) &&
+		handler == find_handler(ours, OUR_HANDLER) &&
+		getExtensionOfObject(ForeignDataWrapperRelationId, wrapper) != ours;
+}
+
+pg_noreturn static void
+refuse_drop(const char *wrapper)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_DEPENDENT_OBJECTS_STILL_EXIST),
+			 errmsg("cannot drop extension %s while foreign-data wrapper %s is "
+					"attached to it",
+					OUR_EXTENSION, wrapper),
+			 errdetail("The servers and foreign tables of the wrapper would be "
+					   "dropped as well."),
+			 errhint("Call pgpool.detach_postgres_fdw() first.")));
+}
+
+/*
+ * Raise an error for DROP EXTENSION pgpool_ext while a wrapper is attached.
+ * PostgreSQL would refuse it too, with the hint to use CASCADE.
+ */
+static void
+check_statement(const DropStmt *stmt)
+{
+	ListCell   *lc;
+
+	if (stmt->removeType != OBJECT_EXTENSION)
+		return;
+	foreach(lc, stmt->objects)
+	{
+		Oid			wrapper;
+
+		if (strcmp(strVal(lfirst(lc)), OUR_EXTENSION) != 0)
+			continue;
+		wrapper = get_foreign_data_wrapper_oid(THEIR_WRAPPER, true);
+		if (OidIsValid(wrapper) && is_attached(wrapper))
+			refuse_drop(THEIR_WRAPPER);
+	}
+}
+
+static void
+process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
+				ProcessUtilityContext context, ParamListInfo params,
+				QueryEnvironment *queryEnv, DestReceiver *dest,
+				QueryCompletion *qc)
+{
+	if (IsA(pstmt->utilityStmt, DropStmt))
+		check_statement((DropStmt *) pstmt->utilityStmt);
+	if (prev_process_utility)
+		prev_process_utility(pstmt, queryString, readOnlyTree, context, params,
+							 queryEnv, dest, qc);
+	else
+		standard_ProcessUtility(pstmt, queryString, readOnlyTree, context,
+								params, queryEnv, dest, qc);
+}
+
+/*
+ * Raise an error if an attached wrapper is dropped because its handler is: by
+ * DROP EXTENSION CASCADE, DROP OWNED CASCADE and whatever else there may be.  A
+ * command locks all objects that it drops before it drops the first one, so a
+ * locked handler will be dropped.  A wrapper that is dropped with its own
+ * extension may go.
+ */
+static void
+object_access(ObjectAccessType access, Oid classId, Oid objectId, int subId,
+			  void *arg)
+{
+	LOCKTAG		tag;
+
+	if (prev_object_access)
+		prev_object_access(access, classId, objectId, subId, arg);
+	if (access != OAT_DROP || classId != ForeignDataWrapperRelationId ||
+		!is_attached(objectId))
+		return;
+	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, ProcedureRelationId,
+					   handler_of(objectId), 0);
+	if (pgpx_lock_is_held(&tag, AccessExclusiveLock))
+		refuse_drop(GetForeignDataWrapper(objectId)->fdwname);
+}
+
+void
+pgpx_attach_init(void)
+{
+	prev_process_utility = ProcessUtility_hook;
+	ProcessUtility_hook = process_utility;
+	prev_object_access = object_access_hook;
+	object_access_hook = object_access;
+}
+
+/* Returns the OIDs of the servers of a wrapper. */
+static List *
+servers_of(Oid wrapper)
+{
+	Relation	rel = table_open(ForeignServerRelationId, AccessShareLock);
+	SysScanDesc scan = systable_beginscan(rel, InvalidOid, false, NULL, 0,
+										  NULL);
+	List	   *servers = NIL;
+	HeapTuple	row;
+
+	while (HeapTupleIsValid(row = systable_getnext(scan)))
+	{
+		Form_pg_foreign_server form = (Form_pg_foreign_server) GETSTRUCT(row);
+
+		if (form->srvfdw == wrapper)
+			servers = lappend_oid(servers, form->oid);
+	}
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+	return servers;
+}
+
+/* Returns the OIDs of the foreign tables of a wrapper, in their order. */
+static List *
+tables_of(Oid wrapper)
+{
+	List	   *servers = servers_of(wrapper);
+	Relation	rel = table_open(ForeignTableRelationId, AccessShareLock);
+	SysScanDesc scan = systable_beginscan(rel, InvalidOid, false, NULL, 0,
+										  NULL);
+	List	   *tables = NIL;
+	HeapTuple	row;
+
+	while (HeapTupleIsValid(row = systable_getnext(scan)))
+	{
+		Form_pg_foreign_table form = (Form_pg_foreign_table) GETSTRUCT(row);
+
+		if (list_member_oid(servers, form->ftserver))
+			tables = lappend_oid(tables, form->ftrelid);
+	}
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+	list_sort(tables, list_oid_cmp);
+	return tables;
+}
+
+/*
+ * Wait until no other transaction uses a foreign table of the wrapper, and keep
+ * new ones from it until the end of this transaction.  Raises an error if this
+ * transaction has used one.
+ */
+static void
+lock_tables(List *tables)
+{
+	ListCell   *lc;
+
+	foreach(lc, tables)
+	{
+		Oid			table = lfirst_oid(lc);
+		LOCKTAG		tag;
+
+		SET_LOCKTAG_RELATION(tag, MyDatabaseId, table);
+		if (pgpx_lock_is_held(&tag, AccessShareLock))
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_IN_USE),
+					 errmsg("cannot change the handler of foreign-data wrapper "
+							"%s in a transaction that uses its foreign tables",
+							THEIR_WRAPPER),
+					 errdetail("Foreign table \"%s\" is in use.",
+							   get_rel_name(table)),
+					 errhint("Call the function in a transaction of its own.")));
+		LockRelationOid(table, AccessExclusiveLock);
+	}
+}
+
+/* Execute ALTER FOREIGN DATA WRAPPER .. HANDLER, without its warning. */
+static void
+set_handler(Oid handler)
+{
+	AlterFdwStmt *stmt = makeNode(AlterFdwStmt);
+	char	   *schema = get_namespace_name(get_func_namespace(handler));
+	List	   *name = list_make2(makeString(schema),
+								  makeString(get_func_name(handler)));
+	int			level = NewGUCNestLevel();
+
+	stmt->fdwname = pstrdup(THEIR_WRAPPER);
+	stmt->func_options = list_make1(makeDefElem("handler", (Node *) name, -1));
+	(void) set_config_option("client_min_messages", "error", PGC_USERSET,
+							 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+	(void) set_config_option("log_min_messages", "error", PGC_SUSET,
+							 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+	(void) AlterForeignDataWrapper(make_parsestate(NULL), stmt);
+	AtEOXact_GUC(true, level);
+}
+
+/*
+ * Change the handler of postgres_fdw.
+ *
+ * ours: the extension pgpool_ext.  attach: from its own handler to ours, or
+ * back.  Returns whether that was a change.  Raises an error if extension
+ * postgres_fdw or its wrapper is missing, or has a third handler.
+ */
+static bool
+change_handler(Oid ours, bool attach)
+{
+	Oid			theirs = get_extension_oid(THEIR_EXTENSION, true);
+	Oid			wrapper = get_foreign_data_wrapper_oid(THEIR_WRAPPER, true);
+	Oid			own_handler;
+	Oid			old_handler;
+	Oid			new_handler;
+	Oid			current;
+	List	   *tables;
+	ListCell   *lc;
+
+	if (!OidIsValid(theirs))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("extension \"%s\" is not installed in this database",
+						THEIR_EXTENSION),
+				 errhint("Install it with CREATE EXTENSION.")));
+
+	/* as DROP EXTENSION of either would, so that neither can go meanwhile */
+	LockDatabaseObject(ExtensionRelationId, ours, 0, AccessShareLock);
+	LockDatabaseObject(ExtensionRelationId, theirs, 0, AccessShareLock);
+	if (OidIsValid(wrapper))
+		LockDatabaseObject(ForeignDataWrapperRelationId, wrapper, 0,
+						   AccessExclusiveLock);
+
+	own_handler = find_handler(theirs, THEIR_HANDLER);
+	old_handler = attach ? own_handler : find_handler(ours, OUR_HANDLER);
+	new_handler = attach ? find_handler(ours, OUR_HANDLER) : own_handler;
+	if (!OidIsValid(old_handler) || !OidIsValid(new_handler) ||
+		getExtensionOfObject(ForeignDataWrapperRelationId, wrapper) != theirs)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("extension \"%s\" has no foreign-data wrapper \"%s\" "
+						"with handler \"%s\"",
+						THEIR_EXTENSION, THEIR_WRAPPER, THEIR_HANDLER)));
+
+	current = handler_of(wrapper);
+	if (current == new_handler)
+		return false;
+	if (current != old_handler)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("foreign-data wrapper \"%s\" has another handler",
+						THEIR_WRAPPER),
+				 OidIsValid(current) ?
+				 errdetail("Its handler is %s.",
+						   format_procedure(current)) : 0,
+				 errhint("Use ALTER FOREIGN DATA WRAPPER to set handler %s.",
+						 format_procedure(old_handler))));
+
+	/* our handler raises an error for a postgres_fdw that it does not know */
+	if (attach)
+		(void) GetFdwRoutine(new_handler);
+
+	tables = tables_of(wrapper);
+	lock_tables(tables);
+	set_handler(new_handler);
+	foreach(lc, tables)
+	{
+		Oid			table = lfirst_oid(lc);
+
+		/* it may have been dropped before it was locked */
+		if (SearchSysCacheExists1(RELOID, ObjectIdGetDatum(table)))
+			CacheInvalidateRelcacheByRelid(table);
+	}
+	CommandCounterIncrement();
+	return true;
+}
+
+/*
+ * Change the handler for a call of one of the two functions.  Returns whether
+ * that was a change.
+ */
+static bool
+change_handler_for(FunctionCallInfo fcinfo, bool attach)
+{
+	Oid			ours = getExtensionOfObject(ProcedureRelationId,
+											fcinfo->flinfo->fn_oid);
+
+	if (!superuser())
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 attach ?
+				 errmsg("permission denied to attach foreign-data wrapper \"%s\"",
+						THEIR_WRAPPER) :
+				 errmsg("permission denied to detach foreign-data wrapper \"%s\"",
+						THEIR_WRAPPER),
+				 errdetail("Only superusers can change the handler of a "
+						   "foreign-data wrapper.")));
+	PreventCommandIfReadOnly(attach ? "pgpool.attach_postgres_fdw()" :
+							 "pgpool.detach_postgres_fdw()");
+	PreventCommandIfParallelMode(attach ? "pgpool.attach_postgres_fdw()" :
+								 "pgpool.detach_postgres_fdw()");
+	return change_handler(ours, attach);
+}
+
+Datum
+pgpx_attach_postgres_fdw(PG_FUNCTION_ARGS)
+{
+	pgpx_shmem_require();
+	PG_RETURN_BOOL(change_handler_for(fcinfo, true));
+}
+
+/* Works without shared memory, in a server that does not preload the library. */
+Datum
+pgpx_detach_postgres_fdw(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_BOOL(change_handler_for(fcinfo, false));
+}

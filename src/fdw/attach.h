@@ -1,0 +1,20 @@
+/*-------------------------------------------------------------------------
+ *
+ * attach.h
+ *	  Attach the foreign tables of postgres_fdw to pools, and detach them.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PGPX_ATTACH_H
+#define PGPX_ATTACH_H
+
+#include "base/compat.h"
+
+/*
+ * Install the hooks that prevent DROP EXTENSION pgpool_ext from dropping
+ * postgres_fdw with all its servers and tables.  Called once in each process
+ * that loads the library, or in the postmaster.
+ */
+extern void pgpx_attach_init(void);
+
+#endif							/* PGPX_ATTACH_H */

@@ -1,0 +1,216 @@
+# attach_postgres_fdw and detach_postgres_fdw: who may call them and when, which sessions they
+# affect, and that DROP EXTENSION, dump, restore and pg_upgrade neither drop a table nor leave one
+# that cannot be used.
+use strict;
+use warnings;
+
+use PgpxInstall;
+use PgpxTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+plan skip_all => 'nothing of it is different over TLS' if over_tls();
+
+my $remote = remote_node('remote');
+my $local = local_node('local', conf => ['pgpool_ext.default_pool_size = 3', 'lock_timeout = 0']);
+my $attached = q{SELECT fdwhandler::regproc FROM pg_foreign_data_wrapper WHERE fdwname = 'postgres_fdw'};
+my ($ours, $theirs) = ('pgpool.pgpool_fdw_handler', 'postgres_fdw_handler');
+
+$remote->safe_psql('remote_db', <<'EOT');
+CREATE TABLE t (id int PRIMARY KEY, v text);
+INSERT INTO t SELECT i, 'row ' || i FROM generate_series(1, 10) AS i;
+ALTER TABLE t OWNER TO remote_app;
+EOT
+make_pool($local, $remote, server => 'pool');
+my $super = PgpxSession->new($local);
+
+$super->fails('SELECT pgpool.attach_postgres_fdw()', '42704', qr/extension "postgres_fdw" is not installed.*HINT:.*CREATE EXTENSION/s,
+	'without postgres_fdw there is nothing to attach');
+$super->fails('SELECT pgpool.detach_postgres_fdw()', '42704', qr/extension "postgres_fdw" is not installed/, 'nor to detach');
+$super->run('CREATE FOREIGN DATA WRAPPER postgres_fdw');
+$super->fails('SELECT pgpool.attach_postgres_fdw()', '42704', qr/not installed/, 'a wrapper of that name is not the extension');
+$super->run('DROP FOREIGN DATA WRAPPER postgres_fdw');
+
+make_tables('postgres', '');
+repeated();
+privileges();
+sessions_follow();
+transactions_do_not_mix();
+odd_wrappers();
+drop_extension();
+dump_and_restore();
+check_invariants($local);
+done_testing();
+
+# Extension, server and tables of postgres_fdw in a database; WITH SCHEMA ..
+sub make_tables
+{
+	my ($dbname, $schema) = @_;
+	my $port = $remote->port;
+
+	$local->safe_psql($dbname, <<"EOT");
+CREATE EXTENSION postgres_fdw $schema;
+CREATE SERVER far FOREIGN DATA WRAPPER postgres_fdw OPTIONS (host '127.0.0.1', port '$port', dbname 'remote_db');
+CREATE USER MAPPING FOR PUBLIC SERVER far OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD');
+CREATE FOREIGN TABLE far (id int, v text) SERVER far OPTIONS (schema_name 'public', table_name 't');
+GRANT USAGE ON FOREIGN SERVER far TO PUBLIC;
+GRANT SELECT, UPDATE ON far TO PUBLIC;
+EOT
+	return;
+}
+
+# Returns through which connections a session reads the table.
+sub connections_of
+{
+	my ($session) = @_;
+	my $rows = $session->run('SELECT count(*) FROM far');
+
+	return $session->error if $rows ne '10';
+	return $local->safe_psql('postgres', "SELECT count(*) FROM pgpool.pools WHERE server = 'far' AND total > 0") > 0 ? 'pool' : 'own';
+}
+
+sub repeated
+{
+	is($super->run('SELECT pgpool.detach_postgres_fdw()') . $super->error, 'f', 'detach does nothing where nothing is attached');
+	is($super->run('SELECT pgpool.attach_postgres_fdw()') . $super->error, 't', 'attach, without PostgreSQL\'s warning of a new handler');
+	is($super->run($attached), $ours, 'the wrapper has our handler');
+	is($super->run('SELECT pgpool.attach_postgres_fdw()') . $super->error, 'f', 'attach does nothing the second time');
+	is($super->run('SELECT pgpool.detach_postgres_fdw()') . $super->error, 't', 'detach undoes it');
+	is($super->run($attached), $theirs, '.. to the handler of before');
+	is($super->run('BEGIN; SELECT pgpool.attach_postgres_fdw(); ROLLBACK; ' . $attached), "t\n$theirs", 'a rollback undoes attach');
+	return;
+}
+
+sub privileges
+{
+	my $app = PgpxSession->new($local, user => 'app');
+
+	foreach my $what (qw(attach detach))
+	{
+		$app->fails("SELECT pgpool.${what}_postgres_fdw()", '42501', qr/permission denied for function/, "$what is not PUBLIC's");
+		$super->run("GRANT EXECUTE ON FUNCTION pgpool.${what}_postgres_fdw() TO app");
+		$app->fails("SELECT pgpool.${what}_postgres_fdw()", '42501', qr/permission denied to $what .*DETAIL:  Only superusers/s,
+			'.. and with the right to execute it takes a superuser');
+		$super->run("REVOKE EXECUTE ON FUNCTION pgpool.${what}_postgres_fdw() FROM app");
+	}
+	$super->fails('BEGIN READ ONLY; SELECT pgpool.attach_postgres_fdw()', '25006', qr/attach_postgres_fdw/, 'not in a transaction that only reads');
+	$super->run('ROLLBACK');
+	$app->quit;
+	return;
+}
+
+# A session that has used a table and has plans for it.
+sub sessions_follow
+{
+	my $app = PgpxSession->new($local, user => 'app');
+
+	$app->run('PREPARE p AS SELECT v FROM far WHERE id = $1; SET plan_cache_mode = force_generic_plan');
+	is($app->run('EXECUTE p (3)'), 'row 3', 'a prepared statement on a table of postgres_fdw');
+	is(connections_of($app), 'own', '.. which uses a connection of its own');
+	$super->run('SELECT pgpool.attach_postgres_fdw()');
+	is($app->run('EXECUTE p (4)') . $app->error, 'row 4', 'attached: the prepared statement goes on');
+	is(connections_of($app), 'pool', '.. on the pool');
+	$super->run('SELECT pgpool.detach_postgres_fdw()');
+	is($app->run('EXECUTE p (5)') . $app->error, 'row 5', 'detached: it goes on');
+	is($local->safe_psql('postgres', "SELECT count(*) FROM pgpool.leases"), '0', '.. and no lease is left');
+	my $before = $local->safe_psql('postgres', "SELECT checkouts FROM pgpool.stats WHERE server = 'far'");
+
+	$app->run('SELECT * FROM far');
+	is($local->safe_psql('postgres', "SELECT checkouts FROM pgpool.stats WHERE server = 'far'"), $before, '.. without the pool');
+	$app->quit;
+	return;
+}
+
+# A transaction that has used a table ends as it began.
+sub transactions_do_not_mix
+{
+	my $app = PgpxSession->new($local, user => 'app');
+	my $waits = q{SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'far'::regclass};
+
+	foreach my $what (qw(attach detach))
+	{
+		$app->run("BEGIN; UPDATE far SET v = 'written' WHERE id = 1");
+		$super->start("SELECT pgpool.${what}_postgres_fdw()");
+		ok(wait_until($local, $waits, '1'), "$what waits for a transaction that has used a table");
+		is($app->run('SELECT v FROM far WHERE id = 1') . $app->error, 'written', '.. which sees what it has written');
+		is($app->run("ROLLBACK"), '', '.. and ends');
+		is($super->finish . $super->error, 't', '.. before it is done');
+
+		$super->fails("BEGIN; SELECT count(*) FROM far; SELECT pgpool." . ($what eq 'attach' ? 'detach' : 'attach') . '_postgres_fdw()',
+			'55006', qr/transaction that uses its foreign tables.*"far" is in use/s, 'nor does it mix within one session');
+		$super->run('ROLLBACK');
+	}
+	$app->quit;
+	return;
+}
+
+sub odd_wrappers
+{
+	my $install = PgpxSession->new($local);
+
+	$install->run('CREATE DATABASE odd');
+	$install->quit;
+	$local->safe_psql('odd', 'CREATE EXTENSION pgpool_ext; CREATE SCHEMA "else where"');
+	make_tables('odd', 'WITH SCHEMA "else where"');
+	my $odd = PgpxSession->new($local, dbname => 'odd');
+	is($odd->run("SET search_path = pg_catalog; SELECT pgpool.attach_postgres_fdw(); $attached; RESET search_path"), "t\n$ours",
+		'postgres_fdw in another schema');
+	is($odd->run('SELECT count(*) FROM far') . $odd->error, '10', '.. serves its tables');
+	is($odd->run("SELECT pgpool.detach_postgres_fdw(); $attached"), "t\n\"else where\".$theirs", '.. and is detached');
+
+	$odd->run('CREATE FUNCTION other() RETURNS fdw_handler LANGUAGE c AS \'$libdir/postgres_fdw\', \'postgres_fdw_handler\';'
+		  . 'SET client_min_messages = error; ALTER FOREIGN DATA WRAPPER postgres_fdw HANDLER other');
+	foreach my $what (qw(attach detach))
+	{
+		$odd->fails("SELECT pgpool.${what}_postgres_fdw()", '55000', qr/has another handler.*DETAIL:  Its handler is other\(\)/s,
+			"$what does not replace a handler that it does not know");
+	}
+	$odd->quit;
+	$local->safe_psql('postgres', 'DROP DATABASE odd');
+	return;
+}
+
+sub drop_extension
+{
+	my $refused = qr/cannot drop extension pgpool_ext while .*postgres_fdw is attached.*HINT:.*pgpool\.detach_postgres_fdw/s;
+	my $there = q{SELECT count(*) FROM pg_extension WHERE extname IN ('pgpool_ext', 'postgres_fdw')};
+
+	is($super->run("SELECT pgpool.attach_postgres_fdw()"), 't', 'attached');
+	foreach my $sql ('DROP EXTENSION pgpool_ext', 'DROP EXTENSION pgpool_ext CASCADE', 'DROP EXTENSION pgpool_ext, postgres_fdw CASCADE')
+	{
+		$super->fails($sql, '2BP01', $refused, "$sql is refused while postgres_fdw is attached");
+	}
+	$super->run('CREATE ROLE owner SUPERUSER; SET allow_system_table_mods = on');
+	$super->run("UPDATE pg_extension SET extowner = 'owner'::regrole WHERE extname = 'pgpool_ext'");
+	$super->run(q{UPDATE pg_shdepend SET refobjid = 'owner'::regrole WHERE classid = 'pg_extension'::regclass
+		AND objid = (SELECT oid FROM pg_extension WHERE extname = 'pgpool_ext')});
+	$super->run(q{INSERT INTO pg_shdepend SELECT d.oid, 'pg_extension'::regclass, e.oid, 0, 'pg_authid'::regclass, 'owner'::regrole, 'o'
+		FROM pg_database d, pg_extension e WHERE datname = current_database() AND extname = 'pgpool_ext'
+			AND NOT EXISTS (SELECT FROM pg_shdepend WHERE classid = 'pg_extension'::regclass AND objid = e.oid)});
+	$super->fails('DROP OWNED BY owner CASCADE', '2BP01', $refused, '.. and so is what would drop it with others');
+	is($super->run("$there; SELECT count(*) FROM far"), "2\n10", '.. and all is there and works');
+
+	is($super->run("BEGIN; DROP EXTENSION postgres_fdw CASCADE; SELECT count(*) FROM pg_foreign_table; DROP EXTENSION pgpool_ext CASCADE; $there; ROLLBACK")
+		  . ($super->error =~ /ERROR.*/ ? $& : ''), "0\n0", 'an attached postgres_fdw can be dropped, and pgpool_ext after it');
+	is($super->run("BEGIN; SELECT pgpool.detach_postgres_fdw(); DROP EXTENSION pgpool_ext CASCADE; SELECT count(*) FROM far; ROLLBACK")
+		  . ($super->error =~ /ERROR.*/ ? $& : ''), "t\n10", 'detached: pgpool_ext goes, and the tables stay');
+	is($super->run($attached), $ours, 'rolled back: attached');
+	return;
+}
+
+sub dump_and_restore
+{
+	my $folder = PostgreSQL::Test::Utils::tempdir();
+
+	$local->command_ok([ 'pg_dump', '-f', "$folder/dump.sql", $local->connstr('postgres') ], 'a database with an attached postgres_fdw is dumped');
+	unlike(slurp_file("$folder/dump.sql"), qr/HANDLER|attach_postgres_fdw/, '.. and the dump has nothing of it');
+	$local->safe_psql('postgres', 'CREATE DATABASE restored');
+	$local->command_ok([ 'psql', '-Xq', '-v', 'ON_ERROR_STOP=1', '-d', $local->connstr('restored'), '-f', "$folder/dump.sql" ], 'it is restored');
+	is($local->safe_psql('restored', "$attached; SELECT count(*) FROM far"), "$theirs\n10", '.. as plain postgres_fdw');
+
+	$local->command_ok([ 'pg_dump', '--schema-only', '--binary-upgrade', '-f', "$folder/upgrade.sql", $local->connstr('postgres') ],
+		'the dump of pg_upgrade');
+	like(slurp_file("$folder/upgrade.sql"), qr/CREATE FOREIGN DATA WRAPPER postgres_fdw.*HANDLER pgpool\.pgpool_fdw_handler/,
+		'.. keeps it attached');
+	return;
+}
