@@ -1,6 +1,6 @@
-# Pools with min_size are open when the server has started: the catalog reader, a
-# short-lived background worker, publishes how to connect where no session does.
-# It has the rights of the pool's user, and no more.
+# Pools with min_size are open after the start of the server: the catalog reader, a
+# short-lived background worker, publishes the conninfo if no session does. It has only
+# the privileges of the pool's user.
 use strict;
 use warnings;
 
@@ -13,7 +13,7 @@ my $local = local_node('local', conf => [ 'restart_after_crash = on', 'pgpool_ex
 my $address = sprintf q{host '127.0.0.1', port '%d', dbname 'remote_db'}, $remote->port;
 my $credentials = qq{"user" 'remote_app', password '$REMOTE_APP_PASSWORD'};
 
-# The pools and their free connections.
+# The pools and their idle connections.
 sub pools
 {
 	my ($node) = @_;
@@ -82,32 +82,32 @@ $local->safe_psql('postgres', "CREATE DATABASE $_") foreach qw(another empty clo
 make_pool($local, $remote, server => 'there', dbname => 'another', options => { min_size => 1 });
 make_pool($local, $remote, server => 'there', dbname => 'closed', options => { min_size => 1 });
 $local->safe_psql('postgres', 'ALTER DATABASE closed ALLOW_CONNECTIONS false');
-is(pools($local), '', 'no pool is opened before its first use');
+is(pools($local), '', 'pool is not opened before its first use');
 $local->restart;
 my $after_start = 'another there SUPER 1, another there app 1, postgres based SUPER 1, postgres based app 1, '
   . 'postgres shared public 1, postgres trap evil 1, postgres warm SUPER 2, postgres warm app 2';
-becomes($after_start, 'after the start of the server, pools with min_size are open');
+becomes($after_start, 'pools with min_size are open after the start of the server');
 ok( wait_until($local, sub { log_count(qr/"refused" of database "postgres" for user "stranger" before a checkout.*\n.*permission denied for foreign server refused/) }, '1'),
-	'a user without the right has no pool, which the log says');
+	'user without USAGE has no pool, and the log has the reason');
 foreach my $user ('trusted', $super)
 {
 	is(log_count(qr/"trap" of database "postgres" for user "$user" before a checkout.*\n.*pgpool_ext opens no connection without a password.*/), 1,
-		"nor does the owner of a server get connections of $user without a password");
+		"owner of a server gets no connections of $user without a password");
 }
-is(log_count(qr/FATAL/), 0, 'a database that allows no connections is left out');
-is($remote->safe_psql('remote_db', q{SELECT tableowner FROM pg_tables WHERE tablename = 'trapped'}), 'remote_app', 'the start commands were those of the owner himself');
+is(log_count(qr/FATAL/), 0, 'database that does not allow connections is skipped');
+is($remote->safe_psql('remote_db', q{SELECT tableowner FROM pg_tables WHERE tablename = 'trapped'}), 'remote_app', q{start commands were executed as the server's owner});
 is($local->safe_psql('postgres', "SELECT pgpool.exec('warm', 'select 1'); SELECT connects FROM pgpool.stats WHERE server = 'warm' AND local_user = '$super'"), "1\n2",
-	'the first checkout finds an open connection');
+	'first checkout gets an open connection');
 check_invariants($local);
 
-# --- a crash, which makes all shared memory anew
+# --- a crash, after which shared memory is initialized again
 my $victim = PgpxSession->new($local);
 my $start = $local->safe_psql('postgres', 'SELECT started_at FROM pgpool.workers');
 kill 'KILL', $victim->pid;
-ok(wait_until($local, sub { scalar $local->psql('postgres', 'SELECT 1') }, '0', 60), 'the server starts again');
-becomes($after_start, 'after a crash, pools with min_size are open again');
+ok(wait_until($local, sub { scalar $local->psql('postgres', 'SELECT 1') }, '0', 60), 'server restarts');
+becomes($after_start, 'pools with min_size are open again after a crash');
 
-# --- options that are changed while no session uses the pool
+# --- changes of options while no session uses the pool
 my $pids = $remote->safe_psql('postgres', 'SELECT array_agg(pid) FROM pg_stat_activity');
 sub renewed
 {
@@ -116,41 +116,42 @@ sub renewed
 	return "SELECT count(*) FROM pgpool.connections WHERE state = 'idle' AND NOT stale AND $where AND remote_pid <> ALL ('$pids')";
 }
 $local->safe_psql('postgres', q{ALTER SERVER shared OPTIONS (ADD application_name 'changed')});
-ok(wait_until($local, renewed(q{server = 'shared'}), '1'), 'the pool of all users follows a change of options');
+ok(wait_until($local, renewed(q{server = 'shared'}), '1'), 'pool of all users follows a change of options');
 $local->safe_psql('postgres', q{ALTER SERVER cold OPTIONS (ADD application_name 'changed')});
-ok(wait_until($local, renewed(q{server = 'based'}), '2'), 'so do pools with a base server');
+ok(wait_until($local, renewed(q{server = 'based'}), '2'), 'pools with a base server follow a change of options');
 $local->safe_psql('postgres', q{ALTER SERVER warm RENAME TO hot});
-ok(wait_until($local, renewed(q{server = 'hot'}), '4'), 'and those of a server that is renamed');
+ok(wait_until($local, renewed(q{server = 'hot'}), '4'), 'pools of a renamed server follow');
 $local->safe_psql('postgres', q{REVOKE USAGE ON FOREIGN SERVER hot FROM app});
-ok(wait_until($local, q{SELECT string_agg(local_user, ' ') FROM pgpool.pools WHERE server = 'hot'}, $super), 'without the right there is no pool any more');
+ok(wait_until($local, q{SELECT string_agg(local_user, ' ') FROM pgpool.pools WHERE server = 'hot'}, $super), 'pool of a user without USAGE is closed');
 
-# what cannot be published is logged once, and shown, until it can be
+# a failed publication is logged once, and shown until it succeeds
 $local->safe_psql('postgres', q{ALTER USER MAPPING FOR evil SERVER trap OPTIONS (DROP password)});
-ok(wait_until($local, q{SELECT last_error FROM pgpool.pools WHERE server = 'trap'}, 'password is required'), 'a pool shows why it cannot be opened');
+ok(wait_until($local, q{SELECT last_error FROM pgpool.pools WHERE server = 'trap'}, 'password is required'), 'pool shows why it cannot be opened');
 my $before = $local->safe_psql('postgres', q{SELECT last_error_at FROM pgpool.pools WHERE server = 'trap'});
-ok(wait_until($local, qq{SELECT last_error_at > '$before' FROM pgpool.pools WHERE server = 'trap'}, 't'), 'the attempt is repeated');
+ok(wait_until($local, qq{SELECT last_error_at > '$before' FROM pgpool.pools WHERE server = 'trap'}, 't'), 'publication is repeated');
 $local->safe_psql('postgres', qq{ALTER USER MAPPING FOR evil SERVER trap OPTIONS (ADD password '$REMOTE_APP_PASSWORD')});
-ok(wait_until($local, q{SELECT idle FROM pgpool.pools WHERE server = 'trap'}, '1'), 'once it can be, it is');
-is(log_count(qr/"trap" of database "postgres" for user "evil" before a checkout/), 1, 'the log has one line about it');
+ok(wait_until($local, q{SELECT idle FROM pgpool.pools WHERE server = 'trap'}, '1'), 'pool is opened once the publication succeeds');
+is(log_count(qr/"trap" of database "postgres" for user "evil" before a checkout/), 1, 'log has a single line about the failed publication');
 becomes('another there SUPER 1, another there app 1, postgres based SUPER 1, postgres based app 1, '
 	  . 'postgres hot SUPER 2, postgres shared public 1, postgres trap evil 1', 'all pools are open');
 
-# --- the reader in pg_stat_activity; it can be ended, and does not wait for long
+# --- the catalog reader is shown in pg_stat_activity, can be terminated, and has a lock
+# timeout
 my ($locker, $watch) = map { PgpxSession->new($local) } 1 .. 2;
 my $reader = q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'pgpool_ext catalog reader'};
 $locker->run('BEGIN; LOCK TABLE pg_foreign_data_wrapper IN ACCESS EXCLUSIVE MODE');
-ok(terminate($local, worker_pid($local)), 'a worker is to start again');
-ok(wait_until($local, sub { $watch->run($reader) =~ /^\d+$/ ? 1 : 0 }, '1'), 'a reader is shown in pg_stat_activity');
+ok(terminate($local, worker_pid($local)), 'worker is terminated');
+ok(wait_until($local, sub { $watch->run($reader) =~ /^\d+$/ ? 1 : 0 }, '1'), 'catalog reader is shown in pg_stat_activity');
 my $first = $watch->run($reader);
 $watch->run("SELECT pg_terminate_backend($first)");
-ok(wait_until($local, sub { $watch->run("SELECT count(*) FROM pg_stat_activity WHERE pid = $first") }, '0'), 'it ends when it is terminated');
-ok(wait_until($local, sub { my $next = $watch->run($reader); $next =~ /^\d+$/ && $next != $first ? 1 : 0 }, '1'), 'another one is started');
-ok(wait_until($local, sub { $watch->run($reader) }, ''), 'which does not wait for a lock on the catalogs for long');
+ok(wait_until($local, sub { $watch->run("SELECT count(*) FROM pg_stat_activity WHERE pid = $first") }, '0'), 'catalog reader exits when it is terminated');
+ok(wait_until($local, sub { my $next = $watch->run($reader); $next =~ /^\d+$/ && $next != $first ? 1 : 0 }, '1'), 'another catalog reader is started');
+ok(wait_until($local, sub { $watch->run($reader) }, ''), 'catalog reader does not wait long for a lock on the catalogs');
 $locker->run('ROLLBACK');
 becomes('another there SUPER 1, another there app 1, postgres based SUPER 1, postgres based app 1, '
-	  . 'postgres hot SUPER 2, postgres shared public 1, postgres trap evil 1', 'then all pools are open again', $local);
+	  . 'postgres hot SUPER 2, postgres shared public 1, postgres trap evil 1', 'all pools are open again after the lock', $local);
 
-# --- databases are dropped while the reader works in them
+# --- databases are dropped while the catalog reader works in them
 my @took;
 foreach my $round (1 .. 5)
 {
@@ -159,24 +160,24 @@ foreach my $round (1 .. 5)
 	$local->safe_psql('tenant', q{SELECT pgpool.exec('there', 'select 1'); ALTER SERVER there OPTIONS (ADD application_name 'changed')});
 	push @took, seconds { $local->safe_psql('postgres', 'DROP DATABASE tenant') };
 }
-cmp_ok((sort { $a <=> $b } @took)[-1], '<', 10, 'a database is dropped while the reader works in it');
-ok(wait_until($local, q{SELECT count(*) FROM pgpool.pools WHERE database = 'tenant'}, '0'), 'its pools are forgotten');
+cmp_ok((sort { $a <=> $b } @took)[-1], '<', 10, 'database can be dropped while the catalog reader works in it');
+ok(wait_until($local, q{SELECT count(*) FROM pgpool.pools WHERE database = 'tenant'}, '0'), 'pools of a dropped database are removed');
 
-# --- several workers, and no process left for the reader
+# --- several workers, and no background worker slot for the catalog reader
 $local->append_conf('postgresql.conf', "pgpool_ext.workers = 2\nmax_worker_processes = 2\nmax_logical_replication_workers = 0");
 $local->restart;
-ok(wait_until($local, sub { log_count(qr/cannot start its catalog reader/) }, '1'), 'no background worker is left for the reader, which the log says');
-is($local->safe_psql('postgres', q{SELECT pgpool.exec('hot', 'select 1')}), '1', 'checkouts work as ever');
-becomes('postgres hot SUPER 2', 'and open their pools');
+ok(wait_until($local, sub { log_count(qr/cannot start its catalog reader/) }, '1'), 'missing background worker slot is logged');
+is($local->safe_psql('postgres', q{SELECT pgpool.exec('hot', 'select 1')}), '1', 'checkout works without the catalog reader');
+becomes('postgres hot SUPER 2', 'checkout opens the pool up to min_size');
 $local->safe_psql('postgres', q{ALTER SERVER hot OPTIONS (ADD application_name 'again')});
-ok(wait_until($local, q{SELECT count(*) FROM pgpool.connections}, '0'), 'after a change of options they are closed');
-is($local->safe_psql('postgres', q{SELECT pgpool.exec('hot', 'select 1')}), '1', 'until the next checkout');
-is(log_count(qr/cannot start its catalog reader/), 1, 'the log has one line about all of it');
+ok(wait_until($local, q{SELECT count(*) FROM pgpool.connections}, '0'), 'connections are closed after a change of options');
+is($local->safe_psql('postgres', q{SELECT pgpool.exec('hot', 'select 1')}), '1', 'next checkout opens the pool again');
+is(log_count(qr/cannot start its catalog reader/), 1, 'log has a single line about the missing slot');
 
 $local->append_conf('postgresql.conf', 'max_worker_processes = 8');
 $local->restart;
 becomes('another there SUPER 1, another there app 1, postgres based SUPER 1, postgres based app 1, '
-	  . 'postgres hot SUPER 2, postgres shared public 1, postgres trap evil 1', 'two workers have their pools open after the start');
+	  . 'postgres hot SUPER 2, postgres shared public 1, postgres trap evil 1', 'pools of two workers are open after the start');
 
 # --- a standby
 $local->append_conf('pg_hba.conf', "local replication all trust");
@@ -186,11 +187,11 @@ my $standby = PostgreSQL::Test::Cluster->new('standby');
 $standby->init_from_backup($local, 'copy', has_streaming => 1);
 $standby->start;
 becomes('another there SUPER 1, another there app 1, postgres based SUPER 1, postgres based app 1, '
-	  . 'postgres hot SUPER 2, postgres shared public 1, postgres trap evil 1', 'a hot standby has its pools open, too', $standby);
+	  . 'postgres hot SUPER 2, postgres shared public 1, postgres trap evil 1', 'pools are open on a hot standby', $standby);
 $standby->stop('smart');
-ok(1, 'a smart shutdown ends it');
+ok(1, 'standby stops with a smart shutdown');
 
-is(log_count(qr/\Q$REMOTE_APP_PASSWORD/), 0, 'no password is in the log');
+is(log_count(qr/\Q$REMOTE_APP_PASSWORD/), 0, 'log contains no password');
 $_->quit foreach $locker, $watch;
 check_invariants($local);
 leak_check($local, $remote);

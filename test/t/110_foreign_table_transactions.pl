@@ -1,6 +1,6 @@
 # Foreign tables follow the local transaction: commits on several servers, errors at
-# commit, rollbacks to savepoints, and the ends of session, worker and remote session at
-# each stage. Sixty sessions share four connections.
+# commit, rollbacks to savepoints, and the end of the session, the worker and the remote
+# session in each state. Sixty sessions share four connections.
 use strict;
 use warnings;
 
@@ -63,14 +63,14 @@ sub nothing_is_left
 # commit and rollback on two servers
 $session->run("BEGIN; UPDATE one.a SET v = 1 WHERE id = 1; UPDATE two.a SET v = 2 WHERE id = 2");
 is($local->safe_psql('postgres', "SELECT count(*) FROM pgpool.leases WHERE scope = 'fdw' AND state = 'in transaction'"),
-	'2', 'one lease for each server');
-is(remote_value('SELECT sum(v) FROM app.a'), '0', 'nothing is visible before the commit');
+	'2', 'each server has one lease');
+is(remote_value('SELECT sum(v) FROM app.a'), '0', 'no change is visible before the commit');
 $session->run('COMMIT');
 is($session->error, '', 'commit succeeds');
 is(remote_value('SELECT sum(v) FROM app.a'), '3', 'both remote transactions have committed');
 nothing_is_left('commit');
 $session->run("BEGIN; UPDATE one.a SET v = 100; UPDATE two.a SET v = 100 WHERE id > 100; ROLLBACK");
-is(remote_value('SELECT sum(v) FROM app.a'), '3', 'a rollback undoes both');
+is(remote_value('SELECT sum(v) FROM app.a'), '3', 'rollback undoes both remote transactions');
 nothing_is_left('rollback');
 
 # savepoints
@@ -90,40 +90,40 @@ ROLLBACK TO u;
 COMMIT;
 EOT
 is($session->error, '', 'savepoints succeed');
-is(remote_value('SELECT v FROM app.a WHERE id = 1'), '10011', 'what was rolled back to a savepoint is undone');
+is(remote_value('SELECT v FROM app.a WHERE id = 1'), '10011', 'changes rolled back to a savepoint are undone');
 $session->run("BEGIN; UPDATE one.a SET v = 5 WHERE id = 3; SAVEPOINT s; UPDATE one.a SET v = 5 WHERE id = 4; ROLLBACK TO s");
 ok(wait_until($remote, sub {
 	my ($out) = ('');
 	return $remote->psql('remote_db', "SET lock_timeout = '100ms'; UPDATE app.a SET v = 7 WHERE id = 4; UPDATE app.a SET v = 0 WHERE id = 4",
 		stdout => \$out, stderr => \my $err) == 0 ? 1 : 0;
-}, '1', 20), 'a rollback to a savepoint releases the remote locks at once');
+}, '1', 20), 'rollback to a savepoint releases the remote locks at once');
 $session->run('ROLLBACK');
 nothing_is_left('savepoints');
 
 # an error at the remote commit
 $session->run("BEGIN; CREATE TABLE local_table(); INSERT INTO one.b VALUES (1, 999)");
-$session->fails('COMMIT', '23503', qr/violates foreign key constraint/, 'an error of the remote commit fails the local one');
+$session->fails('COMMIT', '23503', qr/violates foreign key constraint/, 'error of the remote commit fails the local commit');
 is($local->safe_psql('postgres', "SELECT to_regclass('local_table') IS NULL"), 't', 'local transaction has aborted');
 nothing_is_left('error at commit');
 
-# what a read has written at the remote is committed, though nobody waits
-is($session->run('SELECT n FROM one.logging'), '1', 'a view with side effects is read');
-ok(wait_until($remote, sub { remote_value('SELECT count(*) FROM app.log') }, '1'), 'its effect is committed');
-is($session->run('BEGIN; SELECT n FROM one.logging; ROLLBACK; SELECT 1'), "1\n1", 'the same, rolled back');
+# remote writes of a local read are committed, although no session waits for the commit
+is($session->run('SELECT n FROM one.logging'), '1', 'view with side effects is read');
+ok(wait_until($remote, sub { remote_value('SELECT count(*) FROM app.log') }, '1'), 'side effect of a read is committed');
+is($session->run('BEGIN; SELECT n FROM one.logging; ROLLBACK; SELECT 1'), "1\n1", 'view with side effects is read in a transaction that is rolled back');
 nothing_is_left('read');
-is(remote_value('SELECT count(*) FROM app.log'), '1', 'its effect is undone');
+is(remote_value('SELECT count(*) FROM app.log'), '1', 'side effect of a read is rolled back');
 $session->fails("BEGIN; SELECT count(*) FROM one.a; PREPARE TRANSACTION 'x'", '0A000', qr/cannot PREPARE/, 'PREPARE TRANSACTION is refused');
 $session->run('ROLLBACK');
 nothing_is_left('prepare');
 
-# an error here in the middle of a scan; a cursor that is not read to its end
-$session->fails('SELECT 1 / (id - 150000) FROM one.big WHERE random() >= 0', '22012', qr/division by zero/, 'error in a scan');
+# a local error during a scan; a cursor that is not read to its end
+$session->fails('SELECT 1 / (id - 150000) FROM one.big WHERE random() >= 0', '22012', qr/division by zero/, 'local error ends a scan');
 nothing_is_left('error in a scan');
 $session->run("BEGIN; DECLARE c CURSOR FOR SELECT id FROM one.big WHERE random() >= 0; FETCH 1 FROM c; UPDATE one.a SET v = 55 WHERE id = 5; COMMIT");
-is($session->error . remote_value('SELECT v FROM app.a WHERE id = 5'), '55', 'commit while a scan is unread');
+is($session->error . remote_value('SELECT v FROM app.a WHERE id = 5'), '55', 'commit succeeds with an unread scan');
 nothing_is_left('unread scan');
 
-# a cancel, and a statement timeout, while the remote computes
+# a cancel and statement_timeout during a remote statement
 my $slow = 'SELECT n FROM one.slow WHERE length(s) = 0';
 sub slow_runs
 {
@@ -136,13 +136,13 @@ $session->start($slow);
 slow_runs();
 $local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $session->pid . ')');
 $session->finish;
-is($session->sqlstate, '57014', 'a cancel ends a remote statement');
+is($session->sqlstate, '57014', 'cancel ends a remote statement');
 nothing_is_left('cancel');
-# .. in a subtransaction, after which the transaction goes on
+# the same in a subtransaction; the transaction goes on
 $session->run("BEGIN; UPDATE one.a SET v = 66 WHERE id = 6; SAVEPOINT s; SET LOCAL statement_timeout = '300ms'");
-$session->fails($slow, '57014', qr/statement timeout/, 'timeout in a subtransaction');
+$session->fails($slow, '57014', qr/statement timeout/, 'statement_timeout ends a remote statement in a subtransaction');
 $session->run("ROLLBACK TO s; UPDATE one.a SET v = v + 1 WHERE id = 6; COMMIT");
-is($session->error . remote_value('SELECT v FROM app.a WHERE id = 6'), '67', 'the transaction goes on after the rollback to the savepoint');
+is($session->error . remote_value('SELECT v FROM app.a WHERE id = 6'), '67', 'transaction goes on after the rollback to the savepoint');
 nothing_is_left('timeout in a subtransaction');
 
 # the end of the session
@@ -158,50 +158,50 @@ foreach my $stage ('UPDATE one.a SET v = 777 WHERE id = 7', $slow,
 	terminate($local, $victim->pid);
 	nothing_is_left("session terminated in: $stage");
 }
-is(remote_value('SELECT v FROM app.a WHERE id = 7'), '0', 'nothing of a terminated session is committed');
+is(remote_value('SELECT v FROM app.a WHERE id = 7'), '0', 'terminated session has committed nothing');
 
-# the end of the remote session, and a lease that is taken away
+# the end of the remote session, and a revoked lease
 my $kill = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'remote_app'";
 $session->run('BEGIN; UPDATE one.a SET v = 888 WHERE id = 8');
 $remote->safe_psql('postgres', $kill);
 ok(wait_until($remote, sub { remote_sessions($remote) }, '0'), 'remote session has ended');
 $session->run('UPDATE one.a SET v = 888 WHERE id = 8');
-like($session->sqlstate, qr/^(08006|57P01)$/, 'the end of the remote session is an error');
-is($session->run('ROLLBACK; SELECT v FROM one.a WHERE id = 8'), '0', 'the next transaction has another connection');
+like($session->sqlstate, qr/^(08006|57P01)$/, 'statement fails if the remote session has ended');
+is($session->run('ROLLBACK; SELECT v FROM one.a WHERE id = 8'), '0', 'next transaction uses another connection');
 $session->run('BEGIN; UPDATE one.a SET v = 888 WHERE id = 8');
 $remote->safe_psql('postgres', $kill);
 ok(wait_until($remote, sub { remote_sessions($remote) }, '0'), 'remote session has ended before the commit');
 $session->run('COMMIT');
-like($session->sqlstate, qr/^(08006|57P01)$/, 'a commit whose remote session is gone fails');
-is(remote_value('SELECT v FROM app.a WHERE id = 8'), '0', 'nothing is committed');
+like($session->sqlstate, qr/^(08006|57P01)$/, 'commit fails if the remote session has ended');
+is(remote_value('SELECT v FROM app.a WHERE id = 8'), '0', 'failed commit has no effect');
 nothing_is_left('remote session');
 $session->run('BEGIN; UPDATE one.a SET v = 888 WHERE id = 8');
 $local->safe_psql('postgres', "SELECT pgpool.terminate(lease) FROM pgpool.leases WHERE scope = 'fdw'");
-$session->fails('SAVEPOINT s; UPDATE one.a SET v = 888 WHERE id = 8', 'PX001', qr/was terminated/, 'a lease that was terminated is an error');
-$session->fails('ROLLBACK TO s; UPDATE one.a SET v = 888 WHERE id = 8', 'PX001', qr/was terminated/, '.. also after a rollback to a savepoint');
+$session->fails('SAVEPOINT s; UPDATE one.a SET v = 888 WHERE id = 8', 'PX001', qr/was terminated/, 'statement on a terminated lease fails');
+$session->fails('ROLLBACK TO s; UPDATE one.a SET v = 888 WHERE id = 8', 'PX001', qr/was terminated/, 'statement on a terminated lease fails after ROLLBACK TO SAVEPOINT');
 $session->run('ROLLBACK');
 $session->run('BEGIN; UPDATE one.a SET v = 888 WHERE id = 8');
 $local->safe_psql('postgres', "SELECT pgpool.terminate(lease) FROM pgpool.leases WHERE scope = 'fdw'");
-$session->fails('COMMIT', 'PX001', qr/was terminated/, '.. and at the commit');
-is(remote_value('SELECT v FROM app.a WHERE id = 8'), '0', 'nothing is committed');
+$session->fails('COMMIT', 'PX001', qr/was terminated/, 'commit with a terminated lease fails');
+is(remote_value('SELECT v FROM app.a WHERE id = 8'), '0', 'failed commit with a terminated lease has no effect');
 nothing_is_left('terminated lease');
 $local->safe_psql('postgres', "ALTER SERVER one OPTIONS (ADD lease_timeout '300ms')");
 $session->run('BEGIN; UPDATE one.a SET v = 888 WHERE id = 8');
 ok(wait_until($local, "SELECT count(*) FROM pgpool.leases WHERE scope = 'fdw'", '0'), 'lease has timed out');
-$session->fails('COMMIT', 'PX002', qr/has timed out/, 'lease_timeout applies');
+$session->fails('COMMIT', 'PX002', qr/has timed out/, 'commit fails after lease_timeout');
 $local->safe_psql('postgres', 'ALTER SERVER one OPTIONS (DROP lease_timeout)');
 nothing_is_left('lease_timeout');
 
 # the end of the worker
 $session->run('BEGIN; UPDATE one.a SET v = 999 WHERE id = 9');
 terminate($local, worker_pid($local));
-$session->fails('COMMIT', '08006', qr/was lost/, 'the end of the worker fails a commit of writes');
-is(remote_value('SELECT v FROM app.a WHERE id = 9'), '0', 'nothing is committed');
+$session->fails('COMMIT', '08006', qr/was lost/, 'commit of writes fails if the worker has exited');
+is(remote_value('SELECT v FROM app.a WHERE id = 9'), '0', q{failed commit has no effect after the worker's exit});
 $session->run('BEGIN; SELECT count(*) FROM one.a');
 terminate($local, worker_pid($local));
 $session->run('COMMIT');
-is($session->error, '', '.. but not that of reads');
-is($session->run('SELECT v FROM one.a WHERE id = 9'), '0', 'the next worker serves foreign tables');
+is($session->error, '', 'commit of reads succeeds if the worker has exited');
+is($session->run('SELECT v FROM one.a WHERE id = 9'), '0', 'new worker serves foreign tables');
 nothing_is_left('worker');
 
 # sixty sessions on four connections
@@ -234,7 +234,7 @@ while ($bench->pumpable)
 $bench->finish;
 is($bench->result(0), 0, 'pgbench succeeds') or diag($err);
 cmp_ok($most, '<=', 4, "remote server had $most sessions at most");
-is(remote_value('SELECT sum(v) FROM app.a'), '600', 'each update was made once');
+is(remote_value('SELECT sum(v) FROM app.a'), '600', 'each update was executed once');
 nothing_is_left('sixty sessions');
 
 stats_add_up($local);
