@@ -11,6 +11,9 @@
 EXTENSION   = pgpool_ext
 MODULE_big  = pgpool_ext
 OBJS        = $(patsubst %.c,%.o,$(sort $(wildcard src/*.c src/*/*.c)))
+ifeq ($(PGPX_DEBUG_POINTS),yes)
+OBJS       += test/points/debug_point.o
+endif
 DATA        = $(wildcard sql/$(EXTENSION)--*.sql)
 PGFILEDESC  = "pgpool_ext - connection pools for outbound connections"
 DISTVERSION = $(shell sed -n 's/^   "version": "\(.*\)",$$/\1/p' META.json)

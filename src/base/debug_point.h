@@ -34,7 +34,7 @@ extern void pgpx_debug_define(void);
 extern void pgpx_debug_point(const char *name);
 extern void pgpx_debug_allocate(void);
 
-/* See debug_point.c. */
+/* See test/points/debug_point.c. */
 extern void pgpx_debug_damage(const char *what);
 
 #define PGPX_DEBUG_POINT(name) pgpx_debug_point(name)

@@ -2,7 +2,7 @@
  *
  * debug_point.c
  *	  Debug points, and damage to the shared state for tests of the invariants.
- *	  A normal build compiles none of it.
+ *	  Only builds with -DPGPX_DEBUG_POINTS contain it.
  *
  * SET pgpool_ext.debug_damage = 'NAME' stores an inconsistent value in shared
  * memory, so that a test can verify that check_invariants() reports it; see
@@ -20,8 +20,6 @@
 
 #include "base/debug_point.h"
 
-#ifdef PGPX_DEBUG_POINTS
-
 #include <fcntl.h>
 #include <limits.h>
 #include <sys/stat.h>
@@ -29,6 +27,9 @@
 
 #include "storage/ipc.h"
 #include "utils/guc.h"
+
+#include "locks/lock_table.h"
+#include "shared/wait_queue.h"
 
 /*
  * Hidden, because tests that compare all settings with a list must pass here,
@@ -144,13 +145,6 @@ pgpx_debug_allocate(void)
 				 errdetail("Allocation %d of this process fails, for a test.",
 						   oom_at)));
 }
-
-#endif
-
-#ifdef PGPX_DEBUG_POINTS
-
-#include "locks/lock_table.h"
-#include "shared/wait_queue.h"
 
 #define OUTSIDE 100000			/* index outside every array */
 
@@ -381,5 +375,3 @@ pgpx_debug_damage(const char *what)
 	if (ndamaged == 0)
 		elog(PANIC, "pgpool_ext: nobody knows what to damage by \"%s\"", what);
 }
-
-#endif
