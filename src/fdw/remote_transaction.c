@@ -265,6 +265,7 @@ static PgpxRemoteStatement *
 choose_statement(PgpxRemoteTransaction *rt, PgpxPipeline *p)
 {
 	const char *sql = p->statement->sql;
+	int			level = GetCurrentTransactionNestLevel();
 	PgpxRemoteStatement *s;
 
 	p->name = "";
@@ -273,6 +274,7 @@ choose_statement(PgpxRemoteTransaction *rt, PgpxPipeline *p)
 		return NULL;
 	s = find_statement(rt, sql);
 	s->last_used = ++rt->nuses;
+	s->level = s->level == 0 ? level : Min(s->level, level);
 	if (s->sql == NULL)
 	{
 		s->sql = MemoryContextStrdup(rt->cxt, sql);
@@ -622,6 +624,26 @@ send_rollback(PgpxRemoteTransaction *rt)
 	rt->abandoned = true;
 }
 
+/*
+ * Follow the end of a subtransaction.  A rollback releases the locks on the
+ * tables of a statement, which can then be altered so that the statement fails
+ * with "cached plan must not change result type".
+ */
+static void
+end_statements(PgpxRemoteTransaction *rt, int level, bool rolled_back)
+{
+	for (int i = 0; i < PGPX_REMOTE_STATEMENTS; i++)
+	{
+		PgpxRemoteStatement *s = &rt->statements[i];
+
+		if (s->sql == NULL || s->level < level)
+			continue;
+		if (rolled_back)
+			s->prepared = false;
+		s->level = level - 1;
+	}
+}
+
 static void
 subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 				 SubTransactionId parentSubid, void *arg)
@@ -642,6 +664,7 @@ subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 			pgpx_remote_scans_rolled_back(rt, level);
 		else
 			pgpx_remote_scans_released(rt, level);
+		end_statements(rt, level, event == SUBXACT_EVENT_ABORT_SUB);
 
 		/* an answer that is unread, and not that of an older scan */
 		if (event == SUBXACT_EVENT_ABORT_SUB && rt->streaming == NULL &&

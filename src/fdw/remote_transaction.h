@@ -25,6 +25,8 @@ typedef struct PgpxRemoteStatement
 {
 	char	   *sql;			/* NULL: not in use */
 	bool		prepared;		/* it exists at the remote */
+	int			level;			/* lowest level of subtransactions at which it
+								 * was executed */
 	uint64		last_used;
 	char		name[PGPX_REMOTE_NAME_LEN]; /* 'S' and its name */
 } PgpxRemoteStatement;

@@ -1,0 +1,226 @@
+# Foreign tables whose mapping, rights, remote table, pool or lease is not as it should
+# be, and statements that are cancelled in each state: a clear error, nothing of the
+# statement is left on the remote server, and the next statement works.
+use strict;
+use warnings;
+
+use PgpxTest;
+use Test::More;
+
+my $remote = remote_node('remote');
+my $local = local_node('local');
+
+$remote->safe_psql('remote_db', <<'EOT');
+CREATE ROLE remote_other LOGIN PASSWORD 'of the other';
+SET ROLE remote_app;
+CREATE TABLE items (id int PRIMARY KEY, v text, who text DEFAULT current_user);
+CREATE TABLE fewer (id int);
+CREATE TABLE other_types (id text, v int);
+CREATE TABLE renamed (id int, w text);
+CREATE TABLE wider (id bigint, v text, extra text DEFAULT 'x', required int NOT NULL DEFAULT 1);
+CREATE TABLE slow (id int);
+CREATE FUNCTION sleep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(600); RETURN NEW; END';
+CREATE CONSTRAINT TRIGGER at_commit AFTER INSERT ON slow DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION sleep();
+GRANT SELECT, INSERT, UPDATE, DELETE ON items TO remote_other;
+INSERT INTO other_types VALUES ('one', 2);
+EOT
+make_pool($local, $remote, server => 'shard',
+	options => { pool_size => 2, checkout_timeout => '20s', retry_max => '100ms', operation_timeout => '5s' });
+$local->safe_psql('postgres', <<'EOT');
+CREATE ROLE nobody_here LOGIN;
+CREATE ROLE writer LOGIN;
+CREATE USER MAPPING FOR writer SERVER shard OPTIONS (user 'remote_other', password 'of the other');
+CREATE FOREIGN TABLE items (id int, v text) SERVER shard OPTIONS (schema_name 'public');
+CREATE FOREIGN TABLE missing (id int, v text) SERVER shard OPTIONS (schema_name 'public');
+CREATE FOREIGN TABLE fewer (id int, v text) SERVER shard OPTIONS (schema_name 'public');
+CREATE FOREIGN TABLE other_types (id int, v text) SERVER shard OPTIONS (schema_name 'public');
+CREATE FOREIGN TABLE renamed (id int, v text) SERVER shard OPTIONS (schema_name 'public');
+CREATE FOREIGN TABLE wider (id int, v text) SERVER shard OPTIONS (schema_name 'public');
+CREATE FOREIGN TABLE slow (id int) SERVER shard OPTIONS (schema_name 'public');
+GRANT SELECT, INSERT, UPDATE, DELETE ON items TO nobody_here, writer;
+CREATE VIEW writers_view AS SELECT * FROM items;
+ALTER VIEW writers_view OWNER TO writer;
+CREATE VIEW invokers_view WITH (security_invoker) AS SELECT * FROM items;
+GRANT SELECT, INSERT, UPDATE, DELETE ON writers_view, invokers_view TO nobody_here;
+EOT
+
+my $session = PgpxSession->new($local);
+my $other = PgpxSession->new($local);
+my $busy = "SELECT count(*) FROM pg_stat_activity WHERE usename IN ('remote_app', 'remote_other') AND state <> 'idle'";
+
+sub remote_value
+{
+	return $remote->safe_psql('remote_db', $_[0]);
+}
+
+# no lease, no remote transaction, and the session goes on
+sub recovers
+{
+	my ($name, $rows) = @_;
+
+	$session->run('ROLLBACK');
+	ok(wait_until($local, 'SELECT count(*) FROM pgpool.leases', '0') && wait_until($remote, $busy, '0'),
+		"$name: no lease and no remote transaction is left");
+	is(remote_value('SELECT count(*) FROM items'), $rows // 0, "$name: nothing was written");
+	is($session->run("BEGIN; INSERT INTO items VALUES (-1, 'next'); SELECT count(*) FROM items; ROLLBACK") . $session->error,
+		($rows // 0) + 1, "$name: the next statement works");
+	return;
+}
+
+# Mappings and rights
+my $unmapped = PgpxSession->new($local, user => 'nobody_here');
+foreach my $sql ('SELECT * FROM items', "INSERT INTO items VALUES (1, 'x')", 'UPDATE items SET id = 1',
+	'DELETE FROM items WHERE random() < 2', "INSERT INTO invokers_view VALUES (1, 'x')")
+{
+	$unmapped->fails($sql, '42704', qr/user mapping not found|no user mapping/i, "without a mapping: $sql");
+}
+$unmapped->fails('INSERT INTO missing VALUES (1)', '42501', qr/permission denied for foreign table missing/, 'without a right to the table');
+$unmapped->fails('TRUNCATE items', '42501', qr/permission denied/, 'without the right to truncate');
+is($unmapped->run("INSERT INTO writers_view VALUES (2, 'through the view') RETURNING v") . $unmapped->error,
+	'through the view', "a view's owner has the mapping");
+is(remote_value('SELECT who FROM items WHERE id = 2'), 'remote_other', '.. and the remote user');
+is($unmapped->run("UPDATE writers_view SET v = 'u' WHERE id = 2 RETURNING v; UPDATE writers_view SET v = v || 'v' WHERE random() < 2 RETURNING v")
+	  . $unmapped->error, "u\nuv", 'UPDATE through the view, pushed down and not');
+is($unmapped->run('DELETE FROM writers_view WHERE random() < 2 RETURNING id') . $unmapped->error, '2', 'DELETE through the view');
+my $writer = PgpxSession->new($local, user => 'writer');
+is($writer->run("INSERT INTO items VALUES (3, 'w') RETURNING v; DELETE FROM items RETURNING id") . $writer->error,
+	"w\n3", 'the right to the table is enough, without USAGE on the server');
+$writer->fails('CREATE FOREIGN TABLE public.t (a int) SERVER shard', '42501', qr/permission denied/, 'but not to make tables');
+$local->safe_psql('postgres', 'ALTER USER MAPPING FOR writer SERVER shard OPTIONS (SET password \'wrong\')');
+$writer->fails("INSERT INTO items VALUES (3, 'w')", '08001', qr/password authentication failed/, 'wrong password');
+$local->safe_psql('postgres', 'ALTER USER MAPPING FOR writer SERVER shard OPTIONS (DROP password)');
+$writer->fails("INSERT INTO items VALUES (3, 'w')", '2F003', qr/password/, 'no password');
+$local->safe_psql('postgres', 'DROP USER MAPPING FOR writer SERVER shard');
+$writer->fails("INSERT INTO items VALUES (3, 'w')", '42704', qr/user mapping/, 'the mapping is gone');
+recovers('mappings and rights');
+
+# Remote tables of another shape
+my %shapes = (
+	missing => [ '42P01', '42P01', '42P01', '42P01' ],
+	fewer => [ '42703', '42703', '42703', '42703' ],
+	renamed => [ '42703', '42703', '42703', '42703' ],
+	other_types => [ '22P02', '22P02', '42883', '42883' ]);
+foreach my $table (sort keys %shapes)
+{
+	my @states = @{ $shapes{$table} };
+
+	foreach my $sql ("SELECT * FROM $table", "INSERT INTO $table VALUES (1, 'x')",
+		"UPDATE $table SET v = 'y' WHERE id = 1", "DELETE FROM $table WHERE id = 1 AND v = 'x'")
+	{
+		my $state = shift @states;
+
+		$session->fails("BEGIN; INSERT INTO items VALUES (5, 'before'); $sql", $state, qr/ERROR/, "$table: $sql");
+		$session->run('ROLLBACK');
+	}
+}
+is($session->run("INSERT INTO wider VALUES (1, 'w') RETURNING *; UPDATE wider SET v = v || 'x' WHERE random() < 2 RETURNING v; SELECT * FROM wider")
+	  . $session->error, "1|w\nwx\n1|wx", 'a remote table with more columns');
+remote_value('UPDATE wider SET id = 5000000000');
+$session->fails('SELECT * FROM wider', '22003', qr/out of range for type integer/, 'a value that does not fit');
+$session->fails("DELETE FROM wider RETURNING id", '22003', qr/out of range for type integer/, 'a returned value that does not fit');
+is(remote_value('SELECT count(*) FROM wider'), '1', 'the row is not deleted');
+recovers('shapes');
+
+# the remote table changes while a statement is prepared there
+$session->run("BEGIN; SAVEPOINT a; INSERT INTO items VALUES (5, 'x') RETURNING *; INSERT INTO items VALUES (6, 'x') RETURNING *;"
+	  . " INSERT INTO items VALUES (7, 'x') RETURNING *; ROLLBACK TO a");
+ok(wait_until($remote, sub { eval { remote_value("SET lock_timeout = '1s'; ALTER TABLE items ALTER v TYPE varchar(10)"); 1 } ? 1 : 0 }, '1'),
+	'the rollback to a savepoint releases the locks');
+is($session->run("INSERT INTO items VALUES (8, 'x') RETURNING *") . $session->error, '8|x', 'a prepared statement survives a change of the table');
+$session->run('ROLLBACK');
+remote_value('ALTER TABLE items ALTER v TYPE text');
+recovers('prepared statement');
+
+# The pool cannot serve
+$local->safe_psql('postgres', "ALTER SERVER shard OPTIONS (SET checkout_timeout '300ms')");
+$local->safe_psql('postgres', "SELECT pgpool.pause('shard')");
+$session->fails("INSERT INTO items VALUES (1, 'x')", '55P03', qr/timeout/, 'paused');
+$session->fails("SELECT count(*) FROM items", '55P03', qr/timeout/, 'paused, read');
+$local->safe_psql('postgres', "SELECT pgpool.resume('shard')");
+recovers('paused');
+$session->run('BEGIN; SELECT count(*) FROM items');
+$other->run("SELECT pgpool.checkout('shard')");
+my $third = PgpxSession->new($local);
+$third->fails("INSERT INTO items VALUES (1, 'x')", '55P03', qr/timeout/, 'all connections are leased');
+$third->quit;
+is($session->run("INSERT INTO items VALUES (1, 'x') RETURNING id; ROLLBACK") . $session->error, '1', 'the transaction that has one goes on');
+$other->run('SELECT pgpool.checkin_all()');
+recovers('full');
+$remote->stop('immediate');
+$session->fails("INSERT INTO items VALUES (1, 'x')", '08001', qr/could not connect/, 'down');
+$remote->start;
+$local->safe_psql('postgres', "ALTER SERVER shard OPTIONS (SET checkout_timeout '20s')");
+recovers('down');
+
+# A lease ends in the middle
+sub end_lease
+{
+	$local->safe_psql('postgres', 'SELECT pgpool.terminate(lease) FROM pgpool.leases');
+	return;
+}
+
+remote_value(q{INSERT INTO items SELECT i, repeat('x', 1000) FROM generate_series(1, 5000) i});
+my $cursor = 'BEGIN; DECLARE c CURSOR FOR SELECT * FROM items; MOVE 10 IN c';
+$session->run($cursor);
+end_lease();
+$session->fails('MOVE ALL IN c', 'PX001', qr/was terminated/, 'lease is terminated in the middle of a scan');
+recovers('scan', 5000);
+$session->run("$cursor; UPDATE items SET v = 'changed' WHERE id < 100");
+end_lease();
+$session->fails('COMMIT', 'PX001', qr/was terminated/, 'lease is terminated before the commit');
+recovers('commit', 5000);
+is(remote_value("SELECT count(*) FROM items WHERE v = 'changed'"), '0', 'nothing was changed');
+$session->run("BEGIN; INSERT INTO items VALUES (6001, 'a'); SAVEPOINT a");
+end_lease();
+$session->fails("INSERT INTO items VALUES (6002, 'b')", 'PX001', qr/was terminated/, 'lease is terminated between two statements');
+$session->run('ROLLBACK TO a');
+$session->fails("INSERT INTO items VALUES (6003, 'b')", 'PX001', qr/was terminated/, 'a savepoint does not bring it back');
+$session->run('ROLLBACK TO a');
+$session->fails('COMMIT', 'PX001', qr/was terminated/, 'and the commit fails');
+recovers('savepoint', 5000);
+
+# A cancel in each state
+sub cancels
+{
+	my ($name, $sql, $reached, %args) = @_;
+
+	$session->start($sql);
+	ok(wait_until(@$reached), "$name: the statement has come there");
+	$local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $session->pid . ')');
+	$session->finish;
+	$session->failed('57014', qr/canceling statement due to user request/, "$name: is cancelled");
+	$args{after}->() if $args{after};
+	recovers($name, 5000);
+	return;
+}
+
+my $locker = PgpxSession->new($remote, dbname => 'remote_db');
+my $waits = [ $remote, "SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app' AND wait_event_type = 'Lock'", '1' ];
+my $unlock = sub { $locker->run('ROLLBACK') };
+
+$local->safe_psql('postgres', "SELECT pgpool.pause('shard')");
+cancels('wait for a connection', "INSERT INTO items VALUES (7001, 'x')", [ $local, 'SELECT count(*) FROM pgpool.waiters', '1' ],
+	after => sub { $local->safe_psql('postgres', "SELECT pgpool.resume('shard')") });
+foreach my $sql ("INSERT INTO items VALUES (7001, 'x')", "INSERT INTO items VALUES (7001, 'x') RETURNING *",
+	'DELETE FROM items', "UPDATE items SET v = 'x' RETURNING id", 'TRUNCATE items', 'SELECT * FROM items',
+	"BEGIN; INSERT INTO slow VALUES (1); SAVEPOINT a; INSERT INTO items VALUES (7001, 'x')")
+{
+	$locker->run('BEGIN; LOCK TABLE items');
+	cancels($sql, $sql, $waits, after => $unlock);
+}
+cancels('commit', 'BEGIN; INSERT INTO slow VALUES (1); COMMIT',
+	[ $remote, "SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app' AND wait_event = 'PgSleep'", '1' ]);
+is(remote_value('SELECT count(*) FROM slow'), '0', 'a cancelled commit writes nothing');
+
+# between two rows of a statement
+$session->start("INSERT INTO items SELECT i, 'slow' FROM generate_series(8001, 8100) i, LATERAL (SELECT pg_sleep(CASE WHEN i > 8050 THEN 600 ELSE 0 END)) s");
+ok(wait_until($local, "SELECT count(*) FROM pg_stat_activity WHERE pid = " . $session->pid . " AND wait_event = 'PgSleep'", '1'), 'some rows are written');
+end_lease();
+$local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $session->pid . ')');
+$session->finish;
+$session->failed('57014', qr/canceling statement/, 'cancel after the lease was terminated');
+recovers('between two rows', 5000);
+
+check_invariants($local);
+leak_check($local, $remote);
+done_testing();
