@@ -653,7 +653,7 @@ do_statement(Session *s, const Kind *kind, Way way, const char *also)
 	else if (s->tx == 'T' && strstr(st.sql, "stdout") != NULL)
 		s->tx = '?';			/* refused here, but not by the remote */
 	else if (s->tx == 'T' && s->sqlstate[0] != '\0' &&
-			 strstr(s->message, "holds no statement") == NULL)
+			 strstr(s->message, "contains no statement") == NULL)
 		s->tx = 'E';
 }
 
