@@ -1,9 +1,9 @@
 # shellcheck shell=bash
-# The servers of the bench, and what stands in front of them: the local one and
-# the remote one, with SCRAM over TCP, with TLS for those who ask for it; three
-# PgBouncers; what is compiled for the bench alone.
+# The servers of the bench: the local one and the remote one, with SCRAM over TCP, and
+# TLS for clients that request it; three PgBouncers; programs that are compiled for the
+# bench.
 #
-# Sets peers: which are there.
+# Sets peers: the available programs to compare with.
 
 secret='secret of the remote'
 peers=
@@ -28,8 +28,8 @@ bouncer_conninfo() {
   printf 'host=%s port=%s dbname=remote_db user=remote_bouncer' "$work/s" "$1"
 }
 
-# Programs for the bench alone.  Before the private installation, whose pg_config
-# leads to no headers.
+# Programs for the bench. Before the private installation, whose pg_config finds no
+# headers.
 build_programs() {
   local jars=/usr/share/java major
 
@@ -84,7 +84,7 @@ INI
   } | as_user tee "$ini" >/dev/null
   touch "$work/log/pgbouncer.$bouncer_port.log"
   chmod 666 "$work/log/pgbouncer.$bouncer_port.log"
-  # not by as_user: its process is to be known
+  # not by as_user: its pid is needed
   set --
   if [ "$(id -u)" -eq 0 ]; then
     set -- setpriv "--reuid=$run_user" "--regid=$(id -g "$run_user")" --init-groups

@@ -27,7 +27,7 @@ sub room
 	return $file =~ m{^src/(\w+)/} ? $1 : '';
 }
 
-my %next;    # file => files of its room that it calls
+my %next;    # file => files of its layer that it calls
 for my $file (keys %called)
 {
 	for my $function (keys %{ $called{$file} })

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# What src/README.md names is there: files, functions, types, fields; and each
-# file of src/ stands in its table once, in its room.
+# The files, functions, types and fields that src/README.md names exist; and each file
+# of src/ is listed once in its table, in its folder.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -16,7 +16,7 @@ headers=(src/*/*.h)
 sources=(src/*.c src/*/*.c "${headers[@]}")
 scripts=(sql/*.sql)
 
-# everything between backquotes that may be a name of C
+# each word between backquotes that may be a C name
 named() {
   tr '`' '\n' <"$readme" |
     grep -xE '[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_]+)?(:[A-Za-z0-9_]+)?' |
@@ -54,14 +54,14 @@ done < <(named)
 table=$(sed -n '/^## Rooms/,/^## Locks/p' "$readme")
 for file in src/*.c src/*/*.c; do
   name=$(basename "$file")
-  room=$(awk -F'|' -v row="\`$name\`" '
+  folder=$(awk -F'|' -v row="\`$name\`" '
     NF < 4 { next }
-    $2 ~ /[a-z]/ { room = $2 }
-    index($3, row) { print room }' <<<"$table" | tr -d ' `/')
+    $2 ~ /[a-z]/ { folder = $2 }
+    index($3, row) { print folder }' <<<"$table" | tr -d ' `/')
   expected=$(basename "$(dirname "$file")")
   [ "$expected" != src ] || expected=module
-  if [ "$room" != "$expected" ]; then
-    complain "$file must stand in the table of $readme once, under $expected, not under ${room:-nothing}"
+  if [ "$folder" != "$expected" ]; then
+    complain "$file must stand in the table of $readme once, under $expected, not under ${folder:-nothing}"
   fi
 done
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Only the worker reads from the control socket: every process has it, and a
-# message that another one took would be lost.
+# Only the worker reads from the control socket: every process has it, and a message
+# that another process received would be lost.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 

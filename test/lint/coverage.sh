@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# What test/coverage/unreachable gives a reason for is in the sources.
+# The lines and functions that test/coverage/unreachable explains are in the sources.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 exec perl - test/coverage/unreachable <<'EOT'

@@ -106,7 +106,8 @@ foreach my $row (grep { /^\| \w{5} \|/ } split /\n/, $errors)
 	}
 }
 
-# what is for the log begins with our name, but for two; the rest is the server's own
+# log messages begin with the extension's name, except for two; the rest is the server's
+# own
 my @not_ours = ('pgpool_ext ', 'checkout from server "%s" waited', 'could not create control socket',
 	'out of memory', 'incorrect binary data format', 'server "%.*s..."');
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The tables of tests in test/README.md: each row names a test, and each test that
-# is named exists.
+# The tables of tests in test/README.md: each row names a test, and each named test
+# exists.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

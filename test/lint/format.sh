@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The sources are in PostgreSQL's form: clang-format 14, and pgindent.pl for what
-# it does not know.  Code has 80 columns, but for texts.  --fix: bring them into it.
+# The sources are in PostgreSQL's format: clang-format 14, and pgindent.pl for the rest.
+# Code has 80 columns, except for strings. --fix: format them.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -28,7 +28,7 @@ for file in src/*.c src/*/*.[ch]; do
     "$formatter" --style=file --assume-filename="$file" |
     perl test/lint/pgindent.pl --after "$file" >"$formatted"
   if cmp -s "$file" "$formatted"; then
-    : # as it should be
+    : # formatted
   elif [ "${1:-}" = --fix ]; then
     cat "$formatted" >"$file"
     echo "format: $file"

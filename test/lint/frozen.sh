@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Scripts of a release stay what they are: each one in sql/ of a tag vX.Y.Z is the same here.
-# Who has that version would never run what is changed in it; that takes an upgrade script.
+# Scripts of a release do not change: each one in sql/ of a tag vX.Y.Z is the same here.
+# Users who have that version would never execute a change in it; a change takes an
+# upgrade script.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Includes go downward only: src/ consists of rooms, and a file includes headers of its own
-# room or of a room below.  Each .c file that has a header of its name includes it first.
-# Inside a room calls go downward too: files that call each other in a circle are listed here.
+# Includes go downward only: the folders of src/ are layers, and a file includes headers
+# of its own layer or of a lower one. Each .c file with a header of its name includes it
+# first. Within a layer calls go downward, too: files that call each other in a circle
+# are listed here.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
-# The height of a room, and its side where two rooms of one height must not meet.
+# The height of a layer, and its side where two layers of one height must not meet.
 height_of() {
   case $1 in
     base) echo 0 ;;
@@ -21,7 +22,8 @@ height_of() {
   esac
 }
 
-# Of locks/, what runs in the worker: it includes headers of worker/, the rest of session/.
+# Files of locks/ that run in the worker include headers of worker/, the others those of
+# session/.
 worker_side='^src/locks/lock_pinger\.'
 
 # The circles that are left: the files of each, of four at most.
@@ -37,9 +39,9 @@ complain() {
 shopt -s nullglob
 for file in src/*.[ch] src/*/*.[ch]; do
   inside=${file#src/}
-  room=$(dirname "$inside")
-  if ! height=$(height_of "$room"); then
-    complain "$file is in no room: add $room to test/lint/layers.sh"
+  layer=$(dirname "$inside")
+  if ! height=$(height_of "$layer"); then
+    complain "$file is in no layer: add $layer to test/lint/layers.sh"
     continue
   fi
   header=${inside%.c}.h
@@ -56,25 +58,25 @@ for file in src/*.[ch] src/*/*.[ch]; do
     if [ ! -f "src/$included" ]; then
       found=(src/*/"$(basename "$included")")
       [ "${#found[@]}" -eq 0 ] || [ "$their" != . ] ||
-        complain "$file includes $included without its room"
-      continue # one of PostgreSQL's
+        complain "$file includes $included without its layer"
+      continue # a header of PostgreSQL
     fi
     if [ "$(height_of "$their")" -gt "$height" ]; then
       complain "$file includes $included, which is above it"
-    elif [ "$room,$their" = api,fdw ] || [ "$room,$their" = fdw,api ]; then
+    elif [ "$layer,$their" = api,fdw ] || [ "$layer,$their" = fdw,api ]; then
       complain "$file includes $included: api/ and fdw/ do not know each other"
-    elif [ "$room,$their" = session,worker ] || [ "$room,$their" = worker,session ]; then
+    elif [ "$layer,$their" = session,worker ] || [ "$layer,$their" = worker,session ]; then
       complain "$file includes $included: session/ and worker/ meet in shared memory only"
-    elif [ "$room" = protocol ] && [ "$their" = shared ] && [[ $inside != protocol/control_message.* ]]; then
+    elif [ "$layer" = protocol ] && [ "$their" = shared ] && [[ $inside != protocol/control_message.* ]]; then
       complain "$file includes $included: in protocol/ only control_message knows shared memory"
-    elif [ "$room,$their" = locks,worker ] && ! [[ $file =~ $worker_side ]]; then
+    elif [ "$layer,$their" = locks,worker ] && ! [[ $file =~ $worker_side ]]; then
       complain "$file includes $included: it does not run in the worker"
-    elif [ "$room,$their" = locks,session ] && [[ $file =~ $worker_side ]]; then
+    elif [ "$layer,$their" = locks,session ] && [[ $file =~ $worker_side ]]; then
       complain "$file includes $included: it runs in the worker"
     fi
   done < <(sed -n 's/^#[[:space:]]*include[[:space:]]*"\(.*\)".*/\1/p' "$file")
 
-  if [ "$room" = shared ] && grep -q 'libpq-fe\.h' "$file"; then
+  if [ "$layer" = shared ] && grep -q 'libpq-fe\.h' "$file"; then
     complain "$file includes libpq-fe.h: shared/ knows no libpq"
   fi
   lines=$(wc -l <"$file")

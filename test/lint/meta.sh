@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# META.json is what PGXN's specification (pgxn.org/spec) asks for, and the version is the
-# same wherever it stands.
+# META.json complies with PGXN's specification (pgxn.org/spec), and the version is the
+# same in all files.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
@@ -24,7 +24,7 @@ sub slurp
 	return <$file>;
 }
 
-# found TEXT PATTERN: what it is in a file
+# found TEXT PATTERN: the match in a file
 sub found
 {
 	my ($path, $pattern) = @_;
@@ -34,7 +34,7 @@ sub found
 	return $value // '';
 }
 
-# (both in scalar context: a match that fails is no empty list)
+# (both in scalar context: a failed match is not an empty list)
 sub must($$)
 {
 	my ($true, $what) = @_;

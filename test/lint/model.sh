@@ -11,7 +11,7 @@ while read -r name; do
   fi
 done < <(grep -oE '\<pgpx_[a-z0-9_]+\>' test/model/README.md | sort -u)
 
-# each search and mutant of a model is told of, and nothing else
+# README.md names each search and mutant of a model, and no others
 while read -r name; do
   grep -q "\`$name\`" test/model/README.md || {
     printf 'model: test/model/README.md does not tell of %s\n' "$name"

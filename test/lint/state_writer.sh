@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Only conn_state.c writes the state of a connection: there it is checked against the
-# table of transitions, and lists and counts move with it.
+# Only conn_state.c writes the state of a connection: it checks the table of
+# transitions, and updates lists and counts.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Only compat.h knows server versions.
+# Only compat.h tests server versions.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 

@@ -1,11 +1,11 @@
 /*
- * A clock that a test sets: the time of day of the processes into which this is
- * preloaded (LD_PRELOAD) is off by as many seconds as the file PGPX_CLOCK says, a 64-bit
- * number.  Their monotonic clocks go on as they are.  See PgpxClock.pm.
+ * A clock that a test can set: the time of day of the processes into which this is
+ * preloaded (LD_PRELOAD) differs by the number of seconds in the file PGPX_CLOCK, a
+ * 64-bit number.  Their monotonic clocks do not change.  See PgpxClock.pm.
  *
- * A server asks for the time in handlers of signals, which may interrupt anything: so
- * nothing is opened, allocated or locked here.  (libfaketime reads a file each time,
- * or each second: a session whose timer interrupted that stood still for ever.)
+ * A server reads the time in signal handlers, which may interrupt any code: so nothing
+ * is opened, allocated or locked here.  (libfaketime reads a file on each call, or each
+ * second: a session whose timer interrupted that blocked for ever.)
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -34,7 +34,7 @@ begin(void)
 		offset = map;
 }
 
-/* The system's own, which is slower than the C library's and needs no look-up. */
+/* The system call, which is slower than the C library's function and needs no look-up. */
 int
 clock_gettime(clockid_t which, struct timespec *now)
 {

@@ -1,22 +1,22 @@
 /*
- * Calls that fail when a test says so, for what no test can use up: threads, memory
- * outside of PostgreSQL's, descriptors at this very moment.  Preloaded (LD_PRELOAD)
- * into a server; see PgpxFailing.pm.
+ * Calls that fail on a test's command, for resources that a test cannot exhaust: threads,
+ * memory outside of PostgreSQL's contexts, descriptors at an exact moment.  Preloaded
+ * (LD_PRELOAD) into a server; see PgpxFailing.pm.
  *
  * The file pgpool_ext.fail in the working directory, which is a server's data
  * directory, has: FUNCTION WHO SKIP TIMES ERRNO.  After SKIP calls of it in a process
  * TIMES calls fail, then the file is removed.  WHO: worker, session (any other
  * process), all.  Only calls that pgpool_ext.so itself makes are counted, so that
- * neither the server nor a library of others sees anything.
+ * the server and other libraries are not affected.
  *
  * While the file pgpool_ext.hold has a database's name, PQconnectPoll does not return
- * from a login to it: as if there were a lot to compute, which takes no time away.  The
- * same with a host's name, and getaddrinfo; and with "PQcancelPoll", which does not return.
- * A process that pgpool_ext.stand names stands still in its next recv, and makes the file
- * pgpool_ext.stands.PID.  One that pgpool_ext.endless names receives notices without end,
- * and never has to wait for one.  A postmaster that pgpool_ext.doze names stops, and makes the
- * file pgpool_ext.dozes.PID, just before it goes to sleep for as long as it has worked out; signals
- * reach it there.  (That of 15 sleeps in select.)
+ * from a login to it, as in a long computation, but without use of the processor.  The
+ * same with a host's name for getaddrinfo, and with "PQcancelPoll" for that function.
+ * A process listed in pgpool_ext.stand stops in its next recv, and creates the file
+ * pgpool_ext.stands.PID.  A process listed in pgpool_ext.endless receives notices without
+ * end, and never waits for one.  A postmaster listed in pgpool_ext.doze stops just before
+ * it sleeps for the time that it has computed, and creates the file pgpool_ext.dozes.PID;
+ * signals reach it there.  (The postmaster of version 15 sleeps in select.)
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -42,7 +42,7 @@
 
 extern void *__libc_calloc(size_t n, size_t size);
 
-/* The next one of that name: ours is the first. */
+/* The next function of that name: ours is the first. */
 static void *
 real(const char *name)
 {
@@ -102,7 +102,7 @@ ordered(const char *function, void *caller)
 		return 0;
 	if (strcmp(seen, order) != 0)
 	{
-		/* each order has a number of its own behind it */
+		/* each command ends with a number of its own */
 		strcpy(seen, order);
 		calls = 0;
 	}
@@ -127,8 +127,8 @@ fails(const char *function, void *caller)
 
 #define CALLER __builtin_return_address(0)
 
-/* A function that says by a value that it has failed, with errno or without; or, of
- * a connection, what it never is here. */
+/* A function that returns a value on failure, with errno or without; or a property of a
+ * connection that no connection of the tests has. */
 #define WRAP(type, name, failure, params, args) \
 	type name params \
 	{ \
@@ -167,10 +167,10 @@ WRAP(int, PQgssEncInUse, 1, (PGconn *c), (c))
 WRAP(int, PQsendQuery, 0, (PGconn *c, const char *q), (c, q))
 WRAP(int, PQsendQueryParams, 0, (PGconn *c, const char *q, int n, const unsigned *t, const char *const *v, const int *l, const int *f, int r), (c, q, n, t, v, l, f, r))
 
-/* this thread is in a PQfinish that failed */
+/* this thread is in a PQfinish that is to fail */
 static __thread int takes_nothing;
 
-/* It cannot fail: but its socket, for that time, can take nothing. */
+/* PQfinish cannot fail, but its socket accepts no data in the meantime. */
 void
 PQfinish(PGconn *conn)
 {

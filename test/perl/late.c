@@ -1,7 +1,7 @@
 /*
- * Calls that are late by chance: see ../late.  Preloaded (LD_PRELOAD) into servers, clients
- * and tests.  One of PGPX_LATE calls takes 0.5 to 128 ms longer, seldom 600 ms, before
- * it is made or after it.
+ * Calls with random delays: see ../late.  Preloaded (LD_PRELOAD) into servers, clients and
+ * tests.  One of PGPX_LATE calls takes 0.5 to 128 ms longer, rarely 600 ms, before the
+ * call or after it.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

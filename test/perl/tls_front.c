@@ -1,19 +1,18 @@
 /*-------------------------------------------------------------------------
  *
  * tls_front.c
- *	  TLS for a server of the tests that has none: a connection that has been
- *	  accepted on one side, plain bytes on the other.
+ *	  TLS for a fake server: an accepted connection on one side, plain bytes on the
+ *	  other.
  *
  *	  tls_front CERTIFICATE KEY	with the connection as descriptor 0, the plain
  *								side as descriptor 1
  *
- * Each side's end is passed on to the other.  May wait: it has one connection.
+ * The end of each side is passed on to the other.  Calls may block: there is one connection.
  *
- *	  SIGUSR1	some KeyUpdates, in one piece with what comes next from the plain side
- *	  SIGUSR2	a flood of them.  The plain side is told "<" when the other side begins to
- *				take it, and ">" when it has taken it all
- *	  SIGHUP	TLS 1.2: another handshake is asked for.  The plain side is told "~" when it
- *				has been made
+ *	  SIGUSR1	some KeyUpdates, in one piece with the next bytes of the plain side
+ *	  SIGUSR2	a flood of them.  The plain side gets "<" when the other side begins to
+ *				read it, and ">" when it has read all of it
+ *	  SIGHUP	TLS 1.2: another handshake is requested.  The plain side gets "~" after it
  *
  *-------------------------------------------------------------------------
  */
@@ -27,7 +26,7 @@
 
 static char buffer[16384];
 
-/* From the connection to the plain side; false: its end. */
+/* From the connection to the plain side; false at its end. */
 static bool
 move_in(SSL *ssl)
 {
@@ -48,7 +47,7 @@ move_in(SSL *ssl)
 	return true;
 }
 
-/* Send what OpenSSL has made; flood: tell how far it is. */
+/* Send the output of OpenSSL; flood: report its progress. */
 static void
 send_out(SSL *ssl, bool flood)
 {
@@ -68,7 +67,7 @@ send_out(SSL *ssl, bool flood)
 		_exit(0);
 }
 
-/* The other way; false: the end of the plain side. */
+/* The other direction; false at the end of the plain side. */
 static bool
 move_out(SSL *ssl)
 {
@@ -88,7 +87,7 @@ update_keys(SSL *ssl, int times)
 			_exit(1);
 }
 
-/* Ask for another handshake; what belongs to it goes to the connection at once. */
+/* Request another handshake; its messages go to the connection at once. */
 static void
 renegotiate(SSL *ssl)
 {
@@ -97,7 +96,7 @@ renegotiate(SSL *ssl)
 		_exit(1);
 }
 
-/* The first one is the login's, and to ask for another one is the second. */
+/* The first one is the login's, and the request of another one is the second. */
 static void
 tell_handshake(const SSL *ssl, int where, int ret)
 {
@@ -130,12 +129,12 @@ main(int argc, char **argv)
 		SSL_CTX_use_PrivateKey_file(ctx, argv[2], SSL_FILETYPE_PEM) != 1)
 		return 1;
 
-	/* a flood is not to be taken by the kernel instead */
+	/* a flood must not end up in the kernel's buffers */
 	setsockopt(0, SOL_SOCKET, SO_SNDBUF, &room, sizeof(room));
 	ssl = SSL_new(ctx);
 	SSL_set_fd(ssl, 0);
 	SSL_set_info_callback(ssl, tell_handshake);
-	SSL_clear_mode(ssl, SSL_MODE_AUTO_RETRY);	/* the other way waits */
+	SSL_clear_mode(ssl, SSL_MODE_AUTO_RETRY);	/* the other direction blocks */
 	if (SSL_accept(ssl) != 1)
 		return 1;
 	SSL_set0_wbio(ssl, BIO_new(BIO_s_mem()));
