@@ -622,7 +622,7 @@ pgpx_prediction_was_wrong(PgpxPrediction *prediction, PgpxRun *run,
 	run->error.sqlstate = ERRCODE_DATATYPE_MISMATCH;
 	run->error.detail = run->error.primary;
 	run->error.primary =
-		"the remote result has other columns than the last time";
+		"the remote result has other columns than in the previous execution";
 	run->error.hint = run->lease->sock->wire.tx == 'I' ?
 		"Send the statement again." :
 		"Roll back on the lease, and run the statement again.";

@@ -155,7 +155,7 @@ is($second->run(query('one', 'SHOW search_path', 'a text')), '"$user", public', 
 behind('one', ['SELECT 1'], query('one', 'SELEC', 'a int'));
 $second->failed('42601', qr/syntax error/, 'syntax error is reported');
 behind('one', ['SELECT 1'], q{SELECT pgpool.exec('one', '')});
-$second->failed('22023', qr/holds no statement/, 'empty statement is refused');
+$second->failed('22023', qr/contains no statement/, 'empty statement is refused');
 behind('one', ['SELECT 1'], q{SELECT pgpool.exec('one', 'COPY log TO STDOUT')});
 $second->failed('0A000', qr/COPY/, 'COPY TO STDOUT is refused');
 is(counter('closed_broken + closed_reset + closed_holder_died', 'one'), '0', 'no connection was lost');

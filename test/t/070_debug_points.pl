@@ -342,7 +342,7 @@ foreach my $case ([ worker_starts => 'starting' ], [ worker_ends => 'stopping' ]
 		  . qq{ CREATE USER MAPPING FOR app SERVER moving OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD'); COMMIT});
 	go_on('publish');
 	$waiter->finish(30);
-	$waiter->failed('08006', qr/The statement was sent, and its answer cannot be had: it may have run/, 'publish: owner is told that the statement may have run');
+	$waiter->failed('08006', qr/The statement was sent, but its answer was lost. It may have been executed./, 'publish: owner is told that the statement may have run');
 	is($remote->safe_psql('remote_db', $rows), '1 2', 'publish: statement ran once');
 	check_invariants($local, 'publish: invariants hold');
 	$_->quit foreach $holder, $next, $waiter;
@@ -426,7 +426,7 @@ foreach my $point (qw(hand_over hand_over_sent))
 		$local->safe_psql('postgres', 'SELECT pg_terminate_backend(' . $waiter->pid . ')') if $case eq 'terminated';
 		$waiter->finish(60);
 		is($waiter->sqlstate, { cancelled => '57014', terminated => '57P01', late => '08006' }->{$case}, "$name: waiter ends") or diag($waiter->error);
-		like($waiter->error, qr/it may have run/, "$name: error says that the statement may have run") if $case eq 'late';
+		like($waiter->error, qr/It may have been executed/, "$name: error says that the statement may have run") if $case eq 'late';
 
 		# the pool works on, also for the same session with a pending statement
 		$waiter = PgpxSession->new($local) if $case eq 'terminated';
@@ -595,7 +595,7 @@ my %damages = (
 
 	# A holder that is gone without an exit callback, which cannot happen: the worker
 	# takes its lease back.
-	my %gone = (lock_owner => qr/pgpool_ext releases lock "a": its holder with PID 1 has gone/, holder => qr/pgpool_ext took lease \d+ back: its holder with PID 1 has gone/);
+	my %gone = (lock_owner => qr/pgpool_ext releases lock "a": its holder with PID 1 no longer exists/, holder => qr/pgpool_ext reclaimed lease \d+: its holder with PID 1 no longer exists/);
 	foreach my $what (qw(lock_owner holder))
 	{
 		my $log = -s $local->logfile;

@@ -725,7 +725,7 @@ is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'lock is 
 	make_pool($local, $remote, server => 'of_others', remote_dbname => 'postgres', options => \%quick);
 	hold_logins($local, 'remote_db', 'template1', 'more_db');
 	$leave_behind->(68, map { "more$_" } 0 .. 8);
-	$is_told->('more9', qr/did not end within connect_timeout \(0\.3 s\): too many logins of the pool worker still compute/, 'further server of the same user has to wait');
+	$is_told->('more9', qr/did not end within connect_timeout \(0\.3 s\): too many logins of the pool worker are still computing/, 'further server of the same user has to wait');
 	ok(wait_until($local, $threads, '0 68'), 'further server has got no thread');
 	is($local->safe_psql('postgres', q{SELECT a FROM pgpool.query('of_others', 'select 1') AS t(a int)}, extra_params => [ '-U', 'app' ]), '1', 'another user can connect');
 	check_invariants($local);

@@ -35,9 +35,9 @@ sub column
 }
 
 my %descriptions = (
-	d_no_parameters => [ sub { $_[0]->receive; $_[0]->send(message('1', ''), columns(1), ready()); sleep }, '08006', qr/does not fit the protocol/ ],
-	d_executed => [ describes(columns(1), row('1'), done('SELECT 1')), '08006', qr/does not fit the protocol/ ],
-	d_nothing => [ describes(), '08006', qr/does not fit the protocol/ ],
+	d_no_parameters => [ sub { $_[0]->receive; $_[0]->send(message('1', ''), columns(1), ready()); sleep }, '08006', qr/violates the protocol/ ],
+	d_executed => [ describes(columns(1), row('1'), done('SELECT 1')), '08006', qr/violates the protocol/ ],
+	d_nothing => [ describes(), '08006', qr/violates the protocol/ ],
 	d_short => [ describes(message('T', pack 'n', 5)), '08006', qr/malformed/ ],
 	d_many => [ describes(columns(1665)), '54011', qr/has 1665 columns/ ]);
 
@@ -107,7 +107,7 @@ $session->run("SELECT pgpool.checkin($first)");
 ok(wait_until($local, q{SELECT closed_reset FROM pgpool.stats WHERE server = 'reset'}, 1), 'connection closes after a reset with another DateStyle');
 $session->fails(q{SELECT pgpool.checkout('blanks')}, '08001', qr/DETAIL:.*it is so$/m, 'trailing blanks of an error message are removed');
 $session->fails(q{SELECT pgpool.checkout('start')}, '08001', qr/DETAIL:.*closed|DETAIL:.*SSL/, 'end of the remote session in the start commands is reported');
-$session->fails(q{SELECT pgpool.checkout('within')}, '08001', qr/DETAIL:.*does not begin outside of a transaction/, 'remote session that begins in a transaction is refused');
+$session->fails(q{SELECT pgpool.checkout('within')}, '08001', qr/DETAIL:.*began inside a transaction/, 'remote session that begins in a transaction is refused');
 $other->start(q{SELECT pgpool.checkout('deaf', '5 s')});
 ok(wait_until($local, 'SELECT reason FROM pgpool.waiters', 'connecting'), 'waiter shows that a connection is being opened');
 {

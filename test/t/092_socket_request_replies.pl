@@ -92,7 +92,7 @@ make_pool($local, $remote, server => 'sent', options => { pool_size => 1, operat
 	kill 'STOP', $worker;
 	is($holder->run("SELECT pgpool.checkin($lease)") . $holder->error, '', 'sent: lease is returned');
 	$next->finish(60);
-	$next->failed('08006', qr/connection to server "sent" was lost\n.*DETAIL:  The statement was sent, and its answer cannot be had: it may have run\./, 'sent: owner gets the error');
+	$next->failed('08006', qr/connection to server "sent" was lost\n.*DETAIL:  The statement was sent, but its answer was lost\. It may have been executed\./, 'sent: owner gets the error');
 	kill 'CONT', $worker;
 	is($next->run(q{SELECT a FROM pgpool.query('sent', 'select 42') AS t(a int)}, 60) . $next->error, '42', 'sent: next call of the session succeeds');
 	$_->quit foreach $holder, $next;

@@ -48,7 +48,7 @@ sub keeper
 				$fake->send(message('1', '') . message('2', '') . columns(7)
 					  . message('D', pack 'n N/a N6', 7, '1234', (0xFFFFFFFF) x 6) . done('SELECT 1') . ready);
 			}
-			elsif ($is_pinger && $sql =~ /^WITH ours /)
+			elsif ($is_pinger && $sql =~ /^WITH confirmed /)
 			{
 				$fake->send(message('1', '') . message('2', '') . columns(1));
 				$does->($fake);
@@ -115,12 +115,12 @@ sub query
 }
 
 is($session->run(query('honest')), '1', 'correct answer is accepted');
-costs_little($_, sub { $session->fails(query($_), '08001', qr/said too much during the login/, "$_: reason is reported") })
+costs_little($_, sub { $session->fails(query($_), '08001', qr/sent too much data during the login/, "$_: reason is reported") })
   foreach qw(login_n login_e login_a);
 
 # the same on a Unix-domain socket, which does not tell how much has arrived
 make_pool($local, $near, server => 's_near', remote_dbname => 'login_n', options => { host => $folder, pool_size => 1, connect_timeout => '20s' });
-costs_little('near', sub { $session->fails(query('near'), '08001', qr/said too much during the login/, 'near: reason is reported') });
+costs_little('near', sub { $session->fails(query('near'), '08001', qr/sent too much data during the login/, 'near: reason is reported') });
 
 costs_little($_, sub { $session->fails(query($_), '08001', qr/has a message that is too long/, "$_: reason is reported") })
   foreach qw(start_row start_notice);
