@@ -15,6 +15,7 @@
 #include "postgres.h"
 
 #include "catalog/pg_foreign_server.h"
+#include "commands/explain.h"
 #include "executor/executor.h"
 #include "foreign/foreign.h"
 #include "fmgr.h"
@@ -43,6 +44,8 @@
 #include "varatt.h"
 #endif
 #if PG_VERSION_NUM >= 180000
+#include "commands/explain_format.h"
+#include "commands/explain_state.h"
 #include "storage/waiteventset.h"
 #endif
 

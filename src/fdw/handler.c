@@ -18,6 +18,7 @@
 #include "fdw/analyze.h"
 #include "fdw/contract.h"
 #include "fdw/direct_modify.h"
+#include "fdw/explain.h"
 #include "fdw/import.h"
 #include "fdw/modify.h"
 #include "fdw/scan.h"
@@ -57,9 +58,6 @@ pgpx_fdw_handler(PG_FUNCTION_ARGS)
 	routine->PlanForeignModify = theirs->PlanForeignModify;
 	routine->PlanDirectModify = theirs->PlanDirectModify;
 	routine->IsForeignRelUpdatable = theirs->IsForeignRelUpdatable;
-	routine->ExplainForeignScan = theirs->ExplainForeignScan;
-	routine->ExplainForeignModify = theirs->ExplainForeignModify;
-	routine->ExplainDirectModify = theirs->ExplainDirectModify;
 	routine->RecheckForeignScan = theirs->RecheckForeignScan;
 
 	/* scans */
@@ -67,6 +65,10 @@ pgpx_fdw_handler(PG_FUNCTION_ARGS)
 	routine->IterateForeignScan = pgpx_scan_iterate;
 	routine->ReScanForeignScan = pgpx_scan_rescan;
 	routine->EndForeignScan = pgpx_scan_end;
+	routine->IsForeignPathAsyncCapable = theirs->IsForeignPathAsyncCapable;
+	routine->ForeignAsyncRequest = pgpx_scan_async_request;
+	routine->ForeignAsyncConfigureWait = pgpx_scan_async_configure_wait;
+	routine->ForeignAsyncNotify = pgpx_scan_async_notify;
 
 	/* writes */
 	routine->BeginForeignModify = pgpx_modify_begin;
@@ -82,6 +84,12 @@ pgpx_fdw_handler(PG_FUNCTION_ARGS)
 	routine->IterateDirectModify = pgpx_direct_modify_iterate;
 	routine->EndDirectModify = pgpx_direct_modify_end;
 	routine->ExecForeignTruncate = pgpx_modify_truncate;
+
+	/* EXPLAIN, which adds to theirs */
+	pgpx_explain_begin(theirs);
+	routine->ExplainForeignScan = pgpx_explain_scan;
+	routine->ExplainForeignModify = pgpx_explain_modify;
+	routine->ExplainDirectModify = pgpx_explain_direct_modify;
 
 	/* utility statements */
 	routine->AnalyzeForeignTable = pgpx_analyze_table;

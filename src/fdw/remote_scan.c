@@ -56,6 +56,8 @@ struct PgpxRemoteScan
 	bool		all;
 	bool		writes;
 
+	const void *group;			/* see pgpx_remote_scan_set_group */
+	const bool *waiting;
 	PgpxScanState state;
 	int			level;			/* of subtransactions, when it was opened */
 	char		portal[PGPX_REMOTE_NAME_LEN];	/* 'P' and its name; "": none */
@@ -171,6 +173,21 @@ send_flight(PgpxRemoteScan *scan, bool choose)
 }
 
 void
+pgpx_remote_scan_stop(PgpxRemoteScan *scan)
+{
+	PgpxRemoteTransaction *rt = scan->rt;
+
+	if (rt != NULL && rt->streaming == scan)
+	{
+		rt->streaming = NULL;
+		rt->abandoned = true;
+	}
+	drop_store(scan);
+	if (scan->state != PGPX_SCAN_FAILED)
+		scan->state = PGPX_SCAN_CLOSED;
+}
+
+void
 pgpx_remote_scan_open(PgpxRemoteScan *scan, int nparams,
 					  const char *const *values)
 {
@@ -179,14 +196,7 @@ pgpx_remote_scan_open(PgpxRemoteScan *scan, int nparams,
 
 	if (rt == NULL)
 		check_scan(scan);
-
-	/* rows that were not read are of no interest any more */
-	if (rt->streaming == scan)
-	{
-		rt->streaming = NULL;
-		rt->abandoned = true;
-	}
-	drop_store(scan);
+	pgpx_remote_scan_stop(scan);
 	pgpx_remote_prepare_send(rt);
 	scan->statement.nparams = nparams;
 	scan->statement.values = values;
@@ -249,7 +259,6 @@ end_portion(PgpxRemoteScan *scan)
 
 	rt->streaming = NULL;
 	scan->described = !run->error.set;
-	pgpx_rows_end(scan->rows);
 	scan->state = run->error.set ? PGPX_SCAN_FAILED :
 		run->suspended ? PGPX_SCAN_SUSPENDED : PGPX_SCAN_END;
 	pgpx_remote_answered(rt, run);
@@ -268,17 +277,23 @@ end_portion(PgpxRemoteScan *scan)
 		pgpx_remote_raise(&run->error, scan->statement.sql);
 }
 
-/* Read a row of the current portion.  Returns false at its end. */
-static bool
-read_row(PgpxRemoteScan *scan)
+/*
+ * Read a row of the current portion, or note its end.  Without "wait", the
+ * result can also be that more input is needed.
+ */
+static PgpxRunStep
+read_row(PgpxRemoteScan *scan, bool wait)
 {
 	PgpxRemoteTransaction *rt = scan->rt;
 	MemoryContext old = MemoryContextSwitchTo(scan->cxt);
-	bool		found;
+	PgpxRunStep reached;
 
 	PG_TRY();
 	{
-		found = pgpx_run_next(&scan->run);
+		if (!wait)
+			reached = pgpx_run_try_next(&scan->run);
+		else
+			reached = pgpx_run_next(&scan->run) ? PGPX_RUN_ROW : PGPX_RUN_END;
 	}
 	PG_CATCH();
 	{
@@ -292,9 +307,12 @@ read_row(PgpxRemoteScan *scan)
 	}
 	PG_END_TRY();
 	MemoryContextSwitchTo(old);
-	if (!found)
+
+	/* other code runs between two rows, with the settings of this session */
+	pgpx_rows_end(scan->rows);
+	if (reached == PGPX_RUN_END)
 		end_portion(scan);
-	return found;
+	return reached;
 }
 
 /* Make a slot for buffered rows: the columns of the scan, and ctid. */
@@ -331,7 +349,8 @@ pgpx_remote_scan_buffer(PgpxRemoteScan *scan)
 	/* the executor may still use the row that it read last */
 	pgpx_rows_keep(scan->rows);
 	pgpx_rows_values(scan->rows, &values, &nulls);
-	while (scan->state == PGPX_SCAN_STREAMING && read_row(scan))
+	while (scan->state == PGPX_SCAN_STREAMING &&
+		   read_row(scan, true) == PGPX_RUN_ROW)
 		tuplestore_putvalues(scan->store, scan->slot->tts_tupleDescriptor,
 							 values, nulls);
 	MemoryContextSwitchTo(old);
@@ -354,31 +373,85 @@ take_buffered(PgpxRemoteScan *scan, Datum **values, bool **nulls)
 	return true;
 }
 
-bool
-pgpx_remote_scan_next(PgpxRemoteScan *scan, Datum **values, bool **nulls)
+static PgpxScanStep
+next_row(PgpxRemoteScan *scan, bool wait, Datum **values, bool **nulls)
 {
 	for (;;)
 	{
 		if (take_buffered(scan, values, nulls))
-			return true;
+			return PGPX_SCAN_STEP_ROW;
 		switch (scan->state)
 		{
 			case PGPX_SCAN_CLOSED:
 			case PGPX_SCAN_END:
-				return false;
+				return PGPX_SCAN_STEP_EOF;
 			case PGPX_SCAN_STREAMING:
-				if (!read_row(scan))
-					break;
-				pgpx_rows_values(scan->rows, values, nulls);
-				return true;
+				switch (read_row(scan, wait))
+				{
+					case PGPX_RUN_WAIT:
+						return PGPX_SCAN_STEP_WAIT;
+					case PGPX_RUN_ROW:
+						pgpx_rows_values(scan->rows, values, nulls);
+						return PGPX_SCAN_STEP_ROW;
+					case PGPX_RUN_END:
+						break;
+				}
+				break;
 			case PGPX_SCAN_SUSPENDED:
 				check_scan(scan);
+				if (!wait && pgpx_remote_scan_must_wait(scan))
+					return PGPX_SCAN_STEP_WAIT;
 				resume(scan);
 				break;
 			case PGPX_SCAN_FAILED:
 				check_scan(scan);
 		}
 	}
+}
+
+bool
+pgpx_remote_scan_next(PgpxRemoteScan *scan, Datum **values, bool **nulls)
+{
+	return next_row(scan, true, values, nulls) == PGPX_SCAN_STEP_ROW;
+}
+
+PgpxScanStep
+pgpx_remote_scan_try_next(PgpxRemoteScan *scan, Datum **values, bool **nulls)
+{
+	return next_row(scan, false, values, nulls);
+}
+
+void
+pgpx_remote_scan_set_group(PgpxRemoteScan *scan, const void *group,
+						   const bool *waiting)
+{
+	scan->group = group;
+	scan->waiting = waiting;
+}
+
+bool
+pgpx_remote_scan_must_wait(const PgpxRemoteScan *scan)
+{
+	const PgpxRemoteScan *other =
+		scan->rt != NULL ? scan->rt->streaming : NULL;
+
+	return other != NULL && other != scan && scan->group != NULL &&
+		other->group == scan->group;
+}
+
+void
+pgpx_remote_scan_take_lease(PgpxRemoteScan *scan)
+{
+	if (pgpx_remote_scan_must_wait(scan) && !*scan->rt->streaming->waiting)
+		pgpx_remote_scan_buffer(scan->rt->streaming);
+}
+
+pgsocket
+pgpx_remote_scan_socket(const PgpxRemoteScan *scan)
+{
+	if (scan->rt == NULL || scan->rt->streaming != scan || scan->store != NULL)
+		return PGINVALID_SOCKET;
+	return scan->rt->lease->sock->fd;
 }
 
 uint64

@@ -41,6 +41,9 @@ extern PgpxRemoteScan *pgpx_remote_scan_begin(PgpxRemoteTransaction *rt,
 extern void pgpx_remote_scan_open(PgpxRemoteScan *scan, int nparams,
 								  const char *const *values);
 
+/* Give up the rows that were not read; the scan can be opened again. */
+extern void pgpx_remote_scan_stop(PgpxRemoteScan *scan);
+
 /*
  * pgpx_remote_scan_next
  *		Read the next row, and wait for it.
@@ -50,6 +53,48 @@ extern void pgpx_remote_scan_open(PgpxRemoteScan *scan, int nparams,
  */
 extern bool pgpx_remote_scan_next(PgpxRemoteScan *scan, Datum **values,
 								  bool **nulls);
+
+typedef enum PgpxScanStep
+{
+	PGPX_SCAN_STEP_WAIT,		/* no row has arrived yet */
+	PGPX_SCAN_STEP_ROW,
+	PGPX_SCAN_STEP_EOF
+} PgpxScanStep;
+
+/*
+ * pgpx_remote_scan_try_next
+ *		The same without waiting for a row.
+ *
+ * A scan whose lease is being read by another scan of the same group (see
+ * pgpx_remote_scan_set_group) waits for the end of that portion.
+ */
+extern PgpxScanStep pgpx_remote_scan_try_next(PgpxRemoteScan *scan,
+											  Datum **values, bool **nulls);
+
+/*
+ * Scans of one group are read at the same time.  waiting: true while the reader
+ * of this scan waits for its socket; must live as long as the scan.
+ */
+extern void pgpx_remote_scan_set_group(PgpxRemoteScan *scan,
+									   const void *group, const bool *waiting);
+
+/*
+ * Is the lease being read by another scan of this group? Then the scan should
+ * not be opened yet.
+ */
+extern bool pgpx_remote_scan_must_wait(const PgpxRemoteScan *scan);
+
+/*
+ * Buffer the portion of that other scan, unless its reader waits for the socket
+ * and so will read on.
+ */
+extern void pgpx_remote_scan_take_lease(PgpxRemoteScan *scan);
+
+/*
+ * Return the socket on which the scan waits for its answer, or PGINVALID_SOCKET
+ * if it has nothing to wait for.
+ */
+extern pgsocket pgpx_remote_scan_socket(const PgpxRemoteScan *scan);
 
 /* The number of rows that a statement has affected, at its end. */
 extern uint64 pgpx_remote_scan_affected(const PgpxRemoteScan *scan);

@@ -719,6 +719,12 @@ find(Oid server, Oid user, const PgpxPoolKey *key)
 }
 
 PgpxRemoteTransaction *
+pgpx_remote_transaction_find(Oid server, Oid user)
+{
+	return find(server, user, NULL);
+}
+
+PgpxRemoteTransaction *
 pgpx_remote_transaction_get(Oid server, Oid user, const char *why)
 {
 	PgpxRemoteTransaction *rt = find(server, user, NULL);
@@ -754,6 +760,7 @@ pgpx_remote_transaction_get(Oid server, Oid user, const char *why)
 	rt->depth = rt->wanted = 1;
 	dlist_init(&rt->scans);
 	rt->lease = pgpx_lease_checkout_table(name, user, why);
+	rt->waited = pgpx_conns[rt->lease->conn].waited;
 	rt->may_prepare = rt->lease->spec->opts.reset == PGPX_RESET_ALWAYS &&
 		rt->lease->spec->discards_all;
 	dlist_push_tail(&transactions, &rt->node);

@@ -37,6 +37,7 @@ typedef struct PgpxRemoteTransaction
 	Oid			server;
 	Oid			user;
 	PgpxLease  *lease;
+	PgpxTime	waited;			/* for the lease; duration */
 	MemoryContext cxt;			/* holds this struct */
 	bool		begun;			/* START TRANSACTION was sent */
 	bool		wrote;			/* a statement that writes was sent */
@@ -77,6 +78,13 @@ typedef struct PgpxRemoteTransaction
  */
 extern PgpxRemoteTransaction *pgpx_remote_transaction_get(Oid server, Oid user,
 														  const char *why);
+
+/*
+ * Return the remote transaction on a server for a user, NULL if this local
+ * transaction has none.
+ */
+extern PgpxRemoteTransaction *pgpx_remote_transaction_find(Oid server,
+														   Oid user);
 
 /*
  * pgpx_remote_execute

@@ -13,7 +13,9 @@
 #include "access/htup_details.h"
 #include "access/sysattr.h"
 #include "catalog/pg_type.h"
+#include "executor/execAsync.h"
 #include "executor/executor.h"
+#include "executor/nodeAppend.h"
 #include "nodes/nodeFuncs.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
@@ -37,7 +39,12 @@ typedef struct PgpxScan
 	PgpxRows   *rows;
 	bool		heap;			/* rows need system columns */
 	PgpxRemoteScan *remote;		/* NULL until the first row */
+	uint64		nrows;			/* that were read */
 	bool		opened;			/* sent, with the current parameters */
+
+	/* of an Append that reads several scans at the same time */
+	AsyncRequest *request;		/* NULL: none has been made */
+	bool		pending;		/* no row has arrived yet */
 
 	/* parameters */
 	int			nparams;
@@ -243,29 +250,60 @@ evaluate_params(PgpxScan *scan, ExprContext *econtext)
 	return texts;
 }
 
-/* Send the statement with the current parameters. */
+/* Make the scan, which leases a connection for the remote transaction. */
 static void
+begin_remote(ForeignScanState *node, PgpxScan *scan)
+{
+	PgpxRemoteTransaction *rt =
+		pgpx_remote_transaction_get(scan->server, scan->user, scan->why);
+	bool		all = scan->plan.relations != NULL &&
+		strncmp(scan->plan.relations, AGGREGATE, strlen(AGGREGATE)) == 0;
+	MemoryContext old =
+		MemoryContextSwitchTo(node->ss.ps.state->es_query_cxt);
+
+	scan->remote = pgpx_remote_scan_begin(rt, scan->plan.sql, scan->rows,
+										  scan->tupdesc, scan->plan.fetch_size,
+										  all, false);
+	if (scan->request != NULL)
+		pgpx_remote_scan_set_group(scan->remote, scan->request->requestor,
+								   &scan->request->callback_pending);
+	MemoryContextSwitchTo(old);
+}
+
+/*
+ * Send the statement with the current parameters.  Returns false if the scan
+ * must wait for another scan of the same Append, whose lease it shares.
+ */
+static bool
 open_scan(ForeignScanState *node, PgpxScan *scan)
 {
-	const char **params = evaluate_params(scan, node->ss.ps.ps_ExprContext);
-
+	if (scan->opened)
+		return true;
 	if (scan->remote == NULL)
-	{
-		PgpxRemoteTransaction *rt =
-			pgpx_remote_transaction_get(scan->server, scan->user, scan->why);
-		bool		all = scan->plan.relations != NULL &&
-			strncmp(scan->plan.relations, AGGREGATE, strlen(AGGREGATE)) == 0;
-		MemoryContext old =
-			MemoryContextSwitchTo(node->ss.ps.state->es_query_cxt);
-
-		scan->remote = pgpx_remote_scan_begin(rt, scan->plan.sql, scan->rows,
-											  scan->tupdesc,
-											  scan->plan.fetch_size, all,
-											  false);
-		MemoryContextSwitchTo(old);
-	}
-	pgpx_remote_scan_open(scan->remote, scan->nparams, params);
+		begin_remote(node, scan);
+	if (pgpx_remote_scan_must_wait(scan->remote))
+		return false;
+	pgpx_remote_scan_open(scan->remote, scan->nparams,
+						  evaluate_params(scan, node->ss.ps.ps_ExprContext));
 	scan->opened = true;
+	return true;
+}
+
+/* Read the next row.  Returns false if there is none, or none yet. */
+static bool
+next_row(ForeignScanState *node, PgpxScan *scan, Datum **values, bool **nulls)
+{
+	PgpxScanStep reached = PGPX_SCAN_STEP_WAIT;
+
+	if (scan->request == NULL)
+	{
+		(void) open_scan(node, scan);
+		return pgpx_remote_scan_next(scan->remote, values, nulls);
+	}
+	if (open_scan(node, scan))
+		reached = pgpx_remote_scan_try_next(scan->remote, values, nulls);
+	scan->pending = reached == PGPX_SCAN_STEP_WAIT;
+	return reached == PGPX_SCAN_STEP_ROW;
 }
 
 TupleTableSlot *
@@ -277,11 +315,10 @@ pgpx_scan_iterate(ForeignScanState *node)
 	Datum	   *values;
 	bool	   *nulls;
 
-	if (!scan->opened)
-		open_scan(node, scan);
 	ExecClearTuple(slot);
-	if (!pgpx_remote_scan_next(scan->remote, &values, &nulls))
+	if (!next_row(node, scan, &values, &nulls))
 		return slot;
+	scan->nrows++;
 	if (scan->heap)
 		return ExecStoreHeapTuple(pgpx_tuple_form(scan->tupdesc, values, nulls),
 								  slot, false);
@@ -295,8 +332,11 @@ pgpx_scan_rescan(ForeignScanState *node)
 {
 	PgpxScan   *scan = node->fdw_state;
 
-	if (scan != NULL)
-		scan->opened = false;
+	if (scan == NULL)
+		return;
+	scan->opened = false;
+	if (scan->remote != NULL)
+		pgpx_remote_scan_stop(scan->remote);
 }
 
 void
@@ -306,4 +346,86 @@ pgpx_scan_end(ForeignScanState *node)
 
 	if (scan != NULL && scan->remote != NULL)
 		pgpx_remote_scan_end(scan->remote);
+}
+
+bool
+pgpx_scan_statistics(ForeignScanState *node, Oid *server, Oid *user,
+					 uint64 *rows)
+{
+	const PgpxScan *scan = node->fdw_state;
+
+	if (scan == NULL || scan->remote == NULL)
+		return false;
+	*server = scan->server;
+	*user = scan->user;
+	*rows = scan->nrows;
+	return true;
+}
+
+/* Give the Append a row, the end, or the word that it must wait. */
+static void
+answer(AsyncRequest *request)
+{
+	PlanState  *node = request->requestee;
+	PgpxScan   *scan = ((ForeignScanState *) node)->fdw_state;
+	TupleTableSlot *slot = node->ExecProcNodeReal(node);
+
+	if (TupIsNull(slot) && scan->pending)
+		ExecAsyncRequestPending(request);
+	else
+		ExecAsyncRequestDone(request, TupIsNull(slot) ? NULL : slot);
+}
+
+void
+pgpx_scan_async_request(AsyncRequest *request)
+{
+	PgpxScan   *scan = ((ForeignScanState *) request->requestee)->fdw_state;
+
+	scan->request = request;
+	answer(request);
+}
+
+void
+pgpx_scan_async_configure_wait(AsyncRequest *request)
+{
+	PgpxScan   *scan = ((ForeignScanState *) request->requestee)->fdw_state;
+	AppendState *append = (AppendState *) request->requestor;
+	pgsocket	socket = PGINVALID_SOCKET;
+
+	Assert(request->callback_pending);
+	if (scan->opened)
+		socket = pgpx_remote_scan_socket(scan->remote);
+
+	/*
+	 * The Append may wait until all requests are answered, before it reads the
+	 * rows that it has.  So it is not enough to wait for another scan.
+	 */
+	if (socket == PGINVALID_SOCKET)
+		pgpx_remote_scan_take_lease(scan->remote);
+	if (socket == PGINVALID_SOCKET && !pgpx_remote_scan_must_wait(scan->remote))
+	{
+		/*
+		 * The lease is free by now, or another statement has buffered this
+		 * scan's rows.
+		 */
+		request->callback_pending = false;
+		answer(request);
+		if (!request->callback_pending)
+		{
+			ExecAsyncResponse(request);
+			return;
+		}
+		socket = pgpx_remote_scan_socket(scan->remote);
+	}
+
+	/* otherwise the scan that has the lease waits for its socket */
+	if (socket != PGINVALID_SOCKET)
+		AddWaitEventToSet(append->as_eventset, WL_SOCKET_READABLE, socket, NULL,
+						  request);
+}
+
+void
+pgpx_scan_async_notify(AsyncRequest *request)
+{
+	answer(request);
 }

@@ -17,6 +17,21 @@ extern TupleTableSlot *pgpx_scan_iterate(ForeignScanState *node);
 extern void pgpx_scan_rescan(ForeignScanState *node);
 extern void pgpx_scan_end(ForeignScanState *node);
 
+/* scans that an Append reads at the same time */
+extern void pgpx_scan_async_request(AsyncRequest *request);
+extern void pgpx_scan_async_configure_wait(AsyncRequest *request);
+extern void pgpx_scan_async_notify(AsyncRequest *request);
+
+/*
+ * pgpx_scan_statistics
+ *		Return the server, the user and the number of rows of a scan.
+ *
+ * The rows are those that were read and converted, before local filters.
+ * Returns false if the scan was not executed.
+ */
+extern bool pgpx_scan_statistics(ForeignScanState *node, Oid *server, Oid *user,
+								 uint64 *rows);
+
 /*
  * pgpx_scan_tupdesc
  *		Return the tuple descriptor of a scan's remote rows.

@@ -263,17 +263,10 @@ read_behind(PgpxRun *run)
 		pgpx_lease_raise_broken(run->lease, wire->broken, NULL);
 }
 
-typedef enum Step
-{
-	STEP_WAIT,					/* more input is needed */
-	STEP_ROW,					/* a row was converted; only with "pull" */
-	STEP_END					/* the answer has ended */
-} Step;
-
 /*
  * Process each complete message in the buffer, with "pull" up to the first row.
  */
-static Step
+static PgpxRunStep
 step(PgpxRun *run)
 {
 	PgpxLease  *lease = run->lease;
@@ -287,25 +280,25 @@ step(PgpxRun *run)
 		if (event == PGPX_EV_READY)
 		{
 			read_behind(run);
-			return STEP_END;
+			return PGPX_RUN_END;
 		}
 		if (event == PGPX_EV_NOT_RUN)
 		{
 			lease->not_run = true;
 			lease->usage.statements--;
-			return STEP_END;
+			return PGPX_RUN_END;
 		}
 		if (event == PGPX_EV_BROKEN)
 			pgpx_lease_raise_broken(lease, wire->broken,
 							  run->error.set ? run->error.primary : NULL);
 		if (event == PGPX_EV_NEED_INPUT)
 			return wire->phase == PGPX_WIRE_IDLE ?
-				STEP_END :		/* part of a notice */
-				STEP_WAIT;
+				PGPX_RUN_END :	/* part of a notice */
+				PGPX_RUN_WAIT;
 		handle_event(run, event, &msg);
 		if (event == PGPX_EV_ROW && run->pull &&
 			wire->phase != PGPX_WIRE_BROKEN)
-			return STEP_ROW;
+			return PGPX_RUN_ROW;
 	}
 }
 
@@ -335,7 +328,7 @@ pgpx_run_step(PgpxRun *run)
 	bool		more;
 
 	(void) pgpx_wire_fill(&run->lease->sock->wire, &more);
-	if (step(run) != STEP_END)
+	if (step(run) != PGPX_RUN_END)
 		return false;
 	check_answer(run);
 	return true;
@@ -349,16 +342,16 @@ pgpx_run_step(PgpxRun *run)
  * arrived recently.  Before each sleep the session busy-polls where that is
  * likely to be worthwhile (busy_poll.c).
  */
-static Step
+static PgpxRunStep
 read_answer(PgpxRun *run)
 {
 	PgpxLease  *lease = run->lease;
-	Step		reached;
+	PgpxRunStep reached;
 	PgpxTime	pause = CANCEL_AGAIN_US;
 	PgpxTime	deadline = lease->cancelled ? pgpx_now() + pause : 0;
 	bool		more = false;
 
-	while ((reached = step(run)) == STEP_WAIT)
+	while ((reached = step(run)) == PGPX_RUN_WAIT)
 	{
 		/* also while rows keep arriving, because they may never end */
 		if (deadline != 0 && pgpx_now() >= deadline)
@@ -387,7 +380,7 @@ read_answer(PgpxRun *run)
 									 pgpx_wait_event(&wait_query, "PgpoolQuery"));
 		run->last_read = pgpx_wire_fill(&lease->sock->wire, &more);
 	}
-	if (reached == STEP_END)
+	if (reached == PGPX_RUN_END)
 		check_answer(run);
 	return reached;
 }
@@ -402,7 +395,24 @@ bool
 pgpx_run_next(PgpxRun *run)
 {
 	Assert(run->pull);
-	return read_answer(run) == STEP_ROW;
+	return read_answer(run) == PGPX_RUN_ROW;
+}
+
+PgpxRunStep
+pgpx_run_try_next(PgpxRun *run)
+{
+	PgpxRunStep reached;
+	bool		more;
+
+	Assert(run->pull);
+	while ((reached = step(run)) == PGPX_RUN_WAIT)
+	{
+		if (pgpx_wire_fill(&run->lease->sock->wire, &more) == 0)
+			return PGPX_RUN_WAIT;
+	}
+	if (reached == PGPX_RUN_END)
+		check_answer(run);
+	return reached;
 }
 
 /*

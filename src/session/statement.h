@@ -67,6 +67,16 @@ extern void pgpx_run_read(PgpxRun *run);
  */
 extern bool pgpx_run_next(PgpxRun *run);
 
+typedef enum PgpxRunStep
+{
+	PGPX_RUN_WAIT,				/* more input is needed */
+	PGPX_RUN_ROW,				/* the sink has converted a row */
+	PGPX_RUN_END				/* the answer has ended */
+} PgpxRunStep;
+
+/* The same without waiting. */
+extern PgpxRunStep pgpx_run_try_next(PgpxRun *run);
+
 /*
  * Clean up the lease after an error; to be called in PG_CATCH around the
  * functions above.  may_drain: read the rest of the answer if it is short,

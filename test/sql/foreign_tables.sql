@@ -270,6 +270,88 @@ SELECT option, reltuples, n_distinct FROM unnest('{off,auto,random,system,bernou
 	LATERAL (SELECT n_distinct FROM pg_stats WHERE tablename = 'numbers' AND attname = 'kind' AND option <> '') AS s;
 RESET default_statistics_target;
 
+--
+-- Partitions on several servers
+--
+SELECT test.server('tables2', 'async_capable', 'true');
+SELECT test.server('tables3', 'async_capable', 'true');
+ALTER SERVER tables OPTIONS (ADD async_capable 'true');
+SELECT pgpool.exec('shard1', $$
+	CREATE TABLE ft.p1 AS SELECT 1 AS k, i AS id FROM generate_series(1, 1000) AS i;
+	CREATE TABLE ft.p2 AS SELECT 2 AS k, i AS id FROM generate_series(1, 2000) AS i;
+	CREATE TABLE ft.p3 AS SELECT 3 AS k, i AS id FROM generate_series(1, 3000) AS i;
+	CREATE TABLE ft.p4 AS SELECT 4 AS k, 1 AS id;
+	CREATE TABLE ft.p5 AS SELECT 5 AS k, i AS id FROM generate_series(1, 500) AS i;
+	-- true once three sessions are in it
+	CREATE FUNCTION ft.meet() RETURNS boolean LANGUAGE plpgsql AS 'DECLARE n int; BEGIN
+		PERFORM pg_advisory_xact_lock_shared(4711);
+		FOR i IN 1 .. 2000 LOOP
+			SELECT count(DISTINCT pid) INTO n FROM pg_locks WHERE locktype = ''advisory'' AND objid = 4711;
+			EXIT WHEN n >= 3;
+			PERFORM pg_sleep(0.01);
+		END LOOP;
+		RETURN n >= 3; END';
+	CREATE VIEW ft.m1 AS SELECT 1 AS k, ft.meet() AS met;
+	CREATE VIEW ft.m2 AS SELECT 2 AS k, ft.meet() AS met;
+	CREATE VIEW ft.m3 AS SELECT 3 AS k, ft.meet() AS met;
+$$);
+CREATE TABLE ft.parted (k int, id int) PARTITION BY LIST (k);
+CREATE FOREIGN TABLE ft.p1 PARTITION OF ft.parted FOR VALUES IN (1) SERVER tables;
+CREATE FOREIGN TABLE ft.p2 PARTITION OF ft.parted FOR VALUES IN (2) SERVER tables2;
+CREATE FOREIGN TABLE ft.p3 PARTITION OF ft.parted FOR VALUES IN (3) SERVER tables3;
+CREATE FOREIGN TABLE ft.p4 PARTITION OF ft.parted FOR VALUES IN (4) SERVER tables;
+CREATE FOREIGN TABLE ft.p5 PARTITION OF ft.parted FOR VALUES IN (5) SERVER tables;
+CREATE TABLE ft.meetings (k int, met boolean) PARTITION BY LIST (k);
+CREATE FOREIGN TABLE ft.m1 PARTITION OF ft.meetings FOR VALUES IN (1) SERVER tables;
+CREATE FOREIGN TABLE ft.m2 PARTITION OF ft.meetings FOR VALUES IN (2) SERVER tables2;
+CREATE FOREIGN TABLE ft.m3 PARTITION OF ft.meetings FOR VALUES IN (3) SERVER tables3;
+EXPLAIN (COSTS OFF) SELECT count(*) FROM ft.parted WHERE random() >= 0;
+-- all servers run at the same time
+SELECT count(*) FROM ft.meetings WHERE met;
+SELECT k, count(*), sum(id) FROM ft.parted WHERE random() >= 0 GROUP BY 1 ORDER BY 1;
+SELECT count(*) FROM (SELECT FROM ft.parted WHERE random() >= 0 LIMIT 7) AS t;
+-- rescans with other parameters, and with fewer partitions
+SELECT i, (SELECT count(*) FROM ft.parted WHERE k >= i AND id <= 100 AND random() >= 0)
+	FROM generate_series(1, 6) AS i;
+SELECT i, EXISTS (SELECT FROM ft.parted WHERE k <> i AND id <= 100 AND random() >= 0) FROM generate_series(1, 3) AS i;
+-- beside other statements on the same leases
+BEGIN;
+DECLARE c CURSOR FOR SELECT k FROM ft.parted WHERE random() >= 0;
+MOVE 5 FROM c;
+SELECT count(*) FROM ft.p1;
+MOVE 5 FROM c;
+SELECT count(*) FROM ft.parted WHERE random() >= 0;
+MOVE ALL FROM c;
+SELECT server, scope FROM pg_temp.held;
+COMMIT;
+-- local and remote partitions
+CREATE TABLE ft.p6 PARTITION OF ft.parted FOR VALUES IN (6);
+SELECT count(*) FROM ft.parted WHERE random() >= 0;
+-- one that fails
+ALTER FOREIGN TABLE ft.p3 OPTIONS (ADD table_name 'missing');
+SELECT count(*) FROM ft.parted WHERE random() >= 0;
+SELECT count(*) FROM pg_temp.held;
+
+--
+-- EXPLAIN
+--
+-- what is added to the output of postgres_fdw; times are replaced
+CREATE FUNCTION pg_temp.explain(options text, query text) RETURNS SETOF text LANGUAGE plpgsql AS $$
+DECLARE line text;
+BEGIN
+	FOR line IN EXECUTE format('EXPLAIN (%s, COSTS OFF, SUMMARY OFF) %s', options, query) LOOP
+		IF line ~ 'Pool|Remote Rows' THEN
+			RETURN NEXT regexp_replace(trim(line), '[0-9.]+ ms', 'N ms');
+		END IF;
+	END LOOP;
+END $$;
+SELECT * FROM pg_temp.explain('ANALYZE, VERBOSE', 'SELECT id FROM ft.numbers WHERE id <= 10 AND id % 2 = 0 AND random() >= 0');
+SELECT * FROM pg_temp.explain('ANALYZE, VERBOSE, TIMING OFF', 'UPDATE ft.p4 SET id = 2');
+SELECT * FROM pg_temp.explain('ANALYZE, VERBOSE, TIMING OFF', 'INSERT INTO ft.kinds VALUES (10, ''x'')');
+SELECT * FROM pg_temp.explain('ANALYZE', 'SELECT id FROM ft.kinds');
+SELECT * FROM pg_temp.explain('VERBOSE', 'SELECT id FROM ft.kinds');
+SELECT * FROM pg_temp.explain('ANALYZE, VERBOSE', 'SELECT id FROM ft.kinds LIMIT (SELECT 0)');
+
 -- a transaction that is SERIALIZABLE here is so there
 BEGIN ISOLATION LEVEL SERIALIZABLE;
 CREATE FOREIGN TABLE ft.settings (name text, setting text) SERVER tables
@@ -289,4 +371,4 @@ RESET timezone;
 SET client_min_messages = warning;
 DROP SCHEMA ft, ft_import CASCADE;
 SELECT pgpool.exec('shard1', 'DROP SCHEMA ft CASCADE');
-SELECT test.drop('tables');
+SELECT test.drop('tables', 'tables2', 'tables3');
