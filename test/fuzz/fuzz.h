@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * fuzz.h
- *	  What the harnesses and stubs.c share.
+ *	  Shared by the harnesses and stubs.c.
  *
  *-------------------------------------------------------------------------
  */
@@ -20,10 +20,10 @@ extern bool fuzz_may_throw;
 extern void fuzz_throw(void) __attribute__((noreturn));
 extern void fuzz_free_all(void);
 
-/* How many pieces of memory have not been freed. */
+/* The number of allocations that have not been freed. */
 extern int	fuzz_chunks(void);
 
-/* A bug: say what, and stop. */
+/* Report a bug, and abort. */
 #define FUZZ_CHECK(condition) \
 	do \
 	{ \

@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * fuzz_cap.c
- *	  A cap over several pools, whose sessions and workers ask in every order: who is
- *	  named gets the next token, before all who wait for less long.
+ *	  Limits over several pools, whose sessions and workers ask in any order: which
+ *	  pool gets the next token, and that pools with longer waits come first.
  *
- * The input is operations of three bytes: what is done, which pool (and which limit)
- * it is about, and since when its first ticket waits.
+ * The input is operations of three bytes: the operation, the pool (and the limit),
+ * and the time since when its first ticket waits.
  *
  *-------------------------------------------------------------------------
  */
@@ -15,7 +15,7 @@
 
 #include "shared/cap.h"
 
-/* There is one process, and no spinlock is ever taken. */
+/* There is one process, and no spinlock is ever held. */
 int
 s_lock(volatile slock_t *lock, const char *file, int line, const char *func)
 {
@@ -23,14 +23,14 @@ s_lock(volatile slock_t *lock, const char *file, int line, const char *func)
 	return 0;
 }
 
-/* What must be true of a cap, as it has told us. */
+/* The state of a limit, as reported by its calls. */
 typedef struct Told
 {
 	int			used;
-	int			starved;			/* -1: nobody */
+	int			starved;			/* -1: none */
 	int64		since;			/* of that one */
-	bool		looked;			/* nobody was denied a token since */
-	uint32		next_in_line;			/* as it was then */
+	bool		looked;			/* no pool was denied a token since */
+	uint32		next_in_line;			/* at that time */
 } Told;
 
 static void
@@ -67,7 +67,7 @@ name(PgpxCap *cap, Told *told, int pool, int64 since)
 
 	FUZZ_CHECK(ended == (told->looked && since == 0 && told->starved >= 0));
 	if (!told->looked)
-		return;					/* who was denied one in between stays in line */
+		return;					/* a pool that was denied one in between stays in line */
 	told->starved = since == 0 ? -1 : pool;
 	told->since = since;
 }

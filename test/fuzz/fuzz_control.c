@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * fuzz_control.c
- *	  What may come in over the control socket: every process of the server has
- *	  it, so the worker believes nothing of it.
+ *	  Messages on the control socket: every process of the server can send on it, so
+ *	  the worker trusts none of them.
  *
- * The first byte says whether a descriptor comes along, and whether the header is
- * made right, so that what is behind it is reached, but for one field; the rest is the
- * message.
+ * The first byte selects whether a descriptor is passed, and whether the header is
+ * correct except for one field, so that the code after its checks is reached; the
+ * rest is the message.
  *
  *-------------------------------------------------------------------------
  */
@@ -22,7 +22,7 @@
 
 PgpxShared *pgpx_shared = NULL;
 
-/* The lowest number that is free. */
+/* The lowest free descriptor. */
 static int
 next_descriptor(void)
 {
@@ -81,7 +81,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (fd >= 0)
 		close(fd);
 
-	/* the worker's buffer, exactly as large as what it may read of it */
+	/* the worker's buffer, exactly as large as the part that it may read */
 	buffer = malloc(PGPX_MESSAGE_MAX);
 	len = pgpx_control_receive(0, 3, buffer, &got, &more);
 	FUZZ_CHECK(more);
@@ -94,7 +94,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 				header->boot_id == 7 && header->incarnation == 3 &&
 				header->pool >= 0 && header->pool < 4));
 
-	/* what was dropped has left neither a secret behind nor a descriptor */
+	/* a dropped message leaves neither a secret nor a descriptor */
 	for (size_t i = 0; len == 0 && i < size - 1; i++)
 		FUZZ_CHECK(buffer[i] == 0);
 	FUZZ_CHECK(next_descriptor() == expected + (got >= 0 ? 1 : 0));
@@ -112,7 +112,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 			for (int i = 0; i < conninfo.nparams; i++)
 				sum += strlen(conninfo.keywords[i]) + strlen(conninfo.values[i]);
-			/* all of it, with what it begins with and a NUL behind each */
+			/* the whole message, with its header and a NUL after each part */
 			FUZZ_CHECK(sum + 2 + 2 * conninfo.nparams +
 					   sizeof(*header) + 16 == len);
 		}

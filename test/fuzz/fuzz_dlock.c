@@ -1,17 +1,16 @@
 /*-------------------------------------------------------------------------
  *
  * fuzz_dlock.c
- *	  What a hostile remote can make a session believe of distributed locks: its
- *	  answers to the statements of lock_remote.c, by way of the wire, statement.c and
- *	  rows.c, up to what is taken for a grant.
+ *	  What a hostile remote can make a session believe about distributed locks: its
+ *	  answers to the statements of lock_remote.c, through the wire, statement.c and
+ *	  rows.c, up to the decision about a grant.
  *
- * The first byte says which statement was sent, how it ends when all is said, and
- * whether the rest is the stream itself, or the values of rows in an answer that is
- * made right around them; the second one how it is cut into pieces.  What is
- * believed is compared with what was said, as it is read here, by hand: a lock is
- * granted by a whole answer without an error, whose first row has a number for a
- * token, and that very number.  What was refused, and so needs no release, was
- * refused by an error.
+ * The first byte selects the statement, the end of the answer, and whether the rest
+ * is the stream itself, or the values of rows in an otherwise correct answer; the
+ * second one selects how the answer is split.  The result is compared with the input
+ * as parsed here independently: a lock is granted by a complete answer without an
+ * error, whose first row has a number as token, and by that number.  A request that
+ * was refused, and so needs no release, was refused by an error.
  *
  *-------------------------------------------------------------------------
  */
@@ -33,7 +32,7 @@
 
 static const uint8_t *stream;
 static size_t stream_size;
-static size_t fed;				/* so much of it has been sent */
+static size_t fed;				/* bytes of it that have been sent */
 static size_t chunk;
 static int	remote_fd;
 static uint32 echoed;			/* exchange whose token has been echoed */
@@ -42,7 +41,7 @@ static enum
 	ENDS, CANCELLED, FALLS_SILENT
 }			end;
 
-/* Somebody waits for more. */
+/* A wait for more input. */
 bool
 pgpx_session_wait(PgpxCachedSocket *sock, uint32 events, PgpxTime deadline,
 				  uint32 wait_event)
@@ -76,7 +75,7 @@ pgpx_session_wait(PgpxCachedSocket *sock, uint32 events, PgpxTime deadline,
 	return true;
 }
 
-/* What the remote has said, up to the end of its answer. */
+/* The remote's answer, up to its end. */
 typedef struct Said
 {
 	int			ncolumns;		/* -1: no description */
@@ -88,7 +87,7 @@ typedef struct Said
 	int			commands;
 	bool		error;
 	bool		ready;
-	bool		more;			/* and then more than it was asked for */
+	bool		more;			/* more results than requested */
 } Said;
 
 static uint32
@@ -159,7 +158,7 @@ hear(Said *said, bool believed)
 	}
 }
 
-/* Is the value this text? */
+/* Whether the value is this text. */
 static bool
 is_text(const Said *said, int at, const char *text)
 {
@@ -167,7 +166,7 @@ is_text(const Said *said, int at, const char *text)
 		memcmp(said->value[at], text, strlen(text)) == 0;
 }
 
-/* The number that a text says, 0: it says none, or one that is not positive. */
+/* The number in a text; 0 if there is none, or if it is not positive. */
 static int64
 token_of(const uint8_t *text, int len)
 {
@@ -203,7 +202,7 @@ check_text(const char *value)
 		FUZZ_CHECK(pg_encoding_verifymbstr(PG_UTF8, value, strlen(value)) == strlen(value));
 }
 
-/* Ask for a lock, and see whether what is taken for the answer was one. */
+/* Request a lock, and compare the result with the answer. */
 static bool
 ask(bool waits)
 {
@@ -220,7 +219,7 @@ ask(bool waits)
 	hear(&said, !thrown);
 	if (thrown)
 	{
-		/* what is not refused is released later on */
+		/* a request that was not refused is released later */
 		FUZZ_CHECK(answer.token <= 0);
 		FUZZ_CHECK(!answer.refused || (said.error && said.ready));
 		return false;
@@ -237,7 +236,7 @@ ask(bool waits)
 	{
 		FUZZ_CHECK(!answer.already_released && said.value[1] != NULL && said.value[3] != NULL &&
 				   said.value[4] != NULL);
-		/* callers reckon with it in microseconds */
+		/* callers compute with it in microseconds */
 		FUZZ_CHECK(answer.left > 0 && answer.left < PG_INT64_MAX / 1000000);
 	}
 	check_text(answer.who);
@@ -265,7 +264,7 @@ show_status(void)
 	FUZZ_CHECK(said.rows == 0 || (said.ncolumns == NSTATUS && said.fields == NSTATUS));
 }
 
-/* False: an error was thrown. */
+/* False: an error was raised. */
 static bool
 run_statement(int which, bool waits)
 {
@@ -306,7 +305,7 @@ put(StringInfo buf, char type, const char *body, int len)
 	appendBinaryStringInfo(buf, body, len);
 }
 
-/* Is it a value that an honest remote may have there? */
+/* Whether an honest remote can have this value there. */
 static bool
 is_fit(int which, bool first, int column, const uint8_t *value, int len)
 {
@@ -423,7 +422,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	FUZZ_CHECK(done || !honest);
 	if (done)
 	{
-		/* broken by its last words */
+		/* broken by its last messages */
 		FUZZ_CHECK(wire->phase == PGPX_WIRE_IDLE || wire->phase == PGPX_WIRE_BROKEN);
 		FUZZ_CHECK(error_context_stack == NULL && levels == 0);
 	}
@@ -432,7 +431,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 				   pgpx_wire_at_boundary(wire) || wire->phase == PGPX_WIRE_IDLE);
 	error_context_stack = NULL;
 
-	/* what has not been read is as it came */
+	/* unread bytes are unchanged */
 	left = wire->in_end - wire->in_start;
 	FUZZ_CHECK(left <= fed &&
 			   memcmp(wire->in + wire->in_start, stream + fed - left, left) == 0);

@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * fuzz_dlock.h
- *	  What is around lock_remote.c, statement.c and rows.c, for fuzz_dlock.c: rows that
- *	  are kept, types, settings, the lease that the statement runs on.
+ *	  The environment of lock_remote.c, statement.c and rows.c for fuzz_dlock.c:
+ *	  stored rows, types, settings, the lease of the statement.
  *
- * Texts are real; a value of another type is its bytes, and throws when it begins
- * with 'X'.
+ * Texts are real; a value of another type is its bytes, and raises an error if it
+ * begins with 'X'.
  *
  *-------------------------------------------------------------------------
  */
@@ -133,7 +133,7 @@ TupleDescInitEntry(TupleDesc desc, AttrNumber number, const char *name,
 	attr->atttypmod = typmod;
 }
 
-/* --- types: texts are texts; the others' functions look at each byte ----------- */
+/* --- types: texts are texts; the other types' functions read each byte ----------- */
 
 char *
 text_to_cstring(const text *t)
@@ -450,7 +450,7 @@ pgpx_conn_activity(PgpxConn *conn)
 	return PGPX_ACT_ACTIVE;
 }
 
-/* A call's lease is at a boundary and waits with a deadline: none of these. */
+/* Not called: a call's lease is at a boundary and waits with a deadline. */
 #define NEVER(type, name, ...) type name(__VA_ARGS__) { abort(); }
 
 NEVER(bool, pgpx_stream_drain, PgpxLease *lease, size_t bytes, PgpxTime deadline, bool quiet)

@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * fuzz_echo.h
- *	  The right answer to the token of an exchange, see wire.h: without it a harness
- *	  would test little but the reader's refusal.
+ *	  The correct answer to the token of an exchange, see wire.h: without it a
+ *	  harness would test little more than the reader's refusal.
  *
  *-------------------------------------------------------------------------
  */

@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * fuzz_error.c
- *	  What a remote says when it refuses: errors and notices on a lease, and what
- *	  libpq makes of a refused login.
+ *	  Errors of the remote: errors and notices on a lease, and the report of libpq
+ *	  about a refused login.
  *
- * The first byte says in which encoding the database is, and how long a line may
- * be; the rest is the body of the message, or the text.  What comes out is valid in
- * the encoding, an error is an error's, and a line is one line.
+ * The first byte selects the encoding of the database and the maximal length of a
+ * line; the rest is the body of the message, or the text.  The output is valid in the
+ * encoding, an error stays an error, and a line stays one line.
  *
  *-------------------------------------------------------------------------
  */
@@ -51,7 +51,7 @@ check_error(const PgpxWireMessage *msg)
 	check_text(error.query);
 	FUZZ_CHECK(error.position >= 0 && error.query_position >= 0);
 
-	/* it ends the statement, whatever is in it */
+	/* an error ends the statement, whatever its fields */
 	fuzz_may_throw = true;
 	if (sigsetjmp(fuzz_error, 0) == 0)
 	{
@@ -60,7 +60,7 @@ check_error(const PgpxWireMessage *msg)
 	}
 	fuzz_may_throw = false;
 
-	/* and a notice never does */
+	/* a notice never ends it */
 	pgpx_remote_notice(msg, 0, "server");
 	pgpx_remote_notice(msg, LOG, "server");
 }

@@ -1,17 +1,16 @@
 /*-------------------------------------------------------------------------
  *
  * fuzz_kept.c
- *	  What a session makes of the answers to "give me the socket of the connection
- *	  that I have leased", whatever comes in their place: socket_cache.c, with the worker
- *	  played by the input.
+ *	  The session's requests for the socket of a leased connection, with any
+ *	  replies: socket_cache.c, with the input in the role of the worker.
  *
- * The sockets between the two are real, and so is what is passed over them.  The
- * input is a list of operations: of the session, and, while it waits for an answer,
- * of the worker.  An answer that differs from the question in one field, one of
- * another length, without a descriptor or with several is none, nor is one to a
- * question that was given up.  The first right one is taken, with the very socket
- * that came with it.  No descriptor is lost, and none is counted that is not there;
- * and an honest worker is understood after all that.
+ * The sockets between the two are real, and so are the messages and descriptors.  The
+ * input is a list of operations: of the session, and, while it waits for a reply, of
+ * the worker.  A reply that differs from the request in one field, has another
+ * length, no descriptor or several ones is rejected, and so is a reply to a request
+ * that was given up.  The first correct reply is accepted, with the socket that came
+ * with it.  No descriptor is lost, the count of descriptors is right, and an honest
+ * worker is understood after all that.
  *
  *-------------------------------------------------------------------------
  */
@@ -26,13 +25,13 @@
 
 #define NCONNS (CACHE_MAX + 8)
 #define INCARNATION 3
-#define QUESTIONS 4				/* that the worker remembers */
+#define QUESTIONS 4				/* that the worker stores */
 #define ORPHANS 8
 
 static const uint8_t *input;
 static size_t input_left;
 
-/* --- what the session should have --------------------------------------------- */
+/* --- the expected state of the session----------------------------------------- */
 
 typedef struct Socket
 {
@@ -43,26 +42,26 @@ typedef struct Socket
 
 static Socket sockets[NCONNS];
 static uint64 generations[NCONNS];
-static Socket orphans[ORPHANS]; /* leased, of a generation that is gone */
+static Socket orphans[ORPHANS]; /* leased, of a former generation */
 static int	nsockets;			/* of both kinds */
 static bool had_orphans;
 
-/* --- the question, and what has come of it ------------------------------------ */
+/* --- the request and its outcome ---------------------------------------------- */
 
 typedef struct Question
 {
 	PgpxSocketRequest request;
-	int			fd;				/* on which the answer is to come; -1: none */
+	int			fd;				/* for the reply; -1: none */
 } Question;
 
 static Question questions[QUESTIONS];	/* [0] is the newest */
-static bool spoilt;				/* the pair they came with has come to its end */
+static bool spoilt;				/* the socket pair has reached end of file */
 static uint64 next_lease;
 static PgpxTime deadline;
 
-/* of the one that is being asked */
+/* of the current request */
 static uint64 asking;			/* its lease; 0: none */
-static bool answered;			/* a right answer has been sent */
+static bool answered;			/* a correct reply has been sent */
 static bool granted;			/* .. with a socket: */
 static ino_t granted_ino;
 
@@ -85,7 +84,7 @@ forget_question(Question *question)
 	question->fd = -1;
 }
 
-/* Read the questions, as the worker does. */
+/* Read the requests, as the worker does. */
 static void
 read_questions(void)
 {
@@ -105,7 +104,7 @@ read_questions(void)
 	FUZZ_CHECK(!more);
 }
 
-/* What an honest worker says to a question. */
+/* The reply of an honest worker. */
 static PgpxReply
 honest_reply(const PgpxSocketRequest *request)
 {
@@ -153,7 +152,7 @@ answer(int which, int lies, int len, int nfds)
 	if (!send_message(question->fd, data, len, nfds, &ino))
 		return;
 	if (len == 0)
-		spoilt = true;			/* it cannot be told from the end */
+		spoilt = true;			/* it looks the same as end of file */
 	if (right && !answered)
 	{
 		answered = true;
@@ -162,7 +161,7 @@ answer(int which, int lies, int len, int nfds)
 	}
 }
 
-/* One operation of the worker, or of what else may happen; true: and one more. */
+/* One operation of the worker, or another event; true: one more follows. */
 static bool
 happen(void)
 {
@@ -202,7 +201,7 @@ happen(void)
 			InterruptPending = true;
 			break;
 		case 7:
-			/* the connection is not leased to us any more */
+			/* the connection is no longer leased to us */
 			pg_atomic_write_u64(&pgpx_conns[questions[0].request.conn].lease_id, 0);
 			break;
 		case 8:
@@ -225,7 +224,7 @@ happen(void)
 	return (op & 128) != 0 && input_left > 0;
 }
 
-/* The session waits for an answer. */
+/* The session waits for a reply. */
 int
 WaitLatchOrSocket(Latch *latch, int events, pgsocket test_sock, long timeout,
 				  uint32 wait_event)
@@ -255,7 +254,7 @@ drop_socket(Socket *s)
 	nsockets--;
 }
 
-/* Those that nobody uses may have been let go, if there was a reason. */
+/* Unused sockets may have been closed, if there was a reason. */
 static void
 look_for_lost(bool for_room)
 {
@@ -279,7 +278,7 @@ look_for_lost(bool for_room)
 				   ino_of(orphans[i].sock->fd) == orphans[i].ino);
 }
 
-/* The connection's generation is over; one that is leased stays until its end. */
+/* The connection's generation has ended; a leased socket stays until the lease ends. */
 static bool
 end_generation(int conn)
 {
@@ -297,7 +296,7 @@ end_generation(int conn)
 		had_orphans = true;
 	}
 	else if (s->sock != NULL)
-		nsockets--;				/* closed by the look below */
+		nsockets--;				/* closed by the check below */
 	s->sock = NULL;
 	FUZZ_CHECK(pgpx_socket_cache_find(conn, ++generations[conn]) == NULL);
 	return true;
@@ -361,7 +360,7 @@ fetch(int conn)
 			   external == nsockets + PGPX_SESSION_WAIT_FDS + 2);
 }
 
-/* A look at it, as before a lease or after one; nobody is at its other end. */
+/* The check before a lease or after one; its other end is closed. */
 static void
 next_check(PgpxCachedSocket *sock, bool sought_after)
 {
@@ -426,7 +425,7 @@ set_up(void)
 	pgpx_control_init(1);
 	external_max = INT_MAX;
 
-	/* what stays is there in the end, however often it could not be had */
+	/* connections that exist have a socket in the end, after any number of failures */
 	sets_fail = true;
 	FUZZ_CHECK(!can_prepare() && external == 1);
 	sets_fail = false;
@@ -493,7 +492,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		}
 	}
 
-	/* as it was, and as it should be */
+	/* as it was, and as expected */
 	external_max = INT_MAX;
 	drop_all();
 	fetch_honestly(0);

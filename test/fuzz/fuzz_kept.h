@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * fuzz_kept.h
- *	  What socket_cache.c and socket_cache.c want of the server, for fuzz_kept.c: descriptors
- *	  that are counted and run out, a wait set that cannot be made, interrupts, the
+ *	  The environment of socket_cache.c for fuzz_kept.c: descriptors that are
+ *	  counted and can run out, a wait set that cannot be created, interrupts, the
  *	  clock.
  *
  *-------------------------------------------------------------------------
@@ -48,10 +48,10 @@ on_shmem_exit(pg_on_exit_callback function, Datum arg)
 /* --- descriptors ---------------------------------------------------------------- */
 
 static int	external;			/* counted by the session */
-static int	external_max;		/* how many there may be */
-static bool refused;			/* there were as many */
-static bool sets_fail;			/* sockets cannot be waited for */
-static bool may_fail;			/* an error may have been thrown */
+static int	external_max;		/* their limit */
+static bool refused;			/* the limit was reached */
+static bool sets_fail;			/* wait sets cannot be created */
+static bool may_fail;			/* an error may have been raised */
 
 bool
 AcquireExternalFD(void)

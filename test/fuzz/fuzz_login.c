@@ -1,13 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * fuzz_login.c
- *	  What a hostile remote can say while the worker connects: the login, as far as
- *	  it is ours (bounds, the cancel key, parameters), and the
- *	  answer to the start commands.  Between it and us is the real libpq.
+ *	  Hostile remotes during the worker's connects: our part of the login (bounds,
+ *	  the cancel key, parameters), and the answer to the start commands.  The real
+ *	  libpq is in between.
  *
- * The first byte: whether there are start commands, whether a password is needed,
- * whether the remote logs us in before the input begins, whether it goes at the
- * end, and whether the login is given up in the middle of a step; the second one: in pieces of which size it comes.
+ * First byte: whether there are start commands, whether a password is required,
+ * whether the remote completes the login before the input begins, whether it closes
+ * at the end, and whether the login is given up in the middle of a step; the second
+ * one: the size of the pieces.
  *
  *-------------------------------------------------------------------------
  */
@@ -21,7 +22,7 @@
 #include "worker/connect.h"
 #include "worker/events.h"
 
-/* --- what the connector wants of others ------------------------------------- */
+/* --- functions that the connector calls -------------------------------------- */
 
 PgpxPool   *pgpx_pools = NULL;
 PgpxConn   *pgpx_conns = NULL;
@@ -149,7 +150,7 @@ pgpx_tls_prepare(PGconn *pg)
 	return NULL;
 }
 
-/* the cancels of cancel.c, of which only the key is looked for here */
+/* cancel.c, of which only the search for the key is tested here */
 void
 pgpx_connection_reset(PgpxWorkerConn *w, bool send, int unread_reset)
 {

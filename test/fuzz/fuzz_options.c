@@ -1,10 +1,10 @@
 /*-------------------------------------------------------------------------
  *
  * fuzz_options.c
- *	  The parsers of options: numbers, durations, ports, words, texts.
+ *	  The parsers of options: numbers, durations, ports, keywords, texts.
  *
- * The first byte names the option, the rest is its value.  What is accepted lies
- * in the option's range, the same value twice gives the same, and what is refused
+ * The first byte selects the option, the rest is its value.  An accepted value is in
+ * the option's range, the same value gives the same result twice, and a rejected one
  * changes nothing.
  *
  *-------------------------------------------------------------------------

@@ -1,15 +1,14 @@
 /*-------------------------------------------------------------------------
  *
  * fuzz_pinger.c
- *	  What a hostile remote can say to the connection for locks: while it logs in, to
- *	  our settings, to pings and releases.  Between it and us is the real libpq.
+ *	  Hostile remotes on the connection for locks: during the login, and in answers
+ *	  to settings, pings and releases.  The real libpq is in between.
  *
- * The first byte: whether there are start commands, whether the remote logs us in
- * before the input begins, whether a release is due instead of a ping, whether it goes
- * at the end, whether nobody answers from then on, whether there are no locks any more
- * from the first answer or the end on, whether they have a long ttl, and whether an
- * answer can come before its question.  The second one: in pieces of which size it
- * comes.
+ * First byte: whether there are start commands, whether the remote completes the
+ * login before the input begins, whether a release is due instead of a ping, whether
+ * it closes at the end, whether nothing answers from then on, whether the locks are
+ * gone from the first answer or the end on, whether they have a long ttl, and whether
+ * an answer can come before its request.  The second one: the size of the pieces.
  *
  *-------------------------------------------------------------------------
  */
@@ -20,7 +19,7 @@
 #include "fuzz.h"
 #include "fuzz_remote.h"
 
-/* with its static variables, which each input is to find as they are at first */
+/* with its static variables, which each input must find in their initial state */
 #include "locks/lock_pinger.c"
 
 PgpxShared *pgpx_shared = NULL;
@@ -103,7 +102,7 @@ pgpx_event_watch(PgpxWatchKind kind, int index, int fd, uint32 events,
 {
 }
 
-/* --- two locks, for which something is always due, as long as there are any ------ */
+/* --- two locks, with a ping or release due as long as there are any ------ */
 
 bool
 pgpx_dlock_any(int pool, uint32 pool_id)
@@ -194,7 +193,7 @@ is_up(void)
 	return pingers[0]->pg != NULL;
 }
 
-/* What is under way has an end, early enough for another attempt. */
+/* An attempt has a deadline, early enough for another attempt. */
 static void
 check_deadline(void)
 {
@@ -208,7 +207,7 @@ check_deadline(void)
 	FUZZ_CHECK(p->deadline > now && p->deadline <= now + most * 1000);
 }
 
-/* There may be something to read. */
+/* There may be input. */
 static void
 hears(void)
 {
@@ -222,7 +221,7 @@ hears(void)
 	check_deadline();
 }
 
-/* Go to when the pinger wants to look again. */
+/* Advance the clock to the pinger's next deadline. */
 static void
 pass_time(PgpxTime most)
 {
@@ -233,7 +232,7 @@ pass_time(PgpxTime most)
 	(void) pgpx_pinger_run();
 }
 
-/* Nobody answers: it tries again for ever, with pauses, and not less and less often. */
+/* No answers: it tries again for ever, with bounded pauses. */
 static void
 check_outage(void)
 {
@@ -247,7 +246,7 @@ check_outage(void)
 	}
 }
 
-/* There are no locks any more: it waits for the next one, but not for ever. */
+/* No locks are left: it waits for the next one, but not for ever. */
 static void
 check_end(void)
 {
@@ -262,7 +261,7 @@ check_end(void)
 	FUZZ_CHECK(!idle || now >= begin + 2 * 1000 * 1000);
 }
 
-/* What is known of another pool that was in this place is not for this one. */
+/* Data of a former pool in this slot is not used for this one. */
 static void
 check_begin(void)
 {
@@ -275,7 +274,7 @@ check_begin(void)
 	check_deadline();
 }
 
-/* Another pool is in this place, whose locks are not the former remote's. */
+/* Another pool uses this slot, whose locks are not those of the former remote. */
 static void
 check_another(void)
 {
@@ -319,14 +318,14 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	remote_accept(&remote, data + 2, size - 2, 1 + 3 * data[1],
 				  (data[0] & 2) != 0);
 
-	/* libpq forgets nearly all that comes before the question to it */
+	/* libpq drops nearly all input that arrives before the request */
 	remote.waits = (data[0] & 128) == 0;
 	for (int i = 0; (data[0] & 2) && i < 16 &&
 		 pingers[0]->phase == PGPX_PINGER_CONNECT;
 		 i++)
 		hears();
 
-	/* what it connects once more, after an end, nobody answers */
+	/* a new connection after an end gets no answer */
 	while (is_up() && remote_nlogins == 1 && remote_says(&remote))
 		hears();
 	if (data[0] & 8)
@@ -334,7 +333,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	for (int i = 0; i < 8 && is_up() && remote_nlogins == 1; i++)
 		hears();
 
-	/* all that was asked about, or nothing; and what has failed is not tried at once */
+	/* all locks of the statement, or none; and a failure is not retried at once */
 	FUZZ_CHECK(nanswers % 2 == 0);
 	FUZZ_CHECK(!pingers[0]->failing || !is_up());
 	if (locks_end)

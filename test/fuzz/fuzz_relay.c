@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * fuzz_relay.c
- *	  The relay between a session and a TLS connection, with all that either side
- *	  may do: nothing may be lost, doubled or out of order, nothing kept beyond a
- *	  piece, and as long as something can be moved something must be waited for.
+ *	  The relay between a session and a TLS connection, with any behaviour of either
+ *	  side: no byte is lost, duplicated or reordered, no more than one piece is
+ *	  buffered, and while a byte can be moved the relay waits for an event.
  *
- * relay.c is the real one, and so is its socket pair; in the place of OpenSSL is a
- * remote that has said so much and takes so much as the input lets it, wants to write
+ * relay.c is the real one, and so is its socket pair; OpenSSL is replaced by a
+ * simulated one that gives and accepts as many bytes as the input says, has to write
  * before it reads and the other way round, and ends.  Two bytes of input are an
  * operation and its amount.
  *
@@ -30,13 +30,13 @@ PgpxShared *pgpx_shared = NULL;
 PgpxWorkerConn *pgpx_wconns = NULL;
 PgpxConn   *pgpx_conns = NULL;
 
-/* What the remote has said and the session has had, and the other way. */
+/* Bytes sent by the remote and received by the session, and the other direction. */
 static size_t said;
 static size_t had;
 static size_t written;
 static size_t taken;
 
-/* What of it TLS gives, and takes; what it wants first; its end. */
+/* Bytes that TLS gives and accepts; the event it needs first; its end. */
 static size_t readable;
 static size_t writable;
 static bool read_blocked;
@@ -44,17 +44,17 @@ static bool write_blocked;
 static bool remote_ended;
 static bool remote_broken;
 
-static int	external;			/* descriptors that are counted */
+static int	external;			/* counted descriptors */
 static int	external_max = 2;
 
-static bool told = true;		/* who waits for an answer has been woken since */
+static bool told = true;		/* the session that waits for an answer has been woken since */
 
 static int	remote_fd;
 static int	local_fd;			/* the relay's end of its pair */
 static uint32 remote_events;	/* as registered */
 static uint32 local_events;
 
-/* The bytes of a stream by their place in it. */
+/* The bytes of a stream by their position. */
 static char
 byte_at(size_t slot, bool inward)
 {
@@ -201,7 +201,7 @@ PQsslStruct(PGconn *conn, const char *name)
 	return NULL;
 }
 
-/* --- what epoll would say ------------------------------------------------------ */
+/* --- the events of epoll ------------------------------------------------------- */
 
 static void
 remote_event(PgpxWorkerConn *w)
@@ -219,7 +219,7 @@ remote_event(PgpxWorkerConn *w)
 	if (events == 0)
 		return;
 
-	/* what it wanted first has come */
+	/* the event it needed first has occurred */
 	if (events & EPOLLIN)
 		write_blocked = false;
 	if (events & EPOLLOUT)
@@ -237,7 +237,7 @@ local_event(PgpxWorkerConn *w, struct epoll_event *have)
 		pgpx_relay_ready(w, true, events);
 }
 
-/* What the kernel says of the relay's end of the pair. */
+/* The events of the relay's end of the pair. */
 static uint32
 local_state(void)
 {
@@ -274,7 +274,7 @@ session_writes(PgpxWorkerConn *w, size_t n)
 	}
 }
 
-/* Returns whether there was something, or the end. */
+/* Returns whether there was input, or the end. */
 static bool
 session_reads(PgpxWorkerConn *w, size_t n)
 {
@@ -351,7 +351,7 @@ operate(PgpxWorkerConn *w, int operation, int amount)
 	}
 }
 
-/* All do what they can, until nothing moves any more: what should have come has. */
+/* Run all until no byte can be moved: all expected bytes have arrived. */
 static void
 drain(PgpxWorkerConn *w)
 {
@@ -393,7 +393,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		pgpx_wconns = calloc(1, sizeof(PgpxWorkerConn));
 		pgpx_conns = calloc(1, sizeof(PgpxConn));
 
-		/* with one descriptor left there is no relay, and it is still left */
+		/* with one descriptor left there is no relay, and the descriptor is not used */
 		external_max = 1;
 		FUZZ_CHECK(pgpx_relay_begin(&pgpx_wconns[0]) != NULL && external == 0);
 		external_max = 2;

@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * fuzz_remote.h
- *	  A remote server that libpq logs in at, in this process: what it says is the
- *	  input, whatever libpq says.
+ *	  A remote server that libpq logs in to, in the same process: it sends the
+ *	  input, whatever libpq sends.
  *
  *-------------------------------------------------------------------------
  */
@@ -19,7 +19,7 @@
 #include "worker/conninfo.h"
 #include "worker/events.h"
 
-/* --- tasks: done at once, here, and over when the harness says so --------------- */
+/* --- tasks: executed at once, here, and ended by the harness --------------- */
 
 static PgpxTask *remote_task = NULL;
 
@@ -54,17 +54,17 @@ static int	remote_listener = -1;
 static int	remote_nlogins;
 static char remote_host[64];
 
-/* What the remote still has to say, and in pieces of which size. */
+/* The rest of the remote's input, and the size of its pieces. */
 typedef struct Remote
 {
 	int			fd;
 	const uint8_t *data;
 	size_t		size;
 	size_t		chunk;
-	bool		waits;			/* for the next question, after each answer */
+	bool		waits;			/* for the next request, after each answer */
 } Remote;
 
-/* A login without a password, as an honest server has it. */
+/* A login without a password, as of an honest server. */
 static const char remote_greeting[] =
 	"R\0\0\0\10\0\0\0\0"
 	"S\0\0\0\31client_encoding\0UTF8\0"
@@ -87,7 +87,7 @@ pgpx_conninfo_login(const PgpxConninfo *ci, const PgpxHosts *hosts,
 		struct sockaddr_un addr = {.sun_family = AF_UNIX};
 		int			len;
 
-		/* an abstract name, after which libpq looks where hosts begin with @ */
+		/* an abstract name, which libpq uses if a host begins with @ */
 		snprintf(remote_host, sizeof(remote_host), "@pgpx_fuzz_%d", (int) getpid());
 		len = snprintf(addr.sun_path + 1, sizeof(addr.sun_path) - 1,
 					   "%s/.s.PGSQL.1", remote_host + 1);
@@ -100,7 +100,7 @@ pgpx_conninfo_login(const PgpxConninfo *ci, const PgpxHosts *hosts,
 	return PQconnectStartParams(keywords, values, 0);
 }
 
-/* After libpq's connect(), which does not wait here. */
+/* After libpq's connect(), which does not block here. */
 static void
 remote_accept(Remote *remote, const uint8_t *data, size_t size, size_t chunk,
 			  bool greets)
@@ -116,7 +116,7 @@ remote_accept(Remote *remote, const uint8_t *data, size_t size, size_t chunk,
 					MSG_NOSIGNAL);
 }
 
-/* Say the next piece; false: that was all. */
+/* Send the next piece; false at the end. */
 static bool
 remote_says(Remote *remote)
 {
@@ -141,12 +141,12 @@ remote_end(Remote *remote)
 {
 	close(remote->fd);
 
-	/* connects of which nothing came */
+	/* failed connects */
 	while ((remote->fd = accept(remote_listener, NULL, NULL)) >= 0)
 		close(remote->fd);
 }
 
-/* --- there is one host, and its name is not looked up --------------------------- */
+/* --- one host, whose name is not looked up --------------------------- */
 
 PgpxHosts *
 pgpx_hosts_of(int pool, const PgpxLookup *lookup)

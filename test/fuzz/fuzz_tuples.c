@@ -1,16 +1,16 @@
 /*-------------------------------------------------------------------------
  *
  * fuzz_tuples.c
- *	  From the bodies of RowDescription and DataRow to the values of rows: which
- *	  column goes where, text or binary, NULs, borrowed bytes.
+ *	  From the bodies of RowDescription and DataRow to the values of rows: the order
+ *	  of columns, text or binary, NULs, borrowed bytes.
  *
- * The first byte says what kind of rows are wanted, the second in which styles
- * the remote is said to be; then messages: type, length (two bytes), body.  Types
- * are a dozen of the server's, with input and receive functions that look at each
- * byte, and throw when a value begins with 'X'.
+ * The first byte selects the requested kind of rows, the second one the reported
+ * styles of the remote; then messages: type, length (two bytes), body.  The types are
+ * a dozen of the server's, with input and receive functions that read each byte, and
+ * raise an error if a value begins with 'X'.
  *
- * Whatever comes, no byte of a message is other than before when it has been dealt
- * with, also after an error; and a row has all its attributes.
+ * In all cases no byte of a message is changed, also after an error; and a row has
+ * all its attributes.
  *
  *-------------------------------------------------------------------------
  */
@@ -158,7 +158,7 @@ OidInputFunctionCall(Oid function, char *text, Oid ioparam, int32 typmod)
 	return InputFunctionCall(NULL, text, ioparam, typmod);
 }
 
-/* Takes in as much as the first byte says, so that too little is seen as well. */
+/* Reads as many bytes as the first one says, so that too few are tested as well. */
 Datum
 ReceiveFunctionCall(FmgrInfo *info, StringInfo buf, Oid ioparam, int32 typmod)
 {
@@ -196,7 +196,7 @@ check_values(TupleDesc tupdesc, const Datum *values, const bool *isnull)
 		Form_pg_attribute attr = TupleDescAttr(tupdesc, i);
 		PgpxByHand	by_hand = pgpx_by_hand(attr->atttypid, attr->atttypmod);
 
-		/* a value that is read by hand may be 0; our functions return none */
+		/* a value that is parsed directly may be 0; our functions never return 0 */
 		if (!attr->attisdropped && !isnull[i] &&
 			(by_hand == PGPX_HAND_NONE || by_hand == PGPX_HAND_UUID))
 			FUZZ_CHECK(values[i] != (Datum) 0);
@@ -268,7 +268,7 @@ set_config_option(const char *name, const char *value, GucContext context,
 {
 	size_t		sum = strlen(name) + strlen(value);
 
-	/* a style that is none */
+	/* an unknown style */
 	if (sum % 5 == 0)
 		fuzz_throw();
 	return 1;
@@ -338,7 +338,7 @@ make_tupdesc(int natts, bool with_dropped)
 	return desc;
 }
 
-/* Hand a message to the sink; true to go on. */
+/* Pass a message to the sink; true to continue. */
 static bool
 hand_over(PgpxRows *tuples, const PgpxWire *wire, PgpxWireMessage *msg)
 {
@@ -348,7 +348,7 @@ hand_over(PgpxRows *tuples, const PgpxWire *wire, PgpxWireMessage *msg)
 	const int16 *formats;
 	int			n;
 
-	/* the byte behind is the next message's first */
+	/* the following byte is the first of the next message */
 	memcpy(before, msg->data, msg->len + 1);
 	fuzz_may_throw = true;
 	if (sigsetjmp(fuzz_error, 0) == 0)
@@ -404,7 +404,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 
 		msg.len = Min((size_t) (data[1] << 8 | data[2]), size - 3);
 
-		/* and one byte: the buffer of wire.c has a spare one, too */
+		/* and one byte: the buffer of wire.c also has a spare one */
 		copy = malloc(msg.len + 1);
 		memcpy(copy, data + 3, msg.len);
 		copy[msg.len] = 'n';

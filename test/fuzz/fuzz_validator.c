@@ -1,16 +1,16 @@
 /*-------------------------------------------------------------------------
  *
  * fuzz_validator.c
- *	  The validator of pgpool_fdw, whole: any options, of any user.
+ *	  The complete validator of pgpool_fdw: any options, of any user.
  *
- * The first byte says whose options they are and where they stand; the rest is
- * names and values in turn, each with a NUL behind it.  A name that begins with a
- * byte below 32 stands for the one of the table with that number and those of libpq
- * behind it, so that they are met.
+ * The first byte selects the user and the kind of object; the rest is names and
+ * values in turn, each followed by a NUL.  A name that begins with a byte below 32
+ * stands for the entry with that number in the table of our options and libpq's, so
+ * that these are reached.
  *
- * What the validator accepts, the reader of the pool's options accepts as well;
- * what is a superuser's is refused to others; the same options in another order
- * fare the same.
+ * Options that the validator accepts are accepted by the reader of the pool's
+ * options; superusers' options are refused to others; the same options in another
+ * order give the same result.
  *
  *-------------------------------------------------------------------------
  */
@@ -59,7 +59,7 @@ untransformRelOptions(Datum unused)
 	return list.length > 0 ? &list : NIL;
 }
 
-/* Is this set of options accepted? */
+/* Whether this set of options is accepted. */
 static bool
 accepted(Oid catalog)
 {
@@ -116,7 +116,7 @@ check_accepted(bool on_server)
 		FUZZ_CHECK((flags & (on_server ? PGPX_ON_SERVER : PGPX_ON_MAPPING)) != 0);
 		FUZZ_CHECK(is_superuser || (flags & PGPX_SUPERUSER) == 0);
 
-		/* may not throw here */
+		/* must not raise an error here */
 		if (on_server)
 			(void) pgpx_options_apply(&opts, &start, &reset, name, values[i]);
 	}
@@ -167,7 +167,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		check_accepted(catalog == ForeignServerRelationId);
 		FUZZ_CHECK(catalog != InvalidOid || list.length == 0);
 
-		/* what a user may set, a superuser may */
+		/* options that a user can set, a superuser can set */
 		is_superuser = true;
 		FUZZ_CHECK(accepted(catalog));
 	}

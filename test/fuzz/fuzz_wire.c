@@ -3,9 +3,10 @@
  * fuzz_wire.c
  *	  What a hostile remote can send to a session, or to the worker.
  *
- * The first byte says what was sent and whether the harness echoes the token, the
- * second how the answer is cut into pieces; the rest is the stream.  All of it goes through a socket and the reader
- * as in statement.c and connection.c, and each body through its decoder.
+ * The first byte selects the request and whether the harness echoes the token, the
+ * second one how the answer is split; the rest is the stream.  It goes through a
+ * socket and the reader as in statement.c and connection.c, and each body through its
+ * decoder.
  *
  *-------------------------------------------------------------------------
  */
@@ -24,10 +25,10 @@
 
 #define MAX_COLUMNS 1664
 
-/* What has come of the answer to a statement. */
-static bool one_only;			/* it can have one result */
+/* The state of the answer to a statement. */
+static bool one_only;			/* it can have only one result */
 static bool described;			/* its columns, or that it has none */
-static bool rows;				/* and may be followed by rows */
+static bool rows;				/* rows may follow */
 static bool ended;				/* the end of the result, or an error */
 
 /* Touch each byte of a text, so that the sanitizer sees the last one. */
@@ -53,11 +54,11 @@ decode(PgpxWire *wire, PgpxWireEvent event, const PgpxWireMessage *whole,
 	FUZZ_CHECK(wire->in_start <= wire->in_end);
 	FUZZ_CHECK(wire->in_end <= wire->in_cap);
 
-	/* in memory of its own, so that the sanitizer sees who reads on behind it */
+	/* in a separate allocation, so that the sanitizer detects reads beyond it */
 	exact.data = palloc(whole->len + (event == PGPX_EV_ROW ? 1 : 0));
 	memcpy(exact.data, whole->data, whole->len);
 
-	/* nothing of a predecessor is shown */
+	/* no notice of the previous lease is shown */
 	FUZZ_CHECK(!discarding || event == PGPX_EV_READY ||
 			   event == PGPX_EV_NOT_RUN || !wire->discarding);
 	switch (event)
@@ -110,7 +111,7 @@ decode(PgpxWire *wire, PgpxWireEvent event, const PgpxWireMessage *whole,
 	pfree(exact.data);
 }
 
-/* Once: what is written is as long as it says, wherever the buffer has to grow. */
+/* Once: a written message has the length in its header, wherever the buffer grows. */
 static void
 write_all_lengths(void)
 {
@@ -140,11 +141,11 @@ write_all_lengths(void)
 	done = true;
 }
 
-/* Nothing comes that is not its turn; statement.c lives by that. */
+/* Each event comes in its order; statement.c relies on that. */
 static void
 check_order(const PgpxWire *wire, PgpxWireEvent event)
 {
-	/* nor is anything of what belongs to a reset ahead shown */
+	/* nor is a notice of a preceding reset shown */
 	FUZZ_CHECK(wire->phase != PGPX_WIRE_AHEAD_PARSE &&
 			   wire->phase != PGPX_WIRE_AHEAD_BIND &&
 			   wire->phase != PGPX_WIRE_AHEAD_EXECUTE);
@@ -206,17 +207,17 @@ ask(PgpxWire *wire, int how, int remote)
 			(void) pgpx_wire_send_reset(wire, false, "DISCARD ALL", "SET a.b = 1", false);
 			break;
 		case 5:
-			/* a predecessor's, seen by the next lessee */
+			/* of the previous lease, read by the next lessee */
 			pgpx_wire_begin_reset(wire, 1, 2, PGPX_SENT_RESET | PGPX_SENT_START);
 			break;
 		case 6:
 		case 7:
-			/* carried here, behind a reset or without one */
+			/* pipelined, after a reset or without one */
 			pgpx_wire_begin_sent(wire, 1, 2, how % 11 == 6, 100);
 			one_only = true;
 			break;
 		case 8:
-			/* what came before it cannot be the answer */
+			/* messages before it cannot be the answer */
 			(void) send(remote, "1", 1, MSG_DONTWAIT);
 			(void) pgpx_wire_fill(wire, &full);
 			pgpx_wire_begin_sent(wire, 1, 2, false, 100);
@@ -242,7 +243,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	size_t		chunk;
 	size_t		scanned = 0;
 	int			ncolumns = -1;
-	int			drop;			/* how it ends: 0 with EOF, 2 abandoned, 3 in flight */
+	int			drop;			/* its end: 0 with EOF, 2 abandoned, 3 in flight */
 
 	write_all_lengths();
 	if (size < 2 || size > 64 * 1024)
@@ -265,7 +266,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		bool		full;
 		size_t		n = Min(chunk, size - sent);
 
-		/* as with a statement in flight: look first, take nothing before */
+		/* as with a statement in flight: check first, read nothing before */
 		if (drop == 3 && !discarding && sent < size &&
 			!pgpx_wire_answered(&wire, &scanned))
 		{
@@ -313,7 +314,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		{
 			if (drop != 0)
 				break;
-			/* the end of the stream must come out as one */
+			/* the end of the stream must be reported as one */
 			FUZZ_CHECK(wire.eof || wire.phase == PGPX_WIRE_BROKEN);
 		}
 		(void) pgpx_wire_answered(&wire, &scanned);

@@ -1,12 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * stubs.c
- *	  What the fuzzed sources of ../../src want of the server, without one.
+ *	  The functions of the server that the fuzzed sources of ../../src call, without
+ *	  a server.
  *
  * Memory comes from malloc, so that the sanitizer sees each byte beside an
- * allocation; pfree is free.  ereport(ERROR) leaves through longjmp to where the
- * harness says.  StringInfo, strlcpy and encodings are the real ones, out of
- * libpgcommon and libpgport.
+ * allocation; pfree is free.  ereport(ERROR) leaves by longjmp to the harness's
+ * handler.  StringInfo, strlcpy and encodings are the real ones, from libpgcommon and
+ * libpgport.
  *
  *-------------------------------------------------------------------------
  */
@@ -30,7 +31,7 @@ bool		fuzz_may_throw = false;
 sigjmp_buf *PG_exception_stack = NULL;
 ErrorContextCallback *error_context_stack = NULL;
 
-/* What a run has not freed is freed at its end: memory is a context's here. */
+/* Memory that a run has not freed is freed at its end, as in a memory context. */
 typedef struct Chunk
 {
 	struct Chunk *next;
@@ -93,7 +94,7 @@ MemoryContextAlloc(MemoryContext context, Size size)
 	return allocate(size);
 }
 
-/* never refuses: whoever is given 64 MB is caught by the limit */
+/* never fails: an allocation of 64 MB exceeds the harness's limit */
 void *
 MemoryContextAllocExtended(MemoryContext context, Size size, int flags)
 {
@@ -283,7 +284,7 @@ errfinish(const char *filename, int lineno, const char *funcname)
 		fuzz_throw();
 }
 
-/* Texts are formatted, so that a bad format or argument is seen. */
+/* Messages are formatted, so that a wrong format or argument is detected. */
 #define TEXT_STUB(name) \
 int \
 name(const char *format, ...) \
