@@ -63,7 +63,7 @@ endif
 .PHONY: all install uninstall installcheck clean distclean
 .PHONY: help deps test test-one quick clean-kept demo bench lint format dist deb check-deb
 .PHONY: model model-deep fuzz stress sequences soak mutants coverage analyze check-points
-.PHONY: check-assert check-asan check-ubsan check-valgrind check-versions
+.PHONY: check-assert check-asan check-ubsan check-valgrind check-versions check-postgres-fdw
 
 help:
 	@echo "all            build $(EXTENSION).so"
@@ -89,7 +89,9 @@ help:
 	@echo "               once from source; check-asan, check-valgrind; check-ubsan"
 	@echo "check-versions everything on PostgreSQL 15, 15 with libpq 18, 17 and 18, each"
 	@echo "               in its Debian, made once with debootstrap, as root; MAJORS="
-	@echo "demo           pools and dblink side by side, in private servers"
+	@echo "check-postgres-fdw"
+	@echo "               postgres_fdw's own tests, with its foreign tables on pools"
+	@echo "demo           the same foreign tables without and with pools, in private servers"
 	@echo "bench          measure against peers; ONLY=3,4  SAVE=yes; BENCH_ROUNDS=5 takes"
 	@echo "               half an hour, the nine that are the default take longer"
 	@echo "analyze        cppcheck, clang-tidy and clang's analyzer"
@@ -161,10 +163,14 @@ check-assert check-asan check-ubsan check-valgrind: check-%: deps
 check-versions:
 	@test/versions $(MAJORS) -- $(SUITES) $(if $(T),T=$(T))
 
+# from PostgreSQL's sources, which are fetched once
+check-postgres-fdw: deps
+	@test/postgres_fdw/run
+
 demo: deps
 	@test/demo
 
-# ten groups of measurements, or those of ONLY=3,4; SAVE=yes saves the results in the
+# eleven groups of measurements, or those of ONLY=3,4; SAVE=yes saves the results in the
 # tree
 bench: deps
 	@test/bench/run $(if $(SAVE),--save) $(subst $(comma), ,$(ONLY))
