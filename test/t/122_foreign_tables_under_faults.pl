@@ -1,0 +1,194 @@
+# Many sessions on foreign tables share few connections: never more than pool_size, first come, first
+# served. And while sessions, the worker and the remote are killed at random, no transaction is
+# done by halves: accounts, tellers, branches and history of TPC-B have the same sum.
+# PGPX_TEST_SESSIONS: how many for the first part. PGPX_TEST_SECONDS, PGPX_TEST_SEED: of the second.
+use strict;
+use warnings;
+
+use IPC::Run;
+use PgpxTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time usleep);
+
+my $sessions = $ENV{PGPX_TEST_SESSIONS} // 60;
+my $seconds = $ENV{PGPX_TEST_SECONDS} // 12;
+my $seed = $ENV{PGPX_TEST_SEED} // 1;
+my $folder = PostgreSQL::Test::Utils::tempdir();
+my $remote = remote_node('remote');
+my $local = local_node('local', conf => [ 'restart_after_crash = on', 'max_connections = ' . ($sessions + 40) ]);
+my $branches = 20;
+
+$remote->safe_psql('remote_db', <<"EOT");
+SET ROLE remote_app;
+CREATE TABLE branches (bid int PRIMARY KEY, bbalance int NOT NULL) WITH (fillfactor = 10);
+CREATE TABLE tellers (tid int PRIMARY KEY, bid int, tbalance int NOT NULL) WITH (fillfactor = 10);
+CREATE TABLE accounts (aid int PRIMARY KEY, bid int, abalance int NOT NULL);
+CREATE TABLE history (tid int, bid int, aid int, delta int, mtime timestamp);
+INSERT INTO branches SELECT i, 0 FROM generate_series(1, $branches) AS i;
+INSERT INTO tellers SELECT i, (i + 9) / 10, 0 FROM generate_series(1, 10 * $branches) AS i;
+INSERT INTO accounts SELECT i, (i + 99) / 100, 0 FROM generate_series(1, 100 * $branches) AS i;
+ANALYZE;
+EOT
+make_pool($local, $remote, server => 'bank', options => { pool_size => 4, checkout_timeout => '60s', retry_max => '200ms', operation_timeout => '3s' });
+$local->safe_psql('postgres', <<'EOT');
+IMPORT FOREIGN SCHEMA public FROM SERVER bank INTO public;
+GRANT SELECT, INSERT, UPDATE ON branches, tellers, accounts, history TO app;
+EOT
+append_to_file("$folder/tpcb.sql", <<"EOT");
+\\set aid random(1, 100 * $branches)
+\\set bid random(1, $branches)
+\\set tid random(1, 10 * $branches)
+\\set delta random(-5000, 5000)
+BEGIN;
+UPDATE accounts SET abalance = abalance + :delta WHERE aid = :aid;
+SELECT abalance FROM accounts WHERE aid = :aid;
+UPDATE tellers SET tbalance = tbalance + :delta WHERE tid = :tid;
+UPDATE branches SET bbalance = bbalance + :delta WHERE bid = :bid;
+INSERT INTO history (tid, bid, aid, delta, mtime) VALUES (:tid, :bid, :aid, :delta, CURRENT_TIMESTAMP);
+END;
+EOT
+
+never_too_many();
+first_come_first_served();
+killed_at_random();
+check_invariants($local);
+stats_add_up($local);
+leak_check($local, $remote);
+done_testing();
+
+sub sums
+{
+	return $remote->safe_psql('remote_db', 'SELECT (SELECT sum(abalance) FROM accounts) - s, (SELECT sum(tbalance) FROM tellers) - s,'
+		  . ' (SELECT sum(bbalance) FROM branches) - s FROM (SELECT coalesce(sum(delta), 0) AS s FROM history) AS h');
+}
+
+# pgbench with so many clients; returns what IPC::Run makes of it.
+sub bench
+{
+	my ($clients, $out, @options) = @_;
+
+	return IPC::Run::start([ 'pgbench', '-n', '-c', $clients, '-j', 2, '--max-tries=1000', '-f', "$folder/tpcb.sql", @options, $local->connstr('postgres') . ' application_name=tpcb' ],
+		'>', $out, '2>&1');
+}
+
+# The remote refuses a fifth session.
+sub never_too_many
+{
+	my $all = $sessions * 5;
+
+	$remote->safe_psql('postgres', 'ALTER ROLE remote_app CONNECTION LIMIT 4');
+	my $bench = bench($sessions, \my $out, '-t', 5);
+	$bench->finish;
+	is($bench->result(0), 0, "$sessions sessions on 4 connections") or diag($out);
+	like($out, qr/number of transactions actually processed: $all\/$all/, 'all transactions are executed');
+	is(sums(), '0|0|0', 'the sums agree');
+	is($remote->safe_psql('remote_db', 'SELECT count(*) FROM history'), $all, 'each transaction was committed once');
+	is($local->safe_psql('postgres', 'SELECT connects, connects_failed, timeouts FROM pgpool.stats'), '4|0|0', 'over 4 connections, and no fifth was tried');
+	cmp_ok($local->safe_psql('postgres', 'SELECT waited FROM pgpool.stats'), '>', 0, 'sessions did wait');
+	$remote->safe_psql('postgres', 'ALTER ROLE remote_app CONNECTION LIMIT -1');
+	return;
+}
+
+sub first_come_first_served
+{
+	my @holders = map { PgpxSession->new($local, user => 'app') } 1 .. 4;
+	my @waiters = map { PgpxSession->new($local, user => 'app') } 1 .. 6;
+
+	$_->run('BEGIN; SELECT abalance FROM accounts WHERE aid = 1') foreach @holders;
+	is(join('', map { $_->error } @holders), '', 'four transactions have all connections');
+	foreach my $i (0 .. $#waiters)
+	{
+		$waiters[$i]->start('BEGIN; SELECT abalance FROM accounts WHERE aid = ' . (2 + $i));
+		wait_until($local, 'SELECT count(*) FROM pgpool.waiters', $i + 1);
+	}
+	my @order;
+	my $errors = '';
+	foreach my $i (0 .. $#waiters)
+	{
+		($i < @holders ? $holders[$i] : $waiters[ $i - @holders ])->run('COMMIT');
+		wait_until($local, sub { scalar grep { $_->done } @waiters[ grep { my $n = $_; !grep { $_ == $n } @order } 0 .. $#waiters ] }, 1);
+		foreach my $n (0 .. $#waiters)
+		{
+			next if (grep { $_ == $n } @order) || !$waiters[$n]->done;
+			push @order, $n;
+			$waiters[$n]->finish;
+			$errors .= $waiters[$n]->error;
+		}
+	}
+	is("@order", '0 1 2 3 4 5', 'sessions that wait for a connection are served in their order');
+	is($errors, '', '.. without an error');
+	$_->quit foreach @holders, @waiters;
+	return;
+}
+
+sub killed_at_random
+{
+	my $end = time() + $seconds;
+	my ($out, $bench, %done) = ('');
+	my $before = $remote->safe_psql('remote_db', 'SELECT count(*) FROM history');
+	my $of_pool = "FROM pg_stat_activity WHERE usename = 'remote_app'";
+	my %faults = (
+		'a session is terminated' => sub { at($local, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'tpcb' ORDER BY random() LIMIT 1") },
+		'a session is cancelled' => sub { at($local, "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE application_name = 'tpcb' ORDER BY random() LIMIT 1") },
+		'a lease is terminated' => sub { at($local, 'SELECT pgpool.terminate(lease) FROM pgpool.leases ORDER BY random() LIMIT 1') },
+		'a remote session is terminated' => sub { at($remote, "SELECT pg_terminate_backend(pid) $of_pool ORDER BY random() LIMIT 1") },
+		'a remote statement is cancelled' => sub { at($remote, "SELECT pg_cancel_backend(pid) $of_pool ORDER BY random() LIMIT 1") },
+		'the worker is terminated' => sub { at($local, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'pgpool_ext worker'") },
+		'the remote crashes' => sub { $remote->stop('immediate'); $remote->start; 1 },
+		'a session is killed' => sub {
+			my $pid = at($local, "SELECT pid FROM pg_stat_activity WHERE application_name = 'tpcb' ORDER BY random() LIMIT 1");
+			return '' unless $pid =~ /^\d+$/;
+			kill 'KILL', $pid;
+			usleep(100_000);
+			wait_until($local, 'SELECT true', 't');
+			return 1;
+		});
+
+	# each once, then some more often than others
+	my @next = sort keys %faults;
+	my @often = grep { !/crashes|killed|worker/ } @next;
+
+	srand($seed);
+	while (time() < $end || (@next && time() < $end + 60))
+	{
+		if (!$bench || !$bench->pumpable)
+		{
+			eval { $bench->finish } if $bench;
+			$bench = bench(20, \$out, '-T', 30);
+		}
+		usleep(50_000 + rand 250_000);
+		eval { $bench->pump_nb };
+		my $fault = $next[0] // $often[ rand @often ];
+
+		next if $faults{$fault}->() eq '';
+		shift @next;
+		$done{$fault}++;
+		push @next, $often[ rand @often ] if rand() < 0.2;
+		push @next, 'the worker is terminated' if rand() < 0.03;
+	}
+	at($local, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'tpcb'");
+	eval { $bench->finish };
+
+	is("@next", '', 'each kind of fault has come');
+	note(join ', ', map { "$done{$_} times $_" } sort keys %done);
+	ok(wait_until($local, 'SELECT count(*) FROM pgpool.leases', '0'), 'no lease is left');
+	ok(wait_until($remote, "SELECT count(*) $of_pool AND state <> 'idle'", '0'), 'no remote transaction is left');
+	is(sums(), '0|0|0', 'the sums of accounts, tellers, branches and history agree');
+	my $committed = $remote->safe_psql('remote_db', 'SELECT count(*) FROM history') - $before;
+	cmp_ok($committed, '>', 20, "$committed transactions were committed meanwhile");
+	my $session = PgpxSession->new($local, user => 'app');
+	is($session->run('SELECT count(*) FROM accounts') . $session->error, 100 * $branches, 'and foreign tables work');
+	$session->quit;
+	return;
+}
+
+# The rows of a query that may fail; '' if it has none.
+sub at
+{
+	my ($node, $sql) = @_;
+	my $out;
+
+	eval { $node->psql('postgres', $sql, stdout => \$out) };
+	return $out // '';
+}
