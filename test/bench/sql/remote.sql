@@ -21,3 +21,9 @@ CREATE UNLOGGED TABLE texts AS
 CREATE FUNCTION one_now() RETURNS int LANGUAGE sql AS 'select 1';
 CREATE FUNCTION sleep_then(s float8) RETURNS SETOF int LANGUAGE plpgsql AS
 $$ BEGIN PERFORM pg_sleep(s); RETURN NEXT 1; END $$;
+
+-- for foreign tables: one that rows are inserted into, and one that takes 100 ms
+CREATE UNLOGGED TABLE inserted (a int, b text);
+CREATE FUNCTION slow_row() RETURNS TABLE (n int, a text) LANGUAGE plpgsql AS
+$$ BEGIN PERFORM pg_sleep(0.1); RETURN QUERY SELECT i, 'row ' || i FROM generate_series(1, 4) AS i; END $$;
+CREATE VIEW slow AS SELECT * FROM slow_row();

@@ -1,0 +1,62 @@
+-- The same foreign tables in two schemas: peer, on servers of postgres_fdw, and ours, on pools.
+--
+-- psql variables: host, port, database, secret.
+SELECT format($$
+  CREATE SCHEMA %1$s;
+  CREATE SERVER %1$s_one FOREIGN DATA WRAPPER %2$s OPTIONS (host %3$L, port %4$L, dbname %5$L, sslmode 'disable' %6$s);
+  CREATE SERVER %1$s_many FOREIGN DATA WRAPPER %2$s OPTIONS (host %3$L, port %4$L, dbname %5$L, sslmode 'disable' %7$s);
+  CREATE USER MAPPING FOR CURRENT_USER SERVER %1$s_one OPTIONS (user 'remote_app', password %8$L);
+  CREATE USER MAPPING FOR CURRENT_USER SERVER %1$s_many OPTIONS (user %9$L, password %8$L);
+  CREATE FOREIGN TABLE %1$s.one (a int) SERVER %1$s_one OPTIONS (schema_name 'public');
+  CREATE FOREIGN TABLE %1$s.point (aid int, abalance int) SERVER %1$s_one
+    OPTIONS (schema_name 'public', table_name 'pgbench_accounts');
+  CREATE FOREIGN TABLE %1$s.accounts (aid int, abalance int) SERVER %1$s_many
+    OPTIONS (schema_name 'public', table_name 'pgbench_accounts');
+  CREATE FOREIGN TABLE %1$s.mixed (a int, b text, c timestamptz, d numeric) SERVER %1$s_one
+    OPTIONS (schema_name 'public');
+  CREATE FOREIGN TABLE %1$s.mixed_10000 (a int, b text, c timestamptz, d numeric) SERVER %1$s_one
+    OPTIONS (schema_name 'public', table_name 'mixed', fetch_size '10000');
+  CREATE FOREIGN TABLE %1$s.inserted (a int, b text) SERVER %1$s_one OPTIONS (schema_name 'public');
+  CREATE FOREIGN TABLE %1$s.inserted_100 (a int, b text) SERVER %1$s_one
+    OPTIONS (schema_name 'public', table_name 'inserted', batch_size '100');
+  CREATE TABLE %1$s.slow (n int, a text) PARTITION BY LIST (n)$$,
+  name, wrapper, :'host', :'port', :'database', one, many, :'secret', role)
+FROM (VALUES
+  ('peer', 'postgres_fdw', '', '', 'remote_each'),
+  ('ours', 'pgpool_fdw', ', pool_size ''1''', ', pool_size ''8'', checkout_timeout ''2min''', 'remote_pool')
+) AS v(name, wrapper, one, many, role) \gexec
+
+-- four servers, each of which takes 100 ms
+SELECT format($$
+  CREATE SERVER %1$s_%2$s FOREIGN DATA WRAPPER %3$s OPTIONS (host %4$L, port %5$L, dbname %6$L, sslmode 'disable');
+  CREATE USER MAPPING FOR CURRENT_USER SERVER %1$s_%2$s OPTIONS (user 'remote_app', password %7$L);
+  CREATE FOREIGN TABLE %1$s.slow_%2$s PARTITION OF %1$s.slow FOR VALUES IN (%2$s) SERVER %1$s_%2$s
+    OPTIONS (schema_name 'public', table_name 'slow', async_capable 'true')$$,
+  name, n, wrapper, :'host', :'port', :'database', :'secret')
+FROM (VALUES ('peer', 'postgres_fdw'), ('ours', 'pgpool_fdw')) AS v(name, wrapper), generate_series(1, 4) AS n \gexec
+
+-- a query in a transaction of its own, n times
+CREATE PROCEDURE each_in_its_transaction(query text, n int, INOUT us numeric) LANGUAGE plpgsql AS $$
+DECLARE
+  start timestamptz;
+  v int;
+BEGIN
+  FOR turn IN 1 .. n + n / 10 LOOP
+    IF turn = 1 + n / 10 THEN start := clock_timestamp(); END IF;
+    EXECUTE query INTO v;
+    COMMIT;
+  END LOOP;
+  us := us_since(start, n);
+END $$;
+
+CREATE FUNCTION insert_ms(name text, n int) RETURNS numeric LANGUAGE plpgsql AS $$
+DECLARE
+  start timestamptz := clock_timestamp();
+BEGIN
+  EXECUTE format('INSERT INTO %s SELECT i, ''row '' || i FROM generate_series(1, %s) AS i', name, n);
+  RETURN us_since(start, 1000);
+END $$;
+
+-- what the memory of this session has grown to, in MB
+CREATE FUNCTION memory_peak() RETURNS numeric LANGUAGE sql AS
+$$ SELECT round(substring(pg_read_file('/proc/self/status') FROM 'VmHWM:\s+(\d+)')::numeric / 1024, 1) $$;
