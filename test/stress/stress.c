@@ -69,6 +69,7 @@ typedef struct Model
 	long		none_now[POOLS + 1];	/* .. without one */
 	long		statements[POOLS];
 	long		failed[POOLS];	/* statements that are errors of the remote */
+	long		victims[POOLS + 1]; /* waits that ended with a deadlock */
 } Model;
 
 /*
@@ -135,6 +136,9 @@ static volatile bool frozen = false;	/* the proxy passes nothing on */
 static volatile int cutting = 0;	/* the proxy cuts: 1 RST, 2 FIN */
 static pthread_barrier_t barrier;
 static pthread_mutex_t conn_mutex[SESSIONS];
+static volatile bool in_order = false;	/* connections of several servers are leased in order */
+static long crossed;			/* in quiet rounds: transactions that had all their connections */
+static long deadlocks;			/* in quiet rounds */
 static long own_traces;			/* found where the reset was on_transfer */
 static long not_sent;			/* statements whose time was up before */
 static long not_ready;			/* leases whose time was up before */
@@ -208,11 +212,68 @@ may_be(const char *sqlstate)
 	return false;
 }
 
+/*
+ * The detail of a deadlock has a line for each wait, each with the processes that
+ * hold.  This session is the first one, and each holder waits, too.
+ */
+static void
+check_deadlock(const Session *s, const char *message)
+{
+	int			waiting[64];
+	int			n = 0;
+	const char *at = message;
+
+	while (n < 64 && (at = strstr(at, "Process ")) != NULL)
+		waiting[n++] = atoi(at += strlen("Process "));
+	if (n == 0 || waiting[0] != PQbackendPID(s->conn))
+		fail(s, "the session is not the first one of the deadlock: %s", message);
+	for (at = message; (at = strstr(at, "held by process")) != NULL;)
+	{
+		at = strchr(strchr(at + strlen("held by "), ' '), ' ');
+		while (at[0] == ' ' && at[1] >= '0' && at[1] <= '9')
+		{
+			char	   *end;
+			int			holder = (int) strtol(at, &end, 10);
+			bool		found = false;
+
+			for (int i = 0; i < n; i++)
+				found |= waiting[i] == holder;
+			if (!found)
+				fail(s, "process %d holds a connection and does not wait: %s", holder, message);
+			at = *end == ',' ? end + 1 : end;
+		}
+	}
+}
+
+static void
+note_deadlock(Session *s, const char *message)
+{
+	static const char *const names[] = {"server \"s\"", "server \"c\""};
+	const char *end = strchr(message, '\n');
+	int			pool = POOLS;
+
+	check_deadlock(s, message);
+	for (int i = 0; i < POOLS; i++)
+	{
+		const char *at = strstr(message, names[i]);
+
+		if (at != NULL && at < end)
+			pool = i;
+	}
+	s->model.victims[pool]++;
+	if (in_order && pool == POOLS)
+		fail(s, "all lease in the same order, and yet: %s", message);
+	if (quiet)
+		__atomic_add_fetch(&deadlocks, 1, __ATOMIC_RELAXED);
+}
+
 /* An error: in a quiet round one's own doing, and written down. */
 static void
 note_error(Session *s, const char *expected, const char *message)
 {
-	if (strcmp(s->sqlstate, "55P03") == 0)
+	if (strcmp(s->sqlstate, "40P01") == 0 && strstr(message, "deadlock detected") != NULL)
+		note_deadlock(s, message);
+	else if (strcmp(s->sqlstate, "55P03") == 0)
 	{
 		if (strstr(message, "was granted in time") != NULL)
 			s->model.not_ready[s->pool]++;
@@ -761,6 +822,55 @@ transaction(Session *s)
 		(void) simply(s, NULL, "ROLLBACK");
 }
 
+/*
+ * A transaction with connections of several servers: in any order, so that sessions
+ * wait for each other, or in the order of their names, so that none does.
+ */
+static void
+cross(Session *s)
+{
+	static const char *const names[] = {"d1", "d2", "d3"};
+	int			least = 0;
+	bool		order = in_order;
+	PGconn	   *conn = s->conn;
+
+	s->doing = "connections of several servers";
+	s->pool = LOCK_POOL;		/* not compared with the model */
+	if (!simply(s, NULL, "BEGIN"))
+		return;
+	for (int i = 2 + roll(s, 2); i > 0 && s->conn == conn; i--)
+	{
+		char		lease[32];
+		int			which = order ? least : (int) roll(s, 3);
+		const char *values[1] = {names[which]};
+		PGresult   *res;
+
+		least = which + 1;
+		res = run(s, NULL, "SELECT pgpool.checkout_xact($1, '20 s')", 1, values);
+		if (res == NULL)
+		{
+			if (quiet && strcmp(s->sqlstate, "55P03") == 0)
+				fail(s, "a session waits for 20 seconds: a deadlock was not found");
+			break;
+		}
+		snprintf(lease, sizeof(lease), "%s", PQgetvalue(res, 0, 0));
+		PQclear(res);
+		values[0] = lease;
+		res = run(s, NULL, "SELECT pgpool.exec($1::bigint, 'select 1')", 1, values);
+		if (res == NULL)
+			break;
+		PQclear(res);
+		if (roll(s, 4) == 0)
+			usleep(roll(s, 2000));
+		if (i == 1 && quiet)
+			__atomic_add_fetch(&crossed, 1, __ATOMIC_RELAXED);
+	}
+	if (s->conn == conn)
+		(void) simply(s, NULL, roll(s, 2) ? "COMMIT" : "ROLLBACK");
+	if (PQtransactionStatus(s->conn) != PQTRANS_IDLE)
+		(void) simply(s, NULL, "ROLLBACK");
+}
+
 /* How many statements the lease's connection has counted, of all its leases. */
 static long
 statements_of(Session *s)
@@ -896,13 +1006,18 @@ one_operation(Session *s)
 	s->operations++;
 	if (few && s->number >= FEW)
 	{
-		call(s);
+		if (what < 30)
+			cross(s);
+		else
+			call(s);
 		return;
 	}
 	if (s->lease[0] == '\0')
 	{
-		if (what < 40)
+		if (what < 30)
 			take(s);
+		else if (what < 40)
+			cross(s);
 		else if (what < 60)
 			ask_value(s, false);
 		else if (what < 80)
@@ -1523,13 +1638,15 @@ begin_quiet(PGconn **local)
 		usleep(1000);
 	must_become(local, "the pool does not work again",
 				"SELECT pgpool.exec('s', 'select 1') = 1 AND pgpool.exec('c', 'select 1') = 1"
-				" AND pgpool.exec('l', 'select 1') = 1");
+				" AND pgpool.exec('l', 'select 1') = 1 AND pgpool.exec('d1', 'select 1') = 1"
+				" AND pgpool.exec('d2', 'select 1') = 1 AND pgpool.exec('d3', 'select 1') = 1");
 	must_become(local, "connections are stuck between two states",
 				"SELECT count(*) = 0 FROM pgpool.connections WHERE state NOT IN ('idle')");
 	for (int pool = 0; pool < POOLS; pool++)
 		read_counters(local, pool, before[pool]);
 	for (int i = 0; i < SESSIONS; i++)
 		memset(&sessions[i].model, 0, sizeof(Model));
+	in_order = few;
 	quiet = true;
 }
 
@@ -1573,6 +1690,7 @@ check_model(PGconn **local)
 			m.statements[pool] += sessions[i].model.statements[pool];
 			m.not_ready[pool] += sessions[i].model.not_ready[pool];
 			m.failed[pool] += sessions[i].model.failed[pool];
+			m.victims[pool] += sessions[i].model.victims[pool];
 		}
 		carried += now[7];
 		not_ready += m.not_ready[pool];
@@ -1587,13 +1705,14 @@ check_model(PGconn **local)
 			now[2] < m.late[pool] || now[2] > m.late[pool] + m.none_now[pool] ||
 			now[8] < m.not_ready[pool] || now[3] != m.statements[pool] ||
 			(pool == 1 && now[4] != m.failed[pool]) ||
-			now[5] != 0 || now[7] > now[6] ||
+			now[5] != m.victims[pool] || now[7] > now[6] ||
 			(pool == 0 && now[7] > now[3]))
 			fail(NULL, "pool %s counts %ld leases, %ld discarded, %ld timeouts, %ld retried, %ld statements,"
 				 " %ld errors, %ld cancelled or failed, %ld granted, %ld carried; the sessions had %ld, %ld,"
-				 " %ld (and %ld without waiting), %ld that were not ready, %ld, %ld, 0", servers[pool], now[0], now[1],
+				 " %ld (and %ld without waiting), %ld that were not ready, %ld, %ld, %ld", servers[pool], now[0], now[1],
 				 now[2], now[8], now[3], now[4], now[5], now[6], now[7], m.leased[pool], m.discarded[pool],
-				 m.late[pool], m.none_now[pool], m.not_ready[pool], m.statements[pool], m.failed[pool]);
+				 m.late[pool], m.none_now[pool], m.not_ready[pool], m.statements[pool], m.failed[pool],
+				 m.victims[pool]);
 	}
 }
 
@@ -1796,7 +1915,7 @@ main(int argc, char **argv)
 		/* the last round is a quiet one */
 		stop = quiet && now() >= end;
 		if (quiet)
-			quiet = few = false;
+			quiet = few = in_order = false;
 		else
 			begin_quiet(&local);
 		pthread_barrier_wait(&barrier);
@@ -1814,6 +1933,12 @@ main(int argc, char **argv)
 		   operations, values, refused, rounds, own_traces);
 	printf("stress: in quiet rounds %ld carried, %ld granted and not ready in time, %ld not sent in time, %ld locks\n",
 		   carried, not_ready, not_sent, locked);
+	printf("stress: in quiet rounds %ld transactions with connections of several servers, and %ld deadlocks\n",
+		   crossed, deadlocks);
+	if (crossed < rounds)
+		fail(NULL, "next to no transaction had connections of several servers");
+	if (seconds >= 60 && deadlocks == 0)
+		fail(NULL, "no deadlock was detected");
 	if (carried < 10L * rounds)
 		fail(NULL, "next to nothing was carried");
 	if (values < 10L * rounds)
