@@ -24,6 +24,7 @@
  * run revoke: -DNS=2 -DREVOKES=1 -DASKS=1
  * run outage: -DNS=2 -DCONNFAILS=2 -DKILLS=1
  * run restart: -DNS=2 -DRESTARTS=1
+ * run damage: -DNS=2 -DRESTARTS=1 -DDAMAGE
  * run versions: -DNS=2 -DRECONNECTS=1 -DASKS=1
  * run places: -DNC=2 -DNS=2 -DDEADLINES=1
  * run carry: -DNS=2 -DCARRY -DDEADLINES=1 -DINTERRUPTS=1
@@ -32,6 +33,9 @@
  * run carry_taken: -DNS=2 -DCARRY -DREVOKES=1
  * run carry_asked: -DNS=2 -DCARRY -DASKS=1
  * deep carry_restart: -DNS=2 -DCARRY -DRESTARTS=1 -DKILLS=1
+ * run carry_stopped: -DNS=2 -DCARRY -DSTOPS=1 -DDEADLINES=1 -DINTERRUPTS=1
+ * run carry_stopped_end: -DNS=2 -DCARRY -DSTOPS=1 -DKILLS=1 -DLOSSES=1
+ * run broken: -DNC=2 -DSIZE=1 -DNS=2 -DLOSSES=1 -DKILLS=1
  * run carry_queue: -DNS=3 -DCARRY
  * run relay: -DNS=2 -DCARRY -DRELAY -DDEADLINES=1 -DINTERRUPTS=1
  * run relay_end: -DNS=2 -DCARRY -DRELAY -DKILLS=1 -DRESETFAILS=1
@@ -57,6 +61,7 @@
  * mutant BUG_PLACE: -DNS=2 -DRECONNECTS=1
  * mutant BUG_EPOCH: -DNS=2 -DRESTARTS=1
  * mutant BUG_FORGET: -DNS=2 -DRESTARTS=1
+ * mutant BUG_DAMAGE: -DNS=2 -DRESTARTS=1 -DDAMAGE
  * mutant BUG_TICK: -DNS=1
  * mutant BUG_SLEEP: -DNS=1
  * mutant BUG_SENDING: -DNS=2 -DCARRY -DINTERRUPTS=1
@@ -66,6 +71,8 @@
  * mutant BUG_NOTRUN: -DNS=2 -DCARRY -DRESETFAILS=1
  * mutant BUG_CARRYCANCEL: -DNS=2 -DCARRY -DASKS=1
  * mutant BUG_ACTIVE: -DNS=2 -DCARRY -DREVOKES=1
+ * mutant BUG_ABANDON: -DNS=3 -DCARRY -DSTOPS=1 -DINTERRUPTS=1
+ * mutant BUG_BROKEN: -DNC=2 -DSIZE=1 -DNS=2 -DREVOKES=1
  * mutant BUG_NOTWOKEN: -DNS=2 -DCARRY
  * mutant BUG_NOTCHECKED: -DNS=2 -DCARRY -DRELAY
  * mutant BUG_NOTTOLD: -DNS=2 -DCARRY -DRELAY -DREVOKES=1
@@ -101,6 +108,12 @@
 #ifndef ASKS
 #define ASKS 0				/* statements cancelled by their lessee */
 #endif
+#ifndef STOPS
+#define STOPS 0				/* senders that are stopped: their waiters leave */
+#endif
+#ifndef SIZE
+#define SIZE NC				/* less: a lease that is broken does not count for it */
+#endif
 #ifndef CANCELLOSSES
 #define CANCELLOSSES 0		/* cancel requests that arrive after their timeout */
 #endif
@@ -121,6 +134,12 @@
 #endif
 #ifndef RECONNECTS
 #define RECONNECTS 0		/* changes of the pool's options */
+#endif
+
+#ifdef DAMAGE
+#define is_damaged damaged	/* each restart of the worker repairs a damaged pool */
+#else
+#define is_damaged false
 #endif
 
 /* states of a connection: conn_state.h */
@@ -144,6 +163,7 @@
 #define SENDING 2
 #define SENT_ON 3
 #define NOT_SENT 4
+#define ABANDONED 5
 
 /* states of a cancel: conn_state.h */
 #define ASKED 1
@@ -188,6 +208,9 @@ typedef Conn {
 #if CANCELLOSSES > 0
 	bit lost;				/* cancel_lost */
 #endif
+#if SIZE < NC
+	bit broken;				/* a lease whose remote session has ended */
+#endif
 	bit opened;				/* opened_at is set */
 	bit work					/* its work bit */
 };
@@ -212,6 +235,9 @@ byte epoch;					/* of the worker; 0: none runs */
 #else
 byte conninfo_epoch = 1;	/* it has been sent before */
 byte epoch = 1;
+#endif
+#ifdef DAMAGE
+bit damaged;				/* the pool is out of service */
 #endif
 bit ticking;
 bit missed;					/* it was asked to connect, and lacks the connection string */
@@ -278,6 +304,7 @@ bit knows = 1;
 
 byte b_deadline = DEADLINES;
 byte b_ask = ASKS;
+byte b_stop = STOPS;
 byte b_connfail = CONNFAILS;
 byte b_resetfail = RESETFAILS;
 byte b_restart = RESTARTS;
@@ -331,6 +358,9 @@ inline free_conn(c)
 	conn[c].state = FREE; conn[c].reason = 0; conn[c].hung = 0;
 	conn[c].cancel = 0; conn[c].owed = 0; conn[c].busy = 0;
 	conn[c].old = 0; conn[c].opened = 0;
+#if SIZE < NC
+	conn[c].broken = 0;
+#endif
 #if CANCELLOSSES > 0
 	conn[c].lost = 0; stray[c] = 0; stray_target[c] = 0;	/* the cancel key was that session's */
 #endif
@@ -417,11 +447,19 @@ inline grow()
 	:: else
 	fi;
 	if
-	:: retry == 1 -> num = 0
+	:: retry == 1 || is_damaged -> num = 0
 	:: retry == 2 && n > 0 -> num = 0	/* one connect attempt */
 	:: retry == 2 && n == 0 && num > 1 -> num = 1
 	:: else
 	fi;
+#if SIZE < NC
+	/* pgpx_pool_total_locked: a broken lease does not count */
+	count_conns(conn[i].state != FREE && !conn[i].broken);
+	if
+	:: n + num > SIZE -> num = (n < SIZE -> SIZE - n : 0)
+	:: else
+	fi;
+#endif
 	for (i : 0 .. NC - 1) {
 		if
 		:: num > 0 && conn[i].state == FREE ->
@@ -465,8 +503,8 @@ inline assert_first(s)
 inline serve()
 {
 	do
-	:: len(queue) == 0 -> break
-	:: len(queue) > 0 ->
+	:: len(queue) == 0 || is_damaged -> break
+	:: len(queue) > 0 && !is_damaged ->
 		pick();
 		if
 		:: k == NOCONN -> grow(); break
@@ -490,7 +528,7 @@ inline give(c, how)
 #ifdef BUG_STALE
 	:: conn[c].state == LEASED ->
 #else
-	:: conn[c].owner == s && conn[c].state == LEASED ->
+	:: conn[c].owner == s && conn[c].state == LEASED && !is_damaged ->
 #endif
 		leases_out--;
 		if
@@ -560,6 +598,9 @@ inline revoke(c, by_worker)
 	if
 	:: by_worker -> close_conn(c)
 	:: else ->
+#ifdef BUG_BROKEN
+		conn[c].broken = 1;
+#endif
 		if
 		:: conn[c].busy && conn[c].cancel == 0 ->
 			conn[c].cancel = ASKED;
@@ -630,6 +671,12 @@ inline forget_connections()
 #else
 #define may_leave true
 #endif
+#define sender_stops (offer[s] == SENDING && b_stop > 0)
+#if STOPS > 0
+#define is_offered (offer[got] != ABANDONED)
+#else
+#define is_offered true
+#endif
 #ifdef BUG_CARRYCANCEL
 #define no_cancel true
 #else
@@ -664,6 +711,10 @@ take:
 	/* take() in checkout.c: one section of the lock */
 	atomic {
 		c = NOCONN;
+		if
+		:: is_damaged -> goto again		/* PX004 */
+		:: else
+		fi;
 		if
 		:: len(queue) == 0 || arrival[s] != 0 ->
 			pick();
@@ -803,6 +854,12 @@ claim:
 
 timed_out:
 	/* pgpx_waiter_dequeue(TIMEOUT): a grant in the meantime is accepted */
+#if STOPS > 0
+	if
+	:: atomic { sender_stops -> goto abandons }
+	:: atomic { may_leave }
+	fi;
+#endif
 #ifdef BUG_TIMEOUT
 	if
 	:: ticket[s].state != WAITING -> goto claim
@@ -833,6 +890,12 @@ timed_out:
 
 give_up:
 	/* pgpx_waiter_dequeue(CANCEL), from PG_CATCH or from the exit callback */
+#if STOPS > 0
+	if
+	:: atomic { sender_stops -> goto abandons }
+	:: atomic { may_leave }
+	fi;
+#endif
 	atomic {
 		may_leave;
 		c = NOCONN;
@@ -871,6 +934,31 @@ give_up:
 #endif
 		goto giving
 	};
+
+#if STOPS > 0
+abandons:
+	/* await_sender in wait_queue.c: the time is up; it may be sent, even later */
+	atomic {
+		if
+		:: offer[s] == SENDING ->
+			b_stop--;
+			offer[s] = ABANDONED;
+			c = ticket[s].conn;
+			ticket[s].state = NONE;
+			tickets_out--
+		:: else -> goto give_up
+		fi
+	};
+	atomic {
+#ifdef BUG_ABANDON
+		how = G_AS_IT_WAS;
+#else
+		how = G_CANCEL_CLOSE;
+#endif
+		then = T_STOP;
+		goto giving
+	};
+#endif
 
 settle:
 	/*
@@ -1001,7 +1089,7 @@ back:
 		:: else
 		fi;
 		if
-		:: got != NOBODY && mine && offer[got] == OPEN && !is_spent(c) &&
+		:: got != NOBODY && mine && !is_damaged && offer[got] == OPEN && !is_spent(c) &&
 			no_cancel ->
 			queue?_, _;
 			leases_out--;
@@ -1056,9 +1144,13 @@ back:
 	/* send_and_wake in hand_over.c: one call, without interrupts */
 	atomic {
 		if
-		:: reachable -> in[c]!(AHEAD + got); offer[got] = SENT_ON
-		:: !reachable -> offer[got] = SENT_ON	/* the loss is not noticed yet */
-		:: !reachable -> offer[got] = NOT_SENT
+#if STOPS > 0
+		:: offer[got] == ABANDONED && reachable -> in[c]!(AHEAD + got)
+		:: offer[got] == ABANDONED && !reachable
+#endif
+		:: is_offered && reachable -> in[c]!(AHEAD + got); offer[got] = SENT_ON
+		:: is_offered && !reachable -> offer[got] = SENT_ON	/* the loss is not noticed yet */
+		:: is_offered && !reachable -> offer[got] = NOT_SENT
 		fi;
 #ifndef BUG_NOTWOKEN
 		latch[got] = 1;
@@ -1160,6 +1252,19 @@ inline cancel_done(c)
 	fi
 }
 
+/* The remote has no session more than the pool's size. */
+inline assert_size()
+{
+#if SIZE < NC
+	n = 0;
+	for (i : 0 .. NC - 1) { n = n + alive[i] };
+	assert(n <= SIZE);
+	n = 0; i = 0
+#else
+	skip
+#endif
+}
+
 /* The events of one connection's sockets. */
 inline events_of(c)
 {
@@ -1194,6 +1299,7 @@ inline events_of(c)
 			:: true ->
 				/* pgpx_pool_opened */
 				alive[c] = 1;
+				assert_size();
 				phase[c] = P_OPEN;
 				before[c] = 0;
 				retry = 0;
@@ -1253,6 +1359,12 @@ inline events_of(c)
 				conn[c].state == RESETTING || conn[c].state == CANCELLING ->
 				close_conn(c);
 				must_serve = 1
+#if SIZE < NC
+			:: conn[c].state == LEASED ->
+				/* pgpx_pool_lost: another connection may take its slot */
+				conn[c].broken = 1;
+				must_serve = 1
+#endif
 			:: else
 			fi
 		:: phase[c] == P_ENDING && !flying[c] ->
@@ -1462,6 +1574,9 @@ stop:
 	atomic {
 #ifndef BUG_FORGET
 		forget_connections();
+#if defined(DAMAGE) && !defined(BUG_DAMAGE)
+		damaged = 0;		/* pgpx_pool_rebuild_locked, pgpx_pool_restore_damaged */
+#endif
 #else
 		/* its memory and sockets are lost, shared memory is not */
 		for (num : 0 .. NC - 1) {
@@ -1624,7 +1739,7 @@ proctype Env()
 	:: atomic { revokes > 0 ->
 		select (s : 0 .. NC - 1);
 		if
-		:: conn[s].state == LEASED -> revokes--; revoke(s, false); s = 0
+		:: conn[s].state == LEASED && !is_damaged -> revokes--; revoke(s, false); s = 0
 		:: else -> s = 0
 		fi }
 	:: atomic { losses > 0 ->
@@ -1653,6 +1768,9 @@ proctype Env()
 		serve();
 		s = 0 }
 	:: atomic { restarts > 0 && epoch != 0 ->
+#ifdef DAMAGE
+		damaged = 1;		/* pgpx_pool_condemn_locked, which has the worker restart */
+#endif
 		restarts--; worker_killed = 1; worker_latch = 1 }
 	:: break
 	od;
