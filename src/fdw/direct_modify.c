@@ -17,18 +17,14 @@
 
 #include "access/htup_details.h"
 #include "access/sysattr.h"
-#include "catalog/pg_type.h"
 #include "executor/executor.h"
-#include "nodes/nodeFuncs.h"
-#include "utils/lsyscache.h"
-#include "utils/memutils.h"
 #include "utils/rel.h"
 
 #include "fdw/contract.h"
+#include "fdw/query_params.h"
 #include "fdw/remote_scan.h"
 #include "fdw/scan.h"
 #include "fdw/tuple.h"
-#include "values/params.h"
 #include "values/rows.h"
 
 /* Execution state of a node, in ForeignScanState.fdw_state. */
@@ -39,10 +35,7 @@ typedef struct PgpxDirectModify
 	Oid			user;			/* whose mapping is used */
 	PgpxDirectModifyPlan plan;
 
-	int			nparams;
-	List	   *params;			/* ExprStates */
-	FmgrInfo   *outputs;
-	bool		catalog_path;	/* see pgpx_params_need_catalog_path */
+	PgpxQueryParams params;
 
 	bool		executed;
 	uint64		nrows;			/* affected rows, without a scan */
@@ -82,27 +75,6 @@ map_target(PgpxDirectModify *d, List *scan_tlist, Index target)
 	}
 }
 
-/* Determine how the parameters of the statement are evaluated and written. */
-static void
-begin_params(PgpxDirectModify *d, ForeignScanState *node, List *exprs)
-{
-	ListCell   *lc;
-
-	d->params = ExecInitExprList(exprs, (PlanState *) node);
-	d->outputs = palloc(sizeof(FmgrInfo) * Max(list_length(exprs), 1));
-	foreach(lc, exprs)
-	{
-		Oid			type = exprType(lfirst(lc));
-		Oid			output;
-		bool		varlena;
-
-		getTypeOutputInfo(type, &output, &varlena);
-		fmgr_info(output, &d->outputs[d->nparams++]);
-		if (pgpx_params_need_catalog_path(type))
-			d->catalog_path = true;
-	}
-}
-
 void
 pgpx_direct_modify_begin(ForeignScanState *node, int eflags)
 {
@@ -124,32 +96,7 @@ pgpx_direct_modify_begin(ForeignScanState *node, int eflags)
 	d->user = pgpx_result_rel_user(node->resultRelInfo, node->ss.ps.state);
 	if (d->plan.has_returning && join)
 		map_target(d, scan->fdw_scan_tlist, target);
-	begin_params(d, node, scan->fdw_exprs);
-}
-
-/* Evaluate the parameters and return their texts. */
-static const char **
-evaluate_params(PgpxDirectModify *d, ExprContext *econtext)
-{
-	const char **texts = palloc(sizeof(char *) * Max(d->nparams, 1));
-	NullableDatum *values = palloc(sizeof(NullableDatum) * Max(d->nparams, 1));
-	int			level;
-	ListCell   *lc;
-
-	/* not in other styles, because an expression can have any result in them */
-	foreach(lc, d->params)
-	{
-		NullableDatum *value = &values[foreach_current_index(lc)];
-
-		value->value = ExecEvalExpr((ExprState *) lfirst(lc), econtext,
-									&value->isnull);
-	}
-	level = pgpx_params_begin_styles(d->catalog_path);
-	for (int i = 0; i < d->nparams; i++)
-		texts[i] = values[i].isnull ? NULL :
-			OutputFunctionCall(&d->outputs[i], values[i].value);
-	pgpx_params_end_styles(level);
-	return texts;
+	pgpx_query_params_begin(&d->params, scan->fdw_exprs, &node->ss.ps);
 }
 
 /* Begin to read the rows of RETURNING. */
@@ -182,8 +129,9 @@ execute(ForeignScanState *node)
 									RelationGetRelationName(d->rel));
 	PgpxStatement statement = {
 		.sql = d->plan.sql,
-		.nparams = d->nparams,
-		.values = evaluate_params(d, node->ss.ps.ps_ExprContext),
+		.nparams = d->params.n,
+		.values = pgpx_query_params_evaluate(&d->params,
+											 node->ss.ps.ps_ExprContext),
 	};
 
 	if (!d->plan.has_returning)

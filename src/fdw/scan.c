@@ -21,8 +21,8 @@
 #include "utils/memutils.h"
 #include "utils/rel.h"
 
-#include "values/params.h"
 #include "fdw/contract.h"
+#include "fdw/query_params.h"
 #include "fdw/remote_scan.h"
 #include "fdw/tuple.h"
 
@@ -46,12 +46,7 @@ typedef struct PgpxScan
 	AsyncRequest *request;		/* NULL: none has been made */
 	bool		pending;		/* no row has arrived yet */
 
-	/* parameters */
-	int			nparams;
-	FmgrInfo   *outputs;
-	List	   *exprs;			/* of ExprStates */
-	bool		catalog_path;	/* see pgpx_params_need_catalog_path */
-	MemoryContext param_cxt;
+	PgpxQueryParams params;
 } PgpxScan;
 
 TupleDesc
@@ -163,32 +158,6 @@ begin_rows(ForeignScanState *node, PgpxScan *scan)
 											attnums, pgpx_scan_context, node);
 }
 
-static void
-begin_params(ForeignScanState *node, PgpxScan *scan)
-{
-	List	   *exprs = ((ForeignScan *) node->ss.ps.plan)->fdw_exprs;
-	ListCell   *lc;
-
-	scan->nparams = list_length(exprs);
-	if (scan->nparams == 0)
-		return;
-	scan->outputs = palloc(sizeof(FmgrInfo) * scan->nparams);
-	foreach(lc, exprs)
-	{
-		Oid			type = exprType(lfirst(lc));
-		Oid			output;
-		bool		varlena;
-
-		getTypeOutputInfo(type, &output, &varlena);
-		fmgr_info(output, &scan->outputs[foreach_current_index(lc)]);
-		scan->catalog_path |= pgpx_params_need_catalog_path(type);
-	}
-	scan->exprs = ExecInitExprList(exprs, (PlanState *) node);
-	scan->param_cxt = AllocSetContextCreate(CurrentMemoryContext,
-											"pgpool_ext parameters",
-											ALLOCSET_SMALL_SIZES);
-}
-
 void
 pgpx_scan_begin(ForeignScanState *node, int eflags)
 {
@@ -213,41 +182,7 @@ pgpx_scan_begin(ForeignScanState *node, int eflags)
 	scan->why = plan->scan.scanrelid == 0 ? scan->plan.sql :
 		RelationGetRelationName(node->ss.ss_currentRelation);
 	begin_rows(node, scan);
-	begin_params(node, scan);
-}
-
-/* Evaluate the parameters and return their texts, in param_cxt. */
-static const char **
-evaluate_params(PgpxScan *scan, ExprContext *econtext)
-{
-	const char **texts;
-	NullableDatum *values;
-	MemoryContext old;
-	ListCell   *lc;
-	int			level;
-
-	if (scan->nparams == 0)
-		return NULL;
-	MemoryContextReset(scan->param_cxt);
-	old = MemoryContextSwitchTo(scan->param_cxt);
-	texts = palloc(sizeof(char *) * scan->nparams);
-	values = palloc(sizeof(NullableDatum) * scan->nparams);
-
-	/* not in other styles, because an expression can have any result in them */
-	foreach(lc, scan->exprs)
-	{
-		NullableDatum *value = &values[foreach_current_index(lc)];
-
-		value->value = ExecEvalExpr((ExprState *) lfirst(lc), econtext,
-									&value->isnull);
-	}
-	level = pgpx_params_begin_styles(scan->catalog_path);
-	for (int i = 0; i < scan->nparams; i++)
-		texts[i] = values[i].isnull ? NULL :
-			OutputFunctionCall(&scan->outputs[i], values[i].value);
-	pgpx_params_end_styles(level);
-	MemoryContextSwitchTo(old);
-	return texts;
+	pgpx_query_params_begin(&scan->params, plan->fdw_exprs, &node->ss.ps);
 }
 
 /* Make the scan, which leases a connection for the remote transaction. */
@@ -277,14 +212,17 @@ begin_remote(ForeignScanState *node, PgpxScan *scan)
 static bool
 open_scan(ForeignScanState *node, PgpxScan *scan)
 {
+	const char **values;
+
 	if (scan->opened)
 		return true;
 	if (scan->remote == NULL)
 		begin_remote(node, scan);
 	if (pgpx_remote_scan_must_wait(scan->remote))
 		return false;
-	pgpx_remote_scan_open(scan->remote, scan->nparams,
-						  evaluate_params(scan, node->ss.ps.ps_ExprContext));
+	values = pgpx_query_params_evaluate(&scan->params,
+										node->ss.ps.ps_ExprContext);
+	pgpx_remote_scan_open(scan->remote, scan->params.n, values);
 	scan->opened = true;
 	return true;
 }
