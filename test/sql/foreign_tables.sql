@@ -306,7 +306,8 @@ CREATE FOREIGN TABLE ft.m1 PARTITION OF ft.meetings FOR VALUES IN (1) SERVER tab
 CREATE FOREIGN TABLE ft.m2 PARTITION OF ft.meetings FOR VALUES IN (2) SERVER tables2;
 CREATE FOREIGN TABLE ft.m3 PARTITION OF ft.meetings FOR VALUES IN (3) SERVER tables3;
 EXPLAIN (COSTS OFF) SELECT count(*) FROM ft.parted WHERE random() >= 0;
--- all servers run at the same time
+-- all servers run at the same time; a wait for ever is an error
+SET statement_timeout = '60s';
 SELECT count(*) FROM ft.meetings WHERE met;
 SELECT k, count(*), sum(id) FROM ft.parted WHERE random() >= 0 GROUP BY 1 ORDER BY 1;
 SELECT count(*) FROM (SELECT FROM ft.parted WHERE random() >= 0 LIMIT 7) AS t;
@@ -327,6 +328,7 @@ COMMIT;
 -- local and remote partitions
 CREATE TABLE ft.p6 PARTITION OF ft.parted FOR VALUES IN (6);
 SELECT count(*) FROM ft.parted WHERE random() >= 0;
+RESET statement_timeout;
 -- one that fails
 ALTER FOREIGN TABLE ft.p3 OPTIONS (ADD table_name 'missing');
 SELECT count(*) FROM ft.parted WHERE random() >= 0;
