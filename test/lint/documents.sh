@@ -139,9 +139,9 @@ my $inside = slurp('src/README.md');
 
 foreach my $name (map { basename($_) } glob('src/*.c src/*/*.c'))
 {
-	complain("src/README.md: no row for $name") unless $inside =~ /^\|[^|]*\| `\Q$name\E` \|/m;
+	complain("src/README.md: no row for $name") unless $inside =~ /^\|.*`\Q$name\E`: /m;
 }
-foreach my $name ($inside =~ /^\|[^|]*\| `(\w+\.[ch])` \|/mg)
+foreach my $name ($inside =~ /`(\w+\.[ch])`: /g)
 {
 	complain("src/README.md: there is no $name") unless grep { -e } glob("src/$name src/*/$name");
 }
