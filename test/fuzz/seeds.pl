@@ -1,8 +1,8 @@
 # Write the seeds of the corpus: perl test/fuzz/seeds.pl
 #
-# One for each way that a conversation can go, and for each lie that somebody has
-# told; found bugs are added here.  What a long run has found of new paths may be
-# put beside them (PGPX_FUZZ_KEEP of test/fuzz/run).
+# One for each course of a conversation, and for each false message that was found to
+# matter; found bugs are added here.  Inputs of a long run that reach new paths may be
+# added to the corpus (PGPX_FUZZ_KEEP of test/fuzz/run).
 use strict;
 use warnings;
 use FindBin;
@@ -37,11 +37,11 @@ my $note = message('A', pack('N', 5) . "channel\0payload\0");
 my $parsed = message('1', '') . message('2', '');
 my $discarded = message('C', "DISCARD ALL\0");
 
-# first byte: what was sent (0 nothing, 1 simple, 2 extended, 3 DISCARD ALL, 4 the same
-# with start commands, 5 another reset with start commands, by a predecessor, 6 pipelined
-# behind a reset, 7 pipelined, 8 pipelined, with something before the answer, 9 a check,
+# first byte: the request (0 none, 1 simple, 2 extended, 3 DISCARD ALL, 4 the same
+# with start commands, 5 another reset with start commands, of the previous lease, 6 pipelined
+# after a reset, 7 pipelined, 8 pipelined, with messages before the answer, 9 a check,
 # 10 another reset; from 192 on the harness does not echo the token); second: how the
-# answer is cut
+# answer is split
 my %wire = (
 	simple => "\1\0" . $columns . $row . $row . $done . $ready,
 	in_pieces => "\1\3" . $columns . $row . $done . $ready,
@@ -94,7 +94,7 @@ my %wire = (
 );
 put("fuzz_wire/$_", $wire{$_}) foreach sort keys %wire;
 
-# first byte: 1 the header is made right, 2 a descriptor comes along; but for 4 the life,
+# first byte: 1 a correct header, 2 a descriptor is passed; except for 4 the incarnation,
 # 8 the epoch, 16 the pool (32: too high), 64 the length
 my $header = pack('LLQQlL', 1, 0, 7, 3, 1, 9);
 my $texts = "start\0DISCARD ALL\0host\0h\0password\0p\0";
@@ -116,7 +116,7 @@ my %control = (
 );
 put("fuzz_control/$_", $control{$_}) foreach sort keys %control;
 
-# first byte: which option
+# first byte: the option
 my @values = ('1', '-1', '10 s', '1.5min', '1e400', 'nan', '5432,,5433', ' 7 ', '0x10', 'lifo',
 	'DISCARD ALL', ' ; ', '99999999999999999999', '1us', '100000d', '');
 foreach my $i (0 .. $#values)
@@ -124,7 +124,7 @@ foreach my $i (0 .. $#values)
 	put("fuzz_options/$i-$_", chr($_) . $values[$i]) foreach $i % 3, 5 + $i % 4, 20 + $i % 5;
 }
 
-# first byte: the encoding, and how long a line may be
+# first byte: the encoding, and the maximal length of a line
 my %errors = (
 	whole => "\xf8SERROR\0VERROR\0C42P01\0Mno\0Dd\0Hh\0Ww\0\0",
 	position => "\xf8SERROR\0C42601\0Mno\0P9\0\0",
@@ -215,8 +215,8 @@ my %results = (
 );
 put("fuzz_tuples/$_", $results{$_}) foreach sort keys %results;
 
-# first byte: 1 start commands, 2 a password is needed, 4 it logs us in before the
-# input, 8 it goes at the end; second: pieces of how many bytes, by three
+# first byte: 1 start commands, 2 a password is required, 4 the login completes before the
+# input, 8 the remote closes at the end; second: the size of the pieces, divided by three
 my $auth = message('R', pack 'N', 0);
 my $key = message('K', pack 'NN', 5, 0xfffffffe);
 my %login = (
@@ -252,9 +252,9 @@ my %login = (
 );
 put("fuzz_login/$_", $login{$_}) foreach sort keys %login;
 
-# first byte: 1 start commands, 2 it logs us in, 4 a release is due, 8 as above, 16 nobody
-# answers then, 32 there are no locks any more after an answer, 64 they have a long ttl,
-# 128 answers come before their questions
+# first byte: 1 start commands, 2 the login completes, 4 a release is due, 8 as above, 16 no
+# answers follow, 32 the locks are gone after an answer, 64 they have a long ttl,
+# 128 answers arrive before their requests
 my $set = message('C', "SET\0");
 my $settings = $set x 3 . $columns . message('C', "SELECT 0\0") . $ready;
 my $bound = message('1', '') . message('2', '');
@@ -296,9 +296,9 @@ my %pinger = (
 );
 put("fuzz_pinger/$_", $pinger{$_}) foreach sort keys %pinger;
 
-# pairs of an operation (0 the session writes, 1 it reads, 2 the remote says, 3 it takes,
-# 4 its event, 6 the session's, 8 what is pending, 9 and 10 TLS wants the other direction
-# first, 11 the remote ends, 12 the session does, 13 an error) and its amount, squared
+# pairs of an operation (0 the session writes, 1 it reads, 2 the remote writes, 3 it reads,
+# 4 its event, 6 the session's, 8 pending bytes, 9 and 10 TLS needs the other direction
+# first, 11 the remote ends, 12 the session ends, 13 an error) and its amount, squared
 my %relay = (
 	inward => "\2\100\4\0\1\377",
 	inward_much => ("\2\377\4\0" x 4) . "\1\377\6\0\10\0",
@@ -318,10 +318,10 @@ put("fuzz_relay/$_", $relay{$_}) foreach sort keys %relay;
 
 # pairs of an operation of the session (0 it fetches, 3 drops, 4 leases a socket, 5 its
 # generation ends, 6 descriptors run out, 7 it drops one of an old generation) and a
-# connection; after a fetch what happens while it waits (0 a right answer, 1 a lie in
-# some fields, 2 another length, 3 so many sockets, 4 to an old question, 5 raw bytes,
-# 6 an interrupt, 7 the lease is gone, 8 the worker shuts the socket down, 9 and closes
-# it, 10 descriptors run out, 11 it cannot be waited for, 12 time passes; 128: and)
+# connection; after a fetch the events of its wait (0 a correct reply, 1 with some wrong
+# fields, 2 another length, 3 this number of sockets, 4 to an old request, 5 raw bytes,
+# 6 an interrupt, 7 the lease is revoked, 8 the worker shuts the socket down, 9 and closes
+# it, 10 descriptors run out, 11 no wait set can be created, 12 time passes; 128: and)
 my $fetch = "\0\1";
 my $length = length pack 'QQllQQQ', (0) x 7;
 my %kept = (
@@ -358,9 +358,9 @@ my %kept = (
 );
 put("fuzz_kept/$_", $kept{$_}) foreach sort keys %kept;
 
-# first byte: 0 it was asked for a lock, 1 to force it, 2 for the status, 3 for the
-# set-up; 4 the session is cancelled at the end, 8 the remote falls silent, else it goes;
-# 16 these are values of rows alone; 32 the session waits. Second: the pieces' size
+# first byte: 0 the request of a lock, 1 a forced release, 2 the status, 3 the set-up;
+# 4 the session is cancelled at the end, 8 the remote stops answering, else it closes;
+# 16 only the values of rows; 32 the session waits. Second: the size of the pieces
 sub head { my ($n) = @_; return $bound . message('T', pack('n', $n) . ("c\0" . pack('NnNnNn', 0, 0, 25, -1, -1, 0)) x $n); }
 sub values_of { return join '', map { defined $_ ? pack('C/a', $_) : "\377" } @_; }
 my @nulls = (undef) x 6;
@@ -436,8 +436,8 @@ my %dlock = (
 );
 put("fuzz_dlock/$_", $dlock{$_}) foreach sort keys %dlock;
 
-# operations: 0 a token is taken, 1 given back, 2 the steward looks, 3 and names somebody,
-# 4 a pool is no more; which pool, with which limit; since when it waits, 0: it does not
+# operations: 0 a token is taken, 1 returned, 2 admission visits the pools, 3 and names one,
+# 4 a pool is removed; the pool and its limit; the start of its wait, 0: it does not wait
 sub take { my ($pool, $since, $limit) = @_; return pack 'CCC', 0, 4 * ($limit // 1) + $pool, $since; }
 my ($give, $look) = ("\1\0\0", "\2\0\0");
 sub names { my ($pool, $since) = @_; return pack 'CCC', 3, $pool, $since; }
