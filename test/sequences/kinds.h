@@ -1,13 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * kinds.h
- *	  The statements that sequences.c puts together, with their answers.
+ *	  The statements that sequences.c combines, with their answers.
  *
- * In texts "%u" stands for a word that no other statement has, "%n" for a random number
+ * In texts "%u" stands for a unique word, "%n" for a random number
  * of rows.  A statement returns one column, or none.  Its answer is
  *
  *	  "=text"			one row with this text
- *	  "#12", "#n"		so many rows; with "#n" each row begins with the word
+ *	  "#12", "#n"		this number of rows; with "#n" each row begins with the word
  *	  "!42601|0A000"	an error, one of these; with "!P0001%" its message has the word
  *
  * The first answer is for the simple protocol, the second one for the extended
@@ -19,15 +19,15 @@
 #define KINDS_H
 
 #define WITNESS		0x0001		/* leaves nothing behind and never fails the lease */
-#define PARAM		0x0002		/* has $1, which is the word: always extended */
+#define PARAM		0x0002		/* has $1, with the word: always extended */
 #define ENDLESS		0x0004		/* runs until the driver ends it, then fails with 57014 */
 #define FATAL		0x0008		/* ends the remote session */
 #define ALONE		0x0010		/* not within a transaction block of the driver */
 #define LAST		0x0020		/* leaves a state in which others fail: the lease ends */
-#define COPY_IN		0x0040		/* extended: may cost the connection */
-#define CLOSES		0x0080		/* costs the connection, or may */
+#define COPY_IN		0x0040		/* extended: may close the connection */
+#define CLOSES		0x0080		/* closes the connection, or may */
 #define SUPER		0x0100		/* needs a superuser */
-#define NO_SUPER	0x0200		/* must not be a superuser's */
+#define NO_SUPER	0x0200		/* not as a superuser */
 #define LEASED		0x0400		/* not as a call on a pool */
 #define EXEC_ONLY	0x0800		/* its rows have other columns */
 #define NO_BINARY	0x1000		/* makes values unreadable */
@@ -45,7 +45,7 @@ typedef struct Kind
 #define MULTI "!42601"			/* of several statements in the extended protocol */
 
 static const Kind kinds[] = {
-	/* right answers */
+	/* correct answers */
 	{"select", WITNESS, NULL, "select '%u'", "=%u", NULL},
 	{"select with a parameter", WITNESS | PARAM, NULL, "select $1", "=%u", NULL},
 	{"select a null", WITNESS, NULL, "select null::text", "#1", NULL},
@@ -112,7 +112,7 @@ static const Kind kinds[] = {
 	{"cursor over an error", ALONE | LEASED | LAST, "begin; declare c%u cursor for select (100 / (10 - i))::text from generate_series(1, 20) i; fetch 5 from c%u", "fetch all from c%u", "!22012", NULL},
 	{"cursor in a transaction left open", ALONE | LEASED | LAST, "begin; declare c%u cursor for select '%u' || i from generate_series(1, 5000) i", "fetch %n from c%u", "#n", NULL},
 
-	/* messages at every point */
+	/* messages at each point of an answer */
 	{"notice in bind", 0, NULL, "select noisy_immutable('%u')", "=%u", NULL},
 	{"notices between rows", 0, NULL, "select noisy('%u', i) from generate_series(1, %n) i", "#n", NULL},
 	{"notice at commit", ALONE, NULL, "insert into commit_notice values ('%u') returning a", "=%u", NULL},
@@ -129,7 +129,7 @@ static const Kind kinds[] = {
 	{"notify, many", LEASED, "listen noise", "select pg_notify('noise', '%u' || i) from generate_series(1, 200) i", "#200", NULL},
 	{"unlisten", LEASED, "listen noise", "unlisten *", "#0", NULL},
 
-	/* transactions that the text itself leaves open or ends */
+	/* transactions that the statement itself leaves open or ends */
 	{"begin", ALONE | LAST | LEASED, NULL, "begin", "#0", NULL},
 	{"commit outside", ALONE, NULL, "commit", "#0", NULL},
 	{"rollback outside", ALONE, NULL, "rollback", "#0", NULL},
@@ -153,7 +153,7 @@ static const Kind kinds[] = {
 	{"temporary table", LEASED, "create temp table t%u (a text); insert into t%u values ('%u')", "table t%u", "=%u", NULL},
 	{"set role", LEASED | NO_SUPER, NULL, "set role pg_monitor", "!42501|22023", NULL},
 
-	/* COPY, both ways */
+	/* COPY in both directions */
 	{"COPY from stdin", COPY_IN, NULL, "copy plain from stdin", "!0A000", NULL},
 	{"COPY from stdin, csv", COPY_IN, NULL, "copy plain (a) from stdin (format csv, header)", "!0A000", NULL},
 	{"COPY from stdin, binary", COPY_IN, NULL, "copy plain from stdin (format binary)", "!0A000", NULL},
@@ -202,7 +202,7 @@ static const Kind kinds[] = {
 	{"replication: slot", NO_SUPER, NULL, "select pg_create_logical_replication_slot('%u', 'pgoutput')::text", "!42501|55000", NULL},
 	{"replication: changes", NO_SUPER, NULL, "select data from pg_logical_slot_get_changes('%u', null, null)", "!42501|55000", NULL},
 
-	/* what is ended by a cancel or a timeout, in each phase */
+	/* statements ended by a cancel or a timeout, in each phase */
 	{"endless in parse", ENDLESS, NULL, "select a from locked where a = '%u'", "!57014", NULL},
 	{"endless in bind", ENDLESS, NULL, "select slow_immutable()", "!57014", NULL},
 	{"endless in bind, with a parameter", ENDLESS | PARAM, NULL, "select slow_immutable() || $1", "!57014", NULL},

@@ -1,4 +1,5 @@
--- What the statements of kinds.h find on the remote server.  Run as remote_super in remote_db.
+-- The objects that the statements of kinds.h use on the remote server.
+-- Run as remote_super in remote_db.
 SET client_min_messages = warning;
 CREATE TABLE denied (a text);
 SET SESSION AUTHORIZATION remote_app;
@@ -32,7 +33,7 @@ CREATE PROCEDURE commits() LANGUAGE plpgsql AS
 CREATE PROCEDURE commits_and_fails(a text) LANGUAGE plpgsql AS
 	'begin commit; raise exception ''%'', a using errcode = ''ZX778''; end';
 
--- One table for each thing that a trigger can do: before COPY has read anything, and at commit.
+-- One table for each action of a trigger: before COPY has read any data, and at commit.
 CREATE FUNCTION acts() RETURNS trigger LANGUAGE plpgsql AS $$
 begin
 	if tg_table_name ~ 'sleep' then

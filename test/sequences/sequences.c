@@ -7,20 +7,20 @@
  *	  sequences SEED SECONDS LOCAL REMOTE POOL ...
  *
  * LOCAL and REMOTE are conninfos of superusers.  kinds.h has the statements and their
- * answers.  Most of them carry a word that no other statement has, so an answer that
- * belongs to another statement is recognized.
+ * answers.  Most of them contain a unique word, so an answer that belongs to another
+ * statement is recognized.
  *
  * Each pool in turn has a round of episodes.  In an episode session 0 takes a lease, runs
  * statements of all kinds by all functions, and returns it in one of several ways.
- * Meanwhile sessions 1 and 2 wait in the queue with one statement each, which the session
- * before them sends along with the reset, or they use the connection afterwards.
- * Session 1 and 2 run witnesses: statements that can fail by no doing of their own, so
- * whatever goes wrong with them is a fault.  This part is reproduced by its seed.  In
- * other rounds all sessions run at once, in any order.
+ * Meanwhile sessions 1 and 2 wait in the queue with one statement each, which the
+ * previous session pipelines after the reset, or they use the connection afterwards.
+ * Sessions 1 and 2 run witnesses: statements that never fail by themselves, so that any
+ * error of them is a bug.  This part is reproduced by its seed.  In other rounds all
+ * sessions run at once, in any order.
  *
- * The pool closes a connection whose stream is out of step, and nothing else is seen of
- * it.  So the connections that were closed are counted, too: there may not be more than
- * the statements that cost one.
+ * The pool closes a connection whose stream is out of step, which has no other visible
+ * effect.  So closed connections are counted, too: there must not be more than statements
+ * that close one.
  *
  *-------------------------------------------------------------------------
  */
@@ -45,12 +45,12 @@
 #define SESSIONS 3
 #define EPISODES 30				/* of a round */
 #define OPERATIONS 60			/* of a session in a round in which all run at once */
-#define LOG 20					/* operations of a session that a failure shows */
+#define LOG 20					/* operations of a session that a failure prints */
 #define LONGEST 60				/* ticks of the watcher in one operation: a hang; less than
 								 * the timeouts of the pools, which would end some hangs */
 #define TEXT 1024
 
-/* By which function a statement is run; the last five take a pool. */
+/* The function that runs a statement; the last five take a pool. */
 typedef enum Way
 {
 	EXEC, QUERY, QUERY_AS, SEND,
@@ -63,7 +63,7 @@ static const char *const way_names[] = {
 	"call of exec", "call of query", "call of query_as", "fanout"
 };
 
-/* What ends an endless statement. */
+/* The way to end an endless statement. */
 typedef enum Ender
 {
 	LOCAL_TIMEOUT, LOCAL_CANCEL, REMOTE_TIMEOUT, REMOTE_CANCEL, CANCEL, TERMINATE,
@@ -111,7 +111,7 @@ static regex_t only;
 static regex_t skip;
 static volatile long closes;	/* connections that may have been closed in this round */
 static volatile long statements;
-static volatile bool noisy;		/* settings of the remote change, too */
+static volatile bool noisy;		/* settings of the remote change as well */
 static volatile bool stop;
 static volatile int longest;	/* ticks of the watcher in one operation */
 static volatile double latest;	/* seconds by which a tick of the watcher was late */
@@ -215,7 +215,7 @@ run(Session *s, const char *sql, int n, const char *const *values)
 	return finish(s);
 }
 
-/* What must succeed; its value. */
+/* Run a command that must succeed; returns its value. */
 static void
 value_of(Session *s, char *value, size_t size, const char *sql, int n,
 		 const char *const *values)
@@ -254,7 +254,7 @@ expand(char *to, const char *from, const Statement *st)
 	*to = '\0';
 }
 
-/* As statement.c decides it. */
+/* As statement.c decides. */
 static bool
 fits_simple_protocol(const char *sql)
 {
@@ -400,7 +400,7 @@ check_rows(Session *s, const Statement *st, const PGresult *res)
 				 PQgetvalue(res, i, 0));
 }
 
-/* Compare an answer with what it has to be. */
+/* Compare an answer with the expected one. */
 static void
 check_statement(Session *s, const Statement *st, const PGresult *res, const char *also)
 {
@@ -450,7 +450,7 @@ remote_pid(Session *s, char *pid, size_t size)
 			 1, values);
 }
 
-/* Run it, and have it ended. */
+/* Run it, and end it. */
 static PGresult *
 run_endless(Session *s, const Statement *st, bool *lost)
 {
@@ -500,7 +500,7 @@ run_endless(Session *s, const Statement *st, bool *lost)
 
 		if (st->way == SEND)
 		{
-			/* the result is what runs long */
+			/* the result takes long */
 			while ((half = PQgetResult(s->conn)) != NULL)
 				PQclear(half);
 			start(s, "select a from pgpool.result($1::int8) as t(a text)", 1, values);
@@ -544,7 +544,7 @@ run_endless(Session *s, const Statement *st, bool *lost)
 	return res;
 }
 
-/* --- what a session does ------------------------------------------------- */
+/* --- operations of a session ---------------------------------------------- */
 
 static const Kind *
 choose(Session *s, int must_have, int must_not)
@@ -570,7 +570,7 @@ choose(Session *s, int must_have, int must_not)
 	}
 }
 
-/* After this the connection may be closed, though nobody has asked for it. */
+/* After this the pool may close the connection by itself. */
 static void
 may_close(Session *s)
 {
@@ -578,8 +578,8 @@ may_close(Session *s)
 }
 
 /*
- * May the connection be closed because of it?  The rest of a COPY that is refused is
- * read for a moment only.
+ * Whether the connection may be closed because of it: the rest of a refused COPY is read
+ * for a moment only.
  */
 static bool
 costs_connection(const Statement *st)
@@ -590,7 +590,7 @@ costs_connection(const Statement *st)
 		strstr(st->sql, " stdout") != NULL || (flags & LAST && is_call(st->way));
 }
 
-/* One statement, checked; also: errors that may come as well. */
+/* Run a statement and check its answer; also: further permitted errors. */
 static void
 do_statement(Session *s, const Kind *kind, Way way, const char *also)
 {
@@ -651,7 +651,7 @@ do_statement(Session *s, const Kind *kind, Way way, const char *also)
 	if (kind->flags & LAST)
 		s->tx = '?';
 	else if (s->tx == 'T' && strstr(st.sql, "stdout") != NULL)
-		s->tx = '?';			/* refused here, but not by the remote */
+		s->tx = '?';			/* refused locally, but not by the remote */
 	else if (s->tx == 'T' && s->sqlstate[0] != '\0' &&
 			 strstr(s->message, "contains no statement") == NULL)
 		s->tx = 'E';
@@ -692,7 +692,7 @@ transaction(Session *s)
 	s->tx = s->tx == 'I' || end >= 2 ? 'T' : 'I';
 }
 
-/* Answers that are asked for in the wrong way, or not at all. */
+/* Results that are fetched by the wrong function, or not at all. */
 static void
 misuse(Session *s)
 {
@@ -729,7 +729,7 @@ misuse(Session *s)
 		s->tx = 'E';
 }
 
-/* Is this lease's session clean, as it is lent? */
+/* Check that the lease's session has been reset. */
 static void
 check_clean(Session *s)
 {
@@ -789,7 +789,7 @@ start_end(Session *s)
 	}
 	if (how < 2 && !s->surely)
 	{
-		/* a statement whose answer nobody takes */
+		/* a statement whose answer is not read */
 		const Kind *kind = choose(s, 0, LEASED | EXEC_ONLY | FATAL | LAST | CLOSES);
 		Statement	st;
 
@@ -854,12 +854,12 @@ use_lease(Session *s, bool harmless)
 			must(s, "rollback to a");
 		}
 	}
-	/* what came last is followed by an answer, if one can be told */
+	/* the last statement is followed by a checked one, if possible */
 	if (!s->aborted && s->tx == 'I' && !harmless)
 		witness(s, true);
 }
 
-/* How many sessions wait in this pool's queue? */
+/* The number of sessions in this pool's queue. */
 static int
 waiting(const char *pool)
 {
@@ -871,7 +871,7 @@ waiting(const char *pool)
 	return atoi(count);
 }
 
-/* Returns whether the session waits in the queue, and is not done already. */
+/* Returns whether the session waits in the queue, and is not finished. */
 static bool
 wait_in_queue(Session *s, int position)
 {
@@ -1000,7 +1000,7 @@ at_once(void *arg)
 	return NULL;
 }
 
-/* Notifications, and in noisy rounds changed settings, come at any moment. */
+/* Notifications, and in noisy rounds changed settings, arrive at any moment. */
 static void *
 make_noise(void *arg)
 {

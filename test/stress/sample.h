@@ -1,19 +1,18 @@
 /*-------------------------------------------------------------------------
  *
  * sample.h
- *	  What a soak looks at: numbers that must not grow as time goes by.
+ *	  Samples of a soak test: numbers that must not grow over time.
  *
- * A sample is taken when nobody does anything.  The first ones do not count: caches
- * fill.  Of the others the last third must not be above the first one.  A process's
- * own memory must not grow either, lest its end hide what it has lost.
+ * A sample is taken while all sessions are idle.  The first ones do not count, because
+ * caches fill.  Of the others the last third must not exceed the first one.  The memory
+ * of a process must not grow either, because its exit would hide a leak.
  *
- * That sees what processes lose while many come and go.  What one loses slowly is seen
- * in those that live long (Life), of which the least that they had in a third of the
- * time counts: what is in use for a moment is no growth.  A session may also keep half
- * a MB for minutes that it has freed, as malloc has it; so it is the median session's
- * growth that counts.  Where nothing is lost that was up to 132 kB in runs of 6 to 13
- * minutes, and the worker's up to 144 kB, and memory contexts stayed as they were:
- * it takes some minutes until malloc has room for whatever comes.
+ * This detects leaks of short-lived processes.  Slow leaks are detected in long-lived
+ * ones (Life), by their minimum in a third of the time: memory in use for a moment is not
+ * growth.  malloc may also keep half a MB of freed memory for minutes, so the median
+ * session's growth counts.  Without leaks it was up to 132 kB in runs of 6 to 13 minutes,
+ * and the worker's up to 144 kB, while memory contexts did not grow: malloc takes some
+ * minutes until its arenas are large enough.
  *
  *-------------------------------------------------------------------------
  */
@@ -30,23 +29,23 @@
 #define SAMPLES_SKIPPED 3
 #define PROCESS_GROWTH 4096		/* kB, of one process */
 
-/* Of those that live long */
+/* Of long-lived processes */
 #define LIFE_SAMPLES 5			/* at least, in a third */
-#define LIFE_SLOPE 1			/* kB a minute, beside what is no growth: */
+#define LIFE_SLOPE 1			/* kB a minute, in addition to: */
 #define SESSION_NOISE 192
 #define WORKER_NOISE 192
-#define SESSION_DESCRIPTORS 8	/* sockets are kept for connections that are there */
+#define SESSION_DESCRIPTORS 8	/* sockets are cached for open connections */
 #define WORKER_DESCRIPTORS 2
 
 typedef struct Series
 {
 	const char *what;
-	long		slack;			/* what may come on top of a tenth */
+	long		slack;			/* permitted growth beyond a tenth */
 	long		values[SAMPLES];
 	int			n;
 } Series;
 
-/* A process that is there: its samples, and its memory when they began to count. */
+/* A running process: its samples, and its memory when they began to count. */
 typedef struct Process
 {
 	int			pid;
@@ -55,8 +54,8 @@ typedef struct Process
 } Process;
 
 /*
- * A process that is to live to the end: samples of the quiet rounds, of which the first
- * quarter does not count.
+ * A process that runs to the end: samples of the quiet rounds, of which the first quarter
+ * does not count.
  */
 typedef struct Life
 {
@@ -68,7 +67,7 @@ typedef struct Life
 	int			n;
 } Life;
 
-/* Memory of its own in kB; -1 if it has gone. */
+/* Private memory in kB; -1 if it has exited. */
 static long
 memory_of(int pid)
 {
@@ -111,7 +110,7 @@ add_sample(Series *series, long value)
 		series->values[series->n++] = value;
 }
 
-/* How much the process has grown since its samples count, in kB. */
+/* The growth of the process since its samples count, in kB. */
 static long
 growth_of(Process *process, int pid, long memory)
 {
@@ -134,7 +133,7 @@ mean(const long *values, int n)
 	return n > 0 ? sum / n : 0;
 }
 
-/* Say what it was at first and at last; does it grow? */
+/* Print the first and the last value; returns whether it grows. */
 static bool
 grows(const Series *series)
 {
@@ -155,7 +154,7 @@ grows(const Series *series)
 	return last > first * 1.1 + series->slack;
 }
 
-/* Another process is another life. */
+/* Another process starts with no samples. */
 static void
 add_life(Life *life, int pid, double when, long descriptors)
 {
@@ -185,7 +184,7 @@ least(const long *values, int n)
 	return min;
 }
 
-/* By how much it has grown between the first third of what counts and the last one. */
+/* The growth between the first third of the counted samples and the last one. */
 typedef struct Growth
 {
 	double		minutes;
@@ -193,7 +192,7 @@ typedef struct Growth
 	long		descriptors;
 } Growth;
 
-/* Say how old it is and how it has grown; false: it is too young to tell. */
+/* Print its age and growth; false: too few samples. */
 static bool
 life_growth(const Life *life, const char *what, double until, double at_least,
 			Growth *growth)
@@ -230,7 +229,7 @@ compare_longs(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* Have so many of a kind grown, the median of them? */
+/* Whether the median of this number of processes of a kind has grown. */
 static bool
 lives_grow(const Growth *growths, int n, const char *what, long noise,
 		   long more_descriptors)

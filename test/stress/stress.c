@@ -8,24 +8,24 @@
  * LOCAL and REMOTE are conninfos of superusers, RESTART a shell command that
  * restarts the remote.  The foreign servers "s", "c" and "l" lead to PROXY_PORT, where a
  * thread of this program passes bytes on to REMOTE_PORT, or does not.  On "s" there
- * are leases and calls; on "c", which has few connections, calls alone, so that most
- * of them are carried; on "l" there are distributed locks.
+ * are leases and calls; on "c", which has few connections, only calls, most of which are
+ * pipelined; on "l" there are distributed locks.
  *
- * Each thread is a session that does one operation after the other and checks
- * every value to the bit.  A thread of faults cancels, terminates, takes leases
- * away, changes the server, ends the worker, restarts the remote, cuts and freezes
- * connections.  Now and then all stop at a barrier, where everything has to add
- * up.  A mistake ends the program with status 1 and says what was done.
+ * Each thread is a session that executes one operation after the other and checks
+ * every bit of every value.  A thread of faults cancels, terminates, revokes leases,
+ * changes the server, ends the worker, restarts the remote, cuts and freezes
+ * connections.  Regularly all threads stop at a barrier, where the counters must add
+ * up.  An error ends the program with status 1 and prints the operation.
  *
- * Every other round is quiet: there are no faults, so no operation may fail but by
- * its own doing, and what the pools count, and who holds what, must be what the
- * sessions have written down (Model), to the last one.
+ * Every other round is quiet: there are no faults, so operations fail only by
+ * themselves, and the counters of the pools and the holders of leases must be exactly
+ * those that the sessions have recorded (Model).
  *
- * With FAULT_EACH it is a soak: a fault every so many seconds, rounds of three faults,
- * and at each barrier a look at what must not grow (sample.h).
+ * With FAULT_EACH it is a soak test: a fault every FAULT_EACH seconds, rounds of three
+ * faults, and at each barrier samples of resources that must not grow (sample.h).
  *
- * The seed decides what each thread does next; what the others do meanwhile is
- * the machine's to decide.
+ * The seed determines the operations of each thread; the machine determines how they
+ * interleave.
  *
  *-------------------------------------------------------------------------
  */
@@ -52,11 +52,11 @@
 #define SESSIONS 24
 #define ROUGH 5					/* seconds of a round */
 #define QUIET 3
-#define FEW 6					/* sessions, which have the same connections again */
+#define FEW 6					/* sessions, which get the same connections again */
 #define TEXT_MAX 3000
 #define LINKS 256				/* of the proxy */
 
-/* What a session knows of its own doing, by server: s, c; the locks' is not compared. */
+/* The operations of a session, by server: s, c; those of locks are not compared. */
 #define POOLS 2
 #define LOCK_POOL 2
 
@@ -83,7 +83,7 @@ typedef struct Span
 	int			to;
 } Span;
 
-/* A remote session that has our mark, and the options that it can have. */
+/* A remote session with our mark, and the options that it can have. */
 typedef struct Mark
 {
 	char		pid[32];
@@ -97,15 +97,15 @@ typedef struct Session
 	int			number;
 	uint64_t	random;
 	PGconn	   *conn;
-	const char *doing;			/* for the message */
+	const char *doing;			/* for error messages */
 	char		lease[32];
-	char		pid[32];		/* of the remote backend, once it is known */
-	Span		taken;			/* when the lease was */
+	char		pid[32];		/* of the remote backend, if known */
+	Span		taken;			/* options at checkout */
 	Mark		marks[MARKS];	/* the newest ones, in a ring */
 	int			nmarks;
 	long		operations;
 	long		values;
-	long		refused;		/* errors that may be */
+	long		refused;		/* permitted errors */
 	long		reconnects;
 	char		sqlstate[6];	/* of the last run */
 	int			pool;			/* that the next statement is for */
@@ -122,17 +122,17 @@ static int	proxy_port;
 static int	remote_port;
 static unsigned long seed;
 
-static double fault_each = 0;	/* seconds; 0: a stress, no soak */
+static double fault_each = 0;	/* seconds; 0: stress test, not soak test */
 static volatile bool stop = false;	/* the time is up */
 static volatile bool pausing = false;	/* to the barrier */
-static volatile bool quiet = false; /* nobody but the sessions does anything */
+static volatile bool quiet = false; /* no faults */
 static volatile bool few = false;	/* only the first sessions use "s" */
 static bool on_transfer[100000]; /* reset of "s", by the number of its options */
 static volatile int options_begun = 0;	/* the newest ones */
 static volatile int options_ended = 0;	/* .. whose ALTER SERVER has ended */
-static volatile int spoil_at = -1;	/* the proxy cuts each after so many bytes */
-static volatile bool heal = false;	/* .. it cuts none of those any more */
-static volatile bool frozen = false;	/* the proxy passes nothing on */
+static volatile int spoil_at = -1;	/* the proxy cuts each after this number of bytes */
+static volatile bool heal = false;	/* .. it stops doing so */
+static volatile bool frozen = false;	/* the proxy forwards nothing */
 static volatile int cutting = 0;	/* the proxy cuts: 1 RST, 2 FIN */
 static pthread_barrier_t barrier;
 static pthread_mutex_t conn_mutex[SESSIONS];
@@ -140,8 +140,8 @@ static volatile bool in_order = false;	/* connections of several servers are lea
 static long crossed;			/* in quiet rounds: transactions that had all their connections */
 static long deadlocks;			/* in quiet rounds */
 static long own_traces;			/* found where the reset was on_transfer */
-static long not_sent;			/* statements whose time was up before */
-static long not_ready;			/* leases whose time was up before */
+static long not_sent;			/* statements that timed out before they were sent */
+static long not_ready;			/* leases that timed out before they were ready */
 
 static void
 fail(const Session *s, const char *format,...)
@@ -191,7 +191,7 @@ reconnect(Session *s)
 	s->reconnects++;
 }
 
-/* Errors that faults bring; what else comes is a mistake. */
+/* Errors caused by faults; any other error is a failure. */
 static bool
 may_be(const char *sqlstate)
 {
@@ -201,7 +201,7 @@ may_be(const char *sqlstate)
 		"57P01",				/* the remote's or our session was terminated */
 		"57P02", "57P03",		/* the remote restarts */
 		"08001", "08006",		/* no connection, or lost */
-		"PX001", "PX003",		/* taken away; no worker */
+		"PX001", "PX003",		/* revoked; no worker */
 		"53300",				/* too many */
 		"40P01",				/* would wait for itself */
 	};
@@ -267,7 +267,7 @@ note_deadlock(Session *s, const char *message)
 		__atomic_add_fetch(&deadlocks, 1, __ATOMIC_RELAXED);
 }
 
-/* An error: in a quiet round one's own doing, and written down. */
+/* Record an error: in a quiet round the session itself must have caused it. */
 static void
 note_error(Session *s, const char *expected, const char *message)
 {
@@ -289,8 +289,8 @@ note_error(Session *s, const char *expected, const char *message)
 }
 
 /*
- * Run SQL.  The result, or NULL after an error that may be; *sqlstate tells
- * which.  A session that has gone is made anew.
+ * Run SQL.  Returns the result, or NULL after a permitted error, whose code is in
+ * *sqlstate.  A session that has ended is opened again.
  */
 static PGresult *
 run(Session *s, const char *expected, const char *sql, int n,
@@ -331,7 +331,7 @@ simply(Session *s, const char *expected, const char *sql)
 	return ok;
 }
 
-/* A text that nobody else has. */
+/* A unique text. */
 static void
 random_text(Session *s, char *text)
 {
@@ -356,7 +356,7 @@ compare(Session *s, const PGresult *res, const char *number, const char *text)
 	s->values++;
 }
 
-/* A value there and back: on the lease, or in one call. */
+/* Send a value and get it back: on the lease, or in one call. */
 static void
 ask_value(Session *s, bool on_lease)
 {
@@ -382,7 +382,7 @@ ask_value(Session *s, bool on_lease)
 	PQclear(res);
 }
 
-/* One of many calls on few connections, in a session without traces. */
+/* One of many calls on few connections, in a session that has been reset. */
 static void
 call(Session *s)
 {
@@ -429,7 +429,7 @@ call(Session *s)
 	PQclear(res);
 }
 
-/* One call on several servers; in the quiet, where all is counted, on one. */
+/* One call on several servers; in a quiet round, where all is counted, on one. */
 static void
 fan_out(Session *s)
 {
@@ -454,7 +454,7 @@ fan_out(Session *s)
 	PQclear(res);
 }
 
-/* What is notified on a lease that listens arrives there. */
+/* A lease that listens receives its notifications. */
 static void
 notify(Session *s)
 {
@@ -487,7 +487,7 @@ notify(Session *s)
 
 #define LOCKS 4
 
-static long newest_token[2 * LOCKS];	/* by lock; the second half are the quiet ones */
+static long newest_token[2 * LOCKS];	/* by lock; the second half is for quiet rounds */
 static int	holder[LOCKS];		/* in a quiet round: the session's number + 1 */
 static long locked;				/* in quiet rounds */
 
@@ -504,7 +504,7 @@ note_token(Session *s, int which, long least, long token)
 		;
 }
 
-/* The answer is 't', unless somebody disturbs. */
+/* The answer is 't', unless a fault interferes. */
 static void
 must_be_true(Session *s, const char *sql, const char *const *values)
 {
@@ -516,8 +516,8 @@ must_be_true(Session *s, const char *sql, const char *const *values)
 }
 
 /*
- * Take a lock, use it and release it.  Tokens rise, come what may; and where nobody
- * disturbs, so that no lock is lost, one session has it.
+ * Take a lock, use it and release it.  Tokens always increase; and without faults, so
+ * that no lock is lost, one session holds it.
  */
 static void
 lock(Session *s)
@@ -569,7 +569,7 @@ lock(Session *s)
 	}
 }
 
-/* --- own traces ------------------------------------------------------------- */
+/* --- own session state--------------------------------------------------------- */
 
 static Span
 begin_span(void)
@@ -603,7 +603,7 @@ add_mark(Session *s)
 	mark->span = s->taken;
 }
 
-/* A lease with our mark has been given back. */
+/* A lease with our mark has been returned. */
 static void
 note_given(Session *s, const char *pid, Span span)
 {
@@ -618,9 +618,9 @@ note_given(Session *s, const char *pid, Span span)
 }
 
 /*
- * May this lease find what an earlier one of the session has left on this backend?
- * Only if the connection can have had, when it was marked, given back, and taken
- * again, the same options, and if their reset is on_transfer.
+ * Whether this lease may find the state that an earlier one of the session has left on
+ * this backend: only if the connection can have had the same options when it was marked,
+ * returned, and leased again, and if their reset is on_transfer.
  */
 static bool
 may_be_mine(Session *s, const char *pid)
@@ -645,8 +645,8 @@ mark(Session *s)
 
 	s->doing = "mark";
 
-	/* (the lock is the connection's, too: another one may still have ours) */
-	/* who comes back as a new session is another one */
+	/* (the lock is the connection's, too: a former connection may still hold it) */
+	/* a session that reconnects is another one */
 	snprintf(mine, sizeof(mine), "%ld", s->number + 100 * s->reconnects);
 	res = run(s, NULL, "SELECT a, b, c FROM pgpool.query($1::bigint, 'select pg_backend_pid()::text, coalesce(current_setting(''stress.owner'', true), ''''), (select count(*) from pg_locks where locktype = ''advisory'' and pid = pg_backend_pid())::text') AS t(a text, b text, c text)", 1, values);
 	if (res == NULL)
@@ -728,7 +728,7 @@ give(Session *s, const char *how)
 
 	memcpy(pid, s->pid, sizeof(pid));
 
-	/* interrupted, it is ours still */
+	/* if interrupted, it is still ours */
 	for (int i = 0; i < 100 && res == NULL && s->lease[0] != '\0'; i++)
 	{
 		s->doing = how;
@@ -736,7 +736,7 @@ give(Session *s, const char *how)
 		s->model.discarded[0] += res != NULL && strstr(how, "discard") != NULL;
 		if (res == NULL && s->lease[0] != '\0' && i > 0)
 		{
-			/* it may have gone in the try before */
+			/* it may have been lost in the previous attempt */
 			res = PQexec(s->conn, "SELECT 1");
 		}
 	}
@@ -746,7 +746,7 @@ give(Session *s, const char *how)
 	note_given(s, pid, span);
 }
 
-/* A transaction of its own leases, with savepoints. */
+/* A transaction with its own leases, and savepoints. */
 static void
 transaction(Session *s)
 {
@@ -812,7 +812,7 @@ transaction(Session *s)
 			memcpy(s->lease, lease, sizeof(lease));
 			ask_value(s, true);
 			if (s->conn != conn)
-				return;			/* all is gone with the session */
+				return;			/* the session and its leases have ended */
 			memcpy(s->lease, held, sizeof(held));
 		}
 	}
@@ -871,7 +871,7 @@ cross(Session *s)
 		(void) simply(s, NULL, "ROLLBACK");
 }
 
-/* How many statements the lease's connection has counted, of all its leases. */
+/* The statements that the lease's connection has counted, of all its leases. */
 static long
 statements_of(Session *s)
 {
@@ -886,7 +886,7 @@ statements_of(Session *s)
 	return n;
 }
 
-/* Something that runs on, and is cancelled, waited for, or left behind. */
+/* A long statement that is cancelled, waited for, or left running. */
 static void
 slow(Session *s)
 {
@@ -913,7 +913,7 @@ slow(Session *s)
 			for (int i = 0; i < 10 && !simply(s, NULL, "RESET statement_timeout"); i++)
 				;
 
-			/* the time may be up before it is sent; then it does not count */
+			/* it may time out before it is sent; then it does not count */
 			if (quiet)
 			{
 				long		counted = statements_of(s) - before;
@@ -949,7 +949,7 @@ slow(Session *s)
 			res = run(s, "55000", "SELECT pgpool.cancel($1::bigint)", 1, values);
 			PQclear(res);
 			if (roll(s, 2) == 0 || s->lease[0] == '\0')
-				break;			/* given back in flight */
+				break;			/* returned in flight */
 			res = run(s, "55000", "SELECT a FROM pgpool.result($1::bigint) AS t(a text)", 1, values);
 			PQclear(res);
 			break;
@@ -967,13 +967,13 @@ slow(Session *s)
 	}
 	s->cancels = false;
 
-	/* what is in flight is in the way of all but a checkin */
+	/* a statement in flight prevents all operations but a checkin */
 	if (!landed && s->lease[0] != '\0')
 		give(s, roll(s, 2) ? "SELECT pgpool.checkin($1::bigint)" :
 			 "SELECT pgpool.discard($1::bigint)");
 }
 
-/* What leaves a session in a state that nobody may inherit. */
+/* Operations that leave a session in a state that no other lease may see. */
 static void
 soil(Session *s)
 {
@@ -993,7 +993,7 @@ soil(Session *s)
 	s->model.statements[0]++;
 	PQclear(run(s, which == 4 ? "22012" : which == 5 ? "0A000" : "25P02",
 				how[which], 1, values));
-	/* what was begun is in the way of others, so the lease ends here */
+	/* the open operation prevents others, so the lease ends here */
 	if ((which == 0 || which == 1 || which == 3) && s->lease[0] != '\0')
 		give(s, "SELECT pgpool.checkin($1::bigint)");
 }
@@ -1077,7 +1077,7 @@ session_main(void *arg)
 	{
 		if (pausing)
 		{
-			/* at the first one all have what they have, then nothing is to be left */
+			/* at the first one sessions hold leases, at the second one none may be left */
 			pthread_barrier_wait(&barrier);
 			pthread_barrier_wait(&barrier);
 			while (s->lease[0] != '\0')
@@ -1122,7 +1122,7 @@ end_link(Link *link, bool reset)
 	}
 }
 
-/* Blocking writes: a peer that does not read holds all up, for a while. */
+/* Blocking writes: a peer that does not read delays all others for a while. */
 static bool
 pass_on(Link *link, int side)
 {
@@ -1261,7 +1261,7 @@ listen_at(int port)
 #define LOCAL(text) ask(local, local_info, (text), answer, sizeof(answer))
 #define REMOTE(text) ask(remote, remote_info, (text), answer, sizeof(answer))
 
-/* The answer to a question; "" if there is none. */
+/* The result of a query; "" if there is none. */
 static void
 ask(PGconn **conn, const char *info, const char *sql, char *answer, size_t size)
 {
@@ -1288,8 +1288,8 @@ ask(PGconn **conn, const char *info, const char *sql, char *answer, size_t size)
 }
 
 /*
- * Each kind, and how often it is dealt among others: in a soak there is less that
- * only disturbs a session.
+ * Each kind and its weight: a soak test has fewer faults that affect a single session
+ * only.
  */
 typedef enum Kind
 {
@@ -1327,10 +1327,10 @@ static const struct
 	[DRAIN] = {"drains", 2, 2},
 	[RESTART_REMOTE] = {"remote restarts", 2, 2},
 };
-static long faults[KINDS];		/* that had somebody to hit */
-static Kind order[KINDS];		/* in which the first ones come */
+static long faults[KINDS];		/* that had a target */
+static Kind order[KINDS];		/* of the first faults */
 
-#define ALL_DEALT 40			/* so many faults are enough for each kind to come */
+#define ALL_DEALT 40			/* number of faults after which each kind has occurred */
 
 static void
 shuffle_kinds(Session *s)
@@ -1354,8 +1354,8 @@ each_kind_came(void)
 }
 
 /*
- * Each once, then by weight; and every other time one that has not come yet, if there
- * is one: it has had nobody to hit, after whatever came before it.
+ * Each once, then by weight; and every other time one that has not occurred yet, if there
+ * is one: it lacked a target after the faults before it.
  */
 static Kind
 deal(Session *s)
@@ -1383,7 +1383,7 @@ deal(Session *s)
 
 static unsigned size_of_s = 5;
 
-/* What changes nothing leaves the connections as they are. */
+/* A command that changes nothing keeps the connections. */
 static void
 alter_s(PGconn **local, unsigned new_size, bool new_reset)
 {
@@ -1407,12 +1407,12 @@ alter_s(PGconn **local, unsigned new_size, bool new_reset)
 }
 
 /*
- * In a soak the worker and some sessions live from the first fifth of the time on: what
- * ends them has come often by then, and what they lose slowly is to be seen.
+ * In a soak test the worker and some sessions stay from the first fifth of the time on:
+ * faults that end them have occurred often by then, and slow leaks must become visible.
  */
 #define SPARED 7				/* the first ones of the sessions */
 
-static double spare_from = 0;	/* 0: nobody */
+static double spare_from = 0;	/* 0: none */
 
 static bool
 sparing(void)
@@ -1420,7 +1420,7 @@ sparing(void)
 	return spare_from > 0 && now() >= spare_from && each_kind_came();
 }
 
-/* A session but those that are spared. */
+/* A session that is not spared. */
 static void
 terminate_one(PGconn **local, char *answer, size_t size)
 {
@@ -1547,8 +1547,8 @@ must_become(PGconn **local, const char *what, const char *sql)
 }
 
 /*
- * The remote has no more sessions than the pool says, nor fewer; how many?  Both ask
- * at instants of their own, between which an overflow connection may have closed.
+ * The number of remote sessions, which must be that of the pool.  The two are read at
+ * different instants, between which an overflow connection may have closed.
  */
 static long
 sessions_agree(PGconn **local, PGconn **remote)
@@ -1600,7 +1600,7 @@ static const char *const servers[POOLS] = {"s", "c"};
 static long before[POOLS][9];
 static long carried;			/* in quiet rounds */
 
-/* What the pools have counted: checkouts, discards, timeouts, .. */
+/* The counters of the pools: checkouts, discards, timeouts, .. */
 static void
 read_counters(PGconn **local, int pool, long *counters)
 {
@@ -1620,9 +1620,9 @@ read_counters(PGconn **local, int pool, long *counters)
 }
 
 /*
- * A quiet round begins: the pools work again, and all counting starts here.  In every
- * other one the reset is on_transfer, and few sessions use "s", so that they find what
- * they have left, and nobody else does.
+ * Begin a quiet round: the pools work again, and the counts start here.  In every other
+ * one the reset is on_transfer, and few sessions use "s", so that they find the state that
+ * they have left, and no other session does.
  */
 static void
 begin_quiet(PGconn **local)
@@ -1632,7 +1632,7 @@ begin_quiet(PGconn **local)
 	few = quiet_rounds++ % 2 == 0;
 	alter_s(local, few ? FEW : size_of_s, few);
 
-	/* a fault that has not come out yet would do so in the quiet */
+	/* a fault whose effect is still to come would affect the quiet round */
 	heal = true;
 	while (heal)
 		usleep(1000);
@@ -1650,7 +1650,7 @@ begin_quiet(PGconn **local)
 	quiet = true;
 }
 
-/* Nobody does anything: who has a lease by the model, and by the view? */
+/* While all are idle: compare the leases of the model with the view. */
 static void
 check_holders(PGconn **local)
 {
@@ -1669,7 +1669,7 @@ check_holders(PGconn **local)
 		fail(NULL, "leases (session, lease) that only the model has, or only the pool: %s", answer);
 }
 
-/* All has been given back: do the pools count what the sessions have done? */
+/* All leases are returned: compare the counters with the operations of the sessions. */
 static void
 check_model(PGconn **local)
 {
@@ -1716,20 +1716,20 @@ check_model(PGconn **local)
 	}
 }
 
-/* --- what must not grow -------------------------------------------------------- */
+/* --- resources that must not grow-------------------------------------------------- */
 
 static Series series[] = {
 	{.what = "memory of the worker, kB",.slack = 512},
 	{.what = "its descriptors beside connections",.slack = 1},
 	{.what = "memory of a session, kB",.slack = 512},
 	{.what = "memory of the largest one, kB",.slack = 2048},
-	/* sockets are kept for as many connections as there are: pool_size changes */
+	/* sockets are cached for each connection, and pool_size changes */
 	{.what = "descriptors of a session",.slack = 14},
 };
 
 static Life lives[SPARED + 1];	/* the last one is the worker's */
 
-/* Those that live long, while there are no faults. */
+/* Sample the long-lived processes, while there are no faults. */
 static void
 watch_lives(PGconn **local)
 {
@@ -1771,7 +1771,7 @@ a_life_grows(double at_least)
 	return bad;
 }
 
-/* Nobody does anything: how large are they all? */
+/* Sample the sizes of all processes, while they are idle. */
 static void
 take_samples(PGconn **local, PGconn **remote)
 {
@@ -1889,7 +1889,7 @@ main(int argc, char **argv)
 			fault = now() + fault_each;
 			one_fault(&chaos, &local, &remote);
 
-			/* in full flight, too: what does not hold is XX000 */
+			/* also while all run: a violated invariant is XX000 */
 			if (roll(&chaos, 3) == 0)
 			{
 				char		answer[1024];
@@ -1912,7 +1912,7 @@ main(int argc, char **argv)
 		rounds++;
 		pausing = false;
 
-		/* the last round is a quiet one */
+		/* the last round is quiet */
 		stop = quiet && now() >= end;
 		if (quiet)
 			quiet = few = in_order = false;
