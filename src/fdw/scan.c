@@ -351,6 +351,11 @@ pgpx_scan_async_configure_wait(AsyncRequest *request)
 		if (!request->callback_pending)
 		{
 			ExecAsyncResponse(request);
+
+			/* the executor counts the rows of the other two callbacks only */
+			if (request->requestee->instrument)
+				InstrUpdateTupleCount(request->requestee->instrument,
+									  TupIsNull(request->result) ? 0.0 : 1.0);
 			return;
 		}
 		socket = pgpx_remote_scan_socket(scan->remote);

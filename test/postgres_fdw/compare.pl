@@ -71,11 +71,15 @@ sub hunks
 
 sub unexpected
 {
-	my ($old, $new, @listed) = @_;
+	my ($old, $new, @all) = @_;
+	my @listed = grep { !$_->{optional} } @all;
+	my %optional = map { $_ => 1 } map { split /^/m, $_->{text} } grep { $_->{optional} } @all;
 	my @wrong;
 
 	foreach my $hunk (hunks($old, $new))
 	{
+		next unless grep { !$optional{$_} } split /^/m, $hunk->{text};
+
 		# those that are listed before and have not come are missing
 		my ($at) = grep { $listed[$_]{text} eq $hunk->{text} } 0 .. $#listed;
 
@@ -95,7 +99,8 @@ sub unexpected
 sub read_list
 {
 	my ($file) = @_;
-	my (%tests, $test, $hunk, $applies, $reason);
+	my (%tests, $test, $hunk, $applies, $reason, $optional);
+	my $previous = '';
 
 	open my $in, '<', $file or die "$file: $!\n";
 	while (my $line = <$in>)
@@ -109,6 +114,7 @@ sub read_list
 		}
 		elsif ($line =~ /^#/)
 		{
+			$optional = $line =~ /^# Not always:/ if $previous !~ /^#/;
 			$reason = 1;
 			$hunk = undef;
 		}
@@ -122,7 +128,7 @@ sub read_list
 			next unless $applies;
 			if (!defined $hunk)
 			{
-				$hunk = { text => '' };
+				$hunk = { text => '', optional => $optional };
 				push @{ $tests{$test} }, $hunk;
 			}
 			$hunk->{text} .= $line;
@@ -131,6 +137,7 @@ sub read_list
 		{
 			die "$file, line $.: neither a heading, a reason, nor a difference\n";
 		}
+		$previous = $line;
 	}
 	return %tests;
 }

@@ -77,9 +77,6 @@ sub run_all
 
 	# psql names the file and the line
 	s/^psql:\S+: //mg foreach @of;
-
-	# pools do not execute foreign scans asynchronously
-	s/Async Foreign Scan/Foreign Scan/g foreach @of;
 	return map { sort_notices($_) } @of;
 }
 
