@@ -84,7 +84,7 @@ is($session->run("SELECT * FROM pgpool.query($lease, 'select 2') $row") . $sessi
 # leased connections
 kill_remote(1);
 $session->fails("SELECT * FROM pgpool.query($lease, 'select 3') $row", '08006',
-	qr/remote server said: terminating connection/, 'idle lease fails with the last message of the remote server');
+	qr/The remote server reported: terminating connection/, 'idle lease fails with the last message of the remote server');
 $session->fails("SELECT * FROM pgpool.query($lease, 'select 3') $row", '08006', qr/lost/, 'lease stays lost');
 is($session->run("SELECT pgpool.checkin($lease)") . $session->error, '', 'lost lease can be returned');
 
@@ -97,7 +97,7 @@ foreach my $where ($lease, "'one'")
 		'query runs');
 	kill_remote(0);
 	$session->finish(10);
-	$session->failed('08006', qr/remote server said: terminating connection/, 'query fails with the last message of the remote server');
+	$session->failed('08006', qr/The remote server reported: terminating connection/, 'query fails with the last message of the remote server');
 	$session->run('SELECT pgpool.checkin_all()');
 }
 is($session->run("SELECT * FROM pgpool.query('one', 'select 4') $row") . $session->error, '4', 'next call works');

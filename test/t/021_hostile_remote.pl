@@ -38,7 +38,7 @@ my %answers = (
 	token_missing => [ sub { $_[0]->answer('1') }, '08006' ],
 	token_late => [ sub { $_[0]->answer('1'), $_[0]->echo }, '08006' ],
 	token_twice => [ sub { $_[0]->echo, $_[0]->echo, $_[0]->answer('1') }, '08006' ],
-	token_error => [ sub { failure(S => 'ERROR', V => 'ERROR', C => '22012', M => 'of another'), ready }, '08006', qr/remote server said: of another/ ],
+	token_error => [ sub { failure(S => 'ERROR', V => 'ERROR', C => '22012', M => 'of another'), ready }, '08006', qr/The remote server reported: of another/ ],
 	answer_of_nobody => [ sub { ($_[0]->answer('1')) x 2 }, '08006' ],
 	binary => [ sub { $_[0]->answer("\xFF\xFE") }, '22021' ],
 	error_unknown => [ sub { failure(M => 'oops'), ready }, 'HV000', qr/oops/ ],
@@ -59,8 +59,8 @@ my %answers = (
 	error_query_outside => [ sub { failure(C => '42601', M => 'no', q => "\xC3\xA9", p => 3), ready }, '42601', qr/no\nQUERY:  \xC3\xA9\nLOCATION:/ ],
 	error_query_large => [ sub { failure(C => '42601', M => 'no', q => 'x' . "\xC3\xA9" x 40_000, p => 40_000), ready }, '42601', qr/^QUERY:  x(?:(?:\xC3\xA9){127}){258}\xC3\xA9$/m ],
 	error_unended => [ sub { message('E', 'Mno end'), ready }, '(?:HV000|08006)' ],
-	error_fatal => [ sub { failure(S => 'FATAL', V => 'FATAL', C => '57P01', M => 'bye') }, '08006', qr/remote server said: bye/ ],
-	error_last => [ sub { failure(S => 'FATAL', V => 'FATAL', C => '57P01', M => 'bye'), ready }, '08006', qr/remote server said: bye/ ],
+	error_fatal => [ sub { failure(S => 'FATAL', V => 'FATAL', C => '57P01', M => 'bye') }, '08006', qr/The remote server reported: bye/ ],
+	error_last => [ sub { failure(S => 'FATAL', V => 'FATAL', C => '57P01', M => 'bye'), ready }, '08006', qr/The remote server reported: bye/ ],
 );
 
 # Messages after a correct answer, while the connection is not leased.

@@ -434,7 +434,7 @@ foreach my $database (qw(tenant1 tenant2))
 		$paused = 0;
 		$paused++ while $paused < 9 && $tenant->run('SELECT pgpool.pause($$paused' . ($paused + 1) . '$$)') . $tenant->error eq '';
 		ok($paused > 0 && $paused < 9, "$paused servers can be paused");
-		$tenant->failed('53300', qr/too many pools\nDETAIL:  All 8 slots are in use; a paused server has one, too\./, 'pause of one more server is refused');
+		$tenant->failed('53300', qr/too many pools\nDETAIL:  All 8 slots are in use. A paused server occupies one, too\./, 'pause of one more server is refused');
 		$tenant->fails('SELECT pgpool.pause(NULL)', '53300', qr/too many pools/, 'pause of all servers is refused');
 		$tenant->fails("SELECT pgpool.drain('paused9', '1 s')", '53300', qr/too many pools/, 'drain of one more server is refused');
 		is($tenant->run("SELECT pgpool.resume('paused9')") . $tenant->error, '', 'resume of one more server succeeds');
