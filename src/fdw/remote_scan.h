@@ -41,7 +41,7 @@ extern PgpxRemoteScan *pgpx_remote_scan_begin(PgpxRemoteTransaction *rt,
 extern void pgpx_remote_scan_open(PgpxRemoteScan *scan, int nparams,
 								  const char *const *values);
 
-/* Give up the rows that were not read; the scan can be opened again. */
+/* Discard the rows that were not read; the scan can be opened again. */
 extern void pgpx_remote_scan_stop(PgpxRemoteScan *scan);
 
 /*

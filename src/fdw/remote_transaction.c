@@ -15,7 +15,7 @@
  *   remote releases its locks, and leaves the answer to the next use.  If
  *   the lease is busy, ROLLBACK TO precedes the next statement, too.
  * - Where nothing was written, COMMIT is sent together with the reset, and
- *   nobody waits for the answer.  Otherwise COMMIT is sent on all leases,
+ *   no session waits for the answer.  Otherwise COMMIT is sent on all leases,
  *   and then all answers are read.  An error aborts the local transaction.
  *   The servers whose answer was a success have committed by then; there
  *   is no two-phase commit.

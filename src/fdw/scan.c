@@ -300,7 +300,7 @@ pgpx_scan_statistics(ForeignScanState *node, Oid *server, Oid *user,
 	return true;
 }
 
-/* Give the Append a row, the end, or the word that it must wait. */
+/* Return a row, the end, or a request to wait to the Append node. */
 static void
 answer(AsyncRequest *request)
 {

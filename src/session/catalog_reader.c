@@ -13,10 +13,10 @@
  * - It applies the checks of a checkout of the pool's user.  A pool that all
  *	 users of a PUBLIC mapping share has no user; there each checkout checks its
  *	 own.
- * - Nobody has asked for the connection.  So without a password, where the
+ * - No session has requested the connection.  So without a password, where the
  *	 remote may rely on the account of this server, it is opened only if
  *	 superusers own the servers.  Otherwise the owner of a server could have
- *	 his start commands executed with the rights of that account.
+ *	 start commands executed with the rights of that account.
  * - It reads catalogs only and executes no SQL, so no code of a user runs here.
  *	 No setting of a role or database affects what it publishes.
  * - It must be brief, because DROP DATABASE waits five seconds for it.

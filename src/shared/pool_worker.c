@@ -749,7 +749,7 @@ pgpx_pool_evict(int beneficiary, bool same_server, PgpxEvict which)
 			continue;
 		LWLockAcquire(pool->lock, LW_SHARED);
 		if (pool->count[PGPX_CONN_CLOSING] > 0)
-			best_used = -1;		/* a place is about to come free */
+			best_used = -1;		/* a slot is about to become free */
 		oldest = victim_locked(pool, which, now);
 		if (oldest >= 0 && pgpx_conns[oldest].last_used < best_used)
 		{
