@@ -29,12 +29,8 @@
  *	- This limit counts logins with the same conninfo only.  After a change of
  *	  options a login does not wait behind those with the old options, so that
  *	  a fixed configuration works at once.
- *	- But a user who may change a user mapping can change it again and again, or
- *	  create a new one, which is a new pool.  So the logins of one user on one
- *	  server to one address are limited whatever their conninfo.
- *	- If many threads in the worker are abandoned, users who have abandoned
- *	  threads get no new ones.  Users who have none can still log in.
- *	- A user who may create servers has a limit for all of them together.
+ *	- But a user who may change a user mapping or create servers can make new
+ *	  conninfos again and again.  So a user has a limit for all of them together.
  *
  * The cancel requests of libpq 17 and later perform the TLS part of a login,
  * too.  They have the same limits, but are counted separately, so that neither
@@ -86,18 +82,8 @@
 
 #include "worker/events.h"
 
-/*
- * Limits of threads that run at once: for a pool with the same conninfo; for a
- * user at one address.
- */
+/* Limits of threads: of a pool with the same conninfo, and of a user. */
 #define MAX_STEPS 4
-#define MAX_AT_ADDRESS 8
-
-/*
- * Limits of threads: in the worker, for users who have abandoned threads; of a
- * user in all.
- */
-#define MAX_ABANDONED 32
 #define MAX_OF_USER 64
 
 typedef enum LoginState
@@ -112,7 +98,6 @@ typedef enum LoginState
 typedef struct Owner
 {
 	Oid			database;
-	Oid			server;
 	NameData	user;
 } Owner;
 
@@ -124,8 +109,7 @@ struct PgpxLogin
 	dlist_node	node;			/* in steps, unless AWAITING_REMOTE */
 	PgpxLoginOf of;
 	Owner		pool_owner;
-	struct sockaddr_storage remote; /* peer in this step; 0: not connected */
-	int			fd;				/* its socket; -1: none */
+	int			fd;				/* socket in this step; -1: none */
 	struct stat socket;			/* identifies it, since fd may be reused */
 	void	   *libpq;			/* libpq's object, of the type for "kind" */
 	PgpxInputAccounting *accounting;
@@ -179,7 +163,6 @@ owner_of_pool(int index)
 
 	LWLockAcquire(pool->lock, LW_SHARED);
 	pool_owner.database = pool->key.database;
-	pool_owner.server = pool->key.server;
 	pool_owner.user = pool->user_name;
 	LWLockRelease(pool->lock);
 	return pool_owner;
@@ -228,22 +211,12 @@ same_user(const Owner *a, const Owner *b)
 		strcmp(NameStr(a->user), NameStr(b->user)) == 0;
 }
 
-static bool
-same_remote(const PgpxLogin *a, const PgpxLogin *b)
-{
-	return memcmp(&a->remote, &b->remote, sizeof(a->remote)) == 0;
-}
-
 /* Numbers of threads that limit a login, of its kind. */
 typedef struct Threads
 {
 	int			same_conninfo;	/* of its pool with its conninfo */
 	int			same_abandoned;
-	int			remote;			/* its user's on its server and address */
-	int			running;		/* .. on its server, not abandoned */
-	int			abandoned;
 	int			user;			/* its user's */
-	int			all_abandoned;	/* the worker's */
 } Threads;
 
 static Threads
@@ -255,34 +228,18 @@ count_threads(const PgpxLogin *login)
 	dlist_foreach(iter, &steps)
 	{
 		PgpxLogin  *other = dlist_container(PgpxLogin, node, iter.cur);
-		int			abandoned = other->state == ABANDONED ? 1 : 0;
 
-		if (other->state == QUEUED || other->kind != login->kind)
-			continue;
-		n.all_abandoned += abandoned;
-		if (!same_user(&other->pool_owner, &login->pool_owner))
+		if (other->state == QUEUED || other->kind != login->kind ||
+			!same_user(&other->pool_owner, &login->pool_owner))
 			continue;
 		n.user++;
-		if (other->pool_owner.server != login->pool_owner.server)
-			continue;
-		n.running += 1 - abandoned;
-		n.abandoned += abandoned;
-		if (same_remote(other, login))
-			n.remote++;
 		if (has_same_conninfo(other, login))
 		{
 			n.same_conninfo++;
-			n.same_abandoned += abandoned;
+			n.same_abandoned += other->state == ABANDONED ? 1 : 0;
 		}
 	}
 	return n;
-}
-
-static bool
-too_many_abandoned(const Threads *n)
-{
-	return n->user >= MAX_OF_USER ||
-		(n->abandoned > 0 && n->all_abandoned + n->running >= MAX_ABANDONED);
 }
 
 static bool
@@ -290,13 +247,10 @@ may_start(const PgpxLogin *login)
 {
 	Threads		n = count_threads(login);
 
-	return n.same_conninfo < MAX_STEPS && n.remote < MAX_AT_ADDRESS &&
-		!too_many_abandoned(&n);
+	return n.same_conninfo < MAX_STEPS && n.user < MAX_OF_USER;
 }
 
-/*
- * Returns the first waiting login that may start, of one user or (NULL) of all.
- */
+/* Returns the first waiting login of a user that may start. */
 static PgpxLogin *
 next_to_start(const Owner *pool_owner)
 {
@@ -308,12 +262,11 @@ next_to_start(const Owner *pool_owner)
 		PgpxLogin  *login = dlist_container(PgpxLogin, node, iter.cur);
 
 		if (login->state != QUEUED ||
-			(pool_owner != NULL && !same_user(&login->pool_owner, pool_owner)))
+			!same_user(&login->pool_owner, pool_owner))
 			continue;
 
 		/* skip logins that the same limits block, rather than count again */
-		if (stuck != NULL && has_same_conninfo(login, stuck) &&
-			same_remote(login, stuck))
+		if (stuck != NULL && has_same_conninfo(login, stuck))
 			continue;
 		if (may_start(login))
 			return login;
@@ -344,19 +297,11 @@ start_next(const Owner *pool_owner)
 	}
 }
 
-/*
- * Records the peer and the socket of the next step.  An unconnected socket
- * has no peer: then no remote can make libpq compute anything.
- */
+/* Records the socket of the next step. */
 static void
-find_remote(PgpxLogin *login)
+find_socket(PgpxLogin *login)
 {
-	socklen_t	len = sizeof(login->remote);
-
-	memset(&login->remote, 0, sizeof(login->remote));
 	login->fd = login->kind->socket(login->libpq);
-	if (getpeername(login->fd, (struct sockaddr *) &login->remote, &len) < 0)
-		memset(&login->remote, 0, sizeof(login->remote));
 	if (fstat(login->fd, &login->socket) < 0)
 		login->fd = -1;
 }
@@ -389,7 +334,7 @@ pgpx_login_step(PgpxLogin *login)
 	if (login->state != AWAITING_REMOTE)
 		return;
 	login->state = QUEUED;
-	find_remote(login);
+	find_socket(login);
 	dlist_push_tail(&steps, &login->node);
 	start_next(&pool_owner);
 }
@@ -429,8 +374,7 @@ ended(PgpxTask *task)
 						   "The remote server sent too much data during the login.");
 	}
 
-	/* one abandoned thread less may allow logins of all users to start */
-	start_next(abandoned ? NULL : &pool_owner);
+	start_next(&pool_owner);
 }
 
 bool
@@ -447,11 +391,10 @@ pgpx_login_delay_reason(const PgpxLogin *login)
 	if (login == NULL || login->state == AWAITING_REMOTE)
 		return "";
 	n = count_threads(login);
-	if (login->state == QUEUED &&
-		(n.same_abandoned >= MAX_STEPS || n.remote >= MAX_AT_ADDRESS))
+	if (login->state == QUEUED && n.same_abandoned >= MAX_STEPS)
 		return ": earlier logins of the pool are still computing their authentication";
-	if (login->state == QUEUED && too_many_abandoned(&n))
-		return ": too many logins of the pool worker are still computing their authentication";
+	if (login->state == QUEUED && n.user >= MAX_OF_USER)
+		return ": too many logins of this user are still computing their authentication";
 	return ": what the remote server asks for takes longer to compute";
 }
 

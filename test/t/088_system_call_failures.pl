@@ -646,8 +646,8 @@ is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'lock is 
 	works('alive', 'look-ups');
 }
 
-# --- abandoned logins that compute: at most eight for one user and address, and, for
-# users who have some, about 32 in the worker, whatever options and user mappings change
+# --- abandoned logins that compute: at most four for a pool with the same conninfo, and
+# 64 for a user, whatever options and user mappings change
 {
 	my %hasty = (pool_size => 8, connect_timeout => '300ms', retry_min => '10 ms', retry_max => '10 ms');
 	my @held = map { "held$_" } 0 .. 4;
@@ -707,38 +707,33 @@ is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'lock is 
 	$leave_behind->(20, @held);
 	$tell_anew->('held1');
 	$leave_behind->(24, 'held1');
-	$tell_anew->('held1');
-	$is_told->('held1', $before_it, 'published conninfo does not lift the limit');
-	$session->run("DROP USER MAPPING FOR CURRENT_USER SERVER held1; CREATE USER MAPPING FOR CURRENT_USER SERVER held1 OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD')");
-	$is_told->('held1', $before_it, 'new user mapping does not lift the limit');
-	ok(wait_until($local, $threads, '0 24'), 'no login has got another thread');
-	$tell_anew->(@held[ 0, 2, 3 ]);
-	$leave_behind->(32, @held[ 2, 3 ]);
-	$is_told->('held0', qr/did not end within connect_timeout \(0\.3 s\): too many logins of the pool worker are still computing their authentication/, 'worker has too many abandoned logins');
-	ok(wait_until($local, $threads, '0 32'), 'no login has got another thread in the full worker');
-	works('newcomer', 'user without abandoned logins');
+	$is_told->('held1', $before_it, 'further login of the pool has to wait');
+	works('newcomer', 'pool without abandoned logins');
 	check_invariants($local);
 
-	# a user who can create servers has a limit of its own
+	# a user who can change user mappings and create servers has a limit
 	$remote->safe_psql('postgres', 'CREATE DATABASE more_db OWNER remote_app');
-	make_pool($local, $remote, server => $_, remote_dbname => 'more_db', options => \%hasty) foreach map { "more$_" } 0 .. 9;
+	make_pool($local, $remote, server => $_, remote_dbname => 'more_db', options => \%hasty) foreach map { "more$_" } 0 .. 11;
 	make_pool($local, $remote, server => 'of_others', remote_dbname => 'postgres', options => \%quick);
 	hold_logins($local, 'remote_db', 'template1', 'more_db');
-	$leave_behind->(68, map { "more$_" } 0 .. 8);
-	$is_told->('more9', qr/did not end within connect_timeout \(0\.3 s\): too many logins of the pool worker are still computing/, 'further server of the same user has to wait');
-	ok(wait_until($local, $threads, '0 68'), 'further server has got no thread');
+	$leave_behind->(68, map { "more$_" } 0 .. 10);
+	my $too_many = qr/did not end within connect_timeout \(0\.3 s\): too many logins of this user are still computing their authentication/;
+	$is_told->('more11', $too_many, 'further server of the same user has to wait');
+	$session->run("DROP USER MAPPING FOR CURRENT_USER SERVER held1; CREATE USER MAPPING FOR CURRENT_USER SERVER held1 OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD')");
+	$is_told->('held1', $too_many, 'new user mapping does not lift the limit');
+	ok(wait_until($local, $threads, '0 68'), 'no login has got another thread');
 	is($local->safe_psql('postgres', q{SELECT a FROM pgpool.query('of_others', 'select 1') AS t(a int)}, extra_params => [ '-U', 'app' ]), '1', 'another user can connect');
 	check_invariants($local);
 	hold_logins($local, 'remote_db', 'template1');
-	ok(wait_until($local, $threads, '0 32'), 'abandoned logins of these servers end');
+	ok(wait_until($local, $threads, '0 24'), 'abandoned logins of these servers end');
 
 	$session->run("ALTER SERVER $_ OPTIONS (SET connect_timeout '1min')") foreach @held;
-	$session->start(q{SELECT pgpool.checkout('held1', '1 min')});
+	$session->start(q{SELECT pgpool.checkout('held2', '1 min')});
 	$other->start(q{SELECT pgpool.checkout('held0', '1 min')});
 	ok(wait_until($local, q{SELECT sum(connecting) FROM pgpool.pools}, 2), 'two logins queue for a thread');
-	ok(wait_until($local, $threads, '0 32'), 'queued logins have no thread');
+	ok(wait_until($local, $threads, '0 24'), 'queued logins have no thread');
 	hold_logins($local, 'remote_db');
-	ok(wait_until($local, $threads, '1 28'), 'one queued login has a thread when those of another user end');
+	ok(wait_until($local, $threads, '0 20'), 'nor have they when those of another user end');
 	hold_logins($local);
 	like($_->finish(60), qr/^\d+$/, 'login succeeds when the abandoned logins have ended') or diag($_->error) foreach $session, $other;
 	ok(wait_until($local, $threads, '0 0'), 'no thread is left');
