@@ -127,7 +127,7 @@ start_servers() {
     -U remote_app remote_db >"$work/log/remote.init.log" 2>&1
   psql_at "$remote_port" remote_super remote_db -q -v secret="$secret" <<'SQL'
 SELECT format('CREATE ROLE %s LOGIN PASSWORD %L', 'remote_' || name, :'secret')
-  FROM unnest(array['pool', 'never', 'tls', 'tls_never', 'each', 'bouncer', 'bouncer_reset',
+  FROM unnest(array['pool', 'never', 'foreign', 'tls', 'tls_never', 'each', 'bouncer', 'bouncer_reset',
     'bouncer_tls']) AS name \gexec
 GRANT SELECT ON ALL TABLES IN SCHEMA public TO PUBLIC;
 VACUUM FREEZE ANALYZE;

@@ -11,7 +11,7 @@ way_point() {
 
 # way_foreign_sessions SCHEMA SESSIONS: ours on eight connections, the peer's with one each
 way_foreign_sessions() {
-  local role=remote_pool
+  local role=remote_foreign
 
   [ "$1" = ours ] || role=remote_each
   sessions sessions_foreign "$2" "$role" -D "schema=$1"
@@ -33,7 +33,7 @@ way_scan_memory() {
 # way_first_row SCHEMA, or none: us of a fresh session's first row
 way_first_row() {
   client fresh "$(turns 60)" "host=$work/s port=$local_port dbname=bench user=postgres" \
-    "select ${1:+a from $1.one}${1:-1}"
+    "$([ $# -gt 0 ] && echo "select a from $1.one" || echo 'select 1')"
 }
 
 way_insert() {
@@ -56,6 +56,7 @@ group_11() {
   measure "$long_rounds" scan_memory:ours:mixed scan_memory:peer:mixed
   measure "$long_rounds" insert:ours:inserted insert:peer:inserted insert:ours:inserted_100 insert:peer:inserted_100
   place free
+  way_append ours slow 16 >/dev/null # opens the pools' connections
   measure "$long_rounds" append:ours:slow:16 append:ours:slow_1 append:peer:slow:16 append:peer:slow_1
   measure "$long_rounds" foreign_sessions:ours:60 foreign_sessions:peer:60
 }

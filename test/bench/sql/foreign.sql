@@ -23,7 +23,7 @@ SELECT format($$
   name, wrapper, :'host', :'port', :'database', one, many, :'secret', role)
 FROM (VALUES
   ('peer', 'postgres_fdw', '', '', 'remote_each'),
-  ('ours', 'pgpool_fdw', ', pool_size ''1''', ', pool_size ''8'', checkout_timeout ''2min''', 'remote_pool')
+  ('ours', 'pgpool_fdw', ', pool_size ''1''', ', pool_size ''8'', checkout_timeout ''2min''', 'remote_foreign')
 ) AS v(name, wrapper, one, many, role) \gexec
 
 -- four servers, each of which takes 100 ms
