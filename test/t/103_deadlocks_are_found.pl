@@ -279,6 +279,37 @@ $app->run('ROLLBACK');
 end_all();
 is(deadlocks(), $before, 'no session got 40P01');
 
+# --- many sessions: the detail is bounded
+make_pool($local, $remote, server => 'ten', options => { pool_size => 10 });
+my @many = map { PgpxSession->new($local) } 1 .. 10;
+begin_with($_, 'ten') foreach @many;
+waits($_, 'ten') foreach @many[ 0 .. 8 ];
+$many[9]->run("SELECT pgpool.checkout_xact('ten')");
+$many[9]->failed('40P01', qr/held by processes (\d+, ){7}\d+ and 2 more\.\n/, 'deadlock of ten sessions');
+goes_on($many[0], 'first waiter is served');
+foreach my $i (1 .. 8)
+{
+	$many[ $i - 1 ]->run('ROLLBACK');
+	goes_on($many[$i], 'next waiter is served');
+}
+$_->quit foreach @many;
+end_all();
+
+# --- foreign tables lease connections for the transaction
+SKIP:
+{
+	skip 'postgres_fdw is not installed', 3
+	  unless $local->safe_psql('postgres', q{SELECT count(*) FROM pg_available_extensions WHERE name = 'postgres_fdw'});
+	$local->safe_psql('postgres', "CREATE FOREIGN TABLE far_$_ (relname name) SERVER $_ OPTIONS (schema_name 'pg_catalog', table_name 'pg_class')") foreach qw(a b);
+	$s[0]->run('BEGIN; SELECT count(*) FROM far_a');
+	$s[1]->run('BEGIN; SELECT count(*) FROM far_b');
+	$s[0]->start('SELECT count(*) > 0 FROM far_b');
+	ok(wait_until($local, 'SELECT server FROM pgpool.waiters', 'b'), 'session waits for a connection of a foreign table');
+	$s[1]->fails('SELECT count(*) FROM far_a', '40P01', qr/deadlock detected while waiting for a connection to server "a"/, 'foreign tables: the later waiter gets 40P01');
+	goes_on($s[0], 'foreign tables: the other session continues');
+	end_all();
+}
+
 stats_add_up($local);
 check_invariants($local);
 
