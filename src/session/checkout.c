@@ -6,12 +6,12 @@
  * Runs in sessions only.  Order of the steps, and what cleans up if the
  * process exits in a step:
  *
- *	1.  allocate the lease record		nothing is shared yet
- *	2. under the pool lock: lease a		the exit callback finds the waiter; a
- *	   connection, or enqueue			connection is in the record at once
- *	3.  wait on the latch				ERROR leaves the queue in PG_CATCH,
- *										FATAL in the exit callback
- *	4.  fetch the socket and validate	the exit callback returns the lease
+ *	1. allocate the lease record		nothing is shared yet
+ *	2. under the pool lock: lease a		the exit callback finds the lease in the
+ *	   connection, or enqueue			session's list, or the waiter
+ *	3. wait on the latch				ERROR leaves the queue in PG_CATCH, FATAL
+ *										in the exit callback
+ *	4. fetch the socket and validate	the exit callback returns the lease
  *
  * See checkout_pool.c for finding the pool and publishing its conninfo,
  * checkout_wait.c for step 3 and the errors, and checkout_validate.c for
@@ -82,7 +82,7 @@ note_lease(PgpxCheckout *c, PgpxPool *pool, PgpxConn *conn, uint64 lease_id,
  * means taking the slower path.
  */
 static inline bool
-others_wait(const PgpxServerSpec *spec)
+has_waiters(const PgpxServerSpec *spec)
 {
 	return spec->pool >= 0 &&
 		((const volatile PgpxPool *) &pgpx_pools[spec->pool])->nwaiting > 0;
@@ -92,8 +92,8 @@ others_wait(const PgpxServerSpec *spec)
  * Lease a free connection of the locked pool.  Returns NULL if there is none.
  */
 static inline PgpxConn *
-take_free_locked(PgpxCheckout *c, PgpxPool *pool, PgpxTime now,
-				 uint64 *lease_id)
+pick_and_lease_locked(PgpxCheckout *c, PgpxPool *pool, PgpxTime now,
+					  uint64 *lease_id)
 {
 	PgpxConn   *conn = pgpx_pool_pick_locked(pool, c->spec->last_conn,
 											 c->spec->last_conn_generation,
@@ -126,7 +126,7 @@ lease_free_locked(PgpxCheckout *c, PgpxPool *pool, PgpxLease *lease)
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	if (pool->nwaiting == 0 || c->position != 0)
-		conn = take_free_locked(c, pool, pgpx_now(), &lease_id);
+		conn = pick_and_lease_locked(c, pool, pgpx_now(), &lease_id);
 	if (conn == NULL)
 		return false;
 	note_lease(c, pool, conn, lease_id, lease);
@@ -138,19 +138,22 @@ lease_free_locked(PgpxCheckout *c, PgpxPool *pool, PgpxLease *lease)
  * lock, because it allocates memory.
  */
 static void
-set_pending(PgpxCheckout *c)
+prepare_pending(PgpxCheckout *c)
 {
-	c->pending = true;
-	pgpx_hand_over_prepare(c->spec, c->statement);
+	c->prepared = true;
+	pgpx_hand_over_prepare(c->spec, c->pending);
 }
 
-/* Withdraw it: the statement must not be sent for a later waiter. */
+/*
+ * Withdraw the prepared statement: it must not be sent for a later waiter of
+ * this session.
+ */
 static void
-clear_pending(PgpxCheckout *c)
+withdraw_pending(PgpxCheckout *c)
 {
-	if (c->pending)
+	if (c->prepared)
 		pgpx_pending_statement_set(NULL, 0);
-	c->pending = false;
+	c->prepared = false;
 }
 
 /*
@@ -199,13 +202,13 @@ wait_for_grant(PgpxCheckout *c, PgpxPool *pool, PgpxWaiter *waiter,
 {
 	PgpxConn   *conn;
 	uint64		lease_id;
-	bool		moved;
+	bool		pool_changed;
 
-	conn = pgpx_checkout_wait(c, pool, waiter, &lease_id, &moved);
-	if (moved)
+	conn = pgpx_checkout_wait(c, pool, waiter, &lease_id, &pool_changed);
+	if (pool_changed)
 	{
 		/* the pending statement was for the waiter that has left */
-		clear_pending(c);
+		withdraw_pending(c);
 		return ATTEMPT_AGAIN;
 	}
 	if (conn == NULL)
@@ -239,7 +242,7 @@ attempt(PgpxCheckout *c, PgpxLease *lease)
 	if (lease_free_locked(c, pool, lease))
 	{
 		LWLockRelease(pool->lock);
-		clear_pending(c);		/* it is not needed */
+		withdraw_pending(c);	/* it is not needed */
 		return ATTEMPT_LEASED;
 	}
 	pgpx_checkout_check_locked(c, pool);
@@ -256,10 +259,10 @@ attempt(PgpxCheckout *c, PgpxLease *lease)
 		leave_without_wait(c, pool);
 		return ATTEMPT_NONE;
 	}
-	if (c->statement != NULL && !c->pending)
+	if (c->pending != NULL && !c->prepared)
 	{
 		LWLockRelease(pool->lock);
-		set_pending(c);
+		prepare_pending(c);
 		return ATTEMPT_AGAIN;
 	}
 	waiter = enqueue_locked(c, pool);
@@ -272,14 +275,14 @@ attempt(PgpxCheckout *c, PgpxLease *lease)
  * Otherwise the lease is in the session's list on return.
  */
 static bool
-take(PgpxCheckout *c, PgpxLease *lease)
+lease_or_wait(PgpxCheckout *c, PgpxLease *lease)
 {
 	Attempt		outcome;
 
 	pgpx_pending_statement_set(NULL, 0);
-	c->pending = false;
-	if (c->statement != NULL && !c->no_wait && others_wait(c->spec))
-		set_pending(c);			/* saves an attempt */
+	c->prepared = false;
+	if (c->pending != NULL && !c->no_wait && has_waiters(c->spec))
+		prepare_pending(c);		/* saves an attempt */
 	do
 		outcome = attempt(c, lease);
 	while (outcome == ATTEMPT_AGAIN);
@@ -299,22 +302,23 @@ log_wait(const PgpxCheckout *c)
 
 /*
  * Lease and validate until a connection is alive.  Returns NULL only with
- * only_try.  *spare is a record that is not in use, or NULL; the caller must free
- * it, also on an error.  taken: a lease to validate first; NULL: none.
+ * only_try.  unvalidated: a lease to validate first; NULL: none.  *spare is set
+ * to an allocated record while it is no lease yet; the caller must free it, also
+ * after an error.
  */
 static PgpxLease *
-checkout(PgpxCheckout *c, PgpxLease *taken, PgpxLease *volatile *spare)
+checkout(PgpxCheckout *c, PgpxLease *unvalidated, PgpxLease *volatile *spare)
 {
 	for (;;)
 	{
-		PgpxLease  *lease = taken;
+		PgpxLease  *lease = unvalidated;
 		PgpxValidation validation;
 
-		taken = NULL;
+		unvalidated = NULL;
 		if (lease == NULL)
 		{
 			*spare = pgpx_lease_alloc();
-			if (!take(c, *spare))
+			if (!lease_or_wait(c, *spare))
 				return NULL;
 			lease = *spare;
 			*spare = NULL;
@@ -342,11 +346,11 @@ checkout(PgpxCheckout *c, PgpxLease *taken, PgpxLease *volatile *spare)
  * The common case: the pool is known and current and has no waiters, a
  * connection is free, and its socket is cached and has no input.  Throws
  * nothing once it has the lock, so it needs no PG_TRY block.  Returns NULL if
- * the slow path must be taken.  If *undone is set then, the slow path must
+ * the slow path must be unvalidated.  If *unvalidated is set then, the slow path must
  * validate that lease.
  */
 static PgpxLease *
-checkout_quickly(PgpxCheckout *c, PgpxLease *volatile *undone)
+checkout_quickly(PgpxCheckout *c, PgpxLease *volatile *unvalidated)
 {
 	PgpxServerSpec *spec = c->spec;
 	PgpxLease  *lease;
@@ -354,7 +358,7 @@ checkout_quickly(PgpxCheckout *c, PgpxLease *volatile *undone)
 	PgpxPool   *pool;
 	uint64		lease_id = 0;
 
-	if (others_wait(spec))
+	if (has_waiters(spec))
 		return NULL;
 	lease = pgpx_lease_alloc();
 	pool = pgpx_pool_lock(spec->pool, spec->pool_id);
@@ -362,7 +366,7 @@ checkout_quickly(PgpxCheckout *c, PgpxLease *volatile *undone)
 	{
 		if (pool->nwaiting == 0 &&
 			pgpx_pool_is_current_locked(pool, &spec->fingerprint))
-			conn = take_free_locked(c, pool, c->started, &lease_id);
+			conn = pick_and_lease_locked(c, pool, c->started, &lease_id);
 		if (conn != NULL)
 			note_lease(c, pool, conn, lease_id, lease);
 		LWLockRelease(pool->lock);
@@ -374,7 +378,7 @@ checkout_quickly(PgpxCheckout *c, PgpxLease *volatile *undone)
 	}
 	if (pgpx_checkout_validate_quickly(lease))
 		return lease;
-	*undone = lease;
+	*unvalidated = lease;
 	return NULL;
 }
 
@@ -387,7 +391,7 @@ checkout_for(const char *server, Oid user, int64 timeout, bool only_try,
 	PgpxCheckout c;
 	PgpxLease *volatile lease = NULL;
 	PgpxLease *volatile spare = NULL;
-	PgpxLease *volatile taken = NULL;
+	PgpxLease *volatile unvalidated = NULL;
 
 	pgpx_shmem_require();
 	pgpx_lease_register_callbacks();
@@ -410,7 +414,7 @@ checkout_for(const char *server, Oid user, int64 timeout, bool only_try,
 		why = pnstrdup(why, pg_mbcliplen(why, strlen(why), PGPX_WHY_LEN - 1));
 	c.holder.why = why;
 	c.holder.application_name = application_name;
-	c.statement = statement;
+	c.pending = statement;
 	set_deadline(&c, timeout);
 	if (retry != NULL && retry->queue_position != 0 &&
 		retry->pool_id == c.spec->pool_id)
@@ -419,14 +423,14 @@ checkout_for(const char *server, Oid user, int64 timeout, bool only_try,
 		c.deadline = retry->deadline;
 	}
 
-	lease = checkout_quickly(&c, &taken);
+	lease = checkout_quickly(&c, &unvalidated);
 	if (lease != NULL)
 		return lease;
 
 	pgpx_server_spec_pin(c.spec);
 	PG_TRY();
 	{
-		lease = checkout(&c, taken, &spare);
+		lease = checkout(&c, unvalidated, &spare);
 	}
 	PG_FINALLY();
 	{

@@ -27,9 +27,9 @@ typedef struct PgpxCheckout
 	uint64		published_version;	/* which we published the conninfo */
 	bool		stale;			/* the pool's options changed since we read
 								 * them */
-	const PgpxPendingStatement *statement;	/* to run on the lease; NULL:
+	const PgpxPendingStatement *pending;	/* to run on the lease; NULL:
 											 * unknown */
-	bool		pending;		/* prepared for a pipelined hand-over */
+	bool		prepared;		/* it is in shared memory, for a hand-over */
 } PgpxCheckout;
 
 /*

@@ -98,7 +98,7 @@ earlier(PgpxTime a, PgpxTime b)
 
 PgpxConn *
 pgpx_checkout_wait(PgpxCheckout *c, PgpxPool *pool, PgpxWaiter *waiter,
-				   uint64 *lease_id, bool *moved)
+				   uint64 *lease_id, bool *pool_changed)
 {
 	static uint32 wait_event = 0;
 	PgpxWaiterState was;
@@ -109,15 +109,16 @@ pgpx_checkout_wait(PgpxCheckout *c, PgpxPool *pool, PgpxWaiter *waiter,
 	PgpxDeadlock *volatile deadlock = NULL;
 	volatile PgpxTime check_at = pgpx_deadlock_check_at(pgpx_now(), false);
 
-	*moved = false;
+	*pool_changed = false;
 	PG_TRY();
 	{
-		while (is_enqueued(waiter) && in_time && !*moved && deadlock == NULL)
+		while (is_enqueued(waiter) && in_time && !*pool_changed &&
+			   deadlock == NULL)
 		{
 			uint64		incarnation = pgpx_pool_worker_incarnation(pool);
 
 			if (pgpx_checkout_must_publish(c, pool, incarnation))
-				*moved = !publish_again(c, pool, incarnation);
+				*pool_changed = !publish_again(c, pool, incarnation);
 			else if (!pgpx_session_wait_worker(pool->worker,
 											   earlier(c->deadline, check_at),
 											   pgpx_wait_event(&wait_event, "PgpoolCheckout")))
@@ -141,7 +142,7 @@ pgpx_checkout_wait(PgpxCheckout *c, PgpxPool *pool, PgpxWaiter *waiter,
 	}
 	PG_END_TRY();
 
-	if (*moved)
+	if (*pool_changed)
 	{
 		/* the statement must not run twice */
 		if (pgpx_checkout_dequeue(waiter))

@@ -35,13 +35,13 @@ extern bool pgpx_checkout_dequeue(PgpxWaiter *waiter);
  *		Wait for the waiter to be granted a connection, and leave the queue.
  *
  * Returns the connection and sets *lease_id.  Returns NULL with only_try when
- * none was granted, or with *moved set: then the waiter has left the queue
- * because the spec now has another pool.  Any other outcome is raised as an
- * error, among them 40P01 if the session is in a deadlock that it must end.
+ * none was granted, or with *pool_changed set: then the waiter has left the
+ * queue because the spec now has another pool.  Any other outcome is raised as
+ * an error, among them 40P01 if the session is in a deadlock that it must end.
  */
 extern PgpxConn *pgpx_checkout_wait(PgpxCheckout *c, PgpxPool *pool,
 									PgpxWaiter *waiter, uint64 *lease_id,
-									bool *moved);
+									bool *pool_changed);
 
 /*
  * pgpx_checkout_check_locked

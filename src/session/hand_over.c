@@ -59,7 +59,7 @@
  * Do the options allow a reset to be sent ahead of a statement, or need none?
  */
 static bool
-is_plain(const PgpxServerSpec *spec)
+allows_hand_over(const PgpxServerSpec *spec)
 {
 	return spec->opts.reset == PGPX_RESET_NEVER ||
 		(spec->start_commands[0] == '\0' && spec->discards_all);
@@ -85,8 +85,8 @@ pgpx_hand_over_prepare(const PgpxServerSpec *spec,
 	 */
 	if (!OidIsValid(spec->user))
 		return;
-	if (!pending->single || !is_plain(spec) || len >= PGPX_PENDING_MAX ||
-		statement->nparams >= PGPX_PENDING_MAX)
+	if (!pending->single || !allows_hand_over(spec) ||
+		len >= PGPX_PENDING_MAX || statement->nparams >= PGPX_PENDING_MAX)
 		return;
 	if (pending->predictable)
 	{
@@ -107,7 +107,7 @@ pgpx_hand_over_prepare(const PgpxServerSpec *spec,
  * message boundary with no pending input.
  */
 static bool
-may_go_on(const PgpxLease *lease)
+is_ready_for_hand_over(const PgpxLease *lease)
 {
 	const PgpxConn *conn = &pgpx_conns[lease->conn];
 	const PgpxWire *wire = &lease->sock->wire;
@@ -115,7 +115,7 @@ may_go_on(const PgpxLease *lease)
 
 	if (lease->broken != NULL || lease->read_only || !lease->sent ||
 		!pgpx_wire_at_boundary(wire) || wire->tx != 'I' ||
-		!is_plain(lease->spec))
+		!allows_hand_over(lease->spec))
 		return false;
 	if (lease->spec->opts.reset == PGPX_RESET_NEVER ?
 		!pgpx_wire_params_pinned(wire) : !conn->can_pipeline)
@@ -188,7 +188,7 @@ pgpx_hand_over_lease(PgpxLease *lease)
 	PgpxHandOver hand_over;
 
 	/* without the lock: a stale answer costs the hand-over a round trip */
-	if (pool->nwaiting == 0 || !may_go_on(lease))
+	if (pool->nwaiting == 0 || !is_ready_for_hand_over(lease))
 		return false;
 
 	usage = lease->usage;

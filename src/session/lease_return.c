@@ -18,7 +18,7 @@
 
 /* Does the lease have a stream that is still usable? */
 static bool
-in_step(const PgpxLease *lease)
+is_usable(const PgpxLease *lease)
 {
 	return lease->broken == NULL &&
 		lease->sock->wire.phase != PGPX_WIRE_BROKEN;
@@ -67,13 +67,13 @@ reset_restores(const PgpxLease *lease)
  * needs one now.
  */
 static PgpxReleaseAction
-condition(PgpxLease *lease, PgpxEnd end, bool may_wait, int *unread_reset,
-		  PgpxCloseReason *reason)
+choose_release_action(PgpxLease *lease, PgpxEnd end, bool may_wait,
+					  int *unread_reset, PgpxCloseReason *reason)
 {
 	PgpxConn   *conn = &pgpx_conns[lease->conn];
 	PgpxServerSpec *spec = lease->spec;
 	PgpxWire   *wire = &lease->sock->wire;
-	bool		usable = in_step(lease);
+	bool		usable = is_usable(lease);
 	bool		in_transaction = usable && wire->tx != 'I';
 	const char *reset_command = spec->reset_command;
 	const char *start_commands = spec->start_commands;
@@ -190,7 +190,7 @@ pgpx_lease_return(PgpxLease *lease, PgpxEnd end, bool may_wait)
 	if (may_wait && end == PGPX_END_CHECKIN && lease->broken == NULL &&
 		lease->in_flight != NULL)
 		drop_in_flight(lease);
-	if (may_wait && end == PGPX_END_CHECKIN && in_step(lease) &&
+	if (may_wait && end == PGPX_END_CHECKIN && is_usable(lease) &&
 		sock->wire.tx != 'I')
 		ereport(WARNING,
 				(errcode(ERRCODE_WARNING),
@@ -199,7 +199,8 @@ pgpx_lease_return(PgpxLease *lease, PgpxEnd end, bool may_wait)
 
 	if (end == PGPX_END_CHECKIN && pgpx_hand_over_lease(lease))
 		return;
-	action = condition(lease, end, may_wait, &unread_reset, &reason);
+	action = choose_release_action(lease, end, may_wait, &unread_reset,
+								   &reason);
 	lease->usage.bytes_received = sock->wire.bytes_in;
 	lease->usage.bytes_sent = sock->wire.bytes_out;
 

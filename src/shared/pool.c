@@ -80,7 +80,7 @@ pgpx_pool_must_test_locked(const PgpxPool *pool, const PgpxConn *conn,
 
 /* Can a free connection be leased? If not, close it. */
 static bool
-fit_locked(PgpxPool *pool, PgpxConn *conn)
+close_unless_fit_locked(PgpxPool *pool, PgpxConn *conn)
 {
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	if (conn->version != pool->version)
@@ -121,7 +121,7 @@ pick_by_strategy(PgpxPool *pool, bool tested, PgpxTime since, PgpxTime now)
 		PgpxConn   *conn = &pgpx_conns[i];
 
 		next = fifo ? conn->prev : conn->next;
-		if (fit_locked(pool, conn) &&
+		if (close_unless_fit_locked(pool, conn) &&
 			must_test_first(pool, conn, since, now) != tested)
 			return conn;
 	}
@@ -185,7 +185,7 @@ pgpx_pool_pick_locked(PgpxPool *pool, int last_conn,
 		conn = &pgpx_conns[last_conn];
 		if (conn->pool == PGPX_POOL_INDEX(pool) &&
 			conn->generation == last_conn_generation &&
-			may_return_to(pool, conn) && fit_locked(pool, conn) &&
+			may_return_to(pool, conn) && close_unless_fit_locked(pool, conn) &&
 			!must_test_first(pool, conn, since, now))
 			return conn;
 	}
@@ -579,7 +579,7 @@ release_locked(PgpxPool *pool, PgpxConn *conn, uint64 lease_id,
  * session state is that of the lessee before.
  */
 static void
-note_lessee(PgpxConn *conn)
+record_lessee(PgpxConn *conn)
 {
 	conn->last_procno = conn->owner_procno;
 	conn->last_pid = conn->owner_pid;
@@ -650,7 +650,7 @@ pgpx_pool_release(PgpxConn *conn, uint64 lease_id, PgpxEnd end,
 		return false;
 	conn->last_used = pgpx_now();
 	if (action != PGPX_RELEASE_UNCHANGED)
-		note_lessee(conn);
+		record_lessee(conn);
 	pgpx_stats_lease_locked(pool, conn->last_used - conn->leased_at, end,
 							usage);
 
@@ -687,7 +687,7 @@ pgpx_pool_hand_over(PgpxConn *conn, uint64 lease_id,
 	}
 
 	conn->last_used = pgpx_now();
-	note_lessee(conn);
+	record_lessee(conn);
 	if (!pgpx_conn_set_state(pool, conn, PGPX_CONN_IDLE, conn->last_used))
 	{
 		LWLockRelease(pool->lock);

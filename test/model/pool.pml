@@ -381,7 +381,7 @@ inline free_conn(c)
 	j = 0
 }
 
-/* fit_locked and pgpx_pool_pick_locked: k is the choice */
+/* close_unless_fit_locked and pgpx_pool_pick_locked: k is the choice */
 inline pick()
 {
 	k = NOCONN;
@@ -1075,7 +1075,7 @@ answer:
 
 back:
 #ifdef CARRY
-	/* pgpx_hand_over_lease: without the lock, may_go_on */
+	/* pgpx_hand_over_lease: without the lock, is_ready_for_hand_over */
 	if
 	:: atomic { mine && used && reachable && len(out[c]) == 0 && len(in[c]) == 0 &&
 		len(queue) > 0 -> true }
