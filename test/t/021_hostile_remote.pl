@@ -193,7 +193,7 @@ sub after_transaction
 	return;
 }
 
-# Like bad_reset, but without the echo of the reset's token.
+# Like bad_reset(), but without the echo of the reset's token.
 sub bad_reset_unechoed
 {
 	my ($fake, @answer) = @_;

@@ -29,7 +29,7 @@ sub query
 	return "SELECT * FROM pgpool.query($where, $sql) AS t(a int, b text)";
 }
 
-# Describes what went wrong with a statement whose answer is check_fault, '' for nothing.
+# Describe the error of a statement whose answer is damaged, '' for none.
 sub check_fault
 {
 	my ($kind, $fault, $complete) = @_;

@@ -1,6 +1,7 @@
-# Foreign tables whose mapping, rights, remote table, pool or lease is not as it should
-# be, and statements that are cancelled in each state: a clear error, nothing of the
-# statement is left on the remote server, and the next statement works.
+# Foreign tables with missing mappings, privileges or remote tables, an unavailable pool
+# or a revoked lease, and statements that are cancelled in each state: the error is
+# clear, the statement leaves nothing on the remote server, and the next statement
+# works.
 use strict;
 use warnings;
 
@@ -61,9 +62,9 @@ sub recovers
 	$session->run('ROLLBACK');
 	ok(wait_until($local, 'SELECT count(*) FROM pgpool.leases', '0') && wait_until($remote, $busy, '0'),
 		"$name: no lease and no remote transaction is left");
-	is(remote_value('SELECT count(*) FROM items'), $rows // 0, "$name: nothing was written");
+	is(remote_value('SELECT count(*) FROM items'), $rows // 0, "$name: no row was written");
 	is($session->run("BEGIN; INSERT INTO items VALUES (-1, 'next'); SELECT count(*) FROM items; ROLLBACK") . $session->error,
-		($rows // 0) + 1, "$name: the next statement works");
+		($rows // 0) + 1, "$name: next statement works");
 	return;
 }
 
@@ -74,24 +75,24 @@ foreach my $sql ('SELECT * FROM items', "INSERT INTO items VALUES (1, 'x')", 'UP
 {
 	$unmapped->fails($sql, '42704', qr/user mapping not found|no user mapping/i, "without a mapping: $sql");
 }
-$unmapped->fails('INSERT INTO missing VALUES (1)', '42501', qr/permission denied for foreign table missing/, 'without a right to the table');
-$unmapped->fails('TRUNCATE items', '42501', qr/permission denied/, 'without the right to truncate');
+$unmapped->fails('INSERT INTO missing VALUES (1)', '42501', qr/permission denied for foreign table missing/, 'write without a privilege on the table fails');
+$unmapped->fails('TRUNCATE items', '42501', qr/permission denied/, 'TRUNCATE without the privilege fails');
 is($unmapped->run("INSERT INTO writers_view VALUES (2, 'through the view') RETURNING v") . $unmapped->error,
-	'through the view', "a view's owner has the mapping");
-is(remote_value('SELECT who FROM items WHERE id = 2'), 'remote_other', '.. and the remote user');
+	'through the view', "view uses its owner's mapping");
+is(remote_value('SELECT who FROM items WHERE id = 2'), 'remote_other', q{view uses its owner's remote user});
 is($unmapped->run("UPDATE writers_view SET v = 'u' WHERE id = 2 RETURNING v; UPDATE writers_view SET v = v || 'v' WHERE random() < 2 RETURNING v")
-	  . $unmapped->error, "u\nuv", 'UPDATE through the view, pushed down and not');
-is($unmapped->run('DELETE FROM writers_view WHERE random() < 2 RETURNING id') . $unmapped->error, '2', 'DELETE through the view');
+	  . $unmapped->error, "u\nuv", 'view can be updated, with and without push-down');
+is($unmapped->run('DELETE FROM writers_view WHERE random() < 2 RETURNING id') . $unmapped->error, '2', q{view's rows can be deleted});
 my $writer = PgpxSession->new($local, user => 'writer');
 is($writer->run("INSERT INTO items VALUES (3, 'w') RETURNING v; DELETE FROM items RETURNING id") . $writer->error,
-	"w\n3", 'the right to the table is enough, without USAGE on the server');
-$writer->fails('CREATE FOREIGN TABLE public.t (a int) SERVER shard', '42501', qr/permission denied/, 'but not to make tables');
+	"w\n3", 'privilege on the table is enough, without USAGE on the server');
+$writer->fails('CREATE FOREIGN TABLE public.t (a int) SERVER shard', '42501', qr/permission denied/, 'CREATE FOREIGN TABLE needs USAGE on the server');
 $local->safe_psql('postgres', 'ALTER USER MAPPING FOR writer SERVER shard OPTIONS (SET password \'wrong\')');
-$writer->fails("INSERT INTO items VALUES (3, 'w')", '08001', qr/password authentication failed/, 'wrong password');
+$writer->fails("INSERT INTO items VALUES (3, 'w')", '08001', qr/password authentication failed/, 'wrong password is refused');
 $local->safe_psql('postgres', 'ALTER USER MAPPING FOR writer SERVER shard OPTIONS (DROP password)');
-$writer->fails("INSERT INTO items VALUES (3, 'w')", '2F003', qr/password/, 'no password');
+$writer->fails("INSERT INTO items VALUES (3, 'w')", '2F003', qr/password/, 'missing password is refused');
 $local->safe_psql('postgres', 'DROP USER MAPPING FOR writer SERVER shard');
-$writer->fails("INSERT INTO items VALUES (3, 'w')", '42704', qr/user mapping/, 'the mapping is gone');
+$writer->fails("INSERT INTO items VALUES (3, 'w')", '42704', qr/user mapping/, 'dropped mapping is an error');
 recovers('mappings and rights');
 
 # Remote tables of another shape
@@ -114,11 +115,11 @@ foreach my $table (sort keys %shapes)
 	}
 }
 is($session->run("INSERT INTO wider VALUES (1, 'w') RETURNING *; UPDATE wider SET v = v || 'x' WHERE random() < 2 RETURNING v; SELECT * FROM wider")
-	  . $session->error, "1|w\nwx\n1|wx", 'a remote table with more columns');
+	  . $session->error, "1|w\nwx\n1|wx", 'remote table with more columns works');
 remote_value('UPDATE wider SET id = 5000000000');
-$session->fails('SELECT * FROM wider', '22003', qr/out of range for type integer/, 'a value that does not fit');
-$session->fails("DELETE FROM wider RETURNING id", '22003', qr/out of range for type integer/, 'a returned value that does not fit');
-is(remote_value('SELECT count(*) FROM wider'), '1', 'the row is not deleted');
+$session->fails('SELECT * FROM wider', '22003', qr/out of range for type integer/, 'value out of range is an error');
+$session->fails("DELETE FROM wider RETURNING id", '22003', qr/out of range for type integer/, 'returned value out of range is an error');
+is(remote_value('SELECT count(*) FROM wider'), '1', 'row is not deleted');
 recovers('shapes');
 
 # the remote table changes while a statement is prepared there
@@ -134,20 +135,20 @@ recovers('prepared statement');
 # The pool cannot serve
 $local->safe_psql('postgres', "ALTER SERVER shard OPTIONS (SET checkout_timeout '300ms')");
 $local->safe_psql('postgres', "SELECT pgpool.pause('shard')");
-$session->fails("INSERT INTO items VALUES (1, 'x')", '55P03', qr/timeout/, 'paused');
-$session->fails("SELECT count(*) FROM items", '55P03', qr/timeout/, 'paused, read');
+$session->fails("INSERT INTO items VALUES (1, 'x')", '55P03', qr/timeout/, 'write to a paused pool times out');
+$session->fails("SELECT count(*) FROM items", '55P03', qr/timeout/, 'read from a paused pool times out');
 $local->safe_psql('postgres', "SELECT pgpool.resume('shard')");
 recovers('paused');
 $session->run('BEGIN; SELECT count(*) FROM items');
 $other->run("SELECT pgpool.checkout('shard')");
 my $third = PgpxSession->new($local);
-$third->fails("INSERT INTO items VALUES (1, 'x')", '55P03', qr/timeout/, 'all connections are leased');
+$third->fails("INSERT INTO items VALUES (1, 'x')", '55P03', qr/timeout/, 'statement times out if all connections are leased');
 $third->quit;
-is($session->run("INSERT INTO items VALUES (1, 'x') RETURNING id; ROLLBACK") . $session->error, '1', 'the transaction that has one goes on');
+is($session->run("INSERT INTO items VALUES (1, 'x') RETURNING id; ROLLBACK") . $session->error, '1', 'transaction that has a connection goes on');
 $other->run('SELECT pgpool.checkin_all()');
 recovers('full');
 $remote->stop('immediate');
-$session->fails("INSERT INTO items VALUES (1, 'x')", '08001', qr/could not connect/, 'down');
+$session->fails("INSERT INTO items VALUES (1, 'x')", '08001', qr/could not connect/, 'statement fails while the remote server is down');
 $remote->start;
 $local->safe_psql('postgres', "ALTER SERVER shard OPTIONS (SET checkout_timeout '20s')");
 recovers('down');
@@ -169,14 +170,14 @@ $session->run("$cursor; UPDATE items SET v = 'changed' WHERE id < 100");
 end_lease();
 $session->fails('COMMIT', 'PX001', qr/was terminated/, 'lease is terminated before the commit');
 recovers('commit', 5000);
-is(remote_value("SELECT count(*) FROM items WHERE v = 'changed'"), '0', 'nothing was changed');
+is(remote_value("SELECT count(*) FROM items WHERE v = 'changed'"), '0', 'terminated transaction has changed nothing');
 $session->run("BEGIN; INSERT INTO items VALUES (6001, 'a'); SAVEPOINT a");
 end_lease();
 $session->fails("INSERT INTO items VALUES (6002, 'b')", 'PX001', qr/was terminated/, 'lease is terminated between two statements');
 $session->run('ROLLBACK TO a');
-$session->fails("INSERT INTO items VALUES (6003, 'b')", 'PX001', qr/was terminated/, 'a savepoint does not bring it back');
+$session->fails("INSERT INTO items VALUES (6003, 'b')", 'PX001', qr/was terminated/, 'savepoint does not restore a terminated lease');
 $session->run('ROLLBACK TO a');
-$session->fails('COMMIT', 'PX001', qr/was terminated/, 'and the commit fails');
+$session->fails('COMMIT', 'PX001', qr/was terminated/, 'commit with a terminated lease fails');
 recovers('savepoint', 5000);
 
 # A cancel in each state
@@ -210,7 +211,7 @@ foreach my $sql ("INSERT INTO items VALUES (7001, 'x')", "INSERT INTO items VALU
 }
 cancels('commit', 'BEGIN; INSERT INTO slow VALUES (1); COMMIT',
 	[ $remote, "SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app' AND wait_event = 'PgSleep'", '1' ]);
-is(remote_value('SELECT count(*) FROM slow'), '0', 'a cancelled commit writes nothing');
+is(remote_value('SELECT count(*) FROM slow'), '0', 'cancelled commit writes nothing');
 
 # between two rows of a statement
 $session->start("INSERT INTO items SELECT i, 'slow' FROM generate_series(8001, 8100) i, LATERAL (SELECT pg_sleep(CASE WHEN i > 8050 THEN 600 ELSE 0 END)) s");

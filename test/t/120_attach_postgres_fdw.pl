@@ -25,10 +25,10 @@ make_pool($local, $remote, server => 'pool');
 my $super = PgpxSession->new($local);
 
 $super->fails('SELECT pgpool.attach_postgres_fdw()', '42704', qr/extension "postgres_fdw" is not installed.*HINT:.*CREATE EXTENSION/s,
-	'without postgres_fdw there is nothing to attach');
-$super->fails('SELECT pgpool.detach_postgres_fdw()', '42704', qr/extension "postgres_fdw" is not installed/, 'nor to detach');
+	'attach fails without the extension postgres_fdw');
+$super->fails('SELECT pgpool.detach_postgres_fdw()', '42704', qr/extension "postgres_fdw" is not installed/, 'detach fails without the extension postgres_fdw');
 $super->run('CREATE FOREIGN DATA WRAPPER postgres_fdw');
-$super->fails('SELECT pgpool.attach_postgres_fdw()', '42704', qr/not installed/, 'a wrapper of that name is not the extension');
+$super->fails('SELECT pgpool.attach_postgres_fdw()', '42704', qr/not installed/, 'attach fails with a wrapper of the same name that is not the extension');
 $super->run('DROP FOREIGN DATA WRAPPER postgres_fdw');
 
 make_tables('postgres', '');
@@ -71,13 +71,13 @@ sub connections_of
 
 sub repeated
 {
-	is($super->run('SELECT pgpool.detach_postgres_fdw()') . $super->error, 'f', 'detach does nothing where nothing is attached');
+	is($super->run('SELECT pgpool.detach_postgres_fdw()') . $super->error, 'f', 'detach returns false if postgres_fdw is not attached');
 	is($super->run('SELECT pgpool.attach_postgres_fdw()') . $super->error, 't', 'attach, without PostgreSQL\'s warning of a new handler');
-	is($super->run($attached), $ours, 'the wrapper has our handler');
-	is($super->run('SELECT pgpool.attach_postgres_fdw()') . $super->error, 'f', 'attach does nothing the second time');
-	is($super->run('SELECT pgpool.detach_postgres_fdw()') . $super->error, 't', 'detach undoes it');
-	is($super->run($attached), $theirs, '.. to the handler of before');
-	is($super->run('BEGIN; SELECT pgpool.attach_postgres_fdw(); ROLLBACK; ' . $attached), "t\n$theirs", 'a rollback undoes attach');
+	is($super->run($attached), $ours, q{wrapper has the pool's handler});
+	is($super->run('SELECT pgpool.attach_postgres_fdw()') . $super->error, 'f', 'second attach returns false');
+	is($super->run('SELECT pgpool.detach_postgres_fdw()') . $super->error, 't', 'detach succeeds');
+	is($super->run($attached), $theirs, 'wrapper has its former handler');
+	is($super->run('BEGIN; SELECT pgpool.attach_postgres_fdw(); ROLLBACK; ' . $attached), "t\n$theirs", 'rollback undoes attach');
 	return;
 }
 
@@ -87,13 +87,13 @@ sub privileges
 
 	foreach my $what (qw(attach detach))
 	{
-		$app->fails("SELECT pgpool.${what}_postgres_fdw()", '42501', qr/permission denied for function/, "$what is not PUBLIC's");
+		$app->fails("SELECT pgpool.${what}_postgres_fdw()", '42501', qr/permission denied for function/, "$what cannot be executed by PUBLIC");
 		$super->run("GRANT EXECUTE ON FUNCTION pgpool.${what}_postgres_fdw() TO app");
 		$app->fails("SELECT pgpool.${what}_postgres_fdw()", '42501', qr/permission denied to $what .*DETAIL:  Only superusers/s,
-			'.. and with the right to execute it takes a superuser');
+			'EXECUTE is not enough: only a superuser can attach and detach');
 		$super->run("REVOKE EXECUTE ON FUNCTION pgpool.${what}_postgres_fdw() FROM app");
 	}
-	$super->fails('BEGIN READ ONLY; SELECT pgpool.attach_postgres_fdw()', '25006', qr/attach_postgres_fdw/, 'not in a transaction that only reads');
+	$super->fails('BEGIN READ ONLY; SELECT pgpool.attach_postgres_fdw()', '25006', qr/attach_postgres_fdw/, 'attach is refused in a READ ONLY transaction');
 	$super->run('ROLLBACK');
 	$app->quit;
 	return;
@@ -105,18 +105,18 @@ sub sessions_follow
 	my $app = PgpxSession->new($local, user => 'app');
 
 	$app->run('PREPARE p AS SELECT v FROM far WHERE id = $1; SET plan_cache_mode = force_generic_plan');
-	is($app->run('EXECUTE p (3)'), 'row 3', 'a prepared statement on a table of postgres_fdw');
-	is(connections_of($app), 'own', '.. which uses a connection of its own');
+	is($app->run('EXECUTE p (3)'), 'row 3', 'prepared statement reads a table of postgres_fdw');
+	is(connections_of($app), 'own', 'postgres_fdw uses its own connection');
 	$super->run('SELECT pgpool.attach_postgres_fdw()');
-	is($app->run('EXECUTE p (4)') . $app->error, 'row 4', 'attached: the prepared statement goes on');
-	is(connections_of($app), 'pool', '.. on the pool');
+	is($app->run('EXECUTE p (4)') . $app->error, 'row 4', 'prepared statement works after attach');
+	is(connections_of($app), 'pool', 'prepared statement uses the pool');
 	$super->run('SELECT pgpool.detach_postgres_fdw()');
-	is($app->run('EXECUTE p (5)') . $app->error, 'row 5', 'detached: it goes on');
-	is($local->safe_psql('postgres', "SELECT count(*) FROM pgpool.leases"), '0', '.. and no lease is left');
+	is($app->run('EXECUTE p (5)') . $app->error, 'row 5', 'prepared statement works after detach');
+	is($local->safe_psql('postgres', "SELECT count(*) FROM pgpool.leases"), '0', 'no lease is left after detach');
 	my $before = $local->safe_psql('postgres', "SELECT checkouts FROM pgpool.stats WHERE server = 'far'");
 
 	$app->run('SELECT * FROM far');
-	is($local->safe_psql('postgres', "SELECT checkouts FROM pgpool.stats WHERE server = 'far'"), $before, '.. without the pool');
+	is($local->safe_psql('postgres', "SELECT checkouts FROM pgpool.stats WHERE server = 'far'"), $before, 'detached table does not use the pool');
 	$app->quit;
 	return;
 }
@@ -132,12 +132,12 @@ sub transactions_do_not_mix
 		$app->run("BEGIN; UPDATE far SET v = 'written' WHERE id = 1");
 		$super->start("SELECT pgpool.${what}_postgres_fdw()");
 		ok(wait_until($local, $waits, '1'), "$what waits for a transaction that has used a table");
-		is($app->run('SELECT v FROM far WHERE id = 1') . $app->error, 'written', '.. which sees what it has written');
-		is($app->run("ROLLBACK"), '', '.. and ends');
-		is($super->finish . $super->error, 't', '.. before it is done');
+		is($app->run('SELECT v FROM far WHERE id = 1') . $app->error, 'written', 'transaction sees its own changes meanwhile');
+		is($app->run("ROLLBACK"), '', 'transaction is rolled back');
+		is($super->finish . $super->error, 't', 'function succeeds after the transaction');
 
 		$super->fails("BEGIN; SELECT count(*) FROM far; SELECT pgpool." . ($what eq 'attach' ? 'detach' : 'attach') . '_postgres_fdw()',
-			'55006', qr/transaction that uses its foreign tables.*"far" is in use/s, 'nor does it mix within one session');
+			'55006', qr/transaction that uses its foreign tables.*"far" is in use/s, 'function is refused in a transaction that has used a table');
 		$super->run('ROLLBACK');
 	}
 	$app->quit;
@@ -154,16 +154,16 @@ sub odd_wrappers
 	make_tables('odd', 'WITH SCHEMA "else where"');
 	my $odd = PgpxSession->new($local, dbname => 'odd');
 	is($odd->run("SET search_path = pg_catalog; SELECT pgpool.attach_postgres_fdw(); $attached; RESET search_path"), "t\n$ours",
-		'postgres_fdw in another schema');
-	is($odd->run('SELECT count(*) FROM far') . $odd->error, '10', '.. serves its tables');
-	is($odd->run("SELECT pgpool.detach_postgres_fdw(); $attached"), "t\n\"else where\".$theirs", '.. and is detached');
+		'postgres_fdw in another schema can be attached');
+	is($odd->run('SELECT count(*) FROM far') . $odd->error, '10', 'attached table in another schema can be read');
+	is($odd->run("SELECT pgpool.detach_postgres_fdw(); $attached"), "t\n\"else where\".$theirs", 'postgres_fdw in another schema can be detached');
 
 	$odd->run('CREATE FUNCTION other() RETURNS fdw_handler LANGUAGE c AS \'$libdir/postgres_fdw\', \'postgres_fdw_handler\';'
 		  . 'SET client_min_messages = error; ALTER FOREIGN DATA WRAPPER postgres_fdw HANDLER other');
 	foreach my $what (qw(attach detach))
 	{
 		$odd->fails("SELECT pgpool.${what}_postgres_fdw()", '55000', qr/has another handler.*DETAIL:  Its handler is other\(\)/s,
-			"$what does not replace a handler that it does not know");
+			"$what does not replace an unknown handler");
 	}
 	$odd->quit;
 	$local->safe_psql('postgres', 'DROP DATABASE odd');
@@ -175,7 +175,7 @@ sub drop_extension
 	my $refused = qr/cannot drop extension pgpool_ext while .*postgres_fdw is attached.*HINT:.*pgpool\.detach_postgres_fdw/s;
 	my $there = q{SELECT count(*) FROM pg_extension WHERE extname IN ('pgpool_ext', 'postgres_fdw')};
 
-	is($super->run("SELECT pgpool.attach_postgres_fdw()"), 't', 'attached');
+	is($super->run("SELECT pgpool.attach_postgres_fdw()"), 't', 'postgres_fdw is attached');
 	foreach my $sql ('DROP EXTENSION pgpool_ext', 'DROP EXTENSION pgpool_ext CASCADE', 'DROP EXTENSION pgpool_ext, postgres_fdw CASCADE')
 	{
 		$super->fails($sql, '2BP01', $refused, "$sql is refused while postgres_fdw is attached");
@@ -187,14 +187,14 @@ sub drop_extension
 	$super->run(q{INSERT INTO pg_shdepend SELECT d.oid, 'pg_extension'::regclass, e.oid, 0, 'pg_authid'::regclass, 'owner'::regrole, 'o'
 		FROM pg_database d, pg_extension e WHERE datname = current_database() AND extname = 'pgpool_ext'
 			AND NOT EXISTS (SELECT FROM pg_shdepend WHERE classid = 'pg_extension'::regclass AND objid = e.oid)});
-	$super->fails('DROP OWNED BY owner CASCADE', '2BP01', $refused, '.. and so is what would drop it with others');
-	is($super->run("$there; SELECT count(*) FROM far"), "2\n10", '.. and all is there and works');
+	$super->fails('DROP OWNED BY owner CASCADE', '2BP01', $refused, q{DROP OWNED of the extension's owner is refused as well});
+	is($super->run("$there; SELECT count(*) FROM far"), "2\n10", 'extensions and tables are kept');
 
 	is($super->run("BEGIN; DROP EXTENSION postgres_fdw CASCADE; SELECT count(*) FROM pg_foreign_table; DROP EXTENSION pgpool_ext CASCADE; $there; ROLLBACK")
-		  . ($super->error =~ /ERROR.*/ ? $& : ''), "0\n0", 'an attached postgres_fdw can be dropped, and pgpool_ext after it');
+		  . ($super->error =~ /ERROR.*/ ? $& : ''), "0\n0", 'attached postgres_fdw can be dropped, and pgpool_ext after it');
 	is($super->run("BEGIN; SELECT pgpool.detach_postgres_fdw(); DROP EXTENSION pgpool_ext CASCADE; SELECT count(*) FROM far; ROLLBACK")
-		  . ($super->error =~ /ERROR.*/ ? $& : ''), "t\n10", 'detached: pgpool_ext goes, and the tables stay');
-	is($super->run($attached), $ours, 'rolled back: attached');
+		  . ($super->error =~ /ERROR.*/ ? $& : ''), "t\n10", 'pgpool_ext can be dropped after detach, and the tables stay');
+	is($super->run($attached), $ours, 'rollback leaves postgres_fdw attached');
 	return;
 }
 
@@ -202,15 +202,15 @@ sub dump_and_restore
 {
 	my $folder = PostgreSQL::Test::Utils::tempdir();
 
-	$local->command_ok([ 'pg_dump', '-f', "$folder/dump.sql", $local->connstr('postgres') ], 'a database with an attached postgres_fdw is dumped');
-	unlike(slurp_file("$folder/dump.sql"), qr/HANDLER|attach_postgres_fdw/, '.. and the dump has nothing of it');
+	$local->command_ok([ 'pg_dump', '-f', "$folder/dump.sql", $local->connstr('postgres') ], 'database with an attached postgres_fdw is dumped');
+	unlike(slurp_file("$folder/dump.sql"), qr/HANDLER|attach_postgres_fdw/, 'dump does not mention the attachment');
 	$local->safe_psql('postgres', 'CREATE DATABASE restored');
-	$local->command_ok([ 'psql', '-Xq', '-v', 'ON_ERROR_STOP=1', '-d', $local->connstr('restored'), '-f', "$folder/dump.sql" ], 'it is restored');
-	is($local->safe_psql('restored', "$attached; SELECT count(*) FROM far"), "$theirs\n10", '.. as plain postgres_fdw');
+	$local->command_ok([ 'psql', '-Xq', '-v', 'ON_ERROR_STOP=1', '-d', $local->connstr('restored'), '-f', "$folder/dump.sql" ], 'dump is restored');
+	is($local->safe_psql('restored', "$attached; SELECT count(*) FROM far"), "$theirs\n10", 'restored postgres_fdw is not attached');
 
 	$local->command_ok([ 'pg_dump', '--schema-only', '--binary-upgrade', '-f', "$folder/upgrade.sql", $local->connstr('postgres') ],
-		'the dump of pg_upgrade');
+		q{pg_upgrade's dump succeeds});
 	like(slurp_file("$folder/upgrade.sql"), qr/CREATE FOREIGN DATA WRAPPER postgres_fdw.*HANDLER pgpool\.pgpool_fdw_handler/,
-		'.. keeps it attached');
+		q{pg_upgrade's dump keeps postgres_fdw attached});
 	return;
 }
