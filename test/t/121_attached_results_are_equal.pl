@@ -31,17 +31,17 @@ ROLLBACK;
 EOT
 
 my @detached = run_all();
-is($local->safe_psql('postgres', 'SELECT count(*) FROM pgpool.stats'), '0', 'detached, nothing uses a pool');
+is($local->safe_psql('postgres', 'SELECT count(*) FROM pgpool.stats'), '0', 'detached tables use no pool');
 my $left = contents();
 
 PgpxStatements::fill_tables($remote);
 $local->safe_psql('postgres', 'SELECT pgpool.attach_postgres_fdw(); ' . PgpxStatements::fill_local());
 my @attached = run_all();
 cmp_ok($local->safe_psql('postgres', "SELECT count(*) FROM pgpool.stats WHERE server IN ('one', 'two') AND checkouts > 20"), '==', 2,
-	'attached, both servers are used through pools');
+	'attached tables of both servers are used through pools');
 
-is(scalar(@detached), scalar(@statements), 'detached, all statements were executed');
-is(scalar(@attached), scalar(@statements), 'attached, too');
+is(scalar(@detached), scalar(@statements), 'all statements were executed while detached');
+is(scalar(@attached), scalar(@statements), 'all statements were executed while attached');
 my %kinds;
 push @{ $kinds{ $statements[$_][0] } }, $_ foreach 0 .. $#statements;
 foreach my $kind (sort keys %kinds)
@@ -58,7 +58,7 @@ my $errors = grep { /^ERROR/m } @detached;
 cmp_ok($errors - $aborted, '>', @statements / 20, ($errors - $aborted) . " of them raise errors");
 my @contents = ($left, contents());
 my @rows = map { my %rows; $rows{$_}++ foreach split /\n/, $_; \%rows } @contents;
-is(join("\n", grep { ($rows[0]{$_} // 0) != ($rows[1]{$_} // 0) } sort keys %{ { %{ $rows[0] }, %{ $rows[1] } } }), '', 'the remote tables have the same rows');
+is(join("\n", grep { ($rows[0]{$_} // 0) != ($rows[1]{$_} // 0) } sort keys %{ { %{ $rows[0] }, %{ $rows[1] } } }), '', 'remote tables have the same rows');
 is($remote->safe_psql('postgres', "SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in%'"), '0', 'no transaction is left open');
 check_invariants($local);
 leak_check($local, $remote);

@@ -1,7 +1,7 @@
-# Many sessions on foreign tables share few connections: never more than pool_size, first come, first
-# served. And while sessions, the worker and the remote are killed at random, no transaction is
-# done by halves: accounts, tellers, branches and history of TPC-B have the same sum.
-# PGPX_TEST_SESSIONS: how many for the first part. PGPX_TEST_SECONDS, PGPX_TEST_SEED: of the second.
+# Many sessions on foreign tables share few connections: at most pool_size, granted in the order of
+# arrival. While sessions, the worker and remote sessions are killed at random, each transaction is
+# executed completely or not at all: accounts, tellers, branches and history of TPC-B have equal sums.
+# PGPX_TEST_SESSIONS: sessions of the first part. PGPX_TEST_SECONDS, PGPX_TEST_SEED: for the second.
 use strict;
 use warnings;
 
@@ -82,10 +82,10 @@ sub never_too_many
 	$bench->finish;
 	is($bench->result(0), 0, "$sessions sessions on 4 connections") or diag($out);
 	like($out, qr/number of transactions actually processed: $all\/$all/, 'all transactions are executed');
-	is(sums(), '0|0|0', 'the sums agree');
+	is(sums(), '0|0|0', 'sums agree');
 	is($remote->safe_psql('remote_db', 'SELECT count(*) FROM history'), $all, 'each transaction was committed once');
-	is($local->safe_psql('postgres', 'SELECT connects, connects_failed, timeouts FROM pgpool.stats'), '4|0|0', 'over 4 connections, and no fifth was tried');
-	cmp_ok($local->safe_psql('postgres', 'SELECT waited FROM pgpool.stats'), '>', 0, 'sessions did wait');
+	is($local->safe_psql('postgres', 'SELECT connects, connects_failed, timeouts FROM pgpool.stats'), '4|0|0', 'four connections are used, and no fifth one was tried');
+	cmp_ok($local->safe_psql('postgres', 'SELECT waited FROM pgpool.stats'), '>', 0, 'sessions waited for connections');
 	$remote->safe_psql('postgres', 'ALTER ROLE remote_app CONNECTION LIMIT -1');
 	return;
 }
@@ -96,7 +96,7 @@ sub first_come_first_served
 	my @waiters = map { PgpxSession->new($local, user => 'app') } 1 .. 6;
 
 	$_->run('BEGIN; SELECT abalance FROM accounts WHERE aid = 1') foreach @holders;
-	is(join('', map { $_->error } @holders), '', 'four transactions have all connections');
+	is(join('', map { $_->error } @holders), '', 'four transactions hold all connections');
 	foreach my $i (0 .. $#waiters)
 	{
 		$waiters[$i]->start('BEGIN; SELECT abalance FROM accounts WHERE aid = ' . (2 + $i));
@@ -116,8 +116,8 @@ sub first_come_first_served
 			$errors .= $waiters[$n]->error;
 		}
 	}
-	is("@order", '0 1 2 3 4 5', 'sessions that wait for a connection are served in their order');
-	is($errors, '', '.. without an error');
+	is("@order", '0 1 2 3 4 5', 'waiters get connections in their order');
+	is($errors, '', 'no waiter gets an error');
 	$_->quit foreach @holders, @waiters;
 	return;
 }
@@ -170,15 +170,15 @@ sub killed_at_random
 	at($local, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'tpcb'");
 	eval { $bench->finish };
 
-	is("@next", '', 'each kind of fault has come');
+	is("@next", '', 'each kind of fault has occurred');
 	note(join ', ', map { "$done{$_} times $_" } sort keys %done);
 	ok(wait_until($local, 'SELECT count(*) FROM pgpool.leases', '0'), 'no lease is left');
 	ok(wait_until($remote, "SELECT count(*) $of_pool AND state <> 'idle'", '0'), 'no remote transaction is left');
-	is(sums(), '0|0|0', 'the sums of accounts, tellers, branches and history agree');
+	is(sums(), '0|0|0', 'sums of accounts, tellers, branches and history agree');
 	my $committed = $remote->safe_psql('remote_db', 'SELECT count(*) FROM history') - $before;
 	cmp_ok($committed, '>', 20, "$committed transactions were committed meanwhile");
 	my $session = PgpxSession->new($local, user => 'app');
-	is($session->run('SELECT count(*) FROM accounts') . $session->error, 100 * $branches, 'and foreign tables work');
+	is($session->run('SELECT count(*) FROM accounts') . $session->error, 100 * $branches, 'foreign tables work after the faults');
 	$session->quit;
 	return;
 }
