@@ -38,6 +38,18 @@ my %in_place = (
 	leak_warning => '1h',
 	notices => 'ignore');
 
+# a value for each option of foreign tables, which does not concern the pool
+my %of_tables = (
+	analyze_sampling => 'off',
+	async_capable => 'true',
+	batch_size => 10,
+	extensions => '',
+	fdw_startup_cost => 10,
+	fdw_tuple_cost => 1,
+	fetch_size => 50,
+	truncatable => 'false',
+	updatable => 'false');
+
 # a value for each option that replaces connections, with which connecting is still
 # possible
 my %replaces = (
@@ -72,7 +84,7 @@ $holder->run('SET ROLE maker');
 $holder->fails('CREATE SERVER wrong FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (no_such_option $$$$)', 'HV00D', qr/no_such_option/, 'unknown option is refused to a user');
 my ($valid) = $holder->error =~ /Valid options in this context are: (.*)\./;
 $holder->run('RESET ROLE');
-is(join(' ', sort grep { !exists $in_place{$_} && !exists $replaces{$_} && !$untried{$_} } split /, /, $valid // 'none'), '', 'each option belongs to a class');
+is(join(' ', sort grep { !exists $in_place{$_} && !exists $of_tables{$_} && !exists $replaces{$_} && !$untried{$_} } split /, /, $valid // 'none'), '', 'each option belongs to a class');
 
 sub numbers
 {
@@ -113,6 +125,11 @@ foreach my $option (sort keys %in_place)
 	my $verb = $option eq 'pool_size' ? 'SET' : 'ADD';
 
 	$local->safe_psql('postgres', "ALTER SERVER shard OPTIONS ($verb $option '$value')");
+	is(pids('shard') . ' ' . numbers('shard'), "$before $counted", "$option: connections and statistics are kept");
+}
+foreach my $option (sort keys %of_tables)
+{
+	$local->safe_psql('postgres', "ALTER SERVER shard OPTIONS (ADD $option '$of_tables{$option}')");
 	is(pids('shard') . ' ' . numbers('shard'), "$before $counted", "$option: connections and statistics are kept");
 }
 is($holder->run("SELECT pgpool.exec($lease, 'select 1'); SELECT pgpool.checkin($lease)"), "1\n", 'lease stays usable')
