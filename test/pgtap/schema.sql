@@ -40,6 +40,8 @@ INSERT INTO functions VALUES
   ('lock_force_release', 'pool text, name text', 'boolean', false),
   ('lock_status', 'pool text',
    'SETOF pgpool.lock_status_row', true),
+  ('attach_postgres_fdw', '', 'boolean', false),
+  ('detach_postgres_fdw', '', 'boolean', false),
   ('check_invariants', '', 'void', false);
 INSERT INTO functions
 SELECT name, 'pool text, name text, timeout interval DEFAULT NULL::interval, '
@@ -171,8 +173,9 @@ SELECT is_empty(
 SELECT results_eq(
   $$SELECT fdwhandler::regproc::text, fdwvalidator::regprocedure::text, fdwoptions
       FROM pg_foreign_data_wrapper WHERE fdwname = 'pgpool_fdw'$$,
-  $$VALUES ('-', 'pgpool.pgpool_fdw_validator(text[],oid)', NULL::text[])$$,
-  'wrapper pgpool_fdw has a validator and no handler');
+  $$VALUES ('pgpool.pgpool_fdw_handler', 'pgpool.pgpool_fdw_validator(text[],oid)', NULL::text[])$$,
+  'wrapper pgpool_fdw has a handler and a validator');
+SELECT function_returns('pgpool', 'pgpool_fdw_handler', ARRAY[]::name[], 'fdw_handler');
 SELECT fdw_privs_are('pgpool_fdw', 'public', ARRAY[]::text[]);
 SELECT function_returns('pgpool', 'pgpool_fdw_validator', ARRAY['text[]', 'oid'], 'void');
 SELECT is_strict('pgpool', 'pgpool_fdw_validator', ARRAY['text[]', 'oid']);
@@ -185,7 +188,7 @@ CREATE TEMP VIEW procs AS
 SELECT p.*, proname::text AS name, pg_get_function_arguments(oid) AS arguments,
        pg_get_function_result(oid) AS result, oid::regprocedure::text AS signature
   FROM pg_proc p
- WHERE pronamespace = 'pgpool'::regnamespace AND proname <> 'pgpool_fdw_validator'
+ WHERE pronamespace = 'pgpool'::regnamespace AND proname NOT LIKE 'pgpool_fdw%'
    AND proname NOT LIKE 'param%';
 
 SELECT set_eq(
