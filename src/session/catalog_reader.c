@@ -4,19 +4,22 @@
  *	  The catalog reader: a short-lived background worker that publishes how
  *	  to connect.
  *
- * Pool workers are in no database.  The reader is in the database of a pool,
- * as a session is, and publishes its conninfo where no session does: for pools
- * that the worker says it needs (pgpx_pool_needs_reader), and, in the first
- * visit after the start of the server, for each user mapping of a server with
- * min_size.  catalog_request.c has the rules for its start.
+ * Pool workers are in no database and cannot read user mappings.  The reader
+ * connects to the database of a pool, and publishes the conninfo where no
+ * session does:
+ * - for the pools whose worker needs it (pgpx_pool_needs_reader);
+ * - after the start of the server, when each database is visited once: for each
+ *	 user mapping of a server with min_size.
+ * catalog_request.c has the rules for its start.
  *
- * - It applies the checks of a checkout of the pool's user.  A pool that all
- *	 users of a PUBLIC mapping share has no user; there each checkout checks its
- *	 own.
- * - No session has requested the connection.  So without a password, where the
- *	 remote may rely on the account of this server, it is opened only if
- *	 superusers own the servers.  Otherwise the owner of a server could have
- *	 start commands executed with the rights of that account.
+ * - It makes the same checks as a checkout by the pool's user.  A pool that all
+ *	 users of a PUBLIC mapping share has no such user; there each checkout checks
+ *	 the rights of its own user.
+ * - No session has requested the connection.  Without a password the remote may
+ *	 trust the operating system account of this server.  So the reader publishes
+ *	 a conninfo without a password only if superusers own the server and its base
+ *	 server.  Otherwise the owner could have start commands executed with the
+ *	 rights of that account.
  * - It reads catalogs only and executes no SQL, so no code of a user runs here.
  *	 No setting of a role or database affects what it publishes.
  * - It must be brief, because DROP DATABASE waits five seconds for it.
@@ -56,9 +59,9 @@ typedef struct Wanted
 {
 	Oid			server;
 	Oid			user;			/* InvalidOid: all users of a PUBLIC mapping */
-	int			pool;			/* index; -1: it may not exist */
+	int			pool;			/* index; -1: not known, it may not exist */
 	uint32		pool_id;
-	PgpxPoolKey key;			/* if it exists */
+	PgpxPoolKey key;			/* if the index is known */
 } Wanted;
 
 static PgpxTime deadline;
@@ -91,7 +94,7 @@ find_needed(void)
 		wanted.user = pgpx_pools[i].user;
 		LWLockRelease(pgpx_pools[i].lock);
 
-		/* any superuser, for the pool that superusers share */
+		/* superusers share this pool, so any of them will do */
 		if (!OidIsValid(wanted.user) && wanted.key.superuser != 0)
 			wanted.user = BOOTSTRAP_SUPERUSERID;
 		add_wanted(&wanted);
@@ -111,8 +114,9 @@ is_warm(const PgpxServerRow *server)
 }
 
 /*
- * Adds a pool for each user mapping that applies to a server.  A mapping of
- * PUBLIC that does not name the remote user is for users who are not known yet.
+ * Adds a pool for each user mapping that applies to a server.  Skips a PUBLIC
+ * mapping that names no remote user: each local user has a pool of its own
+ * there, and the users are not known.
  */
 static void
 add_mappings(Oid server, Oid base)
@@ -192,8 +196,8 @@ publish(const Wanted *wanted)
 }
 
 /*
- * Logs why the connections of a pool are not opened, once: the pool remembers
- * the reason.
+ * Logs why the connections of a pool are not opened, unless the pool's last
+ * error is already the same.
  */
 static void
 report(const Wanted *wanted, const ErrorData *error)

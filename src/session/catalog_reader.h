@@ -11,7 +11,10 @@
 
 #include "base/compat.h"
 
-/* arg: OID of the database.  worker/catalog_request.c starts it. */
+/*
+ * Entry point of the background worker that worker/catalog_request.c starts.
+ * arg: OID of the database.
+ */
 PGDLLEXPORT extern void pgpx_catalog_reader_main(Datum arg);
 
 #endif							/* PGPX_CATALOG_READER_H */

@@ -103,7 +103,7 @@ pick_and_lease_locked(PgpxCheckout *c, PgpxPool *pool, PgpxTime now,
 	if (conn == NULL)
 		return NULL;
 
-	/* time waited for an earlier, dead connection is not this lease's */
+	/* c->waited is not 0 if an earlier granted connection proved dead */
 	*lease_id = pgpx_pool_lease_locked(pool, conn, &c->holder, now, c->waited);
 	if (*lease_id == 0)
 		return NULL;
@@ -219,9 +219,10 @@ wait_for_grant(PgpxCheckout *c, PgpxPool *pool, PgpxWaiter *waiter,
 	note_lease(c, pool, conn, lease_id, lease);
 
 	/*
-	 * Options that were changed before the grant are seen here, because leaving
-	 * the queue acquired the lock.  A later change may as well have come after
-	 * the checkout.
+	 * Check whether the options changed during the wait.  Any change made
+	 * before the grant is visible here, because leaving the queue acquired the
+	 * lock.  A later change may be missed: it could equally have happened
+	 * after the checkout.
 	 */
 	c->stale = waiter->granted_version != waiter->options_version ||
 		pool->options_version != waiter->options_version;
@@ -301,10 +302,12 @@ log_wait(const PgpxCheckout *c)
 }
 
 /*
- * Lease and validate until a connection is alive.  Returns NULL only with
- * only_try.  unvalidated: a lease to validate first; NULL: none.  *spare is set
- * to an allocated record while it is no lease yet; the caller must free it, also
- * after an error.
+ * Lease connections and validate them until one is alive.  Returns NULL only
+ * with only_try.
+ *
+ * unvalidated: a lease to validate first; NULL: none.  *spare is the allocated
+ * record that is not in the session's list yet.  If it is not NULL on return or
+ * after an error, the caller must free it.
  */
 static PgpxLease *
 checkout(PgpxCheckout *c, PgpxLease *unvalidated, PgpxLease *volatile *spare)
@@ -346,8 +349,8 @@ checkout(PgpxCheckout *c, PgpxLease *unvalidated, PgpxLease *volatile *spare)
  * The common case: the pool is known and current and has no waiters, a
  * connection is free, and its socket is cached and has no input.  Throws
  * nothing once it has the lock, so it needs no PG_TRY block.  Returns NULL if
- * the slow path must be unvalidated.  If *unvalidated is set then, the slow path must
- * validate that lease.
+ * the caller must take the slow path.  If *unvalidated is set then, the slow
+ * path must validate that lease.
  */
 static PgpxLease *
 checkout_quickly(PgpxCheckout *c, PgpxLease *volatile *unvalidated)
@@ -526,7 +529,7 @@ grow_to(PgpxCheckout *c, int n, bool *more)
 		full = pgpx_pool_binding_cap_locked(pool, missing + connecting);
 	live = pgpx_pool_live_locked(pool);
 
-	/* connections being opened, or closing ones that will make room */
+	/* connections are being opened, or are closing and will make room */
 	*more = live < n &&
 		(pool->count[PGPX_CONN_CONNECTING] > 0 ||
 		 pool->count[PGPX_CONN_CLOSING] > 0 || pool->retry_at != 0);

@@ -14,8 +14,9 @@
 #define PGPX_TIMEOUT_DEFAULT (-1)	/* use the GUC, else the server's option */
 
 /*
- * Return the effective checkout timeout in ms: the call's, else the GUC's, else
- * the server option's.  0: no timeout; if the call passed 0: do not wait.
+ * Return the effective checkout timeout in ms, 0 means no limit.  It is the
+ * argument, unless that is PGPX_TIMEOUT_DEFAULT; else the GUC's value; else the
+ * server option's.
  */
 extern int64 pgpx_lease_timeout(const PgpxServerSpec *spec, int64 timeout);
 
@@ -36,7 +37,7 @@ extern PgpxLease *pgpx_lease_checkout(const char *server, int64 timeout,
 									  bool only_try, PgpxScope scope,
 									  const char *why);
 
-/* Where a checkout was in the queue, for the next one of the same call. */
+/* Queue position and deadline of a checkout that the same call will retry. */
 typedef struct PgpxRetry
 {
 	uint32		pool_id;
@@ -48,9 +49,10 @@ typedef struct PgpxRetry
  * pgpx_lease_checkout_for
  *		Lease a connection for one statement, with scope CALL.
  *
- * The timeout is that of the GUC or the server.  After a lease whose statement
- * did not run (lease->not_run), the next checkout keeps its queue position and
- * deadline, see pgpx_lease_retry.  Errors: as of pgpx_lease_checkout.
+ * The timeout is that of the GUC or the server.  retry: NULL, or filled in by
+ * pgpx_lease_retry after a lease whose statement did not run (lease->not_run);
+ * this checkout then has the queue position and the deadline of that lease.
+ * Errors: as of pgpx_lease_checkout.
  */
 extern PgpxLease *pgpx_lease_checkout_for(const char *server,
 										  const PgpxPendingStatement *pending,

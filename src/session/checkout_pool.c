@@ -52,10 +52,10 @@ pgpx_checkout_refresh(PgpxCheckout *c)
 
 /*
  * Raise an error if this session holds a lease of another transaction's private
- * pool for the same server.  Such a lease may outlive its transaction and keeps
- * the pool's slot in use.  Without this check a user who changes an object in
- * each transaction, e.g. a user mapping, would get another pool each time, with
- * a pool_size of its own.
+ * pool for the same server.  Such a lease may outlive its transaction, and it
+ * keeps the slot of that pool in use.  Without this check, a user who changes,
+ * e.g., a user mapping in each transaction would get one more pool each time,
+ * each with its own pool_size.
  */
 static void
 refuse_second_private_pool(const PgpxServerSpec *spec)
@@ -93,9 +93,9 @@ pgpx_checkout_lock_pool(PgpxCheckout *c)
 		PgpxPool   *pool;
 
 		/*
-		 * Discard a spec that was changed, dropped or revoked since it was
-		 * read.  A spec that changed while it was read may be half old and half
-		 * new.
+		 * Read the spec again if its catalog entries or privileges changed
+		 * since it was read.  If they changed while it was read, it may be
+		 * half old and half new, so check again afterwards.
 		 */
 		AcceptInvalidationMessages();
 		for (int i = 0; i < MOST_READS && !c->spec->valid; i++)
@@ -124,7 +124,7 @@ pgpx_checkout_lock_pool(PgpxCheckout *c)
 				pgpx_catalog_note_private_pool();
 			index = pgpx_pool_find(&ref, &pool_id);
 
-			/* the former pool's options version, position and conninfo */
+			/* these values were those of the former pool */
 			read_at = 0;
 			c->position = 0;
 			c->published_incarnation = 0;
@@ -136,7 +136,7 @@ pgpx_checkout_lock_pool(PgpxCheckout *c)
 						 errdetail("All %d slots are in use.", pgpx_shared->max_pools),
 						 errhint("Raise \"pgpool_ext.max_pools\". A server whose PUBLIC user mapping does not name the remote user has one pool for each local user.")));
 
-			/* (leases may share the spec, so never set it to -1) */
+			/* leases may share the spec, so spec->pool never becomes -1 */
 			spec->pool = index;
 			spec->pool_id = pool_id;
 			continue;

@@ -20,16 +20,16 @@ typedef struct PgpxCheckout
 	int64		timeout;		/* ms, for the error; 0: no limit */
 	bool		no_wait;
 	PgpxTime	deadline;		/* 0: none */
-	uint64		position;		/* in the queue, to requeue at the head; 0:
-								 * none */
+	uint64		position;		/* queue position to keep when enqueued
+								 * again; 0: none yet */
 	PgpxTime	waited;
-	uint64		published_incarnation;	/* worker incarnation and version for */
-	uint64		published_version;	/* which we published the conninfo */
-	bool		stale;			/* the pool's options changed since we read
-								 * them */
+	uint64		published_incarnation;	/* worker for which this checkout */
+	uint64		published_version;	/* published this version of the conninfo */
+	bool		stale;			/* the pool's options changed since the spec
+								 * was read */
 	const PgpxPendingStatement *pending;	/* to run on the lease; NULL:
 											 * unknown */
-	bool		prepared;		/* it is in shared memory, for a hand-over */
+	bool		prepared;		/* "pending" was prepared for a hand-over */
 } PgpxCheckout;
 
 /*

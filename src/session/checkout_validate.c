@@ -48,7 +48,10 @@ undo_lease(PgpxLease *lease, PgpxReleaseAction action)
 	{
 		reason = PGPX_CLOSE_RESET;
 
-		/* the reset may still run there, and would not notice a close */
+		/*
+		 * the remote may still execute the reset, and would not notice that
+		 * the connection is closed
+		 */
 		if (pgpx_wire_in_reset(&sock->wire) && !sock->wire.eof)
 			action = PGPX_RELEASE_CANCEL_CLOSE;
 	}
@@ -82,7 +85,7 @@ poll_socket(PgpxLease *lease, PgpxTime deadline)
 	bool		full;
 	ssize_t		n = 0;
 	uint64		start = wire->bytes_in;
-	bool		read = false;	/* the loop has already read n bytes */
+	bool		read = false;	/* n is the result of polling: do not read */
 
 	for (;;)
 	{
@@ -129,9 +132,9 @@ poll_socket(PgpxLease *lease, PgpxTime deadline)
 }
 
 /*
- * Does the connection need a reset before it is used? Our options decide,
- * whatever the value of reset: the options under which the connection was
- * released may have changed while we waited for it.
+ * Does the connection need a reset before it is used?  The options of this
+ * session's spec decide.  The connection may have been released under other
+ * options, which were changed during the wait.
  */
 static bool
 must_reset(const PgpxLease *lease, const PgpxConn *conn)
@@ -158,11 +161,13 @@ is_late(const PgpxCheckout *c)
 }
 
 /*
- * Other sessions changed the pool's options while we waited.  Move the lease to
- * the new options if the catalogs show the same options to us.  They need not,
- * since a transaction sees its own changes before they are committed, and no
- * other session may use those.  Returns false if the connection was made with
- * other options, or if the spec now has another pool.
+ * Read the catalogs again after the pool's options have changed, and move the
+ * lease to the new spec.  Returns false if the connection was made with other
+ * options than those of the new spec, or if that spec has another pool.
+ *
+ * The new spec may differ from the pool's options, because a transaction sees
+ * its own catalog changes before they are committed.  No other session may use
+ * such changes.
  */
 static bool
 renew_spec(PgpxCheckout *c, PgpxLease *lease)
@@ -187,8 +192,8 @@ renew_spec(PgpxCheckout *c, PgpxLease *lease)
 
 /*
  * Fetch the socket, validate the connection and reset it if necessary.  Sets
- * *touched when the stream may have been read or written.  Then the connection
- * must not be released unchanged.
+ * *touched if the stream may have been read or written.  The connection must
+ * not be released unchanged in that case.
  */
 static PgpxValidation
 validate_and_reset(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
@@ -198,7 +203,7 @@ validate_and_reset(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
 	PgpxWire   *wire;
 	PgpxValidation validation;
 
-	/* a hand-over that failed leaves the connection in doubt */
+	/* after a failed hand-over the state of the connection is not known */
 	*touched = lease->pending_state == PGPX_PENDING_SENT ||
 		lease->pending_state == PGPX_PENDING_FAILED;
 	if (lease->pending_state == PGPX_PENDING_FAILED)
@@ -215,7 +220,7 @@ validate_and_reset(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
 		c->stale |= !c->spec->valid;
 	}
 
-	/* a statement already sent must be read here, whatever the options */
+	/* the answer to a statement already sent must be read in any case */
 	if (c->stale && !renew_spec(c, lease) &&
 		lease->pending_state != PGPX_PENDING_SENT)
 		return PGPX_VALIDATION_DEAD;
@@ -276,7 +281,7 @@ validate_and_reset(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
 	return validation;
 }
 
-/* One system call. */
+/* Makes a single system call. */
 bool
 pgpx_checkout_validate_quickly(PgpxLease *lease)
 {
@@ -317,7 +322,7 @@ pgpx_checkout_validate(PgpxCheckout *c, PgpxLease *lease)
 
 	if (validation != PGPX_VALIDATION_OK)
 	{
-		/* with other options it may still suit the next waiter */
+		/* a connection made with other options may suit the next waiter */
 		bool		fit = validation == PGPX_VALIDATION_LATE || c->stale;
 
 		undo_lease(lease, fit && !touched ? PGPX_RELEASE_UNCHANGED :

@@ -3,11 +3,11 @@
  * checkout_wait.c
  *	  Checkout: the wait in the queue, and its errors.
  *
- * Runs in sessions only.  No lock is held during the wait.  Every way out
- * of the wait leaves the queue through pgpx_waiter_dequeue.
+ * Runs in sessions only.  No lock is held during the wait.  Every end of the
+ * wait leaves the queue through pgpx_waiter_dequeue.
  *
- * Each error reports the holders in numbers and names the setting that
- * would help.
+ * The detail of a timeout has the numbers of leases and waiters, and its hint
+ * names the setting to change.
  *
  *-------------------------------------------------------------------------
  */
@@ -21,9 +21,10 @@
 #include "session/deadlock.h"
 
 /*
- * The worker restarted or the options changed while we waited.  Publish the
- * conninfo and request connections again.  Only a session whose options are the
- * pool's may publish.  Returns false if the spec now has another pool.
+ * Publish the conninfo and request connections again, after the worker has
+ * restarted or the options have changed during the wait.  Only a session whose
+ * options equal the pool's may publish.  Returns false if the spec now has
+ * another pool.
  */
 static bool
 publish_again(PgpxCheckout *c, PgpxPool *pool, uint64 incarnation)
@@ -172,8 +173,8 @@ pgpx_checkout_wait(PgpxCheckout *c, PgpxPool *pool, PgpxWaiter *waiter,
 #define DETAIL_LEN 512
 
 /*
- * Describe the use of the pool for an error detail, with the holder that has
- * had its connection longest.
+ * Write an error detail about the use of the pool: the numbers of leases and
+ * waiters, and the oldest lease.
  */
 static void
 holder_detail(PgpxPool *pool, char *buf, size_t size)
@@ -346,9 +347,9 @@ pgpx_checkout_raise_timeout(PgpxCheckout *c, PgpxPool *pool, bool granted)
 }
 
 /*
- * Return the name of the cap that this session's own leases fill, so that no
- * other session can make room, and its value in *size.  Returns NULL if there
- * is none.
+ * Return the name of a cap that is full with leases of this session alone, and
+ * its value in *size.  No other session can make room under such a cap.
+ * Returns NULL if there is none.
  */
 static const char *
 filled_by_own_leases(const PgpxPool *pool, int *size)

@@ -56,8 +56,10 @@ extern PgpxConn *pgpx_checkout_wait(PgpxCheckout *c, PgpxPool *pool,
 extern void pgpx_checkout_check_locked(PgpxCheckout *c, PgpxPool *pool);
 
 /*
- * Raise 55P03, or PX003 if the worker is not running. granted: a connection was
- * granted in time, but was not ready in time.
+ * Raise 55P03; or PX003 if the worker is not running; or the error of
+ * pgpx_checkout_raise_unreachable if the pool has no connection and could not
+ * open one.  granted: a connection was granted before the deadline, but was not
+ * ready for use by then.
  */
 pg_noreturn extern void pgpx_checkout_raise_timeout(PgpxCheckout *c,
 													PgpxPool *pool,

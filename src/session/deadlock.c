@@ -6,36 +6,39 @@
  * A session that holds leases and waits for another one checks after
  * deadlock_timeout, and then repeatedly.
  *
- * A waiter is served when any one of the connections that keep it waiting is
- * released: one of its pool, or, if the pool may grow and a cap is full, one
- * under that cap.  So the waiter is blocked by each holder of these
- * connections, and it is live, i.e. not deadlocked, if any of them is live.  A
- * holder that does not wait for a connection is live.  Also live is a waiter
- * for which a slot is free or a connection is not leased (being opened, reset,
- * closed, ..), and one of a pool that is paused, damaged or without a worker.
+ * A waiter is blocked by a set of leases, and the release of any one of them lets
+ * it proceed.  If its pool has reached its own size limit, these are the leases
+ * of the pool.  If the pool could grow but a cap is full, they are the leases
+ * under that cap.
  *
- * So a waiter is deadlocked if no sequence of "is blocked by" leads from it to
- * anything live.  collect() follows all sequences that begin with this session's
- * wait and stops at the first that is live, which usually is the first holder.
- * If it finds nothing live, the waits that it found are a closed set, and none
- * of them ends by itself.
+ * A waiter is live, i.e. not deadlocked, if the holder of any of these leases is
+ * live.  A holder that does not wait for a connection is live.  A waiter is also
+ * live
+ * - if a slot is free;
+ * - if one of the connections that count against the limit is not leased (it is
+ *	 being opened, reset, closed, ..);
+ * - if its pool is paused, damaged or without a worker.
  *
- * Of these waits, only those that are also blocked by this session, directly or
- * not, would be served if it released its leases.  If that is true of all, they
- * are a knot, and the session of the knot that began to wait last ends it with
- * an error.  If not, the set contains a knot that this session is not in, and
- * whose sessions find it.  So each knot has exactly one victim, and a session
- * behind a knot is not one.  The last wait completes a knot, so its session
- * checks when the knot has existed for deadlock_timeout.
+ * collect() follows "is blocked by" from this session's wait to all waits that
+ * can be reached.  It stops at the first holder or waiter that is live, usually
+ * the first holder.  If it finds none, no wait in the result ends by itself.
+ *
+ * If every wait in the result is also blocked by this session, directly or not,
+ * the waits form a knot.  The session of the knot that began to wait last ends
+ * the knot with an error.  Otherwise the result contains a knot without this
+ * session, and the sessions of that knot find it.  So each knot has exactly one
+ * victim, and a session that only waits for a knot is never a victim.  A knot
+ * exists from the start of its last wait, so the victim's first check takes place
+ * when the knot has existed for deadlock_timeout.
  *
  * Only one pool is locked at a time.  Therefore the waits are collected twice,
- * and count only if both results are equal.  Lease ids and wait ids are never
- * reused and each is valid for one uninterrupted lease or wait.  So what was read
- * twice was true in between, and all of it was true at the instant between the
- * two collections.
+ * and a deadlock is reported only if both results are equal.  Lease ids and wait
+ * ids are never reused, and each is valid for one uninterrupted lease or wait.
+ * So all that both collections contain was true at the instant between them.
  *
- * Not visible here, and therefore live: a holder that waits for a lock of this
- * server or for a distributed lock, and whatever happens at remote servers.
+ * A holder that waits for anything else counts as live, because its wait is not
+ * visible here: for a lock of this server, a distributed lock, or an answer of a
+ * remote server.
  *
  *-------------------------------------------------------------------------
  */
@@ -57,7 +60,7 @@
 #define LINES_MAX 32
 #define HOLDERS_MAX 8
 
-/* Why a pool has no connection for its waiters. */
+/* The limit that keeps a pool from opening a connection for its waiters. */
 typedef enum PoolLimit
 {
 	LIMIT_POOL,					/* pool_size and max_overflow */
@@ -88,13 +91,14 @@ typedef struct Held
 /* A pool; the fields from "limit" on are set for pools with a waiter. */
 typedef struct PoolState
 {
-	bool		is_read[2];		/* leases that are not broken, broken leases */
+	bool		is_read[2];		/* its leases were added; [1]: those of broken
+								 * connections, [0]: the others */
 	bool		has_waiter;
 	PoolLimit	limit;
 	int			server;
 	uint32		pool_id;
 	uint64		options_version;
-	uint32		moves;			/* of the cap that is the limit */
+	uint32		moves;			/* PgpxCap.moves of the cap that is the limit */
 	Oid			database;
 	NameData	database_name;
 	NameData	server_name;
@@ -139,7 +143,10 @@ deadlock_free(PgpxDeadlock *deadlock)
 			pfree(arrays[i]);
 }
 
-/* Returns NULL without memory: the wait goes on, and so does the next check. */
+/*
+ * Returns NULL without memory.  Then this check is skipped, and the wait goes
+ * on.
+ */
 static PgpxDeadlock *
 deadlock_alloc(void)
 {
@@ -163,9 +170,9 @@ deadlock_alloc(void)
 }
 
 /*
- * Add the wait of a process, or find it, and return its index.  Returns -1 if
- * the process does not wait, or is gone and another one has its number.  Reads
- * without a lock; read_wait() verifies what is added.
+ * Add the wait of a process, unless it was added before, and return its index.
+ * Returns -1 if the process does not wait, or if it has exited and another
+ * process has its procno.  Reads without a lock; read_wait() verifies the wait.
  */
 static int
 add_wait(PgpxDeadlock *deadlock, int procno, int pid)
@@ -190,9 +197,9 @@ add_wait(PgpxDeadlock *deadlock, int procno, int pid)
 }
 
 /*
- * Add the leases of a pool, and the waits of their holders: the broken leases, or
- * the others.  Returns false if a connection is not leased, or a holder does not
- * wait.
+ * Add leases of a pool, and the waits of their holders.  broken: add the leases
+ * of broken connections, else the others.  Returns false if one of these
+ * connections is not leased, or a holder does not wait.
  */
 static bool
 read_leases_locked(PgpxDeadlock *deadlock, const PgpxPool *pool, bool broken)
@@ -230,8 +237,9 @@ read_leases_locked(PgpxDeadlock *deadlock, const PgpxPool *pool, bool broken)
 }
 
 /*
- * Find out what keeps the pool from serving its waiters.  Returns false if a slot
- * is free, or if something else than a release may serve them.
+ * Determine the limit that keeps the pool from growing for its waiters.  Returns
+ * false if a slot is free, or if the waiters may proceed without the release of
+ * a lease (the pool is paused or retired, for example).
  */
 static bool
 read_limit_locked(PgpxDeadlock *deadlock, const PgpxPool *pool)
@@ -269,9 +277,10 @@ read_limit_locked(PgpxDeadlock *deadlock, const PgpxPool *pool)
 }
 
 /*
- * Add the leases under a cap.  server: the index of its record, -1: the cap over
- * all pools.  moves: those of the cap when it was full.  Returns false if a
- * connection is not leased, a holder does not wait, or the cap has changed.
+ * Add the leases under a cap.  server: the index of the server's record; -1: the
+ * cap over all pools.  moves: the value of PgpxCap.moves when the cap was found
+ * full.  Returns false if a connection is not leased, a holder does not wait, or
+ * the cap has changed since.
  */
 static bool
 read_cap(PgpxDeadlock *deadlock, int server, uint32 moves)
@@ -286,7 +295,10 @@ read_cap(PgpxDeadlock *deadlock, int server, uint32 moves)
 		PgpxPool   *pool = &pgpx_pools[i];
 		bool		ok = true;
 
-		/* a pool that is added after this test has no token yet, or "moves" differ */
+		/*
+		 * without the lock: if a pool is added here later, either it has no
+		 * token, or "moves" has changed
+		 */
 		if (pool->pool_id == 0)
 			continue;
 		LWLockAcquire(pool->lock, LW_SHARED);
@@ -308,8 +320,8 @@ read_cap(PgpxDeadlock *deadlock, int server, uint32 moves)
 }
 
 /*
- * Verify a wait, and add the leases that it is blocked by.  Returns false if it
- * has ended or is live.
+ * Verify a wait, and add the leases that block it.  Returns false if the wait
+ * has ended or its waiter is live.
  */
 static bool
 read_wait(PgpxDeadlock *deadlock, Wait *wait)
@@ -378,7 +390,7 @@ equals(const PgpxDeadlock *a, const PgpxDeadlock *b)
 	return true;
 }
 
-/* Could a release of this lease serve the wait? */
+/* Could the release of this lease end the wait? */
 static bool
 is_blocked_by(const PgpxDeadlock *deadlock, const Wait *wait, const Held *held)
 {

@@ -14,23 +14,23 @@ typedef struct PgpxDeadlock PgpxDeadlock;
 
 /*
  * pgpx_deadlock_check_at
- *		Return when this session must check for a deadlock, if its wait began,
- *		or its last check was made, at "since"; 0: never, because it holds no
- *		lease that another session could wait for.
+ *		Return the time of this session's next check for a deadlock; 0: never,
+ *		because it holds no lease that another session could wait for.
  *
- * again: it has made a check in this wait.
+ * since: the time of the last check in this wait if "again" is set, else the
+ * start of the wait.
  */
 extern PgpxTime pgpx_deadlock_check_at(PgpxTime since, bool again);
 
 /*
  * pgpx_deadlock_find
- *		Return the deadlock that this session must end, because it is the
- *		session that began to wait last of those that wait for each other.
- *		NULL: there is no deadlock, another session ends it, or there is no
- *		memory for the check.
+ *		Return the deadlock that this session must end.  That is one in which
+ *		this session began to wait last.
  *
- * waiter: that of this process, which is enqueued.  The caller must hold no
- * lock.  The result is allocated in the current memory context.
+ * Returns NULL if there is no deadlock, if another session ends it, or if there
+ * is no memory for the check.  waiter: that of this process, which is enqueued.
+ * The caller must hold no lock.  The result is allocated in the current memory
+ * context.
  */
 extern PgpxDeadlock *pgpx_deadlock_find(PgpxWaiter *waiter);
 

@@ -13,8 +13,8 @@
  *
  *		token Parse Bind Execute (DISCARD ALL)  Parse Bind Describe Execute Sync
  *
- * Only then it wakes the waiter.  The remote is already working while the
- * waiter is being scheduled; usually its first recv() returns the rows.
+ * Only then does it wake the waiter.  The remote is already working while
+ * the waiter is being scheduled; usually its first recv() returns the rows.
  * The remote, too, is woken once instead of twice.  Behind a relay the
  * wakeup is deferred: the worker wakes the waiter when the answer arrives.
  *
@@ -24,10 +24,9 @@
  *   statement is known not to have run, and its owner waits again at the
  *   head of the queue.
  * - The reset must be a literal DISCARD ALL without start commands.  It
- *   commits inside Execute; an error of the statement would undo any other
- *   reset.  (If the server is too old for that, no statement is sent
- *   ahead.  If it were undone all the same, the next reset would clean up,
- *   because the lease ends with its one statement.)
+ *   commits inside Execute, so an error of the statement does not undo it.
+ *   The error would undo any other reset.  Servers that are too old to
+ *   commit it there have can_pipeline unset.
  * - The stream must be at a message boundary, with nothing unread.  No
  *   cancel may be under way, and there must be no reason to close the
  *   connection.
@@ -37,12 +36,12 @@
  * - Up to the CommandComplete of the reset, notices, notifications and
  *   parameters are from the previous lease, and are dropped (wire.c).
  * - From the grant to pgpx_pending_statement_sent the sender cannot be
- *   interrupted.  A waiter that leaves the queue waits for that, for up to
- *   a second.  After that it leaves as described in the next rule, and a
- *   statement sent later goes to a connection that is being closed.
- * - A waiter that leaves after the statement was sent leaves as in the
- *   middle of a statement: the worker cancels it and closes the
- *   connection.
+ *   interrupted.  A waiter that leaves the queue in that time waits for
+ *   the sender, for up to a second.  If the sender is still not done, the
+ *   waiter leaves as if the statement had been sent (next rule).  If it is
+ *   sent later, the connection is already being closed.
+ * - If a waiter leaves after its statement was sent, the worker cancels the
+ *   statement and closes the connection.
  *
  *-------------------------------------------------------------------------
  */
@@ -56,7 +55,8 @@
 #include "values/binary_input.h"
 
 /*
- * Do the options allow a reset to be sent ahead of a statement, or need none?
+ * Do the options need no reset, or one that a statement may follow without a
+ * Sync in between?
  */
 static bool
 allows_hand_over(const PgpxServerSpec *spec)
@@ -103,7 +103,7 @@ pgpx_hand_over_prepare(const PgpxServerSpec *spec,
 }
 
 /*
- * Can a statement of another session follow on the stream? It must be at a
+ * Can a statement of another session follow on the stream?  It must be at a
  * message boundary with no pending input.
  */
 static bool
@@ -125,8 +125,8 @@ is_ready_for_hand_over(const PgpxLease *lease)
 }
 
 /*
- * Send all in one call without blocking.  Returns FAILED if nothing was sent.
- * After a partial send the socket is shut down.
+ * Send prefix and statement in one call without blocking.  Returns FAILED if no
+ * byte was sent.  After a partial send the socket is shut down.
  */
 static PgpxPendingState
 send_pending(int fd, uint64 lease_id, bool reset, PgpxHandOver *hand_over)
@@ -151,8 +151,8 @@ send_pending(int fd, uint64 lease_id, bool reset, PgpxHandOver *hand_over)
 }
 
 /*
- * Send the pending statement, and wake its owner, which reads nothing before it
- * is informed that the send is complete.
+ * Send the pending statement, and wake its waiter.  The waiter reads nothing
+ * before pgpx_pending_statement_sent.
  */
 static void
 send_and_wake(PgpxConn *conn, PgpxHandOver *hand_over, int fd, uint64 sender,
@@ -161,7 +161,7 @@ send_and_wake(PgpxConn *conn, PgpxHandOver *hand_over, int fd, uint64 sender,
 	int			procno = PGPX_WAITER_INDEX(hand_over->waiter);
 	PgpxPendingState how = send_pending(fd, sender, reset, hand_over);
 
-	/* the values are private to their owner */
+	/* the statement may contain private values of the waiter's user */
 	explicit_bzero(hand_over->messages, hand_over->len);
 
 	PGPX_DEBUG_POINT("hand_over_sent");
@@ -169,9 +169,10 @@ send_and_wake(PgpxConn *conn, PgpxHandOver *hand_over, int fd, uint64 sender,
 		return;
 
 	/*
-	 * Before that call the waiter may have been woken by an answer or by a
-	 * revocation of its lease.  It went to sleep again then, and no other
-	 * process wakes it.
+	 * If the wakeup is deferred, the worker wakes the waiter.  But if the
+	 * answer or a revocation of the lease has already used up the deferred
+	 * wakeup, the waiter found the statement still being sent and slept
+	 * again.  So wake it here.
 	 */
 	if (how != PGPX_PENDING_SENT ||
 		!pgpx_conn_is_wakeup_deferred(conn, procno, hand_over->lease_id))
@@ -187,7 +188,7 @@ pgpx_hand_over_lease(PgpxLease *lease)
 	PgpxUsage	usage;
 	PgpxHandOver hand_over;
 
-	/* without the lock: a stale answer costs the hand-over a round trip */
+	/* without the lock: a stale value only costs a round trip */
 	if (pool->nwaiting == 0 || !is_ready_for_hand_over(lease))
 		return false;
 

@@ -11,9 +11,9 @@
 #include "session/lease.h"
 
 /*
- * The statement for which a lease of scope CALL is taken.  While the checkout
+ * The statement for which a lease of scope CALL is acquired.  While the checkout
  * waits in the queue, a session that returns a connection may send the
- * statement (pipelined hand-over).  pgpx_run_send then finds it already sent.
+ * statement (pipelined hand-over).  In that case pgpx_run_send does not send it.
  */
 typedef struct PgpxPendingStatement
 {

@@ -6,8 +6,8 @@
  *
  * Notifications that arrive on a lease are queued until a caller reads
  * them.  They can arrive at any time, also while a result is drained after
- * an error, where nothing may throw.  The remote determines their number,
- * so the queue is bounded, and dropped notifications are counted.
+ * an error, when no error may be raised.  The remote determines their
+ * number, so the queue is bounded, and dropped notifications are counted.
  *
  *-------------------------------------------------------------------------
  */
@@ -280,7 +280,7 @@ get_memory(size_t size)
 /*
  * Copy a NotificationResponse: process, channel, payload
  * (https://www.postgresql.org/docs/current/protocol-message-formats.html).
- * Returns NULL if it is malformed, larger than room, or if there is no memory.
+ * Returns NULL if it is malformed or larger than room, or without memory.
  */
 static PgpxNote *
 copy_note(const PgpxWireMessage *msg, size_t room)
@@ -322,7 +322,7 @@ pgpx_lease_store_note(PgpxLease *lease, const PgpxWireMessage *msg)
 	PgpxNotes  *notes = lease->notes;
 	PgpxNote   *note;
 
-	/* no caller can read those of a lease that ends with its call */
+	/* SQL cannot read the notifications of these leases */
 	if (lease->scope == PGPX_SCOPE_CALL || lease->scope == PGPX_SCOPE_TABLE)
 		return;
 	if (notes == NULL)

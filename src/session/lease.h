@@ -30,8 +30,8 @@ typedef struct PgpxLease
 	bool		in_use;			/* a statement is running on it */
 	bool		sent;			/* a statement was sent during this lease */
 	int			pending_state;	/* PgpxPendingState: SENT, FAILED */
-	uint64		queue_position; /* position it was granted at; 0: did not
-								 * wait */
+	uint64		queue_position; /* of the waiter that was granted this
+								 * lease; 0: it did not wait */
 	PgpxTime	deadline;		/* of its checkout */
 	bool		not_run;		/* its statement did not run: the preceding
 								 * reset failed */
@@ -71,8 +71,8 @@ typedef struct PgpxNotes
  *		Queue a notification for pgpool.notifications.
  *
  * The queue of a lease is bounded.  A notification that is malformed, that
- * exceeds the bound or for which no memory is available is dropped and counted.
- * Never throws.
+ * exceeds the bound or for which no memory is available is dropped and, if the
+ * lease has a queue, counted.  Never throws.
  */
 extern void pgpx_lease_store_note(PgpxLease *lease, const PgpxWireMessage *msg);
 
@@ -115,10 +115,12 @@ extern PgpxLease *pgpx_lease_for_return(int64 id);
 
 /*
  * pgpx_lease_check_not_in_use
- *		Raise 55000 if a statement is running on the lease.
+ *		Raise 55000 if a statement is running on the lease, or if its scope is
+ *		CALL or TABLE.
  *
- * A lease of scope CALL is in use until the call is over.  A fanout holds
- * several: one may be complete while a row of another one is being converted.
+ * A lease of scope CALL is in use until the end of the call, even if no
+ * statement runs on it.  For example, a fanout has several leases, and one may
+ * be complete while a row of another is converted by a user's function.
  */
 extern void pgpx_lease_check_not_in_use(const PgpxLease *lease);
 

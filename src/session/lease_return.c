@@ -25,9 +25,9 @@ is_usable(const PgpxLease *lease)
 }
 
 /*
- * The lease is about to be returned with a statement in flight.  If its answer
- * has arrived, drain it.  Otherwise the statement will be cancelled and the
- * connection closed.
+ * Clear the statement in flight of a lease that is about to be returned.  If
+ * its answer has arrived, drain it.  Otherwise raise a WARNING; the caller will
+ * have the statement cancelled and the connection closed.
  */
 static void
 drop_in_flight(PgpxLease *lease)
@@ -41,8 +41,8 @@ drop_in_flight(PgpxLease *lease)
 }
 
 /*
- * Can the reset be added to the output buffer without allocating memory? In a
- * callback nothing may throw.
+ * Does the reset fit into the output buffer without allocating memory?  This
+ * matters in callbacks, which must not throw.
  */
 static bool
 reset_fits(const PgpxLease *lease)
@@ -54,7 +54,7 @@ reset_fits(const PgpxLease *lease)
 	return wire->out.data != NULL && (size_t) wire->out.maxlen > size;
 }
 
-/* Is every pinned parameter certain to have its value after the reset? */
+/* Does the reset certainly restore the value of every pinned parameter? */
 static bool
 reset_restores(const PgpxLease *lease)
 {
@@ -103,8 +103,8 @@ choose_release_action(PgpxLease *lease, PgpxEnd end, bool may_wait,
 	}
 
 	/*
-	 * The remote may have become a standby.  A new connection is made to the
-	 * server that names, hosts and target_session_attrs select now.
+	 * The remote may have become a standby.  A new connection selects the
+	 * host again (host name lookup, list of hosts, target_session_attrs).
 	 */
 	if (lease->read_only)
 	{
@@ -129,7 +129,10 @@ choose_release_action(PgpxLease *lease, PgpxEnd end, bool may_wait,
 			return pgpx_wire_params_pinned(wire) ?
 				PGPX_RELEASE_DIRTY : PGPX_RELEASE_RESET;
 
-		/* the values that a ROLLBACK restores are not known */
+		/*
+		 * A ROLLBACK may restore parameters to values that are not known
+		 * here.  So omit the reset only if they are pinned now.
+		 */
 		if (spec->opts.reset == PGPX_RESET_NEVER &&
 			pgpx_wire_params_pinned(wire))
 			reset_command = start_commands = "";
@@ -174,7 +177,7 @@ pgpx_lease_return(PgpxLease *lease, PgpxEnd end, bool may_wait)
 
 	if (sock == NULL)
 	{
-		/* the process exits while it waits for the socket */
+		/* the process is exiting, and had waited for the socket */
 		if (lease->pending_state == PGPX_PENDING_SENT)
 			pgpx_pool_release(conn, lease->id, PGPX_END_RECLAIMED,
 							  PGPX_RELEASE_CANCEL_CLOSE, 0,

@@ -12,15 +12,15 @@
 
 /*
  * pgpx_lease_return
- *		End a lease.  The record is released.
+ *		End a lease and free its record.
  *
- * An open remote transaction is rolled back before the reset.  The caller does
- * not wait for the answer.  If the stream is not at a message boundary, the
- * connection is closed.
+ * An open remote transaction is rolled back before the reset, or committed if
+ * lease->commit is set.  The function does not wait for the answer.  If the
+ * stream is not at a message boundary, the connection is closed.
  *
  * may_wait: the function may wait and raise errors, and it reports an open
- * transaction or a statement in flight with a WARNING. Without it the function
- * neither waits nor throws.
+ * transaction or a statement in flight with a WARNING.  Without it, the
+ * function neither waits nor throws.
  */
 extern void pgpx_lease_return(PgpxLease *lease, PgpxEnd end, bool may_wait);
 

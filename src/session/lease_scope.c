@@ -6,9 +6,9 @@
  * A lease ends with its scope: at checkin, at the end of the transaction
  * or subtransaction that owns it, at the end of the call, and at the
  * latest with the session.  Commit, abort and exit callbacks must not
- * wait; abort and exit callbacks must not throw either.  A connection
- * whose stream is at a message boundary is released there as at checkin.
- * The worker cancels and closes any other.
+ * wait; abort and exit callbacks must not throw either.  They release a
+ * connection whose stream is at a message boundary as a checkin does.  The
+ * worker cancels and closes any other connection.
  *
  * At process exit ShutdownPostgres aborts the transaction in a
  * before_shmem_exit callback.  Our on_shmem_exit callback runs later and
@@ -29,9 +29,9 @@
 static bool callbacks_registered = false;
 
 /*
- * Before commit or prepare: interrupts are served here and an error aborts the
- * local transaction.  So this is the last point at which a lease with an open
- * remote transaction can be refused.
+ * Return the leases of the transaction before COMMIT or PREPARE, and raise an
+ * error if one has a statement in flight or an open remote transaction.  This
+ * is the last point at which an error aborts the local transaction.
  */
 static void
 before_commit(void)
@@ -47,7 +47,7 @@ before_commit(void)
 			lease->scope == PGPX_SCOPE_TABLE)
 			continue;
 
-		/* the hints would not help here, and the open work is lost */
+		/* if the remote work is lost already, the hints below do not help */
 		if (lease->in_flight != NULL || wire->tx != 'I')
 			pgpx_lease_check_revoked(lease);
 		if (wire->tx != 'I')
@@ -60,7 +60,7 @@ before_commit(void)
 					 errdetail("A lease acquired with checkout_xact ends with the local transaction, and its statement would be cancelled."),
 					 errhint("Read its result with pgpool.result before the local transaction ends.")));
 
-		/* in mid-answer, tx is the state after the previous statement */
+		/* while an answer is incomplete, tx is that before its statement */
 		if (wire->tx != 'I')
 			ereport(ERROR,
 					(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
@@ -73,10 +73,10 @@ before_commit(void)
 }
 
 /*
- * Leave the queue before the leases are returned.  A process that exits while
- * it waits still has its waiter when its transaction is aborted (no other abort
- * finds one).  Its pending statement must not be sent on one of its own leases,
- * and a connection granted in the meantime must be handed on.
+ * Leave the queue before the leases are returned.  The process is enqueued
+ * only if it exits during the wait; after any other error the checkout has left
+ * the queue already.  The process must not hand over one of its own leases to
+ * its own waiter, and must release a connection that was granted to it.
  */
 static void
 leave_queue(void)

@@ -117,7 +117,7 @@ pgpx_stream_drain(PgpxLease *lease, size_t bytes, PgpxTime deadline, bool quiet)
 					return true;
 				break;
 			case PGPX_EV_COPY:
-				/* the refusal is in the output buffer */
+				/* the wire has put CopyFail into the output buffer */
 				if (pgpx_wire_flush(wire) != 1)
 					return false;
 				break;
@@ -131,7 +131,7 @@ pgpx_stream_drain(PgpxLease *lease, size_t bytes, PgpxTime deadline, bool quiet)
 					return false;
 				n = pgpx_wire_fill(wire, &full);
 
-				/* the remote may never pause, and there is no bound on bytes */
+				/* without a bound on bytes, check the clock after each read */
 				if (n > 0 && bytes == 0)
 				{
 					CHECK_FOR_INTERRUPTS();
@@ -159,8 +159,8 @@ pgpx_stream_cancel(PgpxLease *lease)
 	bool		ask;
 
 	/*
-	 * under the lock, so that a concurrent revocation cannot make us mark the
-	 * next lease of the connection
+	 * The lock prevents that the lease is revoked in between and the request
+	 * cancels a statement of the connection's next lease.
 	 */
 	LWLockAcquire(pool->lock, LW_SHARED);
 	ask = pg_atomic_read_u64(&conn->lease_id) == lease->id;

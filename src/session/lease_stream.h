@@ -11,9 +11,9 @@
 #include "session/lease.h"
 
 /*
- * Mark the lease as broken if one of its cancel requests was lost.  To be
- * called before a statement, when no cancel is known to be under way.  A lost
- * cancel request may still arrive at any time and hit the new statement.
+ * Mark the lease as broken and raise 08006 if one of its cancel requests was
+ * lost.  Such a request may still arrive at any time and cancel a later
+ * statement.  To be called before a statement, with PgpxConn.cancel NONE.
  */
 extern void pgpx_stream_check_lost_cancel(PgpxLease *lease);
 

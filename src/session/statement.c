@@ -9,8 +9,8 @@
  * After an error in the middle of a result, the stream must be brought
  * back to a message boundary.  If a value could not be converted, the rest
  * of the result is drained, within a bound.  Beyond the bound, and after
- * an interrupt, the worker cancels the statement.  A lease that is still
- * not at a boundary drains at its next use, or is broken.
+ * an interrupt, the worker cancels the statement.  The next use of the
+ * lease then drains the rest, or finds that the lease is broken.
  *
  *-------------------------------------------------------------------------
  */
@@ -42,10 +42,10 @@ static uint32 wait_query = 0;
  * Is the text a single statement that reads, or a COPY?
  *
  * For a statement that reads, the simple protocol gives the same result for
- * less work on both sides.  (A rule may add results to a statement that writes,
- * and the simple protocol would return them too.) After a refused COPY the
- * lease stays usable only in the simple protocol, see the rules of
- * PGPX_WIRE_EXECUTE.
+ * less work on both sides.  For a statement that writes it may not, because a
+ * rule may add results, which only the simple protocol returns.  After a
+ * refused COPY the lease stays usable only in the simple protocol, see the
+ * rules of PGPX_WIRE_EXECUTE.
  */
 static bool
 fits_simple_protocol(const char *sql)
@@ -179,8 +179,9 @@ poll(PgpxRun *run)
 }
 
 /*
- * Make the stream ready for a statement.  An interrupted statement must end
- * first, and so must a cancel request, because it could hit the new statement.
+ * Make the stream ready for a statement.  First wait for the end of an
+ * interrupted statement, and of a cancel request, which could otherwise cancel
+ * the new statement.
  */
 static void
 make_ready(PgpxRun *run)
@@ -215,7 +216,7 @@ make_ready(PgpxRun *run)
 			break;
 		if (wire->phase == PGPX_WIRE_IDLE)
 		{
-			/* the answer is complete, the message after it is not */
+			/* the answer is complete, but not a notice after it */
 			poll(run);
 			break;
 		}
@@ -232,7 +233,7 @@ make_ready(PgpxRun *run)
 	}
 	while (pg_atomic_read_u32(&conn->cancel) != PGPX_CANCEL_NONE)
 	{
-		/* a revocation wakes us, and only once */
+		/* a revocation sets the latch only once */
 		pgpx_lease_check_revoked(lease);
 		if (!pgpx_session_wait_latch(deadline,
 									 pgpx_wait_event(&wait_query, "PgpoolQuery")))
@@ -245,9 +246,9 @@ make_ready(PgpxRun *run)
 }
 
 /*
- * The answer is complete.  Process the notices that arrived with it.  The next
- * use reports an end of the stream.  Anything else breaks the lease, because
- * the answer may have been for another statement.
+ * Process the notices and notifications that arrived with a complete answer.
+ * An end of the stream is left to the next use of the lease.  Any other message
+ * breaks the lease, because the answer may have been for another statement.
  */
 static void
 read_behind(PgpxRun *run)
@@ -338,9 +339,10 @@ pgpx_run_step(PgpxRun *run)
  * Read to the message boundary, with "pull" up to the next row.
  *
  * A cancel that arrived before its statement had no effect, so it is requested
- * again.  The input of a large answer is left to accumulate, unless none has
- * arrived recently.  Before each sleep the session busy-polls where that is
- * likely to be worthwhile (busy_poll.c).
+ * again.  In the middle of a large answer the session pauses so that more input
+ * arrives for each read, unless the last read found none.  Otherwise it
+ * busy-polls before it sleeps, where that is likely to be worthwhile
+ * (busy_poll.c).
  */
 static PgpxRunStep
 read_answer(PgpxRun *run)
@@ -428,7 +430,7 @@ clean_up(PgpxLease *lease, bool may_drain)
 	/* a partially sent statement must not run later */
 	pgpx_wire_abandon(wire);
 
-	/* at a boundary, even before part of a notice, nothing is running */
+	/* IDLE: no statement is running, though part of a notice may be unread */
 	if (wire->phase == PGPX_WIRE_BROKEN || wire->phase == PGPX_WIRE_IDLE)
 		return;
 	if (may_drain && code != ERRCODE_QUERY_CANCELED &&
@@ -508,8 +510,8 @@ pgpx_run_send(PgpxRun *run, bool several)
 	pgpx_conn_set_activity(conn, lease->id, PGPX_ACT_ACTIVE, true);
 	if (lease->pending_state == PGPX_PENDING_SENT)
 	{
-		lease->pending_state = PGPX_PENDING_NONE;	/* sent by the previous
-													 * holder */
+		lease->pending_state = PGPX_PENDING_NONE;	/* the previous holder
+													 * has sent it */
 		return;
 	}
 	if (run->pipeline != NULL)
@@ -522,7 +524,7 @@ pgpx_run_send(PgpxRun *run, bool several)
 	else
 		pgpx_wire_send_extended(wire, statement, run->nformats, run->formats);
 
-	/* the remote may still send the reason of a failed send */
+	/* ignore a failure here: the reader reports it with the remote's reason */
 	(void) pgpx_stream_flush(lease, 0);
 }
 

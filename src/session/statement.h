@@ -27,7 +27,8 @@ typedef struct PgpxRun
 	PgpxRemoteError error;
 	int			nformats;		/* of the result columns; 0: all text */
 	const int16 *formats;
-	bool		described;		/* the remote accepted it, so it may have run */
+	bool		described;		/* the remote accepted the statement, so it
+								 * may have run */
 	bool		empty;			/* the string contained no statement */
 	bool		any;			/* the string contained a statement */
 	bool		suspended;		/* the portal has more rows */
@@ -44,8 +45,8 @@ extern void pgpx_run_check(const PgpxLease *lease,
 						   const PgpxStatement *statement);
 
 /*
- * Send the statement.  With several, and without parameters, its text may
- * contain several statements.
+ * Send the statement.  several: the text may contain several statements if
+ * there are no parameters.
  */
 extern void pgpx_run_send(PgpxRun *run, bool several);
 
@@ -74,7 +75,7 @@ typedef enum PgpxRunStep
 	PGPX_RUN_END				/* the answer has ended */
 } PgpxRunStep;
 
-/* The same without waiting. */
+/* As pgpx_run_next, but without waiting for input. */
 extern PgpxRunStep pgpx_run_try_next(PgpxRun *run);
 
 /*
@@ -86,7 +87,7 @@ extern void pgpx_run_failed(PgpxRun *run, bool may_drain);
 
 /*
  * Finish after the last step: raise the remote's error, or return the number of
- * rows.  Returns 0 if the lease is not_run.
+ * rows.  Returns 0 if the statement did not run (lease->not_run).
  */
 extern uint64 pgpx_run_end(PgpxRun *run);
 
@@ -119,12 +120,12 @@ extern void pgpx_run_poll(PgpxLease *lease);
  * pgpx_exec
  *		Run a statement on a lease and wait for its completion.
  *
- * With a sink, its text must be a single statement, and its rows go to the
+ * With a sink, the text must be a single statement, and its rows go to the
  * sink.  Without one, rows are dropped, and the text may contain several
- * statements unless there are parameters.  Returns the number of rows affected or returned, summed
- * over all statements.
+ * statements unless there are parameters.  Returns the number of rows affected
+ * or returned, summed over all statements.
  *
- * If the lease is not_run afterwards, the statement was not executed.  The
+ * If lease->not_run is set afterwards, the statement was not executed.  The
  * caller must discard the lease and retry on another one.
  *
  * On an error the lease is at a message boundary, or a cancel is under way, or
