@@ -4,8 +4,8 @@
  *	  Statements in flight: waiting for answers and for notifications.
  *
  * While a statement is in flight, its answer accumulates in the stream's
- * buffer, up to a bound.  Only the ends of its messages are located.  All
- * decoding, and so any error in it, is left to pgpx_async_result.
+ * buffer, up to a bound.  It is only split into messages.  They are decoded
+ * by pgpx_async_result, which therefore also raises their errors.
  *
  * Waiting for an answer acquires no lock and changes no shared state, so
  * it may be interrupted anywhere.
@@ -36,8 +36,8 @@ static uint32 wait_answer = 0;
 static uint32 wait_note = 0;
 
 /*
- * Read pending input.  Returns true if the answer is complete, or if so much of
- * it has arrived that it must be read first.
+ * Read pending input.  Returns true if the answer is complete, or if no more of
+ * it is buffered before the caller reads the result.
  */
 static bool
 is_answered(PgpxLease *lease)
@@ -151,10 +151,10 @@ pgpx_async_notes(PgpxLease *lease, PgpxTime deadline)
 }
 
 /*
- * The types into which a result is read are known when it is read, not when the
- * statement is sent.  So the prediction uses the previous result of this
- * statement, and only for columns that can be converted from binary to any type
- * as from their text.
+ * The target types of a result are not known before pgpx_async_result.  So the
+ * statement requests binary format, as predicted from its previous result, only
+ * for columns whose binary values can be converted to every type to which their
+ * text can be converted.
  */
 #define IN_FLIGHT_TYPES UINT64CONST(0x666c69676874)	/* an arbitrary constant */
 static const PgpxSink any_sink = {.types_hash = IN_FLIGHT_TYPES};

@@ -17,17 +17,17 @@
  *		between.
  *
  * After a send the lease has a statement in flight, until its result was read
- * or has failed.  Its text must be a single statement.  With a NULL sink its rows are
- * dropped.  Both functions may wait; a send waits if the remote does not read.
- * Errors: as of pgpx_exec.
+ * or has failed.  The text must be a single statement.  With a NULL sink, rows
+ * are dropped.  Both functions may wait; pgpx_async_send waits if the remote
+ * does not read.  Errors: as of pgpx_exec.
  */
 extern void pgpx_async_send(PgpxLease *lease, const PgpxStatement *statement);
 extern uint64 pgpx_async_result(PgpxLease *lease, const PgpxSink *sink);
 
 /*
  * pgpx_async_wait
- *		Wait until the answer for one of the leases is complete, or until so
- *		much of it has arrived that the remote waits for it to be read.
+ *		Wait until the answer on one of the leases is complete, or fills the
+ *		input buffer (its limit is AHEAD_MAX in async.c).
  *
  * Each lease must have a statement in flight.  deadline is monotonic, 0: none;
  * one in the past means to poll once.  Returns NULL at the deadline.  If

@@ -10,19 +10,20 @@
  * Just before a session commits such a change, while it can still read the
  * catalogs, it compares the pools of its database with them.  After the
  * commit it retires the pools that differ: idle connections close at once,
- * leased ones at checkin.  That must be after the invalidations were sent
- * to the other sessions.  A woken waiter reads the catalogs again, and
- * with stale caches it would take the old options for the new ones.
+ * leased ones at checkin.  This must follow the sending of invalidations
+ * to the other sessions, because retirement wakes waiters, which read the
+ * catalogs again.  With stale caches they would take the old options for
+ * the new ones.
  *
  * Sessions that receive the invalidation later do the same and normally
- * find nothing left to do.  Roles, however, belong to all databases, and a
+ * find nothing left to do.  Roles, however, exist in all databases, and a
  * session cannot read the servers of another database.  So the sessions of
  * other databases are signalled to process their invalidations at once.
  *
- * A transaction that uses an object that it has changed itself may never
- * commit the change.  It has a private pool for that, which is retired at
- * its end.  No other session can see the uncommitted change, nor use a
- * connection made with it.
+ * A transaction can use an object that it has changed itself, and roll the
+ * change back later.  So it gets a private pool for such an object, which
+ * is retired at the end of the transaction.  No other session sees the
+ * uncommitted change or uses a connection made with it.
  *
  *-------------------------------------------------------------------------
  */
@@ -48,7 +49,10 @@
 #include "session/lease_scope.h"
 #include "session/server_catalog.h"
 
-/* set by the callback, which may be called at any time and does only that */
+/*
+ * set by the callbacks, which do nothing else because they may be called at
+ * any time
+ */
 static bool objects_changed = false;
 static bool databases_changed = false;
 
@@ -153,8 +157,8 @@ compare_mapping(const PgpxPoolKey *key, const PgpxFingerprint *fingerprint,
 	*server = mapping->umserver;
 	if (!same && !OidIsValid(mapping->umuser) &&
 		pgpx_server_catalog_names_user(row) == OidIsValid(key->local_user))
-		lost = true;			/* changed between one pool for all users and
-								 * one for each */
+		lost = true;			/* from one pool for all users to one pool for
+								 * each user, or vice versa */
 	ReleaseSysCache(row);
 	return same ? SAME : lost ? GONE :
 								REPLACED;
@@ -197,10 +201,11 @@ compare_user(Oid user, uint64 hash)
 }
 
 /*
- * Does the user have USAGE on a server? Checks the ACL of a row that it holds.
- * pg_foreign_server_aclcheck would read the row again and raise an error if the
- * server is dropped concurrently.  That must not fail a commit that has nothing
- * to do with it.
+ * Does the user have USAGE on a server?
+ *
+ * Does not call pg_foreign_server_aclcheck, which raises an error if the server
+ * is dropped concurrently.  The drop must not fail the commit of an unrelated
+ * transaction.
  */
 static bool
 may_use(Oid oid, Oid user)
@@ -225,8 +230,9 @@ may_use(Oid oid, Oid user)
 }
 
 /*
- * May the user of a pool with this superuser flag still use a server? For a
- * pool that is shared by all local users, each checkout checks its own user.
+ * May the user of a pool still use a server?  superuser: that of the pool's
+ * key.  InvalidOid is the user of a pool that all local users share; there each
+ * checkout checks its own user.
  */
 static bool
 may_have(Oid user, Oid server, bool superuser)
@@ -243,9 +249,9 @@ worse(Verdict a, Verdict b)
 }
 
 /*
- * Would a checkout read the same catalog contents, and be permitted to use the
- * pool? If the verdict is IN_PLACE, *fingerprint is updated to the current rows
- * and *opts is set to the matching options.
+ * Compare what a checkout would read from the catalogs now, and the permissions
+ * of the pool's user, with a pool.  If the verdict is IN_PLACE, *fingerprint is
+ * updated to the current rows and *opts is set to the matching options.
  */
 static Verdict
 judge(const PgpxPoolKey *key, PgpxFingerprint *fingerprint,
@@ -270,7 +276,7 @@ judge(const PgpxPoolKey *key, PgpxFingerprint *fingerprint,
 		return GONE;
 	if (base != key->server)
 	{
-		/* the mapping is on another server, which is the base of the pool's */
+		/* the mapping is that of the base server */
 		verdict = worse(verdict,
 						compare_server(base, fingerprint->base,
 									   &fingerprint->base_settings));
@@ -304,7 +310,10 @@ has_name(Oid oid, NameData *name)
 	return same;
 }
 
-/* Find the pools of this database that must follow the catalogs. */
+/*
+ * Find the pools of this database that no longer match the catalogs, and the
+ * paused servers that were dropped.
+ */
 static void
 find_changes(void)
 {
@@ -343,7 +352,7 @@ find_changes(void)
 			continue;
 		change->verdict = judge(&key, &change->fingerprint, &change->opts);
 
-		/* a retired pool can only be renamed, or become GONE */
+		/* for a retired pool only a new name, or GONE, is a change */
 		renamed = change->verdict == REPLACED &&
 			!has_name(key.server, &change->server_name);
 		if (change->verdict == GONE || renamed ||
@@ -364,8 +373,9 @@ find_changes(void)
 
 /*
  * Apply options that take effect in place.  If another session has changed the
- * pool since the catalogs were read, either change may be the later one.  Then
- * the next checkout, or a waiter, must read the catalogs again.
+ * pool since the catalogs were read, it is not known which change is the later
+ * one.  In that case, mark the options as unread, so that the next checkout, or
+ * a waiter, reads the catalogs again.
  */
 static void
 apply_locked(PgpxPool *pool, const PoolChange *change, PgpxWake *wake)
@@ -435,7 +445,7 @@ retire_private_pools(void)
 	private_pools = false;
 }
 
-/* Does another database have pools that may have to follow the catalogs? */
+/* Is this another database, and does it have pools? */
 static bool
 has_pools(Oid database)
 {
@@ -450,10 +460,11 @@ has_pools(Oid database)
 
 /*
  * Signal the sessions of other databases with pools to process their
- * invalidations, as if they had fallen behind.  An idle session then runs an
- * empty transaction, at whose end it compares its pools with the catalogs.
- * Reads without locks: a superfluous signal is harmless, and a session that
- * connects later reads the current catalogs.
+ * invalidations, with the signal for sessions that have fallen behind.  An idle
+ * session then runs an empty transaction, and compares the pools of its
+ * database with the catalogs at its end.  Reads without locks: a superfluous
+ * signal is harmless, and a session that connects later reads the current
+ * catalogs.
  */
 static void
 notify_other_databases(void)
@@ -495,10 +506,10 @@ xact_callback(XactEvent event, void *arg)
 }
 
 /*
- * Apply the changes at the end of the transaction.  If it has committed, it has
- * sent its invalidations to the other sessions by this phase.  An earlier
- * wakeup would be wrong: a woken waiter reads the catalogs at once, and would
- * take the old options for the new ones.
+ * Apply the changes at the end of the transaction, in a phase in which a
+ * committed transaction has already sent its invalidations to other sessions.
+ * Otherwise the waiters that this wakes would take the old options for the new
+ * ones (see above).
  */
 static void
 release_callback(ResourceReleasePhase phase, bool is_commit, bool is_top_level,
@@ -544,13 +555,13 @@ object_access(ObjectAccessType access, Oid classId, Oid objectId, int subId,
 }
 
 /*
- * DISCARD ALL of a local session returns its leases and releases its locks, as
- * it does with advisory locks, because a pooler in front of this server sends
- * it between two clients.  The next client counts as another session for
- * connections that are reset only on transfer.
+ * A local DISCARD ALL returns the session's leases and releases its distributed
+ * locks, as it releases advisory locks, because a pooler in front of this server
+ * sends it between two clients.  After that the session counts as another one
+ * for connections that are reset only on transfer.
  *
- * COMMIT PREPARED commits the changes of another transaction, which may be of
- * roles too.
+ * COMMIT PREPARED may commit changes of servers, mappings or roles that another
+ * transaction made.
  */
 static void
 process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,

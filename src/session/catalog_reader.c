@@ -13,13 +13,13 @@
  * catalog_request.c has the rules for its start.
  *
  * - It makes the same checks as a checkout by the pool's user.  A pool that all
- *	 users of a PUBLIC mapping share has no such user; there each checkout checks
- *	 the rights of its own user.
+ *	 users of a PUBLIC mapping share has no such user; there each checkout
+ *	 checks the rights of its own user.
  * - No session has requested the connection.  Without a password the remote may
- *	 trust the operating system account of this server.  So the reader publishes
- *	 a conninfo without a password only if superusers own the server and its base
- *	 server.  Otherwise the owner could have start commands executed with the
- *	 rights of that account.
+ *	 trust the operating system account of this server.  So the reader
+ *	 publishes a conninfo without a password only if superusers own the server
+ *	 and its base server.  Otherwise the owner could have start commands
+ *	 executed with the rights of that account.
  * - It reads catalogs only and executes no SQL, so no code of a user runs here.
  *	 No setting of a role or database affects what it publishes.
  * - It must be brief, because DROP DATABASE waits five seconds for it.

@@ -6,14 +6,14 @@
  * A session that holds leases and waits for another one checks after
  * deadlock_timeout, and then repeatedly.
  *
- * A waiter is blocked by a set of leases, and the release of any one of them lets
- * it proceed.  If its pool has reached its own size limit, these are the leases
- * of the pool.  If the pool could grow but a cap is full, they are the leases
- * under that cap.
+ * A waiter is blocked by a set of leases, and the release of any one of them
+ * lets it proceed.  If its pool has reached its own size limit, these are the
+ * leases of the pool.  If the pool could grow but a cap is full, they are the
+ * leases under that cap.
  *
- * A waiter is live, i.e. not deadlocked, if the holder of any of these leases is
- * live.  A holder that does not wait for a connection is live.  A waiter is also
- * live
+ * A waiter is live, i.e. not deadlocked, if the holder of any of these leases
+ * is live.  A holder that does not wait for a connection is live.  A waiter is
+ * also live
  * - if a slot is free;
  * - if one of the connections that count against the limit is not leased (it is
  *	 being opened, reset, closed, ..);
@@ -28,17 +28,18 @@
  * the knot with an error.  Otherwise the result contains a knot without this
  * session, and the sessions of that knot find it.  So each knot has exactly one
  * victim, and a session that only waits for a knot is never a victim.  A knot
- * exists from the start of its last wait, so the victim's first check takes place
- * when the knot has existed for deadlock_timeout.
+ * exists from the start of its last wait, so the victim's first check takes
+ * place when the knot has existed for deadlock_timeout.
  *
  * Only one pool is locked at a time.  Therefore the waits are collected twice,
- * and a deadlock is reported only if both results are equal.  Lease ids and wait
- * ids are never reused, and each is valid for one uninterrupted lease or wait.
- * So all that both collections contain was true at the instant between them.
+ * and a deadlock is reported only if both results are equal.  Lease ids and
+ * wait ids are never reused, and each is valid for one uninterrupted lease or
+ * wait.  So all that both collections contain was true at the instant between
+ * them.
  *
  * A holder that waits for anything else counts as live, because its wait is not
- * visible here: for a lock of this server, a distributed lock, or an answer of a
- * remote server.
+ * visible here: for a lock of this server, a distributed lock, or an answer of
+ * a remote server.
  *
  *-------------------------------------------------------------------------
  */
@@ -237,9 +238,9 @@ read_leases_locked(PgpxDeadlock *deadlock, const PgpxPool *pool, bool broken)
 }
 
 /*
- * Determine the limit that keeps the pool from growing for its waiters.  Returns
- * false if a slot is free, or if the waiters may proceed without the release of
- * a lease (the pool is paused or retired, for example).
+ * Determine the limit that keeps the pool from growing for its waiters.
+ * Returns false if a slot is free, or if the waiters may proceed without the
+ * release of a lease (the pool is paused or retired, for example).
  */
 static bool
 read_limit_locked(PgpxDeadlock *deadlock, const PgpxPool *pool)
@@ -277,10 +278,10 @@ read_limit_locked(PgpxDeadlock *deadlock, const PgpxPool *pool)
 }
 
 /*
- * Add the leases under a cap.  server: the index of the server's record; -1: the
- * cap over all pools.  moves: the value of PgpxCap.moves when the cap was found
- * full.  Returns false if a connection is not leased, a holder does not wait, or
- * the cap has changed since.
+ * Add the leases under a cap.  server: the index of the server's record; -1:
+ * the cap over all pools.  moves: the value of PgpxCap.moves when the cap was
+ * found full.  Returns false if a connection is not leased, a holder does not
+ * wait, or the cap has changed since.
  */
 static bool
 read_cap(PgpxDeadlock *deadlock, int server, uint32 moves)
@@ -350,8 +351,8 @@ read_wait(PgpxDeadlock *deadlock, Wait *wait)
 }
 
 /*
- * Collect the waits that this session's wait is blocked by, directly or not, and
- * the leases that block them.  Returns false if anything found is live.
+ * Collect the waits that block this session's wait, directly or not, and the
+ * leases that block them.  Returns false if one of them has ended or is live.
  */
 static bool
 collect(PgpxDeadlock *deadlock)

@@ -3,8 +3,8 @@
  * describe.c
  *	  The columns that a remote statement returns, without executing it.
  *
- * The statement is sent with Parse and Describe, and no Execute: the remote infers
- * the types of parameters, so it needs no values for them.
+ * Only Parse and Describe are sent, and no Execute.  The remote infers the types
+ * of parameters, so it needs no values for them.
  *
  *-------------------------------------------------------------------------
  */
@@ -62,9 +62,9 @@ restore_nothing(void *arg)
 }
 
 /*
- * Return the OIDs of the types without a name so far, as the text of an array;
- * NULL if there are none. which[] receives the indexes of their columns, in the
- * same order.
+ * Return the OIDs of the types that have no name yet, as the text of an array;
+ * NULL if there are none.  which[] receives the indexes of their columns, in
+ * the same order.
  */
 static char *
 list_unnamed_types(const PgpxDescription *description, int *which)

@@ -4,8 +4,8 @@
  *	  Run one statement on a connection of each of several pools,
  *	  concurrently.
  *
- * All leases have the scope of the call.  On any error they are returned,
- * and the statements that run on them are cancelled.
+ * All leases have scope CALL.  On any error they are returned, and the
+ * statements that run on them are cancelled.
  *
  *-------------------------------------------------------------------------
  */
@@ -61,8 +61,8 @@ advance(Branch *branch)
 
 /*
  * Wait for input of the incomplete branches and process it, until at least one
- * branch is complete.  Then the caller must create another wait set, because
- * members cannot be removed from one.
+ * more branch is complete.  After that the caller must create another wait set,
+ * because sockets cannot be removed from a wait set.
  */
 static void
 wait_and_advance(WaitEventSet *waits, Branch *branches, int n,
@@ -132,7 +132,7 @@ collect(Branch *branches, int n, Branch **current)
 {
 	int			remaining;
 
-	/* input may have arrived while the other branches were sent */
+	/* input may have arrived while the statement was sent to the others */
 	for (int i = 0; i < n; i++)
 	{
 		*current = &branches[i];
@@ -143,7 +143,7 @@ collect(Branch *branches, int n, Branch **current)
 		collect_some(branches, n, remaining, current);
 }
 
-/* Clean up after an error, which was for *current, or for no branch (NULL). */
+/* Clean up after an error.  current: the branch that raised it; NULL: none. */
 static void
 abandon(Branch *branches, int n, const Branch *current)
 {

@@ -14,7 +14,8 @@
 /*
  * pgpx_fanout
  *		Lease a connection of each server, send the statement on all of them,
- *		and store the rows as they arrive, with the server's name as first column.
+ *		and store the rows as they arrive.  The first column of a row is the
+ *		name of its server.
  *
  * Servers are leased in the given order.  All callers must use the same order,
  * so that no two of them can wait for each other.

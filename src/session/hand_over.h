@@ -11,9 +11,10 @@
 #include "session/lease.h"
 
 /*
- * The statement for which a lease of scope CALL is acquired.  While the checkout
- * waits in the queue, a session that returns a connection may send the
- * statement (pipelined hand-over).  In that case pgpx_run_send does not send it.
+ * The statement for which a lease of scope CALL is acquired.  While the
+ * checkout waits in the queue, a session that returns a connection may send the
+ * statement (pipelined hand-over).  In that case pgpx_run_send does not send it
+ * again.
  */
 typedef struct PgpxPendingStatement
 {

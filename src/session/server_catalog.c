@@ -105,8 +105,8 @@ wipe_options(void *options)
 }
 
 /*
- * As untransformRelOptions, but with one copy of each value only: that function
- * may make more, which wipe_options would miss.
+ * As untransformRelOptions, but makes only one copy of each value.  That
+ * function may make more copies, which wipe_options would not wipe.
  */
 static List *
 options_of_array(ArrayType *array)
@@ -137,8 +137,8 @@ options_of_array(ArrayType *array)
 }
 
 /*
- * Return the options of a catalog row, in the current memory context, which
- * wipes them when it is reset.
+ * Return the options of a catalog row.  They are allocated in the current memory
+ * context, and are wiped when it is reset.
  */
 static List *
 row_options(int cacheid, HeapTuple row, AttrNumber attnum)
@@ -158,7 +158,7 @@ row_options(int cacheid, HeapTuple row, AttrNumber attnum)
 	callback->arg = list;
 	MemoryContextRegisterResetCallback(CurrentMemoryContext, callback);
 
-	/* a copy, if the datum is compressed or has a short header */
+	/* wipe the copy made of a datum that is compressed or has a short header */
 	if (array != (ArrayType *) DatumGetPointer(options))
 	{
 		explicit_bzero(array, VARSIZE(array));
@@ -416,7 +416,7 @@ read_base(PgpxServerSpec *spec, PgpxServerRows *rows, Oid user)
 }
 
 /*
- * Find the user mapping of a user, else that of PUBLIC. Returns NULL if there
+ * Find the user mapping of a user, else that of PUBLIC.  Returns NULL if there
  * is none.
  */
 static HeapTuple
@@ -435,8 +435,8 @@ find_mapping(Oid user, Oid server)
 
 /*
  * Raise an error if a server with a base server has a user mapping of its own.
- * That mapping would name another identity than the one used.  The validator
- * cannot check this, because it does not see the server.
+ * Connections use the mapping of the base server, so this one would have no
+ * effect.  The validator cannot check this, because it does not see the server.
  */
 static void
 refuse_mapping(const PgpxServerRows *rows, const char *user_name, Oid user)
@@ -515,8 +515,8 @@ read_mapping(PgpxServerSpec *spec, PgpxServerRows *rows, Oid user)
 		else
 		{
 			/*
-			 * all local users share one remote user, so the key has no local
-			 * user
+			 * all local users connect as one remote user, so the key has no
+			 * local user
 			 */
 			spec->user = InvalidOid;
 			namestrcpy(&spec->user_name, "public");

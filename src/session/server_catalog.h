@@ -55,8 +55,8 @@ extern void pgpx_server_catalog_read(PgpxServerSpec *spec, PgpxServerRows *rows,
  *		Hash the contents of a server's row that matter to a pool.
  *
  * "hash" covers how to connect: name, owner and whether the owner is a
- * superuser, wrapper, options. *settings covers the options that take effect in
- * place, and is never 0.  Neither covers USAGE, which is checked at each use.
+ * superuser, wrapper, options.  *settings covers the options that take effect
+ * in place, and is never 0.  Neither covers USAGE, which is checked at each use.
  */
 extern void pgpx_server_catalog_hash_server(HeapTuple row, uint64 hash[2],
 											uint64 *settings);
@@ -80,8 +80,8 @@ extern uint64 pgpx_server_catalog_hash_user(const char *name);
 extern void pgpx_server_catalog_on_change(SyscacheCallbackFunction callback);
 
 /*
- * Does a row of a user mapping name the remote user? If it is the mapping of
- * PUBLIC, one pool then serves all local users.
+ * Does a row of a user mapping name the remote user?  If a mapping of PUBLIC
+ * does, all local users share one pool.
  */
 extern bool pgpx_server_catalog_names_user(HeapTuple row);
 
@@ -95,8 +95,8 @@ extern bool pgpx_server_catalog_has_pools(Oid wrapper);
 extern const char *pgpx_server_catalog_value(List *options, const char *name);
 
 /*
- * This transaction has dropped a user mapping.  The mapping of PUBLIC may be
- * used in its place although that one was not changed.
+ * Has this transaction dropped a user mapping?  The mapping of PUBLIC may now
+ * apply in its place, although its row was not changed.
  */
 extern bool pgpx_server_catalog_mapping_dropped;
 

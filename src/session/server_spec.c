@@ -15,9 +15,9 @@
  * of the cache:
  * - The invalidation callback can be called at any time, also during a
  *   build or in abort.  So it only sets flags.
- * - A change during a build marks the result as invalid.  The next caller
- *   builds it again.  A checkout also does so before it applies options to
- *   a pool, because they may be half old and half new.
+ * - A catalog change during a build marks the result as invalid, because it
+ *   may be half old and half new.  The next caller builds it again, and a
+ *   checkout does so before it uses the options for a pool.
  * - Secrets are in the spec's own memory context and are wiped with it.
  *
  *-------------------------------------------------------------------------
@@ -103,7 +103,7 @@ take_libpq_option(PgpxServerSpec *spec, const PgpxServerRows *rows,
 	if (value[0] == '\0')
 		return;					/* libpq treats it as missing */
 
-	/* of another wrapper: "prefer" leaves the choice to us */
+	/* another wrapper allows "prefer", which does not demand encryption */
 	if (strcmp(name, "gssencmode") == 0 && strcmp(value, "require") != 0)
 		return;
 
@@ -183,8 +183,8 @@ apply_connection_options(PgpxServerSpec *spec, const PgpxServerRows *rows)
 }
 
 /*
- * Make the options consistent.  A single one of the two may conflict with the
- * default of the other.
+ * Raise retry_max to retry_min if it is lower.  This happens if only one of the
+ * two is set and conflicts with the default of the other.
  */
 static void
 fit_together(PgpxPoolOptions *opts)
@@ -215,7 +215,10 @@ apply_pool_options(PgpxServerSpec *spec, const PgpxServerRows *rows)
 	fit_together(&spec->opts);
 }
 
-/* Are all options of a server valid for the two functions above? */
+/*
+ * Would apply_connect_timeout and apply_pool_options accept all options of a
+ * server?
+ */
 static bool
 are_valid(const PgpxServerRow *server)
 {
@@ -262,11 +265,11 @@ pgpx_server_spec_read_settings(Oid server, Oid base, PgpxPoolOptions *opts)
 }
 
 /*
- * Check that the owner of the pool's server may set commands.  The commands run
- * as the remote user of the base server's mapping.  The owner of the base
- * server could set them there, and the user can run any statement.  The owner
- * of a server that only names it as its base must have the privileges of one of
- * the two.
+ * Check that the owner of a server with a base server may set commands.  The
+ * commands run as the remote user of the base server's mapping.  The owner of
+ * the base server may set commands there, and the local user may run any
+ * statement as that remote user.  So the owner must have the privileges of one
+ * of these two.
  */
 static void
 check_commands(const PgpxServerRows *rows, Oid user, const char *user_name)
@@ -341,8 +344,9 @@ apply_mapping_options(PgpxServerSpec *spec, const PgpxServerRows *rows)
 
 /*
  * Forbid authentication with Kerberos tickets of the server's account, which
- * are not this user's.  Otherwise libpq would use one before it is known that
- * the remote requests no password.  An owner's require_auth stays in force.
+ * are not this user's.  A later check that a password was used would be too late,
+ * because libpq has used the ticket by then.  Other methods that require_auth
+ * names stay in force.
  */
 static void
 forbid_session_tickets(PgpxServerSpec *spec)
@@ -367,7 +371,7 @@ forbid_session_tickets(PgpxServerSpec *spec)
 			appendStringInfo(&buf, "%s%s", buf.len > 0 ? "," : "", method);
 	}
 
-	/* if no method is left, a login used no password, and is refused */
+	/* "none": no login succeeds, since one without a password is refused */
 	set_param(spec, "require_auth", buf.len > 0 ? buf.data : "none");
 }
 
@@ -383,18 +387,18 @@ fill_parameters(PgpxServerSpec *spec)
 	default_param(spec, "fallback_application_name",
 				  psprintf("pgpool_ext/%s", name));
 
-	/* keepalives or tcp_user_timeout alone would leave a way to hang */
+	/* both are needed to detect each case of an unresponsive host */
 	default_param(spec, "keepalives", "1");
 	default_param(spec, "keepalives_idle", "30");
 	default_param(spec, "keepalives_interval", "10");
 	default_param(spec, "keepalives_count", "3");
 	default_param(spec, "tcp_user_timeout", "30000");
 
-	/* the certificate in the home directory is the server's, not this user's */
+	/* the certificate in the home directory is not this user's */
 	if (spec->key.superuser == 0)
 		default_param(spec, "sslcert", NO_FILE);
 
-	/* nor are its other credentials; libpq 16 and later can exclude them */
+	/* nor are Kerberos tickets, which libpq 16 and later can exclude */
 	if (spec->need_password && pgpx_options_is_libpq("require_auth"))
 		forbid_session_tickets(spec);
 
@@ -441,7 +445,7 @@ pgpx_server_spec_read(PgpxServerSpec *spec, const char *name, Oid user)
 /* With more entries than this, a cache miss drops the invalid ones. */
 #define MANY_SPECS 64
 
-/* Every spec is one of these, because the callback must reach every spec. */
+/* A spec in the list that invalidate_specs traverses; every spec is in it. */
 typedef struct LiveSpec
 {
 	PgpxServerSpec spec;
@@ -560,9 +564,9 @@ new_spec(void)
 }
 
 /*
- * Build a spec and add it to the cache, in place of "old" (NULL: none). "old"
+ * Build a spec and add it to the cache, in place of "old" (NULL: none).  "old"
  * is removed in any case, even on an error.  If the pool is the same, the new
- * spec inherits what "old" knew of it.
+ * spec copies the pool's index and the last connection from "old".
  */
 static PgpxServerSpec *
 replace_spec(const char *name, const CacheKey *key, CacheEntry *old)
@@ -646,7 +650,7 @@ pgpx_server_spec_get_for(const char *name, Oid user, bool by_table)
 	key.user = user;
 	key.by_table = by_table;
 
-	/* no server has a longer name; the build raises the error */
+	/* if the name is too long, building the spec raises the error */
 	entry = strlen(name) < NAMEDATALEN ?
 		hash_search(cache, &key, HASH_FIND, NULL) : NULL;
 	if (entry == NULL || !entry->spec->valid)

@@ -21,7 +21,8 @@
 typedef struct PgpxServerSpec
 {
 	int			refcount;		/* one for the cache, one for each pin */
-	bool		valid;			/* false: the catalogs have changed since */
+	bool		valid;			/* false: the catalogs have changed since it
+								 * was read */
 	MemoryContext cxt;			/* holds this struct and all it points to */
 
 	NameData	server_name;	/* as in the catalog */
@@ -49,7 +50,7 @@ typedef struct PgpxServerSpec
 	int			pool;			/* index; -1: unknown */
 	uint32		pool_id;
 
-	/* connection of this pool that this session used last, set at its return */
+	/* connection of this pool that this session returned last */
 	int			last_conn;		/* index; -1: none */
 	uint64		last_conn_generation;
 } PgpxServerSpec;
@@ -72,14 +73,14 @@ extern PgpxServerSpec *pgpx_server_spec_get(const char *name);
 
 /*
  * pgpx_server_spec_get_for
- *		The same for any user.
+ *		As pgpx_server_spec_get, but for any user.
  *
  * by_table: the server is used by a foreign table.  Then USAGE is not checked,
  * because the rights on the table imply the right to use its server.
  *
- * A user of InvalidOid, with by_table, stands for all users who are not
- * superusers, for the catalog reader.  The mapping of PUBLIC must name the remote
- * user.  Each checkout from the pool checks its own user.
+ * The catalog reader passes InvalidOid with by_table, for the pool that all users
+ * who are not superusers share.  The mapping of PUBLIC must then name the remote
+ * user.  Each checkout from the pool checks the rights of its own user.
  */
 extern PgpxServerSpec *pgpx_server_spec_get_for(const char *name, Oid user,
 												bool by_table);

@@ -5,9 +5,9 @@
  *
  * Runs in sessions only.  Holds no lock while it waits.
  *
- * The session has an epoll set of its own for the cached sockets.  That
- * epoll set is registered in the session's WaitEventSet, from which
- * nothing can be removed.
+ * The cached sockets are registered in an epoll set, and that epoll set in
+ * a WaitEventSet of the session.  They are not registered in the
+ * WaitEventSet itself, because nothing can be removed from it.
  *
  * All sessions that have cached the socket of a connection share it.  An
  * incoming packet wakes every epoll set in which the socket is registered,
@@ -16,9 +16,9 @@
  * - If the pool has waiters, a socket is registered only while its lessee
  *   waits for an answer.
  * - Otherwise it stays registered, because other sessions will rarely use
- *   it and the next check is cheaper.  It is unregistered when this
- *   session sleeps for another socket, or finds input on it that it does
- *   not wait for.
+ *   it, and because pgpx_session_has_no_input is cheaper then.  The session
+ *   unregisters it when it sleeps for another socket, or when it finds
+ *   input on it while it waits for another one.
  * - A socket stays registered in few sessions only, because Linux refuses
  *   (EINVAL, also to the worker) to register a socket that is in 500 epoll
  *   sets which are themselves in epoll sets.
@@ -344,7 +344,7 @@ pgpx_socket_cache_fetch(int pool_index, int conn, uint64 generation,
 			return PGPX_FETCH_OK;
 		}
 
-		/* otherwise it replies to an earlier request that was abandoned */
+		/* a reply to an earlier request that was abandoned, or none */
 		drop_received(fd);
 		if (len < 0)
 		{
@@ -499,7 +499,7 @@ pgpx_session_forget(PgpxCachedSocket *sock)
 	struct epoll_event ev = {0};
 
 	/*
-	 * the registration is of the socket itself, which other processes hold too
+	 * a close would not unregister it, because other processes have it open
 	 */
 	if (sock->events == 0)
 		return;
@@ -510,9 +510,9 @@ pgpx_session_forget(PgpxCachedSocket *sock)
 }
 
 /*
- * Is the socket ready? Other sockets that are ready are unregistered, because
- * they would be reported at each check.  Most likely another session has leased
- * those.
+ * Is the socket ready?  Unregisters other sockets that are ready, because they
+ * would be reported at each check.  Most likely another session has leased
+ * their connections.
  */
 static bool
 is_ready(const PgpxCachedSocket *sock)
@@ -537,8 +537,7 @@ is_ready(const PgpxCachedSocket *sock)
 
 /*
  * Unregister all other sockets.  Input on them would wake this process, most
- * likely for nothing: if the session that the input is for reads it first, the
- * wait set does not even report it.
+ * likely in vain, because it is for another session.
  */
 static void
 register_only(const PgpxCachedSocket *sock)
@@ -564,7 +563,7 @@ pool_is_contended(const PgpxCachedSocket *sock)
 {
 	int			pool = *(volatile int *) &pgpx_conns[sock->conn].pool;
 
-	/* without a lock: a stale answer costs only a little time */
+	/* without a lock: a stale value only costs a little time */
 	return others_watching(sock) >= WATCHING_MAX ||
 		(pool >= 0 && *(volatile int *) &pgpx_pools[pool].nwaiting > 0);
 }
@@ -702,7 +701,7 @@ pgpx_session_wait(PgpxCachedSocket *sock, uint32 events, PgpxTime deadline,
  * time and prevents larger reads.
  *
  * SO_RCVLOWAT is an attribute of the socket, which other processes share.  So
- * it is set only while this process sleeps, and reset however the wait ends.
+ * it is set only during the sleep, and reset also after an error.
  */
 void
 pgpx_session_wait_for_more(PgpxCachedSocket *sock, uint32 wait_event)

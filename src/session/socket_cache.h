@@ -25,9 +25,9 @@
 #include "storage/fd.h"
 
 /*
- * Maximum number of cached sockets.  The server lets external descriptors use a
- * third of max_safe_fds.  A quarter leaves the rest to other users of the
- * session, for example postgres_fdw.
+ * Maximum number of cached sockets: a quarter of max_safe_fds.  The server
+ * allows a third of max_safe_fds for external descriptors, so the rest is left
+ * for other code, for example postgres_fdw.
  */
 #define PGPX_SOCKET_CACHE_MAX Max(64, max_safe_fds / 4)
 
@@ -91,7 +91,7 @@ extern ssize_t pgpx_socket_cache_poll(PgpxCachedSocket *sock, int pool,
  */
 #define PGPX_SESSION_WAIT_FDS 2
 
-/* Has the session acquired these descriptors? */
+/* Have the descriptors for waiting been acquired? */
 extern bool pgpx_session_can_wait(void);
 
 /*
@@ -133,24 +133,24 @@ extern bool pgpx_session_wait_worker(int worker, PgpxTime deadline,
 
 /*
  * pgpx_session_wait_fd
- *		Wait in the same way for a descriptor that is rarely waited for, and
- *		at most "most" ms (never -1) at a time.
+ *		Wait in the same way for a descriptor that is not a cached socket, for
+ *		at most "most" ms (not -1).
  */
 extern bool pgpx_session_wait_fd(int fd, uint32 events, PgpxTime deadline,
 								 long most, uint32 wait_event);
 
 /*
  * pgpx_session_wait_for_more
- *		In the middle of a large answer: wait until much of it has arrived,
- *		for at most 2 ms.
+ *		Wait for at most 2 ms until much input has arrived, in the middle of a
+ *		large answer.
  */
 extern void pgpx_session_wait_for_more(PgpxCachedSocket *sock,
 									   uint32 wait_event);
 
 /*
  * pgpx_session_wait_control
- *		Wait for room in the worker's control socket, which is full.  Returns
- *		false if the deadline has passed.
+ *		Wait for room in the full control socket of a worker.  Returns false
+ *		if the deadline has passed.
  */
 extern bool pgpx_session_wait_control(int worker, PgpxTime deadline);
 
