@@ -4,8 +4,9 @@
  *	  ANALYZE of foreign tables: the callback.
  *
  * The rows are read as the table's owner.  With option analyze_sampling
- * the remote server chooses a sample; without it, all rows are read.  In
- * both cases a sample of the wanted size is chosen here from what is read.
+ * the remote server returns a sample; without it, all rows are read.  In
+ * both cases acquire_rows selects the requested number of rows at random from
+ * the rows that it reads.
  *
  *-------------------------------------------------------------------------
  */
@@ -70,9 +71,9 @@ append_select(StringInfo buf, Relation rel, int *n)
 }
 
 /*
- * Append what makes the remote choose a sample of about targrows rows, if it
- * can.  Returns the number of rows that the remote believes to have; 0 if all
- * rows are to be read.
+ * Append the clause that makes the remote server return a sample of about
+ * targrows rows.  Returns the remote's estimate of the number of rows in the
+ * table, or 0 if no clause was appended and all rows are read.
  */
 static double
 append_sampling(StringInfo buf, Relation rel, int targrows)
@@ -99,7 +100,7 @@ append_sampling(StringInfo buf, Relation rel, int targrows)
 	reltuples = strtod(pgpx_text_value(rows, 0, 0), NULL);
 	relkind = pgpx_text_value(rows, 0, 1)[0];
 
-	/* not known, or few */
+	/* the number of rows is unknown (negative), or small */
 	if (!(reltuples > targrows))
 		return 0;
 	if (strcmp(method, "auto") == 0)

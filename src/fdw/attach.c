@@ -10,11 +10,12 @@
  * - No transaction may use the old handler for one statement and the new one
  *	 for the next, because it would not see its own writes.  So the functions
  *	 lock all foreign tables of the wrapper, as ALTER TABLE would.
- * - Sessions keep the routine of a handler in their relation cache, and a
- *	 change of the wrapper does not invalidate it.  So the functions do.
+ * - Sessions keep the FdwRoutine of a handler in their relation cache, and
+ *	 ALTER FOREIGN DATA WRAPPER does not invalidate it.  So the functions
+ *	 invalidate the relation cache of all foreign tables.
  * - The wrapper depends on the handler and therefore on pgpool_ext.  DROP
  *	 EXTENSION pgpool_ext CASCADE would drop postgres_fdw with all servers and
- *	 tables.  Two hooks refuse it.
+ *	 tables.  Two hooks prevent this.
  *
  * The wrapper is a member of extension postgres_fdw, whose state pg_dump does
  * not dump.  So a dump restores plain postgres_fdw.
@@ -103,7 +104,7 @@ handler_of(Oid wrapper)
 	return handler;
 }
 
-/* Is a wrapper attached, that is, does a foreign one use our handler? */
+/* Returns whether a wrapper that is not ours uses our handler. */
 static bool
 is_attached(Oid wrapper)
 {
@@ -168,11 +169,11 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 }
 
 /*
- * Raise an error if an attached wrapper is dropped because its handler is: by
- * DROP EXTENSION CASCADE, DROP OWNED CASCADE and whatever else there may be.  A
- * command locks all objects that it drops before it drops the first one, so a
- * locked handler will be dropped.  A wrapper that is dropped with its own
- * extension may go.
+ * Raise an error if an attached wrapper is dropped because its handler is
+ * dropped, for example by DROP EXTENSION CASCADE or DROP OWNED CASCADE.  A
+ * command locks all objects that it drops before it drops the first one.  So
+ * the lock on the handler shows that the handler will be dropped, too.  Without
+ * that lock the wrapper is dropped with postgres_fdw, which is allowed.
  */
 static void
 object_access(ObjectAccessType access, Oid classId, Oid objectId, int subId,
@@ -247,9 +248,9 @@ tables_of(Oid wrapper)
 }
 
 /*
- * Wait until no other transaction uses a foreign table of the wrapper, and keep
- * new ones from it until the end of this transaction.  Raises an error if this
- * transaction has used one.
+ * Lock the foreign tables of the wrapper: wait for the transactions that use
+ * them, and block new ones until the end of this transaction.  Raises an error
+ * if this transaction has used one of the tables.
  */
 static void
 lock_tables(List *tables)
@@ -275,7 +276,7 @@ lock_tables(List *tables)
 	}
 }
 
-/* Execute ALTER FOREIGN DATA WRAPPER .. HANDLER, without its warning. */
+/* Execute ALTER FOREIGN DATA WRAPPER .. HANDLER, and suppress its warning. */
 static void
 set_handler(Oid handler)
 {
@@ -298,9 +299,11 @@ set_handler(Oid handler)
 /*
  * Change the handler of postgres_fdw.
  *
- * ours: the extension pgpool_ext.  attach: from its own handler to ours, or
- * back.  Returns whether that was a change.  Raises an error if extension
- * postgres_fdw or its wrapper is missing, or has a third handler.
+ * ours: OID of extension pgpool_ext.  attach: true to replace the handler of
+ * postgres_fdw by that of pgpool_ext, false for the reverse.  Returns false if
+ * the wrapper already had the new handler.  Raises an error if extension
+ * postgres_fdw or its wrapper is missing, or if the wrapper has neither of the
+ * two handlers.
  */
 static bool
 change_handler(Oid ours, bool attach)
@@ -321,7 +324,7 @@ change_handler(Oid ours, bool attach)
 						THEIR_EXTENSION),
 				 errhint("Install it with CREATE EXTENSION.")));
 
-	/* as DROP EXTENSION of either would, so that neither can go meanwhile */
+	/* prevent a concurrent DROP EXTENSION of either */
 	LockDatabaseObject(ExtensionRelationId, ours, 0, AccessShareLock);
 	LockDatabaseObject(ExtensionRelationId, theirs, 0, AccessShareLock);
 	if (OidIsValid(wrapper))
@@ -353,7 +356,7 @@ change_handler(Oid ours, bool attach)
 				 errhint("Use ALTER FOREIGN DATA WRAPPER to set handler %s.",
 						 format_procedure(old_handler))));
 
-	/* our handler raises an error for a postgres_fdw that it does not know */
+	/* our handler raises an error if it does not support this postgres_fdw */
 	if (attach)
 		(void) GetFdwRoutine(new_handler);
 
@@ -373,8 +376,8 @@ change_handler(Oid ours, bool attach)
 }
 
 /*
- * Change the handler for a call of one of the two functions.  Returns whether
- * that was a change.
+ * Check the permissions for one of the two SQL functions, then change the
+ * handler.  Returns whether the handler was changed.
  */
 static bool
 change_handler_for(FunctionCallInfo fcinfo, bool attach)

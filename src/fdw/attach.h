@@ -12,8 +12,8 @@
 
 /*
  * Install the hooks that prevent DROP EXTENSION pgpool_ext from dropping
- * postgres_fdw with all its servers and tables.  Called once in each process
- * that loads the library, or in the postmaster.
+ * postgres_fdw with all its servers and tables.  Called once, when the library
+ * is loaded.
  */
 extern void pgpx_attach_init(void);
 

@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * contract.c
- *	  What a plan of postgres_fdw says, checked before it is executed.
+ *	  Validate and read the private lists in plans of postgres_fdw.
  *
- * The lists are those of enum FdwScanPrivateIndex, FdwModifyPrivateIndex
- * and FdwDirectModifyPrivateIndex in postgres_fdw.c, which are the same in
- * PostgreSQL 15 to 18.
+ * The order of the elements is that of enum FdwScanPrivateIndex,
+ * FdwModifyPrivateIndex and FdwDirectModifyPrivateIndex in postgres_fdw.c,
+ * which are the same in PostgreSQL 15 to 18.
  *
  *-------------------------------------------------------------------------
  */
@@ -15,7 +15,7 @@
 #include "utils/guc.h"
 #include "utils/memutils.h"
 
-/* Raise the error for a plan that is not as expected. */
+/* Raise the error for a plan whose private list is not as expected. */
 pg_noreturn static void
 raise_plan(const char *kind, const char *element)
 {

@@ -1,11 +1,12 @@
 /*-------------------------------------------------------------------------
  *
  * contract.h
- *	  What a plan of postgres_fdw says, checked before it is executed.
+ *	  Validate and read the private lists in plans of postgres_fdw.
  *
- * postgres_fdw plans; this extension executes.  The plan's private list is
- * the interface between the two, and PostgreSQL does not promise it.  So
- * each element is checked, and a plan that differs is an error.
+ * postgres_fdw plans a statement, and this extension executes the plan.  The
+ * interface between the two is the plan's private list, whose layout
+ * PostgreSQL does not guarantee.  So each element is checked, and an
+ * unexpected one raises an error.
  *
  *-------------------------------------------------------------------------
  */
@@ -43,7 +44,7 @@ typedef struct PgpxDirectModifyPlan
 } PgpxDirectModifyPlan;
 
 /*
- * Check the private list of a plan and read it.  The results point into it.
+ * Check and read the private list of a plan.  The results point into the list.
  * Errors: HV000, with the version of the server.
  */
 extern void pgpx_contract_scan(List *fdw_private, PgpxScanPlan *plan);

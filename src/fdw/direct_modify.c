@@ -3,10 +3,10 @@
  * direct_modify.c
  *	  UPDATE and DELETE that the remote server executes as a whole.
  *
- * The statement is executed at the first call of Iterate.  The rows of its
- * RETURNING are stored, because the statement must be complete even if the
- * executor stops reading, and because the lease is needed for other statements
- * meanwhile.
+ * The statement is sent by the first call of IterateDirectModify.  The rows of
+ * its RETURNING are read from the stream as the executor asks for them; if
+ * another statement needs the lease, the rest is buffered (remote_scan.c).  The
+ * remote executes the whole statement, even if the executor stops reading.
  *
  * If the target is joined with other tables, a returned row has the columns of
  * fdw_scan_tlist, and the row of the target is extracted from it.
@@ -39,13 +39,14 @@ typedef struct PgpxDirectModify
 
 	bool		executed;
 	uint64		nrows;			/* affected rows, without a scan */
-	uint64		nread;			/* of them passed to the executor */
+	uint64		nread;			/* rows that were passed to the executor */
 
 	PgpxRemoteScan *scan;		/* NULL: the statement returns nothing */
 
 	/*
-	 * For a join: for each attribute of the target the number of its column in
-	 * fdw_scan_tlist, 0 if that does not have it; and the number of ctid.
+	 * For a join: the number of the column in fdw_scan_tlist that has an
+	 * attribute of the target, for each attribute, and that has its ctid.  0:
+	 * no column has it.
 	 */
 	AttrNumber *target_columns; /* NULL: no join */
 	AttrNumber	ctid_column;
@@ -119,7 +120,7 @@ begin_scan(PgpxDirectModify *d, ForeignScanState *node,
 	MemoryContextSwitchTo(old);
 }
 
-/* Execute the statement; with RETURNING, begin to. */
+/* Execute the statement.  With RETURNING, only send it. */
 static void
 execute(ForeignScanState *node)
 {

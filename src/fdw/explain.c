@@ -20,7 +20,7 @@ pgpx_explain_begin(const FdwRoutine *theirs)
 	postgres_fdw = theirs;
 }
 
-/* Show the pool that a node has used; nothing if it was not executed. */
+/* Show the pool that a node has used.  Shows nothing if it was not executed. */
 static void
 show_pool(ExplainState *es, Oid server, Oid user)
 {

@@ -16,8 +16,9 @@
  * pgpx_explain_begin
  *		Remember the callbacks of postgres_fdw.
  *
- * The callbacks below call them, and add to EXPLAIN (ANALYZE, VERBOSE) the
- * pool, and how long this transaction has waited for its lease.
+ * The callbacks below call those of postgres_fdw.  For EXPLAIN (ANALYZE,
+ * VERBOSE) they add the pool, and the time that this transaction has waited for
+ * its lease.
  */
 extern void pgpx_explain_begin(const FdwRoutine *theirs);
 

@@ -4,10 +4,10 @@
  *	  The handler of foreign tables on pools.
  *
  * Planning, push-down, deparsing and EXPLAIN are those of postgres_fdw.
- * Each callback that touches a connection is ours.  A callback that is
- * neither listed here nor known to be inherited would open a connection
- * of its own and not see what this transaction has written, so the struct
- * is made anew and not copied.
+ * Each callback that uses a connection is ours.  The FdwRoutine is not a copy
+ * of that of postgres_fdw: a copy would also inherit callbacks that a later
+ * version adds, and such a callback could open a connection of its own, which
+ * does not see what this transaction has written.
  *
  *-------------------------------------------------------------------------
  */
@@ -25,7 +25,7 @@
 
 PG_FUNCTION_INFO_V1(pgpx_fdw_handler);
 
-/* The callbacks of postgres_fdw, which do not touch a connection. */
+/* Returns the callbacks of postgres_fdw. */
 static const FdwRoutine *
 inherited(void)
 {
@@ -85,7 +85,7 @@ pgpx_fdw_handler(PG_FUNCTION_ARGS)
 	routine->EndDirectModify = pgpx_direct_modify_end;
 	routine->ExecForeignTruncate = pgpx_modify_truncate;
 
-	/* EXPLAIN, which adds to theirs */
+	/* EXPLAIN: call those of postgres_fdw and add to their output */
 	pgpx_explain_begin(theirs);
 	routine->ExplainForeignScan = pgpx_explain_scan;
 	routine->ExplainForeignModify = pgpx_explain_modify;

@@ -4,8 +4,8 @@
  *	  IMPORT FOREIGN SCHEMA: the callback.
  *
  * The options and the commands are those of postgres_fdw.  The remote
- * search_path is pg_catalog, so names of types and functions in other
- * schemas come qualified.
+ * search_path is pg_catalog, so the remote qualifies the names of types and
+ * functions in other schemas.
  *
  *-------------------------------------------------------------------------
  */
@@ -91,7 +91,10 @@ check_schema(PgpxRemoteTransaction *rt, const char *schema, const char *server)
 	return pgpx_text_value(rows, 0, 0) != NULL;
 }
 
-/* Append the condition of LIMIT TO and EXCEPT, which the server checks again. */
+/*
+ * Append the condition for LIMIT TO and EXCEPT.  The local server checks the
+ * result again.
+ */
 static void
 append_tables(StringInfo buf, const ImportForeignSchemaStmt *stmt)
 {

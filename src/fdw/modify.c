@@ -9,9 +9,9 @@
  *
  * - A lease is taken at the first row, so that a statement that is only
  *	 explained, or that affects no row, takes none.
- * - A row is identified by its ctid, which the scan below has returned.
- * - The user of the lease is the one whose rights on the table the executor
- *	 checks.  That is the owner if the table is accessed through a view.
+ * - A row is identified by its ctid, which the subplan's scan has returned.
+ * - The user of the lease is the user whose permissions on the table the
+ *	 executor checks.  For an access through a view, that is the view's owner.
  * - Generated columns are sent as DEFAULT.
  *
  *-------------------------------------------------------------------------
@@ -163,7 +163,7 @@ pgpx_modify_begin(ModifyTableState *mtstate, ResultRelInfo *result_rel,
 					 plan.retrieved_attrs);
 }
 
-/* Make the statement and the array of parameters those of n rows. */
+/* Adapt the statement and the array of parameters to n rows. */
 static void
 set_nrows(PgpxModify *m, int n)
 {
@@ -204,7 +204,7 @@ set_values(PgpxModify *m, ItemPointer ctid, TupleTableSlot **slots)
 		m->values[n++] = m->ctid;
 	}
 
-	/* output functions can be user code, which must not run in other styles */
+	/* other code, which expects the session's styles, must not run until end */
 	level = pgpx_params_begin_styles(m->catalog_path);
 	for (int row = 0; row < m->nrows && m->ncolumns > 0; row++)
 	{
@@ -225,8 +225,8 @@ set_values(PgpxModify *m, ItemPointer ctid, TupleTableSlot **slots)
 
 /*
  * Execute the statement for *nslots rows.  Sets *nslots to the number of rows
- * that the remote has inserted, updated or deleted.  Returns the slots, with
- * the returned row in the first one, or NULL if there is no such row.
+ * that the remote has inserted, updated or deleted.  Returns NULL if that is 0,
+ * otherwise the slots.  With RETURNING, the first slot has the returned row.
  */
 static TupleTableSlot **
 execute(PgpxModify *m, TupleTableSlot **slots, TupleTableSlot **plan_slots,
@@ -260,7 +260,7 @@ execute(PgpxModify *m, TupleTableSlot **slots, TupleTableSlot **plan_slots,
 	if (m->returning != NULL)
 		n = pgpx_returning_store(m->returning, slots[0]) ? 1 : 0;
 
-	/* a remote that claims more rows than it was sent must not be believed */
+	/* the remote's number is untrusted: it must not exceed the rows sent */
 	*nslots = Min(n, *nslots);
 	return *nslots > 0 ? slots : NULL;
 }
@@ -310,7 +310,7 @@ pgpx_modify_batch_size(ResultRelInfo *result_rel)
 
 	/*
 	 * RETURNING and checks need each row as the remote stored it.  A trigger
-	 * may query the table and must find the rows before.
+	 * may query the table, and must then see the rows inserted before.
 	 */
 	if (result_rel->ri_projectReturning != NULL ||
 		result_rel->ri_WithCheckOptions != NIL ||
@@ -322,7 +322,7 @@ pgpx_modify_batch_size(ResultRelInfo *result_rel)
 	if (m == NULL)
 		return get_batch_size(result_rel->ri_RelationDesc);
 
-	/* there is no INSERT of several rows without columns */
+	/* INSERT .. DEFAULT VALUES can only insert one row */
 	if (m->target_attrs == NIL)
 		return 1;
 	batch_size = m->batch_size;
@@ -338,9 +338,9 @@ pgpx_modify_end(EState *estate, ResultRelInfo *result_rel)
 }
 
 /*
- * Return the range table index that Vars of the table have in the expressions
- * of result_rel.  A partition without an entry of its own has those of another
- * table.
+ * Return the varno of the table's Vars in the expressions of result_rel.  A
+ * partition without a range table entry of its own has expressions that were
+ * built for another table.
  */
 static Index
 result_rel_varno(ModifyTableState *mtstate, ResultRelInfo *result_rel)
@@ -351,7 +351,7 @@ result_rel_varno(ModifyTableState *mtstate, ResultRelInfo *result_rel)
 	if (result_rel->ri_RangeTableIndex != 0)
 		return result_rel->ri_RangeTableIndex;
 
-	/* UPDATE: the planner built them for the first of the updated tables */
+	/* UPDATE: the planner built them for the first of the target tables */
 	if (plan != NULL && plan->operation == CMD_UPDATE &&
 		root->ri_RangeTableIndex == plan->rootRelation)
 		return mtstate->resultRelInfo[0].ri_RangeTableIndex;
@@ -370,8 +370,8 @@ pgpx_modify_begin_insert(ModifyTableState *mtstate, ResultRelInfo *result_rel)
 	char	   *sql;
 
 	/*
-	 * A row that is inserted into a table which the statement has yet to update
-	 * would be updated again.
+	 * The UPDATE that moves the row to this partition also updates the
+	 * partition, and could update the moved row again.
 	 */
 	if (plan != NULL && plan->operation == CMD_UPDATE &&
 		(result_rel->ri_usesFdwDirectModify ||
@@ -402,7 +402,7 @@ pgpx_modify_begin_insert(ModifyTableState *mtstate, ResultRelInfo *result_rel)
 void
 pgpx_modify_end_insert(EState *estate, ResultRelInfo *result_rel)
 {
-	/* as pgpx_modify_end */
+	/* nothing to release, as in pgpx_modify_end */
 }
 
 void

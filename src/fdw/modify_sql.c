@@ -4,10 +4,10 @@
  *	  Remote statements that no plan of postgres_fdw contains: INSERT of
  *	  routed rows and of several rows, TRUNCATE.
  *
- * postgres_fdw writes all other statements while it plans.  These are written
- * during execution, and its functions for them cannot be called from 16 on.
- * The texts must be the same as its own, so that a table behaves in the same
- * way on both wrappers.
+ * All other statements are part of the plan.  postgres_fdw builds these three
+ * during execution, and since PostgreSQL 16 another library cannot call the
+ * functions that build them.  The texts must be those of postgres_fdw, so that
+ * a table behaves in the same way on both wrappers.
  *
  * Names are qualified with their schema and quoted, hence they do not depend on
  * the search_path of the remote session.
@@ -48,7 +48,10 @@ append_row(StringInfo buf, Relation rel, List *target_attrs, int param)
 	return param;
 }
 
-/* Returns whether a set of pull_varattnos contains an attribute; 0: the row. */
+/*
+ * Returns whether a set built by pull_varattnos contains an attribute, or for
+ * number 0 a whole-row reference.
+ */
 static bool
 contains(Bitmapset *used, int attnum)
 {
@@ -56,9 +59,9 @@ contains(Bitmapset *used, int attnum)
 }
 
 /*
- * Appends RETURNING with the columns in "used", whose numbers are offset by
- * FirstLowInvalidHeapAttributeNumber, and returns their list.  Of the system
- * columns only ctid can be returned.
+ * Appends RETURNING with the columns in "used", a set built by pull_varattnos.
+ * Returns the list of their numbers.  Of the system columns only ctid can be
+ * returned.
  */
 static List *
 append_returning(StringInfo buf, Relation rel, Bitmapset *used)

@@ -18,8 +18,8 @@
  * pgpx_modify_sql_insert
  *		Returns an INSERT of one row into the remote table of rel.
  *
- * The statement is that of postgres_fdw (deparseInsertSql).  Parameters are the
- * columns in target_attrs, in that order, that are not generated.
+ * The statement is that of postgres_fdw (deparseInsertSql).  Its parameters are
+ * the columns in target_attrs that are not generated, in that order.
  *
  * varno: range table index of rel in the Vars of with_checks and returning, the
  * lists of WITH CHECK OPTION and RETURNING expressions.  The statement returns
@@ -36,7 +36,7 @@ extern char *pgpx_modify_sql_insert(Relation rel, Index varno,
 
 /*
  * pgpx_modify_sql_insert_rows
- *		Returns an INSERT of nrows rows, from one of a single row.
+ *		Returns an INSERT of nrows rows, built from an INSERT of one row.
  *
  * nparams: number of parameters of a row, at least 1.
  */

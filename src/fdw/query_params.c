@@ -54,7 +54,7 @@ pgpx_query_params_evaluate(PgpxQueryParams *params, ExprContext *econtext)
 	texts = palloc(sizeof(char *) * params->n);
 	values = palloc(sizeof(NullableDatum) * params->n);
 
-	/* not in other styles, because an expression can have any result in them */
+	/* before the styles are set, because an expression can depend on them */
 	foreach(lc, params->exprs)
 	{
 		NullableDatum *value = &values[foreach_current_index(lc)];

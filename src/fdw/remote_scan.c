@@ -3,21 +3,21 @@
  * remote_scan.c
  *	  Scans: remote portals whose rows are read one by one.
  *
- * A scan executes its portal for a number of rows, which grows with each
- * portion, and reads them from the lease's stream as the executor asks for
- * them.  So memory is flat, and a scan that ends early has caused at most a
- * few times the rows that were read.
+ * A scan executes its portal in portions, each for a limited number of rows,
+ * which grows.  It reads the rows from the lease's stream as the executor asks
+ * for them.  So the use of memory is constant, and for a scan that ends early
+ * the remote has produced at most a few times the rows that were read.
  *
  * Between two portions the lease is at a message boundary and free for
  * other statements.  Within a portion it is not: before another statement
  * is sent, the rest of the portion is moved to a tuplestore.
  *
- * A portal has a name of its own, because a portal without a name ends with
- * the next statement.  It is closed together with a later statement, or it
- * ends with the remote transaction.
+ * Each portal has a name, because the next statement would replace the unnamed
+ * portal.  The Close of a portal is sent with a later statement; otherwise the
+ * portal ends with the remote transaction.
  *
- * A scan lives in the executor's memory, which can go before the scan was
- * ended: a callback of its memory context unlinks it.
+ * A scan is allocated in the executor's memory, which can be freed before the
+ * scan is ended.  A reset callback of its memory context then unlinks it.
  *
  *-------------------------------------------------------------------------
  */
@@ -45,7 +45,7 @@ typedef enum PgpxScanState
 struct PgpxRemoteScan
 {
 	dlist_node	node;			/* in rt->scans */
-	PgpxRemoteTransaction *rt;	/* NULL: it has ended */
+	PgpxRemoteTransaction *rt;	/* NULL: it or the scan has ended */
 	MemoryContext cxt;
 	MemoryContextCallback callback;
 	ResourceOwner owner;
@@ -61,11 +61,11 @@ struct PgpxRemoteScan
 	PgpxScanState state;
 	int			level;			/* of subtransactions, when it was opened */
 	char		portal[PGPX_REMOTE_NAME_LEN];	/* 'P' and its name; "": none */
-	uint32		portion;		/* rows to execute for */
+	uint32		portion;		/* maximum of rows in an Execute; 0: none */
 	PgpxRun		run;
 	PgpxPipeline pipeline;
 	PgpxPrediction prediction;
-	bool		predicting;		/* its result will be predicted */
+	bool		predicting;		/* pgpx_prediction_end is still to be called */
 
 	/* the formats that "rows" has a description for */
 	bool		described;
@@ -77,7 +77,7 @@ struct PgpxRemoteScan
 	TupleTableSlot *slot;
 };
 
-/* The scan's memory goes, or the scan ends. */
+/* Unlink a scan that ends or whose memory is freed. */
 static void
 unlink_scan(void *arg)
 {
@@ -130,7 +130,7 @@ check_scan(const PgpxRemoteScan *scan)
 			 errdetail("Its remote portal was opened in a subtransaction that was rolled back, or in a transaction that has ended.")));
 }
 
-/* Drop what was buffered. */
+/* Free the buffered rows. */
 static void
 drop_store(PgpxRemoteScan *scan)
 {
@@ -140,8 +140,8 @@ drop_store(PgpxRemoteScan *scan)
 }
 
 /*
- * Send a flight of the scan.  Its answer is then read by read_row, or buffered
- * by another statement.
+ * Send the scan's statement, or the Execute of its next portion.  The answer is
+ * read by read_row, which is also used if another statement buffers it.
  */
 static void
 send_flight(PgpxRemoteScan *scan, bool choose)
@@ -167,7 +167,7 @@ send_flight(PgpxRemoteScan *scan, bool choose)
 	scan->state = PGPX_SCAN_STREAMING;
 	rt->streaming = scan;
 
-	/* both were only needed to send the flight */
+	/* both were only needed to send it, and their memory may be freed */
 	scan->statement.values = NULL;
 	scan->pipeline.before = NULL;
 }
@@ -250,7 +250,10 @@ resume(PgpxRemoteScan *scan)
 	send_flight(scan, false);
 }
 
-/* The answer is complete: note what follows, and raise the remote's error. */
+/*
+ * Process the end of an answer: set the state of the scan, and raise the
+ * remote's error, if there was one.
+ */
 static void
 end_portion(PgpxRemoteScan *scan)
 {
@@ -266,7 +269,7 @@ end_portion(PgpxRemoteScan *scan)
 	{
 		uint64		rows = run->rows;
 
-		/* there are at least as many as were asked for */
+		/* the result has at least as many rows as were requested */
 		if (run->suspended)
 			run->rows = scan->portion;
 		pgpx_prediction_end(&scan->prediction, run);
@@ -278,8 +281,8 @@ end_portion(PgpxRemoteScan *scan)
 }
 
 /*
- * Read a row of the current portion, or note its end.  Without "wait", the
- * result can also be that more input is needed.
+ * Read a row of the current portion, or process the portion's end.  Without
+ * "wait", returns PGPX_RUN_WAIT if more input is needed.
  */
 static PgpxRunStep
 read_row(PgpxRemoteScan *scan, bool wait)
@@ -308,7 +311,7 @@ read_row(PgpxRemoteScan *scan, bool wait)
 	PG_END_TRY();
 	MemoryContextSwitchTo(old);
 
-	/* other code runs between two rows, with the settings of this session */
+	/* other code runs between two rows and needs the session's settings */
 	pgpx_rows_end(scan->rows);
 	if (reached == PGPX_RUN_END)
 		end_portion(scan);
@@ -340,7 +343,7 @@ pgpx_remote_scan_buffer(PgpxRemoteScan *scan)
 		make_slot(scan);
 	if (scan->store == NULL)
 	{
-		/* its files must not end before the scan */
+		/* its temporary files must not be closed before the scan ends */
 		CurrentResourceOwner = scan->owner;
 		scan->store = tuplestore_begin_heap(false, false, work_mem);
 		CurrentResourceOwner = owner;

@@ -63,30 +63,33 @@ typedef enum PgpxScanStep
 
 /*
  * pgpx_remote_scan_try_next
- *		The same without waiting for a row.
+ *		Read the next row if it has arrived.
  *
- * A scan whose lease is being read by another scan of the same group (see
- * pgpx_remote_scan_set_group) waits for the end of that portion.
+ * While another scan of the same group (see pgpx_remote_scan_set_group) reads a
+ * portion from the lease, returns PGPX_SCAN_STEP_WAIT instead of sending the
+ * Execute for the next portion of this scan.
  */
 extern PgpxScanStep pgpx_remote_scan_try_next(PgpxRemoteScan *scan,
 											  Datum **values, bool **nulls);
 
 /*
- * Scans of one group are read at the same time.  waiting: true while the reader
- * of this scan waits for its socket; must live as long as the scan.
+ * Add a scan to a group.  Scans of one group are read at the same time.
+ * *waiting: whether the reader of this scan waits for its socket; must be valid
+ * as long as the scan.
  */
 extern void pgpx_remote_scan_set_group(PgpxRemoteScan *scan,
 									   const void *group, const bool *waiting);
 
 /*
- * Is the lease being read by another scan of this group? Then the scan should
- * not be opened yet.
+ * Returns whether another scan of the group reads a portion from the lease.
+ * Then this scan should not be opened yet.
  */
 extern bool pgpx_remote_scan_must_wait(const PgpxRemoteScan *scan);
 
 /*
- * Buffer the portion of that other scan, unless its reader waits for the socket
- * and so will read on.
+ * If another scan of the group reads a portion from the lease, buffer the rest
+ * of that portion, so that the lease is free.  Does nothing if the reader of
+ * that scan waits for the socket, because it then reads the rest itself.
  */
 extern void pgpx_remote_scan_take_lease(PgpxRemoteScan *scan);
 
@@ -96,10 +99,10 @@ extern void pgpx_remote_scan_take_lease(PgpxRemoteScan *scan);
  */
 extern pgsocket pgpx_remote_scan_socket(const PgpxRemoteScan *scan);
 
-/* The number of rows that a statement has affected, at its end. */
+/* Returns the number of rows that a statement that has ended has affected. */
 extern uint64 pgpx_remote_scan_affected(const PgpxRemoteScan *scan);
 
-/* End a scan, also before its last row. */
+/* End a scan.  Rows that were not read are discarded. */
 extern void pgpx_remote_scan_end(PgpxRemoteScan *scan);
 
 /* --- for remote_transaction.c ------------------------------------------- */
@@ -107,13 +110,13 @@ extern void pgpx_remote_scan_end(PgpxRemoteScan *scan);
 /* Move the rest of the answer that a scan is reading to its tuplestore. */
 extern void pgpx_remote_scan_buffer(PgpxRemoteScan *scan);
 
-/* A subtransaction of this level has ended; its portals are now its parent's. */
+/* The subtransaction of this level was released; its parent has its portals. */
 extern void pgpx_remote_scans_released(PgpxRemoteTransaction *rt, int level);
 
-/* A subtransaction of this level was rolled back, and its portals are gone. */
+/* The subtransaction of this level was rolled back, and with it its portals. */
 extern void pgpx_remote_scans_rolled_back(PgpxRemoteTransaction *rt, int level);
 
-/* The remote transaction has ended, and with it its scans. */
+/* The remote transaction has ended, and therefore its scans have, too. */
 extern void pgpx_remote_scans_forget(PgpxRemoteTransaction *rt);
 
 #endif							/* PGPX_REMOTE_SCAN_H */

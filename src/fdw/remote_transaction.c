@@ -6,7 +6,7 @@
  *
  * Rules:
  * - START TRANSACTION, the settings that deparsed SQL presumes, and
- *   savepoints travel in the same flight as the statement that needs them.
+ *   savepoints are sent in one pipeline with the statement that needs them.
  *   There is one Sync, so the statement does not run if one of them fails.
  * - The settings are SET LOCAL.  They end with the remote transaction and
  *   never reach a lease of an SQL function.
@@ -19,8 +19,9 @@
  *   and then all answers are read.  An error aborts the local transaction.
  *   The servers whose answer was a success have committed by then; there
  *   is no two-phase commit.
- * - An abort sends nothing here.  The lease rolls back with its reset at a
- *   message boundary, and is cancelled and closed elsewhere (lease.c).
+ * - An abort sends nothing here; lease.c ends the leases.  At a message
+ *   boundary the reset includes the rollback.  Otherwise lease.c cancels the
+ *   statement and closes the connection.
  *
  *-------------------------------------------------------------------------
  */
@@ -39,11 +40,11 @@
 /* A longer text is not prepared. */
 #define STATEMENT_MAX (1024 * 1024)
 
-/* Bounds of an unread answer that a commit without writes reads. */
+/* Limits for reading an unread answer in a commit without writes. */
 #define COMMIT_DRAIN_BYTES (1024 * 1024)
 #define COMMIT_DRAIN_US (50 * 1000)
 
-/* More than a pipeline of two short commands and its token take. */
+/* Upper bound of the size of a pipeline of two short commands and its token. */
 #define ROLLBACK_SIZE 512
 
 #define COMMIT_SQL "COMMIT TRANSACTION"
@@ -71,14 +72,14 @@ has_lease(const PgpxRemoteTransaction *rt)
 		rt->lease->id;
 }
 
-/* Must the local commit wait for the remote's? */
+/* Returns whether the local commit must wait for the remote's commit. */
 static bool
 must_wait(const PgpxRemoteTransaction *rt)
 {
 	return rt->begun && (rt->wrote || IsolationIsSerializable());
 }
 
-/* Forget all remote transactions; their leases end elsewhere. */
+/* Forget all remote transactions.  Does not end their leases. */
 static void
 forget_all(void)
 {
@@ -94,7 +95,10 @@ forget_all(void)
 	}
 }
 
-/* Read an answer that belongs to no scan any more. */
+/*
+ * Read and discard an unread answer that belongs to no scan any more.  Leaves
+ * it unread after "bytes" bytes (0: no limit) or at the deadline (0: none).
+ */
 static void
 discard_answer(PgpxRemoteTransaction *rt, size_t bytes, PgpxTime deadline)
 {
@@ -104,15 +108,16 @@ discard_answer(PgpxRemoteTransaction *rt, size_t bytes, PgpxTime deadline)
 		return;
 	lease->in_use = false;
 
-	/* a statement that was cancelled is left to make_ready */
+	/* make_ready waits for the end of a statement that was cancelled */
 	if (pg_atomic_read_u32(&pgpx_conns[lease->conn].cancel) == PGPX_CANCEL_NONE)
 		(void) pgpx_stream_drain(lease, bytes, deadline, false);
 	rt->abandoned = lease->sock->wire.phase != PGPX_WIRE_IDLE;
 }
 
 /*
- * Check that the remote's savepoints are those that were sent.  The commands of
- * the last flight may have failed.
+ * Check whether the commands that preceded the last statement have failed.  If
+ * START TRANSACTION has failed, the remote transaction has not begun.
+ * Otherwise the remote's savepoints are not known.
  */
 static void
 check_commands(PgpxRemoteTransaction *rt)
@@ -159,9 +164,9 @@ add_command(const char ***commands, int *n, const char *command)
 }
 
 /*
- * Collect the commands that precede the next statement: the begin of the remote
- * transaction, or the ends of subtransactions since the last one, and the
- * savepoints up to the current level.
+ * Collect the commands that precede the next statement: START TRANSACTION with
+ * its settings, or ROLLBACK TO and RELEASE for the subtransactions that have
+ * ended since the last statement; then the savepoints up to the current level.
  */
 static void
 collect_commands(PgpxRemoteTransaction *rt, PgpxPipeline *p, int level)
@@ -204,7 +209,7 @@ collect_commands(PgpxRemoteTransaction *rt, PgpxPipeline *p, int level)
 	p->before = commands;
 }
 
-/* Collect the portals and statements that are to be closed. */
+/* Add the portals and prepared statements that are to be closed. */
 static void
 collect_closes(PgpxRemoteTransaction *rt, PgpxPipeline *p)
 {
@@ -229,8 +234,8 @@ pgpx_remote_close(PgpxRemoteTransaction *rt, const char *name)
 }
 
 /*
- * Remember a statement's text.  Returns the entry, whose sql is NULL if it is
- * new.
+ * Find the entry of a statement's text.  If there is none, returns an empty
+ * entry, whose sql is NULL; evicts the least recently used one if all are used.
  */
 static PgpxRemoteStatement *
 find_statement(PgpxRemoteTransaction *rt, const char *sql)
@@ -258,8 +263,9 @@ find_statement(PgpxRemoteTransaction *rt, const char *sql)
 }
 
 /*
- * Choose how to send a text: parsed anew, or as a prepared statement from its
- * second use on.  Returns the statement that is prepared with this flight.
+ * Choose how to send a text: as the unnamed statement at its first use, later
+ * as a prepared statement.  Returns the entry of the statement that this
+ * pipeline prepares, or NULL.
  */
 static PgpxRemoteStatement *
 choose_statement(PgpxRemoteTransaction *rt, PgpxPipeline *p)
@@ -311,7 +317,7 @@ pgpx_remote_send(PgpxRemoteTransaction *rt, PgpxRun *run, PgpxPipeline *p,
 	run->pipeline = p;
 	pgpx_run_send(run, false);
 
-	/* if nothing was sent, the error above has left all as it was */
+	/* not reached after an error above, because then nothing was executed */
 	rt->begun = true;
 	rt->wrote |= writes;
 	rt->depth = rt->wanted = level;
@@ -385,8 +391,8 @@ pgpx_remote_execute(PgpxRemoteTransaction *rt, const PgpxStatement *statement,
 /* --- the local transaction ---------------------------------------------- */
 
 /*
- * Send COMMIT on a lease, behind the end of a subtransaction that was rolled
- * back since the last statement.
+ * Send COMMIT on a lease.  If a subtransaction was rolled back since the last
+ * statement, its ROLLBACK TO precedes COMMIT in the same pipeline.
  */
 static void
 send_commit(PgpxRemoteTransaction *rt, PgpxRun *run)
@@ -419,8 +425,9 @@ send_commit(PgpxRemoteTransaction *rt, PgpxRun *run)
 }
 
 /*
- * Read the answer to a COMMIT.  Returns the error instead of raising it, so
- * that the other answers are read, too; but not an interrupt.
+ * Read the answer to a COMMIT.  Returns an error instead of raising it, so that
+ * the caller can read the other answers.  Raises only the errors of a cancel
+ * and of a shutdown.
  */
 static ErrorData *
 read_commit(PgpxRun *run)
@@ -460,7 +467,7 @@ commit_writers(void)
 	dlist_iter	iter;
 	int			n = 0;
 
-	/* find what prevents a commit before the first one is sent */
+	/* before the first COMMIT is sent, check that none of them must fail */
 	dlist_foreach(iter, &transactions)
 	{
 		PgpxRemoteTransaction *rt = dlist_container(PgpxRemoteTransaction, node,
@@ -519,7 +526,7 @@ before_commit(void)
 		pgpx_remote_scans_forget(rt);
 		dlist_delete(&rt->node);
 
-		/* a failed transaction, which has written nothing, is rolled back */
+		/* a transaction that has failed, and has not written, is rolled back */
 		rt->lease->commit = rt->lease->sock->wire.tx == 'T';
 		pgpx_lease_return(rt->lease, PGPX_END_CHECKIN, false);
 	}
@@ -542,7 +549,7 @@ before_prepare(void)
 
 /*
  * Bring the leases to a message boundary if that needs no wait.  lease.c then
- * ends them.
+ * returns them.
  */
 static void
 at_abort(void)
@@ -579,7 +586,7 @@ xact_callback(XactEvent event, void *arg)
 			at_abort();
 			break;
 		case XACT_EVENT_COMMIT:
-			/* begun by a callback that was called after ours: rolled back */
+			/* a callback that was called after ours has begun it: roll back */
 			dlist_foreach_modify(iter, &transactions)
 				pgpx_lease_return(dlist_container(PgpxRemoteTransaction, node,
 												  iter.cur)
@@ -593,8 +600,8 @@ xact_callback(XactEvent event, void *arg)
 }
 
 /*
- * Send the ROLLBACK TO and the RELEASE that are due, if that needs no wait and
- * no memory.
+ * Send the pending ROLLBACK TO and RELEASE, if that needs no wait and no
+ * memory.  Otherwise they precede the next statement.
  */
 static void
 send_rollback(PgpxRemoteTransaction *rt)
@@ -625,9 +632,10 @@ send_rollback(PgpxRemoteTransaction *rt)
 }
 
 /*
- * Follow the end of a subtransaction.  A rollback releases the locks on the
- * tables of a statement, which can then be altered so that the statement fails
- * with "cached plan must not change result type".
+ * Update the prepared statements at the end of a subtransaction.  After a
+ * rollback they are not used again: it releases the remote locks on their
+ * tables, which can then be altered so that the statement fails with "cached
+ * plan must not change result type".
  */
 static void
 end_statements(PgpxRemoteTransaction *rt, int level, bool rolled_back)
@@ -666,7 +674,7 @@ subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 			pgpx_remote_scans_released(rt, level);
 		end_statements(rt, level, event == SUBXACT_EVENT_ABORT_SUB);
 
-		/* an answer that is unread, and not that of an older scan */
+		/* an answer is unread, which is not that of a scan of an outer level */
 		if (event == SUBXACT_EVENT_ABORT_SUB && rt->streaming == NULL &&
 			rt->lease->in_use && has_lease(rt))
 		{
@@ -741,7 +749,7 @@ pgpx_remote_transaction_get(Oid server, Oid user, const char *why)
 	register_callbacks();
 	name = GetForeignServer(server)->servername;
 
-	/* users of a mapping for PUBLIC that names a remote user share one */
+	/* users of a mapping for PUBLIC can have the same pool, and share one */
 	spec = pgpx_server_spec_get_for(name, user, true);
 	rt = find(server, user, &spec->key);
 	if (rt != NULL)

@@ -5,10 +5,9 @@
  *	  user.
  *
  * A remote transaction has one lease, from its first use in a local
- * transaction to the end of that.  It follows the local transaction: it
- * begins with the first statement, has a savepoint for each local
- * subtransaction that uses it, and commits or rolls back with the local
- * transaction.
+ * transaction to the end of that local transaction.  It begins with the
+ * first statement, has a savepoint for each local subtransaction that uses
+ * it, and commits or rolls back with the local transaction.
  *
  *-------------------------------------------------------------------------
  */
@@ -41,13 +40,14 @@ typedef struct PgpxRemoteTransaction
 	MemoryContext cxt;			/* holds this struct */
 	bool		begun;			/* START TRANSACTION was sent */
 	bool		wrote;			/* a statement that writes was sent */
-	const char *undefined;		/* why its savepoints are not known; NULL: they
-								 * are */
+	const char *undefined;		/* why its savepoints are not known; NULL:
+								 * they are known */
 
 	/*
-	 * Levels of subtransactions, 1 is the top transaction.  The remote has
-	 * savepoints s2 to "depth".  Those above "wanted" are to be released, after
-	 * a rollback to savepoint "rollback" (0: none).
+	 * Levels of subtransactions; 1 is the top-level transaction.  The remote
+	 * has a savepoint for each level from 2 to "depth".  Those above level
+	 * "wanted" are still to be released, after a rollback to the savepoint of
+	 * level "rollback" (0: no rollback).
 	 */
 	int			depth;
 	int			wanted;
@@ -55,13 +55,13 @@ typedef struct PgpxRemoteTransaction
 
 	/* the scan whose answer is being read; NULL: none */
 	struct PgpxRemoteScan *streaming;
-	bool		abandoned;		/* an answer is unread, and belongs to no scan */
+	bool		abandoned;		/* an unread answer belongs to no scan */
 	dlist_head	scans;			/* all, see remote_scan.c */
 
 	bool		may_prepare;	/* the reset drops prepared statements */
 	PgpxRemoteStatement statements[PGPX_REMOTE_STATEMENTS];
 	uint64		nuses;
-	uint32		nnames;			/* names of statements and portals */
+	uint32		nnames;			/* names given to statements and portals */
 	List	   *closes;			/* of strings: 'P' or 'S' and a name */
 } PgpxRemoteTransaction;
 
@@ -124,16 +124,23 @@ extern void pgpx_remote_prepare_send(PgpxRemoteTransaction *rt);
 extern void pgpx_remote_send(PgpxRemoteTransaction *rt, PgpxRun *run,
 							 PgpxPipeline *p, bool choose, bool writes);
 
-/* The answer is complete; note what it says of the remote's statements. */
+/*
+ * Process the end of an answer: check the commands that preceded the statement,
+ * and forget a prepared statement that failed.
+ */
 extern void pgpx_remote_answered(PgpxRemoteTransaction *rt, PgpxRun *run);
 
 /*
- * A statement with this text has failed, so it may not exist as a prepared one.
+ * Do not use the prepared statement of this text again.  To be called after an
+ * error, because the remote may not have prepared it.
  */
 extern void pgpx_remote_forget_prepared(PgpxRemoteTransaction *rt,
 										const char *sql);
 
-/* Close a portal ('P' and its name) with the next statement. */
+/*
+ * Close a portal ("P" and its name) or a prepared statement ("S" and its name)
+ * together with the next statement.
+ */
 extern void pgpx_remote_close(PgpxRemoteTransaction *rt, const char *name);
 
 #endif							/* PGPX_REMOTE_TRANSACTION_H */

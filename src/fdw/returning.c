@@ -3,9 +3,9 @@
  * returning.c
  *	  The row that a remote INSERT, UPDATE or DELETE of one row returns.
  *
- * The row is converted while the answer is read, and replaces the row in the
- * executor's slot once the answer is complete.  A rule on the remote table can
- * add rows to the answer, which are dropped.
+ * The row is converted while the answer is read.  When the answer is complete,
+ * it replaces the row in the executor's slot.  A rule on the remote table can
+ * add rows to the answer, which are discarded.
  *
  *-------------------------------------------------------------------------
  */

@@ -3,8 +3,8 @@
  * scan.c
  *	  Scans of foreign tables and of foreign joins: the callbacks.
  *
- * The lease is taken with the first row, not when the executor starts: an
- * EXPLAIN, and a node that is never executed, takes none.
+ * A connection is leased when the first row is read, not when the executor
+ * starts.  So EXPLAIN, or a node that is never executed, leases none.
  *
  *-------------------------------------------------------------------------
  */
@@ -26,7 +26,10 @@
 #include "fdw/remote_scan.h"
 #include "fdw/tuple.h"
 
-/* An aggregate is few rows and much work: the remote may work in parallel. */
+/*
+ * How postgres_fdw describes an aggregate.  It returns few rows for much work,
+ * so it is executed for all rows at once, which allows a parallel plan.
+ */
 #define AGGREGATE "Aggregate on "
 
 typedef struct PgpxScan
@@ -81,8 +84,9 @@ pgpx_scan_tupdesc(ForeignScanState *node)
 }
 
 /*
- * Identify a column by the aliases of the range table.  Sets *attname for a
- * column, and neither for an expression.
+ * Identify a column by the aliases of the range table.  For a column, sets
+ * *relname and *attname; for a whole-row reference, only *relname; for an
+ * expression or another system column than ctid, both are NULL.
  */
 static void
 identify_column(ForeignScanState *node, AttrNumber attnum,
@@ -335,8 +339,9 @@ pgpx_scan_async_configure_wait(AsyncRequest *request)
 		socket = pgpx_remote_scan_socket(scan->remote);
 
 	/*
-	 * The Append may wait until all requests are answered, before it reads the
-	 * rows that it has.  So it is not enough to wait for another scan.
+	 * The Append may wait for all pending requests before it returns rows that
+	 * it already has.  The scan that reads from the lease then makes no
+	 * progress, so this scan must not wait for it; it buffers that scan's rows.
 	 */
 	if (socket == PGINVALID_SOCKET)
 		pgpx_remote_scan_take_lease(scan->remote);

@@ -23,7 +23,7 @@ typedef struct PgpxTextRows
  *		Run a query on a remote transaction and return its rows.
  *
  * The result is allocated in the current memory context.  Errors: those of
- * pgpx_remote_execute; 42804 another number of columns.
+ * pgpx_remote_execute; HV000 if the number of columns is not ncolumns.
  */
 extern PgpxTextRows *pgpx_text_query(PgpxRemoteTransaction *rt,
 									 const char *sql, int ncolumns);

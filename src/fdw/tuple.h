@@ -16,7 +16,7 @@
  * pgpx_tuple_form
  *		Form a tuple from values as pgpx_rows_values returns them.
  *
- * The tuple has the ctid, if there is one, and invalid transaction numbers.
+ * The tuple has the ctid, if there is one, and invalid transaction IDs.
  */
 extern HeapTuple pgpx_tuple_form(TupleDesc tupdesc, Datum *values,
 								 bool *nulls);
