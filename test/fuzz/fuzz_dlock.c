@@ -207,7 +207,7 @@ static bool
 ask(bool waits)
 {
 	static PgpxDlockAnswer answer;
-	PgpxDlock	lock = {.request = 5, .ttl = 10000, .name = "a lock", .who = "me"};
+	PgpxDlock	lock = {.request = 5, .ttl = 10000, .name = "a lock", .holder = "me"};
 	volatile bool thrown = true;
 	Said		said;
 
@@ -239,7 +239,7 @@ ask(bool waits)
 		/* callers compute with it in microseconds */
 		FUZZ_CHECK(answer.left > 0 && answer.left < PG_INT64_MAX / 1000000);
 	}
-	check_text(answer.who);
+	check_text(answer.holder);
 	check_text(answer.why);
 	check_text(answer.since);
 	check_text(answer.expires);
@@ -257,7 +257,7 @@ show_status(void)
 	for (int i = 0; i < NSTATUS; i++)
 		TupleDescInitEntry(desc, i + 1, NULL, types[i], -1, 0);
 	nrows = 0;
-	pgpx_dlock_status(&lease, desc, NULL);
+	pgpx_dlock_status(&lease, desc, STORE);
 	hear(&said, true);
 	FUZZ_CHECK(said.ready && !said.error && said.commands > 0 && !said.more);
 	FUZZ_CHECK(said.rows == nrows);

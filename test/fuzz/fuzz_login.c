@@ -66,6 +66,12 @@ pgpx_connection_deadline(PgpxWorkerConn *w, int64 ms)
 {
 }
 
+uint64
+pgpx_connection_tag(const PgpxWorkerConn *w)
+{
+	return 0;
+}
+
 void
 pgpx_connection_watch(PgpxWorkerConn *w, uint32 events)
 {

@@ -40,7 +40,6 @@
 #define ROWDOMAIN 16385			/* over it */
 #define INTDOMAIN 16386
 
-PgpxShared *pgpx_shared = NULL;
 bool		Array_nulls = true;
 int			xmloption = XMLOPTION_CONTENT;
 

@@ -464,3 +464,34 @@ parse_bool(const char *value, bool *result)
 	return *result || pg_strcasecmp(value, "false") == 0 ||
 		pg_strcasecmp(value, "off") == 0;
 }
+
+/*
+ * Each byte of the text is read and may be written.  A text with an empty name is not
+ * valid.  The list stays empty, because nothing reads it.
+ */
+bool
+SplitIdentifierString(char *rawstring, char separator, List **namelist)
+{
+	char	   *name = rawstring;
+
+	*namelist = NIL;
+	if (*rawstring == '\0')
+		return true;
+	for (;;)
+	{
+		char	   *end = strchr(name, separator);
+
+		if (*name == separator || *name == '\0')
+			return false;
+		if (end == NULL)
+			return true;
+		*end = '\0';
+		name = end + 1;
+	}
+}
+
+void
+list_free(List *list)
+{
+	FUZZ_CHECK(list == NIL);
+}
