@@ -556,9 +556,9 @@ object_access(ObjectAccessType access, Oid classId, Oid objectId, int subId,
 
 /*
  * A local DISCARD ALL returns the session's leases and releases its distributed
- * locks, as it releases advisory locks, because a pooler in front of this server
- * sends it between two clients.  After that the session counts as another one
- * for connections that are reset only on transfer.
+ * locks, as it releases advisory locks, because a pooler in front of this
+ * server sends it between two clients.  After that the session counts as
+ * another one for connections that are reset only on transfer.
  *
  * COMMIT PREPARED may commit changes of servers, mappings or roles that another
  * transaction made.

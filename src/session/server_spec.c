@@ -344,9 +344,9 @@ apply_mapping_options(PgpxServerSpec *spec, const PgpxServerRows *rows)
 
 /*
  * Forbid authentication with Kerberos tickets of the server's account, which
- * are not this user's.  A later check that a password was used would be too late,
- * because libpq has used the ticket by then.  Other methods that require_auth
- * names stay in force.
+ * are not this user's.  A later check that a password was used would be too
+ * late, because libpq has used the ticket by then.  Other methods that
+ * require_auth names stay in force.
  */
 static void
 forbid_session_tickets(PgpxServerSpec *spec)

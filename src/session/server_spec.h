@@ -78,9 +78,9 @@ extern PgpxServerSpec *pgpx_server_spec_get(const char *name);
  * by_table: the server is used by a foreign table.  Then USAGE is not checked,
  * because the rights on the table imply the right to use its server.
  *
- * The catalog reader passes InvalidOid with by_table, for the pool that all users
- * who are not superusers share.  The mapping of PUBLIC must then name the remote
- * user.  Each checkout from the pool checks the rights of its own user.
+ * The catalog reader passes InvalidOid with by_table, for the pool that all
+ * users who are not superusers share.  The mapping of PUBLIC must then name the
+ * remote user.  Each checkout from the pool checks the rights of its own user.
  */
 extern PgpxServerSpec *pgpx_server_spec_get_for(const char *name, Oid user,
 												bool by_table);

@@ -14,14 +14,14 @@
  *	  server across a network always misses and is hardly ever polled for.
  *	- At most half as many processes poll as there are processors.
  *
- * A process does not poll either while a session waits for a connection of the
- * pool, or while more connections of the pool are leased than processes may poll.
- * Other processes need the processors then, and polling costs more than it gains
- * (with 8 sessions on 2 processors a few percent of the transactions).
+ * In addition, a process does not poll while the pool has waiters, or while it
+ * has more leases than processes may poll.  Other processes need the processors
+ * in these cases, and polling costs more than it gains (with 8 sessions on 2
+ * processors a few percent of the transactions).
  *
- * A slot in pgpx_shared->npolling is counted, not owned.  A process that has one
- * must release it in every case.  If a process is killed, the server recreates
- * shared memory.
+ * pgpx_shared->npolling is only a count and does not record the processes.  So a
+ * process must release its slot in every case.  If a process is killed, the
+ * server recreates shared memory.
  *
  *-------------------------------------------------------------------------
  */

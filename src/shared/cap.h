@@ -52,7 +52,7 @@ extern void pgpx_cap_init(PgpxCap *cap);
  * pgpx_cap_acquire
  *		Acquire a token for a pool.
  *
- * limit: the number of tokens; 0: no limit. since: start of the wait of the
+ * limit: the number of tokens; 0: no limit.  since: start of the wait of the
  * first waiter of the pool; 0: it has no waiter.
  */
 extern PgpxToken pgpx_cap_acquire(PgpxCap *cap, int limit, int pool,
@@ -64,7 +64,10 @@ extern int	pgpx_cap_release(PgpxCap *cap);
 /* Return the tokens in use. *moves changes with each acquire and release. */
 extern int	pgpx_cap_used(PgpxCap *cap, uint32 *moves);
 
-/* Is another pool next in line whose waiter is older than "since"? */
+/*
+ * Is another pool next in line whose waiter is older than "since"?  0: the pool
+ * has no waiter, so the waiter of any other pool is older.
+ */
 extern bool pgpx_cap_has_older(PgpxCap *cap, int pool, int64 since);
 
 /*
@@ -78,9 +81,9 @@ extern int	pgpx_cap_next_in_line(PgpxCap *cap, uint32 *next_in_line);
  *		Record a pool as next in line, or none with since 0, after all pools
  *		were checked.
  *
- * Does nothing if another pool became next in line by a denial since
- * "next_in_line" was read, because that denial requested another check.
- * Returns whether a pool was next in line and none is now.
+ * Does nothing if a denied pool has become next in line since "next_in_line"
+ * was read, because that denial requested another check.  Returns true if a
+ * pool was next in line before the call, and none is after it.
  */
 extern bool pgpx_cap_set_next_in_line(PgpxCap *cap, int pool, int64 since,
 									  uint32 next_in_line);

@@ -439,8 +439,9 @@ bool
 pgpx_conn_is_wakeup_deferred(PgpxConn *conn, int procno, uint64 lease_id)
 {
 	/*
-	 * pairs with those in SetLatch and ResetLatch: a process that has cleared
-	 * either has seen this one sleep
+	 * Pairs with the barriers in SetLatch and ResetLatch.  If another process
+	 * clears one of the two values after this read and then wakes the waiter,
+	 * the waiter sees what this process stored before this call.
 	 */
 	pg_memory_barrier();
 	return pg_atomic_read_u32(&conn->deferred_wakeup) == procno + 1 &&

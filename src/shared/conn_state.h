@@ -85,7 +85,7 @@
 
 /*
  * PgpxConn.cancel prevents the use of a connection while a cancel request
- * could still hit it.  The lessee sets ASKED, the worker sets SENT, and the
+ * could still hit it.  The lessee sets REQUESTED, the worker sets SENT, and the
  * worker sets NONE once the cancel connection has closed.
  *
  * A request that was sent but has not completed within operation_timeout may
@@ -98,7 +98,7 @@
 #define PGPX_CANCEL_REQUESTED	1
 #define PGPX_CANCEL_SENT	2
 
-/* Return whether a cancel was lost. Call it after reading PGPX_CANCEL_NONE. */
+/* Return whether a cancel was lost.  Call it after reading PGPX_CANCEL_NONE. */
 static inline bool
 pgpx_conn_cancel_is_lost(PgpxConn *conn)
 {
@@ -111,8 +111,8 @@ pgpx_conn_cancel_is_lost(PgpxConn *conn)
  * pgpx_conn_set_state
  *		Move a connection to a new state.
  *
- * The caller must hold the pool lock exclusively. "now" becomes state_since:
- * the caller reads the clock once for all that happens together.
+ * The caller must hold the pool lock exclusively.  "now" becomes state_since.
+ * The caller passes it so that simultaneous changes have the same time.
  *
  * Returns false and changes nothing if the pool is out of service.  The pool
  * goes out of service here (registry.c) if the transition is not in the table
@@ -162,8 +162,8 @@ extern void pgpx_conn_free_all_locked(PgpxPool *pool);
  *		is set.  Does nothing if the connection has another lease by now.
  *
  * pgpx_conn_begin_activity starts the record of a new lease; the caller must
- * hold the pool lock. pgpx_conn_activity and pgpx_conn_statements read it for
- * the views and for processes that end a lease.
+ * hold the pool lock.  pgpx_conn_activity and pgpx_conn_statements read the
+ * record, for the views and for processes that end a lease.
  */
 extern void pgpx_conn_begin_activity(PgpxConn *conn, uint64 lease_id);
 extern void pgpx_conn_set_activity(PgpxConn *conn, uint64 lease_id,
@@ -210,7 +210,8 @@ extern void pgpx_worker_wake(int worker);
 extern void pgpx_worker_wake_all(void);
 
 /*
- * Wake a worker for work that can wait until its next tick: not if it ticks.
+ * Have a worker do work that can wait until its next tick: wake it unless it
+ * ticks.
  */
 extern void pgpx_worker_wake_soon(int worker);
 
@@ -240,7 +241,7 @@ extern void pgpx_wake_flush(PgpxWake *wake);
 
 extern bool pgpx_pool_is_retired_locked(const PgpxPool *pool);
 
-/* Is the pool retired and empty? Then the worker needs none of its secrets. */
+/* Is the pool retired and empty?  If so, its worker needs none of its secrets. */
 extern bool pgpx_pool_has_ended_locked(const PgpxPool *pool);
 
 /*

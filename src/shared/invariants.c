@@ -16,9 +16,9 @@
  * list.  check_free describes how that is distinguished from a lost connection.
  *
  * Caps.  A token and its connection are acquired and released in one critical
- * section under the lock of their pool.  Therefore, if the tokens of a cap did not
- * change while all locks were passed and all connections were then counted, the cap
- * has as many tokens in use as there are connections.
+ * section under the lock of their pool.  The check reads the tokens of a cap,
+ * acquires and releases each pool lock once, and counts the connections.  If the
+ * tokens have not changed in that time, the two numbers must be equal.
  *
  *-------------------------------------------------------------------------
  */
@@ -264,7 +264,10 @@ check_sum(PgpxCheck *check, const char *left, uint64 is, const char *right,
 						 left, is, right, expected);
 }
 
-/* Check that starts equal ends plus what is still present. */
+/*
+ * Check, for leases, waits and connects, that the number of starts equals the
+ * number of ends plus the number that still exists.
+ */
 static void
 check_counters(PgpxCheck *check, int open)
 {
@@ -399,8 +402,8 @@ pgpx_check_pass_locks(void)
  * Report FREE connections that are in no list.  A connection is in no list
  * for an instant when it is freed and again when it is allocated, both under
  * a pool lock, and an allocation gives it a new generation.  So at least one
- * of three walks, with all locks passed in between, finds a sound connection
- * in the list or with another generation.
+ * of three walks finds a sound connection in the list or with another
+ * generation, if each pool lock is acquired and released between the walks.
  */
 static void
 check_free(PgpxCheck *check, int nsuspects)

@@ -4,9 +4,9 @@
  *	  The functions of the distributed locks that the rest of the extension
  *	  calls.
  *
- * The distributed locks (locks/) are built on top of the pools.  Lower folders
- * call their few functions through this table, so that the pools do not depend
- * on the locks.
+ * The distributed locks (locks/) are built on top of the pools.  Lower rooms
+ * call functions of the locks through this table, so that the pools do not
+ * depend on the locks.
  *
  *-------------------------------------------------------------------------
  */
@@ -18,13 +18,13 @@
 typedef struct PgpxLockHooks
 {
 	/*
-	 * in the postmaster and each process: the part of the segment for the
-	 * locks
+	 * in the postmaster and each process: size and start of the locks' part of
+	 * the segment
 	 */
 	Size (*shmem_size)(void);
 	void (*shmem_attach)(char *at);
 
-	/* in any process; each takes dlock_lock */
+	/* in any process; each acquires dlock_lock */
 	bool (*pool_has_locks)(int pool, uint32 pool_id);
 	void (*check)(PgpxCheck *check);
 

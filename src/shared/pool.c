@@ -78,7 +78,7 @@ pgpx_pool_must_test_locked(const PgpxPool *pool, const PgpxConn *conn,
 	return conn->last_checked < since || now - conn->last_checked > FRESH_US;
 }
 
-/* Can a free connection be leased? If not, close it. */
+/* Can a free connection be leased?  If not, close it. */
 static bool
 close_unless_fit_locked(PgpxPool *pool, PgpxConn *conn)
 {
@@ -93,8 +93,8 @@ close_unless_fit_locked(PgpxPool *pool, PgpxConn *conn)
 }
 
 /*
- * Must the connection be tested before it is leased?  One whose reset is pending
- * need not be: the answer to the reset is the test.
+ * Must the connection be tested before it is leased?  Not if its reset is
+ * pending, because the answer to the reset serves as a test.
  */
 static bool
 must_test_first(const PgpxPool *pool, const PgpxConn *conn, PgpxTime since,
@@ -105,10 +105,10 @@ must_test_first(const PgpxPool *pool, const PgpxConn *conn, PgpxTime since,
 }
 
 /*
- * Return the first free connection in the order of the strategy: with
- * "tested" one that can be leased without a test, else one that must be
- * tested first.  Stale connections and those that the remote closed are
- * closed on the way.
+ * Return the first free connection in the order of the strategy.  tested: only
+ * connections that need no test before the lease; false: only those that need
+ * one.  Stale connections and those that the remote closed are closed on the
+ * way.
  */
 static PgpxConn *
 pick_by_strategy(PgpxPool *pool, bool tested, PgpxTime since, PgpxTime now)
@@ -129,17 +129,17 @@ pick_by_strategy(PgpxPool *pool, bool tested, PgpxTime since, PgpxTime now)
 }
 
 /*
- * May a session get its last used connection instead of the one that the
+ * May a session lease its last used connection instead of the one that the
  * strategy prefers?
  *
- * With lifo: also while its reset is pending, because a connection that was
- * used later cannot have its answer sooner, and a connection used longer ago
- * must stay unused.  Not in a pool with surplus connections: sessions that
- * each return to their own connection would keep all of them in use, and none
+ * With lifo, also if its reset is pending.  A connection that was used more
+ * recently would not answer sooner, and one that was used longer ago should
+ * stay unused.  But not in a pool with surplus connections: if each session
+ * returned to its own connection, all connections would stay in use, and none
  * would reach overflow_ttl.
  *
- * With fifo: only if no reset is pending, because the connection used longest
- * ago has none.
+ * With fifo, only if no reset is pending, because the connection that fifo
+ * prefers has probably none.
  */
 static bool
 may_return_to(const PgpxPool *pool, const PgpxConn *last_conn)
@@ -152,8 +152,8 @@ may_return_to(const PgpxPool *pool, const PgpxConn *last_conn)
 }
 
 /*
- * Start tests of ready connections until "most" are being tested, one for
- * each waiter. since: start of the longest wait.
+ * Start tests of idle connections until "most" are being tested, one for each
+ * waiter.  since: start of the longest wait.
  */
 static void
 begin_tests(PgpxPool *pool, int most, PgpxTime since, PgpxTime now)
@@ -191,7 +191,7 @@ pgpx_pool_pick_locked(PgpxPool *pool, int last_conn,
 	}
 	conn = pick_by_strategy(pool, true, since, now);
 
-	/* if any connection is free, it must be tested */
+	/* any connection that is still free must be tested first */
 	if (conn == NULL)
 		begin_tests(pool, Max(pool->nwaiting, 1), since, now);
 	return conn;
@@ -296,8 +296,8 @@ pgpx_pool_grow_locked(PgpxPool *pool, int extra)
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 
 	/*
-	 * existing connections first: a session that queues behind others has not
-	 * tried to pick one
+	 * test idle connections first: a checkout that is enqueued behind other
+	 * waiters has not called pgpx_pool_pick_locked, which starts tests
 	 */
 	if (pool->nwaiting > 0 && !pgpx_pool_is_paused(pool))
 		begin_tests(pool, pool->nwaiting,
@@ -480,9 +480,8 @@ pgpx_pool_server_surplus_locked(const PgpxPool *pool)
 }
 
 /*
- * Return the reason to close a connection at its release, or NONE.  Lifetime,
- * size and options are enforced at checkin, so they precede the release
- * action.
+ * Return the reason to close a connection at its release, or NONE.  It takes
+ * precedence over a release action that keeps the connection.
  */
 static PgpxCloseReason
 retire_reason(PgpxPool *pool, PgpxConn *conn, PgpxTime now)
@@ -507,7 +506,7 @@ retire_reason(PgpxPool *pool, PgpxConn *conn, PgpxTime now)
 	return PGPX_CLOSE_NONE;
 }
 
-/* Perform a release action: LEASED -> another state. This clears the owner. */
+/* Perform a release action: LEASED -> another state, which clears the owner. */
 static void
 release_locked(PgpxPool *pool, PgpxConn *conn, uint64 lease_id,
 			   PgpxReleaseAction action,
@@ -520,8 +519,8 @@ release_locked(PgpxPool *pool, PgpxConn *conn, uint64 lease_id,
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 
 	/*
-	 * only the lessee requests a cancel, and it sends no reset then: else the
-	 * cancel could hit the reset
+	 * only the lessee requests a cancel, and after that it sends no reset,
+	 * which the cancel could hit
 	 */
 	Assert(!(cancelling && action == PGPX_RELEASE_RESET_PENDING));
 	if (action != PGPX_RELEASE_UNCHANGED)
@@ -575,8 +574,8 @@ release_locked(PgpxPool *pool, PgpxConn *conn, uint64 lease_id,
 }
 
 /*
- * Record the owner as the last lessee.  Only if it sent something: else the
- * session state is that of the lessee before.
+ * Record the owner as the last lessee.  Not to be called if it sent nothing,
+ * because the session state is still that of the previous lessee.
  */
 static void
 record_lessee(PgpxConn *conn)

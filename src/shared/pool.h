@@ -53,8 +53,8 @@ extern bool pgpx_pool_must_test_locked(const PgpxPool *pool,
  * else the first one in the order of the strategy.  With lifo a pending reset
  * does not make a connection less preferred.
  *
- * since: start of the checkout; a test made after it is recent enough. now:
- * the clock, which the caller has read a moment ago.
+ * since: start of the checkout; a test made after it is recent enough.  now: the
+ * current time.
  *
  * Free connections that were closed by the remote or are stale are closed on
  * the way.  If every free connection must be tested first, the tests are
@@ -80,9 +80,9 @@ extern uint64 pgpx_pool_lease_locked(PgpxPool *pool, PgpxConn *conn,
  *		Start tests and connects for the waiters.  Returns the number of
  *		connects that were requested from the worker.
  *
- * - One test per waiter of a free connection that must be tested.
- * - One connect per waiter that no connection now on its way will serve, and
- *   "extra" more.
+ * - For each waiter, one test of a free connection that must be tested.
+ * - One connect for each waiter beyond the number of connections that are being
+ *   opened, reset or tested; and "extra" more connects.
  *
  * Connects stay within pool_size plus max_overflow and within the caps over
  * several pools, and none is requested during a back-off.
@@ -97,10 +97,9 @@ extern int	pgpx_pool_missing_locked(const PgpxPool *pool, int extra);
 
 /*
  * pgpx_pool_queued_locked
- *		Return how many waiters must wait until a lease ends, because no
- *		connection is on its way to them: none is being opened, reset or
- *		tested for them, and no slot for a new one is free or about to become
- *		free.
+ *		Return how many waiters must wait until a lease ends: those beyond the
+ *		number of connections that are being opened, reset or tested, and of
+ *		slots that are free or about to become free.
  */
 extern int	pgpx_pool_queued_locked(PgpxPool *pool);
 
@@ -155,10 +154,9 @@ typedef struct PgpxUsage
 
 /*
  * pgpx_pool_forget_lessee
- *		Clear the process as the last lessee of every connection that it no
- *		longer leases.  The session state that it left there then counts as
- *		that of another session, even if the same process leases the
- *		connection again.
+ *		Clear the process as the last lessee of every connection.  The session
+ *		state that it left there counts as that of another session from now
+ *		on, even if the same process leases the connection again.
  */
 extern void pgpx_pool_forget_lessee(int procno, int pid);
 
@@ -168,7 +166,7 @@ extern void pgpx_pool_forget_lessee(int procno, int pid);
  *		connections to waiters.
  *
  * unread_reset: the PGPX_SENT_* bits of the commands that were sent, see
- * wire.h. reason: the close reason, for actions that close. usage may be
+ * wire.h.  reason: the close reason, for actions that close.  usage may be
  * NULL.
  *
  * Returns false, and does nothing, if the lease was revoked meanwhile.
@@ -267,8 +265,9 @@ typedef enum PgpxEvict
 extern int	pgpx_pool_server_surplus_locked(const PgpxPool *pool);
 
 /*
- * May an expired connection be closed now?  Not if another one expired just
- * before; then *due is lowered to the time when it may. due may be NULL.
+ * May an expired connection be closed now?  False if another one was closed for
+ * the same reason a short time ago.  In that case *due is lowered to the time
+ * when the connection may be closed.  due may be NULL.
  */
 extern bool pgpx_pool_may_expire_locked(const PgpxPool *pool, PgpxTime now,
 										PgpxTime *due);

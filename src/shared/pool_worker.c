@@ -4,7 +4,8 @@
  *	  The worker's part of a pool: its connection state transitions,
  *	  maintenance, and eviction.
  *
- * Only the worker calls these functions, except for eviction.  Shared memory only.
+ * Only the worker calls these functions, except for pgpx_pool_evict and the
+ * functions that only read.  Shared memory only.
  *
  * Transitions.  Each function is one step of the state machine in conn_state.h: it
  * acquires the pool lock, changes the state, serves the waiters, releases the lock
@@ -123,11 +124,11 @@ back_off_locked(PgpxPool *pool, PgpxTime now)
 }
 
 /*
- * Share the pause of an earlier failure.  Attempts that fail together have
- * one pause, because the remote may have been unreachable for a moment only.
- * If it still is, the next pause is doubled from the back-off plus retry_min
- * for each further attempt: their number makes it longer linearly, not
- * exponentially.
+ * Record a failure of an attempt that was already under way at an earlier
+ * failure.  Simultaneous failures may have a single, short cause, so they share
+ * the pause of the first one.  Each adds retry_min to the back-off, from which
+ * the next pause is computed.  So that pause grows with the number of attempts
+ * linearly, and not exponentially.
  */
 static void
 share_pause_locked(PgpxPool *pool)
@@ -147,7 +148,7 @@ pgpx_pool_is_crowded_out_locked(const PgpxPool *pool)
 }
 
 /*
- * End a connect attempt. running: its start commands may still run at the
+ * End a connect attempt.  running: its start commands may still run at the
  * remote.
  */
 static void
@@ -282,8 +283,8 @@ pgpx_pool_conninfo_known(PgpxPool *pool, uint64 incarnation, uint64 version)
 	}
 
 	/*
-	 * the waiters may not have been able to grow the pool; if this version is
-	 * too old, they are asked again
+	 * while the conninfo was awaited, the pool could not grow; if this version
+	 * is too old, the next attempt requests the conninfo again
 	 */
 	pool->conninfo_requested_by = 0;
 	pgpx_pool_dispatch_locked(pool, &wake);
@@ -314,7 +315,7 @@ pgpx_pool_reset_done(PgpxPool *pool, PgpxConn *conn, bool ok, bool late)
 	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
 	if (conn->state == PGPX_CONN_RESETTING)
 	{
-		/* a pending answer may be that of a ROLLBACK alone */
+		/* an answer that was pending may be that of a ROLLBACK alone */
 		if (conn->unread_reset == 0)
 			conn->dirty = false;
 		conn->unread_reset = 0;
@@ -657,7 +658,7 @@ pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *ended)
 		total--;
 	}
 
-	/* connections in use are released at some time: check at intervals */
+	/* a checkin does not wake the worker, so check at intervals */
 	if (total > pool->count[PGPX_CONN_IDLE] +
 			pool->count[PGPX_CONN_RESET_PENDING])
 	{
@@ -679,7 +680,7 @@ pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *ended)
 			pgpx_pool_total_locked(pool) < pgpx_pool_min_size_locked(pool))
 			due = Min(due, pool->retry_at);
 
-		/* an unreachable remote must not cost other pools their connections */
+		/* evict no connection in favor of an unreachable remote */
 		if (pool->retry_at == 0 && !pgpx_pool_must_yield_locked(pool))
 			full = pgpx_pool_binding_cap_locked(pool, 0);
 		if (full != NULL)

@@ -12,8 +12,8 @@
 #include "shared/pool.h"
 
 /*
- * CONNECTING -> IDLE.  The caller has set the remote_* fields. connect_time:
- * microseconds.
+ * CONNECTING -> IDLE.  The caller must have set the remote_* fields.
+ * connect_time: microseconds.
  */
 extern void pgpx_pool_opened(PgpxPool *pool, PgpxConn *conn,
 							 PgpxTime connect_time);
@@ -96,7 +96,7 @@ extern void pgpx_pool_reset_done(PgpxPool *pool, PgpxConn *conn, bool ok,
  * - CANCELLING with a close reason (aborted during a statement): stays, until
  *   the worker finds the remote idle.
  *
- * sent: a request was sent on it.  If a sent request did not complete, the
+ * sent: the cancel request was sent.  If it was sent and did not complete, the
  * cancel is lost, whatever the state is.
  */
 extern int	pgpx_pool_cancel_done(PgpxPool *pool, PgpxConn *conn, bool sent,
@@ -125,14 +125,14 @@ extern void pgpx_pool_lost(PgpxPool *pool, PgpxConn *conn);
 extern void pgpx_pool_close(PgpxPool *pool, PgpxConn *conn,
 							PgpxCloseReason reason);
 
-/* CLOSING -> FREE, after the descriptor was closed. Then serve the waiters. */
+/* CLOSING -> FREE, after the descriptor was closed; then serve the waiters. */
 extern void pgpx_pool_closed(PgpxPool *pool, PgpxConn *conn);
 
 /*
  * pgpx_pool_binding_cap_locked
  *		Return the cap over several pools that prevents the pool from opening
- *		the connections that it wants (pgpx_pool_missing_locked).  NULL: no cap
- *		does, or it wants none.
+ *		the connections that it lacks (pgpx_pool_missing_locked).  NULL: no cap
+ *		does, or it lacks none.
  */
 extern PgpxCap *pgpx_pool_binding_cap_locked(const PgpxPool *pool, int extra);
 

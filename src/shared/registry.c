@@ -55,9 +55,9 @@ find_locked(const PgpxPoolKey *key)
 }
 
 /*
- * Return the index of the slot of a server; with "make", allocate one if
- * there is none. -1: all slots are in use.  That cannot happen while there is
- * a slot for a pool, unless servers without pools are paused.  The caller
+ * Return the index of the slot of a server.  make: allocate a slot if there is
+ * none.  Returns -1 if there is none, or if all slots are in use; while a slot
+ * for a pool is free, that requires paused servers without pools.  The caller
  * must hold the registry lock exclusively.
  */
 static int
@@ -351,7 +351,7 @@ pgpx_pool_adopt_locked(PgpxPool *pool, const char *server_name,
 	pool->connect_version = pool->version;
 	pool->options_version++;
 	pool->gone = false;
-	namestrcpy(&pool->server_name, server_name);	/* it may have another now */
+	namestrcpy(&pool->server_name, server_name);	/* may have been renamed */
 	namestrcpy(&pool->user_name, user_name);
 	pool->fingerprint = *fingerprint;
 	pool->opts = *opts;
@@ -403,8 +403,8 @@ pgpx_pool_set_options_locked(PgpxPool *pool, const PgpxFingerprint *fingerprint,
 	if (connects)
 	{
 		/*
-		 * the pause followed the old options; running attempts get the new
-		 * timeout
+		 * end a pause made with the old options, and have the worker apply
+		 * the new timeout to running attempts
 		 */
 		pool->retry_at = 0;
 		pool->backoff = 0;

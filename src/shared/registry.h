@@ -39,14 +39,15 @@ extern PgpxPool *pgpx_pool_lock(int index, uint32 pool_id);
 extern int	pgpx_pool_find(const PgpxPoolRef *ref, uint32 *pool_id);
 
 /*
- * Does the pool connect as the fingerprint says?  Options that take effect in
- * place may differ.
+ * Does the pool connect in the same way as a pool with this fingerprint?
+ * Options that take effect in place may differ.
  */
 extern bool pgpx_pool_connects_alike_locked(const PgpxPool *pool,
 											const PgpxFingerprint *fingerprint);
 
 /*
- * Is the pool current, and was the connection opened the way it connects now?
+ * Does the pool have the options of this fingerprint, and was the connection
+ * opened in the way in which the pool connects now?
  */
 extern bool pgpx_conn_is_current_locked(const PgpxPool *pool,
 										const PgpxConn *conn,
@@ -96,8 +97,8 @@ extern void pgpx_pool_forget_options_locked(PgpxPool *pool, PgpxWake *wake);
 extern void pgpx_pool_retire_locked(PgpxPool *pool, bool gone, PgpxWake *wake);
 
 /*
- * Must a session read the options from the catalogs before the pool can
- * continue?
+ * Are the pool's options outdated, so that a session must read them from the
+ * catalogs?
  */
 extern bool pgpx_pool_needs_options_locked(const PgpxPool *pool);
 
@@ -154,8 +155,8 @@ pgpx_pool_is_draining(const PgpxPool *pool)
 }
 
 /*
- * Has the worker requested the conninfo from the waiters without an answer so
- * far?  Then further connects are useless, because each would find the
+ * Has the worker requested the conninfo from the waiters, and not received it
+ * yet?  If so, further connects are useless, because each would find the
  * conninfo missing.
  */
 static inline bool
@@ -169,8 +170,8 @@ pgpx_pool_conninfo_awaited(const PgpxPool *pool)
  * pgpx_pool_rebuild_locked
  *		End all leases of a damaged pool and free all its slots.
  *
- * The caller must be the worker of the pool, which shuts down every socket of
- * it, or no socket of it may be open.
+ * No socket of the pool may remain in use: the caller must be the worker of the
+ * pool and shut down all of them, or none may be open.
  */
 extern void pgpx_pool_rebuild_locked(PgpxPool *pool, PgpxWake *wake);
 

@@ -3,8 +3,8 @@
  * shmem.c
  *	  The shared memory segment: size, layout, initialization.
  *
- * The postmaster calls this at server start, and again after the crash of any
- * process.  The memory is new then and has another boot_id, so every message and
+ * The postmaster initializes the segment at server start, and again after the
+ * crash of any process.  Each time it has a new boot_id, so every message and
  * lease of the earlier run is refused.
  *
  *-------------------------------------------------------------------------
@@ -277,8 +277,8 @@ pgpx_now(void)
 }
 
 /*
- * Microseconds of difference between the clocks from which on the wall clock
- * counts as set.
+ * If the offset between the clocks changes by more than this, in microseconds,
+ * the wall clock was set.
  */
 #define CLOCK_SET_US 1000
 

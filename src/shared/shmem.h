@@ -247,16 +247,17 @@ typedef struct PgpxStats
  * Fingerprint of the catalog rows from which the options of a pool were read.
  * Equal fingerprints mean equal options.
  *
- * For a server it has hashes of the options that matter.  They may be hashes
- * because every user may read server options; a GRANT to another user then
- * does not count as a change.  For a user mapping, which contains secrets, it
- * has the xmin and the position of the row, which change with every update.
- * For the role it has a hash of the name, because a mapping without the
- * option "user" logs in under that name.
+ * - For a server it has hashes of the options that matter to a pool, so that
+ *   other changes of the row, for example a GRANT, do not count.  The hashes
+ *   reveal nothing, because every user may read the options of a server.
+ * - For a user mapping, which contains secrets, it has the xmin and the
+ *   position of the row, which change with every update.
+ * - For the role it has a hash of the name, because a mapping without the
+ *   option "user" logs in under that name.
  *
- * The fields before "settings" decide where and as which user to connect: if
- * one of them changes, connections are replaced.  The two settings fields are
- * hashes of the options that take effect in place (PGPX_IN_PLACE in
+ * The fields before "settings" determine where and as which user to connect.
+ * If one of them changes, connections are replaced.  The two settings fields
+ * are hashes of the options that take effect in place (PGPX_IN_PLACE in
  * options.c).  In a pool, settings is 0 while the options must be read from
  * the catalogs again.
  */
@@ -386,8 +387,8 @@ typedef enum PgpxWorkerState
 } PgpxWorkerState;
 
 /*
- * One pool worker. "incarnation" is 0 while none runs, and new with every
- * start.
+ * One pool worker.  "incarnation" is 0 while none runs, and each start has a
+ * new value.
  */
 typedef struct PgpxWorkerSlot
 {
@@ -443,9 +444,9 @@ typedef struct PgpxShared
 	pg_atomic_uint64 clock_offset;	/* offset of the wall clock, see
 									 * pgpx_timestamp */
 	pg_atomic_uint32 npolling;	/* processes that busy poll, see busy_poll.c */
-	pg_atomic_uint32 visited_database;	/* the last one that the catalog
-										 * reader visited after the start, in
-										 * the order of their OIDs */
+	pg_atomic_uint32 visited_database;	/* last database that the catalog
+										 * reader visited after the server's
+										 * start, in the order of OIDs */
 
 	/* protected by free_mutex */
 	slock_t		free_mutex;

@@ -4,7 +4,7 @@
  *	  The queue of waiters of a pool; wait_queue.h has the diagram.
  *
  * Shared memory only.  A connection that was granted while its waiter was timing
- * out or being cancelled must either be taken or be released, or it leaks.
+ * out or being cancelled must be either used or released, or it leaks.
  * Therefore pgpx_waiter_dequeue is the only way out of the queue, and it decides
  * under the pool lock.
  *
@@ -101,9 +101,7 @@ queue_insert(PgpxPool *pool, PgpxWaiter *waiter)
 	int			index = PGPX_WAITER_INDEX(waiter);
 	int			after = pool->queue_tail;
 
-	/*
-	 * nearly always the tail; an earlier queue position goes towards the head
-	 */
+	/* after the tail, unless the waiter keeps an earlier position */
 	while (after >= 0 && pgpx_waiters[after].position > waiter->position)
 		after = pgpx_waiters[after].prev;
 
@@ -281,7 +279,7 @@ pgpx_waiter_dequeue(PgpxWaiter *waiter, PgpxDequeue how, PgpxConn **conn,
 			break;
 	}
 	waiter->state = PGPX_WAITER_NONE;
-	if (waiter->pending_len > 0)	/* the length is still asked for */
+	if (waiter->pending_len > 0)	/* the length is still needed */
 		memset(PGPX_PENDING_OF(waiter), 0, waiter->pending_len);
 	pool->nqueued--;
 	pgpx_stats_waited_locked(pool, *waited);
@@ -295,9 +293,9 @@ pgpx_waiter_dequeue(PgpxWaiter *waiter, PgpxDequeue how, PgpxConn **conn,
 			pending_state == PGPX_PENDING_ABANDONED;
 
 		/*
-		 * Release the connection, unchanged if nothing was sent on it.
-		 * Between the two critical sections the connection is LEASED to a
-		 * process that does not wait; no other process can want it then.
+		 * Release the connection, unchanged if nothing was sent on it.  Until
+		 * then it remains LEASED to this process, so no other process can
+		 * use it.
 		 */
 		PGPX_DEBUG_POINT("hand_back");
 		pgpx_pool_release(granted, granted_lease, PGPX_END_RETRIED,

@@ -54,8 +54,8 @@ typedef enum PgpxPendingState
 	PGPX_PENDING_FAILED,		/* set by the granter without the lock: no
 								 * byte of it was sent */
 	PGPX_PENDING_ABANDONED		/* set by the waiter when it left the queue
-								 * while the granter did not respond: it may
-								 * be sent, even later */
+								 * without an answer from the granter: it may
+								 * have been sent, or may be sent later */
 } PgpxPendingState;
 
 /*
@@ -181,7 +181,7 @@ typedef struct PgpxHandOver
  *
  * position: 0 for the next queue position.  A session whose granted connection
  * proved dead passes its earlier position, and returns to the head of the
- * queue. since, deadline: microseconds; deadline 0: none.
+ * queue.  since, deadline: monotonic times; deadline 0: none.
  */
 extern PgpxWaiter *pgpx_waiter_enqueue_locked(PgpxPool *pool,
 											  const PgpxHolder *holder,
@@ -196,10 +196,13 @@ extern PgpxWaiter *pgpx_waiter_enqueue_locked(PgpxPool *pool,
  */
 extern void pgpx_pending_statement_set(const char *messages, size_t len);
 
-/* Return the state of the pending statement. Call it after the dequeue. */
+/* Return the state of the pending statement.  Call it after the dequeue. */
 extern PgpxPendingState pgpx_pending_statement_state(void);
 
-/* The same for any waiter; for one that waits, under the pool lock. */
+/*
+ * Return the state of any waiter's pending statement.  If the waiter is
+ * enqueued, the caller must hold the pool lock.
+ */
 static inline PgpxPendingState
 pgpx_waiter_pending_state(PgpxWaiter *waiter)
 {
@@ -208,12 +211,12 @@ pgpx_waiter_pending_state(PgpxWaiter *waiter)
 
 /*
  * pgpx_pending_statement_sent
- *		Report that the granter has sent the pending statement (SENT) or no
- *		byte of it (FAILED).  Until then the waiter waits; the caller wakes
- *		it.
+ *		Record that the granter has sent the pending statement (SENT) or no
+ *		byte of it (FAILED).  The waiter waits for this record, and the caller
+ *		must wake it.
  *
- * Returns false if the waiter has abandoned the statement and left the queue;
- * it has its connection closed.
+ * Returns false if the waiter has abandoned the statement and left the queue.
+ * In that case the waiter has its connection closed.
  */
 extern bool pgpx_pending_statement_sent(const PgpxHandOver *hand_over,
 										PgpxPendingState how);

@@ -95,7 +95,7 @@ pgpx_formats_note(const PgpxFormatsKey *key, int n, const int16 *formats)
 		*slot = entry;
 }
 
-/* Measured by test/bench/formats; arrays with two elements. */
+/* Measured by test/bench/formats.  The arrays had two elements. */
 int
 pgpx_formats_gain(Oid type)
 {
@@ -182,7 +182,7 @@ pgpx_formats_is_plain(Oid type)
  * much as sending three small numbers in text.
  */
 #define AT_HAND 7				/* binary values in the first block */
-#define WORTH 3					/* small numbers in text for one more block */
+#define WORTH 3					/* small numbers whose text costs one block */
 #define SMALL 20				/* gain of a small number, in ns */
 
 static void

@@ -14,9 +14,9 @@
 #include "protocol/wire.h"
 
 /*
- * Fixed cost of a binary result per call, in ns, of both sides together: Parse,
- * Bind and Describe replace Query.  A result that would gain less is requested
- * in text.
+ * Fixed cost of a binary result, in ns per call, for both servers together:
+ * Parse, Bind and Describe replace Query.  A result that would gain less is
+ * requested in text.
  */
 #ifndef PGPX_FORMATS_WORTH		/* test/bench/formats: 1 */
 #define PGPX_FORMATS_WORTH 6000
@@ -62,8 +62,8 @@ extern void pgpx_formats_note(const PgpxFormatsKey *key, int n,
 
 /*
  * pgpx_formats_gain
- *		Returns by how many ns a value of a type is cheaper in binary than in
- *		text, of both sides together; 0 if it must be requested in text.
+ *		Returns the time in ns that both servers together save if a value of a
+ *		type is in binary instead of text; 0 if it must be requested in text.
  *
  * The result is positive only for types whose binary form has the same meaning
  * as their text on every server, whatever the settings of either side are.
@@ -73,7 +73,7 @@ extern void pgpx_formats_note(const PgpxFormatsKey *key, int n,
  */
 extern int	pgpx_formats_gain(Oid type);
 
-/* True for those of these types whose text depends on no setting. */
+/* True for types with a positive gain whose text depends on no setting. */
 extern bool pgpx_formats_is_plain(Oid type);
 
 /*

@@ -376,7 +376,8 @@ typedef struct Column
 	FmgrInfo	input;
 	Oid			ioparam;
 	int32		typmod;
-	Oid			bridge;			/* type of a binary value, if another */
+	Oid			bridge;			/* remote type of a binary value that is read
+								 * by way of its text; else InvalidOid */
 } Column;
 
 struct PgpxRows
@@ -724,7 +725,7 @@ add_row(void *arg, const PgpxWireMessage *msg)
 	error_context_stack = &where;
 	t->row++;
 
-	/* restored before rows of another remote can arrive, see fanout.c */
+	/* fanout.c restores the settings before it reads rows of another remote */
 	if (t->guc_level == 0 && has_other_styles(t))
 		t->guc_level = pgpx_styles_begin(t->wire);
 	level = pgpx_neutral_begin();

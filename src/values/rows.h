@@ -83,8 +83,8 @@ extern int	pgpx_neutral_begin(void);
  * pgpx_rows_map
  *		Maps each column of a RowDescription to an attribute of tupdesc.
  *
- * Every attribute that is not dropped and not a leading one has one column.
- * type determines the mapping:
+ * Every attribute, except dropped and leading ones, must have one column.  type
+ * determines the mapping:
  *
  *		InvalidOid	tupdesc is a column list; columns are mapped by position
  *		a row type	columns are mapped by name, in any order
@@ -121,8 +121,8 @@ extern PgpxRows *pgpx_rows_begin(TupleDesc tupdesc, Tuplestorestate *store,
  *
  * attnums: for each column of the result the number of its attribute in
  * tupdesc, or SelfItemPointerAttributeNumber; 0 elements: the columns of the
- * result are ignored.  where: adds to the context of an error, for an attribute
- * number or 0.  Raises HV000 if the result has another number of columns.
+ * result are ignored.  where: called to add the context of an error; attnum 0:
+ * the row as a whole.  Raises HV000 if the result has another number of columns.
  */
 extern PgpxRows *pgpx_rows_begin_attributes(TupleDesc tupdesc, int nattnums,
 											const AttrNumber *attnums,
@@ -141,9 +141,10 @@ extern void pgpx_rows_values(PgpxRows *tuples, Datum **values, bool **nulls);
 
 /*
  * pgpx_rows_keep
- *		Keeps what the values of the current row point to until the next call.
+ *		Keeps the memory to which the values of the current row point until
+ *		the next call.
  *
- * The arrays of pgpx_rows_values are overwritten all the same.
+ * The next row overwrites the arrays of pgpx_rows_values nevertheless.
  */
 extern void pgpx_rows_keep(PgpxRows *tuples);
 
