@@ -6,18 +6,18 @@
  * Descriptors are passed with SCM_RIGHTS, see unix(7).  No function here
  * blocks.
  *
- *	  session -> worker, over the worker's control socket, which every process
- *	  of the server inherits and only the worker reads:
+ *	  session -> worker, over the worker's control socket.  Every process of the
+ *	  server inherits the socket, and only the worker reads from it.
  *
  *		CONNINFO	publishes the connection parameters of a pool, secrets
  *					included; the worker keeps them in private memory.
  *					Idempotent and without a reply.
  *		SOCKET		requests the socket of a connection that the session has
- *					leased.  Carries the descriptor for the reply.
+ *					leased.  Carries a descriptor for the reply.
  *
- *	  worker -> session, over that descriptor:
+ *	  worker -> session, over the descriptor of a SOCKET request:
  *
- *		PgpxReply, with the socket.
+ *		PgpxReply, with the socket of the connection.
  *
  * The control socket and its unread messages survive a crash restart.  So each
  * message carries the boot id of shared memory and the incarnation of the
@@ -25,8 +25,8 @@
  * closes its descriptor.  The session does the same with a reply that does not
  * match its request.
  *
- * Each SOCKET request carries a descriptor of its own.  So the worker keeps no
- * descriptor per session, whatever the number of sessions.
+ * Because each SOCKET request carries the descriptor for its reply, the worker
+ * keeps no descriptors of sessions.
  *
  *-------------------------------------------------------------------------
  */
@@ -50,9 +50,9 @@ extern int	pgpx_fd_send(int sock, const void *data, size_t len, int fd);
  *
  * *fd is set to the descriptor, which is close-on-exec, or to -1 if the message
  * has none.  Returns the length; 0 if no message is available; -1 on an error
- * or at the end of the stream.  A truncated message, or one with more than one
- * descriptor, is reported as length 1, and its descriptors are closed.  No
- * valid message is that short.
+ * or at the end of the stream.  For a truncated message, or one with more than
+ * one descriptor, the function closes the descriptors and returns 1, which is
+ * shorter than any valid message.
  */
 extern ssize_t pgpx_fd_recv(int sock, void *data, size_t cap, int *fd);
 

@@ -38,8 +38,9 @@ get_int32(const char *p)
 }
 
 /*
- * Returns true if the token's echo is still expected and, for the first message
- * of the echo, no part of it precedes position "end" of the input buffer.
+ * Returns true if an error at position "end" of the input buffer comes in
+ * place of the token's echo: the reader is within the echo, or it expects the
+ * echo and only notices, notifications and parameters precede "end".
  */
 static bool
 lacks_token(const PgpxWire *wire, size_t end)
@@ -254,7 +255,7 @@ pgpx_text_clean(char *text)
 	int			valid = pg_encoding_verifymbstr(GetDatabaseEncoding(), text,
 												len);
 
-	/* a text that was cut off within a character loses that character only */
+	/* of a text that was cut off within a character, remove only that one */
 	if (valid < len && len - valid < MAX_MULTIBYTE_CHAR_LEN)
 		text[valid] = '\0';
 	else if (valid < len)
@@ -279,7 +280,7 @@ copy_text(const char *text)
 	return pgpx_text_clean(copy);
 }
 
-/* Parse an SQLSTATE, five of 0-9 and A-Z; returns "otherwise" if it is not. */
+/* Parse an SQLSTATE, five of 0-9 and A-Z.  If invalid, return "otherwise". */
 static int
 parse_sqlstate(const char *sqlstate, int otherwise)
 {
@@ -346,10 +347,9 @@ pgpx_remote_error_copy(PgpxRemoteError *error, const PgpxWireMessage *msg)
 }
 
 /*
- * The remote statement is an argument of the local one.  So the error position
- * is reported as an internal position, as for a statement in a function.  A
- * client shows the internal query in full; therefore the context does not
- * repeat it.
+ * The local statement has the remote one as an argument.  So the error position
+ * is reported as an internal position, as for a statement in a function.  The
+ * context does not repeat the internal query, because clients show it in full.
  */
 void
 pgpx_remote_error_raise(const PgpxRemoteError *error, const char *sql,

@@ -24,7 +24,8 @@ extern void pgpx_libpq_one_line(char *to, size_t size, const char *from);
 
 /*
  * pgpx_libpq_strip_sqlstates
- *		Removes from a verbose message, in place, what a default one lacks.
+ *		Removes the SQLSTATE and the location from a verbose message of libpq,
+ *		in place, so that it reads like one of default verbosity.
  *
  * Returns true if the SQLSTATE is 53300 (too_many_connections).  libpq reports
  * the SQLSTATE of a rejected login in verbose messages only, as "severity:
@@ -76,8 +77,8 @@ pg_noreturn extern void pgpx_remote_error_raise(const PgpxRemoteError *error,
  *		Reports a NoticeResponse of the remote.
  *
  * elevel LOG writes it to the server log only.  elevel 0 sends it to the client
- * with the remote's severity: a warning is not written to the server log, and a
- * severity that is meant for a log becomes NOTICE.
+ * with the remote's severity, or as a NOTICE if that is LOG or unknown.  A
+ * warning is not written to the server log.
  */
 extern void pgpx_remote_notice(const PgpxWireMessage *msg, int elevel,
 							   const char *server);
@@ -86,18 +87,19 @@ extern void pgpx_remote_notice(const PgpxWireMessage *msg, int elevel,
  * pgpx_text_clean
  *		Makes a text of unknown encoding valid in the database's encoding.
  *
- * Works in place and returns the text.  A valid text stays as it is; a last
- * character that is cut off is removed; in any other invalid text each byte
- * that is not ASCII becomes "?".
+ * Works in place and returns the text.  A valid text is not changed.  If only
+ * the last character is incomplete, it is removed.  In any other invalid text
+ * each byte that is not ASCII is replaced with "?".
  */
 extern char *pgpx_text_clean(char *text);
 
 /*
  * pgpx_wire_answered
- *		Returns whether the buffer holds all of the answer that will come.
+ *		Returns whether the caller can process the answer now.
  *
- * True if the answer is complete, or if no more input comes before the caller
- * acts on what is there.  Consumes nothing from the buffer.
+ * True if the answer is complete, or if no more of it will arrive until the
+ * caller has processed what is in the buffer, e.g. an error of the stream or a
+ * COPY.  Consumes nothing from the buffer.
  *
  * *scanned: number of bytes already checked; the caller sets it to 0 when it
  * sends the statement.

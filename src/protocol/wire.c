@@ -488,9 +488,9 @@ keep_value(char *to, size_t size, const char *value)
 }
 
 /*
- * Note the parameters in a ParameterStatus that the decoding of values depends
- * on.  Values are only compared, or copied to bounded buffers.  Returns false
- * if the message is malformed.
+ * Record the value in a ParameterStatus if the decoding of values depends on
+ * the parameter.  Values are only compared, or copied to bounded buffers.
+ * Returns false if the message is malformed.
  */
 static bool
 note_parameter(PgpxWire *wire, const char *data, size_t len)
@@ -734,7 +734,7 @@ check_message(PgpxWire *wire, int class, const PgpxWireMessage *msg)
 			if (wire->tx != 'I')
 				return false;
 
-			/* after the last part the values must be readable */
+			/* after the last part the parameters must have start values */
 			return wire->parts[wire->part] != PGPX_WIRE_IDLE ||
 				pgpx_wire_params_pinned(wire);
 		default:
@@ -746,10 +746,12 @@ check_message(PgpxWire *wire, int class, const PgpxWireMessage *msg)
  * Handle an error that arrived in place of the token's echo.
  *
  * The stream is marked as broken.  An error that is not fatal may answer an
- * earlier exchange.  So it is not the answer to this one, and its text is shown
- * only if the current holder also sent the earlier exchange.  A remote session
- * that ends has answered every statement that it executed; hence a statement
- * whose token was not echoed was not executed.
+ * earlier exchange, so it is not taken for the answer to this one.  Its text is
+ * shown only if the current holder also sent the earlier exchange.
+ *
+ * A fatal error ends the remote session, which has answered every statement
+ * that it executed.  So a statement whose token was not echoed was not
+ * executed.
  */
 static PgpxWireEvent
 refuse_token(PgpxWire *wire, const PgpxWireMessage *msg)
@@ -768,10 +770,10 @@ refuse_token(PgpxWire *wire, const PgpxWireMessage *msg)
 }
 
 /*
- * Enter a phase, or for PGPX_WIRE_NEXT_PART the next part of the exchange.  The
- * last command that precedes a statement ends a part as well.
- * Returns false if a part has ended and another one follows, in which case the
- * message causes no event.
+ * Enter a phase, or for PGPX_WIRE_NEXT_PART the next part of the exchange.
+ * The last of the commands before a statement ends a part as well.  Returns
+ * false if a part has ended and another one follows.  In that case the message
+ * causes no event.
  */
 static bool
 enter_phase(PgpxWire *wire, int phase)
@@ -785,7 +787,7 @@ enter_phase(PgpxWire *wire, int phase)
 		return true;
 	}
 
-	/* the remote reports the restored values only at the exchange's end */
+	/* the remote does not report restored values before the exchange's end */
 	if (wire->phase == PGPX_WIRE_AHEAD_EXECUTE)
 		assume_start_values(wire);
 	wire->phase = wire->parts[wire->part++];
@@ -836,7 +838,7 @@ pgpx_wire_next(PgpxWire *wire, PgpxWireMessage *msg)
 				return PGPX_EV_BROKEN;
 			}
 
-			/* beyond "room" the buffer doubles, and only when it is full */
+			/* a longer message lets the buffer grow only as input arrives */
 			room = Max(wire->in_cap, IN_READ_MAX);
 			reserve_input(wire, Min((size_t) len + 1, room));
 			return PGPX_EV_NEED_INPUT;

@@ -69,7 +69,8 @@ typedef enum PgpxWirePhase
 
 /*
  * An exchange is the set of messages sent between two message boundaries.  It
- * consists of parts; the first part is always the token.
+ * consists of parts: first the token, and then up to three others, each with an
+ * answer of its own.
  *
  * The token is Parse of an empty statement whose parameter types are the three
  * words below, and Describe of that statement.  The server echoes the types in
@@ -159,12 +160,13 @@ typedef struct PgpxWire
 	uint64		sender;			/* sender in the tokens of the next exchanges */
 	uint32		nexchanges;		/* exchanges sent since pgpx_wire_begin */
 	PgpxWireToken token;		/* of the exchange whose answer is expected */
-	uint8		parts[PGPX_WIRE_MAX_PARTS]; /* their first phases; IDLE: end */
+	uint8		parts[PGPX_WIRE_MAX_PARTS]; /* first phases of the parts after
+											 * the token; IDLE: end */
 	int			part;			/* index of the next part */
-	int			nbefore;		/* commands that precede the statement and are
-								 * not answered, or failed */
+	int			nbefore;		/* commands before the statement that have not
+								 * completed; not 0 if one has failed */
 	bool		sent_ahead;		/* the previous holder sent this statement */
-	bool		discarding;		/* this part of the answer is for no caller */
+	bool		discarding;		/* this part of the answer is discarded */
 	size_t		discarded;		/* bytes discarded of this exchange */
 	const char *broken;			/* BROKEN: the reason */
 	bool		eof;			/* the stream has ended or failed */
@@ -197,8 +199,8 @@ extern void pgpx_wire_free(PgpxWire *wire);
  * pgpx_wire_begin
  *		Begins to use a stream that is at a message boundary.
  *
- * sender: the sender in this user's tokens.  It must differ from that of every
- * other user of this connection, past or present.
+ * sender: the sender in the tokens of the caller's exchanges.  It must differ
+ * from that of every other holder of this connection, past or present.
  */
 extern void pgpx_wire_begin(PgpxWire *wire, uint64 sender);
 
@@ -315,20 +317,20 @@ typedef struct PgpxPipeline
 	int			nbefore;
 	const char *const *before;	/* commands without parameters and rows */
 	int			ncloses;
-	const char *const *closes;	/* to close, behind the commands: 'P' or 'S'
-								 * and the name of a portal or statement */
+	const char *const *closes;	/* to close after the commands: each is 'P' or
+								 * 'S' and the name of a portal or statement */
 	const PgpxStatement *statement;
 	const char *name;			/* of the statement, "": unnamed; NULL: no
 								 * statement */
-	bool		parse;			/* it does not exist yet */
-	const char *portal;			/* its name, "": unnamed */
-	bool		resume;			/* the portal exists: only execute */
+	bool		parse;			/* the statement does not exist yet */
+	const char *portal;			/* name of the portal, "": unnamed */
+	bool		resume;			/* the portal exists: send only Execute */
 	bool		describe;		/* required with parse */
 	bool		known;			/* the caller needs no description if the
 								 * statement was parsed before */
 	int			nformats;
 	const int16 *formats;
-	uint32		max_rows;		/* rows to execute for; 0: all */
+	uint32		max_rows;		/* limit on the rows returned; 0: none */
 } PgpxPipeline;
 
 /*
@@ -376,9 +378,9 @@ extern size_t pgpx_wire_put_prefix(char buf[PGPX_WIRE_PREFIX_MAX],
  *		Sends ROLLBACK if a transaction is open, then the reset command, then
  *		the start commands.
  *
- * commit: COMMIT instead of ROLLBACK.  Either command may be empty.  final: the lease ends with this exchange, and
- * another process reads the answer.  Returns PGPX_SENT_* bits; 0 if nothing was
- * sent.
+ * commit: send COMMIT instead of ROLLBACK.  reset_command, start_commands: may
+ * be empty.  final: the lease ends with this exchange, and another process may
+ * read the answer.  Returns PGPX_SENT_* bits; 0 if nothing was sent.
  */
 extern int	pgpx_wire_send_reset(PgpxWire *wire, bool commit,
 								 const char *reset_command,
@@ -416,7 +418,7 @@ typedef struct PgpxColumn
 /* Fields of ErrorResponse and NoticeResponse; NULL if missing. */
 typedef struct PgpxRemoteFields
 {
-	const char *severity;		/* untranslated if the remote sent that */
+	const char *severity;		/* the untranslated one if the remote sent it */
 	const char *sqlstate;
 	const char *primary;
 	const char *detail;
@@ -437,7 +439,7 @@ typedef struct PgpxRemoteFields
 extern void pgpx_wire_expect(PgpxWire *wire, uint64 sender, uint32 exchange,
 							 int part1, int part2, int part3);
 
-/* The same for a reset; "reset" has PGPX_SENT_* bits. */
+/* As pgpx_wire_expect, for a reset.  reset: PGPX_SENT_* bits. */
 extern void pgpx_wire_expect_reset(PgpxWire *wire, uint64 sender,
 								   uint32 exchange, int reset);
 

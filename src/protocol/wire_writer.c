@@ -46,7 +46,7 @@ put_int16(StringInfo buf, uint16 value)
 	put(buf, &value, 2);
 }
 
-/* Start a message; end_message, given the result, fills in the length. */
+/* Start a message.  Pass the result to end_message, which sets the length. */
 static int
 begin_message(StringInfo buf, char type)
 {

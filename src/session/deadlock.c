@@ -112,8 +112,8 @@ struct PgpxDeadlock
 	Wait	   *waits;			/* [max_connections + 1]; the first is ours */
 	Held	   *held;			/* [max_connections] */
 	PoolState  *pools;			/* [max_pools] */
-	int		   *wait_of;		/* [nwaiter_slots]: index of the process's wait; -1:
-								 * none */
+	int		   *wait_of;		/* [nwaiter_slots]: index of the wait of each
+								 * process; -1: none */
 };
 
 PgpxTime

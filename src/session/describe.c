@@ -3,8 +3,8 @@
  * describe.c
  *	  The columns that a remote statement returns, without executing it.
  *
- * Only Parse and Describe are sent, and no Execute.  The remote infers the types
- * of parameters, so it needs no values for them.
+ * Only Parse and Describe are sent, and no Execute.  The remote infers the
+ * types of parameters, so it needs no values for them.
  *
  *-------------------------------------------------------------------------
  */

@@ -20,7 +20,8 @@ typedef struct PgpxPendingStatement
 {
 	const PgpxStatement *statement;
 	bool		single;			/* certainly a single statement */
-	bool		predictable;	/* types_hash is set: formats can be predicted */
+	bool		predictable;	/* types_hash is set, so that formats can be
+								 * predicted */
 	uint64		types_hash;
 } PgpxPendingStatement;
 

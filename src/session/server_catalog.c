@@ -137,8 +137,8 @@ options_of_array(ArrayType *array)
 }
 
 /*
- * Return the options of a catalog row.  They are allocated in the current memory
- * context, and are wiped when it is reset.
+ * Return the options of a catalog row.  They are allocated in the current
+ * memory context, and are wiped when it is reset.
  */
 static List *
 row_options(int cacheid, HeapTuple row, AttrNumber attnum)

@@ -56,7 +56,8 @@ extern void pgpx_server_catalog_read(PgpxServerSpec *spec, PgpxServerRows *rows,
  *
  * "hash" covers how to connect: name, owner and whether the owner is a
  * superuser, wrapper, options.  *settings covers the options that take effect
- * in place, and is never 0.  Neither covers USAGE, which is checked at each use.
+ * in place, and is never 0.  Neither covers USAGE, which is checked at each
+ * use.
  */
 extern void pgpx_server_catalog_hash_server(HeapTuple row, uint64 hash[2],
 											uint64 *settings);

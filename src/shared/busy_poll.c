@@ -8,8 +8,8 @@
  * when an idle processor has to be woken.  Therefore a process polls for an
  * answer for about that long before it sleeps.
  *
- * Polling without success wastes time, and delays a remote server that needs the
- * same processor.  Two rules limit that:
+ * Polling without success wastes time, and delays a remote server that needs
+ * the same processor.  Two rules limit that:
  *	- After each consecutive miss, four times as many waits skip polling.  A remote
  *	  server across a network always misses and is hardly ever polled for.
  *	- At most half as many processes poll as there are processors.
@@ -19,8 +19,8 @@
  * in these cases, and polling costs more than it gains (with 8 sessions on 2
  * processors a few percent of the transactions).
  *
- * pgpx_shared->npolling is only a count and does not record the processes.  So a
- * process must release its slot in every case.  If a process is killed, the
+ * pgpx_shared->npolling is only a count and does not record the processes.  So
+ * a process must release its slot in every case.  If a process is killed, the
  * server recreates shared memory.
  *
  *-------------------------------------------------------------------------

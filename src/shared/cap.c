@@ -4,9 +4,10 @@
  *	  A cap over several pools: its tokens, and the pool that is next in line.
  *
  * Shared memory only.  A refused pool is recorded as next in line in the same
- * critical section, under the cap's spinlock.  So no pool with a younger waiter
- * gets a token that is released in between.  The pool remains next in line until
- * the worker (admission.c) finds that the cap no longer holds it back.
+ * critical section, under the cap's spinlock.  So no pool with a younger
+ * waiter gets a token that is released in between.  The pool remains next in
+ * line until the worker (admission.c) finds that the cap no longer holds it
+ * back.
  *
  *-------------------------------------------------------------------------
  */

@@ -3,9 +3,9 @@
  * conn_state.c
  *	  The state machine of a connection; conn_state.h has the diagram.
  *
- * pgpx_conn_set_state checks each transition against one table, and updates list
- * membership and counts with it.  No other function writes PgpxConn.state, except
- * those that rebuild the free list of a damaged pool.
+ * pgpx_conn_set_state checks each transition against one table, and updates
+ * list membership and counts with it.  No other function writes
+ * PgpxConn.state, except those that rebuild the free list of a damaged pool.
  *
  *-------------------------------------------------------------------------
  */

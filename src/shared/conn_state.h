@@ -241,7 +241,9 @@ extern void pgpx_wake_flush(PgpxWake *wake);
 
 extern bool pgpx_pool_is_retired_locked(const PgpxPool *pool);
 
-/* Is the pool retired and empty?  If so, its worker needs none of its secrets. */
+/*
+ * Is the pool retired and empty?  If so, its worker needs none of its secrets.
+ */
 extern bool pgpx_pool_has_ended_locked(const PgpxPool *pool);
 
 /*

@@ -3,22 +3,25 @@
  * invariants.c
  *	  Verification of the shared state.
  *
- * Shared memory only.  Memory is allocated before the first lock is acquired, and
- * faults are written into fixed buffers, so no error is raised under a lock.
+ * Shared memory only.  Memory is allocated before the first lock is acquired,
+ * and faults are written into fixed buffers, so no error is raised under a
+ * lock.
  *
  * Pools.  Each pool is checked under its lock, in shared mode, so that its
- * connections, queue and counters do not change.  A connection enters and leaves a
- * pool under that pool's lock.  So "conn->pool is this pool" is reliable for the
- * connections of the pool, and never true for other connections.
+ * connections, queue and counters do not change.  A connection enters and
+ * leaves a pool under that pool's lock.  So "conn->pool is this pool" is
+ * reliable for the connections of the pool, and never true for other
+ * connections.
  *
- * Free list.  It belongs to no pool.  A process that moves a connection in or out
- * of it holds a pool lock, and for an instant the connection is FREE and in no
- * list.  check_free describes how that is distinguished from a lost connection.
+ * Free list.  It belongs to no pool.  A process that moves a connection in or
+ * out of it holds a pool lock, and for an instant the connection is FREE and
+ * in no list.  check_free describes how that is distinguished from a lost
+ * connection.
  *
  * Caps.  A token and its connection are acquired and released in one critical
  * section under the lock of their pool.  The check reads the tokens of a cap,
- * acquires and releases each pool lock once, and counts the connections.  If the
- * tokens have not changed in that time, the two numbers must be equal.
+ * acquires and releases each pool lock once, and counts the connections.  If
+ * the tokens have not changed in that time, the two numbers must be equal.
  *
  *-------------------------------------------------------------------------
  */

@@ -53,8 +53,8 @@ extern bool pgpx_pool_must_test_locked(const PgpxPool *pool,
  * else the first one in the order of the strategy.  With lifo a pending reset
  * does not make a connection less preferred.
  *
- * since: start of the checkout; a test made after it is recent enough.  now: the
- * current time.
+ * since: start of the checkout; a test made after it is recent enough.  now:
+ * the current time.
  *
  * Free connections that were closed by the remote or are stale are closed on
  * the way.  If every free connection must be tested first, the tests are
@@ -156,7 +156,8 @@ typedef struct PgpxUsage
  * pgpx_pool_forget_lessee
  *		Clear the process as the last lessee of every connection.  The session
  *		state that it left there counts as that of another session from now
- *		on, even if the same process leases the connection again.
+ *		on, even if the same process leases the connection again.  A lease
+ *		that it still has records it again at the end.
  */
 extern void pgpx_pool_forget_lessee(int procno, int pid);
 

@@ -7,19 +7,19 @@
  * Only the worker calls these functions, except for pgpx_pool_evict and the
  * functions that only read.  Shared memory only.
  *
- * Transitions.  Each function is one step of the state machine in conn_state.h: it
- * acquires the pool lock, changes the state, serves the waiters, releases the lock
- * and wakes the waiters that were served.
+ * Transitions.  Each function is one step of the state machine in
+ * conn_state.h: it acquires the pool lock, changes the state, serves the
+ * waiters, releases the lock and wakes the waiters that were served.
  *
- * Maintenance: expiry, shrinking, min_size, and the end of leases that are held too
- * long.  It decides by the clock and by states, under the pool lock, and returns
- * when it must be called again, so that a pool in which nothing is due costs
- * nothing.
+ * Maintenance: expiry, shrinking, min_size, and the end of leases that are
+ * held too long.  It decides by the clock and by states, under the pool lock,
+ * and returns when it must be called again, so that a pool in which nothing is
+ * due costs nothing.
  *
- * Eviction makes room under a cap: it closes the least recently used free connection
- * of another pool.  A pool that has waiters may evict any free connection
- * (admission.c).  min_size and prewarm, for which no session waits, may only evict
- * surplus connections: those of pools above their own min_size.
+ * Eviction makes room under a cap: it closes the least recently used free
+ * connection of another pool.  A pool that has waiters may evict any free
+ * connection (admission.c).  min_size and prewarm, for which no session waits,
+ * may only evict surplus connections: those of pools above their own min_size.
  *
  *-------------------------------------------------------------------------
  */

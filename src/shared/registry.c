@@ -4,19 +4,20 @@
  *	  The registry of pools and servers: lookup, versions, pause, retirement,
  *	  repair.
  *
- * These functions acquire the registry lock before a pool lock, and never hold two
- * pool locks.
+ * These functions acquire the registry lock before a pool lock, and never hold
+ * two pool locks.
  *
- * Damaged pools.  A pool whose shared state is wrong goes out of service and is
- * rebuilt.  pgpx_conn_set_state detects the damage: a transition that is not in the
- * table, or a connection of another pool.  From then on
+ * Damaged pools.  A pool whose shared state is wrong goes out of service and
+ * is rebuilt.  pgpx_conn_set_state detects the damage: a transition that is
+ * not in the table, or a connection of another pool.  From then on
  *	- no connection of the pool changes its state, so none is leased twice and no
  *	  slot is reused;
  *	- checkouts fail (PX004), and waiting sessions continue to wait;
  *	- the worker of the pool restarts.  At its exit it shuts down every socket, ends
  *	  every lease (the holder's next call fails with 08006) and frees every slot.  The
  *	  next worker puts the pool back into service, empty.
- * Other pools of that worker lose their connections, as with each exit of a worker.
+ * Other pools of that worker lose their connections, as with each exit of a
+ * worker.
  *
  *-------------------------------------------------------------------------
  */

@@ -138,7 +138,8 @@ typedef struct PgpxConn
 	int			state;			/* PgpxConnState; written only by
 								 * pgpx_conn_set_state and conn_state.c */
 	int			pool;			/* index of its pool; -1: FREE */
-	int			next;			/* in the pool's LRU list, or free list; -1: end */
+	int			next;			/* in the pool's LRU list, or free list; -1:
+								 * end */
 	int			prev;			/* in the pool's LRU list */
 	uint64		generation;		/* increases with each new remote session of
 								 * this slot */
@@ -148,7 +149,8 @@ typedef struct PgpxConn
 	uint64		reset_by;		/* lease id of the sender of that reset */
 	bool		dirty;			/* used since the last reset, and no reset
 								 * is pending */
-	int			close_reason;	/* PgpxCloseReason, while CLOSING or CANCELLING */
+	int			close_reason;	/* PgpxCloseReason, while CLOSING or
+								 * CANCELLING */
 	bool		broken;			/* see pgpx_pool_lost */
 
 	int			owner_procno;	/* PGPROC number of the lessee; -1: none */
@@ -346,7 +348,8 @@ typedef struct PgpxPool
 	int			version_cap;	/* highest cap that this version has had */
 	int			count[PGPX_CONN_NSTATES];	/* connections by state */
 	int			nbroken;		/* broken connections among them */
-	int			lru_head;		/* IDLE and RESET_PENDING, most recently used first; -1: none */
+	int			lru_head;		/* IDLE and RESET_PENDING, most recently used
+								 * first; -1: none */
 	int			lru_tail;
 
 	int			queue_head;		/* waiters in queue order; -1: none */

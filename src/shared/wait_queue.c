@@ -3,10 +3,10 @@
  * wait_queue.c
  *	  The queue of waiters of a pool; wait_queue.h has the diagram.
  *
- * Shared memory only.  A connection that was granted while its waiter was timing
- * out or being cancelled must be either used or released, or it leaks.
- * Therefore pgpx_waiter_dequeue is the only way out of the queue, and it decides
- * under the pool lock.
+ * Shared memory only.  A connection that was granted while its waiter was
+ * timing out or being cancelled must be either used or released, or it leaks.
+ * Therefore pgpx_waiter_dequeue is the only way out of the queue, and it
+ * decides under the pool lock.
  *
  *-------------------------------------------------------------------------
  */

@@ -12,8 +12,8 @@
  *
  * Only its own process enqueues and dequeues a waiter.  The process that frees
  * a connection, or finds that the connect failed, sets GRANTED or FAILED under
- * the pool lock.  Every end of a wait goes through pgpx_waiter_dequeue: timeout,
- * cancel, terminate and exit, too.
+ * the pool lock.  Every end of a wait goes through pgpx_waiter_dequeue:
+ * timeout, cancel, terminate and exit, too.
  *
  * A waiter also carries
  *	- the pending statement, which a releasing session may send for it
@@ -124,7 +124,8 @@ typedef struct PgpxWaiter
 	int			conn;			/* GRANTED: index of the connection */
 	uint64		lease_id;		/* GRANTED: the lease */
 	int			sqlstate;		/* FAILED */
-	char		text[PGPX_ERROR_LEN];	/* FAILED: in the database's encoding or ASCII */
+	char		text[PGPX_ERROR_LEN];	/* FAILED: in the database's encoding
+										 * or ASCII */
 
 	/* atomic: ring of the revoked leases of this process */
 	pg_atomic_uint32 nrevoked;

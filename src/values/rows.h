@@ -122,7 +122,8 @@ extern PgpxRows *pgpx_rows_begin(TupleDesc tupdesc, Tuplestorestate *store,
  * attnums: for each column of the result the number of its attribute in
  * tupdesc, or SelfItemPointerAttributeNumber; 0 elements: the columns of the
  * result are ignored.  where: called to add the context of an error; attnum 0:
- * the row as a whole.  Raises HV000 if the result has another number of columns.
+ * the row as a whole.  Raises HV000 if the result has another number of
+ * columns.
  */
 extern PgpxRows *pgpx_rows_begin_attributes(TupleDesc tupdesc, int nattnums,
 											const AttrNumber *attnums,
