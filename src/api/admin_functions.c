@@ -103,8 +103,8 @@ each_pool(List *servers, PoolAction action)
 }
 
 /*
- * Pause or resume servers.  An error does not undo what was done before it, as
- * for all actions on pools.
+ * Pause or resume servers.  As for all actions on pools, an error does not undo
+ * the actions before it.
  */
 static void
 pause_servers(List *servers, bool pause, bool drain)

@@ -140,7 +140,8 @@ pgpx_view_backs_off(const PgpxView *view)
 }
 
 /*
- * May a user check out connections of this pool, which all local users share?
+ * Returns whether a user may check out connections of this pool, which all
+ * local users share.
  */
 static bool
 may_use_shared(const PgpxPoolKey *key, Oid user)
@@ -172,8 +173,8 @@ pgpx_view_sees_pool(const PgpxView *view)
 		return true;
 
 	/*
-	 * A pool of all local users: users who may connect to the remote
-	 * themselves.
+	 * A pool of all local users is visible to users who may connect to the
+	 * remote themselves.
 	 */
 	return !OidIsValid(view->pool.user) && key->database == MyDatabaseId &&
 		key->superuser == 0 && may_use_shared(key, view->user);

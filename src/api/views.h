@@ -56,13 +56,19 @@ extern PgpxView *pgpx_view_begin(int what);
 /* Copies the next pool; returns false at the end. */
 extern bool pgpx_view_next(PgpxView *view);
 
-/* Is a back-off after a failed connect running? */
+/* Returns whether a back-off after a failed connection attempt is in effect. */
 extern bool pgpx_view_backs_off(const PgpxView *view);
 
-/* May the caller see the texts and addresses of the current pool? */
+/*
+ * Returns whether the caller may see the texts and addresses of the current
+ * pool.
+ */
 extern bool pgpx_view_sees_pool(const PgpxView *view);
 
-/* May the caller see the texts of a row whose owner is this role? */
+/*
+ * Returns whether the caller may see the texts of a row whose owner is this
+ * role.
+ */
 extern bool pgpx_view_sees_role(const PgpxView *view, Oid role);
 
 #define PGPX_ROW_COLUMNS 64
@@ -70,7 +76,7 @@ extern bool pgpx_view_sees_role(const PgpxView *view, Oid role);
 typedef struct PgpxRow
 {
 	ReturnSetInfo *rsinfo;
-	TimestampTz zero;			/* monotonic 0, the same for all rows */
+	TimestampTz zero;			/* time of clock 0; the same for all rows */
 	int			n;
 	Datum		values[PGPX_ROW_COLUMNS];
 	bool		nulls[PGPX_ROW_COLUMNS];

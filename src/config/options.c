@@ -456,9 +456,9 @@ parse_ports(const PgpxOption *option, const char *value, int64 *result)
 }
 
 /*
- * Parse a duration, which must have a unit.  Users of libpq would take a bare
- * number for seconds, and users of GUCs for milliseconds.  Only 0 and -1 need
- * no unit.
+ * Parse a duration, which must have a unit.  A number without a unit would be
+ * ambiguous: seconds to users of libpq, milliseconds to users of GUCs.  Only 0
+ * and -1 need no unit.
  */
 static bool
 parse_duration(const PgpxOption *option, const char *value, int64 *result)

@@ -104,10 +104,11 @@ extern void pgpx_options_follow(PgpxPoolOptions *opts);
  *		Stores the value of one pool option in *opts, *start_commands or
  *		*reset_command.
  *
- * *start_commands and *reset_command are set to value, which is not copied.
- * An option of foreign tables is only checked.  Returns false if the name is
- * neither (but one of libpq, of a user mapping, or base_server).  Raises 22023 if the value is invalid, although the
- * validator has checked it at DDL time.
+ * *start_commands and *reset_command are set to value, which is not copied.  An
+ * option of foreign tables is only checked.  Returns false for any other name,
+ * such as an option of libpq or of a user mapping, or base_server.  Raises
+ * 22023 if the value is invalid, although the validator has checked it at DDL
+ * time.
  */
 extern bool pgpx_options_apply(PgpxPoolOptions *opts,
 							   const char **start_commands,

@@ -8,15 +8,16 @@
  * process, so libpq is used on them until they are closed.  Every step is a
  * call that does not block; the login runs in threads (login.c).
  *
- * Validity: the validity of a ping's grant starts here before the ping is
- * sent, and at the remote later, so it ends here first.  A lock that the
- * answer does not name is lost.  A lock whose validity expires before the
- * answer arrives is lost, too, whatever the answer says.
+ * Validity: this server computes the validity from the time before the ping is
+ * sent, and the remote from the later time of its execution.  So the validity
+ * ends here first.  A lock that the answer does not name is lost.  A lock whose
+ * validity expires before the answer arrives is lost, too, whatever the answer
+ * says.
  *
- * Worker exit: the next worker finds the locks to ping and to release in
- * shared memory.  It can connect as soon as the catalog reader, which it
- * starts, or a session publishes the conninfo; until then the validity of the
- * locks runs out.
+ * Worker exit: the next worker finds the locks to ping and to release in shared
+ * memory.  It can connect as soon as the catalog reader, which it starts, or a
+ * session publishes the conninfo; until then no lock is extended, and its
+ * validity may expire.
  *
  *-------------------------------------------------------------------------
  */
@@ -311,7 +312,7 @@ pgpx_pinger_results(PgpxPinger *p,
 	{
 		ExecStatusType status;
 
-		/* nothing is certain before the end, which follows the commit */
+		/* the result is certain only at its end, which follows the commit */
 		res = PQgetResult(p->pg);
 		if (res == NULL)
 		{
@@ -613,7 +614,7 @@ step_work(PgpxPinger *p)
 		return;
 	if (p->error[0] != '\0')
 	{
-		/* read-only or missing tables: another host may do better */
+		/* a read-only host, or one without the tables: try another host */
 		pgpx_pinger_failed(p, p->error);
 		return;
 	}
@@ -729,7 +730,7 @@ run_pool(PgpxPinger *p)
 	if (p->phase == PGPX_PINGER_IDLE &&
 		pgpx_wpools[p->pool].pool_id == p->pool_id &&
 		pgpx_wpools[p->pool].conninfo.version > p->version)
-		pgpx_pinger_drop(p);	/* host may differ */
+		pgpx_pinger_drop(p);	/* the host may be another one */
 
 	/* pings first: releases can arrive at any rate and must not delay them */
 	if (p->phase == PGPX_PINGER_IDLE && ping_at <= now)
@@ -761,7 +762,7 @@ run_pool(PgpxPinger *p)
 	}
 
 	if (p->deadline != 0)
-		return p->deadline;		/* wait for that first */
+		return p->deadline;		/* of the current phase */
 	if (due.nheld == 0 && due.nreleases == 0)
 		return PG_INT64_MAX;	/* close_idle closes it */
 	if (due.nreleases > 0)

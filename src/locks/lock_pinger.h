@@ -76,9 +76,10 @@ typedef struct PgpxPinger
 } PgpxPinger;
 
 /*
- * The connection is ready for statements; or it failed and is closed.  A
- * failure is logged once, counts as a failed attempt of all releases that are
- * due, and delays the next connection attempt.  why: for the log.
+ * Report that the connection is ready for statements, or that it has failed,
+ * which closes it.  A failure is logged once, counts as a failed attempt of all
+ * releases that are due, and delays the next connection attempt.  why: for the
+ * log.
  */
 extern void pgpx_pinger_ready_to_work(PgpxPinger *p);
 extern void pgpx_pinger_failed(PgpxPinger *p, const char *why);

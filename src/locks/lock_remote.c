@@ -120,11 +120,11 @@ static const char setup_sql[] =
  * does not wait for a row lock then.  It raises synchronous_commit, because a
  * crash or a failover must not undo a grant.
  *
- * If the request number is that of the current holder, the answer to the first
- * request was lost, or this is the first request, executed late by a backend
- * whose client is gone.  A request therefore has one token.  It has none after
- * the lock was released or has expired: the session then needs a new request
- * number (already_released).
+ * If the current holder has this request number, then this is a repeated
+ * request and the answer to the first one was lost, or it is the first one,
+ * executed late by a backend whose client is gone.  A request therefore has one
+ * token.  It has none after the lock was released or has expired: the session
+ * then needs a new request number (already_released).
  *
  * A grant returns the previous holder, if the lock had expired and was not
  * released.  The row is the one before this statement, so the holder is not

@@ -47,7 +47,7 @@
  */
 #define LOCK_TIMEOUT_MS 1000
 
-/* The same for an acquisition without wait. */
+/* lock_timeout at the remote for an acquisition without wait. */
 #define TRY_LOCK_TIMEOUT_MS 100
 
 /*
@@ -175,7 +175,8 @@ send_request(PgpxDlockWait *w)
 }
 
 /*
- * May the request be repeated after this error?  sent: the request was sent.
+ * Returns whether the request may be repeated after this error.  sent: the
+ * request was sent.
  */
 static bool
 is_transient(const PgpxDlockWait *w, const ErrorData *error, bool sent)
@@ -538,7 +539,7 @@ pgpx_dlock_may_see(const PgpxDlock *lock)
 		has_privs_of_role(user, lock->owner_user);
 }
 
-/* A restarted worker has no conninfo to ping with: publish it. */
+/* Publish the conninfo if a restarted worker lacks it, so that it can ping. */
 static void
 publish_conninfo(PgpxServerSpec *spec, const PgpxDlock *lock)
 {

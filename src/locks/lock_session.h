@@ -52,8 +52,8 @@ extern PgpxDlockUnlocked pgpx_dlock_unlock(const char *server,
 										   const char *name, int64 token);
 
 /*
- * Is it certain that this server holds the lock?  Raises a WARNING, once, if
- * the lock was acquired by this session and is lost.
+ * Returns whether it is certain that this server holds the lock.  Raises a
+ * WARNING, once, if the lock was acquired by this session and is lost.
  */
 extern bool pgpx_dlock_valid(const char *server, const char *name,
 							 int64 token);
@@ -62,7 +62,8 @@ extern bool pgpx_dlock_valid(const char *server, const char *name,
 extern void pgpx_dlock_release_all(void);
 
 /*
- * May the current user see the name, token, owner text and purpose of a lock?
+ * Returns whether the current user may see a lock's name, token, owner and
+ * purpose.
  */
 extern bool pgpx_dlock_may_see(const PgpxDlock *lock);
 
@@ -72,8 +73,8 @@ extern bool pgpx_dlock_may_see(const PgpxDlock *lock);
 extern void pgpx_dlock_register_callbacks(void);
 
 /*
- * Does this session hold the lock?  Also releases its locks of the same queue
- * that are lost, with a WARNING.
+ * Returns whether this session holds the lock.  Also releases its locks of the
+ * same queue that are lost, with a WARNING.
  */
 extern bool pgpx_dlock_holds(uint64 queue, const char *name);
 

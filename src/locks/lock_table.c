@@ -9,12 +9,12 @@
  * sweep (pgpx_dlock_sweep) finds that the owner no longer exists.
  *
  * Queues: the waiters of this server for a lock form one queue for each pool,
- * first come, first served.  The first waiter of a queue requests the lock
- * from the remote; the others sleep until they are first.  Each pool has its
- * own queue because its first waiter may wait for a connection for a long time
- * or without limit, and must not keep waiters of other pools from the lock.
- * Waiters of the same pool have no connection either.  There is no order
- * between queues.
+ * first come, first served.  The first waiter of a queue requests the lock from
+ * the remote; the others sleep until they are first.  Each pool has its own
+ * queue because its first waiter may wait for a connection for a long time or
+ * without limit, and must not keep waiters of other pools from the lock.
+ * Waiters of the same pool lose nothing by this order, because they have no
+ * connection either.  There is no order between queues.
  *
  * There is no order between servers either.  A server whose sessions have
  * handed a lock to each other for TURN_US backs off if another server has
@@ -144,7 +144,7 @@ pgpx_dlock_refused(int slot)
 	LWLockRelease(pgpx_shared->dlock_lock);
 }
 
-/* Is the lock held by this server, or was it held and lost? */
+/* Returns whether the lock is held by this server, or was held and is lost. */
 static bool
 is_held(const PgpxDlock *lock)
 {
@@ -228,8 +228,8 @@ pgpx_dlock_is_held_here(uint64 queue, PgpxDlock *copy)
 			continue;
 
 		/*
-		 * A release without a token does not count as held, because no
-		 * session has seen a grant.  Its user may be one to whom the remote
+		 * A pending release without a token does not count as held, because no
+		 * session has received a grant.  Its user may be one to whom the remote
 		 * would never grant the lock.
 		 */
 		found = (lock->state == PGPX_DLOCK_RELEASING && lock->token != 0) ||
@@ -512,7 +512,7 @@ is_of(const PgpxDlock *lock, int pool, uint32 pool_id)
 		lock->pool_id == pool_id;
 }
 
-/* Does the remote still need a release of this lock? */
+/* Returns whether the remote still needs a release of this lock. */
 static bool
 is_to_release(const PgpxDlock *lock)
 {

@@ -200,8 +200,8 @@ extern int	pgpx_dlock_find(const PgpxPoolKey *key, const char *name,
 							int64 token, PgpxDlock *lock);
 
 /*
- * Does a session of this server hold a lock of this queue, or is its release
- * still pending?  If so, copies it to *lock.
+ * Returns whether a session of this server holds a lock of this queue, or its
+ * release is still pending.  If so, copies the lock to *lock.
  */
 extern bool pgpx_dlock_is_held_here(uint64 queue, PgpxDlock *lock);
 
@@ -249,12 +249,13 @@ extern uint64 pgpx_dlock_queue(Oid database, Oid server, const char *name);
 
 /*
  * Enqueues this session for a lock, in the queue of the pool in lock->key.
- * Then pgpx_dlock_is_first: is this session the first waiter of that queue?
+ * pgpx_dlock_is_first then returns whether it is the first waiter of that
+ * queue.
  */
 extern void pgpx_dlock_enter(const PgpxDlock *lock);
 extern bool pgpx_dlock_is_first(void);
 
-/* Does the queue in which this lock would be waited for have waiters? */
+/* Returns whether the queue of this lock has waiters. */
 extern bool pgpx_dlock_has_waiters(const PgpxDlock *lock);
 
 /*
@@ -273,7 +274,7 @@ extern void pgpx_dlock_turn_ends_locked(uint64 queue, bool contended);
 
 /*
  * Returns the time until which sessions of this server must not request the
- * lock; 0 or a time in the past: they may.
+ * lock.  If it is 0 or in the past, they may.
  */
 extern PgpxTime pgpx_dlock_backs_off(uint64 queue);
 
@@ -351,7 +352,7 @@ extern void pgpx_dlock_release_failed(int pool, uint32 pool_id,
  */
 extern bool pgpx_dlock_sweep(int worker);
 
-/* Has the pool any locks? */
+/* Returns whether the pool has any locks. */
 extern bool pgpx_dlock_any(int pool, uint32 pool_id);
 
 /*

@@ -15,12 +15,11 @@
  *	  its stream then proves that the backend has exited.
  * The abort takes operation_timeout at most.
  *
- * Only the session knew the position in the answer's stream, so an answer that
- * ends like a ReadyForQuery is only a hint.  After the second cancel the
+ * Only the session knew where messages begin in the stream, so bytes at the end
+ * that look like a ReadyForQuery are only a hint.  After the second cancel the
  * write side is closed in any case, because a ReadyForQuery that the session
- * received but did not process will not come again.  This is not done at
- * once, because a proxy forgets which backend to cancel when its client
- * disconnects.
+ * received but did not process will not come again.  It is not closed before,
+ * because a proxy whose client disconnects forgets which backend to cancel.
  *
  * If the lease was terminated, its holder may still be reading.  Then the
  * socket is shut down for all processes at once, and TCP is asked whether the
@@ -62,7 +61,7 @@ end(PgpxWorkerConn *w)
 
 	if (w->cancel.active)
 	{
-		/* the request was sent, or may have been: count it */
+		/* count a request that was sent or may have been sent */
 		bool		sent = w->cancel.sent;
 
 		pgpx_cancel_drop(w);
@@ -129,7 +128,7 @@ is_over(PgpxWorkerConn *w)
 		pgpx_connection_is_gone(w, w->aborting.cancels > 1);
 }
 
-/* A cancel request has ended, or none was needed. */
+/* Continues after a cancel request has ended, or without one. */
 static void
 cancelled(PgpxWorkerConn *w, int state)
 {

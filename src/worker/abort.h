@@ -11,15 +11,15 @@
 #include "worker/connection.h"
 
 /*
- * CANCELLING, to be closed: cancels the running statement, repeatedly, until
- * the remote has closed its side or operation_timeout has passed; then closes
- * the connection.
+ * Begins the abort of a connection in state CANCELLING that is to be closed.
+ * Cancels the running statement, repeatedly, until the remote has closed its
+ * side or operation_timeout has passed.  Then closes the connection.
  */
 extern void pgpx_abort_begin(PgpxWorkerConn *w);
 
 /*
- * Continue the abort: the connection's socket has events; the pause before the
- * next cancel request is over.
+ * Continue the abort after events on the connection's socket, and at the end of
+ * the pause before the next cancel request.
  */
 extern void pgpx_abort_ready(PgpxWorkerConn *w, uint32 events);
 extern void pgpx_abort_pause_over(PgpxWorkerConn *w);

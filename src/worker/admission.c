@@ -89,9 +89,9 @@ select_next_in_line(PgpxCap *cap)
 }
 
 /*
- * The cap no longer keeps the next-in-line pool from growing: grows it, and
- * then selects the next pool.  In this order, because other pools still yield
- * to the pool while it grows.
+ * Grows the next-in-line pool, because the cap allows it now, and then selects
+ * the next pool.  The order matters: until the next pool is selected, other
+ * pools yield to the growing one.
  */
 static void
 admit(int index, PgpxCap *cap)
@@ -107,9 +107,9 @@ admit(int index, PgpxCap *cap)
 }
 
 /*
- * Tests whether the pool is another worker's, which grows it while it is still
- * next in line.  Clearing the entry before that would give the slot to the
- * pool that has just freed it.
+ * Tests whether the pool belongs to another worker.  That worker grows it while
+ * it is still next in line.  If the entry were cleared before, the pool that
+ * has just freed the slot would get it back.
  */
 static bool
 belongs_to_another_worker(const PgpxPool *pool)
@@ -120,9 +120,10 @@ belongs_to_another_worker(const PgpxPool *pool)
 
 /*
  * Replaces a stale next-in-line entry of a cap: its pool is no longer starved
- * by this cap, or no longer exists.  This happens when its last waiter
- * leaves, and its record is reused, after the pools were checked.  No other
- * code would find the entry, and it would hold up the other pools for ever.
+ * by this cap, or no longer exists.  An entry becomes stale if the pool's last
+ * waiter leaves and the pool's record is reused after the pools were checked.
+ * No other code finds such an entry, and the other pools would yield to it for
+ * ever.
  */
 static void
 check_next_in_line(PgpxCap *cap)
@@ -167,7 +168,7 @@ pgpx_admission_run(void)
 			admit(i, all);
 	}
 
-	/* pools of a server belong to the worker that its record's index selects */
+	/* the index of a server's record selects the worker of its pools */
 	for (int i = pgpx_worker_index; i < pgpx_shared->max_pools;
 		 i += pgpx_shared->nworkers)
 		check_next_in_line(&pgpx_servers[i].cap);

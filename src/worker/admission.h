@@ -11,8 +11,8 @@
 #include "base/compat.h"
 
 /*
- * PGPX_CONTENDED_KEEP_MS: the worker's own operation on a connection may
- * occupy a contended slot for this long, whatever the options say.
+ * PGPX_CONTENDED_KEEP_MS: maximum time for which the worker's own operation on
+ * a connection may occupy a contended slot, even if the options allow more.
  * PGPX_CONTENDED_CHECK_MS: interval at which it checks for contention.
  */
 #define PGPX_CONTENDED_KEEP_MS 10000

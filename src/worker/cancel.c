@@ -9,9 +9,9 @@
  * the signal.  No process may send a statement on the connection before that.
  *
  * libpq 17 and later cancels without blocking (PQcancelStart).  But with TLS
- * it computes what the remote asks for, so each step runs in a thread, as in a
- * login (login.c).  While the worker exits, one thread runs a whole request,
- * and may be abandoned.
+ * the remote determines how much it has to compute, so each step runs in a
+ * thread, as in a login (login.c).  While the worker exits, one thread runs a
+ * whole request, and may be abandoned.
  *
  * Before libpq 17 the worker sends the request itself: 16 bytes to the same
  * address (https://www.postgresql.org/docs/current/protocol-flow.html,
@@ -273,7 +273,7 @@ stepped(void *owner, PostgresPollingStatusType status, int sqlstate,
 	if (PQcancelStatus(cancel->request) == CONNECTION_AWAITING_RESPONSE)
 		cancel->sent = true;
 
-	/* as before libpq 17: a remote that resets has received the request */
+	/* a remote that resets the connection has received the request */
 	if (failed || status == PGRES_POLLING_OK)
 	{
 		finish(w, !failed || (failure == NULL && cancel->sent && reset));
@@ -348,7 +348,7 @@ pgpx_cancel_ready(PgpxWorkerConn *w)
 void
 pgpx_cancel_deadline_passed(PgpxWorkerConn *w)
 {
-	/* it is unknown what a running step has sent: assume that it sent it */
+	/* a running step may have sent the request: assume that it has */
 	if (w->cancel.login != NULL && pgpx_login_is_running(w->cancel.login))
 		w->cancel.sent = true;
 	finish(w, false);

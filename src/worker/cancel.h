@@ -25,10 +25,10 @@ extern void pgpx_cancel_ready(PgpxWorkerConn *w);
 extern void pgpx_cancel_deadline_passed(PgpxWorkerConn *w);
 
 /*
- * The same while the worker exits, without the event loop: start a request,
- * and continue it.  Both return the events to wait for on cancel.fd, or 0
- * when the request is finished.  If cancel.fd is -1 a thread runs the request
- * and the caller has to poll.
+ * Start and continue a request while the worker exits, without the event loop.
+ * Both return the events to wait for on cancel.fd, or 0 when the request is
+ * finished.  If cancel.fd is -1 a thread runs the request and the caller has to
+ * poll.
  */
 extern uint32 pgpx_cancel_begin_last(PgpxWorkerConn *w);
 extern uint32 pgpx_cancel_step_last(PgpxWorkerConn *w);

@@ -1,13 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * catalog_request.c
- *	  Starts of the catalog reader, which publishes how to connect where no
- *	  session does.
+ *	  Start the catalog reader, which publishes the conninfo of pools for which
+ *	  no session does.
  *
  * The worker is in no database and cannot read user mappings.  Where it lacks
  * the conninfo of a pool that has the option min_size or distributed locks, it
  * starts a short-lived background worker in the pool's database
- * (session/catalog_reader.c), one at a time.  That is so
+ * (session/catalog_reader.c), one at a time.  This happens
  *
  * - after a change of how to connect,
  * - after a restart of the worker, and
@@ -50,7 +50,7 @@
 typedef struct Request
 {
 	uint32		pool_id;
-	PgpxTime	at;				/* not before this time; 0: no need */
+	PgpxTime	at;				/* not before this time; 0: not needed */
 	int64		pause;			/* ms, after the next attempt */
 } Request;
 
@@ -66,7 +66,10 @@ pgpx_may_read_databases(void)
 		ConditionalLockRelationOid(DatabaseOidIndexId, AccessShareLock);
 }
 
-/* May a process connect to the database?  -2 marks a database as invalid. */
+/*
+ * Returns whether a process may connect to the database.  A connection limit of
+ * -2 marks a database as invalid.
+ */
 static bool
 is_connectable(HeapTuple row)
 {
@@ -102,9 +105,10 @@ database_behind(Oid last)
 }
 
 /*
- * Looks up the database that the next reader visits: this one, or, if it is
- * InvalidOid, the next one that was not visited since the start.  Returns false
- * if pg_database is locked.  Sets *database to InvalidOid if there is none.
+ * Looks up the database that the next reader visits: *database, or, if that is
+ * InvalidOid, the next database that was not visited since the start.  Returns
+ * false if pg_database is locked.  Sets *database to InvalidOid if there is
+ * none.
  */
 static bool
 look_up(Oid *database)
@@ -131,7 +135,10 @@ look_up(Oid *database)
 	return may;
 }
 
-/* visit: look for pools that have not been used since the start, too. */
+/*
+ * Starts a reader.  visit: it also looks for pools that have not been used
+ * since the start.
+ */
 static bool
 start(Oid database, bool visit)
 {

@@ -9,8 +9,8 @@
  *
  * Before the first lease the worker checks that the pool's user may use this
  * login, runs the start commands, and checks that the session has the
- * parameters under which values are parsed.  All of that is reported by the
- * remote, which is not trusted.
+ * parameters under which values are parsed.  The remote reports all of these
+ * properties, and it is not trusted.
  *
  *-------------------------------------------------------------------------
  */
@@ -195,7 +195,7 @@ pgpx_connect_open(PgpxWorkerConn *w)
 	ci = &pgpx_wpools[w->pool].conninfo;
 	if (pgpx_wpools[w->pool].pool_id != w->pool_id || ci->version < version)
 	{
-		/* a session must send the conninfo: this wakes the waiters to do so */
+		/* wake the waiters, because a session must send the conninfo */
 		pgpx_pool_conninfo_missing(pool, conn);
 		return;
 	}
@@ -229,8 +229,8 @@ stepped(void *owner, PostgresPollingStatusType status, int sqlstate,
 	bool		full;
 
 	/*
-	 * Set this before anything can end the connection: sending Terminate must
-	 * not wait for a remote that does not read.
+	 * Before any code can end the connection, make the socket nonblocking, so
+	 * that sending Terminate does not wait for a remote that does not read.
 	 */
 	if (PQstatus(w->pg) == CONNECTION_OK)
 		(void) PQsetnonblocking(w->pg, 1);
@@ -299,8 +299,8 @@ pgpx_connect_step(PgpxWorkerConn *w)
  *
  * PQconnectPoll has no deadline, and no function makes it go on to the next
  * host.  So if this host has not even accepted the connection, a new login
- * starts without it.  A host that has accepted may be slow: it gets a new share
- * of the time left.
+ * starts without it.  A host that has accepted the connection may be slow, so
+ * it gets a new share of the time left.
  */
 static bool
 try_next_host(PgpxWorkerConn *w)
@@ -585,8 +585,8 @@ pgpx_connect_step_start(PgpxWorkerConn *w)
 				strlcpy(text, "The start commands contain a COPY.", sizeof(text));
 
 			/*
-			 * COPY FROM STDIN waits for the client, and so notices that it is
-			 * gone
+			 * COPY FROM STDIN reads from the client, so the remote notices its
+			 * end
 			 */
 			pgpx_connect_abandon(w,
 					status == PGRES_COPY_OUT ? PGPX_FAILED_RUNNING :

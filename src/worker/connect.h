@@ -12,8 +12,8 @@
 #include "worker/connection.h"
 
 /*
- * CONNECTING: starts the attempt; or drops it, since the pool has another
- * version.
+ * Starts the attempt of a connection in state CONNECTING, or drops it if the
+ * pool has another version of the options.
  */
 extern void pgpx_connect_open(PgpxWorkerConn *w);
 extern void pgpx_connect_outdated(PgpxWorkerConn *w);
@@ -46,8 +46,8 @@ extern void pgpx_connect_refused(PgpxWorkerConn *w, const char *text);
 
 /*
  * Drops the attempt and returns true if other options were published since it
- * started.  The password and start commands of the new options are not meant
- * for the host of the old ones.
+ * started.  The host of the old options must not receive the password and the
+ * start commands of the new ones.
  */
 extern bool pgpx_connect_overtaken(PgpxWorkerConn *w);
 

@@ -154,7 +154,7 @@ step_reset(PgpxWorkerConn *w)
 static void
 begin(PgpxWorkerConn *w, int unread_reset, int64 timeout)
 {
-	/* distinct from all lease ids; a connection never has two workers */
+	/* distinct from all lease ids; one connection has one worker */
 	static uint64 sender = UINT64CONST(1) << 63;
 	const char *encoding =
 		pgpx_conninfo_param(&pgpx_wpools[w->pool].conninfo, "client_encoding");
@@ -218,7 +218,7 @@ check_stray_bytes(PgpxWorkerConn *w)
 		/* nothing can lease it under the lock, so the bytes are unsolicited */
 		stray = recv(w->fd, &first, 1, MSG_PEEK | MSG_DONTWAIT) == 1 &&
 			first != 'N' && first != 'A' && first != 'S';
-		/* they stay unread: another watch would fire at once, for ever */
+		/* leave them unread, but do not watch: the watch would fire for ever */
 		w->strays_at_use = conn->leases + 1;
 	}
 	if (stray)

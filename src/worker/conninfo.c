@@ -13,7 +13,7 @@
  * makes it, and libpq calls it inside PQconnectStart and PQconnectPoll.  So a
  * thread resolves the names (events.c has the rules), and libpq receives the
  * addresses (hostaddr) beside the names.  libpq resolves each name whose own
- * hostaddr is empty, whatever the other elements have.
+ * element of hostaddr is empty, even if other elements are not.
  *
  * An abandoned getaddrinfo() cannot be interrupted.  Its thread ends when the
  * call returns, and counts until then.  So the number of threads is limited,
@@ -21,11 +21,11 @@
  * no name server answers, abandons them soon and starts again would take all
  * threads from other users.
  *
- * Hosts: PQconnectPoll has no deadline, so a host that does not even accept
- * would use up all of connect_timeout in each attempt.  The caller
+ * Hosts: PQconnectPoll has no deadline, so a host that does not accept the
+ * connection would use up all of connect_timeout in each attempt.  The caller
  * (connect.c) waits a share of it for each host and reports unresponsive hosts
  * here.  Such a host is then tried after the others, also in the pool's next
- * logins.  Sessions do not see this.
+ * logins.  Sessions are not involved.
  *
  *-------------------------------------------------------------------------
  */
@@ -525,7 +525,10 @@ pgpx_conninfo_login(const PgpxConninfo *ci, const PgpxHosts *hosts,
 /* How long, in microseconds, an unresponsive host is tried after the others. */
 #define UNRESPONSIVE_US (60 * 1000 * 1000)
 
-/* Copies element i of a list of "total" elements, or of one element for all. */
+/*
+ * Copies element i of a list that has "total" elements, or one that applies to
+ * all.
+ */
 static const char *
 element(const char *list, int i, int total)
 {
@@ -645,7 +648,10 @@ pgpx_hosts_free(PgpxHosts **hosts)
 	*hosts = NULL;
 }
 
-/* A list for libpq of one field of the hosts left; NULL if not published. */
+/*
+ * Returns one field of the remaining hosts as a list for libpq; NULL if it was
+ * not published.
+ */
 const char *
 pgpx_hosts_join(const PgpxHosts *hosts, size_t field)
 {

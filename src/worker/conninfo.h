@@ -89,8 +89,8 @@ typedef struct PgpxHost
 } PgpxHost;
 
 /*
- * The candidate hosts of a login, in the order in which they are tried.  A
- * list that libpq goes through by itself counts as one.
+ * The candidate hosts of a login, in the order in which they are tried.  A list
+ * that libpq tries by itself counts as one host.
  */
 typedef struct PgpxHosts
 {
@@ -118,7 +118,7 @@ extern PgpxWorkerPool *pgpx_wpools; /* [max_pools] */
 extern void pgpx_conninfo_take(char *message, size_t len);
 
 /*
- * Wipe the conninfo of the pool at this index; of all pools, as the worker
+ * Wipe the conninfo of the pool at this index; of all pools, when the worker
  * exits.
  */
 extern void pgpx_conninfo_forget(int pool);
@@ -184,9 +184,9 @@ typedef struct PgpxLoginOf
 } PgpxLoginOf;
 
 /*
- * Called when a step of a login has ended.  status is libpq's result, and
- * errno is as libpq left it; or, unless failure is NULL, the login has failed
- * for that reason with that SQLSTATE.  The owner may end the login in it.
+ * Called when a step of a login has ended.  If failure is NULL, status is
+ * libpq's result and errno is as libpq left it.  Otherwise the login has failed
+ * for that reason with that SQLSTATE.  The callback may end the login.
  */
 typedef void (*PgpxLoginStepped)(void *owner, PostgresPollingStatusType status,
 								 int sqlstate, const char *failure);

@@ -146,8 +146,9 @@ cancel_ended(PgpxWorkerConn *w, int state)
 }
 
 /*
- * Does what the state of a connection requires, after its work bit was set.
- * Idempotent: the bit names the connection, not the work.
+ * Does the work that the state of a connection requires, after its work bit was
+ * set.  Idempotent, because the bit identifies only the connection and not the
+ * work.
  */
 static void
 work_on(int index)
@@ -159,7 +160,7 @@ work_on(int index)
 	int			state;
 	bool		graceful;
 	bool		abandoned;
-	bool		stale;			/* must receive nothing of the new options */
+	bool		stale;			/* ended: it must not use the new options */
 	int64		connect_timeout;
 
 	/*
@@ -295,7 +296,7 @@ relay(PgpxWorkerConn *w, bool local, uint32 events)
 		return;
 	pgpx_relay_ready(w, local, events);
 
-	/* a tick delivers a deferred wakeup at the latest */
+	/* keep ticking: a tick delivers the deferred wakeup if no event does */
 	if (pg_atomic_read_u32(&pgpx_conns[w->index].deferred_wakeup) != 0)
 		next_maintenance = Min(next_maintenance,
 							   pgpx_now() + PGPX_TICK_MS * 1000);
@@ -404,7 +405,7 @@ bool
 pgpx_event_loop_run_once(void)
 {
 	struct epoll_event events[EVENTS_AT_ONCE];
-	bool		all = false;	/* there may be more to do than relaying */
+	bool		all = false;	/* other work than relaying may be pending */
 	int			n = poll(events);
 
 	if (n == 0)

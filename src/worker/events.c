@@ -4,8 +4,8 @@
  *	  The worker's epoll set, its due time, and threads for calls that block.
  *
  * Two kinds of calls block or take long and cannot be interrupted:
- * getaddrinfo() (conninfo.c), and the steps of a login, in which libpq
- * computes what the remote asks for (login.c).  Each such call runs in a
+ * getaddrinfo() (conninfo.c), and the steps of a login, in which the remote
+ * determines how much libpq has to compute (login.c).  Each such call runs in a
  * thread of its own.  Its owner can abandon it.
  *
  * Rules for the code in a thread:
@@ -70,7 +70,7 @@ thread_main(void *arg)
 	pid_t		self = (pid_t) syscall(SYS_gettid);
 	bool		low_priority;
 
-	/* from here on, pgpx_task_lower_priority finds the thread */
+	/* pgpx_task_lower_priority can now find the thread */
 	pthread_mutex_lock(&task->mutex);
 	task->thread = self;
 	low_priority = task->low_priority;

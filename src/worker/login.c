@@ -3,29 +3,30 @@
  * login.c
  *	  Logins, performed in threads step by step, and bounds on libpq's memory.
  *
- * Threads.  PQconnectPoll does not block, but it computes what the remote
- * asks for.  In SCRAM the remote chooses the number of hash iterations (RFC
- * 7677; two thousand million take ten minutes), in TLS the size of its
- * numbers.  In the event loop that would hold up all other pools.  So each
- * step runs in a thread (events.c has the rules).  A login that is abandoned
- * during a step is left to the thread: the computation cannot be interrupted,
- * so it continues at a priority at which it runs only while the processor is
- * otherwise idle, and the login is freed when it ends.
+ * Threads.  PQconnectPoll does not block, but the remote determines how much it
+ * has to compute.  In SCRAM the remote chooses the number of hash iterations
+ * (RFC 7677; two thousand million take ten minutes), in TLS the size of its
+ * numbers.  In the event loop such a computation would delay all other pools.
+ * So each step runs in a thread (events.c has the rules).  A login that is
+ * abandoned during a step is left to the thread: the computation cannot be
+ * interrupted, so it continues at a priority at which it runs only while the
+ * processor is otherwise idle, and the login is freed when it ends.
  *
  * From the start of a step to its end the thread owns the PGconn.  No other
  * code may call a function on it, not even PQsocket.
  *
  * Some steps do block.  libpq sends what does not fit into the send buffer
- * until the remote accepts it, and OpenSSL continues a handshake for as long
- * as the remote sends messages of it.  So the socket of an abandoned step is
- * shut down.  libpq may have replaced it by the socket for the next host in
- * the meantime.  In that case it only starts to connect in this step.
+ * until the remote accepts it, and OpenSSL continues a handshake for as long as
+ * the remote sends messages of it.  So the socket of an abandoned step is shut
+ * down.  libpq may have replaced it by the socket for the next host in the
+ * meantime.  In that case the step does not block, because it only starts to
+ * connect to that host.
  *
  * Limits on threads:
  *	- The steps of one pool that run at once, abandoned ones included, are
- *	  limited.  So a remote that asks every login for a long computation gets
- *	  no more threads.  Other logins of the pool wait in order of arrival, as
- *	  long as connect_timeout allows.
+ *	  limited.  So a remote that makes every login compute for long cannot
+ *	  occupy more threads than that.  Other logins of the pool wait in order of
+ *	  arrival, as long as connect_timeout allows.
  *	- This limit counts logins with the same conninfo only.  After a change of
  *	  options a login does not wait behind those with the old options, so that
  *	  a fixed configuration works at once.
@@ -47,22 +48,23 @@
  *	  only address space until it is used.  So the bound is on the bytes
  *	  received since libpq last returned something.
  *
- * TCP reports these bytes, with TLS and without.  If a remote sends faster
- * than libpq reads, some dozen MB more may arrive, because libpq reads for as
- * long as there is input.  A Unix-domain socket does not report them.  There
- * the bytes that are ready before each step of the login are counted, and
- * after the login nothing is: a process that can listen there runs on this
- * machine.
+ * TCP reports these bytes, with TLS and without.  If a remote sends faster than
+ * libpq reads, some dozen MB more may arrive, because libpq reads for as long
+ * as there is input.  A Unix-domain socket does not report them.  For such a
+ * socket, the bytes that are ready before each step of the login are counted.
+ * After the login no bytes are counted, because the process that listens on
+ * such a socket runs on this machine.
  *
  * The worker does not use PQtrace, because libpq prints messages before it has
  * checked them, and a length in one can make it read beyond its buffer.
  *
- * Read-ahead.  libpq also receives bytes behind the answer that it waits
- * for.  It discards complete messages.  The beginning of an incomplete one
- * stays in its buffer, and the rest is read by wire.c, which then is out of
- * step and breaks the stream.  No function of libpq reports the remainder, so
- * nothing is done about it here: an honest remote sends nothing at that point,
- * and a dishonest one is not believed in any case.
+ * Read-ahead.  libpq also receives bytes behind the answer that it waits for.
+ * It discards complete messages.  The beginning of an incomplete message stays
+ * in its buffer.  wire.c then reads the rest, does not find a message header,
+ * and breaks the stream.  No function of libpq reports the buffered beginning,
+ * so this is not prevented.  It needs no prevention: an honest remote sends
+ * nothing at that point, and with a dishonest one only its own connection
+ * breaks.
  *
  *-------------------------------------------------------------------------
  */
@@ -211,7 +213,7 @@ same_user(const Owner *a, const Owner *b)
 		strcmp(NameStr(a->user), NameStr(b->user)) == 0;
 }
 
-/* Numbers of threads that limit a login, of its kind. */
+/* Numbers of threads that count towards the limits of a login, for its kind. */
 typedef struct Threads
 {
 	int			same_conninfo;	/* of its pool with its conninfo */
@@ -276,7 +278,8 @@ next_to_start(const Owner *pool_owner)
 }
 
 /*
- * Starts the waiting logins that may start; after a step's end or a new step.
+ * Starts the waiting logins that may start.  Called after the end of a step and
+ * for a new step.
  */
 static void
 start_next(const Owner *pool_owner)
@@ -350,7 +353,7 @@ ended(PgpxTask *task)
 	dlist_delete(&login->node);
 	if (abandoned)
 	{
-		/* the remote must not receive what PQfinish sends */
+		/* the remote must not receive the Terminate that PQfinish sends */
 		(void) shutdown(login->kind->socket(login->libpq), SHUT_RDWR);
 		login->kind->finish(login->libpq);
 		ReleaseExternalFD();
@@ -464,9 +467,9 @@ bytes_unread(int fd)
 }
 
 /*
- * Returns how many bytes this end has read from the socket, those of
- * incomplete messages included.  Returns 0 where the kernel does not report
- * it, which is any socket but a TCP one.
+ * Returns how many bytes this process has read from the socket, including those
+ * of incomplete messages.  Returns 0 where the kernel does not report it, which
+ * is any socket but a TCP one.
  */
 static uint64
 bytes_read(int fd)

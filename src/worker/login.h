@@ -32,9 +32,9 @@ extern void pgpx_libpq_mute_notices(PGconn *pg);
 extern void pgpx_libpq_drop_notifications(PGconn *pg);
 
 /*
- * Input accounting of a login: start it; call before and after each step.
- * pgpx_libpq_login_after returns false if the login has received more bytes
- * than any login needs.
+ * Input accounting of a login.  Call _begin once, and the others before and
+ * after each step.  pgpx_libpq_login_after returns false if the login has
+ * received more bytes than any login needs.
  */
 extern void pgpx_libpq_login_begin(PgpxInputAccounting *accounting);
 extern void pgpx_libpq_login_before(PgpxInputAccounting *accounting, int fd);

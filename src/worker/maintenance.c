@@ -45,8 +45,9 @@ pgpx_maintenance_request(void)
  *
  * The limit is PGPX_CONTENDED_KEEP_MS.  It applies if the options have been
  * replaced since, or if a pool waits for a slot under max_connections, because
- * the remote has not answered for that long.  It does not apply to an attempt
- * for which sessions wait: then the waiters' deadlines decide.
+ * the remote has not answered for that long.  It does not apply to a connection
+ * attempt for which sessions wait, because then the waiters' deadlines limit
+ * it.
  */
 static bool
 exceeds_time(PgpxWorkerConn *w, PgpxTime now)
@@ -103,9 +104,8 @@ shorten_deadline(PgpxWorkerConn *w)
 }
 
 /*
- * Does the periodic work on connections and pools.  Returns true if the
- * worker must tick again, because something is left that no event will
- * announce.
+ * Does the periodic work on connections and pools.  Returns true if the worker
+ * must tick again, because work is left that no event will report.
  */
 static bool
 tick(PgpxTime now)
@@ -123,7 +123,9 @@ tick(PgpxTime now)
 		if (w->phase != PGPX_PHASE_OPEN)
 			continue;
 
-		/* the statement may never end; the woken session has deadlines */
+		/*
+		 * wake the session: the statement may never end, but it has deadlines
+		 */
 		pgpx_conn_deliver_wakeup(conn);
 
 		/*

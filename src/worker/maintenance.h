@@ -23,9 +23,9 @@
 extern void pgpx_maintenance_request(void);
 
 /*
- * Does everything that is due.  "changed" says that connections have changed
- * state.  Returns the time of the next run, PG_INT64_MAX if only an event makes
- * one necessary.
+ * Does all maintenance that is due.  "changed" says that connections have
+ * changed state.  Returns the time of the next run, PG_INT64_MAX if only an
+ * event makes one necessary.
  */
 extern PgpxTime pgpx_maintenance_run(bool changed);
 

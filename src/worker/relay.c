@@ -24,7 +24,7 @@
  *
  * Ends of stream are relayed as well: the remote's after all its bytes, and a
  * shutdown() of pair[0] as the end of the bytes to the remote.  libpq uses the
- * connection again only when its socket is shut down.
+ * connection again only after its socket was shut down.
  *
  *-------------------------------------------------------------------------
  */
@@ -139,8 +139,8 @@ write_local(PgpxRelay *relay, const char *data, size_t len)
 }
 
 /*
- * Moves bytes from the remote to the session.  Delivers the deferred wakeup
- * of a session that sleeps until the first byte.
+ * Moves bytes from the remote to the session.  Delivers the deferred wakeup of
+ * a session that sleeps until the first byte arrives.
  */
 static void
 move_inward(PgpxWorkerConn *w)

@@ -8,9 +8,10 @@
  * not the distribution's or is linked with OpenSSL statically.  A function of
  * one copy crashes, at best, on an object of the other.
  *
- * So look_up checks whether the dynamic linker resolves the same function for
- * libpq as for this extension.  It checks a function that wrappers (those
- * that log keys, or count calls) have no reason to replace.
+ * So look_up checks whether the dynamic linker resolves a function to the same
+ * address for libpq as for this extension.  It does so for a function that
+ * preloaded wrappers of OpenSSL (which log keys or count calls) have no reason
+ * to replace.
  *
  * OpenSSL's error queue is cleared before each call, because errors that other
  * code has left in it would be mistaken for the call's own.
@@ -65,7 +66,8 @@ pgpx_tls_prepare(PGconn *pg)
 	 * returns.  libpq treats that result as "no data yet", and epoll reports
 	 * the bytes that follow.
 	 *
-	 * A remote must not make the loop compute another handshake either.
+	 * Renegotiation is disabled because a remote must not make the event loop
+	 * compute another handshake.
 	 */
 	SSL_clear_mode(ssl, SSL_MODE_AUTO_RETRY);
 	SSL_set_options(ssl, SSL_OP_NO_RENEGOTIATION);
@@ -218,10 +220,10 @@ pgpx_tls_end(PgpxTlsStream *tls)
 /*
  * epoll does not report bytes that OpenSSL holds.  So on return, unless
  * "pending" is set, OpenSSL must hold nothing but the beginning of a record,
- * whose rest will arrive by the socket.  That is so once a read found the
- * socket empty, or on_read refused one; epoll reports bytes that are still in
- * the socket again.  SSL_has_pending cannot be used to test it, because it
- * counts that beginning, and the worker would spin.
+ * whose rest will arrive by the socket.  This holds after a read found the
+ * socket empty, or on_read refused a read; epoll reports bytes that are still
+ * in the socket again.  SSL_has_pending cannot test this: it also counts the
+ * beginning of a record, so the worker would spin.
  */
 size_t
 pgpx_tls_read(PgpxTlsStream *tls, char *data, size_t size)
@@ -295,7 +297,9 @@ pgpx_tls_write(PgpxTlsStream *tls, const char *data, size_t len)
 			case WANTS_WRITE:
 				return sent;
 			case ENDED:
-				/* what it sent before it closed can still be read */
+				/*
+				 * bytes that the remote sent before it closed can still be read
+				 */
 				tls->write_closed = true;
 				tls->pending = true;
 				break;

@@ -3,24 +3,25 @@
  * worker.c
  *	  The pool worker: registration, start, signals, end.
  *
- * A worker has no database.  In one it could not serve the others, and it would
- * block DROP DATABASE.  It is in the process array all the same, so that it
- * appears in pg_stat_activity and answers procsignal barriers.
+ * A worker is connected to no database.  A connection to one database could not
+ * serve the others, and would block DROP DATABASE.  It is in the process array
+ * all the same, so that it appears in pg_stat_activity and answers procsignal
+ * barriers.
  *
  * A worker always exits with code 1, so that the postmaster starts the next
  * one.  The next worker starts without connections: those of its predecessor
- * ended with it.  The leases on them are revoked, which the holders learn at
- * their next call.  Waiters keep their queue positions and their deadlines.
+ * ended with it.  The leases on them are revoked; the holders' next calls raise
+ * an error.  Waiters keep their queue positions and their deadlines.
  *
  * At exit, for whatever reason, the worker shuts down each socket for all
  * processes that hold it, updates the shared state, and cancels running
  * statements.
  *
  * The cancels are necessary because a backend that runs a statement does not
- * notice that its client has gone, and the next worker would open connections
- * beside it.  Waiting for them delays a shutdown of the server.  So the wait
- * has one limit for all connections together, and ends as soon as all remotes
- * have closed.
+ * notice that its client has gone, so its session would exist in addition to
+ * those that the next worker opens.  Waiting for them delays a shutdown of the
+ * server.  So the wait has one limit for all connections together, and ends as
+ * soon as all remotes have closed.
  *
  *-------------------------------------------------------------------------
  */
@@ -355,7 +356,7 @@ is_running(PgpxWorkerConn *w)
 	PgpxConn   *conn = &pgpx_conns[w->index];
 	char		byte;
 
-	/* its states cannot be trusted; a superfluous cancel is harmless */
+	/* the states may be wrong, and an unnecessary cancel is harmless */
 	if (pgpx_pools[w->pool].damaged)
 		return true;
 	if (w->phase != PGPX_PHASE_OPEN)
@@ -500,7 +501,7 @@ at_exit(int code, Datum arg)
 			continue;
 		}
 
-		/* its next step would need the event loop: start a new request below */
+		/* its next step needs the event loop, so start a new request below */
 		if (w->cancel.request != NULL)
 			pgpx_cancel_drop(w);
 

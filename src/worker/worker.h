@@ -27,8 +27,8 @@ PGDLLEXPORT extern void pgpx_worker_main(Datum arg);
 extern void pgpx_worker_exit_init(void);
 
 /*
- * Removes all connections of this worker's pools from the shared state,
- * because no PGconn stands behind them any more.
+ * Removes all connections of this worker's pools from the shared state, because
+ * their PGconns no longer exist.
  */
 extern void pgpx_worker_forget_connections(void);
 
