@@ -3,14 +3,14 @@
  * checkout.c
  *	  Checkout: its steps, from the server's name to a lease.
  *
- * Runs in sessions only.  Order of the steps, and what cleans up if the
- * process exits in a step:
+ * Runs in sessions only.  Order of the steps, and the cleanup if the process
+ * exits in a step:
  *
  *	1. allocate the lease record		nothing is shared yet
  *	2. under the pool lock: lease a		the exit callback finds the lease in the
  *	   connection, or enqueue			session's list, or the waiter
- *	3. wait on the latch				ERROR leaves the queue in PG_CATCH, FATAL
- *										in the exit callback
+ *	3. wait on the latch				PG_CATCH leaves the queue on an ERROR,
+ *										the exit callback at FATAL
  *	4. fetch the socket and validate	the exit callback returns the lease
  *
  * See checkout_pool.c for finding the pool and publishing its conninfo,

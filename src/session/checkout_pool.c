@@ -85,7 +85,7 @@ refuse_second_private_pool(const PgpxServerSpec *spec)
 PgpxPool *
 pgpx_checkout_lock_pool(PgpxCheckout *c)
 {
-	uint64		read_at = 0;	/* options_version before we read ours again */
+	uint64		read_at = 0;	/* options_version before the last refresh */
 
 	for (;;)
 	{
@@ -152,9 +152,10 @@ pgpx_checkout_lock_pool(PgpxCheckout *c)
 		}
 
 		/*
-		 * Our options differ from the pool's.  The ones read last are right, so
-		 * read the catalogs again before adopting ours, and once more if
-		 * another session changed the pool in the meantime.
+		 * The options of the spec differ from the pool's.  It is not known
+		 * which of them were read later.  So read the catalogs again before
+		 * the pool adopts the options, and once more if another session
+		 * changed the pool in the meantime.
 		 */
 		read_at = pool->options_version;
 		LWLockRelease(pool->lock);

@@ -5,7 +5,7 @@
  *
  * Runs in sessions only, without a lock.  The lease is in the session's list
  * already.  Validation fetches the socket, reads the answer to a pending reset,
- * and resets the connection if it must not be used as it is.
+ * and resets the connection if its session state requires that.
  *
  * On an error the connection is released before the error propagates:
  * unchanged if nothing can have been read or written, closed otherwise.

@@ -109,7 +109,7 @@ struct PgpxDeadlock
 {
 	int			nwaits;
 	int			nheld;
-	Wait	   *waits;			/* [max_connections + 1]; the first is ours */
+	Wait	   *waits;			/* [max_connections + 1]; [0]: this session's */
 	Held	   *held;			/* [max_connections] */
 	PoolState  *pools;			/* [max_pools] */
 	int		   *wait_of;		/* [nwaiter_slots]: index of the wait of each
@@ -406,8 +406,8 @@ is_blocked_by(const PgpxDeadlock *deadlock, const Wait *wait, const Held *held)
 }
 
 /*
- * Are all waits blocked by the first one, which is ours, and did it begin last?
- * Proceeds from each wait that is blocked by ours to those that it blocks.
+ * Is each wait blocked by this session, directly or not, and did this session's
+ * wait begin last?  Proceeds from each such wait to those that it blocks.
  */
 static bool
 is_victim(PgpxDeadlock *deadlock)

@@ -10,8 +10,9 @@
  *
  * Polling without success wastes time, and delays a remote server that needs
  * the same processor.  Two rules limit that:
- *	- After each consecutive miss, four times as many waits skip polling.  A remote
- *	  server across a network always misses and is hardly ever polled for.
+ *	- After each consecutive miss, four times as many waits skip polling.  A
+ *	  remote server across a network causes misses only, so its connections are
+ *	  hardly ever polled.
  *	- At most half as many processes poll as there are processors.
  *
  * In addition, a process does not poll while the pool has waiters, or while it

@@ -61,19 +61,19 @@
  *		the test of test_period: pgpx_pool_pick_locked, pgpx_pool_check_done
  *
  * Properties of each state:
- *	FREE		pool is -1; the connection is in the free list; the worker has no
- *				PGconn for it
- *	CONNECTING	only the worker uses it; waiters may count on it
- *	IDLE		in the pool's LRU list; no answer is unread; the remote session is
- *				clean, or dirty with reset on_transfer or never
+ *	FREE		pool is -1; the connection is in the free list; the worker has
+ *				no PGconn for it
+ *	CONNECTING	only the worker uses it; it is opened for a waiter or min_size
+ *	IDLE		in the pool's LRU list; no answer is unread; the remote session
+ *				is clean, or dirty with reset on_transfer or never
  *	RESET_PENDING	in the pool's LRU list; the answers in "unread_reset" are unread
  *	LEASED		lease_id and owner are set; only the lessee uses the socket
  *	RESETTING	only the worker uses the socket
  *	CHECKING	only the worker uses the socket
- *	CANCELLING	no process sends on the socket.  The connection can be leased again
- *				only after the cancel connection has closed.  With a close_reason,
- *				it was aborted during a statement and is closed when the remote
- *				is idle
+ *	CANCELLING	no process sends on the socket.  The connection can be leased
+ *				again only after the cancel connection has closed.  With a
+ *				close_reason, it was aborted during a statement and is closed
+ *				when the remote is idle
  *	CLOSING		only the worker uses the socket, and closes it
  *
  *-------------------------------------------------------------------------

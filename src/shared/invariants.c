@@ -228,9 +228,9 @@ check_conns(PgpxCheck *check)
 }
 
 /*
- * Check that no session waits while it could have a connection: one that is
- * free, or one that must be tested while fewer connections than waiters are
- * being tested.
+ * Check that no session waits although the pool has a connection for it: a free
+ * one that needs no test, or a free one whose test could begin, because fewer
+ * connections are being tested than sessions wait.
  */
 static void
 check_served(PgpxCheck *check, int waiting)

@@ -268,7 +268,7 @@ pgpx_pool_missing_locked(const PgpxPool *pool, int extra)
 
 	/*
 	 * Keep min_size connections open as soon as the worker has the conninfo,
-	 * even if the checkout that published it was not served.  The cap takes
+	 * even if the checkout that published it got no lease.  The cap takes
 	 * precedence.
 	 */
 	if (pgpx_pool_has_conninfo_locked(pool))

@@ -8,8 +8,8 @@
  * functions that only read.  Shared memory only.
  *
  * Transitions.  Each function is one step of the state machine in
- * conn_state.h: it acquires the pool lock, changes the state, serves the
- * waiters, releases the lock and wakes the waiters that were served.
+ * conn_state.h: it acquires the pool lock, changes the state, dispatches the
+ * queue, releases the lock and wakes the waiters that were granted a lease.
  *
  * Maintenance: expiry, shrinking, min_size, and the end of leases that are
  * held too long.  It decides by the clock and by states, under the pool lock,

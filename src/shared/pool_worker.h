@@ -48,7 +48,7 @@ extern bool pgpx_pool_is_crowded_out_locked(const PgpxPool *pool);
  * pgpx_pool_attempt_outdated
  *		Abandon a connect attempt of another version than the pool's:
  *		CONNECTING -> FREE without counting a failure, or CANCELLING if its
- *		start commands may be running.  Then serve the waiters.
+ *		start commands may be running.  Then dispatch the queue.
  */
 extern void pgpx_pool_attempt_outdated(PgpxPool *pool, PgpxConn *conn,
 									   bool running);
@@ -63,8 +63,7 @@ extern void pgpx_pool_attempt_outdated(PgpxPool *pool, PgpxConn *conn,
 extern void pgpx_pool_conninfo_missing(PgpxPool *pool, PgpxConn *conn);
 
 /*
- * Record that the worker has the conninfo of a version, and serve the
- * waiters.
+ * Record that the worker has the conninfo of a version, and dispatch the queue.
  */
 extern void pgpx_pool_conninfo_known(PgpxPool *pool, uint64 incarnation,
 									 uint64 version);
@@ -125,7 +124,7 @@ extern void pgpx_pool_lost(PgpxPool *pool, PgpxConn *conn);
 extern void pgpx_pool_close(PgpxPool *pool, PgpxConn *conn,
 							PgpxCloseReason reason);
 
-/* CLOSING -> FREE, after the descriptor was closed; then serve the waiters. */
+/* CLOSING -> FREE, after the descriptor was closed; then dispatch the queue. */
 extern void pgpx_pool_closed(PgpxPool *pool, PgpxConn *conn);
 
 /*

@@ -10,12 +10,12 @@
  * Damaged pools.  A pool whose shared state is wrong goes out of service and
  * is rebuilt.  pgpx_conn_set_state detects the damage: a transition that is
  * not in the table, or a connection of another pool.  From then on
- *	- no connection of the pool changes its state, so none is leased twice and no
- *	  slot is reused;
+ *	- no connection of the pool changes its state, so none is leased twice and
+ *	  no slot is reused;
  *	- checkouts fail (PX004), and waiting sessions continue to wait;
- *	- the worker of the pool restarts.  At its exit it shuts down every socket, ends
- *	  every lease (the holder's next call fails with 08006) and frees every slot.  The
- *	  next worker puts the pool back into service, empty.
+ *	- the worker of the pool restarts.  At its exit it shuts down every socket,
+ *	  ends every lease (the holder's next call fails with 08006) and frees every
+ *	  slot.  The next worker puts the empty pool back into service.
  * Other pools of that worker lose their connections, as with each exit of a
  * worker.
  *

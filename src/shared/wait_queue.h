@@ -3,7 +3,7 @@
  * wait_queue.h
  *	  The queue of waiters of a pool.
  *
- * Waiters are served in the order in which they were enqueued.
+ * Waiters are granted connections in the order in which they were enqueued.
  *
  *	  NONE --enqueue--> WAITING --grant--> GRANTED --dequeue--> NONE
  *	                      |  \                          ^
