@@ -63,7 +63,8 @@
  * Properties of each state:
  *	FREE		pool is -1; the connection is in the free list; the worker has
  *				no PGconn for it
- *	CONNECTING	only the worker uses it; it is opened for a waiter or min_size
+ *	CONNECTING	only the worker uses it; pgpx_pool_missing_locked counts it as
+ *				coming
  *	IDLE		in the pool's LRU list; no answer is unread; the remote session
  *				is clean, or dirty with reset on_transfer or never
  *	RESET_PENDING	in the pool's LRU list; the answers in "unread_reset" are unread

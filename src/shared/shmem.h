@@ -123,7 +123,8 @@ typedef enum PgpxActivity
 typedef struct PgpxConn
 {
 	/* atomic */
-	pg_atomic_uint64 lease_id;	/* 0: not leased.  Written under the pool lock */
+	pg_atomic_uint64 lease_id;	/* 0: not leased; written under the pool
+								 * lock */
 	pg_atomic_uint64 packed_activity;	/* activity and statement count, see
 										 * conn_state.c */
 	pg_atomic_uint32 cancel;	/* PGPX_CANCEL_*: see conn_state.h */
