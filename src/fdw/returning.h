@@ -19,9 +19,8 @@ typedef struct PgpxReturning PgpxReturning;
  * pgpx_returning_begin
  *		Begins to convert returned rows of a foreign table.
  *
- * retrieved_attrs: for each column of the result the number of its attribute;
- * the caller has checked them.  The result is allocated in the current memory
- * context.
+ * retrieved_attrs: for each column of the remote result, the number of its
+ * attribute.  The return value is allocated in the current memory context.
  */
 extern PgpxReturning *pgpx_returning_begin(Relation rel,
 										   List *retrieved_attrs);
