@@ -17,8 +17,9 @@ SELECT test.wait_for($$SELECT count(*) = 0 FROM pgpool.connections WHERE state =
 SELECT count(*) AS connections_of_servers_that_are_gone FROM pgpool.connections AS c
  WHERE c.database <> current_database() OR NOT EXISTS (SELECT FROM pg_foreign_server WHERE srvname = c.server);
 
--- The worker's descriptors are those of the open connections.
-SELECT test.wait_for('SELECT w.descriptors = (SELECT count(*) FROM pgpool.connections) FROM pgpool.workers AS w');
+-- The worker's descriptors are those of the open connections: three for one with TLS.
+SELECT test.wait_for($$SELECT w.descriptors = (SELECT count(*) + 2 * count(*) FILTER (WHERE transport = 'relay') FROM pgpool.connections)
+	FROM pgpool.workers AS w$$);
 SELECT restarts FROM pgpool.workers;
 
 -- The remote side has these connections and no others.
