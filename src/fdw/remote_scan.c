@@ -127,7 +127,7 @@ check_scan(const PgpxRemoteScan *scan)
 	ereport(ERROR,
 			(errcode(ERRCODE_INVALID_CURSOR_STATE),
 			 errmsg("foreign scan cannot be continued"),
-			 errdetail("Its remote portal was opened in a subtransaction that was rolled back, or in a transaction that has ended.")));
+			 errdetail("It was interrupted by an error, or its remote portal was opened in a subtransaction that was rolled back, or in a transaction that has ended.")));
 }
 
 /* Free the buffered rows. */
@@ -293,13 +293,16 @@ read_row(PgpxRemoteScan *scan, bool wait)
 
 	PG_TRY();
 	{
+		rt->reading = true;
 		if (!wait)
 			reached = pgpx_run_try_next(&scan->run);
 		else
 			reached = pgpx_run_next(&scan->run) ? PGPX_RUN_ROW : PGPX_RUN_END;
+		rt->reading = false;
 	}
 	PG_CATCH();
 	{
+		rt->reading = false;
 		rt->streaming = NULL;
 		scan->state = PGPX_SCAN_FAILED;
 		pgpx_run_failed(&scan->run, true);
@@ -352,10 +355,30 @@ pgpx_remote_scan_buffer(PgpxRemoteScan *scan)
 	/* the executor may still use the row that it read last */
 	pgpx_rows_keep(scan->rows);
 	pgpx_rows_values(scan->rows, &values, &nulls);
-	while (scan->state == PGPX_SCAN_STREAMING &&
-		   read_row(scan, true) == PGPX_RUN_ROW)
-		tuplestore_putvalues(scan->store, scan->slot->tts_tupleDescriptor,
-							 values, nulls);
+	PG_TRY();
+	{
+		while (scan->state == PGPX_SCAN_STREAMING &&
+			   read_row(scan, true) == PGPX_RUN_ROW)
+			tuplestore_putvalues(scan->store, scan->slot->tts_tupleDescriptor,
+								 values, nulls);
+	}
+	PG_CATCH();
+	{
+		/*
+		 * The row that was read may not be in the tuplestore.  That may be
+		 * inconsistent, so it must not be used, nor ended: its memory context
+		 * and its resource owner free it.
+		 */
+		if (scan->rt != NULL && scan->rt->streaming == scan)
+		{
+			scan->rt->streaming = NULL;
+			scan->rt->abandoned = true;
+		}
+		scan->state = PGPX_SCAN_FAILED;
+		scan->store = NULL;
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
 	MemoryContextSwitchTo(old);
 }
 
@@ -363,9 +386,17 @@ pgpx_remote_scan_buffer(PgpxRemoteScan *scan)
 static bool
 take_buffered(PgpxRemoteScan *scan, Datum **values, bool **nulls)
 {
+	MemoryContext old;
+	bool		found;
+
 	if (scan->store == NULL)
 		return false;
-	if (!tuplestore_gettupleslot(scan->store, true, false, scan->slot))
+
+	/* a row from a file is allocated here, and the slot frees it later */
+	old = MemoryContextSwitchTo(scan->cxt);
+	found = tuplestore_gettupleslot(scan->store, true, false, scan->slot);
+	MemoryContextSwitchTo(old);
+	if (!found)
 	{
 		drop_store(scan);
 		return false;
@@ -455,12 +486,6 @@ pgpx_remote_scan_socket(const PgpxRemoteScan *scan)
 	if (scan->rt == NULL || scan->rt->streaming != scan || scan->store != NULL)
 		return PGINVALID_SOCKET;
 	return scan->rt->lease->sock->fd;
-}
-
-uint64
-pgpx_remote_scan_affected(const PgpxRemoteScan *scan)
-{
-	return scan->run.rows;
 }
 
 void

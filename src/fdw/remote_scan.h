@@ -99,9 +99,6 @@ extern void pgpx_remote_scan_take_lease(PgpxRemoteScan *scan);
  */
 extern pgsocket pgpx_remote_scan_socket(const PgpxRemoteScan *scan);
 
-/* Returns the number of rows that a statement that has ended has affected. */
-extern uint64 pgpx_remote_scan_affected(const PgpxRemoteScan *scan);
-
 /* End a scan.  Rows that were not read are discarded. */
 extern void pgpx_remote_scan_end(PgpxRemoteScan *scan);
 

@@ -140,6 +140,14 @@ void
 pgpx_remote_prepare_send(PgpxRemoteTransaction *rt)
 {
 	pgpx_lease_check_revoked(rt->lease);
+
+	/* the rest of the answer cannot be read here: a row of it is half read */
+	if (rt->reading)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("remote transaction on server \"%s\" is in use",
+						NameStr(rt->lease->spec->server_name)),
+				 errdetail("A function that was called while a row of a foreign table was read uses a foreign table of the same server.")));
 	if (rt->streaming != NULL)
 		pgpx_remote_scan_buffer(rt->streaming);
 	discard_answer(rt, 0, 0);
@@ -371,10 +379,13 @@ pgpx_remote_execute(PgpxRemoteTransaction *rt, const PgpxStatement *statement,
 	PG_TRY();
 	{
 		pgpx_remote_send(rt, &run, &p, true, writes);
+		rt->reading = true;
 		pgpx_run_read(&run);
+		rt->reading = false;
 	}
 	PG_CATCH();
 	{
+		rt->reading = false;
 		pgpx_run_failed(&run, true);
 		pgpx_prediction_failed(&prediction, &run);
 		pgpx_remote_forget_prepared(rt, statement->sql);
@@ -426,8 +437,8 @@ send_commit(PgpxRemoteTransaction *rt, PgpxRun *run)
 
 /*
  * Read the answer to a COMMIT.  Returns an error instead of raising it, so that
- * the caller can read the other answers.  Raises only the errors of a cancel
- * and of a shutdown.
+ * the caller can read the other answers.  Raises only the errors of a local
+ * cancel and of a local shutdown.
  */
 static ErrorData *
 read_commit(PgpxRun *run)
@@ -448,7 +459,8 @@ read_commit(PgpxRun *run)
 
 		if (run->lease->in_use)
 			pgpx_run_failed(run, false);
-		if (code == ERRCODE_QUERY_CANCELED || code == ERRCODE_ADMIN_SHUTDOWN)
+		if (!run->error.set &&
+			(code == ERRCODE_QUERY_CANCELED || code == ERRCODE_ADMIN_SHUTDOWN))
 			PG_RE_THROW();
 		MemoryContextSwitchTo(caller);
 		error = CopyErrorData();
@@ -514,15 +526,22 @@ before_commit(void)
 {
 	dlist_mutable_iter iter;
 
+	/* this can be interrupted, so it must precede the first COMMIT */
+	dlist_foreach_modify(iter, &transactions)
+	{
+		PgpxRemoteTransaction *rt = dlist_container(PgpxRemoteTransaction, node,
+													iter.cur);
+
+		if (has_lease(rt) && rt->abandoned && !must_wait(rt))
+			discard_answer(rt, COMMIT_DRAIN_BYTES,
+						   pgpx_now() + COMMIT_DRAIN_US);
+	}
 	commit_writers();
 	dlist_foreach_modify(iter, &transactions)
 	{
 		PgpxRemoteTransaction *rt = dlist_container(PgpxRemoteTransaction, node,
 													iter.cur);
 
-		if (has_lease(rt) && rt->abandoned)
-			discard_answer(rt, COMMIT_DRAIN_BYTES,
-						   pgpx_now() + COMMIT_DRAIN_US);
 		pgpx_remote_scans_forget(rt);
 		dlist_delete(&rt->node);
 
@@ -674,6 +693,10 @@ subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 			pgpx_remote_scans_released(rt, level);
 		end_statements(rt, level, event == SUBXACT_EVENT_ABORT_SUB);
 
+		/* in a function that the conversion of a row has called */
+		if (rt->reading)
+			continue;
+
 		/* an answer is unread, which is not that of a scan of an outer level */
 		if (event == SUBXACT_EVENT_ABORT_SUB && rt->streaming == NULL &&
 			rt->lease->in_use && has_lease(rt))
@@ -732,6 +755,23 @@ pgpx_remote_transaction_find(Oid server, Oid user)
 	return find(server, user, NULL);
 }
 
+/* Lease a connection for a new remote transaction, or free it. */
+static void
+lease_connection(PgpxRemoteTransaction *rt, const char *server,
+				 const char *why)
+{
+	PG_TRY();
+	{
+		rt->lease = pgpx_lease_checkout_table(server, rt->user, why);
+	}
+	PG_CATCH();
+	{
+		MemoryContextDelete(rt->cxt);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+}
+
 PgpxRemoteTransaction *
 pgpx_remote_transaction_get(Oid server, Oid user, const char *why)
 {
@@ -767,7 +807,7 @@ pgpx_remote_transaction_get(Oid server, Oid user, const char *why)
 	rt->user = user;
 	rt->depth = rt->wanted = 1;
 	dlist_init(&rt->scans);
-	rt->lease = pgpx_lease_checkout_table(name, user, why);
+	lease_connection(rt, name, why);
 	rt->waited = pgpx_conns[rt->lease->conn].waited;
 	rt->may_prepare = rt->lease->spec->opts.reset == PGPX_RESET_ALWAYS &&
 		rt->lease->spec->discards_all;

@@ -55,6 +55,7 @@ typedef struct PgpxRemoteTransaction
 
 	/* the scan whose answer is being read; NULL: none */
 	struct PgpxRemoteScan *streaming;
+	bool		reading;		/* a row of an answer is being converted */
 	bool		abandoned;		/* an unread answer belongs to no scan */
 	dlist_head	scans;			/* all, see remote_scan.c */
 

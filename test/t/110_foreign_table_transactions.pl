@@ -237,6 +237,55 @@ cmp_ok($most, '<=', 4, "remote server had $most sessions at most");
 is(remote_value('SELECT sum(v) FROM app.a'), '600', 'each update was executed once');
 nothing_is_left('sixty sessions');
 
+# --- a scan whose rows could not be buffered cannot be continued
+$session->run(<<'EOT');
+CREATE FUNCTION reads_two(OUT n int, OUT inner_errors int) LANGUAGE plpgsql AS $$
+DECLARE r record;
+BEGIN
+	n := 0;
+	inner_errors := 0;
+	FOR r IN SELECT id FROM one.big LOOP
+		n := n + 1;
+		BEGIN
+			IF n % 50 = 0 THEN
+				PERFORM count(*) FROM one.a;
+			END IF;
+		EXCEPTION WHEN configuration_limit_exceeded THEN
+			inner_errors := inner_errors + 1;
+		END;
+	END LOOP;
+END $$
+EOT
+is($session->run("SELECT n FROM reads_two()"), '200000', 'rows of a scan are buffered for a second statement');
+$session->run("SET work_mem = '64kB'");
+is($session->run("SELECT n FROM reads_two()") . $session->error, '200000', 'rows are buffered in a temporary file');
+$session->run("SET temp_file_limit = '64kB'");
+$session->fails('SELECT * FROM reads_two()', '24000', qr/foreign scan cannot be continued/, 'no row is lost if buffering fails');
+$session->run('RESET work_mem; RESET temp_file_limit');
+nothing_is_left('failure to buffer rows');
+
+# --- a function that is called while a row is converted uses the same server
+$session->run(<<'EOT');
+CREATE FUNCTION checks(int) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN RETURN (SELECT count(*) FROM one.a) > 0; END $$;
+CREATE FUNCTION checks_quietly(int) RETURNS boolean LANGUAGE plpgsql AS $$
+BEGIN
+	RETURN (SELECT count(*) FROM one.a) > 0;
+EXCEPTION WHEN object_not_in_prerequisite_state THEN
+	RETURN true;
+END $$;
+CREATE DOMAIN checked AS int CHECK (checks(VALUE));
+CREATE DOMAIN checked_quietly AS int CHECK (checks_quietly(VALUE));
+CREATE FOREIGN TABLE one.checked (id checked, v int) SERVER one OPTIONS (schema_name 'app', table_name 'a');
+CREATE FOREIGN TABLE one.checked_quietly (id checked_quietly, v int) SERVER one OPTIONS (schema_name 'app', table_name 'a')
+EOT
+my $in_use = qr/remote transaction on server "one" is in use/;
+$session->fails('SELECT sum(v), count(id::text) FROM one.checked', '55000', $in_use, 'scan: statement within the conversion of a row is refused');
+$session->fails('UPDATE one.checked SET v = v RETURNING id', '55000', $in_use, 'direct UPDATE: statement within the conversion of a row is refused');
+$session->fails('UPDATE one.checked SET v = v WHERE random() >= 0 RETURNING id', '55000', $in_use, 'UPDATE of single rows: statement within the conversion of a row is refused');
+is($session->run('SELECT count(id::text) FROM one.checked_quietly') . $session->error, '10', 'scan goes on after the function has caught the error');
+is($session->run('UPDATE one.checked_quietly SET v = v WHERE id = 3 AND random() >= 0 RETURNING id') . $session->error, '3', 'RETURNING goes on after the function has caught the error');
+nothing_is_left('statements within the conversion of a row');
+
 stats_add_up($local);
 check_invariants($local);
 $session->quit;
