@@ -6,7 +6,7 @@
  * The functions act on all pools of a server in this database, or of all
  * servers if the argument is NULL.  EXECUTE is not granted to PUBLIC.
  * Besides, the caller must own the server or have the privileges of
- * pg_signal_backend, because a user who may ALTER a server may also pause it.
+ * pg_signal_backend, because the privilege to ALTER a server includes pausing it.
  *
  *-------------------------------------------------------------------------
  */

@@ -173,7 +173,7 @@ pgpx_view_sees_pool(const PgpxView *view)
 		return true;
 
 	/*
-	 * A pool of all local users is visible to users who may connect to the
+	 * A pool of all local users is visible to users with the right to connect to the
 	 * remote themselves.
 	 */
 	return !OidIsValid(view->pool.user) && key->database == MyDatabaseId &&

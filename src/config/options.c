@@ -136,7 +136,7 @@ const PgpxOption pgpx_option_table[] = {
 	TABLE_OPTION("fdw_tuple_cost", PGPX_KIND_COST, PGPX_ON_SERVER, 0, NULL),
 	TABLE_OPTION("extensions", PGPX_KIND_NAMES, PGPX_ON_SERVER, 0, NULL),
 
-	/* libpq options, for every user who can create a server */
+	/* libpq options that need no superuser */
 	LIBPQ_TEXT("host", PGPX_ON_SERVER),
 	LIBPQ_TEXT("hostaddr", PGPX_ON_SERVER),
 	{"port", PGPX_KIND_PORTS, PGPX_LIBPQ | PGPX_ON_SERVER, -1, 1, 65535},

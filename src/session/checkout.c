@@ -161,12 +161,10 @@ withdraw_pending(PgpxCheckout *c)
  * later checkout.  The pool is locked; releases the lock.
  */
 static void
-leave_without_wait(PgpxCheckout *c, PgpxPool *pool)
+leave_without_wait(PgpxPool *pool)
 {
 	pgpx_pool_grow_locked(pool, 1);
 	LWLockRelease(pool->lock);
-	if (!c->only_try)
-		pgpx_checkout_raise_timeout(c, pool, false);
 }
 
 /* Enqueue this session in the locked pool, and request connections. */
@@ -257,7 +255,7 @@ attempt(PgpxCheckout *c, PgpxLease *lease)
 	}
 	if (c->no_wait)
 	{
-		leave_without_wait(c, pool);
+		leave_without_wait(pool);
 		return ATTEMPT_NONE;
 	}
 	if (c->pending != NULL && !c->prepared)

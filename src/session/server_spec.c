@@ -551,7 +551,7 @@ static LiveSpec *
 new_spec(void)
 {
 	MemoryContext cxt = AllocSetContextCreate(CurrentMemoryContext,
-											  "pgpool_ext target",
+											  "pgpool_ext server spec",
 											  ALLOCSET_SMALL_SIZES);
 	LiveSpec   *live = MemoryContextAllocZero(cxt, sizeof(LiveSpec));
 
@@ -587,7 +587,7 @@ replace_spec(const char *name, const CacheKey *key, CacheEntry *old)
 	live = new_spec();
 	spec = &live->spec;
 	spec->by_table = key->by_table;
-	scratch = AllocSetContextCreate(spec->cxt, "pgpool_ext target read",
+	scratch = AllocSetContextCreate(spec->cxt, "pgpool_ext server spec read",
 									ALLOCSET_SMALL_SIZES);
 	PG_TRY();
 	{

@@ -30,8 +30,8 @@
  *	- This limit counts logins with the same conninfo only.  After a change of
  *	  options a login does not wait behind those with the old options, so that
  *	  a fixed configuration works at once.
- *	- But a user who may change a user mapping or create servers can make new
- *	  conninfos again and again.  So a user has a limit for all of them together.
+ *	- The right to change a user mapping or to create servers allows a user to
+ *	  make new conninfos repeatedly.  So a user has a limit for all of them.
  *
  * The cancel requests of libpq 17 and later perform the TLS part of a login,
  * too.  They have the same limits, but are counted separately, so that neither

@@ -366,7 +366,7 @@ SELECT * FROM pgpool.query('tables', 'select current_setting(''transaction_isola
 	current_setting(''search_path'')') AS t(isolation text, path text);
 SELECT setting FROM ft.settings WHERE name = 'transaction_isolation';
 
--- remote commits that nobody waits for, and nothing that is left
+-- commits that do not wait for the remote server leave nothing behind
 SELECT pgpool.check_invariants();
 SELECT count(*) FROM pg_temp.held;
 RESET timezone;

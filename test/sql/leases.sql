@@ -312,14 +312,14 @@ SELECT pgpool.try_checkout('again') IS NULL AS none_free;
 SELECT used_bytes AS used FROM pg_backend_memory_contexts WHERE name = 'TopMemoryContext' \gset
 SELECT count(pgpool.try_checkout('again')) FROM generate_series(1, 10000);
 SELECT used_bytes - :used < 1000000 AS little FROM pg_backend_memory_contexts WHERE name = 'TopMemoryContext';
-SELECT count(*) AS known FROM pg_backend_memory_contexts WHERE name = 'pgpool_ext target' \gset
+SELECT count(*) AS known FROM pg_backend_memory_contexts WHERE name = 'pgpool_ext server spec' \gset
 ALTER SERVER again OPTIONS (ADD idle_timeout '1h');
 SELECT pgpool.try_checkout('again') IS NULL AS none_free;
 ALTER SERVER again OPTIONS (SET idle_timeout '2h');
 SELECT pgpool.try_checkout('again') IS NULL AS none_free;
 ALTER SERVER again OPTIONS (DROP idle_timeout);
 SELECT pgpool.try_checkout('again') IS NULL AS none_free;
-SELECT count(*) - :known AS more FROM pg_backend_memory_contexts WHERE name = 'pgpool_ext target';
+SELECT count(*) - :known AS more FROM pg_backend_memory_contexts WHERE name = 'pgpool_ext server spec';
 SELECT pgpool.checkin(:lease);
 SELECT test.drop('again');
 

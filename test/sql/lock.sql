@@ -49,7 +49,7 @@ ROLLBACK;
 SELECT pgpool.lock_valid('locker', 'a', :second);
 SELECT pgpool.lock('locker', 'a') AS second \gset
 
--- release twice, with an old token, and with a token that nobody has
+-- release twice, with an old token, and with an unknown token
 \set VERBOSITY terse
 SELECT pgpool.unlock('locker', 'a', :token);
 SELECT pgpool.unlock('locker', 'a', :second), pgpool.unlock('locker', 'a', :second);

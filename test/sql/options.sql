@@ -358,7 +358,7 @@ BEGIN
     END LOOP;
 END $$;
 SELECT count(*) BETWEEN 1 AND 66 AS some
-  FROM pg_backend_memory_contexts WHERE name = 'pgpool_ext target';
+  FROM pg_backend_memory_contexts WHERE name = 'pgpool_ext server spec';
 ROLLBACK;
 
 -- a wrapper of another extension

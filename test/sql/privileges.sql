@@ -1,5 +1,5 @@
 --
--- Who may lease from which pool; and servers that are changed or dropped.
+-- The privileges to lease from a pool; servers that are changed or dropped.
 --
 
 CREATE ROLE regress_pgpool_first;

@@ -183,16 +183,16 @@ $session->run('SELECT pgpool.checkin_all()');
 # --- connection attempts with outdated options do not delay sessions and do not occupy
 # slots
 my %long = (port => $silent->sockport, connect_timeout => '3650d', pool_size => 3);
-make_pool($local, $remote, server => 'mended', options => { %long, pool_size => 1 });
+make_pool($local, $remote, server => 'corrected', options => { %long, pool_size => 1 });
 make_pool($local, $remote, server => 'awaited', options => \%long);
 make_pool($local, $remote, server => 'starting', options => { pool_size => 1, connect_timeout => '3650d', start_commands => 'select pg_sleep(600)' });
 make_pool($local, $remote, server => 'dropped', options => \%long);
 sub connecting { return "SELECT count(*) FROM pgpool.connections WHERE server = '$_[0]' AND state = 'connecting'"; }
 
-$session->fails("SELECT pgpool.checkout('$_', '100 ms')", '55P03', qr/timeout/, "$_: attempt does not end") foreach qw(mended starting);
+$session->fails("SELECT pgpool.checkout('$_', '100 ms')", '55P03', qr/timeout/, "$_: attempt does not end") foreach qw(corrected starting);
 ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE query = 'select pg_sleep(600)'}, '1'), 'starting: start commands run');
-$session->run(q{ALTER SERVER mended OPTIONS (SET port '} . $remote->port . q{'); ALTER SERVER starting OPTIONS (SET start_commands '')});
-foreach my $server (qw(mended starting))
+$session->run(q{ALTER SERVER corrected OPTIONS (SET port '} . $remote->port . q{'); ALTER SERVER starting OPTIONS (SET start_commands '')});
+foreach my $server (qw(corrected starting))
 {
 	like($session->run("SELECT pgpool.checkout('$server', '30 s')"), qr/^\d+$/, "$server: attempt with the new options begins") or diag($session->error);
 	is(connects($server), '1|0', "$server: only one attempt is counted");

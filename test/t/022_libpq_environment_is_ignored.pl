@@ -57,9 +57,9 @@ $session->fails("SELECT pgpool.checkout('bare')", '08001', qr/DETAIL:.*(?:no pas
 	'neither PGPASSWORD nor PGPASSFILE is used');
 unlike($session->error, qr/\Q$REMOTE_APP_PASSWORD/, 'error does not show the password');
 
-# The .pgpass file in the home directory of the server's account is not used for users
-# who need a password of their own, whether the mapping has none or a wrong one. A user
-# who needs none shows that the file is found.
+# The .pgpass file in the home directory of the server's account is not used if a user
+# needs a password of its own, whether the mapping has none or a wrong one. A mapping
+# with password_required 'false' shows that the file is found.
 {
 	my $app = PgpxSession->new($local, user => 'app');
 	my $who = q{SELECT a FROM pgpool.query('homely', 'select current_user') AS t(a text)};
@@ -100,7 +100,7 @@ SKIP:
 		$session->run("ALTER SERVER gss OPTIONS (SET require_auth '$wanted')") if $wanted ne '';
 		$session->run('ALTER SERVER gss OPTIONS (DROP require_auth)') if $wanted eq '';
 		$app->fails(q(SELECT pgpool.checkout('gss', '20 s')), '08001', qr/authentication method requirement .* failed: server requested GSSAPI/,
-			"require_auth '$wanted': GSSAPI request is refused for a user who needs a password");
+			"require_auth '$wanted': GSSAPI request is refused if a password is required");
 	}
 	$app->quit;
 }

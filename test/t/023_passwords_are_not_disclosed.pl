@@ -122,13 +122,13 @@ SKIP:
 	is($refused->run(q{SELECT pgpool.exec('few', 'select 1')}), '1', 'session knows the pool');
 	push @leases, lease($boss, 'few');
 	$waiter = PgpxSession->new($local);
-	$waiter->start(q{SELECT length(a) FROM pgpool.query('few', 'select $1', 'of one who ' || 'is ended') AS t(a text)});
+	$waiter->start(q{SELECT length(a) FROM pgpool.query('few', 'select $1', 'of the ended ' || 'session') AS t(a text)});
 	ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '1'), 'another session waits');
-	$refused->fails(q{SELECT a FROM pgpool.query('few', 'select $1', 'of one who ' || 'is refused') AS t(a text)}, '53300', qr/too many sessions wait/, 'session is refused because the queue is full');
-	is(in_shared('of one who is refused'), 0, 'parameter of the refused session is not in shared memory');
-	cmp_ok(in_shared('of one who is ended'), '>', 0, 'parameter of the waiter is in shared memory');
+	$refused->fails(q{SELECT a FROM pgpool.query('few', 'select $1', 'of the refused ' || 'session') AS t(a text)}, '53300', qr/too many sessions wait/, 'session is refused because the queue is full');
+	is(in_shared('of the refused session'), 0, 'parameter of the refused session is not in shared memory');
+	cmp_ok(in_shared('of the ended session'), '>', 0, 'parameter of the waiter is in shared memory');
 	ok(terminate($local, $waiter->pid), 'waiter is terminated');
-	is(in_shared('of one who is ended'), 0, 'parameter of the terminated waiter is wiped');
+	is(in_shared('of the ended session'), 0, 'parameter of the terminated waiter is wiped');
 	$boss->run("SELECT pgpool.checkin($leases[2])");
 	$_->quit foreach $waiter, $refused;
 }

@@ -366,7 +366,7 @@ my $rounds = 50;
 my $served = 0;
 $local->safe_psql('postgres', "ALTER SERVER shard OPTIONS (SET pool_size '1')");
 my $ddl = PgpxSession->new($local);
-my $targets = q(SELECT count(*) FROM pg_backend_memory_contexts WHERE name = 'pgpool_ext target');
+my $targets = q(SELECT count(*) FROM pg_backend_memory_contexts WHERE name = 'pgpool_ext server spec');
 my $known = $other->run($targets);
 for my $round (1 .. $rounds)
 {
