@@ -1,33 +1,31 @@
 /*-------------------------------------------------------------------------
  *
  * handler.c
- *	  The handler of foreign tables on pools.
+ *	  The handler of foreign tables on pools, and the callbacks of EXPLAIN.
  *
- * Planning, push-down, deparsing and EXPLAIN are those of postgres_fdw.
- * Each callback that uses a connection is ours.  The FdwRoutine is not a copy
- * of that of postgres_fdw: a copy would also inherit callbacks that a later
- * version adds, and such a callback could open a connection of its own, which
- * does not see what this transaction has written.
+ * Planning, push-down and deparsing are those of postgres_fdw.  EXPLAIN calls
+ * its callbacks and adds to their output.  Each callback that uses a connection
+ * is ours.  The FdwRoutine is not a copy of that of postgres_fdw: a copy would
+ * also inherit callbacks that a later version adds, and such a callback could
+ * open a connection of its own, which does not see what this transaction has
+ * written.
  *
  *-------------------------------------------------------------------------
  */
 #include "base/compat.h"
 
 #include "foreign/fdwapi.h"
+#include "utils/rel.h"
 
-#include "fdw/analyze.h"
 #include "fdw/contract.h"
-#include "fdw/direct_modify.h"
-#include "fdw/explain.h"
-#include "fdw/import.h"
 #include "fdw/modify.h"
+#include "fdw/remote_transaction.h"
 #include "fdw/scan.h"
-
-PG_FUNCTION_INFO_V1(pgpx_fdw_handler);
+#include "fdw/utility.h"
 
 /* Returns the callbacks of postgres_fdw. */
 static const FdwRoutine *
-inherited(void)
+postgres_fdw(void)
 {
 	static FdwRoutine *routine = NULL;
 
@@ -41,11 +39,75 @@ inherited(void)
 	return routine;
 }
 
+/* Show the pool that a node has used.  Shows nothing if it was not executed. */
+static void
+show_pool(ExplainState *es, Oid server, Oid user)
+{
+	const PgpxRemoteTransaction *rt;
+
+	if (!es->analyze || !es->verbose)
+		return;
+	rt = pgpx_remote_transaction_find(server, user);
+	if (rt == NULL)
+		return;
+	ExplainPropertyText("Pool", NameStr(rt->lease->spec->server_name), es);
+	if (es->timing)
+		ExplainPropertyFloat("Pool Wait", "ms", rt->waited / 1000.0, 3, es);
+}
+
+/*
+ * The callbacks of EXPLAIN.  For EXPLAIN (ANALYZE, VERBOSE) they add the pool,
+ * and the time that this transaction has waited for its lease.
+ */
+static void
+explain_scan(ForeignScanState *node, ExplainState *es)
+{
+	Oid			server;
+	Oid			user;
+	uint64		rows;
+
+	postgres_fdw()->ExplainForeignScan(node, es);
+	if (!pgpx_scan_statistics(node, &server, &user, &rows))
+		return;
+	show_pool(es, server, user);
+	if (es->analyze && es->verbose)
+		ExplainPropertyInteger("Remote Rows", NULL, (int64) rows, es);
+}
+
+/* Show the pool of a target table. */
+static void
+show_target(ResultRelInfo *result_rel, EState *estate, ExplainState *es)
+{
+	Oid			relid = RelationGetRelid(result_rel->ri_RelationDesc);
+
+	show_pool(es, GetForeignTable(relid)->serverid,
+			  pgpx_result_rel_user(result_rel, estate));
+}
+
+static void
+explain_modify(ModifyTableState *mtstate, ResultRelInfo *result_rel,
+			   List *fdw_private, int subplan_index, ExplainState *es)
+{
+	postgres_fdw()->ExplainForeignModify(mtstate, result_rel, fdw_private,
+										 subplan_index, es);
+	show_target(result_rel, mtstate->ps.state, es);
+}
+
+static void
+explain_direct_modify(ForeignScanState *node, ExplainState *es)
+{
+	postgres_fdw()->ExplainDirectModify(node, es);
+	if (node->resultRelInfo != NULL)
+		show_target(node->resultRelInfo, node->ss.ps.state, es);
+}
+
+PG_FUNCTION_INFO_V1(pgpx_fdw_handler);
+
 /* pgpool_fdw_handler() returns fdw_handler */
 Datum
 pgpx_fdw_handler(PG_FUNCTION_ARGS)
 {
-	const FdwRoutine *theirs = inherited();
+	const FdwRoutine *theirs = postgres_fdw();
 	FdwRoutine *routine = makeNode(FdwRoutine);
 
 	/* planning */
@@ -86,13 +148,12 @@ pgpx_fdw_handler(PG_FUNCTION_ARGS)
 	routine->ExecForeignTruncate = pgpx_modify_truncate;
 
 	/* EXPLAIN: call those of postgres_fdw and add to their output */
-	pgpx_explain_begin(theirs);
-	routine->ExplainForeignScan = pgpx_explain_scan;
-	routine->ExplainForeignModify = pgpx_explain_modify;
-	routine->ExplainDirectModify = pgpx_explain_direct_modify;
+	routine->ExplainForeignScan = explain_scan;
+	routine->ExplainForeignModify = explain_modify;
+	routine->ExplainDirectModify = explain_direct_modify;
 
 	/* utility statements */
-	routine->AnalyzeForeignTable = pgpx_analyze_table;
-	routine->ImportForeignSchema = pgpx_import_schema;
+	routine->AnalyzeForeignTable = pgpx_utility_analyze;
+	routine->ImportForeignSchema = pgpx_utility_import;
 	PG_RETURN_POINTER(routine);
 }

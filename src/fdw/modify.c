@@ -8,16 +8,20 @@
  * table.  It is executed for each row, or for a batch of rows.
  *
  * - A lease is taken at the first row, so that a statement that is only
- *	 explained, or that affects no row, takes none.
+ *   explained, or that affects no row, takes none.
  * - A row is identified by its ctid, which the subplan's scan has returned.
  * - The user of the lease is the user whose permissions on the table the
- *	 executor checks.  For an access through a view, that is the view's owner.
+ *   executor checks.  For an access through a view, that is the view's owner.
  * - Generated columns are sent as DEFAULT.
+ *
+ * A direct modification is an UPDATE or DELETE that the remote executes as a
+ * whole.  The first call of IterateDirectModify sends it.
  *
  *-------------------------------------------------------------------------
  */
 #include "fdw/modify.h"
 
+#include "access/htup_details.h"
 #include "access/sysattr.h"
 #include "executor/executor.h"
 #include "nodes/execnodes.h"
@@ -26,13 +30,148 @@
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
+#include "utils/rel.h"
 
 #include "fdw/contract.h"
-#include "fdw/modify_sql.h"
-#include "fdw/remote_name.h"
+#include "fdw/deparse.h"
+#include "fdw/remote_scan.h"
 #include "fdw/remote_transaction.h"
-#include "fdw/returning.h"
+#include "fdw/scan.h"
 #include "values/params.h"
+
+/* ------------------------------------------------------------------------
+ * The row that a statement for one row returns
+ *
+ * The row is converted while the answer is read.  When the answer is complete,
+ * it replaces the row in the executor's slot.  A rule on the remote table can
+ * add rows to the answer, which are discarded.
+ * ------------------------------------------------------------------------
+ */
+
+typedef struct Returning
+{
+	PgpxSink	sink;
+	Relation	rel;
+	PgpxRows   *rows;
+	const PgpxSink *rows_sink;
+	MemoryContext cxt;			/* of the row */
+	HeapTuple	tuple;			/* the row; NULL: none so far */
+} Returning;
+
+/* Add the column whose conversion failed to the context of the error. */
+static void
+add_context(void *arg, AttrNumber attnum)
+{
+	Returning  *r = arg;
+	TupleDesc	tupdesc = RelationGetDescr(r->rel);
+	const char *column = NULL;
+
+	if (attnum == SelfItemPointerAttributeNumber)
+		column = "ctid";
+	else if (attnum > 0)
+		column = NameStr(TupleDescAttr(tupdesc, attnum - 1)->attname);
+	if (column != NULL)
+		errcontext("column \"%s\" of foreign table \"%s\"", column,
+				   RelationGetRelationName(r->rel));
+	else
+		errcontext("row of foreign table \"%s\"",
+				   RelationGetRelationName(r->rel));
+}
+
+static bool
+begin_result(void *arg, const PgpxWireMessage *msg, const PgpxWire *wire)
+{
+	Returning  *r = arg;
+
+	return r->rows_sink->columns(r->rows_sink->arg, msg, wire);
+}
+
+static bool
+take_row(void *arg, const PgpxWireMessage *msg)
+{
+	Returning  *r = arg;
+	MemoryContext old;
+	Datum	   *values;
+	bool	   *nulls;
+
+	if (!r->rows_sink->row(r->rows_sink->arg, msg))
+		return false;
+	if (r->tuple != NULL)
+		return true;
+	pgpx_rows_values(r->rows, &values, &nulls);
+	old = MemoryContextSwitchTo(r->cxt);
+	r->tuple = pgpx_tuple_form(RelationGetDescr(r->rel), values, nulls);
+	MemoryContextSwitchTo(old);
+	return true;
+}
+
+static void
+restore(void *arg)
+{
+	Returning  *r = arg;
+
+	r->rows_sink->restore(r->rows_sink->arg);
+}
+
+/*
+ * Begin to convert returned rows of a foreign table.
+ *
+ * retrieved_attrs: for each column of the remote result, the number of its
+ * attribute.  The return value is allocated in the current memory context.
+ */
+static Returning *
+returning_begin(Relation rel, List *retrieved_attrs)
+{
+	Returning  *r = palloc0(sizeof(*r));
+	int			n = list_length(retrieved_attrs);
+	AttrNumber *attnums = palloc(sizeof(AttrNumber) * n);
+
+	for (int i = 0; i < n; i++)
+		attnums[i] = list_nth_int(retrieved_attrs, i);
+	r->sink.columns = begin_result;
+	r->sink.row = take_row;
+	r->sink.restore = restore;
+	r->sink.arg = r;
+	r->rel = rel;
+	r->rows = pgpx_rows_begin_attributes(RelationGetDescr(rel), n, attnums,
+										 add_context, r);
+	r->rows_sink = pgpx_rows_sink(r->rows);
+	return r;
+}
+
+/*
+ * Return the sink for the next execution; NULL if returning is NULL.  The row
+ * will be allocated in the current memory context.
+ */
+static const PgpxSink *
+returning_sink(Returning *returning)
+{
+	if (returning == NULL)
+		return NULL;
+	returning->tuple = NULL;
+	returning->cxt = CurrentMemoryContext;
+	return &returning->sink;
+}
+
+/*
+ * Store the first row of the last execution in a slot.  Returns false if there
+ * was none; the slot stays as it is.
+ */
+static bool
+returning_store(Returning *returning, TupleTableSlot *slot)
+{
+	pgpx_rows_end(returning->rows);
+	if (returning->tuple == NULL)
+		return false;
+	ExecForceStoreHeapTuple(returning->tuple, slot, true);
+	returning->tuple = NULL;
+	return true;
+}
+
+/* ------------------------------------------------------------------------
+ * Modification row by row
+ * ------------------------------------------------------------------------
+ */
 
 /* The number of parameters in Bind is an unsigned 16-bit integer. */
 #define MAX_PARAMS 65535
@@ -62,7 +201,7 @@ typedef struct PgpxModify
 	const char **values;		/* of nrows rows */
 	char		ctid[32];
 
-	PgpxReturning *returning;	/* NULL: no RETURNING */
+	Returning  *returning;		/* NULL: no RETURNING */
 	MemoryContext cxt;			/* of this struct */
 	MemoryContext row_cxt;		/* reset after each execution */
 } PgpxModify;
@@ -70,8 +209,8 @@ typedef struct PgpxModify
 static int
 get_batch_size(Relation rel)
 {
-	const char *value = pgpx_remote_table_option(RelationGetRelid(rel),
-												 "batch_size");
+	const char *value = pgpx_table_option(RelationGetRelid(rel),
+										  "batch_size");
 	int			batch_size = 1;
 
 	/* the validator has checked the value */
@@ -142,7 +281,7 @@ begin_modify(EState *estate, ResultRelInfo *result_rel, CmdType operation,
 									   ALLOCSET_SMALL_SIZES);
 	m->values = palloc(sizeof(char *) * (m->ncolumns + 1));
 	if (retrieved_attrs != NIL)
-		m->returning = pgpx_returning_begin(m->rel, retrieved_attrs);
+		m->returning = returning_begin(m->rel, retrieved_attrs);
 	return m;
 }
 
@@ -178,9 +317,9 @@ set_nrows(PgpxModify *m, int n)
 	m->nrows = 1;
 	m->values = repalloc(m->values, sizeof(char *) * (m->ncolumns * n + 1));
 	if (n > 1)
-		m->sql = pgpx_modify_sql_insert_rows(m->rel, m->row_sql,
-											 m->target_attrs, m->values_end,
-											 m->ncolumns, n);
+		m->sql = pgpx_deparse_insert_rows(m->rel, m->row_sql,
+										  m->target_attrs, m->values_end,
+										  m->ncolumns, n);
 	m->nrows = n;
 	MemoryContextSwitchTo(old);
 }
@@ -255,10 +394,10 @@ execute(PgpxModify *m, TupleTableSlot **slots, TupleTableSlot **plan_slots,
 	statement.nparams = set_values(m, ctid, slots);
 	statement.values = m->values;
 	n = pgpx_remote_execute(m->transaction, &statement,
-							pgpx_returning_sink(m->returning), true);
+							returning_sink(m->returning), true);
 	MemoryContextReset(m->row_cxt);
 	if (m->returning != NULL)
-		n = pgpx_returning_store(m->returning, slots[0]) ? 1 : 0;
+		n = returning_store(m->returning, slots[0]) ? 1 : 0;
 
 	/* the remote's number is untrusted: it must not exceed the rows sent */
 	*nslots = Min(n, *nslots);
@@ -389,11 +528,11 @@ pgpx_modify_begin_insert(ModifyTableState *mtstate, ResultRelInfo *result_rel)
 	for (int attnum = 1; attnum <= RelationGetNumberOfAttributes(rel); attnum++)
 		if (!TupleDescAttr(RelationGetDescr(rel), attnum - 1)->attisdropped)
 			target_attrs = lappend_int(target_attrs, attnum);
-	sql = pgpx_modify_sql_insert(rel, result_rel_varno(mtstate, result_rel),
-								 target_attrs, do_nothing,
-								 result_rel->ri_WithCheckOptions,
-								 result_rel->ri_returningList,
-								 &retrieved_attrs, &values_end);
+	sql = pgpx_deparse_insert(rel, result_rel_varno(mtstate, result_rel),
+							  target_attrs, do_nothing,
+							  result_rel->ri_WithCheckOptions,
+							  result_rel->ri_returningList,
+							  &retrieved_attrs, &values_end);
 	result_rel->ri_FdwState =
 		begin_modify(mtstate->ps.state, result_rel, CMD_INSERT, NULL, sql,
 					 target_attrs, values_end, retrieved_attrs);
@@ -417,8 +556,8 @@ pgpx_modify_truncate(List *rels, DropBehavior behavior, bool restart_seqs)
 	foreach(lc, rels)
 	{
 		Relation	rel = (Relation) lfirst(lc);
-		const char *value = pgpx_remote_table_option(RelationGetRelid(rel),
-													 "truncatable");
+		const char *value = pgpx_table_option(RelationGetRelid(rel),
+											  "truncatable");
 		bool		truncatable = true;
 
 		if (value != NULL)
@@ -431,6 +570,225 @@ pgpx_modify_truncate(List *rels, DropBehavior behavior, bool restart_seqs)
 		server = GetForeignTable(RelationGetRelid(rel))->serverid;
 	}
 	transaction = pgpx_remote_transaction_get(server, GetUserId(), "TRUNCATE");
-	statement.sql = pgpx_modify_sql_truncate(rels, behavior, restart_seqs);
+	statement.sql = pgpx_deparse_truncate(rels, behavior, restart_seqs);
 	(void) pgpx_remote_execute(transaction, &statement, NULL, true);
+}
+
+/* ------------------------------------------------------------------------
+ * Direct modification
+ *
+ * The rows of RETURNING are read from the stream as the executor asks for them;
+ * if another statement needs the lease, the rest is buffered (remote_scan.c).
+ * The remote executes the whole statement, even if the executor stops reading.
+ *
+ * If the target is joined with other tables, a returned row has the columns of
+ * fdw_scan_tlist, and the row of the target is extracted from it.
+ * ------------------------------------------------------------------------
+ */
+
+/* Execution state of a node, in ForeignScanState.fdw_state. */
+typedef struct PgpxDirectModify
+{
+	Relation	rel;			/* the target */
+	Oid			server;
+	Oid			user;			/* whose mapping is used */
+	PgpxDirectModifyPlan plan;
+
+	PgpxQueryParams params;
+
+	bool		executed;
+	uint64		nrows;			/* affected rows, without a scan */
+	uint64		nread;			/* rows that were passed to the executor */
+
+	PgpxRemoteScan *scan;		/* NULL: the statement returns nothing */
+
+	/*
+	 * For a join: the number of the column in fdw_scan_tlist that has an
+	 * attribute of the target, for each attribute, and that has its ctid.  0:
+	 * no column has it.
+	 */
+	AttrNumber *target_columns; /* NULL: no join */
+	AttrNumber	ctid_column;
+} PgpxDirectModify;
+
+/* Find the columns of the target in the rows of a join. */
+static void
+map_target(PgpxDirectModify *d, List *scan_tlist, Index target)
+{
+	AttrNumber	column = 0;
+	ListCell   *lc;
+
+	d->target_columns = palloc0(sizeof(AttrNumber) *
+								RelationGetNumberOfAttributes(d->rel));
+	foreach(lc, scan_tlist)
+	{
+		Var		   *var = (Var *) lfirst_node(TargetEntry, lc)->expr;
+
+		column++;
+		if (!IsA(var, Var) || var->varno != target ||
+			!list_member_int(d->plan.retrieved_attrs, column))
+			continue;
+		if (var->varattno > 0)
+			d->target_columns[var->varattno - 1] = column;
+		else if (var->varattno == SelfItemPointerAttributeNumber)
+			d->ctid_column = column;
+	}
+}
+
+void
+pgpx_direct_modify_begin(ForeignScanState *node, int eflags)
+{
+	ForeignScan *scan = (ForeignScan *) node->ss.ps.plan;
+	bool		join = scan->scan.scanrelid == 0;
+	PgpxDirectModify *d;
+	Index		target;
+
+	/* EXPLAIN: fdw_state stays NULL */
+	if ((eflags & EXEC_FLAG_EXPLAIN_ONLY) != 0)
+		return;
+	d = palloc0(sizeof(*d));
+	node->fdw_state = d;
+	pgpx_contract_direct_modify(scan->fdw_private, &d->plan);
+	target = node->resultRelInfo->ri_RangeTableIndex;
+	d->rel = join ? ExecOpenScanRelation(node->ss.ps.state, target, eflags) :
+		node->ss.ss_currentRelation;
+	d->server = GetForeignTable(RelationGetRelid(d->rel))->serverid;
+	d->user = pgpx_result_rel_user(node->resultRelInfo, node->ss.ps.state);
+	if (d->plan.has_returning && join)
+		map_target(d, scan->fdw_scan_tlist, target);
+	pgpx_query_params_begin(&d->params, scan->fdw_exprs, &node->ss.ps);
+}
+
+/* Begin to read the rows of RETURNING. */
+static void
+begin_returning_scan(PgpxDirectModify *d, ForeignScanState *node,
+					 PgpxRemoteTransaction *transaction)
+{
+	MemoryContext old = MemoryContextSwitchTo(node->ss.ps.state->es_query_cxt);
+	TupleDesc	tupdesc = pgpx_scan_tupdesc(node);
+	int			n = list_length(d->plan.retrieved_attrs);
+	AttrNumber *attnums = palloc(sizeof(AttrNumber) * n);
+	PgpxRows   *rows;
+
+	for (int i = 0; i < n; i++)
+		attnums[i] = list_nth_int(d->plan.retrieved_attrs, i);
+	rows = pgpx_rows_begin_attributes(tupdesc, n, attnums, pgpx_scan_context,
+									  node);
+	d->scan = pgpx_remote_scan_begin(transaction, d->plan.sql, rows, tupdesc,
+									 0, true, true);
+	MemoryContextSwitchTo(old);
+}
+
+/* Execute the statement.  With RETURNING, only send it. */
+static void
+execute_direct(ForeignScanState *node)
+{
+	PgpxDirectModify *d = node->fdw_state;
+	PgpxRemoteTransaction *transaction =
+		pgpx_remote_transaction_get(d->server, d->user,
+									RelationGetRelationName(d->rel));
+	PgpxStatement statement = {
+		.sql = d->plan.sql,
+		.nparams = d->params.n,
+		.values = pgpx_query_params_evaluate(&d->params,
+											 node->ss.ps.ps_ExprContext),
+	};
+
+	if (!d->plan.has_returning)
+		d->nrows = pgpx_remote_execute(transaction, &statement, NULL, true);
+	else
+	{
+		begin_returning_scan(d, node, transaction);
+		pgpx_remote_scan_open(d->scan, statement.nparams, statement.values);
+	}
+	d->executed = true;
+}
+
+/* Extract the row of the target from a row of a join. */
+static TupleTableSlot *
+extract_target(PgpxDirectModify *d, ForeignScanState *node,
+			   TupleTableSlot *row)
+{
+	TupleTableSlot *slot = ExecGetReturningSlot(node->ss.ps.state,
+												node->resultRelInfo);
+	HeapTuple	tuple;
+	Datum		ctid;
+
+	slot_getallattrs(row);
+	ExecClearTuple(slot);
+	for (int i = 0; i < RelationGetNumberOfAttributes(d->rel); i++)
+	{
+		int			column = d->target_columns[i];
+
+		slot->tts_isnull[i] = column == 0 || row->tts_isnull[column - 1];
+		slot->tts_values[i] = slot->tts_isnull[i] ? (Datum) 0 :
+			row->tts_values[column - 1];
+	}
+	ExecStoreVirtualTuple(slot);
+	if (d->ctid_column == 0 || row->tts_isnull[d->ctid_column - 1])
+		return slot;
+
+	/* system columns are read from a heap tuple */
+	tuple = ExecFetchSlotHeapTuple(slot, true, NULL);
+	ctid = row->tts_values[d->ctid_column - 1];
+	tuple->t_self = *(ItemPointer) DatumGetPointer(ctid);
+	HeapTupleHeaderSetXmin(tuple->t_data, InvalidTransactionId);
+	HeapTupleHeaderSetXmax(tuple->t_data, InvalidTransactionId);
+	HeapTupleHeaderSetCmin(tuple->t_data, InvalidTransactionId);
+	return slot;
+}
+
+TupleTableSlot *
+pgpx_direct_modify_iterate(ForeignScanState *node)
+{
+	PgpxDirectModify *d = node->fdw_state;
+	EState	   *estate = node->ss.ps.state;
+	ProjectionInfo *projection = node->resultRelInfo->ri_projectReturning;
+	TupleTableSlot *slot = node->ss.ss_ScanTupleSlot;
+	TupleTableSlot *target = slot;
+	HeapTuple	tuple;
+	Datum	   *values;
+	bool	   *nulls;
+
+	if (!d->executed)
+		execute_direct(node);
+	if (projection == NULL)
+	{
+		if (d->plan.set_processed)
+			estate->es_processed += d->nrows;
+		if (node->ss.ps.instrument != NULL)
+			node->ss.ps.instrument->tuplecount += d->nrows;
+		return ExecClearTuple(slot);
+	}
+
+	if (d->scan == NULL)
+	{
+		/* RETURNING of constants: as many empty rows as were affected */
+		if (d->nread == d->nrows)
+			return ExecClearTuple(slot);
+		ExecStoreAllNullTuple(slot);
+	}
+	else
+	{
+		if (!pgpx_remote_scan_next(d->scan, &values, &nulls))
+			return ExecClearTuple(slot);
+		tuple = pgpx_tuple_form(slot->tts_tupleDescriptor, values, nulls);
+		ExecStoreHeapTuple(tuple, slot, false);
+		if (d->target_columns != NULL)
+			target = extract_target(d, node, slot);
+	}
+	d->nread++;
+	if (d->plan.set_processed)
+		estate->es_processed++;
+	projection->pi_exprContext->ecxt_scantuple = target;
+	return slot;
+}
+
+void
+pgpx_direct_modify_end(ForeignScanState *node)
+{
+	PgpxDirectModify *d = node->fdw_state;
+
+	if (d != NULL && d->scan != NULL)
+		pgpx_remote_scan_end(d->scan);
 }

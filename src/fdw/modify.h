@@ -46,4 +46,8 @@ extern void pgpx_modify_end_insert(EState *estate, ResultRelInfo *result_rel);
 extern void pgpx_modify_truncate(List *rels, DropBehavior behavior,
 								 bool restart_seqs);
 
+extern void pgpx_direct_modify_begin(ForeignScanState *node, int eflags);
+extern TupleTableSlot *pgpx_direct_modify_iterate(ForeignScanState *node);
+extern void pgpx_direct_modify_end(ForeignScanState *node);
+
 #endif							/* PGPX_MODIFY_H */

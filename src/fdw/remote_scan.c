@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * remote_scan.c
- *	  Scans: remote portals whose rows are read one by one.
+ *	  Scans: remote portals whose rows are read one by one; their parameters
+ *	  and tuples.
  *
  * A scan executes its portal in portions, each for a limited number of rows,
  * which grows.  It reads the rows from the lease's stream as the executor asks
@@ -23,11 +24,91 @@
  */
 #include "fdw/remote_scan.h"
 
+#include "access/htup_details.h"
 #include "access/xact.h"
 #include "catalog/pg_type.h"
 #include "executor/tuptable.h"
+#include "nodes/nodeFuncs.h"
+#include "utils/lsyscache.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
+
+#include "values/params.h"
+
+void
+pgpx_query_params_begin(PgpxQueryParams *params, List *exprs, PlanState *node)
+{
+	ListCell   *lc;
+
+	params->n = list_length(exprs);
+	if (params->n == 0)
+		return;
+	params->outputs = palloc(sizeof(FmgrInfo) * params->n);
+	foreach(lc, exprs)
+	{
+		Oid			type = exprType(lfirst(lc));
+		Oid			output;
+		bool		varlena;
+
+		getTypeOutputInfo(type, &output, &varlena);
+		fmgr_info(output, &params->outputs[foreach_current_index(lc)]);
+		params->catalog_path |= pgpx_params_need_catalog_path(type);
+	}
+	params->exprs = ExecInitExprList(exprs, node);
+	params->cxt = AllocSetContextCreate(CurrentMemoryContext,
+										"pgpool_ext parameters",
+										ALLOCSET_SMALL_SIZES);
+}
+
+const char **
+pgpx_query_params_evaluate(PgpxQueryParams *params, ExprContext *econtext)
+{
+	const char **texts;
+	NullableDatum *values;
+	MemoryContext old;
+	ListCell   *lc;
+	int			level;
+
+	if (params->n == 0)
+		return NULL;
+	MemoryContextReset(params->cxt);
+	old = MemoryContextSwitchTo(params->cxt);
+	texts = palloc(sizeof(char *) * params->n);
+	values = palloc(sizeof(NullableDatum) * params->n);
+
+	/* before the styles are set, because an expression can depend on them */
+	foreach(lc, params->exprs)
+	{
+		NullableDatum *value = &values[foreach_current_index(lc)];
+
+		value->value = ExecEvalExpr((ExprState *) lfirst(lc), econtext,
+									&value->isnull);
+	}
+	level = pgpx_params_begin_styles(params->catalog_path);
+	for (int i = 0; i < params->n; i++)
+		texts[i] = values[i].isnull ? NULL :
+			OutputFunctionCall(&params->outputs[i], values[i].value);
+	pgpx_params_end_styles(level);
+	MemoryContextSwitchTo(old);
+	return texts;
+}
+
+HeapTuple
+pgpx_tuple_form(TupleDesc tupdesc, Datum *values, bool *nulls)
+{
+	HeapTuple	tuple = heap_form_tuple(tupdesc, values, nulls);
+	int			natts = tupdesc->natts;
+
+	if (!nulls[natts])
+		tuple->t_self = tuple->t_data->t_ctid =
+			*(ItemPointer) DatumGetPointer(values[natts]);
+
+	/* a tuple whose ctid is not valid must not look as if it was inserted here */
+	HeapTupleHeaderSetXmax(tuple->t_data, InvalidTransactionId);
+	HeapTupleHeaderSetXmin(tuple->t_data, InvalidTransactionId);
+	HeapTupleHeaderSetCmin(tuple->t_data, InvalidTransactionId);
+	return tuple;
+}
 
 /* Each portion is larger than the one before, up to this number of rows. */
 #define PORTION_GROWTH 4

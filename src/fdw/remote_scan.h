@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * remote_scan.h
- *	  Scans: remote portals whose rows are read one by one.
+ *	  Scans: remote portals whose rows are read one by one; their parameters
+ *	  and tuples.
  *
  * Any number of scans can be open on a remote transaction.  One of them can
  * be in the middle of an answer.  Before another statement is sent, the
@@ -13,6 +14,39 @@
 #define PGPX_REMOTE_SCAN_H
 
 #include "fdw/remote_transaction.h"
+
+#include "access/htup.h"
+
+typedef struct PgpxQueryParams
+{
+	int			n;
+	List	   *exprs;			/* of ExprStates */
+	FmgrInfo   *outputs;
+	bool		catalog_path;	/* see pgpx_params_need_catalog_path */
+	MemoryContext cxt;			/* of their texts */
+} PgpxQueryParams;
+
+/* Prepare the evaluation of fdw_exprs, in the current memory context. */
+extern void pgpx_query_params_begin(PgpxQueryParams *params, List *exprs,
+									PlanState *node);
+
+/*
+ * pgpx_query_params_evaluate
+ *		Evaluate the parameters and return their texts, NULL for SQL's NULL.
+ *
+ * The texts are valid until the next call.
+ */
+extern const char **pgpx_query_params_evaluate(PgpxQueryParams *params,
+											   ExprContext *econtext);
+
+/*
+ * pgpx_tuple_form
+ *		Form a tuple from values as pgpx_rows_values returns them.
+ *
+ * The tuple has the ctid, if there is one, and invalid transaction IDs.
+ */
+extern HeapTuple pgpx_tuple_form(TupleDesc tupdesc, Datum *values,
+								 bool *nulls);
 
 typedef struct PgpxRemoteScan PgpxRemoteScan;
 

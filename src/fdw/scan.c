@@ -22,9 +22,7 @@
 #include "utils/rel.h"
 
 #include "fdw/contract.h"
-#include "fdw/query_params.h"
 #include "fdw/remote_scan.h"
-#include "fdw/tuple.h"
 
 /*
  * How postgres_fdw describes an aggregate.  It returns few rows for much work,

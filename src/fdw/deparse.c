@@ -1,8 +1,9 @@
 /*-------------------------------------------------------------------------
  *
- * modify_sql.c
- *	  Remote statements that no plan of postgres_fdw contains: INSERT of
- *	  routed rows and of several rows, TRUNCATE.
+ * deparse.c
+ *	  Deparses remote names of foreign tables and columns, and the remote
+ *	  statements that no plan of postgres_fdw contains: INSERT of routed rows
+ *	  and of several rows, TRUNCATE.
  *
  * All other statements are part of the plan.  postgres_fdw builds these three
  * during execution, and since PostgreSQL 16 another library cannot call the
@@ -14,12 +15,66 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "fdw/modify_sql.h"
+#include "fdw/deparse.h"
 
 #include "access/sysattr.h"
+#include "commands/defrem.h"
 #include "optimizer/optimizer.h"
+#include "utils/builtins.h"
+#include "utils/lsyscache.h"
 
-#include "fdw/remote_name.h"
+static const char *
+find_option(List *options, const char *name)
+{
+	ListCell   *lc;
+
+	foreach(lc, options)
+	{
+		DefElem    *def = lfirst_node(DefElem, lc);
+
+		if (strcmp(def->defname, name) == 0)
+			return defGetString(def);
+	}
+	return NULL;
+}
+
+void
+pgpx_deparse_relation(StringInfo buf, Relation rel)
+{
+	List	   *options = GetForeignTable(RelationGetRelid(rel))->options;
+	const char *schema = find_option(options, "schema_name");
+	const char *table = find_option(options, "table_name");
+
+	if (schema == NULL)
+		schema = get_namespace_name(RelationGetNamespace(rel));
+	if (table == NULL)
+		table = RelationGetRelationName(rel);
+	appendStringInfo(buf, "%s.%s", quote_identifier(schema),
+					 quote_identifier(table));
+}
+
+void
+pgpx_deparse_column(StringInfo buf, Relation rel, AttrNumber attnum)
+{
+	Form_pg_attribute attr = TupleDescAttr(RelationGetDescr(rel), attnum - 1);
+	List	   *options = GetForeignColumnOptions(attr->attrelid, attnum);
+	const char *name = find_option(options, "column_name");
+
+	if (name == NULL)
+		name = NameStr(attr->attname);
+	appendStringInfoString(buf, quote_identifier(name));
+}
+
+const char *
+pgpx_table_option(Oid relid, const char *name)
+{
+	ForeignTable *table = GetForeignTable(relid);
+	const char *value = find_option(table->options, name);
+
+	if (value != NULL)
+		return value;
+	return find_option(GetForeignServer(table->serverid)->options, name);
+}
 
 /*
  * Appends the values of one row in parentheses.  The parameters are numbered
@@ -77,7 +132,7 @@ append_returning(StringInfo buf, Relation rel, Bitmapset *used)
 			continue;
 		appendStringInfoString(buf, separator);
 		separator = ", ";
-		pgpx_remote_name_column(buf, rel, attnum);
+		pgpx_deparse_column(buf, rel, attnum);
 		retrieved_attrs = lappend_int(retrieved_attrs, attnum);
 	}
 	if (contains(used, SelfItemPointerAttributeNumber))
@@ -90,9 +145,9 @@ append_returning(StringInfo buf, Relation rel, Bitmapset *used)
 }
 
 char *
-pgpx_modify_sql_insert(Relation rel, Index varno, List *target_attrs,
-					   bool do_nothing, List *with_checks, List *returning,
-					   List **retrieved_attrs, int *values_end)
+pgpx_deparse_insert(Relation rel, Index varno, List *target_attrs,
+					bool do_nothing, List *with_checks, List *returning,
+					List **retrieved_attrs, int *values_end)
 {
 	StringInfoData buf;
 	Bitmapset  *used = NULL;
@@ -100,7 +155,7 @@ pgpx_modify_sql_insert(Relation rel, Index varno, List *target_attrs,
 
 	initStringInfo(&buf);
 	appendStringInfoString(&buf, "INSERT INTO ");
-	pgpx_remote_name_relation(&buf, rel);
+	pgpx_deparse_relation(&buf, rel);
 	if (target_attrs == NIL)
 		appendStringInfoString(&buf, " DEFAULT VALUES");
 	else
@@ -111,7 +166,7 @@ pgpx_modify_sql_insert(Relation rel, Index varno, List *target_attrs,
 		{
 			appendStringInfoString(&buf, separator);
 			separator = ", ";
-			pgpx_remote_name_column(&buf, rel, lfirst_int(lc));
+			pgpx_deparse_column(&buf, rel, lfirst_int(lc));
 		}
 		appendStringInfoString(&buf, ") VALUES ");
 		(void) append_row(&buf, rel, target_attrs, 1);
@@ -133,9 +188,9 @@ pgpx_modify_sql_insert(Relation rel, Index varno, List *target_attrs,
 }
 
 char *
-pgpx_modify_sql_insert_rows(Relation rel, const char *insert,
-							List *target_attrs, int values_end, int nparams,
-							int nrows)
+pgpx_deparse_insert_rows(Relation rel, const char *insert,
+						 List *target_attrs, int values_end, int nparams,
+						 int nrows)
 {
 	StringInfoData buf;
 	int			param = nparams + 1;
@@ -152,7 +207,7 @@ pgpx_modify_sql_insert_rows(Relation rel, const char *insert,
 }
 
 char *
-pgpx_modify_sql_truncate(List *rels, DropBehavior behavior, bool restart_seqs)
+pgpx_deparse_truncate(List *rels, DropBehavior behavior, bool restart_seqs)
 {
 	const char *separator = "TRUNCATE ";
 	StringInfoData buf;
@@ -163,7 +218,7 @@ pgpx_modify_sql_truncate(List *rels, DropBehavior behavior, bool restart_seqs)
 	{
 		appendStringInfoString(&buf, separator);
 		separator = ", ";
-		pgpx_remote_name_relation(&buf, (Relation) lfirst(lc));
+		pgpx_deparse_relation(&buf, (Relation) lfirst(lc));
 	}
 	appendStringInfo(&buf, " %s IDENTITY %s",
 					 restart_seqs ? "RESTART" : "CONTINUE",

@@ -1,0 +1,552 @@
+/*-------------------------------------------------------------------------
+ *
+ * utility.c
+ *	  Utility commands on foreign tables: ANALYZE and IMPORT FOREIGN SCHEMA.
+ *
+ * Both query the remote catalogs.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "fdw/utility.h"
+
+#include "catalog/pg_attribute.h"
+#include "catalog/pg_class.h"
+#include "commands/defrem.h"
+#include "mb/pg_wchar.h"
+#include "utils/builtins.h"
+#include "utils/guc.h"
+#include "utils/memutils.h"
+#include "utils/rel.h"
+#include "utils/sampling.h"
+
+#include "fdw/deparse.h"
+#include "fdw/remote_scan.h"
+
+/* ------------------------------------------------------------------------
+ * Queries of remote catalogs
+ * ------------------------------------------------------------------------
+ */
+
+typedef struct TextRows
+{
+	int			ncolumns;
+	int			n;
+	int			room;
+	char	  **values;			/* [n * ncolumns]; NULL for SQL's NULL */
+} TextRows;
+
+static bool
+check_columns(void *arg, const PgpxWireMessage *msg, const PgpxWire *wire)
+{
+	const TextRows *rows = arg;
+	int			n = pgpx_wire_parse_ncolumns(msg);
+
+	if (n >= 0 && n != rows->ncolumns)
+		ereport(ERROR,
+				(errcode(ERRCODE_FDW_ERROR),
+				 errmsg("remote query result does not match the foreign table"),
+				 errdetail("The remote statement returns %d columns, and %d are expected.",
+						   n, rows->ncolumns)));
+	return n >= 0;
+}
+
+static bool
+add_row(void *arg, const PgpxWireMessage *msg)
+{
+	TextRows   *rows = arg;
+	PgpxField  *fields = palloc(sizeof(PgpxField) * rows->ncolumns);
+	char	  **values;
+
+	if (!pgpx_wire_parse_row(msg, rows->ncolumns, fields))
+		return false;
+	if (rows->n == rows->room)
+	{
+		size_t		size = sizeof(char *) * rows->ncolumns * rows->room * 2;
+
+		rows->room *= 2;
+		rows->values = repalloc_huge(rows->values, size);
+	}
+	values = &rows->values[rows->n * rows->ncolumns];
+	rows->n++;
+	for (int i = 0; i < rows->ncolumns; i++)
+	{
+		values[i] = NULL;
+		if (fields[i].data == NULL)
+			continue;
+		(void) pg_verifymbstr(fields[i].data, fields[i].len, false);
+		values[i] = pnstrdup(fields[i].data, fields[i].len);
+	}
+	pfree(fields);
+	return true;
+}
+
+static void
+restore(void *arg)
+{
+}
+
+/*
+ * Run a query on a remote transaction and return its rows.
+ *
+ * The result is allocated in the current memory context.  Errors: those of
+ * pgpx_remote_execute; HV000 if the number of columns is not ncolumns.
+ */
+static TextRows *
+text_query(PgpxRemoteTransaction *rt, const char *sql, int ncolumns)
+{
+	TextRows   *rows = palloc(sizeof(*rows));
+	PgpxStatement statement = {.sql = sql};
+	PgpxSink	sink = {
+		.columns = check_columns,
+		.row = add_row,
+		.restore = restore,
+		.arg = rows,
+	};
+
+	rows->ncolumns = ncolumns;
+	rows->n = 0;
+	rows->room = 16;
+	rows->values = palloc(sizeof(char *) * rows->room * ncolumns);
+	(void) pgpx_remote_execute(rt, &statement, &sink, false);
+	return rows;
+}
+
+/* Return a value of a row. */
+static const char *
+text_value(const TextRows *rows, int row, int column)
+{
+	return rows->values[row * rows->ncolumns + column];
+}
+
+/* ------------------------------------------------------------------------
+ * ANALYZE
+ *
+ * The rows are read as the table's owner.  With option analyze_sampling the
+ * remote server returns a sample; without it, all rows are read.  In both cases
+ * acquire_rows selects the requested number of rows at random from the rows
+ * that it reads.
+ * ------------------------------------------------------------------------
+ */
+
+static PgpxRemoteTransaction *
+get_transaction(Relation rel)
+{
+	Oid			server = GetForeignTable(RelationGetRelid(rel))->serverid;
+
+	return pgpx_remote_transaction_get(server, rel->rd_rel->relowner,
+									   RelationGetRelationName(rel));
+}
+
+/* Append the remote table's name as a regclass. */
+static void
+append_regclass(StringInfo buf, Relation rel)
+{
+	StringInfoData name;
+
+	initStringInfo(&name);
+	pgpx_deparse_relation(&name, rel);
+	appendStringInfo(buf, "%s::pg_catalog.regclass",
+					 quote_literal_cstr(name.data));
+}
+
+/* Append a SELECT of all columns; returns the array of their numbers. */
+static AttrNumber *
+append_select(StringInfo buf, Relation rel, int *n)
+{
+	TupleDesc	tupdesc = RelationGetDescr(rel);
+	AttrNumber *attnums = palloc(sizeof(AttrNumber) * (tupdesc->natts + 1));
+
+	*n = 0;
+	appendStringInfoString(buf, "SELECT ");
+	for (int attnum = 1; attnum <= tupdesc->natts; attnum++)
+	{
+		if (TupleDescAttr(tupdesc, attnum - 1)->attisdropped)
+			continue;
+		if (*n > 0)
+			appendStringInfoString(buf, ", ");
+		pgpx_deparse_column(buf, rel, attnum);
+		attnums[(*n)++] = attnum;
+	}
+	if (*n == 0)
+		appendStringInfoString(buf, "NULL");
+	appendStringInfoString(buf, " FROM ");
+	pgpx_deparse_relation(buf, rel);
+	return attnums;
+}
+
+/*
+ * Append the clause that makes the remote server return a sample of about
+ * targrows rows.  Returns the remote's estimate of the number of rows in the
+ * table, or 0 if no clause was appended and all rows are read.
+ */
+static double
+append_sampling(StringInfo buf, Relation rel, int targrows)
+{
+	const char *method = pgpx_table_option(RelationGetRelid(rel),
+										   "analyze_sampling");
+	TextRows   *rows;
+	StringInfoData sql;
+	double		reltuples;
+	char		relkind;
+	double		fraction;
+
+	if (method == NULL)
+		method = "auto";
+	if (strcmp(method, "off") == 0)
+		return 0;
+	initStringInfo(&sql);
+	appendStringInfoString(&sql, "SELECT reltuples, relkind FROM pg_catalog.pg_class WHERE oid = ");
+	append_regclass(&sql, rel);
+	rows = text_query(get_transaction(rel), sql.data, 2);
+	if (rows->n != 1 || text_value(rows, 0, 0) == NULL ||
+		text_value(rows, 0, 1) == NULL)
+		elog(ERROR, "unexpected result of \"%s\"", sql.data);
+	reltuples = strtod(text_value(rows, 0, 0), NULL);
+	relkind = text_value(rows, 0, 1)[0];
+
+	/* the number of rows is unknown (negative), or small */
+	if (!(reltuples > targrows))
+		return 0;
+	if (strcmp(method, "auto") == 0)
+		method = relkind == RELKIND_RELATION || relkind == RELKIND_MATVIEW ||
+			relkind == RELKIND_PARTITIONED_TABLE ? "bernoulli" : "random";
+	fraction = targrows / reltuples;
+	if (strcmp(method, "random") == 0)
+		appendStringInfo(buf, " WHERE pg_catalog.random() < %f", fraction);
+	else
+		appendStringInfo(buf, " TABLESAMPLE %s(%f)", method, 100 * fraction);
+	return reltuples;
+}
+
+/* Add the name of the column to the context of an error. */
+static void
+add_context(void *arg, AttrNumber attnum)
+{
+	Relation	rel = arg;
+
+	if (attnum > 0)
+	{
+		Form_pg_attribute attr = TupleDescAttr(RelationGetDescr(rel),
+											   attnum - 1);
+
+		errcontext("column \"%s\" of foreign table \"%s\"",
+				   NameStr(attr->attname), RelationGetRelationName(rel));
+	}
+}
+
+/*
+ * Read rows and choose targrows of them (Vitter's algorithm, as in analyze.c).
+ * Returns the number of rows read.
+ */
+static double
+choose_rows(PgpxRemoteScan *scan, TupleDesc tupdesc, HeapTuple *rows,
+			int targrows, int *n)
+{
+	ReservoirStateData state;
+	double		nread = 0;
+	double		skip = -1;
+	Datum	   *values;
+	bool	   *nulls;
+
+	*n = 0;
+	reservoir_init_selection_state(&state, targrows);
+	while (pgpx_remote_scan_next(scan, &values, &nulls))
+	{
+		int			at = -1;
+
+		CHECK_FOR_INTERRUPTS();
+		nread++;
+		if (*n < targrows)
+			at = (*n)++;
+		else
+		{
+			if (skip < 0)
+				skip = reservoir_get_next_S(&state, nread, targrows);
+			if (skip <= 0)
+			{
+				at = (int) (targrows * sampler_random_fract(&state.randstate));
+				heap_freetuple(rows[at]);
+			}
+			skip--;
+		}
+		if (at >= 0)
+			rows[at] = pgpx_tuple_form(tupdesc, values, nulls);
+	}
+	return nread;
+}
+
+static int
+acquire_rows(Relation rel, int elevel, HeapTuple *rows, int targrows,
+			 double *totalrows, double *totaldeadrows)
+{
+	TupleDesc	tupdesc = RelationGetDescr(rel);
+	const char *fetch_size = pgpx_table_option(RelationGetRelid(rel),
+											   "fetch_size");
+	int			portion = 100;
+	StringInfoData sql;
+	AttrNumber *attnums;
+	PgpxRemoteScan *scan;
+	PgpxRows   *converter;
+	double		reltuples;
+	double		nread;
+	int			natts;
+	int			n;
+
+	initStringInfo(&sql);
+	attnums = append_select(&sql, rel, &natts);
+	reltuples = append_sampling(&sql, rel, targrows);
+	if (fetch_size != NULL)
+		(void) parse_int(fetch_size, &portion, 0, NULL);
+
+	converter = pgpx_rows_begin_attributes(tupdesc, natts, attnums,
+										   add_context, rel);
+	scan = pgpx_remote_scan_begin(get_transaction(rel), sql.data, converter,
+								  tupdesc, Max(portion, 1), false, false);
+	pgpx_remote_scan_open(scan, 0, NULL);
+	nread = choose_rows(scan, tupdesc, rows, targrows, &n);
+	pgpx_remote_scan_end(scan);
+
+	*totaldeadrows = 0;
+	*totalrows = reltuples > 0 ? reltuples : nread;
+	elog(elevel, "\"%s\": table contains %.0f rows, %d rows in sample",
+		 RelationGetRelationName(rel), *totalrows, n);
+	return n;
+}
+
+bool
+pgpx_utility_analyze(Relation rel, AcquireSampleRowsFunc *func,
+					 BlockNumber *totalpages)
+{
+	TextRows   *rows;
+	StringInfoData sql;
+
+	*func = acquire_rows;
+	initStringInfo(&sql);
+	appendStringInfoString(&sql, "SELECT pg_catalog.pg_relation_size(");
+	append_regclass(&sql, rel);
+	appendStringInfo(&sql, ") / %d", BLCKSZ);
+	rows = text_query(get_transaction(rel), sql.data, 1);
+	if (rows->n != 1 || text_value(rows, 0, 0) == NULL)
+		elog(ERROR, "unexpected result of \"%s\"", sql.data);
+	*totalpages = strtoul(text_value(rows, 0, 0), NULL, 10);
+	return true;
+}
+
+/* ------------------------------------------------------------------------
+ * IMPORT FOREIGN SCHEMA
+ *
+ * The options and the commands are those of postgres_fdw.  The remote
+ * search_path is pg_catalog, so the remote qualifies the names of types and
+ * functions in other schemas.
+ * ------------------------------------------------------------------------
+ */
+
+typedef struct Import
+{
+	bool		collate;
+	bool		default_value;
+	bool		generated;
+	bool		not_null;
+} Import;
+
+/* Columns of the query. */
+enum
+{
+	C_TABLE,
+	C_NAME,						/* NULL: the table has no columns */
+	C_TYPE,
+	C_NOT_NULL,
+	C_DEFAULT,
+	C_GENERATED,
+	C_COLLATION,
+	C_COLLATION_SCHEMA,
+	C_COUNT,
+};
+
+static void
+read_options(List *options, Import *import)
+{
+	ListCell   *lc;
+
+	import->collate = import->generated = import->not_null = true;
+	import->default_value = false;
+	foreach(lc, options)
+	{
+		DefElem    *def = lfirst_node(DefElem, lc);
+
+		if (strcmp(def->defname, "import_collate") == 0)
+			import->collate = defGetBoolean(def);
+		else if (strcmp(def->defname, "import_default") == 0)
+			import->default_value = defGetBoolean(def);
+		else if (strcmp(def->defname, "import_generated") == 0)
+			import->generated = defGetBoolean(def);
+		else if (strcmp(def->defname, "import_not_null") == 0)
+			import->not_null = defGetBoolean(def);
+		else
+			ereport(ERROR,
+					(errcode(ERRCODE_FDW_INVALID_OPTION_NAME),
+					 errmsg("invalid option \"%s\"", def->defname),
+					 errhint("Valid options in this context are: import_collate, import_default, import_generated, import_not_null.")));
+	}
+}
+
+/*
+ * Check that the remote schema exists.  Returns whether the remote server has
+ * generated columns (from 12 on).
+ */
+static bool
+check_schema(PgpxRemoteTransaction *rt, const char *schema, const char *server)
+{
+	TextRows   *rows;
+	char	   *sql;
+
+	sql = psprintf("SELECT (SELECT 1 FROM pg_catalog.pg_attribute"
+				   " WHERE attrelid = 'pg_catalog.pg_attribute'::pg_catalog.regclass"
+				   " AND attname = 'attgenerated')"
+				   " FROM pg_catalog.pg_namespace WHERE nspname = %s",
+				   quote_literal_cstr(schema));
+	rows = text_query(rt, sql, 1);
+	if (rows->n != 1)
+		ereport(ERROR,
+				(errcode(ERRCODE_FDW_SCHEMA_NOT_FOUND),
+				 errmsg("schema \"%s\" is not present on foreign server \"%s\"",
+						schema, server)));
+	return text_value(rows, 0, 0) != NULL;
+}
+
+/*
+ * Append the condition for LIMIT TO and EXCEPT.  The local server checks the
+ * result again.
+ */
+static void
+append_tables(StringInfo buf, const ImportForeignSchemaStmt *stmt)
+{
+	const char *separator = "";
+	ListCell   *lc;
+
+	if (stmt->list_type != FDW_IMPORT_SCHEMA_LIMIT_TO)
+		appendStringInfoString(buf, " AND NOT c.relispartition");
+	if (stmt->list_type == FDW_IMPORT_SCHEMA_ALL)
+		return;
+	appendStringInfo(buf, " AND c.relname %sIN (",
+					 stmt->list_type == FDW_IMPORT_SCHEMA_EXCEPT ? "NOT " : "");
+	foreach(lc, stmt->table_list)
+	{
+		const char *name = lfirst_node(RangeVar, lc)->relname;
+
+		appendStringInfo(buf, "%s%s", separator, quote_literal_cstr(name));
+		separator = ", ";
+	}
+	appendStringInfoChar(buf, ')');
+}
+
+/* Read the tables of the schema with their columns. */
+static TextRows *
+read_tables(PgpxRemoteTransaction *rt, const ImportForeignSchemaStmt *stmt,
+			bool has_generated)
+{
+	TextRows   *rows;
+	StringInfoData sql;
+
+	initStringInfo(&sql);
+	appendStringInfo(&sql,
+					 "SELECT c.relname, a.attname,"
+					 " pg_catalog.format_type(a.atttypid, a.atttypmod),"
+					 " a.attnotnull, pg_catalog.pg_get_expr(d.adbin, d.adrelid),"
+					 " %s, l.collname, ln.nspname"
+					 " FROM pg_catalog.pg_class c"
+					 " JOIN pg_catalog.pg_namespace n ON c.relnamespace = n.oid"
+					 " LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid"
+					 " AND a.attnum > 0 AND NOT a.attisdropped"
+					 " LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = c.oid"
+					 " AND d.adnum = a.attnum"
+					 " LEFT JOIN pg_catalog.pg_collation l ON l.oid = a.attcollation"
+					 " LEFT JOIN pg_catalog.pg_namespace ln"
+					 " ON ln.oid = l.collnamespace"
+					 " WHERE c.relkind IN ("
+					 CppAsString2(RELKIND_RELATION) ","
+					 CppAsString2(RELKIND_VIEW) ","
+					 CppAsString2(RELKIND_FOREIGN_TABLE) ","
+					 CppAsString2(RELKIND_MATVIEW) ","
+					 CppAsString2(RELKIND_PARTITIONED_TABLE) ")"
+					 " AND n.nspname = %s",
+					 has_generated ? "a.attgenerated" : "NULL",
+					 quote_literal_cstr(stmt->remote_schema));
+	append_tables(&sql, stmt);
+	appendStringInfoString(&sql, " ORDER BY c.relname, a.attnum");
+	rows = text_query(rt, sql.data, C_COUNT);
+	for (int i = 0; i < rows->n; i++)
+		if (text_value(rows, i, C_TABLE) == NULL ||
+			(text_value(rows, i, C_NAME) != NULL &&
+			 text_value(rows, i, C_TYPE) == NULL))
+			elog(ERROR, "unexpected NULL in the result of \"%s\"", sql.data);
+	return rows;
+}
+
+static void
+append_column(StringInfo buf, const Import *import, const TextRows *rows,
+			  int row)
+{
+	const char *name = text_value(rows, row, C_NAME);
+	const char *not_null = text_value(rows, row, C_NOT_NULL);
+	const char *value = text_value(rows, row, C_DEFAULT);
+	const char *generated = text_value(rows, row, C_GENERATED);
+	const char *collation = text_value(rows, row, C_COLLATION);
+	const char *schema = text_value(rows, row, C_COLLATION_SCHEMA);
+	char		kind = generated != NULL ? generated[0] : '\0';
+
+	appendStringInfo(buf, "  %s %s OPTIONS (column_name %s)",
+					 quote_identifier(name), text_value(rows, row, C_TYPE),
+					 quote_literal_cstr(name));
+	if (import->collate && collation != NULL && schema != NULL)
+		appendStringInfo(buf, " COLLATE %s.%s", quote_identifier(schema),
+						 quote_identifier(collation));
+	if (import->default_value && value != NULL && kind == '\0')
+		appendStringInfo(buf, " DEFAULT %s", value);
+	if (import->generated && value != NULL &&
+		kind == ATTRIBUTE_GENERATED_STORED)
+		appendStringInfo(buf, " GENERATED ALWAYS AS (%s) STORED", value);
+	if (import->not_null && not_null != NULL && not_null[0] == 't')
+		appendStringInfoString(buf, " NOT NULL");
+}
+
+List *
+pgpx_utility_import(ImportForeignSchemaStmt *stmt, Oid server)
+{
+	const char *name = GetForeignServer(server)->servername;
+	List	   *commands = NIL;
+	PgpxRemoteTransaction *rt;
+	TextRows   *rows;
+	Import		import;
+
+	read_options(stmt->options, &import);
+	rt = pgpx_remote_transaction_get(server, GetUserId(),
+									 "IMPORT FOREIGN SCHEMA");
+	rows = read_tables(rt, stmt, check_schema(rt, stmt->remote_schema, name));
+	for (int row = 0; row < rows->n;)
+	{
+		const char *table = text_value(rows, row, C_TABLE);
+		const char *separator = "";
+		StringInfoData buf;
+
+		initStringInfo(&buf);
+		appendStringInfo(&buf, "CREATE FOREIGN TABLE %s (\n",
+						 quote_identifier(table));
+		do
+		{
+			if (text_value(rows, row, C_NAME) == NULL)
+				continue;
+			appendStringInfoString(&buf, separator);
+			separator = ",\n";
+			append_column(&buf, &import, rows, row);
+		} while (++row < rows->n &&
+				 strcmp(text_value(rows, row, C_TABLE), table) == 0);
+		appendStringInfo(&buf,
+						 "\n) SERVER %s\nOPTIONS (schema_name %s, table_name %s);",
+						 quote_identifier(name),
+						 quote_literal_cstr(stmt->remote_schema),
+						 quote_literal_cstr(table));
+		commands = lappend(commands, buf.data);
+	}
+	return commands;
+}
