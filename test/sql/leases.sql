@@ -235,13 +235,6 @@ SELECT pgpool.checkout('one', '1 mon -31 days');
 SELECT pgpool.checkout('one', '178000000 years');
 SELECT pgpool.checkout_xact('one', '-178000000 years');
 SELECT pgpool.checkout('one', 'nightly job');
--- infinite intervals exist since 17
-DO $$
-BEGIN
-	PERFORM pgpool.checkout('one', 'infinity');
-EXCEPTION WHEN invalid_parameter_value OR invalid_datetime_format THEN
-	RAISE NOTICE 'refused';
-END $$;
 SELECT test.other('other', 'SELECT pgpool.checkin_all()');
 -- a long timeout
 SELECT pgpool.checkout('one', '3650 days') > 0 AS leased;
