@@ -38,8 +38,25 @@ bind_tree() {
   done
 }
 
-# place apart|together|free: the local server and clients, and the remote one
-# with PgBouncer, each on a processor of its own, on one, or anywhere.
+# other_processors PROCESSOR LIST: the list without the processor, or the list if it has no
+# other one.
+other_processors() {
+  local range cpu rest=()
+  local -a ranges
+
+  IFS=, read -r -a ranges <<<"$2"
+  for range in "${ranges[@]}"; do
+    for ((cpu = ${range%-*}; cpu <= ${range#*-}; cpu++)); do
+      [ "$cpu" -eq "$1" ] || rest+=("$cpu")
+    done
+  done
+  [ "${#rest[@]}" -gt 0 ] || rest=("$2")
+  (IFS=, && say "${rest[*]}")
+}
+
+# place apart|together|alone|free: the local server and clients, and the remote one
+# with PgBouncer: each on a processor of its own; on one; the remote one on one processor
+# and the rest on all others; anywhere.
 place() {
   local all on_this on_that pid
 
@@ -52,6 +69,7 @@ place() {
   case $1 in
     apart) ;;
     together) on_that=$on_this ;;
+    alone) on_this=$(other_processors "$on_that" "$all") ;;
     free)
       on_this=$all
       on_that=$all
@@ -206,7 +224,8 @@ sessions_for() {
     ) >"$work/log/memory" 2>/dev/null &
     memory=$!
   fi
-  as_user "$bindir/pgbench" -n -h "$work/s" -p "${session_port:-$local_port}" \
+  as_user ${client_cpu:+taskset -c "$client_cpu"} "$bindir/pgbench" -n -h "$work/s" \
+    -p "${session_port:-$local_port}" \
     -U "${session_user:-postgres}" -c "$clients" -j 2 -T "$((warm + seconds))" \
     -D connected=0 -D clients="$clients" "$@" --log --log-prefix="$work/tmp/times" \
     -f "$bench/sql/$script.pgbench" "${session_base:-bench}" \

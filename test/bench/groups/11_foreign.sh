@@ -58,6 +58,7 @@ group_11() {
   place free
   way_append ours slow 16 >/dev/null # opens the pools' connections
   measure "$long_rounds" append:ours:slow:16 append:ours:slow_1 append:peer:slow:16 append:peer:slow_1
+  place alone
   measure "$long_rounds" foreign_sessions:ours:60 foreign_sessions:peer:60
 }
 
@@ -66,8 +67,8 @@ tell_11() {
 
   section "Foreign tables"
   ratio "a row by its primary key in a transaction of its own: pgpool_ext / postgres_fdw" apart:point:ours apart:point:peer "<=0.35"
-  ratio "60 sessions on 8 / postgres_fdw with 60" free:foreign_sessions:ours:60.tps free:foreign_sessions:peer:60.tps ">=2.0"
-  ratio "60 sessions on 8, p99 / postgres_fdw with 60" free:foreign_sessions:ours:60.p99 free:foreign_sessions:peer:60.p99 "<=0.6"
+  ratio "60 sessions on 8 / postgres_fdw with 60" alone:foreign_sessions:ours:60.tps alone:foreign_sessions:peer:60.tps ">=2.0"
+  ratio "60 sessions on 8, p99 / postgres_fdw with 60" alone:foreign_sessions:ours:60.p99 alone:foreign_sessions:peer:60.p99 "<=0.6"
   ratio "$rows rows: postgres_fdw, 100 a fetch / pgpool_ext" apart:scan:peer:mixed apart:scan:ours:mixed ">=2.3"
   ratio "$rows rows: postgres_fdw, 10,000 a fetch / pgpool_ext" apart:scan:peer:mixed_10000 apart:scan:ours:mixed ">=1.8"
   limit "$rows rows: MB that the session grows by" apart:scan_memory:ours:mixed "<=4"
@@ -78,8 +79,8 @@ tell_11() {
   ratio "four servers of 100 ms by async append / one" free:append:ours:slow:16 free:append:ours:slow_1 "<=1.15"
   grid "60 sessions, a row by its primary key" tps=.tps p50=.p50 p99=.p99 p99.9=.p999 max=.max Jain=.jain \
     "remote backends=.backends" "own MB=.own"
-  line "pgpool_ext, 8 connections" free:foreign_sessions:ours:60
-  line "postgres_fdw, one for each" free:foreign_sessions:peer:60
+  line "pgpool_ext, 8 connections" alone:foreign_sessions:ours:60
+  line "postgres_fdw, one for each" alone:foreign_sessions:peer:60
   for w in ours peer; do
     figure "apart:point:$w" us "$w: a row by its primary key in a transaction of its own"
     figure "apart:first_row:$w - apart:first_row" us "$w: the first row adds to a fresh session"
