@@ -11,9 +11,13 @@
  */
 #include "fdw/contract.h"
 
+#include "access/sysattr.h"
 #include "nodes/value.h"
 #include "utils/guc.h"
 #include "utils/memutils.h"
+
+/* How the statement of a scan begins that reads no column. */
+#define SELECT_NOTHING "SELECT NULL "
 
 /* Raise the error for a plan whose private list is not as expected. */
 pg_noreturn static void
@@ -23,7 +27,7 @@ raise_plan(const char *kind, const char *element)
 			(errcode(ERRCODE_FDW_ERROR),
 			 errmsg("plan of postgres_fdw %s is not known to pgpool_ext",
 					GetConfigOption("server_version", false, false)),
-			 errdetail("Element \"%s\" of the %s plan is missing or of another type.",
+			 errdetail("Element \"%s\" of the %s plan is missing, of another type, or out of range.",
 					   element, kind),
 			 errhint("Install a version of pgpool_ext that knows this version of PostgreSQL.")));
 }
@@ -31,7 +35,8 @@ raise_plan(const char *kind, const char *element)
 static void
 check_length(List *list, int least, int most, const char *kind)
 {
-	if (list_length(list) < least || list_length(list) > most)
+	if (list == NIL || !IsA(list, List) ||
+		list_length(list) < least || list_length(list) > most)
 		raise_plan(kind, "length");
 }
 
@@ -48,7 +53,11 @@ element(List *list, int at, NodeTag tag, const char *kind, const char *name)
 static const char *
 read_string(List *list, int at, const char *kind, const char *name)
 {
-	return strVal(element(list, at, T_String, kind, name));
+	const char *text = strVal(element(list, at, T_String, kind, name));
+
+	if (text == NULL)
+		raise_plan(kind, name);
+	return text;
 }
 
 static bool
@@ -63,24 +72,61 @@ read_int(List *list, int at, const char *kind, const char *name)
 	return intVal(element(list, at, T_Integer, kind, name));
 }
 
-/* Read a list of attribute numbers, which can be empty. */
+/*
+ * Read a list of attribute numbers, which can be empty.  with_ctid: the number
+ * of ctid is allowed.
+ */
 static List *
-read_attrs(List *list, int at, const char *kind, const char *name)
+read_attrs(List *list, int at, TupleDesc tupdesc, bool with_ctid,
+		   const char *kind, const char *name)
 {
+	List	   *attrs;
+	ListCell   *lc;
+
 	if (list_nth(list, at) == NULL)
 		return NIL;
-	return (List *) element(list, at, T_IntList, kind, name);
+	attrs = (List *) element(list, at, T_IntList, kind, name);
+	foreach(lc, attrs)
+	{
+		int			attnum = lfirst_int(lc);
+
+		if (with_ctid && attnum == SelfItemPointerAttributeNumber)
+			continue;
+		if (attnum < 1 || attnum > tupdesc->natts ||
+			TupleDescAttr(tupdesc, attnum - 1)->attisdropped)
+			raise_plan(kind, name);
+	}
+	return attrs;
+}
+
+/* Read whether there is a RETURNING list, and the attributes in it. */
+static bool
+read_returning(List *list, int at, int attrs_at, TupleDesc tupdesc,
+			   List **retrieved_attrs, const char *kind)
+{
+	bool		has_returning = read_bool(list, at, kind, "has RETURNING");
+
+	*retrieved_attrs = read_attrs(list, attrs_at, tupdesc, true, kind,
+								  "retrieved attributes");
+	if (has_returning != (*retrieved_attrs != NIL))
+		raise_plan(kind, "has RETURNING");
+	return has_returning;
 }
 
 void
-pgpx_contract_scan(List *fdw_private, PgpxScanPlan *plan)
+pgpx_contract_scan(List *fdw_private, TupleDesc tupdesc, PgpxScanPlan *plan)
 {
 	const char *kind = "scan";
 
 	check_length(fdw_private, 3, 4, kind);
 	plan->sql = read_string(fdw_private, 0, kind, "statement");
-	plan->retrieved_attrs = read_attrs(fdw_private, 1, kind,
+	plan->retrieved_attrs = read_attrs(fdw_private, 1, tupdesc, true, kind,
 									   "retrieved attributes");
+
+	/* otherwise the columns of the result would be ignored */
+	if (plan->retrieved_attrs == NIL &&
+		strncmp(plan->sql, SELECT_NOTHING, strlen(SELECT_NOTHING)) != 0)
+		raise_plan(kind, "retrieved attributes");
 	plan->fetch_size = read_int(fdw_private, 2, kind, "fetch_size");
 	plan->relations = list_length(fdw_private) < 4 ? NULL :
 		read_string(fdw_private, 3, kind, "relations");
@@ -89,31 +135,36 @@ pgpx_contract_scan(List *fdw_private, PgpxScanPlan *plan)
 }
 
 void
-pgpx_contract_modify(List *fdw_private, PgpxModifyPlan *plan)
+pgpx_contract_modify(List *fdw_private, CmdType operation, TupleDesc tupdesc,
+					 PgpxModifyPlan *plan)
 {
 	const char *kind = "modify";
+	int			length;
 
 	check_length(fdw_private, 5, 5, kind);
 	plan->sql = read_string(fdw_private, 0, kind, "statement");
-	plan->target_attrs = read_attrs(fdw_private, 1, kind, "target attributes");
+	length = (int) strlen(plan->sql);
+	plan->target_attrs = read_attrs(fdw_private, 1, tupdesc, false, kind,
+									"target attributes");
 	plan->values_end = read_int(fdw_private, 2, kind, "end of VALUES");
-	plan->has_returning = read_bool(fdw_private, 3, kind, "has RETURNING");
-	plan->retrieved_attrs = read_attrs(fdw_private, 4, kind,
-									   "retrieved attributes");
-	if (plan->values_end < -1 || plan->values_end > (int) strlen(plan->sql))
+	if (operation == CMD_INSERT ?
+			plan->values_end < 1 || plan->values_end > length :
+			plan->values_end != -1)
 		raise_plan(kind, "end of VALUES");
+	plan->has_returning = read_returning(fdw_private, 3, 4, tupdesc,
+										 &plan->retrieved_attrs, kind);
 }
 
 void
-pgpx_contract_direct_modify(List *fdw_private, PgpxDirectModifyPlan *plan)
+pgpx_contract_direct_modify(List *fdw_private, TupleDesc tupdesc,
+							PgpxDirectModifyPlan *plan)
 {
 	const char *kind = "direct modify";
 
 	check_length(fdw_private, 4, 4, kind);
 	plan->sql = read_string(fdw_private, 0, kind, "statement");
-	plan->has_returning = read_bool(fdw_private, 1, kind, "has RETURNING");
-	plan->retrieved_attrs = read_attrs(fdw_private, 2, kind,
-									   "retrieved attributes");
+	plan->has_returning = read_returning(fdw_private, 1, 2, tupdesc,
+										 &plan->retrieved_attrs, kind);
 	plan->set_processed = read_bool(fdw_private, 3, kind,
 									"set es_processed");
 }

@@ -45,11 +45,15 @@ typedef struct PgpxDirectModifyPlan
 
 /*
  * Check and read the private list of a plan.  The results point into the list.
+ * tupdesc: of the rows that the statement returns, and for modify of the
+ * target table; each attribute number is one of its columns, or that of ctid.
  * Errors: HV000, with the version of the server.
  */
-extern void pgpx_contract_scan(List *fdw_private, PgpxScanPlan *plan);
-extern void pgpx_contract_modify(List *fdw_private, PgpxModifyPlan *plan);
-extern void pgpx_contract_direct_modify(List *fdw_private,
+extern void pgpx_contract_scan(List *fdw_private, TupleDesc tupdesc,
+							   PgpxScanPlan *plan);
+extern void pgpx_contract_modify(List *fdw_private, CmdType operation,
+								 TupleDesc tupdesc, PgpxModifyPlan *plan);
+extern void pgpx_contract_direct_modify(List *fdw_private, TupleDesc tupdesc,
 										PgpxDirectModifyPlan *plan);
 
 /*

@@ -232,14 +232,10 @@ begin_columns(PgpxModify *m)
 	foreach(lc, m->target_attrs)
 	{
 		int			attnum = lfirst_int(lc);
-		Form_pg_attribute attr;
+		Form_pg_attribute attr = TupleDescAttr(tupdesc, attnum - 1);
 		Oid			output;
 		bool		varlena;
 
-		if (attnum < 1 || attnum > tupdesc->natts)
-			elog(ERROR, "invalid target column %d of foreign table \"%s\"",
-				 attnum, RelationGetRelationName(m->rel));
-		attr = TupleDescAttr(tupdesc, attnum - 1);
 		if (attr->attgenerated)
 			continue;
 		getTypeOutputInfo(attr->atttypid, &output, &varlena);
@@ -294,7 +290,8 @@ pgpx_modify_begin(ModifyTableState *mtstate, ResultRelInfo *result_rel,
 	/* EXPLAIN: ri_FdwState stays NULL */
 	if ((eflags & EXEC_FLAG_EXPLAIN_ONLY) != 0)
 		return;
-	pgpx_contract_modify(fdw_private, &plan);
+	pgpx_contract_modify(fdw_private, mtstate->operation,
+						 RelationGetDescr(result_rel->ri_RelationDesc), &plan);
 	result_rel->ri_FdwState =
 		begin_modify(mtstate->ps.state, result_rel, mtstate->operation,
 					 outerPlanState(mtstate)->plan, plan.sql,
@@ -648,7 +645,9 @@ pgpx_direct_modify_begin(ForeignScanState *node, int eflags)
 		return;
 	d = palloc0(sizeof(*d));
 	node->fdw_state = d;
-	pgpx_contract_direct_modify(scan->fdw_private, &d->plan);
+	pgpx_contract_direct_modify(scan->fdw_private,
+								node->ss.ss_ScanTupleSlot->tts_tupleDescriptor,
+								&d->plan);
 	target = node->resultRelInfo->ri_RangeTableIndex;
 	d->rel = join ? ExecOpenScanRelation(node->ss.ps.state, target, eflags) :
 		node->ss.ss_currentRelation;

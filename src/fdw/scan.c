@@ -152,8 +152,6 @@ begin_rows(ForeignScanState *node, PgpxScan *scan)
 
 		if (attnum == SelfItemPointerAttributeNumber)
 			scan->heap = true;
-		else if (attnum < 1 || attnum > scan->tupdesc->natts)
-			elog(ERROR, "invalid retrieved attribute %d", attnum);
 		attnums[foreach_current_index(lc)] = attnum;
 	}
 	scan->rows = pgpx_rows_begin_attributes(scan->tupdesc, list_length(attrs),
@@ -168,7 +166,9 @@ pgpx_scan_begin(ForeignScanState *node, int eflags)
 	Oid			relid;
 	PgpxScan   *scan = palloc0(sizeof(*scan));
 
-	pgpx_contract_scan(plan->fdw_private, &scan->plan);
+	pgpx_contract_scan(plan->fdw_private,
+					   node->ss.ss_ScanTupleSlot->tts_tupleDescriptor,
+					   &scan->plan);
 
 	/* EXPLAIN: fdw_state stays NULL */
 	if ((eflags & EXEC_FLAG_EXPLAIN_ONLY) != 0)

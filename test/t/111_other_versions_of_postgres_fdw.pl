@@ -13,9 +13,9 @@ my $remote = remote_node('remote');
 my $local = local_node('local', install => $install);
 my $library = "$install->{lib}/postgres_fdw.so";
 
-$remote->safe_psql('remote_db', 'CREATE TABLE t AS SELECT 1 AS a; GRANT ALL ON t TO remote_app');
+$remote->safe_psql('remote_db', 'CREATE TABLE t AS SELECT 1 AS a, 1 AS b; GRANT ALL ON t TO remote_app');
 make_pool($local, $remote, server => 'shard1');
-$local->safe_psql('postgres', 'CREATE FOREIGN TABLE t (a int) SERVER shard1');
+$local->safe_psql('postgres', 'CREATE FOREIGN TABLE t (a int, gone int, b int) SERVER shard1; ALTER FOREIGN TABLE t DROP COLUMN gone');
 is($local->safe_psql('postgres', 'SELECT a FROM t'), '1', 'foreign table is read');
 is($local->safe_psql('postgres', "SELECT count(*) FROM pg_extension WHERE extname = 'postgres_fdw'"), '0',
 	'the extension postgres_fdw is not required');
@@ -34,12 +34,58 @@ sub fails_with
 rename $library, "$library.real" or die "$library: $!";
 fails_with('SELECT a FROM t', 'HV00L', qr/need the library of postgres_fdw.*contrib/s, 'library is missing');
 
-# A library that changes the plans of the real one.
+# Changes of a plan: its kind, the change as C code for the list of its private elements, the element
+# that the error names, and which statements it concerns. Attribute 2 is dropped.
+my @scalars = ('makeInteger(1)', 'makeString(NULL)');
+my @attributes = ('makeString("x")', 'list_make1_oid(1)', map { "list_make1_int($_)" } 0, 2, 4, -2, 1000000);
+my @changes = (
+	map({ [ 'scan', @$_ ] } lengths(3),
+		[ 'list = lappend(lappend(list, makeString("x")), makeString("y"))', 'length' ],
+		element(0, 'statement', 'NULL', @scalars),
+		element(1, 'retrieved attributes', 'NULL', @attributes),
+		element(2, 'fetch_size', 'NULL', 'makeInteger(0)', 'makeInteger(-1)', 'makeBoolean(true)'),
+		[ 'list = lappend(list, makeInteger(1))', 'relations' ]),
+	map({ [ 'modify', @$_ ] } lengths(5),
+		[ 'list = lappend(list, makeInteger(1))', 'length' ],
+		element(0, 'statement', 'NULL', @scalars),
+		element(1, 'target attributes', @attributes, 'list_make1_int(SelfItemPointerAttributeNumber)'),
+		element(2, 'end of VALUES', 'NULL', 'makeBoolean(true)', map { "makeInteger($_)" } -2, 0, 1000000),
+		map({ [ @$_, qr/INSERT/ ] } element(2, 'end of VALUES', 'makeInteger(-1)')),
+		map({ [ @$_, qr/UPDATE|DELETE/ ] } element(2, 'end of VALUES', 'makeInteger(1)')),
+		element(3, 'has RETURNING', 'NULL', 'makeInteger(1)', 'makeBoolean(!boolVal(list_nth(list, 3)))'),
+		map({ [ @$_, qr/RETURNING/ ] } element(4, 'has RETURNING', 'NULL')),
+		element(4, 'retrieved attributes', @attributes)),
+	map({ [ 'direct modify', @$_ ] } lengths(4),
+		[ 'list = lappend(list, makeInteger(1))', 'length' ],
+		element(0, 'statement', 'NULL', @scalars),
+		element(1, 'has RETURNING', 'NULL', 'makeInteger(1)', 'makeBoolean(!boolVal(list_nth(list, 1)))'),
+		map({ [ @$_, qr/RETURNING/ ] } element(2, 'has RETURNING', 'NULL')),
+		element(2, 'retrieved attributes', @attributes),
+		element(3, 'set es_processed', 'NULL', 'makeInteger(1)')));
+
+# The list is too short, by one element or more, or another list.
+sub lengths
+{
+	my ($length) = @_;
+
+	return map { [ $_, 'length' ] } 'list = NIL', 'list = list_make5_int(1, 2, 3, 4, 5)', 'list = list_delete_first(list)',
+	  map { "list = list_truncate(list, $_)" } 1 .. $length - 1;
+}
+
+# An element has other values.
+sub element
+{
+	my ($at, $name, @values) = @_;
+
+	return map { [ "list_nth_cell(list, $at)->ptr_value = $_", $name ] } @values;
+}
+
+# A library that changes the plans of the real one, as the setting other.change says.
 sub other_version
 {
-	my ($change) = @_;
 	my $source = "$install->{lib}/other.c";
 	my $include = $ENV{PGPX_INCLUDE_SERVER} // qx(pg_config --includedir-server);
+	my $cases = join '', map { "\t\tcase $_: $changes[$_][1]; break;\n" } 0 .. $#changes;
 
 	chomp $include;
 	open my $file, '>', $source or die "$source: $!";
@@ -47,19 +93,47 @@ sub other_version
 #include "postgres.h"
 #include "fmgr.h"
 #include "foreign/fdwapi.h"
+#include "access/sysattr.h"
 #include "nodes/value.h"
+#include "utils/guc.h"
 PG_MODULE_MAGIC;
 PG_FUNCTION_INFO_V1(postgres_fdw_handler);
 static FdwRoutine *theirs;
+static List *
+change(const char *kind, List *list)
+{
+	const char *wanted = GetConfigOption("other.kind", true, false);
+
+	if (wanted == NULL || strcmp(wanted, kind) != 0)
+		return list;
+	switch (atoi(GetConfigOption("other.change", false, false)))
+	{
+$cases
+	}
+	return list;
+}
 static ForeignScan *
-plan(PlannerInfo *root, RelOptInfo *rel, Oid id, ForeignPath *path, List *tlist, List *clauses, Plan *outer)
+plan_scan(PlannerInfo *root, RelOptInfo *rel, Oid id, ForeignPath *path, List *tlist, List *clauses, Plan *outer)
 {
 	ForeignScan *scan = theirs->GetForeignPlan(root, rel, id, path, tlist, clauses, outer);
-	List	   *list = scan->fdw_private;
 
-	$change;
-	scan->fdw_private = list;
+	scan->fdw_private = change("scan", scan->fdw_private);
 	return scan;
+}
+static List *
+plan_modify(PlannerInfo *root, ModifyTable *plan, Index relation, int subplan)
+{
+	return change("modify", theirs->PlanForeignModify(root, plan, relation, subplan));
+}
+static bool
+plan_direct_modify(PlannerInfo *root, ModifyTable *plan, Index relation, int subplan)
+{
+	ForeignScan *scan = (ForeignScan *) outerPlan(plan);
+
+	if (!theirs->PlanDirectModify(root, plan, relation, subplan))
+		return false;
+	scan->fdw_private = change("direct modify", scan->fdw_private);
+	return true;
 }
 Datum
 postgres_fdw_handler(PG_FUNCTION_ARGS)
@@ -69,32 +143,61 @@ postgres_fdw_handler(PG_FUNCTION_ARGS)
 	theirs = (FdwRoutine *) DatumGetPointer(DirectFunctionCall1(load_external_function("$library.real",
 		"postgres_fdw_handler", true, NULL), (Datum) 0));
 	*routine = *theirs;
-	routine->GetForeignPlan = plan;
+	routine->GetForeignPlan = plan_scan;
+	routine->PlanForeignModify = plan_modify;
+	routine->PlanDirectModify = plan_direct_modify;
 	PG_RETURN_POINTER(routine);
 }
 EOT
 	close $file;
-	unlink $library;
 	system('cc', '-shared', '-fPIC', "-I$include", '-o', $library, $source) == 0 or die 'could not build the library';
 	return;
 }
 
-other_version('');
-is($local->safe_psql('postgres', 'SELECT a FROM t'), '1', 'a library with the same plans is accepted');
-my %changes = (
-	'list = list_truncate(list, 2)' => 'length',
-	'list = lappend(lappend(list, makeString("x")), makeString("y"))' => 'length',
-	'list_nth_cell(list, 0)->ptr_value = makeInteger(1)' => 'statement',
-	'list_nth_cell(list, 1)->ptr_value = makeString("x")' => 'retrieved attributes',
-	'list_nth_cell(list, 2)->ptr_value = NULL' => 'fetch_size',
-	'list_nth_cell(list, 2)->ptr_value = makeInteger(0)' => 'fetch_size',
-	'list = lappend(list, makeInteger(1))' => 'relations');
-foreach my $change (sort keys %changes)
+# The functions in WHERE and SET run here, so that these statements are no direct modify.
+my %statements = (
+	'scan' => ['SELECT a FROM t'],
+	'modify' => [
+		'INSERT INTO t VALUES (2, 2)',
+		'INSERT INTO t VALUES (2, 2) RETURNING b',
+		'UPDATE t SET a = a + (random() < 2)::int',
+		'UPDATE t SET a = a + (random() < 2)::int RETURNING b',
+		'DELETE FROM t WHERE random() < 2 RETURNING a' ],
+	'direct modify' => [ 'UPDATE t SET a = a + 1', 'UPDATE t SET a = a + 1 RETURNING b', 'DELETE FROM t RETURNING a' ]);
+
+other_version();
+my $session = PgpxSession->new($local);
+
+sub result { return $session->run($_[0]) . $session->error }
+
+is(result('SELECT a FROM t'), '1', 'a library with the same plans is accepted');
+is(result('SELECT count(*) FROM (SELECT FROM t) AS x'), '1', 'a scan of no column is accepted');
+is(result("BEGIN; $_; ROLLBACK"), /INSERT.*RETURNING/ ? '2' : /RETURNING/ ? '1' : '', "statement is accepted: $_")
+  foreach map { @{ $statements{$_} } } 'modify', 'direct modify';
+foreach my $kind (sort keys %statements)
 {
-	other_version($change);
-	fails_with('SELECT a FROM t', 'HV000', qr/plan of postgres_fdw \d+.* is not known.*Element "$changes{$change}"/s,
-		"another plan ($change)");
+	my @wrong;
+	my $n = 0;
+
+	foreach my $at (grep { $changes[$_][0] eq $kind } 0 .. $#changes)
+	{
+		my (undef, $change, $element, $only) = @{ $changes[$at] };
+
+		foreach my $sql (grep { !defined $only || $_ =~ $only } @{ $statements{$kind} })
+		{
+			my $got = result("BEGIN; SET LOCAL other.kind = '$kind'; SET LOCAL other.change = $at; $sql; COMMIT");
+
+			push @wrong, "$change: $sql: $got"
+			  unless $got =~ /^[^\n]*ERROR:  HV000: plan of postgres_fdw \d+.* is not known.*Element "$element" of the $kind plan/s;
+			$session->run('ROLLBACK');
+			$n++;
+		}
+	}
+	is(join("\n", @wrong), '', "$kind: each of $n statements with another plan fails");
 }
+is($remote->safe_psql('remote_db', 'SELECT * FROM t'), '1|1', 'none of them has changed the remote table');
+is(result("SELECT a FROM pgpool.query('shard1', 'select 2') AS t(a int)"), '2', 'functions work');
+$session->quit;
 
 check_invariants($local);
 leak_check($local, $remote);
