@@ -114,6 +114,12 @@ pgpx_tuple_form(TupleDesc tupdesc, Datum *values, bool *nulls)
 #define PORTION_GROWTH 4
 #define PORTION_MAX 32768
 
+/*
+ * The remote is asked for the types of the columns if binary is then expected
+ * to save this time, in ns.  It is about a round trip in a data centre.
+ */
+#define DESCRIBE_WORTH (100 * 1000)
+
 typedef enum PgpxScanState
 {
 	PGPX_SCAN_CLOSED,			/* not opened; the portal may exist */
@@ -136,6 +142,7 @@ struct PgpxRemoteScan
 	int			fetch_size;
 	bool		all;
 	bool		writes;
+	double		expected;		/* number of rows; 0: not known */
 
 	const void *group;			/* see pgpx_remote_scan_set_group */
 	const bool *waiting;
@@ -197,6 +204,12 @@ pgpx_remote_scan_begin(PgpxRemoteTransaction *rt, const char *sql,
 	scan->rt = rt;
 	dlist_push_tail(&rt->scans, &scan->node);
 	return scan;
+}
+
+void
+pgpx_remote_scan_expect(PgpxRemoteScan *scan, double rows)
+{
+	scan->expected = rows;
 }
 
 /* Raise the error of a scan that cannot be continued. */
@@ -268,6 +281,27 @@ pgpx_remote_scan_stop(PgpxRemoteScan *scan)
 		scan->state = PGPX_SCAN_CLOSED;
 }
 
+/*
+ * Begin the prediction of formats.  If there is none for a result that is
+ * expected to be large, ask the remote for the types of its columns first, once
+ * in a scan.  Not in a group, because its scans must not wait.
+ */
+static void
+begin_prediction(PgpxRemoteScan *scan)
+{
+	double		expected = scan->group == NULL ? scan->expected : 0;
+
+	pgpx_prediction_begin(&scan->prediction, &scan->run);
+	scan->expected = 0;
+	if (!scan->prediction.on || scan->run.nformats > 0 ||
+		expected * pgpx_rows_estimate_gain(scan->rows) < DESCRIBE_WORTH)
+		return;
+	pgpx_remote_describe(scan->rt, &scan->statement, scan->run.sink,
+						 (uint64) Min(expected, (double) PG_INT32_MAX));
+	pgpx_remote_prepare_send(scan->rt);
+	pgpx_prediction_begin(&scan->prediction, &scan->run);
+}
+
 void
 pgpx_remote_scan_open(PgpxRemoteScan *scan, int nparams,
 					  const char *const *values)
@@ -292,7 +326,7 @@ pgpx_remote_scan_open(PgpxRemoteScan *scan, int nparams,
 	scan->run.lease = rt->lease;
 	scan->run.statement = &scan->statement;
 	scan->run.sink = pgpx_rows_sink(scan->rows);
-	pgpx_prediction_begin(&scan->prediction, &scan->run);
+	begin_prediction(scan);
 	scan->portion = scan->all ? 0 : scan->fetch_size;
 	scan->level = GetCurrentTransactionNestLevel();
 	p->statement = &scan->statement;

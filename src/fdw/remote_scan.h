@@ -67,10 +67,21 @@ extern PgpxRemoteScan *pgpx_remote_scan_begin(PgpxRemoteTransaction *rt,
 											  bool writes);
 
 /*
+ * pgpx_remote_scan_expect
+ *		Set the number of rows that the scan is expected to return.
+ *
+ * If it is large, and the session has no formats for the statement yet,
+ * pgpx_remote_scan_open first asks the remote for the columns' types, because
+ * the columns that are cheaper in binary must be known before the execution.
+ */
+extern void pgpx_remote_scan_expect(PgpxRemoteScan *scan, double rows);
+
+/*
  * pgpx_remote_scan_open
  *		Send the statement with new parameters, for the first time or again.
  *
- * Does not wait for the answer.  The values are no longer needed afterwards.
+ * Does not wait for the answer, unless the columns' types are asked for first
+ * (pgpx_remote_scan_expect).  The values are no longer needed afterwards.
  */
 extern void pgpx_remote_scan_open(PgpxRemoteScan *scan, int nparams,
 								  const char *const *values);

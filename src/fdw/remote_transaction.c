@@ -354,6 +354,33 @@ pgpx_remote_answered(PgpxRemoteTransaction *rt, PgpxRun *run)
 		pgpx_remote_forget_prepared(rt, run->statement->sql);
 }
 
+/*
+ * Send a pipeline, wait for the answer, and process it.  Before, the caller
+ * has called pgpx_remote_prepare_send.
+ */
+static void
+run_pipeline(PgpxRemoteTransaction *rt, PgpxRun *run, PgpxPipeline *p,
+			 PgpxPrediction *prediction, bool choose, bool writes)
+{
+	PG_TRY();
+	{
+		pgpx_remote_send(rt, run, p, choose, writes);
+		rt->reading = true;
+		pgpx_run_read(run);
+		rt->reading = false;
+	}
+	PG_CATCH();
+	{
+		rt->reading = false;
+		pgpx_run_failed(run, true);
+		pgpx_prediction_failed(prediction, run);
+		pgpx_remote_forget_prepared(rt, run->statement->sql);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	pgpx_remote_answered(rt, run);
+}
+
 uint64
 pgpx_remote_execute(PgpxRemoteTransaction *rt, const PgpxStatement *statement,
 					const PgpxSink *sink, bool writes)
@@ -376,27 +403,35 @@ pgpx_remote_execute(PgpxRemoteTransaction *rt, const PgpxStatement *statement,
 	pgpx_prediction_begin(&prediction, &run);
 	p.nformats = run.nformats;
 	p.formats = run.formats;
-	PG_TRY();
-	{
-		pgpx_remote_send(rt, &run, &p, true, writes);
-		rt->reading = true;
-		pgpx_run_read(&run);
-		rt->reading = false;
-	}
-	PG_CATCH();
-	{
-		rt->reading = false;
-		pgpx_run_failed(&run, true);
-		pgpx_prediction_failed(&prediction, &run);
-		pgpx_remote_forget_prepared(rt, statement->sql);
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
-	pgpx_remote_answered(rt, &run);
+	run_pipeline(rt, &run, &p, &prediction, true, writes);
 	pgpx_prediction_end(&prediction, &run);
 	if (run.error.set)
 		pgpx_remote_raise(&run.error, statement->sql);
 	return run.rows;
+}
+
+void
+pgpx_remote_describe(PgpxRemoteTransaction *rt, const PgpxStatement *statement,
+					 const PgpxSink *sink, uint64 rows)
+{
+	PgpxPrediction prediction;
+	PgpxPipeline p = {
+		.statement = statement,
+		.describe_only = true,
+	};
+	PgpxRun		run = {
+		.lease = rt->lease,
+		.statement = statement,
+		.sink = sink,
+		.describe = true,
+	};
+
+	pgpx_prediction_begin(&prediction, &run);
+	run_pipeline(rt, &run, &p, &prediction, false, false);
+	run.rows = rows;
+	pgpx_prediction_end(&prediction, &run);
+	if (run.error.set)
+		pgpx_remote_raise(&run.error, statement->sql);
 }
 
 /* --- the local transaction ---------------------------------------------- */

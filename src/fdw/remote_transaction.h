@@ -102,6 +102,21 @@ extern uint64 pgpx_remote_execute(PgpxRemoteTransaction *rt,
 								  const PgpxStatement *statement,
 								  const PgpxSink *sink, bool writes);
 
+/*
+ * pgpx_remote_describe
+ *		Ask the remote for the columns of a statement's result.
+ *
+ * Waits for the answer, so it costs a round trip.  Passes the description to
+ * the sink, and records the formats for a result of this number of rows, so
+ * that already the first execution can return columns in binary.  The caller
+ * has called pgpx_remote_prepare_send, and must call it again.
+ *
+ * Errors: as those of pgpx_remote_execute.
+ */
+extern void pgpx_remote_describe(PgpxRemoteTransaction *rt,
+								 const PgpxStatement *statement,
+								 const PgpxSink *sink, uint64 rows);
+
 /* Raise a remote's error, with the text and the context of postgres_fdw. */
 pg_noreturn extern void pgpx_remote_raise(const PgpxRemoteError *error,
 										  const char *sql);

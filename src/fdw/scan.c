@@ -201,6 +201,7 @@ begin_remote(ForeignScanState *node, PgpxScan *scan)
 	scan->remote = pgpx_remote_scan_begin(rt, scan->plan.sql, scan->rows,
 										  scan->tupdesc, scan->plan.fetch_size,
 										  all, false);
+	pgpx_remote_scan_expect(scan->remote, node->ss.ps.plan->plan_rows);
 	if (scan->request != NULL)
 		pgpx_remote_scan_set_group(scan->remote, scan->request->requestor,
 								   &scan->request->callback_pending);

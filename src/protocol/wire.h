@@ -326,6 +326,8 @@ typedef struct PgpxPipeline
 	const char *portal;			/* name of the portal, "": unnamed */
 	bool		resume;			/* the portal exists: send only Execute */
 	bool		describe;		/* required with parse */
+	bool		describe_only;	/* describe the result of the unnamed
+								 * statement, and execute nothing */
 	bool		known;			/* the caller needs no description if the
 								 * statement was parsed before */
 	int			nformats;

@@ -230,6 +230,12 @@ pgpx_wire_send_pipeline(PgpxWire *wire, const PgpxPipeline *p)
 		put_close(buf, p->closes[i]);
 	if (p->resume)
 		first = PGPX_WIRE_EXECUTE;
+	else if (p->describe_only)
+	{
+		put_parse(buf, "", p->statement->sql);
+		put_describe(buf);
+		first = PGPX_WIRE_DESCRIBE_PARSE;
+	}
 	else if (p->name != NULL)
 	{
 		Assert(!p->parse || p->describe);
@@ -242,7 +248,7 @@ pgpx_wire_send_pipeline(PgpxWire *wire, const PgpxPipeline *p)
 		if (p->describe)
 			put_describe_portal(buf, p->portal);
 	}
-	if (first != PGPX_WIRE_SYNC)
+	if (first != PGPX_WIRE_SYNC && !p->describe_only)
 		put_execute(buf, p->portal, p->max_rows);
 	put_sync(buf);
 	wire->nbefore = p->nbefore;

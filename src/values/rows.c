@@ -824,6 +824,18 @@ pgpx_rows_begin_attributes(TupleDesc tupdesc, int nattnums,
 	return t;
 }
 
+uint64
+pgpx_rows_estimate_gain(const PgpxRows *tuples)
+{
+	uint64		gain = 0;
+
+	for (int i = 0; i < tuples->nattnums; i++)
+		if (tuples->attnums[i] != SelfItemPointerAttributeNumber)
+			gain += pgpx_formats_gain(attribute_type(tuples,
+													 tuples->attnums[i] - 1));
+	return gain;
+}
+
 void
 pgpx_rows_keep(PgpxRows *tuples)
 {

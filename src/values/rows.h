@@ -150,6 +150,15 @@ extern void pgpx_rows_values(PgpxRows *tuples, Datum **values, bool **nulls);
 extern void pgpx_rows_keep(PgpxRows *tuples);
 
 /*
+ * pgpx_rows_estimate_gain
+ *		Returns the time in ns that both servers save for each row in binary.
+ *
+ * The row is one of pgpx_rows_begin_attributes.  Before its first result the
+ * remote's types are not known; the estimate assumes those of the attributes.
+ */
+extern uint64 pgpx_rows_estimate_gain(const PgpxRows *tuples);
+
+/*
  * pgpx_rows_lead
  *		Sets the first attribute of every row to a text of the caller.
  *

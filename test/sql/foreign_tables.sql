@@ -49,6 +49,22 @@ SELECT * FROM ft.all_types \gx
 -- the same in binary, which is requested from the second execution on
 SELECT count(*), sum(id), min(at), max(name) FROM (SELECT * FROM ft.numbers OFFSET 0) AS t;
 SELECT count(*), sum(id), min(at), max(name) FROM (SELECT * FROM ft.numbers OFFSET 0) AS t;
+-- a scan that expects many rows asks for the types first, and so gets already the first rows in binary
+SELECT pgpool.exec('shard1', $$CREATE TABLE ft.wide AS SELECT md5(i::text)::uuid AS u,
+	'2026-01-01'::timestamptz + i * interval '1 s' AS at FROM generate_series(1, 1000) AS i$$);
+CREATE FOREIGN TABLE ft.wide (u uuid, at timestamptz) SERVER tables OPTIONS (schema_name 'ft');
+SELECT bytes_received AS before FROM pgpool.stats WHERE server = 'tables' \gset
+SELECT count(*), min(at), max(u::text) FROM (SELECT * FROM ft.wide OFFSET 0) AS t;
+SELECT bytes_received - :before < 50000 AS binary FROM pgpool.stats WHERE server = 'tables';
+-- what a remote column of another type returns is read all the same
+SELECT pgpool.exec('shard1', 'ALTER TABLE ft.wide ALTER u TYPE text');
+CREATE FOREIGN TABLE ft.wide_text (u uuid, at text) SERVER tables OPTIONS (schema_name 'ft', table_name 'wide');
+SELECT count(*), min(at::timestamptz), max(u::text) FROM (SELECT * FROM ft.wide_text OFFSET 0) AS t;
+-- an error of the remote has the context of a scan
+SELECT pgpool.exec('shard1', 'ALTER TABLE ft.wide RENAME TO wide_gone');
+SELECT u, at FROM ft.wide_text;
+SELECT pgpool.exec('shard1', 'DROP TABLE ft.wide_gone');
+DROP FOREIGN TABLE ft.wide, ft.wide_text;
 -- settings here do not change what is read, nor what is sent
 SET datestyle = 'German'; SET intervalstyle = 'sql_standard'; SET extra_float_digits = 0;
 SELECT tz, iv, f8 = 0.30000000000000004 AS exact FROM ft.all_types WHERE tz = '2026-06-01 10:00+00';
