@@ -22,8 +22,10 @@
 
 #include "base/debug_point.h"
 #include "shared/invariants.h"
+#include "shared/pool_worker.h"
 #include "shared/registry.h"
 #include "session/checkout.h"
+#include "session/checkout_wait.h"
 #include "session/server_catalog.h"
 #include "api/arguments.h"
 
@@ -36,6 +38,7 @@ PG_FUNCTION_INFO_V1(pgpx_reset_stats);
 PG_FUNCTION_INFO_V1(pgpx_terminate);
 
 #define DRAIN_CHECK_US (20 * 1000)	/* polling interval of drain */
+#define PREWARM_CHECK_US (10 * 1000)	/* polling interval of prewarm */
 
 /*
  * Returns the servers that a call acts on: the server in the first argument,
@@ -247,6 +250,85 @@ pgpx_drain(PG_FUNCTION_ARGS)
 	}
 }
 
+/*
+ * Request the missing connections, and evict others where a cap is full.
+ * Returns the number of open connections.  Sets *more if the number can still
+ * grow.
+ */
+static int
+grow_to(PgpxCheckout *c, int n, bool *more)
+{
+	PgpxCap    *full = NULL;
+	PgpxPool   *pool = pgpx_checkout_lock_pool(c);
+	int			live;
+	int			missing;
+	int			connecting;
+
+	if (pgpx_checkout_publish_if_missing(c, pool))
+		pool = pgpx_checkout_lock_pool(c);
+	missing = n - pgpx_pool_total_locked(pool);
+	connecting = pool->count[PGPX_CONN_CONNECTING];
+	if (missing > 0)
+	{
+		pgpx_pool_grow_locked(pool, missing + connecting);
+		missing = n - pgpx_pool_total_locked(pool);
+		connecting = pool->count[PGPX_CONN_CONNECTING];
+	}
+	if (missing > 0 && !pgpx_pool_must_yield_locked(pool))
+		full = pgpx_pool_binding_cap_locked(pool, missing + connecting);
+	live = pgpx_pool_live_locked(pool);
+
+	/* connections are being opened, or are closing and will make room */
+	*more = live < n &&
+		(pool->count[PGPX_CONN_CONNECTING] > 0 ||
+		 pool->count[PGPX_CONN_CLOSING] > 0 || pool->retry_at != 0);
+	LWLockRelease(pool->lock);
+	if (full != NULL &&
+		pgpx_pool_evict(c->spec->pool, full != &pgpx_shared->cap,
+						PGPX_EVICT_SURPLUS))
+		*more = true;
+	return live;
+}
+
+/*
+ * Have the current user's pool of a server open n connections, within its caps.
+ *
+ * Waits until they are open or the deadline (monotonic, 0: none) has passed.
+ * Returns the number of open connections.  Errors: as of pgpx_lease_checkout.
+ */
+static int
+prewarm(const char *server, int n, PgpxTime deadline)
+{
+	static uint32 wait_event = 0;
+	PgpxCheckout c = {0};
+	volatile int live = 0;
+
+	pgpx_lease_register_callbacks();
+	c.spec = pgpx_server_spec_get(server);
+	c.deadline = deadline;
+	pgpx_server_spec_pin(c.spec);
+	PG_TRY();
+	{
+		bool		more = true;
+
+		for (;;)
+		{
+			live = grow_to(&c, n, &more);
+			if (!more || (deadline != 0 && pgpx_now() >= deadline))
+				break;
+			(void) pgpx_session_wait_worker(pgpx_pools[c.spec->pool].worker,
+											pgpx_now() + PREWARM_CHECK_US,
+											pgpx_wait_event(&wait_event, "PgpoolPrewarm"));
+		}
+	}
+	PG_FINALLY();
+	{
+		pgpx_server_spec_unpin(c.spec);
+	}
+	PG_END_TRY();
+	return live;
+}
+
 /* prewarm(pool text, n integer, timeout interval) returns integer: open ones */
 Datum
 pgpx_prewarm(PG_FUNCTION_ARGS)
@@ -266,7 +348,7 @@ pgpx_prewarm(PG_FUNCTION_ARGS)
 				 errmsg("n must be zero or positive")));
 	(void) servers_of_call(fcinfo, false);	/* check privileges */
 	deadline = pgpx_arg_deadline(fcinfo, 2);
-	PG_RETURN_INT32(pgpx_lease_prewarm(server, n, deadline));
+	PG_RETURN_INT32(prewarm(server, n, deadline));
 }
 
 /* terminate(lease bigint) returns boolean: was the lease active? */

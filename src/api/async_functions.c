@@ -15,7 +15,6 @@
 
 #include "base/debug_point.h"
 #include "session/async.h"
-#include "session/fanout.h"
 #include "session/statement.h"
 #include "api/arguments.h"
 

@@ -32,12 +32,12 @@
 #include "utils/memutils.h"
 #include "utils/rel.h"
 
+#include "values/params.h"
 #include "fdw/contract.h"
 #include "fdw/deparse.h"
 #include "fdw/remote_scan.h"
 #include "fdw/remote_transaction.h"
 #include "fdw/scan.h"
-#include "values/params.h"
 
 /* ------------------------------------------------------------------------
  * The row that a statement for one row returns

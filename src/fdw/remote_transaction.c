@@ -33,7 +33,6 @@
 
 #include "session/checkout.h"
 #include "session/lease_return.h"
-#include "session/lease_scope.h"
 #include "session/lease_stream.h"
 #include "fdw/remote_scan.h"
 

@@ -16,7 +16,7 @@
  * for the result, and the ends of transactions and sessions, in which nothing
  * may wait or raise an error.
  *
- * The transaction callbacks differ from those of lease_scope.c: a lease is returned
+ * The transaction callbacks differ from those of lease_return.c: a lease is returned
  * before the commit, which an open remote transaction can still prevent.  A
  * lock is held until the end of the commit and released after it.
  *
@@ -39,6 +39,7 @@
 
 #include "base/debug_point.h"
 #include "protocol/remote_message.h"
+#include "session/checkout.h"
 #include "session/checkout_wait.h"
 #include "session/lease_return.h"
 

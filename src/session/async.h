@@ -1,13 +1,15 @@
 /*-------------------------------------------------------------------------
  *
  * async.h
- *	  Statements in flight: waiting for answers and for notifications.
+ *	  Statements that are sent before their answer is awaited: statements in
+ *	  flight, notifications, fanout.
  *
  *-------------------------------------------------------------------------
  */
 #ifndef PGPX_ASYNC_H
 #define PGPX_ASYNC_H
 
+#include "protocol/wire.h"
 #include "values/rows.h"
 #include "session/lease.h"
 
@@ -51,5 +53,20 @@ extern bool pgpx_async_cancel(PgpxLease *lease);
  * The lease must have no statement in flight.  Errors: 08006.
  */
 extern void pgpx_async_notes(PgpxLease *lease, PgpxTime deadline);
+
+/*
+ * pgpx_fanout
+ *		Lease a connection of each server, send the statement on all of them,
+ *		and store the rows as they arrive.  The first column of a row is the
+ *		name of its server.
+ *
+ * Servers are leased in the given order.  All callers must use the same order,
+ * so that no two of them can wait for each other.
+ *
+ * Errors: those of a checkout and of pgpx_exec, with the server in the context.
+ * The first error ends the call: the other statements are cancelled.
+ */
+extern void pgpx_fanout(char **servers, int n, const PgpxStatement *statement,
+						TupleDesc tupdesc, Tuplestorestate *store);
 
 #endif							/* PGPX_ASYNC_H */

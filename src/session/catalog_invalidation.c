@@ -46,7 +46,6 @@
 #include "shared/lock_hooks.h"
 #include "shared/registry.h"
 #include "session/lease_return.h"
-#include "session/lease_scope.h"
 #include "session/server_catalog.h"
 
 /*

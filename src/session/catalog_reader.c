@@ -45,7 +45,7 @@
 #include "utils/snapmgr.h"
 
 #include "shared/registry.h"
-#include "session/checkout_pool.h"
+#include "session/checkout_wait.h"
 #include "session/server_catalog.h"
 
 /* How long the reader waits for busy workers in all, in microseconds. */

@@ -8,7 +8,7 @@
 #ifndef PGPX_CHECKOUT_H
 #define PGPX_CHECKOUT_H
 
-#include "session/hand_over.h"
+#include "session/lease_return.h"
 
 /* Value of a timeout argument that the caller did not specify. */
 #define PGPX_TIMEOUT_DEFAULT (-1)	/* use the GUC, else the server's option */
@@ -86,15 +86,5 @@ extern PgpxLease *pgpx_lease_checkout_table(const char *server, Oid user,
 extern void pgpx_lease_for_call(const char *server,
 								void (*work)(PgpxLease *lease, void *arg),
 								void *arg);
-
-/*
- * pgpx_lease_prewarm
- *		Have the current user's pool of a server open n connections, within
- *		its caps.
- *
- * Waits until they are open or the deadline (monotonic, 0: none) has passed.
- * Returns the number of open connections.  Errors: as of pgpx_lease_checkout.
- */
-extern int	pgpx_lease_prewarm(const char *server, int n, PgpxTime deadline);
 
 #endif							/* PGPX_CHECKOUT_H */

@@ -1,14 +1,78 @@
 /*-------------------------------------------------------------------------
  *
  * checkout_wait.h
- *	  Checkout: the wait in the queue, and its errors.
+ *	  Checkout: find and lock the pool of a server spec, publish its conninfo,
+ *	  and wait in its queue.
  *
  *-------------------------------------------------------------------------
  */
 #ifndef PGPX_CHECKOUT_WAIT_H
 #define PGPX_CHECKOUT_WAIT_H
 
-#include "session/checkout_pool.h"
+#include "session/lease_return.h"
+
+/* A checkout in progress. */
+typedef struct PgpxCheckout
+{
+	PgpxServerSpec *spec;		/* pinned */
+	PgpxHolder	holder;
+	bool		only_try;
+	PgpxTime	started;
+	int64		timeout;		/* ms, for the error; 0: no limit */
+	bool		no_wait;
+	PgpxTime	deadline;		/* 0: none */
+	uint64		position;		/* queue position to keep when enqueued
+								 * again; 0: none yet */
+	PgpxTime	waited;
+	uint64		published_incarnation;	/* worker for which this checkout */
+	uint64		published_version;	/* published this version of the conninfo */
+	bool		stale;			/* the pool's options changed since the spec
+								 * was read */
+	const PgpxPendingStatement *pending;	/* to run on the lease; NULL:
+											 * unknown */
+	bool		prepared;		/* "pending" was prepared for a hand-over */
+} PgpxCheckout;
+
+/*
+ * pgpx_checkout_lock_pool
+ *		Find or create the pool of the server spec and lock it exclusively,
+ *		with the spec's options in effect.
+ *
+ * Reads the catalogs again if the spec is out of date or its options differ
+ * from the pool's.  Errors: those of pgpx_server_spec_get; 53300 too many
+ * pools; 55000 this session holds a lease of another transaction's private
+ * pool.
+ */
+extern PgpxPool *pgpx_checkout_lock_pool(PgpxCheckout *c);
+
+/*
+ * pgpx_checkout_refresh
+ *		Read the catalogs again and replace the checkout's spec.
+ *
+ * Returns false if the spec now has another pool.  Then the queue position and
+ * the published conninfo, which were for the old pool, are reset.
+ */
+extern bool pgpx_checkout_refresh(PgpxCheckout *c);
+
+/*
+ * pgpx_checkout_publish_if_missing
+ *		Publish the conninfo if the pool's worker lacks it.
+ *
+ * The caller must hold the pool lock.  Returns true if the lock was released
+ * for that; then the checkout must begin again.  Errors: as of
+ * pgpx_checkout_publish_conninfo.
+ */
+extern bool pgpx_checkout_publish_if_missing(PgpxCheckout *c, PgpxPool *pool);
+
+/*
+ * pgpx_checkout_publish_conninfo
+ *		Send the conninfo to the pool's worker unless the worker has it.
+ *
+ * Creates the pool if there is none.  Waits while the control socket is full,
+ * until the deadline (monotonic, not 0).
+ */
+extern void pgpx_checkout_publish_conninfo(PgpxServerSpec *spec,
+										   PgpxTime deadline);
 
 /*
  * pgpx_lease_check_unbounded_wait
@@ -19,16 +83,6 @@
  * detected.
  */
 extern void pgpx_lease_check_unbounded_wait(void);
-
-/*
- * pgpx_checkout_dequeue
- *		Leave the queue because of an error.
- *
- * Returns true if the pending statement was already sent.  It is cancelled
- * then, but it may have run.  The caller must raise 08006 so that the statement
- * is not repeated.
- */
-extern bool pgpx_checkout_dequeue(PgpxWaiter *waiter);
 
 /*
  * pgpx_checkout_wait
@@ -51,29 +105,19 @@ extern PgpxConn *pgpx_checkout_wait(PgpxCheckout *c, PgpxPool *pool,
  * error is raised.
  *
  * Errors: PX004 pool damaged; 40P01 the session would wait for itself; 53300
- * queue full; those of pgpx_checkout_raise_unreachable.
+ * queue full; those of raise_unreachable.
  */
 extern void pgpx_checkout_check_locked(PgpxCheckout *c, PgpxPool *pool);
 
 /*
  * Raise 55P03; or PX003 if the worker is not running; or the error of
- * pgpx_checkout_raise_unreachable if the pool has no connection and could not
+ * raise_unreachable if the pool has no connection and could not
  * open one.  granted: a connection was granted before the deadline, but was not
  * ready for use by then.
  */
 pg_noreturn extern void pgpx_checkout_raise_timeout(PgpxCheckout *c,
 													PgpxPool *pool,
 													bool granted);
-
-/*
- * Raise 08001, or the SQLSTATE of the failed connection attempt where the cause
- * is on this server or in its settings.  wait_ms: time to the next attempt; 0:
- * unknown.
- */
-pg_noreturn extern void pgpx_checkout_raise_unreachable(PgpxCheckout *c,
-														int sqlstate,
-														const char *text,
-														int64 wait_ms);
 
 /* Raise 08006: the statement was sent, but its answer cannot be read. */
 pg_noreturn extern void pgpx_checkout_raise_lost(PgpxCheckout *c);

@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * lease_return.h
- *	  The return of a lease: reset the connection and release it.
+ *	  The return of a lease: at checkin, or with the transaction,
+ *	  subtransaction or session that owns it.
  *
  *-------------------------------------------------------------------------
  */
@@ -9,6 +10,29 @@
 #define PGPX_LEASE_RETURN_H
 
 #include "session/lease.h"
+
+/*
+ * The statement for which a lease of scope CALL is acquired.  While the
+ * checkout waits in the queue, a session that returns a connection may send the
+ * statement (pipelined hand-over).  In that case pgpx_run_send does not send it
+ * again.
+ */
+typedef struct PgpxPendingStatement
+{
+	const PgpxStatement *statement;
+	bool		single;			/* certainly a single statement */
+	bool		predictable;	/* types_hash is set, so that formats can be
+								 * predicted */
+	uint64		types_hash;
+} PgpxPendingStatement;
+
+/*
+ * Prepare the statement for a pipelined hand-over to the waiter that is about
+ * to be enqueued.  Does nothing if the statement or the options do not allow
+ * it.
+ */
+extern void pgpx_hand_over_prepare(const PgpxServerSpec *spec,
+								   const PgpxPendingStatement *pending);
 
 /*
  * pgpx_lease_return
@@ -29,5 +53,11 @@ extern void pgpx_lease_return(PgpxLease *lease, PgpxEnd end, bool may_wait);
  * Errors: 55000 if a lease is in use; then none is returned.
  */
 extern int	pgpx_lease_return_all(void);
+
+/* Register the exit and transaction callbacks.  Further calls do nothing. */
+extern void pgpx_lease_register_callbacks(void);
+
+/* Has this session registered the callbacks, i.e. ever requested a lease? */
+extern bool pgpx_lease_has_callbacks(void);
 
 #endif							/* PGPX_LEASE_RETURN_H */

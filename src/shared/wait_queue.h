@@ -17,7 +17,7 @@
  *
  * A waiter also carries
  *	- the pending statement, which a releasing session may send for it
- *	  (hand_over.c);
+ *	  (lease_return.c);
  *	- the reasons why leases of its process were revoked.  They are stored here
  *	  because the waiter is the only shared slot that belongs to the process.
  *
@@ -40,7 +40,7 @@ typedef enum PgpxWaiterState
 /*
  * A waiter that will run one statement may publish it as pending.  The
  * session that releases a connection then sends it together with the reset,
- * see hand_over.c.
+ * see lease_return.c.
  */
 #define PGPX_PENDING_MAX 2048		/* bytes of messages */
 

@@ -725,7 +725,7 @@ add_row(void *arg, const PgpxWireMessage *msg)
 	error_context_stack = &where;
 	t->row++;
 
-	/* fanout.c restores the settings before it reads rows of another remote */
+	/* async.c restores the settings before it reads rows of another remote */
 	if (t->guc_level == 0 && has_other_styles(t))
 		t->guc_level = pgpx_styles_begin(t->wire);
 	level = pgpx_neutral_begin();

@@ -736,7 +736,7 @@ take:
 		:: retry == 1 && k == 0 && n == 0 -> k = 0; n = 0; goto again
 		:: else
 		fi;
-		/* pgpx_checkout_must_publish */
+		/* must_publish */
 		k = 0; n = 0; i = 0;
 		if
 		:: epoch != 0 && conninfo_epoch != epoch && told != epoch -> goto tell
@@ -811,7 +811,7 @@ wait:
 	fi;
 
 tell:
-	/* pgpx_checkout_publish: the control socket may be full */
+	/* send_conninfo: the control socket may be full */
 	if
 	:: atomic { len(control) < NS -> told = epoch; control!told; goto take }
 	:: atomic { len(control) == NS && signalled -> interrupted[s] = 0; goto again }
@@ -963,7 +963,7 @@ abandons:
 settle:
 	/*
 	 * pgpx_socket_cache_fetch: the worker checks that the requester is the lessee.  Then
-	 * pgpx_checkout_validate: the answer to a reset, or nothing.
+	 * validate: the answer to a reset, or nothing.
 	 */
 	if
 	:: atomic { mine && reachable && !conn[c].owed && signalled ->
@@ -1075,7 +1075,7 @@ answer:
 
 back:
 #ifdef CARRY
-	/* pgpx_hand_over_lease: without the lock, is_ready_for_hand_over */
+	/* hand_over_lease: without the lock, is_ready_for_hand_over */
 	if
 	:: atomic { mine && used && reachable && len(out[c]) == 0 && len(in[c]) == 0 &&
 		len(queue) > 0 -> true }
@@ -1118,7 +1118,7 @@ back:
 		fi
 	};
 #ifdef RELAY
-	/* send_pending and send_and_wake in hand_over.c */
+	/* send_pending and send_and_wake in lease_return.c */
 	atomic {
 		if
 		:: reachable -> in[c]!(AHEAD + got); how = SENT_ON
@@ -1141,7 +1141,7 @@ back:
 		goto next
 	};
 #endif
-	/* send_and_wake in hand_over.c: one call, without interrupts */
+	/* send_and_wake in lease_return.c: one call, without interrupts */
 	atomic {
 		if
 #if STOPS > 0
