@@ -698,6 +698,7 @@ CREATE TYPE pgpool.pools_row AS (
 	created_at pg_catalog.timestamptz,
 	last_checkout pg_catalog.timestamptz,
 	unavailable_since pg_catalog.timestamptz,
+	remote_full_since pg_catalog.timestamptz,
 	last_error pg_catalog.text,
 	last_error_at pg_catalog.timestamptz,
 	next_try_at pg_catalog.timestamptz);
@@ -717,7 +718,7 @@ SELECT
 	f.transport, f.tls_version, f.tls_cipher, f.pool_size, f.max_overflow, f.min_size, f.total, f.leased, f.idle, f.reset_pending,
 	f.connecting, f.resetting, f.checking, f.cancelling, f.closing, f.available, f.overflow,
 	f.waiters, f.oldest_wait, f.created_at, f.last_checkout,
-	f.unavailable_since, f.last_error, f.last_error_at, f.next_try_at
+	f.unavailable_since, f.remote_full_since, f.last_error, f.last_error_at, f.next_try_at
 FROM pgpool.pools() AS f;
 GRANT SELECT ON pgpool.pools TO PUBLIC;
 COMMENT ON VIEW pgpool.pools IS
@@ -733,7 +734,7 @@ COMMENT ON COLUMN pgpool.pools.local_user IS
 COMMENT ON COLUMN pgpool.pools.shared IS
 'true: all sessions to which the user mapping applies share the pool; false: the mapping is of PUBLIC and names no remote user, so each local user has a pool';
 COMMENT ON COLUMN pgpool.pools.state IS
-'"damaged": the pool''s state in shared memory is wrong, last_error says how, and checkouts fail until the worker has restarted and rebuilt it; "draining" and "paused": checkouts queue until resume(); "unavailable": no connection is open, the last attempt has failed, and the pause before the next one still runs; "stale": connections from before a change of options or a reconnect() are still leased; "full": every connection that pool_size and max_overflow allow is there, and none is free; "overflow": there are more than pool_size; "ready": none of these. The first that holds';
+'"damaged": the pool''s state in shared memory is wrong, last_error says how, and checkouts fail until the worker has restarted and rebuilt it; "draining" and "paused": checkouts queue until resume(); "remote_full": no connection is free, and the remote server accepts no more; "unavailable": no connection is open, the last attempt has failed, and the pause before the next one still runs; "stale": connections from before a change of options or a reconnect() are still leased; "full": every connection that pool_size and max_overflow allow is there, and none is free; "overflow": there are more than pool_size; "ready": none of these. The first that holds';
 COMMENT ON COLUMN pgpool.pools.worker IS
 'worker that owns the connections; see view workers';
 COMMENT ON COLUMN pgpool.pools.transport IS
@@ -779,7 +780,9 @@ COMMENT ON COLUMN pgpool.pools.created_at IS
 COMMENT ON COLUMN pgpool.pools.last_checkout IS
 'time when a connection was last leased; NULL if never';
 COMMENT ON COLUMN pgpool.pools.unavailable_since IS
-'time of the first failed attempt to connect since the last successful one; NULL if the last attempt succeeded';
+'time of the first failed attempt to connect since the last successful one; NULL if the last attempt succeeded, or failed because the remote server is full';
+COMMENT ON COLUMN pgpool.pools.remote_full_since IS
+'time since which the remote server has refused all attempts to connect because it is full; NULL if the last attempt did not fail for this reason';
 COMMENT ON COLUMN pgpool.pools.last_error IS
 'error of the last failed attempt to connect, in the words of the remote server or of libpq; NULL if none has failed; <insufficient privilege> unless you may see it';
 COMMENT ON COLUMN pgpool.pools.last_error_at IS
@@ -1006,7 +1009,7 @@ COMMENT ON COLUMN pgpool.waiters.deadline IS
 COMMENT ON COLUMN pgpool.waiters.why IS
 'argument why of the checkout, up to 127 bytes; NULL if none; <insufficient privilege> unless you may see it';
 COMMENT ON COLUMN pgpool.waiters.reason IS
-'what the pool waits for: "damaged": the worker to restart, and to rebuild the pool; "paused": resume(); "full": a lease to end, since all connections that pool_size and max_overflow allow are there; "connecting": a connection that is being opened; "unavailable": the end of the pause after a failed attempt to connect; "server_cap": a connection of any user''s pool of this server to close, since max_server_connections are there; "global_cap": a connection of any pool to close, since pgpool_ext.max_connections are in use';
+'what the pool waits for: "damaged": the worker to restart, and to rebuild the pool; "paused": resume(); "remote_full": the remote server to accept another connection, or a lease to end; "full": a lease to end, since all connections that pool_size and max_overflow allow are there; "connecting": a connection that is being opened; "unavailable": the end of the pause after a failed attempt to connect; "server_cap": a connection of any user''s pool of this server to close, since max_server_connections are there; "global_cap": a connection of any pool to close, since pgpool_ext.max_connections are in use';
 
 CREATE TYPE pgpool.stats_row AS (
 	pool_id pg_catalog.int4,

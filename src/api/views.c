@@ -354,6 +354,19 @@ available_connections(const PgpxPool *pool)
 }
 
 /*
+ * Did the remote refuse the last attempt because it is full, and will the
+ * worker try again?
+ */
+static bool
+is_remote_full(const PgpxView *view)
+{
+	const PgpxPool *pool = &view->pool;
+
+	return pool->remote_full_since != 0 &&
+		(pgpx_view_backs_off(view) || pool->nwaiting > 0);
+}
+
+/*
  * Returns the state of a pool.  A state that keeps a checkout from being
  * granted takes precedence.
  */
@@ -368,6 +381,8 @@ pool_state(const PgpxView *view)
 		return "draining";
 	if (pgpx_pool_is_paused(pool))
 		return "paused";
+	if (is_remote_full(view) && available_connections(pool) == 0)
+		return "remote_full";
 	if (pgpx_view_backs_off(view) && view->live == 0)
 		return "unavailable";
 	for (int i = 0; i < view->nconns; i++)
@@ -463,6 +478,7 @@ pgpx_view_pools(PG_FUNCTION_ARGS)
 		pgpx_row_instant(&row, pool->created_at);
 		pgpx_row_instant(&row, pool->last_checkout);
 		pgpx_row_instant(&row, pool->unavailable_since);
+		pgpx_row_instant(&row, pool->remote_full_since);
 		pgpx_row_secret(&row, pgpx_view_sees_pool(view),
 						pool->last_error_at != 0 ? pool->last_error : NULL);
 		pgpx_row_instant(&row, pool->last_error_at);
@@ -685,10 +701,12 @@ wait_reason(const PgpxView *view)
 
 	if (pool->damaged)
 		return "damaged";
-	if (pool->count[PGPX_CONN_CONNECTING] > 0)
+	if (pool->count[PGPX_CONN_CONNECTING] > 0 && !is_remote_full(view))
 		return "connecting";
 	if (pgpx_pool_is_paused(pool))
 		return "paused";
+	if (is_remote_full(view))
+		return "remote_full";
 	if (view->total >= view->cap)
 		return "full";
 	if (pgpx_view_backs_off(view))

@@ -455,6 +455,32 @@ pgpx_libpq_one_line(char *to, size_t size, const char *from)
 	to[n] = '\0';
 }
 
+/*
+ * Does a line "SQLSTATE: text" tell that the remote accepts no more
+ * connections?
+ */
+static bool
+is_full(const char *line, size_t len)
+{
+	/* the limits of PgBouncer 1.18 to 1.24, and of the server behind it */
+	static const char *const texts[] = {
+		"no more connections allowed",
+		"client connections exceeded",
+		"too many clients already",
+		"too many connections for",
+		"remaining connection slots are reserved",
+	};
+
+	if (strncmp(line, "53300", 5) == 0)
+		return true;
+	if (strncmp(line, "08P01", 5) != 0)
+		return false;
+	for (int i = 0; i < lengthof(texts); i++)
+		if (memmem(line, len, texts[i], strlen(texts[i])) != NULL)
+			return true;
+	return false;
+}
+
 bool
 pgpx_libpq_strip_sqlstates(char *text)
 {
@@ -482,7 +508,7 @@ pgpx_libpq_strip_sqlstates(char *text)
 				if (next - code > 7 && strspn(code, letters) == 5 &&
 					code[5] == ':' && code[6] == ' ')
 				{
-					full = strncmp(code, "53300", 5) == 0;
+					full = is_full(code, next - code);
 					memmove(code, code + 7, next - code - 7);
 					len -= 7;
 					break;

@@ -27,7 +27,9 @@ extern void pgpx_libpq_one_line(char *to, size_t size, const char *from);
  *		Removes the SQLSTATE and the location from a verbose message of libpq,
  *		in place, so that it reads like one of default verbosity.
  *
- * Returns true if the SQLSTATE is 53300 (too_many_connections).  libpq reports
+ * Returns true if the remote accepts no more connections: the SQLSTATE is 53300
+ * (too_many_connections), or it is 08P01, which PgBouncer sends with all errors,
+ * and the text is one of PgBouncer's or of the server behind it.  libpq reports
  * the SQLSTATE of a rejected login in verbose messages only, as "severity:
  * SQLSTATE: text" followed by a line "LOCATION: ..".
  */

@@ -511,6 +511,18 @@ add_descriptors(const PgpxPool *pool, const char *reason, char *buf,
 	return true;
 }
 
+/* Append to a detail that the remote accepts no more connections. */
+static void
+add_remote_full(const char *reason, PgpxTime full_for, char *buf, size_t size)
+{
+	size_t		len = strlen(buf);
+	char	   *text = pgpx_text_clean(pstrdup(reason));
+
+	snprintf(buf + len, size - len,
+			 " The remote server has accepted no more connections for %.3f s: %s",
+			 full_for / 1e6, text);
+}
+
 static int
 hint_descriptors(void)
 {
@@ -590,6 +602,7 @@ pgpx_checkout_raise_timeout(PgpxCheckout *c, PgpxPool *pool, bool granted)
 {
 	char		detail[DETAIL_LEN];
 	bool		no_descriptor = false;
+	bool		remote_full = false;
 
 	if (pgpx_pool_worker_incarnation(pool) == 0)
 		ereport(ERROR,
@@ -604,13 +617,22 @@ pgpx_checkout_raise_timeout(PgpxCheckout *c, PgpxPool *pool, bool granted)
 	else
 	{
 		char		reason[PGPX_ERROR_LEN] = "";
+		PgpxTime	full_for = 0;
 
 		holder_detail(pool, detail, sizeof(detail));
 		LWLockAcquire(pool->lock, LW_SHARED);
-		if (pool->unavailable_since != 0)
+		remote_full = pool->remote_full_since != 0 &&
+			!pgpx_pool_is_paused(pool);
+		if (pool->unavailable_since != 0 || remote_full)
 			strlcpy(reason, pool->last_error, sizeof(reason));
+		if (remote_full)
+			full_for = pgpx_now() - pool->remote_full_since;
 		LWLockRelease(pool->lock);
-		no_descriptor = add_descriptors(pool, reason, detail, sizeof(detail));
+		if (remote_full)
+			add_remote_full(reason, full_for, detail, sizeof(detail));
+		else
+			no_descriptor = add_descriptors(pool, reason, detail,
+											sizeof(detail));
 	}
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
@@ -620,6 +642,7 @@ pgpx_checkout_raise_timeout(PgpxCheckout *c, PgpxPool *pool, bool granted)
 			 pgpx_pool_is_paused(pool) ?
 			 errhint("Call pgpool.resume to end the pause.") :
 			 no_descriptor ? hint_descriptors() :
+			 remote_full ? errhint("Raise the limit of connections on the remote server, or open fewer from the servers and pools that share it.") :
 			 granted ? errhint("Raise the server's option \"checkout_timeout\".") :
 			 errhint("Raise the server's option \"pool_size\" or \"checkout_timeout\", or return leases earlier.")));
 }
@@ -721,7 +744,7 @@ pgpx_checkout_check_locked(PgpxCheckout *c, PgpxPool *pool)
 	if (pool->opts.on_unavailable == PGPX_UNAVAILABLE_FAIL &&
 		pool->retry_at > now && pgpx_pool_live_locked(pool) == 0 &&
 		pool->count[PGPX_CONN_CONNECTING] == 0 &&
-		!pgpx_pool_is_crowded_out_locked(pool))
+		pool->remote_full_since == 0)
 	{
 		char		text[PGPX_ERROR_LEN];
 		int			sqlstate = pool->last_sqlstate;

@@ -65,6 +65,15 @@ ready_locked(PgpxPool *pool, PgpxConn *conn, PgpxTime now)
 		pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_STALE);
 }
 
+/* Return the time since when all attempts to connect have failed; 0: none. */
+static PgpxTime
+fails_since_locked(const PgpxPool *pool)
+{
+	Assert(LWLockHeldByMe(pool->lock));
+	return pool->unavailable_since != 0 ? pool->unavailable_since :
+		pool->remote_full_since;
+}
+
 void
 pgpx_pool_opened(PgpxPool *pool, PgpxConn *conn, PgpxTime connect_time)
 {
@@ -78,10 +87,11 @@ pgpx_pool_opened(PgpxPool *pool, PgpxConn *conn, PgpxTime connect_time)
 		conn->last_used = conn->opened_at;
 		conn->connect_time = connect_time;
 		pgpx_stats_connected_locked(pool, connect_time);
-		if (pool->outage_logged && pool->unavailable_since != 0)
-			outage = conn->opened_at - pool->unavailable_since;
+		if (pool->outage_logged && fails_since_locked(pool) != 0)
+			outage = conn->opened_at - fails_since_locked(pool);
 		pool->outage_logged = false;
 		pool->unavailable_since = 0;
+		pool->remote_full_since = 0;
 		pool->retry_at = 0;
 		pool->backoff = 0;
 		conn->expires_at = expiry(pool, conn->opened_at);
@@ -104,6 +114,14 @@ pgpx_pool_opened(PgpxPool *pool, PgpxConn *conn, PgpxTime connect_time)
 						NameStr(pool->user_name), outage / 1e6)));
 }
 
+/* Return a pause that is shorter by a random time of up to a quarter. */
+static PgpxTime
+jittered(PgpxTime pause)
+{
+	return pause * 3 / 4 +
+		(PgpxTime) (pg_prng_double(&pg_global_prng_state) * pause / 4);
+}
+
 /*
  * Set the pause after a failure: doubled each time, within the bounds of the
  * pool.
@@ -111,13 +129,10 @@ pgpx_pool_opened(PgpxPool *pool, PgpxConn *conn, PgpxTime connect_time)
 static void
 back_off_locked(PgpxPool *pool, PgpxTime now)
 {
-	double		jitter;
-
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	pool->backoff = pool->backoff == 0 ? pool->opts.retry_min :
 		Min(pool->backoff * 2, pool->opts.retry_max);
-	jitter = 0.75 + pg_prng_double(&pg_global_prng_state) / 4;
-	pool->retry_at = now + (PgpxTime) (pool->backoff * 1000 * jitter);
+	pool->retry_at = now + jittered(pool->backoff * 1000);
 	pool->ramp = 1;
 	if (pool->unavailable_since == 0)
 		pool->unavailable_since = now;
@@ -138,13 +153,48 @@ share_pause_locked(PgpxPool *pool)
 						pool->opts.retry_max);
 }
 
-bool
-pgpx_pool_is_crowded_out_locked(const PgpxPool *pool)
+/*
+ * Pauses between attempts while the remote is full and sessions wait.  The
+ * remote does not tell when another client disconnects.  Each refused attempt
+ * costs it a process.
+ */
+#define FULL_RETRY_US (1000 * 1000)
+#define FULL_RETRY_MIN_US (100 * 1000)
+
+/*
+ * Record that the remote refused an attempt because it is full.  That is not an
+ * outage: the waiters keep waiting, and the connections that exist serve them.
+ */
+static void
+note_remote_full_locked(PgpxPool *pool, PgpxTime now)
 {
-	Assert(LWLockHeldByMe(pool->lock));
-	return pool->remote_full &&
-		pgpx_cap_used(&pgpx_servers[pool->server].cap, NULL) >
-		pgpx_pool_total_locked(pool);
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	if (pool->remote_full_since == 0)
+		pool->remote_full_since = now;
+	pool->remote_full_at = pgpx_cap_used(&pgpx_servers[pool->server].cap, NULL);
+	pool->unavailable_since = 0;
+}
+
+void
+pgpx_pool_retry_if_room(PgpxPool *pool, PgpxTime now)
+{
+	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+	if (pool->remote_full_since != 0 && pool->nwaiting > 0 &&
+		pool->retry_at > now)
+	{
+		int			used = pgpx_cap_used(&pgpx_servers[pool->server].cap,
+										 NULL);
+		PgpxTime	pause = FULL_RETRY_US;
+
+		if (used < pool->remote_full_at)
+		{
+			pool->remote_full_at = used;
+			pause = FULL_RETRY_MIN_US;
+		}
+		if (pool->retry_at > Max(now, pool->last_error_at) + pause)
+			pool->retry_at = Max(now, pool->last_error_at + jittered(pause));
+	}
+	LWLockRelease(pool->lock);
 }
 
 /*
@@ -193,9 +243,8 @@ pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn, uint64 before,
 		{
 			pool->last_error_at = pgpx_now();
 			pool->last_sqlstate = sqlstate;
-			pool->remote_full = how == PGPX_FAILED_FULL;
 			strlcpy(pool->last_error, text, sizeof(pool->last_error));
-			log_outage = pool->unavailable_since == 0 &&
+			log_outage = fails_since_locked(pool) == 0 &&
 				(pool->outage_logged_at == 0 ||
 				 pool->last_error_at - pool->outage_logged_at > LOG_EACH_US);
 			if (log_outage)
@@ -207,6 +256,10 @@ pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn, uint64 before,
 				back_off_locked(pool, pool->last_error_at);
 			else
 				share_pause_locked(pool);
+			if (how == PGPX_FAILED_FULL)
+				note_remote_full_locked(pool, pool->last_error_at);
+			else
+				pool->remote_full_since = 0;
 		}
 
 		/*
@@ -216,7 +269,7 @@ pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn, uint64 before,
 		 */
 		if (!stale && pgpx_pool_live_locked(pool) == 0 &&
 			pool->opts.on_unavailable == PGPX_UNAVAILABLE_FAIL &&
-			!pgpx_pool_is_crowded_out_locked(pool))
+			how != PGPX_FAILED_FULL)
 		{
 			while (pool->queue_head >= 0 &&
 				   pgpx_waiters[pool->queue_head].position < before)
@@ -231,7 +284,9 @@ pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn, uint64 before,
 	/* with log_connections each attempt is logged already */
 	if (log_outage && !pgpx_log_connections)
 		ereport(LOG,
-				(errmsg("pgpool_ext cannot connect to server \"%s\" of database \"%s\" for user \"%s\"",
+				(errmsg(how == PGPX_FAILED_FULL ?
+						"pgpool_ext waits because the remote of server \"%s\" of database \"%s\" accepts no more connections for user \"%s\"" :
+						"pgpool_ext cannot connect to server \"%s\" of database \"%s\" for user \"%s\"",
 						NameStr(pool->server_name),
 						NameStr(pool->database_name),
 						NameStr(pool->user_name)),

@@ -32,17 +32,24 @@ typedef enum PgpxConnectFailure
  *
  * If the pool has no live connection, every waiter with a queue position
  * below "before" fails with this error.  The waiters do not fail if the
- * remote is full while another pool of the server has connections.
+ * remote is full.
  *
  * Starts or doubles the back-off.  Attempts that were already under way when
- * the previous one failed share its pause.
+ * the previous one failed share its pause.  While the remote is full and
+ * sessions wait, the pause is about a second, and pgpx_pool_retry_if_room
+ * shortens it.
  */
 extern void pgpx_pool_connect_failed(PgpxPool *pool, PgpxConn *conn,
 									 uint64 before, PgpxConnectFailure how,
 									 int sqlstate, const char *text);
 
-/* Is the remote full while other pools of the server have connections? */
-extern bool pgpx_pool_is_crowded_out_locked(const PgpxPool *pool);
+/*
+ * pgpx_pool_retry_if_room
+ *		Shorten the pause of a pool whose remote is full and which has waiters:
+ *		the next attempt is made soon after another connection of this server
+ *		has closed, and otherwise once a second.
+ */
+extern void pgpx_pool_retry_if_room(PgpxPool *pool, PgpxTime now);
 
 /*
  * pgpx_pool_attempt_outdated

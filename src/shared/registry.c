@@ -232,6 +232,7 @@ make_pool(PgpxPool *pool, const PgpxPoolRef *ref)
 	pool->last_checkout = 0;
 	pool->last_expired = 0;
 	pool->unavailable_since = 0;
+	pool->remote_full_since = 0;
 	pool->outage_logged_at = 0;
 	pool->outage_logged = false;
 	pool->retry_at = 0;
@@ -239,7 +240,6 @@ make_pool(PgpxPool *pool, const PgpxPoolRef *ref)
 	pool->ramp = 0;
 	pool->last_error_at = 0;
 	pool->last_sqlstate = 0;
-	pool->remote_full = false;
 	pool->last_error[0] = '\0';
 	pool->damaged = false;
 	pool->stats_reset = pool->created_at;
@@ -328,6 +328,7 @@ close_old_locked(PgpxPool *pool)
 
 	/* the failures of the old address do not apply to the new one */
 	pool->unavailable_since = 0;
+	pool->remote_full_since = 0;
 	pool->retry_at = 0;
 	pool->backoff = 0;
 	pool->ramp = 0;
@@ -540,6 +541,7 @@ pgpx_pool_rebuild_locked(PgpxPool *pool, PgpxWake *wake)
 	pgpx_conn_free_all_locked(pool);
 	balance_stats(&pool->stats);
 	pool->unavailable_since = 0;
+	pool->remote_full_since = 0;
 	pool->retry_at = 0;
 	pool->backoff = 0;
 	pool->ramp = 0;

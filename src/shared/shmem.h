@@ -363,7 +363,8 @@ typedef struct PgpxPool
 	PgpxTime	last_checkout;
 	PgpxTime	last_expired;	/* the last close by max_lifetime */
 	PgpxTime	unavailable_since;	/* first of the current run of failed
-									 * connects; 0: none */
+									 * connects; 0: none, or the remote is
+									 * full */
 	PgpxTime	outage_logged_at;	/* time of the last log message about an
 									 * outage; 0: never */
 	bool		outage_logged;	/* that outage was logged, so log its end */
@@ -373,8 +374,11 @@ typedef struct PgpxPool
 								 * outage; 0: none */
 	PgpxTime	last_error_at;
 	int			last_sqlstate;
-	bool		remote_full;	/* the remote refused the last connect
-								 * because it was full */
+	PgpxTime	remote_full_since;	/* first of the current run of connects
+									 * that the remote refused because it was
+									 * full; 0: none */
+	int			remote_full_at; /* connections of this server at the last such
+								 * refusal */
 	char		last_error[PGPX_ERROR_LEN];
 	bool		damaged;		/* out of service, see registry.c */
 

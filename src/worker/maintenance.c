@@ -154,6 +154,8 @@ tick(PgpxTime now)
 
 		if (pool->worker != pgpx_worker_index || pool->nwaiting == 0)
 			continue;
+		if (pool->retry_at > now && pool->remote_full_since != 0)
+			pgpx_pool_retry_if_room(pool, now);
 		if (pool->retry_at > now)
 		{
 			pgpx_event_due_at(pool->retry_at);

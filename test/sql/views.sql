@@ -50,7 +50,7 @@ SELECT total, leased, idle, reset_pending, connecting, resetting, checking, canc
        closing, overflow, waiters, oldest_wait
   FROM pgpool.pools WHERE server ~ '^views_';
 SELECT created_at <= last_checkout AS created, last_checkout <= clock_timestamp() AS used,
-       unavailable_since, last_error, last_error_at, next_try_at
+       unavailable_since, remote_full_since, last_error, last_error_at, next_try_at
   FROM pgpool.pools WHERE server ~ '^views_';
 SELECT server, local_user, connection >= 0 AS connection, generation > 0 AS generation,
        state, state_since >= opened_at AS since, reset_pending, stale,

@@ -122,7 +122,6 @@ my %behaviours = (
 	login_garbage => { login => sub { $_[0]->send("HTTP/1.1 400 Bad Request\r\n\r\n") } },
 	login_error => { login => sub { $_[0]->send(failure(M => 'go away')) } },
 	login_no_database => { login => sub { $_[0]->send(message('R', pack 'N', 0), failure(S => 'FATAL', V => 'FATAL', C => '3D000', M => 'no such database')) } },
-	login_no_room => { login => sub { $_[0]->send(greeting(), failure(S => 'FATAL', V => 'FATAL', C => '53300', M => 'no room at all')) } },
 	login_endless => { login => sub { $_[0]->send(message('R', pack 'N', 0), parameters()) while 1 } },
 	login_parameters => { login => sub { $_[0]->send(message('R', pack 'N', 0)); $_[0]->send(parameters()) while 1 } },
 );
@@ -427,7 +426,7 @@ EOT
 }
 harmless('unknown styles');
 
-my %words = (login_error => 'go away', login_no_database => 'no such database', login_no_room => 'no room at all');
+my %words = (login_error => 'go away', login_no_database => 'no such database');
 foreach my $what (grep { /^login/ } sort keys %behaviours)
 {
 	my $words = $words{$what} // '';

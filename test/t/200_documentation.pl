@@ -379,7 +379,7 @@ sub questions
 		'function pgpool.exec(..) does not exist' => q{SELECT pgpool.exec(pool => 'shard1', sql => 'select 1')},
 		'invalid input syntax for type interval' => q{SELECT pgpool.checkout('shard1', 'month report')},
 		'permission denied for function pause' => q{SET ROLE web; SELECT pgpool.pause('shard1')},
-		'too many connections for role' => q{SELECT pgpool.checkout('crowded')});
+		'too many connections for role' => q{SELECT pgpool.checkout('crowded', '200 ms')});
 	my $faq = $text{'doc/faq.md'};
 
 	$faq =~ s/\s+/ /g;

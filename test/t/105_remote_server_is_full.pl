@@ -1,0 +1,158 @@
+# A remote server that accepts no more connections is a reason to wait. The waiters keep
+# their places and deadlines, the connections that exist serve them, and one attempt at
+# a time is made, about once a second.
+use strict;
+use warnings;
+
+use PgpxFakeServer qw(greeting failure);
+use PgpxSession;
+use PgpxTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time);
+
+my $remote = remote_node('remote');
+my $local = local_node('local');
+my @sessions = map { PgpxSession->new($local) } 1 .. 6;
+
+# a fixed pause of a minute would be seen: the tests end sooner
+make_pool($local, $remote, server => 'shard1', options => { pool_size => 5, retry_min => '1min', retry_max => '1min' });
+make_pool($local, $remote, server => 'shard2', options => { pool_size => 5, retry_min => '1min', retry_max => '1min' });
+$remote->safe_psql('postgres', 'ALTER ROLE remote_app CONNECTION LIMIT 2');
+
+sub pool
+{
+	my ($columns, $server) = @_;
+	return $local->safe_psql('postgres', "SELECT $columns FROM pgpool.pools WHERE server = '@{[ $server // 'shard1' ]}'");
+}
+
+sub waiting
+{
+	return $local->safe_psql('postgres', q{SELECT string_agg(pid || ' ' || reason, ',' ORDER BY position) FROM pgpool.waiters});
+}
+
+sub refusals { return scalar(() = slurp_file($remote->logfile) =~ /too many connections for role "remote_app"/g); }
+
+# --- connections that exist serve the waiters, in order
+my @leases = map { lease($_, 'shard1') } @sessions[ 0, 1 ];
+my $began = time();
+foreach my $n (2 .. 4)
+{
+	$sessions[$n]->start("SELECT pgpool.checkout('shard1', '5 min')");
+	ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', $n - 1), "session $n waits");
+}
+ok(wait_until($local, sub { refusals() >= 2 ? 1 : 0 }, 1), 'worker tries again, although the pause of an outage is a minute');
+cmp_ok(refusals(), '<=', 3 + (time() - $began) / 0.75, 'worker tries about once a second');
+is(waiting(), join(',', map { $_->pid . ' remote_full' } @sessions[ 2 .. 4 ]), 'waiters show that the remote server is full');
+is(pool('state, unavailable_since IS NULL, remote_full_since <= last_error_at'), 'remote_full|t|t', 'pool shows that the remote server is full, and since when');
+like(pool('last_error'), qr/too many connections for role "remote_app"/, 'pool shows the message of the remote server');
+cmp_ok(pool('connecting'), '<=', 1, 'one attempt is made at a time');
+$sessions[0]->run("SELECT pgpool.checkin($leases[0])");
+like($sessions[2]->finish(30), qr/^\d+$/, 'connection that is returned is granted to the first waiter');
+is(waiting(), join(',', map { $_->pid . ' remote_full' } @sessions[ 3, 4 ]), 'other waiters keep their places');
+
+# --- a timeout names the cause
+$sessions[5]->fails("SELECT pgpool.checkout('shard1', '100 ms')", '55P03',
+	qr/no connection to server "shard1" came free within 100 ms\nDETAIL:  2 of 2 connections are leased.* The remote server has accepted no more connections for [\d.]+ s: .*too many connections for role "remote_app"\nHINT:  Raise the limit of connections on the remote server/,
+	'error of a timeout says that the remote server is full');
+is($sessions[5]->run("SELECT pgpool.try_checkout('shard1') IS NULL"), 't', 'checkout without wait returns NULL');
+
+# --- another pool of the server that shares the remote's limit
+$sessions[5]->start("SELECT pgpool.checkout('shard2', '5 min')");
+ok(wait_until($local, q{SELECT count(*) FROM pgpool.waiters WHERE server = 'shard2' AND reason = 'remote_full'}, '1'),
+	'pool without a connection waits, too');
+is(pool('state, total - connecting', 'shard2'), 'remote_full|0', 'its state is not "unavailable"');
+$sessions[1]->run("SELECT pgpool.discard($leases[1])");
+ok( wait_until($local, q{SELECT count(*) FROM pgpool.waiters}, '2'),
+	'connection that closes makes room for one of the waiters');
+$remote->safe_psql('postgres', 'ALTER ROLE remote_app CONNECTION LIMIT -1');
+like($_->finish(30), qr/^\d+$/, 'waiter is granted a connection when the limit is raised') foreach @sessions[ 3, 4, 5 ];
+ok(wait_until($local, q{SELECT count(*) FROM pgpool.pools WHERE remote_full_since IS NOT NULL OR unavailable_since IS NOT NULL OR state = 'remote_full'}, '0'),
+	'pools show that the remote server is not full any more');
+like(slurp_file($local->logfile),
+	qr/LOG:  pgpool_ext waits because the remote of server "shard1" of database "postgres" accepts no more connections for user/, 'log says so once')
+  or diag(slurp_file($local->logfile));
+$_->run('SELECT pgpool.checkin_all()') foreach @sessions;
+
+# --- a limit of zero: nothing is left, and the sessions wait nevertheless
+is($local->safe_psql('postgres', "SELECT pgpool.drain(NULL, '30 s')"), 't', 'pools are drained');
+ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app'", '0'), 'remote server has no session of the pools');
+$remote->safe_psql('postgres', 'ALTER ROLE remote_app CONNECTION LIMIT 0');
+$local->safe_psql('postgres', 'SELECT pgpool.resume()');
+$sessions[0]->start(q{SELECT a FROM pgpool.query('shard1', 'select 1') AS t(a int)});
+ok(wait_until($local, q{SELECT reason FROM pgpool.waiters}, 'remote_full'), 'statement waits while the remote server accepts no connection');
+
+# the worker restarts, and the session still waits
+terminate($local, worker_pid($local));
+ok( wait_until($local, sub { ($local->safe_psql('postgres', q{SELECT string_agg(reason, ',') FROM pgpool.waiters}) // '') eq 'remote_full' && pool('remote_full_since IS NOT NULL') eq 't' ? 1 : 0 }, 1, 60),
+	'it still waits after a restart of the worker');
+$remote->safe_psql('postgres', 'ALTER ROLE remote_app CONNECTION LIMIT -1');
+is($sessions[0]->finish(30), '1', 'statement runs when there is room');
+
+# --- a connection of the same server that closes may have made room, so the next attempt
+# follows soon; otherwise two attempts are at least 0.75 s apart
+make_pool($local, $remote, server => 'shared', options => { pool_size => 8, retry_min => '1min', retry_max => '1min' });
+$local->safe_psql('postgres', 'CREATE ROLE other LOGIN; GRANT USAGE ON FOREIGN SERVER shared TO other');
+$local->safe_psql('postgres', "CREATE USER MAPPING FOR other SERVER shared OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD')");
+@leases = map { lease($sessions[0], 'shared') } 1 .. 8;
+$remote->safe_psql('postgres', 'ALTER ROLE remote_app CONNECTION LIMIT 0');
+my $other = PgpxSession->new($local, user => 'other');
+my $last_attempt = q{SELECT last_error_at FROM pgpool.pools WHERE server = 'shared' AND local_user = 'other'};
+my $apart = 1;
+$other->start(q{SELECT pgpool.checkout('shared', '5 min')});
+ok(wait_until($local, "SELECT count(*) FROM ($last_attempt) AS t WHERE last_error_at IS NOT NULL", '1'), 'pool of another user waits');
+while (@leases && $apart >= 0.7)
+{
+	my ($before, $after) = ($local->safe_psql('postgres', $last_attempt)) x 2;
+
+	wait_until($local, sub { ($before = $local->safe_psql('postgres', $last_attempt)) ne $after }, 1);
+	$sessions[0]->run('SELECT pgpool.discard(' . shift(@leases) . ')');
+	wait_until($local, sub { ($after = $local->safe_psql('postgres', $last_attempt)) ne $before }, 1);
+	$apart = $local->safe_psql('postgres', "SELECT date_part('epoch', '$after'::timestamptz - '$before')");
+}
+cmp_ok($apart, '<', 0.7, 'next attempt is made soon after a connection of another pool has closed');
+$remote->safe_psql('postgres', 'ALTER ROLE remote_app CONNECTION LIMIT -1');
+like($other->finish(30), qr/^\d+$/, 'pool of another user gets a connection');
+$sessions[0]->run('SELECT pgpool.checkin_all()');
+$other->run('SELECT pgpool.checkin_all()');
+is($local->safe_psql('postgres', "SELECT pgpool.drain(NULL, '30 s')"), 't', 'pools are drained again');
+$local->safe_psql('postgres', 'SELECT pgpool.resume()');
+
+# --- an outage is no reason to wait
+$remote->safe_psql('postgres', 'ALTER ROLE remote_app CONNECTION LIMIT 1');
+@leases = (lease($sessions[0], 'shard1'));
+$sessions[1]->start("SELECT pgpool.checkout('shard1', '5 min')");
+ok(wait_until($local, q{SELECT reason FROM pgpool.waiters}, 'remote_full'), 'session waits again');
+$remote->stop('immediate');
+$sessions[1]->finish(30);
+is($sessions[1]->sqlstate, '08001', 'waiter of a full server fails when the server cannot be reached at all') or diag($sessions[1]->error);
+is(pool('remote_full_since IS NULL, unavailable_since IS NOT NULL'), 't|t', 'pool is unavailable then');
+$sessions[0]->run('SELECT pgpool.checkin_all()');
+$remote->start;
+$remote->safe_psql('postgres', 'ALTER ROLE remote_app CONNECTION LIMIT -1');
+
+# --- PgBouncer sends SQLSTATE 08P01 with every error
+my $fake = PgpxFakeServer->new(
+	map {
+		my $text = $_->[1];
+		$_->[0] => { login => sub { $_[0]->send(greeting(), failure(S => 'FATAL', V => 'FATAL', C => '08P01', M => $text)) } }
+	} [ bouncer => 'no more connections allowed (max_client_conn)' ],
+	[ behind => 'server login has been failing, cached error: sorry, too many clients already (server_login_retry)' ],
+	[ wrong => 'no such database: too_many_clients' ]);
+foreach my $name (qw(bouncer behind wrong))
+{
+	make_pool($local, $fake, server => "by_$name", remote_dbname => $name, options => { sslmode => PgpxFakeServer::sslmode() });
+}
+foreach my $name (qw(bouncer behind))
+{
+	$sessions[0]->start("SELECT pgpool.checkout('by_$name', '5 min')");
+	ok(wait_until($local, q{SELECT reason FROM pgpool.waiters}, 'remote_full'), "message of PgBouncer means that it is full: $name");
+	$local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $sessions[0]->pid . ')');
+	$sessions[0]->finish(30);
+}
+$sessions[0]->fails("SELECT pgpool.checkout('by_wrong', '5 min')", '08001', qr/no such database/, 'another message with this SQLSTATE is an error');
+
+stats_add_up($local);
+check_invariants($local);
+leak_check($local, $remote);
+done_testing();
