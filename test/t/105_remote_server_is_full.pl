@@ -81,6 +81,8 @@ $remote->safe_psql('postgres', 'ALTER ROLE remote_app CONNECTION LIMIT 0');
 $local->safe_psql('postgres', 'SELECT pgpool.resume()');
 $sessions[0]->start(q{SELECT a FROM pgpool.query('shard1', 'select 1') AS t(a int)});
 ok(wait_until($local, q{SELECT reason FROM pgpool.waiters}, 'remote_full'), 'statement waits while the remote server accepts no connection');
+$sessions[1]->fails("SELECT pgpool.checkout('shard1', '200 ms')", '55P03', qr/accepted no more connections/,
+	'later session waits, too, until its timeout');
 
 # the worker restarts, and the session still waits
 terminate($local, worker_pid($local));
