@@ -36,9 +36,6 @@
 #include "session/lease_stream.h"
 #include "fdw/remote_scan.h"
 
-/* A longer text is not prepared. */
-#define STATEMENT_MAX (1024 * 1024)
-
 /* Limits for reading an unread answer in a commit without writes. */
 #define COMMIT_DRAIN_BYTES (1024 * 1024)
 #define COMMIT_DRAIN_US (50 * 1000)
@@ -75,7 +72,7 @@ has_lease(const PgpxRemoteTransaction *rt)
 static bool
 must_wait(const PgpxRemoteTransaction *rt)
 {
-	return rt->begun && (rt->wrote || IsolationIsSerializable());
+	return rt->nesting.begun && (rt->wrote || IsolationIsSerializable());
 }
 
 /* Forget all remote transactions.  Does not end their leases. */
@@ -95,16 +92,39 @@ forget_all(void)
 }
 
 /*
- * Read and discard an unread answer that belongs to no scan any more.  Leaves
- * it unread after "bytes" bytes (0: no limit) or at the deadline (0: none).
+ * Record an error that has aborted the remote transaction.  It is reported
+ * again to each statement that meets the aborted transaction, because the
+ * session may not have seen it: the answer may belong to no scan any more, or
+ * the error may have been caught in a subtransaction that began later than the
+ * last savepoint of the remote.
+ */
+static void
+note_failure(PgpxRemoteTransaction *rt, const PgpxRemoteError *error)
+{
+	MemoryContext old;
+
+	if (!error->set)
+		return;
+	rt->failure.set = false;
+	if (rt->failure_cxt == NULL)
+		rt->failure_cxt = AllocSetContextCreate(rt->cxt,
+												"pgpool_ext remote error",
+												ALLOCSET_SMALL_SIZES);
+	MemoryContextReset(rt->failure_cxt);
+	old = MemoryContextSwitchTo(rt->failure_cxt);
+	pgpx_remote_error_dup(&rt->failure, error);
+	MemoryContextSwitchTo(old);
+}
+
+/*
+ * Discard an unread answer that belongs to no scan any more, and ignore errors
+ * in it.  Leaves it unread after "bytes" bytes or at the deadline.
  */
 static void
 discard_answer(PgpxRemoteTransaction *rt, size_t bytes, PgpxTime deadline)
 {
 	PgpxLease  *lease = rt->lease;
 
-	if (rt->streaming != NULL || !rt->abandoned)
-		return;
 	lease->in_use = false;
 
 	/* make_ready waits for the end of a statement that was cancelled */
@@ -113,26 +133,123 @@ discard_answer(PgpxRemoteTransaction *rt, size_t bytes, PgpxTime deadline)
 	rt->abandoned = lease->sock->wire.phase != PGPX_WIRE_IDLE;
 }
 
+/* Process the end of read_abandoned, or an interrupt in it. */
+static void
+end_abandoned(PgpxRemoteTransaction *rt, const PgpxRun *run)
+{
+	rt->lease->in_use = false;
+	rt->abandoned = rt->lease->sock->wire.phase != PGPX_WIRE_IDLE;
+	if (!run->error.set)
+		return;
+	note_failure(rt, &run->error);
+	pgpx_remote_forget_prepared(rt, rt->sent.data);
+}
+
 /*
- * Check whether the commands that preceded the last statement have failed.  If
- * START TRANSACTION has failed, the remote transaction has not begun.
- * Otherwise the remote's savepoints are not known.
+ * Read an unread answer that belongs to no scan any more, and record an error
+ * in it.  An interrupt leaves the rest to the next statement; the answer is not
+ * cancelled, because it can be that of a scan of an outer subtransaction.
+ */
+static void
+read_abandoned(PgpxRemoteTransaction *rt)
+{
+	PgpxLease  *lease = rt->lease;
+
+	/* "describe": the answer to ROLLBACK TO alone has no result */
+	PgpxRun		run = {.lease = lease, .describe = true};
+
+	PG_TRY();
+	{
+		(void) pgpx_stream_flush(lease, 0);
+		if (lease->sock->wire.phase != PGPX_WIRE_IDLE)
+			pgpx_run_read(&run);
+	}
+	PG_CATCH();
+	{
+		end_abandoned(rt, &run);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	end_abandoned(rt, &run);
+	pgpx_run_finish(&run);
+}
+
+/*
+ * Bring the stream to a message boundary.  Where the statement was cancelled,
+ * the error was a local one and was raised at that time.
+ */
+static void
+finish_answer(PgpxRemoteTransaction *rt)
+{
+	PgpxLease  *lease = rt->lease;
+	const PgpxWire *wire = &lease->sock->wire;
+
+	if (pg_atomic_read_u32(&pgpx_conns[lease->conn].cancel) !=
+			PGPX_CANCEL_NONE ||
+		(wire->phase != PGPX_WIRE_IDLE && !rt->abandoned))
+		pgpx_run_poll(lease);
+	else if (rt->abandoned)
+		read_abandoned(rt);
+	rt->abandoned = false;
+}
+
+/*
+ * Determine the remote's savepoints if a command that preceded the last
+ * statement has failed.  The commands are START TRANSACTION or ROLLBACK TO and
+ * RELEASE, and then one SAVEPOINT for each level from before.wanted + 1 on.
+ *
+ * The remote transaction is aborted.  It can be rolled back to the first of
+ * these savepoints, or begin again if it began with the failed commands,
+ * because no statement was executed after them.
  */
 static void
 check_commands(PgpxRemoteTransaction *rt)
 {
-	const PgpxWire *wire = &rt->lease->sock->wire;
+	PgpxWire   *wire = &rt->lease->sock->wire;
+	PgpxRemoteNesting *now = &rt->nesting;
+	const PgpxRemoteNesting *before = &rt->before;
+	int			missing = wire->nbefore;
+	int			new = now->depth - before->wanted;
 
-	if (wire->phase != PGPX_WIRE_IDLE || wire->nbefore == 0)
+	if (wire->phase != PGPX_WIRE_IDLE || missing == 0)
 		return;
-	if (wire->tx == 'I')
+	wire->nbefore = 0;
+
+	/* a pending rollback to one of these savepoints is not what it was */
+	if (now->rollback > before->wanted)
+		now->rollback = 0;
+	if (missing >= new)
+		now->begun = before->begun;
+	if (missing > new)
 	{
-		rt->begun = false;
-		rt->depth = rt->wanted = 1;
-		rt->rollback = 0;
+		now->depth = before->depth;
+		if (now->rollback == 0)
+			now->rollback = before->rollback;
 	}
 	else
-		rt->undefined = "A savepoint could not be set or rolled back to.";
+	{
+		now->depth -= missing;
+		if (now->rollback == 0 && missing < new)
+			now->rollback = before->wanted + 1;
+	}
+	now->wanted = Min(now->wanted, before->wanted);
+}
+
+/* Raise an error if the remote transaction is aborted. */
+static void
+check_failure(PgpxRemoteTransaction *rt)
+{
+	if (!rt->nesting.begun || rt->nesting.rollback > 0 ||
+		rt->lease->sock->wire.tx == 'T')
+		return;
+	if (rt->failure.set)
+		pgpx_remote_raise(&rt->failure, rt->sent.data);
+	ereport(ERROR,
+			(errcode(ERRCODE_IN_FAILED_SQL_TRANSACTION),
+			 errmsg("remote transaction on server \"%s\" is aborted",
+					NameStr(rt->lease->spec->server_name)),
+			 errdetail("A statement in it has failed or was cancelled, in a local subtransaction that began later."),
+			 errhint("Roll back the local transaction, and run it again.")));
 }
 
 void
@@ -149,15 +266,9 @@ pgpx_remote_prepare_send(PgpxRemoteTransaction *rt)
 				 errdetail("A function that was called while a row of a foreign table was read uses a foreign table of the same server.")));
 	if (rt->streaming != NULL)
 		pgpx_remote_scan_buffer(rt->streaming);
-	discard_answer(rt, 0, 0);
+	finish_answer(rt);
 	check_commands(rt);
-	if (rt->undefined != NULL)
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("remote transaction on server \"%s\" cannot go on",
-						NameStr(rt->lease->spec->server_name)),
-				 errdetail_internal("%s", rt->undefined),
-				 errhint("Roll back the local transaction, and run it again.")));
+	check_failure(rt);
 }
 
 /* Add a command that precedes a statement. */
@@ -179,11 +290,15 @@ static void
 collect_commands(PgpxRemoteTransaction *rt, PgpxPipeline *p, int level)
 {
 	const PgpxServerSpec *spec = rt->lease->spec;
+	PgpxRemoteNesting *now = &rt->nesting;
 	const char **commands = NULL;
 	int			n = 0;
 
-	if (!rt->begun)
+	if (!now->begun)
 	{
+		/* it has begun and failed before it executed anything */
+		if (rt->lease->sock->wire.tx != 'I')
+			add_command(&commands, &n, "ROLLBACK TRANSACTION");
 		add_command(&commands, &n, IsolationIsSerializable() ?
 					"START TRANSACTION ISOLATION LEVEL SERIALIZABLE" :
 					"START TRANSACTION ISOLATION LEVEL REPEATABLE READ");
@@ -201,16 +316,16 @@ collect_commands(PgpxRemoteTransaction *rt, PgpxPipeline *p, int level)
 			add_command(&commands, &n, "SET LOCAL intervalstyle = postgres");
 			add_command(&commands, &n, "SET LOCAL extra_float_digits = 3");
 		}
-		rt->depth = rt->wanted = 1;
-		rt->rollback = 0;
+		now->depth = now->wanted = 1;
+		now->rollback = 0;
 	}
-	if (rt->rollback > 0)
+	if (now->rollback > 0)
 		add_command(&commands, &n,
-					psprintf("ROLLBACK TO SAVEPOINT s%d", rt->rollback));
-	if (rt->wanted < rt->depth)
+					psprintf("ROLLBACK TO SAVEPOINT s%d", now->rollback));
+	if (now->wanted < now->depth)
 		add_command(&commands, &n,
-					psprintf("RELEASE SAVEPOINT s%d", rt->wanted + 1));
-	for (int i = rt->wanted + 1; i <= level; i++)
+					psprintf("RELEASE SAVEPOINT s%d", now->wanted + 1));
+	for (int i = now->wanted + 1; i <= level; i++)
 		add_command(&commands, &n, psprintf("SAVEPOINT s%d", i));
 	p->nbefore = n;
 	p->before = commands;
@@ -232,84 +347,6 @@ collect_closes(PgpxRemoteTransaction *rt, PgpxPipeline *p)
 }
 
 void
-pgpx_remote_close(PgpxRemoteTransaction *rt, const char *name)
-{
-	MemoryContext old = MemoryContextSwitchTo(rt->cxt);
-
-	rt->closes = lappend(rt->closes, pstrdup(name));
-	MemoryContextSwitchTo(old);
-}
-
-/*
- * Find the entry of a statement's text.  If there is none, returns an empty
- * entry, whose sql is NULL; evicts the least recently used one if all are used.
- */
-static PgpxRemoteStatement *
-find_statement(PgpxRemoteTransaction *rt, const char *sql)
-{
-	PgpxRemoteStatement *oldest = &rt->statements[0];
-
-	for (int i = 0; i < PGPX_REMOTE_STATEMENTS; i++)
-	{
-		PgpxRemoteStatement *s = &rt->statements[i];
-
-		if (s->sql != NULL && strcmp(s->sql, sql) == 0)
-			return s;
-		if (oldest->sql != NULL &&
-			(s->sql == NULL || s->last_used < oldest->last_used))
-			oldest = s;
-	}
-	if (oldest->sql != NULL)
-	{
-		if (oldest->name[0] != '\0')
-			pgpx_remote_close(rt, oldest->name);
-		pfree(oldest->sql);
-		memset(oldest, 0, sizeof(*oldest));
-	}
-	return oldest;
-}
-
-/*
- * Choose how to send a text: as the unnamed statement at its first use, later
- * as a prepared statement.  Returns the entry of the statement that this
- * pipeline prepares, or NULL.
- */
-static PgpxRemoteStatement *
-choose_statement(PgpxRemoteTransaction *rt, PgpxPipeline *p)
-{
-	const char *sql = p->statement->sql;
-	int			level = GetCurrentTransactionNestLevel();
-	PgpxRemoteStatement *s;
-
-	p->name = "";
-	p->parse = true;
-	if (!rt->may_prepare || strlen(sql) > STATEMENT_MAX)
-		return NULL;
-	s = find_statement(rt, sql);
-	s->last_used = ++rt->nuses;
-	s->level = s->level == 0 ? level : Min(s->level, level);
-	if (s->sql == NULL)
-	{
-		s->sql = MemoryContextStrdup(rt->cxt, sql);
-		return NULL;
-	}
-	if (s->prepared)
-	{
-		p->parse = false;
-		p->name = s->name + 1;
-		p->describe = !p->known;
-		return NULL;
-	}
-
-	/* after a failure the statement may exist, so the name is not reused */
-	if (s->name[0] != '\0')
-		pgpx_remote_close(rt, s->name);
-	snprintf(s->name, sizeof(s->name), "Ss%u", ++rt->nnames);
-	p->name = s->name + 1;
-	return s;
-}
-
-void
 pgpx_remote_send(PgpxRemoteTransaction *rt, PgpxRun *run, PgpxPipeline *p,
 				 bool choose, bool writes)
 {
@@ -317,18 +354,20 @@ pgpx_remote_send(PgpxRemoteTransaction *rt, PgpxRun *run, PgpxPipeline *p,
 	int			level = GetCurrentTransactionNestLevel();
 
 	if (choose)
-		preparing = choose_statement(rt, p);
+		preparing = pgpx_remote_statement_choose(rt, p);
 	collect_commands(rt, p, level);
 	collect_closes(rt, p);
+	resetStringInfo(&rt->sent);
+	appendStringInfoString(&rt->sent, p->statement->sql);
 	run->lease = rt->lease;
 	run->pipeline = p;
 	pgpx_run_send(run, false);
 
 	/* not reached after an error above, because then nothing was executed */
-	rt->begun = true;
+	rt->before = rt->nesting;
+	rt->nesting = (PgpxRemoteNesting){true, level, level, 0};
 	rt->wrote |= writes;
-	rt->depth = rt->wanted = level;
-	rt->rollback = 0;
+	rt->failure.set = false;
 	list_free_deep(rt->closes);
 	rt->closes = NIL;
 	if (preparing != NULL)
@@ -336,18 +375,10 @@ pgpx_remote_send(PgpxRemoteTransaction *rt, PgpxRun *run, PgpxPipeline *p,
 }
 
 void
-pgpx_remote_forget_prepared(PgpxRemoteTransaction *rt, const char *sql)
-{
-	for (int i = 0; i < PGPX_REMOTE_STATEMENTS; i++)
-		if (rt->statements[i].sql != NULL &&
-			strcmp(rt->statements[i].sql, sql) == 0)
-			rt->statements[i].prepared = false;
-}
-
-void
 pgpx_remote_answered(PgpxRemoteTransaction *rt, PgpxRun *run)
 {
 	pgpx_run_finish(run);
+	note_failure(rt, &run->error);
 	check_commands(rt);
 	if (run->error.set && !run->described && !run->pipeline->resume)
 		pgpx_remote_forget_prepared(rt, run->statement->sql);
@@ -455,7 +486,7 @@ send_commit(PgpxRemoteTransaction *rt, PgpxRun *run)
 	run->statement = &commit;
 	PG_TRY();
 	{
-		if (rt->rollback > 0)
+		if (rt->nesting.rollback > 0)
 			pgpx_remote_send(rt, run, &p, false, true);
 		else
 			pgpx_run_send(run, true);
@@ -523,12 +554,10 @@ commit_writers(void)
 			continue;
 		pgpx_remote_prepare_send(rt);
 		pgpx_lease_check_broken(rt->lease);
-		if (rt->lease->sock->wire.tx != 'T' && rt->rollback == 0)
-			ereport(ERROR,
-					(errcode(ERRCODE_IN_FAILED_SQL_TRANSACTION),
-					 errmsg("remote transaction on server \"%s\" has failed",
-							NameStr(rt->lease->spec->server_name))));
-		n++;
+
+		/* it may have turned out that the remote transaction has not begun */
+		if (must_wait(rt))
+			n++;
 	}
 	if (n == 0)
 		return;
@@ -661,6 +690,7 @@ send_rollback(PgpxRemoteTransaction *rt)
 {
 	PgpxLease  *lease = rt->lease;
 	PgpxWire   *wire = &lease->sock->wire;
+	PgpxRemoteNesting *now = &rt->nesting;
 	char		rollback[64];
 	char		release[64];
 	const char *commands[2] = {rollback, release};
@@ -674,35 +704,15 @@ send_rollback(PgpxRemoteTransaction *rt)
 		wire->out.maxlen < ROLLBACK_SIZE)
 		return;
 	snprintf(rollback, sizeof(rollback), "ROLLBACK TO SAVEPOINT s%d",
-			 rt->rollback);
+			 now->rollback);
 	snprintf(release, sizeof(release), "RELEASE SAVEPOINT s%d",
-			 rt->wanted + 1);
+			 now->wanted + 1);
 	pgpx_wire_send_pipeline(wire, &p);
 	(void) pgpx_wire_flush(wire);
-	rt->depth = rt->wanted;
-	rt->rollback = 0;
+	rt->before = *now;
+	now->depth = now->wanted;
+	now->rollback = 0;
 	rt->abandoned = true;
-}
-
-/*
- * Update the prepared statements at the end of a subtransaction.  After a
- * rollback they are not used again: it releases the remote locks on their
- * tables, which can then be altered so that the statement fails with "cached
- * plan must not change result type".
- */
-static void
-end_statements(PgpxRemoteTransaction *rt, int level, bool rolled_back)
-{
-	for (int i = 0; i < PGPX_REMOTE_STATEMENTS; i++)
-	{
-		PgpxRemoteStatement *s = &rt->statements[i];
-
-		if (s->sql == NULL || s->level < level)
-			continue;
-		if (rolled_back)
-			s->prepared = false;
-		s->level = level - 1;
-	}
 }
 
 static void
@@ -725,7 +735,8 @@ subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 			pgpx_remote_scans_rolled_back(rt, level);
 		else
 			pgpx_remote_scans_released(rt, level);
-		end_statements(rt, level, event == SUBXACT_EVENT_ABORT_SUB);
+		pgpx_remote_statements_end(rt, level,
+								   event == SUBXACT_EVENT_ABORT_SUB);
 
 		/* in a function that the conversion of a row has called */
 		if (rt->reading)
@@ -738,12 +749,12 @@ subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 			pgpx_run_abandon(rt->lease);
 			rt->abandoned = rt->lease->sock->wire.phase != PGPX_WIRE_IDLE;
 		}
-		if (!rt->begun || rt->wanted < level)
+		if (!rt->nesting.begun || rt->nesting.wanted < level)
 			continue;
-		rt->wanted = level - 1;
+		rt->nesting.wanted = level - 1;
 		if (event == SUBXACT_EVENT_ABORT_SUB)
 		{
-			rt->rollback = level;
+			rt->nesting.rollback = level;
 			send_rollback(rt);
 		}
 	}
@@ -811,6 +822,7 @@ pgpx_remote_transaction_get(Oid server, Oid user, const char *why)
 {
 	PgpxRemoteTransaction *rt = find(server, user, NULL);
 	MemoryContext cxt;
+	MemoryContext old;
 	char	   *name;
 	const PgpxServerSpec *spec;
 
@@ -835,11 +847,14 @@ pgpx_remote_transaction_get(Oid server, Oid user, const char *why)
 	cxt = AllocSetContextCreate(TopTransactionContext,
 								"pgpool_ext remote transaction",
 								ALLOCSET_SMALL_SIZES);
-	rt = MemoryContextAllocZero(cxt, sizeof(*rt));
+	old = MemoryContextSwitchTo(cxt);
+	rt = palloc0(sizeof(*rt));
 	rt->cxt = cxt;
 	rt->server = server;
 	rt->user = user;
-	rt->depth = rt->wanted = 1;
+	rt->nesting.depth = rt->nesting.wanted = 1;
+	initStringInfo(&rt->sent);
+	MemoryContextSwitchTo(old);
 	dlist_init(&rt->scans);
 	lease_connection(rt, name, why);
 	rt->waited = pgpx_conns[rt->lease->conn].waited;

@@ -30,6 +30,20 @@ typedef struct PgpxRemoteStatement
 	char		name[PGPX_REMOTE_NAME_LEN]; /* 'S' and its name */
 } PgpxRemoteStatement;
 
+/*
+ * Levels of subtransactions; 1 is the top-level transaction.  The remote has a
+ * savepoint for each level from 2 to "depth".  Those above level "wanted" are
+ * still to be released, after a rollback to the savepoint of level "rollback"
+ * (0: no rollback).
+ */
+typedef struct PgpxRemoteNesting
+{
+	bool		begun;			/* START TRANSACTION was sent */
+	int			depth;
+	int			wanted;
+	int			rollback;
+} PgpxRemoteNesting;
+
 typedef struct PgpxRemoteTransaction
 {
 	dlist_node	node;
@@ -38,20 +52,18 @@ typedef struct PgpxRemoteTransaction
 	PgpxLease  *lease;
 	PgpxTime	waited;			/* for the lease; duration */
 	MemoryContext cxt;			/* holds this struct */
-	bool		begun;			/* START TRANSACTION was sent */
 	bool		wrote;			/* a statement that writes was sent */
-	const char *undefined;		/* why its savepoints are not known; NULL:
-								 * they are known */
+	PgpxRemoteNesting nesting;
+	PgpxRemoteNesting before;	/* before the last statement and the commands
+								 * that preceded it */
+	StringInfoData sent;		/* text of the last statement */
 
 	/*
-	 * Levels of subtransactions; 1 is the top-level transaction.  The remote
-	 * has a savepoint for each level from 2 to "depth".  Those above level
-	 * "wanted" are still to be released, after a rollback to the savepoint of
-	 * level "rollback" (0: no rollback).
+	 * The remote error that has aborted the remote transaction.  It is valid
+	 * while the remote transaction is aborted and no rollback is pending.
 	 */
-	int			depth;
-	int			wanted;
-	int			rollback;
+	PgpxRemoteError failure;
+	MemoryContext failure_cxt;	/* holds its texts; NULL: none yet */
 
 	/* the scan whose answer is being read; NULL: none */
 	struct PgpxRemoteScan *streaming;
@@ -125,8 +137,12 @@ pg_noreturn extern void pgpx_remote_raise(const PgpxRemoteError *error,
  * pgpx_remote_prepare_send
  *		Make the remote transaction ready for a statement.
  *
- * Buffers the rest of an answer that a scan is reading.  Errors: those of the
- * lease; 55000 the state of the remote transaction is not known.
+ * Buffers the rest of an answer that a scan is reading.  Reads the rest of an
+ * answer that no scan needs.
+ *
+ * Errors: those of the lease; the remote error that has aborted the remote
+ * transaction, unless it is rolled back to a savepoint before the next
+ * statement.
  */
 extern void pgpx_remote_prepare_send(PgpxRemoteTransaction *rt);
 
@@ -146,6 +162,16 @@ extern void pgpx_remote_send(PgpxRemoteTransaction *rt, PgpxRun *run,
  */
 extern void pgpx_remote_answered(PgpxRemoteTransaction *rt, PgpxRun *run);
 
+/* --- prepared statements: remote_statement.c ---------------------------- */
+
+/*
+ * Choose how to send a text: as the unnamed statement at its first use, later
+ * as a prepared statement.  Returns the entry of the statement that this
+ * pipeline prepares, or NULL.
+ */
+extern PgpxRemoteStatement *
+pgpx_remote_statement_choose(PgpxRemoteTransaction *rt, PgpxPipeline *p);
+
 /*
  * Do not use the prepared statement of this text again.  To be called after an
  * error, because the remote may not have prepared it.
@@ -158,5 +184,14 @@ extern void pgpx_remote_forget_prepared(PgpxRemoteTransaction *rt,
  * together with the next statement.
  */
 extern void pgpx_remote_close(PgpxRemoteTransaction *rt, const char *name);
+
+/*
+ * Update the prepared statements at the end of a subtransaction.  After a
+ * rollback they are not used again: it releases the remote locks on their
+ * tables, which can then be altered so that the statement fails with "cached
+ * plan must not change result type".
+ */
+extern void pgpx_remote_statements_end(PgpxRemoteTransaction *rt, int level,
+									   bool rolled_back);
 
 #endif							/* PGPX_REMOTE_TRANSACTION_H */

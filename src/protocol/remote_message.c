@@ -346,6 +346,25 @@ pgpx_remote_error_copy(PgpxRemoteError *error, const PgpxWireMessage *msg)
 	error->query_position = parse_position(fields.query_position);
 }
 
+static const char *
+dup_text(const char *text)
+{
+	return text == NULL ? NULL : pstrdup(text);
+}
+
+void
+pgpx_remote_error_dup(PgpxRemoteError *copy, const PgpxRemoteError *error)
+{
+	PgpxRemoteError new = *error;
+
+	new.primary = dup_text(error->primary);
+	new.detail = dup_text(error->detail);
+	new.hint = dup_text(error->hint);
+	new.context = dup_text(error->context);
+	new.query = dup_text(error->query);
+	*copy = new;
+}
+
 /*
  * The local statement has the remote one as an argument.  So the error position
  * is reported as an internal position, as for a statement in a function.  The

@@ -60,6 +60,10 @@ typedef struct PgpxRemoteError
 extern void pgpx_remote_error_copy(PgpxRemoteError *error,
 								   const PgpxWireMessage *msg);
 
+/* Copies an error with its texts to the current memory context. */
+extern void pgpx_remote_error_dup(PgpxRemoteError *copy,
+								  const PgpxRemoteError *error);
+
 /*
  * pgpx_remote_error_raise
  *		Raises a remote error with its own SQLSTATE and the server as context.

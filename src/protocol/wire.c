@@ -658,6 +658,7 @@ pgpx_wire_abandon(PgpxWire *wire)
 	{
 		wire->phase = PGPX_WIRE_IDLE;
 		wire->discarding = false;
+		wire->nbefore = 0;
 	}
 	else
 		pgpx_wire_break(wire, "a statement was interrupted while it was being sent");

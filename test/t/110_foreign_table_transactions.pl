@@ -22,6 +22,7 @@ CREATE TABLE app.log (t text);
 CREATE TABLE app.big AS SELECT i AS id, repeat('x', 100) AS filler FROM generate_series(1, 200000) AS i;
 CREATE FUNCTION app.logs() RETURNS int LANGUAGE sql AS $$ INSERT INTO app.log VALUES ('read') RETURNING 1 $$;
 CREATE VIEW app.logging AS SELECT app.logs() AS n;
+CREATE VIEW app.failing AS SELECT i AS id, 1 / (i - 60) AS n FROM generate_series(1, 200000) AS i;
 CREATE VIEW app.slow AS SELECT 1 AS n, pg_sleep(600)::text AS s;
 INSERT INTO app.a SELECT i, 0 FROM generate_series(1, 10) AS i;
 EOT
@@ -38,6 +39,7 @@ CREATE FOREIGN TABLE $server.b (id int, v int) SERVER $server OPTIONS (schema_na
 CREATE FOREIGN TABLE $server.log (t text) SERVER $server OPTIONS (schema_name 'app');
 CREATE FOREIGN TABLE $server.big (id int, filler text) SERVER $server OPTIONS (schema_name 'app');
 CREATE FOREIGN TABLE $server.logging (n int) SERVER $server OPTIONS (schema_name 'app');
+CREATE FOREIGN TABLE $server.failing (id int, n int) SERVER $server OPTIONS (schema_name 'app');
 CREATE FOREIGN TABLE $server.slow (n int, s text) SERVER $server OPTIONS (schema_name 'app');
 EOT
 }
@@ -285,6 +287,32 @@ $session->fails('UPDATE one.checked SET v = v WHERE random() >= 0 RETURNING id',
 is($session->run('SELECT count(id::text) FROM one.checked_quietly') . $session->error, '10', 'scan goes on after the function has caught the error');
 is($session->run('UPDATE one.checked_quietly SET v = v WHERE id = 3 AND random() >= 0 RETURNING id') . $session->error, '3', 'RETURNING goes on after the function has caught the error');
 nothing_is_left('statements within the conversion of a row');
+
+# --- an error in the rows of a scan that ends early aborts the remote transaction
+my $early = 'SELECT id FROM one.failing WHERE n + random() < 1000 LIMIT 1';
+my $by_zero = qr/division by zero/;
+is($session->run($early) . $session->error, '1', 'error in rows that a scan does not need is ignored');
+nothing_is_left('error behind a scan');
+is($session->run("BEGIN; $early; COMMIT; SELECT 2") . $session->error, "1\n2", 'commit without writes ignores the error of an ended scan');
+is($session->run("BEGIN; $early"), '1', 'scan ends early');
+$session->fails('SELECT count(*) FROM one.a', '22012', $by_zero, 'next statement reports the error of an ended scan');
+$session->run('ROLLBACK');
+$session->run("BEGIN; UPDATE one.a SET v = v + 1 WHERE id = 1; UPDATE two.a SET v = v + 1 WHERE id = 2; $early");
+$session->fails('COMMIT', '22012', $by_zero, 'commit of writes reports the error of an ended scan');
+is(remote_value('SELECT sum(v) FROM app.a'), '600', 'failed commit changes nothing');
+is($session->run("BEGIN; UPDATE one.a SET v = v + 1 WHERE id = 1; SAVEPOINT s; $early; ROLLBACK TO s; SELECT count(*) FROM one.a; ROLLBACK") . $session->error,
+	"1\n10", 'rollback to a savepoint ends the error of a scan behind it');
+$session->run("BEGIN; $early; SAVEPOINT s");
+$session->fails('SELECT count(*) FROM one.a', '22012', $by_zero, 'statement in a subtransaction reports the error of an ended scan');
+$session->run('ROLLBACK TO s');
+$session->fails('UPDATE one.a SET v = 0', '22012', $by_zero, 'error is reported again after a rollback to a later savepoint');
+$session->run('ROLLBACK');
+$session->run("BEGIN; DECLARE c CURSOR FOR SELECT id FROM one.failing WHERE n + random() < 1000; FETCH 1 FROM c; SAVEPOINT s");
+$session->fails('SELECT count(*) FROM one.a', '22012', $by_zero, 'error in the rows of a cursor is reported in a subtransaction');
+$session->run('ROLLBACK TO s');
+$session->fails('SELECT count(*) FROM one.a', '22012', $by_zero, 'error in the rows of a cursor is reported again');
+$session->run('ROLLBACK');
+nothing_is_left('errors of ended scans');
 
 stats_add_up($local);
 check_invariants($local);
