@@ -946,7 +946,7 @@ COMMENT ON COLUMN pgpool.leases.user_name IS
 COMMENT ON COLUMN pgpool.leases.application_name IS
 'the session''s application_name when it acquired the lease; <insufficient privilege> unless you may see it';
 COMMENT ON COLUMN pgpool.leases.scope IS
-'what ends it: "session", "transaction" (checkout_xact) or "call" (query, query_as, exec and fanout with names of servers, and requests for distributed locks)';
+'what ends it: "session", "transaction" (checkout_xact), "call" (query, query_as, exec and fanout with names of servers, and requests for distributed locks) or "fdw" (foreign tables: the transaction)';
 COMMENT ON COLUMN pgpool.leases.state IS
 '"idle"; "active": a statement runs; "in transaction" and "failed": a remote transaction is open, or has failed; "cancelling"; "broken": the connection was lost, and the lease can only be returned; it does not count for pool_size';
 COMMENT ON COLUMN pgpool.leases.leased_at IS
@@ -1045,6 +1045,9 @@ CREATE TYPE pgpool.stats_row AS (
 	errors pg_catalog.int8,
 	bytes_received pg_catalog.int8,
 	bytes_sent pg_catalog.int8,
+	fdw_leases pg_catalog.int8,
+	fdw_lease_time pg_catalog.float8,
+	fdw_statements pg_catalog.int8,
 	connects pg_catalog.int8,
 	connects_failed pg_catalog.int8,
 	connect_time pg_catalog.float8,
@@ -1084,7 +1087,8 @@ SELECT
 	f.cancelled, f.failed, f.refused, f.unavailable, f.deadlocks, f.checkins,
 	f.discards, f.reclaimed, f.terminated, f.lease_timeouts, f.wait_time,
 	f.max_wait_time, f.lease_time, f.max_lease_time, f.statements, f.polled,
-	f.rows, f.errors, f.bytes_received, f.bytes_sent, f.connects, f.connects_failed,
+	f.rows, f.errors, f.bytes_received, f.bytes_sent, f.fdw_leases,
+	f.fdw_lease_time, f.fdw_statements, f.connects, f.connects_failed,
 	f.connect_time, f.max_connect_time, f.resets, f.resets_failed, f.checks,
 	f.checks_failed, f.cancels, f.closed_idle, f.closed_lifetime,
 	f.closed_uses, f.closed_overflow, f.closed_evicted, f.closed_reset,
@@ -1160,6 +1164,12 @@ COMMENT ON COLUMN pgpool.stats.bytes_received IS
 'bytes that sessions received on leases';
 COMMENT ON COLUMN pgpool.stats.bytes_sent IS
 'bytes that sessions sent on leases';
+COMMENT ON COLUMN pgpool.stats.fdw_leases IS
+'leases of foreign tables that ended';
+COMMENT ON COLUMN pgpool.stats.fdw_lease_time IS
+'total duration of these leases, in milliseconds; a part of lease_time';
+COMMENT ON COLUMN pgpool.stats.fdw_statements IS
+'statements that were sent on these leases; a part of statements';
 COMMENT ON COLUMN pgpool.stats.connects IS
 'connections that were opened';
 COMMENT ON COLUMN pgpool.stats.connects_failed IS

@@ -797,6 +797,11 @@ stats_row(PgpxRow *row, const PgpxPool *pool)
 	pgpx_row_bigint(row, stats->bytes_received);
 	pgpx_row_bigint(row, stats->bytes_sent);
 
+	/* foreign tables, which the counters above include */
+	pgpx_row_bigint(row, stats->fdw_leases);
+	pgpx_row_ms(row, stats->fdw_lease_time);
+	pgpx_row_bigint(row, stats->fdw_statements);
+
 	/* activity of the worker */
 	pgpx_row_bigint(row, stats->connects);
 	pgpx_row_bigint(row, stats->connects_failed);

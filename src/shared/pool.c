@@ -650,8 +650,7 @@ pgpx_pool_release(PgpxConn *conn, uint64 lease_id, PgpxEnd end,
 	conn->last_used = pgpx_now();
 	if (action != PGPX_RELEASE_UNCHANGED)
 		record_lessee(conn);
-	pgpx_stats_lease_locked(pool, conn->last_used - conn->leased_at, end,
-							usage);
+	pgpx_stats_lease_locked(pool, conn, conn->last_used, end, usage);
 
 	release_locked(pool, conn, lease_id, action, unread_reset, reason,
 				   conn->last_used);
@@ -692,8 +691,8 @@ pgpx_pool_hand_over(PgpxConn *conn, uint64 lease_id,
 		LWLockRelease(pool->lock);
 		return false;
 	}
-	pgpx_stats_lease_locked(pool, conn->last_used - conn->leased_at,
-							PGPX_END_CHECKIN, usage);
+	pgpx_stats_lease_locked(pool, conn, conn->last_used, PGPX_END_CHECKIN,
+							usage);
 	conn->unread_reset = 0;
 	conn->reset_by = lease_id;
 	conn->dirty = !reset;
@@ -735,8 +734,7 @@ pgpx_pool_revoke_locked(PgpxPool *pool, PgpxConn *conn, PgpxRevoke revoke,
 		return;					/* its worker is about to revoke all leases */
 	Assert(conn->state == PGPX_CONN_LEASED && revoke != PGPX_REVOKE_NONE);
 
-	pgpx_stats_lease_locked(pool, pgpx_now() - conn->leased_at, ends[revoke],
-							NULL);
+	pgpx_stats_lease_locked(pool, conn, pgpx_now(), ends[revoke], NULL);
 	if (owner >= 0)
 		pgpx_waiter_note_revoked(owner, pg_atomic_read_u64(&conn->lease_id),
 								 revoke);
@@ -788,10 +786,11 @@ pgpx_stats_waited_locked(PgpxPool *pool, PgpxTime waited)
 }
 
 void
-pgpx_stats_lease_locked(PgpxPool *pool, PgpxTime held, PgpxEnd end,
-						const PgpxUsage *usage)
+pgpx_stats_lease_locked(PgpxPool *pool, const PgpxConn *conn, PgpxTime now,
+						PgpxEnd end, const PgpxUsage *usage)
 {
 	PgpxStats  *stats = &pool->stats;
+	PgpxTime	held = now - conn->leased_at;
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	switch (end)
@@ -827,6 +826,13 @@ pgpx_stats_lease_locked(PgpxPool *pool, PgpxTime held, PgpxEnd end,
 		stats->bytes_received += usage->bytes_received;
 		stats->bytes_sent += usage->bytes_sent;
 		stats->resets += usage->resets;
+	}
+	if (conn->scope == PGPX_SCOPE_TABLE)
+	{
+		stats->fdw_leases++;
+		stats->fdw_lease_time += held;
+		if (usage != NULL)
+			stats->fdw_statements += usage->statements;
 	}
 }
 

@@ -226,6 +226,10 @@ typedef struct PgpxStats
 	uint64		max_wait_time;
 	uint64		lease_time;
 	uint64		max_lease_time;
+	uint64		fdw_leases;		/* ended leases of foreign tables, which the
+								 * other counters include */
+	uint64		fdw_lease_time;
+	uint64		fdw_statements;
 	uint64		statements;
 	uint64		polled;			/* waits that busy polling ended without a
 								 * sleep */

@@ -92,6 +92,8 @@ my ($most, $samples) = split /\|/, $remote->safe_psql('postgres', 'SELECT most, 
 is($most, $size, "at most $size remote sessions in $samples samples");
 is($remote->safe_psql('postgres', "SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app'"), $size, "$size sessions are kept");
 is($local->safe_psql('postgres', 'SELECT connects, connects_failed, timeouts, cancelled, failed, discards FROM pgpool.stats'), "$size|0|0|0|0|0", 'no other connection was tried, and no wait failed');
+is($local->safe_psql('postgres', 'SELECT fdw_leases - checkins, fdw_statements - statements, fdw_lease_time - lease_time FROM pgpool.stats'), '0|0|0',
+	'all leases are those of foreign tables');
 cmp_ok($local->safe_psql('postgres', 'SELECT waited FROM pgpool.stats'), '>=', $sessions, 'each session waited');
 ok(wait_until($remote, "SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app' AND state <> 'idle'", '0'), 'no remote transaction is left');
 check_invariants($local);
