@@ -1009,7 +1009,7 @@ COMMENT ON COLUMN pgpool.waiters.deadline IS
 COMMENT ON COLUMN pgpool.waiters.why IS
 'argument why of the checkout, up to 127 bytes; NULL if none; <insufficient privilege> unless you may see it';
 COMMENT ON COLUMN pgpool.waiters.reason IS
-'what the pool waits for: "damaged": the worker to restart, and to rebuild the pool; "paused": resume(); "remote_full": the remote server to accept another connection, or a lease to end; "full": a lease to end, since all connections that pool_size and max_overflow allow are there; "connecting": a connection that is being opened; "unavailable": the end of the pause after a failed attempt to connect; "server_cap": a connection of any user''s pool of this server to close, since max_server_connections are there; "global_cap": a connection of any pool to close, since pgpool_ext.max_connections are in use';
+'what the pool waits for: "damaged": the worker to restart, and to rebuild the pool; "paused": resume(); "remote_full": the remote server to accept another connection, or a lease to end; "full": a lease to end, since all connections that pool_size and max_overflow allow are there; "connecting": a connection that is being opened; "lease": a lease to end, since that will probably be sooner than a new connection could be open; "unavailable": the end of the pause after a failed attempt to connect; "server_cap": a connection of any user''s pool of this server to close, since max_server_connections are there; "global_cap": a connection of any pool to close, since pgpool_ext.max_connections are in use';
 
 CREATE TYPE pgpool.stats_row AS (
 	pool_id pg_catalog.int4,

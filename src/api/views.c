@@ -87,6 +87,7 @@ copy_locked(PgpxView *view, int index)
 	view->total = pgpx_pool_total_locked(&pgpx_pools[index]);
 	view->cap = pgpx_pool_cap_locked(&pgpx_pools[index]);
 	view->min_size = pgpx_pool_min_size_locked(&pgpx_pools[index]);
+	view->delays_growth = pgpx_pool_growth_due_locked(&pgpx_pools[index]) != 0;
 	view->nconns = 0;
 	view->nwaiting = 0;
 
@@ -692,7 +693,8 @@ pgpx_view_leases(PG_FUNCTION_ARGS)
 
 /*
  * Returns the reason for which the waiters of a pool wait: a connection is
- * being opened, or is about to be, or the first condition that prevents it.
+ * being opened, or is about to be, or the first condition that prevents it, or
+ * that it is probably not needed.
  */
 static const char *
 wait_reason(const PgpxView *view)
@@ -717,7 +719,7 @@ wait_reason(const PgpxView *view)
 		return "server_cap";
 	if (pgpx_cap_used(&pgpx_shared->cap, NULL) >= pgpx_shared->max_connections)
 		return "global_cap";
-	return "connecting";
+	return view->delays_growth ? "lease" : "connecting";
 }
 
 /* waiters() returns setof record */

@@ -29,6 +29,8 @@ typedef struct PgpxView
 	int			total;			/* connections in any state */
 	int			cap;			/* pool_size and max_overflow */
 	int			min_size;		/* within that cap */
+	bool		delays_growth;	/* leases will probably end sooner than a
+								 * connect */
 	int			nconns;
 	PgpxConn   *conns;			/* none of them is FREE */
 	int		   *conn_index;		/* their indexes */

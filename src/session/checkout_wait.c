@@ -361,13 +361,36 @@ is_enqueued(const volatile PgpxWaiter *waiter)
 		pgpx_pending_statement_state() == PGPX_PENDING_SENDING;
 }
 
-/* Return the earlier of two times; 0: never. */
+/*
+ * Let the pool grow for its waiters if they have waited for longer than
+ * expected.  Returns when to do so again; 0: never.
+ */
 static PgpxTime
-earlier(PgpxTime a, PgpxTime b)
+grow_late(PgpxPool *pool)
 {
-	if (a == 0 || b == 0)
-		return Max(a, b);
-	return Min(a, b);
+	PgpxTime	due;
+
+	LWLockAcquire(pool->lock, LW_EXCLUSIVE);
+	pgpx_pool_grow_locked(pool, 0);
+	due = pgpx_pool_growth_due_locked(pool);
+	LWLockRelease(pool->lock);
+	return due;
+}
+
+/* Has a time been reached?  0: never. */
+static bool
+is_due(PgpxTime time, PgpxTime now)
+{
+	return time != 0 && now >= time;
+}
+
+/* Return the first of three times; 0: never. */
+static PgpxTime
+first_of(PgpxTime a, PgpxTime b, PgpxTime c)
+{
+	PgpxTime	first = a == 0 || b == 0 ? Max(a, b) : Min(a, b);
+
+	return first == 0 || c == 0 ? Max(first, c) : Min(first, c);
 }
 
 PgpxConn *
@@ -394,11 +417,16 @@ pgpx_checkout_wait(PgpxCheckout *c, PgpxPool *pool, PgpxWaiter *waiter,
 			if (must_publish(c, pool, incarnation))
 				*pool_changed = !publish_again(c, pool, incarnation);
 			else if (!pgpx_session_wait_worker(pool->worker,
-											   earlier(c->deadline, check_at),
+											   first_of(c->deadline, check_at,
+														c->grow_at),
 											   pgpx_wait_event(&wait_event, "PgpoolCheckout")))
 			{
-				in_time = c->deadline == 0 || pgpx_now() < c->deadline;
-				if (in_time)
+				PgpxTime	now = pgpx_now();
+
+				in_time = !is_due(c->deadline, now);
+				if (in_time && is_due(c->grow_at, now))
+					c->grow_at = grow_late(pool);
+				if (in_time && is_due(check_at, now))
 				{
 					deadlock = pgpx_deadlock_find(waiter);
 					check_at = pgpx_deadlock_check_at(pgpx_now(), true);

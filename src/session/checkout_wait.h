@@ -24,6 +24,8 @@ typedef struct PgpxCheckout
 	uint64		position;		/* queue position to keep when enqueued
 								 * again; 0: none yet */
 	PgpxTime	waited;
+	PgpxTime	grow_at;		/* while enqueued: when to let the pool grow
+								 * again; 0: not by this session */
 	uint64		published_incarnation;	/* worker for which this checkout */
 	uint64		published_version;	/* published this version of the conninfo */
 	bool		stale;			/* the pool's options changed since the spec

@@ -51,20 +51,6 @@ pgpx_pool_live_locked(const PgpxPool *pool)
 	return live;
 }
 
-int
-pgpx_pool_cap_locked(const PgpxPool *pool)
-{
-	Assert(LWLockHeldByMe(pool->lock));
-	return pool->opts.pool_size + pool->opts.max_overflow;
-}
-
-int
-pgpx_pool_min_size_locked(const PgpxPool *pool)
-{
-	Assert(LWLockHeldByMe(pool->lock));
-	return Min(pool->opts.min_size, pgpx_pool_cap_locked(pool));
-}
-
 bool
 pgpx_pool_must_test_locked(const PgpxPool *pool, const PgpxConn *conn,
 						   PgpxTime since, PgpxTime now)
@@ -229,64 +215,6 @@ pgpx_pool_lease_locked(PgpxPool *pool, PgpxConn *conn, const PgpxHolder *holder,
 	return lease_id;
 }
 
-bool
-pgpx_pool_has_conninfo_locked(const PgpxPool *pool)
-{
-	Assert(LWLockHeldByMe(pool->lock));
-	return pool->conninfo_incarnation != 0 &&
-		pool->conninfo_incarnation == pgpx_pool_worker_incarnation(pool) &&
-		pool->conninfo_version >= pool->connect_version;
-}
-
-bool
-pgpx_pool_must_yield_locked(PgpxPool *pool)
-{
-	int			index = PGPX_POOL_INDEX(pool);
-	PgpxTime	since = pgpx_pool_waits_since_locked(pool);
-
-	Assert(LWLockHeldByMe(pool->lock));
-	return pgpx_cap_has_older(&pgpx_servers[pool->server].cap, index, since) ||
-		pgpx_cap_has_older(&pgpx_shared->cap, index, since);
-}
-
-int
-pgpx_pool_missing_locked(const PgpxPool *pool, int extra)
-{
-	int			connecting = pool->count[PGPX_CONN_CONNECTING];
-	int			total = pgpx_pool_total_locked(pool);
-	int			missing;
-
-	Assert(LWLockHeldByMe(pool->lock));
-
-	/*
-	 * Connections that are about to become free count as free, so that a
-	 * reset does not make the pool grow.  Connections that are being
-	 * cancelled do not count, because most of them will be closed.
-	 */
-	missing = pool->nwaiting + extra - connecting -
-		pool->count[PGPX_CONN_RESETTING] - pool->count[PGPX_CONN_CHECKING];
-
-	/*
-	 * Keep min_size connections open as soon as the worker has the conninfo,
-	 * even if the checkout that published it got no lease.  The cap takes
-	 * precedence.
-	 */
-	if (pgpx_pool_has_conninfo_locked(pool))
-		missing = Max(missing, pgpx_pool_min_size_locked(pool) - total);
-	missing = Min(missing, pgpx_pool_cap_locked(pool) - total);
-	if (missing <= 0 || pgpx_pool_is_paused(pool) || pool->damaged ||
-		pgpx_pool_conninfo_awaited(pool))
-		return 0;
-	if (pool->retry_at != 0)
-	{
-		/* one connect as a probe; more follow once it has succeeded */
-		return connecting > 0 || pgpx_now() < pool->retry_at ? 0 : 1;
-	}
-	if (pool->ramp > 0)
-		missing = Min(missing, pool->ramp - connecting);
-	return Max(missing, 0);
-}
-
 int
 pgpx_pool_grow_locked(PgpxPool *pool, int extra)
 {
@@ -304,7 +232,12 @@ pgpx_pool_grow_locked(PgpxPool *pool, int extra)
 					pgpx_pool_waits_since_locked(pool), pgpx_now());
 	missing = pgpx_pool_missing_locked(pool, extra);
 	if (missing == 0)
+	{
+		/* the worker grows the pool later if the estimate proves wrong */
+		if (pgpx_pool_growth_due_locked(pool) != 0)
+			pgpx_worker_wake_soon(pool->worker);
 		return 0;
+	}
 	if (pgpx_pool_must_yield_locked(pool))
 	{
 		/* the worker checks whether the other pool still needs the token */
@@ -319,46 +252,10 @@ pgpx_pool_grow_locked(PgpxPool *pool, int extra)
 			break;
 		pgpx_conn_notify_worker(conn, pool->worker);
 		pool->stats.connects_requested++;
+		pool->waited = 0;
 		requested++;
 	}
 	return requested;
-}
-
-/* Return how many more connections the caps over several pools allow. */
-static int
-tokens_left(const PgpxPool *pool)
-{
-	int			limit = pool->opts.max_server_connections;
-	int			left = pgpx_shared->max_connections -
-		pgpx_cap_used(&pgpx_shared->cap, NULL);
-
-	if (limit <= 0)
-		return left;
-	return Min(left,
-			   limit - pgpx_cap_used(&pgpx_servers[pool->server].cap, NULL));
-}
-
-int
-pgpx_pool_queued_locked(PgpxPool *pool)
-{
-	int			coming = pool->count[PGPX_CONN_CONNECTING] +
-		pool->count[PGPX_CONN_RESETTING] + pool->count[PGPX_CONN_CHECKING];
-
-	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	if (pgpx_pool_is_paused(pool))
-		return pool->nwaiting;
-
-	if (pool->retry_at == 0 && !pgpx_pool_must_yield_locked(pool))
-	{
-		int			slots = pgpx_pool_cap_locked(pool) -
-			pgpx_pool_total_locked(pool);
-
-		/* a closing connection frees its slot within a second */
-		slots = Min(slots, tokens_left(pool));
-		slots += pool->count[PGPX_CONN_CLOSING];
-		coming += Max(slots, 0);
-	}
-	return Max(pool->nwaiting - coming, 0);
 }
 
 void
@@ -815,6 +712,10 @@ pgpx_stats_lease_locked(PgpxPool *pool, const PgpxConn *conn, PgpxTime now,
 			break;
 	}
 
+	/* a lease that was never used tells nothing about the others */
+	if (end != PGPX_END_RETRIED)
+		pgpx_growth_note_lease_locked(pool, held);
+
 	stats->lease_time += held;
 	stats->max_lease_time = Max(stats->max_lease_time, (uint64) held);
 	if (usage != NULL)
@@ -842,6 +743,7 @@ pgpx_stats_connected_locked(PgpxPool *pool, PgpxTime took)
 	PgpxStats  *stats = &pool->stats;
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	pgpx_growth_note_connect_locked(pool, took);
 	stats->connects++;
 	stats->connect_time += took;
 	stats->max_connect_time = Max(stats->max_connect_time, (uint64) took);

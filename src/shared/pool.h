@@ -15,20 +15,12 @@
 #ifndef PGPX_POOL_H
 #define PGPX_POOL_H
 
+#include "shared/growth.h"
 #include "shared/wait_queue.h"
 
 /* Does the pool have the options of this fingerprint? */
 extern bool pgpx_pool_is_current_locked(const PgpxPool *pool,
 										const PgpxFingerprint *fingerprint);
-
-/* Return the cap of the pool: pool_size plus max_overflow. */
-extern int	pgpx_pool_cap_locked(const PgpxPool *pool);
-
-/* Return min_size, limited by that cap. */
-extern int	pgpx_pool_min_size_locked(const PgpxPool *pool);
-
-/* Does the worker have the conninfo of the pool's current version? */
-extern bool pgpx_pool_has_conninfo_locked(const PgpxPool *pool);
 
 /* Count the open connections that a session can use now or later. */
 extern int	pgpx_pool_live_locked(const PgpxPool *pool);
@@ -82,26 +74,14 @@ extern uint64 pgpx_pool_lease_locked(PgpxPool *pool, PgpxConn *conn,
  *
  * - For each waiter, one test of a free connection that must be tested.
  * - One connect for each waiter beyond the number of connections that are being
- *   opened, reset or tested; and "extra" more connects.
+ *   opened, reset or tested; and "extra" more connects.  Waiters that will
+ *   probably be served before a new connection could be open do not count, as
+ *   long as pgpx_pool_growth_due_locked allows it.
  *
  * Connects stay within pool_size plus max_overflow and within the caps over
  * several pools, and none is requested during a back-off.
  */
 extern int	pgpx_pool_grow_locked(PgpxPool *pool, int extra);
-
-/*
- * Return how many connects the pool would request, disregarding the caps over
- * several pools.  Changes nothing.
- */
-extern int	pgpx_pool_missing_locked(const PgpxPool *pool, int extra);
-
-/*
- * pgpx_pool_queued_locked
- *		Return how many waiters must wait until a lease ends: those beyond the
- *		number of connections that are being opened, reset or tested, and of
- *		slots that are free or about to become free.
- */
-extern int	pgpx_pool_queued_locked(PgpxPool *pool);
 
 /* Wake all waiters of the pool, so that they check its state again. */
 extern void pgpx_pool_wake_waiters_locked(const PgpxPool *pool, PgpxWake *wake);
@@ -210,9 +190,6 @@ extern bool pgpx_pool_hand_over(PgpxConn *conn, uint64 lease_id,
  */
 extern void pgpx_pool_revoke_locked(PgpxPool *pool, PgpxConn *conn,
 									PgpxRevoke revoke, PgpxWake *wake);
-
-/* Must this pool yield tokens to another pool whose first waiter is older? */
-extern bool pgpx_pool_must_yield_locked(PgpxPool *pool);
 
 /*
  * pgpx_pool_close_locked

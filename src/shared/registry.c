@@ -229,6 +229,9 @@ make_pool(PgpxPool *pool, const PgpxPoolRef *ref)
 	pool->conninfo_requested_by = 0;
 	pool->conninfo_version = 0;
 	pool->next_position = 0;
+	pool->connect_estimate = 0;
+	pool->lease_estimate = 0;
+	pool->waited = 0;
 	pool->last_checkout = 0;
 	pool->last_expired = 0;
 	pool->unavailable_since = 0;
@@ -326,12 +329,13 @@ close_old_locked(PgpxPool *pool)
 	pool->version++;
 	pool->version_cap = pgpx_pool_cap_locked(pool);
 
-	/* the failures of the old address do not apply to the new one */
+	/* what was found out about the old address does not apply to the new one */
 	pool->unavailable_since = 0;
 	pool->remote_full_since = 0;
 	pool->retry_at = 0;
 	pool->backoff = 0;
 	pool->ramp = 0;
+	pool->connect_estimate = 0;
 
 	pgpx_pool_close_free_locked(pool, PGPX_CLOSE_STALE);
 	request_missing_connections_locked(pool);

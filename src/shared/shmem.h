@@ -364,6 +364,14 @@ typedef struct PgpxPool
 								 * NONE */
 	uint64		next_position;
 
+	/* estimates that decide about growth, see served_soon in pool.c */
+	PgpxTime	connect_estimate;	/* duration of a connect; 0: unknown */
+	PgpxTime	lease_estimate; /* duration of a lease; 0: unknown */
+	PgpxTime	queued_since;	/* start of the checkout that found the queue
+								 * empty */
+	PgpxTime	waited;			/* sum of the waits that were granted since
+								 * the last request for a connect */
+
 	PgpxTime	last_checkout;
 	PgpxTime	last_expired;	/* the last close by max_lifetime */
 	PgpxTime	unavailable_since;	/* first of the current run of failed

@@ -101,6 +101,9 @@ queue_insert(PgpxPool *pool, PgpxWaiter *waiter)
 	int			index = PGPX_WAITER_INDEX(waiter);
 	int			after = pool->queue_tail;
 
+	if (pool->nwaiting == 0)
+		pool->queued_since = waiter->since;
+
 	/* after the tail, unless the waiter keeps an earlier position */
 	while (after >= 0 && pgpx_waiters[after].position > waiter->position)
 		after = pgpx_waiters[after].prev;
@@ -196,6 +199,7 @@ pgpx_waiter_grant_locked(PgpxPool *pool, PgpxWaiter *waiter, PgpxConn *conn,
 	if (lease_id == 0)
 		return false;
 	queue_remove(pool, waiter);
+	pool->waited += now - waiter->since;
 	waiter->state = PGPX_WAITER_GRANTED;
 	waiter->granted_at = now;
 	waiter->granted_version = pool->options_version;

@@ -164,16 +164,20 @@ tick(PgpxTime now)
 		else
 		{
 			PgpxWake	wake = PGPX_WAKE_INIT;
+			PgpxTime	due;
 			bool		missing;
 
 			LWLockAcquire(pool->lock, LW_EXCLUSIVE);
 			missing = pgpx_pool_missing_locked(pool, 0) > 0;
+			due = pgpx_pool_growth_due_locked(pool);
 			if (missing && pgpx_pool_must_yield_locked(pool))
 				again = true;	/* until it is this one's turn */
 			else if (missing)
 				pgpx_pool_dispatch_locked(pool, &wake);
 			LWLockRelease(pool->lock);
 			pgpx_wake_flush(&wake);
+			if (due != 0)
+				pgpx_event_due_at(due);
 		}
 	}
 	return again;

@@ -27,6 +27,7 @@
  * run damage: -DNS=2 -DRESTARTS=1 -DDAMAGE
  * run versions: -DNS=2 -DRECONNECTS=1 -DASKS=1
  * run places: -DNC=2 -DNS=2 -DDEADLINES=1
+ * run delays: -DNC=2 -DNS=2 -DDELAYS=1
  * run carry: -DNS=2 -DCARRY -DDEADLINES=1 -DINTERRUPTS=1
  * run carry_end: -DNS=2 -DCARRY -DKILLS=1 -DRESETFAILS=1
  * run carry_lost: -DNS=2 -DCARRY -DLOSSES=1
@@ -64,6 +65,7 @@
  * mutant BUG_DAMAGE: -DNS=2 -DRESTARTS=1 -DDAMAGE
  * mutant BUG_TICK: -DNS=1
  * mutant BUG_SLEEP: -DNS=1
+ * mutant BUG_DELAY: -DNC=2 -DNS=2 -DDELAYS=1
  * mutant BUG_SENDING: -DNS=2 -DCARRY -DINTERRUPTS=1
  * mutant BUG_GIVENON: -DNS=3 -DCARRY -DINTERRUPTS=1
  * mutant BUG_TWICE: -DNS=2 -DCARRY -DLOSSES=1
@@ -122,6 +124,9 @@
 #endif
 #ifndef CONNFAILS
 #define CONNFAILS 0
+#endif
+#ifndef DELAYS
+#define DELAYS 0			/* growth that is delayed because a lease should end soon */
 #endif
 #ifndef RESETFAILS
 #define RESETFAILS 0
@@ -305,6 +310,7 @@ bit knows = 1;
 byte b_deadline = DEADLINES;
 byte b_ask = ASKS;
 byte b_stop = STOPS;
+byte b_delay = DELAYS;
 byte b_connfail = CONNFAILS;
 byte b_resetfail = RESETFAILS;
 byte b_restart = RESTARTS;
@@ -458,6 +464,22 @@ inline grow()
 	if
 	:: n + num > SIZE -> num = (n < SIZE -> SIZE - n : 0)
 	:: else
+	fi;
+#endif
+#if DELAYS > 0
+	/* served_soon, and pgpx_pool_growth_due_locked: the worker calls grow again */
+	count_conns(conn[i].state == LEASED);
+	if
+	:: b_delay > 0 && n > 0 && num > 0 ->
+		b_delay--;
+		num = 0;
+#ifndef BUG_DELAY
+		if
+		:: !ticking -> wake_worker()
+		:: else
+		fi
+#endif
+	:: true
 	fi;
 #endif
 	for (i : 0 .. NC - 1) {
@@ -1074,6 +1096,12 @@ answer:
 	fi;
 
 back:
+#if DELAYS > 0
+	/* this lease ends later than expected: after those of the others */
+	if
+	:: atomic { s != 0 || ended == NS - 1 -> true }
+	fi;
+#endif
 #ifdef CARRY
 	/* hand_over_lease: without the lock, is_ready_for_hand_over */
 	if

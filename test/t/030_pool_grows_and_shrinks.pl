@@ -130,6 +130,54 @@ is($sessions[0]->run(q{SELECT count(pgpool.exec('large', 'select ' || i)) FROM g
 cmp_ok(used_since('large', $since), '<=', 5, 'large: calls use few connections');
 $local->safe_psql('postgres', q{SELECT pgpool.reconnect('large')});
 
+# --- growth by estimates
+# A connect takes a second. A pool does not grow for waiters that its leases will serve
+# within half of that, and grows if they do not.
+sub slow_pool
+{
+	my ($server, $connections) = @_;
+
+	make_pool($local, $remote, server => $server, options => { pool_size => 20, options => '-c post_auth_delay=1' });
+	lease($_, $server) foreach @sessions[ 0 .. $connections - 1 ];
+	$_->run('SELECT pgpool.checkin_all()') foreach @sessions;
+	$sessions[0]->run("SELECT count(pgpool.exec('$server', 'select 1')) FROM generate_series(1, 100)");
+	return is(pool($server, 'total, connects'), "$connections|$connections", "$server: pool has $connections connections");
+}
+
+my @many = (@sessions, map { PgpxSession->new($local) } 1 .. 7);
+slow_pool('brief', 2);
+$_->start(q{SELECT count(pgpool.exec('brief', 'select pg_sleep(0.002)')) FROM generate_series(1, 3)}) foreach @many;
+is(join(',', map { $_->finish(30) } @many), join(',', (3) x @many), 'brief: twelve sessions call at the same time');
+cmp_ok(pool('brief', 'waited'), '>', 0, 'brief: some of them wait');
+is(pool('brief', 'connects_requested'), '2', 'brief: no connection is opened for a burst that ends sooner');
+
+# both sessions have cached the connections, so the worker has no part in their leases
+becomes('brief', 'idle', '2', 'both connections are free');
+$_->run(q{SELECT pgpool.exec('brief', 'select 1')}) foreach @sessions[ 0, 1 ];
+becomes('brief', 'idle', '2', 'both connections are free again');
+my $worker = worker_pid($local);
+kill 'STOP', $worker;
+lease($_, 'brief') foreach @sessions[ 0, 1 ];
+$sessions[2]->start(q{SELECT pgpool.checkout('brief', '60 s')});
+becomes('brief', 'leased, connecting', '2|1', 'waiter requests a connection if the leases do not end as expected');
+kill 'CONT', $worker;
+like($sessions[2]->finish(30), qr/^\d+$/, 'brief: waiter gets that connection');
+$_->run('SELECT pgpool.checkin_all()') foreach @sessions;
+
+slow_pool('steady', 1);
+$_->start(q{SELECT count(pgpool.exec('steady', 'select pg_sleep(0.02)')) FROM generate_series(1, 40)}) foreach @sessions[ 0 .. 2 ];
+is(join(',', map { $_->finish(30) } @sessions[ 0 .. 2 ]), '40,40,40', 'steady: three sessions call without a pause');
+cmp_ok(pool('steady', 'total'), '>', 1, 'steady: pool grows if waiters are served, but there are always others');
+
+slow_pool('bursts', 1);
+ok( wait_until($local, sub {
+			$_->start(q{SELECT pgpool.exec('bursts', 'select 1 from pg_sleep(0.06)')}) foreach @sessions;
+			$_->finish(30) foreach @sessions;
+			return pool('bursts', 'connects_requested > 1');
+		}, 't'),
+	'bursts: pool grows if short bursts repeat');
+$local->safe_psql('postgres', qq{SELECT pgpool.reconnect('$_')}) foreach qw(brief steady bursts);
+
 # --- idle_timeout
 make_pool($local, $remote, server => 'idle',
 	options => { pool_size => 4, min_size => 1, idle_timeout => '300ms' });

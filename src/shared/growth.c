@@ -1,0 +1,216 @@
+/*-------------------------------------------------------------------------
+ *
+ * growth.c
+ *	  How many connections a pool lacks: sizes, estimates of durations.
+ *
+ * A pool opens connections for min_size, and for waiters that would still wait
+ * when a new connection is open.  It estimates that by the durations of its
+ * connects and leases.  While one of them is unknown, it opens a connection for
+ * each waiter.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "shared/growth.h"
+
+#include "shared/registry.h"
+#include "shared/wait_queue.h"
+
+#define WAITED_CONNECTS 8		/* see served_soon */
+#define ESTIMATE_WEIGHT 8		/* a new duration changes an estimate by this
+								 * part of the difference */
+
+int
+pgpx_pool_cap_locked(const PgpxPool *pool)
+{
+	Assert(LWLockHeldByMe(pool->lock));
+	return pool->opts.pool_size + pool->opts.max_overflow;
+}
+
+int
+pgpx_pool_min_size_locked(const PgpxPool *pool)
+{
+	Assert(LWLockHeldByMe(pool->lock));
+	return Min(pool->opts.min_size, pgpx_pool_cap_locked(pool));
+}
+
+bool
+pgpx_pool_has_conninfo_locked(const PgpxPool *pool)
+{
+	Assert(LWLockHeldByMe(pool->lock));
+	return pool->conninfo_incarnation != 0 &&
+		pool->conninfo_incarnation == pgpx_pool_worker_incarnation(pool) &&
+		pool->conninfo_version >= pool->connect_version;
+}
+
+bool
+pgpx_pool_must_yield_locked(PgpxPool *pool)
+{
+	int			index = PGPX_POOL_INDEX(pool);
+	PgpxTime	since = pgpx_pool_waits_since_locked(pool);
+
+	Assert(LWLockHeldByMe(pool->lock));
+	return pgpx_cap_has_older(&pgpx_servers[pool->server].cap, index, since) ||
+		pgpx_cap_has_older(&pgpx_shared->cap, index, since);
+}
+
+/*
+ * Return how many connections will become free without a lease that ends.
+ *
+ * Connections that are being reset count, so that a reset does not make the
+ * pool grow.  Connections that are being cancelled do not, because most of them
+ * will be closed.
+ */
+static int
+coming(const PgpxPool *pool)
+{
+	return pool->count[PGPX_CONN_CONNECTING] +
+		pool->count[PGPX_CONN_RESETTING] + pool->count[PGPX_CONN_CHECKING];
+}
+
+/*
+ * Return until when the estimates of the pool may keep it from growing; 0 if
+ * they are unknown.
+ *
+ * Waiters that are not served by then show that the leases last longer than
+ * estimated: either no lease has begun for half the time of a connect, or the
+ * queue has not been empty for as long.
+ */
+static PgpxTime
+trusted_until(const PgpxPool *pool)
+{
+	if (pool->connect_estimate == 0 || pool->lease_estimate == 0)
+		return 0;
+	return Min(pool->last_checkout, pool->queued_since) +
+		pool->connect_estimate / 2;
+}
+
+/*
+ * Return how many waiters will be granted a connection that is leased now
+ * before a new one could be open.  The pool does not grow for them.
+ *
+ * All leases together end at the rate "leased / lease_estimate".  What this
+ * rate would serve within half the time of a connect is counted, so leases may
+ * last twice as long as estimated, and a new connection is still not needed.
+ *
+ * Bursts that repeat would wait each time.  Therefore one waiter is not counted
+ * once the waits since the last growth add up to the time of several connects:
+ * by then a connection would have cost less than its absence.
+ */
+static int
+served_soon(const PgpxPool *pool)
+{
+	int			leased = pool->count[PGPX_CONN_LEASED] - pool->nbroken;
+	int			queued = Max(pool->nwaiting - coming(pool), 0);
+	PgpxTime	soon;
+
+	if (queued == 0 || leased <= 0 || pgpx_now() >= trusted_until(pool))
+		return 0;
+	soon = leased * (pool->connect_estimate / 2) / pool->lease_estimate;
+	if (pool->waited >= WAITED_CONNECTS * pool->connect_estimate)
+		queued--;
+	return (int) Min(soon, queued);
+}
+
+PgpxTime
+pgpx_pool_growth_due_locked(const PgpxPool *pool)
+{
+	Assert(LWLockHeldByMe(pool->lock));
+	if (served_soon(pool) == 0 ||
+		pgpx_pool_total_locked(pool) >= pgpx_pool_cap_locked(pool))
+		return 0;
+	return trusted_until(pool);
+}
+
+int
+pgpx_pool_missing_locked(const PgpxPool *pool, int extra)
+{
+	int			connecting = pool->count[PGPX_CONN_CONNECTING];
+	int			total = pgpx_pool_total_locked(pool);
+	int			missing;
+
+	Assert(LWLockHeldByMe(pool->lock));
+	missing = pool->nwaiting + extra - coming(pool) - served_soon(pool);
+
+	/*
+	 * Keep min_size connections open as soon as the worker has the conninfo,
+	 * even if the checkout that published it got no lease.  The cap takes
+	 * precedence.
+	 */
+	if (pgpx_pool_has_conninfo_locked(pool))
+		missing = Max(missing, pgpx_pool_min_size_locked(pool) - total);
+	missing = Min(missing, pgpx_pool_cap_locked(pool) - total);
+	if (missing <= 0 || pgpx_pool_is_paused(pool) || pool->damaged ||
+		pgpx_pool_conninfo_awaited(pool))
+		return 0;
+	if (pool->retry_at != 0)
+	{
+		/* one connect as a probe; more follow once it has succeeded */
+		return connecting > 0 || pgpx_now() < pool->retry_at ? 0 : 1;
+	}
+	if (pool->ramp > 0)
+		missing = Min(missing, pool->ramp - connecting);
+	return Max(missing, 0);
+}
+
+/* Return how many more connections the caps over several pools allow. */
+static int
+tokens_left(const PgpxPool *pool)
+{
+	int			limit = pool->opts.max_server_connections;
+	int			left = pgpx_shared->max_connections -
+		pgpx_cap_used(&pgpx_shared->cap, NULL);
+
+	if (limit <= 0)
+		return left;
+	return Min(left,
+			   limit - pgpx_cap_used(&pgpx_servers[pool->server].cap, NULL));
+}
+
+int
+pgpx_pool_queued_locked(PgpxPool *pool)
+{
+	int			served = coming(pool);
+
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	if (pgpx_pool_is_paused(pool))
+		return pool->nwaiting;
+
+	if (pool->retry_at == 0 && !pgpx_pool_must_yield_locked(pool))
+	{
+		int			slots = pgpx_pool_cap_locked(pool) -
+			pgpx_pool_total_locked(pool);
+
+		/* a closing connection frees its slot within a second */
+		slots = Min(slots, tokens_left(pool));
+		slots += pool->count[PGPX_CONN_CLOSING];
+		served += Max(slots, 0);
+	}
+	return Max(pool->nwaiting - served, 0);
+}
+
+/* Move an estimate toward a new duration. */
+static void
+adjust(PgpxTime *estimate, PgpxTime took)
+{
+	if (*estimate == 0)
+		*estimate = Max(took, 1);
+	else
+		*estimate += (took - *estimate) / ESTIMATE_WEIGHT;
+}
+
+void
+pgpx_growth_note_lease_locked(PgpxPool *pool, PgpxTime held)
+{
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+	adjust(&pool->lease_estimate, held);
+}
+
+void
+pgpx_growth_note_connect_locked(PgpxPool *pool, PgpxTime took)
+{
+	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
+
+	/* many connects at once take longer than a single one, so less counts */
+	pool->connect_estimate = Min(pool->connect_estimate, took);
+	adjust(&pool->connect_estimate, took);
+}
