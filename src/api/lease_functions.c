@@ -22,7 +22,6 @@
 
 #include "values/params.h"
 #include "session/checkout.h"
-#include "session/describe.h"
 #include "session/lease_return.h"
 #include "session/statement.h"
 #include "api/arguments.h"

@@ -32,8 +32,8 @@
 #include "utils/memutils.h"
 
 #include "session/checkout.h"
+#include "session/lease.h"
 #include "session/lease_return.h"
-#include "session/lease_stream.h"
 #include "fdw/remote_scan.h"
 
 /* Limits for reading an unread answer in a commit without writes. */

@@ -21,8 +21,8 @@
 
 #include "base/debug_point.h"
 #include "session/checkout.h"
+#include "session/lease.h"
 #include "session/lease_return.h"
-#include "session/lease_stream.h"
 #include "session/statement.h"
 
 /* ------------------------------------------------------------------------

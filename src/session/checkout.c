@@ -27,7 +27,7 @@
 #include "shared/pool_worker.h"
 #include "shared/registry.h"
 #include "session/checkout_wait.h"
-#include "session/lease_stream.h"
+#include "session/lease.h"
 
 /*
  * Extra time that a checkout has after its deadline once a connection was

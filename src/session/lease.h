@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * lease.h
- *	  The leases of this session: their records, checks before use, and
- *	  notifications.
+ *	  The leases of this session: their records, checks before use,
+ *	  notifications, and stream.
  *
  *-------------------------------------------------------------------------
  */
@@ -144,13 +144,42 @@ extern PgpxTime pgpx_lease_operation_deadline(const PgpxLease *lease);
 /* Clear the statement in flight, if there is one. */
 extern void pgpx_lease_clear_in_flight(PgpxLease *lease);
 
-/* Publish the activity of the lease to the views. */
-extern void pgpx_lease_set_activity(PgpxLease *lease, PgpxActivity activity);
-
 /*
  * Count the leases of this session, optionally of one pool (by its id; 0: any)
  * or of one server (by the index of its record; -1: any).
  */
 extern int	pgpx_lease_count(uint32 pool_id, int server);
+
+/*
+ * Mark the lease as broken and raise 08006 if one of its cancel requests was
+ * lost.  Such a request may still arrive at any time and cancel a later
+ * statement.  To be called before a statement, with PgpxConn.cancel NONE.
+ */
+extern void pgpx_stream_check_lost_cancel(PgpxLease *lease);
+
+/*
+ * Send the contents of the output buffer.  Waits and serves interrupts.
+ * Returns false if the stream is broken.
+ */
+extern bool pgpx_stream_flush(PgpxLease *lease, PgpxTime deadline);
+
+/*
+ * pgpx_stream_drain
+ *		Read and discard input until the stream is at a message boundary.
+ *
+ * Reads at most the given number of bytes (0: unbounded), until the deadline.
+ * quiet: serve no interrupts and throw nothing.  Returns true if the boundary
+ * was reached.
+ */
+extern bool pgpx_stream_drain(PgpxLease *lease, size_t bytes, PgpxTime deadline,
+							  bool quiet);
+
+/* Request that the worker cancel the statement that runs on the lease. */
+extern void pgpx_stream_cancel(PgpxLease *lease);
+
+/*
+ * After a statement, report the state of the remote transaction to the views.
+ */
+extern void pgpx_stream_report_activity(PgpxLease *lease);
 
 #endif							/* PGPX_LEASE_H */

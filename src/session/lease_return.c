@@ -20,7 +20,7 @@
 
 #include "base/debug_point.h"
 #include "values/binary_input.h"
-#include "session/lease_stream.h"
+#include "session/lease.h"
 
 /* ------------------------------------------------------------------------
  * The pipelined hand-over of a connection to a waiter

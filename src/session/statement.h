@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * statement.h
- *	  A statement on a lease: send, read, errors.
+ *	  A statement on a lease: send, read, errors; describe its result.
  *
  *-------------------------------------------------------------------------
  */
@@ -162,5 +162,26 @@ extern void pgpx_prediction_failed(PgpxPrediction *prediction,
 extern bool pgpx_prediction_was_wrong(PgpxPrediction *prediction, PgpxRun *run,
 									  bool may_repeat);
 extern void pgpx_prediction_end(PgpxPrediction *prediction, const PgpxRun *run);
+
+typedef struct PgpxDescription
+{
+	int			n;				/* 0: the statement returns no rows */
+	PgpxColumn *columns;		/* names are valid in the database encoding */
+	char	  **types;			/* type names, see pgpx_describe */
+} PgpxDescription;
+
+/*
+ * pgpx_describe
+ *		Have the remote parse a statement and describe its result.
+ *
+ * The values of its parameters are not sent.
+ *
+ * Built-in types are named as by format_type.  Others have the schema and name
+ * in the remote's catalog, which takes a second statement.
+ *
+ * Errors: as of pgpx_exec; 54011 more columns than a row can have.
+ */
+extern void pgpx_describe(PgpxLease *lease, const PgpxStatement *statement,
+						  PgpxDescription *description);
 
 #endif							/* PGPX_STATEMENT_H */

@@ -24,8 +24,8 @@
 #include "utils/typcache.h"
 
 #include "base/debug_point.h"
-#include "session/lease_stream.h"
 #include "locks/lock_remote.h"
+#include "session/lease.h"
 
 #define NSTATUS 9				/* columns of lock_status: the most there are */
 
@@ -460,5 +460,12 @@ NEVER(bool, pgpx_session_wait_latch, PgpxTime deadline, uint32 wait_event)
 NEVER(void, pgpx_session_wait_for_more, PgpxCachedSocket *sock, uint32 wait_event)
 NEVER(ssize_t, pgpx_socket_cache_poll, PgpxCachedSocket *sock, int pool, bool *full)
 NEVER(bool, pgpx_session_has_no_input, PgpxCachedSocket *sock)
+
+/* Used by pgpx_describe only. */
+char *
+quote_qualified_identifier(const char *qualifier, const char *ident)
+{
+	abort();
+}
 
 #endif							/* FUZZ_DLOCK_H */
