@@ -41,14 +41,9 @@ postgres_fdw(void)
 
 /* Show the pool that a node has used.  Shows nothing if it was not executed. */
 static void
-show_pool(ExplainState *es, Oid server, Oid user)
+show_pool(ExplainState *es, const PgpxRemoteTransaction *rt)
 {
-	const PgpxRemoteTransaction *rt;
-
-	if (!es->analyze || !es->verbose)
-		return;
-	rt = pgpx_remote_transaction_find(server, user);
-	if (rt == NULL)
+	if (!es->analyze || !es->verbose || rt == NULL)
 		return;
 	ExplainPropertyText("Pool", NameStr(rt->lease->spec->server_name), es);
 	if (es->timing)
@@ -62,26 +57,14 @@ show_pool(ExplainState *es, Oid server, Oid user)
 static void
 explain_scan(ForeignScanState *node, ExplainState *es)
 {
-	Oid			server;
-	Oid			user;
+	const PgpxRemoteTransaction *rt;
 	uint64		rows;
 
 	postgres_fdw()->ExplainForeignScan(node, es);
-	if (!pgpx_scan_statistics(node, &server, &user, &rows))
-		return;
-	show_pool(es, server, user);
-	if (es->analyze && es->verbose)
+	rt = pgpx_scan_statistics(node, &rows);
+	show_pool(es, rt);
+	if (es->analyze && es->verbose && rt != NULL)
 		ExplainPropertyInteger("Remote Rows", NULL, (int64) rows, es);
-}
-
-/* Show the pool of a target table. */
-static void
-show_target(ResultRelInfo *result_rel, EState *estate, ExplainState *es)
-{
-	Oid			relid = RelationGetRelid(result_rel->ri_RelationDesc);
-
-	show_pool(es, GetForeignTable(relid)->serverid,
-			  pgpx_result_rel_user(result_rel, estate));
 }
 
 static void
@@ -90,15 +73,14 @@ explain_modify(ModifyTableState *mtstate, ResultRelInfo *result_rel,
 {
 	postgres_fdw()->ExplainForeignModify(mtstate, result_rel, fdw_private,
 										 subplan_index, es);
-	show_target(result_rel, mtstate->ps.state, es);
+	show_pool(es, pgpx_modify_transaction(result_rel));
 }
 
 static void
 explain_direct_modify(ForeignScanState *node, ExplainState *es)
 {
 	postgres_fdw()->ExplainDirectModify(node, es);
-	if (node->resultRelInfo != NULL)
-		show_target(node->resultRelInfo, node->ss.ps.state, es);
+	show_pool(es, pgpx_direct_modify_transaction(node));
 }
 
 PG_FUNCTION_INFO_V1(pgpx_fdw_handler);

@@ -541,6 +541,14 @@ pgpx_modify_end_insert(EState *estate, ResultRelInfo *result_rel)
 	/* nothing to release, as in pgpx_modify_end */
 }
 
+const PgpxRemoteTransaction *
+pgpx_modify_transaction(const ResultRelInfo *result_rel)
+{
+	const PgpxModify *m = result_rel->ri_FdwState;
+
+	return m != NULL ? m->transaction : NULL;
+}
+
 void
 pgpx_modify_truncate(List *rels, DropBehavior behavior, bool restart_seqs)
 {
@@ -593,6 +601,7 @@ typedef struct PgpxDirectModify
 
 	PgpxQueryParams params;
 
+	PgpxRemoteTransaction *transaction; /* NULL until it is executed */
 	bool		executed;
 	uint64		nrows;			/* affected rows, without a scan */
 	uint64		nread;			/* rows that were passed to the executor */
@@ -693,6 +702,7 @@ execute_direct(ForeignScanState *node)
 											 node->ss.ps.ps_ExprContext),
 	};
 
+	d->transaction = transaction;
 	if (!d->plan.has_returning)
 		d->nrows = pgpx_remote_execute(transaction, &statement, NULL, true);
 	else
@@ -790,4 +800,12 @@ pgpx_direct_modify_end(ForeignScanState *node)
 
 	if (d != NULL && d->scan != NULL)
 		pgpx_remote_scan_end(d->scan);
+}
+
+const PgpxRemoteTransaction *
+pgpx_direct_modify_transaction(const ForeignScanState *node)
+{
+	const PgpxDirectModify *d = node->fdw_state;
+
+	return d != NULL ? d->transaction : NULL;
 }

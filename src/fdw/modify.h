@@ -15,6 +15,8 @@
 
 #include "foreign/fdwapi.h"
 
+#include "fdw/remote_transaction.h"
+
 extern void pgpx_modify_begin(ModifyTableState *mtstate,
 							  ResultRelInfo *result_rel, List *fdw_private,
 							  int subplan_index, int eflags);
@@ -43,11 +45,17 @@ extern void pgpx_modify_begin_insert(ModifyTableState *mtstate,
 									 ResultRelInfo *result_rel);
 extern void pgpx_modify_end_insert(EState *estate, ResultRelInfo *result_rel);
 
+/* Return the remote transaction of a target; NULL if it was not executed. */
+extern const PgpxRemoteTransaction *
+pgpx_modify_transaction(const ResultRelInfo *result_rel);
+
 extern void pgpx_modify_truncate(List *rels, DropBehavior behavior,
 								 bool restart_seqs);
 
 extern void pgpx_direct_modify_begin(ForeignScanState *node, int eflags);
 extern TupleTableSlot *pgpx_direct_modify_iterate(ForeignScanState *node);
 extern void pgpx_direct_modify_end(ForeignScanState *node);
+extern const PgpxRemoteTransaction *
+pgpx_direct_modify_transaction(const ForeignScanState *node);
 
 #endif							/* PGPX_MODIFY_H */

@@ -794,12 +794,6 @@ find(Oid server, Oid user, const PgpxPoolKey *key)
 	return NULL;
 }
 
-PgpxRemoteTransaction *
-pgpx_remote_transaction_find(Oid server, Oid user)
-{
-	return find(server, user, NULL);
-}
-
 /* Lease a connection for a new remote transaction, or free it. */
 static void
 lease_connection(PgpxRemoteTransaction *rt, const char *server,

@@ -93,13 +93,6 @@ extern PgpxRemoteTransaction *pgpx_remote_transaction_get(Oid server, Oid user,
 														  const char *why);
 
 /*
- * Return the remote transaction on a server for a user, NULL if this local
- * transaction has none.
- */
-extern PgpxRemoteTransaction *pgpx_remote_transaction_find(Oid server,
-														   Oid user);
-
-/*
  * pgpx_remote_execute
  *		Run one statement, and wait for its end.
  *

@@ -39,6 +39,7 @@ typedef struct PgpxScan
 	TupleDesc	tupdesc;
 	PgpxRows   *rows;
 	bool		heap;			/* rows need system columns */
+	const PgpxRemoteTransaction *transaction;	/* NULL until the first row */
 	PgpxRemoteScan *remote;		/* NULL until the first row */
 	uint64		nrows;			/* that were read */
 	bool		opened;			/* sent, with the current parameters */
@@ -198,6 +199,7 @@ begin_remote(ForeignScanState *node, PgpxScan *scan)
 	MemoryContext old =
 		MemoryContextSwitchTo(node->ss.ps.state->es_query_cxt);
 
+	scan->transaction = rt;
 	scan->remote = pgpx_remote_scan_begin(rt, scan->plan.sql, scan->rows,
 										  scan->tupdesc, scan->plan.fetch_size,
 										  all, false);
@@ -289,18 +291,15 @@ pgpx_scan_end(ForeignScanState *node)
 		pgpx_remote_scan_end(scan->remote);
 }
 
-bool
-pgpx_scan_statistics(ForeignScanState *node, Oid *server, Oid *user,
-					 uint64 *rows)
+const PgpxRemoteTransaction *
+pgpx_scan_statistics(ForeignScanState *node, uint64 *rows)
 {
 	const PgpxScan *scan = node->fdw_state;
 
-	if (scan == NULL || scan->remote == NULL)
-		return false;
-	*server = scan->server;
-	*user = scan->user;
+	if (scan == NULL)
+		return NULL;
 	*rows = scan->nrows;
-	return true;
+	return scan->transaction;
 }
 
 /* Return a row, the end, or a request to wait to the Append node. */

@@ -12,6 +12,8 @@
 
 #include "foreign/fdwapi.h"
 
+#include "fdw/remote_transaction.h"
+
 extern void pgpx_scan_begin(ForeignScanState *node, int eflags);
 extern TupleTableSlot *pgpx_scan_iterate(ForeignScanState *node);
 extern void pgpx_scan_rescan(ForeignScanState *node);
@@ -24,13 +26,13 @@ extern void pgpx_scan_async_notify(AsyncRequest *request);
 
 /*
  * pgpx_scan_statistics
- *		Return the server, the user and the number of rows of a scan.
+ *		Return the remote transaction and the number of rows of a scan.
  *
  * The rows are those that were read and converted, before local filters.
- * Returns false if the scan was not executed.
+ * Returns NULL if the scan was not executed.
  */
-extern bool pgpx_scan_statistics(ForeignScanState *node, Oid *server, Oid *user,
-								 uint64 *rows);
+extern const PgpxRemoteTransaction *
+pgpx_scan_statistics(ForeignScanState *node, uint64 *rows);
 
 /*
  * pgpx_scan_tupdesc

@@ -32,6 +32,29 @@ my $identity = "user 'remote_app', password '$REMOTE_APP_PASSWORD'";
 my $pid = sub { return $_[0]->run("SELECT a FROM pgpool.query('$_[1]', 'select pg_backend_pid()') AS t(a int)") . $_[0]->error; };
 my $pools = sub { return $local->safe_psql('postgres', "SELECT string_agg(local_user || ' ' || shared, ',' ORDER BY local_user, pool_id) FROM pgpool.pools WHERE server = '$_[0]'"); };
 
+# --- foreign tables: two users of one local transaction share a connection
+make_public('tables', "pool_size '1', checkout_timeout '5s'", $identity);
+$remote->safe_psql('remote_db', 'SET ROLE remote_app; CREATE TABLE items AS SELECT 1 AS id');
+$local->safe_psql('postgres', <<'EOT');
+CREATE FOREIGN TABLE items (id int) SERVER tables OPTIONS (schema_name 'public');
+CREATE VIEW items_of_one AS SELECT id FROM items;
+ALTER VIEW items_of_one OWNER TO one;
+GRANT SELECT, UPDATE, DELETE ON items TO one, two;
+GRANT SELECT ON items_of_one TO two;
+EOT
+sub explains
+{
+	my ($sql) = @_;
+
+	return scalar(() = $two->run("EXPLAIN (ANALYZE, VERBOSE, COSTS OFF, TIMING OFF) $sql") =~ /Pool: tables/g) . $two->error;
+}
+$two->run('BEGIN; SELECT * FROM items_of_one');
+is(explains('SELECT * FROM items_of_one UNION ALL SELECT * FROM items'), 2, 'EXPLAIN shows the pool for both users of a shared connection');
+is(explains('UPDATE items SET id = 2'), 1, 'EXPLAIN shows the pool of an UPDATE that the remote executes');
+is(explains('UPDATE items SET id = 3 WHERE random() < 2'), 2, 'EXPLAIN shows the pool of an UPDATE of single rows');
+is($local->safe_psql('postgres', "SELECT count(*) FROM pgpool.leases WHERE server = 'tables'"), 1, 'both users have one lease');
+$two->run('ROLLBACK');
+
 # --- one pool with one connection, used in turn
 foreach my $reset (qw(always on_transfer never))
 {
