@@ -8,10 +8,10 @@ use warnings;
 my @pictures = (
 	{
 		file => 'latency.svg',
-		title => 'select 1 on a connection that the session has',
-		unit => 'us', note => 'microseconds; the remote on a processor of its own; shorter is better',
+		title => 'A statement on a held connection',
+		unit => 'us', note => 'us for select 1, remote server on a processor of its own; shorter is better',
 		groups => [
-			[ 'in the clear',
+			[ 'without TLS',
 				[ 'pgpool_ext', 'apart:select_lease', 'ours' ],
 				[ 'pgpool_ext, busy_poll 0', 'apart:select_asleep', 'ours' ],
 				[ 'libpq in C', 'apart:select_libpq', 'floor' ],
@@ -19,7 +19,7 @@ my @pictures = (
 				[ 'PL/Proxy', 'apart:select_proxy', 'peer' ],
 				[ 'dblink to PgBouncer', 'apart:select_dblink_bouncer', 'peer' ],
 				[ 'postgres_fdw', 'apart:select_fdw:f', 'peer' ] ],
-			[ 'TLS to the remote',
+			[ 'TLS to the remote server',
 				[ 'pgpool_ext, relay', 'apart:select_relay', 'ours' ],
 				[ 'libpq in C', 'apart:select_libpq_tls', 'floor' ],
 				[ 'dblink', 'apart:select_dblink_tls', 'peer' ],
@@ -30,7 +30,7 @@ my @pictures = (
 		file => 'fresh.svg',
 		title => 'The first remote row of a new session',
 		unit => 'ms', scale => 0.001,
-		note => 'milliseconds more than a session without it; shorter is better',
+		note => 'ms more than a session that reads a local row; shorter is better',
 		groups => [
 			map {
 				my ($label, $tls) = @$_;
@@ -38,13 +38,13 @@ my @pictures = (
 					map { [ $_->[0], "apart:fresh:$_->[1]$tls - apart:fresh:empty", $_->[2] ] }
 					  [ 'pgpool_ext', 'pool', 'ours' ], [ 'dblink', 'dblink', 'peer' ],
 					  [ 'postgres_fdw', 'fdw', 'peer' ], [ 'dblink to PgBouncer', 'bouncer', 'peer' ] ]
-			} [ 'in the clear', '' ], [ 'TLS', '_tls' ]
+			} [ 'without TLS', '' ], [ 'TLS', '_tls' ]
 		],
 	},
 	{
 		file => 'sessions.svg',
 		title => 'Transactions per second of many sessions',
-		unit => 'tps', note => 'point reads; longer is better; remote backends in brackets',
+		unit => 'tps', note => 'reads by primary key; longer is better; number of remote backends in brackets',
 		bracket => 'backends',
 		groups => [
 			map {
@@ -60,8 +60,8 @@ my @pictures = (
 	},
 	{
 		file => 'waits.svg',
-		title => 'How long 200 sessions wait for a row',
-		unit => 'ms', note => 'milliseconds from question to row; shorter is better',
+		title => 'Response times of 200 sessions',
+		unit => 'ms', note => 'ms for a read by primary key, including the wait for a connection; shorter is better',
 		groups => [
 			map {
 				my ($label, $key) = @$_;
@@ -69,7 +69,7 @@ my @pictures = (
 					map { [ $_->[0], "free:sessions:$_->[1]:200.$key", $_->[2] ] }
 					  [ 'pgpool_ext', 'pool', 'ours' ], [ 'dblink', 'dblink', 'peer' ],
 					  [ 'PgBouncer, no reset', 'bouncer', 'peer' ] ]
-			} [ 'median', 'p50' ], [ '99 %', 'p99' ], [ '99.9 %', 'p999' ], [ 'the longest', 'max' ]
+			} [ 'median', 'p50' ], [ '99 %', 'p99' ], [ '99.9 %', 'p999' ], [ 'maximum', 'max' ]
 		],
 	},
 	{
@@ -81,8 +81,8 @@ my @pictures = (
 				my ($label, $key) = @$_;
 				[ $label,
 					map { [ $_->[0], "free:rows:$_->[1]:$key", $_->[2] ] }
-					  [ 'pgpool_ext', 'pool', 'ours' ], [ 'libpq in C, dropped', 'libpq', 'floor' ],
-					  [ 'dblink', 'dblink', 'peer' ], [ 'postgres_fdw, 10,000 a fetch', 'fdw', 'peer' ] ]
+					  [ 'pgpool_ext', 'pool', 'ours' ], [ 'libpq in C, discarded', 'libpq', 'floor' ],
+					  [ 'dblink', 'dblink', 'peer' ], [ 'postgres_fdw, fetch_size 10000', 'fdw', 'peer' ] ]
 			} [ 'int', 'narrow' ], [ 'int, text, timestamptz, numeric', 'mixed' ],
 			[ 'eight numbers', 'numbers' ], [ 'int, text of 192 bytes', 'texts' ]
 		],

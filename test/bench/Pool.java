@@ -1,12 +1,12 @@
 /*
- * What HikariCP's pool costs by itself: within one process, between threads.
+ * The costs of HikariCP, whose pool serves the threads of one process.
  *
  *   Pool pair URL PASSWORD N                  microseconds of getConnection and close
- *   Pool pairs URL PASSWORD THREADS POOL S    such pairs in a second, all threads together
+ *   Pool pairs URL PASSWORD THREADS POOL S    the same per second, all threads together
  *   Pool wait URL PASSWORD THREADS            microseconds from a close to the return of
  *                                             the next getConnection: p50, p99, max
  *
- * Nothing is sent on the connections, as nothing is where ours is measured like this.
+ * No statement is sent on the connections.
  */
 import com.zaxxer.hikari.HikariConfig;
 import com.zaxxer.hikari.HikariDataSource;

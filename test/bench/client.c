@@ -1,11 +1,11 @@
 /*-------------------------------------------------------------------------
  *
  * client.c
- *	  What the bench compares with, in C with libpq alone.
+ *	  The floor of the bench: clients in C that use libpq only.
  *
  *	client loop N CONNINFO SQL		microseconds of one PQexec, on one connection
  *	client loopx N CONNINFO SQL		the same by PQexecParams: extended protocol
- *	client stream N CONNINFO SQL	the same row by row, each dropped
+ *	client stream N CONNINFO SQL	the same in single-row mode, rows discarded
  *	client fresh N CONNINFO SQL		microseconds of connect, one SQL, disconnect:
  *									the median of N sessions
  *	client hold N CONNINFO SECONDS	N connections, for some seconds

@@ -1,10 +1,10 @@
 # shellcheck shell=bash
-# What the groups of the bench share: samples, and where processes run.
+# Functions for the groups of the bench: taking samples, and binding processes.
 #
-# A *way* is a function way_NAME that does the work once, and prints one figure,
-# or several as "KEY FIGURE"; NAME:A:B calls it with the arguments A and B.  `measure` takes ways in turn.  What is then to be
-# said of them is declared by `section`, `figure`, `ratio`, `against` and `note`,
-# for `report`, which alone calculates.
+# A *way* is a function way_NAME that runs a measurement once. It prints one figure, or
+# several as "KEY FIGURE". NAME:A:B calls it with the arguments A and B. `measure` runs
+# several ways in turn. A group then declares its tables for `report`, which calculates
+# them: `section`, `figure`, `ratio`, `limit`, `against`, `grid`, `line` and `note`.
 
 here() {
   psql_at "$local_port" postgres bench -Atq -c "$@"
@@ -22,14 +22,14 @@ client() {
   fi
 }
 
-# turns N: of a loop; a twentieth in a quick run.
+# turns N: the number of iterations of a loop; a twentieth in a quick run.
 turns() {
   echo $((quick ? ($1 + 19) / 20 : $1))
 }
 
-# --- where -------------------------------------------------------------------
+# --- placement of processes -------------------------------------------------------------------
 
-# bind_tree PROCESSORS PID: a process, and its children that are there.
+# bind_tree PROCESSORS PID: bind a process and its present children.
 bind_tree() {
   local pid
 
@@ -54,9 +54,9 @@ other_processors() {
   (IFS=, && say "${rest[*]}")
 }
 
-# place apart|together|alone|free: the local server and clients, and the remote one
-# with PgBouncer: each on a processor of its own; on one; the remote one on one processor
-# and the rest on all others; anywhere.
+# place apart|together|alone|free: bind the local server with its clients, and the remote
+# server with PgBouncer: to two different processors; to the same one; the remote server
+# to one processor and the rest to all others; to none.
 place() {
   local all on_this on_that pid
 
@@ -94,8 +94,8 @@ has() {
   case " $peers " in *" $1 "*) ;; *) return 1 ;; esac
 }
 
-# measure ROUNDS NAME ...: all of them in turn, in the order A B, B A, A B.  A way
-# that fails is left out from then on, and said to have failed.
+# measure ROUNDS NAME ...: run the ways in turn, in the order A B, B A, A B. A way that
+# fails is reported and then left out.
 measure() {
   local times=$1 i name names order key value broken=' '
   shift
@@ -111,7 +111,7 @@ measure() {
     fi
     for name in "${order[@]}"; do
       case $broken in *" $name "*) continue ;; esac
-      # a shell of its own, so that it stops where it fails, as "if" would not let it
+      # in a subshell, which set -e ends at the first error; within "if" it would not
       set +e
       (
         set -e
@@ -136,13 +136,13 @@ measure() {
   done
 }
 
-# failure TEXT: it is said at once, and in the results, and the run ends with 1.
+# failure TEXT: report a failure now and in the results; the run ends with status 1.
 failure() {
   say "  $1" >&2
   printf '%s\t%s\n' "$group" "$1" >>"$failures"
 }
 
-# --- what there is to say ----------------------------------------------------
+# --- declarations for report ----------------------------------------------------
 
 declare_line() {
   local IFS=$'\t'
@@ -150,22 +150,22 @@ declare_line() {
   printf '%s\n' "$*" >>"$declared"
 }
 
-# section TITLE: of the present group
+# section TITLE: the title of the current group
 section() {
   declare_line section "$group" "$1"
 }
 
-# figure NAME UNIT LABEL.  NAME is "PLACE:WAY[.KEY]", or "A - B", round by round.
+# figure NAME UNIT LABEL. NAME is "PLACEMENT:WAY[.KEY]", or "A - B" of two such names.
 figure() {
   declare_line figure "$group" "$@"
 }
 
-# ratio LABEL NAME NAME TARGET [SCALE]: one by another; TARGET is <=x, >=x or -.
+# ratio LABEL A B TARGET: A divided by B; TARGET is <=x, >=x, or - for none.
 ratio() {
   declare_line ratio "$group" "$@"
 }
 
-# grid TITLE COLUMN=KEY ..., and under it line LABEL NAME: what is read as a table.
+# grid TITLE COLUMN=KEY ...: a table, whose rows follow as line LABEL NAME.
 grid() {
   declare_line grid "$group" "$@"
 }
@@ -174,13 +174,13 @@ line() {
   declare_line line "$group" "$@"
 }
 
-# limit LABEL NAME TARGET: a figure that has a target by itself.
+# limit LABEL NAME TARGET: a figure with an absolute target.
 limit() {
   declare_line limit "$group" "$@"
 }
 
-# against LABEL OURS FLOOR PEER ...: a ratio to the floor and one to the best of
-# the peers; "-" for no floor.
+# against LABEL NAME FLOOR PEER ...: the ratios of a figure to the floor and to the best
+# of the peers; "-" for no floor.
 against() {
   declare_line against "$group" "$@"
 }
@@ -192,11 +192,12 @@ note() {
 
 # --- many sessions -----------------------------------------------------------
 
-# sessions SCRIPT CLIENTS ROLE OPTION ...: with options of pgbench, and with
-# session_port, session_user and session_base where it is another server.
-# Transactions per second, their times in ms and how evenly sessions get on, without
-# the first seconds, in which connections are opened; and ROLE's backends at the
-# remote.  Where they have not all connected in time, again with more of it.
+# sessions SCRIPT CLIENTS ROLE OPTION ...: run a script of pgbench with these options,
+# on the local server or on that of session_port, session_user and session_base.
+# Prints transactions per second, their durations in ms and their distribution among the
+# sessions, without the first seconds, in which connections are opened; and the number
+# and memory of ROLE's backends on the remote server. If not all sessions have connected
+# in time, the run is repeated with more time.
 sessions() {
   local warm=$((quick ? 1 : 2)) try
 
@@ -211,7 +212,7 @@ sessions() {
   return 1
 }
 
-# sessions_for WARM_UP ...: the same with seconds that do not count
+# sessions_for WARM_UP ...: the same; the first WARM_UP seconds do not count
 sessions_for() {
   local warm=$1 script=$2 clients=$3 role=$4 memory=0
   shift 4
@@ -246,8 +247,8 @@ sessions_for() {
   fi
 }
 
-# remote_memory ROLE: its backends at the remote, and their memory: what is their
-# own, and their shares of what is shared.
+# remote_memory ROLE: the number of ROLE's backends on the remote server, and their
+# memory: private, and PSS.
 remote_memory() {
   local pid pids
 
@@ -259,7 +260,7 @@ remote_memory() {
     END { printf "pss %.1f\nown %.1f\n", pss / 1024, own / 1024 }'
 }
 
-# process_cpu PID ...: nanoseconds that they have run.
+# process_cpu PID ...: total CPU time in nanoseconds.
 process_cpu() {
   local pid
 
@@ -268,7 +269,7 @@ process_cpu() {
   done | awk '{ sum += $1 } END { printf "%.0f\n", sum }'
 }
 
-# wait_for CONDITION: an SQL expression, here
+# wait_for CONDITION: wait until an SQL expression is true on the local server
 wait_for() {
   local i
 

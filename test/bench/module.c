@@ -1,12 +1,13 @@
 /*-------------------------------------------------------------------------
  *
  * module.c
- *	  What only C can measure, for the bench alone: built by it, loaded into its
- *	  own server, and no part of the extension.
+ *	  Measurements of the bench in C.  This module is loaded into the bench's
+ *	  server only and is not part of the extension.
  *
- * Loops over checkout and checkin, called as C calls functions of SQL, and over
- * advisory locks; and the round trip between the latches of two sessions, or the
- * way along those of many, the least that it costs to wake somebody and be woken.
+ * Loops over checkout and checkin and over advisory locks, which call the
+ * functions as C calls functions of SQL.  The round trip between the latches of
+ * two sessions, and a chain of latches of many sessions, which are the lower
+ * bounds of a wakeup.
  *
  *-------------------------------------------------------------------------
  */

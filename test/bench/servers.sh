@@ -48,7 +48,7 @@ build_programs() {
   fi
 }
 
-# without PEER WHY
+# without PEER REASON: do not measure this program
 without() {
   peers=" ${peers# } "
   peers=${peers/ $1 / }
@@ -194,7 +194,7 @@ versions() {
   if has hikari; then
     say "HikariCP $(package_version libhikaricp-java), JDBC $(package_version libpostgresql-jdbc-java), Java $(java -version 2>&1 | sed -n '1s/.*"\(.*\)".*/\1/p')"
   fi
-  say "SCRAM over TCP on the loopback, without TLS where nothing else is said; all on one machine"
+  say "all servers and clients on one machine; SCRAM over TCP on the loopback, without TLS unless stated otherwise"
   say "$(nproc) processors$(sed -n 's/^model name[[:space:]]*: /, /p' /proc/cpuinfo 2>/dev/null | head -n 1), $(uname -s) $(uname -r | cut -d - -f 1)"
-  say "load before: $(cut -d ' ' -f 1-3 /proc/loadavg 2>/dev/null || echo unknown); $rounds rounds, $long_rounds of what takes long, $seconds s of many sessions"
+  say "$rounds rounds, $long_rounds of long measurements, $seconds s for each run of many sessions; load average before: $(cut -d ' ' -f 1-3 /proc/loadavg 2>/dev/null || echo unknown)"
 }

@@ -2,9 +2,9 @@
 #
 # many sessions on eight connections
 #
-# Each session reads a row by its key, as fast as it can.  Ours come to eight
-# connections, those of PgBouncer too; dblink, postgres_fdw and PL/Proxy have one for
-# each session.
+# Each session reads a row by its key, without a pause. With pgpool_ext and PgBouncer
+# all sessions share eight connections; with dblink, postgres_fdw and PL/Proxy each
+# session has a connection of its own.
 
 # way_sessions HOW SESSIONS
 way_sessions() {
@@ -26,7 +26,7 @@ way_sessions() {
   esac
 }
 
-# way_order SESSIONS: who is granted a connection, and who was passed meanwhile
+# way_order SESSIONS: the number of grants, and of grants that were out of order
 way_order() {
   local pid answer
 
@@ -78,36 +78,37 @@ group_4() {
   measure 1 order:60 order:200
 }
 
-tell_4() {
+report_4() {
   local n w
 
   declare -A names=([pool]="pgpool_ext, 8 connections" [never]="pgpool_ext, reset never"
-    [dblink]="dblink, one for each" [bouncer]="dblink to PgBouncer, 8, no reset"
-    [bouncer_reset]="dblink to PgBouncer, 8, resets" [fdw]="postgres_fdw, one for each"
-    [plproxy]="PL/Proxy, one for each"
+    [dblink]="dblink, one per session" [bouncer]="dblink to PgBouncer, 8, no reset"
+    [bouncer_reset]="dblink to PgBouncer, 8, resets" [fdw]="postgres_fdw, one per session"
+    [plproxy]="PL/Proxy, one per session"
     [tls]="TLS: pgpool_ext, 8, relay" [tls_never]="TLS: pgpool_ext, 8, relay, reset never"
-    [bouncer_tls]="TLS: dblink to PgBouncer, 8, no reset" [libpq]="pgbench at the remote itself")
+    [bouncer_tls]="TLS: dblink to PgBouncer, 8, no reset" [libpq]="pgbench on the remote server")
   section "Many sessions on eight connections"
   for n in 8 60 200 500; do
     grid "$n sessions" tps=.tps p50=.p50 p99=.p99 p99.9=.p999 max=.max Jain=.jain \
-      "first to last, %=.uneven" "remote backends=.backends" "own MB=.own" "PSS, MB=.pss"
+      "imbalance, %=.uneven" "remote backends=.backends" "private, MB=.own" "PSS, MB=.pss"
     for w in pool never dblink fdw plproxy bouncer_reset bouncer tls tls_never bouncer_tls libpq; do
       line "${names[$w]}" "free:sessions:$w:$n"
     done
   done
-  note "memory of the remote backends: what is their own, and PSS, in which what they share with others is in shares"
-  note "p50 to max: ms from question to row, the wait for a connection included; Jain's index of transactions per session"
+  note "private and PSS: memory of the remote backends; PSS includes a share of the pages that they share with others"
+  note "p50 to max: ms of a transaction, including the wait for a connection"
+  note "Jain: index of fairness, computed from the transactions of each session; imbalance: difference between the most and the fewest transactions of a session, in % of the mean"
   ratio "8 sessions on 8, reset always / dblink" free:sessions:pool:8.tps free:sessions:dblink:8.tps ">=1.1"
   ratio "8 sessions on 8, reset never / dblink" free:sessions:never:8.tps free:sessions:dblink:8.tps ">=1.1"
-  ratio "60 sessions on 8 / a dblink connection each" free:sessions:pool:60.tps free:sessions:dblink:60.tps ">=1.0"
-  ratio "60 sessions on 8, p99 / a dblink connection each" free:sessions:pool:60.p99 free:sessions:dblink:60.p99 "<=1.0"
-  ratio "60 sessions on 8 / postgres_fdw" free:sessions:pool:60.tps free:sessions:fdw:60.tps ">=1.4"
+  ratio "60 sessions on 8 / dblink with 60 connections" free:sessions:pool:60.tps free:sessions:dblink:60.tps ">=1.0"
+  ratio "60 sessions on 8, p99 / dblink with 60 connections" free:sessions:pool:60.p99 free:sessions:dblink:60.p99 "<=1.0"
+  ratio "60 sessions on 8 / postgres_fdw with 60 connections" free:sessions:pool:60.tps free:sessions:fdw:60.tps ">=1.4"
   limit "60 sessions: remote backends" free:sessions:pool:60.backends "<=8"
-  ratio "60 sessions on 8 / PgBouncer, both reset" free:sessions:pool:60.tps free:sessions:bouncer_reset:60.tps -
-  ratio "60 sessions on 8 / PgBouncer, both without a reset" free:sessions:never:60.tps free:sessions:bouncer:60.tps -
-  ratio "60 sessions on 8 by the relay / PgBouncer with TLS to the remote" free:sessions:tls:60.tps \
+  ratio "60 sessions on 8 / PgBouncer, both with resets" free:sessions:pool:60.tps free:sessions:bouncer_reset:60.tps -
+  ratio "60 sessions on 8 / PgBouncer, both without resets" free:sessions:never:60.tps free:sessions:bouncer:60.tps -
+  ratio "TLS: 60 sessions on 8, relay / PgBouncer" free:sessions:tls:60.tps \
     free:sessions:bouncer_tls:60.tps ">=1.0"
-  ratio "60 sessions on 8 by the relay / PgBouncer with TLS, both without a reset" free:sessions:tls_never:60.tps \
+  ratio "TLS: 60 sessions on 8, relay / PgBouncer, both without resets" free:sessions:tls_never:60.tps \
     free:sessions:bouncer_tls:60.tps -
   against "8 sessions on 8" free:sessions:pool:8.tps free:sessions:libpq:8.tps free:sessions:dblink:8.tps
   for n in 60 200 500; do
@@ -115,11 +116,11 @@ tell_4() {
       "free:sessions:dblink:$n.tps" "free:sessions:fdw:$n.tps" "free:sessions:plproxy:$n.tps" "free:sessions:bouncer:$n.tps" \
       "free:sessions:bouncer_reset:$n.tps"
   done
-  limit "200 sessions: from the first to the last in transactions, % of the mean" free:sessions:pool:200.uneven "<=10"
+  limit "200 sessions: imbalance, % of the mean" free:sessions:pool:200.uneven "<=10"
   for n in 60 200; do
-    figure "free:order:$n.grants" grants "$n sessions: grants that were looked at"
-    figure "free:order:$n.passed" grants "$n sessions: .. out of order"
+    figure "free:order:$n.grants" grants "$n sessions: grants observed"
+    figure "free:order:$n.passed" grants "$n sessions: of these, out of order"
     limit "$n sessions: grants out of order" "free:order:$n.passed" "<=0"
   done
-  note "out of order: somebody was granted a connection while another stood before him in the queue"
+  note "out of order: a session was granted a connection while another session was before it in the queue"
 }

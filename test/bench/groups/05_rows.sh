@@ -1,10 +1,9 @@
 # shellcheck shell=bash
 #
-# many rows, large values, and one row at a time
+# large results, large values, and single rows
 #
-# All rows are counted and dropped: what is compared is how they get here.  The
-# floor takes them off the socket with libpq, row by row, in text, and does nothing
-# with them.
+# All rows are counted and discarded. The floor is a program in C that reads the rows
+# with libpq, row by row in text format, and discards them.
 
 rows_columns() {
   case $1 in
@@ -26,13 +25,13 @@ way_rows() {
     dblink) here "SELECT rows_by_dblink('d', 'select * from $2', '$columns', $rows)" ;;
     dblink_tls) here "SELECT rows_by_dblink('d_tls', 'select * from $2', '$columns', $rows)" ;;
     bouncer) here "SELECT rows_by_dblink('d_bouncer', 'select * from $2', '$columns', $rows)" ;;
-    # that it asks for all columns, count each
+    # the condition makes postgres_fdw request all columns
     fdw) here "SELECT rows_ms('SELECT count(*) FROM (SELECT * FROM rows_$2 OFFSET 0) AS t WHERE t IS NOT NULL', $rows)" ;;
     libpq) client stream 1 "$(remote_conninfo)" "select * from $2" | in_ms ;;
   esac
 }
 
-# client runs once more, unmeasured; its microseconds
+# microseconds to milliseconds
 in_ms() {
   awk '{ printf "%.3f\n", $1 / 1000 }'
 }
@@ -49,7 +48,7 @@ way_value() {
   esac
 }
 
-# way_stream HOW: MB/s of 100 MB in rows of 8 kB, dropped
+# way_stream HOW: MB/s of 100 MB in rows of 8 kB, discarded
 way_stream() {
   local n=$((quick ? 1250 : 12500)) sql
 
@@ -67,8 +66,8 @@ way_stream() {
 workers_port=()
 workers_pools=()
 
-# start_workers N: a local server with so many workers, and two pools by the relay that
-# have one each where there are two; sets workers_port[N] and workers_pools[N]
+# start_workers N: a local server with N workers (1 or 2), and two pools over TLS, of
+# different workers if N is 2; sets workers_port[N] and workers_pools[N]
 start_workers() {
   local local_port
 
@@ -85,7 +84,7 @@ start_workers() {
   [ -n "${workers_pools[$1]}" ]
 }
 
-# way_streams WORKERS: MB/s of two streams of 100 MB at once, together
+# way_streams WORKERS: total MB/s of two results of 100 MB at the same time
 way_streams() {
   local n=$((quick ? 1250 : 12500)) pool pids=() pools
 
@@ -122,7 +121,7 @@ group_5() {
   here "SELECT pgpool.exec('p1_tls', 'select 1')" >/dev/null
   sql_here rows
   for table in narrow mixed numbers texts; do
-    # its first time a statement is asked for in text
+    # the first execution of a statement returns text
     way_rows pool "$table" >/dev/null
   done
   place apart
@@ -144,15 +143,15 @@ group_5() {
   measure "$rounds" single:pool single:dblink single:fdw single:libpq
 }
 
-tell_5() {
+report_5() {
   local table at
 
   declare -A shapes=([narrow]="int" [mixed]="int, text, timestamptz, numeric"
     [numbers]="eight numbers" [texts]="int, text of 192 bytes")
   declare -A targets=([mixed]=2.3 [numbers]=2.0)
-  section "Rows"
+  section "Large results and single rows"
   for table in mixed numbers; do
-    # its target is how much faster: dblink's time by ours
+    # the target is a speed-up: the time of dblink / that of pgpool_ext
     for at in apart free; do
       ratio "$rows rows, ${shapes[$table]}: dblink / pgpool_ext, $at" "$at:rows:dblink:$table" \
         "$at:rows:pool:$table" ">=${targets[$table]}"
@@ -167,10 +166,10 @@ tell_5() {
   done
   ratio "a value of 100 MB: pgpool_ext / dblink" free:value:pool free:value:dblink -
   ratio "a value of 100 MB: pgpool_ext / floor, libpq in C" free:value:pool free:value:libpq -
-  ratio "100 MB by the relay / PgBouncer with TLS to the remote" free:stream:relay free:stream:bouncer_tls ">=1.4"
-  ratio "100 MB by the relay / libpq over TLS" free:stream:relay free:stream:tls ">=0.9"
-  # two remotes, two sessions and two workers have work to do at once
-  ratio "two streams of 100 MB by the relay: two workers / one" free:streams:2 free:streams:1 \
+  ratio "TLS: 100 MB, relay / libpq to PgBouncer" free:stream:relay free:stream:bouncer_tls ">=1.4"
+  ratio "TLS: 100 MB, relay / libpq" free:stream:relay free:stream:tls ">=0.9"
+  # six processes are active: two remote backends, two sessions and two workers
+  ratio "TLS: two results of 100 MB at the same time: two workers / one worker" free:streams:2 free:streams:1 \
     "$([ "$(nproc)" -ge 6 ] && echo ">=1.5" || echo -)"
   ratio "100 MB on a lease / libpq" free:stream:pool free:stream:libpq -
   against "a row by its key" apart:single:pool apart:single:libpq apart:single:dblink apart:single:fdw
@@ -178,7 +177,7 @@ tell_5() {
   for table in narrow mixed numbers texts; do
     line "${shapes[$table]}" "free:rows:|:$table"
   done
-  grid "$rows rows, ms, remote on a processor of its own" "pgpool_ext=pool" "dblink=dblink" "postgres_fdw=fdw" "floor=libpq"
+  grid "$rows rows, ms, apart" "pgpool_ext=pool" "dblink=dblink" "postgres_fdw=fdw" "floor=libpq"
   for table in mixed numbers; do
     line "${shapes[$table]}" "apart:rows:|:$table"
   done
@@ -187,16 +186,16 @@ tell_5() {
   figure free:value:pool ms "one value of 100 MB: pgpool_ext"
   figure free:value:dblink ms "one value of 100 MB: dblink"
   figure free:value:libpq ms "one value of 100 MB: libpq in C"
-  figure free:stream:pool MB/s "100 MB in rows of 8 kB, dropped: pgpool_ext"
-  figure free:stream:libpq MB/s "100 MB in rows of 8 kB, dropped: libpq in C"
-  figure free:stream:bouncer MB/s "100 MB in rows of 8 kB, dropped: libpq in C to PgBouncer"
-  figure free:stream:relay MB/s "TLS: pgpool_ext, relay"
-  figure free:streams:1 MB/s "TLS: two streams at once, by one worker"
-  figure free:streams:2 MB/s "TLS: two streams at once, by two workers"
+  figure free:stream:pool MB/s "100 MB in rows of 8 kB, discarded: pgpool_ext"
+  figure free:stream:libpq MB/s "100 MB in rows of 8 kB, discarded: libpq in C"
+  figure free:stream:bouncer MB/s "100 MB in rows of 8 kB, discarded: libpq in C to PgBouncer"
+  figure free:stream:relay MB/s "TLS: the same, pgpool_ext, relay"
+  figure free:streams:1 MB/s "TLS: two of them at the same time, one worker"
+  figure free:streams:2 MB/s "TLS: two of them at the same time, two workers"
   [ "$(nproc)" -ge 6 ] ||
-    note "two streams have two workers, two sessions and two remotes at work: $(nproc) processors are too few for a target"
-  figure free:stream:tls MB/s "TLS: libpq in C"
-  figure free:stream:bouncer_tls MB/s "TLS: libpq in C to PgBouncer"
+    note "two results at the same time keep two workers, two sessions and two remote backends busy: $(nproc) processors are too few for a target"
+  figure free:stream:tls MB/s "TLS: the same, libpq in C"
+  figure free:stream:bouncer_tls MB/s "TLS: the same, libpq in C to PgBouncer"
   figure apart:single:pool us "one row by its key: pgpool_ext"
   figure apart:single:dblink us "one row by its key: dblink named"
   figure apart:single:fdw us "one row by its key: postgres_fdw, in one transaction"

@@ -1,11 +1,11 @@
 # shellcheck shell=bash
 #
-# one statement on 2, 4 and 8 servers at once
+# one statement on several servers at the same time
 #
-# The servers are pools of one connection, all to the same remote.  pg_sleep tells
-# whether they work at the same time, select 1 what it costs to ask.
+# The 2, 4 or 8 servers are pools of one connection to the same remote server.
+# pg_sleep shows whether they work at the same time, select 1 shows the overhead.
 
-# way_one SQL, way_fan HOW SERVERS WHAT: ms of a turn
+# way_one WHAT, way_fan HOW SERVERS WHAT: ms of one execution
 way_one() {
   case $1 in
     sleep) here "SELECT fan_one('select pg_sleep(0.1)', $(turns 10))" ;;
@@ -40,24 +40,24 @@ group_6() {
   done
 }
 
-tell_6() {
+report_6() {
   local n
 
-  section "One statement on many servers"
-  ratio "fanout of 100 ms over 8 / one query of it" free:fan:pool:8:sleep free:one:sleep "<=1.3"
+  section "One statement on several servers"
+  ratio "fanout of pg_sleep(0.1) to 8 servers / query on one" free:fan:pool:8:sleep free:one:sleep "<=1.3"
   for n in 2 4; do
-    ratio "fanout of 100 ms over $n / one query of it" "free:fan:pool:$n:sleep" free:one:sleep -
+    ratio "fanout of pg_sleep(0.1) to $n servers / query on one" "free:fan:pool:$n:sleep" free:one:sleep -
   done
   for n in 2 4 8; do
-    against "fanout of select 1 over $n" "free:fan:pool:$n:select" free:one:select \
+    against "fanout of select 1 to $n servers" "free:fan:pool:$n:select" free:one:select \
       "free:fan:dblink:$n:select" "free:fan:proxy:$n:select"
   done
-  grid "ms, pg_sleep(0.1) and select 1" "2 servers=2:sleep" "4=4:sleep" "8=8:sleep" "2, select=2:select" \
-    "4, select=4:select" "8, select=8:select"
+  grid "ms per execution" "pg_sleep, 2 servers=2:sleep" "4=4:sleep" "8=8:sleep" "select 1, 2 servers=2:select" \
+    "4=4:select" "8=8:select"
   line "fanout" free:fan:pool:
   line "dblink_send_query to each" free:fan:dblink:
   line "PL/Proxy, RUN ON ALL" free:fan:proxy:
   figure free:one:sleep ms "query of pg_sleep(0.1) on one pool"
   figure free:one:select ms "query of select 1 on one pool"
-  note "PL/Proxy calls a function in PL/pgSQL that sleeps, 0 s for select 1"
+  note "PL/Proxy calls a PL/pgSQL function that sleeps for 0.1 s, or for 0 s in place of select 1"
 }

@@ -1,16 +1,17 @@
 # shellcheck shell=bash
 #
-# what it costs to wait, and how fast a connection goes from hand to hand
+# hand-over of a connection to a waiting session, and the cost of waiting
 #
-# So many sessions wait for the one connection of a pool.  Then it is returned, and
-# each of them returns it as soon as it has it, and does nothing more until all have
-# had it: from the last instruction of one to the first of the next is the hand-over.
-# Sessions have leased that connection before, and keep its socket; those that have
-# not must ask the worker for it, in between.
-# The same with an advisory lock, which is the server's own queue, in HikariCP, and in
-# a line of sessions that do nothing but wake the next one: a process that has slept
-# for long, among hundreds of them, takes several times as long to run again as the two
-# of the round trip, so that this is the floor here.
+# 500 sessions wait for the only connection of a pool. Each one returns it as soon as it
+# has acquired it, and then does nothing until all have had it. A hand-over lasts from
+# the last instruction of one session to the first instruction of the next one. There
+# are two cases: the sessions have cached the socket of the connection, or must request
+# it from the worker.
+#
+# For comparison: an advisory lock, HikariCP, and as the floor a chain of sessions of
+# which each only sets the latch of the next one. A latch round trip between two active
+# sessions is no floor, because a process that has slept among hundreds takes several
+# times as long to run again.
 
 # way_turns HOW WAITERS
 way_turns() {
@@ -32,7 +33,7 @@ way_turns() {
     -D clients="$n" -D warm="$warm" -f "$bench/sql/wait_$how.pgbench" bench >"$work/log/wait.log" 2>&1 </dev/null &
   waiters=$!
   wait_for "(SELECT n >= $n FROM waiting_$how)"
-  # a timer that the server has left running (deadlock_timeout) wakes each one once
+  # PostgreSQL's timer for deadlock_timeout wakes each session once
   sleep 1.5
   mapfile -t pids < <(here "SELECT pid FROM pg_stat_activity WHERE query LIKE 'SELECT wait\_%'")
   before=$(process_cpu "${pids[@]}")
@@ -65,25 +66,25 @@ group_7() {
   measure "$long_rounds" "turns:pool:$n" "turns:fresh:$n" "turns:line:$n" "turns:advisory:$n"
 }
 
-tell_7() {
+report_7() {
   local at n=500
 
   [ "$quick" = 0 ] || n=100
-  section "Waiting"
+  section "Hand-over to waiting sessions"
   for at in free together; do
-    ratio "hand-over to the first of $n waiters, median / a round trip of two that are awake, $at" "$at:turns:pool:$n.p50" "$at:latch" "<=1.5"
-    ratio "hand-over to the first of $n waiters / a latch in a line of $n sessions, $at" "$at:turns:pool:$n.p50" "$at:turns:line:$n.p50" "<=1.5"
-    ratio "hand-over / that of an advisory lock, $at" "$at:turns:pool:$n.p50" "$at:turns:advisory:$n.p50" -
+    ratio "hand-over to the first of $n waiters, median / latch round trip between two active sessions, $at" "$at:turns:pool:$n.p50" "$at:latch" "<=1.5"
+    ratio "hand-over to the first of $n waiters, median / chain of latches of $n sessions, $at" "$at:turns:pool:$n.p50" "$at:turns:line:$n.p50" "<=1.5"
+    ratio "hand-over of a connection / of an advisory lock, $at" "$at:turns:pool:$n.p50" "$at:turns:advisory:$n.p50" -
   done
-  ratio "hand-over / that of HikariCP in its process" "free:turns:pool:$n.p50" "free:turns:hikari:$n.p50" -
-  limit "CPU of $n waiters together, ms in a second" "free:turns:pool:$n.cpu" "<=1"
-  figure free:latch us "latch round trip between two sessions, anywhere"
-  figure together:latch us "latch round trip between two sessions, on one processor"
+  ratio "hand-over of a connection / in HikariCP, between threads" "free:turns:pool:$n.p50" "free:turns:hikari:$n.p50" -
+  limit "CPU time of all $n waiters, ms per second" "free:turns:pool:$n.cpu" "<=1"
+  figure free:latch us "latch round trip between two active sessions, free"
+  figure together:latch us "latch round trip between two active sessions, together"
   for at in free together; do
-    grid "us of a hand-over, $n waiters, $at" p50=.p50 p99=.p99 max=.max "CPU while all wait, ms/s=.cpu" turns=.turns
+    grid "us per hand-over, $n waiters, $at" p50=.p50 p99=.p99 max=.max "CPU while all wait, ms/s=.cpu" hand-overs=.turns
     line "pgpool_ext" "$at:turns:pool:$n"
-    line "pgpool_ext, a session's first lease" "$at:turns:fresh:$n"
-    line "a line of latches" "$at:turns:line:$n"
+    line "pgpool_ext, socket not cached" "$at:turns:fresh:$n"
+    line "chain of latches" "$at:turns:line:$n"
     line "advisory lock" "$at:turns:advisory:$n"
     line "HikariCP, threads" "$at:turns:hikari:$n"
   done

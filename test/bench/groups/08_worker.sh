@@ -1,9 +1,9 @@
 # shellcheck shell=bash
 #
-# the worker: CPU and memory, idle and at work
+# CPU time and memory of the worker
 #
-# Of the pool worker, and of PgBouncer: with 100 connections that nobody uses, and
-# for a million leases (transactions) of sessions that read one row each.
+# The same is measured of PgBouncer: with 100 unused connections, and for a million
+# leases (PgBouncer: transactions) in which a session reads one row.
 
 worker_pid() {
   here "SELECT pid FROM pgpool.workers"
@@ -18,7 +18,7 @@ wakes_of() {
   awk '$1 == "voluntary_ctxt_switches:" { print $2 }' "/proc/$1/status"
 }
 
-# watch_idle PID: what it does in some seconds
+# watch_idle PID: CPU time and wakeups per second, and memory
 watch_idle() {
   local before wakes s=$((quick ? 1 : 8))
 
@@ -38,7 +38,7 @@ way_idle() {
   esac
 }
 
-# way_million HOW: CPU seconds for a million
+# way_million HOW: CPU seconds for a million leases or transactions
 way_million() {
   local pid before n=20000 start
 
@@ -84,7 +84,7 @@ group_8() {
   measure "$long_rounds" idle:few
   here "SELECT pgpool.prewarm('p100', 100)" >/dev/null
   if has pgbouncer; then
-    # 100 clients that hold still
+    # 100 idle clients
     client hold 100 "$(bouncer_conninfo "$bouncer")" "$((2 + long_rounds * (quick ? 4 : 20)))" &
     holder=$!
     sleep 2
@@ -96,22 +96,22 @@ group_8() {
   measure "$long_rounds" million:nothing million:select million:crowd million:relay "${bouncer_million[@]}"
 }
 
-tell_8() {
-  section "The worker"
-  ratio "idle with 100 connections, CPU / PgBouncer with 100 clients" free:idle:hundred.cpu free:idle:bouncer.cpu -
-  ratio "memory / PgBouncer's" free:idle:hundred.pss free:idle:bouncer.pss -
-  ratio "CPU for a million leases with a statement each / PgBouncer's for a million transactions" \
+report_8() {
+  section "CPU time and memory of the worker"
+  ratio "CPU time when idle, worker with 100 connections / PgBouncer with 100 clients" free:idle:hundred.cpu free:idle:bouncer.cpu -
+  ratio "memory of the worker / of PgBouncer" free:idle:hundred.pss free:idle:bouncer.pss -
+  ratio "CPU time for a million statements, worker / PgBouncer" \
     free:million:select free:million:bouncer -
-  ratio "the same with TLS to the remote: relay / PgBouncer" free:million:relay free:million:bouncer_tls -
-  grid "idle" "CPU, ms/s=.cpu" "wake-ups/s=.wakes" "memory, MB=.pss"
+  ratio "CPU time for a million statements over TLS, worker (relay) / PgBouncer" free:million:relay free:million:bouncer_tls -
+  grid "idle" "CPU, ms/s=.cpu" "wakeups/s=.wakes" "memory, MB=.pss"
   line "worker, few connections" free:idle:few
-  line "worker, 100 connections more" free:idle:hundred
+  line "worker, 100 more connections" free:idle:hundred
   line "PgBouncer, 100 clients" free:idle:bouncer
-  figure free:million:nothing s "worker's CPU for a million leases on which nothing is sent"
-  figure free:million:select s "worker's CPU for a million calls of select 1, one session"
-  figure free:million:crowd s "worker's CPU for a million calls of 60 sessions on 8 connections"
-  figure free:million:relay s "worker's CPU for a million calls of select 1 by the relay"
-  figure free:million:bouncer_tls s "PgBouncer's CPU for a million select 1 with TLS to the remote, one client"
-  figure free:million:bouncer s "PgBouncer's CPU for a million select 1, one client"
-  note "memory: its own, and its share of what is shared (PSS)"
+  figure free:million:nothing s "worker, a million unused leases"
+  figure free:million:select s "worker, a million calls of query, one session"
+  figure free:million:crowd s "worker, a million calls of query, 60 sessions on 8 connections"
+  figure free:million:relay s "worker, a million calls of query over TLS (relay), one session"
+  figure free:million:bouncer_tls s "PgBouncer, a million statements over TLS, one client"
+  figure free:million:bouncer s "PgBouncer, a million statements, one client"
+  note "memory: PSS, which includes a share of the shared pages; seconds: CPU time"
 }

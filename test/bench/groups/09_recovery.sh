@@ -1,18 +1,18 @@
 # shellcheck shell=bash
 #
-# recovery: a remote goes away, and comes back
+# recovery after an outage of the remote server
 #
-# A remote of its own is down for some seconds, while twenty sessions want a row of
-# it, each again 20 ms after an error.  Told is how long after the first moment at
-# which a program that tries each millisecond could connect again (less than one
-# of its tries) the sessions had their row, and how often the remote was asked to
-# connect in the meantime.  PgBouncer waits server_login_retry, 15 s unless set,
-# between two attempts; ours doubles its pause from 100 ms to 10 s.
+# A remote server is down for some seconds, while twenty sessions request a row from it
+# and repeat the request 20 ms after each error. Measured is the time at which the
+# sessions receive their row, and the number of attempts to connect. The time starts
+# when a program that tries every millisecond can connect; a session may be faster.
+# PgBouncer pauses for server_login_retry (15 s by default) between two attempts, the
+# pool for retry_min (100 ms), doubled up to retry_max (10 s).
 
 remote2_port=
 outage=3
 
-# a remote for this group, which can be stopped
+# a remote server for this group, which can be stopped
 start_second() {
   start_remote second "log_connections = off"
   remote2_port=$port
@@ -97,9 +97,9 @@ group_9() {
   stop_second
 }
 
-tell_9() {
-  section "Recovery"
-  grid "ms from the remote's return, 20 sessions" "first row=.first" "half of them=.half" "all=.all" \
+report_9() {
+  section "Recovery after an outage"
+  grid "ms after the return of the remote server, 20 sessions" "first row=.first" "half of the sessions=.half" "all=.all" \
     "attempts to connect=.attempts" "calls=.calls"
   line "pgpool_ext" free:back:pool
   line "pgpool_ext, retry_max 1s" free:back:pool_1s
@@ -107,5 +107,6 @@ tell_9() {
   line "postgres_fdw" free:back:fdw
   line "dblink to PgBouncer" free:back:bouncer
   line "dblink to PgBouncer, server_login_retry 1" free:back:bouncer_1s
-  note "the remote is away for $outage s, and starts within the time that is told; attempts: connections that were asked for, those that served the sessions in the end included"
+  note "the remote server is down for $outage s; a negative time means that a session connected before the program that measures the return"
+  note "attempts: all connections that were requested, including those that succeeded"
 }

@@ -1,11 +1,11 @@
 # shellcheck shell=bash
 #
-# scale: what a pool, a connection and a session cost
+# memory and time by number of pools, connections and sessions
 #
-# Shared memory is allotted at start, for as many of each as the settings allow.  So
-# servers with other settings tell what one of each takes, and from these follows
-# what any number would.  Two of them check it: a large server, and one with many
-# pools in use.
+# Shared memory is allocated at start, for as many pools, connections and sessions as
+# the settings allow. The size of each one is calculated from servers with different
+# settings, and verified with a large server. A server with 100 pools in use shows the
+# private memory and the times.
 
 # server_with NAME CONNECTIONS POOLS SESSIONS: sets scale_port, scale_bytes
 server_with() {
@@ -49,33 +49,33 @@ figure_of() {
   awk -F '\t' -v name="free:sizes.$1" '$2 == name { v = $4 } END { print v }' "$samples"
 }
 
-# paper CONNECTIONS POOLS SESSIONS: MB that they should take
+# paper CONNECTIONS POOLS SESSIONS: calculated size in MB
 paper() {
   awk -v c="$(figure_of connection)" -v p="$(figure_of pool)" -v s="$(figure_of session)" \
     -v r="$(figure_of rest)" -v nc="$1" -v np="$2" -v ns="$3" \
     'BEGIN { printf "%.1f\n", (c * nc + p * np + s * ns + r) / 1048576 }'
 }
 
-# way_paper: what 10,000 sessions and 100 servers of 8 connections would take
+# way_paper: calculated size for 10,000 sessions and 100 servers of 8 connections, and by default
 way_paper() {
   say "large $(paper 800 100 10000)"
   say "default $(paper 100 256 100)"
 }
 
-# way_large: a server of that size, started; MB that it has really taken
+# way_large: MB that a server of that size allocates
 way_large() {
   server_with large 800 100 10000
   say "taken $(awk -v b="$scale_bytes" 'BEGIN { printf "%.1f", b / 1048576 }')"
   stop_scale large
 }
 
-# pss_mb PID
+# own_kb PID: private memory
 own_kb() {
   awk '$1 == "Pss_Anon:" { print $2 }' "/proc/$1/smaps_rollup"
 }
 
-# way_used SERVERS CONNECTIONS: a session that uses so many servers, each through so
-# many connections; what it and the worker have taken for each, and how long it took
+# way_used SERVERS CONNECTIONS: a session opens CONNECTIONS in each of SERVERS pools; time
+# and memory of the session and of the worker
 way_used() {
   local servers=$1 each=$2 pid worker before worker_before cpu
 
@@ -114,11 +114,11 @@ SQL
   echo "SELECT sum(pgpool.exec('s' || i, 'select 1')) FROM generate_series(1, $servers) AS i;" >&"${session[1]}"
   read -r _ <&"${session[0]}"
   say "session_kb $(awk -v a="$before" -v b="$(own_kb "$pid")" -v n="$servers" 'BEGIN { printf "%.2f", (b - a) / n }')"
-  # many pools, many connections, and nothing to do
+  # the idle worker
   cpu=$(process_cpu "$worker")
   sleep "$((quick ? 1 : 5))"
   say "idle_cpu $(awk -v ns="$(($(process_cpu "$worker") - cpu))" -v s="$((quick ? 1 : 5))" 'BEGIN { printf "%.3f", ns / 1e6 / s }')"
-  # and to look at all of it
+  # the time to read a view
   echo "SELECT round(extract(epoch FROM clock_timestamp()) * 1e6); SELECT count(*) FROM pgpool.connections; SELECT round(extract(epoch FROM clock_timestamp()) * 1e6);" >&"${session[1]}"
   read -r start <&"${session[0]}"
   read -r _ <&"${session[0]}"
@@ -139,26 +139,26 @@ group_10() {
   fi
 }
 
-tell_10() {
+report_10() {
   local used="free:used:100:8"
 
   [ "$quick" = 0 ] || used="free:used:100:1"
-  section "Scale"
-  ratio "10,000 sessions, 100 servers of 8: shared memory, taken / on paper" free:large.taken free:paper.large -
-  figure free:sizes.connection bytes "shared memory for a connection (pgpool_ext.max_connections)"
-  figure free:sizes.pool bytes "shared memory for a pool (pgpool_ext.max_pools)"
-  figure free:sizes.session bytes "shared memory for a session, its ticket in a queue (max_connections)"
-  figure free:sizes.rest bytes "shared memory for the rest, 100 distributed locks among it"
-  figure free:paper.default MB "on paper, with the settings as they are: 100 connections, 256 pools, 100 sessions"
-  figure free:paper.large MB "on paper: 10,000 sessions, 100 servers of 8 connections"
-  figure free:large.taken MB ".. and what a server with these settings has taken"
-  figure "$used.connections" connections "opened in 100 pools"
-  figure "$used.open_ms" ms ".. each in"
-  figure "$used.worker_ms" ms ".. worker's CPU for each"
-  figure "$used.worker_kb" kB ".. worker's memory for each"
-  figure "$used.session_kb" kB "memory of a session for each server that it uses"
-  figure "$used.idle_cpu" ms/s "worker's CPU with all of them idle"
-  figure "$used.view_ms" ms "to read the view connections of all of them"
-  note "a pool has a lock beside that, of 128 bytes"
-  note "10,000 sessions on 100 servers are up to 1,000,000 remote backends with a connection each, and 800 with pools of 8"
+  section "Memory and many pools"
+  ratio "shared memory for 10,000 sessions and 100 servers of 8 connections, MB: allocated / calculated" free:large.taken free:paper.large -
+  figure free:sizes.connection bytes "shared memory per connection (pgpool_ext.max_connections)"
+  figure free:sizes.pool bytes "shared memory per pool (pgpool_ext.max_pools)"
+  figure free:sizes.session bytes "shared memory per session (max_connections)"
+  figure free:sizes.rest bytes "remaining shared memory, including 100 distributed locks"
+  figure free:paper.default MB "calculated, by default: 100 connections, 256 pools, 100 sessions"
+  figure free:paper.large MB "calculated, 10,000 sessions and 100 servers of 8 connections"
+  figure free:large.taken MB "allocated by a server with these settings"
+  figure "$used.connections" connections "connections opened in 100 pools"
+  figure "$used.open_ms" ms "time to open a connection"
+  figure "$used.worker_ms" ms "CPU time of the worker per connection"
+  figure "$used.worker_kb" kB "memory of the worker per connection"
+  figure "$used.session_kb" kB "memory of a session per server that it uses"
+  figure "$used.idle_cpu" ms/s "CPU time of the worker when all are idle"
+  figure "$used.view_ms" ms "time to read view connections"
+  note "each pool also has an LWLock of 128 bytes"
+  note "10,000 sessions that use 100 servers need up to 1,000,000 remote backends without pools, and 800 with pools of 8"
 }

@@ -2,7 +2,7 @@ CREATE FUNCTION us_since(start timestamptz, n int) RETURNS numeric
 LANGUAGE sql AS
 $$ SELECT round(extract(epoch FROM clock_timestamp() - start) * 1e6 / n, 3) $$;
 
--- 1: a lease and its end, against an advisory lock and its end
+-- checkout and checkin; acquire and release an advisory lock
 CREATE FUNCTION advisory_pair(n int) RETURNS numeric LANGUAGE plpgsql AS $$
 DECLARE
   start timestamptz;
@@ -30,7 +30,7 @@ BEGIN
   RETURN us_since(start, n);
 END $$;
 
--- two leases at once: each is of the other connection than the one before
+-- two leases in turn, so that each checkout gets another connection
 CREATE FUNCTION lease_pair_other(server text, n int) RETURNS numeric
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -49,7 +49,7 @@ BEGIN
   RETURN us_since(start, 2 * n);
 END $$;
 
--- for many sessions at once
+-- for many sessions at the same time
 CREATE FUNCTION pairs(server text, n int) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
   l bigint;
@@ -88,7 +88,7 @@ BEGIN
   RETURN us_since(start, n);
 END $$;
 
--- 2: a statement on a lease
+-- a statement on a held lease
 CREATE FUNCTION held_lease(server text, sql text, n int) RETURNS numeric
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -148,7 +148,7 @@ BEGIN
   RETURN us_since(start, n);
 END $$;
 
--- 3: a lease for each statement
+-- a lease per statement
 CREATE FUNCTION lease_each(server text, sql text, n int) RETURNS numeric
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -190,7 +190,7 @@ BEGIN
   RETURN pgpool.checkin_all();
 END $$;
 
--- postgres_fdw, a transaction each, as its connections go with transactions
+-- postgres_fdw, a transaction per statement
 CREATE PROCEDURE fdw_each(name text, n int, INOUT us numeric) LANGUAGE plpgsql AS $$
 DECLARE
   start timestamptz;
@@ -244,7 +244,7 @@ BEGIN
   RETURN ms;
 END $$;
 
--- a statement on many servers at once: milliseconds of one turn
+-- a statement on several servers at the same time: milliseconds of one execution
 CREATE FUNCTION fan_one(sql text, n int) RETURNS numeric LANGUAGE plpgsql AS $$
 DECLARE
   start timestamptz;

@@ -13,7 +13,7 @@ CREATE FUNCTION line_wait(handle bigint) RETURNS int AS :'module', 'bench_line_w
 CREATE FUNCTION line_next(handle bigint, place int) RETURNS void AS :'module', 'bench_line_next' LANGUAGE C;
 CREATE FUNCTION line_length(handle bigint) RETURNS int AS :'module', 'bench_line_length' LANGUAGE C;
 
--- microseconds of a round trip from latch to latch; :me leads to this server
+-- microseconds of a latch round trip; :me is the conninfo of this server
 CREATE FUNCTION latch_round_trip(me text, n int) RETURNS float8 LANGUAGE plpgsql AS $$
 DECLARE
   handle bigint := latch_open();

@@ -1,5 +1,6 @@
--- PL/Proxy: clusters of one, two, four and eight parts, all the same remote, and
--- the functions that it calls there. Parts that connect alike would share a connection.  Variables as in servers.sql.
+-- PL/Proxy: clusters of one, two, four and eight partitions on the same remote server,
+-- and the functions that it calls there. The connection strings of the partitions differ,
+-- because partitions with the same one would share a connection. Variables: see servers.sql.
 CREATE EXTENSION plproxy;
 SELECT format('CREATE SERVER px%s FOREIGN DATA WRAPPER plproxy OPTIONS (%s)', n,
     (SELECT string_agg(format('p%s %L', i, format('host=%s port=%s dbname=%s sslmode=disable application_name=part%s',

@@ -1,4 +1,4 @@
--- Sessions that want a row from a remote which is down, until they get it.
+-- Request a row from a remote server that is down until it arrives.
 CREATE UNLOGGED TABLE recoveries (way text, at timestamptz, attempts int);
 
 CREATE FUNCTION recover(way text, query text) RETURNS void LANGUAGE plpgsql AS $$

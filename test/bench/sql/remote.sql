@@ -1,9 +1,9 @@
--- What the bench reads at the remote.  pgbench -i has made its tables.
+-- Tables and functions on the remote server, in addition to the tables of pgbench -i.
 -- psql variable: rows.
 CREATE UNLOGGED TABLE one (a int);
 INSERT INTO one VALUES (1);
 
--- many rows: of one number, of mixed types, of numbers, of long texts
+-- large tables: one number, mixed types, eight numbers, long texts
 CREATE UNLOGGED TABLE narrow AS SELECT i AS a FROM generate_series(1, :rows) AS i;
 CREATE UNLOGGED TABLE mixed AS
   SELECT i AS a, 'row number ' || i AS b,
@@ -22,7 +22,7 @@ CREATE FUNCTION one_now() RETURNS int LANGUAGE sql AS 'select 1';
 CREATE FUNCTION sleep_then(s float8) RETURNS SETOF int LANGUAGE plpgsql AS
 $$ BEGIN PERFORM pg_sleep(s); RETURN NEXT 1; END $$;
 
--- for foreign tables: one that rows are inserted into, and one that takes 100 ms
+-- for foreign tables: a table for INSERT, and a view that takes 100 ms
 CREATE UNLOGGED TABLE inserted (a int, b text);
 CREATE FUNCTION slow_row() RETURNS TABLE (n int, a text) LANGUAGE plpgsql AS
 $$ BEGIN PERFORM pg_sleep(0.1); RETURN QUERY SELECT i, 'row ' || i FROM generate_series(1, 4) AS i; END $$;

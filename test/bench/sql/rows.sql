@@ -1,4 +1,4 @@
--- Rows by postgres_fdw, with a large fetch_size, and one at a time by all.
+-- Large results with postgres_fdw, and loops that read single rows.
 CREATE FOREIGN TABLE rows_narrow (a int) SERVER f
   OPTIONS (schema_name 'public', table_name 'narrow', fetch_size '10000');
 CREATE FOREIGN TABLE rows_mixed (a int, b text, c timestamptz, d numeric) SERVER f

@@ -1,15 +1,14 @@
--- Who connects how: our pools, and the servers of the peers.
+-- Foreign servers of pgpool_ext and of the programs to compare with.
 --
 -- psql variables: host, port, database, secret; sockets, and the ports there of
 -- PgBouncer: bouncer, bouncer_reset (which resets after each transaction) and
--- bouncer_tls (with TLS to the remote).
+-- bouncer_tls (with TLS to the remote server).
 CREATE EXTENSION pgpool_ext;
 CREATE EXTENSION dblink;
 CREATE EXTENSION postgres_fdw;
 
--- p1, p4, ..: pools of so many connections; all but p8 and p200 under remote_app.
--- p8 and its like are for many sessions, under a role of their own, to be counted,
--- as are those connections that peers keep one of for each session.
+-- p1, p4, ..: pools with this number of connections. Measurements of many sessions use
+-- remote roles of their own, so that their remote backends can be counted.
 SELECT format($$
   CREATE SERVER %1$s FOREIGN DATA WRAPPER pgpool_fdw OPTIONS
     (host %2$L, port %3$L, dbname %4$L, sslmode %5$L, pool_size %6$L, reset %7$L,

@@ -1,10 +1,10 @@
--- Who waits, and for how long after the one before has given it up.
+-- Measure the hand-over to waiting sessions.
 CREATE UNLOGGED TABLE waits (got timestamptz, gave timestamptz);
 CREATE UNLOGGED TABLE go (said boolean);
 
--- One of many waiters: it comes to the start, waits for its turn, and does nothing more
--- until all have had theirs.  warm: it has used the connection before, so that it has
--- its socket.
+-- One of many waiters: waits at the start, then for the connection, and then does
+-- nothing until all waiters have had it. warm: it has used the connection before, so it
+-- has cached the socket.
 CREATE FUNCTION wait_pool(clients int, warm boolean) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
   l bigint;
@@ -42,7 +42,7 @@ BEGIN
   INSERT INTO waits VALUES (got, gave);
 END $$;
 
--- The same without anything to wait for: each wakes the next one's latch.
+-- The floor: each session only sets the latch of the next one.
 CREATE UNLOGGED TABLE line (handle bigint);
 CREATE FUNCTION wait_line(clients int, warm boolean) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
@@ -68,8 +68,8 @@ CREATE VIEW waiting_advisory AS
 CREATE VIEW waiting_start AS
   SELECT count(*) AS n FROM pg_locks WHERE locktype = 'advisory' AND objid = 9 AND NOT granted;
 
--- Once all are at the start, take it, and let them come; hold it until they all wait,
--- and somebody says go.
+-- When all waiters are at the start, acquire the connection and let them request it; hold
+-- it until all wait and table go has a row.
 CREATE FUNCTION hold_pool(waiters int) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
   l bigint;
@@ -130,7 +130,7 @@ BEGIN
   PERFORM pg_advisory_unlock(7);
 END $$;
 
--- Microseconds from one's checkin to the next one's first instruction.
+-- Microseconds from the checkin of a session to the first instruction of the next one.
 CREATE FUNCTION handed_over(OUT p50 numeric, OUT p99 numeric, OUT most numeric)
 LANGUAGE sql AS $$
   SELECT round((percentile_disc(0.5) WITHIN GROUP (ORDER BY us))::numeric, 1),
@@ -138,10 +138,9 @@ LANGUAGE sql AS $$
   FROM (SELECT extract(epoch FROM got - lag(gave) OVER (ORDER BY got)) * 1e6 AS us FROM waits) AS w
 $$;
 
--- Look at the queue of a pool again and again.  Who stood in it before another and
--- is still there when that one has gone was passed: no grant may be of that kind.
--- A session that has come back has another waiting_since; the instant of the same
--- wait is shown with a jitter of microseconds.
+-- Read the queue of a pool repeatedly. If a waiter has left it while an earlier one still
+-- waits, the grant was out of order. A session that waits again has a different
+-- waiting_since; that of the same wait varies by microseconds.
 CREATE FUNCTION order_of_grants(server_name text, looks int, OUT grants bigint, OUT passed bigint)
 LANGUAGE plpgsql AS $$
 DECLARE

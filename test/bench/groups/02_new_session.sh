@@ -1,10 +1,11 @@
 # shellcheck shell=bash
 #
-# the first remote row of a fresh session
+# the first remote row of a new session
 #
-# Connect here, ask for one row over there, disconnect: what it takes longer than
-# the same with a row of here.  All use SCRAM over TCP to the remote, but the way to
-# PgBouncer, which lets its own clients in without.
+# "Added time" is the time of a session that connects to the local server, reads one
+# remote row and disconnects, minus the time of a session that reads a local row. All
+# connect to the remote server over TCP with SCRAM, except that the clients of
+# PgBouncer log in without a password.
 
 way_fresh() {
   local sql
@@ -25,7 +26,7 @@ way_fresh() {
   client fresh "$(turns 60)" "host=$work/s port=$local_port dbname=bench user=postgres" "$sql"
 }
 
-# way_direct SSLMODE: a program in C that has no server of its own
+# way_direct SSLMODE: a program in C that connects to the remote server itself
 way_direct() { client fresh "$(turns 60)" "$(remote_conninfo "$1")" 'select 1'; }
 
 group_2() {
@@ -43,27 +44,27 @@ group_2() {
   measure "$rounds" "${ways[@]}"
 }
 
-tell_2() {
+report_2() {
   local way tls empty="apart:fresh:empty"
 
   declare -A names=([pool]="pgpool_ext" [dblink]="dblink one-shot" [fdw]="postgres_fdw"
     [fdw_off]="postgres_fdw, keep_connections off" [proxy]="PL/Proxy" [bouncer]="dblink one-shot to PgBouncer")
-  section "A fresh session's first remote row"
-  limit "what pgpool_ext adds to a session, us" "apart:fresh:pool - $empty" "<=1000"
-  ratio "pgpool_ext adds / dblink one-shot adds" "apart:fresh:pool - $empty" "apart:fresh:dblink - $empty" "<=0.083"
+  section "The first remote row of a new session"
+  limit "added time: pgpool_ext, us" "apart:fresh:pool - $empty" "<=1000"
+  ratio "added time: pgpool_ext / dblink one-shot" "apart:fresh:pool - $empty" "apart:fresh:dblink - $empty" "<=0.083"
   for tls in '' _tls; do
     for way in dblink fdw bouncer; do
-      ratio "pgpool_ext adds / ${names[$way]} adds${tls:+, TLS}" "apart:fresh:pool$tls - $empty" \
+      ratio "added time: pgpool_ext / ${names[$way]}${tls:+, TLS}" "apart:fresh:pool$tls - $empty" \
         "apart:fresh:$way$tls - $empty" -
     done
   done
-  ratio "pgpool_ext adds / libpq in C, whole" "apart:fresh:pool - $empty" apart:direct:disable -
-  ratio "pgpool_ext adds / libpq in C, whole, TLS" "apart:fresh:pool_tls - $empty" apart:direct:require -
-  figure "$empty" us "a session with a row of here"
+  ratio "added time of pgpool_ext / whole time of libpq in C" "apart:fresh:pool - $empty" apart:direct:disable -
+  ratio "added time of pgpool_ext / whole time of libpq in C, TLS" "apart:fresh:pool_tls - $empty" apart:direct:require -
+  figure "$empty" us "whole session with a local row"
   for tls in '' _tls; do
     for way in pool dblink fdw fdw_off proxy bouncer; do
-      figure "apart:fresh:$way$tls" us "${names[$way]}, the whole session${tls:+, TLS}"
-      figure "apart:fresh:$way$tls - $empty" us "${names[$way]} adds${tls:+, TLS}"
+      figure "apart:fresh:$way$tls" us "whole session: ${names[$way]}${tls:+, TLS}"
+      figure "apart:fresh:$way$tls - $empty" us "added time: ${names[$way]}${tls:+, TLS}"
     done
   done
   figure apart:direct:disable us "libpq in C: connect, select 1, disconnect"

@@ -1,10 +1,10 @@
 # shellcheck shell=bash
 #
-# select 1 on a connection that the session has
+# a statement on a held connection
 #
-# In the clear the session speaks to the remote itself, over TLS through the
-# worker's relay.  Twice: with the remote on a processor of its own, and with all on
-# one, where it is the work of both sides that is measured.
+# Without TLS the session uses the socket of the remote server, with TLS the relay of
+# the worker. All are measured twice: "apart", with the remote server on a processor of
+# its own, and "together", with all processes on one processor.
 
 way_select_lease() { here "SELECT held_lease('p1', 'select 1', $(turns 2000))"; }
 way_select_asleep() { here "SET pgpool_ext.busy_poll = 0; SELECT held_lease('p1', 'select 1', $(turns 2000))"; }
@@ -55,23 +55,23 @@ group_3() {
   select_ways
 }
 
-tell_3() {
+report_3() {
   local at
 
-  section "select 1 on a connection that the session has"
+  section "A statement on a held connection"
   ratio "select 1 on a lease / libpq loop in C, apart" apart:select_lease apart:select_libpq "<=1.10"
   ratio "select 1 on a lease / dblink named, apart" apart:select_lease apart:select_dblink "<=0.65"
   ratio "100 rows on a lease / dblink named, apart" apart:hundred_lease apart:hundred_dblink "<=1.0"
-  ratio "relay, exec / libpq to PgBouncer with TLS to the remote, apart" \
+  ratio "TLS: exec on a lease, relay / libpq loop in C to PgBouncer, apart" \
     apart:select_relay_exec apart:select_bouncer_tls "<=1.0"
-  ratio "relay, query / dblink to PgBouncer with TLS to the remote, apart" \
+  ratio "TLS: query on a lease, relay / dblink named to PgBouncer, apart" \
     apart:select_relay apart:select_dblink_bouncer_tls "<=1.0"
   for at in apart together; do
     ratio "select 1 on a lease, busy_poll 0 / libpq loop in C, $at" "$at:select_asleep" "$at:select_libpq" -
     ratio "select 1 on a lease, busy_poll 0 / dblink named, $at" "$at:select_asleep" "$at:select_dblink" -
     against "select 1 on a lease, $at" "$at:select_lease" "$at:select_libpq" "$at:select_dblink" \
       "$at:select_dblink_bouncer" "$at:select_proxy" "$at:select_fdw:f"
-    against "select 1 by the relay, $at" "$at:select_relay" "$at:select_libpq_tls" "$at:select_dblink_tls" \
+    against "TLS: select 1 on a lease, relay, $at" "$at:select_relay" "$at:select_libpq_tls" "$at:select_dblink_tls" \
       "$at:select_dblink_bouncer_tls" "$at:select_fdw:f_tls"
     ratio "exec of select 1 on a lease / libpq loop in C, $at" "$at:select_exec" "$at:select_libpq" -
     ratio "exec, busy_poll 0 / libpq loop in C, $at" "$at:select_exec_asleep" "$at:select_libpq" -
@@ -88,9 +88,9 @@ tell_3() {
     figure "$at:select_dblink" us "dblink named, $at"
     figure "$at:select_dblink_bouncer" us "dblink named to PgBouncer, $at"
     figure "$at:select_proxy" us "PL/Proxy, $at"
-    figure "$at:select_fdw:f" us "postgres_fdw, a transaction each, $at"
-    figure "$at:select_fdw:f_off" us "postgres_fdw, keep_connections off, a transaction each, $at"
-    figure "$at:select_empty" us "SELECT INTO from a function that returns one row, $at"
+    figure "$at:select_fdw:f" us "postgres_fdw, a transaction per statement, $at"
+    figure "$at:select_fdw:f_off" us "postgres_fdw, keep_connections off, a transaction per statement, $at"
+    figure "$at:select_empty" us "SELECT INTO from a local function that returns one row, $at"
     figure "$at:select_relay" us "TLS: query on a lease, relay, $at"
     figure "$at:select_relay_asleep" us "TLS: query on a lease, relay, busy_poll 0, $at"
     figure "$at:select_relay_exec" us "TLS: exec on a lease, relay, $at"
@@ -98,8 +98,8 @@ tell_3() {
     figure "$at:select_bouncer_tls" us "TLS: libpq loop in C to PgBouncer, $at"
     figure "$at:select_dblink_tls" us "TLS: dblink named, $at"
     figure "$at:select_dblink_bouncer_tls" us "TLS: dblink named to PgBouncer, $at"
-    figure "$at:select_fdw:f_tls" us "TLS: postgres_fdw, a transaction each, $at"
+    figure "$at:select_fdw:f_tls" us "TLS: postgres_fdw, a transaction per statement, $at"
     figure "$at:hundred_lease" us "100 rows on a lease, $at"
-    figure "$at:hundred_dblink" us "100 rows by dblink named, $at"
+    figure "$at:hundred_dblink" us "100 rows, dblink named, $at"
   done
 }

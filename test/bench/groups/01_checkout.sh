@@ -1,9 +1,9 @@
 # shellcheck shell=bash
 #
-# checkout and checkin, against the least that two such calls can cost
+# checkout and checkin
 #
-# The pair alone, on which nothing is sent; then with a `select 1` on it, which
-# makes it one that the next lessee wants reset; then many sessions at it at once.
+# Three measurements: checkout and checkin of an unused lease; the same with a `select 1`
+# on the lease, so that the connection needs a reset; many sessions at the same time.
 
 way_pair_lease() { here "SELECT lease_pair('p1', $(turns 20000))"; }
 way_pair_other() { here "SELECT lease_pair_other('p4', $(turns 10000))"; }
@@ -14,11 +14,11 @@ way_c_lease() { here "SELECT c_pairs('p1', $(turns 50000))"; }
 way_c_advisory() { here "SELECT c_advisory($(turns 50000))"; }
 way_c_nothing() { here "SELECT c_nothing($(turns 50000))"; }
 way_held() { here "SELECT held_lease('p1', 'select 1', $(turns 2000))"; }
-# way_each POOL: a lease for each statement
+# way_each POOL: a lease per statement
 way_each() { here "SELECT lease_each('$1', 'select 1', $(turns 2000))"; }
 way_call() { here "SELECT one_call_each('$1', 'select 1', $(turns 2000))"; }
 
-# way_crowd WHAT SESSIONS: pairs in a second, all sessions together
+# way_crowd WHAT SESSIONS: checkouts with a checkin per second, of all sessions
 way_crowd() {
   local script=pairs server=p200 per_second pairs=1000 time=$((quick ? 1 : 2 + $2 / 100))
 
@@ -30,7 +30,7 @@ way_crowd() {
     advisory) script=pairs_advisory ;;
     eight)
       server=p8
-      # they take turns, and each of them has to end a call in time
+      # sessions that share connections need more time for a call
       [ "$2" -le 8 ] || pairs=20
       ;;
   esac
@@ -44,7 +44,7 @@ way_crowd() {
 group_1() {
   local n java=()
 
-  # Java warms up for as long as all others run
+  # the warm-up of Java takes long, so it has fewer rounds
   has hikari && java=(pair_hikari)
   place apart
   measure "$rounds" pair_lease pair_advisory pair_other pair_empty c_lease c_advisory c_nothing
@@ -61,51 +61,51 @@ group_1() {
     has hikari && java=("crowd:hikari:$n")
     measure "$long_rounds" "crowd:own:$n" "crowd:eight:$n" "crowd:advisory:$n" "${java[@]}"
   done
-  # 200 idle connections are not for what comes next
+  # close the 200 connections
   here "ALTER SERVER p200 OPTIONS (SET pool_size '1')"
   here "SELECT pgpool.exec('p200', 'select 1')" >/dev/null
 }
 
-tell_1() {
+report_1() {
   local at n pool reset
 
-  section "A lease and its end"
+  section "Checkout and checkin"
   ratio "checkout + checkin in SQL / advisory lock + unlock" apart:pair_lease apart:pair_advisory "<=2.5"
-  limit "checkout + checkin in C, with the look at the socket, us" apart:c_lease "<=0.8"
+  limit "checkout + checkin in C, including the check of the socket, us" apart:c_lease "<=0.8"
   ratio "checkout + checkin in C / advisory lock + unlock in C" apart:c_lease apart:c_advisory -
   ratio "checkout + checkin in C / HikariCP in its process" apart:c_lease apart:pair_hikari -
-  ratio "another connection / the same one" apart:pair_other apart:pair_lease -
+  ratio "checkout + checkin of another connection each time / of the same connection" apart:pair_other apart:pair_lease -
   for pool in each:p1 each:p4; do
-    ratio "lease for each select 1, pool of ${pool#each:p}, reset always / held" "apart:$pool" apart:held "<=1.8"
+    ratio "a lease per select 1, pool of ${pool#each:p}, reset always / a held lease" "apart:$pool" apart:held "<=1.8"
   done
   for pool in call:p1 call:p4; do
-    ratio "query by pool, pool of ${pool#call:p}, reset always / held" "apart:$pool" apart:held "<=1.8"
+    ratio "query on a pool of ${pool#call:p}, reset always / query on a held lease" "apart:$pool" apart:held "<=1.8"
   done
   for pool in p1_transfer p4_transfer p1_never p4_never; do
     case $pool in *_transfer) reset=on_transfer ;; *) reset=never ;; esac
-    ratio "lease for each select 1, pool of ${pool:1:1}, reset $reset / held" "apart:each:$pool" apart:held -
+    ratio "a lease per select 1, pool of ${pool:1:1}, reset $reset / a held lease" "apart:each:$pool" apart:held -
   done
-  figure apart:pair_lease us "checkout + checkin, the same connection again, in SQL"
-  figure apart:pair_other us "checkout + checkin, another connection, in SQL"
+  figure apart:pair_lease us "checkout + checkin in SQL, the same connection each time"
+  figure apart:pair_other us "checkout + checkin in SQL, another connection each time"
   figure apart:pair_advisory us "pg_try_advisory_lock + unlock, in SQL"
-  figure apart:pair_empty us "two functions that do nothing, in SQL"
+  figure apart:pair_empty us "two empty functions in SQL"
   figure apart:c_lease us "checkout + checkin, in C"
   figure apart:c_advisory us "pg_try_advisory_lock + unlock, in C"
-  figure apart:c_nothing us "two functions that do nothing, in C"
+  figure apart:c_nothing us "two empty functions in C"
   figure apart:pair_hikari us "HikariCP: getConnection + close, one thread"
   for at in apart together; do
     figure "$at:held" us "select 1 on a held lease, $at"
     for pool in p1 p4 p1_transfer p4_transfer p1_never p4_never; do
-      figure "$at:each:$pool" us "checkout, select 1, checkin, $pool, $at"
+      figure "$at:each:$pool" us "checkout, select 1, checkin on $pool, $at"
     done
     for pool in p1 p4; do
-      figure "$at:call:$pool" us "query by pool, $pool, $at"
+      figure "$at:call:$pool" us "query on pool $pool, $at"
     done
   done
-  note "p1 and p4: pools of one and of four; the pool's reset is \"always\" unless its name says on_transfer or never"
-  grid "checkout + checkin in a second, all sessions together" 1=1 2=2 8=8 32=32 200=200
-  line "pgpool_ext, a connection for each" free:crowd:own:
+  note "p1 and p4 are pools of one and of four connections with reset 'always'; _transfer: reset 'on_transfer'; _never: reset 'never'"
+  grid "checkout + checkin per second, by number of sessions" 1=1 2=2 8=8 32=32 200=200
+  line "pgpool_ext, a connection per session" free:crowd:own:
   line "pgpool_ext, 8 connections" free:crowd:eight:
-  line "advisory lock of its own" free:crowd:advisory:
+  line "advisory lock, another one per session" free:crowd:advisory:
   line "HikariCP, 8 connections, threads" free:crowd:hikari:
 }

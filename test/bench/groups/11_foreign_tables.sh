@@ -1,0 +1,97 @@
+# shellcheck shell=bash
+#
+# foreign tables on pools, and with postgres_fdw
+#
+# The same tables in the schemas "ours" (pgpool_ext) and "peer" (postgres_fdw), and the
+# same queries.
+
+# way_point SCHEMA: us of a row by its primary key, in a transaction of its own
+way_point() {
+  here "CALL each_in_its_transaction('SELECT abalance FROM $1.point WHERE aid = 4711', $(turns 2000), NULL)"
+}
+
+# way_foreign_sessions SCHEMA SESSIONS: on eight connections of a pool, or postgres_fdw with one per session
+way_foreign_sessions() {
+  local role=remote_foreign
+
+  [ "$1" = ours ] || role=remote_each
+  sessions sessions_foreign "$2" "$role" -D "schema=$1"
+}
+
+# way_scan SCHEMA TABLE: ms of all rows of four columns, each read
+way_scan() {
+  here "SELECT rows_ms('SELECT count(*) FROM (SELECT * FROM $1.$2 OFFSET 0) AS t WHERE t IS NOT NULL', $rows)"
+}
+
+# way_scan_memory SCHEMA TABLE: MB by which the memory of a session has grown after such a scan
+way_scan_memory() {
+  here "SELECT 'before ' || memory_peak() FROM $1.one" \
+    -c "SELECT count(*) FROM (SELECT * FROM $1.$2 OFFSET 0) AS t WHERE t IS NOT NULL" \
+    -c "SELECT 'after ' || memory_peak()" |
+    awk '$1 == "before" { before = $2 } $1 == "after" { printf "%.1f\n", $2 - before }'
+}
+
+# way_first_row [SCHEMA]: us of a new session that reads one row, by default a local one
+way_first_row() {
+  client fresh "$(turns 60)" "host=$work/s port=$local_port dbname=bench user=postgres" \
+    "$([ $# -gt 0 ] && echo "select a from $1.one" || echo 'select 1')"
+}
+
+way_insert() {
+  there 'TRUNCATE inserted' >/dev/null
+  here "SELECT insert_ms('$1.$2', $(turns 10000))"
+}
+
+# way_append SCHEMA TABLE [ROWS]: ms of an Append of the tables on four servers, or of one
+way_append() {
+  here "SET enable_partition_pruning = off; SELECT rows_ms('SELECT count(*) FROM $1.$2 WHERE a IS NOT NULL', ${3:-4})"
+}
+
+group_11() {
+  sql_here foreign
+  here "SELECT count(*) FROM ours.one; SELECT count(*) FROM ours.mixed" >/dev/null
+  place apart
+  measure "$rounds" point:ours point:peer
+  measure "$rounds" first_row first_row:ours first_row:peer
+  measure "$rounds" scan:ours:mixed scan:peer:mixed scan:peer:mixed_10000
+  measure "$long_rounds" scan_memory:ours:mixed scan_memory:peer:mixed
+  measure "$long_rounds" insert:ours:inserted insert:peer:inserted insert:ours:inserted_100 insert:peer:inserted_100
+  place free
+  way_append ours slow 16 >/dev/null # opens the connections of the pools
+  measure "$long_rounds" append:ours:slow:16 append:ours:slow_1 append:peer:slow:16 append:peer:slow_1
+  place alone
+  measure "$long_rounds" foreign_sessions:ours:60 foreign_sessions:peer:60
+}
+
+report_11() {
+  local w
+
+  section "Foreign tables"
+  ratio "a row by its primary key in a transaction of its own: pgpool_ext / postgres_fdw" apart:point:ours apart:point:peer "<=0.35"
+  ratio "60 sessions on 8 / postgres_fdw with 60 connections" alone:foreign_sessions:ours:60.tps alone:foreign_sessions:peer:60.tps ">=2.0"
+  ratio "60 sessions on 8, p99 / postgres_fdw with 60 connections" alone:foreign_sessions:ours:60.p99 alone:foreign_sessions:peer:60.p99 "<=0.6"
+  ratio "$rows rows: postgres_fdw, fetch_size 100 / pgpool_ext" apart:scan:peer:mixed apart:scan:ours:mixed ">=2.3"
+  ratio "$rows rows: postgres_fdw, fetch_size 10000 / pgpool_ext" apart:scan:peer:mixed_10000 apart:scan:ours:mixed ">=1.8"
+  limit "$rows rows: growth of the session in MB" apart:scan_memory:ours:mixed "<=4"
+  ratio "added time of the first row of a new session: pgpool_ext / postgres_fdw" "apart:first_row:ours - apart:first_row" \
+    "apart:first_row:peer - apart:first_row" "<=0.12"
+  ratio "INSERT of 10,000 rows: pgpool_ext / postgres_fdw" apart:insert:ours:inserted apart:insert:peer:inserted "<=1.0"
+  ratio "INSERT of 10,000 rows, batch_size 100: pgpool_ext / postgres_fdw" apart:insert:ours:inserted_100 apart:insert:peer:inserted_100 "<=1.0"
+  ratio "async Append of four servers of 100 ms / one of them" free:append:ours:slow:16 free:append:ours:slow_1 "<=1.15"
+  grid "60 sessions, a row by its primary key" tps=.tps p50=.p50 p99=.p99 p99.9=.p999 max=.max Jain=.jain \
+    "remote backends=.backends" "private, MB=.own"
+  line "pgpool_ext, 8 connections" alone:foreign_sessions:ours:60
+  line "postgres_fdw, one per session" alone:foreign_sessions:peer:60
+  declare -A names=([ours]=pgpool_ext [peer]=postgres_fdw)
+  for w in ours peer; do
+    figure "apart:point:$w" us "${names[$w]}: a row by its primary key in a transaction of its own"
+    figure "apart:first_row:$w - apart:first_row" us "${names[$w]}: added time of the first row of a new session"
+    figure "apart:scan:$w:mixed" ms "${names[$w]}: $rows rows"
+    figure "apart:scan_memory:$w:mixed" MB "${names[$w]}: $rows rows, growth of the session"
+    figure "apart:insert:$w:inserted" ms "${names[$w]}: INSERT of $(turns 10000) rows"
+    figure "apart:insert:$w:inserted_100" ms "${names[$w]}: INSERT of $(turns 10000) rows, batch_size 100"
+    figure "free:append:$w:slow:16" ms "${names[$w]}: async Append of four servers of 100 ms"
+    figure "free:append:$w:slow_1" ms "${names[$w]}: one server of 100 ms"
+  done
+  figure apart:scan:peer:mixed_10000 ms "postgres_fdw: $rows rows, fetch_size 10000"
+}
