@@ -324,9 +324,11 @@ change_handler(Oid ours, bool attach)
 						THEIR_EXTENSION),
 				 errhint("Install it with CREATE EXTENSION.")));
 
-	/* prevent a concurrent DROP EXTENSION of either */
+	/*
+	 * Prevent a concurrent DROP EXTENSION of either.  That of postgres_fdw locks
+	 * its wrapper.
+	 */
 	LockDatabaseObject(ExtensionRelationId, ours, 0, AccessShareLock);
-	LockDatabaseObject(ExtensionRelationId, theirs, 0, AccessShareLock);
 	if (OidIsValid(wrapper))
 		LockDatabaseObject(ForeignDataWrapperRelationId, wrapper, 0,
 						   AccessExclusiveLock);

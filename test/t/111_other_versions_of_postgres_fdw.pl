@@ -31,7 +31,9 @@ sub fails_with
 	return;
 }
 
+$local->safe_psql('postgres', 'CREATE EXTENSION postgres_fdw');
 rename $library, "$library.real" or die "$library: $!";
+fails_with('SELECT pgpool.attach_postgres_fdw()', 'HV00L', qr/need the library of postgres_fdw/, 'library is missing, attach');
 fails_with('SELECT a FROM t', 'HV00L', qr/need the library of postgres_fdw.*contrib/s, 'library is missing');
 
 # Changes of a plan: its kind, the change as C code for the list of its private elements, the element

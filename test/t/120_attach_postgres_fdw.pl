@@ -36,6 +36,7 @@ repeated();
 privileges();
 sessions_follow();
 transactions_do_not_mix();
+concurrent_calls();
 odd_wrappers();
 drop_extension();
 dump_and_restore();
@@ -79,7 +80,8 @@ sub repeated
 	is($super->run('SELECT pgpool.attach_postgres_fdw()') . $super->error, 'f', 'second attach returns false');
 	is($super->run('SELECT pgpool.detach_postgres_fdw()') . $super->error, 't', 'detach succeeds');
 	is($super->run($attached), $theirs, 'wrapper has its former handler');
-	is($super->run('BEGIN; SELECT pgpool.attach_postgres_fdw(); ROLLBACK; ' . $attached), "t\n$theirs", 'rollback undoes attach');
+	is($super->run('BEGIN; SELECT pgpool.attach_postgres_fdw(); SHOW client_min_messages; SHOW log_min_messages; ROLLBACK; ' . $attached), "t\nnotice\nwarning\n$theirs",
+		'attach changes no setting, and rollback undoes it');
 	return;
 }
 
@@ -146,6 +148,43 @@ sub transactions_do_not_mix
 	return;
 }
 
+# Of two sessions the second one waits; DROP EXTENSION of another session waits as well.
+sub concurrent_calls
+{
+	my $other = PgpxSession->new($local);
+	my $waits = 'SELECT count(*) FROM pg_locks WHERE NOT granted AND pid = ' . $other->pid;
+
+	foreach my $what (qw(attach detach))
+	{
+		$super->run("BEGIN; SELECT pgpool.${what}_postgres_fdw()");
+		$other->start("SELECT pgpool.${what}_postgres_fdw()");
+		ok(wait_until($local, $waits, '1'), "second $what waits for the first one");
+		$super->run('COMMIT');
+		is($other->finish . $other->error, 'f', "second $what finds nothing to do");
+	}
+	$super->run('BEGIN; SELECT pgpool.attach_postgres_fdw()');
+	$other->start('DROP EXTENSION pgpool_ext CASCADE');
+	ok(wait_until($local, $waits, '1'), 'DROP EXTENSION waits for attach');
+	$super->run('COMMIT');
+	$other->finish;
+	$other->failed('2BP01', qr/cannot drop extension pgpool_ext/, 'DROP EXTENSION is refused after attach');
+	is($super->run("$attached; SELECT pgpool.detach_postgres_fdw()"), "$ours\nt", 'extension has its handler');
+	$super->run('BEGIN; SELECT pgpool.attach_postgres_fdw()');
+	$other->start('DROP EXTENSION postgres_fdw');
+	ok(wait_until($local, $waits, '1'), 'DROP EXTENSION postgres_fdw waits for attach');
+	$super->run('COMMIT');
+	$other->finish;
+	$other->failed('2BP01', qr/other objects depend on it/, 'DROP EXTENSION postgres_fdw spares its tables');
+	$other->start('BEGIN; SET client_min_messages = error; DROP EXTENSION postgres_fdw CASCADE');
+	$other->finish;
+	$super->start('SELECT pgpool.detach_postgres_fdw()');
+	ok(wait_until($local, 'SELECT count(*) FROM pg_locks WHERE NOT granted AND pid = ' . $super->pid, '1'), 'detach waits for DROP EXTENSION postgres_fdw');
+	$other->run('ROLLBACK');
+	is($super->finish . $super->error, 't', 'detach succeeds after its rollback');
+	$other->quit;
+	return;
+}
+
 sub odd_wrappers
 {
 	my $install = PgpxSession->new($local);
@@ -159,6 +198,24 @@ sub odd_wrappers
 		'postgres_fdw in another schema can be attached');
 	is($odd->run('SELECT count(*) FROM far') . $odd->error, '10', 'attached table in another schema can be read');
 	is($odd->run("SELECT pgpool.detach_postgres_fdw(); $attached"), "t\n\"else where\".$theirs", 'postgres_fdw in another schema can be detached');
+
+	# functions of the same names that are not those of the extensions
+	$odd->run(<<'EOT');
+CREATE SCHEMA copies;
+CREATE FUNCTION copies.postgres_fdw_handler() RETURNS fdw_handler LANGUAGE c AS '$libdir/postgres_fdw';
+CREATE FUNCTION copies.pgpool_fdw_handler() RETURNS fdw_handler LANGUAGE c AS '$libdir/pgpool_ext', 'pgpx_fdw_handler';
+EOT
+	is($odd->error, '', 'two functions have the names of the handlers');
+	is($odd->run("SELECT pgpool.attach_postgres_fdw(); $attached; SELECT pgpool.detach_postgres_fdw(); $attached"), "t\n$ours\nt\n\"else where\".$theirs",
+		q{handlers are those of the extensions, not other functions of their names});
+
+	$odd->run('ALTER EXTENSION postgres_fdw DROP FOREIGN DATA WRAPPER postgres_fdw');
+	foreach my $what (qw(attach detach))
+	{
+		$odd->fails("SELECT pgpool.${what}_postgres_fdw()", '42704', qr/extension "postgres_fdw" has no foreign-data wrapper "postgres_fdw"/,
+			"$what does not change a wrapper that is not a member of the extension");
+	}
+	$odd->run('ALTER EXTENSION postgres_fdw ADD FOREIGN DATA WRAPPER postgres_fdw');
 
 	$odd->run('CREATE FUNCTION other() RETURNS fdw_handler LANGUAGE c AS \'$libdir/postgres_fdw\', \'postgres_fdw_handler\';'
 		  . 'SET client_min_messages = error; ALTER FOREIGN DATA WRAPPER postgres_fdw HANDLER other');
