@@ -113,6 +113,7 @@ const PgpxOption pgpx_option_table[] = {
 	POOL_TIME(operation_timeout, 1, 10 * SECOND),
 	POOL_TIME(lease_timeout, 0, 0),
 	POOL_TIME(leak_warning, 0, 0),
+	POOL_TIME(notice_after, 0, 0),
 	POOL_WORD(notices, PGPX_NOTICES_FORWARD),
 	OTHER_TEXT("base_server", PGPX_ON_SERVER, 1, NAMEDATALEN - 1),
 

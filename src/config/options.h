@@ -69,6 +69,7 @@ typedef struct PgpxPoolOptions
 	int64		operation_timeout;
 	int64		lease_timeout;	/* 0: off */
 	int64		leak_warning;	/* 0: off */
+	int64		notice_after;	/* 0: off */
 	int			notices;		/* PgpxNotices */
 
 	/* true if the option is not set, so that it follows the GUC */

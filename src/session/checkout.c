@@ -378,6 +378,7 @@ static void
 set_deadline(PgpxCheckout *c, int64 timeout)
 {
 	c->started = pgpx_now();
+	c->noticed = false;
 	c->no_wait = c->only_try;
 	timeout = pgpx_lease_timeout(c->spec, timeout);
 	c->timeout = timeout;

@@ -384,13 +384,25 @@ is_due(PgpxTime time, PgpxTime now)
 	return time != 0 && now >= time;
 }
 
-/* Return the first of three times; 0: never. */
+/* Return the earlier of two times; 0: never. */
 static PgpxTime
-first_of(PgpxTime a, PgpxTime b, PgpxTime c)
+earlier(PgpxTime a, PgpxTime b)
 {
-	PgpxTime	first = a == 0 || b == 0 ? Max(a, b) : Min(a, b);
+	if (a == 0 || b == 0)
+		return Max(a, b);
+	return Min(a, b);
+}
 
-	return first == 0 || c == 0 ? Max(first, c) : Min(first, c);
+static void raise_notice(PgpxCheckout *c, PgpxPool *pool);
+
+/* Return the time for the NOTICE of a long wait; 0: never, or it was sent. */
+static PgpxTime
+notice_at(const PgpxCheckout *c)
+{
+	int64		notice_after = c->spec->opts.notice_after;
+
+	return notice_after == 0 || c->noticed ? 0 :
+		c->started + notice_after * 1000;
 }
 
 PgpxConn *
@@ -413,17 +425,20 @@ pgpx_checkout_wait(PgpxCheckout *c, PgpxPool *pool, PgpxWaiter *waiter,
 			   deadlock == NULL)
 		{
 			uint64		incarnation = pgpx_pool_worker_incarnation(pool);
+			PgpxTime	next_event = earlier(earlier(check_at, c->grow_at),
+											 notice_at(c));
 
 			if (must_publish(c, pool, incarnation))
 				*pool_changed = !publish_again(c, pool, incarnation);
 			else if (!pgpx_session_wait_worker(pool->worker,
-											   first_of(c->deadline, check_at,
-														c->grow_at),
+											   earlier(next_event, c->deadline),
 											   pgpx_wait_event(&wait_event, "PgpoolCheckout")))
 			{
 				PgpxTime	now = pgpx_now();
 
 				in_time = !is_due(c->deadline, now);
+				if (in_time && is_due(notice_at(c), now))
+					raise_notice(c, pool);
 				if (in_time && is_due(c->grow_at, now))
 					c->grow_at = grow_late(pool);
 				if (in_time && is_due(check_at, now))
@@ -551,6 +566,58 @@ add_remote_full(const char *reason, PgpxTime full_for, char *buf, size_t size)
 			 full_for / 1e6, text);
 }
 
+/* What a waiter waits for, as far as the hint depends on it. */
+typedef enum WaitCause
+{
+	WAIT_LEASES,
+	WAIT_PAUSED,
+	WAIT_REMOTE_FULL,
+	WAIT_DESCRIPTORS
+} WaitCause;
+
+/*
+ * Write an error detail about the reason of a wait: the use of the pool, and
+ * why it cannot grow.
+ */
+static WaitCause
+wait_detail(PgpxPool *pool, char *buf, size_t size)
+{
+	char		reason[PGPX_ERROR_LEN] = "";
+	PgpxTime	full_for = 0;
+
+	holder_detail(pool, buf, size);
+	if (pgpx_pool_is_paused(pool))
+		return WAIT_PAUSED;
+	LWLockAcquire(pool->lock, LW_SHARED);
+	if (pool->unavailable_since != 0 || pool->remote_full_since != 0)
+		strlcpy(reason, pool->last_error, sizeof(reason));
+	if (pool->remote_full_since != 0)
+		full_for = pgpx_now() - pool->remote_full_since;
+	LWLockRelease(pool->lock);
+	if (full_for != 0)
+	{
+		add_remote_full(reason, full_for, buf, size);
+		return WAIT_REMOTE_FULL;
+	}
+	return add_descriptors(pool, reason, buf, size) ? WAIT_DESCRIPTORS :
+		WAIT_LEASES;
+}
+
+/* Tell the client that the session has waited for notice_after. */
+static void
+raise_notice(PgpxCheckout *c, PgpxPool *pool)
+{
+	char		detail[DETAIL_LEN];
+
+	c->noticed = true;
+	(void) wait_detail(pool, detail, sizeof(detail));
+	ereport(NOTICE,
+			(errmsg("still waiting for a connection to server \"%s\" after " INT64_FORMAT " ms",
+					NameStr(c->spec->server_name),
+					(pgpx_now() - c->started) / 1000),
+			 errdetail_internal("%s", detail)));
+}
+
 static int
 hint_descriptors(void)
 {
@@ -629,8 +696,7 @@ void
 pgpx_checkout_raise_timeout(PgpxCheckout *c, PgpxPool *pool, bool granted)
 {
 	char		detail[DETAIL_LEN];
-	bool		no_descriptor = false;
-	bool		remote_full = false;
+	WaitCause	cause = WAIT_LEASES;
 
 	if (pgpx_pool_worker_incarnation(pool) == 0)
 		ereport(ERROR,
@@ -643,34 +709,16 @@ pgpx_checkout_raise_timeout(PgpxCheckout *c, PgpxPool *pool, bool granted)
 		strlcpy(detail, "A connection was granted in time, but was not ready for use in time: its socket or the end of a reset was late.",
 				sizeof(detail));
 	else
-	{
-		char		reason[PGPX_ERROR_LEN] = "";
-		PgpxTime	full_for = 0;
-
-		holder_detail(pool, detail, sizeof(detail));
-		LWLockAcquire(pool->lock, LW_SHARED);
-		remote_full = pool->remote_full_since != 0 &&
-			!pgpx_pool_is_paused(pool);
-		if (pool->unavailable_since != 0 || remote_full)
-			strlcpy(reason, pool->last_error, sizeof(reason));
-		if (remote_full)
-			full_for = pgpx_now() - pool->remote_full_since;
-		LWLockRelease(pool->lock);
-		if (remote_full)
-			add_remote_full(reason, full_for, detail, sizeof(detail));
-		else
-			no_descriptor = add_descriptors(pool, reason, detail,
-											sizeof(detail));
-	}
+		cause = wait_detail(pool, detail, sizeof(detail));
 	ereport(ERROR,
 			(errcode(ERRCODE_LOCK_NOT_AVAILABLE),
 			 errmsg("no connection to server \"%s\" came free within " INT64_FORMAT " ms",
 					NameStr(c->spec->server_name), c->timeout),
 			 errdetail_internal("%s", detail),
-			 pgpx_pool_is_paused(pool) ?
+			 cause == WAIT_PAUSED ?
 			 errhint("Call pgpool.resume to end the pause.") :
-			 no_descriptor ? hint_descriptors() :
-			 remote_full ? errhint("Raise the limit of connections on the remote server, or open fewer from the servers and pools that share it.") :
+			 cause == WAIT_DESCRIPTORS ? hint_descriptors() :
+			 cause == WAIT_REMOTE_FULL ? errhint("Raise the limit of connections on the remote server, or open fewer from the servers and pools that share it.") :
 			 granted ? errhint("Raise the server's option \"checkout_timeout\".") :
 			 errhint("Raise the server's option \"pool_size\" or \"checkout_timeout\", or return leases earlier.")));
 }

@@ -36,6 +36,7 @@ my %in_place = (
 	operation_timeout => '9s',
 	lease_timeout => '1h',
 	leak_warning => '1h',
+	notice_after => '5s',
 	notices => 'ignore');
 
 # a value for each option of foreign tables, which does not concern the pool

@@ -51,6 +51,15 @@ $sessions[0]->run("SELECT pgpool.checkin($leases[0])");
 like($sessions[2]->finish(30), qr/^\d+$/, 'connection that is returned is granted to the first waiter');
 is(waiting(), join(',', map { $_->pid . ' remote_full' } @sessions[ 3, 4 ]), 'other waiters keep their places');
 
+# --- notice_after: the client is told once
+$local->safe_psql('postgres', "ALTER SERVER shard1 OPTIONS (ADD notice_after '50 ms')");
+my $told = PgpxSession->new($local);
+$told->fails("SELECT pgpool.checkout('shard1', '2 s')", '55P03', qr/came free within 2000 ms/, 'session waits until its timeout');
+is(scalar(() = $told->error =~ /NOTICE:  (?:00000: )?still waiting for a connection to server "shard1" after \d+ ms\nDETAIL:  .*accepted no more connections/g), 1,
+	'session is told once that it waits, and why') or diag($told->error);
+$local->safe_psql('postgres', 'ALTER SERVER shard1 OPTIONS (DROP notice_after)');
+$told->fails("SELECT pgpool.checkout('shard1', '200 ms')", '55P03', qr/\A(?!.*still waiting)/s, 'without notice_after there is no notice');
+
 # --- a timeout names the cause
 $sessions[5]->fails("SELECT pgpool.checkout('shard1', '100 ms')", '55P03',
 	qr/no connection to server "shard1" came free within 100 ms\nDETAIL:  2 of 2 connections are leased.* The remote server has accepted no more connections for [\d.]+ s: .*too many connections for role "remote_app"\nHINT:  Raise the limit of connections on the remote server/,
