@@ -170,7 +170,7 @@ check-postgres-fdw: deps
 demo: deps
 	@test/demo
 
-# eleven groups of measurements, or those of ONLY=3,4; SAVE=yes saves the results in the
+# twelve groups of measurements, or those of ONLY=3,4; SAVE=yes saves the results in the
 # tree
 bench: deps
 	@test/bench/run $(if $(SAVE),--save) $(subst $(comma), ,$(ONLY))

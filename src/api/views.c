@@ -70,9 +70,8 @@ pgpx_view_begin(int what)
 	{
 		if (pgpx_pools[i].pool_id == 0)
 			continue;
-		view->index[view->npools] = i;
 		view->id[view->npools] = pgpx_pools[i].pool_id;
-		view->npools++;
+		view->index[view->npools++] = i;
 	}
 	LWLockRelease(pgpx_shared->registry_lock);
 	return view;
@@ -98,8 +97,7 @@ copy_locked(PgpxView *view, int index)
 				continue;
 			memcpy(&view->conns[view->nconns], &pgpx_conns[i],
 				   sizeof(PgpxConn));
-			view->conn_index[view->nconns] = i;
-			view->nconns++;
+			view->conn_index[view->nconns++] = i;
 		}
 
 	if (view->what & PGPX_VIEW_WAITERS)
@@ -794,6 +792,8 @@ stats_row(PgpxRow *row, const PgpxPool *pool)
 	/* activity on leased connections */
 	pgpx_row_bigint(row, stats->statements);
 	pgpx_row_bigint(row, stats->polled);
+	pgpx_row_bigint(row, stats->prepared);
+	pgpx_row_bigint(row, stats->cache_hits);
 	pgpx_row_bigint(row, stats->rows);
 	pgpx_row_bigint(row, stats->errors);
 	pgpx_row_bigint(row, stats->bytes_received);

@@ -359,6 +359,7 @@ pgpx_wire_begin(PgpxWire *wire, uint64 sender)
 	wire->nexchanges = PGPX_EXCHANGE_FINAL;
 	wire->nbefore = 0;
 	wire->sent_ahead = false;
+	wire->parsed = false;
 	wire->discarding = false;
 	wire->tx = 'I';
 	wire->bytes_in = 0;
@@ -378,6 +379,7 @@ pgpx_wire_expect(PgpxWire *wire, uint64 sender, uint32 exchange, int part1,
 	wire->parts[3] = PGPX_WIRE_IDLE;
 	wire->part = 0;
 	wire->phase = PGPX_WIRE_TOKEN_PARSE;
+	wire->parsed = false;
 	wire->discarded = 0;
 
 	/*
@@ -785,6 +787,8 @@ enter_phase(PgpxWire *wire, int phase)
 		phase = PGPX_WIRE_NEXT_PART;
 	if (phase != PGPX_WIRE_NEXT_PART)
 	{
+		if (wire->phase == PGPX_WIRE_PARSE && phase == PGPX_WIRE_BIND)
+			wire->parsed = true;
 		wire->phase = phase;
 		return true;
 	}

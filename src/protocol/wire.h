@@ -166,6 +166,8 @@ typedef struct PgpxWire
 	int			nbefore;		/* commands before the statement that have not
 								 * completed; not 0 if one has failed */
 	bool		sent_ahead;		/* the previous holder sent this statement */
+	bool		parsed;			/* the statement of the last exchange was
+								 * parsed (in the extended protocol) */
 	bool		discarding;		/* this part of the answer is discarded */
 	size_t		discarded;		/* bytes discarded of this exchange */
 	const char *broken;			/* BROKEN: the reason */
@@ -388,9 +390,11 @@ extern int	pgpx_wire_send_reset(PgpxWire *wire, bool commit,
 								 const char *reset_command,
 								 const char *start_commands, bool final);
 
-/* Returns an upper bound of the size of a reset in the output buffer. */
-extern size_t pgpx_wire_reset_size(const char *reset_command,
-								   const char *start_commands);
+/*
+ * Returns an upper bound of the size of a reset in the output buffer, without
+ * the text of the reset command.
+ */
+extern size_t pgpx_wire_reset_size(const char *start_commands);
 
 /*
  * pgpx_wire_send_check

@@ -329,10 +329,9 @@ pgpx_wire_send_reset(PgpxWire *wire, bool commit, const char *reset_command,
 }
 
 size_t
-pgpx_wire_reset_size(const char *reset_command, const char *start_commands)
+pgpx_wire_reset_size(const char *start_commands)
 {
-	return PGPX_WIRE_PREFIX_MAX + strlen(reset_command) +
-		strlen(start_commands);
+	return PGPX_WIRE_PREFIX_MAX + strlen(start_commands);
 }
 
 void

@@ -28,6 +28,7 @@
 #include "shared/registry.h"
 #include "session/checkout_wait.h"
 #include "session/lease.h"
+#include "session/statement_cache.h"
 
 /*
  * Extra time that a checkout has after its deadline once a connection was
@@ -164,6 +165,8 @@ must_reset(const PgpxLease *lease, const PgpxConn *conn)
 {
 	PgpxReset	reset = lease->spec->opts.reset;
 
+	if (pgpx_statement_cache_must_drop(lease))
+		return true;
 	if (!conn->dirty)
 		return false;
 
@@ -225,6 +228,7 @@ validate_and_reset(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
 	PgpxTime	deadline = 0;
 	PgpxWire   *wire;
 	Validation	validation;
+	bool		drop;
 
 	/* after a failed hand-over the state of the connection is not known */
 	*touched = lease->pending_state == PGPX_PENDING_SENT ||
@@ -294,7 +298,8 @@ validate_and_reset(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
 
 	deadline = step_deadline(c, false);
 	lease->usage.resets++;
-	pgpx_wire_send_reset(wire, false, lease->spec->reset_command,
+	drop = pgpx_statement_cache_must_drop(lease);
+	pgpx_wire_send_reset(wire, false, pgpx_statement_cache_reset(lease, drop),
 						 lease->spec->start_commands, false);
 	if (!pgpx_stream_flush(lease, deadline))
 		return VALIDATION_DEAD;
@@ -321,6 +326,8 @@ validate_quickly(PgpxLease *lease)
 		return false;
 	sock = pgpx_socket_cache_find(lease->conn, lease->generation);
 	if (sock == NULL)
+		return false;
+	if (pgpx_statement_cache_must_drop(lease))
 		return false;
 	lease->sock = sock;
 	sock->leased = true;

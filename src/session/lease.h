@@ -10,6 +10,7 @@
 #define PGPX_LEASE_H
 
 #include "shared/pool.h"
+#include "shared/prepared.h"
 #include "session/server_spec.h"
 #include "session/socket_cache.h"
 
@@ -43,6 +44,17 @@ typedef struct PgpxLease
 	size_t		scanned;		/* bytes of its answer, see
 								 * pgpx_wire_answered */
 	bool		cancelled;		/* its cancel was requested */
+
+	/* see statement_cache.c */
+	bool		preparing;		/* the last statement sent is to be prepared */
+	bool		preparing_closes;	/* .. and others are closed before it */
+	uint32		preparing_bytes;	/* of its text */
+	PgpxPreparedKey preparing_key;
+	uint64		parsed_here[PGPX_PREPARED_MAX / 64];	/* slots whose
+														 * statements this
+														 * remote transaction
+														 * has parsed */
+
 	struct PgpxNotes *notes;	/* pending notifications; NULL: none */
 	PgpxUsage	usage;
 } PgpxLease;

@@ -21,6 +21,7 @@
 #include "base/debug_point.h"
 #include "values/binary_input.h"
 #include "session/lease.h"
+#include "session/statement_cache.h"
 
 /* ------------------------------------------------------------------------
  * The pipelined hand-over of a connection to a waiter
@@ -271,8 +272,8 @@ static bool
 reset_fits(const PgpxLease *lease)
 {
 	const PgpxWire *wire = &lease->sock->wire;
-	size_t		size = pgpx_wire_reset_size(lease->spec->reset_command,
-											lease->spec->start_commands);
+	size_t		size = pgpx_wire_reset_size(lease->spec->start_commands) +
+		pgpx_statement_cache_reset_length(lease);
 
 	return wire->out.data != NULL && (size_t) wire->out.maxlen > size;
 }
@@ -298,7 +299,7 @@ choose_release_action(PgpxLease *lease, PgpxEnd end, bool may_wait,
 	PgpxWire   *wire = &lease->sock->wire;
 	bool		usable = is_usable(lease);
 	bool		in_transaction = usable && wire->tx != 'I';
-	const char *reset_command = spec->reset_command;
+	const char *reset_command = NULL;
 	const char *start_commands = spec->start_commands;
 
 	if (usable && wire->phase != PGPX_WIRE_IDLE)
@@ -363,6 +364,8 @@ choose_release_action(PgpxLease *lease, PgpxEnd end, bool may_wait,
 	if (!may_wait && !reset_fits(lease))
 		return PGPX_RELEASE_RESET;
 
+	if (reset_command == NULL)
+		reset_command = pgpx_statement_cache_reset(lease, false);
 	if (reset_command[0] != '\0')
 		lease->usage.resets++;
 	*unread_reset = pgpx_wire_send_reset(wire, lease->commit, reset_command,

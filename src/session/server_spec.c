@@ -35,6 +35,7 @@
 
 #include "base/debug_point.h"
 #include "session/server_catalog.h"
+#include "session/statement_class.h"
 
 /* Parameters that fill_parameters() adds, and the terminator. */
 #define MAX_OWN_PARAMS 16
@@ -440,6 +441,14 @@ pgpx_server_spec_read(PgpxServerSpec *spec, const char *name, Oid user)
 											  spec->reset_command);
 	spec->discards_all =
 		pg_strcasecmp(spec->reset_command, "DISCARD ALL") == 0;
+
+	/*
+	 * Another reset command may drop any statement, and start commands that
+	 * prepare one must be executed after a DISCARD ALL.
+	 */
+	if (spec->discards_all &&
+		!pgpx_statement_has_word(spec->start_commands, "prepare"))
+		spec->statement_cache = spec->opts.statement_cache;
 }
 
 /* With more entries than this, a cache miss drops the invalid ones. */

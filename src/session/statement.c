@@ -16,8 +16,6 @@
  */
 #include "session/statement.h"
 
-#include <ctype.h>
-
 #include "access/htup_details.h"
 #include "catalog/pg_type.h"
 #include "executor/tuptable.h"
@@ -26,6 +24,8 @@
 
 #include "base/debug_point.h"
 #include "session/lease.h"
+#include "session/statement_cache.h"
+#include "session/statement_class.h"
 
 #define MAX_PARAMS 65535		/* limit of a Bind message */
 
@@ -41,35 +41,6 @@
 #define CANCEL_AGAIN_US (250 * 1000)
 
 static uint32 wait_query = 0;
-
-/*
- * Is the text a single statement that reads, or a COPY?
- *
- * For a statement that reads, the simple protocol gives the same result for
- * less work on both sides.  For a statement that writes it may not, because a
- * rule may add results, which only the simple protocol returns.  After a
- * refused COPY the lease stays usable only in the simple protocol, see the
- * rules of PGPX_WIRE_EXECUTE.
- */
-static bool
-fits_simple_protocol(const char *sql)
-{
-	static const char *const words[] = {"select", "values", "show", "with", "table",
-										"copy"};
-
-	if (strchr(sql, ';') != NULL)
-		return false;
-	sql += strspn(sql, " \t\n\r");
-	for (int i = 0; i < lengthof(words); i++)
-	{
-		size_t		len = strlen(words[i]);
-
-		if (pg_strncasecmp(sql, words[i], len) == 0 &&
-			!isalnum((unsigned char) sql[len]) && sql[len] != '_')
-			return true;
-	}
-	return false;
-}
 
 static const char malformed[] = "the remote server sent a malformed message";
 
@@ -489,6 +460,41 @@ pgpx_run_check(const PgpxLease *lease, const PgpxStatement *statement)
 				 errhint("Pass the values as one array, and unnest it in the statement.")));
 }
 
+/*
+ * Inform the statement cache about the statement, and choose whether it is sent
+ * as a prepared one.
+ */
+static bool
+choose_cached(PgpxRun *run, bool several, PgpxCachedStatement *cached)
+{
+	const PgpxStatement *statement = run->statement;
+	PgpxLease  *lease = run->lease;
+
+	if (lease->spec->statement_cache == 0 || run->describe)
+		return false;
+	if (run->pipeline != NULL)
+	{
+		/* foreign tables have names of their own */
+		if (run->pipeline->name != NULL && run->pipeline->name[0] != '\0')
+			pgpx_statement_cache_lost(lease);
+		return false;
+	}
+	if (!pgpx_statement_cache_note(lease, statement->sql,
+								   !several || statement->nparams > 0) ||
+		!run->may_cache || lease->pending_state == PGPX_PENDING_SENT)
+		return false;
+
+	/* without parameters a rule could add results, see above */
+	if (statement->nparams == 0 && several &&
+		!pgpx_statement_fits_simple(statement->sql))
+		return false;
+	if (!pgpx_statement_cache_choose(lease, statement, cached))
+		return false;
+	cached->pipeline.nformats = run->nformats;
+	cached->pipeline.formats = run->formats;
+	return true;
+}
+
 void
 pgpx_run_send(PgpxRun *run, bool several)
 {
@@ -496,6 +502,7 @@ pgpx_run_send(PgpxRun *run, bool several)
 	PgpxLease  *lease = run->lease;
 	PgpxWire   *wire = &lease->sock->wire;
 	PgpxConn   *conn = &pgpx_conns[lease->conn];
+	PgpxCachedStatement cached;
 
 	lease->in_use = true;
 	if (lease->pending_state != PGPX_PENDING_SENT)
@@ -506,6 +513,8 @@ pgpx_run_send(PgpxRun *run, bool several)
 				 errmsg("client_encoding of the remote session was changed"),
 				 errhint("It must stay that of the local database; return the lease.")));
 
+	run->cached = choose_cached(run, several, &cached);
+	run->prepares = run->cached && cached.pipeline.parse;
 	run->read_before = wire->bytes_in;
 	run->last_read = 0;
 	lease->sent = true;
@@ -520,10 +529,12 @@ pgpx_run_send(PgpxRun *run, bool several)
 	}
 	if (run->pipeline != NULL)
 		pgpx_wire_send_pipeline(wire, run->pipeline);
+	else if (run->cached)
+		pgpx_wire_send_pipeline(wire, &cached.pipeline);
 	else if (run->describe)
 		pgpx_wire_send_describe(wire, statement->sql);
 	else if (statement->nparams == 0 && run->nformats == 0 &&
-			 (several || fits_simple_protocol(statement->sql)))
+			 (several || pgpx_statement_fits_simple(statement->sql)))
 		pgpx_wire_send_query(wire, statement->sql);
 	else
 		pgpx_wire_send_extended(wire, statement, run->nformats, run->formats);
@@ -536,6 +547,7 @@ void
 pgpx_run_finish(PgpxRun *run)
 {
 	run->lease->in_use = false;
+	pgpx_statement_cache_settle(run->lease);
 	pgpx_stream_report_activity(run->lease);
 }
 
@@ -586,6 +598,29 @@ pgpx_run_poll(PgpxLease *lease)
 		lease->in_use = false;
 	}
 	PG_END_TRY();
+}
+
+bool
+pgpx_run_repeat_uncached(PgpxRun *run)
+{
+	PgpxLease  *lease = run->lease;
+
+	if (!run->cached || !run->error.set || run->described ||
+		lease->sock->wire.phase != PGPX_WIRE_IDLE)
+		return false;
+
+	/* when it parses the statement, the remote may not support it */
+	if (run->prepares &&
+		run->error.sqlstate == ERRCODE_FEATURE_NOT_SUPPORTED)
+		return false;
+	pgpx_statement_cache_settle(lease);
+	if (!pgpx_statement_cache_refused(lease, run->error.sqlstate) ||
+		lease->sock->wire.tx != 'I')
+		return false;
+	lease->usage.errors--;
+	lease->usage.statements--;
+	memset(&run->error, 0, sizeof(run->error));
+	return true;
 }
 
 void
@@ -683,13 +718,19 @@ pgpx_exec(PgpxLease *lease, const PgpxStatement *statement,
 		  const PgpxSink *sink)
 {
 	PgpxPrediction prediction;
-	PgpxRun		run = {.lease = lease, .statement = statement, .sink = sink};
+	PgpxRun		run = {
+		.lease = lease,
+		.statement = statement,
+		.sink = sink,
+		.may_cache = true,
+	};
 
 	pgpx_run_check(lease, statement);
 	pgpx_prediction_begin(&prediction, &run);
 	do
 		run_once(&run, &prediction);
-	while (pgpx_prediction_was_wrong(&prediction, &run, true));
+	while (pgpx_run_repeat_uncached(&run) ||
+		   pgpx_prediction_was_wrong(&prediction, &run, true));
 	pgpx_prediction_end(&prediction, &run);
 	return pgpx_run_end(&run);
 }

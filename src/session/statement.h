@@ -24,6 +24,10 @@ typedef struct PgpxRun
 	const PgpxPipeline *pipeline;	/* how to send the statement; NULL: the
 									 * protocol is chosen by its text */
 	bool		pull;			/* stop after each row, see pgpx_run_next */
+	bool		may_cache;		/* the caller repeats the statement if
+								 * pgpx_run_repeat_uncached tells it to */
+	bool		cached;			/* it was sent as a prepared statement */
+	bool		prepares;		/* .. which is parsed with it */
 	PgpxRemoteError error;
 	int			nformats;		/* of the result columns; 0: all text */
 	const int16 *formats;
@@ -136,6 +140,16 @@ extern void pgpx_run_poll(PgpxLease *lease);
  */
 extern uint64 pgpx_exec(PgpxLease *lease, const PgpxStatement *statement,
 						const PgpxSink *sink);
+
+/*
+ * pgpx_run_repeat_uncached
+ *		Must the statement be sent again, because its prepared statement was not
+ *		usable?
+ *
+ * To be called when the answer is complete.  If so, the statement was not
+ * executed, and pgpx_run_send sends it without the cache.
+ */
+extern bool pgpx_run_repeat_uncached(PgpxRun *run);
 
 /*
  * Prediction of the result formats of a statement, from its earlier results:

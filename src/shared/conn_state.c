@@ -14,6 +14,7 @@
 #include "storage/latch.h"
 #include "storage/spin.h"
 
+#include "shared/prepared.h"
 #include "shared/wait_queue.h"
 
 /* Minimum interval between reminders that a worker is not running. */
@@ -329,6 +330,7 @@ pgpx_conn_alloc_locked(PgpxPool *pool)
 	conn->generation =
 		pg_atomic_fetch_add_u64(&pgpx_shared->next_generation, 1);
 	conn->version = pool->version;
+	pgpx_prepared_clear(&pgpx_prepared_tables[conn - pgpx_conns]);
 	conn->unread_reset = 0;
 	conn->dirty = false;
 	conn->close_reason = PGPX_CLOSE_NONE;

@@ -17,6 +17,7 @@
 
 #include "port/pg_bitutils.h"
 
+#include "shared/prepared.h"
 #include "shared/registry.h"
 
 #define EXPIRE_SPACING_US (1000 * 1000)
@@ -593,6 +594,8 @@ pgpx_pool_hand_over(PgpxConn *conn, uint64 lease_id,
 	conn->unread_reset = 0;
 	conn->reset_by = lease_id;
 	conn->dirty = !reset;
+	if (reset)
+		pgpx_prepared_clear(&pgpx_prepared_tables[conn - pgpx_conns]);
 	first->pending_reset = reset;
 	hand_over->waiter = first;
 	hand_over->pending_state =
@@ -727,6 +730,8 @@ pgpx_stats_lease_locked(PgpxPool *pool, const PgpxConn *conn, PgpxTime now,
 		stats->bytes_received += usage->bytes_received;
 		stats->bytes_sent += usage->bytes_sent;
 		stats->resets += usage->resets;
+		stats->prepared += usage->prepared;
+		stats->cache_hits += usage->cache_hits;
 	}
 	if (conn->scope == PGPX_SCOPE_TABLE)
 	{

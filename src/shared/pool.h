@@ -130,6 +130,8 @@ typedef struct PgpxUsage
 	uint64		bytes_received;
 	uint64		bytes_sent;
 	uint64		resets;
+	uint64		prepared;
+	uint64		cache_hits;
 } PgpxUsage;
 
 /*

@@ -20,6 +20,7 @@
 #include "utils/timestamp.h"
 
 #include "shared/lock_hooks.h"
+#include "shared/prepared.h"
 #include "shared/wait_queue.h"
 
 #define TRANCHE "pgpool_ext"
@@ -61,6 +62,9 @@ shmem_size(void)
 					MAXALIGN(mul_size(pgpx_max_pools, sizeof(PgpxServer))));
 	size = add_size(size,
 					MAXALIGN(mul_size(pgpx_max_connections, sizeof(PgpxConn))));
+	size = add_size(size,
+					MAXALIGN(mul_size(pgpx_max_connections,
+									  sizeof(PgpxPreparedTable))));
 	size = add_size(size, MAXALIGN(mul_size(PGPX_NPROCS, sizeof(PgpxWaiter))));
 	size = add_size(size, mul_size(PGPX_NPROCS, PGPX_PENDING_MAX));
 	size = add_size(size,
@@ -115,15 +119,16 @@ init_waiter(PgpxWaiter *waiter)
 }
 
 /*
- * Generate the name of this server run for the tables of other servers.  It
- * is unique across servers and across restarts.
+ * Generate the name of this server run for the tables of other servers, which
+ * is unique across servers and across restarts, and the secret.
  */
 static void
 name_instance(PgpxShared *shared)
 {
 	uint64		random[2];
 
-	if (!pg_strong_random(random, sizeof(random)))
+	if (!pg_strong_random(random, sizeof(random)) ||
+		!pg_strong_random(shared->secret, sizeof(shared->secret)))
 		ereport(FATAL,
 				(errcode(ERRCODE_INTERNAL_ERROR),
 				 errmsg("pgpool_ext could not generate a random number")));
@@ -230,6 +235,8 @@ shmem_startup(void)
 	p += MAXALIGN(mul_size(pgpx_max_pools, sizeof(PgpxServer)));
 	pgpx_conns = (PgpxConn *) p;
 	p += MAXALIGN(mul_size(pgpx_max_connections, sizeof(PgpxConn)));
+	pgpx_prepared_tables = (PgpxPreparedTable *) p;
+	p += MAXALIGN(mul_size(pgpx_max_connections, sizeof(PgpxPreparedTable)));
 	pgpx_waiters = (PgpxWaiter *) p;
 	p += MAXALIGN(mul_size(PGPX_NPROCS, sizeof(PgpxWaiter)));
 	pgpx_pending_statements = p;

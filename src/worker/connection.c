@@ -22,6 +22,7 @@
 #include "utils/memutils.h"
 
 #include "shared/pool_worker.h"
+#include "shared/prepared.h"
 #include "worker/cancel.h"
 #include "worker/events.h"
 #include "worker/relay.h"
@@ -180,8 +181,11 @@ pgpx_connection_reset(PgpxWorkerConn *w, bool send, int unread_reset)
 
 	begin(w, unread_reset, pgpx_pools[w->pool].opts.operation_timeout);
 	if (send)
+	{
+		pgpx_prepared_clear(&pgpx_prepared_tables[w->index]);
 		pgpx_wire_send_reset(&w->wire, false, ci->reset_command,
 							 ci->start_commands, false);
+	}
 	step_reset(w);
 }
 

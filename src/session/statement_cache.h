@@ -1,0 +1,90 @@
+/*-------------------------------------------------------------------------
+ *
+ * statement_cache.h
+ *	  The statement cache: statements that stay prepared on a connection.
+ *
+ *-------------------------------------------------------------------------
+ */
+#ifndef PGPX_STATEMENT_CACHE_H
+#define PGPX_STATEMENT_CACHE_H
+
+#include "protocol/remote_message.h"
+#include "session/lease.h"
+
+#define PGPX_CACHED_NAME_LEN 48
+#define PGPX_CACHED_EVICT_MAX 8 /* statements that one other may replace */
+
+/* How a statement is sent that is, or becomes, prepared. */
+typedef struct PgpxCachedStatement
+{
+	PgpxPipeline pipeline;
+	char		name[PGPX_CACHED_NAME_LEN];
+	const char *close_list[PGPX_CACHED_EVICT_MAX];
+	char		closes[PGPX_CACHED_EVICT_MAX][PGPX_CACHED_NAME_LEN];
+} PgpxCachedStatement;
+
+/*
+ * pgpx_statement_cache_note
+ *		Record that a text of the user is about to be sent on the lease.
+ *
+ * single: the remote accepts the text only as a single statement.  Returns
+ * whether the text may be cached.
+ */
+extern bool pgpx_statement_cache_note(PgpxLease *lease, const char *sql,
+									  bool single);
+
+/*
+ * pgpx_statement_cache_choose
+ *		Choose how a cacheable statement is sent.
+ *
+ * Returns true, and fills in *cached, if the statement is prepared, or is to be
+ * prepared now.  The caller must send it at once, after the stream was made
+ * ready.  The pipeline needs the formats from the caller.
+ */
+extern bool pgpx_statement_cache_choose(PgpxLease *lease,
+										const PgpxStatement *statement,
+										PgpxCachedStatement *cached);
+
+/*
+ * pgpx_statement_cache_settle
+ *		Process the outcome of the last statement: what has it prepared?
+ *
+ * To be called when an answer is complete.  Does nothing otherwise.
+ */
+extern void pgpx_statement_cache_settle(PgpxLease *lease);
+
+/*
+ * pgpx_statement_cache_refused
+ *		Was the error raised because the prepared statement is not usable?
+ *
+ * To be called after an error before the statement was described, which means
+ * that it was not executed.  If so, the lease does not use the cache any more.
+ */
+extern bool pgpx_statement_cache_refused(PgpxLease *lease, int sqlstate);
+
+/*
+ * pgpx_statement_cache_lost
+ *		Record that the prepared statements of the connection are not known.
+ */
+extern void pgpx_statement_cache_lost(PgpxLease *lease);
+
+/*
+ * pgpx_statement_cache_reset
+ *		Return the command that resets the connection of a lease.
+ *
+ * It is the reset command of the options, or one that keeps the prepared
+ * statements.  full: drop them in any case.  The caller must send it, or have
+ * the connection closed.
+ */
+extern const char *pgpx_statement_cache_reset(PgpxLease *lease, bool full);
+
+/* Returns an upper bound of the length of that command. */
+extern size_t pgpx_statement_cache_reset_length(const PgpxLease *lease);
+
+/*
+ * pgpx_statement_cache_must_drop
+ *		Are statements prepared on the connection for another local user?
+ */
+extern bool pgpx_statement_cache_must_drop(const PgpxLease *lease);
+
+#endif							/* PGPX_STATEMENT_CACHE_H */

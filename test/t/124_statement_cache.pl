@@ -1,0 +1,309 @@
+# Statement cache: with the option statement_cache, statements stay prepared on a
+# connection when its lease ends. No user notices it, whatever changes at the remote
+# server, in the session, or in its prepared statements.
+use strict;
+use warnings;
+
+use PgpxTest;
+use Test::More;
+
+my $remote = remote_node('remote');
+my $local = local_node('local');
+my $port = $remote->port;
+
+make_pool($local, $remote, server => 'plain', options => { pool_size => 1 });
+make_pool($local, $remote, server => 'cached', options => { pool_size => 1, statement_cache => 20 });
+make_pool($local, $remote, server => 'two', options => { pool_size => 1, statement_cache => 2 });
+make_pool($local, $remote, server => 'never', options => { pool_size => 1, statement_cache => 20, reset => 'never' });
+make_pool($local, $remote, server => 'transfer', options => { pool_size => 1, statement_cache => 20, reset => 'on_transfer' });
+$remote->safe_psql('remote_db', <<'EOT');
+SET ROLE remote_app;
+CREATE TABLE t (a int PRIMARY KEY, b int);
+INSERT INTO t SELECT g, 10 * g FROM generate_series(1, 100) g;
+CREATE SCHEMA other;
+CREATE TABLE other.t (a int PRIMARY KEY, b int);
+INSERT INTO other.t SELECT g, 11 * g FROM generate_series(1, 100) g;
+CREATE FUNCTION run(sql text) RETURNS int LANGUAGE plpgsql AS $$ BEGIN EXECUTE sql; RETURN 1; END $$;
+EOT
+my ($first, $second) = map { PgpxSession->new($local) } 1, 2;
+my $point = 'SELECT b FROM t WHERE a = $1';
+
+# One call; returns its value and error.
+sub call
+{
+	my ($pool, $sql, @values) = @_;
+	my $list = join '', map { ", '$_'" } @values;
+
+	$pool = "'$pool'" if $pool !~ /^\d+$/;
+	return $first->run("SELECT a FROM pgpool.query($pool, \$x\$$sql\$x\$$list) AS t(a text)") . $first->error;
+}
+
+# The statements that are prepared on the connection: protocol, and SQL. (The word now
+# in its text keeps this one from being prepared.)
+sub prepared
+{
+	my ($pool) = @_;
+
+	return call($pool, q{SELECT concat_ws(' ', count(*) FILTER (WHERE NOT from_sql), count(*) FILTER (WHERE from_sql)) FROM pg_prepared_statements -- now});
+}
+
+sub counter
+{
+	my ($name, $pool) = @_;
+
+	return $local->safe_psql('postgres', "SELECT $name FROM pgpool.stats WHERE server = '$pool'");
+}
+
+# A connection on which $point is prepared.
+sub warm
+{
+	my ($pool) = @_;
+
+	call($pool, $point, 1) foreach 1 .. 3;
+	is(prepared($pool), '1 0', "$pool: a statement is prepared");
+	return;
+}
+
+# --- calls
+is(join(',', map { call('plain', $point, $_) } 1 .. 3), '10,20,30', 'without the option: values');
+is(prepared('plain'), '0 0', 'without the option nothing stays prepared');
+is(call('cached', $point, 1), '10', 'first execution');
+is(prepared('cached'), '0 0', 'first execution prepares nothing');
+is(call('cached', $point, 2), '20', 'second execution');
+is(prepared('cached'), '1 0', 'second execution prepares the statement');
+is(join(',', map { call('cached', $point, $_) } 3 .. 9), '30,40,50,60,70,80,90', 'later executions');
+is(prepared('cached'), '1 0', '.. use the prepared statement');
+is(call('cached', q{SELECT generic_plans + custom_plans FROM pg_prepared_statements WHERE statement LIKE '%FROM t WHERE a = $1' -- now}), '8', '.. each time');
+is($second->run("SELECT a FROM pgpool.query('cached', '$point', '7') AS t(a int)"), '70', 'another session of the same user');
+is(call('cached', q{SELECT generic_plans + custom_plans FROM pg_prepared_statements WHERE statement LIKE '%FROM t WHERE a = $1' -- now}), '9', '.. uses it, too');
+is(counter('prepared', 'cached') . ' ' . counter('cache_hits', 'cached'), '1 8', 'counters of the view stats');
+is(call('cached', 'SELECT count(*) FROM t'), '100', 'without parameters') foreach 1 .. 3;
+is(prepared('cached'), '2 0', 'statement without parameters is prepared');
+is($first->run(q{SELECT pgpool.exec('cached', 'UPDATE t SET b = b WHERE a = $1', '5')}) . $first->error, '1', 'exec with parameters') foreach 1 .. 3;
+is(prepared('cached'), '3 0', '.. is prepared');
+is($first->run(q{SELECT pgpool.exec('cached', 'UPDATE t SET b = b WHERE a = 5')}), '1', 'exec of a write without parameters') foreach 1 .. 3;
+is(prepared('cached'), '3 0', '.. is not prepared');
+is(call('cached', "/* a /* comment */ */ -- line\n (SELECT 5)"), '5', 'leading comments') foreach 1 .. 3;
+is(prepared('cached'), '4 0', '.. do not matter');
+
+# errors are those of the statement
+call('cached', 'SELECT 1 / $1::int', 1) foreach 1 .. 3;
+like(call('cached', 'SELECT 1 / $1::int', 0), qr/22012.*division by zero/s, 'error of a prepared statement');
+like(call('cached', 'SELECT 1 / $1::int', 'x'), qr/22P02.*invalid input syntax/s, 'error of a parameter');
+is(call('cached', 'SELECT 1 / $1::int', 1), '1', 'statement is usable afterwards');
+foreach (1 .. 3)
+{
+	like(call('cached', 'SELECT nothing FROM t'), qr/42703/, 'statement that cannot be parsed');
+}
+is(prepared('cached'), '5 0', 'errors leave the prepared statements');
+is(counter('closed_broken + closed_reset + closed_holder_died', 'cached'), '0', 'no connection was lost');
+
+# --- the bounds
+foreach my $n (1 .. 3)
+{
+	call('two', "SELECT b + $n FROM t WHERE a = \$1", 1) foreach 1 .. 2;
+}
+is(prepared('two'), '2 0', 'number of statements is bounded');
+is(call('two', q{SELECT string_agg(substr(statement, 12, 1), '' ORDER BY statement) FROM pg_prepared_statements -- now}), '23', 'least recently used statement is closed');
+call('two', 'SELECT b + 2 FROM t WHERE a = $1', 1);
+call('two', 'SELECT b + 4 FROM t WHERE a = $1', 1) foreach 1 .. 2;
+is(call('two', q{SELECT string_agg(substr(statement, 12, 1), '' ORDER BY statement) FROM pg_prepared_statements -- now}), '24', 'statement in use is not closed');
+$first->run("SELECT length(a) FROM pgpool.query('cached', 'SELECT ''' || repeat('x', 100000) || '''') AS t(a text)") foreach 1 .. 3;
+is(prepared('cached'), '5 0', 'very long text is not prepared');
+foreach my $n (1 .. 12)
+{
+	$first->run("SELECT length(a) FROM pgpool.query('cached', 'SELECT $n, ''' || repeat('x', 60000) || '''') AS t(b int, a text)") foreach 1 .. 2;
+}
+is(call('cached', q{SELECT sum(length(statement)) BETWEEN 400000 AND 512 * 1024 FROM pg_prepared_statements -- now}), 't', 'bytes of the texts are bounded');
+foreach my $text (q{SELECT 'today'::date::text}, q{SELECT 'now'::text}, q{SELECT U&'\0041'}, q{SELECT 'int'::regtype::text})
+{
+	my $before = prepared('cached');
+
+	call('cached', $text) foreach 1 .. 3;
+	is(prepared('cached'), $before, "not prepared: $text");
+}
+is(call('cached', q{SELECT now() > '2020-01-01' AND now () > '2020-01-02'}), 't', 'function now()') foreach 1 .. 2;
+is(call('cached', q{SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE '%now () >%' AND name NOT IN ('now')}), '1', '.. does not prevent that a statement is prepared');
+
+# --- the reset does all that DISCARD ALL does, except for the prepared statements
+sub traces
+{
+	my ($pool) = @_;
+
+	return call($pool, <<'EOT');
+SELECT concat_ws(',', current_setting('search_path'), to_regclass('pg_temp.trace'), (SELECT count(*) FROM pg_prepared_statements WHERE from_sql),
+	(SELECT count(*) FROM pg_cursors WHERE name = 'trace'), current_user,
+	(SELECT count(*) FROM pg_listening_channels()), (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'),
+	current_setting('statement_timeout'), nullif(current_setting('a.b', true), ''), date '2020-02-01') -- now
+EOT
+}
+$remote->safe_psql('remote_db', 'CREATE ROLE lesser; GRANT lesser TO remote_app');
+foreach my $trace (
+	"SELECT set_config('search_path', 'other', false)", "SELECT set_config('DateStyle', 'German', false)",
+	"SELECT set_config('statement_timeout', '1h', false)", "SELECT set_config('a.b', 'c', false)", "SELECT set_config('role', 'lesser', false)",
+	"SELECT run('SET search_path = other')", "SELECT run('SET statement_timeout = 3600000')", "SELECT run('SET ROLE lesser')",
+	'SELECT pg_advisory_lock(7)', 'LISTEN trace', 'SET ROLE lesser', 'SET search_path = other', 'SET SESSION AUTHORIZATION DEFAULT',
+	"SELECT run('CREATE TEMP TABLE trace (a int)')", 'DECLARE trace CURSOR WITH HOLD FOR SELECT 1')
+{
+	my $lease = lease($first, 'cached');
+	my $before = prepared('cached');
+
+	$first->run("SELECT pgpool.exec($lease, \$x\$$trace\$x\$)");
+	is($first->error, '', "$trace: succeeds");
+	$first->run("SELECT pgpool.checkin($lease)");
+	is(traces('cached'), '"$user", public,0,0,remote_app,0,0,0,2020-02-01', '.. leaves no trace');
+	isnt(prepared('cached'), '0 0', '.. statements stay prepared');
+}
+is(counter('closed_broken + closed_reset + closed_holder_died', 'cached'), '0', 'no connection was lost');
+foreach my $trace ('PREPARE trace AS SELECT 1', 'CREATE TEMP TABLE trace (a int)', q{DO 'BEGIN EXECUTE ''PREPARE trace AS SELECT 1''; END'}, 'DEALLOCATE ALL', 'DISCARD ALL', 'SELECT 1; SELECT 2', 'SELECT 1 AS a INTO TEMP trace')
+{
+	warm('cached') if prepared('cached') eq '0 0';
+	$first->run("SELECT pgpool.exec('cached', \$x\$$trace\$x\$)");
+	is($first->error, '', "$trace: succeeds");
+	is(traces('cached'), '"$user", public,0,0,remote_app,0,0,0,2020-02-01', '.. leaves no trace');
+	is(prepared('cached'), '0 0', '.. drops the prepared statements');
+}
+is(counter('closed_broken + closed_reset + closed_holder_died', 'cached'), '0', 'no connection was lost');
+
+# --- DDL at the remote server
+sub remote_sql
+{
+	my ($sql) = @_;
+
+	$remote->safe_psql('remote_db', "SET ROLE remote_app; $sql");
+	return;
+}
+warm('cached');
+remote_sql('ALTER TABLE t ADD c text; CREATE INDEX ON t (b)');
+is(call('cached', $point, 3), '30', 'column and index were added');
+is(prepared('cached'), '1 0', '.. statement stays prepared');
+remote_sql(q{ALTER TABLE t ALTER b TYPE text USING b || '!'});
+is(call('cached', $point, 3), '30!', 'type of the result has changed');
+is(call('cached', $point, 4), '40!', '.. for good');
+call('cached', 'SELECT t FROM t WHERE a = $1', 3) foreach 1 .. 3;
+remote_sql('DROP TABLE t');
+like(call('cached', $point, 3), qr/42P01.*relation "t" does not exist/s, 'table was dropped');
+remote_sql('CREATE TABLE t (a int PRIMARY KEY, b int); INSERT INTO t SELECT g, 10 * g FROM generate_series(1, 100) g');
+is(call('cached', $point, 3), '30', 'table was created again') foreach 1 .. 3;
+is(counter('errors', 'cached') >= 1 ? 1 : 0, 1, 'errors of users are counted');
+
+# --- within a transaction nothing changes that this transaction has not locked
+warm('cached');
+my $lease = lease($first, 'cached');
+is(call($lease, $point, 3), '30', 'lease: statement is prepared');
+$first->run("SELECT pgpool.exec($lease, 'BEGIN')");
+remote_sql('ALTER TABLE t ALTER b TYPE bigint');
+is(call($lease, $point, 3), '30', 'transaction: type has changed before its first use');
+is(call($lease, $point, 4), '40', 'transaction: second use');
+$first->run("SELECT pgpool.exec($lease, 'SAVEPOINT s')");
+call($lease, 'SELECT a FROM other.t WHERE a = $1', 1) foreach 1 .. 3;
+$first->run("SELECT pgpool.exec($lease, 'ROLLBACK TO s')");
+remote_sql('ALTER TABLE other.t ALTER a TYPE bigint');
+is(call($lease, 'SELECT a FROM other.t WHERE a = $1', 1), '1', 'type has changed after a rollback to a savepoint');
+$first->run("SELECT pgpool.exec($lease, 'COMMIT AND CHAIN')");
+remote_sql('ALTER TABLE t ALTER b TYPE int');
+is(call($lease, $point, 5), '50', 'type has changed after COMMIT AND CHAIN');
+$first->run("SELECT pgpool.exec($lease, 'COMMIT')");
+remote_sql('ALTER TABLE t ALTER b TYPE bigint');
+is(call($lease, $point, 5), '50', 'type has changed after the transaction');
+$first->run("SELECT pgpool.checkin($lease)");
+
+# --- the meaning of a text changes on the lease
+warm('cached');
+$lease = lease($first, 'cached');
+is(call($lease, $point, 1), '10', 'lease: before the change');
+$first->run("SELECT pgpool.exec($lease, 'SET search_path = other')");
+is(call($lease, $point, 1), '11', 'search_path has changed') foreach 1 .. 3;
+$first->run("SELECT pgpool.exec($lease, 'RESET search_path')");
+is(call($lease, $point, 1), '10', 'search_path has changed back');
+$first->run("SELECT pgpool.exec($lease, 'CREATE TEMP TABLE t AS SELECT 1 AS a, 12 AS b')");
+is(call($lease, $point, 1), '12', 'temporary table hides the other one');
+$first->run("SELECT pgpool.checkin($lease)");
+is(call('cached', $point, 1), '10', 'next lease finds the table again') foreach 1 .. 3;
+call('cached', q{SELECT '2020-01-01'::timestamptz - '2020-01-01 00:00+00'::timestamptz}) foreach 1 .. 3;
+$lease = lease($first, 'cached');
+my $zone = call($lease, q{SELECT '2020-01-01'::timestamptz - '2020-01-01 00:00+00'::timestamptz});
+$first->run("SELECT pgpool.exec($lease, 'SET TimeZone = ''Pacific/Kiritimati''')");
+isnt(call($lease, q{SELECT '2020-01-01'::timestamptz - '2020-01-01 00:00+00'::timestamptz}), $zone, 'literal depends on the TimeZone that was set');
+$first->run("SELECT pgpool.checkin($lease)");
+is(call('cached', q{SELECT '2020-01-01'::timestamptz - '2020-01-01 00:00+00'::timestamptz}), $zone, 'next lease has the usual TimeZone');
+
+# --- prepared statements that a user changes, also within a function
+is(call('cached', $point, 1), '10', 'statement is prepared');
+call('cached', q{SELECT run('DEALLOCATE ALL')});
+is(call('cached', $point, 1), '10', 'function has deallocated the statement') foreach 1 .. 3;
+warm('cached');
+my $lost = counter('closed_reset', 'cached');
+like(call('cached', q{SELECT run(format('DEALLOCATE %1$I; PREPARE %1$I (int) AS SELECT 666 + $1', name)) FROM pg_prepared_statements WHERE statement LIKE '%WHERE a = $1' -- now}), qr/^1$/,
+	'function has replaced the statement');
+is(call('cached', $point, 1), '10', 'successor does not execute it');
+is(counter('closed_reset', 'cached'), $lost + 1, 'connection was closed');
+warm('cached');
+$lease = lease($first, 'cached');
+my $name = call($lease, q{SELECT name FROM pg_prepared_statements WHERE statement LIKE '%WHERE a = $1' -- now});
+like($name, qr/^pgpx_[0-9a-f]{32}$/, 'name of a statement');
+$first->run("SELECT pgpool.exec($lease, 'DEALLOCATE $name')");
+$first->run("SELECT pgpool.exec($lease, 'PREPARE $name (int) AS SELECT 666 + \$1')");
+is(call($lease, $point, 1), '10', 'lease does not execute a replaced statement');
+$first->run("SELECT pgpool.checkin($lease)");
+is(call('cached', $point, 1), '10', 'nor does the next one') foreach 1 .. 3;
+
+# --- other local users
+my $app = PgpxSession->new($local, user => 'app');
+$local->safe_psql('postgres', <<"EOT");
+CREATE ROLE one LOGIN; CREATE ROLE two LOGIN;
+CREATE SERVER shared FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host '127.0.0.1', port '$port', dbname 'remote_db', pool_size '1', statement_cache '20');
+CREATE USER MAPPING FOR PUBLIC SERVER shared OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD');
+GRANT USAGE ON FOREIGN SERVER shared TO one, two;
+EOT
+my ($one, $two) = map { PgpxSession->new($local, user => $_) } qw(one two);
+my $names = q{SELECT coalesce(string_agg(name, ',' ORDER BY name), '') FROM pg_prepared_statements -- now};
+my $seen = sub { return $_[0]->run("SELECT a FROM pgpool.query('shared', \$\$$names\$\$) AS t(a text)") . $_[0]->error; };
+foreach my $round (1 .. 2)
+{
+	$one->run("SELECT a FROM pgpool.query('shared', '$point', '1') AS t(a int)") foreach 1 .. 3;
+	my $of_one = $seen->($one);
+	like($of_one, qr/^pgpx_\w+$/, 'shared pool: statement of the first user');
+	is($seen->($two), '', 'shared pool: second user sees none');
+	$two->run("SELECT a FROM pgpool.query('shared', '$point', '1') AS t(a int)") foreach 1 .. 3;
+	isnt($seen->($two), $of_one, 'shared pool: names of two users differ');
+	is($seen->($one), '', 'shared pool: first user sees none');
+}
+
+# --- other kinds of resets
+foreach my $pool (qw(never transfer))
+{
+	warm($pool);
+	is(call($pool, $point, 2), '20', "$pool: statement is prepared");
+	$first->run("SELECT pgpool.exec('$pool', 'SET search_path = other')");
+	is(call($pool, $point, 2), '22', "$pool: setting has its effect in the next lease");
+	$first->run("SELECT pgpool.exec('$pool', 'RESET search_path')");
+	is(call($pool, $point, 2), '20', "$pool: setting has its old value");
+	$first->run("SELECT pgpool.exec('$pool', 'DEALLOCATE ALL')");
+	is(call($pool, $point, 2), '20', "$pool: statements were deallocated") foreach 1 .. 3;
+	$second->run("SELECT a FROM pgpool.query('$pool', '$point', '2') AS t(a int)") foreach 1 .. 3;
+	is($second->run("SELECT a FROM pgpool.query('$pool', '$point', '2') AS t(a int)"), '20', "$pool: another session");
+}
+
+# --- the option changes
+warm('cached');
+my $remote_pid = call('cached', 'SELECT pg_backend_pid()');
+$local->safe_psql('postgres', q{ALTER SERVER cached OPTIONS (SET statement_cache '0')});
+is(call('cached', $point, 1), '10', 'cache is off') foreach 1 .. 3;
+is(prepared('cached'), '0 0', 'statements were dropped');
+$local->safe_psql('postgres', q{ALTER SERVER cached OPTIONS (SET statement_cache '5')});
+warm('cached');
+is(call('cached', 'SELECT pg_backend_pid()'), $remote_pid, 'connection is the same one');
+foreach my $options ([ start_commands => 'PREPARE mine AS SELECT 1' ], [ reset_command => 'DEALLOCATE ALL' ])
+{
+	make_pool($local, $remote, server => $options->[0], options => { pool_size => 1, statement_cache => 20, @$options });
+	is(join(',', map { call($options->[0], $point, $_) } 1 .. 3), '10,20,30', "$options->[0] with statements: values");
+	is(prepared($options->[0]), $options->[0] eq 'start_commands' ? '0 1' : '0 0', "$options->[0] with statements: the cache is off");
+}
+is(counter('closed_broken + closed_holder_died', 'cached'), '0', 'no connection was lost');
+
+$_->quit foreach $first, $second, $one, $two, $app;
+stats_add_up($local);
+check_invariants($local);
+leak_check($local, $remote);
+done_testing();
