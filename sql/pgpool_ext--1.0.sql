@@ -47,7 +47,7 @@ AS 'MODULE_PATHNAME', 'pgpx_detach_postgres_fdw'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 REVOKE ALL ON FUNCTION pgpool.detach_postgres_fdw() FROM PUBLIC;
 COMMENT ON FUNCTION pgpool.detach_postgres_fdw() IS
-'undoes attach_postgres_fdw: foreign tables of postgres_fdw use its own connections again; false if they do already';
+'undoes attach_postgres_fdw: foreign tables of postgres_fdw use the connections of postgres_fdw again; false if they do already';
 
 --
 -- Leases
@@ -61,7 +61,7 @@ RETURNS pg_catalog.int8
 AS 'MODULE_PATHNAME', 'pgpx_checkout'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION pgpool.checkout(pg_catalog.text, pg_catalog.interval, pg_catalog.text) IS
-'leases a connection to a server until checkin or the end of the session, and returns the lease; timeout 0 means no limit, NULL the default; view leases shows why';
+'leases a connection to a server until checkin or the end of the session, and returns the lease; timeout 0 means no limit, NULL the default; view leases shows the text of why';
 
 CREATE FUNCTION pgpool.checkout_xact(
 	pool pg_catalog.text,
@@ -110,7 +110,7 @@ RETURNS pg_catalog.int4
 AS 'MODULE_PATHNAME', 'pgpx_checkin_all'
 LANGUAGE C VOLATILE PARALLEL UNSAFE;
 COMMENT ON FUNCTION pgpool.checkin_all() IS
-'returns all leases of this session, and the number of them';
+'returns all leases of this session to their pools; the result is their number';
 
 --
 -- Administration: not PUBLIC's, and inside for the owner of the server or with
@@ -734,7 +734,7 @@ COMMENT ON COLUMN pgpool.pools.local_user IS
 COMMENT ON COLUMN pgpool.pools.shared IS
 'true: all sessions to which the user mapping applies share the pool; false: the mapping is of PUBLIC and names no remote user, so each local user has a pool';
 COMMENT ON COLUMN pgpool.pools.state IS
-'"damaged": the pool''s state in shared memory is wrong, last_error says how, and checkouts fail until the worker has restarted and rebuilt it; "draining" and "paused": checkouts queue until resume(); "remote_full": no connection is free, and the remote server accepts no more; "unavailable": no connection is open, the last attempt has failed, and the pause before the next one still runs; "stale": connections from before a change of options or a reconnect() are still leased; "full": every connection that pool_size and max_overflow allow is there, and none is free; "overflow": there are more than pool_size; "ready": none of these. The first that holds';
+'first of these states that applies: "damaged": the pool''s state in shared memory is inconsistent, as last_error says, and checkouts fail until the worker has restarted and rebuilt the pool; "draining" and "paused": checkouts wait for resume(); "remote_full": no connection is free, and the remote server accepts no more; "unavailable": no connection is open, the last attempt to connect has failed, and the pause before the next one still runs; "stale": connections that were opened before a change of options or a reconnect() are still leased; "full": the pool has all connections that pool_size and max_overflow allow, and none is free; "overflow": it has more than pool_size connections; "ready": none of these';
 COMMENT ON COLUMN pgpool.pools.worker IS
 'worker that owns the connections; see view workers';
 COMMENT ON COLUMN pgpool.pools.transport IS
@@ -1009,7 +1009,7 @@ COMMENT ON COLUMN pgpool.waiters.deadline IS
 COMMENT ON COLUMN pgpool.waiters.why IS
 'argument why of the checkout, up to 127 bytes; NULL if none; <insufficient privilege> unless you may see it';
 COMMENT ON COLUMN pgpool.waiters.reason IS
-'what the pool waits for: "damaged": the worker to restart, and to rebuild the pool; "paused": resume(); "remote_full": the remote server to accept another connection, or a lease to end; "full": a lease to end, since all connections that pool_size and max_overflow allow are there; "connecting": a connection that is being opened; "lease": a lease to end, since that will probably be sooner than a new connection could be open; "unavailable": the end of the pause after a failed attempt to connect; "server_cap": a connection of any user''s pool of this server to close, since max_server_connections are there; "global_cap": a connection of any pool to close, since pgpool_ext.max_connections are in use';
+'first of these that applies: "damaged": the session waits for the worker to restart and to rebuild the pool; "paused": for resume(); "remote_full": for the remote server to accept another connection, or for the end of a lease; "connecting": for a connection that is being opened or is about to be; "full": for the end of a lease, because the pool has all connections that pool_size and max_overflow allow; "unavailable": for the end of the pause after a failed attempt to connect; "server_cap": for a connection of any pool of this server to close, because max_server_connections is reached; "global_cap": for a connection of any pool to close, because pgpool_ext.max_connections is reached; "lease": for the end of a lease, which is expected before a new connection could be open';
 
 CREATE TYPE pgpool.stats_row AS (
 	pool_id pg_catalog.int4,

@@ -135,7 +135,7 @@ read_leases(FunctionCallInfo fcinfo, int *count)
 						(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 						 errmsg("lease " UINT64_FORMAT " is given twice",
 								leases[i]->id),
-						 errdetail("It is element %d and element %d of the array.",
+						 errdetail("It is both element %d and element %d of the array.",
 								   j + 1, i + 1)));
 	}
 	*count = n;
@@ -234,7 +234,7 @@ return_notifications(FunctionCallInfo fcinfo, PgpxLease *lease,
 				(errcode(ERRCODE_WARNING),
 				 errmsg("notifications on lease " UINT64_FORMAT " were lost: " UINT64_FORMAT,
 						lease->id, lease->notes->dropped),
-				 errdetail("They were invalid, or exceeded the 1 MB that is kept until they are read.")));
+				 errdetail("They were invalid, or exceeded the limit of 1 MB for unread notifications.")));
 	pgpx_notes_drop(lease);
 }
 

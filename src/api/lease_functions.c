@@ -253,7 +253,7 @@ query_as(FunctionCallInfo fcinfo, bool by_pool, bool any)
 				(errcode(ERRCODE_DATATYPE_MISMATCH),
 				 errmsg("template of pgpool.query_as must not be of type %s",
 						OidIsValid(type) ? format_type_be(type) : "unknown"),
-				 errdetail("The columns of its type are the columns of the result."),
+				 errdetail("The type of the template determines the columns of the result."),
 				 errhint("Use a NULL of a table's or composite type, as NULL::orders, a value of a scalar type, or pgpool.query with a column list.")));
 
 	read_call(fcinfo, 1, by_pool, any, &call);

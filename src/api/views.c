@@ -327,7 +327,7 @@ pgpx_row_store(PgpxRow *row)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("the server has loaded an older version of the library pgpool_ext"),
-				 errdetail("A view has %d columns, of which it knows %d.",
+				 errdetail("The view has %d columns, and the loaded library returns %d.",
 						   row->rsinfo->setDesc->natts, row->n),
 				 errhint("Restart the server after an upgrade of pgpool_ext.")));
 	tuplestore_putvalues(row->rsinfo->setResult, row->rsinfo->setDesc,
@@ -353,8 +353,8 @@ available_connections(const PgpxPool *pool)
 }
 
 /*
- * Did the remote refuse the last attempt because it is full, and will the
- * worker try again?
+ * Returns whether the remote server has refused the last attempt because it
+ * accepts no more connections, and the worker will try again.
  */
 static bool
 is_remote_full(const PgpxView *view)
@@ -690,9 +690,9 @@ pgpx_view_leases(PG_FUNCTION_ARGS)
 }
 
 /*
- * Returns the reason for which the waiters of a pool wait: a connection is
- * being opened, or is about to be, or the first condition that prevents it, or
- * that it is probably not needed.
+ * Returns the reason for which the waiters of a pool wait: the pool grants no
+ * connection, a connection is being opened or is about to be, the first
+ * condition that prevents the opening, or that it is probably not needed.
  */
 static const char *
 wait_reason(const PgpxView *view)
@@ -701,12 +701,12 @@ wait_reason(const PgpxView *view)
 
 	if (pool->damaged)
 		return "damaged";
-	if (pool->count[PGPX_CONN_CONNECTING] > 0 && !is_remote_full(view))
-		return "connecting";
 	if (pgpx_pool_is_paused(pool))
 		return "paused";
 	if (is_remote_full(view))
 		return "remote_full";
+	if (pool->count[PGPX_CONN_CONNECTING] > 0)
+		return "connecting";
 	if (view->total >= view->cap)
 		return "full";
 	if (pgpx_view_backs_off(view))

@@ -701,9 +701,9 @@ pgpx_options_check_hosts(const char *name, const char *value)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("too many hosts in option \"%s\"", name),
-				 errdetail("The list has %d hosts, and can have %d.", n,
+				 errdetail("The list has %d hosts, and can have at most %d.", n,
 						   PGPX_MAX_HOSTS),
-				 errhint("Name fewer hosts, or one name that has all of the addresses.")));
+				 errhint("Specify fewer hosts, or one host name that resolves to all of the addresses.")));
 }
 
 /* Look up a pool option in the list; false if it is missing or invalid. */

@@ -263,7 +263,7 @@ pgpx_remote_prepare_send(PgpxRemoteTransaction *rt)
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("remote transaction on server \"%s\" is in use",
 						NameStr(rt->lease->spec->server_name)),
-				 errdetail("A function that was called while a row of a foreign table was read uses a foreign table of the same server.")));
+				 errdetail("While a row of a foreign table was read, a function was called that uses a foreign table of the same server.")));
 	if (rt->streaming != NULL)
 		pgpx_remote_scan_buffer(rt->streaming);
 	finish_answer(rt);

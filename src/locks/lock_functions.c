@@ -44,7 +44,7 @@ arg_name(FunctionCallInfo fcinfo, int at)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("lock name is %s", len == 0 ? "empty" : "too long"),
-				 errdetail("It has %d bytes, and must have between 1 and %d.",
+				 errdetail("The name has %d bytes, and must have between 1 and %d.",
 						   len, PGPX_DLOCK_NAME_LEN - 1)));
 	return name;
 }
@@ -61,7 +61,7 @@ arg_ttl(FunctionCallInfo fcinfo, int at)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("ttl is out of range"),
-				 errdetail("It is \"%s\", and must be between 1 second and 1 day.",
+				 errdetail("The ttl is \"%s\", and must be between 1 second and 1 day.",
 						   pgpx_arg_interval_text(fcinfo, at))));
 	return (int64) ms;
 }

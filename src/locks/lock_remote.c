@@ -236,7 +236,7 @@ add_hint(void *arg)
 		case ERRCODE_WRONG_OBJECT_TYPE:
 		case ERRCODE_NOT_NULL_VIOLATION:
 		case ERRCODE_CHECK_VIOLATION:
-			errhint("The tables in the remote's schema \"pgpool_lock\" do not match those that pgpool.lock_setup creates.");
+			errhint("The tables in schema \"pgpool_lock\" of the remote server do not match those that pgpool.lock_setup creates.");
 			break;
 		case ERRCODE_INSUFFICIENT_PRIVILEGE:
 			errhint("On the remote server the user needs USAGE on schema \"pgpool_lock\", SELECT, INSERT, UPDATE and DELETE on its tables; for pgpool.lock_setup, CREATE on the database.");

@@ -312,7 +312,7 @@ pgpx_catalog_reader_main(Datum arg)
 		published += try_publish(lfirst(lc)) ? 1 : 0;
 	}
 	ereport(pgpx_log_connections && published > 0 ? LOG : DEBUG1,
-			(errmsg("pgpool_ext catalog reader has published how to connect for %d pools",
+			(errmsg("pgpool_ext catalog reader has published the connection parameters of %d pools",
 					published)));
 	proc_exit(0);
 }

@@ -216,7 +216,7 @@ send_conninfo(PgpxCheckout *c, int worker, uint64 incarnation,
 					(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),
 					 errmsg("options of server \"%s\" are too long",
 							NameStr(spec->server_name)),
-					 errdetail("All options together may have %d bytes.",
+					 errdetail("The limit for all options together is %d bytes.",
 							   PGPX_MESSAGE_MAX)));
 		if (!pgpx_session_wait_control(worker, c->deadline))
 			break;
@@ -701,7 +701,7 @@ pgpx_checkout_raise_timeout(PgpxCheckout *c, PgpxPool *pool, bool granted)
 	if (pgpx_pool_worker_incarnation(pool) == 0)
 		ereport(ERROR,
 				(errcode(PGPX_ERRCODE_WORKER_DOWN),
-				 errmsg("the pool worker does not run"),
+				 errmsg("the pool worker is not running"),
 				 errhint("It is restarted within a second. If it is not, see the server log and \"max_worker_processes\".")));
 
 	raise_if_unreachable(c, pool);
@@ -753,8 +753,8 @@ pgpx_lease_check_unbounded_wait(void)
 	ereport(ERROR,
 			(errcode(ERRCODE_T_R_DEADLOCK_DETECTED),
 			 errmsg("cannot wait without a timeout while this session holds a lease"),
-			 errdetail_plural("This session holds %d lease. Two sessions that wait for each other would never return.",
-							  "This session holds %d leases. Two sessions that wait for each other would never return.",
+			 errdetail_plural("This session holds %d lease. Two sessions could wait for each other forever.",
+							  "This session holds %d leases. Two sessions could wait for each other forever.",
 							  n, n),
 			 errhint("Specify a timeout, or return the leases first.")));
 }

@@ -141,7 +141,7 @@ pgpx_lease_check_not_in_use(const PgpxLease *lease)
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("lease " UINT64_FORMAT " is in use", lease->id),
-				 errdetail("A function that was called while a result of this lease was read used the same lease.")));
+				 errdetail("While a result of this lease was read, a function was called that uses the same lease.")));
 }
 
 PgpxLease *
@@ -219,7 +219,7 @@ pgpx_lease_check_revoked(PgpxLease *lease)
 			ereport(ERROR,
 					(errcode(PGPX_ERRCODE_LEASE_TIMEOUT),
 					 errmsg("lease " UINT64_FORMAT " has timed out", lease->id),
-					 errdetail("It was held longer than the server's option \"lease_timeout\"; its connection is closed."),
+					 errdetail("It was held for longer than the server's option \"lease_timeout\" allows; its connection is closed."),
 					 add_hint(lease)));
 			break;
 		default:

@@ -318,7 +318,7 @@ read_wrapper(PgpxServerSpec *spec, PgpxServerRow *server, Oid wrapper)
 				 errmsg("server \"%s\" cannot be used as a pool",
 						server->name),
 				 errdetail("Its foreign-data wrapper is \"%s\".", name),
-				 errhint("Create the server for pgpool_fdw, postgres_fdw or "
+				 errhint("Create the server with foreign-data wrapper pgpool_fdw, postgres_fdw or "
 						 "dblink_fdw.")));
 	ReleaseSysCache(row);
 }
@@ -349,7 +349,7 @@ not_a_base(const PgpxServerRow *server, const char *base, const char *why)
 					base, server->name),
 			 errdetail("%s", why),
 			 errhint("Set \"base_server\" to the server that has the "
-					 "connection options, or drop it.")));
+					 "connection options, or drop the option.")));
 }
 
 static void

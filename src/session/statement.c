@@ -511,7 +511,7 @@ pgpx_run_send(PgpxRun *run, bool several)
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("client_encoding of the remote session was changed"),
-				 errhint("It must stay that of the local database; return the lease.")));
+				 errhint("It must remain that of the local database. Return the lease.")));
 
 	run->cached = choose_cached(run, several, &cached);
 	run->prepares = run->cached && cached.pipeline.parse;
@@ -765,7 +765,7 @@ note_columns(void *arg, const PgpxWireMessage *msg, const PgpxWire *wire)
 		ereport(ERROR,
 				(errcode(ERRCODE_TOO_MANY_COLUMNS),
 				 errmsg("remote result has too many columns"),
-				 errdetail("It has %d columns; a row can have %d.", n,
+				 errdetail("It has %d columns, and a row can have at most %d.", n,
 						   MaxTupleAttributeNumber)));
 	columns = palloc(sizeof(PgpxColumn) * Max(n, 1));
 	if (!pgpx_wire_parse_columns(msg, n, columns))

@@ -100,7 +100,7 @@ from_array(ArrayType *array, bool texts, PgpxStatement *statement)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("array of parameters must have one dimension"),
-				 errdetail("It has %d.", ARR_NDIM(array))));
+				 errdetail("The array has %d dimensions.", ARR_NDIM(array))));
 
 	statement->nparams = 0;
 	statement->values = NULL;

@@ -282,7 +282,7 @@ pgpx_rows_map(const PgpxWireMessage *msg, TupleDesc tupdesc, Oid type,
 					(errcode(ERRCODE_DATATYPE_MISMATCH),
 					 errmsg("remote result does not match type %s",
 							format_type_be(type)),
-					 errdetail("The remote statement returns %d columns, and the type is not a row type: it takes one.",
+					 errdetail("The remote statement returns %d columns, and a type that is not a row type needs exactly one.",
 							   n),
 					 errhint("Use a NULL of a table's or composite type as template, or pgpool.query with a column list.")));
 		for (int i = 0; i < n; i++)

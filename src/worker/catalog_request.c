@@ -176,7 +176,7 @@ start(Oid database, bool visit)
 		ereport(LOG,
 				(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 				 errmsg("pgpool_ext cannot start its catalog reader"),
-				 errdetail("All background workers are in use. Until one comes free, pools with \"min_size\" are opened by their next checkout, and distributed locks of silent sessions may expire after a restart of the pool worker."),
+				 errdetail("All background worker slots are in use. Until one is free, pools with \"min_size\" are opened only by a checkout, and distributed locks of idle sessions may expire after a restart of the pool worker."),
 				 errhint("Raise \"max_worker_processes\".")));
 	refused_pause = refused_pause == 0 ? PAUSE_MIN_MS :
 		Min(refused_pause * 2, PAUSE_MAX_MS);

@@ -177,7 +177,7 @@ pgpx_event_watch(PgpxWatchKind kind, int index, int fd, uint32 events,
 		  epoll_ctl(pgpx_epoll_fd, EPOLL_CTL_MOD, fd, &ev) == 0))
 		ereport(ERROR,
 				(errcode_for_socket_access(),
-				 errmsg("pgpool_ext could not watch a socket: %m")));
+				 errmsg("pgpool_ext could not add a socket to its event loop: %m")));
 }
 
 void

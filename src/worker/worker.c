@@ -174,7 +174,7 @@ allow_descriptors(PgpxWorkerSlot *slot)
 	if (pgpx_worker_index == 0 && needed / pgpx_shared->nworkers > most)
 		ereport(WARNING,
 				(errmsg("pool workers cannot open as many connections as \"pgpool_ext.max_connections\" allows"),
-				 errdetail("Workers: %d, descriptors that each may have for connections: %d, of which one over TLS takes three; \"pgpool_ext.max_connections\" is %d.",
+				 errdetail("Each of %d pool workers can use %d descriptors for connections, and a connection over TLS needs three; \"pgpool_ext.max_connections\" is %d.",
 						   pgpx_shared->nworkers, most, needed),
 				 kernel ?
 				 errhint("Raise the limit of open files of the server's processes (\"ulimit -Hn\") and \"max_files_per_process\" to at least %d.",

@@ -46,6 +46,12 @@ my $took = seconds {
 		$_, 'another pool works') foreach 1 .. 20;
 	is($stuck{$_}->done, 0, "$_: session still waits") foreach sort keys %stuck;
 
+	# while a pool is paused, a connection that is being opened would not be granted
+	$local->safe_psql('postgres', "SELECT pgpool.pause('silent')");
+	is($local->safe_psql('postgres', "SELECT DISTINCT reason FROM pgpool.waiters WHERE server = 'silent'"),
+		'paused', 'waiters of a paused pool wait for the end of the pause, not for the attempt');
+	$local->safe_psql('postgres', "SELECT pgpool.resume('silent')");
+
 	# a waiter can be cancelled
 	my $pid = $more[1]->pid;
 	$local->safe_psql('postgres', "SELECT pg_cancel_backend($pid)");

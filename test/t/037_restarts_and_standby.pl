@@ -92,7 +92,7 @@ ok( wait_until($local, sub { slurp_file($local->logfile) =~ /could not fork (?:w
 	'no fork: next worker cannot start');
 $delay = delay_begin();
 $took = seconds {
-	$sessions[1]->fails("SELECT pgpool.checkout('shard1', '1 s')", 'PX003', qr/the pool worker does not run/, 'no fork: checkout reports that no worker runs');
+	$sessions[1]->fails("SELECT pgpool.checkout('shard1', '1 s')", 'PX003', qr/the pool worker is not running/, 'no fork: checkout reports that no worker runs');
 };
 cmp_ok($took, '<', 1.1 + 2 + delay_end($delay, 1), 'no fork: error is in time');
 is($sessions[1]->run('SELECT state, pid IS NULL FROM pgpool.workers'), 'down|t', 'no fork: pgpool.workers shows it');

@@ -38,7 +38,7 @@ foreach my $holder (@holders)
 	last if $holder->error;
 }
 like(slurp_file($local->logfile), qr/WARNING:  pool workers cannot open as many connections as "pgpool_ext.max_connections" allows
-.*DETAIL:  Workers: 2, descriptors that each may have for connections: 36, .*"pgpool_ext.max_connections" is 100\.
+.*DETAIL:  Each of 2 pool workers can use 36 descriptors for connections, .*"pgpool_ext.max_connections" is 100\.
 .*HINT:  Raise "max_files_per_process" to at least 164/, 'warning at start reports that there are too few file descriptors');
 my ($refused) = grep { $_->error } @holders;
 like($refused->error, qr/DETAIL:  .* of .* connections are leased .* The pool worker has too many open descriptors: it uses \d+ of the 36 .*\nHINT:  Raise "max_files_per_process"/,

@@ -74,7 +74,7 @@ works('one', 'without failures');
 foreach my $case (
 	[ 'epoll_create1', qr/FATAL: .*pgpool_ext could not initialize its worker: Too many open files/ ],
 	[ 'pipe2', qr/FATAL: .*pgpool_ext could not initialize its worker: Too many open files/ ],
-	[ 'epoll_ctl', qr/ERROR: .*pgpool_ext could not watch a socket: Too many open files/ ])
+	[ 'epoll_ctl', qr/ERROR: .*pgpool_ext could not add a socket to its event loop: Too many open files/ ])
 {
 	my ($function, $said) = @$case;
 	my $log = -s $local->logfile;
