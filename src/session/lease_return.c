@@ -38,8 +38,7 @@
  *
  * Only then does it wake the waiter.  The remote is already working while
  * the waiter is being scheduled; usually its first recv() returns the rows.
- * The remote, too, is woken once instead of twice.  Behind a relay the
- * wakeup is deferred: the worker wakes the waiter when the answer arrives.
+ * The remote, too, is woken once instead of twice.
  *
  * Rules that make it safe:
  * - There is one Sync.  If the reset fails, the server skips all messages
@@ -169,28 +168,16 @@ send_pending(int fd, uint64 lease_id, bool reset, PgpxHandOver *hand_over)
  * before pgpx_pending_statement_sent.
  */
 static void
-send_and_wake(PgpxConn *conn, PgpxHandOver *hand_over, int fd, uint64 sender,
-			  bool reset)
+send_and_wake(PgpxHandOver *hand_over, int fd, uint64 sender, bool reset)
 {
-	int			procno = PGPX_WAITER_INDEX(hand_over->waiter);
 	PgpxPendingState how = send_pending(fd, sender, reset, hand_over);
 
 	/* the statement may contain private values of the waiter's user */
 	explicit_bzero(hand_over->messages, hand_over->len);
 
 	PGPX_DEBUG_POINT("hand_over_sent");
-	if (!pgpx_pending_statement_sent(hand_over, how))
-		return;
-
-	/*
-	 * If the wakeup is deferred, the worker wakes the waiter.  But if the
-	 * answer or a revocation of the lease has already used up the deferred
-	 * wakeup, the waiter found the statement still being sent and slept
-	 * again.  So wake it here.
-	 */
-	if (how != PGPX_PENDING_SENT ||
-		!pgpx_conn_is_wakeup_deferred(conn, procno, hand_over->lease_id))
-		pgpx_process_wake(procno);
+	if (pgpx_pending_statement_sent(hand_over, how))
+		pgpx_process_wake(PGPX_WAITER_INDEX(hand_over->waiter));
 }
 
 /*
@@ -222,7 +209,7 @@ hand_over_lease(PgpxLease *lease)
 							 &usage, &hand_over))
 		return false;
 	PGPX_DEBUG_POINT("hand_over");
-	send_and_wake(conn, &hand_over, lease->sock->fd, lease->id, reset);
+	send_and_wake(&hand_over, lease->sock->fd, lease->id, reset);
 	lease->spec->last_conn = lease->conn;
 	lease->spec->last_conn_generation = lease->generation;
 	pgpx_lease_forget(lease);

@@ -359,7 +359,6 @@ pgpx_conn_alloc_locked(PgpxPool *pool)
 	pg_atomic_write_u32(&conn->cancel, PGPX_CANCEL_NONE);
 	pg_atomic_write_u32(&conn->cancel_lost, 0);
 	pg_atomic_write_u32(&conn->hung_up, 0);
-	pg_atomic_write_u32(&conn->deferred_wakeup, 0);
 	pg_atomic_write_u32(&conn->nwatching, 0);
 
 	return pgpx_conn_set_state(pool, conn, PGPX_CONN_CONNECTING, pgpx_now()) ?
@@ -428,38 +427,6 @@ void
 pgpx_process_wake(int procno)
 {
 	SetLatch(&GetPGProcByNumber(procno)->procLatch);
-}
-
-void
-pgpx_conn_defer_wakeup_locked(PgpxConn *conn, int procno)
-{
-	Assert(LWLockHeldByMeInMode(pgpx_pools[conn->pool].lock, LW_EXCLUSIVE));
-	pg_atomic_write_u32(&conn->deferred_wakeup, procno + 1);
-}
-
-bool
-pgpx_conn_is_wakeup_deferred(PgpxConn *conn, int procno, uint64 lease_id)
-{
-	/*
-	 * Pairs with the barriers in SetLatch and ResetLatch.  If another process
-	 * clears one of the two values after this read and then wakes the waiter,
-	 * the waiter sees what this process stored before this call.
-	 */
-	pg_memory_barrier();
-	return pg_atomic_read_u32(&conn->deferred_wakeup) == procno + 1 &&
-		pg_atomic_read_u64(&conn->lease_id) == lease_id;
-}
-
-void
-pgpx_conn_deliver_wakeup(PgpxConn *conn)
-{
-	uint32		procno_plus_1;
-
-	if (pg_atomic_read_u32(&conn->deferred_wakeup) == 0)
-		return;
-	procno_plus_1 = pg_atomic_exchange_u32(&conn->deferred_wakeup, 0);
-	if (procno_plus_1 != 0)
-		pgpx_process_wake(procno_plus_1 - 1);
 }
 
 void

@@ -190,22 +190,6 @@ pgpx_pool_worker_incarnation(const PgpxPool *pool)
 /* Set the latch of a process, by its number. */
 extern void pgpx_process_wake(int procno);
 
-/*
- * pgpx_conn_defer_wakeup_locked
- *		Defer the wakeup of the new lessee of a relayed connection whose
- *		pending statement is being sent.  The worker wakes it when the answer
- *		arrives, or within two ticks; a process that revokes its lease wakes
- *		it, too.
- * pgpx_conn_is_wakeup_deferred
- *		Return whether that wakeup is still to be delivered.
- * pgpx_conn_deliver_wakeup
- *		Wake the lessee if its wakeup is deferred.
- */
-extern void pgpx_conn_defer_wakeup_locked(PgpxConn *conn, int procno);
-extern bool pgpx_conn_is_wakeup_deferred(PgpxConn *conn, int procno,
-										 uint64 lease_id);
-extern void pgpx_conn_deliver_wakeup(PgpxConn *conn);
-
 /* Set the latch of one worker, or of all, if running. */
 extern void pgpx_worker_wake(int worker);
 extern void pgpx_worker_wake_all(void);

@@ -605,10 +605,7 @@ pgpx_pool_hand_over(PgpxConn *conn, uint64 lease_id,
 	memcpy(hand_over->messages, PGPX_PENDING_OF(first), hand_over->len);
 	pg_atomic_write_u32(&first->pending_state, hand_over->pending_state);
 	(void) pgpx_waiter_grant_locked(pool, first, conn, &wake);
-	hand_over->lease_id = first->lease_id;
 	pgpx_conn_set_activity(conn, first->lease_id, PGPX_ACT_ACTIVE, false);
-	if (conn->relayed)
-		pgpx_conn_defer_wakeup_locked(conn, PGPX_WAITER_INDEX(first));
 	LWLockRelease(pool->lock);
 
 	/*

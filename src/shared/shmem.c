@@ -97,7 +97,6 @@ init_conn(PgpxConn *conn)
 	pg_atomic_init_u32(&conn->cancel, 0);
 	pg_atomic_init_u32(&conn->cancel_lost, 0);
 	pg_atomic_init_u32(&conn->hung_up, 0);
-	pg_atomic_init_u32(&conn->deferred_wakeup, 0);
 	pg_atomic_init_u32(&conn->nwatching, 0);
 	conn->pool = -1;
 	conn->prev = -1;

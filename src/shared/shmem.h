@@ -131,7 +131,6 @@ typedef struct PgpxConn
 	pg_atomic_uint32 cancel_lost;	/* a cancel may still arrive, see
 									 * conn_state.h */
 	pg_atomic_uint32 hung_up;	/* the worker has seen a FIN or RST */
-	pg_atomic_uint32 deferred_wakeup;	/* see pgpx_conn_defer_wakeup_locked */
 	pg_atomic_uint32 nwatching; /* sessions that have its socket cached, see
 								 * socket_cache.c */
 

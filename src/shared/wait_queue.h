@@ -169,7 +169,6 @@ typedef struct PgpxHolder
 typedef struct PgpxHandOver
 {
 	PgpxWaiter *waiter;
-	uint64		lease_id;		/* the waiter's */
 	uint32		pending_state;	/* value of PgpxWaiter.pending_state until
 								 * it is sent */
 	uint32		len;

@@ -296,10 +296,6 @@ relay(PgpxWorkerConn *w, bool local, uint32 events)
 		return;
 	pgpx_relay_ready(w, local, events);
 
-	/* keep ticking: a tick delivers the deferred wakeup if no event does */
-	if (pg_atomic_read_u32(&pgpx_conns[w->index].deferred_wakeup) != 0)
-		next_maintenance = Min(next_maintenance,
-							   pgpx_now() + PGPX_TICK_MS * 1000);
 	relayed &= pgpx_busy_poll_is_calm(w->pool);
 }
 

@@ -124,11 +124,6 @@ tick(PgpxTime now)
 			continue;
 
 		/*
-		 * wake the session: the statement may never end, but it has deadlines
-		 */
-		pgpx_conn_deliver_wakeup(conn);
-
-		/*
 		 * in use: keep ticking, or each checkin would have to wake the worker
 		 */
 		if (now - conn->last_used < PGPX_BUSY_MS * 1000)

@@ -138,10 +138,7 @@ write_local(PgpxRelay *relay, const char *data, size_t len)
 	return len;
 }
 
-/*
- * Moves bytes from the remote to the session.  Delivers the deferred wakeup of
- * a session that sleeps until the first byte arrives.
- */
+/* Moves bytes from the remote to the session. */
 static void
 move_inward(PgpxWorkerConn *w)
 {
@@ -161,8 +158,6 @@ move_inward(PgpxWorkerConn *w)
 		size_t		len = pgpx_tls_read(&relay->tls, chunk, CHUNK);
 		size_t		sent = write_local(relay, chunk, len);
 
-		if (len > 0 || relay->tls.ended)
-			pgpx_conn_deliver_wakeup(&pgpx_conns[w->index]);
 		if (relay->tls.ended)
 			drop(&relay->outward);
 		if (sent < len)

@@ -38,10 +38,6 @@
  * run carry_stopped_end: -DNS=2 -DCARRY -DSTOPS=1 -DKILLS=1 -DLOSSES=1
  * run broken: -DNC=2 -DSIZE=1 -DNS=2 -DLOSSES=1 -DKILLS=1
  * run carry_queue: -DNS=3 -DCARRY
- * run relay: -DNS=2 -DCARRY -DRELAY -DDEADLINES=1 -DINTERRUPTS=1
- * run relay_end: -DNS=2 -DCARRY -DRELAY -DKILLS=1 -DRESETFAILS=1
- * run relay_lost: -DNS=2 -DCARRY -DRELAY -DLOSSES=1
- * run relay_taken: -DNS=2 -DCARRY -DRELAY -DREVOKES=1
  * run sections: -DNS=2 -DSECTIONS -DINTERRUPTS=1
  * run sections_outage: -DNS=2 -DSECTIONS -DCONNFAILS=2 -DKILLS=1
  * run sections_carry: -DNS=2 -DSECTIONS -DCARRY -DINTERRUPTS=1
@@ -76,8 +72,6 @@
  * mutant BUG_ABANDON: -DNS=3 -DCARRY -DSTOPS=1 -DINTERRUPTS=1
  * mutant BUG_BROKEN: -DNC=2 -DSIZE=1 -DNS=2 -DREVOKES=1
  * mutant BUG_NOTWOKEN: -DNS=2 -DCARRY
- * mutant BUG_NOTCHECKED: -DNS=2 -DCARRY -DRELAY
- * mutant BUG_NOTTOLD: -DNS=2 -DCARRY -DRELAY -DREVOKES=1
  *
  * deep sections_restart: -DNS=2 -DSECTIONS -DRESTARTS=1
  * deep sections_revoke: -DNS=2 -DSECTIONS -DREVOKES=1 -DASKS=1
@@ -277,9 +271,6 @@ chan in[NC] = [2] of { byte };
 #endif
 chan out[NC] = [3] of { byte };
 byte dirty[NC];				/* session whose state it holds; 0: none */
-#ifdef RELAY
-byte sleeper[NC];			/* session that the worker wakes when an answer arrives, + 1 */
-#endif
 byte flying[NC];			/* a cancel: 0 none, 1 in flight, 2 delivered and closed */
 byte target[NC];			/* the statement to be cancelled */
 #if CANCELLOSSES > 0
@@ -1128,9 +1119,6 @@ back:
 			ticket[got].conn = c;
 			offer[got] = SENDING;
 			take_conn(c, got);
-#ifdef RELAY
-			sleeper[c] = got + 1;
-#endif
 			n = got;
 			assert_first(n);
 			n = 0;
@@ -1145,30 +1133,6 @@ back:
 		:: else -> got = 0; goto no_carry
 		fi
 	};
-#ifdef RELAY
-	/* send_pending and send_and_wake in lease_return.c */
-	atomic {
-		if
-		:: reachable -> in[c]!(AHEAD + got); how = SENT_ON
-		:: !reachable -> how = SENT_ON
-		:: !reachable -> how = NOT_SENT
-		fi
-	};
-	offer[got] = how;
-	atomic {
-#ifndef BUG_NOTCHECKED
-		if
-		:: how != SENT_ON || sleeper[c] != got + 1 -> latch[got] = 1
-#ifndef BUG_NOTTOLD
-		:: conn[c].owner != got -> latch[got] = 1
-#endif
-		:: else
-		fi;
-#endif
-		got = 0; how = 0;
-		goto next
-	};
-#endif
 	/* send_and_wake in lease_return.c: one call, without interrupts */
 	atomic {
 		if
@@ -1631,21 +1595,6 @@ proctype Remote(byte c)
 {
 	byte x;
 
-#ifdef RELAY
-	/*
-	 * The relay passes the answer on, and then wakes the session that sleeps until it
-	 * arrives; except if the worker gives up the connection.
-	 */
-#define pass_on \
-		if \
-		:: phase[c] == P_OPEN && sleeper[c] != 0 -> \
-			latch[sleeper[c] - 1] = 1; sleeper[c] = 0 \
-		:: else \
-		fi
-#else
-#define pass_on skip
-#endif
-
 end:
 	do
 	:: atomic { alive[c] && len(in[c]) > 0 && len(out[c]) < ROOM ->
@@ -1684,7 +1633,6 @@ end:
 #endif
 			out[c]!x
 		fi;
-		pass_on;
 		x = 0 }
 	:: atomic { alive[c] && cut[c] && len(in[c]) == 0 -> alive[c] = 0 }
 	:: atomic { flying[c] == 1 ->
@@ -1704,7 +1652,6 @@ end:
 			:: x == RST -> out[c]!BAD
 			:: else -> out[c]!x
 			fi;
-			pass_on;
 			x = 0
 		:: else
 		fi }
@@ -1726,14 +1673,10 @@ end:
 			:: x == RST -> out[c]!BAD
 			:: else -> out[c]!x
 			fi;
-			pass_on;
 			x = 0
 		:: else
 		fi;
 		stray_target[c] = 0 }
-#endif
-#ifdef RELAY
-	:: atomic { !alive[c] && phase[c] == P_OPEN && sleeper[c] != 0 -> pass_on }	/* also its end */
 #endif
 	od
 }
