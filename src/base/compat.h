@@ -3,8 +3,8 @@
  * compat.h
  *	  Differences between server and libpq versions.
  *
- * Wrappers have the interface of the newest server (18) and provide it on older
- * servers (15 to 17).  No other file tests PG_VERSION_NUM; the lint versions
+ * Wrappers have the interface of the newest server (19) and provide it on older
+ * servers (15 to 18).  No other file tests PG_VERSION_NUM; the lint versions
  * checks it.
  *
  *-------------------------------------------------------------------------
@@ -27,6 +27,7 @@
 #include "storage/pmsignal.h"
 #include "storage/proc.h"
 #include "utils/acl.h"
+#include "utils/tuplestore.h"
 #include "utils/varlena.h"
 #include "utils/wait_event.h"
 
@@ -52,6 +53,16 @@
 /* 18 has pg_noreturn as a prefix and removed the suffix form */
 #ifndef pg_noreturn
 #define pg_noreturn __attribute__((noreturn))
+#endif
+
+/* From 19 on, a new tuple descriptor must be finished before its first use. */
+#if PG_VERSION_NUM < 190000
+#define TupleDescFinalize(tupdesc) ((void) 0)
+#endif
+
+/* 19 has another type for the handlers of signals */
+#ifndef PG_SIG_IGN
+#define PG_SIG_IGN SIG_IGN
 #endif
 
 #if PG_VERSION_NUM < 170000

@@ -446,6 +446,7 @@ make_slot(PgpxRemoteScan *scan)
 	for (int i = 0; i < natts; i++)
 		TupleDescCopyEntry(desc, i + 1, scan->tupdesc, i + 1);
 	TupleDescInitEntry(desc, natts + 1, "ctid", TIDOID, -1, 0);
+	TupleDescFinalize(desc);
 	scan->slot = MakeSingleTupleTableSlot(desc, &TTSOpsMinimalTuple);
 }
 

@@ -9,6 +9,7 @@
  */
 #include "fdw/utility.h"
 
+#include "access/htup_details.h"
 #include "catalog/pg_attribute.h"
 #include "catalog/pg_class.h"
 #include "commands/defrem.h"

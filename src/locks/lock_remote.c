@@ -305,6 +305,7 @@ run_texts(PgpxLease *lease, const PgpxStatement *statement, int ncolumns,
 	*tupdesc = CreateTemplateTupleDesc(ncolumns);
 	for (int i = 1; i <= ncolumns; i++)
 		TupleDescInitEntry(*tupdesc, i, NULL, TEXTOID, -1, 0);
+	TupleDescFinalize(*tupdesc);
 	tuples = pgpx_rows_begin(*tupdesc, store, InvalidOid);
 	run(lease, statement, pgpx_rows_sink(tuples), deadline, refused);
 	pgpx_rows_end(tuples);

@@ -29,6 +29,7 @@
  */
 #include "session/catalog_invalidation.h"
 
+#include "access/htup_details.h"
 #include "access/xact.h"
 #include "catalog/objectaccess.h"
 #include "catalog/pg_user_mapping.h"

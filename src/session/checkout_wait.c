@@ -17,6 +17,7 @@
 
 #include "commands/dbcommands.h"
 #include "utils/inval.h"
+#include "utils/lsyscache.h"
 
 #include "base/debug_point.h"
 #include "base/errcodes.h"

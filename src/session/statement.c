@@ -830,6 +830,7 @@ name_remote_types(PgpxLease *lease, PgpxDescription *description)
 	TupleDescInitEntry(tupdesc, 2, "name", TEXTOID, -1, 0);
 	TupleDescInitEntry(tupdesc, 3, "is_array", BOOLOID, -1, 0);
 	TupleDescInitEntry(tupdesc, 4, "at", INT8OID, -1, 0);
+	TupleDescFinalize(tupdesc);
 	store = tuplestore_begin_heap(false, false, work_mem);
 	tuples = pgpx_rows_begin(tupdesc, store, InvalidOid);
 	(void) pgpx_exec(lease, &statement, pgpx_rows_sink(tuples));

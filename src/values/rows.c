@@ -295,7 +295,7 @@ pgpx_rows_map(const PgpxWireMessage *msg, TupleDesc tupdesc, Oid type,
 char *
 pgpx_column_list_type(Oid type, int32 typmod)
 {
-	bits16		flags;
+	uint16		flags;
 
 	if (type >= FirstGenbkiObjectId)
 		return NULL;

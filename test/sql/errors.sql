@@ -15,7 +15,7 @@ SELECT pgpool.exec(:lease, 'selec 1');
 SELECT pgpool.exec(:lease, 'selec $1', 1);
 SELECT pgpool.checkin(:lease);
 SELECT pgpool.exec('one', 'select 1/0');
-SELECT * FROM pgpool.query('one', 'select nothing()') AS t(a int);
+SELECT * FROM pgpool.query('one', 'select relkin from pg_class') AS t(a int);
 SELECT pgpool.checkout('one') AS lease \gset
 -- detail, hint and the remote context
 SELECT pgpool.exec(:lease, $sql$do $do$

@@ -44,7 +44,9 @@ SELECT pgpool.discard(-1);
 SELECT pgpool.checkin(9223372036854775807);
 SELECT pgpool.exec(0, 'select 1');
 SELECT * FROM pgpool.query(-1, 'select 1') AS t(a int);
+\set VERBOSITY terse
 SELECT pgpool.exec(1.5, 'select 1');
+\set VERBOSITY default
 
 -- returned twice, and used after checkin
 SELECT pgpool.checkout('one') AS lease \gset

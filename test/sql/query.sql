@@ -116,7 +116,9 @@ SELECT * FROM pgpool.query(:lease, 'select count(*) > 0 from t') AS t(still_ther
 SELECT pgpool.exec(:lease, 'commit');
 SELECT pgpool.exec(:lease, 'prepare p(int) as select $1 * 2');
 SELECT * FROM pgpool.query(:lease, 'execute p(21)') AS t(a int);
+\set VERBOSITY terse
 SELECT pgpool.exec(:lease, 'call pg_catalog.nothing()');
+\set VERBOSITY default
 SELECT pgpool.exec(:lease, 'vacuum t');
 -- a local rollback does not affect the remote transaction
 BEGIN;
