@@ -43,12 +43,12 @@ sub waits
 	return;
 }
 
-# Start the wait that completes the deadlock.
+# Start the wait that completes the deadlock; $sql: another statement than a checkout.
 sub is_victim
 {
-	my ($session, $server, $lines, $name) = @_;
+	my ($session, $server, $lines, $name, $sql) = @_;
 
-	$session->run("SELECT pgpool.checkout_xact('$server')");
+	$session->run($sql // "SELECT pgpool.checkout_xact('$server')");
 	my ($detail) = $session->error =~ /^DETAIL:  (.*?)\nHINT/ms;
 
 	$session->failed('40P01', qr/deadlock detected while waiting for a connection to server "$server"$/m, $name);
@@ -78,12 +78,119 @@ sub end_all
 	return is($local->safe_psql('postgres', 'SELECT sum(leased), sum(waiters) FROM pgpool.pools'), '0|0', 'no leases and no waiters are left');
 }
 
+# Each circle has a lease of a foreign table, and the wait of a foreign table, of a call with the name
+# of a server, or of a checkout. A call of which the statement was not sent can be the victim.
+sub mixed_circles
+{
+	my %hold = (
+		table => sub { "SELECT count(*) > 0 FROM far_$_[0]" },
+		checkout => sub { "SELECT pgpool.checkout_xact('$_[0]') > 0" });
+	my %wait = (%hold, query => sub { "SELECT a FROM pgpool.query('$_[0]', 'SELECT true') AS t(a bool)" }, exec => sub { "SELECT pgpool.exec('$_[0]', 'SELECT 1') = 1" });
+	my @waits = sort keys %wait;
+
+	$local->safe_psql('postgres', q{CREATE FOREIGN TABLE far_c (relname name) SERVER c OPTIONS (schema_name 'pg_catalog', table_name 'pg_class')});
+	foreach my $n (0 .. $#waits)
+	{
+		# two sessions: both kinds of leases, each kind of wait as the victim's and as the other one's
+		my ($first, $victim) = @waits[ $n, ($n + 1) % @waits ];
+		my @holds = $n % 2 ? qw(table checkout) : qw(checkout table);
+
+		$s[0]->run('BEGIN; ' . $hold{ $holds[0] }->('a'));
+		$s[1]->run('BEGIN; ' . $hold{ $holds[1] }->('b'));
+		$s[0]->start($wait{$first}->('b'));
+		ok(wait_until($local, 'SELECT server FROM pgpool.waiters', 'b'), "$first waits for a connection");
+		is_victim($s[1], 'a', [ line($s[1], 'server "a"', $s[0]), line($s[0], 'server "b"', $s[1]) ], "$victim completes a deadlock with $first", $wait{$victim}->('a'));
+		goes_on($s[0], "$first gets the victim's connection");
+		end_all();
+	}
+
+	# three sessions, and one behind the circle
+	$s[0]->run('BEGIN; ' . $hold{table}->('a'));
+	$s[1]->run('BEGIN; ' . $hold{checkout}->('b'));
+	$s[2]->run('BEGIN; ' . $hold{table}->('c'));
+	$s[0]->start($wait{query}->('b'));
+	ok(wait_until($local, q{SELECT string_agg(server, ' ' ORDER BY server) FROM pgpool.waiters}, 'b'), 'query waits for a connection');
+	$s[1]->start($wait{table}->('c'));
+	ok(wait_until($local, q{SELECT string_agg(server, ' ' ORDER BY server) FROM pgpool.waiters}, 'b c'), 'foreign table waits for a connection');
+	$s[3]->start($wait{exec}->('c'));
+	ok(wait_until($local, q{SELECT string_agg(server, ' ' ORDER BY server) FROM pgpool.waiters}, 'b c c'), 'a session without a lease waits behind the circle');
+	is_victim($s[2], 'a', [ line($s[2], 'server "a"', $s[0]), line($s[0], 'server "b"', $s[1]), line($s[1], 'server "c"', $s[2]) ],
+		'foreign table completes a circle of a query and a foreign table', $wait{table}->('a'));
+	goes_on($s[1], q{session of the circle gets the victim's connection});
+	is(join(' ', map { $_->done } @s[ 0, 3 ]), '0 0', 'other sessions still wait');
+	$s[1]->run('COMMIT');
+	goes_on($s[3], 'session behind the circle gets its connection');
+	goes_on($s[0], 'query gets its connection');
+	end_all();
+
+	# cancel and termination of a session of the circle
+	foreach my $function (qw(pg_cancel_backend pg_terminate_backend))
+	{
+		my $ends = PgpxSession->new($local);
+
+		$ends->run(q{SET deadlock_timeout = '1h'; BEGIN; } . $hold{table}->('a'));
+		$s[1]->run(q{SET deadlock_timeout = '1h'; BEGIN; } . $hold{table}->('b'));
+		$ends->start($wait{query}->('b'));
+		ok(wait_until($local, 'SELECT server FROM pgpool.waiters', 'b'), 'query waits for a connection');
+		$s[1]->start($wait{table}->('a'));
+		ok(wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '2'), 'foreign table waits for a connection');
+		$local->safe_psql('postgres', "SELECT $function(" . $ends->pid . ')');
+		goes_on($s[1], "$function ends the deadlock");
+		$ends->quit;
+		$s[1]->run('ROLLBACK; RESET deadlock_timeout');
+		end_all();
+	}
+	return;
+}
+
+# A session uses the pools of two users of one server: its own and, by a view, that of the view's owner.
+# The limit is that of the server.
+sub views_of_two_users
+{
+	$local->safe_psql('postgres', <<'EOT');
+ALTER SERVER capped OPTIONS (SET max_server_connections '2');
+CREATE FOREIGN TABLE far_capped (relname name) SERVER capped OPTIONS (schema_name 'pg_catalog', table_name 'pg_class');
+CREATE VIEW of_super AS SELECT * FROM far_capped;
+CREATE VIEW of_app AS SELECT * FROM far_capped;
+ALTER VIEW of_app OWNER TO app;
+GRANT SELECT ON far_capped, of_super TO app;
+EOT
+	my $of_app = PgpxSession->new($local, user => 'app');
+	my $within = 'server "capped" within max_server_connections';
+	my @held;
+
+	$s[0]->run('BEGIN; SELECT count(*) FROM far_capped');
+	$of_app->run('BEGIN; SELECT count(*) FROM far_capped');
+	is($s[0]->error . $of_app->error, '', 'pools of two users have a connection each');
+	@held = map { $_ == $of_app->pid ? $of_app : $s[0] } split /\n/, $local->safe_psql('postgres', 'SELECT pid FROM pgpool.leases ORDER BY connection');
+	$s[0]->start('SELECT count(*) > 0 FROM of_app');
+	ok(wait_until($local, 'SELECT reason FROM pgpool.waiters', 'server_cap'), 'view of another owner waits');
+	is_victim($of_app, 'capped', [ line($of_app, $within, @held), line($s[0], $within, @held) ], 'limit of the server: the later view gets 40P01',
+		'SELECT count(*) FROM of_super');
+	goes_on($s[0], 'limit of the server: the other view is read');
+	$of_app->quit;
+	end_all();
+	return;
+}
+
 sub deadlocks
 {
 	return $local->safe_psql('postgres', q{SELECT string_agg(server || ' ' || deadlocks, ',' ORDER BY server) FROM pgpool.stats WHERE deadlocks > 0});
 }
 
 # --- two sessions, two pools of one
+begin_with($s[0], 'a');
+begin_with($s[1], 'b');
+waits($s[0], 'b');
+my $delay = delay_begin();
+my $took = seconds { $s[1]->run(q{SELECT pgpool.checkout_xact('a')}) };
+my $late = delay_end($delay);
+$s[1]->failed('40P01', qr/deadlock detected/, 'session that completes a cycle gets 40P01');
+cmp_ok($took, '>=', 0.1, 'deadlock is reported after deadlock_timeout');
+cmp_ok($took, '<', 0.3 + $late, 'deadlock is reported within 200 ms after deadlock_timeout');
+goes_on($s[0], q{first session gets the victim's connection});
+end_all();
+
 begin_with($s[0], 'a');
 begin_with($s[1], 'b');
 waits($s[0], 'b');
@@ -298,7 +405,7 @@ end_all();
 # --- foreign tables lease connections for the transaction
 SKIP:
 {
-	skip 'postgres_fdw is not installed', 3
+	skip 'postgres_fdw is not installed', 1
 	  unless $local->safe_psql('postgres', q{SELECT count(*) FROM pg_available_extensions WHERE name = 'postgres_fdw'});
 	$local->safe_psql('postgres', "CREATE FOREIGN TABLE far_$_ (relname name) SERVER $_ OPTIONS (schema_name 'pg_catalog', table_name 'pg_class')") foreach qw(a b);
 	$s[0]->run('BEGIN; SELECT count(*) FROM far_a');
@@ -308,6 +415,8 @@ SKIP:
 	$s[1]->fails('SELECT count(*) FROM far_a', '40P01', qr/deadlock detected while waiting for a connection to server "a"/, 'foreign tables: the later waiter gets 40P01');
 	goes_on($s[0], 'foreign tables: the other session continues');
 	end_all();
+	mixed_circles();
+	views_of_two_users();
 }
 
 stats_add_up($local);
