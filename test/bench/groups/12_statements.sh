@@ -1,10 +1,11 @@
 # shellcheck shell=bash
 #
-# the statement cache: a point query that joins three tables, by pool and on a lease
+# a short query with and without the statement cache
 #
-# The remote parses and plans the query for each execution, or once for each connection.
+# The query joins three tables and returns one row. The remote server parses and plans it
+# for each execution, or with the cache once for each connection.
 
-# way_join POOL: us of a call by pool
+# way_join POOL: us of a call on a pool
 way_join() { here "SELECT join_each('$1', $(turns 2000))"; }
 # way_join_lease POOL: us on a held lease
 way_join_lease() { here "SELECT join_lease('$1', $(turns 2000))"; }
@@ -18,16 +19,16 @@ group_12() {
   done
 }
 
-tell_12() {
+report_12() {
   local at
 
-  section "The statement cache"
-  ratio "join of three tables by pool, statement_cache 20 / 0, apart" apart:join:p1_cache apart:join:p1 "<=0.6"
-  ratio "the same on a held lease, apart" apart:join_lease:p1_cache apart:join_lease:p1 -
-  ratio "join of three tables by pool, statement_cache 20 / 0, together" together:join:p1_cache together:join:p1 -
+  section "Statement cache"
+  ratio "join of three tables on a pool, statement_cache 20 / 0, apart" apart:join:p1_cache apart:join:p1 "<=0.6"
+  ratio "join of three tables on a held lease, statement_cache 20 / 0, apart" apart:join_lease:p1_cache apart:join_lease:p1 -
+  ratio "join of three tables on a pool, statement_cache 20 / 0, together" together:join:p1_cache together:join:p1 -
   for at in apart together; do
-    figure "$at:join:p1" us "join by pool, no cache, $at"
-    figure "$at:join:p1_cache" us "join by pool, statement_cache 20, $at"
+    figure "$at:join:p1" us "join on a pool, no cache, $at"
+    figure "$at:join:p1_cache" us "join on a pool, statement_cache 20, $at"
     figure "$at:join_lease:p1" us "join on a held lease, no cache, $at"
     figure "$at:join_lease:p1_cache" us "join on a held lease, statement_cache 20, $at"
   done
