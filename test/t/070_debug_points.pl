@@ -825,11 +825,13 @@ arm(debug_oom => 0);
 make_pool($local, $remote, server => $_, options => { pool_size => 1, checkout_timeout => '10min' }) foreach qw(east west);
 
 # The first session holds one of east, waits for one of west, and completes a deadlock
-# with the second.  It performs the action at the debug point.
+# with the second.  It performs the action at the debug point.  $wait: how it waits.
 sub cross
 {
-	my ($point, $action, $waits_first) = @_;
+	my ($point, $action, $waits_first, $wait) = @_;
 	my @sessions = map { PgpxSession->new($local) } 0, 1;
+
+	$wait //= q{SELECT pgpool.checkout_xact('west') > 0};
 
 	disarm();
 	$sessions[0]->run(qq{SET deadlock_timeout = '50ms'; SET pgpool_ext.debug_point = '$point $action'; BEGIN; SELECT pgpool.checkout_xact('east')});
@@ -841,7 +843,7 @@ sub cross
 	}
 	$sessions[1]->start(q{SELECT pgpool.checkout_xact('east') > 0});
 	ok(wait_until($local, q{SELECT waiters FROM pgpool.pools WHERE server = 'east'}, '1'), 'one session of the deadlock waits');
-	$sessions[0]->start(q{SELECT pgpool.checkout_xact('west') > 0});
+	$sessions[0]->start($wait);
 	ok(reached($point), "$point $action: the other session has found the deadlock");
 	return @sessions;
 }
@@ -880,19 +882,40 @@ go_on('deadlocked');
 is($cross[0]->finish(30) . $cross[0]->error, 't', 'victim takes the connection, and gets no error');
 deadlock_ended('grant to a victim', @cross);
 
-# the victim is cancelled, terminated, exits, has an error
-foreach my $case ([ 'wait', 'pg_cancel_backend' ], [ 'wait', 'pg_terminate_backend' ], ['exit'], ['error'])
+# the other session is cancelled or terminated between the two readings: there is no deadlock any more
+foreach my $function (qw(pg_cancel_backend pg_terminate_backend))
 {
-	my ($action, $function) = @$case;
-	my $what = $function // $action;
+	@cross = cross('deadlock_read', 'wait');
+	$local->safe_psql('postgres', "SELECT $function(" . $cross[1]->pid . ')');
+	$cross[1]->finish(30);
+	ok(wait_until($local, q{SELECT pid FROM pgpool.leases WHERE server = 'west'}, $cross[0]->pid), "$function of the other session: session that checks is granted its connection");
+	go_on('deadlock_read');
+	is($cross[0]->finish(30) . $cross[0]->error, 't', "$function of the other session between the two readings: no deadlock is reported");
+	deadlock_ended($function, @cross);
+}
 
-	@cross = cross('deadlocked', $action);
-	$local->safe_psql('postgres', "SELECT $function(" . $cross[0]->pid . ')') if $function;
-	go_on('deadlocked') if $action eq 'wait';
-	is($cross[1]->finish(30) . $cross[1]->error, 't', "$what of the victim: other session is served");
-	$cross[0]->finish(30);
-	isnt($cross[0]->error, '', "$what of the victim: error or end of the session");
-	deadlock_ended($what, @cross);
+# the victim is cancelled, terminated, exits, has an error: in a checkout, a call and a foreign table
+my @waits = (q{SELECT pgpool.checkout_xact('west') > 0}, q{SELECT pgpool.exec('west', 'SELECT 1')});
+if ($local->safe_psql('postgres', q{SELECT count(*) FROM pg_available_extensions WHERE name = 'postgres_fdw'}))
+{
+	$local->safe_psql('postgres', q{CREATE FOREIGN TABLE far_west (relname name) SERVER west OPTIONS (schema_name 'pg_catalog', table_name 'pg_class')});
+	push @waits, 'SELECT count(*) FROM far_west';
+}
+foreach my $wait (@waits)
+{
+	foreach my $case ([ 'wait', 'pg_cancel_backend' ], [ 'wait', 'pg_terminate_backend' ], ['exit'], ['error'])
+	{
+		my ($action, $function) = @$case;
+		my $what = ($function // $action) . ", $wait";
+
+		@cross = cross('deadlocked', $action, undef, $wait);
+		$local->safe_psql('postgres', "SELECT $function(" . $cross[0]->pid . ')') if $function;
+		go_on('deadlocked') if $action eq 'wait';
+		is($cross[1]->finish(30) . $cross[1]->error, 't', "$what of the victim: other session is served");
+		$cross[0]->finish(30);
+		isnt($cross[0]->error, '', "$what of the victim: error or end of the session");
+		deadlock_ended($what, @cross);
+	}
 }
 disarm();
 check_invariants($local);
