@@ -210,9 +210,13 @@ pgpx_control_send_conninfo(int worker, uint64 incarnation, int pool,
 	ConninfoMessage *msg;
 	char	   *at;
 	int			sent;
+	int			send_errno;
 
 	if (len > PGPX_MESSAGE_MAX)
+	{
+		errno = EMSGSIZE;
 		return -1;
+	}
 
 	/* no StringInfo: its growth would leave copies of secrets in memory */
 	msg = palloc0(len);
@@ -231,8 +235,10 @@ pgpx_control_send_conninfo(int worker, uint64 incarnation, int pool,
 	}
 	Assert(at == (char *) msg + len);
 	sent = pgpx_fd_send(control[worker][0], msg, len, -1);
+	send_errno = errno;
 	explicit_bzero(msg, len);
 	pfree(msg);
+	errno = send_errno;
 	return sent;
 }
 

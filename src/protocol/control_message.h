@@ -126,8 +126,8 @@ extern int	pgpx_control_worker_fd(int worker);
  *		Publishes the connection parameters of a pool to a worker.
  *
  * Returns 1 if the message was sent; 0 if the queue is full, in which case the
- * caller waits and retries; -1 if the message is longer than PGPX_MESSAGE_MAX
- * or cannot be sent.
+ * caller waits and retries; -1 if it cannot be sent, with the reason in errno:
+ * EMSGSIZE if the message is longer than PGPX_MESSAGE_MAX.
  */
 extern int	pgpx_control_send_conninfo(int worker, uint64 incarnation, int pool,
 									   uint32 pool_id,

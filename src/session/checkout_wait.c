@@ -15,6 +15,8 @@
  */
 #include "session/checkout_wait.h"
 
+#include <errno.h>
+
 #include "commands/dbcommands.h"
 #include "utils/inval.h"
 #include "utils/lsyscache.h"
@@ -212,6 +214,11 @@ send_conninfo(PgpxCheckout *c, int worker, uint64 incarnation,
 
 		if (sent > 0)
 			break;
+		if (sent < 0 && errno != EMSGSIZE)
+			ereport(ERROR,
+					(errcode_for_socket_access(),
+					 errmsg("could not send the options of server \"%s\" to the pool worker: %m",
+							NameStr(spec->server_name))));
 		if (sent < 0)
 			ereport(ERROR,
 					(errcode(ERRCODE_PROGRAM_LIMIT_EXCEEDED),

@@ -158,8 +158,9 @@ extern bool pgpx_run_repeat_uncached(PgpxRun *run);
  *	failed		after an error, which the prediction may have caused
  *	was_wrong	after the answer is complete: true if the remote refused the
  *				statement before running it because its columns differ from the
- *				last time, and it must be sent again.  Raises an error instead
- *				if may_repeat is false
+ *				last time, and it must be sent again.  If it must not be sent
+ *				again (may_repeat is false, or the remote transaction has
+ *				failed): false, and the error in the run names the reason
  *	end			remember the formats to request in binary the next time
  */
 typedef struct PgpxPrediction

@@ -191,6 +191,15 @@ check_invariants($local);
 	is($fresh->run(q{SELECT a FROM pgpool.query('one', 'select 7') AS t(a int)}) . $fresh->error, '7', 'failed request: another connection is used');
 	$fresh->quit;
 
+	# the conninfo cannot be sent
+	$fresh = PgpxSession->new($local);
+	$local->safe_psql('postgres', q{ALTER SERVER one OPTIONS (ADD keepalives_idle '100')});
+	fail_next($local, 'sendmsg', who => 'session', errno => EPIPE);
+	$fresh->fails(q{SELECT pgpool.checkout('one', '10 s')}, '08006', qr/could not send the options of server "one" to the pool worker: Broken pipe/, 'conninfo that cannot be sent is an error that names the reason');
+	like($fresh->run(q{SELECT pgpool.checkout('one', '10 s')}), qr/^\d+$/, 'next checkout sends it') or diag($fresh->error);
+	$local->safe_psql('postgres', q{ALTER SERVER one OPTIONS (DROP keepalives_idle)});
+	$fresh->quit;
+
 	# a reply that cannot be received: the same, and the next request has a new socket
 	# pair
 	$fresh = PgpxSession->new($local);
