@@ -49,6 +49,7 @@
 #include "utils/lsyscache.h"
 #include "utils/regproc.h"
 #include "utils/rel.h"
+#include "utils/snapmgr.h"
 #include "utils/syscache.h"
 
 #include "shared/shmem.h"
@@ -58,12 +59,16 @@
 #define THEIR_EXTENSION "postgres_fdw"
 #define THEIR_WRAPPER "postgres_fdw"
 #define THEIR_HANDLER "postgres_fdw_handler"
+#define ESTIMATE "use_remote_estimate"
 
 PG_FUNCTION_INFO_V1(pgpx_attach_postgres_fdw);
 PG_FUNCTION_INFO_V1(pgpx_detach_postgres_fdw);
 
 static ProcessUtility_hook_type prev_process_utility = NULL;
 static object_access_hook_type prev_object_access = NULL;
+
+/* a DROP EXTENSION runs that names both extensions */
+static bool drops_both = false;
 
 /*
  * Find the handler function of an extension by its name, in whichever schema
@@ -129,27 +134,31 @@ refuse_drop(const char *wrapper)
 			 errhint("Call pgpool.detach_postgres_fdw() first.")));
 }
 
+/* Returns whether DROP EXTENSION names an extension. */
+static bool
+drops(const DropStmt *stmt, const char *extension)
+{
+	ListCell   *lc;
+
+	if (stmt->removeType != OBJECT_EXTENSION)
+		return false;
+	foreach(lc, stmt->objects)
+		if (strcmp(strVal(lfirst(lc)), extension) == 0)
+			return true;
+	return false;
+}
+
 /*
  * Raise an error for DROP EXTENSION pgpool_ext while a wrapper is attached.
  * PostgreSQL would refuse it too, with the hint to use CASCADE.
  */
 static void
-check_statement(const DropStmt *stmt)
+check_drop(void)
 {
-	ListCell   *lc;
+	Oid			wrapper = get_foreign_data_wrapper_oid(THEIR_WRAPPER, true);
 
-	if (stmt->removeType != OBJECT_EXTENSION)
-		return;
-	foreach(lc, stmt->objects)
-	{
-		Oid			wrapper;
-
-		if (strcmp(strVal(lfirst(lc)), OUR_EXTENSION) != 0)
-			continue;
-		wrapper = get_foreign_data_wrapper_oid(THEIR_WRAPPER, true);
-		if (OidIsValid(wrapper) && is_attached(wrapper))
-			refuse_drop(THEIR_WRAPPER);
-	}
+	if (OidIsValid(wrapper) && is_attached(wrapper))
+		refuse_drop(THEIR_WRAPPER);
 }
 
 static void
@@ -158,14 +167,31 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 				QueryEnvironment *queryEnv, DestReceiver *dest,
 				QueryCompletion *qc)
 {
+	bool		outer = drops_both;
+
+	drops_both = false;
 	if (IsA(pstmt->utilityStmt, DropStmt))
-		check_statement((DropStmt *) pstmt->utilityStmt);
-	if (prev_process_utility)
-		prev_process_utility(pstmt, queryString, readOnlyTree, context, params,
-							 queryEnv, dest, qc);
-	else
-		standard_ProcessUtility(pstmt, queryString, readOnlyTree, context,
-								params, queryEnv, dest, qc);
+	{
+		const DropStmt *stmt = (DropStmt *) pstmt->utilityStmt;
+
+		drops_both = drops(stmt, OUR_EXTENSION) && drops(stmt, THEIR_EXTENSION);
+		if (!drops_both && drops(stmt, OUR_EXTENSION))
+			check_drop();
+	}
+	PG_TRY();
+	{
+		if (prev_process_utility)
+			prev_process_utility(pstmt, queryString, readOnlyTree, context,
+								 params, queryEnv, dest, qc);
+		else
+			standard_ProcessUtility(pstmt, queryString, readOnlyTree, context,
+									params, queryEnv, dest, qc);
+	}
+	PG_FINALLY();
+	{
+		drops_both = outer;
+	}
+	PG_END_TRY();
 }
 
 /*
@@ -173,7 +199,8 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
  * dropped, for example by DROP EXTENSION CASCADE or DROP OWNED CASCADE.  A
  * command locks all objects that it drops before it drops the first one.  So
  * the lock on the handler shows that the handler will be dropped, too.  Without
- * that lock the wrapper is dropped with postgres_fdw, which is allowed.
+ * that lock the wrapper is dropped with postgres_fdw, which is allowed.  So is
+ * DROP EXTENSION that names both extensions.
  */
 static void
 object_access(ObjectAccessType access, Oid classId, Oid objectId, int subId,
@@ -184,7 +211,7 @@ object_access(ObjectAccessType access, Oid classId, Oid objectId, int subId,
 	if (prev_object_access)
 		prev_object_access(access, classId, objectId, subId, arg);
 	if (access != OAT_DROP || classId != ForeignDataWrapperRelationId ||
-		!is_attached(objectId))
+		drops_both || !is_attached(objectId))
 		return;
 	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, ProcedureRelationId,
 					   handler_of(objectId), 0);
@@ -201,50 +228,151 @@ pgpx_attach_init(void)
 	object_access_hook = object_access;
 }
 
-/* Returns the OIDs of the servers of a wrapper. */
+/*
+ * Returns the OIDs of the servers of a wrapper, and of those that an unfinished
+ * transaction has created.
+ */
 static List *
 servers_of(Oid wrapper)
 {
 	Relation	rel = table_open(ForeignServerRelationId, AccessShareLock);
-	SysScanDesc scan = systable_beginscan(rel, InvalidOid, false, NULL, 0,
-										  NULL);
+	SnapshotData dirty;
+	SysScanDesc scan;
 	List	   *servers = NIL;
 	HeapTuple	row;
 
+	InitDirtySnapshot(dirty);
+	scan = systable_beginscan(rel, InvalidOid, false, &dirty, 0, NULL);
 	while (HeapTupleIsValid(row = systable_getnext(scan)))
 	{
 		Form_pg_foreign_server form = (Form_pg_foreign_server) GETSTRUCT(row);
 
 		if (form->srvfdw == wrapper)
-			servers = lappend_oid(servers, form->oid);
+			servers = list_append_unique_oid(servers, form->oid);
 	}
 	systable_endscan(scan);
 	table_close(rel, AccessShareLock);
 	return servers;
 }
 
-/* Returns the OIDs of the foreign tables of a wrapper, in their order. */
+/*
+ * Returns the OIDs of the foreign tables of a wrapper, in their order.  If an
+ * unfinished transaction has created one of them, sets *creator to that
+ * transaction, otherwise to InvalidTransactionId.
+ *
+ * rel: pg_foreign_table, on which the caller holds ShareLock.
+ */
 static List *
-tables_of(Oid wrapper)
+tables_of(Oid wrapper, Relation rel, TransactionId *creator)
 {
 	List	   *servers = servers_of(wrapper);
-	Relation	rel = table_open(ForeignTableRelationId, AccessShareLock);
-	SysScanDesc scan = systable_beginscan(rel, InvalidOid, false, NULL, 0,
-										  NULL);
+	SnapshotData dirty;
+	SysScanDesc scan;
 	List	   *tables = NIL;
 	HeapTuple	row;
 
+	*creator = InvalidTransactionId;
+	InitDirtySnapshot(dirty);
+	scan = systable_beginscan(rel, InvalidOid, false, &dirty, 0, NULL);
 	while (HeapTupleIsValid(row = systable_getnext(scan)))
 	{
 		Form_pg_foreign_table form = (Form_pg_foreign_table) GETSTRUCT(row);
 
-		if (list_member_oid(servers, form->ftserver))
-			tables = lappend_oid(tables, form->ftrelid);
+		if (!list_member_oid(servers, form->ftserver))
+			continue;
+		if (TransactionIdIsValid(dirty.xmin))
+			*creator = dirty.xmin;
+		tables = list_append_unique_oid(tables, form->ftrelid);
 	}
 	systable_endscan(scan);
-	table_close(rel, AccessShareLock);
 	list_sort(tables, list_oid_cmp);
 	return tables;
+}
+
+/*
+ * Returns the foreign tables of a wrapper, and prevents the creation of others
+ * until the end of this transaction.
+ *
+ * CREATE FOREIGN TABLE releases its lock on pg_foreign_table before its
+ * transaction ends.  So a table can exist that is not visible yet, and whose
+ * creator may already have used it.  This function waits for the creator.  It
+ * holds no lock meanwhile, because the creator may create another table.
+ */
+static List *
+freeze_tables(Oid wrapper)
+{
+	for (;;)
+	{
+		Relation	rel = table_open(ForeignTableRelationId, ShareLock);
+		TransactionId creator;
+		List	   *tables = tables_of(wrapper, rel, &creator);
+
+		if (!TransactionIdIsValid(creator))
+		{
+			table_close(rel, NoLock);
+			return tables;
+		}
+		table_close(rel, ShareLock);
+		XactLockTableWait(creator, NULL, NULL, XLTW_None);
+	}
+}
+
+/* Returns whether an option that is a boolean is on. */
+static bool
+is_on(List *options, const char *name)
+{
+	ListCell   *lc;
+
+	foreach(lc, options)
+	{
+		DefElem    *def = lfirst_node(DefElem, lc);
+
+		if (strcmp(def->defname, name) == 0)
+			return defGetBoolean(def);
+	}
+	return false;
+}
+
+/*
+ * Raise a warning if servers or tables have option use_remote_estimate, because
+ * postgres_fdw then opens its own connection to plan a query.
+ */
+static void
+warn_of_estimates(Oid wrapper, List *tables)
+{
+	const char *first = NULL;
+	int			n = 0;
+	ListCell   *lc;
+
+	foreach(lc, servers_of(wrapper))
+	{
+		ForeignServer *server = GetForeignServerExtended(lfirst_oid(lc),
+														 FSV_MISSING_OK);
+
+		if (server == NULL || !is_on(server->options, ESTIMATE))
+			continue;
+		if (n++ == 0)
+			first = psprintf("server \"%s\"", server->servername);
+	}
+	foreach(lc, tables)
+	{
+		Oid			table = lfirst_oid(lc);
+
+		if (!SearchSysCacheExists1(FOREIGNTABLEREL, ObjectIdGetDatum(table)) ||
+			!is_on(GetForeignTable(table)->options, ESTIMATE))
+			continue;
+		if (n++ == 0)
+			first = psprintf("foreign table \"%s\"", get_rel_name(table));
+	}
+	if (n > 0)
+		ereport(WARNING,
+				(errcode(ERRCODE_WARNING),
+				 errmsg("postgres_fdw still opens connections of its own because of option \"%s\"",
+						ESTIMATE),
+				 n == 1 ? errdetail("The option is on for %s.", first) :
+				 errdetail("The option is on for %d servers and foreign tables, for example for %s.",
+						   n, first),
+				 errhint("Drop the option, and run ANALYZE on the foreign tables.")));
 }
 
 /*
@@ -362,7 +490,7 @@ change_handler(Oid ours, bool attach)
 	if (attach)
 		(void) GetFdwRoutine(new_handler);
 
-	tables = tables_of(wrapper);
+	tables = freeze_tables(wrapper);
 	lock_tables(tables);
 	set_handler(new_handler);
 	foreach(lc, tables)
@@ -374,6 +502,8 @@ change_handler(Oid ours, bool attach)
 			CacheInvalidateRelcacheByRelid(table);
 	}
 	CommandCounterIncrement();
+	if (attach)
+		warn_of_estimates(wrapper, tables);
 	return true;
 }
 

@@ -15,9 +15,11 @@
 #include "base/compat.h"
 
 #include "foreign/fdwapi.h"
+#include "utils/builtins.h"
 #include "utils/rel.h"
 
 #include "fdw/contract.h"
+#include "fdw/deparse.h"
 #include "fdw/modify.h"
 #include "fdw/remote_transaction.h"
 #include "fdw/scan.h"
@@ -37,6 +39,23 @@ postgres_fdw(void)
 		MemoryContextSwitchTo(old);
 	}
 	return routine;
+}
+
+/*
+ * With option use_remote_estimate, which only servers of an attached wrapper
+ * can have, postgres_fdw plans on a connection of its own.  Its locks and those
+ * of a TRUNCATE on our lease would wait for each other for ever, and no server
+ * sees that both belong to one local transaction.
+ */
+static void
+estimate_size(PlannerInfo *root, RelOptInfo *rel, Oid table)
+{
+	const char *value = pgpx_table_option(table, "use_remote_estimate");
+	bool		estimates = false;
+
+	if (value != NULL && parse_bool(value, &estimates) && estimates)
+		pgpx_modify_check_estimate(GetForeignTable(table)->serverid);
+	postgres_fdw()->GetForeignRelSize(root, rel, table);
 }
 
 /* Show the pool that a node has used.  Shows nothing if it was not executed. */
@@ -93,7 +112,7 @@ pgpx_fdw_handler(PG_FUNCTION_ARGS)
 	FdwRoutine *routine = makeNode(FdwRoutine);
 
 	/* planning */
-	routine->GetForeignRelSize = theirs->GetForeignRelSize;
+	routine->GetForeignRelSize = estimate_size;
 	routine->GetForeignPaths = theirs->GetForeignPaths;
 	routine->GetForeignPlan = theirs->GetForeignPlan;
 	routine->GetForeignJoinPaths = theirs->GetForeignJoinPaths;

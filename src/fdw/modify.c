@@ -549,6 +549,55 @@ pgpx_modify_transaction(const ResultRelInfo *result_rel)
 	return m != NULL ? m->transaction : NULL;
 }
 
+/*
+ * The servers on which this transaction has truncated a table, and those for
+ * which postgres_fdw has planned on a connection of its own.
+ */
+static List *truncated = NIL;
+static List *estimated = NIL;
+
+static void
+forget_servers(void *arg)
+{
+	truncated = estimated = NIL;
+}
+
+/*
+ * Add a server to one of the two lists, and raise an error if it is in the
+ * other one.
+ */
+static void
+add_server(List **list, const List *other, Oid server)
+{
+	MemoryContext old;
+
+	if (list_member_oid(other, server))
+		ereport(ERROR,
+				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+				 errmsg("cannot truncate a foreign table of server \"%s\" and use option \"use_remote_estimate\" in one transaction",
+						GetForeignServer(server)->servername),
+				 errdetail("With this option postgres_fdw plans on a connection of its own, and the two connections would wait for each other's locks."),
+				 errhint("Truncate in a transaction of its own, or drop the option.")));
+	if (list_member_oid(*list, server))
+		return;
+	old = MemoryContextSwitchTo(TopTransactionContext);
+	if (truncated == NIL && estimated == NIL)
+	{
+		MemoryContextCallback *callback = palloc0(sizeof(*callback));
+
+		callback->func = forget_servers;
+		MemoryContextRegisterResetCallback(TopTransactionContext, callback);
+	}
+	*list = lappend_oid(*list, server);
+	MemoryContextSwitchTo(old);
+}
+
+void
+pgpx_modify_check_estimate(Oid server)
+{
+	add_server(&estimated, truncated, server);
+}
+
 void
 pgpx_modify_truncate(List *rels, DropBehavior behavior, bool restart_seqs)
 {
@@ -574,6 +623,7 @@ pgpx_modify_truncate(List *rels, DropBehavior behavior, bool restart_seqs)
 							RelationGetRelationName(rel))));
 		server = GetForeignTable(RelationGetRelid(rel))->serverid;
 	}
+	add_server(&truncated, estimated, server);
 	transaction = pgpx_remote_transaction_get(server, GetUserId(), "TRUNCATE");
 	statement.sql = pgpx_deparse_truncate(rels, behavior, restart_seqs);
 	(void) pgpx_remote_execute(transaction, &statement, NULL, true);

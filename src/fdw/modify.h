@@ -49,6 +49,15 @@ extern void pgpx_modify_end_insert(EState *estate, ResultRelInfo *result_rel);
 extern const PgpxRemoteTransaction *
 pgpx_modify_transaction(const ResultRelInfo *result_rel);
 
+/*
+ * pgpx_modify_check_estimate
+ *		Note that postgres_fdw plans on a connection of its own to a server.
+ *
+ * From then on, TRUNCATE of the server's tables raises an error in this
+ * transaction.  Errors: 0A000 if the transaction has truncated such a table.
+ */
+extern void pgpx_modify_check_estimate(Oid server);
+
 extern void pgpx_modify_truncate(List *rels, DropBehavior behavior,
 								 bool restart_seqs);
 

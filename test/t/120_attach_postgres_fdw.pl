@@ -37,6 +37,8 @@ privileges();
 sessions_follow();
 transactions_do_not_mix();
 concurrent_calls();
+uncommitted_tables();
+remote_estimates();
 odd_wrappers();
 drop_extension();
 dump_and_restore();
@@ -185,6 +187,72 @@ sub concurrent_calls
 	return;
 }
 
+# A table that is not committed yet is found, too.
+sub uncommitted_tables
+{
+	my $app = PgpxSession->new($local);
+	my $port = $remote->port;
+	my $waits = q{SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'};
+	my $table = "CREATE FOREIGN TABLE new_far (id int, v text) SERVER %s OPTIONS (schema_name 'public', table_name 't')";
+	my $blocked = PgpxSession->new($local);
+
+	$app->run('BEGIN; ' . sprintf($table, 'far') . "; UPDATE new_far SET v = 'written' WHERE id = 1");
+	$super->start('SELECT pgpool.attach_postgres_fdw()');
+	ok(wait_until($local, $waits, '1'), 'attach waits for a table that is not committed');
+	is($app->run('CREATE FOREIGN TABLE another (id int) SERVER far; SELECT v FROM new_far WHERE id = 1') . $app->error, 'written',
+		'creator of the table sees its own changes, and can create another table');
+	$app->run('COMMIT');
+	is($super->finish . $super->error, 't', 'attach succeeds after the commit');
+	is($app->run("BEGIN; UPDATE new_far SET v = 'row 1' WHERE id = 1; SELECT count(*) FROM pgpool.leases WHERE scope = 'fdw'; COMMIT") . $app->error, '1',
+		'new table uses the pool');
+
+	# a server of the same transaction
+	$app->run("BEGIN; CREATE SERVER new_far FOREIGN DATA WRAPPER postgres_fdw OPTIONS (host '127.0.0.1', port '$port', dbname 'remote_db');"
+		  . "CREATE USER MAPPING FOR PUBLIC SERVER new_far OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD');"
+		  . sprintf($table, 'new_far') =~ s/new_far/newer_far/r);
+	$super->start('SELECT pgpool.detach_postgres_fdw()');
+	ok(wait_until($local, 'SELECT count(*) FROM pg_locks WHERE NOT granted AND pid = ' . $super->pid, '1'),
+		'detach waits for a table of a server that is not committed');
+	$app->run('ROLLBACK');
+	is($super->finish . $super->error, 't', 'detach succeeds after the rollback');
+
+	# no table is created between the function and its commit
+	is($super->run('BEGIN; SELECT pgpool.attach_postgres_fdw()') . $super->error, 't', 'attach succeeds');
+	$blocked->start('CREATE FOREIGN TABLE late (id int) SERVER far');
+	ok(wait_until($local, q{SELECT count(*) FROM pg_locks WHERE NOT granted AND relation = 'pg_foreign_table'::regclass}, '1'),
+		'CREATE FOREIGN TABLE waits for the end of the transaction that attaches');
+	$super->run('ROLLBACK');
+	$blocked->finish;
+	is($blocked->error, '', 'table is created after it');
+	$super->run('DROP FOREIGN TABLE late, new_far, another');
+	$_->quit foreach $app, $blocked;
+	return;
+}
+
+# With use_remote_estimate postgres_fdw plans on a connection of its own.
+sub remote_estimates
+{
+	my $refused = qr/cannot truncate a foreign table of server "far" and use option "use_remote_estimate" in one transaction/;
+	my $app = PgpxSession->new($local);
+
+	$remote->safe_psql('remote_db', 'CREATE TABLE u (id int); ALTER TABLE u OWNER TO remote_app');
+	$super->run("CREATE FOREIGN TABLE u (id int) SERVER far OPTIONS (schema_name 'public', use_remote_estimate 'on')");
+	is($super->run('SELECT pgpool.attach_postgres_fdw()'), 't', 'postgres_fdw with use_remote_estimate is attached');
+	like($super->error, qr/WARNING.*opens connections of its own.*on for foreign table "u"/s, 'warning names the table with use_remote_estimate');
+	$app->run("SET statement_timeout = '60s'");
+	is($app->run('SELECT count(*) FROM u') . $app->error, '0', 'table with use_remote_estimate is read through the pool');
+	$app->fails('BEGIN; TRUNCATE u; SELECT * FROM u', '0A000', $refused, 'estimate after TRUNCATE is refused instead of waiting for its own transaction');
+	$app->run('ROLLBACK');
+	$app->fails('BEGIN; SELECT * FROM u; TRUNCATE u', '0A000', $refused, 'TRUNCATE after an estimate is refused instead of waiting for its own transaction');
+	$app->run('ROLLBACK');
+	is($app->run('TRUNCATE u; SELECT count(*) FROM u') . $app->error, '0', 'both succeed in transactions of their own');
+	is($app->run('BEGIN; SELECT id FROM far WHERE id = 2; TRUNCATE u; SELECT id FROM far WHERE id = 3; ROLLBACK') . $app->error, "2\n3",
+		'tables without use_remote_estimate are not affected');
+	$app->quit;
+	$super->run('DROP FOREIGN TABLE u; SELECT pgpool.detach_postgres_fdw()');
+	return;
+}
+
 sub odd_wrappers
 {
 	my $install = PgpxSession->new($local);
@@ -235,7 +303,7 @@ sub drop_extension
 	my $there = q{SELECT count(*) FROM pg_extension WHERE extname IN ('pgpool_ext', 'postgres_fdw')};
 
 	is($super->run("SELECT pgpool.attach_postgres_fdw()"), 't', 'postgres_fdw is attached');
-	foreach my $sql ('DROP EXTENSION pgpool_ext', 'DROP EXTENSION pgpool_ext CASCADE', 'DROP EXTENSION pgpool_ext, postgres_fdw CASCADE')
+	foreach my $sql ('DROP EXTENSION pgpool_ext', 'DROP EXTENSION pgpool_ext CASCADE')
 	{
 		$super->fails($sql, '2BP01', $refused, "$sql is refused while postgres_fdw is attached");
 	}
@@ -251,6 +319,12 @@ sub drop_extension
 
 	is($super->run("BEGIN; DROP EXTENSION postgres_fdw CASCADE; SELECT count(*) FROM pg_foreign_table; DROP EXTENSION pgpool_ext CASCADE; $there; ROLLBACK")
 		  . ($super->error =~ /ERROR.*/ ? $& : ''), "0\n0", 'attached postgres_fdw can be dropped, and pgpool_ext after it');
+	foreach my $both ('postgres_fdw, pgpool_ext', 'pgpool_ext, postgres_fdw')
+	{
+		is($super->run("BEGIN; DROP EXTENSION $both CASCADE; SELECT count(*) FROM pg_foreign_table; $there; ROLLBACK")
+			  . ($super->error =~ /ERROR.*/ ? $& : ''), "0\n0", "DROP EXTENSION $both drops both");
+	}
+	$super->fails('DROP EXTENSION pgpool_ext CASCADE', '2BP01', $refused, 'the rule is in force again afterwards');
 	is($super->run("BEGIN; SELECT pgpool.detach_postgres_fdw(); DROP EXTENSION pgpool_ext CASCADE; SELECT count(*) FROM far; ROLLBACK")
 		  . ($super->error =~ /ERROR.*/ ? $& : ''), "t\n10", 'pgpool_ext can be dropped after detach, and the tables stay');
 	is($super->run($attached), $ours, 'rollback leaves postgres_fdw attached');
