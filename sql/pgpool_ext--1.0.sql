@@ -682,6 +682,7 @@ CREATE TYPE pgpool.pools_row AS (
 	pool_size pg_catalog.int4,
 	max_overflow pg_catalog.int4,
 	min_size pg_catalog.int4,
+	min_idle pg_catalog.int4,
 	total pg_catalog.int4,
 	leased pg_catalog.int4,
 	idle pg_catalog.int4,
@@ -715,14 +716,14 @@ COMMENT ON FUNCTION pgpool.pools() IS
 CREATE VIEW pgpool.pools AS
 SELECT
 	f.pool_id, f.database, f.server, f.local_user, f.shared, f.state, f.worker,
-	f.transport, f.tls_version, f.tls_cipher, f.pool_size, f.max_overflow, f.min_size, f.total, f.leased, f.idle, f.reset_pending,
+	f.transport, f.tls_version, f.tls_cipher, f.pool_size, f.max_overflow, f.min_size, f.min_idle, f.total, f.leased, f.idle, f.reset_pending,
 	f.connecting, f.resetting, f.checking, f.cancelling, f.closing, f.available, f.overflow,
 	f.waiters, f.oldest_wait, f.created_at, f.last_checkout,
 	f.unavailable_since, f.remote_full_since, f.last_error, f.last_error_at, f.next_try_at
 FROM pgpool.pools() AS f;
 GRANT SELECT ON pgpool.pools TO PUBLIC;
 COMMENT ON VIEW pgpool.pools IS
-'pools of all databases: their connections and their waiters; a pool is created by its first checkout, or with min_size at the start of the server, and removed when it is empty and its slot is needed';
+'pools of all databases: their connections and their waiters; a pool is created by its first checkout, or with min_size or min_idle at the start of the server, and removed when it is empty and its slot is needed';
 COMMENT ON COLUMN pgpool.pools.pool_id IS
 'id of the pool, unique while the server runs; joins the views';
 COMMENT ON COLUMN pgpool.pools.database IS
@@ -749,6 +750,8 @@ COMMENT ON COLUMN pgpool.pools.max_overflow IS
 'option of the server: maximum number of further connections under load';
 COMMENT ON COLUMN pgpool.pools.min_size IS
 'option of the server: number of connections that are kept open';
+COMMENT ON COLUMN pgpool.pools.min_idle IS
+'option of the server: number of free connections that are kept ready, within pool_size';
 COMMENT ON COLUMN pgpool.pools.total IS
 'connections in any state: the sum of the eight columns that follow';
 COMMENT ON COLUMN pgpool.pools.leased IS

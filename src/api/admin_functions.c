@@ -155,7 +155,8 @@ drain_action(PgpxPool *pool, PgpxWake *wake)
 }
 
 /*
- * Dispatch waiters, and open connections up to min_size regardless of waiters.
+ * Dispatch waiters, and open connections for min_size and min_idle regardless
+ * of waiters.
  */
 static void
 resume_action(PgpxPool *pool, PgpxWake *wake)

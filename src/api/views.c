@@ -86,6 +86,7 @@ copy_locked(PgpxView *view, int index)
 	view->total = pgpx_pool_total_locked(&pgpx_pools[index]);
 	view->cap = pgpx_pool_cap_locked(&pgpx_pools[index]);
 	view->min_size = pgpx_pool_min_size_locked(&pgpx_pools[index]);
+	view->min_idle = pgpx_pool_min_idle_locked(&pgpx_pools[index]);
 	view->delays_growth = pgpx_pool_growth_due_locked(&pgpx_pools[index]) != 0;
 	view->nconns = 0;
 	view->nwaiting = 0;
@@ -388,10 +389,7 @@ pool_state(const PgpxView *view)
 		if (view->conns[i].state == PGPX_CONN_LEASED &&
 			is_stale(view, &view->conns[i]))
 			return "stale";
-	if (pool->count[PGPX_CONN_IDLE] +
-				pool->count[PGPX_CONN_RESET_PENDING] ==
-			0 &&
-		view->total >= view->cap)
+	if (available_connections(pool) == 0 && view->total >= view->cap)
 		return "full";
 	if (view->total > pool->opts.pool_size)
 		return "overflow";
@@ -458,6 +456,7 @@ pgpx_view_pools(PG_FUNCTION_ARGS)
 		pgpx_row_int(&row, pool->opts.pool_size);
 		pgpx_row_int(&row, pool->opts.max_overflow);
 		pgpx_row_int(&row, view->min_size);
+		pgpx_row_int(&row, view->min_idle);
 		pgpx_row_int(&row, view->total + pool->nbroken);
 		pgpx_row_int(&row, pool->count[PGPX_CONN_LEASED]);
 		pgpx_row_int(&row, pool->count[PGPX_CONN_IDLE]);

@@ -29,6 +29,7 @@ typedef struct PgpxView
 	int			total;			/* connections in any state */
 	int			cap;			/* pool_size and max_overflow */
 	int			min_size;		/* within that cap */
+	int			min_idle;		/* within pool_size */
 	bool		delays_growth;	/* leases will probably end sooner than a
 								 * connect */
 	int			nconns;

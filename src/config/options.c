@@ -96,6 +96,7 @@ const PgpxOption pgpx_option_table[] = {
 	POOL_INT(max_overflow, 0, MAX_POOL, 0),
 	POOL_TIME(overflow_ttl, 0, 5 * SECOND),
 	POOL_INT(min_size, 0, MAX_POOL, 0),
+	POOL_INT(min_idle, 0, MAX_POOL, 0),
 	POOL_INT(max_server_connections, 0, MAX_POOL, 0),
 	POOL_WORD(strategy, PGPX_STRATEGY_LIFO),
 	POOL_TIME(checkout_timeout, 0, 30 * SECOND),
@@ -774,8 +775,7 @@ check_together(List *list)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("option \"retry_min\" exceeds option \"retry_max\""),
-				 errdetail("\"retry_min\" is %lld ms, \"retry_max\" is %lld "
-						   "ms.",
+				 errdetail("\"retry_min\" is %lld ms, \"retry_max\" is %lld ms.",
 						   (long long) low, (long long) high)));
 
 	if (find_number(list, "min_size", &low) && find_number(list, "pool_size", &high))
@@ -785,11 +785,18 @@ check_together(List *list)
 			ereport(ERROR,
 					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 					 errmsg("option \"min_size\" exceeds the size of the pool"),
-					 errdetail("\"min_size\" is %lld, \"pool_size\" and "
-							   "\"max_overflow\" are %lld together.",
+					 errdetail("\"min_size\" is %lld, \"pool_size\" and \"max_overflow\" are %lld together.",
 							   (long long) low,
 							   (long long) (high + overflow))));
 	}
+
+	if (find_number(list, "min_idle", &low) && find_number(list, "pool_size", &high) &&
+		low > high)
+		ereport(ERROR,
+				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+				 errmsg("option \"min_idle\" exceeds option \"pool_size\""),
+				 errdetail("\"min_idle\" is %lld, \"pool_size\" is %lld.",
+						   (long long) low, (long long) high)));
 }
 
 /*

@@ -53,6 +53,7 @@ typedef struct PgpxPoolOptions
 	int			max_overflow;
 	int64		overflow_ttl;
 	int			min_size;
+	int			min_idle;
 	int			max_server_connections; /* 0: no limit */
 	int			strategy;		/* PgpxStrategy */
 	int64		checkout_timeout;	/* 0: no limit */

@@ -9,7 +9,7 @@
  * session does:
  * - for the pools whose worker needs it (pgpx_pool_needs_reader);
  * - after the start of the server, when each database is visited once: for each
- *	 user mapping of a server with min_size.
+ *	 user mapping of a server with min_size or min_idle.
  * catalog_request.c has the rules for its start.
  *
  * - It makes the same checks as a checkout by the pool's user.  A pool that all
@@ -102,16 +102,20 @@ find_needed(void)
 	}
 }
 
-/* Does a server have the option min_size, and a value above 0? */
+static bool
+is_positive(const PgpxServerRow *server, const char *option)
+{
+	const char *value = pgpx_server_catalog_value(server->options, option);
+
+	return value != NULL && strtol(value, NULL, 10) > 0;
+}
+
+/* Does a server have the option min_size or min_idle, with a value above 0? */
 static bool
 is_warm(const PgpxServerRow *server)
 {
-	const char *value;
-
-	if (!server->own_wrapper)
-		return false;
-	value = pgpx_server_catalog_value(server->options, "min_size");
-	return value != NULL && strtol(value, NULL, 10) > 0;
+	return server->own_wrapper &&
+		(is_positive(server, "min_size") || is_positive(server, "min_idle"));
 }
 
 /*
@@ -143,7 +147,7 @@ add_mappings(Oid server, Oid base)
 	table_close(mappings, AccessShareLock);
 }
 
-/* Adds the pools of this database that have min_size. */
+/* Adds the pools of this database that have min_size or min_idle. */
 static void
 find_warm(void)
 {

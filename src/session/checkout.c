@@ -446,6 +446,8 @@ pick_and_lease_locked(PgpxCheckout *c, PgpxPool *pool, PgpxTime now,
 	*lease_id = pgpx_pool_lease_locked(pool, conn, &c->holder, now, c->waited);
 	if (*lease_id == 0)
 		return NULL;
+	if (pool->opts.min_idle > 0)
+		pgpx_pool_grow_locked(pool, 0);
 	pool->stats.hits++;
 	if (conn == &pgpx_conns[Max(c->spec->last_conn, 0)] &&
 		conn->generation == c->spec->last_conn_generation)

@@ -3,10 +3,10 @@
  * growth.c
  *	  How many connections a pool lacks: sizes, estimates of durations.
  *
- * A pool opens connections for min_size, and for waiters that would still wait
- * when a new connection is open.  It estimates that by the durations of its
- * connects and leases.  While one of them is unknown, it opens a connection for
- * each waiter.
+ * A pool opens connections for min_size and min_idle, and for waiters that would
+ * still wait when a new connection is open.  It estimates that by the durations
+ * of its connects and leases.  While one of them is unknown, it opens a
+ * connection for each waiter.
  *
  *-------------------------------------------------------------------------
  */
@@ -31,6 +31,20 @@ pgpx_pool_min_size_locked(const PgpxPool *pool)
 {
 	Assert(LWLockHeldByMe(pool->lock));
 	return Min(pool->opts.min_size, pgpx_pool_cap_locked(pool));
+}
+
+int
+pgpx_pool_min_idle_locked(const PgpxPool *pool)
+{
+	Assert(LWLockHeldByMe(pool->lock));
+	return Min(pool->opts.min_idle, pool->opts.pool_size);
+}
+
+int
+pgpx_pool_free_locked(const PgpxPool *pool)
+{
+	Assert(LWLockHeldByMe(pool->lock));
+	return pool->count[PGPX_CONN_IDLE] + pool->count[PGPX_CONN_RESET_PENDING];
 }
 
 bool
@@ -121,6 +135,26 @@ pgpx_pool_growth_due_locked(const PgpxPool *pool)
 	return trusted_until(pool);
 }
 
+/*
+ * Both options take effect as soon as the worker has the conninfo, even if the
+ * checkout that published it got no lease.  Spare connections beyond pool_size
+ * would be closed by overflow_ttl, so min_idle opens none there.
+ */
+int
+pgpx_pool_lacking_locked(const PgpxPool *pool)
+{
+	int			total = pgpx_pool_total_locked(pool);
+	int			spare = pgpx_pool_free_locked(pool) + coming(pool) -
+		(pool->nwaiting - served_soon(pool));
+
+	Assert(LWLockHeldByMe(pool->lock));
+	if (!pgpx_pool_has_conninfo_locked(pool))
+		return 0;
+	return Max(pgpx_pool_min_size_locked(pool) - total,
+			   Min(pgpx_pool_min_idle_locked(pool) - spare,
+				   pool->opts.pool_size - total));
+}
+
 int
 pgpx_pool_missing_locked(const PgpxPool *pool, int extra)
 {
@@ -130,14 +164,7 @@ pgpx_pool_missing_locked(const PgpxPool *pool, int extra)
 
 	Assert(LWLockHeldByMe(pool->lock));
 	missing = pool->nwaiting + extra - coming(pool) - served_soon(pool);
-
-	/*
-	 * Keep min_size connections open as soon as the worker has the conninfo,
-	 * even if the checkout that published it got no lease.  The cap takes
-	 * precedence.
-	 */
-	if (pgpx_pool_has_conninfo_locked(pool))
-		missing = Max(missing, pgpx_pool_min_size_locked(pool) - total);
+	missing = Max(missing, pgpx_pool_lacking_locked(pool));
 	missing = Min(missing, pgpx_pool_cap_locked(pool) - total);
 	if (missing <= 0 || pgpx_pool_is_paused(pool) || pool->damaged ||
 		pgpx_pool_conninfo_awaited(pool))

@@ -19,6 +19,19 @@ extern int	pgpx_pool_cap_locked(const PgpxPool *pool);
 /* Return min_size, limited by that cap. */
 extern int	pgpx_pool_min_size_locked(const PgpxPool *pool);
 
+/* Return min_idle, limited by pool_size. */
+extern int	pgpx_pool_min_idle_locked(const PgpxPool *pool);
+
+/* Return the number of free connections: idle, or with a reset pending. */
+extern int	pgpx_pool_free_locked(const PgpxPool *pool);
+
+/*
+ * Return how many connections the pool lacks for min_size and min_idle; 0 or
+ * less: none.  Failures of earlier connects, and caps over several pools, are
+ * disregarded.
+ */
+extern int	pgpx_pool_lacking_locked(const PgpxPool *pool);
+
 /* Does the worker have the conninfo of the pool's current version? */
 extern bool pgpx_pool_has_conninfo_locked(const PgpxPool *pool);
 

@@ -256,6 +256,10 @@ pgpx_pool_grow_locked(PgpxPool *pool, int extra)
 		pool->waited = 0;
 		requested++;
 	}
+
+	/* the worker evicts connections for min_idle; waiters have woken it */
+	if (requested < missing && pool->nwaiting == 0)
+		pgpx_worker_wake_soon(pool->worker);
 	return requested;
 }
 

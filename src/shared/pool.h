@@ -219,7 +219,7 @@ extern void pgpx_pool_trim_locked(PgpxPool *pool);
 
 /*
  * How long connections of other pools must be unused to be evicted for
- * min_size.
+ * min_size or min_idle.
  */
 #define PGPX_EVICT_UNUSED_US (1000 * 1000)
 

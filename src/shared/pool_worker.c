@@ -11,15 +11,16 @@
  * conn_state.h: it acquires the pool lock, changes the state, dispatches the
  * queue, releases the lock and wakes the waiters that were granted a lease.
  *
- * Maintenance: expiry, shrinking, min_size, and the end of leases that are
- * held too long.  It decides by the clock and by states, under the pool lock,
- * and returns when it must be called again, so that a pool in which nothing is
- * due costs nothing.
+ * Maintenance: expiry, shrinking, min_size, min_idle, and the end of leases
+ * that are held too long.  It decides by the clock and by states, under the pool
+ * lock, and returns when it must be called again, so that a pool in which
+ * nothing is due costs nothing.
  *
  * Eviction makes room under a cap: it closes the least recently used free
  * connection of another pool.  A pool that has waiters may evict any free
- * connection (admission.c).  min_size and prewarm, for which no session waits,
- * may only evict surplus connections: those of pools above their own min_size.
+ * connection (admission.c).  min_size, min_idle and prewarm, for which no
+ * session waits, may only evict surplus connections: those of pools above their
+ * own min_size and min_idle.
  *
  *-------------------------------------------------------------------------
  */
@@ -510,6 +511,15 @@ pgpx_pool_closed(PgpxPool *pool, PgpxConn *conn)
 /* Minimum interval between checks of a pool with connections in use. */
 #define CHECK_EACH_US (500 * 1000)
 
+/* May a free connection close, as far as min_size and min_idle are concerned? */
+static bool
+has_surplus(const PgpxPool *pool)
+{
+	return pgpx_pool_total_locked(pool) - pool->count[PGPX_CONN_CLOSING] >
+		pgpx_pool_min_size_locked(pool) &&
+		pgpx_pool_free_locked(pool) > pgpx_pool_min_idle_locked(pool);
+}
+
 /*
  * Return the reason to close a free connection now.  If NONE, *due is lowered
  * to the time when the first reason will apply.
@@ -536,7 +546,7 @@ reason_to_close(const PgpxPool *pool, const PgpxConn *conn, int total,
 			return PGPX_CLOSE_OVERFLOW;
 		*due = Min(*due, overflow_until);
 	}
-	if (opts->idle_timeout > 0 && total > pgpx_pool_min_size_locked(pool))
+	if (opts->idle_timeout > 0 && has_surplus(pool))
 	{
 		if (now >= idle_until)
 			return PGPX_CLOSE_IDLE;
@@ -714,8 +724,7 @@ pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *ended)
 	}
 
 	/* a checkin does not wake the worker, so check at intervals */
-	if (total > pool->count[PGPX_CONN_IDLE] +
-			pool->count[PGPX_CONN_RESET_PENDING])
+	if (total > pgpx_pool_free_locked(pool))
 	{
 		PgpxTime	next_check = first_expiry(pool);
 
@@ -730,9 +739,8 @@ pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *ended)
 	if (pool->nwaiting == 0)
 	{
 		pgpx_pool_grow_locked(pool, 0);
-		/* min_size is restored after an outage, even without a checkout */
-		if (pool->retry_at > now &&
-			pgpx_pool_total_locked(pool) < pgpx_pool_min_size_locked(pool))
+		/* what is lacking opens after an outage, even without a checkout */
+		if (pool->retry_at > now && pgpx_pool_lacking_locked(pool) > 0)
 			due = Min(due, pool->retry_at);
 
 		/* evict no connection in favor of an unreachable remote */
@@ -779,8 +787,7 @@ victim_locked(const PgpxPool *pool, PgpxEvict which, PgpxTime now)
 	Assert(LWLockHeldByMe(pool->lock));
 	if (oldest < 0 || which == PGPX_EVICT_ANY)
 		return oldest;
-	if (pgpx_pool_total_locked(pool) - pool->count[PGPX_CONN_CLOSING] <=
-		pgpx_pool_min_size_locked(pool))
+	if (!has_surplus(pool))
 		return -1;
 	if (which == PGPX_EVICT_UNUSED_SURPLUS &&
 		now - pgpx_conns[oldest].last_used < PGPX_EVICT_UNUSED_US)

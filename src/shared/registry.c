@@ -450,7 +450,7 @@ pgpx_pool_needs_reader(int index, PgpxPoolKey *key, uint32 *pool_id)
 		!TransactionIdIsValid(pool->key.xid) &&
 		pgpx_pool_worker_incarnation(pool) != 0 &&
 		!pgpx_pool_has_conninfo_locked(pool);
-	warm = pgpx_pool_min_size_locked(pool) > 0;
+	warm = pool->opts.min_size > 0 || pool->opts.min_idle > 0;
 	LWLockRelease(pool->lock);
 	return lacks &&
 		(warm || pgpx_lock_hooks->pool_has_locks(index, *pool_id));

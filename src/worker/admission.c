@@ -9,7 +9,7 @@
  * in line.  This is published in shared memory (PgpxCap).  Then
  *	- the connection that has been idle longest in another pool is evicted for
  *	it
- *	  (pool_worker.c); connections of pools above their min_size go first,
+ *	  (pool_worker.c); connections of pools above their min_size and min_idle go first,
  *	- a connection that is released to a younger pool is closed instead of kept,
  *	- a younger pool does not grow.
  *

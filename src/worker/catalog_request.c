@@ -5,7 +5,7 @@
  *	  no session does.
  *
  * The worker is in no database and cannot read user mappings.  Where it lacks
- * the conninfo of a pool that has the option min_size or distributed locks, it
+ * the conninfo of a pool that has min_size, min_idle or distributed locks, it
  * starts a short-lived background worker in the pool's database
  * (session/catalog_reader.c), one at a time.  This happens
  *

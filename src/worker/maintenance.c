@@ -140,6 +140,24 @@ tick(PgpxTime now)
 	}
 
 	/*
+	 * Pools that lack connections for min_idle under a full cap: the next
+	 * maintenance evicts one of another pool.
+	 */
+	for (int i = 0; i < pgpx_shared->max_pools; i++)
+	{
+		PgpxPool   *pool = &pgpx_pools[i];
+
+		if (pool->worker != pgpx_worker_index || pool->pool_id == 0 ||
+			pool->opts.min_idle == 0)
+			continue;
+		LWLockAcquire(pool->lock, LW_SHARED);
+		if (pgpx_pool_lacking_locked(pool) > 0)
+			next_maintenance = Min(next_maintenance,
+								   now + PGPX_EVICT_UNUSED_US);
+		LWLockRelease(pool->lock);
+	}
+
+	/*
 	 * Pools whose waiters wait for a back-off to end, or for a slot that a
 	 * connection of another pool has freed.
 	 */

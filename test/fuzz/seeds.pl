@@ -164,6 +164,7 @@ my %sets = (
 	base_and_host => "\0base_server\0b\0host\0h\0",
 	sizes => "\0min_size\00012\0pool_size\00010\0max_overflow\0002\0",
 	sizes_exceeded => "\0min_size\00013\0pool_size\00010\0max_overflow\0002\0",
+	spare_exceeded => "\0min_idle\00011\0pool_size\00010\0max_overflow\0002\0",
 	largest_sizes => "\0min_size\0002147483647\0pool_size\0002147483647\0max_overflow\0002147483647\0",
 	retries => "\0retry_min\0002s\0retry_max\0001s\0",
 	twice => "\0pool_size\0001\0pool_size\0002\0",

@@ -76,7 +76,7 @@ INSERT INTO views VALUES
   ('pools', 'pool_id integer, database name, server name, local_user name, shared boolean,
       state text, worker integer, transport text,
       tls_version text, tls_cipher text, pool_size integer, max_overflow integer,
-      min_size integer, total integer, leased integer, idle integer, reset_pending integer,
+      min_size integer, min_idle integer, total integer, leased integer, idle integer, reset_pending integer,
       connecting integer, resetting integer, checking integer, cancelling integer,
       closing integer, available integer, overflow integer, waiters integer,
       oldest_wait double precision, created_at timestamp with time zone,

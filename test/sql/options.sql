@@ -46,7 +46,7 @@ SELECT name, value, r.state, r.message
     (1, 'pool_size', '1'), (2, 'pool_size', '262143'), (3, 'pool_size', ' 8 '),
     (4, 'max_overflow', '0'), (5, 'max_overflow', '262143'),
     (6, 'overflow_ttl', '0'), (7, 'overflow_ttl', '2s'),
-    (8, 'min_size', '0'), (9, 'min_size', '3'),
+    (8, 'min_size', '0'), (9, 'min_size', '3'), (9.5, 'min_idle', '2'),
     (10, 'max_server_connections', '0'), (11, 'max_server_connections', '99'),
     (12, 'strategy', 'lifo'), (13, 'strategy', 'FIFO'),
     (14, 'checkout_timeout', '0'), (15, 'checkout_timeout', '30s'),
@@ -84,7 +84,7 @@ SELECT name, left(value, 12) AS value, r.state, r.message
     (7, 'pool_size', '99999999999'),
     (8, 'max_overflow', '-1'), (9, 'max_overflow', '262144'),
     (10, 'overflow_ttl', '-1'), (11, 'overflow_ttl', '1 week'),
-    (12, 'min_size', '-1'), (13, 'max_server_connections', '-1'),
+    (12, 'min_size', '-1'), (12.5, 'min_idle', '-1'), (13, 'max_server_connections', '-1'),
     (14, 'strategy', 'random'), (15, 'strategy', ''),
     (16, 'checkout_timeout', '-1'), (17, 'checkout_timeout', '5 seconds'),
     (18, 'checkout_timeout', 'S'), (19, 'checkout_timeout', ''),
@@ -126,13 +126,15 @@ SELECT r.hint
 -- options that must be consistent with each other
 SELECT * FROM pg_temp.try($$CREATE SERVER s FOREIGN DATA WRAPPER pgpool_fdw
     OPTIONS (retry_min '2s', retry_max '2s', pool_size '2', max_overflow '1',
-             min_size '3')$$);
+             min_size '3', min_idle '2')$$);
 SELECT * FROM pg_temp.try($$CREATE SERVER s FOREIGN DATA WRAPPER pgpool_fdw
     OPTIONS (retry_min '2s', retry_max '1s')$$);
 SELECT * FROM pg_temp.try($$CREATE SERVER s FOREIGN DATA WRAPPER pgpool_fdw
     OPTIONS (min_size '3', pool_size '2')$$);
 SELECT * FROM pg_temp.try($$CREATE SERVER s FOREIGN DATA WRAPPER pgpool_fdw
     OPTIONS (min_size '4', max_overflow '1', pool_size '2')$$);
+SELECT * FROM pg_temp.try($$CREATE SERVER s FOREIGN DATA WRAPPER pgpool_fdw
+    OPTIONS (min_idle '3', max_overflow '1', pool_size '2')$$);
 
 --
 -- libpq's options

@@ -44,7 +44,7 @@ SET ROLE regress_views_user;
 SET application_name = 'views test';
 SELECT pgpool.checkout('views_two', why => 'to be seen') AS lease \gset
 SELECT database = current_database() AS database, server, local_user, shared,
-       state, worker, pool_size, max_overflow, min_size
+       state, worker, pool_size, max_overflow, min_size, min_idle
   FROM pgpool.pools WHERE server ~ '^views_';
 SELECT total, leased, idle, reset_pending, connecting, resetting, checking, cancelling,
        closing, overflow, waiters, oldest_wait

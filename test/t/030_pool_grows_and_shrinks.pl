@@ -214,6 +214,37 @@ ok(wait_until($local, 'SELECT state FROM pgpool.workers', 'running'), 'warm: new
 becomes('warm', 'total, idle', '3|3', 'min_size connections are open again after the restart, without a checkout');
 worker_sleeps('warm, after a restart of the worker');
 
+# --- min_idle
+make_pool($local, $remote, server => 'ready',
+	options => { pool_size => 5, max_overflow => 1, min_idle => 2, idle_timeout => '300ms', retry_min => '100ms', retry_max => '500ms' });
+lease($sessions[0], 'ready');
+becomes('ready', 'leased, idle, min_idle', '1|2|2', 'two free connections are opened beside the first one leased');
+lease($sessions[1], 'ready');
+becomes('ready', 'leased, idle', '2|2', 'another one is opened when a free one is leased');
+lease($_, 'ready') foreach @sessions[ 2, 3 ];
+becomes('ready', 'leased, idle', '4|1', 'no free connection is opened beyond pool_size');
+lease($sessions[4], 'ready');
+is(pool('ready', 'leased, idle, connects_requested'), '5|0|5', 'ready: not even if none is left');
+check_invariants($local, 'ready: invariants hold');
+$_->run('SELECT pgpool.checkin_all()') foreach @sessions;
+becomes('ready', 'total, idle', '2|2', 'connections above min_idle close after idle_timeout');
+ok(untouched('ready', 2, '1 s'), 'ready: min_idle connections are unused');
+is(pool('ready', 'total, closed_idle'), '2|3', 'ready: min_idle connections stay open');
+$pids = remote_pids('ready');
+$remote->safe_psql('postgres', "SELECT pg_terminate_backend(p) FROM unnest('{$pids}'::int[]) p");
+ok( wait_until($local,
+		"SELECT count(*) FROM pgpool.connections WHERE server = 'ready' AND state = 'idle' AND remote_pid <> ALL ('{$pids}')", '2'),
+	'ready: terminated remote sessions are replaced');
+worker_sleeps('ready, with min_idle connections');
+
+# a session that is granted a connection by the queue takes it from the spare ones, too
+make_pool($local, $remote, server => 'granted', options => { pool_size => 3, min_idle => 1 });
+$_->start(q{SELECT pgpool.checkout('granted', '60 s')}) foreach @sessions[ 0, 1 ];
+like($_->finish(30), qr/^\d+$/, 'granted: session is granted a connection') foreach @sessions[ 0, 1 ];
+becomes('granted', 'leased, idle', '2|1', 'a free connection is opened after a grant');
+$_->run('SELECT pgpool.checkin_all()') foreach @sessions;
+$local->safe_psql('postgres', qq{SELECT pgpool.reconnect('$_')}) foreach qw(ready granted);
+
 # A change of how to connect replaces the connections, also without a checkout.
 foreach my $change ([ 'an option of the server', q{ALTER SERVER warm OPTIONS (ADD application_name 'changed')} ],
 	[ 'the password', q{ALTER USER MAPPING FOR CURRENT_USER SERVER warm OPTIONS (SET password 'secret of the remote')} ])

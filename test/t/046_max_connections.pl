@@ -67,6 +67,12 @@ lease($sessions[$_], 'a') foreach 0 .. 2;
 is($local->safe_psql('postgres', q{SELECT total, closed_evicted FROM pgpool.pools JOIN pgpool.stats USING (pool_id) WHERE pools.server = 'f'}), '0|2', 'checkouts evict below min_size if there are no other connections');
 $_->run('SELECT pgpool.checkin_all()') foreach @sessions;
 ok(wait_until($local, q{SELECT total, idle FROM pgpool.pools WHERE server = 'f'}, '2|2'), 'min_size evicts again when connections of other pools are idle, without a call');
+$local->safe_psql('postgres', q{ALTER SERVER f OPTIONS (DROP min_size, ADD min_idle '2')});
+is($sessions[3]->run(q{SELECT pgpool.prewarm('g', 3, '30 s')}), '1', 'prewarm evicts one connection only, again');
+is(open_in(), 'f 2, g 1', 'prewarm keeps the min_idle of another pool');
+my $spare = lease($sessions[0], 'f');
+ok(wait_until($local, q{SELECT leased, idle FROM pgpool.pools WHERE server = 'f'}, '1|2'), 'min_idle evicts a connection of another pool when a free one is leased');
+$sessions[0]->run("SELECT pgpool.checkin($spare)");
 $local->safe_psql('postgres', "DROP SERVER $_ CASCADE") foreach qw(f g);
 ok(wait_until($local, q{SELECT count(*) FROM pgpool.connections WHERE server IN ('f', 'g')}, '0'), 'connections of dropped servers have closed');
 

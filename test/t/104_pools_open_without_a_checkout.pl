@@ -1,4 +1,4 @@
-# Pools with min_size are open after the start of the server: the catalog reader, a
+# Pools with min_size or min_idle are open after the start of the server: the catalog reader, a
 # short-lived background worker, publishes the conninfo if no session does. It has only
 # the privileges of the pool's user.
 use strict;
@@ -50,7 +50,7 @@ DROP USER MAPPING FOR CURRENT_USER SERVER refused;
 DROP USER MAPPING FOR app SERVER refused;
 
 -- one pool for all users
-CREATE SERVER shared FOREIGN DATA WRAPPER pgpool_fdw OPTIONS ($address, min_size '1');
+CREATE SERVER shared FOREIGN DATA WRAPPER pgpool_fdw OPTIONS ($address, min_idle '1');
 CREATE USER MAPPING FOR PUBLIC SERVER shared OPTIONS ($credentials);
 
 -- one for each of them
@@ -86,7 +86,7 @@ is(pools($local), '', 'pool is not opened before its first use');
 $local->restart;
 my $after_start = 'another there SUPER 1, another there app 1, postgres based SUPER 1, postgres based app 1, '
   . 'postgres shared public 1, postgres trap evil 1, postgres warm SUPER 2, postgres warm app 2';
-becomes($after_start, 'pools with min_size are open after the start of the server');
+becomes($after_start, 'pools with min_size or min_idle are open after the start of the server');
 ok( wait_until($local, sub { log_count(qr/"refused" of database "postgres" for user "stranger" before a checkout.*\n.*permission denied for foreign server refused/) }, '1'),
 	'user without USAGE has no pool, and the log has the reason');
 foreach my $user ('trusted', $super)
