@@ -56,6 +56,8 @@
  */
 #include "session/statement_cache.h"
 
+#include <inttypes.h>
+
 #include "common/cryptohash.h"
 #include "common/sha2.h"
 
@@ -183,7 +185,7 @@ write_name(char name[PGPX_CACHED_NAME_LEN], const char *kind,
 {
 	snprintf(name, PGPX_CACHED_NAME_LEN,
 			 "%spgpx_"
-			 "%016" INT64_MODIFIER "x%016" INT64_MODIFIER "x",
+			 "%016" PRIx64 "%016" PRIx64,
 			 kind,
 			 key->hash[0], key->hash[1]);
 }
