@@ -89,6 +89,7 @@ help:
 	@echo "               once from source; check-asan, check-valgrind; check-ubsan"
 	@echo "check-versions everything on PostgreSQL 15, 15 with libpq 18, 17 and 18, each"
 	@echo "               in its Debian, made once with debootstrap, as root; MAJORS="
+	@echo "               16 is built from the sources in PGPX_PG_SOURCE, with assertions"
 	@echo "check-postgres-fdw"
 	@echo "               postgres_fdw's own tests, with its foreign tables on pools"
 	@echo "demo           the same foreign tables without and with pools, in private servers"
@@ -158,8 +159,8 @@ check-assert check-asan check-ubsan check-valgrind: check-%: deps
 	@test/sanitize/run $* $(SUITES)
 	@case $* in valgrind) test/valgrind ;; esac
 
-# PostgreSQL 15, 15 with libpq 18 (15+18), 17 and 18, or those of MAJORS; SUITES and T
-# as in test/run
+# PostgreSQL 15, 15 with libpq 18 (15+18), 17 and 18, or those of MAJORS, which can also
+# have 16 (from sources) and 19; SUITES and T as in test/run
 check-versions:
 	@test/versions $(MAJORS) -- $(SUITES) $(if $(T),T=$(T))
 

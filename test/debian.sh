@@ -6,7 +6,7 @@
 # with the command.
 #
 #   need_debootstrap
-#   make_debian SUITE FOLDER PACKAGES [MAJOR]
+#   make_debian SUITE FOLDER PACKAGES [MAJOR FROM]
 #   inside FOLDER COMMAND ...
 
 # shellcheck disable=SC2034 # for those who source it
@@ -44,10 +44,10 @@ inside() {
       http_proxy="${http_proxy:-}" "$@"' inside "$root" "$@"
 }
 
-# make_debian SUITE FOLDER PACKAGES [MAJOR]: with packages, separated by commas, and
-# with an older server, that of bookworm
+# make_debian SUITE FOLDER PACKAGES [MAJOR FROM]: with packages, separated by commas, and
+# with the server of another major version, that of suite FROM
 make_debian() {
-  local suite=$1 root=$2 packages=$3 older=${4:-} log=$2.log
+  local suite=$1 root=$2 packages=$3 server=${4:-} from=${5:-} log=$2.log
   local script=/usr/share/debootstrap/scripts/$1
 
   # an older debootstrap does not know the newest suites; all are installed alike
@@ -63,15 +63,20 @@ make_debian() {
   rm -f "$root"/var/cache/apt/archives/*.deb
   # the package lists of an unreleased Debian are valid for a week, and a mirror may lag
   echo 'Acquire::Check-Valid-Until "false";' >"$root/etc/apt/apt.conf.d/90pgpool_ext"
-  if [ -n "$older" ]; then
-    echo "deb $mirror bookworm main" >"$root/etc/apt/sources.list.d/bookworm.list"
+  if [ -n "$server" ]; then
+    echo "deb $mirror $from main" >"$root/etc/apt/sources.list.d/$from.list"
+    # (apt takes a package from experimental only by request, or if no other suite has it)
     # shellcheck disable=SC2016
     inside "$root" sh -euc '
       export DEBIAN_FRONTEND=noninteractive
       apt-get -qq update
-      exec apt-get -qq -y --no-install-recommends install libpq-dev \
-        "postgresql-$1" "postgresql-server-dev-$1" "postgresql-$1-pgtap"
-      ' install "$older" >>"$log" 2>&1 || {
+      pgtap=postgresql-$1-pgtap
+      apt-cache show "$pgtap" >/dev/null 2>&1 || pgtap=
+      newest=
+      [ "$2" != experimental ] || newest=/$2
+      exec apt-get -qq -y --no-install-recommends install "libpq-dev$newest" "libpq5$newest" \
+        "postgresql-$1" "postgresql-server-dev-$1" $pgtap
+      ' install "$server" "$from" >>"$log" 2>&1 || {
       tail -n 20 "$log" >&2
       return 1
     }
