@@ -144,7 +144,8 @@ const PgpxWireRule pgpx_wire_rules[PGPX_WIRE_NPHASES][M_NCLASSES] = {
 	},
 	[PGPX_WIRE_AHEAD_EXECUTE] = {
 		ASYNC(AHEAD_EXECUTE),
-		[M_COMMAND] = R(NONE, NEXT_PART),
+		[M_DATA_ROW] = R(NONE, AHEAD_EXECUTE),
+		[M_COMMAND] = R(NONE, AHEAD_PARSE), /* the last one: NEXT_PART */
 		[M_ERROR] = R(NOT_RUN, BROKEN),
 	},
 	[PGPX_WIRE_BEFORE_PARSE] = {
@@ -420,9 +421,11 @@ pgpx_wire_begin_reset(PgpxWire *wire, uint64 sender, uint64 reset_by, int reset)
 }
 
 void
-pgpx_wire_begin_sent(PgpxWire *wire, uint64 sender, uint64 sent_by, bool reset,
-					 size_t bytes)
+pgpx_wire_begin_sent(PgpxWire *wire, uint64 sender, uint64 sent_by,
+					 PgpxWireAhead ahead, bool parse, size_t bytes)
 {
+	int			first = parse ? PGPX_WIRE_PARSE : PGPX_WIRE_BIND;
+	bool		reset = ahead != PGPX_AHEAD_NONE;
 	/* bytes that were buffered before cannot be the answer */
 	if (wire->in_start != wire->in_end)
 		pgpx_wire_break(wire, "the remote server sent unexpected data");
@@ -430,8 +433,9 @@ pgpx_wire_begin_sent(PgpxWire *wire, uint64 sender, uint64 sent_by, bool reset,
 	if (wire->phase == PGPX_WIRE_BROKEN)
 		return;
 	pgpx_wire_expect(wire, sent_by, PGPX_EXCHANGE_FINAL,
-					 reset ? PGPX_WIRE_AHEAD_PARSE : PGPX_WIRE_PARSE,
-					 reset ? PGPX_WIRE_PARSE : PGPX_WIRE_IDLE, PGPX_WIRE_IDLE);
+					 reset ? PGPX_WIRE_AHEAD_PARSE : first,
+					 reset ? first : PGPX_WIRE_IDLE, PGPX_WIRE_IDLE);
+	wire->ahead = pgpx_wire_ahead[ahead];
 	wire->sent_ahead = true;
 	wire->bytes_out = bytes;
 }
@@ -725,11 +729,15 @@ check_message(PgpxWire *wire, int class, const PgpxWireMessage *msg)
 				case PGPX_WIRE_COMMIT:
 					return has_tag(msg, "COMMIT");
 				case PGPX_WIRE_DISCARD_ALL:
-				case PGPX_WIRE_AHEAD_EXECUTE:
 					return has_tag(msg, "DISCARD ALL");
+				case PGPX_WIRE_AHEAD_EXECUTE:
+					return has_tag(msg, wire->ahead->tag);
 				default:
 					return true;
 			}
+		case M_DATA_ROW:
+			return wire->phase != PGPX_WIRE_AHEAD_EXECUTE ||
+				strncmp(wire->ahead->tag, "SELECT", 6) == 0;
 		case M_READY:
 			if (!note_ready(wire, msg))
 				return false;
@@ -775,15 +783,17 @@ refuse_token(PgpxWire *wire, const PgpxWireMessage *msg)
 
 /*
  * Enter a phase, or for PGPX_WIRE_NEXT_PART the next part of the exchange.
- * The last of the commands before a statement ends a part as well.  Returns
+ * The last command before a statement, or of a reset, ends a part as well.  Returns
  * false if a part has ended and another one follows.  In that case the message
  * causes no event.
  */
 static bool
 enter_phase(PgpxWire *wire, int phase)
 {
-	if (wire->phase == PGPX_WIRE_BEFORE_EXECUTE &&
-		phase == PGPX_WIRE_BEFORE_PARSE && --wire->nbefore == 0)
+	if ((wire->phase == PGPX_WIRE_BEFORE_EXECUTE &&
+		 phase == PGPX_WIRE_BEFORE_PARSE && --wire->nbefore == 0) ||
+		(wire->phase == PGPX_WIRE_AHEAD_EXECUTE &&
+		 phase == PGPX_WIRE_AHEAD_PARSE && (++wire->ahead)->text == NULL))
 		phase = PGPX_WIRE_NEXT_PART;
 	if (phase != PGPX_WIRE_NEXT_PART)
 	{

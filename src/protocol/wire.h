@@ -25,6 +25,8 @@
 
 #include "base/compat.h"
 
+#include <sys/uio.h>
+
 #include "lib/stringinfo.h"
 
 /* What the reader expects next on the stream. */
@@ -90,8 +92,50 @@ typedef struct PgpxWireToken
 /* The exchange that resets the connection at the end of a lease. */
 #define PGPX_EXCHANGE_FINAL 0
 
-/* Room for a token's messages and DISCARD ALL in the extended protocol. */
-#define PGPX_WIRE_PREFIX_MAX 80
+/* Room for a token's messages, and for a short Query or two. */
+#define PGPX_WIRE_TOKEN_MAX 80
+
+/*
+ * Room for a token's messages, a reset in the extended protocol, and Close
+ * messages of prepared statements.
+ */
+#define PGPX_WIRE_PREFIX_MAX 1536
+
+/* The reset that precedes a statement in the same Sync. */
+typedef enum PgpxWireAhead
+{
+	PGPX_AHEAD_NONE = 0,
+	PGPX_AHEAD_DISCARD_ALL,
+	PGPX_AHEAD_KEEPING			/* PGPX_KEEPING_RESET in a transaction */
+} PgpxWireAhead;
+
+/*
+ * DISCARD ALL without DEALLOCATE ALL and DISCARD PLANS, in its order: the
+ * commands and their tags.  The SELECT raises an error that names a statement
+ * that was prepared by SQL.
+ */
+#define PGPX_KEEPING_RESET(COMMAND) \
+	COMMAND("CLOSE ALL", "CLOSE CURSOR ALL") \
+	COMMAND("SET SESSION AUTHORIZATION DEFAULT", "SET") \
+	COMMAND("RESET ALL", "RESET") \
+	COMMAND("UNLISTEN *", "UNLISTEN") \
+	COMMAND("SELECT pg_catalog.pg_advisory_unlock_all()," \
+			" CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0" \
+			" THEN (pg_catalog.min(name) OPERATOR(pg_catalog.||) ' was prepared by SQL')::pg_catalog.int4 END" \
+			" FROM pg_catalog.pg_prepared_statements WHERE from_sql", \
+			"SELECT 1") \
+	COMMAND("DISCARD TEMP", "DISCARD TEMP") \
+	COMMAND("DISCARD SEQUENCES", "DISCARD SEQUENCES")
+
+/* A command of a reset that precedes a statement. */
+typedef struct PgpxWireCommand
+{
+	const char *text;			/* NULL: end of the list */
+	const char *tag;			/* of its CommandComplete */
+} PgpxWireCommand;
+
+/* The commands of each PgpxWireAhead. */
+extern const PgpxWireCommand *const pgpx_wire_ahead[];
 
 #define PGPX_WIRE_MAX_PARTS 4
 
@@ -163,6 +207,8 @@ typedef struct PgpxWire
 	uint8		parts[PGPX_WIRE_MAX_PARTS]; /* first phases of the parts after
 											 * the token; IDLE: end */
 	int			part;			/* index of the next part */
+	const PgpxWireCommand *ahead;	/* the command of a reset sent ahead whose
+									 * answer is expected */
 	int			nbefore;		/* commands before the statement that have not
 								 * completed; not 0 if one has failed */
 	bool		sent_ahead;		/* the previous holder sent this statement */
@@ -221,11 +267,11 @@ extern void pgpx_wire_begin_reset(PgpxWire *wire, uint64 sender,
  *		Begins to use a stream on which the lease "sent_by" has, at its end,
  *		already sent the caller's statement.
  *
- * reset: a DISCARD ALL was sent before the statement.  bytes: the number of
- * bytes sent.
+ * ahead: the reset that was sent before the statement.  parse: the statement was
+ * sent with Parse.  bytes: the number of bytes sent.
  */
 extern void pgpx_wire_begin_sent(PgpxWire *wire, uint64 sender, uint64 sent_by,
-								 bool reset, size_t bytes);
+								 PgpxWireAhead ahead, bool parse, size_t bytes);
 
 /* Frees an input buffer that a large answer has enlarged, if it is empty. */
 extern void pgpx_wire_trim(PgpxWire *wire);
@@ -361,21 +407,47 @@ extern void pgpx_wire_put_extended(StringInfo buf,
 								   const PgpxStatement *statement,
 								   int nformats, const int16 *formats);
 
+#define PGPX_WIRE_NAME_MAX 64
+#define PGPX_WIRE_NAMED_PARTS 4
+
+/* The beginnings of Parse and Bind with a name. */
+typedef struct PgpxWireNaming
+{
+	char		parse[PGPX_WIRE_NAME_MAX + 8];
+	char		bind[PGPX_WIRE_NAME_MAX + 8];
+} PgpxWireNaming;
+
+/*
+ * pgpx_wire_name_statement
+ *		Gives a name to the statement in the messages of pgpx_wire_put_extended.
+ *
+ * parse: with Parse.  Sets up to PGPX_WIRE_NAMED_PARTS parts, which are to be
+ * sent one after the other and refer to the messages and to *naming, and returns
+ * their number.
+ */
+extern int	pgpx_wire_name_statement(char *messages, size_t len,
+									 const char *name, bool parse,
+									 PgpxWireNaming *naming,
+									 struct iovec *parts);
+
+/* Writes Close: 'S' and the name of a statement.  Returns the length. */
+extern size_t pgpx_wire_put_close(char *buf, const char *kind_and_name);
+
 /*
  * pgpx_wire_put_prefix
  *		Writes the beginning of the last exchange of the lease "sender" and
  *		returns its length.
  *
  * The caller appends the statement of the next lease.  The beginning is the
- * token and, with "reset", Parse, Bind and Execute of DISCARD ALL.
+ * token, and Parse, Bind and Execute of each command of the reset.
  *
  * There is no Sync between reset and statement, so the server skips the
  * statement if the reset fails.  The server commits a DISCARD ALL inside
  * Execute, so an error of the statement does not undo it (from 13.8, 14.5, 15.0
- * on).
+ * on).  Another reset is in a transaction of its own.
  */
 extern size_t pgpx_wire_put_prefix(char buf[PGPX_WIRE_PREFIX_MAX],
-								   uint64 sender, bool reset);
+								   uint64 sender, PgpxWireAhead ahead);
 
 /*
  * pgpx_wire_send_reset

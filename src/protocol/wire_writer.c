@@ -281,18 +281,92 @@ pgpx_wire_send_describe(PgpxWire *wire, const char *sql)
 					 PGPX_WIRE_IDLE, PGPX_WIRE_IDLE);
 }
 
-size_t
-pgpx_wire_put_prefix(char buf[PGPX_WIRE_PREFIX_MAX], uint64 sender, bool reset)
+#define COMMAND(text_, tag_) {text_, tag_},
+
+static const PgpxWireCommand no_commands[] = {{NULL}};
+static const PgpxWireCommand discard_all[] = {
+	COMMAND("DISCARD ALL", "DISCARD ALL"){NULL},
+};
+static const PgpxWireCommand keeping_reset[] = {
+	COMMAND("BEGIN", "BEGIN")
+		PGPX_KEEPING_RESET(COMMAND)
+			COMMAND("COMMIT", "COMMIT"){NULL},
+};
+
+const PgpxWireCommand *const pgpx_wire_ahead[] = {
+	[PGPX_AHEAD_NONE] = no_commands,
+	[PGPX_AHEAD_DISCARD_ALL] = discard_all,
+	[PGPX_AHEAD_KEEPING] = keeping_reset,
+};
+
+/* Write the beginning of a message that has a name added to it. */
+static size_t
+put_named_head(char *to, const char *message, size_t skip, const char *name)
 {
-	static const char discard_all[] =
-		"P\0\0\0\023\0DISCARD ALL\0\0\0"
-		"B\0\0\0\014\0\0\0\0\0\0\0\0"
-		"E\0\0\0\011\0\0\0\0\0";
+	size_t		name_len = strlen(name);
+	uint32		len;
+
+	Assert(name_len < PGPX_WIRE_NAME_MAX);
+	memcpy(&len, message + 1, 4);
+	len = pg_hton32(pg_ntoh32(len) + (uint32) name_len);
+	memcpy(to, message, skip);
+	memcpy(to + 1, &len, 4);
+	memcpy(to + skip, name, name_len + 1);
+	return skip + name_len + 1;
+}
+
+int
+pgpx_wire_name_statement(char *messages, size_t len, const char *name,
+						 bool parse, PgpxWireNaming *naming,
+						 struct iovec *parts)
+{
+	uint32		parse_len;
+	char	   *bind;
+	int			n = 0;
+
+	memcpy(&parse_len, messages + 1, 4);
+	parse_len = pg_ntoh32(parse_len) + 1;
+	bind = messages + parse_len;
+	if (parse)
+	{
+		/* type and length, then the name, which was empty */
+		parts[n].iov_base = naming->parse;
+		parts[n++].iov_len = put_named_head(naming->parse, messages, 5, name);
+		parts[n].iov_base = messages + 6;
+		parts[n++].iov_len = parse_len - 6;
+	}
+
+	/* type, length and an empty portal name, then the statement's name */
+	parts[n].iov_base = naming->bind;
+	parts[n++].iov_len = put_named_head(naming->bind, bind, 6, name);
+	parts[n].iov_base = bind + 7;
+	parts[n++].iov_len = len - parse_len - 7;
+	return n;
+}
+
+size_t
+pgpx_wire_put_close(char *buf, const char *kind_and_name)
+{
+	StringInfoData out = {.data = buf, .maxlen = PGPX_WIRE_NAME_MAX + 8};
+
+	put_close(&out, kind_and_name);
+	return out.len;
+}
+
+size_t
+pgpx_wire_put_prefix(char buf[PGPX_WIRE_PREFIX_MAX], uint64 sender,
+					 PgpxWireAhead ahead)
+{
 	StringInfoData out = {.data = buf, .maxlen = PGPX_WIRE_PREFIX_MAX};
+	const PgpxStatement none = {0};
 
 	put_token(&out, sender, PGPX_EXCHANGE_FINAL);
-	if (reset)
-		put(&out, discard_all, sizeof(discard_all) - 1);
+	for (int i = 0; pgpx_wire_ahead[ahead][i].text != NULL; i++)
+	{
+		put_parse(&out, "", pgpx_wire_ahead[ahead][i].text);
+		put_bind(&out, "", "", &none, 0, NULL);
+		put_execute(&out, "", 0);
+	}
 	return out.len;
 }
 
@@ -331,7 +405,7 @@ pgpx_wire_send_reset(PgpxWire *wire, bool commit, const char *reset_command,
 size_t
 pgpx_wire_reset_size(const char *start_commands)
 {
-	return PGPX_WIRE_PREFIX_MAX + strlen(start_commands);
+	return PGPX_WIRE_TOKEN_MAX + strlen(start_commands);
 }
 
 void

@@ -227,6 +227,7 @@ validate_and_reset(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
 	PgpxConn   *conn = &pgpx_conns[lease->conn];
 	PgpxTime	deadline = 0;
 	PgpxWire   *wire;
+	const PgpxWaiter *waiter = pgpx_my_waiter();
 	Validation	validation;
 	bool		drop;
 
@@ -279,9 +280,13 @@ validate_and_reset(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
 	if (lease->pending_state == PGPX_PENDING_SENT)
 	{
 		/* pgpx_run_read reads the answer */
+		pgpx_statement_cache_sent(lease, &waiter->pending_choice);
 		pgpx_wire_begin_sent(wire, lease->id, conn->reset_by,
-							 pgpx_my_waiter()->pending_reset,
-							 pgpx_my_waiter()->pending_len);
+							 !waiter->pending_reset ? PGPX_AHEAD_NONE :
+							 waiter->pending_keeps ? PGPX_AHEAD_KEEPING :
+							 PGPX_AHEAD_DISCARD_ALL,
+							 lease->sent_as != PGPX_PREPARED_EXECUTE,
+							 waiter->pending_len);
 		return VALIDATION_OK;
 	}
 	pgpx_wire_begin_reset(wire, lease->id, conn->reset_by, conn->unread_reset);
@@ -493,7 +498,7 @@ static void
 withdraw_pending(PgpxCheckout *c)
 {
 	if (c->prepared)
-		pgpx_pending_statement_set(NULL, 0);
+		pgpx_pending_statement_set(NULL, 0, NULL);
 	c->prepared = false;
 }
 
@@ -620,7 +625,7 @@ lease_or_wait(PgpxCheckout *c, PgpxLease *lease)
 {
 	Attempt		outcome;
 
-	pgpx_pending_statement_set(NULL, 0);
+	pgpx_pending_statement_set(NULL, 0, NULL);
 	c->prepared = false;
 	if (c->pending != NULL && !c->no_wait && has_waiters(c->spec))
 		prepare_pending(c);		/* saves an attempt */
@@ -779,7 +784,7 @@ checkout_for(const char *server, Oid user, int64 timeout, bool only_try,
 	{
 		if (spare != NULL)
 			pgpx_lease_forget(spare);
-		pgpx_pending_statement_set(NULL, 0);
+		pgpx_pending_statement_set(NULL, 0, NULL);
 		pgpx_server_spec_unpin(c.spec);
 	}
 	PG_END_TRY();

@@ -16,6 +16,8 @@
 
 #include "lib/ilist.h"
 
+#define PGPX_PARSED_MAX 16
+
 typedef struct PgpxLease
 {
 	dlist_node	node;
@@ -46,14 +48,14 @@ typedef struct PgpxLease
 	bool		cancelled;		/* its cancel was requested */
 
 	/* see statement_cache.c */
+	PgpxPreparedUse sent_as;	/* how the previous holder sent the statement */
 	bool		preparing;		/* the last statement sent is to be prepared */
 	bool		preparing_closes;	/* .. and others are closed before it */
 	uint32		preparing_bytes;	/* of its text */
 	PgpxPreparedKey preparing_key;
-	uint64		parsed_here[PGPX_PREPARED_MAX / 64];	/* slots whose
-														 * statements this
-														 * remote transaction
-														 * has parsed */
+	PgpxPreparedKey parsed[PGPX_PARSED_MAX];	/* statements that this remote
+												 * transaction has parsed */
+	int			nparsed;		/* the last ones count */
 
 	struct PgpxNotes *notes;	/* pending notifications; NULL: none */
 	PgpxUsage	usage;

@@ -22,6 +22,7 @@
 #include "values/binary_input.h"
 #include "session/lease.h"
 #include "session/statement_cache.h"
+#include "session/statement_class.h"
 
 /* ------------------------------------------------------------------------
  * The pipelined hand-over of a connection to a waiter
@@ -36,6 +37,9 @@
  *
  *		token Parse Bind Execute (DISCARD ALL)  Parse Bind Describe Execute Sync
  *
+ * Parse is omitted if the statement is prepared on the connection, and the reset
+ * may be the one that keeps prepared statements (statement_cache.c).
+ *
  * Only then does it wake the waiter.  The remote is already working while
  * the waiter is being scheduled; usually its first recv() returns the rows.
  * The remote, too, is woken once instead of twice.
@@ -48,7 +52,8 @@
  * - The reset must be a literal DISCARD ALL without start commands.  It
  *   commits inside Execute, so an error of the statement does not undo it.
  *   The error would undo any other reset.  Servers that are too old to
- *   commit it there have can_pipeline unset.
+ *   commit it there have can_pipeline unset.  The reset that keeps prepared
+ *   statements is in a transaction of its own.
  * - The stream must be at a message boundary, with nothing unread.  No
  *   cancel may be under way, and there must be no reason to close the
  *   connection.
@@ -85,6 +90,7 @@ pgpx_hand_over_prepare(const PgpxServerSpec *spec,
 	const PgpxStatement *statement = pending->statement;
 	int16		formats[PGPX_FORMATS_COLUMNS];
 	PgpxFormatsKey key;
+	PgpxPreparedChoice choice;
 	StringInfoData buf;
 	size_t		len = strlen(statement->sql);
 
@@ -109,9 +115,15 @@ pgpx_hand_over_prepare(const PgpxServerSpec *spec,
 		if (pgpx_formats_find(&key, formats) > 0)
 			return;
 	}
+	choice.bytes = 0;
+	if (spec->statement_cache > 0 &&
+		pgpx_statement_class(statement->sql, true) == PGPX_CLASS_CACHEABLE)
+		(void) pgpx_statement_cache_key(spec, spec->user, statement->sql,
+										&choice);
 	initStringInfo(&buf);
 	pgpx_wire_put_extended(&buf, statement, 0, NULL);
-	pgpx_pending_statement_set(buf.data, buf.len);
+	pgpx_pending_statement_set(buf.data, buf.len,
+							   choice.bytes > 0 ? &choice : NULL);
 	pfree(buf.data);
 }
 
@@ -144,21 +156,43 @@ is_ready_for_hand_over(const PgpxLease *lease)
 static PgpxPendingState
 send_pending(int fd, uint64 lease_id, bool reset, PgpxHandOver *hand_over)
 {
+	const PgpxPreparedChoice *choice = &hand_over->choice;
+	PgpxWireAhead ahead = !reset ? PGPX_AHEAD_NONE :
+		hand_over->keeps ? PGPX_AHEAD_KEEPING : PGPX_AHEAD_DISCARD_ALL;
 	char		prefix[PGPX_WIRE_PREFIX_MAX];
-	size_t		len = pgpx_wire_put_prefix(prefix, lease_id, reset);
-	struct iovec parts[2] = {
-		{.iov_base = prefix, .iov_len = len},
-		{.iov_base = hand_over->messages, .iov_len = hand_over->len},
-	};
-	struct msghdr msg = {.msg_iov = parts, .msg_iovlen = lengthof(parts)};
+	char		name[PGPX_CACHED_NAME_LEN];
+	PgpxWireNaming naming;
+	struct iovec parts[1 + PGPX_WIRE_NAMED_PARTS];
+	struct msghdr msg = {.msg_iov = parts, .msg_iovlen = 2};
+	size_t		len = pgpx_wire_put_prefix(prefix, lease_id, ahead);
 	ssize_t		sent;
 
+	for (int i = 0; i < choice->ncloses; i++)
+	{
+		pgpx_statement_cache_name(name, "S", &choice->closes[i]);
+		len += pgpx_wire_put_close(prefix + len, name);
+	}
+	parts[0].iov_base = prefix;
+	parts[0].iov_len = len;
+	parts[1].iov_base = hand_over->messages;
+	parts[1].iov_len = hand_over->len;
+	if (choice->use != PGPX_PREPARED_NONE)
+	{
+		pgpx_statement_cache_name(name, "", &choice->key);
+		msg.msg_iovlen = 1 +
+			pgpx_wire_name_statement(hand_over->messages, hand_over->len, name,
+									 choice->use == PGPX_PREPARED_PARSE,
+									 &naming, &parts[1]);
+	}
+	len = 0;
+	for (int i = 0; i < msg.msg_iovlen; i++)
+		len += parts[i].iov_len;
 	do
 		sent = sendmsg(fd, &msg, MSG_DONTWAIT | MSG_NOSIGNAL);
 	while (sent < 0 && errno == EINTR);
 	if (sent <= 0)
 		return PGPX_PENDING_FAILED;
-	if ((size_t) sent < len + hand_over->len)
+	if ((size_t) sent < len)
 		(void) shutdown(fd, SHUT_RDWR);
 	return PGPX_PENDING_SENT;
 }
@@ -206,7 +240,7 @@ hand_over_lease(PgpxLease *lease)
 	if (reset)
 		usage.resets++;
 	if (!pgpx_pool_hand_over(conn, lease->id, &lease->spec->fingerprint, reset,
-							 &usage, &hand_over))
+							 lease->spec->statement_cache, &usage, &hand_over))
 		return false;
 	PGPX_DEBUG_POINT("hand_over");
 	send_and_wake(&hand_over, lease->sock->fd, lease->id, reset);

@@ -460,38 +460,40 @@ pgpx_run_check(const PgpxLease *lease, const PgpxStatement *statement)
 				 errhint("Pass the values as one array, and unnest it in the statement.")));
 }
 
-/*
- * Inform the statement cache about the statement, and choose whether it is sent
- * as a prepared one.
- */
+/* Inform the statement cache of the statement, and choose how to send it. */
 static bool
 choose_cached(PgpxRun *run, bool several, PgpxCachedStatement *cached)
 {
 	const PgpxStatement *statement = run->statement;
 	PgpxLease  *lease = run->lease;
+	bool		cacheable;
 
 	if (lease->spec->statement_cache == 0 || run->describe)
 		return false;
-	if (run->pipeline != NULL)
-	{
-		/* foreign tables have names of their own */
-		if (run->pipeline->name != NULL && run->pipeline->name[0] != '\0')
-			pgpx_statement_cache_lost(lease);
-		return false;
-	}
-	if (!pgpx_statement_cache_note(lease, statement->sql,
-								   !several || statement->nparams > 0) ||
-		!run->may_cache || lease->pending_state == PGPX_PENDING_SENT)
-		return false;
 
-	/* without parameters a rule could add results, see above */
-	if (statement->nparams == 0 && several &&
-		!pgpx_statement_fits_simple(statement->sql))
+	/* foreign tables have names of their own */
+	if (run->pipeline != NULL && run->pipeline->name != NULL &&
+		run->pipeline->name[0] != '\0')
+		pgpx_statement_cache_lost(lease);
+	if (run->pipeline != NULL)
 		return false;
-	if (!pgpx_statement_cache_choose(lease, statement, cached))
+	cacheable = pgpx_statement_cache_note(lease, statement->sql,
+										  !several || statement->nparams > 0);
+	if (lease->pending_state == PGPX_PENDING_SENT)
+	{
+		run->prepares = lease->sent_as == PGPX_PREPARED_PARSE;
+		return run->may_cache && lease->sent_as != PGPX_PREPARED_NONE;
+	}
+
+	/* without parameters a rule could add results, see statement_class.h */
+	if (!cacheable || !run->may_cache ||
+		(statement->nparams == 0 && several &&
+		 !pgpx_statement_fits_simple(statement->sql)) ||
+		!pgpx_statement_cache_choose(lease, statement, cached))
 		return false;
 	cached->pipeline.nformats = run->nformats;
 	cached->pipeline.formats = run->formats;
+	run->prepares = cached->pipeline.parse;
 	return true;
 }
 
@@ -514,7 +516,6 @@ pgpx_run_send(PgpxRun *run, bool several)
 				 errhint("It must remain that of the local database. Return the lease.")));
 
 	run->cached = choose_cached(run, several, &cached);
-	run->prepares = run->cached && cached.pipeline.parse;
 	run->read_before = wire->bytes_in;
 	run->last_read = 0;
 	lease->sent = true;
@@ -604,17 +605,15 @@ bool
 pgpx_run_repeat_uncached(PgpxRun *run)
 {
 	PgpxLease  *lease = run->lease;
+	int			sqlstate = run->error.sqlstate;
 
+	/* while it parses the statement, the remote may report it as unsupported */
 	if (!run->cached || !run->error.set || run->described ||
+		(run->prepares && sqlstate == ERRCODE_FEATURE_NOT_SUPPORTED) ||
 		lease->sock->wire.phase != PGPX_WIRE_IDLE)
 		return false;
-
-	/* when it parses the statement, the remote may not support it */
-	if (run->prepares &&
-		run->error.sqlstate == ERRCODE_FEATURE_NOT_SUPPORTED)
-		return false;
 	pgpx_statement_cache_settle(lease);
-	if (!pgpx_statement_cache_refused(lease, run->error.sqlstate) ||
+	if (!pgpx_statement_cache_refused(lease, sqlstate) ||
 		lease->sock->wire.tx != 'I')
 		return false;
 	lease->usage.errors--;

@@ -65,21 +65,9 @@
 
 #define TEXT_MAX (64 * 1024)	/* a longer text is not prepared */
 
-/*
- * DISCARD ALL without DEALLOCATE ALL and DISCARD PLANS, in its order.  The error
- * names a statement that was prepared by SQL.
- */
-static const char keeping_reset[] =
-	"CLOSE ALL;"
-	"SET SESSION AUTHORIZATION DEFAULT;"
-	"RESET ALL;"
-	"UNLISTEN *;"
-	"SELECT pg_catalog.pg_advisory_unlock_all(),"
-	" CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0"
-	" THEN (pg_catalog.min(name) OPERATOR(pg_catalog.||) ' was prepared by SQL')::pg_catalog.int4 END"
-	" FROM pg_catalog.pg_prepared_statements WHERE from_sql;"
-	"DISCARD TEMP;"
-	"DISCARD SEQUENCES";
+#define COMMAND(text, tag) text ";"
+
+static const char keeping_reset[] = PGPX_KEEPING_RESET(COMMAND);
 
 static inline PgpxPreparedTable *
 table_of(const PgpxLease *lease)
@@ -136,7 +124,7 @@ pgpx_statement_cache_note(PgpxLease *lease, const char *sql, bool single)
 		case PGPX_CLASS_CACHEABLE:
 			return table->state == PGPX_PREPARED_USABLE;
 		case PGPX_CLASS_HARMLESS:
-			memset(lease->parsed_here, 0, sizeof(lease->parsed_here));
+			lease->nparsed = 0;
 			break;
 		case PGPX_CLASS_SETTING:
 			set_state(lease, PGPX_PREPARED_PAUSED);
@@ -148,10 +136,9 @@ pgpx_statement_cache_note(PgpxLease *lease, const char *sql, bool single)
 	return false;
 }
 
-/* Compute the key of a text.  Returns false if that fails. */
-static bool
-compute_key(const PgpxLease *lease, const char *sql, size_t len,
-			PgpxPreparedKey *key)
+bool
+pgpx_statement_cache_key(const PgpxServerSpec *spec, Oid user, const char *sql,
+						 PgpxPreparedChoice *choice)
 {
 	struct
 	{
@@ -160,28 +147,29 @@ compute_key(const PgpxLease *lease, const char *sql, size_t len,
 		Oid			user;
 	}			salt = {
 		.secret = {pgpx_shared->secret[0], pgpx_shared->secret[1]},
-		.pool_id = lease->spec->pool_id,
-		.user = lease->user,
+		.pool_id = spec->pool_id,
+		.user = OidIsValid(spec->user) ? spec->user : user,
 	};
 	uint8		digest[PG_SHA256_DIGEST_LENGTH];
-	pg_cryptohash_ctx *ctx = pg_cryptohash_create(PG_SHA256);
-	bool		done;
+	size_t		len = strlen(sql);
+	pg_cryptohash_ctx *ctx;
 
-	if (ctx == NULL)
+	memset(choice, 0, sizeof(*choice));
+	if (len > TEXT_MAX || (ctx = pg_cryptohash_create(PG_SHA256)) == NULL)
 		return false;
-	done = pg_cryptohash_init(ctx) >= 0 &&
+	if (pg_cryptohash_init(ctx) >= 0 &&
 		pg_cryptohash_update(ctx, (uint8 *) &salt, sizeof(salt)) >= 0 &&
 		pg_cryptohash_update(ctx, (const uint8 *) sql, len) >= 0 &&
-		pg_cryptohash_final(ctx, digest, sizeof(digest)) >= 0;
+		pg_cryptohash_final(ctx, digest, sizeof(digest)) >= 0)
+		choice->bytes = len + 1;
 	pg_cryptohash_free(ctx);
-	memcpy(key, digest, sizeof(*key));
-	return done;
+	memcpy(&choice->key, digest, sizeof(choice->key));
+	return choice->bytes > 0;
 }
 
-/* Write the name of a statement; kind: 'S' for Close, '\0' for none. */
-static void
-write_name(char name[PGPX_CACHED_NAME_LEN], const char *kind,
-		   const PgpxPreparedKey *key)
+void
+pgpx_statement_cache_name(char name[PGPX_CACHED_NAME_LEN], const char *kind,
+						  const PgpxPreparedKey *key)
 {
 	snprintf(name, PGPX_CACHED_NAME_LEN,
 			 "%spgpx_"
@@ -190,107 +178,81 @@ write_name(char name[PGPX_CACHED_NAME_LEN], const char *kind,
 			 key->hash[0], key->hash[1]);
 }
 
-/* The slots whose statements the current remote transaction has parsed. */
-static inline bool
-is_parsed_here(const PgpxLease *lease, int slot)
-{
-	return (lease->parsed_here[slot / 64] >> (slot % 64) & 1) != 0;
-}
-
-static void
-set_parsed_here(PgpxLease *lease, int slot, bool parsed)
-{
-	uint64		bit = UINT64CONST(1) << (slot % 64);
-
-	if (parsed)
-		lease->parsed_here[slot / 64] |= bit;
-	else
-		lease->parsed_here[slot / 64] &= ~bit;
-}
-
-static void
-add_close(PgpxCachedStatement *cached, const PgpxPreparedKey *key)
-{
-	int			n = cached->pipeline.ncloses++;
-
-	write_name(cached->closes[n], "S", key);
-	cached->close_list[n] = cached->closes[n];
-}
-
-/*
- * Make room for a statement, and mark the table as UNKNOWN until its
- * ParseComplete is read.  slot: its slot if it must be parsed again, else -1.
- * Returns false if it must not be prepared.
- */
+/* Has the current remote transaction parsed the statement? */
 static bool
-begin_prepare(PgpxLease *lease, PgpxCachedStatement *cached,
-			  const PgpxPreparedKey *key, uint32 bytes, int slot)
+is_parsed_here(const PgpxLease *lease, const PgpxPreparedKey *key)
 {
-	PgpxPreparedKey evicted;
-	LWLock	   *lock;
-	PgpxPreparedTable *table = lock_table(lease, &lock);
+	for (int i = 0; i < lease->nparsed; i++)
+		if (memcmp(&lease->parsed[i % PGPX_PARSED_MAX], key, sizeof(*key)) == 0)
+			return true;
+	return false;
+}
 
-	if (table == NULL)
-		return false;
-	if (slot >= 0)
-	{
-		pgpx_prepared_remove(table, slot);
-		add_close(cached, key);
-	}
-	while (cached->pipeline.ncloses < PGPX_CACHED_EVICT_MAX)
-	{
-		slot = pgpx_prepared_evict(table, lease->spec->statement_cache, bytes,
-								   &evicted);
-		if (slot < 0)
-			break;
-		set_parsed_here(lease, slot, false);
-		add_close(cached, &evicted);
-	}
-	table->state = PGPX_PREPARED_UNKNOWN;
-	LWLockRelease(lock);
-
+/* Remember the statement whose answer settle awaits. */
+static void
+begin_prepare(PgpxLease *lease, const PgpxPreparedChoice *choice)
+{
 	lease->preparing = true;
-	lease->preparing_key = *key;
-	lease->preparing_bytes = bytes;
-	lease->preparing_closes = cached->pipeline.ncloses > 0;
-	return true;
+	lease->preparing_closes = choice->ncloses > 0;
+	lease->preparing_key = choice->key;
+	lease->preparing_bytes = choice->bytes;
 }
 
 bool
 pgpx_statement_cache_choose(PgpxLease *lease, const PgpxStatement *statement,
 							PgpxCachedStatement *cached)
 {
-	PgpxPreparedTable *table = table_of(lease);
 	PgpxPipeline *p = &cached->pipeline;
 	char		tx = lease->sock->wire.tx;
-	size_t		len = strlen(statement->sql);
-	PgpxPreparedKey key;
-	int			slot;
+	PgpxPreparedChoice choice;
+	PgpxPreparedTable *table;
+	LWLock	   *lock;
+	bool		again;
 
-	if (len > TEXT_MAX || tx == 'E' ||
-		!compute_key(lease, statement->sql, len, &key))
+	if (tx == 'E' ||
+		!pgpx_statement_cache_key(lease->spec, lease->user, statement->sql,
+								  &choice))
 		return false;
 	if (tx == 'I')
-		memset(lease->parsed_here, 0, sizeof(lease->parsed_here));
-	memset(p, 0, sizeof(*p));
-	slot = pgpx_prepared_find(table, &key);
-	if (slot < 0 && !pgpx_prepared_note_seen(table, &key))
+		lease->nparsed = 0;
+	again = tx != 'I' && !is_parsed_here(lease, &choice.key);
+	table = lock_table(lease, &lock);
+	if (table == NULL)
 		return false;
-	if (slot < 0 || (tx != 'I' && !is_parsed_here(lease, slot)))
+	pgpx_prepared_choose(table, lease->spec->statement_cache, again, &choice);
+	LWLockRelease(lock);
+	if (choice.use == PGPX_PREPARED_NONE)
+		return false;
+
+	memset(p, 0, sizeof(*p));
+	for (int i = 0; i < choice.ncloses; i++)
 	{
-		if (!begin_prepare(lease, cached, &key, len + 1, slot))
-			return false;
-		p->parse = true;
+		pgpx_statement_cache_name(cached->closes[i], "S", &choice.closes[i]);
+		cached->close_list[i] = cached->closes[i];
 	}
-	write_name(cached->name, "", &key);
+	p->ncloses = choice.ncloses;
 	p->closes = cached->close_list;
-	p->statement = statement;
+	pgpx_statement_cache_name(cached->name, "", &choice.key);
 	p->name = cached->name;
+	p->parse = choice.use == PGPX_PREPARED_PARSE;
+	p->statement = statement;
 	p->portal = "";
 	p->describe = true;
-	if (!p->parse)
+	if (p->parse)
+		begin_prepare(lease, &choice);
+	else
 		lease->usage.cache_hits++;
 	return true;
+}
+
+void
+pgpx_statement_cache_sent(PgpxLease *lease, const PgpxPreparedChoice *choice)
+{
+	lease->sent_as = choice->use;
+	if (choice->use == PGPX_PREPARED_PARSE)
+		begin_prepare(lease, choice);
+	else if (choice->use == PGPX_PREPARED_EXECUTE)
+		lease->usage.cache_hits++;
 }
 
 void
@@ -299,7 +261,6 @@ pgpx_statement_cache_settle(PgpxLease *lease)
 	const PgpxWire *wire = &lease->sock->wire;
 	LWLock	   *lock;
 	PgpxPreparedTable *table;
-	int			slot;
 
 	if (!lease->preparing || (!wire->parsed && wire->phase != PGPX_WIRE_IDLE))
 		return;
@@ -314,12 +275,11 @@ pgpx_statement_cache_settle(PgpxLease *lease)
 	table->state = PGPX_PREPARED_USABLE;
 	if (wire->parsed)
 	{
-		slot = pgpx_prepared_add(table, &lease->preparing_key,
-								 lease->preparing_bytes);
-		if (slot < 0)
+		if (pgpx_prepared_add(table, &lease->preparing_key,
+							  lease->preparing_bytes) < 0)
 			table->state = PGPX_PREPARED_UNKNOWN;
-		else
-			set_parsed_here(lease, slot, true);
+		lease->parsed[lease->nparsed++ % PGPX_PARSED_MAX] =
+			lease->preparing_key;
 		lease->usage.prepared++;
 	}
 	LWLockRelease(lock);
@@ -348,12 +308,7 @@ pgpx_statement_cache_reset(PgpxLease *lease, bool full)
 	table = lock_table(lease, &lock);
 	if (table == NULL)
 		return spec->reset_command;
-	keep = !full && spec->statement_cache > 0 && table->n > 0 &&
-		table->state != PGPX_PREPARED_UNKNOWN;
-	if (keep)
-		table->state = PGPX_PREPARED_USABLE;
-	else
-		pgpx_prepared_clear(table);
+	keep = pgpx_prepared_reset(table, full ? 0 : spec->statement_cache);
 	LWLockRelease(lock);
 	lease->preparing = false;
 	return keep ? keeping_reset : spec->reset_command;

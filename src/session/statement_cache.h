@@ -12,15 +12,14 @@
 #include "session/lease.h"
 
 #define PGPX_CACHED_NAME_LEN 48
-#define PGPX_CACHED_EVICT_MAX 8 /* statements that one other may replace */
 
 /* How a statement is sent that is, or becomes, prepared. */
 typedef struct PgpxCachedStatement
 {
 	PgpxPipeline pipeline;
 	char		name[PGPX_CACHED_NAME_LEN];
-	const char *close_list[PGPX_CACHED_EVICT_MAX];
-	char		closes[PGPX_CACHED_EVICT_MAX][PGPX_CACHED_NAME_LEN];
+	const char *close_list[PGPX_PREPARED_EVICT_MAX];
+	char		closes[PGPX_PREPARED_EVICT_MAX][PGPX_CACHED_NAME_LEN];
 } PgpxCachedStatement;
 
 /*
@@ -44,6 +43,29 @@ extern bool pgpx_statement_cache_note(PgpxLease *lease, const char *sql,
 extern bool pgpx_statement_cache_choose(PgpxLease *lease,
 										const PgpxStatement *statement,
 										PgpxCachedStatement *cached);
+
+/*
+ * pgpx_statement_cache_key
+ *		Compute the key of a text in the pool of a spec.
+ *
+ * Sets key and size, and clears the rest of *choice.  Returns false, with size
+ * 0, if the text must not be prepared.
+ */
+extern bool pgpx_statement_cache_key(const PgpxServerSpec *spec, Oid user,
+									 const char *sql,
+									 PgpxPreparedChoice *choice);
+
+/* Write the name of a statement after a prefix: "S" for a Close, or "". */
+extern void pgpx_statement_cache_name(char name[PGPX_CACHED_NAME_LEN],
+									  const char *kind,
+									  const PgpxPreparedKey *key);
+
+/*
+ * pgpx_statement_cache_sent
+ *		Record how the previous holder has sent the statement of this lease.
+ */
+extern void pgpx_statement_cache_sent(PgpxLease *lease,
+									  const PgpxPreparedChoice *choice);
 
 /*
  * pgpx_statement_cache_settle

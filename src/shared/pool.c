@@ -565,10 +565,12 @@ pgpx_pool_release(PgpxConn *conn, uint64 lease_id, PgpxEnd end,
 bool
 pgpx_pool_hand_over(PgpxConn *conn, uint64 lease_id,
 					const PgpxFingerprint *fingerprint, bool reset,
-					const PgpxUsage *usage, PgpxHandOver *hand_over)
+					int max_prepared, const PgpxUsage *usage,
+					PgpxHandOver *hand_over)
 {
 	PgpxWake	wake = PGPX_WAKE_INIT;
 	PgpxPool   *pool = lock_lease(conn, lease_id);
+	PgpxPreparedTable *table = &pgpx_prepared_tables[conn - pgpx_conns];
 	PgpxWaiter *first;
 
 	if (pool == NULL)
@@ -598,9 +600,11 @@ pgpx_pool_hand_over(PgpxConn *conn, uint64 lease_id,
 	conn->unread_reset = 0;
 	conn->reset_by = lease_id;
 	conn->dirty = !reset;
-	if (reset)
-		pgpx_prepared_clear(&pgpx_prepared_tables[conn - pgpx_conns]);
+	hand_over->keeps = reset && pgpx_prepared_reset(table, max_prepared);
+	pgpx_prepared_choose(table, max_prepared, false, &first->pending_choice);
 	first->pending_reset = reset;
+	first->pending_keeps = hand_over->keeps;
+	hand_over->choice = first->pending_choice;
 	hand_over->waiter = first;
 	hand_over->pending_state =
 		PGPX_PENDING_WITH(pg_atomic_read_u32(&first->pending_state),

@@ -168,7 +168,8 @@ extern bool pgpx_pool_release(PgpxConn *conn, uint64 lease_id, PgpxEnd end,
  *		the caller calls pgpx_pending_statement_sent.
  *
  * fingerprint: that of the options by which the caller decided about "reset".
- * reset: the caller sends a reset ahead of the statement.
+ * reset: the caller sends a reset ahead of the statement.  max_prepared: limit on
+ * the number of prepared statements of the connection; 0: it has none.
  *
  * Returns true and fills in *hand_over.  Returns false, and does nothing, if
  *
@@ -180,7 +181,7 @@ extern bool pgpx_pool_release(PgpxConn *conn, uint64 lease_id, PgpxEnd end,
  */
 extern bool pgpx_pool_hand_over(PgpxConn *conn, uint64 lease_id,
 								const PgpxFingerprint *fingerprint, bool reset,
-								const PgpxUsage *usage,
+								int max_prepared, const PgpxUsage *usage,
 								PgpxHandOver *hand_over);
 
 /*

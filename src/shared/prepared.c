@@ -30,6 +30,18 @@ pgpx_prepared_clear(PgpxPreparedTable *table)
 	table->clock = 0;
 }
 
+bool
+pgpx_prepared_reset(PgpxPreparedTable *table, int max)
+{
+	if (max == 0 || table->n == 0 || table->state == PGPX_PREPARED_UNKNOWN)
+	{
+		pgpx_prepared_clear(table);
+		return false;
+	}
+	table->state = PGPX_PREPARED_USABLE;
+	return true;
+}
+
 int
 pgpx_prepared_find(PgpxPreparedTable *table, const PgpxPreparedKey *key)
 {
@@ -83,6 +95,38 @@ pgpx_prepared_evict(PgpxPreparedTable *table, int max, uint32 bytes,
 	*evicted = table->slots[oldest].key;
 	pgpx_prepared_remove(table, oldest);
 	return oldest;
+}
+
+void
+pgpx_prepared_choose(PgpxPreparedTable *table, int max, bool again,
+					 PgpxPreparedChoice *choice)
+{
+	int			slot;
+
+	choice->use = PGPX_PREPARED_NONE;
+	choice->ncloses = 0;
+	if (choice->bytes == 0 || max == 0 ||
+		table->state != PGPX_PREPARED_USABLE)
+		return;
+	slot = pgpx_prepared_find(table, &choice->key);
+	if (slot >= 0 && !again)
+	{
+		choice->use = PGPX_PREPARED_EXECUTE;
+		return;
+	}
+	if (slot < 0 && !pgpx_prepared_note_seen(table, &choice->key))
+		return;
+	if (slot >= 0)
+	{
+		pgpx_prepared_remove(table, slot);
+		choice->closes[choice->ncloses++] = choice->key;
+	}
+	while (choice->ncloses < PGPX_PREPARED_EVICT_MAX &&
+		   pgpx_prepared_evict(table, max, choice->bytes,
+							   &choice->closes[choice->ncloses]) >= 0)
+		choice->ncloses++;
+	table->state = PGPX_PREPARED_UNKNOWN;
+	choice->use = PGPX_PREPARED_PARSE;
 }
 
 void

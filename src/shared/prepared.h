@@ -63,6 +63,36 @@ typedef struct PgpxPreparedTable
 /* [max_connections]; NULL unless the library is preloaded */
 extern PgpxPreparedTable *pgpx_prepared_tables;
 
+#define PGPX_PREPARED_EVICT_MAX 8	/* statements that one other may replace */
+
+/* How a statement is sent, and which statements are closed before it. */
+typedef enum PgpxPreparedUse
+{
+	PGPX_PREPARED_NONE = 0,		/* unnamed */
+	PGPX_PREPARED_EXECUTE,		/* it is prepared */
+	PGPX_PREPARED_PARSE			/* it is to be prepared */
+} PgpxPreparedUse;
+
+typedef struct PgpxPreparedChoice
+{
+	PgpxPreparedUse use;
+	PgpxPreparedKey key;
+	uint32		bytes;			/* of the text; 0: it may not be prepared */
+	int			ncloses;
+	PgpxPreparedKey closes[PGPX_PREPARED_EVICT_MAX];
+} PgpxPreparedChoice;
+
+/*
+ * pgpx_prepared_choose
+ *		Choose how a statement is sent, given its key and its size.
+ *
+ * max: limit on the number of statements.  again: parse it again if it is
+ * prepared.  If it is to be parsed, the table is UNKNOWN afterwards, until
+ * pgpx_prepared_add.  The caller must hold the pool lock.
+ */
+extern void pgpx_prepared_choose(PgpxPreparedTable *table, int max, bool again,
+								 PgpxPreparedChoice *choice);
+
 /*
  * pgpx_prepared_clear
  *		Empty a table.
@@ -70,6 +100,16 @@ extern PgpxPreparedTable *pgpx_prepared_tables;
  * To be called when a connection is made, and before a DISCARD ALL is sent.
  */
 extern void pgpx_prepared_clear(PgpxPreparedTable *table);
+
+/*
+ * pgpx_prepared_reset
+ *		Prepare a table for a reset that is about to be sent.
+ *
+ * max: limit on the number of statements; 0: the cache is off.  Returns whether
+ * the reset may keep the statements; otherwise it must be a DISCARD ALL, and the
+ * table is emptied.  The caller must hold the pool lock.
+ */
+extern bool pgpx_prepared_reset(PgpxPreparedTable *table, int max);
 
 /* Returns the slot of a statement, and marks it as used; -1: not prepared. */
 extern int	pgpx_prepared_find(PgpxPreparedTable *table,

@@ -26,6 +26,7 @@
 #include "base/debug_point.h"
 #include "locks/lock_remote.h"
 #include "session/lease.h"
+#include "session/statement_cache.h"
 
 #define NSTATUS 9				/* columns of lock_status: the most there are */
 
@@ -466,6 +467,37 @@ char *
 quote_qualified_identifier(const char *qualifier, const char *ident)
 {
 	abort();
+}
+
+/* --- the statement cache, which is off -------------------------------------- */
+
+void
+pgpx_statement_cache_settle(PgpxLease *lease)
+{
+}
+
+void
+pgpx_statement_cache_lost(PgpxLease *lease)
+{
+}
+
+bool
+pgpx_statement_cache_note(PgpxLease *lease, const char *sql, bool single)
+{
+	return false;
+}
+
+bool
+pgpx_statement_cache_choose(PgpxLease *lease, const PgpxStatement *statement,
+							PgpxCachedStatement *cached)
+{
+	return false;
+}
+
+bool
+pgpx_statement_cache_refused(PgpxLease *lease, int sqlstate)
+{
+	return false;
 }
 
 #endif							/* FUZZ_DLOCK_H */

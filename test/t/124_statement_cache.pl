@@ -285,6 +285,52 @@ foreach my $pool (qw(never transfer))
 	is($second->run("SELECT a FROM pgpool.query('$pool', '$point', '2') AS t(a int)"), '20', "$pool: another session");
 }
 
+# --- statements that are sent for a waiter
+make_pool($local, $remote, server => 'turns', options => { pool_size => 1, statement_cache => 2 });
+sub behind
+{
+	my ($pool, $before, $sql, @values) = @_;
+	my $held = lease($second, $pool);
+	my $list = join '', map { ", '$_'" } @values;
+	my $pipelined = counter('pipelined', $pool);
+
+	$second->run("SELECT pgpool.exec($held, \$x\$$_\$x\$)"), is($second->error, '', "before: $_") foreach @$before;
+	$first->start("SELECT a FROM pgpool.query('$pool', \$x\$$sql\$x\$$list) AS t(a text)");
+	wait_until($local, 'SELECT count(*) FROM pgpool.waiters', '1') or die 'no waiter';
+	$second->run("SELECT pgpool.checkin($held)");
+	my $result = $first->finish(30) . $first->error;
+
+	is(counter('pipelined', $pool), $pipelined + 1, 'statement was pipelined');
+	return $result;
+}
+
+is(behind('turns', ['SHOW work_mem'], $point, $_), 10 * $_, "waiter: execution $_") foreach 1 .. 4;
+is(counter('prepared', 'turns') . ' ' . counter('cache_hits', 'turns'), '1 2', 'waiter: second execution prepares the statement');
+is(prepared('turns'), '1 0', 'waiter: statement stays prepared');
+is(behind('turns', ['SET search_path = other', 'SET DateStyle = German'], $point, 5), '50', 'waiter: settings of the predecessor are reset');
+is(behind('turns', ['SELECT pg_advisory_lock(7)', 'LISTEN trace', 'SET ROLE lesser'], q{SELECT concat_ws(',', (SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'), (SELECT count(*) FROM pg_listening_channels()), current_user) -- now}),
+	'0,0,remote_app', 'waiter: no traces of the predecessor');
+is(prepared('turns'), '1 0', 'waiter: statements stay prepared');
+foreach my $n (1 .. 2)
+{
+	is(behind('turns', ['SHOW work_mem'], "SELECT $n + b FROM t WHERE a = \$1", 1), $n + 10, 'waiter: another statement') foreach 1 .. 2;
+}
+is(prepared('turns'), '2 0', 'waiter: number of statements is bounded');
+like(behind('turns', ['SHOW work_mem'], 'SELECT 2 + b FROM t WHERE a = $1', 'x'), qr/22P02/, 'waiter: error of a parameter');
+is(behind('turns', ['SHOW work_mem'], 'SELECT 2 + b FROM t WHERE a = $1', 1), '12', 'waiter: statement is usable afterwards');
+remote_sql('ALTER TABLE t ALTER b TYPE numeric');
+is(behind('turns', ['SHOW work_mem'], 'SELECT 2 + b FROM t WHERE a = $1', 1), '12', 'waiter: type of the result has changed');
+is(behind('turns', ['SHOW work_mem'], $point, 1), '10', 'waiter: statement is prepared again') foreach 1 .. 3;
+is(behind('turns', ["SELECT run('DEALLOCATE ALL')"], $point, 1), '10', 'waiter: statement was deallocated');
+is(behind('turns', ['SHOW work_mem'], $point, 1), '10', 'waiter: statement is prepared again') foreach 1 .. 3;
+is(behind('turns', ['PREPARE mine AS SELECT 1'], $point, 1), '10', 'waiter: predecessor has prepared a statement');
+is(prepared('turns'), '1 0', 'waiter: that drops all others');
+is(behind('turns', ['SHOW work_mem'], $point, 1), '10', 'waiter: statement is prepared again') foreach 1 .. 3;
+my $resets = counter('closed_broken', 'turns');
+is(behind('turns', ["SELECT run('PREPARE mine AS SELECT 1')"], $point, 1), '10', 'waiter: reset fails, and the statement is executed on another connection');
+is(counter('closed_broken + closed_reset', 'turns'), $resets + 1, 'waiter: connection was closed');
+like(prepared('turns'), qr/ 0$/, 'waiter: nothing of it is left');
+
 # --- the option changes
 warm('cached');
 my $remote_pid = call('cached', 'SELECT pg_backend_pid()');
