@@ -1,0 +1,139 @@
+# The commands that foreign tables send beside their statements: settings that the statements presume,
+# savepoints and their release, and which statements are prepared and for how long.
+use strict;
+use warnings;
+
+use PgpxTest;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $remote = remote_node('remote');
+my $local = local_node('local');
+
+$remote->safe_psql('remote_db', <<'EOT');
+SET ROLE remote_app;
+CREATE TABLE items AS SELECT i AS id, i::text AS v FROM generate_series(1, 100) AS i;
+CREATE TABLE styles (d date, i interval, f float8, t timestamptz);
+INSERT INTO styles VALUES ('2024-02-01', '-1 year -2 months +3 days', 0.1::float8 + 0.2, '2024-02-01 12:00:00+00');
+CREATE VIEW prepared AS SELECT name, statement FROM pg_prepared_statements;
+EOT
+
+# Create a pool of one connection and its foreign tables in a schema of its name.
+sub make_tables
+{
+	my ($server, %options) = @_;
+
+	make_pool($local, $remote, server => $server, options => { pool_size => 1, %options });
+	$local->safe_psql('postgres', "CREATE SCHEMA $server; IMPORT FOREIGN SCHEMA public FROM SERVER $server INTO $server");
+	return;
+}
+
+make_tables('plain');
+make_tables('kept', reset => 'never');
+make_tables('styled', start_commands => q{SET timezone = 'Asia/Tokyo'; SET search_path = pg_temp});
+my $session = PgpxSession->new($local);
+
+sub result { return $session->run($_[0]) . $session->error }
+
+# --- settings that start commands or an earlier lease have left in the remote session do not change values
+is(result("SELECT a FROM pgpool.query('styled', 'SHOW timezone') AS t(a text)"), 'Asia/Tokyo', 'a call has the settings of the start commands');
+foreach my $server (qw(plain styled kept))
+{
+	my $left = $server eq 'kept' ? q{SELECT pgpool.exec('kept', $$SET extra_float_digits = -10; SET timezone = 'Asia/Tokyo'; SET search_path = pg_temp$$)} : '';
+
+	$session->run("SET timezone = 'GMT'");
+	foreach my $read (1 .. 3)
+	{
+		$session->run($left);
+		is(result("SELECT d, extract(epoch FROM i), f = 0.1::float8 + 0.2, t FROM $server.styles"), '2024-02-01|-36482400.000000|t|2024-02-01 12:00:00+00', "$server: values are read");
+	}
+	$session->run($left);
+	is(result("SELECT count(*) FROM $server.styles WHERE d = '2024-02-01' AND i < '-1 year -1 month' AND f = 0.1::float8 + 0.2 AND t = '2024-02-01 12:00:00+00' AND t::text LIKE '%12:00%'"),
+		'1', "$server: values in conditions");
+	$session->run($left);
+	is(result("PREPARE p AS SELECT count(*) FROM $server.styles WHERE d = \$1 AND i = \$2 AND f = \$3 AND t = \$4; SET plan_cache_mode = force_generic_plan;"
+			  . " EXECUTE p ('2024-02-01', '-1 year -2 months +3 days', 0.1::float8 + 0.2, '2024-02-01 12:00:00'); DEALLOCATE p"), '1', "$server: values as parameters");
+	$session->run($left);
+	is(result("BEGIN; UPDATE $server.styles SET d = '2024-03-04', i = '-1 month +2 days' WHERE random() >= 0 RETURNING d, extract(epoch FROM i); ROLLBACK"),
+		'2024-03-04|-2419200.000000', "$server: values are written and returned");
+}
+is(result(q{SELECT pgpool.exec('kept', $$SET datestyle = 'German, DMY'; SET intervalstyle = 'sql_standard'$$); SELECT d, extract(epoch FROM i) FROM kept.styles}),
+	"0\n2024-02-01|-36482400.000000", 'styles that a call has left are not those of a foreign table');
+
+# --- a serializable transaction that has only read waits for the remote's commit
+my $kill = "SELECT count(pg_terminate_backend(pid, 20000)) FROM pg_stat_activity WHERE usename = 'remote_app' AND application_name LIKE '%plain'";
+$session->run('BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM plain.items');
+is($remote->safe_psql('postgres', $kill), '1', 'remote session is ended');
+is(result('COMMIT'), '', 'transaction that has only read commits without the remote server');
+$session->run('BEGIN ISOLATION LEVEL SERIALIZABLE; SELECT count(*) FROM plain.items');
+is($remote->safe_psql('postgres', $kill), '1', 'remote session is ended');
+$session->run('COMMIT');
+like($session->sqlstate, qr/^(08006|57P01)$/, 'serializable transaction needs the commit of the remote server');
+
+# --- savepoints that have ended are released
+$remote->safe_psql('postgres', "ALTER ROLE remote_app SET log_statement = 'all'; $kill");
+my $offset = -s $remote->logfile;
+is(result(<<'EOT'), '', 'a loop has twenty subtransactions');
+DO $$
+BEGIN
+	FOR i IN 1 .. 20 LOOP
+		BEGIN
+			PERFORM v FROM plain.items WHERE id = i;
+		EXCEPTION WHEN division_by_zero THEN
+		END;
+	END LOOP;
+END $$
+EOT
+my $log = substr slurp_file($remote->logfile), $offset;
+my %sent = map { my $command = $_; $command => scalar(() = $log =~ /: $command SAVEPOINT s2|: $command s2/g) } 'RELEASE', 'SAVEPOINT';
+is($sent{SAVEPOINT}, 20, 'each has set a savepoint');
+cmp_ok($sent{RELEASE}, '>=', 19, 'each but the last savepoint was released');
+$remote->safe_psql('postgres', "ALTER ROLE remote_app RESET log_statement; $kill");
+
+# --- prepared statements
+sub reads
+{
+	my ($server, @ids) = @_;
+
+	return join '', map { "SELECT v FROM $server.items WHERE id = $_;" } @ids;
+}
+
+my @twice = map { ($_, $_) } 1 .. 14;
+my $prepared = "SELECT string_agg(substring(statement FROM 'id = (\\d+)'), ' ' ORDER BY substring(statement FROM 'id = (\\d+)')::int) FROM";
+$session->run('BEGIN; ' . reads('plain', 1, 2, 2, 3, 3, 3));
+is(result("$prepared plain.prepared"), '2 3', 'a statement is prepared at its second execution');
+is(result('SAVEPOINT s; ' . reads('plain', 4, 4) . 'ROLLBACK TO s; ' . reads('plain', 4, 2)), "4\n4\n4\n2", 'statements work after a rollback');
+$session->run('ROLLBACK');
+is(result('BEGIN; SELECT count(*) FROM plain.prepared; COMMIT'), '0', 'no statement is prepared in the next transaction');
+$session->run('BEGIN; ' . reads('plain', @twice, 1, map { ($_, $_) } 15 .. 20));
+my $names = result("$prepared plain.prepared");
+my $n = () = $names =~ /\d+/g;
+cmp_ok($n, '<=', 16, "of twenty statements $n are prepared at the end");
+cmp_ok($n, '>=', 14, 'the others were closed');
+like($names, qr/^1 7 8 9/, 'those that were not used for the longest time were closed');
+$session->run('COMMIT');
+is(result('BEGIN; ' . reads('kept', 1, 1, 1) . "$prepared kept.prepared; COMMIT"), "1\n1\n1\n", 'no statement is prepared if the connection is not reset');
+my $long = "SELECT count(*) FROM plain.items WHERE v <> repeat('x', 1100000);";
+is(result("BEGIN; $long $long $long SELECT count(*) FROM plain.prepared; COMMIT"), "100\n100\n100\n0", 'a very long statement is not prepared');
+
+# a statement whose preparation failed is prepared under another name later
+$session->run(<<'EOT');
+CREATE FOREIGN TABLE plain.missing (id int) SERVER plain OPTIONS (schema_name 'public');
+CREATE FOREIGN TABLE plain.divides (id int, v text) SERVER plain OPTIONS (schema_name 'public', table_name 'items');
+EOT
+is(result("BEGIN; SELECT count(*) FROM plain.items; SAVEPOINT s"), '100', 'transaction has a savepoint');
+foreach my $attempt (1 .. 4)
+{
+	$session->fails('SELECT id FROM plain.missing', '42P01', qr/relation "public.missing" does not exist/, "statement fails at attempt $attempt");
+	$session->run('ROLLBACK TO s');
+	$session->fails("SELECT id FROM plain.divides WHERE 1 / (id - 1) > 0", '22012', qr/division by zero/, "execution fails at attempt $attempt");
+	$session->run('ROLLBACK TO s');
+}
+is(result(reads('plain', 5, 5, 5)), "5\n5\n5", 'other statements work after the failures');
+$session->run('ROLLBACK');
+
+$session->quit;
+stats_add_up($local);
+check_invariants($local);
+leak_check($local, $remote);
+done_testing();
