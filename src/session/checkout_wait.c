@@ -629,7 +629,7 @@ raise_notice(PgpxCheckout *c, PgpxPool *pool)
 static int
 hint_descriptors(void)
 {
-	return errhint("Raise \"max_files_per_process\" and the limit of open files of the server's processes, or use fewer connections for a worker.");
+	return errhint("Raise the limit of open files of the server's processes (\"ulimit -Hn\"), or use fewer connections for a worker.");
 }
 
 /*

@@ -136,12 +136,17 @@ count_descriptors(void)
  */
 #define SERVER_FDS 64
 
+/* Descriptors of a connection over TLS: its socket and those of its relay. */
+#define CONNECTION_FDS 3
+
 /*
- * Raises the number of descriptors that this process may use for connections,
- * as far as max_files_per_process and the kernel's hard limit allow.
+ * Raises the number of descriptors that this process may use to what
+ * pgpool_ext.max_connections needs, as far as the kernel's hard limit allows.
  *
- * fd.c allows a process a third of its descriptors for external use, because a
- * session needs the rest for tables.  A worker opens hardly any file.
+ * max_files_per_process does not limit it: it is for files, and sessions need
+ * no more of them because there are more connections.  fd.c allows a process a
+ * third of its descriptors for external use, because a session needs the rest
+ * for tables.  A worker opens hardly any file.
  * Raising the soft limit is safe because nothing here uses select(), and
  * because the process starts no other program that could inherit the limit.
  */
@@ -149,9 +154,9 @@ static void
 allow_descriptors(PgpxWorkerSlot *slot)
 {
 	struct rlimit limit;
-	int			most = max_files_per_process;
-	int			needed = pgpx_shared->max_connections;
-	bool		kernel = false; /* the kernel's limit is the lower one */
+	int			connections = pgpx_shared->max_connections;
+	int			most = Max(max_files_per_process,
+						   connections * CONNECTION_FDS + SERVER_FDS);
 
 	if (getrlimit(RLIMIT_NOFILE, &limit) == 0)
 	{
@@ -163,24 +168,23 @@ allow_descriptors(PgpxWorkerSlot *slot)
 			if (setrlimit(RLIMIT_NOFILE, &limit) < 0)
 				limit.rlim_cur = soft;
 		}
-		kernel = limit.rlim_cur < (rlim_t) most;
-		if (kernel)
+		if (limit.rlim_cur < (rlim_t) most)
 			most = (int) limit.rlim_cur;
 	}
+	else
+		most = max_files_per_process;
 	most = Max(most - SERVER_FDS, max_safe_fds / 3);
 	max_safe_fds = Max(max_safe_fds, most * 3);
 	pg_atomic_write_u32(&slot->max_descriptors, most);
 
-	if (pgpx_worker_index == 0 && needed / pgpx_shared->nworkers > most)
+	if (pgpx_worker_index == 0 && connections / pgpx_shared->nworkers > most)
 		ereport(WARNING,
 				(errmsg("pool workers cannot open as many connections as \"pgpool_ext.max_connections\" allows"),
-				 errdetail("Each of %d pool workers can use %d descriptors for connections, and a connection over TLS needs three; \"pgpool_ext.max_connections\" is %d.",
-						   pgpx_shared->nworkers, most, needed),
-				 kernel ?
-				 errhint("Raise the limit of open files of the server's processes (\"ulimit -Hn\") and \"max_files_per_process\" to at least %d.",
-						 needed + SERVER_FDS) :
-				 errhint("Raise \"max_files_per_process\" to at least %d, or lower \"pgpool_ext.max_connections\".",
-						 needed + SERVER_FDS)));
+				 errdetail("Each of %d pool workers can use %d descriptors for connections, and a connection over TLS needs %d; \"pgpool_ext.max_connections\" is %d.",
+						   pgpx_shared->nworkers, most, CONNECTION_FDS,
+						   connections),
+				 errhint("Raise the limit of open files of the server's processes (\"ulimit -Hn\") to at least %d, or lower \"pgpool_ext.max_connections\".",
+						 connections + SERVER_FDS)));
 }
 
 static void

@@ -9,6 +9,20 @@ use Test::More;
 
 my $remote = remote_node('remote', conf => ['max_connections = 200']);
 my $local = local_node('local', conf => [ 'max_files_per_process = 100', 'pgpool_ext.workers = 2' ]);
+
+# The hard limit of open files of new processes of the local server, among them workers.
+sub limit_descriptors
+{
+	my ($most) = @_;
+	my ($postmaster) = split /\n/, slurp_file($local->data_dir . '/postmaster.pid');
+	my $pids = $local->safe_psql('postgres', q{SELECT string_agg(pid::text, ',') FROM pg_stat_activity WHERE backend_type = 'pgpool_ext worker'});
+
+	is(system('prlimit', '--pid', $postmaster, "--nofile=$most:$most"), 0, "limit is $most descriptors");
+	kill 'TERM', split /,/, $pids;
+	return ok(wait_until($local, qq{SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'pgpool_ext worker' AND pid NOT IN ($pids)}, '2'), 'new workers run');
+}
+
+limit_descriptors(100);
 my %options = (pool_size => 60, retry_min => '50ms', retry_max => '200ms');
 my $session = PgpxSession->new($local);
 my %worker;
@@ -39,9 +53,9 @@ foreach my $holder (@holders)
 }
 like(slurp_file($local->logfile), qr/WARNING:  pool workers cannot open as many connections as "pgpool_ext.max_connections" allows
 .*DETAIL:  Each of 2 pool workers can use 36 descriptors for connections, .*"pgpool_ext.max_connections" is 100\.
-.*HINT:  Raise "max_files_per_process" to at least 164/, 'warning at start reports that there are too few file descriptors');
+.*HINT:  Raise the limit of open files of the server's processes \("ulimit -Hn"\) to at least 164/, 'warning at start reports that there are too few file descriptors');
 my ($refused) = grep { $_->error } @holders;
-like($refused->error, qr/DETAIL:  .* of .* connections are leased .* The pool worker has too many open descriptors: it uses \d+ of the 36 .*\nHINT:  Raise "max_files_per_process"/,
+like($refused->error, qr/DETAIL:  .* of .* connections are leased .* The pool worker has too many open descriptors: it uses \d+ of the 36 .*\nHINT:  Raise the limit of open files/,
 	'checkout that timed out reports why no connection was opened');
 cmp_ok($n, '>=', 5, "worker opens some connections ($n)");
 cmp_ok($n, '<', 48, 'worker opens fewer connections than the pool allows');
@@ -76,7 +90,7 @@ $local->safe_psql('postgres', "SELECT pgpool.resume('$mine->[1]')");
 my $extra = $holders[-1]->run("SELECT pgpool.checkout('$mine->[0]', '5 s')");
 like($extra, qr/^\d+$/, 'first pool takes the free descriptor');
 $more[0]->fails("SELECT pgpool.checkout('$mine->[1]', '3 s')", '53000',
-	qr/could not connect to server "$mine->[1]".*too many open descriptors: it uses \d+ of the 36 .*HINT:  Raise "max_files_per_process"/s, 'pool without a connection reports the shortage');
+	qr/could not connect to server "$mine->[1]".*too many open descriptors: it uses \d+ of the 36 .*HINT:  Raise the limit of open files/s, 'pool without a connection reports the shortage');
 
 # the other worker has its own descriptors
 is($more[1]->run("SELECT pgpool.exec('$_', 'select 1')") . $more[1]->error, '1', "$_: pool of the other worker works") foreach @$theirs;
@@ -149,14 +163,14 @@ leak_check($local, $remote);
 
 # --- a soft limit below the settings is raised by the worker
 is(system('prlimit', '--pid', $$, '--nofile=200:'), 0, 'soft limit is 200 descriptors');
-my $soft = local_node('soft', conf => [ 'max_files_per_process = 500', 'pgpool_ext.max_connections = 100' ]);
+my $soft = local_node('soft', conf => [ 'max_files_per_process = 300', 'pgpool_ext.max_connections = 200' ]);
 my $soft_limit = sub {
 	my $worker = worker_pid($soft) or return '';
 
 	return slurp_file("/proc/$worker/limits") =~ /^Max open files +(\d+) /m ? $1 : '';
 };
 
-ok(wait_until($soft, $soft_limit, 500), 'worker has raised the limit to max_files_per_process');
+ok(wait_until($soft, $soft_limit, 3 * 200 + 64), 'worker has raised the limit to what max_connections needs over TLS');
 unlike(slurp_file($soft->logfile), qr/WARNING:  pool workers cannot/, 'no warning is logged');
 make_pool($soft, $remote, server => 'many', options => { pool_size => 90 });
 my @many = map { PgpxSession->new($soft) } 1 .. 2;

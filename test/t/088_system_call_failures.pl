@@ -750,8 +750,13 @@ is($session->run("SELECT pgpool.unlock('started', 'a', $token)"), 't', 'lock is 
 
 	# nor more than the worker has file descriptors for: at most a third of them is for
 	# other things than the server's own files, and over TLS a login takes two
-	$local->append_conf('postgresql.conf', 'max_files_per_process = ' . (over_tls() ? 250 : 130));
+	my $most = over_tls() ? 250 : 130;
+	$local->append_conf('postgresql.conf', "max_files_per_process = $most");
 	failing($local, sub { $local->restart });
+	my ($postmaster) = split /\n/, slurp_file($local->data_dir . '/postmaster.pid');
+	is(system('prlimit', '--pid', $postmaster, "--nofile=$most:$most"), 0, "limit is $most descriptors");
+	terminate($local, worker_pid($local));
+	ok(wait_until($local, 'SELECT state FROM pgpool.workers', 'running'), 'new worker has this limit');
 	$worker = worker_pid($local);
 	($session, $other) = map { PgpxSession->new($local) } 1 .. 2;
 	$session->run("ALTER SERVER $_ OPTIONS (SET connect_timeout '300ms')") foreach @held;
