@@ -16,7 +16,7 @@
 #include "utils/guc.h"
 #include "utils/memutils.h"
 
-/* How the statement of a scan begins that reads no column. */
+/* Prefix of the statement of a scan that reads no column. */
 #define SELECT_NOTHING "SELECT NULL "
 
 /* Raise the error for a plan whose private list is not as expected. */

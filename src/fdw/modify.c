@@ -7,8 +7,8 @@
  * lease of the local transaction.  A plan has one statement for each target
  * table.  It is executed for each row, or for a batch of rows.
  *
- * - A lease is taken at the first row, so that a statement that is only
- *   explained, or that affects no row, takes none.
+ * - A lease is acquired at the first row, so that a statement that is only
+ *   explained, or that affects no row, acquires none.
  * - A row is identified by its ctid, which the subplan's scan has returned.
  * - The user of the lease is the user whose permissions on the table the
  *   executor checks.  For an access through a view, that is the view's owner.

@@ -8,15 +8,15 @@
  * - START TRANSACTION, the settings that deparsed SQL presumes, and
  *   savepoints are sent in one pipeline with the statement that needs them.
  *   There is one Sync, so the statement does not run if one of them fails.
- * - The settings are SET LOCAL.  They end with the remote transaction and
- *   never reach a lease of an SQL function.
+ * - The settings are made by SET LOCAL, so they end with the remote
+ *   transaction and do not affect later leases of the connection.
  * - The release of a local subtransaction sends nothing: RELEASE precedes
  *   the next statement.  A rollback sends ROLLBACK TO at once, so that the
- *   remote releases its locks, and leaves the answer to the next use.  If
- *   the lease is busy, ROLLBACK TO precedes the next statement, too.
- * - Where nothing was written, COMMIT is sent together with the reset, and
- *   no session waits for the answer.  Otherwise COMMIT is sent on all leases,
- *   and then all answers are read.  An error aborts the local transaction.
+ *   remote releases its locks; the next statement reads the answer.  If the
+ *   lease is busy, ROLLBACK TO precedes the next statement, too.
+ * - If a remote transaction has not written, COMMIT is sent together with the
+ *   reset, and no session waits for the answer.  On all other leases COMMIT is
+ *   sent, and then all answers are read.  An error aborts the local transaction.
  *   The servers whose answer was a success have committed by then; there
  *   is no two-phase commit.
  * - An abort sends nothing here; lease.c ends the leases.  At a message
@@ -215,7 +215,7 @@ check_commands(PgpxRemoteTransaction *rt)
 		return;
 	wire->nbefore = 0;
 
-	/* a pending rollback to one of these savepoints is not what it was */
+	/* a pending rollback to one of these savepoints is no longer valid */
 	if (now->rollback > before->wanted)
 		now->rollback = 0;
 	if (missing >= new)
@@ -555,7 +555,7 @@ commit_writers(void)
 		pgpx_remote_prepare_send(rt);
 		pgpx_lease_check_broken(rt->lease);
 
-		/* it may have turned out that the remote transaction has not begun */
+		/* the answer may show that the remote transaction has not begun */
 		if (must_wait(rt))
 			n++;
 	}
@@ -668,7 +668,7 @@ xact_callback(XactEvent event, void *arg)
 			at_abort();
 			break;
 		case XACT_EVENT_COMMIT:
-			/* a callback that was called after ours has begun it: roll back */
+			/* begun by a callback that ran after ours: roll back */
 			dlist_foreach_modify(iter, &transactions)
 				pgpx_lease_return(dlist_container(PgpxRemoteTransaction, node,
 												  iter.cur)
@@ -738,7 +738,7 @@ subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 		pgpx_remote_statements_end(rt, level,
 								   event == SUBXACT_EVENT_ABORT_SUB);
 
-		/* in a function that the conversion of a row has called */
+		/* called by a function that the conversion of a row has called */
 		if (rt->reading)
 			continue;
 

@@ -98,7 +98,7 @@ extern PgpxRemoteTransaction *pgpx_remote_transaction_get(Oid server, Oid user,
  *
  * Rows go to the sink; they are dropped if it is NULL.  writes: the statement
  * changes data, so the commit must wait for the remote's answer.  A text that is
- * executed repeatedly becomes a prepared statement by itself.  Returns the
+ * executed repeatedly is prepared automatically.  Returns the
  * number of rows affected or returned.
  *
  * Errors: the remote's, as pgpx_remote_raise; those of the lease.
@@ -113,8 +113,8 @@ extern uint64 pgpx_remote_execute(PgpxRemoteTransaction *rt,
  *
  * Waits for the answer, so it costs a round trip.  Passes the description to
  * the sink, and records the formats for a result of this number of rows, so
- * that already the first execution can return columns in binary.  The caller
- * has called pgpx_remote_prepare_send, and must call it again.
+ * that the first execution, too, can return columns in binary.  The caller must
+ * have called pgpx_remote_prepare_send, and must call it again afterwards.
  *
  * Errors: as those of pgpx_remote_execute.
  */

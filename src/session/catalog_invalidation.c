@@ -70,7 +70,7 @@ typedef enum Verdict
 	SAME,
 	IN_PLACE,					/* connects as before; the new options can be
 								 * applied */
-	REPLACED,					/* connects in another way now */
+	REPLACED,					/* connections must be replaced */
 	GONE						/* no checkout would find the pool any more */
 } Verdict;
 
@@ -92,7 +92,7 @@ typedef struct PoolChange
 static PoolChange *changes = NULL;	/* [max_pools], TopMemoryContext */
 static int	nchanges = 0;
 
-/* has this transaction private pools, to be retired at its end? */
+/* this transaction has private pools, which are retired at its end */
 static bool private_pools = false;
 
 /* dropped servers that are paused; their records are removed at commit */
@@ -164,7 +164,10 @@ compare_mapping(const PgpxPoolKey *key, const PgpxFingerprint *fingerprint,
 								REPLACED;
 }
 
-/* Is "base" the server that provides the connection options of "oid"? */
+/*
+ * Returns whether "base" is the server that provides the connection options of
+ * "oid".
+ */
 static bool
 has_base(Oid oid, Oid base)
 {
@@ -186,7 +189,10 @@ has_mapping(Oid user, Oid server)
 								 ObjectIdGetDatum(server));
 }
 
-/* Does the role still exist, with the name that the hash was made from? */
+/*
+ * Returns whether the role still exists, with the name that the hash was made
+ * from.
+ */
 static Verdict
 compare_user(Oid user, uint64 hash)
 {
@@ -201,11 +207,11 @@ compare_user(Oid user, uint64 hash)
 }
 
 /*
- * Does the user have USAGE on a server?
+ * Returns whether the user has USAGE on a server.
  *
- * Does not call pg_foreign_server_aclcheck, which raises an error if the server
- * is dropped concurrently.  The drop must not fail the commit of an unrelated
- * transaction.
+ * Does not call pg_foreign_server_aclcheck, which raises an error if the
+ * server is dropped concurrently.  The drop must not fail the commit of an
+ * unrelated transaction.
  */
 static bool
 may_use(Oid oid, Oid user)
@@ -230,9 +236,9 @@ may_use(Oid oid, Oid user)
 }
 
 /*
- * May the user of a pool still use a server?  superuser: that of the pool's
- * key.  InvalidOid is the user of a pool that all local users share; there each
- * checkout checks its own user.
+ * Returns whether the user of a pool may still use a server.  superuser: that
+ * of the pool's key.  user is InvalidOid for a pool that all local users share;
+ * each checkout from such a pool checks its own user.
  */
 static bool
 may_have(Oid user, Oid server, bool superuser)
@@ -293,7 +299,9 @@ judge(const PgpxPoolKey *key, PgpxFingerprint *fingerprint,
 	return verdict;
 }
 
-/* Does the server have this name? *name is updated to the current one. */
+/*
+ * Returns whether the server has this name.  Updates *name to the current one.
+ */
 static bool
 has_name(Oid oid, NameData *name)
 {
@@ -445,7 +453,7 @@ retire_private_pools(void)
 	private_pools = false;
 }
 
-/* Is this another database, and does it have pools? */
+/* Returns whether this is another database, and has pools. */
 static bool
 has_pools(Oid database)
 {
@@ -591,7 +599,7 @@ process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
 	{
 		(void) pgpx_lease_return_all();
 		if (pgpx_lease_has_callbacks())
-			pgpx_pool_forget_lessee((int) MyProcNumber, MyProcPid);
+			pgpx_pool_forget_holder((int) MyProcNumber, MyProcPid);
 		pgpx_lock_hooks->release_all();
 	}
 	if (commits)

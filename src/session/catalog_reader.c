@@ -1,25 +1,26 @@
 /*-------------------------------------------------------------------------
  *
  * catalog_reader.c
- *	  The catalog reader: a short-lived background worker that publishes how
- *	  to connect.
+ *	  The catalog reader: a short-lived background worker that publishes the
+ *	  conninfo of pools.
  *
- * Pool workers are in no database and cannot read user mappings.  The reader
- * connects to the database of a pool, and publishes the conninfo where no
- * session does:
+ * Pool workers are not connected to a database and cannot read user mappings.
+ * The reader connects to the database of a pool, and publishes the conninfo
+ * where no session does:
  * - for the pools whose worker needs it (pgpx_pool_needs_reader);
  * - after the start of the server, when each database is visited once: for each
  *	 user mapping of a server with min_size or min_idle.
  * catalog_request.c has the rules for its start.
  *
+ * Rules for the reader:
  * - It makes the same checks as a checkout by the pool's user.  A pool that all
- *	 users of a PUBLIC mapping share has no such user; there each checkout
- *	 checks the rights of its own user.
- * - No session has requested the connection.  Without a password the remote may
- *	 trust the operating system account of this server.  So the reader
- *	 publishes a conninfo without a password only if superusers own the server
- *	 and its base server.  Otherwise the owner could have start commands
- *	 executed with the rights of that account.
+ *	 users of a PUBLIC mapping share has no such user; each checkout from it
+ *	 checks the privileges of its own user.
+ * - It publishes a conninfo without a password only if superusers own the server
+ *	 and its base server.  Without a password the remote may trust the operating
+ *	 system account of this server, and no session of the user has requested
+ *	 the connection.  So another owner could execute start commands with the
+ *	 rights of that account.
  * - It reads catalogs only and executes no SQL, so no code of a user runs here.
  *	 No setting of a role or database affects what it publishes.
  * - It must be brief, because DROP DATABASE waits five seconds for it.
@@ -110,7 +111,7 @@ is_positive(const PgpxServerRow *server, const char *option)
 	return value != NULL && strtol(value, NULL, 10) > 0;
 }
 
-/* Does a server have the option min_size or min_idle, with a value above 0? */
+/* Returns whether a server has option min_size or min_idle above 0. */
 static bool
 is_warm(const PgpxServerRow *server)
 {
@@ -183,7 +184,7 @@ publish(const Wanted *wanted)
 	if (server == NULL)
 		return;
 	pgstat_report_activity(STATE_RUNNING,
-						   psprintf("how to connect to server \"%s\"",
+						   psprintf("conninfo of server \"%s\"",
 									server->servername));
 	spec = pgpx_server_spec_get_for(server->servername, wanted->user,
 									!OidIsValid(wanted->user));

@@ -1,8 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * catalog_reader.h
- *	  The catalog reader: a short-lived background worker that publishes how
- *	  to connect.
+ *	  The catalog reader: a short-lived background worker that publishes the
+ *	  conninfo of pools.
  *
  *-------------------------------------------------------------------------
  */

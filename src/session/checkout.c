@@ -156,9 +156,11 @@ poll_socket(PgpxLease *lease, PgpxTime deadline)
 }
 
 /*
- * Does the connection need a reset before it is used?  The options of this
- * session's spec decide.  The connection may have been released under other
- * options, which were changed during the wait.
+ * Returns whether the connection needs a reset before it is used.
+ *
+ * The options of this session's spec determine this, because the connection
+ * may have been released under other options, which were changed during the
+ * wait.
  */
 static bool
 must_reset(const PgpxLease *lease, const PgpxConn *conn)
@@ -179,7 +181,10 @@ must_reset(const PgpxLease *lease, const PgpxConn *conn)
 		conn->last_procno != (int) MyProcNumber;
 }
 
-/* Has the deadline of the checkout passed, rather than only that of a step? */
+/*
+ * Returns whether the deadline of the checkout has passed, and not only that
+ * of a step.
+ */
 static bool
 is_late(const PgpxCheckout *c)
 {

@@ -234,8 +234,8 @@ send_conninfo(PgpxCheckout *c, int worker, uint64 incarnation,
 }
 
 /*
- * Must the conninfo be published before a connection can be requested? The
- * caller must hold the pool lock or tolerate a stale answer.
+ * Returns whether the conninfo must be published before a connection can be
+ * requested.  The caller must hold the pool lock or tolerate a stale answer.
  */
 static bool
 must_publish(const PgpxCheckout *c, const PgpxPool *pool,
@@ -361,7 +361,9 @@ dequeue(PgpxWaiter *waiter)
 		 pgpx_pending_statement_state() == PGPX_PENDING_ABANDONED);
 }
 
-/* Is the waiter still waiting, or is its statement just being sent? */
+/*
+ * Returns whether the waiter is still waiting, or its statement is being sent.
+ */
 static bool
 is_enqueued(const volatile PgpxWaiter *waiter)
 {
@@ -385,7 +387,7 @@ grow_late(PgpxPool *pool)
 	return due;
 }
 
-/* Has a time been reached?  0: never. */
+/* Returns whether a time has been reached; 0: never. */
 static bool
 is_due(PgpxTime time, PgpxTime now)
 {
@@ -574,7 +576,7 @@ add_remote_full(const char *reason, PgpxTime full_for, char *buf, size_t size)
 			 full_for / 1e6, text);
 }
 
-/* What a waiter waits for, as far as the hint depends on it. */
+/* The reasons of a wait for which the hint of the error differs. */
 typedef enum WaitCause
 {
 	WAIT_LEASES,
@@ -611,7 +613,7 @@ wait_detail(PgpxPool *pool, char *buf, size_t size)
 		WAIT_LEASES;
 }
 
-/* Tell the client that the session has waited for notice_after. */
+/* Raise the NOTICE for a session that has waited for notice_after. */
 static void
 raise_notice(PgpxCheckout *c, PgpxPool *pool)
 {

@@ -18,7 +18,7 @@ typedef struct PgpxCheckout
 	PgpxHolder	holder;
 	bool		only_try;
 	PgpxTime	started;
-	bool		noticed;		/* notice_after was reached, and the client told */
+	bool		noticed;		/* the NOTICE of notice_after was raised */
 	int64		timeout;		/* ms, for the error; 0: no limit */
 	bool		no_wait;
 	PgpxTime	deadline;		/* 0: none */

@@ -365,7 +365,7 @@ collect(PgpxDeadlock *deadlock)
 	return true;
 }
 
-/* Did two collections find the same? */
+/* Returns whether two collections found the same. */
 static bool
 equals(const PgpxDeadlock *a, const PgpxDeadlock *b)
 {
@@ -391,7 +391,7 @@ equals(const PgpxDeadlock *a, const PgpxDeadlock *b)
 	return true;
 }
 
-/* Could the release of this lease end the wait? */
+/* Returns whether the release of this lease could end the wait. */
 static bool
 is_blocked_by(const PgpxDeadlock *deadlock, const Wait *wait, const Held *held)
 {
@@ -406,8 +406,9 @@ is_blocked_by(const PgpxDeadlock *deadlock, const Wait *wait, const Held *held)
 }
 
 /*
- * Is each wait blocked by this session, directly or not, and did this session's
- * wait begin last?  Proceeds from each such wait to those that it blocks.
+ * Returns whether each wait is blocked by this session, directly or not, and
+ * this session's wait began last.  Proceeds from this session's wait to the
+ * waits that it blocks, and from each of these in the same way.
  */
 static bool
 is_victim(PgpxDeadlock *deadlock)

@@ -73,8 +73,8 @@
  */
 
 /*
- * Do the options need no reset, or one that a statement may follow without a
- * Sync in between?
+ * Returns whether the options require no reset, or one that a statement may
+ * follow without a Sync in between.
  */
 static bool
 allows_hand_over(const PgpxServerSpec *spec)
@@ -128,8 +128,8 @@ pgpx_hand_over_prepare(const PgpxServerSpec *spec,
 }
 
 /*
- * Can a statement of another session follow on the stream?  It must be at a
- * message boundary with no pending input.
+ * Returns whether a statement of another session can follow on the stream: it
+ * must be at a message boundary, with no pending input.
  */
 static bool
 is_ready_for_hand_over(const PgpxLease *lease)
@@ -261,7 +261,7 @@ hand_over_lease(PgpxLease *lease)
  */
 #define IN_FLIGHT_DROP_MAX (1024 * 1024)
 
-/* Does the lease have a stream that is still usable? */
+/* Returns whether the lease has a stream that is still usable. */
 static bool
 is_usable(const PgpxLease *lease)
 {
@@ -286,8 +286,8 @@ drop_in_flight(PgpxLease *lease)
 }
 
 /*
- * Does the reset fit into the output buffer without allocating memory?  This
- * matters in callbacks, which must not throw.
+ * Returns whether the reset fits into the output buffer without allocating
+ * memory.  This matters in callbacks, which must not throw.
  */
 static bool
 reset_fits(const PgpxLease *lease)
@@ -299,7 +299,10 @@ reset_fits(const PgpxLease *lease)
 	return wire->out.data != NULL && (size_t) wire->out.maxlen > size;
 }
 
-/* Does the reset certainly restore the value of every pinned parameter? */
+/*
+ * Returns whether the reset certainly restores the value of every pinned
+ * parameter.
+ */
 static bool
 reset_restores(const PgpxLease *lease)
 {

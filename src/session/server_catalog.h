@@ -54,7 +54,7 @@ extern void pgpx_server_catalog_read(PgpxServerSpec *spec, PgpxServerRows *rows,
  * pgpx_server_catalog_hash_server
  *		Hash the contents of a server's row that matter to a pool.
  *
- * "hash" covers how to connect: name, owner and whether the owner is a
+ * "hash" covers the properties of connections: name, owner and whether the owner is a
  * superuser, wrapper, options.  *settings covers the options that take effect
  * in place, and is never 0.  Neither covers USAGE, which is checked at each
  * use.
@@ -81,12 +81,12 @@ extern uint64 pgpx_server_catalog_hash_user(const char *name);
 extern void pgpx_server_catalog_on_change(SyscacheCallbackFunction callback);
 
 /*
- * Does a row of a user mapping name the remote user?  If a mapping of PUBLIC
- * does, all local users share one pool.
+ * Return whether a row of a user mapping names the remote user.  If a mapping
+ * of PUBLIC does, all local users share one pool.
  */
 extern bool pgpx_server_catalog_names_user(HeapTuple row);
 
-/* Can servers of this foreign-data wrapper have pools? */
+/* Return whether servers of this foreign-data wrapper can have pools. */
 extern bool pgpx_server_catalog_has_pools(Oid wrapper);
 
 /*
@@ -96,8 +96,8 @@ extern bool pgpx_server_catalog_has_pools(Oid wrapper);
 extern const char *pgpx_server_catalog_value(List *options, const char *name);
 
 /*
- * Has this transaction dropped a user mapping?  The mapping of PUBLIC may now
- * apply in its place, although its row was not changed.
+ * Return whether this transaction has dropped a user mapping.  The mapping of
+ * PUBLIC may now apply in its place, although its row was not changed.
  */
 extern bool pgpx_server_catalog_mapping_dropped;
 

@@ -217,8 +217,8 @@ apply_pool_options(PgpxServerSpec *spec, const PgpxServerRows *rows)
 }
 
 /*
- * Would apply_connect_timeout and apply_pool_options accept all options of a
- * server?
+ * Returns whether apply_connect_timeout and apply_pool_options would accept
+ * all options of a server.
  */
 static bool
 are_valid(const PgpxServerRow *server)

@@ -13,7 +13,7 @@
  * incoming packet wakes every epoll set in which the socket is registered,
  * whichever session it is for.  With 60 sessions on one connection that
  * costs more than all other processing of the packet.  Therefore:
- * - If the pool has waiters, a socket is registered only while its lessee
+ * - If the pool has waiters, a socket is registered only while its holder
  *   waits for an answer.
  * - Otherwise it stays registered, because other sessions will rarely use
  *   it, and because pgpx_session_has_no_input is cheaper then.  The session
@@ -510,9 +510,9 @@ pgpx_session_forget(PgpxCachedSocket *sock)
 }
 
 /*
- * Is the socket ready?  Unregisters other sockets that are ready, because they
- * would be reported at each check.  Most likely another session has leased
- * their connections.
+ * Returns whether the socket is ready.  Unregisters other sockets that are
+ * ready, because they would be reported at each check.  Most likely another
+ * session has leased their connections.
  */
 static bool
 is_ready(const PgpxCachedSocket *sock)
@@ -536,8 +536,8 @@ is_ready(const PgpxCachedSocket *sock)
 }
 
 /*
- * Unregister all other sockets.  Input on them would wake this process, most
- * likely in vain, because it is for another session.
+ * Unregister all other sockets.  Input on them would wake this process although
+ * it is most likely for another session.
  */
 static void
 register_only(const PgpxCachedSocket *sock)
@@ -555,8 +555,8 @@ register_only(const PgpxCachedSocket *sock)
 }
 
 /*
- * Do other sessions use the socket so much that it should be registered only
- * while this one waits for it?
+ * Returns whether other sessions use the socket so much that it should be
+ * registered only while this session waits for it.
  */
 static bool
 pool_is_contended(const PgpxCachedSocket *sock)

@@ -91,7 +91,7 @@ extern ssize_t pgpx_socket_cache_poll(PgpxCachedSocket *sock, int pool,
  */
 #define PGPX_SESSION_WAIT_FDS 2
 
-/* Have the descriptors for waiting been acquired? */
+/* Return whether the descriptors for waiting have been acquired. */
 extern bool pgpx_session_can_wait(void);
 
 /*
@@ -156,7 +156,8 @@ extern bool pgpx_session_wait_control(int worker, PgpxTime deadline);
 
 /*
  * pgpx_session_has_no_input
- *		Is there no input on the socket? False means that there may be some.
+ *		Return whether there is no input on the socket.  False means that there
+ *		may be some.
  *
  * Never throws and serves no interrupts.  If the pool has no waiters, it costs
  * a fraction of a recv().

@@ -143,8 +143,8 @@ extern uint64 pgpx_exec(PgpxLease *lease, const PgpxStatement *statement,
 
 /*
  * pgpx_run_repeat_uncached
- *		Must the statement be sent again, because its prepared statement was not
- *		usable?
+ *		Return whether the statement must be sent again, because its prepared
+ *		statement was not usable.
  *
  * To be called when the answer is complete.  If so, the statement was not
  * executed, and pgpx_run_send sends it without the cache.

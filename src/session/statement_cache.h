@@ -69,7 +69,7 @@ extern void pgpx_statement_cache_sent(PgpxLease *lease,
 
 /*
  * pgpx_statement_cache_settle
- *		Process the outcome of the last statement: what has it prepared?
+ *		Record which statements the last statement has prepared.
  *
  * To be called when an answer is complete.  Does nothing otherwise.
  */
@@ -77,7 +77,8 @@ extern void pgpx_statement_cache_settle(PgpxLease *lease);
 
 /*
  * pgpx_statement_cache_refused
- *		Was the error raised because the prepared statement is not usable?
+ *		Return whether the error was raised because the prepared statement is not
+ *		usable.
  *
  * To be called after an error before the statement was described, which means
  * that it was not executed.  If so, the lease does not use the cache any more.
@@ -105,7 +106,8 @@ extern size_t pgpx_statement_cache_reset_length(const PgpxLease *lease);
 
 /*
  * pgpx_statement_cache_must_drop
- *		Are statements prepared on the connection for another local user?
+ *		Return whether statements are prepared on the connection for another
+ *		local user.
  */
 extern bool pgpx_statement_cache_must_drop(const PgpxLease *lease);
 

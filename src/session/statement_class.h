@@ -32,7 +32,7 @@ extern bool pgpx_statement_has_word(const char *sql, const char *word);
 
 /*
  * pgpx_statement_fits_simple
- *		Is the text a single statement that reads, or a COPY?
+ *		Return whether the text is a single statement that reads, or a COPY.
  *
  * For a statement that reads, the simple protocol gives the same result for
  * less work on both sides.  For a statement that writes it may not, because a

@@ -122,7 +122,7 @@ lru_insert(PgpxPool *pool, PgpxConn *conn)
 /*
  * PgpxConn.packed_activity: the low half of the lease id, the number of
  * statements of the lease, and the PgpxActivity.  They share one word so that
- * a lessee whose lease was just revoked cannot write into the record of the
+ * a holder whose lease was just revoked cannot write into the record of the
  * next lease.
  */
 #define ACTIVITY_LEASE(lease_id) ((uint64) (uint32) (lease_id) << 32)

@@ -68,7 +68,7 @@
  *	IDLE		in the pool's LRU list; no answer is unread; the remote session
  *				is clean, or dirty with reset on_transfer or never
  *	RESET_PENDING	in the pool's LRU list; the answers in "unread_reset" are unread
- *	LEASED		lease_id and owner are set; only the lessee uses the socket
+ *	LEASED		lease_id and owner are set; only the holder uses the socket
  *	RESETTING	only the worker uses the socket
  *	CHECKING	only the worker uses the socket
  *	CANCELLING	no process sends on the socket.  The connection can be leased
@@ -86,7 +86,7 @@
 
 /*
  * PgpxConn.cancel prevents the use of a connection while a cancel request
- * could still hit it.  The lessee sets REQUESTED, the worker sets SENT, and the
+ * could still hit it.  The holder sets REQUESTED, the worker sets SENT, and the
  * worker sets NONE once the cancel connection has closed.
  *
  * A request that was sent but has not completed within operation_timeout may

@@ -421,7 +421,7 @@ release_locked(PgpxPool *pool, PgpxConn *conn, uint64 lease_id,
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 
 	/*
-	 * only the lessee requests a cancel, and after that it sends no reset,
+	 * only the holder requests a cancel, and after that it sends no reset,
 	 * which the cancel could hit
 	 */
 	Assert(!(cancelling && action == PGPX_RELEASE_RESET_PENDING));
@@ -468,7 +468,7 @@ release_locked(PgpxPool *pool, PgpxConn *conn, uint64 lease_id,
 	else if (conn->unread_reset > 0)
 	{
 		pgpx_conn_set_state(pool, conn, PGPX_CONN_RESET_PENDING, now);
-		/* the worker reads the answer soon, unless a lessee does */
+		/* the worker reads the answer soon, unless a holder does */
 		pgpx_worker_wake_soon(pool->worker);
 	}
 	else
@@ -476,11 +476,11 @@ release_locked(PgpxPool *pool, PgpxConn *conn, uint64 lease_id,
 }
 
 /*
- * Record the owner as the last lessee.  Not to be called if it sent nothing,
- * because the session state is still that of the previous lessee.
+ * Record the owner as the last holder.  Not to be called if it sent nothing,
+ * because the session state is still that of the previous holder.
  */
 static void
-record_lessee(PgpxConn *conn)
+record_holder(PgpxConn *conn)
 {
 	conn->last_procno = conn->owner_procno;
 	conn->last_pid = conn->owner_pid;
@@ -488,7 +488,7 @@ record_lessee(PgpxConn *conn)
 }
 
 void
-pgpx_pool_forget_lessee(int procno, int pid)
+pgpx_pool_forget_holder(int procno, int pid)
 {
 	for (int i = 0; i < pgpx_shared->max_connections; i++)
 	{
@@ -497,7 +497,7 @@ pgpx_pool_forget_lessee(int procno, int pid)
 		int			index = conn->pool;
 
 		/*
-		 * only this process could set itself as the last lessee, so checking
+		 * only this process could set itself as the last holder, so checking
 		 * without the lock is safe
 		 */
 		if (index < 0 || conn->last_pid != pid || conn->last_procno != procno)
@@ -551,7 +551,7 @@ pgpx_pool_release(PgpxConn *conn, uint64 lease_id, PgpxEnd end,
 		return false;
 	conn->last_used = pgpx_now();
 	if (action != PGPX_RELEASE_UNCHANGED)
-		record_lessee(conn);
+		record_holder(conn);
 	pgpx_stats_lease_locked(pool, conn, conn->last_used, end, usage);
 
 	release_locked(pool, conn, lease_id, action, unread_reset, reason,
@@ -589,7 +589,7 @@ pgpx_pool_hand_over(PgpxConn *conn, uint64 lease_id,
 	}
 
 	conn->last_used = pgpx_now();
-	record_lessee(conn);
+	record_holder(conn);
 	if (!pgpx_conn_set_state(pool, conn, PGPX_CONN_IDLE, conn->last_used))
 	{
 		LWLockRelease(pool->lock);

@@ -135,13 +135,13 @@ typedef struct PgpxUsage
 } PgpxUsage;
 
 /*
- * pgpx_pool_forget_lessee
- *		Clear the process as the last lessee of every connection.  The session
+ * pgpx_pool_forget_holder
+ *		Clear the process as the last holder of every connection.  The session
  *		state that it left there counts as that of another session from now
  *		on, even if the same process leases the connection again.  A lease
  *		that it still has records it again at the end.
  */
-extern void pgpx_pool_forget_lessee(int procno, int pid);
+extern void pgpx_pool_forget_holder(int procno, int pid);
 
 /*
  * pgpx_pool_release

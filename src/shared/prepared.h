@@ -7,10 +7,10 @@
  * session that leases the connection knows without a round trip what is
  * prepared there.  session/statement_cache.h has the rules.
  *
- * The lessee reads and writes the table; the pool lock orders its accesses with
- * those of the previous and of the next lessee.  The worker clears the table
+ * The holder reads and writes the table; the pool lock orders its accesses with
+ * those of the previous and of the next holder.  The worker clears the table
  * when it resets the connection, and when a new connection occupies the slot.
- * A lessee whose lease was revoked may still write.  In the worst case the table
+ * A holder whose lease was revoked may still write.  In the worst case the table
  * of the slot's next connection then lists a statement that does not exist
  * there, which statement_cache.c detects.
  *

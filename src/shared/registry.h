@@ -70,7 +70,7 @@ extern void pgpx_pool_adopt_locked(PgpxPool *pool, const char *server_name,
  * pgpx_pool_set_options_locked
  *		Apply options that take effect in place.
  *
- * The fingerprint must agree with the pool's on how to connect.  The worker
+ * The fingerprint must have the pool's connection properties.  The worker
  * enforces the new options in its next round, as after a reload.
  */
 extern void pgpx_pool_set_options_locked(PgpxPool *pool,

@@ -106,7 +106,7 @@ typedef enum PgpxScope
 	PGPX_SCOPE_TABLE			/* foreign tables: the top transaction */
 } PgpxScope;
 
-/* Activity that the lessee reports; shown in the view leases. */
+/* Activity that the holder reports; shown in the view leases. */
 typedef enum PgpxActivity
 {
 	PGPX_ACT_IDLE = 0,
@@ -153,7 +153,7 @@ typedef struct PgpxConn
 								 * CANCELLING */
 	bool		broken;			/* see pgpx_pool_lost */
 
-	int			owner_procno;	/* PGPROC number of the lessee; -1: none */
+	int			owner_procno;	/* PGPROC number of the holder; -1: none */
 	int			owner_pid;
 	Oid			owner_user;
 	Oid			owner_database;
@@ -164,7 +164,7 @@ typedef struct PgpxConn
 	bool		leak_logged;	/* leak_warning was logged for this lease */
 	PgpxTime	waited;			/* duration */
 
-	int			last_procno;	/* previous lessee; -1: none, or forgotten */
+	int			last_procno;	/* previous holder; -1: none, or forgotten */
 	int			last_pid;
 	Oid			last_user;
 

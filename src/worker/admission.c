@@ -1,19 +1,20 @@
 /*-------------------------------------------------------------------------
  *
  * admission.c
- *	  Eviction and admission when a cap binds: max_server_connections for the
- *	  pools of a server, max_connections for all pools.
+ *	  Eviction and admission when a cap is reached: max_server_connections for
+ *	  the pools of a server, max_connections for all pools.
  *
  * A pool is starved if it has waiters and a cap keeps it from growing.  Of
  * the starved pools under a cap, the one whose first waiter is oldest is next
  * in line.  This is published in shared memory (PgpxCap).  Then
  *	- the connection that has been idle longest in another pool is evicted for
- *	it
- *	  (pool_worker.c); connections of pools above their min_size and min_idle go first,
- *	- a connection that is released to a younger pool is closed instead of kept,
- *	- a younger pool does not grow.
+ *	  it (pool_worker.c), first from pools that exceed their min_size
+ *	  and min_idle,
+ *	- a connection that is released to a pool whose waiters are younger is
+ *	  closed instead of kept,
+ *	- a pool whose waiters are younger does not grow.
  *
- * So slots are assigned by the age of waiters, and no pool starves for ever.
+ * So slots are assigned by the age of waiters, and no pool starves.
  * The sibling pools of a server have one worker, so one process decides.
  * (Eviction of the least recently used over all groups: as in Cloudflare's
  * pingora, pingora-pool.)

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * admission.h
- *	  Eviction and admission where a limit over several pools binds.
+ *	  Eviction and admission when a cap over several pools is reached.
  *
  *-------------------------------------------------------------------------
  */

@@ -3,10 +3,11 @@
  * cancel.c
  *	  Nonblocking cancel requests.
  *
- * A cancel may hit the next statement of whichever session has the connection
- * by then.  So PgpxConn.cancel marks the connection from the request until
- * the remote has closed the cancel connection, which it does after it has sent
- * the signal.  No process may send a statement on the connection before that.
+ * A late cancel request can cancel a later statement, even of another session
+ * that has leased the connection since.  So PgpxConn.cancel marks the connection
+ * from the request until the remote has closed the cancel connection, which it
+ * does after it has sent the signal.  No process may send a statement on the
+ * connection before that.
  *
  * libpq 17 and later cancels without blocking (PQcancelStart).  But with TLS
  * the remote determines how much it has to compute, so each step runs in a
@@ -256,7 +257,8 @@ step_request(PgpxWorkerConn *w, bool *ok)
 	n = recv(cancel->fd, &byte, 1, MSG_DONTWAIT);
 	if (n < 0 && (errno == EAGAIN || errno == EINTR))
 		return EPOLLIN;
-	*ok = n >= 0 || errno == ECONNRESET;	/* else the network has lost it */
+	/* any other error means that the request may be lost */
+	*ok = n >= 0 || errno == ECONNRESET;
 	return 0;
 }
 

@@ -4,20 +4,20 @@
  *	  Start the catalog reader, which publishes the conninfo of pools for which
  *	  no session does.
  *
- * The worker is in no database and cannot read user mappings.  Where it lacks
- * the conninfo of a pool that has min_size, min_idle or distributed locks, it
- * starts a short-lived background worker in the pool's database
+ * The worker is not connected to a database and cannot read user mappings.  If
+ * it lacks the conninfo of a pool that has min_size, min_idle or distributed
+ * locks, it starts a short-lived background worker in the pool's database
  * (session/catalog_reader.c), one at a time.  This happens
  *
- * - after a change of how to connect,
+ * - after a change that replaces connections,
  * - after a restart of the worker, and
  * - after the start of the server.  The first worker then visits all databases,
  *	 in the order of their OIDs, because only the catalogs of a database show
- *	 whether it has pools to open.  The visit costs about as much as one of
- *	 autovacuum.
+ *	 whether it has pools to open.  A visit costs about as much as the start of
+ *	 an autovacuum worker.
  *
- * A checkout publishes the conninfo as well, so the first attempt is made after
- * a short time.  Attempts that do not help are repeated after pauses that grow.
+ * A checkout publishes the conninfo as well.  So the first reader is started
+ * only after a short time, and further ones after increasing pauses.
  *
  *-------------------------------------------------------------------------
  */
@@ -46,7 +46,7 @@
 #define PAUSE_MIN_MS 1000
 #define PAUSE_MAX_MS (5 * 60 * 1000)
 
-/* What is known about the need of a pool. */
+/* The state of the requests for the conninfo of a pool. */
 typedef struct Request
 {
 	uint32		pool_id;

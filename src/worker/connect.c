@@ -3,9 +3,9 @@
  * connect.c
  *	  Connection attempts: login, start commands, checks before the first lease.
  *
- * libpq does the difficult part: several hosts, authentication, TLS.  Each
- * step of a login is a nonblocking call in a thread (login.c), between two
- * events of the event loop.
+ * libpq performs the login: it tries several hosts, authenticates, and starts
+ * TLS.  Each step of a login is a nonblocking call of libpq in a thread
+ * (login.c), between two events of the event loop.
  *
  * Before the first lease the worker checks that the pool's user may use this
  * login, runs the start commands, and checks that the session has the
@@ -256,7 +256,7 @@ stepped(void *owner, PostgresPollingStatusType status, int sqlstate,
 			break;
 		default:
 			if (PQstatus(w->pg) == CONNECTION_STARTED)
-				set_share(w);	/* libpq has gone to another host by itself */
+				set_share(w);	/* libpq has proceeded to the next host */
 			pgpx_connection_watch(w, status == PGRES_POLLING_READING ?
 								 EPOLLIN : EPOLLOUT);
 			break;

@@ -375,9 +375,9 @@ pgpx_connection_close(PgpxWorkerConn *w, bool graceful)
 		return;
 
 	/*
-	 * The slot stays in use until the remote has closed.  Otherwise the
-	 * remote would for a moment have one session too many, which it may
-	 * refuse.  Do not wait if its end of stream has already arrived, and not
+	 * The slot stays in use until the remote has closed.  Otherwise the remote
+	 * would briefly have one session more than the limits allow, and may
+	 * refuse it.  Do not wait if its end of stream has already arrived, and not
 	 * for longer than CLOSE_MS.
 	 */
 	if (graceful && w->phase == PGPX_PHASE_OPEN && w->fd >= 0 &&

@@ -1,9 +1,9 @@
 /*-------------------------------------------------------------------------
  *
  * conninfo.c
- *	  How to connect: published parameters, hosts, host name lookups.
+ *	  Connection parameters: the published conninfo, hosts, host name lookups.
  *
- * Published parameters: a session reads the options, which the worker cannot,
+ * Published conninfo: a session reads the options, which the worker cannot,
  * and sends them.  They contain passwords, so they are kept in private memory
  * that is wiped before it is freed.  All connections of the worker to a
  * remote start here, those of a pool (connect.c) and those for its locks

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * conninfo.h
- *	  How to connect: published parameters, hosts, host name lookups.
+ *	  Connection parameters: the published conninfo, hosts, host name lookups.
  *
  * Used by all files of the worker that open something: connections, lock
  * pingers and cancel requests.  conninfo.c decides where to connect, login.c

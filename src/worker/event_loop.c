@@ -300,8 +300,8 @@ relay(PgpxWorkerConn *w, bool local, uint32 events)
 }
 
 /*
- * Handles an event.  Returns false for a relay's, which needs nothing else
- * done.
+ * Handles an event.  Returns false for an event of a relay, because it requires
+ * no further work in this round.
  */
 static bool
 handle(const struct epoll_event *event)

@@ -207,7 +207,7 @@ ask(PgpxWire *wire, int how, int remote)
 			(void) pgpx_wire_send_reset(wire, false, "DISCARD ALL", "SET a.b = 1", false);
 			break;
 		case 5:
-			/* of the previous lease, read by the next lessee */
+			/* of the previous lease, read by the next holder */
 			pgpx_wire_begin_reset(wire, 1, 2, PGPX_SENT_RESET | PGPX_SENT_START);
 			break;
 		case 6:

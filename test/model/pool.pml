@@ -102,7 +102,7 @@
 #define KILLS 0				/* pg_terminate_backend of a session */
 #endif
 #ifndef ASKS
-#define ASKS 0				/* statements cancelled by their lessee */
+#define ASKS 0				/* statements cancelled by their holder */
 #endif
 #ifndef STOPS
 #define STOPS 0				/* senders that are stopped: their waiters leave */
@@ -975,7 +975,7 @@ abandons:
 
 settle:
 	/*
-	 * pgpx_socket_cache_fetch: the worker checks that the requester is the lessee.  Then
+	 * pgpx_socket_cache_fetch: the worker checks that the requester is the holder.  Then
 	 * validate: the answer to a reset, or nothing.
 	 */
 	if
