@@ -31,6 +31,7 @@
 #include "foreign/foreign.h"
 #include "utils/memutils.h"
 
+#include "base/debug_point.h"
 #include "session/checkout.h"
 #include "session/lease.h"
 #include "session/lease_return.h"
@@ -595,9 +596,10 @@ before_commit(void)
 		PgpxRemoteTransaction *rt = dlist_container(PgpxRemoteTransaction, node,
 													iter.cur);
 
-		if (has_lease(rt) && rt->abandoned && !must_wait(rt))
-			discard_answer(rt, COMMIT_DRAIN_BYTES,
-						   pgpx_now() + COMMIT_DRAIN_US);
+		if (!has_lease(rt) || !rt->abandoned || must_wait(rt))
+			continue;
+		PGPX_DEBUG_POINT("commit_drains");
+		discard_answer(rt, COMMIT_DRAIN_BYTES, pgpx_now() + COMMIT_DRAIN_US);
 	}
 	commit_writers();
 	dlist_foreach_modify(iter, &transactions)

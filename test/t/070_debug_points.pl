@@ -1005,6 +1005,31 @@ is($wrong, '', 'out of memory during lock: error, and the lock is released');
 cmp_ok($all, '>', 1, 'every allocation of lock failed once');
 cmp_ok($failed, '>=', 5, "out of memory during lock was raised $failed times");
 
+# A commit that writes on one server and has an unread scan on another one: the scan is
+# drained before the first COMMIT is sent, so an interrupt of the drain loses nothing.
+{
+	my $session = PgpxSession->new($local);
+
+	make_pool($local, $remote, server => 'two');
+	$remote->safe_psql('remote_db', 'SET ROLE remote_app; CREATE TABLE numbers AS SELECT i AS id FROM generate_series(1, 100000) AS i; CREATE TABLE written (id int)');
+	$session->run(q{CREATE FOREIGN TABLE numbers (id int) SERVER one OPTIONS (schema_name 'public');
+		CREATE FOREIGN TABLE written (id int) SERVER two OPTIONS (schema_name 'public')});
+	foreach my $order ('INSERT INTO written VALUES (1); %s', '%s; INSERT INTO written VALUES (1)')
+	{
+		disarm();
+		$session->run("SET pgpool_ext.debug_point = 'commit_drains error'");
+		$session->run('BEGIN; ' . sprintf $order, 'DECLARE c CURSOR FOR SELECT id FROM numbers WHERE random() >= 0; FETCH 1 FROM c');
+		$session->run('COMMIT');
+		like($session->error, qr/commit_drains/, 'drain of an unread scan is interrupted at commit');
+		is($remote->safe_psql('remote_db', 'SELECT count(*) FROM written'), '0', 'no server has committed');
+	}
+	$session->run('RESET pgpool_ext.debug_point');
+	disarm();
+	$session->run('DROP FOREIGN TABLE numbers, written');
+	$session->quit;
+}
+works('interrupted commit: pool works');
+
 check_invariants($local);
 stats_add_up($local);
 leak_check($local, $remote);

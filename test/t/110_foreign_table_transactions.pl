@@ -108,6 +108,43 @@ $session->fails('COMMIT', '23503', qr/violates foreign key constraint/, 'error o
 is($local->safe_psql('postgres', "SELECT to_regclass('local_table') IS NULL"), 't', 'local transaction has aborted');
 nothing_is_left('error at commit');
 
+# the remote cancels a commit: the answers of the other servers are read all the same
+$remote->safe_psql('remote_db', <<'EOT');
+SET ROLE remote_app;
+CREATE TABLE app.c (id int);
+CREATE FUNCTION app.cancelled() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'cancelled there' USING ERRCODE = 'query_canceled'; END $$;
+CREATE CONSTRAINT TRIGGER c AFTER INSERT ON app.c DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION app.cancelled();
+CREATE TABLE app.d (id int);
+CREATE FUNCTION app.sleeps() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(0.5); RETURN NULL; END $$;
+CREATE CONSTRAINT TRIGGER d AFTER INSERT ON app.d DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION app.sleeps();
+EOT
+$session->run("CREATE FOREIGN TABLE one.c (id int) SERVER one OPTIONS (schema_name 'app'); CREATE FOREIGN TABLE two.d (id int) SERVER two OPTIONS (schema_name 'app')");
+my $remote_pid = "SELECT remote_pid FROM pgpool.connections WHERE server = 'two'";
+my $before = $local->safe_psql('postgres', $remote_pid);
+$session->run('BEGIN; INSERT INTO one.c VALUES (1); INSERT INTO two.d VALUES (2)');
+$session->fails('COMMIT', '57014', qr/cancelled there/, 'remote 57014 at commit is reported');
+nothing_is_left('remote 57014 at commit');
+is($local->safe_psql('postgres', $remote_pid), $before, 'connection whose answer was read is kept');
+is(remote_value('SELECT id FROM app.d'), '2', 'the other server has committed, as the manual says');
+
+# a failed checkout frees what it has allocated
+make_pool($local, $remote, server => 'dead', options => { port => 1, retry_max => '10ms', checkout_timeout => '5s' });
+is($session->run(<<'EOT') . $session->error, '0', 'failed checkouts leave no memory behind');
+CREATE FOREIGN TABLE dead (id int) SERVER dead;
+BEGIN;
+DO $$ BEGIN
+	FOR i IN 1..3 LOOP
+		BEGIN
+			PERFORM * FROM dead;
+		EXCEPTION WHEN sqlclient_unable_to_establish_sqlconnection THEN
+		END;
+	END LOOP;
+END $$;
+SELECT count(*) FROM pg_backend_memory_contexts WHERE name = 'pgpool_ext remote transaction';
+COMMIT;
+DROP FOREIGN TABLE dead;
+EOT
+
 # remote writes of a local read are committed, although no session waits for the commit
 is($session->run('SELECT n FROM one.logging'), '1', 'view with side effects is read');
 ok(wait_until($remote, sub { remote_value('SELECT count(*) FROM app.log') }, '1'), 'side effect of a read is committed');
