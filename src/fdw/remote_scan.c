@@ -33,6 +33,7 @@
 #include "utils/memutils.h"
 #include "utils/resowner.h"
 
+#include "base/debug_point.h"
 #include "values/params.h"
 
 void
@@ -431,6 +432,7 @@ read_row(PgpxRemoteScan *scan, bool wait)
 
 	/* other code runs between two rows and needs the session's settings */
 	pgpx_rows_end(scan->rows);
+	PGPX_DEBUG_POINT("fdw_row");
 	if (reached == PGPX_RUN_END)
 		end_portion(scan);
 	return reached;

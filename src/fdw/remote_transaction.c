@@ -373,6 +373,7 @@ pgpx_remote_send(PgpxRemoteTransaction *rt, PgpxRun *run, PgpxPipeline *p,
 	rt->closes = NIL;
 	if (preparing != NULL)
 		preparing->prepared = true;
+	PGPX_DEBUG_POINT("fdw_sent");
 }
 
 void
@@ -573,6 +574,7 @@ commit_writers(void)
 		if (must_wait(rt))
 			send_commit(rt, &runs[n++]);
 	}
+	PGPX_DEBUG_POINT("fdw_commit_sent");
 	for (int i = 0; i < n; i++)
 	{
 		ErrorData  *next = read_commit(&runs[i]);
@@ -602,6 +604,7 @@ before_commit(void)
 		discard_answer(rt, COMMIT_DRAIN_BYTES, pgpx_now() + COMMIT_DRAIN_US);
 	}
 	commit_writers();
+	PGPX_DEBUG_POINT("fdw_committed");
 	dlist_foreach_modify(iter, &transactions)
 	{
 		PgpxRemoteTransaction *rt = dlist_container(PgpxRemoteTransaction, node,
@@ -857,5 +860,6 @@ pgpx_remote_transaction_get(Oid server, Oid user, const char *why)
 	rt->may_prepare = rt->lease->spec->opts.reset == PGPX_RESET_ALWAYS &&
 		rt->lease->spec->discards_all;
 	dlist_push_tail(&transactions, &rt->node);
+	PGPX_DEBUG_POINT("fdw_leased");
 	return rt;
 }

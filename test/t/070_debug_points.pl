@@ -920,6 +920,52 @@ foreach my $wait (@waits)
 disarm();
 check_invariants($local);
 
+# --- the transactions of foreign tables: an error, a cancel and the end of the session at each step
+SKIP:
+{
+	skip 'postgres_fdw is not installed', 1 if @waits < 3;
+	make_pool($local, $remote, server => $_, options => { pool_size => 1, checkout_timeout => '60 s' }) foreach qw(north south);
+	$remote->safe_psql('remote_db', 'CREATE TABLE public.n (v int); INSERT INTO n VALUES (0); CREATE TABLE public.s AS SELECT * FROM n; GRANT ALL ON n, s TO remote_app');
+	$local->safe_psql('postgres', 'CREATE FOREIGN TABLE n (v int) SERVER north; CREATE FOREIGN TABLE s (v int) SERVER south');
+	my $transaction = 'BEGIN; UPDATE n SET v = v + 1; SELECT v FROM n; SELECT v FROM s; UPDATE s SET v = v + 1; COMMIT';
+	my $values = 'SELECT n.v, s.v FROM n, s';
+
+	# which outcomes there can be; after COMMIT was sent, the remote servers have committed, or not
+	my %outcomes = (
+		fdw_leased => '0\|0',
+		fdw_sent => '0\|0',
+		fdw_row => '0\|0',
+		fdw_commit_sent => '[01]\|[01]',
+		fdw_committed => '1\|1');
+
+	foreach my $point (sort keys %outcomes)
+	{
+		foreach my $case ([ 'wait', 'pg_cancel_backend' ], [ 'wait', 'pg_terminate_backend' ], ['exit'], ['error'])
+		{
+			my ($action, $function) = @$case;
+			my $what = "$point, " . ($function // $action);
+			my $session = PgpxSession->new($local);
+
+			disarm();
+			$remote->safe_psql('remote_db', 'UPDATE n SET v = 0; UPDATE s SET v = 0');
+			$session->run("SET pgpool_ext.debug_point = '$point $action'");
+			$session->start($transaction);
+			ok(reached($point), "$what: session has reached the point");
+			$local->safe_psql('postgres', "SELECT $function(" . $session->pid . ')') if $function;
+			go_on($point);
+			$session->finish(30);
+			isnt($session->error, '', "$what: session gets an error") unless $point eq 'fdw_committed' && ($function // '') eq 'pg_cancel_backend';
+			ok(wait_until($local, q{SELECT sum(leased), sum(waiters) FROM pgpool.pools WHERE server IN ('north', 'south')}, '0|0'), "$what: no lease is left");
+			ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE usename = 'remote_app' AND state <> 'idle'}, '0'), "$what: no remote transaction is left");
+			like($remote->safe_psql('remote_db', $values), qr/^$outcomes{$point}$/, "$what: values");
+			$session->quit;
+			is($local->safe_psql('postgres', "SELECT count(*) FROM n, s"), '1', "$what: foreign tables work");
+		}
+	}
+	disarm();
+	check_invariants($local);
+}
+
 # --- distributed locks
 make_pool($local, $remote, server => 'keeper', options => { pool_size => 2 });
 $local->safe_psql('postgres', q{SELECT pgpool.lock_setup('keeper')});
