@@ -90,7 +90,7 @@ typedef void (*PoolAction)(PgpxPool *pool, PgpxWake *wake);
 static void
 each_pool(List *servers, PoolAction action)
 {
-	for (int i = 0; i < pgpx_shared->max_pools; i++)
+	for (int i = 0; i < pgpx_pools_end(); i++)
 	{
 		PgpxPool   *pool = &pgpx_pools[i];
 		PgpxWake	wake = PGPX_WAKE_INIT;
@@ -216,7 +216,7 @@ count_connections(List *servers)
 {
 	int			n = 0;
 
-	for (int i = 0; i < pgpx_shared->max_pools; i++)
+	for (int i = 0; i < pgpx_pools_end(); i++)
 	{
 		PgpxPool   *pool = &pgpx_pools[i];
 
@@ -361,7 +361,7 @@ pgpx_terminate(PG_FUNCTION_ARGS)
 
 	pgpx_shmem_require();
 	id = pgpx_arg_lease(fcinfo, 0);
-	for (int i = 0; id > 0 && i < pgpx_shared->max_connections && !found; i++)
+	for (int i = 0; id > 0 && i < pgpx_conns_end() && !found; i++)
 	{
 		PgpxConn   *conn = &pgpx_conns[i];
 		PgpxWake	wake = PGPX_WAKE_INIT;

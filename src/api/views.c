@@ -66,7 +66,7 @@ pgpx_view_begin(int what)
 									sizeof(PgpxWaiter));
 
 	LWLockAcquire(pgpx_shared->registry_lock, LW_SHARED);
-	for (int i = 0; i < pgpx_shared->max_pools; i++)
+	for (int i = 0; i < pgpx_pools_end(); i++)
 	{
 		if (pgpx_pools[i].pool_id == 0)
 			continue;
@@ -92,13 +92,10 @@ copy_locked(PgpxView *view, int index)
 	view->nwaiting = 0;
 
 	if (view->what & PGPX_VIEW_CONNS)
-		for (int i = 0; i < pgpx_shared->max_connections; i++)
+		pgpx_conn_foreach_locked(conn, &pgpx_pools[index])
 		{
-			if (pgpx_conns[i].pool != index)
-				continue;
-			memcpy(&view->conns[view->nconns], &pgpx_conns[i],
-				   sizeof(PgpxConn));
-			view->conn_index[view->nconns++] = i;
+			memcpy(&view->conns[view->nconns], conn, sizeof(PgpxConn));
+			view->conn_index[view->nconns++] = PGPX_CONN_INDEX(conn);
 		}
 
 	if (view->what & PGPX_VIEW_WAITERS)

@@ -707,7 +707,7 @@ pgpx_pinger_descriptors(void)
 
 	if (pingers == NULL)
 		return 0;
-	for (int i = 0; i < pgpx_shared->max_pools; i++)
+	for (int i = 0; i < pgpx_pools_end(); i++)
 		if (pingers[i] != NULL && pingers[i]->pg != NULL)
 			n++;
 	return n;
@@ -781,7 +781,7 @@ close_idle(PgpxTime now)
 
 	if (pingers == NULL)
 		return next;
-	for (int i = 0; i < pgpx_shared->max_pools; i++)
+	for (int i = 0; i < pgpx_pools_end(); i++)
 	{
 		PgpxPinger *p = pingers[i];
 

@@ -334,7 +334,7 @@ find_changes(void)
 									 pgpx_shared->max_pools * sizeof(Oid));
 	nchanges = ndropped = 0;
 	AcceptInvalidationMessages();
-	for (int i = 0; i < pgpx_shared->max_pools; i++)
+	for (int i = 0; i < pgpx_pools_end(); i++)
 	{
 		PgpxPool   *pool = &pgpx_pools[i];
 		PoolChange *change = &changes[nchanges];
@@ -438,7 +438,7 @@ retire_private_pools(void)
 {
 	TransactionId xid = GetTopTransactionIdIfAny();
 
-	for (int i = 0; i < pgpx_shared->max_pools; i++)
+	for (int i = 0; i < pgpx_pools_end(); i++)
 	{
 		PoolChange	change = {
 			.pool = i,
@@ -459,7 +459,7 @@ has_pools(Oid database)
 {
 	if (database == MyDatabaseId || !OidIsValid(database))
 		return false;
-	for (int i = 0; i < pgpx_shared->max_pools; i++)
+	for (int i = 0; i < pgpx_pools_end(); i++)
 		if (pgpx_pools[i].pool_id != 0 &&
 			pgpx_pools[i].key.database == database)
 			return true;

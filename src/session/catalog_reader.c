@@ -84,7 +84,7 @@ add_wanted(const Wanted *wanted)
 static void
 find_needed(void)
 {
-	for (int i = 0; i < pgpx_shared->max_pools; i++)
+	for (int i = 0; i < pgpx_pools_end(); i++)
 	{
 		Wanted		wanted = {.pool = i};
 

@@ -515,11 +515,9 @@ holder_detail(PgpxPool *pool, char *buf, size_t size)
 	LWLockAcquire(pool->lock, LW_SHARED);
 	total = pgpx_pool_total_locked(pool);
 	waiting = pool->nwaiting;
-	for (int i = 0; i < pgpx_shared->max_connections; i++)
+	pgpx_conn_foreach_locked(conn, pool)
 	{
-		PgpxConn   *conn = &pgpx_conns[i];
-
-		if (conn->pool != PGPX_POOL_INDEX(pool) || conn->broken ||
+		if (conn->broken ||
 			conn->state != PGPX_CONN_LEASED)
 			continue;
 		leased++;

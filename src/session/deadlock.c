@@ -214,12 +214,11 @@ read_leases_locked(PgpxDeadlock *deadlock, const PgpxPool *pool, bool broken)
 	state->is_read[broken] = true;
 	if (!broken && left != pool->count[PGPX_CONN_LEASED] - pool->nbroken)
 		return false;
-	for (int i = 0; left > 0 && i < pgpx_shared->max_connections; i++)
+	pgpx_conn_foreach_locked(conn, pool)
 	{
-		PgpxConn   *conn = &pgpx_conns[i];
 		Held	   *held;
 
-		if (conn->pool != PGPX_POOL_INDEX(pool) || conn->broken != broken)
+		if (conn->broken != broken)
 			continue;
 		if (conn->state != PGPX_CONN_LEASED ||
 			deadlock->nheld == pgpx_shared->max_connections)
@@ -291,7 +290,7 @@ read_cap(PgpxDeadlock *deadlock, int server, uint32 moves)
 	uint32		moves_now;
 	int			found = 0;
 
-	for (int i = 0; i < pgpx_shared->max_pools; i++)
+	for (int i = 0; i < pgpx_pools_end(); i++)
 	{
 		PgpxPool   *pool = &pgpx_pools[i];
 		bool		ok = true;
@@ -381,7 +380,7 @@ equals(const PgpxDeadlock *a, const PgpxDeadlock *b)
 			a->held[i].holder != b->held[i].holder ||
 			a->held[i].broken != b->held[i].broken)
 			return false;
-	for (int i = 0; i < pgpx_shared->max_pools; i++)
+	for (int i = 0; i < pgpx_pools_end(); i++)
 		if (a->pools[i].has_waiter != b->pools[i].has_waiter ||
 			a->pools[i].limit != b->pools[i].limit ||
 			a->pools[i].pool_id != b->pools[i].pool_id ||

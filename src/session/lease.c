@@ -101,7 +101,7 @@ pgpx_lease_count(uint32 pool_id, int server)
 pg_noreturn static void
 raise_invalid_lease(int64 id)
 {
-	for (int i = 0; id > 0 && i < pgpx_shared->max_connections; i++)
+	for (int i = 0; id > 0 && i < pgpx_conns_end(); i++)
 		if (pg_atomic_read_u64(&pgpx_conns[i].lease_id) == (uint64) id)
 			ereport(ERROR,
 					(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),

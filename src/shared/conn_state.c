@@ -296,11 +296,42 @@ pop_free(PgpxPool *pool)
 		pgpx_shared->free_head = conn->next;
 		pgpx_shared->nfree--;
 		conn->pool = PGPX_POOL_INDEX(pool);
+		if (head >= pgpx_conns_end())
+			pg_atomic_write_u32(&pgpx_shared->conns_end, head + 1);
 	}
 	else
 		relink_free();
 	SpinLockRelease(&pgpx_shared->free_mutex);
 	return conn;
+}
+
+/* Add a connection to the list of all connections of its pool. */
+static void
+link_to_pool(PgpxPool *pool, PgpxConn *conn)
+{
+	int			index = PGPX_CONN_INDEX(conn);
+
+	conn->pool_next = -1;
+	conn->pool_prev = pool->conn_tail;
+	if (conn->pool_prev >= 0)
+		pgpx_conns[conn->pool_prev].pool_next = index;
+	else
+		pool->conn_head = index;
+	pool->conn_tail = index;
+}
+
+static void
+unlink_from_pool(PgpxPool *pool, PgpxConn *conn)
+{
+	if (conn->pool_prev >= 0)
+		pgpx_conns[conn->pool_prev].pool_next = conn->pool_next;
+	else
+		pool->conn_head = conn->pool_next;
+	if (conn->pool_next >= 0)
+		pgpx_conns[conn->pool_next].pool_prev = conn->pool_prev;
+	else
+		pool->conn_tail = conn->pool_prev;
+	conn->pool_next = conn->pool_prev = -1;
 }
 
 PgpxConn *
@@ -327,6 +358,7 @@ pgpx_conn_alloc_locked(PgpxPool *pool)
 	}
 
 	conn->next = conn->prev = -1;
+	link_to_pool(pool, conn);
 	conn->generation =
 		pg_atomic_fetch_add_u64(&pgpx_shared->next_generation, 1);
 	conn->version = pool->version;
@@ -376,6 +408,7 @@ pgpx_conn_free_locked(PgpxPool *pool, PgpxConn *conn)
 	broken = conn->broken;
 	if (broken)
 		pool->nbroken--;
+	unlink_from_pool(pool, conn);
 
 	SpinLockAcquire(&pgpx_shared->free_mutex);
 	conn->pool = -1;
@@ -399,7 +432,7 @@ pgpx_conn_free_all_locked(PgpxPool *pool)
 
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	SpinLockAcquire(&pgpx_shared->free_mutex);
-	for (int i = 0; i < pgpx_shared->max_connections; i++)
+	for (int i = 0; i < pgpx_conns_end(); i++)
 	{
 		PgpxConn   *conn = &pgpx_conns[i];
 
@@ -411,6 +444,7 @@ pgpx_conn_free_all_locked(PgpxPool *pool)
 		conn->owner_pid = 0;
 		conn->pool = -1;
 		conn->prev = -1;
+		conn->pool_next = conn->pool_prev = -1;
 		n++;
 	}
 	relink_free();
@@ -418,6 +452,7 @@ pgpx_conn_free_all_locked(PgpxPool *pool)
 
 	memset(pool->count, 0, sizeof(pool->count));
 	pool->lru_head = pool->lru_tail = -1;
+	pool->conn_head = pool->conn_tail = -1;
 	while (n-- > 0)
 		release_tokens(pool, n < pool->nbroken);
 	pool->nbroken = 0;

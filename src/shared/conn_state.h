@@ -158,6 +158,20 @@ extern void pgpx_conn_free_all_locked(PgpxPool *pool);
 #define PGPX_POOL_INDEX(pool)	((int) ((pool) - pgpx_pools))
 
 /*
+ * Iterate over all connections of a pool, the oldest first.  The caller must hold
+ * the pool lock, and must not free the connection.
+ */
+#define pgpx_conn_foreach_locked(conn, pool) \
+	for (PgpxConn *conn = pgpx_conn_at((pool)->conn_head); conn != NULL; \
+		 conn = pgpx_conn_at(conn->pool_next))
+
+static inline PgpxConn *
+pgpx_conn_at(int index)
+{
+	return index < 0 ? NULL : &pgpx_conns[index];
+}
+
+/*
  * pgpx_conn_set_activity
  *		Publish the activity of a lease, and count a statement if "statement"
  *		is set.  Does nothing if the connection has another lease by now.

@@ -177,6 +177,32 @@ check_lru(PgpxCheck *check)
 						 n, expected);
 }
 
+/* Check that the list of all connections of the pool has "expected" members. */
+static void
+check_list(PgpxCheck *check, int expected)
+{
+	int			last = -1;
+	int			n = 0;
+
+	for (int i = check->pool->conn_head; i >= 0 && n <= expected;
+		 i = pgpx_conns[i].pool_next)
+	{
+		if (i >= pgpx_shared->max_connections ||
+			pgpx_conns[i].pool != check->index ||
+			pgpx_conns[i].pool_prev != last)
+		{
+			pgpx_check_fault(check, "list of connections is wrong at connection %d",
+							 i);
+			return;
+		}
+		last = i;
+		n++;
+	}
+	if (n != expected || last != check->pool->conn_tail)
+		pgpx_check_fault(check, "list of connections has %d, but the pool has %d",
+						 n, expected);
+}
+
 /*
  * Check the states, counts and lists of the connections.  Returns how many
  * are open.
@@ -189,13 +215,15 @@ check_conns(PgpxCheck *check)
 	int			open = 0;
 	int			current = 0;
 	int			broken = 0;
+	int			n = 0;
 
-	for (int i = 0; i < pgpx_shared->max_connections; i++)
+	for (int i = 0; i < pgpx_conns_end(); i++)
 	{
 		PgpxConn   *conn = &pgpx_conns[i];
 
 		if (conn->pool != check->index)
 			continue;
+		n++;
 		if (conn->state <= PGPX_CONN_FREE || conn->state >= PGPX_CONN_NSTATES)
 		{
 			pgpx_check_fault(check, "connection %d is in state %d", i, conn->state);
@@ -219,6 +247,7 @@ check_conns(PgpxCheck *check)
 		pgpx_check_fault(check, "%d connections are broken, but the pool counts %d",
 						 broken, pool->nbroken);
 	check_lru(check);
+	check_list(check, n);
 
 	/* connections of older versions may exceed the new cap */
 	if (current > pool->version_cap)
@@ -239,7 +268,7 @@ check_served(PgpxCheck *check, int waiting)
 
 	if (waiting == 0 || pgpx_pool_is_paused(pool))
 		return;
-	for (int i = 0; i < pgpx_shared->max_connections; i++)
+	for (int i = 0; i < pgpx_conns_end(); i++)
 	{
 		PgpxConn   *conn = &pgpx_conns[i];
 
@@ -394,7 +423,7 @@ walk_free(PgpxCheck *check, bool first)
 void
 pgpx_check_pass_locks(void)
 {
-	for (int i = 0; i < pgpx_shared->max_pools; i++)
+	for (int i = 0; i < pgpx_pools_end(); i++)
 	{
 		LWLockAcquire(pgpx_pools[i].lock, LW_SHARED);
 		LWLockRelease(pgpx_pools[i].lock);
@@ -467,7 +496,7 @@ pgpx_invariants_check(PgpxFaults *faults)
 		   pgpx_shared->max_connections * sizeof(PgpxSuspect));
 
 	nsuspects = walk_free(&check, true);
-	for (int i = 0; i < pgpx_shared->max_pools; i++)
+	for (int i = 0; i < pgpx_pools_end(); i++)
 		check_pool(&check, i);
 	check_free(&check, nsuspects);
 	check_leases(&check);

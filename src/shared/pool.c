@@ -27,7 +27,6 @@
 int
 pgpx_pool_live_locked(const PgpxPool *pool)
 {
-	int			left = pgpx_pool_total_locked(pool);
 	int			live = 0;
 
 	Assert(LWLockHeldByMe(pool->lock));
@@ -36,14 +35,9 @@ pgpx_pool_live_locked(const PgpxPool *pool)
 	 * Skip connections that no session can use later: a leased connection
 	 * that is broken, and one that is closed after its cancel.
 	 */
-	for (int i = 0; left > 0 && i < pgpx_shared->max_connections; i++)
+	pgpx_conn_foreach_locked(conn, pool)
 	{
-		PgpxConn   *conn = &pgpx_conns[i];
-
-		if (conn->pool != PGPX_POOL_INDEX(pool) || conn->broken)
-			continue;
-		left--;
-		if (conn->state != PGPX_CONN_CONNECTING &&
+		if (!conn->broken && conn->state != PGPX_CONN_CONNECTING &&
 			conn->state != PGPX_CONN_CLOSING &&
 			!(conn->state == PGPX_CONN_CANCELLING &&
 			  conn->close_reason != PGPX_CLOSE_NONE))
@@ -370,7 +364,7 @@ pgpx_pool_server_surplus_locked(const PgpxPool *pool)
 	if (cap == 0)
 		return 0;
 	surplus = pgpx_cap_used(&pgpx_servers[pool->server].cap, NULL) - cap;
-	for (int i = 0; surplus > 0 && i < pgpx_shared->max_connections; i++)
+	for (int i = 0; surplus > 0 && i < pgpx_conns_end(); i++)
 	{
 		int			of = pgpx_conns[i].pool;
 
@@ -490,7 +484,7 @@ record_holder(PgpxConn *conn)
 void
 pgpx_pool_forget_holder(int procno, int pid)
 {
-	for (int i = 0; i < pgpx_shared->max_connections; i++)
+	for (int i = 0; i < pgpx_conns_end(); i++)
 	{
 		PgpxConn   *conn = &pgpx_conns[i];
 		PgpxPool   *pool;

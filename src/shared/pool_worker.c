@@ -580,11 +580,9 @@ first_expiry(const PgpxPool *pool)
 {
 	PgpxTime	first = PG_INT64_MAX;
 
-	for (int i = 0; i < pgpx_shared->max_connections; i++)
+	pgpx_conn_foreach_locked(conn, pool)
 	{
-		PgpxConn   *conn = &pgpx_conns[i];
-
-		if (conn->pool == PGPX_POOL_INDEX(pool) && conn->opened_at != 0 &&
+		if (conn->opened_at != 0 &&
 			conn->state != PGPX_CONN_IDLE && conn->state != PGPX_CONN_CLOSING &&
 			conn->expires_at != 0)
 			first = Min(first, conn->expires_at);
@@ -623,14 +621,14 @@ check_leases(PgpxPool *pool, PgpxTime now, PgpxTime *due, Leak *leaks,
 
 	/* a checkout does not wake the worker, so check at this interval */
 	*due = Min(*due, now + CHECK_EACH_US);
-	for (int i = 0; i < pgpx_shared->max_connections && n < LEAKS_AT_ONCE; i++)
+	pgpx_conn_foreach_locked(conn, pool)
 	{
-		PgpxConn   *conn = &pgpx_conns[i];
 		PgpxTime	end;
 		PgpxTime	warn;
 
-		if (conn->pool != PGPX_POOL_INDEX(pool) ||
-			conn->state != PGPX_CONN_LEASED)
+		if (n == LEAKS_AT_ONCE)
+			break;
+		if (conn->state != PGPX_CONN_LEASED)
 			continue;
 		end = opts->lease_timeout == 0 ? PG_INT64_MAX :
 			conn->leased_at + opts->lease_timeout * 1000;
@@ -803,7 +801,7 @@ pgpx_pool_evict(int beneficiary, bool same_server, PgpxEvict which)
 	PgpxTime	now = pgpx_now();
 	int			oldest;
 
-	for (int i = 0; i < pgpx_shared->max_pools; i++)
+	for (int i = 0; i < pgpx_pools_end(); i++)
 	{
 		PgpxPool   *pool = &pgpx_pools[i];
 

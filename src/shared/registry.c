@@ -48,11 +48,20 @@ static int
 find_locked(const PgpxPoolKey *key)
 {
 	Assert(LWLockHeldByMe(pgpx_shared->registry_lock));
-	for (int i = 0; i < pgpx_shared->max_pools; i++)
+	for (int i = 0; i < pgpx_pools_end(); i++)
 		if (pgpx_pools[i].pool_id != 0 &&
 			memcmp(&pgpx_pools[i].key, key, sizeof(*key)) == 0)
 			return i;
 	return -1;
+}
+
+/* Note that a slot of pgpx_pools or pgpx_servers is about to be in use. */
+static void
+use_slot_locked(int index)
+{
+	Assert(LWLockHeldByMeInMode(pgpx_shared->registry_lock, LW_EXCLUSIVE));
+	if (index >= pgpx_pools_end())
+		pg_atomic_write_u32(&pgpx_shared->pools_end, index + 1);
 }
 
 /*
@@ -67,7 +76,7 @@ find_server_locked(Oid database, Oid server, bool make)
 	int			empty = -1;
 
 	Assert(LWLockHeldByMeInMode(pgpx_shared->registry_lock, LW_EXCLUSIVE));
-	for (int i = 0; i < pgpx_shared->max_pools; i++)
+	for (int i = 0; i < pgpx_pools_end(); i++)
 	{
 		PgpxServer *s = &pgpx_servers[i];
 
@@ -76,8 +85,11 @@ find_server_locked(Oid database, Oid server, bool make)
 		if (!OidIsValid(s->server) && empty < 0)
 			empty = i;
 	}
+	if (empty < 0 && pgpx_pools_end() < pgpx_shared->max_pools)
+		empty = pgpx_pools_end();
 	if (!make || empty < 0)
 		return -1;
+	use_slot_locked(empty);
 	pgpx_servers[empty].database = database;
 	pgpx_servers[empty].server = server;
 	pgpx_servers[empty].npools = 0;
@@ -139,7 +151,7 @@ pgpx_server_list_paused(Oid database, Oid *servers)
 	int			n = 0;
 
 	LWLockAcquire(pgpx_shared->registry_lock, LW_SHARED);
-	for (int i = 0; i < pgpx_shared->max_pools; i++)
+	for (int i = 0; i < pgpx_pools_end(); i++)
 		if (OidIsValid(pgpx_servers[i].server) &&
 			pgpx_servers[i].database == database &&
 			pg_atomic_read_u32(&pgpx_servers[i].paused) != 0)
@@ -165,13 +177,14 @@ find_slot_locked(void)
 
 	Assert(LWLockHeldByMeInMode(pgpx_shared->registry_lock, LW_EXCLUSIVE));
 	for (int i = 0; i < pgpx_shared->max_pools; i++)
+		if (pgpx_pools[i].pool_id == 0)
+			return i;
+	for (int i = 0; i < pgpx_shared->max_pools; i++)
 	{
 		PgpxPool   *pool = &pgpx_pools[i];
 		bool		unused;
 		PgpxTime	used;
 
-		if (pool->pool_id == 0)
-			return i;
 		LWLockAcquire(pool->lock, LW_SHARED);
 		unused = pgpx_pool_is_empty_locked(pool);
 		used = Max(pool->last_checkout, pool->created_at);
@@ -202,6 +215,7 @@ make_pool(PgpxPool *pool, const PgpxPoolRef *ref)
 
 	if (pool->pool_id != 0)
 		free_slot_locked(pool);
+	use_slot_locked(PGPX_POOL_INDEX(pool));
 	pool->server = find_server_locked(ref->key.database, ref->key.server, true);
 	if (pool->server < 0)
 	{
@@ -311,7 +325,7 @@ request_missing_connections_locked(PgpxPool *pool)
 {
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	for (int i = 0; pool->count[PGPX_CONN_CONNECTING] > 0 &&
-		 i < pgpx_shared->max_connections;
+		 i < pgpx_conns_end();
 		 i++)
 		if (pgpx_conns[i].pool == PGPX_POOL_INDEX(pool) &&
 			pgpx_conns[i].state == PGPX_CONN_CONNECTING)
@@ -372,11 +386,11 @@ static void
 scale_lifetimes_locked(PgpxPool *pool, int64 before, int64 after)
 {
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	for (int i = 0; before != after && i < pgpx_shared->max_connections; i++)
+	if (before == after)
+		return;
+	pgpx_conn_foreach_locked(conn, pool)
 	{
-		PgpxConn   *conn = &pgpx_conns[i];
-
-		if (conn->pool != PGPX_POOL_INDEX(pool) || conn->opened_at == 0)
+		if (conn->opened_at == 0)
 			continue;
 		if (after == 0)
 			conn->expires_at = 0;
@@ -530,7 +544,7 @@ void
 pgpx_pool_rebuild_locked(PgpxPool *pool, PgpxWake *wake)
 {
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
-	for (int i = 0; i < pgpx_shared->max_connections; i++)
+	for (int i = 0; i < pgpx_conns_end(); i++)
 	{
 		PgpxConn   *conn = &pgpx_conns[i];
 		uint64		lease_id = pg_atomic_read_u64(&conn->lease_id);
@@ -556,7 +570,7 @@ pgpx_pool_restore_damaged(int worker)
 {
 	/* first, so that damage detected from here on restarts the worker again */
 	pg_atomic_write_u32(&pgpx_shared->worker[worker].must_restart, 0);
-	for (int i = 0; i < pgpx_shared->max_pools; i++)
+	for (int i = 0; i < pgpx_pools_end(); i++)
 	{
 		PgpxPool   *pool = &pgpx_pools[i];
 		PgpxWake	wake = PGPX_WAKE_INIT;
@@ -584,7 +598,7 @@ pgpx_pool_restore_damaged(int worker)
 void
 pgpx_pool_log_damage(int worker)
 {
-	for (int i = 0; i < pgpx_shared->max_pools; i++)
+	for (int i = 0; i < pgpx_pools_end(); i++)
 	{
 		PgpxPool   *pool = &pgpx_pools[i];
 		bool		damaged;

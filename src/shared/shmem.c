@@ -32,6 +32,7 @@ PgpxConn   *pgpx_conns = NULL;
 PgpxWaiter *pgpx_waiters = NULL;
 char	   *pgpx_pending_statements = NULL;
 pg_atomic_uint32 *pgpx_work_bits = NULL;
+pg_atomic_uint32 *pgpx_waiting_bits = NULL;
 const PgpxLockHooks *pgpx_lock_hooks = NULL;
 
 static shmem_request_hook_type prev_shmem_request_hook = NULL;
@@ -52,6 +53,13 @@ work_words(void)
 	return pgpx_workers * PGPX_WORK_WORDS;
 }
 
+/* The words of pgpx_work_bits and of pgpx_waiting_bits. */
+static int
+bit_words(void)
+{
+	return work_words() + PGPX_WAITING_WORDS;
+}
+
 static Size
 shmem_size(void)
 {
@@ -68,7 +76,7 @@ shmem_size(void)
 	size = add_size(size, MAXALIGN(mul_size(PGPX_NPROCS, sizeof(PgpxWaiter))));
 	size = add_size(size, mul_size(PGPX_NPROCS, PGPX_PENDING_MAX));
 	size = add_size(size,
-					MAXALIGN(mul_size(work_words(), sizeof(pg_atomic_uint32))));
+					MAXALIGN(mul_size(bit_words(), sizeof(pg_atomic_uint32))));
 	return add_size(size, pgpx_lock_hooks->shmem_size());
 }
 
@@ -86,6 +94,7 @@ init_pool(PgpxPool *pool, LWLock *lock)
 {
 	pool->lock = lock;
 	pool->lru_head = pool->lru_tail = -1;
+	pool->conn_head = pool->conn_tail = -1;
 	pool->queue_head = pool->queue_tail = -1;
 }
 
@@ -100,6 +109,7 @@ init_conn(PgpxConn *conn)
 	pg_atomic_init_u32(&conn->nwatching, 0);
 	conn->pool = -1;
 	conn->prev = -1;
+	conn->pool_next = conn->pool_prev = -1;
 	conn->owner_procno = -1;
 	conn->last_procno = -1;
 }
@@ -164,6 +174,8 @@ init_shared(PgpxShared *shared, LWLockPadded *locks)
 	pg_atomic_init_u32(&shared->dlocks_changed, 0);
 	pg_atomic_init_u32(&shared->npolling, 0);
 	pg_atomic_init_u32(&shared->visited_database, InvalidOid);
+	pg_atomic_init_u32(&shared->conns_end, 0);
+	pg_atomic_init_u32(&shared->pools_end, 0);
 
 	for (int i = 0; i < PGPX_MAX_WORKERS; i++)
 	{
@@ -205,7 +217,7 @@ init_shared(PgpxShared *shared, LWLockPadded *locks)
 	for (int i = 0; i < PGPX_NPROCS; i++)
 		init_waiter(&pgpx_waiters[i]);
 
-	for (int i = 0; i < work_words(); i++)
+	for (int i = 0; i < bit_words(); i++)
 		pg_atomic_init_u32(&pgpx_work_bits[i], 0);
 }
 
@@ -241,7 +253,8 @@ shmem_startup(void)
 	pgpx_pending_statements = p;
 	p += mul_size(PGPX_NPROCS, PGPX_PENDING_MAX);
 	pgpx_work_bits = (pg_atomic_uint32 *) p;
-	p += MAXALIGN(mul_size(work_words(), sizeof(pg_atomic_uint32)));
+	pgpx_waiting_bits = pgpx_work_bits + work_words();
+	p += MAXALIGN(mul_size(bit_words(), sizeof(pg_atomic_uint32)));
 	pgpx_lock_hooks->shmem_attach(p);
 	Assert(p + pgpx_lock_hooks->shmem_size() ==
 		   (char *) pgpx_shared + shmem_size());

@@ -141,6 +141,9 @@ typedef struct PgpxConn
 	int			next;			/* in the pool's LRU list, or free list; -1:
 								 * end */
 	int			prev;			/* in the pool's LRU list */
+	int			pool_next;		/* in the list of all connections of the pool;
+								 * -1: end */
+	int			pool_prev;
 	uint64		generation;		/* increases with each new remote session of
 								 * this slot */
 	uint64		version;		/* pool version at the time of the connect */
@@ -354,6 +357,9 @@ typedef struct PgpxPool
 	int			version_cap;	/* highest cap that this version has had */
 	int			count[PGPX_CONN_NSTATES];	/* connections by state */
 	int			nbroken;		/* broken connections among them */
+	int			conn_head;		/* all connections of the pool, in the order
+								 * in which they were opened; -1: none */
+	int			conn_tail;
 	int			lru_head;		/* IDLE and RESET_PENDING, most recently used
 								 * first; -1: none */
 	int			lru_tail;
@@ -470,6 +476,15 @@ typedef struct PgpxShared
 										 * reader visited after the server's
 										 * start, in the order of OIDs */
 
+	/*
+	 * One more than the highest slot of pgpx_conns that has been in use since
+	 * the server's start, and the same for pgpx_pools and pgpx_servers, so
+	 * that loops do not grow with the configuration.  Low slots are used
+	 * first.
+	 */
+	pg_atomic_uint32 conns_end; /* written under free_mutex */
+	pg_atomic_uint32 pools_end; /* written under the registry lock */
+
 	/* protected by free_mutex */
 	slock_t		free_mutex;
 	int			free_head;
@@ -486,12 +501,30 @@ extern PgpxPool *pgpx_pools;	/* [max_pools] */
 extern PgpxServer *pgpx_servers;	/* [max_pools] */
 extern PgpxConn *pgpx_conns;	/* [max_connections] */
 
+/* Return the end of the slots of connections that were ever in use. */
+static inline int
+pgpx_conns_end(void)
+{
+	return (int) pg_atomic_read_u32(&pgpx_shared->conns_end);
+}
+
+/* Return the end of the slots of pools and servers that were ever in use. */
+static inline int
+pgpx_pools_end(void)
+{
+	return (int) pg_atomic_read_u32(&pgpx_shared->pools_end);
+}
+
 /*
  * One bit per connection that needs work by its worker.  Any process sets it,
  * and that worker clears it.  Each worker has PGPX_WORK_WORDS words.
  */
 extern pg_atomic_uint32 *pgpx_work_bits;	/* [nworkers * PGPX_WORK_WORDS] */
 #define PGPX_WORK_WORDS (pgpx_max_connections / 32 + 1)
+
+/* One bit per pool that has waiters.  Written under the pool lock. */
+extern pg_atomic_uint32 *pgpx_waiting_bits; /* [PGPX_WAITING_WORDS] */
+#define PGPX_WAITING_WORDS (pgpx_max_pools / 32 + 1)
 
 extern void pgpx_shmem_init(void);
 

@@ -100,6 +100,30 @@ await_sender(PgpxPool *pool, PgpxWaiter *waiter)
 	return true;
 }
 
+/* Return the bit of a pool in its word of pgpx_waiting_bits. */
+static uint32
+waiting_bit(const PgpxPool *pool)
+{
+	return UINT32_C(1) << (PGPX_POOL_INDEX(pool) % 32);
+}
+
+int
+pgpx_pool_next_waiting(int pool)
+{
+	int			end = pgpx_pools_end();
+
+	while (++pool < end)
+	{
+		uint32		bits = pg_atomic_read_u32(&pgpx_waiting_bits[pool / 32]) >>
+			(pool % 32);
+
+		if (bits != 0)
+			return pool + pg_rightmost_one_pos32(bits);
+		pool |= 31;				/* the last one of this word */
+	}
+	return -1;
+}
+
 static void
 queue_insert(PgpxPool *pool, PgpxWaiter *waiter)
 {
@@ -107,7 +131,11 @@ queue_insert(PgpxPool *pool, PgpxWaiter *waiter)
 	int			after = pool->queue_tail;
 
 	if (pool->nwaiting == 0)
+	{
 		pool->queued_since = waiter->since;
+		pg_atomic_fetch_or_u32(&pgpx_waiting_bits[PGPX_POOL_INDEX(pool) / 32],
+							   waiting_bit(pool));
+	}
 
 	/* after the tail, unless the waiter keeps an earlier position */
 	while (after >= 0 && pgpx_waiters[after].position > waiter->position)
@@ -138,7 +166,9 @@ queue_remove(PgpxPool *pool, PgpxWaiter *waiter)
 	else
 		pool->queue_tail = waiter->prev;
 	waiter->next = waiter->prev = -1;
-	pool->nwaiting--;
+	if (--pool->nwaiting == 0)
+		pg_atomic_fetch_and_u32(&pgpx_waiting_bits[PGPX_POOL_INDEX(pool) / 32],
+								~waiting_bit(pool));
 }
 
 PgpxWaiter *

@@ -182,6 +182,12 @@ typedef struct PgpxHandOver
 } PgpxHandOver;
 
 /*
+ * Return the first pool after "pool" that has waiters; -1: none.  Start with
+ * -1.  Reads without a lock.
+ */
+extern int	pgpx_pool_next_waiting(int pool);
+
+/*
  * pgpx_waiter_enqueue_locked
  *		Enqueue this process, with its pending statement.
  *

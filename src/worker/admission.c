@@ -64,7 +64,7 @@ select_next_in_line(PgpxCap *cap)
 	uint32		next_in_line;
 
 	(void) pgpx_cap_next_in_line(cap, &next_in_line);
-	for (int i = 0; i < pgpx_shared->max_pools; i++)
+	for (int i = -1; (i = pgpx_pool_next_waiting(i)) >= 0;)
 	{
 		PgpxTime	since;
 
@@ -142,15 +142,15 @@ check_next_in_line(PgpxCap *cap)
 }
 
 bool
-pgpx_admission_run(void)
+pgpx_admission_run(bool all_servers)
 {
+	PgpxCap    *all = &pgpx_shared->cap;
 	bool		starved = false;
 
-	for (int i = 0; i < pgpx_shared->max_pools; i++)
+	for (int i = -1; (i = pgpx_pool_next_waiting(i)) >= 0;)
 	{
 		PgpxPool   *pool = &pgpx_pools[i];
 		PgpxTime	since;
-		PgpxCap    *all = &pgpx_shared->cap;
 		PgpxCap    *server_cap;
 		PgpxCap    *cap;
 
@@ -169,10 +169,19 @@ pgpx_admission_run(void)
 			admit(i, all);
 	}
 
+	/*
+	 * Only now, because the pool that has just freed a slot would get it back
+	 * if the entry of the next pool were replaced before that pool is
+	 * admitted.
+	 */
+	for (int i = -1; (i = pgpx_pool_next_waiting(i)) >= 0;)
+		if (pgpx_pools[i].worker == pgpx_worker_index)
+			check_next_in_line(&pgpx_servers[pgpx_pools[i].server].cap);
+
 	/* the index of a server's record selects the worker of its pools */
-	for (int i = pgpx_worker_index; i < pgpx_shared->max_pools;
+	for (int i = pgpx_worker_index; all_servers && i < pgpx_pools_end();
 		 i += pgpx_shared->nworkers)
 		check_next_in_line(&pgpx_servers[i].cap);
-	check_next_in_line(&pgpx_shared->cap);
+	check_next_in_line(all);
 	return starved;
 }

@@ -20,8 +20,9 @@
 
 /*
  * Finds the pools that a cap starves, and evicts connections of other pools for
- * them.  Returns true if any pool of this worker is starved.
+ * them.  Returns true if any pool of this worker is starved.  all_servers: look
+ * for stale entries also in the caps of servers whose pools have no waiters.
  */
-extern bool pgpx_admission_run(void);
+extern bool pgpx_admission_run(bool all_servers);
 
 #endif							/* PGPX_ADMISSION_H */

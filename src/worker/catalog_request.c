@@ -194,7 +194,7 @@ find_need(PgpxTime now, PgpxTime *due)
 {
 	Oid			database = InvalidOid;
 
-	for (int i = 0; i < pgpx_shared->max_pools; i++)
+	for (int i = 0; i < pgpx_pools_end(); i++)
 	{
 		Request    *request = &requests[i];
 		PgpxPoolKey key;

@@ -165,7 +165,10 @@ looked_up(PgpxLookup *lookup)
 
 	/* the attempt may have been dropped in the meantime */
 	if (w->phase != PGPX_PHASE_LOOKUP ||
-		(uint32) w->generation != (uint32) tag || pgpx_connect_overtaken(w))
+		(uint32) w->generation != (uint32) tag)
+		return;
+	pgpx_event_pool_changed(w->pool);
+	if (pgpx_connect_overtaken(w))
 		return;
 	if (pgpx_lookup_error(lookup) != NULL)
 		pgpx_connect_refused(w, pgpx_lookup_error(lookup));
@@ -227,6 +230,8 @@ stepped(void *owner, PostgresPollingStatusType status, int sqlstate,
 	PgpxWorkerConn *w = owner;
 	char	   *text;
 	bool		full;
+
+	pgpx_event_pool_changed(w->pool);
 
 	/*
 	 * Before any code can end the connection, make the socket nonblocking, so

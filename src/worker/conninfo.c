@@ -393,7 +393,7 @@ pgpx_conninfo_forget(int pool)
 void
 pgpx_conninfo_wipe_all(void)
 {
-	for (int i = 0; i < pgpx_shared->max_pools; i++)
+	for (int i = 0; i < pgpx_pools_end(); i++)
 		if (pgpx_wpools[i].cxt != NULL)
 			explicit_bzero(pgpx_wpools[i].message, pgpx_wpools[i].message_len);
 }

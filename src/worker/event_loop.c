@@ -42,7 +42,6 @@ static PgpxTime next_maintenance = 0;
 static bool more_messages = false;
 static bool relayed = false;	/* only relays had events: see poll() */
 static PgpxBusyPoll polling;
-static bool made_work = false;	/* a connection changed: run maintenance */
 static char *message = NULL;	/* from the control socket; has secrets */
 
 void
@@ -170,6 +169,7 @@ work_on(int index)
 	pool_index = *(volatile int *) &conn->pool;
 	if (pool_index < 0 || pgpx_pools[pool_index].worker != pgpx_worker_index)
 		return;
+	pgpx_event_pool_changed(pool_index);
 	pool = &pgpx_pools[pool_index];
 	LWLockAcquire(pool->lock, LW_SHARED);
 	state = conn->state;
@@ -232,7 +232,9 @@ do_work(void)
 {
 	int			first = pgpx_worker_index * PGPX_WORK_WORDS;
 
-	for (int word = 0; word < PGPX_WORK_WORDS; word++)
+	int			words = (pgpx_conns_end() + 31) / 32;
+
+	for (int word = 0; word < words; word++)
 	{
 		uint32		bits;
 
@@ -241,7 +243,6 @@ do_work(void)
 		bits = pg_atomic_exchange_u32(&pgpx_work_bits[first + word], 0);
 		if (bits == 0)
 			continue;
-		made_work = true;
 		read_control();			/* the conninfo precedes the work bit */
 		for (int bit = 0; bits != 0; bit++, bits >>= 1)
 		{
@@ -320,11 +321,10 @@ handle(const struct epoll_event *event)
 			read_control();
 			break;
 		case PGPX_WATCH_TASK:
-			made_work = true;
 			pgpx_task_ready();
 			break;
 		case PGPX_WATCH_CONN:
-			made_work = true;
+			pgpx_event_pool_changed(w->pool);
 			if (w->fd >= 0)
 				connection_ready(w, event->events);
 			break;
@@ -420,7 +420,6 @@ pgpx_event_loop_run_once(void)
 	if (more_messages)
 		read_control();
 	do_work();
-	next_maintenance = pgpx_maintenance_run(made_work);
-	made_work = false;
+	next_maintenance = pgpx_maintenance_run();
 	return true;
 }

@@ -198,3 +198,37 @@ pgpx_event_due_at(PgpxTime at)
 {
 	pgpx_next_deadline = Min(pgpx_next_deadline, at);
 }
+
+/* Pools whose connections have changed; max_pools entries each. */
+static int *changed_pools = NULL;
+static bool *pool_changed = NULL;
+static int	nchanged = 0;
+
+void
+pgpx_event_pool_changed(int pool)
+{
+	if (changed_pools == NULL)
+	{
+		int			n = pgpx_shared->max_pools;
+
+		changed_pools = MemoryContextAlloc(TopMemoryContext, n * sizeof(int));
+		pool_changed = MemoryContextAllocZero(TopMemoryContext,
+											  n * sizeof(bool));
+	}
+	if (pool < 0 || pool_changed[pool])
+		return;
+	pool_changed[pool] = true;
+	changed_pools[nchanged++] = pool;
+}
+
+int
+pgpx_event_next_changed_pool(void)
+{
+	int			pool;
+
+	if (nchanged == 0)
+		return -1;
+	pool = changed_pools[--nchanged];
+	pool_changed[pool] = false;
+	return pool;
+}

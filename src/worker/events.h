@@ -37,6 +37,15 @@ extern void pgpx_event_unwatch(int fd);
 extern void pgpx_event_due_at(PgpxTime at);
 
 /*
+ * Notes that connections of a pool have changed their states, so that the pool
+ * needs maintenance in this round.
+ */
+extern void pgpx_event_pool_changed(int pool);
+
+/* Returns a pool that was noted, and removes the note; -1: there is none. */
+extern int	pgpx_event_next_changed_pool(void);
+
+/*
  * The first member of the malloc'ed object that a thread works on.  From
  * pgpx_task_start until the call of "ended" only the thread may touch the
  * object, except for the fields that the mutex protects.

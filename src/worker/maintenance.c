@@ -29,13 +29,25 @@
 #include "worker/worker.h"
 
 static PgpxTime next_sweep = PG_INT64_MAX;
-static PgpxTime next_maintenance = 0;
+static PgpxTime next_tick = 0;
+static PgpxTime next_maintenance = 0;	/* of any pool */
+static PgpxTime *maintain_at = NULL;	/* for each pool */
+static PgpxTime request_at = 0; /* of the catalog reader */
+static bool maintain_all = true;
 
 void
 pgpx_maintenance_request(void)
 {
-	next_maintenance = 0;
+	maintain_all = true;
 	SetLatch(MyLatch);
+}
+
+/* Maintains a pool at this time at the latest. */
+static void
+maintain_soon(int pool, PgpxTime at)
+{
+	maintain_at[pool] = Min(maintain_at[pool], at);
+	next_maintenance = Min(next_maintenance, at);
 }
 
 /*
@@ -104,15 +116,15 @@ shorten_deadline(PgpxWorkerConn *w)
 }
 
 /*
- * Does the periodic work on connections and pools.  Returns true if the worker
- * must tick again, because work is left that no event will report.
+ * Does the periodic work on connections.  Returns true if the worker must tick
+ * again, because work is left that no event will report.
  */
 static bool
 tick(PgpxTime now)
 {
 	bool		again = false;
 
-	for (int i = 0; i < pgpx_shared->max_connections; i++)
+	for (int i = 0; i < pgpx_conns_end(); i++)
 	{
 		PgpxWorkerConn *w = &pgpx_wconns[i];
 		PgpxConn   *conn = &pgpx_conns[i];
@@ -143,7 +155,7 @@ tick(PgpxTime now)
 	 * Pools that lack connections for min_idle under a full cap: the next
 	 * maintenance evicts one of another pool.
 	 */
-	for (int i = 0; i < pgpx_shared->max_pools; i++)
+	for (int i = 0; i < pgpx_pools_end(); i++)
 	{
 		PgpxPool   *pool = &pgpx_pools[i];
 
@@ -152,20 +164,27 @@ tick(PgpxTime now)
 			continue;
 		LWLockAcquire(pool->lock, LW_SHARED);
 		if (pgpx_pool_lacking_locked(pool) > 0)
-			next_maintenance = Min(next_maintenance,
-								   now + PGPX_EVICT_UNUSED_US);
+			maintain_soon(i, now + PGPX_EVICT_UNUSED_US);
 		LWLockRelease(pool->lock);
 	}
+	return again;
+}
 
-	/*
-	 * Pools whose waiters wait for a back-off to end, or for a slot that a
-	 * connection of another pool has freed.
-	 */
-	for (int i = 0; i < pgpx_shared->max_pools; i++)
+/*
+ * Lets pools grow whose waiters wait for a back-off to end, or for a slot that
+ * a connection of another pool has freed.  Returns true if there are more such
+ * pools.
+ */
+static bool
+grow_waiting_pools(PgpxTime now)
+{
+	bool		again = false;
+
+	for (int i = -1; (i = pgpx_pool_next_waiting(i)) >= 0;)
 	{
 		PgpxPool   *pool = &pgpx_pools[i];
 
-		if (pool->worker != pgpx_worker_index || pool->nwaiting == 0)
+		if (pool->worker != pgpx_worker_index)
 			continue;
 		if (pool->retry_at > now && pool->remote_full_since != 0)
 			pgpx_pool_retry_if_room(pool, now);
@@ -177,20 +196,16 @@ tick(PgpxTime now)
 		else
 		{
 			PgpxWake	wake = PGPX_WAKE_INIT;
-			PgpxTime	due;
 			bool		missing;
 
 			LWLockAcquire(pool->lock, LW_EXCLUSIVE);
 			missing = pgpx_pool_missing_locked(pool, 0) > 0;
-			due = pgpx_pool_growth_due_locked(pool);
 			if (missing && pgpx_pool_must_yield_locked(pool))
 				again = true;	/* until it is this one's turn */
 			else if (missing)
 				pgpx_pool_dispatch_locked(pool, &wake);
 			LWLockRelease(pool->lock);
 			pgpx_wake_flush(&wake);
-			if (due != 0)
-				pgpx_event_due_at(due);
 		}
 	}
 	return again;
@@ -208,7 +223,7 @@ sweep(void)
 {
 	bool		leases = pgpx_lock_hooks->release_abandoned(pgpx_worker_index);
 
-	for (int i = 0; i < pgpx_shared->max_connections; i++)
+	for (int i = 0; i < pgpx_conns_end(); i++)
 	{
 		PgpxWorkerConn *w = &pgpx_wconns[i];
 		PgpxConn   *conn = &pgpx_conns[i];
@@ -243,7 +258,7 @@ run_due(PgpxTime now)
 {
 	PgpxTime	next = PG_INT64_MAX;
 
-	for (int i = 0; i < pgpx_shared->max_connections; i++)
+	for (int i = 0; i < pgpx_conns_end(); i++)
 	{
 		PgpxWorkerConn *w = &pgpx_wconns[i];
 
@@ -296,7 +311,7 @@ check_databases(void)
 		return;
 	}
 	seen = now;
-	for (int i = 0; i < pgpx_shared->max_pools; i++)
+	for (int i = 0; i < pgpx_pools_end(); i++)
 	{
 		PgpxPool   *pool = &pgpx_pools[i];
 		PgpxWake	wake = PGPX_WAKE_INIT;
@@ -313,7 +328,7 @@ check_databases(void)
 	}
 
 	/* unlocked read: if the two do not match, no record has this key */
-	for (int i = 0; i < pgpx_shared->max_pools; i++)
+	for (int i = 0; i < pgpx_pools_end(); i++)
 	{
 		Oid			database = pgpx_servers[i].database;
 		Oid			server = pgpx_servers[i].server;
@@ -336,43 +351,83 @@ forget_former_pool(int i)
 		pgpx_conninfo_forget(i);
 }
 
+/* Maintains a pool, and sets the time of its next maintenance. */
 static void
-maintain_pools(PgpxTime now)
+maintain_pool(int i, PgpxTime now)
 {
-	next_maintenance = PG_INT64_MAX;
-	for (int i = 0; i < pgpx_shared->max_pools; i++)
+	PgpxPool   *pool = &pgpx_pools[i];
+	uint32		pool_id = pool->pool_id;
+	bool		ended;
+
+	forget_former_pool(i);
+	maintain_at[i] = PG_INT64_MAX;
+
+	/* unlocked read: pgpx_pool_maintain checks again under the lock */
+	if (pool_id == 0 || pool->worker != pgpx_worker_index)
+		return;
+	maintain_at[i] = pgpx_pool_maintain(i, pool_id, now, &ended);
+	if (!ended)
+		return;
+	if (pgpx_lock_hooks->pool_has_locks(i, pool_id))
 	{
-		PgpxPool   *pool = &pgpx_pools[i];
-		uint32		pool_id = pool->pool_id;
-		bool		ended;
-
-		forget_former_pool(i);
-
-		/* unlocked read: pgpx_pool_maintain checks again under the lock */
-		if (pool_id == 0 || pool->worker != pgpx_worker_index)
-			continue;
-		next_maintenance =
-			Min(next_maintenance,
-				pgpx_pool_maintain(i, pool_id, now, &ended));
-		if (!ended)
-			continue;
-		if (pgpx_lock_hooks->pool_has_locks(i, pool_id))
-		{
-			/* no event reports that the last lock is gone */
-			next_maintenance = Min(next_maintenance,
-								   now + PGPX_SWEEP_MS * 1000);
-			continue;
-		}
-		PGPX_DEBUG_POINT("worker_forgets");
-		pgpx_pool_forget(i, pool_id);
-
-		/*
-		 * Wipe it now, because an idle worker may not run again for long.  If
-		 * the pool still exists, the next checkout sends its conninfo again.
-		 */
-		pgpx_conninfo_forget(i);
+		/* no event reports that the last lock is gone */
+		maintain_at[i] = Min(maintain_at[i], now + PGPX_SWEEP_MS * 1000);
+		return;
 	}
-	next_maintenance = Min(next_maintenance, pgpx_catalog_request(now));
+	PGPX_DEBUG_POINT("worker_forgets");
+	pgpx_pool_forget(i, pool_id);
+
+	/*
+	 * Wipe it now, because an idle worker may not run again for long.  If the
+	 * pool still exists, the next checkout sends its conninfo again.
+	 */
+	pgpx_conninfo_forget(i);
+}
+
+/* Does a session or a catalog reader have to publish the pool's conninfo? */
+static bool
+needs_reader(int i)
+{
+	PgpxPoolKey key;
+	uint32		pool_id;
+
+	return pgpx_pools[i].worker == pgpx_worker_index &&
+		pgpx_pool_needs_reader(i, &key, &pool_id);
+}
+
+/*
+ * Maintains the pools whose connections have changed and those whose
+ * maintenance is due, or all.
+ */
+static void
+maintain_pools(PgpxTime now, bool all)
+{
+	bool		request = all || now >= request_at;
+	bool		changed = false;
+	int			i;
+
+	while ((i = pgpx_event_next_changed_pool()) >= 0)
+	{
+		changed = true;
+		if (all)
+			continue;
+		maintain_pool(i, now);
+		request = request || needs_reader(i);
+	}
+	if (changed || all || now >= next_maintenance)
+	{
+		int			end = pgpx_pools_end();
+
+		next_maintenance = PG_INT64_MAX;
+		for (i = 0; i < end; i++)
+		{
+			if (all || now >= maintain_at[i])
+				maintain_pool(i, now);
+			next_maintenance = Min(next_maintenance, maintain_at[i]);
+		}
+	}
+	if (request)
+		request_at = pgpx_catalog_request(now);
 }
 
 static bool
@@ -387,13 +442,20 @@ have_pools_changed(void)
 }
 
 PgpxTime
-pgpx_maintenance_run(bool changed)
+pgpx_maintenance_run(void)
 {
+	static bool in_use = false; /* as of the last tick */
 	PgpxWorkerSlot *slot = &pgpx_shared->worker[pgpx_worker_index];
 	PgpxTime	now = pgpx_now();
 	PgpxTime	next_ping;
-	bool		starved;
+	bool		all = maintain_all;
+	bool		ticks;
+	bool		waiting;
 
+	if (maintain_at == NULL)
+		maintain_at = MemoryContextAllocZero(TopMemoryContext,
+											 mul_size(pgpx_shared->max_pools,
+													  sizeof(PgpxTime)));
 	if (now >= pgpx_next_deadline)
 		run_due(now);
 
@@ -403,19 +465,29 @@ pgpx_maintenance_run(bool changed)
 	 */
 	pg_atomic_write_u32(&slot->ticking, 0);
 	pg_memory_barrier();
-	starved = pgpx_admission_run();
-	if (tick(now) || starved)
+	ticks = now >= next_tick;
+	waiting = pgpx_admission_run(ticks);
+	waiting |= grow_waiting_pools(now);
+	if (ticks)
+	{
+		in_use = tick(now);
+		next_tick = now + PGPX_TICK_MS * 1000;
+	}
+
+	/* after a round without a tick, the next tick looks for work */
+	if (in_use || waiting || !ticks)
 	{
 		pg_atomic_write_u32(&slot->ticking, 1);
-		pgpx_event_due_at(now + PGPX_TICK_MS * 1000);
+		pgpx_event_due_at(next_tick);
 	}
 	check_databases();
-	if (have_pools_changed() || changed || pgpx_catalog_request_ended() ||
-		now >= next_maintenance)
-		maintain_pools(now);
+	maintain_all = false;
+	all |= have_pools_changed();
+	all |= pgpx_catalog_request_ended();
+	maintain_pools(now, all);
 	next_ping = pgpx_lock_hooks->ping();
 	if (now >= next_sweep || next_sweep == PG_INT64_MAX)
 		next_sweep = sweep() ? now + PGPX_SWEEP_MS * 1000 : PG_INT64_MAX;
 	return Min(Min(pgpx_next_deadline, next_ping),
-			   Min(next_sweep, next_maintenance));
+			   Min(next_sweep, Min(next_maintenance, request_at)));
 }

@@ -23,10 +23,10 @@
 extern void pgpx_maintenance_request(void);
 
 /*
- * Does all maintenance that is due.  "changed" says that connections have
- * changed state.  Returns the time of the next run, PG_INT64_MAX if only an
- * event makes one necessary.
+ * Does all maintenance that is due, also of the pools that were noted with
+ * pgpx_event_pool_changed.  Returns the time of the next run, PG_INT64_MAX if
+ * only an event makes one necessary.
  */
-extern PgpxTime pgpx_maintenance_run(bool changed);
+extern PgpxTime pgpx_maintenance_run(void);
 
 #endif							/* PGPX_MAINTENANCE_H */

@@ -337,7 +337,7 @@ pgpx_relay_resume(void)
 {
 	int			left = nmore;
 
-	for (int i = 0; left > 0 && i < pgpx_shared->max_connections; i++)
+	for (int i = 0; left > 0 && i < pgpx_conns_end(); i++)
 	{
 		PgpxWorkerConn *w = &pgpx_wconns[i];
 

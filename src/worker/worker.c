@@ -118,7 +118,7 @@ count_descriptors(void)
 {
 	int			n = pgpx_lock_hooks->descriptors() + pgpx_login_descriptors();
 
-	for (int i = 0; i < pgpx_shared->max_connections; i++)
+	for (int i = 0; i < pgpx_conns_end(); i++)
 	{
 		if (pgpx_wconns[i].pg != NULL)
 			n++;
@@ -233,6 +233,7 @@ void
 pgpx_worker_main(Datum arg)
 {
 	PgpxWorkerSlot *slot;
+	PgpxTime	count_at = 0;	/* next count of descriptors */
 
 	pgpx_worker_index = DatumGetInt32(arg);
 	slot = &pgpx_shared->worker[pgpx_worker_index];
@@ -269,7 +270,11 @@ pgpx_worker_main(Datum arg)
 			ProcessCatchupInterrupt();
 			MemoryContextSwitchTo(pgpx_worker_cxt);
 		}
-		pg_atomic_write_u32(&slot->descriptors, count_descriptors());
+		if (pgpx_now() >= count_at)
+		{
+			pg_atomic_write_u32(&slot->descriptors, count_descriptors());
+			count_at = pgpx_now() + PGPX_TICK_MS * 1000;
+		}
 	}
 
 	if (pg_atomic_read_u32(&slot->must_restart) != 0)
@@ -304,7 +309,7 @@ static int *polled = NULL;		/* their indexes of connections */
 void
 pgpx_worker_forget_connections(void)
 {
-	for (int p = 0; p < pgpx_shared->max_pools; p++)
+	for (int p = 0; p < pgpx_pools_end(); p++)
 	{
 		PgpxPool   *pool = &pgpx_pools[p];
 		PgpxWake	wake = PGPX_WAKE_INIT;
@@ -313,7 +318,7 @@ pgpx_worker_forget_connections(void)
 			continue;
 		LWLockAcquire(pool->lock, LW_EXCLUSIVE);
 		pool->conninfo_incarnation = 0;
-		for (int i = 0; i < pgpx_shared->max_connections && !pool->damaged; i++)
+		for (int i = 0; i < pgpx_conns_end() && !pool->damaged; i++)
 		{
 			PgpxConn   *conn = &pgpx_conns[i];
 
@@ -435,7 +440,7 @@ cancel_running_statements(void)
 
 		if (repeat)
 			again = now + AGAIN_US;
-		for (int i = 0; i < pgpx_shared->max_connections; i++)
+		for (int i = 0; i < pgpx_conns_end(); i++)
 		{
 			PgpxWorkerConn *w = &pgpx_wconns[i];
 
@@ -480,7 +485,7 @@ at_exit(int code, Datum arg)
 	pg_atomic_write_u32(&slot->state, PGPX_WORKER_STOPPING);
 	pg_atomic_write_u64(&slot->incarnation, 0);
 	memset(last, 0, pgpx_shared->max_connections * sizeof(Last));
-	for (int i = 0; i < pgpx_shared->max_connections; i++)
+	for (int i = 0; i < pgpx_conns_end(); i++)
 	{
 		PgpxWorkerConn *w = &pgpx_wconns[i];
 
@@ -494,7 +499,7 @@ at_exit(int code, Datum arg)
 
 	/* revoke first: a holder that sees its socket end then finds the reason */
 	pgpx_worker_forget_connections();
-	for (int i = 0; i < pgpx_shared->max_connections; i++)
+	for (int i = 0; i < pgpx_conns_end(); i++)
 	{
 		PgpxWorkerConn *w = &pgpx_wconns[i];
 
