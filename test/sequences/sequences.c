@@ -738,7 +738,7 @@ check_clean(Session *s)
 
 	note(s, "check that it is clean");
 	value_of(s, traces, sizeof(traces), "select a from pgpool.query($1::int8, $q$"
-			 "select string_agg(x, ', ') from (select 'prepared statement ' || name from pg_prepared_statements"
+			 "select string_agg(x, ', ') from (select 'prepared statement ' || name from pg_prepared_statements where from_sql or name !~ '^pgpx_'"
 			 " union all select 'cursor ' || name from pg_cursors where name <> ''"
 			 " union all select 'channel ' || c from pg_listening_channels() c"
 			 " union all select 'table ' || relname from pg_class where relnamespace = pg_my_temp_schema()"

@@ -1398,8 +1398,8 @@ alter_s(PGconn **local, unsigned new_size, bool new_reset)
 		options_begun++;
 		size_of_s = new_size;
 	}
-	snprintf(sql, sizeof(sql), "ALTER SERVER s OPTIONS (SET pool_size '%u', SET reset '%s')",
-			 new_size, new_reset ? "on_transfer" : "always");
+	snprintf(sql, sizeof(sql), "ALTER SERVER s OPTIONS (SET pool_size '%u', SET reset '%s', SET statement_cache '%u')",
+			 new_size, new_reset ? "on_transfer" : "always", new_size % 2 * 6);
 	LOCAL(sql);
 	if (answer[0] != '\0')
 		fail(NULL, "%s: %s", sql, answer);
