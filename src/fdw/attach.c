@@ -96,7 +96,7 @@ find_handler(Oid extension, const char *name)
 
 /* Returns InvalidOid if the wrapper has no handler or does not exist. */
 static Oid
-handler_of(Oid wrapper)
+wrapper_handler(Oid wrapper)
 {
 	HeapTuple	row = SearchSysCache1(FOREIGNDATAWRAPPEROID,
 									  ObjectIdGetDatum(wrapper));
@@ -114,7 +114,7 @@ static bool
 is_attached(Oid wrapper)
 {
 	Oid			ours = get_extension_oid(OUR_EXTENSION, true);
-	Oid			handler = handler_of(wrapper);
+	Oid			handler = wrapper_handler(wrapper);
 
 	return OidIsValid(ours) && OidIsValid(handler) &&
 		handler == find_handler(ours, OUR_HANDLER) &&
@@ -214,7 +214,7 @@ object_access(ObjectAccessType access, Oid classId, Oid objectId, int subId,
 		drops_both || !is_attached(objectId))
 		return;
 	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, ProcedureRelationId,
-					   handler_of(objectId), 0);
+					   wrapper_handler(objectId), 0);
 	if (pgpx_lock_is_held(&tag, AccessExclusiveLock))
 		refuse_drop(GetForeignDataWrapper(objectId)->fdwname);
 }
@@ -472,7 +472,7 @@ change_handler(Oid ours, bool attach)
 						"with handler \"%s\"",
 						THEIR_EXTENSION, THEIR_WRAPPER, THEIR_HANDLER)));
 
-	current = handler_of(wrapper);
+	current = wrapper_handler(wrapper);
 	if (current == new_handler)
 		return false;
 	if (current != old_handler)
@@ -512,7 +512,7 @@ change_handler(Oid ours, bool attach)
  * handler.  Returns whether the handler was changed.
  */
 static bool
-change_handler_for(FunctionCallInfo fcinfo, bool attach)
+change_handler_of_wrapper(FunctionCallInfo fcinfo, bool attach)
 {
 	Oid			ours = getExtensionOfObject(ProcedureRelationId,
 											fcinfo->flinfo->fn_oid);
@@ -538,12 +538,12 @@ Datum
 pgpx_attach_postgres_fdw(PG_FUNCTION_ARGS)
 {
 	pgpx_shmem_require();
-	PG_RETURN_BOOL(change_handler_for(fcinfo, true));
+	PG_RETURN_BOOL(change_handler_of_wrapper(fcinfo, true));
 }
 
 /* Works without shared memory, in a server that does not preload the library. */
 Datum
 pgpx_detach_postgres_fdw(PG_FUNCTION_ARGS)
 {
-	PG_RETURN_BOOL(change_handler_for(fcinfo, false));
+	PG_RETURN_BOOL(change_handler_of_wrapper(fcinfo, false));
 }

@@ -66,7 +66,7 @@ show_pool(ExplainState *es, const PgpxRemoteTransaction *rt)
 		return;
 	ExplainPropertyText("Pool", NameStr(rt->lease->spec->server_name), es);
 	if (es->timing)
-		ExplainPropertyFloat("Pool Wait", "ms", rt->waited / 1000.0, 3, es);
+		ExplainPropertyFloat("Pool Wait", "ms", rt->wait_time / 1000.0, 3, es);
 }
 
 /*

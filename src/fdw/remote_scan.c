@@ -4,14 +4,14 @@
  *	  Scans: remote portals whose rows are read one by one; their parameters
  *	  and tuples.
  *
- * A scan executes its portal in portions, each for a limited number of rows,
+ * A scan executes its portal in batches, each for a limited number of rows,
  * which grows.  It reads the rows from the lease's stream as the executor asks
  * for them.  So the use of memory is constant, and for a scan that ends early
  * the remote has produced at most a few times the rows that were read.
  *
- * Between two portions the lease is at a message boundary and free for
- * other statements.  Within a portion it is not: before another statement
- * is sent, the rest of the portion is moved to a tuplestore.
+ * Between two batches the lease is at a message boundary and free for
+ * other statements.  Within a batch it is not: before another statement
+ * is sent, the rest of the batch is moved to a tuplestore.
  *
  * Each portal has a name, because the next statement would replace the unnamed
  * portal.  The Close of a portal is sent with a later statement; otherwise the
@@ -111,9 +111,9 @@ pgpx_tuple_form(TupleDesc tupdesc, Datum *values, bool *nulls)
 	return tuple;
 }
 
-/* Each portion is larger than the one before, up to this number of rows. */
-#define PORTION_GROWTH 4
-#define PORTION_MAX 32768
+/* Each batch is larger than the one before, up to this number of rows. */
+#define BATCH_GROWTH 4
+#define BATCH_MAX 32768
 
 /*
  * The remote is asked for the types of the columns if binary is then expected
@@ -124,7 +124,7 @@ pgpx_tuple_form(TupleDesc tupdesc, Datum *values, bool *nulls)
 typedef enum PgpxScanState
 {
 	PGPX_SCAN_CLOSED,			/* not opened; the portal may exist */
-	PGPX_SCAN_STREAMING,		/* a portion is being read */
+	PGPX_SCAN_STREAMING,		/* a batch is being read */
 	PGPX_SCAN_SUSPENDED,		/* the portal has more rows */
 	PGPX_SCAN_END,				/* all rows were read */
 	PGPX_SCAN_FAILED			/* an error, or a rollback, has ended it */
@@ -141,7 +141,7 @@ struct PgpxRemoteScan
 	PgpxRows   *rows;
 	TupleDesc	tupdesc;
 	int			fetch_size;
-	bool		all;
+	bool		fetch_all;
 	bool		writes;
 	double		expected;		/* number of rows; 0: not known */
 
@@ -150,7 +150,7 @@ struct PgpxRemoteScan
 	PgpxScanState state;
 	int			level;			/* of subtransactions, when it was opened */
 	char		portal[PGPX_REMOTE_NAME_LEN];	/* 'P' and its name; "": none */
-	uint32		portion;		/* maximum of rows in an Execute; 0: none */
+	uint32		batch_size;		/* maximum of rows in an Execute; 0: none */
 	PgpxRun		run;
 	PgpxPipeline pipeline;
 	PgpxPrediction prediction;
@@ -186,7 +186,7 @@ unlink_scan(void *arg)
 PgpxRemoteScan *
 pgpx_remote_scan_begin(PgpxRemoteTransaction *rt, const char *sql,
 					   PgpxRows *rows, TupleDesc tupdesc, int fetch_size,
-					   bool all, bool writes)
+					   bool fetch_all, bool writes)
 {
 	PgpxRemoteScan *scan = palloc0(sizeof(PgpxRemoteScan));
 
@@ -196,7 +196,7 @@ pgpx_remote_scan_begin(PgpxRemoteTransaction *rt, const char *sql,
 	scan->rows = rows;
 	scan->tupdesc = tupdesc;
 	scan->fetch_size = fetch_size;
-	scan->all = all;
+	scan->fetch_all = fetch_all;
 	scan->writes = writes;
 	scan->state = PGPX_SCAN_CLOSED;
 	scan->callback.func = unlink_scan;
@@ -235,11 +235,11 @@ drop_store(PgpxRemoteScan *scan)
 }
 
 /*
- * Send the scan's statement, or the Execute of its next portion.  The answer is
+ * Send the scan's statement, or the Execute of its next batch.  The answer is
  * read by read_row, which is also used if another statement buffers it.
  */
 static void
-send_flight(PgpxRemoteScan *scan, bool choose)
+send_execute(PgpxRemoteScan *scan, bool choose)
 {
 	PgpxRemoteTransaction *rt = scan->rt;
 	PgpxRun    *run = &scan->run;
@@ -328,13 +328,13 @@ pgpx_remote_scan_open(PgpxRemoteScan *scan, int nparams,
 	scan->run.statement = &scan->statement;
 	scan->run.sink = pgpx_rows_sink(scan->rows);
 	begin_prediction(scan);
-	scan->portion = scan->all ? 0 : scan->fetch_size;
+	scan->batch_size = scan->fetch_all ? 0 : scan->fetch_size;
 	scan->level = GetCurrentTransactionNestLevel();
 	p->statement = &scan->statement;
 	p->portal = scan->portal + 1;
 	p->nformats = scan->run.nformats;
 	p->formats = scan->run.formats;
-	p->max_rows = scan->portion;
+	p->max_rows = scan->batch_size;
 	p->describe = true;
 	p->known = scan->described && p->nformats == scan->nformats &&
 		memcmp(p->formats, scan->formats, sizeof(int16) * p->nformats) == 0;
@@ -342,10 +342,10 @@ pgpx_remote_scan_open(PgpxRemoteScan *scan, int nparams,
 	memcpy(scan->formats, p->formats, sizeof(int16) * p->nformats);
 	scan->described = false;
 	scan->predicting = true;
-	send_flight(scan, true);
+	send_execute(scan, true);
 }
 
-/* Execute the portal for the next portion. */
+/* Execute the portal for the next batch. */
 static void
 resume(PgpxRemoteScan *scan)
 {
@@ -355,15 +355,15 @@ resume(PgpxRemoteScan *scan)
 	pgpx_remote_prepare_send(rt);
 	memset(&scan->run, 0, sizeof(scan->run));
 	memset(p, 0, sizeof(*p));
-	if (scan->portion < PORTION_MAX)
-		scan->portion = Max(scan->portion,
-							Min(scan->portion * PORTION_GROWTH, PORTION_MAX));
+	if (scan->batch_size < BATCH_MAX)
+		scan->batch_size = Max(scan->batch_size,
+							   Min(scan->batch_size * BATCH_GROWTH, BATCH_MAX));
 	p->statement = &scan->statement;
 	p->portal = scan->portal + 1;
 	p->resume = true;
-	p->max_rows = scan->portion;
+	p->max_rows = scan->batch_size;
 	scan->run.lease = rt->lease;
-	send_flight(scan, false);
+	send_execute(scan, false);
 }
 
 /*
@@ -371,7 +371,7 @@ resume(PgpxRemoteScan *scan)
  * remote's error, if there was one.
  */
 static void
-end_portion(PgpxRemoteScan *scan)
+end_batch(PgpxRemoteScan *scan)
 {
 	PgpxRemoteTransaction *rt = scan->rt;
 	PgpxRun    *run = &scan->run;
@@ -387,7 +387,7 @@ end_portion(PgpxRemoteScan *scan)
 
 		/* the result has at least as many rows as were requested */
 		if (run->suspended)
-			run->rows = scan->portion;
+			run->rows = scan->batch_size;
 		pgpx_prediction_end(&scan->prediction, run);
 		run->rows = rows;
 		scan->predicting = false;
@@ -397,7 +397,7 @@ end_portion(PgpxRemoteScan *scan)
 }
 
 /*
- * Read a row of the current portion, or process the portion's end.  Without
+ * Read a row of the current batch, or process the batch's end.  Without
  * "wait", returns PGPX_RUN_WAIT if more input is needed.
  */
 static PgpxRunStep
@@ -434,7 +434,7 @@ read_row(PgpxRemoteScan *scan, bool wait)
 	pgpx_rows_end(scan->rows);
 	PGPX_DEBUG_POINT("fdw_row");
 	if (reached == PGPX_RUN_END)
-		end_portion(scan);
+		end_batch(scan);
 	return reached;
 }
 

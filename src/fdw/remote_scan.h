@@ -56,14 +56,14 @@ typedef struct PgpxRemoteScan PgpxRemoteScan;
  *
  * sql, rows and tupdesc must live as long as the current memory context, which
  * holds the scan.  rows is from pgpx_rows_begin_attributes for tupdesc.
- * fetch_size: rows of the first portion; later ones are larger.  all: execute
+ * fetch_size: rows of the first batch; later ones are larger.  fetch_all: execute
  * the statement for all rows at once, so that the remote may use a parallel
  * plan.  writes: as for pgpx_remote_execute.
  */
 extern PgpxRemoteScan *pgpx_remote_scan_begin(PgpxRemoteTransaction *rt,
 											  const char *sql, PgpxRows *rows,
 											  TupleDesc tupdesc,
-											  int fetch_size, bool all,
+											  int fetch_size, bool fetch_all,
 											  bool writes);
 
 /*
@@ -111,8 +111,8 @@ typedef enum PgpxScanStep
  *		Read the next row if it has arrived.
  *
  * While another scan of the same group (see pgpx_remote_scan_set_group) reads a
- * portion from the lease, returns PGPX_SCAN_STEP_WAIT instead of sending the
- * Execute for the next portion of this scan.
+ * batch from the lease, returns PGPX_SCAN_STEP_WAIT instead of sending the
+ * Execute for the next batch of this scan.
  */
 extern PgpxScanStep pgpx_remote_scan_try_next(PgpxRemoteScan *scan,
 											  Datum **values, bool **nulls);
@@ -126,14 +126,14 @@ extern void pgpx_remote_scan_set_group(PgpxRemoteScan *scan,
 									   const void *group, const bool *waiting);
 
 /*
- * Returns whether another scan of the group reads a portion from the lease.
+ * Returns whether another scan of the group reads a batch from the lease.
  * Then this scan should not be opened yet.
  */
 extern bool pgpx_remote_scan_must_wait(const PgpxRemoteScan *scan);
 
 /*
- * If another scan of the group reads a portion from the lease, buffer the rest
- * of that portion, so that the lease is free.  Does nothing if the reader of
+ * If another scan of the group reads a batch from the lease, buffer the rest
+ * of that batch, so that the lease is free.  Does nothing if the reader of
  * that scan waits for the socket, because it then reads the rest itself.
  */
 extern void pgpx_remote_scan_take_lease(PgpxRemoteScan *scan);

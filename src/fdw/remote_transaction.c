@@ -188,7 +188,7 @@ finish_answer(PgpxRemoteTransaction *rt)
 	if (pg_atomic_read_u32(&pgpx_conns[lease->conn].cancel) !=
 			PGPX_CANCEL_NONE ||
 		(wire->phase != PGPX_WIRE_IDLE && !rt->abandoned))
-		pgpx_run_poll(lease);
+		pgpx_run_read_pending(lease);
 	else if (rt->abandoned)
 		read_abandoned(rt);
 	rt->abandoned = false;
@@ -197,7 +197,8 @@ finish_answer(PgpxRemoteTransaction *rt)
 /*
  * Determine the remote's savepoints if a command that preceded the last
  * statement has failed.  The commands are START TRANSACTION or ROLLBACK TO and
- * RELEASE, and then one SAVEPOINT for each level from before.wanted + 1 on.
+ * RELEASE, and then one SAVEPOINT for each level from
+ * before.target_depth + 1 on.
  *
  * The remote transaction is aborted.  It can be rolled back to the first of
  * these savepoints, or begin again if it began with the failed commands,
@@ -210,37 +211,37 @@ check_commands(PgpxRemoteTransaction *rt)
 	PgpxRemoteNesting *now = &rt->nesting;
 	const PgpxRemoteNesting *before = &rt->before;
 	int			missing = wire->nbefore;
-	int			new = now->depth - before->wanted;
+	int			new = now->depth - before->target_depth;
 
 	if (wire->phase != PGPX_WIRE_IDLE || missing == 0)
 		return;
 	wire->nbefore = 0;
 
 	/* a pending rollback to one of these savepoints is no longer valid */
-	if (now->rollback > before->wanted)
-		now->rollback = 0;
+	if (now->rollback_level > before->target_depth)
+		now->rollback_level = 0;
 	if (missing >= new)
 		now->begun = before->begun;
 	if (missing > new)
 	{
 		now->depth = before->depth;
-		if (now->rollback == 0)
-			now->rollback = before->rollback;
+		if (now->rollback_level == 0)
+			now->rollback_level = before->rollback_level;
 	}
 	else
 	{
 		now->depth -= missing;
-		if (now->rollback == 0 && missing < new)
-			now->rollback = before->wanted + 1;
+		if (now->rollback_level == 0 && missing < new)
+			now->rollback_level = before->target_depth + 1;
 	}
-	now->wanted = Min(now->wanted, before->wanted);
+	now->target_depth = Min(now->target_depth, before->target_depth);
 }
 
 /* Raise an error if the remote transaction is aborted. */
 static void
 check_failure(PgpxRemoteTransaction *rt)
 {
-	if (!rt->nesting.begun || rt->nesting.rollback > 0 ||
+	if (!rt->nesting.begun || rt->nesting.rollback_level > 0 ||
 		rt->lease->sock->wire.tx == 'T')
 		return;
 	if (rt->failure.set)
@@ -317,16 +318,16 @@ collect_commands(PgpxRemoteTransaction *rt, PgpxPipeline *p, int level)
 			add_command(&commands, &n, "SET LOCAL intervalstyle = postgres");
 			add_command(&commands, &n, "SET LOCAL extra_float_digits = 3");
 		}
-		now->depth = now->wanted = 1;
-		now->rollback = 0;
+		now->depth = now->target_depth = 1;
+		now->rollback_level = 0;
 	}
-	if (now->rollback > 0)
+	if (now->rollback_level > 0)
 		add_command(&commands, &n,
-					psprintf("ROLLBACK TO SAVEPOINT s%d", now->rollback));
-	if (now->wanted < now->depth)
+					psprintf("ROLLBACK TO SAVEPOINT s%d", now->rollback_level));
+	if (now->target_depth < now->depth)
 		add_command(&commands, &n,
-					psprintf("RELEASE SAVEPOINT s%d", now->wanted + 1));
-	for (int i = now->wanted + 1; i <= level; i++)
+					psprintf("RELEASE SAVEPOINT s%d", now->target_depth + 1));
+	for (int i = now->target_depth + 1; i <= level; i++)
 		add_command(&commands, &n, psprintf("SAVEPOINT s%d", i));
 	p->nbefore = n;
 	p->before = commands;
@@ -488,7 +489,7 @@ send_commit(PgpxRemoteTransaction *rt, PgpxRun *run)
 	run->statement = &commit;
 	PG_TRY();
 	{
-		if (rt->nesting.rollback > 0)
+		if (rt->nesting.rollback_level > 0)
 			pgpx_remote_send(rt, run, &p, false, true);
 		else
 			pgpx_run_send(run, true);
@@ -709,14 +710,14 @@ send_rollback(PgpxRemoteTransaction *rt)
 		wire->out.maxlen < ROLLBACK_SIZE)
 		return;
 	snprintf(rollback, sizeof(rollback), "ROLLBACK TO SAVEPOINT s%d",
-			 now->rollback);
+			 now->rollback_level);
 	snprintf(release, sizeof(release), "RELEASE SAVEPOINT s%d",
-			 now->wanted + 1);
+			 now->target_depth + 1);
 	pgpx_wire_send_pipeline(wire, &p);
 	(void) pgpx_wire_flush(wire);
 	rt->before = *now;
-	now->depth = now->wanted;
-	now->rollback = 0;
+	now->depth = now->target_depth;
+	now->rollback_level = 0;
 	rt->abandoned = true;
 }
 
@@ -754,12 +755,12 @@ subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 			pgpx_run_abandon(rt->lease);
 			rt->abandoned = rt->lease->sock->wire.phase != PGPX_WIRE_IDLE;
 		}
-		if (!rt->nesting.begun || rt->nesting.wanted < level)
+		if (!rt->nesting.begun || rt->nesting.target_depth < level)
 			continue;
-		rt->nesting.wanted = level - 1;
+		rt->nesting.target_depth = level - 1;
 		if (event == SUBXACT_EVENT_ABORT_SUB)
 		{
-			rt->nesting.rollback = level;
+			rt->nesting.rollback_level = level;
 			send_rollback(rt);
 		}
 	}
@@ -851,12 +852,12 @@ pgpx_remote_transaction_get(Oid server, Oid user, const char *why)
 	rt->cxt = cxt;
 	rt->server = server;
 	rt->user = user;
-	rt->nesting.depth = rt->nesting.wanted = 1;
+	rt->nesting.depth = rt->nesting.target_depth = 1;
 	initStringInfo(&rt->sent);
 	MemoryContextSwitchTo(old);
 	dlist_init(&rt->scans);
 	lease_connection(rt, name, why);
-	rt->waited = pgpx_conns[rt->lease->conn].waited;
+	rt->wait_time = pgpx_conns[rt->lease->conn].waited;
 	rt->may_prepare = rt->lease->spec->opts.reset == PGPX_RESET_ALWAYS &&
 		rt->lease->spec->discards_all;
 	dlist_push_tail(&transactions, &rt->node);

@@ -32,16 +32,16 @@ typedef struct PgpxRemoteStatement
 
 /*
  * Levels of subtransactions; 1 is the top-level transaction.  The remote has a
- * savepoint for each level from 2 to "depth".  Those above level "wanted" are
- * still to be released, after a rollback to the savepoint of level "rollback"
+ * savepoint for each level from 2 to "depth".  Those above level "target_depth" are
+ * still to be released, after a rollback to the savepoint of "rollback_level"
  * (0: no rollback).
  */
 typedef struct PgpxRemoteNesting
 {
 	bool		begun;			/* START TRANSACTION was sent */
 	int			depth;
-	int			wanted;
-	int			rollback;
+	int			target_depth;
+	int			rollback_level;
 } PgpxRemoteNesting;
 
 typedef struct PgpxRemoteTransaction
@@ -50,7 +50,7 @@ typedef struct PgpxRemoteTransaction
 	Oid			server;
 	Oid			user;
 	PgpxLease  *lease;
-	PgpxTime	waited;			/* for the lease; duration */
+	PgpxTime	wait_time;		/* for the lease; duration */
 	MemoryContext cxt;			/* holds this struct */
 	bool		wrote;			/* a statement that writes was sent */
 	PgpxRemoteNesting nesting;

@@ -194,7 +194,7 @@ begin_remote(ForeignScanState *node, PgpxScan *scan)
 {
 	PgpxRemoteTransaction *rt =
 		pgpx_remote_transaction_get(scan->server, scan->user, scan->why);
-	bool		all = scan->plan.relations != NULL &&
+	bool		fetch_all = scan->plan.relations != NULL &&
 		strncmp(scan->plan.relations, AGGREGATE, strlen(AGGREGATE)) == 0;
 	MemoryContext old =
 		MemoryContextSwitchTo(node->ss.ps.state->es_query_cxt);
@@ -202,7 +202,7 @@ begin_remote(ForeignScanState *node, PgpxScan *scan)
 	scan->transaction = rt;
 	scan->remote = pgpx_remote_scan_begin(rt, scan->plan.sql, scan->rows,
 										  scan->tupdesc, scan->plan.fetch_size,
-										  all, false);
+										  fetch_all, false);
 	pgpx_remote_scan_expect(scan->remote, node->ss.ps.plan->plan_rows);
 	if (scan->request != NULL)
 		pgpx_remote_scan_set_group(scan->remote, scan->request->requestor,

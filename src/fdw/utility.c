@@ -281,9 +281,9 @@ acquire_rows(Relation rel, int elevel, HeapTuple *rows, int targrows,
 			 double *totalrows, double *totaldeadrows)
 {
 	TupleDesc	tupdesc = RelationGetDescr(rel);
-	const char *fetch_size = pgpx_table_option(RelationGetRelid(rel),
-											   "fetch_size");
-	int			portion = 100;
+	const char *value = pgpx_table_option(RelationGetRelid(rel),
+										  "fetch_size");
+	int			fetch_size = 100;
 	StringInfoData sql;
 	AttrNumber *attnums;
 	PgpxRemoteScan *scan;
@@ -296,13 +296,13 @@ acquire_rows(Relation rel, int elevel, HeapTuple *rows, int targrows,
 	initStringInfo(&sql);
 	attnums = append_select(&sql, rel, &natts);
 	reltuples = append_sampling(&sql, rel, targrows);
-	if (fetch_size != NULL)
-		(void) parse_int(fetch_size, &portion, 0, NULL);
+	if (value != NULL)
+		(void) parse_int(value, &fetch_size, 0, NULL);
 
 	converter = pgpx_rows_begin_attributes(tupdesc, natts, attnums,
 										   add_context, rel);
 	scan = pgpx_remote_scan_begin(get_transaction(rel), sql.data, converter,
-								  tupdesc, Max(portion, 1), false, false);
+								  tupdesc, Max(fetch_size, 1), false, false);
 	pgpx_remote_scan_open(scan, 0, NULL);
 	nread = choose_rows(scan, tupdesc, rows, targrows, &n);
 	pgpx_remote_scan_end(scan);

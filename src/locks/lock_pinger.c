@@ -107,7 +107,7 @@ static void stepped(void *owner, PostgresPollingStatusType status, int sqlstate,
 static void
 start_connect(PgpxPinger *p, PgpxLookup *lookup)
 {
-	PgpxLoginOf of = {p->pool, p->pool_id, p->version};
+	PgpxLoginKey of = {p->pool, p->pool_id, p->version};
 
 	if (!AcquireExternalFD())
 	{

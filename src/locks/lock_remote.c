@@ -274,7 +274,7 @@ run(PgpxLease *lease, const PgpxStatement *statement, const PgpxSink *sink,
 	PG_TRY();
 	{
 		pgpx_run_send(&run, sink == NULL);
-		while (!pgpx_run_step(&run))
+		while (!pgpx_run_process_input(&run))
 			if (!pgpx_session_wait(lease->sock, WL_SOCKET_READABLE, deadline,
 								   pgpx_wait_event(&wait_event, "PgpoolLock")))
 				ereport(ERROR,

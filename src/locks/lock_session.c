@@ -301,7 +301,7 @@ set_deadline(PgpxDlockWait *w)
 	int64		timeout = w->call->timeout;
 
 	w->started = pgpx_now();
-	timeout = pgpx_lease_timeout(w->spec, timeout);
+	timeout = pgpx_effective_checkout_timeout(w->spec, timeout);
 	w->timeout = timeout;
 	w->deadline = w->call->only_try || timeout == 0 ? 0 :
 		w->started + timeout * 1000;

@@ -153,7 +153,7 @@ void
 pgpx_async_notes(PgpxLease *lease, PgpxTime deadline)
 {
 	do
-		pgpx_run_poll(lease);
+		pgpx_run_read_pending(lease);
 	while (lease->notes == NULL &&
 		   pgpx_session_wait(lease->sock, WL_SOCKET_READABLE, deadline,
 							 pgpx_wait_event(&wait_note, "PgpoolNotification")));
@@ -264,7 +264,7 @@ add_server_context(void *arg)
 static void
 advance(Branch *branch)
 {
-	branch->done = pgpx_run_step(&branch->run);
+	branch->done = pgpx_run_process_input(&branch->run);
 
 	/* this server's DateStyle must not apply to rows of the next one */
 	pgpx_rows_end(branch->tuples);

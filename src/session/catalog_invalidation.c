@@ -260,8 +260,8 @@ worse(Verdict a, Verdict b)
  * updated to the current rows and *opts is set to the matching options.
  */
 static Verdict
-judge(const PgpxPoolKey *key, PgpxFingerprint *fingerprint,
-	  PgpxPoolOptions *opts)
+compare_with_catalogs(const PgpxPoolKey *key, PgpxFingerprint *fingerprint,
+					  PgpxPoolOptions *opts)
 {
 	Oid			user = InvalidOid;
 	Oid			base = InvalidOid;
@@ -358,7 +358,8 @@ find_changes(void)
 		if (change->pool_id == 0 || key.database != MyDatabaseId ||
 			TransactionIdIsValid(key.xid) || gone)
 			continue;
-		change->verdict = judge(&key, &change->fingerprint, &change->opts);
+		change->verdict = compare_with_catalogs(&key, &change->fingerprint,
+												&change->opts);
 
 		/* for a retired pool only a new name, or GONE, is a change */
 		renamed = change->verdict == REPLACED &&
@@ -406,7 +407,7 @@ apply_locked(PgpxPool *pool, const PoolChange *change, PgpxWake *wake)
  * before our commit do not contain our change.
  */
 static void
-follow(const PoolChange *change)
+apply_change(const PoolChange *change)
 {
 	PgpxPool   *pool = pgpx_pool_lock(change->pool, change->pool_id);
 	PgpxWake	wake = PGPX_WAKE_INIT;
@@ -448,7 +449,7 @@ retire_private_pools(void)
 
 		if (change.pool_id != 0 && TransactionIdIsValid(xid) &&
 			pgpx_pools[i].key.xid == xid)
-			follow(&change);
+			apply_change(&change);
 	}
 	private_pools = false;
 }
@@ -529,7 +530,7 @@ release_callback(ResourceReleasePhase phase, bool is_commit, bool is_top_level,
 	if (private_pools)
 		retire_private_pools();
 	for (int i = 0; i < nchanges; i++)
-		follow(&changes[i]);
+		apply_change(&changes[i]);
 	for (int i = 0; i < ndropped; i++)
 		(void) pgpx_server_pause(MyDatabaseId, dropped[i], false, false);
 	nchanges = ndropped = 0;

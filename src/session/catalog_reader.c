@@ -57,26 +57,26 @@
 #define LOCK_TIMEOUT "2s"
 
 /* A pool to publish. */
-typedef struct Wanted
+typedef struct Request
 {
 	Oid			server;
 	Oid			user;			/* InvalidOid: all users of a PUBLIC mapping */
 	int			pool;			/* index; -1: not known, it may not exist */
 	uint32		pool_id;
 	PgpxPoolKey key;			/* if the index is known */
-} Wanted;
+} Request;
 
 static PgpxTime deadline;
-static List *wanted_pools = NIL;	/* of Wanted */
+static List *requests = NIL;	/* of Request */
 
 static void
-add_wanted(const Wanted *wanted)
+add_request(const Request *request)
 {
 	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
-	Wanted	   *copy = palloc(sizeof(*copy));
+	Request    *copy = palloc(sizeof(*copy));
 
-	*copy = *wanted;
-	wanted_pools = lappend(wanted_pools, copy);
+	*copy = *request;
+	requests = lappend(requests, copy);
 	MemoryContextSwitchTo(old);
 }
 
@@ -86,20 +86,20 @@ find_needed(void)
 {
 	for (int i = 0; i < pgpx_pools_end(); i++)
 	{
-		Wanted		wanted = {.pool = i};
+		Request		request = {.pool = i};
 
-		if (!pgpx_pool_needs_reader(i, &wanted.key, &wanted.pool_id) ||
-			wanted.key.database != MyDatabaseId)
+		if (!pgpx_pool_needs_reader(i, &request.key, &request.pool_id) ||
+			request.key.database != MyDatabaseId)
 			continue;
-		wanted.server = wanted.key.server;
+		request.server = request.key.server;
 		LWLockAcquire(pgpx_pools[i].lock, LW_SHARED);
-		wanted.user = pgpx_pools[i].user;
+		request.user = pgpx_pools[i].user;
 		LWLockRelease(pgpx_pools[i].lock);
 
 		/* superusers share this pool, so any of them will do */
-		if (!OidIsValid(wanted.user) && wanted.key.superuser != 0)
-			wanted.user = BOOTSTRAP_SUPERUSERID;
-		add_wanted(&wanted);
+		if (!OidIsValid(request.user) && request.key.superuser != 0)
+			request.user = BOOTSTRAP_SUPERUSERID;
+		add_request(&request);
 	}
 }
 
@@ -113,7 +113,7 @@ is_positive(const PgpxServerRow *server, const char *option)
 
 /* Returns whether a server has option min_size or min_idle above 0. */
 static bool
-is_warm(const PgpxServerRow *server)
+has_min_size(const PgpxServerRow *server)
 {
 	return server->own_wrapper &&
 		(is_positive(server, "min_size") || is_positive(server, "min_idle"));
@@ -135,14 +135,14 @@ add_mappings(Oid server, Oid base)
 	while ((row = systable_getnext(scan)) != NULL)
 	{
 		Form_pg_user_mapping mapping = (Form_pg_user_mapping) GETSTRUCT(row);
-		Wanted		wanted = {.server = server, .pool = -1};
+		Request		request = {.server = server, .pool = -1};
 
 		if (mapping->umserver != base ||
 			(!OidIsValid(mapping->umuser) &&
 			 !pgpx_server_catalog_names_user(row)))
 			continue;
-		wanted.user = mapping->umuser;
-		add_wanted(&wanted);
+		request.user = mapping->umuser;
+		add_request(&request);
 	}
 	systable_endscan(scan);
 	table_close(mappings, AccessShareLock);
@@ -150,7 +150,7 @@ add_mappings(Oid server, Oid base)
 
 /* Adds the pools of this database that have min_size or min_idle. */
 static void
-find_warm(void)
+add_pools_with_min_size(void)
 {
 	Relation	servers = table_open(ForeignServerRelationId, AccessShareLock);
 	SysScanDesc scan = systable_beginscan(servers, InvalidOid, false, NULL, 0,
@@ -163,7 +163,8 @@ find_warm(void)
 		const char *base;
 		Oid			oid = ((Form_pg_foreign_server) GETSTRUCT(row))->oid;
 
-		if (!pgpx_server_catalog_find_server(oid, &server) || !is_warm(&server))
+		if (!pgpx_server_catalog_find_server(oid, &server) ||
+			!has_min_size(&server))
 			continue;
 		base = pgpx_server_catalog_value(server.options, "base_server");
 		add_mappings(oid, base == NULL ? oid :
@@ -175,9 +176,9 @@ find_warm(void)
 
 /* Publishes the conninfo of a pool, or raises the reason why it cannot. */
 static void
-publish(const Wanted *wanted)
+publish(const Request *request)
 {
-	ForeignServer *server = GetForeignServerExtended(wanted->server,
+	ForeignServer *server = GetForeignServerExtended(request->server,
 													 FSV_MISSING_OK);
 	PgpxServerSpec *spec;
 
@@ -186,13 +187,13 @@ publish(const Wanted *wanted)
 	pgstat_report_activity(STATE_RUNNING,
 						   psprintf("conninfo of server \"%s\"",
 									server->servername));
-	spec = pgpx_server_spec_get_for(server->servername, wanted->user,
-									!OidIsValid(wanted->user));
+	spec = pgpx_server_spec_get_for(server->servername, request->user,
+									!OidIsValid(request->user));
 
 	/* renamed, or changed so that no checkout finds the pool any more */
-	if (spec->key.server != wanted->server ||
-		(wanted->pool >= 0 &&
-		 memcmp(&spec->key, &wanted->key, sizeof(spec->key)) != 0))
+	if (spec->key.server != request->server ||
+		(request->pool >= 0 &&
+		 memcmp(&spec->key, &request->key, sizeof(spec->key)) != 0))
 		return;
 	if (!spec->need_password && !spec->of_superuser)
 		ereport(ERROR,
@@ -206,7 +207,7 @@ publish(const Wanted *wanted)
  * error is already the same.
  */
 static void
-report(const Wanted *wanted, const ErrorData *error)
+report(const Request *request, const ErrorData *error)
 {
 	PgpxPool   *pool = NULL;
 	bool		known = false;
@@ -214,8 +215,8 @@ report(const Wanted *wanted, const ErrorData *error)
 	ForeignServer *server;
 	const char *user;
 
-	if (wanted->pool >= 0)
-		pool = pgpx_pool_lock(wanted->pool, wanted->pool_id);
+	if (request->pool >= 0)
+		pool = pgpx_pool_lock(request->pool, request->pool_id);
 	if (pool != NULL)
 	{
 		known = strncmp(pool->last_error, error->message,
@@ -229,8 +230,8 @@ report(const Wanted *wanted, const ErrorData *error)
 		return;
 	StartTransactionCommand();
 	database = get_database_name(MyDatabaseId);
-	server = GetForeignServerExtended(wanted->server, FSV_MISSING_OK);
-	user = OidIsValid(wanted->user) ? GetUserNameFromId(wanted->user, true) :
+	server = GetForeignServerExtended(request->server, FSV_MISSING_OK);
+	user = OidIsValid(request->user) ? GetUserNameFromId(request->user, true) :
 									  "public";
 	ereport(LOG,
 			(errcode(error->sqlerrcode),
@@ -247,7 +248,7 @@ report(const Wanted *wanted, const ErrorData *error)
  * error, if that has failed.
  */
 static bool
-try_publish(const Wanted *wanted)
+try_publish(const Request *request)
 {
 	MemoryContext caller = CurrentMemoryContext;
 	volatile bool done = false;
@@ -257,12 +258,12 @@ try_publish(const Wanted *wanted)
 	StartTransactionCommand();
 	PushActiveSnapshot(GetTransactionSnapshot());
 	GetUserIdAndSecContext(&user, &context);
-	if (OidIsValid(wanted->user))
-		SetUserIdAndSecContext(wanted->user,
+	if (OidIsValid(request->user))
+		SetUserIdAndSecContext(request->user,
 							   context | SECURITY_RESTRICTED_OPERATION);
 	PG_TRY();
 	{
-		publish(wanted);
+		publish(request);
 		SetUserIdAndSecContext(user, context);
 		PopActiveSnapshot();
 		CommitTransactionCommand();
@@ -280,7 +281,7 @@ try_publish(const Wanted *wanted)
 		if (error->sqlerrcode == ERRCODE_QUERY_CANCELED ||
 			error->sqlerrcode == ERRCODE_LOCK_NOT_AVAILABLE)
 			proc_exit(1);		/* the worker will start another one */
-		report(wanted, error);
+		report(request, error);
 		FreeErrorData(error);
 	}
 	PG_END_TRY();
@@ -291,11 +292,11 @@ try_publish(const Wanted *wanted)
 void
 pgpx_catalog_reader_main(Datum arg)
 {
-	bool		visit;
+	bool		check_min_size;
 	int			published = 0;
 	ListCell   *lc;
 
-	memcpy(&visit, MyBgworkerEntry->bgw_extra, sizeof(visit));
+	memcpy(&check_min_size, MyBgworkerEntry->bgw_extra, sizeof(check_min_size));
 	pqsignal(SIGTERM, die);
 	BackgroundWorkerUnblockSignals();
 	BackgroundWorkerInitializeConnectionByOid(DatumGetObjectId(arg), InvalidOid,
@@ -303,16 +304,16 @@ pgpx_catalog_reader_main(Datum arg)
 	SetConfigOption("lock_timeout", LOCK_TIMEOUT, PGC_SUSET, PGC_S_OVERRIDE);
 	deadline = pgpx_now() + MOST_US;
 	find_needed();
-	if (visit)
+	if (check_min_size)
 	{
 		StartTransactionCommand();
 		PushActiveSnapshot(GetTransactionSnapshot());
-		find_warm();
+		add_pools_with_min_size();
 		PopActiveSnapshot();
 		CommitTransactionCommand();
 	}
 	MemoryContextSwitchTo(TopMemoryContext);
-	foreach(lc, wanted_pools)
+	foreach(lc, requests)
 	{
 		CHECK_FOR_INTERRUPTS();
 		published += try_publish(lfirst(lc)) ? 1 : 0;

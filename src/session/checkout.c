@@ -383,7 +383,7 @@ validate(PgpxCheckout *c, PgpxLease *lease)
 }
 
 int64
-pgpx_lease_timeout(const PgpxServerSpec *spec, int64 timeout)
+pgpx_effective_checkout_timeout(const PgpxServerSpec *spec, int64 timeout)
 {
 	if (timeout != PGPX_TIMEOUT_DEFAULT)
 		return timeout;
@@ -397,7 +397,7 @@ set_deadline(PgpxCheckout *c, int64 timeout)
 	c->started = pgpx_now();
 	c->noticed = false;
 	c->no_wait = c->only_try;
-	timeout = pgpx_lease_timeout(c->spec, timeout);
+	timeout = pgpx_effective_checkout_timeout(c->spec, timeout);
 	c->timeout = timeout;
 	c->deadline = c->no_wait ? c->started :
 		timeout == 0 ? 0 : c->started + timeout * 1000;

@@ -18,7 +18,8 @@
  * argument, unless that is PGPX_TIMEOUT_DEFAULT; else the GUC's value; else the
  * server option's.
  */
-extern int64 pgpx_lease_timeout(const PgpxServerSpec *spec, int64 timeout);
+extern int64 pgpx_effective_checkout_timeout(const PgpxServerSpec *spec,
+											 int64 timeout);
 
 /*
  * pgpx_lease_checkout

@@ -57,7 +57,7 @@ pgpx_lease_forget(PgpxLease *lease)
 	if (lease->sock != NULL)
 	{
 		lease->sock->leased = false;
-		pgpx_session_unregister(lease->sock);
+		pgpx_session_unregister_if_contended(lease->sock);
 		pgpx_wire_trim(&lease->sock->wire); /* the socket may stay cached for
 											 * long */
 	}
@@ -514,21 +514,21 @@ pgpx_stream_cancel(PgpxLease *lease)
 	PgpxConn   *conn = &pgpx_conns[lease->conn];
 	PgpxPool   *pool = &pgpx_pools[lease->spec->pool];
 	uint32		none = PGPX_CANCEL_NONE;
-	bool		ask;
+	bool		send_request;
 
 	/*
 	 * The lock prevents that the lease is revoked in between and the request
 	 * cancels a statement of the connection's next lease.
 	 */
 	LWLockAcquire(pool->lock, LW_SHARED);
-	ask = pg_atomic_read_u64(&conn->lease_id) == lease->id;
-	if (ask)
+	send_request = pg_atomic_read_u64(&conn->lease_id) == lease->id;
+	if (send_request)
 	{
 		set_activity(lease, PGPX_ACT_CANCELLING);
-		ask = pg_atomic_compare_exchange_u32(&conn->cancel, &none,
-											 PGPX_CANCEL_REQUESTED);
+		send_request = pg_atomic_compare_exchange_u32(&conn->cancel, &none,
+													  PGPX_CANCEL_REQUESTED);
 	}
 	LWLockRelease(pool->lock);
-	if (ask)
+	if (send_request)
 		pgpx_conn_notify_worker(conn, lease->worker);
 }

@@ -470,12 +470,12 @@ int
 pgpx_lease_return_all(void)
 {
 	dlist_mutable_iter iter;
-	dlist_iter	poll;
+	dlist_iter	in_use_iter;
 	int			n = 0;
 
-	dlist_foreach(poll, &pgpx_leases)
+	dlist_foreach(in_use_iter, &pgpx_leases)
 	{
-		PgpxLease  *lease = dlist_container(PgpxLease, node, poll.cur);
+		PgpxLease  *lease = dlist_container(PgpxLease, node, in_use_iter.cur);
 
 		if (lease->scope != PGPX_SCOPE_TABLE)
 			pgpx_lease_check_not_in_use(lease);

@@ -44,6 +44,8 @@
 #include "shared/conn_state.h"
 #include "protocol/control_message.h"
 
+static void remove_from_wait_set(PgpxCachedSocket *sock);
+
 static PgpxCachedSocket **cached_by_conn = NULL;	/* [max_connections] */
 static int	ncached = 0;
 
@@ -78,7 +80,7 @@ pgpx_socket_cache_find(int conn, uint64 generation)
 void
 pgpx_socket_cache_drop(PgpxCachedSocket *sock)
 {
-	pgpx_session_forget(sock);
+	remove_from_wait_set(sock);
 	close(sock->fd);
 	ReleaseExternalFD();
 	pgpx_wire_free(&sock->wire);
@@ -395,8 +397,8 @@ exit_callback(int code, Datum arg)
 	dlist_mutable_iter iter;
 
 	dlist_foreach_modify(iter, &watched)
-		pgpx_session_forget(dlist_container(PgpxCachedSocket, watched,
-											iter.cur));
+		remove_from_wait_set(dlist_container(PgpxCachedSocket, watched,
+											 iter.cur));
 }
 
 void
@@ -456,13 +458,13 @@ count_watching(const PgpxCachedSocket *sock, int32 change)
 	PgpxConn   *conn = &pgpx_conns[sock->conn];
 
 	if (*(volatile uint64 *) &conn->generation == sock->generation)
-		pg_atomic_fetch_add_u32(&conn->nwatching, change);
+		pg_atomic_fetch_add_u32(&conn->nregistered, change);
 }
 
 static int
 others_watching(const PgpxCachedSocket *sock)
 {
-	return (int32) pg_atomic_read_u32(&pgpx_conns[sock->conn].nwatching) -
+	return (int32) pg_atomic_read_u32(&pgpx_conns[sock->conn].nregistered) -
 		(sock->events != 0 ? 1 : 0);
 }
 
@@ -493,8 +495,9 @@ watch(PgpxCachedSocket *sock, uint32 events)
 	return true;
 }
 
-void
-pgpx_session_forget(PgpxCachedSocket *sock)
+/* Unregister a socket, e.g. before it is closed.  Never throws. */
+static void
+remove_from_wait_set(PgpxCachedSocket *sock)
 {
 	struct epoll_event ev = {0};
 
@@ -529,7 +532,7 @@ is_ready(const PgpxCachedSocket *sock)
 			if (events[i].data.ptr == sock)
 				found = true;
 			else
-				pgpx_session_forget(events[i].data.ptr);
+				remove_from_wait_set(events[i].data.ptr);
 		}
 	} while (n == lengthof(events) && !found);
 	return found;
@@ -550,7 +553,7 @@ register_only(const PgpxCachedSocket *sock)
 												  iter.cur);
 
 		if (other != sock)
-			pgpx_session_forget(other);
+			remove_from_wait_set(other);
 	}
 }
 
@@ -569,10 +572,10 @@ pool_is_contended(const PgpxCachedSocket *sock)
 }
 
 void
-pgpx_session_unregister(PgpxCachedSocket *sock)
+pgpx_session_unregister_if_contended(PgpxCachedSocket *sock)
 {
 	if (sock->events != 0 && pool_is_contended(sock))
-		pgpx_session_forget(sock);
+		remove_from_wait_set(sock);
 }
 
 bool

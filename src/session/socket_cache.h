@@ -165,16 +165,10 @@ extern bool pgpx_session_wait_control(int worker, PgpxTime deadline);
 extern bool pgpx_session_has_no_input(PgpxCachedSocket *sock);
 
 /*
- * pgpx_session_unregister
+ * pgpx_session_unregister_if_contended
  *		Unregister the socket of a lease that ends, if the pool is contended.
  *		Never throws.
  */
-extern void pgpx_session_unregister(PgpxCachedSocket *sock);
-
-/*
- * pgpx_session_forget
- *		Unregister a socket, e.g. before it is closed.  Never throws.
- */
-extern void pgpx_session_forget(PgpxCachedSocket *sock);
+extern void pgpx_session_unregister_if_contended(PgpxCachedSocket *sock);
 
 #endif							/* PGPX_SOCKET_CACHE_H */

@@ -72,12 +72,12 @@ handle_event(PgpxRun *run, PgpxWireEvent event, const PgpxWireMessage *msg)
 				run->empty = true;
 			else
 			{
-				run->any = true;
+				run->has_statement = true;
 				run->rows += pgpx_wire_parse_command(msg);
 			}
 			break;
 		case PGPX_EV_SUSPENDED:
-			run->any = true;
+			run->has_statement = true;
 			run->suspended = true;
 			break;
 		case PGPX_EV_ERROR:
@@ -226,7 +226,7 @@ make_ready(PgpxRun *run)
  * breaks the lease, because the answer may have been for another statement.
  */
 static void
-read_behind(PgpxRun *run)
+read_after_row(PgpxRun *run)
 {
 	PgpxWire   *wire = &run->lease->sock->wire;
 	PgpxWireMessage msg;
@@ -255,7 +255,7 @@ step(PgpxRun *run)
 
 		if (event == PGPX_EV_READY)
 		{
-			read_behind(run);
+			read_after_row(run);
 			return PGPX_RUN_END;
 		}
 		if (event == PGPX_EV_NOT_RUN)
@@ -286,7 +286,7 @@ check_answer(PgpxRun *run)
 
 	if (run->lease->not_run)
 		return;
-	if (!run->error.set && !run->any && !run->empty && !run->describe)
+	if (!run->error.set && !run->has_statement && !run->empty && !run->describe)
 	{
 		pgpx_wire_break(wire, malformed);
 		pgpx_lease_raise_broken(run->lease, malformed, NULL);
@@ -299,7 +299,7 @@ check_answer(PgpxRun *run)
 }
 
 bool
-pgpx_run_step(PgpxRun *run)
+pgpx_run_process_input(PgpxRun *run)
 {
 	bool		more;
 
@@ -340,7 +340,7 @@ read_answer(PgpxRun *run)
 		if (more)
 			CHECK_FOR_INTERRUPTS();
 		else if (run->last_read > 0 && !lease->cancelled &&
-				 lease->sock->wire.bytes_in - run->read_before > LARGE_BYTES)
+				 lease->sock->wire.bytes_in - run->bytes_at_send > LARGE_BYTES)
 			pgpx_session_wait_for_more(lease->sock,
 									   pgpx_wait_event(&wait_query, "PgpoolQuery"));
 		else if ((run->last_read = pgpx_socket_cache_poll(lease->sock,
@@ -516,7 +516,7 @@ pgpx_run_send(PgpxRun *run, bool several)
 				 errhint("It must remain that of the local database. Return the lease.")));
 
 	run->cached = choose_cached(run, several, &cached);
-	run->read_before = wire->bytes_in;
+	run->bytes_at_send = wire->bytes_in;
 	run->last_read = 0;
 	lease->sent = true;
 	lease->cancelled = false;
@@ -577,7 +577,7 @@ pgpx_run_end(PgpxRun *run)
 		pgpx_remote_error_raise(&run->error,
 								run->internal ? NULL : run->statement->sql,
 								NameStr(run->lease->spec->server_name));
-	if (run->empty && !run->any)
+	if (run->empty && !run->has_statement)
 		ereport(ERROR,
 				(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
 				 errmsg("SQL text contains no statement")));
@@ -585,7 +585,7 @@ pgpx_run_end(PgpxRun *run)
 }
 
 void
-pgpx_run_poll(PgpxLease *lease)
+pgpx_run_read_pending(PgpxLease *lease)
 {
 	PgpxRun		run = {.lease = lease};
 
@@ -628,7 +628,7 @@ pgpx_prediction_begin(PgpxPrediction *prediction, PgpxRun *run)
 	PgpxLease  *lease = run->lease;
 
 	prediction->on = run->sink != NULL && pgpx_conns[lease->conn].binary;
-	prediction->any = prediction->on && run->sink->formats == NULL;
+	prediction->any_type = prediction->on && run->sink->formats == NULL;
 	run->nformats = 0;
 	run->formats = prediction->formats;
 	if (!prediction->on)
@@ -688,7 +688,7 @@ pgpx_prediction_end(PgpxPrediction *prediction, const PgpxRun *run)
 	if (!prediction->on)
 		return;
 	if (!run->error.set && run->sink->formats != NULL)
-		n = run->sink->formats(run->sink->arg, prediction->any, run->rows,
+		n = run->sink->formats(run->sink->arg, prediction->any_type, run->rows,
 							   &formats);
 	if (n != run->nformats ||
 		(n > 0 && memcmp(formats, run->formats, n * sizeof(int16)) != 0))

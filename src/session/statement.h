@@ -34,9 +34,9 @@ typedef struct PgpxRun
 	bool		described;		/* the remote accepted the statement, so it
 								 * may have run */
 	bool		empty;			/* the string contained no statement */
-	bool		any;			/* the string contained a statement */
+	bool		has_statement;	/* the string contained a statement */
 	bool		suspended;		/* the portal has more rows */
-	uint64		read_before;	/* bytes_in when it was sent */
+	uint64		bytes_at_send;	/* bytes_in when it was sent */
 	ssize_t		last_read;		/* bytes of the last read */
 	uint64		rows;
 } PgpxRun;
@@ -58,7 +58,7 @@ extern void pgpx_run_send(PgpxRun *run, bool several);
  * Process the available input without waiting.  Returns true when the answer is
  * complete.
  */
-extern bool pgpx_run_step(PgpxRun *run);
+extern bool pgpx_run_process_input(PgpxRun *run);
 
 /* Wait for the answer and process it to its end. */
 extern void pgpx_run_read(PgpxRun *run);
@@ -112,13 +112,13 @@ extern void pgpx_run_finish(PgpxRun *run);
 extern void pgpx_run_abandon(PgpxLease *lease);
 
 /*
- * pgpx_run_poll
+ * pgpx_run_read_pending
  *		Read pending input of a lease that has no statement in flight.
  *
  * Notices are reported, notifications are queued.  Errors: 08006 if the input
  * shows that the connection is lost.
  */
-extern void pgpx_run_poll(PgpxLease *lease);
+extern void pgpx_run_read_pending(PgpxLease *lease);
 
 /*
  * pgpx_exec
@@ -166,7 +166,7 @@ extern bool pgpx_run_repeat_uncached(PgpxRun *run);
 typedef struct PgpxPrediction
 {
 	bool		on;
-	bool		any;			/* the target types are not known in advance */
+	bool		any_type;		/* the target types are not known in advance */
 	PgpxFormatsKey key;
 	int16		formats[PGPX_FORMATS_COLUMNS];
 } PgpxPrediction;

@@ -562,7 +562,7 @@ reason_to_close(const PgpxPool *pool, const PgpxConn *conn, int total,
  * Return the idle time, in ms, after which a released connection must close.
  */
 static int64
-soonest(const PgpxPool *pool, int total)
+idle_limit(const PgpxPool *pool, int total)
 {
 	int64		idle_timeout = pool->opts.idle_timeout > 0 ?
 		pool->opts.idle_timeout : NEVER_MS;
@@ -727,7 +727,7 @@ pgpx_pool_maintain(int index, uint32 pool_id, PgpxTime now, bool *ended)
 		PgpxTime	next_check = first_expiry(pool);
 
 		if (total > pgpx_pool_min_size_locked(pool))
-			next_check = Min(next_check, now + soonest(pool, total) * 1000);
+			next_check = Min(next_check, now + idle_limit(pool, total) * 1000);
 		due = Min(due, Max(next_check, now + CHECK_EACH_US));
 	}
 	nleaks = check_leases(pool, now, &due, leaks, &wake);

@@ -106,7 +106,7 @@ init_conn(PgpxConn *conn)
 	pg_atomic_init_u32(&conn->cancel, 0);
 	pg_atomic_init_u32(&conn->cancel_lost, 0);
 	pg_atomic_init_u32(&conn->hung_up, 0);
-	pg_atomic_init_u32(&conn->nwatching, 0);
+	pg_atomic_init_u32(&conn->nregistered, 0);
 	conn->pool = -1;
 	conn->prev = -1;
 	conn->pool_next = conn->pool_prev = -1;
@@ -324,19 +324,19 @@ measure_clock_offset(PgpxTime *uncertain)
 TimestampTz
 pgpx_timestamp(PgpxTime t)
 {
-	uint64		sock = pg_atomic_read_u64(&pgpx_shared->clock_offset);
+	uint64		stored = pg_atomic_read_u64(&pgpx_shared->clock_offset);
 	PgpxTime	uncertain;
 	TimestampTz offset = measure_clock_offset(&uncertain);
-	int64		moved = offset - (TimestampTz) sock;
+	int64		moved = offset - (TimestampTz) stored;
 
 	/*
 	 * if two processes see that the clock was set, one stores the new offset
 	 */
 	if (moved < -CLOCK_SET_US - uncertain || moved > CLOCK_SET_US + uncertain)
 	{
-		if (pg_atomic_compare_exchange_u64(&pgpx_shared->clock_offset, &sock,
+		if (pg_atomic_compare_exchange_u64(&pgpx_shared->clock_offset, &stored,
 										   (uint64) offset))
-			sock = (uint64) offset;
+			stored = (uint64) offset;
 	}
-	return (TimestampTz) sock + t;
+	return (TimestampTz) stored + t;
 }

@@ -218,33 +218,33 @@ pgpx_formats_choose(int n, int16 *formats, const int *gains, uint64 rows)
 	return gain > 0 && rows * gain >= PGPX_FORMATS_WORTH ? n : 0;
 }
 
-PgpxByHand
-pgpx_by_hand(Oid type, int32 typmod)
+PgpxDirectDecoder
+pgpx_direct_decoder(Oid type, int32 typmod)
 {
 	switch (type)
 	{
 		case BOOLOID:
-			return PGPX_HAND_BOOL;
+			return PGPX_DECODE_BOOL;
 		case INT2OID:
-			return PGPX_HAND_INT2;
+			return PGPX_DECODE_INT2;
 		case INT4OID:
 		case FLOAT4OID:
-			return PGPX_HAND_INT4;
+			return PGPX_DECODE_INT4;
 		case INT8OID:
 		case FLOAT8OID:
-			return PGPX_HAND_INT8;
+			return PGPX_DECODE_INT8;
 		case DATEOID:
-			return PGPX_HAND_DATE;
+			return PGPX_DECODE_DATE;
 		case TIMEOID:
 			/* a value for a column with a precision must be rounded */
-			return typmod < 0 ? PGPX_HAND_TIME : PGPX_HAND_NONE;
+			return typmod < 0 ? PGPX_DECODE_TIME : PGPX_DECODE_NONE;
 		case TIMESTAMPOID:
 		case TIMESTAMPTZOID:
-			return typmod < 0 ? PGPX_HAND_TIMESTAMP : PGPX_HAND_NONE;
+			return typmod < 0 ? PGPX_DECODE_TIMESTAMP : PGPX_DECODE_NONE;
 		case UUIDOID:
-			return PGPX_HAND_UUID;
+			return PGPX_DECODE_UUID;
 		default:
-			return PGPX_HAND_NONE;
+			return PGPX_DECODE_NONE;
 	}
 }
 
@@ -316,40 +316,41 @@ read_uuid(const PgpxField *field, Datum *value)
 }
 
 bool
-pgpx_by_hand_read(PgpxByHand hand, const PgpxField *field, Datum *value)
+pgpx_direct_decode(PgpxDirectDecoder decoder, const PgpxField *field,
+				   Datum *value)
 {
-	switch (hand)
+	switch (decoder)
 	{
-		case PGPX_HAND_NONE:
+		case PGPX_DECODE_NONE:
 			return false;
-		case PGPX_HAND_INT4:
+		case PGPX_DECODE_INT4:
 			if (field->len != 4)
 				return false;
 			*value = Int32GetDatum((int32) get_uint32(field->data));
 			return true;
-		case PGPX_HAND_INT8:
+		case PGPX_DECODE_INT8:
 			if (field->len != 8)
 				return false;
 			*value = Int64GetDatum((int64) get_uint64(field->data));
 			return true;
-		case PGPX_HAND_INT2:
+		case PGPX_DECODE_INT2:
 			if (field->len != 2)
 				return false;
 			*value = Int16GetDatum((int16) (((unsigned char) field->data[0] << 8) |
 											(unsigned char) field->data[1]));
 			return true;
-		case PGPX_HAND_BOOL:
+		case PGPX_DECODE_BOOL:
 			if (field->len != 1)
 				return false;
 			*value = BoolGetDatum(field->data[0] != 0);
 			return true;
-		case PGPX_HAND_DATE:
+		case PGPX_DECODE_DATE:
 			return read_date(field, value);
-		case PGPX_HAND_TIME:
+		case PGPX_DECODE_TIME:
 			return read_time(field, value);
-		case PGPX_HAND_TIMESTAMP:
+		case PGPX_DECODE_TIMESTAMP:
 			return read_timestamp(field, value);
-		case PGPX_HAND_UUID:
+		case PGPX_DECODE_UUID:
 			return read_uuid(field, value);
 	}
 	return false;

@@ -88,36 +88,37 @@ extern bool pgpx_formats_is_plain(Oid type);
 extern int	pgpx_formats_choose(int n, int16 *formats, const int *gains,
 								uint64 rows);
 
-typedef enum PgpxByHand
+typedef enum PgpxDirectDecoder
 {
-	PGPX_HAND_NONE = 0,			/* use the receive function */
-	PGPX_HAND_BOOL,
-	PGPX_HAND_INT2,
-	PGPX_HAND_INT4,				/* and float4 */
-	PGPX_HAND_INT8,				/* and float8 */
-	PGPX_HAND_DATE,
-	PGPX_HAND_TIME,
-	PGPX_HAND_TIMESTAMP,		/* with a time zone or without */
-	PGPX_HAND_UUID
-} PgpxByHand;
+	PGPX_DECODE_NONE = 0,		/* use the receive function */
+	PGPX_DECODE_BOOL,
+	PGPX_DECODE_INT2,
+	PGPX_DECODE_INT4,			/* and float4 */
+	PGPX_DECODE_INT8,			/* and float8 */
+	PGPX_DECODE_DATE,
+	PGPX_DECODE_TIME,
+	PGPX_DECODE_TIMESTAMP,		/* with a time zone or without */
+	PGPX_DECODE_UUID
+} PgpxDirectDecoder;
 
 /*
- * pgpx_by_hand
+ * pgpx_direct_decoder
  *		Returns how binary values of a type are read without its receive
  *		function.
  *
  * The type must not be a domain, because a domain has checks.
  */
-extern PgpxByHand pgpx_by_hand(Oid type, int32 typmod);
+extern PgpxDirectDecoder pgpx_direct_decoder(Oid type, int32 typmod);
 
 /*
- * pgpx_by_hand_read
+ * pgpx_direct_decode
  *		Reads a binary value that is not NULL.
  *
- * Returns false for PGPX_HAND_NONE and for an invalid value.  The caller then
+ * Returns false for PGPX_DECODE_NONE and for an invalid value.  The caller then
  * calls the receive function, which reports the error.
  */
-extern bool pgpx_by_hand_read(PgpxByHand hand, const PgpxField *field,
-							  Datum *value);
+extern bool pgpx_direct_decode(PgpxDirectDecoder decoder,
+							   const PgpxField *field,
+							   Datum *value);
 
 #endif							/* PGPX_BINARY_INPUT_H */

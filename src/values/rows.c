@@ -177,14 +177,14 @@ append_names(StringInfo detail, const Names *names)
 
 /*
  * Return the index of the attribute with this name, -1 if there is none.  The
- * search starts at "prediction", where the attribute usually is.
+ * search starts at "start", where the attribute usually is.
  */
 static int
-find_attribute(TupleDesc tupdesc, const char *name, int prediction)
+find_attribute(TupleDesc tupdesc, const char *name, int start)
 {
 	for (int i = 0; i < tupdesc->natts; i++)
 	{
-		int			at = (prediction + i) % tupdesc->natts;
+		int			at = (start + i) % tupdesc->natts;
 		Form_pg_attribute attr = TupleDescAttr(tupdesc, at);
 
 		if (!attr->attisdropped && strcmp(NameStr(attr->attname), name) == 0)
@@ -201,19 +201,19 @@ map_by_name(TupleDesc tupdesc, Oid type, int n, const PgpxColumn *columns,
 	Names		extra = {.heading = "Columns of the remote result that the type does not have"};
 	Names		twice = {.heading = "Columns that the remote result has more than once"};
 	int		   *found = palloc0(sizeof(int) * Max(tupdesc->natts, 1));
-	int			prediction = 0;
+	int			start = 0;
 	StringInfoData detail;
 
 	for (int i = 0; i < n; i++)
 	{
-		int			at = find_attribute(tupdesc, columns[i].name, prediction);
+		int			at = find_attribute(tupdesc, columns[i].name, start);
 
 		map[i] = at;
 		if (at < 0)
 			add_name(&extra, columns[i].name);
 		else if (++found[at] == 2)
 			add_name(&twice, columns[i].name);
-		prediction = at + 1;
+		start = at + 1;
 	}
 	for (int i = 0; i < tupdesc->natts; i++)
 		if (found[i] == 0 && !TupleDescAttr(tupdesc, i)->attisdropped)
@@ -372,11 +372,11 @@ typedef struct Column
 								 * number of attributes: ctid; -1: ignored */
 	bool		binary;			/* in binary, read by the receive function */
 	bool		plain;			/* its text depends on no setting */
-	PgpxByHand	hand;			/* how to read it without that function */
+	PgpxDirectDecoder decoder;	/* how to read it without that function */
 	FmgrInfo	input;
 	Oid			ioparam;
 	int32		typmod;
-	Oid			bridge;			/* remote type of a binary value that is read
+	Oid			via_text_type;	/* remote type of a binary value that is read
 								 * by way of its text; else InvalidOid */
 } Column;
 
@@ -452,10 +452,10 @@ begin_column(const PgpxRows *t, Column *column, const PgpxColumn *remote)
 		name = NameStr(attr->attname);
 	}
 	column->binary = remote->format == 1;
-	column->bridge = InvalidOid;
-	column->hand = PGPX_HAND_NONE;
+	column->via_text_type = InvalidOid;
+	column->decoder = PGPX_DECODE_NONE;
 	if (column->binary && type == remote->type)
-		column->hand = pgpx_by_hand(remote->type, column->typmod);
+		column->decoder = pgpx_direct_decoder(remote->type, column->typmod);
 	if (!column->binary)
 		getTypeInputInfo(type, &function, &column->ioparam);
 	else if (pgpx_formats_gain(remote->type) == 0)
@@ -472,7 +472,7 @@ begin_column(const PgpxRows *t, Column *column, const PgpxColumn *remote)
 		 * The types were the same at the last execution, when binary was
 		 * chosen, and now differ.  Convert the value by way of its text.
 		 */
-		column->bridge = remote->type;
+		column->via_text_type = remote->type;
 		getTypeInputInfo(type, &function, &column->ioparam);
 	}
 	fmgr_info(function, &column->input);
@@ -496,7 +496,7 @@ check_styles(const PgpxRows *t)
 
 		/* a binary value has no style, unless it is converted to text here */
 		if (column->attribute >= 0 &&
-			(!column->binary || OidIsValid(column->bridge)))
+			(!column->binary || OidIsValid(column->via_text_type)))
 			pgpx_styles_check(t->wire, attribute_type(t, column->attribute));
 	}
 }
@@ -595,7 +595,7 @@ report_formats(void *arg, bool any, uint64 rows, const int16 **formats)
 
 /* Restore the byte behind a value that holds its NUL; also after an error. */
 static void
-hand_back(void *arg)
+restore_borrowed(void *arg)
 {
 	PgpxRows   *t = arg;
 
@@ -683,9 +683,9 @@ read_value(Column *column, const PgpxField *field, int encoding)
 	buf.len = field->len;
 	buf.maxlen = field->len + 1;
 	buf.cursor = 0;
-	if (OidIsValid(column->bridge))
+	if (OidIsValid(column->via_text_type))
 		value = InputFunctionCall(&column->input,
-								  binary_to_text(column->bridge, &buf),
+								  binary_to_text(column->via_text_type, &buf),
 								  column->ioparam, column->typmod);
 	else
 		value = ReceiveFunctionCall(&column->input, &buf, column->ioparam,
@@ -700,7 +700,7 @@ read_value(Column *column, const PgpxField *field, int encoding)
 static Datum
 read_null(Column *column)
 {
-	if (column->binary && !OidIsValid(column->bridge))
+	if (column->binary && !OidIsValid(column->via_text_type))
 		return ReceiveFunctionCall(&column->input, NULL, column->ioparam,
 								   column->typmod);
 	return InputFunctionCall(&column->input, NULL, column->ioparam,
@@ -748,8 +748,8 @@ add_row(void *arg, const PgpxWireMessage *msg)
 			continue;
 		}
 		t->nulls[at] = false;
-		if (column->hand != PGPX_HAND_NONE &&
-			pgpx_by_hand_read(column->hand, field, &t->values[at]))
+		if (column->decoder != PGPX_DECODE_NONE &&
+			pgpx_direct_decode(column->decoder, field, &t->values[at]))
 			continue;
 
 		/*
@@ -760,7 +760,7 @@ add_row(void *arg, const PgpxWireMessage *msg)
 		t->behind = *t->borrowed;
 		*t->borrowed = '\0';
 		t->values[at] = read_value(column, field, encoding);
-		hand_back(t);
+		restore_borrowed(t);
 	}
 	put_row(t);
 	if (level > 0)
@@ -788,7 +788,7 @@ pgpx_rows_begin(TupleDesc tupdesc, Tuplestorestate *store, Oid type)
 
 	t->sink.columns = begin_result;
 	t->sink.row = add_row;
-	t->sink.restore = hand_back;
+	t->sink.restore = restore_borrowed;
 	t->sink.formats = report_formats;
 	t->sink.types_hash = hash_types(tupdesc, type);
 	t->sink.arg = t;

@@ -294,7 +294,7 @@ pgpx_cancel_start(PgpxWorkerConn *w, PgpxCancelEnded ended)
 {
 	PgpxCancel *cancel = &w->cancel;
 	PgpxConn   *conn = &pgpx_conns[w->index];
-	PgpxLoginOf of = {w->pool, w->pool_id, w->version};
+	PgpxLoginKey of = {w->pool, w->pool_id, w->version};
 	uint32		events;
 
 	if (cancel->active)

@@ -136,11 +136,11 @@ look_up(Oid *database)
 }
 
 /*
- * Starts a reader.  visit: it also looks for pools that have not been used
+ * Starts a reader.  check_min_size: it also looks for pools that have not been used
  * since the start.
  */
 static bool
-start(Oid database, bool visit)
+start(Oid database, bool check_min_size)
 {
 	BackgroundWorker worker;
 	MemoryContext old;
@@ -160,7 +160,7 @@ start(Oid database, bool visit)
 	strlcpy(worker.bgw_function_name, "pgpx_catalog_reader_main",
 			sizeof(worker.bgw_function_name));
 	worker.bgw_main_arg = ObjectIdGetDatum(database);
-	memcpy(worker.bgw_extra, &visit, sizeof(visit));
+	memcpy(worker.bgw_extra, &check_min_size, sizeof(check_min_size));
 	worker.bgw_notify_pid = MyProcPid;	/* its end sets our latch */
 
 	old = MemoryContextSwitchTo(TopMemoryContext);
@@ -244,7 +244,7 @@ pgpx_catalog_request(PgpxTime now)
 	static bool visiting = true;
 	PgpxTime	due = PG_INT64_MAX;
 	Oid			database;
-	bool		visit;
+	bool		check_min_size;
 
 	if (reader != NULL && !pgpx_catalog_request_ended())
 		return PG_INT64_MAX;
@@ -256,21 +256,21 @@ pgpx_catalog_request(PgpxTime now)
 								   mul_size(pgpx_shared->max_pools,
 											sizeof(Request)));
 	database = find_need(now, &due);
-	visit = !OidIsValid(database);
-	if (visit && (pgpx_worker_index != 0 || !visiting))
+	check_min_size = !OidIsValid(database);
+	if (check_min_size && (pgpx_worker_index != 0 || !visiting))
 		return due;
 
 	if (!look_up(&database))
 		next_start = now + PGPX_CONTENDED_CHECK_MS * 1000;
 	else if (!OidIsValid(database))
 	{
-		if (visit)
+		if (check_min_size)
 			visiting = false;
-		return visit ? due : now;
+		return check_min_size ? due : now;
 	}
-	else if (start(database, visit))
+	else if (start(database, check_min_size))
 	{
-		if (visit)
+		if (check_min_size)
 			pg_atomic_write_u32(&pgpx_shared->visited_database, database);
 		return PG_INT64_MAX;
 	}

@@ -93,7 +93,7 @@ static void
 log_in(PgpxWorkerConn *w)
 {
 	PgpxConninfo *ci = &pgpx_wpools[w->pool].conninfo;
-	PgpxLoginOf of = {w->pool, w->pool_id, ci->version};
+	PgpxLoginKey of = {w->pool, w->pool_id, ci->version};
 
 	if (!AcquireExternalFD())
 	{

@@ -71,7 +71,7 @@ pgpx_connection_drop(PgpxWorkerConn *w)
 	w->have_key = false;
 	w->cancel_key = 0;
 	w->listening = false;
-	w->strays_at_use = 0;
+	w->unsolicited_at_lease = 0;
 	w->deadline = 0;
 	w->phase = PGPX_PHASE_NONE;
 }
@@ -170,7 +170,7 @@ begin(PgpxWorkerConn *w, int unread_reset, int64 timeout)
 						  unread_reset);
 	w->phase = PGPX_PHASE_RESET;
 	w->listening = false;
-	w->strays_at_use = 0;
+	w->unsolicited_at_lease = 0;
 	pgpx_connection_deadline(w, timeout);
 }
 
@@ -223,7 +223,7 @@ check_stray_bytes(PgpxWorkerConn *w)
 		stray = recv(w->fd, &first, 1, MSG_PEEK | MSG_DONTWAIT) == 1 &&
 			first != 'N' && first != 'A' && first != 'S';
 		/* leave them unread, but do not watch: the watch would fire for ever */
-		w->strays_at_use = conn->leases + 1;
+		w->unsolicited_at_lease = conn->leases + 1;
 	}
 	if (stray)
 		pgpx_pool_close_locked(pool, conn, PGPX_CLOSE_BROKEN);
@@ -234,7 +234,7 @@ void
 pgpx_connection_listen(PgpxWorkerConn *w)
 {
 	if (w->listening || w->phase != PGPX_PHASE_OPEN || w->fd < 0 ||
-		w->strays_at_use == pgpx_conns[w->index].leases + 1)
+		w->unsolicited_at_lease == pgpx_conns[w->index].leases + 1)
 		return;
 	w->listening = true;
 	pgpx_connection_watch(w, EPOLLIN | EPOLLRDHUP | EPOLLONESHOT);

@@ -101,7 +101,7 @@ struct PgpxWorkerConn
 	PgpxWire	wire;			/* in phase RESET */
 	bool		checking;		/* phase RESET is a check */
 	bool		listening;		/* watched for unsolicited bytes */
-	uint64		strays_at_use;	/* leases + 1 when some were found; 0: none */
+	uint64		unsolicited_at_lease;	/* leases + 1 when some were found; 0: none */
 	bool		wire_made;
 
 	bool		have_key;

@@ -176,12 +176,12 @@ extern void pgpx_hosts_free(PgpxHosts **hosts);
 extern const char *pgpx_hosts_join(const PgpxHosts *hosts, size_t field);
 
 /* Logins that wait for each other: those of one pool with the same conninfo. */
-typedef struct PgpxLoginOf
+typedef struct PgpxLoginKey
 {
 	int			pool;
 	uint32		pool_id;
 	uint64		version;		/* of the conninfo */
-} PgpxLoginOf;
+} PgpxLoginKey;
 
 /*
  * Called when a step of a login has ended.  If failure is NULL, status is

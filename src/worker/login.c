@@ -109,7 +109,7 @@ struct PgpxLogin
 	const PgpxLoginKind *kind;
 	LoginState	state;
 	dlist_node	node;			/* in steps, unless AWAITING_REMOTE */
-	PgpxLoginOf of;
+	PgpxLoginKey of;
 	Owner		pool_owner;
 	int			fd;				/* socket in this step; -1: none */
 	struct stat socket;			/* identifies it, since fd may be reused */
@@ -171,7 +171,7 @@ owner_of_pool(int index)
 }
 
 PgpxLogin *
-pgpx_login_begin_as(const PgpxLoginKind *kind, PgpxLoginOf of, void *libpq,
+pgpx_login_begin_as(const PgpxLoginKind *kind, PgpxLoginKey of, void *libpq,
 					PgpxInputAccounting *accounting, PgpxLoginStepped stepped,
 					void *owner)
 {
@@ -193,7 +193,7 @@ pgpx_login_begin_as(const PgpxLoginKind *kind, PgpxLoginOf of, void *libpq,
 }
 
 PgpxLogin *
-pgpx_login_begin(PgpxLoginOf of, PGconn *pg, PgpxInputAccounting *accounting,
+pgpx_login_begin(PgpxLoginKey of, PGconn *pg, PgpxInputAccounting *accounting,
 				 PgpxLoginStepped stepped, void *owner)
 {
 	return pgpx_login_begin_as(&a_login, of, pg, accounting, stepped, owner);

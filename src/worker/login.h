@@ -53,12 +53,12 @@ extern bool pgpx_libpq_buffers_too_much(PgpxInputAccounting *accounting,
  * after each step.  Returns NULL if out of memory.  The second function does
  * the same for another kind of operation.
  */
-extern PgpxLogin *pgpx_login_begin(PgpxLoginOf of, PGconn *pg,
+extern PgpxLogin *pgpx_login_begin(PgpxLoginKey of, PGconn *pg,
 								   PgpxInputAccounting *accounting,
 								   PgpxLoginStepped stepped, void *owner);
 
 extern PgpxLogin *pgpx_login_begin_as(const PgpxLoginKind *kind,
-									  PgpxLoginOf of, void *libpq,
+									  PgpxLoginKey of, void *libpq,
 									  PgpxInputAccounting *accounting,
 									  PgpxLoginStepped stepped, void *owner);
 

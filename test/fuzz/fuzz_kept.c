@@ -368,7 +368,7 @@ next_check(PgpxCachedSocket *sock, bool sought_after)
 		return;
 	pgpx_pools[0].nwaiting = sought_after ? 1 : 0;
 	FUZZ_CHECK(!pgpx_session_has_no_input(sock));
-	pgpx_session_unregister(sock);
+	pgpx_session_unregister_if_contended(sock);
 	FUZZ_CHECK(!sought_after || sock->events == 0);
 }
 

@@ -193,11 +193,11 @@ check_values(TupleDesc tupdesc, const Datum *values, const bool *isnull)
 	for (int i = 0; i < tupdesc->natts; i++)
 	{
 		Form_pg_attribute attr = TupleDescAttr(tupdesc, i);
-		PgpxByHand	by_hand = pgpx_by_hand(attr->atttypid, attr->atttypmod);
+		PgpxDirectDecoder	decoder = pgpx_direct_decoder(attr->atttypid, attr->atttypmod);
 
 		/* a value that is parsed directly may be 0; our functions never return 0 */
 		if (!attr->attisdropped && !isnull[i] &&
-			(by_hand == PGPX_HAND_NONE || by_hand == PGPX_HAND_UUID))
+			(decoder == PGPX_DECODE_NONE || decoder == PGPX_DECODE_UUID))
 			FUZZ_CHECK(values[i] != (Datum) 0);
 	}
 	rows++;
