@@ -165,6 +165,7 @@ check_order(const PgpxWire *wire, PgpxWireEvent event)
 			ended = true;
 			rows = false;
 			break;
+		case PGPX_EV_SUSPENDED:
 		case PGPX_EV_ERROR:
 			ended = true;
 			rows = false;
@@ -176,6 +177,32 @@ check_order(const PgpxWire *wire, PgpxWireEvent event)
 		default:
 			break;
 	}
+}
+
+/* Send a pipeline of foreign tables, of the kind that the number says. */
+static void
+send_pipeline(PgpxWire *wire, int kind)
+{
+	static const char *const before[] = {"START TRANSACTION", "SAVEPOINT s2"};
+	static const char *const closes[] = {"Pp1", "Ss1"};
+	static const PgpxStatement statement = {"select 1", 0, NULL};
+	PgpxPipeline p = {
+		.nbefore = kind % 3,
+		.before = before,
+		.ncloses = kind / 2 % 3,
+		.closes = closes,
+		.statement = &statement,
+		.name = kind % 5 == 4 && kind % 3 > 0 ? NULL : "",
+		.parse = kind % 2 == 0,
+		.portal = "p1",
+		.resume = kind % 4 == 3,
+		.describe = kind % 4 != 1,
+		.max_rows = kind % 7,
+	};
+
+	/* the rows of a portal that exists have no description */
+	rows = !p.describe || p.resume;
+	pgpx_wire_send_pipeline(wire, &p);
 }
 
 /* Send as the first byte says; the remote's end of the socket is "remote". */
@@ -192,6 +219,8 @@ ask(PgpxWire *wire, int how, int remote)
 	switch (how % 11)
 	{
 		case 0:
+			if (how > 0)
+				send_pipeline(wire, how / 11);
 			break;
 		case 1:
 			pgpx_wire_send_query(wire, "select 1");
