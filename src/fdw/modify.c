@@ -375,7 +375,7 @@ execute(PgpxModify *m, TupleTableSlot **slots, TupleTableSlot **plan_slots,
 	if (m->transaction == NULL)
 		m->transaction =
 			pgpx_remote_transaction_get(m->server, m->user,
-										RelationGetRelationName(m->rel));
+										RelationGetRelationName(m->rel), NULL);
 	set_nrows(m, *nslots);
 	if (AttributeNumberIsValid(m->ctid_attno))
 	{
@@ -624,7 +624,8 @@ pgpx_modify_truncate(List *rels, DropBehavior behavior, bool restart_seqs)
 		server = GetForeignTable(RelationGetRelid(rel))->serverid;
 	}
 	add_server(&truncated, estimated, server);
-	transaction = pgpx_remote_transaction_get(server, GetUserId(), "TRUNCATE");
+	transaction = pgpx_remote_transaction_get(server, GetUserId(), "TRUNCATE",
+											  NULL);
 	statement.sql = pgpx_deparse_truncate(rels, behavior, restart_seqs);
 	(void) pgpx_remote_execute(transaction, &statement, NULL, true);
 }
@@ -744,7 +745,7 @@ execute_direct(ForeignScanState *node)
 	PgpxDirectModify *d = node->fdw_state;
 	PgpxRemoteTransaction *transaction =
 		pgpx_remote_transaction_get(d->server, d->user,
-									RelationGetRelationName(d->rel));
+									RelationGetRelationName(d->rel), NULL);
 	PgpxStatement statement = {
 		.sql = d->plan.sql,
 		.nparams = d->params.n,

@@ -207,6 +207,12 @@ pgpx_remote_scan_begin(PgpxRemoteTransaction *rt, const char *sql,
 	return scan;
 }
 
+bool
+pgpx_remote_scan_is_large(const PgpxRows *rows, double expected)
+{
+	return expected * pgpx_rows_estimate_gain(rows) >= DESCRIBE_WORTH;
+}
+
 void
 pgpx_remote_scan_expect(PgpxRemoteScan *scan, double rows)
 {
@@ -246,7 +252,7 @@ send_execute(PgpxRemoteScan *scan, bool choose)
 
 	run->statement = &scan->statement;
 	run->sink = pgpx_rows_sink(scan->rows);
-	run->pull = true;
+	run->stop_at = PGPX_EV_ROW;
 	PG_TRY();
 	{
 		pgpx_remote_send(rt, run, &scan->pipeline, choose, scan->writes);
@@ -295,8 +301,9 @@ begin_prediction(PgpxRemoteScan *scan)
 	pgpx_prediction_begin(&scan->prediction, &scan->run);
 	scan->expected = 0;
 	if (!scan->prediction.on || scan->run.nformats > 0 ||
-		expected * pgpx_rows_estimate_gain(scan->rows) < DESCRIBE_WORTH)
+		!pgpx_remote_scan_is_large(scan->rows, expected))
 		return;
+	Assert(scan->rt->lease->pending_state != PGPX_PENDING_SENT);
 	pgpx_remote_describe(scan->rt, &scan->statement, scan->run.sink,
 						 (uint64) Min(expected, (double) PG_INT32_MAX));
 	pgpx_remote_prepare_send(scan->rt);
@@ -321,7 +328,7 @@ pgpx_remote_scan_open(PgpxRemoteScan *scan, int nparams,
 	if (scan->portal[0] != '\0')
 		pgpx_remote_close(rt, scan->portal);
 	else
-		snprintf(scan->portal, sizeof(scan->portal), "Pp%u", ++rt->nnames);
+		snprintf(scan->portal, sizeof(scan->portal), "P" PGPX_REMOTE_PORTAL, ++rt->nnames);
 	memset(&scan->run, 0, sizeof(scan->run));
 	memset(p, 0, sizeof(*p));
 	scan->run.lease = rt->lease;

@@ -67,10 +67,16 @@ extern PgpxRemoteScan *pgpx_remote_scan_begin(PgpxRemoteTransaction *rt,
 											  bool writes);
 
 /*
+ * Is it worth to ask for the columns' types before the first execution, for
+ * this expected number of rows?
+ */
+extern bool pgpx_remote_scan_is_large(const PgpxRows *rows, double expected);
+
+/*
  * pgpx_remote_scan_expect
  *		Set the number of rows that the scan is expected to return.
  *
- * If it is large, and the session has no formats for the statement yet,
+ * If it is large (pgpx_remote_scan_is_large), and the session has no formats for the statement yet,
  * pgpx_remote_scan_open first asks the remote for the columns' types, because
  * the columns that are cheaper in binary must be known before the execution.
  */

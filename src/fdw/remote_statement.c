@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * remote_statement.c
- *	  The prepared statements of a remote transaction.
+ *	  The statements of a remote transaction: execution, and which of them
+ *	  are prepared.
  *
  * A text that is executed repeatedly in a remote transaction becomes a
  * prepared statement.  The reset at the end of the lease drops it.
@@ -111,4 +112,84 @@ pgpx_remote_statements_end(PgpxRemoteTransaction *rt, int level,
 			s->prepared = false;
 		s->level = level - 1;
 	}
+}
+
+/*
+ * Send a pipeline, wait for the answer, and process it.  Before, the caller
+ * has called pgpx_remote_prepare_send.
+ */
+static void
+run_pipeline(PgpxRemoteTransaction *rt, PgpxRun *run, PgpxPipeline *p,
+			 PgpxPrediction *prediction, bool choose, bool writes)
+{
+	PG_TRY();
+	{
+		pgpx_remote_send(rt, run, p, choose, writes);
+		rt->reading = true;
+		pgpx_run_read(run);
+		rt->reading = false;
+	}
+	PG_CATCH();
+	{
+		rt->reading = false;
+		pgpx_run_failed(run, true);
+		pgpx_prediction_failed(prediction, run);
+		pgpx_remote_forget_prepared(rt, run->statement->sql);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	pgpx_remote_answered(rt, run);
+}
+
+uint64
+pgpx_remote_execute(PgpxRemoteTransaction *rt, const PgpxStatement *statement,
+					const PgpxSink *sink, bool writes)
+{
+	PgpxPrediction prediction;
+	PgpxPipeline p = {
+		.statement = statement,
+		.portal = "",
+		.describe = true,
+		.known = sink == NULL,
+	};
+	PgpxRun		run = {
+		.lease = rt->lease,
+		.statement = statement,
+		.sink = sink,
+	};
+
+	pgpx_remote_prepare_send(rt);
+	pgpx_run_check(rt->lease, statement);
+	pgpx_prediction_begin(&prediction, &run);
+	p.nformats = run.nformats;
+	p.formats = run.formats;
+	run_pipeline(rt, &run, &p, &prediction, true, writes);
+	pgpx_prediction_end(&prediction, &run);
+	if (run.error.set)
+		pgpx_remote_raise(&run.error, statement->sql);
+	return run.rows;
+}
+
+void
+pgpx_remote_describe(PgpxRemoteTransaction *rt, const PgpxStatement *statement,
+					 const PgpxSink *sink, uint64 rows)
+{
+	PgpxPrediction prediction;
+	PgpxPipeline p = {
+		.statement = statement,
+		.describe_only = true,
+	};
+	PgpxRun		run = {
+		.lease = rt->lease,
+		.statement = statement,
+		.sink = sink,
+		.describe = true,
+	};
+
+	pgpx_prediction_begin(&prediction, &run);
+	run_pipeline(rt, &run, &p, &prediction, false, false);
+	run.rows = rows;
+	pgpx_prediction_end(&prediction, &run);
+	if (run.error.set)
+		pgpx_remote_raise(&run.error, statement->sql);
 }

@@ -259,6 +259,10 @@ pgpx_remote_prepare_send(PgpxRemoteTransaction *rt)
 {
 	pgpx_lease_check_revoked(rt->lease);
 
+	/* the previous holder has sent what the caller is about to send */
+	if (rt->lease->pending_state == PGPX_PENDING_SENT)
+		return;
+
 	/* the rest of the answer cannot be read here: a row of it is half read */
 	if (rt->reading)
 		ereport(ERROR,
@@ -289,9 +293,9 @@ add_command(const char ***commands, int *n, const char *command)
  * ended since the last statement; then the savepoints up to the current level.
  */
 static void
-collect_commands(PgpxRemoteTransaction *rt, PgpxPipeline *p, int level)
+collect_commands(PgpxRemoteTransaction *rt, const PgpxServerSpec *spec,
+				 PgpxPipeline *p, int level)
 {
-	const PgpxServerSpec *spec = rt->lease->spec;
 	PgpxRemoteNesting *now = &rt->nesting;
 	const char **commands = NULL;
 	int			n = 0;
@@ -299,7 +303,7 @@ collect_commands(PgpxRemoteTransaction *rt, PgpxPipeline *p, int level)
 	if (!now->begun)
 	{
 		/* it has begun and failed before it executed anything */
-		if (rt->lease->sock->wire.tx != 'I')
+		if (rt->lease != NULL && rt->lease->sock->wire.tx != 'I')
 			add_command(&commands, &n, "ROLLBACK TRANSACTION");
 		add_command(&commands, &n, IsolationIsSerializable() ?
 					"START TRANSACTION ISOLATION LEVEL SERIALIZABLE" :
@@ -311,8 +315,7 @@ collect_commands(PgpxRemoteTransaction *rt, PgpxPipeline *p, int level)
 		 */
 		add_command(&commands, &n, "SET LOCAL search_path = pg_catalog");
 		add_command(&commands, &n, "SET LOCAL timezone = 'GMT'");
-		if (spec->opts.reset != PGPX_RESET_ALWAYS ||
-			spec->start_commands[0] != '\0')
+		if (!pgpx_server_spec_keeps_settings(spec))
 		{
 			add_command(&commands, &n, "SET LOCAL datestyle = ISO");
 			add_command(&commands, &n, "SET LOCAL intervalstyle = postgres");
@@ -357,7 +360,7 @@ pgpx_remote_send(PgpxRemoteTransaction *rt, PgpxRun *run, PgpxPipeline *p,
 
 	if (choose)
 		preparing = pgpx_remote_statement_choose(rt, p);
-	collect_commands(rt, p, level);
+	collect_commands(rt, rt->lease->spec, p, level);
 	collect_closes(rt, p);
 	resetStringInfo(&rt->sent);
 	appendStringInfoString(&rt->sent, p->statement->sql);
@@ -385,86 +388,6 @@ pgpx_remote_answered(PgpxRemoteTransaction *rt, PgpxRun *run)
 	check_commands(rt);
 	if (run->error.set && !run->described && !run->pipeline->resume)
 		pgpx_remote_forget_prepared(rt, run->statement->sql);
-}
-
-/*
- * Send a pipeline, wait for the answer, and process it.  Before, the caller
- * has called pgpx_remote_prepare_send.
- */
-static void
-run_pipeline(PgpxRemoteTransaction *rt, PgpxRun *run, PgpxPipeline *p,
-			 PgpxPrediction *prediction, bool choose, bool writes)
-{
-	PG_TRY();
-	{
-		pgpx_remote_send(rt, run, p, choose, writes);
-		rt->reading = true;
-		pgpx_run_read(run);
-		rt->reading = false;
-	}
-	PG_CATCH();
-	{
-		rt->reading = false;
-		pgpx_run_failed(run, true);
-		pgpx_prediction_failed(prediction, run);
-		pgpx_remote_forget_prepared(rt, run->statement->sql);
-		PG_RE_THROW();
-	}
-	PG_END_TRY();
-	pgpx_remote_answered(rt, run);
-}
-
-uint64
-pgpx_remote_execute(PgpxRemoteTransaction *rt, const PgpxStatement *statement,
-					const PgpxSink *sink, bool writes)
-{
-	PgpxPrediction prediction;
-	PgpxPipeline p = {
-		.statement = statement,
-		.portal = "",
-		.describe = true,
-		.known = sink == NULL,
-	};
-	PgpxRun		run = {
-		.lease = rt->lease,
-		.statement = statement,
-		.sink = sink,
-	};
-
-	pgpx_remote_prepare_send(rt);
-	pgpx_run_check(rt->lease, statement);
-	pgpx_prediction_begin(&prediction, &run);
-	p.nformats = run.nformats;
-	p.formats = run.formats;
-	run_pipeline(rt, &run, &p, &prediction, true, writes);
-	pgpx_prediction_end(&prediction, &run);
-	if (run.error.set)
-		pgpx_remote_raise(&run.error, statement->sql);
-	return run.rows;
-}
-
-void
-pgpx_remote_describe(PgpxRemoteTransaction *rt, const PgpxStatement *statement,
-					 const PgpxSink *sink, uint64 rows)
-{
-	PgpxPrediction prediction;
-	PgpxPipeline p = {
-		.statement = statement,
-		.describe_only = true,
-	};
-	PgpxRun		run = {
-		.lease = rt->lease,
-		.statement = statement,
-		.sink = sink,
-		.describe = true,
-	};
-
-	pgpx_prediction_begin(&prediction, &run);
-	run_pipeline(rt, &run, &p, &prediction, false, false);
-	run.rows = rows;
-	pgpx_prediction_end(&prediction, &run);
-	if (run.error.set)
-		pgpx_remote_raise(&run.error, statement->sql);
 }
 
 /* --- the local transaction ---------------------------------------------- */
@@ -721,22 +644,41 @@ send_rollback(PgpxRemoteTransaction *rt)
 	rt->abandoned = true;
 }
 
+/*
+ * End a remote transaction whose first statement the previous holder has sent,
+ * and which failed before it could use the answer.  The local transaction has
+ * not seen anything of it.  Its connection is closed.
+ */
+static void
+drop_unused(PgpxRemoteTransaction *rt)
+{
+	pgpx_remote_scans_forget(rt);
+	dlist_delete(&rt->node);
+	pgpx_lease_return(rt->lease, PGPX_END_CHECKIN, false);
+}
+
 static void
 subxact_callback(SubXactEvent event, SubTransactionId mySubid,
 				 SubTransactionId parentSubid, void *arg)
 {
 	int			level;
-	dlist_iter	iter;
+	dlist_mutable_iter iter;
 
 	if (dlist_is_empty(&transactions) ||
 		(event != SUBXACT_EVENT_COMMIT_SUB && event != SUBXACT_EVENT_ABORT_SUB))
 		return;
 	level = GetCurrentTransactionNestLevel();
-	dlist_foreach(iter, &transactions)
+	dlist_foreach_modify(iter, &transactions)
 	{
 		PgpxRemoteTransaction *rt = dlist_container(PgpxRemoteTransaction, node,
 													iter.cur);
 
+		if (event == SUBXACT_EVENT_ABORT_SUB &&
+			rt->lease->pending_state == PGPX_PENDING_SENT)
+		{
+			drop_unused(rt);
+			continue;
+		}
 		if (event == SUBXACT_EVENT_ABORT_SUB)
 			pgpx_remote_scans_rolled_back(rt, level);
 		else
@@ -800,25 +742,101 @@ find(Oid server, Oid user, const PgpxPoolKey *key)
 	return NULL;
 }
 
-/* Lease a connection for a new remote transaction, or free it. */
-static void
-lease_connection(PgpxRemoteTransaction *rt, const char *server,
-				 const char *why)
+/*
+ * Wait until the pending statement that the previous holder has sent is
+ * executed.  Returns false if it is not, because what precedes it has failed.
+ */
+static bool
+await_begin(PgpxLease *lease)
 {
+	PgpxRun		run = {.lease = lease, .stop_at = PGPX_EV_BEGUN};
+
+	lease->in_use = true;
+	lease->sent = true;
 	PG_TRY();
 	{
-		rt->lease = pgpx_lease_checkout_table(server, rt->user, why);
+		/* the return of the lease must not allocate it for the reset */
+		(void) pgpx_wire_output(&lease->sock->wire);
+		(void) pgpx_run_next(&run);
 	}
 	PG_CATCH();
 	{
+		pgpx_run_failed(&run, true);
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+	lease->in_use = false;
+	return !lease->not_run;
+}
+
+/*
+ * Lease a connection for a new remote transaction.  If the previous holder has
+ * sent the pending statement, wait until it is executed.  If it is not, lease
+ * another connection, with the same queue position.  On an error the lease is
+ * returned, and the remote transaction is freed.
+ */
+static void
+lease_connection(PgpxRemoteTransaction *rt, const char *server,
+				 const char *why, const PgpxPendingStatement *pending)
+{
+	PgpxRetry	retry = {0};
+
+	PG_TRY();
+	{
+		for (;;)
+		{
+			rt->lease = pgpx_lease_checkout_table(server, rt->user, why,
+												  pending, &retry);
+			if (rt->lease->pending_state != PGPX_PENDING_SENT ||
+				await_begin(rt->lease))
+				break;
+			pgpx_lease_retry(rt->lease, &retry);
+			rt->lease = NULL;
+		}
+	}
+	PG_CATCH();
+	{
+		if (rt->lease != NULL)
+			pgpx_lease_return(rt->lease, PGPX_END_CHECKIN, false);
 		MemoryContextDelete(rt->cxt);
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
 }
 
+/* As lease_connection.  first may be NULL. */
+static void
+lease_for_first(PgpxRemoteTransaction *rt, const PgpxServerSpec *spec,
+				const char *server, const char *why,
+				const PgpxFirstStatement *first)
+{
+	char		portal[PGPX_REMOTE_NAME_LEN];
+	PgpxPipeline p = {
+		.name = "",
+		.parse = true,
+		.portal = portal,
+		.describe = true,
+	};
+	PgpxPendingStatement pending = {
+		.pipeline = &p,
+		.single = true,
+		.predictable = true,
+	};
+
+	if (first != NULL)
+	{
+		snprintf(portal, sizeof(portal), PGPX_REMOTE_PORTAL, 1);
+		p.statement = pending.statement = &first->statement;
+		p.max_rows = first->max_rows;
+		pending.types_hash = first->types_hash;
+		collect_commands(rt, spec, &p, GetCurrentTransactionNestLevel());
+	}
+	lease_connection(rt, server, why, first != NULL ? &pending : NULL);
+}
+
 PgpxRemoteTransaction *
-pgpx_remote_transaction_get(Oid server, Oid user, const char *why)
+pgpx_remote_transaction_get(Oid server, Oid user, const char *why,
+							const PgpxFirstStatement *first)
 {
 	PgpxRemoteTransaction *rt = find(server, user, NULL);
 	MemoryContext cxt;
@@ -856,7 +874,7 @@ pgpx_remote_transaction_get(Oid server, Oid user, const char *why)
 	initStringInfo(&rt->sent);
 	MemoryContextSwitchTo(old);
 	dlist_init(&rt->scans);
-	lease_connection(rt, name, why);
+	lease_for_first(rt, spec, name, why, first);
 	rt->wait_time = pgpx_conns[rt->lease->conn].waited;
 	rt->may_prepare = rt->lease->spec->opts.reset == PGPX_RESET_ALWAYS &&
 		rt->lease->spec->discards_all;

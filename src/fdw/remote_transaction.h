@@ -78,6 +78,19 @@ typedef struct PgpxRemoteTransaction
 	List	   *closes;			/* of strings: 'P' or 'S' and a name */
 } PgpxRemoteTransaction;
 
+#define PGPX_REMOTE_PORTAL "p%u"	/* name of the portal with this number */
+
+/*
+ * The statement that a scan will send as soon as it has a remote transaction,
+ * for its portal with number 1 and in text format.
+ */
+typedef struct PgpxFirstStatement
+{
+	PgpxStatement statement;
+	uint32		max_rows;		/* of the first portion; 0: all rows */
+	uint64		types_hash;		/* of the sink */
+} PgpxFirstStatement;
+
 /*
  * pgpx_remote_transaction_get
  *		Return the remote transaction of this local transaction on a server,
@@ -87,10 +100,16 @@ typedef struct PgpxRemoteTransaction
  * remote transaction begins with the first statement, in the same flight.  The
  * result is valid until the end of the top-level transaction.
  *
+ * first: the statement that the caller will send next if the remote transaction
+ * is new; NULL: not known.  It makes a pipelined hand-over possible:
+ * if this session has to wait for the lease, the session that returns it sends
+ * the statement (lease->pending_state is SENT then).
+ *
  * Errors: those of pgpx_lease_checkout; those of the lease if it has ended.
  */
-extern PgpxRemoteTransaction *pgpx_remote_transaction_get(Oid server, Oid user,
-														  const char *why);
+extern PgpxRemoteTransaction *
+pgpx_remote_transaction_get(Oid server, Oid user, const char *why,
+							const PgpxFirstStatement *first);
 
 /*
  * pgpx_remote_execute

@@ -188,14 +188,31 @@ pgpx_scan_begin(ForeignScanState *node, int eflags)
 	pgpx_query_params_begin(&scan->params, plan->fdw_exprs, &node->ss.ps);
 }
 
-/* Make the scan, which leases a connection for the remote transaction. */
+/*
+ * Make the scan, which leases a connection for the remote transaction.  values:
+ * the parameters of the execution that follows.
+ */
 static void
-begin_remote(ForeignScanState *node, PgpxScan *scan)
+begin_remote(ForeignScanState *node, PgpxScan *scan, const char *const *values)
 {
-	PgpxRemoteTransaction *rt =
-		pgpx_remote_transaction_get(scan->server, scan->user, scan->why);
 	bool		fetch_all = scan->plan.relations != NULL &&
 		strncmp(scan->plan.relations, AGGREGATE, strlen(AGGREGATE)) == 0;
+	double		expected = node->ss.ps.plan->plan_rows;
+	PgpxFirstStatement first = {
+		.statement = {scan->plan.sql, scan->params.n, values},
+		.max_rows = fetch_all ? 0 : scan->plan.fetch_size,
+		.types_hash = pgpx_rows_sink(scan->rows)->types_hash,
+	};
+
+	/*
+	 * A large scan first asks for its types, and a scan of an Append must not
+	 * wait for an answer.
+	 */
+	bool		known = scan->request == NULL &&
+		!pgpx_remote_scan_is_large(scan->rows, expected);
+	PgpxRemoteTransaction *rt =
+		pgpx_remote_transaction_get(scan->server, scan->user, scan->why,
+									known ? &first : NULL);
 	MemoryContext old =
 		MemoryContextSwitchTo(node->ss.ps.state->es_query_cxt);
 
@@ -203,7 +220,7 @@ begin_remote(ForeignScanState *node, PgpxScan *scan)
 	scan->remote = pgpx_remote_scan_begin(rt, scan->plan.sql, scan->rows,
 										  scan->tupdesc, scan->plan.fetch_size,
 										  fetch_all, false);
-	pgpx_remote_scan_expect(scan->remote, node->ss.ps.plan->plan_rows);
+	pgpx_remote_scan_expect(scan->remote, expected);
 	if (scan->request != NULL)
 		pgpx_remote_scan_set_group(scan->remote, scan->request->requestor,
 								   &scan->request->callback_pending);
@@ -221,12 +238,18 @@ open_scan(ForeignScanState *node, PgpxScan *scan)
 
 	if (scan->opened)
 		return true;
-	if (scan->remote == NULL)
-		begin_remote(node, scan);
-	if (pgpx_remote_scan_must_wait(scan->remote))
+	if (scan->remote != NULL && pgpx_remote_scan_must_wait(scan->remote))
 		return false;
+
+	/* before the lease, because its previous holder may send the statement */
 	values = pgpx_query_params_evaluate(&scan->params,
 										node->ss.ps.ps_ExprContext);
+	if (scan->remote == NULL)
+	{
+		begin_remote(node, scan, values);
+		if (pgpx_remote_scan_must_wait(scan->remote))
+			return false;
+	}
 	pgpx_remote_scan_open(scan->remote, scan->params.n, values);
 	scan->opened = true;
 	return true;

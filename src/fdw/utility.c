@@ -135,7 +135,7 @@ get_transaction(Relation rel)
 	Oid			server = GetForeignTable(RelationGetRelid(rel))->serverid;
 
 	return pgpx_remote_transaction_get(server, rel->rd_rel->relowner,
-									   RelationGetRelationName(rel));
+									   RelationGetRelationName(rel), NULL);
 }
 
 /* Append the remote table's name as a regclass. */
@@ -522,7 +522,7 @@ pgpx_utility_import(ImportForeignSchemaStmt *stmt, Oid server)
 
 	read_options(stmt->options, &import);
 	rt = pgpx_remote_transaction_get(server, GetUserId(),
-									 "IMPORT FOREIGN SCHEMA");
+									 "IMPORT FOREIGN SCHEMA", NULL);
 	rows = read_tables(rt, stmt, check_schema(rt, stmt->remote_schema, name));
 	for (int row = 0; row < rows->n;)
 	{

@@ -421,26 +421,6 @@ pgpx_wire_begin_reset(PgpxWire *wire, uint64 sender, uint64 reset_by, int reset)
 }
 
 void
-pgpx_wire_begin_sent(PgpxWire *wire, uint64 sender, uint64 sent_by,
-					 PgpxWireAhead ahead, bool parse, size_t bytes)
-{
-	int			first = parse ? PGPX_WIRE_PARSE : PGPX_WIRE_BIND;
-	bool		reset = ahead != PGPX_AHEAD_NONE;
-	/* bytes that were buffered before cannot be the answer */
-	if (wire->in_start != wire->in_end)
-		pgpx_wire_break(wire, "the remote server sent unexpected data");
-	pgpx_wire_begin(wire, sender);
-	if (wire->phase == PGPX_WIRE_BROKEN)
-		return;
-	pgpx_wire_expect(wire, sent_by, PGPX_EXCHANGE_FINAL,
-					 reset ? PGPX_WIRE_AHEAD_PARSE : first,
-					 reset ? first : PGPX_WIRE_IDLE, PGPX_WIRE_IDLE);
-	wire->ahead = pgpx_wire_ahead[ahead];
-	wire->sent_ahead = true;
-	wire->bytes_out = bytes;
-}
-
-void
 pgpx_wire_trim(PgpxWire *wire)
 {
 	if (wire->in == NULL || wire->in_cap <= IN_READ_MAX ||
@@ -887,6 +867,13 @@ pgpx_wire_next(PgpxWire *wire, PgpxWireMessage *msg)
 							"the remote server ended the session");
 		else if (!enter_phase(wire, rule.next))
 			rule.event = PGPX_EV_NONE;
+
+		/* the first part of the answer that is not discarded */
+		if (wire->sent_ahead && !wire->discarding)
+		{
+			wire->sent_ahead = false;
+			return PGPX_EV_BEGUN;
+		}
 
 		if (class == M_COPY_IN && wire->phase != PGPX_WIRE_BROKEN)
 			refuse_copy(wire);

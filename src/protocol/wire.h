@@ -38,8 +38,8 @@ typedef enum PgpxWirePhase
 	PGPX_WIRE_TOKEN_NO_DATA,	/* NoData */
 	PGPX_WIRE_SIMPLE,			/* Query was sent */
 	PGPX_WIRE_SIMPLE_ROWS,		/* .. and a result has begun */
-	PGPX_WIRE_AHEAD_PARSE,		/* a reset was sent ahead, in the same Sync */
-	PGPX_WIRE_AHEAD_BIND,
+	PGPX_WIRE_AHEAD_PARSE,		/* COMMIT or a reset was sent ahead, in the */
+	PGPX_WIRE_AHEAD_BIND,		/* same Sync */
 	PGPX_WIRE_AHEAD_EXECUTE,
 	PGPX_WIRE_BEFORE_PARSE,		/* commands precede the statement in the same */
 	PGPX_WIRE_BEFORE_BIND,		/* Sync, each as Parse, Bind, Execute */
@@ -101,12 +101,14 @@ typedef struct PgpxWireToken
  */
 #define PGPX_WIRE_PREFIX_MAX 1536
 
-/* The reset that precedes a statement in the same Sync. */
+/* The reset that precedes a statement in the same Sync, and a COMMIT before it. */
 typedef enum PgpxWireAhead
 {
 	PGPX_AHEAD_NONE = 0,
 	PGPX_AHEAD_DISCARD_ALL,
-	PGPX_AHEAD_KEEPING			/* PGPX_KEEPING_RESET in a transaction */
+	PGPX_AHEAD_KEEPING,			/* PGPX_KEEPING_RESET in a transaction */
+	PGPX_AHEAD_COMMIT_DISCARD_ALL,
+	PGPX_AHEAD_COMMIT_KEEPING
 } PgpxWireAhead;
 
 /*
@@ -159,6 +161,9 @@ typedef enum PgpxWireEvent
 	PGPX_EV_NOTICE,
 	PGPX_EV_NOTIFICATION,
 	PGPX_EV_COPY,				/* the statement is a COPY, which is refused */
+	PGPX_EV_BEGUN,				/* the commands that the previous holder sent
+								 * ahead of its successor's statement have
+								 * ended, so that statement is executed */
 	PGPX_EV_NOT_RUN,			/* the statement that the previous holder sent
 								 * was not executed; the stream is broken */
 	PGPX_EV_READY,				/* message boundary: the exchange is over */
@@ -211,7 +216,8 @@ typedef struct PgpxWire
 									 * answer is expected */
 	int			nbefore;		/* commands before the statement that have not
 								 * completed; not 0 if one has failed */
-	bool		sent_ahead;		/* the previous holder sent this statement */
+	bool		sent_ahead;		/* the previous holder sent this statement, and
+								 * it has not begun */
 	bool		parsed;			/* the statement of the last exchange was
 								 * parsed (in the extended protocol) */
 	bool		discarding;		/* this part of the answer is discarded */
@@ -267,11 +273,13 @@ extern void pgpx_wire_begin_reset(PgpxWire *wire, uint64 sender,
  *		Begins to use a stream on which the lease "sent_by" has, at its end,
  *		already sent the caller's statement.
  *
- * ahead: the reset that was sent before the statement.  parse: the statement was
- * sent with Parse.  bytes: the number of bytes sent.
+ * ahead: what was sent before the statement.  parse: the statement was sent with
+ * Parse.  nbefore: the number of the caller's own commands that precede it.
+ * bytes: the number of bytes sent.
  */
 extern void pgpx_wire_begin_sent(PgpxWire *wire, uint64 sender, uint64 sent_by,
-								 PgpxWireAhead ahead, bool parse, size_t bytes);
+								 PgpxWireAhead ahead, bool parse, int nbefore,
+								 size_t bytes);
 
 /* Frees an input buffer that a large answer has enlarged, if it is empty. */
 extern void pgpx_wire_trim(PgpxWire *wire);
@@ -434,15 +442,24 @@ extern int	pgpx_wire_name_statement(char *messages, size_t len,
 extern size_t pgpx_wire_put_close(char *buf, const char *kind_and_name);
 
 /*
+ * pgpx_wire_put_pipeline
+ *		Writes the messages of pgpx_wire_send_pipeline, without a token, into a
+ *		buffer that another session sends.
+ */
+extern void pgpx_wire_put_pipeline(StringInfo buf,
+								   const PgpxPipeline *pipeline);
+
+/*
  * pgpx_wire_put_prefix
  *		Writes the beginning of the last exchange of the lease "sender" and
  *		returns its length.
  *
  * The caller appends the statement of the next lease.  The beginning is the
- * token, and Parse, Bind and Execute of each command of the reset.
+ * token, and Parse, Bind and Execute of each command of "ahead".
  *
- * There is no Sync between reset and statement, so the server skips the
- * statement if the reset fails.  The server commits a DISCARD ALL inside
+ * There is no Sync between these and the statement, so the server skips the
+ * statement if one of them fails.  The server ends a transaction inside the
+ * Execute of COMMIT.  The server commits a DISCARD ALL inside
  * Execute, so an error of the statement does not undo it (from 13.8, 14.5, 15.0
  * on).  Another reset is in a transaction of its own.
  */

@@ -211,13 +211,14 @@ pgpx_wire_put_extended(StringInfo buf, const PgpxStatement *statement,
 	put_sync(buf);
 }
 
-void
-pgpx_wire_send_pipeline(PgpxWire *wire, const PgpxPipeline *p)
+/*
+ * Append the messages of a pipeline.  Returns the first phase of the answer
+ * behind that to the commands.
+ */
+static int
+put_pipeline(StringInfo buf, const PgpxPipeline *p)
 {
-	uint32		exchange = begin_exchange(wire);
-	StringInfo	buf = &wire->out;
 	int			first = PGPX_WIRE_SYNC;
-	bool		before = p->nbefore > 0;
 	PgpxStatement none = {0};
 
 	for (int i = 0; i < p->nbefore; i++)
@@ -251,6 +252,22 @@ pgpx_wire_send_pipeline(PgpxWire *wire, const PgpxPipeline *p)
 	if (first != PGPX_WIRE_SYNC && !p->describe_only)
 		put_execute(buf, p->portal, p->max_rows);
 	put_sync(buf);
+	return first;
+}
+
+void
+pgpx_wire_put_pipeline(StringInfo buf, const PgpxPipeline *pipeline)
+{
+	(void) put_pipeline(buf, pipeline);
+}
+
+void
+pgpx_wire_send_pipeline(PgpxWire *wire, const PgpxPipeline *p)
+{
+	uint32		exchange = begin_exchange(wire);
+	int			first = put_pipeline(&wire->out, p);
+	bool		before = p->nbefore > 0;
+
 	wire->nbefore = p->nbefore;
 	pgpx_wire_expect(wire, wire->sender, exchange,
 					 before ? PGPX_WIRE_BEFORE_PARSE : first,
@@ -293,10 +310,23 @@ static const PgpxWireCommand keeping_reset[] = {
 			COMMAND("COMMIT", "COMMIT"){NULL},
 };
 
+static const PgpxWireCommand commit_discard_all[] = {
+	COMMAND("COMMIT", "COMMIT")
+		COMMAND("DISCARD ALL", "DISCARD ALL"){NULL},
+};
+static const PgpxWireCommand commit_keeping_reset[] = {
+	COMMAND("COMMIT", "COMMIT")
+		COMMAND("BEGIN", "BEGIN")
+			PGPX_KEEPING_RESET(COMMAND)
+				COMMAND("COMMIT", "COMMIT"){NULL},
+};
+
 const PgpxWireCommand *const pgpx_wire_ahead[] = {
 	[PGPX_AHEAD_NONE] = no_commands,
 	[PGPX_AHEAD_DISCARD_ALL] = discard_all,
 	[PGPX_AHEAD_KEEPING] = keeping_reset,
+	[PGPX_AHEAD_COMMIT_DISCARD_ALL] = commit_discard_all,
+	[PGPX_AHEAD_COMMIT_KEEPING] = commit_keeping_reset,
 };
 
 /* Write the beginning of a message that has a name added to it. */
@@ -368,6 +398,33 @@ pgpx_wire_put_prefix(char buf[PGPX_WIRE_PREFIX_MAX], uint64 sender,
 		put_execute(&out, "", 0);
 	}
 	return out.len;
+}
+
+void
+pgpx_wire_begin_sent(PgpxWire *wire, uint64 sender, uint64 sent_by,
+					 PgpxWireAhead ahead, bool parse, int nbefore,
+					 size_t bytes)
+{
+	int			parts[3] = {PGPX_WIRE_IDLE, PGPX_WIRE_IDLE, PGPX_WIRE_IDLE};
+	int			n = 0;
+
+	/* bytes that were buffered before cannot be the answer */
+	if (wire->in_start != wire->in_end)
+		pgpx_wire_break(wire, "the remote server sent unexpected data");
+	pgpx_wire_begin(wire, sender);
+	if (wire->phase == PGPX_WIRE_BROKEN)
+		return;
+	if (ahead != PGPX_AHEAD_NONE)
+		parts[n++] = PGPX_WIRE_AHEAD_PARSE;
+	if (nbefore > 0)
+		parts[n++] = PGPX_WIRE_BEFORE_PARSE;
+	parts[n] = parse ? PGPX_WIRE_PARSE : PGPX_WIRE_BIND;
+	pgpx_wire_expect(wire, sent_by, PGPX_EXCHANGE_FINAL, parts[0], parts[1],
+					 parts[2]);
+	wire->ahead = pgpx_wire_ahead[ahead];
+	wire->nbefore = nbefore;
+	wire->sent_ahead = true;
+	wire->bytes_out = bytes;
 }
 
 int

@@ -287,10 +287,12 @@ validate_and_reset(PgpxCheckout *c, PgpxLease *lease, volatile bool *touched)
 		/* pgpx_run_read reads the answer */
 		pgpx_statement_cache_sent(lease, &waiter->pending_choice);
 		pgpx_wire_begin_sent(wire, lease->id, conn->reset_by,
-							 !waiter->pending_reset ? PGPX_AHEAD_NONE :
-							 waiter->pending_keeps ? PGPX_AHEAD_KEEPING :
-							 PGPX_AHEAD_DISCARD_ALL,
+							 pgpx_hand_over_ahead(waiter->pending_reset,
+												  waiter->pending_keeps,
+												  waiter->pending_commit),
 							 lease->sent_as != PGPX_PREPARED_EXECUTE,
+							 c->pending->pipeline == NULL ? 0 :
+							 c->pending->pipeline->nbefore,
 							 waiter->pending_len);
 		return VALIDATION_OK;
 	}
@@ -816,10 +818,12 @@ pgpx_lease_checkout_for(const char *server, const PgpxPendingStatement *pending,
 }
 
 PgpxLease *
-pgpx_lease_checkout_table(const char *server, Oid user, const char *why)
+pgpx_lease_checkout_table(const char *server, Oid user, const char *why,
+						  const PgpxPendingStatement *pending,
+						  const PgpxRetry *retry)
 {
 	return checkout_for(server, user, PGPX_TIMEOUT_DEFAULT, false,
-						PGPX_SCOPE_TABLE, why, NULL, NULL);
+						PGPX_SCOPE_TABLE, why, pending, retry);
 }
 
 void

@@ -40,14 +40,18 @@
  * Parse is omitted if the statement is prepared on the connection, and the reset
  * may be the one that keeps prepared statements (statement_cache.c).
  *
+ * For a foreign table the messages of the waiter also begin its remote
+ * transaction.  If the previous lease is that of a foreign table that has not
+ * written, COMMIT precedes the reset in the same way.
+ *
  * Only then does it wake the waiter.  The remote is already working while
  * the waiter is being scheduled; usually its first recv() returns the rows.
  * The remote, too, is woken once instead of twice.
  *
  * Rules that make it safe:
- * - There is one Sync.  If the reset fails, the server skips all messages
- *   up to the Sync, so no statement ever runs in an unclean session.  The
- *   statement is known not to have run, and its owner waits again at the
+ * - There is one Sync.  If COMMIT or the reset fails, the server skips all
+ *   messages up to the Sync, so no statement ever runs in an unclean session.
+ *   The statement is known not to have run, and its owner waits again at the
  *   head of the queue.
  * - The reset must be a literal DISCARD ALL without start commands.  It
  *   commits inside Execute, so an error of the statement does not undo it.
@@ -104,6 +108,8 @@ pgpx_hand_over_prepare(const PgpxServerSpec *spec,
 	 */
 	if (!OidIsValid(spec->user))
 		return;
+	if (pending->pipeline != NULL && !pgpx_server_spec_keeps_settings(spec))
+		return;
 	if (!pending->single || !allows_hand_over(spec) ||
 		len >= PGPX_PENDING_MAX || statement->nparams >= PGPX_PENDING_MAX)
 		return;
@@ -116,12 +122,15 @@ pgpx_hand_over_prepare(const PgpxServerSpec *spec,
 			return;
 	}
 	choice.bytes = 0;
-	if (spec->statement_cache > 0 &&
+	if (pending->pipeline == NULL && spec->statement_cache > 0 &&
 		pgpx_statement_class(statement->sql, true) == PGPX_CLASS_CACHEABLE)
 		(void) pgpx_statement_cache_key(spec, spec->user, statement->sql,
 										&choice);
 	initStringInfo(&buf);
-	pgpx_wire_put_extended(&buf, statement, 0, NULL);
+	if (pending->pipeline != NULL)
+		pgpx_wire_put_pipeline(&buf, pending->pipeline);
+	else
+		pgpx_wire_put_extended(&buf, statement, 0, NULL);
 	pgpx_pending_statement_set(buf.data, buf.len,
 							   choice.bytes > 0 ? &choice : NULL);
 	pfree(buf.data);
@@ -136,14 +145,15 @@ is_ready_for_hand_over(const PgpxLease *lease)
 {
 	const PgpxConn *conn = &pgpx_conns[lease->conn];
 	const PgpxWire *wire = &lease->sock->wire;
+	bool		reset = lease->spec->opts.reset != PGPX_RESET_NEVER;
+	bool		commit = wire->tx == 'T' && lease->commit && reset;
 	char		byte;
 
 	if (lease->broken != NULL || lease->read_only || !lease->sent ||
-		!pgpx_wire_at_boundary(wire) || wire->tx != 'I' ||
+		!pgpx_wire_at_boundary(wire) || (wire->tx != 'I' && !commit) ||
 		!allows_hand_over(lease->spec))
 		return false;
-	if (lease->spec->opts.reset == PGPX_RESET_NEVER ?
-		!pgpx_wire_params_pinned(wire) : !conn->can_pipeline)
+	if (!reset ? !pgpx_wire_params_pinned(wire) : !conn->can_pipeline)
 		return false;
 	return recv(wire->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) < 0 &&
 		(errno == EAGAIN || errno == EWOULDBLOCK);
@@ -154,11 +164,12 @@ is_ready_for_hand_over(const PgpxLease *lease)
  * byte was sent.  After a partial send the socket is shut down.
  */
 static PgpxPendingState
-send_pending(int fd, uint64 lease_id, bool reset, PgpxHandOver *hand_over)
+send_pending(int fd, uint64 lease_id, bool reset, bool commit,
+			 PgpxHandOver *hand_over)
 {
 	const PgpxPreparedChoice *choice = &hand_over->choice;
-	PgpxWireAhead ahead = !reset ? PGPX_AHEAD_NONE :
-		hand_over->keeps ? PGPX_AHEAD_KEEPING : PGPX_AHEAD_DISCARD_ALL;
+	PgpxWireAhead ahead = pgpx_hand_over_ahead(reset, hand_over->keeps,
+											   commit);
 	char		prefix[PGPX_WIRE_PREFIX_MAX];
 	char		name[PGPX_CACHED_NAME_LEN];
 	PgpxWireNaming naming;
@@ -202,9 +213,10 @@ send_pending(int fd, uint64 lease_id, bool reset, PgpxHandOver *hand_over)
  * before pgpx_pending_statement_sent.
  */
 static void
-send_and_wake(PgpxHandOver *hand_over, int fd, uint64 sender, bool reset)
+send_and_wake(PgpxHandOver *hand_over, int fd, uint64 sender, bool reset,
+			  bool commit)
 {
-	PgpxPendingState how = send_pending(fd, sender, reset, hand_over);
+	PgpxPendingState how = send_pending(fd, sender, reset, commit, hand_over);
 
 	/* the statement may contain private values of the waiter's user */
 	explicit_bzero(hand_over->messages, hand_over->len);
@@ -227,6 +239,7 @@ hand_over_lease(PgpxLease *lease)
 	PgpxConn   *conn = &pgpx_conns[lease->conn];
 	const volatile PgpxPool *pool = &pgpx_pools[lease->spec->pool];
 	bool		reset = lease->spec->opts.reset != PGPX_RESET_NEVER;
+	bool		commit = lease->sock->wire.tx != 'I';
 	PgpxUsage	usage;
 	PgpxHandOver hand_over;
 
@@ -240,10 +253,11 @@ hand_over_lease(PgpxLease *lease)
 	if (reset)
 		usage.resets++;
 	if (!pgpx_pool_hand_over(conn, lease->id, &lease->spec->fingerprint, reset,
-							 lease->spec->statement_cache, &usage, &hand_over))
+							 commit, lease->spec->statement_cache, &usage,
+							 &hand_over))
 		return false;
 	PGPX_DEBUG_POINT("hand_over");
-	send_and_wake(&hand_over, lease->sock->fd, lease->id, reset);
+	send_and_wake(&hand_over, lease->sock->fd, lease->id, reset, commit);
 	lease->spec->last_conn = lease->conn;
 	lease->spec->last_conn_generation = lease->generation;
 	pgpx_lease_forget(lease);

@@ -12,19 +12,35 @@
 #include "session/lease.h"
 
 /*
- * The statement for which a lease of scope CALL is acquired.  While the
- * checkout waits in the queue, a session that returns a connection may send the
- * statement (pipelined hand-over).  In that case pgpx_run_send does not send it
- * again.
+ * The statement for which a lease of scope CALL or TABLE is acquired.  While
+ * the checkout waits in the queue, a session that returns a connection may send
+ * the statement (pipelined hand-over).  In that case pgpx_run_send does not send
+ * it again, so it must be the first statement on the lease.
  */
 typedef struct PgpxPendingStatement
 {
 	const PgpxStatement *statement;
+	const PgpxPipeline *pipeline;	/* how to send it, with parse and describe,
+									 * for a connection for which
+									 * pgpx_server_spec_keeps_settings is
+									 * true; NULL: without other commands */
 	bool		single;			/* certainly a single statement */
 	bool		predictable;	/* types_hash is set, so that formats can be
 								 * predicted */
 	uint64		types_hash;
 } PgpxPendingStatement;
+
+/* What a hand-over sends ahead of the pending statement. */
+static inline PgpxWireAhead
+pgpx_hand_over_ahead(bool reset, bool keeps, bool commit)
+{
+	if (!reset)
+		return PGPX_AHEAD_NONE;
+	if (commit)
+		return keeps ? PGPX_AHEAD_COMMIT_KEEPING :
+			PGPX_AHEAD_COMMIT_DISCARD_ALL;
+	return keeps ? PGPX_AHEAD_KEEPING : PGPX_AHEAD_DISCARD_ALL;
+}
 
 /*
  * Prepare the statement for a pipelined hand-over to the waiter that is about

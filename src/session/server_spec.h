@@ -116,4 +116,15 @@ extern void pgpx_server_spec_read(PgpxServerSpec *spec, const char *name,
 extern bool pgpx_server_spec_read_settings(Oid server, Oid base,
 										   PgpxPoolOptions *opts);
 
+/*
+ * Do all leases begin with the settings of the startup packet?  Start commands
+ * and, without a reset, earlier leases may have changed them.
+ */
+static inline bool
+pgpx_server_spec_keeps_settings(const PgpxServerSpec *spec)
+{
+	return spec->opts.reset == PGPX_RESET_ALWAYS &&
+		spec->start_commands[0] == '\0';
+}
+
 #endif							/* PGPX_SERVER_SPEC_H */

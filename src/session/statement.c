@@ -240,7 +240,7 @@ read_after_row(PgpxRun *run)
 }
 
 /*
- * Process each complete message in the buffer, with "pull" up to the first row.
+ * Process each complete message in the buffer, up to the first event "stop_at".
  */
 static PgpxRunStep
 step(PgpxRun *run)
@@ -261,7 +261,8 @@ step(PgpxRun *run)
 		if (event == PGPX_EV_NOT_RUN)
 		{
 			lease->not_run = true;
-			lease->usage.statements--;
+			if (run->stop_at != PGPX_EV_BEGUN)
+				lease->usage.statements--;
 			return PGPX_RUN_END;
 		}
 		if (event == PGPX_EV_BROKEN)
@@ -272,8 +273,7 @@ step(PgpxRun *run)
 				PGPX_RUN_END :	/* part of a notice */
 				PGPX_RUN_WAIT;
 		handle_event(run, event, &msg);
-		if (event == PGPX_EV_ROW && run->pull &&
-			wire->phase != PGPX_WIRE_BROKEN)
+		if (event == run->stop_at && wire->phase != PGPX_WIRE_BROKEN)
 			return PGPX_RUN_ROW;
 	}
 }
@@ -311,7 +311,7 @@ pgpx_run_process_input(PgpxRun *run)
 }
 
 /*
- * Read to the message boundary, with "pull" up to the next row.
+ * Read to the message boundary, or up to the next event "stop_at".
  *
  * A cancel that arrived before its statement had no effect, so it is requested
  * again.  In the middle of a large answer the session pauses so that more input
@@ -371,7 +371,7 @@ pgpx_run_read(PgpxRun *run)
 bool
 pgpx_run_next(PgpxRun *run)
 {
-	Assert(run->pull);
+	Assert(run->stop_at != PGPX_EV_NONE);
 	return read_answer(run) == PGPX_RUN_ROW;
 }
 
@@ -381,7 +381,7 @@ pgpx_run_try_next(PgpxRun *run)
 	PgpxRunStep reached;
 	bool		more;
 
-	Assert(run->pull);
+	Assert(run->stop_at != PGPX_EV_NONE);
 	while ((reached = step(run)) == PGPX_RUN_WAIT)
 	{
 		if (pgpx_wire_fill(&run->lease->sock->wire, &more) == 0)

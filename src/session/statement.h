@@ -23,7 +23,8 @@ typedef struct PgpxRun
 	bool		describe;		/* describe the result only, do not execute */
 	const PgpxPipeline *pipeline;	/* how to send the statement; NULL: the
 									 * protocol is chosen by its text */
-	bool		pull;			/* stop after each row, see pgpx_run_next */
+	PgpxWireEvent stop_at;		/* stop after each such event, see
+								 * pgpx_run_next; NONE: read all */
 	bool		may_cache;		/* the caller repeats the statement if
 								 * pgpx_run_repeat_uncached tells it to */
 	bool		cached;			/* it was sent as a prepared statement */
@@ -65,17 +66,18 @@ extern void pgpx_run_read(PgpxRun *run);
 
 /*
  * pgpx_run_next
- *		Wait for the next row of the answer, or for its end.
+ *		Wait for the next event "stop_at" of the answer, or for its end.
  *
- * Returns true if the sink has converted a row; false at the end of the answer.
- * The run must have "pull" set.
+ * stop_at must be set: to PGPX_EV_ROW, or to PGPX_EV_BEGUN for a statement that
+ * the previous holder has sent.  Returns true at such an event, so after the
+ * sink has converted a row; false at the end of the answer.
  */
 extern bool pgpx_run_next(PgpxRun *run);
 
 typedef enum PgpxRunStep
 {
 	PGPX_RUN_WAIT,				/* more input is needed */
-	PGPX_RUN_ROW,				/* the sink has converted a row */
+	PGPX_RUN_ROW,				/* stop_at: the sink has converted a row */
 	PGPX_RUN_END				/* the answer has ended */
 } PgpxRunStep;
 

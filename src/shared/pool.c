@@ -559,7 +559,7 @@ pgpx_pool_release(PgpxConn *conn, uint64 lease_id, PgpxEnd end,
 bool
 pgpx_pool_hand_over(PgpxConn *conn, uint64 lease_id,
 					const PgpxFingerprint *fingerprint, bool reset,
-					int max_prepared, const PgpxUsage *usage,
+					bool commit, int max_prepared, const PgpxUsage *usage,
 					PgpxHandOver *hand_over)
 {
 	PgpxWake	wake = PGPX_WAKE_INIT;
@@ -599,6 +599,7 @@ pgpx_pool_hand_over(PgpxConn *conn, uint64 lease_id,
 	first->pending_reset = reset;
 	first->pending_keeps = hand_over->keeps;
 	hand_over->choice = first->pending_choice;
+	first->pending_commit = commit;
 	hand_over->waiter = first;
 	hand_over->pending_state =
 		PGPX_PENDING_WITH(pg_atomic_read_u32(&first->pending_state),

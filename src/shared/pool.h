@@ -168,8 +168,9 @@ extern bool pgpx_pool_release(PgpxConn *conn, uint64 lease_id, PgpxEnd end,
  *		the caller calls pgpx_pending_statement_sent.
  *
  * fingerprint: that of the options by which the caller decided about "reset".
- * reset: the caller sends a reset ahead of the statement.  max_prepared: limit on
- * the number of prepared statements of the connection; 0: it has none.
+ * reset: the caller sends a reset ahead of the statement.  commit: .. and COMMIT
+ * before the reset.  max_prepared: limit on the number of prepared statements of
+ * the connection; 0: it has none.
  *
  * Returns true and fills in *hand_over.  Returns false, and does nothing, if
  *
@@ -181,7 +182,8 @@ extern bool pgpx_pool_release(PgpxConn *conn, uint64 lease_id, PgpxEnd end,
  */
 extern bool pgpx_pool_hand_over(PgpxConn *conn, uint64 lease_id,
 								const PgpxFingerprint *fingerprint, bool reset,
-								int max_prepared, const PgpxUsage *usage,
+								bool commit, int max_prepared,
+								const PgpxUsage *usage,
 								PgpxHandOver *hand_over);
 
 /*

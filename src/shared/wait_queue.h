@@ -119,6 +119,7 @@ typedef struct PgpxWaiter
 	uint32		pending_len;	/* bytes of it in pgpx_pending_statements */
 	bool		pending_reset;	/* SENT: a reset was sent ahead of it */
 	bool		pending_keeps;	/* .. which keeps prepared statements */
+	bool		pending_commit; /* .. after a COMMIT */
 	PgpxPreparedChoice pending_choice;	/* the statement cache's; "use" is set
 										 * when it is SENT */
 

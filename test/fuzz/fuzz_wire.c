@@ -241,17 +241,16 @@ ask(PgpxWire *wire, int how, int remote)
 			break;
 		case 6:
 		case 7:
-			/* pipelined, after a reset or without one */
-			pgpx_wire_begin_sent(wire, 1, 2, how % 11 == 6 ? PGPX_AHEAD_DISCARD_ALL :
-								 how / 11 % 2 == 1 ? PGPX_AHEAD_KEEPING : PGPX_AHEAD_NONE,
-								 how / 22 % 2 == 0, 100);
+			/* pipelined, after a reset or without one, with commands or not */
+			pgpx_wire_begin_sent(wire, 1, 2, how / 11 % 5, how / 55 % 2 == 0,
+								 how / 110 % 2 * 3, 100);
 			one_only = true;
 			break;
 		case 8:
 			/* messages before it cannot be the answer */
 			(void) send(remote, "1", 1, MSG_DONTWAIT);
 			(void) pgpx_wire_fill(wire, &full);
-			pgpx_wire_begin_sent(wire, 1, 2, PGPX_AHEAD_NONE, how % 2 == 0, 100);
+			pgpx_wire_begin_sent(wire, 1, 2, PGPX_AHEAD_NONE, how % 2 == 0, 0, 100);
 			FUZZ_CHECK(wire->phase == PGPX_WIRE_BROKEN);
 			return;
 		case 9:

@@ -27,7 +27,7 @@ height_of() {
 worker_side='^src/locks/lock_pinger\.'
 
 # The circles that are left: the files of each, of four at most.
-circles='fdw/remote_scan fdw/remote_transaction
+circles='fdw/remote_scan fdw/remote_statement fdw/remote_transaction
 shared/pool shared/wait_queue'
 
 wrong=0
