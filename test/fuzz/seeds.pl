@@ -21,7 +21,7 @@ sub put
 
 mkdir "$FindBin::Bin/corpus/$_" foreach '',
   qw(fuzz_wire fuzz_control fuzz_options fuzz_error fuzz_validator fuzz_tuples
-  fuzz_login fuzz_pinger fuzz_relay fuzz_kept fuzz_dlock fuzz_cap);
+  fuzz_login fuzz_pinger fuzz_relay fuzz_socket_cache fuzz_dlock fuzz_cap);
 
 my $columns = message('T', pack('n', 2)
 	  . "a\0" . pack('NnNnNn', 0, 0, 23, 4, -1, 0)
@@ -357,7 +357,7 @@ my %kept = (
 	dropped_when_watched => $fetch . "\0\17\1\3\1" . "\0\2\0\17\2",
 	(map { ("lie_$_" => $fetch . "\21" . chr(1 << $_) . "\0") } 0 .. 6),
 );
-put("fuzz_kept/$_", $kept{$_}) foreach sort keys %kept;
+put("fuzz_socket_cache/$_", $kept{$_}) foreach sort keys %kept;
 
 # first byte: 0 the request of a lock, 1 a forced release, 2 the status, 3 the set-up;
 # 4 the session is cancelled at the end, 8 the remote stops answering, else it closes;

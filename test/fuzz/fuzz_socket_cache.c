@@ -1,6 +1,6 @@
 /*-------------------------------------------------------------------------
  *
- * fuzz_kept.c
+ * fuzz_socket_cache.c
  *	  The session's requests for the socket of a leased connection, with any
  *	  replies: socket_cache.c, with the input in the role of the worker.
  *
@@ -21,7 +21,7 @@
 #include "protocol/control_message.h"
 #include "session/socket_cache.h"
 #include "fuzz.h"
-#include "fuzz_kept.h"
+#include "fuzz_socket_cache.h"
 
 #define NCONNS (CACHE_MAX + 8)
 #define INCARNATION 3

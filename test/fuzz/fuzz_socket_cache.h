@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
- * fuzz_kept.h
- *	  The environment of socket_cache.c for fuzz_kept.c: descriptors that are
+ * fuzz_socket_cache.h
+ *	  The environment of socket_cache.c for fuzz_socket_cache.c: descriptors that are
  *	  counted and can run out, a wait set that cannot be created, interrupts, the
  *	  clock.
  *
