@@ -609,18 +609,23 @@ note_given(Session *s, const char *pid, Span span)
 {
 	Mark	   *mark = find_mark(s, pid);
 
-	if (mark == NULL)
-		return;
-	if (span.from > mark->span.from)
-		mark->span.from = span.from;
-	if (span.to < mark->span.to)
-		mark->span.to = span.to;
+	if (mark != NULL)
+		mark->span = span;
+}
+
+static bool
+can_be_on_transfer(const Span *options)
+{
+	for (int i = options->from; i <= options->to; i++)
+		if (on_transfer[i])
+			return true;
+	return false;
 }
 
 /*
  * Whether this lease may find the state that an earlier one of the session has left on
- * this backend: only if the connection can have had the same options when it was marked,
- * returned, and leased again, and if their reset is on_transfer.
+ * this backend: only if the reset can have been on_transfer both when the connection was
+ * returned and when it was leased again.  A connection outlives a change of these options.
  */
 static bool
 may_be_mine(Session *s, const char *pid)
@@ -629,10 +634,7 @@ may_be_mine(Session *s, const char *pid)
 
 	if (mark == NULL)
 		return false;
-	for (int i = mark->span.from; i <= mark->span.to; i++)
-		if (i >= s->taken.from && i <= s->taken.to && on_transfer[i])
-			return true;
-	return false;
+	return can_be_on_transfer(&mark->span) && can_be_on_transfer(&s->taken);
 }
 
 /* The remote session is clean at first, then ours, and stays the same one. */
