@@ -20,7 +20,7 @@
  * run resets: -DNS=2 -DRESETFAILS=1 -DKILLS=1
  * run cancel: -DNS=2 -DASKS=1 -DINTERRUPTS=1
  * run cancel_lost: -DNS=2 -DASKS=2 -DCANCELLOSSES=1
- * run cancel_lost_carry: -DNS=2 -DCARRY -DASKS=1 -DCANCELLOSSES=1
+ * run cancel_lost_pipeline: -DNS=2 -DPIPELINE -DASKS=1 -DCANCELLOSSES=1
  * run revoke: -DNS=2 -DREVOKES=1 -DASKS=1
  * run outage: -DNS=2 -DCONNFAILS=2 -DKILLS=1
  * run restart: -DNS=2 -DRESTARTS=1
@@ -28,19 +28,19 @@
  * run versions: -DNS=2 -DRECONNECTS=1 -DASKS=1
  * run places: -DNC=2 -DNS=2 -DDEADLINES=1
  * run delays: -DNC=2 -DNS=2 -DDELAYS=1
- * run carry: -DNS=2 -DCARRY -DDEADLINES=1 -DINTERRUPTS=1
- * run carry_end: -DNS=2 -DCARRY -DKILLS=1 -DRESETFAILS=1
- * run carry_lost: -DNS=2 -DCARRY -DLOSSES=1
- * run carry_taken: -DNS=2 -DCARRY -DREVOKES=1
- * run carry_asked: -DNS=2 -DCARRY -DASKS=1
- * deep carry_restart: -DNS=2 -DCARRY -DRESTARTS=1 -DKILLS=1
- * run carry_stopped: -DNS=2 -DCARRY -DSTOPS=1 -DDEADLINES=1 -DINTERRUPTS=1
- * run carry_stopped_end: -DNS=2 -DCARRY -DSTOPS=1 -DKILLS=1 -DLOSSES=1
+ * run pipeline: -DNS=2 -DPIPELINE -DDEADLINES=1 -DINTERRUPTS=1
+ * run pipeline_end: -DNS=2 -DPIPELINE -DKILLS=1 -DRESETFAILS=1
+ * run pipeline_lost: -DNS=2 -DPIPELINE -DLOSSES=1
+ * run pipeline_taken: -DNS=2 -DPIPELINE -DREVOKES=1
+ * run pipeline_asked: -DNS=2 -DPIPELINE -DASKS=1
+ * deep pipeline_restart: -DNS=2 -DPIPELINE -DRESTARTS=1 -DKILLS=1
+ * run pipeline_stopped: -DNS=2 -DPIPELINE -DSTOPS=1 -DDEADLINES=1 -DINTERRUPTS=1
+ * run pipeline_stopped_end: -DNS=2 -DPIPELINE -DSTOPS=1 -DKILLS=1 -DLOSSES=1
  * run broken: -DNC=2 -DSIZE=1 -DNS=2 -DLOSSES=1 -DKILLS=1
- * run carry_queue: -DNS=3 -DCARRY
+ * run pipeline_queue: -DNS=3 -DPIPELINE
  * run sections: -DNS=2 -DSECTIONS -DINTERRUPTS=1
  * run sections_outage: -DNS=2 -DSECTIONS -DCONNFAILS=2 -DKILLS=1
- * run sections_carry: -DNS=2 -DSECTIONS -DCARRY -DINTERRUPTS=1
+ * run sections_pipeline: -DNS=2 -DSECTIONS -DPIPELINE -DINTERRUPTS=1
  *
  * mutant BUG_TIMEOUT: -DNS=2 -DDEADLINES=1
  * mutant BUG_CANCELWAIT: -DNS=2 -DINTERRUPTS=1
@@ -62,23 +62,23 @@
  * mutant BUG_TICK: -DNS=1
  * mutant BUG_SLEEP: -DNS=1
  * mutant BUG_DELAY: -DNC=2 -DNS=2 -DDELAYS=1
- * mutant BUG_SENDING: -DNS=2 -DCARRY -DINTERRUPTS=1
- * mutant BUG_GIVENON: -DNS=3 -DCARRY -DINTERRUPTS=1
- * mutant BUG_TWICE: -DNS=2 -DCARRY -DLOSSES=1
- * mutant BUG_AHEAD: -DNS=2 -DCARRY -DRESETFAILS=1
- * mutant BUG_NOTRUN: -DNS=2 -DCARRY -DRESETFAILS=1
- * mutant BUG_CARRYCANCEL: -DNS=2 -DCARRY -DASKS=1
- * mutant BUG_ACTIVE: -DNS=2 -DCARRY -DREVOKES=1
- * mutant BUG_ABANDON: -DNS=3 -DCARRY -DSTOPS=1 -DINTERRUPTS=1
+ * mutant BUG_SENDING: -DNS=2 -DPIPELINE -DINTERRUPTS=1
+ * mutant BUG_GIVENON: -DNS=3 -DPIPELINE -DINTERRUPTS=1
+ * mutant BUG_TWICE: -DNS=2 -DPIPELINE -DLOSSES=1
+ * mutant BUG_AHEAD: -DNS=2 -DPIPELINE -DRESETFAILS=1
+ * mutant BUG_NOTRUN: -DNS=2 -DPIPELINE -DRESETFAILS=1
+ * mutant BUG_PIPELINECANCEL: -DNS=2 -DPIPELINE -DASKS=1
+ * mutant BUG_ACTIVE: -DNS=2 -DPIPELINE -DREVOKES=1
+ * mutant BUG_ABANDON: -DNS=3 -DPIPELINE -DSTOPS=1 -DINTERRUPTS=1
  * mutant BUG_BROKEN: -DNC=2 -DSIZE=1 -DNS=2 -DREVOKES=1
- * mutant BUG_NOTWOKEN: -DNS=2 -DCARRY
+ * mutant BUG_NOTWOKEN: -DNS=2 -DPIPELINE
  *
  * deep sections_restart: -DNS=2 -DSECTIONS -DRESTARTS=1
  * deep sections_revoke: -DNS=2 -DSECTIONS -DREVOKES=1 -DASKS=1
  * deep queue: -DNS=3 -DDEADLINES=2 -DINTERRUPTS=1 -DKILLS=1
  * deep rounds: -DNS=3 -DROUNDS=2 -DLOSSES=1 -DRESETFAILS=1 -DREVOKES=1
  * deep worker: -DNC=2 -DNS=2 -DROUNDS=2 -DKILLS=1 -DASKS=1 -DCONNFAILS=1 -DRESTARTS=2
- * deep carry: -DNS=3 -DCARRY -DROUNDS=2 -DDEADLINES=1 -DINTERRUPTS=1 -DKILLS=1 -DREVOKES=1 -DRESETFAILS=1 -DLOSSES=1
+ * deep pipeline: -DNS=3 -DPIPELINE -DROUNDS=2 -DDEADLINES=1 -DINTERRUPTS=1 -DKILLS=1 -DREVOKES=1 -DRESETFAILS=1 -DLOSSES=1
  * deep all: -DNC=2 -DNS=3 -DROUNDS=2 -DDEADLINES=2 -DINTERRUPTS=1 -DKILLS=1 -DASKS=1 -DREVOKES=1 -DCONNFAILS=1 -DRESETFAILS=1 -DLOSSES=1 -DRESTARTS=1 -DRECONNECTS=1
  */
 
@@ -151,13 +151,13 @@
 #define CANCELLING 6
 #define CLOSING 7
 
-/* states of a ticket: wait_queue.h */
+/* states of a waiter: wait_queue.h */
 #define NONE 0
 #define WAITING 1
 #define GRANTED 2
 #define FAILED 3
 
-/* states of a waiter's pending statement: PgpxPendingState; -DCARRY */
+/* states of a waiter's pending statement: PgpxPendingState; -DPIPELINE */
 #define OPEN 1
 #define SENDING 2
 #define SENT_ON 3
@@ -183,7 +183,7 @@
 
 /* how a connection is released: PgpxReleaseAction */
 #define G_CLEAN 0
-#define G_OWED 1
+#define G_RESET_PENDING 1
 #define G_AS_IT_WAS 2
 #define G_CANCEL 3
 #define G_CANCEL_CLOSE 4
@@ -199,7 +199,7 @@ typedef Conn {
 	byte state;
 	byte owner;				/* the lease: its session, or NOBODY */
 	byte cancel;
-	bit owed;
+	bit unread_reset;
 	bit reason;				/* close_reason is set */
 	bit hung;				/* hung_up */
 	bit busy;				/* activity */
@@ -215,25 +215,25 @@ typedef Conn {
 };
 Conn conn[NC];
 
-typedef Ticket {
+typedef Waiter {
 	byte state;
 	byte conn
 };
-Ticket ticket[NS];
+Waiter waiter[NS];
 chan queue = [NS] of { byte, byte };	/* number, session; sorted by number */
 
-#ifdef CARRY
-byte offer[NS];
+#ifdef PIPELINE
+byte pending[NS];
 bit ran[NS];				/* the statement of this checkout */
 #endif
 
 byte retry;					/* back-off: 0 none, 1 runs, 2 over */
 #if RESTARTS > 0
-byte conninfo_epoch;
-byte epoch;					/* of the worker; 0: none runs */
+byte conninfo_incarnation;
+byte incarnation;					/* of the worker; 0: none runs */
 #else
-byte conninfo_epoch = 1;	/* it has been sent before */
-byte epoch = 1;
+byte conninfo_incarnation = 1;	/* it has been sent before */
+byte incarnation = 1;
 #endif
 #ifdef DAMAGE
 bit damaged;				/* the pool is out of service */
@@ -243,12 +243,12 @@ bit missed;					/* it was asked to connect, and lacks the connection string */
 
 /* sums that must be zero at the end: they follow the counters */
 byte leases_out;			/* checkouts less all ends */
-byte tickets_out;			/* waited less all outcomes */
+byte waits_out;			/* waited less all outcomes */
 byte open_now;				/* connects less closed */
 
 /* --- latches and signals ------------------------------------------------ */
 
-byte arrival[NS];			/* number of the first ticket of this checkout */
+byte arrival[NS];			/* number of the first wait of this checkout */
 bit holds[NS];				/* its socket belongs to the current remote session */
 byte place[NS];				/* slot of its lease */
 bit latch[NS];
@@ -257,14 +257,14 @@ bit killed[NS];				/* SIGTERM is pending */
 bit interrupted[NS];		/* SIGINT is pending */
 bit worker_killed;
 bit worker_timer;			/* it has a deadline at the end of the back-off */
-chan control = [NS] of { byte };	/* CONNINFO: its epoch */
+chan control = [NS] of { byte };	/* CONNINFO: its incarnation */
 
 /* --- the remote, by slot; former sessions are not modelled --------------- */
 
 bit alive[NC];				/* the remote backend */
 bit cut[NC];				/* the worker has shut the socket down */
 chan in[NC] = [2] of { byte };
-#ifdef CARRY
+#ifdef PIPELINE
 #define ROOM 2				/* for two answers */
 #else
 #define ROOM 3
@@ -289,7 +289,7 @@ byte stray_target[NC];
 /* --- the worker's private memory ----------------------------------------- */
 
 byte phase[NC];
-byte before[NC];			/* next ticket number when the connect began */
+byte before[NC];			/* next wait number when the connect began */
 #if RESTARTS > 0
 bit knows;					/* has the conninfo */
 #else
@@ -316,7 +316,7 @@ byte i, j, k, n, num;		/* scratch, 0 between two atomics */
 inline wake_worker()
 {
 	if
-	:: epoch != 0 -> worker_latch = 1
+	:: incarnation != 0 -> worker_latch = 1
 	:: else
 	fi
 }
@@ -353,7 +353,7 @@ inline free_conn(c)
 	:: else
 	fi;
 	conn[c].state = FREE; conn[c].reason = 0; conn[c].hung = 0;
-	conn[c].cancel = 0; conn[c].owed = 0; conn[c].busy = 0;
+	conn[c].cancel = 0; conn[c].unread_reset = 0; conn[c].busy = 0;
 	conn[c].old = 0; conn[c].opened = 0;
 #if SIZE < NC
 	conn[c].broken = 0;
@@ -507,7 +507,7 @@ inline next_number()
 inline assert_first(s)
 {
 	for (j : 0 .. NS - 1) {
-		assert(ticket[j].state != WAITING || j == s ||
+		assert(waiter[j].state != WAITING || j == s ||
 			(arrival[s] != 0 && arrival[j] > arrival[s]))
 	}
 }
@@ -523,8 +523,8 @@ inline serve()
 		:: k == NOCONN -> grow(); break
 		:: else ->
 			queue?_, j;
-			ticket[j].state = GRANTED;
-			ticket[j].conn = k;
+			waiter[j].state = GRANTED;
+			waiter[j].conn = k;
 			take_conn(k, j);
 			latch[j] = 1;
 			n = j;
@@ -549,9 +549,9 @@ inline give(c, how)
 		:: else
 		fi;
 		if
-		:: how == G_OWED -> conn[c].owed = 1
+		:: how == G_RESET_PENDING -> conn[c].unread_reset = 1
 		:: how == G_AS_IT_WAS
-		:: else -> conn[c].owed = 0
+		:: else -> conn[c].unread_reset = 0
 		fi;
 		conn[c].busy = 0;
 		if
@@ -570,12 +570,12 @@ inline give(c, how)
 			:: is_spent(c) -> close_conn(c)
 #ifndef BUG_CANCEL
 			:: !is_spent(c) &&
-				(how == G_CANCEL || (conn[c].cancel != 0 && how != G_OWED)) ->
+				(how == G_CANCEL || (conn[c].cancel != 0 && how != G_RESET_PENDING)) ->
 				clear_lease(c);
 				conn[c].reason = 0;
 				conn[c].state = CANCELLING;
 				ask_worker(c)
-			:: !is_spent(c) && conn[c].cancel != 0 && how == G_OWED ->
+			:: !is_spent(c) && conn[c].cancel != 0 && how == G_RESET_PENDING ->
 				clear_lease(c);
 				conn[c].reason = 1;
 				conn[c].state = CANCELLING;
@@ -584,7 +584,7 @@ inline give(c, how)
 			:: else ->
 				clear_lease(c);
 				if
-				:: conn[c].owed ->
+				:: conn[c].unread_reset ->
 					conn[c].state = RESET_PENDING;
 #ifndef BUG_TICK
 					if
@@ -640,7 +640,7 @@ inline count_live()
 /* pgpx_worker_forget_connections */
 inline forget_connections()
 {
-	conninfo_epoch = 0;
+	conninfo_incarnation = 0;
 	missed = 0;
 	for (num : 0 .. NC - 1) {
 		if
@@ -662,7 +662,7 @@ inline forget_connections()
 	/* they see that another worker starts */
 	for (num : 0 .. NS - 1) {
 		if
-		:: ticket[num].state == WAITING -> latch[num] = 1
+		:: waiter[num].state == WAITING -> latch[num] = 1
 		:: else
 		fi
 	};
@@ -679,18 +679,18 @@ inline forget_connections()
 #define T_STOP 2
 #define T_TAKE 3
 #define signalled (killed[s] || interrupted[s])
-#if defined(CARRY) && !defined(BUG_SENDING)
-#define may_leave (offer[s] != SENDING)	/* the sender never waits */
+#if defined(PIPELINE) && !defined(BUG_SENDING)
+#define may_leave (pending[s] != SENDING)	/* the sender never waits */
 #else
 #define may_leave true
 #endif
-#define sender_stops (offer[s] == SENDING && b_stop > 0)
+#define sender_stops (pending[s] == SENDING && b_stop > 0)
 #if STOPS > 0
-#define is_offered (offer[got] != ABANDONED)
+#define is_pending (pending[got] != ABANDONED)
 #else
-#define is_offered true
+#define is_pending true
 #endif
-#ifdef BUG_CARRYCANCEL
+#ifdef BUG_PIPELINECANCEL
 #define no_cancel true
 #else
 #define no_cancel (conn[c].cancel == 0)
@@ -700,7 +700,7 @@ proctype Session(byte s)
 {
 	byte left = ROUNDS - 1;		/* further checkouts */
 	byte c = NOCONN;
-	byte told, got, how, then;
+	byte published, got, how, then;
 	bit deadline, dying, used;
 
 	/* sessions are symmetric: the first one to arrive is number 0 */
@@ -708,10 +708,10 @@ proctype Session(byte s)
 
 again:
 	atomic {
-		told = 0; arrival[s] = 0; c = NOCONN; place[s] = 0; holds[s] = 0;
+		published = 0; arrival[s] = 0; c = NOCONN; place[s] = 0; holds[s] = 0;
 		used = 0; deadline = 0;
-#ifdef CARRY
-		offer[s] = 0; ran[s] = 0;
+#ifdef PIPELINE
+		pending[s] = 0; ran[s] = 0;
 #endif
 		if
 		:: left == 0 || killed[s] -> goto done
@@ -738,7 +738,7 @@ take:
 		:: c != NOCONN ->
 			assert_first(s);
 			take_conn(c, s);
-			goto settle
+			goto validate
 		:: else
 		fi;
 		/* pgpx_checkout_check_locked: during a back-off */
@@ -752,7 +752,7 @@ take:
 		/* must_publish */
 		k = 0; n = 0; i = 0;
 		if
-		:: epoch != 0 && conninfo_epoch != epoch && told != epoch -> goto tell
+		:: incarnation != 0 && conninfo_incarnation != incarnation && published != incarnation -> goto publish
 		:: else
 		fi;
 		/* pgpx_waiter_enqueue_locked */
@@ -765,13 +765,13 @@ take:
 		:: else -> num = arrival[s]
 #endif
 		fi;
-		ticket[s].state = WAITING;
-		tickets_out++;
+		waiter[s].state = WAITING;
+		waits_out++;
 		queue!!num, s;
-#ifdef CARRY
+#ifdef PIPELINE
 		if
-		:: offer[s] = OPEN
-		:: offer[s] = 0
+		:: pending[s] = OPEN
+		:: pending[s] = 0
 		fi;
 #endif
 		grow();
@@ -791,21 +791,21 @@ wait:
 	/* pgpx_checkout_wait: no lock, so the check and the sleep are two steps */
 	atomic {
 		if
-#ifdef CARRY
-		:: ticket[s].state != WAITING && offer[s] != SENDING -> goto claim
+#ifdef PIPELINE
+		:: waiter[s].state != WAITING && pending[s] != SENDING -> goto claim
 #else
-		:: ticket[s].state != WAITING -> goto claim
+		:: waiter[s].state != WAITING -> goto claim
 #endif
 		:: else
 		fi;
 #ifdef BUG_EPOCH
 		if
-		:: epoch != 0 && conninfo_epoch != epoch && told == 0 -> goto tell_again
+		:: incarnation != 0 && conninfo_incarnation != incarnation && published == 0 -> goto publish_again
 		:: else
 		fi
 #else
 		if
-		:: epoch != 0 && conninfo_epoch != epoch && told != epoch -> goto tell_again
+		:: incarnation != 0 && conninfo_incarnation != incarnation && published != incarnation -> goto publish_again
 		:: else
 		fi
 #endif
@@ -823,20 +823,20 @@ wait:
 	:: deadline -> goto timed_out
 	fi;
 
-tell:
+publish:
 	/* send_conninfo: the control socket may be full */
 	if
-	:: atomic { len(control) < NS -> told = epoch; control!told; goto take }
+	:: atomic { len(control) < NS -> published = incarnation; control!published; goto take }
 	:: atomic { len(control) == NS && signalled -> interrupted[s] = 0; goto again }
 	fi;
 
-tell_again:
+publish_again:
 	/* publish_again in checkout_wait.c */
 	atomic {
-		told = epoch;
+		published = incarnation;
 		if
-		:: told == 0 -> goto wait
-		:: else -> control!told
+		:: published == 0 -> goto wait
+		:: else -> control!published
 		fi
 	};
 	atomic { grow(); num = 0; n = 0; i = 0; goto wait };
@@ -846,21 +846,21 @@ claim:
 	atomic {
 		may_leave;
 		if
-		:: ticket[s].state == GRANTED ->
-			c = ticket[s].conn;
-			ticket[s].state = NONE;
-			tickets_out--;
-#ifdef CARRY
+		:: waiter[s].state == GRANTED ->
+			c = waiter[s].conn;
+			waiter[s].state = NONE;
+			waits_out--;
+#ifdef PIPELINE
 			if
-			:: offer[s] == NOT_SENT -> offer[s] = 0; goto dead
-			:: offer[s] == SENT_ON -> used = 1; goto sent_answer
-			:: else -> offer[s] = 0
+			:: pending[s] == NOT_SENT -> pending[s] = 0; goto dead
+			:: pending[s] == SENT_ON -> used = 1; goto sent_answer
+			:: else -> pending[s] = 0
 			fi;
 #endif
-			goto settle
-		:: ticket[s].state == FAILED ->
-			ticket[s].state = NONE;
-			tickets_out--;
+			goto validate
+		:: waiter[s].state == FAILED ->
+			waiter[s].state = NONE;
+			waits_out--;
 			goto again
 		fi
 	};
@@ -875,26 +875,26 @@ timed_out:
 #endif
 #ifdef BUG_TIMEOUT
 	if
-	:: ticket[s].state != WAITING -> goto claim
-	:: ticket[s].state == WAITING		/* checks .. */
+	:: waiter[s].state != WAITING -> goto claim
+	:: waiter[s].state == WAITING		/* checks .. */
 	fi;
 	atomic {							/* .. and then acts */
 		if
-		:: ticket[s].state == WAITING -> queue??_, eval(s)
+		:: waiter[s].state == WAITING -> queue??_, eval(s)
 		:: else
 		fi;
-		ticket[s].state = NONE;
-		tickets_out--;
+		waiter[s].state = NONE;
+		waits_out--;
 		goto again
 	};
 #else
 	atomic {
 		may_leave;
 		if
-		:: ticket[s].state == WAITING ->
+		:: waiter[s].state == WAITING ->
 			queue??_, eval(s);
-			ticket[s].state = NONE;
-			tickets_out--;
+			waiter[s].state = NONE;
+			waits_out--;
 			goto again
 		:: else -> goto claim
 		fi
@@ -913,35 +913,35 @@ give_up:
 		may_leave;
 		c = NOCONN;
 		if
-		:: ticket[s].state == WAITING -> queue??_, eval(s)
-		:: ticket[s].state == GRANTED ->
+		:: waiter[s].state == WAITING -> queue??_, eval(s)
+		:: waiter[s].state == GRANTED ->
 #ifdef BUG_CANCELWAIT
 			if
 			:: interrupted[s]
-			:: else -> c = ticket[s].conn
+			:: else -> c = waiter[s].conn
 			fi
 #else
 #ifdef BUG_EXIT
 			if
 			:: killed[s]
-			:: else -> c = ticket[s].conn
+			:: else -> c = waiter[s].conn
 			fi
 #else
-			c = ticket[s].conn
+			c = waiter[s].conn
 #endif
 #endif
 		:: else
 		fi;
-		ticket[s].state = NONE;
-		tickets_out--
+		waiter[s].state = NONE;
+		waits_out--
 	};
 	/* .. and the second section: passed on, unchanged, if nothing was sent */
 	atomic {
 		how = G_AS_IT_WAS; then = T_STOP;
-#if defined(CARRY) && !defined(BUG_GIVENON)
+#if defined(PIPELINE) && !defined(BUG_GIVENON)
 		if
-		:: offer[s] == SENT_ON -> how = G_CANCEL_CLOSE
-		:: offer[s] == NOT_SENT -> how = G_CLOSE
+		:: pending[s] == SENT_ON -> how = G_CANCEL_CLOSE
+		:: pending[s] == NOT_SENT -> how = G_CLOSE
 		:: else
 		fi;
 #endif
@@ -953,12 +953,12 @@ abandons:
 	/* await_sender in wait_queue.c: the time is up; it may be sent, even later */
 	atomic {
 		if
-		:: offer[s] == SENDING ->
+		:: pending[s] == SENDING ->
 			b_stop--;
-			offer[s] = ABANDONED;
-			c = ticket[s].conn;
-			ticket[s].state = NONE;
-			tickets_out--
+			pending[s] = ABANDONED;
+			c = waiter[s].conn;
+			waiter[s].state = NONE;
+			waits_out--
 		:: else -> goto give_up
 		fi
 	};
@@ -973,16 +973,16 @@ abandons:
 	};
 #endif
 
-settle:
+validate:
 	/*
 	 * pgpx_socket_cache_fetch: the worker checks that the requester is the holder.  Then
 	 * validate: the answer to a reset, or nothing.
 	 */
 	if
-	:: atomic { mine && reachable && !conn[c].owed && signalled ->
+	:: atomic { mine && reachable && !conn[c].unread_reset && signalled ->
 		how = G_AS_IT_WAS; then = T_STOP; goto giving }
 #ifndef BUG_OWED
-	:: atomic { mine && conn[c].owed && reachable && len(out[c]) > 0 ->
+	:: atomic { mine && conn[c].unread_reset && reachable && len(out[c]) > 0 ->
 		out[c]?got;
 		assert(got == RST || got == BAD);	/* never another session's answer */
 		if
@@ -994,9 +994,9 @@ settle:
 #endif
 		fi }
 	:: atomic { !mine || !reachable -> goto dead }
-	:: atomic { mine && conn[c].owed && signalled ->
+	:: atomic { mine && conn[c].unread_reset && signalled ->
 		target[c] = RST; how = G_CANCEL_CLOSE; then = T_STOP; goto giving }
-	:: atomic { mine && !conn[c].owed && reachable -> assert(len(out[c]) == 0) }
+	:: atomic { mine && !conn[c].unread_reset && reachable -> assert(len(out[c]) == 0) }
 #else
 	:: true
 #endif
@@ -1030,7 +1030,7 @@ use:
 		fi
 	};
 
-#ifdef CARRY
+#ifdef PIPELINE
 	goto answer;
 
 sent_answer:
@@ -1040,10 +1040,10 @@ sent_answer:
 		out[c]?got;
 		assert(got == RST || got == BAD);	/* never another session's answer */
 		if
-		:: got == RST -> got = 0; offer[s] = 0; goto answer
+		:: got == RST -> got = 0; pending[s] = 0; goto answer
 		:: else ->
 			/* PGPX_EV_NOT_RESET: it has not run, and waits again with its number */
-			got = 0; offer[s] = 0;
+			got = 0; pending[s] = 0;
 #ifdef BUG_NOTRUN
 			goto answer
 #else
@@ -1053,7 +1053,7 @@ sent_answer:
 		fi }
 	/* it may have run: 08006 */
 #ifdef BUG_TWICE
-	:: atomic { !reachable && mine -> used = 0; offer[s] = 0; goto dead }
+	:: atomic { !reachable && mine -> used = 0; pending[s] = 0; goto dead }
 #else
 	:: atomic { !reachable && mine -> how = G_CLOSE; then = T_NEXT; goto giving }
 #endif
@@ -1093,12 +1093,12 @@ back:
 	:: atomic { s != 0 || ended == NS - 1 -> true }
 	fi;
 #endif
-#ifdef CARRY
+#ifdef PIPELINE
 	/* hand_over_lease: without the lock, is_ready_for_hand_over */
 	if
 	:: atomic { mine && used && reachable && len(out[c]) == 0 && len(in[c]) == 0 &&
 		len(queue) > 0 -> true }
-	:: goto no_carry
+	:: goto no_pipeline
 	fi;
 	/* pgpx_pool_hand_over */
 	atomic {
@@ -1108,16 +1108,16 @@ back:
 		:: else
 		fi;
 		if
-		:: got != NOBODY && mine && !is_damaged && offer[got] == OPEN && !is_spent(c) &&
+		:: got != NOBODY && mine && !is_damaged && pending[got] == OPEN && !is_spent(c) &&
 			no_cancel ->
 			queue?_, _;
 			leases_out--;
 			clear_lease(c);
-			conn[c].owed = 0;
+			conn[c].unread_reset = 0;
 			conn[c].state = IDLE;
-			ticket[got].state = GRANTED;
-			ticket[got].conn = c;
-			offer[got] = SENDING;
+			waiter[got].state = GRANTED;
+			waiter[got].conn = c;
+			pending[got] = SENDING;
 			take_conn(c, got);
 			n = got;
 			assert_first(n);
@@ -1130,19 +1130,19 @@ back:
 			:: conn[c].cancel == 0 && conn[c].busy -> target[c] = got + 1
 			:: else -> target[c] = 0
 			fi
-		:: else -> got = 0; goto no_carry
+		:: else -> got = 0; goto no_pipeline
 		fi
 	};
 	/* send_and_wake in lease_return.c: one call, without interrupts */
 	atomic {
 		if
 #if STOPS > 0
-		:: offer[got] == ABANDONED && reachable -> in[c]!(AHEAD + got)
-		:: offer[got] == ABANDONED && !reachable
+		:: pending[got] == ABANDONED && reachable -> in[c]!(AHEAD + got)
+		:: pending[got] == ABANDONED && !reachable
 #endif
-		:: is_offered && reachable -> in[c]!(AHEAD + got); offer[got] = SENT_ON
-		:: is_offered && !reachable -> offer[got] = SENT_ON	/* the loss is not noticed yet */
-		:: is_offered && !reachable -> offer[got] = NOT_SENT
+		:: is_pending && reachable -> in[c]!(AHEAD + got); pending[got] = SENT_ON
+		:: is_pending && !reachable -> pending[got] = SENT_ON	/* the loss is not noticed yet */
+		:: is_pending && !reachable -> pending[got] = NOT_SENT
 		fi;
 #ifndef BUG_NOTWOKEN
 		latch[got] = 1;
@@ -1151,7 +1151,7 @@ back:
 		goto next
 	};
 
-no_carry:
+no_pipeline:
 #endif
 	/* pgpx_lease_return: condition() outside of the lock .. */
 	if
@@ -1162,12 +1162,12 @@ no_carry:
 #endif
 #ifdef BUG_CANCEL
 	:: atomic { mine && !used -> how = G_CLEAN }
-	:: atomic { mine && used && reachable -> in[c]!RST; how = G_OWED }
+	:: atomic { mine && used && reachable -> in[c]!RST; how = G_RESET_PENDING }
 #else
 	:: atomic { mine && conn[c].cancel != 0 -> how = G_CANCEL }
 	:: atomic { mine && conn[c].cancel == 0 && !used -> how = G_CLEAN }
 	:: atomic { mine && conn[c].cancel == 0 && used && reachable ->
-		in[c]!RST; how = G_OWED }
+		in[c]!RST; how = G_RESET_PENDING }
 #endif
 	:: atomic { mine && used && !reachable -> how = G_CLOSE }
 	fi;
@@ -1195,7 +1195,7 @@ next:
 	};
 
 done:
-	atomic { arrival[s] = 0; told = 0; left = 0; ended++ }
+	atomic { arrival[s] = 0; published = 0; left = 0; ended++ }
 }
 
 /* --- the worker ------------------------------------------------------------- */
@@ -1318,7 +1318,7 @@ inline events_of(c)
 						if
 						:: k < num ->
 							queue?_, _;
-							ticket[j].state = FAILED;
+							waiter[j].state = FAILED;
 							latch[j] = 1
 						:: else -> break
 						fi
@@ -1337,7 +1337,7 @@ inline events_of(c)
 			:: len(out[c]) == 0 -> k = BAD
 			fi;
 			phase[c] = P_OPEN;
-			conn[c].owed = 0;
+			conn[c].unread_reset = 0;
 			if
 			:: k == RST && !conn[c].old -> conn[c].state = IDLE
 			:: else -> close_conn(c)
@@ -1388,8 +1388,8 @@ inline work_on(c)
 				/* pgpx_control_receive and read_control */
 				control?k;
 				if
-				:: k == epoch ->
-					knows = 1; conninfo_epoch = epoch;
+				:: k == incarnation ->
+					knows = 1; conninfo_incarnation = incarnation;
 					missed = 0; must_serve = 1
 				:: else
 				fi
@@ -1410,11 +1410,11 @@ inline work_on(c)
 			:: else ->
 				/* pgpx_pool_conninfo_missing */
 				free_conn(c);
-				conninfo_epoch = 0;
+				conninfo_incarnation = 0;
 				missed = 1;
 				for (j : 0 .. NS - 1) {
 					if
-					:: ticket[j].state == WAITING -> latch[j] = 1
+					:: waiter[j].state == WAITING -> latch[j] = 1
 					:: else
 					fi
 				}
@@ -1470,7 +1470,7 @@ inline tick(c)
 
 proctype Worker()
 {
-	byte epochs = 0;
+	byte incarnations = 0;
 	bit must_serve;		/* waiters are served once, at the end of a round */
 
 #if RESTARTS > 0
@@ -1479,7 +1479,7 @@ start:
 #ifndef BUG_FORGET
 	atomic { forget_connections(); knows = 0; worker_timer = 0 };
 #endif
-	atomic { epochs++; epoch = epochs; worker_latch = 1 };
+	atomic { incarnations++; incarnation = incarnations; worker_latch = 1 };
 #endif
 	do
 	:: true ->
@@ -1516,8 +1516,8 @@ end_sleep:
 			:: len(control) > 0 ->
 				control?k;
 				if
-				:: k == epoch ->
-					knows = 1; conninfo_epoch = epoch;
+				:: k == incarnation ->
+					knows = 1; conninfo_incarnation = incarnation;
 					missed = 0; must_serve = 1
 				:: else
 				fi
@@ -1562,7 +1562,7 @@ end_sleep:
 #if RESTARTS > 0
 stop:
 	/* at_exit in worker.c */
-	epoch = 0;
+	incarnation = 0;
 	atomic {
 #ifndef BUG_FORGET
 		forget_connections();
@@ -1580,7 +1580,7 @@ stop:
 			fi
 		};
 		num = 0;
-		conninfo_epoch = 0;
+		conninfo_incarnation = 0;
 #endif
 		knows = 0; ticking = 0; worker_timer = 0; worker_killed = 0;
 		worker_latch = 0
@@ -1606,7 +1606,7 @@ end:
 			:: dirty[c] = 0; out[c]!RST
 			:: b_resetfail > 0 -> b_resetfail--; out[c]!BAD
 			fi
-#ifdef CARRY
+#ifdef PIPELINE
 		:: x >= AHEAD ->
 			x = x - AHEAD;
 			if
@@ -1627,7 +1627,7 @@ end:
 			fi
 #endif
 		:: else ->
-#ifdef CARRY
+#ifdef PIPELINE
 			assert(!ran[x - 1]);
 			ran[x - 1] = 1;
 #endif
@@ -1641,7 +1641,7 @@ end:
 		if
 		:: alive[c] && len(in[c]) > 0 && len(out[c]) < ROOM ->
 			in[c]?x;
-#ifdef CARRY
+#ifdef PIPELINE
 			if
 			:: x >= AHEAD -> x = x - AHEAD + 1; dirty[c] = x; out[c]!RST
 			:: else
@@ -1662,7 +1662,7 @@ end:
 		if
 		:: alive[c] && len(in[c]) > 0 && len(out[c]) < ROOM ->
 			in[c]?x;
-#ifdef CARRY
+#ifdef PIPELINE
 			if
 			:: x >= AHEAD -> x = x - AHEAD + 1; dirty[c] = x; out[c]!RST
 			:: else
@@ -1738,7 +1738,7 @@ proctype Env()
 		};
 		serve();
 		s = 0 }
-	:: atomic { restarts > 0 && epoch != 0 ->
+	:: atomic { restarts > 0 && incarnation != 0 ->
 #ifdef DAMAGE
 		damaged = 1;		/* pgpx_pool_condemn_locked, which has the worker restart */
 #endif
@@ -1754,7 +1754,7 @@ proctype Monitor()
 	timeout;
 	assert(env_ended);
 	assert(ended == NS);				/* else a session hangs */
-	assert(len(queue) == 0 && leases_out == 0 && tickets_out == 0);
+	assert(len(queue) == 0 && leases_out == 0 && waits_out == 0);
 	d_step {
 		n = 0;
 		for (i : 0 .. NC - 1) {

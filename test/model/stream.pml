@@ -59,7 +59,7 @@ byte last = 0;			/* the exchange that was answered last */
 byte number = 0;		/* of the exchange */
 byte lease = 0;
 bool closed = false;	/* the stream is broken */
-bool owed = false;		/* the answer to a reset is unread */
+bool unread_reset = false;		/* the answer to a reset is unread */
 byte copies = 0;
 
 #ifdef BUG_SAME_ECHO
@@ -87,7 +87,7 @@ inline close_stream()
 		dirty = 0;
 		last = 0;
 		closed = true;
-		owed = false
+		unread_reset = false
 	}
 }
 
@@ -207,7 +207,7 @@ inline read_reset()
 	:: !closed && (from?[FAILED, _, _] || from?[COPYIN, _, _]) -> close_stream()
 	:: timeout -> close_stream()
 	od;
-	owed = false
+	unread_reset = false
 }
 
 /* The answer to the statement. */
@@ -278,7 +278,7 @@ active proctype Session()
 	:: lease < LEASES ->
 		lease++;
 		if
-		:: owed -> closed = false; read_reset()
+		:: unread_reset -> closed = false; read_reset()
 		:: else
 		fi;
 		exchange();
@@ -294,7 +294,7 @@ active proctype Session()
 		:: else ->
 			number++;
 			atomic { send_token(); to!RESET(number, lease); to!SYNC(number, lease) };
-			owed = true
+			unread_reset = true
 		fi
 	:: else -> break
 	od

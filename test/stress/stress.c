@@ -1600,7 +1600,7 @@ check(PGconn **local, PGconn **remote)
 
 static const char *const servers[POOLS] = {"s", "c"};
 static long before[POOLS][9];
-static long carried;			/* in quiet rounds */
+static long pipelined;			/* in quiet rounds */
 
 /* The counters of the pools: checkouts, discards, timeouts, .. */
 static void
@@ -1694,14 +1694,14 @@ check_model(PGconn **local)
 			m.failed[pool] += sessions[i].model.failed[pool];
 			m.victims[pool] += sessions[i].model.victims[pool];
 		}
-		carried += now[7];
+		pipelined += now[7];
 		not_ready += m.not_ready[pool];
 
 		/*
-		 * Who does not wait may wait for a test that is under way.  Whose time is
-		 * up when he has been granted a connection, which is not ready yet, has not
-		 * waited in vain by the queue's count: his ticket was granted.  His lease
-		 * counts as retried, as do those whose connections prove dead.
+		 * A checkout without wait may wait for a test that is under way.  A checkout
+		 * that times out after the grant, because the connection is not ready yet,
+		 * counts as granted.  Its lease counts as retried, as do leases whose
+		 * connections prove dead.
 		 */
 		if (now[0] != m.leased[pool] || now[1] != m.discarded[pool] ||
 			now[2] < m.late[pool] || now[2] > m.late[pool] + m.none_now[pool] ||
@@ -1710,7 +1710,7 @@ check_model(PGconn **local)
 			now[5] != m.victims[pool] || now[7] > now[6] ||
 			(pool == 0 && now[7] > now[3]))
 			fail(NULL, "pool %s counts %ld leases, %ld discarded, %ld timeouts, %ld retried, %ld statements,"
-				 " %ld errors, %ld cancelled or failed, %ld granted, %ld carried; the sessions had %ld, %ld,"
+				 " %ld errors, %ld cancelled or failed, %ld granted, %ld pipelined; the sessions had %ld, %ld,"
 				 " %ld (and %ld without waiting), %ld that were not ready, %ld, %ld, %ld", servers[pool], now[0], now[1],
 				 now[2], now[8], now[3], now[4], now[5], now[6], now[7], m.leased[pool], m.discarded[pool],
 				 m.late[pool], m.none_now[pool], m.not_ready[pool], m.statements[pool], m.failed[pool],
@@ -1933,16 +1933,16 @@ main(int argc, char **argv)
 	}
 	printf("stress: %ld operations, %ld values, %ld refused, %d barriers; own traces: %ld\n",
 		   operations, values, refused, rounds, own_traces);
-	printf("stress: in quiet rounds %ld carried, %ld granted and not ready in time, %ld not sent in time, %ld locks\n",
-		   carried, not_ready, not_sent, locked);
+	printf("stress: in quiet rounds %ld pipelined, %ld granted and not ready in time, %ld not sent in time, %ld locks\n",
+		   pipelined, not_ready, not_sent, locked);
 	printf("stress: in quiet rounds %ld transactions with connections of several servers, and %ld deadlocks\n",
 		   crossed, deadlocks);
 	if (crossed < rounds)
 		fail(NULL, "next to no transaction had connections of several servers");
 	if (seconds >= 60 && deadlocks == 0)
 		fail(NULL, "no deadlock was detected");
-	if (carried < 10L * rounds)
-		fail(NULL, "next to nothing was carried");
+	if (pipelined < 10L * rounds)
+		fail(NULL, "next to nothing was pipelined");
 	if (values < 10L * rounds)
 		fail(NULL, "next to nothing was asked");
 	if (seconds >= 60 && own_traces == 0)

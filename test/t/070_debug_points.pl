@@ -350,56 +350,56 @@ foreach my $case ([ worker_starts => 'starting' ], [ worker_ends => 'stopping' ]
 }
 
 # a connection has been granted with a pending statement that is just being sent
-make_pool($local, $proxy, server => 'carry', options => { pool_size => 1, retry_min => '10 ms' });
-$remote->safe_psql('remote_db', 'CREATE TABLE carried (n int); GRANT ALL ON carried TO remote_app');
+make_pool($local, $proxy, server => 'pipelined', options => { pool_size => 1, retry_min => '10 ms' });
+$remote->safe_psql('remote_db', 'CREATE TABLE executed (n int); GRANT ALL ON executed TO remote_app');
 
 # For later: the server's timer for statistics wakes a session ten seconds after its
 # first statement. After a statement of that length no timer is set.
 my %waiter_by_relay = map { $_ => PgpxSession->new($local) } qw(answered taken);
 $_->start('SELECT pg_sleep(11)') foreach values %waiter_by_relay;
-my $carried = q{SELECT pipelined, errors, leased, waiters FROM pgpool.stats JOIN pgpool.pools USING (pool_id) WHERE pools.server = 'carry'};
+my $counters = q{SELECT pipelined, errors, leased, waiters FROM pgpool.stats JOIN pgpool.pools USING (pool_id) WHERE pools.server = 'pipelined'};
 foreach my $case (qw(undisturbed lost cancelled terminated taken))
 {
 	my ($holder, $waiter) = map { PgpxSession->new($local) } 1 .. 2;
-	my $sql = $case =~ /undisturbed|lost|taken/ ? 'INSERT INTO carried VALUES (1)' : 'SELECT pg_sleep(600)';
+	my $sql = $case =~ /undisturbed|lost|taken/ ? 'INSERT INTO executed VALUES (1)' : 'SELECT pg_sleep(600)';
 	my $running = q{SELECT count(*) FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(600)' AND usename = 'remote_app' AND state = 'active'};
 
 	disarm();
-	$local->safe_psql('postgres', q{SELECT pgpool.reset_stats('carry')});
-	$remote->safe_psql('remote_db', 'TRUNCATE carried');
+	$local->safe_psql('postgres', q{SELECT pgpool.reset_stats('pipelined')});
+	$remote->safe_psql('remote_db', 'TRUNCATE executed');
 	$holder->run("SET pgpool_ext.debug_point = 'hand_over wait'");
-	my $lease = lease($holder, 'carry');
+	my $lease = lease($holder, 'pipelined');
 	$holder->run("SELECT pgpool.exec($lease, 'SELECT 1')");
-	$waiter->start("SELECT pgpool.exec('carry', '$sql')");
+	$waiter->start("SELECT pgpool.exec('pipelined', '$sql')");
 	wait_until($local, 'SELECT count(*) FROM pgpool.waiters', 1) or die 'no waiter';
 	$holder->start("SELECT pgpool.checkin($lease)");
-	ok(reached('hand_over'), "carry, $case: connection is granted");
-	is($local->safe_psql('postgres', 'SELECT pid, state FROM pgpool.leases'), $waiter->pid . '|active', "carry, $case: lease is shown as active");
-	check_invariants($local, "carry, $case: invariants hold");
+	ok(reached('hand_over'), "pipelined, $case: connection is granted");
+	is($local->safe_psql('postgres', 'SELECT pid, state FROM pgpool.leases'), $waiter->pid . '|active', "pipelined, $case: lease is shown as active");
+	check_invariants($local, "pipelined, $case: invariants hold");
 	if ($case eq 'lost')
 	{
 		# a RST that the sender has not seen: no byte is sent
 		$proxy->command('reset 0');
-		$remote->safe_psql('postgres', q{SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity WHERE application_name = 'pgpool_ext/carry'});
-		ok(wait_until($local, q{SELECT count(*) FROM pgpool.connections WHERE server = 'carry' AND state = 'leased'}, '1'), "carry, $case: connection has ended");
+		$remote->safe_psql('postgres', q{SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity WHERE application_name = 'pgpool_ext/pipelined'});
+		ok(wait_until($local, q{SELECT count(*) FROM pgpool.connections WHERE server = 'pipelined' AND state = 'leased'}, '1'), "pipelined, $case: connection has ended");
 		$proxy->command('pass');
 	}
 	my %how = (cancelled => 'SELECT pg_cancel_backend(' . $waiter->pid . ')', terminated => 'SELECT pg_terminate_backend(' . $waiter->pid . ')',
 		taken => 'SELECT pgpool.terminate(lease) FROM pgpool.leases');
-	is($local->safe_psql('postgres', $how{$case}), 't', "carry, $case: action succeeds") if $how{$case};
+	is($local->safe_psql('postgres', $how{$case}), 't', "pipelined, $case: action succeeds") if $how{$case};
 
 	# the socket is shut down then, so that nothing is sent
-	ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgpool_ext/carry'}, '0'), "carry, $case: connection ends") if $case eq 'taken';
+	ok(wait_until($remote, q{SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgpool_ext/pipelined'}, '0'), "pipelined, $case: connection ends") if $case eq 'taken';
 	go_on('hand_over');
-	is($holder->finish(30) . $holder->error, '', "carry, $case: predecessor has returned its lease");
+	is($holder->finish(30) . $holder->error, '', "pipelined, $case: predecessor has returned its lease");
 	$waiter->finish(30);
-	is($waiter->sqlstate, { cancelled => '57014', terminated => '57P01' }->{$case} // '', "carry, $case: owner gets the expected result") or diag($waiter->error);
-	is($remote->safe_psql('remote_db', 'SELECT count(*) FROM carried'), $case =~ /ed$/ && $case ne 'undisturbed' ? '0' : '1', "carry, $case: statement ran as often as expected");
-	ok(wait_until($remote, $running, '0'), "carry, $case: nothing runs on the remote server");
-	ok(wait_until($local, $carried, $case eq 'undisturbed' ? '1|0|0|0' : '0|0|0|0'), "carry, $case: counters are as expected");
-	is($local->safe_psql('postgres', "SELECT a FROM pgpool.query('carry', 'select 42') AS t(a int)"), '42', "carry, $case: next session is granted a connection");
+	is($waiter->sqlstate, { cancelled => '57014', terminated => '57P01' }->{$case} // '', "pipelined, $case: owner gets the expected result") or diag($waiter->error);
+	is($remote->safe_psql('remote_db', 'SELECT count(*) FROM executed'), $case =~ /ed$/ && $case ne 'undisturbed' ? '0' : '1', "pipelined, $case: statement ran as often as expected");
+	ok(wait_until($remote, $running, '0'), "pipelined, $case: nothing runs on the remote server");
+	ok(wait_until($local, $counters, $case eq 'undisturbed' ? '1|0|0|0' : '0|0|0|0'), "pipelined, $case: counters are as expected");
+	is($local->safe_psql('postgres', "SELECT a FROM pgpool.query('pipelined', 'select 42') AS t(a int)"), '42', "pipelined, $case: next session is granted a connection");
 	$_->quit foreach $holder, $waiter;
-	stats_add_up($local, "carry, $case: counters add up");
+	stats_add_up($local, "pipelined, $case: counters add up");
 }
 
 # The session that returns the connection is stopped while it sends the waiter's
@@ -412,13 +412,13 @@ foreach my $point (qw(hand_over hand_over_sent))
 		my $name = "stopped at $point, $case";
 
 		disarm();
-		$local->safe_psql('postgres', q{SELECT pgpool.reset_stats('carry')});
-		$remote->safe_psql('remote_db', 'TRUNCATE carried');
+		$local->safe_psql('postgres', q{SELECT pgpool.reset_stats('pipelined')});
+		$remote->safe_psql('remote_db', 'TRUNCATE executed');
 		$holder->run("SET pgpool_ext.debug_point = '$point wait'");
-		my $lease = lease($holder, 'carry');
+		my $lease = lease($holder, 'pipelined');
 		$holder->run("SELECT pgpool.exec($lease, 'SELECT 1')");
 		$waiter->run(q{SET pgpool_ext.checkout_timeout = '1 s'}) if $case eq 'late';
-		$waiter->start(q{SELECT pgpool.exec('carry', 'INSERT INTO carried VALUES (1)')});
+		$waiter->start(q{SELECT pgpool.exec('pipelined', 'INSERT INTO executed VALUES (1)')});
 		wait_until($local, 'SELECT count(*) FROM pgpool.waiters', 1) or die 'no waiter';
 		$holder->start("SELECT pgpool.checkin($lease)");
 		ok(reached($point), "$name: connection is granted");
@@ -430,9 +430,9 @@ foreach my $point (qw(hand_over hand_over_sent))
 
 		# the pool works on, also for the same session with a pending statement
 		$waiter = PgpxSession->new($local) if $case eq 'terminated';
-		is($waiter->run(q{SET pgpool_ext.checkout_timeout = '1 min'; SELECT a FROM pgpool.query('carry', 'select 43') AS t(a int)}) . $waiter->error, '43', "$name: pool works for the same session");
-		lease($second, 'carry');
-		$waiter->start(q{SELECT a FROM pgpool.query('carry', 'select 44') AS t(a int)});
+		is($waiter->run(q{SET pgpool_ext.checkout_timeout = '1 min'; SELECT a FROM pgpool.query('pipelined', 'select 43') AS t(a int)}) . $waiter->error, '43', "$name: pool works for the same session");
+		lease($second, 'pipelined');
+		$waiter->start(q{SELECT a FROM pgpool.query('pipelined', 'select 44') AS t(a int)});
 		wait_until($local, 'SELECT count(*) FROM pgpool.waiters', 1) or die 'no waiter';
 		ok(!$holder->done, "$name: first session is still stopped");
 		go_on($point);
@@ -440,8 +440,8 @@ foreach my $point (qw(hand_over hand_over_sent))
 		ok(!$waiter->done, "$name: later pending statement is not affected");
 		$second->run(q{SELECT pgpool.checkin_all()});
 		is($waiter->finish(30) . $waiter->error, '44', "$name: later pending statement gets its own answer");
-		is($remote->safe_psql('remote_db', 'SELECT count(*) FROM carried'), $point eq 'hand_over_sent' ? '1' : '0', "$name: first statement ran as often as expected");
-		ok(wait_until($local, q{SELECT leased, waiters FROM pgpool.pools WHERE server = 'carry'}, '0|0'), "$name: nothing is left");
+		is($remote->safe_psql('remote_db', 'SELECT count(*) FROM executed'), $point eq 'hand_over_sent' ? '1' : '0', "$name: first statement ran as often as expected");
+		ok(wait_until($local, q{SELECT leased, waiters FROM pgpool.pools WHERE server = 'pipelined'}, '0|0'), "$name: nothing is left");
 		check_invariants($local, "$name: invariants hold");
 		stats_add_up($local, "$name: counters add up");
 		$_->quit foreach $holder, $waiter, $second;
@@ -505,21 +505,21 @@ foreach my $point (qw(hand_over hand_over_sent))
 	my $waiter = PgpxSession->new($local);
 
 	disarm();
-	$local->safe_psql('postgres', q{SELECT pgpool.reset_stats('carry'); SELECT pgpool.drain('carry', '10 s'); SELECT pgpool.resume('carry')});
+	$local->safe_psql('postgres', q{SELECT pgpool.reset_stats('pipelined'); SELECT pgpool.drain('pipelined', '10 s'); SELECT pgpool.resume('pipelined')});
 	$proxy->command('freeze');
 	$waiter->run(q{SET pgpool_ext.debug_point = 'cancelled wait'});
-	$waiter->start(q{SELECT pgpool.checkout('carry', '60 s')});
-	ok(wait_until($local, q{SELECT state FROM pgpool.connections WHERE server = 'carry'}, 'connecting'), 'session waits for a connection attempt');
+	$waiter->start(q{SELECT pgpool.checkout('pipelined', '60 s')});
+	ok(wait_until($local, q{SELECT state FROM pgpool.connections WHERE server = 'pipelined'}, 'connecting'), 'session waits for a connection attempt');
 	$local->safe_psql('postgres', 'SELECT pg_cancel_backend(' . $waiter->pid . ')');
 	ok(reached('cancelled'), 'session is cancelled');
-	ok(wait_until($local, q{SELECT last_error IS NOT NULL FROM pgpool.pools WHERE server = 'carry'}, 't', 30), 'connection attempt fails meanwhile');
+	ok(wait_until($local, q{SELECT last_error IS NOT NULL FROM pgpool.pools WHERE server = 'pipelined'}, 't', 30), 'connection attempt fails meanwhile');
 	go_on('cancelled');
 	$waiter->finish(30);
 	$waiter->failed('57014', qr/canceling statement/, 'cancel and failure: session gets the cancel');
-	is($local->safe_psql('postgres', q{SELECT cancelled, failed FROM pgpool.stats WHERE server = 'carry'}), '1|0', 'cancel and failure: cancel is counted');
+	is($local->safe_psql('postgres', q{SELECT cancelled, failed FROM pgpool.stats WHERE server = 'pipelined'}), '1|0', 'cancel and failure: cancel is counted');
 	$proxy->command('pass');
 	$waiter->quit;
-	ok(wait_until($local, q{SELECT a FROM pgpool.query('carry', 'select 42') AS t(a int)}, '42', 30), 'cancel and failure: pool works');
+	ok(wait_until($local, q{SELECT a FROM pgpool.query('pipelined', 'select 42') AS t(a int)}, '42', 30), 'cancel and failure: pool works');
 }
 
 # A waiter has timed out and is granted a connection, and then its user mapping is
