@@ -51,6 +51,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		pgpx_shared = calloc(1, sizeof(PgpxShared));
 		pgpx_shared->boot_id = 7;
 		pgpx_shared->max_pools = 4;
+		pg_atomic_init_u32(&pgpx_shared->pools_end, 4);
 		pgpx_control_init(1);
 		ready = true;
 	}

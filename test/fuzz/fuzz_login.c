@@ -172,6 +172,11 @@ pgpx_event_due_at(PgpxTime at)
 {
 }
 
+void
+pgpx_event_pool_changed(int pool)
+{
+}
+
 int
 pgpx_pool_cancel_done(PgpxPool *pool, PgpxConn *conn, bool sent, bool ok)
 {

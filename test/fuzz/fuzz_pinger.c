@@ -297,6 +297,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	{
 		pgpx_shared = calloc(1, sizeof(PgpxShared));
 		pgpx_shared->max_pools = 1;
+		pg_atomic_init_u32(&pgpx_shared->pools_end, 1);
 		pgpx_shared->max_locks = 4;
 		strcpy(pgpx_shared->instance, "p");
 		pgpx_pools = calloc(1, sizeof(PgpxPool));

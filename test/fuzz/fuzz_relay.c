@@ -380,6 +380,7 @@ LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	{
 		pgpx_shared = calloc(1, sizeof(PgpxShared));
 		pgpx_shared->max_connections = 1;
+		pg_atomic_init_u32(&pgpx_shared->conns_end, 1);
 		pgpx_wconns = calloc(1, sizeof(PgpxWorkerConn));
 		pgpx_conns = calloc(1, sizeof(PgpxConn));
 

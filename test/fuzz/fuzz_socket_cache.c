@@ -419,6 +419,8 @@ set_up(void)
 	pgpx_shared->boot_id = 7;
 	pgpx_shared->max_pools = 1;
 	pgpx_shared->max_connections = NCONNS;
+	pg_atomic_init_u32(&pgpx_shared->pools_end, 1);
+	pg_atomic_init_u32(&pgpx_shared->conns_end, NCONNS);
 	pg_atomic_init_u64(&pgpx_shared->worker[0].incarnation, INCARNATION);
 	for (int i = 0; i < QUESTIONS; i++)
 		questions[i].fd = -1;

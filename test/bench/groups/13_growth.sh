@@ -4,6 +4,8 @@
 #
 # A session calls on pools of 1, 60 and 400 open connections, near and behind a proxy that
 # passes everything on a millisecond late. Another one calls on 200 pools in turn.
+# 60 sessions call on eight connections of a server with the default settings, and of one
+# with room for 10,000 connections and 5,000 pools, a thousand of which are in use.
 # A pool with five open connections receives 30 calls of 2 ms at the same time, while a
 # connect takes a second.
 
@@ -71,8 +73,51 @@ way_burst() {
   say "last $(cat "$work"/tmp/burst.[0-9]* | awk '$3 > most { most = $3 } END { printf "%.1f", most / 1000 }')"
 }
 
+# wide_server: a server with large settings, and a thousand pools that have a connection
+wide_server() {
+  local default_port=$growth_port
+
+  growth_psql -q -c "CREATE SERVER eight FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (base_server 'near1', pool_size '8')"
+  start_server wide "shared_preload_libraries = 'pgpool_ext'" "pgpool_ext.max_connections = 10000" \
+    "pgpool_ext.max_pools = 5000" "log_connections = off" >/dev/null
+  wide_port=$port
+  growth_port=$wide_port
+  growth_psql -q -f "$bench/sql/growth.sql"
+  growth_psql -q >/dev/null <<SQL
+CREATE SERVER near1 FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host '127.0.0.1', port '$remote_port',
+  dbname 'remote_db', sslmode 'disable', idle_timeout '0', max_lifetime '0');
+CREATE USER MAPPING FOR postgres SERVER near1 OPTIONS (user 'remote_app', password '$secret');
+SELECT format('CREATE SERVER %s FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (base_server ''near1'', pool_size ''%s'')', name, size)
+FROM (SELECT 'one' || i, 1 FROM generate_series(1, $(turns 1000)) AS i UNION ALL SELECT 'eight', 8) AS pool(name, size) \gexec
+SELECT count(pgpool.exec('one' || i, 'select 1')) FROM generate_series(1, $(turns 1000)) AS i;
+SQL
+  growth_port=$default_port
+}
+
+# way_configured default|wide: calls per second of 60 sessions on a pool of eight connections
+way_configured() {
+  local at=$growth_port
+
+  [ "$1" = default ] || at=$wide_port
+  as_user tee "$work/tmp/eight.pgbench" <<<"SELECT pgpool.exec('eight', 'select 1');" >/dev/null
+  as_user "$bindir/pgbench" -n -h "$work/s" -p "$at" -U postgres -c 60 -j 2 -T "$seconds" \
+    -f "$work/tmp/eight.pgbench" postgres </dev/null 2>/dev/null | sed -n 's/^tps = \([0-9.]*\).*/\1/p'
+}
+
+# way_idle: CPU time of the worker in an idle second, in us
+way_idle() {
+  psql_at "$wide_port" postgres postgres -Atq -c "SELECT pg_sleep(2)" \
+    -c "SELECT cpu_us(ARRAY[pid::text]) AS before FROM pgpool.workers \gset" -c "SELECT pg_sleep(4)" \
+    -c "SELECT round((cpu_us(ARRAY[pid::text]) - :before) / 4, 1) FROM pgpool.workers" | tail -n 1
+}
+
+# way_view NAME: ms to read this view
+way_view() {
+  psql_at "$wide_port" postgres postgres -Atq -c "SELECT view_ms('$1')"
+}
+
 group_13() {
-  local growth_port proxy_pid
+  local growth_port wide_port proxy_pid
 
   place free
   growth_servers
@@ -80,6 +125,12 @@ group_13() {
   large_pools far
   measure "$long_rounds" cycle:pool cycle:dblink burst
   kill "$proxy_pid" || true
+  wide_server
+  measure "$rounds" configured:default configured:wide
+  measure "$long_rounds" idle
+  measure "$long_rounds" view:pools view:connections view:leases view:waiters view:stats view:wait_histogram view:workers view:locks
+  as_user "$bindir/pg_ctl" stop -w -m immediate -D "$work/wide" >/dev/null 2>&1 </dev/null
+  rm -rf "${work:?}/wide"
   as_user "$bindir/pg_ctl" stop -w -m immediate -D "$work/growth" >/dev/null 2>&1 </dev/null
   rm -rf "${work:?}/growth"
 }
@@ -96,6 +147,11 @@ report_13() {
   ratio "a call on 200 pools in turn / on 200 named connections of dblink" free:cycle:pool.us free:cycle:dblink.us "<=1.1"
   limit "connections opened for 30 calls of 2 ms on five connections" free:burst.opened "<=2"
   figure free:burst.last ms "the last of these calls, while a connect takes a second"
+  ratio "60 sessions on 8: large settings and a thousand pools / default settings" free:configured:wide free:configured:default ">=0.97"
+  limit "us of CPU of an idle worker in a second, with these settings" free:idle "<=100"
+  for at in pools connections leases waiters stats wait_histogram workers locks; do
+    limit "ms to read view $at, with these settings" "free:view:$at" "<=20"
+  done
   grid "us of a call" us=.us "CPU of session and worker=.cpu"
   for at in near far; do
     for size in 1 60 400; do

@@ -43,3 +43,14 @@ BEGIN
   PERFORM dblink_disconnect(name) FROM unnest(names) AS name;
   RETURN v;
 END $$;
+
+-- ms to read a view
+CREATE FUNCTION view_ms(name text) RETURNS numeric LANGUAGE plpgsql AS $$
+DECLARE
+  start timestamptz;
+BEGIN
+  EXECUTE format('SELECT count(*) FROM (SELECT * FROM pgpool.%I OFFSET 0) AS v WHERE v IS NOT NULL', name);
+  start := clock_timestamp();
+  EXECUTE format('SELECT count(*) FROM (SELECT * FROM pgpool.%I OFFSET 0) AS v WHERE v IS NOT NULL', name);
+  RETURN round(extract(epoch FROM clock_timestamp() - start) * 1000, 3);
+END $$;
