@@ -1126,7 +1126,7 @@ COMMENT ON COLUMN pgpool.stats.waited IS
 COMMENT ON COLUMN pgpool.stats.granted IS
 'of these, checkouts that were granted a connection';
 COMMENT ON COLUMN pgpool.stats.pipelined IS
-'of these, calls whose statement was sent with the reset by the session that returned the connection';
+'of these, calls and scans of foreign tables whose statement was sent with the reset by the session that returned the connection';
 COMMENT ON COLUMN pgpool.stats.timeouts IS
 'waits that timed out';
 COMMENT ON COLUMN pgpool.stats.cancelled IS

@@ -72,8 +72,8 @@ cmp_ok($took, '<', 15, 'attempt ends soon after the deadline');
 
 is($session->run("SELECT * FROM pgpool.query('good', 'select 7') $row"), '7', 'other pool still works');
 ok(wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE state = 'connecting'", '0', 30), 'attempts end');
-is($local->safe_psql('postgres', 'SELECT descriptors FROM pgpool.workers'),
-	$local->safe_psql('postgres', 'SELECT ' . descriptors_wanted()),
+ok(wait_until($local, 'SELECT descriptors FROM pgpool.workers',
+	$local->safe_psql('postgres', 'SELECT ' . descriptors_wanted())),
 	'attempts leave no file descriptor open');
 
 # a shorter timeout of the call applies first

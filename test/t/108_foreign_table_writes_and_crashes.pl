@@ -116,7 +116,7 @@ foreach my $round (0 .. $rounds - 1)
 	  or last;
 	$kills{$what}->();
 	usleep(200_000 * rand);
-	$bench->signal('INT');
+	$bench->signal('TERM');
 	eval { $bench->finish };
 	unlike($err, qr/PANIC|invalid|malformed|does not fit/, "round $round: clients report no damage after the end of $what") or diag($err);
 	ok(wait_until($local, 'SELECT true', 't'), "round $round: local server accepts connections after the end of $what");
