@@ -644,6 +644,9 @@ do_statement(Session *s, const Kind *kind, Way way, const char *also)
 	PQclear(res);
 	if (costs_connection(&st))
 		may_close(s);
+	/* a changed parameter, which only DISCARD ALL is known to restore */
+	if (kind->flags & LAST && strstr(s->pool, "_reset") != NULL)
+		may_close(s);
 	if (!is_call(way) && (kind->flags & CLOSES || (kind->flags & COPY_IN && st.extended)))
 		s->dead = true;
 	if (is_call(way))
