@@ -78,6 +78,8 @@ wide_server() {
   local default_port=$growth_port
 
   growth_psql -q -c "CREATE SERVER eight FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (base_server 'near1', pool_size '8')"
+  # the remote has room for one of the two servers
+  growth_psql -q -c "SELECT pgpool.drain(NULL, '30 s')" -c "SELECT pgpool.resume()" >/dev/null
   start_server wide "shared_preload_libraries = 'pgpool_ext'" "pgpool_ext.max_connections = 10000" \
     "pgpool_ext.max_pools = 5000" "log_connections = off" >/dev/null
   wide_port=$port
@@ -106,9 +108,12 @@ way_configured() {
 
 # way_idle: CPU time of the worker in an idle second, in us
 way_idle() {
-  psql_at "$wide_port" postgres postgres -Atq -c "SELECT pg_sleep(2)" \
-    -c "SELECT cpu_us(ARRAY[pid::text]) AS before FROM pgpool.workers \gset" -c "SELECT pg_sleep(4)" \
-    -c "SELECT round((cpu_us(ARRAY[pid::text]) - :before) / 4, 1) FROM pgpool.workers" | tail -n 1
+  psql_at "$wide_port" postgres postgres -Atq <<'SQL' | tail -n 1
+SELECT pg_sleep(2);
+SELECT cpu_us(array_agg(pid::text)) AS before FROM pgpool.workers \gset
+SELECT pg_sleep(4);
+SELECT round((cpu_us(array_agg(pid::text)) - :before) / 4, 1) FROM pgpool.workers;
+SQL
 }
 
 # way_view NAME: ms to read this view
