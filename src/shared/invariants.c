@@ -593,6 +593,9 @@ check_queue(PgpxCheck *check)
 	if (pool->queue_tail != last)
 		pgpx_check_fault(check, "queue ends with waiter %d, not with %d",
 						 pool->queue_tail, last);
+	if (pgpx_pool_has_waiting_bit(pool) != (n > 0))
+		pgpx_check_fault(check, "%d waiters are in the queue, but its bit in pgpx_waiting_bits says otherwise",
+						 n);
 	if (pool->nwaiting != n)
 		pgpx_check_fault(check, "%d waiters are in the queue, but the pool counts %d",
 						 n, pool->nwaiting);

@@ -172,7 +172,7 @@ note_remote_full_locked(PgpxPool *pool, PgpxTime now)
 	Assert(LWLockHeldByMeInMode(pool->lock, LW_EXCLUSIVE));
 	if (pool->remote_full_since == 0)
 		pool->remote_full_since = now;
-	pool->remote_full_at = pgpx_cap_used(&pgpx_servers[pool->server].cap, NULL);
+	pool->used_when_full = pgpx_cap_used(&pgpx_servers[pool->server].cap, NULL);
 	pool->unavailable_since = 0;
 }
 
@@ -187,9 +187,9 @@ pgpx_pool_retry_if_room(PgpxPool *pool, PgpxTime now)
 										 NULL);
 		PgpxTime	pause = FULL_RETRY_US;
 
-		if (used < pool->remote_full_at)
+		if (used < pool->used_when_full)
 		{
-			pool->remote_full_at = used;
+			pool->used_when_full = used;
 			pause = FULL_RETRY_MIN_US;
 		}
 		if (pool->retry_at > Max(now, pool->last_error_at) + pause)

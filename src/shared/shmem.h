@@ -396,7 +396,7 @@ typedef struct PgpxPool
 	PgpxTime	remote_full_since;	/* first of the current run of connects
 									 * that the remote refused because it was
 									 * full; 0: none */
-	int			remote_full_at; /* connections of this server at the last such
+	int			used_when_full; /* connections of this server at the last such
 								 * refusal */
 	char		last_error[PGPX_ERROR_LEN];
 	bool		damaged;		/* out of service, see registry.c */

@@ -107,6 +107,15 @@ waiting_bit(const PgpxPool *pool)
 	return UINT32_C(1) << (PGPX_POOL_INDEX(pool) % 32);
 }
 
+bool
+pgpx_pool_has_waiting_bit(const PgpxPool *pool)
+{
+	int			word = PGPX_POOL_INDEX(pool) / 32;
+
+	return (pg_atomic_read_u32(&pgpx_waiting_bits[word]) &
+			waiting_bit(pool)) != 0;
+}
+
 int
 pgpx_pool_next_waiting(int pool)
 {

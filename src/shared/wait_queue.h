@@ -182,6 +182,9 @@ typedef struct PgpxHandOver
 	char		messages[PGPX_PENDING_MAX];
 } PgpxHandOver;
 
+/* Is the bit for pools with waiters set?  For pgpx_invariants_check. */
+extern bool pgpx_pool_has_waiting_bit(const PgpxPool *pool);
+
 /*
  * Return the first pool after "pool" that has waiters; -1: none.  Start with
  * -1.  Reads without a lock.

@@ -51,14 +51,14 @@ $sessions[0]->run("SELECT pgpool.checkin($leases[0])");
 like($sessions[2]->finish(30), qr/^\d+$/, 'connection that is returned is granted to the first waiter');
 is(waiting(), join(',', map { $_->pid . ' remote_full' } @sessions[ 3, 4 ]), 'other waiters keep their places');
 
-# --- notice_after: the client is told once
+# --- notice_after: each checkout sends one NOTICE
 $local->safe_psql('postgres', "ALTER SERVER shard1 OPTIONS (ADD notice_after '50 ms')");
-my $told = PgpxSession->new($local);
-$told->fails("SELECT pgpool.checkout('shard1', '2 s')", '55P03', qr/came free within 2000 ms/, 'session waits until its timeout');
-is(scalar(() = $told->error =~ /NOTICE:  (?:00000: )?still waiting for a connection to server "shard1" after \d+ ms\nDETAIL:  .*accepted no more connections/g), 1,
-	'session is told once that it waits, and why') or diag($told->error);
+my $noticed = PgpxSession->new($local);
+$noticed->fails("SELECT pgpool.checkout('shard1', '2 s')", '55P03', qr/came free within 2000 ms/, 'session waits until its timeout');
+is(scalar(() = $noticed->error =~ /NOTICE:  (?:00000: )?still waiting for a connection to server "shard1" after \d+ ms\nDETAIL:  .*accepted no more connections/g), 1,
+	'NOTICE appears once, with the reason of the wait') or diag($noticed->error);
 $local->safe_psql('postgres', 'ALTER SERVER shard1 OPTIONS (DROP notice_after)');
-$told->fails("SELECT pgpool.checkout('shard1', '200 ms')", '55P03', qr/\A(?!.*still waiting)/s, 'without notice_after there is no notice');
+$noticed->fails("SELECT pgpool.checkout('shard1', '200 ms')", '55P03', qr/\A(?!.*still waiting)/s, 'without notice_after there is no notice');
 
 # --- a timeout names the cause
 $sessions[5]->fails("SELECT pgpool.checkout('shard1', '100 ms')", '55P03',

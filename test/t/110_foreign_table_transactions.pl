@@ -231,6 +231,23 @@ $session->fails('COMMIT', 'PX002', qr/has timed out/, 'commit fails after lease_
 $local->safe_psql('postgres', 'ALTER SERVER one OPTIONS (DROP lease_timeout)');
 nothing_is_left('lease_timeout');
 
+# limits and administrative functions in the middle of a scan
+$session->run('BEGIN; DECLARE c CURSOR FOR SELECT id FROM one.big; FETCH 1 FROM c');
+$local->safe_psql('postgres', "ALTER SERVER one OPTIONS (ADD lease_timeout '300ms')");
+ok(wait_until($local, "SELECT count(*) FROM pgpool.leases WHERE scope = 'fdw'", '0'), 'lease times out in mid-scan');
+$session->fails('MOVE ALL FROM c', 'PX002', qr/has timed out/, 'rest of the scan fails after lease_timeout');
+$session->run('ROLLBACK');
+$local->safe_psql('postgres', 'ALTER SERVER one OPTIONS (DROP lease_timeout)');
+nothing_is_left('lease_timeout in mid-scan');
+$session->run('BEGIN; DECLARE c CURSOR FOR SELECT id FROM one.big; FETCH 1 FROM c');
+is($local->safe_psql('postgres', "SELECT pgpool.drain('one', '300 ms')"), 'f', 'drain waits for the transaction of a scan until its timeout');
+is($session->run('MOVE ALL FROM c; SELECT v FROM one.a WHERE id = 8') . $session->error, '0', 'scan goes on while its server is drained');
+$session->run('COMMIT');
+is($local->safe_psql('postgres', "SELECT pgpool.drain('one', '30 s')"), 't', 'drain ends after the transaction');
+is($local->safe_psql('postgres', q{SELECT total FROM pgpool.pools WHERE server = 'one'}), '0', 'drained pool has no connection');
+$local->safe_psql('postgres', "SELECT pgpool.resume('one')");
+nothing_is_left('drain');
+
 # the end of the worker
 $session->run('BEGIN; UPDATE one.a SET v = 999 WHERE id = 9');
 terminate($local, worker_pid($local));

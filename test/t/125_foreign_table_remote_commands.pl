@@ -7,7 +7,8 @@ use PgpxTest;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $remote = remote_node('remote');
+my $remote = remote_node('remote',
+	conf => ["session_preload_libraries = 'auto_explain'", 'auto_explain.log_min_duration = 0', 'auto_explain.log_analyze = on', 'auto_explain.log_timing = off']);
 my $local = local_node('local');
 
 $remote->safe_psql('remote_db', <<'EOT');
@@ -131,6 +132,20 @@ foreach my $attempt (1 .. 4)
 }
 is(result(reads('plain', 5, 5, 5)), "5\n5\n5", 'other statements work after the failures');
 $session->run('ROLLBACK');
+
+# --- the remote server may use parallel workers for an aggregate, which is read as a whole
+$remote->safe_psql('remote_db', <<'EOT');
+SET ROLE remote_app;
+CREATE TABLE large AS SELECT i FROM generate_series(1, 100000) AS i;
+ALTER TABLE large SET (parallel_workers = 2);
+ANALYZE large;
+EOT
+$remote->safe_psql('postgres', 'ALTER ROLE remote_app SET parallel_setup_cost = 0; ALTER ROLE remote_app SET parallel_tuple_cost = 0; ALTER ROLE remote_app SET min_parallel_table_scan_size = 0');
+make_pool($local, $remote, server => 'parallel');
+$local->safe_psql('postgres', 'CREATE FOREIGN TABLE large (i int) SERVER parallel');
+my $logged = -s $remote->logfile;
+is(result('SELECT sum(i) FROM large'), '5000050000', 'sum is correct');
+like(slurp_file($remote->logfile, $logged), qr/Query Text: SELECT sum\(i\) FROM public\.large.*Workers Launched: [12]/s, 'remote plan of a sum has parallel workers');
 
 $session->quit;
 stats_add_up($local);
