@@ -94,7 +94,7 @@ foreach my $user ('trusted', $super)
 	is(log_count(qr/"trap" of database "postgres" for user "$user" before a checkout.*\n.*pgpool_ext opens no connection without a password.*/), 1,
 		"owner of a server gets no connections of $user without a password");
 }
-is(log_count(qr/FATAL/), 0, 'database that does not allow connections is skipped');
+is(log_count(qr/FATAL:.*not currently accepting connections/), 0, 'database that does not allow connections is skipped');
 is($remote->safe_psql('remote_db', q{SELECT tableowner FROM pg_tables WHERE tablename = 'trapped'}), 'remote_app', q{start commands were executed as the server's owner});
 is($local->safe_psql('postgres', "SELECT pgpool.exec('warm', 'select 1'); SELECT connects FROM pgpool.stats WHERE server = 'warm' AND local_user = '$super'"), "1\n2",
 	'first checkout gets an open connection');
