@@ -1,7 +1,7 @@
 # Many sessions on foreign tables share few connections: at most pool_size, granted in the order of
 # arrival. While sessions, the worker and remote sessions are killed at random, each transaction is
 # executed completely or not at all: accounts, tellers, branches and history of TPC-B have equal sums.
-# PGPX_TEST_SESSIONS: sessions of the first part. PGPX_TEST_SECONDS, PGPX_TEST_SEED: for the second.
+# PGPX_TEST_SESSIONS: their number. PGPX_TEST_SECONDS, PGPX_TEST_SEED: of the part with faults.
 use strict;
 use warnings;
 
@@ -17,6 +17,7 @@ my $seed = $ENV{PGPX_TEST_SEED} // 1;
 my $folder = PostgreSQL::Test::Utils::tempdir();
 my $remote = remote_node('remote');
 my $local = local_node('local', conf => [ 'restart_after_crash = on', 'max_connections = ' . ($sessions + 40) ]);
+my $pool_size = 8;
 my $branches = 20;
 
 $remote->safe_psql('remote_db', <<"EOT");
@@ -30,7 +31,7 @@ INSERT INTO tellers SELECT i, (i + 9) / 10, 0 FROM generate_series(1, 10 * $bran
 INSERT INTO accounts SELECT i, (i + 99) / 100, 0 FROM generate_series(1, 100 * $branches) AS i;
 ANALYZE;
 EOT
-make_pool($local, $remote, server => 'bank', options => { pool_size => 4, checkout_timeout => '60s', retry_max => '200ms', operation_timeout => '3s' });
+make_pool($local, $remote, server => 'bank', options => { pool_size => $pool_size, checkout_timeout => '60s', retry_max => '200ms', operation_timeout => '3s' });
 $local->safe_psql('postgres', <<'EOT');
 IMPORT FOREIGN SCHEMA public FROM SERVER bank INTO public;
 GRANT SELECT, INSERT, UPDATE ON branches, tellers, accounts, history TO app;
@@ -72,19 +73,19 @@ sub bench
 		'>', $out, '2>&1');
 }
 
-# The remote refuses a fifth session.
+# The remote server refuses more sessions than pool_size.
 sub never_too_many
 {
 	my $all = $sessions * 5;
 
-	$remote->safe_psql('postgres', 'ALTER ROLE remote_app CONNECTION LIMIT 4');
+	$remote->safe_psql('postgres', "ALTER ROLE remote_app CONNECTION LIMIT $pool_size");
 	my $bench = bench($sessions, \my $out, '-t', 5);
 	$bench->finish;
-	is($bench->result(0), 0, "$sessions sessions on 4 connections") or diag($out);
+	is($bench->result(0), 0, "$sessions sessions on $pool_size connections") or diag($out);
 	like($out, qr/number of transactions actually processed: $all\/$all/, 'all transactions are executed');
 	is(sums(), '0|0|0', 'sums agree');
 	is($remote->safe_psql('remote_db', 'SELECT count(*) FROM history'), $all, 'each transaction was committed once');
-	is($local->safe_psql('postgres', 'SELECT connects, connects_failed, timeouts FROM pgpool.stats'), '4|0|0', 'four connections are used, and no fifth one was tried');
+	is($local->safe_psql('postgres', 'SELECT connects, connects_failed, timeouts FROM pgpool.stats'), "$pool_size|0|0", "$pool_size connections are used, and not one more was tried");
 	cmp_ok($local->safe_psql('postgres', 'SELECT waited FROM pgpool.stats'), '>', 0, 'sessions waited for connections');
 	$remote->safe_psql('postgres', 'ALTER ROLE remote_app CONNECTION LIMIT -1');
 	return;
@@ -92,11 +93,11 @@ sub never_too_many
 
 sub first_come_first_served
 {
-	my @holders = map { PgpxSession->new($local, user => 'app') } 1 .. 4;
-	my @waiters = map { PgpxSession->new($local, user => 'app') } 1 .. 6;
+	my @holders = map { PgpxSession->new($local, user => 'app') } 1 .. $pool_size;
+	my @waiters = map { PgpxSession->new($local, user => 'app') } 1 .. $pool_size + 4;
 
 	$_->run('BEGIN; SELECT abalance FROM accounts WHERE aid = 1') foreach @holders;
-	is(join('', map { $_->error } @holders), '', 'four transactions hold all connections');
+	is(join('', map { $_->error } @holders), '', 'transactions hold all connections');
 	foreach my $i (0 .. $#waiters)
 	{
 		$waiters[$i]->start('BEGIN; SELECT abalance FROM accounts WHERE aid = ' . (2 + $i));
@@ -116,7 +117,7 @@ sub first_come_first_served
 			$errors .= $waiters[$n]->error;
 		}
 	}
-	is("@order", '0 1 2 3 4 5', 'waiters get connections in their order');
+	is("@order", join(' ', 0 .. $#waiters), 'waiters get connections in their order');
 	is($errors, '', 'no waiter gets an error');
 	$_->quit foreach @holders, @waiters;
 	return;
@@ -136,14 +137,8 @@ sub killed_at_random
 		'a remote statement is cancelled' => sub { at($remote, "SELECT pg_cancel_backend(pid) $of_pool ORDER BY random() LIMIT 1") },
 		'the worker is terminated' => sub { at($local, "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE backend_type = 'pgpool_ext worker'") },
 		'the remote crashes' => sub { $remote->stop('immediate'); $remote->start; 1 },
-		'a session is killed' => sub {
-			my $pid = at($local, "SELECT pid FROM pg_stat_activity WHERE application_name = 'tpcb' ORDER BY random() LIMIT 1");
-			return '' unless $pid =~ /^\d+$/;
-			kill 'KILL', $pid;
-			usleep(100_000);
-			wait_until($local, 'SELECT true', 't');
-			return 1;
-		});
+		'a session is killed' => sub { crash("application_name = 'tpcb'") },
+		'the worker is killed' => sub { crash("backend_type = 'pgpool_ext worker'") });
 
 	# each once, then some more often than others
 	my @next = sort keys %faults;
@@ -155,7 +150,7 @@ sub killed_at_random
 		if (!$bench || !$bench->pumpable)
 		{
 			eval { $bench->finish } if $bench;
-			$bench = bench(20, \$out, '-T', 30);
+			$bench = bench($sessions, \$out, '-T', 30);
 		}
 		usleep(50_000 + rand 250_000);
 		eval { $bench->pump_nb };
@@ -181,6 +176,18 @@ sub killed_at_random
 	is($session->run('SELECT count(*) FROM accounts') . $session->error, 100 * $branches, 'foreign tables work after the faults');
 	$session->quit;
 	return;
+}
+
+# Kill one of these processes with SIGKILL, and wait until the local server has restarted after the crash.
+sub crash
+{
+	my ($which) = @_;
+	my $pid = at($local, "SELECT pid FROM pg_stat_activity WHERE $which ORDER BY random() LIMIT 1");
+	my $started = 'SELECT pid FROM pg_stat_activity WHERE backend_type = \'checkpointer\'';
+	my $before = at($local, $started);
+
+	return '' unless $pid =~ /^\d+$/ && $before =~ /^\d+$/ && kill 'KILL', $pid;
+	return wait_until($local, sub { my $now = at($local, $started); $now =~ /^\d+$/ && $now != $before ? 1 : 0 }, '1');
 }
 
 # The rows of a query that may fail; '' if it has none.
