@@ -129,7 +129,7 @@ ok(wait_until($local, "SELECT count(*) FROM pgpool.connections WHERE server = 'w
 	'hold: slot is free after operation_timeout');
 $proxy->command('pass');
 is($session->run(query("'way'", $asked{simple}[0])) . $session->error, $asked{simple}[1], 'hold: pool works again');
-is($local->safe_psql('postgres', 'SELECT sum(descriptors) - ' . descriptors_wanted() . ' FROM pgpool.workers'), '0', 'hold: no file descriptor is left open');
+ok(wait_until($local, 'SELECT sum(descriptors) - ' . descriptors_wanted() . ' FROM pgpool.workers', '0'), 'hold: no file descriptor is left open');
 $remote->safe_psql('postgres', q{SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE '%pg_sleep(600)%' AND usename = 'remote_app'});
 
 # garbage and RST on an idle connection

@@ -197,7 +197,7 @@ foreach my $fault (qw(cut flip))
 	is($session->run("SELECT a FROM pgpool.query('way', 'select 7') $row") . $session->error, '7', 'reset: next call uses another connection');
 }
 is(worker_pid($local), $worker, 'worker was not restarted');
-is($local->safe_psql('postgres', 'SELECT sum(descriptors) - ' . descriptors_wanted() . ' FROM pgpool.workers'), '0', 'worker has no superfluous file descriptor');
+ok(wait_until($local, 'SELECT sum(descriptors) - ' . descriptors_wanted() . ' FROM pgpool.workers', '0'), 'worker has no superfluous file descriptor');
 
 $_->quit foreach $session, $app, $maker;
 stats_add_up($local);

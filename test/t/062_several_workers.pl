@@ -25,8 +25,8 @@ foreach my $n (1 .. 6)
 $session->run("SET ROLE app; SELECT pgpool.exec('s1', 'select 1'); RESET ROLE");
 my %worker = map { split /\|/ } split /\n/, $local->safe_psql('postgres', "SELECT DISTINCT server, worker FROM pgpool.pools");
 is(join(' ', sort values %worker), '0 0 1 1 2 2', 'six servers are distributed over three workers, all pools of a server belong to one');
-is($local->safe_psql('postgres', 'SELECT worker, state, pools, connections, descriptors, pid IS NOT NULL FROM pgpool.workers ORDER BY worker'),
-	join("\n", map { my $pools = $worker{s1} == $_ ? 3 : 2; "$_|running|$pools|$pools|" . 3 * $pools . '|t' } 0 .. 2),
+ok( wait_until($local, 'SELECT worker, state, pools, connections, descriptors, pid IS NOT NULL FROM pgpool.workers ORDER BY worker',
+	join("\n", map { my $pools = $worker{s1} == $_ ? 3 : 2; "$_|running|$pools|$pools|" . 3 * $pools . '|t' } 0 .. 2)),
 	'pgpool.workers shows the pools of each worker');
 is($local->safe_psql('postgres', "SELECT count(DISTINCT w.pid) FROM pgpool.workers w JOIN pg_stat_activity a USING (pid) WHERE a.backend_type = 'pgpool_ext worker'"),
 	'3', 'workers are three processes');
