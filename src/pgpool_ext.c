@@ -16,7 +16,7 @@
 #include "protocol/control_message.h"
 #include "session/catalog_invalidation.h"
 #include "worker/worker.h"
-#include "fdw/attach.h"
+#include "fdw/handler.h"
 
 #ifdef PG_MODULE_MAGIC_EXT
 PG_MODULE_MAGIC_EXT(.name = "pgpool_ext", .version = "1.0");

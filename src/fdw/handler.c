@@ -1,29 +1,70 @@
 /*-------------------------------------------------------------------------
  *
  * handler.c
- *	  The handler of foreign tables on pools, and the callbacks of EXPLAIN.
+ *	  The handler of foreign tables on pools; attaching those of postgres_fdw.
  *
- * Planning, push-down and deparsing are those of postgres_fdw.  EXPLAIN calls
- * its callbacks and adds to their output.  Each callback that uses a connection
- * is ours.  The FdwRoutine is not a copy of that of postgres_fdw: a copy would
- * also inherit callbacks that a later version adds, and such a callback could
- * open a connection of its own, which does not see what this transaction has
- * written.
+ * The handler
+ *	 Planning, push-down and deparsing are those of postgres_fdw.  EXPLAIN calls
+ *	 its callbacks and adds to their output.  Each callback that uses a
+ *	 connection is ours.  The FdwRoutine is not a copy of that of postgres_fdw: a
+ *	 copy would also inherit callbacks that a later version adds, and such a
+ *	 callback could open a connection of its own, which does not see what this
+ *	 transaction has written.
+ *
+ * Attaching
+ *	 A foreign-data wrapper is attached while its handler is pgpool_fdw_handler.
+ *	 Attaching is ALTER FOREIGN DATA WRAPPER postgres_fdw HANDLER, with three
+ *	 additions:
+ *	 - No transaction may use the old handler for one statement and the new one
+ *	   for the next, because it would not see its own writes.  So the functions
+ *	   lock all foreign tables of the wrapper, as ALTER TABLE would.
+ *	 - Sessions keep the FdwRoutine of a handler in their relation cache, and
+ *	   ALTER FOREIGN DATA WRAPPER does not invalidate it.  So the functions
+ *	   invalidate the relation cache of all foreign tables.
+ *	 - The wrapper depends on the handler and therefore on pgpool_ext.  DROP
+ *	   EXTENSION pgpool_ext CASCADE would drop postgres_fdw with all servers and
+ *	   tables.  Two hooks prevent this.
+ *	 The wrapper is a member of extension postgres_fdw, whose state pg_dump does
+ *	 not dump.  So a dump restores plain postgres_fdw.
  *
  *-------------------------------------------------------------------------
  */
-#include "base/compat.h"
+#include "fdw/handler.h"
 
+#include "access/genam.h"
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "access/xact.h"
+#include "catalog/dependency.h"
+#include "catalog/objectaccess.h"
+#include "catalog/pg_extension.h"
+#include "catalog/pg_foreign_data_wrapper.h"
+#include "catalog/pg_foreign_table.h"
+#include "catalog/pg_proc.h"
+#include "catalog/pg_type.h"
+#include "commands/defrem.h"
+#include "commands/extension.h"
 #include "foreign/fdwapi.h"
+#include "nodes/makefuncs.h"
+#include "parser/parse_node.h"
+#include "storage/lmgr.h"
+#include "storage/lock.h"
+#include "tcop/utility.h"
 #include "utils/builtins.h"
+#include "utils/catcache.h"
+#include "utils/guc.h"
+#include "utils/inval.h"
+#include "utils/lsyscache.h"
+#include "utils/regproc.h"
 #include "utils/rel.h"
+#include "utils/snapmgr.h"
+#include "utils/syscache.h"
 
-#include "fdw/contract.h"
-#include "fdw/deparse.h"
-#include "fdw/modify.h"
+#include "base/compat.h"
+#include "shared/shmem.h"
+#include "fdw/callbacks.h"
+#include "fdw/remote_sql.h"
 #include "fdw/remote_transaction.h"
-#include "fdw/scan.h"
-#include "fdw/utility.h"
 
 /* Returns the callbacks of postgres_fdw. */
 static const FdwRoutine *
@@ -157,4 +198,498 @@ pgpx_fdw_handler(PG_FUNCTION_ARGS)
 	routine->AnalyzeForeignTable = pgpx_utility_analyze;
 	routine->ImportForeignSchema = pgpx_utility_import;
 	PG_RETURN_POINTER(routine);
+}
+
+#define OUR_EXTENSION "pgpool_ext"
+#define OUR_HANDLER "pgpool_fdw_handler"
+#define THEIR_EXTENSION "postgres_fdw"
+#define THEIR_WRAPPER "postgres_fdw"
+#define THEIR_HANDLER "postgres_fdw_handler"
+#define ESTIMATE "use_remote_estimate"
+
+PG_FUNCTION_INFO_V1(pgpx_attach_postgres_fdw);
+PG_FUNCTION_INFO_V1(pgpx_detach_postgres_fdw);
+
+static ProcessUtility_hook_type prev_process_utility = NULL;
+static object_access_hook_type prev_object_access = NULL;
+
+/* a DROP EXTENSION runs that names both extensions */
+static bool drops_both = false;
+
+/*
+ * Find the handler function of an extension by its name, in whichever schema
+ * the extension is.  Returns InvalidOid if the extension has none.
+ */
+static Oid
+find_handler(Oid extension, const char *name)
+{
+	CatCList   *list = SearchSysCacheList1(PROCNAMEARGSNSP,
+										   CStringGetDatum(name));
+	Oid			found = InvalidOid;
+
+	for (int i = 0; i < list->n_members; i++)
+	{
+		Form_pg_proc proc =
+			(Form_pg_proc) GETSTRUCT(&list->members[i]->tuple);
+
+		if (proc->pronargs == 0 && proc->prorettype == FDW_HANDLEROID &&
+			getExtensionOfObject(ProcedureRelationId, proc->oid) == extension)
+			found = proc->oid;
+	}
+	ReleaseSysCacheList(list);
+	return found;
+}
+
+/* Returns InvalidOid if the wrapper has no handler or does not exist. */
+static Oid
+wrapper_handler(Oid wrapper)
+{
+	HeapTuple	row = SearchSysCache1(FOREIGNDATAWRAPPEROID,
+									  ObjectIdGetDatum(wrapper));
+	Oid			handler;
+
+	if (!HeapTupleIsValid(row))
+		return InvalidOid;
+	handler = ((Form_pg_foreign_data_wrapper) GETSTRUCT(row))->fdwhandler;
+	ReleaseSysCache(row);
+	return handler;
+}
+
+/* Returns whether a wrapper that is not ours uses our handler. */
+static bool
+is_attached(Oid wrapper)
+{
+	Oid			ours = get_extension_oid(OUR_EXTENSION, true);
+	Oid			handler = wrapper_handler(wrapper);
+
+	return OidIsValid(ours) && OidIsValid(handler) &&
+		handler == find_handler(ours, OUR_HANDLER) &&
+		getExtensionOfObject(ForeignDataWrapperRelationId, wrapper) != ours;
+}
+
+pg_noreturn static void
+refuse_drop(const char *wrapper)
+{
+	ereport(ERROR,
+			(errcode(ERRCODE_DEPENDENT_OBJECTS_STILL_EXIST),
+			 errmsg("cannot drop extension %s while foreign-data wrapper %s is "
+					"attached to it",
+					OUR_EXTENSION, wrapper),
+			 errdetail("The servers and foreign tables of the wrapper would be "
+					   "dropped as well."),
+			 errhint("Call pgpool.detach_postgres_fdw() first.")));
+}
+
+/* Returns whether DROP EXTENSION names an extension. */
+static bool
+drops(const DropStmt *stmt, const char *extension)
+{
+	ListCell   *lc;
+
+	if (stmt->removeType != OBJECT_EXTENSION)
+		return false;
+	foreach(lc, stmt->objects)
+		if (strcmp(strVal(lfirst(lc)), extension) == 0)
+			return true;
+	return false;
+}
+
+/*
+ * Raise an error for DROP EXTENSION pgpool_ext while a wrapper is attached.
+ * PostgreSQL would refuse it too, with the hint to use CASCADE.
+ */
+static void
+check_drop(void)
+{
+	Oid			wrapper = get_foreign_data_wrapper_oid(THEIR_WRAPPER, true);
+
+	if (OidIsValid(wrapper) && is_attached(wrapper))
+		refuse_drop(THEIR_WRAPPER);
+}
+
+static void
+process_utility(PlannedStmt *pstmt, const char *queryString, bool readOnlyTree,
+				ProcessUtilityContext context, ParamListInfo params,
+				QueryEnvironment *queryEnv, DestReceiver *dest,
+				QueryCompletion *qc)
+{
+	bool		outer = drops_both;
+
+	drops_both = false;
+	if (IsA(pstmt->utilityStmt, DropStmt))
+	{
+		const DropStmt *stmt = (DropStmt *) pstmt->utilityStmt;
+
+		drops_both = drops(stmt, OUR_EXTENSION) && drops(stmt, THEIR_EXTENSION);
+		if (!drops_both && drops(stmt, OUR_EXTENSION))
+			check_drop();
+	}
+	PG_TRY();
+	{
+		if (prev_process_utility)
+			prev_process_utility(pstmt, queryString, readOnlyTree, context,
+								 params, queryEnv, dest, qc);
+		else
+			standard_ProcessUtility(pstmt, queryString, readOnlyTree, context,
+									params, queryEnv, dest, qc);
+	}
+	PG_FINALLY();
+	{
+		drops_both = outer;
+	}
+	PG_END_TRY();
+}
+
+/*
+ * Raise an error if an attached wrapper is dropped because its handler is
+ * dropped, for example by DROP EXTENSION CASCADE or DROP OWNED CASCADE.  A
+ * command locks all objects that it drops before it drops the first one.  So
+ * the lock on the handler shows that the handler will be dropped, too.  Without
+ * that lock the wrapper is dropped with postgres_fdw, which is allowed.  So is
+ * DROP EXTENSION that names both extensions.
+ */
+static void
+object_access(ObjectAccessType access, Oid classId, Oid objectId, int subId,
+			  void *arg)
+{
+	LOCKTAG		tag;
+
+	if (prev_object_access)
+		prev_object_access(access, classId, objectId, subId, arg);
+	if (access != OAT_DROP || classId != ForeignDataWrapperRelationId ||
+		drops_both || !is_attached(objectId))
+		return;
+	SET_LOCKTAG_OBJECT(tag, MyDatabaseId, ProcedureRelationId,
+					   wrapper_handler(objectId), 0);
+	if (pgpx_lock_is_held(&tag, AccessExclusiveLock))
+		refuse_drop(GetForeignDataWrapper(objectId)->fdwname);
+}
+
+void
+pgpx_attach_init(void)
+{
+	prev_process_utility = ProcessUtility_hook;
+	ProcessUtility_hook = process_utility;
+	prev_object_access = object_access_hook;
+	object_access_hook = object_access;
+}
+
+/*
+ * Returns the OIDs of the servers of a wrapper, and of those that an unfinished
+ * transaction has created.
+ */
+static List *
+servers_of(Oid wrapper)
+{
+	Relation	rel = table_open(ForeignServerRelationId, AccessShareLock);
+	SnapshotData dirty;
+	SysScanDesc scan;
+	List	   *servers = NIL;
+	HeapTuple	row;
+
+	InitDirtySnapshot(dirty);
+	scan = systable_beginscan(rel, InvalidOid, false, &dirty, 0, NULL);
+	while (HeapTupleIsValid(row = systable_getnext(scan)))
+	{
+		Form_pg_foreign_server form = (Form_pg_foreign_server) GETSTRUCT(row);
+
+		if (form->srvfdw == wrapper)
+			servers = list_append_unique_oid(servers, form->oid);
+	}
+	systable_endscan(scan);
+	table_close(rel, AccessShareLock);
+	return servers;
+}
+
+/*
+ * Returns the OIDs of the foreign tables of a wrapper, in their order.  If an
+ * unfinished transaction has created one of them, sets *creator to that
+ * transaction, otherwise to InvalidTransactionId.
+ *
+ * rel: pg_foreign_table, on which the caller holds ShareLock.
+ */
+static List *
+tables_of(Oid wrapper, Relation rel, TransactionId *creator)
+{
+	List	   *servers = servers_of(wrapper);
+	SnapshotData dirty;
+	SysScanDesc scan;
+	List	   *tables = NIL;
+	HeapTuple	row;
+
+	*creator = InvalidTransactionId;
+	InitDirtySnapshot(dirty);
+	scan = systable_beginscan(rel, InvalidOid, false, &dirty, 0, NULL);
+	while (HeapTupleIsValid(row = systable_getnext(scan)))
+	{
+		Form_pg_foreign_table form = (Form_pg_foreign_table) GETSTRUCT(row);
+
+		if (!list_member_oid(servers, form->ftserver))
+			continue;
+		if (TransactionIdIsValid(dirty.xmin))
+			*creator = dirty.xmin;
+		tables = list_append_unique_oid(tables, form->ftrelid);
+	}
+	systable_endscan(scan);
+	list_sort(tables, list_oid_cmp);
+	return tables;
+}
+
+/*
+ * Returns the foreign tables of a wrapper, and prevents the creation of others
+ * until the end of this transaction.
+ *
+ * CREATE FOREIGN TABLE releases its lock on pg_foreign_table before its
+ * transaction ends.  So a table can exist that is not visible yet, and whose
+ * creator may already have used it.  This function waits for the creator.  It
+ * holds no lock meanwhile, because the creator may create another table.
+ */
+static List *
+freeze_tables(Oid wrapper)
+{
+	for (;;)
+	{
+		Relation	rel = table_open(ForeignTableRelationId, ShareLock);
+		TransactionId creator;
+		List	   *tables = tables_of(wrapper, rel, &creator);
+
+		if (!TransactionIdIsValid(creator))
+		{
+			table_close(rel, NoLock);
+			return tables;
+		}
+		table_close(rel, ShareLock);
+		XactLockTableWait(creator, NULL, NULL, XLTW_None);
+	}
+}
+
+/* Returns whether an option that is a boolean is on. */
+static bool
+is_on(List *options, const char *name)
+{
+	ListCell   *lc;
+
+	foreach(lc, options)
+	{
+		DefElem    *def = lfirst_node(DefElem, lc);
+
+		if (strcmp(def->defname, name) == 0)
+			return defGetBoolean(def);
+	}
+	return false;
+}
+
+/*
+ * Raise a warning if servers or tables have option use_remote_estimate, because
+ * postgres_fdw then opens its own connection to plan a query.
+ */
+static void
+warn_of_estimates(Oid wrapper, List *tables)
+{
+	const char *first = NULL;
+	int			n = 0;
+	ListCell   *lc;
+
+	foreach(lc, servers_of(wrapper))
+	{
+		ForeignServer *server = GetForeignServerExtended(lfirst_oid(lc),
+														 FSV_MISSING_OK);
+
+		if (server == NULL || !is_on(server->options, ESTIMATE))
+			continue;
+		if (n++ == 0)
+			first = psprintf("server \"%s\"", server->servername);
+	}
+	foreach(lc, tables)
+	{
+		Oid			table = lfirst_oid(lc);
+
+		if (!SearchSysCacheExists1(FOREIGNTABLEREL, ObjectIdGetDatum(table)) ||
+			!is_on(GetForeignTable(table)->options, ESTIMATE))
+			continue;
+		if (n++ == 0)
+			first = psprintf("foreign table \"%s\"", get_rel_name(table));
+	}
+	if (n > 0)
+		ereport(WARNING,
+				(errcode(ERRCODE_WARNING),
+				 errmsg("postgres_fdw still opens connections of its own because of option \"%s\"",
+						ESTIMATE),
+				 n == 1 ? errdetail("The option is on for %s.", first) :
+				 errdetail("The option is on for %d servers and foreign tables, for example for %s.",
+						   n, first),
+				 errhint("Drop the option, and run ANALYZE on the foreign tables.")));
+}
+
+/*
+ * Lock the foreign tables of the wrapper: wait for the transactions that use
+ * them, and block new ones until the end of this transaction.  Raises an error
+ * if this transaction has used one of the tables.
+ */
+static void
+lock_tables(List *tables)
+{
+	ListCell   *lc;
+
+	foreach(lc, tables)
+	{
+		Oid			table = lfirst_oid(lc);
+		LOCKTAG		tag;
+
+		SET_LOCKTAG_RELATION(tag, MyDatabaseId, table);
+		if (pgpx_lock_is_held(&tag, AccessShareLock))
+			ereport(ERROR,
+					(errcode(ERRCODE_OBJECT_IN_USE),
+					 errmsg("cannot change the handler of foreign-data wrapper "
+							"%s in a transaction that uses its foreign tables",
+							THEIR_WRAPPER),
+					 errdetail("Foreign table \"%s\" is in use.",
+							   get_rel_name(table)),
+					 errhint("Call the function in a transaction of its own.")));
+		LockRelationOid(table, AccessExclusiveLock);
+	}
+}
+
+/* Execute ALTER FOREIGN DATA WRAPPER .. HANDLER, and suppress its warning. */
+static void
+set_handler(Oid handler)
+{
+	AlterFdwStmt *stmt = makeNode(AlterFdwStmt);
+	char	   *schema = get_namespace_name(get_func_namespace(handler));
+	List	   *name = list_make2(makeString(schema),
+								  makeString(get_func_name(handler)));
+	int			level = NewGUCNestLevel();
+
+	stmt->fdwname = pstrdup(THEIR_WRAPPER);
+	stmt->func_options = list_make1(makeDefElem("handler", (Node *) name, -1));
+	(void) set_config_option("client_min_messages", "error", PGC_USERSET,
+							 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+	(void) set_config_option("log_min_messages", "error", PGC_SUSET,
+							 PGC_S_SESSION, GUC_ACTION_SAVE, true, 0, false);
+	(void) AlterForeignDataWrapper(make_parsestate(NULL), stmt);
+	AtEOXact_GUC(true, level);
+}
+
+/*
+ * Change the handler of postgres_fdw.
+ *
+ * ours: OID of extension pgpool_ext.  attach: true to replace the handler of
+ * postgres_fdw by that of pgpool_ext, false for the reverse.  Returns false if
+ * the wrapper already had the new handler.  Raises an error if extension
+ * postgres_fdw or its wrapper is missing, or if the wrapper has neither of the
+ * two handlers.
+ */
+static bool
+change_handler(Oid ours, bool attach)
+{
+	Oid			theirs = get_extension_oid(THEIR_EXTENSION, true);
+	Oid			wrapper = get_foreign_data_wrapper_oid(THEIR_WRAPPER, true);
+	Oid			own_handler;
+	Oid			old_handler;
+	Oid			new_handler;
+	Oid			current;
+	List	   *tables;
+	ListCell   *lc;
+
+	if (!OidIsValid(theirs))
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("extension \"%s\" is not installed in this database",
+						THEIR_EXTENSION),
+				 errhint("Install it with CREATE EXTENSION.")));
+
+	/*
+	 * Prevent a concurrent DROP EXTENSION of either.  That of postgres_fdw locks
+	 * its wrapper.
+	 */
+	LockDatabaseObject(ExtensionRelationId, ours, 0, AccessShareLock);
+	if (OidIsValid(wrapper))
+		LockDatabaseObject(ForeignDataWrapperRelationId, wrapper, 0,
+						   AccessExclusiveLock);
+
+	own_handler = find_handler(theirs, THEIR_HANDLER);
+	old_handler = attach ? own_handler : find_handler(ours, OUR_HANDLER);
+	new_handler = attach ? find_handler(ours, OUR_HANDLER) : own_handler;
+	if (!OidIsValid(old_handler) || !OidIsValid(new_handler) ||
+		getExtensionOfObject(ForeignDataWrapperRelationId, wrapper) != theirs)
+		ereport(ERROR,
+				(errcode(ERRCODE_UNDEFINED_OBJECT),
+				 errmsg("extension \"%s\" has no foreign-data wrapper \"%s\" "
+						"with handler \"%s\"",
+						THEIR_EXTENSION, THEIR_WRAPPER, THEIR_HANDLER)));
+
+	current = wrapper_handler(wrapper);
+	if (current == new_handler)
+		return false;
+	if (current != old_handler)
+		ereport(ERROR,
+				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
+				 errmsg("foreign-data wrapper \"%s\" has another handler",
+						THEIR_WRAPPER),
+				 OidIsValid(current) ?
+				 errdetail("Its handler is %s.",
+						   format_procedure(current)) : 0,
+				 errhint("Use ALTER FOREIGN DATA WRAPPER to set handler %s.",
+						 format_procedure(old_handler))));
+
+	/* our handler raises an error if it does not support this postgres_fdw */
+	if (attach)
+		(void) GetFdwRoutine(new_handler);
+
+	tables = freeze_tables(wrapper);
+	lock_tables(tables);
+	set_handler(new_handler);
+	foreach(lc, tables)
+	{
+		Oid			table = lfirst_oid(lc);
+
+		/* it may have been dropped before it was locked */
+		if (SearchSysCacheExists1(RELOID, ObjectIdGetDatum(table)))
+			CacheInvalidateRelcacheByRelid(table);
+	}
+	CommandCounterIncrement();
+	if (attach)
+		warn_of_estimates(wrapper, tables);
+	return true;
+}
+
+/*
+ * Check the permissions for one of the two SQL functions, then change the
+ * handler.  Returns whether the handler was changed.
+ */
+static bool
+change_handler_of_wrapper(FunctionCallInfo fcinfo, bool attach)
+{
+	Oid			ours = getExtensionOfObject(ProcedureRelationId,
+											fcinfo->flinfo->fn_oid);
+
+	if (!superuser())
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 attach ?
+				 errmsg("permission denied to attach foreign-data wrapper \"%s\"",
+						THEIR_WRAPPER) :
+				 errmsg("permission denied to detach foreign-data wrapper \"%s\"",
+						THEIR_WRAPPER),
+				 errdetail("Only superusers can change the handler of a "
+						   "foreign-data wrapper.")));
+	PreventCommandIfReadOnly(attach ? "pgpool.attach_postgres_fdw()" :
+							 "pgpool.detach_postgres_fdw()");
+	PreventCommandIfParallelMode(attach ? "pgpool.attach_postgres_fdw()" :
+								 "pgpool.detach_postgres_fdw()");
+	return change_handler(ours, attach);
+}
+
+Datum
+pgpx_attach_postgres_fdw(PG_FUNCTION_ARGS)
+{
+	pgpx_shmem_require();
+	PG_RETURN_BOOL(change_handler_of_wrapper(fcinfo, true));
+}
+
+/* Works without shared memory, in a server that does not preload the library. */
+Datum
+pgpx_detach_postgres_fdw(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_BOOL(change_handler_of_wrapper(fcinfo, false));
 }

@@ -19,7 +19,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "fdw/modify.h"
+#include "fdw/callbacks.h"
 
 #include "access/htup_details.h"
 #include "access/sysattr.h"
@@ -33,11 +33,9 @@
 #include "utils/rel.h"
 
 #include "values/params.h"
-#include "fdw/contract.h"
-#include "fdw/deparse.h"
 #include "fdw/remote_scan.h"
+#include "fdw/remote_sql.h"
 #include "fdw/remote_transaction.h"
-#include "fdw/scan.h"
 
 /* ------------------------------------------------------------------------
  * The row that a statement for one row returns

@@ -8,7 +8,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "fdw/scan.h"
+#include "fdw/callbacks.h"
 
 #include "access/htup_details.h"
 #include "access/sysattr.h"
@@ -21,8 +21,8 @@
 #include "utils/memutils.h"
 #include "utils/rel.h"
 
-#include "fdw/contract.h"
 #include "fdw/remote_scan.h"
+#include "fdw/remote_sql.h"
 
 /*
  * How postgres_fdw describes an aggregate.  It returns few rows for much work,

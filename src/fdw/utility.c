@@ -7,7 +7,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "fdw/utility.h"
+#include "fdw/callbacks.h"
 
 #include "access/htup_details.h"
 #include "catalog/pg_attribute.h"
@@ -20,8 +20,8 @@
 #include "utils/rel.h"
 #include "utils/sampling.h"
 
-#include "fdw/deparse.h"
 #include "fdw/remote_scan.h"
+#include "fdw/remote_sql.h"
 
 /* ------------------------------------------------------------------------
  * Queries of remote catalogs

@@ -1,15 +1,14 @@
 /*-------------------------------------------------------------------------
  *
- * modify.h
- *	  INSERT, UPDATE, DELETE, COPY FROM and TRUNCATE of foreign tables.
+ * callbacks.h
+ *	  The callbacks of the FdwRoutine, which handler.c puts together.
  *
- * These are callbacks of FdwRoutine; see PostgreSQL's documentation of
- * foreign-data wrappers.
+ * See PostgreSQL's documentation of foreign-data wrappers.
  *
  *-------------------------------------------------------------------------
  */
-#ifndef PGPX_MODIFY_H
-#define PGPX_MODIFY_H
+#ifndef PGPX_CALLBACKS_H
+#define PGPX_CALLBACKS_H
 
 #include "base/compat.h"
 
@@ -17,6 +16,44 @@
 
 #include "fdw/remote_transaction.h"
 
+/* scans of foreign tables and of foreign joins */
+extern void pgpx_scan_begin(ForeignScanState *node, int eflags);
+extern TupleTableSlot *pgpx_scan_iterate(ForeignScanState *node);
+extern void pgpx_scan_rescan(ForeignScanState *node);
+extern void pgpx_scan_end(ForeignScanState *node);
+
+/* scans that an Append reads at the same time */
+extern void pgpx_scan_async_request(AsyncRequest *request);
+extern void pgpx_scan_async_configure_wait(AsyncRequest *request);
+extern void pgpx_scan_async_notify(AsyncRequest *request);
+
+/*
+ * pgpx_scan_statistics
+ *		Return the remote transaction and the number of rows of a scan.
+ *
+ * The rows are those that were read and converted, before local filters.
+ * Returns NULL if the scan was not executed.
+ */
+extern const PgpxRemoteTransaction *
+pgpx_scan_statistics(ForeignScanState *node, uint64 *rows);
+
+/*
+ * pgpx_scan_tupdesc
+ *		Return the tuple descriptor of a scan's remote rows.
+ *
+ * A whole-row reference of a join is of type record in the executor's
+ * descriptor; here it has the table's row type.
+ */
+extern TupleDesc pgpx_scan_tupdesc(ForeignScanState *node);
+
+/*
+ * pgpx_scan_context
+ *		Add the column to the context of an error in the conversion of a value,
+ *		as postgres_fdw does.  arg: the ForeignScanState.
+ */
+extern void pgpx_scan_context(void *arg, AttrNumber attnum);
+
+/* INSERT, UPDATE and DELETE, row by row */
 extern void pgpx_modify_begin(ModifyTableState *mtstate,
 							  ResultRelInfo *result_rel, List *fdw_private,
 							  int subplan_index, int eflags);
@@ -61,10 +98,16 @@ extern void pgpx_modify_check_estimate(Oid server);
 extern void pgpx_modify_truncate(List *rels, DropBehavior behavior,
 								 bool restart_seqs);
 
+/* UPDATE and DELETE as a whole */
 extern void pgpx_direct_modify_begin(ForeignScanState *node, int eflags);
 extern TupleTableSlot *pgpx_direct_modify_iterate(ForeignScanState *node);
 extern void pgpx_direct_modify_end(ForeignScanState *node);
 extern const PgpxRemoteTransaction *
 pgpx_direct_modify_transaction(const ForeignScanState *node);
 
-#endif							/* PGPX_MODIFY_H */
+/* ANALYZE, IMPORT FOREIGN SCHEMA */
+extern bool pgpx_utility_analyze(Relation rel, AcquireSampleRowsFunc *func,
+								 BlockNumber *totalpages);
+extern List *pgpx_utility_import(ImportForeignSchemaStmt *stmt, Oid server);
+
+#endif							/* PGPX_CALLBACKS_H */

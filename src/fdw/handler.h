@@ -1,12 +1,12 @@
 /*-------------------------------------------------------------------------
  *
- * attach.h
- *	  Attach the foreign tables of postgres_fdw to pools, and detach them.
+ * handler.h
+ *	  The handler of foreign tables on pools; attaching those of postgres_fdw.
  *
  *-------------------------------------------------------------------------
  */
-#ifndef PGPX_ATTACH_H
-#define PGPX_ATTACH_H
+#ifndef PGPX_HANDLER_H
+#define PGPX_HANDLER_H
 
 #include "base/compat.h"
 
@@ -17,4 +17,4 @@
  */
 extern void pgpx_attach_init(void);
 
-#endif							/* PGPX_ATTACH_H */
+#endif							/* PGPX_HANDLER_H */

@@ -1,16 +1,17 @@
 /*-------------------------------------------------------------------------
  *
- * deparse.h
- *	  Remote names of foreign tables and columns, and the remote statements
- *	  that no plan of postgres_fdw contains.
+ * remote_sql.h
+ *	  The texts of remote statements and their columns: read from the plans of
+ *	  postgres_fdw, or deparsed where no plan contains the statement.
  *
  *-------------------------------------------------------------------------
  */
-#ifndef PGPX_DEPARSE_H
-#define PGPX_DEPARSE_H
+#ifndef PGPX_REMOTE_SQL_H
+#define PGPX_REMOTE_SQL_H
 
 #include "base/compat.h"
 
+#include "foreign/fdwapi.h"
 #include "lib/stringinfo.h"
 #include "nodes/parsenodes.h"
 #include "utils/rel.h"
@@ -62,4 +63,52 @@ extern char *pgpx_deparse_insert_rows(Relation rel, const char *insert,
 extern char *pgpx_deparse_truncate(List *rels, DropBehavior behavior,
 								   bool restart_seqs);
 
-#endif							/* PGPX_DEPARSE_H */
+typedef struct PgpxScanPlan
+{
+	const char *sql;
+	List	   *retrieved_attrs;	/* of integers */
+	int			fetch_size;
+	const char *relations;		/* of a join or an upper relation; else NULL */
+} PgpxScanPlan;
+
+typedef struct PgpxModifyPlan
+{
+	const char *sql;
+	List	   *target_attrs;	/* of integers */
+	int			values_end;		/* length of sql to the end of VALUES; -1: no
+								 * INSERT */
+	bool		has_returning;
+	List	   *retrieved_attrs;	/* of integers */
+} PgpxModifyPlan;
+
+typedef struct PgpxDirectModifyPlan
+{
+	const char *sql;
+	bool		has_returning;
+	List	   *retrieved_attrs;	/* of integers */
+	bool		set_processed;	/* count the rows in es_processed */
+} PgpxDirectModifyPlan;
+
+/*
+ * Check and read the private list of a plan.  The results point into the list.
+ * tupdesc: of the rows that the statement returns, and for modify of the
+ * target table; each attribute number is one of its columns, or that of ctid.
+ * Errors: HV000, with the version of the server.
+ */
+extern void pgpx_contract_scan(List *fdw_private, TupleDesc tupdesc,
+							   PgpxScanPlan *plan);
+extern void pgpx_contract_modify(List *fdw_private, CmdType operation,
+								 TupleDesc tupdesc, PgpxModifyPlan *plan);
+extern void pgpx_contract_direct_modify(List *fdw_private, TupleDesc tupdesc,
+										PgpxDirectModifyPlan *plan);
+
+/*
+ * pgpx_contract_routine
+ *		Return the callbacks of postgres_fdw, as a new struct.
+ *
+ * Errors: HV00B postgres_fdw cannot be loaded; HV000 a callback that must be
+ * inherited is missing.
+ */
+extern FdwRoutine *pgpx_contract_routine(void);
+
+#endif							/* PGPX_REMOTE_SQL_H */
