@@ -9,7 +9,8 @@
  * restarts the remote.  The foreign servers "s", "c" and "l" lead to PROXY_PORT, where a
  * thread of this program passes bytes on to REMOTE_PORT, or does not.  On "s" there
  * are leases and calls; on "c", which has few connections, only calls, most of which are
- * pipelined; on "l" there are distributed locks.
+ * pipelined; on "l" there are distributed locks.  The servers "d1" to "d3", and "a", a
+ * server of postgres_fdw, have foreign tables.
  *
  * Each thread is a session that executes one operation after the other and checks
  * every bit of every value.  A thread of faults cancels, terminates, revokes leases,
@@ -91,6 +92,14 @@ typedef struct Mark
 } Mark;
 
 #define MARKS 64
+#define BANKS 4					/* servers with foreign tables */
+
+/* The balance of a session's account. */
+typedef struct Balance
+{
+	bool		known;
+	long		amount;
+} Balance;
 
 typedef struct Session
 {
@@ -111,6 +120,8 @@ typedef struct Session
 	int			pool;			/* that the next statement is for */
 	bool		no_wait;		/* .. which does not wait */
 	bool		cancels;		/* .. and may be cancelled by itself */
+	Balance		committed[BANKS];	/* in this quiet round */
+	long		ncursors;
 	Model		model;
 } Session;
 
@@ -139,6 +150,7 @@ static pthread_mutex_t conn_mutex[SESSIONS];
 static volatile bool in_order = false;	/* connections of several servers are leased in order */
 static long crossed;			/* in quiet rounds: transactions that had all their connections */
 static long deadlocks;			/* in quiet rounds */
+static long banked;				/* in quiet rounds: transactions on foreign tables */
 static long own_traces;			/* found where the reset was on_transfer */
 static long not_sent;			/* statements that timed out before they were sent */
 static long not_ready;			/* leases that timed out before they were ready */
@@ -204,6 +216,7 @@ may_be(const char *sqlstate)
 		"PX001", "PX003",		/* revoked; no worker */
 		"53300",				/* too many */
 		"40P01",				/* would wait for itself */
+		"40001",				/* an aborted transaction was still open at the remote */
 	};
 
 	for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++)
@@ -873,6 +886,299 @@ cross(Session *s)
 		(void) simply(s, NULL, "ROLLBACK");
 }
 
+/* --- foreign tables ----------------------------------------------------------- */
+
+/*
+ * In each schema, "accounts" and "tellers" have a row for each session, which only this
+ * session changes; "history" has the changes.  In each committed state the sums of the
+ * three are equal.  "numbers" has the numbers n up to NUMBERS with a text of n % 100
+ * characters.  The Append of "all_numbers" is asynchronous.
+ */
+static const char *const banks[BANKS] = {"a", "d1", "d2", "d3"};
+
+#define NUMBERS 3000
+
+/* Run SQL with the name of a bank in the place of %1$s. */
+static PGresult *
+at_bank(Session *s, const char *expected, int bank, const char *sql, int n,
+		const char *const *values)
+{
+	char		text[512];
+
+	snprintf(text, sizeof(text), sql, banks[bank]);
+	return run(s, expected, text, n, values);
+}
+
+/* The single value that SQL returns must be this one. */
+static bool
+bank_says(Session *s, const char *expected, int bank, const char *sql, int n,
+		  const char *const *values, const char *value)
+{
+	PGresult   *res = at_bank(s, expected, bank, sql, n, values);
+	bool		ok = res != NULL;
+
+	if (ok && (PQntuples(res) != 1 || strcmp(PQgetvalue(res, 0, 0), value) != 0))
+		fail(s, "%s of %s is \"%s\" instead of %s", sql, banks[bank],
+			 PQntuples(res) > 0 ? PQgetvalue(res, 0, 0) : "(no row)", value);
+	s->values += ok;
+	PQclear(res);
+	return ok;
+}
+
+static void
+read_balance(Session *s, const char *expected, int bank, Balance *own)
+{
+	char		number[32];
+	const char *values[1] = {number};
+	PGresult   *res;
+
+	snprintf(number, sizeof(number), "%d", s->number);
+	res = at_bank(s, expected, bank, "SELECT balance FROM %1$s.accounts WHERE id = $1", 1, values);
+	if (res != NULL)
+	{
+		long		amount = PQntuples(res) == 1 ? atol(PQgetvalue(res, 0, 0)) : -1;
+
+		if (PQntuples(res) != 1 || (own->known && amount != own->amount))
+			fail(s, "%s has balance %ld instead of %ld", banks[bank], amount, own->amount);
+		own->amount = amount;
+		own->known = true;
+		s->values++;
+	}
+	PQclear(res);
+}
+
+/* Change the session's account and teller, and record it in the history. */
+static void
+change_balance(Session *s, const char *expected, int bank, Balance *own)
+{
+	static const char *const updates[] = {
+		/* pushed down, and row by row */
+		"UPDATE %1$s.accounts SET balance = balance + $2 WHERE id = $1 RETURNING balance",
+		"UPDATE %1$s.accounts SET balance = balance + $2 WHERE id = $1 AND random() >= 0 RETURNING balance",
+	};
+	char		number[32];
+	char		delta[32];
+	char		sum[32];
+	const char *values[2] = {number, delta};
+	long		by = (long) roll(s, 2001) - 1000;
+	PGresult   *res;
+
+	if (!own->known)
+		read_balance(s, expected, bank, own);
+	if (PQtransactionStatus(s->conn) != PQTRANS_INTRANS)
+		return;
+	snprintf(number, sizeof(number), "%d", s->number);
+	snprintf(delta, sizeof(delta), "%ld", by);
+	snprintf(sum, sizeof(sum), "%ld", own->amount + by);
+	if (!bank_says(s, expected, bank, updates[roll(s, 2)], 2, values, sum))
+		return;
+	own->amount += by;
+	res = at_bank(s, expected, bank, "UPDATE %1$s.tellers SET balance = balance + $2 WHERE id = $1", 2, values);
+	PQclear(res);
+	if (res != NULL)
+		PQclear(at_bank(s, expected, bank, "INSERT INTO %1$s.history VALUES ($1, $2)", 2, values));
+}
+
+/* Set the session's balance to 0, and delete its history. */
+static void
+clear_balance(Session *s, const char *expected, int bank, Balance *own)
+{
+	static const char *const steps[] = {
+		"DELETE FROM %1$s.history WHERE id = $1",
+		"UPDATE %1$s.accounts SET balance = 0 WHERE id = $1",
+		"UPDATE %1$s.tellers SET balance = 0 WHERE id = $1 AND random() >= 0",
+	};
+	char		number[32];
+	const char *values[1] = {number};
+
+	snprintf(number, sizeof(number), "%d", s->number);
+	for (int i = 0; i < 3; i++)
+	{
+		PGresult   *res = at_bank(s, expected, bank, steps[i], 1, values);
+
+		PQclear(res);
+		if (res == NULL)
+			return;
+	}
+	*own = (Balance) {true, 0};
+}
+
+/* Fetch rows; the number of the first one is given, and of the next one returned. */
+static int
+fetch_numbers(Session *s, const char *expected, int first, int count)
+{
+	char		sql[64];
+	PGresult   *res;
+
+	snprintf(sql, sizeof(sql), "FETCH %d FROM c%ld", count, s->ncursors);
+	res = run(s, expected, sql, 0, NULL);
+	if (res == NULL)
+		return -1;
+	if (PQntuples(res) != (first + count > NUMBERS ? NUMBERS + 1 - first : count))
+		fail(s, "%s from %d on: %d rows", sql, first, PQntuples(res));
+	for (int i = 0; i < PQntuples(res); i++)
+		if (atoi(PQgetvalue(res, i, 0)) != first + i ||
+			PQgetlength(res, i, 1) != (first + i) % 100)
+			fail(s, "row %d is %s with %d characters", first + i, PQgetvalue(res, i, 0), PQgetlength(res, i, 1));
+	first += PQntuples(res);
+	s->values++;
+	PQclear(res);
+	return first;
+}
+
+/* A cursor that is not always read to its end, with another statement in between. */
+static void
+read_cursor(Session *s, const char *expected, int bank, Balance *own)
+{
+	char		sql[256];
+	int			next = 1 + roll(s, NUMBERS);
+
+	snprintf(sql, sizeof(sql), "DECLARE c%ld CURSOR FOR SELECT n, t FROM %s.numbers WHERE n >= %d ORDER BY n",
+			 ++s->ncursors, banks[bank], next);
+	if (!simply(s, expected, sql))
+		return;
+	for (int i = roll(s, 4); i > 0; i--)
+	{
+		next = fetch_numbers(s, expected, next, 1 + roll(s, 300));
+		if (next < 0)
+			return;
+		if (roll(s, 2))
+			read_balance(s, expected, bank, own);
+		if (PQtransactionStatus(s->conn) != PQTRANS_INTRANS)
+			return;
+	}
+	snprintf(sql, sizeof(sql), "CLOSE c%ld", s->ncursors);
+	if (roll(s, 2))
+		(void) simply(s, expected, sql);
+}
+
+/* One statement or several on one server, at times within a savepoint. */
+static void
+bank_step(Session *s, const char *expected, int bank, Balance *own)
+{
+	Balance		before = *own;
+	PGconn	   *conn = s->conn;
+	bool		saved = roll(s, 3) == 0;
+	char		number[32];
+	const char *values[1] = {number};
+
+	if (saved && !simply(s, expected, "SAVEPOINT a"))
+		return;
+	snprintf(number, sizeof(number), "%d", s->number);
+	switch (roll(s, saved ? 9 : 8))
+	{
+		case 0:
+		case 1:
+		case 2:
+			change_balance(s, expected, bank, own);
+			break;
+		case 3:
+			clear_balance(s, expected, bank, own);
+			break;
+		case 4:
+			bank_says(s, expected, bank, "SELECT (SELECT sum(balance) FROM %1$s.accounts) = sum(balance)"
+					  " AND sum(balance) = (SELECT coalesce(sum(delta), 0) FROM %1$s.history) FROM %1$s.tellers", 0, NULL, "t");
+			break;
+		case 5:
+		case 6:
+			read_cursor(s, expected, bank, own);
+			break;
+		case 7:
+			read_balance(s, expected, bank, own);
+			break;
+		default:
+			if (at_bank(s, "22012", bank, "SELECT balance FROM %1$s.accounts WHERE id = $1 AND 1 / (balance - balance) = 1", 1, values) != NULL)
+				fail(s, "1 / 0 is something");
+			break;
+	}
+	if (!saved || s->conn != conn)
+		return;
+	if (PQtransactionStatus(conn) == PQTRANS_INERROR || roll(s, 2))
+	{
+		*own = before;
+		(void) simply(s, expected, "ROLLBACK TO SAVEPOINT a");
+	}
+	if (s->conn == conn && PQtransactionStatus(conn) == PQTRANS_INTRANS)
+		(void) simply(s, expected, "RELEASE SAVEPOINT a");
+}
+
+/*
+ * A transaction on foreign tables of several servers, used in any order or in the order
+ * of their names.
+ */
+static void
+bank_transaction(Session *s)
+{
+	Balance		own[BANKS];
+	bool		order = in_order;
+	bool		in_quiet = quiet;
+	bool		serializable = roll(s, 8) == 0;
+	const char *expected = serializable ? "40001" : NULL;
+	PGconn	   *conn = s->conn;
+	int			least = 0;
+
+	s->doing = "transaction on foreign tables";
+	s->pool = LOCK_POOL;		/* not compared with the model */
+	memcpy(own, s->committed, sizeof(own));
+	if (!simply(s, NULL, serializable ? "BEGIN ISOLATION LEVEL SERIALIZABLE" : "BEGIN"))
+		return;
+	for (int i = 1 + roll(s, 6); i > 0 && least < BANKS; i--)
+	{
+		int			bank = order ? least + roll(s, BANKS - least) : roll(s, BANKS);
+
+		least = bank;
+		bank_step(s, expected, bank, &own[bank]);
+		if (s->conn != conn || PQtransactionStatus(conn) != PQTRANS_INTRANS)
+			break;
+	}
+	if (quiet && strcmp(s->sqlstate, "55P03") == 0)
+		fail(s, "a session waits for 30 seconds: a deadlock was not found");
+	if (s->conn == conn && PQtransactionStatus(conn) == PQTRANS_INTRANS && roll(s, 4) > 0)
+	{
+		if (simply(s, expected, "COMMIT") && in_quiet)
+		{
+			memcpy(s->committed, own, sizeof(own));
+			__atomic_add_fetch(&banked, 1, __ATOMIC_RELAXED);
+		}
+	}
+	if (PQtransactionStatus(s->conn) != PQTRANS_IDLE)
+		(void) simply(s, NULL, "ROLLBACK");
+}
+
+/* A single statement on foreign tables. */
+static void
+bank_statement(Session *s)
+{
+	char		first[32];
+	char		count[32];
+	const char *values[1] = {first};
+	int			bank = roll(s, BANKS);
+	int			n = 1 + roll(s, NUMBERS);
+
+	s->doing = "statement on foreign tables";
+	s->pool = LOCK_POOL;
+	snprintf(first, sizeof(first), "%d", n);
+	snprintf(count, sizeof(count), "%d", NUMBERS + 1 - n);
+	switch (roll(s, 4))
+	{
+		case 0:
+			(void) bank_says(s, NULL, bank, "SELECT count(*) FROM %1$s.numbers WHERE n >= $1", 1, values, count);
+			break;
+		case 1:
+			(void) bank_says(s, NULL, bank, "SELECT count(*) FROM (SELECT n FROM %1$s.numbers WHERE n >= $1 AND length(t) = n %% 100 OFFSET 0) AS a", 1, values, count);
+			break;
+		case 2:
+			(void) bank_says(s, NULL, bank, "SELECT n FROM %1$s.numbers WHERE n = $1", 1, values, first);
+			break;
+		default:
+			snprintf(count, sizeof(count), "%d", BANKS * (NUMBERS + 1 - n));
+			(void) bank_says(s, NULL, bank, "SELECT count(*) FROM all_numbers WHERE n >= $1 AND length(t) = n %% 100", 1, values, count);
+			break;
+	}
+}
+
+/* --- other operations --------------------------------------------------------- */
+
 /* The statements that the lease's connection has counted, of all its leases. */
 static long
 statements_of(Session *s)
@@ -1008,19 +1314,27 @@ one_operation(Session *s)
 	s->operations++;
 	if (few && s->number >= FEW)
 	{
-		if (what < 30)
+		if (what < 20)
 			cross(s);
+		else if (what < 40)
+			bank_transaction(s);
+		else if (what < 50)
+			bank_statement(s);
 		else
 			call(s);
 		return;
 	}
 	if (s->lease[0] == '\0')
 	{
-		if (what < 30)
+		if (what < 27)
 			take(s);
-		else if (what < 40)
+		else if (what < 35)
 			cross(s);
-		else if (what < 60)
+		else if (what < 44)
+			bank_transaction(s);
+		else if (what < 50)
+			bank_statement(s);
+		else if (what < 63)
 			ask_value(s, false);
 		else if (what < 80)
 			call(s);
@@ -1086,6 +1400,7 @@ session_main(void *arg)
 				give(s, "SELECT pgpool.checkin($1::bigint)");
 			for (int i = 0; i < 100 && !simply(s, "55000", "SELECT pgpool.checkin_all()"); i++)
 				;
+			memset(s->committed, 0, sizeof(s->committed));
 			pthread_barrier_wait(&barrier);
 			pthread_barrier_wait(&barrier);
 			if (stop)
@@ -1439,6 +1754,22 @@ terminate_one(PGconn **local, char *answer, size_t size)
 	ask(local, local_info, sql, answer, size);
 }
 
+static const char *
+any_pool(Session *s)
+{
+	static const char *const names[] = {"s", "c", "a", "d1"};
+
+	return names[roll(s, 4)];
+}
+
+static void
+resume(PGconn **local)
+{
+	char		answer[1024];
+
+	LOCAL("SELECT pgpool.resume(name) FROM unnest('{s,c,a,d1}'::text[]) AS name");
+}
+
 static void
 one_fault(Session *s, PGconn **local, PGconn **remote)
 {
@@ -1477,12 +1808,14 @@ one_fault(Session *s, PGconn **local, PGconn **remote)
 			hit = strcmp(answer, "t") == 0;
 			break;
 		case PAUSE:
-			LOCAL(roll(s, 2) ? "SELECT pgpool.pause('s')" : "SELECT pgpool.pause('c')");
+			snprintf(sql, sizeof(sql), "SELECT pgpool.pause('%s')", any_pool(s));
+			LOCAL(sql);
 			usleep(roll(s, 100 * 1000));
-			LOCAL("SELECT pgpool.resume('s'), pgpool.resume('c')");
+			resume(local);
 			break;
 		case RECONNECT:
-			LOCAL(roll(s, 2) ? "SELECT pgpool.reconnect('s')" : "SELECT pgpool.reconnect('c')");
+			snprintf(sql, sizeof(sql), "SELECT pgpool.reconnect('%s')", any_pool(s));
+			LOCAL(sql);
 			break;
 		case ALTER:
 			if (roll(s, 3) == 0)
@@ -1516,9 +1849,9 @@ one_fault(Session *s, PGconn **local, PGconn **remote)
 			frozen = false;
 			break;
 		case DRAIN:
-			LOCAL(roll(s, 2) ? "SELECT pgpool.drain('s', '100 ms')" :
-				  "SELECT pgpool.drain('c', '100 ms')");
-			LOCAL("SELECT pgpool.resume('s'), pgpool.resume('c')");
+			snprintf(sql, sizeof(sql), "SELECT pgpool.drain('%s', '100 ms')", any_pool(s));
+			LOCAL(sql);
+			resume(local);
 			break;
 		case RESTART_REMOTE:
 			if (system(restart_command) != 0)
@@ -1594,6 +1927,14 @@ check(PGconn **local, PGconn **remote)
 				"SELECT count(*) = 0 FROM pgpool.connections WHERE state NOT IN ('idle')");
 
 	(void) sessions_agree(local, remote);
+	for (int i = 0; i < BANKS; i++)
+	{
+		char		sql[512];
+
+		snprintf(sql, sizeof(sql), "SELECT (SELECT sum(balance) FROM %1$s.accounts) = sum(balance)"
+				 " AND sum(balance) = (SELECT coalesce(sum(delta), 0) FROM %1$s.history) FROM %1$s.tellers", banks[i]);
+		must_become(local, "the sums of the foreign tables do not agree", sql);
+	}
 }
 
 /* --- the model ---------------------------------------------------------------- */
@@ -1641,7 +1982,8 @@ begin_quiet(PGconn **local)
 	must_become(local, "the pool does not work again",
 				"SELECT pgpool.exec('s', 'select 1') = 1 AND pgpool.exec('c', 'select 1') = 1"
 				" AND pgpool.exec('l', 'select 1') = 1 AND pgpool.exec('d1', 'select 1') = 1"
-				" AND pgpool.exec('d2', 'select 1') = 1 AND pgpool.exec('d3', 'select 1') = 1");
+				" AND pgpool.exec('d2', 'select 1') = 1 AND pgpool.exec('d3', 'select 1') = 1"
+				" AND pgpool.exec('a', 'select 1') = 1");
 	must_become(local, "connections are stuck between two states",
 				"SELECT count(*) = 0 FROM pgpool.connections WHERE state NOT IN ('idle')");
 	for (int pool = 0; pool < POOLS; pool++)
@@ -1937,6 +2279,9 @@ main(int argc, char **argv)
 		   pipelined, not_ready, not_sent, locked);
 	printf("stress: in quiet rounds %ld transactions with connections of several servers, and %ld deadlocks\n",
 		   crossed, deadlocks);
+	printf("stress: in quiet rounds %ld transactions on foreign tables\n", banked);
+	if (banked < rounds)
+		fail(NULL, "next to no transaction used foreign tables");
 	if (crossed < rounds)
 		fail(NULL, "next to no transaction had connections of several servers");
 	if (seconds >= 60 && deadlocks == 0)
