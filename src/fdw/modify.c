@@ -23,6 +23,7 @@
 
 #include "access/htup_details.h"
 #include "access/sysattr.h"
+#include "common/hashfn.h"
 #include "executor/executor.h"
 #include "nodes/execnodes.h"
 #include "nodes/plannodes.h"
@@ -194,6 +195,7 @@ typedef struct PgpxModify
 	int			ncolumns;
 	AttrNumber *columns;
 	AttrNumber	last_column;	/* the largest of them */
+	uint64		types;			/* hash of their types */
 	FmgrInfo   *outputs;
 	bool		catalog_path;	/* see pgpx_params_need_catalog_path */
 	const char **values;		/* of nrows rows */
@@ -240,6 +242,7 @@ begin_columns(PgpxModify *m)
 		fmgr_info(output, &m->outputs[m->ncolumns]);
 		m->columns[m->ncolumns++] = attnum;
 		m->last_column = Max(m->last_column, attnum);
+		m->types = hash_bytes_uint32_extended(attr->atttypid, m->types);
 		if (pgpx_params_need_catalog_path(attr->atttypid))
 			m->catalog_path = true;
 	}
@@ -388,6 +391,7 @@ execute(PgpxModify *m, TupleTableSlot **slots, TupleTableSlot **plan_slots,
 	statement.sql = m->sql;
 	statement.nparams = set_values(m, ctid, slots);
 	statement.values = m->values;
+	statement.types = m->types;
 	n = pgpx_remote_execute(m->transaction, &statement,
 							returning_sink(m->returning), true);
 	MemoryContextReset(m->row_cxt);

@@ -255,7 +255,9 @@ send_execute(PgpxRemoteScan *scan, bool choose)
 	run->stop_at = PGPX_EV_ROW;
 	PG_TRY();
 	{
-		pgpx_remote_send(rt, run, &scan->pipeline, choose, scan->writes);
+		pgpx_remote_send(rt, run, &scan->pipeline, choose, scan->writes,
+						 choose ? scan->level :
+						 GetCurrentTransactionNestLevel());
 	}
 	PG_CATCH();
 	{
@@ -268,9 +270,9 @@ send_execute(PgpxRemoteScan *scan, bool choose)
 	scan->state = PGPX_SCAN_STREAMING;
 	rt->streaming = scan;
 
-	/* both were only needed to send it, and their memory may be freed */
-	scan->statement.values = NULL;
+	/* they were only needed to send it, and their memory may be freed */
 	scan->pipeline.before = NULL;
+	scan->pipeline.closes = NULL;
 }
 
 void
@@ -373,6 +375,22 @@ resume(PgpxRemoteScan *scan)
 	send_execute(scan, false);
 }
 
+/* Send a statement again that pgpx_remote_must_repeat has found. */
+static void
+send_again(PgpxRemoteScan *scan)
+{
+	PgpxPipeline *p = &scan->pipeline;
+
+	memset(&scan->run, 0, sizeof(scan->run));
+	scan->run.lease = scan->rt->lease;
+	scan->run.nformats = p->nformats;
+	scan->run.formats = p->formats;
+	p->nbefore = p->ncloses = 0;
+	p->known = false;
+	p->describe = true;
+	send_execute(scan, true);
+}
+
 /*
  * Process the end of an answer: set the state of the scan, and raise the
  * remote's error, if there was one.
@@ -388,6 +406,11 @@ end_batch(PgpxRemoteScan *scan)
 	scan->state = run->error.set ? PGPX_SCAN_FAILED :
 		run->suspended ? PGPX_SCAN_SUSPENDED : PGPX_SCAN_END;
 	pgpx_remote_answered(rt, run);
+	if (pgpx_remote_must_repeat(rt, &run->error))
+	{
+		send_again(scan);
+		return;
+	}
 	if (scan->predicting)
 	{
 		uint64		rows = run->rows;
@@ -482,10 +505,11 @@ pgpx_remote_scan_buffer(PgpxRemoteScan *scan)
 	pgpx_rows_values(scan->rows, &values, &nulls);
 	PG_TRY();
 	{
-		while (scan->state == PGPX_SCAN_STREAMING &&
-			   read_row(scan, true) == PGPX_RUN_ROW)
-			tuplestore_putvalues(scan->store, scan->slot->tts_tupleDescriptor,
-								 values, nulls);
+		while (scan->state == PGPX_SCAN_STREAMING)
+			if (read_row(scan, true) == PGPX_RUN_ROW)
+				tuplestore_putvalues(scan->store,
+									 scan->slot->tts_tupleDescriptor, values,
+									 nulls);
 	}
 	PG_CATCH();
 	{

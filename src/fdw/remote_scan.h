@@ -87,7 +87,8 @@ extern void pgpx_remote_scan_expect(PgpxRemoteScan *scan, double rows);
  *		Send the statement with new parameters, for the first time or again.
  *
  * Does not wait for the answer, unless the columns' types are asked for first
- * (pgpx_remote_scan_expect).  The values are no longer needed afterwards.
+ * (pgpx_remote_scan_expect).  The values must remain until the scan is opened
+ * again or ends, because a refused statement is sent again.
  */
 extern void pgpx_remote_scan_open(PgpxRemoteScan *scan, int nparams,
 								  const char *const *values);

@@ -4,14 +4,18 @@
  *	  The statements of a remote transaction: execution, and which of them
  *	  are prepared.
  *
- * A text that is executed repeatedly in a remote transaction becomes a
- * prepared statement.  The reset at the end of the lease drops it.
+ * A statement that is executed repeatedly is prepared: by the statement cache
+ * (session/statement_cache.c), or, if that is off or does not accept the text,
+ * by the remote transaction.  In the latter case the reset at the end of the
+ * lease drops it.
  *
  *-------------------------------------------------------------------------
  */
 #include "fdw/remote_transaction.h"
 
 #include "access/xact.h"
+
+#include "session/statement_class.h"
 
 /* A longer text is not prepared. */
 #define STATEMENT_MAX (1024 * 1024)
@@ -26,11 +30,11 @@ pgpx_remote_close(PgpxRemoteTransaction *rt, const char *name)
 }
 
 /*
- * Find the entry of a statement's text.  If there is none, returns an empty
- * entry, whose sql is NULL; evicts the least recently used one if all are used.
+ * Find the entry of a statement.  If there is none, returns an empty entry,
+ * whose sql is NULL; evicts the least recently used one if all are used.
  */
 static PgpxRemoteStatement *
-find_statement(PgpxRemoteTransaction *rt, const char *sql)
+find_statement(PgpxRemoteTransaction *rt, const PgpxStatement *statement)
 {
 	PgpxRemoteStatement *oldest = &rt->statements[0];
 
@@ -38,7 +42,8 @@ find_statement(PgpxRemoteTransaction *rt, const char *sql)
 	{
 		PgpxRemoteStatement *s = &rt->statements[i];
 
-		if (s->sql != NULL && strcmp(s->sql, sql) == 0)
+		if (s->sql != NULL && s->types == statement->types &&
+			strcmp(s->sql, statement->sql) == 0)
 			return s;
 		if (oldest->sql != NULL &&
 			(s->sql == NULL || s->last_used < oldest->last_used))
@@ -54,26 +59,83 @@ find_statement(PgpxRemoteTransaction *rt, const char *sql)
 	return oldest;
 }
 
-PgpxRemoteStatement *
-pgpx_remote_statement_choose(PgpxRemoteTransaction *rt, PgpxPipeline *p)
+/* Fill in a new entry. */
+static void
+init_statement(PgpxRemoteTransaction *rt, PgpxRemoteStatement *s,
+			   const PgpxStatement *statement)
 {
-	const char *sql = p->statement->sql;
-	int			level = GetCurrentTransactionNestLevel();
+	const PgpxLease *lease = rt->lease;
+
+	if (lease->spec->statement_cache > 0 &&
+		pgpx_statement_class(statement->sql, true) == PGPX_CLASS_CACHEABLE &&
+		pgpx_statement_cache_key(lease->spec, lease->user, PGPX_ORIGIN_TABLE,
+								 statement, &s->cached))
+		pgpx_statement_cache_name(s->cached_name, "", &s->cached.key);
+	s->types = statement->types;
+	s->sql = MemoryContextStrdup(rt->cxt, statement->sql);
+}
+
+/*
+ * Use the statement cache.  Returns false if the statement is to be sent
+ * unnamed.
+ */
+static bool
+choose_cached(PgpxRemoteTransaction *rt, PgpxRemoteStatement *s,
+			  PgpxPipeline *p, int level)
+{
+	char		name[PGPX_CACHED_NAME_LEN];
+
+	if (rt->lease->pending_state == PGPX_PENDING_SENT)
+		rt->sent_as = rt->lease->sent_as;	/* the previous holder has chosen */
+	else if (pgpx_statement_cache_find(rt->lease, false, &s->cached))
+	{
+		rt->sent_as = s->cached.use;
+		for (int i = 0; i < s->cached.ncloses; i++)
+		{
+			pgpx_statement_cache_name(name, "S", &s->cached.closes[i]);
+			pgpx_remote_close(rt, name);
+		}
+	}
+	if (rt->sent_as == PGPX_PREPARED_NONE)
+		return false;
+	p->name = s->cached_name;
+	p->parse = rt->sent_as == PGPX_PREPARED_PARSE;
+
+	/* the description is that of an earlier execution in this transaction */
+	p->describe = p->parse || !p->known || !s->prepared;
+	if (!p->parse && !s->prepared && rt->nesting.begun)
+		rt->guard = level + 1;
+	return true;
+}
+
+PgpxRemoteStatement *
+pgpx_remote_statement_choose(PgpxRemoteTransaction *rt, PgpxPipeline *p,
+							 int level)
+{
+	PgpxLease  *lease = rt->lease;
+	const PgpxStatement *statement = p->statement;
 	PgpxRemoteStatement *s;
+	bool		first;
 
 	p->name = "";
 	p->parse = true;
-	if (!rt->may_prepare || strlen(sql) > STATEMENT_MAX)
+	if (strlen(statement->sql) > STATEMENT_MAX)
 		return NULL;
-	s = find_statement(rt, sql);
+	s = find_statement(rt, statement);
 	s->last_used = ++rt->nuses;
 	s->level = s->level == 0 ? level : Min(s->level, level);
-	if (s->sql == NULL)
-	{
-		s->sql = MemoryContextStrdup(rt->cxt, sql);
+	first = s->sql == NULL;
+	if (first)
+		init_statement(rt, s, statement);
+	if (s->cached.bytes > 0 &&
+		(lease->pending_state == PGPX_PENDING_SENT ||
+		 pgpx_statement_cache_is_usable(lease)))
+		return choose_cached(rt, s, p, level) ? s : NULL;
+	if (first || !rt->may_prepare)
 		return NULL;
-	}
-	if (s->prepared)
+
+	/* without the cache */
+	if (s->prepared && s->name[0] != '\0')
 	{
 		p->parse = false;
 		p->name = s->name + 1;
@@ -86,7 +148,27 @@ pgpx_remote_statement_choose(PgpxRemoteTransaction *rt, PgpxPipeline *p)
 		pgpx_remote_close(rt, s->name);
 	snprintf(s->name, sizeof(s->name), "Ss%u", ++rt->nnames);
 	p->name = s->name + 1;
+	pgpx_statement_cache_lost(lease);
 	return s;
+}
+
+bool
+pgpx_remote_must_repeat(PgpxRemoteTransaction *rt, const PgpxRemoteError *error)
+{
+	PgpxRemoteNesting *now = &rt->nesting;
+
+	if (!error->set || rt->sent_as != PGPX_PREPARED_EXECUTE ||
+		(rt->before.begun && rt->guard == 0) ||
+		!pgpx_statement_cache_refused(rt->lease, error->sqlstate))
+		return false;
+	rt->sent_as = PGPX_PREPARED_NONE;
+	rt->lease->usage.errors--;
+	rt->lease->usage.statements--;
+	if (!rt->before.begun)
+		*now = rt->before;		/* the transaction begins again */
+	else if (now->rollback_level == 0)
+		now->rollback_level = rt->guard;
+	return true;
 }
 
 void
@@ -124,7 +206,8 @@ run_pipeline(PgpxRemoteTransaction *rt, PgpxRun *run, PgpxPipeline *p,
 {
 	PG_TRY();
 	{
-		pgpx_remote_send(rt, run, p, choose, writes);
+		pgpx_remote_send(rt, run, p, choose, writes,
+						 GetCurrentTransactionNestLevel());
 		rt->reading = true;
 		pgpx_run_read(run);
 		rt->reading = false;
@@ -146,24 +229,28 @@ pgpx_remote_execute(PgpxRemoteTransaction *rt, const PgpxStatement *statement,
 					const PgpxSink *sink, bool writes)
 {
 	PgpxPrediction prediction;
-	PgpxPipeline p = {
-		.statement = statement,
-		.portal = "",
-		.describe = true,
-		.known = sink == NULL,
-	};
-	PgpxRun		run = {
-		.lease = rt->lease,
-		.statement = statement,
-		.sink = sink,
-	};
+	PgpxRun		run;
 
-	pgpx_remote_prepare_send(rt);
-	pgpx_run_check(rt->lease, statement);
-	pgpx_prediction_begin(&prediction, &run);
-	p.nformats = run.nformats;
-	p.formats = run.formats;
-	run_pipeline(rt, &run, &p, &prediction, true, writes);
+	do
+	{
+		PgpxPipeline p = {
+			.statement = statement,
+			.portal = "",
+			.describe = true,
+			.known = sink == NULL,
+		};
+
+		pgpx_remote_prepare_send(rt);
+		pgpx_run_check(rt->lease, statement);
+		memset(&run, 0, sizeof(run));
+		run.lease = rt->lease;
+		run.statement = statement;
+		run.sink = sink;
+		pgpx_prediction_begin(&prediction, &run);
+		p.nformats = run.nformats;
+		p.formats = run.formats;
+		run_pipeline(rt, &run, &p, &prediction, true, writes);
+	} while (pgpx_remote_must_repeat(rt, &run.error));
 	pgpx_prediction_end(&prediction, &run);
 	if (run.error.set)
 		pgpx_remote_raise(&run.error, statement->sql);

@@ -19,6 +19,11 @@
  *   sent, and then all answers are read.  An error aborts the local transaction.
  *   The servers whose answer was a success have committed by then; there
  *   is no two-phase commit.
+ * - A statement of the statement cache that has not been executed in this
+ *   transaction is preceded by one more savepoint, which the next statement
+ *   releases.  If the remote refuses the statement, it is rolled back to the
+ *   savepoint, parsed and executed again.  Where it is the first statement, the
+ *   transaction begins again, without a savepoint.
  * - An abort sends nothing here; lease.c ends the leases.  At a message
  *   boundary the reset includes the rollback.  Otherwise lease.c cancels the
  *   statement and closes the connection.
@@ -144,6 +149,10 @@ end_abandoned(PgpxRemoteTransaction *rt, const PgpxRun *run)
 		return;
 	note_failure(rt, &run->error);
 	pgpx_remote_forget_prepared(rt, rt->sent.data);
+
+	/* the result of a read is not needed any more, so it is not repeated */
+	if (!rt->sent_writes)
+		(void) pgpx_remote_must_repeat(rt, &run->error);
 }
 
 /*
@@ -216,6 +225,7 @@ check_commands(PgpxRemoteTransaction *rt)
 	if (wire->phase != PGPX_WIRE_IDLE || missing == 0)
 		return;
 	wire->nbefore = 0;
+	rt->sent_as = PGPX_PREPARED_NONE;	/* the statement was skipped */
 
 	/* a pending rollback to one of these savepoints is no longer valid */
 	if (now->rollback_level > before->target_depth)
@@ -353,14 +363,15 @@ collect_closes(PgpxRemoteTransaction *rt, PgpxPipeline *p)
 
 void
 pgpx_remote_send(PgpxRemoteTransaction *rt, PgpxRun *run, PgpxPipeline *p,
-				 bool choose, bool writes)
+				 bool choose, bool writes, int level)
 {
-	PgpxRemoteStatement *preparing = NULL;
-	int			level = GetCurrentTransactionNestLevel();
+	PgpxRemoteStatement *prepared = NULL;
 
+	rt->sent_as = PGPX_PREPARED_NONE;
+	rt->guard = 0;
 	if (choose)
-		preparing = pgpx_remote_statement_choose(rt, p);
-	collect_commands(rt, rt->lease->spec, p, level);
+		prepared = pgpx_remote_statement_choose(rt, p, level);
+	collect_commands(rt, rt->lease->spec, p, Max(level, rt->guard));
 	collect_closes(rt, p);
 	resetStringInfo(&rt->sent);
 	appendStringInfoString(&rt->sent, p->statement->sql);
@@ -370,13 +381,14 @@ pgpx_remote_send(PgpxRemoteTransaction *rt, PgpxRun *run, PgpxPipeline *p,
 
 	/* not reached after an error above, because then nothing was executed */
 	rt->before = rt->nesting;
-	rt->nesting = (PgpxRemoteNesting){true, level, level, 0};
+	rt->nesting = (PgpxRemoteNesting){true, Max(level, rt->guard), level, 0};
 	rt->wrote |= writes;
+	rt->sent_writes = writes;
 	rt->failure.set = false;
 	list_free_deep(rt->closes);
 	rt->closes = NIL;
-	if (preparing != NULL)
-		preparing->prepared = true;
+	if (prepared != NULL)
+		prepared->prepared = true;
 	PGPX_DEBUG_POINT("fdw_sent");
 }
 
@@ -413,7 +425,8 @@ send_commit(PgpxRemoteTransaction *rt, PgpxRun *run)
 	PG_TRY();
 	{
 		if (rt->nesting.rollback_level > 0)
-			pgpx_remote_send(rt, run, &p, false, true);
+			pgpx_remote_send(rt, run, &p, false, true,
+							 GetCurrentTransactionNestLevel());
 		else
 			pgpx_run_send(run, true);
 	}

@@ -15,19 +15,27 @@
 #define PGPX_REMOTE_TRANSACTION_H
 
 #include "session/statement.h"
+#include "session/statement_cache.h"
 
 #define PGPX_REMOTE_STATEMENTS 16	/* statement texts that are remembered */
 #define PGPX_REMOTE_NAME_LEN 16
 
-/* A statement text that was sent in this transaction. */
+/* A statement that was sent in this transaction. */
 typedef struct PgpxRemoteStatement
 {
 	char	   *sql;			/* NULL: not in use */
-	bool		prepared;		/* it exists at the remote */
+	uint64		types;			/* of PgpxStatement */
+	bool		prepared;		/* it exists at the remote, and this transaction
+								 * has executed it, so its tables are locked */
 	int			level;			/* lowest level of subtransactions at which it
 								 * was executed */
 	uint64		last_used;
-	char		name[PGPX_REMOTE_NAME_LEN]; /* 'S' and its name */
+	PgpxPreparedChoice cached;	/* its key in the statement cache; bytes 0: not
+								 * cacheable */
+	char		cached_name[PGPX_CACHED_NAME_LEN];
+
+	/* without the cache: 'S' and its name; "": it was not prepared */
+	char		name[PGPX_REMOTE_NAME_LEN];
 } PgpxRemoteStatement;
 
 /*
@@ -57,6 +65,10 @@ typedef struct PgpxRemoteTransaction
 	PgpxRemoteNesting before;	/* before the last statement and the commands
 								 * that preceded it */
 	StringInfoData sent;		/* text of the last statement */
+	PgpxPreparedUse sent_as;	/* how it used the statement cache */
+	bool		sent_writes;	/* it writes */
+	int			guard;			/* level of the savepoint to which a refused
+								 * statement is rolled back; 0: none */
 
 	/*
 	 * The remote error that has aborted the remote transaction.  It is valid
@@ -163,10 +175,12 @@ extern void pgpx_remote_prepare_send(PgpxRemoteTransaction *rt);
  *		Send a statement, with all that must precede it.
  *
  * The caller has called pgpx_remote_prepare_send, and must call pgpx_run_failed
- * after an error.  choose: the name of the statement is chosen here.
+ * after an error.  choose: the name of the statement is chosen here.  level: of
+ * the subtransaction to which it belongs.
  */
 extern void pgpx_remote_send(PgpxRemoteTransaction *rt, PgpxRun *run,
-							 PgpxPipeline *p, bool choose, bool writes);
+							 PgpxPipeline *p, bool choose, bool writes,
+							 int level);
 
 /*
  * Process the end of an answer: check the commands that preceded the statement,
@@ -177,12 +191,24 @@ extern void pgpx_remote_answered(PgpxRemoteTransaction *rt, PgpxRun *run);
 /* --- prepared statements: remote_statement.c ---------------------------- */
 
 /*
- * Choose how to send a text: as the unnamed statement at its first use, later
- * as a prepared statement.  Returns the entry of the statement that this
- * pipeline prepares, or NULL.
+ * Choose how to send a statement of a level: unnamed at its first use, later
+ * prepared.  Sets sent_as, and guard if a savepoint must precede it.  Returns
+ * the entry of the statement, or NULL if it is not prepared afterwards.
  */
 extern PgpxRemoteStatement *
-pgpx_remote_statement_choose(PgpxRemoteTransaction *rt, PgpxPipeline *p);
+pgpx_remote_statement_choose(PgpxRemoteTransaction *rt, PgpxPipeline *p,
+							 int level);
+
+/*
+ * pgpx_remote_must_repeat
+ *		Return whether the last statement must be sent again, because it was in
+ *		the statement cache and the remote could not execute it as it is.
+ *
+ * To be called after pgpx_remote_answered.  If so, the statement was not
+ * executed, and the next one is preceded by the commands that undo its failure.
+ */
+extern bool pgpx_remote_must_repeat(PgpxRemoteTransaction *rt,
+									const PgpxRemoteError *error);
 
 /*
  * Do not use the prepared statement of this text again.  To be called after an

@@ -361,6 +361,7 @@ pgpx_wire_begin(PgpxWire *wire, uint64 sender)
 	wire->nbefore = 0;
 	wire->sent_ahead = false;
 	wire->parsed = false;
+	wire->bound = false;
 	wire->discarding = false;
 	wire->tx = 'I';
 	wire->bytes_in = 0;
@@ -381,6 +382,7 @@ pgpx_wire_expect(PgpxWire *wire, uint64 sender, uint32 exchange, int part1,
 	wire->part = 0;
 	wire->phase = PGPX_WIRE_TOKEN_PARSE;
 	wire->parsed = false;
+	wire->bound = false;
 	wire->discarded = 0;
 
 	/*
@@ -779,6 +781,9 @@ enter_phase(PgpxWire *wire, int phase)
 	{
 		if (wire->phase == PGPX_WIRE_PARSE && phase == PGPX_WIRE_BIND)
 			wire->parsed = true;
+		if ((wire->phase == PGPX_WIRE_BIND && phase == PGPX_WIRE_DESCRIBE) ||
+			(wire->phase == PGPX_WIRE_REBIND && phase == PGPX_WIRE_EXECUTE))
+			wire->bound = true;
 		wire->phase = phase;
 		return true;
 	}

@@ -95,10 +95,7 @@ typedef struct PgpxWireToken
 /* Room for a token's messages, and for a short Query or two. */
 #define PGPX_WIRE_TOKEN_MAX 80
 
-/*
- * Room for a token's messages, a reset in the extended protocol, and Close
- * messages of prepared statements.
- */
+/* Room for a token's messages, and a reset in the extended protocol. */
 #define PGPX_WIRE_PREFIX_MAX 1536
 
 /* The reset that precedes a statement in the same Sync, and a COMMIT before it. */
@@ -180,6 +177,8 @@ typedef struct PgpxStatement
 	const char *sql;
 	int			nparams;		/* at most 65535 can be sent */
 	const char *const *values;
+	uint64		types;			/* hash of the local types of the values; 0:
+								 * they do not matter (statement_cache.c) */
 } PgpxStatement;
 
 /* A message; data is valid until the next call that reads from the stream. */
@@ -220,6 +219,8 @@ typedef struct PgpxWire
 								 * it has not begun */
 	bool		parsed;			/* the statement of the last exchange was
 								 * parsed (in the extended protocol) */
+	bool		bound;			/* .. and Bind has planned it, so that it may
+								 * have run */
 	bool		discarding;		/* this part of the answer is discarded */
 	size_t		discarded;		/* bytes discarded of this exchange */
 	const char *broken;			/* BROKEN: the reason */
@@ -415,19 +416,20 @@ extern void pgpx_wire_put_extended(StringInfo buf,
 								   const PgpxStatement *statement,
 								   int nformats, const int16 *formats);
 
-#define PGPX_WIRE_NAME_MAX 64
+#define PGPX_WIRE_NAME_MAX 64	/* of a statement, and of its portal */
 #define PGPX_WIRE_NAMED_PARTS 4
 
 /* The beginnings of Parse and Bind with a name. */
 typedef struct PgpxWireNaming
 {
 	char		parse[PGPX_WIRE_NAME_MAX + 8];
-	char		bind[PGPX_WIRE_NAME_MAX + 8];
+	char		bind[2 * PGPX_WIRE_NAME_MAX + 8];
 } PgpxWireNaming;
 
 /*
  * pgpx_wire_name_statement
- *		Gives a name to the statement in the messages of pgpx_wire_put_extended.
+ *		Gives a name to the unnamed statement in messages that begin with its
+ *		Parse and Bind.
  *
  * parse: with Parse.  Sets up to PGPX_WIRE_NAMED_PARTS parts, which are to be
  * sent one after the other and refer to the messages and to *naming, and returns
@@ -438,6 +440,8 @@ extern int	pgpx_wire_name_statement(char *messages, size_t len,
 									 PgpxWireNaming *naming,
 									 struct iovec *parts);
 
+#define PGPX_WIRE_CLOSE_MAX (PGPX_WIRE_NAME_MAX + 8)
+
 /* Writes Close: 'S' and the name of a statement.  Returns the length. */
 extern size_t pgpx_wire_put_close(char *buf, const char *kind_and_name);
 
@@ -445,8 +449,10 @@ extern size_t pgpx_wire_put_close(char *buf, const char *kind_and_name);
  * pgpx_wire_put_pipeline
  *		Writes the messages of pgpx_wire_send_pipeline, without a token, into a
  *		buffer that another session sends.
+ *
+ * Returns the length of the commands, behind which the statement begins.
  */
-extern void pgpx_wire_put_pipeline(StringInfo buf,
+extern int	pgpx_wire_put_pipeline(StringInfo buf,
 								   const PgpxPipeline *pipeline);
 
 /*

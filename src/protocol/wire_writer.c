@@ -211,14 +211,10 @@ pgpx_wire_put_extended(StringInfo buf, const PgpxStatement *statement,
 	put_sync(buf);
 }
 
-/*
- * Append the messages of a pipeline.  Returns the first phase of the answer
- * behind that to the commands.
- */
-static int
-put_pipeline(StringInfo buf, const PgpxPipeline *p)
+/* Append the commands of a pipeline. */
+static void
+put_commands(StringInfo buf, const PgpxPipeline *p)
 {
-	int			first = PGPX_WIRE_SYNC;
 	PgpxStatement none = {0};
 
 	for (int i = 0; i < p->nbefore; i++)
@@ -227,6 +223,17 @@ put_pipeline(StringInfo buf, const PgpxPipeline *p)
 		put_bind(buf, "", "", &none, 0, NULL);
 		put_execute(buf, "", 0);
 	}
+}
+
+/*
+ * Append the messages of a pipeline that follow the commands.  Returns the
+ * first phase of their answer.
+ */
+static int
+put_statement(StringInfo buf, const PgpxPipeline *p)
+{
+	int			first = PGPX_WIRE_SYNC;
+
 	for (int i = 0; i < p->ncloses; i++)
 		put_close(buf, p->closes[i]);
 	if (p->resume)
@@ -255,19 +262,26 @@ put_pipeline(StringInfo buf, const PgpxPipeline *p)
 	return first;
 }
 
-void
+int
 pgpx_wire_put_pipeline(StringInfo buf, const PgpxPipeline *pipeline)
 {
-	(void) put_pipeline(buf, pipeline);
+	int			commands;
+
+	put_commands(buf, pipeline);
+	commands = buf->len;
+	(void) put_statement(buf, pipeline);
+	return commands;
 }
 
 void
 pgpx_wire_send_pipeline(PgpxWire *wire, const PgpxPipeline *p)
 {
 	uint32		exchange = begin_exchange(wire);
-	int			first = put_pipeline(&wire->out, p);
+	int			first;
 	bool		before = p->nbefore > 0;
 
+	put_commands(&wire->out, p);
+	first = put_statement(&wire->out, p);
 	wire->nbefore = p->nbefore;
 	pgpx_wire_expect(wire, wire->sender, exchange,
 					 before ? PGPX_WIRE_BEFORE_PARSE : first,
@@ -352,6 +366,7 @@ pgpx_wire_name_statement(char *messages, size_t len, const char *name,
 {
 	uint32		parse_len;
 	char	   *bind;
+	size_t		head;
 	int			n = 0;
 
 	memcpy(&parse_len, messages + 1, 4);
@@ -366,18 +381,20 @@ pgpx_wire_name_statement(char *messages, size_t len, const char *name,
 		parts[n++].iov_len = parse_len - 6;
 	}
 
-	/* type, length and an empty portal name, then the statement's name */
+	/* type, length and the portal's name, then the statement's, which was empty */
+	head = 5 + strlen(bind + 5) + 1;
+	Assert(head <= 5 + PGPX_WIRE_NAME_MAX);
 	parts[n].iov_base = naming->bind;
-	parts[n++].iov_len = put_named_head(naming->bind, bind, 6, name);
-	parts[n].iov_base = bind + 7;
-	parts[n++].iov_len = len - parse_len - 7;
+	parts[n++].iov_len = put_named_head(naming->bind, bind, head, name);
+	parts[n].iov_base = bind + head + 1;
+	parts[n++].iov_len = len - parse_len - head - 1;
 	return n;
 }
 
 size_t
 pgpx_wire_put_close(char *buf, const char *kind_and_name)
 {
-	StringInfoData out = {.data = buf, .maxlen = PGPX_WIRE_NAME_MAX + 8};
+	StringInfoData out = {.data = buf, .maxlen = PGPX_WIRE_CLOSE_MAX};
 
 	put_close(&out, kind_and_name);
 	return out.len;

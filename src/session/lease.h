@@ -49,10 +49,10 @@ typedef struct PgpxLease
 
 	/* see statement_cache.c */
 	PgpxPreparedUse sent_as;	/* how the previous holder sent the statement */
+	PgpxPreparedKey cached_key; /* of the last statement that used the cache */
 	bool		preparing;		/* the last statement sent is to be prepared */
 	bool		preparing_closes;	/* .. and others are closed before it */
 	uint32		preparing_bytes;	/* of its text */
-	PgpxPreparedKey preparing_key;
 	PgpxPreparedKey parsed[PGPX_PARSED_MAX];	/* statements that this remote
 												 * transaction has parsed */
 	int			nparsed;		/* the last ones count */

@@ -41,8 +41,8 @@
  * may be the one that keeps prepared statements (statement_cache.c).
  *
  * For a foreign table the messages of the waiter also begin its remote
- * transaction.  If the previous lease is that of a foreign table that has not
- * written, COMMIT precedes the reset in the same way.
+ * transaction, before its Parse.  If the previous lease is that of a foreign
+ * table that has not written, COMMIT precedes the reset in the same way.
  *
  * Only then does it wake the waiter.  The remote is already working while
  * the waiter is being scheduled; usually its first recv() returns the rows.
@@ -122,13 +122,15 @@ pgpx_hand_over_prepare(const PgpxServerSpec *spec,
 			return;
 	}
 	choice.bytes = 0;
-	if (pending->pipeline == NULL && spec->statement_cache > 0 &&
+	if (spec->statement_cache > 0 &&
 		pgpx_statement_class(statement->sql, true) == PGPX_CLASS_CACHEABLE)
-		(void) pgpx_statement_cache_key(spec, spec->user, statement->sql,
-										&choice);
+		(void) pgpx_statement_cache_key(spec, spec->user,
+										pending->pipeline == NULL ?
+										PGPX_ORIGIN_CALL : PGPX_ORIGIN_TABLE,
+										statement, &choice);
 	initStringInfo(&buf);
 	if (pending->pipeline != NULL)
-		pgpx_wire_put_pipeline(&buf, pending->pipeline);
+		choice.commands = pgpx_wire_put_pipeline(&buf, pending->pipeline);
 	else
 		pgpx_wire_put_extended(&buf, statement, 0, NULL);
 	pgpx_pending_statement_set(buf.data, buf.len,
@@ -171,29 +173,34 @@ send_pending(int fd, uint64 lease_id, bool reset, bool commit,
 	PgpxWireAhead ahead = pgpx_hand_over_ahead(reset, hand_over->keeps,
 											   commit);
 	char		prefix[PGPX_WIRE_PREFIX_MAX];
+	char		closes[PGPX_PREPARED_EVICT_MAX * PGPX_WIRE_CLOSE_MAX];
 	char		name[PGPX_CACHED_NAME_LEN];
 	PgpxWireNaming naming;
-	struct iovec parts[1 + PGPX_WIRE_NAMED_PARTS];
+	struct iovec parts[3 + PGPX_WIRE_NAMED_PARTS];
 	struct msghdr msg = {.msg_iov = parts, .msg_iovlen = 2};
-	size_t		len = pgpx_wire_put_prefix(prefix, lease_id, ahead);
+	size_t		len = 0;
 	ssize_t		sent;
 
-	for (int i = 0; i < choice->ncloses; i++)
-	{
-		pgpx_statement_cache_name(name, "S", &choice->closes[i]);
-		len += pgpx_wire_put_close(prefix + len, name);
-	}
 	parts[0].iov_base = prefix;
-	parts[0].iov_len = len;
+	parts[0].iov_len = pgpx_wire_put_prefix(prefix, lease_id, ahead);
 	parts[1].iov_base = hand_over->messages;
 	parts[1].iov_len = hand_over->len;
 	if (choice->use != PGPX_PREPARED_NONE)
 	{
+		for (int i = 0; i < choice->ncloses; i++)
+		{
+			pgpx_statement_cache_name(name, "S", &choice->closes[i]);
+			len += pgpx_wire_put_close(closes + len, name);
+		}
+		parts[1].iov_len = choice->commands;
+		parts[2].iov_base = closes;
+		parts[2].iov_len = len;
 		pgpx_statement_cache_name(name, "", &choice->key);
-		msg.msg_iovlen = 1 +
-			pgpx_wire_name_statement(hand_over->messages, hand_over->len, name,
+		msg.msg_iovlen = 3 +
+			pgpx_wire_name_statement(hand_over->messages + choice->commands,
+									 hand_over->len - choice->commands, name,
 									 choice->use == PGPX_PREPARED_PARSE,
-									 &naming, &parts[1]);
+									 &naming, &parts[3]);
 	}
 	len = 0;
 	for (int i = 0; i < msg.msg_iovlen; i++)
@@ -247,6 +254,7 @@ hand_over_lease(PgpxLease *lease)
 	if (pool->nwaiting == 0 || !is_ready_for_hand_over(lease))
 		return false;
 
+	pgpx_statement_cache_settle(lease);
 	usage = lease->usage;
 	usage.bytes_received = lease->sock->wire.bytes_in;
 	usage.bytes_sent = lease->sock->wire.bytes_out;

@@ -471,10 +471,7 @@ choose_cached(PgpxRun *run, bool several, PgpxCachedStatement *cached)
 	if (lease->spec->statement_cache == 0 || run->describe)
 		return false;
 
-	/* foreign tables have names of their own */
-	if (run->pipeline != NULL && run->pipeline->name != NULL &&
-		run->pipeline->name[0] != '\0')
-		pgpx_statement_cache_lost(lease);
+	/* fdw/remote_statement.c chooses how those of foreign tables are sent */
 	if (run->pipeline != NULL)
 		return false;
 	cacheable = pgpx_statement_cache_note(lease, statement->sql,
@@ -602,18 +599,12 @@ pgpx_run_read_pending(PgpxLease *lease)
 }
 
 bool
-pgpx_run_repeat_uncached(PgpxRun *run)
+pgpx_run_must_repeat(PgpxRun *run)
 {
 	PgpxLease  *lease = run->lease;
-	int			sqlstate = run->error.sqlstate;
 
-	/* while it parses the statement, the remote may report it as unsupported */
-	if (!run->cached || !run->error.set || run->described ||
-		(run->prepares && sqlstate == ERRCODE_FEATURE_NOT_SUPPORTED) ||
-		lease->sock->wire.phase != PGPX_WIRE_IDLE)
-		return false;
-	pgpx_statement_cache_settle(lease);
-	if (!pgpx_statement_cache_refused(lease, sqlstate) ||
+	if (!run->cached || run->prepares || !run->error.set ||
+		!pgpx_statement_cache_refused(lease, run->error.sqlstate) ||
 		lease->sock->wire.tx != 'I')
 		return false;
 	lease->usage.errors--;
@@ -728,7 +719,7 @@ pgpx_exec(PgpxLease *lease, const PgpxStatement *statement,
 	pgpx_prediction_begin(&prediction, &run);
 	do
 		run_once(&run, &prediction);
-	while (pgpx_run_repeat_uncached(&run) ||
+	while (pgpx_run_must_repeat(&run) ||
 		   pgpx_prediction_was_wrong(&prediction, &run, true));
 	pgpx_prediction_end(&prediction, &run);
 	return pgpx_run_end(&run);

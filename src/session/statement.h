@@ -26,7 +26,7 @@ typedef struct PgpxRun
 	PgpxWireEvent stop_at;		/* stop after each such event, see
 								 * pgpx_run_next; NONE: read all */
 	bool		may_cache;		/* the caller repeats the statement if
-								 * pgpx_run_repeat_uncached tells it to */
+								 * pgpx_run_must_repeat tells it to */
 	bool		cached;			/* it was sent as a prepared statement */
 	bool		prepares;		/* .. which is parsed with it */
 	PgpxRemoteError error;
@@ -144,14 +144,14 @@ extern uint64 pgpx_exec(PgpxLease *lease, const PgpxStatement *statement,
 						const PgpxSink *sink);
 
 /*
- * pgpx_run_repeat_uncached
- *		Return whether the statement must be sent again, because its prepared
- *		statement was not usable.
+ * pgpx_run_must_repeat
+ *		Return whether the statement must be sent again, because it is prepared
+ *		and the remote could not execute it as it is.
  *
  * To be called when the answer is complete.  If so, the statement was not
- * executed, and pgpx_run_send sends it without the cache.
+ * executed, and pgpx_run_send has it parsed again.
  */
-extern bool pgpx_run_repeat_uncached(PgpxRun *run);
+extern bool pgpx_run_must_repeat(PgpxRun *run);
 
 /*
  * Prediction of the result formats of a statement, from its earlier results:

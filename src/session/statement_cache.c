@@ -11,6 +11,9 @@
  *	 The second execution of a text prepares it.  Its name is a SHA-256 hash, cut
  *	 to 128 bits, of a secret of this server run, the pool, the local user and
  *	 the text.  Parameters have no declared types, so the text determines them.
+ *	 The parameters of INSERT and UPDATE of a foreign table have the types of its
+ *	 remote columns, which usually change together with those of its local
+ *	 columns.  So the latter are part of the hash.
  *	 The table of a connection (shared/prepared.h) lists its statements.  It is
  *	 bounded in number and in bytes of text; the least recently used statement is
  *	 closed in the same pipeline that prepares another one.
@@ -42,15 +45,24 @@
  *	 PostgreSQL parses and plans a prepared statement again if a table of it, or
  *	 search_path, or with row security the role, has changed (RevalidateCachedQuery
  *	 in plancache.c).  If its result then has other columns, Bind fails with 0A000.
- *	 If a function has deallocated it, Bind fails with 26000; and if it exists
- *	 unexpectedly, Parse fails with 42P05.  In each case the statement was not
- *	 executed.  Outside of a transaction it is sent again without the cache, and
- *	 the connection's statements are dropped by the next reset.
- *	 Within a transaction the error would abort the transaction.  So there a
- *	 statement is used only if this transaction has parsed it: the transaction has
+ *	 The types of its parameters stay the same, so Bind also fails if an
+ *	 expression does not accept them any more, or if a value is not of that type.
+ *	 If a function has deallocated the statement, Bind fails with 26000.  In each
+ *	 case the statement was not executed.  Outside of a transaction it is closed,
+ *	 parsed and executed again.
+ *	 Within a transaction the error would abort the transaction.  So there a call
+ *	 uses a statement only if this transaction has parsed it: the transaction has
  *	 locks on its tables, which prevent that they change.  Otherwise it is
  *	 closed and parsed again.  A command such as ROLLBACK TO ends this, because it
  *	 releases locks.
+ *
+ * Foreign tables
+ *	 Their statements have names of their own, because their transactions parse
+ *	 literals with other settings (collect_commands in fdw/remote_transaction.c).
+ *	 If Bind fails in the first statement of the transaction, the transaction
+ *	 begins again.  A later statement is preceded by a savepoint, unless this
+ *	 transaction has executed it before; after a failed Bind it is rolled back to
+ *	 the savepoint and sent again.
  *
  *-------------------------------------------------------------------------
  */
@@ -137,7 +149,9 @@ pgpx_statement_cache_note(PgpxLease *lease, const char *sql, bool single)
 }
 
 bool
-pgpx_statement_cache_key(const PgpxServerSpec *spec, Oid user, const char *sql,
+pgpx_statement_cache_key(const PgpxServerSpec *spec, Oid user,
+						 PgpxStatementOrigin origin,
+						 const PgpxStatement *statement,
 						 PgpxPreparedChoice *choice)
 {
 	struct
@@ -145,12 +159,17 @@ pgpx_statement_cache_key(const PgpxServerSpec *spec, Oid user, const char *sql,
 		uint64		secret[2];
 		uint32		pool_id;
 		Oid			user;
+		uint64		origin;
+		uint64		types;
 	}			salt = {
 		.secret = {pgpx_shared->secret[0], pgpx_shared->secret[1]},
 		.pool_id = spec->pool_id,
 		.user = OidIsValid(spec->user) ? spec->user : user,
+		.origin = origin,
+		.types = statement->types,
 	};
 	uint8		digest[PG_SHA256_DIGEST_LENGTH];
+	const char *sql = statement->sql;
 	size_t		len = strlen(sql);
 	pg_cryptohash_ctx *ctx;
 
@@ -193,9 +212,43 @@ static void
 begin_prepare(PgpxLease *lease, const PgpxPreparedChoice *choice)
 {
 	lease->preparing = true;
-	lease->preparing_closes = choice->ncloses > 0;
-	lease->preparing_key = choice->key;
+	lease->preparing_closes = choice->ncloses > 1;
 	lease->preparing_bytes = choice->bytes;
+}
+
+/* Record how a statement is sent, by this holder or the previous one. */
+static void
+note_choice(PgpxLease *lease, const PgpxPreparedChoice *choice)
+{
+	lease->cached_key = choice->key;
+	if (choice->use == PGPX_PREPARED_PARSE)
+		begin_prepare(lease, choice);
+	else if (choice->use == PGPX_PREPARED_EXECUTE)
+		lease->usage.cache_hits++;
+}
+
+bool
+pgpx_statement_cache_find(PgpxLease *lease, bool again,
+						  PgpxPreparedChoice *choice)
+{
+	PgpxPreparedTable *table;
+	LWLock	   *lock;
+
+	pgpx_statement_cache_settle(lease);
+	table = lock_table(lease, &lock);
+	if (table == NULL)
+		return false;
+	pgpx_prepared_choose(table, lease->spec->statement_cache, again, choice);
+	LWLockRelease(lock);
+	note_choice(lease, choice);
+	return choice->use != PGPX_PREPARED_NONE;
+}
+
+bool
+pgpx_statement_cache_is_usable(const PgpxLease *lease)
+{
+	return lease->spec->statement_cache > 0 &&
+		table_of(lease)->state == PGPX_PREPARED_USABLE;
 }
 
 bool
@@ -205,23 +258,16 @@ pgpx_statement_cache_choose(PgpxLease *lease, const PgpxStatement *statement,
 	PgpxPipeline *p = &cached->pipeline;
 	char		tx = lease->sock->wire.tx;
 	PgpxPreparedChoice choice;
-	PgpxPreparedTable *table;
-	LWLock	   *lock;
 	bool		again;
 
 	if (tx == 'E' ||
-		!pgpx_statement_cache_key(lease->spec, lease->user, statement->sql,
-								  &choice))
+		!pgpx_statement_cache_key(lease->spec, lease->user, PGPX_ORIGIN_CALL,
+								  statement, &choice))
 		return false;
 	if (tx == 'I')
 		lease->nparsed = 0;
 	again = tx != 'I' && !is_parsed_here(lease, &choice.key);
-	table = lock_table(lease, &lock);
-	if (table == NULL)
-		return false;
-	pgpx_prepared_choose(table, lease->spec->statement_cache, again, &choice);
-	LWLockRelease(lock);
-	if (choice.use == PGPX_PREPARED_NONE)
+	if (!pgpx_statement_cache_find(lease, again, &choice))
 		return false;
 
 	memset(p, 0, sizeof(*p));
@@ -238,10 +284,6 @@ pgpx_statement_cache_choose(PgpxLease *lease, const PgpxStatement *statement,
 	p->statement = statement;
 	p->portal = "";
 	p->describe = true;
-	if (p->parse)
-		begin_prepare(lease, &choice);
-	else
-		lease->usage.cache_hits++;
 	return true;
 }
 
@@ -249,10 +291,7 @@ void
 pgpx_statement_cache_sent(PgpxLease *lease, const PgpxPreparedChoice *choice)
 {
 	lease->sent_as = choice->use;
-	if (choice->use == PGPX_PREPARED_PARSE)
-		begin_prepare(lease, choice);
-	else if (choice->use == PGPX_PREPARED_EXECUTE)
-		lease->usage.cache_hits++;
+	note_choice(lease, choice);
 }
 
 void
@@ -275,11 +314,10 @@ pgpx_statement_cache_settle(PgpxLease *lease)
 	table->state = PGPX_PREPARED_USABLE;
 	if (wire->parsed)
 	{
-		if (pgpx_prepared_add(table, &lease->preparing_key,
+		if (pgpx_prepared_add(table, &lease->cached_key,
 							  lease->preparing_bytes) < 0)
 			table->state = PGPX_PREPARED_UNKNOWN;
-		lease->parsed[lease->nparsed++ % PGPX_PARSED_MAX] =
-			lease->preparing_key;
+		lease->parsed[lease->nparsed++ % PGPX_PARSED_MAX] = lease->cached_key;
 		lease->usage.prepared++;
 	}
 	LWLockRelease(lock);
@@ -288,11 +326,28 @@ pgpx_statement_cache_settle(PgpxLease *lease)
 bool
 pgpx_statement_cache_refused(PgpxLease *lease, int sqlstate)
 {
-	if (sqlstate != ERRCODE_FEATURE_NOT_SUPPORTED &&
-		sqlstate != ERRCODE_UNDEFINED_PSTATEMENT &&
-		sqlstate != ERRCODE_DUPLICATE_PSTATEMENT)
+	const PgpxWire *wire = &lease->sock->wire;
+	LWLock	   *lock;
+	PgpxPreparedTable *table;
+	int			class = ERRCODE_TO_CATEGORY(sqlstate);
+
+	/* nbefore: the statement was skipped, because a command has failed */
+	if (wire->bound || wire->nbefore > 0 || wire->phase != PGPX_WIRE_IDLE)
 		return false;
-	set_state(lease, PGPX_PREPARED_UNKNOWN);
+	if (class != ERRCODE_TO_CATEGORY(ERRCODE_FEATURE_NOT_SUPPORTED) &&
+		class != ERRCODE_TO_CATEGORY(ERRCODE_DATA_EXCEPTION) &&
+		class != ERRCODE_TO_CATEGORY(ERRCODE_SYNTAX_ERROR) &&
+		sqlstate != ERRCODE_UNDEFINED_PSTATEMENT)
+		return false;
+	table = lock_table(lease, &lock);
+	if (table == NULL)
+		return false;
+	pgpx_prepared_refuse(table, &lease->cached_key);
+
+	/* a function has executed DEALLOCATE or DISCARD */
+	if (sqlstate == ERRCODE_UNDEFINED_PSTATEMENT)
+		table->state = PGPX_PREPARED_UNKNOWN;
+	LWLockRelease(lock);
 	return true;
 }
 

@@ -44,16 +44,39 @@ extern bool pgpx_statement_cache_choose(PgpxLease *lease,
 										const PgpxStatement *statement,
 										PgpxCachedStatement *cached);
 
+/* What executes a statement: they parse it with different settings. */
+typedef enum PgpxStatementOrigin
+{
+	PGPX_ORIGIN_CALL,
+	PGPX_ORIGIN_TABLE			/* a foreign table */
+} PgpxStatementOrigin;
+
 /*
  * pgpx_statement_cache_key
- *		Compute the key of a text in the pool of a spec.
+ *		Compute the key of a statement in the pool of a spec.
  *
  * Sets key and size, and clears the rest of *choice.  Returns false, with size
- * 0, if the text must not be prepared.
+ * 0, if the statement must not be prepared.  The caller must have checked the
+ * class of the text.
  */
 extern bool pgpx_statement_cache_key(const PgpxServerSpec *spec, Oid user,
-									 const char *sql,
+									 PgpxStatementOrigin origin,
+									 const PgpxStatement *statement,
 									 PgpxPreparedChoice *choice);
+
+/*
+ * pgpx_statement_cache_find
+ *		Choose how a statement is sent whose key is in *choice.
+ *
+ * again: parse it again if it is prepared.  Returns false if it is sent as
+ * without a cache.  Otherwise the caller must send it at once, and close the
+ * statements in *choice before.
+ */
+extern bool pgpx_statement_cache_find(PgpxLease *lease, bool again,
+									  PgpxPreparedChoice *choice);
+
+/* Returns whether the lease can use the cache at present. */
+extern bool pgpx_statement_cache_is_usable(const PgpxLease *lease);
 
 /* Write the name of a statement after a prefix: "S" for a Close, or "". */
 extern void pgpx_statement_cache_name(char name[PGPX_CACHED_NAME_LEN],
@@ -77,11 +100,11 @@ extern void pgpx_statement_cache_settle(PgpxLease *lease);
 
 /*
  * pgpx_statement_cache_refused
- *		Return whether the error was raised because the prepared statement is not
- *		usable.
+ *		Return whether the last statement, which was prepared before, must be
+ *		parsed again, because its Bind has failed with this error.
  *
- * To be called after an error before the statement was described, which means
- * that it was not executed.  If so, the lease does not use the cache any more.
+ * To be called when the answer is complete.  If so, the statement was not
+ * executed, and it is no longer in the table.
  */
 extern bool pgpx_statement_cache_refused(PgpxLease *lease, int sqlstate);
 

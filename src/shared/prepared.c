@@ -117,16 +117,24 @@ pgpx_prepared_choose(PgpxPreparedTable *table, int max, bool again,
 	if (slot < 0 && !pgpx_prepared_note_seen(table, &choice->key))
 		return;
 	if (slot >= 0)
-	{
 		pgpx_prepared_remove(table, slot);
-		choice->closes[choice->ncloses++] = choice->key;
-	}
+	choice->closes[choice->ncloses++] = choice->key;
 	while (choice->ncloses < PGPX_PREPARED_EVICT_MAX &&
 		   pgpx_prepared_evict(table, max, choice->bytes,
 							   &choice->closes[choice->ncloses]) >= 0)
 		choice->ncloses++;
 	table->state = PGPX_PREPARED_UNKNOWN;
 	choice->use = PGPX_PREPARED_PARSE;
+}
+
+void
+pgpx_prepared_refuse(PgpxPreparedTable *table, const PgpxPreparedKey *key)
+{
+	int			slot = pgpx_prepared_find(table, key);
+
+	if (slot >= 0)
+		pgpx_prepared_remove(table, slot);
+	(void) pgpx_prepared_note_seen(table, key);
 }
 
 void

@@ -78,7 +78,9 @@ typedef struct PgpxPreparedChoice
 	PgpxPreparedUse use;
 	PgpxPreparedKey key;
 	uint32		bytes;			/* of the text; 0: it may not be prepared */
-	int			ncloses;
+	uint32		commands;		/* of a pending statement: length of the
+								 * messages that precede its Parse */
+	int			ncloses;		/* PARSE: the first one is the key itself */
 	PgpxPreparedKey closes[PGPX_PREPARED_EVICT_MAX];
 } PgpxPreparedChoice;
 
@@ -88,7 +90,9 @@ typedef struct PgpxPreparedChoice
  *
  * max: limit on the number of statements.  again: parse it again if it is
  * prepared.  If it is to be parsed, the table is UNKNOWN afterwards, until
- * pgpx_prepared_add.  The caller must hold the pool lock.
+ * pgpx_prepared_add.  Its name is closed before, because a lease whose answers
+ * were not all read may have left a statement that is not in the table.  The
+ * caller must hold the pool lock.
  */
 extern void pgpx_prepared_choose(PgpxPreparedTable *table, int max, bool again,
 								 PgpxPreparedChoice *choice);
@@ -135,6 +139,14 @@ extern bool pgpx_prepared_note_seen(PgpxPreparedTable *table,
  */
 extern int	pgpx_prepared_evict(PgpxPreparedTable *table, int max, uint32 bytes,
 								PgpxPreparedKey *evicted);
+
+/*
+ * pgpx_prepared_refuse
+ *		Removes a statement that the remote could not execute any more, and
+ *		records its text as executed, so that it is prepared again.
+ */
+extern void pgpx_prepared_refuse(PgpxPreparedTable *table,
+								 const PgpxPreparedKey *key);
 
 /* Removes a statement. */
 extern void pgpx_prepared_remove(PgpxPreparedTable *table, int slot);

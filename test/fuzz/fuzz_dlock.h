@@ -476,11 +476,6 @@ pgpx_statement_cache_settle(PgpxLease *lease)
 {
 }
 
-void
-pgpx_statement_cache_lost(PgpxLease *lease)
-{
-}
-
 bool
 pgpx_statement_cache_note(PgpxLease *lease, const char *sql, bool single)
 {

@@ -54,6 +54,15 @@ sub counter
 	return $local->safe_psql('postgres', "SELECT $name FROM pgpool.stats WHERE server = '$pool'");
 }
 
+# Drops all prepared statements.
+sub discard
+{
+	my ($pool) = @_;
+
+	$first->run("SELECT pgpool.exec('$pool', 'DISCARD ALL')");
+	return;
+}
+
 # A connection on which $point is prepared.
 sub warm
 {
@@ -180,14 +189,24 @@ is(prepared('cached'), '1 0', '.. statement stays prepared');
 remote_sql(q{ALTER TABLE t ALTER b TYPE text USING b || '!'});
 is(call('cached', $point, 3), '30!', 'type of the result has changed');
 is(call('cached', $point, 4), '40!', '.. for good');
+is(prepared('cached'), '1 0', '.. statement is prepared again');
 call('cached', 'SELECT t FROM t WHERE a = $1', 3) foreach 1 .. 3;
 remote_sql('DROP TABLE t');
 like(call('cached', $point, 3), qr/42P01.*relation "t" does not exist/s, 'table was dropped');
 remote_sql('CREATE TABLE t (a int PRIMARY KEY, b int); INSERT INTO t SELECT g, 10 * g FROM generate_series(1, 100) g');
 is(call('cached', $point, 3), '30', 'table was created again') foreach 1 .. 3;
 is(counter('errors', 'cached') >= 1 ? 1 : 0, 1, 'errors of users are counted');
+remote_sql('CREATE TABLE wide (a int, c float8)');
+my $insert = 'INSERT INTO wide VALUES ($1, $2) RETURNING a';
+is(call('cached', $insert, 1, 1), '1', 'statement with inferred types of parameters') foreach 1 .. 3;
+remote_sql('ALTER TABLE wide ALTER a TYPE bigint');
+is(call('cached', $insert, 3_000_000_000, 1), '3000000000', 'type of a parameter has changed');
+call('cached', 'SELECT 1 FROM wide WHERE c = $1', 1) foreach 1 .. 3;
+remote_sql('ALTER TABLE wide ALTER c TYPE text');
+is(call('cached', 'SELECT 1 FROM wide WHERE c = $1', 'x'), '', 'operator has changed');
 
 # --- within a transaction nothing changes that this transaction has not locked
+discard('cached');
 warm('cached');
 my $lease = lease($first, 'cached');
 is(call($lease, $point, 3), '30', 'lease: statement is prepared');
@@ -209,6 +228,7 @@ is(call($lease, $point, 5), '50', 'type has changed after the transaction');
 $first->run("SELECT pgpool.checkin($lease)");
 
 # --- the meaning of a text changes on the lease
+discard('cached');
 warm('cached');
 $lease = lease($first, 'cached');
 is(call($lease, $point, 1), '10', 'lease: before the change');
