@@ -30,6 +30,8 @@ int			pgpx_default_checkout_timeout = 30000;
 int			pgpx_log_min_wait = -1;
 int			pgpx_busy_poll = 100;
 bool		pgpx_log_connections = false;
+char	   *pgpx_password_command = NULL;
+int			pgpx_password_lifetime = 300000;
 
 static void
 define_postmaster_settings(void)
@@ -117,6 +119,21 @@ pgpx_settings_init(void)
 							 &pgpx_log_connections,
 							 false,
 							 PGC_SIGHUP, 0, NULL, NULL, NULL);
+
+	DefineCustomStringVariable("pgpool_ext.password_command",
+							   "Sets the shell command that prints the passwords of user mappings with \"use_password_command\".",
+							   "Its environment describes the connection: PGPOOL_SERVER, PGPOOL_HOST, PGPOOL_USER and others.",
+							   &pgpx_password_command,
+							   "",
+							   PGC_SIGHUP, GUC_SUPERUSER_ONLY,
+							   NULL, NULL, NULL);
+
+	DefineCustomIntVariable("pgpool_ext.password_lifetime",
+							"Sets how long new connections use a password that the password command has printed.",
+							"0 runs the command for each connection. Open connections stay open.",
+							&pgpx_password_lifetime,
+							300000, 0, INT_MAX,
+							PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
 
 #ifdef PGPX_DEBUG_POINTS
 	pgpx_debug_define();

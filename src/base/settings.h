@@ -46,6 +46,10 @@ extern int	pgpx_default_pool_size;
 extern int	pgpx_default_max_waiters;
 extern int	pgpx_default_checkout_timeout;	/* ms; 0: no limit */
 
+/* passwords of user mappings with use_password_command */
+extern char *pgpx_password_command;
+extern int	pgpx_password_lifetime; /* ms */
+
 /* logging */
 extern int	pgpx_log_min_wait;	/* ms; -1: off */
 extern bool pgpx_log_connections;

@@ -169,6 +169,8 @@ const PgpxOption pgpx_option_table[] = {
 	LIBPQ_TEXT("user", PGPX_ON_MAPPING),
 	LIBPQ_TEXT("password", PGPX_ON_MAPPING),
 	{"password_required", PGPX_KIND_BOOL, PGPX_ON_MAPPING, -1, 0, 1, 1},
+	{"use_password_command", PGPX_KIND_BOOL, PGPX_ON_MAPPING | PGPX_SUPERUSER,
+	 -1, 0, 1, 0},
 	LIBPQ_TEXT("sslcert", PGPX_ON_SERVER | PGPX_ON_MAPPING | PGPX_SUPERUSER),
 	LIBPQ_TEXT("sslkey", PGPX_ON_SERVER | PGPX_ON_MAPPING | PGPX_SUPERUSER),
 	LIBPQ_TEXT("sslpassword", PGPX_ON_MAPPING | PGPX_SUPERUSER),
@@ -360,10 +362,7 @@ count_names(void)
 	return n;
 }
 
-/*
- * List the names that the current user can set; slot: PGPX_ON_SERVER or
- * PGPX_ON_MAPPING.  Returns their number.
- */
+/* List the names that the current user can set, and return their number. */
 static int
 list_valid_names(int slot, const char **names)
 {
@@ -817,7 +816,6 @@ pgpx_fdw_validator(PG_FUNCTION_ARGS)
 		slot = PGPX_ON_SERVER;
 	else if (catalog == UserMappingRelationId)
 		slot = PGPX_ON_MAPPING;
-
 	else if (catalog == ForeignTableRelationId)
 		slot = PGPX_ON_TABLE;
 	else if (catalog == AttributeRelationId)

@@ -32,6 +32,7 @@
 #include "base/debug_point.h"
 #include "shared/pool.h"
 #include "worker/events.h"
+#include "worker/password.h"
 #include "worker/relay_tls.h"
 #include "worker/worker.h"
 
@@ -104,11 +105,24 @@ pgpx_pinger_watch(PgpxPinger *p, uint32 events)
 static void stepped(void *owner, PostgresPollingStatusType status, int sqlstate,
 					const char *failure);
 
+/* Starts a login, or first waits for the password command. */
 static void
-start_connect(PgpxPinger *p, PgpxLookup *lookup)
+log_in(PgpxPinger *p)
 {
 	PgpxLoginKey of = {p->pool, p->pool_id, p->version};
 
+	if (pgpx_password_is_needed(p->pool, p->started))
+	{
+		const char *why;
+
+		p->phase = PGPX_PINGER_PASSWORD;
+		why = pgpx_password_request(p->pool, (p->deadline - pgpx_now()) / 1000,
+									pgpx_pinger_password_ended);
+		if (why != NULL)
+			pgpx_pinger_failed(p, why);
+		return;
+	}
+	p->password_at = pgpx_wpools[p->pool].password_at;
 	if (!AcquireExternalFD())
 	{
 		pgpx_pinger_failed(p, PGPX_NO_DESCRIPTOR);
@@ -116,9 +130,7 @@ start_connect(PgpxPinger *p, PgpxLookup *lookup)
 	}
 	p->external_fd = true;
 
-	p->hosts = pgpx_hosts_of(p->pool, lookup);
-	p->pg = pgpx_conninfo_login(&pgpx_wpools[p->pool].conninfo, p->hosts,
-								"pgpool_ext lock");
+	p->pg = pgpx_conninfo_login(p->pool, p->hosts, "pgpool_ext lock");
 	if (p->pg != NULL)
 		p->login = pgpx_login_begin(of, p->pg, &p->accounting, stepped, p);
 	if (p->login == NULL || PQstatus(p->pg) == CONNECTION_BAD)
@@ -132,6 +144,13 @@ start_connect(PgpxPinger *p, PgpxLookup *lookup)
 	pgpx_pinger_watch(p, EPOLLOUT);
 }
 
+static void
+start_connect(PgpxPinger *p, PgpxLookup *lookup)
+{
+	p->hosts = pgpx_hosts_of(p->pool, lookup);
+	log_in(p);
+}
+
 bool
 pgpx_pinger_open(PgpxPinger *p, int64 timeout)
 {
@@ -141,7 +160,8 @@ pgpx_pinger_open(PgpxPinger *p, int64 timeout)
 		return false;
 	p->version = wp->conninfo.version;
 	p->attempt++;
-	p->deadline = pgpx_now() + timeout * 1000;
+	p->started = pgpx_now();
+	p->deadline = p->started + timeout * 1000;
 	if (pgpx_conninfo_needs_lookup(&wp->conninfo))
 	{
 		const char *why;
@@ -197,6 +217,17 @@ pgpx_pinger_looked_up_one(PgpxPinger *p, PgpxLookup *lookup)
 		pgpx_pinger_failed(p, pgpx_lookup_error(lookup));
 	else
 		start_connect(p, lookup);
+}
+
+void
+pgpx_pinger_password_ended_one(PgpxPinger *p, const char *error)
+{
+	if (is_overtaken(p))
+		return;
+	if (error != NULL)
+		pgpx_pinger_failed(p, error);
+	else
+		log_in(p);
 }
 
 /* A statement was sent: read its rows one by one instead of buffering all. */
@@ -269,7 +300,12 @@ stepped(void *owner, PostgresPollingStatusType status, int sqlstate,
 		logged_in(p);
 	}
 	else if (status == PGRES_POLLING_FAILED)
+	{
+		/* the password may have expired: the next attempt uses another one */
+		if (!pgpx_conninfo_is_another(p->pool, p->pool_id, p->version))
+			(void) pgpx_password_refused(p->pool, p->password_at, p->started);
 		pgpx_pinger_failed(p, PQerrorMessage(p->pg));
+	}
 	else
 		pgpx_pinger_watch(p, status == PGRES_POLLING_READING ? EPOLLIN :
 															  EPOLLOUT);
@@ -666,6 +702,7 @@ pgpx_pinger_ready(int index, uint32 events)
 	{
 		case PGPX_PINGER_NONE:
 		case PGPX_PINGER_LOOKUP:
+		case PGPX_PINGER_PASSWORD:
 			break;
 		case PGPX_PINGER_CONNECT:
 		case PGPX_PINGER_START:
@@ -692,6 +729,18 @@ pgpx_pinger_looked_up(PgpxLookup *lookup)
 	if (p != NULL && p->phase == PGPX_PINGER_LOOKUP &&
 		p->attempt == (uint32) tag)
 		pgpx_pinger_looked_up_one(p, lookup);
+}
+
+void
+pgpx_pinger_password_ended(int pool, uint32 pool_id, uint64 version,
+						   const char *error)
+{
+	PgpxPinger *p = pingers[pool];
+
+	next_run = 0;
+	if (p != NULL && p->phase == PGPX_PINGER_PASSWORD &&
+		p->pool_id == pool_id && p->version == version)
+		pgpx_pinger_password_ended_one(p, error);
 }
 
 void

@@ -37,6 +37,7 @@ typedef enum PgpxPingerPhase
 {
 	PGPX_PINGER_NONE = 0,		/* no PGconn */
 	PGPX_PINGER_LOOKUP,			/* a thread resolves the host name */
+	PGPX_PINGER_PASSWORD,		/* waits for the password command */
 	PGPX_PINGER_CONNECT,		/* the login: see login.c */
 	PGPX_PINGER_START,			/* the start commands run */
 	PGPX_PINGER_PREPARE,		/* SETTINGS run */
@@ -54,7 +55,9 @@ typedef struct PgpxPinger
 	uint64		version;		/* of the conninfo */
 	PGconn	   *pg;
 	PgpxLogin  *login;			/* in phase CONNECT */
-	PgpxHosts  *hosts;			/* in phase CONNECT */
+	PgpxHosts  *hosts;			/* in phases PASSWORD and CONNECT */
+	PgpxTime	started;		/* of the connection attempt */
+	PgpxTime	password_at;	/* of the password that the login uses */
 	int			fd;				/* in the epoll set; -1: none */
 	uint32		events;
 	bool		external_fd;
@@ -84,8 +87,10 @@ typedef struct PgpxPinger
 extern void pgpx_pinger_ready_to_work(PgpxPinger *p);
 extern void pgpx_pinger_failed(PgpxPinger *p, const char *why);
 
-/* Callback at the end of a host name lookup. */
+/* Callbacks at the end of a host name lookup, and of the password command. */
 extern void pgpx_pinger_looked_up(PgpxLookup *lookup);
+extern void pgpx_pinger_password_ended(int pool, uint32 pool_id,
+									   uint64 version, const char *error);
 
 /*
  * Starts to open the connection.  timeout: in ms.  Returns false if the
@@ -95,6 +100,9 @@ extern bool pgpx_pinger_open(PgpxPinger *p, int64 timeout);
 
 /* Continues the login, or the statements that precede the first ping. */
 extern void pgpx_pinger_step(PgpxPinger *p);
+
+/* Continues with the result of the password command. */
+extern void pgpx_pinger_password_ended_one(PgpxPinger *p, const char *error);
 
 /* Continues with the result of this pinger's lookup. */
 extern void pgpx_pinger_looked_up_one(PgpxPinger *p, PgpxLookup *lookup);

@@ -130,11 +130,14 @@ pgpx_fd_recv(int sock, void *data, size_t cap, int *fd)
 	return n;
 }
 
+#define FLAG_NEED_PASSWORD 1
+#define FLAG_PASSWORD_COMMAND 2
+
 typedef struct ConninfoMessage
 {
 	PgpxMessageHeader header;
 	uint64		version;
-	uint32		need_password;
+	uint32		flags;			/* as below */
 	uint32		nparams;
 	/* followed by start_commands, reset_command, and a keyword and value for
 	 * each parameter, all with their NUL */
@@ -223,7 +226,8 @@ pgpx_control_send_conninfo(int worker, uint64 incarnation, int pool,
 	fill_header(&msg->header, PGPX_MESSAGE_CONNINFO, len, incarnation, pool,
 				pool_id);
 	msg->version = conninfo->version;
-	msg->need_password = conninfo->need_password;
+	msg->flags = (conninfo->need_password ? FLAG_NEED_PASSWORD : 0) |
+		(conninfo->password_command ? FLAG_PASSWORD_COMMAND : 0);
 	msg->nparams = conninfo->nparams;
 	at = (char *) msg + sizeof(*msg);
 	at = put_string(at, conninfo->start_commands);
@@ -301,7 +305,8 @@ pgpx_control_parse_conninfo(char *buffer, size_t len, PgpxConninfo *conninfo)
 	if (len < sizeof(*msg) || msg->nparams > len)
 		return false;
 	conninfo->version = msg->version;
-	conninfo->need_password = msg->need_password != 0;
+	conninfo->need_password = (msg->flags & FLAG_NEED_PASSWORD) != 0;
+	conninfo->password_command = (msg->flags & FLAG_PASSWORD_COMMAND) != 0;
 	conninfo->nparams = msg->nparams;
 	conninfo->start_commands = next_string(&p, end);
 	if (conninfo->start_commands == NULL)

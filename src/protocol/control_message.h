@@ -101,7 +101,8 @@ typedef struct PgpxReply
 typedef struct PgpxConninfo
 {
 	uint64		version;
-	bool		need_password;
+	bool		need_password;	/* refuse a login without one */
+	bool		password_command;	/* which prints the password */
 	const char *start_commands;
 	const char *reset_command;
 	int			nparams;

@@ -541,3 +541,10 @@ pgpx_libpq_strip_sqlstates(char *text)
 	*to = '\0';					/* NOLINT(clang-analyzer-core.*): text is not NULL */
 	return full;
 }
+
+bool
+pgpx_libpq_is_unauthorized(const char *text)
+{
+	return strstr(text, ":  28P01: ") != NULL ||
+		strstr(text, ":  28000: ") != NULL;
+}

@@ -35,6 +35,12 @@ extern void pgpx_libpq_one_line(char *to, size_t size, const char *from);
  */
 extern bool pgpx_libpq_strip_sqlstates(char *text);
 
+/*
+ * Tests whether libpq's message about a failed login, with SQLSTATEs, contains
+ * one of invalid authorization (28P01, 28000).
+ */
+extern bool pgpx_libpq_is_unauthorized(const char *text);
+
 /* A copy of an ErrorResponse, allocated in the current memory context. */
 typedef struct PgpxRemoteError
 {

@@ -198,6 +198,7 @@ send_conninfo(PgpxCheckout *c, int worker, uint64 incarnation,
 	PgpxConninfo conninfo = {
 		.version = version,
 		.need_password = spec->need_password,
+		.password_command = spec->password_command,
 		.start_commands = spec->start_commands,
 		.reset_command = spec->reset_command,
 		.nparams = spec->nparams,
@@ -664,6 +665,14 @@ raise_unreachable(PgpxCheckout *c, int sqlstate,
 				 errmsg("password is required"),
 				 errdetail_internal("%s", reason),
 				 errhint("The remote server's authentication method must be changed, or password_required=false set in the user mapping.")));
+
+	if (sqlstate == ERRCODE_EXTERNAL_ROUTINE_EXCEPTION)
+		ereport(ERROR,
+				(errcode(sqlstate),
+				 errmsg("could not get a password for server \"%s\"",
+						NameStr(c->spec->server_name)),
+				 errdetail_internal("%s", reason),
+				 errhint("Check the setting \"pgpool_ext.password_command\", and the messages of the command in the server log.")));
 
 	/* lack of resources on this server, also of memory, keeps its SQLSTATE */
 	if (ERRCODE_TO_CATEGORY(sqlstate) != ERRCODE_INSUFFICIENT_RESOURCES)

@@ -301,6 +301,33 @@ check_commands(const PgpxServerRows *rows, Oid user, const char *user_name)
 }
 
 /*
+ * Return whether the password command provides the password of the user
+ * mapping.  Raise an error if the owner of the server with the connection
+ * options is not a superuser, because the owner could then send the password to
+ * any host.
+ */
+static bool
+uses_password_command(const PgpxServerRows *rows)
+{
+	const char *option = "use_password_command";
+	const char *value = pgpx_server_catalog_value(rows->mapping_options,
+												  option);
+	bool		uses = false;
+
+	if (value == NULL || !parse_bool(value, &uses) || !uses)
+		return false;
+	if (!superuser_arg(rows->base.owner))
+		ereport(ERROR,
+				(errcode(ERRCODE_INSUFFICIENT_PRIVILEGE),
+				 errmsg("permission denied to use option \"%s\" of server "
+						"\"%s\"",
+						option, rows->base.name),
+				 errdetail("Its owner \"%s\" is not a superuser.",
+						   GetUserNameFromId(rows->base.owner, false))));
+	return true;
+}
+
+/*
  * Apply the user mapping's options, and determine whether a password is needed.
  */
 static void
@@ -334,7 +361,8 @@ apply_mapping_options(PgpxServerSpec *spec, const PgpxServerRows *rows)
 
 	spec->need_password = spec->key.superuser == 0 &&
 		(required == NULL || !parse_bool(required, &value) || value);
-	if (spec->need_password &&
+	spec->password_command = uses_password_command(rows);
+	if (spec->need_password && !spec->password_command &&
 		pgpx_server_catalog_value(rows->mapping_options, "password") == NULL)
 		ereport(ERROR,
 				(errcode(ERRCODE_S_R_E_PROHIBITED_SQL_STATEMENT_ATTEMPTED),

@@ -46,6 +46,7 @@ typedef struct PgpxServerSpec
 	const char **keywords;
 	const char **values;
 	bool		need_password;	/* refuse a connection that used no password */
+	bool		password_command;	/* the worker obtains the password */
 	bool		of_superuser;	/* superusers own the server and its base */
 
 	/* where its pool was last found; the pool_id is checked under the lock */

@@ -29,6 +29,7 @@
 #include "worker/admission.h"
 #include "worker/cancel.h"
 #include "worker/events.h"
+#include "worker/password.h"
 #include "worker/relay.h"
 #include "worker/relay_tls.h"
 
@@ -88,9 +89,27 @@ set_share(PgpxWorkerConn *w)
 	pgpx_event_due_at(w->deadline);
 }
 
-/* Starts a login with the hosts that are left. */
+static void password_ended(int pool, uint32 pool_id, uint64 version,
+						   const char *error);
+
+/* Waits for the password command. */
 static void
-log_in(PgpxWorkerConn *w)
+request_password(PgpxWorkerConn *w)
+{
+	const char *why;
+
+	w->phase = PGPX_PHASE_PASSWORD;
+	w->deadline = w->until;
+	pgpx_event_due_at(w->deadline);
+	why = pgpx_password_request(w->pool, (w->until - pgpx_now()) / 1000,
+								password_ended);
+	if (why != NULL)
+		pgpx_connect_fail(w, ERRCODE_EXTERNAL_ROUTINE_EXCEPTION, why);
+}
+
+/* Starts a login with the password that is known. */
+static void
+start_login(PgpxWorkerConn *w)
 {
 	PgpxConninfo *ci = &pgpx_wpools[w->pool].conninfo;
 	PgpxLoginKey of = {w->pool, w->pool_id, ci->version};
@@ -103,7 +122,7 @@ log_in(PgpxWorkerConn *w)
 	}
 	w->external_fd = true;
 
-	w->pg = pgpx_conninfo_login(ci, w->hosts, NULL);
+	w->pg = pgpx_conninfo_login(w->pool, w->hosts, NULL);
 	PGPX_DEBUG_POINT("worker_connects");
 	if (w->pg != NULL)
 		w->login = pgpx_login_begin(of, w->pg, &w->accounting, stepped, w);
@@ -125,6 +144,19 @@ log_in(PgpxWorkerConn *w)
 	w->phase = PGPX_PHASE_CONNECT;
 	set_share(w);
 	pgpx_connection_watch(w, EPOLLOUT);
+}
+
+/* Starts a login with the hosts that are left. */
+static void
+log_in(PgpxWorkerConn *w)
+{
+	if (pgpx_password_is_needed(w->pool, w->started))
+	{
+		request_password(w);
+		return;
+	}
+	w->password_at = pgpx_wpools[w->pool].password_at;
+	start_login(w);
 }
 
 /* Starts the first login, when the addresses are known. */
@@ -155,6 +187,26 @@ pgpx_connect_overtaken(PgpxWorkerConn *w)
 		return false;
 	pgpx_connect_outdated(w);
 	return true;
+}
+
+/* Continues the logins that wait for the password command. */
+static void
+password_ended(int pool, uint32 pool_id, uint64 version, const char *error)
+{
+	for (int i = 0; i < pgpx_conns_end(); i++)
+	{
+		PgpxWorkerConn *w = &pgpx_wconns[i];
+
+		if (w->phase != PGPX_PHASE_PASSWORD || w->pool != pool ||
+			w->pool_id != pool_id || w->version != version ||
+			pgpx_connect_overtaken(w))
+			continue;
+		if (error != NULL)
+			pgpx_connect_fail(w, ERRCODE_EXTERNAL_ROUTINE_EXCEPTION, error);
+		else
+			log_in(w);
+	}
+	pgpx_event_pool_changed(pool);
 }
 
 static void
@@ -222,6 +274,26 @@ pgpx_connect_open(PgpxWorkerConn *w)
 	start_connect(w, NULL);
 }
 
+/*
+ * Handles a login that the remote refused: starts another one with a new
+ * password if the password command had printed the old one earlier.  Returns
+ * false if the attempt has failed.
+ */
+static bool
+try_new_password(PgpxWorkerConn *w)
+{
+	PgpxHosts  *hosts = w->hosts;
+
+	if (pgpx_conninfo_is_another(w->pool, w->pool_id, w->version) ||
+		!pgpx_password_refused(w->pool, w->password_at, w->started))
+		return false;
+	w->hosts = NULL;
+	pgpx_connection_drop(w);	/* keeps the hosts */
+	w->hosts = hosts;
+	log_in(w);
+	return true;
+}
+
 /* A step of the login has ended. */
 static void
 stepped(void *owner, PostgresPollingStatusType status, int sqlstate,
@@ -253,6 +325,9 @@ stepped(void *owner, PostgresPollingStatusType status, int sqlstate,
 			pgpx_connect_logged_in(w);
 			break;
 		case PGRES_POLLING_FAILED:
+			if (pgpx_libpq_is_unauthorized(PQerrorMessage(w->pg)) &&
+				try_new_password(w))
+				break;
 			text = pstrdup(PQerrorMessage(w->pg));
 			full = pgpx_libpq_strip_sqlstates(text);
 			pgpx_connect_abandon(w, full ? PGPX_FAILED_FULL : PGPX_FAILED,
@@ -349,6 +424,7 @@ pgpx_connect_deadline_passed(PgpxWorkerConn *w)
 	snprintf(text, sizeof(text),
 			 "%s did not end within %s (%.3g s)%s.",
 			 w->phase == PGPX_PHASE_LOOKUP ? "The look-up of the host name" :
+			 w->phase == PGPX_PHASE_PASSWORD ? "The password command" :
 			 w->phase == PGPX_PHASE_CONNECT ? "The connection attempt" :
 			 "The start commands",
 			 hurried ? "the time limit for an attempt while another pool waits for its slot" :
@@ -358,6 +434,8 @@ pgpx_connect_deadline_passed(PgpxWorkerConn *w)
 			 pgpx_login_delay_reason(w->login));
 	how = w->phase == PGPX_PHASE_START ? PGPX_FAILED_RUNNING : PGPX_FAILED;
 	pgpx_connect_abandon(w, how,
+						 w->phase == PGPX_PHASE_PASSWORD ?
+						 ERRCODE_EXTERNAL_ROUTINE_EXCEPTION :
 						 ERRCODE_SQLCLIENT_UNABLE_TO_ESTABLISH_SQLCONNECTION,
 						 text);
 }

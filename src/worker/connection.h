@@ -34,6 +34,7 @@ typedef enum PgpxWorkerPhase
 {
 	PGPX_PHASE_NONE = 0,		/* no PGconn */
 	PGPX_PHASE_LOOKUP,			/* a thread resolves the host name */
+	PGPX_PHASE_PASSWORD,		/* waits for the password command */
 	PGPX_PHASE_CONNECT,			/* the login: see login.c */
 	PGPX_PHASE_START,			/* the start commands are running */
 	PGPX_PHASE_OPEN,			/* idle or leased; the worker sends nothing */
@@ -94,7 +95,8 @@ struct PgpxWorkerConn
 	bool		external_fd;	/* holds an AcquireExternalFD reservation */
 	PgpxTime	started;
 	PgpxTime	deadline;		/* of the phase; 0: none */
-	PgpxHosts  *hosts;			/* in phase CONNECT */
+	PgpxHosts  *hosts;			/* in phases PASSWORD and CONNECT */
+	PgpxTime	password_at;	/* of the password that the login uses */
 	PgpxTime	until;			/* end of connect_timeout, for all hosts */
 	uint64		before;			/* waiters enqueued before the attempt have
 								 * positions below this */

@@ -376,7 +376,15 @@ pgpx_lookup_port(const PgpxLookup *lookup)
 }
 
 /* Parameters that pgpx_conninfo_login adds, and the end of the list. */
-#define MAX_OWN 5
+#define MAX_OWN 6
+
+static void
+wipe(PgpxWorkerPool *wp)
+{
+	explicit_bzero(wp->message, wp->message_len);
+	if (wp->password != NULL)
+		explicit_bzero(wp->password, strlen(wp->password));
+}
 
 void
 pgpx_conninfo_forget(int pool)
@@ -385,7 +393,7 @@ pgpx_conninfo_forget(int pool)
 
 	if (wp->cxt == NULL)
 		return;
-	explicit_bzero(wp->message, wp->message_len);
+	wipe(wp);
 	MemoryContextDelete(wp->cxt);
 	memset(wp, 0, sizeof(*wp));
 }
@@ -395,7 +403,7 @@ pgpx_conninfo_wipe_all(void)
 {
 	for (int i = 0; i < pgpx_pools_end(); i++)
 		if (pgpx_wpools[i].cxt != NULL)
-			explicit_bzero(pgpx_wpools[i].message, pgpx_wpools[i].message_len);
+			wipe(&pgpx_wpools[i]);
 }
 
 void
@@ -488,9 +496,11 @@ is_slot(const char *keyword)
 }
 
 PGconn *
-pgpx_conninfo_login(const PgpxConninfo *ci, const PgpxHosts *hosts,
+pgpx_conninfo_login(int pool, const PgpxHosts *hosts,
 					const char *application_name)
 {
+	const PgpxWorkerPool *wp = &pgpx_wpools[pool];
+	const PgpxConninfo *ci = &wp->conninfo;
 	const char **keywords = palloc0(sizeof(char *) * (ci->nparams + MAX_OWN));
 	const char **values = palloc0(sizeof(char *) * (ci->nparams + MAX_OWN));
 	int			n = 0;
@@ -509,6 +519,11 @@ pgpx_conninfo_login(const PgpxConninfo *ci, const PgpxHosts *hosts,
 	{
 		keywords[n] = "application_name";
 		values[n++] = application_name;
+	}
+	if (wp->password != NULL)
+	{
+		keywords[n] = "password";
+		values[n++] = wp->password;
 	}
 	keywords[n] = "host";
 	values[n++] = pgpx_hosts_join(hosts, offsetof(PgpxHost, host));

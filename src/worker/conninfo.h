@@ -108,6 +108,12 @@ typedef struct PgpxWorkerPool
 	char	   *message;		/* the strings; wiped before it is freed */
 	size_t		message_len;
 	PgpxConninfo conninfo;
+
+	/* see password.c; wiped before it is freed */
+	char	   *password;		/* NULL: not known */
+	PgpxTime	password_requested_at;
+	PgpxTime	password_at;	/* when the command had printed it */
+
 	int			first;			/* slot of the host to try first */
 	PgpxTime	first_until;	/* .. until then; later slot 0 */
 } PgpxWorkerPool;
@@ -143,11 +149,11 @@ extern const char *pgpx_conninfo_start_lookup(int pool, PgpxLookupAnswer answer,
 											  uint64 tag);
 
 /*
- * Starts a login (PQconnectStartParams).  application_name, unless NULL,
- * replaces the published one.  Returns NULL if out of memory.
+ * Starts a login (PQconnectStartParams) with a pool's conninfo, and the password
+ * that the password command has printed, if any.  application_name, unless
+ * NULL, replaces the published one.  Returns NULL if out of memory.
  */
-extern PGconn *pgpx_conninfo_login(const PgpxConninfo *ci,
-								   const PgpxHosts *hosts,
+extern PGconn *pgpx_conninfo_login(int pool, const PgpxHosts *hosts,
 								   const char *application_name);
 
 /*

@@ -54,6 +54,7 @@
 #include "worker/event_loop.h"
 #include "worker/events.h"
 #include "worker/maintenance.h"
+#include "worker/password.h"
 
 int			pgpx_worker_index = -1;
 uint64		pgpx_worker_incarnation = 0;
@@ -525,6 +526,7 @@ at_exit(int code, Datum arg)
 	 * were revoked.
 	 */
 	cancel_running_statements();
+	pgpx_password_kill_commands();
 	pgpx_conninfo_wipe_all();
 
 	pg_atomic_write_u32(&slot->pid, 0);

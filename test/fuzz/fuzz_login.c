@@ -24,6 +24,7 @@
 
 /* --- functions that the connector calls -------------------------------------- */
 
+PgpxShared *pgpx_shared = NULL;
 PgpxPool   *pgpx_pools = NULL;
 PgpxConn   *pgpx_conns = NULL;
 PgpxWorkerConn *pgpx_wconns = NULL;

@@ -18,6 +18,7 @@
 
 #include "worker/conninfo.h"
 #include "worker/events.h"
+#include "worker/password.h"
 
 /* --- tasks: executed at once, here, and ended by the harness --------------- */
 
@@ -73,8 +74,26 @@ static const char remote_greeting[] =
 	"K\0\0\0\14\0\0\0\5\0\0\0\7"
 	"Z\0\0\0\5I";
 
+bool
+pgpx_password_is_needed(int pool, PgpxTime since)
+{
+	return false;
+}
+
+const char *
+pgpx_password_request(int pool, int64 timeout, PgpxPasswordAnswer answer)
+{
+	return NULL;
+}
+
+bool
+pgpx_password_refused(int pool, PgpxTime used_at, PgpxTime since)
+{
+	return false;
+}
+
 PGconn *
-pgpx_conninfo_login(const PgpxConninfo *ci, const PgpxHosts *hosts,
+pgpx_conninfo_login(int pool, const PgpxHosts *hosts,
 					const char *application_name)
 {
 	const char *const keywords[] = {"host", "port", "user", "password",

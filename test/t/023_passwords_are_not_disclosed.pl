@@ -30,6 +30,19 @@ CREATE SERVER nowhere FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host '127.0.0.1',
 CREATE USER MAPPING FOR PUBLIC SERVER nowhere OPTIONS (user 'remote_app', password '$wrong');
 GRANT USAGE ON FOREIGN SERVER nowhere TO app;
 EOT
+# a password that is printed by a command
+my $of_command = 'of the command alone';
+my $printed = PostgreSQL::Test::Utils::tempdir() . '/printed';
+open my $fh, '>', $printed or die "$printed: $!";
+print {$fh} "$of_command\n";
+close $fh or die "$printed: $!";
+$local->append_conf('postgresql.conf', "pgpool_ext.password_command = 'cat $printed'");
+$local->reload;
+$boss->run(<<"EOT");
+CREATE SERVER commanded FOREIGN DATA WRAPPER pgpool_fdw OPTIONS (host '127.0.0.1', port '$port', dbname 'remote_db');
+CREATE USER MAPPING FOR PUBLIC SERVER commanded OPTIONS (user 'remote_app', use_password_command 'true');
+GRANT USAGE ON FOREIGN SERVER commanded TO app;
+EOT
 foreach my $session ($boss, $app)
 {
 	my $lease = lease($session, 'shard1');
@@ -37,6 +50,9 @@ foreach my $session ($boss, $app)
 	is($session->run("SELECT * FROM pgpool.query($lease, 'select 1') AS t(a int)"), '1', 'connection with a password works');
 	$session->fails("SELECT pgpool.checkout('mistaken')", '08001',
 		qr/DETAIL:.*password authentication failed/, 'wrong password is refused');
+	$said .= $session->error;
+	ok(wait_until($local, sub { $session->run("SELECT pgpool.checkout('commanded')"); $session->sqlstate }, '08001'), 'password of the command is refused');
+	like($session->error, qr/DETAIL:.*password authentication failed/, 'with the message of the remote server');
 	$said .= $session->error;
 	$session->fails("SELECT pgpool.checkout('nowhere')", '08001', qr/DETAIL:.*refused/, 'wrong address is reported');
 	$said .= $session->error;
@@ -56,13 +72,13 @@ foreach my $session ($boss, $app)
 	$session->run("SELECT pgpool.checkin($lease)");
 }
 like($said, qr/shard1/, 'views show the pool');
-unlike($said, qr/\Q$_\E/, 'views and errors show no password') foreach $REMOTE_APP_PASSWORD, $wrong;
+unlike($said, qr/\Q$_\E/, 'views and errors show no password') foreach $REMOTE_APP_PASSWORD, $wrong, $of_command;
 
 # The only occurrences of passwords are the CREATE USER MAPPING commands.
 my $log = slurp_file($local->logfile);
 like($log, qr/pgpool_ext connected to server/, 'log reports connections');
 like($log, qr/password authentication failed/, 'log reports failures');
-unlike($log, qr/\Q$_\E/, 'log contains no password') foreach $REMOTE_APP_PASSWORD, $wrong;
+unlike($log, qr/\Q$_\E/, 'log contains no password') foreach $REMOTE_APP_PASSWORD, $wrong, $of_command;
 
 # Counts the chunks of shared memory (which other users of the machine might be able to
 # read) that contain $what, and not $unless. Returns undef if the memory cannot be read.
@@ -99,6 +115,7 @@ SKIP:
 
 	# (the catalog's pages in shared buffers contain the mapping's password)
 	is(in_shared($wrong, "password=$wrong"), 0, 'shared memory contains no password');
+	is(in_shared($of_command), 0, 'nor that of the command');
 
 	# a pending statement is wiped after use (the text is in two pieces here because
 	# views show queries)

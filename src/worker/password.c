@@ -1,0 +1,574 @@
+/*-------------------------------------------------------------------------
+ *
+ * password.c
+ *	  Passwords that the password command prints.
+ *
+ * Tokens of identity services replace passwords and are valid for minutes only,
+ * so they cannot be options of a user mapping.  If a mapping has
+ * use_password_command, the worker runs the command of the setting
+ * pgpool_ext.password_command before it opens a connection, and logs in with
+ * the line that the command prints.
+ *
+ * It is a program and not an SQL function because the tools that issue tokens
+ * are programs, and because neither the worker nor the catalog reader may
+ * execute SQL: no user can then replace what is executed.
+ *
+ * Rights: the setting can only be set by superusers or in postgresql.conf.  A
+ * password must neither be issued for a remote user nor be sent to a host that
+ * another user has chosen.  So only superusers can set the mapping's option or
+ * change a mapping that has it, and a superuser must own the server
+ * (server_spec.c).  Names reach the command in its environment, so the shell
+ * does not interpret them.
+ *
+ * A password is kept with the pool's conninfo for pgpool_ext.password_lifetime,
+ * or until a remote server refuses it.  It does not affect open connections.
+ *
+ * The command runs for one pool at most once at a time, and all logins of the
+ * pool share the result.  A thread starts it and reads its output (events.c has
+ * the rules).  MAX_RUNNING limits the commands of all pools, because after a
+ * restart all pools need passwords at once; the others wait in order.
+ *
+ *-------------------------------------------------------------------------
+ */
+#include "worker/password.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "lib/ilist.h"
+
+#include "base/settings.h"
+#include "worker/events.h"
+#include "worker/worker.h"
+
+/* Commands that run at once. */
+#define MAX_RUNNING 8
+
+/* Bytes of a password; PostgreSQL accepts less than 64 kB. */
+#define PASSWORD_MAX (32 * 1024)
+
+/* Callers of a request: connections and pingers. */
+#define MAX_ANSWERS 2
+
+#define OWN_VARIABLES 7
+
+#define SPAWN_FLAGS \
+	(POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF)
+
+typedef struct Request
+{
+	PgpxTask	task;
+	dlist_node	node;			/* in requests */
+	bool		is_running;
+	int			pool;
+	uint32		pool_id;
+	uint64		version;		/* of the conninfo */
+	NameData	server;			/* for the log */
+	NameData	database;
+	PgpxPasswordAnswer answers[MAX_ANSWERS];
+	int			nanswers;
+	PgpxTime	started;
+	int64		timeout;		/* ms, from the start */
+	char	   *command;
+	char	  **environment;	/* of which the last OWN_VARIABLES are malloc'ed */
+	pthread_mutex_t mutex;		/* protects pid */
+	pid_t		pid;			/* of the command; 0: it does not run */
+	char		error[128];		/* empty: no error */
+	size_t		len;
+	char		output[PASSWORD_MAX + 3];	/* "\r\n", and one byte too many */
+} Request;
+
+static dlist_head requests = DLIST_STATIC_INIT(requests);
+
+/* The command that issued the passwords that are known. */
+static char *used_command = NULL;
+
+/* ------------------------------------------------------------------------
+ * In the thread
+ * ------------------------------------------------------------------------
+ */
+
+static int64
+steady_ms(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return (int64) now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+static void
+note(Request *request, const char *text)
+{
+	strlcpy(request->error, text, sizeof(request->error));
+}
+
+static void
+note_timeout(Request *request)
+{
+	snprintf(request->error, sizeof(request->error),
+			 "The password command did not end within connect_timeout.");
+}
+
+/*
+ * Starts the command in a process group of its own, with standard output on a
+ * descriptor, and without the other descriptors of this process.  Standard
+ * error remains the server's log.
+ */
+static bool
+spawn(Request *request, int out)
+{
+	char	   *argv[] = {"sh", "-c", request->command, NULL};
+	posix_spawn_file_actions_t actions;
+	posix_spawnattr_t attr;
+	sigset_t	signals;
+	int			rc;
+
+	posix_spawn_file_actions_init(&actions);
+	posix_spawnattr_init(&attr);
+	(void) posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null",
+											O_RDONLY, 0);
+	(void) posix_spawn_file_actions_adddup2(&actions, out, STDOUT_FILENO);
+	(void) posix_spawn_file_actions_addclosefrom_np(&actions,
+													STDERR_FILENO + 1);
+	(void) posix_spawnattr_setflags(&attr, SPAWN_FLAGS);
+	(void) posix_spawnattr_setpgroup(&attr, 0);
+	sigemptyset(&signals);
+	(void) posix_spawnattr_setsigmask(&attr, &signals);
+	sigfillset(&signals);
+	(void) posix_spawnattr_setsigdefault(&attr, &signals);
+
+	pthread_mutex_lock(&request->mutex);
+	rc = posix_spawn(&request->pid, "/bin/sh", &actions, &attr, argv,
+					 request->environment);
+	if (rc != 0)
+		request->pid = 0;
+	pthread_mutex_unlock(&request->mutex);
+	posix_spawnattr_destroy(&attr);
+	posix_spawn_file_actions_destroy(&actions);
+	if (rc != 0)
+		snprintf(request->error, sizeof(request->error),
+				 "The password command could not be started (error %d).", rc);
+	return rc == 0;
+}
+
+/*
+ * Reads the output up to its end.  Returns false, with an error, if it is too
+ * long, or does not end in time.
+ */
+static bool
+read_output(Request *request, int in, int64 deadline)
+{
+	while (request->len < sizeof(request->output))
+	{
+		struct pollfd ready = {.fd = in, .events = POLLIN};
+		int64		left = deadline - steady_ms();
+		ssize_t		n;
+
+		if (left <= 0 || poll(&ready, 1, (int) Min(left, PG_INT32_MAX)) == 0)
+		{
+			note_timeout(request);
+			return false;
+		}
+		n = read(in, request->output + request->len,
+				 sizeof(request->output) - request->len);
+		if (n == 0)
+			return true;
+		if (n > 0)
+			request->len += n;
+		else if (errno != EINTR && errno != EAGAIN)
+		{
+			note(request, "The output of the password command could not be read.");
+			return false;
+		}
+	}
+	snprintf(request->error, sizeof(request->error),
+			 "The password command printed more than %d bytes.", PASSWORD_MAX);
+	return false;
+}
+
+/*
+ * Waits for the end of the command.  It may continue after the end of its
+ * output.  Returns its status, or -1 if it does not end in time.
+ */
+static int
+await_end(Request *request, int64 deadline)
+{
+	for (;;)
+	{
+		int			status = -1;
+		pid_t		pid;
+
+		pthread_mutex_lock(&request->mutex);
+		pid = waitpid(request->pid, &status, WNOHANG);
+		if (pid != 0)
+			request->pid = 0;
+		pthread_mutex_unlock(&request->mutex);
+		if (pid != 0)
+			return status;
+		if (steady_ms() >= deadline)
+			return -1;
+		usleep(1000);
+	}
+}
+
+/* Kills all processes of the command. */
+static void
+kill_command(Request *request)
+{
+	pthread_mutex_lock(&request->mutex);
+	if (request->pid > 0)
+		(void) kill(-request->pid, SIGKILL);
+	pthread_mutex_unlock(&request->mutex);
+}
+
+/* Removes the line end, and checks that the output is one line. */
+static void
+check_output(Request *request)
+{
+	if (request->len > 0 && request->output[request->len - 1] == '\n')
+		request->len--;
+	if (request->len > 0 && request->output[request->len - 1] == '\r')
+		request->len--;
+	request->output[request->len] = '\0';
+	if (request->len == 0)
+		note(request, "The password command printed no password.");
+	else if (request->len > PASSWORD_MAX)
+		snprintf(request->error, sizeof(request->error),
+				 "The password command printed more than %d bytes.",
+				 PASSWORD_MAX);
+	else if (strlen(request->output) != request->len ||
+			 strpbrk(request->output, "\r\n") != NULL)
+		note(request, "The password command printed more than one line.");
+}
+
+static void
+run(PgpxTask *task)
+{
+	Request    *request = (Request *) task;
+	int64		deadline = steady_ms() + request->timeout;
+	int			out[2];
+	bool		complete;
+	int			status;
+
+	if (pipe2(out, O_CLOEXEC) < 0)
+	{
+		note(request, "No pipe could be made for the password command.");
+		return;
+	}
+	if (!spawn(request, out[1]))
+	{
+		close(out[0]);
+		close(out[1]);
+		return;
+	}
+	close(out[1]);
+	complete = read_output(request, out[0], deadline);
+	close(out[0]);
+	status = complete ? await_end(request, deadline) : -1;
+	if (status == -1)
+	{
+		if (complete)
+			note_timeout(request);
+		kill_command(request);
+		(void) await_end(request, PG_INT64_MAX);
+	}
+	else if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
+		check_output(request);
+	else if (WIFEXITED(status))
+		snprintf(request->error, sizeof(request->error),
+				 "The password command ended with exit code %d.",
+				 WEXITSTATUS(status));
+	else
+		snprintf(request->error, sizeof(request->error),
+				 "The password command was terminated by signal %d.",
+				 WTERMSIG(status));
+}
+
+/* ------------------------------------------------------------------------
+ * In the event loop
+ * ------------------------------------------------------------------------
+ */
+
+static void ended(PgpxTask *task);
+
+static void
+forget(PgpxWorkerPool *wp)
+{
+	if (wp->password == NULL)
+		return;
+	explicit_bzero(wp->password, strlen(wp->password));
+	pfree(wp->password);
+	wp->password = NULL;
+}
+
+/* Forgets all passwords if another command is set now. */
+static void
+follow_setting(void)
+{
+	if (used_command != NULL &&
+		strcmp(used_command, pgpx_password_command) == 0)
+		return;
+	for (int i = 0; i < pgpx_pools_end(); i++)
+		forget(&pgpx_wpools[i]);
+	free(used_command);
+	used_command = strdup(pgpx_password_command);
+}
+
+bool
+pgpx_password_is_needed(int pool, PgpxTime since)
+{
+	PgpxWorkerPool *wp = &pgpx_wpools[pool];
+	int64		lifetime = (int64) pgpx_password_lifetime * 1000;
+
+	if (!wp->conninfo.password_command)
+		return false;
+	follow_setting();
+	return wp->password == NULL ||
+		(wp->password_at < since &&
+		 pgpx_now() >= wp->password_requested_at + lifetime);
+}
+
+bool
+pgpx_password_refused(int pool, PgpxTime used_at, PgpxTime since)
+{
+	PgpxWorkerPool *wp = &pgpx_wpools[pool];
+
+	if (!wp->conninfo.password_command)
+		return false;
+	if (wp->password_at == used_at)
+		forget(wp);
+	return used_at < since;
+}
+
+static void
+free_request(Request *request)
+{
+	size_t		n = 0;
+
+	explicit_bzero(request->output, sizeof(request->output));
+	while (request->environment != NULL && request->environment[n] != NULL)
+		n++;
+	for (size_t i = n < OWN_VARIABLES ? 0 : n - OWN_VARIABLES; i < n; i++)
+		free(request->environment[i]);
+	free(request->environment);
+	free(request->command);
+	pthread_mutex_destroy(&request->mutex);
+	free(request);
+}
+
+static char *
+variable(const char *name, const char *value)
+{
+	char	   *text;
+
+	return asprintf(&text, "%s=%s", name, value != NULL ? value : "") < 0 ?
+		NULL : text;
+}
+
+/*
+ * Makes the environment of the command: that of the worker, and the variables
+ * that describe the connection.  Returns false if out of memory.
+ */
+static bool
+make_environment(Request *request, const PgpxConninfo *ci,
+				 const char *local_user)
+{
+	const char *host = pgpx_conninfo_param(ci, "host");
+	char	   *own[OWN_VARIABLES] = {
+		variable("PGPOOL_DATABASE", NameStr(request->database)),
+		variable("PGPOOL_SERVER", NameStr(request->server)),
+		variable("PGPOOL_LOCAL_USER", local_user),
+		variable("PGPOOL_HOST", host != NULL ? host :
+				 pgpx_conninfo_param(ci, "hostaddr")),
+		variable("PGPOOL_PORT", pgpx_conninfo_param(ci, "port")),
+		variable("PGPOOL_DBNAME", pgpx_conninfo_param(ci, "dbname")),
+		variable("PGPOOL_USER", pgpx_conninfo_param(ci, "user")),
+	};
+	size_t		n = 0;
+	bool		complete = true;
+
+	while (environ[n] != NULL)
+		n++;
+	request->environment = calloc(n + OWN_VARIABLES + 1, sizeof(char *));
+	for (int i = 0; i < OWN_VARIABLES; i++)
+		complete = complete && own[i] != NULL;
+	if (!complete || request->environment == NULL)
+	{
+		for (int i = 0; i < OWN_VARIABLES; i++)
+			free(own[i]);
+		free(request->environment);
+		request->environment = NULL;
+		return false;
+	}
+	memcpy(request->environment, environ, n * sizeof(char *));
+	memcpy(request->environment + n, own, sizeof(own));
+	return true;
+}
+
+/* Starts the thread of a request; returns false if that is impossible. */
+static bool
+start(Request *request)
+{
+	request->started = pgpx_now();
+	request->is_running = pgpx_task_start(&request->task);
+	return request->is_running;
+}
+
+static int
+count_running(void)
+{
+	dlist_iter	iter;
+	int			n = 0;
+
+	dlist_foreach(iter, &requests)
+		n += dlist_container(Request, node, iter.cur)->is_running ? 1 : 0;
+	return n;
+}
+
+static void
+add_answer(Request *request, PgpxPasswordAnswer answer)
+{
+	for (int i = 0; i < request->nanswers; i++)
+		if (request->answers[i] == answer)
+			return;
+	Assert(request->nanswers < MAX_ANSWERS);
+	request->answers[request->nanswers++] = answer;
+}
+
+const char *
+pgpx_password_request(int index, int64 timeout, PgpxPasswordAnswer answer)
+{
+	const PgpxWorkerPool *wp = &pgpx_wpools[index];
+	PgpxPool   *pool = &pgpx_pools[index];
+	NameData	local_user;
+	Request    *request;
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &requests)
+	{
+		request = dlist_container(Request, node, iter.cur);
+		if (request->pool != index || request->pool_id != wp->pool_id ||
+			request->version != wp->conninfo.version)
+			continue;
+		add_answer(request, answer);
+		return NULL;
+	}
+	if (pgpx_password_command[0] == '\0')
+		return "The setting \"pgpool_ext.password_command\" is empty.";
+	request = calloc(1, sizeof(*request));
+	if (request == NULL)
+		return "out of memory";
+	pthread_mutex_init(&request->mutex, NULL);
+	request->task.run = run;
+	request->task.ended = ended;
+	request->pool = index;
+	request->pool_id = wp->pool_id;
+	request->version = wp->conninfo.version;
+	request->timeout = Max(timeout, 1);
+	LWLockAcquire(pool->lock, LW_SHARED);
+	request->server = pool->server_name;
+	request->database = pool->database_name;
+	local_user = pool->user_name;
+	LWLockRelease(pool->lock);
+	add_answer(request, answer);
+	request->command = strdup(pgpx_password_command);
+	if (request->command == NULL ||
+		!make_environment(request, &wp->conninfo, NameStr(local_user)))
+	{
+		free_request(request);
+		return "out of memory";
+	}
+	if (count_running() < MAX_RUNNING && !start(request))
+	{
+		free_request(request);
+		return "The pool worker could not start a thread for the password command.";
+	}
+	dlist_push_tail(&requests, &request->node);
+	return NULL;
+}
+
+/*
+ * Stores the password of a request that has ended, unless the conninfo or the
+ * command has changed meanwhile.  The waiting logins then request another one.
+ */
+static void
+store(const Request *request)
+{
+	PgpxWorkerPool *wp = &pgpx_wpools[request->pool];
+
+	if (wp->cxt == NULL || wp->pool_id != request->pool_id ||
+		wp->conninfo.version != request->version ||
+		strcmp(request->command, pgpx_password_command) != 0)
+		return;
+	follow_setting();
+	forget(wp);
+	wp->password = MemoryContextStrdup(wp->cxt, request->output);
+	wp->password_requested_at = request->started;
+	wp->password_at = pgpx_now();
+}
+
+/* Ends a request: stores the password or logs the error, and answers. */
+static void
+finish(Request *request)
+{
+	dlist_delete(&request->node);
+	if (request->error[0] == '\0')
+		store(request);
+	else
+		ereport(LOG,
+				(errcode(ERRCODE_EXTERNAL_ROUTINE_EXCEPTION),
+				 errmsg("pgpool_ext could not get a password for server \"%s\" of database \"%s\"",
+						NameStr(request->server), NameStr(request->database)),
+				 errdetail_internal("%s", request->error)));
+	for (int i = 0; i < request->nanswers; i++)
+		request->answers[i](request->pool, request->pool_id, request->version,
+							request->error[0] != '\0' ? request->error : NULL);
+	free_request(request);
+}
+
+/* Starts the first request that waits, if there is room for it. */
+static void
+start_next(void)
+{
+	dlist_iter	iter;
+
+	if (count_running() >= MAX_RUNNING)
+		return;
+	dlist_foreach(iter, &requests)
+	{
+		Request    *request = dlist_container(Request, node, iter.cur);
+
+		if (request->is_running)
+			continue;
+		if (!start(request))
+		{
+			note(request, "The pool worker could not start a thread for the password command.");
+			finish(request);
+		}
+		return;
+	}
+}
+
+/* Called in the event loop when the command has ended. */
+static void
+ended(PgpxTask *task)
+{
+	finish((Request *) task);
+	start_next();
+}
+
+void
+pgpx_password_kill_commands(void)
+{
+	dlist_iter	iter;
+
+	dlist_foreach(iter, &requests)
+		kill_command(dlist_container(Request, node, iter.cur));
+}
