@@ -21,6 +21,20 @@
 #define STATEMENT_MAX (1024 * 1024)
 
 void
+pgpx_remote_raise(const PgpxRemoteError *error, const char *sql)
+{
+	ereport(ERROR,
+			(errcode(error->sqlstate),
+			 error->primary != NULL && error->primary[0] != '\0' ?
+			 errmsg_internal("%s", error->primary) :
+			 errmsg("could not obtain message string for remote error"),
+			 error->detail ? errdetail_internal("%s", error->detail) : 0,
+			 error->hint ? errhint("%s", error->hint) : 0,
+			 error->context ? errcontext("%s", error->context) : 0,
+			 errcontext("remote SQL command: %s", sql)));
+}
+
+void
 pgpx_remote_close(PgpxRemoteTransaction *rt, const char *name)
 {
 	MemoryContext old = MemoryContextSwitchTo(rt->cxt);

@@ -24,8 +24,8 @@
  *   releases.  If the remote refuses the statement, it is rolled back to the
  *   savepoint, parsed and executed again.  Where it is the first statement, the
  *   transaction begins again, without a savepoint.
- * - An abort sends nothing here; lease.c ends the leases.  At a message
- *   boundary the reset includes the rollback.  Otherwise lease.c cancels the
+ * - An abort sends nothing here; lease_return.c ends the leases.  At a message
+ *   boundary the reset includes the rollback.  Otherwise the worker cancels the
  *   statement and closes the connection.
  *
  *-------------------------------------------------------------------------
@@ -42,9 +42,12 @@
 #include "session/lease_return.h"
 #include "fdw/remote_scan.h"
 
-/* Limits for reading an unread answer in a commit without writes. */
-#define COMMIT_DRAIN_BYTES (1024 * 1024)
-#define COMMIT_DRAIN_US (50 * 1000)
+/*
+ * Limits for reading an unread answer at the end of the local transaction: that
+ * of an ended scan in a commit without writes, that of ROLLBACK TO in an abort.
+ */
+#define DRAIN_BYTES (1024 * 1024)
+#define DRAIN_US (50 * 1000)
 
 /* Upper bound of the size of a pipeline of two short commands and its token. */
 #define ROLLBACK_SIZE 512
@@ -52,20 +55,6 @@
 #define COMMIT_SQL "COMMIT TRANSACTION"
 
 static dlist_head transactions = DLIST_STATIC_INIT(transactions);
-
-void
-pgpx_remote_raise(const PgpxRemoteError *error, const char *sql)
-{
-	ereport(ERROR,
-			(errcode(error->sqlstate),
-			 error->primary != NULL && error->primary[0] != '\0' ?
-			 errmsg_internal("%s", error->primary) :
-			 errmsg("could not obtain message string for remote error"),
-			 error->detail ? errdetail_internal("%s", error->detail) : 0,
-			 error->hint ? errhint("%s", error->hint) : 0,
-			 error->context ? errcontext("%s", error->context) : 0,
-			 errcontext("remote SQL command: %s", sql)));
-}
 
 static bool
 has_lease(const PgpxRemoteTransaction *rt)
@@ -385,6 +374,7 @@ pgpx_remote_send(PgpxRemoteTransaction *rt, PgpxRun *run, PgpxPipeline *p,
 	rt->wrote |= writes;
 	rt->sent_writes = writes;
 	rt->failure.set = false;
+	rt->rolling_back = false;
 	list_free_deep(rt->closes);
 	rt->closes = NIL;
 	if (prepared != NULL)
@@ -538,7 +528,7 @@ before_commit(void)
 		if (!has_lease(rt) || !rt->abandoned || must_wait(rt))
 			continue;
 		PGPX_DEBUG_POINT("commit_drains");
-		discard_answer(rt, COMMIT_DRAIN_BYTES, pgpx_now() + COMMIT_DRAIN_US);
+		discard_answer(rt, DRAIN_BYTES, pgpx_now() + DRAIN_US);
 	}
 	commit_writers();
 	PGPX_DEBUG_POINT("fdw_committed");
@@ -572,8 +562,8 @@ before_prepare(void)
 }
 
 /*
- * Bring the leases to a message boundary if that needs no wait.  lease.c then
- * returns them.
+ * Bring the leases to a message boundary if that needs no wait, except for the
+ * answer to ROLLBACK TO.  lease_return.c then returns them.
  */
 static void
 at_abort(void)
@@ -585,8 +575,17 @@ at_abort(void)
 		PgpxRemoteTransaction *rt = dlist_container(PgpxRemoteTransaction, node,
 													iter.cur);
 
-		if (has_lease(rt) && (rt->lease->in_use || rt->abandoned))
-			pgpx_run_abandon(rt->lease);
+		if (!has_lease(rt) || (!rt->lease->in_use && !rt->abandoned))
+			continue;
+
+		/*
+		 * ROLLBACK inside a savepoint has just sent ROLLBACK TO.  The wait for
+		 * its answer costs less than a new connection.
+		 */
+		if (rt->rolling_back)
+			(void) pgpx_stream_drain(rt->lease, DRAIN_BYTES,
+									 pgpx_now() + DRAIN_US, true);
+		pgpx_run_abandon(rt->lease);
 	}
 	forget_all();
 }
@@ -655,6 +654,7 @@ send_rollback(PgpxRemoteTransaction *rt)
 	now->depth = now->target_depth;
 	now->rollback_level = 0;
 	rt->abandoned = true;
+	rt->rolling_back = true;
 }
 
 /*

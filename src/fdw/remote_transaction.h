@@ -81,6 +81,7 @@ typedef struct PgpxRemoteTransaction
 	struct PgpxRemoteScan *streaming;
 	bool		reading;		/* a row of an answer is being converted */
 	bool		abandoned;		/* an unread answer belongs to no scan */
+	bool		rolling_back;	/* it is that of ROLLBACK TO alone */
 	dlist_head	scans;			/* all, see remote_scan.c */
 
 	bool		may_prepare;	/* the reset drops prepared statements */

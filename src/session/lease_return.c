@@ -521,7 +521,8 @@ pgpx_lease_return_all(void)
  * A lease ends with its scope: at checkin, at the end of the transaction
  * or subtransaction that owns it, at the end of the call, and at the
  * latest with the session.  Commit, abort and exit callbacks must not
- * wait; abort and exit callbacks must not throw either.  They release a
+ * wait; abort and exit callbacks must not throw either.  (Those of foreign
+ * tables may wait for 50 ms, see remote_transaction.c.)  They release a
  * connection whose stream is at a message boundary as a checkin does.  The
  * worker cancels and closes any other connection.
  *

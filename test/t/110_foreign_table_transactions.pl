@@ -102,6 +102,30 @@ ok(wait_until($remote, sub {
 $session->run('ROLLBACK');
 nothing_is_left('savepoints');
 
+# .. also if the whole transaction is rolled back before its answer has come
+my $connects = "SELECT sum(connects) FROM pgpool.stats";
+my $opened = $local->safe_psql('postgres', $connects);
+$session->run(<<'EOT');
+CREATE FUNCTION fails() RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+	UPDATE one.a SET v = 5 WHERE id = 3;
+	BEGIN
+		UPDATE one.a SET v = 5 WHERE id = 4;
+		RAISE division_by_zero;
+	EXCEPTION WHEN unique_violation THEN
+	END;
+END $$
+EOT
+foreach my $i (1 .. 20)
+{
+	$session->run("BEGIN; UPDATE one.a SET v = 5 WHERE id = 3; SAVEPOINT s; UPDATE one.a SET v = 5 WHERE id = 4; ROLLBACK; SELECT fails()");
+}
+is($session->sqlstate, '22012', 'error passes an exception block');
+
+# the wait for the answer is short, so a slow machine may need new connections at times
+cmp_ok($local->safe_psql('postgres', $connects), '<', $opened + 10, 'rollback inside savepoints keeps the connection');
+nothing_is_left('rollback inside savepoints');
+
 # an error at the remote commit
 $session->run("BEGIN; CREATE TABLE local_table(); INSERT INTO one.b VALUES (1, 999)");
 $session->fails('COMMIT', '23503', qr/violates foreign key constraint/, 'error of the remote commit fails the local commit');
