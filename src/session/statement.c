@@ -317,7 +317,8 @@ pgpx_run_process_input(PgpxRun *run)
  * again.  In the middle of a large answer the session pauses so that more input
  * arrives for each read, unless the last read found none.  Otherwise it
  * busy-polls before it sleeps, where that is likely to be worthwhile
- * (busy_poll.c).
+ * (busy_poll.c).  If the previous holder has sent the statement, the answer has
+ * often arrived already, so it is read before the first wait.
  */
 static PgpxRunStep
 read_answer(PgpxRun *run)
@@ -326,7 +327,7 @@ read_answer(PgpxRun *run)
 	PgpxRunStep reached;
 	PgpxTime	pause = CANCEL_AGAIN_US;
 	PgpxTime	deadline = lease->cancelled ? pgpx_now() + pause : 0;
-	bool		more = false;
+	bool		more = lease->sock->wire.sent_ahead;
 
 	while ((reached = step(run)) == PGPX_RUN_WAIT)
 	{
