@@ -95,7 +95,7 @@ estimate_size(PlannerInfo *root, RelOptInfo *rel, Oid table)
 	bool		estimates = false;
 
 	if (value != NULL && parse_bool(value, &estimates) && estimates)
-		pgpx_modify_check_estimate(GetForeignTable(table)->serverid);
+		pgpx_modify_check_estimate(GetForeignServerIdByRelId(table));
 	postgres_fdw()->GetForeignRelSize(root, rel, table);
 }
 

@@ -256,7 +256,7 @@ begin_modify(EState *estate, ResultRelInfo *result_rel, CmdType operation,
 	PgpxModify *m = palloc0(sizeof(*m));
 
 	m->rel = result_rel->ri_RelationDesc;
-	m->server = GetForeignTable(RelationGetRelid(m->rel))->serverid;
+	m->server = GetForeignServerIdByRelId(RelationGetRelid(m->rel));
 	m->user = pgpx_result_rel_user(result_rel, estate);
 	m->sql = m->row_sql = sql;
 	m->nrows = 1;
@@ -623,7 +623,7 @@ pgpx_modify_truncate(List *rels, DropBehavior behavior, bool restart_seqs)
 					(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 					 errmsg("foreign table \"%s\" does not allow truncates",
 							RelationGetRelationName(rel))));
-		server = GetForeignTable(RelationGetRelid(rel))->serverid;
+		server = GetForeignServerIdByRelId(RelationGetRelid(rel));
 	}
 	add_server(&truncated, estimated, server);
 	transaction = pgpx_remote_transaction_get(server, GetUserId(), "TRUNCATE",
@@ -713,7 +713,7 @@ pgpx_direct_modify_begin(ForeignScanState *node, int eflags)
 	target = node->resultRelInfo->ri_RangeTableIndex;
 	d->rel = join ? ExecOpenScanRelation(node->ss.ps.state, target, eflags) :
 		node->ss.ss_currentRelation;
-	d->server = GetForeignTable(RelationGetRelid(d->rel))->serverid;
+	d->server = GetForeignServerIdByRelId(RelationGetRelid(d->rel));
 	d->user = pgpx_result_rel_user(node->resultRelInfo, node->ss.ps.state);
 	if (d->plan.has_returning && join)
 		map_target(d, scan->fdw_scan_tlist, target);

@@ -21,14 +21,20 @@
  */
 #include "fdw/remote_sql.h"
 
+#include "access/htup_details.h"
 #include "access/sysattr.h"
+#include "catalog/pg_foreign_server.h"
+#include "catalog/pg_foreign_table.h"
+#include "catalog/pg_type.h"
 #include "commands/defrem.h"
 #include "nodes/value.h"
 #include "optimizer/optimizer.h"
+#include "utils/array.h"
 #include "utils/builtins.h"
 #include "utils/guc.h"
 #include "utils/lsyscache.h"
 #include "utils/memutils.h"
+#include "utils/syscache.h"
 
 static const char *
 find_option(List *options, const char *name)
@@ -72,15 +78,71 @@ pgpx_deparse_column(StringInfo buf, Relation rel, AttrNumber attnum)
 	appendStringInfoString(buf, quote_identifier(name));
 }
 
+/*
+ * Return the value of an option of a foreign table or server; NULL if it has
+ * none.  options: number of the column of the syscache's relation that has the
+ * options, as texts "name=value".  Does not decode the other options, because
+ * that takes longer than the rest of the lookup.
+ */
+static const char *
+read_option(int cache, Oid object, AttrNumber options, const char *name)
+{
+	HeapTuple	tuple = SearchSysCache1(cache, ObjectIdGetDatum(object));
+	size_t		len = strlen(name);
+	const char *value = NULL;
+	bool		isnull;
+	Datum		array;
+
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for foreign table or server %u",
+			 object);
+	array = SysCacheGetAttr(cache, tuple, options, &isnull);
+	if (!isnull)
+	{
+		Datum	   *texts;
+		int			n;
+
+		deconstruct_array(DatumGetArrayTypeP(array), TEXTOID, -1, false,
+						  TYPALIGN_INT, &texts, NULL, &n);
+		for (int i = 0; i < n && value == NULL; i++)
+		{
+			const char *data = VARDATA_ANY(DatumGetPointer(texts[i]));
+			size_t		size = VARSIZE_ANY_EXHDR(DatumGetPointer(texts[i]));
+
+			if (size > len && data[len] == '=' && memcmp(data, name, len) == 0)
+				value = pnstrdup(data + len + 1, size - len - 1);
+		}
+	}
+	ReleaseSysCache(tuple);
+	return value;
+}
+
+char *
+pgpx_foreign_server_name(Oid server)
+{
+	HeapTuple	tuple = SearchSysCache1(FOREIGNSERVEROID,
+										ObjectIdGetDatum(server));
+	Form_pg_foreign_server row;
+	char	   *name;
+
+	if (!HeapTupleIsValid(tuple))
+		elog(ERROR, "cache lookup failed for foreign server %u", server);
+	row = (Form_pg_foreign_server) GETSTRUCT(tuple);
+	name = pstrdup(NameStr(row->srvname));
+	ReleaseSysCache(tuple);
+	return name;
+}
+
 const char *
 pgpx_table_option(Oid relid, const char *name)
 {
-	ForeignTable *table = GetForeignTable(relid);
-	const char *value = find_option(table->options, name);
+	const char *value = read_option(FOREIGNTABLEREL, relid,
+									Anum_pg_foreign_table_ftoptions, name);
 
 	if (value != NULL)
 		return value;
-	return find_option(GetForeignServer(table->serverid)->options, name);
+	return read_option(FOREIGNSERVEROID, GetForeignServerIdByRelId(relid),
+					   Anum_pg_foreign_server_srvoptions, name);
 }
 
 /*

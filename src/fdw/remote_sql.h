@@ -29,6 +29,9 @@ extern void pgpx_deparse_column(StringInfo buf, Relation rel,
  */
 extern const char *pgpx_table_option(Oid relid, const char *name);
 
+/* Return the name of a server.  Unlike GetForeignServer, reads no options. */
+extern char *pgpx_foreign_server_name(Oid server);
+
 /*
  * pgpx_deparse_insert
  *		Returns an INSERT of one row into the remote table of rel.

@@ -33,13 +33,13 @@
 #include "fdw/remote_transaction.h"
 
 #include "access/xact.h"
-#include "foreign/foreign.h"
 #include "utils/memutils.h"
 
 #include "base/debug_point.h"
 #include "session/checkout.h"
 #include "session/lease.h"
 #include "session/lease_return.h"
+#include "fdw/remote_sql.h"
 #include "fdw/remote_scan.h"
 
 /*
@@ -864,7 +864,7 @@ pgpx_remote_transaction_get(Oid server, Oid user, const char *why,
 	}
 	pgpx_shmem_require();
 	register_callbacks();
-	name = GetForeignServer(server)->servername;
+	name = pgpx_foreign_server_name(server);
 
 	/* users of a mapping for PUBLIC can have the same pool, and share one */
 	spec = pgpx_server_spec_get_for(name, user, true);

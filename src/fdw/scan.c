@@ -180,7 +180,7 @@ pgpx_scan_begin(ForeignScanState *node, int eflags)
 	if (varno == 0)
 		varno = bms_next_member(pgpx_scan_relids(plan), -1);
 	relid = exec_rt_fetch(varno, node->ss.ps.state)->relid;
-	scan->server = GetForeignTable(relid)->serverid;
+	scan->server = GetForeignServerIdByRelId(relid);
 	scan->user = pgpx_scan_user(node, varno);
 	scan->why = plan->scan.scanrelid == 0 ? scan->plan.sql :
 		RelationGetRelationName(node->ss.ss_currentRelation);
