@@ -33,12 +33,22 @@
 /* Limit on the input to read before the caller requests the result. */
 #define AHEAD_MAX (1024 * 1024)
 
-/* A statement that was sent. */
+/*
+ * If the values of a statement have more bytes than this, no copy of them is
+ * kept, so the statement cannot be repeated and does not use the statement
+ * cache.
+ */
+#define VALUES_MAX (64 * 1024)
+
+/* A statement that was sent.  It is allocated as one chunk with its texts. */
 typedef struct PgpxInFlight
 {
 	PgpxPrediction prediction;
 	int			nformats;		/* number of formats requested */
-	char		sql[FLEXIBLE_ARRAY_MEMBER];
+	bool		cached;			/* as in PgpxRun */
+	bool		prepares;
+	PgpxStatement statement;
+	const char *values[FLEXIBLE_ARRAY_MEMBER];
 } PgpxInFlight;
 
 static uint32 wait_answer = 0;
@@ -168,6 +178,49 @@ pgpx_async_notes(PgpxLease *lease, PgpxTime deadline)
 #define IN_FLIGHT_TYPES UINT64CONST(0x666c69676874)	/* an arbitrary constant */
 static const PgpxSink any_sink = {.types_hash = IN_FLIGHT_TYPES};
 
+/* Return the number of bytes of the values, with their terminators. */
+static size_t
+values_size(const PgpxStatement *statement)
+{
+	size_t		size = 0;
+
+	for (int i = 0; i < statement->nparams; i++)
+		if (statement->values[i] != NULL)
+			size += strlen(statement->values[i]) + 1;
+	return size;
+}
+
+/*
+ * Copy a statement, with its first nparams values (all or none), into a new
+ * record.
+ */
+static PgpxInFlight *
+copy_statement(MemoryContext cxt, const PgpxStatement *statement, int nparams)
+{
+	size_t		len = strlen(statement->sql) + 1;
+	size_t		size = nparams > 0 ? values_size(statement) : 0;
+	PgpxInFlight *copy;
+	char	   *p;
+
+	size += offsetof(PgpxInFlight, values) + sizeof(char *) * nparams + len;
+	copy = MemoryContextAlloc(cxt, size);
+	p = (char *) &copy->values[nparams];
+	copy->statement.sql = memcpy(p, statement->sql, len);
+	copy->statement.nparams = nparams;
+	copy->statement.values = copy->values;
+	copy->statement.types = statement->types;
+	p += len;
+	for (int i = 0; i < nparams; i++)
+	{
+		const char *value = statement->values[i];
+
+		copy->values[i] = value == NULL ? NULL : strcpy(p, value);
+		if (value != NULL)
+			p += strlen(value) + 1;
+	}
+	return copy;
+}
+
 void
 pgpx_async_send(PgpxLease *lease, const PgpxStatement *statement)
 {
@@ -175,14 +228,13 @@ pgpx_async_send(PgpxLease *lease, const PgpxStatement *statement)
 		.lease = lease,
 		.statement = statement,
 		.sink = &any_sink,
+		.may_cache = values_size(statement) <= VALUES_MAX,
 	};
 	PgpxInFlight *in_flight;
-	size_t		len = strlen(statement->sql) + 1;
 
 	pgpx_run_check(lease, statement);
-	in_flight = MemoryContextAlloc(TopMemoryContext,
-								   offsetof(PgpxInFlight, sql) + len);
-	memcpy(in_flight->sql, statement->sql, len);
+	in_flight = copy_statement(TopMemoryContext, statement,
+							   run.may_cache ? statement->nparams : 0);
 	PG_TRY();
 	{
 		pgpx_prediction_begin(&in_flight->prediction, &run);
@@ -198,6 +250,8 @@ pgpx_async_send(PgpxLease *lease, const PgpxStatement *statement)
 	}
 	PG_END_TRY();
 	in_flight->nformats = run.nformats;
+	in_flight->cached = run.cached;
+	in_flight->prepares = run.prepares;
 	lease->in_flight = in_flight;
 	lease->scanned = 0;
 	lease->in_use = false;
@@ -206,18 +260,32 @@ pgpx_async_send(PgpxLease *lease, const PgpxStatement *statement)
 uint64
 pgpx_async_result(PgpxLease *lease, const PgpxSink *sink)
 {
-	PgpxStatement statement = {.sql = pstrdup(lease->in_flight->sql)};
-	PgpxRun		run = {.lease = lease, .statement = &statement, .sink = sink};
-	PgpxPrediction prediction = lease->in_flight->prediction;
+	const PgpxInFlight *sent = lease->in_flight;
+	PgpxInFlight *copy = copy_statement(CurrentMemoryContext, &sent->statement,
+										sent->statement.nparams);
+	PgpxPrediction prediction = sent->prediction;
+	PgpxRun		run = {
+		.lease = lease,
+		.statement = &copy->statement,
+		.sink = sink,
+		.may_cache = true,
+		.cached = sent->cached,
+		.prepares = sent->prepares,
+		.nformats = sent->nformats,
+		.formats = prediction.formats,
+	};
 
 	/* after this the lease has no statement in flight, even on an error */
-	run.nformats = lease->in_flight->nformats;
-	run.formats = prediction.formats;
 	pgpx_lease_clear_in_flight(lease);
 	lease->in_use = true;
 	PG_TRY();
 	{
 		pgpx_run_read(&run);
+		if (pgpx_run_must_repeat(&run))
+		{
+			pgpx_run_send(&run, false);
+			pgpx_run_read(&run);
+		}
 	}
 	PG_CATCH();
 	{
@@ -270,7 +338,8 @@ advance(Branch *branch)
 	pgpx_rows_end(branch->tuples);
 	if (!branch->done)
 		return;
-	if (pgpx_prediction_was_wrong(&branch->prediction, &branch->run, true))
+	if (pgpx_run_must_repeat(&branch->run) ||
+		pgpx_prediction_was_wrong(&branch->prediction, &branch->run, true))
 	{
 		branch->done = false;
 		pgpx_run_send(&branch->run, false);
@@ -405,6 +474,7 @@ pgpx_fanout(char **servers, int n, const PgpxStatement *statement,
 		pgpx_rows_lead(branches[i].tuples, servers[i]);
 		branches[i].run.statement = statement;
 		branches[i].run.sink = pgpx_rows_sink(branches[i].tuples);
+		branches[i].run.may_cache = true;
 	}
 	PG_TRY();
 	{

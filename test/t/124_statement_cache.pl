@@ -305,6 +305,57 @@ foreach my $pool (qw(never transfer))
 	is($second->run("SELECT a FROM pgpool.query('$pool', '$point', '2') AS t(a int)"), '20', "$pool: another session");
 }
 
+# --- statements in flight, and fanouts
+discard('cached');
+sub send_on
+{
+	my ($lease, $sql, @values) = @_;
+	my $list = join '', map { ", '$_'" } @values;
+
+	$first->run("SELECT pgpool.send($lease, \$x\$$sql\$x\$$list)");
+	return $first->run("SELECT a FROM pgpool.result($lease) AS t(a text)") . $first->error;
+}
+my $uses = q{SELECT sum(generic_plans + custom_plans) FROM pg_prepared_statements WHERE statement LIKE '%FROM t WHERE a = $1' -- now};
+$lease = lease($first, 'cached');
+is(join(',', map { send_on($lease, $point, $_) } 1 .. 4), '10,20,30,40', 'send: values');
+cmp_ok(call($lease, $uses), '>=', 3, 'send: statement is prepared');
+$first->run("SELECT pgpool.checkin($lease)");
+$lease = lease($first, 'cached');
+is(send_on($lease, $point, 5), '50', 'send: on the next lease');
+remote_sql('ALTER TABLE t ALTER b TYPE int');
+is(send_on($lease, $point, 6), '60', 'send: type of the result has changed');
+is(send_on($lease, $point, 7), '70', 'send: statement is prepared again');
+like(send_on($lease, $point, 'x'), qr/22P02/, 'send: error of a parameter');
+is(send_on($lease, $point, 8), '80', 'send: statement is usable afterwards');
+$first->run("SELECT pgpool.exec($lease, 'BEGIN')");
+remote_sql('ALTER TABLE t ALTER b TYPE bigint');
+is(send_on($lease, $point, 9), '90', 'send: type of the result has changed in a transaction');
+$first->run("SELECT pgpool.exec($lease, 'COMMIT')");
+is(send_on($lease, 'SELECT length($1)', 'x' x 100_000), '100000', 'send: large value') foreach 1 .. 3;
+$first->run("SELECT pgpool.send($lease, \$\$$point\$\$, '1')");
+$first->run("SELECT pgpool.wait($lease); SELECT pgpool.checkin($lease)");
+is(call('cached', $point, 2), '20', 'send: lease after a result that was not read');
+
+sub fanout
+{
+	my ($sql, @values) = @_;
+	my $list = join '', map { ", '$_'" } @values;
+
+	return $first->run("SELECT string_agg(a, ',' ORDER BY pool) FROM pgpool.fanout(ARRAY['cached', 'two'], \$x\$$sql\$x\$$list) AS t(pool text, a text)") . $first->error;
+}
+$second->run("SELECT pgpool.exec('two', 'DISCARD ALL')");
+my $before = call('cached', $uses);
+is(join(';', map { fanout($point, $_) } 1 .. 4), '10,10;20,20;30,30;40,40', 'fanout: values');
+is(call('cached', $uses), $before + 4, 'fanout: prepared statement is used');
+cmp_ok(call('two', $uses), '>=', 3, 'fanout: .. on each server');
+remote_sql('ALTER TABLE t ALTER b TYPE int');
+is(fanout($point, 6), '60,60', 'fanout: type of the result has changed');
+is(fanout($point, 7), '70,70', 'fanout: statement is prepared again');
+$first->run("SELECT a FROM pgpool.fanout(ARRAY['cached'], '$point', 'x') AS t(pool text, a text)");
+$first->failed('22P02', qr/invalid input syntax/, 'fanout: error of a parameter');
+is(fanout($point, 8), '80,80', 'fanout: statement is usable afterwards');
+is(counter('closed_broken + closed_reset', 'two'), '0', 'no connection was lost');
+
 # --- statements that are sent for a waiter
 make_pool($local, $remote, server => 'turns', options => { pool_size => 1, statement_cache => 2 });
 sub behind
@@ -352,6 +403,7 @@ is(counter('closed_broken + closed_reset', 'turns'), $resets + 1, 'waiter: conne
 like(prepared('turns'), qr/ 0$/, 'waiter: nothing of it is left');
 
 # --- the option changes
+discard('cached');
 warm('cached');
 my $remote_pid = call('cached', 'SELECT pg_backend_pid()');
 $local->safe_psql('postgres', q{ALTER SERVER cached OPTIONS (SET statement_cache '0')});
