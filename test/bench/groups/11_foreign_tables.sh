@@ -10,12 +10,13 @@ way_point() {
   here "CALL each_in_its_transaction('SELECT abalance FROM $1.point WHERE aid = 4711', $(turns 2000), NULL)"
 }
 
-# way_foreign_sessions SCHEMA SESSIONS: on eight connections of a pool, or postgres_fdw with one per session
+# way_foreign_sessions SCHEMA SESSIONS MODE: on eight connections of a pool, or postgres_fdw with one per session; the
+# clients' query mode is simple or prepared
 way_foreign_sessions() {
   local role=remote_foreign
 
   [ "$1" = ours ] || role=remote_each
-  sessions sessions_foreign "$2" "$role" -D "schema=$1"
+  PGOPTIONS="-c search_path=$1" sessions sessions_foreign "$2" "$role" -M "$3"
 }
 
 # way_scan SCHEMA TABLE: ms of all rows of four columns, each read
@@ -60,16 +61,21 @@ group_11() {
   way_append ours slow 16 >/dev/null # opens the connections of the pools
   measure "$long_rounds" append:ours:slow:16 append:ours:slow_1 append:peer:slow:16 append:peer:slow_1
   place alone
-  measure "$long_rounds" foreign_sessions:ours:60 foreign_sessions:peer:60
+  measure "$long_rounds" foreign_sessions:ours:60:simple foreign_sessions:peer:60:simple \
+    foreign_sessions:ours:60:prepared foreign_sessions:peer:60:prepared
 }
 
 report_11() {
-  local w
+  local w mode
 
   section "Foreign tables"
   ratio "a row by its primary key in a transaction of its own: pgpool_ext / postgres_fdw" apart:point:ours apart:point:peer "<=0.35"
-  ratio "60 sessions on 8 / postgres_fdw with 60 connections" alone:foreign_sessions:ours:60.tps alone:foreign_sessions:peer:60.tps ">=2.0"
-  ratio "60 sessions on 8, p99 / postgres_fdw with 60 connections" alone:foreign_sessions:ours:60.p99 alone:foreign_sessions:peer:60.p99 "<=0.6"
+  for mode in simple prepared; do
+    ratio "60 sessions on 8 / postgres_fdw with 60 connections, pgbench -M $mode" \
+      "alone:foreign_sessions:ours:60:$mode.tps" "alone:foreign_sessions:peer:60:$mode.tps" ">=2.0"
+    ratio "60 sessions on 8, p99 / postgres_fdw with 60 connections, pgbench -M $mode" \
+      "alone:foreign_sessions:ours:60:$mode.p99" "alone:foreign_sessions:peer:60:$mode.p99" "<=0.6"
+  done
   ratio "$rows rows: postgres_fdw, fetch_size 100 / pgpool_ext" apart:scan:peer:mixed apart:scan:ours:mixed ">=2.3"
   ratio "$rows rows: postgres_fdw, fetch_size 10000 / pgpool_ext" apart:scan:peer:mixed_10000 apart:scan:ours:mixed ">=1.8"
   limit "$rows rows: growth of the session in MB" apart:scan_memory:ours:mixed "<=4"
@@ -80,8 +86,10 @@ report_11() {
   ratio "async Append of four servers of 100 ms / one of them" free:append:ours:slow:16 free:append:ours:slow_1 "<=1.15"
   grid "60 sessions, a row by its primary key" tps=.tps p50=.p50 p99=.p99 p99.9=.p999 max=.max Jain=.jain \
     "remote backends=.backends" "private, MB=.own"
-  line "pgpool_ext, 8 connections" alone:foreign_sessions:ours:60
-  line "postgres_fdw, one per session" alone:foreign_sessions:peer:60
+  for mode in simple prepared; do
+    line "pgpool_ext, 8 connections, -M $mode" "alone:foreign_sessions:ours:60:$mode"
+    line "postgres_fdw, one per session, -M $mode" "alone:foreign_sessions:peer:60:$mode"
+  done
   declare -A names=([ours]=pgpool_ext [peer]=postgres_fdw)
   for w in ours peer; do
     figure "apart:point:$w" us "${names[$w]}: a row by its primary key in a transaction of its own"
