@@ -34,6 +34,7 @@
 
 #include "access/xact.h"
 #include "utils/memutils.h"
+#include "utils/syscache.h"
 
 #include "base/debug_point.h"
 #include "session/checkout.h"
@@ -854,21 +855,22 @@ pgpx_remote_transaction_get(Oid server, Oid user, const char *why,
 	PgpxRemoteTransaction *rt = find(server, user, NULL);
 	MemoryContext cxt;
 	MemoryContext old;
-	char	   *name;
-	const PgpxServerSpec *spec;
+	const char *name = NULL;
+	const PgpxServerSpec *spec = NULL;
 
-	if (rt != NULL)
+	if (rt == NULL)
 	{
-		pgpx_lease_check_revoked(rt->lease);
-		return rt;
-	}
-	pgpx_shmem_require();
-	register_callbacks();
-	name = pgpx_foreign_server_name(server);
+		pgpx_shmem_require();
+		register_callbacks();
+		name = pgpx_foreign_server_name(server);
 
-	/* users of a mapping for PUBLIC can have the same pool, and share one */
-	spec = pgpx_server_spec_get_for(name, user, true);
-	rt = find(server, user, &spec->key);
+		/* users of a mapping for PUBLIC can have the same pool, and share one */
+		spec = pgpx_server_spec_get_for(name, user, true);
+		rt = find(server, user, &spec->key);
+	}
+	else if (!SearchSysCacheExists2(USERMAPPINGUSERSERVER, user, server) &&
+			 !SearchSysCacheExists2(USERMAPPINGUSERSERVER, InvalidOid, server))
+		(void) GetUserMapping(user, server);	/* was dropped: raise an error */
 	if (rt != NULL)
 	{
 		pgpx_lease_check_revoked(rt->lease);

@@ -118,7 +118,8 @@ typedef struct PgpxFirstStatement
  * if this session has to wait for the lease, the session that returns it sends
  * the statement (lease->pending_state is SENT then).
  *
- * Errors: those of pgpx_lease_checkout; those of the lease if it has ended.
+ * Errors: those of pgpx_lease_checkout; those of the lease if it has ended;
+ * 42704 if the user has no user mapping any more.
  */
 extern PgpxRemoteTransaction *
 pgpx_remote_transaction_get(Oid server, Oid user, const char *why,

@@ -222,6 +222,110 @@ $session->finish;
 $session->failed('57014', qr/canceling statement/, 'cancel after the lease was terminated');
 recovers('between two rows', 5000);
 
+# --- roles: the mapping of the user that executes the statement, or of the owner of the view or function
+$remote->safe_psql('remote_db', <<'EOT');
+CREATE ROLE remote_alice LOGIN PASSWORD 'of alice';
+CREATE ROLE remote_bob LOGIN PASSWORD 'of bob';
+CREATE VIEW me AS SELECT current_user::text AS who, pg_backend_pid() AS pid;
+CREATE VIEW pids AS SELECT pg_backend_pid() AS pid FROM generate_series(1, 2);
+CREATE TABLE documents (owner text, secret int);
+INSERT INTO documents VALUES ('alice', 1), ('bob', 0);
+GRANT SELECT ON me, pids, documents TO PUBLIC;
+EOT
+$local->safe_psql('postgres', <<'EOT');
+CREATE ROLE alice LOGIN;
+CREATE ROLE bob LOGIN;
+CREATE USER MAPPING FOR alice SERVER shard OPTIONS (user 'remote_alice', password 'of alice');
+CREATE USER MAPPING FOR bob SERVER shard OPTIONS (user 'remote_bob', password 'of bob');
+CREATE FOREIGN TABLE me (who text, pid int) SERVER shard OPTIONS (schema_name 'public');
+CREATE TABLE documents (owner text, secret int) PARTITION BY LIST (owner);
+CREATE FOREIGN TABLE remote_documents PARTITION OF documents DEFAULT SERVER shard OPTIONS (schema_name 'public', table_name 'documents');
+ALTER TABLE documents ENABLE ROW LEVEL SECURITY;
+CREATE POLICY own ON documents USING (owner = current_user);
+CREATE VIEW own_documents WITH (security_barrier) AS SELECT * FROM remote_documents WHERE owner = current_user;
+CREATE FUNCTION leaks(int) RETURNS boolean LANGUAGE plpgsql COST 0.0001 AS $$ BEGIN RAISE NOTICE 'secret %', $1; RETURN true; END $$;
+CREATE FUNCTION who_is_bob() RETURNS text LANGUAGE sql SECURITY DEFINER AS 'SELECT who FROM me';
+ALTER FUNCTION who_is_bob() OWNER TO bob;
+GRANT SELECT ON me, documents, own_documents TO alice, bob;
+EOT
+my $alice = PgpxSession->new($local, user => 'alice');
+
+foreach my $table (qw(documents own_documents))
+{
+	is($alice->run("SELECT owner FROM $table WHERE leaks(secret)"), 'alice', "$table: rows of other users are not visible");
+	unlike($alice->error, qr/secret 0/, "$table: function does not see rows of other users");
+}
+is($alice->run('SELECT who FROM me; SELECT who_is_bob(); SELECT who FROM me') . $alice->error,
+	"remote_alice\nremote_bob\nremote_alice", 'SECURITY DEFINER function uses the mapping of its owner');
+is($alice->run('BEGIN; SELECT who FROM me; SELECT who_is_bob(); SELECT who FROM me; COMMIT') . $alice->error,
+	"remote_alice\nremote_bob\nremote_alice", 'and has a remote transaction of its own');
+
+# a prepared plan, also one with a join, is executed by several roles in one transaction
+my $who = "EXECUTE who; EXECUTE who_joined;";
+foreach my $mode (qw(auto force_generic_plan))
+{
+	is($session->run("SET plan_cache_mode = $mode; PREPARE who AS SELECT who FROM me;"
+		  . ' PREPARE who_joined AS SELECT a.who FROM me a JOIN me b USING (pid) WHERE b.who = a.who;'
+		  . " BEGIN; $who SET ROLE alice; $who SET ROLE bob; $who SET ROLE alice; $who RESET ROLE; $who"
+		  . ' SELECT count(*) FROM pgpool.leases; COMMIT; DEALLOCATE ALL; RESET plan_cache_mode') . $session->error,
+		join("\n", (map { ($_) x 2 } qw(remote_app remote_alice remote_bob remote_alice remote_app)), 3), "$mode: prepared plan uses the mapping of the current role");
+}
+
+# privileges change while a plan is prepared, and in an open transaction
+$alice->run('PREPARE who AS SELECT who FROM me; EXECUTE who; BEGIN; EXECUTE who');
+$local->safe_psql('postgres', 'GRANT USAGE ON FOREIGN SERVER shard TO alice; REVOKE USAGE ON FOREIGN SERVER shard FROM alice');
+is($alice->run('EXECUTE who; COMMIT; EXECUTE who') . $alice->error, "remote_alice\nremote_alice", 'foreign table does not need USAGE on the server');
+$local->safe_psql('postgres', 'REVOKE SELECT ON me FROM alice');
+$alice->fails('EXECUTE who', '42501', qr/permission denied for foreign table me/, 'prepared plan needs the privilege on the table');
+is($alice->run('SELECT who_is_bob()') . $alice->error, 'remote_bob', 'function needs the privilege of its owner only');
+$local->safe_psql('postgres', 'GRANT SELECT ON me TO alice');
+is($alice->run('EXECUTE who') . $alice->error, 'remote_alice', 'prepared plan works again');
+$alice->quit;
+
+# --- the server and the mapping change in a transaction that has a connection: as postgres_fdw does, the
+# transaction goes on with it, but needs a mapping
+my $port = $remote->port;
+my @changes = (
+	[ 'ALTER SERVER', "ALTER SERVER stock OPTIONS (SET port '1')", '', '08001' ],
+	[ 'ALTER USER MAPPING', "ALTER USER MAPPING FOR CURRENT_USER SERVER stock OPTIONS (SET password 'wrong')", '', '08001' ],
+	[ 'DROP USER MAPPING', 'DROP USER MAPPING FOR CURRENT_USER SERVER stock', '42704', '42704' ]);
+$local->safe_psql('postgres', <<"EOT");
+CREATE EXTENSION postgres_fdw;
+CREATE SERVER stock FOREIGN DATA WRAPPER postgres_fdw OPTIONS (host '127.0.0.1', port '$port', dbname 'remote_db');
+CREATE USER MAPPING FOR CURRENT_USER SERVER stock OPTIONS (user 'remote_app', password '$REMOTE_APP_PASSWORD');
+CREATE FOREIGN TABLE my_pid (pid int) SERVER stock OPTIONS (schema_name 'public', table_name 'me');
+CREATE FOREIGN TABLE my_pids (pid int) SERVER stock OPTIONS (schema_name 'public', table_name 'pids', fetch_size '1');
+EOT
+foreach my $attached (0, 1)
+{
+	$local->safe_psql('postgres', 'SELECT pgpool.attach_postgres_fdw()') if $attached;
+	foreach my $case (@changes)
+	{
+		my ($change, $sql, $then, $later) = @$case;
+		my $name = "$change, " . ($attached ? 'attached' : 'not attached');
+		my $client = PgpxSession->new($local);
+		my $pid = $client->run('BEGIN; SELECT pid FROM my_pid');
+
+		$client->run("DECLARE c CURSOR FOR SELECT pid FROM my_pids; FETCH 1 FROM c; SAVEPOINT s; $sql");
+		is($client->run('FETCH 1 FROM c') . $client->error, $pid, "$name: open cursor goes on");
+		my $next = $client->run('SELECT pid FROM my_pid');
+		is($client->sqlstate, $then, "$name: next statement");
+		is($next, $then ? '' : $pid, "$name: transaction keeps its connection");
+		is($client->run('ROLLBACK TO s; SELECT pid FROM my_pid') . $client->error, $pid, "$name: rollback restores it");
+		$client->run("$sql; COMMIT");
+		is($client->error, '', "$name: commit succeeds");
+		$client->run('SELECT pid FROM my_pid');
+		is($client->sqlstate, $later, "$name: next transaction uses the new options");
+		$client->quit;
+		$local->safe_psql('postgres', <<"EOT");
+ALTER SERVER stock OPTIONS (SET port '$port');
+CREATE USER MAPPING IF NOT EXISTS FOR CURRENT_USER SERVER stock OPTIONS (user 'remote_app', password 'wrong');
+ALTER USER MAPPING FOR CURRENT_USER SERVER stock OPTIONS (SET password '$REMOTE_APP_PASSWORD');
+EOT
+	}
+}
+$local->safe_psql('postgres', 'SELECT pgpool.detach_postgres_fdw()');
+
 check_invariants($local);
 leak_check($local, $remote);
 done_testing();
