@@ -2,8 +2,9 @@
 #
 # checkout and checkin
 #
-# Three measurements: checkout and checkin of an unused lease; the same with a `select 1`
-# on the lease, so that the connection needs a reset; many sessions at the same time.
+# Four measurements: checkout and checkin of an unused lease; the same with a `select 1`
+# on the lease, so that the connection needs a reset; many sessions at the same time; the
+# CPU time of a checkout and a checkin if 60 sessions have eight connections.
 
 way_pair_lease() { here "SELECT lease_pair('p1', $(turns 20000))"; }
 way_pair_other() { here "SELECT lease_pair_other('p4', $(turns 10000))"; }
@@ -28,6 +29,10 @@ way_crowd() {
       return
       ;;
     advisory) script=pairs_advisory ;;
+    locks)
+      script=pairs_eight_locks
+      pairs=20
+      ;;
     eight)
       server=p8
       # sessions that share connections need more time for a call
@@ -39,6 +44,25 @@ way_crowd() {
     -f "$bench/sql/$script.pgbench" bench </dev/null 2>/dev/null |
     sed -n 's/^tps = \([0-9.]*\).*/\1/p')
   awk -v tps="$per_second" -v pairs="$pairs" 'BEGIN { printf "%.0f\n", tps * pairs }'
+}
+
+# way_contended eight|locks: the same of 60 sessions, and the CPU time of a pair in us. It is
+# the time of the sessions that have ended since, in ticks.
+way_contended() {
+  local before ticks postmaster per_second
+
+  postmaster=$(as_user head -n 1 "$work/local/postmaster.pid")
+  ticks=$(awk '{ print $16 + $17 }' "/proc/$postmaster/stat")
+  before=$SECONDS
+  per_second=$(way_crowd "$1" 60)
+  while [ "$(here "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'pgbench'")" -gt 0 ] &&
+    [ $((SECONDS - before)) -lt 60 ]; do
+    sleep 0.1
+  done
+  ticks=$(($(awk '{ print $16 + $17 }' "/proc/$postmaster/stat") - ticks))
+  say "rate $per_second"
+  awk -v ticks="$ticks" -v hz="$(getconf CLK_TCK)" -v pairs="$per_second" -v time="$((quick ? 1 : 2))" \
+    'BEGIN { printf "cpu %.2f\n", ticks / hz * 1e6 / (pairs * time) }'
 }
 
 group_1() {
@@ -61,6 +85,7 @@ group_1() {
     has hikari && java=("crowd:hikari:$n")
     measure "$long_rounds" "crowd:own:$n" "crowd:eight:$n" "crowd:advisory:$n" "${java[@]}"
   done
+  measure "$rounds" contended:eight contended:locks
   # close the 200 connections
   here "ALTER SERVER p200 OPTIONS (SET pool_size '1')"
   here "SELECT pgpool.exec('p200', 'select 1')" >/dev/null
@@ -85,6 +110,10 @@ report_1() {
     case $pool in *_transfer) reset=on_transfer ;; *) reset=never ;; esac
     ratio "a lease per select 1, pool of ${pool:1:1}, reset $reset / a held lease" "apart:each:$pool" apart:held -
   done
+  ratio "checkouts of 60 sessions on eight connections / locks of 60 sessions on eight blocking advisory locks, per second" \
+    free:contended:eight.rate free:contended:locks.rate ">=0.8"
+  ratio "CPU time of such a checkout and checkin / of such a lock and unlock" \
+    free:contended:eight.cpu free:contended:locks.cpu -
   figure apart:pair_lease us "checkout + checkin in SQL, the same connection each time"
   figure apart:pair_other us "checkout + checkin in SQL, another connection each time"
   figure apart:pair_advisory us "pg_try_advisory_lock + unlock, in SQL"

@@ -71,6 +71,18 @@ BEGIN
   END LOOP;
 END $$;
 
+-- eight locks, for which sessions wait
+CREATE FUNCTION eight_locks(n int) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE
+  b boolean;
+  x text;
+BEGIN
+  FOR turn IN 1 .. n LOOP
+    x := pg_advisory_lock(turn % 8);
+    b := pg_advisory_unlock(turn % 8);
+  END LOOP;
+END $$;
+
 -- the form itself: functions that do nothing (volatile: not folded when planned)
 CREATE FUNCTION nothing(bigint) RETURNS bigint LANGUAGE internal VOLATILE AS 'int8up';
 CREATE FUNCTION nothing_void(cstring) RETURNS void LANGUAGE internal VOLATILE AS 'void_in';
