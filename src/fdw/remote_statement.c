@@ -48,7 +48,7 @@ pgpx_remote_close(PgpxRemoteTransaction *rt, const char *name)
  * whose sql is NULL; evicts the least recently used one if all are used.
  */
 static PgpxRemoteStatement *
-find_statement(PgpxRemoteTransaction *rt, const PgpxStatement *statement)
+find_statement(PgpxRemoteTransaction *rt, const char *sql)
 {
 	PgpxRemoteStatement *oldest = &rt->statements[0];
 
@@ -56,8 +56,7 @@ find_statement(PgpxRemoteTransaction *rt, const PgpxStatement *statement)
 	{
 		PgpxRemoteStatement *s = &rt->statements[i];
 
-		if (s->sql != NULL && s->types == statement->types &&
-			strcmp(s->sql, statement->sql) == 0)
+		if (s->sql != NULL && strcmp(s->sql, sql) == 0)
 			return s;
 		if (oldest->sql != NULL &&
 			(s->sql == NULL || s->last_used < oldest->last_used))
@@ -85,7 +84,6 @@ init_statement(PgpxRemoteTransaction *rt, PgpxRemoteStatement *s,
 		pgpx_statement_cache_key(lease->spec, lease->user, PGPX_ORIGIN_TABLE,
 								 statement, &s->cached))
 		pgpx_statement_cache_name(s->cached_name, "", &s->cached.key);
-	s->types = statement->types;
 	s->sql = MemoryContextStrdup(rt->cxt, statement->sql);
 }
 
@@ -135,7 +133,7 @@ pgpx_remote_statement_choose(PgpxRemoteTransaction *rt, PgpxPipeline *p,
 	p->parse = true;
 	if (strlen(statement->sql) > STATEMENT_MAX)
 		return NULL;
-	s = find_statement(rt, statement);
+	s = find_statement(rt, statement->sql);
 	s->last_used = ++rt->nuses;
 	s->level = s->level == 0 ? level : Min(s->level, level);
 	first = s->sql == NULL;

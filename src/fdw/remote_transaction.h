@@ -24,7 +24,6 @@
 typedef struct PgpxRemoteStatement
 {
 	char	   *sql;			/* NULL: not in use */
-	uint64		types;			/* of PgpxStatement */
 	bool		prepared;		/* it exists at the remote, and this transaction
 								 * has executed it, so its tables are locked */
 	int			level;			/* lowest level of subtransactions at which it

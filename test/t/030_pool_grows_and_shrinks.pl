@@ -237,6 +237,15 @@ ok( wait_until($local,
 	'ready: terminated remote sessions are replaced');
 worker_sleeps('ready, with min_idle connections');
 
+# the session has the socket, so the worker is not woken for that
+lease($sessions[0], 'ready');
+$sessions[0]->run('SELECT pgpool.checkin_all()');
+becomes('ready', 'total, idle', '2|2', 'ready: as before the lease');
+worker_sleeps('ready, after a lease');
+lease($sessions[0], 'ready');
+becomes('ready', 'leased, idle', '1|2', 'another one is opened although the worker sleeps');
+$sessions[0]->run('SELECT pgpool.checkin_all()');
+
 # a session that is granted a connection by the queue takes it from the spare ones, too
 make_pool($local, $remote, server => 'granted', options => { pool_size => 3, min_idle => 1 });
 $_->start(q{SELECT pgpool.checkout('granted', '60 s')}) foreach @sessions[ 0, 1 ];

@@ -203,7 +203,10 @@ remote_sql('ALTER TABLE wide ALTER a TYPE bigint');
 is(call('cached', $insert, 3_000_000_000, 1), '3000000000', 'type of a parameter has changed');
 call('cached', 'SELECT 1 FROM wide WHERE c = $1', 1) foreach 1 .. 3;
 remote_sql('ALTER TABLE wide ALTER c TYPE text');
-is(call('cached', 'SELECT 1 FROM wide WHERE c = $1', 'x'), '', 'operator has changed');
+is(call('cached', 'SELECT 1 FROM wide WHERE c = $1', 'x'), '', 'value is not one of the earlier type');
+call('cached', 'SELECT 1 FROM wide WHERE c = $1', 'x') foreach 1 .. 3;
+remote_sql('ALTER TABLE wide ALTER c TYPE float8 USING c::float8');
+is(call('cached', 'SELECT 1 FROM wide WHERE c = $1', 12345), '', 'operator has changed');
 
 # --- within a transaction nothing changes that this transaction has not locked
 discard('cached');
@@ -245,6 +248,10 @@ $lease = lease($first, 'cached');
 my $zone = call($lease, q{SELECT '2020-01-01'::timestamptz - '2020-01-01 00:00+00'::timestamptz});
 $first->run("SELECT pgpool.exec($lease, 'SET TimeZone = ''Pacific/Kiritimati''')");
 isnt(call($lease, q{SELECT '2020-01-01'::timestamptz - '2020-01-01 00:00+00'::timestamptz}), $zone, 'literal depends on the TimeZone that was set');
+$first->run("SELECT pgpool.checkin($lease)");
+$lease = lease($first, 'cached');
+$first->run("SELECT pgpool.exec($lease, 'SELECT set_config(''TimeZone'', ''Pacific/Kiritimati'', false)')");
+isnt(call($lease, q{SELECT '2020-01-01'::timestamptz - '2020-01-01 00:00+00'::timestamptz}), $zone, '.. by set_config');
 $first->run("SELECT pgpool.checkin($lease)");
 is(call('cached', q{SELECT '2020-01-01'::timestamptz - '2020-01-01 00:00+00'::timestamptz}), $zone, 'next lease has the usual TimeZone');
 
@@ -417,6 +424,7 @@ foreach my $options ([ start_commands => 'PREPARE mine AS SELECT 1' ], [ reset_c
 	make_pool($local, $remote, server => $options->[0], options => { pool_size => 1, statement_cache => 20, @$options });
 	is(join(',', map { call($options->[0], $point, $_) } 1 .. 3), '10,20,30', "$options->[0] with statements: values");
 	is(prepared($options->[0]), $options->[0] eq 'start_commands' ? '0 1' : '0 0', "$options->[0] with statements: the cache is off");
+	is(counter('closed_broken + closed_reset', $options->[0]), '0', "$options->[0] with statements: no connection was lost");
 }
 is(counter('closed_broken + closed_holder_died', 'cached'), '0', 'no connection was lost');
 

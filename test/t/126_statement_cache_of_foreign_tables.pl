@@ -236,9 +236,11 @@ is(counter('closed_broken + closed_reset + closed_holder_died', 'cached'), '0', 
 
 # --- texts that are not cached are prepared for their transaction only
 discard('cached');
+run('EXECUTE t(1)') foreach 1 .. 2;
+is(prepared('cached'), '1 0', 'one statement is prepared');
 remote_sql(q{INSERT INTO app.texts VALUES (E'a\\\\b'), ('today')});
 is(run(q{BEGIN; SELECT count(*) FROM keys CROSS JOIN LATERAL (SELECT 1 FROM ft.texts WHERE a = E'a\\\\b' AND length(a) <> k + 10 OFFSET 0) AS v; COMMIT}), '5', 'text with an escape');
-is(prepared('cached'), '0 0', '.. does not stay prepared');
+is(prepared('cached'), '0 0', '.. does not stay prepared, so the reset was DISCARD ALL');
 is(run('EXECUTE t(1)'), '10', '.. and the cache is usable afterwards') foreach 1 .. 3;
 is(prepared('cached'), '1 0', '.. by other statements');
 
