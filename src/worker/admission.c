@@ -21,10 +21,9 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "worker/admission.h"
+#include "worker/worker.h"
 
 #include "shared/pool_worker.h"
-#include "worker/worker.h"
 
 /*
  * Returns the cap that keeps this pool from opening connections for its

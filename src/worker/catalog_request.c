@@ -21,7 +21,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "worker/catalog_request.h"
+#include "worker/worker.h"
 
 #include "access/genam.h"
 #include "access/htup_details.h"
@@ -35,9 +35,6 @@
 #include "utils/syscache.h"
 
 #include "shared/registry.h"
-#include "worker/admission.h"
-#include "worker/maintenance.h"
-#include "worker/worker.h"
 
 /* For how long a pool may lack its conninfo before a reader is started. */
 #define DELAY_MS 100

@@ -25,13 +25,13 @@
 
 #include "base/debug_point.h"
 #include "protocol/remote_message.h"
-#include "worker/abort.h"
-#include "worker/admission.h"
 #include "worker/cancel.h"
+#include "worker/connection.h"
 #include "worker/events.h"
 #include "worker/password.h"
 #include "worker/relay.h"
 #include "worker/relay_tls.h"
+#include "worker/worker.h"
 
 static void stepped(void *owner, PostgresPollingStatusType status, int sqlstate,
 					const char *failure);

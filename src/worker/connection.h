@@ -1,7 +1,8 @@
 /*-------------------------------------------------------------------------
  *
  * connection.h
- *	  An open connection in the worker: watch, reset, check and close it.
+ *	  An open connection in the worker: watch, reset, check and close it; abort
+ *	  its statement.
  *
  * PgpxWorkerConn is the worker's private counterpart of a PgpxConn slot, at the
  * same index.  It owns the PGconn.
@@ -12,9 +13,10 @@
 #define PGPX_CONNECTION_H
 
 #include "protocol/wire.h"
-#include "worker/login.h"
 
 #include "libpq-fe.h"
+
+#include "worker/login.h"
 
 /*
  * Interval of the worker's tick, in ms.  After this time the worker itself
@@ -39,11 +41,11 @@ typedef enum PgpxWorkerPhase
 	PGPX_PHASE_START,			/* the start commands are running */
 	PGPX_PHASE_OPEN,			/* idle or leased; the worker sends nothing */
 	PGPX_PHASE_RESET,			/* the answer to a reset or check is read */
-	PGPX_PHASE_ABORT,			/* aborting a statement: see abort.c */
+	PGPX_PHASE_ABORT,			/* aborting a statement */
 	PGPX_PHASE_CLOSING			/* Terminate sent, remote has not closed yet */
 } PgpxWorkerPhase;
 
-/* Progress of aborting a connection; see abort.c. */
+/* Progress of aborting a connection. */
 typedef struct PgpxAbort
 {
 	PgpxTime	until;			/* deadline: then the connection is closed */
@@ -186,5 +188,22 @@ extern void pgpx_connection_deadline(PgpxWorkerConn *w, int64 ms);
  * socket.
  */
 extern void pgpx_connection_drop(PgpxWorkerConn *w);
+
+/*
+ * Begins the abort of a connection in state CANCELLING that is to be closed.
+ * Cancels the running statement, repeatedly, until the remote has closed its
+ * side or operation_timeout has passed.  Then closes the connection.
+ */
+extern void pgpx_abort_begin(PgpxWorkerConn *w);
+
+/*
+ * Continue the abort after events on the connection's socket, and at the end of
+ * the pause before the next cancel request.
+ */
+extern void pgpx_abort_ready(PgpxWorkerConn *w, uint32 events);
+extern void pgpx_abort_pause_over(PgpxWorkerConn *w);
+
+/* Closes the connection at once, in whatever state the remote is. */
+extern void pgpx_abort_abandon(PgpxWorkerConn *w);
 
 #endif							/* PGPX_CONNECTION_H */

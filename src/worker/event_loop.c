@@ -13,7 +13,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "worker/event_loop.h"
+#include "worker/worker.h"
 
 #include <errno.h>
 #include <sys/epoll.h>
@@ -26,13 +26,11 @@
 #include "base/debug_point.h"
 #include "shared/busy_poll.h"
 #include "shared/lock_hooks.h"
-#include "worker/abort.h"
 #include "worker/cancel.h"
 #include "worker/connect.h"
+#include "worker/connection.h"
 #include "worker/events.h"
-#include "worker/maintenance.h"
 #include "worker/relay.h"
-#include "worker/worker.h"
 
 #define EVENTS_AT_ONCE 64
 #define MESSAGES_AT_ONCE 64		/* from the control socket, per round */

@@ -9,7 +9,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "worker/maintenance.h"
+#include "worker/worker.h"
 
 #include "access/xact.h"
 #include "storage/latch.h"
@@ -20,13 +20,10 @@
 #include "shared/lock_hooks.h"
 #include "shared/pool_worker.h"
 #include "shared/registry.h"
-#include "worker/abort.h"
-#include "worker/admission.h"
 #include "worker/cancel.h"
-#include "worker/catalog_request.h"
 #include "worker/connect.h"
+#include "worker/connection.h"
 #include "worker/events.h"
-#include "worker/worker.h"
 
 static PgpxTime next_sweep = PG_INT64_MAX;
 static PgpxTime next_tick = 0;

@@ -51,9 +51,7 @@
 #include "shared/pool.h"
 #include "shared/registry.h"
 #include "worker/cancel.h"
-#include "worker/event_loop.h"
 #include "worker/events.h"
-#include "worker/maintenance.h"
 #include "worker/password.h"
 
 int			pgpx_worker_index = -1;

@@ -1,7 +1,7 @@
 /*-------------------------------------------------------------------------
  *
  * worker.h
- *	  The pool worker: registration, start, signals, end.
+ *	  The pool worker: its start and end, event loop, and maintenance.
  *
  * The files of this folder run in the worker only.  The worker never blocks:
  * it waits in one epoll set, with a deadline, and threads run the calls that
@@ -13,7 +13,7 @@
 #ifndef PGPX_WORKER_H
 #define PGPX_WORKER_H
 
-#include "base/compat.h"
+#include "shared/shmem.h"
 
 extern int	pgpx_worker_index;	/* which worker this is */
 extern uint64 pgpx_worker_incarnation;
@@ -31,5 +31,68 @@ extern void pgpx_worker_exit_init(void);
  * their PGconns no longer exist.
  */
 extern void pgpx_worker_forget_connections(void);
+
+extern void pgpx_event_loop_init(void);
+
+/*
+ * Waits for events and handles them.  Returns false if relays have moved
+ * bytes and nothing else has happened.
+ */
+extern bool pgpx_event_loop_run_once(void);
+
+/* The worker keeps ticking for this long after the last use of a connection. */
+#define PGPX_BUSY_MS 1000
+
+/* Interval at which lease holders are compared with the living processes. */
+#define PGPX_SWEEP_MS 5000
+
+/*
+ * Requests maintenance of all pools in the next round: the settings have
+ * changed.
+ */
+extern void pgpx_maintenance_request(void);
+
+/*
+ * Does all maintenance that is due, also of the pools that were noted with
+ * pgpx_event_pool_changed.  Returns the time of the next run, PG_INT64_MAX if
+ * only an event makes one necessary.
+ */
+extern PgpxTime pgpx_maintenance_run(void);
+
+/*
+ * Starts the catalog reader if a pool of this worker needs it, or if a database
+ * has not been visited since the start of the server.  Returns the time of the
+ * next call, or PG_INT64_MAX if no call is needed before a pool changes or a
+ * reader ends.
+ */
+extern PgpxTime pgpx_catalog_request(PgpxTime now);
+
+/* Returns whether a reader that this worker had started has ended. */
+extern bool pgpx_catalog_request_ended(void);
+
+/*
+ * Locks pg_database and its index for reading, without waiting.
+ *
+ * Another session may hold a lock on pg_database for long, for example a VACUUM
+ * FULL that is queued behind a transaction that has read it.  Lookups in the
+ * same transaction do not wait for these locks again.  The end of the
+ * transaction releases them.
+ */
+extern bool pgpx_may_read_databases(void);
+
+/*
+ * PGPX_CONTENDED_KEEP_MS: maximum time for which the worker's own operation on
+ * a connection may occupy a contended slot, even if the options allow more.
+ * PGPX_CONTENDED_CHECK_MS: interval at which it checks for contention.
+ */
+#define PGPX_CONTENDED_KEEP_MS 10000
+#define PGPX_CONTENDED_CHECK_MS 1000
+
+/*
+ * Finds the pools that a cap starves, and evicts connections of other pools for
+ * them.  Returns true if any pool of this worker is starved.  all_servers: look
+ * for stale entries also in the caps of servers whose pools have no waiters.
+ */
+extern bool pgpx_admission_run(bool all_servers);
 
 #endif							/* PGPX_WORKER_H */

@@ -1360,7 +1360,7 @@ inline events_of(c)
 			:: else
 			fi
 		:: phase[c] == P_ENDING && !flying[c] ->
-			/* abort.c: Terminate if it is idle; else the cancel is repeated */
+			/* connection.c: Terminate if it is idle; else the cancel is repeated */
 			if
 			:: !alive[c] ->
 				close_conn(c);
