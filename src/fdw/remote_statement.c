@@ -15,7 +15,7 @@
 
 #include "access/xact.h"
 
-#include "session/statement_class.h"
+#include "session/statement_cache.h"
 
 /* A longer text is not prepared. */
 #define STATEMENT_MAX (1024 * 1024)

@@ -27,7 +27,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "session/catalog_reader.h"
+#include "base/compat.h"
 
 #include "access/genam.h"
 #include "access/htup_details.h"
@@ -49,6 +49,9 @@
 #include "shared/registry.h"
 #include "session/checkout_wait.h"
 #include "session/server_catalog.h"
+
+/* worker/catalog_request.c starts it; arg: OID of the database */
+PGDLLEXPORT void pgpx_catalog_reader_main(Datum arg);
 
 /* How long the reader waits for busy workers in all, in microseconds. */
 #define MOST_US (2 * 1000 * 1000)

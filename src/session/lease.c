@@ -21,8 +21,6 @@
 #include "utils/builtins.h"
 #include "utils/memutils.h"
 
-#include "base/errcodes.h"
-
 dlist_head	pgpx_leases = DLIST_STATIC_INIT(pgpx_leases);
 
 /* recycled records, so that a checkout rarely allocates memory */

@@ -16,6 +16,16 @@
 
 #include "lib/ilist.h"
 
+/*
+ * The SQLSTATEs of this extension.  They do not begin with 57P, because
+ * client-side pools take such an error to concern their own session to this
+ * server, and would close that healthy session.
+ */
+#define PGPX_ERRCODE_LEASE_TERMINATED	MAKE_SQLSTATE('P', 'X', '0', '0', '1')
+#define PGPX_ERRCODE_LEASE_TIMEOUT		MAKE_SQLSTATE('P', 'X', '0', '0', '2')
+#define PGPX_ERRCODE_WORKER_DOWN		MAKE_SQLSTATE('P', 'X', '0', '0', '3')
+#define PGPX_ERRCODE_POOL_DAMAGED		MAKE_SQLSTATE('P', 'X', '0', '0', '4')
+
 #define PGPX_PARSED_MAX 16
 
 typedef struct PgpxLease

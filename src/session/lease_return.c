@@ -22,7 +22,6 @@
 #include "values/binary_input.h"
 #include "session/lease.h"
 #include "session/statement_cache.h"
-#include "session/statement_class.h"
 
 /* ------------------------------------------------------------------------
  * The pipelined hand-over of a connection to a waiter

@@ -35,7 +35,7 @@
 
 #include "base/debug_point.h"
 #include "session/server_catalog.h"
-#include "session/statement_class.h"
+#include "session/statement_cache.h"
 
 /* Parameters that fill_parameters() adds, and the terminator. */
 #define MAX_OWN_PARAMS 16

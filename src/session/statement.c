@@ -25,7 +25,6 @@
 #include "base/debug_point.h"
 #include "session/lease.h"
 #include "session/statement_cache.h"
-#include "session/statement_class.h"
 
 #define MAX_PARAMS 65535		/* limit of a Bind message */
 
@@ -483,7 +482,7 @@ choose_cached(PgpxRun *run, bool several, PgpxCachedStatement *cached)
 		return run->may_cache && lease->sent_as != PGPX_PREPARED_NONE;
 	}
 
-	/* without parameters a rule could add results, see statement_class.h */
+	/* without parameters a rule could add results, see statement_cache.h */
 	if (!cacheable || !run->may_cache ||
 		(statement->nparams == 0 && several &&
 		 !pgpx_statement_fits_simple(statement->sql)) ||

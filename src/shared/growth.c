@@ -10,7 +10,7 @@
  *
  *-------------------------------------------------------------------------
  */
-#include "shared/growth.h"
+#include "shared/pool.h"
 
 #include "shared/registry.h"
 #include "shared/wait_queue.h"

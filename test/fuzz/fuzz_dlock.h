@@ -471,28 +471,14 @@ quote_qualified_identifier(const char *qualifier, const char *ident)
 
 /* --- the statement cache, which is off -------------------------------------- */
 
-void
-pgpx_statement_cache_settle(PgpxLease *lease)
-{
-}
+PgpxPreparedTable *pgpx_prepared_tables = NULL;
+PgpxPool   *pgpx_pools = NULL;
 
-bool
-pgpx_statement_cache_note(PgpxLease *lease, const char *sql, bool single)
-{
-	return false;
-}
-
-bool
-pgpx_statement_cache_choose(PgpxLease *lease, const PgpxStatement *statement,
-							PgpxCachedStatement *cached)
-{
-	return false;
-}
-
-bool
-pgpx_statement_cache_refused(PgpxLease *lease, int sqlstate)
-{
-	return false;
-}
+NEVER(bool, LWLockAcquire, LWLock *lock, LWLockMode mode)
+NEVER(void, LWLockRelease, LWLock *lock)
+NEVER(void, pgpx_prepared_choose, PgpxPreparedTable *table, int max, bool again, PgpxPreparedChoice *choice)
+NEVER(bool, pgpx_prepared_reset, PgpxPreparedTable *table, int max)
+NEVER(void, pgpx_prepared_refuse, PgpxPreparedTable *table, const PgpxPreparedKey *key)
+NEVER(int, pgpx_prepared_add, PgpxPreparedTable *table, const PgpxPreparedKey *key, uint32 bytes)
 
 #endif							/* FUZZ_DLOCK_H */
