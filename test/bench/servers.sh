@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # The servers of the bench: the local one and the remote one, with SCRAM over TCP, and
-# TLS for clients that request it; three PgBouncers; programs that are compiled for the
+# TLS for clients that request it; four PgBouncers; programs that are compiled for the
 # bench.
 #
 # Sets peers: the available programs to compare with.
@@ -9,7 +9,7 @@ secret='secret of the remote'
 peers=
 bouncer_pids=()
 bouncer_port=
-bouncer='' bouncer_reset='' bouncer_tls=''
+bouncer='' bouncer_reset='' bouncer_tls='' bouncer_tls_reset=''
 class_path=
 hikari_url=
 
@@ -114,6 +114,9 @@ start_bouncers() {
   bouncer_reset=$bouncer_port
   start_bouncer "$remote_port" remote_bouncer_tls 'server_tls_sslmode = require' || return 1
   bouncer_tls=$bouncer_port
+  start_bouncer "$remote_port" remote_bouncer_tls_reset 'server_tls_sslmode = require' \
+    'server_reset_query = DISCARD ALL' 'server_reset_query_always = 1' || return 1
+  bouncer_tls_reset=$bouncer_port
 }
 
 start_servers() {
@@ -128,7 +131,7 @@ start_servers() {
   psql_at "$remote_port" remote_super remote_db -q -v secret="$secret" <<'SQL'
 SELECT format('CREATE ROLE %s LOGIN PASSWORD %L', 'remote_' || name, :'secret')
   FROM unnest(array['pool', 'never', 'foreign', 'tls', 'tls_never', 'each', 'bouncer', 'bouncer_reset',
-    'bouncer_tls']) AS name \gexec
+    'bouncer_tls', 'bouncer_tls_reset']) AS name \gexec
 GRANT SELECT ON ALL TABLES IN SCHEMA public TO PUBLIC;
 VACUUM FREEZE ANALYZE;
 CHECKPOINT;
@@ -138,7 +141,7 @@ SQL
     if start_bouncers; then
       peers+=' pgbouncer'
     else
-      bouncer='' bouncer_reset='' bouncer_tls=''
+      bouncer='' bouncer_reset='' bouncer_tls='' bouncer_tls_reset=''
       say "going on without PgBouncer: it did not start"
     fi
   fi
@@ -169,7 +172,8 @@ sql_here() {
 
   psql_at "$local_port" postgres bench -q -v host=127.0.0.1 -v port="$remote_port" \
     -v database=remote_db -v secret="$secret" -v sockets="$work/s" -v bouncer="$bouncer" \
-    -v bouncer_reset="$bouncer_reset" -v bouncer_tls="$bouncer_tls" "$@" \
+    -v bouncer_reset="$bouncer_reset" -v bouncer_tls="$bouncer_tls" \
+    -v bouncer_tls_reset="$bouncer_tls_reset" "$@" \
     -f "$bench/sql/$file.sql" >/dev/null
 }
 

@@ -14,6 +14,7 @@ way_sessions() {
     dblink) sessions sessions_dblink "$2" remote_each -D server="'m'" ;;
     tls) sessions sessions_pool "$2" remote_tls -D server="'p8_tls'" ;;
     tls_never) sessions sessions_pool "$2" remote_tls_never -D server="'p8_tls_never'" ;;
+    bouncer_tls_reset) sessions sessions_dblink "$2" remote_bouncer_tls_reset -D server="'d_bouncer_tls_reset'" ;;
     bouncer_tls) sessions sessions_dblink "$2" remote_bouncer_tls -D server="'d_bouncer_tls'" ;;
     fdw) sessions sessions_fdw "$2" remote_each ;;
     plproxy) sessions sessions_plproxy "$2" remote_each ;;
@@ -72,7 +73,7 @@ group_4() {
   done
   ways=(sessions:tls:60 sessions:tls_never:60)
   if has pgbouncer; then
-    ways+=(sessions:bouncer_tls:60)
+    ways+=(sessions:bouncer_tls_reset:60 sessions:bouncer_tls:60)
   fi
   measure "$rounds" "${ways[@]}"
   measure 1 order:60 order:200
@@ -86,12 +87,13 @@ report_4() {
     [bouncer_reset]="dblink to PgBouncer, 8, resets" [fdw]="postgres_fdw, one per session"
     [plproxy]="PL/Proxy, one per session"
     [tls]="TLS: pgpool_ext, 8, relay" [tls_never]="TLS: pgpool_ext, 8, relay, reset never"
+    [bouncer_tls_reset]="TLS: dblink to PgBouncer, 8, resets"
     [bouncer_tls]="TLS: dblink to PgBouncer, 8, no reset" [libpq]="pgbench on the remote server")
   section "Many sessions on eight connections"
   for n in 8 60 200 500; do
     grid "$n sessions" tps=.tps p50=.p50 p99=.p99 p99.9=.p999 max=.max Jain=.jain \
       "imbalance, %=.uneven" "remote backends=.backends" "private, MB=.own" "PSS, MB=.pss"
-    for w in pool never dblink fdw plproxy bouncer_reset bouncer tls tls_never bouncer_tls libpq; do
+    for w in pool never dblink fdw plproxy bouncer_reset bouncer tls tls_never bouncer_tls_reset bouncer_tls libpq; do
       line "${names[$w]}" "free:sessions:$w:$n"
     done
   done
@@ -108,8 +110,10 @@ report_4() {
   ratio "60 sessions on 8 / PgBouncer, both without resets" free:sessions:never:60.tps free:sessions:bouncer:60.tps -
   ratio "TLS: 60 sessions on 8, relay / PgBouncer" free:sessions:tls:60.tps \
     free:sessions:bouncer_tls:60.tps ">=1.0"
+  ratio "TLS: 60 sessions on 8, relay / PgBouncer, both with resets" free:sessions:tls:60.tps \
+    free:sessions:bouncer_tls_reset:60.tps ">=1.0"
   ratio "TLS: 60 sessions on 8, relay / PgBouncer, both without resets" free:sessions:tls_never:60.tps \
-    free:sessions:bouncer_tls:60.tps -
+    free:sessions:bouncer_tls:60.tps ">=1.0"
   against "8 sessions on 8" free:sessions:pool:8.tps free:sessions:libpq:8.tps free:sessions:dblink:8.tps
   for n in 60 200 500; do
     against "$n sessions on 8" "free:sessions:pool:$n.tps" free:sessions:libpq:8.tps \

@@ -37,8 +37,8 @@ FROM generate_series(1, 200) AS i \gexec
 SQL
 }
 
-# way_large POOL CONNECTIONS: us and CPU time of a call on a pool with so many connections
-way_large() {
+# way_large_pool POOL CONNECTIONS: us and CPU time of a call on a pool with so many connections
+way_large_pool() {
   growth_psql -c "SELECT calls(ARRAY['$1$2'], $(turns $([ "$1" = far ] && echo 400 || echo 10000)))"
 }
 
@@ -46,7 +46,7 @@ way_large() {
 # longer with more connections.
 large_pools() {
   growth_psql -c "SELECT pgpool.prewarm('$1' || n, n, '60 s') FROM unnest(ARRAY[1, 60, 400]) AS n" >/dev/null
-  measure "$long_rounds" "large:$1:1" "large:$1:60" "large:$1:400"
+  measure "$long_rounds" "large_pool:$1:1" "large_pool:$1:60" "large_pool:$1:400"
   growth_psql -c "SELECT pgpool.drain('$1' || n, '10 s') FROM unnest(ARRAY[1, 60, 400]) AS n" >/dev/null
 }
 
@@ -106,8 +106,8 @@ way_configured() {
     -f "$work/tmp/eight.pgbench" postgres </dev/null 2>/dev/null | sed -n 's/^tps = \([0-9.]*\).*/\1/p'
 }
 
-# way_idle: CPU time of the worker in an idle second, in us
-way_idle() {
+# way_idle_second: CPU time of the worker in an idle second, in us
+way_idle_second() {
   psql_at "$wide_port" postgres postgres -Atq <<'SQL' | tail -n 1
 SELECT pg_sleep(2);
 SELECT cpu_us(array_agg(pid::text)) AS before FROM pgpool.workers \gset
@@ -132,7 +132,7 @@ group_13() {
   kill "$proxy_pid" || true
   wide_server
   measure "$rounds" configured:default configured:wide
-  measure "$long_rounds" idle
+  measure "$long_rounds" idle_second
   measure "$long_rounds" view:pools view:connections view:leases view:waiters view:stats view:wait_histogram view:workers view:locks
   as_user "$bindir/pg_ctl" stop -w -m immediate -D "$work/wide" >/dev/null 2>&1 </dev/null
   rm -rf "${work:?}/wide"
@@ -146,21 +146,21 @@ report_13() {
   section "Large, many and growing pools"
   for at in near far; do
     for size in 60 400; do
-      ratio "a call on a pool of $size connections / of one, $at" "free:large:$at:$size.us" "free:large:$at:1.us" "<=1.2"
+      ratio "a call on a pool of $size connections / of one, $at" "free:large_pool:$at:$size.us" "free:large_pool:$at:1.us" "<=1.2"
     done
   done
   ratio "a call on 200 pools in turn / on 200 named connections of dblink" free:cycle:pool.us free:cycle:dblink.us "<=1.1"
   limit "connections opened for 30 calls of 2 ms on five connections" free:burst.opened "<=2"
   figure free:burst.last ms "the last of these calls, while a connect takes a second"
   ratio "60 sessions on 8: large settings and a thousand pools / default settings" free:configured:wide free:configured:default ">=0.97"
-  limit "us of CPU of an idle worker in a second, with these settings" free:idle "<=100"
+  limit "us of CPU of an idle worker in a second, with these settings" free:idle_second "<=100"
   for at in pools connections leases waiters stats wait_histogram workers locks; do
     limit "ms to read view $at, with these settings" "free:view:$at" "<=20"
   done
   grid "us of a call" us=.us "CPU of session and worker=.cpu"
   for at in near far; do
     for size in 1 60 400; do
-      line "pool of $size, $at" "free:large:$at:$size"
+      line "pool of $size, $at" "free:large_pool:$at:$size"
     done
   done
   line "200 pools in turn" free:cycle:pool

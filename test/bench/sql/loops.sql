@@ -191,6 +191,60 @@ BEGIN
   RETURN us_since(start, n);
 END $$;
 
+-- 8: CPU time of a process in us, and how often it has slept
+CREATE FUNCTION cpu_us(pid int) RETURNS numeric LANGUAGE sql AS
+$$ SELECT split_part(pg_read_file('/proc/' || pid || '/schedstat'), ' ', 1)::numeric / 1000 $$;
+CREATE FUNCTION sleeps(pid int) RETURNS bigint LANGUAGE sql AS
+$$ SELECT substring(pg_read_file('/proc/' || pid || '/status')
+     FROM '\nvoluntary_ctxt_switches:\s*(\d+)')::bigint $$;
+
+-- "select 1" on a held lease, on a pool (each), or on a named connection of dblink. CPU
+-- time per query of the process "relay", and of it, this session and its remote backend.
+CREATE FUNCTION cpu_of_queries(how text, server text, relay int, n int)
+RETURNS TABLE (key text, value numeric) LANGUAGE plpgsql AS $$
+DECLARE
+  lease bigint;
+  remote int;
+  v int;
+  x text;
+  start timestamptz;
+  before numeric[];
+  after numeric[];
+BEGIN
+  CASE how
+    WHEN 'held' THEN
+      lease := pgpool.checkout(server);
+      SELECT * INTO remote FROM pgpool.query(lease, 'select pg_backend_pid()') AS t(a int);
+    WHEN 'each' THEN
+      SELECT * INTO remote FROM pgpool.query(server, 'select pg_backend_pid()') AS t(a int);
+    WHEN 'dblink' THEN
+      x := dblink_connect('c', server);
+      SELECT * INTO remote FROM dblink('c', 'select pg_backend_pid()') AS t(a int);
+  END CASE;
+  FOR turn IN 1 .. n + n / 10 LOOP
+    IF turn = 1 + n / 10 THEN
+      before := ARRAY[cpu_us(relay), cpu_us(pg_backend_pid()), cpu_us(remote), sleeps(relay)];
+      start := clock_timestamp();
+    END IF;
+    CASE how
+      WHEN 'held' THEN SELECT * INTO v FROM pgpool.query(lease, 'select 1') AS t(a int);
+      WHEN 'each' THEN SELECT * INTO v FROM pgpool.query(server, 'select 1') AS t(a int);
+      WHEN 'dblink' THEN SELECT * INTO v FROM dblink('c', 'select 1') AS t(a int);
+    END CASE;
+  END LOOP;
+  RETURN QUERY SELECT 'us', us_since(start, n);
+  after := ARRAY[cpu_us(relay), cpu_us(pg_backend_pid()), cpu_us(remote), sleeps(relay)];
+  RETURN QUERY SELECT 'cpu', round((after[1] - before[1]) / n, 3);
+  RETURN QUERY SELECT 'all',
+    round((after[1] + after[2] + after[3] - before[1] - before[2] - before[3]) / n, 3);
+  RETURN QUERY SELECT 'sleeps', round((after[4] - before[4]) / n, 2);
+  IF lease IS NOT NULL THEN
+    PERFORM pgpool.checkin(lease);
+  ELSIF how = 'dblink' THEN
+    PERFORM dblink_disconnect('c');
+  END IF;
+END $$;
+
 -- 12: a point query that joins three tables
 CREATE FUNCTION join_sql() RETURNS text LANGUAGE sql IMMUTABLE AS $$
 SELECT 'SELECT c.name, o.day, i.quantity FROM customers c JOIN orders o ON o.customer = c.id'

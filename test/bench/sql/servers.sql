@@ -1,8 +1,8 @@
 -- Foreign servers of pgpool_ext and of the programs to compare with.
 --
 -- psql variables: host, port, database, secret; sockets, and the ports there of
--- PgBouncer: bouncer, bouncer_reset (which resets after each transaction) and
--- bouncer_tls (with TLS to the remote server).
+-- PgBouncer: bouncer, bouncer_reset (which resets after each transaction),
+-- bouncer_tls (with TLS to the remote server) and bouncer_tls_reset (with both).
 CREATE EXTENSION pgpool_ext;
 CREATE EXTENSION dblink;
 CREATE EXTENSION postgres_fdw;
@@ -41,7 +41,8 @@ FROM (VALUES
   ('m', :'host', :'port', 'disable', 'remote_each'),
   ('d_bouncer', :'sockets', :'bouncer', 'disable', 'remote_bouncer'),
   ('d_bouncer_reset', :'sockets', :'bouncer_reset', 'disable', 'remote_bouncer'),
-  ('d_bouncer_tls', :'sockets', :'bouncer_tls', 'disable', 'remote_bouncer')
+  ('d_bouncer_tls', :'sockets', :'bouncer_tls', 'disable', 'remote_bouncer'),
+  ('d_bouncer_tls_reset', :'sockets', :'bouncer_tls_reset', 'disable', 'remote_bouncer')
 ) AS v(name, host, port, sslmode, role) WHERE port <> '' \gexec
 
 -- of postgres_fdw
