@@ -110,8 +110,9 @@ typedef enum PgpxWireAhead
 
 /*
  * DISCARD ALL without DEALLOCATE ALL and DISCARD PLANS, in its order: the
- * commands and their tags.  The SELECT raises an error that names a statement
- * that was prepared by SQL.
+ * commands and their tags.  The SELECT raises an error if a statement was
+ * prepared by SQL.  It calls the function of the view pg_prepared_statements,
+ * because the view takes longer to parse and plan.
  */
 #define PGPX_KEEPING_RESET(COMMAND) \
 	COMMAND("CLOSE ALL", "CLOSE CURSOR ALL") \
@@ -119,9 +120,8 @@ typedef enum PgpxWireAhead
 	COMMAND("RESET ALL", "RESET") \
 	COMMAND("UNLISTEN *", "UNLISTEN") \
 	COMMAND("SELECT pg_catalog.pg_advisory_unlock_all()," \
-			" CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 0" \
-			" THEN (pg_catalog.min(name) OPERATOR(pg_catalog.||) ' was prepared by SQL')::pg_catalog.int4 END" \
-			" FROM pg_catalog.pg_prepared_statements WHERE from_sql", \
+			" (SELECT (name OPERATOR(pg_catalog.||) ' was prepared by SQL')::pg_catalog.int4" \
+			" FROM pg_catalog.pg_prepared_statement() WHERE from_sql)", \
 			"SELECT 1") \
 	COMMAND("DISCARD TEMP", "DISCARD TEMP") \
 	COMMAND("DISCARD SEQUENCES", "DISCARD SEQUENCES")

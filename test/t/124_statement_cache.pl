@@ -266,6 +266,10 @@ like(call('cached', q{SELECT run(format('DEALLOCATE %1$I; PREPARE %1$I (int) AS 
 is(call('cached', $point, 1), '10', 'successor does not execute it');
 is(counter('closed_reset', 'cached'), $lost + 1, 'connection was closed');
 warm('cached');
+call('cached', q{SELECT run('PREPARE one AS SELECT 1'), run('PREPARE two AS SELECT 2')});
+is(traces('cached'), '"$user", public,0,0,remote_app,0,0,0,2020-02-01', 'function has prepared two statements');
+is(counter('closed_reset', 'cached'), $lost + 2, '.. connection was closed');
+warm('cached');
 $lease = lease($first, 'cached');
 my $name = call($lease, q{SELECT name FROM pg_prepared_statements WHERE statement LIKE '%WHERE a = $1' -- now});
 like($name, qr/^pgpx_[0-9a-f]{32}$/, 'name of a statement');
