@@ -26,7 +26,8 @@
 
 /*
  * How postgres_fdw describes an aggregate.  It returns few rows for much work,
- * so it is executed for all rows at once, which allows a parallel plan.
+ * so it is executed for all rows at once, which allows a parallel plan.  So is
+ * any scan whose fetch_size is the largest value.
  */
 #define AGGREGATE "Aggregate on "
 
@@ -195,8 +196,9 @@ pgpx_scan_begin(ForeignScanState *node, int eflags)
 static void
 begin_remote(ForeignScanState *node, PgpxScan *scan, const char *const *values)
 {
-	bool		fetch_all = scan->plan.relations != NULL &&
-		strncmp(scan->plan.relations, AGGREGATE, strlen(AGGREGATE)) == 0;
+	bool		fetch_all = scan->plan.fetch_size == PG_INT32_MAX ||
+		(scan->plan.relations != NULL &&
+		 strncmp(scan->plan.relations, AGGREGATE, strlen(AGGREGATE)) == 0);
 	double		expected = node->ss.ps.plan->plan_rows;
 	PgpxFirstStatement first = {
 		.statement = {scan->plan.sql, scan->params.n, values},

@@ -145,7 +145,27 @@ make_pool($local, $remote, server => 'parallel');
 $local->safe_psql('postgres', 'CREATE FOREIGN TABLE large (i int) SERVER parallel');
 my $logged = -s $remote->logfile;
 is(result('SELECT sum(i) FROM large'), '5000050000', 'sum is correct');
-like(slurp_file($remote->logfile, $logged), qr/Query Text: SELECT sum\(i\) FROM public\.large.*Workers Launched: [12]/s, 'remote plan of a sum has parallel workers');
+
+# the plan is logged when the portal ends, which can be after the answer
+ok(wait_until($remote, sub { slurp_file($remote->logfile, $logged) =~ /Query Text: SELECT sum\(i\) FROM public\.large.*Workers Launched: [12]/s ? 1 : 0 }, '1'),
+	'remote plan of a sum has parallel workers');
+
+# .. and for a scan whose fetch_size is the largest one, also if another statement needs its connection
+foreach my $parallel (0, 1)
+{
+	my $begun = -s $remote->logfile;
+	my $rows = $local->safe_psql('postgres', 'SELECT count(i) FROM large');
+
+	$local->safe_psql('postgres', q{ALTER FOREIGN TABLE large OPTIONS (ADD fetch_size '2147483647')}) if $parallel;
+	is($local->safe_psql('postgres', 'SELECT count(i) FROM large WHERE random() >= 0'), $rows, 'scan returns all rows');
+	my $plan;
+	ok(wait_until($remote, sub { ($plan) = slurp_file($remote->logfile, $begun) =~ /Query Text: SELECT i FROM public\.large.*?Workers Launched: (\d)/s; defined $plan ? 1 : 0 }, '1'),
+		'remote plan of a scan is logged');
+	$parallel ? cmp_ok($plan, '>', 0, 'remote plan of a scan as a whole has parallel workers') :
+	  is($plan, 0, 'remote plan of a scan in portions has none');
+	is($local->safe_psql('postgres', 'BEGIN; DECLARE c CURSOR FOR SELECT i FROM large WHERE random() >= 0; MOVE 1 FROM c;'
+		  . ' SELECT count(*) FROM large; COMMIT'), $rows, 'its rest is buffered for another statement');
+}
 
 $session->quit;
 stats_add_up($local);
